@@ -1,0 +1,243 @@
+// Package compute is the contract between a model and the device that runs it: a few fused
+// operations over a batch of segments, not a tensor library.
+//
+// A Device packs weights once and opens Runners. A Runner owns the activations of one batch at a
+// time and runs the operations of a decoder layer on them in this order:
+//
+//	Begin · Embed · { QKV · Attend · Output · FFN } per layer · Logits or Hidden
+//
+// The hidden state x has one row of float32 per computed token and never leaves the device; only
+// Logits and Hidden copy results out. Every operation is defined by compute/ref, which is written to
+// be obviously right; computetest holds every device against it.
+//
+// A Runner is used by one goroutine at a time. Operations return no error: a device that fails
+// keeps the first failure and returns it from Logits and Hidden.
+package compute
+
+import "fmt"
+
+// DType is a number format of stored values.
+type DType uint8
+
+const (
+	F32 DType = iota
+	BF16
+	F16 // in checkpoints only
+)
+
+// Size returns the bytes of one value.
+func (t DType) Size() int {
+	if t == F32 {
+		return 4
+	}
+	return 2
+}
+
+func (t DType) String() string {
+	switch t {
+	case F32:
+		return "f32"
+	case BF16:
+		return "bf16"
+	case F16:
+		return "f16"
+	}
+	return fmt.Sprintf("dtype(%d)", uint8(t))
+}
+
+// Tensor is a row-major matrix in host memory, as a checkpoint stores it. A vector has one row.
+type Tensor struct {
+	DType      DType
+	Rows, Cols int
+	Data       []byte // little-endian, Rows·Cols·DType.Size() bytes
+}
+
+// Linear is a weight matrix [out][in] packed for a device.
+type Linear interface {
+	Out() int
+	In() int
+	Bytes() int64 // device memory it holds
+}
+
+// Vector is a short vector of float32 on a device: a bias or a norm's gain.
+type Vector interface {
+	Len() int
+}
+
+// Table is a matrix whose single rows are used: the embedding and the output projection.
+type Table interface {
+	Rows() int
+	Cols() int
+	Bytes() int64 // device memory it holds; 0 when it reads the checkpoint's mapping
+}
+
+// Device packs weights and opens runners.
+type Device interface {
+	// Name says what runs, for people: "cpu (amx-bf16, 2 threads)".
+	Name() string
+	// Linear packs the rows of parts, one after the other, as one matrix that computes in dt: F32, or
+	// BF16 (bf16 weights; accumulation in float32). The tensors' data is not used after the return.
+	Linear(dt DType, parts ...Tensor) (Linear, error)
+	// GateUp packs the two matrices of a gated feed-forward layer so that FFN can fuse their product.
+	GateUp(dt DType, gate, up Tensor) (Linear, error)
+	// Vector converts t, which has one row.
+	Vector(t Tensor) (Vector, error)
+	// Table takes t as it is. The device MAY keep reading t.Data until Close.
+	Table(t Tensor) (Table, error)
+	// Open returns a runner for models of shape s and batches of up to maxRows computed tokens.
+	// The caller MUST close it.
+	Open(s Shape, maxRows int) (Runner, error)
+	// Close releases the device. All runners MUST be closed before.
+	Close() error
+}
+
+// Shape holds the numbers of a decoder that its operations need.
+type Shape struct {
+	Layers  int
+	Hidden  int
+	Heads   int // query heads, a multiple of KVHeads
+	KVHeads int
+	HeadDim int // even
+	Inter   int // width of the feed-forward layer
+	Eps     float32
+	KV      DType // format of K and V in chunks: F32 or BF16
+	Rope    Rope
+}
+
+// Rope holds the rotary embedding: pair i of a head, (v[i], v[i+HeadDim/2]), turns by
+// position·InvFreq[i], computed in float32; cosines and sines are scaled by Scale.
+type Rope struct {
+	InvFreq []float32 // HeadDim/2 values
+	Scale   float32   // 1 for most models
+}
+
+// ChunkBytes returns the size of a chunk for tokens tokens: all layers, or one for a transient chunk.
+func (s *Shape) ChunkBytes(tokens int, transient bool) int {
+	n := 2 * s.KVHeads * s.HeadDim * tokens * s.KV.Size()
+	if !transient {
+		n *= s.Layers
+	}
+	return n
+}
+
+// Chunk is a contiguous piece of KV, laid out [layer][k|v][head][token][dim] with room for Tokens
+// tokens. K is stored rotated. A transient chunk has room for one layer only, which every layer
+// overwrites: for segments that nobody keeps.
+type Chunk struct {
+	Bytes     []byte
+	Tokens    int
+	Transient bool
+}
+
+// Segment is a run of tokens that attends causally to itself and in full to the segments in Sees.
+// Its first Cached tokens have their K and V in Chunks already; the other Len−Cached are computed
+// in this batch as rows First, First+1, …, and their K and V are written to Chunks.
+type Segment struct {
+	First  int
+	Cached int
+	Len    int
+	Sees   []int32 // indices into Batch.Segments, each lower than this segment's own
+	Chunks []Chunk // in order, together room for Len tokens; only the last may have room to spare
+}
+
+// Rows returns the number of rows computed for the segment.
+func (s *Segment) Rows() int { return s.Len - s.Cached }
+
+// Batch is what one pass computes: the concatenated rows of many plans' segments, without padding.
+// Segments of different plans do not see each other, so what a row yields depends on its own plan
+// only: on the CPU to the bit, whatever else is in the batch and wherever its KV came from.
+type Batch struct {
+	Tokens    []int32 // one per row
+	Positions []int32 // one per row
+	Segments  []Segment
+}
+
+// AttentionWeights are the weights of QKV and Output. Biases and norms may be nil.
+type AttentionWeights struct {
+	Norm         Vector // RMS norm before the products
+	QKV          Linear // rows: all query heads, all key heads, all value heads
+	QKVBias      Vector
+	QNorm, KNorm Vector // RMS norms per head, before the rotation
+	Out          Linear
+	OutBias      Vector
+}
+
+// FFNWeights are the weights of FFN. Biases may be nil; GateUpBias is gate's then up's.
+type FFNWeights struct {
+	Norm       Vector
+	GateUp     Linear
+	GateUpBias Vector
+	Down       Linear
+	DownBias   Vector
+}
+
+// Pair asks for one logit: output row ID at batch row Row.
+type Pair struct{ Row, ID int32 }
+
+// Runner runs the operations of one batch at a time.
+type Runner interface {
+	// Begin takes the batch, which MUST stay unchanged until the last operation on it returned.
+	Begin(b *Batch) error
+	// Embed sets x[r] = table[b.Tokens[r]].
+	Embed(table Table)
+	// QKV computes norm(x)·QKVᵀ + bias, norms and rotates queries and keys, keeps the queries and
+	// writes K and V, rounded to Shape.KV, to the segments' chunks.
+	QKV(layer int, w *AttentionWeights)
+	// Attend computes softmax(q·kᵀ/√HeadDim)·v for every row over the keys it sees.
+	Attend(layer int)
+	// Keep drops all rows but the given ones (ascending) from x and from Attend's result. Used
+	// between Attend and Output of the last layer, where other rows no longer matter. Rows keep
+	// their numbers in Logits and Hidden.
+	Keep(rows []int32)
+	// Output adds attention·Outᵀ + bias to x.
+	Output(w *AttentionWeights)
+	// FFN adds down(silu(gate)·up) of norm(x) to x.
+	FFN(w *FFNWeights)
+	// Logits sets out[i] = norm(x[pairs[i].Row]) · head[pairs[i].ID].
+	Logits(norm Vector, head Table, pairs []Pair, out []float32) error
+	// Hidden copies norm(x[row]) for each row to out, Hidden values each. A nil norm copies x.
+	Hidden(norm Vector, rows []int32, out []float32) error
+	Close() error
+}
+
+// Validate checks what a runner relies on, so that a wrong batch is an error and not a wild read.
+func (b *Batch) Validate(s *Shape) error {
+	if len(b.Tokens) != len(b.Positions) {
+		return fmt.Errorf("compute: %d tokens but %d positions", len(b.Tokens), len(b.Positions))
+	}
+	next := 0
+	for i := range b.Segments {
+		g := &b.Segments[i]
+		if g.Len < 0 || g.Cached < 0 || g.Cached > g.Len {
+			return fmt.Errorf("compute: segment %d: %d of %d tokens cached", i, g.Cached, g.Len)
+		}
+		if g.First != next {
+			return fmt.Errorf("compute: segment %d starts at row %d, want %d", i, g.First, next)
+		}
+		next += g.Rows()
+		for _, j := range g.Sees {
+			if j < 0 || int(j) >= i {
+				return fmt.Errorf("compute: segment %d sees segment %d, which is not before it", i, j)
+			}
+		}
+		room := 0
+		for c := range g.Chunks {
+			ch := &g.Chunks[c]
+			if ch.Tokens <= 0 || len(ch.Bytes) < s.ChunkBytes(ch.Tokens, ch.Transient) {
+				return fmt.Errorf("compute: segment %d chunk %d: %d bytes for %d tokens, want %d",
+					i, c, len(ch.Bytes), ch.Tokens, s.ChunkBytes(ch.Tokens, ch.Transient))
+			}
+			if room >= g.Len {
+				return fmt.Errorf("compute: segment %d: chunk %d is beyond its %d tokens", i, c, g.Len)
+			}
+			room += ch.Tokens
+		}
+		if room < g.Len {
+			return fmt.Errorf("compute: segment %d: chunks for %d of %d tokens", i, room, g.Len)
+		}
+	}
+	if next != len(b.Tokens) {
+		return fmt.Errorf("compute: segments compute %d rows of %d", next, len(b.Tokens))
+	}
+	return nil
+}

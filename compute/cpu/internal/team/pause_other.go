@@ -1,0 +1,7 @@
+//go:build !amd64 || noasm
+
+package team
+
+import "runtime"
+
+func pause() { runtime.Gosched() }
