@@ -1,0 +1,130 @@
+// Package plan says what a request computes: segments of tokens, their positions, and who sees whom.
+//
+// A plan is a list of segments. A segment attends causally to itself and in full to the earlier
+// segments that it lists in Sees; siblings may share a start position. Everything Grebe serves is
+// such a plan (SEEDS BAT-1): user-first, item-first, pointwise, a beam step. The engine knows plans
+// only, and Mask is what they mean: every fast path must agree with dense attention under it.
+//
+// The package is pure. A plan is not changed after it was built.
+package plan
+
+import "fmt"
+
+// Kind says what a segment stands for. It changes no result; caches and accounts go by it.
+type Kind uint8
+
+const (
+	Preamble     Kind = iota // begins every prompt; lead-ins too
+	User                     // a user's profile and history
+	Item                     // one candidate
+	Instruction              // the question, which sees everything
+	Discriminant             // the question about one candidate
+	Beam                     // generated codes of one beam
+)
+
+var kinds = [...]string{"preamble", "user", "item", "instruction", "discriminant", "beam"}
+
+func (k Kind) String() string { return kinds[k] }
+
+// ParseKind reads a kind's name.
+func ParseKind(s string) (Kind, error) {
+	for i, n := range kinds {
+		if n == s {
+			return Kind(i), nil
+		}
+	}
+	return 0, fmt.Errorf("plan: no segment kind %q", s)
+}
+
+// Segment is a run of tokens at consecutive positions.
+type Segment struct {
+	Kind   Kind
+	Tokens []int32
+	Start  int     // position of its first token
+	Sees   []int32 // earlier segments it attends to in full, in key order
+}
+
+// Plan is a request's segments, in the order in which they are computed.
+type Plan struct {
+	Segments []Segment
+}
+
+// Tokens returns the number of tokens of all segments.
+func (p *Plan) Tokens() int {
+	n := 0
+	for i := range p.Segments {
+		n += len(p.Segments[i].Tokens)
+	}
+	return n
+}
+
+// Validate checks that a plan can run on a model with vocab tokens and positions below positions.
+func (p *Plan) Validate(vocab, positions int) error {
+	seen := make([]int32, len(p.Segments)) // seen[j] == i+1: segment i lists j already
+	for i := range p.Segments {
+		s := &p.Segments[i]
+		if int(s.Kind) >= len(kinds) {
+			return fmt.Errorf("plan: segment %d has no kind %d", i, s.Kind)
+		}
+		if s.Start < 0 || s.Start > positions || len(s.Tokens) > positions-s.Start {
+			return fmt.Errorf("plan: segment %d (%s) takes positions %d to %d, but the model has %d",
+				i, s.Kind, s.Start, s.Start+len(s.Tokens), positions)
+		}
+		for t, id := range s.Tokens {
+			if id < 0 || int(id) >= vocab {
+				return fmt.Errorf("plan: segment %d (%s): token %d is %d, outside the vocabulary of %d",
+					i, s.Kind, t, id, vocab)
+			}
+		}
+		for _, j := range s.Sees {
+			if j < 0 || int(j) >= i {
+				return fmt.Errorf("plan: segment %d (%s) sees segment %d, which is not before it", i, s.Kind, j)
+			}
+			if seen[j] == int32(i)+1 {
+				return fmt.Errorf("plan: segment %d (%s) sees segment %d twice", i, s.Kind, j)
+			}
+			seen[j] = int32(i) + 1
+		}
+	}
+	return nil
+}
+
+// Positions returns the position of every token, segments one after the other.
+func (p *Plan) Positions() []int32 {
+	out := make([]int32, 0, p.Tokens())
+	for i := range p.Segments {
+		s := &p.Segments[i]
+		for t := range s.Tokens {
+			out = append(out, int32(s.Start+t))
+		}
+	}
+	return out
+}
+
+// Mask returns the dense mask that the plan means: Mask()[q][k] is true when token q attends to
+// token k, both counted over the segments one after the other. For oracles and tests.
+func (p *Plan) Mask() [][]bool {
+	first := make([]int, len(p.Segments))
+	n := 0
+	for i := range p.Segments {
+		first[i] = n
+		n += len(p.Segments[i].Tokens)
+	}
+	mask := make([][]bool, 0, n)
+	for i := range p.Segments {
+		s := &p.Segments[i]
+		for t := range s.Tokens {
+			row := make([]bool, n)
+			for _, j := range s.Sees {
+				for k := range p.Segments[j].Tokens {
+					row[first[j]+k] = true
+				}
+			}
+			for k := 0; k <= t; k++ {
+				row[first[i]+k] = true
+			}
+			mask = append(mask, row)
+		}
+	}
+	return mask
+}

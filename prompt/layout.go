@@ -1,0 +1,157 @@
+package prompt
+
+import (
+	"errors"
+
+	"grebe/plan"
+)
+
+// Order says which side of a ranking prompt comes first, and so can be reused (BAT-1).
+type Order uint8
+
+const (
+	UserFirst Order = iota
+	ItemFirst
+)
+
+func (o Order) String() string {
+	if o == ItemFirst {
+		return "item"
+	}
+	return "user"
+}
+
+// Layout is a plan and where its parts are.
+type Layout struct {
+	Plan *plan.Plan
+	// User is the user's segment, Items the first of the items' consecutive ones. Absent: −1.
+	User, Items int
+	// Answers is the first answering segment: the instruction, or the first of one discriminant per
+	// item. The answer is at a segment's last token.
+	Answers int
+}
+
+// add appends a segment that starts at pos and returns its index and the position after it.
+func (l *Layout) add(kind plan.Kind, tokens []int32, pos int, sees []int32) (int, int) {
+	l.Plan.Segments = append(l.Plan.Segments, plan.Segment{Kind: kind, Tokens: tokens, Start: pos, Sees: sees})
+	return len(l.Plan.Segments) - 1, pos + len(tokens)
+}
+
+// begin starts a layout with the preamble, if there is one; sees lists it.
+func (b *Builder) begin(segments int) (l Layout, sees []int32, pos int) {
+	l = Layout{Plan: &plan.Plan{Segments: make([]plan.Segment, 0, segments+3)}, User: -1, Items: -1}
+	if len(b.preamble) > 0 {
+		_, pos = l.add(plan.Preamble, b.preamble, 0, nil)
+		sees = []int32{0}
+	}
+	return l, sees, pos
+}
+
+// addItems appends the items, all at pos, and returns their indices and the position after the longest.
+func (l *Layout) addItems(items [][]int32, pos int, sees []int32) ([]int32, int) {
+	l.Items = len(l.Plan.Segments)
+	end := pos
+	idx := make([]int32, len(items))
+	for i, tokens := range items {
+		n, after := l.add(plan.Item, tokens, pos, sees)
+		idx[i], end = int32(n), max(end, after)
+	}
+	return idx, end
+}
+
+// ErrNoInstruction says that nothing in the prompt sees all that the answer depends on.
+var ErrNoInstruction = errors.New("the model's prompt has no instruction, which this way of scoring needs")
+
+// Rank lays out identifier scoring: one instruction that sees everything and answers at its last
+// token.
+func (b *Builder) Rank(order Order, user []int32, items [][]int32) (Layout, error) {
+	l, sees, pos := b.begin(len(items) + 2)
+	if len(b.instruction) == 0 {
+		return l, ErrNoInstruction
+	}
+	if order == UserFirst {
+		l.User, pos = l.add(plan.User, user, pos, sees)
+		sees = with(sees, int32(l.User))
+		idx, end := l.addItems(items, pos, sees)
+		l.Answers, _ = l.add(plan.Instruction, b.instruction, end, with(sees, idx...))
+		return l, nil
+	}
+	sees, pos = b.leadItems(&l, sees, pos, items)
+	l.User, pos = l.add(plan.User, user, pos, sees)
+	l.Answers, _ = l.add(plan.Instruction, b.instruction, pos, with(sees, int32(l.User)))
+	return l, nil
+}
+
+// leadItems appends the lead-in and the items, and returns what a user after them sees, and where
+// it starts.
+func (b *Builder) leadItems(l *Layout, sees []int32, pos int, items [][]int32) ([]int32, int) {
+	if len(b.leadIn) > 0 {
+		var lead int
+		lead, pos = l.add(plan.Preamble, b.leadIn, pos, sees)
+		sees = with(sees, int32(lead))
+	}
+	idx, end := l.addItems(items, pos, sees)
+	return with(sees, idx...), end
+}
+
+// Pointwise lays out one discriminant per item. User-first the result equals separate prompts
+// [preamble, user, item, instruction].
+func (b *Builder) Pointwise(order Order, user []int32, items [][]int32) (Layout, error) {
+	if order == UserFirst {
+		return b.pointwiseUserFirst(user, items), nil
+	}
+	l, before, pos := b.begin(2*len(items) + 1)
+	if len(b.instruction) == 0 {
+		return l, ErrNoInstruction
+	}
+	sees, pos := b.leadItems(&l, before, pos, items)
+	head := sees[:len(sees)-len(items)]
+	l.User, pos = l.add(plan.User, user, pos, sees)
+	l.Answers = len(l.Plan.Segments)
+	for i := range items {
+		l.add(plan.Discriminant, b.instruction, pos, with(head, int32(l.Items+i), int32(l.User)))
+	}
+	return l, nil
+}
+
+func (b *Builder) pointwiseUserFirst(user []int32, items [][]int32) Layout {
+	l, sees, pos := b.begin(2*len(items) + 1)
+	l.User, pos = l.add(plan.User, user, pos, sees)
+	sees = with(sees, int32(l.User))
+	l.addItems(items, pos, sees)
+	if len(b.instruction) == 0 {
+		l.Answers = l.Items // the answer is at the item's own last token
+		return l
+	}
+	l.Answers = len(l.Plan.Segments)
+	for i, tokens := range items {
+		l.add(plan.Discriminant, b.instruction, pos+len(tokens), with(sees, int32(l.Items+i)))
+	}
+	return l
+}
+
+// Score lays out separate prompts [preamble, query, item, instruction], or [preamble, item, query,
+// instruction] when itemFirst, that share what they have in common.
+func (b *Builder) Score(query []int32, items [][]int32, itemFirst bool) Layout {
+	if !itemFirst {
+		return b.pointwiseUserFirst(query, items)
+	}
+	l, sees, pos := b.begin(2 * len(items))
+	l.addItems(items, pos, sees)
+	question := append(append([]int32(nil), query...), b.instruction...)
+	if len(question) == 0 {
+		l.Answers = l.Items
+		return l
+	}
+	l.Answers = len(l.Plan.Segments)
+	for i, tokens := range items {
+		l.add(plan.Discriminant, question, pos+len(tokens), with(sees, int32(l.Items+i)))
+	}
+	return l
+}
+
+// with returns a new list of sees and more.
+func with(sees []int32, more ...int32) []int32 {
+	out := make([]int32, 0, len(sees)+len(more))
+	return append(append(out, sees...), more...)
+}

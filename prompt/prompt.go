@@ -1,0 +1,269 @@
+// Package prompt turns what a request names — a user, candidates — into tokens, and tokens into a
+// plan, by the templates of a model's configuration.
+//
+// Segments are tokenised one by one and no special token is added, so that an item has the same
+// tokens, and so the same cached KV, wherever it stands. The package is pure; a Builder is safe for
+// concurrent use.
+package prompt
+
+import (
+	"fmt"
+	"strings"
+)
+
+// Text is a fixed part of a prompt: a text, or the tokens themselves.
+type Text struct {
+	Text   string
+	Tokens []int32 // used when not nil
+}
+
+// Config holds a model's templates. The zero value of a field means what its comment says.
+type Config struct {
+	Preamble            Text   // first in every prompt: BOS, system text, chat header; none
+	LeadIn              Text   // before the items of an item-first prompt; none
+	Instruction         Text   // the question of a ranking; none
+	GenerateInstruction Text   // the question of a generation; none
+	User                string // template of the user segment: {text}, {history}; "{text}"
+	Item                string // template of an item: {text}, {id}, {attributes.NAME}; "{text}"
+	History             string // how {history} lists items: text, codes or identifier; text
+	Separator           string // between listed items; "\n" is the configuration's default, not this one's
+	Codes               Codes  // tokens of semantic IDs; none
+}
+
+// Codes says which tokens stand for the codes of semantic IDs, level by level: ranges of tokens, or
+// texts looked up in the vocabulary.
+type Codes struct {
+	FirstToken []int32
+	Size       []int32
+	Pattern    []string // one per level, with one %d for the code
+}
+
+// Item is a candidate or a past item.
+type Item struct {
+	ID         string
+	Text       string
+	Tokens     []int32 // used instead of the template when not nil
+	Identifier int32   // the token that stands for it; negative when it has none
+	Codes      []int32
+	Attributes map[string][]string
+}
+
+// User is whom a request is for.
+type User struct {
+	ID      string
+	Text    string
+	History []*Item // oldest first
+	Tokens  []int32 // used instead of the template when not nil
+}
+
+// Tokenizer is what a Builder needs of model/tokenizer.
+type Tokenizer interface {
+	AppendEncode(dst []int32, text string) []int32
+	TokenID(text string) (int32, bool)
+}
+
+// Builder builds the tokens and plans of one model.
+type Builder struct {
+	tok         Tokenizer // nil when the model has no tokenizer: everything must come as tokens
+	vocab       int
+	preamble    []int32
+	leadIn      []int32
+	instruction []int32
+	generate    []int32
+	user, item  template
+	history     historyKind
+	separator   string
+	codes       Codes
+}
+
+// New checks the configuration against the tokenizer and the vocabulary. tok may be nil.
+func New(cfg Config, tok Tokenizer, vocab int) (*Builder, error) {
+	b := &Builder{tok: tok, vocab: vocab, separator: cfg.Separator}
+	for _, f := range []struct {
+		name string
+		text Text
+		dst  *[]int32
+	}{
+		{"preamble", cfg.Preamble, &b.preamble},
+		{"lead_in", cfg.LeadIn, &b.leadIn},
+		{"instruction", cfg.Instruction, &b.instruction},
+		{"generate_instruction", cfg.GenerateInstruction, &b.generate},
+	} {
+		ids, err := b.fixed(f.text)
+		if err != nil {
+			return nil, fmt.Errorf("prompt.%s: %w", f.name, err)
+		}
+		*f.dst = ids
+	}
+	var err error
+	if b.user, err = parse(orElse(cfg.User, "{text}"), "text", "history"); err != nil {
+		return nil, fmt.Errorf("prompt.user: %w", err)
+	}
+	if b.item, err = parse(orElse(cfg.Item, "{text}"), "text", "id", "attributes."); err != nil {
+		return nil, fmt.Errorf("prompt.item: %w", err)
+	}
+	if b.history, err = parseHistory(orElse(cfg.History, "text")); err != nil {
+		return nil, err
+	}
+	if err := cfg.Codes.validate(tok, vocab); err != nil {
+		return nil, err
+	}
+	b.codes = cfg.Codes
+	return b, nil
+}
+
+func orElse(s, def string) string {
+	if s == "" {
+		return def
+	}
+	return s
+}
+
+func (b *Builder) fixed(t Text) ([]int32, error) {
+	if t.Tokens != nil {
+		return t.Tokens, b.CheckTokens(t.Tokens)
+	}
+	if t.Text == "" {
+		return nil, nil
+	}
+	if b.tok == nil {
+		return nil, errNoTokenizer
+	}
+	return b.tok.AppendEncode(nil, t.Text), nil
+}
+
+var errNoTokenizer = fmt.Errorf("a text needs the checkpoint's tokenizer.json, which is missing: give tokens")
+
+// CheckTokens reports the first token outside the vocabulary.
+func (b *Builder) CheckTokens(ids []int32) error {
+	for i, id := range ids {
+		if id < 0 || int(id) >= b.vocab {
+			return fmt.Errorf("tokens[%d]: %d is outside the vocabulary of %d", i, id, b.vocab)
+		}
+	}
+	return nil
+}
+
+// Encode returns the tokens of a plain text.
+func (b *Builder) Encode(text string) ([]int32, error) {
+	if text == "" {
+		return nil, nil
+	}
+	if b.tok == nil {
+		return nil, errNoTokenizer
+	}
+	return b.tok.AppendEncode(nil, text), nil
+}
+
+// UserTokens returns the tokens of the user segment.
+func (b *Builder) UserTokens(u *User) ([]int32, error) {
+	if u.Tokens != nil {
+		return u.Tokens, b.CheckTokens(u.Tokens)
+	}
+	w := writer{b: b}
+	for _, p := range b.user {
+		switch p.field {
+		case "":
+			w.text(p.literal)
+		case "text":
+			w.text(u.Text)
+		case "history":
+			for i, it := range u.History {
+				if i > 0 {
+					w.text(b.separator)
+				}
+				b.listed(&w, it)
+			}
+		}
+	}
+	return w.done()
+}
+
+// listed writes one item of a history.
+func (b *Builder) listed(w *writer, it *Item) {
+	switch b.history {
+	case historyCodes:
+		ids, err := b.CodeTokens(it.Codes)
+		if err != nil {
+			w.fail(fmt.Errorf("history: item %q: %w", it.ID, err))
+		}
+		w.tokens(ids)
+	case historyIdentifier:
+		if it.Identifier < 0 || int(it.Identifier) >= b.vocab {
+			w.fail(fmt.Errorf("history: item %q has no identifier in the vocabulary", it.ID))
+		}
+		w.tokens([]int32{it.Identifier})
+	default:
+		b.writeItem(w, it)
+	}
+}
+
+// ItemTokens returns the tokens of a candidate.
+func (b *Builder) ItemTokens(it *Item) ([]int32, error) {
+	if it.Tokens != nil {
+		return it.Tokens, b.CheckTokens(it.Tokens)
+	}
+	w := writer{b: b}
+	b.writeItem(&w, it)
+	return w.done()
+}
+
+func (b *Builder) writeItem(w *writer, it *Item) {
+	if it.Tokens != nil {
+		if err := b.CheckTokens(it.Tokens); err != nil {
+			w.fail(fmt.Errorf("item %q: %w", it.ID, err))
+		}
+		w.tokens(it.Tokens)
+		return
+	}
+	for _, p := range b.item {
+		switch {
+		case p.field == "":
+			w.text(p.literal)
+		case p.field == "text":
+			w.text(it.Text)
+		case p.field == "id":
+			w.text(it.ID)
+		default:
+			w.text(strings.Join(it.Attributes[strings.TrimPrefix(p.field, "attributes.")], ", "))
+		}
+	}
+}
+
+// writer joins texts and tokens: neighbouring texts are tokenised together, as one text.
+type writer struct {
+	b   *Builder
+	buf strings.Builder
+	ids []int32
+	err error
+}
+
+func (w *writer) text(s string) { w.buf.WriteString(s) }
+
+func (w *writer) tokens(ids []int32) {
+	w.flush()
+	w.ids = append(w.ids, ids...)
+}
+
+func (w *writer) fail(err error) {
+	if w.err == nil {
+		w.err = err
+	}
+}
+
+func (w *writer) flush() {
+	if w.buf.Len() == 0 {
+		return
+	}
+	if w.b.tok == nil {
+		w.fail(errNoTokenizer)
+	} else {
+		w.ids = w.b.tok.AppendEncode(w.ids, w.buf.String())
+	}
+	w.buf.Reset()
+}
+
+func (w *writer) done() ([]int32, error) {
+	w.flush()
+	return w.ids, w.err
+}

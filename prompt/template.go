@@ -1,0 +1,127 @@
+package prompt
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+)
+
+// part is a literal, or a field to be filled in when field is not empty.
+type part struct{ literal, field string }
+
+type template []part
+
+// parse reads a template with fields in braces; "{{" and "}}" stand for braces themselves. A known
+// name that ends in a dot allows any name behind it.
+func parse(s string, known ...string) (template, error) {
+	var t template
+	var lit strings.Builder
+	for i := 0; i < len(s); i++ {
+		switch {
+		case strings.HasPrefix(s[i:], "{{"), strings.HasPrefix(s[i:], "}}"):
+			lit.WriteByte(s[i])
+			i++
+		case s[i] == '{':
+			end := strings.IndexByte(s[i:], '}')
+			if end < 0 {
+				return nil, fmt.Errorf("template %q: the brace at %d is never closed", s, i)
+			}
+			name := s[i+1 : i+end]
+			if !isKnown(name, known) {
+				return nil, fmt.Errorf("template %q: no field {%s}: want one of %s", s, name, fieldList(known))
+			}
+			t = append(t, part{literal: lit.String()}, part{field: name})
+			lit.Reset()
+			i += end
+		default:
+			lit.WriteByte(s[i])
+		}
+	}
+	t = append(t, part{literal: lit.String()})
+	return slices.DeleteFunc(t, func(p part) bool { return p == part{} }), nil
+}
+
+func isKnown(name string, known []string) bool {
+	return slices.ContainsFunc(known, func(k string) bool {
+		return name == k || strings.HasSuffix(k, ".") && strings.HasPrefix(name, k) && len(name) > len(k)
+	})
+}
+
+func fieldList(known []string) string {
+	out := make([]string, len(known))
+	for i, k := range known {
+		if strings.HasSuffix(k, ".") {
+			k += "NAME"
+		}
+		out[i] = "{" + k + "}"
+	}
+	return strings.Join(out, ", ")
+}
+
+type historyKind uint8
+
+const (
+	historyText historyKind = iota
+	historyCodes
+	historyIdentifier
+)
+
+func parseHistory(s string) (historyKind, error) {
+	switch s {
+	case "text":
+		return historyText, nil
+	case "codes":
+		return historyCodes, nil
+	case "identifier":
+		return historyIdentifier, nil
+	}
+	return 0, fmt.Errorf("prompt.history: %q: want text, codes or identifier", s)
+}
+
+func (c *Codes) validate(tok Tokenizer, vocab int) error {
+	if len(c.Pattern) > 0 && len(c.FirstToken)+len(c.Size) > 0 {
+		return fmt.Errorf("codes: give either pattern or first_token and size")
+	}
+	for i, p := range c.Pattern {
+		if strings.Count(p, "%d") != 1 || strings.Count(p, "%") != 1 {
+			return fmt.Errorf("codes.pattern[%d]: %q needs exactly one %%d", i, p)
+		}
+		if tok == nil {
+			return fmt.Errorf("codes.pattern: %w", errNoTokenizer)
+		}
+	}
+	if len(c.FirstToken) != len(c.Size) {
+		return fmt.Errorf("codes: %d first tokens but %d sizes", len(c.FirstToken), len(c.Size))
+	}
+	for i, f := range c.FirstToken {
+		if f < 0 || c.Size[i] <= 0 || int64(f)+int64(c.Size[i]) > int64(vocab) {
+			return fmt.Errorf("codes: level %d takes tokens %d to %d, outside the vocabulary of %d", i, f, int64(f)+int64(c.Size[i]), vocab)
+		}
+	}
+	return nil
+}
+
+// CodeTokens returns the tokens of an item's codes.
+func (b *Builder) CodeTokens(codes []int32) ([]int32, error) {
+	depth := max(len(b.codes.Pattern), len(b.codes.FirstToken))
+	if len(codes) == 0 || len(codes) != depth {
+		return nil, fmt.Errorf("%d codes, but the model has %d levels", len(codes), depth)
+	}
+	ids := make([]int32, depth)
+	for i, c := range codes {
+		if len(b.codes.Pattern) > 0 {
+			text := strings.Replace(b.codes.Pattern[i], "%d", fmt.Sprint(c), 1)
+			id, ok := b.tok.TokenID(text)
+			if !ok {
+				return nil, fmt.Errorf("codes[%d]: the vocabulary has no token %q", i, text)
+			}
+			ids[i] = id
+			continue
+		}
+		if c < 0 || c >= b.codes.Size[i] {
+			return nil, fmt.Errorf("codes[%d]: %d is outside [0, %d)", i, c, b.codes.Size[i])
+		}
+		ids[i] = b.codes.FirstToken[i] + c
+	}
+	return ids, nil
+}
