@@ -1,0 +1,267 @@
+package engine
+
+import (
+	"fmt"
+	"slices"
+
+	"grebe/compute"
+	"grebe/internal/offheap"
+	"grebe/kv"
+	"grebe/plan"
+)
+
+// pass is one batch on its way through the model. Its memory is kept from batch to batch.
+type pass struct {
+	batch   compute.Batch
+	sees    []int32
+	chunks  []compute.Chunk
+	keep    []int32 // rows whose results are wanted, ascending
+	pairs   []compute.Pair
+	logits  []float32
+	hidden  []float32
+	rows    []int32
+	owned   []*kv.Entry    // entries made for this batch; the pass holds a reference to each
+	scratch *offheap.Block // KV of segments that nobody keeps, one layer
+	used    int            // bytes of scratch in use
+}
+
+const chunkAlign = 256
+
+// run computes the tasks' jobs. A task that gets no room fails alone; the error returned is the
+// device's and concerns all tasks that have none of their own.
+func (p *pass) run(e *Engine, tasks []*task) error {
+	p.reset()
+	if err := p.reserveScratch(e, tasks); err != nil {
+		return err
+	}
+	for _, t := range tasks {
+		t.err = p.add(e, t)
+	}
+	defer p.release()
+	p.want(tasks)
+	if err := e.model.Forward(e.runner, &p.batch, p.keep); err != nil {
+		return fmt.Errorf("engine: %w", err)
+	}
+	if err := p.answer(e); err != nil {
+		return fmt.Errorf("engine: %w", err)
+	}
+	p.deliver(e, tasks)
+	return nil
+}
+
+func (p *pass) reset() {
+	p.batch.Tokens = p.batch.Tokens[:0]
+	p.batch.Positions = p.batch.Positions[:0]
+	p.batch.Segments = p.batch.Segments[:0]
+	p.sees, p.chunks, p.keep = p.sees[:0], p.chunks[:0], p.keep[:0]
+	p.pairs, p.rows = p.pairs[:0], p.rows[:0]
+	p.used = 0
+}
+
+// reserveScratch makes room for the KV of all segments that are neither kept nor cached, so that
+// the chunks of earlier segments do not move when later ones are added.
+func (p *pass) reserveScratch(e *Engine, tasks []*task) error {
+	need := 0
+	for _, t := range tasks {
+		for i := range t.job.Plan.Segments {
+			if n := len(t.job.Plan.Segments[i].Tokens); n > 0 && !t.job.owns(i) && t.job.cached(i) == nil {
+				need += align(e.shape.ChunkBytes(n, true))
+			}
+		}
+	}
+	if p.scratch != nil && len(p.scratch.Bytes) >= need {
+		return nil
+	}
+	p.free()
+	b, err := offheap.Alloc(max(need, 1<<20))
+	if err != nil {
+		return fmt.Errorf("engine: room for the KV of a batch: %w", err)
+	}
+	p.scratch = b
+	return nil
+}
+
+func align(n int) int { return (n + chunkAlign - 1) &^ (chunkAlign - 1) }
+
+func (p *pass) free() {
+	if p.scratch != nil {
+		p.scratch.Free()
+		p.scratch = nil
+	}
+}
+
+func (j *Job) cached(i int) *kv.Entry {
+	if j.Cached == nil {
+		return nil
+	}
+	return j.Cached[i]
+}
+
+// owns reports whether segment i needs an entry of its own in this batch: because it is kept, or
+// because tokens follow a cached part, which must not be written to.
+func (j *Job) owns(i int) bool {
+	c := j.cached(i)
+	if c != nil && c.Len() == len(j.Plan.Segments[i].Tokens) {
+		return false
+	}
+	return len(j.Plan.Segments[i].Tokens) > 0 && (c != nil || j.Keep != nil && j.Keep[i])
+}
+
+// add appends a task's segments to the batch, or leaves it as it was and says why.
+func (p *pass) add(e *Engine, t *task) error {
+	base := len(p.batch.Segments)
+	rows, owned := len(p.batch.Tokens), len(p.owned)
+	job := t.job
+	t.result.Kept = nil
+	if job.Keep != nil {
+		t.result.Kept = make([]*kv.Entry, len(job.Keep))
+	}
+	for i := range job.Plan.Segments {
+		seg := &job.Plan.Segments[i]
+		chunks, err := p.memory(e, job, i, &t.result)
+		if err != nil {
+			p.batch.Segments = p.batch.Segments[:base]
+			p.batch.Tokens, p.batch.Positions = p.batch.Tokens[:rows], p.batch.Positions[:rows]
+			p.releaseFrom(owned)
+			t.result.Kept = nil
+			return err
+		}
+		cached := 0
+		if c := job.cached(i); c != nil {
+			cached = c.Len()
+		}
+		first := len(p.batch.Tokens)
+		p.batch.Tokens = append(p.batch.Tokens, seg.Tokens[cached:]...)
+		for n := cached; n < len(seg.Tokens); n++ {
+			p.batch.Positions = append(p.batch.Positions, int32(seg.Start+n))
+		}
+		from := len(p.sees)
+		for _, s := range seg.Sees {
+			p.sees = append(p.sees, int32(base)+s)
+		}
+		p.batch.Segments = append(p.batch.Segments, compute.Segment{
+			First: first, Cached: cached, Len: len(seg.Tokens), Sees: p.sees[from:], Chunks: chunks,
+		})
+		t.result.Cached += cached
+		t.result.Computed += len(seg.Tokens) - cached
+	}
+	t.base = base
+	return nil
+}
+
+// memory returns the chunks of a segment: the cached entry's, a new entry's, or scratch.
+func (p *pass) memory(e *Engine, job *Job, i int, r *Result) ([]compute.Chunk, error) {
+	from := len(p.chunks)
+	tokens, cached := len(job.Plan.Segments[i].Tokens), job.cached(i)
+	switch {
+	case tokens == 0:
+	case job.owns(i):
+		if e.opt.Cache == nil {
+			return nil, errNoCache
+		}
+		entry, err := e.opt.Cache.Reserve(layoutOf(job.Plan.Segments[i].Kind), tokens, cached)
+		if err != nil {
+			return nil, fmt.Errorf("engine: keep the KV of %d tokens: %w", tokens, err)
+		}
+		p.owned = append(p.owned, entry)
+		if job.Keep != nil && job.Keep[i] {
+			r.Kept[i] = entry
+		}
+		p.chunks = entry.AppendChunks(p.chunks)
+	case cached != nil:
+		if job.Keep != nil && job.Keep[i] {
+			r.Kept[i] = cached
+			cached.Retain()
+			p.owned = append(p.owned, cached)
+		}
+		p.chunks = cached.AppendChunks(p.chunks)
+	default:
+		n := e.shape.ChunkBytes(tokens, true)
+		p.chunks = append(p.chunks, compute.Chunk{Bytes: p.scratch.Bytes[p.used : p.used+n], Tokens: tokens, Transient: true})
+		p.used += align(n)
+	}
+	return p.chunks[from:len(p.chunks):len(p.chunks)], nil
+}
+
+// layoutOf says how entries of a kind are cut: users grow, the rest has its final length.
+func layoutOf(k plan.Kind) kv.Layout {
+	if k == plan.User {
+		return kv.Chain
+	}
+	return kv.Exact
+}
+
+// want collects the rows and logits that the tasks ask for.
+func (p *pass) want(tasks []*task) {
+	for _, t := range tasks {
+		if t.err != nil {
+			continue
+		}
+		for _, w := range t.job.Want {
+			row := p.lastRow(t, w.Segment)
+			p.keep = append(p.keep, row)
+			for _, id := range w.IDs {
+				p.pairs = append(p.pairs, compute.Pair{Row: row, ID: id})
+			}
+		}
+		for _, s := range t.job.Hidden {
+			row := p.lastRow(t, s)
+			p.keep = append(p.keep, row)
+			p.rows = append(p.rows, row)
+		}
+	}
+	slices.Sort(p.keep)
+	p.keep = slices.Compact(p.keep)
+}
+
+func (p *pass) lastRow(t *task, segment int) int32 {
+	s := &p.batch.Segments[t.base+segment]
+	return int32(s.First + s.Rows() - 1)
+}
+
+// answer fetches the wanted logits and hidden states from the device.
+func (p *pass) answer(e *Engine) error {
+	p.logits = slices.Grow(p.logits[:0], len(p.pairs))[:len(p.pairs)]
+	n := len(p.rows) * e.shape.Hidden
+	p.hidden = slices.Grow(p.hidden[:0], n)[:n]
+	if len(p.rows) > 0 {
+		if err := e.model.Hidden(e.runner, p.rows, p.hidden); err != nil {
+			return err
+		}
+	}
+	// Asked even when nothing is wanted: a failure of the device shows here.
+	return e.model.Logits(e.runner, p.pairs, p.logits)
+}
+
+// deliver copies results to their tasks and hands kept entries over.
+func (p *pass) deliver(e *Engine, tasks []*task) {
+	logits, hidden := p.logits, p.hidden
+	for _, t := range tasks {
+		if t.err != nil {
+			continue
+		}
+		for _, w := range t.job.Want {
+			t.result.Logits = append(t.result.Logits, slices.Clone(logits[:len(w.IDs)]))
+			logits = logits[len(w.IDs):]
+		}
+		for range t.job.Hidden {
+			t.result.Hidden = append(t.result.Hidden, slices.Clone(hidden[:e.shape.Hidden]))
+			hidden = hidden[e.shape.Hidden:]
+		}
+		for _, k := range t.result.Kept {
+			if k != nil {
+				k.Retain() // the caller's reference; the pass releases its own
+			}
+		}
+	}
+}
+
+// release gives back the references that the pass holds.
+func (p *pass) release() { p.releaseFrom(0) }
+
+func (p *pass) releaseFrom(n int) {
+	for _, e := range p.owned[n:] {
+		e.Release()
+	}
+	p.owned = p.owned[:n]
+}
