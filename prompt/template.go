@@ -43,7 +43,10 @@ func parse(s string, known ...string) (template, error) {
 
 func isKnown(name string, known []string) bool {
 	return slices.ContainsFunc(known, func(k string) bool {
-		return name == k || strings.HasSuffix(k, ".") && strings.HasPrefix(name, k) && len(name) > len(k)
+		if strings.HasSuffix(k, ".") {
+			return strings.HasPrefix(name, k) && len(name) > len(k)
+		}
+		return name == k
 	})
 }
 
