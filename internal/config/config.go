@@ -1,0 +1,120 @@
+// Package config reads what a server is told: a YAML file, then the environment, then flags.
+//
+// A value remembers where it came from, so that every complaint names a file and line, a variable or
+// a flag, and so that `grebe serve --print-config` can show it. Nothing is ignored: an unknown key, a
+// wrong type, a contradiction and a value that this build cannot honour are errors. All of them are
+// reported at once.
+//
+// Paths in a file are relative to the file's folder; paths from the environment or from flags are
+// relative to the working directory.
+package config
+
+// Config is a server's configuration. Each field says its unit and default.
+type Config struct {
+	Listen      string   `yaml:"listen"`       // address of HTTP; 127.0.0.1:8080
+	AdminListen string   `yaml:"admin_listen"` // address of /debug and admin calls, "" for none; 127.0.0.1:8081
+	GRPCListen  string   `yaml:"grpc_listen"`  // address of gRPC, "" for none; 127.0.0.1:9090
+	Device      string   `yaml:"device"`       // auto, cpu or cuda; auto
+	Threads     int      `yaml:"threads"`      // threads of the CPU device, 0 for all cores; 0
+	DataDir     string   `yaml:"data_dir"`     // folder for what the server keeps; ./grebe-data
+	Models      []Model  `yaml:"models"`       // at least one
+	SLOMillis   int      `yaml:"slo_ms"`       // default deadline of a request in milliseconds, 0 for none; 200
+	Schedule    Schedule `yaml:"schedule"`
+	Cache       Cache    `yaml:"cache"`
+	Workers     int      `yaml:"workers"` // engine replicas on this machine; 1
+	Engine      Engine   `yaml:"engine"`
+	Limits      Limits   `yaml:"limits"`
+	Catalog     Catalog  `yaml:"catalog"`
+}
+
+// Model is one checkpoint to serve.
+type Model struct {
+	Name         string  `yaml:"name"`  // what requests call it; the last part of path
+	Path         string  `yaml:"path"`  // a Hugging Face folder; required
+	DType        string  `yaml:"dtype"` // auto (the checkpoint's), f32 or bf16; auto
+	Prompt       Prompt  `yaml:"prompt"`
+	Scoring      Scoring `yaml:"scoring"`
+	Codes        Codes   `yaml:"codes"`
+	DeviceMemory Size    `yaml:"device_memory"` // for KV and embeddings, bytes or a share of the device; 80%
+	HostMemory   Size    `yaml:"host_memory"`   // for KV in host memory, bytes or a share; 0: the cache's
+	Disk         Size    `yaml:"disk"`          // for KV on disk, bytes; 0
+}
+
+// Prompt holds a model's templates.
+type Prompt struct {
+	Preamble            Text   `yaml:"preamble"`             // first in every prompt; none
+	User                string `yaml:"user"`                 // template of the user segment: {text}, {history}; "{text}"
+	History             string `yaml:"history"`              // how {history} lists items: text, codes or identifier; text
+	Separator           string `yaml:"separator"`            // between listed items; "\n"
+	Item                string `yaml:"item"`                 // template of an item: {text}, {id}, {attributes.NAME}; "{text}"
+	LeadIn              Text   `yaml:"lead_in"`              // before the items of an item-first prompt; none
+	Instruction         Text   `yaml:"instruction"`          // the question of a ranking; none
+	GenerateInstruction Text   `yaml:"generate_instruction"` // the question of a generation; none
+}
+
+// Scoring says how a ranking reads its scores.
+type Scoring struct {
+	Kind string `yaml:"kind"` // identifier or pointwise; identifier
+	Yes  Token  `yaml:"yes"`  // the answer that scores, for pointwise; none
+	No   Token  `yaml:"no"`   // the answer that it is held against, for pointwise; none
+}
+
+// Codes says which tokens stand for semantic IDs: ranges, or texts of the vocabulary.
+type Codes struct {
+	FirstToken []int32  `yaml:"first_token"` // first token of each level; none
+	Size       []int32  `yaml:"size"`        // codes of each level; none
+	Pattern    []string `yaml:"pattern"`     // token text of each level, with one %d; none
+}
+
+// Schedule says what prefix=auto means.
+type Schedule struct {
+	Policy string `yaml:"policy"` // predicted, bat, longer, user, item or none; predicted
+}
+
+// Cache bounds what is kept of KV.
+type Cache struct {
+	Policy     string `yaml:"policy"`      // eviction policy by name; default
+	HostMemory Size   `yaml:"host_memory"` // for KV, bytes or a share of the machine's memory; 4GiB
+	Disk       Size   `yaml:"disk"`        // for KV on disk, bytes; 0
+}
+
+// Engine bounds the batches of a model.
+type Engine struct {
+	MaxTokens   int `yaml:"max_tokens"`   // most tokens computed for one request; 16384
+	BatchTokens int `yaml:"batch_tokens"` // a batch takes further requests while it has fewer tokens; 4096
+	Queue       int `yaml:"queue"`        // requests waiting for a batch; 1024
+}
+
+// Limits bound a request.
+type Limits struct {
+	Body       Size `yaml:"body"`       // bytes of a request's body; 16MiB
+	Candidates int  `yaml:"candidates"` // candidates of one request; 10000
+}
+
+// Catalog names NDJSON files that are loaded at start.
+type Catalog struct {
+	Items string `yaml:"items"` // file of items; none
+	Users string `yaml:"users"` // file of users; none
+}
+
+// Default returns the configuration of a server that is told nothing. It has no model.
+func Default() *Config {
+	return &Config{
+		Listen: "127.0.0.1:8080", AdminListen: "127.0.0.1:8081", GRPCListen: "127.0.0.1:9090",
+		Device: "auto", DataDir: "./grebe-data", SLOMillis: 200, Workers: 1,
+		Schedule: Schedule{Policy: "predicted"},
+		Cache:    Cache{Policy: "default", HostMemory: Size{Bytes: 4 << 30}},
+		Engine:   Engine{MaxTokens: 16384, BatchTokens: 4096, Queue: 1024},
+		Limits:   Limits{Body: Size{Bytes: 16 << 20}, Candidates: 10000},
+	}
+}
+
+// setDefaults fills in a model before anything is read into it.
+func (m *Model) setDefaults() {
+	*m = Model{
+		DType:        "auto",
+		Prompt:       Prompt{User: "{text}", History: "text", Separator: "\n", Item: "{text}"},
+		Scoring:      Scoring{Kind: "identifier"},
+		DeviceMemory: Size{Percent: 80},
+	}
+}

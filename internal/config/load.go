@@ -1,0 +1,230 @@
+package config
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"reflect"
+	"regexp"
+	"slices"
+	"strings"
+
+	"go.yaml.in/yaml/v3"
+)
+
+// maxFile bounds a configuration file, in bytes.
+const maxFile = 1 << 20
+
+// Setting is one value given outside the file.
+type Setting struct {
+	Path   string // such as models[0].dtype
+	Value  string
+	Origin string // such as "flag --device"
+}
+
+// Source is where a configuration comes from, each layer over the one before.
+type Source struct {
+	File  string    // a YAML file; none when empty
+	Env   []string  // as os.Environ gives it; GREBE_* are read
+	Flags []Setting // what the command line says
+}
+
+// Loaded is a configuration and where its values came from.
+type Loaded struct {
+	Config
+	// Unknown lists variables of the environment that look like ours and name no key. They are not
+	// errors, since a container runtime sets such names for a service called grebe.
+	Unknown []string
+
+	origins map[string]string // by path; absent: the default
+}
+
+// Load reads, merges and checks a configuration. The error names every problem and its place.
+func Load(src Source) (*Loaded, error) {
+	l := &Loaded{Config: *Default(), origins: map[string]string{}}
+	if src.File != "" {
+		if err := l.readFile(src.File); err != nil {
+			return nil, err
+		}
+	}
+	if err := l.readEnv(src.Env); err != nil {
+		return nil, err
+	}
+	if err := l.apply(src.Flags); err != nil {
+		return nil, err
+	}
+	l.finish()
+	if err := errors.Join(l.Validate(), l.supported()); err != nil {
+		return nil, l.locate(err)
+	}
+	return l, nil
+}
+
+// Origin says where the value at a path came from: "default", a file and line, a variable or a flag.
+func (l *Loaded) Origin(path string) string {
+	if o, ok := l.origins[path]; ok {
+		return o
+	}
+	return "default"
+}
+
+func (l *Loaded) readFile(name string) error {
+	data, err := readBounded(name)
+	if err != nil {
+		return fmt.Errorf("read the configuration: %w", err)
+	}
+	dec := yaml.NewDecoder(bytes.NewReader(data))
+	var doc yaml.Node
+	if err := dec.Decode(&doc); err == io.EOF {
+		return nil // an empty file says nothing
+	} else if err != nil {
+		return syntaxError(name, err)
+	}
+	if err := dec.Decode(new(yaml.Node)); err != io.EOF {
+		return fmt.Errorf("%s: more than one YAML document", name)
+	}
+	root := doc.Content[0]
+	if root.Kind == yaml.ScalarNode && root.Tag == "!!null" {
+		return nil
+	}
+	d := decoder{
+		origins: l.origins,
+		at:      func(n *yaml.Node) string { return fmt.Sprintf("%s:%d", name, n.Line) },
+	}
+	d.value(root, reflect.ValueOf(&l.Config).Elem(), "")
+	if len(d.errs) > 0 {
+		return errors.Join(d.errs...)
+	}
+	l.resolve(filepath.Dir(name))
+	return nil
+}
+
+func readBounded(name string) ([]byte, error) {
+	f, err := os.Open(name)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	data, err := io.ReadAll(io.LimitReader(f, maxFile+1))
+	if err == nil && len(data) > maxFile {
+		err = fmt.Errorf("%s is larger than %d bytes: not a configuration", name, maxFile)
+	}
+	return data, err
+}
+
+var yamlLine = regexp.MustCompile(`^yaml: (?:line (\d+): )?`)
+
+// syntaxError puts the file before the line that the parser names.
+func syntaxError(name string, err error) error {
+	msg := err.Error()
+	if m := yamlLine.FindStringSubmatch(msg); m != nil && m[1] != "" {
+		return fmt.Errorf("%s:%s: %s", name, m[1], msg[len(m[0]):])
+	}
+	return fmt.Errorf("%s:1: %s", name, strings.TrimPrefix(msg, "yaml: "))
+}
+
+// resolve makes the paths that a file gave relative to its folder.
+func (l *Loaded) resolve(dir string) {
+	fix := func(path string, p *string) {
+		if _, given := l.origins[path]; given && *p != "" && !filepath.IsAbs(*p) {
+			*p = filepath.Join(dir, *p)
+		}
+	}
+	fix("data_dir", &l.DataDir)
+	fix("catalog.items", &l.Catalog.Items)
+	fix("catalog.users", &l.Catalog.Users)
+	for i := range l.Models {
+		fix(fmt.Sprintf("models[%d].path", i), &l.Models[i].Path)
+	}
+}
+
+// readEnv takes GREBE_ and the key in capitals, dots and brackets as underscores: GREBE_SLO_MS,
+// GREBE_CACHE_HOST_MEMORY, GREBE_MODELS_0_PATH.
+func (l *Loaded) readEnv(env []string) error {
+	// One more model than there is can be made by a variable, so its names are known too.
+	probe := l.Config
+	probe.Models = append(slices.Clone(l.Models), Model{})
+	paths := map[string]string{}
+	leaves(reflect.ValueOf(&probe).Elem(), "", func(path string, _ reflect.Value) {
+		paths[EnvName(path)] = path
+	})
+	env = slices.Sorted(slices.Values(env))
+	var settings []Setting
+	for _, kv := range env {
+		name, value, _ := strings.Cut(kv, "=")
+		if !strings.HasPrefix(name, "GREBE_") {
+			continue
+		}
+		path, ok := paths[name]
+		if !ok {
+			l.Unknown = append(l.Unknown, name)
+			continue
+		}
+		settings = append(settings, Setting{Path: path, Value: value, Origin: "env " + name})
+	}
+	return l.apply(settings)
+}
+
+// EnvName returns the variable that sets the value at a path.
+func EnvName(path string) string {
+	r := strings.NewReplacer("[", "_", "]", "", ".", "_")
+	return "GREBE_" + strings.ToUpper(r.Replace(path))
+}
+
+func (l *Loaded) apply(settings []Setting) error {
+	var errs []error
+	for _, s := range settings {
+		d := decoder{origins: l.origins, at: func(*yaml.Node) string { return s.Origin }}
+		if err := d.set(&l.Config, s.Path, s.Value); err != nil {
+			errs = append(errs, fmt.Errorf("%s: %w", s.Origin, err))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// finish fills in what follows from other values.
+func (l *Loaded) finish() {
+	for i := range l.Models {
+		if m := &l.Models[i]; m.Name == "" && m.Path != "" {
+			m.Name = filepath.Base(filepath.Clean(m.Path))
+		}
+	}
+}
+
+// locate puts the origin of a value before each complaint about it.
+func (l *Loaded) locate(err error) error {
+	var out []error
+	for _, e := range flatten(err) {
+		var f *FieldError
+		if errors.As(e, &f) {
+			e = fmt.Errorf("%s: %w", l.nearest(f.Path), e)
+		}
+		out = append(out, e)
+	}
+	return errors.Join(out...)
+}
+
+// nearest is the origin of a path, or else of what it stands in.
+func (l *Loaded) nearest(path string) string {
+	for p := path; p != ""; p = p[:max(strings.LastIndexAny(p, ".["), 0)] {
+		if o, ok := l.origins[p]; ok {
+			return o
+		}
+	}
+	return "default"
+}
+
+func flatten(err error) []error {
+	many, ok := err.(interface{ Unwrap() []error })
+	if !ok {
+		return []error{err}
+	}
+	var out []error
+	for _, e := range many.Unwrap() {
+		out = append(out, flatten(e)...)
+	}
+	return out
+}

@@ -1,0 +1,183 @@
+package config
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"slices"
+	"strings"
+)
+
+// FieldError is a complaint about the value at a path.
+type FieldError struct {
+	Path string
+	Msg  string
+}
+
+func (e *FieldError) Error() string { return e.Path + ": " + e.Msg }
+
+type problems []error
+
+func (p *problems) add(path, format string, args ...any) {
+	*p = append(*p, &FieldError{Path: path, Msg: fmt.Sprintf(format, args...)})
+}
+
+func (p *problems) oneOf(path, value string, allowed ...string) {
+	if !slices.Contains(allowed, value) {
+		p.add(path, "%q: want one of %s", value, strings.Join(allowed, ", "))
+	}
+}
+
+func (p *problems) between(path string, v, low, high int) {
+	if v < low || v > high {
+		p.add(path, "%d is not between %d and %d", v, low, high)
+	}
+}
+
+// Validate checks the configuration by itself: whether files exist is for those who open them.
+func (c *Config) Validate() error {
+	var p problems
+	c.validateAddresses(&p)
+	p.oneOf("device", c.Device, "auto", "cpu", "cuda")
+	p.between("threads", c.Threads, 0, 1024)
+	p.between("slo_ms", c.SLOMillis, 0, 3_600_000)
+	p.oneOf("schedule.policy", c.Schedule.Policy, "predicted", "bat", "longer", "user", "item", "none")
+	p.between("workers", c.Workers, 1, 1024)
+	p.between("engine.max_tokens", c.Engine.MaxTokens, 1, 1<<20)
+	p.between("engine.batch_tokens", c.Engine.BatchTokens, 1, 1<<20)
+	p.between("engine.queue", c.Engine.Queue, 1, 1<<20)
+	p.between("limits.candidates", c.Limits.Candidates, 1, 1<<20)
+	if c.Engine.BatchTokens > c.Engine.MaxTokens {
+		p.add("engine.batch_tokens", "%d is more than engine.max_tokens, %d", c.Engine.BatchTokens, c.Engine.MaxTokens)
+	}
+	if c.Limits.Body.Percent > 0 || c.Limits.Body.Bytes < 1<<10 {
+		p.add("limits.body", "%s: want a size of at least 1KiB", c.Limits.Body)
+	}
+	if c.Cache.Disk.Percent > 0 {
+		p.add("cache.disk", "%s: want a size such as 8GiB, not a share", c.Cache.Disk)
+	}
+	if c.Cache.Policy == "" {
+		p.add("cache.policy", "is empty")
+	}
+	if c.DataDir == "" {
+		p.add("data_dir", "is empty")
+	}
+	c.validateModels(&p)
+	return errors.Join(p...)
+}
+
+func (c *Config) validateAddresses(p *problems) {
+	used := map[string]string{}
+	for _, a := range []struct {
+		path, addr string
+		optional   bool
+	}{{"listen", c.Listen, false}, {"admin_listen", c.AdminListen, true}, {"grpc_listen", c.GRPCListen, true}} {
+		if a.addr == "" && a.optional {
+			continue
+		}
+		_, port, err := net.SplitHostPort(a.addr)
+		if err != nil || port == "" {
+			p.add(a.path, "%q is not an address: write HOST:PORT, such as 127.0.0.1:8080", a.addr)
+			continue
+		}
+		if other, taken := used[a.addr]; taken && port != "0" {
+			p.add(a.path, "%s is the address of %s already", a.addr, other)
+		}
+		used[a.addr] = a.path
+	}
+}
+
+func (c *Config) validateModels(p *problems) {
+	if len(c.Models) == 0 {
+		p.add("models", "no model: give a Hugging Face folder as models[0].path, or try `grebe demo`")
+	}
+	names := map[string]int{}
+	for i := range c.Models {
+		m, path := &c.Models[i], fmt.Sprintf("models[%d]", i)
+		for _, e := range flatten(m.Validate()) {
+			var f *FieldError
+			if errors.As(e, &f) {
+				p.add(path+"."+f.Path, "%s", f.Msg)
+			}
+		}
+		if j, taken := names[m.Name]; taken && m.Name != "" {
+			p.add(path+".name", "%q is the name of models[%d] already", m.Name, j)
+		}
+		names[m.Name] = i
+	}
+}
+
+// Validate checks one model by itself.
+func (m *Model) Validate() error {
+	var p problems
+	if m.Path == "" {
+		p.add("path", "is missing: give the checkpoint's folder")
+	}
+	if strings.ContainsAny(m.Name, "/:") {
+		p.add("name", "%q: / and : have a meaning in addresses", m.Name)
+	}
+	p.oneOf("dtype", m.DType, "auto", "f32", "bf16")
+	p.oneOf("prompt.history", m.Prompt.History, "text", "codes", "identifier")
+	p.oneOf("scoring.kind", m.Scoring.Kind, "identifier", "pointwise")
+	switch yes, no := !m.Scoring.Yes.IsZero(), !m.Scoring.No.IsZero(); {
+	case m.Scoring.Kind == "pointwise" && !(yes && no):
+		p.add("scoring", `pointwise scoring needs the two answers: {kind: pointwise, "yes": "yes", "no": "no"}`)
+	case m.Scoring.Kind == "pointwise" && m.Scoring.Yes == m.Scoring.No:
+		p.add("scoring", "yes and no are both %s", m.Scoring.Yes)
+	case m.Scoring.Kind == "identifier" && (yes || no):
+		p.add("scoring", "yes and no belong to kind: pointwise, but kind is identifier")
+	}
+	m.validateCodes(&p)
+	if m.Disk.Percent > 0 {
+		p.add("disk", "%s: want a size such as 8GiB, not a share", m.Disk)
+	}
+	return errors.Join(p...)
+}
+
+func (m *Model) validateCodes(p *problems) {
+	c := &m.Codes
+	if len(c.Pattern) > 0 && len(c.FirstToken)+len(c.Size) > 0 {
+		p.add("codes", "give either pattern, or first_token and size")
+	}
+	if len(c.FirstToken) != len(c.Size) {
+		p.add("codes", "%d first tokens but %d sizes", len(c.FirstToken), len(c.Size))
+		return
+	}
+	for i, f := range c.FirstToken {
+		if f < 0 || c.Size[i] <= 0 {
+			p.add("codes", "level %d: first token %d, size %d: want at least 0 and 1", i, f, c.Size[i])
+		}
+	}
+	for i, s := range c.Pattern {
+		if strings.Count(s, "%") != 1 || !strings.Contains(s, "%d") {
+			p.add("codes.pattern", "%q at %d: want exactly one %%d", s, i)
+		}
+	}
+	if m.Prompt.History == "codes" && len(c.Pattern)+len(c.FirstToken) == 0 {
+		p.add("prompt.history", "codes, but the model has no codes")
+	}
+}
+
+// supported names what a configuration asks for and this build cannot do: better to stop than to
+// serve something else.
+func (c *Config) supported() error {
+	var p problems
+	if c.Device == "cuda" {
+		p.add("device", "cuda: this build runs on the CPU only: use auto or cpu")
+	}
+	if c.Workers > 1 {
+		p.add("workers", "%d: this build runs one engine per model: use 1 (it uses all cores)", c.Workers)
+	}
+	if c.Cache.Policy != "default" && c.Cache.Policy != "" {
+		p.add("cache.policy", "%q: this build has only the policy default", c.Cache.Policy)
+	}
+	if c.Cache.Disk.Bytes > 0 {
+		p.add("cache.disk", "%s: this build keeps no KV on disk: use 0", c.Cache.Disk)
+	}
+	for i := range c.Models {
+		if m := &c.Models[i]; m.Disk.Bytes > 0 {
+			p.add(fmt.Sprintf("models[%d].disk", i), "%s: this build keeps no KV on disk: use 0", m.Disk)
+		}
+	}
+	return errors.Join(p...)
+}
