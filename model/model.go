@@ -1,0 +1,110 @@
+// Package model turns a Hugging Face checkpoint into a model that runs on a compute.Device.
+//
+// Open reads config.json, finds the architecture that registered itself under architectures[0], and
+// lets it pack the weights. Architectures live in packages below (qwen, llama) and are linked in by a
+// blank import; most are a few lines that describe themselves to decoder.
+//
+// Matrices are packed by the device and their pages of the checkpoint given back; the embedding and
+// the output projection are read in place from the mapped file, so a model holds about as much memory
+// as its checkpoint has bytes.
+//
+// A Model is immutable and may be used by many runners at once.
+package model
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	"grebe/compute"
+	"grebe/model/safetensors"
+)
+
+// Model is a decoder whose weights are on a device.
+type Model interface {
+	// Shape returns the numbers that runners and KV chunks need.
+	Shape() compute.Shape
+	// Vocab returns the number of tokens; ids are below it.
+	Vocab() int
+	// MaxPositions returns the number of positions the model was made for.
+	MaxPositions() int
+	// DType returns the format in which products are computed: F32 or BF16.
+	DType() compute.DType
+	// Forward runs all layers over the batch. With keep not nil, only those rows (ascending) are
+	// carried through the last layer; with keep empty, the pass ends when all KV is written.
+	Forward(r compute.Runner, b *compute.Batch, keep []int32) error
+	// Logits sets out[i] to the logit of token pairs[i].ID at row pairs[i].Row.
+	Logits(r compute.Runner, pairs []compute.Pair, out []float32) error
+	// Hidden copies the final, normed state of each row to out, Shape().Hidden values each.
+	Hidden(r compute.Runner, rows []int32, out []float32) error
+	// Bytes returns the memory that the weights hold: packed on the device, or read in place.
+	Bytes() int64
+	// CheckpointBytes returns the size of the tensors in the checkpoint.
+	CheckpointBytes() int64
+	// Close unmaps the checkpoint. The runners MUST be closed before.
+	Close() error
+}
+
+// Options say how to open a model. The zero value is a good choice.
+type Options struct {
+	// DType is the format of products: "auto" or "" (bf16 for a BF16 checkpoint, else f32: bf16 would
+	// cut bits off F16 weights), "f32" or "bf16".
+	DType string
+	// Progress, when set, is called now and then with the bytes of weights loaded so far and in all.
+	Progress func(done, total int64)
+}
+
+// Build makes the model of an architecture. When it fails, Open releases the checkpoint; when it
+// succeeds, the model owns it.
+type Build func(c *Checkpoint) (Model, error)
+
+var builders = map[string]Build{}
+
+// Register makes an architecture known under its name in architectures[0]. It is called from init
+// functions only and panics on a second registration.
+func Register(architecture string, build Build) {
+	if builders[architecture] != nil {
+		panic("model: " + architecture + " registered twice")
+	}
+	builders[architecture] = build
+}
+
+// Architectures returns the registered names, sorted.
+func Architectures() []string { return slices.Sorted(maps.Keys(builders)) }
+
+// Open loads the checkpoint in dir onto a device. The caller MUST Close the model.
+func Open(dir string, dev compute.Device, opts Options) (Model, error) {
+	cfg, err := ReadConfig(dir)
+	if err != nil {
+		return nil, err
+	}
+	build := builders[cfg.Architecture]
+	if build == nil {
+		return nil, fmt.Errorf("model: %s: architecture %q is unknown; known are %s",
+			dir, cfg.Architecture, strings.Join(Architectures(), ", "))
+	}
+	c, err := openCheckpoint(dir, cfg, dev, opts)
+	if err != nil {
+		return nil, err
+	}
+	m, err := build(c)
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("model: load %s: %w", dir, err), c.Close())
+	}
+	return m, nil
+}
+
+func openCheckpoint(dir string, cfg *Config, dev compute.Device, opts Options) (*Checkpoint, error) {
+	weights, err := safetensors.Open(dir)
+	if err != nil {
+		return nil, fmt.Errorf("model: %w", err)
+	}
+	c := &Checkpoint{Config: cfg, Device: dev, weights: weights, progress: opts.Progress, total: weights.Bytes()}
+	c.DType, err = c.chooseDType(opts.DType)
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("model: %s: %w", dir, err), c.Close())
+	}
+	return c, nil
+}
