@@ -1,0 +1,82 @@
+# Grebe. Only Go is needed: everything else comes as Go modules, fetched on first use.
+# `make demo` shows it, `make test` checks it; `make help` lists the rest.
+
+GO      ?= go
+VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo unknown)
+LDFLAGS := -s -w -X main.version=$(VERSION)
+
+# Packages whose tests share memory between goroutines.
+CONCURRENT := ./compute/cpu/internal/team ./pool ./kv ./engine ./catalog ./server ./internal/config
+
+# The race detector needs cgo and a C compiler, which nothing else does.
+HAVE_CC := $(shell command -v gcc || command -v clang)
+
+FUZZTIME ?= 20s
+
+.PHONY: help
+help: ## list the targets
+	@grep -E '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 18
+
+.PHONY: build
+build: ## build bin/grebe
+	CGO_ENABLED=0 $(GO) build -trimpath -ldflags '$(LDFLAGS)' -o bin/grebe ./cmd/grebe
+
+.PHONY: demo
+demo: build ## build and run the demo on 127.0.0.1:8080
+	./bin/grebe demo
+
+.PHONY: test
+test: test-unit test-race test-noasm test-invariants test-arm64 ## all tests
+
+.PHONY: test-unit
+test-unit: ## unit, conformance and end-to-end tests
+	CGO_ENABLED=0 $(GO) test ./...
+
+.PHONY: test-race
+test-race: ## the concurrent packages under the race detector
+ifeq ($(HAVE_CC),)
+	@echo "race detector skipped: it needs a C compiler (gcc or clang)"
+else
+	CGO_ENABLED=1 $(GO) test -race $(CONCURRENT)
+endif
+
+.PHONY: test-noasm
+test-noasm: ## the portable kernels
+	CGO_ENABLED=0 $(GO) test -tags noasm ./compute/... ./engine/...
+
+.PHONY: test-invariants
+test-invariants: ## with expensive self-checks compiled in
+	CGO_ENABLED=0 $(GO) test -tags invariants ./pool ./kv
+
+.PHONY: test-arm64
+test-arm64: ## everything compiles for arm64
+	CGO_ENABLED=0 GOARCH=arm64 $(GO) vet ./...
+
+.PHONY: lint
+lint: ## vet, staticcheck, gofmt, go.mod and generated files
+	$(GO) vet ./...
+	$(GO) tool staticcheck ./...
+	@files=$$(gofmt -l $$(git ls-files --cached --others --exclude-standard '*.go')); \
+	if [ -n "$$files" ]; then echo "gofmt these files:"; echo "$$files"; exit 1; fi
+	$(GO) mod tidy -diff
+	.ci/generated
+
+.PHONY: generate
+generate: ## write the generated files again
+	$(GO) generate ./...
+
+.PHONY: bench
+bench: build ## measure the kernels and the prefill
+	./bin/grebe bench gemm
+	./bin/grebe bench prefill
+
+.PHONY: fuzz
+fuzz: ## each fuzz test for FUZZTIME
+	@set -e; for pkg in $$($(GO) list ./...); do \
+	  for f in $$($(GO) test -list '^Fuzz' $$pkg | grep '^Fuzz' || true); do \
+	    echo "fuzz $$pkg $$f"; $(GO) test -run '^$$' -fuzz "^$$f$$" -fuzztime $(FUZZTIME) $$pkg; \
+	  done; done
+
+.PHONY: clean
+clean: ## remove what was built
+	rm -rf bin
