@@ -1,0 +1,314 @@
+// Package gemm multiplies rows of activations by packed weights on the CPU: C = A·Wᵀ, with what
+// follows the product (a bias, a sum, a gated activation) done on each piece while it is in the
+// cache. It knows nothing of models.
+//
+// Weights are packed once (Pack, PackGated) in bf16 or float32, Rows are packed by whoever computes
+// them, and a Multiplier runs products on a team. A level of the CPU is chosen when weights and rows
+// are made. Bf16 weights meet activations rounded to bf16 on AMX, and float32 activations elsewhere.
+//
+// Same bits: a result is one chain of multiply-adds over k (AMX: over steps of 32 k), started from
+// zero and stored unrounded where a product is cut into blocks. So it depends on its row, its column
+// and the level alone, never on the other rows, the row's place, the cut or the number of threads.
+//
+// Weights stream from memory; everything else is cut to stay in L2 and the block of weights in use
+// to stay in L1, and each block is fetched while the one before it is used.
+package gemm
+
+//go:generate go run ./gen
+
+import (
+	"fmt"
+	"unsafe"
+
+	"grebe/compute/cpu/internal/team"
+	"grebe/internal/offheap"
+)
+
+const (
+	panelCols = 32 // columns of a weight panel
+	stepDepth = 32 // k of a step: the depth of a tile; all depths are padded to steps
+	sumBytes  = panelCols * 4
+
+	maxBlockRows = 512                                 // rows of a block that keeps its place in L2
+	sumPanels    = 8                                   // panels whose sums wait while k is cut
+	workerSums   = sumPanels * maxBlockRows * sumBytes // bytes of a worker's sums
+)
+
+type operation uint8
+
+const (
+	opStore operation = iota
+	opAdd
+	opGated
+)
+
+// Multiplier runs products on a team. Use it from one goroutine at a time; it allocates nothing per
+// product. The owner MUST Free it.
+type Multiplier struct {
+	team    *team.Team
+	job     team.Job
+	block   *offheap.Block
+	workers []worker
+	p       product
+}
+
+// worker is the memory of one worker of the team.
+type worker struct {
+	sums unsafe.Pointer // [panel][row][panelCols]float32
+	bias *[2 * panelCols]float32
+	part part
+}
+
+// product is the call under way.
+type product struct {
+	op     operation
+	a      *Rows
+	w      *Weights
+	bias   []float32
+	out    []float32
+	stride int   // values between rows of out
+	dst    *Rows // of opGated
+	k      *kernels
+
+	blockRows int // rows of a task
+	group     int // panels of a task
+	groups    int // tasks per block of rows
+	outer     int // steps of k for which the rows of a block stay in L2
+	inner     int // steps of k of one block of weights
+}
+
+// part is a block of the product, for the kernels: rows [row, row+rows) by steps [step, step+steps)
+// of a panel.
+type part struct {
+	a         *Rows
+	row, rows int
+	step      int
+	steps     int
+	b         unsafe.Pointer // the panel's steps
+	sums      unsafe.Pointer // [rows][panelCols]float32
+	add       int            // 0: set the sums; 1: add to them
+	next      unsafe.Pointer // the block of weights used next, as large, or nil
+}
+
+// New returns a multiplier that runs on tm.
+func New(tm *team.Team) (*Multiplier, error) {
+	const each = workerSums + 4096 // biases behind the sums
+	block, err := offheap.Alloc(tm.Threads() * each)
+	if err != nil {
+		return nil, fmt.Errorf("gemm: allocate sums of %d workers: %w", tm.Threads(), err)
+	}
+	m := &Multiplier{team: tm, block: block, workers: make([]worker, tm.Threads())}
+	for i := range m.workers {
+		base := unsafe.Pointer(&block.Bytes[i*each])
+		m.workers[i].sums = base
+		m.workers[i].bias = (*[2 * panelCols]float32)(unsafe.Add(base, workerSums))
+	}
+	m.job.Do = m.task
+	return m, nil
+}
+
+// Free releases the multiplier's memory.
+func (m *Multiplier) Free() { m.block.Free() }
+
+// Store sets row r of out, which starts at r·stride, to A·Wᵀ + bias. A nil bias adds nothing.
+func (m *Multiplier) Store(out []float32, stride int, a *Rows, w *Weights, bias []float32) {
+	m.run(product{op: opStore, out: out, stride: stride, a: a, w: w, bias: bias})
+}
+
+// Add adds A·Wᵀ + bias to the rows of x. The product is summed first and added last.
+func (m *Multiplier) Add(x []float32, stride int, a *Rows, w *Weights, bias []float32) {
+	m.run(product{op: opAdd, out: x, stride: stride, a: a, w: w, bias: bias})
+}
+
+// Gated sets dst, which has a's rows and the depth of one half of w, to silu(gate)·up of A·Wᵀ + bias.
+// W comes from PackGated; bias is gate's, then up's.
+func (m *Multiplier) Gated(dst *Rows, a *Rows, w *Weights, bias []float32) {
+	m.run(product{op: opGated, dst: dst, a: a, w: w, bias: bias})
+}
+
+func (m *Multiplier) run(p product) {
+	p.check()
+	if p.a.m == 0 || p.w.n == 0 {
+		return
+	}
+	p.k = p.w.kernels
+	p.cut(m.team.Threads())
+	m.p = p
+	blocks := (p.a.m + p.blockRows - 1) / p.blockRows
+	m.team.Run(blocks*p.groups, &m.job)
+	m.p = product{}
+}
+
+// check panics on operands that do not belong together: a mistake of the caller's code.
+func (p *product) check() {
+	a, w := p.a, p.w
+	switch {
+	case a.k != w.k:
+		panic(fmt.Sprintf("gemm: rows of depth %d by weights of depth %d", a.k, w.k))
+	case a.tiles != w.kernels.tiles:
+		panic("gemm: rows made for another level or format than the weights")
+	case p.bias != nil && len(p.bias) != w.n:
+		panic(fmt.Sprintf("gemm: bias of %d for %d columns", len(p.bias), w.n))
+	case w.gated != (p.op == opGated):
+		panic("gemm: gated weights take a gated product and others none")
+	case p.op == opGated && (p.dst.m != a.m || p.dst.k != w.n/2):
+		panic(fmt.Sprintf("gemm: gated product %d×%d into rows %d×%d", a.m, w.n/2, p.dst.m, p.dst.k))
+	case p.op != opGated && a.m > 0 && w.n > 0 && (p.stride < w.n || len(p.out) < (a.m-1)*p.stride+w.n):
+		panic(fmt.Sprintf("gemm: product %d×%d into %d values, rows %d apart", a.m, w.n, len(p.out), p.stride))
+	}
+}
+
+// cut decides the pieces of the product. None of it changes a result.
+func (p *product) cut(threads int) {
+	k, m, steps := p.k, p.a.m, p.w.steps
+	blocks := (m + k.blockRows - 1) / k.blockRows
+	panelRows := k.panelRows
+	p.blockRows = (((m+blocks-1)/blocks + panelRows - 1) / panelRows) * panelRows
+	blocks = (m + p.blockRows - 1) / p.blockRows
+
+	p.outer = even(steps, k.outer)
+	p.inner = even(p.outer, k.inner)
+
+	unit := 1 // panels that stay together
+	if p.op == opGated {
+		unit = 2
+	}
+	units := p.w.panels / unit
+	limit := units
+	if p.outer < steps {
+		limit = sumPanels / unit
+	}
+	group := units
+	if threads > 1 {
+		group = max(1, units*blocks/(tasksPerThread*threads))
+	}
+	group = even(units, min(group, limit))
+	p.group = group * unit
+	p.groups = (units + group - 1) / group
+}
+
+// tasksPerThread balances workers of unequal speed against long runs of panels.
+const tasksPerThread = 8
+
+// even returns the size of equal pieces of n of at most limit each.
+func even(n, limit int) int {
+	pieces := (n + limit - 1) / limit
+	return (n + pieces - 1) / pieces
+}
+
+func (m *Multiplier) task(w, t int) {
+	p, wk := &m.p, &m.workers[w]
+	pt := &wk.part
+	pt.a = p.a
+	pt.row = t / p.groups * p.blockRows
+	pt.rows = min(p.blockRows, p.a.m-pt.row)
+	first := t % p.groups * p.group
+	last := min(first+p.group, p.w.panels)
+	slots := sumPanels
+	if p.outer >= p.w.steps {
+		slots = 2
+	}
+	for outer := 0; outer < p.w.steps; outer += p.outer {
+		end := min(outer+p.outer, p.w.steps)
+		for panel := first; panel < last; panel++ {
+			pt.sums = wk.slot((panel - first) % slots)
+			p.panel(pt, panel, last, outer, end)
+			if end == p.w.steps {
+				p.finish(wk, panel, (panel-first)%slots)
+			}
+		}
+	}
+	pt.a = nil
+}
+
+func (w *worker) slot(i int) unsafe.Pointer {
+	return unsafe.Add(w.sums, i*maxBlockRows*sumBytes)
+}
+
+// panel runs steps [outer, end) of a panel in blocks.
+func (p *product) panel(pt *part, panel, last, outer, end int) {
+	for s := outer; s < end; s += p.inner {
+		pt.step, pt.steps = s, min(p.inner, end-s)
+		pt.b = p.w.at(panel, s)
+		pt.add = min(s, 1)
+		switch {
+		case s+p.inner < end:
+			pt.next = p.w.at(panel, s+p.inner)
+		case panel+1 < last:
+			pt.next = p.w.at(panel+1, outer)
+		case end < p.w.steps:
+			pt.next = p.w.at(panel, end)
+		default:
+			pt.next = nil
+		}
+		p.k.block(pt)
+	}
+}
+
+// finish runs the epilogue on a panel's sums.
+func (p *product) finish(w *worker, panel, slot int) {
+	pt := &w.part
+	sums := w.slot(slot)
+	if p.op != opGated {
+		p.finishLinear(w, sums, panel)
+		return
+	}
+	if panel%2 == 0 { // gate: wait for up
+		return
+	}
+	gate, col, half := w.slot(slot-1), panel/2*panelCols, p.w.n/2
+	n := min(panelCols, half-col)
+	clear(w.bias[:])
+	if p.bias != nil {
+		copy(w.bias[:n], p.bias[col:])
+		copy(w.bias[panelCols:panelCols+n], p.bias[half+col:])
+	}
+	bias := unsafe.Pointer(w.bias)
+	for r := 0; r < pt.rows; {
+		dst, stride, run := p.dst.place(pt.row+r, panel/2)
+		run = min(run, pt.rows-r)
+		g, u := unsafe.Add(gate, r*sumBytes), unsafe.Add(sums, r*sumBytes)
+		if p.dst.tiles {
+			p.k.gatedBF16(run, g, u, bias, dst, stride)
+		} else {
+			p.k.gated(run, g, u, bias, dst, stride)
+		}
+		r += run
+	}
+}
+
+func (p *product) finishLinear(w *worker, sums unsafe.Pointer, panel int) {
+	pt := &w.part
+	col := panel * panelCols
+	n := min(panelCols, p.w.n-col)
+	if p.bias != nil {
+		copy(w.bias[:n], p.bias[col:col+n])
+	} else {
+		clear(w.bias[:])
+	}
+	out := p.out[pt.row*p.stride+col:]
+	if n < panelCols {
+		finishRagged(p.op == opAdd, n, pt.rows, sums, w.bias, out, p.stride)
+		return
+	}
+	f := p.k.store
+	if p.op == opAdd {
+		f = p.k.add
+	}
+	f(pt.rows, sums, unsafe.Pointer(w.bias), unsafe.Pointer(&out[0]), p.stride*4)
+}
+
+// finishRagged is the epilogue of a last panel with fewer columns.
+func finishRagged(add bool, n, rows int, sums unsafe.Pointer, bias *[2 * panelCols]float32, out []float32, stride int) {
+	for r := range rows {
+		s := (*[panelCols]float32)(unsafe.Add(sums, r*sumBytes))[:n]
+		o := out[r*stride:][:n]
+		for i, v := range s {
+			v += bias[i]
+			if add {
+				v += o[i]
+			}
+			o[i] = v
+		}
+	}
+}

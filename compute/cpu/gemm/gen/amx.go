@@ -1,0 +1,71 @@
+package main
+
+import "grebe/compute/cpu/internal/asmgen"
+
+// amxFile writes the products of bf16 tiles and the conversion of activations to bf16.
+//
+// A 2×2 block of result tiles stays in registers; per 32-deep step two tiles of rows and two of
+// weights are loaded. The rows come from L2, the weights' block from L1, and the block that comes
+// next is fetched into L2 meanwhile: the stream of weights is what limits the product.
+func amxFile(g *generator) {
+	amxKernel(g, "amxRows32", "multiplies panels of up to 32 rows (17 or more in the last) by a block of a weight panel.", true)
+	amxKernel(g, "amxRows16", "multiplies up to 16 rows by a block of a weight panel.", false)
+	cvtRow(g)
+}
+
+func amxKernel(g *generator, name, comment string, both bool) {
+	g.function(name, comment,
+		"config unsafe.Pointer, steps, panels int, a unsafe.Pointer, aPanel int, b, c unsafe.Pointer, add int, next unsafe.Pointer, lines4 int", 10)
+	g.P("\tMOVQ config+0(FP), AX")
+	g.TileConfig()
+	g.P("\tMOVQ panels+16(FP), R9\n\tMOVQ a+24(FP), R10\n\tMOVQ c+48(FP), DI\n\tMOVQ add+56(FP), R11")
+	g.P("\tMOVQ next+64(FP), R13\n\tMOVQ lines4+72(FP), R12\n\tMOVQ $128, SI\n\tMOVQ $64, DX")
+	g.P("panel:\n\tMOVQ R10, AX\n\tMOVQ b+40(FP), BX\n\tMOVQ steps+8(FP), CX")
+	results := []struct{ tile, disp int }{{0, 0}, {1, 64}}
+	if both {
+		results = append(results, []struct{ tile, disp int }{{2, 2048}, {3, 2048 + 64}}...)
+	}
+	g.P("\tTESTQ R11, R11\n\tJZ zero")
+	for _, r := range results {
+		g.TileLoad(r.tile, asmgen.DI, asmgen.SI, r.disp)
+	}
+	g.P("\tJMP loop\nzero:")
+	for _, r := range results {
+		g.TileZero(r.tile)
+	}
+	g.P("\tPCALIGN $32\nloop:")
+	g.TileLoad(6, asmgen.BX, asmgen.DX, 0)
+	g.TileLoad(4, asmgen.AX, asmgen.DX, 0)
+	g.TileDot(0, 4, 6)
+	if both {
+		g.TileLoad(5, asmgen.AX, asmgen.DX, 1024)
+		g.TileDot(2, 5, 6)
+	}
+	g.TileLoad(7, asmgen.BX, asmgen.DX, 1024)
+	g.TileDot(1, 4, 7)
+	if both {
+		g.TileDot(3, 5, 7)
+	}
+	g.P("\tMOVQ R12, R8\n\tTESTQ R8, R8\n\tJZ fetched")
+	g.P("fetch:")
+	for i := range 4 {
+		g.P("\tPREFETCHT1 %d(R13)", 64*i)
+	}
+	g.P("\tADDQ $256, R13\n\tDECQ R8\n\tJNZ fetch\nfetched:")
+	g.P("\tADDQ $2048, AX\n\tADDQ $2048, BX\n\tDECQ CX\n\tJNZ loop")
+	for _, r := range results {
+		g.TileStore(r.tile, asmgen.DI, asmgen.SI, r.disp)
+	}
+	g.P("\tADDQ aPanel+32(FP), R10\n\tADDQ $4096, DI\n\tDECQ R9\n\tJNZ panel")
+	g.TileRelease()
+	g.P("\tRET")
+}
+
+func cvtRow(g *generator) {
+	g.function("cvtRow", "rounds steps·32 floats of a row to bf16, written every 2 KiB: the row's place in each step's tiles.",
+		"steps int, src, dst unsafe.Pointer", 3)
+	g.P("\tMOVQ steps+0(FP), CX\n\tMOVQ src+8(FP), AX\n\tMOVQ dst+16(FP), DI")
+	g.P("loop:\n\tVMOVUPS (AX), Z0\n\tVMOVUPS 64(AX), Z1")
+	g.CvtNE2PS2BF16(2, 1, 0)
+	g.P("\tVMOVUPS Z2, (DI)\n\tADDQ $128, AX\n\tADDQ $2048, DI\n\tDECQ CX\n\tJNZ loop\n\tVZEROUPPER\n\tRET")
+}

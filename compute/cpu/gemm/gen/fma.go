@@ -1,0 +1,175 @@
+package main
+
+import "fmt"
+
+// The products in float32: up to 14×32 results in registers with AVX-512, 6×16 with AVX2. Every
+// result is one chain of fused multiply-adds over k, whatever the number of rows.
+//
+// Rows lie apart by a stride; row i is addressed as base[i/3] + (i mod 3)·stride.
+
+const (
+	rows512 = 14
+	rows256 = 6
+)
+
+const fmaArgs = "steps int, a unsafe.Pointer, stride int, b, c unsafe.Pointer, add int, next unsafe.Pointer, lines int"
+
+var bases = [...]string{"AX", "R8", "R9", "R12", "R13"}
+
+func avx512File(g *generator) {
+	for i := 1; i <= rows512; i++ {
+		g.function(fmt.Sprintf("f32x512r%d", i), fmt.Sprintf("multiplies %d rows by a block of a float32 panel.", i), fmaArgs, 8)
+		fma512(g, i, false)
+	}
+	for i := 1; i <= rows512; i++ {
+		g.function(fmt.Sprintf("bf16x512r%d", i), fmt.Sprintf("multiplies %d rows by a block of a bf16 panel.", i), fmaArgs, 8)
+		fma512(g, i, true)
+	}
+	table(g.decls, "f32x512", "holds the AVX-512 kernels of float32 panels by their rows.", "fmaKernel", "f32x512r", rows512)
+	table(g.decls, "bf16x512", "holds the AVX-512 kernels of bf16 panels by their rows.", "fmaKernel", "bf16x512r", rows512)
+}
+
+func avx2File(g *generator) {
+	for i := 1; i <= rows256; i++ {
+		g.function(fmt.Sprintf("f32x256r%d", i), fmt.Sprintf("multiplies %d rows by a block of half a float32 panel.", i), fmaArgs, 8)
+		fma256(g, i, false)
+	}
+	for i := 1; i <= rows256; i++ {
+		g.function(fmt.Sprintf("bf16x256r%d", i), fmt.Sprintf("multiplies %d rows by a block of half a bf16 panel.", i), fmaArgs, 8)
+		fma256(g, i, true)
+	}
+	table(g.decls, "f32x256", "holds the AVX2 kernels of float32 panels by their rows.", "fmaKernel", "f32x256r", rows256)
+	table(g.decls, "bf16x256", "holds the AVX2 kernels of bf16 panels by their rows.", "fmaKernel", "bf16x256r", rows256)
+}
+
+// fmaStart loads the arguments: steps in CX, bases of the rows, stride in SI, weights in BX,
+// results in DI, add in DX, the block to fetch in R10 and its lines per four k in R11.
+func fmaStart(g *generator, rows int) {
+	g.P("\tMOVQ steps+0(FP), CX\n\tMOVQ a+8(FP), AX\n\tMOVQ stride+16(FP), SI\n\tMOVQ b+24(FP), BX")
+	g.P("\tMOVQ c+32(FP), DI\n\tMOVQ add+40(FP), DX\n\tMOVQ next+48(FP), R10\n\tMOVQ lines+56(FP), R11")
+	for i := 1; i <= (rows-1)/3; i++ {
+		g.P("\tLEAQ (%s)(SI*2), %s\n\tADDQ SI, %s", bases[i-1], bases[i], bases[i])
+	}
+}
+
+// at addresses the k-th value of row i.
+func at(i, k int) string {
+	s := fmt.Sprintf("%d(%s)", 4*k, bases[i/3])
+	if i%3 > 0 {
+		s += fmt.Sprintf("(SI*%d)", i%3)
+	}
+	return s
+}
+
+// advance moves all rows by four k.
+func advance(g *generator, rows int) {
+	for i := 0; i <= (rows-1)/3; i++ {
+		g.P("\tADDQ $16, %s", bases[i])
+	}
+}
+
+// fetch prefetches R11 lines of the next block.
+func fetch(g *generator) {
+	g.P("\tMOVQ R11, R15\n\tTESTQ R15, R15\n\tJZ fetched")
+	g.P("fetch:\n\tPREFETCHT1 (R10)\n\tADDQ $64, R10\n\tDECQ R15\n\tJNZ fetch\nfetched:")
+}
+
+func fma512(g *generator, rows int, bf16 bool) {
+	const mask, value = 28, 29
+	fmaStart(g, rows)
+	if bf16 {
+		g.P("\tMOVL $0xffff0000, R15\n\tVPBROADCASTD R15, Z%d", mask)
+	}
+	g.P("\tTESTQ DX, DX\n\tJZ zero")
+	for i := range rows {
+		g.P("\tVMOVUPS %d(DI), Z%d\n\tVMOVUPS %d(DI), Z%d", 128*i, 2*i, 128*i+64, 2*i+1)
+	}
+	g.P("\tJMP start\nzero:")
+	for i := range 2 * rows {
+		g.P("\tVPXORD Z%d, Z%d, Z%d", i, i, i)
+	}
+	g.P("start:")
+	step := func(k int) {
+		for i := range rows {
+			g.P("\tVBROADCASTSS %s, Z%d", at(i, k), value)
+			g.P("\tVFMADD231PS Z30, Z%d, Z%d\n\tVFMADD231PS Z31, Z%d, Z%d", value, 2*i, value, 2*i+1)
+		}
+	}
+	if bf16 {
+		g.P("steps:\n\tMOVQ $8, R14")
+	} else {
+		g.P("\tSHLQ $3, CX")
+	}
+	g.P("\tPCALIGN $32\nloop:")
+	fetch(g)
+	for k := range 4 {
+		switch {
+		case !bf16:
+			g.P("\tVMOVUPS %d(BX), Z30\n\tVMOVUPS %d(BX), Z31", 128*k, 128*k+64)
+		case k%2 == 0:
+			g.P("\tVPSLLD $16, %d(BX), Z30\n\tVPSLLD $16, %d(BX), Z31", 32*k, 32*k+1024)
+		default:
+			g.P("\tVPANDD %d(BX), Z%d, Z30\n\tVPANDD %d(BX), Z%d, Z31", 32*(k-1), mask, 32*(k-1)+1024, mask)
+		}
+		step(k)
+	}
+	advance(g, rows)
+	if bf16 {
+		g.P("\tADDQ $128, BX\n\tDECQ R14\n\tJNZ loop\n\tADDQ $1024, BX\n\tDECQ CX\n\tJNZ steps")
+	} else {
+		g.P("\tADDQ $512, BX\n\tDECQ CX\n\tJNZ loop")
+	}
+	for i := range rows {
+		g.P("\tVMOVUPS Z%d, %d(DI)\n\tVMOVUPS Z%d, %d(DI)", 2*i, 128*i, 2*i+1, 128*i+64)
+	}
+	g.P("\tVZEROUPPER\n\tRET")
+}
+
+func fma256(g *generator, rows int, bf16 bool) {
+	const mask, value = 12, 13
+	fmaStart(g, rows)
+	if bf16 {
+		g.P("\tMOVL $0xffff0000, R15\n\tMOVQ R15, X%d\n\tVPBROADCASTD X%d, Y%d", mask, mask, mask)
+	}
+	g.P("\tTESTQ DX, DX\n\tJZ zero")
+	for i := range rows {
+		g.P("\tVMOVUPS %d(DI), Y%d\n\tVMOVUPS %d(DI), Y%d", 128*i, 2*i, 128*i+32, 2*i+1)
+	}
+	g.P("\tJMP start\nzero:")
+	for i := range 2 * rows {
+		g.P("\tVXORPS Y%d, Y%d, Y%d", i, i, i)
+	}
+	g.P("start:")
+	if bf16 {
+		g.P("steps:\n\tMOVQ $8, R14")
+	} else {
+		g.P("\tSHLQ $3, CX")
+	}
+	g.P("\tPCALIGN $32\nloop:")
+	fetch(g)
+	for k := range 4 {
+		switch {
+		case !bf16:
+			g.P("\tVMOVUPS %d(BX), Y14\n\tVMOVUPS %d(BX), Y15", 128*k, 128*k+32)
+		case k%2 == 0:
+			g.P("\tVMOVUPS %d(BX), Y14\n\tVMOVUPS %d(BX), Y15", 32*k, 32*k+32)
+			g.P("\tVPSLLD $16, Y14, Y14\n\tVPSLLD $16, Y15, Y15")
+		default:
+			g.P("\tVPAND %d(BX), Y%d, Y14\n\tVPAND %d(BX), Y%d, Y15", 32*(k-1), mask, 32*(k-1)+32, mask)
+		}
+		for i := range rows {
+			g.P("\tVBROADCASTSS %s, Y%d", at(i, k), value)
+			g.P("\tVFMADD231PS Y14, Y%d, Y%d\n\tVFMADD231PS Y15, Y%d, Y%d", value, 2*i, value, 2*i+1)
+		}
+	}
+	advance(g, rows)
+	if bf16 {
+		g.P("\tADDQ $128, BX\n\tDECQ R14\n\tJNZ loop\n\tADDQ $1024, BX\n\tDECQ CX\n\tJNZ steps")
+	} else {
+		g.P("\tADDQ $512, BX\n\tDECQ CX\n\tJNZ loop")
+	}
+	for i := range rows {
+		g.P("\tVMOVUPS Y%d, %d(DI)\n\tVMOVUPS Y%d, %d(DI)", 2*i, 128*i, 2*i+1, 128*i+32)
+	}
+	g.P("\tVZEROUPPER\n\tRET")
+}
