@@ -242,7 +242,7 @@ func (p *headerParser) numbers(most int) ([]int, error) {
 		if !ok {
 			return nil, fmt.Errorf("want a number, got %.40v", tok)
 		}
-		n, err := strconv.ParseUint(text.String(), 10, 63)
+		n, err := strconv.ParseUint(text.String(), 10, strconv.IntSize-1)
 		if err != nil {
 			return nil, fmt.Errorf("want a whole number from 0 to 2^63-1, got %.40s", text)
 		}
