@@ -18,7 +18,7 @@ type Config struct {
 	Threads     int      `yaml:"threads"`      // threads of the CPU device, 0 for all cores; 0
 	DataDir     string   `yaml:"data_dir"`     // folder for what the server keeps; ./grebe-data
 	Models      []Model  `yaml:"models"`       // at least one
-	SLOMillis   int      `yaml:"slo_ms"`       // default deadline of a request in milliseconds, 0 for none; 200
+	SLOMillis   int      `yaml:"slo_ms"`       // default deadline of a request in milliseconds; 200
 	Schedule    Schedule `yaml:"schedule"`
 	Cache       Cache    `yaml:"cache"`
 	Workers     int      `yaml:"workers"` // engine replicas on this machine; 1
@@ -87,8 +87,10 @@ type Engine struct {
 
 // Limits bound a request.
 type Limits struct {
-	Body       Size `yaml:"body"`       // bytes of a request's body; 16MiB
-	Candidates int  `yaml:"candidates"` // candidates of one request; 10000
+	Body           Size `yaml:"body"`        // bytes of a request's body; 16MiB
+	InFlight       int  `yaml:"in_flight"`   // requests under way, more are refused with 429; 1024
+	DeadlineMillis int  `yaml:"deadline_ms"` // longest deadline that a request may name, milliseconds; 60000
+	ShutdownMillis int  `yaml:"shutdown_ms"` // for requests under way when the server stops, milliseconds; 10000
 }
 
 // Catalog names NDJSON files that are loaded at start.
@@ -105,7 +107,7 @@ func Default() *Config {
 		Schedule: Schedule{Policy: "predicted"},
 		Cache:    Cache{Policy: "default", HostMemory: Size{Bytes: 4 << 30}},
 		Engine:   Engine{MaxTokens: 16384, BatchTokens: 4096, Queue: 1024},
-		Limits:   Limits{Body: Size{Bytes: 16 << 20}, Candidates: 10000},
+		Limits:   Limits{Body: Size{Bytes: 16 << 20}, InFlight: 1024, DeadlineMillis: 60000, ShutdownMillis: 10000},
 	}
 }
 

@@ -40,13 +40,18 @@ func (c *Config) Validate() error {
 	c.validateAddresses(&p)
 	p.oneOf("device", c.Device, "auto", "cpu", "cuda")
 	p.between("threads", c.Threads, 0, 1024)
-	p.between("slo_ms", c.SLOMillis, 0, 3_600_000)
+	p.between("slo_ms", c.SLOMillis, 1, 3_600_000)
 	p.oneOf("schedule.policy", c.Schedule.Policy, "predicted", "bat", "longer", "user", "item", "none")
 	p.between("workers", c.Workers, 1, 1024)
 	p.between("engine.max_tokens", c.Engine.MaxTokens, 1, 1<<20)
 	p.between("engine.batch_tokens", c.Engine.BatchTokens, 1, 1<<20)
 	p.between("engine.queue", c.Engine.Queue, 1, 1<<20)
-	p.between("limits.candidates", c.Limits.Candidates, 1, 1<<20)
+	p.between("limits.in_flight", c.Limits.InFlight, 1, 1<<20)
+	p.between("limits.deadline_ms", c.Limits.DeadlineMillis, 1, 3_600_000)
+	p.between("limits.shutdown_ms", c.Limits.ShutdownMillis, 1, 3_600_000)
+	if c.SLOMillis > c.Limits.DeadlineMillis {
+		p.add("slo_ms", "%d is more than limits.deadline_ms, %d", c.SLOMillis, c.Limits.DeadlineMillis)
+	}
 	if c.Engine.BatchTokens > c.Engine.MaxTokens {
 		p.add("engine.batch_tokens", "%d is more than engine.max_tokens, %d", c.Engine.BatchTokens, c.Engine.MaxTokens)
 	}
@@ -167,6 +172,9 @@ func (c *Config) supported() error {
 	}
 	if c.Workers > 1 {
 		p.add("workers", "%d: this build runs one engine per model: use 1 (it uses all cores)", c.Workers)
+	}
+	if policy := c.Schedule.Policy; slices.Contains([]string{"bat", "longer", "item", "none"}, policy) {
+		p.add("schedule.policy", "%s: this build reuses nothing between requests and puts the user first: use predicted or user", policy)
 	}
 	if c.Cache.Policy != "default" && c.Cache.Policy != "" {
 		p.add("cache.policy", "%q: this build has only the policy default", c.Cache.Policy)

@@ -133,6 +133,32 @@ func write(dir string) error {
 	return nil
 }
 
+// Candidates returns the ids of all items.
+func Candidates() []string {
+	items, err := parseItems()
+	if err != nil {
+		panic(err) // the embedded file is wrong
+	}
+	ids := make([]string, len(items))
+	for i := range items {
+		ids[i] = items[i].ID
+	}
+	return ids
+}
+
+// Texts returns what the items are, by id.
+func Texts() map[string]string {
+	items, err := parseItems()
+	if err != nil {
+		panic(err) // the embedded file is wrong
+	}
+	texts := make(map[string]string, len(items))
+	for i := range items {
+		texts[items[i].ID] = items[i].Text
+	}
+	return texts
+}
+
 // item is a line of the catalog.
 type item struct {
 	ID         string              `json:"id"`

@@ -1,0 +1,110 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"net"
+	"path/filepath"
+
+	grebev1 "grebe/api/grebe/v1"
+	"grebe/cmd/grebe/internal/demo"
+	"grebe/internal/config"
+	"grebe/internal/wire"
+)
+
+type demoCmd struct {
+	Once   bool   `help:"Answer one ranking on standard output and exit."`
+	JSON   bool   `name:"json" help:"With --once: print JSON, as when the output is no terminal."`
+	Listen string `default:"127.0.0.1:8080" help:"Address of HTTP." placeholder:"HOST:PORT"`
+	Data   string `type:"path" help:"Folder for the demo's files; default: the user's cache folder." placeholder:"DIR"`
+	logFlags
+}
+
+func (demoCmd) Help() string {
+	return `Generates a small checkpoint, a tokenizer and a catalog, loads them as any folder is loaded, and
+serves them. The weights are random: the rankings show the machinery, not taste.
+
+Examples:
+
+    grebe demo
+    grebe demo --once
+    grebe demo --listen 127.0.0.1:9000 --data ./demo`
+}
+
+const randomWeights = "The model's weights are random (a fixed seed): the ranking shows the machinery, not taste."
+
+func (c *demoCmd) Run(w *world) error {
+	dir := c.Data
+	if dir == "" {
+		dir = demo.Dir()
+	}
+	if err := demo.Ensure(dir); err != nil {
+		return err
+	}
+	file := filepath.Join(dir, demo.ConfigFile)
+	cfg, err := config.Load(config.Source{File: file, Flags: []config.Setting{
+		{Path: "listen", Value: c.Listen, Origin: "flag --listen"},
+		{Path: "admin_listen", Value: "", Origin: "grebe demo"},
+		{Path: "grpc_listen", Value: "", Origin: "grebe demo"},
+	}})
+	if err != nil {
+		return err
+	}
+	if c.Once {
+		return c.once(w, &cfg.Config)
+	}
+	return serve(w, &cfg.Config, c.logger(w.stderr), func(addr net.Addr) { c.welcome(w, file, addr) })
+}
+
+func (c *demoCmd) welcome(w *world, file string, addr net.Addr) {
+	fmt.Fprintf(w.stdout, `
+Grebe is serving its demo on http://%[1]s/
+%[2]s
+
+Rank some items for a known user:
+  curl -s http://%[1]s/v1/rank -d '{"user": {"id": "ana"}, "candidates": [{"id": "i3"}, {"id": "i10"}, {"id": "i34"}, {"id": "i41"}], "top_k": 3}'
+The same with the items first, for a user described in words:
+  curl -s http://%[1]s/v1/rank -d '{"user": {"text": "Likes birds."}, "candidates": [{"id": "i9"}, {"id": "i19"}, {"id": "i25"}], "prefix": "item"}'
+What is loaded:
+  curl -s http://%[1]s/v1/models
+
+The files are in %[3]s; serve them yourself with
+  grebe serve -c %[4]s
+Ctrl-C stops.
+`, addr, randomWeights, filepath.Dir(file), file)
+}
+
+// once loads the demo without opening a door and answers one request.
+func (c *demoCmd) once(w *world, cfg *config.Config) error {
+	c.LogLevel = "warn"
+	s, err := load(w.ctx, cfg, c.logger(w.stderr))
+	if err != nil {
+		return err
+	}
+	defer s.Close()
+	const later = "Recommending (generating items by beam search) is not part of this build."
+	req := &grebev1.RankRequest{User: &grebev1.User{Id: demo.User}, TopK: 5, DeadlineMs: 30_000}
+	for _, id := range demo.Candidates() {
+		req.Candidates = append(req.Candidates, &grebev1.Item{Id: id})
+	}
+	resp, err := s.server.Rank(w.ctx, req)
+	if err != nil {
+		return err
+	}
+	answer := wire.EncodeRank(resp)
+	if c.JSON || !w.terminal {
+		enc := json.NewEncoder(w.stdout)
+		enc.SetIndent("", "  ")
+		return enc.Encode(map[string]any{"rank": json.RawMessage(answer), "notes": []string{randomWeights, later}})
+	}
+	var r rankResponse
+	if err := json.Unmarshal(answer, &r); err != nil {
+		return fmt.Errorf("read the ranking: %w", err)
+	}
+	fmt.Fprintf(w.stdout, "The best 5 of %d items for user %s, on %s:\n\n", len(req.Candidates), demo.User, s.device.Name())
+	if err := r.table(w.stdout, demo.Texts()); err != nil {
+		return err
+	}
+	_, err = fmt.Fprintf(w.stdout, "\n%s\n%s\n", randomWeights, later)
+	return err
+}

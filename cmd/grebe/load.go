@@ -1,0 +1,218 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"time"
+
+	"grebe/catalog"
+	"grebe/compute"
+	"grebe/compute/cpu"
+	"grebe/engine"
+	"grebe/internal/config"
+	"grebe/model"
+	_ "grebe/model/llama"
+	_ "grebe/model/qwen"
+	"grebe/model/tokenizer"
+	"grebe/plan"
+	"grebe/prompt"
+	"grebe/server"
+)
+
+// stack is everything behind the doors of a server. Close releases it in reverse order.
+type stack struct {
+	device     compute.Device
+	server     *server.Server
+	checkpoint int64 // bytes of all checkpoints
+	closers    []func() error
+}
+
+func (s *stack) onClose(f func() error) { s.closers = append(s.closers, f) }
+
+func (s *stack) Close() error {
+	var errs []error
+	for i := len(s.closers) - 1; i >= 0; i-- {
+		errs = append(errs, s.closers[i]())
+	}
+	s.closers = nil
+	return errors.Join(errs...)
+}
+
+// load opens the device, the models and the catalog that cfg names. The caller MUST Close the stack.
+func load(ctx context.Context, cfg *config.Config, log *slog.Logger) (*stack, error) {
+	s := &stack{}
+	if err := s.open(ctx, cfg, log); err != nil {
+		return nil, errors.Join(err, s.Close())
+	}
+	return s, nil
+}
+
+func (s *stack) open(ctx context.Context, cfg *config.Config, log *slog.Logger) error {
+	items, err := loadCatalog(&cfg.Catalog, log)
+	if err != nil {
+		return err
+	}
+	if s.device, err = cpu.New(cpu.Options{Threads: cfg.Threads}); err != nil {
+		return err
+	}
+	s.onClose(s.device.Close)
+	sc := server.Config{
+		Catalog: items, Version: versionText(), Logger: log,
+		SLO:             time.Duration(cfg.SLOMillis) * time.Millisecond,
+		MaxDeadline:     time.Duration(cfg.Limits.DeadlineMillis) * time.Millisecond,
+		ShutdownTimeout: time.Duration(cfg.Limits.ShutdownMillis) * time.Millisecond,
+		MaxBody:         cfg.Limits.Body.Bytes,
+		MaxInFlight:     cfg.Limits.InFlight,
+	}
+	for i := range cfg.Models {
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		m, err := s.openModel(ctx, cfg, &cfg.Models[i], log)
+		if err != nil {
+			return fmt.Errorf("model %s: %w", cfg.Models[i].Name, err)
+		}
+		sc.Models = append(sc.Models, m)
+	}
+	s.server, err = server.New(sc)
+	return err
+}
+
+func loadCatalog(c *config.Catalog, log *slog.Logger) (*catalog.Catalog, error) {
+	items := catalog.New(catalog.Options{})
+	if c.Items != "" {
+		if _, err := items.LoadItems(c.Items); err != nil {
+			return nil, err
+		}
+	}
+	if c.Users != "" {
+		if _, err := items.LoadUsers(c.Users); err != nil {
+			return nil, err
+		}
+	}
+	if n, users, _ := items.Counts(); n+users > 0 {
+		log.Info("catalog loaded", "items", n, "users", users)
+	}
+	return items, nil
+}
+
+func (s *stack) openModel(ctx context.Context, cfg *config.Config, mc *config.Model, log *slog.Logger) (server.Model, error) {
+	var none server.Model
+	start := time.Now()
+	described, err := model.ReadConfig(mc.Path)
+	if err != nil {
+		return none, err
+	}
+	tok, err := openTokenizer(mc.Path)
+	if err != nil {
+		return none, err
+	}
+	builder, err := prompt.New(promptConfig(mc), tok, described.Vocab)
+	if err != nil {
+		return none, err
+	}
+	scoring, err := scoringOf(&mc.Scoring, tok)
+	if err != nil {
+		return none, err
+	}
+	m, err := model.Open(mc.Path, s.device, model.Options{DType: mc.DType, Progress: progress(ctx, mc.Name, log)})
+	if err != nil {
+		return none, err
+	}
+	s.onClose(m.Close)
+	s.checkpoint += m.CheckpointBytes()
+	e, err := engine.New(m, s.device, engine.Options{
+		MaxTokens: cfg.Engine.MaxTokens, BatchTokens: cfg.Engine.BatchTokens, Queue: cfg.Engine.Queue,
+	})
+	if err != nil {
+		return none, err
+	}
+	s.onClose(e.Close)
+	if err := warm(ctx, e, m); err != nil {
+		return none, err
+	}
+	log.Info("model loaded", "model", mc.Name, "architecture", described.Architecture, "dtype", m.DType(),
+		"checkpoint", inBytes(m.CheckpointBytes()), "weights", inBytes(m.Bytes()), "seconds", seconds(time.Since(start)))
+	return server.Model{
+		Name: mc.Name, Runner: e, Prompt: builder, Scoring: scoring, Vocab: m.Vocab(), Positions: m.MaxPositions(),
+		Architecture: described.Architecture, DType: m.DType().String(),
+	}, nil
+}
+
+// openTokenizer reads the checkpoint's tokenizer.json; nil when it has none.
+func openTokenizer(dir string) (prompt.Tokenizer, error) {
+	name := filepath.Join(dir, "tokenizer.json")
+	if _, err := os.Stat(name); errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	t, err := tokenizer.Load(name)
+	if err != nil {
+		return nil, err
+	}
+	return t, nil
+}
+
+func promptConfig(mc *config.Model) prompt.Config {
+	text := func(t config.Text) prompt.Text { return prompt.Text(t) }
+	p := &mc.Prompt
+	return prompt.Config{
+		Preamble: text(p.Preamble), LeadIn: text(p.LeadIn), Instruction: text(p.Instruction),
+		GenerateInstruction: text(p.GenerateInstruction),
+		User:                p.User, Item: p.Item, History: p.History, Separator: p.Separator,
+		Codes: prompt.Codes{FirstToken: mc.Codes.FirstToken, Size: mc.Codes.Size, Pattern: mc.Codes.Pattern},
+	}
+}
+
+func scoringOf(c *config.Scoring, tok prompt.Tokenizer) (server.Scoring, error) {
+	if c.Kind != "pointwise" {
+		return server.Scoring{Kind: server.Identifier}, nil
+	}
+	yes, err := answer("yes", c.Yes, tok)
+	if err != nil {
+		return server.Scoring{}, err
+	}
+	no, err := answer("no", c.No, tok)
+	return server.Scoring{Kind: server.Pointwise, Yes: yes, No: no}, err
+}
+
+// answer finds the one token that an answer of pointwise scoring is.
+func answer(key string, t config.Token, tok prompt.Tokenizer) (int32, error) {
+	if t.ByID {
+		return t.ID, nil
+	}
+	if tok == nil {
+		return 0, fmt.Errorf("scoring.%s: the text %s needs the checkpoint's tokenizer.json, which is missing: give the token's number", key, t)
+	}
+	id, ok := tok.TokenID(t.Text)
+	if !ok {
+		return 0, fmt.Errorf("scoring.%s: %s is not one token of the vocabulary", key, t)
+	}
+	return id, nil
+}
+
+// progress logs how far a large checkpoint is, every few seconds.
+func progress(ctx context.Context, name string, log *slog.Logger) func(done, total int64) {
+	last := time.Now()
+	return func(done, total int64) {
+		if time.Since(last) < 3*time.Second || ctx.Err() != nil {
+			return
+		}
+		last = time.Now()
+		log.Info("loading", "model", name, "percent", 100*done/max(total, 1))
+	}
+}
+
+// warm runs a short plan once, so that the first request finds memory mapped and kernels in cache.
+func warm(ctx context.Context, e *engine.Engine, m model.Model) error {
+	n := min(64, m.MaxPositions())
+	p := &plan.Plan{Segments: []plan.Segment{{Kind: plan.User, Tokens: make([]int32, n)}}}
+	if _, err := e.Do(ctx, &engine.Job{Plan: p, Want: []engine.Want{{Segment: 0, IDs: []int32{0}}}}); err != nil {
+		return fmt.Errorf("first pass: %w", err)
+	}
+	return nil
+}

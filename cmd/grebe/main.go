@@ -1,0 +1,107 @@
+// Command grebe is the server for generative recommenders and its tools.
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"syscall"
+	"time"
+
+	"github.com/alecthomas/kong"
+	"golang.org/x/term"
+)
+
+// Exit codes.
+const (
+	exitDone   = 0
+	exitFailed = 1
+	exitUsage  = 2
+)
+
+// cli is the command line.
+type cli struct {
+	Demo    demoCmd    `cmd:"" help:"Serve a small generated model and catalog: see it work."`
+	Serve   serveCmd   `cmd:"" help:"Serve models over HTTP and gRPC."`
+	Rank    rankCmd    `cmd:"" help:"Ask a server to rank candidates for a user."`
+	Doctor  doctorCmd  `cmd:"" help:"Check this machine and a configuration, with a remedy for each problem."`
+	Bench   benchCmd   `cmd:"" help:"Measure this machine."`
+	Version versionCmd `cmd:"" help:"Print the version."`
+}
+
+const description = `Grebe serves generative recommenders: it ranks candidates with a language model and reuses
+what earlier requests computed.
+
+Try it: grebe demo`
+
+// world is what commands see of the outside.
+type world struct {
+	ctx      context.Context
+	stdin    io.Reader
+	stdout   io.Writer
+	stderr   io.Writer
+	terminal bool // stdout is one
+	env      []string
+	started  time.Time
+}
+
+// usageError is a mistake on the command line that the parser could not see.
+type usageError struct{ error }
+
+func usagef(format string, args ...any) error { return usageError{fmt.Errorf(format, args...)} }
+
+// errReported ends a command that has told the user already what failed.
+var errReported = errors.New("failed")
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	context.AfterFunc(ctx, stop) // a second Ctrl-C ends the process at once
+	code := run(os.Args[1:], &world{
+		ctx: ctx, stdin: os.Stdin, stdout: os.Stdout, stderr: os.Stderr,
+		terminal: term.IsTerminal(int(os.Stdout.Fd())), env: os.Environ(), started: time.Now(),
+	})
+	stop()
+	os.Exit(code)
+}
+
+// run parses and runs one command line and returns its exit code.
+func run(args []string, w *world) int {
+	exited := -1
+	parser, err := kong.New(&cli{},
+		kong.Name("grebe"), kong.Description(description), kong.Writers(w.stdout, w.stderr),
+		kong.Exit(func(code int) { exited = code }),
+		kong.ConfigureHelp(kong.HelpOptions{Compact: true, WrapUpperBound: 100}),
+	)
+	if err != nil {
+		panic(err) // the struct above is wrong: every test of a command fails
+	}
+	if len(args) == 0 {
+		args = []string{"--help"}
+	}
+	cmd, err := parser.Parse(args)
+	if exited >= 0 {
+		return exited // --help
+	}
+	if err != nil {
+		fmt.Fprintf(w.stderr, "grebe: %v\nTry: grebe --help\n", err)
+		return exitUsage
+	}
+	return exitCode(w, cmd.Run(w))
+}
+
+func exitCode(w *world, err error) int {
+	var usage usageError
+	switch {
+	case err == nil:
+		return exitDone
+	case errors.As(err, &usage):
+		fmt.Fprintf(w.stderr, "grebe: %v\n", err)
+		return exitUsage
+	case !errors.Is(err, errReported):
+		fmt.Fprintf(w.stderr, "grebe: %v\n", err)
+	}
+	return exitFailed
+}

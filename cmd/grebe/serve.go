@@ -1,0 +1,231 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"math"
+	"net"
+	"os"
+	"strconv"
+	"strings"
+	"time"
+
+	"grebe/internal/config"
+	"grebe/server"
+)
+
+type serveCmd struct {
+	Config      string   `short:"c" type:"path" help:"Configuration file." placeholder:"FILE"`
+	PrintConfig bool     `help:"Print the configuration with the origin of each value, and exit."`
+	Model       string   `type:"path" help:"Folder of the (first) model: models[0].path." placeholder:"DIR"`
+	Listen      *string  `help:"Address of HTTP." placeholder:"HOST:PORT"`
+	AdminListen *string  `help:"Address of /debug and admin calls; empty for none." placeholder:"HOST:PORT"`
+	GRPCListen  *string  `name:"grpc-listen" help:"Address of gRPC; empty for none." placeholder:"HOST:PORT"`
+	Device      *string  `help:"auto, cpu or cuda."`
+	Threads     *int     `help:"Threads of the CPU; 0 for all cores."`
+	DataDir     *string  `type:"path" help:"Folder for what the server keeps." placeholder:"DIR"`
+	SLOMS       *int     `name:"slo-ms" help:"Default deadline of a request in milliseconds." placeholder:"MS"`
+	Set         []string `sep:"none" help:"Set any key of the configuration, such as models[0].dtype=f32." placeholder:"KEY=VALUE"`
+	logFlags
+}
+
+type logFlags struct {
+	LogFormat string `default:"text" enum:"text,json" help:"Format of the log: ${enum}."`
+	LogLevel  string `default:"info" enum:"debug,info,warn,error" help:"Least severe level that is logged: ${enum}."`
+}
+
+func (serveCmd) Help() string {
+	return `Values come from the file, then from the environment (GREBE_LISTEN, GREBE_MODELS_0_PATH, ...), then
+from flags; later ones win. Ctrl-C finishes the requests under way and stops.
+
+Examples:
+
+    grebe serve -c grebe.yaml
+    grebe serve --model ./Qwen2-0.5B --set 'models[0].prompt.instruction= Choose: '
+    grebe serve -c grebe.yaml --listen 0.0.0.0:8080 --print-config`
+}
+
+func (f *logFlags) logger(w io.Writer) *slog.Logger {
+	var level slog.Level
+	if err := level.UnmarshalText([]byte(f.LogLevel)); err != nil {
+		panic(err) // the parser allows only the levels that slog knows
+	}
+	opt := &slog.HandlerOptions{Level: level}
+	if f.LogFormat == "json" {
+		return slog.New(slog.NewJSONHandler(w, opt))
+	}
+	return slog.New(slog.NewTextHandler(w, opt))
+}
+
+func (c *serveCmd) Run(w *world) error {
+	flags, err := c.settings()
+	if err != nil {
+		return err
+	}
+	if c.Config == "" && c.Model == "" && !hasModel(w.env) {
+		return usagef("serve what? Give a configuration with -c FILE, or a checkpoint with --model DIR")
+	}
+	cfg, err := config.Load(config.Source{File: c.Config, Env: w.env, Flags: flags})
+	if err != nil {
+		return err
+	}
+	if c.PrintConfig {
+		return cfg.Print(w.stdout)
+	}
+	log := c.logger(w.stderr)
+	for _, name := range cfg.Unknown {
+		log.Warn("a variable of the environment names no key of the configuration", "name", name)
+	}
+	return serve(w, &cfg.Config, log, nil)
+}
+
+func hasModel(env []string) bool {
+	for _, kv := range env {
+		if strings.HasPrefix(kv, config.EnvName("models[0].path")+"=") {
+			return true
+		}
+	}
+	return false
+}
+
+// settings turns flags into settings of the configuration; --set comes first, so that a flag of its
+// own wins over it.
+func (c *serveCmd) settings() ([]config.Setting, error) {
+	var out []config.Setting
+	for _, kv := range c.Set {
+		key, value, ok := strings.Cut(kv, "=")
+		if !ok {
+			return nil, usagef("--set %q: want KEY=VALUE", kv)
+		}
+		out = append(out, config.Setting{Path: key, Value: value, Origin: "flag --set " + key})
+	}
+	add := func(path, flag string, value *string) {
+		if value != nil {
+			out = append(out, config.Setting{Path: path, Value: *value, Origin: "flag --" + flag})
+		}
+	}
+	number := func(v *int) *string {
+		if v == nil {
+			return nil
+		}
+		s := strconv.Itoa(*v)
+		return &s
+	}
+	if c.Model != "" {
+		add("models[0].path", "model", &c.Model)
+	}
+	add("listen", "listen", c.Listen)
+	add("admin_listen", "admin-listen", c.AdminListen)
+	add("grpc_listen", "grpc-listen", c.GRPCListen)
+	add("device", "device", c.Device)
+	add("threads", "threads", number(c.Threads))
+	add("data_dir", "data-dir", c.DataDir)
+	add("slo_ms", "slo-ms", number(c.SLOMS))
+	return out, nil
+}
+
+// serve binds the addresses, loads the models and serves until the world's context ends. It calls
+// ready, if given, with the address of HTTP once requests are answered.
+func serve(w *world, cfg *config.Config, log *slog.Logger, ready func(http net.Addr)) error {
+	doors, err := listen(w.ctx, cfg)
+	if err != nil {
+		return err
+	}
+	s, err := load(w.ctx, cfg, log)
+	if err != nil {
+		closeAll(doors)
+		if w.ctx.Err() != nil {
+			log.Info("stopped while loading")
+			return nil
+		}
+		return err
+	}
+	s.server.SetReady(true)
+	resident := residentBytes()
+	attrs := []any{"device", s.device.Name(), "http", doors.HTTP.Addr(), "grpc", address(doors.GRPC), "admin", address(doors.Admin),
+		"seconds", seconds(time.Since(w.started)), "checkpoint", inBytes(s.checkpoint)}
+	if resident > 0 {
+		attrs = append(attrs, "resident", inBytes(resident), "resident_per_checkpoint", round(float64(resident)/float64(max(s.checkpoint, 1)), 2))
+	}
+	log.Info("serving", attrs...)
+	if ready != nil {
+		ready(doors.HTTP.Addr())
+	}
+	err = s.server.Serve(w.ctx, doors)
+	log.Info("stopped")
+	return errors.Join(err, s.Close())
+}
+
+// listen binds what the configuration names, before anything slow is done.
+func listen(ctx context.Context, cfg *config.Config) (server.Listeners, error) {
+	var l server.Listeners
+	for _, d := range []struct {
+		key, addr string
+		dst       *net.Listener
+	}{{"listen", cfg.Listen, &l.HTTP}, {"admin_listen", cfg.AdminListen, &l.Admin}, {"grpc_listen", cfg.GRPCListen, &l.GRPC}} {
+		if d.addr == "" {
+			continue
+		}
+		ln, err := new(net.ListenConfig).Listen(ctx, "tcp", d.addr)
+		if err != nil {
+			closeAll(l)
+			return l, fmt.Errorf("%s: %w (give another address with --%s)", d.key, err, strings.ReplaceAll(d.key, "_", "-"))
+		}
+		*d.dst = ln
+	}
+	return l, nil
+}
+
+func closeAll(l server.Listeners) {
+	for _, ln := range []net.Listener{l.HTTP, l.GRPC, l.Admin} {
+		if ln != nil {
+			ln.Close()
+		}
+	}
+}
+
+func address(ln net.Listener) string {
+	if ln == nil {
+		return "off"
+	}
+	return ln.Addr().String()
+}
+
+// residentBytes returns the memory that the process holds, mapped files included; 0 when the system
+// does not tell.
+func residentBytes() int64 {
+	data, err := os.ReadFile("/proc/self/statm")
+	if err != nil {
+		return 0
+	}
+	fields := strings.Fields(string(data))
+	if len(fields) < 2 {
+		return 0
+	}
+	pages, err := strconv.ParseInt(fields[1], 10, 64)
+	if err != nil {
+		return 0
+	}
+	return pages * int64(os.Getpagesize())
+}
+
+// inBytes shows an amount of memory to people.
+func inBytes(n int64) string {
+	switch {
+	case n >= 1e9:
+		return fmt.Sprintf("%.2f GB", float64(n)/1e9)
+	case n >= 1e6:
+		return fmt.Sprintf("%.1f MB", float64(n)/1e6)
+	}
+	return fmt.Sprintf("%d bytes", n)
+}
+
+func seconds(d time.Duration) float64 { return round(d.Seconds(), 3) }
+
+func round(v float64, digits int) float64 {
+	scale := math.Pow10(digits)
+	return math.Round(v*scale) / scale
+}

@@ -1,0 +1,42 @@
+package main
+
+import (
+	"fmt"
+	"runtime"
+	"runtime/debug"
+)
+
+// version is set by the linker; a plain go build leaves it to the build's own information.
+var version = ""
+
+type versionCmd struct{}
+
+func (versionCmd) Help() string { return "Example:\n\n    grebe version" }
+
+func (versionCmd) Run(w *world) error {
+	_, err := fmt.Fprintf(w.stdout, "grebe %s (%s, %s/%s)\n", versionText(), runtime.Version(), runtime.GOOS, runtime.GOARCH)
+	return err
+}
+
+func versionText() string {
+	if version != "" {
+		return version
+	}
+	info, ok := debug.ReadBuildInfo()
+	if !ok {
+		return "unknown"
+	}
+	revision, modified := "", ""
+	for _, s := range info.Settings {
+		switch {
+		case s.Key == "vcs.revision":
+			revision = s.Value[:min(12, len(s.Value))]
+		case s.Key == "vcs.modified" && s.Value == "true":
+			modified = "-dirty"
+		}
+	}
+	if revision == "" {
+		return info.Main.Version
+	}
+	return revision + modified
+}
