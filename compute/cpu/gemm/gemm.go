@@ -46,7 +46,9 @@ const (
 // product. The owner MUST Free it.
 type Multiplier struct {
 	team    *team.Team
+	own     bool // the team is closed with the multiplier
 	job     team.Job
+	fill    team.Job
 	block   *offheap.Block
 	workers []worker
 	p       product
@@ -65,9 +67,9 @@ type product struct {
 	a      *Rows
 	w      *Weights
 	bias   []float32
-	out    []float32
-	stride int   // values between rows of out
-	dst    *Rows // of opGated
+	out    []float32 // the source of Fill
+	stride int       // values between rows of out
+	dst    *Rows     // of opGated
 	k      *kernels
 
 	blockRows int // rows of a task
@@ -104,11 +106,48 @@ func New(tm *team.Team) (*Multiplier, error) {
 		m.workers[i].bias = (*[2 * panelCols]float32)(unsafe.Add(base, workerSums))
 	}
 	m.job.Do = m.task
+	m.fill.Do = m.fillRows
 	return m, nil
 }
 
+// Standalone returns a multiplier with a team of its own, for programs that are no device.
+func Standalone(threads int) (*Multiplier, error) {
+	tm := team.New(threads)
+	m, err := New(tm)
+	if err != nil {
+		tm.Close()
+		return nil, err
+	}
+	m.own = true
+	return m, nil
+}
+
+// Team returns the team that products run on.
+func (m *Multiplier) Team() *team.Team { return m.team }
+
 // Free releases the multiplier's memory.
-func (m *Multiplier) Free() { m.block.Free() }
+func (m *Multiplier) Free() {
+	m.block.Free()
+	if m.own {
+		m.team.Close()
+	}
+}
+
+// Fill sets all of dst from rows of src that start stride values apart.
+func (m *Multiplier) Fill(dst *Rows, src []float32, stride int) {
+	m.p = product{dst: dst, out: src, stride: stride}
+	m.team.Run((dst.m+fillRows-1)/fillRows, &m.fill)
+	m.p = product{}
+}
+
+const fillRows = 16 // rows of a task of Fill
+
+func (m *Multiplier) fillRows(_, t int) {
+	p := &m.p
+	for r := t * fillRows; r < min((t+1)*fillRows, p.dst.m); r++ {
+		p.dst.Set(r, 0, p.out[r*p.stride:][:p.dst.k])
+	}
+}
 
 // Store sets row r of out, which starts at r·stride, to A·Wᵀ + bias. A nil bias adds nothing.
 func (m *Multiplier) Store(out []float32, stride int, a *Rows, w *Weights, bias []float32) {

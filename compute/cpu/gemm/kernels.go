@@ -22,6 +22,9 @@ type kernels struct {
 	gatedBF16 func(rows int, gate, up, bias, dst unsafe.Pointer, stride int)
 }
 
+// Best returns the highest level that this machine can run.
+func Best() feature.Level { return feature.Best() }
+
 // kernelsFor returns the kernels of the highest level up to level that this build has.
 func kernelsFor(level feature.Level, dt compute.DType) *kernels {
 	if level > feature.Best() {

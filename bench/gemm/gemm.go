@@ -1,0 +1,250 @@
+// Package gemm measures Grebe's matrix products on the CPU against oneDNN and OpenBLAS, on the
+// products of Qwen2-0.5B and Qwen2-1.5B.
+//
+// All contenders get the same values, weights in the form they like best (oneDNN: reordered once;
+// OpenBLAS has no such form), and activations as float32 rows: bringing them to bf16, or into
+// Grebe's rows, is part of the measured time. Contenders take turns within each repeat, and between
+// turns everything rests until the threads of the last one have stopped spinning. Before anything is
+// timed the results are compared with each other and, in part, with a product in float64; a wrong
+// result is an error.
+//
+// The peers are shared libraries opened at run time; one that is not installed is reported so.
+package gemm
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"runtime"
+	"slices"
+	"time"
+
+	"grebe/compute"
+)
+
+// Options says what to measure. Zero values stand for defaults.
+type Options struct {
+	Rows    []int           // default 256, 512, 1024
+	Threads []int           // default 1, 2
+	Formats []compute.DType // default BF16, F32
+	Models  []string        // default all: "qwen2-0.5b", "qwen2-1.5b"
+	Repeats int             // default and least 7
+	JSON    bool            // write the report as JSON, not as a table
+}
+
+func (o *Options) defaults() {
+	if len(o.Rows) == 0 {
+		o.Rows = []int{256, 512, 1024}
+	}
+	if len(o.Threads) == 0 {
+		o.Threads = []int{1, 2}
+	}
+	if len(o.Formats) == 0 {
+		o.Formats = []compute.DType{compute.BF16, compute.F32}
+	}
+	if len(o.Models) == 0 {
+		o.Models = []string{"qwen2-0.5b", "qwen2-1.5b"}
+	}
+	o.Repeats = max(o.Repeats, 7)
+}
+
+// Report is what Run measured.
+type Report struct {
+	Level   string // of the CPU, as Grebe uses it
+	Peers   []Peer
+	Lines   []Line
+	Summary []Summary
+}
+
+// Peer is a library that Grebe is held against.
+type Peer struct {
+	Name    string
+	Library string
+	Absent  string `json:",omitempty"` // why it could not be opened
+}
+
+// Line is one product.
+type Line struct {
+	Model, Product string
+	Format         string
+	Threads        int
+	M, N, K        int
+	Grebe          float64            // GFLOP/s, median
+	Peers          map[string]float64 // GFLOP/s, median
+	Ratio          float64            // Grebe's rate over the fastest peer's; 0 without peers
+}
+
+// Summary is the worst and the mean ratio of a format and number of threads.
+type Summary struct {
+	Format         string
+	Threads        int
+	Worst, GeoMean float64
+	WorstAt        string
+}
+
+// shape is a product C[m][n] = A[m][k]·W[n][k]ᵀ of a model.
+type shape struct {
+	model, product string
+	n, k           int
+}
+
+// models returns the products of a layer, by the model's sizes.
+func models(names []string) (all []shape, err error) {
+	sizes := map[string]struct{ hidden, heads, kv, width, inter int }{
+		"qwen2-0.5b": {896, 14, 2, 64, 4864},
+		"qwen2-1.5b": {1536, 12, 2, 128, 8960},
+	}
+	for _, name := range names {
+		s, ok := sizes[name]
+		if !ok {
+			return nil, fmt.Errorf("bench gemm: no model %q", name)
+		}
+		all = append(all,
+			shape{name, "QKV", (s.heads + 2*s.kv) * s.width, s.hidden},
+			shape{name, "Out", s.hidden, s.heads * s.width},
+			shape{name, "GateUp", 2 * s.inter, s.hidden},
+			shape{name, "Down", s.hidden, s.inter})
+	}
+	return all, nil
+}
+
+// Run measures and writes a table, or the report as JSON, to w.
+func Run(ctx context.Context, o Options, w io.Writer) (Report, error) {
+	o.defaults()
+	shapes, err := models(o.Models)
+	if err != nil {
+		return Report{}, err
+	}
+	// OpenMP keeps its number of threads, and its threads, per calling thread.
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+
+	libs := openLibraries()
+	r := Report{Level: levelName(), Peers: libs.peers()}
+	t := newTable(w, o.JSON, &r)
+	for _, dt := range o.Formats {
+		for _, s := range shapes {
+			if err := runShape(ctx, &o, libs, dt, s, &r, t); err != nil {
+				return r, fmt.Errorf("bench gemm: %s %s %v: %w", s.model, s.product, dt, err)
+			}
+		}
+	}
+	r.Summary = summarize(r.Lines)
+	return r, t.finish(&r)
+}
+
+// runShape measures a shape for all numbers of rows and threads.
+func runShape(ctx context.Context, o *Options, libs *libraries, dt compute.DType, s shape, r *Report, t *table) error {
+	d, err := newData(slices.Max(o.Rows), s)
+	if err != nil {
+		return err
+	}
+	defer d.free()
+	for _, threads := range o.Threads {
+		for _, m := range o.Rows {
+			rates, err := runOne(ctx, o, libs, dt, d, threads, m)
+			if err != nil {
+				return err
+			}
+			l := Line{Model: s.model, Product: s.product, Format: dt.String(), Threads: threads, M: m, N: s.n, K: s.k,
+				Peers: map[string]float64{}}
+			best := 0.0
+			for _, x := range rates {
+				if x.name == grebeName {
+					l.Grebe = x.rate
+					continue
+				}
+				l.Peers[x.name] = x.rate
+				best = max(best, x.rate)
+			}
+			if best > 0 {
+				l.Ratio = l.Grebe / best
+			}
+			r.Lines = append(r.Lines, l)
+			t.line(&l)
+		}
+	}
+	return nil
+}
+
+// rate is a contender's median.
+type rate struct {
+	name string
+	rate float64 // GFLOP/s
+}
+
+// contender multiplies the first m rows of the data.
+type contender interface {
+	name() string
+	run() error
+	out() []float32 // [m][n], the last result
+	free()
+}
+
+func runOne(ctx context.Context, o *Options, libs *libraries, dt compute.DType, d *data, threads, m int) ([]rate, error) {
+	cs, err := contenders(libs, dt, d, threads, m)
+	defer func() {
+		for _, c := range cs {
+			c.free()
+		}
+	}()
+	if err != nil {
+		return nil, err
+	}
+	for _, c := range cs {
+		if err := c.run(); err != nil {
+			return nil, fmt.Errorf("%s: %w", c.name(), err)
+		}
+	}
+	if err := d.compare(cs, dt, m); err != nil {
+		return nil, err
+	}
+	times := make([][]float64, len(cs))
+	for repeat := range o.Repeats {
+		for i := range cs {
+			if err := ctx.Err(); err != nil {
+				return nil, err
+			}
+			c := (i + repeat) % len(cs) // nobody always goes first
+			s, err := turn(cs[c])
+			if err != nil {
+				return nil, fmt.Errorf("%s: %w", cs[c].name(), err)
+			}
+			times[c] = append(times[c], s)
+		}
+	}
+	flops := 2 * float64(m) * float64(d.n) * float64(d.k)
+	var rates []rate
+	for i, c := range cs {
+		slices.Sort(times[i])
+		rates = append(rates, rate{c.name(), flops / times[i][len(times[i])/2] / 1e9})
+	}
+	return rates, nil
+}
+
+const (
+	rest    = 2 * time.Millisecond  // longer than any contender's threads spin
+	measure = 10 * time.Millisecond // least time of a turn
+)
+
+// turn lets a contender run and returns the seconds per product. A first product, which wakes the
+// threads, is not counted where it is short.
+func turn(c contender) (float64, error) {
+	time.Sleep(rest)
+	start := time.Now()
+	if err := c.run(); err != nil {
+		return 0, err
+	}
+	first := time.Since(start)
+	if first >= measure {
+		return first.Seconds(), nil
+	}
+	n := int(measure/first) + 1
+	start = time.Now()
+	for range n {
+		if err := c.run(); err != nil {
+			return 0, err
+		}
+	}
+	return time.Since(start).Seconds() / float64(n), nil
+}
