@@ -1,0 +1,69 @@
+// Package computetest holds a compute.Device against compute/ref, which defines what the operations
+// mean. A device package calls Run from one test:
+//
+//	func TestConformance(t *testing.T) {
+//		computetest.Run(t, "avx512", func(t *testing.T) compute.Device { … }, computetest.Options{SameBits: true, NoAlloc: true})
+//	}
+//
+// Every operation runs alone and in whole layers on random models and batches of the awkward sizes;
+// limits.go states how far a number may be off, and why. K and V that the device must not touch are
+// NaN or known bytes, so that a read or a write outside of what the batch means shows up.
+//
+// All randomness comes from a case's seed, which its failure message names together with operation,
+// shape, row and the numbers. Results are looked at only after Hidden or Logits has returned: until
+// then a device may be lazy.
+package computetest
+
+import (
+	"testing"
+
+	"grebe/compute"
+)
+
+// Options says what a device claims beyond agreeing with ref.
+type Options struct {
+	// SameBits: what a row yields depends on its plan only, to the bit, whatever else is in the
+	// batch, wherever its KV came from and however it is cut into chunks.
+	SameBits bool
+	// NoAlloc: a pass allocates nothing on the Go heap once the runner is warm.
+	NoAlloc bool
+}
+
+// A check is one case of the suite.
+type check struct {
+	name string
+	run  func(d compute.Device) error
+}
+
+// Run tests the device that open returns, as a subtest called name. It opens the device once and
+// closes it in the end.
+func Run(t *testing.T, name string, open func(t *testing.T) compute.Device, opts Options) {
+	t.Run(name, func(t *testing.T) {
+		d := open(t)
+		for _, c := range checks(opts) {
+			t.Run(c.name, func(t *testing.T) {
+				if err := c.run(d); err != nil {
+					t.Error(err)
+				}
+			})
+		}
+		if err := d.Close(); err != nil {
+			t.Errorf("close the device: %v", err)
+		}
+	})
+}
+
+func checks(opts Options) []check {
+	all := packChecks()
+	all = append(all, opChecks()...)
+	all = append(all, attendChecks()...)
+	all = append(all, layerChecks()...)
+	all = append(all, misuseChecks()...)
+	if opts.SameBits {
+		all = append(all, bitChecks()...)
+	}
+	if opts.NoAlloc {
+		all = append(all, allocChecks()...)
+	}
+	return all
+}

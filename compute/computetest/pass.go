@@ -1,0 +1,178 @@
+package computetest
+
+import (
+	"errors"
+	"fmt"
+
+	"grebe/compute"
+	"grebe/compute/ref"
+)
+
+// steps says which operations a pass runs on each layer.
+type steps struct {
+	qkv    bool
+	attend bool // with Output
+	ffn    bool
+	keep   []int32 // between the last layer's Attend and Output; nil: all
+}
+
+var wholeLayers = steps{qkv: true, attend: true, ffn: true}
+
+// result is what a pass returns for the rows that it kept.
+type result struct {
+	rows   []int32
+	x      []float32 // rows × hidden
+	normed []float32
+	logits []float32 // every stride()-th row × vocabulary
+}
+
+// stride spares time: logits of about a dozen rows are enough.
+func (r *result) stride() int { return 1 + len(r.rows)/12 }
+
+// operations queues the pass's operations up to the last one that returns nothing.
+func (m *model) operations(r compute.Runner, w *packed, do steps) {
+	r.Embed(w.embed)
+	for l := range m.layers {
+		if do.qkv {
+			r.QKV(l, &w.attention[l])
+		}
+		if do.attend {
+			r.Attend(l)
+			if do.keep != nil && l == len(m.layers)-1 {
+				r.Keep(do.keep)
+			}
+			r.Output(&w.attention[l])
+		}
+		if do.ffn {
+			r.FFN(&w.ffn[l])
+		}
+	}
+}
+
+// pass runs a batch.
+func (m *model) pass(r compute.Runner, w *packed, b *batch, do steps) (*result, error) {
+	if err := r.Begin(&b.Batch); err != nil {
+		return nil, fmt.Errorf("begin: %w", err)
+	}
+	m.operations(r, w, do)
+	out := &result{rows: do.keep}
+	if do.keep == nil {
+		for row := range b.Tokens {
+			out.rows = append(out.rows, int32(row))
+		}
+	}
+	var pairs []compute.Pair
+	for i := 0; i < len(out.rows); i += out.stride() {
+		for id := range vocabulary {
+			pairs = append(pairs, compute.Pair{Row: out.rows[i], ID: int32(id)})
+		}
+	}
+	out.x = make([]float32, len(out.rows)*m.shape.Hidden)
+	out.normed = make([]float32, len(out.rows)*m.shape.Hidden)
+	out.logits = make([]float32, len(pairs))
+	err1 := r.Hidden(nil, out.rows, out.x)
+	err2 := r.Hidden(w.norm, out.rows, out.normed)
+	err3 := r.Logits(w.norm, w.head, pairs, out.logits)
+	return out, errors.Join(err1, err2, err3)
+}
+
+// once packs the model, runs one pass and closes the runner.
+func (m *model) once(d compute.Device, b *batch, do steps) (*result, error) {
+	w, err := m.pack(d)
+	if err != nil {
+		return nil, err
+	}
+	r, err := d.Open(m.shape, max(1, len(b.Tokens)))
+	if err != nil {
+		return nil, fmt.Errorf("open a runner on %s: %w", d.Name(), err)
+	}
+	out, err := m.pass(r, w, b, do)
+	return out, errors.Join(err, r.Close())
+}
+
+func (m *model) onRef(b *batch, do steps) (*result, error) {
+	out, err := m.once(ref.New(), b, do)
+	if err != nil {
+		return nil, fmt.Errorf("on ref: %w", err)
+	}
+	return out, nil
+}
+
+// limits bound what agree compares. K and V are compared where QKV runs.
+type limits struct{ x, normed, logits, kv limit }
+
+// agree runs plans on d and on ref.
+func agree(d compute.Device, c config, do steps, l limits, plans ...plan) error {
+	m := newModel(c)
+	got, want := newBatch(&m.shape, plans...), newBatch(&m.shape, plans...)
+	err := m.agree(d, got, want, do, l)
+	if err != nil {
+		return fmt.Errorf("%v, %d plans, %d rows: %w", c, len(plans), len(got.Tokens), err)
+	}
+	return nil
+}
+
+func (m *model) agree(d compute.Device, got, want *batch, do steps, l limits) error {
+	w, err := m.onRef(want, do)
+	if err != nil {
+		return err
+	}
+	g, err := m.once(d, got, do)
+	if err != nil {
+		return err
+	}
+	name := func(i int) string { return got.row(int(w.rows[i])) }
+	if do.qkv {
+		if err := compareKV(got, want, l.kv); err != nil {
+			return err
+		}
+	}
+	if err := l.x.compare(g.x, w.x, m.shape.Hidden, name); err != nil {
+		return fmt.Errorf("hidden state: %w", err)
+	}
+	if err := l.normed.compare(g.normed, w.normed, m.shape.Hidden, name); err != nil {
+		return fmt.Errorf("normed hidden state: %w", err)
+	}
+	strided := func(i int) string { return name(i * w.stride()) }
+	if err := l.logits.compare(g.logits, w.logits, vocabulary, strided); err != nil {
+		return fmt.Errorf("logits: %w", err)
+	}
+	return got.untouchedElsewhere()
+}
+
+// compareKV compares what was written, token by token.
+func compareKV(got, want *batch, l limit) error {
+	s := got.shape
+	for layer := range s.Layers {
+		for kv := range 2 {
+			var g, w []float32
+			var names []string
+			for i := range got.Segments {
+				if got.transient(i) && layer != s.Layers-1 {
+					continue // overwritten by the last
+				}
+				for t := got.Segments[i].Cached; t < got.Segments[i].Len; t++ {
+					g = append(g, tokenKV(s, &got.Segments[i], layer, kv, t)...)
+					w = append(w, tokenKV(s, &want.Segments[i], layer, kv, t)...)
+					names = append(names, fmt.Sprintf("%s token %d of %d", got.name(i), t, got.Segments[i].Len))
+				}
+			}
+			if err := l.compare(g, w, s.KVHeads*s.HeadDim, func(i int) string { return names[i] }); err != nil {
+				return fmt.Errorf("layer %d %s (value = head·%d + dimension): %w", layer, []string{"K", "V"}[kv], s.HeadDim, err)
+			}
+		}
+	}
+	return nil
+}
+
+// tokenKV decodes one token's K (kv 0) or V (kv 1) of all heads.
+func tokenKV(s *compute.Shape, g *compute.Segment, layer, kv, token int) []float32 {
+	var out []float32
+	for h := range s.KVHeads {
+		b := vectorAt(s, g.Chunks, layer, kv*s.KVHeads+h, token)
+		for d := range s.HeadDim {
+			out = append(out, value(s.KV, b, d))
+		}
+	}
+	return out
+}

@@ -1,0 +1,278 @@
+package computetest
+
+import (
+	"fmt"
+	"slices"
+	"unsafe"
+
+	"grebe/compute"
+)
+
+// A segment of a plan, before it has a place in a batch.
+type segment struct {
+	tokens    []int32
+	start     int32 // position of the first token
+	sees      []int // segments of the same plan
+	cached    int
+	kv        []byte // K and V of the cached tokens: a chunk of exactly len(tokens) tokens
+	chunks    []int  // tokens per chunk; nil: one of the exact length
+	transient bool
+}
+
+type plan []segment
+
+func (r random) segment(n int, start int32, sees ...int) segment {
+	g := segment{start: start, sees: sees}
+	for range n {
+		g.tokens = append(g.tokens, r.Int32N(vocabulary))
+	}
+	return g
+}
+
+// userFirst: items see the user, the instruction sees all.
+func (r random) userFirst(start int32, user int, items []int, instruction int) plan {
+	p := plan{r.segment(user, start)}
+	all := []int{0}
+	for i, n := range items {
+		p = append(p, r.segment(n, start+int32(user), 0))
+		all = append(all, i+1)
+	}
+	return append(p, r.segment(instruction, start+int32(user+slices.Max(items)), all...))
+}
+
+// itemFirst: a lead-in that all see, items, the user, who sees them, the instruction, which sees all.
+func (r random) itemFirst(start int32, lead, user int, items []int, instruction int) plan {
+	p := plan{r.segment(lead, start)}
+	start += int32(lead)
+	all := []int{0}
+	for i, n := range items {
+		p = append(p, r.segment(n, start, 0))
+		all = append(all, i+1)
+	}
+	start += int32(slices.Max(items))
+	p = append(p, r.segment(user, start, all...))
+	all = append(slices.Clone(all), len(p)-1)
+	return append(p, r.segment(instruction, start+int32(user), all...))
+}
+
+// pointwise: user-first with a discriminant of its own for every item.
+func (r random) pointwise(start int32, user int, items []int, discriminant int) plan {
+	p := plan{r.segment(user, start)}
+	for _, n := range items {
+		p = append(p, r.segment(n, start+int32(user), 0))
+		p = append(p, r.segment(discriminant, start+int32(user+n), 0, len(p)-1))
+	}
+	return p
+}
+
+// causal: one segment.
+func (r random) causal(start int32, n int) plan { return plan{r.segment(n, start)} }
+
+// chain returns chunks of size tokens that hold n.
+func chain(n, size int) []int {
+	var c []int
+	for room := 0; room < n; room += size {
+		c = append(c, size)
+	}
+	return c
+}
+
+// kv draws K and V of n tokens.
+func (r random) kv(s *compute.Shape, n int) []byte {
+	var kv []byte
+	for range s.ChunkBytes(n, false) / s.KV.Size() {
+		kv = appendValue(kv, s.KV, r.NormFloat64())
+	}
+	return kv
+}
+
+// scatter returns the plan with other sources and places of its K and V: some segments are cached in
+// full or in part, some lie in chains, some in transient chunks. kv returns a cached segment's.
+func (r random) scatter(p plan, kv func(segment int) []byte) plan {
+	p = slices.Clone(p)
+	for i := range p {
+		g := &p[i]
+		n := len(g.tokens)
+		if n == 0 {
+			continue
+		}
+		switch r.IntN(6) {
+		case 0:
+			if i < len(p)-1 { // something remains to be computed
+				g.cached, g.kv = n, kv(i)
+			}
+		case 1:
+			g.cached, g.kv = r.IntN(n), kv(i)
+		case 2:
+			g.transient = true
+		}
+		switch r.IntN(4) {
+		case 0:
+			g.chunks = chain(n, 64)
+		case 1:
+			g.chunks = chain(n, 1+r.IntN(20))
+		case 2:
+			g.chunks = []int{n + r.IntN(40)}
+		}
+	}
+	return p
+}
+
+// scatterRandom is scatter with random K and V where cached.
+func (r random) scatterRandom(s *compute.Shape, p plan) plan {
+	return r.scatter(p, func(i int) []byte { return r.kv(s, len(p[i].tokens)) })
+}
+
+// guard is what surrounds chunks, and untouched what their bytes are before anything is written:
+// a NaN in every format.
+const (
+	guard     = 64
+	untouched = 0xff
+)
+
+// batch is plans with a place for everything.
+type batch struct {
+	compute.Batch
+	shape *compute.Shape
+	from  []place  // per segment
+	mem   [][]byte // the chunks with their surroundings
+	prior [][]byte // copies of mem as it was before the pass
+}
+
+// place says which segment of which plan something belongs to.
+type place struct{ plan, segment int }
+
+// newBatch lays the plans out one after the other. Segments that are cached in full and share their
+// kv share chunks.
+func newBatch(s *compute.Shape, plans ...plan) *batch {
+	b := &batch{shape: s}
+	shared := map[*byte][]compute.Chunk{}
+	for i, p := range plans {
+		base := len(b.Segments)
+		for j := range p {
+			g := &p[j]
+			seg := compute.Segment{First: len(b.Tokens), Cached: g.cached, Len: len(g.tokens)}
+			for _, k := range g.sees {
+				seg.Sees = append(seg.Sees, int32(base+k))
+			}
+			key := unsafe.SliceData(g.kv)
+			full := g.cached > 0 && g.cached == len(g.tokens)
+			if seg.Chunks = shared[key]; seg.Chunks == nil || !full {
+				seg.Chunks = b.chunks(g)
+			}
+			if full {
+				shared[key] = seg.Chunks
+			}
+			for t := g.cached; t < len(g.tokens); t++ {
+				b.Tokens = append(b.Tokens, g.tokens[t])
+				b.Positions = append(b.Positions, g.start+int32(t))
+			}
+			b.Segments = append(b.Segments, seg)
+			b.from = append(b.from, place{i, j})
+		}
+	}
+	for _, m := range b.mem {
+		b.prior = append(b.prior, slices.Clone(m))
+	}
+	return b
+}
+
+// chunks allocates a segment's chunks and fills in what is cached.
+func (b *batch) chunks(g *segment) []compute.Chunk {
+	sizes := g.chunks
+	if sizes == nil && len(g.tokens) > 0 {
+		sizes = []int{len(g.tokens)}
+	}
+	var out []compute.Chunk
+	for _, n := range sizes {
+		size := b.shape.ChunkBytes(n, g.transient)
+		mem := slices.Repeat([]byte{untouched}, guard+size+guard)
+		b.mem = append(b.mem, mem)
+		out = append(out, compute.Chunk{Bytes: mem[guard : guard+size : guard+size], Tokens: n, Transient: g.transient})
+	}
+	whole := []compute.Chunk{{Bytes: g.kv, Tokens: len(g.tokens)}}
+	for l := range b.shape.Layers {
+		for t := range g.cached {
+			for i := range 2 * b.shape.KVHeads {
+				copy(vectorAt(b.shape, out, l, i, t), vectorAt(b.shape, whole, l, i, t))
+			}
+		}
+	}
+	return out
+}
+
+// vectorAt returns the bytes of one token's K or V of one head; i counts the K of all heads, then V.
+func vectorAt(s *compute.Shape, chunks []compute.Chunk, layer, i, token int) []byte {
+	c := 0
+	for token >= chunks[c].Tokens {
+		token -= chunks[c].Tokens
+		c++
+	}
+	if chunks[c].Transient {
+		layer = 0
+	}
+	n := s.HeadDim * s.KV.Size()
+	at := ((layer*2*s.KVHeads+i)*chunks[c].Tokens + token) * n
+	return chunks[c].Bytes[at : at+n]
+}
+
+// whole returns a segment's K and V as one chunk of its exact length.
+func (b *batch) whole(segment int) []byte {
+	g := &b.Segments[segment]
+	kv := make([]byte, b.shape.ChunkBytes(g.Len, false))
+	to := []compute.Chunk{{Bytes: kv, Tokens: g.Len}}
+	for l := range b.shape.Layers {
+		for t := range g.Len {
+			for i := range 2 * b.shape.KVHeads {
+				copy(vectorAt(b.shape, to, l, i, t), vectorAt(b.shape, g.Chunks, l, i, t))
+			}
+		}
+	}
+	return kv
+}
+
+func (b *batch) transient(segment int) bool {
+	g := &b.Segments[segment]
+	return g.Len > 0 && g.Chunks[0].Transient
+}
+
+// row says what a row is, for people.
+func (b *batch) row(row int) string {
+	for i := range b.Segments {
+		g := &b.Segments[i]
+		if row >= g.First && row < g.First+g.Rows() {
+			return fmt.Sprintf("row %d of %d (%s token %d of %d)", row, len(b.Tokens), b.name(i), g.Cached+row-g.First, g.Len)
+		}
+	}
+	return fmt.Sprintf("row %d", row)
+}
+
+func (b *batch) name(segment int) string {
+	return fmt.Sprintf("plan %d segment %d", b.from[segment].plan, b.from[segment].segment)
+}
+
+// untouchedElsewhere checks that a pass wrote the computed tokens' K and V and nothing else. It
+// destroys what was written.
+func (b *batch) untouchedElsewhere() error {
+	for i := range b.Segments {
+		g := &b.Segments[i]
+		for t := g.Cached; t < g.Len; t++ {
+			for l := range b.shape.Layers {
+				for h := range 2 * b.shape.KVHeads {
+					v := vectorAt(b.shape, g.Chunks, l, h, t)
+					copy(v, slices.Repeat([]byte{untouched}, len(v)))
+				}
+			}
+		}
+	}
+	for i, mem := range b.mem {
+		// What was computed held untouched before: its tokens were not cached.
+		for j := range mem {
+			if mem[j] != b.prior[i][j] {
+				return fmt.Errorf("chunk memory %d: byte %d of %d (%d bytes around it are not the chunk's) was %#x and became %#x, but is no computed token's",
+					i, j-guard, len(mem)-2*guard, guard, b.prior[i][j], mem[j])
+			}
+		}
+	}
+	return nil
+}

@@ -1,0 +1,136 @@
+package ref
+
+import (
+	"errors"
+	"fmt"
+	"math"
+
+	"grebe/compute"
+)
+
+// Attend is dense attention: all tokens of all segments are keys, and a mask says which ones a row
+// sees.
+func (r *runner) Attend(layer int) {
+	var err error
+	if r.q == nil || r.layer != layer {
+		err = fmt.Errorf("there are no queries of layer %d", layer)
+	}
+	if r.failed("attend", errors.Join(err, r.checkLayer(layer))) {
+		return
+	}
+	k, v := r.read(layer)
+	r.att = make([][]float64, len(r.q))
+	for row, sees := range mask(r.b) {
+		r.att[row] = make([]float64, r.s.Heads*r.s.HeadDim)
+		for h := range r.s.Heads {
+			r.attendHead(h, r.q[row], r.att[row], sees, k, v)
+		}
+	}
+	r.q = nil
+}
+
+// mask returns for every row which keys it sees. Keys are the tokens of the segments in order.
+func mask(b *compute.Batch) [][]bool {
+	first, keys := make([]int, len(b.Segments)), 0
+	for i := range b.Segments {
+		first[i] = keys
+		keys += b.Segments[i].Len
+	}
+	var m [][]bool
+	for i := range b.Segments {
+		g := &b.Segments[i]
+		for token := g.Cached; token < g.Len; token++ {
+			sees := make([]bool, keys)
+			for _, j := range g.Sees {
+				for t := range b.Segments[j].Len {
+					sees[first[j]+t] = true
+				}
+			}
+			for t := 0; t <= token; t++ {
+				sees[first[i]+t] = true
+			}
+			m = append(m, sees)
+		}
+	}
+	return m
+}
+
+// attendHead computes query head h of one row.
+func (r *runner) attendHead(h int, q, out []float64, sees []bool, k, v [][]float64) {
+	n := r.s.HeadDim
+	kv := h / (r.s.Heads / r.s.KVHeads) * n
+	query := make([]float64, n)
+	for i := range query {
+		query[i] = r.dev.operand(r.s.KV, q[h*n+i])
+	}
+	scores, largest := make([]float64, len(sees)), math.Inf(-1)
+	for key := range sees {
+		if sees[key] {
+			scores[key] = dot(query, k[key][kv:kv+n]) / math.Sqrt(float64(n))
+			largest = math.Max(largest, scores[key])
+		}
+	}
+	sum := 0.0
+	for key := range sees {
+		if sees[key] {
+			p := math.Exp(scores[key] - largest)
+			sum += p
+			p = r.dev.operand(r.s.KV, p)
+			for i := range n {
+				out[h*n+i] += p * v[key][kv+i]
+			}
+		}
+	}
+	for i := range n {
+		out[h*n+i] /= sum
+	}
+}
+
+// write rounds K and V of all heads of one token into the segment's chunks.
+func (r *runner) write(g *compute.Segment, layer, token int, k, v []float64) {
+	for h := range r.s.KVHeads {
+		for kv, from := range [][]float64{k, v} {
+			c, first := r.place(g, layer, kv, h, token)
+			for d := range r.s.HeadDim {
+				store(r.s.KV, c.Bytes, first+d, from[h*r.s.HeadDim+d])
+			}
+		}
+	}
+}
+
+// read returns K and V of all heads for every token of every segment.
+func (r *runner) read(layer int) (k, v [][]float64) {
+	for i := range r.b.Segments {
+		for token := range r.b.Segments[i].Len {
+			k = append(k, r.readToken(&r.b.Segments[i], layer, 0, token))
+			v = append(v, r.readToken(&r.b.Segments[i], layer, 1, token))
+		}
+	}
+	return k, v
+}
+
+func (r *runner) readToken(g *compute.Segment, layer, kv, token int) []float64 {
+	out := make([]float64, 0, r.s.KVHeads*r.s.HeadDim)
+	for h := range r.s.KVHeads {
+		c, first := r.place(g, layer, kv, h, token)
+		for d := range r.s.HeadDim {
+			out = append(out, load(r.s.KV, c.Bytes, first+d))
+		}
+	}
+	return out
+}
+
+// place returns the chunk that holds a head of a token's K (kv 0) or V (kv 1) and the index of its
+// first value there: chunks are [layer][k|v][head][token][dim].
+func (r *runner) place(g *compute.Segment, layer, kv, head, token int) (*compute.Chunk, int) {
+	chunk := 0
+	for token >= g.Chunks[chunk].Tokens {
+		token -= g.Chunks[chunk].Tokens
+		chunk++
+	}
+	c := &g.Chunks[chunk]
+	if c.Transient {
+		layer = 0
+	}
+	return c, (((layer*2+kv)*r.s.KVHeads+head)*c.Tokens + token) * r.s.HeadDim
+}

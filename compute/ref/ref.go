@@ -1,0 +1,161 @@
+// Package ref is the device that defines what the operations of compute mean: float64, plain loops,
+// one goroutine, dense attention with the mask written out. It is slow on purpose; every other
+// device is held against it by computetest, and models are tested on it.
+//
+// What is rounded is what the contract says is stored: weights of a BF16 matrix, K and V in chunks
+// (read back from there before use), and the float32 angle of the rotation. Activations are float64.
+// Rounding is to nearest, ties to even.
+//
+// Calling an operation out of order or with something that does not fit is an error, kept until the
+// next Begin and returned by Logits and Hidden; it never panics.
+package ref
+
+import (
+	"errors"
+	"fmt"
+
+	"grebe/compute"
+)
+
+// device holds no state. A coarse device rounds the operands of products as a real device may; the
+// tests use it to see that computetest's limits leave room for that.
+type device struct{ coarse bool }
+
+// New returns the reference device.
+func New() compute.Device { return &device{} }
+
+func (d *device) Name() string { return "ref (float64)" }
+
+func (d *device) Close() error { return nil }
+
+// linear is a matrix [out][in]. Gated ones hold the gate's rows, then up's.
+type linear struct {
+	dt      compute.DType
+	out, in int
+	gated   bool
+	w       []float64
+}
+
+func (l *linear) Out() int     { return l.out }
+func (l *linear) In() int      { return l.in }
+func (l *linear) Bytes() int64 { return 8 * int64(len(l.w)) }
+
+func (d *device) Linear(dt compute.DType, parts ...compute.Tensor) (compute.Linear, error) {
+	l, err := d.pack(dt, parts)
+	if err != nil {
+		return nil, fmt.Errorf("ref: pack a matrix: %w", err)
+	}
+	return l, nil
+}
+
+func (d *device) GateUp(dt compute.DType, gate, up compute.Tensor) (compute.Linear, error) {
+	if gate.Rows != up.Rows {
+		return nil, fmt.Errorf("ref: pack gate and up: %d and %d rows", gate.Rows, up.Rows)
+	}
+	l, err := d.pack(dt, []compute.Tensor{gate, up})
+	if err != nil {
+		return nil, fmt.Errorf("ref: pack gate and up: %w", err)
+	}
+	l.gated = true
+	return l, nil
+}
+
+func (d *device) pack(dt compute.DType, parts []compute.Tensor) (*linear, error) {
+	if dt != compute.F32 && dt != compute.BF16 {
+		return nil, fmt.Errorf("cannot compute in %v", dt)
+	}
+	if len(parts) == 0 {
+		return nil, errors.New("no tensors")
+	}
+	l := &linear{dt: dt, in: parts[0].Cols}
+	for i, t := range parts {
+		if err := check(t); err != nil {
+			return nil, fmt.Errorf("part %d: %w", i, err)
+		}
+		if t.Cols != l.in {
+			return nil, fmt.Errorf("part %d has %d columns, part 0 has %d", i, t.Cols, l.in)
+		}
+		for row := range t.Rows {
+			l.w = append(l.w, values(t, row)...)
+		}
+		l.out += t.Rows
+	}
+	for i, v := range l.w {
+		if dt == compute.BF16 {
+			v = toBF16(v)
+		}
+		l.w[i] = d.operand(dt, v)
+	}
+	return l, nil
+}
+
+type vector []float64
+
+func (v vector) Len() int { return len(v) }
+
+func (d *device) Vector(t compute.Tensor) (compute.Vector, error) {
+	if err := check(t); err != nil {
+		return nil, fmt.Errorf("ref: convert a vector: %w", err)
+	}
+	if t.Rows != 1 {
+		return nil, fmt.Errorf("ref: convert a vector: it has %d rows", t.Rows)
+	}
+	return vector(values(t, 0)), nil
+}
+
+// table reads single rows from the checkpoint's memory.
+type table struct{ t compute.Tensor }
+
+func (t *table) Rows() int    { return t.t.Rows }
+func (t *table) Cols() int    { return t.t.Cols }
+func (t *table) Bytes() int64 { return 0 }
+
+func (d *device) Table(t compute.Tensor) (compute.Table, error) {
+	if err := check(t); err != nil {
+		return nil, fmt.Errorf("ref: take a table: %w", err)
+	}
+	return &table{t}, nil
+}
+
+func (d *device) Open(s compute.Shape, maxRows int) (compute.Runner, error) {
+	if err := checkShape(&s); err != nil {
+		return nil, fmt.Errorf("ref: open: %w", err)
+	}
+	if maxRows < 1 {
+		return nil, fmt.Errorf("ref: open: room for %d rows", maxRows)
+	}
+	return &runner{dev: d, s: s, max: maxRows, err: errNoBatch}, nil
+}
+
+func checkShape(s *compute.Shape) error {
+	for _, n := range []int{s.Layers, s.Hidden, s.Heads, s.KVHeads, s.HeadDim, s.Inter} {
+		if n < 1 {
+			return fmt.Errorf("shape %+v has a size below 1", *s)
+		}
+	}
+	if s.Heads%s.KVHeads != 0 {
+		return fmt.Errorf("%d heads are no multiple of %d KV heads", s.Heads, s.KVHeads)
+	}
+	if s.HeadDim%2 != 0 {
+		return fmt.Errorf("head dimension %d is odd", s.HeadDim)
+	}
+	if len(s.Rope.InvFreq) != s.HeadDim/2 {
+		return fmt.Errorf("%d rotary frequencies for head dimension %d", len(s.Rope.InvFreq), s.HeadDim)
+	}
+	if s.KV != compute.F32 && s.KV != compute.BF16 {
+		return fmt.Errorf("cannot store K and V as %v", s.KV)
+	}
+	return nil
+}
+
+// operand is v as it enters a product that computes in dt.
+func (d *device) operand(dt compute.DType, v float64) float64 {
+	if !d.coarse {
+		return v
+	}
+	high := toBF16(v)
+	if dt == compute.BF16 {
+		return high
+	}
+	return high + toBF16(v-high) // float32 products made of split bf16
+}
