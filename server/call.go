@@ -1,0 +1,270 @@
+package server
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"time"
+
+	grebev1 "grebe/api/grebe/v1"
+	"grebe/catalog"
+	"grebe/engine"
+	"grebe/internal/wire"
+	"grebe/plan"
+	"grebe/prompt"
+)
+
+// maxText bounds the bytes of one text, since tokenising takes time that nothing interrupts.
+const maxText = 1 << 20
+
+// call is one request under way.
+type call struct {
+	op       string
+	start    time.Time
+	deadline time.Duration
+	model    *Model
+}
+
+// begin starts a call. A deadline of 0 is the server's.
+func (s *Server) begin(op, model string, deadline int32) (*call, error) {
+	c := &call{op: op, start: time.Now(), deadline: s.cfg.SLO}
+	var err error
+	if c.model, err = s.model(model); err != nil {
+		return nil, err
+	}
+	if deadline != 0 {
+		c.deadline = time.Duration(deadline) * time.Millisecond
+	}
+	if c.deadline < 0 || c.deadline > s.cfg.MaxDeadline {
+		return nil, errorf(invalidArgument, "deadline_ms", "%d is not between 1 and %d", deadline, s.cfg.MaxDeadline.Milliseconds())
+	}
+	return c, nil
+}
+
+// model finds a model by name; no name will do when there is one model.
+func (s *Server) model(name string) (*Model, error) {
+	if name == "" && len(s.cfg.Models) == 1 {
+		return &s.cfg.Models[0], nil
+	}
+	if m := s.models[name]; m != nil {
+		return m, nil
+	}
+	if name == "" {
+		return nil, errorf(invalidArgument, "model", "is missing: %d models are loaded", len(s.cfg.Models))
+	}
+	return nil, errorf(notFound, "model", "no model %s", quoted(name))
+}
+
+// compatibleModel finds a model by the name that a client of another server sends: SGLang's clients
+// say "default".
+func (s *Server) compatibleModel(name string) string {
+	if name == "default" && s.models[name] == nil {
+		return ""
+	}
+	return name
+}
+
+// do runs a job within the call's deadline and counts what it took.
+func (s *Server) do(ctx context.Context, c *call, job *engine.Job) (*engine.Result, error) {
+	if err := c.checkPositions(job.Plan); err != nil {
+		return nil, err
+	}
+	ctx, cancel := context.WithDeadline(ctx, c.start.Add(c.deadline))
+	defer cancel()
+	if err := ctx.Err(); err != nil {
+		return nil, asError(err)
+	}
+	res, err := c.model.Runner.Do(ctx, job)
+	if err != nil {
+		return nil, s.explain(c, err)
+	}
+	if len(res.Logits) != len(job.Want) {
+		return nil, s.explain(c, fmt.Errorf("%d answers for %d questions", len(res.Logits), len(job.Want)))
+	}
+	for i, logits := range res.Logits {
+		if err := checkLogits(logits, len(job.Want[i].IDs)); err != nil {
+			return nil, s.explain(c, err)
+		}
+	}
+	s.metrics.ran(c.op, res)
+	if time.Since(c.start) <= c.deadline {
+		s.metrics.sloOK.WithLabelValues(c.op).Inc()
+	}
+	return res, nil
+}
+
+// explain turns an error of the engine into one for the client, and logs one that is our own fault.
+func (s *Server) explain(c *call, err error) error {
+	e := asError(err)
+	if e.code == internal {
+		s.log.Error("a job failed", "op", c.op, "model", c.model.Name, "error", err)
+	}
+	return e
+}
+
+// checkLogits makes sure that no response carries NaN or infinity.
+func checkLogits(logits []float32, want int) error {
+	if len(logits) != want {
+		return fmt.Errorf("%d logits for %d tokens", len(logits), want)
+	}
+	for i, l := range logits {
+		if f := float64(l); math.IsNaN(f) || math.IsInf(f, 0) {
+			return fmt.Errorf("logit %d is %v", i, l)
+		}
+	}
+	return nil
+}
+
+func (c *call) checkPositions(p *plan.Plan) error {
+	end := 0
+	for i := range p.Segments {
+		end = max(end, p.Segments[i].Start+len(p.Segments[i].Tokens))
+	}
+	if c.model.Positions > 0 && end > c.model.Positions {
+		return errorf(tooLarge, "", "the prompt takes %d positions, but the model has %d", end, c.model.Positions)
+	}
+	return nil
+}
+
+// user returns the tokens of whom a request is for.
+func (s *Server) user(c *call, m *grebev1.User) ([]int32, error) {
+	if m == nil {
+		return nil, errorf(invalidArgument, "user", "is missing")
+	}
+	if m.Text == nil && m.Tokens == nil && m.History == nil && m.Events == nil {
+		if m.Id == "" {
+			return nil, errorf(invalidArgument, "user", "give id, history, text or tokens")
+		}
+		known, ok := s.catalog.User(m.Id)
+		if !ok {
+			return nil, errorf(invalidArgument, "user.id", "no user %s", quoted(m.Id))
+		}
+		m = known
+	}
+	if err := c.checkInput(path{"user", -1}, m.Text, m.Tokens); err != nil {
+		return nil, err
+	}
+	u, unknown := s.catalog.Resolve(m)
+	s.metrics.unknown.Add(float64(unknown))
+	ids, err := c.model.Prompt.UserTokens(u)
+	if err != nil {
+		return nil, errorf(unprocessable, "user", "%v", err)
+	}
+	return ids, nil
+}
+
+// candidate returns a candidate: the one given, or the catalog's.
+func (s *Server) candidate(c *call, i int, m *grebev1.Item) (*prompt.Item, error) {
+	field := path{"candidates", i}
+	if m == nil {
+		m = &grebev1.Item{}
+	}
+	if m.Text != nil || m.Tokens != nil || len(m.Attributes) > 0 {
+		return catalog.Item(m), c.checkInput(field, m.Text, m.Tokens)
+	}
+	if m.Id == "" {
+		return nil, errorf(invalidArgument, field.String(), "give id, text or tokens")
+	}
+	it, ok := s.catalog.Item(m.Id)
+	if !ok {
+		return nil, errorf(invalidArgument, field.String()+".id", "no item %s", quoted(m.Id))
+	}
+	if m.Identifier != nil {
+		own := *it
+		own.Identifier = *m.Identifier
+		return &own, nil
+	}
+	return it, nil
+}
+
+// itemTokens returns the tokens of a candidate, of which there is at least one.
+func (c *call) itemTokens(i int, it *prompt.Item) ([]int32, error) {
+	ids, err := c.model.Prompt.ItemTokens(it)
+	if err != nil {
+		return nil, errorf(unprocessable, path{"candidates", i}.String(), "%v", err)
+	}
+	if len(ids) == 0 {
+		return nil, errorf(invalidArgument, path{"candidates", i}.String(), "has no tokens")
+	}
+	return ids, nil
+}
+
+// path names an element of a request's list, or the field itself when index is negative. It is made
+// for every candidate and written out only for an error.
+type path struct {
+	name  string
+	index int
+}
+
+func (p path) String() string {
+	if p.index < 0 {
+		return p.name
+	}
+	return fmt.Sprintf("%s[%d]", p.name, p.index)
+}
+
+// checkInput checks a text and tokens that a request, or the catalog, gives.
+func (c *call) checkInput(field path, text *string, tokens []int32) error {
+	if text != nil && len(*text) > maxText {
+		return errorf(tooLarge, field.String()+".text", "%d bytes, at most %d", len(*text), maxText)
+	}
+	return c.checkTokens(field, ".tokens", tokens)
+}
+
+// checkTokens checks tokens that stand at the field, or at a field inside it.
+func (c *call) checkTokens(field path, inside string, tokens []int32) error {
+	for i, id := range tokens {
+		if id < 0 || int(id) >= c.model.Vocab {
+			return errorf(invalidArgument, fmt.Sprintf("%s%s[%d]", field, inside, i), "%d is outside the vocabulary of %d", id, c.model.Vocab)
+		}
+	}
+	return nil
+}
+
+func checkCount(field string, n int) error {
+	if n < 1 || n > wire.MaxCandidates {
+		return errorf(invalidArgument, field, "%d of them: want 1 to %d", n, wire.MaxCandidates)
+	}
+	return nil
+}
+
+// usage counts the tokens of a plan that ran.
+func usage(p *plan.Plan, res *engine.Result) *grebev1.Usage {
+	u := &grebev1.Usage{PromptTokens: int32(p.Tokens()), BySource: &grebev1.Sources{Device: int32(res.Cached)}}
+	for i := range p.Segments {
+		n := int32(len(p.Segments[i].Tokens))
+		switch p.Segments[i].Kind {
+		case plan.User:
+			u.UserTokens += n
+		case plan.Item:
+			u.ItemTokens += n
+		default:
+			u.InstructionTokens += n
+		}
+	}
+	u.CachedTokens = int32(res.Cached)
+	u.ComputedTokens = int32(res.Computed)
+	return u
+}
+
+func compatibleUsage(p *plan.Plan) *grebev1.CompatibleUsage {
+	n := int32(p.Tokens())
+	return &grebev1.CompatibleUsage{PromptTokens: n, TotalTokens: n}
+}
+
+// layoutError explains why a prompt cannot be laid out.
+func layoutError(err error) error {
+	if errors.Is(err, prompt.ErrNoInstruction) {
+		return errorf(unprocessable, "", "%v", err)
+	}
+	return err
+}
+
+// quoted is a name from a request as a message shows it.
+func quoted(s string) string {
+	if len(s) > 64 {
+		return fmt.Sprintf("%.64q…", s)
+	}
+	return fmt.Sprintf("%q", s)
+}

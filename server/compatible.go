@@ -1,0 +1,232 @@
+package server
+
+import (
+	"context"
+	"math"
+	"time"
+
+	grebev1 "grebe/api/grebe/v1"
+	"grebe/engine"
+	"grebe/plan"
+	"grebe/prompt"
+)
+
+// maxAnswers bounds the logits that one request may ask for: 256 MiB of them.
+const maxAnswers = 64 << 20
+
+// Score returns, for each item, the probabilities of label tokens after the query and the item, as
+// SGLang does: with ApplySoftmax normalised over the labels, otherwise over the whole vocabulary
+// (exp of the log-probability). Query and item are tokenised apart from each other; SGLang
+// tokenises their texts together, so that equal scores for certain need tokens, not texts. The
+// model's preamble and instruction, if it has any, stand around them.
+func (s *Server) Score(ctx context.Context, req *grebev1.ScoreRequest) (*grebev1.ScoreResponse, error) {
+	c, err := s.begin("score", s.compatibleModel(req.Model), 0)
+	if err != nil {
+		return nil, err
+	}
+	if err := checkCount("items", len(req.Items)); err != nil {
+		return nil, err
+	}
+	if len(req.LabelTokenIds) == 0 {
+		return nil, errorf(invalidArgument, "label_token_ids", "is missing")
+	}
+	if err := c.checkTokens(path{"label_token_ids", -1}, "", req.LabelTokenIds); err != nil {
+		return nil, err
+	}
+	ids := req.LabelTokenIds
+	if !req.ApplySoftmax {
+		ids = c.model.wholeVocabulary()
+	}
+	if n := len(ids) * len(req.Items); n > maxAnswers {
+		return nil, errorf(tooLarge, "items", "%d logits for each of %d items: at most %d items, or set apply_softmax",
+			len(ids), len(req.Items), maxAnswers/len(ids))
+	}
+	l, err := c.scoreLayout(ctx, req)
+	if err != nil {
+		return nil, err
+	}
+	job := &engine.Job{Plan: l.Plan, Want: make([]engine.Want, len(req.Items))}
+	for i := range job.Want {
+		segment := answering(l.Plan, l.Answers+i)
+		if segment < 0 {
+			return nil, errorf(invalidArgument, path{"items", i}.String(), "query and item have no tokens")
+		}
+		job.Want[i] = engine.Want{Segment: segment, IDs: ids}
+	}
+	res, err := s.do(ctx, c, job)
+	if err != nil {
+		return nil, err
+	}
+	resp := &grebev1.ScoreResponse{Object: "scoring", Model: c.model.Name, Usage: compatibleUsage(l.Plan)}
+	for _, logits := range res.Logits {
+		resp.Scores = append(resp.Scores, &grebev1.Scores{Values: labelScores(logits, req)})
+	}
+	return resp, nil
+}
+
+// labelScores returns the scores of one item's labels, from the labels' logits or from all.
+func labelScores(logits []float32, req *grebev1.ScoreRequest) []float64 {
+	if req.ApplySoftmax {
+		return softmax(logits)
+	}
+	total := logSumExp(logits)
+	out := make([]float64, len(req.LabelTokenIds))
+	for i, id := range req.LabelTokenIds {
+		out[i] = math.Exp(float64(logits[id]) - total)
+	}
+	return out
+}
+
+// wholeVocabulary lists all tokens of a model.
+func (m *Model) wholeVocabulary() []int32 {
+	ids := make([]int32, m.Vocab)
+	for i := range ids {
+		ids[i] = int32(i)
+	}
+	return ids
+}
+
+func (c *call) scoreLayout(ctx context.Context, req *grebev1.ScoreRequest) (prompt.Layout, error) {
+	if req.Query == nil {
+		return prompt.Layout{}, errorf(invalidArgument, "query", "is missing")
+	}
+	query, err := c.input(path{"query", -1}, req.Query)
+	if err != nil {
+		return prompt.Layout{}, err
+	}
+	items := make([][]int32, len(req.Items))
+	for i, in := range req.Items {
+		if err := c.alive(ctx); err != nil {
+			return prompt.Layout{}, err
+		}
+		if items[i], err = c.input(path{"items", i}, in); err != nil {
+			return prompt.Layout{}, err
+		}
+	}
+	return c.model.Prompt.Score(query, items, req.ItemFirst), nil
+}
+
+// input returns the tokens of a text or of tokens.
+func (c *call) input(field path, in *grebev1.Input) ([]int32, error) {
+	if in.GetTokens() != nil {
+		return in.Tokens, c.checkTokens(field, "", in.Tokens)
+	}
+	if n := len(in.GetText()); n > maxText {
+		return nil, errorf(tooLarge, field.String(), "%d bytes, at most %d", n, maxText)
+	}
+	ids, err := c.model.Prompt.Encode(in.GetText())
+	if err != nil {
+		return nil, errorf(unprocessable, field.String(), "%v", err)
+	}
+	return ids, nil
+}
+
+// answering returns the segment whose last token answers for segment i: itself or, when it is
+// empty, the last one with tokens that it sees; −1 when there is none.
+func answering(p *plan.Plan, i int) int {
+	if len(p.Segments[i].Tokens) > 0 {
+		return i
+	}
+	sees := p.Segments[i].Sees
+	for k := len(sees) - 1; k >= 0; k-- {
+		if len(p.Segments[sees[k]].Tokens) > 0 {
+			return int(sees[k])
+		}
+	}
+	return -1
+}
+
+// alive reports an error once the client is gone or the deadline has passed.
+func (c *call) alive(ctx context.Context) error {
+	if err := ctx.Err(); err != nil {
+		return asError(err)
+	}
+	if time.Since(c.start) > c.deadline {
+		return asError(engine.ErrExpired)
+	}
+	return nil
+}
+
+// Rerank orders documents by their relevance to a query: the query as the user's text, each
+// document as an item's, scored pointwise.
+func (s *Server) Rerank(ctx context.Context, req *grebev1.RerankRequest) (*grebev1.RerankResponse, error) {
+	c, err := s.begin("rerank", s.compatibleModel(req.Model), 0)
+	if err != nil {
+		return nil, err
+	}
+	if c.model.Scoring.Kind != Pointwise {
+		return nil, errorf(unprocessable, "model", "%q scores by identifier: reranking needs a model that scores pointwise", c.model.Name)
+	}
+	if err := checkCount("documents", len(req.Documents)); err != nil {
+		return nil, err
+	}
+	if req.Query == "" {
+		return nil, errorf(invalidArgument, "query", "is missing")
+	}
+	if req.TopN < 0 {
+		return nil, errorf(invalidArgument, "top_n", "%d is negative", req.TopN)
+	}
+	if len(req.Query) > maxText {
+		return nil, errorf(tooLarge, "query", "%d bytes, at most %d", len(req.Query), maxText)
+	}
+	user, err := c.model.Prompt.UserTokens(&prompt.User{Text: req.Query})
+	if err != nil {
+		return nil, errorf(unprocessable, "query", "%v", err)
+	}
+	tokens, err := c.documents(ctx, req.Documents)
+	if err != nil {
+		return nil, err
+	}
+	r, err := s.rankPointwise(ctx, c, prompt.UserFirst, user, tokens)
+	if err != nil {
+		return nil, err
+	}
+	id, err := requestID("")
+	if err != nil {
+		return nil, err
+	}
+	resp := &grebev1.RerankResponse{Object: "list", Id: id, Model: c.model.Name, Usage: compatibleUsage(r.layout.Plan)}
+	for _, i := range r.best(int(req.TopN)) {
+		rel := &grebev1.Relevance{Index: int32(i), RelevanceScore: r.scores[i]}
+		if req.ReturnDocuments == nil || *req.ReturnDocuments {
+			rel.Document = &req.Documents[i]
+		}
+		resp.Results = append(resp.Results, rel)
+	}
+	return resp, nil
+}
+
+func (c *call) documents(ctx context.Context, docs []string) ([][]int32, error) {
+	tokens := make([][]int32, len(docs))
+	for i, d := range docs {
+		field := path{"documents", i}
+		if err := c.alive(ctx); err != nil {
+			return nil, err
+		}
+		if len(d) > maxText {
+			return nil, errorf(tooLarge, field.String(), "%d bytes, at most %d", len(d), maxText)
+		}
+		ids, err := c.model.Prompt.ItemTokens(&prompt.Item{Text: d, Identifier: -1})
+		if err != nil {
+			return nil, errorf(unprocessable, field.String(), "%v", err)
+		}
+		if len(ids) == 0 {
+			return nil, errorf(invalidArgument, field.String(), "has no tokens")
+		}
+		tokens[i] = ids
+	}
+	return tokens, nil
+}
+
+// ListModels lists the models, in the form of OpenAI's list.
+func (s *Server) ListModels(context.Context, *grebev1.ListModelsRequest) (*grebev1.ListModelsResponse, error) {
+	resp := &grebev1.ListModelsResponse{Object: "list"}
+	for i := range s.cfg.Models {
+		m := &s.cfg.Models[i]
+		resp.Data = append(resp.Data, &grebev1.Model{
+			Id: m.Name, Object: "model", Created: s.created, OwnedBy: "grebe", Architecture: m.Architecture,
+			Dtype: m.DType, Scoring: m.Scoring.Kind.String(), VocabSize: int32(m.Vocab), MaxModelLen: int32(m.Positions),
+		})
+	}
+	return resp, nil
+}

@@ -1,0 +1,107 @@
+package server
+
+import (
+	"context"
+	"net/http"
+	"strings"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/health/grpc_health_v1"
+	"google.golang.org/grpc/status"
+
+	grebev1 "grebe/api/grebe/v1"
+)
+
+// grpcService is Server behind the generated interface, which wants a type to embed in its own.
+type grpcService struct {
+	grebev1.UnimplementedGrebeServer
+	s *Server
+}
+
+func (g grpcService) Rank(ctx context.Context, r *grebev1.RankRequest) (*grebev1.RankResponse, error) {
+	return g.s.Rank(ctx, r)
+}
+
+func (g grpcService) Score(ctx context.Context, r *grebev1.ScoreRequest) (*grebev1.ScoreResponse, error) {
+	return g.s.Score(ctx, r)
+}
+
+func (g grpcService) Rerank(ctx context.Context, r *grebev1.RerankRequest) (*grebev1.RerankResponse, error) {
+	return g.s.Rerank(ctx, r)
+}
+
+func (g grpcService) ListModels(ctx context.Context, r *grebev1.ListModelsRequest) (*grebev1.ListModelsResponse, error) {
+	return g.s.ListModels(ctx, r)
+}
+
+// newGRPC returns a gRPC server with the service and the health service.
+func (s *Server) newGRPC() *grpc.Server {
+	g := grpc.NewServer(
+		grpc.MaxRecvMsgSize(int(s.cfg.MaxBody)),
+		grpc.MaxConcurrentStreams(uint32(min(s.cfg.MaxInFlight, 1<<20))),
+		grpc.ConnectionTimeout(s.cfg.HeaderTimeout),
+		grpc.WaitForHandlers(true),
+		grpc.UnaryInterceptor(s.intercept),
+	)
+	grebev1.RegisterGrebeServer(g, grpcService{s: s})
+	grpc_health_v1.RegisterHealthServer(g, s.health)
+	return g
+}
+
+var grpcOps = map[string]string{
+	grebev1.Grebe_Rank_FullMethodName:       "rank",
+	grebev1.Grebe_Score_FullMethodName:      "score",
+	grebev1.Grebe_Rerank_FullMethodName:     "rerank",
+	grebev1.Grebe_ListModels_FullMethodName: "models",
+}
+
+// intercept does for gRPC what serve does for HTTP.
+func (s *Server) intercept(ctx context.Context, req any, info *grpc.UnaryServerInfo, next grpc.UnaryHandler) (any, error) {
+	op := grpcOps[info.FullMethod]
+	if op == "" {
+		return next(ctx, req) // health
+	}
+	start := time.Now()
+	resp, err := s.guarded(ctx, op, req, next)
+	code := http.StatusOK
+	if err != nil {
+		e := asError(err)
+		code, err = e.code.status, status.Error(e.code.grpc, e.Error())
+	}
+	s.metrics.answered(op, code, time.Since(start))
+	return resp, err
+}
+
+func (s *Server) guarded(ctx context.Context, op string, req any, next grpc.UnaryHandler) (resp any, err error) {
+	defer s.rescue(op, &err)
+	release, err := s.admit()
+	if err != nil {
+		return nil, err
+	}
+	defer release()
+	return next(ctx, req)
+}
+
+// frontDoor serves gRPC and HTTP on one port.
+func (s *Server) frontDoor(g *grpc.Server) http.Handler {
+	web := s.Handler()
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.ProtoMajor == 2 && strings.HasPrefix(r.Header.Get("Content-Type"), "application/grpc") {
+			g.ServeHTTP(w, r)
+			return
+		}
+		web.ServeHTTP(w, r)
+	})
+}
+
+// setState changes the state that health checks see.
+func (s *Server) setState(state int32) {
+	s.state.Store(state)
+	serving := grpc_health_v1.HealthCheckResponse_NOT_SERVING
+	if state == ready {
+		serving = grpc_health_v1.HealthCheckResponse_SERVING
+	}
+	s.health.SetServingStatus("", serving)
+	s.health.SetServingStatus(grebev1.Grebe_ServiceDesc.ServiceName, serving)
+}

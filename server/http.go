@@ -1,0 +1,234 @@
+package server
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"mime"
+	"net/http"
+	"net/http/pprof"
+	"net/url"
+	"runtime/debug"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"grebe/internal/wire"
+)
+
+// reply is what a handler answers with; zero values mean 200 and JSON.
+type reply struct {
+	status int
+	kind   string // content type
+	body   []byte
+}
+
+// handler answers a request; id is the last part of the path, of routes that have one.
+type handler func(s *Server, r *http.Request, id string) (reply, error)
+
+// route is a path and what its methods do.
+type route struct {
+	op      string
+	open    bool // answers before the server is ready, and however many requests are under way
+	methods map[string]handler
+}
+
+var routes = map[string]*route{
+	"/":                {op: "page", open: true, methods: map[string]handler{"GET": (*Server).page}},
+	"/v1/rank":         {op: "rank", methods: map[string]handler{"POST": (*Server).postRank}},
+	"/v1/score":        {op: "score", methods: map[string]handler{"POST": (*Server).postScore}},
+	"/v1/rerank":       {op: "rerank", methods: map[string]handler{"POST": (*Server).postRerank}},
+	"/v1/models":       {op: "models", methods: map[string]handler{"GET": (*Server).getModels}},
+	"/v1/catalog":      {op: "catalog", methods: map[string]handler{"GET": (*Server).getCatalog}},
+	"/metrics":         {op: "metrics", open: true, methods: map[string]handler{"GET": (*Server).getMetrics}},
+	"/v2/health/live":  {op: "health", open: true, methods: map[string]handler{"GET": (*Server).getLive}},
+	"/v2/health/ready": {op: "health", open: true, methods: map[string]handler{"GET": (*Server).getReady}},
+}
+
+// routesByID have an id as the last part of their path.
+var routesByID = map[string]*route{
+	"/v1/items/": {op: "items", methods: map[string]handler{
+		"GET": (*Server).getItem, "PUT": (*Server).putItem, "DELETE": (*Server).deleteItem}},
+	"/v1/users/": {op: "users", methods: map[string]handler{
+		"GET": (*Server).getUser, "PUT": (*Server).putUser, "DELETE": (*Server).deleteUser}},
+}
+
+var noRoute = &route{op: "other", open: true}
+
+// findRoute returns the route of a path and the id in it. An id is escaped: it may have slashes.
+func findRoute(u *url.URL) (*route, string) {
+	path := u.EscapedPath()
+	if rt := routes[path]; rt != nil {
+		return rt, ""
+	}
+	for prefix, rt := range routesByID {
+		rest, ok := strings.CutPrefix(path, prefix)
+		if !ok || rest == "" || strings.Contains(rest, "/") {
+			continue
+		}
+		if id, err := url.PathUnescape(rest); err == nil {
+			return rt, id
+		}
+	}
+	return noRoute, ""
+}
+
+// Handler serves the API, health, metrics and the page, over HTTP alone.
+func (s *Server) Handler() http.Handler { return http.HandlerFunc(s.serve) }
+
+// AdminHandler serves what is not for everyone: /debug/pprof, besides health and metrics.
+func (s *Server) AdminHandler() http.Handler {
+	mux := http.NewServeMux()
+	mux.HandleFunc("/debug/pprof/", pprof.Index)
+	mux.HandleFunc("/debug/pprof/cmdline", pprof.Cmdline)
+	mux.HandleFunc("/debug/pprof/profile", pprof.Profile)
+	mux.HandleFunc("/debug/pprof/symbol", pprof.Symbol)
+	mux.HandleFunc("/debug/pprof/trace", pprof.Trace)
+	open := s.Handler()
+	mux.Handle("/metrics", open)
+	mux.Handle("/v2/health/", open)
+	mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
+		s.write(w, r, reply{}, errorf(notFound, "", "no %s here: this is the admin listener", quoted(r.URL.Path)))
+	})
+	return mux
+}
+
+// serve answers one request and counts it.
+func (s *Server) serve(w http.ResponseWriter, r *http.Request) {
+	start := time.Now()
+	rt, id := findRoute(r.URL)
+	rep, err := s.answer(rt, w, r, id)
+	status := s.write(w, r, rep, err)
+	s.metrics.answered(rt.op, status, time.Since(start))
+	s.log.Debug("answered", "op", rt.op, "status", status, "took", time.Since(start))
+}
+
+// answer calls the route's handler. A panic in it becomes an internal error.
+func (s *Server) answer(rt *route, w http.ResponseWriter, r *http.Request, id string) (rep reply, err error) {
+	defer s.rescue(rt.op, &err)
+	method := r.Method
+	if method == http.MethodHead {
+		method = http.MethodGet
+	}
+	h := rt.methods[method]
+	switch {
+	case rt == noRoute:
+		return reply{}, errorf(notFound, "", "no %s here", quoted(r.URL.Path))
+	case h == nil:
+		w.Header().Set("Allow", rt.allow())
+		return reply{}, errorf(methodNotAllowed, "", "%s does not take %s", quoted(r.URL.Path), quoted(r.Method))
+	}
+	if !rt.open {
+		release, err := s.admit()
+		if err != nil {
+			return reply{}, err
+		}
+		defer release()
+	}
+	if r.Body != nil {
+		r.Body = http.MaxBytesReader(w, r.Body, s.cfg.MaxBody)
+	}
+	return h(s, r, id)
+}
+
+// allow lists the methods of a route, as the header of that name does.
+func (rt *route) allow() string {
+	names := slices.Collect(maps.Keys(rt.methods))
+	if rt.methods["GET"] != nil {
+		names = append(names, "HEAD")
+	}
+	slices.Sort(names)
+	return strings.Join(names, ", ")
+}
+
+// admit takes a place among the requests under way; the caller MUST call release.
+func (s *Server) admit() (release func(), err error) {
+	if s.state.Load() == starting {
+		return nil, errorf(unavailable, "", "not ready yet")
+	}
+	select {
+	case s.slots <- struct{}{}:
+		return func() { <-s.slots }, nil
+	default:
+		return nil, errorf(exhausted, "", "%d requests are under way", cap(s.slots))
+	}
+}
+
+// rescue turns a panic into an internal error. To be deferred.
+func (s *Server) rescue(op string, err *error) {
+	if p := recover(); p != nil {
+		s.metrics.panics.Inc()
+		s.log.Error("panic in a handler", "op", op, "panic", fmt.Sprint(p), "stack", string(debug.Stack()))
+		*err = errorf(internal, "", "internal error")
+	}
+}
+
+// write sends a reply or an error and returns the status.
+func (s *Server) write(w http.ResponseWriter, r *http.Request, rep reply, err error) int {
+	h := w.Header()
+	if err != nil {
+		e := asError(err)
+		if e.code == internal {
+			s.log.Error("internal error", "path", r.URL.Path, "error", err)
+		}
+		if e.code == exhausted || e.code == unavailable {
+			h.Set("Retry-After", "1")
+		}
+		rep = reply{status: e.code.status, body: wire.EncodeError(e.code.name, e.Error(), e.field)}
+	}
+	if rep.status == 0 {
+		rep.status = http.StatusOK
+	}
+	if rep.kind == "" {
+		rep.kind = "application/json"
+	}
+	h.Set("X-Content-Type-Options", "nosniff")
+	if rep.status != http.StatusNoContent {
+		h.Set("Content-Type", rep.kind)
+		h.Set("Content-Length", strconv.Itoa(len(rep.body)))
+	}
+	w.WriteHeader(rep.status)
+	if r.Method != http.MethodHead && len(rep.body) > 0 {
+		if _, err := w.Write(rep.body); err != nil {
+			s.log.Debug("the client went away before the end of the response", "error", err)
+		}
+	}
+	return rep.status
+}
+
+// readBody returns the body of a request with JSON. curl sends a form's type unless told otherwise,
+// so that one passes too.
+func readBody(r *http.Request) ([]byte, error) {
+	if t := r.Header.Get("Content-Type"); t != "" {
+		kind, _, err := mime.ParseMediaType(t)
+		if err != nil || !jsonLike(kind) {
+			return nil, errorf(wrongMediaType, "", "content type %s: want application/json", quoted(t))
+		}
+	}
+	if e := r.Header.Get("Content-Encoding"); e != "" && e != "identity" {
+		return nil, errorf(wrongMediaType, "", "content encoding %s: send the body as it is", quoted(e))
+	}
+	body, err := io.ReadAll(r.Body)
+	if err == nil {
+		return body, nil
+	}
+	var large *http.MaxBytesError
+	switch {
+	case errors.As(err, &large):
+		return nil, errorf(tooLarge, "", "the body has more than %d bytes", large.Limit)
+	case errors.Is(r.Context().Err(), context.Canceled):
+		return nil, asError(context.Canceled)
+	}
+	return nil, errorf(invalidArgument, "", "the body cannot be read: %v", err)
+}
+
+func jsonLike(kind string) bool {
+	switch kind {
+	case "application/json", "text/json", "text/plain", "application/x-www-form-urlencoded":
+		return true
+	}
+	return strings.HasSuffix(kind, "+json")
+}

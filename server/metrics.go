@@ -1,0 +1,76 @@
+package server
+
+import (
+	"strconv"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
+
+	"grebe/engine"
+)
+
+// metrics are what the server counts. Labels are bounded: operations, status codes, prefix orders.
+type metrics struct {
+	requests    *prometheus.CounterVec
+	seconds     *prometheus.HistogramVec
+	queue       prometheus.Histogram
+	sloOK       *prometheus.CounterVec
+	tokens      *prometheus.CounterVec
+	prefix      *prometheus.CounterVec
+	batchTokens prometheus.Histogram
+	panics      prometheus.Counter
+	unknown     prometheus.Counter
+}
+
+func newMetrics(r prometheus.Registerer) (*metrics, error) {
+	latency := []float64{.0005, .001, .002, .005, .01, .02, .035, .05, .075, .1, .15, .2, .3, .5, 1, 2, 5, 10, 30}
+	m := &metrics{
+		requests: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "grebe_requests_total", Help: "Requests answered, by operation and HTTP status."}, []string{"op", "code"}),
+		seconds: prometheus.NewHistogramVec(prometheus.HistogramOpts{
+			Name: "grebe_request_seconds", Help: "Time to answer a request.", Buckets: latency}, []string{"op"}),
+		queue: prometheus.NewHistogram(prometheus.HistogramOpts{
+			Name: "grebe_queue_seconds", Help: "Time a job waited for its batch.", Buckets: latency}),
+		sloOK: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "grebe_slo_ok_total", Help: "Requests answered within their deadline."}, []string{"op"}),
+		tokens: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "grebe_tokens_total", Help: "Prompt tokens, by where their KV came from."}, []string{"op", "source"}),
+		prefix: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "grebe_prefix_choice_total", Help: "Rankings by the prefix order that was used."}, []string{"prefix"}),
+		batchTokens: prometheus.NewHistogram(prometheus.HistogramOpts{
+			Name: "grebe_batch_tokens", Help: "Tokens computed in the batch that a job was part of.",
+			Buckets: prometheus.ExponentialBuckets(16, 2, 13)}),
+		panics: prometheus.NewCounter(prometheus.CounterOpts{
+			Name: "grebe_panics_total", Help: "Panics caught in handlers."}),
+		unknown: prometheus.NewCounter(prometheus.CounterOpts{
+			Name: "grebe_history_unknown_total", Help: "Items of histories that the catalog does not have, left out of prompts."}),
+	}
+	for _, c := range []prometheus.Collector{m.requests, m.seconds, m.queue, m.sloOK, m.tokens, m.prefix,
+		m.batchTokens, m.panics, m.unknown} {
+		if err := r.Register(c); err != nil {
+			return nil, err
+		}
+	}
+	// A registry that is shared may have these already.
+	for _, c := range []prometheus.Collector{collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{})} {
+		if err := r.Register(c); err != nil {
+			if _, ok := err.(prometheus.AlreadyRegisteredError); !ok {
+				return nil, err
+			}
+		}
+	}
+	return m, nil
+}
+
+func (m *metrics) answered(op string, status int, took time.Duration) {
+	m.requests.WithLabelValues(op, strconv.Itoa(status)).Inc()
+	m.seconds.WithLabelValues(op).Observe(took.Seconds())
+}
+
+func (m *metrics) ran(op string, r *engine.Result) {
+	m.queue.Observe(r.Queue.Seconds())
+	m.batchTokens.Observe(float64(r.BatchTokens))
+	m.tokens.WithLabelValues(op, "computed").Add(float64(r.Computed))
+	m.tokens.WithLabelValues(op, "device").Add(float64(r.Cached))
+}

@@ -1,0 +1,301 @@
+// Package server is the front door: HTTP with JSON, gRPC, the endpoints of other servers, limits,
+// deadlines, health and metrics.
+//
+// HTTP and gRPC carry the same messages onto the same methods of Server. A mistake of a client ends
+// in an error that names the field, a panic in a handler in a 500 and a count; neither costs another
+// request anything. The server starts no goroutine before Serve, and none outlives it.
+package server
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"slices"
+	"sync/atomic"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/health"
+
+	"grebe/catalog"
+	"grebe/engine"
+	"grebe/prompt"
+)
+
+// Runner runs the jobs of a model. An engine.Engine is one.
+type Runner interface {
+	Do(context.Context, *engine.Job) (*engine.Result, error)
+}
+
+// Kind says how a model scores.
+type Kind uint8
+
+const (
+	// Identifier scores by the logits of the candidates' identifiers after one instruction.
+	Identifier Kind = iota
+	// Pointwise scores each candidate by the logits of Yes and No after its own instruction.
+	Pointwise
+)
+
+func (k Kind) String() string {
+	if k == Pointwise {
+		return "pointwise"
+	}
+	return "identifier"
+}
+
+// Scoring says how a model scores, and by which tokens.
+type Scoring struct {
+	Kind    Kind
+	Yes, No int32 // of Pointwise
+}
+
+// Model is one model to serve.
+type Model struct {
+	Name      string
+	Runner    Runner
+	Prompt    *prompt.Builder
+	Scoring   Scoring
+	Vocab     int // tokens that the model knows
+	Positions int // positions that it has; 0: do not check
+	// Shown by /v1/models.
+	Architecture, DType string
+}
+
+// Config says what to serve and within which limits. Zero values mean the default in the comment.
+type Config struct {
+	Models  []Model          // at least one, with different names
+	Catalog *catalog.Catalog // an empty one
+	Node    string           // name in responses; n0
+
+	SLO         time.Duration // deadline of a request that names none; 200 ms
+	MaxDeadline time.Duration // longest deadline a request may name; 60 s
+	MaxBody     int64         // bytes of a request's body; 16 MiB
+	MaxInFlight int           // requests under way, more are shed; 1024
+
+	HeaderTimeout   time.Duration // to read a request's header; 10 s
+	ReadTimeout     time.Duration // to read a whole request; 60 s
+	WriteTimeout    time.Duration // from the header's end to the end of the response; 180 s
+	IdleTimeout     time.Duration // of a connection between requests; 120 s
+	ShutdownTimeout time.Duration // for requests under way when Serve's context ends; 10 s
+
+	Version  string               // shown on the page
+	Logger   *slog.Logger         // nothing is logged
+	Registry *prometheus.Registry // one of its own
+}
+
+func orDefault[T comparable](v *T, def T) {
+	var zero T
+	if *v == zero {
+		*v = def
+	}
+}
+
+func (c *Config) setDefaults() {
+	orDefault(&c.Node, "n0")
+	orDefault(&c.SLO, 200*time.Millisecond)
+	orDefault(&c.MaxDeadline, time.Minute)
+	c.MaxDeadline = max(c.MaxDeadline, c.SLO)
+	orDefault(&c.MaxBody, 16<<20)
+	orDefault(&c.MaxInFlight, 1024)
+	orDefault(&c.HeaderTimeout, 10*time.Second)
+	orDefault(&c.ReadTimeout, time.Minute)
+	orDefault(&c.WriteTimeout, 3*time.Minute)
+	orDefault(&c.IdleTimeout, 2*time.Minute)
+	orDefault(&c.ShutdownTimeout, 10*time.Second)
+	if c.Catalog == nil {
+		c.Catalog = catalog.New(catalog.Options{})
+	}
+	if c.Logger == nil {
+		c.Logger = slog.New(slog.DiscardHandler)
+	}
+	if c.Registry == nil {
+		c.Registry = prometheus.NewRegistry()
+	}
+}
+
+func (c *Config) validate() error {
+	if len(c.Models) == 0 {
+		return errors.New("no model")
+	}
+	names := map[string]bool{}
+	for i := range c.Models {
+		m := &c.Models[i]
+		switch {
+		case m.Name == "":
+			return fmt.Errorf("model %d has no name", i)
+		case names[m.Name]:
+			return fmt.Errorf("two models are named %q", m.Name)
+		case m.Runner == nil || m.Prompt == nil:
+			return fmt.Errorf("model %q: needs a runner and a prompt", m.Name)
+		case m.Vocab <= 0 || m.Positions < 0:
+			return fmt.Errorf("model %q: vocabulary of %d, %d positions", m.Name, m.Vocab, m.Positions)
+		case m.Scoring.Kind > Pointwise:
+			return fmt.Errorf("model %q: no scoring kind %d", m.Name, m.Scoring.Kind)
+		}
+		names[m.Name] = true
+		if m.Scoring.Kind == Pointwise {
+			for _, id := range []int32{m.Scoring.Yes, m.Scoring.No} {
+				if id < 0 || int(id) >= m.Vocab {
+					return fmt.Errorf("model %q: scoring token %d is outside the vocabulary of %d", m.Name, id, m.Vocab)
+				}
+			}
+			if m.Scoring.Yes == m.Scoring.No {
+				return fmt.Errorf("model %q: yes and no are the same token %d", m.Name, m.Scoring.Yes)
+			}
+		}
+	}
+	if c.SLO < time.Millisecond || c.MaxBody < 1 || c.MaxInFlight < 1 {
+		return fmt.Errorf("SLO %v, largest body %d, %d in flight: too small", c.SLO, c.MaxBody, c.MaxInFlight)
+	}
+	return nil
+}
+
+// Server serves models.
+type Server struct {
+	cfg     Config
+	models  map[string]*Model
+	catalog *catalog.Catalog
+	log     *slog.Logger
+	metrics *metrics
+	created int64 // seconds since 1970
+	slots   chan struct{}
+	state   atomic.Int32
+	health  *health.Server
+}
+
+// States of a server.
+const (
+	starting int32 = iota // answers 503
+	ready
+	draining // finishes what comes, but tells balancers to go elsewhere
+)
+
+// New checks the configuration. The server answers 503 until SetReady(true).
+func New(cfg Config) (*Server, error) {
+	cfg.Models = slices.Clone(cfg.Models)
+	cfg.setDefaults()
+	if err := cfg.validate(); err != nil {
+		return nil, fmt.Errorf("server: %w", err)
+	}
+	m, err := newMetrics(cfg.Registry)
+	if err != nil {
+		return nil, fmt.Errorf("server: %w", err)
+	}
+	s := &Server{
+		cfg: cfg, models: map[string]*Model{}, catalog: cfg.Catalog, log: cfg.Logger, metrics: m,
+		created: time.Now().Unix(), slots: make(chan struct{}, cfg.MaxInFlight), health: health.NewServer(),
+	}
+	for i := range cfg.Models {
+		s.models[cfg.Models[i].Name] = &cfg.Models[i]
+	}
+	s.setState(starting)
+	return s, nil
+}
+
+// SetReady says whether requests are answered. They are not before the first call.
+func (s *Server) SetReady(ok bool) {
+	if ok {
+		s.setState(ready)
+	} else {
+		s.setState(starting)
+	}
+}
+
+// Listeners are what Serve serves on; nil ones are left out. Serve closes them.
+type Listeners struct {
+	HTTP  net.Listener // HTTP/1.1, and HTTP/2 without TLS: JSON and gRPC on one port
+	GRPC  net.Listener // gRPC alone, which is faster there
+	Admin net.Listener // AdminHandler
+}
+
+// Serve serves until ctx ends, then stops accepting, finishes what is under way within
+// ShutdownTimeout and returns nil. It returns early when a listener fails. A Server serves once.
+func (s *Server) Serve(ctx context.Context, l Listeners) error {
+	shared := s.newGRPC() // behind net/http: its connections cannot be drained, only closed
+	alone := s.newGRPC()
+	web := s.newHTTP(s.frontDoor(shared))
+	admin := s.newHTTP(s.AdminHandler())
+	web.Protocols = new(http.Protocols)
+	web.Protocols.SetHTTP1(true)
+	web.Protocols.SetUnencryptedHTTP2(true)
+	// pprof's profiles take as long as they are asked to.
+	admin.WriteTimeout = 0
+
+	running := 0
+	done := make(chan error, 3)
+	start := func(name string, ln net.Listener, serve func(net.Listener) error) {
+		if ln == nil {
+			return
+		}
+		running++
+		go func() {
+			err := serve(ln)
+			if errors.Is(err, http.ErrServerClosed) || errors.Is(err, grpc.ErrServerStopped) {
+				err = nil
+			}
+			if err != nil {
+				err = fmt.Errorf("server: %s on %s: %w", name, ln.Addr(), err)
+			}
+			done <- err
+		}()
+	}
+	start("HTTP", l.HTTP, web.Serve)
+	start("admin", l.Admin, admin.Serve)
+	start("gRPC", l.GRPC, alone.Serve)
+
+	var failed error
+	if running > 0 {
+		select {
+		case <-ctx.Done():
+		case failed = <-done:
+			running--
+		}
+	}
+	s.setState(draining)
+	s.shutdown(web, admin, shared, alone)
+	for ; running > 0; running-- {
+		failed = errors.Join(failed, <-done)
+	}
+	return failed
+}
+
+func (s *Server) newHTTP(h http.Handler) *http.Server {
+	return &http.Server{
+		Handler:           h,
+		ReadHeaderTimeout: s.cfg.HeaderTimeout,
+		ReadTimeout:       s.cfg.ReadTimeout,
+		WriteTimeout:      s.cfg.WriteTimeout,
+		IdleTimeout:       s.cfg.IdleTimeout,
+		MaxHeaderBytes:    64 << 10,
+		ErrorLog:          slog.NewLogLogger(s.log.Handler(), slog.LevelDebug),
+	}
+}
+
+// shutdown drains all servers at once and, when the time is up, cuts what is left.
+func (s *Server) shutdown(web, admin *http.Server, shared, alone *grpc.Server) {
+	ctx, cancel := context.WithTimeout(context.Background(), s.cfg.ShutdownTimeout)
+	defer cancel()
+	drained := make(chan struct{})
+	go func() {
+		defer close(drained)
+		alone.GracefulStop()
+	}()
+	for _, h := range []*http.Server{web, admin} {
+		if err := h.Shutdown(ctx); err != nil {
+			s.log.Warn("requests cut off at shutdown", "error", err)
+			h.Close()
+		}
+	}
+	select {
+	case <-drained:
+	case <-ctx.Done():
+		alone.Stop()
+		<-drained
+	}
+	shared.Stop()
+}
