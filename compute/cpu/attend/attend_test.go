@@ -1,0 +1,441 @@
+package attend
+
+import (
+	"encoding/binary"
+	"fmt"
+	"math"
+	"testing"
+
+	"grebe/compute"
+	"grebe/compute/cpu/internal/feature"
+	"grebe/compute/cpu/internal/team"
+)
+
+// testSegment describes a segment of a test's plan.
+type testSegment struct {
+	len, cached int
+	sees        []int
+}
+
+// layout says how K and V of a plan's segments are stored.
+type layout struct {
+	chunk     int // tokens of a chunk; 0: one chunk of the exact length
+	transient bool
+}
+
+// value is a number in (−1, 1) that depends on its arguments only.
+func value(args ...int) float32 {
+	h := uint64(0x9e3779b97f4a7c15)
+	for _, a := range args {
+		h ^= uint64(a) + 0x9e3779b97f4a7c15
+		h = (h ^ h>>30) * 0xbf58476d1ce4e5b9
+		h = (h ^ h>>27) * 0x94d049bb133111eb
+		h ^= h >> 31
+	}
+	return float32(int64(h)>>40) / (1 << 23)
+}
+
+// queryValue distinguishes queries from keys, 0, and values, 1.
+const queryValue = 2
+
+func roundBF16(f float32) float32 {
+	b := math.Float32bits(f)
+	return math.Float32frombits((b + 0x7fff + b>>16&1) &^ 0xffff)
+}
+
+// newKV makes K and V of a segment, [head][token][dim], as the cache's format holds them.
+func newKV(s *compute.Shape, layer, plan, segment, tokens int) (kv [2][]float32) {
+	for kind := range kv {
+		kv[kind] = make([]float32, s.KVHeads*tokens*s.HeadDim)
+		for i := range kv[kind] {
+			v := 1.5 * value(kind, plan, segment, layer, i)
+			if s.KV == compute.BF16 {
+				v = roundBF16(v)
+			}
+			kv[kind][i] = v
+		}
+	}
+	return kv
+}
+
+// testBatch is a batch of plans with its queries.
+type testBatch struct {
+	compute.Batch
+	origin [][2]int // per segment its plan and its number there
+	q      []float32
+	kv     [][2][]float32 // per segment K and V of the layer as [head][token][dim]
+}
+
+// newBatch puts plans, whose values depend on ids, into a batch for layer.
+func newBatch(t testing.TB, s *compute.Shape, layer int, l layout, ids []int, plans ...[]testSegment) *testBatch {
+	b := &testBatch{}
+	for p, plan := range plans {
+		base := len(b.Segments)
+		for i, g := range plan {
+			seg := compute.Segment{First: len(b.Tokens), Cached: g.cached, Len: g.len}
+			for _, j := range g.sees {
+				seg.Sees = append(seg.Sees, int32(base+j))
+			}
+			kv := newKV(s, layer, ids[p], i, g.len)
+			for from := 0; from < g.len; {
+				n := g.len - from
+				if l.chunk > 0 {
+					n = l.chunk
+				}
+				seg.Chunks = append(seg.Chunks, newChunk(s, layer, l.transient, &kv, from, n, g.len))
+				from += n
+			}
+			b.kv = append(b.kv, kv)
+			for token := g.cached; token < g.len; token++ {
+				b.Tokens, b.Positions = append(b.Tokens, 0), append(b.Positions, 0)
+				for h := range s.Heads {
+					for d := range s.HeadDim {
+						b.q = append(b.q, 4*value(queryValue, ids[p], i, layer, h, token, d))
+					}
+				}
+			}
+			b.Segments = append(b.Segments, seg)
+			b.origin = append(b.origin, [2]int{p, i})
+		}
+	}
+	if err := b.Validate(s); err != nil {
+		t.Fatal(err)
+	}
+	return b
+}
+
+// newChunk holds tokens from … from+n−1; what is not a token of layer is NaN.
+func newChunk(s *compute.Shape, layer int, transient bool, kv *[2][]float32, from, n, end int) compute.Chunk {
+	c := compute.Chunk{Bytes: make([]byte, s.ChunkBytes(n, transient)), Tokens: n, Transient: transient}
+	for i := range c.Bytes {
+		c.Bytes[i] = 0xff
+	}
+	at := layer
+	if transient {
+		at = 0
+	}
+	for kind := range 2 {
+		for h := range s.KVHeads {
+			for token := from; token < min(end, from+n); token++ {
+				for d := range s.HeadDim {
+					v := math.Float32bits(kv[kind][(h*end+token)*s.HeadDim+d])
+					o := ((at*2+kind)*s.KVHeads+h)*n + token - from
+					o = (o*s.HeadDim + d) * s.KV.Size()
+					if s.KV == compute.BF16 {
+						binary.LittleEndian.PutUint16(c.Bytes[o:], uint16(v>>16))
+						continue
+					}
+					binary.LittleEndian.PutUint32(c.Bytes[o:], v)
+				}
+			}
+		}
+	}
+	return c
+}
+
+// dense computes the attention of head h of a row in float64, over an explicit list of keys.
+func (b *testBatch) dense(s *compute.Shape, segment, token, h int, q []float32) []float64 {
+	var keys, values [][]float32
+	add := func(segment, tokens int) {
+		n, kv := b.Segments[segment].Len, &b.kv[segment]
+		for t := range tokens {
+			at := (h/(s.Heads/s.KVHeads)*n + t) * s.HeadDim
+			keys, values = append(keys, kv[0][at:at+s.HeadDim]), append(values, kv[1][at:at+s.HeadDim])
+		}
+	}
+	for _, j := range b.Segments[segment].Sees {
+		add(int(j), b.Segments[j].Len)
+	}
+	add(segment, token+1)
+	scores, top := make([]float64, len(keys)), math.Inf(-1)
+	for i, k := range keys {
+		for d := range k {
+			scores[i] += float64(q[d]) * float64(k[d])
+		}
+		scores[i] /= math.Sqrt(float64(s.HeadDim))
+		top = max(top, scores[i])
+	}
+	out, sum := make([]float64, s.HeadDim), 0.0
+	for i, v := range values {
+		e := math.Exp(scores[i] - top)
+		sum += e
+		for d := range out {
+			out[d] += e * float64(v[d])
+		}
+	}
+	for d := range out {
+		out[d] /= sum
+	}
+	return out
+}
+
+func run1(t testing.TB, s *compute.Shape, l feature.Level, threads, layer int, b *testBatch) []float32 {
+	tm := team.New(threads)
+	defer tm.Close()
+	a, err := New(*s, l, tm)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer a.Close()
+	if err := a.Plan(&b.Batch); err != nil {
+		t.Fatal(err)
+	}
+	out := make([]float32, len(b.q))
+	for i := range out {
+		out[i] = float32(math.NaN())
+	}
+	a.Run(layer, b.q, out)
+	return out
+}
+
+func shape(kv compute.DType, heads, kvHeads, dim int) *compute.Shape {
+	return &compute.Shape{Layers: 2, Heads: heads, KVHeads: kvHeads, HeadDim: dim, KV: kv}
+}
+
+func segments(n, tokens int, sees ...int) []testSegment {
+	var g []testSegment
+	for i := range n {
+		g = append(g, testSegment{len: tokens + i%4, sees: sees})
+	}
+	return g
+}
+
+func upTo(from, to int) []int {
+	var l []int
+	for i := from; i < to; i++ {
+		l = append(l, i)
+	}
+	return l
+}
+
+// userFirst: a user, items that see it, an instruction that sees all.
+func userFirst(user, items, itemLen, instruction int) []testSegment {
+	p := append([]testSegment{{len: user}}, segments(items, itemLen, 0)...)
+	return append(p, testSegment{len: instruction, sees: upTo(0, items+1)})
+}
+
+// itemFirst: items, a user that sees them, an instruction that sees all.
+func itemFirst(user, items, itemLen, instruction int) []testSegment {
+	p := append(segments(items, itemLen), testSegment{len: user, sees: upTo(0, items)})
+	return append(p, testSegment{len: instruction, sees: upTo(0, items+1)})
+}
+
+// pointwise: a user, items alone, and for each item a discriminant that sees the user and it.
+func pointwise(user, items, itemLen, last int) []testSegment {
+	p := append([]testSegment{{len: user}}, segments(items, itemLen)...)
+	for i := range items {
+		p = append(p, testSegment{len: last, sees: []int{0, 1 + i}})
+	}
+	return p
+}
+
+var plans = map[string][]testSegment{
+	"user first":   userFirst(150, 12, 8, 5),
+	"item first":   itemFirst(70, 12, 8, 5),
+	"short user":   itemFirst(20, 9, 11, 3),
+	"pointwise":    pointwise(130, 5, 9, 2),
+	"one token":    {{len: 1}},
+	"one item":     userFirst(40, 1, 6, 4),
+	"empty user":   userFirst(0, 3, 7, 5),
+	"nothing":      {{len: 0}},
+	"cached":       {{len: 90, cached: 90}, {len: 100, cached: 37, sees: []int{0}}, {len: 3, cached: 3, sees: []int{0, 1}}},
+	"around tiles": {{len: 16}, {len: 32}, {len: 63}, {len: 64}, {len: 65}, {len: 128}, {len: 5, sees: upTo(0, 6)}, {len: 129, sees: []int{5, 2, 1, 4}}},
+	"long":         {{len: 300}, {len: 2, sees: []int{0}}},
+}
+
+// tolerance is relative to the largest value, 1.5.
+func tolerance(s *compute.Shape, l feature.Level) float64 {
+	if s.KV == compute.BF16 && l == feature.AMX {
+		return 1.5 * 6e-3 // queries and probabilities are rounded to bf16
+	}
+	return 1.5 * 2e-6
+}
+
+func TestAgainstDense(t *testing.T) {
+	shapes := [][3]int{{14, 2, 64}, {4, 2, 80}, {3, 1, 128}, {7, 7, 16}, {2, 1, 8}, {2, 1, 20}}
+	for name, plan := range plans {
+		for i, sh := range shapes {
+			if i > 0 && name != "user first" && name != "around tiles" && name != "cached" {
+				continue
+			}
+			for _, kv := range []compute.DType{compute.F32, compute.BF16} {
+				s := shape(kv, sh[0], sh[1], sh[2])
+				l := []layout{{}, {chunk: 64}, {transient: true}, {chunk: 10}}[i%4]
+				b := newBatch(t, s, 1, l, []int{1}, plan)
+				for level := feature.Plain; level <= feature.Best(); level++ {
+					t.Run(fmt.Sprintf("%s/%d-%dx%d/%v/%v", name, sh[0], sh[1], sh[2], kv, level), func(t *testing.T) {
+						compare(t, s, level, b, run1(t, s, level, 1+i%2, 1, b))
+					})
+				}
+			}
+		}
+	}
+}
+
+// compare checks some of the rows: all of short segments, every seventh of long ones.
+func compare(t *testing.T, s *compute.Shape, level feature.Level, b *testBatch, out []float32) {
+	t.Helper()
+	worst := 0.0
+	for i := range b.Segments {
+		g := &b.Segments[i]
+		for token := g.Cached; token < g.Len; token++ {
+			if g.Len > 20 && token%11 != 0 && token < g.Len-2 {
+				continue
+			}
+			for h := token % 3; h < s.Heads; h += 3 {
+				at := ((g.First+token-g.Cached)*s.Heads + h) * s.HeadDim
+				want := b.dense(s, i, token, h, b.q[at:])
+				for d, w := range want {
+					diff := math.Abs(float64(out[at+d]) - w)
+					if !(diff <= tolerance(s, level)) {
+						t.Fatalf("segment %d token %d head %d dim %d is %v, want %v (off by %.2g)", i, token, h, d, out[at+d], w, diff)
+					}
+					worst = max(worst, diff)
+				}
+			}
+		}
+	}
+	t.Logf("largest difference %.2g", worst)
+}
+
+// sameRows checks that the rows of plan p of b, a batch in which more may be cached, equal those of
+// plan 0 of want to the bit.
+func sameRows(t *testing.T, what string, s *compute.Shape, want *testBatch, wantOut []float32, b *testBatch, out []float32, p int) {
+	t.Helper()
+	for i := range b.Segments {
+		if b.origin[i][0] != p {
+			continue
+		}
+		g, r := &b.Segments[i], &want.Segments[b.origin[i][1]]
+		width := s.Heads * s.HeadDim
+		for token := g.Cached; token < g.Len; token++ {
+			x := out[(g.First+token-g.Cached)*width:][:width]
+			y := wantOut[(r.First+token-r.Cached)*width:][:width]
+			for d := range x {
+				if math.Float32bits(x[d]) != math.Float32bits(y[d]) {
+					t.Fatalf("%s: segment %d token %d value %d is %v, was %v", what, b.origin[i][1], token, d, x[d], y[d])
+				}
+			}
+		}
+	}
+}
+
+func withCached(plan []testSegment, cached func(i, n int) int) []testSegment {
+	c := append([]testSegment(nil), plan...)
+	for i := range c {
+		c[i].cached = cached(i, c[i].len)
+	}
+	return c
+}
+
+func TestSameBits(t *testing.T) {
+	for _, kv := range []compute.DType{compute.F32, compute.BF16} {
+		for level := feature.Plain; level <= feature.Best(); level++ {
+			t.Run(fmt.Sprintf("%v/%v", kv, level), func(t *testing.T) {
+				s := shape(kv, 6, 2, 32)
+				for name, plan := range plans {
+					plan = withCached(plan, func(i, n int) int { return 0 })
+					base := newBatch(t, s, 1, layout{}, []int{1}, plan)
+					want := run1(t, s, level, 1, 1, base)
+					check := func(what string, threads int, b *testBatch, p int) {
+						t.Helper()
+						sameRows(t, name+", "+what, s, base, want, b, run1(t, s, level, threads, 1, b), p)
+					}
+					check("3 threads", 3, base, 0)
+					check("chunks of 64", 1, newBatch(t, s, 1, layout{chunk: 64}, []int{1}, plan), 0)
+					check("chunks of 7", 2, newBatch(t, s, 1, layout{chunk: 7}, []int{1}, plan), 0)
+					check("transient", 1, newBatch(t, s, 1, layout{transient: true}, []int{1}, plan), 0)
+					check("partly cached", 2, newBatch(t, s, 1, layout{}, []int{1}, withCached(plan, func(i, n int) int { return n * (i % 4) / 3 })), 0)
+					check("last token computed", 1, newBatch(t, s, 1, layout{}, []int{1}, withCached(plan, func(_, n int) int { return max(0, n-1) })), 0)
+					check("among others", 3, newBatch(t, s, 1, layout{}, []int{7, 1, 1, 8}, plans["item first"], plan, plan, plans["pointwise"]), 1)
+				}
+			})
+		}
+	}
+}
+
+// TestHeadsInTurns forces the scratch to hold one head at a time.
+func TestHeadsInTurns(t *testing.T) {
+	s := shape(compute.F32, 8, 4, 32)
+	b := newBatch(t, s, 1, layout{}, []int{1}, plans["user first"])
+	want := run1(t, s, feature.Best(), 1, 1, b)
+	tm := team.New(2)
+	defer tm.Close()
+	a, err := New(*s, feature.Best(), tm)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer a.Close()
+	if err := a.Plan(&b.Batch); err != nil {
+		t.Fatal(err)
+	}
+	a.plan.heads = 3
+	got := make([]float32, len(want))
+	a.Run(1, b.q, got)
+	sameRows(t, "three heads at a time", s, b, want, b, got, 0)
+}
+
+func TestRunsAreShared(t *testing.T) {
+	var p plan
+	s := shape(compute.F32, 2, 1, 8)
+	b := newBatch(t, s, 1, layout{}, []int{1}, pointwise(130, 50, 9, 2))
+	p.build(&b.Batch, 2, 8)
+	if want := 1 + 50 + 50; len(p.runs) != want { // the user, each item, each discriminant itself
+		t.Errorf("pointwise has %d runs, want %d", len(p.runs), want)
+	}
+	b = newBatch(t, s, 1, layout{}, []int{1}, itemFirst(100, 50, 9, 4))
+	p.build(&b.Batch, 2, 8)
+	if want := 50 + 3; len(p.runs) != want { // items alone, all items gathered, the user, the instruction
+		t.Errorf("item first has %d runs, want %d", len(p.runs), want)
+	}
+}
+
+func TestNoAllocations(t *testing.T) {
+	s := shape(compute.BF16, 4, 2, 32)
+	b := newBatch(t, s, 1, layout{}, []int{1}, plans["user first"])
+	tm := team.New(2)
+	defer tm.Close()
+	for level := feature.Plain; level <= feature.Best(); level++ {
+		a, err := New(*s, level, tm)
+		if err != nil {
+			t.Fatal(err)
+		}
+		out := make([]float32, len(b.q))
+		n := testing.AllocsPerRun(5, func() {
+			if err := a.Plan(&b.Batch); err != nil {
+				t.Fatal(err)
+			}
+			a.Run(0, b.q, out)
+			a.Run(1, b.q, out)
+		})
+		if n != 0 {
+			t.Errorf("%v: Plan and Run allocate %v times", level, n)
+		}
+		a.Close()
+	}
+}
+
+func TestRefusesShapes(t *testing.T) {
+	tm := team.New(1)
+	defer tm.Close()
+	for _, s := range []*compute.Shape{shape(compute.F16, 2, 1, 8), shape(compute.F32, 3, 2, 8), shape(compute.F32, 0, 0, 8)} {
+		if _, err := New(*s, feature.Plain, tm); err == nil {
+			t.Errorf("New takes %d heads on %d KV heads in %v", s.Heads, s.KVHeads, s.KV)
+		}
+	}
+}
+
+func TestExp2(t *testing.T) {
+	if exp2(0) != 1 {
+		t.Errorf("2^0 is %v", exp2(0))
+	}
+	for x := float32(-126); x < 0; x += 0.0371 {
+		want := math.Exp2(float64(x))
+		if e := math.Abs(float64(exp2(x))-want) / want; e > 3e-7 {
+			t.Errorf("2^%v is off by %.2g", x, e)
+		}
+	}
+	if exp2(-1e30) != 0 {
+		t.Errorf("2^-1e30 is %v", exp2(-1e30))
+	}
+}

@@ -1,0 +1,82 @@
+package attend
+
+import (
+	"fmt"
+	"testing"
+
+	"grebe/compute"
+	"grebe/compute/cpu/internal/feature"
+	"grebe/compute/cpu/internal/team"
+)
+
+// BenchmarkAttend reports GFLOP/s of one thread, counting 4·dim per query and key it sees.
+func BenchmarkAttend(b *testing.B) {
+	small, large := [3]int{14, 2, 64}, [3]int{12, 2, 128}
+	items := append(segments(100, 10), testSegment{len: 1500, sees: upTo(0, 100)})
+	for i := range 100 {
+		items[i].len, items[i].cached = 10, 10
+	}
+	cases := []struct {
+		name  string
+		shape [3]int
+		plan  []testSegment
+	}{
+		{"causal1000", small, []testSegment{{len: 1000}}},
+		{"causal4000", small, []testSegment{{len: 4000}}},
+		{"causal1000", large, []testSegment{{len: 1000}}},
+		{"causal4000", large, []testSegment{{len: 4000}}},
+		{"items1000user1500", small, items},
+		{"pointwise1000", small, withCached(pointwise(1000, 100, 10, 4), func(i, n int) int {
+			if i <= 100 {
+				return n
+			}
+			return 0
+		})},
+		{"lastToken1000", small, []testSegment{{len: 1000, cached: 999}}},
+	}
+	for _, kv := range []compute.DType{compute.BF16, compute.F32} {
+		for _, c := range cases {
+			s := shape(kv, c.shape[0], c.shape[1], c.shape[2])
+			batch := newBatch(b, s, 1, layout{chunk: 64}, []int{1}, c.plan)
+			for level := feature.Best(); level > feature.Plain; level-- {
+				if level == feature.AMX && kv == compute.F32 {
+					continue
+				}
+				b.Run(fmt.Sprintf("%v/%s/%dx%d/%v", kv, c.name, c.shape[0], c.shape[2], level), func(b *testing.B) {
+					benchmark(b, s, level, batch)
+				})
+			}
+		}
+	}
+}
+
+func benchmark(b *testing.B, s *compute.Shape, level feature.Level, batch *testBatch) {
+	tm := team.New(1)
+	defer tm.Close()
+	a, err := New(*s, level, tm)
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer a.Close()
+	if err := a.Plan(&batch.Batch); err != nil {
+		b.Fatal(err)
+	}
+	pairs := 0
+	for i := range batch.Segments {
+		g := &batch.Segments[i]
+		seen := 0
+		for _, j := range g.Sees {
+			seen += batch.Segments[j].Len
+		}
+		for t := g.Cached; t < g.Len; t++ {
+			pairs += seen + t + 1
+		}
+	}
+	out := make([]float32, len(batch.q))
+	a.Run(1, batch.q, out)
+	for b.Loop() {
+		a.Run(1, batch.q, out)
+	}
+	flops := 4 * float64(pairs) * float64(s.Heads*s.HeadDim)
+	b.ReportMetric(flops*float64(b.N)/b.Elapsed().Seconds()/1e9, "GFLOP/s")
+}

@@ -1,0 +1,150 @@
+package main
+
+import "fmt"
+
+// Polynomials of 2^f for f in [0, 1): minimax in relative error with p(0) = 1, lowest power first,
+// the 1 left out. The errors are 8e-8 and 3e-6; the second is for probabilities rounded to bf16.
+var (
+	exp5 = []uint32{0x3f31725d, 0x3e75edab, 0x3d648e74, 0x3c13bc29, 0x3af4ba83}
+	exp4 = []uint32{0x3f316b63, 0x3e771229, 0x3d55fc34, 0x3c5bfb9a}
+)
+
+const one = 0x3f800000
+
+// softmax writes one step of the online softmax: scores [key][lane] become probabilities, maxima,
+// sums and factors of the state move on. Lanes are independent of each other.
+//
+// The maximum m is kept in the base-2 domain, m = max(s)·scale, so that p = 2^(s·scale − m) takes
+// one fused operation, and 2^(m−m) = 1 exactly where the maximum stays.
+//
+// With tiles, probabilities are written as pairs of keys in bf16, [32 keys][column][16 pairs][16
+// lanes][2]; otherwise they replace the scores.
+func (g *gen) softmax(name string, tiles bool) {
+	g.fn(name, "s, p unsafe.Pointer, state *state, keys, cols, first, masked int, scale float32",
+		"s:AX", "p:BX", "state:DX", "cols:R12", "masked:R13")
+	poly := exp5
+	if tiles {
+		poly = exp4
+	}
+	for i, c := range poly {
+		g.bits("Z", 16+i, c)
+	}
+	g.bits("Z", 21, one)
+	g.P("\tVBROADCASTSS scale+56(FP), Z22\n\tMOVL $1, R8\n\tVPBROADCASTD R8, Z23")
+	if tiles {
+		g.P("\tVMOVDQU64 ·interleave(SB), Z28")
+	}
+	g.P("\tXORQ R10, R10\ncolumn:\n\tTESTQ R13, R13\n\tJNZ masked")
+	g.column(false, tiles)
+	g.P("masked:")
+	g.column(true, tiles)
+	g.P("next:\n\tADDQ $64, AX\n\tADDQ $64, DX")
+	if tiles {
+		g.P("\tADDQ $%d, BX", tile)
+	}
+	g.P("\tDECQ R12\n\tJNZ column\n\tMOVQ state+16(FP), DX\n\tMOVQ R10, %d(DX)", limits+row)
+	g.ret()
+}
+
+// column handles 16 lanes. Z0…Z15 are free; Z24 is the maximum, Z25 and Z26 sums, Z27 the limits,
+// Z29 the index of the key, Z30 the old maximum, Z31 the factor.
+func (g *gen) column(masked, tiles bool) {
+	at := "full"
+	if masked {
+		at = "edge"
+	}
+	start := func() {
+		if masked {
+			g.P("\tMOVQ first+40(FP), R8\n\tVPBROADCASTD R8, Z29\n\tVMOVDQU32 %d(DX), Z27", limits)
+		}
+		g.P("\tMOVQ AX, SI\n\tMOVQ keys+24(FP), CX")
+	}
+	// visible sets K1 where the lane sees the key, and goes on to the next key.
+	visible := func() {
+		if masked {
+			g.P("\tVPCMPD $2, Z27, Z29, K1\n\tVPADDD Z23, Z29, Z29")
+		}
+	}
+	g.P("\tVMOVUPS %d(DX), Z30", maxes)
+	g.bits("Z", 0, 0xff800000)
+	for i := 1; i < 4; i++ {
+		g.P("\tVMOVAPS Z0, Z%d", i)
+	}
+	start()
+	g.P("%smax:", at)
+	for i := range 8 {
+		visible()
+		if masked {
+			g.P("\tVMAXPS %d(SI), Z%d, K1, Z%d", row*i, i%4, i%4)
+			continue
+		}
+		g.P("\tVMAXPS %d(SI), Z%d, Z%d", row*i, i%4, i%4)
+	}
+	g.P("\tADDQ $%d, SI\n\tSUBQ $8, CX\n\tJNZ %smax", 8*row, at)
+	g.P("\tVMAXPS Z2, Z0, Z0\n\tVMAXPS Z3, Z1, Z1\n\tVMAXPS Z1, Z0, Z0\n\tVMULPS Z22, Z0, Z0")
+	g.P("\tVMAXPS Z0, Z30, Z24\n\tVMOVUPS Z24, %d(DX)", maxes)
+	g.P("\tVCMPPS $4, Z24, Z30, K2\n\tKMOVW K2, R8\n\tORQ R8, R10")
+	g.P("\tVSUBPS Z24, Z30, Z31")
+	g.exp2(31, 0, 1, tiles)
+	g.P("\tVMOVAPS Z1, Z31\n\tVMOVUPS Z31, %d(DX)", factors)
+	g.P("\tVPXORD Z25, Z25, Z25\n\tVPXORD Z26, Z26, Z26")
+
+	start()
+	g.P("\tMOVQ BX, DI\n\tPCALIGN $32\n%sexp:", at)
+	const step = 4
+	for i := range step {
+		t, f, p := 3*i, 3*i+1, 3*i+2
+		visible()
+		g.P("\tVMOVUPS %d(SI), Z%d\n\tVFMSUB213PS Z24, Z22, Z%d", row*i, t, t)
+		g.exp2(t, f, p, tiles)
+		if masked {
+			g.P("\tVMOVAPS.Z Z%d, K1, Z%d", p, p)
+		}
+		g.P("\tVADDPS Z%d, Z%d, Z%d", p, 25+i%2, 25+i%2)
+		switch {
+		case !tiles:
+			g.P("\tVMOVUPS Z%d, %d(SI)", p, row*i)
+		case i%2 == 1:
+			g.CvtNE2PS2BF16(t, p, p-3)
+			g.P("\tVPERMW Z%d, Z28, Z%d\n\tVMOVDQU64 Z%d, %d(DI)", t, t, t, 32*(i-1))
+		}
+	}
+	g.P("\tADDQ $%d, SI", step*row)
+	if tiles { // the other column's tile lies between those of this one
+		g.P("\tADDQ $%d, DI\n\tSUBQ $%d, CX\n\tTESTQ $31, CX\n\tJNZ %sexp\n\tADDQ $%d, DI\n\tTESTQ CX, CX\n\tJNZ %sexp", 32*step, step, at, tile, at)
+	} else {
+		g.P("\tSUBQ $%d, CX\n\tJNZ %sexp", step, at)
+	}
+	g.P("\tVADDPS Z26, Z25, Z25\n\tVMOVUPS %d(DX), Z0\n\tVFMADD213PS Z25, Z31, Z0\n\tVMOVUPS Z0, %d(DX)", sums, sums)
+	if !masked {
+		g.P("\tJMP next")
+	}
+}
+
+// exp2 sets Z[p] = 2^Z[t], with Z[f] as scratch: the fraction by a polynomial, the whole part,
+// which VSCALEFPS takes from t itself, as exponent.
+func (g *gen) exp2(t, f, p int, tiles bool) {
+	top := 16 + len(exp5) - 1
+	if tiles {
+		top = 16 + len(exp4) - 1
+	}
+	g.P("\tVREDUCEPS $9, Z%d, Z%d\n\tVMOVAPS Z%d, Z%d", t, f, top, p)
+	for c := top - 1; c >= 16; c-- {
+		g.P("\tVFMADD213PS Z%d, Z%d, Z%d", c, f, p)
+	}
+	g.P("\tVFMADD213PS Z21, Z%d, Z%d\n\tVSCALEFPS Z%d, Z%d, Z%d", f, p, t, p, p)
+}
+
+// exp2AVX2 is exp2 on Y registers with constants in memory at (R11): coefficients from the highest
+// to 1, then the lowest argument −127, at which the result is 0, and the integers 127 and 1.
+func (g *gen) exp2AVX2(t, f, p int) {
+	at := func(i int) string { return fmt.Sprintf("%d(R11)", 32*i) }
+	n := len(exp5) + 1
+	g.P("\tVMAXPS %s, Y%d, Y%d\n\tVROUNDPS $1, Y%d, Y%d\n\tVSUBPS Y%d, Y%d, Y%d", at(n), t, t, t, p, p, t, f)
+	g.P("\tVCVTTPS2DQ Y%d, Y%d\n\tVPADDD %s, Y%d, Y%d\n\tVPSLLD $23, Y%d, Y%d", p, t, at(n+1), t, t, t, t)
+	g.P("\tVMOVUPS %s, Y%d", at(0), p)
+	for i := 1; i < n; i++ {
+		g.P("\tVFMADD213PS %s, Y%d, Y%d", at(i), f, p)
+	}
+	g.P("\tVMULPS Y%d, Y%d, Y%d", t, p, p)
+}

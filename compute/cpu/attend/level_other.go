@@ -1,0 +1,10 @@
+//go:build !amd64 || noasm
+
+package attend
+
+import (
+	"grebe/compute"
+	"grebe/compute/cpu/internal/feature"
+)
+
+func kernelsFor(_ feature.Level, kv compute.DType) *kernels { return float32Kernels(kv, productPlain) }

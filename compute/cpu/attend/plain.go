@@ -1,0 +1,133 @@
+package attend
+
+import (
+	"math"
+	"unsafe"
+)
+
+type laneRow = [lanes]float32
+
+// rowsOf views memory as n rows of lanes.
+func rowsOf(p unsafe.Pointer, n int) []laneRow { return unsafe.Slice((*laneRow)(p), n) }
+
+func productPlain(c, a, b unsafe.Pointer, panels, depth, panelBytes, cols, add int) {
+	bs := rowsOf(b, depth)
+	n := cols * lanes / 2
+	for p := range panels {
+		cs := (*[panel]laneRow)(unsafe.Add(c, p*panel*4*lanes))
+		as := unsafe.Slice((*[panel]float32)(unsafe.Add(a, p*panelBytes)), depth)
+		if add == 0 {
+			clear(cs[:])
+		}
+		for i := range cs {
+			row := cs[i][:n]
+			for d := range as {
+				x, y := as[d][i], bs[d][:len(row)]
+				for l := range row {
+					row[l] += x * y[l]
+				}
+			}
+		}
+	}
+}
+
+func softmaxPlain(s, _ unsafe.Pointer, st *state, keys, cols, first, masked int, scale float32) {
+	rows := rowsOf(s, keys)
+	st.changed = 0
+	for l := range cols * lanes / 2 {
+		seen := keys
+		if masked != 0 {
+			seen = max(0, min(keys, int(st.limits[l])-first+1))
+		}
+		top := float32(math.Inf(-1))
+		for i := range rows[:seen] {
+			top = max(top, rows[i][l])
+		}
+		old := st.maxes[l]
+		m := max(old, float32(top*scale))
+		if m != old {
+			st.changed = 1
+		}
+		factor, sum := exp2(old-m), float32(0)
+		for i := range rows[:seen] {
+			p := exp2(float32(rows[i][l]*scale) - m)
+			rows[i][l] = p
+			sum += p
+		}
+		for i := seen; i < keys; i++ {
+			rows[i][l] = 0
+		}
+		st.maxes[l], st.factors[l], st.sums[l] = m, factor, st.sums[l]*factor+sum
+	}
+}
+
+// exp2 returns 2^t for t up to 0, and 0 from −127 on.
+func exp2(t float32) float32 {
+	if t <= -127 {
+		return 0
+	}
+	n := int32(t)
+	if float32(n) > t {
+		n--
+	}
+	f := t - float32(n)
+	var p float32
+	for _, c := range exp2Coefficients {
+		p = p*f + c
+	}
+	return p * math.Float32frombits(uint32(n+127)<<23)
+}
+
+func rescalePlain(o unsafe.Pointer, st *state, dims, _ int) {
+	rows := rowsOf(o, dims)
+	for d := range rows {
+		for l := range rows[d] {
+			rows[d][l] *= st.factors[l]
+		}
+	}
+}
+
+func loadQPlain(dst unsafe.Pointer, rows *[lanes]unsafe.Pointer, dims, cols int) {
+	out := rowsOf(dst, roundUp(dims, 16))
+	clear(out[dims:])
+	for l, r := range rows[:cols*lanes/2] {
+		for d, x := range unsafe.Slice((*float32)(r), dims) {
+			out[d][l] = x
+		}
+	}
+}
+
+func storeOPlain(o unsafe.Pointer, st *state, rows *[lanes]unsafe.Pointer, dims, cols int) {
+	in := rowsOf(o, dims)
+	for l, r := range rows[:cols*lanes/2] {
+		inv := 1 / st.sums[l]
+		out := unsafe.Slice((*float32)(r), dims)
+		for d := range out {
+			out[d] = in[d][l] * inv
+		}
+	}
+}
+
+func packF32Plain(k, v unsafe.Pointer, src *sources, dims, padded, vPanel int) {
+	packPlain(k, v, src, dims, padded, vPanel, func(x float32) float32 { return x })
+}
+
+func packBF16Plain(k, v unsafe.Pointer, src *sources, dims, padded, vPanel int) {
+	packPlain(k, v, src, dims, padded, vPanel, func(x uint16) float32 { return math.Float32frombits(uint32(x) << 16) })
+}
+
+func packPlain[T uint16 | float32](k, v unsafe.Pointer, src *sources, dims, padded, vPanel int, expand func(T) float32) {
+	ks := unsafe.Slice((*[panel]float32)(k), packKeys/panel*padded)
+	for i := range packKeys {
+		kRow, vRow := unsafe.Slice((*T)(src.k[i]), dims), unsafe.Slice((*T)(src.v[i]), dims)
+		panelOf := ks[i/panel*padded:][:padded]
+		for d := range padded {
+			var x, y float32
+			if d < dims {
+				x, y = expand(kRow[d]), expand(vRow[d])
+			}
+			panelOf[d][i%panel] = x
+			(*[panel]float32)(unsafe.Add(v, d/panel*vPanel+i*4*panel))[d%panel] = y
+		}
+	}
+}

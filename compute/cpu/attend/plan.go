@@ -1,0 +1,183 @@
+package attend
+
+import (
+	"slices"
+	"unsafe"
+
+	"grebe/compute"
+)
+
+const (
+	lanes     = 32  // queries of a tile
+	blockKeys = 128 // keys of a step of the softmax, and of a task of packing
+	packKeys  = 32  // keys packed at a time; runs are padded to a multiple
+	longRun   = 64  // a segment of so many tokens is a run of its own
+)
+
+// run is a sequence of keys: the tokens of one or several segments.
+type run struct {
+	first, last int // its segments: plan.members[first:last]
+	hash        uint64
+	keys        int
+	offset      int // in the scratch of a KV head
+}
+
+func (r *run) padded() int { return roundUp(r.keys, packKeys) }
+
+// piece is a part of a run that lies in one chunk.
+type piece struct {
+	data      unsafe.Pointer
+	room      int // tokens the chunk has room for
+	start, n  int // keys of the run
+	transient bool
+}
+
+// block is a task of packing: up to blockKeys keys of a run.
+type block struct{ run, key, piece int32 }
+
+// unit is a tile of queries: 32 (token, head of the group) pairs of a segment, from lane on.
+type unit struct{ segment, lane int32 }
+
+// plan is the work of a batch. Its slices are reused from batch to batch.
+type plan struct {
+	batch   *compute.Batch
+	rows    int
+	keys    int // of all runs, padded
+	bytes   int // of all runs for one KV head
+	heads   int // KV heads done at a time
+	keySize int // bytes of a packed key, and of a packed value
+
+	runs    []run
+	members []int32 // segments of runs
+	alone   []int32 // per segment its own run, or −1
+	pieces  []piece
+	blocks  []block
+	units   []unit
+	views   []int32 // runs seen by the segments, one segment after the other
+	viewEnd []int32 // per segment the end of its part of views
+}
+
+// build cuts the batch into runs, blocks and units.
+func (p *plan) build(b *compute.Batch, group, keySize int) {
+	p.batch, p.rows, p.keySize = b, len(b.Tokens), keySize
+	p.keys, p.bytes = 0, 0
+	clear(p.pieces) // do not keep chunks of former batches alive
+	p.runs, p.members, p.pieces, p.blocks = p.runs[:0], p.members[:0], p.pieces[:0], p.blocks[:0]
+	p.units, p.views, p.viewEnd, p.alone = p.units[:0], p.views[:0], p.viewEnd[:0], p.alone[:0]
+	for range b.Segments {
+		p.alone = append(p.alone, -1)
+	}
+	for i := range b.Segments {
+		if b.Segments[i].Rows() > 0 {
+			p.view(int32(i))
+			p.cutQueries(int32(i), group)
+		}
+		p.viewEnd = append(p.viewEnd, int32(len(p.views)))
+	}
+}
+
+// view lists the runs that segment i sees, its own last.
+func (p *plan) view(i int32) {
+	from := len(p.members)
+	for _, j := range p.batch.Segments[i].Sees {
+		switch n := p.batch.Segments[j].Len; {
+		case n == 0:
+		case n >= longRun:
+			p.addGathered(from)
+			p.views = append(p.views, p.single(j))
+			from = len(p.members)
+		default:
+			p.members = append(p.members, j)
+		}
+	}
+	p.addGathered(from)
+	p.views = append(p.views, p.single(i))
+}
+
+// single returns the run of segment i alone.
+func (p *plan) single(i int32) int32 {
+	if p.alone[i] < 0 {
+		p.members = append(p.members, i)
+		p.alone[i] = p.addRun(len(p.members)-1, 0)
+	}
+	return p.alone[i]
+}
+
+// addGathered adds the run of the segments that were put behind members[from:], if any, to the view
+// that is being built. Equal lists share a run.
+func (p *plan) addGathered(from int) {
+	list := p.members[from:]
+	switch len(list) {
+	case 0:
+		return
+	case 1:
+		i := list[0]
+		p.members = p.members[:from]
+		p.views = append(p.views, p.single(i))
+		return
+	}
+	hash := uint64(14695981039346656037) // FNV-1a
+	for _, i := range list {
+		hash = (hash ^ uint64(i)) * 1099511628211
+	}
+	for i := range p.runs {
+		r := &p.runs[i]
+		if r.hash == hash && slices.Equal(p.members[r.first:r.last], list) {
+			p.members = p.members[:from]
+			p.views = append(p.views, int32(i))
+			return
+		}
+	}
+	p.views = append(p.views, p.addRun(from, hash))
+}
+
+// addRun adds the run of the segments members[first:] and its blocks.
+func (p *plan) addRun(first int, hash uint64) int32 {
+	r := run{first: first, last: len(p.members), hash: hash, offset: p.bytes}
+	piece := len(p.pieces)
+	for _, i := range p.members[first:] {
+		g := &p.batch.Segments[i]
+		left := g.Len
+		for c := 0; left > 0; c++ {
+			ch := &g.Chunks[c]
+			n := min(left, ch.Tokens)
+			p.pieces = append(p.pieces, newPiece(ch, r.keys, n))
+			r.keys += n
+			left -= n
+		}
+	}
+	id := int32(len(p.runs))
+	for key := 0; key < r.keys; key += blockKeys {
+		for p.pieces[piece].start+p.pieces[piece].n <= key {
+			piece++
+		}
+		p.blocks = append(p.blocks, block{id, int32(key), int32(piece)})
+	}
+	p.runs = append(p.runs, r)
+	p.keys += r.padded()
+	p.bytes += 2 * r.padded() * p.keySize
+	return id
+}
+
+func newPiece(c *compute.Chunk, start, n int) piece {
+	return piece{unsafe.Pointer(&c.Bytes[0]), c.Tokens, start, n, c.Transient}
+}
+
+// cutQueries adds the units of segment i. Tiles are anchored at its first token, computed or not,
+// and the long ones come first so that threads end together.
+func (p *plan) cutQueries(i int32, group int) {
+	g := &p.batch.Segments[i]
+	first := g.Cached * group / lanes * lanes
+	for lane := (g.Len*group - 1) / lanes * lanes; lane >= first; lane -= lanes {
+		p.units = append(p.units, unit{i, int32(lane)})
+	}
+}
+
+// viewOf returns the runs that segment i sees, its own last.
+func (p *plan) viewOf(i int32) []int32 {
+	from := int32(0)
+	if i > 0 {
+		from = p.viewEnd[i-1]
+	}
+	return p.views[from:p.viewEnd[i]]
+}
