@@ -1,0 +1,116 @@
+package doctor
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"net"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"grebe/internal/config"
+	"grebe/model"
+	"grebe/model/safetensors"
+	"grebe/model/tokenizer"
+)
+
+// memoryPerCheckpoint is how much memory a served model holds per byte of its checkpoint, with what
+// the system needs besides.
+const memoryPerCheckpoint = 1.3
+
+// examineConfig checks what a file names; without one, the addresses that a server would use.
+func examineConfig(r *Report, file string, env []string, free int64) {
+	if file == "" {
+		def := config.Default()
+		ports(r, def, Warn)
+		return
+	}
+	cfg, err := config.Load(config.Source{File: file, Env: env})
+	if err != nil {
+		for line := range strings.Lines(err.Error()) {
+			r.add("configuration", Fail, "correct it; ARCHITECTURE.md lists the keys", "%s", strings.TrimSpace(line))
+		}
+		return
+	}
+	r.add("configuration", OK, "", "%s", file)
+	for _, name := range cfg.Unknown {
+		r.add("environment", Warn, "correct its name, or unset it", "%s names no key of the configuration", name)
+	}
+	var need int64
+	for i := range cfg.Models {
+		need += checkpoint(r, &cfg.Models[i])
+	}
+	if total := int64(memoryPerCheckpoint * float64(need)); free > 0 && total > free {
+		r.add("memory", Fail, "free some, take a smaller model or a machine with more", "the models need about %s, but %s are free", gigabytes(total), gigabytes(free))
+	}
+	readable(r, "catalog", cfg.Catalog.Items)
+	readable(r, "catalog", cfg.Catalog.Users)
+	ports(r, &cfg.Config, Fail)
+}
+
+// checkpoint opens a model's folder without loading it and returns its size in bytes.
+func checkpoint(r *Report, m *config.Model) int64 {
+	check := "model " + m.Name
+	described, err := model.ReadConfig(m.Path)
+	if err != nil {
+		r.add(check, Fail, "path must be a Hugging Face folder: config.json, *.safetensors, tokenizer.json", "%v", err)
+		return 0
+	}
+	if !slices.Contains(model.Architectures(), described.Architecture) {
+		r.add(check, Fail, "known are "+strings.Join(model.Architectures(), ", "), "architecture %s is unknown", described.Architecture)
+		return 0
+	}
+	weights, err := safetensors.Open(m.Path)
+	if err != nil {
+		r.add(check, Fail, "download the folder again, all shards of it", "%v", err)
+		return 0
+	}
+	size := weights.Bytes()
+	if err := weights.Close(); err != nil {
+		r.add(check, Warn, "", "%v", err)
+	}
+	r.add(check, OK, "", "%s, %s in %s", described.Architecture, gigabytes(size), m.Path)
+	file := filepath.Join(m.Path, "tokenizer.json")
+	switch _, err := tokenizer.Load(file); {
+	case errors.Is(err, fs.ErrNotExist):
+		r.add(check, Warn, "put the model's tokenizer.json into its folder", "no tokenizer: requests must give tokens")
+	case err != nil:
+		r.add(check, Fail, "only byte-level BPE is known (Qwen, Llama 3, GPT-2)", "%v", err)
+	default:
+		r.add(check, OK, "", "%s", file)
+	}
+	return size
+}
+
+func readable(r *Report, check, file string) {
+	if file == "" {
+		return
+	}
+	f, err := os.Open(file)
+	if err != nil {
+		r.add(check, Fail, "correct the path: it is relative to the configuration's folder", "%v", err)
+		return
+	}
+	f.Close()
+	r.add(check, OK, "", "%s", file)
+}
+
+// ports tries to listen where a server would.
+func ports(r *Report, c *config.Config, bad Status) {
+	for _, p := range []struct{ key, addr string }{
+		{"listen", c.Listen}, {"admin_listen", c.AdminListen}, {"grpc_listen", c.GRPCListen},
+	} {
+		if p.addr == "" {
+			continue
+		}
+		ln, err := net.Listen("tcp", p.addr)
+		if err != nil {
+			r.add(p.key, bad, fmt.Sprintf("stop what uses the address, or set %s to another", p.key), "%v", err)
+			continue
+		}
+		ln.Close()
+		r.add(p.key, OK, "", "%s is free", p.addr)
+	}
+}

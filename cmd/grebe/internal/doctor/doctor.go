@@ -1,0 +1,72 @@
+// Package doctor looks at a machine and a configuration and says what is good, what is missing and
+// what to do about it. It changes nothing and opens no library: a look at files is enough.
+package doctor
+
+import (
+	"fmt"
+	"io"
+	"strings"
+)
+
+// Status is how a finding is meant.
+type Status string
+
+const (
+	OK   Status = "ok"   // as it should be
+	Info Status = "info" // absent, and nothing needs it
+	Warn Status = "warn" // works, but worse than it could
+	Fail Status = "fail" // something needed is broken
+)
+
+// Finding is the outcome of one check.
+type Finding struct {
+	Check  string `json:"check"`
+	Status Status `json:"status"`
+	Detail string `json:"detail"`
+	Remedy string `json:"remedy,omitempty"`
+}
+
+// Report is what Examine found.
+type Report struct {
+	Findings []Finding `json:"findings"`
+}
+
+func (r *Report) add(check string, s Status, remedy, format string, args ...any) {
+	r.Findings = append(r.Findings, Finding{Check: check, Status: s, Detail: fmt.Sprintf(format, args...), Remedy: remedy})
+}
+
+// Failed reports whether something needed is broken.
+func (r *Report) Failed() bool {
+	for i := range r.Findings {
+		if r.Findings[i].Status == Fail {
+			return true
+		}
+	}
+	return false
+}
+
+// Print writes the report for people.
+func (r *Report) Print(w io.Writer) error {
+	var b strings.Builder
+	for _, f := range r.Findings {
+		fmt.Fprintf(&b, "%-5s %-14s %s\n", f.Status, f.Check, f.Detail)
+		if f.Remedy != "" {
+			fmt.Fprintf(&b, "%-5s %-14s -> %s\n", "", "", f.Remedy)
+		}
+	}
+	_, err := io.WriteString(w, b.String())
+	return err
+}
+
+// Examine looks at the machine and, with a configuration file, at what it names.
+func Examine(root, file string, env []string) *Report {
+	r := &Report{}
+	m := machine{root: root}
+	m.processor(r)
+	m.cores(r)
+	free := m.memory(r)
+	m.hugePages(r)
+	m.gpu(r)
+	examineConfig(r, file, env, free)
+	return r
+}

@@ -1,0 +1,112 @@
+package doctor
+
+import (
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// put writes files below a new root.
+func put(t *testing.T, files map[string]string) string {
+	t.Helper()
+	root := t.TempDir()
+	for name, text := range files {
+		full := filepath.Join(root, name)
+		if err := os.MkdirAll(filepath.Dir(full), 0o700); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(full, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return root
+}
+
+func find(t *testing.T, r *Report, check string) Finding {
+	t.Helper()
+	for _, f := range r.Findings {
+		if f.Check == check {
+			return f
+		}
+	}
+	t.Fatalf("nothing about %q in %+v", check, r.Findings)
+	return Finding{}
+}
+
+func TestMachineFiles(t *testing.T) {
+	m := machine{root: put(t, map[string]string{
+		"proc/meminfo":             "MemTotal:       1000 kB\nMemAvailable:   600 kB\n",
+		"proc/cpuinfo":             "processor : 0\nmodel name\t: Test CPU\nflags\t\t: fpu avx2 fma\n",
+		"sys/fs/cgroup/memory.max": "307200",
+		"sys/kernel/mm/transparent_hugepage/enabled": "always madvise [never]",
+		"proc/driver/nvidia/version":                 "NVRM version: NVIDIA 580.1\nGCC",
+		"dev/nvidia0":                                "",
+		"etc/ld.so.conf.d/cuda.conf":                 "# cuda\n/opt/cuda/lib\n",
+		"opt/cuda/lib/libnvrtc.so.13":                "",
+		"usr/lib/x86_64-linux-gnu/libcuda.so.1":      "",
+	})}
+	r := &Report{}
+	m.processor(r)
+	if free := m.memory(r); free != 307200 {
+		t.Errorf("free memory is %d, want the container's 307200", free)
+	}
+	m.hugePages(r)
+	m.gpu(r)
+	if f := find(t, r, "processor"); !strings.Contains(f.Detail, "Test CPU (avx2 fma)") {
+		t.Errorf("processor: %+v", f)
+	}
+	if f := find(t, r, "huge pages"); f.Status != Warn || f.Remedy == "" {
+		t.Errorf("huge pages: %+v, want a warning with a remedy", f)
+	}
+	if f := find(t, r, "gpu"); !strings.Contains(f.Detail, "1 found (NVIDIA 580.1)") {
+		t.Errorf("gpu: %+v", f)
+	}
+	for lib, found := range map[string]bool{"libcuda": true, "libnvrtc": true, "libcublasLt": false} {
+		if f := find(t, r, lib); (f.Remedy == "") != found {
+			t.Errorf("%s: %+v, want found %v", lib, f, found)
+		}
+	}
+}
+
+func TestBareMachineIsNotBroken(t *testing.T) {
+	r := &Report{}
+	m := machine{root: t.TempDir()}
+	m.processor(r)
+	m.cores(r)
+	m.memory(r)
+	m.hugePages(r)
+	m.gpu(r)
+	if r.Failed() {
+		t.Errorf("a machine that tells nothing is called broken: %+v", r.Findings)
+	}
+}
+
+func TestConfigProblemsFailWithARemedy(t *testing.T) {
+	taken, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer taken.Close()
+	dir := put(t, map[string]string{
+		"bad.yaml": "lisen: x\nmodels: [{path: y}]\n",
+		"grebe.yaml": "listen: " + taken.Addr().String() + "\nadmin_listen: \"\"\ngrpc_listen: \"\"\n" +
+			"models: [{name: m, path: absent}]\ncatalog: {items: absent.ndjson}\n",
+	})
+	for file, checks := range map[string][]string{
+		"bad.yaml":   {"configuration"},
+		"grebe.yaml": {"model m", "catalog", "listen"},
+	} {
+		r := &Report{}
+		examineConfig(r, filepath.Join(dir, file), nil, 1<<40)
+		for _, c := range checks {
+			if f := find(t, r, c); f.Status != Fail || f.Remedy == "" {
+				t.Errorf("%s: %+v, want a failure with a remedy", file, f)
+			}
+		}
+		if !r.Failed() {
+			t.Errorf("%s: the report does not fail", file)
+		}
+	}
+}
