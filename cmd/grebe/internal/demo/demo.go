@@ -18,11 +18,15 @@ import (
 	"strings"
 
 	"grebe/compute"
+	"grebe/internal/toybpe"
 	"grebe/model/modeltest"
 )
 
 // version names the folder; a change to what Ensure writes needs a new one.
 const version = "demo-1"
+
+// merges is how many pairs the vocabulary joins.
+const merges = 400
 
 // Names of the files that others open.
 const (
@@ -101,20 +105,20 @@ func write(dir string) error {
 	for _, it := range items {
 		texts = append(texts, it.Text+" "+strings.Join(it.Attributes["category"], " "))
 	}
-	vocab := train(texts, merges)
+	vocab := toybpe.Train(texts, merges)
 	identifiers := make([]string, len(items))
 	for i := range items {
 		identifiers[i] = fmt.Sprintf("<item_%d>", i+1)
-		items[i].Identifier = int32(vocab.size() + i)
+		items[i].Identifier = int32(vocab.Size() + i)
 	}
-	tokenizer, err := vocab.tokenizerJSON(identifiers)
+	tokenizer, err := vocab.TokenizerJSON(identifiers)
 	if err != nil {
 		return err
 	}
 	checkpoint := filepath.Join(dir, "checkpoint")
 	if err := modeltest.Write(checkpoint, modeltest.Spec{
 		Architecture: modeltest.Qwen3, Hidden: 256, Layers: 4, Heads: 4, KVHeads: 2, HeadDim: 64, Inter: 768,
-		Vocab: vocab.size() + len(items), MaxPositions: 4096, Tied: true, RopeTheta: 1e6, DType: compute.BF16, Seed: 20260801,
+		Vocab: vocab.Size() + len(items), MaxPositions: 4096, Tied: true, RopeTheta: 1e6, DType: compute.BF16, Seed: 20260801,
 	}); err != nil {
 		return err
 	}

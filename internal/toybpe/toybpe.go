@@ -1,4 +1,7 @@
-package demo
+// Package toybpe trains a small byte-level BPE vocabulary and writes it as a tokenizer.json: for the
+// demo and for benchmarks, which need a tokenizer where no trained model is at hand. The result
+// depends on the texts alone.
+package toybpe
 
 import (
 	"cmp"
@@ -10,23 +13,20 @@ import (
 	"unicode"
 )
 
-// merges is how many pairs the demo's vocabulary joins.
-const merges = 400
-
-// vocabulary is a byte-level BPE: the 256 bytes, then one token per merge.
-type vocabulary struct {
+// Vocabulary is a byte-level BPE: the 256 bytes, then one token per merge.
+type Vocabulary struct {
 	tokens []string // as tokenizer.json spells them
 	merges [][2]string
 }
 
-func (v *vocabulary) size() int { return len(v.tokens) }
+// Size returns the number of tokens, special ones not counted.
+func (v *Vocabulary) Size() int { return len(v.tokens) }
 
 type pair [2]string
 
-// train finds the most frequent pairs, one after the other; ties go to the smaller pair, so that the
-// result depends on the texts alone.
-func train(texts []string, n int) *vocabulary {
-	v := &vocabulary{tokens: byteAlphabet()}
+// Train joins the n most frequent pairs, one after the other; ties go to the smaller pair.
+func Train(texts []string, n int) *Vocabulary {
+	v := &Vocabulary{tokens: byteAlphabet()}
 	words := countWords(texts, v.tokens)
 	for range n {
 		counts := map[pair]int{}
@@ -125,8 +125,8 @@ func byteAlphabet() []string {
 // qwenSplit is the pattern by which Qwen's tokenizers cut text.
 const qwenSplit = `(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+`
 
-// tokenizerJSON writes the vocabulary as a tokenizer.json, with special tokens after it.
-func (v *vocabulary) tokenizerJSON(special []string) ([]byte, error) {
+// TokenizerJSON writes the vocabulary as a tokenizer.json, with special tokens after it.
+func (v *Vocabulary) TokenizerJSON(special []string) ([]byte, error) {
 	type object = map[string]any
 	ids := map[string]int{}
 	for i, t := range v.tokens {
@@ -135,7 +135,7 @@ func (v *vocabulary) tokenizerJSON(special []string) ([]byte, error) {
 	added := []object{}
 	for i, t := range special {
 		added = append(added, object{
-			"id": v.size() + i, "content": t, "special": true,
+			"id": v.Size() + i, "content": t, "special": true,
 			"single_word": false, "lstrip": false, "rstrip": false, "normalized": false,
 		})
 	}
@@ -156,7 +156,7 @@ func (v *vocabulary) tokenizerJSON(special []string) ([]byte, error) {
 		},
 	})
 	if err != nil {
-		return nil, fmt.Errorf("tokenizer.json: %w", err)
+		return nil, fmt.Errorf("toybpe: tokenizer.json: %w", err)
 	}
 	return out, nil
 }
