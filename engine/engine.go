@@ -307,9 +307,12 @@ func (e *Engine) run(batch []*task) {
 }
 
 // Close stops the engine. Jobs in the queue fail with ErrClosed; a batch under way completes.
-func (e *Engine) Close() error {
-	e.closing.Do(func() { close(e.stop) })
-	e.done.Wait()
-	e.pass.free()
-	return e.runner.Close()
+func (e *Engine) Close() (err error) {
+	e.closing.Do(func() {
+		close(e.stop)
+		e.done.Wait()
+		e.pass.free()
+		err = e.runner.Close()
+	})
+	return err
 }

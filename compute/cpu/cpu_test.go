@@ -1,0 +1,33 @@
+package cpu
+
+import (
+	"fmt"
+	"testing"
+
+	"grebe/compute"
+	"grebe/compute/computetest"
+	"grebe/compute/cpu/internal/feature"
+)
+
+// Every level that this machine has passes the suite, on one thread and on several.
+func TestConformance(t *testing.T) {
+	for level := feature.Plain; level <= feature.Best(); level++ {
+		for _, threads := range []int{1, 3} {
+			open := func(t *testing.T) compute.Device {
+				dev, err := New(Options{Level: level.String(), Threads: threads})
+				if err != nil {
+					t.Fatal(err)
+				}
+				t.Cleanup(func() { dev.Close() })
+				return dev
+			}
+			computetest.Run(t, fmt.Sprintf("%s-%d", level, threads), open, computetest.Options{SameBits: true, NoAlloc: true})
+		}
+	}
+}
+
+func TestNewRefuses(t *testing.T) {
+	if _, err := New(Options{Level: "mmx"}); err == nil {
+		t.Error("an unknown level was accepted")
+	}
+}

@@ -1,0 +1,507 @@
+package cpu
+
+import (
+	"errors"
+	"fmt"
+	"math"
+	"slices"
+
+	"grebe/compute"
+	"grebe/compute/cpu/attend"
+	"grebe/compute/cpu/gemm"
+	"grebe/compute/cpu/internal/team"
+	"grebe/internal/offheap"
+)
+
+// Rows per task of row-wise work, and per block of the feed-forward layer, whose activations stay
+// in the second-level cache from one product to the next.
+const (
+	rowsPerTask = 16
+	ffnBlock    = 512
+)
+
+// runner holds the activations of one batch.
+type runner struct {
+	dev   *device
+	shape compute.Shape
+	max   int
+
+	batch *compute.Batch
+	err   error
+	rows  int     // rows in x
+	kept  bool    // Keep was called: place is in use
+	place []int32 // row of x for each row of the batch, −1 when dropped
+
+	blocks []*offheap.Block
+	x      []float32 // hidden state [rows][Hidden]
+	qkv    []float32 // [rows][Heads+2·KVHeads][HeadDim]
+	q, o   []float32 // [rows][Heads·HeadDim]
+	cos    []float32 // [rows][HeadDim/2]
+	sin    []float32
+	home   []home // where the K and V of a row go
+
+	in    [2]*gemm.Rows // input of a product, by the weights' format: normed x, or attention
+	inter [2]*gemm.Rows // silu(gate)·up, likewise
+	att   *attend.Attention
+	work  [][]float32 // one row of scratch per worker
+
+	// Arguments of the job under way, and the jobs, made once so that a pass allocates nothing.
+	arg                                              arguments
+	embed, norm, angles, write, packO, logits, final *team.Job
+}
+
+type arguments struct {
+	layer int
+	from  int // first row
+	count int
+	table *table
+	gain  vector
+	dst   *gemm.Rows
+	attn  *compute.AttentionWeights
+	pairs []compute.Pair
+	ids   []int32
+	out   []float32
+}
+
+// home is where a row's K and V live: a chunk and the token's place in it.
+type home struct {
+	chunk *compute.Chunk
+	token int
+}
+
+func (d *device) Open(s compute.Shape, maxRows int) (compute.Runner, error) {
+	if s.Heads < 1 || s.KVHeads < 1 || s.Heads%s.KVHeads != 0 || s.HeadDim < 2 || s.HeadDim%2 != 0 ||
+		s.Hidden < 1 || s.Inter < 1 || s.Layers < 1 || len(s.Rope.InvFreq) != s.HeadDim/2 ||
+		s.KV != compute.F32 && s.KV != compute.BF16 || maxRows < 1 {
+		return nil, fmt.Errorf("cpu: cannot run shape %+v with batches of %d rows", s, maxRows)
+	}
+	r := &runner{dev: d, shape: s, max: maxRows, err: errors.New("cpu: no batch was begun")}
+	half := s.HeadDim / 2
+	for _, b := range []struct {
+		dst *[]float32
+		n   int
+	}{
+		{&r.x, s.Hidden}, {&r.qkv, (s.Heads + 2*s.KVHeads) * s.HeadDim},
+		{&r.q, s.Heads * s.HeadDim}, {&r.o, s.Heads * s.HeadDim}, {&r.cos, half}, {&r.sin, half},
+	} {
+		block, err := offheap.Alloc(maxRows * b.n * 4)
+		if err != nil {
+			r.free()
+			return nil, fmt.Errorf("cpu: activations of %d rows: %w", maxRows, err)
+		}
+		r.blocks = append(r.blocks, block)
+		*b.dst = offheap.Slice[float32](block.Bytes, maxRows*b.n)
+	}
+	for _, dt := range []compute.DType{compute.F32, compute.BF16} {
+		r.in[dt], r.inter[dt] = gemm.NewRows(d.level, dt), gemm.NewRows(d.level, dt)
+	}
+	att, err := attend.New(s, d.level, d.team)
+	if err != nil {
+		r.free()
+		return nil, fmt.Errorf("cpu: %w", err)
+	}
+	r.att = att
+	for range d.team.Threads() {
+		r.work = append(r.work, make([]float32, max(s.Hidden, s.Heads*s.HeadDim)))
+	}
+	r.jobs()
+	return r, nil
+}
+
+func (r *runner) free() {
+	for _, b := range r.blocks {
+		b.Free()
+	}
+	r.blocks = nil
+}
+
+func (r *runner) Close() error {
+	r.free()
+	for i := range r.in {
+		r.in[i].Free()
+		r.inter[i].Free()
+	}
+	r.att.Close()
+	return nil
+}
+
+func (r *runner) fail(err error) {
+	if r.err == nil {
+		r.err = err
+	}
+}
+
+// run splits count rows, starting at from, over the team.
+func (r *runner) run(job *team.Job, from, count int) {
+	r.arg.from, r.arg.count = from, count
+	r.dev.team.Run((count+rowsPerTask-1)/rowsPerTask, job)
+}
+
+// each makes a job of a function of one row.
+func (r *runner) each(f func(w, row int)) *team.Job {
+	return &team.Job{Do: func(w, task int) {
+		a := &r.arg
+		for i := task * rowsPerTask; i < min(a.count, (task+1)*rowsPerTask); i++ {
+			f(w, a.from+i)
+		}
+	}}
+}
+
+func (r *runner) jobs() {
+	h, d := r.shape.Hidden, r.shape.HeadDim
+	r.embed = r.each(func(_, i int) { r.dev.row(r.x[i*h:][:h], r.arg.table.t, int(r.batch.Tokens[i])) })
+	r.norm = r.each(func(w, i int) {
+		tmp := r.work[w][:h]
+		r.dev.ops.RMSNorm(tmp, r.x[i*h:][:h], r.arg.gain, r.shape.Eps)
+		r.arg.dst.Set(i-r.arg.from, 0, tmp)
+	})
+	r.angles = r.each(func(_, i int) { r.angle(i) })
+	r.write = r.each(func(w, i int) { r.writeKV(w, i) })
+	r.packO = r.each(func(_, i int) {
+		n := r.shape.Heads * d
+		r.arg.dst.Set(i-r.arg.from, 0, r.o[i*n:][:n])
+	})
+	r.logits = &team.Job{Do: r.logitRow}
+	r.final = r.each(func(_, i int) {
+		x := r.x[r.at(r.arg.ids[i])*h:][:h]
+		if r.arg.gain == nil {
+			copy(r.arg.out[i*h:][:h], x)
+			return
+		}
+		r.dev.ops.RMSNorm(r.arg.out[i*h:][:h], x, r.arg.gain, r.shape.Eps)
+	})
+}
+
+func (r *runner) Begin(b *compute.Batch) error {
+	r.err, r.kept, r.rows = nil, false, 0
+	if err := b.Validate(&r.shape); err != nil {
+		r.err = err
+		return err
+	}
+	if len(b.Tokens) > r.max {
+		r.err = fmt.Errorf("cpu: batch of %d rows, at most %d", len(b.Tokens), r.max)
+		return r.err
+	}
+	r.dev.mu.Lock()
+	defer r.dev.mu.Unlock()
+	r.batch, r.rows = b, len(b.Tokens)
+	r.locate()
+	r.run(r.angles, 0, r.rows)
+	if err := r.att.Plan(b); err != nil {
+		r.err = fmt.Errorf("cpu: %w", err)
+	}
+	return r.err
+}
+
+// locate finds where the K and V of every row go.
+func (r *runner) locate() {
+	r.home = r.home[:0]
+	for i := range r.batch.Segments {
+		s := &r.batch.Segments[i]
+		at, c := 0, 0 // first token of chunk c
+		for t := s.Cached; t < s.Len; t++ {
+			for t >= at+s.Chunks[c].Tokens {
+				at += s.Chunks[c].Tokens
+				c++
+			}
+			r.home = append(r.home, home{&s.Chunks[c], t - at})
+		}
+	}
+}
+
+func (r *runner) angle(i int) {
+	half := r.shape.HeadDim / 2
+	cos, sin := r.cos[i*half:][:half], r.sin[i*half:][:half]
+	pos := float32(r.batch.Positions[i])
+	for j, f := range r.shape.Rope.InvFreq {
+		s, c := math.Sincos(float64(pos * f))
+		cos[j] = float32(c) * r.shape.Rope.Scale
+		sin[j] = float32(s) * r.shape.Rope.Scale
+	}
+}
+
+func (r *runner) Embed(t compute.Table) {
+	if r.err != nil {
+		return
+	}
+	tab, ok := t.(*table)
+	if !ok || tab.t.Cols != r.shape.Hidden {
+		r.fail(fmt.Errorf("cpu: embedding table does not fit a hidden size of %d", r.shape.Hidden))
+		return
+	}
+	for i, id := range r.batch.Tokens {
+		if id < 0 || int(id) >= tab.t.Rows {
+			r.fail(fmt.Errorf("cpu: token %d of the batch is %d, outside the table of %d", i, id, tab.t.Rows))
+			return
+		}
+	}
+	r.dev.mu.Lock()
+	defer r.dev.mu.Unlock()
+	r.arg.table = tab
+	r.run(r.embed, 0, r.rows)
+}
+
+// weights returns the packed matrix behind l when it has the wanted shape.
+func (r *runner) weights(what string, l compute.Linear, out, in int) *linear {
+	w, ok := l.(*linear)
+	if !ok || w.Out() != out || w.In() != in {
+		r.fail(fmt.Errorf("cpu: %s does not have the shape %d×%d", what, out, in))
+		return nil
+	}
+	return w
+}
+
+// ready prepares dst for count rows of depth k; false when there is no memory for them.
+func (r *runner) ready(dst *gemm.Rows, count, k int) bool {
+	if err := dst.Reset(count, k); err != nil {
+		r.fail(fmt.Errorf("cpu: %w", err))
+		return false
+	}
+	r.arg.dst = dst
+	return true
+}
+
+// values returns v's values; nil stays nil.
+func (r *runner) values(what string, v compute.Vector, n int) vector {
+	if v == nil {
+		return nil
+	}
+	f, ok := v.(vector)
+	if !ok || len(f) != n {
+		r.fail(fmt.Errorf("cpu: %s does not have %d values", what, n))
+		return nil
+	}
+	return f
+}
+
+// normed packs norm(x) of rows [from, from+count) as the input of a product with w; nil when there
+// is no memory for it.
+func (r *runner) normed(w *linear, gain vector, from, count int) *gemm.Rows {
+	in := r.in[w.dt]
+	if !r.ready(in, count, r.shape.Hidden) {
+		return nil
+	}
+	r.arg.gain = gain
+	r.run(r.norm, from, count)
+	return in
+}
+
+func (r *runner) QKV(layer int, w *compute.AttentionWeights) {
+	s := &r.shape
+	width := (s.Heads + 2*s.KVHeads) * s.HeadDim
+	m := r.weights("QKV", w.QKV, width, s.Hidden)
+	gain := r.values("the norm before QKV", w.Norm, s.Hidden)
+	bias := r.values("the bias of QKV", w.QKVBias, width)
+	r.values("the norm of queries", w.QNorm, s.HeadDim)
+	r.values("the norm of keys", w.KNorm, s.HeadDim)
+	if layer < 0 || layer >= s.Layers || gain == nil {
+		r.fail(fmt.Errorf("cpu: layer %d of %d without a norm", layer, s.Layers))
+	}
+	if r.err != nil || r.rows == 0 {
+		return
+	}
+	r.dev.mu.Lock()
+	defer r.dev.mu.Unlock()
+	in := r.normed(m, gain, 0, r.rows)
+	if in == nil {
+		return
+	}
+	r.dev.mul.Store(r.qkv, width, in, m.w, bias)
+	r.arg.layer, r.arg.attn = layer, w
+	r.run(r.write, 0, r.rows)
+}
+
+// writeKV norms and rotates the heads of a row, keeps its queries and writes its keys and values.
+func (r *runner) writeKV(w, i int) {
+	s := &r.shape
+	d, half := s.HeadDim, s.HeadDim/2
+	row := r.qkv[i*(s.Heads+2*s.KVHeads)*d:][:(s.Heads+2*s.KVHeads)*d]
+	cos, sin := r.cos[i*half:][:half], r.sin[i*half:][:half]
+	qnorm, _ := r.arg.attn.QNorm.(vector)
+	knorm, _ := r.arg.attn.KNorm.(vector)
+	for h := range s.Heads + s.KVHeads {
+		v, gain := row[h*d:][:d], qnorm
+		if h >= s.Heads {
+			gain = knorm
+		}
+		if gain != nil {
+			r.dev.ops.RMSNorm(v, v, gain, s.Eps)
+		}
+		r.dev.ops.Rotate(v, cos, sin)
+	}
+	copy(r.q[i*s.Heads*d:][:s.Heads*d], row)
+	at := r.home[i]
+	for kv := range 2 {
+		for h := range s.KVHeads {
+			src := row[(s.Heads+kv*s.KVHeads+h)*d:][:d]
+			r.store(at, kv, h, src)
+		}
+	}
+}
+
+// store writes one head of K (0) or V (1), rounded to the cache's format.
+func (r *runner) store(at home, kv, head int, src []float32) {
+	s := &r.shape
+	layer := r.arg.layer
+	if at.chunk.Transient {
+		layer = 0
+	}
+	size := s.KV.Size()
+	off := ((layer*2+kv)*s.KVHeads+head)*at.chunk.Tokens + at.token
+	b := at.chunk.Bytes[off*s.HeadDim*size:][:s.HeadDim*size]
+	if s.KV == compute.F32 {
+		copy(view[float32](b), src)
+		return
+	}
+	r.dev.ops.ToBF16(view[uint16](b), src)
+}
+
+func (r *runner) Attend(layer int) {
+	if r.err != nil || r.rows == 0 {
+		return
+	}
+	r.dev.mu.Lock()
+	defer r.dev.mu.Unlock()
+	r.att.Run(layer, r.q, r.o)
+}
+
+func (r *runner) Keep(rows []int32) {
+	if r.err != nil {
+		return
+	}
+	if r.kept {
+		r.fail(errors.New("cpu: Keep called twice"))
+		return
+	}
+	place := slices.Grow(r.place[:0], len(r.batch.Tokens))[:len(r.batch.Tokens)]
+	for i := range place {
+		place[i] = -1
+	}
+	h, n := r.shape.Hidden, r.shape.Heads*r.shape.HeadDim
+	last := int32(-1)
+	for to, from := range rows {
+		if from <= last || int(from) >= r.rows {
+			r.fail(fmt.Errorf("cpu: Keep of row %d after %d, of %d rows", from, last, r.rows))
+			return
+		}
+		last, place[from] = from, int32(to)
+		copy(r.x[to*h:][:h], r.x[int(from)*h:][:h])
+		copy(r.o[to*n:][:n], r.o[int(from)*n:][:n])
+	}
+	r.kept, r.place, r.rows = true, place, len(rows)
+}
+
+func (r *runner) Output(w *compute.AttentionWeights) {
+	s := &r.shape
+	m := r.weights("the output projection", w.Out, s.Hidden, s.Heads*s.HeadDim)
+	bias := r.values("the bias of the output projection", w.OutBias, s.Hidden)
+	if r.err != nil || r.rows == 0 {
+		return
+	}
+	r.dev.mu.Lock()
+	defer r.dev.mu.Unlock()
+	in := r.in[m.dt]
+	if !r.ready(in, r.rows, s.Heads*s.HeadDim) {
+		return
+	}
+	r.run(r.packO, 0, r.rows)
+	r.dev.mul.Add(r.x, s.Hidden, in, m.w, bias)
+}
+
+func (r *runner) FFN(w *compute.FFNWeights) {
+	s := &r.shape
+	gu := r.weights("gate and up", w.GateUp, 2*s.Inter, s.Hidden)
+	down := r.weights("down", w.Down, s.Hidden, s.Inter)
+	gain := r.values("the norm before the feed-forward layer", w.Norm, s.Hidden)
+	guBias := r.values("the bias of gate and up", w.GateUpBias, 2*s.Inter)
+	downBias := r.values("the bias of down", w.DownBias, s.Hidden)
+	if gain == nil {
+		r.fail(errors.New("cpu: a feed-forward layer without a norm"))
+	}
+	if r.err != nil {
+		return
+	}
+	r.dev.mu.Lock()
+	defer r.dev.mu.Unlock()
+	for from := 0; from < r.rows; from += ffnBlock {
+		n := min(ffnBlock, r.rows-from)
+		in, inter := r.normed(gu, gain, from, n), r.inter[down.dt]
+		if in == nil || !r.ready(inter, n, s.Inter) {
+			return
+		}
+		r.dev.mul.Gated(inter, in, gu.w, guBias)
+		r.dev.mul.Add(r.x[from*s.Hidden:], s.Hidden, inter, down.w, downBias)
+	}
+}
+
+// at returns the row of x that holds row id of the batch, −1 when it was dropped or never was.
+func (r *runner) at(id int32) int {
+	switch {
+	case id < 0 || int(id) >= len(r.batch.Tokens):
+		return -1
+	case r.kept:
+		return int(r.place[id])
+	}
+	return int(id)
+}
+
+func (r *runner) Logits(norm compute.Vector, head compute.Table, pairs []compute.Pair, out []float32) error {
+	gain := r.values("the final norm", norm, r.shape.Hidden)
+	tab, ok := head.(*table)
+	if !ok || tab.t.Cols != r.shape.Hidden || gain == nil || len(out) != len(pairs) {
+		r.fail(fmt.Errorf("cpu: %d logits into %d values, with a table or norm that does not fit", len(pairs), len(out)))
+	}
+	for _, p := range pairs {
+		if r.err != nil {
+			break
+		}
+		if r.at(p.Row) < 0 || p.ID < 0 || int(p.ID) >= tab.t.Rows {
+			r.fail(fmt.Errorf("cpu: logit %d of row %d: no such row or token", p.ID, p.Row))
+		}
+	}
+	if r.err != nil || len(pairs) == 0 {
+		return r.err
+	}
+	r.dev.mu.Lock()
+	defer r.dev.mu.Unlock()
+	r.arg.gain, r.arg.table, r.arg.pairs, r.arg.out = gain, tab, pairs, out
+	r.arg.count = len(pairs)
+	r.dev.team.Run((len(pairs)+pairsPerTask-1)/pairsPerTask, r.logits)
+	return nil
+}
+
+// pairsPerTask logits are computed by one worker; a row is normed once for neighbours that share it.
+const pairsPerTask = 256
+
+func (r *runner) logitRow(w, task int) {
+	a := &r.arg
+	x, last := r.work[w][:r.shape.Hidden], int32(-1)
+	for i := task * pairsPerTask; i < min(a.count, (task+1)*pairsPerTask); i++ {
+		p := a.pairs[i]
+		if p.Row != last {
+			r.dev.ops.RMSNorm(x, r.x[r.at(p.Row)*r.shape.Hidden:][:r.shape.Hidden], a.gain, r.shape.Eps)
+			last = p.Row
+		}
+		a.out[i] = r.dev.dot(x, a.table.t, int(p.ID))
+	}
+}
+
+func (r *runner) Hidden(norm compute.Vector, rows []int32, out []float32) error {
+	gain := r.values("the final norm", norm, r.shape.Hidden)
+	if len(out) != len(rows)*r.shape.Hidden {
+		r.fail(fmt.Errorf("cpu: %d rows of %d into %d values", len(rows), r.shape.Hidden, len(out)))
+	}
+	for _, id := range rows {
+		if r.err == nil && r.at(id) < 0 {
+			r.fail(fmt.Errorf("cpu: hidden state of row %d: no such row", id))
+		}
+	}
+	if r.err != nil || len(rows) == 0 {
+		return r.err
+	}
+	r.dev.mu.Lock()
+	defer r.dev.mu.Unlock()
+	r.arg.gain, r.arg.ids, r.arg.out = gain, rows, out
+	r.run(r.final, 0, len(rows))
+	return nil
+}

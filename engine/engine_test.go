@@ -1,0 +1,277 @@
+package engine
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"sync"
+	"testing"
+
+	"go.uber.org/goleak"
+
+	"grebe/compute"
+	"grebe/compute/cpu"
+	"grebe/kv"
+	"grebe/model"
+	"grebe/model/modeltest"
+	"grebe/plan"
+	"grebe/pool"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// cpuDevices opens the processor at every level that this machine has, on two threads.
+func cpuDevices(t *testing.T) map[string]compute.Device {
+	t.Helper()
+	out := map[string]compute.Device{}
+	for _, level := range []string{"plain", "avx2", "avx512", "amx"} {
+		dev, err := cpu.New(cpu.Options{Level: level, Threads: 2})
+		if err != nil {
+			t.Logf("%s is not tested: %v", level, err)
+			continue
+		}
+		t.Cleanup(func() { dev.Close() })
+		out[level] = dev
+	}
+	return out
+}
+
+// tiny is an engine over a small random model, with a cache.
+type tiny struct {
+	*Engine
+	store *kv.Store
+	pool  *pool.Pool
+}
+
+func newTiny(t *testing.T, dev compute.Device, dtype string, opt Options) *tiny {
+	t.Helper()
+	dir := t.TempDir()
+	spec := modeltest.Spec{Architecture: "Qwen3ForCausalLM", Hidden: 96, Layers: 2, Heads: 6, KVHeads: 2, HeadDim: 32, Inter: 160, Vocab: 200, Seed: 7}
+	if err := modeltest.Write(dir, spec); err != nil {
+		t.Fatal(err)
+	}
+	m, err := model.Open(dir, dev, model.Options{DType: dtype})
+	if err != nil {
+		t.Fatal(err)
+	}
+	p, err := pool.New(64<<20, 4096)
+	if err != nil {
+		t.Fatal(err)
+	}
+	opt.Cache = kv.New(m.Shape(), p)
+	e, err := New(m, dev, opt)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := errors.Join(e.Close(), m.Close()); err != nil {
+			t.Error(err)
+		}
+		opt.Cache.Close()
+		if err := p.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return &tiny{e, opt.Cache, p}
+}
+
+func randomTokens(r *rand.Rand, n int) []int32 {
+	out := make([]int32, n)
+	for i := range out {
+		out[i] = int32(r.IntN(200))
+	}
+	return out
+}
+
+// randomPlan is user-first or item-first with random lengths, the empty user among them.
+func randomPlan(r *rand.Rand) *plan.Plan {
+	p := &plan.Plan{}
+	add := func(kind plan.Kind, n, start int, sees ...int32) int32 {
+		p.Segments = append(p.Segments, plan.Segment{Kind: kind, Tokens: randomTokens(r, n), Start: start, Sees: sees})
+		return int32(len(p.Segments) - 1)
+	}
+	user := []int{0, 1, 17, 64, 65, 150}[r.IntN(6)]
+	items := 1 + r.IntN(8)
+	if r.IntN(2) == 0 {
+		u := add(plan.User, user, 0)
+		all := []int32{u}
+		for range items {
+			all = append(all, add(plan.Item, 1+r.IntN(12), user, u))
+		}
+		add(plan.Instruction, 3, user+13, all...)
+		return p
+	}
+	var all []int32
+	for range items {
+		all = append(all, add(plan.Item, 1+r.IntN(12), 0))
+	}
+	u := add(plan.User, user, 13, all...)
+	add(plan.Instruction, 3, 13+user, append(slices.Clone(all), u)...)
+	return p
+}
+
+func ids(n int) []int32 {
+	out := make([]int32, n)
+	for i := range out {
+		out[i] = int32(i)
+	}
+	return out
+}
+
+// A job yields the same bits computed alone, among others, and with any part of it cached.
+func TestSameBitsCachedOrBatched(t *testing.T) {
+	for name, dev := range cpuDevices(t) {
+		for _, dtype := range []string{"f32", "bf16"} {
+			t.Run(name+"/"+dtype, func(t *testing.T) {
+				e := newTiny(t, dev, dtype, Options{})
+				r := rand.New(rand.NewPCG(3, 4))
+				for round := range 12 {
+					sameBits(t, e, r, round)
+				}
+			})
+		}
+	}
+}
+
+func sameBits(t *testing.T, e *tiny, r *rand.Rand, round int) {
+	t.Helper()
+	p := randomPlan(r)
+	last := len(p.Segments) - 1
+	job := func() *Job {
+		return &Job{Plan: p, Want: []Want{{Segment: last, IDs: ids(50)}}, Hidden: []int{last}}
+	}
+	alone, err := e.Do(t.Context(), job())
+	if err != nil {
+		t.Fatal(err)
+	}
+	// Keep everything, then give random parts of it back as cached.
+	keep := job()
+	keep.Keep = make([]bool, len(p.Segments))
+	for i := range keep.Keep {
+		keep.Keep[i] = true
+	}
+	kept, err := e.Do(t.Context(), keep)
+	if err != nil {
+		t.Fatal(err)
+	}
+	compare(t, fmt.Sprintf("round %d, KV kept", round), kept, alone)
+	var wg sync.WaitGroup
+	for try := range 4 {
+		cached := job()
+		cached.Cached = make([]*kv.Entry, len(p.Segments))
+		for i := range cached.Cached[:last] {
+			if r.IntN(3) > 0 {
+				cached.Cached[i] = kept.Kept[i]
+			}
+		}
+		other := &Job{Plan: randomPlan(r), Want: []Want{{Segment: 0, IDs: nil}}}
+		other.Want = nil
+		wg.Add(2)
+		go func() { // neighbours in the batch
+			defer wg.Done()
+			if _, err := e.Do(t.Context(), other); err != nil {
+				t.Error(err)
+			}
+		}()
+		go func() {
+			defer wg.Done()
+			got, err := e.Do(t.Context(), cached)
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			compare(t, fmt.Sprintf("round %d, try %d, %d of %d tokens cached", round, try, got.Cached, got.Cached+got.Computed), got, alone)
+		}()
+	}
+	wg.Wait()
+	for _, k := range kept.Kept {
+		if k != nil {
+			k.Release()
+		}
+	}
+}
+
+func compare(t *testing.T, what string, got, want *Result) {
+	t.Helper()
+	if !slices.Equal(got.Logits[0], want.Logits[0]) {
+		t.Errorf("%s: logits differ: %v, want %v", what, got.Logits[0][:4], want.Logits[0][:4])
+	}
+	if !slices.Equal(got.Hidden[0], want.Hidden[0]) {
+		t.Errorf("%s: hidden states differ: %v, want %v", what, got.Hidden[0][:4], want.Hidden[0][:4])
+	}
+}
+
+// A history that grows token by token, each step on the KV of the step before, yields the bits of
+// one computed at once.
+func TestGrowingUser(t *testing.T) {
+	for name, dev := range cpuDevices(t) {
+		t.Run(name, func(t *testing.T) {
+			e := newTiny(t, dev, "bf16", Options{})
+			tokens := randomTokens(rand.New(rand.NewPCG(5, 6)), 140)
+			var have *kv.Entry
+			for n := 1; n <= len(tokens); n += 1 + n%7 {
+				p := &plan.Plan{Segments: []plan.Segment{{Kind: plan.User, Tokens: tokens[:n]}}}
+				job := &Job{Plan: p, Want: []Want{{0, ids(50)}}, Hidden: []int{0}}
+				want, err := e.Do(t.Context(), job)
+				if err != nil {
+					t.Fatal(err)
+				}
+				job.Cached, job.Keep = []*kv.Entry{have}, []bool{true}
+				got, err := e.Do(t.Context(), job)
+				if err != nil {
+					t.Fatal(err)
+				}
+				compare(t, fmt.Sprintf("%d tokens", n), got, want)
+				if have != nil {
+					have.Release()
+				}
+				have = got.Kept[0]
+			}
+			have.Release()
+		})
+	}
+}
+
+func TestErrors(t *testing.T) {
+	dev, err := cpu.New(cpu.Options{Threads: 1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer dev.Close()
+	e := newTiny(t, dev, "bf16", Options{MaxTokens: 20})
+	one := &plan.Plan{Segments: []plan.Segment{{Kind: plan.User, Tokens: []int32{1, 2}}, {Kind: plan.User}}}
+	big := &plan.Plan{Segments: []plan.Segment{{Kind: plan.User, Tokens: make([]int32, 21)}}}
+	gone, cancel := context.WithCancel(t.Context())
+	cancel()
+	late, cancelLate := context.WithTimeout(t.Context(), -1)
+	defer cancelLate()
+	for name, c := range map[string]struct {
+		ctx  context.Context
+		job  *Job
+		want error // nil: any error
+	}{
+		"too large":          {t.Context(), &Job{Plan: big}, ErrTooLarge},
+		"client gone":        {gone, &Job{Plan: one}, context.Canceled},
+		"deadline passed":    {late, &Job{Plan: one}, ErrExpired},
+		"no such segment":    {t.Context(), &Job{Plan: one, Want: []Want{{Segment: 5}}}, nil},
+		"an empty segment":   {t.Context(), &Job{Plan: one, Hidden: []int{1}}, nil},
+		"no such token":      {t.Context(), &Job{Plan: one, Want: []Want{{0, []int32{200}}}}, nil},
+		"a wrong plan":       {t.Context(), &Job{Plan: &plan.Plan{Segments: []plan.Segment{{Tokens: []int32{-1}}}}}, nil},
+		"too few cached":     {t.Context(), &Job{Plan: one, Cached: make([]*kv.Entry, 1)}, nil},
+		"beyond the context": {t.Context(), &Job{Plan: &plan.Plan{Segments: []plan.Segment{{Start: 1 << 30, Tokens: []int32{1}}}}}, nil},
+	} {
+		_, err := e.Do(c.ctx, c.job)
+		if err == nil || c.want != nil && !errors.Is(err, c.want) {
+			t.Errorf("%s: got %v, want %v", name, err, c.want)
+		}
+	}
+	if _, err := e.Do(t.Context(), &Job{Plan: one, Want: []Want{{0, []int32{3}}}}); err != nil {
+		t.Errorf("after all those: %v", err)
+	}
+	e.Engine.Close()
+	if _, err := e.Do(t.Context(), &Job{Plan: one}); !errors.Is(err, ErrClosed) {
+		t.Errorf("after Close: %v", err)
+	}
+}
