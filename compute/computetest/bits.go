@@ -151,7 +151,7 @@ func (m *model) repeat(r compute.Runner, w *packed, t trial) error {
 	for i := range b.Segments {
 		from := b.from[i]
 		if !b.transient(i) && !bytes.Equal(b.whole(i), t.solos[from.plan].kv[from.segment]) {
-			return fmt.Errorf("K and V of %s (%d of %d tokens cached)", b.name(i), b.Segments[i].Cached, b.Segments[i].Len)
+			return fmt.Errorf("the K and V of %s (%d of %d tokens cached)", b.name(i), b.Segments[i].Cached, b.Segments[i].Len)
 		}
 	}
 	for i, row := range out.rows {

@@ -2,6 +2,7 @@ package computetest
 
 import (
 	"fmt"
+	"math"
 
 	"grebe/compute"
 )
@@ -55,9 +56,9 @@ func attendChecks() []check {
 // attendLimits: the scores' deviation is sharp but for the rotation's scale, which turns both sides.
 func attendLimits(c config) limits {
 	s := &c.shape
-	sharp := c.sharp * float64(s.Rope.Scale) * float64(s.Rope.Scale)
+	sharp := c.sharp * float64(s.Rope.Scale) * float64(s.Rope.Scale) * math.Sqrt(c.narrowHeads())
 	x := within(varAttend(c.dt, s.KV, sharp))
-	return limits{x, x, x, limitKV(c.dt, s.KV)}
+	return limits{x, x, x, limitKV(c)}
 }
 
 // layerChecks run whole models.
@@ -92,7 +93,7 @@ func layerCheck(c config, keep bool, plans func(r random) []plan) check {
 		}
 		x := within(varLayers(s.Layers, c.dt, s.KV, 1.5))
 		kv := x
-		kv.step = limitKV(c.dt, s.KV).step
+		kv.step = limitKV(c).step
 		if err := agree(d, c, do, limits{x, x, x, kv}, batch...); err != nil {
 			return fmt.Errorf("whole layers: %w", err)
 		}
@@ -125,7 +126,7 @@ func noRows(d compute.Device) error {
 	}
 	do := wholeLayers
 	do.keep = []int32{}
-	l := limitKV(c.dt, c.shape.KV)
+	l := limitKV(c)
 	l.rms, l.max = 10*l.rms, 10*l.max // two layers; what counts is that it runs
 	if err := agree(d, c, do, limits{kv: l}, r.causal(0, 5)); err != nil {
 		return fmt.Errorf("nothing kept: %w", err)

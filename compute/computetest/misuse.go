@@ -24,10 +24,10 @@ func packSizes(d compute.Device) error {
 			return err
 		}
 		if l.Out() != 31 || l.In() != 10 || l.Bytes() < int64(31*10*dt.Size()) {
-			return fmt.Errorf("Linear of 24 and 7 rows × 10 in %v is %d×%d, %d bytes", dt, l.Out(), l.In(), l.Bytes())
+			return fmt.Errorf("a Linear of 24 and 7 rows × 10 in %v is %d×%d, %d bytes", dt, l.Out(), l.In(), l.Bytes())
 		}
 		if g.Out() != 48 || g.In() != 10 || g.Bytes() < int64(48*10*dt.Size()) {
-			return fmt.Errorf("GateUp of 24 and 24 rows × 10 in %v is %d×%d, %d bytes", dt, g.Out(), g.In(), g.Bytes())
+			return fmt.Errorf("a GateUp of 24 and 24 rows × 10 in %v is %d×%d, %d bytes", dt, g.Out(), g.In(), g.Bytes())
 		}
 	}
 	v, err1 := d.Vector(r.tensor(compute.F16, 1, 9, 0, 1))

@@ -23,7 +23,6 @@ type config struct {
 	eye    bool          // the output projection passes attention through as it is
 	quiet  bool          // x is little but what attention adds
 	sharp  float64       // standard deviation of the scores
-	offset int32         // added to all positions
 }
 
 func (c config) String() string {
