@@ -1,0 +1,18 @@
+// Package schedule decides which prefix order a request takes, which requests run together, and when
+// (SEEDS BAT-5, BAT-6, BAT-7).
+//
+// It is pure: no goroutine, no lock, no I/O, no clock. Times come in as arguments, durations since an
+// epoch that the caller chose; the same state and input give the same decision, so the server and the
+// simulator drive the same code. Nothing here is safe for concurrent use: whoever owns a value
+// serialises its calls. Nothing here allocates after construction, apart from Fit.
+//
+// The parts, and what each decides:
+//
+//   - Frequency: how often did a user ask within the last window? Bounded memory, approximate.
+//   - PrefillModel: how many milliseconds will a batch take? Fit measures it, Tuner keeps it true.
+//   - Decide: the user or the items first? By the paper's rule, a baseline's, or predicted time.
+//   - Batcher: which waiting requests run now, which wait for company, which are hopeless?
+//
+// Milliseconds are float64 where they are costs to compare, time.Duration where they are points or
+// spans on the caller's clock.
+package schedule
