@@ -102,14 +102,25 @@ func classAt(s string, i int) (class, int) {
 		return classes.ascii[b], 1
 	}
 	r, n := utf8.DecodeRuneInString(s[i:])
-	return classes.data[classes.block[r>>blockBits]][r&(blockSize-1)], n
+	return classOf(r), n
+}
+
+// classOf returns the class of a valid code point.
+func classOf(r rune) class {
+	return classes.data[classes.block[r>>blockBits]][r&(blockSize-1)]
 }
 
 // isWord reports whether r is in \w of the reference library: letters and what behaves
 // like them, marks, decimal digits, connecting punctuation and the two joiners.
 func isWord(r rune) bool {
-	if r == '\u200c' || r == '\u200d' {
+	if r == '\u200c' || r == '\u200d' || classOf(r) == letter {
 		return true
 	}
-	return unicode.In(r, unicode.L, unicode.Nl, unicode.Other_Alphabetic, unicode.M, unicode.Nd, unicode.Pc)
+	// All of numbers16 are decimal digits.
+	for _, n := range numbers16 {
+		if r >= n[0] && r <= n[1] {
+			return true
+		}
+	}
+	return unicode.In(r, unicode.Nl, unicode.Other_Alphabetic, unicode.M, unicode.Nd, unicode.Pc)
 }

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 )
 
@@ -33,7 +34,8 @@ cat catalog cats s 's 're we're they've I'm he'll she'd don't can't 12 123 2024 
 
 // smallTokenizer writes a tokenizer.json whose merges are learned from corpus.
 func smallTokenizer(o smallOptions) []byte {
-	vocab, merges := trainSmall()
+	trained := trainSmall()
+	vocab, merges := trained.vocab, trained.merges
 	added, outside := []map[string]any{}, 0
 	for _, a := range o.added {
 		id, known := vocab[a["content"].(string)]
@@ -84,8 +86,13 @@ func preTokenizerJSON(p splitter) map[string]any {
 	return map[string]any{"type": "Sequence", "pretokenizers": []any{split, level}}
 }
 
+type smallModel struct {
+	vocab  map[string]int32
+	merges [][2]string
+}
+
 // trainSmall learns 300 merges, and adds tokens that no merge reaches.
-func trainSmall() (map[string]int32, [][2]string) {
+var trainSmall = sync.OnceValue(func() smallModel {
 	vocab := map[string]int32{}
 	for b := range 256 {
 		vocab[string(byteToRune[b])] = int32(b)
@@ -113,8 +120,8 @@ func trainSmall() (map[string]int32, [][2]string) {
 			vocab[w] = int32(len(vocab))
 		}
 	}
-	return vocab, merges
-}
+	return smallModel{vocab, merges}
+})
 
 func commonPair(words [][]string) ([2]string, bool) {
 	count := map[[2]string]int{}

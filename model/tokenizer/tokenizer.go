@@ -138,7 +138,8 @@ func (t *Tokenizer) Decode(ids []int32) string {
 
 // TokenID returns the id of the one token with this text. The text may be an added
 // token's ("<|im_end|>"), a vocabulary entry as the file spells it ("Ġyes") or what the
-// entry stands for (" yes"), tried in this order.
+// entry stands for (" yes"), tried in this order; but spellings of broken characters
+// come last ("é" is taken for the letter, not for the byte that is spelled so).
 func (t *Tokenizer) TokenID(text string) (int32, bool) {
 	if id, ok := t.added[text]; ok {
 		return id, true
@@ -146,13 +147,19 @@ func (t *Tokenizer) TokenID(text string) (int32, bool) {
 	if id, ok := t.opaque[text]; ok {
 		return id, true
 	}
+	forms := [2]string{text, text}
 	if raw, ok := fromByteLevel(nil, text); ok {
-		if id, _, ok := t.vocab.find(string(raw), &t.tokens); ok {
+		forms[1] = string(raw)
+	}
+	if utf8.ValidString(forms[1]) {
+		forms[0], forms[1] = forms[1], forms[0]
+	}
+	for _, form := range forms {
+		if id, _, ok := t.vocab.find(form, &t.tokens); ok {
 			return id, true
 		}
 	}
-	id, _, ok := t.vocab.find(text, &t.tokens)
-	return id, ok
+	return 0, false
 }
 
 // TokenText returns what a token stands for; a token that is part of a character is

@@ -1,7 +1,6 @@
 package tokenizer
 
 import (
-	"fmt"
 	"math/rand/v2"
 	"os"
 	"path/filepath"
@@ -107,7 +106,7 @@ var patterns = map[string]splitter{"qwen": {digits: 1}, "llama": {digits: 3}, "g
 func TestSplitAgreesWithReference(t *testing.T) {
 	for name, p := range patterns {
 		rng := rand.New(rand.NewPCG(1, 2))
-		for range 4000 {
+		for range 2000 {
 			text := randomText(rng, 12)
 			want := referenceSplit(p, text)
 			var got []string
@@ -131,7 +130,7 @@ func TestEncodeAgreesWithReference(t *testing.T) {
 			ref := newReference(t, data)
 			ref.split = p
 			rng := rand.New(rand.NewPCG(3, 4))
-			for range 1500 {
+			for range 600 {
 				compareWithReference(t, tok, ref, name, randomText(rng, 30))
 			}
 		}
@@ -147,7 +146,7 @@ func TestRealVocabularyAgreesWithReference(t *testing.T) {
 	ref := newReference(t, data)
 	ref.split = splitter{digits: 1}
 	rng := rand.New(rand.NewPCG(5, 6))
-	for range 1500 {
+	for range 600 {
 		compareWithReference(t, tok, ref, "qwen3", randomText(rng, 30))
 	}
 	compareWithReference(t, tok, ref, "qwen3", mixedText())
@@ -253,10 +252,10 @@ func TestQwenLookups(t *testing.T) {
 		if !ok {
 			t.Fatalf("id %d has no text", id)
 		}
-		if !utf8.ValidString(text) {
-			continue
+		if spelled, ok := fromByteLevel(nil, text); ok && string(spelled) != text && utf8.Valid(spelled) {
+			continue // also the spelling of another text
 		}
-		if got, ok := tok.TokenID(text); !ok || got != id && fmt.Sprint(tok.TokenText(got)) == text {
+		if got, ok := tok.TokenID(text); !ok || got != id {
 			t.Fatalf("id %d, text %q: TokenID gives %d, %v", id, text, got, ok)
 		}
 	}
