@@ -1,6 +1,10 @@
 package tokenizer
 
-import "unicode/utf8"
+import (
+	"fmt"
+	"slices"
+	"unicode/utf8"
+)
 
 // addedToken is an entry of the file's added_tokens.
 type addedToken struct {
@@ -30,19 +34,40 @@ type addedMatch struct {
 	singleWord, lstrip, rstrip bool
 }
 
-func newAddedMatcher(texts []string, matches []addedMatch) *addedMatcher {
+// maxAddedEdges bounds the trie's memory, to 128 MiB. A million item tokens that differ
+// in their last digits need a quarter of it.
+const maxAddedEdges = 1 << 22
+
+// newAddedMatcher returns the matcher for texts, which are distinct and not empty, or nil
+// if there are none.
+func newAddedMatcher(texts []string, matches []addedMatch) (*addedMatcher, error) {
 	if len(texts) == 0 {
-		return nil
+		return nil, nil
 	}
-	size := 0
-	for _, s := range texts {
-		size += len(s)
+	edges := countEdges(texts)
+	if edges > maxAddedEdges {
+		return nil, fmt.Errorf("%d added tokens with too much text: %d trie edges, more than %d", len(texts), edges, maxAddedEdges)
 	}
-	m := &addedMatcher{edges: newPairTable(size), tokens: []addedMatch{{id: -1}}}
+	m := &addedMatcher{edges: newPairTable(edges), tokens: []addedMatch{{id: -1}}}
 	for i, s := range texts {
 		m.tokens[m.path(s)] = matches[i]
 	}
-	return m
+	return m, nil
+}
+
+// countEdges returns how many edges the trie of texts has: of each text in order, the
+// part that the one before does not share.
+func countEdges(texts []string) int {
+	edges, last := 0, ""
+	for _, s := range slices.Sorted(slices.Values(texts)) {
+		shared := 0
+		for shared < min(len(s), len(last)) && s[shared] == last[shared] {
+			shared++
+		}
+		edges += len(s) - shared
+		last = s
+	}
+	return edges
 }
 
 // path returns the node of text, making those that are missing.

@@ -112,8 +112,12 @@ func (t *Tokenizer) buildAdded(m *modelSpec, tokens []addedToken, end int) ([]st
 			return nil, err
 		}
 	}
-	t.rawAdded, t.normAdded = raw.matcher(), normal.matcher()
-	return outside, nil
+	var err error
+	if t.rawAdded, err = newAddedMatcher(raw.texts, raw.matches); err != nil {
+		return nil, err
+	}
+	t.normAdded, err = newAddedMatcher(normal.texts, normal.matches)
+	return outside, err
 }
 
 func (a *addedToken) check(i int) error {
@@ -147,8 +151,6 @@ func (l *addedList) add(text string, m addedMatch) error {
 	l.matches = append(l.matches, m)
 	return nil
 }
-
-func (l *addedList) matcher() *addedMatcher { return newAddedMatcher(l.texts, l.matches) }
 
 // buildVocab packs the vocabulary's tokens, whose spellings are in texts by id, and makes
 // the table that finds them.

@@ -183,6 +183,17 @@ func BenchmarkEncode(b *testing.B) {
 	}
 }
 
+// BenchmarkEncodeAdded is a history of semantic ids, all of them added tokens.
+func BenchmarkEncodeAdded(b *testing.B) {
+	tok := mustParse(b, smallTokenizer(smallOptions{split: patterns["qwen"], nfc: true, added: someAdded}))
+	text := strings.Repeat("<a_12><a_1>", 400)
+	dst := tok.Encode(text)
+	b.SetBytes(int64(len(text)))
+	for b.Loop() {
+		dst = tok.AppendEncode(dst[:0], text)
+	}
+}
+
 func BenchmarkDecode(b *testing.B) {
 	tok := loadQwen(b)
 	text := mixedText()
