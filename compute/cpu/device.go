@@ -8,6 +8,7 @@
 package cpu
 
 import (
+	"errors"
 	"fmt"
 	"runtime"
 	"sync"
@@ -90,7 +91,24 @@ func (l *linear) Out() int     { return l.w.Out() }
 func (l *linear) In() int      { return l.w.In() }
 func (l *linear) Bytes() int64 { return l.w.Bytes() }
 
+// check refuses tensors that are not matrices of the size they say.
+func check(parts ...compute.Tensor) error {
+	if len(parts) == 0 {
+		return errors.New("cpu: no tensors")
+	}
+	for i := range parts {
+		t := &parts[i]
+		if t.Rows < 1 || t.Cols < 1 || len(t.Data) != t.Rows*t.Cols*t.DType.Size() {
+			return fmt.Errorf("cpu: tensor of %d×%d %s in %d bytes", t.Rows, t.Cols, t.DType, len(t.Data))
+		}
+	}
+	return nil
+}
+
 func (d *device) Linear(dt compute.DType, parts ...compute.Tensor) (compute.Linear, error) {
+	if err := check(parts...); err != nil {
+		return nil, err
+	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	w, err := gemm.Pack(d.team, d.level, dt, parts...)
@@ -101,6 +119,9 @@ func (d *device) Linear(dt compute.DType, parts ...compute.Tensor) (compute.Line
 }
 
 func (d *device) GateUp(dt compute.DType, gate, up compute.Tensor) (compute.Linear, error) {
+	if err := check(gate, up); err != nil {
+		return nil, err
+	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	w, err := gemm.PackGated(d.team, d.level, dt, gate, up)
@@ -116,8 +137,11 @@ type vector []float32
 func (v vector) Len() int { return len(v) }
 
 func (d *device) Vector(t compute.Tensor) (compute.Vector, error) {
-	if t.Rows != 1 || t.Cols < 1 || len(t.Data) != t.Cols*t.DType.Size() {
-		return nil, fmt.Errorf("cpu: vector of %d rows, %d values, %d bytes", t.Rows, t.Cols, len(t.Data))
+	if err := check(t); err != nil {
+		return nil, err
+	}
+	if t.Rows != 1 {
+		return nil, fmt.Errorf("cpu: vector of %d rows", t.Rows)
 	}
 	v := make(vector, t.Cols)
 	t.Data = append(make([]byte, 0, len(t.Data)), t.Data...) // aligned
@@ -137,8 +161,8 @@ func (t *table) Cols() int    { return t.t.Cols }
 func (t *table) Bytes() int64 { return t.copy }
 
 func (d *device) Table(t compute.Tensor) (compute.Table, error) {
-	if t.Rows < 1 || t.Cols < 1 || len(t.Data) != t.Rows*t.Cols*t.DType.Size() {
-		return nil, fmt.Errorf("cpu: table of %d×%d %s in %d bytes", t.Rows, t.Cols, t.DType, len(t.Data))
+	if err := check(t); err != nil {
+		return nil, err
 	}
 	if uintptr(unsafe.Pointer(&t.Data[0]))%uintptr(t.DType.Size()) == 0 {
 		return &table{t: t}, nil

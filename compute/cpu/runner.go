@@ -151,9 +151,7 @@ func (r *runner) jobs() {
 	h, d := r.shape.Hidden, r.shape.HeadDim
 	r.embed = r.each(func(_, i int) { r.dev.row(r.x[i*h:][:h], r.arg.table.t, int(r.batch.Tokens[i])) })
 	r.norm = r.each(func(w, i int) {
-		tmp := r.work[w][:h]
-		r.dev.ops.RMSNorm(tmp, r.x[i*h:][:h], r.arg.gain, r.shape.Eps)
-		r.arg.dst.Set(i-r.arg.from, 0, tmp)
+		r.arg.dst.Set(i-r.arg.from, 0, r.normRow(w, i))
 	})
 	r.angles = r.each(func(_, i int) { r.angle(i) })
 	r.write = r.each(func(w, i int) { r.writeKV(w, i) })
@@ -162,14 +160,20 @@ func (r *runner) jobs() {
 		r.arg.dst.Set(i-r.arg.from, 0, r.o[i*n:][:n])
 	})
 	r.logits = &team.Job{Do: r.logitRow}
-	r.final = r.each(func(_, i int) {
-		x := r.x[r.at(r.arg.ids[i])*h:][:h]
-		if r.arg.gain == nil {
-			copy(r.arg.out[i*h:][:h], x)
-			return
-		}
-		r.dev.ops.RMSNorm(r.arg.out[i*h:][:h], x, r.arg.gain, r.shape.Eps)
+	r.final = r.each(func(w, i int) {
+		copy(r.arg.out[i*h:][:h], r.normRow(w, r.at(r.arg.ids[i])))
 	})
+}
+
+// normRow returns row i of x, normed into the worker's scratch when there is a norm.
+func (r *runner) normRow(w, i int) []float32 {
+	x := r.x[i*r.shape.Hidden:][:r.shape.Hidden]
+	if r.arg.gain == nil {
+		return x
+	}
+	out := r.work[w][:r.shape.Hidden]
+	r.dev.ops.RMSNorm(out, x, r.arg.gain, r.shape.Eps)
+	return out
 }
 
 func (r *runner) Begin(b *compute.Batch) error {
@@ -294,8 +298,8 @@ func (r *runner) QKV(layer int, w *compute.AttentionWeights) {
 	bias := r.values("the bias of QKV", w.QKVBias, width)
 	r.values("the norm of queries", w.QNorm, s.HeadDim)
 	r.values("the norm of keys", w.KNorm, s.HeadDim)
-	if layer < 0 || layer >= s.Layers || gain == nil {
-		r.fail(fmt.Errorf("cpu: layer %d of %d without a norm", layer, s.Layers))
+	if layer < 0 || layer >= s.Layers {
+		r.fail(fmt.Errorf("cpu: layer %d of %d", layer, s.Layers))
 	}
 	if r.err != nil || r.rows == 0 {
 		return
@@ -415,9 +419,6 @@ func (r *runner) FFN(w *compute.FFNWeights) {
 	gain := r.values("the norm before the feed-forward layer", w.Norm, s.Hidden)
 	guBias := r.values("the bias of gate and up", w.GateUpBias, 2*s.Inter)
 	downBias := r.values("the bias of down", w.DownBias, s.Hidden)
-	if gain == nil {
-		r.fail(errors.New("cpu: a feed-forward layer without a norm"))
-	}
 	if r.err != nil {
 		return
 	}
@@ -448,7 +449,7 @@ func (r *runner) at(id int32) int {
 func (r *runner) Logits(norm compute.Vector, head compute.Table, pairs []compute.Pair, out []float32) error {
 	gain := r.values("the final norm", norm, r.shape.Hidden)
 	tab, ok := head.(*table)
-	if !ok || tab.t.Cols != r.shape.Hidden || gain == nil || len(out) != len(pairs) {
+	if !ok || tab.t.Cols != r.shape.Hidden || len(out) != len(pairs) {
 		r.fail(fmt.Errorf("cpu: %d logits into %d values, with a table or norm that does not fit", len(pairs), len(out)))
 	}
 	for _, p := range pairs {
@@ -475,12 +476,12 @@ const pairsPerTask = 256
 
 func (r *runner) logitRow(w, task int) {
 	a := &r.arg
-	x, last := r.work[w][:r.shape.Hidden], int32(-1)
+	var x []float32
+	last := int32(-1)
 	for i := task * pairsPerTask; i < min(a.count, (task+1)*pairsPerTask); i++ {
 		p := a.pairs[i]
 		if p.Row != last {
-			r.dev.ops.RMSNorm(x, r.x[r.at(p.Row)*r.shape.Hidden:][:r.shape.Hidden], a.gain, r.shape.Eps)
-			last = p.Row
+			x, last = r.normRow(w, r.at(p.Row)), p.Row
 		}
 		a.out[i] = r.dev.dot(x, a.table.t, int(p.ID))
 	}
