@@ -210,3 +210,13 @@ func wantError(t testing.TB, rec *httptest.ResponseRecorder, status int, code, f
 		t.Errorf("message %q does not begin with the field %q", e.Error.Message, field)
 	}
 }
+
+// bareBuilder has no preamble and no instruction.
+func bareBuilder(t testing.TB) *prompt.Builder {
+	t.Helper()
+	b, err := prompt.New(prompt.Config{}, bytesTokenizer{}, vocab)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return b
+}
