@@ -7,19 +7,10 @@ package attend
 import "unsafe"
 
 //go:noescape
-func scoresAMX1(s, k, q unsafe.Pointer, keys, dims int)
+func walkAMX1(w *walk)
 
 //go:noescape
-func valuesAMX1(o, v, p unsafe.Pointer, keys, dims int)
-
-//go:noescape
-func scoresAMX2(s, k, q unsafe.Pointer, keys, dims int)
-
-//go:noescape
-func valuesAMX2(o, v, p unsafe.Pointer, keys, dims int)
-
-//go:noescape
-func softmaxAMX(s, p unsafe.Pointer, state *state, keys, cols, first, masked int, scale float32)
+func walkAMX2(w *walk)
 
 //go:noescape
 func loadQAMX(dst unsafe.Pointer, rows *[lanes]unsafe.Pointer, dims, cols int)

@@ -52,9 +52,12 @@ type Attention struct {
 	q, out      []float32
 }
 
-// New returns the attention of models of shape s with the kernels of level l, which this machine
-// MUST have. The caller MUST Close it, before t.
+// New returns the attention of models of shape s with the kernels of level l. The caller MUST
+// Close it, before t.
 func New(s compute.Shape, l feature.Level, t *team.Team) (*Attention, error) {
+	if l > feature.Best() {
+		return nil, fmt.Errorf("attend: this machine has %v, not %v", feature.Best(), l)
+	}
 	if s.KV != compute.F32 && s.KV != compute.BF16 {
 		return nil, fmt.Errorf("attend: no attention over %v keys", s.KV)
 	}
@@ -70,7 +73,7 @@ func New(s compute.Shape, l feature.Level, t *team.Team) (*Attention, error) {
 		scratch: &offheap.Block{},
 	}
 	for range t.Threads() {
-		w, err := newWorker(k, s.HeadDim, a.padded)
+		w, err := newWorker(s.HeadDim, a.padded)
 		if err != nil {
 			a.Close()
 			return nil, err

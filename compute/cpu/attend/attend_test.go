@@ -23,17 +23,26 @@ type layout struct {
 	transient bool
 }
 
-// value is a number in (−1, 1) that depends on its arguments only.
-func value(args ...int) float32 {
-	h := uint64(0x9e3779b97f4a7c15)
-	for _, a := range args {
-		h ^= uint64(a) + 0x9e3779b97f4a7c15
-		h = (h ^ h>>30) * 0xbf58476d1ce4e5b9
-		h = (h ^ h>>27) * 0x94d049bb133111eb
-		h ^= h >> 31
+// series is a sequence of numbers in (−1, 1) that depends on its name only.
+type series uint64
+
+func newSeries(name ...int) series {
+	h := series(1)
+	for _, n := range name {
+		h = (h.mix(n)) ^ 0x5bf03635
 	}
-	return float32(int64(h)>>40) / (1 << 23)
+	return h
 }
+
+// mix is splitmix64.
+func (s series) mix(i int) series {
+	h := s + series(i+1)*0x9e3779b97f4a7c15
+	h = (h ^ h>>30) * 0xbf58476d1ce4e5b9
+	h = (h ^ h>>27) * 0x94d049bb133111eb
+	return h ^ h>>31
+}
+
+func (s series) at(i int) float32 { return float32(int64(s.mix(i))>>40) / (1 << 23) }
 
 // queryValue distinguishes queries from keys, 0, and values, 1.
 const queryValue = 2
@@ -47,8 +56,9 @@ func roundBF16(f float32) float32 {
 func newKV(s *compute.Shape, layer, plan, segment, tokens int) (kv [2][]float32) {
 	for kind := range kv {
 		kv[kind] = make([]float32, s.KVHeads*tokens*s.HeadDim)
+		x := newSeries(kind, plan, segment, layer)
 		for i := range kv[kind] {
-			v := 1.5 * value(kind, plan, segment, layer, i)
+			v := 1.5 * x.at(i)
 			if s.KV == compute.BF16 {
 				v = roundBF16(v)
 			}
@@ -86,12 +96,11 @@ func newBatch(t testing.TB, s *compute.Shape, layer int, l layout, ids []int, pl
 				from += n
 			}
 			b.kv = append(b.kv, kv)
+			x, width := newSeries(queryValue, ids[p], i, layer), s.Heads*s.HeadDim
 			for token := g.cached; token < g.len; token++ {
 				b.Tokens, b.Positions = append(b.Tokens, 0), append(b.Positions, 0)
-				for h := range s.Heads {
-					for d := range s.HeadDim {
-						b.q = append(b.q, 4*value(queryValue, ids[p], i, layer, h, token, d))
-					}
+				for d := range width {
+					b.q = append(b.q, 4*x.at(token*width+d))
 				}
 			}
 			b.Segments = append(b.Segments, seg)
@@ -332,7 +341,7 @@ func TestSameBits(t *testing.T) {
 	for _, kv := range []compute.DType{compute.F32, compute.BF16} {
 		for level := feature.Plain; level <= feature.Best(); level++ {
 			t.Run(fmt.Sprintf("%v/%v", kv, level), func(t *testing.T) {
-				s := shape(kv, 6, 2, 32)
+				s := shape(kv, 6, 2, 16)
 				for name, plan := range plans {
 					plan = withCached(plan, func(i, n int) int { return 0 })
 					base := newBatch(t, s, 1, layout{}, []int{1}, plan)

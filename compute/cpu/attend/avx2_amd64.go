@@ -10,7 +10,7 @@ import "unsafe"
 func productAVX2(c, a, b unsafe.Pointer, panels, depth, panelBytes, cols, add int)
 
 //go:noescape
-func softmaxAVX2(s, p unsafe.Pointer, state *state, keys, cols, first, masked int, scale float32)
+func softmaxAVX2(s unsafe.Pointer, state *state, keys, cols, first, masked int, scale float32)
 
 //go:noescape
-func rescaleAVX2(o unsafe.Pointer, state *state, rows, cols int)
+func rescaleAVX2(o unsafe.Pointer, state *state, rows int)

@@ -130,14 +130,88 @@ loop:
 	VZEROUPPER
 	RET
 
-// func softmaxAVX2(s, p unsafe.Pointer, state *state, keys, cols, first, masked int, scale float32)
-TEXT ·softmaxAVX2(SB), NOSPLIT, $0-60
+DATA exp2<>+0(SB)/4, $0x3af4ba83
+DATA exp2<>+4(SB)/4, $0x3af4ba83
+DATA exp2<>+8(SB)/4, $0x3af4ba83
+DATA exp2<>+12(SB)/4, $0x3af4ba83
+DATA exp2<>+16(SB)/4, $0x3af4ba83
+DATA exp2<>+20(SB)/4, $0x3af4ba83
+DATA exp2<>+24(SB)/4, $0x3af4ba83
+DATA exp2<>+28(SB)/4, $0x3af4ba83
+DATA exp2<>+32(SB)/4, $0x3c13bc29
+DATA exp2<>+36(SB)/4, $0x3c13bc29
+DATA exp2<>+40(SB)/4, $0x3c13bc29
+DATA exp2<>+44(SB)/4, $0x3c13bc29
+DATA exp2<>+48(SB)/4, $0x3c13bc29
+DATA exp2<>+52(SB)/4, $0x3c13bc29
+DATA exp2<>+56(SB)/4, $0x3c13bc29
+DATA exp2<>+60(SB)/4, $0x3c13bc29
+DATA exp2<>+64(SB)/4, $0x3d648e74
+DATA exp2<>+68(SB)/4, $0x3d648e74
+DATA exp2<>+72(SB)/4, $0x3d648e74
+DATA exp2<>+76(SB)/4, $0x3d648e74
+DATA exp2<>+80(SB)/4, $0x3d648e74
+DATA exp2<>+84(SB)/4, $0x3d648e74
+DATA exp2<>+88(SB)/4, $0x3d648e74
+DATA exp2<>+92(SB)/4, $0x3d648e74
+DATA exp2<>+96(SB)/4, $0x3e75edab
+DATA exp2<>+100(SB)/4, $0x3e75edab
+DATA exp2<>+104(SB)/4, $0x3e75edab
+DATA exp2<>+108(SB)/4, $0x3e75edab
+DATA exp2<>+112(SB)/4, $0x3e75edab
+DATA exp2<>+116(SB)/4, $0x3e75edab
+DATA exp2<>+120(SB)/4, $0x3e75edab
+DATA exp2<>+124(SB)/4, $0x3e75edab
+DATA exp2<>+128(SB)/4, $0x3f31725d
+DATA exp2<>+132(SB)/4, $0x3f31725d
+DATA exp2<>+136(SB)/4, $0x3f31725d
+DATA exp2<>+140(SB)/4, $0x3f31725d
+DATA exp2<>+144(SB)/4, $0x3f31725d
+DATA exp2<>+148(SB)/4, $0x3f31725d
+DATA exp2<>+152(SB)/4, $0x3f31725d
+DATA exp2<>+156(SB)/4, $0x3f31725d
+DATA exp2<>+160(SB)/4, $0x3f800000
+DATA exp2<>+164(SB)/4, $0x3f800000
+DATA exp2<>+168(SB)/4, $0x3f800000
+DATA exp2<>+172(SB)/4, $0x3f800000
+DATA exp2<>+176(SB)/4, $0x3f800000
+DATA exp2<>+180(SB)/4, $0x3f800000
+DATA exp2<>+184(SB)/4, $0x3f800000
+DATA exp2<>+188(SB)/4, $0x3f800000
+DATA exp2<>+192(SB)/4, $0xc2fe0000
+DATA exp2<>+196(SB)/4, $0xc2fe0000
+DATA exp2<>+200(SB)/4, $0xc2fe0000
+DATA exp2<>+204(SB)/4, $0xc2fe0000
+DATA exp2<>+208(SB)/4, $0xc2fe0000
+DATA exp2<>+212(SB)/4, $0xc2fe0000
+DATA exp2<>+216(SB)/4, $0xc2fe0000
+DATA exp2<>+220(SB)/4, $0xc2fe0000
+DATA exp2<>+224(SB)/4, $0x7f
+DATA exp2<>+228(SB)/4, $0x7f
+DATA exp2<>+232(SB)/4, $0x7f
+DATA exp2<>+236(SB)/4, $0x7f
+DATA exp2<>+240(SB)/4, $0x7f
+DATA exp2<>+244(SB)/4, $0x7f
+DATA exp2<>+248(SB)/4, $0x7f
+DATA exp2<>+252(SB)/4, $0x7f
+DATA exp2<>+256(SB)/4, $0x1
+DATA exp2<>+260(SB)/4, $0x1
+DATA exp2<>+264(SB)/4, $0x1
+DATA exp2<>+268(SB)/4, $0x1
+DATA exp2<>+272(SB)/4, $0x1
+DATA exp2<>+276(SB)/4, $0x1
+DATA exp2<>+280(SB)/4, $0x1
+DATA exp2<>+284(SB)/4, $0x1
+GLOBL exp2<>(SB), RODATA|NOPTR, $288
+
+// func softmaxAVX2(s unsafe.Pointer, state *state, keys, cols, first, masked int, scale float32)
+TEXT ·softmaxAVX2(SB), NOSPLIT, $0-52
 	MOVQ s+0(FP), AX
-	MOVQ state+16(FP), DX
-	MOVQ cols+32(FP), R12
-	MOVQ masked+48(FP), R13
-	LEAQ ·exp2AVX2(SB), R11
-	VBROADCASTSS scale+56(FP), Y15
+	MOVQ state+8(FP), DX
+	MOVQ cols+24(FP), R12
+	MOVQ masked+40(FP), R13
+	LEAQ exp2<>(SB), R11
+	VBROADCASTSS scale+48(FP), Y15
 	ADDQ R12, R12
 	XORQ R10, R10
 column:
@@ -149,7 +223,7 @@ column:
 	VMOVAPS Y0, Y1
 	VMOVAPS Y0, Y4
 	MOVQ AX, SI
-	MOVQ keys+24(FP), CX
+	MOVQ keys+16(FP), CX
 fullmax:
 	VMAXPS 0(SI), Y0, Y0
 	VMAXPS 128(SI), Y1, Y1
@@ -184,7 +258,7 @@ fullmax:
 	VXORPS Y12, Y12, Y12
 	VXORPS Y11, Y11, Y11
 	MOVQ AX, SI
-	MOVQ keys+24(FP), CX
+	MOVQ keys+16(FP), CX
 fullexp:
 	VMOVUPS 0(SI), Y0
 	VFMSUB213PS Y14, Y15, Y0
@@ -235,8 +309,8 @@ masked:
 	VMOVAPS Y0, Y1
 	VMOVAPS Y0, Y4
 	MOVQ AX, SI
-	MOVQ keys+24(FP), CX
-	VPBROADCASTD first+40(FP), Y9
+	MOVQ keys+16(FP), CX
+	VPBROADCASTD first+32(FP), Y9
 	VMOVDQU 384(DX), Y10
 edgemax:
 	VPCMPGTD Y10, Y9, Y2
@@ -288,8 +362,8 @@ edgemax:
 	VXORPS Y12, Y12, Y12
 	VXORPS Y11, Y11, Y11
 	MOVQ AX, SI
-	MOVQ keys+24(FP), CX
-	VPBROADCASTD first+40(FP), Y9
+	MOVQ keys+16(FP), CX
+	VPBROADCASTD first+32(FP), Y9
 	VMOVDQU 384(DX), Y10
 edgeexp:
 	VMOVUPS 0(SI), Y0
@@ -344,13 +418,13 @@ next:
 	ADDQ $32, DX
 	DECQ R12
 	JNZ column
-	MOVQ state+16(FP), DX
+	MOVQ state+8(FP), DX
 	MOVQ R10, 512(DX)
 	VZEROUPPER
 	RET
 
-// func rescaleAVX2(o unsafe.Pointer, state *state, rows, cols int)
-TEXT ·rescaleAVX2(SB), NOSPLIT, $0-32
+// func rescaleAVX2(o unsafe.Pointer, state *state, rows int)
+TEXT ·rescaleAVX2(SB), NOSPLIT, $0-24
 	MOVQ o+0(FP), AX
 	MOVQ state+8(FP), BX
 	MOVQ rows+16(FP), CX

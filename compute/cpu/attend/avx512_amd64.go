@@ -10,10 +10,10 @@ import "unsafe"
 func productAVX512(c, a, b unsafe.Pointer, panels, depth, panelBytes, cols, add int)
 
 //go:noescape
-func softmaxAVX512(s, p unsafe.Pointer, state *state, keys, cols, first, masked int, scale float32)
+func softmaxAVX512(s unsafe.Pointer, state *state, keys, cols, first, masked int, scale float32)
 
 //go:noescape
-func rescaleAVX512(o unsafe.Pointer, state *state, rows, cols int)
+func rescaleAVX512(o unsafe.Pointer, state *state, rows int)
 
 //go:noescape
 func loadQAVX512(dst unsafe.Pointer, rows *[lanes]unsafe.Pointer, dims, cols int)

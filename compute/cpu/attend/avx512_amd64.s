@@ -302,13 +302,12 @@ oneloop:
 	VZEROUPPER
 	RET
 
-// func softmaxAVX512(s, p unsafe.Pointer, state *state, keys, cols, first, masked int, scale float32)
-TEXT ·softmaxAVX512(SB), NOSPLIT, $0-60
+// func softmaxAVX512(s unsafe.Pointer, state *state, keys, cols, first, masked int, scale float32)
+TEXT ·softmaxAVX512(SB), NOSPLIT, $0-52
 	MOVQ s+0(FP), AX
-	MOVQ p+8(FP), BX
-	MOVQ state+16(FP), DX
-	MOVQ cols+32(FP), R12
-	MOVQ masked+48(FP), R13
+	MOVQ state+8(FP), DX
+	MOVQ cols+24(FP), R12
+	MOVQ masked+40(FP), R13
 	MOVL $0x3f31725d, R8
 	VMOVD R8, X0
 	VPBROADCASTD X0, Z16
@@ -327,7 +326,7 @@ TEXT ·softmaxAVX512(SB), NOSPLIT, $0-60
 	MOVL $0x3f800000, R8
 	VMOVD R8, X5
 	VPBROADCASTD X5, Z21
-	VBROADCASTSS scale+56(FP), Z22
+	VBROADCASTSS scale+48(FP), Z22
 	MOVL $1, R8
 	VPBROADCASTD R8, Z23
 	XORQ R10, R10
@@ -342,7 +341,7 @@ column:
 	VMOVAPS Z0, Z2
 	VMOVAPS Z0, Z3
 	MOVQ AX, SI
-	MOVQ keys+24(FP), CX
+	MOVQ keys+16(FP), CX
 fullmax:
 	VMAXPS 0(SI), Z0, Z0
 	VMAXPS 128(SI), Z1, Z1
@@ -378,7 +377,7 @@ fullmax:
 	VPXORD Z25, Z25, Z25
 	VPXORD Z26, Z26, Z26
 	MOVQ AX, SI
-	MOVQ keys+24(FP), CX
+	MOVQ keys+16(FP), CX
 	MOVQ BX, DI
 	PCALIGN $32
 fullexp:
@@ -446,11 +445,11 @@ masked:
 	VMOVAPS Z0, Z1
 	VMOVAPS Z0, Z2
 	VMOVAPS Z0, Z3
-	MOVQ first+40(FP), R8
+	MOVQ first+32(FP), R8
 	VPBROADCASTD R8, Z29
 	VMOVDQU32 384(DX), Z27
 	MOVQ AX, SI
-	MOVQ keys+24(FP), CX
+	MOVQ keys+16(FP), CX
 edgemax:
 	VPCMPD $2, Z27, Z29, K1
 	VPADDD Z23, Z29, Z29
@@ -501,11 +500,11 @@ edgemax:
 	VMOVUPS Z31, 256(DX)
 	VPXORD Z25, Z25, Z25
 	VPXORD Z26, Z26, Z26
-	MOVQ first+40(FP), R8
+	MOVQ first+32(FP), R8
 	VPBROADCASTD R8, Z29
 	VMOVDQU32 384(DX), Z27
 	MOVQ AX, SI
-	MOVQ keys+24(FP), CX
+	MOVQ keys+16(FP), CX
 	MOVQ BX, DI
 	PCALIGN $32
 edgeexp:
@@ -581,19 +580,19 @@ next:
 	ADDQ $64, DX
 	DECQ R12
 	JNZ column
-	MOVQ state+16(FP), DX
+	MOVQ state+8(FP), DX
 	MOVQ R10, 512(DX)
 	VZEROUPPER
 	RET
 
-// func rescaleAVX512(o unsafe.Pointer, state *state, rows, cols int)
-TEXT ·rescaleAVX512(SB), NOSPLIT, $0-32
+// func rescaleAVX512(o unsafe.Pointer, state *state, rows int)
+TEXT ·rescaleAVX512(SB), NOSPLIT, $0-24
 	MOVQ o+0(FP), AX
 	MOVQ state+8(FP), BX
 	MOVQ rows+16(FP), CX
 	VMOVUPS 256(BX), Z0
 	VMOVUPS 320(BX), Z1
-loop:
+rescale:
 	VMULPS 0(AX), Z0, Z2
 	VMOVUPS Z2, 0(AX)
 	VMULPS 64(AX), Z1, Z3
@@ -612,7 +611,7 @@ loop:
 	VMOVUPS Z9, 448(AX)
 	ADDQ $512, AX
 	SUBQ $4, CX
-	JNZ loop
+	JNZ rescale
 	VZEROUPPER
 	RET
 

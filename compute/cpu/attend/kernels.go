@@ -26,16 +26,30 @@ type kernels struct {
 	pack func(k, v unsafe.Pointer, src *sources, dims, padded, vPanel int)
 	// loadQ packs queries.
 	loadQ func(dst unsafe.Pointer, rows *[lanes]unsafe.Pointer, dims, cols int)
-	// scores sets s[key][lane] = k·q.
-	scores func(s, k, q unsafe.Pointer, keys, dims, cols int)
-	// softmax turns scores of keys first, first+1, … of a run into probabilities, not normalised.
-	softmax func(s, p unsafe.Pointer, st *state, keys, cols, first, masked int, scale float32)
-	// rescale multiplies outputs by the factors of the state.
-	rescale func(o unsafe.Pointer, st *state, dims, cols int)
-	// values adds v·p to the outputs.
-	values func(o, v, p unsafe.Pointer, keys, dims, vPanel, cols int)
+	// walk goes through keys of a run.
+	walk func(w *walk)
 	// storeO divides outputs by the sums and writes them to rows.
 	storeO func(o unsafe.Pointer, st *state, rows *[lanes]unsafe.Pointer, dims, cols int)
+}
+
+// walk is the way of a tile of queries through keys of a run. The kernels know its layout, and move
+// it on.
+type walk struct {
+	q       unsafe.Pointer // queries, packed
+	s       unsafe.Pointer // scores [blockKeys][lanes]
+	p       unsafe.Pointer // probabilities in tiles
+	o       unsafe.Pointer // outputs [dim][lanes]
+	state   *state
+	k, v    unsafe.Pointer // the next keys and values, packed
+	keys    int            // to go through, rounded up to keyStep
+	first   int            // index of the next key in the run
+	open    int            // keys before this one are seen by all lanes
+	started int            // 0 as long as the outputs are zeros
+	dims    int            // padded
+	block   int            // keys of the block under way
+	scale   float32
+	cols    int
+	room    int // keys from first on that the run has room for
 }
 
 // valueStep returns the bytes from a packed value to the next inside a block.
@@ -46,25 +60,44 @@ func (k *kernels) valueStep(padded int) int {
 	return padded * k.size
 }
 
-// product is the matrix product of the float32 kernels.
-type product func(c, a, b unsafe.Pointer, panels, depth, panelBytes, cols, add int)
+// float32Parts are the inner loops of the float32 kernels.
+type float32Parts struct {
+	// product sets or adds to c[panel·panels][lane] the product aᵀ·b.
+	product func(c, a, b unsafe.Pointer, panels, depth, panelBytes, cols, add int)
+	// softmax turns scores of keys first, first+1, … of a run into probabilities, not normalised.
+	softmax func(s unsafe.Pointer, st *state, keys, cols, first, masked int, scale float32)
+	// rescale multiplies rows of outputs by the factors of the state.
+	rescale func(o unsafe.Pointer, st *state, rows int)
+}
 
 const panel = 8 // rows of a panel
 
-// float32Kernels returns kernels around a product; parts that are missing are plain Go.
-func float32Kernels(kv compute.DType, mul product) *kernels {
+// float32Kernels returns kernels made of parts; packing is plain Go.
+func float32Kernels(kv compute.DType, parts float32Parts) *kernels {
 	k := &kernels{
-		size: 4, dimStep: 16, keyStep: 8, panelKey: 4 * panel,
-		pack: packF32Plain, loadQ: loadQPlain, softmax: softmaxPlain, rescale: rescalePlain, storeO: storeOPlain,
-		scores: func(s, k, q unsafe.Pointer, keys, dims, cols int) {
-			mul(s, k, q, keys/panel, dims, 4*panel*dims, cols, 0)
-		},
-		values: func(o, v, p unsafe.Pointer, keys, dims, vPanel, cols int) {
-			mul(o, v, p, dims/panel, keys, vPanel, cols, 1)
-		},
+		size: 4, dimStep: 16, keyStep: panel, panelKey: 4 * panel,
+		pack: packF32Plain, loadQ: loadQPlain, storeO: storeOPlain, walk: parts.walk,
 	}
 	if kv == compute.BF16 {
 		k.pack = packBF16Plain
 	}
 	return k
+}
+
+func (f *float32Parts) walk(w *walk) {
+	for w.keys > 0 {
+		w.block = min(blockKeys, w.keys)
+		masked := 0
+		if w.first+w.block > w.open {
+			masked = 1
+		}
+		f.product(w.s, w.k, w.q, w.block/panel, w.dims, 4*panel*w.dims, w.cols, 0)
+		f.softmax(w.s, w.state, w.block, w.cols, w.first, masked, w.scale)
+		if w.started != 0 && w.state.changed != 0 {
+			f.rescale(w.o, w.state, w.dims)
+		}
+		f.product(w.o, w.v, w.s, w.dims/panel, w.block, 4*panel*min(blockKeys, w.room), w.cols, 1)
+		w.k, w.v = unsafe.Add(w.k, 4*w.block*w.dims), unsafe.Add(w.v, 4*w.block*w.dims)
+		w.first, w.keys, w.room, w.started = w.first+w.block, w.keys-w.block, w.room-w.block, 1
+	}
 }

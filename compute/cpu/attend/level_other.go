@@ -7,4 +7,4 @@ import (
 	"grebe/compute/cpu/internal/feature"
 )
 
-func kernelsFor(_ feature.Level, kv compute.DType) *kernels { return float32Kernels(kv, productPlain) }
+func kernelsFor(_ feature.Level, kv compute.DType) *kernels { return float32Kernels(kv, plainParts) }

@@ -7,6 +7,8 @@ import (
 
 type laneRow = [lanes]float32
 
+var plainParts = float32Parts{productPlain, softmaxPlain, rescalePlain}
+
 // rowsOf views memory as n rows of lanes.
 func rowsOf(p unsafe.Pointer, n int) []laneRow { return unsafe.Slice((*laneRow)(p), n) }
 
@@ -31,7 +33,7 @@ func productPlain(c, a, b unsafe.Pointer, panels, depth, panelBytes, cols, add i
 	}
 }
 
-func softmaxPlain(s, _ unsafe.Pointer, st *state, keys, cols, first, masked int, scale float32) {
+func softmaxPlain(s unsafe.Pointer, st *state, keys, cols, first, masked int, scale float32) {
 	rows := rowsOf(s, keys)
 	st.changed = 0
 	for l := range cols * lanes / 2 {
@@ -61,6 +63,13 @@ func softmaxPlain(s, _ unsafe.Pointer, st *state, keys, cols, first, masked int,
 	}
 }
 
+// exp2Coefficients is the polynomial of 2^f for f in [0, 1), highest power first; its relative error
+// is 8e-8, and it is 1 at 0.
+var exp2Coefficients = [...]float32{
+	math.Float32frombits(0x3af4ba83), math.Float32frombits(0x3c13bc29), math.Float32frombits(0x3d648e74),
+	math.Float32frombits(0x3e75edab), math.Float32frombits(0x3f31725d), 1,
+}
+
 // exp2 returns 2^t for t up to 0, and 0 from −127 on.
 func exp2(t float32) float32 {
 	if t <= -127 {
@@ -78,8 +87,8 @@ func exp2(t float32) float32 {
 	return p * math.Float32frombits(uint32(n+127)<<23)
 }
 
-func rescalePlain(o unsafe.Pointer, st *state, dims, _ int) {
-	rows := rowsOf(o, dims)
+func rescalePlain(o unsafe.Pointer, st *state, n int) {
+	rows := rowsOf(o, n)
 	for d := range rows {
 		for l := range rows[d] {
 			rows[d][l] *= st.factors[l]
@@ -109,25 +118,42 @@ func storeOPlain(o unsafe.Pointer, st *state, rows *[lanes]unsafe.Pointer, dims,
 }
 
 func packF32Plain(k, v unsafe.Pointer, src *sources, dims, padded, vPanel int) {
-	packPlain(k, v, src, dims, padded, vPanel, func(x float32) float32 { return x })
+	packPlain(k, v, src, dims, padded, vPanel, false)
 }
 
 func packBF16Plain(k, v unsafe.Pointer, src *sources, dims, padded, vPanel int) {
-	packPlain(k, v, src, dims, padded, vPanel, func(x uint16) float32 { return math.Float32frombits(uint32(x) << 16) })
+	packPlain(k, v, src, dims, padded, vPanel, true)
 }
 
-func packPlain[T uint16 | float32](k, v unsafe.Pointer, src *sources, dims, padded, vPanel int, expand func(T) float32) {
+func packPlain(k, v unsafe.Pointer, src *sources, dims, padded, vPanel int, bf16 bool) {
 	ks := unsafe.Slice((*[panel]float32)(k), packKeys/panel*padded)
+	var x [panel]float32
 	for i := range packKeys {
-		kRow, vRow := unsafe.Slice((*T)(src.k[i]), dims), unsafe.Slice((*T)(src.v[i]), dims)
-		panelOf := ks[i/panel*padded:][:padded]
-		for d := range padded {
-			var x, y float32
-			if d < dims {
-				x, y = expand(kRow[d]), expand(vRow[d])
+		to := ks[i/panel*padded:][:padded]
+		for d := 0; d < padded; d += panel {
+			expand(&x, src.k[i], d, dims, bf16)
+			for j, f := range x {
+				to[d+j][i%panel] = f
 			}
-			panelOf[d][i%panel] = x
-			(*[panel]float32)(unsafe.Add(v, d/panel*vPanel+i*4*panel))[d%panel] = y
+			expand((*[panel]float32)(unsafe.Add(v, d/panel*vPanel+i*4*panel)), src.v[i], d, dims, bf16)
 		}
+	}
+}
+
+// expand sets dst to the values of a row of dims from d on, and to zeros behind its end.
+func expand(dst *[panel]float32, row unsafe.Pointer, d, dims int, bf16 bool) {
+	n := min(panel, dims-d)
+	if n < panel {
+		clear(dst[:])
+	}
+	if n <= 0 {
+		return
+	}
+	if !bf16 {
+		copy(dst[:], unsafe.Slice((*float32)(unsafe.Add(row, 4*d)), n))
+		return
+	}
+	for i, x := range unsafe.Slice((*uint16)(unsafe.Add(row, 2*d)), n) {
+		dst[i] = math.Float32frombits(uint32(x) << 16)
 	}
 }

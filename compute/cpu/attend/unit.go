@@ -2,7 +2,6 @@ package attend
 
 import (
 	"fmt"
-	"math"
 	"unsafe"
 
 	"grebe/internal/offheap"
@@ -26,18 +25,14 @@ type sources struct{ k, v [packKeys]unsafe.Pointer }
 // worker is the private memory of a thread.
 type worker struct {
 	memory *offheap.Block
-	state  *state
-	q      unsafe.Pointer // queries, packed
-	s      unsafe.Pointer // scores [blockKeys][lanes]
-	p      unsafe.Pointer // probabilities, packed; the scores themselves for f32
-	o      unsafe.Pointer // outputs [dim][lanes]
-	zeros  unsafe.Pointer // a row of zeros
-	waste  unsafe.Pointer // a row to write to
+	walk   walk
 	src    sources
 	rows   [lanes]unsafe.Pointer
+	zeros  unsafe.Pointer // a row of zeros
+	waste  unsafe.Pointer // a row to write to
 }
 
-func newWorker(k *kernels, dims, padded int) (*worker, error) {
+func newWorker(dims, padded int) (*worker, error) {
 	sizes := []int{int(unsafe.Sizeof(state{})), padded * lanes * 4, blockKeys * lanes * 4, blockKeys * lanes * 2, padded * lanes * 4, dims * 4, dims * 4}
 	total := 0
 	for i, n := range sizes {
@@ -57,10 +52,9 @@ func newWorker(k *kernels, dims, padded int) (*worker, error) {
 		next++
 		return p
 	}
-	w := &worker{memory: m, state: (*state)(take()), q: take(), s: take(), p: take(), o: take(), zeros: take(), waste: take()}
-	if k.size == 4 {
-		w.p = w.s
-	}
+	w := &worker{memory: m}
+	w.walk = walk{state: (*state)(take()), q: take(), s: take(), p: take(), o: take(), dims: padded}
+	w.zeros, w.waste = take(), take()
 	return w, nil
 }
 
@@ -115,79 +109,60 @@ func (a *Attention) unitTask(worker, task int) {
 	w := a.workers[worker]
 	slot, u := task/len(a.plan.units), a.plan.units[task%len(a.plan.units)]
 	g := &a.plan.batch.Segments[u.segment]
-	end := min(int(u.lane)+lanes, g.Len*a.group) // lanes of the anchored tile
-	first := max(int(u.lane), g.Cached*a.group)  // those before are cached
+	end := min(int(u.lane)+lanes, g.Len*a.group) // of the anchored tile
+	first := max(int(u.lane), g.Cached*a.group)  // lanes before are cached
 	cols := roundUp(end-first, lanes/2) / (lanes / 2)
-	dims := a.shape.HeadDim
+	row0 := g.First - g.Cached // token t is row row0+t
 
-	row0 := g.First - g.Cached // row of token t is row0 + t
-	w.setRows(a.q, a, row0, first, end, a.head+slot, w.zeros)
-	a.kern.loadQ(w.q, &w.rows, dims, cols)
-	clear(unsafe.Slice((*float32)(w.o), a.padded*lanes))
-	for i := range lanes {
-		w.state.maxes[i], w.state.sums[i] = lowest, 0
-	}
-	started := false
+	a.setRows(&w.rows, a.q, row0, first, end, a.head+slot, w.zeros)
+	a.kern.loadQ(w.walk.q, &w.rows, a.shape.HeadDim, cols)
+	w.walk.start(cols, a.scale)
 	view := a.plan.viewOf(u.segment)
-	for i, id := range view {
+	own := len(view) - 1
+	for _, id := range view[:own] {
 		r := &a.plan.runs[id]
-		keys, open := r.keys, r.keys // keys to go through; those before open are seen by all lanes
-		if i == len(view)-1 {
-			keys, open = (end-1)/a.group+1, first/a.group+1
-			for l := range lanes {
-				w.state.limits[l] = int32(min(first+l, end-1) / a.group)
-			}
-		} else {
-			for l := range lanes {
-				w.state.limits[l] = int32(keys - 1)
-			}
+		for l := range w.walk.state.limits {
+			w.walk.state.limits[l] = int32(r.keys - 1)
 		}
-		k, v := a.keysAt(r, slot), a.valuesAt(r, slot)
-		for key := 0; key < keys; key += blockKeys {
-			n := roundUp(min(blockKeys, keys-key), a.kern.keyStep)
-			at := key * a.plan.keySize
-			panel := min(blockKeys, r.padded()-key) * a.kern.panelKey
-			a.step(w, unsafe.Add(k, at), unsafe.Add(v, at), key, n, panel, cols, key+n > open, started)
-			started = true
-		}
+		a.through(&w.walk, r, slot, r.keys, r.keys)
 	}
-	w.setRows(a.out, a, row0, first, end, a.head+slot, w.waste)
-	a.kern.storeO(w.o, w.state, &w.rows, dims, cols)
+	for l := range w.walk.state.limits {
+		w.walk.state.limits[l] = int32(min(first+l, end-1) / a.group)
+	}
+	a.through(&w.walk, &a.plan.runs[view[own]], slot, (end-1)/a.group+1, first/a.group+1)
+
+	a.setRows(&w.rows, a.out, row0, first, end, a.head+slot, w.waste)
+	a.kern.storeO(w.walk.o, w.walk.state, &w.rows, a.shape.HeadDim, cols)
 }
 
-// step goes through n keys of a run from key on.
-func (a *Attention) step(w *worker, k, v unsafe.Pointer, key, n, panel, cols int, masked, started bool) {
-	edge := 0
-	if masked {
-		edge = 1
+// start prepares for a new tile.
+func (w *walk) start(cols int, scale float32) {
+	w.cols, w.scale, w.started = cols, scale, 0
+	clear(unsafe.Slice((*float32)(w.o), w.dims*lanes))
+	for l := range lanes {
+		w.state.maxes[l], w.state.sums[l] = lowest, 0
 	}
-	a.kern.scores(w.s, k, w.q, n, a.padded, cols)
-	a.kern.softmax(w.s, w.p, w.state, n, cols, key, edge, a.scale)
-	if started && w.state.changed != 0 {
-		a.kern.rescale(w.o, w.state, a.padded, cols)
-	}
-	a.kern.values(w.o, v, w.p, n, a.padded, panel, cols)
 }
 
-// setRows points the lanes first … end−1 at their rows in x, and the others at spare.
-func (w *worker) setRows(x []float32, a *Attention, row0, first, end, head int, spare unsafe.Pointer) {
+// through walks through the first keys keys of run r, of which all lanes see the first open ones.
+func (a *Attention) through(w *walk, r *run, slot, keys, open int) {
+	w.k, w.v = a.keysAt(r, slot), a.valuesAt(r, slot)
+	w.keys, w.first, w.open, w.room = roundUp(keys, a.kern.keyStep), 0, open, r.padded()
+	a.kern.walk(w)
+}
+
+// setRows points rows of the lanes first … end−1 at their rows in x, and the others at spare.
+func (a *Attention) setRows(rows *[lanes]unsafe.Pointer, x []float32, row0, first, end, head int, spare unsafe.Pointer) {
 	d := a.shape.HeadDim
 	token, g := first/a.group, first%a.group
-	for l := range w.rows {
+	for l := range rows {
 		if first+l >= end {
-			w.rows[l] = spare
+			rows[l] = spare
 			continue
 		}
-		w.rows[l] = unsafe.Pointer(&x[((row0+token)*a.shape.Heads+head*a.group+g)*d])
+		rows[l] = unsafe.Pointer(&x[((row0+token)*a.shape.Heads+head*a.group+g)*d])
 		if g++; g == a.group {
 			token, g = token+1, 0
 		}
 	}
-}
-
-// exp2Coefficients is the polynomial of 2^f for f in [0, 1), highest power first; its relative error
-// is 8e-8, and it is 1 at 0.
-var exp2Coefficients = [...]float32{
-	math.Float32frombits(0x3af4ba83), math.Float32frombits(0x3c13bc29), math.Float32frombits(0x3d648e74),
-	math.Float32frombits(0x3e75edab), math.Float32frombits(0x3f31725d), 1,
 }

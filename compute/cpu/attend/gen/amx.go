@@ -6,36 +6,78 @@ import (
 	"grebe/compute/cpu/internal/asmgen"
 )
 
+// Fields of the struct walk, whose address is in R15.
+const (
+	walkQ       = "0(R15)"
+	walkS       = "8(R15)"
+	walkP       = "16(R15)"
+	walkO       = "24(R15)"
+	walkState   = "32(R15)"
+	walkK       = "40(R15)"
+	walkV       = "48(R15)"
+	walkKeys    = "56(R15)"
+	walkFirst   = "64(R15)"
+	walkOpen    = "72(R15)"
+	walkStarted = "80(R15)"
+	walkDims    = "88(R15)"
+	walkBlock   = "96(R15)"
+	walkScale   = "104(R15)"
+)
+
+const blockKeys = 128
+
 func amx(g *gen) {
-	for cols := 1; cols <= 2; cols++ {
-		g.scoresAMX(cols)
-		g.valuesAMX(cols)
+	config := make([]uint32, 16) // palette 1, bytes of a row at 16, rows at 48: eight tiles of 16 × 64
+	config[0] = 1
+	for i := range 4 {
+		config[4+i] = 64 | 64<<16
 	}
-	g.softmax("softmaxAMX", true)
+	config[12], config[13] = 0x10101010, 0x10101010
+	g.table("tiles", config)
+	g.tableOfPairs()
+	g.walkAMX(1)
+	g.walkAMX(2)
 	g.loadQAMX()
 	g.packAMX()
 }
 
-// configure loads the tile configuration: eight tiles of 16 rows of 64 bytes.
-func (g *gen) configure() {
-	g.P("\tLEAQ ·tileConfig(SB), AX")
+// walkAMX goes through keys of a run, a block at a time: scores, softmax, outputs. It moves the
+// walk on by its number of keys, a multiple of 32.
+func (g *gen) walkAMX(cols int) {
+	g.fn(fmt.Sprintf("walkAMX%d", cols), "w *walk", "w:R15")
+	g.P("\tLEAQ tiles<>(SB), AX")
 	g.TileConfig()
+	x := softmax{gen: g, tiles: true, keys: walkBlock, first: walkFirst}
+	x.constants(walkScale)
+	g.P("block:\n\tMOVQ $%d, R9\n\tCMPQ R9, %s\n\tCMOVQGT %s, R9\n\tMOVQ R9, %s", blockKeys, walkKeys, walkKeys, walkBlock)
+	g.scoresAMX(cols)
+	g.P("\tMOVQ %s, AX\n\tMOVQ %s, BX\n\tMOVQ %s, DX\n\tMOVQ $%d, R12", walkS, walkP, walkState, cols)
+	g.P("\tXORQ R13, R13\n\tMOVQ %s, R8\n\tADDQ %s, R8\n\tCMPQ R8, %s\n\tSETGT R13", walkFirst, walkBlock, walkOpen)
+	x.step()
+	g.P("\tTESTQ R10, R10\n\tJZ values\n\tCMPQ %s, $0\n\tJEQ values", walkStarted)
+	g.P("\tMOVQ %s, AX\n\tMOVQ %s, BX\n\tMOVQ %s, CX", walkO, walkState, walkDims)
+	g.rescaling()
+	g.P("values:")
+	g.valuesAMX(cols)
+	g.P("\tMOVQ %s, R9\n\tMOVQ %s, R10\n\tIMULQ R9, R10\n\tADDQ R10, R10", walkBlock, walkDims)
+	g.P("\tADDQ R10, %s\n\tADDQ R10, %s\n\tADDQ R9, %s\n\tMOVQ $1, %s", walkK, walkV, walkFirst, walkStarted)
+	g.P("\tSUBQ R9, %s\n\tJNZ block", walkKeys)
+	g.TileRelease()
+	g.ret()
 }
 
-// scoresAMX multiplies 32 keys at a time by 16 or 32 queries: s[key][lane] = K·Qᵀ. K is tiled
-// [16 keys][32 dims], q [32 dims][column].
+// scoresAMX multiplies a block of keys, 32 at a time, by 16 or 32 queries: s[key][lane] = K·Qᵀ. K
+// is tiled [16 keys][32 dims], q [32 dims][column].
 func (g *gen) scoresAMX(cols int) {
-	g.fn(fmt.Sprintf("scoresAMX%d", cols), "s, k, q unsafe.Pointer, keys, dims int")
-	g.configure()
-	g.P("\tMOVQ s+0(FP), DI\n\tMOVQ k+8(FP), AX\n\tMOVQ keys+24(FP), R9\n\tMOVQ dims+32(FP), R10")
+	g.P("\tMOVQ %s, DI\n\tMOVQ %s, AX\n\tMOVQ %s, R9\n\tMOVQ %s, R10", walkS, walkK, walkBlock, walkDims)
 	g.P("\tSHRQ $5, R9\n\tSHRQ $5, R10\n\tMOVQ R10, R11\n\tSHLQ $10, R11") // R11: from a group of 16 keys to the next
-	g.P("\tMOVQ $64, DX\n\tMOVQ $%d, CX\nkeys:\n\tMOVQ q+16(FP), BX\n\tLEAQ (AX)(R11*1), SI\n\tMOVQ R10, R12", row)
+	g.P("\tMOVQ $64, DX\n\tMOVQ $%d, CX\nscoreKeys:\n\tMOVQ %s, BX\n\tLEAQ (AX)(R11*1), SI\n\tMOVQ R10, R12", row, walkQ)
 	for i := range 2 {
 		for j := range cols {
 			g.TileZero(2*i + j)
 		}
 	}
-	g.P("dims:")
+	g.P("scoreDims:")
 	g.TileLoad(6, asmgen.BX, asmgen.DX, 0)
 	g.TileLoad(4, asmgen.AX, asmgen.DX, 0)
 	g.TileDot(0, 4, 6)
@@ -46,31 +88,27 @@ func (g *gen) scoresAMX(cols int) {
 		g.TileDot(1, 4, 7)
 		g.TileDot(3, 5, 7)
 	}
-	g.P("\tADDQ $%d, AX\n\tADDQ $%d, SI\n\tADDQ $%d, BX\n\tDECQ R12\n\tJNZ dims", tile, tile, 2*tile)
+	g.P("\tADDQ $%d, AX\n\tADDQ $%d, SI\n\tADDQ $%d, BX\n\tDECQ R12\n\tJNZ scoreDims", tile, tile, 2*tile)
 	for i := range 2 {
 		for j := range cols {
 			g.TileStore(2*i+j, asmgen.DI, asmgen.CX, 16*row*i+64*j)
 		}
 	}
-	g.P("\tADDQ R11, AX\n\tADDQ $%d, DI\n\tDECQ R9\n\tJNZ keys", 32*row)
-	g.TileRelease()
-	g.ret()
+	g.P("\tADDQ R11, AX\n\tADDQ $%d, DI\n\tDECQ R9\n\tJNZ scoreKeys", 32*row)
 }
 
-// valuesAMX adds Vᵀ·P to o[dim][lane], 32 dims at a time. V is tiled [32 keys][16 dims], p
-// [32 keys][column].
+// valuesAMX adds Vᵀ·P of a block to o[dim][lane], 32 dims at a time. V is tiled [32 keys][16 dims],
+// p [32 keys][column].
 func (g *gen) valuesAMX(cols int) {
-	g.fn(fmt.Sprintf("valuesAMX%d", cols), "o, v, p unsafe.Pointer, keys, dims int")
-	g.configure()
-	g.P("\tMOVQ o+0(FP), DI\n\tMOVQ v+8(FP), R8\n\tMOVQ keys+24(FP), R9\n\tMOVQ dims+32(FP), R10")
+	g.P("\tMOVQ %s, DI\n\tMOVQ %s, R8\n\tMOVQ %s, R9\n\tMOVQ %s, R10", walkO, walkV, walkBlock, walkDims)
 	g.P("\tSHRQ $5, R9\n\tMOVQ R10, R11\n\tSHLQ $6, R11\n\tSHRQ $5, R10") // R11: from 32 keys to the next
-	g.P("\tMOVQ $64, DX\n\tMOVQ $%d, CX\ndims:\n\tMOVQ p+16(FP), BX\n\tMOVQ R8, AX\n\tMOVQ R9, R12", row)
+	g.P("\tMOVQ $64, DX\n\tMOVQ $%d, CX\nvalueDims:\n\tMOVQ %s, BX\n\tMOVQ R8, AX\n\tMOVQ R9, R12", row, walkP)
 	for i := range 2 {
 		for j := range cols {
 			g.TileLoad(2*i+j, asmgen.DI, asmgen.CX, 16*row*i+64*j)
 		}
 	}
-	g.P("keys:")
+	g.P("valueKeys:")
 	g.TileLoad(6, asmgen.BX, asmgen.DX, 0)
 	g.TileLoad(4, asmgen.AX, asmgen.DX, 0)
 	g.TileDot(0, 4, 6)
@@ -81,15 +119,13 @@ func (g *gen) valuesAMX(cols int) {
 		g.TileDot(1, 4, 7)
 		g.TileDot(3, 5, 7)
 	}
-	g.P("\tADDQ R11, AX\n\tADDQ $%d, BX\n\tDECQ R12\n\tJNZ keys", 2*tile)
+	g.P("\tADDQ R11, AX\n\tADDQ $%d, BX\n\tDECQ R12\n\tJNZ valueKeys", 2*tile)
 	for i := range 2 {
 		for j := range cols {
 			g.TileStore(2*i+j, asmgen.DI, asmgen.CX, 16*row*i+64*j)
 		}
 	}
-	g.P("\tADDQ $%d, R8\n\tADDQ $%d, DI\n\tDECQ R10\n\tJNZ dims", 2*tile, 32*row)
-	g.TileRelease()
-	g.ret()
+	g.P("\tADDQ $%d, R8\n\tADDQ $%d, DI\n\tDECQ R10\n\tJNZ valueDims", 2*tile, 32*row)
 }
 
 // loadQAMX rounds rows of queries to bf16 and turns them into tiles [32 dims][column] of pairs.

@@ -41,14 +41,15 @@ func (g *gen) productAVX2() {
 
 // softmaxAVX2 is softmax without tiles, 8 lanes at a time.
 func (g *gen) softmaxAVX2() {
-	g.fn("softmaxAVX2", "s, p unsafe.Pointer, state *state, keys, cols, first, masked int, scale float32",
+	g.tableAVX2()
+	g.fn("softmaxAVX2", "s unsafe.Pointer, state *state, keys, cols, first, masked int, scale float32",
 		"s:AX", "state:DX", "cols:R12", "masked:R13")
-	g.P("\tLEAQ ·exp2AVX2(SB), R11\n\tVBROADCASTSS scale+56(FP), Y15\n\tADDQ R12, R12\n\tXORQ R10, R10")
+	g.P("\tLEAQ exp2<>(SB), R11\n\tVBROADCASTSS scale+48(FP), Y15\n\tADDQ R12, R12\n\tXORQ R10, R10")
 	g.P("column:\n\tTESTQ R13, R13\n\tJNZ masked")
 	g.columnAVX2(false)
 	g.P("masked:")
 	g.columnAVX2(true)
-	g.P("next:\n\tADDQ $32, AX\n\tADDQ $32, DX\n\tDECQ R12\n\tJNZ column\n\tMOVQ state+16(FP), DX\n\tMOVQ R10, %d(DX)", limits+row)
+	g.P("next:\n\tADDQ $32, AX\n\tADDQ $32, DX\n\tDECQ R12\n\tJNZ column\n\tMOVQ state+8(FP), DX\n\tMOVQ R10, %d(DX)", changed)
 	g.ret()
 }
 
@@ -60,9 +61,9 @@ func (g *gen) columnAVX2(masked bool) {
 		at = "edge"
 	}
 	start := func() {
-		g.P("\tMOVQ AX, SI\n\tMOVQ keys+24(FP), CX")
+		g.P("\tMOVQ AX, SI\n\tMOVQ keys+16(FP), CX")
 		if masked {
-			g.P("\tVPBROADCASTD first+40(FP), Y9\n\tVMOVDQU %d(DX), Y10", limits)
+			g.P("\tVPBROADCASTD first+32(FP), Y9\n\tVMOVDQU %d(DX), Y10", limits)
 		}
 	}
 	hidden := func(r int) { // all ones where the key lies beyond the limit
@@ -105,7 +106,7 @@ func (g *gen) columnAVX2(masked bool) {
 }
 
 func (g *gen) rescaleAVX2() {
-	g.fn("rescaleAVX2", "o unsafe.Pointer, state *state, rows, cols int", "o:AX", "state:BX", "rows:CX")
+	g.fn("rescaleAVX2", "o unsafe.Pointer, state *state, rows int", "o:AX", "state:BX", "rows:CX")
 	for j := range 4 {
 		g.P("\tVMOVUPS %d(BX), Y%d", factors+32*j, j)
 	}

@@ -2,7 +2,7 @@ package main
 
 func avx512(g *gen) {
 	g.product512()
-	g.softmax("softmaxAVX512", false)
+	g.softmax512()
 	g.rescale512()
 	g.loadQ512()
 	g.storeO512()
@@ -53,17 +53,32 @@ func (g *gen) product512() {
 	}
 }
 
+func (g *gen) softmax512() {
+	g.fn("softmaxAVX512", "s unsafe.Pointer, state *state, keys, cols, first, masked int, scale float32",
+		"s:AX", "state:DX", "cols:R12", "masked:R13")
+	x := softmax{gen: g, keys: "keys+16(FP)", first: "first+32(FP)"}
+	x.constants("scale+48(FP)")
+	x.step()
+	g.P("\tMOVQ state+8(FP), DX\n\tMOVQ R10, %d(DX)", changed)
+	g.ret()
+}
+
 // rescale512 multiplies each lane of rows of 32 values by its factor.
 func (g *gen) rescale512() {
-	g.fn("rescaleAVX512", "o unsafe.Pointer, state *state, rows, cols int", "o:AX", "state:BX", "rows:CX")
-	g.P("\tVMOVUPS %d(BX), Z0\n\tVMOVUPS %d(BX), Z1\nloop:", factors, factors+64)
+	g.fn("rescaleAVX512", "o unsafe.Pointer, state *state, rows int", "o:AX", "state:BX", "rows:CX")
+	g.rescaling()
+	g.ret()
+}
+
+// rescaling is rescale512 on CX rows at AX with the state at BX. The number of rows is a multiple of 4.
+func (g *gen) rescaling() {
+	g.P("\tVMOVUPS %d(BX), Z0\n\tVMOVUPS %d(BX), Z1\nrescale:", factors, factors+64)
 	for i := range 4 {
 		for j := range 2 {
 			g.P("\tVMULPS %d(AX), Z%d, Z%d\n\tVMOVUPS Z%d, %d(AX)", row*i+64*j, j, 2+2*i+j, 2+2*i+j, row*i+64*j)
 		}
 	}
-	g.P("\tADDQ $%d, AX\n\tSUBQ $4, CX\n\tJNZ loop", 4*row)
-	g.ret()
+	g.P("\tADDQ $%d, AX\n\tSUBQ $4, CX\n\tJNZ rescale", 4*row)
 }
 
 // loadQ512 turns rows of queries into [dim][lane].

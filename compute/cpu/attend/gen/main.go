@@ -22,6 +22,7 @@ const (
 	sums    = maxes + row   //
 	factors = sums + row    //
 	limits  = factors + row //
+	changed = limits + row  //
 )
 
 // gen collects one assembly file and the declarations of all.
@@ -64,6 +65,15 @@ func (g *gen) mask(left string, width int, k string) {
 // bits broadcasts a constant of 32 bits to a register of the given prefix.
 func (g *gen) bits(prefix string, r int, v uint32) {
 	g.P("\tMOVL $%#x, R8\n\tVMOVD R8, X%d\n\tVPBROADCASTD X%d, %s%d", v, r%16, r%16, prefix, r)
+}
+
+// table adds constants, named name<> in the assembly.
+func (g *gen) table(name string, words []uint32) {
+	g.P("")
+	for i, w := range words {
+		g.P("DATA %s<>+%d(SB)/4, $%#x", name, 4*i, w)
+	}
+	g.P("GLOBL %s<>(SB), RODATA|NOPTR, $%d", name, 4*len(words))
 }
 
 // transpose turns rows of 16 values in Z0…Z15 into columns, in place. It uses Z16…Z31.

@@ -11,7 +11,7 @@ var (
 
 const one = 0x3f800000
 
-// softmax writes one step of the online softmax: scores [key][lane] become probabilities, maxima,
+// softmax emits one step of the online softmax: scores [key][lane] become probabilities; maxima,
 // sums and factors of the state move on. Lanes are independent of each other.
 //
 // The maximum m is kept in the base-2 domain, m = max(s)·scale, so that p = 2^(s·scale − m) takes
@@ -19,45 +19,61 @@ const one = 0x3f800000
 //
 // With tiles, probabilities are written as pairs of keys in bf16, [32 keys][column][16 pairs][16
 // lanes][2]; otherwise they replace the scores.
-func (g *gen) softmax(name string, tiles bool) {
-	g.fn(name, "s, p unsafe.Pointer, state *state, keys, cols, first, masked int, scale float32",
-		"s:AX", "p:BX", "state:DX", "cols:R12", "masked:R13")
+type softmax struct {
+	*gen
+	tiles       bool
+	keys, first string // operands: the number of keys, and the index of the first
+}
+
+// constants loads what all steps need; it uses R8.
+func (g softmax) constants(scale string) {
 	poly := exp5
-	if tiles {
+	if g.tiles {
 		poly = exp4
+		g.P("\tVMOVDQU64 interleave<>(SB), Z28")
 	}
 	for i, c := range poly {
 		g.bits("Z", 16+i, c)
 	}
 	g.bits("Z", 21, one)
-	g.P("\tVBROADCASTSS scale+56(FP), Z22\n\tMOVL $1, R8\n\tVPBROADCASTD R8, Z23")
-	if tiles {
-		g.P("\tVMOVDQU64 ·interleave(SB), Z28")
-	}
+	g.P("\tVBROADCASTSS %s, Z22\n\tMOVL $1, R8\n\tVPBROADCASTD R8, Z23", scale)
+}
+
+// step expects the scores in AX, the probabilities in BX, the state in DX, the number of columns in
+// R12 and in R13 whether there is a mask; it leaves in R10 whether a maximum changed.
+func (g softmax) step() {
 	g.P("\tXORQ R10, R10\ncolumn:\n\tTESTQ R13, R13\n\tJNZ masked")
-	g.column(false, tiles)
-	g.P("masked:")
-	g.column(true, tiles)
+	g.column(false)
+	g.P("\tJMP next\nmasked:")
+	g.column(true)
 	g.P("next:\n\tADDQ $64, AX\n\tADDQ $64, DX")
-	if tiles {
+	if g.tiles {
 		g.P("\tADDQ $%d, BX", tile)
 	}
-	g.P("\tDECQ R12\n\tJNZ column\n\tMOVQ state+16(FP), DX\n\tMOVQ R10, %d(DX)", limits+row)
-	g.ret()
+	g.P("\tDECQ R12\n\tJNZ column")
+}
+
+// tableOfPairs adds the order that makes pairs of two halves of 16 words.
+func (g *gen) tableOfPairs() {
+	pairs := make([]uint32, 16)
+	for i := range pairs {
+		pairs[i] = uint32(i) | uint32(16+i)<<16
+	}
+	g.table("interleave", pairs)
 }
 
 // column handles 16 lanes. Z0…Z15 are free; Z24 is the maximum, Z25 and Z26 sums, Z27 the limits,
 // Z29 the index of the key, Z30 the old maximum, Z31 the factor.
-func (g *gen) column(masked, tiles bool) {
+func (g softmax) column(masked bool) {
 	at := "full"
 	if masked {
 		at = "edge"
 	}
 	start := func() {
 		if masked {
-			g.P("\tMOVQ first+40(FP), R8\n\tVPBROADCASTD R8, Z29\n\tVMOVDQU32 %d(DX), Z27", limits)
+			g.P("\tMOVQ %s, R8\n\tVPBROADCASTD R8, Z29\n\tVMOVDQU32 %d(DX), Z27", g.first, limits)
 		}
-		g.P("\tMOVQ AX, SI\n\tMOVQ keys+24(FP), CX")
+		g.P("\tMOVQ AX, SI\n\tMOVQ %s, CX", g.keys)
 	}
 	// visible sets K1 where the lane sees the key, and goes on to the next key.
 	visible := func() {
@@ -85,7 +101,7 @@ func (g *gen) column(masked, tiles bool) {
 	g.P("\tVMAXPS Z0, Z30, Z24\n\tVMOVUPS Z24, %d(DX)", maxes)
 	g.P("\tVCMPPS $4, Z24, Z30, K2\n\tKMOVW K2, R8\n\tORQ R8, R10")
 	g.P("\tVSUBPS Z24, Z30, Z31")
-	g.exp2(31, 0, 1, tiles)
+	g.exp2(31, 0, 1)
 	g.P("\tVMOVAPS Z1, Z31\n\tVMOVUPS Z31, %d(DX)", factors)
 	g.P("\tVPXORD Z25, Z25, Z25\n\tVPXORD Z26, Z26, Z26")
 
@@ -96,13 +112,13 @@ func (g *gen) column(masked, tiles bool) {
 		t, f, p := 3*i, 3*i+1, 3*i+2
 		visible()
 		g.P("\tVMOVUPS %d(SI), Z%d\n\tVFMSUB213PS Z24, Z22, Z%d", row*i, t, t)
-		g.exp2(t, f, p, tiles)
+		g.exp2(t, f, p)
 		if masked {
 			g.P("\tVMOVAPS.Z Z%d, K1, Z%d", p, p)
 		}
 		g.P("\tVADDPS Z%d, Z%d, Z%d", p, 25+i%2, 25+i%2)
 		switch {
-		case !tiles:
+		case !g.tiles:
 			g.P("\tVMOVUPS Z%d, %d(SI)", p, row*i)
 		case i%2 == 1:
 			g.CvtNE2PS2BF16(t, p, p-3)
@@ -110,22 +126,19 @@ func (g *gen) column(masked, tiles bool) {
 		}
 	}
 	g.P("\tADDQ $%d, SI", step*row)
-	if tiles { // the other column's tile lies between those of this one
+	if g.tiles { // the other column's tile lies between those of this one
 		g.P("\tADDQ $%d, DI\n\tSUBQ $%d, CX\n\tTESTQ $31, CX\n\tJNZ %sexp\n\tADDQ $%d, DI\n\tTESTQ CX, CX\n\tJNZ %sexp", 32*step, step, at, tile, at)
 	} else {
 		g.P("\tSUBQ $%d, CX\n\tJNZ %sexp", step, at)
 	}
 	g.P("\tVADDPS Z26, Z25, Z25\n\tVMOVUPS %d(DX), Z0\n\tVFMADD213PS Z25, Z31, Z0\n\tVMOVUPS Z0, %d(DX)", sums, sums)
-	if !masked {
-		g.P("\tJMP next")
-	}
 }
 
 // exp2 sets Z[p] = 2^Z[t], with Z[f] as scratch: the fraction by a polynomial, the whole part,
 // which VSCALEFPS takes from t itself, as exponent.
-func (g *gen) exp2(t, f, p int, tiles bool) {
+func (g softmax) exp2(t, f, p int) {
 	top := 16 + len(exp5) - 1
-	if tiles {
+	if g.tiles {
 		top = 16 + len(exp4) - 1
 	}
 	g.P("\tVREDUCEPS $9, Z%d, Z%d\n\tVMOVAPS Z%d, Z%d", t, f, top, p)
@@ -133,6 +146,16 @@ func (g *gen) exp2(t, f, p int, tiles bool) {
 		g.P("\tVFMADD213PS Z%d, Z%d, Z%d", c, f, p)
 	}
 	g.P("\tVFMADD213PS Z21, Z%d, Z%d\n\tVSCALEFPS Z%d, Z%d, Z%d", f, p, t, p, p)
+}
+
+// tableAVX2 adds the constants of exp2AVX2.
+func (g *gen) tableAVX2() {
+	rows := []uint32{exp5[4], exp5[3], exp5[2], exp5[1], exp5[0], one, 0xc2fe0000, 127, 1}
+	var words []uint32
+	for _, r := range rows {
+		words = append(words, r, r, r, r, r, r, r, r)
+	}
+	g.table("exp2", words)
 }
 
 // exp2AVX2 is exp2 on Y registers with constants in memory at (R11): coefficients from the highest
