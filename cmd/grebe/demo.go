@@ -95,7 +95,10 @@ func (c *demoCmd) once(w *world, cfg *config.Config) error {
 	if c.JSON || !w.terminal {
 		enc := json.NewEncoder(w.stdout)
 		enc.SetIndent("", "  ")
-		return enc.Encode(map[string]any{"rank": json.RawMessage(answer), "notes": []string{randomWeights, later}})
+		return enc.Encode(struct {
+			Notes []string        `json:"notes"`
+			Rank  json.RawMessage `json:"rank"`
+		}{[]string{randomWeights, later}, answer})
 	}
 	var r rankResponse
 	if err := json.Unmarshal(answer, &r); err != nil {

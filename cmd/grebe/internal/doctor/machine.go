@@ -54,7 +54,7 @@ func (m *machine) processor(r *Report) {
 	}
 	r.add("processor", OK, "", "%s (%s)", name, strings.Join(have, " "))
 	level := cpu.BestLevel()
-	detail := "kernels: " + levelNames[level]
+	detail := levelNames[level]
 	switch {
 	case level == "plain" && runtime.GOARCH == "amd64":
 		r.add("kernels", Warn, "run on a machine with AVX2 or better, and a build without the tag noasm", "%s: many times slower", detail)

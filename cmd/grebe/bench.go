@@ -1,0 +1,110 @@
+package main
+
+import (
+	"grebe/bench/gemm"
+	"grebe/bench/prefill"
+	"grebe/compute"
+)
+
+type benchCmd struct {
+	Gemm    benchGemmCmd    `cmd:"" help:"Matrix products of Qwen2's shapes beside oneDNN and OpenBLAS."`
+	Prefill benchPrefillCmd `cmd:"" help:"Reading prompts with a Qwen2-0.5B-shaped model, and rankings by stage."`
+}
+
+func (benchCmd) Help() string {
+	return `Examples:
+
+    grebe bench gemm
+    grebe bench prefill --json`
+}
+
+type benchGemmCmd struct {
+	Rows    []int    `help:"Rows of activations; default 256,512,1024." placeholder:"N,..."`
+	Threads []int    `help:"Numbers of threads; default 1,2." placeholder:"N,..."`
+	Formats []string `help:"bf16, f32; default both." placeholder:"FORMAT,..."`
+	Models  []string `help:"qwen2-0.5b, qwen2-1.5b; default both." placeholder:"MODEL,..."`
+	Repeats int      `help:"Repeats; default and least 7." placeholder:"N"`
+	JSON    bool     `name:"json" help:"Print JSON."`
+}
+
+func (benchGemmCmd) Help() string {
+	return `oneDNN and OpenBLAS are opened when their shared libraries are installed (Debian: libdnnl3 or libdnnl2,
+libopenblas0); the contenders take turns, medians are shown.
+
+Example:
+
+    grebe bench gemm --models qwen2-0.5b --rows 512 --threads 2`
+}
+
+func (c *benchGemmCmd) Run(w *world) error {
+	formats, err := parseFormats(c.Formats)
+	if err != nil {
+		return err
+	}
+	if err := positive("--rows", c.Rows); err != nil {
+		return err
+	}
+	if err := positive("--threads", c.Threads); err != nil {
+		return err
+	}
+	_, err = gemm.Run(w.ctx, gemm.Options{
+		Rows: c.Rows, Threads: c.Threads, Formats: formats, Models: c.Models, Repeats: c.Repeats, JSON: c.JSON,
+	}, w.stdout)
+	return err
+}
+
+type benchPrefillCmd struct {
+	Tokens  []int    `help:"Lengths of prompts; default 128,512,1000,4000." placeholder:"N,..."`
+	Formats []string `help:"bf16, f32; default both." placeholder:"FORMAT,..."`
+	Repeats int      `help:"Repeats of short prompts; long ones have fewer, at least 3; default 7." placeholder:"N"`
+	Threads int      `help:"Threads; default all cores." placeholder:"N"`
+	NoRank  bool     `help:"Leave out the rankings."`
+	Dir     string   `type:"path" help:"Folder of the checkpoint, written (1 GB) when missing; default: in the user's cache folder." placeholder:"DIR"`
+	JSON    bool     `name:"json" help:"Print JSON."`
+}
+
+func (benchPrefillCmd) Help() string {
+	return `Takes a few minutes. The weights are random.
+
+Example:
+
+    grebe bench prefill --tokens 512,1000 --formats bf16`
+}
+
+func (c *benchPrefillCmd) Run(w *world) error {
+	formats, err := parseFormats(c.Formats)
+	if err != nil {
+		return err
+	}
+	if err := positive("--tokens", c.Tokens); err != nil {
+		return err
+	}
+	_, err = prefill.Run(w.ctx, prefill.Options{
+		Dir: c.Dir, Tokens: c.Tokens, Formats: formats, Repeats: c.Repeats, Threads: c.Threads, NoRank: c.NoRank, JSON: c.JSON,
+	}, w.stdout)
+	return err
+}
+
+func parseFormats(names []string) ([]compute.DType, error) {
+	var out []compute.DType
+	for _, n := range names {
+		switch n {
+		case "bf16":
+			out = append(out, compute.BF16)
+		case "f32":
+			out = append(out, compute.F32)
+		default:
+			return nil, usagef("--formats: %q: want bf16 or f32", n)
+		}
+	}
+	return out, nil
+}
+
+func positive(flag string, values []int) error {
+	for _, v := range values {
+		if v < 1 {
+			return usagef("%s: %d is not positive", flag, v)
+		}
+	}
+	return nil
+}
