@@ -6,9 +6,9 @@ import (
 )
 
 const (
-	// anchor is how many samples the first model counts for: enough to decide what the traffic does
-	// not show (its batches may all look alike), little against what it does.
-	anchor = 4
+	// anchor is how many samples of the largest batch the first model counts for: enough to decide
+	// what the traffic does not show (its batches may all look alike), little against what it does.
+	anchor = 1
 	// surprise bounds how far one sample may lie from the prediction. A stall is cut down to it; a
 	// lasting change gets through, because the prediction follows.
 	surprise = 4

@@ -1,0 +1,143 @@
+package schedule
+
+import "fmt"
+
+// Policy is a rule for the prefix order.
+type Policy uint8
+
+const (
+	Predicted Policy = iota // least predicted milliseconds, later savings included; the default
+	BAT                     // the paper's rule (BAT-5)
+	Longer                  // the longer side first, whatever is cached
+	User                    // always user-first (UP)
+	Item                    // always item-first (IP)
+	None                    // user-first, nothing cached, everything computed (RE)
+)
+
+var policyNames = [...]string{"predicted", "bat", "longer", "user", "item", "none"}
+
+func (p Policy) String() string { return policyNames[p] }
+
+// ParsePolicy reads a policy's name as configuration and requests spell it.
+func ParsePolicy(s string) (Policy, error) {
+	for i, n := range policyNames {
+		if n == s {
+			return Policy(i), nil
+		}
+	}
+	return 0, fmt.Errorf("schedule: no policy %q, have %q", s, policyNames)
+}
+
+// Order is a prefix order.
+type Order uint8
+
+const (
+	UserFirst Order = iota
+	ItemFirst
+)
+
+func (o Order) String() string { return [...]string{"user", "item"}[o] }
+
+// Reason says in a word why an order was chosen, for logs and metrics.
+type Reason uint8
+
+const (
+	Fixed     Reason = iota // the policy leaves no choice
+	UserLong                // longer: τ_u ≥ τ_i
+	UserShort               // longer, bat: τ_u < τ_i
+	UserHot                 // bat: f_u > min f_p
+	UserCold                // bat: long, but f_u ≤ min f_p
+	Cheaper                 // predicted: costs least now
+	Invest                  // predicted: costs more now, less than it is expected to save
+	Deadline                // predicted: the other order would miss the deadline
+	numReasons
+)
+
+var reasonNames = [numReasons]string{"fixed", "user-long", "user-short", "user-hot", "user-cold", "cheaper", "invest", "deadline"}
+
+func (r Reason) String() string { return reasonNames[r] }
+
+// Decision is the order that a request takes, with both orders priced.
+type Decision struct {
+	Order  Order
+	Reason Reason
+	Reuse  bool // take what is cached (all policies but None)
+	User   Option
+	Item   Option
+}
+
+// Chosen is the option of the order chosen.
+func (d *Decision) Chosen() *Option {
+	if d.Order == UserFirst {
+		return &d.User
+	}
+	return &d.Item
+}
+
+// Decide chooses the prefix order of a request.
+//
+// The policies other than Predicted load everything cached that their order can use (None nothing).
+// BAT is the rule as printed: user-first iff τ_u ≥ τ_i and f_u > min f_p, where the minimum counts as
+// -∞ while the user cache has free room, since nothing would have to be displaced; a page of the user
+// itself counts with the estimate that it carries.
+//
+// Predicted takes the order of least milliseconds net of what it leaves behind (Option.Value). Since
+// values are at least 0, the order taken never costs more than the other one by more than the saving
+// expected from it. The value is forgone when it would cost the request its deadline. On a tie the
+// items come first.
+func Decide(in *Request, c *Costs, policy Policy) Decision {
+	how := loadAll
+	switch policy {
+	case Predicted:
+		how = loadWhatPays
+	case None:
+		how = loadNothing
+	}
+	s := in.sumItems()
+	d := Decision{Reuse: policy != None, User: c.userFirst(in, &s, how), Item: c.itemFirst(in, &s, how)}
+	if how != loadNothing {
+		c.value(in, &s, &d.User, &d.Item)
+	}
+	long := int(in.User) >= s.total
+	switch policy {
+	case Predicted:
+		d.predicted(in)
+	case BAT:
+		d.Order, d.Reason = bat(long, in)
+	case Longer:
+		d.Order, d.Reason = ItemFirst, UserShort
+		if long {
+			d.Order, d.Reason = UserFirst, UserLong
+		}
+	case Item:
+		d.Order = ItemFirst
+	}
+	return d
+}
+
+func bat(long bool, in *Request) (Order, Reason) {
+	switch {
+	case !long:
+		return ItemFirst, UserShort
+	case in.UserRoom || in.Frequency > in.Coldest:
+		return UserFirst, UserHot
+	}
+	return ItemFirst, UserCold
+}
+
+func (d *Decision) predicted(in *Request) {
+	d.Order = ItemFirst
+	other := &d.User
+	if d.User.net() < d.Item.net() {
+		d.Order, other = UserFirst, &d.Item
+	}
+	chosen := d.Chosen()
+	switch {
+	case chosen.Ms <= other.Ms:
+		d.Reason = Cheaper
+	case in.Slack > 0 && chosen.Ms > in.Slack && other.Ms <= in.Slack:
+		d.Order, d.Reason = 1-d.Order, Deadline
+	default:
+		d.Reason = Invest
+	}
+}

@@ -1,0 +1,324 @@
+package schedule
+
+import (
+	"math"
+	"math/rand/v2"
+	"strconv"
+	"strings"
+	"testing"
+
+	"grebe/plan"
+)
+
+// cpu is a made-up machine on which rows are all that counts.
+var cpu = DefaultCosts(PrefillModel{Row: 1})
+
+func draw(rng *rand.Rand) (Request, Costs) {
+	in := Request{
+		Preamble: int32(rng.IntN(4)), LeadIn: int32(rng.IntN(4)), SharedCached: rng.IntN(2) == 0,
+		Question: int32(rng.IntN(5)), PerItem: rng.IntN(3) == 0, User: int32(rng.IntN(60)),
+		Frequency: 5 * rng.Float64(), Coldest: 5 * rng.Float64(), UserRoom: rng.IntN(3) == 0,
+		Queue: 30 * rng.Float64(),
+	}
+	for t := Device; t < NumTiers; t++ {
+		in.UserCached[t] = int32(rng.IntN(25))
+	}
+	for range rng.IntN(12) {
+		in.Items = append(in.Items, int32(1+rng.IntN(8)))
+		in.ItemTier = append(in.ItemTier, Tier(rng.IntN(int(NumTiers))))
+		in.ItemFrequency = append(in.ItemFrequency, rng.Float32())
+	}
+	if rng.IntN(3) == 0 {
+		in.Slack = 100 * rng.Float64()
+	}
+	c := DefaultCosts(PrefillModel{Fixed: 5 * rng.Float64(), Row: rng.Float64(), Square: .01 * rng.Float64(), Key: .01 * rng.Float64()})
+	for t := Host; t < NumTiers; t++ {
+		c.Transfer[t] = Transfer{Entry: rng.Float64(), Token: 1.5 * rng.Float64()}
+	}
+	c.BaseReturns = rng.Float64()
+	return in, c
+}
+
+// written builds the plan that an order means, with what is computed, as DESIGN's first section has it.
+func written(in *Request, o Order, load Tiers, reuse bool) (p plan.Plan, computed []bool) {
+	segment := func(kind plan.Kind, n int, compute bool, sees ...int32) int32 {
+		p.Segments = append(p.Segments, plan.Segment{Kind: kind, Tokens: make([]int32, n), Sees: sees})
+		for range n {
+			computed = append(computed, compute)
+		}
+		return int32(len(p.Segments) - 1)
+	}
+	lead := int(in.Preamble)
+	if o == ItemFirst {
+		lead += int(in.LeadIn)
+	}
+	shared := segment(plan.Preamble, lead, !(in.SharedCached && reuse))
+	var user int32
+	var items []int32
+	addItems := func(sees ...int32) {
+		for i, n := range in.Items {
+			items = append(items, segment(plan.Item, int(n), o == UserFirst || !load.Has(in.ItemTier[i]), sees...))
+		}
+	}
+	if o == UserFirst {
+		user = segment(plan.User, int(in.User), true, shared)
+		cached := 0
+		for t := Device; t < NumTiers; t++ {
+			if load.Has(t) {
+				cached += int(in.UserCached[t])
+			}
+		}
+		for i := range min(cached, int(in.User)) {
+			computed[lead+i] = false
+		}
+		addItems(shared, user)
+	} else {
+		addItems(shared)
+		user = segment(plan.User, int(in.User), true, append([]int32{shared}, items...)...)
+	}
+	if in.PerItem {
+		for _, i := range items {
+			segment(plan.Discriminant, int(in.Question), true, shared, user, i)
+		}
+		return p, computed
+	}
+	segment(plan.Instruction, int(in.Question), true, append([]int32{shared, user}, items...)...)
+	return p, computed
+}
+
+// Rows and keys against the mask of the plan that the order means.
+func TestOptionsCountWhatThePlanComputes(t *testing.T) {
+	rng := rand.New(rand.NewPCG(1, 1))
+	for n := range 400 {
+		in, c := draw(rng)
+		policy := Policy(n % len(policyNames))
+		d := Decide(&in, &c, policy)
+		for o, option := range []Option{d.User, d.Item} {
+			p, computed := written(&in, Order(o), option.Load, d.Reuse)
+			rows, keys := 0, 0
+			for q, row := range p.Mask() {
+				if !computed[q] {
+					continue
+				}
+				rows++
+				for _, sees := range row {
+					if sees {
+						keys++
+					}
+				}
+			}
+			if option.Rows != rows || option.Keys != keys {
+				t.Fatalf("%v, %v-first of %+v: %d rows and %d keys, the plan has %d and %d",
+					policy, Order(o), in, option.Rows, option.Keys, rows, keys)
+			}
+			want := max(in.Queue, option.Transfer) + c.Model.Predict(rows, keys, 1)
+			if math.Abs(option.Ms-want) > 1e-9*want {
+				t.Fatalf("%v ms, want %v", option.Ms, want)
+			}
+		}
+	}
+}
+
+// Section 5 of the paper, BAT-5, word for word.
+func TestBATRule(t *testing.T) {
+	for _, c := range []struct {
+		name       string
+		user, item int32
+		f, coldest float64
+		room       bool
+		want       Order
+		reason     Reason
+	}{
+		{"long and hot", 2000, 1000, 3, 2, false, UserFirst, UserHot},
+		{"as long as the items", 1000, 1000, 3, 2, false, UserFirst, UserHot},
+		{"short", 999, 1000, 3, 2, false, ItemFirst, UserShort},
+		{"short, though there is room", 999, 1000, 3, 2, true, ItemFirst, UserShort},
+		{"cold", 2000, 1000, 1, 2, false, ItemFirst, UserCold},
+		{"no hotter than the coldest", 2000, 1000, 2, 2, false, ItemFirst, UserCold},
+		{"unknown, but there is room", 2000, 1000, 0, 0, true, UserFirst, UserHot},
+	} {
+		in := Request{User: c.user, Items: []int32{c.item}, Frequency: c.f, Coldest: c.coldest, UserRoom: c.room}
+		if d := Decide(&in, &cpu, BAT); d.Order != c.want || d.Reason != c.reason {
+			t.Errorf("%s: %v-first because %v, want %v-first because %v", c.name, d.Order, d.Reason, c.want, c.reason)
+		}
+	}
+}
+
+// BAT-7.
+func TestBaselines(t *testing.T) {
+	long := Request{User: 50, UserCached: [NumTiers]int32{Host: 50}, Items: []int32{10, 20}, ItemTier: []Tier{Host, Host}}
+	short := Request{User: 29, UserCached: [NumTiers]int32{Host: 29}, Items: []int32{10, 20}, ItemTier: []Tier{Host, Host}}
+	for _, c := range []struct {
+		policy Policy
+		in     *Request
+		want   Order
+		rows   int
+	}{
+		{Longer, &long, UserFirst, 30}, {Longer, &short, ItemFirst, 29},
+		{User, &long, UserFirst, 30}, {User, &short, UserFirst, 30},
+		{Item, &long, ItemFirst, 50}, {Item, &short, ItemFirst, 29},
+		{None, &long, UserFirst, 80}, {None, &short, UserFirst, 59},
+	} {
+		d := Decide(c.in, &cpu, c.policy)
+		if d.Order != c.want || d.Chosen().Rows != c.rows || d.Reuse == (c.policy == None) {
+			t.Errorf("%v: %v-first computes %d rows (reuse %v), want %v-first and %d",
+				c.policy, d.Order, d.Chosen().Rows, d.Reuse, c.want, c.rows)
+		}
+	}
+}
+
+func TestPredicted(t *testing.T) {
+	base := func() Request {
+		return Request{User: 2000, Items: []int32{500, 500}, ItemTier: []Tier{Host, Host}, UserRoom: true}
+	}
+	for _, c := range []struct {
+		name   string
+		change func(*Request, *Costs)
+		want   Order
+		reason Reason
+	}{
+		{"items cached, user unknown", func(*Request, *Costs) {}, ItemFirst, Cheaper},
+		{"user cached", func(in *Request, _ *Costs) { in.UserCached[Host] = 2000 }, UserFirst, Cheaper},
+		{"most of the user cached", func(in *Request, _ *Costs) { in.UserCached[Host] = 1100 }, UserFirst, Cheaper},
+		{"less of the user cached", func(in *Request, _ *Costs) { in.UserCached[Host] = 900 }, ItemFirst, Cheaper},
+		// A thousand tokens more now, a thousand saved per return, three quarters of returns hit.
+		{"comes back once", func(in *Request, _ *Costs) { in.Frequency = 1 }, ItemFirst, Cheaper},
+		{"comes back twice", func(in *Request, _ *Costs) { in.Frequency = 2 }, UserFirst, Invest},
+		{"comes back twice, but so do those displaced", func(in *Request, _ *Costs) {
+			in.Frequency, in.Coldest, in.UserRoom = 2, 1, false
+		}, ItemFirst, Cheaper},
+		{"users come back", func(_ *Request, c *Costs) { c.BaseReturns = 2 }, UserFirst, Invest},
+		{"comes back twice, deadline near", func(in *Request, _ *Costs) { in.Frequency, in.Slack = 2, 2500 }, ItemFirst, Deadline},
+		{"comes back twice, lost either way", func(in *Request, _ *Costs) { in.Frequency, in.Slack = 2, 1500 }, UserFirst, Invest},
+		{"short user, hot", func(in *Request, _ *Costs) { in.User, in.Frequency = 900, 50 }, ItemFirst, Cheaper},
+		{"user on a slow disk", func(in *Request, c *Costs) {
+			in.UserCached[Disk] = 2000
+			c.Transfer[Disk] = Transfer{Token: .6}
+		}, ItemFirst, Cheaper},
+		{"user on a slow disk behind a queue", func(in *Request, c *Costs) {
+			in.UserCached[Disk], in.Queue = 2000, 1000
+			c.Transfer[Disk] = Transfer{Token: .6}
+		}, UserFirst, Cheaper},
+		{"missing items that many want", func(in *Request, _ *Costs) {
+			in.User = 900
+			in.UserCached[Host] = 50 // user-first is 50 tokens cheaper
+			in.ItemTier = []Tier{Missing, Missing}
+			in.ItemFrequency = []float32{1, 1}
+		}, ItemFirst, Invest},
+	} {
+		in, costs := base(), cpu
+		c.change(&in, &costs)
+		if err := costs.Validate(); err != nil {
+			t.Fatal(err)
+		}
+		if d := Decide(&in, &costs, Predicted); d.Order != c.want || d.Reason != c.reason {
+			t.Errorf("%s: %v-first because %v, want %v-first because %v (user %+v, item %+v)",
+				c.name, d.Order, d.Reason, c.want, c.reason, d.User, d.Item)
+		}
+	}
+}
+
+// A tier slower than computing is left alone by predicted and used by the others.
+func TestSlowTiersAreNotLoaded(t *testing.T) {
+	costs := cpu
+	costs.Transfer[Peer] = Transfer{Token: 2}
+	in := Request{User: 10, Items: []int32{5, 6, 7}, ItemTier: []Tier{Host, Peer, Missing}}
+	d := Decide(&in, &costs, Predicted)
+	if d.Item.Load.Has(Peer) || !d.Item.Load.Has(Host) || d.Item.Rows != 10+6+7 {
+		t.Errorf("predicted loads %b and computes %d rows", d.Item.Load, d.Item.Rows)
+	}
+	d = Decide(&in, &costs, Item)
+	if !d.Item.Load.Has(Peer) || d.Item.Rows != 10+7 || d.Item.Transfer != 12 {
+		t.Errorf("item loads %b, computes %d rows and transfers for %v ms", d.Item.Load, d.Item.Rows, d.Item.Transfer)
+	}
+}
+
+// What predicted promises, on random requests.
+func TestPredictedNeverOverpays(t *testing.T) {
+	rng := rand.New(rand.NewPCG(2, 2))
+	var seen [numReasons]int
+	for range 20_000 {
+		in, c := draw(rng)
+		d := Decide(&in, &c, Predicted)
+		other := &d.User
+		if d.Order == UserFirst {
+			other = &d.Item
+		}
+		chosen := d.Chosen()
+		if chosen.Value < 0 || chosen.Ms > other.Ms+chosen.Value+1e-9 {
+			t.Fatalf("%v-first costs %v ms, saves %v later, the other costs %v: %+v", d.Order, chosen.Ms, chosen.Value, other.Ms, in)
+		}
+		if in.Slack > 0 && chosen.Ms > in.Slack && other.Ms <= in.Slack {
+			t.Fatalf("%v-first misses the deadline, the other would not: %+v", d.Order, in)
+		}
+		seen[d.Reason]++
+		if again := Decide(&in, &c, Predicted); again != d {
+			t.Fatalf("the same request got %+v and %+v", d, again)
+		}
+	}
+	for _, r := range []Reason{Cheaper, Invest, Deadline} {
+		if seen[r] == 0 {
+			t.Errorf("no request was decided because of %v", r)
+		}
+	}
+}
+
+func TestNames(t *testing.T) {
+	for _, n := range policyNames {
+		if p, err := ParsePolicy(n); err != nil || p.String() != n {
+			t.Errorf("%s reads as %v: %v", n, p, err)
+		}
+	}
+	if _, err := ParsePolicy("auto"); err == nil || !strings.Contains(err.Error(), `"auto"`) {
+		t.Errorf("auto is the server's word, got %v", err)
+	}
+	for r := range numReasons {
+		if r.String() == "" {
+			t.Errorf("reason %d has no name", r)
+		}
+	}
+	bad := cpu
+	bad.Discount = 2
+	if bad.Validate() == nil {
+		t.Error("a discount of 2 was accepted")
+	}
+	bad = cpu
+	bad.Transfer[Disk].Token = math.NaN()
+	if err := bad.Validate(); err == nil || !strings.Contains(err.Error(), "disk") {
+		t.Errorf("a transfer of NaN: %v", err)
+	}
+}
+
+func candidates(n int) Request {
+	in := Request{User: 2000, UserCached: [NumTiers]int32{Device: 640, Host: 640}, Frequency: 2, Coldest: 1, Question: 20}
+	for i := range n {
+		in.Items = append(in.Items, int32(8+i%7))
+		in.ItemTier = append(in.ItemTier, Tier(i%int(NumTiers)))
+		in.ItemFrequency = append(in.ItemFrequency, 1)
+	}
+	return in
+}
+
+func TestDecideDoesNotAllocate(t *testing.T) {
+	in := candidates(100)
+	costs := DefaultCosts(gpu)
+	for p := range policyNames {
+		if n := testing.AllocsPerRun(100, func() { Decide(&in, &costs, Policy(p)) }); n != 0 {
+			t.Errorf("%v: %v allocations", Policy(p), n)
+		}
+	}
+}
+
+func BenchmarkDecide(b *testing.B) {
+	costs := DefaultCosts(gpu)
+	for _, n := range []int{1, 100, 10_000} {
+		in := candidates(n)
+		b.Run("candidates="+strconv.Itoa(n), func(b *testing.B) {
+			b.ReportAllocs()
+			for b.Loop() {
+				Decide(&in, &costs, Predicted)
+			}
+			b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N)/float64(n), "ns/candidate")
+		})
+	}
+}

@@ -1,0 +1,102 @@
+package schedule
+
+import (
+	"fmt"
+	"math"
+)
+
+// Tier is where cached KV lies, from the nearest to the farthest.
+type Tier uint8
+
+const (
+	Missing Tier = iota // not cached: to be computed
+	Device
+	Host
+	Disk
+	Peer
+	NumTiers
+)
+
+var tierNames = [NumTiers]string{"missing", "device", "host", "disk", "peer"}
+
+func (t Tier) String() string { return tierNames[t] }
+
+// Tiers is a set of tiers.
+type Tiers uint8
+
+// Has reports whether a tier is in the set.
+func (s Tiers) Has(t Tier) bool { return s>>t&1 == 1 }
+
+func (s *Tiers) add(t Tier) { *s |= 1 << t }
+
+// Request is what Decide needs to know of a request. It is flat so that a server can fill and reuse
+// one without allocation; Decide keeps nothing of it.
+type Request struct {
+	Preamble     int32 // tokens that begin every plan and that all see
+	LeadIn       int32 // tokens before the items when they come first
+	SharedCached bool  // preamble and lead-in are cached
+	Question     int32 // instruction tokens, always computed
+	PerItem      bool  // the question is asked of each candidate apart (pointwise)
+
+	User int32 // the user's tokens (τ_u)
+	// UserCached is how many of them are cached, per tier: a prefix, whose beginning lies in the
+	// nearest tier and whose end in the farthest, as eviction from the end leaves it.
+	UserCached [NumTiers]int32
+
+	Items    []int32 // tokens of each candidate (their sum is τ_i)
+	ItemTier []Tier  // where the KV of each candidate lies; nil: nowhere
+	// ItemFrequency is the expected number of later item-first uses of each candidate within the
+	// window, read for missing ones only; nil: unknown, taken as 0.
+	ItemFrequency []float32
+
+	Frequency float64 // f_u: requests of this user within the window, this one not counted
+	Coldest   float64 // min f_p over cached user pages
+	UserRoom  bool    // the user cache has free room: nothing is displaced, Coldest does not count
+
+	Queue float64 // milliseconds of work that will run before this request; transfers hide behind it
+	Slack float64 // milliseconds to the deadline; 0: none
+}
+
+// Costs is what a machine takes, the same for all requests.
+type Costs struct {
+	Model    PrefillModel
+	Transfer [NumTiers]Transfer // to bring cached KV to where it is computed with; Missing is not used
+	Keep     Tier               // where a computed user's KV is kept
+	// Discount is the expected share of a user's estimated returns that will find what was kept, in
+	// [0, 1]: users leave, histories change, entries are evicted. A server that counts how many kept
+	// entries are hit before they are evicted knows better than the default of 0.75.
+	Discount float64
+	// BaseReturns is the expected number of returns within the window of a user who was not seen
+	// within it. Default 0.
+	BaseReturns float64
+}
+
+// Transfer is the time to move KV, in milliseconds. Transfers of one request are added up.
+type Transfer struct {
+	Entry float64 // per entry: a seek, a round trip
+	Token float64 // per token
+}
+
+// DefaultCosts has a model and nothing else that costs.
+func DefaultCosts(m PrefillModel) Costs { return Costs{Model: m, Keep: Host, Discount: .75} }
+
+// Validate reports the first value that makes no sense.
+func (c *Costs) Validate() error {
+	if err := c.Model.Validate(); err != nil {
+		return err
+	}
+	for t, cost := range c.Transfer {
+		if !(cost.Entry >= 0) || !(cost.Token >= 0) || math.IsInf(cost.Entry+cost.Token, 1) {
+			return fmt.Errorf("schedule: transfer from %s costs %+v", Tier(t), cost)
+		}
+	}
+	switch {
+	case c.Keep == Missing || c.Keep >= NumTiers:
+		return fmt.Errorf("schedule: users cannot be kept in tier %d", c.Keep)
+	case !(c.Discount >= 0 && c.Discount <= 1):
+		return fmt.Errorf("schedule: discount %v is not in [0, 1]", c.Discount)
+	case !(c.BaseReturns >= 0) || math.IsInf(c.BaseReturns, 1):
+		return fmt.Errorf("schedule: base returns %v", c.BaseReturns)
+	}
+	return nil
+}
