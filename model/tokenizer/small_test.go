@@ -2,6 +2,7 @@ package tokenizer
 
 import (
 	"encoding/json"
+	"os"
 	"slices"
 	"strings"
 	"sync"
@@ -178,6 +179,21 @@ func BenchmarkEncode(b *testing.B) {
 	dst := tok.Encode(text)
 	b.SetBytes(int64(len(text)))
 	b.ReportAllocs()
+	for b.Loop() {
+		dst = tok.AppendEncode(dst[:0], text)
+	}
+}
+
+// BenchmarkEncodeTitles is real product titles and their codes, few words of which repeat.
+func BenchmarkEncodeTitles(b *testing.B) {
+	tok := loadQwen(b)
+	data, err := os.ReadFile(realData(b, "beauty/beauty_joined.tsv"))
+	if err != nil {
+		b.Fatal(err)
+	}
+	text := string(data)
+	dst := tok.Encode(text)
+	b.SetBytes(int64(len(text)))
 	for b.Loop() {
 		dst = tok.AppendEncode(dst[:0], text)
 	}
