@@ -44,7 +44,7 @@ type walk struct {
 	keys    int            // to go through, rounded up to keyStep
 	first   int            // index of the next key in the run
 	open    int            // keys before this one are seen by all lanes
-	started int            // 0 as long as the outputs are zeros
+	started int            // 0 as long as there are no outputs
 	dims    int            // padded
 	block   int            // keys of the block under way
 	scale   float32
@@ -96,7 +96,7 @@ func (f *float32Parts) walk(w *walk) {
 		if w.started != 0 && w.state.changed != 0 {
 			f.rescale(w.o, w.state, w.dims)
 		}
-		f.product(w.o, w.v, w.s, w.dims/panel, w.block, 4*panel*min(blockKeys, w.room), w.cols, 1)
+		f.product(w.o, w.v, w.s, w.dims/panel, w.block, 4*panel*min(blockKeys, w.room), w.cols, w.started)
 		w.k, w.v = unsafe.Add(w.k, 4*w.block*w.dims), unsafe.Add(w.v, 4*w.block*w.dims)
 		w.first, w.keys, w.room, w.started = w.first+w.block, w.keys-w.block, w.room-w.block, 1
 	}

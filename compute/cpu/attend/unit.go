@@ -138,7 +138,6 @@ func (a *Attention) unitTask(worker, task int) {
 // start prepares for a new tile.
 func (w *walk) start(cols int, scale float32) {
 	w.cols, w.scale, w.started = cols, scale, 0
-	clear(unsafe.Slice((*float32)(w.o), w.dims*lanes))
 	for l := range lanes {
 		w.state.maxes[l], w.state.sums[l] = lowest, 0
 	}
@@ -151,18 +150,21 @@ func (a *Attention) through(w *walk, r *run, slot, keys, open int) {
 	a.kern.walk(w)
 }
 
-// setRows points rows of the lanes first … end−1 at their rows in x, and the others at spare.
+// setRows points rows of the lanes first … end−1 at their place in x, and the others at spare.
 func (a *Attention) setRows(rows *[lanes]unsafe.Pointer, x []float32, row0, first, end, head int, spare unsafe.Pointer) {
-	d := a.shape.HeadDim
-	token, g := first/a.group, first%a.group
+	d, token, g := a.shape.HeadDim, first/a.group, first%a.group
+	at := ((row0+token)*a.shape.Heads + head*a.group + g) * d
+	next, skip := 4*d, 4*d*(a.shape.Heads-a.group)
+	p := unsafe.Pointer(&x[at])
 	for l := range rows {
 		if first+l >= end {
 			rows[l] = spare
 			continue
 		}
-		rows[l] = unsafe.Pointer(&x[((row0+token)*a.shape.Heads+head*a.group+g)*d])
-		if g++; g == a.group {
-			token, g = token+1, 0
+		if g == a.group {
+			g, p = 0, unsafe.Add(p, skip)
 		}
+		rows[l] = p
+		g, p = g+1, unsafe.Add(p, next)
 	}
 }

@@ -103,6 +103,13 @@ func (g *gen) valuesAMX(cols int) {
 	g.P("\tMOVQ %s, DI\n\tMOVQ %s, R8\n\tMOVQ %s, R9\n\tMOVQ %s, R10", walkO, walkV, walkBlock, walkDims)
 	g.P("\tSHRQ $5, R9\n\tMOVQ R10, R11\n\tSHLQ $6, R11\n\tSHRQ $5, R10") // R11: from 32 keys to the next
 	g.P("\tMOVQ $64, DX\n\tMOVQ $%d, CX\nvalueDims:\n\tMOVQ %s, BX\n\tMOVQ R8, AX\n\tMOVQ R9, R12", row, walkP)
+	g.P("\tCMPQ %s, $0\n\tJNE valueLoad", walkStarted)
+	for i := range 2 {
+		for j := range cols {
+			g.TileZero(2*i + j)
+		}
+	}
+	g.P("\tJMP valueKeys\nvalueLoad:")
 	for i := range 2 {
 		for j := range cols {
 			g.TileLoad(2*i+j, asmgen.DI, asmgen.CX, 16*row*i+64*j)
