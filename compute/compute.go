@@ -136,7 +136,7 @@ type Segment struct {
 	First  int
 	Cached int
 	Len    int
-	Sees   []int32 // indices into Batch.Segments, each lower than this segment's own
+	Sees   []int32 // indices into Batch.Segments, each once and lower than this segment's own
 	Chunks []Chunk // in order, together room for Len tokens; only the last may have room to spare
 }
 
@@ -205,6 +205,11 @@ func (b *Batch) Validate(s *Shape) error {
 	if len(b.Tokens) != len(b.Positions) {
 		return fmt.Errorf("compute: %d tokens but %d positions", len(b.Tokens), len(b.Positions))
 	}
+	for i, p := range b.Positions {
+		if p < 0 {
+			return fmt.Errorf("compute: row %d is at position %d", i, p)
+		}
+	}
 	next := 0
 	for i := range b.Segments {
 		g := &b.Segments[i]
@@ -226,6 +231,9 @@ func (b *Batch) Validate(s *Shape) error {
 			if ch.Tokens <= 0 || len(ch.Bytes) < s.ChunkBytes(ch.Tokens, ch.Transient) {
 				return fmt.Errorf("compute: segment %d chunk %d: %d bytes for %d tokens, want %d",
 					i, c, len(ch.Bytes), ch.Tokens, s.ChunkBytes(ch.Tokens, ch.Transient))
+			}
+			if ch.Transient && room < g.Cached {
+				return fmt.Errorf("compute: segment %d chunk %d is transient, but holds cached tokens", i, c)
 			}
 			if room >= g.Len {
 				return fmt.Errorf("compute: segment %d: chunk %d is beyond its %d tokens", i, c, g.Len)

@@ -64,6 +64,9 @@ func attendLimits(c config) limits {
 	return limits{x, x, x, limitKV(c)}
 }
 
+// minInter is the least width of the feed-forward layer in whole models.
+const minInter = 16
+
 // layerChecks run whole models.
 func layerChecks() []check {
 	var out []check
@@ -71,6 +74,9 @@ func layerChecks() []check {
 		f := formats[i%len(formats)]
 		seed := uint64(1000 + i)
 		g := geometries[(i*5+i/12)%len(geometries)]
+		// The limits take errors to be independent. A feed-forward layer of a few units has few, which
+		// whole layers multiply; the FFN check alone runs those.
+		g.inter = max(g.inter, minInter)
 		c := config{seed: seed, shape: g.shape(1+i%3, f.kv), dt: f.dt, src: sources[i%3], bare: i%4 == 3, headed: i%2 == 0, sharp: 1}
 		out = append(out, layerCheck(c, i%2 == 1, func(r random) []plan { return r.mixed(&c.shape, int32(r.IntN(3000))) }))
 	}
