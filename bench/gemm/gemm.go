@@ -72,6 +72,7 @@ type Line struct {
 	Grebe          float64            // GFLOP/s, median
 	Peers          map[string]float64 // GFLOP/s, median
 	Ratio          float64            // Grebe's rate over the fastest peer's; 0 without peers
+	BestRatio      float64            // the same of each one's fastest product: for machines that others use too
 }
 
 // Summary is the worst and the mean ratio of a format and number of threads.
@@ -148,17 +149,18 @@ func runShape(ctx context.Context, o *Options, libs *libraries, dt compute.DType
 			}
 			l := Line{Model: s.model, Product: s.product, Format: dt.String(), Threads: threads, M: m, N: s.n, K: s.k,
 				Peers: map[string]float64{}}
-			best := 0.0
+			var own, peer rate
 			for _, x := range rates {
 				if x.name == grebeName {
-					l.Grebe = x.rate
+					own = x
 					continue
 				}
 				l.Peers[x.name] = x.rate
-				best = max(best, x.rate)
+				peer.rate, peer.best = max(peer.rate, x.rate), max(peer.best, x.best)
 			}
-			if best > 0 {
-				l.Ratio = l.Grebe / best
+			l.Grebe = own.rate
+			if peer.rate > 0 {
+				l.Ratio, l.BestRatio = own.rate/peer.rate, own.best/peer.best
 			}
 			r.Lines = append(r.Lines, l)
 			t.line(&l)
@@ -167,10 +169,11 @@ func runShape(ctx context.Context, o *Options, libs *libraries, dt compute.DType
 	return nil
 }
 
-// rate is a contender's median.
+// rate is a contender's speed.
 type rate struct {
 	name string
 	rate float64 // GFLOP/s
+	best float64 // of the fastest product
 }
 
 // contender multiplies the first m rows of the data.
@@ -206,45 +209,41 @@ func runOne(ctx context.Context, o *Options, libs *libraries, dt compute.DType, 
 				return nil, err
 			}
 			c := (i + repeat) % len(cs) // nobody always goes first
-			s, err := turn(cs[c])
-			if err != nil {
+			if times[c], err = turn(cs[c], times[c]); err != nil {
 				return nil, fmt.Errorf("%s: %w", cs[c].name(), err)
 			}
-			times[c] = append(times[c], s)
 		}
 	}
 	flops := 2 * float64(m) * float64(d.n) * float64(d.k)
 	var rates []rate
 	for i, c := range cs {
 		slices.Sort(times[i])
-		rates = append(rates, rate{c.name(), flops / times[i][len(times[i])/2] / 1e9})
+		rates = append(rates, rate{c.name(), flops / times[i][len(times[i])/2] / 1e9, flops / times[i][0] / 1e9})
 	}
 	return rates, nil
 }
 
 const (
-	rest    = 2 * time.Millisecond  // longer than any contender's threads spin
-	measure = 10 * time.Millisecond // least time of a turn
+	rest    = 2 * time.Millisecond // longer than any contender's threads spin
+	measure = 8 * time.Millisecond // least time of a turn
 )
 
-// turn lets a contender run and returns the seconds per product. A first product, which wakes the
-// threads, is not counted where it is short.
-func turn(c contender) (float64, error) {
+// turn lets a contender run for a while and adds the seconds of each product to times. A first
+// product, which wakes the threads, is not counted where it is short.
+func turn(c contender, times []float64) ([]float64, error) {
 	time.Sleep(rest)
-	start := time.Now()
-	if err := c.run(); err != nil {
-		return 0, err
-	}
-	first := time.Since(start)
-	if first >= measure {
-		return first.Seconds(), nil
-	}
-	n := int(measure/first) + 1
-	start = time.Now()
-	for range n {
+	begin := time.Now()
+	for n := 0; ; n++ {
+		start := time.Now()
 		if err := c.run(); err != nil {
-			return 0, err
+			return nil, err
+		}
+		end := time.Now()
+		if s := end.Sub(start); n > 0 || s >= measure {
+			times = append(times, s.Seconds())
+		}
+		if end.Sub(begin) >= measure && (n > 0 || len(times) > 0) {
+			return times, nil
 		}
 	}
-	return time.Since(start).Seconds() / float64(n), nil
 }

@@ -4,8 +4,8 @@
 
 #include "textflag.h"
 
-// func amxRows32(config unsafe.Pointer, steps, panels int, a unsafe.Pointer, aPanel int, b, c unsafe.Pointer, add int, next unsafe.Pointer, lines4 int)
-TEXT ·amxRows32(SB), NOSPLIT, $0-80
+// func amxRows32(config unsafe.Pointer, steps, panels int, a unsafe.Pointer, aPanel int, b, c unsafe.Pointer, add int, next unsafe.Pointer, lines4 int, out unsafe.Pointer, outStride, outRows int)
+TEXT ·amxRows32(SB), NOSPLIT, $0-104
 	MOVQ config+0(FP), AX
 	BYTE $0xc4; BYTE $0xe2; BYTE $0x78; BYTE $0x49; BYTE $0x00 // LDTILECFG (AX)
 	MOVQ panels+16(FP), R9
@@ -16,6 +16,8 @@ TEXT ·amxRows32(SB), NOSPLIT, $0-80
 	MOVQ lines4+72(FP), R12
 	MOVQ $128, SI
 	MOVQ $64, DX
+	MOVQ out+80(FP), R14
+	MOVQ outRows+96(FP), R15
 panel:
 	MOVQ R10, AX
 	MOVQ b+40(FP), BX
@@ -35,13 +37,20 @@ zero:
 	PCALIGN $32
 loop:
 	BYTE $0xc4; BYTE $0xe2; BYTE $0x7b; BYTE $0x4b; BYTE $0x34; BYTE $0x13 // TILELOADD 0(BX)(DX), TMM6
-	BYTE $0xc4; BYTE $0xe2; BYTE $0x7b; BYTE $0x4b; BYTE $0x24; BYTE $0x10 // TILELOADD 0(AX)(DX), TMM4
+	BYTE $0xc4; BYTE $0xe2; BYTE $0x79; BYTE $0x4b; BYTE $0x24; BYTE $0x10 // TILELOADDT1 0(AX)(DX), TMM4
 	BYTE $0xc4; BYTE $0xe2; BYTE $0x4a; BYTE $0x5c; BYTE $0xc4 // TDPBF16PS TMM6, TMM4, TMM0
-	BYTE $0xc4; BYTE $0xe2; BYTE $0x7b; BYTE $0x4b; BYTE $0xac; BYTE $0x10; BYTE $0x00; BYTE $0x04; BYTE $0x00; BYTE $0x00 // TILELOADD 1024(AX)(DX), TMM5
+	BYTE $0xc4; BYTE $0xe2; BYTE $0x79; BYTE $0x4b; BYTE $0xac; BYTE $0x10; BYTE $0x00; BYTE $0x04; BYTE $0x00; BYTE $0x00 // TILELOADDT1 1024(AX)(DX), TMM5
 	BYTE $0xc4; BYTE $0xe2; BYTE $0x4a; BYTE $0x5c; BYTE $0xd5 // TDPBF16PS TMM6, TMM5, TMM2
 	BYTE $0xc4; BYTE $0xe2; BYTE $0x7b; BYTE $0x4b; BYTE $0xbc; BYTE $0x13; BYTE $0x00; BYTE $0x04; BYTE $0x00; BYTE $0x00 // TILELOADD 1024(BX)(DX), TMM7
 	BYTE $0xc4; BYTE $0xe2; BYTE $0x42; BYTE $0x5c; BYTE $0xcc // TDPBF16PS TMM7, TMM4, TMM1
 	BYTE $0xc4; BYTE $0xe2; BYTE $0x42; BYTE $0x5c; BYTE $0xdd // TDPBF16PS TMM7, TMM5, TMM3
+	TESTQ R15, R15
+	JZ warmed
+	BYTE $0x41; BYTE $0x0f; BYTE $0x0d; BYTE $0x0e // PREFETCHW (R14)
+	BYTE $0x41; BYTE $0x0f; BYTE $0x0d; BYTE $0x4e; BYTE $0x40 // PREFETCHW 64(R14)
+	ADDQ outStride+88(FP), R14
+	DECQ R15
+warmed:
 	MOVQ R12, R8
 	TESTQ R8, R8
 	JZ fetched
@@ -69,8 +78,8 @@ fetched:
 	BYTE $0xc4; BYTE $0xe2; BYTE $0x78; BYTE $0x49; BYTE $0xc0 // TILERELEASE
 	RET
 
-// func amxRows16(config unsafe.Pointer, steps, panels int, a unsafe.Pointer, aPanel int, b, c unsafe.Pointer, add int, next unsafe.Pointer, lines4 int)
-TEXT ·amxRows16(SB), NOSPLIT, $0-80
+// func amxRows16(config unsafe.Pointer, steps, panels int, a unsafe.Pointer, aPanel int, b, c unsafe.Pointer, add int, next unsafe.Pointer, lines4 int, out unsafe.Pointer, outStride, outRows int)
+TEXT ·amxRows16(SB), NOSPLIT, $0-104
 	MOVQ config+0(FP), AX
 	BYTE $0xc4; BYTE $0xe2; BYTE $0x78; BYTE $0x49; BYTE $0x00 // LDTILECFG (AX)
 	MOVQ panels+16(FP), R9
@@ -81,6 +90,8 @@ TEXT ·amxRows16(SB), NOSPLIT, $0-80
 	MOVQ lines4+72(FP), R12
 	MOVQ $128, SI
 	MOVQ $64, DX
+	MOVQ out+80(FP), R14
+	MOVQ outRows+96(FP), R15
 panel:
 	MOVQ R10, AX
 	MOVQ b+40(FP), BX
@@ -96,10 +107,17 @@ zero:
 	PCALIGN $32
 loop:
 	BYTE $0xc4; BYTE $0xe2; BYTE $0x7b; BYTE $0x4b; BYTE $0x34; BYTE $0x13 // TILELOADD 0(BX)(DX), TMM6
-	BYTE $0xc4; BYTE $0xe2; BYTE $0x7b; BYTE $0x4b; BYTE $0x24; BYTE $0x10 // TILELOADD 0(AX)(DX), TMM4
+	BYTE $0xc4; BYTE $0xe2; BYTE $0x79; BYTE $0x4b; BYTE $0x24; BYTE $0x10 // TILELOADDT1 0(AX)(DX), TMM4
 	BYTE $0xc4; BYTE $0xe2; BYTE $0x4a; BYTE $0x5c; BYTE $0xc4 // TDPBF16PS TMM6, TMM4, TMM0
 	BYTE $0xc4; BYTE $0xe2; BYTE $0x7b; BYTE $0x4b; BYTE $0xbc; BYTE $0x13; BYTE $0x00; BYTE $0x04; BYTE $0x00; BYTE $0x00 // TILELOADD 1024(BX)(DX), TMM7
 	BYTE $0xc4; BYTE $0xe2; BYTE $0x42; BYTE $0x5c; BYTE $0xcc // TDPBF16PS TMM7, TMM4, TMM1
+	TESTQ R15, R15
+	JZ warmed
+	BYTE $0x41; BYTE $0x0f; BYTE $0x0d; BYTE $0x0e // PREFETCHW (R14)
+	BYTE $0x41; BYTE $0x0f; BYTE $0x0d; BYTE $0x4e; BYTE $0x40 // PREFETCHW 64(R14)
+	ADDQ outStride+88(FP), R14
+	DECQ R15
+warmed:
 	MOVQ R12, R8
 	TESTQ R8, R8
 	JZ fetched

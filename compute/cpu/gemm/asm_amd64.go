@@ -9,12 +9,12 @@ import "unsafe"
 // amxRows32 multiplies panels of up to 32 rows (17 or more in the last) by a block of a weight panel.
 //
 //go:noescape
-func amxRows32(config unsafe.Pointer, steps, panels int, a unsafe.Pointer, aPanel int, b, c unsafe.Pointer, add int, next unsafe.Pointer, lines4 int)
+func amxRows32(config unsafe.Pointer, steps, panels int, a unsafe.Pointer, aPanel int, b, c unsafe.Pointer, add int, next unsafe.Pointer, lines4 int, out unsafe.Pointer, outStride, outRows int)
 
 // amxRows16 multiplies up to 16 rows by a block of a weight panel.
 //
 //go:noescape
-func amxRows16(config unsafe.Pointer, steps, panels int, a unsafe.Pointer, aPanel int, b, c unsafe.Pointer, add int, next unsafe.Pointer, lines4 int)
+func amxRows16(config unsafe.Pointer, steps, panels int, a unsafe.Pointer, aPanel int, b, c unsafe.Pointer, add int, next unsafe.Pointer, lines4 int, out unsafe.Pointer, outStride, outRows int)
 
 // cvtRow rounds steps·32 floats of a row to bf16, written every 2 KiB: the row's place in each step's tiles.
 //

@@ -90,12 +90,14 @@ type part struct {
 	sums      unsafe.Pointer // [rows][panelCols]float32
 	add       int            // 0: set the sums; 1: add to them
 	next      unsafe.Pointer // the block of weights used next, as large, or nil
+	out       unsafe.Pointer // where the sums go next, outStride bytes between rows, or nil
+	outStride int
 }
 
 // New returns a multiplier that runs on tm.
 func New(tm *team.Team) (*Multiplier, error) {
 	const each = workerSums + 4096 // biases behind the sums
-	block, err := offheap.Alloc(tm.Threads() * each)
+	block, err := alloc(tm.Threads() * each)
 	if err != nil {
 		return nil, fmt.Errorf("gemm: allocate sums of %d workers: %w", tm.Threads(), err)
 	}
@@ -229,6 +231,16 @@ func (p *product) cut(threads int) {
 // tasksPerThread balances workers of unequal speed against long runs of panels.
 const tasksPerThread = 8
 
+// alloc maps memory for n bytes, in whole huge pages unless it is small: kernels touch many rows at
+// once, and their addresses should not need as many entries of the TLB.
+func alloc(n int) (*offheap.Block, error) {
+	const small, huge = 256 << 10, 2 << 20
+	if n > small {
+		n = (n + huge - 1) &^ (huge - 1)
+	}
+	return offheap.Alloc(n)
+}
+
 // even returns the size of equal pieces of n of at most limit each.
 func even(n, limit int) int {
 	pieces := (n + limit - 1) / limit
@@ -257,7 +269,7 @@ func (m *Multiplier) task(w, t int) {
 			}
 		}
 	}
-	pt.a = nil
+	*pt = part{}
 }
 
 func (w *worker) slot(i int) unsafe.Pointer {
@@ -279,6 +291,10 @@ func (p *product) panel(pt *part, panel, last, outer, end int) {
 			pt.next = p.w.at(panel, end)
 		default:
 			pt.next = nil
+		}
+		pt.out = nil
+		if s+p.inner >= p.w.steps && p.op != opGated {
+			pt.out, pt.outStride = unsafe.Pointer(&p.out[pt.row*p.stride+panel*panelCols]), p.stride*4
 		}
 		p.k.block(pt)
 	}

@@ -15,7 +15,7 @@ type fmaKernel func(steps int, a unsafe.Pointer, stride int, b, c unsafe.Pointer
 
 var (
 	amxBF16 = kernels{
-		tiles: true, panelRows: tileRows, blockRows: 256, outer: 64, inner: 16,
+		tiles: true, panelRows: tileRows, blockRows: 256, outer: 64, inner: 64,
 		block: amxBlock, store: store512, add: add512, gated: gated512, gatedBF16: gatedBF16,
 	}
 	avx512F32 = kernels{
@@ -84,9 +84,12 @@ func amxBlock(pt *part) {
 	if pt.next != nil {
 		lines4 = (8 + panels - 1) / panels
 	}
-	a := pt.a.at(pt.row, pt.step)
+	a, out, outRows := pt.a.at(pt.row, pt.step), pt.out, pt.rows
+	if out == nil {
+		outRows = 0
+	}
 	if full > 0 {
-		amxRows32(unsafe.Pointer(&tileConfigs[tileRows]), pt.steps, full, a, pt.a.stride, pt.b, pt.sums, pt.add, pt.next, lines4)
+		amxRows32(unsafe.Pointer(&tileConfigs[tileRows]), pt.steps, full, a, pt.a.stride, pt.b, pt.sums, pt.add, pt.next, lines4, out, pt.outStride, outRows)
 	}
 	if rest == 0 {
 		return
@@ -99,9 +102,9 @@ func amxBlock(pt *part) {
 	}
 	config := unsafe.Pointer(&tileConfigs[rest])
 	if rest > 16 {
-		amxRows32(config, pt.steps, 1, a, 0, pt.b, sums, pt.add, next, lines4)
+		amxRows32(config, pt.steps, 1, a, 0, pt.b, sums, pt.add, next, lines4, nil, 0, 0)
 	} else {
-		amxRows16(config, pt.steps, 1, a, 0, pt.b, sums, pt.add, next, lines4)
+		amxRows16(config, pt.steps, 1, a, 0, pt.b, sums, pt.add, next, lines4, nil, 0, 0)
 	}
 }
 

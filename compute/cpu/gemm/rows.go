@@ -46,7 +46,7 @@ func (r *Rows) Reset(m, k int) error {
 	}
 	if need := panels * r.stride; need > len(r.block.Bytes) {
 		r.block.Free()
-		block, err := offheap.Alloc(need)
+		block, err := alloc(need)
 		if err != nil {
 			r.m, r.block = 0, &offheap.Block{}
 			return fmt.Errorf("gemm: make room for %d rows of %d: %w", m, k, err)

@@ -100,7 +100,7 @@ func (w *Weights) pack(tm *team.Team, level feature.Level, parts []compute.Tenso
 	w.kernels = kernelsFor(level, w.format)
 	w.steps = (w.k + stepDepth - 1) / stepDepth
 	var err error
-	if w.block, err = offheap.Alloc(w.panels * w.steps * w.stepBytes()); err != nil {
+	if w.block, err = alloc(w.panels * w.steps * w.stepBytes()); err != nil {
 		return fmt.Errorf("gemm: pack weights %d×%d: %w", w.n, w.k, err)
 	}
 	job := &team.Job{Do: func(_, panel int) {

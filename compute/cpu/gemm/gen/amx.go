@@ -5,8 +5,8 @@ import "grebe/compute/cpu/internal/asmgen"
 // amxFile writes the products of bf16 tiles and the conversion of activations to bf16.
 //
 // A 2×2 block of result tiles stays in registers; per 32-deep step two tiles of rows and two of
-// weights are loaded. The rows come from L2, the weights' block from L1, and the block that comes
-// next is fetched into L2 meanwhile: the stream of weights is what limits the product.
+// weights are loaded, the rows with the hint that they are not used again soon. Meanwhile the block
+// of weights that comes next is fetched into L2, and the lines of the output that the sums go to.
 func amxFile(g *generator) {
 	amxKernel(g, "amxRows32", "multiplies panels of up to 32 rows (17 or more in the last) by a block of a weight panel.", true)
 	amxKernel(g, "amxRows16", "multiplies up to 16 rows by a block of a weight panel.", false)
@@ -15,11 +15,12 @@ func amxFile(g *generator) {
 
 func amxKernel(g *generator, name, comment string, both bool) {
 	g.function(name, comment,
-		"config unsafe.Pointer, steps, panels int, a unsafe.Pointer, aPanel int, b, c unsafe.Pointer, add int, next unsafe.Pointer, lines4 int", 10)
+		"config unsafe.Pointer, steps, panels int, a unsafe.Pointer, aPanel int, b, c unsafe.Pointer, add int, next unsafe.Pointer, lines4 int, out unsafe.Pointer, outStride, outRows int", 13)
 	g.P("\tMOVQ config+0(FP), AX")
 	g.TileConfig()
 	g.P("\tMOVQ panels+16(FP), R9\n\tMOVQ a+24(FP), R10\n\tMOVQ c+48(FP), DI\n\tMOVQ add+56(FP), R11")
 	g.P("\tMOVQ next+64(FP), R13\n\tMOVQ lines4+72(FP), R12\n\tMOVQ $128, SI\n\tMOVQ $64, DX")
+	g.P("\tMOVQ out+80(FP), R14\n\tMOVQ outRows+96(FP), R15")
 	g.P("panel:\n\tMOVQ R10, AX\n\tMOVQ b+40(FP), BX\n\tMOVQ steps+8(FP), CX")
 	results := []struct{ tile, disp int }{{0, 0}, {1, 64}}
 	if both {
@@ -35,10 +36,10 @@ func amxKernel(g *generator, name, comment string, both bool) {
 	}
 	g.P("\tPCALIGN $32\nloop:")
 	g.TileLoad(6, asmgen.BX, asmgen.DX, 0)
-	g.TileLoad(4, asmgen.AX, asmgen.DX, 0)
+	g.TileLoadStream(4, asmgen.AX, asmgen.DX, 0)
 	g.TileDot(0, 4, 6)
 	if both {
-		g.TileLoad(5, asmgen.AX, asmgen.DX, 1024)
+		g.TileLoadStream(5, asmgen.AX, asmgen.DX, 1024)
 		g.TileDot(2, 5, 6)
 	}
 	g.TileLoad(7, asmgen.BX, asmgen.DX, 1024)
@@ -46,6 +47,10 @@ func amxKernel(g *generator, name, comment string, both bool) {
 	if both {
 		g.TileDot(3, 5, 7)
 	}
+	g.P("\tTESTQ R15, R15\n\tJZ warmed")
+	g.Bytes("PREFETCHW (R14)", []byte{0x41, 0x0F, 0x0D, 0x0E})
+	g.Bytes("PREFETCHW 64(R14)", []byte{0x41, 0x0F, 0x0D, 0x4E, 0x40})
+	g.P("\tADDQ outStride+88(FP), R14\n\tDECQ R15\nwarmed:")
 	g.P("\tMOVQ R12, R8\n\tTESTQ R8, R8\n\tJZ fetched")
 	g.P("fetch:")
 	for i := range 4 {
