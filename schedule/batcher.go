@@ -1,0 +1,294 @@
+package schedule
+
+import (
+	"fmt"
+	"math"
+	"time"
+)
+
+// Never is the wake time of a Batcher that waits for nothing but the next request.
+const Never = time.Duration(math.MaxInt64)
+
+// BatcherConfig says what a Batcher promises.
+type BatcherConfig struct {
+	Capacity int           // requests that may wait; more are refused
+	SLO      time.Duration // latency that clients are promised; the deadline of requests without one
+	MaxRows  int           // rows that the device has room for; a request larger than that runs alone. 0: no limit
+	// Efficiency is the share of a batch's time beyond its fixed cost at which a larger one is no
+	// longer worth its delay, in (0, 1). Default 0.95.
+	Efficiency float64
+	// Margin is added to every prediction as a share of it, for the model's error. Default 0.
+	Margin float64
+}
+
+// DefaultBatcher has the defaults for an SLO.
+func DefaultBatcher(capacity int, slo time.Duration) BatcherConfig {
+	return BatcherConfig{Capacity: capacity, SLO: slo, Efficiency: .95}
+}
+
+// Validate reports the first field that makes no sense.
+func (c BatcherConfig) Validate() error {
+	switch {
+	case c.Capacity < 1 || c.Capacity > math.MaxInt32:
+		return fmt.Errorf("schedule: batcher for %d requests", c.Capacity)
+	case c.SLO <= 0:
+		return fmt.Errorf("schedule: batcher with an SLO of %v", c.SLO)
+	case c.MaxRows < 0:
+		return fmt.Errorf("schedule: batcher with at most %d rows", c.MaxRows)
+	case !(c.Efficiency > 0 && c.Efficiency < 1):
+		return fmt.Errorf("schedule: batcher efficiency %v is not in (0, 1)", c.Efficiency)
+	case !(c.Margin >= 0) || math.IsInf(c.Margin, 1):
+		return fmt.Errorf("schedule: batcher margin %v", c.Margin)
+	}
+	return nil
+}
+
+// Job is a request that waits for its turn.
+type Job struct {
+	ID       uint64
+	Rows     int // tokens to compute
+	Keys     int // keys they attend to, summed
+	Arrival  time.Duration
+	Deadline time.Duration // 0: arrival plus the SLO
+}
+
+// Batcher decides which waiting requests a worker runs next. One batch runs at a time: Step is called
+// when the worker is free, and again after an Add or at the wake time if it had nothing to run.
+//
+// Nothing is a constant of the machine. A batch grows, earliest deadline first and skipping nobody,
+// while it is predicted to meet the deadline of all its members, to take at most the target, and to
+// be faster than running the next request after it. The target is the time at which the fixed cost,
+// the only thing that company shares, is down to 1-Efficiency of the batch, and at most half the SLO,
+// so that a request that just missed a batch can still be served by the next.
+//
+// A batch that is not full is held for company only while the time until the next request, as the
+// last arrivals suggest it, costs the members together less than the fixed cost that a companion
+// saves; never for longer than the fixed cost counted from the moment the queue had its first member,
+// and never so long that a member would miss its deadline.
+//
+// A request that would miss its deadline even if it ran alone at once is shed, before any compute, and
+// no other is. So each leaves the queue by the first step at or after its deadline less its own time.
+//
+// A request that alone takes more than half the SLO is huge. It runs alone, and only when no small one
+// waits, or when all of those can still be served in time after it, or when the small ones have been
+// given as much time as it takes while huge ones waited. So small requests that would miss have at
+// least half of the worker and stand behind one huge one at most before their turn; and the first of
+// the huge waits for small batches of its own time and half an SLO at most, or it is shed at its
+// deadline.
+type Batcher struct {
+	config BatcherConfig
+	model  PrefillModel
+
+	jobs    []Job
+	alone   []time.Duration // by slot: predicted time by itself
+	free    []int32
+	where   slots
+	seq     uint64
+	small   heap // by deadline
+	huge    heap // by deadline
+	latest  heap // all, by deadline less the time alone
+	smalls  load // sum of small
+	holding time.Duration
+	passed  time.Duration // time given to small batches while the first of the huge waited
+
+	arrivals gap
+	batch    []Job
+	shed     []Job
+}
+
+// load is the size of a batch.
+type load struct{ rows, keys, requests int }
+
+func (l load) plus(j *Job) load { return load{l.rows + j.Rows, l.keys + j.Keys, l.requests + 1} }
+
+func (l load) minus(j *Job) load { return load{l.rows - j.Rows, l.keys - j.Keys, l.requests - 1} }
+
+// NewBatcher allocates everything that a Batcher will ever need.
+func NewBatcher(c BatcherConfig, m PrefillModel) (*Batcher, error) {
+	if err := c.Validate(); err != nil {
+		return nil, err
+	}
+	if err := m.Validate(); err != nil {
+		return nil, err
+	}
+	n := c.Capacity
+	b := &Batcher{
+		config: c, model: m,
+		jobs: make([]Job, n), alone: make([]time.Duration, n), free: make([]int32, n), where: newSlots(n),
+		small: newHeap(n), huge: newHeap(n), latest: newHeap(n),
+		batch: make([]Job, 0, n), shed: make([]Job, 0, n),
+	}
+	for i := range b.free {
+		b.free[i] = int32(n - 1 - i)
+	}
+	return b, nil
+}
+
+// SetModel makes later predictions with another model. Requests already waiting keep the prediction of
+// their own time, by which they are shed and told apart.
+func (b *Batcher) SetModel(m PrefillModel) { b.model = m }
+
+// Len is the number of requests that wait.
+func (b *Batcher) Len() int { return b.latest.len() }
+
+// Target is the predicted time beyond which a batch is not grown.
+func (b *Batcher) Target() time.Duration {
+	return min(b.time(b.model.Fixed/(1-b.config.Efficiency)), b.config.SLO/2)
+}
+
+// Add queues a request. It returns false when the queue is full or the id already waits.
+func (b *Batcher) Add(j Job) bool {
+	at, known := b.where.find(j.ID)
+	if known || len(b.free) == 0 {
+		return false
+	}
+	if j.Deadline == 0 {
+		j.Deadline = j.Arrival + b.config.SLO
+	}
+	slot := b.free[len(b.free)-1]
+	b.free = b.free[:len(b.free)-1]
+	b.where.ids[at], b.where.slot[at] = j.ID, slot
+	b.seq++
+	b.jobs[slot] = j
+	b.alone[slot] = b.predict(load{}.plus(&j))
+	b.latest.push(slot, j.Deadline-b.alone[slot], b.seq)
+	if b.alone[slot] > b.config.SLO/2 {
+		b.huge.push(slot, j.Deadline, b.seq)
+		return true
+	}
+	if b.small.len() == 0 {
+		b.holding = j.Arrival
+	}
+	b.small.push(slot, j.Deadline, b.seq)
+	b.smalls = b.smalls.plus(&j)
+	b.arrivals.observe(j.Arrival)
+	return true
+}
+
+// Remove takes a request out, for a client that went away. It returns false when it does not wait.
+func (b *Batcher) Remove(id uint64) bool {
+	at, ok := b.where.find(id)
+	if ok {
+		b.drop(b.where.slot[at])
+	}
+	return ok
+}
+
+// Step decides at a time when the worker is free: a batch to run now, and what to shed. Without a
+// batch, wake is when to call again if nothing is added before. The slices are valid until the next
+// call.
+func (b *Batcher) Step(now time.Duration) (batch, shed []Job, wake time.Duration) {
+	b.batch, b.shed = b.batch[:0], b.shed[:0]
+	for b.latest.len() > 0 {
+		slot, latest := b.latest.first()
+		if latest >= now {
+			break
+		}
+		b.shed = append(b.shed, b.drop(slot))
+	}
+	wake = Never
+	switch {
+	case b.hugeIsNext(now):
+		slot, _ := b.huge.first()
+		b.passed = 0
+		b.batch = append(b.batch, b.drop(slot))
+	case b.small.len() > 0:
+		if hold := b.holdUntil(now); hold > now {
+			wake = hold
+			break
+		}
+		b.fill(now)
+	}
+	return b.batch, b.shed, wake
+}
+
+// hugeIsNext applies the rules of fairness.
+func (b *Batcher) hugeIsNext(now time.Duration) bool {
+	if b.huge.len() == 0 {
+		return false
+	}
+	if b.small.len() == 0 {
+		return true
+	}
+	slot, _ := b.huge.first()
+	takes := b.alone[slot]
+	if b.passed >= takes {
+		return true
+	}
+	// The others can wait if their whole queue would make the earliest of their deadlines.
+	_, deadline := b.small.first()
+	return now+takes+b.predict(b.smalls) <= deadline
+}
+
+// fill moves the next small batch out of the queue.
+func (b *Batcher) fill(now time.Duration) {
+	_, deadline := b.small.first()
+	var sum load
+	var took time.Duration
+	for b.small.len() > 0 {
+		slot, _ := b.small.first()
+		next := sum.plus(&b.jobs[slot])
+		takes := b.predict(next)
+		if sum.requests > 0 && (!b.fits(next, takes) || now+takes > deadline || takes >= took+b.alone[slot]) {
+			break
+		}
+		sum, took = next, takes
+		b.batch = append(b.batch, b.drop(slot))
+	}
+	if b.huge.len() > 0 {
+		b.passed += took
+	}
+}
+
+// fits reports whether a batch of more than one stays within target and room.
+func (b *Batcher) fits(l load, takes time.Duration) bool {
+	return takes <= b.Target() && (b.config.MaxRows == 0 || l.rows <= b.config.MaxRows)
+}
+
+// holdUntil is until when the small ones wait for company; not after now when they should not.
+func (b *Batcher) holdUntil(now time.Duration) time.Duration {
+	if b.huge.len() > 0 {
+		return now // the worker has other work
+	}
+	n := b.smalls.requests
+	companion := load{b.smalls.rows / n, b.smalls.keys / n, 1}
+	with := load{b.smalls.rows + companion.rows, b.smalls.keys + companion.keys, n + 1}
+	takes := b.predict(with)
+	saved := b.predict(b.smalls) + b.predict(companion) - takes
+	if !b.fits(with, takes) || saved <= 0 {
+		return now
+	}
+	due, known := b.arrivals.next(now)
+	if !known || time.Duration(n)*(due-now) >= saved {
+		return now
+	}
+	_, deadline := b.small.first()
+	return min(due, b.holding+b.time(b.model.Fixed), deadline-takes)
+}
+
+// drop takes a slot out of the queue.
+func (b *Batcher) drop(slot int32) Job {
+	j := b.jobs[slot]
+	if b.small.place[slot] >= 0 {
+		b.smalls = b.smalls.minus(&j)
+	}
+	b.small.remove(slot)
+	b.huge.remove(slot)
+	b.latest.remove(slot)
+	b.where.remove(j.ID)
+	b.free = append(b.free, slot)
+	if b.huge.len() == 0 {
+		b.passed = 0
+	}
+	return j
+}
+
+func (b *Batcher) predict(l load) time.Duration {
+	return b.time(b.model.Predict(l.rows, l.keys, l.requests))
+}
+
+// time is predicted milliseconds with the margin, at most a year so that sums stay in range.
+func (b *Batcher) time(ms float64) time.Duration {
+	const year = 365 * 24 * time.Hour
+	return time.Duration(math.Round(min(ms*(1+b.config.Margin)*float64(time.Millisecond), float64(year))))
+}
