@@ -159,3 +159,31 @@ loop:
 	JNZ loop
 	VZEROUPPER
 	RET
+
+// func cvtRows(rows, steps int, src unsafe.Pointer, stride int, dst unsafe.Pointer)
+TEXT ·cvtRows(SB), NOSPLIT, $0-40
+	MOVQ steps+8(FP), CX
+	MOVQ src+16(FP), SI
+	MOVQ stride+24(FP), DX
+	MOVQ dst+32(FP), BX
+step:
+	MOVQ rows+0(FP), R8
+	MOVQ SI, AX
+	MOVQ BX, DI
+row:
+	VMOVUPS (AX), Z0
+	VMOVUPS 64(AX), Z1
+	PREFETCHT0 512(AX)
+	PREFETCHT0 576(AX)
+	BYTE $0x62; BYTE $0xf2; BYTE $0x77; BYTE $0x48; BYTE $0x72; BYTE $0xd0 // VCVTNE2PS2BF16 Z0, Z1, Z2
+	VMOVUPS Z2, (DI)
+	ADDQ DX, AX
+	ADDQ $64, DI
+	DECQ R8
+	JNZ row
+	ADDQ $128, SI
+	ADDQ $2048, BX
+	DECQ CX
+	JNZ step
+	VZEROUPPER
+	RET

@@ -21,6 +21,11 @@ func amxRows16(config unsafe.Pointer, steps, panels int, a unsafe.Pointer, aPane
 //go:noescape
 func cvtRow(steps int, src, dst unsafe.Pointer)
 
+// cvtRows is cvtRow for rows of src that start stride bytes apart and lie below each other in the tiles.
+//
+//go:noescape
+func cvtRows(rows, steps int, src unsafe.Pointer, stride int, dst unsafe.Pointer)
+
 // f32x512r1 multiplies 1 rows by a block of a float32 panel.
 //
 //go:noescape

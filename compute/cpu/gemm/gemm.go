@@ -137,17 +137,27 @@ func (m *Multiplier) Free() {
 
 // Fill sets all of dst from rows of src that start stride values apart.
 func (m *Multiplier) Fill(dst *Rows, src []float32, stride int) {
+	if dst.m > 0 && (stride < dst.k || len(src) < (dst.m-1)*stride+dst.k) {
+		panic(fmt.Sprintf("gemm: fill rows %d×%d from %d values, rows %d apart", dst.m, dst.k, len(src), stride))
+	}
 	m.p = product{dst: dst, out: src, stride: stride}
 	m.team.Run((dst.m+fillRows-1)/fillRows, &m.fill)
 	m.p = product{}
 }
 
-const fillRows = 16 // rows of a task of Fill
+const fillRows = 16 // rows of a task of Fill: half a panel of tiles
 
 func (m *Multiplier) fillRows(_, t int) {
 	p := &m.p
-	for r := t * fillRows; r < min((t+1)*fillRows, p.dst.m); r++ {
-		p.dst.Set(r, 0, p.out[r*p.stride:][:p.dst.k])
+	first, last := t*fillRows, min((t+1)*fillRows, p.dst.m)
+	from := 0 // values that are set already
+	if p.dst.tiles && p.dst.k >= stepDepth {
+		steps := p.dst.k / stepDepth
+		convertRows(last-first, steps, unsafe.Pointer(&p.out[first*p.stride]), p.stride*4, p.dst.at(first, 0))
+		from = steps * stepDepth
+	}
+	for r := first; r < last; r++ {
+		p.dst.Set(r, from, p.out[r*p.stride:][from:p.dst.k])
 	}
 }
 

@@ -135,3 +135,8 @@ func fmaHalves(pt *part, table []fmaKernel, half, perFour int) {
 
 // convertRow rounds steps·32 floats to bf16 at a row's place in tiles.
 func convertRow(steps int, src, dst unsafe.Pointer) { cvtRow(steps, src, dst) }
+
+// convertRows is convertRow for rows within half a panel of tiles.
+func convertRows(rows, steps int, src unsafe.Pointer, stride int, dst unsafe.Pointer) {
+	cvtRows(rows, steps, src, stride, dst)
+}

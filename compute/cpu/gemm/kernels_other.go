@@ -12,5 +12,7 @@ import (
 // assembly returns nil: this build has plain kernels only.
 func assembly(feature.Level, compute.DType) *kernels { return nil }
 
-// convertRow is for tiles, which plain kernels do not use.
+// convertRow and convertRows are for tiles, which plain kernels do not use.
 func convertRow(int, unsafe.Pointer, unsafe.Pointer) { panic("gemm: no tiles without AMX") }
+
+func convertRows(int, int, unsafe.Pointer, int, unsafe.Pointer) { panic("gemm: no tiles without AMX") }

@@ -11,6 +11,7 @@ func amxFile(g *generator) {
 	amxKernel(g, "amxRows32", "multiplies panels of up to 32 rows (17 or more in the last) by a block of a weight panel.", true)
 	amxKernel(g, "amxRows16", "multiplies up to 16 rows by a block of a weight panel.", false)
 	cvtRow(g)
+	cvtRows(g)
 }
 
 func amxKernel(g *generator, name, comment string, both bool) {
@@ -73,4 +74,16 @@ func cvtRow(g *generator) {
 	g.P("loop:\n\tVMOVUPS (AX), Z0\n\tVMOVUPS 64(AX), Z1")
 	g.CvtNE2PS2BF16(2, 1, 0)
 	g.P("\tVMOVUPS Z2, (DI)\n\tADDQ $128, AX\n\tADDQ $2048, DI\n\tDECQ CX\n\tJNZ loop\n\tVZEROUPPER\n\tRET")
+}
+
+// cvtRows goes step by step over the rows, so that it writes whole runs of lines.
+func cvtRows(g *generator) {
+	g.function("cvtRows", "is cvtRow for rows of src that start stride bytes apart and lie below each other in the tiles.",
+		"rows, steps int, src unsafe.Pointer, stride int, dst unsafe.Pointer", 5)
+	g.P("\tMOVQ steps+8(FP), CX\n\tMOVQ src+16(FP), SI\n\tMOVQ stride+24(FP), DX\n\tMOVQ dst+32(FP), BX")
+	g.P("step:\n\tMOVQ rows+0(FP), R8\n\tMOVQ SI, AX\n\tMOVQ BX, DI")
+	g.P("row:\n\tVMOVUPS (AX), Z0\n\tVMOVUPS 64(AX), Z1\n\tPREFETCHT0 512(AX)\n\tPREFETCHT0 576(AX)")
+	g.CvtNE2PS2BF16(2, 1, 0)
+	g.P("\tVMOVUPS Z2, (DI)\n\tADDQ DX, AX\n\tADDQ $64, DI\n\tDECQ R8\n\tJNZ row")
+	g.P("\tADDQ $128, SI\n\tADDQ $2048, BX\n\tDECQ CX\n\tJNZ step\n\tVZEROUPPER\n\tRET")
 }
