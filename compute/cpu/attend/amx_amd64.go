@@ -13,6 +13,12 @@ func walkAMX1(w *walk)
 func walkAMX2(w *walk)
 
 //go:noescape
+func pipeAMX64(w *walk)
+
+//go:noescape
+func pipeAMX128(w *walk)
+
+//go:noescape
 func loadQAMX(dst unsafe.Pointer, rows *[lanes]unsafe.Pointer, dims, cols int)
 
 //go:noescape

@@ -37,7 +37,7 @@ type kernels struct {
 type walk struct {
 	q       unsafe.Pointer // queries, packed
 	s       unsafe.Pointer // scores [blockKeys][lanes]
-	p       unsafe.Pointer // probabilities in tiles
+	p       unsafe.Pointer // probabilities in tiles, or a second buffer of scores
 	o       unsafe.Pointer // outputs [dim][lanes]
 	state   *state
 	k, v    unsafe.Pointer // the next keys and values, packed

@@ -3,6 +3,8 @@
 package attend
 
 import (
+	"unsafe"
+
 	"grebe/compute"
 	"grebe/compute/cpu/internal/feature"
 )
@@ -28,15 +30,30 @@ func kernelsFor(l feature.Level, kv compute.DType) *kernels {
 }
 
 // walkKeys bounds one call of assembly, which the runtime cannot interrupt, to about 10 µs.
-const walkKeys = 4 * blockKeys
+const walkKeys = 8 * blockKeys
 
 func walkAMX(w *walk) {
-	for left := w.keys; left > 0; left -= walkKeys {
-		w.keys = min(left, walkKeys)
-		if w.cols == 1 {
-			walkAMX1(w)
-			continue
+	left := w.keys
+	step, pipe := walkAMX2, pipes[w.dims]
+	if w.cols == 1 {
+		step, pipe = walkAMX1, nil
+	}
+	if whole := min(left, w.open) / blockKeys * blockKeys; pipe != nil && whole > 0 {
+		if w.started == 0 {
+			clear(unsafe.Slice((*float32)(w.o), w.dims*lanes)) // the pipe always adds
 		}
-		walkAMX2(w)
+		w.call(pipe, whole)
+		left -= whole
+	}
+	w.call(step, left)
+}
+
+// pipes are the kernels for two columns of heads of common sizes.
+var pipes = map[int]func(*walk){64: pipeAMX64, 128: pipeAMX128}
+
+func (w *walk) call(kernel func(*walk), keys int) {
+	for ; keys > 0; keys -= walkKeys {
+		w.keys = min(keys, walkKeys)
+		kernel(w)
 	}
 }

@@ -33,7 +33,7 @@ type worker struct {
 }
 
 func newWorker(dims, padded int) (*worker, error) {
-	sizes := []int{int(unsafe.Sizeof(state{})), padded * lanes * 4, blockKeys * lanes * 4, blockKeys * lanes * 2, padded * lanes * 4, dims * 4, dims * 4}
+	sizes := []int{int(unsafe.Sizeof(state{})), padded * lanes * 4, blockKeys * lanes * 4, blockKeys * lanes * 4, padded * lanes * 4, dims * 4, dims * 4}
 	total := 0
 	for i, n := range sizes {
 		sizes[i] = roundUp(n, 64)

@@ -37,6 +37,9 @@ func amx(g *gen) {
 	g.tableOfPairs()
 	g.walkAMX(1)
 	g.walkAMX(2)
+	for _, dims := range []int{64, 128} {
+		pipe{softmax{gen: g, tiles: true, state: "R13"}, dims}.walk()
+	}
 	g.loadQAMX()
 	g.packAMX()
 }
@@ -47,7 +50,7 @@ func (g *gen) walkAMX(cols int) {
 	g.fn(fmt.Sprintf("walkAMX%d", cols), "w *walk", "w:R15")
 	g.P("\tLEAQ tiles<>(SB), AX")
 	g.TileConfig()
-	x := softmax{gen: g, tiles: true, keys: walkBlock, first: walkFirst}
+	x := softmax{gen: g, tiles: true, keys: walkBlock, first: walkFirst, state: "DX"}
 	x.constants(walkScale)
 	g.P("block:\n\tMOVQ $%d, R9\n\tCMPQ R9, %s\n\tCMOVQGT %s, R9\n\tMOVQ R9, %s", blockKeys, walkKeys, walkKeys, walkBlock)
 	g.scoresAMX(cols)

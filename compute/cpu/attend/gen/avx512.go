@@ -56,7 +56,7 @@ func (g *gen) product512() {
 func (g *gen) softmax512() {
 	g.fn("softmaxAVX512", "s unsafe.Pointer, state *state, keys, cols, first, masked int, scale float32",
 		"s:AX", "state:DX", "cols:R12", "masked:R13")
-	x := softmax{gen: g, keys: "keys+16(FP)", first: "first+32(FP)"}
+	x := softmax{gen: g, keys: "keys+16(FP)", first: "first+32(FP)", state: "DX"}
 	x.constants("scale+48(FP)")
 	x.step()
 	g.P("\tMOVQ state+8(FP), DX\n\tMOVQ R10, %d(DX)", changed)

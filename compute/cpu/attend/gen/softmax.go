@@ -23,6 +23,7 @@ type softmax struct {
 	*gen
 	tiles       bool
 	keys, first string // operands: the number of keys, and the index of the first
+	state       string // register
 }
 
 // constants loads what all steps need; it uses R8.
@@ -81,11 +82,7 @@ func (g softmax) column(masked bool) {
 			g.P("\tVPCMPD $2, Z27, Z29, K1\n\tVPADDD Z23, Z29, Z29")
 		}
 	}
-	g.P("\tVMOVUPS %d(DX), Z30", maxes)
-	g.bits("Z", 0, 0xff800000)
-	for i := 1; i < 4; i++ {
-		g.P("\tVMOVAPS Z0, Z%d", i)
-	}
+	g.noMaximum()
 	start()
 	g.P("%smax:", at)
 	for i := range 8 {
@@ -97,14 +94,7 @@ func (g softmax) column(masked bool) {
 		g.P("\tVMAXPS %d(SI), Z%d, Z%d", row*i, i%4, i%4)
 	}
 	g.P("\tADDQ $%d, SI\n\tSUBQ $8, CX\n\tJNZ %smax", 8*row, at)
-	g.P("\tVMAXPS Z2, Z0, Z0\n\tVMAXPS Z3, Z1, Z1\n\tVMAXPS Z1, Z0, Z0\n\tVMULPS Z22, Z0, Z0")
-	g.P("\tVMAXPS Z0, Z30, Z24\n\tVMOVUPS Z24, %d(DX)", maxes)
-	g.P("\tVCMPPS $4, Z24, Z30, K2\n\tKMOVW K2, R8\n\tORQ R8, R10")
-	g.P("\tVSUBPS Z24, Z30, Z31")
-	g.exp2(31, 0, 1)
-	g.P("\tVMOVAPS Z1, Z31\n\tVMOVUPS Z31, %d(DX)", factors)
-	g.P("\tVPXORD Z25, Z25, Z25\n\tVPXORD Z26, Z26, Z26")
-
+	g.newMaximum()
 	start()
 	g.P("\tMOVQ BX, DI\n\tPCALIGN $32\n%sexp:", at)
 	const step = 4
@@ -131,7 +121,33 @@ func (g softmax) column(masked bool) {
 	} else {
 		g.P("\tSUBQ $%d, CX\n\tJNZ %sexp", step, at)
 	}
-	g.P("\tVADDPS Z26, Z25, Z25\n\tVMOVUPS %d(DX), Z0\n\tVFMADD213PS Z25, Z31, Z0\n\tVMOVUPS Z0, %d(DX)", sums, sums)
+	g.addSums()
+}
+
+// noMaximum starts four maxima in Z0…Z3.
+func (g softmax) noMaximum() {
+	g.bits("Z", 0, 0xff800000)
+	for i := 1; i < 4; i++ {
+		g.P("\tVMOVAPS Z0, Z%d", i)
+	}
+}
+
+// newMaximum takes the maxima of the block in Z0…Z3 into account: it sets the maximum, the factor
+// and R10, and starts the sums.
+func (g softmax) newMaximum() {
+	g.P("\tVMOVUPS %d(%s), Z30", maxes, g.state)
+	g.P("\tVMAXPS Z2, Z0, Z0\n\tVMAXPS Z3, Z1, Z1\n\tVMAXPS Z1, Z0, Z0\n\tVMULPS Z22, Z0, Z0")
+	g.P("\tVMAXPS Z0, Z30, Z24\n\tVMOVUPS Z24, %d(%s)", maxes, g.state)
+	g.P("\tVCMPPS $4, Z24, Z30, K2\n\tKMOVW K2, R8\n\tORQ R8, R10")
+	g.P("\tVSUBPS Z24, Z30, Z31")
+	g.exp2(31, 0, 1)
+	g.P("\tVMOVAPS Z1, Z31\n\tVMOVUPS Z31, %d(%s)", factors, g.state)
+	g.P("\tVPXORD Z25, Z25, Z25\n\tVPXORD Z26, Z26, Z26")
+}
+
+// addSums adds the sums of the block to those before.
+func (g softmax) addSums() {
+	g.P("\tVADDPS Z26, Z25, Z25\n\tVMOVUPS %d(%s), Z0\n\tVFMADD213PS Z25, Z31, Z0\n\tVMOVUPS Z0, %d(%s)", sums, g.state, sums, g.state)
 }
 
 // exp2 sets Z[p] = 2^Z[t], with Z[f] as scratch: the fraction by a polynomial, the whole part,
