@@ -249,7 +249,7 @@ var plans = map[string][]testSegment{
 	"nothing":      {{len: 0}},
 	"cached":       {{len: 90, cached: 90}, {len: 100, cached: 37, sees: []int{0}}, {len: 3, cached: 3, sees: []int{0, 1}}},
 	"around tiles": {{len: 16}, {len: 32}, {len: 63}, {len: 64}, {len: 65}, {len: 128}, {len: 5, sees: upTo(0, 6)}, {len: 129, sees: []int{5, 2, 1, 4}}},
-	"long":         {{len: 300}, {len: 2, sees: []int{0}}},
+	"long":         {{len: 300}, {len: 150, sees: []int{0}}},
 }
 
 // tolerance is relative to the largest value, 1.5.
@@ -342,6 +342,9 @@ func TestSameBits(t *testing.T) {
 		for level := feature.Plain; level <= feature.Best(); level++ {
 			t.Run(fmt.Sprintf("%v/%v", kv, level), func(t *testing.T) {
 				s := shape(kv, 6, 2, 16)
+				if level == feature.AMX && kv == compute.BF16 {
+					s.HeadDim = 64 // has a kernel of its own for two columns
+				}
 				for name, plan := range plans {
 					if level == feature.Plain && name != "short user" && name != "one item" && name != "long" {
 						continue // slow

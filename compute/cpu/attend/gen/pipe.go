@@ -85,14 +85,11 @@ func (g pipe) repeat(label string, n int, ops []func()) {
 	g.P("\tDECQ R11\n\tJNZ %s", label)
 }
 
-// exps computes the probabilities of n times 32 keys at R9, each time with ops strewn in.
-func (g pipe) exps(label string, n int, ops []func()) {
-	if n == 0 {
-		return
-	}
+// exps computes the probabilities of n times keys keys at R9, each time with ops strewn in.
+func (g pipe) exps(label string, n, keys int, ops []func()) {
 	g.P("\tMOVQ $%d, R11\n\tPCALIGN $32\n%s:", n, label)
 	done := 0
-	for i := range 32 {
+	for i := range keys {
 		t, f, p := 3*(i%4), 3*(i%4)+1, 3*(i%4)+2
 		g.P("\tVMOVUPS %d(R9), Z%d\n\tVFMSUB213PS Z24, Z22, Z%d", row*i, t, t)
 		g.exp2(t, f, p)
@@ -101,11 +98,11 @@ func (g pipe) exps(label string, n int, ops []func()) {
 			g.CvtNE2PS2BF16(t, p, p-3)
 			g.P("\tVPERMW Z%d, Z28, Z%d\n\tVMOVDQU64 Z%d, %d(R9)", t, t, t, row*(i-1))
 		}
-		for ; done < len(ops)*(i+1)/32; done++ {
+		for ; done < len(ops)*(i+1)/keys; done++ {
 			ops[done]()
 		}
 	}
-	g.P("\tADDQ $%d, R9\n\tDECQ R11\n\tJNZ %s", 32*row, label)
+	g.P("\tADDQ $%d, R9\n\tDECQ R11\n\tJNZ %s", keys*row, label)
 }
 
 // maximum finds the maxima of a column of the block at R9.
@@ -137,10 +134,9 @@ func (g pipe) walk() {
 	g.maximum("max0")
 	g.P("\tCMPQ %s, $0\n\tJEQ alone0", walkBlock)
 	g.P("\tMOVQ %s, AX\n\tMOVQ %s, SI\n\tMOVQ %s, DI\n\tADDQ $%d, %s", walkV, walkP, walkO, block, walkV)
-	g.exps("values0", g.dims/32, g.values())
-	g.exps("rest0", chunks-g.dims/32, nil)
+	g.exps("values0", g.dims/32, blockKeys/(g.dims/32), g.values())
 	g.P("\tJMP column1\nalone0:")
-	g.exps("exp0", chunks, nil)
+	g.exps("exp0", blockKeys/4, 4, nil)
 	g.P("column1:")
 	g.addSums()
 
@@ -148,9 +144,9 @@ func (g pipe) walk() {
 	g.maximum("max1")
 	g.P("\tCMPQ %s, $%d\n\tJEQ alone1", walkKeys, blockKeys)
 	g.P("\tMOVQ %s, AX\n\tMOVQ %s, SI\n\tMOVQ %s, DI\n\tADDQ $%d, %s", walkK, walkQ, walkP, block, walkK)
-	g.exps("scores1", chunks, g.scores())
+	g.exps("scores1", chunks, 32, g.scores())
 	g.P("\tJMP next\nalone1:")
-	g.exps("exp1", chunks, nil)
+	g.exps("exp1", blockKeys/4, 4, nil)
 	g.P("next:")
 	g.addSums()
 
