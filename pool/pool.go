@@ -7,7 +7,6 @@ package pool
 import (
 	"errors"
 	"fmt"
-	"slices"
 	"sync"
 
 	"grebe/internal/offheap"
@@ -29,12 +28,11 @@ type Pool struct {
 	page  int
 	total int
 
-	mu   sync.Mutex
-	free []extent // ascending, never touching
-	used int
+	mu    sync.Mutex
+	free  freeList
+	used  int
+	begin []uint64 // a bit per page: a run in use begins there
 }
-
-type extent struct{ first, pages int }
 
 // New maps an arena of size bytes, rounded down to whole pages of page bytes (a power of two, at
 // least 256). Memory that was never used costs address space only.
@@ -50,7 +48,9 @@ func New(size int64, page int) (*Pool, error) {
 	if err != nil {
 		return nil, fmt.Errorf("pool: %w", err)
 	}
-	return &Pool{block: b, page: page, total: total, free: []extent{{0, total}}}, nil
+	p := &Pool{block: b, page: page, total: total, free: newFreeList(), begin: make([]uint64, (total+63)/64)}
+	p.free.put(0, total)
+	return p, nil
 }
 
 // Alloc returns a run for n bytes. The caller owns it and MUST Free it.
@@ -58,44 +58,25 @@ func (p *Pool) Alloc(n int) (Run, error) {
 	need := max(1, (n+p.page-1)/p.page)
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	for i := range p.free {
-		f := &p.free[i]
-		if f.pages < need {
-			continue
-		}
-		r := Run{first: f.first, pages: need}
-		r.Bytes = p.block.Bytes[r.first*p.page : (r.first+need)*p.page : (r.first+need)*p.page]
-		f.first += need
-		f.pages -= need
-		if f.pages == 0 {
-			p.free = slices.Delete(p.free, i, i+1)
-		}
-		p.used += need
-		p.check()
-		return r, nil
+	first, ok := p.free.take(need)
+	if !ok {
+		return Run{}, ErrFull
 	}
-	return Run{}, ErrFull
+	p.used += need
+	p.begin[first/64] |= 1 << (first % 64)
+	p.check()
+	return Run{Bytes: p.block.Bytes[first*p.page : (first+need)*p.page : (first+need)*p.page], first: first, pages: need}, nil
 }
 
 // Free takes a run back. Nothing may use its bytes afterwards.
 func (p *Pool) Free(r Run) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	i, found := slices.BinarySearchFunc(p.free, r.first, func(e extent, first int) int { return e.first - first })
-	overlaps := found || i > 0 && p.free[i-1].first+p.free[i-1].pages > r.first ||
-		i < len(p.free) && r.first+r.pages > p.free[i].first
-	if r.pages <= 0 || overlaps {
+	if r.pages <= 0 || p.begin[r.first/64]>>(r.first%64)&1 == 0 {
 		panic(fmt.Sprintf("pool: pages %d to %d freed twice", r.first, r.first+r.pages))
 	}
-	p.free = slices.Insert(p.free, i, extent{r.first, r.pages})
-	if i+1 < len(p.free) && p.free[i].first+p.free[i].pages == p.free[i+1].first {
-		p.free[i].pages += p.free[i+1].pages
-		p.free = slices.Delete(p.free, i+1, i+2)
-	}
-	if i > 0 && p.free[i-1].first+p.free[i-1].pages == p.free[i].first {
-		p.free[i-1].pages += p.free[i].pages
-		p.free = slices.Delete(p.free, i, i+1)
-	}
+	p.begin[r.first/64] &^= 1 << (r.first % 64)
+	p.free.put(r.first, r.pages)
 	p.used -= r.pages
 	p.check()
 }
@@ -122,6 +103,6 @@ func (p *Pool) Close() error {
 		return fmt.Errorf("pool: closed with %d pages in use", p.used)
 	}
 	p.block.Free()
-	p.total, p.free = 0, nil
+	p.total, p.free = 0, newFreeList()
 	return nil
 }

@@ -85,7 +85,11 @@ func TestFreeingTwicePanics(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	if _, err := p.Alloc(300); err != nil { // so that enough is in use for the books to allow it
+		t.Fatal(err)
+	}
 	p.Free(run)
+	p.Free(mustAlloc(t, p, 100)) // begins where run did
 	defer func() {
 		if recover() == nil {
 			t.Error("the second Free went unnoticed")
@@ -103,4 +107,13 @@ func TestNewRefuses(t *testing.T) {
 			t.Errorf("New(%d, %d) gave no error", c.size, c.page)
 		}
 	}
+}
+
+func mustAlloc(t *testing.T, p *Pool, n int) Run {
+	t.Helper()
+	r, err := p.Alloc(n)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return r
 }
