@@ -78,8 +78,7 @@ func (d *Decision) Chosen() *Option {
 //
 // The policies other than Predicted load everything cached that their order can use (None nothing).
 // BAT is the rule as printed: user-first iff τ_u ≥ τ_i and f_u > min f_p, where the minimum counts as
-// -∞ while the user cache has free room, since nothing would have to be displaced; a page of the user
-// itself counts with the estimate that it carries.
+// -∞ when nothing would have to be displaced (Request.UserRoom), a case that the paper leaves open.
 //
 // Predicted takes the order of least milliseconds net of what it leaves behind (Option.Value). Since
 // values are at least 0, the order taken never costs more than the other one by more than the saving

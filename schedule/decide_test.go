@@ -35,7 +35,7 @@ func draw(rng *rand.Rand) (Request, Costs) {
 	for t := Host; t < NumTiers; t++ {
 		c.Transfer[t] = Transfer{Entry: rng.Float64(), Token: 1.5 * rng.Float64()}
 	}
-	c.BaseReturns = rng.Float64()
+	c.RoomReturns = rng.Float64()
 	return in, c
 }
 
@@ -169,7 +169,7 @@ func TestBaselines(t *testing.T) {
 
 func TestPredicted(t *testing.T) {
 	base := func() Request {
-		return Request{User: 2000, Items: []int32{500, 500}, ItemTier: []Tier{Host, Host}, UserRoom: true}
+		return Request{User: 2000, Items: []int32{500, 500}, ItemTier: []Tier{Host, Host}}
 	}
 	for _, c := range []struct {
 		name   string
@@ -185,9 +185,10 @@ func TestPredicted(t *testing.T) {
 		{"comes back once", func(in *Request, _ *Costs) { in.Frequency = 1 }, ItemFirst, Cheaper},
 		{"comes back twice", func(in *Request, _ *Costs) { in.Frequency = 2 }, UserFirst, Invest},
 		{"comes back twice, but so do those displaced", func(in *Request, _ *Costs) {
-			in.Frequency, in.Coldest, in.UserRoom = 2, 1, false
+			in.Frequency, in.Coldest = 2, 1
 		}, ItemFirst, Cheaper},
-		{"users come back", func(_ *Request, c *Costs) { c.BaseReturns = 2 }, UserFirst, Invest},
+		{"unknown, but there is room", func(in *Request, _ *Costs) { in.UserRoom = true }, UserFirst, Invest},
+		{"there is room, but little to gain", func(in *Request, _ *Costs) { in.UserRoom, in.User = true, 1200 }, ItemFirst, Cheaper},
 		{"comes back twice, deadline near", func(in *Request, _ *Costs) { in.Frequency, in.Slack = 2, 2500 }, ItemFirst, Deadline},
 		{"comes back twice, lost either way", func(in *Request, _ *Costs) { in.Frequency, in.Slack = 2, 1500 }, UserFirst, Invest},
 		{"short user, hot", func(in *Request, _ *Costs) { in.User, in.Frequency = 900, 50 }, ItemFirst, Cheaper},

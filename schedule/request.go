@@ -51,7 +51,7 @@ type Request struct {
 
 	Frequency float64 // f_u: requests of this user within the window, this one not counted
 	Coldest   float64 // min f_p over cached user pages
-	UserRoom  bool    // the user cache has free room: nothing is displaced, Coldest does not count
+	UserRoom  bool    // keeping this user displaces nobody: the user cache has free room or holds it; Coldest does not count
 
 	Queue float64 // milliseconds of work that will run before this request; transfers hide behind it
 	Slack float64 // milliseconds to the deadline; 0: none
@@ -66,9 +66,9 @@ type Costs struct {
 	// [0, 1]: users leave, histories change, entries are evicted. A server that counts how many kept
 	// entries are hit before they are evicted knows better than the default of 0.75.
 	Discount float64
-	// BaseReturns is the expected number of returns within the window of a user who was not seen
-	// within it. Default 0.
-	BaseReturns float64
+	// RoomReturns is how many returns are expected beyond a user's frequency while the user cache has
+	// free room: what is kept then displaces nobody and outlives the window. Default 2.
+	RoomReturns float64
 }
 
 // Transfer is the time to move KV, in milliseconds. Transfers of one request are added up.
@@ -77,8 +77,10 @@ type Transfer struct {
 	Token float64 // per token
 }
 
-// DefaultCosts has a model and nothing else that costs.
-func DefaultCosts(m PrefillModel) Costs { return Costs{Model: m, Keep: Host, Discount: .75} }
+// DefaultCosts has a model, the defaults, and transfers that cost nothing.
+func DefaultCosts(m PrefillModel) Costs {
+	return Costs{Model: m, Keep: Host, Discount: .75, RoomReturns: 2}
+}
 
 // Validate reports the first value that makes no sense.
 func (c *Costs) Validate() error {
@@ -95,8 +97,8 @@ func (c *Costs) Validate() error {
 		return fmt.Errorf("schedule: users cannot be kept in tier %d", c.Keep)
 	case !(c.Discount >= 0 && c.Discount <= 1):
 		return fmt.Errorf("schedule: discount %v is not in [0, 1]", c.Discount)
-	case !(c.BaseReturns >= 0) || math.IsInf(c.BaseReturns, 1):
-		return fmt.Errorf("schedule: base returns %v", c.BaseReturns)
+	case !(c.RoomReturns >= 0) || math.IsInf(c.RoomReturns, 1):
+		return fmt.Errorf("schedule: returns with room %v", c.RoomReturns)
 	}
 	return nil
 }
