@@ -293,7 +293,7 @@ func TestDecodeRankRandom(t *testing.T) {
 	rng := rand.New(rand.NewPCG(1, 2))
 	pieces := []string{`"`, `\`, `{`, `}`, `[`, `]`, `,`, `:`, `null`, `1`, `-`, `.5`, `e9`, `\u00e9`, `\ud83d`, "\xff", "é", ` `, `"id"`, `"tokens":[1]`}
 	accepted := 0
-	for range 20000 {
+	for range 5000 {
 		in := []byte(fullRank)
 		for range rng.IntN(3) {
 			at := rng.IntN(len(in))
@@ -313,8 +313,8 @@ func TestDecodeRankRandom(t *testing.T) {
 			agree(t, in, m)
 		}
 	}
-	if accepted < 1000 || accepted > 19000 {
-		t.Errorf("%d of 20000 accepted: the test tests nothing", accepted)
+	if accepted < 250 || accepted > 4750 {
+		t.Errorf("%d of 5000 accepted: the test tests nothing", accepted)
 	}
 }
 
