@@ -141,8 +141,7 @@ func (s *Server) user(c *call, m *grebev1.User) ([]int32, error) {
 			return nil, errorf(invalidArgument, "user.id", "no user %s", quoted(m.Id))
 		}
 		m = known
-	}
-	if err := c.checkInput(path{"user", -1}, m.Text, m.Tokens); err != nil {
+	} else if err := c.checkInput(path{"user", -1}, m.Text, m.Tokens); err != nil {
 		return nil, err
 	}
 	u, unknown := s.catalog.Resolve(m)
@@ -204,7 +203,7 @@ func (p path) String() string {
 	return fmt.Sprintf("%s[%d]", p.name, p.index)
 }
 
-// checkInput checks a text and tokens that a request, or the catalog, gives.
+// checkInput checks a text and tokens that a request gives.
 func (c *call) checkInput(field path, text *string, tokens []int32) error {
 	if text != nil && len(*text) > maxText {
 		return errorf(tooLarge, field.String()+".text", "%d bytes, at most %d", len(*text), maxText)

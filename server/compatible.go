@@ -11,8 +11,9 @@ import (
 	"grebe/prompt"
 )
 
-// maxAnswers bounds the logits that one request may ask for: 256 MiB of them.
-const maxAnswers = 64 << 20
+// maxAnswers bounds the logits that one request may ask for: 64 MiB of them, and as much again twice
+// in the engine.
+const maxAnswers = 16 << 20
 
 // Score returns, for each item, the probabilities of label tokens after the query and the item, as
 // SGLang does: with ApplySoftmax normalised over the labels, otherwise over the whole vocabulary

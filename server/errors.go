@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"strings"
 
 	"google.golang.org/grpc/codes"
 
@@ -73,7 +74,7 @@ func asError(err error) *Error {
 	case errors.Is(err, engine.ErrExpired), errors.Is(err, context.DeadlineExceeded):
 		return errorf(deadlineExceeded, "", "the deadline passed before the request was computed")
 	case errors.Is(err, engine.ErrTooLarge):
-		return errorf(tooLarge, "", "the request has more tokens than a batch of the model holds")
+		return errorf(tooLarge, "", "%s", strings.TrimPrefix(err.Error(), "engine: "))
 	case errors.Is(err, engine.ErrClosed):
 		return errorf(unavailable, "", "the model is shutting down")
 	case errors.Is(err, context.Canceled):

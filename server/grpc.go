@@ -7,7 +7,10 @@ import (
 	"time"
 
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/encoding"
+	grpcproto "google.golang.org/grpc/encoding/proto"
 	"google.golang.org/grpc/health/grpc_health_v1"
+	"google.golang.org/grpc/keepalive"
 	"google.golang.org/grpc/status"
 
 	grebev1 "grebe/api/grebe/v1"
@@ -41,6 +44,8 @@ func (s *Server) newGRPC() *grpc.Server {
 		grpc.MaxRecvMsgSize(int(s.cfg.MaxBody)),
 		grpc.MaxConcurrentStreams(uint32(min(s.cfg.MaxInFlight, 1<<20))),
 		grpc.ConnectionTimeout(s.cfg.HeaderTimeout),
+		grpc.KeepaliveParams(keepalive.ServerParameters{MaxConnectionIdle: s.cfg.IdleTimeout}),
+		grpc.ForceServerCodecV2(boundedCodec{encoding.GetCodecV2(grpcproto.Name)}),
 		grpc.WaitForHandlers(true),
 		grpc.UnaryInterceptor(s.intercept),
 	)

@@ -172,3 +172,23 @@ func TestGRPCOnTheHTTPPort(t *testing.T) {
 		t.Errorf("HTTP beside gRPC: %d", resp.StatusCode)
 	}
 }
+
+func TestGRPCBoundsMemory(t *testing.T) {
+	c := grebev1.NewGrebeClient(overPipe(t, newWorld(t)))
+	empty := make([]*grebev1.Item, maxMessages+1)
+	for i := range empty {
+		empty[i] = &grebev1.Item{}
+	}
+	req := &grebev1.RankRequest{Candidates: empty}
+	if _, err := c.Rank(context.Background(), req); err == nil || !strings.Contains(err.Error(), "too many parts") {
+		t.Errorf("%d empty candidates: %v", len(empty), err)
+	}
+	events := make([]*grebev1.Event, maxMessages)
+	for i := range events {
+		events[i] = &grebev1.Event{}
+	}
+	req = &grebev1.RankRequest{User: &grebev1.User{Events: events}}
+	if _, err := c.Rank(context.Background(), req); err == nil || !strings.Contains(err.Error(), "too many parts") {
+		t.Errorf("%d empty events: %v", len(events), err)
+	}
+}

@@ -128,10 +128,36 @@ func (s *Server) answer(rt *route, w http.ResponseWriter, r *http.Request, id st
 		}
 		defer release()
 	}
+	if r.ContentLength > s.cfg.MaxBody {
+		return reply{}, bodyTooLarge(s.cfg.MaxBody)
+	}
+	free, err := s.buffer(r)
+	if err != nil {
+		return reply{}, err
+	}
+	defer free()
 	if r.Body != nil {
 		r.Body = http.MaxBytesReader(w, r.Body, s.cfg.MaxBody)
 	}
 	return h(s, r, id)
+}
+
+func bodyTooLarge(limit int64) error {
+	return errorf(tooLarge, "", "the body has more than %d bytes", limit)
+}
+
+// buffer reserves memory for a request's body; the caller MUST call free. A body of unknown length
+// counts as the longest.
+func (s *Server) buffer(r *http.Request) (free func(), err error) {
+	n := r.ContentLength
+	if n < 0 {
+		n = s.cfg.MaxBody
+	}
+	if s.bodies.Add(n) > s.cfg.MaxBuffered {
+		s.bodies.Add(-n)
+		return nil, errorf(exhausted, "", "the requests under way have %d bytes", s.cfg.MaxBuffered)
+	}
+	return func() { s.bodies.Add(-n) }, nil
 }
 
 // allow lists the methods of a route, as the header of that name does.
@@ -218,7 +244,7 @@ func readBody(r *http.Request) ([]byte, error) {
 	var large *http.MaxBytesError
 	switch {
 	case errors.As(err, &large):
-		return nil, errorf(tooLarge, "", "the body has more than %d bytes", large.Limit)
+		return nil, bodyTooLarge(large.Limit)
 	case errors.Is(r.Context().Err(), context.Canceled):
 		return nil, asError(context.Canceled)
 	}

@@ -68,6 +68,30 @@ func TestBodyLimit(t *testing.T) {
 	}
 }
 
+func TestBodiesUnderWay(t *testing.T) {
+	w := newWorld(t, func(c *Config) { c.MaxBody, c.MaxBuffered = 150, 200 })
+	inside, release := make(chan struct{}), make(chan struct{})
+	w.runner.set(func(context.Context, *engine.Job) error {
+		close(inside)
+		<-release
+		return nil
+	})
+	done := make(chan *httptest.ResponseRecorder)
+	long := goodRank + strings.Repeat(" ", 60)
+	go func() { done <- w.ask("POST", "/v1/rank", long) }()
+	<-inside
+	wantError(t, w.ask("POST", "/v1/rank", long), 429, "resource_exhausted", "")
+	close(release)
+	if rec := <-done; rec.Code != 200 {
+		t.Errorf("the first request: %d %s", rec.Code, rec.Body)
+	}
+	w.runner.set(nil)
+	w.rank(t, long)
+	if n := w.bodies.Load(); n != 0 {
+		t.Errorf("%d bytes are still reserved", n)
+	}
+}
+
 func TestHealth(t *testing.T) {
 	w := newWorld(t)
 	w.SetReady(false)

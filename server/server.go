@@ -76,6 +76,7 @@ type Config struct {
 	MaxDeadline time.Duration // longest deadline a request may name; 60 s
 	MaxBody     int64         // bytes of a request's body; 16 MiB
 	MaxInFlight int           // requests under way, more are shed; 1024
+	MaxBuffered int64         // bytes of bodies under way, more are shed; 512 MiB
 
 	HeaderTimeout   time.Duration // to read a request's header; 10 s
 	ReadTimeout     time.Duration // to read a whole request; 60 s
@@ -102,6 +103,8 @@ func (c *Config) setDefaults() {
 	c.MaxDeadline = max(c.MaxDeadline, c.SLO)
 	orDefault(&c.MaxBody, 16<<20)
 	orDefault(&c.MaxInFlight, 1024)
+	orDefault(&c.MaxBuffered, 512<<20)
+	c.MaxBuffered = max(c.MaxBuffered, c.MaxBody)
 	orDefault(&c.HeaderTimeout, 10*time.Second)
 	orDefault(&c.ReadTimeout, time.Minute)
 	orDefault(&c.WriteTimeout, 3*time.Minute)
@@ -164,6 +167,7 @@ type Server struct {
 	metrics *metrics
 	created int64 // seconds since 1970
 	slots   chan struct{}
+	bodies  atomic.Int64 // bytes of bodies under way
 	state   atomic.Int32
 	health  *health.Server
 }
