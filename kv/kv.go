@@ -2,8 +2,9 @@
 //
 // An Entry holds the KV of a run of tokens in chunks of pool pages: an item in one chunk of its exact
 // length, a user in a chain of chunks of ChainTokens tokens, so that a longer history shares the full
-// chunks of a shorter one. Entries are keyed by content (Key); whoever names an entry by an id keeps
-// that alias elsewhere.
+// chunks of a shorter one. An item's key is a digest of all that its KV depends on. A user's key is a
+// digest of the same but for the tokens, and of the user's id: the tokens are kept beside the entry,
+// and only those that a request has in common with them are reused. So neither can be stale.
 //
 // Writes have two phases: Reserve gives an entry that only its maker can see; Publish makes it
 // findable, complete. A published entry never changes. Readers hold references: Get and Reserve
@@ -15,12 +16,17 @@ package kv
 
 import (
 	"container/list"
+	"crypto/sha256"
+	"encoding/binary"
 	"errors"
 	"fmt"
+	"io"
 	"sync"
 	"sync/atomic"
+	"unsafe"
 
 	"grebe/compute"
+	"grebe/plan"
 	"grebe/pool"
 )
 
@@ -30,8 +36,25 @@ const ChainTokens = 64
 // ErrFull says that the cache is full of entries in use.
 var ErrFull = errors.New("kv: no room: everything cached is in use")
 
-// Key names an entry by its content.
+// Key names an entry.
 type Key [32]byte
+
+// KeyOf digests what an entry depends on. Parts are kept apart, so that different lists of parts
+// never give the same key but by a collision of SHA-256.
+func KeyOf(context Key, tokens []int32, id string) Key {
+	h := sha256.New()
+	h.Write(context[:])
+	var b [8]byte
+	binary.LittleEndian.PutUint64(b[:], uint64(len(tokens)))
+	h.Write(b[:])
+	if len(tokens) > 0 {
+		h.Write(unsafe.Slice((*byte)(unsafe.Pointer(&tokens[0])), 4*len(tokens)))
+	}
+	io.WriteString(h, id)
+	var k Key
+	h.Sum(k[:0])
+	return k
+}
 
 // Layout says how an entry is cut into chunks.
 type Layout uint8
@@ -89,12 +112,18 @@ type Store struct {
 	mu      sync.Mutex
 	index   map[Key]*list.Element // of *published
 	recency list.List             // front: used last
-	evicted int64
+	evicted [kinds]int64
+	entries [kinds]int
+	bytes   [kinds]int64
 }
 
+const kinds = int(plan.Beam) + 1
+
 type published struct {
-	key   Key
-	entry *Entry
+	key    Key
+	kind   plan.Kind
+	entry  *Entry
+	tokens []int32 // of a user
 }
 
 // New returns a store for models of the given shape. It does not own the pool.
@@ -167,7 +196,7 @@ func (s *Store) evictOne() bool {
 		if p := el.Value.(*published); p.entry.refs.Load() == 1 {
 			victim = p.entry
 			s.remove(el)
-			s.evicted++
+			s.evicted[p.kind]++
 			break
 		}
 	}
@@ -181,7 +210,9 @@ func (s *Store) evictOne() bool {
 
 // remove takes an element out of the index; the caller releases its entry.
 func (s *Store) remove(el *list.Element) {
-	delete(s.index, el.Value.(*published).key)
+	p := el.Value.(*published)
+	s.count(p, -1)
+	delete(s.index, p.key)
 	s.recency.Remove(el)
 }
 
@@ -209,16 +240,40 @@ func (e *Entry) locate(t int) (*chunk, int) {
 }
 
 // Publish makes a filled entry findable under key, with a reference of the store's own; the caller
-// keeps its reference. When the key is there already the older entry stays: it has the same content.
-func (s *Store) Publish(key Key, e *Entry) {
+// keeps its reference. Tokens are those of a user, which the store keeps, and nil for an entry whose
+// key names them. An older entry under the key is replaced if it has tokens, and stays if it has
+// none: then it has the same content.
+func (s *Store) Publish(kind plan.Kind, key Key, tokens []int32, e *Entry) {
 	s.mu.Lock()
-	defer s.mu.Unlock()
+	var old *Entry
 	if el, ok := s.index[key]; ok {
-		s.recency.MoveToFront(el)
-		return
+		p := el.Value.(*published)
+		if p.tokens == nil || p.entry == e {
+			s.recency.MoveToFront(el)
+			s.mu.Unlock()
+			return
+		}
+		s.remove(el)
+		old = p.entry
 	}
 	e.Retain()
-	s.index[key] = s.recency.PushFront(&published{key, e})
+	p := &published{key, kind, e, tokens}
+	s.index[key] = s.recency.PushFront(p)
+	s.count(p, 1)
+	s.mu.Unlock()
+	if old != nil {
+		old.Release()
+	}
+}
+
+// count adds an entry to the statistics, or takes it off.
+func (s *Store) count(p *published, n int) {
+	s.entries[p.kind] += n
+	bytes := 0
+	for _, c := range p.entry.chunks {
+		bytes += len(c.run.Bytes)
+	}
+	s.bytes[p.kind] += int64(n * bytes)
 }
 
 // Get returns the entry under key with a reference for the caller, who MUST release it; nil when
@@ -236,6 +291,77 @@ func (s *Store) Get(key Key) *Entry {
 	return e
 }
 
+// GetPrefix returns the leading tokens of the user's entry under key that are also the first of
+// tokens, with a reference for the caller, who MUST release it; nil when there are none.
+func (s *Store) GetPrefix(key Key, tokens []int32) *Entry {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	el, ok := s.index[key]
+	if !ok {
+		return nil
+	}
+	p := el.Value.(*published)
+	n := common(p.tokens, tokens)
+	if n == 0 {
+		return nil
+	}
+	s.recency.MoveToFront(el)
+	if n == p.entry.len {
+		p.entry.Retain()
+		return p.entry
+	}
+	return p.entry.leading(n)
+}
+
+// common returns how many leading tokens a and b share.
+func common(a, b []int32) int {
+	n := min(len(a), len(b))
+	for i := range n {
+		if a[i] != b[i] {
+			return i
+		}
+	}
+	return n
+}
+
+// leading returns an entry of the first n tokens, which shares the chunks.
+func (e *Entry) leading(n int) *Entry {
+	v := &Entry{store: e.store, len: n}
+	v.refs.Store(1)
+	for _, c := range e.chunks {
+		if n <= 0 {
+			break
+		}
+		c.refs.Add(1)
+		v.chunks = append(v.chunks, c)
+		n -= c.tokens
+	}
+	return v
+}
+
+// Peek returns how many tokens each key's entry has, 0 where there is none, without counting it as
+// a use.
+func (s *Store) Peek(keys []Key, tokens []int32) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for i := range keys {
+		tokens[i] = 0
+		if el, ok := s.index[keys[i]]; ok {
+			tokens[i] = int32(el.Value.(*published).entry.len)
+		}
+	}
+}
+
+// PeekPrefix returns how many tokens GetPrefix would find, without counting it as a use.
+func (s *Store) PeekPrefix(key Key, tokens []int32) int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if el, ok := s.index[key]; ok {
+		return common(el.Value.(*published).tokens, tokens)
+	}
+	return 0
+}
+
 // Delete drops the entry under key, if there is one. Its memory is freed with its last reader.
 func (s *Store) Delete(key Key) {
 	s.mu.Lock()
@@ -249,28 +375,29 @@ func (s *Store) Delete(key Key) {
 	}
 }
 
-// Stats count what the store holds.
+// Stats count what the store holds, and dropped to make room, of one kind. Bytes shared by two
+// entries count for both.
 type Stats struct {
 	Entries int
+	Bytes   int64
 	Evicted int64
 }
 
-// Stats returns the counts.
-func (s *Store) Stats() Stats {
+// Stats returns the counts of a kind.
+func (s *Store) Stats(kind plan.Kind) Stats {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return Stats{Entries: len(s.index), Evicted: s.evicted}
+	return Stats{Entries: s.entries[kind], Bytes: s.bytes[kind], Evicted: s.evicted[kind]}
 }
 
 // Close drops all published entries. Memory of entries still referenced stays theirs.
 func (s *Store) Close() {
 	s.mu.Lock()
 	var all []*Entry
-	for el := s.recency.Front(); el != nil; el = el.Next() {
+	for el := s.recency.Front(); el != nil; el = s.recency.Front() {
 		all = append(all, el.Value.(*published).entry)
+		s.remove(el)
 	}
-	s.recency.Init()
-	clear(s.index)
 	s.mu.Unlock()
 	for _, e := range all {
 		e.Release()

@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"grebe/compute"
+	"grebe/plan"
 	"grebe/pool"
 )
 
@@ -94,7 +95,7 @@ func TestEvictionSparesReaders(t *testing.T) {
 			t.Fatal(err)
 		}
 		fill(e, 0, byte(i))
-		s.Publish(Key{byte(i)}, e)
+		s.Publish(plan.Item, Key{byte(i)}, nil, e)
 		e.Release()
 	}
 	pinned := s.Get(Key{0}) // least recently published, now most recently used
@@ -121,7 +122,7 @@ func TestDeleteKeepsReadersMemory(t *testing.T) {
 		t.Fatal(err)
 	}
 	fill(e, 0, 7)
-	s.Publish(Key{1}, e)
+	s.Publish(plan.Item, Key{1}, nil, e)
 	s.Delete(Key{1})
 	if s.Get(Key{1}) != nil {
 		t.Error("deleted entry found")
@@ -130,5 +131,73 @@ func TestDeleteKeepsReadersMemory(t *testing.T) {
 	e.Release()
 	if used := p.Stats().Used; used != 0 {
 		t.Errorf("%d bytes in use after the last release", used)
+	}
+}
+
+// A user's entry serves exactly the tokens that a request has in common with it.
+func TestUserPrefix(t *testing.T) {
+	s, p := newStore(t, 1024)
+	tokens := make([]int32, 150)
+	for i := range tokens {
+		tokens[i] = int32(i)
+	}
+	e, err := s.Reserve(Chain, len(tokens), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	fill(e, 0, 3)
+	key := KeyOf(Key{}, nil, "u1")
+	s.Publish(plan.User, key, tokens, e)
+	e.Release()
+	for _, n := range []int{1, 63, 64, 65, 128, 149, 150} {
+		changed := append(append([]int32{}, tokens[:n]...), -1, -2)
+		if got := s.PeekPrefix(key, changed); got != n {
+			t.Errorf("PeekPrefix finds %d of %d common tokens", got, n)
+		}
+		part := s.GetPrefix(key, changed)
+		if part == nil || part.Len() != n {
+			t.Fatalf("GetPrefix finds %v of %d common tokens", part, n)
+		}
+		check(t, part, n, 3)
+		grown, err := s.Reserve(Chain, n+2, part)
+		if err != nil {
+			t.Fatal(err)
+		}
+		part.Release()
+		fill(grown, n, 9)
+		check(t, grown, n, 3)
+		grown.Release()
+	}
+	if s.GetPrefix(key, []int32{7}) != nil {
+		t.Error("an entry of other tokens was found")
+	}
+	shorter, err := s.Reserve(Chain, 10, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.Publish(plan.User, key, tokens[:10], shorter)
+	shorter.Release()
+	if got := s.PeekPrefix(key, tokens); got != 10 {
+		t.Errorf("after replacing the entry %d tokens are found, want 10", got)
+	}
+	if st := s.Stats(plan.User); st.Entries != 1 || st.Bytes != p.Stats().Used {
+		t.Errorf("the store counts %+v, the pool %d bytes", st, p.Stats().Used)
+	}
+}
+
+func TestKeysKeepPartsApart(t *testing.T) {
+	seen := map[Key]string{}
+	for name, k := range map[string]Key{
+		"nothing":   KeyOf(Key{}, nil, ""),
+		"context":   KeyOf(Key{1}, nil, ""),
+		"one token": KeyOf(Key{}, []int32{1}, ""),
+		"two":       KeyOf(Key{}, []int32{1, 0}, ""),
+		"id":        KeyOf(Key{}, nil, "\x01\x00\x00\x00"),
+		"both":      KeyOf(Key{}, []int32{1}, "x"),
+	} {
+		if other, ok := seen[k]; ok {
+			t.Errorf("%s and %s have the same key", name, other)
+		}
+		seen[k] = name
 	}
 }
