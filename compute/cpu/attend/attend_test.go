@@ -369,6 +369,28 @@ func TestSameBits(t *testing.T) {
 	}
 }
 
+// TestJoinedTiles has more keys than the cache holds, so that tiles share units when there are many.
+func TestJoinedTiles(t *testing.T) {
+	const n = 2200
+	for _, kv := range []compute.DType{compute.F32, compute.BF16} {
+		s := shape(kv, 7, 1, 128)
+		many := newBatch(t, s, 1, layout{chunk: 64}, []int{1}, []testSegment{{len: n, cached: n - 310}})
+		few := newBatch(t, s, 1, layout{}, []int{1}, []testSegment{{len: n, cached: n - 9}})
+		var p plan
+		if p.build(&many.Batch, 7, s.HeadDim*kv.Size()); p.units[0].tiles != unitTiles {
+			t.Fatalf("units have %d tiles, want %d", p.units[0].tiles, unitTiles)
+		}
+		if p.build(&few.Batch, 7, s.HeadDim*kv.Size()); p.units[0].tiles != 1 {
+			t.Fatalf("units have %d tiles, want 1", p.units[0].tiles)
+		}
+		for level := feature.AVX2; level <= feature.Best(); level++ {
+			want := run1(t, s, level, 2, 1, many)
+			sameRows(t, fmt.Sprintf("%v %v, few rows", kv, level), s, many, want, few, run1(t, s, level, 1, 1, few), 0)
+			compare(t, s, level, few, want[len(want)-len(few.q):])
+		}
+	}
+}
+
 // TestHeadsInTurns forces the scratch to hold one head at a time.
 func TestHeadsInTurns(t *testing.T) {
 	s := shape(compute.F32, 8, 4, 32)

@@ -112,10 +112,11 @@ func BenchmarkWalk(b *testing.B) {
 			b.Run(fmt.Sprintf("%v/%v", kv, level), func(b *testing.B) {
 				start := cpuTime()
 				for b.Loop() {
-					w.walk.start(2, 0.1)
-					w.walk.k, w.walk.v = unsafe.Pointer(&m.Bytes[0]), unsafe.Pointer(&m.Bytes[keys*dims*4])
-					w.walk.keys, w.walk.first, w.walk.open, w.walk.room = keys, 0, keys, keys
-					k.walk(&w.walk)
+					x := &w.tiles[0].walk
+					x.start(2, 0.1)
+					x.k, x.v = unsafe.Pointer(&m.Bytes[0]), unsafe.Pointer(&m.Bytes[keys*dims*4])
+					x.keys, x.first, x.open, x.room = keys, 0, keys, keys
+					k.walk(x)
 				}
 				b.ReportMetric(4*dims*keys*lanes*float64(b.N)/float64(cpuTime()-start), "GFLOP/s")
 			})

@@ -29,31 +29,24 @@ func kernelsFor(l feature.Level, kv compute.DType) *kernels {
 	return float32Kernels(kv, plainParts)
 }
 
-// walkKeys bounds one call of assembly, which the runtime cannot interrupt, to about 10 µs.
-const walkKeys = 8 * blockKeys
-
+// walkAMX makes at most two calls of assembly, which the runtime cannot interrupt, of about 10 µs.
 func walkAMX(w *walk) {
 	left := w.keys
 	step, pipe := walkAMX2, pipes[w.dims]
 	if w.cols == 1 {
 		step, pipe = walkAMX1, nil
 	}
-	if whole := min(left, w.open) / blockKeys * blockKeys; pipe != nil && whole > 0 {
+	if whole := min(left, w.open-w.first) / blockKeys * blockKeys; pipe != nil && whole > 0 {
 		if w.started == 0 {
 			clear(unsafe.Slice((*float32)(w.o), w.dims*lanes)) // the pipe always adds
 		}
-		w.call(pipe, whole)
-		left -= whole
+		w.keys, left = whole, left-whole
+		pipe(w)
 	}
-	w.call(step, left)
+	if w.keys = left; left > 0 {
+		step(w)
+	}
 }
 
 // pipes are the kernels for two columns of heads of common sizes.
 var pipes = map[int]func(*walk){64: pipeAMX64, 128: pipeAMX128}
-
-func (w *walk) call(kernel func(*walk), keys int) {
-	for ; keys > 0; keys -= walkKeys {
-		w.keys = min(keys, walkKeys)
-		kernel(w)
-	}
-}

@@ -12,6 +12,10 @@ const (
 	blockKeys = 128 // keys of a step of the softmax, and of a task of packing
 	packKeys  = 32  // keys packed at a time; runs are padded to a multiple
 	longRun   = 64  // a segment of so many tokens is a run of its own
+
+	unitTiles = 4       // most tiles of a unit
+	spanKeys  = 1024    // keys of a run that the tiles of a unit share while they are in the cache
+	cacheSize = 1 << 20 // bytes of keys and values that a unit of one tile may go through
 )
 
 // run is a sequence of keys: the tokens of one or several segments.
@@ -35,8 +39,9 @@ type piece struct {
 // block is a task of packing: up to blockKeys keys of a run.
 type block struct{ run, key, piece int32 }
 
-// unit is a tile of queries: 32 (token, head of the group) pairs of a segment, from lane on.
-type unit struct{ segment, lane int32 }
+// unit is one tile of queries or some: 32 (token, head of the group) pairs each of a segment, from
+// lane on.
+type unit struct{ segment, lane, tiles int32 }
 
 // plan is the work of a batch. Its slices are reused from batch to batch.
 type plan struct {
@@ -164,20 +169,33 @@ func newPiece(c *compute.Chunk, start, n int) piece {
 }
 
 // cutQueries adds the units of segment i. Tiles are anchored at its first token, computed or not,
-// and the long ones come first so that threads end together.
+// and the long ones come first so that threads end together. Tiles that go through more keys than
+// the cache holds are joined, if there are many: how they are does not change results.
 func (p *plan) cutQueries(i int32, group int) {
 	g := &p.batch.Segments[i]
-	first := g.Cached * group / lanes * lanes
-	for lane := (g.Len*group - 1) / lanes * lanes; lane >= first; lane -= lanes {
-		p.units = append(p.units, unit{i, int32(lane)})
+	keys := 0
+	for _, r := range p.views[p.viewStart(i):] {
+		keys += p.runs[r].keys
+	}
+	first, last := g.Cached*group/lanes*lanes, (g.Len*group-1)/lanes*lanes
+	most := 1
+	if 2*keys*p.keySize > cacheSize && last-first >= 16*unitTiles*lanes {
+		most = unitTiles
+	}
+	for last >= first {
+		n := min(most, (last-first)/lanes+1)
+		last -= n * lanes
+		p.units = append(p.units, unit{i, int32(last + lanes), int32(n)})
 	}
 }
 
-// viewOf returns the runs that segment i sees, its own last.
-func (p *plan) viewOf(i int32) []int32 {
-	from := int32(0)
-	if i > 0 {
-		from = p.viewEnd[i-1]
+// viewStart returns where the part of segment i begins in views.
+func (p *plan) viewStart(i int32) int32 {
+	if i == 0 {
+		return 0
 	}
-	return p.views[from:p.viewEnd[i]]
+	return p.viewEnd[i-1]
 }
+
+// viewOf returns the runs that segment i sees, its own last.
+func (p *plan) viewOf(i int32) []int32 { return p.views[p.viewStart(i):p.viewEnd[i]] }

@@ -22,10 +22,18 @@ type state struct {
 // sources are rows of K and V to pack; those behind the end of a run are zeros.
 type sources struct{ k, v [packKeys]unsafe.Pointer }
 
+// tile is 32 queries on their way through their runs.
+type tile struct {
+	walk       walk
+	first, end int // lanes in use, counted from the segment's first token
+	keys       int // keys of the run that the tile goes through
+	open       int // those that all its lanes see
+}
+
 // worker is the private memory of a thread.
 type worker struct {
 	memory *offheap.Block
-	walk   walk
+	tiles  [unitTiles]tile
 	src    sources
 	rows   [lanes]unsafe.Pointer
 	zeros  unsafe.Pointer // a row of zeros
@@ -33,28 +41,25 @@ type worker struct {
 }
 
 func newWorker(dims, padded int) (*worker, error) {
-	sizes := []int{int(unsafe.Sizeof(state{})), padded * lanes * 4, blockKeys * lanes * 4, blockKeys * lanes * 4, padded * lanes * 4, dims * 4, dims * 4}
-	total := 0
-	for i, n := range sizes {
-		sizes[i] = roundUp(n, 64)
-		total += sizes[i]
-	}
-	m, err := offheap.Alloc(total)
+	const scores = blockKeys * lanes * 4
+	perTile := roundUp(int(unsafe.Sizeof(state{})), 64) + 2*padded*lanes*4
+	m, err := offheap.Alloc(unitTiles*perTile + 2*scores + 2*roundUp(4*dims, 64))
 	if err != nil {
 		return nil, fmt.Errorf("attend: memory of a worker: %w", err)
 	}
-	next := 0
-	take := func() unsafe.Pointer {
-		p := unsafe.Pointer(&m.Bytes[0])
-		for _, n := range sizes[:next] {
-			p = unsafe.Add(p, n)
-		}
-		next++
+	used := 0
+	take := func(n int) unsafe.Pointer {
+		p := unsafe.Pointer(&m.Bytes[used])
+		used += roundUp(n, 64)
 		return p
 	}
 	w := &worker{memory: m}
-	w.walk = walk{state: (*state)(take()), q: take(), s: take(), p: take(), o: take(), dims: padded}
-	w.zeros, w.waste = take(), take()
+	s, p := take(scores), take(scores)
+	w.zeros, w.waste = take(4*dims), take(4*dims)
+	for i := range w.tiles {
+		w.tiles[i].walk = walk{s: s, p: p, dims: padded, state: (*state)(take(int(unsafe.Sizeof(state{})))),
+			q: take(padded * lanes * 4), o: take(padded * lanes * 4)}
+	}
 	return w, nil
 }
 
@@ -104,35 +109,44 @@ func (a *Attention) locate(src *sources, r *run, key, piece, head int, zeros uns
 	return piece
 }
 
-// unitTask computes a tile of queries of one head.
+// unitTask computes some tiles of queries of one head, taking turns over spans of keys that stay in
+// the cache.
 func (a *Attention) unitTask(worker, task int) {
 	w := a.workers[worker]
-	slot, u := task/len(a.plan.units), a.plan.units[task%len(a.plan.units)]
-	g := &a.plan.batch.Segments[u.segment]
-	end := min(int(u.lane)+lanes, g.Len*a.group) // of the anchored tile
-	first := max(int(u.lane), g.Cached*a.group)  // lanes before are cached
-	cols := roundUp(end-first, lanes/2) / (lanes / 2)
-	row0 := g.First - g.Cached // token t is row row0+t
-
-	a.setRows(&w.rows, a.q, row0, first, end, a.head+slot, w.zeros)
-	a.kern.loadQ(w.walk.q, &w.rows, a.shape.HeadDim, cols)
-	w.walk.start(cols, a.scale)
+	slot, u := task/len(a.plan.units), &a.plan.units[task%len(a.plan.units)]
+	tiles := w.tiles[:u.tiles]
+	for i := range tiles {
+		a.begin(w, &tiles[i], u, i, slot)
+	}
 	view := a.plan.viewOf(u.segment)
-	own := len(view) - 1
-	for _, id := range view[:own] {
-		r := &a.plan.runs[id]
-		for l := range w.walk.state.limits {
-			w.walk.state.limits[l] = int32(r.keys - 1)
+	for i, id := range view {
+		r, longest := &a.plan.runs[id], 0
+		for j := range tiles {
+			tiles[j].enter(r.keys, i == len(view)-1, a.group)
+			longest = max(longest, tiles[j].keys)
 		}
-		a.through(&w.walk, r, slot, r.keys, r.keys)
+		for from := 0; from < longest; from += spanKeys {
+			for j := range tiles {
+				a.through(&tiles[j], r, slot, from)
+			}
+		}
 	}
-	for l := range w.walk.state.limits {
-		w.walk.state.limits[l] = int32(min(first+l, end-1) / a.group)
+	for i := range tiles {
+		t := &tiles[i]
+		a.setRows(w, a.out, u, t, slot, w.waste)
+		a.kern.storeO(t.walk.o, t.walk.state, &w.rows, a.shape.HeadDim, t.walk.cols)
 	}
-	a.through(&w.walk, &a.plan.runs[view[own]], slot, (end-1)/a.group+1, first/a.group+1)
+}
 
-	a.setRows(&w.rows, a.out, row0, first, end, a.head+slot, w.waste)
-	a.kern.storeO(w.walk.o, w.walk.state, &w.rows, a.shape.HeadDim, cols)
+// begin loads the queries of tile i of unit u.
+func (a *Attention) begin(w *worker, t *tile, u *unit, i, slot int) {
+	g := &a.plan.batch.Segments[u.segment]
+	lane := int(u.lane) + i*lanes
+	t.first = max(lane, g.Cached*a.group) // lanes before are cached
+	t.end = min(lane+lanes, g.Len*a.group)
+	t.walk.start(roundUp(t.end-t.first, lanes/2)/(lanes/2), a.scale)
+	a.setRows(w, a.q, u, t, slot, w.zeros)
+	a.kern.loadQ(t.walk.q, &w.rows, a.shape.HeadDim, t.walk.cols)
 }
 
 // start prepares for a new tile.
@@ -143,28 +157,50 @@ func (w *walk) start(cols int, scale float32) {
 	}
 }
 
-// through walks through the first keys keys of run r, of which all lanes see the first open ones.
-func (a *Attention) through(w *walk, r *run, slot, keys, open int) {
-	w.k, w.v = a.keysAt(r, slot), a.valuesAt(r, slot)
-	w.keys, w.first, w.open, w.room = roundUp(keys, a.kern.keyStep), 0, open, r.padded()
+// enter prepares for a run of keys keys: all lanes see all of it, or, if it is their own segment,
+// each the keys up to its token. How far the tile goes depends on where it is anchored, not on what
+// is cached.
+func (t *tile) enter(keys int, own bool, group int) {
+	if own {
+		t.keys, t.open = (t.end-1)/group+1, t.first/group+1
+		for l := range lanes {
+			t.walk.state.limits[l] = int32(min(t.first+l, t.end-1) / group)
+		}
+		return
+	}
+	t.keys, t.open = keys, keys
+	for l := range lanes {
+		t.walk.state.limits[l] = int32(keys - 1)
+	}
+}
+
+// through goes through a span of run r.
+func (a *Attention) through(t *tile, r *run, slot, from int) {
+	if from >= t.keys {
+		return
+	}
+	w, at := &t.walk, from*a.plan.keySize
+	w.k, w.v = unsafe.Add(a.keysAt(r, slot), at), unsafe.Add(a.valuesAt(r, slot), at)
+	w.keys, w.first = roundUp(min(spanKeys, t.keys-from), a.kern.keyStep), from
+	w.open, w.room = t.open, r.padded()-from
 	a.kern.walk(w)
 }
 
-// setRows points rows of the lanes first … end−1 at their place in x, and the others at spare.
-func (a *Attention) setRows(rows *[lanes]unsafe.Pointer, x []float32, row0, first, end, head int, spare unsafe.Pointer) {
-	d, token, g := a.shape.HeadDim, first/a.group, first%a.group
-	at := ((row0+token)*a.shape.Heads + head*a.group + g) * d
-	next, skip := 4*d, 4*d*(a.shape.Heads-a.group)
-	p := unsafe.Pointer(&x[at])
-	for l := range rows {
-		if first+l >= end {
-			rows[l] = spare
+// setRows points the worker's rows at those of the tile's lanes in x, and the others at spare.
+func (a *Attention) setRows(w *worker, x []float32, u *unit, t *tile, slot int, spare unsafe.Pointer) {
+	segment := &a.plan.batch.Segments[u.segment]
+	row, g := segment.First-segment.Cached+t.first/a.group, t.first%a.group
+	d := a.shape.HeadDim
+	p := unsafe.Pointer(&x[(row*a.shape.Heads+(a.head+slot)*a.group+g)*d])
+	for l := range w.rows {
+		if t.first+l >= t.end {
+			w.rows[l] = spare
 			continue
 		}
-		if g == a.group {
-			g, p = 0, unsafe.Add(p, skip)
+		if g == a.group { // on to the next token
+			g, p = 0, unsafe.Add(p, 4*d*(a.shape.Heads-a.group))
 		}
-		rows[l] = p
-		g, p = g+1, unsafe.Add(p, next)
+		w.rows[l] = p
+		g, p = g+1, unsafe.Add(p, 4*d)
 	}
 }
