@@ -46,9 +46,9 @@ func softmaxPlain(s unsafe.Pointer, st *state, keys, cols, first, masked int, sc
 			top = max(top, rows[i][l])
 		}
 		old := st.maxes[l]
-		m := max(old, float32(top*scale))
-		if m != old {
-			st.changed = 1
+		m := old
+		if top := float32(top * scale); top > old+slack {
+			m, st.changed = top, 1
 		}
 		factor, sum := exp2(old-m), float32(0)
 		for i := range rows[:seen] {
@@ -63,6 +63,10 @@ func softmaxPlain(s unsafe.Pointer, st *state, keys, cols, first, masked int, sc
 	}
 }
 
+// slack is how far scores may rise above the maximum, in powers of two, before it follows: they seldom
+// do, and then former outputs need no rescaling.
+const slack = 8
+
 // exp2Coefficients is the polynomial of 2^f for f in [0, 1), highest power first; its relative error
 // is 8e-8, and it is 1 at 0.
 var exp2Coefficients = [...]float32{
@@ -70,7 +74,7 @@ var exp2Coefficients = [...]float32{
 	math.Float32frombits(0x3e75edab), math.Float32frombits(0x3f31725d), 1,
 }
 
-// exp2 returns 2^t for t up to 0, and 0 from −127 on.
+// exp2 returns 2^t for t up to 127, and 0 from −127 on.
 func exp2(t float32) float32 {
 	if t <= -127 {
 		return 0

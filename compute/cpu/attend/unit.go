@@ -12,7 +12,7 @@ const lowest = -1e30
 
 // state is what the online softmax keeps per lane. The kernels know its layout.
 type state struct {
-	maxes   [lanes]float32 // largest score so far, scaled
+	maxes   [lanes]float32 // largest score so far, scaled, or a little less
 	sums    [lanes]float32
 	factors [lanes]float32 // what the last step multiplies former sums and outputs by
 	limits  [lanes]int32   // last key of the run that the lane sees

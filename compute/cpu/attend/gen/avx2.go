@@ -82,8 +82,10 @@ func (g *gen) columnAVX2(masked bool) {
 		g.P("\tVMAXPS %d(SI), Y%d, Y%d", row*i, i%2, i%2)
 	}
 	g.P("\tADDQ $%d, SI\n\tSUBQ $4, CX\n\tJNZ %smax", 4*row, at)
-	g.P("\tVMAXPS Y1, Y0, Y0\n\tVMULPS Y15, Y0, Y0\n\tVMOVUPS %d(DX), Y1\n\tVMAXPS Y0, Y1, Y14\n\tVMOVUPS Y14, %d(DX)", maxes, maxes)
-	g.P("\tVCMPPS $4, Y14, Y1, Y2\n\tVMOVMSKPS Y2, R8\n\tORQ R8, R10\n\tVSUBPS Y14, Y1, Y0")
+	g.P("\tVMAXPS Y1, Y0, Y0\n\tVMULPS Y15, Y0, Y0\n\tVMOVUPS %d(DX), Y1", maxes)
+	g.bits("Y", 2, slack)
+	g.P("\tVADDPS Y2, Y1, Y2\n\tVCMPPS $14, Y2, Y0, Y2\n\tVMOVMSKPS Y2, R8\n\tORQ R8, R10")
+	g.P("\tVBLENDVPS Y2, Y0, Y1, Y14\n\tVMOVUPS Y14, %d(DX)\n\tVSUBPS Y14, Y1, Y0", maxes)
 	g.exp2AVX2(0, 1, 13)
 	g.P("\tVMOVUPS Y13, %d(DX)\n\tVXORPS Y12, Y12, Y12\n\tVXORPS Y11, Y11, Y11", factors)
 	start()

@@ -9,10 +9,16 @@ var (
 	exp4 = []uint32{0x3f316b63, 0x3e771229, 0x3d55fc34, 0x3c5bfb9a}
 )
 
-const one = 0x3f800000
+const (
+	one   = 0x3f800000
+	slack = 0x41000000 // 8
+)
 
 // softmax emits one step of the online softmax: scores [key][lane] become probabilities; maxima,
 // sums and factors of the state move on. Lanes are independent of each other.
+//
+// A maximum is followed only when it rises by more than 8 in powers of two: probabilities up to 2⁸
+// are as good as those up to 1, and former outputs seldom need rescaling.
 //
 // The maximum m is kept in the base-2 domain, m = max(s)·scale, so that p = 2^(s·scale − m) takes
 // one fused operation, and 2^(m−m) = 1 exactly where the maximum stays.
@@ -137,8 +143,9 @@ func (g softmax) noMaximum() {
 func (g softmax) newMaximum() {
 	g.P("\tVMOVUPS %d(%s), Z30", maxes, g.state)
 	g.P("\tVMAXPS Z2, Z0, Z0\n\tVMAXPS Z3, Z1, Z1\n\tVMAXPS Z1, Z0, Z0\n\tVMULPS Z22, Z0, Z0")
-	g.P("\tVMAXPS Z0, Z30, Z24\n\tVMOVUPS Z24, %d(%s)", maxes, g.state)
-	g.P("\tVCMPPS $4, Z24, Z30, K2\n\tKMOVW K2, R8\n\tORQ R8, R10")
+	g.bits("Z", 1, slack)
+	g.P("\tVADDPS Z1, Z30, Z1\n\tVCMPPS $14, Z1, Z0, K2\n\tKMOVW K2, R8\n\tORQ R8, R10")
+	g.P("\tVMOVAPS Z30, Z24\n\tVMOVAPS Z0, K2, Z24\n\tVMOVUPS Z24, %d(%s)", maxes, g.state)
 	g.P("\tVSUBPS Z24, Z30, Z31")
 	g.exp2(31, 0, 1)
 	g.P("\tVMOVAPS Z1, Z31\n\tVMOVUPS Z31, %d(%s)", factors, g.state)
