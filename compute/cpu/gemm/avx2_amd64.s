@@ -4,16 +4,18 @@
 
 #include "textflag.h"
 
-// func f32x256r1(steps int, a unsafe.Pointer, stride int, b, c unsafe.Pointer, add int, next unsafe.Pointer, lines int)
-TEXT ·f32x256r1(SB), NOSPLIT, $0-64
+// func f32x256r1(steps int, a unsafe.Pointer, stride int, b, b2, c, c2 unsafe.Pointer, add int, next unsafe.Pointer, lines int)
+TEXT ·f32x256r1(SB), NOSPLIT, $0-80
 	MOVQ steps+0(FP), CX
 	MOVQ a+8(FP), AX
 	MOVQ stride+16(FP), SI
 	MOVQ b+24(FP), BX
-	MOVQ c+32(FP), DI
-	MOVQ add+40(FP), DX
-	MOVQ next+48(FP), R10
-	MOVQ lines+56(FP), R11
+	MOVQ b2+32(FP), R9
+	MOVQ c+40(FP), DI
+	MOVQ c2+48(FP), R12
+	MOVQ add+56(FP), DX
+	MOVQ next+64(FP), R10
+	MOVQ lines+72(FP), R11
 	TESTQ DX, DX
 	JZ zero
 	VMOVUPS 0(DI), Y0
@@ -64,16 +66,18 @@ fetched:
 	VZEROUPPER
 	RET
 
-// func f32x256r2(steps int, a unsafe.Pointer, stride int, b, c unsafe.Pointer, add int, next unsafe.Pointer, lines int)
-TEXT ·f32x256r2(SB), NOSPLIT, $0-64
+// func f32x256r2(steps int, a unsafe.Pointer, stride int, b, b2, c, c2 unsafe.Pointer, add int, next unsafe.Pointer, lines int)
+TEXT ·f32x256r2(SB), NOSPLIT, $0-80
 	MOVQ steps+0(FP), CX
 	MOVQ a+8(FP), AX
 	MOVQ stride+16(FP), SI
 	MOVQ b+24(FP), BX
-	MOVQ c+32(FP), DI
-	MOVQ add+40(FP), DX
-	MOVQ next+48(FP), R10
-	MOVQ lines+56(FP), R11
+	MOVQ b2+32(FP), R9
+	MOVQ c+40(FP), DI
+	MOVQ c2+48(FP), R12
+	MOVQ add+56(FP), DX
+	MOVQ next+64(FP), R10
+	MOVQ lines+72(FP), R11
 	TESTQ DX, DX
 	JZ zero
 	VMOVUPS 0(DI), Y0
@@ -142,16 +146,18 @@ fetched:
 	VZEROUPPER
 	RET
 
-// func f32x256r3(steps int, a unsafe.Pointer, stride int, b, c unsafe.Pointer, add int, next unsafe.Pointer, lines int)
-TEXT ·f32x256r3(SB), NOSPLIT, $0-64
+// func f32x256r3(steps int, a unsafe.Pointer, stride int, b, b2, c, c2 unsafe.Pointer, add int, next unsafe.Pointer, lines int)
+TEXT ·f32x256r3(SB), NOSPLIT, $0-80
 	MOVQ steps+0(FP), CX
 	MOVQ a+8(FP), AX
 	MOVQ stride+16(FP), SI
 	MOVQ b+24(FP), BX
-	MOVQ c+32(FP), DI
-	MOVQ add+40(FP), DX
-	MOVQ next+48(FP), R10
-	MOVQ lines+56(FP), R11
+	MOVQ b2+32(FP), R9
+	MOVQ c+40(FP), DI
+	MOVQ c2+48(FP), R12
+	MOVQ add+56(FP), DX
+	MOVQ next+64(FP), R10
+	MOVQ lines+72(FP), R11
 	TESTQ DX, DX
 	JZ zero
 	VMOVUPS 0(DI), Y0
@@ -238,16 +244,18 @@ fetched:
 	VZEROUPPER
 	RET
 
-// func f32x256r4(steps int, a unsafe.Pointer, stride int, b, c unsafe.Pointer, add int, next unsafe.Pointer, lines int)
-TEXT ·f32x256r4(SB), NOSPLIT, $0-64
+// func f32x256r4(steps int, a unsafe.Pointer, stride int, b, b2, c, c2 unsafe.Pointer, add int, next unsafe.Pointer, lines int)
+TEXT ·f32x256r4(SB), NOSPLIT, $0-80
 	MOVQ steps+0(FP), CX
 	MOVQ a+8(FP), AX
 	MOVQ stride+16(FP), SI
 	MOVQ b+24(FP), BX
-	MOVQ c+32(FP), DI
-	MOVQ add+40(FP), DX
-	MOVQ next+48(FP), R10
-	MOVQ lines+56(FP), R11
+	MOVQ b2+32(FP), R9
+	MOVQ c+40(FP), DI
+	MOVQ c2+48(FP), R12
+	MOVQ add+56(FP), DX
+	MOVQ next+64(FP), R10
+	MOVQ lines+72(FP), R11
 	LEAQ (AX)(SI*2), R8
 	ADDQ SI, R8
 	TESTQ DX, DX
@@ -355,16 +363,18 @@ fetched:
 	VZEROUPPER
 	RET
 
-// func f32x256r5(steps int, a unsafe.Pointer, stride int, b, c unsafe.Pointer, add int, next unsafe.Pointer, lines int)
-TEXT ·f32x256r5(SB), NOSPLIT, $0-64
+// func f32x256r5(steps int, a unsafe.Pointer, stride int, b, b2, c, c2 unsafe.Pointer, add int, next unsafe.Pointer, lines int)
+TEXT ·f32x256r5(SB), NOSPLIT, $0-80
 	MOVQ steps+0(FP), CX
 	MOVQ a+8(FP), AX
 	MOVQ stride+16(FP), SI
 	MOVQ b+24(FP), BX
-	MOVQ c+32(FP), DI
-	MOVQ add+40(FP), DX
-	MOVQ next+48(FP), R10
-	MOVQ lines+56(FP), R11
+	MOVQ b2+32(FP), R9
+	MOVQ c+40(FP), DI
+	MOVQ c2+48(FP), R12
+	MOVQ add+56(FP), DX
+	MOVQ next+64(FP), R10
+	MOVQ lines+72(FP), R11
 	LEAQ (AX)(SI*2), R8
 	ADDQ SI, R8
 	TESTQ DX, DX
@@ -490,16 +500,18 @@ fetched:
 	VZEROUPPER
 	RET
 
-// func f32x256r6(steps int, a unsafe.Pointer, stride int, b, c unsafe.Pointer, add int, next unsafe.Pointer, lines int)
-TEXT ·f32x256r6(SB), NOSPLIT, $0-64
+// func f32x256r6(steps int, a unsafe.Pointer, stride int, b, b2, c, c2 unsafe.Pointer, add int, next unsafe.Pointer, lines int)
+TEXT ·f32x256r6(SB), NOSPLIT, $0-80
 	MOVQ steps+0(FP), CX
 	MOVQ a+8(FP), AX
 	MOVQ stride+16(FP), SI
 	MOVQ b+24(FP), BX
-	MOVQ c+32(FP), DI
-	MOVQ add+40(FP), DX
-	MOVQ next+48(FP), R10
-	MOVQ lines+56(FP), R11
+	MOVQ b2+32(FP), R9
+	MOVQ c+40(FP), DI
+	MOVQ c2+48(FP), R12
+	MOVQ add+56(FP), DX
+	MOVQ next+64(FP), R10
+	MOVQ lines+72(FP), R11
 	LEAQ (AX)(SI*2), R8
 	ADDQ SI, R8
 	TESTQ DX, DX
@@ -643,16 +655,18 @@ fetched:
 	VZEROUPPER
 	RET
 
-// func bf16x256r1(steps int, a unsafe.Pointer, stride int, b, c unsafe.Pointer, add int, next unsafe.Pointer, lines int)
-TEXT ·bf16x256r1(SB), NOSPLIT, $0-64
+// func bf16x256r1(steps int, a unsafe.Pointer, stride int, b, b2, c, c2 unsafe.Pointer, add int, next unsafe.Pointer, lines int)
+TEXT ·bf16x256r1(SB), NOSPLIT, $0-80
 	MOVQ steps+0(FP), CX
 	MOVQ a+8(FP), AX
 	MOVQ stride+16(FP), SI
 	MOVQ b+24(FP), BX
-	MOVQ c+32(FP), DI
-	MOVQ add+40(FP), DX
-	MOVQ next+48(FP), R10
-	MOVQ lines+56(FP), R11
+	MOVQ b2+32(FP), R9
+	MOVQ c+40(FP), DI
+	MOVQ c2+48(FP), R12
+	MOVQ add+56(FP), DX
+	MOVQ next+64(FP), R10
+	MOVQ lines+72(FP), R11
 	MOVL $0xffff0000, R15
 	MOVQ R15, X12
 	VPBROADCASTD X12, Y12
@@ -714,16 +728,18 @@ fetched:
 	VZEROUPPER
 	RET
 
-// func bf16x256r2(steps int, a unsafe.Pointer, stride int, b, c unsafe.Pointer, add int, next unsafe.Pointer, lines int)
-TEXT ·bf16x256r2(SB), NOSPLIT, $0-64
+// func bf16x256r2(steps int, a unsafe.Pointer, stride int, b, b2, c, c2 unsafe.Pointer, add int, next unsafe.Pointer, lines int)
+TEXT ·bf16x256r2(SB), NOSPLIT, $0-80
 	MOVQ steps+0(FP), CX
 	MOVQ a+8(FP), AX
 	MOVQ stride+16(FP), SI
 	MOVQ b+24(FP), BX
-	MOVQ c+32(FP), DI
-	MOVQ add+40(FP), DX
-	MOVQ next+48(FP), R10
-	MOVQ lines+56(FP), R11
+	MOVQ b2+32(FP), R9
+	MOVQ c+40(FP), DI
+	MOVQ c2+48(FP), R12
+	MOVQ add+56(FP), DX
+	MOVQ next+64(FP), R10
+	MOVQ lines+72(FP), R11
 	MOVL $0xffff0000, R15
 	MOVQ R15, X12
 	VPBROADCASTD X12, Y12
@@ -803,16 +819,18 @@ fetched:
 	VZEROUPPER
 	RET
 
-// func bf16x256r3(steps int, a unsafe.Pointer, stride int, b, c unsafe.Pointer, add int, next unsafe.Pointer, lines int)
-TEXT ·bf16x256r3(SB), NOSPLIT, $0-64
+// func bf16x256r3(steps int, a unsafe.Pointer, stride int, b, b2, c, c2 unsafe.Pointer, add int, next unsafe.Pointer, lines int)
+TEXT ·bf16x256r3(SB), NOSPLIT, $0-80
 	MOVQ steps+0(FP), CX
 	MOVQ a+8(FP), AX
 	MOVQ stride+16(FP), SI
 	MOVQ b+24(FP), BX
-	MOVQ c+32(FP), DI
-	MOVQ add+40(FP), DX
-	MOVQ next+48(FP), R10
-	MOVQ lines+56(FP), R11
+	MOVQ b2+32(FP), R9
+	MOVQ c+40(FP), DI
+	MOVQ c2+48(FP), R12
+	MOVQ add+56(FP), DX
+	MOVQ next+64(FP), R10
+	MOVQ lines+72(FP), R11
 	MOVL $0xffff0000, R15
 	MOVQ R15, X12
 	VPBROADCASTD X12, Y12
@@ -910,16 +928,18 @@ fetched:
 	VZEROUPPER
 	RET
 
-// func bf16x256r4(steps int, a unsafe.Pointer, stride int, b, c unsafe.Pointer, add int, next unsafe.Pointer, lines int)
-TEXT ·bf16x256r4(SB), NOSPLIT, $0-64
+// func bf16x256r4(steps int, a unsafe.Pointer, stride int, b, b2, c, c2 unsafe.Pointer, add int, next unsafe.Pointer, lines int)
+TEXT ·bf16x256r4(SB), NOSPLIT, $0-80
 	MOVQ steps+0(FP), CX
 	MOVQ a+8(FP), AX
 	MOVQ stride+16(FP), SI
 	MOVQ b+24(FP), BX
-	MOVQ c+32(FP), DI
-	MOVQ add+40(FP), DX
-	MOVQ next+48(FP), R10
-	MOVQ lines+56(FP), R11
+	MOVQ b2+32(FP), R9
+	MOVQ c+40(FP), DI
+	MOVQ c2+48(FP), R12
+	MOVQ add+56(FP), DX
+	MOVQ next+64(FP), R10
+	MOVQ lines+72(FP), R11
 	LEAQ (AX)(SI*2), R8
 	ADDQ SI, R8
 	MOVL $0xffff0000, R15
@@ -1038,16 +1058,18 @@ fetched:
 	VZEROUPPER
 	RET
 
-// func bf16x256r5(steps int, a unsafe.Pointer, stride int, b, c unsafe.Pointer, add int, next unsafe.Pointer, lines int)
-TEXT ·bf16x256r5(SB), NOSPLIT, $0-64
+// func bf16x256r5(steps int, a unsafe.Pointer, stride int, b, b2, c, c2 unsafe.Pointer, add int, next unsafe.Pointer, lines int)
+TEXT ·bf16x256r5(SB), NOSPLIT, $0-80
 	MOVQ steps+0(FP), CX
 	MOVQ a+8(FP), AX
 	MOVQ stride+16(FP), SI
 	MOVQ b+24(FP), BX
-	MOVQ c+32(FP), DI
-	MOVQ add+40(FP), DX
-	MOVQ next+48(FP), R10
-	MOVQ lines+56(FP), R11
+	MOVQ b2+32(FP), R9
+	MOVQ c+40(FP), DI
+	MOVQ c2+48(FP), R12
+	MOVQ add+56(FP), DX
+	MOVQ next+64(FP), R10
+	MOVQ lines+72(FP), R11
 	LEAQ (AX)(SI*2), R8
 	ADDQ SI, R8
 	MOVL $0xffff0000, R15
@@ -1184,16 +1206,18 @@ fetched:
 	VZEROUPPER
 	RET
 
-// func bf16x256r6(steps int, a unsafe.Pointer, stride int, b, c unsafe.Pointer, add int, next unsafe.Pointer, lines int)
-TEXT ·bf16x256r6(SB), NOSPLIT, $0-64
+// func bf16x256r6(steps int, a unsafe.Pointer, stride int, b, b2, c, c2 unsafe.Pointer, add int, next unsafe.Pointer, lines int)
+TEXT ·bf16x256r6(SB), NOSPLIT, $0-80
 	MOVQ steps+0(FP), CX
 	MOVQ a+8(FP), AX
 	MOVQ stride+16(FP), SI
 	MOVQ b+24(FP), BX
-	MOVQ c+32(FP), DI
-	MOVQ add+40(FP), DX
-	MOVQ next+48(FP), R10
-	MOVQ lines+56(FP), R11
+	MOVQ b2+32(FP), R9
+	MOVQ c+40(FP), DI
+	MOVQ c2+48(FP), R12
+	MOVQ add+56(FP), DX
+	MOVQ next+64(FP), R10
+	MOVQ lines+72(FP), R11
 	LEAQ (AX)(SI*2), R8
 	ADDQ SI, R8
 	MOVL $0xffff0000, R15

@@ -29,9 +29,9 @@ const (
 	stepDepth = 32 // k of a step: the depth of a tile; all depths are padded to steps
 	sumBytes  = panelCols * 4
 
-	maxBlockRows = 512                                 // rows of a block that keeps its place in L2
-	sumPanels    = 8                                   // panels whose sums wait while k is cut
-	workerSums   = sumPanels * maxBlockRows * sumBytes // bytes of a worker's sums
+	maxBlockRows = 256                                    // rows of a block that keeps its place in L2
+	sumPairs     = 8                                      // pairs of panels whose sums wait while k is cut
+	workerSums   = 2 * sumPairs * maxBlockRows * sumBytes // bytes of a worker's sums
 )
 
 type operation uint8
@@ -56,7 +56,7 @@ type Multiplier struct {
 
 // worker is the memory of one worker of the team.
 type worker struct {
-	sums unsafe.Pointer // [panel][row][panelCols]float32
+	sums unsafe.Pointer // [pair][panel][row][panelCols]float32
 	bias *[2 * panelCols]float32
 	part part
 }
@@ -73,24 +73,24 @@ type product struct {
 	k      *kernels
 
 	blockRows int // rows of a task
-	group     int // panels of a task
+	group     int // pairs of panels of a task
 	groups    int // tasks per block of rows
 	outer     int // steps of k for which the rows of a block stay in L2
 	inner     int // steps of k of one block of weights
 }
 
 // part is a block of the product, for the kernels: rows [row, row+rows) by steps [step, step+steps)
-// of a panel.
+// of a pair of panels.
 type part struct {
 	a         *Rows
 	row, rows int
 	step      int
 	steps     int
-	b         unsafe.Pointer // the panel's steps
-	sums      unsafe.Pointer // [rows][panelCols]float32
-	add       int            // 0: set the sums; 1: add to them
-	next      unsafe.Pointer // the block of weights used next, as large, or nil
-	out       unsafe.Pointer // where the sums go next, outStride bytes between rows, or nil
+	b         [2]unsafe.Pointer // the steps of each panel
+	sums      [2]unsafe.Pointer // [rows][panelCols]float32
+	add       int               // 0: set the sums; 1: add to them
+	next      [2]unsafe.Pointer // the blocks of weights used next, as large, or nil
+	out       [2]unsafe.Pointer // where the sums go next, outStride bytes between rows, or nil
 	outStride int
 }
 
@@ -220,22 +220,17 @@ func (p *product) cut(threads int) {
 	p.outer = even(steps, k.outer)
 	p.inner = even(p.outer, k.inner)
 
-	unit := 1 // panels that stay together
-	if p.op == opGated {
-		unit = 2
-	}
-	units := p.w.panels / unit
-	limit := units
+	pairs := p.w.panels / 2
+	limit := pairs
 	if p.outer < steps {
-		limit = sumPanels / unit
+		limit = sumPairs
 	}
-	group := units
+	group := pairs
 	if threads > 1 {
-		group = max(1, units*blocks/(tasksPerThread*threads))
+		group = max(1, pairs*blocks/(tasksPerThread*threads))
 	}
-	group = even(units, min(group, limit))
-	p.group = group * unit
-	p.groups = (units + group - 1) / group
+	p.group = even(pairs, min(group, limit))
+	p.groups = (pairs + p.group - 1) / p.group
 }
 
 // tasksPerThread balances workers of unequal speed against long runs of panels.
@@ -264,92 +259,93 @@ func (m *Multiplier) task(w, t int) {
 	pt.row = t / p.groups * p.blockRows
 	pt.rows = min(p.blockRows, p.a.m-pt.row)
 	first := t % p.groups * p.group
-	last := min(first+p.group, p.w.panels)
-	slots := sumPanels
-	if p.outer >= p.w.steps {
-		slots = 2
-	}
+	last := min(first+p.group, p.w.panels/2)
 	for outer := 0; outer < p.w.steps; outer += p.outer {
 		end := min(outer+p.outer, p.w.steps)
-		for panel := first; panel < last; panel++ {
-			pt.sums = wk.slot((panel - first) % slots)
-			p.panel(pt, panel, last, outer, end)
+		for pair := first; pair < last; pair++ {
+			slot := 0
+			if p.outer < p.w.steps {
+				slot = pair - first
+			}
+			pt.sums[0] = unsafe.Add(wk.sums, 2*slot*maxBlockRows*sumBytes)
+			pt.sums[1] = unsafe.Add(pt.sums[0], maxBlockRows*sumBytes)
+			p.pair(pt, pair, last, outer, end)
 			if end == p.w.steps {
-				p.finish(wk, panel, (panel-first)%slots)
+				p.finish(wk, pair)
 			}
 		}
 	}
 	*pt = part{}
 }
 
-func (w *worker) slot(i int) unsafe.Pointer {
-	return unsafe.Add(w.sums, i*maxBlockRows*sumBytes)
-}
-
-// panel runs steps [outer, end) of a panel in blocks.
-func (p *product) panel(pt *part, panel, last, outer, end int) {
+// pair runs steps [outer, end) of a pair of panels in blocks.
+func (p *product) pair(pt *part, pair, last, outer, end int) {
 	for s := outer; s < end; s += p.inner {
 		pt.step, pt.steps = s, min(p.inner, end-s)
-		pt.b = p.w.at(panel, s)
+		pt.b = p.w.pair(pair, s)
 		pt.add = min(s, 1)
 		switch {
 		case s+p.inner < end:
-			pt.next = p.w.at(panel, s+p.inner)
-		case panel+1 < last:
-			pt.next = p.w.at(panel+1, outer)
-		case end < p.w.steps:
-			pt.next = p.w.at(panel, end)
+			pt.next = p.w.pair(pair, s+p.inner)
+		case pair+1 < last:
+			pt.next = p.w.pair(pair+1, outer)
 		default:
-			pt.next = nil
+			pt.next = [2]unsafe.Pointer{}
 		}
-		pt.out = nil
+		pt.out = [2]unsafe.Pointer{}
 		if s+p.inner >= p.w.steps && p.op != opGated {
-			pt.out, pt.outStride = unsafe.Pointer(&p.out[pt.row*p.stride+panel*panelCols]), p.stride*4
+			for i := range pt.out {
+				if col := (2*pair + i) * panelCols; col < p.w.n {
+					pt.out[i], pt.outStride = unsafe.Pointer(&p.out[pt.row*p.stride+col]), p.stride*4
+				}
+			}
 		}
 		p.k.block(pt)
 	}
 }
 
-// finish runs the epilogue on a panel's sums.
-func (p *product) finish(w *worker, panel, slot int) {
+// finish runs the epilogue on a pair's sums.
+func (p *product) finish(w *worker, pair int) {
+	if p.op == opGated {
+		p.finishGated(w, pair)
+		return
+	}
+	for i := range w.part.sums {
+		p.finishLinear(w, i, 2*pair+i)
+	}
+}
+
+func (p *product) finishGated(w *worker, pair int) {
 	pt := &w.part
-	sums := w.slot(slot)
-	if p.op != opGated {
-		p.finishLinear(w, sums, panel)
-		return
-	}
-	if panel%2 == 0 { // gate: wait for up
-		return
-	}
-	gate, col, half := w.slot(slot-1), panel/2*panelCols, p.w.n/2
+	col, half := pair*panelCols, p.w.n/2
 	n := min(panelCols, half-col)
 	clear(w.bias[:])
 	if p.bias != nil {
 		copy(w.bias[:n], p.bias[col:])
 		copy(w.bias[panelCols:panelCols+n], p.bias[half+col:])
 	}
-	bias := unsafe.Pointer(w.bias)
+	f := p.k.gated
+	if p.dst.tiles {
+		f = p.k.gatedBF16
+	}
 	for r := 0; r < pt.rows; {
-		dst, stride, run := p.dst.place(pt.row+r, panel/2)
+		dst, stride, run := p.dst.place(pt.row+r, pair)
 		run = min(run, pt.rows-r)
-		g, u := unsafe.Add(gate, r*sumBytes), unsafe.Add(sums, r*sumBytes)
-		if p.dst.tiles {
-			p.k.gatedBF16(run, g, u, bias, dst, stride)
-		} else {
-			p.k.gated(run, g, u, bias, dst, stride)
-		}
+		f(run, unsafe.Add(pt.sums[0], r*sumBytes), unsafe.Add(pt.sums[1], r*sumBytes), unsafe.Pointer(w.bias), dst, stride)
 		r += run
 	}
 }
 
-func (p *product) finishLinear(w *worker, sums unsafe.Pointer, panel int) {
+func (p *product) finishLinear(w *worker, i, panel int) {
 	pt := &w.part
-	col := panel * panelCols
+	sums, col := pt.sums[i], panel*panelCols
 	n := min(panelCols, p.w.n-col)
+	if n <= 0 {
+		return
+	}
+	clear(w.bias[:])
 	if p.bias != nil {
-		copy(w.bias[:n], p.bias[col:col+n])
-	} else {
-		clear(w.bias[:])
+		copy(w.bias[:n], p.bias[col:])
 	}
 	out := p.out[pt.row*p.stride+col:]
 	if n < panelCols {

@@ -9,9 +9,9 @@ import (
 	"grebe/compute/cpu/internal/feature"
 )
 
-// fmaKernel is a float32 kernel for a fixed number of rows. Lines of the next block are fetched per
-// four k.
-type fmaKernel func(steps int, a unsafe.Pointer, stride int, b, c unsafe.Pointer, add int, next unsafe.Pointer, lines int)
+// fmaKernel is a float32 kernel for a fixed number of rows. Lines of the block used next are fetched
+// per four k.
+type fmaKernel func(steps int, a unsafe.Pointer, stride int, b, b2, c, c2 unsafe.Pointer, add int, next unsafe.Pointer, lines int)
 
 var (
 	amxBF16 = kernels{
@@ -19,22 +19,22 @@ var (
 		block: amxBlock, store: store512, add: add512, gated: gated512, gatedBF16: gatedBF16,
 	}
 	avx512F32 = kernels{
-		panelRows: len(f32x512) - 1, blockRows: 252, outer: 32, inner: 8,
+		panelRows: 6, blockRows: 252, outer: 32, inner: 32,
 		block: func(pt *part) { fmaBlock(pt, f32x512[:], 8) },
 		store: store512, add: add512, gated: gated512, gatedBF16: plainGatedBF16,
 	}
 	avx512BF16 = kernels{
-		panelRows: len(bf16x512) - 1, blockRows: 252, outer: 32, inner: 16,
+		panelRows: 6, blockRows: 252, outer: 32, inner: 32,
 		block: func(pt *part) { fmaBlock(pt, bf16x512[:], 4) },
 		store: store512, add: add512, gated: gated512, gatedBF16: plainGatedBF16,
 	}
 	avx2F32 = kernels{
-		panelRows: len(f32x256) - 1, blockRows: 252, outer: 32, inner: 8,
+		panelRows: 6, blockRows: 252, outer: 32, inner: 8,
 		block: func(pt *part) { fmaHalves(pt, f32x256[:], 64, 8) },
 		store: store256, add: add256, gated: gated256, gatedBF16: plainGatedBF16,
 	}
 	avx2BF16 = kernels{
-		panelRows: len(bf16x256) - 1, blockRows: 252, outer: 32, inner: 16,
+		panelRows: 6, blockRows: 252, outer: 32, inner: 16,
 		block: func(pt *part) { fmaHalves(pt, bf16x256[:], 1024, 4) },
 		store: store256, add: add256, gated: gated256, gatedBF16: plainGatedBF16,
 	}
@@ -77,60 +77,86 @@ var tileConfigs = func() (t [tileRows + 1][64]byte) {
 	return t
 }()
 
+// amxBlock multiplies by one panel after the other; each fetches the weights of the one after it.
 func amxBlock(pt *part) {
+	amxPanel(pt, 0, pt.b[1])
+	amxPanel(pt, 1, pt.next[0])
+}
+
+func amxPanel(pt *part, i int, next unsafe.Pointer) {
 	panels := (pt.rows + tileRows - 1) / tileRows
 	full, rest := pt.rows/tileRows, pt.rows%tileRows
-	lines4 := 0
-	if pt.next != nil {
+	lines4, outRows := 0, 0
+	if next != nil {
 		lines4 = (8 + panels - 1) / panels
 	}
-	a, out, outRows := pt.a.at(pt.row, pt.step), pt.out, pt.rows
-	if out == nil {
-		outRows = 0
+	if pt.out[i] != nil {
+		outRows = pt.rows
 	}
+	a, b, sums := pt.a.at(pt.row, pt.step), pt.b[i], pt.sums[i]
 	if full > 0 {
-		amxRows32(unsafe.Pointer(&tileConfigs[tileRows]), pt.steps, full, a, pt.a.stride, pt.b, pt.sums, pt.add, pt.next, lines4, out, pt.outStride, outRows)
+		amxRows32(unsafe.Pointer(&tileConfigs[tileRows]), pt.steps, full, a, pt.a.stride, b, sums, pt.add, next, lines4, pt.out[i], pt.outStride, outRows)
 	}
 	if rest == 0 {
 		return
 	}
-	a = unsafe.Add(a, full*pt.a.stride)
-	sums := unsafe.Add(pt.sums, full*tileRows*sumBytes)
-	next := pt.next
+	a, sums = unsafe.Add(a, full*pt.a.stride), unsafe.Add(sums, full*tileRows*sumBytes)
 	if next != nil {
 		next = unsafe.Add(next, full*pt.steps*lines4*256)
 	}
 	config := unsafe.Pointer(&tileConfigs[rest])
 	if rest > 16 {
-		amxRows32(config, pt.steps, 1, a, 0, pt.b, sums, pt.add, next, lines4, nil, 0, 0)
+		amxRows32(config, pt.steps, 1, a, 0, b, sums, pt.add, next, lines4, nil, 0, 0)
 	} else {
-		amxRows16(config, pt.steps, 1, a, 0, pt.b, sums, pt.add, next, lines4, nil, 0, 0)
+		amxRows16(config, pt.steps, 1, a, 0, b, sums, pt.add, next, lines4, nil, 0, 0)
 	}
 }
 
-// fmaBlock runs kernels over all rows; weights take perFour lines of cache per four k.
+// fmaBlock runs kernels of 64 columns over all rows. A panel takes perFour lines of cache per four
+// k; the panels used next are fetched one after the other.
 func fmaBlock(pt *part, table []fmaKernel, perFour int) {
 	height := len(table) - 1
-	panels := (pt.rows + height - 1) / height
-	lines := 0
-	if pt.next != nil {
-		lines = (perFour + panels - 1) / panels
-	}
-	next := pt.next
+	calls := (pt.rows + height - 1) / height
+	lines := (2*perFour + calls - 1) / calls
+	fetched, panel := 0, pt.steps*8*perFour*64 // bytes
 	for r := 0; r < pt.rows; r += height {
-		table[min(height, pt.rows-r)](pt.steps, pt.a.at(pt.row+r, pt.step), pt.a.stride, pt.b, unsafe.Add(pt.sums, r*sumBytes), pt.add, next, lines)
-		if next != nil {
-			next = unsafe.Add(next, pt.steps*8*lines*64)
+		var next unsafe.Pointer
+		n := 0
+		if at := fetched % panel; fetched < 2*panel && pt.next[0] != nil {
+			next, n = unsafe.Add(pt.next[fetched/panel], at), lines
+		}
+		table[min(height, pt.rows-r)](pt.steps, pt.a.at(pt.row+r, pt.step), pt.a.stride, pt.b[0], pt.b[1],
+			unsafe.Add(pt.sums[0], r*sumBytes), unsafe.Add(pt.sums[1], r*sumBytes), pt.add, next, n)
+		fetched += pt.steps * 8 * lines * 64
+	}
+}
+
+// fmaHalves runs kernels of 16 columns; the second half of a panel lies half bytes on.
+func fmaHalves(pt *part, table []fmaKernel, half, perFour int) {
+	for i := range pt.b {
+		next := pt.next[i]
+		for h := range 2 {
+			fmaColumns(pt, table, unsafe.Add(pt.b[i], h*half), unsafe.Add(pt.sums[i], h*sumBytes/2), next, perFour)
+			next = nil
 		}
 	}
 }
 
-// fmaHalves is fmaBlock with kernels of 16 columns; the second half of a panel lies half bytes on.
-func fmaHalves(pt *part, table []fmaKernel, half, perFour int) {
-	fmaBlock(pt, table, perFour)
-	second := *pt
-	second.b, second.sums, second.next = unsafe.Add(pt.b, half), unsafe.Add(pt.sums, sumBytes/2), nil
-	fmaBlock(&second, table, perFour)
+func fmaColumns(pt *part, table []fmaKernel, b, sums, next unsafe.Pointer, perFour int) {
+	height := len(table) - 1
+	calls := (pt.rows + height - 1) / height
+	lines := (perFour + calls - 1) / calls
+	for r, left := 0, perFour; r < pt.rows; r, left = r+height, left-lines {
+		n := max(0, min(lines, left))
+		if next == nil {
+			n = 0
+		}
+		table[min(height, pt.rows-r)](pt.steps, pt.a.at(pt.row+r, pt.step), pt.a.stride, b, nil,
+			unsafe.Add(sums, r*sumBytes), nil, pt.add, next, n)
+		if n > 0 {
+			next = unsafe.Add(next, pt.steps*8*n*64)
+		}
+	}
 }
 
 // convertRow rounds steps·32 floats to bf16 at a row's place in tiles.

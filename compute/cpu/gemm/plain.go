@@ -27,38 +27,38 @@ var plainBF16 = kernels{
 type sumRow = [panelCols]float32
 
 func plainBlockF32(pt *part) {
-	b := unsafe.Slice((*[panelCols]float32)(pt.b), pt.steps*stepDepth)
-	plainBlock(pt, b)
+	for i := range pt.b {
+		plainBlock(pt, i, unsafe.Slice((*sumRow)(pt.b[i]), pt.steps*stepDepth))
+	}
 }
 
 // plainBlockBF16 widens a step of weights at a time and multiplies it as float32.
 func plainBlockBF16(pt *part) {
-	var wide [stepDepth][panelCols]float32
+	var wide [stepDepth]sumRow
 	one := *pt
 	for s := range pt.steps {
-		tiles := (*[2][16][16]uint32)(unsafe.Add(pt.b, s*2048))
-		for c := range panelCols {
-			for i := range 16 {
-				u := tiles[c/16][i][c%16]
-				wide[2*i][c] = math.Float32frombits(u << 16)
-				wide[2*i+1][c] = math.Float32frombits(u &^ 0xffff)
-			}
-		}
 		one.step, one.steps = pt.step+s, 1
-		plainBlock(&one, wide[:])
+		for i := range pt.b {
+			tiles := (*[2][16][16]uint32)(unsafe.Add(pt.b[i], s*2048))
+			for c := range panelCols {
+				for k := range 16 {
+					u := tiles[c/16][k][c%16]
+					wide[2*k][c] = math.Float32frombits(u << 16)
+					wide[2*k+1][c] = math.Float32frombits(u &^ 0xffff)
+				}
+			}
+			plainBlock(&one, i, wide[:])
+		}
 		one.add = 1
 	}
 }
 
-// plainBlock multiplies by panel columns in fours, two rows at a time.
-func plainBlock(pt *part, b [][panelCols]float32) {
+// plainBlock multiplies by the i-th panel, columns in fours, two rows at a time.
+func plainBlock(pt *part, i int, b []sumRow) {
+	sums := unsafe.Slice((*sumRow)(pt.sums[i]), pt.rows)
 	for r := 0; r < pt.rows; r += plainRows {
-		a0, s0 := pt.floats(r), pt.sumRow(r)
-		if r+1 == pt.rows {
-			plainPair(a0, a0, b, s0, s0, pt.add)
-			continue
-		}
-		plainPair(a0, pt.floats(r+1), b, s0, pt.sumRow(r+1), pt.add)
+		other := min(r+1, pt.rows-1)
+		plainPair(pt.floats(r), pt.floats(other), b, &sums[r], &sums[other], pt.add)
 	}
 }
 
@@ -67,9 +67,7 @@ func (pt *part) floats(r int) []float32 {
 	return unsafe.Slice((*float32)(pt.a.at(pt.row+r, pt.step)), pt.steps*stepDepth)
 }
 
-func (pt *part) sumRow(r int) *sumRow { return (*sumRow)(unsafe.Add(pt.sums, r*sumBytes)) }
-
-func plainPair(a0, a1 []float32, b [][panelCols]float32, s0, s1 *sumRow, add int) {
+func plainPair(a0, a1 []float32, b []sumRow, s0, s1 *sumRow, add int) {
 	a1, b = a1[:len(a0)], b[:len(a0)]
 	for c := 0; c < panelCols; c += 4 {
 		var x0, x1, x2, x3, y0, y1, y2, y3 float32

@@ -13,7 +13,7 @@ import (
 )
 
 // Weights is a matrix [out][in] packed in panels of 32 columns of the product (rows of the matrix),
-// padded with zeros to whole panels and steps of 32 k.
+// padded with zeros to pairs of panels and steps of 32 k.
 //
 // Bf16: per step two tiles of 16 columns, each [16 pairs of k][16 columns][2], on every level.
 // Float32: [k][32 columns]. Gated weights alternate panels of gate and up.
@@ -34,7 +34,7 @@ func Pack(tm *team.Team, level feature.Level, dt compute.DType, parts ...compute
 	for i := range parts {
 		w.n += parts[i].Rows
 	}
-	w.panels = (w.n + panelCols - 1) / panelCols
+	w.panels = 2 * ((w.n + 2*panelCols - 1) / (2 * panelCols))
 	source := func(panel int, rows *[panelCols]sourceRow) {
 		n := panel * panelCols
 		for c := range rows {
@@ -79,6 +79,11 @@ func (w *Weights) stepBytes() int { return panelCols * stepDepth * w.format.Size
 // at returns the address of a step of a panel.
 func (w *Weights) at(panel, step int) unsafe.Pointer {
 	return unsafe.Pointer(&w.block.Bytes[(panel*w.steps+step)*w.stepBytes()])
+}
+
+// pair returns the addresses of a step of two panels.
+func (w *Weights) pair(pair, step int) [2]unsafe.Pointer {
+	return [2]unsafe.Pointer{w.at(2*pair, step), w.at(2*pair+1, step)}
 }
 
 func (w *Weights) pack(tm *team.Team, level feature.Level, parts []compute.Tensor, source func(int, *[panelCols]sourceRow)) error {
