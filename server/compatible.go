@@ -143,7 +143,7 @@ func (c *call) alive(ctx context.Context) error {
 		return asError(err)
 	}
 	if time.Since(c.start) > c.deadline {
-		return asError(engine.ErrExpired)
+		return asError(context.DeadlineExceeded)
 	}
 	return nil
 }

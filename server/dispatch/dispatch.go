@@ -1,0 +1,320 @@
+// Package dispatch brings requests and engines together: a bounded queue, batches as package
+// schedule decides them, one goroutine per engine.
+//
+// Engines pull: whoever is free asks the Batcher for its next batch, so load spreads by itself. A
+// request that its deadline makes pointless leaves the queue without computing. What a batch took is
+// fed back to the model of prefill times that the decisions rest on.
+//
+// Lock order: Dispatcher.mu is a leaf.
+package dispatch
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"grebe/engine"
+	"grebe/schedule"
+)
+
+// Errors that callers branch on.
+var (
+	ErrQueueFull = errors.New("dispatch: the queue is full")
+	ErrExpired   = errors.New("dispatch: the deadline passed in the queue")
+	ErrShed      = errors.New("dispatch: the deadline cannot be met")
+)
+
+// Engine is what a Dispatcher feeds. An engine.Engine is one.
+type Engine interface {
+	Check(*engine.Job) (engine.Cost, error)
+	Run([]*engine.Job, []engine.Outcome)
+	MaxTokens() int
+}
+
+// Options bound a Dispatcher. Zero means the default.
+type Options struct {
+	Queue int           // requests that may wait; 1024
+	SLO   time.Duration // latency that batches are made for; 200 ms
+	Model schedule.PrefillModel
+}
+
+// Dispatcher queues jobs and runs them in batches.
+type Dispatcher struct {
+	engines []Engine
+	start   time.Time // the epoch of the Batcher's times
+	wg      sync.WaitGroup
+
+	mu      sync.Mutex
+	batcher *schedule.Batcher
+	tuner   *schedule.Tuner
+	waiting map[uint64]*call
+	next    uint64
+	queued  engine.Cost // of all that waits
+	running float64     // predicted milliseconds of batches under way, over all engines
+	closed  bool
+	wake    chan struct{} // closed and replaced when there may be something to do
+}
+
+// call is a job on its way.
+type call struct {
+	job    *engine.Job
+	cost   engine.Cost
+	queued time.Time
+	out    engine.Outcome
+	done   chan struct{}
+}
+
+// New starts one goroutine per engine. The caller MUST Close the Dispatcher, before the engines.
+func New(engines []Engine, opt Options) (*Dispatcher, error) {
+	if len(engines) == 0 {
+		return nil, errors.New("dispatch: no engine")
+	}
+	if opt.Queue == 0 {
+		opt.Queue = 1024
+	}
+	if opt.SLO == 0 {
+		opt.SLO = 200 * time.Millisecond
+	}
+	cfg := schedule.DefaultBatcher(opt.Queue, opt.SLO)
+	cfg.MaxRows = engines[0].MaxTokens()
+	b, err := schedule.NewBatcher(cfg, opt.Model)
+	if err != nil {
+		return nil, fmt.Errorf("dispatch: %w", err)
+	}
+	tuner, err := schedule.NewTuner(opt.Model, tunerMemory)
+	if err != nil {
+		return nil, fmt.Errorf("dispatch: %w", err)
+	}
+	d := &Dispatcher{
+		engines: engines, start: time.Now(), batcher: b, tuner: tuner,
+		waiting: map[uint64]*call{}, wake: make(chan struct{}),
+	}
+	for _, e := range engines {
+		d.wg.Add(1)
+		go d.work(e)
+	}
+	return d, nil
+}
+
+// tunerMemory is how many batches the model of prefill times remembers.
+const tunerMemory = 256
+
+// Do queues a job and waits for its result. The context's deadline is the job's; when the context
+// ends while the job waits, the job leaves the queue.
+func (d *Dispatcher) Do(ctx context.Context, j *engine.Job) (*engine.Result, error) {
+	cost, err := d.engines[0].Check(j)
+	if err != nil {
+		return nil, err
+	}
+	if err := ended(ctx); err != nil {
+		return nil, err
+	}
+	c := &call{job: j, cost: cost, queued: time.Now(), done: make(chan struct{})}
+	id, err := d.add(ctx, c)
+	if err != nil {
+		return nil, err
+	}
+	select {
+	case <-c.done:
+	case <-ctx.Done():
+		if d.remove(id) {
+			return nil, ended(ctx)
+		}
+		<-c.done // its batch runs: the job's memory is in use until it ends
+	}
+	if c.out.Err != nil {
+		return nil, c.out.Err
+	}
+	return &c.out.Result, nil
+}
+
+func (d *Dispatcher) add(ctx context.Context, c *call) (uint64, error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.closed {
+		return 0, engine.ErrClosed
+	}
+	d.next++
+	job := schedule.Job{ID: d.next, Rows: c.cost.Rows, Keys: c.cost.Keys, Arrival: c.queued.Sub(d.start)}
+	if deadline, ok := ctx.Deadline(); ok {
+		job.Deadline = deadline.Sub(d.start)
+	}
+	if !d.batcher.Add(job) {
+		return 0, ErrQueueFull
+	}
+	d.waiting[d.next] = c
+	d.queued.Rows += c.cost.Rows
+	d.queued.Keys += c.cost.Keys
+	d.signal()
+	return d.next, nil
+}
+
+// remove takes a job out of the queue; false when it is no longer there.
+func (d *Dispatcher) remove(id uint64) bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.leave(id)
+	return d.batcher.Remove(id)
+}
+
+// leave takes a call out of those that wait; nil when it is not among them. Called with the lock held.
+func (d *Dispatcher) leave(id uint64) *call {
+	c := d.waiting[id]
+	if c != nil {
+		delete(d.waiting, id)
+		d.queued.Rows -= c.cost.Rows
+		d.queued.Keys -= c.cost.Keys
+	}
+	return c
+}
+
+// ended says why a context ended, nil when it did not.
+func ended(ctx context.Context) error {
+	err := ctx.Err()
+	if errors.Is(err, context.DeadlineExceeded) {
+		return ErrExpired
+	}
+	return err
+}
+
+// signal wakes the engines' goroutines. Called with the lock held.
+func (d *Dispatcher) signal() {
+	close(d.wake)
+	d.wake = make(chan struct{})
+}
+
+// work runs batches on one engine until the Dispatcher is closed.
+func (d *Dispatcher) work(e Engine) {
+	defer d.wg.Done()
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	var calls []*call
+	var jobs []*engine.Job
+	var out []engine.Outcome
+	for {
+		var predicted float64
+		var at time.Duration
+		var wake chan struct{}
+		var open bool
+		calls, predicted, at, wake, open = d.take(calls[:0])
+		if !open {
+			return
+		}
+		if len(calls) == 0 {
+			d.sleep(timer, at, wake)
+			continue
+		}
+		jobs, out = jobs[:0], out[:0]
+		for _, c := range calls {
+			jobs = append(jobs, c.job)
+			out = append(out, engine.Outcome{})
+		}
+		start := time.Now()
+		e.Run(jobs, out)
+		took := time.Since(start)
+		for i, c := range calls {
+			c.out = out[i]
+			c.out.Queue = start.Sub(c.queued)
+			close(c.done)
+			out[i] = engine.Outcome{}
+		}
+		d.observe(calls, predicted, took)
+		clear(jobs)
+	}
+}
+
+// take asks the Batcher for a batch. Without one it returns when to ask again, or what to wait for.
+func (d *Dispatcher) take(calls []*call) (batch []*call, predicted float64, at time.Duration, wake chan struct{}, open bool) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.closed {
+		return nil, 0, 0, nil, false
+	}
+	jobs, shed, at := d.batcher.Step(time.Since(d.start))
+	for i := range shed {
+		d.answer(shed[i].ID, ErrShed)
+	}
+	rows, keys := 0, 0
+	for i := range jobs {
+		if c := d.leave(jobs[i].ID); c != nil {
+			calls = append(calls, c)
+			rows, keys = rows+c.cost.Rows, keys+c.cost.Keys
+		}
+	}
+	m := d.tuner.Model()
+	predicted = m.Predict(rows, keys, len(calls))
+	d.running += predicted
+	if len(calls) > 0 && d.batcher.Len() > 0 {
+		d.signal() // another engine may be free for what is left
+	}
+	return calls, predicted, at, d.wake, true
+}
+
+// answer ends a waiting job with an error. Called with the lock held.
+func (d *Dispatcher) answer(id uint64, err error) {
+	if c := d.leave(id); c != nil {
+		c.out.Err = err
+		close(c.done)
+	}
+}
+
+func (d *Dispatcher) sleep(timer *time.Timer, at time.Duration, wake chan struct{}) {
+	if at == schedule.Never {
+		<-wake
+		return
+	}
+	timer.Reset(at - time.Since(d.start))
+	select {
+	case <-wake:
+	case <-timer.C:
+	}
+}
+
+// observe teaches the model what a batch took.
+func (d *Dispatcher) observe(calls []*call, predicted float64, took time.Duration) {
+	s := schedule.Sample{Requests: len(calls), Ms: float64(took) / float64(time.Millisecond)}
+	for _, c := range calls {
+		s.Rows += c.cost.Rows
+		s.Keys += c.cost.Keys
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.running -= predicted
+	d.tuner.Observe(s)
+	d.batcher.SetModel(d.tuner.Model())
+}
+
+// Model returns the prefill-time model as the batches so far have taught it.
+func (d *Dispatcher) Model() schedule.PrefillModel {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.tuner.Model()
+}
+
+// Backlog returns the predicted milliseconds of work before a request that arrives now, and how many
+// requests wait.
+func (d *Dispatcher) Backlog() (ms float64, requests int) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	m := d.tuner.Model()
+	ahead := d.running + m.Predict(d.queued.Rows, d.queued.Keys, len(d.waiting))
+	return ahead / float64(len(d.engines)), len(d.waiting)
+}
+
+// Close fails the jobs that wait with engine.ErrClosed and returns when the batches under way ended.
+func (d *Dispatcher) Close() error {
+	d.mu.Lock()
+	if !d.closed {
+		d.closed = true
+		for id := range d.waiting {
+			d.batcher.Remove(id)
+			d.answer(id, engine.ErrClosed)
+		}
+		d.signal()
+	}
+	d.mu.Unlock()
+	d.wg.Wait()
+	return nil
+}

@@ -1,0 +1,192 @@
+package dispatch
+
+import (
+	"context"
+	"errors"
+	"math"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"grebe/engine"
+	"grebe/plan"
+	"grebe/schedule"
+)
+
+// clockwork is an engine that takes a millisecond per token and one per batch.
+type clockwork struct {
+	batches atomic.Int64
+	largest atomic.Int64
+	fail    error
+}
+
+func (c *clockwork) Check(j *engine.Job) (engine.Cost, error) {
+	n := j.Plan.Tokens()
+	if n > c.MaxTokens() {
+		return engine.Cost{}, engine.ErrTooLarge
+	}
+	return engine.Cost{Rows: n, Keys: n * (n + 1) / 2}, nil
+}
+
+func (c *clockwork) MaxTokens() int { return 1000 }
+
+func (c *clockwork) Run(jobs []*engine.Job, out []engine.Outcome) {
+	n := 0
+	for i, j := range jobs {
+		out[i].Computed = j.Plan.Tokens()
+		out[i].Err = c.fail
+		n += j.Plan.Tokens()
+	}
+	c.batches.Add(1)
+	c.largest.Store(max(c.largest.Load(), int64(len(jobs))))
+	time.Sleep(time.Duration(1+n) * time.Millisecond)
+}
+
+var exact = schedule.PrefillModel{Fixed: 1, Row: 1}
+
+func job(tokens int) *engine.Job {
+	return &engine.Job{Plan: &plan.Plan{Segments: []plan.Segment{{Kind: plan.User, Tokens: make([]int32, tokens)}}}}
+}
+
+func open(t *testing.T, opt Options, engines ...Engine) *Dispatcher {
+	t.Helper()
+	opt.Model = exact
+	d, err := New(engines, opt)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return d
+}
+
+func TestBatchesShareTheFixedCost(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := &clockwork{}
+		d := open(t, Options{SLO: time.Second}, e)
+		defer d.Close()
+		var wg sync.WaitGroup
+		for range 40 {
+			wg.Go(func() {
+				r, err := d.Do(t.Context(), job(1))
+				if err != nil || r.Computed != 1 {
+					t.Errorf("got %+v, %v", r, err)
+				}
+			})
+		}
+		wg.Wait()
+		if n := e.batches.Load(); n > 10 || e.largest.Load() < 5 {
+			t.Errorf("40 requests took %d batches of up to %d", n, e.largest.Load())
+		}
+		if ms, n := d.Backlog(); math.Abs(ms) > 1e-9 || n != 0 {
+			t.Errorf("%v ms and %d requests are left", ms, n)
+		}
+	})
+}
+
+func TestTwoEnginesShareTheQueue(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a, b := &clockwork{}, &clockwork{}
+		d := open(t, Options{SLO: time.Second}, a, b)
+		defer d.Close()
+		start := time.Now()
+		var wg sync.WaitGroup
+		for range 20 {
+			wg.Go(func() {
+				if _, err := d.Do(t.Context(), job(30)); err != nil {
+					t.Error(err)
+				}
+			})
+		}
+		wg.Wait()
+		if took := time.Since(start); took > 400*time.Millisecond {
+			t.Errorf("620 ms of work took two engines %v", took)
+		}
+	})
+}
+
+func TestPointlessRequestsDoNotCompute(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := &clockwork{}
+		d := open(t, Options{SLO: time.Second, Queue: 2}, e)
+		defer d.Close()
+		busy := make(chan error)
+		go func() { _, err := d.Do(t.Context(), job(100)); busy <- err }()
+		synctest.Wait()
+		within := func(wait time.Duration, tokens int) error {
+			ctx, cancel := context.WithTimeout(t.Context(), wait)
+			defer cancel()
+			_, err := d.Do(ctx, job(tokens))
+			return err
+		}
+		if err := within(10*time.Millisecond, 1); !errors.Is(err, ErrExpired) {
+			t.Errorf("a deadline that passes in the queue: %v", err)
+		}
+		gone, cancel := context.WithCancel(t.Context())
+		left := make(chan error)
+		go func() { _, err := d.Do(gone, job(1)); left <- err }()
+		synctest.Wait()
+		cancel()
+		if err := <-left; !errors.Is(err, context.Canceled) {
+			t.Errorf("a client that left: %v", err)
+		}
+		late := make(chan error)
+		go func() { late <- within(110*time.Millisecond, 50) }()
+		synctest.Wait()
+		other := make(chan error)
+		go func() { other <- within(time.Second, 1) }()
+		synctest.Wait()
+		if err := within(time.Second, 1); !errors.Is(err, ErrQueueFull) {
+			t.Errorf("a third in a queue of two: %v", err)
+		}
+		if err := <-late; !errors.Is(err, ErrShed) {
+			t.Errorf("50 ms of work 19 ms before the deadline: %v", err)
+		}
+		if err := errors.Join(<-busy, <-other); err != nil {
+			t.Error(err)
+		}
+		if err := within(time.Second, 1001); !errors.Is(err, engine.ErrTooLarge) {
+			t.Errorf("a request larger than a batch: %v", err)
+		}
+		if n := e.batches.Load(); n != 2 {
+			t.Errorf("%d batches ran, want 2", n)
+		}
+	})
+}
+
+func TestCloseAnswersEveryone(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d := open(t, Options{}, &clockwork{})
+		first := make(chan error)
+		go func() { _, err := d.Do(t.Context(), job(100)); first <- err }()
+		synctest.Wait()
+		second := make(chan error)
+		go func() { _, err := d.Do(t.Context(), job(1)); second <- err }()
+		synctest.Wait()
+		go d.Close()
+		if err := <-second; !errors.Is(err, engine.ErrClosed) {
+			t.Errorf("in the queue: %v", err)
+		}
+		if err := <-first; err != nil {
+			t.Errorf("under way: %v", err)
+		}
+		d.Close()
+		if _, err := d.Do(t.Context(), job(1)); !errors.Is(err, engine.ErrClosed) {
+			t.Errorf("after Close: %v", err)
+		}
+	})
+}
+
+func TestProfileFindsTheCosts(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m, err := Profile(t.Context(), &clockwork{}, 4096)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, rows := range []int{1, 50, 200} {
+			if got, want := m.Predict(rows, rows*rows/2, 1), float64(rows+1); math.Abs(got-want) > .05*want {
+				t.Errorf("%d rows are predicted to take %.2f ms, want %.2f", rows, got, want)
+			}
+		}
+	})
+}
