@@ -133,7 +133,9 @@ func newGrebe(dt compute.DType, d *data, threads, m int) (contender, error) {
 func (g *grebe) name() string { return grebeName }
 
 func (g *grebe) run() error {
-	g.mul.Fill(g.rows, g.d.a, g.d.k)
+	if !g.rows.Borrow(g.d.a, g.d.k, g.rows.Len(), g.d.k) {
+		g.mul.Fill(g.rows, g.d.a, g.d.k)
+	}
 	g.mul.Store(g.c, g.d.n, g.rows, g.w, nil)
 	return nil
 }

@@ -2,11 +2,10 @@
 // products of Qwen2-0.5B and Qwen2-1.5B.
 //
 // All contenders get the same values, weights in the form they like best (oneDNN: reordered once;
-// OpenBLAS has no such form), and activations as float32 rows: bringing them to bf16, or into
-// Grebe's rows, is part of the measured time. Contenders take turns within each repeat, and between
-// turns everything rests until the threads of the last one have stopped spinning. Before anything is
-// timed the results are compared with each other and, in part, with a product in float64; a wrong
-// result is an error.
+// OpenBLAS has no such form), and activations as float32 rows: bringing them to bf16 is part of the
+// measured time. Contenders take turns within each repeat, and between turns everything rests until
+// the threads of the last one have stopped spinning. Before anything is timed the results are
+// compared with each other and, in part, with a product in float64; a wrong result is an error.
 //
 // The peers are shared libraries opened at run time; one that is not installed is reported so.
 package gemm

@@ -421,6 +421,33 @@ func TestSetRuns(t *testing.T) {
 	})
 }
 
+func TestBorrow(t *testing.T) {
+	eachLevel(t, func(t *testing.T, level feature.Level, dt compute.DType) {
+		e := newEnv(t, level, dt, 2)
+		r := rand.New(rand.NewPCG(11, 11))
+		const m, n, k, stride = 21, 40, 96, 100
+		wide := random(r, m, stride, 1)
+		a := matrix{m, k, nil}
+		for i := range m {
+			a.v = append(a.v, wide.row(i)[:k]...)
+		}
+		w, rows := e.pack(random(r, n, k, 1).tensor(compute.F32)), e.rows(a)
+		want, got := make([]float32, m*n), make([]float32, m*n)
+		e.mul.Store(want, n, rows, w, nil)
+		if rows.Borrow(wide.v, stride, m, k-1) {
+			t.Error("borrowed rows that need padding")
+		}
+		if !rows.Borrow(wide.v, stride, m, k) {
+			if !rows.tiles {
+				t.Error("float32 rows could not be borrowed")
+			}
+			return
+		}
+		e.mul.Store(got, n, rows, w, nil)
+		sameRow(t, "borrowed", got, want, m, 0)
+	})
+}
+
 func TestNoAllocations(t *testing.T) {
 	eachLevel(t, func(t *testing.T, level feature.Level, dt compute.DType) {
 		e := newEnv(t, level, dt, 2)

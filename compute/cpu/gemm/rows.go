@@ -18,12 +18,14 @@ const (
 //
 // Where weights are bf16 on AMX: panels of 32 rows, per step of 32 k one row of 32 bf16 after the
 // other. Elsewhere: float32 rows, an odd number of cache lines apart, so that the rows that a kernel
-// reads side by side do not compete for a set of the cache. Depth is padded with zeros to steps.
+// reads side by side do not compete for a set of the cache; or the caller's own rows (Borrow). Depth
+// is padded with zeros to steps.
 type Rows struct {
 	tiles  bool
 	m, k   int
 	steps  int
 	stride int // bytes between rows, or between panels of tiles
+	base   unsafe.Pointer
 	block  *offheap.Block
 }
 
@@ -53,12 +55,30 @@ func (r *Rows) Reset(m, k int) error {
 		}
 		r.block = block
 	}
+	if len(r.block.Bytes) > 0 {
+		r.base = unsafe.Pointer(&r.block.Bytes[0])
+	}
 	if k%stepDepth != 0 {
 		for i := range m {
 			clear(unsafe.Slice((*byte)(r.at(i, r.steps-1)), r.rowStepBytes()))
 		}
 	}
 	return nil
+}
+
+// Borrow makes m rows of depth k out of values that start stride apart, without a copy, and reports
+// whether it could: rows of tiles, and depths that need padding, have to be filled. The values are
+// read until the next Reset or Borrow, and Set writes to them.
+func (r *Rows) Borrow(values []float32, stride, m, k int) bool {
+	if r.tiles || k%stepDepth != 0 || m == 0 || k == 0 {
+		return false
+	}
+	if stride < k || len(values) < (m-1)*stride+k {
+		panic(fmt.Sprintf("gemm: borrow rows %d×%d from %d values, rows %d apart", m, k, len(values), stride))
+	}
+	r.m, r.k, r.steps, r.stride = m, k, k/stepDepth, stride*4
+	r.base = unsafe.Pointer(&values[0])
+	return true
 }
 
 // Len returns the number of rows.
@@ -116,9 +136,9 @@ func (r *Rows) rowStepBytes() int {
 // at returns the address of a step of a row.
 func (r *Rows) at(row, step int) unsafe.Pointer {
 	if r.tiles {
-		return unsafe.Pointer(&r.block.Bytes[row/tileRows*r.stride+step*tileStepBytes+row%tileRows*64])
+		return unsafe.Add(r.base, row/tileRows*r.stride+step*tileStepBytes+row%tileRows*64)
 	}
-	return unsafe.Pointer(&r.block.Bytes[row*r.stride+step*stepDepth*4])
+	return unsafe.Add(r.base, row*r.stride+step*stepDepth*4)
 }
 
 // place returns the address of a step of a row, the bytes to the next row and the number of rows
