@@ -4,8 +4,7 @@
 // It knows plans only. What a job yields depends on its own plan alone; with KV taken from the cache
 // instead of computed the result is the same, on the CPU to the bit.
 //
-// One goroutine, owned by the Engine, runs batches; Do waits for its job's result or its context.
-// The queue is bounded.
+// An engine starts no goroutine and has no queue: whoever calls Run decides what goes together.
 package engine
 
 import (
@@ -13,7 +12,6 @@ import (
 	"errors"
 	"fmt"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"grebe/compute"
@@ -23,10 +21,8 @@ import (
 
 // Errors that callers branch on.
 var (
-	ErrQueueFull = errors.New("engine: the queue is full")
-	ErrExpired   = errors.New("engine: the deadline passed in the queue")
-	ErrTooLarge  = errors.New("engine: the request is larger than a batch")
-	ErrClosed    = errors.New("engine: closed")
+	ErrTooLarge = errors.New("engine: the request is larger than a batch")
+	ErrClosed   = errors.New("engine: closed")
 
 	errNoCache = errors.New("engine: a job needs room for KV, but there is no cache")
 )
@@ -67,113 +63,145 @@ type Result struct {
 	Hidden [][]float32 // one per Job.Hidden
 	// Kept has the KV of the segments that were to be kept, nil for the others. The caller owns a
 	// reference to each and MUST release it.
-	Kept           []*kv.Entry
-	Computed       int // tokens computed
-	Cached         int // tokens taken from Job.Cached
-	Queue, Compute time.Duration
-	BatchTokens    int // tokens computed in the batch that the job was part of
+	Kept        []*kv.Entry
+	Computed    int           // tokens computed
+	Cached      int           // tokens taken from Job.Cached
+	Queue       time.Duration // waiting for its batch; the queue's owner fills it in
+	Compute     time.Duration // of the batch
+	BatchTokens int           // tokens computed in the batch
 }
 
 // Options bound an engine. Zero means the default.
 type Options struct {
-	MaxTokens   int // most tokens computed in one batch, and so in one job; 16384
-	BatchTokens int // a batch takes further jobs while it has fewer; 4096
-	Queue       int // jobs waiting; 1024
+	MaxTokens int // most tokens computed in one batch, and so in one job; 16384
 	// Cache is where kept KV lives; nil when jobs keep nothing.
 	Cache *kv.Store
 }
 
 // Engine runs jobs on one device.
 type Engine struct {
-	model   Model
-	shape   compute.Shape
-	opt     Options
-	queue   chan *task
-	stop    chan struct{}
-	closing sync.Once
-	done    sync.WaitGroup
-	runner  compute.Runner
-	pass    pass
+	model Model
+	shape compute.Shape
+	opt   Options
+
+	mu     sync.Mutex // held while a batch runs
+	closed bool
+	runner compute.Runner
+	pass   pass
 }
 
-// task is a job on its way.
-type task struct {
-	job    *Job
-	rows   int
-	ctx    context.Context
-	queued time.Time
-	// taken decides between the loop that runs the task and a caller that gives up: first wins.
-	taken  atomic.Bool
-	base   int // its first segment in the batch
-	result Result
-	err    error
-	done   chan struct{}
-}
-
-// New opens a runner on dev and starts the engine. The caller MUST Close it, before the model.
+// New opens a runner on dev. The caller MUST Close the engine, before the model.
 func New(m Model, dev compute.Device, opt Options) (*Engine, error) {
 	if opt.MaxTokens <= 0 {
 		opt.MaxTokens = 16384
-	}
-	if opt.BatchTokens <= 0 {
-		opt.BatchTokens = 4096
-	}
-	opt.BatchTokens = min(opt.BatchTokens, opt.MaxTokens)
-	if opt.Queue <= 0 {
-		opt.Queue = 1024
 	}
 	shape := m.Shape()
 	r, err := dev.Open(shape, opt.MaxTokens)
 	if err != nil {
 		return nil, fmt.Errorf("engine: open %s: %w", dev.Name(), err)
 	}
-	e := &Engine{
-		model: m, shape: shape, opt: opt, runner: r,
-		queue: make(chan *task, opt.Queue), stop: make(chan struct{}),
-	}
-	e.done.Add(1)
-	go e.loop()
-	return e, nil
+	return &Engine{model: m, shape: shape, opt: opt, runner: r}, nil
 }
 
-// Do runs a job and waits for it. A context that ends while the job is queued takes it out without
-// computing.
+// MaxTokens returns the most tokens that a batch computes.
+func (e *Engine) MaxTokens() int { return e.opt.MaxTokens }
+
+// Do runs one job by itself, when the engine is free.
 func (e *Engine) Do(ctx context.Context, j *Job) (*Result, error) {
-	rows, err := e.check(j)
-	if err != nil {
+	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
-	t := &task{job: j, rows: rows, ctx: ctx, queued: time.Now(), done: make(chan struct{})}
-	select {
-	case <-e.stop:
-		return nil, ErrClosed
-	default:
+	var out [1]Outcome
+	e.Run([]*Job{j}, out[:])
+	if out[0].Err != nil {
+		return nil, out[0].Err
 	}
-	select {
-	case e.queue <- t:
-	default:
-		return nil, ErrQueueFull
-	}
-	select {
-	case <-t.done:
-	case <-ctx.Done():
-		if t.taken.CompareAndSwap(false, true) {
-			return nil, expired(ctx)
-		}
-		<-t.done
-	case <-e.stop:
-		if t.taken.CompareAndSwap(false, true) {
-			return nil, ErrClosed
-		}
-		<-t.done
-	}
-	if t.err != nil {
-		return nil, t.err
-	}
-	return &t.result, nil
+	return &out[0].Result, nil
 }
 
-// check validates a job before it costs anything, and counts the rows it computes.
+// Outcome is a job's result, or why there is none.
+type Outcome struct {
+	Result
+	Err error
+}
+
+// Run computes jobs as one batch and sets out[i] to the outcome of jobs[i]. A job that is wrong or
+// finds no room fails alone. Together they may compute MaxTokens tokens at most.
+func (e *Engine) Run(jobs []*Job, out []Outcome) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	start := time.Now()
+	e.pass.tasks = e.pass.tasks[:0]
+	rows := 0
+	for i, j := range jobs {
+		out[i] = Outcome{}
+		n, err := e.check(j)
+		if rows+n > e.opt.MaxTokens && err == nil {
+			err = fmt.Errorf("%w: %d tokens beside %d of the batch, at most %d", ErrTooLarge, n, rows, e.opt.MaxTokens)
+		}
+		if e.closed {
+			err = ErrClosed
+		}
+		if err != nil {
+			out[i].Err = err
+			continue
+		}
+		rows += n
+		e.pass.tasks = append(e.pass.tasks, task{job: j, out: &out[i]})
+	}
+	if len(e.pass.tasks) == 0 {
+		return
+	}
+	e.pass.run(e)
+	took := time.Since(start)
+	for i := range e.pass.tasks {
+		r := &e.pass.tasks[i].out.Result
+		r.Compute, r.BatchTokens = took, len(e.pass.batch.Tokens)
+	}
+}
+
+// Close releases the device, after a batch under way. Later jobs fail with ErrClosed.
+func (e *Engine) Close() error {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.closed {
+		return nil
+	}
+	e.closed = true
+	e.pass.free()
+	return e.runner.Close()
+}
+
+// Cost is how much there is to compute.
+type Cost struct {
+	Rows int // tokens
+	Keys int // keys that they attend to, summed
+}
+
+// Check validates a job before it costs anything, and counts what it computes.
+func (e *Engine) Check(j *Job) (Cost, error) {
+	var cost Cost
+	rows, err := e.check(j)
+	if err != nil {
+		return cost, err
+	}
+	cost.Rows = rows
+	for i := range j.Plan.Segments {
+		s := &j.Plan.Segments[i]
+		n, from := len(s.Tokens), 0
+		if c := j.cached(i); c != nil {
+			from = c.Len()
+		}
+		seen := 0
+		for _, k := range s.Sees {
+			seen += len(j.Plan.Segments[k].Tokens)
+		}
+		cost.Keys += (n-from)*seen + (n*(n+1)-from*(from+1))/2
+	}
+	return cost, nil
+}
+
+// check validates a job and counts the rows it computes.
 func (e *Engine) check(j *Job) (int, error) {
 	if err := j.Plan.Validate(e.model.Vocab(), e.model.MaxPositions()); err != nil {
 		return 0, err
@@ -227,92 +255,4 @@ func (e *Engine) checkAnswer(j *Job, s int) error {
 		return fmt.Errorf("engine: an answer is wanted of segment %d, which computes no token", s)
 	}
 	return nil
-}
-
-// loop takes tasks from the queue, as many as a batch holds, and runs them.
-func (e *Engine) loop() {
-	defer e.done.Done()
-	var batch []*task
-	var held *task // did not fit into the last batch
-	for {
-		batch = batch[:0]
-		if held == nil {
-			select {
-			case <-e.stop:
-				return
-			case held = <-e.queue:
-			}
-		}
-		select {
-		case <-e.stop:
-			return
-		default:
-		}
-		rows := 0
-		for held != nil {
-			if len(batch) > 0 && rows+held.rows > e.opt.BatchTokens {
-				break
-			}
-			if held.taken.CompareAndSwap(false, true) {
-				if err := expired(held.ctx); err != nil {
-					held.finish(err)
-				} else {
-					batch = append(batch, held)
-					rows += held.rows
-				}
-			}
-			select {
-			case held = <-e.queue:
-			default:
-				held = nil
-			}
-		}
-		if len(batch) > 0 {
-			e.run(batch)
-		}
-	}
-}
-
-// expired says why a context ended, nil when it did not.
-func expired(ctx context.Context) error {
-	switch err := ctx.Err(); {
-	case err == nil:
-		return nil
-	case errors.Is(err, context.DeadlineExceeded):
-		return ErrExpired
-	default:
-		return err
-	}
-}
-
-func (t *task) finish(err error) {
-	t.err = err
-	close(t.done)
-}
-
-// run computes a batch and answers its tasks.
-func (e *Engine) run(batch []*task) {
-	start := time.Now()
-	err := e.pass.run(e, batch)
-	took := time.Since(start)
-	for _, t := range batch {
-		t.result.Queue = start.Sub(t.queued)
-		t.result.Compute = took
-		t.result.BatchTokens = len(e.pass.batch.Tokens)
-		if t.err == nil {
-			t.err = err
-		}
-		t.finish(t.err)
-	}
-}
-
-// Close stops the engine. Jobs in the queue fail with ErrClosed; a batch under way completes.
-func (e *Engine) Close() (err error) {
-	e.closing.Do(func() {
-		close(e.stop)
-		e.done.Wait()
-		e.pass.free()
-		err = e.runner.Close()
-	})
-	return err
 }

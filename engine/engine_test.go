@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"slices"
-	"sync"
 	"testing"
 
 	"go.uber.org/goleak"
@@ -157,7 +156,6 @@ func sameBits(t *testing.T, e *tiny, r *rand.Rand, round int) {
 		t.Fatal(err)
 	}
 	compare(t, fmt.Sprintf("round %d, KV kept", round), kept, alone)
-	var wg sync.WaitGroup
 	for try := range 4 {
 		cached := job()
 		cached.Cached = make([]*kv.Entry, len(p.Segments))
@@ -166,26 +164,17 @@ func sameBits(t *testing.T, e *tiny, r *rand.Rand, round int) {
 				cached.Cached[i] = kept.Kept[i]
 			}
 		}
-		other := &Job{Plan: randomPlan(r), Want: []Want{{Segment: 0, IDs: nil}}}
-		other.Want = nil
-		wg.Add(2)
-		go func() { // neighbours in the batch
-			defer wg.Done()
-			if _, err := e.Do(t.Context(), other); err != nil {
-				t.Error(err)
+		jobs := []*Job{{Plan: randomPlan(r)}, cached, {Plan: randomPlan(r)}}
+		out := make([]Outcome, len(jobs))
+		e.Run(jobs, out)
+		for i := range out {
+			if out[i].Err != nil {
+				t.Fatalf("round %d, try %d, job %d: %v", round, try, i, out[i].Err)
 			}
-		}()
-		go func() {
-			defer wg.Done()
-			got, err := e.Do(t.Context(), cached)
-			if err != nil {
-				t.Error(err)
-				return
-			}
-			compare(t, fmt.Sprintf("round %d, try %d, %d of %d tokens cached", round, try, got.Cached, got.Cached+got.Computed), got, alone)
-		}()
+		}
+		got := &out[1].Result
+		compare(t, fmt.Sprintf("round %d, try %d, %d of %d tokens cached", round, try, got.Cached, got.Cached+got.Computed), got, alone)
 	}
-	wg.Wait()
 	for _, k := range kept.Kept {
 		if k != nil {
 			k.Release()
@@ -245,8 +234,6 @@ func TestErrors(t *testing.T) {
 	big := &plan.Plan{Segments: []plan.Segment{{Kind: plan.User, Tokens: make([]int32, 21)}}}
 	gone, cancel := context.WithCancel(t.Context())
 	cancel()
-	late, cancelLate := context.WithTimeout(t.Context(), -1)
-	defer cancelLate()
 	for name, c := range map[string]struct {
 		ctx  context.Context
 		job  *Job
@@ -254,7 +241,6 @@ func TestErrors(t *testing.T) {
 	}{
 		"too large":          {t.Context(), &Job{Plan: big}, ErrTooLarge},
 		"client gone":        {gone, &Job{Plan: one}, context.Canceled},
-		"deadline passed":    {late, &Job{Plan: one}, ErrExpired},
 		"no such segment":    {t.Context(), &Job{Plan: one, Want: []Want{{Segment: 5}}}, nil},
 		"an empty segment":   {t.Context(), &Job{Plan: one, Hidden: []int{1}}, nil},
 		"no such token":      {t.Context(), &Job{Plan: one, Want: []Want{{0, []int32{200}}}}, nil},
@@ -269,6 +255,12 @@ func TestErrors(t *testing.T) {
 	}
 	if _, err := e.Do(t.Context(), &Job{Plan: one, Want: []Want{{0, []int32{3}}}}); err != nil {
 		t.Errorf("after all those: %v", err)
+	}
+	out := make([]Outcome, 3)
+	fits := &plan.Plan{Segments: []plan.Segment{{Kind: plan.User, Tokens: make([]int32, 19)}}}
+	e.Run([]*Job{{Plan: one}, {Plan: fits}, {Plan: one}}, out)
+	if out[0].Err != nil || !errors.Is(out[1].Err, ErrTooLarge) || out[2].Err != nil {
+		t.Errorf("a batch that overflows at its second job: got %v, %v, %v", out[0].Err, out[1].Err, out[2].Err)
 	}
 	e.Engine.Close()
 	if _, err := e.Do(t.Context(), &Job{Plan: one}); !errors.Is(err, ErrClosed) {

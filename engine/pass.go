@@ -12,6 +12,7 @@ import (
 
 // pass is one batch on its way through the model. Its memory is kept from batch to batch.
 type pass struct {
+	tasks   []task
 	batch   compute.Batch
 	sees    []int32
 	chunks  []compute.Chunk
@@ -25,27 +26,45 @@ type pass struct {
 	used    int            // bytes of scratch in use
 }
 
+// task is a job of the batch.
+type task struct {
+	job  *Job
+	out  *Outcome
+	base int // its first segment in the batch
+}
+
 const chunkAlign = 256
 
-// run computes the tasks' jobs. A task that gets no room fails alone; the error returned is the
-// device's and concerns all tasks that have none of their own.
-func (p *pass) run(e *Engine, tasks []*task) error {
+// run computes the tasks' jobs. One that gets no room fails alone; a failure of the device concerns
+// all the others.
+func (p *pass) run(e *Engine) {
 	p.reset()
-	if err := p.reserveScratch(e, tasks); err != nil {
+	defer p.release()
+	if err := p.compute(e); err != nil {
+		for i := range p.tasks {
+			if o := p.tasks[i].out; o.Err == nil {
+				*o = Outcome{Err: fmt.Errorf("engine: %w", err)}
+			}
+		}
+	}
+}
+
+func (p *pass) compute(e *Engine) error {
+	if err := p.reserveScratch(e); err != nil {
 		return err
 	}
-	for _, t := range tasks {
-		t.err = p.add(e, t)
+	for i := range p.tasks {
+		t := &p.tasks[i]
+		t.out.Err = p.add(e, t)
 	}
-	defer p.release()
-	p.want(tasks)
+	p.want()
 	if err := e.model.Forward(e.runner, &p.batch, p.keep); err != nil {
-		return fmt.Errorf("engine: %w", err)
+		return err
 	}
 	if err := p.answer(e); err != nil {
-		return fmt.Errorf("engine: %w", err)
+		return err
 	}
-	p.deliver(e, tasks)
+	p.deliver(e)
 	return nil
 }
 
@@ -60,9 +79,9 @@ func (p *pass) reset() {
 
 // reserveScratch makes room for the KV of all segments that are neither kept nor cached, so that
 // the chunks of earlier segments do not move when later ones are added.
-func (p *pass) reserveScratch(e *Engine, tasks []*task) error {
+func (p *pass) reserveScratch(e *Engine) error {
 	need := 0
-	for _, t := range tasks {
+	for _, t := range p.tasks {
 		for i := range t.job.Plan.Segments {
 			if n := len(t.job.Plan.Segments[i].Tokens); n > 0 && !t.job.owns(i) && t.job.cached(i) == nil {
 				need += align(e.shape.ChunkBytes(n, true))
@@ -75,7 +94,7 @@ func (p *pass) reserveScratch(e *Engine, tasks []*task) error {
 	p.free()
 	b, err := offheap.Alloc(max(need, 1<<20))
 	if err != nil {
-		return fmt.Errorf("engine: room for the KV of a batch: %w", err)
+		return fmt.Errorf("room for the KV of a batch: %w", err)
 	}
 	p.scratch = b
 	return nil
@@ -112,18 +131,18 @@ func (p *pass) add(e *Engine, t *task) error {
 	base := len(p.batch.Segments)
 	rows, owned := len(p.batch.Tokens), len(p.owned)
 	job := t.job
-	t.result.Kept = nil
+	t.out.Kept = nil
 	if job.Keep != nil {
-		t.result.Kept = make([]*kv.Entry, len(job.Keep))
+		t.out.Kept = make([]*kv.Entry, len(job.Keep))
 	}
 	for i := range job.Plan.Segments {
 		seg := &job.Plan.Segments[i]
-		chunks, err := p.memory(e, job, i, &t.result)
+		chunks, err := p.memory(e, job, i, &t.out.Result)
 		if err != nil {
 			p.batch.Segments = p.batch.Segments[:base]
 			p.batch.Tokens, p.batch.Positions = p.batch.Tokens[:rows], p.batch.Positions[:rows]
 			p.releaseFrom(owned)
-			t.result.Kept = nil
+			t.out.Kept = nil
 			return err
 		}
 		cached := 0
@@ -142,8 +161,8 @@ func (p *pass) add(e *Engine, t *task) error {
 		p.batch.Segments = append(p.batch.Segments, compute.Segment{
 			First: first, Cached: cached, Len: len(seg.Tokens), Sees: p.sees[from:], Chunks: chunks,
 		})
-		t.result.Cached += cached
-		t.result.Computed += len(seg.Tokens) - cached
+		t.out.Cached += cached
+		t.out.Computed += len(seg.Tokens) - cached
 	}
 	t.base = base
 	return nil
@@ -192,9 +211,10 @@ func layoutOf(k plan.Kind) kv.Layout {
 }
 
 // want collects the rows and logits that the tasks ask for.
-func (p *pass) want(tasks []*task) {
-	for _, t := range tasks {
-		if t.err != nil {
+func (p *pass) want() {
+	for i := range p.tasks {
+		t := &p.tasks[i]
+		if t.out.Err != nil {
 			continue
 		}
 		for _, w := range t.job.Want {
@@ -234,21 +254,22 @@ func (p *pass) answer(e *Engine) error {
 }
 
 // deliver copies results to their tasks and hands kept entries over.
-func (p *pass) deliver(e *Engine, tasks []*task) {
+func (p *pass) deliver(e *Engine) {
 	logits, hidden := p.logits, p.hidden
-	for _, t := range tasks {
-		if t.err != nil {
+	for i := range p.tasks {
+		t := &p.tasks[i]
+		if t.out.Err != nil {
 			continue
 		}
 		for _, w := range t.job.Want {
-			t.result.Logits = append(t.result.Logits, slices.Clone(logits[:len(w.IDs)]))
+			t.out.Logits = append(t.out.Logits, slices.Clone(logits[:len(w.IDs)]))
 			logits = logits[len(w.IDs):]
 		}
 		for range t.job.Hidden {
-			t.result.Hidden = append(t.result.Hidden, slices.Clone(hidden[:e.shape.Hidden]))
+			t.out.Hidden = append(t.out.Hidden, slices.Clone(hidden[:e.shape.Hidden]))
 			hidden = hidden[e.shape.Hidden:]
 		}
-		for _, k := range t.result.Kept {
+		for _, k := range t.out.Kept {
 			if k != nil {
 				k.Retain() // the caller's reference; the pass releases its own
 			}

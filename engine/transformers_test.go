@@ -46,13 +46,12 @@ func againstFixture(t *testing.T, set *fixture.Set, dev compute.Device, dtype st
 	var ours, theirs rowError
 	for i := range set.Cases {
 		c := &set.Cases[i]
-		tk := &task{job: &Job{Plan: planOf(t, c)}}
-		var p pass
-		if err := p.reserveScratch(e, []*task{tk}); err != nil {
+		p := pass{tasks: []task{{job: &Job{Plan: planOf(t, c)}, out: &Outcome{}}}}
+		if err := p.reserveScratch(e); err != nil {
 			t.Fatal(err)
 		}
 		defer p.free()
-		if err := p.add(e, tk); err != nil {
+		if err := p.add(e, &p.tasks[0]); err != nil {
 			t.Fatal(err)
 		}
 		if err := m.Forward(e.runner, &p.batch, nil); err != nil {

@@ -11,6 +11,7 @@ import (
 
 	"grebe/engine"
 	"grebe/internal/wire"
+	"grebe/server/dispatch"
 )
 
 // code is a kind of error, as clients see it.
@@ -69,9 +70,11 @@ func asError(err error) *Error {
 		return own
 	case errors.As(err, &bad):
 		return errorf(invalidArgument, bad.Field, "%s", bad.Problem)
-	case errors.Is(err, engine.ErrQueueFull):
+	case errors.Is(err, dispatch.ErrQueueFull):
 		return errorf(exhausted, "", "the queue is full")
-	case errors.Is(err, engine.ErrExpired), errors.Is(err, context.DeadlineExceeded):
+	case errors.Is(err, dispatch.ErrShed):
+		return errorf(exhausted, "", "the request is predicted to miss its deadline")
+	case errors.Is(err, dispatch.ErrExpired), errors.Is(err, context.DeadlineExceeded):
 		return errorf(deadlineExceeded, "", "the deadline passed before the request was computed")
 	case errors.Is(err, engine.ErrTooLarge):
 		return errorf(tooLarge, "", "%s", strings.TrimPrefix(err.Error(), "engine: "))

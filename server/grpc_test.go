@@ -17,6 +17,7 @@ import (
 
 	grebev1 "grebe/api/grebe/v1"
 	"grebe/engine"
+	"grebe/server/dispatch"
 )
 
 // dial connects to a gRPC server; an address "passthrough:x" with a dialer of its own will do too.
@@ -135,7 +136,7 @@ func TestGRPCErrors(t *testing.T) {
 		t.Errorf("negative label: %v", err)
 	}
 	for err, code := range map[error]codes.Code{
-		engine.ErrQueueFull: codes.ResourceExhausted, engine.ErrExpired: codes.DeadlineExceeded, engine.ErrClosed: codes.Unavailable,
+		dispatch.ErrQueueFull: codes.ResourceExhausted, dispatch.ErrExpired: codes.DeadlineExceeded, engine.ErrClosed: codes.Unavailable,
 	} {
 		w.runner.set(func(context.Context, *engine.Job) error { return err })
 		if _, got := c.Rank(context.Background(), rankRequest); status.Code(got) != code {

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"grebe/engine"
+	"grebe/server/dispatch"
 )
 
 type rankBody struct {
@@ -284,8 +285,8 @@ func TestEngineErrors(t *testing.T) {
 		status int
 		code   string
 	}{
-		{engine.ErrQueueFull, 429, "resource_exhausted"},
-		{engine.ErrExpired, 504, "deadline_exceeded"},
+		{dispatch.ErrQueueFull, 429, "resource_exhausted"},
+		{dispatch.ErrExpired, 504, "deadline_exceeded"},
 		{context.DeadlineExceeded, 504, "deadline_exceeded"},
 		{fmt.Errorf("x: %w", engine.ErrTooLarge), 413, "too_large"},
 		{engine.ErrClosed, 503, "unavailable"},

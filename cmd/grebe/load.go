@@ -19,9 +19,9 @@ import (
 	_ "grebe/model/llama"
 	_ "grebe/model/qwen"
 	"grebe/model/tokenizer"
-	"grebe/plan"
 	"grebe/prompt"
 	"grebe/server"
+	"grebe/server/dispatch"
 )
 
 // stack is everything behind the doors of a server. Close releases it in reverse order.
@@ -126,20 +126,24 @@ func (s *stack) openModel(ctx context.Context, cfg *config.Config, mc *config.Mo
 	}
 	s.onClose(m.Close)
 	s.checkpoint += m.CheckpointBytes()
-	e, err := engine.New(m, s.device, engine.Options{
-		MaxTokens: cfg.Engine.MaxTokens, BatchTokens: cfg.Engine.BatchTokens, Queue: cfg.Engine.Queue,
-	})
+	e, err := engine.New(m, s.device, engine.Options{MaxTokens: cfg.Engine.MaxTokens})
 	if err != nil {
 		return none, err
 	}
 	s.onClose(e.Close)
-	if err := warm(ctx, e, m); err != nil {
+	times, err := dispatch.Profile(ctx, e, m.MaxPositions())
+	if err != nil {
 		return none, err
 	}
+	d, err := dispatch.New([]dispatch.Engine{e}, dispatch.Options{Queue: cfg.Engine.Queue, SLO: time.Duration(cfg.SLOMillis) * time.Millisecond, Model: times})
+	if err != nil {
+		return none, err
+	}
+	s.onClose(d.Close)
 	log.Info("model loaded", "model", mc.Name, "architecture", described.Architecture, "dtype", m.DType(),
 		"checkpoint", inBytes(m.CheckpointBytes()), "weights", inBytes(m.Bytes()), "seconds", seconds(time.Since(start)))
 	return server.Model{
-		Name: mc.Name, Runner: e, Prompt: builder, Scoring: scoring, Vocab: m.Vocab(), Positions: m.MaxPositions(),
+		Name: mc.Name, Runner: d, Prompt: builder, Scoring: scoring, Vocab: m.Vocab(), Positions: m.MaxPositions(),
 		Architecture: described.Architecture, DType: m.DType().String(),
 	}, nil
 }
@@ -205,14 +209,4 @@ func progress(ctx context.Context, name string, log *slog.Logger) func(done, tot
 		last = time.Now()
 		log.Info("loading", "model", name, "percent", 100*done/max(total, 1))
 	}
-}
-
-// warm runs a short plan once, so that the first request finds memory mapped and kernels in cache.
-func warm(ctx context.Context, e *engine.Engine, m model.Model) error {
-	n := min(64, m.MaxPositions())
-	p := &plan.Plan{Segments: []plan.Segment{{Kind: plan.User, Tokens: make([]int32, n)}}}
-	if _, err := e.Do(ctx, &engine.Job{Plan: p, Want: []engine.Want{{Segment: 0, IDs: []int32{0}}}}); err != nil {
-		return fmt.Errorf("first pass: %w", err)
-	}
-	return nil
 }

@@ -80,9 +80,8 @@ type Cache struct {
 
 // Engine bounds the batches of a model.
 type Engine struct {
-	MaxTokens   int `yaml:"max_tokens"`   // most tokens computed for one request; 16384
-	BatchTokens int `yaml:"batch_tokens"` // a batch takes further requests while it has fewer tokens; 4096
-	Queue       int `yaml:"queue"`        // requests waiting for a batch; 1024
+	MaxTokens int `yaml:"max_tokens"` // most tokens computed for one request; 16384
+	Queue     int `yaml:"queue"`      // requests waiting for a batch; 1024
 }
 
 // Limits bound a request.
@@ -106,7 +105,7 @@ func Default() *Config {
 		Device: "auto", DataDir: "./grebe-data", SLOMillis: 200, Workers: 1,
 		Schedule: Schedule{Policy: "predicted"},
 		Cache:    Cache{Policy: "default", HostMemory: Size{Bytes: 4 << 30}},
-		Engine:   Engine{MaxTokens: 16384, BatchTokens: 4096, Queue: 1024},
+		Engine:   Engine{MaxTokens: 16384, Queue: 1024},
 		Limits:   Limits{Body: Size{Bytes: 16 << 20}, InFlight: 1024, DeadlineMillis: 60000, ShutdownMillis: 10000},
 	}
 }

@@ -44,16 +44,12 @@ func (c *Config) Validate() error {
 	p.oneOf("schedule.policy", c.Schedule.Policy, "predicted", "bat", "longer", "user", "item", "none")
 	p.between("workers", c.Workers, 1, 1024)
 	p.between("engine.max_tokens", c.Engine.MaxTokens, 1, 1<<20)
-	p.between("engine.batch_tokens", c.Engine.BatchTokens, 1, 1<<20)
 	p.between("engine.queue", c.Engine.Queue, 1, 1<<20)
 	p.between("limits.in_flight", c.Limits.InFlight, 1, 1<<20)
 	p.between("limits.deadline_ms", c.Limits.DeadlineMillis, 1, 3_600_000)
 	p.between("limits.shutdown_ms", c.Limits.ShutdownMillis, 1, 3_600_000)
 	if c.SLOMillis > c.Limits.DeadlineMillis {
 		p.add("slo_ms", "%d is more than limits.deadline_ms, %d", c.SLOMillis, c.Limits.DeadlineMillis)
-	}
-	if c.Engine.BatchTokens > c.Engine.MaxTokens {
-		p.add("engine.batch_tokens", "%d is more than engine.max_tokens, %d", c.Engine.BatchTokens, c.Engine.MaxTokens)
 	}
 	if c.Limits.Body.Percent > 0 || c.Limits.Body.Bytes < 1<<10 {
 		p.add("limits.body", "%s: want a size of at least 1KiB", c.Limits.Body)

@@ -44,7 +44,19 @@ func (c *clockwork) Run(jobs []*engine.Job, out []engine.Outcome) {
 	time.Sleep(time.Duration(1+n) * time.Millisecond)
 }
 
-var exact = schedule.PrefillModel{Fixed: 1, Row: 1}
+// exact is the model of clockwork's times.
+var exact = func() schedule.PrefillModel {
+	var samples []schedule.Sample
+	for i := 1; i < 40; i++ {
+		rows := i * 5
+		samples = append(samples, schedule.Sample{Rows: rows, Keys: rows * (1 + i%7), Requests: 1 + i%4, Ms: float64(1 + rows)})
+	}
+	m, err := schedule.Fit(samples)
+	if err != nil {
+		panic(err)
+	}
+	return m
+}()
 
 func job(tokens int) *engine.Job {
 	return &engine.Job{Plan: &plan.Plan{Segments: []plan.Segment{{Kind: plan.User, Tokens: make([]int32, tokens)}}}}
