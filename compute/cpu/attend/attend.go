@@ -64,7 +64,7 @@ func New(s compute.Shape, l feature.Level, t *team.Team) (*Attention, error) {
 	if s.KVHeads <= 0 || s.Heads%s.KVHeads != 0 || s.HeadDim <= 0 {
 		return nil, fmt.Errorf("attend: %d query heads on %d KV heads of %d dims", s.Heads, s.KVHeads, s.HeadDim)
 	}
-	k := kernelsFor(l, s.KV)
+	k := kernelsFor(l, s.KV, s.HeadDim)
 	a := &Attention{
 		shape: s, kern: k, team: t,
 		group:   s.Heads / s.KVHeads,
@@ -98,7 +98,7 @@ func (a *Attention) Plan(b *compute.Batch) error {
 		return nil
 	}
 	a.scratch.Free()
-	s, err := offheap.Alloc(need + need/4)
+	s, err := offheap.Alloc(max(need, min(need+need/4, scratchLimit)))
 	if err != nil {
 		a.scratch = &offheap.Block{}
 		return fmt.Errorf("attend: scratch for %d keys: %w", p.keys, err)

@@ -14,3 +14,15 @@ func softmaxAVX2(s unsafe.Pointer, state *state, keys, cols, first, masked int, 
 
 //go:noescape
 func rescaleAVX2(o unsafe.Pointer, state *state, rows int)
+
+//go:noescape
+func loadQ8(dst unsafe.Pointer, rows *[lanes]unsafe.Pointer, dims, cols int)
+
+//go:noescape
+func storeO8(o unsafe.Pointer, state *state, rows *[lanes]unsafe.Pointer, dims, cols int)
+
+//go:noescape
+func pack8F32(k, v unsafe.Pointer, src *sources, dims, padded, vPanel int)
+
+//go:noescape
+func pack8BF16(k, v unsafe.Pointer, src *sources, dims, padded, vPanel int)

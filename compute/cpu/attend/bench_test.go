@@ -112,7 +112,7 @@ func BenchmarkWalk(b *testing.B) {
 			if err != nil {
 				b.Fatal(err)
 			}
-			k := kernelsFor(level, kv)
+			k := kernelsFor(level, kv, dims)
 			b.Run(fmt.Sprintf("%v/%v", kv, level), func(b *testing.B) {
 				start := cpuTime()
 				for b.Loop() {

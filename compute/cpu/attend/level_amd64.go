@@ -9,7 +9,7 @@ import (
 	"grebe/compute/cpu/internal/feature"
 )
 
-func kernelsFor(l feature.Level, kv compute.DType) *kernels {
+func kernelsFor(l feature.Level, kv compute.DType, dims int) *kernels {
 	switch {
 	case l == feature.AMX && kv == compute.BF16:
 		return &kernels{
@@ -24,7 +24,7 @@ func kernelsFor(l feature.Level, kv compute.DType) *kernels {
 		}
 		return k
 	case l == feature.AVX2:
-		return float32Kernels(kv, float32Parts{productAVX2, softmaxAVX2, rescaleAVX2})
+		return avx2Kernels(float32Kernels(kv, float32Parts{productAVX2, softmaxAVX2, rescaleAVX2}), kv, dims)
 	}
 	return float32Kernels(kv, plainParts)
 }
@@ -50,3 +50,15 @@ func walkAMX(w *walk) {
 
 // pipes are the kernels for two columns of heads of common sizes.
 var pipes = map[int]func(*walk){64: pipeAMX64, 128: pipeAMX128}
+
+// avx2Kernels replaces the parts of k that have a kernel for heads of dims.
+func avx2Kernels(k *kernels, kv compute.DType, dims int) *kernels {
+	if dims%k.dimStep != 0 {
+		return k
+	}
+	k.pack, k.loadQ, k.storeO = pack8F32, loadQ8, storeO8
+	if kv == compute.BF16 {
+		k.pack = pack8BF16
+	}
+	return k
+}

@@ -7,4 +7,6 @@ import (
 	"grebe/compute/cpu/internal/feature"
 )
 
-func kernelsFor(_ feature.Level, kv compute.DType) *kernels { return float32Kernels(kv, plainParts) }
+func kernelsFor(_ feature.Level, kv compute.DType, _ int) *kernels {
+	return float32Kernels(kv, plainParts)
+}

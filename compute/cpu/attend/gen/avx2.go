@@ -4,6 +4,10 @@ func avx2(g *gen) {
 	g.productAVX2()
 	g.softmaxAVX2()
 	g.rescaleAVX2()
+	g.loadQ8()
+	g.storeO8()
+	g.pack8(false)
+	g.pack8(true)
 }
 
 // productAVX2 is product512 in blocks of 4 rows × 16 columns.
@@ -117,5 +121,92 @@ func (g *gen) rescaleAVX2() {
 		g.P("\tVMULPS %d(AX), Y%d, Y%d\n\tVMOVUPS Y%d, %d(AX)", 32*j, j, 4+j, 4+j, 32*j)
 	}
 	g.P("\tADDQ $%d, AX\n\tDECQ CX\n\tJNZ loop", row)
+	g.ret()
+}
+
+// transpose8 turns rows of 8 values in Y0…Y7 into columns, in Y8…Y15.
+func (g *gen) transpose8() {
+	for i := 0; i < 8; i += 2 {
+		g.P("\tVUNPCKLPS Y%d, Y%d, Y%d\n\tVUNPCKHPS Y%d, Y%d, Y%d", i+1, i, 8+i, i+1, i, 9+i)
+	}
+	for q := 0; q < 8; q += 4 {
+		g.P("\tVUNPCKLPD Y%d, Y%d, Y%d\n\tVUNPCKHPD Y%d, Y%d, Y%d", 10+q, 8+q, q, 10+q, 8+q, q+1)
+		g.P("\tVUNPCKLPD Y%d, Y%d, Y%d\n\tVUNPCKHPD Y%d, Y%d, Y%d", 11+q, 9+q, q+2, 11+q, 9+q, q+3)
+	}
+	for j := range 4 {
+		g.P("\tVPERM2F128 $0x20, Y%d, Y%d, Y%d\n\tVPERM2F128 $0x31, Y%d, Y%d, Y%d", 4+j, j, 8+j, 4+j, j, 12+j)
+	}
+}
+
+// loadQ8 turns rows of queries into [dim][lane]. For it and all that follow dims need no padding.
+func (g *gen) loadQ8() {
+	g.fn("loadQ8", "dst unsafe.Pointer, rows *[lanes]unsafe.Pointer, dims, cols int", "dst:DI", "rows:SI", "cols:CX")
+	g.P("\tADDQ CX, CX\ncolumn:\n\tMOVQ DI, R12\n\tMOVQ dims+16(FP), R11\n\tXORQ DX, DX\ndim:")
+	for i := range 8 {
+		g.P("\tMOVQ %d(SI), R8\n\tVMOVUPS (R8)(DX*1), Y%d", pointer*i, i)
+	}
+	g.transpose8()
+	for i := range 8 {
+		g.P("\tVMOVUPS Y%d, %d(R12)", 8+i, row*i)
+	}
+	g.P("\tADDQ $%d, R12\n\tADDQ $32, DX\n\tSUBQ $8, R11\n\tJNZ dim", 8*row)
+	g.P("\tADDQ $32, DI\n\tADDQ $%d, SI\n\tDECQ CX\n\tJNZ column", 8*pointer)
+	g.ret()
+}
+
+// storeO8 divides each lane of [dim][lane] by its sum and writes it to its row.
+func (g *gen) storeO8() {
+	g.fn("storeO8", "o unsafe.Pointer, state *state, rows *[lanes]unsafe.Pointer, dims, cols int",
+		"o:DI", "state:BX", "rows:SI", "cols:CX")
+	g.bits("Y", 0, one)
+	for j := range 4 {
+		g.P("\tVDIVPS %d(BX), Y0, Y1\n\tVMOVUPS Y1, %d(BX)", sums+32*j, factors+32*j)
+	}
+	g.P("\tADDQ CX, CX\ncolumn:\n\tMOVQ DI, R12\n\tMOVQ dims+24(FP), R11\n\tXORQ DX, DX\ndim:\n\tVMOVUPS %d(BX), Y15", factors)
+	for i := range 8 {
+		g.P("\tVMULPS %d(R12), Y15, Y%d", row*i, i)
+	}
+	g.transpose8()
+	for i := range 8 {
+		g.P("\tMOVQ %d(SI), R8\n\tVMOVUPS Y%d, (R8)(DX*1)", pointer*i, 8+i)
+	}
+	g.P("\tADDQ $%d, R12\n\tADDQ $32, DX\n\tSUBQ $8, R11\n\tJNZ dim", 8*row)
+	g.P("\tADDQ $32, DI\n\tADDQ $32, BX\n\tADDQ $%d, SI\n\tDECQ CX\n\tJNZ column", 8*pointer)
+	g.ret()
+}
+
+// pack8 is packF32 for dims that need no padding.
+func (g *gen) pack8(bf16 bool) {
+	name, size := "pack8F32", 4
+	if bf16 {
+		name, size = "pack8BF16", 2
+	}
+	load := func(r int) {
+		if bf16 {
+			g.P("\tVPMOVZXWD (R8)(DX*1), Y%d\n\tVPSLLD $16, Y%d, Y%d", r, r, r)
+			return
+		}
+		g.P("\tVMOVUPS (R8)(DX*1), Y%d", r)
+	}
+	g.fn(name, "k, v unsafe.Pointer, src *sources, dims, padded, vPanel int", "k:DI", "src:SI", "padded:R10")
+	g.P("\tSHLQ $5, R10\n\tMOVQ $4, CX\ngroup:\n\tMOVQ DI, R12\n\tMOVQ dims+24(FP), R11\n\tXORQ DX, DX\ndim:")
+	for i := range 8 {
+		g.P("\tMOVQ %d(SI), R8", pointer*i)
+		load(i)
+	}
+	g.transpose8()
+	for i := range 8 {
+		g.P("\tVMOVUPS Y%d, %d(R12)", 8+i, 32*i)
+	}
+	g.P("\tADDQ $256, R12\n\tADDQ $%d, DX\n\tSUBQ $8, R11\n\tJNZ dim", 8*size)
+	g.P("\tADDQ R10, DI\n\tADDQ $%d, SI\n\tDECQ CX\n\tJNZ group", 8*pointer)
+	// SI is at the rows of V now.
+	g.P("\tMOVQ v+8(FP), DI\n\tMOVQ vPanel+40(FP), R10\n\tMOVQ dims+24(FP), R11\n\tXORQ DX, DX\nvalues:")
+	for i := range 32 {
+		g.P("\tMOVQ %d(SI), R8", pointer*i)
+		load(i % 8)
+		g.P("\tVMOVUPS Y%d, %d(DI)", i%8, 32*i)
+	}
+	g.P("\tADDQ R10, DI\n\tADDQ $%d, DX\n\tSUBQ $8, R11\n\tJNZ values", 8*size)
 	g.ret()
 }
