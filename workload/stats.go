@@ -1,0 +1,210 @@
+package workload
+
+import (
+	"fmt"
+	"io"
+	"strings"
+	"text/tabwriter"
+	"time"
+)
+
+// Stats is what a stream of requests looks like.
+type Stats struct {
+	Name     string        `json:"name"`
+	Users    int           `json:"users"` // that exist
+	Items    int           `json:"items"` // that exist at the end
+	Requests int           `json:"requests"`
+	Span     time.Duration `json:"span_ns"`
+	Exponent float64       `json:"item_exponent"`
+
+	UserTokens float64 `json:"user_tokens"` // mean over users
+	ItemTokens float64 `json:"item_tokens"` // mean over items
+	// Means over requests: users who come often have long histories.
+	RequestUserTokens float64 `json:"request_user_tokens"`
+	RequestItemTokens float64 `json:"request_item_tokens"`
+	// UserLonger is the share of requests whose user has at least as many tokens as their items: those
+	// that a cache-agnostic choice gives to the user as prefix.
+	UserLonger float64 `json:"user_longer"`
+
+	HotAccesses float64 `json:"hot_accesses"` // share of accesses to the hottest Spec.ItemSkew.Of
+	UsersSeen   int     `json:"users_seen"`
+	ItemsSeen   int     `json:"items_seen"`
+	OnceUsers   float64 `json:"once_users"` // share of the users seen that sent one request
+
+	// Shares of all prompt tokens that infinite caches would have reused, filled by the requests
+	// themselves: user as prefix always, items as prefix always, and the better one per request.
+	UserReuse   float64 `json:"user_reuse"`
+	ItemReuse   float64 `json:"item_reuse"`
+	EitherReuse float64 `json:"either_reuse"`
+	// ItemShare is the reuse of items computed before the first request.
+	ItemShare float64 `json:"item_share"`
+}
+
+// sample bounds how many users or items a mean over all of them looks at.
+const sample = 200_000
+
+// Measure looks at the first n requests of the workload; with n = 0 at an hour of them.
+func Measure(spec Spec, n int) (Stats, error) {
+	w, err := New(spec)
+	if err != nil {
+		return Stats{}, err
+	}
+	if n == 0 {
+		n = max(spec.HourRequests(), 1)
+	}
+	m := meter{w: w, hot: int(float64(spec.Items)*spec.ItemSkew.Of + 0.5), users: map[int]seen{}, items: map[int]struct{}{}}
+	var last time.Duration
+	for range n {
+		r := w.Next()
+		m.add(&r)
+		last = r.At
+	}
+	return m.stats(n, last), nil
+}
+
+// seen is what is known of a user: requests, and tokens an infinite cache would hold.
+type seen struct{ requests, tokens int }
+
+type meter struct {
+	w     *Workload
+	hot   int
+	users map[int]seen
+	items map[int]struct{}
+
+	hotAccesses, accesses, longer     int
+	userTokens, itemTokens            int
+	userReuse, itemReuse, eitherReuse int
+}
+
+func (m *meter) add(r *Request) {
+	itemTokens, itemReuse := 0, 0
+	for _, j := range r.Items {
+		n := m.w.ItemLen(j)
+		itemTokens += n
+		if _, ok := m.items[j]; ok {
+			itemReuse += n
+		}
+		m.items[j] = struct{}{}
+		if m.w.ItemRank(j) < m.hot {
+			m.hotAccesses++
+		}
+	}
+	m.accesses += len(r.Items)
+	u := m.users[r.User]
+	tokens := m.w.UserLen(r.User, r.Version)
+	if tokens >= itemTokens {
+		m.longer++
+	}
+	m.userTokens += tokens
+	m.itemTokens += itemTokens
+	m.userReuse += u.tokens
+	m.itemReuse += itemReuse
+	m.eitherReuse += max(u.tokens, itemReuse)
+	m.users[r.User] = seen{u.requests + 1, tokens}
+}
+
+func (m *meter) stats(n int, span time.Duration) Stats {
+	spec := m.w.Spec()
+	once := 0
+	for _, u := range m.users {
+		if u.requests == 1 {
+			once++
+		}
+	}
+	exp, _ := m.w.Exponents()
+	requests, total := float64(n), float64(m.userTokens+m.itemTokens+n*spec.Instruction)
+	return Stats{
+		Name: spec.Name, Users: spec.Users, Items: m.w.ItemCount(), Requests: n, Span: span, Exponent: exp,
+		UserTokens:        meanOver(spec.Users, func(i int) int { return m.w.UserLen(i, 0) }),
+		ItemTokens:        meanOver(m.w.ItemCount(), m.w.ItemLen),
+		RequestUserTokens: float64(m.userTokens) / requests,
+		RequestItemTokens: float64(m.itemTokens) / requests,
+		UserLonger:        float64(m.longer) / requests,
+		HotAccesses:       float64(m.hotAccesses) / float64(m.accesses),
+		UsersSeen:         len(m.users),
+		ItemsSeen:         len(m.items),
+		OnceUsers:         float64(once) / float64(len(m.users)),
+		UserReuse:         float64(m.userReuse) / total,
+		ItemReuse:         float64(m.itemReuse) / total,
+		EitherReuse:       float64(m.eitherReuse) / total,
+		ItemShare:         float64(m.itemTokens) / total,
+	}
+}
+
+// meanOver averages over all ids, or over evenly spaced ones where there are too many.
+func meanOver(n int, length func(int) int) float64 {
+	step := max(n/sample, 1)
+	sum, count := 0, 0
+	for i := 0; i < n; i += step {
+		sum += length(i)
+		count++
+	}
+	return float64(sum) / float64(count)
+}
+
+// WriteStats writes a column per workload, with the paper's figure in parentheses where it has one.
+func WriteStats(w io.Writer, all []Stats) error {
+	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', tabwriter.AlignRight)
+	row := func(name string, cell func(*Stats, *shape) string) {
+		fmt.Fprint(t, name, "\t")
+		for i := range all {
+			fmt.Fprint(t, cell(&all[i], paper(all[i].Name)), "\t")
+		}
+		fmt.Fprintln(t)
+	}
+	row("workload (paper)", func(s *Stats, _ *shape) string { return s.Name })
+	row("users", func(s *Stats, p *shape) string { return beside(fmt.Sprint(s.Users), p, func() any { return p.users }) })
+	row("items", func(s *Stats, p *shape) string { return beside(fmt.Sprint(s.Items), p, func() any { return p.items }) })
+	row("tokens per user", func(s *Stats, p *shape) string {
+		return beside(fmt.Sprintf("%.0f", s.UserTokens), p, func() any { return p.userTokens })
+	})
+	row("tokens per item", func(s *Stats, p *shape) string {
+		return beside(fmt.Sprintf("%.2f", s.ItemTokens), p, func() any { return p.itemTokens })
+	})
+	row("accesses to hottest 10 %", func(s *Stats, p *shape) string {
+		return beside(percent(s.HotAccesses), p, func() any { return "90 %" })
+	})
+	row("exponent of items", func(s *Stats, _ *shape) string { return fmt.Sprintf("%.3f", s.Exponent) })
+	row("requests", func(s *Stats, _ *shape) string { return fmt.Sprint(s.Requests) })
+	row("minutes", func(s *Stats, _ *shape) string { return fmt.Sprintf("%.1f", s.Span.Minutes()) })
+	row("users seen", func(s *Stats, _ *shape) string { return fmt.Sprint(s.UsersSeen) })
+	row("of them once", func(s *Stats, _ *shape) string {
+		if s.Name == "Industry" {
+			return percent(s.OnceUsers) + " (> 55 % an hour)"
+		}
+		return percent(s.OnceUsers)
+	})
+	row("items seen", func(s *Stats, _ *shape) string { return fmt.Sprint(s.ItemsSeen) })
+	row("user tokens per request", func(s *Stats, _ *shape) string { return fmt.Sprintf("%.0f", s.RequestUserTokens) })
+	row("item tokens per request", func(s *Stats, _ *shape) string { return fmt.Sprintf("%.0f", s.RequestItemTokens) })
+	row("user at least as long", func(s *Stats, _ *shape) string {
+		if s.Name == "Books" {
+			return percent(s.UserLonger) + " (> 70 %)"
+		}
+		return percent(s.UserLonger)
+	})
+	row("infinite user cache reuses", func(s *Stats, _ *shape) string { return percent(s.UserReuse) })
+	row("infinite item cache reuses", func(s *Stats, _ *shape) string { return percent(s.ItemReuse) })
+	row("the better of both", func(s *Stats, _ *shape) string { return percent(s.EitherReuse) })
+	row("items known beforehand", func(s *Stats, _ *shape) string { return percent(s.ItemShare) })
+	return t.Flush()
+}
+
+// paper returns the column of Table 1, or nil for other workloads.
+func paper(name string) *shape {
+	for i := range shapes {
+		if strings.EqualFold(shapes[i].name, name) {
+			return &shapes[i].shape
+		}
+	}
+	return nil
+}
+
+func beside(measured string, p *shape, figure func() any) string {
+	if p == nil {
+		return measured
+	}
+	return fmt.Sprintf("%s (%v)", measured, figure())
+}
+
+func percent(x float64) string { return fmt.Sprintf("%.1f %%", 100*x) }
