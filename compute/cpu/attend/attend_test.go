@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math"
 	"testing"
+	"unsafe"
 
 	"grebe/compute"
 	"grebe/compute/cpu/internal/feature"
@@ -480,6 +481,28 @@ func TestRefusesShapes(t *testing.T) {
 	for _, s := range []*compute.Shape{shape(compute.F16, 2, 1, 8), shape(compute.F32, 3, 2, 8), shape(compute.F32, 0, 0, 8)} {
 		if _, err := New(*s, feature.Plain, tm); err == nil {
 			t.Errorf("New takes %d heads on %d KV heads in %v", s.Heads, s.KVHeads, s.KV)
+		}
+	}
+}
+
+// TestLayouts checks the offsets that the assembly relies on.
+func TestLayouts(t *testing.T) {
+	var w walk
+	var s state
+	got := []uintptr{
+		unsafe.Offsetof(w.q), unsafe.Offsetof(w.s), unsafe.Offsetof(w.p), unsafe.Offsetof(w.o), unsafe.Offsetof(w.state),
+		unsafe.Offsetof(w.k), unsafe.Offsetof(w.v), unsafe.Offsetof(w.keys), unsafe.Offsetof(w.first), unsafe.Offsetof(w.open),
+		unsafe.Offsetof(w.started), unsafe.Offsetof(w.dims), unsafe.Offsetof(w.block), unsafe.Offsetof(w.scale),
+	}
+	for i, o := range got {
+		if o != uintptr(8*i) {
+			t.Errorf("field %d of walk is at byte %d, want %d", i, o, 8*i)
+		}
+	}
+	got = []uintptr{unsafe.Offsetof(s.maxes), unsafe.Offsetof(s.sums), unsafe.Offsetof(s.factors), unsafe.Offsetof(s.limits), unsafe.Offsetof(s.changed)}
+	for i, o := range got {
+		if o != uintptr(4*lanes*i) {
+			t.Errorf("field %d of state is at byte %d, want %d", i, o, 4*lanes*i)
 		}
 	}
 }

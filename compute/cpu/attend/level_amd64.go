@@ -32,7 +32,7 @@ func kernelsFor(l feature.Level, kv compute.DType, dims int) *kernels {
 // walkAMX makes at most two calls of assembly, which the runtime cannot interrupt, of about 10 µs.
 func walkAMX(w *walk) {
 	left := w.keys
-	step, pipe := walkAMX2, pipes[w.dims]
+	step, pipe := walkAMX2, pipeFor(w.dims)
 	if w.cols == 1 {
 		step, pipe = walkAMX1, nil
 	}
@@ -48,8 +48,16 @@ func walkAMX(w *walk) {
 	}
 }
 
-// pipes are the kernels for two columns of heads of common sizes.
-var pipes = map[int]func(*walk){64: pipeAMX64, 128: pipeAMX128}
+// pipeFor returns the kernel for two columns of heads of a common size, or nil.
+func pipeFor(dims int) func(*walk) {
+	switch dims {
+	case 64:
+		return pipeAMX64
+	case 128:
+		return pipeAMX128
+	}
+	return nil
+}
 
 // avx2Kernels replaces the parts of k that have a kernel for heads of dims.
 func avx2Kernels(k *kernels, kv compute.DType, dims int) *kernels {

@@ -14,25 +14,29 @@ import (
 
 // Bytes of the shared layouts.
 const (
-	lanes   = 32            // queries of a tile
-	row     = 4 * lanes     // a row of scores, sums or outputs
-	tile    = 1024          // a register tile of AMX
-	pointer = 8             // of a table of rows
-	maxes   = 0             // fields of the state
-	sums    = maxes + row   //
-	factors = sums + row    //
-	limits  = factors + row //
-	changed = limits + row  //
+	lanes   = 32        // queries of a tile
+	row     = 4 * lanes // a row of scores, sums or outputs
+	tile    = 1024      // a register tile of AMX
+	pointer = 8         // of a table of rows
 )
 
-// gen collects one assembly file and the declarations of all.
+// Fields of the struct state.
+const (
+	maxes   = 0
+	sums    = maxes + row
+	factors = sums + row
+	limits  = factors + row
+	changed = limits + row
+)
+
+// gen collects an assembly file and the declarations of its functions.
 type gen struct {
 	asmgen.Buf
 	decl *strings.Builder
 }
 
-// fn starts a function whose parameters have eight bytes, but for a last float32; those named in load as "name:reg" are
-// loaded to registers.
+// fn starts a function whose parameters have eight bytes, but for a last float32; those named in
+// load as "name:reg" are loaded to registers.
 func (g *gen) fn(name, params string, load ...string) {
 	var names []string
 	for _, p := range strings.Split(params, ",") {
