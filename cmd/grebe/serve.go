@@ -145,7 +145,7 @@ func serve(w *world, cfg *config.Config, log *slog.Logger, ready func(http net.A
 	}
 	s.server.SetReady(true)
 	resident := residentBytes()
-	attrs := []any{"device", s.device.Name(), "http", doors.HTTP.Addr(), "grpc", address(doors.GRPC), "admin", address(doors.Admin),
+	attrs := []any{"device", s.device.Name(), "http", address(doors.HTTP), "grpc", address(doors.GRPC), "admin", address(doors.Admin),
 		"seconds", seconds(time.Since(w.started)), "checkpoint", inBytes(s.checkpoint)}
 	if resident > 0 {
 		attrs = append(attrs, "resident", inBytes(resident), "resident_per_checkpoint", round(float64(resident)/float64(max(s.checkpoint, 1)), 2))

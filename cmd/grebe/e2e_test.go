@@ -1,0 +1,373 @@
+package main
+
+import (
+	"bufio"
+	"bytes"
+	"encoding/json"
+	"errors"
+	"io"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"grebe/cmd/grebe/internal/demo"
+)
+
+// binary is the built command, and home a folder with the demo's data; TestMain makes both.
+var binary, demoData string
+
+func TestMain(m *testing.M) {
+	os.Exit(withBinary(m))
+}
+
+func withBinary(m *testing.M) int {
+	dir, err := os.MkdirTemp("", "grebe-e2e-*")
+	if err != nil {
+		panic(err)
+	}
+	defer os.RemoveAll(dir)
+	binary, demoData = filepath.Join(dir, "grebe"), filepath.Join(dir, "demo")
+	build := exec.Command("go", "build", "-o", binary, ".")
+	build.Env = append(os.Environ(), "CGO_ENABLED=0")
+	if out, err := build.CombinedOutput(); err != nil {
+		panic("build: " + err.Error() + "\n" + string(out))
+	}
+	if err := demo.Ensure(demoData); err != nil {
+		panic(err)
+	}
+	return m.Run()
+}
+
+// grebe runs the binary to its end.
+func grebe(t *testing.T, args ...string) (stdout, stderr string, code int) {
+	t.Helper()
+	cmd := exec.Command(binary, args...)
+	var out, errs bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &out, &errs
+	err := cmd.Run()
+	var exit *exec.ExitError
+	if err != nil && !errors.As(err, &exit) {
+		t.Fatalf("grebe %s: %v", strings.Join(args, " "), err)
+	}
+	return out.String(), errs.String(), cmd.ProcessState.ExitCode()
+}
+
+func TestHelpOfEveryCommandHasAnExample(t *testing.T) {
+	for _, c := range []string{"demo", "serve", "rank", "doctor", "bench", "bench gemm", "bench prefill", "version"} {
+		out, _, code := grebe(t, append(strings.Fields(c), "--help")...)
+		if code != exitDone || !strings.Contains(out, "Example") || !strings.Contains(out, "grebe "+c) {
+			t.Errorf("grebe %s --help exits with %d and says\n%s\nwant 0 and an example", c, code, out)
+		}
+	}
+	if out, _, code := grebe(t); code != exitDone || !strings.Contains(out, "demo") {
+		t.Errorf("grebe alone exits with %d and says\n%s\nwant 0 and the commands", code, out)
+	}
+}
+
+func TestExitCodes(t *testing.T) {
+	bad := filepath.Join(t.TempDir(), "bad.yaml")
+	if err := os.WriteFile(bad, []byte("models: [{path: x}]\n\nlisen: here\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct {
+		args []string
+		code int
+		says string
+	}{
+		{[]string{"fly"}, exitUsage, "fly"},
+		{[]string{"serve", "--no-such-flag"}, exitUsage, "no-such-flag"},
+		{[]string{"serve"}, exitUsage, "-c FILE"},
+		{[]string{"serve", "-c", bad}, exitFailed, "bad.yaml:3: lisen: unknown key: did you mean listen?"},
+		{[]string{"serve", "-c", "absent.yaml"}, exitFailed, "absent.yaml"},
+		{[]string{"serve", "--model", "absent", "--listen", "127.0.0.1:0", "--admin-listen=", "--grpc-listen="}, exitFailed, "config.json"},
+		{[]string{"serve", "--model", "x", "--set", "nothing"}, exitUsage, "KEY=VALUE"},
+		{[]string{"serve", "--model", "x", "--device", "cuda"}, exitFailed, "flag --device: device: cuda: this build"},
+		{[]string{"rank"}, exitUsage, "for whom?"},
+		{[]string{"rank", "--user", "a"}, exitUsage, "rank what?"},
+		{[]string{"rank", "--user", "a", "--user-text", "b"}, exitUsage, "user"},
+		{[]string{"rank", "--prefix", "both", "--user", "a"}, exitUsage, "prefix"},
+		{[]string{"rank", "--server", "127.0.0.1", "--user", "a", "--candidates", "b"}, exitUsage, "not an address"},
+		{[]string{"rank", "--server", "http://127.0.0.1:1", "--user", "a", "--candidates", "b"}, exitFailed, "is a server running"},
+		{[]string{"bench", "prefill", "--formats", "int4"}, exitUsage, "int4"},
+		{[]string{"bench", "gemm", "--rows", "0"}, exitUsage, "not positive"},
+		{[]string{"doctor", "-c", bad}, exitFailed, ""},
+	} {
+		_, errs, code := grebe(t, c.args...)
+		if code != c.code || !strings.Contains(errs, c.says) {
+			t.Errorf("grebe %q exits with %d and says %q, want %d and %q", c.args, code, errs, c.code, c.says)
+		}
+	}
+}
+
+func TestVersion(t *testing.T) {
+	if out, _, code := grebe(t, "version"); code != exitDone || !strings.HasPrefix(out, "grebe ") {
+		t.Errorf("exits with %d and says %q", code, out)
+	}
+}
+
+func TestDemoOnce(t *testing.T) {
+	data := filepath.Join(t.TempDir(), "fresh")
+	out, errs, code := grebe(t, "demo", "--once", "--data", data)
+	var got struct {
+		Notes []string
+		Rank  rankResponse
+	}
+	if err := json.Unmarshal([]byte(out), &got); err != nil || code != exitDone {
+		t.Fatalf("exits with %d: %v\n%s%s", code, err, out, errs)
+	}
+	if len(got.Rank.Results) != 5 || !strings.Contains(strings.Join(got.Notes, " "), "random") {
+		t.Errorf("%d results and the notes %q, want 5 and a word about random weights", len(got.Rank.Results), got.Notes)
+	}
+	again, _, _ := grebe(t, "demo", "--once", "--data", data, "--json")
+	var same struct{ Rank rankResponse }
+	if err := json.Unmarshal([]byte(again), &same); err != nil {
+		t.Fatal(err)
+	}
+	for i, r := range got.Rank.Results {
+		if same.Rank.Results[i] != r {
+			t.Errorf("place %d is %+v the first time and %+v the second", i, r, same.Rank.Results[i])
+		}
+	}
+}
+
+func TestPrintConfig(t *testing.T) {
+	file := filepath.Join(demoData, demo.ConfigFile)
+	out, errs, code := grebe(t, "serve", "-c", file, "--slo-ms", "70", "--print-config")
+	for _, want := range []string{"slo_ms: 70 # flag --slo-ms", "workers: 1 # default", "name: demo # " + file + ":3"} {
+		if code != exitDone || !strings.Contains(out, want) {
+			t.Errorf("exits with %d, no %q in\n%s%s", code, want, out, errs)
+		}
+	}
+}
+
+// running is a server under test.
+type running struct {
+	cmd  *exec.Cmd
+	http string
+	log  chan string // lines after the one that told the address; closed at the end
+}
+
+// start runs a command that serves and waits until it does.
+func start(t *testing.T, args ...string) *running {
+	t.Helper()
+	cmd := exec.Command(binary, append(args, "--log-format", "json")...)
+	pipe, err := cmd.StderrPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = cmd.Process.Kill() })
+	defer patience(cmd)()
+	r := &running{cmd: cmd, log: make(chan string, 1000)}
+	lines := bufio.NewScanner(pipe)
+	var seen strings.Builder
+	for lines.Scan() {
+		seen.WriteString(lines.Text() + "\n")
+		var l struct {
+			Msg, HTTP string
+			Seconds   float64
+			Ratio     float64 `json:"resident_per_checkpoint"`
+		}
+		if json.Unmarshal(lines.Bytes(), &l) == nil && l.Msg == "serving" {
+			r.http = "http://" + l.HTTP
+			if l.Seconds <= 0 || l.Ratio <= 0 {
+				t.Errorf("the log tells no seconds or memory: %s", lines.Text())
+			}
+			break
+		}
+	}
+	if r.http == "" {
+		_ = cmd.Wait()
+		t.Fatalf("grebe %q ended before it served:\n%s", args, seen.String())
+	}
+	go func() {
+		defer close(r.log)
+		for lines.Scan() {
+			r.log <- lines.Text()
+		}
+	}()
+	return r
+}
+
+// patience kills a command that takes too long; the returned function calls it off.
+func patience(cmd *exec.Cmd) (enough func() bool) {
+	return time.AfterFunc(time.Minute, func() { _ = cmd.Process.Kill() }).Stop
+}
+
+// stop asks the server to end and returns its exit code.
+func (r *running) stop(t *testing.T) int {
+	t.Helper()
+	if err := r.cmd.Process.Signal(syscall.SIGTERM); err != nil {
+		t.Fatal(err)
+	}
+	defer patience(r.cmd)()
+	for range r.log { // until the pipe closes
+	}
+	_ = r.cmd.Wait()
+	return r.cmd.ProcessState.ExitCode()
+}
+
+func (r *running) get(t *testing.T, method, path, body string) (int, string) {
+	t.Helper()
+	req, err := http.NewRequest(method, r.http+path, strings.NewReader(body))
+	if err != nil {
+		t.Fatal(err)
+	}
+	resp, err := http.DefaultClient.Do(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	data, err := io.ReadAll(resp.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return resp.StatusCode, string(data)
+}
+
+func TestServeRankAndStop(t *testing.T) {
+	r := start(t, "serve", "-c", filepath.Join(demoData, demo.ConfigFile), "--listen", "127.0.0.1:0",
+		"--admin-listen", "127.0.0.1:0", "--grpc-listen", "127.0.0.1:0", "--slo-ms", "30000")
+
+	if code, body := r.get(t, "GET", "/v2/health/ready", ""); code != 200 {
+		t.Errorf("ready is %d: %s", code, body)
+	}
+	const request = `{"user": {"id": "ana"}, "candidates": [{"id": "i3"}, {"id": "i10"}, {"id": "i34"}], "request_id": "r1"}`
+	code, direct := r.get(t, "POST", "/v1/rank", request)
+	if code != 200 || !strings.Contains(direct, `"r1"`) {
+		t.Fatalf("rank is %d: %s", code, direct)
+	}
+	if code, body := r.get(t, "POST", "/v1/rank", `{"user": {"id": "ana"}, "candidates": [{"id": "i999"}]}`); code != 400 || !strings.Contains(body, "candidates[0].id") {
+		t.Errorf("an unknown item is %d: %s", code, body)
+	}
+	if code, body := r.get(t, "GET", "/metrics", ""); code != 200 || !strings.Contains(body, "grebe_requests_total") {
+		t.Errorf("metrics are %d", code)
+	}
+
+	out, errs, exit := grebe(t, "rank", "--server", r.http, "--user", "ana", "--candidates", "i3,i10,i34")
+	if exit != exitDone || !sameResults(t, out, direct) {
+		t.Errorf("grebe rank exits with %d and says\n%s%s\nwant the results of\n%s", exit, out, errs, direct)
+	}
+	file := filepath.Join(t.TempDir(), "request.json")
+	if err := os.WriteFile(file, []byte(request), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if out, errs, exit := grebe(t, "rank", "--server", r.http, "--request", file); exit != exitDone || !sameResults(t, out, direct) {
+		t.Errorf("grebe rank --request exits with %d and says\n%s%s", exit, out, errs)
+	}
+	list := filepath.Join(demoData, "items.ndjson")
+	if out, errs, exit := grebe(t, "rank", "--server", r.http, "--user-text", "Likes birds.", "--candidates-file", list, "--prefix", "item", "--top-k", "2"); exit != exitDone || strings.Count(out, `"index"`) != 2 {
+		t.Errorf("grebe rank --candidates-file exits with %d and says\n%s%s", exit, out, errs)
+	}
+	if _, errs, exit := grebe(t, "rank", "--server", r.http, "--user", "nobody", "--candidates", "i1"); exit != exitFailed || !strings.Contains(errs, "user.id") {
+		t.Errorf("an unknown user exits with %d and says %q", exit, errs)
+	}
+	if exit := r.stop(t); exit != exitDone {
+		t.Errorf("after SIGTERM the server exits with %d, want 0", exit)
+	}
+}
+
+func sameResults(t *testing.T, a, b string) bool {
+	t.Helper()
+	var x, y rankResponse
+	if json.Unmarshal([]byte(a), &x) != nil || json.Unmarshal([]byte(b), &y) != nil || len(x.Results) == 0 || len(x.Results) != len(y.Results) {
+		return false
+	}
+	for i := range x.Results {
+		if x.Results[i] != y.Results[i] {
+			return false
+		}
+	}
+	return true
+}
+
+// The curl lines that the demo prints must work: they are run here, as requests.
+func TestDemoPrintsLinesThatWork(t *testing.T) {
+	var out bytes.Buffer
+	r := startDemo(t, &out)
+	tried := 0
+	for line := range strings.Lines(out.String()) {
+		rest, ok := strings.CutPrefix(strings.TrimSpace(line), "curl -s "+r.http)
+		if !ok {
+			continue
+		}
+		path, body, post := strings.Cut(rest, " -d '")
+		method := "GET"
+		if post {
+			method = "POST"
+		}
+		if code, answer := r.get(t, method, path, strings.TrimSuffix(body, "'")); code != 200 {
+			t.Errorf("%s is %d: %s", line, code, answer)
+		}
+		tried++
+	}
+	if tried != 3 || !strings.Contains(out.String(), "random") {
+		t.Errorf("%d curl lines, want 3, and a word about random weights, in\n%s", tried, out.String())
+	}
+	if exit := r.stop(t); exit != exitDone {
+		t.Errorf("after SIGTERM the demo exits with %d, want 0", exit)
+	}
+}
+
+// startDemo starts the demo and waits for its welcome, which ends with how to stop it.
+func startDemo(t *testing.T, out *bytes.Buffer) *running {
+	t.Helper()
+	read, write, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.Command(binary, "demo", "--data", demoData, "--listen", "127.0.0.1:0")
+	cmd.Stdout = write
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = cmd.Process.Kill() })
+	defer patience(cmd)()
+	write.Close()
+	lines := bufio.NewScanner(read)
+	for lines.Scan() {
+		out.WriteString(lines.Text() + "\n")
+		if strings.HasPrefix(lines.Text(), "Ctrl-C") {
+			break
+		}
+	}
+	address := ""
+	for line := range strings.Lines(out.String()) {
+		if _, after, ok := strings.Cut(line, "demo on "); ok {
+			address = strings.TrimSuffix(strings.TrimSpace(after), "/")
+		}
+	}
+	if address == "" {
+		t.Fatalf("the demo tells no address:\n%s", out.String())
+	}
+	done := make(chan string)
+	go func() {
+		defer close(done)
+		_, _ = io.Copy(io.Discard, read)
+	}()
+	return &running{cmd: cmd, http: address, log: done}
+}
+
+// NOTICE lists every module that is linked in, so that whoever ships the binary knows the licences.
+func TestNoticeListsEveryModule(t *testing.T) {
+	notice, err := os.ReadFile("../../NOTICE")
+	if err != nil {
+		t.Fatal(err)
+	}
+	out, err := exec.Command("go", "list", "-deps", "-f", "{{with .Module}}{{if not .Main}}{{.Path}}{{end}}{{end}}", ".").Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, module := range strings.Fields(string(out)) {
+		if !strings.Contains(string(notice), module+"\n") && !strings.Contains(string(notice), module+" ") {
+			t.Errorf("NOTICE does not name %s, which is linked in", module)
+		}
+	}
+}
