@@ -10,14 +10,15 @@
 // zero and stored unrounded where a product is cut into blocks. So it depends on its row, its column
 // and the level alone, never on the other rows, the row's place, the cut or the number of threads.
 //
-// Weights stream from memory; everything else is cut to stay in L2 and the block of weights in use
-// to stay in L1, and each block is fetched while the one before it is used.
+// Weights stream from memory; the rest is cut to stay in L2, and each block of weights is fetched
+// while the one before it is used.
 package gemm
 
 //go:generate go run ./gen
 
 import (
 	"fmt"
+	"math"
 	"unsafe"
 
 	"grebe/compute/cpu/internal/team"
@@ -29,7 +30,7 @@ const (
 	stepDepth = 32 // k of a step: the depth of a tile; all depths are padded to steps
 	sumBytes  = panelCols * 4
 
-	maxBlockRows = 256                                    // rows of a block that keeps its place in L2
+	maxBlockRows = 264                                    // rows of a block that keeps its place in L2
 	sumPairs     = 8                                      // pairs of panels whose sums wait while k is cut
 	workerSums   = 2 * sumPairs * maxBlockRows * sumBytes // bytes of a worker's sums
 )
@@ -221,20 +222,33 @@ func (p *product) cut(threads int) {
 	p.inner = even(p.outer, k.inner)
 
 	pairs := p.w.panels / 2
-	limit := pairs
+	limit, reload := pairs, 0.1
 	if p.outer < steps {
 		limit = sumPairs
+		reload = k.reload * float64(p.blockRows) / float64(p.blockRows+2*panelCols)
 	}
-	group := pairs
-	if threads > 1 {
-		group = max(1, pairs*blocks/(tasksPerThread*threads))
-	}
-	p.group = even(pairs, min(group, limit))
+	p.group = chooseGroup(pairs, blocks, threads, limit, reload)
 	p.groups = (pairs + p.group - 1) / p.group
 }
 
-// tasksPerThread balances workers of unequal speed against long runs of panels.
-const tasksPerThread = 8
+// chooseGroup returns the number of pairs of panels per task, at most limit: few rounds of tasks,
+// each of which costs its pairs and reload, the reading of its rows; and short tasks, since a worker
+// may be held up in the last one.
+func chooseGroup(pairs, blocks, threads, limit int, reload float64) int {
+	if threads == 1 {
+		return even(pairs, limit)
+	}
+	best, least := 1, math.Inf(1)
+	for g := 1; g <= min(limit, pairs); g++ {
+		tasks := blocks * ((pairs + g - 1) / g)
+		rounds := (tasks + threads - 1) / threads
+		cost := float64(rounds)*(float64(g)+reload) + 0.25*float64(g)
+		if cost < least {
+			best, least = g, cost
+		}
+	}
+	return best
+}
 
 // alloc maps memory for n bytes, in whole huge pages unless it is small: kernels touch many rows at
 // once, and their addresses should not need as many entries of the TLB.

@@ -9,11 +9,12 @@ import (
 
 // kernels is what one level does for one format of weights, and the cut that suits it.
 type kernels struct {
-	tiles     bool // rows are tiles of bf16
-	panelRows int  // rows that a kernel holds in registers
-	blockRows int  // rows of a block at most: blockRows × outer stays in L2
-	outer     int  // steps
-	inner     int  // steps of a block of weights, which stays in L1
+	tiles     bool    // rows are tiles of bf16
+	panelRows int     // rows that a kernel holds in registers
+	blockRows int     // rows of a block at most: blockRows × outer stays in L2
+	outer     int     // steps
+	inner     int     // steps of a block of weights
+	reload    float64 // time to bring a block of rows into L2, in times of its product with a pair of panels
 
 	block     func(pt *part)
 	store     func(rows int, sums, bias, dst unsafe.Pointer, stride int)

@@ -15,26 +15,26 @@ type fmaKernel func(steps int, a unsafe.Pointer, stride int, b, b2, c, c2 unsafe
 
 var (
 	amxBF16 = kernels{
-		tiles: true, panelRows: tileRows, blockRows: 256, outer: 64, inner: 64,
+		tiles: true, panelRows: tileRows, blockRows: 256, outer: 64, inner: 64, reload: 1,
 		block: amxBlock, store: store512, add: add512, gated: gated512, gatedBF16: gatedBF16,
 	}
 	avx512F32 = kernels{
-		panelRows: 6, blockRows: 252, outer: 32, inner: 32,
+		panelRows: 6, blockRows: 258, outer: 32, inner: 32, reload: 0.3,
 		block: func(pt *part) { fmaBlock(pt, f32x512[:], 8) },
 		store: store512, add: add512, gated: gated512, gatedBF16: plainGatedBF16,
 	}
 	avx512BF16 = kernels{
-		panelRows: 6, blockRows: 252, outer: 32, inner: 32,
+		panelRows: 6, blockRows: 258, outer: 32, inner: 32, reload: 0.3,
 		block: func(pt *part) { fmaBlock(pt, bf16x512[:], 4) },
 		store: store512, add: add512, gated: gated512, gatedBF16: plainGatedBF16,
 	}
 	avx2F32 = kernels{
-		panelRows: 6, blockRows: 252, outer: 32, inner: 8,
+		panelRows: 6, blockRows: 258, outer: 32, inner: 8, reload: 0.15,
 		block: func(pt *part) { fmaHalves(pt, f32x256[:], 64, 8) },
 		store: store256, add: add256, gated: gated256, gatedBF16: plainGatedBF16,
 	}
 	avx2BF16 = kernels{
-		panelRows: 6, blockRows: 252, outer: 32, inner: 16,
+		panelRows: 6, blockRows: 258, outer: 32, inner: 16, reload: 0.15,
 		block: func(pt *part) { fmaHalves(pt, bf16x256[:], 1024, 4) },
 		store: store256, add: add256, gated: gated256, gatedBF16: plainGatedBF16,
 	}
