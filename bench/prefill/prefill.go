@@ -220,7 +220,7 @@ func measure(ctx context.Context, o *Options, subjects []*subject, n int, r *Rep
 			}
 			rest()
 			pass[i] = append(pass[i], seconds)
-			gemm[i] = append(gemm[i], s.gemm.seconds(n))
+			gemm[i] = append(gemm[i], s.gemm.seconds(n, time.Duration(seconds*float64(time.Second))))
 			rest()
 		}
 	}

@@ -83,18 +83,23 @@ func fill(v []float32, seed uint64) {
 	}
 }
 
-// least is the shortest time over which products are measured.
-const least = 20 * time.Millisecond
+// The time over which products are measured: about as long as what they are compared with, so that
+// both see as much of a noisy machine.
+const (
+	least = 20 * time.Millisecond
+	most  = time.Second
+)
 
-// seconds runs a layer's products over m rows, as often as it takes to measure, and returns the
-// seconds of one layer.
-func (p *products) seconds(m int) float64 {
+// seconds runs a layer's products over m rows for about the time given, and returns the seconds of
+// one layer.
+func (p *products) seconds(m int, about time.Duration) float64 {
+	about = min(max(about, least), most)
 	p.layer(m) // wakes the threads
 	layers, start := 0, time.Now()
 	for {
 		p.layer(m)
 		layers++
-		if d := time.Since(start); d >= least {
+		if d := time.Since(start); d >= about {
 			return d.Seconds() / float64(layers)
 		}
 	}
