@@ -1,0 +1,209 @@
+package disk
+
+import (
+	"errors"
+	"fmt"
+	"hash/crc32"
+	"io"
+)
+
+// step is how much is read or written between two looks at the checksum: small enough that the bytes
+// are still in the processor's cache.
+const step = 256 << 10
+
+var errDamaged = errors.New("damaged")
+
+// Get reads a record into memory that place returns: pieces of together n bytes, asked for once the
+// record's meta is known to be right. It reports whether the record was there; where it was not, the
+// pieces hold nothing of use. An error is place's own: whatever is wrong with the record is a miss.
+func (s *Store) Get(key Key, place func(meta []byte, n int64) ([][]byte, error)) (meta []byte, ok bool, err error) {
+	r, seg, err := s.pin(&key, true)
+	if seg == nil {
+		return nil, false, err
+	}
+	defer s.release(seg)
+	h, meta, err := s.readMeta(seg, &r)
+	if err != nil {
+		s.condemn(&r, err)
+		return nil, false, nil
+	}
+	pieces, err := place(meta, r.payload)
+	if err != nil {
+		return nil, false, err
+	}
+	if n := length(pieces); n != r.payload {
+		return nil, false, fmt.Errorf("disk: get: place for %d bytes, record has %d", n, r.payload)
+	}
+	if err := readPayload(seg, &h, pieces); err != nil {
+		s.condemn(&r, err)
+		return nil, false, nil
+	}
+	s.mu.Lock()
+	s.stats.Hits++
+	s.mu.Unlock()
+	return meta, true, nil
+}
+
+// Has reports, without touching the disk, whether a record is in the index, and the size of its
+// payload.
+func (s *Store) Has(key Key) (size int64, ok bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	id := s.index.find(&key)
+	if id == 0 || s.closed {
+		return 0, false
+	}
+	return s.index.at(id).payload, true
+}
+
+// Stat returns the meta of a record, read from disk, and the size of its payload. It is no use in the
+// sense of eviction.
+func (s *Store) Stat(key Key) (meta []byte, size int64, ok bool) {
+	r, seg, _ := s.pin(&key, false)
+	if seg == nil {
+		return nil, 0, false
+	}
+	defer s.release(seg)
+	_, meta, err := s.readMeta(seg, &r)
+	if err != nil {
+		s.condemn(&r, err)
+		return nil, 0, false
+	}
+	return meta, r.payload, true
+}
+
+// Range calls f for each record until f returns false, in no order that means anything. Records put
+// or deleted meanwhile may be left out. f may use the store.
+func (s *Store) Range(f func(key Key, meta []byte, size int64) bool) {
+	for id := uint32(1); ; id++ {
+		key, more := s.keyOf(id)
+		if !more {
+			return
+		}
+		if key == nil {
+			continue
+		}
+		if meta, size, ok := s.Stat(*key); ok && !f(*key, meta, size) {
+			return
+		}
+	}
+}
+
+// keyOf returns the key that has an id, if any, and whether ids go on.
+func (s *Store) keyOf(id uint32) (key *Key, more bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closed || id >= s.index.ids {
+		return nil, false
+	}
+	r := s.index.at(id)
+	if r.seg == 0 {
+		return nil, true
+	}
+	k := r.key
+	return &k, true
+}
+
+// pin finds a record and keeps its file open. The caller MUST release the segment, if there is one.
+func (s *Store) pin(key *Key, use bool) (record, *segment, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closed {
+		return record{}, nil, ErrClosed
+	}
+	id := s.index.find(key)
+	if id == 0 {
+		if use {
+			s.stats.Misses++
+		}
+		return record{}, nil, nil
+	}
+	if use {
+		s.index.touch(id)
+	}
+	r := *s.index.at(id)
+	seg := s.segs[r.seg]
+	seg.refs++
+	return r, seg, nil
+}
+
+func (s *Store) readMeta(seg *segment, r *record) (header, []byte, error) {
+	buf := make([]byte, headerSize+r.meta)
+	if err := readFull(seg.f, buf, r.offset()); err != nil {
+		return header{}, nil, err
+	}
+	h, ok := decode(buf, seg.nonce, r.offset())
+	meta := buf[headerSize:]
+	if !ok || h.key != r.key || h.version != s.opt.Version || h.payload != r.payload ||
+		h.meta != len(meta) || h.metaCRC != checksum(meta) {
+		return header{}, nil, errDamaged
+	}
+	return h, meta, nil
+}
+
+func readPayload(seg *segment, h *header, pieces [][]byte) error {
+	off, sum := int64(h.offset)+h.payloadAt(), uint32(0)
+	for _, p := range pieces {
+		for len(p) > 0 {
+			part := p[:min(step, len(p))]
+			if err := readFull(seg.f, part, off); err != nil {
+				return err
+			}
+			sum = crc32.Update(sum, castagnoli, part)
+			off += int64(len(part))
+			p = p[len(part):]
+		}
+	}
+	if sum != h.payloadCRC {
+		return errDamaged
+	}
+	return nil
+}
+
+// readFull is ReadAt to which a file that ends too early is damage.
+func readFull(f file, b []byte, off int64) error {
+	n, err := f.ReadAt(b, off)
+	switch {
+	case n == len(b):
+		return nil
+	case errors.Is(err, io.EOF):
+		return errDamaged
+	}
+	return err
+}
+
+// condemn makes a failed read a miss. The record is forgotten and awaits erasure, unless it had been
+// evicted, deleted or replaced while it was read, which explains the failure.
+func (s *Store) condemn(r *record, reason error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.stats.Misses++
+	id := s.index.find(&r.key)
+	if id == 0 || s.closed || !s.index.at(id).same(r) {
+		return
+	}
+	s.forget(id)
+	if errors.Is(reason, errDamaged) {
+		s.stats.ChecksumFailures++
+	} else {
+		s.stats.ReadErrors++
+	}
+	s.opt.Logger.Warn("disk: dropped a record", "segment", r.seg, "offset", r.offset(), "reason", reason)
+}
+
+// forget takes a record out of the index; its place awaits erasure. The caller holds mu.
+func (s *Store) forget(id uint32) {
+	r := s.index.at(id)
+	seg := s.segs[r.seg]
+	seg.records--
+	s.live -= r.size()
+	s.pending = append(s.pending, extent{seg, r.offset(), r.size()})
+	s.index.remove(id)
+}
+
+func length(pieces [][]byte) (n int64) {
+	for _, p := range pieces {
+		n += int64(len(p))
+	}
+	return n
+}

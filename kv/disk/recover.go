@@ -1,0 +1,162 @@
+package disk
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// found is a record that Open saw.
+type found struct {
+	seq uint64
+	id  uint32
+}
+
+// recover builds the index from the segments of the folder and erases everything else in them. Times
+// of use are not kept on disk: after it records count as used in the order they were written.
+func (s *Store) recover() error {
+	names, err := s.dir.List()
+	if err != nil {
+		return fmt.Errorf("list: %w", err)
+	}
+	slices.Sort(names)
+	seqs := []uint64{0} // by id
+	for _, name := range names {
+		id, ok := segmentID(name)
+		if !ok {
+			continue
+		}
+		s.nextSeg = max(s.nextSeg, id+1)
+		if seqs, err = s.load(id, seqs); err != nil {
+			return fmt.Errorf("segment %d: %w", id, err)
+		}
+	}
+	s.orderByAge(seqs)
+	for _, seg := range s.segments() {
+		if seg.records == 0 && seg != s.active {
+			s.drop(seg)
+		}
+	}
+	// What cannot be erased or evicted now stays pending and is tried again by Put, Delete and Sync.
+	if err := s.drain(); err != nil {
+		s.opt.Logger.Error("disk: erase what a crash left", "error", err)
+	} else if err := s.makeRoom(0); err != nil {
+		s.opt.Logger.Error("disk: keep to the budget", "error", err)
+	}
+	return nil
+}
+
+func segmentID(name string) (uint32, bool) {
+	hex, ok := strings.CutSuffix(name, segmentSuffix)
+	id, err := strconv.ParseUint(hex, 16, 32)
+	return uint32(id), ok && err == nil && name == segmentName(uint32(id)) && id != 0
+}
+
+// load takes in one segment. The last one loaded takes the next record.
+func (s *Store) load(id uint32, seqs []uint64) ([]uint64, error) {
+	f, err := s.dir.Open(segmentName(id))
+	if err != nil {
+		return seqs, err
+	}
+	size, err := f.Size()
+	if err != nil {
+		_ = f.Close()
+		return seqs, err
+	}
+	first := make([]byte, block)
+	n, err := f.ReadAt(first, 0)
+	nonce, ok := decodeSegment(first[:n])
+	if !ok {
+		s.discard(f, id, size, n, err)
+		return seqs, nil
+	}
+	seg := &segment{id: id, nonce: nonce, f: f, end: block, refs: 1}
+	s.segs[id] = seg
+	var rest []extent
+	err = seg.walk(size, func(h header) { seqs = s.admit(seg, &h, seqs) }, func(off, n int64, torn bool) {
+		if torn {
+			s.stats.TornRecords++
+		}
+		if torn || s.punch {
+			rest = append(rest, extent{seg, off, n})
+		}
+	})
+	if err != nil {
+		return seqs, err
+	}
+	s.cut(seg, size, rest)
+	s.held += s.holds(seg)
+	s.active = seg
+	return seqs, nil
+}
+
+// discard removes a file that is no segment: its making was cut short, it is damaged, or another
+// version's.
+func (s *Store) discard(f file, id uint32, size int64, read int, err error) {
+	if size > 0 {
+		s.stats.TornRecords++
+	}
+	s.opt.Logger.Warn("disk: removed a file that is no segment", "segment", id, "bytes", size, "read", read, "error", err)
+	_ = f.Close()
+	s.unlinked = true
+	if err := s.dir.Remove(segmentName(id)); err != nil {
+		s.stats.WriteErrors++
+		s.opt.Logger.Error("disk: remove segment", "segment", id, "error", err)
+	}
+}
+
+// admit takes in a whole record, unless it is of another version or older than one of the same key.
+func (s *Store) admit(seg *segment, h *header, seqs []uint64) []uint64 {
+	s.seq = max(s.seq, h.seq)
+	size := recordSize(h.meta, h.payload)
+	seg.end = int64(h.offset) + size
+	seg.bytes += size
+	old := s.index.find(&h.key)
+	if h.version != s.opt.Version || old != 0 && seqs[old] >= h.seq {
+		s.stats.StaleRecords++
+		s.pending = append(s.pending, extent{seg, int64(h.offset), size})
+		return seqs
+	}
+	if old != 0 {
+		s.stats.StaleRecords++
+		s.forget(old)
+	}
+	id := s.index.add(&h.key)
+	for len(seqs) <= int(id) {
+		seqs = append(seqs, 0)
+	}
+	seqs[id] = h.seq
+	s.place(id, seg, h)
+	s.live += size
+	return seqs
+}
+
+// cut ends a segment after its last record and notes what else is in it, to be erased.
+func (s *Store) cut(seg *segment, size int64, rest []extent) {
+	if size > seg.end {
+		if err := s.truncate(seg, seg.end); err != nil {
+			s.stats.WriteErrors++
+			seg.end = roundUp(size, block)
+		}
+	}
+	for _, e := range rest {
+		if e.off < seg.end {
+			seg.bytes += e.n
+			s.pending = append(s.pending, e)
+		}
+	}
+}
+
+// orderByAge makes the order of use the order of writing.
+func (s *Store) orderByAge(seqs []uint64) {
+	all := make([]found, 0, s.index.len)
+	for id := s.index.oldest(); id != 0; id = s.index.at(id).newer {
+		all = append(all, found{seqs[id], id})
+	}
+	slices.SortFunc(all, func(a, b found) int { return cmp.Compare(a.seq, b.seq) })
+	for _, f := range all {
+		s.index.touch(f.id)
+	}
+}

@@ -1,0 +1,204 @@
+package disk
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"slices"
+)
+
+const segmentSuffix = ".seg"
+
+func segmentName(id uint32) string { return fmt.Sprintf("%08x%s", id, segmentSuffix) }
+
+// segment is a file of records.
+type segment struct {
+	id    uint32
+	nonce uint64
+	f     file
+
+	// Guarded by Store.w.
+	end    int64 // where the next record goes, a multiple of block
+	dirty  bool  // something written is not durable yet
+	erased bool  // some of that is an erasure, which Delete must see durable
+
+	// Guarded by Store.mu.
+	bytes   int64 // taken by records and by what awaits erasure
+	records int   // in the index
+	refs    int   // readers, and one while the store has it
+	dropped bool  // removed from the store
+}
+
+// holds returns the bytes of the file, in blocks.
+func (s *Store) holds(seg *segment) int64 {
+	if s.punch {
+		return block + seg.bytes
+	}
+	return seg.end
+}
+
+func (s *Store) segments() []*segment {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	all := make([]*segment, 0, len(s.segs))
+	for _, seg := range s.segs {
+		all = append(all, seg)
+	}
+	slices.SortFunc(all, func(a, b *segment) int { return int(int64(a.id) - int64(b.id)) })
+	return all
+}
+
+// newSegment makes an empty active segment, which is durable before anything is written to it. The
+// caller holds w and has made room for a block.
+func (s *Store) newSegment() error {
+	seg := &segment{id: s.nextSeg, nonce: rand.Uint64(), end: block, refs: 1}
+	name := segmentName(seg.id)
+	f, err := s.dir.Create(name)
+	if err != nil {
+		return fmt.Errorf("create segment %d: %w", seg.id, err)
+	}
+	s.nextSeg++
+	seg.f = f
+	_, err = f.WriteAt(encodeSegment(seg.nonce), 0)
+	if err == nil {
+		err = errors.Join(f.Sync(), s.dir.Sync())
+	}
+	if err != nil {
+		// What stays if this fails too is removed by the next Open.
+		_ = f.Close()
+		_ = s.dir.Remove(name)
+		return fmt.Errorf("write segment %d: %w", seg.id, err)
+	}
+	s.mu.Lock()
+	s.segs[seg.id] = seg
+	s.held += block
+	s.mu.Unlock()
+	s.active = seg
+	return nil
+}
+
+// seal stops writing to the active segment. The caller holds w.
+func (s *Store) seal() {
+	seg := s.active
+	s.active = nil
+	s.dropIfEmpty(seg)
+}
+
+// dropIfEmpty removes a segment that holds nothing, unless it takes the next record and costs nothing.
+// The caller holds w.
+func (s *Store) dropIfEmpty(seg *segment) {
+	if seg == s.active && (s.punch || seg.end == block) {
+		return
+	}
+	s.mu.Lock()
+	empty := seg.bytes == 0
+	s.mu.Unlock()
+	if empty {
+		s.drop(seg)
+	}
+}
+
+// drop removes a segment in which the index has no record. Its space is free when the last reader is
+// gone. The caller holds w.
+func (s *Store) drop(seg *segment) {
+	if seg == s.active {
+		s.active = nil
+	}
+	s.mu.Lock()
+	if seg.dropped {
+		s.mu.Unlock()
+		return
+	}
+	seg.dropped = true
+	delete(s.segs, seg.id)
+	s.pending = slices.DeleteFunc(s.pending, func(e extent) bool { return e.seg == seg })
+	s.lingering += s.holds(seg)
+	s.mu.Unlock()
+	s.unlinked = true
+	if err := s.dir.Remove(segmentName(seg.id)); err != nil {
+		s.countWriteError()
+		s.opt.Logger.Error("disk: remove segment", "segment", seg.id, "error", err)
+	}
+	s.release(seg)
+}
+
+// release gives a reference to a segment back; the last one closes the file.
+func (s *Store) release(seg *segment) {
+	s.mu.Lock()
+	seg.refs--
+	last := seg.refs == 0
+	if last && seg.dropped {
+		n := s.holds(seg)
+		s.held -= n
+		s.lingering -= n
+	}
+	s.mu.Unlock()
+	if last {
+		_ = seg.f.Close() // removed, or synced by Close
+	}
+}
+
+// walk calls whole for each record of a segment in order of place, and remains for each stretch
+// between them that the file holds; torn says that there is something other than zeros in it. It
+// reads one block per record.
+func (seg *segment) walk(size int64, whole func(header), rest func(off, n int64, torn bool)) error {
+	buf := make([]byte, block)
+	first, last, torn := int64(-1), int64(0), false // since the last record
+	note := func(off, end int64, bad bool) {
+		if first < 0 {
+			first = off
+		}
+		last, torn = end, torn || bad
+	}
+	flush := func() {
+		if first >= 0 {
+			rest(first, last-first, torn)
+		}
+		first, torn = -1, false
+	}
+	for off := int64(block); off < size; {
+		data, err := seg.f.NextData(off)
+		if errors.Is(err, io.EOF) {
+			break
+		}
+		if err != nil {
+			return fmt.Errorf("look for data: %w", err)
+		}
+		if off = max(off, data/block*block); off >= size {
+			break
+		}
+		n, err := seg.f.ReadAt(buf, off)
+		unreadable := err != nil && !errors.Is(err, io.EOF)
+		h, ok := decode(buf[:n], seg.nonce, off)
+		if ok && h.end() <= size {
+			flush()
+			whole(h)
+			off = roundUp(h.end(), block)
+			continue
+		}
+		if ok { // cut off by the end of the file
+			note(off, roundUp(size, block), true)
+			break
+		}
+		note(off, off+block, unreadable || !zero(buf[:n]))
+		off += block
+	}
+	flush()
+	return nil
+}
+
+func zero(b []byte) bool {
+	for ; len(b) >= 8; b = b[8:] {
+		if binary.NativeEndian.Uint64(b) != 0 {
+			return false
+		}
+	}
+	for _, c := range b {
+		if c != 0 {
+			return false
+		}
+	}
+	return true
+}
