@@ -53,7 +53,7 @@ type Job struct {
 	// Cached is nil, or has one entry per segment, nil where nothing is known: the KV of the
 	// segment's leading tokens. The caller keeps its references until Do returns.
 	Cached []*kv.Entry
-	// Keep is nil, or says per segment whether its KV shall be returned.
+	// Keep is nil, or says per segment whether its KV shall be returned, if the cache has room for it.
 	Keep []bool
 }
 
@@ -61,8 +61,8 @@ type Job struct {
 type Result struct {
 	Logits [][]float32 // one per Want
 	Hidden [][]float32 // one per Job.Hidden
-	// Kept has the KV of the segments that were to be kept, nil for the others. The caller owns a
-	// reference to each and MUST release it.
+	// Kept has the KV of the segments that were to be kept, nil for the others and where the cache had
+	// no room. The caller owns a reference to each and MUST release it.
 	Kept        []*kv.Entry
 	Computed    int           // tokens computed
 	Cached      int           // tokens taken from Job.Cached

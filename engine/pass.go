@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"errors"
 	"fmt"
 	"slices"
 
@@ -77,13 +78,14 @@ func (p *pass) reset() {
 	p.used = 0
 }
 
-// reserveScratch makes room for the KV of all segments that are neither kept nor cached, so that
-// the chunks of earlier segments do not move when later ones are added.
+// reserveScratch makes room for the KV of all segments that are not cached, so that the chunks of
+// earlier segments do not move when later ones are added. Room for those that will be kept, which
+// need it only when the cache is full, costs address space.
 func (p *pass) reserveScratch(e *Engine) error {
 	need := 0
 	for _, t := range p.tasks {
 		for i := range t.job.Plan.Segments {
-			if n := len(t.job.Plan.Segments[i].Tokens); n > 0 && !t.job.owns(i) && t.job.cached(i) == nil {
+			if n := len(t.job.Plan.Segments[i].Tokens); n > 0 && t.job.cached(i) == nil {
 				need += align(e.shape.ChunkBytes(n, true))
 			}
 		}
@@ -179,6 +181,10 @@ func (p *pass) memory(e *Engine, job *Job, i int, r *Result) ([]compute.Chunk, e
 			return nil, errNoCache
 		}
 		entry, err := e.opt.Cache.Reserve(layoutOf(job.Plan.Segments[i].Kind), tokens, cached)
+		if errors.Is(err, kv.ErrFull) && cached == nil {
+			p.transient(e, tokens) // computed, but not kept
+			break
+		}
 		if err != nil {
 			return nil, fmt.Errorf("engine: keep the KV of %d tokens: %w", tokens, err)
 		}
@@ -195,11 +201,16 @@ func (p *pass) memory(e *Engine, job *Job, i int, r *Result) ([]compute.Chunk, e
 		}
 		p.chunks = cached.AppendChunks(p.chunks)
 	default:
-		n := e.shape.ChunkBytes(tokens, true)
-		p.chunks = append(p.chunks, compute.Chunk{Bytes: p.scratch.Bytes[p.used : p.used+n], Tokens: tokens, Transient: true})
-		p.used += align(n)
+		p.transient(e, tokens)
 	}
 	return p.chunks[from:len(p.chunks):len(p.chunks)], nil
+}
+
+// transient adds a chunk of scratch.
+func (p *pass) transient(e *Engine, tokens int) {
+	n := e.shape.ChunkBytes(tokens, true)
+	p.chunks = append(p.chunks, compute.Chunk{Bytes: p.scratch.Bytes[p.used : p.used+n], Tokens: tokens, Transient: true})
+	p.used += align(n)
 }
 
 // layoutOf says how entries of a kind are cut: users grow, the rest has its final length.

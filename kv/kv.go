@@ -109,6 +109,8 @@ type Store struct {
 	shape compute.Shape
 	pool  *pool.Pool
 
+	dropped func(Key)
+
 	mu      sync.Mutex
 	index   map[Key]*list.Element // of *published
 	recency list.List             // front: used last
@@ -128,8 +130,12 @@ type published struct {
 
 // New returns a store for models of the given shape. It does not own the pool.
 func New(shape compute.Shape, p *pool.Pool) *Store {
-	return &Store{shape: shape, pool: p, index: map[Key]*list.Element{}}
+	return &Store{shape: shape, pool: p, dropped: func(Key) {}, index: map[Key]*list.Element{}}
 }
+
+// OnDrop has f called with the key of every entry that is evicted or deleted, without locks held. It
+// MUST be called before the store is used.
+func (s *Store) OnDrop(f func(Key)) { s.dropped = f }
 
 // Reserve returns an unpublished entry for tokens tokens, whose leading ones are those of prefix
 // (nil for none): full chunks are shared, the rest is copied. It evicts what it must. The caller owns
@@ -191,10 +197,10 @@ func (s *Store) newChunk(tokens int) (*chunk, error) {
 // evictOne drops the least recently used entry that nobody reads; false when there is none.
 func (s *Store) evictOne() bool {
 	s.mu.Lock()
-	var victim *Entry
+	var victim *published
 	for el := s.recency.Back(); el != nil; el = el.Prev() {
 		if p := el.Value.(*published); p.entry.refs.Load() == 1 {
-			victim = p.entry
+			victim = p
 			s.remove(el)
 			s.evicted[p.kind]++
 			break
@@ -204,7 +210,8 @@ func (s *Store) evictOne() bool {
 	if victim == nil {
 		return false
 	}
-	victim.Release()
+	s.dropped(victim.key)
+	victim.entry.Release()
 	return true
 }
 
@@ -371,6 +378,7 @@ func (s *Store) Delete(key Key) {
 	}
 	s.mu.Unlock()
 	if ok {
+		s.dropped(key)
 		el.Value.(*published).entry.Release()
 	}
 }

@@ -267,3 +267,12 @@ func (w *writer) done() ([]int32, error) {
 	w.flush()
 	return w.ids, w.err
 }
+
+// Preamble returns the tokens that begin every prompt. The caller MUST NOT change them.
+func (b *Builder) Preamble() []int32 { return b.preamble }
+
+// LeadIn returns the tokens before the items of an item-first prompt.
+func (b *Builder) LeadIn() []int32 { return b.leadIn }
+
+// Instruction returns the tokens of a ranking's question.
+func (b *Builder) Instruction() []int32 { return b.instruction }

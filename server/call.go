@@ -11,6 +11,7 @@ import (
 	"grebe/catalog"
 	"grebe/engine"
 	"grebe/internal/wire"
+	"grebe/kv"
 	"grebe/plan"
 	"grebe/prompt"
 )
@@ -76,6 +77,10 @@ func (s *Server) do(ctx context.Context, c *call, job *engine.Job) (*engine.Resu
 		return nil, asError(err)
 	}
 	res, err := c.model.Runner.Do(ctx, job)
+	if errors.Is(err, kv.ErrFull) { // no room to go on from what is cached: compute all of it
+		job.Cached, job.Keep = nil, nil
+		res, err = c.model.Runner.Do(ctx, job)
+	}
 	if err != nil {
 		return nil, s.explain(c, err)
 	}
@@ -127,30 +132,30 @@ func (c *call) checkPositions(p *plan.Plan) error {
 	return nil
 }
 
-// user returns the tokens of whom a request is for.
-func (s *Server) user(c *call, m *grebev1.User) ([]int32, error) {
+// user returns the tokens of whom a request is for, and the id of one that the catalog knows.
+func (s *Server) user(c *call, m *grebev1.User) (tokens []int32, id string, err error) {
 	if m == nil {
-		return nil, errorf(invalidArgument, "user", "is missing")
+		return nil, "", errorf(invalidArgument, "user", "is missing")
 	}
 	if m.Text == nil && m.Tokens == nil && m.History == nil && m.Events == nil {
 		if m.Id == "" {
-			return nil, errorf(invalidArgument, "user", "give id, history, text or tokens")
+			return nil, "", errorf(invalidArgument, "user", "give id, history, text or tokens")
 		}
 		known, ok := s.catalog.User(m.Id)
 		if !ok {
-			return nil, errorf(invalidArgument, "user.id", "no user %s", quoted(m.Id))
+			return nil, "", errorf(invalidArgument, "user.id", "no user %s", quoted(m.Id))
 		}
-		m = known
+		m, id = known, m.Id
 	} else if err := c.checkInput(path{"user", -1}, m.Text, m.Tokens); err != nil {
-		return nil, err
+		return nil, "", err
 	}
 	u, unknown := s.catalog.Resolve(m)
 	s.metrics.unknown.Add(float64(unknown))
-	ids, err := c.model.Prompt.UserTokens(u)
+	tokens, err = c.model.Prompt.UserTokens(u)
 	if err != nil {
-		return nil, errorf(unprocessable, "user", "%v", err)
+		return nil, "", errorf(unprocessable, "user", "%v", err)
 	}
-	return ids, nil
+	return tokens, id, nil
 }
 
 // candidate returns a candidate: the one given, or the catalog's.
@@ -230,7 +235,7 @@ func checkCount(field string, n int) error {
 
 // usage counts the tokens of a plan that ran.
 func usage(p *plan.Plan, res *engine.Result) *grebev1.Usage {
-	u := &grebev1.Usage{PromptTokens: int32(p.Tokens()), BySource: &grebev1.Sources{Device: int32(res.Cached)}}
+	u := &grebev1.Usage{PromptTokens: int32(p.Tokens()), BySource: &grebev1.Sources{Host: int32(res.Cached)}}
 	for i := range p.Segments {
 		n := int32(len(p.Segments[i].Tokens))
 		switch p.Segments[i].Kind {

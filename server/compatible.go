@@ -9,6 +9,7 @@ import (
 	"grebe/engine"
 	"grebe/plan"
 	"grebe/prompt"
+	"grebe/schedule"
 )
 
 // maxAnswers bounds the logits that one request may ask for: 64 MiB of them, and as much again twice
@@ -178,7 +179,7 @@ func (s *Server) Rerank(ctx context.Context, req *grebev1.RerankRequest) (*grebe
 	if err != nil {
 		return nil, err
 	}
-	r, err := s.rankPointwise(ctx, c, prompt.UserFirst, user, tokens)
+	r, err := s.rankPointwise(ctx, &work{call: c, policy: schedule.User, user: user, items: tokens})
 	if err != nil {
 		return nil, err
 	}

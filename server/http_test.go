@@ -202,7 +202,7 @@ func TestMetrics(t *testing.T) {
 		`grebe_queue_seconds_sum 0.0015`,
 		`grebe_slo_ok_total{op="rank"} 1`,
 		`grebe_tokens_total{op="rank",source="computed"} 23`,
-		`grebe_tokens_total{op="rank",source="device"} 0`,
+		`grebe_tokens_total{op="rank",source="host"} 0`,
 		`grebe_prefix_choice_total{prefix="user"} 1`,
 		`grebe_batch_tokens_sum 64`,
 		`grebe_history_unknown_total 1`,

@@ -72,5 +72,5 @@ func (m *metrics) ran(op string, r *engine.Result) {
 	m.queue.Observe(r.Queue.Seconds())
 	m.batchTokens.Observe(float64(r.BatchTokens))
 	m.tokens.WithLabelValues(op, "computed").Add(float64(r.Computed))
-	m.tokens.WithLabelValues(op, "device").Add(float64(r.Cached))
+	m.tokens.WithLabelValues(op, "host").Add(float64(r.Cached))
 }

@@ -13,6 +13,8 @@ import (
 	grebev1 "grebe/api/grebe/v1"
 	"grebe/engine"
 	"grebe/prompt"
+	"grebe/schedule"
+	"grebe/server/reuse"
 )
 
 // Rank orders candidates for a user.
@@ -25,7 +27,7 @@ func (s *Server) Rank(ctx context.Context, req *grebev1.RankRequest) (*grebev1.R
 	if err != nil {
 		return nil, err
 	}
-	prefix, order, err := prefixOrder(req.Prefix)
+	policy, err := s.policy(c, req.Prefix)
 	if err != nil {
 		return nil, err
 	}
@@ -35,8 +37,8 @@ func (s *Server) Rank(ctx context.Context, req *grebev1.RankRequest) (*grebev1.R
 	if req.TopK < 0 {
 		return nil, errorf(invalidArgument, "top_k", "%d is negative", req.TopK)
 	}
-	user, err := s.user(c, req.User)
-	if err != nil {
+	w := &work{call: c, policy: policy}
+	if w.user, w.userID, err = s.user(c, req.User); err != nil {
 		return nil, err
 	}
 	items := make([]*prompt.Item, len(req.Candidates))
@@ -45,16 +47,16 @@ func (s *Server) Rank(ctx context.Context, req *grebev1.RankRequest) (*grebev1.R
 			return nil, err
 		}
 	}
-	r, err := s.rankItems(ctx, c, order, user, items)
+	r, err := s.rankItems(ctx, w, items)
 	if err != nil {
 		return nil, err
 	}
-	s.metrics.prefix.WithLabelValues(prefix).Inc()
+	s.metrics.prefix.WithLabelValues(r.prefix).Inc()
 	resp := &grebev1.RankResponse{
-		Model: c.model.Name, RequestId: id, Prefix: prefix, Node: s.cfg.Node,
+		Model: c.model.Name, RequestId: id, Prefix: r.prefix, Node: s.cfg.Node,
 		Usage: usage(r.layout.Plan, r.result),
 		TimingMs: &grebev1.Timing{
-			Queue: milliseconds(r.result.Queue), Compute: milliseconds(r.result.Compute),
+			Queue: milliseconds(r.result.Queue), Fetch: milliseconds(r.fetch), Compute: milliseconds(r.result.Compute),
 		},
 	}
 	for _, i := range r.best(int(req.TopK)) {
@@ -66,10 +68,21 @@ func (s *Server) Rank(ctx context.Context, req *grebev1.RankRequest) (*grebev1.R
 	return resp, nil
 }
 
+// work is a ranking to be done.
+type work struct {
+	*call
+	policy schedule.Policy
+	user   []int32
+	userID string // of a user that the catalog knows
+	items  [][]int32
+}
+
 // ranking is what came out of a job: a logit and a score for each item.
 type ranking struct {
+	prefix string
 	layout prompt.Layout
 	result *engine.Result
+	fetch  time.Duration // finding and pinning what is cached
 	logits []float32
 	scores []float64
 }
@@ -87,29 +100,77 @@ func (r *ranking) best(n int) []int {
 	return idx
 }
 
-// rankItems lays out the prompt by the model's way of scoring, runs it and scores the items.
-func (s *Server) rankItems(ctx context.Context, c *call, order prompt.Order, user []int32, items []*prompt.Item) (*ranking, error) {
+// rankItems runs a ranking by the model's way of scoring.
+func (s *Server) rankItems(ctx context.Context, w *work, items []*prompt.Item) (*ranking, error) {
 	var identifiers []int32
-	if c.model.Scoring.Kind == Identifier {
+	if w.model.Scoring.Kind == Identifier {
 		var err error
-		if identifiers, err = c.identifiers(items); err != nil {
+		if identifiers, err = w.identifiers(items); err != nil {
 			return nil, err
 		}
 	}
-	tokens := make([][]int32, len(items))
+	w.items = make([][]int32, len(items))
 	for i, it := range items {
-		err := c.alive(ctx)
+		err := w.alive(ctx)
 		if err != nil {
 			return nil, err
 		}
-		if tokens[i], err = c.itemTokens(i, it); err != nil {
+		if w.items[i], err = w.itemTokens(i, it); err != nil {
 			return nil, err
 		}
 	}
 	if identifiers != nil {
-		return s.rankByIdentifier(ctx, c, order, user, tokens, identifiers)
+		return s.rankByIdentifier(ctx, w, identifiers)
 	}
-	return s.rankPointwise(ctx, c, order, user, tokens)
+	return s.rankPointwise(ctx, w)
+}
+
+// run lays a ranking out, reuses what is cached, and computes the rest. Ask adds to the job what is
+// wanted of it.
+func (s *Server) run(ctx context.Context, w *work, pointwise bool, ask func(l *prompt.Layout, job *engine.Job)) (*ranking, error) {
+	cache, start := w.model.Cache, time.Now()
+	var visit *reuse.Visit
+	order := fixedOrder(w.policy)
+	if cache != nil {
+		visit = cache.Begin(&reuse.Request{
+			UserID: w.userID, User: w.user, Items: w.items, Pointwise: pointwise, Policy: w.policy,
+			Slack: time.Until(w.start.Add(w.deadline)),
+		})
+		order = visit.Order()
+	}
+	r := &ranking{prefix: order.String()}
+	if w.policy == schedule.None {
+		r.prefix = "none"
+	}
+	lay := w.model.Prompt.Rank
+	if pointwise {
+		lay = w.model.Prompt.Pointwise
+	}
+	var err error
+	r.layout, err = lay(order, w.user, w.items)
+	job := &engine.Job{Plan: r.layout.Plan}
+	if err == nil {
+		ask(&r.layout, job)
+		if visit != nil {
+			visit.Attach(&r.layout, job)
+			r.fetch = time.Since(start)
+		}
+		r.result, err = s.do(ctx, w.call, job)
+	} else {
+		err = layoutError(err)
+	}
+	if visit != nil {
+		visit.End(&r.layout, r.result)
+	}
+	return r, err
+}
+
+// fixedOrder is the order of a policy where there is no cache to choose by.
+func fixedOrder(p schedule.Policy) prompt.Order {
+	if p == schedule.Item {
+		return prompt.ItemFirst
+	}
+	return prompt.UserFirst
 }
 
 // identifiers returns the items' identifiers, which must be there and differ.
@@ -133,36 +194,32 @@ func (c *call) identifiers(items []*prompt.Item) ([]int32, error) {
 }
 
 // rankByIdentifier asks once for the logits of all identifiers; scores are their softmax.
-func (s *Server) rankByIdentifier(ctx context.Context, c *call, order prompt.Order, user []int32, tokens [][]int32, identifiers []int32) (*ranking, error) {
-	l, err := c.model.Prompt.Rank(order, user, tokens)
-	if err != nil {
-		return nil, layoutError(err)
-	}
-	res, err := s.do(ctx, c, &engine.Job{Plan: l.Plan, Want: []engine.Want{{Segment: l.Answers, IDs: identifiers}}})
+func (s *Server) rankByIdentifier(ctx context.Context, w *work, identifiers []int32) (*ranking, error) {
+	r, err := s.run(ctx, w, false, func(l *prompt.Layout, job *engine.Job) {
+		job.Want = []engine.Want{{Segment: l.Answers, IDs: identifiers}}
+	})
 	if err != nil {
 		return nil, err
 	}
-	return &ranking{layout: l, result: res, logits: res.Logits[0], scores: softmax(res.Logits[0])}, nil
+	r.logits, r.scores = r.result.Logits[0], softmax(r.result.Logits[0])
+	return r, nil
 }
 
 // rankPointwise asks for yes and no at each item's discriminant. The logit is their difference, the
 // score the probability of yes against no.
-func (s *Server) rankPointwise(ctx context.Context, c *call, order prompt.Order, user []int32, tokens [][]int32) (*ranking, error) {
-	l, err := c.model.Prompt.Pointwise(order, user, tokens)
-	if err != nil {
-		return nil, layoutError(err)
-	}
-	ids := []int32{c.model.Scoring.Yes, c.model.Scoring.No}
-	job := &engine.Job{Plan: l.Plan, Want: make([]engine.Want, len(tokens))}
-	for i := range job.Want {
-		job.Want[i] = engine.Want{Segment: l.Answers + i, IDs: ids}
-	}
-	res, err := s.do(ctx, c, job)
+func (s *Server) rankPointwise(ctx context.Context, w *work) (*ranking, error) {
+	ids := []int32{w.model.Scoring.Yes, w.model.Scoring.No}
+	r, err := s.run(ctx, w, true, func(l *prompt.Layout, job *engine.Job) {
+		job.Want = make([]engine.Want, len(w.items))
+		for i := range job.Want {
+			job.Want[i] = engine.Want{Segment: l.Answers + i, IDs: ids}
+		}
+	})
 	if err != nil {
 		return nil, err
 	}
-	r := &ranking{layout: l, result: res, logits: make([]float32, len(tokens)), scores: make([]float64, len(tokens))}
-	for i, yn := range res.Logits {
+	r.logits, r.scores = make([]float32, len(w.items)), make([]float64, len(w.items))
+	for i, yn := range r.result.Logits {
 		r.logits[i] = yn[0] - yn[1]
 		r.scores[i] = softmax(yn)[0]
 	}
@@ -189,19 +246,24 @@ func logSumExp(logits []float32) float64 {
 	return top + math.Log(sum)
 }
 
-// prefixOrder reads the prefix a request asks for, and returns the one that is used.
-func prefixOrder(prefix string) (string, prompt.Order, error) {
+// policy reads the prefix that a request asks for.
+func (s *Server) policy(c *call, prefix string) (schedule.Policy, error) {
 	switch prefix {
-	case "", "auto", "user":
-		return "user", prompt.UserFirst, nil
+	case "", "auto":
+		if c.model.Cache != nil {
+			return c.model.Cache.Policy(), nil
+		}
+		return schedule.User, nil
+	case "user":
+		return schedule.User, nil
 	case "item":
-		return "item", prompt.ItemFirst, nil
+		return schedule.Item, nil
 	case "none":
-		return "none", prompt.UserFirst, nil
+		return schedule.None, nil
 	case "blend":
-		return "", 0, errorf(unprocessable, "prefix", "blend is not supported by this model yet")
+		return 0, errorf(unprocessable, "prefix", "blend is not supported by this model yet")
 	}
-	return "", 0, errorf(invalidArgument, "prefix", "%s: want auto, user, item, none or blend", quoted(prefix))
+	return 0, errorf(invalidArgument, "prefix", "%s: want auto, user, item, none or blend", quoted(prefix))
 }
 
 // requestID checks a client's id of a request, or makes one.

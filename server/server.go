@@ -24,6 +24,7 @@ import (
 	"grebe/catalog"
 	"grebe/engine"
 	"grebe/prompt"
+	"grebe/server/reuse"
 )
 
 // Runner runs the jobs of a model. An engine.Engine is one.
@@ -59,6 +60,7 @@ type Model struct {
 	Name      string
 	Runner    Runner
 	Prompt    *prompt.Builder
+	Cache     *reuse.Cache // nil: everything is computed
 	Scoring   Scoring
 	Vocab     int // tokens that the model knows
 	Positions int // positions that it has; 0: do not check

@@ -1,0 +1,220 @@
+// Package meta knows which entries are cached where and how hot they are, and holds no data (BAT-3).
+//
+// A request asks for the status of its keys and the hotness of its user before it is scheduled
+// (Status, Users); stores report what they publish and drop (Put, Drop). Accesses are noted in a
+// bounded buffer and counted later, off the request's path: by Apply, which the owner calls from the
+// background, or by whoever finds the buffer full.
+//
+// An Index is safe for concurrent use; its lock is a leaf. Times are durations since one epoch.
+package meta
+
+import (
+	"fmt"
+	"sync"
+	"time"
+
+	"grebe/kv"
+	"grebe/plan"
+	"grebe/schedule"
+)
+
+// Entry is what the index knows of a cached entry.
+type Entry struct {
+	Kind   plan.Kind
+	Tokens int32
+	Tier   schedule.Tier
+}
+
+// Options bound an Index. Zero means the default.
+type Options struct {
+	Users  int           // users whose frequency is followed; 1 << 20
+	Items  int           // items likewise; 1 << 18
+	Window time.Duration // of frequencies; schedule's default
+	Buffer int           // accesses noted before they must be counted; 65536
+}
+
+// Index holds the state of all entries of one model.
+type Index struct {
+	mu      sync.Mutex
+	entries map[kv.Key]Entry
+	users   *schedule.Frequency
+	items   *schedule.Frequency
+	coldest coldest // cached users by frequency
+	noted   []access
+	counted []schedule.Access
+}
+
+type access struct {
+	key  uint64
+	at   time.Duration
+	hit  bool
+	item bool
+}
+
+// New returns an empty index.
+func New(opt Options) (*Index, error) {
+	if opt.Users == 0 {
+		opt.Users = 1 << 20
+	}
+	if opt.Items == 0 {
+		opt.Items = 1 << 18
+	}
+	if opt.Buffer == 0 {
+		opt.Buffer = 1 << 16
+	}
+	x := &Index{
+		entries: map[kv.Key]Entry{}, coldest: newColdest(),
+		noted: make([]access, 0, opt.Buffer), counted: make([]schedule.Access, 0, opt.Buffer),
+	}
+	var err error
+	if x.users, err = frequency(opt.Users, opt.Window); err != nil {
+		return nil, err
+	}
+	if x.items, err = frequency(opt.Items, opt.Window); err != nil {
+		return nil, err
+	}
+	return x, nil
+}
+
+func frequency(n int, window time.Duration) (*schedule.Frequency, error) {
+	cfg := schedule.DefaultFrequency(n)
+	if window > 0 {
+		cfg.Window = window
+	}
+	f, err := schedule.NewFrequency(cfg)
+	if err != nil {
+		return nil, fmt.Errorf("meta: %w", err)
+	}
+	return f, nil
+}
+
+// Put records that an entry is held.
+func (x *Index) Put(key kv.Key, e Entry, now time.Duration) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	x.entries[key] = e
+	if e.Kind == plan.User {
+		x.coldest.set(key, x.users.Estimate(hash(key), now))
+	}
+}
+
+// Drop records that an entry is no longer held.
+func (x *Index) Drop(key kv.Key) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	if x.entries[key].Kind == plan.User {
+		x.coldest.remove(key)
+	}
+	delete(x.entries, key)
+}
+
+// Status sets tiers[i] to where the entry of keys[i] is, Missing where it is nowhere.
+func (x *Index) Status(keys []kv.Key, tiers []schedule.Tier) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	for i := range keys {
+		tiers[i] = schedule.Missing
+		if e, ok := x.entries[keys[i]]; ok {
+			tiers[i] = e.Tier
+		}
+	}
+}
+
+// User returns a user's frequency, and the lowest one among cached users.
+func (x *Index) User(key kv.Key, now time.Duration) (frequency, coldest float64) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	// Frequencies fall by themselves as the window slides: look at the coldest again, a few times.
+	for range 4 {
+		k, stored, ok := x.coldest.first()
+		if !ok {
+			break
+		}
+		coldest = x.users.Estimate(hash(k), now)
+		if coldest >= stored {
+			break
+		}
+		x.coldest.set(k, coldest)
+	}
+	return x.users.Estimate(hash(key), now), coldest
+}
+
+// Items sets out[i] to the expected uses of keys[i] where tiers[i] is Missing.
+func (x *Index) Items(keys []kv.Key, tiers []schedule.Tier, now time.Duration, out []float32) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	for i := range keys {
+		out[i] = 0
+		if tiers[i] == schedule.Missing {
+			out[i] = float32(x.items.Estimate(hash(keys[i]), now))
+		}
+	}
+}
+
+// NoteUser notes a request of a user, to be counted later.
+func (x *Index) NoteUser(key kv.Key, now time.Duration, hit bool) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	x.note(access{key: hash(key), at: now, hit: hit})
+}
+
+// NoteItems notes an item-first use of items, to be counted later.
+func (x *Index) NoteItems(keys []kv.Key, now time.Duration) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	for i := range keys {
+		x.note(access{key: hash(keys[i]), at: now, item: true})
+	}
+}
+
+func (x *Index) note(a access) {
+	if len(x.noted) == cap(x.noted) {
+		x.apply(a.at)
+	}
+	x.noted = append(x.noted, a)
+}
+
+// Apply counts what was noted, and looks again at some of the cached users, whose frequencies fall
+// as time passes.
+func (x *Index) Apply(now time.Duration) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	x.apply(now)
+}
+
+// refreshed is how many cached users one Apply looks at again.
+const refreshed = 256
+
+func (x *Index) apply(now time.Duration) {
+	for _, item := range []bool{false, true} {
+		x.counted = x.counted[:0]
+		for i := range x.noted {
+			if a := &x.noted[i]; a.item == item {
+				x.counted = append(x.counted, schedule.Access{Key: a.key, At: a.at, Hit: a.hit})
+			}
+		}
+		if item {
+			x.items.ObserveBatch(x.counted)
+		} else {
+			x.users.ObserveBatch(x.counted)
+		}
+	}
+	x.noted = x.noted[:0]
+	x.coldest.refresh(refreshed, func(k kv.Key) float64 { return x.users.Estimate(hash(k), now) })
+}
+
+// Len returns the number of entries.
+func (x *Index) Len() int {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	return len(x.entries)
+}
+
+// hash shortens a key, which is a digest, for the frequency tables.
+func hash(k kv.Key) uint64 {
+	h := uint64(0)
+	for _, b := range k[:8] {
+		h = h<<8 | uint64(b)
+	}
+	return h
+}

@@ -1,0 +1,304 @@
+// Package reuse ranks without computing again what an earlier request computed (BAT).
+//
+// For each request it finds what is cached of the user and of the items, has package schedule choose
+// the prefix order, pins the entries that this order can use and hands them to the engine's job; when
+// the job is done it publishes what was computed and may be used again. With user-first that is the
+// user, with item-first the items; preamble and lead-in in both.
+//
+// What is reused is exact: entries are found by the content that they depend on, so a result is the
+// same as without a cache.
+//
+// A Cache is safe for concurrent use. A Visit belongs to one request.
+package reuse
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	"grebe/compute"
+	"grebe/engine"
+	"grebe/kv"
+	"grebe/meta"
+	"grebe/plan"
+	"grebe/pool"
+	"grebe/prompt"
+	"grebe/schedule"
+)
+
+// Load tells how much work waits, and how long work takes. A dispatch.Dispatcher does.
+type Load interface {
+	Backlog() (ms float64, requests int)
+	Model() schedule.PrefillModel
+}
+
+// Options say what a Cache works with.
+type Options struct {
+	Store  *kv.Store
+	Pool   *pool.Pool
+	Index  *meta.Index
+	Load   Load
+	Shape  compute.Shape
+	Policy schedule.Policy // what an automatic choice means
+	// Model is a digest of all of the model that KV depends on: weights, configuration, formats.
+	Model kv.Key
+}
+
+// Cache reuses the KV of one model.
+type Cache struct {
+	opt              Options
+	start            time.Time // the epoch of the index's times
+	preamble, leadIn shared
+	userSpace        kv.Key // context of users' keys
+	itemSpace        kv.Key // context of items' keys
+	question         int32
+	bytesPerToken    int64
+	visits           sync.Pool // of *Visit
+}
+
+// shared is a fixed segment at the beginning of prompts.
+type shared struct {
+	tokens []int32
+	key    kv.Key
+}
+
+// New returns a cache for prompts of b.
+func New(b *prompt.Builder, opt Options) *Cache {
+	c := &Cache{opt: opt, start: time.Now(), question: int32(len(b.Instruction()))}
+	base := kv.KeyOf(opt.Model, nil, "grebe kv 1 "+opt.Shape.KV.String())
+	c.preamble = shared{b.Preamble(), kv.KeyOf(base, b.Preamble(), "preamble")}
+	c.leadIn = shared{b.LeadIn(), kv.KeyOf(c.preamble.key, b.LeadIn(), "lead-in")}
+	c.userSpace = kv.KeyOf(c.preamble.key, nil, "user")
+	c.itemSpace = kv.KeyOf(c.leadIn.key, nil, "item")
+	c.bytesPerToken = int64(opt.Shape.ChunkBytes(1, false))
+	c.visits.New = func() any { return &Visit{} }
+	opt.Store.OnDrop(opt.Index.Drop)
+	return c
+}
+
+// UserKey returns the key of a user's entry: by id, or by tokens for a user without one.
+func (c *Cache) UserKey(id string, tokens []int32) kv.Key {
+	if id != "" {
+		return kv.KeyOf(c.userSpace, nil, id)
+	}
+	return kv.KeyOf(c.userSpace, tokens, "")
+}
+
+// ItemKey returns the key of an item's entry.
+func (c *Cache) ItemKey(tokens []int32) kv.Key { return kv.KeyOf(c.itemSpace, tokens, "") }
+
+// Now is the time of the index.
+func (c *Cache) Now() time.Duration { return time.Since(c.start) }
+
+// Request is a ranking to be planned.
+type Request struct {
+	UserID    string // empty: known by its tokens only
+	User      []int32
+	Items     [][]int32
+	Pointwise bool
+	Policy    schedule.Policy // what the request asks for
+	Slack     time.Duration   // to its deadline
+}
+
+// Visit is a request's way through the cache. Its owner MUST call End.
+type Visit struct {
+	cache    *Cache
+	Decision schedule.Decision
+
+	user     kv.Key
+	tokens   []int32
+	items    []kv.Key
+	pinned   []*kv.Entry
+	in       schedule.Request
+	lengths  []int32
+	tiers    []schedule.Tier
+	uses     []float32
+	hit      bool
+	cachedIn []*kv.Entry
+	keep     []bool
+}
+
+// Policy returns what an automatic choice means.
+func (c *Cache) Policy() schedule.Policy { return c.opt.Policy }
+
+// Begin finds what is cached for a request and decides its prefix order.
+func (c *Cache) Begin(r *Request) *Visit {
+	v := c.visits.Get().(*Visit)
+	v.cache, v.tokens = c, r.User
+	v.user = c.UserKey(r.UserID, r.User)
+	v.items, v.lengths = v.items[:0], v.lengths[:0]
+	for _, tokens := range r.Items {
+		v.items = append(v.items, c.ItemKey(tokens))
+		v.lengths = append(v.lengths, int32(len(tokens)))
+	}
+	now := c.Now()
+	v.tiers = resize(v.tiers, len(v.items))
+	v.uses = resize(v.uses, len(v.items))
+	c.opt.Index.Status(v.items, v.tiers)
+	c.opt.Index.Items(v.items, v.tiers, now, v.uses)
+	in := &v.in
+	*in = schedule.Request{
+		Preamble: int32(len(c.preamble.tokens)), LeadIn: int32(len(c.leadIn.tokens)),
+		Question: c.question, PerItem: r.Pointwise, User: int32(len(r.User)),
+		Items: v.lengths, ItemTier: v.tiers, ItemFrequency: v.uses,
+		Slack: float64(r.Slack) / float64(time.Millisecond),
+	}
+	in.SharedCached = c.has(&c.preamble) && c.has(&c.leadIn)
+	cached := c.opt.Store.PeekPrefix(v.user, r.User)
+	in.UserCached[schedule.Host] = int32(cached)
+	in.Frequency, in.Coldest = c.opt.Index.User(v.user, now)
+	books := c.opt.Pool.Stats()
+	in.UserRoom = cached > 0 || books.Total-books.Used >= int64(len(r.User))*c.bytesPerToken
+	in.Queue, _ = c.opt.Load.Backlog()
+	costs := schedule.DefaultCosts(c.opt.Load.Model())
+	v.Decision = schedule.Decide(in, &costs, r.Policy)
+	v.hit = v.Decision.Reuse && v.Decision.Order == schedule.UserFirst && cached > 0
+	return v
+}
+
+func resize[T any](s []T, n int) []T {
+	if cap(s) < n {
+		return make([]T, n, n+n/4)
+	}
+	return s[:n]
+}
+
+func (c *Cache) has(s *shared) bool {
+	if len(s.tokens) == 0 {
+		return true
+	}
+	var n [1]int32
+	c.opt.Store.Peek([]kv.Key{s.key}, n[:])
+	return n[0] > 0
+}
+
+// Order is the decision as the prompt's builder takes it.
+func (v *Visit) Order() prompt.Order {
+	if v.Decision.Order == schedule.ItemFirst {
+		return prompt.ItemFirst
+	}
+	return prompt.UserFirst
+}
+
+// Attach gives a job, laid out in the decision's order, the entries that it can reuse, and asks for
+// those that shall be kept.
+func (v *Visit) Attach(l *prompt.Layout, job *engine.Job) {
+	if !v.Decision.Reuse {
+		return
+	}
+	n := len(l.Plan.Segments)
+	v.cachedIn, v.keep = resize(v.cachedIn, n), resize(v.keep, n)
+	clear(v.cachedIn)
+	clear(v.keep)
+	job.Cached, job.Keep = v.cachedIn, v.keep
+	c := v.cache
+	for i, s := range v.shared(l) {
+		v.attach(i, c.opt.Store.Get(s.key), len(s.tokens))
+	}
+	if v.Decision.Order == schedule.UserFirst {
+		if len(v.tokens) > 0 {
+			v.attach(l.User, c.opt.Store.GetPrefix(v.user, v.tokens), len(v.tokens))
+		}
+		return
+	}
+	for i := range v.items {
+		v.attach(l.Items+i, c.opt.Store.Get(v.items[i]), int(v.lengths[i]))
+	}
+}
+
+// shared returns the fixed segments of a layout by index.
+func (v *Visit) shared(l *prompt.Layout) []shared {
+	first := l.User
+	if v.Decision.Order == schedule.ItemFirst {
+		first = l.Items
+	}
+	c := v.cache
+	switch all := [...]shared{c.preamble, c.leadIn}; {
+	case first == 2:
+		return all[:]
+	case first == 1 && len(c.preamble.tokens) > 0:
+		return all[:1]
+	case first == 1:
+		return all[1:]
+	}
+	return nil
+}
+
+// attach pins an entry for a segment of so many tokens, or has the segment kept when it lacks some.
+func (v *Visit) attach(segment int, e *kv.Entry, tokens int) {
+	if e != nil {
+		v.pinned = append(v.pinned, e)
+		v.cachedIn[segment] = e
+	}
+	v.keep[segment] = e == nil || e.Len() < tokens
+}
+
+// End publishes what the job computed, which is nil when it failed, and gives back what it used.
+func (v *Visit) End(l *prompt.Layout, r *engine.Result) {
+	c := v.cache
+	now := c.Now()
+	if r != nil && r.Kept != nil {
+		v.publish(l, r, now)
+	}
+	for _, e := range v.pinned {
+		e.Release()
+	}
+	c.opt.Index.NoteUser(v.user, now, v.hit)
+	if v.Decision.Order == schedule.ItemFirst && v.Decision.Reuse {
+		c.opt.Index.NoteItems(v.items, now)
+	}
+	clear(v.cachedIn)
+	clear(v.pinned)
+	v.pinned, v.tokens, v.in = v.pinned[:0], nil, schedule.Request{}
+	c.visits.Put(v)
+}
+
+func (v *Visit) publish(l *prompt.Layout, r *engine.Result, now time.Duration) {
+	c := v.cache
+	put := func(segment int, kind plan.Kind, key kv.Key, tokens []int32) {
+		e := r.Kept[segment]
+		if e == nil {
+			return
+		}
+		c.opt.Store.Publish(kind, key, tokens, e)
+		c.opt.Index.Put(key, meta.Entry{Kind: kind, Tokens: int32(e.Len()), Tier: schedule.Host}, now)
+		e.Release()
+	}
+	for i, s := range v.shared(l) {
+		put(i, plan.Preamble, s.key, nil)
+	}
+	if v.Decision.Order == schedule.UserFirst {
+		if l.User >= 0 {
+			put(l.User, plan.User, v.user, v.tokens)
+		}
+		return
+	}
+	for i := range v.items {
+		put(l.Items+i, plan.Item, v.items[i], nil)
+	}
+}
+
+// DropUser forgets what is cached for a user.
+func (c *Cache) DropUser(id string) { c.drop(c.UserKey(id, nil)) }
+
+// DropItem forgets what is cached for an item with these tokens.
+func (c *Cache) DropItem(tokens []int32) { c.drop(c.ItemKey(tokens)) }
+
+func (c *Cache) drop(key kv.Key) { c.opt.Store.Delete(key) }
+
+// applyEvery is how often noted accesses are counted.
+const applyEvery = 200 * time.Millisecond
+
+// Run counts noted accesses in the background until ctx ends.
+func (c *Cache) Run(ctx context.Context) {
+	tick := time.NewTicker(applyEvery)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+			c.opt.Index.Apply(c.Now())
+		}
+	}
+}
