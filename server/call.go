@@ -132,7 +132,7 @@ func (c *call) checkPositions(p *plan.Plan) error {
 	return nil
 }
 
-// user returns the tokens of whom a request is for, and the id of one that the catalog knows.
+// user returns the tokens of whom a request is for, and the id under which they may be found again.
 func (s *Server) user(c *call, m *grebev1.User) (tokens []int32, id string, err error) {
 	if m == nil {
 		return nil, "", errorf(invalidArgument, "user", "is missing")
@@ -145,7 +145,7 @@ func (s *Server) user(c *call, m *grebev1.User) (tokens []int32, id string, err 
 		if !ok {
 			return nil, "", errorf(invalidArgument, "user.id", "no user %s", quoted(m.Id))
 		}
-		m, id = known, m.Id
+		m = known
 	} else if err := c.checkInput(path{"user", -1}, m.Text, m.Tokens); err != nil {
 		return nil, "", err
 	}
@@ -155,7 +155,7 @@ func (s *Server) user(c *call, m *grebev1.User) (tokens []int32, id string, err 
 	if err != nil {
 		return nil, "", errorf(unprocessable, "user", "%v", err)
 	}
-	return tokens, id, nil
+	return tokens, m.Id, nil
 }
 
 // candidate returns a candidate: the one given, or the catalog's.

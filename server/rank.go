@@ -73,7 +73,7 @@ type work struct {
 	*call
 	policy schedule.Policy
 	user   []int32
-	userID string // of a user that the catalog knows
+	userID string // may be empty
 	items  [][]int32
 }
 

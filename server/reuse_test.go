@@ -1,0 +1,236 @@
+package server
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	grebev1 "grebe/api/grebe/v1"
+	"grebe/compute/cpu"
+	"grebe/engine"
+	"grebe/kv"
+	"grebe/meta"
+	"grebe/model"
+	"grebe/model/modeltest"
+	"grebe/plan"
+	"grebe/pool"
+	"grebe/prompt"
+	"grebe/schedule"
+	"grebe/server/dispatch"
+	"grebe/server/reuse"
+)
+
+// cacheWorld is a small model behind two doors: with a cache, and without.
+type cacheWorld struct {
+	cached, plain *Server
+	cache         *reuse.Cache
+	store         *kv.Store
+	pool          *pool.Pool
+	rand          *rand.Rand
+	users         [][]int32
+	items         [][]int32
+}
+
+func newCacheWorld(t *testing.T, seed uint64, pointwise bool) *cacheWorld {
+	t.Helper()
+	r := rand.New(rand.NewPCG(seed, 9))
+	dev, err := cpu.New(cpu.Options{Threads: 2})
+	must(t, err)
+	t.Cleanup(func() { dev.Close() })
+	dir := t.TempDir()
+	must(t, modeltest.Write(dir, modeltest.Spec{Architecture: modeltest.Qwen3, Hidden: 64, Layers: 2, Heads: 4, KVHeads: 2,
+		HeadDim: 32, Inter: 96, Vocab: 300, Seed: seed}))
+	m, err := model.Open(dir, dev, model.Options{DType: []string{"bf16", "f32"}[r.IntN(2)]})
+	must(t, err)
+	t.Cleanup(func() { m.Close() })
+	shape := m.Shape()
+	// From room for a few entries to room for all.
+	pages, err := pool.New(int64(shape.ChunkBytes(200+r.IntN(4000), false)), 256<<r.IntN(4))
+	must(t, err)
+	store := kv.New(shape, pages)
+	e, err := engine.New(m, dev, engine.Options{MaxTokens: 4096, Cache: store})
+	must(t, err)
+	times, err := dispatch.Profile(t.Context(), e, m.MaxPositions())
+	must(t, err)
+	d, err := dispatch.New([]dispatch.Engine{e}, dispatch.Options{SLO: time.Minute, Model: times})
+	must(t, err)
+	b, err := prompt.New(prompt.Config{
+		Preamble:    prompt.Text{Tokens: []int32{1, 2, 3}[:r.IntN(4)]},
+		LeadIn:      prompt.Text{Tokens: []int32{4, 5}[:r.IntN(3)]},
+		Instruction: prompt.Text{Tokens: []int32{6, 7}},
+	}, nil, m.Vocab())
+	must(t, err)
+	index, err := meta.New(meta.Options{Users: 1000, Items: 1000})
+	must(t, err)
+	w := &cacheWorld{store: store, pool: pages, rand: r}
+	w.cache = reuse.New(b, reuse.Options{Store: store, Pool: pages, Index: index, Load: d, Shape: shape, Policy: schedule.Predicted})
+	sm := Model{Name: "m", Runner: d, Prompt: b, Vocab: m.Vocab(), Positions: m.MaxPositions()}
+	if pointwise {
+		sm.Scoring = Scoring{Kind: Pointwise, Yes: 11, No: 12}
+	}
+	w.plain, err = New(Config{Models: []Model{sm}, SLO: time.Minute})
+	must(t, err)
+	sm.Cache = w.cache
+	w.cached, err = New(Config{Models: []Model{sm}, SLO: time.Minute})
+	must(t, err)
+	t.Cleanup(func() {
+		d.Close()
+		e.Close()
+		store.Close()
+		if err := pages.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	for range 6 {
+		w.users = append(w.users, w.tokens(1+r.IntN(200)))
+	}
+	for range 30 {
+		w.items = append(w.items, w.tokens(1+r.IntN(12)))
+	}
+	return w
+}
+
+func must(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+func (w *cacheWorld) tokens(n int) []int32 {
+	out := make([]int32, n)
+	for i := range out {
+		out[i] = int32(20 + w.rand.IntN(200))
+	}
+	return out
+}
+
+// request draws a ranking of known users and items by their current tokens.
+func (w *cacheWorld) request(policy string) *grebev1.RankRequest {
+	u := w.rand.IntN(len(w.users))
+	req := &grebev1.RankRequest{Prefix: policy, User: &grebev1.User{Tokens: w.users[u]}}
+	if w.rand.IntN(4) > 0 {
+		req.User.Id = fmt.Sprint("u", u)
+	}
+	for i, j := range w.rand.Perm(len(w.items))[:1+w.rand.IntN(12)] {
+		id := int32(230 + i)
+		req.Candidates = append(req.Candidates, &grebev1.Item{Tokens: w.items[j], Identifier: &id})
+	}
+	return req
+}
+
+// Random requests under random cache and page sizes, policies, growing and changing users and items
+// give the scores, bit for bit, that the same prefix order gives without a cache.
+func TestReuseChangesNoScore(t *testing.T) {
+	for seed := range uint64(8) {
+		t.Run(fmt.Sprint(seed), func(t *testing.T) {
+			w := newCacheWorld(t, seed, seed%2 == 1)
+			reused := 0
+			for step := range 120 {
+				w.change()
+				policy := []string{"auto", "auto", "user", "item", "none"}[w.rand.IntN(5)]
+				reused += w.compare(t, step, w.request(policy))
+			}
+			if reused == 0 {
+				t.Error("nothing was ever reused")
+			}
+		})
+	}
+}
+
+// change lets time pass: histories grow or change, items change, users are forgotten.
+func (w *cacheWorld) change() {
+	u := w.rand.IntN(len(w.users))
+	switch w.rand.IntN(6) {
+	case 0:
+		w.users[u] = append(slices.Clone(w.users[u]), w.tokens(1+w.rand.IntN(70))...)
+	case 1:
+		w.users[u] = slices.Clone(w.users[u])
+		w.users[u][w.rand.IntN(len(w.users[u]))]++
+	case 2:
+		i := w.rand.IntN(len(w.items))
+		w.cache.DropItem(w.items[i])
+		w.items[i] = w.tokens(1 + w.rand.IntN(12))
+	case 3:
+		w.cache.DropUser(fmt.Sprint("u", u))
+	}
+}
+
+// compare ranks with and without the cache and returns how many tokens the cache saved.
+func (w *cacheWorld) compare(t *testing.T, step int, req *grebev1.RankRequest) int {
+	t.Helper()
+	got, err := w.cached.Rank(t.Context(), req)
+	if err != nil {
+		t.Fatalf("step %d: %v", step, err)
+	}
+	asked := req.Prefix
+	req.Prefix = got.Prefix
+	want, err := w.plain.Rank(t.Context(), req)
+	must(t, err)
+	req.Prefix = asked
+	same := slices.EqualFunc(got.Results, want.Results, func(a, b *grebev1.Ranked) bool {
+		return a.Index == b.Index && a.Score == b.Score && a.Logit == b.Logit
+	})
+	if !same {
+		t.Fatalf("step %d, prefix %s (%s), %d of %d tokens cached: got %v, want %v", step, asked, got.Prefix,
+			got.Usage.CachedTokens, got.Usage.PromptTokens, got.Results, want.Results)
+	}
+	if got.Usage.CachedTokens+got.Usage.ComputedTokens != got.Usage.PromptTokens {
+		t.Fatalf("step %d: the account does not add up: %v", step, got.Usage)
+	}
+	if asked == "none" && got.Usage.CachedTokens != 0 {
+		t.Fatalf("step %d: prefix none took %d tokens from the cache", step, got.Usage.CachedTokens)
+	}
+	return int(got.Usage.CachedTokens)
+}
+
+// The same under concurrent requests.
+func TestReuseConcurrently(t *testing.T) {
+	w := newCacheWorld(t, 99, false)
+	var reqs []*grebev1.RankRequest
+	for range 60 {
+		reqs = append(reqs, w.request([]string{"auto", "user", "item"}[w.rand.IntN(3)]))
+	}
+	var wg sync.WaitGroup
+	for part := range 4 {
+		wg.Go(func() {
+			for _, req := range reqs[part*15 : part*15+15] {
+				w.compare(t, part, req)
+			}
+		})
+	}
+	wg.Wait()
+}
+
+// A user who comes again pays for new tokens only; an item that was ranked before costs nothing.
+func TestReuseSavesWork(t *testing.T) {
+	w := newCacheWorld(t, 2, false)
+	user, items := w.tokens(100), w.items[:5]
+	rank := func(prefix string, user []int32) *grebev1.Usage {
+		req := &grebev1.RankRequest{Prefix: prefix, User: &grebev1.User{Id: "returning", Tokens: user}}
+		for i := range items {
+			id := int32(230 + i)
+			req.Candidates = append(req.Candidates, &grebev1.Item{Tokens: items[i], Identifier: &id})
+		}
+		r, err := w.cached.Rank(t.Context(), req)
+		must(t, err)
+		return r.Usage
+	}
+	fixed := int32(len(w.plain.cfg.Models[0].Prompt.Preamble()))
+	rank("user", user)
+	u := rank("user", append(slices.Clone(user), w.tokens(7)...))
+	if want := u.ItemTokens + 7 + 2; u.ComputedTokens != want {
+		t.Errorf("user-first, 7 new tokens: computed %d of %d, want %d", u.ComputedTokens, u.PromptTokens, want)
+	}
+	rank("item", user)
+	i := rank("item", user)
+	if want := i.UserTokens + 2; i.ComputedTokens != want {
+		t.Errorf("item-first, all items known: computed %d of %d (preamble %d), want %d", i.ComputedTokens, i.PromptTokens, fixed, want)
+	}
+	if st := w.store.Stats(plan.Item); st.Entries != 5 {
+		t.Errorf("%d items are cached, want 5", st.Entries)
+	}
+}
