@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"runtime"
 	"time"
 
 	"grebe/catalog"
@@ -15,6 +16,7 @@ import (
 	"grebe/compute/cpu"
 	"grebe/engine"
 	"grebe/internal/config"
+	"grebe/kv"
 	"grebe/model"
 	_ "grebe/model/llama"
 	_ "grebe/model/qwen"
@@ -22,6 +24,7 @@ import (
 	"grebe/prompt"
 	"grebe/server"
 	"grebe/server/dispatch"
+	"grebe/server/reuse"
 )
 
 // stack is everything behind the doors of a server. Close releases it in reverse order.
@@ -126,26 +129,64 @@ func (s *stack) openModel(ctx context.Context, cfg *config.Config, mc *config.Mo
 	}
 	s.onClose(m.Close)
 	s.checkpoint += m.CheckpointBytes()
-	e, err := engine.New(m, s.device, engine.Options{MaxTokens: cfg.Engine.MaxTokens})
+	store, pages, err := s.openStore(cfg, mc, m.Shape())
 	if err != nil {
 		return none, err
 	}
-	s.onClose(e.Close)
-	times, err := dispatch.Profile(ctx, e, m.MaxPositions())
+	engines, err := s.openEngines(cfg, m, store)
 	if err != nil {
 		return none, err
 	}
-	d, err := dispatch.New([]dispatch.Engine{e}, dispatch.Options{Queue: cfg.Engine.Queue, SLO: time.Duration(cfg.SLOMillis) * time.Millisecond, Model: times})
+	times, err := dispatch.Profile(ctx, engines[0], m.MaxPositions())
+	if err != nil {
+		return none, err
+	}
+	d, err := dispatch.New(engines, dispatch.Options{
+		Queue: cfg.Engine.Queue, SLO: time.Duration(cfg.SLOMillis) * time.Millisecond, Model: times,
+	})
 	if err != nil {
 		return none, err
 	}
 	s.onClose(d.Close)
+	var cache *reuse.Cache
+	if store != nil {
+		opt := reuse.Options{Store: store, Pool: pages, Load: d, Shape: m.Shape()}
+		if cache, err = s.openCache(builder, opt, cfg.Schedule.Policy); err != nil {
+			return none, err
+		}
+	}
 	log.Info("model loaded", "model", mc.Name, "architecture", described.Architecture, "dtype", m.DType(),
 		"checkpoint", inBytes(m.CheckpointBytes()), "weights", inBytes(m.Bytes()), "seconds", seconds(time.Since(start)))
 	return server.Model{
-		Name: mc.Name, Runner: d, Prompt: builder, Scoring: scoring, Vocab: m.Vocab(), Positions: m.MaxPositions(),
+		Name: mc.Name, Runner: d, Prompt: builder, Cache: cache, Scoring: scoring, Vocab: m.Vocab(), Positions: m.MaxPositions(),
 		Architecture: described.Architecture, DType: m.DType().String(),
 	}, nil
+}
+
+// openEngines opens one engine per worker. Workers share the model's weights and divide the cores.
+func (s *stack) openEngines(cfg *config.Config, m model.Model, store *kv.Store) ([]dispatch.Engine, error) {
+	var out []dispatch.Engine
+	for i := range cfg.Workers {
+		dev := s.device
+		if cfg.Workers > 1 {
+			var err error
+			threads := cfg.Threads
+			if threads == 0 {
+				threads = runtime.GOMAXPROCS(0)
+			}
+			if dev, err = cpu.New(cpu.Options{Threads: max(1, (threads+i)/cfg.Workers)}); err != nil {
+				return nil, err
+			}
+			s.onClose(dev.Close)
+		}
+		e, err := engine.New(m, dev, engine.Options{MaxTokens: cfg.Engine.MaxTokens, Cache: store})
+		if err != nil {
+			return nil, err
+		}
+		s.onClose(e.Close)
+		out = append(out, e)
+	}
+	return out, nil
 }
 
 // openTokenizer reads the checkpoint's tokenizer.json; nil when it has none.

@@ -104,9 +104,7 @@ func TestLoadNamesThePlaceOfEachProblem(t *testing.T) {
 		{"syntax", model + "slo_ms: [\n", ":"},
 		{"two documents", model + "---\n" + model, "more than one YAML document"},
 		{"cuda", model + "device: cuda\n", ":2: device: cuda: this build runs on the CPU only"},
-		{"schedule", model + "schedule: {policy: bat}\n", ":2: schedule.policy: bat: this build reuses nothing"},
 		{"deadlines", model + "slo_ms: 70000\n", ":2: slo_ms: 70000 is more than limits.deadline_ms"},
-		{"workers", model + "workers: 2\n", ":2: workers: 2: this build runs one engine"},
 		{"disk", model + "cache: {disk: 1GiB}\n", ":2: cache.disk: 1GiB: this build keeps no KV on disk"},
 	} {
 		t.Run(c.name, func(t *testing.T) {

@@ -166,12 +166,6 @@ func (c *Config) supported() error {
 	if c.Device == "cuda" {
 		p.add("device", "cuda: this build runs on the CPU only: use auto or cpu")
 	}
-	if c.Workers > 1 {
-		p.add("workers", "%d: this build runs one engine per model: use 1 (it uses all cores)", c.Workers)
-	}
-	if policy := c.Schedule.Policy; slices.Contains([]string{"bat", "longer", "item", "none"}, policy) {
-		p.add("schedule.policy", "%s: this build reuses nothing between requests and puts the user first: use predicted or user", policy)
-	}
 	if c.Cache.Policy != "default" && c.Cache.Policy != "" {
 		p.add("cache.policy", "%q: this build has only the policy default", c.Cache.Policy)
 	}
