@@ -87,8 +87,8 @@ func amxPanel(pt *part, i int, next unsafe.Pointer) {
 	panels := (pt.rows + tileRows - 1) / tileRows
 	full, rest := pt.rows/tileRows, pt.rows%tileRows
 	lines4, outRows := 0, 0
-	if next != nil {
-		lines4 = (8 + panels - 1) / panels
+	if next != nil && panels >= 4 { // with fewer rows the hardware fetches the stream better
+		lines4 = max(1, 8/panels)
 	}
 	if pt.out[i] != nil {
 		outRows = pt.rows
@@ -101,7 +101,7 @@ func amxPanel(pt *part, i int, next unsafe.Pointer) {
 		return
 	}
 	a, sums = unsafe.Add(a, full*pt.a.stride), unsafe.Add(sums, full*tileRows*sumBytes)
-	if next != nil {
+	if lines4 > 0 {
 		next = unsafe.Add(next, full*pt.steps*lines4*256)
 	}
 	config := unsafe.Pointer(&tileConfigs[rest])
