@@ -6,7 +6,7 @@ VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo unkn
 LDFLAGS := -s -w -X main.version=$(VERSION)
 
 # Packages whose tests share memory between goroutines.
-CONCURRENT := ./compute/cpu/internal/team ./pool ./kv ./engine ./catalog ./server ./internal/config
+CONCURRENT := ./compute/cpu/internal/team ./pool ./kv/... ./meta ./engine ./catalog ./server/...
 
 # The race detector needs cgo and a C compiler, which nothing else does.
 HAVE_CC := $(shell command -v gcc || command -v clang)
