@@ -73,7 +73,7 @@ type Result struct {
 
 // Options bound an engine. Zero means the default.
 type Options struct {
-	MaxTokens int // most tokens computed in one batch, and so in one job; 16384
+	MaxTokens int // most tokens computed in one batch, and so in one job; 131072
 	// Cache is where kept KV lives; nil when jobs keep nothing.
 	Cache *kv.Store
 }
@@ -93,7 +93,7 @@ type Engine struct {
 // New opens a runner on dev. The caller MUST Close the engine, before the model.
 func New(m Model, dev compute.Device, opt Options) (*Engine, error) {
 	if opt.MaxTokens <= 0 {
-		opt.MaxTokens = 16384
+		opt.MaxTokens = 131072
 	}
 	shape := m.Shape()
 	r, err := dev.Open(shape, opt.MaxTokens)

@@ -34,7 +34,11 @@ type task struct {
 	base int // its first segment in the batch
 }
 
-const chunkAlign = 256
+const (
+	chunkAlign = 256
+	// keptScratch bytes of scratch are kept even when batches become smaller.
+	keptScratch = 64 << 20
+)
 
 // run computes the tasks' jobs. One that gets no room fails alone; a failure of the device concerns
 // all the others.
@@ -90,7 +94,7 @@ func (p *pass) reserveScratch(e *Engine) error {
 			}
 		}
 	}
-	if p.scratch != nil && len(p.scratch.Bytes) >= need {
+	if p.scratch != nil && len(p.scratch.Bytes) >= need && len(p.scratch.Bytes) <= max(2*need, keptScratch) {
 		return nil
 	}
 	p.free()

@@ -18,6 +18,9 @@ import (
 const (
 	rowsPerTask = 16
 	ffnBlock    = 512
+
+	// Memory for more rows than this is given back after a batch that needed it.
+	keptRows = 16384
 )
 
 // runner holds the activations of one batch.
@@ -28,9 +31,11 @@ type runner struct {
 
 	batch *compute.Batch
 	err   error
-	rows  int     // rows in x
-	kept  bool    // Keep was called: place is in use
-	place []int32 // row of x for each row of the batch, −1 when dropped
+	rows  int // rows in x
+	// largest is the most rows of a batch since memory was last given back.
+	largest int
+	kept    bool    // Keep was called: place is in use
+	place   []int32 // row of x for each row of the batch, −1 when dropped
 
 	blocks []*offheap.Block
 	x      []float32 // hidden state [rows][Hidden]
@@ -92,8 +97,9 @@ func (d *device) Open(s compute.Shape, maxRows int) (compute.Runner, error) {
 		r.blocks = append(r.blocks, block)
 		*b.dst = offheap.Slice[float32](block.Bytes, maxRows*b.n)
 	}
-	for _, dt := range []compute.DType{compute.F32, compute.BF16} {
-		r.in[dt], r.inter[dt] = gemm.NewRows(d.level, dt), gemm.NewRows(d.level, dt)
+	for i := range r.in {
+		dt := compute.DType(i)
+		r.in[i], r.inter[i] = gemm.NewRows(d.level, dt), gemm.NewRows(d.level, dt)
 	}
 	att, err := attend.New(s, d.level, d.team)
 	if err != nil {
@@ -177,7 +183,8 @@ func (r *runner) normRow(w, i int) []float32 {
 }
 
 func (r *runner) Begin(b *compute.Batch) error {
-	r.err, r.kept, r.rows = nil, false, 0
+	r.trim()
+	r.err, r.kept, r.rows, r.largest = nil, false, 0, max(r.largest, len(b.Tokens))
 	if err := b.Validate(&r.shape); err != nil {
 		r.err = err
 		return err
@@ -195,6 +202,21 @@ func (r *runner) Begin(b *compute.Batch) error {
 		r.err = fmt.Errorf("cpu: %w", err)
 	}
 	return r.err
+}
+
+// trim gives back the memory of an exceptionally large batch.
+func (r *runner) trim() {
+	if r.largest <= keptRows {
+		return
+	}
+	r.largest = 0
+	for _, b := range r.blocks {
+		b.Discard()
+	}
+	for i := range r.in {
+		r.in[i].Free()
+		r.in[i] = gemm.NewRows(r.dev.level, compute.DType(i))
+	}
 }
 
 // locate finds where the K and V of every row go.

@@ -80,7 +80,7 @@ type Cache struct {
 
 // Engine bounds the batches of a model.
 type Engine struct {
-	MaxTokens int `yaml:"max_tokens"` // most tokens computed for one request; 16384
+	MaxTokens int `yaml:"max_tokens"` // most tokens computed for one request; 131072
 	Queue     int `yaml:"queue"`      // requests waiting for a batch; 1024
 }
 
@@ -105,7 +105,7 @@ func Default() *Config {
 		Device: "auto", DataDir: "./grebe-data", SLOMillis: 200, Workers: 1,
 		Schedule: Schedule{Policy: "predicted"},
 		Cache:    Cache{Policy: "default", HostMemory: Size{Bytes: 4 << 30}},
-		Engine:   Engine{MaxTokens: 16384, Queue: 1024},
+		Engine:   Engine{MaxTokens: 131072, Queue: 1024},
 		Limits:   Limits{Body: Size{Bytes: 16 << 20}, InFlight: 1024, DeadlineMillis: 60000, ShutdownMillis: 10000},
 	}
 }

@@ -2,4 +2,8 @@
 
 package offheap
 
+const noReserve = 0
+
 func adviseHuge([]byte) {}
+
+func discard([]byte) {}

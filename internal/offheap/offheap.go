@@ -25,7 +25,7 @@ func Alloc(n int) (*Block, error) {
 	if n >= hugePage {
 		size += hugePage
 	}
-	m, err := syscall.Mmap(-1, 0, size, syscall.PROT_READ|syscall.PROT_WRITE, syscall.MAP_ANON|syscall.MAP_PRIVATE)
+	m, err := syscall.Mmap(-1, 0, size, syscall.PROT_READ|syscall.PROT_WRITE, syscall.MAP_ANON|syscall.MAP_PRIVATE|noReserve)
 	if err != nil {
 		return nil, fmt.Errorf("offheap: map %d bytes: %w", n, err)
 	}
@@ -43,6 +43,14 @@ func (b *Block) Free() {
 	if b.mapped != nil {
 		_ = syscall.Munmap(b.mapped) // fails only for addresses that Alloc did not return
 		b.mapped, b.Bytes = nil, nil
+	}
+}
+
+// Discard gives the memory back to the system and keeps the addresses: the bytes are zero, or
+// undefined where the system cannot, when they are next used.
+func (b *Block) Discard() {
+	if len(b.Bytes) > 0 {
+		discard(b.Bytes)
 	}
 }
 
