@@ -1,0 +1,143 @@
+package load
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"grebe/workload"
+)
+
+// SearchOptions say how to look for the highest rate that keeps the SLO.
+type SearchOptions struct {
+	// Run is one run; its SLO must be set and its Arrivals are not used. Its Drain is by default five
+	// times the SLO, at least a second: what comes later has failed already. Indices of requests go on
+	// from run to run, so that none is sent twice.
+	Run Options
+	// Arrivals makes the arrivals of a run; Poisson, seeded by its number.
+	Arrivals func(rate float64, run int) workload.Arrivals
+	// Start is the first rate tried, per second; it is doubled or halved until one rate keeps the
+	// SLO and one does not. A tenth of a closed loop's throughput is a good one.
+	Start float64
+	// Max bounds the rates tried; 1024 times Start. At 1/1024 of Start the search ends with 0.
+	Max float64
+	// Precision is the ratio between rates at which the search ends, less 1; 0.05.
+	Precision float64
+	// Repeats is the number of runs at a rate: it keeps the SLO if most of them do; 3.
+	Repeats int
+}
+
+// Found is what Search found.
+type Found struct {
+	Name string  `json:"name"`
+	Rate float64 `json:"rate"` // the highest that kept the SLO; 0: none did
+	// Limit is the lowest rate that did not keep it; 0: all did.
+	Limit  float64 `json:"limit"`
+	Best   Result  `json:"best"` // the runs at Rate together
+	Trials []Trial `json:"trials"`
+}
+
+// Trial is the runs at one rate.
+type Trial struct {
+	Rate float64  `json:"rate"`
+	Kept bool     `json:"kept"`
+	Runs []Result `json:"runs"`
+}
+
+func (o *SearchOptions) prepare() error {
+	if o.Run.SLO <= 0 {
+		return errors.New("no SLO is given")
+	}
+	if o.Start <= 0 {
+		return errors.New("no rate to start from is given")
+	}
+	if o.Arrivals == nil {
+		o.Arrivals = func(rate float64, run int) workload.Arrivals { return workload.Poisson(rate, uint64(run)) }
+	}
+	if o.Run.Drain <= 0 {
+		o.Run.Drain = max(5*o.Run.SLO, time.Second)
+	}
+	if o.Max <= 0 {
+		o.Max = 1024 * o.Start
+	}
+	if o.Precision <= 0 {
+		o.Precision = 0.05
+	}
+	if o.Repeats <= 0 {
+		o.Repeats = 3
+	}
+	return nil
+}
+
+// Search looks for the highest rate at which 99 % of the requests are answered within the SLO, by
+// doubling and bisection.
+func Search(ctx context.Context, o SearchOptions, do Do) (Found, error) {
+	s := &search{SearchOptions: o, do: do, found: Found{Name: o.Run.Name}}
+	if err := s.prepare(); err != nil {
+		return Found{}, fmt.Errorf("load %s: search: %w", o.Run.Name, err)
+	}
+	rate := s.Start
+	for rate > 0 {
+		if err := s.try(ctx, rate); err != nil {
+			return s.found, err
+		}
+		rate = s.next(rate)
+	}
+	return s.found, nil
+}
+
+type search struct {
+	SearchOptions
+	do    Do
+	runs  int
+	found Found
+}
+
+// next returns the rate to try after one, 0 at the end.
+func (s *search) next(rate float64) float64 {
+	lo, hi := s.found.Rate, s.found.Limit
+	switch {
+	case hi == 0:
+		if rate >= s.Max {
+			return 0
+		}
+		return min(2*rate, s.Max)
+	case lo == 0:
+		if rate/2 < s.Start/1024 {
+			return 0
+		}
+		return rate / 2
+	case hi/lo <= 1+s.Precision:
+		return 0
+	}
+	return (lo + hi) / 2
+}
+
+// try runs at a rate until most of its repeats have gone one way.
+func (s *search) try(ctx context.Context, rate float64) error {
+	t := Trial{Rate: rate}
+	kept, need := 0, s.Repeats/2+1
+	for kept < need && len(t.Runs)-kept < s.Repeats+1-need {
+		run := s.Run
+		run.Arrivals = s.Arrivals(rate, s.runs)
+		r, err := Open(ctx, run, s.do)
+		if err != nil {
+			return fmt.Errorf("search at %.4g per second: %w", rate, err)
+		}
+		s.runs++
+		s.Run.First = r.Next
+		t.Runs = append(t.Runs, r)
+		if r.KeepsSLO() {
+			kept++
+		}
+	}
+	t.Kept = kept >= need
+	s.found.Trials = append(s.found.Trials, t)
+	if t.Kept {
+		s.found.Rate, s.found.Best = rate, Merge(t.Runs...)
+	} else {
+		s.found.Limit = rate
+	}
+	return nil
+}
