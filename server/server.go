@@ -189,6 +189,9 @@ func New(cfg Config) (*Server, error) {
 		return nil, fmt.Errorf("server: %w", err)
 	}
 	m, err := newMetrics(cfg.Registry)
+	if err == nil {
+		err = cfg.Registry.Register(newCacheMetrics(cfg.Models))
+	}
 	if err != nil {
 		return nil, fmt.Errorf("server: %w", err)
 	}

@@ -302,3 +302,12 @@ func (c *Cache) Run(ctx context.Context) {
 		}
 	}
 }
+
+// Stats counts the cached entries of a kind.
+func (c *Cache) Stats(kind plan.Kind) kv.Stats { return c.opt.Store.Stats(kind) }
+
+// Books are the books of the pool that entries live in.
+func (c *Cache) Books() pool.Stats { return c.opt.Pool.Stats() }
+
+// Known returns the number of entries that the index knows.
+func (c *Cache) Known() int { return c.opt.Index.Len() }

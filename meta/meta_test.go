@@ -1,0 +1,139 @@
+package meta
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"testing"
+	"time"
+
+	"grebe/kv"
+	"grebe/plan"
+	"grebe/schedule"
+)
+
+func key(i int) kv.Key { return kv.KeyOf(kv.Key{}, nil, fmt.Sprint(i)) }
+
+func newIndex(t testing.TB, opt Options) *Index {
+	t.Helper()
+	x, err := New(opt)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return x
+}
+
+func TestStatusFollowsPutAndDrop(t *testing.T) {
+	x := newIndex(t, Options{Users: 100, Items: 100})
+	keys := []kv.Key{key(0), key(1), key(2)}
+	x.Put(keys[1], Entry{Kind: plan.Item, Tokens: 10, Tier: schedule.Host}, 0)
+	x.Put(keys[2], Entry{Kind: plan.Item, Tokens: 10, Tier: schedule.Disk}, 0)
+	tiers := make([]schedule.Tier, 3)
+	for _, want := range [][]schedule.Tier{
+		{schedule.Missing, schedule.Host, schedule.Disk},
+		{schedule.Missing, schedule.Missing, schedule.Disk},
+	} {
+		x.Status(keys, tiers)
+		if fmt.Sprint(tiers) != fmt.Sprint(want) {
+			t.Errorf("got %v, want %v", tiers, want)
+		}
+		x.Drop(keys[1])
+		x.Drop(keys[0]) // never there
+	}
+	if n := x.Len(); n != 1 {
+		t.Errorf("%d entries, want 1", n)
+	}
+}
+
+// The coldest cached user is the one that a scan over all of them finds, once the background has
+// looked at everyone.
+func TestColdestCachedUser(t *testing.T) {
+	const users = 60
+	window := 100 * time.Second
+	x := newIndex(t, Options{Users: 1000, Items: 10, Window: window})
+	r := rand.New(rand.NewPCG(1, 2))
+	cached := map[int]bool{}
+	now := time.Duration(0)
+	for step := range 3000 {
+		now += time.Duration(r.IntN(200)) * time.Millisecond
+		u := r.IntN(users) * r.IntN(users) / users // skewed
+		switch r.IntN(3) {
+		case 0:
+			x.NoteUser(key(u), now, false)
+		case 1:
+			x.Put(key(u), Entry{Kind: plan.User, Tier: schedule.Host}, now)
+			cached[u] = true
+		case 2:
+			if r.IntN(3) == 0 {
+				x.Drop(key(u))
+				delete(cached, u)
+			}
+		}
+		if step%50 != 0 || len(cached) == 0 {
+			continue
+		}
+		x.Apply(now)
+		_, got := x.User(key(0), now)
+		want := -1.0
+		for c := range cached {
+			f, _ := x.User(key(c), now)
+			if want < 0 || f < want {
+				want = f
+			}
+		}
+		if got != want {
+			t.Fatalf("step %d: the coldest of %d cached users has frequency %v, want %v", step, len(cached), got, want)
+		}
+	}
+}
+
+func TestAccessesAreCountedLater(t *testing.T) {
+	x := newIndex(t, Options{Users: 100, Items: 100, Buffer: 4})
+	frequency := func() float64 { f, _ := x.User(key(1), time.Second); return f }
+	x.NoteUser(key(1), time.Second, false)
+	if f := frequency(); f != 0 {
+		t.Errorf("a noted access counts %v before it was applied", f)
+	}
+	x.Apply(time.Second)
+	if f := frequency(); f != 1 {
+		t.Errorf("an applied access counts %v", f)
+	}
+	for range 9 { // more than the buffer holds: nothing is lost
+		x.NoteUser(key(1), time.Second, false)
+	}
+	x.Apply(time.Second)
+	if f := frequency(); f != 10 {
+		t.Errorf("ten accesses count %v", f)
+	}
+	items := []kv.Key{key(7), key(8)}
+	x.NoteItems(items[:1], time.Second)
+	x.Apply(time.Second)
+	uses := make([]float32, 2)
+	x.Items(items, []schedule.Tier{schedule.Missing, schedule.Missing}, time.Second, uses)
+	if uses[0] != 1 || uses[1] != 0 {
+		t.Errorf("uses of the items: %v, want 1 and 0", uses)
+	}
+	x.Items(items, []schedule.Tier{schedule.Host, schedule.Missing}, time.Second, uses)
+	if uses[0] != 0 {
+		t.Errorf("an item that is cached has %v expected uses of computing it", uses[0])
+	}
+}
+
+func TestNothingAllocates(t *testing.T) {
+	x := newIndex(t, Options{Users: 1000, Items: 1000})
+	keys := make([]kv.Key, 100)
+	for i := range keys {
+		keys[i] = key(i)
+		x.Put(keys[i], Entry{Kind: plan.Kind(1 + i%2), Tier: schedule.Host}, 0)
+	}
+	tiers, uses := make([]schedule.Tier, 100), make([]float32, 100)
+	n := testing.AllocsPerRun(100, func() {
+		x.Status(keys, tiers)
+		x.Items(keys, tiers, 1, uses)
+		x.User(keys[1], 1)
+		x.NoteUser(keys[1], 1, true)
+		x.NoteItems(keys, 1)
+	})
+	if n != 0 {
+		t.Errorf("asking and noting allocate %v times", n)
+	}
+}

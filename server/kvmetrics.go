@@ -1,0 +1,68 @@
+package server
+
+import (
+	"github.com/prometheus/client_golang/prometheus"
+
+	"grebe/plan"
+	"grebe/server/reuse"
+)
+
+// cacheMetrics reports what the models' caches hold, as they are when asked.
+type cacheMetrics struct {
+	caches                       []*reuse.Cache
+	entries, bytes, evictions    *prometheus.Desc
+	poolTotal, poolUsed, indexed *prometheus.Desc
+}
+
+func newCacheMetrics(models []Model) *cacheMetrics {
+	m := &cacheMetrics{
+		entries:   prometheus.NewDesc("grebe_kv_entries", "Cached entries.", []string{"kind", "tier"}, nil),
+		bytes:     prometheus.NewDesc("grebe_kv_bytes", "Bytes of cached entries; shared ones count for each entry.", []string{"kind", "tier"}, nil),
+		evictions: prometheus.NewDesc("grebe_evictions_total", "Entries dropped from the cache.", []string{"kind", "reason"}, nil),
+		poolTotal: prometheus.NewDesc("grebe_pool_bytes", "Bytes of the pools that KV lives in.", nil, nil),
+		poolUsed:  prometheus.NewDesc("grebe_pool_used_bytes", "Bytes of the pools in use.", nil, nil),
+		indexed:   prometheus.NewDesc("grebe_meta_entries", "Entries that the index of cached KV knows.", nil, nil),
+	}
+	for i := range models {
+		if models[i].Cache != nil {
+			m.caches = append(m.caches, models[i].Cache)
+		}
+	}
+	return m
+}
+
+// Describe implements prometheus.Collector.
+func (m *cacheMetrics) Describe(out chan<- *prometheus.Desc) {
+	for _, d := range []*prometheus.Desc{m.entries, m.bytes, m.evictions, m.poolTotal, m.poolUsed, m.indexed} {
+		out <- d
+	}
+}
+
+// Collect implements prometheus.Collector.
+func (m *cacheMetrics) Collect(out chan<- prometheus.Metric) {
+	gauge := func(d *prometheus.Desc, v float64, labels ...string) {
+		out <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, v, labels...)
+	}
+	for _, kind := range []plan.Kind{plan.Preamble, plan.User, plan.Item} {
+		var entries, bytes, evicted float64
+		for _, c := range m.caches {
+			s := c.Stats(kind)
+			entries += float64(s.Entries)
+			bytes += float64(s.Bytes)
+			evicted += float64(s.Evicted)
+		}
+		gauge(m.entries, entries, kind.String(), "host")
+		gauge(m.bytes, bytes, kind.String(), "host")
+		out <- prometheus.MustNewConstMetric(m.evictions, prometheus.CounterValue, evicted, kind.String(), "room")
+	}
+	var total, used, known float64
+	for _, c := range m.caches {
+		books := c.Books()
+		total += float64(books.Total)
+		used += float64(books.Used)
+		known += float64(c.Known())
+	}
+	gauge(m.poolTotal, total)
+	gauge(m.poolUsed, used)
+	gauge(m.indexed, known)
+}
