@@ -15,7 +15,7 @@
 //     longer histories (Spec.Tie).
 //   - The hottest tenth of the items gets nine tenths of the accesses, although the candidates of a
 //     request are distinct: the exponent of the Zipf law is solved for under that condition, and its
-//     head is flattened so that no item is in every request. Candidates are drawn independently of the user and of the user's earlier requests (BAT section 3.3).
+//     head is flattened so that requests do not all hold the same few items. Candidates are drawn independently of the user and of the user's earlier requests (BAT section 3.3).
 //   - A user's requests come in sessions. Sessions start as a Poisson process, each for a user drawn
 //     from a Zipf law over users; most users have one session an hour or none.
 //   - Histories only grow: UserAt(i, v) is a prefix of UserAt(i, v+1).

@@ -21,7 +21,7 @@ func WriteJSON(w io.Writer, report any) error {
 func WriteTable(w io.Writer, results ...Result) error {
 	t := newTable(w)
 	extra := extras(results)
-	fmt.Fprint(t, "\trequests\toffered/s\tanswered/s\tgood/s\tP50\tP90\tP99\tP99.9\tmax\theld\t")
+	fmt.Fprint(t, "\trequests\toffered/s\tanswered/s\tgood/s\tP50\tP90\tP99\tP99.9\tmax\tlag P99\theld\t")
 	for _, name := range extra {
 		fmt.Fprint(t, name, "\t")
 	}
@@ -29,9 +29,9 @@ func WriteTable(w io.Writer, results ...Result) error {
 	for i := range results {
 		r := &results[i]
 		l := &r.Latency
-		fmt.Fprintf(t, "%s\t%d\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%d\t", r.Name, r.Requests,
+		fmt.Fprintf(t, "%s\t%d\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%d\t", r.Name, r.Requests,
 			short(r.Offered), short(r.Throughput), short(r.Goodput),
-			short(l.P50), short(l.P90), short(l.P99), short(l.P999), short(l.Max), r.Held)
+			short(l.P50), short(l.P90), short(l.P99), short(l.P999), short(l.Max), short(r.Lag.P99), r.Held)
 		for _, name := range extra {
 			fmt.Fprint(t, short(r.Extra[name]), "\t")
 		}

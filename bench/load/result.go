@@ -24,8 +24,9 @@ type Result struct {
 
 	SLO     float64     `json:"slo_ms,omitempty"`
 	Latency Percentiles `json:"latency"`
-	// Lag is from the intended to the actual time of sending: where it is not small, the client or its
-	// bound of requests in flight is what was measured.
+	// Lag is from the intended to the actual time of sending, and part of Latency. Timers alone make it
+	// half a millisecond; where it is not small beside the latency, the client or its bound of requests
+	// in flight is what was measured.
 	Lag Percentiles `json:"lag"`
 
 	// Next is the index after the run's last request, warm-up included: the First of a run that goes on.
