@@ -138,7 +138,7 @@ func (s *Store) reserveCopy(size int64) (*segment, error) {
 func copyBody(to, from *segment, h *header, source int64) error {
 	to.dirty = true
 	buf := make([]byte, step)
-	n := h.payloadAt() + h.payload
+	n := h.len()
 	for done := int64(headerSize); done < n; {
 		part := buf[:min(step, n-done)]
 		if err := readFull(from.f, part, source+done); err != nil {

@@ -56,26 +56,28 @@ func TestTruncatedAnywhere(t *testing.T) {
 	for _, holes := range []bool{true, false} {
 		d, sizes := small(t, holes)
 		whole := d.only(t).data
-		ends := []int{}
-		for at, i := int64(block), 0; i < len(sizes); i++ {
-			ends = append(ends, int(at+payloadAt(20, int64(sizes[i])))+sizes[i])
-			at += recordSize(20, int64(sizes[i]))
+		var starts, ends []int
+		for at, i := block, 0; i < len(sizes); i++ {
+			starts = append(starts, at)
+			ends = append(ends, at+int(payloadAt(20, int64(sizes[i])))+sizes[i])
+			at += int(recordSize(20, int64(sizes[i])))
 		}
 		for cut := range whole {
 			c := d.copyOf()
 			c.only(t).resize(int64(cut))
 			s := mustOpen(t, c, Options{Budget: mib})
 			what := fmt.Sprintf("cut at %d", cut)
-			want := 0
-			for _, e := range ends {
-				if e <= cut {
+			want, torn := 0, cut > 0 && cut < block
+			for i := range sizes {
+				if ends[i] <= cut {
 					want++
+				} else if starts[i] < cut {
+					torn = true
 				}
 			}
 			if got := survivors(t, s, sizes, what); got != want {
 				t.Fatalf("%s: %d records, want %d", what, got, want)
 			}
-			torn := cut > 0 && cut < block || cut > block && !zero(whole[roundBlock(max(block, lastEnd(ends, cut))):cut]) && cut > lastEnd(ends, cut)
 			if st := s.Stats(); (st.TornRecords > 0) != torn || st.TornRecords > 1 {
 				t.Fatalf("%s: %d torn records counted, want %v", what, st.TornRecords, torn)
 			}
@@ -90,18 +92,6 @@ func TestTruncatedAnywhere(t *testing.T) {
 		}
 	}
 }
-
-// lastEnd returns the end of the last record that ends by cut, or 0.
-func lastEnd(ends []int, cut int) (end int) {
-	for _, e := range ends {
-		if e <= cut {
-			end = e
-		}
-	}
-	return end
-}
-
-func roundBlock(n int) int { return int(roundUp(int64(n), block)) }
 
 func TestAnyByteFlipped(t *testing.T) {
 	for _, reopen := range []bool{true, false} {
@@ -187,7 +177,7 @@ func TestPowerCut(t *testing.T) {
 					t.Fatalf("seed %d: record %d is wrong", seed, k)
 				}
 				if !ok && synced[k] && !evicted && s.Stats().Evictions == 0 {
-					t.Fatalf("seed %d: record %d was synced and is lost", seed, k)
+					t.Fatalf("seed %d: record %d was synced and is lost: %+v", seed, k, s.Stats())
 				}
 			}
 			all := d.all()
@@ -211,7 +201,10 @@ func powerStep(t *testing.T, s *Store, r *rand.Rand, deleted, synced map[int]boo
 		if err := s.Sync(); err != nil {
 			t.Fatal(err)
 		}
-		s.Range(func(key Key, _ []byte, _ int64) bool { synced[int(key[24])] = true; return true })
+		for k := range 20 {
+			_, _, ok := fetch(t, s, keyOf(k)) // a record damaged by an earlier cut is none
+			synced[k] = ok
+		}
 	case op < 4:
 		if err := s.Delete(keyOf(k)); err != nil {
 			t.Fatal(err)
@@ -224,5 +217,99 @@ func powerStep(t *testing.T, s *Store, r *rand.Rand, deleted, synced map[int]boo
 		mustPut(t, s, keyOf(k), pattern(keyOf(k), 'm', 0, 50), pattern(keyOf(k), 'p', 0, k*3000))
 		delete(deleted, k)
 		delete(synced, k) // the old copy may go before the new one is durable
+	}
+}
+
+// A power cut between any two system calls of Delete leaves each record whole or gone.
+func TestPowerCutDuringDelete(t *testing.T) {
+	opt := Options{Budget: 2 * mib, Segment: 256 << 10}
+	for _, holes := range []bool{true, false} {
+		for at, done := 1, false; !done; at++ {
+			d := newMemFolder(t, holes)
+			s := mustOpen(t, d, opt)
+			for k := range 6 {
+				mustPut(t, s, keyOf(k), pattern(keyOf(k), 'm', 0, 50), pattern(keyOf(k), 'p', 0, 70_000))
+			}
+			if err := s.Sync(); err != nil {
+				t.Fatal(err)
+			}
+			var cuts []*memFolder
+			calls := 0
+			d.fail = func(string) error {
+				if calls++; calls == at {
+					for seed := range uint64(5) {
+						cuts = append(cuts, d.powerCut(rand.New(rand.NewPCG(seed, 1))))
+					}
+				}
+				return nil
+			}
+			if err := s.Delete(keyOf(1), keyOf(3), keyOf(4)); err != nil {
+				t.Fatal(err)
+			}
+			for _, c := range cuts {
+				s := mustOpen(t, c, opt)
+				for k := range 6 {
+					if _, _, ok := fetch(t, s, keyOf(k)); !ok && (k == 0 || k == 2 || k == 5) {
+						t.Fatalf("holes %v, call %d: record %d is lost", holes, at, k)
+					}
+				}
+				if st := s.Stats(); st.ChecksumFailures != 0 {
+					t.Fatalf("holes %v, call %d: half a record is left", holes, at)
+				}
+			}
+			done = calls < at
+		}
+	}
+}
+
+// Random operations, killed between two system calls of one of them.
+func TestKilledBetweenSystemCalls(t *testing.T) {
+	opt := Options{Budget: mib, Segment: 128 << 10}
+	for seed := range uint64(150) {
+		r := rand.New(rand.NewPCG(seed, 6))
+		d := newMemFolder(t, seed%2 == 0)
+		s := mustOpen(t, d, opt)
+		var left *memFolder
+		calls := r.IntN(300)
+		d.fail = func(string) error {
+			if calls--; calls == 0 {
+				left = d.copyOf()
+			}
+			return nil
+		}
+		has, deleted := map[int]bool{}, map[int]bool{} // what is sure at the time of the kill
+		for left == nil {
+			k := r.IntN(15)
+			delete(has, k)
+			if r.IntN(5) == 0 {
+				if err := s.Delete(keyOf(k)); err != nil {
+					t.Fatal(err)
+				}
+				deleted[k] = deleted[k] || left == nil
+				continue
+			}
+			delete(deleted, k)
+			mustPut(t, s, keyOf(k), pattern(keyOf(k), 'm', 0, 50), pattern(keyOf(k), 'p', 0, k*9000))
+			has[k] = left == nil
+		}
+		evicted := s.Stats().Evictions > 0
+		left.budget = opt.Budget
+		s = mustOpen(t, left, opt)
+		books(t, s)
+		for k := range 15 {
+			meta, payload, ok := fetch(t, s, keyOf(k))
+			if ok && (!bytes.Equal(meta, pattern(keyOf(k), 'm', 0, 50)) || !bytes.Equal(payload, pattern(keyOf(k), 'p', 0, k*9000))) {
+				t.Fatalf("seed %d: record %d is wrong", seed, k)
+			}
+			if ok && deleted[k] || !ok && has[k] && !evicted {
+				t.Fatalf("seed %d: record %d there: %v, deleted: %v", seed, k, ok, deleted[k])
+			}
+			if deleted[k] && bytes.Contains(left.all(), pattern(keyOf(k), 'm', 0, 50)) {
+				t.Fatalf("seed %d: bytes of deleted record %d are in the files", seed, k)
+			}
+		}
+		if st := s.Stats(); st.ChecksumFailures != 0 || st.TornRecords > 2 {
+			t.Fatalf("seed %d: half a record is left: %+v", seed, st)
+		}
 	}
 }

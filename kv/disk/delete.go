@@ -44,13 +44,13 @@ func (s *Store) scrub() error {
 		s.putPending(list...)
 		return err
 	}
-	var errs []error
 	for _, e := range list {
 		if err := s.free(e); err != nil {
 			s.putPending(e) // zero already: only its space is missing
 			s.opt.Logger.Error("disk: free deleted space", "error", err)
 		}
 	}
+	errs := []error{s.removeDoomed()}
 	for _, seg := range s.segments() {
 		if seg.erased {
 			errs = append(errs, s.syncSegment(seg))

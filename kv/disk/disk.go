@@ -100,7 +100,8 @@ type Store struct {
 	active   *segment // takes the next record; may be nil
 	nextSeg  uint32
 	seq      uint64
-	unlinked bool // a removal of a file is not durable yet
+	doomed   []*segment // dropped, and the file is still to be removed
+	unlinked bool       // a removal of a file is not durable yet
 
 	mu        sync.Mutex
 	index     *index

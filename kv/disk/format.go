@@ -37,8 +37,16 @@ type header struct {
 
 func (h *header) payloadAt() int64 { return payloadAt(h.meta, h.payload) }
 
-// end returns the offset in the segment after the last byte of the payload.
-func (h *header) end() int64 { return int64(h.offset) + h.payloadAt() + h.payload }
+// len returns the bytes from the start of the record to its last, without padding.
+func (h *header) len() int64 {
+	if h.payload == 0 {
+		return headerSize + int64(h.meta)
+	}
+	return h.payloadAt() + h.payload
+}
+
+// end returns the offset in the segment after the last byte.
+func (h *header) end() int64 { return int64(h.offset) + h.len() }
 
 // payloadAt returns where the payload starts within its record.
 func payloadAt(meta int, payload int64) int64 {

@@ -20,6 +20,7 @@ type memFolder struct {
 	files   map[string]*memFile
 	durable map[string]*memFile // names as of the last Sync
 	holes   bool
+	cut     bool                  // after a power cut records may have holes that the store counts
 	ghosts  []*memFile            // removed while open
 	fail    func(op string) error // asked before each change
 	budget  int64                 // checked after each change when set
@@ -143,9 +144,8 @@ func (d *memFolder) all() []byte {
 // powerCut returns what a disk may show afterwards: every sector as of the last Sync or as of any write
 // since, every file there or not if that is not durable.
 func (d *memFolder) powerCut(r *rand.Rand) *memFolder {
-	d.mu.Lock()
-	defer d.mu.Unlock()
 	c := newMemFolder(d.t, d.holes)
+	c.cut = true
 	names := map[string]bool{}
 	for n := range d.files {
 		names[n] = true
@@ -195,6 +195,7 @@ type memFile struct {
 	past   map[int64][][]byte // what each sector was since the last Sync
 	sizes  []int64            // likewise the size
 	open   int
+	bad    bool // reads fail
 }
 
 func (f *memFile) held() int64 {
@@ -207,6 +208,9 @@ func (f *memFile) held() int64 {
 func (f *memFile) ReadAt(b []byte, off int64) (int, error) {
 	f.dir.mu.Lock()
 	defer f.dir.mu.Unlock()
+	if f.bad {
+		return 0, syscall.EIO
+	}
 	if off >= int64(len(f.data)) {
 		return 0, io.EOF
 	}
@@ -355,5 +359,3 @@ func (f *memFile) survivor(d *memFolder, r *rand.Rand) *memFile {
 	g.past, g.sizes = map[int64][][]byte{}, nil
 	return g
 }
-
-var errFull = syscall.ENOSPC

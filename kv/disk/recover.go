@@ -66,10 +66,11 @@ func (s *Store) load(id uint32, seqs []uint64) ([]uint64, error) {
 		return seqs, err
 	}
 	first := make([]byte, block)
-	n, err := f.ReadAt(first, 0)
+	n, err := f.ReadAt(first, 0) // an error leaves no segment
 	nonce, ok := decodeSegment(first[:n])
 	if !ok {
-		s.discard(f, id, size, n, err)
+		s.opt.Logger.Warn("disk: a file is no segment", "segment", id, "bytes", size, "error", err)
+		s.discard(&segment{id: id, f: f, end: roundUp(size, block), refs: 1})
 		return seqs, nil
 	}
 	seg := &segment{id: id, nonce: nonce, f: f, end: block, refs: 1}
@@ -94,17 +95,14 @@ func (s *Store) load(id uint32, seqs []uint64) ([]uint64, error) {
 
 // discard removes a file that is no segment: its making was cut short, it is damaged, or another
 // version's.
-func (s *Store) discard(f file, id uint32, size int64, read int, err error) {
-	if size > 0 {
+func (s *Store) discard(seg *segment) {
+	if seg.end > 0 {
 		s.stats.TornRecords++
 	}
-	s.opt.Logger.Warn("disk: removed a file that is no segment", "segment", id, "bytes", size, "read", read, "error", err)
-	_ = f.Close()
-	s.unlinked = true
-	if err := s.dir.Remove(segmentName(id)); err != nil {
-		s.stats.WriteErrors++
-		s.opt.Logger.Error("disk: remove segment", "segment", id, "error", err)
-	}
+	seg.bytes = max(0, seg.end-block)
+	s.segs[seg.id] = seg
+	s.held += s.holds(seg)
+	s.drop(seg)
 }
 
 // admit takes in a whole record, unless it is of another version or older than one of the same key.

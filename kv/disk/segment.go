@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"math/rand/v2"
 	"slices"
 )
@@ -54,27 +55,24 @@ func (s *Store) segments() []*segment {
 // caller holds w and has made room for a block.
 func (s *Store) newSegment() error {
 	seg := &segment{id: s.nextSeg, nonce: rand.Uint64(), end: block, refs: 1}
-	name := segmentName(seg.id)
-	f, err := s.dir.Create(name)
+	f, err := s.dir.Create(segmentName(seg.id))
 	if err != nil {
 		return fmt.Errorf("create segment %d: %w", seg.id, err)
 	}
 	s.nextSeg++
 	seg.f = f
+	s.mu.Lock()
+	s.segs[seg.id] = seg
+	s.held += block
+	s.mu.Unlock()
 	_, err = f.WriteAt(encodeSegment(seg.nonce), 0)
 	if err == nil {
 		err = errors.Join(f.Sync(), s.dir.Sync())
 	}
 	if err != nil {
-		// What stays if this fails too is removed by the next Open.
-		_ = f.Close()
-		_ = s.dir.Remove(name)
+		s.drop(seg)
 		return fmt.Errorf("write segment %d: %w", seg.id, err)
 	}
-	s.mu.Lock()
-	s.segs[seg.id] = seg
-	s.held += block
-	s.mu.Unlock()
 	s.active = seg
 	return nil
 }
@@ -116,12 +114,27 @@ func (s *Store) drop(seg *segment) {
 	s.pending = slices.DeleteFunc(s.pending, func(e extent) bool { return e.seg == seg })
 	s.lingering += s.holds(seg)
 	s.mu.Unlock()
-	s.unlinked = true
-	if err := s.dir.Remove(segmentName(seg.id)); err != nil {
-		s.countWriteError()
-		s.opt.Logger.Error("disk: remove segment", "segment", seg.id, "error", err)
+	s.doomed = append(s.doomed, seg)
+	if err := s.removeDoomed(); err != nil {
+		s.opt.Logger.Error("disk: drop a segment", "error", err) // it is tried again
 	}
-	s.release(seg)
+}
+
+// removeDoomed removes the files of dropped segments. What fails stays. The caller holds w.
+func (s *Store) removeDoomed() error {
+	var errs []error
+	s.doomed = slices.DeleteFunc(s.doomed, func(seg *segment) bool {
+		err := s.dir.Remove(segmentName(seg.id))
+		if err != nil && !errors.Is(err, fs.ErrNotExist) {
+			s.countWriteError()
+			errs = append(errs, fmt.Errorf("remove segment %d: %w", seg.id, err))
+			return false
+		}
+		s.unlinked = true
+		s.release(seg)
+		return true
+	})
+	return errors.Join(errs...)
 }
 
 // release gives a reference to a segment back; the last one closes the file.

@@ -212,7 +212,7 @@ func (s *Store) evict(id uint32) {
 
 // drain erases what awaits it and gives the space back. What fails stays. The caller holds w.
 func (s *Store) drain() error {
-	var errs []error
+	errs := []error{s.removeDoomed()}
 	for _, e := range s.takePending() {
 		if err := s.erase(e); err != nil {
 			errs = append(errs, err)

@@ -1,0 +1,123 @@
+package disk
+
+import (
+	"bytes"
+	"errors"
+	"math/rand/v2"
+	"syscall"
+	"testing"
+)
+
+// Any change of a file or the folder may fail, writes after half of their bytes.
+func TestFaults(t *testing.T) {
+	for seed := range uint64(60) {
+		r := rand.New(rand.NewPCG(seed, 9))
+		d := newMemFolder(t, seed%2 == 0)
+		d.budget = mib
+		d.cut = true // a file that could not be removed, or space not freed, makes exact books impossible
+		opt := Options{Budget: mib, Segment: 128 << 10}
+		s := mustOpen(t, d, opt)
+		on := false
+		d.fail = func(op string) error {
+			if on && r.IntN(4) == 0 {
+				return syscall.EIO
+			}
+			return nil
+		}
+		want := map[int]bool{} // there unless evicted
+		for range 120 {
+			k := r.IntN(15)
+			on = r.IntN(3) > 0
+			faultStep(t, s, d, r, k, want, &on)
+			books(t, s)
+		}
+		on = false
+		if err := s.Delete(); err != nil {
+			t.Fatalf("seed %d: nothing fails any more, but delete does: %v", seed, err)
+		}
+		if s := mustOpen(t, d.copyOf(), opt); s.Stats().TornRecords != 0 {
+			t.Fatalf("seed %d: remains of failed puts are in the files: %+v", seed, s.Stats())
+		}
+	}
+}
+
+func faultStep(t *testing.T, s *Store, d *memFolder, r *rand.Rand, k int, want map[int]bool, on *bool) {
+	key := keyOf(k)
+	switch r.IntN(5) {
+	case 0:
+		delete(want, k)
+		err := s.Delete(key)
+		if err != nil && !errors.Is(err, syscall.EIO) {
+			t.Fatal(err)
+		}
+		if b := pattern(key, 'p', 0, 4000*k); err == nil && k > 0 && bytes.Contains(d.all(), b[:32]) {
+			t.Fatalf("delete reported success, and the bytes are there")
+		}
+		if _, ok := s.Has(key); ok {
+			t.Fatal("a record whose delete failed is served")
+		}
+	case 1, 2:
+		_, payload, ok := fetch(t, s, key)
+		if ok && !want[k] || ok && !bytes.Equal(payload, pattern(key, 'p', 0, 4000*k)) {
+			t.Fatalf("record %d is wrong or should not be there", k)
+		}
+		if !ok && want[k] && s.Stats().Evictions == 0 {
+			t.Fatalf("record %d is lost", k)
+		}
+	default:
+		err := s.Put(key, nil, cutUp(r, pattern(key, 'p', 0, 4000*k)))
+		if err == nil {
+			want[k] = true
+		} else if !*on {
+			t.Fatalf("put fails when nothing else does: %v", err)
+		} else if !errors.Is(err, syscall.EIO) && !errors.Is(err, ErrNoRoom) {
+			t.Fatal(err)
+		}
+	}
+}
+
+func TestDiskFull(t *testing.T) {
+	d := newMemFolder(t, true)
+	s := mustOpen(t, d, Options{Budget: 8 * mib})
+	mustPut(t, s, keyOf(1), nil, pattern(keyOf(1), 'p', 0, 100_000))
+	d.fail = func(op string) error {
+		if op == "write" || op == "create" {
+			return syscall.ENOSPC
+		}
+		return nil
+	}
+	for i := range 5 {
+		if err := s.Put(keyOf(2+i), nil, [][]byte{make([]byte, 100_000)}); !errors.Is(err, syscall.ENOSPC) {
+			t.Fatalf("put on a full disk: %v", err)
+		}
+	}
+	if _, p, ok := fetch(t, s, keyOf(1)); !ok || !bytes.Equal(p, pattern(keyOf(1), 'p', 0, 100_000)) {
+		t.Fatal("a full disk stops reads")
+	}
+	st := s.Stats()
+	if st.WriteErrors != 5 || st.Entries != 1 {
+		t.Fatalf("after five failed puts: %+v", st)
+	}
+	books(t, s)
+	d.fail = nil
+	mustPut(t, s, keyOf(2), nil, pattern(keyOf(2), 'p', 0, 100_000))
+}
+
+func TestReadErrorIsAMiss(t *testing.T) {
+	d := newMemFolder(t, true)
+	s := mustOpen(t, d, Options{Budget: mib})
+	mustPut(t, s, keyOf(1), nil, pattern(keyOf(1), 'p', 0, 1000))
+	d.only(t).bad = true
+	if _, _, ok := fetch(t, s, keyOf(1)); ok {
+		t.Fatal("read what cannot be read")
+	}
+	if st := s.Stats(); st.ReadErrors != 1 || st.Misses != 1 || st.Entries != 0 {
+		t.Fatalf("after a failed read: %+v", st)
+	}
+	d.only(t).bad = false
+	mustPut(t, s, keyOf(1), nil, pattern(keyOf(1), 'p', 0, 1000))
+	if _, _, ok := fetch(t, s, keyOf(1)); !ok {
+		t.Fatal("a record put anew is not there")
+	}
+	books(t, s)
+}
