@@ -5,9 +5,9 @@
 //
 // A workload is a function of its Spec: the same Spec gives the same tokens and the same stream of
 // requests (another architecture may round a length differently). Tokens of a user or an item are
-// computed from its id when asked for, so that ten million users take no memory. There is no goroutine, no lock and no clock here: times are
-// durations since the start of the stream. Only Next changes a Workload; everything else may be called
-// from many goroutines.
+// computed from its id when asked for, so that ten million users take no memory. There is no goroutine,
+// no lock and no clock here: times are durations since the start of the stream. Only Next changes a
+// Workload; everything else may be called from many goroutines.
 //
 // What a workload promises, and Measure prints beside the paper's figures:
 //   - Lengths of users and items have the stated means (log-normal, clamped and rounded, with the
@@ -15,9 +15,10 @@
 //     longer histories (Spec.Tie).
 //   - The hottest tenth of the items gets nine tenths of the accesses, although the candidates of a
 //     request are distinct: the exponent of the Zipf law is solved for under that condition, and its
-//     head is flattened so that requests do not all hold the same few items. Candidates are drawn independently of the user and of the user's earlier requests (BAT section 3.3).
+//     head is flattened so that requests do not all hold the same few items. Candidates are drawn
+//     independently of the user and of the user's earlier requests (BAT section 3.3).
 //   - A user's requests come in sessions. Sessions start as a Poisson process, each for a user drawn
-//     from a Zipf law over users; most users have one session an hour or none.
+//     from a Zipf law over users; a long tail of users has one request an hour or none.
 //   - Histories only grow: UserAt(i, v) is a prefix of UserAt(i, v+1).
 package workload
 
