@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math"
 	"math/rand/v2"
+	"sync"
 	"testing"
 	"unsafe"
 
@@ -184,54 +185,80 @@ func eachLevel(t *testing.T, f func(t *testing.T, level feature.Level, dt comput
 	}
 }
 
-// shapes mixes rows, columns and depths on and off the edges of panels, tiles, steps and blocks.
-func shapes() (s [][3]int) {
+// problem is the operands of a product, and its results in float64 by what a level sees of them.
+type problem struct {
+	m, n, k        int
+	a, w, gate, up matrix
+	bias           matrix // for gate and up; the first n for w
+	results        map[string][]float64
+}
+
+// problems mixes rows, columns and depths on and off the edges of panels, tiles, steps and blocks.
+var problems = sync.OnceValue(func() (all []*problem) {
 	ms := []int{1, 2, 15, 16, 17, 31, 33, 257}
 	ns := []int{1, 7, 32, 33, 100}
 	ks := []int{1, 2, 31, 32, 33, 101}
+	var shapes [][3]int
 	for i, m := range ms {
 		for j, n := range ns {
-			s = append(s, [3]int{m, n, ks[(i+j)%len(ks)]})
+			shapes = append(shapes, [3]int{m, n, ks[(i+j)%len(ks)]})
 		}
 	}
-	return append(s, [3]int{3, 40, 2200}, [3]int{19, 290, 2100}, [3]int{530, 70, 65})
+	shapes = append(shapes, [3]int{3, 40, 2200}, [3]int{19, 290, 2100}, [3]int{530, 70, 65})
+	r := rand.New(rand.NewPCG(1, 1))
+	for _, s := range shapes {
+		m, n, k := s[0], s[1], s[2]
+		all = append(all, &problem{m: m, n: n, k: k, results: map[string][]float64{},
+			a: random(r, m, k, 1), w: random(r, n, k, 0.5), gate: random(r, n, k, 0.5), up: random(r, n, k, 0.5),
+			bias: random(r, 1, 2*n, 1)})
+	}
+	return all
+})
+
+// result is the product with one of the weights, as e's level sees the operands.
+func (p *problem) result(e *env, name string, w matrix) []float64 {
+	key := fmt.Sprint(name, e.dt, NewRows(e.level, e.dt).tiles)
+	if p.results[key] == nil {
+		p.results[key] = reference(e.seen(p.a), w.as(e.dt))
+	}
+	return p.results[key]
 }
+
+// tolerance allows for one chain of k roundings.
+func (p *problem) tolerance() float64 { return 5e-8*float64(p.k) + 5e-6 }
 
 func TestAgainstFloat64(t *testing.T) {
 	eachLevel(t, func(t *testing.T, level feature.Level, dt compute.DType) {
 		for threads := 1; threads <= 3; threads++ {
 			e := newEnv(t, level, dt, threads)
-			r := rand.New(rand.NewPCG(1, uint64(threads)))
-			for i, s := range shapes() {
-				if i%3 != threads-1 && threads != 2 { // all shapes with two threads, some with others
+			for i, p := range problems() {
+				if i%3 != threads-1 && threads != 2 { // all with two threads, some with others
 					continue
 				}
-				testLinear(e, r, s[0], s[1], s[2])
-				testGated(e, r, s[0], s[1], s[2])
+				testLinear(e, p)
+				testGated(e, p)
 			}
 		}
 	})
 }
 
-func testLinear(e *env, r *rand.Rand, m, n, k int) {
-	a, w := random(r, m, k, 1), random(r, n, k, 0.5)
-	bias, x := random(r, 1, n, 1), random(r, m, n+3, 1)
-	want := reference(e.seen(a), w.as(e.dt))
-	rows, packed := e.rows(a), e.pack(w.tensor(compute.F32))
-	tol := 5e-8*float64(k) + 5e-6 // one chain of k roundings
+func testLinear(e *env, p *problem) {
+	m, n := p.m, p.n
 	stride := n + 3
-	for _, b := range [][]float32{nil, bias.v} {
-		stored := random(r, m, stride, 1)
-		before := append([]float32(nil), stored.v...)
-		sum := append([]float32(nil), x.v...)
-		e.mul.Store(stored.v, stride, rows, packed, b)
+	want, tol := p.result(e, "w", p.w), p.tolerance()
+	rows, packed := e.rows(p.a), e.pack(p.w.tensor(compute.F32))
+	x := random(rand.New(rand.NewPCG(2, 2)), m, stride, 1)
+	for _, b := range [][]float32{nil, p.bias.v[:n]} {
+		stored, sum := append([]float32(nil), x.v...), append([]float32(nil), x.v...)
+		e.mul.Store(stored, stride, rows, packed, b)
 		e.mul.Add(sum, stride, rows, packed, b)
 		for i := range m {
 			for j := range stride {
 				at := i*stride + j
+				before := x.v[at]
 				if j >= n {
-					if stored.v[at] != before[at] || sum[at] != x.v[at] {
-						e.t.Fatalf("%d×%d×%d: wrote beyond column %d of row %d", m, n, k, n, i)
+					if stored[at] != before || sum[at] != before {
+						e.t.Fatalf("%d×%d×%d: wrote beyond column %d of row %d", m, n, p.k, n, i)
 					}
 					continue
 				}
@@ -239,32 +266,31 @@ func testLinear(e *env, r *rand.Rand, m, n, k int) {
 				if b != nil {
 					v += float64(b[j])
 				}
-				if !near(stored.v[at], v, tol) {
-					e.t.Fatalf("%d×%d×%d: store (%d,%d) = %v, want %v", m, n, k, i, j, stored.v[at], v)
+				if !near(stored[at], v, tol) {
+					e.t.Fatalf("%d×%d×%d: store (%d,%d) = %v, want %v", m, n, p.k, i, j, stored[at], v)
 				}
-				if !near(sum[at], v+float64(x.v[at]), tol) {
-					e.t.Fatalf("%d×%d×%d: add (%d,%d) = %v, want %v", m, n, k, i, j, sum[at], v+float64(x.v[at]))
+				if v += float64(before); !near(sum[at], v, tol) {
+					e.t.Fatalf("%d×%d×%d: add (%d,%d) = %v, want %v", m, n, p.k, i, j, sum[at], v)
 				}
 			}
 		}
 	}
 }
 
-func testGated(e *env, r *rand.Rand, m, n, k int) {
-	a, gate, up := random(r, m, k, 1), random(r, n, k, 0.5), random(r, n, k, 0.5)
-	bias := random(r, 1, 2*n, 1)
-	g, u := reference(e.seen(a), gate.as(e.dt)), reference(e.seen(a), up.as(e.dt))
-	rows, packed := e.rows(a), e.packGated(gate.tensor(compute.F32), up.tensor(compute.F32))
+func testGated(e *env, p *problem) {
+	m, n := p.m, p.n
+	g, u := p.result(e, "gate", p.gate), p.result(e, "up", p.up)
+	rows, packed := e.rows(p.a), e.packGated(p.gate.tensor(compute.F32), p.up.tensor(compute.F32))
 	dst := NewRows(e.level, e.dt)
 	e.t.Cleanup(dst.Free)
 	if err := dst.Reset(m, n); err != nil {
 		e.t.Fatal(err)
 	}
-	tol, rel := 5e-8*float64(k)+5e-6, 2e-6
+	tol, rel := p.tolerance(), 2e-6
 	if dst.tiles {
 		rel = 1.0 / 256
 	}
-	for _, b := range [][]float32{nil, bias.v} {
+	for _, b := range [][]float32{nil, p.bias.v} {
 		e.mul.Gated(dst, rows, packed, b)
 		got := unpack(dst)
 		for i := range m {
@@ -275,7 +301,7 @@ func testGated(e *env, r *rand.Rand, m, n, k int) {
 				}
 				want := x / (1 + math.Exp(-x)) * y
 				if !near(got.v[i*n+j], want, tol*(1+math.Abs(x)+math.Abs(y))+rel*math.Abs(want)) {
-					e.t.Fatalf("%d×%d×%d: gated (%d,%d) = %v, want %v", m, n, k, i, j, got.v[i*n+j], want)
+					e.t.Fatalf("%d×%d×%d: gated (%d,%d) = %v, want %v", m, n, p.k, i, j, got.v[i*n+j], want)
 				}
 			}
 		}
@@ -301,7 +327,7 @@ func checkTails(e *env, r *Rows) {
 func TestSameBits(t *testing.T) {
 	eachLevel(t, func(t *testing.T, level feature.Level, dt compute.DType) {
 		r := rand.New(rand.NewPCG(7, 7))
-		const n, k, most = 75, 1133, 270
+		const n, k, most = 75, 2101, 24 // k is cut on every level
 		a, w := random(r, most, k, 1), random(r, n, k, 0.1)
 		gate, up := random(r, n, k, 0.1), random(r, n, k, 0.1)
 		alone := newEnv(t, level, dt, 1)
@@ -316,13 +342,13 @@ func TestSameBits(t *testing.T) {
 			alone.mul.Gated(act, one, gated, nil)
 			wantGated.v = append(wantGated.v, unpack(act).v...)
 		}
-		for round := range 6 {
+		for round, m := range []int{1 + r.IntN(16), 270, 17 + r.IntN(100), 33, 1 + r.IntN(32)} {
 			e := newEnv(t, level, dt, 1+round%3)
-			m := 1 + r.IntN(most)
-			order := r.Perm(most)[:m]
+			order := make([]int, m)
 			in := matrix{m, k, nil}
-			for _, i := range order {
-				in.v = append(in.v, a.row(i)...)
+			for p := range order {
+				order[p] = r.IntN(most)
+				in.v = append(in.v, a.row(order[p])...)
 			}
 			rows := e.rows(in)
 			got, dst := matrix{m, n, make([]float32, m*n)}, e.rows(matrix{m, n, make([]float32, m*n)})
@@ -419,6 +445,30 @@ func TestSetRuns(t *testing.T) {
 		}
 		checkTails(e, rows)
 	})
+}
+
+// Float32 weights may feed a product with bf16 weights: the kernels of one form write rows of the other.
+func TestGatedAcrossForms(t *testing.T) {
+	r := rand.New(rand.NewPCG(13, 13))
+	const m, n, k = 75, 50, 64
+	a, gate, up := random(r, m, k, 1), random(r, n, k, 0.5), random(r, n, k, 0.5)
+	e := newEnv(t, Best(), compute.F32, 2)
+	rows, packed := e.rows(a), e.packGated(gate.tensor(compute.F32), up.tensor(compute.F32))
+	same, other := NewRows(Best(), compute.F32), NewRows(Best(), compute.BF16)
+	for _, dst := range []*Rows{same, other} {
+		t.Cleanup(dst.Free)
+		if err := dst.Reset(m, n); err != nil {
+			t.Fatal(err)
+		}
+		e.mul.Gated(dst, rows, packed, nil)
+		checkTails(e, dst)
+	}
+	want, got := unpack(same), unpack(other)
+	for i := range want.v {
+		if !near(got.v[i], float64(want.v[i]), math.Abs(float64(want.v[i]))/128+1e-6) {
+			t.Fatalf("row %d column %d: %v, in float32 %v", i/n, i%n, got.v[i], want.v[i])
+		}
+	}
 }
 
 func TestBorrow(t *testing.T) {

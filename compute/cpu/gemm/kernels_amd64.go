@@ -10,7 +10,7 @@ import (
 )
 
 // fmaKernel is a float32 kernel for a fixed number of rows. Lines of the block used next are fetched
-// per four k.
+// per eight k.
 type fmaKernel func(steps int, a unsafe.Pointer, stride int, b, b2, c, c2 unsafe.Pointer, add int, next unsafe.Pointer, lines int)
 
 var (
@@ -20,22 +20,22 @@ var (
 	}
 	avx512F32 = kernels{
 		panelRows: 6, blockRows: 258, outer: 32, inner: 32, reload: 0.3,
-		block: func(pt *part) { fmaBlock(pt, f32x512[:], 8) },
+		block: func(pt *part) { fmaBlock(pt, f32x512[:], 16) },
 		store: store512, add: add512, gated: gated512, gatedBF16: plainGatedBF16,
 	}
 	avx512BF16 = kernels{
 		panelRows: 6, blockRows: 258, outer: 32, inner: 32, reload: 0.3,
-		block: func(pt *part) { fmaBlock(pt, bf16x512[:], 4) },
+		block: func(pt *part) { fmaBlock(pt, bf16x512[:], 8) },
 		store: store512, add: add512, gated: gated512, gatedBF16: plainGatedBF16,
 	}
 	avx2F32 = kernels{
 		panelRows: 6, blockRows: 258, outer: 32, inner: 8, reload: 0.15,
-		block: func(pt *part) { fmaHalves(pt, f32x256[:], 64, 8) },
+		block: func(pt *part) { fmaHalves(pt, f32x256[:], 64, 16) },
 		store: store256, add: add256, gated: gated256, gatedBF16: plainGatedBF16,
 	}
 	avx2BF16 = kernels{
 		panelRows: 6, blockRows: 258, outer: 32, inner: 16, reload: 0.15,
-		block: func(pt *part) { fmaHalves(pt, bf16x256[:], 1024, 4) },
+		block: func(pt *part) { fmaHalves(pt, bf16x256[:], 1024, 8) },
 		store: store256, add: add256, gated: gated256, gatedBF16: plainGatedBF16,
 	}
 )
@@ -112,13 +112,13 @@ func amxPanel(pt *part, i int, next unsafe.Pointer) {
 	}
 }
 
-// fmaBlock runs kernels of 64 columns over all rows. A panel takes perFour lines of cache per four
+// fmaBlock runs kernels of 64 columns over all rows. A panel takes perEight lines of cache per eight
 // k; the panels used next are fetched one after the other.
-func fmaBlock(pt *part, table []fmaKernel, perFour int) {
+func fmaBlock(pt *part, table []fmaKernel, perEight int) {
 	height := len(table) - 1
 	calls := (pt.rows + height - 1) / height
-	lines := (2*perFour + calls - 1) / calls
-	fetched, panel := 0, pt.steps*8*perFour*64 // bytes
+	lines := (2*perEight + calls - 1) / calls
+	fetched, panel := 0, pt.steps*4*perEight*64 // bytes
 	for r := 0; r < pt.rows; r += height {
 		var next unsafe.Pointer
 		n := 0
@@ -127,26 +127,26 @@ func fmaBlock(pt *part, table []fmaKernel, perFour int) {
 		}
 		table[min(height, pt.rows-r)](pt.steps, pt.a.at(pt.row+r, pt.step), pt.a.stride, pt.b[0], pt.b[1],
 			unsafe.Add(pt.sums[0], r*sumBytes), unsafe.Add(pt.sums[1], r*sumBytes), pt.add, next, n)
-		fetched += pt.steps * 8 * lines * 64
+		fetched += pt.steps * 4 * lines * 64
 	}
 }
 
 // fmaHalves runs kernels of 16 columns; the second half of a panel lies half bytes on.
-func fmaHalves(pt *part, table []fmaKernel, half, perFour int) {
+func fmaHalves(pt *part, table []fmaKernel, half, perEight int) {
 	for i := range pt.b {
 		next := pt.next[i]
 		for h := range 2 {
-			fmaColumns(pt, table, unsafe.Add(pt.b[i], h*half), unsafe.Add(pt.sums[i], h*sumBytes/2), next, perFour)
+			fmaColumns(pt, table, unsafe.Add(pt.b[i], h*half), unsafe.Add(pt.sums[i], h*sumBytes/2), next, perEight)
 			next = nil
 		}
 	}
 }
 
-func fmaColumns(pt *part, table []fmaKernel, b, sums, next unsafe.Pointer, perFour int) {
+func fmaColumns(pt *part, table []fmaKernel, b, sums, next unsafe.Pointer, perEight int) {
 	height := len(table) - 1
 	calls := (pt.rows + height - 1) / height
-	lines := (perFour + calls - 1) / calls
-	for r, left := 0, perFour; r < pt.rows; r, left = r+height, left-lines {
+	lines := (perEight + calls - 1) / calls
+	for r, left := 0, perEight; r < pt.rows; r, left = r+height, left-lines {
 		n := max(0, min(lines, left))
 		if next == nil {
 			n = 0
@@ -154,7 +154,7 @@ func fmaColumns(pt *part, table []fmaKernel, b, sums, next unsafe.Pointer, perFo
 		table[min(height, pt.rows-r)](pt.steps, pt.a.at(pt.row+r, pt.step), pt.a.stride, b, nil,
 			unsafe.Add(sums, r*sumBytes), nil, pt.add, next, n)
 		if n > 0 {
-			next = unsafe.Add(next, pt.steps*8*n*64)
+			next = unsafe.Add(next, pt.steps*4*n*64)
 		}
 	}
 }

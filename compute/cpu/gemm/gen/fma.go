@@ -8,7 +8,10 @@ import "fmt"
 //
 // Rows lie apart by a stride; row i is addressed as base[i/3] + (i mod 3)·stride.
 
-const fmaRows = 6
+const (
+	fmaRows   = 6
+	fmaUnroll = 8 // k of a turn of the loop
+)
 
 const fmaArgs = "steps int, a unsafe.Pointer, stride int, b, b2, c, c2 unsafe.Pointer, add int, next unsafe.Pointer, lines int"
 
@@ -41,7 +44,7 @@ func avx2File(g *generator) {
 }
 
 // fmaStart loads the arguments: steps in CX, bases of the rows, stride in SI, weights in BX and R9,
-// results in DI and R12, add in DX, the block to fetch in R10 and its lines per four k in R11.
+// results in DI and R12, add in DX, the block to fetch in R10 and its lines per turn of the loop in R11.
 func fmaStart(g *generator, rows int) {
 	g.P("\tMOVQ steps+0(FP), CX\n\tMOVQ a+8(FP), AX\n\tMOVQ stride+16(FP), SI\n\tMOVQ b+24(FP), BX")
 	g.P("\tMOVQ b2+32(FP), R9\n\tMOVQ c+40(FP), DI\n\tMOVQ c2+48(FP), R12\n\tMOVQ add+56(FP), DX")
@@ -60,10 +63,10 @@ func at(i, k int) string {
 	return s
 }
 
-// advance moves all rows by four k.
+// advance moves all rows by a turn.
 func advance(g *generator, rows int) {
 	for i := 0; i <= (rows-1)/3; i++ {
-		g.P("\tADDQ $16, %s", bases[i])
+		g.P("\tADDQ $%d, %s", 4*fmaUnroll, bases[i])
 	}
 }
 
@@ -92,13 +95,13 @@ func fma512(g *generator, rows int, bf16 bool) {
 	results(func(_ string, reg int) { g.P("\tVPXORD Z%d, Z%d, Z%d", reg, reg, reg) })
 	g.P("start:")
 	if bf16 {
-		g.P("steps:\n\tMOVQ $8, R14")
+		g.P("steps:\n\tMOVQ $%d, R14", 32/fmaUnroll)
 	} else {
-		g.P("\tSHLQ $3, CX")
+		g.P("\tIMULQ $%d, CX", 32/fmaUnroll)
 	}
 	g.P("\tPCALIGN $32\nloop:")
 	fetch(g)
-	for k := range 4 {
+	for k := range fmaUnroll {
 		for j := range 4 {
 			panel, reg := [...]string{"BX", "R9"}[j/2], weights+j
 			switch {
@@ -120,10 +123,10 @@ func fma512(g *generator, rows int, bf16 bool) {
 	}
 	advance(g, rows)
 	if bf16 {
-		g.P("\tADDQ $128, BX\n\tADDQ $128, R9\n\tDECQ R14\n\tJNZ loop")
+		g.P("\tADDQ $%d, BX\n\tADDQ $%d, R9\n\tDECQ R14\n\tJNZ loop", 32*fmaUnroll, 32*fmaUnroll)
 		g.P("\tADDQ $1024, BX\n\tADDQ $1024, R9\n\tDECQ CX\n\tJNZ steps")
 	} else {
-		g.P("\tADDQ $512, BX\n\tADDQ $512, R9\n\tDECQ CX\n\tJNZ loop")
+		g.P("\tADDQ $%d, BX\n\tADDQ $%d, R9\n\tDECQ CX\n\tJNZ loop", 128*fmaUnroll, 128*fmaUnroll)
 	}
 	results(func(mem string, reg int) { g.P("\tVMOVUPS Z%d, %s", reg, mem) })
 	g.P("\tVZEROUPPER\n\tRET")
@@ -145,13 +148,13 @@ func fma256(g *generator, rows int, bf16 bool) {
 	}
 	g.P("start:")
 	if bf16 {
-		g.P("steps:\n\tMOVQ $8, R14")
+		g.P("steps:\n\tMOVQ $%d, R14", 32/fmaUnroll)
 	} else {
-		g.P("\tSHLQ $3, CX")
+		g.P("\tIMULQ $%d, CX", 32/fmaUnroll)
 	}
 	g.P("\tPCALIGN $32\nloop:")
 	fetch(g)
-	for k := range 4 {
+	for k := range fmaUnroll {
 		switch {
 		case !bf16:
 			g.P("\tVMOVUPS %d(BX), Y14\n\tVMOVUPS %d(BX), Y15", 128*k, 128*k+32)
@@ -168,9 +171,9 @@ func fma256(g *generator, rows int, bf16 bool) {
 	}
 	advance(g, rows)
 	if bf16 {
-		g.P("\tADDQ $128, BX\n\tDECQ R14\n\tJNZ loop\n\tADDQ $1024, BX\n\tDECQ CX\n\tJNZ steps")
+		g.P("\tADDQ $%d, BX\n\tDECQ R14\n\tJNZ loop\n\tADDQ $1024, BX\n\tDECQ CX\n\tJNZ steps", 32*fmaUnroll)
 	} else {
-		g.P("\tADDQ $512, BX\n\tDECQ CX\n\tJNZ loop")
+		g.P("\tADDQ $%d, BX\n\tDECQ CX\n\tJNZ loop", 128*fmaUnroll)
 	}
 	for i := range rows {
 		g.P("\tVMOVUPS Y%d, %d(DI)\n\tVMOVUPS Y%d, %d(DI)", 2*i, 128*i, 2*i+1, 128*i+32)
