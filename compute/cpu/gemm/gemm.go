@@ -180,7 +180,7 @@ func (m *Multiplier) Gated(dst *Rows, a *Rows, w *Weights, bias []float32) {
 
 func (m *Multiplier) run(p product) {
 	p.check()
-	if p.a.m == 0 || p.w.n == 0 {
+	if p.a.m == 0 {
 		return
 	}
 	p.k = p.w.kernels
@@ -205,7 +205,7 @@ func (p *product) check() {
 		panic("gemm: gated weights take a gated product and others none")
 	case p.op == opGated && (p.dst.m != a.m || p.dst.k != w.n/2):
 		panic(fmt.Sprintf("gemm: gated product %d×%d into rows %d×%d", a.m, w.n/2, p.dst.m, p.dst.k))
-	case p.op != opGated && a.m > 0 && w.n > 0 && (p.stride < w.n || len(p.out) < (a.m-1)*p.stride+w.n):
+	case p.op != opGated && a.m > 0 && (p.stride < w.n || len(p.out) < (a.m-1)*p.stride+w.n):
 		panic(fmt.Sprintf("gemm: product %d×%d into %d values, rows %d apart", a.m, w.n, len(p.out), p.stride))
 	}
 }

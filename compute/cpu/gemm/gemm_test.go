@@ -415,6 +415,9 @@ func TestPackErrors(t *testing.T) {
 	if _, err := Pack(tm, feature.Plain, compute.F32, short); err == nil {
 		t.Error("a tensor that lacks data was packed")
 	}
+	if _, err := Pack(tm, feature.Plain, compute.F32); err == nil {
+		t.Error("nothing was packed")
+	}
 	if _, err := Pack(tm, feature.Plain, compute.F16, good); err == nil {
 		t.Error("weights were packed as f16")
 	}

@@ -41,7 +41,7 @@ func Pack(tm *team.Team, level feature.Level, dt compute.DType, parts ...compute
 			rows[c] = rowOf(parts, n+c)
 		}
 	}
-	return w, w.pack(tm, level, parts, source)
+	return w.pack(tm, level, parts, source)
 }
 
 // PackGated packs gate and up, which have the same shape, so that Gated can combine them.
@@ -59,7 +59,7 @@ func PackGated(tm *team.Team, level feature.Level, dt compute.DType, gate, up co
 			rows[c] = rowOf(part, n+c)
 		}
 	}
-	return w, w.pack(tm, level, pair, source)
+	return w.pack(tm, level, pair, source)
 }
 
 // Out returns the columns of the product; gate's and up's together for gated weights.
@@ -86,9 +86,9 @@ func (w *Weights) pair(pair, step int) [2]unsafe.Pointer {
 	return [2]unsafe.Pointer{w.at(2*pair, step), w.at(2*pair+1, step)}
 }
 
-func (w *Weights) pack(tm *team.Team, level feature.Level, parts []compute.Tensor, source func(int, *[panelCols]sourceRow)) error {
+func (w *Weights) pack(tm *team.Team, level feature.Level, parts []compute.Tensor, source func(int, *[panelCols]sourceRow)) (*Weights, error) {
 	if w.format != compute.BF16 && w.format != compute.F32 {
-		return fmt.Errorf("gemm: pack weights as %v: want bf16 or f32", w.format)
+		return nil, fmt.Errorf("gemm: pack weights as %v: want bf16 or f32", w.format)
 	}
 	for i := range parts {
 		t := &parts[i]
@@ -96,17 +96,20 @@ func (w *Weights) pack(tm *team.Team, level feature.Level, parts []compute.Tenso
 			w.k = t.Cols
 		}
 		if t.Cols != w.k {
-			return fmt.Errorf("gemm: part %d has %d columns, the first %d", i, t.Cols, w.k)
+			return nil, fmt.Errorf("gemm: part %d has %d columns, the first %d", i, t.Cols, w.k)
 		}
 		if want := t.Rows * t.Cols * t.DType.Size(); len(t.Data) < want {
-			return fmt.Errorf("gemm: part %d has %d bytes, want %d", i, len(t.Data), want)
+			return nil, fmt.Errorf("gemm: part %d has %d bytes, want %d", i, len(t.Data), want)
 		}
+	}
+	if w.n == 0 || w.k == 0 {
+		return nil, fmt.Errorf("gemm: pack weights %d×%d: nothing to pack", w.n, w.k)
 	}
 	w.kernels = kernelsFor(level, w.format)
 	w.steps = (w.k + stepDepth - 1) / stepDepth
 	var err error
 	if w.block, err = alloc(w.panels * w.steps * w.stepBytes()); err != nil {
-		return fmt.Errorf("gemm: pack weights %d×%d: %w", w.n, w.k, err)
+		return nil, fmt.Errorf("gemm: pack weights %d×%d: %w", w.n, w.k, err)
 	}
 	job := &team.Job{Do: func(_, panel int) {
 		var rows [panelCols]sourceRow
@@ -114,7 +117,7 @@ func (w *Weights) pack(tm *team.Team, level feature.Level, parts []compute.Tenso
 		w.packPanel(panel, &rows)
 	}}
 	tm.Run(w.panels, job)
-	return nil
+	return w, nil
 }
 
 // sourceRow is a row of a checkpoint's tensor; one without data is all zeros.
