@@ -8,7 +8,6 @@ import (
 	"grebe/compute"
 	"grebe/internal/offheap"
 	"grebe/kv"
-	"grebe/plan"
 )
 
 // pass is one batch on its way through the model. Its memory is kept from batch to batch.
@@ -184,7 +183,7 @@ func (p *pass) memory(e *Engine, job *Job, i int, r *Result) ([]compute.Chunk, e
 		if e.opt.Cache == nil {
 			return nil, errNoCache
 		}
-		entry, err := e.opt.Cache.Reserve(layoutOf(job.Plan.Segments[i].Kind), tokens, cached)
+		entry, err := e.opt.Cache.Reserve(kv.LayoutOf(job.Plan.Segments[i].Kind), tokens, cached)
 		if errors.Is(err, kv.ErrFull) && cached == nil {
 			p.transient(e, tokens) // computed, but not kept
 			break
@@ -215,14 +214,6 @@ func (p *pass) transient(e *Engine, tokens int) {
 	n := e.shape.ChunkBytes(tokens, true)
 	p.chunks = append(p.chunks, compute.Chunk{Bytes: p.scratch.Bytes[p.used : p.used+n], Tokens: tokens, Transient: true})
 	p.used += align(n)
-}
-
-// layoutOf says how entries of a kind are cut: users grow, the rest has its final length.
-func layoutOf(k plan.Kind) kv.Layout {
-	if k == plan.User {
-		return kv.Chain
-	}
-	return kv.Exact
 }
 
 // want collects the rows and logits that the tasks ask for.

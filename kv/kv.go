@@ -110,6 +110,8 @@ type Store struct {
 	pool  *pool.Pool
 
 	dropped func(Key)
+	stored  func(Key, plan.Kind, int)
+	below   *below // nil: nothing is kept below memory
 
 	mu      sync.Mutex
 	index   map[Key]*list.Element // of *published
@@ -126,16 +128,21 @@ type published struct {
 	kind   plan.Kind
 	entry  *Entry
 	tokens []int32 // of a user
+	clean  bool    // written below, or not worth trying again
 }
 
 // New returns a store for models of the given shape. It does not own the pool.
 func New(shape compute.Shape, p *pool.Pool) *Store {
-	return &Store{shape: shape, pool: p, dropped: func(Key) {}, index: map[Key]*list.Element{}}
+	return &Store{shape: shape, pool: p, dropped: func(Key) {}, stored: func(Key, plan.Kind, int) {}, index: map[Key]*list.Element{}}
 }
 
 // OnDrop has f called with the key of every entry that is evicted or deleted, without locks held. It
 // MUST be called before the store is used.
 func (s *Store) OnDrop(f func(Key)) { s.dropped = f }
+
+// OnStore has f called with every entry that was written below memory. It MUST be called before the
+// store is used.
+func (s *Store) OnStore(f func(key Key, kind plan.Kind, tokens int)) { s.stored = f }
 
 // Reserve returns an unpublished entry for tokens tokens, whose leading ones are those of prefix
 // (nil for none): full chunks are shared, the rest is copied. It evicts what it must. The caller owns
@@ -198,9 +205,10 @@ func (s *Store) newChunk(tokens int) (*chunk, error) {
 func (s *Store) evictOne() bool {
 	s.mu.Lock()
 	var victim *published
+	var lost bool
 	for el := s.recency.Back(); el != nil; el = el.Prev() {
 		if p := el.Value.(*published); p.entry.refs.Load() == 1 {
-			victim = p
+			victim, lost = p, !p.clean
 			s.remove(el)
 			s.evicted[p.kind]++
 			break
@@ -209,6 +217,9 @@ func (s *Store) evictOne() bool {
 	s.mu.Unlock()
 	if victim == nil {
 		return false
+	}
+	if s.below != nil && lost {
+		s.below.lost.Add(1)
 	}
 	s.dropped(victim.key)
 	victim.entry.Release()
@@ -251,23 +262,29 @@ func (e *Entry) locate(t int) (*chunk, int) {
 // key names them. An older entry under the key is replaced if it has tokens, and stays if it has
 // none: then it has the same content.
 func (s *Store) Publish(kind plan.Kind, key Key, tokens []int32, e *Entry) {
+	s.publish(&published{key: key, kind: kind, entry: e, tokens: tokens})
+}
+
+func (s *Store) publish(p *published) {
 	s.mu.Lock()
 	var old *Entry
-	if el, ok := s.index[key]; ok {
-		p := el.Value.(*published)
-		if p.tokens == nil || p.entry == e {
+	if el, ok := s.index[p.key]; ok {
+		was := el.Value.(*published)
+		if was.tokens == nil || was.entry == p.entry {
 			s.recency.MoveToFront(el)
 			s.mu.Unlock()
 			return
 		}
 		s.remove(el)
-		old = p.entry
+		old = was.entry
 	}
-	e.Retain()
-	p := &published{key, kind, e, tokens}
-	s.index[key] = s.recency.PushFront(p)
+	p.entry.Retain()
+	s.index[p.key] = s.recency.PushFront(p)
 	s.count(p, 1)
 	s.mu.Unlock()
+	if !p.clean {
+		s.offer(p)
+	}
 	if old != nil {
 		old.Release()
 	}
@@ -369,18 +386,21 @@ func (s *Store) PeekPrefix(key Key, tokens []int32) int {
 	return 0
 }
 
-// Delete drops the entry under key, if there is one. Its memory is freed with its last reader.
-func (s *Store) Delete(key Key) {
+// Delete drops the entry under key, if there is one, from every tier. Its memory is freed, and
+// zeroed, with its last reader; below memory its bytes are gone when Delete returns without an error.
+func (s *Store) Delete(key Key) error {
 	s.mu.Lock()
 	el, ok := s.index[key]
 	if ok {
 		s.remove(el)
 	}
 	s.mu.Unlock()
+	err := s.forget(key)
+	s.dropped(key)
 	if ok {
-		s.dropped(key)
 		el.Value.(*published).entry.Release()
 	}
+	return err
 }
 
 // Stats count what the store holds, and dropped to make room, of one kind. Bytes shared by two
@@ -398,8 +418,15 @@ func (s *Store) Stats(kind plan.Kind) Stats {
 	return Stats{Entries: s.entries[kind], Bytes: s.bytes[kind], Evicted: s.evicted[kind]}
 }
 
-// Close drops all published entries. Memory of entries still referenced stays theirs.
+// Close writes below what is not there yet, if there is a tier, and drops all published entries.
+// Memory of entries still referenced stays theirs.
 func (s *Store) Close() {
+	if s.below != nil {
+		s.Flush()
+		close(s.below.queue)
+		s.below.wg.Wait()
+		s.below = nil
+	}
 	s.mu.Lock()
 	var all []*Entry
 	for el := s.recency.Front(); el != nil; el = s.recency.Front() {
@@ -416,6 +443,7 @@ func (s *Store) Close() {
 func (s *Store) free(e *Entry) {
 	for _, c := range e.chunks {
 		if c.refs.Add(-1) == 0 {
+			clear(c.run.Bytes) // nobody finds a deleted user's KV in memory that is used again
 			s.pool.Free(c.run)
 		}
 	}

@@ -93,9 +93,41 @@ func (x *Index) Put(key kv.Key, e Entry, now time.Duration) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	x.entries[key] = e
-	if e.Kind == plan.User {
+	if e.Kind == plan.User && e.Tier != schedule.Disk {
 		x.coldest.set(key, x.users.Estimate(hash(key), now))
 	}
+}
+
+// Found records that an entry is held in a lower tier, unless it is known to be held higher.
+func (x *Index) Found(key kv.Key, e Entry) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	if _, ok := x.entries[key]; !ok {
+		x.entries[key] = e
+	}
+}
+
+// Lookup returns what is known of an entry.
+func (x *Index) Lookup(key kv.Key) (Entry, bool) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	e, ok := x.entries[key]
+	return e, ok
+}
+
+// Lower records that an entry is held in a lower tier only.
+func (x *Index) Lower(key kv.Key, tier schedule.Tier) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	e, ok := x.entries[key]
+	if !ok {
+		return
+	}
+	if e.Kind == plan.User {
+		x.coldest.remove(key)
+	}
+	e.Tier = tier
+	x.entries[key] = e
 }
 
 // Drop records that an entry is no longer held.

@@ -234,8 +234,13 @@ func checkCount(field string, n int) error {
 }
 
 // usage counts the tokens of a plan that ran.
-func usage(p *plan.Plan, res *engine.Result) *grebev1.Usage {
-	u := &grebev1.Usage{PromptTokens: int32(p.Tokens()), BySource: &grebev1.Sources{Host: int32(res.Cached)}}
+func usage(r *ranking) *grebev1.Usage {
+	p, res := r.layout.Plan, r.result
+	disk := min(r.disk, res.Cached)
+	u := &grebev1.Usage{
+		PromptTokens: int32(p.Tokens()),
+		BySource:     &grebev1.Sources{Host: int32(res.Cached - disk), Disk: int32(disk)},
+	}
 	for i := range p.Segments {
 		n := int32(len(p.Segments[i].Tokens))
 		switch p.Segments[i].Kind {

@@ -54,7 +54,7 @@ func (s *Server) Rank(ctx context.Context, req *grebev1.RankRequest) (*grebev1.R
 	s.metrics.prefix.WithLabelValues(r.prefix).Inc()
 	resp := &grebev1.RankResponse{
 		Model: c.model.Name, RequestId: id, Prefix: r.prefix, Node: s.cfg.Node,
-		Usage: usage(r.layout.Plan, r.result),
+		Usage: usage(r),
 		TimingMs: &grebev1.Timing{
 			Queue: milliseconds(r.result.Queue), Fetch: milliseconds(r.fetch), Compute: milliseconds(r.result.Compute),
 		},
@@ -83,6 +83,7 @@ type ranking struct {
 	layout prompt.Layout
 	result *engine.Result
 	fetch  time.Duration // finding and pinning what is cached
+	disk   int           // tokens whose KV came from disk
 	logits []float32
 	scores []float64
 }
@@ -160,6 +161,7 @@ func (s *Server) run(ctx context.Context, w *work, pointwise bool, ask func(l *p
 		err = layoutError(err)
 	}
 	if visit != nil {
+		r.disk = visit.Disk
 		visit.End(&r.layout, r.result)
 	}
 	return r, err

@@ -12,6 +12,7 @@ import (
 	"grebe/compute/cpu"
 	"grebe/engine"
 	"grebe/kv"
+	"grebe/kv/disk"
 	"grebe/meta"
 	"grebe/model"
 	"grebe/model/modeltest"
@@ -51,6 +52,12 @@ func newCacheWorld(t *testing.T, seed uint64, pointwise bool) *cacheWorld {
 	pages, err := pool.New(int64(shape.ChunkBytes(200+r.IntN(4000), false)), 256<<r.IntN(4))
 	must(t, err)
 	store := kv.New(shape, pages)
+	if r.IntN(2) == 0 {
+		d, err := disk.Open(t.TempDir(), disk.Options{Budget: 1 << 20 << r.IntN(5)})
+		must(t, err)
+		t.Cleanup(func() { d.Close() })
+		store.SetTier(d)
+	}
 	e, err := engine.New(m, dev, engine.Options{MaxTokens: 4096, Cache: store})
 	must(t, err)
 	times, err := dispatch.Profile(t.Context(), e, m.MaxPositions())
@@ -125,18 +132,21 @@ func (w *cacheWorld) request(policy string) *grebev1.RankRequest {
 // Random requests under random cache and page sizes, policies, growing and changing users and items
 // give the scores, bit for bit, that the same prefix order gives without a cache.
 func TestReuseChangesNoScore(t *testing.T) {
-	for seed := range uint64(8) {
+	for seed := range uint64(12) {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
 			w := newCacheWorld(t, seed, seed%2 == 1)
-			reused := 0
+			reused, fromDisk := 0, 0
 			for step := range 120 {
 				w.change()
 				policy := []string{"auto", "auto", "user", "item", "none"}[w.rand.IntN(5)]
-				reused += w.compare(t, step, w.request(policy))
+				all, disk := w.compare(t, step, w.request(policy))
+				reused += all
+				fromDisk += disk
 			}
 			if reused == 0 {
 				t.Error("nothing was ever reused")
 			}
+			t.Logf("%d tokens reused, %d of them from disk; below memory: %+v", reused, fromDisk, w.store.BelowStats())
 		})
 	}
 }
@@ -152,15 +162,20 @@ func (w *cacheWorld) change() {
 		w.users[u][w.rand.IntN(len(w.users[u]))]++
 	case 2:
 		i := w.rand.IntN(len(w.items))
-		w.cache.DropItem(w.items[i])
+		if err := w.cache.DropItem(w.items[i]); err != nil {
+			panic(err)
+		}
 		w.items[i] = w.tokens(1 + w.rand.IntN(12))
 	case 3:
-		w.cache.DropUser(fmt.Sprint("u", u))
+		if err := w.cache.DropUser(fmt.Sprint("u", u)); err != nil {
+			panic(err)
+		}
 	}
 }
 
-// compare ranks with and without the cache and returns how many tokens the cache saved.
-func (w *cacheWorld) compare(t *testing.T, step int, req *grebev1.RankRequest) int {
+// compare ranks with and without the cache and returns how many tokens the cache saved, and how many
+// of those came from disk.
+func (w *cacheWorld) compare(t *testing.T, step int, req *grebev1.RankRequest) (reused, disk int) {
 	t.Helper()
 	got, err := w.cached.Rank(t.Context(), req)
 	if err != nil {
@@ -178,13 +193,14 @@ func (w *cacheWorld) compare(t *testing.T, step int, req *grebev1.RankRequest) i
 		t.Fatalf("step %d, prefix %s (%s), %d of %d tokens cached: got %v, want %v", step, asked, got.Prefix,
 			got.Usage.CachedTokens, got.Usage.PromptTokens, got.Results, want.Results)
 	}
-	if got.Usage.CachedTokens+got.Usage.ComputedTokens != got.Usage.PromptTokens {
+	by := got.Usage.BySource
+	if got.Usage.CachedTokens+got.Usage.ComputedTokens != got.Usage.PromptTokens || by.Host+by.Disk != got.Usage.CachedTokens {
 		t.Fatalf("step %d: the account does not add up: %v", step, got.Usage)
 	}
 	if asked == "none" && got.Usage.CachedTokens != 0 {
 		t.Fatalf("step %d: prefix none took %d tokens from the cache", step, got.Usage.CachedTokens)
 	}
-	return int(got.Usage.CachedTokens)
+	return int(got.Usage.CachedTokens), int(got.Usage.BySource.Disk)
 }
 
 // The same under concurrent requests.

@@ -53,6 +53,7 @@ type Cache struct {
 	itemSpace        kv.Key // context of items' keys
 	question         int32
 	bytesPerToken    int64
+	costs            schedule.Costs
 	visits           sync.Pool // of *Visit
 }
 
@@ -71,10 +72,38 @@ func New(b *prompt.Builder, opt Options) *Cache {
 	c.userSpace = kv.KeyOf(c.preamble.key, nil, "user")
 	c.itemSpace = kv.KeyOf(c.leadIn.key, nil, "item")
 	c.bytesPerToken = int64(opt.Shape.ChunkBytes(1, false))
+	c.costs = schedule.DefaultCosts(schedule.PrefillModel{})
+	mib := float64(c.bytesPerToken) / (1 << 20)
+	c.costs.Transfer[schedule.Host] = schedule.Transfer{Token: mib * hostMsPerMiB}
+	c.costs.Transfer[schedule.Disk] = schedule.Transfer{Entry: diskMsPerEntry, Token: mib * diskMsPerMiB}
 	c.visits.New = func() any { return &Visit{} }
-	opt.Store.OnDrop(opt.Index.Drop)
+	opt.Store.OnDrop(c.dropped)
+	opt.Store.OnStore(c.stored)
+	opt.Store.RangeBelow(c.stored)
 	return c
 }
+
+// stored tells the index of an entry below memory.
+func (c *Cache) stored(key kv.Key, kind plan.Kind, tokens int) {
+	c.opt.Index.Found(key, meta.Entry{Kind: kind, Tokens: int32(tokens), Tier: schedule.Disk})
+}
+
+// dropped keeps the index right when the store drops an entry: it may still be below memory.
+func (c *Cache) dropped(key kv.Key) {
+	if c.opt.Store.Below(key) {
+		c.opt.Index.Lower(key, schedule.Disk)
+		return
+	}
+	c.opt.Index.Drop(key)
+}
+
+// What it takes to bring KV to where it is computed with: copies in memory, and reads and checks of
+// records on disk at about 1 GiB/s.
+const (
+	hostMsPerMiB   = 0.1
+	diskMsPerMiB   = 1
+	diskMsPerEntry = 0.05
+)
 
 // UserKey returns the key of a user's entry: by id, or by tokens for a user without one.
 func (c *Cache) UserKey(id string, tokens []int32) kv.Key {
@@ -104,6 +133,7 @@ type Request struct {
 type Visit struct {
 	cache    *Cache
 	Decision schedule.Decision
+	Disk     int // tokens that came from below memory
 
 	user     kv.Key
 	tokens   []int32
@@ -124,7 +154,7 @@ func (c *Cache) Policy() schedule.Policy { return c.opt.Policy }
 // Begin finds what is cached for a request and decides its prefix order.
 func (c *Cache) Begin(r *Request) *Visit {
 	v := c.visits.Get().(*Visit)
-	v.cache, v.tokens = c, r.User
+	v.cache, v.tokens, v.Disk = c, r.User, 0
 	v.user = c.UserKey(r.UserID, r.User)
 	v.items, v.lengths = v.items[:0], v.lengths[:0]
 	for _, tokens := range r.Items {
@@ -146,11 +176,15 @@ func (c *Cache) Begin(r *Request) *Visit {
 	in.SharedCached = c.has(&c.preamble) && c.has(&c.leadIn)
 	cached := c.opt.Store.PeekPrefix(v.user, r.User)
 	in.UserCached[schedule.Host] = int32(cached)
+	if e, ok := c.opt.Index.Lookup(v.user); ok && e.Tier == schedule.Disk {
+		in.UserCached[schedule.Disk] = min(e.Tokens, in.User) // if the tokens are still the same
+	}
 	in.Frequency, in.Coldest = c.opt.Index.User(v.user, now)
 	books := c.opt.Pool.Stats()
 	in.UserRoom = cached > 0 || books.Total-books.Used >= int64(len(r.User))*c.bytesPerToken
 	in.Queue, _ = c.opt.Load.Backlog()
-	costs := schedule.DefaultCosts(c.opt.Load.Model())
+	costs := c.costs
+	costs.Model = c.opt.Load.Model()
 	v.Decision = schedule.Decide(in, &costs, r.Policy)
 	v.hit = v.Decision.Reuse && v.Decision.Order == schedule.UserFirst && cached > 0
 	return v
@@ -195,15 +229,55 @@ func (v *Visit) Attach(l *prompt.Layout, job *engine.Job) {
 	for i, s := range v.shared(l) {
 		v.attach(i, c.opt.Store.Get(s.key), len(s.tokens))
 	}
+	fetch := v.Decision.Chosen().Load.Has(schedule.Disk)
 	if v.Decision.Order == schedule.UserFirst {
 		if len(v.tokens) > 0 {
-			v.attach(l.User, c.opt.Store.GetPrefix(v.user, v.tokens), len(v.tokens))
+			v.attach(l.User, v.userEntry(fetch), len(v.tokens))
 		}
 		return
 	}
 	for i := range v.items {
-		v.attach(l.Items+i, c.opt.Store.Get(v.items[i]), int(v.lengths[i]))
+		v.attach(l.Items+i, v.itemEntry(i, fetch), int(v.lengths[i]))
 	}
+}
+
+// userEntry returns what is cached of the user, brought up from below memory if need be.
+func (v *Visit) userEntry(fetch bool) *kv.Entry {
+	store := v.cache.opt.Store
+	e := store.GetPrefix(v.user, v.tokens)
+	if e != nil || !fetch || !v.fetch(v.user) {
+		return e
+	}
+	if e = store.GetPrefix(v.user, v.tokens); e != nil {
+		v.Disk += e.Len()
+	}
+	return e
+}
+
+// itemEntry returns an item's entry, brought up from below memory if need be.
+func (v *Visit) itemEntry(i int, fetch bool) *kv.Entry {
+	store := v.cache.opt.Store
+	e := store.Get(v.items[i])
+	if e != nil || !fetch || v.tiers[i] != schedule.Disk || !v.fetch(v.items[i]) {
+		return e
+	}
+	if e = store.Get(v.items[i]); e != nil {
+		v.Disk += e.Len()
+	}
+	return e
+}
+
+// fetch brings an entry up into memory.
+func (v *Visit) fetch(key kv.Key) bool {
+	c := v.cache
+	known, _ := c.opt.Index.Lookup(key)
+	if !c.opt.Store.Fetch(key) {
+		c.dropped(key)
+		return false
+	}
+	known.Tier = schedule.Host
+	c.opt.Index.Put(key, known, c.Now())
+	return true
 }
 
 // shared returns the fixed segments of a layout by index.
@@ -278,13 +352,11 @@ func (v *Visit) publish(l *prompt.Layout, r *engine.Result, now time.Duration) {
 	}
 }
 
-// DropUser forgets what is cached for a user.
-func (c *Cache) DropUser(id string) { c.drop(c.UserKey(id, nil)) }
+// DropUser removes what is cached for a user from every tier.
+func (c *Cache) DropUser(id string) error { return c.opt.Store.Delete(c.UserKey(id, nil)) }
 
-// DropItem forgets what is cached for an item with these tokens.
-func (c *Cache) DropItem(tokens []int32) { c.drop(c.ItemKey(tokens)) }
-
-func (c *Cache) drop(key kv.Key) { c.opt.Store.Delete(key) }
+// DropItem removes what is cached for an item with these tokens from every tier.
+func (c *Cache) DropItem(tokens []int32) error { return c.opt.Store.Delete(c.ItemKey(tokens)) }
 
 // applyEvery is how often noted accesses are counted.
 const applyEvery = 200 * time.Millisecond

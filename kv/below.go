@@ -1,0 +1,294 @@
+package kv
+
+import (
+	"encoding/binary"
+	"fmt"
+	"sync"
+	"sync/atomic"
+
+	"grebe/plan"
+)
+
+// Tier is a place below memory where whole entries are kept. A disk.Store is one. Its methods may be
+// called concurrently.
+type Tier interface {
+	Has(key [32]byte) (size int64, ok bool)
+	Put(key [32]byte, meta []byte, payload [][]byte) error
+	Get(key [32]byte, place func(meta []byte, n int64) ([][]byte, error)) (meta []byte, ok bool, err error)
+	Delete(keys ...[32]byte) error
+	Range(f func(key [32]byte, meta []byte, size int64) bool)
+}
+
+// below writes entries to a tier from a goroutine of its own.
+type below struct {
+	tier  Tier
+	queue chan *published // items, which are written when they are published
+	kick  chan struct{}   // a user was published
+	wg    sync.WaitGroup
+
+	mu      sync.Mutex
+	idle    *sync.Cond  // signalled when writing becomes empty
+	writing map[Key]int // writes queued or under way
+	deleted map[Key]int // keys deleted while a write of theirs was queued or under way
+
+	written, lost, failed atomic.Int64
+}
+
+// spillQueue is how many items may wait to be written; what finds no place is written when it is
+// about to be evicted, if there is time.
+const spillQueue = 256
+
+// SetTier keeps entries in t too: items when they are published; users, which change often, when
+// memory is more than half full, the least recently used first, so that what is evicted is usually
+// there already. It MUST be called before the store is used. Close stops it.
+func (s *Store) SetTier(t Tier) {
+	b := &below{
+		tier: t, queue: make(chan *published, spillQueue), kick: make(chan struct{}, 1),
+		deleted: map[Key]int{}, writing: map[Key]int{},
+	}
+	b.idle = sync.NewCond(&b.mu)
+	s.below = b
+	b.wg.Add(1)
+	go s.spill()
+}
+
+// offer has an entry written soon.
+func (s *Store) offer(p *published) {
+	b := s.below
+	if b == nil {
+		return
+	}
+	if p.tokens != nil {
+		select {
+		case b.kick <- struct{}{}:
+		default:
+		}
+		return
+	}
+	p.entry.Retain()
+	b.begin(p.key)
+	select {
+	case b.queue <- p:
+	default:
+		p.entry.Release()
+		b.finish(p.key)
+	}
+}
+
+func (b *below) begin(key Key) {
+	b.mu.Lock()
+	b.writing[key]++
+	b.mu.Unlock()
+}
+
+// finish ends a write and reports whether the key was deleted meanwhile.
+func (b *below) finish(key Key) (deleted bool) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	_, deleted = b.deleted[key]
+	if b.writing[key]--; b.writing[key] > 0 {
+		return deleted
+	}
+	delete(b.writing, key)
+	delete(b.deleted, key)
+	if len(b.writing) == 0 {
+		b.idle.Broadcast()
+	}
+	return deleted
+}
+
+func (s *Store) spill() {
+	b := s.below
+	defer b.wg.Done()
+	for {
+		select {
+		case p, open := <-b.queue:
+			if !open {
+				return
+			}
+			s.write(p)
+		case <-b.kick:
+			s.clean(func() bool { books := s.pool.Stats(); return books.Used > books.Total/2 })
+		}
+	}
+}
+
+// write puts an entry below. It takes over a reference and a begun write.
+func (s *Store) write(p *published) {
+	b := s.below
+	if err := b.tier.Put(p.key, encodeMeta(p), s.payload(p.entry)); err != nil {
+		b.failed.Add(1)
+	} else {
+		b.written.Add(1)
+		s.mu.Lock()
+		p.clean = true
+		s.mu.Unlock()
+		s.stored(p.key, p.kind, p.entry.len)
+	}
+	p.entry.Release()
+	if b.finish(p.key) {
+		_ = b.tier.Delete(p.key) // counted by the tier
+		s.dropped(p.key)
+	}
+}
+
+// clean writes entries that are not below yet, the least recently used first, while more says so.
+func (s *Store) clean(more func() bool) {
+	for more() {
+		s.mu.Lock()
+		el := s.recency.Back()
+		for el != nil && el.Value.(*published).clean {
+			el = el.Prev()
+		}
+		if el == nil {
+			s.mu.Unlock()
+			return
+		}
+		p := el.Value.(*published)
+		p.clean = true // tried; a failure is not tried again and again
+		p.entry.Retain()
+		s.below.begin(p.key)
+		s.mu.Unlock()
+		s.write(p)
+	}
+}
+
+// forget deletes a key below, also one that is about to be written.
+func (s *Store) forget(key Key) error {
+	b := s.below
+	if b == nil {
+		return nil
+	}
+	b.mu.Lock()
+	if b.writing[key] > 0 {
+		b.deleted[key]++
+	}
+	b.mu.Unlock()
+	if err := b.tier.Delete(key); err != nil {
+		return fmt.Errorf("kv: delete below memory: %w", err)
+	}
+	return nil
+}
+
+// payload is the memory of an entry's chunks.
+func (s *Store) payload(e *Entry) [][]byte {
+	out := make([][]byte, len(e.chunks))
+	for i, c := range e.chunks {
+		out[i] = c.run.Bytes[:s.shape.ChunkBytes(c.tokens, false)]
+	}
+	return out
+}
+
+// Meta of an entry below memory: kind, length, and a user's tokens.
+func encodeMeta(p *published) []byte {
+	b := make([]byte, 5, 5+4*len(p.tokens))
+	b[0] = byte(p.kind)
+	binary.LittleEndian.PutUint32(b[1:], uint32(p.entry.len))
+	for _, t := range p.tokens {
+		b = binary.LittleEndian.AppendUint32(b, uint32(t))
+	}
+	return b
+}
+
+func decodeMeta(b []byte) (kind plan.Kind, length int, tokens []int32, ok bool) {
+	if len(b) < 5 || len(b)%4 != 1 || int(b[0]) >= kinds {
+		return 0, 0, nil, false
+	}
+	kind, length = plan.Kind(b[0]), int(binary.LittleEndian.Uint32(b[1:]))
+	for b = b[5:]; len(b) > 0; b = b[4:] {
+		tokens = append(tokens, int32(binary.LittleEndian.Uint32(b)))
+	}
+	if length == 0 || tokens != nil && len(tokens) != length {
+		return 0, 0, nil, false
+	}
+	return kind, length, tokens, true
+}
+
+// RangeBelow calls f for every entry below memory.
+func (s *Store) RangeBelow(f func(key Key, kind plan.Kind, tokens int)) {
+	if s.below == nil {
+		return
+	}
+	s.below.tier.Range(func(key [32]byte, meta []byte, _ int64) bool {
+		if kind, n, _, ok := decodeMeta(meta); ok {
+			f(key, kind, n)
+		}
+		return true
+	})
+}
+
+// Below reports whether an entry is below memory.
+func (s *Store) Below(key Key) bool {
+	if s.below == nil {
+		return false
+	}
+	_, ok := s.below.tier.Has(key)
+	return ok
+}
+
+// Fetch brings an entry up into memory and publishes it; false when there is none below, it is
+// damaged, or memory has no room.
+func (s *Store) Fetch(key Key) bool {
+	if !s.Below(key) {
+		return false
+	}
+	var e *Entry
+	var kind plan.Kind
+	var tokens []int32
+	_, ok, err := s.below.tier.Get(key, func(meta []byte, n int64) ([][]byte, error) {
+		k, length, toks, ok := decodeMeta(meta)
+		if !ok {
+			return nil, fmt.Errorf("kv: meta of %d bytes makes no sense", len(meta))
+		}
+		var err error
+		kind, tokens = k, toks
+		if e, err = s.Reserve(LayoutOf(k), length, nil); err != nil {
+			return nil, err
+		}
+		return s.payload(e), nil
+	})
+	if e == nil {
+		return false
+	}
+	if ok && err == nil {
+		s.publish(&published{key: key, kind: kind, entry: e, tokens: tokens, clean: true})
+	}
+	e.Release()
+	return ok && err == nil
+}
+
+// LayoutOf says how entries of a kind are cut: users grow, the rest has its final length.
+func LayoutOf(k plan.Kind) Layout {
+	if k == plan.User {
+		return Chain
+	}
+	return Exact
+}
+
+// BelowStats count what went below memory.
+type BelowStats struct {
+	Written int64 // entries
+	Lost    int64 // evicted before they were written
+	Failed  int64 // writes
+}
+
+// BelowStats returns the counts.
+func (s *Store) BelowStats() BelowStats {
+	if s.below == nil {
+		return BelowStats{}
+	}
+	return BelowStats{Written: s.below.written.Load(), Lost: s.below.lost.Load(), Failed: s.below.failed.Load()}
+}
+
+// Flush writes everything below that is not there yet.
+func (s *Store) Flush() {
+	if s.below == nil {
+		return
+	}
+	s.clean(func() bool { return true })
+	s.below.mu.Lock()
+	defer s.below.mu.Unlock()
+	for len(s.below.writing) > 0 {
+		s.below.idle.Wait()
+	}
+}

@@ -1,0 +1,198 @@
+package kv
+
+import (
+	"bytes"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"grebe/kv/disk"
+	"grebe/plan"
+	"grebe/pool"
+)
+
+func openDisk(t *testing.T, dir string) *disk.Store {
+	t.Helper()
+	d, err := disk.Open(dir, disk.Options{Budget: 16 << 20})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return d
+}
+
+// withDisk is a store in memory for tokens tokens above a store in dir.
+func withDisk(t *testing.T, dir string, tokens int) (s *Store, done func()) {
+	t.Helper()
+	p, err := pool.New(int64(shape.ChunkBytes(tokens, false)), 256)
+	if err != nil {
+		t.Fatal(err)
+	}
+	d := openDisk(t, dir)
+	s = New(shape, p)
+	s.SetTier(d)
+	return s, func() {
+		s.Close()
+		if err := d.Close(); err != nil {
+			t.Error(err)
+		}
+		if err := p.Close(); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+func add(t *testing.T, s *Store, kind plan.Kind, key Key, tokens []int32, n int, mark byte) {
+	t.Helper()
+	e, err := s.Reserve(LayoutOf(kind), n, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	fill(e, 0, mark)
+	s.Publish(kind, key, tokens, e)
+	e.Release()
+}
+
+// Items and users survive a restart and come back as they were.
+func TestEntriesSurviveBelow(t *testing.T) {
+	dir := t.TempDir()
+	tokens := make([]int32, 100)
+	for i := range tokens {
+		tokens[i] = int32(i * 3)
+	}
+	s, done := withDisk(t, dir, 512)
+	add(t, s, plan.Item, Key{1}, nil, 9, 5)
+	add(t, s, plan.User, Key{2}, tokens, len(tokens), 6)
+	done()
+
+	s, done = withDisk(t, dir, 512)
+	defer done()
+	found := 0
+	s.RangeBelow(func(key Key, kind plan.Kind, n int) {
+		found++
+		if key == (Key{2}) && (kind != plan.User || n != len(tokens)) {
+			t.Errorf("the user is a %v of %d tokens", kind, n)
+		}
+	})
+	if found != 2 {
+		t.Errorf("%d entries survived, want 2", found)
+	}
+	if !s.Fetch(Key{1}) || !s.Fetch(Key{2}) {
+		t.Fatal("an entry cannot be fetched")
+	}
+	item, user := s.Get(Key{1}), s.GetPrefix(Key{2}, tokens[:70])
+	check(t, item, 9, 5)
+	check(t, user, 70, 6)
+	item.Release()
+	user.Release()
+	if s.Fetch(Key{3}) {
+		t.Error("an entry that never was has been fetched")
+	}
+}
+
+// What is evicted can be fetched again; nothing that is fetched is wrong.
+func TestEvictionGoesBelow(t *testing.T) {
+	s, done := withDisk(t, t.TempDir(), 256)
+	defer done()
+	tokens := make([]int32, 64)
+	for i := range 40 {
+		tokens := append([]int32{int32(i)}, tokens[1:]...)
+		add(t, s, plan.User, Key{byte(i)}, tokens, 64, byte(i))
+		s.Flush()
+	}
+	for i := range 40 {
+		if s.PeekPrefix(Key{byte(i)}, []int32{int32(i)}) == 0 && !s.Fetch(Key{byte(i)}) {
+			t.Errorf("user %d is lost", i)
+			continue
+		}
+		e := s.GetPrefix(Key{byte(i)}, append([]int32{int32(i)}, tokens[1:]...))
+		check(t, e, 64, byte(i))
+		e.Release()
+	}
+}
+
+// Deleting leaves none of an entry's bytes: not in memory that is free, not in a file, whether it was
+// in memory, below, or on its way there.
+func TestDeleteLeavesNoBytes(t *testing.T) {
+	for _, flush := range []bool{false, true} {
+		dir := t.TempDir()
+		s, done := withDisk(t, dir, 256)
+		mark := []byte("entry to be forgotten, 32 bytes.")
+		for i := range 20 {
+			e, err := s.Reserve(Exact, 8, nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			b := e.chunks[0].run.Bytes
+			for o := 0; o+len(mark) <= len(b); o += len(mark) {
+				copy(b[o:], mark)
+			}
+			s.Publish(plan.Item, Key{byte(i)}, nil, e)
+			e.Release()
+		}
+		if flush {
+			s.Flush()
+		}
+		for i := range 20 {
+			if err := s.Delete(Key{byte(i)}); err != nil {
+				t.Fatal(err)
+			}
+			if s.Get(Key{byte(i)}) != nil {
+				t.Errorf("entry %d is still there", i)
+			}
+		}
+		s.Flush()
+		if err := filepath.WalkDir(dir, func(path string, d os.DirEntry, err error) error {
+			if err != nil || d.IsDir() {
+				return err
+			}
+			data, err := os.ReadFile(path)
+			if bytes.Contains(data, mark) {
+				t.Errorf("flushed %v: %s still has the bytes", flush, filepath.Base(path))
+			}
+			return err
+		}); err != nil {
+			t.Fatal(err)
+		}
+		e, err := s.Reserve(Exact, 256, nil) // all of memory
+		if err != nil {
+			t.Fatal(err)
+		}
+		if bytes.Contains(e.chunks[0].run.Bytes, mark) {
+			t.Errorf("flushed %v: memory still has the bytes", flush)
+		}
+		e.Release()
+		done()
+	}
+}
+
+// Damage below memory is a miss, never a wrong entry.
+func TestDamageIsAMiss(t *testing.T) {
+	dir := t.TempDir()
+	s, done := withDisk(t, dir, 256)
+	add(t, s, plan.Item, Key{1}, nil, 20, 3)
+	s.Flush()
+	done()
+	files, err := filepath.Glob(filepath.Join(dir, "*"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, f := range files {
+		data, err := os.ReadFile(f)
+		if err != nil || len(data) < 1000 {
+			continue
+		}
+		for i := len(data) / 2; i < len(data)/2+3; i++ {
+			data[i] ^= 0x5a
+		}
+		if err := os.WriteFile(f, data, 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	s, done = withDisk(t, dir, 256)
+	defer done()
+	if s.Fetch(Key{1}) {
+		e := s.Get(Key{1})
+		check(t, e, 20, 3) // undamaged after all: then it must be right
+		e.Release()
+	}
+}
