@@ -153,7 +153,7 @@ func TestDamagedFiles(t *testing.T) {
 
 // Random operations, then a power cut that loses any sector written since it was synced.
 func TestPowerCut(t *testing.T) {
-	for seed := range uint64(150) {
+	for seed := range uint64(60) {
 		r := rand.New(rand.NewPCG(seed, 5))
 		d := newMemFolder(t, seed%2 == 0)
 		opt := Options{Budget: mib, Segment: 128 << 10}
@@ -265,7 +265,7 @@ func TestPowerCutDuringDelete(t *testing.T) {
 // Random operations, killed between two system calls of one of them.
 func TestKilledBetweenSystemCalls(t *testing.T) {
 	opt := Options{Budget: mib, Segment: 128 << 10}
-	for seed := range uint64(150) {
+	for seed := range uint64(60) {
 		r := rand.New(rand.NewPCG(seed, 6))
 		d := newMemFolder(t, seed%2 == 0)
 		s := mustOpen(t, d, opt)

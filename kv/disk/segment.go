@@ -142,15 +142,18 @@ func (s *Store) release(seg *segment) {
 	s.mu.Lock()
 	seg.refs--
 	last := seg.refs == 0
-	if last && seg.dropped {
+	s.mu.Unlock()
+	if !last {
+		return
+	}
+	_ = seg.f.Close() // removed, or synced by Close
+	s.mu.Lock()
+	if seg.dropped { // its space is free only now
 		n := s.holds(seg)
 		s.held -= n
 		s.lingering -= n
 	}
 	s.mu.Unlock()
-	if last {
-		_ = seg.f.Close() // removed, or synced by Close
-	}
 }
 
 // walk calls whole for each record of a segment in order of place, and remains for each stretch
