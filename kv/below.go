@@ -286,6 +286,14 @@ func (s *Store) Flush() {
 		return
 	}
 	s.clean(func() bool { return true })
+	s.Drain()
+}
+
+// Drain returns when everything that was to be written below is.
+func (s *Store) Drain() {
+	if s.below == nil {
+		return
+	}
 	s.below.mu.Lock()
 	defer s.below.mu.Unlock()
 	for len(s.below.writing) > 0 {

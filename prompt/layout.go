@@ -155,3 +155,11 @@ func with(sees []int32, more ...int32) []int32 {
 	out := make([]int32, 0, len(sees)+len(more))
 	return append(append(out, sees...), more...)
 }
+
+// ItemsAlone lays out what an item-first prompt begins with, up to the items: to compute their KV.
+func (b *Builder) ItemsAlone(items [][]int32) Layout {
+	l, sees, pos := b.begin(len(items))
+	b.leadItems(&l, sees, pos, items)
+	l.Answers = -1
+	return l
+}

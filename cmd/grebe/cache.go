@@ -3,13 +3,17 @@ package main
 import (
 	"context"
 	"fmt"
+	"os"
+	"path/filepath"
 	"sync"
 	"syscall"
 
 	"grebe/compute"
 	"grebe/internal/config"
 	"grebe/kv"
+	"grebe/kv/disk"
 	"grebe/meta"
+	"grebe/model/safetensors"
 	"grebe/pool"
 	"grebe/prompt"
 	"grebe/schedule"
@@ -37,8 +41,49 @@ func (s *stack) openStore(cfg *config.Config, mc *config.Model, shape compute.Sh
 	}
 	s.onClose(p.Close)
 	store := kv.New(shape, p)
+	if err := s.openDisk(cfg, mc, store); err != nil {
+		return nil, nil, err
+	}
 	s.onClose(func() error { store.Close(); return nil })
 	return store, p, nil
+}
+
+// openDisk keeps a store's entries in the data folder too, if the configuration gives them room.
+func (s *stack) openDisk(cfg *config.Config, mc *config.Model, store *kv.Store) error {
+	size := mc.Disk
+	if size.IsZero() {
+		size.Bytes = cfg.Cache.Disk.Bytes / int64(len(cfg.Models))
+	}
+	if size.Bytes == 0 {
+		return nil
+	}
+	version, err := checkpointVersion(mc)
+	if err != nil {
+		return err
+	}
+	dir := filepath.Join(cfg.DataDir, "kv", mc.Name)
+	d, err := disk.Open(dir, disk.Options{Budget: size.Bytes, Version: version})
+	if err != nil {
+		return err
+	}
+	s.onClose(d.Close)
+	store.SetTier(d)
+	return nil
+}
+
+// checkpointVersion digests all of a model that its KV depends on, so that entries of another
+// checkpoint, configuration or format are never used.
+func checkpointVersion(mc *config.Model) (kv.Key, error) {
+	described, err := os.ReadFile(filepath.Join(mc.Path, "config.json"))
+	if err != nil {
+		return kv.Key{}, err
+	}
+	weights, err := safetensors.Open(mc.Path)
+	if err != nil {
+		return kv.Key{}, err
+	}
+	defer weights.Close()
+	return kv.KeyOf(weights.Digest(), nil, mc.DType+"\n"+string(described)), nil
 }
 
 // pageFor is the largest page, up to 64 KiB, of which a token's KV takes a whole number, so that

@@ -105,7 +105,6 @@ func TestLoadNamesThePlaceOfEachProblem(t *testing.T) {
 		{"two documents", model + "---\n" + model, "more than one YAML document"},
 		{"cuda", model + "device: cuda\n", ":2: device: cuda: this build runs on the CPU only"},
 		{"deadlines", model + "slo_ms: 70000\n", ":2: slo_ms: 70000 is more than limits.deadline_ms"},
-		{"disk", model + "cache: {disk: 1GiB}\n", ":2: cache.disk: 1GiB: this build keeps no KV on disk"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			_, err := Load(Source{File: write(t, c.text)})

@@ -169,13 +169,5 @@ func (c *Config) supported() error {
 	if c.Cache.Policy != "default" && c.Cache.Policy != "" {
 		p.add("cache.policy", "%q: this build has only the policy default", c.Cache.Policy)
 	}
-	if c.Cache.Disk.Bytes > 0 {
-		p.add("cache.disk", "%s: this build keeps no KV on disk: use 0", c.Cache.Disk)
-	}
-	for i := range c.Models {
-		if m := &c.Models[i]; m.Disk.Bytes > 0 {
-			p.add(fmt.Sprintf("models[%d].disk", i), "%s: this build keeps no KV on disk: use 0", m.Disk)
-		}
-	}
 	return errors.Join(p...)
 }

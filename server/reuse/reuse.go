@@ -47,6 +47,7 @@ type Options struct {
 // Cache reuses the KV of one model.
 type Cache struct {
 	opt              Options
+	prompt           *prompt.Builder
 	start            time.Time // the epoch of the index's times
 	preamble, leadIn shared
 	userSpace        kv.Key // context of users' keys
@@ -65,7 +66,7 @@ type shared struct {
 
 // New returns a cache for prompts of b.
 func New(b *prompt.Builder, opt Options) *Cache {
-	c := &Cache{opt: opt, start: time.Now(), question: int32(len(b.Instruction()))}
+	c := &Cache{opt: opt, prompt: b, start: time.Now(), question: int32(len(b.Instruction()))}
 	base := kv.KeyOf(opt.Model, nil, "grebe kv 1 "+opt.Shape.KV.String())
 	c.preamble = shared{b.Preamble(), kv.KeyOf(base, b.Preamble(), "preamble")}
 	c.leadIn = shared{b.LeadIn(), kv.KeyOf(c.preamble.key, b.LeadIn(), "lead-in")}
@@ -154,17 +155,10 @@ func (c *Cache) Policy() schedule.Policy { return c.opt.Policy }
 // Begin finds what is cached for a request and decides its prefix order.
 func (c *Cache) Begin(r *Request) *Visit {
 	v := c.visits.Get().(*Visit)
-	v.cache, v.tokens, v.Disk = c, r.User, 0
+	v.begin(c, r.User, r.Items)
 	v.user = c.UserKey(r.UserID, r.User)
-	v.items, v.lengths = v.items[:0], v.lengths[:0]
-	for _, tokens := range r.Items {
-		v.items = append(v.items, c.ItemKey(tokens))
-		v.lengths = append(v.lengths, int32(len(tokens)))
-	}
 	now := c.Now()
-	v.tiers = resize(v.tiers, len(v.items))
 	v.uses = resize(v.uses, len(v.items))
-	c.opt.Index.Status(v.items, v.tiers)
 	c.opt.Index.Items(v.items, v.tiers, now, v.uses)
 	in := &v.in
 	*in = schedule.Request{
@@ -188,6 +182,18 @@ func (c *Cache) Begin(r *Request) *Visit {
 	v.Decision = schedule.Decide(in, &costs, r.Policy)
 	v.hit = v.Decision.Reuse && v.Decision.Order == schedule.UserFirst && cached > 0
 	return v
+}
+
+// begin looks up where the items are.
+func (v *Visit) begin(c *Cache, user []int32, items [][]int32) {
+	v.cache, v.tokens, v.Disk = c, user, 0
+	v.items, v.lengths = v.items[:0], v.lengths[:0]
+	for _, tokens := range items {
+		v.items = append(v.items, c.ItemKey(tokens))
+		v.lengths = append(v.lengths, int32(len(tokens)))
+	}
+	v.tiers = resize(v.tiers, len(v.items))
+	c.opt.Index.Status(v.items, v.tiers)
 }
 
 func resize[T any](s []T, n int) []T {
@@ -309,17 +315,22 @@ func (v *Visit) attach(segment int, e *kv.Entry, tokens int) {
 
 // End publishes what the job computed, which is nil when it failed, and gives back what it used.
 func (v *Visit) End(l *prompt.Layout, r *engine.Result) {
-	c := v.cache
-	now := c.Now()
-	if r != nil && r.Kept != nil {
-		v.publish(l, r, now)
-	}
-	for _, e := range v.pinned {
-		e.Release()
-	}
+	c, now := v.cache, v.cache.Now()
 	c.opt.Index.NoteUser(v.user, now, v.hit)
 	if v.Decision.Order == schedule.ItemFirst && v.Decision.Reuse {
 		c.opt.Index.NoteItems(v.items, now)
+	}
+	v.finish(l, r)
+}
+
+// finish publishes and gives back.
+func (v *Visit) finish(l *prompt.Layout, r *engine.Result) {
+	c := v.cache
+	if r != nil && r.Kept != nil {
+		v.publish(l, r, c.Now())
+	}
+	for _, e := range v.pinned {
+		e.Release()
 	}
 	clear(v.cachedIn)
 	clear(v.pinned)

@@ -1,0 +1,107 @@
+package reuse
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"grebe/engine"
+	"grebe/kv"
+	"grebe/schedule"
+)
+
+// Do runs a job. The Do of a dispatch.Dispatcher is one.
+type Do func(ctx context.Context, j *engine.Job) (*engine.Result, error)
+
+// batchTokens is how many tokens of items Precompute computes at once: large enough for the device's
+// full speed, small enough to let a request in between.
+const batchTokens = 1024
+
+// Precompute computes the KV of items that are cached nowhere yet, and keeps it. It returns how many
+// it computed. Progress, if not nil, is told of every step: items looked at, tokens computed.
+func (c *Cache) Precompute(ctx context.Context, do Do, items [][]int32, progress func(items, tokens int)) (int, error) {
+	computed := 0
+	keys := make([]kv.Key, 1)
+	tiers := make([]schedule.Tier, 1)
+	var batch [][]int32
+	tokens, looked := 0, 0
+	flush := func() error {
+		if len(batch) > 0 {
+			if err := c.compute(ctx, do, batch); err != nil {
+				return fmt.Errorf("reuse: compute the KV of %d items: %w", len(batch), err)
+			}
+		}
+		computed += len(batch)
+		if progress != nil {
+			progress(looked, tokens)
+		}
+		batch, tokens, looked = batch[:0], 0, 0
+		return ctx.Err()
+	}
+	for _, it := range items {
+		looked++
+		keys[0] = c.ItemKey(it)
+		if c.opt.Index.Status(keys, tiers); tiers[0] != schedule.Missing {
+			continue
+		}
+		if tokens+len(it) > batchTokens && len(batch) > 0 {
+			looked--
+			if err := flush(); err != nil {
+				return computed, err
+			}
+			looked++
+		}
+		batch = append(batch, it)
+		tokens += len(it)
+	}
+	err := flush()
+	return computed, err
+}
+
+// compute runs a batch of items through the model and has them written to every tier.
+func (c *Cache) compute(ctx context.Context, do Do, items [][]int32) error {
+	v := c.visits.Get().(*Visit)
+	v.begin(c, nil, items)
+	v.Decision = schedule.Decision{Order: schedule.ItemFirst, Reuse: true}
+	l := c.prompt.ItemsAlone(items)
+	job := &engine.Job{Plan: l.Plan}
+	v.Attach(&l, job)
+	r, err := do(ctx, job)
+	v.finish(&l, r)
+	c.opt.Store.Drain()
+	return err
+}
+
+// refreshPause is how long changes of items are collected before they are computed.
+const refreshPause = 100 * time.Millisecond
+
+// Refresh computes the KV of items that arrive on changed, when the model has nothing else to do,
+// until ctx ends. It reports failures and goes on.
+func (c *Cache) Refresh(ctx context.Context, do Do, changed <-chan []int32, failed func(error)) {
+	var batch [][]int32
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case it := <-changed:
+			batch = append(batch[:0], it)
+		}
+		for open := true; open; {
+			select {
+			case it := <-changed:
+				batch = append(batch, it)
+			case <-time.After(refreshPause):
+				_, waiting := c.opt.Load.Backlog()
+				open = waiting > 0
+			case <-ctx.Done():
+				return
+			}
+			if len(batch) >= cap(changed) {
+				break
+			}
+		}
+		if _, err := c.Precompute(ctx, do, batch, nil); err != nil && ctx.Err() == nil {
+			failed(err)
+		}
+	}
+}
