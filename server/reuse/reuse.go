@@ -42,13 +42,14 @@ type Options struct {
 	Policy schedule.Policy // what an automatic choice means
 	// Model is a digest of all of the model that KV depends on: weights, configuration, formats.
 	Model kv.Key
+	// Now is the clock of frequencies, for replays faster than life; time since New.
+	Now func() time.Duration
 }
 
 // Cache reuses the KV of one model.
 type Cache struct {
 	opt              Options
 	prompt           *prompt.Builder
-	start            time.Time // the epoch of the index's times
 	preamble, leadIn shared
 	userSpace        kv.Key // context of users' keys
 	itemSpace        kv.Key // context of items' keys
@@ -66,7 +67,11 @@ type shared struct {
 
 // New returns a cache for prompts of b.
 func New(b *prompt.Builder, opt Options) *Cache {
-	c := &Cache{opt: opt, prompt: b, start: time.Now(), question: int32(len(b.Instruction()))}
+	if opt.Now == nil {
+		start := time.Now()
+		opt.Now = func() time.Duration { return time.Since(start) }
+	}
+	c := &Cache{opt: opt, prompt: b, question: int32(len(b.Instruction()))}
 	base := kv.KeyOf(opt.Model, nil, "grebe kv 1 "+opt.Shape.KV.String())
 	c.preamble = shared{b.Preamble(), kv.KeyOf(base, b.Preamble(), "preamble")}
 	c.leadIn = shared{b.LeadIn(), kv.KeyOf(c.preamble.key, b.LeadIn(), "lead-in")}
@@ -117,9 +122,6 @@ func (c *Cache) UserKey(id string, tokens []int32) kv.Key {
 // ItemKey returns the key of an item's entry.
 func (c *Cache) ItemKey(tokens []int32) kv.Key { return kv.KeyOf(c.itemSpace, tokens, "") }
 
-// Now is the time of the index.
-func (c *Cache) Now() time.Duration { return time.Since(c.start) }
-
 // Request is a ranking to be planned.
 type Request struct {
 	UserID    string // empty: known by its tokens only
@@ -157,7 +159,7 @@ func (c *Cache) Begin(r *Request) *Visit {
 	v := c.visits.Get().(*Visit)
 	v.begin(c, r.User, r.Items)
 	v.user = c.UserKey(r.UserID, r.User)
-	now := c.Now()
+	now := c.opt.Now()
 	v.uses = resize(v.uses, len(v.items))
 	c.opt.Index.Items(v.items, v.tiers, now, v.uses)
 	in := &v.in
@@ -282,7 +284,7 @@ func (v *Visit) fetch(key kv.Key) bool {
 		return false
 	}
 	known.Tier = schedule.Host
-	c.opt.Index.Put(key, known, c.Now())
+	c.opt.Index.Put(key, known, c.opt.Now())
 	return true
 }
 
@@ -315,7 +317,7 @@ func (v *Visit) attach(segment int, e *kv.Entry, tokens int) {
 
 // End publishes what the job computed, which is nil when it failed, and gives back what it used.
 func (v *Visit) End(l *prompt.Layout, r *engine.Result) {
-	c, now := v.cache, v.cache.Now()
+	c, now := v.cache, v.cache.opt.Now()
 	c.opt.Index.NoteUser(v.user, now, v.hit)
 	if v.Decision.Order == schedule.ItemFirst && v.Decision.Reuse {
 		c.opt.Index.NoteItems(v.items, now)
@@ -327,7 +329,7 @@ func (v *Visit) End(l *prompt.Layout, r *engine.Result) {
 func (v *Visit) finish(l *prompt.Layout, r *engine.Result) {
 	c := v.cache
 	if r != nil && r.Kept != nil {
-		v.publish(l, r, c.Now())
+		v.publish(l, r, c.opt.Now())
 	}
 	for _, e := range v.pinned {
 		e.Release()
@@ -381,7 +383,7 @@ func (c *Cache) Run(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		case <-tick.C:
-			c.opt.Index.Apply(c.Now())
+			c.opt.Index.Apply(c.opt.Now())
 		}
 	}
 }
