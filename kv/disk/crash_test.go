@@ -14,7 +14,7 @@ import (
 func small(t *testing.T, holes bool) (*memFolder, []int) {
 	d := newMemFolder(t, holes)
 	s := mustOpen(t, d, Options{Budget: mib})
-	sizes := []int{3000, 700, 5000}
+	sizes := []int{700, 300, 2000}
 	for i, n := range sizes {
 		mustPut(t, s, keyOf(i), pattern(keyOf(i), 'm', 0, 20), pattern(keyOf(i), 'p', 0, n))
 	}
@@ -53,6 +53,7 @@ func survivors(t *testing.T, s *Store, sizes []int, what string) int {
 }
 
 func TestTruncatedAnywhere(t *testing.T) {
+	t.Parallel()
 	for _, holes := range []bool{true, false} {
 		d, sizes := small(t, holes)
 		whole := d.only(t).data
@@ -94,6 +95,7 @@ func TestTruncatedAnywhere(t *testing.T) {
 }
 
 func TestAnyByteFlipped(t *testing.T) {
+	t.Parallel()
 	for _, reopen := range []bool{true, false} {
 		d, sizes := small(t, true)
 		n := len(d.only(t).data)
@@ -153,7 +155,8 @@ func TestDamagedFiles(t *testing.T) {
 
 // Random operations, then a power cut that loses any sector written since it was synced.
 func TestPowerCut(t *testing.T) {
-	for seed := range uint64(60) {
+	t.Parallel()
+	for seed := range uint64(40) {
 		r := rand.New(rand.NewPCG(seed, 5))
 		d := newMemFolder(t, seed%2 == 0)
 		opt := Options{Budget: mib, Segment: 128 << 10}
@@ -264,8 +267,9 @@ func TestPowerCutDuringDelete(t *testing.T) {
 
 // Random operations, killed between two system calls of one of them.
 func TestKilledBetweenSystemCalls(t *testing.T) {
+	t.Parallel()
 	opt := Options{Budget: mib, Segment: 128 << 10}
-	for seed := range uint64(60) {
+	for seed := range uint64(40) {
 		r := rand.New(rand.NewPCG(seed, 6))
 		d := newMemFolder(t, seed%2 == 0)
 		s := mustOpen(t, d, opt)

@@ -10,7 +10,8 @@ import (
 
 // Any change of a file or the folder may fail, writes after half of their bytes.
 func TestFaults(t *testing.T) {
-	for seed := range uint64(60) {
+	t.Parallel()
+	for seed := range uint64(40) {
 		r := rand.New(rand.NewPCG(seed, 9))
 		d := newMemFolder(t, seed%2 == 0)
 		d.budget = mib

@@ -19,7 +19,7 @@ func (r *record) size() int64   { return recordSize(int(r.meta), r.payload) }
 // same reports whether two copies speak of the same place. A place is never used twice.
 func (r *record) same(o *record) bool { return r.seg == o.seg && r.block == o.block }
 
-const slabLen = 1024
+const slabLen = 256
 
 // index finds records by key and orders them by time of use. Records have ids from 1; id 0 is the
 // head of the ring of uses. About 70 bytes per record.

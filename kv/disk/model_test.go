@@ -51,6 +51,7 @@ func (m *model) checkEvictions(t *rapid.T, s *Store) {
 }
 
 func TestAgainstModel(t *testing.T) {
+	t.Parallel()
 	for _, holes := range []bool{true, false} {
 		t.Run(fmt.Sprintf("holes=%v", holes), func(t *testing.T) {
 			rapid.Check(t, func(rt *rapid.T) { runModel(t, rt, newMemFolder(t, holes)) })
