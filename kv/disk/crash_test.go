@@ -54,6 +54,7 @@ func survivors(t *testing.T, s *Store, sizes []int, what string) int {
 
 func TestTruncatedAnywhere(t *testing.T) {
 	t.Parallel()
+	skipUnderRace(t)
 	for _, holes := range []bool{true, false} {
 		d, sizes := small(t, holes)
 		whole := d.only(t).data
@@ -96,6 +97,7 @@ func TestTruncatedAnywhere(t *testing.T) {
 
 func TestAnyByteFlipped(t *testing.T) {
 	t.Parallel()
+	skipUnderRace(t)
 	for _, reopen := range []bool{true, false} {
 		d, sizes := small(t, true)
 		n := len(d.only(t).data)
@@ -156,6 +158,7 @@ func TestDamagedFiles(t *testing.T) {
 // Random operations, then a power cut that loses any sector written since it was synced.
 func TestPowerCut(t *testing.T) {
 	t.Parallel()
+	skipUnderRace(t)
 	for seed := range uint64(40) {
 		r := rand.New(rand.NewPCG(seed, 5))
 		d := newMemFolder(t, seed%2 == 0)
@@ -268,6 +271,7 @@ func TestPowerCutDuringDelete(t *testing.T) {
 // Random operations, killed between two system calls of one of them.
 func TestKilledBetweenSystemCalls(t *testing.T) {
 	t.Parallel()
+	skipUnderRace(t)
 	opt := Options{Budget: mib, Segment: 128 << 10}
 	for seed := range uint64(40) {
 		r := rand.New(rand.NewPCG(seed, 6))

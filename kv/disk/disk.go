@@ -41,11 +41,12 @@ var (
 // Key names a record.
 type Key = [32]byte
 
-// Options of a store.
+// Options of a store. Its memory is bounded by Budget: the index takes about 70 bytes per record, and a
+// record takes at least 4 KiB of files.
 type Options struct {
 	Budget  int64        // bytes that all files together may hold; required, 1 MiB to 16 TiB
 	Version [32]byte     // digest of what made the records; those of another version are reclaimed
-	Segment int64        // bytes of a segment file; default Budget/256, at least 64 MiB; at most Budget/4
+	Segment int64        // bytes of a segment file; default Budget/256, at least 64 MiB; 64 KiB to Budget/4
 	Logger  *slog.Logger // told of damage found; default none
 }
 

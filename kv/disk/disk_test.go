@@ -312,30 +312,33 @@ func allocated(t *testing.T, dir string) (n int64) {
 }
 
 func TestConcurrentUse(t *testing.T) {
+	opt := Options{Budget: 2 * mib, Segment: 256 << 10}
 	for _, holes := range []bool{true, false} {
 		d := newMemFolder(t, holes)
-		opt := Options{Budget: 2 * mib, Segment: 256 << 10}
 		d.budget = opt.Budget
-		s := mustOpen(t, d, opt)
-		var wg sync.WaitGroup
-		for g := range 6 {
-			wg.Add(1)
-			go func() {
-				defer wg.Done()
-				r := rand.New(rand.NewPCG(7, uint64(g)))
-				for range 150 {
-					concurrentStep(t, s, r)
-				}
-			}()
-		}
-		wg.Wait()
-		if st := s.Stats(); st.ChecksumFailures+st.ReadErrors != 0 || st.Evictions == 0 {
-			t.Fatalf("holes %v: readers met damage, or nothing was evicted: %+v", holes, st)
-		}
-		books(t, s)
-		if err := s.Close(); err != nil {
-			t.Fatal(err)
-		}
+		useConcurrently(t, mustOpen(t, d, opt), 150)
+	}
+	useConcurrently(t, openDir(t, t.TempDir(), opt), 80)
+}
+
+func useConcurrently(t *testing.T, s *Store, steps int) {
+	t.Helper()
+	var wg sync.WaitGroup
+	for g := range 6 {
+		wg.Go(func() {
+			r := rand.New(rand.NewPCG(7, uint64(g)))
+			for range steps {
+				concurrentStep(t, s, r)
+			}
+		})
+	}
+	wg.Wait()
+	if st := s.Stats(); st.ChecksumFailures+st.ReadErrors != 0 || st.Evictions == 0 {
+		t.Fatalf("readers met damage, or nothing was evicted: %+v", st)
+	}
+	books(t, s)
+	if err := s.Close(); err != nil {
+		t.Fatal(err)
 	}
 }
 
@@ -349,6 +352,9 @@ func concurrentStep(t *testing.T, s *Store, r *rand.Rand) {
 			t.Error(err)
 		}
 	case 3:
+		if r.IntN(3) > 0 {
+			return
+		}
 		if err := s.Delete(key, keyOf(i+1)); err != nil {
 			t.Error(err)
 		}

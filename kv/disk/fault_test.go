@@ -11,6 +11,7 @@ import (
 // Any change of a file or the folder may fail, writes after half of their bytes.
 func TestFaults(t *testing.T) {
 	t.Parallel()
+	skipUnderRace(t)
 	for seed := range uint64(40) {
 		r := rand.New(rand.NewPCG(seed, 9))
 		d := newMemFolder(t, seed%2 == 0)

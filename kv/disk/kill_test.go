@@ -122,6 +122,7 @@ func spin(n int) {
 
 func TestKilledAtRandomMoments(t *testing.T) {
 	t.Parallel()
+	skipUnderRace(t)
 	dir := t.TempDir()
 	r := rand.New(rand.NewPCG(2, 3))
 	state := map[int]string{} // what each key went through last, over all lives

@@ -362,3 +362,10 @@ func (f *memFile) survivor(d *memFolder, r *rand.Rand) *memFile {
 	g.past, g.sizes = map[int64][][]byte{}, nil
 	return g
 }
+
+// skipUnderRace skips long tests of one goroutine when only races are looked for.
+func skipUnderRace(t *testing.T) {
+	if raceEnabled {
+		t.Skip("one goroutine: nothing for the race detector to find")
+	}
+}
