@@ -251,6 +251,35 @@ var plans = map[string][]testSegment{
 	"cached":       {{len: 90, cached: 90}, {len: 100, cached: 37, sees: []int{0}}, {len: 3, cached: 3, sees: []int{0, 1}}},
 	"around tiles": {{len: 16}, {len: 32}, {len: 63}, {len: 64}, {len: 65}, {len: 128}, {len: 5, sees: upTo(0, 6)}, {len: 129, sees: []int{5, 2, 1, 4}}},
 	"long":         {{len: 300}, {len: 150, sees: []int{0}}},
+	"beams":        beams(150, 40, 3),
+}
+
+// beams: a prompt that is cached, and beams behind it that compute their last token.
+func beams(prompt, width, depth int) []testSegment {
+	p := append([]testSegment{{len: prompt, cached: prompt}}, segments(width, depth, 0)...)
+	for i := range p[1:] {
+		p[1+i].len, p[1+i].cached = depth, depth-1
+	}
+	return p
+}
+
+// Small segments that see the same go through it in one tile.
+func TestSiblingsShareTiles(t *testing.T) {
+	var p plan
+	s := shape(compute.F32, 4, 2, 8)
+	for name, c := range map[string]struct {
+		plan  []testSegment
+		units int
+	}{
+		"beams":              {beams(150, 40, 3), 3},                                                   // 16 of them, of 2 lanes each, in a tile
+		"items":              {append(beams(70, 6, 1), testSegment{len: 40, sees: upTo(0, 7)}), 1 + 3}, // six of 2 lanes; then the tiles of 40 tokens
+		"items of one token": {itemFirst(5, 6, 1, 1), 6 + 2},                                           // that see nothing in common stay apart
+	} {
+		b := newBatch(t, s, 1, layout{}, []int{1}, c.plan)
+		if p.build(&b.Batch, 2, 8); len(p.units) != c.units {
+			t.Errorf("%s are cut into %d units, want %d: %v", name, len(p.units), c.units, p.units)
+		}
+	}
 }
 
 // tolerance is relative to the largest value, 1.5.

@@ -21,7 +21,6 @@ const (
 // run is a sequence of keys: the tokens of one or several segments.
 type run struct {
 	first, last int // its segments: plan.members[first:last]
-	hash        uint64
 	keys        int
 	offset      int // in the scratch of a KV head
 }
@@ -40,8 +39,8 @@ type piece struct {
 type block struct{ run, key, piece int32 }
 
 // unit is one tile of queries or some: 32 (token, head of the group) pairs each of a segment, from
-// lane on.
-type unit struct{ segment, lane, tiles int32 }
+// lane on. Or it is a tile of several small segments, one after the other, that see the same runs.
+type unit struct{ segment, lane, tiles, siblings int32 }
 
 // plan is the work of a batch. Its slices are reused from batch to batch.
 type plan struct {
@@ -54,12 +53,15 @@ type plan struct {
 
 	runs    []run
 	members []int32 // segments of runs
-	alone   []int32 // per segment its own run, or −1
-	pieces  []piece
-	blocks  []block
-	units   []unit
-	views   []int32 // runs seen by the segments, one segment after the other
-	viewEnd []int32 // per segment the end of its part of views
+	// gathered finds the run of a list of short segments by its hash; a hash that is taken by another
+	// list is followed by the next.
+	gathered map[uint64]int32
+	alone    []int32 // per segment its own run, or −1
+	pieces   []piece
+	blocks   []block
+	units    []unit
+	views    []int32 // runs seen by the segments, one segment after the other
+	viewEnd  []int32 // per segment the end of its part of views
 }
 
 // build cuts the batch into runs, blocks and units.
@@ -69,15 +71,21 @@ func (p *plan) build(b *compute.Batch, group, keySize int) {
 	clear(p.pieces) // do not keep chunks of former batches alive
 	p.runs, p.members, p.pieces, p.blocks = p.runs[:0], p.members[:0], p.pieces[:0], p.blocks[:0]
 	p.units, p.views, p.viewEnd, p.alone = p.units[:0], p.views[:0], p.viewEnd[:0], p.alone[:0]
+	if p.gathered == nil {
+		p.gathered = map[uint64]int32{}
+	}
+	clear(p.gathered)
 	for range b.Segments {
 		p.alone = append(p.alone, -1)
 	}
 	for i := range b.Segments {
 		if b.Segments[i].Rows() > 0 {
 			p.view(int32(i))
-			p.cutQueries(int32(i), group)
 		}
 		p.viewEnd = append(p.viewEnd, int32(len(p.views)))
+		if b.Segments[i].Rows() > 0 && !p.join(int32(i), group) {
+			p.cutQueries(int32(i), group)
+		}
 	}
 }
 
@@ -103,7 +111,7 @@ func (p *plan) view(i int32) {
 func (p *plan) single(i int32) int32 {
 	if p.alone[i] < 0 {
 		p.members = append(p.members, i)
-		p.alone[i] = p.addRun(len(p.members)-1, 0)
+		p.alone[i] = p.addRun(len(p.members) - 1)
 	}
 	return p.alone[i]
 }
@@ -125,20 +133,26 @@ func (p *plan) addGathered(from int) {
 	for _, i := range list {
 		hash = (hash ^ uint64(i)) * 1099511628211
 	}
-	for i := range p.runs {
-		r := &p.runs[i]
-		if r.hash == hash && slices.Equal(p.members[r.first:r.last], list) {
+	id, known := p.gathered[hash]
+	for ; known; hash, id, known = hash+1, p.gathered[hash+1], p.has(hash+1) {
+		if r := &p.runs[id]; slices.Equal(p.members[r.first:r.last], list) {
 			p.members = p.members[:from]
-			p.views = append(p.views, int32(i))
+			p.views = append(p.views, id)
 			return
 		}
 	}
-	p.views = append(p.views, p.addRun(from, hash))
+	p.gathered[hash] = p.addRun(from)
+	p.views = append(p.views, p.gathered[hash])
+}
+
+func (p *plan) has(hash uint64) bool {
+	_, ok := p.gathered[hash]
+	return ok
 }
 
 // addRun adds the run of the segments members[first:] and its blocks.
-func (p *plan) addRun(first int, hash uint64) int32 {
-	r := run{first: first, last: len(p.members), hash: hash, offset: p.bytes}
+func (p *plan) addRun(first int) int32 {
+	r := run{first: first, last: len(p.members), offset: p.bytes}
 	piece := len(p.pieces)
 	for _, i := range p.members[first:] {
 		g := &p.batch.Segments[i]
@@ -168,6 +182,29 @@ func newPiece(c *compute.Chunk, start, n int) piece {
 	return piece{unsafe.Pointer(&c.Bytes[0]), c.Tokens, start, n, c.Transient}
 }
 
+// join adds segment i to the unit of the segments before it, if that has room and they see the same:
+// items behind a user, or beams behind a prompt, then go through the shared keys together. Lanes do
+// not touch each other, so no result changes.
+func (p *plan) join(i int32, group int) bool {
+	if len(p.units) == 0 || len(p.viewOf(i)) < 2 {
+		return false
+	}
+	u := &p.units[len(p.units)-1]
+	if u.tiles != 1 || u.segment+u.siblings != i {
+		return false
+	}
+	used := p.batch.Segments[i].Rows() * group
+	for j := u.segment; j < i; j++ {
+		used += p.batch.Segments[j].Rows() * group
+	}
+	shared, mine := p.viewOf(u.segment), p.viewOf(i)
+	if used > lanes || !slices.Equal(shared[:len(shared)-1], mine[:len(mine)-1]) {
+		return false
+	}
+	u.siblings++
+	return true
+}
+
 // cutQueries adds the units of segment i. Tiles are anchored at its first token, computed or not,
 // and the long ones come first so that threads end together. Tiles that go through more keys than
 // the cache holds are joined, if there are many: how they are does not change results.
@@ -185,7 +222,7 @@ func (p *plan) cutQueries(i int32, group int) {
 	for last >= first {
 		n := min(most, (last-first)/lanes+1)
 		last -= n * lanes
-		p.units = append(p.units, unit{i, int32(last + lanes), int32(n)})
+		p.units = append(p.units, unit{i, int32(last + lanes), int32(n), 1})
 	}
 }
 

@@ -114,6 +114,10 @@ func (a *Attention) locate(src *sources, r *run, key, piece, head int, zeros uns
 func (a *Attention) unitTask(worker, task int) {
 	w := a.workers[worker]
 	slot, u := task/len(a.plan.units), &a.plan.units[task%len(a.plan.units)]
+	if u.siblings > 1 {
+		a.siblings(w, u, slot)
+		return
+	}
 	tiles := w.tiles[:u.tiles]
 	for i := range tiles {
 		a.begin(w, &tiles[i], u, i, slot)
@@ -136,6 +140,65 @@ func (a *Attention) unitTask(worker, task int) {
 		a.setRows(w, a.out, u, t, slot, w.waste)
 		a.kern.storeO(t.walk.o, t.walk.state, &w.rows, a.shape.HeadDim, t.walk.cols)
 	}
+}
+
+// siblings computes a tile of several segments: through the runs they share together, then through
+// each one's own with the lanes of the others closed.
+func (a *Attention) siblings(w *worker, u *unit, slot int) {
+	t := &w.tiles[0]
+	n := a.siblingRows(w, a.q, u, slot, w.zeros)
+	t.walk.start(roundUp(n, lanes/2)/(lanes/2), a.scale)
+	a.kern.loadQ(t.walk.q, &w.rows, a.shape.HeadDim, t.walk.cols)
+	view := a.plan.viewOf(u.segment)
+	for _, id := range view[:len(view)-1] {
+		r := &a.plan.runs[id]
+		t.enter(r.keys, false, a.group)
+		for from := 0; from < t.keys; from += spanKeys {
+			a.through(t, r, slot, from)
+		}
+	}
+	limits, lane := &t.walk.state.limits, 0
+	for l := range limits {
+		limits[l] = -1
+	}
+	for i := u.segment; i < u.segment+u.siblings; i++ {
+		g, first := &a.plan.batch.Segments[i], lane
+		for token := g.Cached; token < g.Len; token++ {
+			for range a.group {
+				limits[lane] = int32(token)
+				lane++
+			}
+		}
+		r := &a.plan.runs[a.plan.alone[i]]
+		t.keys, t.open = g.Len, 0
+		for from := 0; from < t.keys; from += spanKeys {
+			a.through(t, r, slot, from)
+		}
+		for l := first; l < lane; l++ {
+			limits[l] = -1
+		}
+	}
+	a.siblingRows(w, a.out, u, slot, w.waste)
+	a.kern.storeO(t.walk.o, t.walk.state, &w.rows, a.shape.HeadDim, t.walk.cols)
+}
+
+// siblingRows points the worker's rows at those of the siblings' lanes in x, and the others at spare,
+// and returns the number of lanes in use.
+func (a *Attention) siblingRows(w *worker, x []float32, u *unit, slot int, spare unsafe.Pointer) int {
+	d, n := a.shape.HeadDim, 0
+	for i := u.segment; i < u.segment+u.siblings; i++ {
+		g := &a.plan.batch.Segments[i]
+		for row := g.First; row < g.First+g.Rows(); row++ {
+			for h := range a.group {
+				w.rows[n] = unsafe.Pointer(&x[(row*a.shape.Heads+(a.head+slot)*a.group+h)*d])
+				n++
+			}
+		}
+	}
+	for l := n; l < lanes; l++ {
+		w.rows[l] = spare
+	}
+	return n
 }
 
 // begin loads the queries of tile i of unit u.
