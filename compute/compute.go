@@ -4,14 +4,14 @@
 // A Device packs weights once and opens Runners. A Runner owns the activations of one batch at a
 // time and runs the operations of a decoder layer on them in this order:
 //
-//	Begin · Embed · { QKV · Attend · Output · FFN } per layer · Logits or Hidden
+//	Begin · Embed · { QKV · Attend · Output · FFN } per layer · Logits, Project or Hidden
 //
 // The hidden state x has one row of float32 per computed token and never leaves the device; only
-// Logits and Hidden copy results out. Every operation is defined by compute/ref, which is written to
+// Logits, Project and Hidden copy results out. Every operation is defined by compute/ref, which is written to
 // be obviously right; computetest holds every device against it.
 //
 // A Runner is used by one goroutine at a time. Operations return no error: a device that fails
-// keeps the first failure and returns it from Logits and Hidden.
+// keeps the first failure and returns it from Logits, Project and Hidden.
 package compute
 
 import "fmt"
@@ -195,6 +195,9 @@ type Runner interface {
 	FFN(w *FFNWeights)
 	// Logits sets out[i] = norm(x[pairs[i].Row]) · head[pairs[i].ID].
 	Logits(norm Vector, head Table, pairs []Pair, out []float32) error
+	// Project sets out to norm(x[row])·Wᵀ for each row, W.Out() values each: the logits of many tokens
+	// at many rows. A nil norm takes x.
+	Project(norm Vector, w Linear, rows []int32, out []float32) error
 	// Hidden copies norm(x[row]) for each row to out, Hidden values each. A nil norm copies x.
 	Hidden(norm Vector, rows []int32, out []float32) error
 	Close() error

@@ -82,6 +82,12 @@ func within(variance float64) limit {
 	return limit{rms: slackRMS * deviation, max: slackMax * deviation}
 }
 
+// rounded is the limit after one more product in dt.
+func (l limit) rounded(dt compute.DType) limit {
+	more := within(variance(dt))
+	return limit{rms: math.Hypot(l.rms, more.rms), max: math.Hypot(l.max, more.max), step: l.step}
+}
+
 // exact allows nothing.
 var exact = limit{}
 

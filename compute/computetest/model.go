@@ -110,6 +110,7 @@ func (r random) layer(c config) layer {
 // packed is a model on a device.
 type packed struct {
 	embed, head compute.Table
+	project     compute.Linear // the head as a product
 	norm        compute.Vector
 	attention   []compute.AttentionWeights
 	ffn         []compute.FFNWeights
@@ -156,7 +157,7 @@ func (p *packer) table(t compute.Tensor) compute.Table {
 
 func (m *model) pack(d compute.Device) (*packed, error) {
 	p := &packer{d: d}
-	out := &packed{embed: p.table(m.embed), head: p.table(m.head), norm: p.vector(&m.norm)}
+	out := &packed{embed: p.table(m.embed), head: p.table(m.head), project: p.linear(m.dt, m.head), norm: p.vector(&m.norm)}
 	for _, l := range m.layers {
 		out.attention = append(out.attention, compute.AttentionWeights{
 			Norm: p.vector(l.norm), QKV: p.linear(m.dt, l.q, l.k, l.v), QKVBias: p.vector(l.bias),

@@ -24,6 +24,8 @@ type result struct {
 	x      []float32 // rows × hidden
 	normed []float32
 	logits []float32 // every stride()-th row × vocabulary
+	// projected are the same logits by a product, which rounds its operands.
+	projected []float32
 }
 
 // stride spares time: logits of about a dozen rows are enough.
@@ -62,7 +64,9 @@ func (m *model) pass(r compute.Runner, w *packed, b *batch, do steps) (*result, 
 		}
 	}
 	var pairs []compute.Pair
+	var some []int32
 	for i := 0; i < len(out.rows); i += out.stride() {
+		some = append(some, out.rows[i])
 		for id := range vocabulary {
 			pairs = append(pairs, compute.Pair{Row: out.rows[i], ID: int32(id)})
 		}
@@ -73,7 +77,9 @@ func (m *model) pass(r compute.Runner, w *packed, b *batch, do steps) (*result, 
 	err1 := r.Hidden(nil, out.rows, out.x)
 	err2 := r.Hidden(w.norm, out.rows, out.normed)
 	err3 := r.Logits(w.norm, w.head, pairs, out.logits)
-	return out, errors.Join(err1, err2, err3)
+	out.projected = make([]float32, len(pairs))
+	err4 := r.Project(w.norm, w.project, some, out.projected)
+	return out, errors.Join(err1, err2, err3, err4)
 }
 
 // once packs the model, runs one pass and closes the runner.
@@ -136,6 +142,9 @@ func (m *model) agree(d compute.Device, got, want *batch, do steps, l limits) er
 	strided := func(i int) string { return name(i * w.stride()) }
 	if err := l.logits.compare(g.logits, w.logits, vocabulary, strided); err != nil {
 		return fmt.Errorf("logits: %w", err)
+	}
+	if err := l.logits.rounded(m.dt).compare(g.projected, w.projected, vocabulary, strided); err != nil {
+		return fmt.Errorf("projected logits: %w", err)
 	}
 	return got.untouchedElsewhere()
 }

@@ -53,6 +53,7 @@ type runner struct {
 	// Arguments of the job under way, and the jobs, made once so that a pass allocates nothing.
 	arg                                              arguments
 	embed, norm, angles, write, packO, logits, final *team.Job
+	chosen                                           *team.Job
 }
 
 type arguments struct {
@@ -166,6 +167,7 @@ func (r *runner) jobs() {
 		r.arg.dst.Set(i-r.arg.from, 0, r.o[i*n:][:n])
 	})
 	r.logits = &team.Job{Do: r.logitRow}
+	r.chosen = r.each(func(w, i int) { r.arg.dst.Set(i, 0, r.normRow(w, r.at(r.arg.ids[i]))) })
 	r.final = r.each(func(w, i int) {
 		copy(r.arg.out[i*h:][:h], r.normRow(w, r.at(r.arg.ids[i])))
 	})
@@ -509,16 +511,43 @@ func (r *runner) logitRow(w, task int) {
 	}
 }
 
+func (r *runner) Project(norm compute.Vector, w compute.Linear, rows []int32, out []float32) error {
+	gain := r.values("the final norm", norm, r.shape.Hidden)
+	m, ok := w.(*linear)
+	if !ok || m.In() != r.shape.Hidden || len(out) != len(rows)*m.Out() {
+		r.fail(fmt.Errorf("cpu: projection of %d rows into %d values, with a matrix that does not fit", len(rows), len(out)))
+	}
+	r.checkRows(rows)
+	if r.err != nil || len(rows) == 0 {
+		return r.err
+	}
+	r.dev.mu.Lock()
+	defer r.dev.mu.Unlock()
+	in := r.in[m.dt]
+	if !r.ready(in, len(rows), r.shape.Hidden) {
+		return r.err
+	}
+	r.arg.gain, r.arg.ids = gain, rows
+	r.run(r.chosen, 0, len(rows))
+	r.dev.mul.Store(out, m.Out(), in, m.w, nil)
+	return nil
+}
+
+// checkRows fails when one of the rows is not in x.
+func (r *runner) checkRows(rows []int32) {
+	for _, id := range rows {
+		if r.err == nil && r.at(id) < 0 {
+			r.fail(fmt.Errorf("cpu: row %d: no such row", id))
+		}
+	}
+}
+
 func (r *runner) Hidden(norm compute.Vector, rows []int32, out []float32) error {
 	gain := r.values("the final norm", norm, r.shape.Hidden)
 	if len(out) != len(rows)*r.shape.Hidden {
 		r.fail(fmt.Errorf("cpu: %d rows of %d into %d values", len(rows), r.shape.Hidden, len(out)))
 	}
-	for _, id := range rows {
-		if r.err == nil && r.at(id) < 0 {
-			r.fail(fmt.Errorf("cpu: hidden state of row %d: no such row", id))
-		}
-	}
+	r.checkRows(rows)
 	if r.err != nil || len(rows) == 0 {
 		return r.err
 	}

@@ -218,6 +218,33 @@ func (r *runner) Hidden(norm compute.Vector, rows []int32, out []float32) error 
 	return nil
 }
 
+func (r *runner) Project(norm compute.Vector, w compute.Linear, rows []int32, out []float32) error {
+	gain, err := r.vector("norm", norm, r.s.Hidden)
+	m, ok := w.(*linear)
+	if r.err != nil {
+		return r.err
+	}
+	if !ok || m.gated || m.in != r.s.Hidden {
+		err = errors.Join(err, errors.New("a matrix that does not fit"))
+	}
+	if err := errors.Join(err, r.checkEmbedded()); err != nil {
+		return fmt.Errorf("ref: project: %w", err)
+	}
+	if len(out) != len(rows)*m.out {
+		return fmt.Errorf("ref: project: room for %d values, %d rows have %d", len(out), len(rows), len(rows)*m.out)
+	}
+	for i, row := range rows {
+		x, err := r.row(row)
+		if err != nil {
+			return fmt.Errorf("ref: project: %w", err)
+		}
+		for j, v := range r.product(m, nil, r.normed(gain, x)) {
+			out[i*m.out+j] = float32(v)
+		}
+	}
+	return nil
+}
+
 // normed returns x over its root mean square, times gain; a copy of x when there is no gain.
 func (r *runner) normed(gain vector, x []float64) []float64 {
 	out := append([]float64(nil), x...)
