@@ -35,6 +35,9 @@ type cacheWorld struct {
 	items         [][]int32
 }
 
+// maxTokens is what the largest request of these tests computes.
+const maxTokens = 70000
+
 func newCacheWorld(t *testing.T, seed uint64, pointwise bool) *cacheWorld {
 	t.Helper()
 	r := rand.New(rand.NewPCG(seed, 9))
@@ -43,7 +46,7 @@ func newCacheWorld(t *testing.T, seed uint64, pointwise bool) *cacheWorld {
 	t.Cleanup(func() { dev.Close() })
 	dir := t.TempDir()
 	must(t, modeltest.Write(dir, modeltest.Spec{Architecture: modeltest.Qwen3, Hidden: 64, Layers: 2, Heads: 4, KVHeads: 2,
-		HeadDim: 32, Inter: 96, Vocab: 300, Seed: seed}))
+		HeadDim: 32, Inter: 96, Vocab: 11000, MaxPositions: 1 << 20, Seed: seed}))
 	m, err := model.Open(dir, dev, model.Options{DType: []string{"bf16", "f32"}[r.IntN(2)]})
 	must(t, err)
 	t.Cleanup(func() { m.Close() })
@@ -58,11 +61,22 @@ func newCacheWorld(t *testing.T, seed uint64, pointwise bool) *cacheWorld {
 		t.Cleanup(func() { d.Close() })
 		store.SetTier(d)
 	}
-	e, err := engine.New(m, dev, engine.Options{MaxTokens: 4096, Cache: store})
+	e, err := engine.New(m, dev, engine.Options{MaxTokens: maxTokens, Cache: store})
 	must(t, err)
 	times, err := dispatch.Profile(t.Context(), e, m.MaxPositions())
 	must(t, err)
-	d, err := dispatch.New([]dispatch.Engine{e}, dispatch.Options{SLO: time.Minute, Model: times})
+	engines := []dispatch.Engine{e}
+	if r.IntN(2) == 0 { // a second worker, which shares the weights and the cache
+		other, err := cpu.New(cpu.Options{Threads: 1})
+		must(t, err)
+		t.Cleanup(func() { other.Close() })
+		second, err := engine.New(m, other, engine.Options{MaxTokens: maxTokens, Cache: store})
+		must(t, err)
+		t.Cleanup(func() { second.Close() })
+		engines = append(engines, second)
+	}
+	// The SLO decides how large batches become.
+	d, err := dispatch.New(engines, dispatch.Options{SLO: time.Second << r.IntN(6), Model: times})
 	must(t, err)
 	b, err := prompt.New(prompt.Config{
 		Preamble:    prompt.Text{Tokens: []int32{1, 2, 3}[:r.IntN(4)]},
@@ -248,5 +262,27 @@ func TestReuseSavesWork(t *testing.T) {
 	}
 	if st := w.store.Stats(plan.Item); st.Entries != 5 {
 		t.Errorf("%d items are cached, want 5", st.Entries)
+	}
+}
+
+// Ten thousand candidates are ranked in one request, in both orders, with a cache that holds a few.
+func TestTenThousandCandidates(t *testing.T) {
+	for _, pointwise := range []bool{false, true} {
+		w := newCacheWorld(t, 4, pointwise)
+		req := &grebev1.RankRequest{User: &grebev1.User{Tokens: w.users[0]}, TopK: 10}
+		for i := range 10000 {
+			id := int32(i)
+			req.Candidates = append(req.Candidates, &grebev1.Item{Tokens: w.tokens(3), Identifier: &id})
+		}
+		for _, prefix := range []string{"user", "item", "item"} {
+			req.Prefix = prefix
+			r, err := w.cached.Rank(t.Context(), req)
+			must(t, err)
+			plain, err := w.plain.Rank(t.Context(), req)
+			must(t, err)
+			if len(r.Results) != 10 || r.Results[0].Index != plain.Results[0].Index || r.Results[0].Score != plain.Results[0].Score {
+				t.Errorf("pointwise %v, prefix %s: got %v, want %v", pointwise, prefix, r.Results, plain.Results)
+			}
+		}
 	}
 }
