@@ -1,130 +1,192 @@
-// Package catalog keeps items and users by id, in memory.
+// Package catalog keeps items and users by id: in memory for reading, and on disk when opened there.
 //
-// It hands out items and users in the form that package prompt takes. What was handed out is never
-// changed afterwards: a Put replaces an entry. A Catalog is safe for concurrent use; its one lock is
-// held for map operations only.
+// New makes a catalog that lives in memory alone; Open makes one that outlives its process. Reading is
+// a map lookup in both: no request waits for a disk. A write returns once it is durable, and shares
+// its fsync with the writes that came while the one before it ran. Killing the process at any moment
+// loses no write that returned. Readers see a write only when it is durable.
+//
+// What was handed out is never changed afterwards: a Put replaces an entry. Every change gets the next
+// version of the catalog, also as the version of the item or user, so that versions of an id only
+// grow, across deletion and restart too. Writing what is there already changes nothing.
+//
+// Memory: an item takes about 190 bytes beyond its id, text and tokens, and some 400 more when it has
+// attributes; a user about 280, plus 16 and the id's length per item of its history, plus 96 and the
+// item's id per event. Options.MaxMemory bounds the sum.
+//
+// Deletion: a deleted item or user is gone for readers when the call returns. Its bytes are gone from
+// the files (write-ahead log included) when a background sweep has rewritten the files that held
+// them: it starts Options.SweepDelay after the first deletion, takes as long as rewriting those files
+// takes, and is resumed after a restart.
+//
+// Locks: the queue of writers (queueMu), then the maps (mu), which is held for map operations only.
+// The one writer that leads a round is alone in changing the maps, so it reads them without a lock.
 package catalog
 
 import (
 	"errors"
 	"fmt"
+	"log/slog"
 	"strconv"
 	"sync"
+	"time"
 
 	grebev1 "grebe/api/grebe/v1"
+	"grebe/internal/wire"
 	"grebe/prompt"
 )
 
-// ErrFull says that the catalog holds as many entries as it may.
-var ErrFull = errors.New("the catalog is full")
+var (
+	// ErrFull says that the catalog holds as much as it may.
+	ErrFull = errors.New("the catalog is full")
+	// ErrLocked says that another process, or this one, has the folder open.
+	ErrLocked = errors.New("the catalog is in use")
+	// ErrFailed says that a write to the disk failed; only reads are possible until the catalog is
+	// opened again, since what the disk holds is not known.
+	ErrFailed = errors.New("the catalog's disk failed")
+	// ErrClosed says that the catalog was closed.
+	ErrClosed = errors.New("the catalog is closed")
+)
 
 // maxID bounds the length of an id in bytes.
 const maxID = 512
 
 // Options bound a catalog. Zero means the default.
 type Options struct {
-	MaxItems int // 10 million
-	MaxUsers int // 10 million
+	MaxItems   int           // 10 million
+	MaxUsers   int           // 10 million
+	MaxMemory  int64         // bytes of memory, estimated; 8 GiB
+	MaxHistory int           // items of a user's history, and events, the oldest are dropped; 10,000
+	SweepDelay time.Duration // from a deletion to the start of the sweep that removes its bytes; 1 s
+	OnChange   func(Change)  // see Subscribe
+	Logger     *slog.Logger  // nothing is logged
 }
 
-// Catalog holds items and users.
+func (o *Options) setDefaults() {
+	for _, d := range []struct {
+		v   *int
+		def int
+	}{{&o.MaxItems, 10_000_000}, {&o.MaxUsers, 10_000_000}, {&o.MaxHistory, 10_000}} {
+		if *d.v <= 0 {
+			*d.v = d.def
+		}
+	}
+	if o.MaxMemory <= 0 {
+		o.MaxMemory = 8 << 30
+	}
+	if o.SweepDelay <= 0 {
+		o.SweepDelay = time.Second
+	}
+	if o.Logger == nil {
+		o.Logger = slog.New(slog.DiscardHandler)
+	}
+}
+
+// itemEntry is an item and what is known of it. It never changes.
+type itemEntry struct {
+	item    prompt.Item
+	version uint64
+	digest  digest // of its content
+	size    int64  // estimated bytes of memory
+}
+
+// userEntry is a user and what is known of it. It never changes.
+type userEntry struct {
+	user     *grebev1.User
+	version  uint64
+	digest   digest // of its content when put; zero once events were appended
+	size     int64  // estimated bytes of memory
+	appended int    // events appended on disk since the user was last written in full
+}
+
+// Catalog holds items and users. It is safe for concurrent use.
 type Catalog struct {
-	opt     Options
+	opt   Options
+	store *store // nil: in memory alone
+
 	mu      sync.RWMutex
-	items   map[string]*prompt.Item
-	users   map[string]*grebev1.User
-	version uint64 // changes so far
+	items   map[string]*itemEntry
+	users   map[string]*userEntry
+	totals  totals
+	failed  error // sticky
+	watches []func(Change)
+
+	queueMu sync.Mutex
+	queue   []*writer
+	busy    bool // a writer leads
+	closed  bool
 }
 
-// New returns an empty catalog.
+// totals are the sums over all entries.
+type totals struct {
+	version uint64 // changes so far
+	bytes   int64
+	dropped int64 // items and events of histories dropped since the start
+	digest  digest
+}
+
+// New returns an empty catalog in memory. It needs no Close.
 func New(opt Options) *Catalog {
-	if opt.MaxItems <= 0 {
-		opt.MaxItems = 10_000_000
+	opt.setDefaults()
+	c := &Catalog{opt: opt, items: map[string]*itemEntry{}, users: map[string]*userEntry{}}
+	if opt.OnChange != nil {
+		c.watches = []func(Change){opt.OnChange}
 	}
-	if opt.MaxUsers <= 0 {
-		opt.MaxUsers = 10_000_000
-	}
-	return &Catalog{opt: opt, items: map[string]*prompt.Item{}, users: map[string]*grebev1.User{}}
+	return c
 }
 
 // Counts returns the number of items and users, and a version that changes with every change.
 func (c *Catalog) Counts() (items, users int, version string) {
+	s := c.Stats()
+	return s.Items, s.Users, strconv.FormatUint(s.Version, 10)
+}
+
+// Stats describes a catalog.
+type Stats struct {
+	Items, Users int
+	Version      uint64 // grows by one with every change
+	Digest       string // of the content of all items, whatever their order and versions
+	Memory       int64  // estimated bytes
+	Dropped      int64  // items and events dropped from histories that were too long, since the start
+	Durable      bool
+}
+
+// Stats returns the catalog's description at one moment.
+func (c *Catalog) Stats() Stats {
 	c.mu.RLock()
 	defer c.mu.RUnlock()
-	return len(c.items), len(c.users), strconv.FormatUint(c.version, 10)
+	return Stats{
+		Items: len(c.items), Users: len(c.users), Version: c.totals.version, Digest: c.totals.digest.String(),
+		Memory: c.totals.bytes, Dropped: c.totals.dropped, Durable: c.store != nil,
+	}
 }
 
 // Item returns an item. The caller MUST NOT change it.
 func (c *Catalog) Item(id string) (*prompt.Item, bool) {
-	c.mu.RLock()
-	defer c.mu.RUnlock()
-	it, ok := c.items[id]
+	it, _, ok := c.Lookup(id)
 	return it, ok
 }
 
-// PutItem adds or replaces an item and reports whether it is new. The catalog keeps what m refers to.
-func (c *Catalog) PutItem(m *grebev1.Item) (bool, error) {
-	if err := checkID(m.Id); err != nil {
-		return false, err
+// Lookup returns an item and its version, by which what was made of it may be kept. The caller MUST
+// NOT change it.
+func (c *Catalog) Lookup(id string) (it *prompt.Item, version uint64, ok bool) {
+	c.mu.RLock()
+	e := c.items[id]
+	c.mu.RUnlock()
+	if e == nil {
+		return nil, 0, false
 	}
-	it := Item(m)
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	_, old := c.items[m.Id]
-	if !old && len(c.items) >= c.opt.MaxItems {
-		return false, fmt.Errorf("%w: %d items", ErrFull, len(c.items))
-	}
-	c.items[m.Id] = it
-	c.version++
-	return !old, nil
+	return &e.item, e.version, true
 }
 
-// DeleteItem removes an item and reports whether it was there.
-func (c *Catalog) DeleteItem(id string) bool {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	_, ok := c.items[id]
-	if ok {
-		delete(c.items, id)
-		c.version++
-	}
-	return ok
-}
-
-// User returns a user as it was put. The caller MUST NOT change it.
+// User returns a user. The caller MUST NOT change it.
 func (c *Catalog) User(id string) (*grebev1.User, bool) {
 	c.mu.RLock()
-	defer c.mu.RUnlock()
-	u, ok := c.users[id]
-	return u, ok
-}
-
-// PutUser adds or replaces a user and reports whether it is new. The catalog keeps m.
-func (c *Catalog) PutUser(m *grebev1.User) (bool, error) {
-	if err := checkID(m.Id); err != nil {
-		return false, err
+	e := c.users[id]
+	c.mu.RUnlock()
+	if e == nil {
+		return nil, false
 	}
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	_, old := c.users[m.Id]
-	if !old && len(c.users) >= c.opt.MaxUsers {
-		return false, fmt.Errorf("%w: %d users", ErrFull, len(c.users))
-	}
-	c.users[m.Id] = m
-	c.version++
-	return !old, nil
-}
-
-// DeleteUser removes a user and reports whether it was there.
-func (c *Catalog) DeleteUser(id string) bool {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	_, ok := c.users[id]
-	if ok {
-		delete(c.users, id)
-		c.version++
-	}
-	return ok
+	return e.user, true
 }
 
 // Resolve turns a user into what prompt takes. The history is looked up now: items that are not in
@@ -135,8 +197,8 @@ func (c *Catalog) Resolve(m *grebev1.User) (u *prompt.User, unknown int) {
 	c.mu.RLock()
 	defer c.mu.RUnlock()
 	add := func(id string) {
-		if it, ok := c.items[id]; ok {
-			u.History = append(u.History, it)
+		if e, ok := c.items[id]; ok {
+			u.History = append(u.History, &e.item)
 		} else {
 			unknown++
 		}
@@ -187,10 +249,10 @@ func Message(it *prompt.Item) *grebev1.Item {
 
 func checkID(id string) error {
 	if id == "" {
-		return errors.New("id: is missing")
+		return &wire.Error{Field: "id", Problem: "is missing"}
 	}
 	if len(id) > maxID {
-		return fmt.Errorf("id: %d bytes, at most %d", len(id), maxID)
+		return &wire.Error{Field: "id", Problem: fmt.Sprintf("%d bytes, at most %d", len(id), maxID)}
 	}
 	return nil
 }

@@ -13,71 +13,111 @@ import (
 // maxLine bounds one line of a file in bytes.
 const maxLine = 16 << 20
 
+// loadAtOnce bounds the lines of a file that are made durable together.
+const loadAtOnce = 1024
+
 // LoadItems adds the items of an NDJSON file, one per line; blank lines are passed over. A bad line
-// or an id that comes twice ends the load with an error that names file and line.
+// or an id that comes twice ends the load with an error that names file and line; the lines before it
+// are kept.
 func (c *Catalog) LoadItems(path string) (int, error) {
-	return load(path, func(line []byte) (string, error) {
+	return c.load(path, func(line []byte) (string, Op, error) {
 		m, err := wire.DecodeItem(line)
-		if err != nil {
-			return "", err
-		}
-		_, err = c.PutItem(m)
-		return m.Id, err
+		return m.Id, Op{PutItem: m}, err
 	})
 }
 
 // LoadUsers adds the users of an NDJSON file, as LoadItems does.
 func (c *Catalog) LoadUsers(path string) (int, error) {
-	return load(path, func(line []byte) (string, error) {
+	return c.load(path, func(line []byte) (string, Op, error) {
 		m, err := wire.DecodeUser(line)
-		if err != nil {
-			return "", err
-		}
-		_, err = c.PutUser(m)
-		return m.Id, err
+		return m.Id, Op{PutUser: m}, err
 	})
 }
 
-// load calls put for each line; put returns the id of what it put.
-func load(path string, put func([]byte) (string, error)) (int, error) {
+func (c *Catalog) load(path string, decode func([]byte) (string, Op, error)) (int, error) {
 	f, err := os.Open(path)
 	if err != nil {
 		return 0, fmt.Errorf("catalog: %w", err)
 	}
 	defer f.Close()
-	n, err := readLines(path, f, put)
-	if err != nil {
-		return n, fmt.Errorf("catalog: %w", err)
+	l := &loader{c: c, decode: decode, first: map[string]int{}}
+	if err := l.read(f); err != nil {
+		return l.n, fmt.Errorf("catalog: %s:%d: %w", path, l.line, err)
 	}
-	return n, nil
+	return l.n, nil
 }
 
-func readLines(name string, r io.Reader, put func([]byte) (string, error)) (int, error) {
+// loader adds the lines of a file.
+type loader struct {
+	c      *Catalog
+	decode func([]byte) (string, Op, error)
+	first  map[string]int // line of each id
+	ops    []Op
+	lines  []int // of ops
+	line   int   // the one read, or in error
+	n      int   // added
+}
+
+func (l *loader) read(r io.Reader) error {
 	s := bufio.NewScanner(r)
 	s.Buffer(make([]byte, 0, 64<<10), maxLine)
-	first := map[string]int{} // line of each id
-	line := 0
 	for s.Scan() {
-		line++
+		l.line++
 		if blank(s.Bytes()) {
 			continue
 		}
-		id, err := put(s.Bytes())
-		if err != nil {
-			return len(first), fmt.Errorf("%s:%d: %w", name, line, err)
+		if err := l.add(s.Bytes()); err != nil {
+			return l.before(err)
 		}
-		if before, dup := first[id]; dup {
-			return len(first), fmt.Errorf("%s:%d: id: %q comes twice, first in line %d", name, line, id, before)
+		if len(l.ops) == loadAtOnce {
+			if err := l.flush(); err != nil {
+				return err
+			}
 		}
-		first[id] = line
 	}
 	if err := s.Err(); err != nil {
 		if errors.Is(err, bufio.ErrTooLong) {
 			err = fmt.Errorf("longer than %d bytes", maxLine)
 		}
-		return len(first), fmt.Errorf("%s:%d: %w", name, line+1, err)
+		l.line++
+		return l.before(err)
 	}
-	return len(first), nil
+	return l.flush()
+}
+
+// before adds the lines before a bad one; a mistake in one of those comes first.
+func (l *loader) before(err error) error {
+	bad := l.line
+	if earlier := l.flush(); earlier != nil {
+		return earlier
+	}
+	l.line = bad
+	return err
+}
+
+func (l *loader) add(line []byte) error {
+	id, op, err := l.decode(line)
+	if err != nil {
+		return err
+	}
+	if before, dup := l.first[id]; dup {
+		return fmt.Errorf("id: %q comes twice, first in line %d", id, before)
+	}
+	l.first[id] = l.line
+	l.ops, l.lines = append(l.ops, op), append(l.lines, l.line)
+	return nil
+}
+
+func (l *loader) flush() error {
+	for i, r := range l.c.Apply(l.ops) {
+		if r.Err != nil {
+			l.line = l.lines[i]
+			return r.Err
+		}
+		l.n++
+	}
+	l.ops, l.lines = l.ops[:0], l.lines[:0]
+	return nil
 }
 
 func blank(line []byte) bool {

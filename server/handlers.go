@@ -3,14 +3,12 @@ package server
 import (
 	"bytes"
 	"context"
-	"errors"
 	"html/template"
 	"net/http"
 	"strings"
 
 	"github.com/prometheus/common/expfmt"
 
-	"grebe/catalog"
 	"grebe/internal/wire"
 )
 
@@ -50,95 +48,6 @@ func (s *Server) getModels(r *http.Request, _ string) (reply, error) {
 		return reply{}, err
 	}
 	return reply{body: wire.EncodeModels(resp)}, nil
-}
-
-func (s *Server) getCatalog(*http.Request, string) (reply, error) {
-	return reply{body: wire.EncodeCatalog(s.catalog.Counts())}, nil
-}
-
-func (s *Server) getItem(_ *http.Request, id string) (reply, error) {
-	it, ok := s.catalog.Item(id)
-	if !ok {
-		return reply{}, errorf(notFound, "", "no item %s", quoted(id))
-	}
-	return reply{body: wire.EncodeItem(catalog.Message(it))}, nil
-}
-
-func (s *Server) putItem(r *http.Request, id string) (reply, error) {
-	body, err := readBody(r)
-	if err != nil {
-		return reply{}, err
-	}
-	m, err := wire.DecodeItem(body)
-	if err != nil {
-		return reply{}, err
-	}
-	if err := sameID(&m.Id, id); err != nil {
-		return reply{}, err
-	}
-	created, err := s.catalog.PutItem(m)
-	return put(created, err, wire.EncodeItem(m))
-}
-
-func (s *Server) deleteItem(_ *http.Request, id string) (reply, error) {
-	if !s.catalog.DeleteItem(id) {
-		return reply{}, errorf(notFound, "", "no item %s", quoted(id))
-	}
-	return reply{status: http.StatusNoContent}, nil
-}
-
-func (s *Server) getUser(_ *http.Request, id string) (reply, error) {
-	u, ok := s.catalog.User(id)
-	if !ok {
-		return reply{}, errorf(notFound, "", "no user %s", quoted(id))
-	}
-	return reply{body: wire.EncodeUser(u)}, nil
-}
-
-func (s *Server) putUser(r *http.Request, id string) (reply, error) {
-	body, err := readBody(r)
-	if err != nil {
-		return reply{}, err
-	}
-	m, err := wire.DecodeUser(body)
-	if err != nil {
-		return reply{}, err
-	}
-	if err := sameID(&m.Id, id); err != nil {
-		return reply{}, err
-	}
-	created, err := s.catalog.PutUser(m)
-	return put(created, err, wire.EncodeUser(m))
-}
-
-func (s *Server) deleteUser(_ *http.Request, id string) (reply, error) {
-	if !s.catalog.DeleteUser(id) {
-		return reply{}, errorf(notFound, "", "no user %s", quoted(id))
-	}
-	return reply{status: http.StatusNoContent}, nil
-}
-
-// sameID makes the id in a body the one of the path; a different one is a mistake.
-func sameID(id *string, path string) error {
-	if *id != "" && *id != path {
-		return errorf(invalidArgument, "id", "%s differs from the path's %s", quoted(*id), quoted(path))
-	}
-	*id = path
-	return nil
-}
-
-// put answers for an entry that was put, or not.
-func put(created bool, err error, body []byte) (reply, error) {
-	switch {
-	case errors.Is(err, catalog.ErrFull):
-		return reply{}, errorf(exhausted, "", "%v", err)
-	case err != nil:
-		field, problem, _ := strings.Cut(err.Error(), ": ")
-		return reply{}, errorf(invalidArgument, field, "%s", problem)
-	case created:
-		return reply{status: http.StatusCreated, body: body}, nil
-	}
-	return reply{body: body}, nil
 }
 
 func (s *Server) getLive(*http.Request, string) (reply, error) {

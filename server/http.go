@@ -33,6 +33,7 @@ type handler func(s *Server, r *http.Request, id string) (reply, error)
 type route struct {
 	op      string
 	open    bool // answers before the server is ready, and however many requests are under way
+	stream  bool // reads a body of any length piece by piece
 	methods map[string]handler
 }
 
@@ -42,6 +43,8 @@ var routes = map[string]*route{
 	"/v1/score":        {op: "score", methods: map[string]handler{"POST": (*Server).postScore}},
 	"/v1/rerank":       {op: "rerank", methods: map[string]handler{"POST": (*Server).postRerank}},
 	"/v1/models":       {op: "models", methods: map[string]handler{"GET": (*Server).getModels}},
+	"/v1/items:batch":  {op: "items", stream: true, methods: map[string]handler{"POST": (*Server).postItems}},
+	"/v1/users:batch":  {op: "users", stream: true, methods: map[string]handler{"POST": (*Server).postUsers}},
 	"/v1/catalog":      {op: "catalog", methods: map[string]handler{"GET": (*Server).getCatalog}},
 	"/metrics":         {op: "metrics", open: true, methods: map[string]handler{"GET": (*Server).getMetrics}},
 	"/v2/health/live":  {op: "health", open: true, methods: map[string]handler{"GET": (*Server).getLive}},
@@ -56,6 +59,9 @@ var routesByID = map[string]*route{
 		"GET": (*Server).getUser, "PUT": (*Server).putUser, "DELETE": (*Server).deleteUser}},
 }
 
+// eventsRoute is /v1/users/{id}/events.
+var eventsRoute = &route{op: "events", methods: map[string]handler{"POST": (*Server).postEvents}}
+
 var noRoute = &route{op: "other", open: true}
 
 // findRoute returns the route of a path and the id in it. An id is escaped: it may have slashes.
@@ -66,6 +72,9 @@ func findRoute(u *url.URL) (*route, string) {
 	}
 	for prefix, rt := range routesByID {
 		rest, ok := strings.CutPrefix(path, prefix)
+		if user, events := strings.CutSuffix(rest, "/events"); ok && events && prefix == "/v1/users/" {
+			rt, rest = eventsRoute, user
+		}
 		if !ok || rest == "" || strings.Contains(rest, "/") {
 			continue
 		}
@@ -128,7 +137,7 @@ func (s *Server) answer(rt *route, w http.ResponseWriter, r *http.Request, id st
 		}
 		defer release()
 	}
-	if r.ContentLength > s.cfg.MaxBody {
+	if r.ContentLength > s.cfg.MaxBody && !rt.stream {
 		return reply{}, bodyTooLarge(s.cfg.MaxBody)
 	}
 	free, err := s.buffer(r)
@@ -136,7 +145,9 @@ func (s *Server) answer(rt *route, w http.ResponseWriter, r *http.Request, id st
 		return reply{}, err
 	}
 	defer free()
-	if r.Body != nil {
+	if rt.stream {
+		s.patient(w, r)
+	} else if r.Body != nil {
 		r.Body = http.MaxBytesReader(w, r.Body, s.cfg.MaxBody)
 	}
 	return h(s, r, id)
@@ -146,10 +157,10 @@ func bodyTooLarge(limit int64) error {
 	return errorf(tooLarge, "", "the body has more than %d bytes", limit)
 }
 
-// buffer reserves memory for a request's body; the caller MUST call free. A body of unknown length
-// counts as the longest.
+// buffer reserves memory for a request's body, or for the largest piece of a longer one; the caller
+// MUST call free. A body of unknown length counts as the longest.
 func (s *Server) buffer(r *http.Request) (free func(), err error) {
-	n := r.ContentLength
+	n := min(r.ContentLength, s.cfg.MaxBody)
 	if n < 0 {
 		n = s.cfg.MaxBody
 	}
@@ -228,27 +239,40 @@ func (s *Server) write(w http.ResponseWriter, r *http.Request, rep reply, err er
 // readBody returns the body of a request with JSON. curl sends a form's type unless told otherwise,
 // so that one passes too.
 func readBody(r *http.Request) ([]byte, error) {
-	if t := r.Header.Get("Content-Type"); t != "" {
-		kind, _, err := mime.ParseMediaType(t)
-		if err != nil || !jsonLike(kind) {
-			return nil, errorf(wrongMediaType, "", "content type %s: want application/json", quoted(t))
-		}
-	}
-	if e := r.Header.Get("Content-Encoding"); e != "" && e != "identity" {
-		return nil, errorf(wrongMediaType, "", "content encoding %s: send the body as it is", quoted(e))
+	if err := checkMediaType(r, "application/json", jsonLike); err != nil {
+		return nil, err
 	}
 	body, err := io.ReadAll(r.Body)
 	if err == nil {
 		return body, nil
 	}
+	return nil, readError(r, err)
+}
+
+// checkMediaType refuses a body that is said to be something else.
+func checkMediaType(r *http.Request, want string, ok func(string) bool) error {
+	if t := r.Header.Get("Content-Type"); t != "" {
+		kind, _, err := mime.ParseMediaType(t)
+		if err != nil || !ok(kind) {
+			return errorf(wrongMediaType, "", "content type %s: want %s", quoted(t), want)
+		}
+	}
+	if e := r.Header.Get("Content-Encoding"); e != "" && e != "identity" {
+		return errorf(wrongMediaType, "", "content encoding %s: send the body as it is", quoted(e))
+	}
+	return nil
+}
+
+// readError explains why a body could not be read to its end.
+func readError(r *http.Request, err error) error {
 	var large *http.MaxBytesError
 	switch {
 	case errors.As(err, &large):
-		return nil, bodyTooLarge(large.Limit)
+		return bodyTooLarge(large.Limit)
 	case errors.Is(r.Context().Err(), context.Canceled):
-		return nil, asError(context.Canceled)
+		return asError(context.Canceled)
 	}
-	return nil, errorf(invalidArgument, "", "the body cannot be read: %v", err)
+	return errorf(invalidArgument, "", "the body cannot be read: %v", err)
 }
 
 func jsonLike(kind string) bool {

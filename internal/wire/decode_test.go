@@ -359,3 +359,21 @@ func BenchmarkDecodeRank(b *testing.B) {
 		}
 	}
 }
+
+func TestDeletionLines(t *testing.T) {
+	for in, want := range map[string]string{
+		`{"delete":"a"}`: "a", ` { "delete" : "\u0061" } `: "a", `{"id":"b","text":"x"}`: "",
+		`{}`: "", `{"delete":""}`: "error", `{"delete":1}`: "error", `{"delete":"a","id":"b"}`: "error",
+		`{"id":"b","delete":"a"}`: "error", `{"delete":"a"}x`: "error", `{"dele`: "error", ``: "error",
+	} {
+		it, id, err := DecodeItemLine([]byte(in))
+		u, userID, userErr := DecodeUserLine([]byte(in))
+		if (want == "error") != (err != nil) || (err != nil) != (userErr != nil) {
+			t.Errorf("%s: %v, %v", in, err, userErr)
+			continue
+		}
+		if err == nil && (id != want || userID != want || (it == nil) != (want != "") || (u == nil) != (want != "")) {
+			t.Errorf("%s: item %v, user %v, deletion of %q and %q", in, it, u, id, userID)
+		}
+	}
+}

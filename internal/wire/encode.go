@@ -275,15 +275,6 @@ func EncodeUser(m *grebev1.User) []byte {
 	})
 }
 
-// EncodeCatalog writes a response of /v1/catalog.
-func EncodeCatalog(items, users int, version string) []byte {
-	return encode(func(w *writer) {
-		w.int("items", int64(items))
-		w.int("users", int64(users))
-		w.string("version", version)
-	})
-}
-
 func (w *writer) text(s *string) {
 	if s != nil {
 		w.string("text", *s)

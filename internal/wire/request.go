@@ -104,12 +104,7 @@ func (d *decoder) user(m *grebev1.User) {
 		case "tokens":
 			m.Tokens = d.tokens()
 		case "events":
-			m.Events = []*grebev1.Event{}
-			d.list(maxHistory, func() {
-				e := &grebev1.Event{}
-				d.event(e)
-				m.Events = append(m.Events, e)
-			})
+			m.Events = d.events()
 		default:
 			d.unknown()
 		}

@@ -1524,6 +1524,407 @@ func (x *Model) GetMaxModelLen() int32 {
 	return 0
 }
 
+// AppendEventsRequest adds events to a user, who is created when unknown.
+type AppendEventsRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Id            string                 `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`         // of the user; in JSON: in the path
+	Events        []*Event               `protobuf:"bytes,2,rep,name=events,proto3" json:"events,omitempty"` // at least one, oldest first
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *AppendEventsRequest) Reset() {
+	*x = AppendEventsRequest{}
+	mi := &file_grebe_v1_grebe_proto_msgTypes[21]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *AppendEventsRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*AppendEventsRequest) ProtoMessage() {}
+
+func (x *AppendEventsRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_grebe_v1_grebe_proto_msgTypes[21]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use AppendEventsRequest.ProtoReflect.Descriptor instead.
+func (*AppendEventsRequest) Descriptor() ([]byte, []int) {
+	return file_grebe_v1_grebe_proto_rawDescGZIP(), []int{21}
+}
+
+func (x *AppendEventsRequest) GetId() string {
+	if x != nil {
+		return x.Id
+	}
+	return ""
+}
+
+func (x *AppendEventsRequest) GetEvents() []*Event {
+	if x != nil {
+		return x.Events
+	}
+	return nil
+}
+
+// AppendEventsResponse says what a user has now.
+type AppendEventsResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Id            string                 `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
+	Created       bool                   `protobuf:"varint,2,opt,name=created,proto3" json:"created,omitempty"`
+	Appended      int32                  `protobuf:"varint,3,opt,name=appended,proto3" json:"appended,omitempty"`
+	Dropped       int32                  `protobuf:"varint,4,opt,name=dropped,proto3" json:"dropped,omitempty"` // oldest items and events of a history that became too long
+	Events        int32                  `protobuf:"varint,5,opt,name=events,proto3" json:"events,omitempty"`   // that the user has
+	History       int32                  `protobuf:"varint,6,opt,name=history,proto3" json:"history,omitempty"` // items of the user's history, 0 when it has only events
+	Version       string                 `protobuf:"bytes,7,opt,name=version,proto3" json:"version,omitempty"`  // of the user and of the catalog
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *AppendEventsResponse) Reset() {
+	*x = AppendEventsResponse{}
+	mi := &file_grebe_v1_grebe_proto_msgTypes[22]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *AppendEventsResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*AppendEventsResponse) ProtoMessage() {}
+
+func (x *AppendEventsResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_grebe_v1_grebe_proto_msgTypes[22]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use AppendEventsResponse.ProtoReflect.Descriptor instead.
+func (*AppendEventsResponse) Descriptor() ([]byte, []int) {
+	return file_grebe_v1_grebe_proto_rawDescGZIP(), []int{22}
+}
+
+func (x *AppendEventsResponse) GetId() string {
+	if x != nil {
+		return x.Id
+	}
+	return ""
+}
+
+func (x *AppendEventsResponse) GetCreated() bool {
+	if x != nil {
+		return x.Created
+	}
+	return false
+}
+
+func (x *AppendEventsResponse) GetAppended() int32 {
+	if x != nil {
+		return x.Appended
+	}
+	return 0
+}
+
+func (x *AppendEventsResponse) GetDropped() int32 {
+	if x != nil {
+		return x.Dropped
+	}
+	return 0
+}
+
+func (x *AppendEventsResponse) GetEvents() int32 {
+	if x != nil {
+		return x.Events
+	}
+	return 0
+}
+
+func (x *AppendEventsResponse) GetHistory() int32 {
+	if x != nil {
+		return x.History
+	}
+	return 0
+}
+
+func (x *AppendEventsResponse) GetVersion() string {
+	if x != nil {
+		return x.Version
+	}
+	return ""
+}
+
+// BatchResponse counts what became of the lines of a batch; blank ones are not counted.
+type BatchResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Lines         int64                  `protobuf:"varint,1,opt,name=lines,proto3" json:"lines,omitempty"` // = created + replaced + deleted + unchanged + failed
+	Created       int64                  `protobuf:"varint,2,opt,name=created,proto3" json:"created,omitempty"`
+	Replaced      int64                  `protobuf:"varint,3,opt,name=replaced,proto3" json:"replaced,omitempty"`
+	Deleted       int64                  `protobuf:"varint,4,opt,name=deleted,proto3" json:"deleted,omitempty"`
+	Unchanged     int64                  `protobuf:"varint,5,opt,name=unchanged,proto3" json:"unchanged,omitempty"` // there already as given, or not there to be deleted
+	Failed        int64                  `protobuf:"varint,6,opt,name=failed,proto3" json:"failed,omitempty"`
+	Errors        []*LineError           `protobuf:"bytes,7,rep,name=errors,proto3" json:"errors,omitempty"`   // the first of them
+	Version       string                 `protobuf:"bytes,8,opt,name=version,proto3" json:"version,omitempty"` // of the catalog
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *BatchResponse) Reset() {
+	*x = BatchResponse{}
+	mi := &file_grebe_v1_grebe_proto_msgTypes[23]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *BatchResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*BatchResponse) ProtoMessage() {}
+
+func (x *BatchResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_grebe_v1_grebe_proto_msgTypes[23]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use BatchResponse.ProtoReflect.Descriptor instead.
+func (*BatchResponse) Descriptor() ([]byte, []int) {
+	return file_grebe_v1_grebe_proto_rawDescGZIP(), []int{23}
+}
+
+func (x *BatchResponse) GetLines() int64 {
+	if x != nil {
+		return x.Lines
+	}
+	return 0
+}
+
+func (x *BatchResponse) GetCreated() int64 {
+	if x != nil {
+		return x.Created
+	}
+	return 0
+}
+
+func (x *BatchResponse) GetReplaced() int64 {
+	if x != nil {
+		return x.Replaced
+	}
+	return 0
+}
+
+func (x *BatchResponse) GetDeleted() int64 {
+	if x != nil {
+		return x.Deleted
+	}
+	return 0
+}
+
+func (x *BatchResponse) GetUnchanged() int64 {
+	if x != nil {
+		return x.Unchanged
+	}
+	return 0
+}
+
+func (x *BatchResponse) GetFailed() int64 {
+	if x != nil {
+		return x.Failed
+	}
+	return 0
+}
+
+func (x *BatchResponse) GetErrors() []*LineError {
+	if x != nil {
+		return x.Errors
+	}
+	return nil
+}
+
+func (x *BatchResponse) GetVersion() string {
+	if x != nil {
+		return x.Version
+	}
+	return ""
+}
+
+// LineError is what is wrong with a line.
+type LineError struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Line          int64                  `protobuf:"varint,1,opt,name=line,proto3" json:"line,omitempty"` // from 1 on
+	Code          string                 `protobuf:"bytes,2,opt,name=code,proto3" json:"code,omitempty"`  // as of an error's
+	Message       string                 `protobuf:"bytes,3,opt,name=message,proto3" json:"message,omitempty"`
+	Field         string                 `protobuf:"bytes,4,opt,name=field,proto3" json:"field,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *LineError) Reset() {
+	*x = LineError{}
+	mi := &file_grebe_v1_grebe_proto_msgTypes[24]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *LineError) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*LineError) ProtoMessage() {}
+
+func (x *LineError) ProtoReflect() protoreflect.Message {
+	mi := &file_grebe_v1_grebe_proto_msgTypes[24]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use LineError.ProtoReflect.Descriptor instead.
+func (*LineError) Descriptor() ([]byte, []int) {
+	return file_grebe_v1_grebe_proto_rawDescGZIP(), []int{24}
+}
+
+func (x *LineError) GetLine() int64 {
+	if x != nil {
+		return x.Line
+	}
+	return 0
+}
+
+func (x *LineError) GetCode() string {
+	if x != nil {
+		return x.Code
+	}
+	return ""
+}
+
+func (x *LineError) GetMessage() string {
+	if x != nil {
+		return x.Message
+	}
+	return ""
+}
+
+func (x *LineError) GetField() string {
+	if x != nil {
+		return x.Field
+	}
+	return ""
+}
+
+// CatalogResponse describes the catalog.
+type CatalogResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Items         int64                  `protobuf:"varint,1,opt,name=items,proto3" json:"items,omitempty"`
+	Users         int64                  `protobuf:"varint,2,opt,name=users,proto3" json:"users,omitempty"`
+	Version       string                 `protobuf:"bytes,3,opt,name=version,proto3" json:"version,omitempty"`                             // changes with every change
+	Digest        string                 `protobuf:"bytes,4,opt,name=digest,proto3" json:"digest,omitempty"`                               // of the items' contents, whatever their order and history
+	MemoryBytes   int64                  `protobuf:"varint,5,opt,name=memory_bytes,json=memoryBytes,proto3" json:"memory_bytes,omitempty"` // estimated
+	Durable       bool                   `protobuf:"varint,6,opt,name=durable,proto3" json:"durable,omitempty"`                            // kept on disk
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *CatalogResponse) Reset() {
+	*x = CatalogResponse{}
+	mi := &file_grebe_v1_grebe_proto_msgTypes[25]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *CatalogResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*CatalogResponse) ProtoMessage() {}
+
+func (x *CatalogResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_grebe_v1_grebe_proto_msgTypes[25]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use CatalogResponse.ProtoReflect.Descriptor instead.
+func (*CatalogResponse) Descriptor() ([]byte, []int) {
+	return file_grebe_v1_grebe_proto_rawDescGZIP(), []int{25}
+}
+
+func (x *CatalogResponse) GetItems() int64 {
+	if x != nil {
+		return x.Items
+	}
+	return 0
+}
+
+func (x *CatalogResponse) GetUsers() int64 {
+	if x != nil {
+		return x.Users
+	}
+	return 0
+}
+
+func (x *CatalogResponse) GetVersion() string {
+	if x != nil {
+		return x.Version
+	}
+	return ""
+}
+
+func (x *CatalogResponse) GetDigest() string {
+	if x != nil {
+		return x.Digest
+	}
+	return ""
+}
+
+func (x *CatalogResponse) GetMemoryBytes() int64 {
+	if x != nil {
+		return x.MemoryBytes
+	}
+	return 0
+}
+
+func (x *CatalogResponse) GetDurable() bool {
+	if x != nil {
+		return x.Durable
+	}
+	return false
+}
+
 var File_grebe_v1_grebe_proto protoreflect.FileDescriptor
 
 const file_grebe_v1_grebe_proto_rawDesc = "" +
@@ -1667,7 +2068,39 @@ const file_grebe_v1_grebe_proto_rawDesc = "" +
 	"\ascoring\x18\a \x01(\tR\ascoring\x12\x1d\n" +
 	"\n" +
 	"vocab_size\x18\b \x01(\x05R\tvocabSize\x12\"\n" +
-	"\rmax_model_len\x18\t \x01(\x05R\vmaxModelLen2\xfe\x01\n" +
+	"\rmax_model_len\x18\t \x01(\x05R\vmaxModelLen\"N\n" +
+	"\x13AppendEventsRequest\x12\x0e\n" +
+	"\x02id\x18\x01 \x01(\tR\x02id\x12'\n" +
+	"\x06events\x18\x02 \x03(\v2\x0f.grebe.v1.EventR\x06events\"\xc2\x01\n" +
+	"\x14AppendEventsResponse\x12\x0e\n" +
+	"\x02id\x18\x01 \x01(\tR\x02id\x12\x18\n" +
+	"\acreated\x18\x02 \x01(\bR\acreated\x12\x1a\n" +
+	"\bappended\x18\x03 \x01(\x05R\bappended\x12\x18\n" +
+	"\adropped\x18\x04 \x01(\x05R\adropped\x12\x16\n" +
+	"\x06events\x18\x05 \x01(\x05R\x06events\x12\x18\n" +
+	"\ahistory\x18\x06 \x01(\x05R\ahistory\x12\x18\n" +
+	"\aversion\x18\a \x01(\tR\aversion\"\xf2\x01\n" +
+	"\rBatchResponse\x12\x14\n" +
+	"\x05lines\x18\x01 \x01(\x03R\x05lines\x12\x18\n" +
+	"\acreated\x18\x02 \x01(\x03R\acreated\x12\x1a\n" +
+	"\breplaced\x18\x03 \x01(\x03R\breplaced\x12\x18\n" +
+	"\adeleted\x18\x04 \x01(\x03R\adeleted\x12\x1c\n" +
+	"\tunchanged\x18\x05 \x01(\x03R\tunchanged\x12\x16\n" +
+	"\x06failed\x18\x06 \x01(\x03R\x06failed\x12+\n" +
+	"\x06errors\x18\a \x03(\v2\x13.grebe.v1.LineErrorR\x06errors\x12\x18\n" +
+	"\aversion\x18\b \x01(\tR\aversion\"c\n" +
+	"\tLineError\x12\x12\n" +
+	"\x04line\x18\x01 \x01(\x03R\x04line\x12\x12\n" +
+	"\x04code\x18\x02 \x01(\tR\x04code\x12\x18\n" +
+	"\amessage\x18\x03 \x01(\tR\amessage\x12\x14\n" +
+	"\x05field\x18\x04 \x01(\tR\x05field\"\xac\x01\n" +
+	"\x0fCatalogResponse\x12\x14\n" +
+	"\x05items\x18\x01 \x01(\x03R\x05items\x12\x14\n" +
+	"\x05users\x18\x02 \x01(\x03R\x05users\x12\x18\n" +
+	"\aversion\x18\x03 \x01(\tR\aversion\x12\x16\n" +
+	"\x06digest\x18\x04 \x01(\tR\x06digest\x12!\n" +
+	"\fmemory_bytes\x18\x05 \x01(\x03R\vmemoryBytes\x12\x18\n" +
+	"\adurable\x18\x06 \x01(\bR\adurable2\xfe\x01\n" +
 	"\x05Grebe\x125\n" +
 	"\x04Rank\x12\x15.grebe.v1.RankRequest\x1a\x16.grebe.v1.RankResponse\x128\n" +
 	"\x05Score\x12\x16.grebe.v1.ScoreRequest\x1a\x17.grebe.v1.ScoreResponse\x12;\n" +
@@ -1687,36 +2120,41 @@ func file_grebe_v1_grebe_proto_rawDescGZIP() []byte {
 	return file_grebe_v1_grebe_proto_rawDescData
 }
 
-var file_grebe_v1_grebe_proto_msgTypes = make([]protoimpl.MessageInfo, 23)
+var file_grebe_v1_grebe_proto_msgTypes = make([]protoimpl.MessageInfo, 28)
 var file_grebe_v1_grebe_proto_goTypes = []any{
-	(*Item)(nil),               // 0: grebe.v1.Item
-	(*Values)(nil),             // 1: grebe.v1.Values
-	(*User)(nil),               // 2: grebe.v1.User
-	(*Event)(nil),              // 3: grebe.v1.Event
-	(*RankRequest)(nil),        // 4: grebe.v1.RankRequest
-	(*RankResponse)(nil),       // 5: grebe.v1.RankResponse
-	(*Ranked)(nil),             // 6: grebe.v1.Ranked
-	(*Usage)(nil),              // 7: grebe.v1.Usage
-	(*Sources)(nil),            // 8: grebe.v1.Sources
-	(*Timing)(nil),             // 9: grebe.v1.Timing
-	(*Input)(nil),              // 10: grebe.v1.Input
-	(*ScoreRequest)(nil),       // 11: grebe.v1.ScoreRequest
-	(*ScoreResponse)(nil),      // 12: grebe.v1.ScoreResponse
-	(*Scores)(nil),             // 13: grebe.v1.Scores
-	(*CompatibleUsage)(nil),    // 14: grebe.v1.CompatibleUsage
-	(*RerankRequest)(nil),      // 15: grebe.v1.RerankRequest
-	(*RerankResponse)(nil),     // 16: grebe.v1.RerankResponse
-	(*Relevance)(nil),          // 17: grebe.v1.Relevance
-	(*ListModelsRequest)(nil),  // 18: grebe.v1.ListModelsRequest
-	(*ListModelsResponse)(nil), // 19: grebe.v1.ListModelsResponse
-	(*Model)(nil),              // 20: grebe.v1.Model
-	nil,                        // 21: grebe.v1.Item.AttributesEntry
-	nil,                        // 22: grebe.v1.Event.FeaturesEntry
+	(*Item)(nil),                 // 0: grebe.v1.Item
+	(*Values)(nil),               // 1: grebe.v1.Values
+	(*User)(nil),                 // 2: grebe.v1.User
+	(*Event)(nil),                // 3: grebe.v1.Event
+	(*RankRequest)(nil),          // 4: grebe.v1.RankRequest
+	(*RankResponse)(nil),         // 5: grebe.v1.RankResponse
+	(*Ranked)(nil),               // 6: grebe.v1.Ranked
+	(*Usage)(nil),                // 7: grebe.v1.Usage
+	(*Sources)(nil),              // 8: grebe.v1.Sources
+	(*Timing)(nil),               // 9: grebe.v1.Timing
+	(*Input)(nil),                // 10: grebe.v1.Input
+	(*ScoreRequest)(nil),         // 11: grebe.v1.ScoreRequest
+	(*ScoreResponse)(nil),        // 12: grebe.v1.ScoreResponse
+	(*Scores)(nil),               // 13: grebe.v1.Scores
+	(*CompatibleUsage)(nil),      // 14: grebe.v1.CompatibleUsage
+	(*RerankRequest)(nil),        // 15: grebe.v1.RerankRequest
+	(*RerankResponse)(nil),       // 16: grebe.v1.RerankResponse
+	(*Relevance)(nil),            // 17: grebe.v1.Relevance
+	(*ListModelsRequest)(nil),    // 18: grebe.v1.ListModelsRequest
+	(*ListModelsResponse)(nil),   // 19: grebe.v1.ListModelsResponse
+	(*Model)(nil),                // 20: grebe.v1.Model
+	(*AppendEventsRequest)(nil),  // 21: grebe.v1.AppendEventsRequest
+	(*AppendEventsResponse)(nil), // 22: grebe.v1.AppendEventsResponse
+	(*BatchResponse)(nil),        // 23: grebe.v1.BatchResponse
+	(*LineError)(nil),            // 24: grebe.v1.LineError
+	(*CatalogResponse)(nil),      // 25: grebe.v1.CatalogResponse
+	nil,                          // 26: grebe.v1.Item.AttributesEntry
+	nil,                          // 27: grebe.v1.Event.FeaturesEntry
 }
 var file_grebe_v1_grebe_proto_depIdxs = []int32{
-	21, // 0: grebe.v1.Item.attributes:type_name -> grebe.v1.Item.AttributesEntry
+	26, // 0: grebe.v1.Item.attributes:type_name -> grebe.v1.Item.AttributesEntry
 	3,  // 1: grebe.v1.User.events:type_name -> grebe.v1.Event
-	22, // 2: grebe.v1.Event.features:type_name -> grebe.v1.Event.FeaturesEntry
+	27, // 2: grebe.v1.Event.features:type_name -> grebe.v1.Event.FeaturesEntry
 	2,  // 3: grebe.v1.RankRequest.user:type_name -> grebe.v1.User
 	0,  // 4: grebe.v1.RankRequest.candidates:type_name -> grebe.v1.Item
 	6,  // 5: grebe.v1.RankResponse.results:type_name -> grebe.v1.Ranked
@@ -1730,20 +2168,22 @@ var file_grebe_v1_grebe_proto_depIdxs = []int32{
 	17, // 13: grebe.v1.RerankResponse.results:type_name -> grebe.v1.Relevance
 	14, // 14: grebe.v1.RerankResponse.usage:type_name -> grebe.v1.CompatibleUsage
 	20, // 15: grebe.v1.ListModelsResponse.data:type_name -> grebe.v1.Model
-	1,  // 16: grebe.v1.Item.AttributesEntry.value:type_name -> grebe.v1.Values
-	4,  // 17: grebe.v1.Grebe.Rank:input_type -> grebe.v1.RankRequest
-	11, // 18: grebe.v1.Grebe.Score:input_type -> grebe.v1.ScoreRequest
-	15, // 19: grebe.v1.Grebe.Rerank:input_type -> grebe.v1.RerankRequest
-	18, // 20: grebe.v1.Grebe.ListModels:input_type -> grebe.v1.ListModelsRequest
-	5,  // 21: grebe.v1.Grebe.Rank:output_type -> grebe.v1.RankResponse
-	12, // 22: grebe.v1.Grebe.Score:output_type -> grebe.v1.ScoreResponse
-	16, // 23: grebe.v1.Grebe.Rerank:output_type -> grebe.v1.RerankResponse
-	19, // 24: grebe.v1.Grebe.ListModels:output_type -> grebe.v1.ListModelsResponse
-	21, // [21:25] is the sub-list for method output_type
-	17, // [17:21] is the sub-list for method input_type
-	17, // [17:17] is the sub-list for extension type_name
-	17, // [17:17] is the sub-list for extension extendee
-	0,  // [0:17] is the sub-list for field type_name
+	3,  // 16: grebe.v1.AppendEventsRequest.events:type_name -> grebe.v1.Event
+	24, // 17: grebe.v1.BatchResponse.errors:type_name -> grebe.v1.LineError
+	1,  // 18: grebe.v1.Item.AttributesEntry.value:type_name -> grebe.v1.Values
+	4,  // 19: grebe.v1.Grebe.Rank:input_type -> grebe.v1.RankRequest
+	11, // 20: grebe.v1.Grebe.Score:input_type -> grebe.v1.ScoreRequest
+	15, // 21: grebe.v1.Grebe.Rerank:input_type -> grebe.v1.RerankRequest
+	18, // 22: grebe.v1.Grebe.ListModels:input_type -> grebe.v1.ListModelsRequest
+	5,  // 23: grebe.v1.Grebe.Rank:output_type -> grebe.v1.RankResponse
+	12, // 24: grebe.v1.Grebe.Score:output_type -> grebe.v1.ScoreResponse
+	16, // 25: grebe.v1.Grebe.Rerank:output_type -> grebe.v1.RerankResponse
+	19, // 26: grebe.v1.Grebe.ListModels:output_type -> grebe.v1.ListModelsResponse
+	23, // [23:27] is the sub-list for method output_type
+	19, // [19:23] is the sub-list for method input_type
+	19, // [19:19] is the sub-list for extension type_name
+	19, // [19:19] is the sub-list for extension extendee
+	0,  // [0:19] is the sub-list for field type_name
 }
 
 func init() { file_grebe_v1_grebe_proto_init() }
@@ -1762,7 +2202,7 @@ func file_grebe_v1_grebe_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_grebe_v1_grebe_proto_rawDesc), len(file_grebe_v1_grebe_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   23,
+			NumMessages:   28,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -1,0 +1,360 @@
+package catalog
+
+import (
+	"fmt"
+	"math"
+
+	grebev1 "grebe/api/grebe/v1"
+	"grebe/prompt"
+)
+
+// step is one change of a round, in order.
+type step struct {
+	id       string
+	user     bool // else an item
+	oldItem  *itemEntry
+	newItem  *itemEntry
+	oldUser  *userEntry
+	newUser  *userEntry
+	version  uint64
+	deletion bool
+}
+
+// round is what the writers of a group change together: first worked out, then made durable, then
+// shown to readers.
+type round struct {
+	c      *Catalog
+	totals totals
+	items  map[string]*itemEntry // as they will be; nil: deleted
+	users  map[string]*userEntry
+	nItems int
+	nUsers int
+	steps  []step
+	batch  *batch // nil: in memory alone
+}
+
+func (c *Catalog) round(group []*writer) {
+	c.mu.RLock()
+	r := &round{
+		c: c, totals: c.totals, items: map[string]*itemEntry{}, users: map[string]*userEntry{},
+		nItems: len(c.items), nUsers: len(c.users),
+	}
+	failed := c.failed
+	watches := c.watches
+	c.mu.RUnlock()
+	if failed == nil && c.store != nil {
+		r.batch = c.store.batch()
+		defer r.batch.close()
+	}
+	for _, w := range group {
+		if failed != nil {
+			w.fail(failed)
+			continue
+		}
+		for i := range w.muts {
+			if m := &w.muts[i]; m.Err == nil {
+				r.mutate(m)
+			}
+		}
+	}
+	if failed != nil {
+		return
+	}
+	if err := r.commit(); err != nil {
+		err = fmt.Errorf("%w: %w", ErrFailed, err)
+		c.opt.Logger.Error("the catalog takes no more writes", "error", err)
+		c.mu.Lock()
+		c.failed = err
+		c.mu.Unlock()
+		for _, w := range group {
+			w.fail(err)
+		}
+		return
+	}
+	r.publish()
+	r.tell(watches)
+}
+
+// commit makes the round durable.
+func (r *round) commit() error {
+	if r.batch == nil || r.batch.empty() {
+		return nil
+	}
+	return r.batch.commit(r.totals.version)
+}
+
+// publishAtOnce bounds the map operations during which readers wait.
+const publishAtOnce = 128
+
+// publish shows the round to readers.
+func (r *round) publish() {
+	c := r.c
+	for from := 0; from < len(r.steps); from += publishAtOnce {
+		c.mu.Lock()
+		for i := from; i < min(from+publishAtOnce, len(r.steps)); i++ {
+			switch s := &r.steps[i]; {
+			case s.newItem != nil:
+				c.items[s.newItem.item.ID] = s.newItem
+			case s.newUser != nil:
+				c.users[s.newUser.user.Id] = s.newUser
+			case s.user:
+				delete(c.users, s.id)
+			default:
+				delete(c.items, s.id)
+			}
+		}
+		c.mu.Unlock()
+	}
+	c.mu.Lock()
+	c.totals = r.totals
+	c.mu.Unlock()
+	if c.store == nil {
+		return
+	}
+	for i := range r.steps {
+		if s := &r.steps[i]; s.deletion {
+			c.store.sweeper.add(keyOf(s.user, s.id))
+		}
+	}
+}
+
+func (r *round) tell(watches []func(Change)) {
+	if len(watches) == 0 {
+		return
+	}
+	for i := range r.steps {
+		s := &r.steps[i]
+		ch := Change{
+			ID: s.id, Version: s.version, OldItem: s.oldItem.message(), NewItem: s.newItem.message(),
+			OldUser: s.oldUser.message(), NewUser: s.newUser.message(),
+		}
+		for _, f := range watches {
+			f(ch)
+		}
+	}
+}
+
+func (e *itemEntry) message() *prompt.Item {
+	if e == nil {
+		return nil
+	}
+	return &e.item
+}
+
+func (e *userEntry) message() *grebev1.User {
+	if e == nil {
+		return nil
+	}
+	return e.user
+}
+
+// item returns an item as the round leaves it so far. The leader alone changes the maps, so it needs
+// no lock to read them.
+func (r *round) item(id string) *itemEntry {
+	if e, ok := r.items[id]; ok {
+		return e
+	}
+	return r.c.items[id]
+}
+
+func (r *round) user(id string) *userEntry {
+	if e, ok := r.users[id]; ok {
+		return e
+	}
+	return r.c.users[id]
+}
+
+func (r *round) mutate(m *mutation) {
+	switch m.verb {
+	case putItem:
+		r.putItem(m)
+	case deleteItem:
+		r.deleteItem(m)
+	case putUser:
+		r.putUser(m)
+	case deleteUser:
+		r.deleteUser(m)
+	case appendEvents:
+		r.appendEvents(m)
+	case sweepDone:
+		if r.batch != nil && r.c.store.sweeper.idle() && !r.deletes() {
+			r.batch.unmark()
+		}
+	}
+}
+
+func (r *round) deletes() bool {
+	for i := range r.steps {
+		if r.steps[i].deletion {
+			return true
+		}
+	}
+	return false
+}
+
+func (r *round) add(s step) uint64 {
+	r.totals.version++
+	s.version = r.totals.version
+	r.steps = append(r.steps, s)
+	return s.version
+}
+
+// room refuses what would make the catalog larger than it may be.
+func (r *round) room(grow int64, created bool, n, most int, what string) error {
+	if created && n >= most {
+		return fmt.Errorf("%w: %d %s", ErrFull, n, what)
+	}
+	if grow > 0 && r.totals.bytes+grow > r.c.opt.MaxMemory {
+		return fmt.Errorf("%w: %d bytes of memory of at most %d are in use", ErrFull, r.totals.bytes, r.c.opt.MaxMemory)
+	}
+	return nil
+}
+
+func (r *round) putItem(m *mutation) {
+	old := r.item(m.id)
+	if old != nil && old.digest == m.item.digest {
+		return
+	}
+	grow := m.item.size
+	if old != nil {
+		grow -= old.size
+	}
+	if m.Err = r.room(grow, old == nil, r.nItems, r.c.opt.MaxItems, "items"); m.Err != nil {
+		return
+	}
+	if old == nil {
+		r.nItems++
+	} else {
+		r.totals.digest = r.totals.digest.minus(old.digest)
+	}
+	r.totals.bytes += grow
+	r.totals.digest = r.totals.digest.plus(m.item.digest)
+	m.item.version = r.add(step{id: m.item.item.ID, oldItem: old, newItem: m.item})
+	r.items[m.item.item.ID] = m.item
+	m.Created, m.Changed = old == nil, true
+	if r.batch != nil {
+		r.batch.put(false, m.id, m.item.version, m.record)
+	}
+}
+
+func (r *round) deleteItem(m *mutation) {
+	old := r.item(m.id)
+	if old == nil {
+		return
+	}
+	r.nItems--
+	r.totals.bytes -= old.size
+	r.totals.digest = r.totals.digest.minus(old.digest)
+	r.add(step{id: m.id, oldItem: old, deletion: true})
+	r.items[m.id] = nil
+	m.Changed = true
+	if r.batch != nil {
+		r.batch.delete(false, m.id)
+	}
+}
+
+func (r *round) putUser(m *mutation) {
+	old := r.user(m.id)
+	if old != nil && old.digest == m.user.digest {
+		return
+	}
+	if m.Err = r.replaceUser(old, m.user); m.Err != nil {
+		return
+	}
+	r.totals.dropped += int64(m.dropped)
+	m.Created, m.Changed = old == nil, true
+	if r.batch != nil {
+		r.batch.put(true, m.id, m.user.version, m.record)
+	}
+}
+
+// replaceUser puts a new entry in the place of old, or of nothing, unless it does not fit.
+func (r *round) replaceUser(old, e *userEntry) error {
+	grow := e.size
+	if old != nil {
+		grow -= old.size
+	}
+	if err := r.room(grow, old == nil, r.nUsers, r.c.opt.MaxUsers, "users"); err != nil {
+		return err
+	}
+	if old == nil {
+		r.nUsers++
+	}
+	r.totals.bytes += grow
+	e.version = r.add(step{id: e.user.Id, user: true, oldUser: old, newUser: e})
+	r.users[e.user.Id] = e
+	return nil
+}
+
+func (r *round) deleteUser(m *mutation) {
+	old := r.user(m.id)
+	if old == nil {
+		return
+	}
+	r.nUsers--
+	r.totals.bytes -= old.size
+	r.add(step{id: m.id, user: true, oldUser: old, deletion: true})
+	r.users[m.id] = nil
+	m.Changed = true
+	if r.batch != nil {
+		r.batch.delete(true, m.id)
+	}
+}
+
+func (r *round) appendEvents(m *mutation) {
+	old := r.user(m.id)
+	e, dropped, err := grown(old, m.id, m.record, r.c.opt.MaxHistory)
+	if err != nil {
+		m.Err = err
+		return
+	}
+	if m.Err = r.replaceUser(old, e); m.Err != nil {
+		return
+	}
+	r.totals.dropped += int64(dropped)
+	m.Created, m.Changed, m.dropped = old == nil, true, dropped
+	m.entry = &User{User: e.user, Version: e.version}
+	switch {
+	case r.batch == nil:
+	case old == nil || e.appended == 0:
+		r.batch.put(true, m.id, e.version, userRecord(e.user))
+	default:
+		r.batch.append(m.id, e.version, m.record)
+	}
+}
+
+// grown returns a user with more events; old may be nil. An entry with appended == 0 is to be written
+// in full: because it is new, because something was dropped, or because so much was appended that
+// reading it back would take longer than it should.
+func grown(old *userEntry, id string, more record, maxHistory int) (e *userEntry, dropped int, err error) {
+	events, size, err := newEvents(more)
+	if err != nil {
+		return nil, 0, err
+	}
+	if old == nil {
+		old = &userEntry{user: &grebev1.User{Id: id}, size: userStruct + int64(len(id))}
+	}
+	// The arrays are shared with the user before: readers of that one see no further than its end.
+	u := &grebev1.User{
+		Id: old.user.Id, Text: old.user.Text, Tokens: old.user.Tokens, History: old.user.History,
+		Events: append(old.user.Events, events...),
+	}
+	if len(u.History) > 0 {
+		for _, ev := range events {
+			u.History = append(u.History, ev.Item)
+		}
+		size += 16 * int64(len(events))
+	}
+	e = &userEntry{user: u, size: old.size + size, appended: old.appended + len(events)}
+	dropped = trim(u, maxHistory, max(1, int(math.Ceil(float64(maxHistory)*0.75))))
+	if dropped > 0 {
+		// A fresh copy lets go of what was dropped.
+		if e, err = newUser(userRecord(u)); err != nil {
+			return nil, 0, err
+		}
+	}
+	if e.appended >= max(64, len(u.Events)/2) {
+		e.appended = 0
+	}
+	return e, dropped, nil
+}

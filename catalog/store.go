@@ -1,0 +1,352 @@
+package catalog
+
+import (
+	"crypto/sha256"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"os"
+
+	"github.com/cockroachdb/pebble/v2"
+	"github.com/cockroachdb/pebble/v2/vfs"
+)
+
+// store is a catalog on disk. FORMAT.md describes what it writes.
+type store struct {
+	db      *pebble.DB
+	lock    *pebble.Lock
+	sweeper *sweeper
+}
+
+// format is the version of what is on disk.
+const format = 1
+
+// Keys of what belongs to no entry.
+var (
+	formatKey  = []byte("mformat")
+	versionKey = []byte("mversion")
+	sweepKey   = []byte("msweep") // there while deleted bytes may be in the files
+)
+
+// Frames of a value.
+const (
+	wholeFrame  = 1 // a whole item or user
+	eventsFrame = 2 // events appended to the user before it
+)
+
+const keySize = 17
+
+// keyOf returns the key of an entry: its kind and a digest of its id. The id itself stands in values
+// only, because keys also stand in the store's manifest, which a sweep does not rewrite.
+func keyOf(user bool, id string) [keySize]byte {
+	var k [keySize]byte
+	k[0] = 'i'
+	if user {
+		k[0] = 'u'
+	}
+	h := sha256.Sum256([]byte(id))
+	copy(k[1:], h[:])
+	return k
+}
+
+// Open opens the catalog in a folder, which is made when it is not there. The caller MUST Close it.
+// One process at a time has a folder open: another one gets ErrLocked.
+func Open(dir string, opt Options) (*Catalog, error) {
+	c := New(opt)
+	if err := c.open(dir); err != nil {
+		return nil, fmt.Errorf("catalog: open %s: %w", dir, err)
+	}
+	return c, nil
+}
+
+func (c *Catalog) open(dir string) error {
+	s, err := openStore(dir, c.opt.Logger)
+	if err != nil {
+		return err
+	}
+	if err := c.read(s); err != nil {
+		return errors.Join(err, s.close())
+	}
+	pending, err := s.has(sweepKey)
+	if err != nil {
+		return errors.Join(err, s.close())
+	}
+	c.store = s
+	s.sweeper = newSweeper(c, pending)
+	return nil
+}
+
+// Close waits for the writes under way and closes the files. Reads go on to work.
+func (c *Catalog) Close() error {
+	if c.store == nil {
+		return nil
+	}
+	last := &writer{wake: make(chan bool, 1)}
+	c.queueMu.Lock()
+	if c.closed {
+		c.queueMu.Unlock()
+		return nil
+	}
+	c.closed = true
+	c.queue = append(c.queue, last)
+	lead := !c.busy
+	c.busy = true
+	c.queueMu.Unlock()
+	if lead || <-last.wake {
+		c.lead()
+	}
+	c.store.sweeper.stop()
+	if err := c.store.close(); err != nil {
+		return fmt.Errorf("catalog: close: %w", err)
+	}
+	return nil
+}
+
+func openStore(dir string, log *slog.Logger) (*store, error) {
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return nil, err
+	}
+	lock, err := pebble.LockDirectory(dir, vfs.Default)
+	if err != nil {
+		var path *fs.PathError
+		if errors.As(err, &path) {
+			return nil, err
+		}
+		return nil, ErrLocked
+	}
+	s := &store{lock: lock}
+	if s.db, err = pebble.Open(dir, pebbleOptions(lock, log)); err != nil {
+		return nil, errors.Join(err, lock.Close())
+	}
+	if err := s.checkFormat(); err != nil {
+		return nil, errors.Join(err, s.close())
+	}
+	return s, nil
+}
+
+func pebbleOptions(lock *pebble.Lock, log *slog.Logger) *pebble.Options {
+	return &pebble.Options{
+		Lock:               lock,
+		FormatMajorVersion: pebble.FormatTableFormatV6,
+		MemTableSize:       16 << 20,
+		Cleaner:            eraserOf(pebble.ArchiveCleaner{}.Clean),
+		Logger:             logger{log},
+	}
+}
+
+func (s *store) close() error {
+	return errors.Join(s.db.Close(), s.lock.Close())
+}
+
+func (s *store) checkFormat() error {
+	v, err := s.number(formatKey)
+	switch {
+	case errors.Is(err, pebble.ErrNotFound):
+		return s.db.Set(formatKey, binary.LittleEndian.AppendUint64(nil, format), pebble.Sync)
+	case err != nil:
+		return err
+	case v != format:
+		return fmt.Errorf("the files have format %d, and this build reads format %d", v, format)
+	}
+	return nil
+}
+
+func (s *store) has(key []byte) (bool, error) {
+	_, closer, err := s.db.Get(key)
+	if errors.Is(err, pebble.ErrNotFound) {
+		return false, nil
+	}
+	if err != nil {
+		return false, err
+	}
+	return true, closer.Close()
+}
+
+func (s *store) number(key []byte) (uint64, error) {
+	v, closer, err := s.db.Get(key)
+	if err != nil {
+		return 0, err
+	}
+	defer closer.Close()
+	if len(v) != 8 {
+		return 0, fmt.Errorf("%s has %d bytes", key, len(v))
+	}
+	return binary.LittleEndian.Uint64(v), nil
+}
+
+// read fills an empty catalog from its store.
+func (c *Catalog) read(s *store) error {
+	version, err := s.number(versionKey)
+	if err != nil && !errors.Is(err, pebble.ErrNotFound) {
+		return err
+	}
+	c.totals.version = version
+	it, err := s.db.NewIter(nil)
+	if err != nil {
+		return err
+	}
+	defer it.Close()
+	for ok := it.First(); ok; ok = it.Next() {
+		if err := c.readEntry(it.Key()[0], it.Value()); err != nil {
+			return fmt.Errorf("entry %x: %w", it.Key(), err)
+		}
+		if c.totals.bytes > c.opt.MaxMemory || len(c.items) > c.opt.MaxItems || len(c.users) > c.opt.MaxUsers {
+			return fmt.Errorf("%w: it holds more than %d items, %d users or %d bytes of memory: raise the limit",
+				ErrFull, c.opt.MaxItems, c.opt.MaxUsers, c.opt.MaxMemory)
+		}
+	}
+	return it.Error()
+}
+
+func (c *Catalog) readEntry(kind byte, value []byte) error {
+	switch kind {
+	case 'i':
+		return c.readItem(value)
+	case 'u':
+		return c.readUser(value)
+	}
+	return nil
+}
+
+func (c *Catalog) readItem(value []byte) error {
+	f, rest, err := nextFrame(value)
+	if err != nil || len(rest) > 0 || f.kind != wholeFrame {
+		return errRecord
+	}
+	e, err := newItem(f.record)
+	if err != nil {
+		return err
+	}
+	e.version = f.version
+	c.items[e.item.ID] = e
+	c.totals.bytes += e.size
+	c.totals.digest = c.totals.digest.plus(e.digest)
+	return nil
+}
+
+func (c *Catalog) readUser(value []byte) error {
+	f, rest, err := nextFrame(value)
+	if err != nil || f.kind != wholeFrame {
+		return errRecord
+	}
+	e, err := newUser(f.record)
+	if err != nil {
+		return err
+	}
+	e.version = f.version
+	for len(rest) > 0 {
+		if f, rest, err = nextFrame(rest); err != nil || f.kind != eventsFrame {
+			return errRecord
+		}
+		before := e
+		if e, _, err = grown(before, before.user.Id, f.record, c.opt.MaxHistory); err != nil {
+			return err
+		}
+		e.version = f.version
+	}
+	c.users[e.user.Id] = e
+	c.totals.bytes += e.size
+	return nil
+}
+
+// frame is one piece of a value. A user's value is a whole frame and those of events appended since.
+type frame struct {
+	kind    byte
+	version uint64
+	record  record
+}
+
+func appendFrame(dst []byte, f frame) []byte {
+	dst = append(dst, f.kind)
+	dst = binary.LittleEndian.AppendUint64(dst, f.version)
+	dst = binary.AppendUvarint(dst, uint64(len(f.record)))
+	return append(dst, f.record...)
+}
+
+func nextFrame(b []byte) (f frame, rest []byte, err error) {
+	if len(b) < 9 {
+		return f, nil, errRecord
+	}
+	f.kind, f.version = b[0], binary.LittleEndian.Uint64(b[1:])
+	n, k := binary.Uvarint(b[9:])
+	if k <= 0 || n > uint64(len(b)-9-k) {
+		return f, nil, errRecord
+	}
+	b = b[9+k:]
+	f.record = b[:n:n]
+	return f, b[n:], nil
+}
+
+// batch collects what a round writes. It fails when it is committed, if at all.
+type batch struct {
+	b   *pebble.Batch
+	buf []byte
+	err error
+}
+
+func (s *store) batch() *batch { return &batch{b: s.db.NewBatch()} }
+
+func (b *batch) close() { b.b.Close() }
+
+func (b *batch) empty() bool { return b.b.Empty() && b.err == nil }
+
+func (b *batch) note(err error) { b.err = errors.Join(b.err, err) }
+
+func (b *batch) put(user bool, id string, version uint64, r record) {
+	key := keyOf(user, id)
+	b.buf = appendFrame(b.buf[:0], frame{wholeFrame, version, r})
+	b.note(b.b.Set(key[:], b.buf, nil))
+}
+
+// append adds events to a user that is there. The store joins the pieces of a value in order.
+func (b *batch) append(id string, version uint64, r record) {
+	key := keyOf(true, id)
+	b.buf = appendFrame(b.buf[:0], frame{eventsFrame, version, r})
+	b.note(b.b.Merge(key[:], b.buf, nil))
+}
+
+func (b *batch) delete(user bool, id string) {
+	key := keyOf(user, id)
+	b.note(b.b.Delete(key[:], nil))
+	b.note(b.b.Set(sweepKey, []byte{1}, nil))
+}
+
+func (b *batch) unmark() { b.note(b.b.Delete(sweepKey, nil)) }
+
+func (b *batch) commit(version uint64) error {
+	b.note(b.b.Set(versionKey, binary.LittleEndian.AppendUint64(nil, version), nil))
+	if b.err != nil {
+		return b.err
+	}
+	return b.b.Commit(pebble.Sync)
+}
+
+// eraser removes files that the store no longer needs. The store would rather write the next log over
+// an old one, whose bytes would then stay: it does not when its cleaner wants files as they are, as
+// the embedded one does.
+type eraser[FileType any] struct{ pebble.ArchiveCleaner }
+
+func (eraser[FileType]) Clean(fs vfs.FS, _ FileType, path string) error { return fs.Remove(path) }
+
+func (eraser[FileType]) String() string { return "erase" }
+
+// eraserOf finds the name of FileType, which the store does not export, from a method that takes one.
+func eraserOf[FileType any](func(vfs.FS, FileType, string) error) eraser[FileType] {
+	return eraser[FileType]{}
+}
+
+// logger passes on what the store says in trouble.
+type logger struct{ log *slog.Logger }
+
+func (logger) Infof(string, ...any) {}
+
+func (l logger) Errorf(format string, args ...any) {
+	l.log.Error("the catalog's store", "message", fmt.Sprintf(format, args...))
+}
+
+// Fatalf is told of what the store cannot survive. It must not return.
+func (l logger) Fatalf(format string, args ...any) {
+	panic("catalog: the store failed: " + fmt.Sprintf(format, args...))
+}

@@ -1,0 +1,128 @@
+package catalog
+
+import (
+	"bytes"
+	"context"
+	"slices"
+	"sync"
+	"time"
+)
+
+// sweeper removes the bytes of what was deleted from the files, in the background: it rewrites the
+// files that hold them, all levels down, which also retires the logs.
+type sweeper struct {
+	c      *Catalog
+	cancel context.CancelFunc
+	done   chan struct{}
+	wake   chan struct{} // of one
+
+	mu   sync.Mutex
+	keys [][keySize]byte // deleted, at most maxKeys
+	all  bool            // sweep everything: more were deleted, or a sweep was cut off
+}
+
+// maxKeys bounds the files that are looked at one by one.
+const maxKeys = 32
+
+// newSweeper starts a sweeper. pending says that bytes were left when the catalog was last closed.
+func newSweeper(c *Catalog, pending bool) *sweeper {
+	ctx, cancel := context.WithCancel(context.Background())
+	s := &sweeper{c: c, cancel: cancel, done: make(chan struct{}), wake: make(chan struct{}, 1), all: pending}
+	if pending {
+		s.wake <- struct{}{}
+	}
+	go s.run(ctx)
+	return s
+}
+
+// add notes a deletion that is durable.
+func (s *sweeper) add(key [keySize]byte) {
+	s.mu.Lock()
+	if len(s.keys) < maxKeys {
+		s.keys = append(s.keys, key)
+	} else {
+		s.all = true
+	}
+	s.mu.Unlock()
+	select {
+	case s.wake <- struct{}{}:
+	default:
+	}
+}
+
+// idle reports whether no deletion waits.
+func (s *sweeper) idle() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return len(s.keys) == 0 && !s.all
+}
+
+func (s *sweeper) stop() {
+	s.cancel()
+	<-s.done
+}
+
+func (s *sweeper) run(ctx context.Context) {
+	defer close(s.done)
+	pause := s.c.opt.SweepDelay
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-s.wake:
+		}
+		// Deletions that come together are swept together, and steady ones take a fifth of the time.
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(pause):
+		}
+		start := time.Now()
+		s.sweep(ctx)
+		pause = max(s.c.opt.SweepDelay, 4*time.Since(start))
+	}
+}
+
+// sweep removes the bytes of what was deleted so far.
+func (s *sweeper) sweep(ctx context.Context) {
+	s.mu.Lock()
+	keys, all := s.keys, s.all
+	s.keys, s.all = nil, false
+	s.mu.Unlock()
+	err := s.compact(ctx, keys, all)
+	s.mu.Lock()
+	s.all = s.all || err != nil
+	s.mu.Unlock()
+	if err != nil {
+		if ctx.Err() == nil {
+			s.c.opt.Logger.Error("the bytes of deleted entries could not be removed", "error", err)
+		}
+		return
+	}
+	s.c.write(&writer{muts: []mutation{{verb: sweepDone}}})
+}
+
+func (s *sweeper) compact(ctx context.Context, keys [][keySize]byte, all bool) error {
+	db := s.c.store.db
+	// The name says tests, but there is no other way to know that the old files are gone.
+	defer db.TestOnlyWaitForCleaning()
+	if all {
+		return db.Compact(ctx, []byte("i"), []byte("v"), false)
+	}
+	slices.SortFunc(keys, func(a, b [keySize]byte) int { return bytes.Compare(a[:], b[:]) })
+	for _, k := range keys {
+		if err := db.Compact(ctx, k[:], append(slices.Clone(k[:]), 0), false); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Sweep removes the bytes of what was deleted so far from the files before it returns. The catalog
+// does so in the background by itself.
+func (c *Catalog) Sweep(ctx context.Context) error {
+	if c.store == nil {
+		return nil
+	}
+	return c.store.sweeper.compact(ctx, nil, true)
+}

@@ -1,0 +1,252 @@
+package catalog
+
+import (
+	"fmt"
+
+	grebev1 "grebe/api/grebe/v1"
+	"grebe/internal/wire"
+	"grebe/prompt"
+)
+
+// Change is one change of an item or of a user; the entries before and after are nil where there was
+// or is none. They MUST NOT be changed.
+type Change struct {
+	ID               string
+	Version          uint64 // of the catalog and of the new entry
+	OldItem, NewItem *prompt.Item
+	OldUser, NewUser *grebev1.User
+}
+
+// Subscribe makes f hear of every change from now on, one at a time and in the order of versions,
+// after it is durable and readers see it, and before the call that caused it returns. f MUST NOT
+// write to the catalog, and writers wait for it.
+func (c *Catalog) Subscribe(f func(Change)) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.watches = append(c.watches[:len(c.watches):len(c.watches)], f)
+}
+
+// Op is one change of a batch: exactly one field is set.
+type Op struct {
+	PutItem                *grebev1.Item
+	PutUser                *grebev1.User
+	DeleteItem, DeleteUser string // ids
+}
+
+// Result says what became of an Op.
+type Result struct {
+	Created bool // there was none before
+	Changed bool // false: what was put was there already, or what was deleted was not
+	Err     error
+}
+
+// verb is what a mutation does.
+type verb uint8
+
+const (
+	putItem verb = iota
+	deleteItem
+	putUser
+	deleteUser
+	appendEvents
+	sweepDone // no deletion waits for the sweep: its mark may go
+)
+
+// mutation is one change asked for, and what became of it.
+type mutation struct {
+	verb   verb
+	id     string
+	record record     // what is put or appended
+	item   *itemEntry // what is put, without a version
+	user   *userEntry
+
+	Result
+	dropped int   // of a history
+	entry   *User // after appendEvents
+}
+
+// User is a user's entry as AppendEvents left it.
+type User struct {
+	*grebev1.User
+	Version uint64
+}
+
+// writer is a call that waits for its mutations.
+type writer struct {
+	muts []mutation
+	wake chan bool // true: lead the next round; false: done
+}
+
+// bytes estimates what a writer adds to a round.
+func (w *writer) bytes() int {
+	n := 0
+	for i := range w.muts {
+		n += 64 + len(w.muts[i].record)
+	}
+	return n
+}
+
+// PutItem adds or replaces an item and reports whether it is new.
+func (c *Catalog) PutItem(m *grebev1.Item) (bool, error) { return c.one(Op{PutItem: m}) }
+
+// DeleteItem removes an item and reports whether it was there.
+func (c *Catalog) DeleteItem(id string) (bool, error) { return c.gone(Op{DeleteItem: id}) }
+
+// PutUser adds or replaces a user and reports whether it is new. Of a history or events longer than
+// Options.MaxHistory the newest are kept.
+func (c *Catalog) PutUser(m *grebev1.User) (bool, error) { return c.one(Op{PutUser: m}) }
+
+// DeleteUser removes a user and reports whether it was there.
+func (c *Catalog) DeleteUser(id string) (bool, error) { return c.gone(Op{DeleteUser: id}) }
+
+func (c *Catalog) one(op Op) (bool, error) {
+	r := c.Apply([]Op{op})[0]
+	return r.Created, r.Err
+}
+
+func (c *Catalog) gone(op Op) (bool, error) {
+	r := c.Apply([]Op{op})[0]
+	return r.Changed, r.Err
+}
+
+// Apply makes changes in order, each by itself: one that fails keeps no other from being made. It
+// returns when all are durable.
+func (c *Catalog) Apply(ops []Op) []Result {
+	w := &writer{muts: make([]mutation, len(ops))}
+	for i := range ops {
+		w.muts[i].prepare(&ops[i], c.opt.MaxHistory)
+	}
+	c.write(w)
+	out := make([]Result, len(ops))
+	for i := range out {
+		out[i] = w.muts[i].Result
+	}
+	return out
+}
+
+// AppendEvents appends events to a user, who is created when unknown; created says so. Where the user
+// has a history, the events' items join it too, so that it grows at its end. Of a history or events
+// that become longer than Options.MaxHistory the oldest quarter and more is dropped and counted: the
+// rest then stays as it is, and what was computed for it stays of use, for many appends.
+func (c *Catalog) AppendEvents(id string, events []*grebev1.Event) (u User, created bool, dropped int, err error) {
+	if err := checkID(id); err != nil {
+		return User{}, false, 0, err
+	}
+	if len(events) == 0 {
+		return User{}, false, 0, &wire.Error{Field: "events", Problem: "give at least one"}
+	}
+	for i, e := range events {
+		if e.GetItem() == "" {
+			return User{}, false, 0, &wire.Error{Field: fmt.Sprintf("events[%d].item", i), Problem: "is missing"}
+		}
+		if len(e.Item) > maxID {
+			return User{}, false, 0, &wire.Error{Field: fmt.Sprintf("events[%d].item", i), Problem: fmt.Sprintf("%d bytes, at most %d", len(e.Item), maxID)}
+		}
+	}
+	w := &writer{muts: []mutation{{verb: appendEvents, id: id, record: eventsRecord(events)}}}
+	c.write(w)
+	m := &w.muts[0]
+	if m.Err != nil {
+		return User{}, false, 0, m.Err
+	}
+	return *m.entry, m.Created, m.dropped, nil
+}
+
+// prepare does what needs no lock. What it refuses has an error from here on.
+func (m *mutation) prepare(op *Op, maxHistory int) {
+	switch {
+	case op.PutItem != nil:
+		m.verb, m.id = putItem, op.PutItem.Id
+		if m.Err = checkID(m.id); m.Err == nil {
+			m.record = itemRecord(op.PutItem)
+			m.item, m.Err = newItem(m.record)
+		}
+	case op.PutUser != nil:
+		m.verb, m.id = putUser, op.PutUser.Id
+		if m.Err = checkID(m.id); m.Err == nil {
+			u := op.PutUser
+			m.dropped = trim(u, maxHistory, maxHistory)
+			m.record = userRecord(u)
+			m.user, m.Err = newUser(m.record)
+		}
+	case op.DeleteUser != "":
+		m.verb, m.id = deleteUser, op.DeleteUser
+	default:
+		m.verb, m.id = deleteItem, op.DeleteItem
+		m.Err = checkID(m.id)
+	}
+}
+
+// trim drops the oldest of a history and of events that are longer than most, down to left.
+func trim(u *grebev1.User, most, left int) (dropped int) {
+	if n := len(u.History); n > most {
+		dropped += n - left
+		u.History = u.History[n-left:]
+	}
+	if n := len(u.Events); n > most {
+		dropped += n - left
+		u.Events = u.Events[n-left:]
+	}
+	return dropped
+}
+
+// maxRound bounds the bytes of the writers that share a round, beyond the first.
+const maxRound = 8 << 20
+
+// write makes a writer's mutations together with those of others that wait. The first writer in the
+// queue leads: it makes one round for all that have come, then wakes them and the next leader.
+func (c *Catalog) write(w *writer) {
+	w.wake = make(chan bool, 1)
+	c.queueMu.Lock()
+	if c.closed {
+		c.queueMu.Unlock()
+		w.fail(ErrClosed)
+		return
+	}
+	c.queue = append(c.queue, w)
+	lead := !c.busy
+	c.busy = true
+	c.queueMu.Unlock()
+	if lead || <-w.wake {
+		c.lead()
+	}
+}
+
+func (c *Catalog) lead() {
+	c.queueMu.Lock()
+	n, bytes := 1, c.queue[0].bytes()
+	for n < len(c.queue) && bytes < maxRound {
+		bytes += c.queue[n].bytes()
+		n++
+	}
+	group := c.queue[:n:n]
+	c.queue = c.queue[n:]
+	c.queueMu.Unlock()
+
+	// A subscriber that panics takes its own call down, not those of others.
+	defer func() {
+		c.queueMu.Lock()
+		var next *writer
+		if len(c.queue) > 0 {
+			next = c.queue[0]
+		} else {
+			c.busy = false
+		}
+		c.queueMu.Unlock()
+		for _, w := range group[1:] {
+			w.wake <- false
+		}
+		if next != nil {
+			next.wake <- true
+		}
+	}()
+	c.round(group)
+}
+
+func (w *writer) fail(err error) {
+	for i := range w.muts {
+		if m := &w.muts[i]; m.Err == nil {
+			m.Result = Result{Err: err}
+		}
+	}
+}

@@ -1,0 +1,136 @@
+package wire
+
+import grebev1 "grebe/api/grebe/v1"
+
+// DecodeItemLine reads a line of /v1/items:batch: an item, or {"delete": "id"}, of which it returns
+// the id.
+func DecodeItemLine(in []byte) (*grebev1.Item, string, error) {
+	m, deletes, id := &grebev1.Item{}, false, ""
+	err := decode(in, false, func(d *decoder) {
+		if id, deletes = d.deletion(); !deletes {
+			d.item(m)
+		}
+	})
+	if err != nil || deletes {
+		m = nil
+	}
+	return m, id, err
+}
+
+// DecodeUserLine reads a line of /v1/users:batch, as DecodeItemLine does.
+func DecodeUserLine(in []byte) (*grebev1.User, string, error) {
+	m, deletes, id := &grebev1.User{}, false, ""
+	err := decode(in, false, func(d *decoder) {
+		if id, deletes = d.deletion(); !deletes {
+			d.user(m)
+		}
+	})
+	if err != nil || deletes {
+		m = nil
+	}
+	return m, id, err
+}
+
+// deletion reads an object whose first key is "delete". When there is none, nothing is read.
+func (d *decoder) deletion() (id string, ok bool) {
+	start := d.pos
+	if !d.take('{') || d.peek() != '"' || d.string() != "delete" || d.err != nil {
+		d.pos, d.err = start, nil
+		return "", false
+	}
+	d.pos = start
+	d.object(func(key string) {
+		if key != "delete" {
+			d.unknown()
+			return
+		}
+		if id = d.string(); d.err == nil && id == "" {
+			d.fail("is empty")
+		}
+	})
+	return id, true
+}
+
+// DecodeAppendEvents reads a request of /v1/users/{id}/events; the id is not part of it.
+func DecodeAppendEvents(in []byte) (*grebev1.AppendEventsRequest, error) {
+	m := &grebev1.AppendEventsRequest{}
+	err := decode(in, false, func(d *decoder) {
+		d.object(func(key string) {
+			if key != "events" {
+				d.unknown()
+				return
+			}
+			m.Events = d.events()
+		})
+	})
+	return m, err
+}
+
+// events reads a list of events; an empty one is not nil.
+func (d *decoder) events() []*grebev1.Event {
+	out := []*grebev1.Event{}
+	d.list(maxHistory, func() {
+		e := &grebev1.Event{}
+		d.event(e)
+		out = append(out, e)
+	})
+	return out
+}
+
+// EncodeAppendEvents writes a response of /v1/users/{id}/events.
+func EncodeAppendEvents(m *grebev1.AppendEventsResponse) []byte {
+	return encode(func(w *writer) {
+		w.string("id", m.Id)
+		w.bool("created", m.Created)
+		w.int("appended", int64(m.Appended))
+		w.int("dropped", int64(m.Dropped))
+		w.int("events", int64(m.Events))
+		w.int("history", int64(m.History))
+		w.string("version", m.Version)
+	})
+}
+
+// EncodeBatch writes a response of /v1/items:batch and /v1/users:batch.
+func EncodeBatch(m *grebev1.BatchResponse) []byte {
+	return encode(func(w *writer) {
+		w.int("lines", m.Lines)
+		w.int("created", m.Created)
+		w.int("replaced", m.Replaced)
+		w.int("deleted", m.Deleted)
+		w.int("unchanged", m.Unchanged)
+		w.int("failed", m.Failed)
+		w.list("errors", len(m.Errors), func(i int) {
+			e := m.Errors[i]
+			w.nested('{', '}', func() {
+				w.int("line", e.Line)
+				w.string("code", e.Code)
+				w.string("message", e.Message)
+				if e.Field != "" {
+					w.string("field", e.Field)
+				}
+			})
+		})
+		w.string("version", m.Version)
+	})
+}
+
+// EncodeCatalog writes a response of /v1/catalog.
+func EncodeCatalog(m *grebev1.CatalogResponse) []byte {
+	return encode(func(w *writer) {
+		w.int("items", m.Items)
+		w.int("users", m.Users)
+		w.string("version", m.Version)
+		w.string("digest", m.Digest)
+		w.int("memory_bytes", m.MemoryBytes)
+		w.bool("durable", m.Durable)
+	})
+}
+
+func (w *writer) bool(name string, v bool) {
+	w.key(name)
+	if v {
+		w.buf = append(w.buf, "true"...)
+		return
+	}
+	w.buf = append(w.buf, "false"...)
+}

@@ -1,0 +1,143 @@
+package server
+
+import (
+	"errors"
+	"net/http"
+	"strconv"
+
+	grebev1 "grebe/api/grebe/v1"
+	"grebe/catalog"
+	"grebe/internal/wire"
+)
+
+func (s *Server) getCatalog(*http.Request, string) (reply, error) {
+	st := s.catalog.Stats()
+	return reply{body: wire.EncodeCatalog(&grebev1.CatalogResponse{
+		Items: int64(st.Items), Users: int64(st.Users), Version: strconv.FormatUint(st.Version, 10), Digest: st.Digest,
+		MemoryBytes: st.Memory, Durable: st.Durable,
+	})}, nil
+}
+
+func (s *Server) getItem(_ *http.Request, id string) (reply, error) {
+	it, ok := s.catalog.Item(id)
+	if !ok {
+		return reply{}, errorf(notFound, "", "no item %s", quoted(id))
+	}
+	return reply{body: wire.EncodeItem(catalog.Message(it))}, nil
+}
+
+func (s *Server) putItem(r *http.Request, id string) (reply, error) {
+	body, err := readBody(r)
+	if err != nil {
+		return reply{}, err
+	}
+	m, err := wire.DecodeItem(body)
+	if err != nil {
+		return reply{}, err
+	}
+	if err := sameID(&m.Id, id); err != nil {
+		return reply{}, err
+	}
+	created, err := s.catalog.PutItem(m)
+	if err != nil {
+		return reply{}, s.catalogError(err)
+	}
+	return reply{status: putStatus(created), body: wire.EncodeItem(m)}, nil
+}
+
+func (s *Server) deleteItem(_ *http.Request, id string) (reply, error) {
+	ok, err := s.catalog.DeleteItem(id)
+	return s.deleted(ok, err, "item", id)
+}
+
+func (s *Server) getUser(_ *http.Request, id string) (reply, error) {
+	u, ok := s.catalog.User(id)
+	if !ok {
+		return reply{}, errorf(notFound, "", "no user %s", quoted(id))
+	}
+	return reply{body: wire.EncodeUser(u)}, nil
+}
+
+func (s *Server) putUser(r *http.Request, id string) (reply, error) {
+	body, err := readBody(r)
+	if err != nil {
+		return reply{}, err
+	}
+	m, err := wire.DecodeUser(body)
+	if err != nil {
+		return reply{}, err
+	}
+	if err := sameID(&m.Id, id); err != nil {
+		return reply{}, err
+	}
+	created, err := s.catalog.PutUser(m)
+	if err != nil {
+		return reply{}, s.catalogError(err)
+	}
+	return reply{status: putStatus(created), body: wire.EncodeUser(m)}, nil
+}
+
+func (s *Server) deleteUser(_ *http.Request, id string) (reply, error) {
+	ok, err := s.catalog.DeleteUser(id)
+	return s.deleted(ok, err, "user", id)
+}
+
+// postEvents appends events to a user, who is created when unknown: events of a new user come first.
+func (s *Server) postEvents(r *http.Request, id string) (reply, error) {
+	body, err := readBody(r)
+	if err != nil {
+		return reply{}, err
+	}
+	m, err := wire.DecodeAppendEvents(body)
+	if err != nil {
+		return reply{}, err
+	}
+	u, created, dropped, err := s.catalog.AppendEvents(id, m.Events)
+	if err != nil {
+		return reply{}, s.catalogError(err)
+	}
+	return reply{status: putStatus(created), body: wire.EncodeAppendEvents(&grebev1.AppendEventsResponse{
+		Id: id, Created: created, Appended: int32(len(m.Events)), Dropped: int32(dropped),
+		Events: int32(len(u.Events)), History: int32(len(u.History)), Version: strconv.FormatUint(u.Version, 10),
+	})}, nil
+}
+
+// sameID makes the id in a body the one of the path; a different one is a mistake.
+func sameID(id *string, path string) error {
+	if *id != "" && *id != path {
+		return errorf(invalidArgument, "id", "%s differs from the path's %s", quoted(*id), quoted(path))
+	}
+	*id = path
+	return nil
+}
+
+func putStatus(created bool) int {
+	if created {
+		return http.StatusCreated
+	}
+	return http.StatusOK
+}
+
+func (s *Server) deleted(ok bool, err error, kind, id string) (reply, error) {
+	switch {
+	case err != nil:
+		return reply{}, s.catalogError(err)
+	case !ok:
+		return reply{}, errorf(notFound, "", "no %s %s", kind, quoted(id))
+	}
+	return reply{status: http.StatusNoContent}, nil
+}
+
+// catalogError turns an error of the catalog into one for the client.
+func (s *Server) catalogError(err error) error {
+	switch {
+	case errors.Is(err, catalog.ErrFull):
+		return errorf(exhausted, "", "%v", err)
+	case errors.Is(err, catalog.ErrFailed):
+		s.log.Error("the catalog takes no writes", "error", err)
+		return errorf(unavailable, "", "%v", catalog.ErrFailed)
+	case errors.Is(err, catalog.ErrClosed):
+		return errorf(unavailable, "", "shutting down")
+	}
+	return err
+}

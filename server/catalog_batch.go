@@ -1,0 +1,208 @@
+package server
+
+import (
+	"bufio"
+	"bytes"
+	"errors"
+	"io"
+	"net/http"
+	"strconv"
+	"time"
+
+	grebev1 "grebe/api/grebe/v1"
+	"grebe/catalog"
+	"grebe/internal/wire"
+)
+
+// Bounds of a batch of lines.
+const (
+	batchLines  = 512       // that are made durable together
+	batchBytes  = 512 << 10 // of such lines
+	batchErrors = 100       // that a response tells
+)
+
+func (s *Server) postItems(r *http.Request, _ string) (reply, error) {
+	return s.postBatch(r, func(line []byte) (catalog.Op, error) {
+		m, gone, err := wire.DecodeItemLine(line)
+		return catalog.Op{PutItem: m, DeleteItem: gone}, err
+	})
+}
+
+func (s *Server) postUsers(r *http.Request, _ string) (reply, error) {
+	return s.postBatch(r, func(line []byte) (catalog.Op, error) {
+		m, gone, err := wire.DecodeUserLine(line)
+		return catalog.Op{PutUser: m, DeleteUser: gone}, err
+	})
+}
+
+// batch is a stream of lines under way. Each line is a change by itself: a bad one is told and the
+// others are made.
+type batch struct {
+	s      *Server
+	decode func([]byte) (catalog.Op, error)
+	resp   grebev1.BatchResponse
+	line   int64 // read so far, blank ones too
+	ops    []catalog.Op
+	lines  []int64 // of ops
+	bytes  int
+}
+
+// postBatch reads lines as they come and changes the catalog by them, in order.
+func (s *Server) postBatch(r *http.Request, decode func([]byte) (catalog.Op, error)) (reply, error) {
+	if err := checkMediaType(r, "application/x-ndjson", linesLike); err != nil {
+		return reply{}, err
+	}
+	b := &batch{s: s, decode: decode}
+	in := &lineReader{r: bufio.NewReaderSize(r.Body, 64<<10), most: s.cfg.MaxBody}
+	for {
+		line, err := in.next()
+		if errors.Is(err, io.EOF) {
+			break
+		}
+		if err != nil && !errors.Is(err, errLongLine) {
+			// What came before is kept: a client that sends it again changes nothing.
+			return reply{}, errors.Join(readError(r, err), b.flush())
+		}
+		if err := b.add(line, err); err != nil {
+			return reply{}, err
+		}
+	}
+	if err := b.flush(); err != nil {
+		return reply{}, err
+	}
+	b.resp.Version = strconv.FormatUint(s.catalog.Stats().Version, 10)
+	return reply{body: wire.EncodeBatch(&b.resp)}, nil
+}
+
+func linesLike(kind string) bool {
+	return jsonLike(kind) || kind == "application/x-ndjson" || kind == "application/jsonl" || kind == "application/octet-stream"
+}
+
+// add takes a line, or what is wrong with it.
+func (b *batch) add(line []byte, problem error) error {
+	b.line++
+	if problem == nil && len(bytes.TrimSpace(line)) == 0 {
+		return nil
+	}
+	b.resp.Lines++
+	if problem != nil {
+		b.failed(b.line, errorf(tooLarge, "", "the line has more than %d bytes", b.s.cfg.MaxBody))
+		return nil
+	}
+	op, err := b.decode(line)
+	if err != nil {
+		b.failed(b.line, err)
+		return nil
+	}
+	b.ops, b.lines, b.bytes = append(b.ops, op), append(b.lines, b.line), b.bytes+len(line)
+	if len(b.ops) >= batchLines || b.bytes >= batchBytes {
+		return b.flush()
+	}
+	return nil
+}
+
+// failed notes what is wrong with a line.
+func (b *batch) failed(line int64, err error) {
+	b.resp.Failed++
+	if len(b.resp.Errors) == batchErrors {
+		return
+	}
+	e := asError(err)
+	b.resp.Errors = append(b.resp.Errors, &grebev1.LineError{Line: line, Code: e.code.name, Message: e.Error(), Field: e.field})
+}
+
+// flush makes the changes of the lines taken so far. It fails when the catalog takes none any more.
+func (b *batch) flush() error {
+	for i, res := range b.s.catalog.Apply(b.ops) {
+		op := &b.ops[i]
+		switch {
+		case errors.Is(res.Err, catalog.ErrFailed), errors.Is(res.Err, catalog.ErrClosed):
+			return b.s.catalogError(res.Err)
+		case res.Err != nil:
+			b.failed(b.lines[i], b.s.catalogError(res.Err))
+		case !res.Changed:
+			b.resp.Unchanged++
+		case op.PutItem == nil && op.PutUser == nil:
+			b.resp.Deleted++
+		case res.Created:
+			b.resp.Created++
+		default:
+			b.resp.Replaced++
+		}
+	}
+	clear(b.ops)
+	b.ops, b.lines, b.bytes = b.ops[:0], b.lines[:0], 0
+	return nil
+}
+
+var errLongLine = errors.New("the line is too long")
+
+// lineReader reads lines of at most most bytes. A longer one is passed over, with errLongLine.
+type lineReader struct {
+	r    *bufio.Reader
+	most int64
+	long []byte // a line that is longer than the reader's buffer
+}
+
+// next returns a line without its end. It is valid until the next call.
+func (l *lineReader) next() ([]byte, error) {
+	line, err := l.r.ReadSlice('\n')
+	if err == nil {
+		return bytes.TrimSuffix(line, []byte{'\n'}), l.check(len(line) - 1)
+	}
+	l.long = l.long[:0]
+	tooLong := false
+	for {
+		if !tooLong {
+			l.long = append(l.long, line...)
+		}
+		if !errors.Is(err, bufio.ErrBufferFull) {
+			break
+		}
+		if tooLong = tooLong || int64(len(l.long)) > l.most; tooLong {
+			l.long = nil
+		}
+		line, err = l.r.ReadSlice('\n')
+	}
+	switch {
+	case err != nil && !errors.Is(err, io.EOF):
+		return nil, err
+	case tooLong:
+		return nil, errLongLine
+	case err != nil && len(l.long) == 0:
+		return nil, io.EOF
+	}
+	out := bytes.TrimSuffix(l.long, []byte{'\n'})
+	return out, l.check(len(out))
+}
+
+func (l *lineReader) check(n int) error {
+	if int64(n) > l.most {
+		return errLongLine
+	}
+	return nil
+}
+
+// patient lets a streaming request take as long as it needs, as long as its bytes keep coming.
+func (s *Server) patient(w http.ResponseWriter, r *http.Request) {
+	if r.Body == nil {
+		return
+	}
+	c := http.NewResponseController(w)
+	r.Body = &patientBody{ReadCloser: r.Body, more: func() {
+		// Connections without deadlines, as in tests, need none.
+		_ = c.SetReadDeadline(time.Now().Add(s.cfg.ReadTimeout))
+		_ = c.SetWriteDeadline(time.Now().Add(s.cfg.WriteTimeout))
+	}}
+}
+
+// patientBody moves the connection's deadlines before each read.
+type patientBody struct {
+	io.ReadCloser
+	more func()
+}
+
+func (b *patientBody) Read(p []byte) (int, error) {
+	b.more()
+	return b.ReadCloser.Read(p)
+}
