@@ -35,13 +35,16 @@ type Model interface {
 	// Forward runs all layers; keep, ascending, are the rows whose results are wanted, nil for all.
 	Forward(r compute.Runner, b *compute.Batch, keep []int32) error
 	Logits(r compute.Runner, pairs []compute.Pair, out []float32) error
+	Project(r compute.Runner, head compute.Linear, rows []int32, out []float32) error
 	Hidden(r compute.Runner, rows []int32, out []float32) error
 }
 
-// Want asks for the logits of some output tokens at the last token of a segment.
+// Want asks for the logits of some output tokens at the last token of a segment: those of a head, or
+// the given ones.
 type Want struct {
 	Segment int
 	IDs     []int32
+	Head    compute.Linear // from the model's Head; used when not nil
 }
 
 // Job is one plan and what is wanted of it.
@@ -53,6 +56,8 @@ type Job struct {
 	// Cached is nil, or has one entry per segment, nil where nothing is known: the KV of the
 	// segment's leading tokens. The caller keeps its references until Do returns.
 	Cached []*kv.Entry
+	// Beams is the memory of the last segments, nil when they are like any others.
+	Beams *Beams
 	// Keep is nil, or says per segment whether its KV shall be returned, if the cache has room for it.
 	Keep []bool
 }
@@ -188,10 +193,7 @@ func (e *Engine) Check(j *Job) (Cost, error) {
 	cost.Rows = rows
 	for i := range j.Plan.Segments {
 		s := &j.Plan.Segments[i]
-		n, from := len(s.Tokens), 0
-		if c := j.cached(i); c != nil {
-			from = c.Len()
-		}
+		n, from := len(s.Tokens), j.done(i)
 		seen := 0
 		for _, k := range s.Sees {
 			seen += len(j.Plan.Segments[k].Tokens)
@@ -215,9 +217,9 @@ func (e *Engine) check(j *Job) (int, error) {
 	}
 	rows := 0
 	for i := range j.Plan.Segments {
-		tokens, cached := len(j.Plan.Segments[i].Tokens), 0
-		if j.Cached != nil && j.Cached[i] != nil {
-			cached = j.Cached[i].Len()
+		tokens, cached := len(j.Plan.Segments[i].Tokens), j.done(i)
+		if b := j.beam(i); b >= 0 && (b >= j.Beams.Width() || tokens > j.Beams.depth) {
+			return 0, fmt.Errorf("engine: beam %d of %d tokens, there is room for %d of %d", b, tokens, j.Beams.Width(), j.Beams.depth)
 		}
 		if cached > tokens {
 			return 0, fmt.Errorf("engine: segment %d has %d tokens, but %d are cached", i, tokens, cached)
@@ -251,7 +253,7 @@ func (e *Engine) checkAnswer(j *Job, s int) error {
 		return fmt.Errorf("engine: an answer is wanted of segment %d of %d", s, len(j.Plan.Segments))
 	}
 	n := len(j.Plan.Segments[s].Tokens)
-	if n == 0 || j.Cached != nil && j.Cached[s] != nil && j.Cached[s].Len() == n {
+	if n == 0 || j.done(s) == n {
 		return fmt.Errorf("engine: an answer is wanted of segment %d, which computes no token", s)
 	}
 	return nil

@@ -202,7 +202,7 @@ func TestGrowingUser(t *testing.T) {
 			var have *kv.Entry
 			for n := 1; n <= len(tokens); n += 1 + n%7 {
 				p := &plan.Plan{Segments: []plan.Segment{{Kind: plan.User, Tokens: tokens[:n]}}}
-				job := &Job{Plan: p, Want: []Want{{0, ids(50)}}, Hidden: []int{0}}
+				job := &Job{Plan: p, Want: []Want{{Segment: 0, IDs: ids(50)}}, Hidden: []int{0}}
 				want, err := e.Do(t.Context(), job)
 				if err != nil {
 					t.Fatal(err)
@@ -243,7 +243,7 @@ func TestErrors(t *testing.T) {
 		"client gone":        {gone, &Job{Plan: one}, context.Canceled},
 		"no such segment":    {t.Context(), &Job{Plan: one, Want: []Want{{Segment: 5}}}, nil},
 		"an empty segment":   {t.Context(), &Job{Plan: one, Hidden: []int{1}}, nil},
-		"no such token":      {t.Context(), &Job{Plan: one, Want: []Want{{0, []int32{200}}}}, nil},
+		"no such token":      {t.Context(), &Job{Plan: one, Want: []Want{{Segment: 0, IDs: []int32{200}}}}, nil},
 		"a wrong plan":       {t.Context(), &Job{Plan: &plan.Plan{Segments: []plan.Segment{{Tokens: []int32{-1}}}}}, nil},
 		"too few cached":     {t.Context(), &Job{Plan: one, Cached: make([]*kv.Entry, 1)}, nil},
 		"beyond the context": {t.Context(), &Job{Plan: &plan.Plan{Segments: []plan.Segment{{Start: 1 << 30, Tokens: []int32{1}}}}}, nil},
@@ -253,7 +253,7 @@ func TestErrors(t *testing.T) {
 			t.Errorf("%s: got %v, want %v", name, err, c.want)
 		}
 	}
-	if _, err := e.Do(t.Context(), &Job{Plan: one, Want: []Want{{0, []int32{3}}}}); err != nil {
+	if _, err := e.Do(t.Context(), &Job{Plan: one, Want: []Want{{Segment: 0, IDs: []int32{3}}}}); err != nil {
 		t.Errorf("after all those: %v", err)
 	}
 	out := make([]Outcome, 3)

@@ -21,6 +21,7 @@ type pass struct {
 	logits  []float32
 	hidden  []float32
 	rows    []int32
+	heads   []projection
 	owned   []*kv.Entry    // entries made for this batch; the pass holds a reference to each
 	scratch *offheap.Block // KV of segments that nobody keeps, one layer
 	used    int            // bytes of scratch in use
@@ -78,6 +79,10 @@ func (p *pass) reset() {
 	p.batch.Segments = p.batch.Segments[:0]
 	p.sees, p.chunks, p.keep = p.sees[:0], p.chunks[:0], p.keep[:0]
 	p.pairs, p.rows = p.pairs[:0], p.rows[:0]
+	for i := range p.heads {
+		p.heads[i].head = nil
+	}
+	p.heads = p.heads[:0]
 	p.used = 0
 }
 
@@ -88,7 +93,7 @@ func (p *pass) reserveScratch(e *Engine) error {
 	need := 0
 	for _, t := range p.tasks {
 		for i := range t.job.Plan.Segments {
-			if n := len(t.job.Plan.Segments[i].Tokens); n > 0 && t.job.cached(i) == nil {
+			if n := len(t.job.Plan.Segments[i].Tokens); n > 0 && t.job.cached(i) == nil && t.job.beam(i) < 0 {
 				need += align(e.shape.ChunkBytes(n, true))
 			}
 		}
@@ -114,8 +119,27 @@ func (p *pass) free() {
 	}
 }
 
+// done returns how many leading tokens of segment i have their KV already.
+func (j *Job) done(i int) int {
+	if j.beam(i) >= 0 {
+		return min(j.Beams.done, len(j.Plan.Segments[i].Tokens))
+	}
+	if c := j.cached(i); c != nil {
+		return c.Len()
+	}
+	return 0
+}
+
+// beam returns which beam segment i is, negative when it is none.
+func (j *Job) beam(i int) int {
+	if j.Beams == nil {
+		return -1
+	}
+	return i - j.Beams.First
+}
+
 func (j *Job) cached(i int) *kv.Entry {
-	if j.Cached == nil {
+	if j.Cached == nil || j.beam(i) >= 0 {
 		return nil
 	}
 	return j.Cached[i]
@@ -125,7 +149,7 @@ func (j *Job) cached(i int) *kv.Entry {
 // because tokens follow a cached part, which must not be written to.
 func (j *Job) owns(i int) bool {
 	c := j.cached(i)
-	if c != nil && c.Len() == len(j.Plan.Segments[i].Tokens) {
+	if j.beam(i) >= 0 || c != nil && c.Len() == len(j.Plan.Segments[i].Tokens) {
 		return false
 	}
 	return len(j.Plan.Segments[i].Tokens) > 0 && (c != nil || j.Keep != nil && j.Keep[i])
@@ -150,10 +174,7 @@ func (p *pass) add(e *Engine, t *task) error {
 			t.out.Kept = nil
 			return err
 		}
-		cached := 0
-		if c := job.cached(i); c != nil {
-			cached = c.Len()
-		}
+		cached := job.done(i)
 		first := len(p.batch.Tokens)
 		p.batch.Tokens = append(p.batch.Tokens, seg.Tokens[cached:]...)
 		for n := cached; n < len(seg.Tokens); n++ {
@@ -179,6 +200,8 @@ func (p *pass) memory(e *Engine, job *Job, i int, r *Result) ([]compute.Chunk, e
 	tokens, cached := len(job.Plan.Segments[i].Tokens), job.cached(i)
 	switch {
 	case tokens == 0:
+	case job.beam(i) >= 0:
+		p.chunks = append(p.chunks, job.Beams.chunk(job.beam(i)))
 	case job.owns(i):
 		if e.opt.Cache == nil {
 			return nil, errNoCache
@@ -226,6 +249,10 @@ func (p *pass) want() {
 		for _, w := range t.job.Want {
 			row := p.lastRow(t, w.Segment)
 			p.keep = append(p.keep, row)
+			if w.Head != nil {
+				p.project(w.Head, row)
+				continue
+			}
 			for _, id := range w.IDs {
 				p.pairs = append(p.pairs, compute.Pair{Row: row, ID: id})
 			}
@@ -238,6 +265,34 @@ func (p *pass) want() {
 	}
 	slices.Sort(p.keep)
 	p.keep = slices.Compact(p.keep)
+}
+
+// project asks for a head's logits at a row. Rows of one head are computed together, in the order in
+// which they are asked for.
+func (p *pass) project(head compute.Linear, row int32) {
+	for i := range p.heads {
+		if p.heads[i].head == head {
+			p.heads[i].rows = append(p.heads[i].rows, row)
+			return
+		}
+	}
+	p.heads = slices.Grow(p.heads, 1)[:len(p.heads)+1]
+	h := &p.heads[len(p.heads)-1]
+	h.head, h.rows, h.taken = head, append(h.rows[:0], row), 0
+}
+
+// projection is the logits of one head at some rows.
+type projection struct {
+	head   compute.Linear
+	rows   []int32
+	logits []float32
+	taken  int // rows that were delivered
+}
+
+func (h *projection) next() []float32 {
+	n := h.head.Out()
+	h.taken++
+	return h.logits[(h.taken-1)*n : h.taken*n]
 }
 
 func (p *pass) lastRow(t *task, segment int) int32 {
@@ -255,6 +310,14 @@ func (p *pass) answer(e *Engine) error {
 			return err
 		}
 	}
+	for i := range p.heads {
+		h := &p.heads[i]
+		n := len(h.rows) * h.head.Out()
+		h.logits = slices.Grow(h.logits[:0], n)[:n]
+		if err := e.model.Project(e.runner, h.head, h.rows, h.logits); err != nil {
+			return err
+		}
+	}
 	// Asked even when nothing is wanted: a failure of the device shows here.
 	return e.model.Logits(e.runner, p.pairs, p.logits)
 }
@@ -268,6 +331,10 @@ func (p *pass) deliver(e *Engine) {
 			continue
 		}
 		for _, w := range t.job.Want {
+			if w.Head != nil {
+				t.out.Logits = append(t.out.Logits, slices.Clone(p.headOf(w.Head).next()))
+				continue
+			}
 			t.out.Logits = append(t.out.Logits, slices.Clone(logits[:len(w.IDs)]))
 			logits = logits[len(w.IDs):]
 		}
@@ -281,6 +348,15 @@ func (p *pass) deliver(e *Engine) {
 			}
 		}
 	}
+}
+
+func (p *pass) headOf(head compute.Linear) *projection {
+	for i := range p.heads {
+		if p.heads[i].head == head {
+			return &p.heads[i]
+		}
+	}
+	return nil // every head that is wanted was asked for
 }
 
 // release gives back the references that the pass holds.

@@ -63,7 +63,7 @@ func story(t *testing.T, e *Engine, vocab int, tok *llama2c.Tokenizer) string {
 	for range steps {
 		job := &Job{
 			Plan:   &plan.Plan{Segments: []plan.Segment{{Kind: plan.User, Tokens: tokens}}},
-			Want:   []Want{{0, ids(vocab)}},
+			Want:   []Want{{Segment: 0, IDs: ids(vocab)}},
 			Cached: []*kv.Entry{have}, Keep: []bool{true},
 		}
 		r, err := e.Do(t.Context(), job)

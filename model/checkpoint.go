@@ -137,6 +137,28 @@ func (c *Checkpoint) packed(l compute.Linear, err error, from []compute.Tensor, 
 	return l
 }
 
+// Pick packs some rows of a matrix, in the given order, as one of its own. It may be called after
+// loading, as long as the checkpoint is open.
+func (c *Checkpoint) Pick(cols int, p Part, rows []int32) (compute.Linear, error) {
+	t, _ := c.tensor(p.Name, p.Rows, cols)
+	if c.err != nil {
+		return nil, c.err
+	}
+	size := t.Cols * t.DType.Size()
+	picked := compute.Tensor{DType: t.DType, Rows: len(rows), Cols: t.Cols, Data: make([]byte, 0, len(rows)*size)}
+	for _, r := range rows {
+		if r < 0 || int(r) >= t.Rows {
+			return nil, fmt.Errorf("model: row %d of %q, which has %d", r, p.Name, t.Rows)
+		}
+		picked.Data = append(picked.Data, t.Data[int(r)*size:][:size]...)
+	}
+	l, err := c.Device.Linear(c.DType, picked)
+	if err != nil {
+		return nil, fmt.Errorf("model: pack %d rows of %q: %w", len(rows), p.Name, err)
+	}
+	return l, nil
+}
+
 // Vector loads the concatenation of vectors.
 func (c *Checkpoint) Vector(parts ...Part) compute.Vector {
 	var values []byte

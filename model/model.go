@@ -37,6 +37,11 @@ type Model interface {
 	Forward(r compute.Runner, b *compute.Batch, keep []int32) error
 	// Logits sets out[i] to the logit of token pairs[i].ID at row pairs[i].Row.
 	Logits(r compute.Runner, pairs []compute.Pair, out []float32) error
+	// Head packs the output projection of some tokens, for Project. It is freed when nothing refers to
+	// it any more.
+	Head(tokens []int32) (compute.Linear, error)
+	// Project sets out to the logits of a head's tokens at each row.
+	Project(r compute.Runner, head compute.Linear, rows []int32, out []float32) error
 	// Hidden copies the final, normed state of each row to out, Shape().Hidden values each.
 	Hidden(r compute.Runner, rows []int32, out []float32) error
 	// Bytes returns the memory that the weights hold: packed on the device, or read in place.

@@ -27,6 +27,7 @@ type decoder struct {
 	layers    []layer
 	norm      compute.Vector
 	head      compute.Table
+	headPart  model.Part // where the head's rows are in the checkpoint
 }
 
 type layer struct {
@@ -50,9 +51,10 @@ func Build(c *model.Checkpoint, f Features) (model.Model, error) {
 		d.layers = append(d.layers, load(c, f, fmt.Sprintf("layers.%d.", i)))
 	}
 	d.norm = c.Vector(model.Part{Name: "norm.weight", Rows: cfg.Hidden})
-	d.head = d.embedding
+	d.head, d.headPart = d.embedding, model.Part{Name: model.Embedding, Rows: cfg.Vocab}
 	if !cfg.TieEmbeddings {
-		d.head = c.Table(cfg.Hidden, model.Part{Name: "lm_head.weight", Rows: cfg.Vocab})
+		d.headPart.Name = "lm_head.weight"
+		d.head = c.Table(cfg.Hidden, d.headPart)
 	}
 	if err := c.Err(); err != nil {
 		return nil, err
@@ -158,6 +160,14 @@ func (d *decoder) Logits(r compute.Runner, pairs []compute.Pair, out []float32) 
 		}
 	}
 	return r.Logits(d.norm, d.head, pairs, out)
+}
+
+func (d *decoder) Head(tokens []int32) (compute.Linear, error) {
+	return d.checkpoint.Pick(d.shape.Hidden, d.headPart, tokens)
+}
+
+func (d *decoder) Project(r compute.Runner, head compute.Linear, rows []int32, out []float32) error {
+	return r.Project(d.norm, head, rows, out)
 }
 
 func (d *decoder) Hidden(r compute.Runner, rows []int32, out []float32) error {
