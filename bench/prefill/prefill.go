@@ -91,7 +91,11 @@ type Line struct {
 	GFLOPS          float64 `json:"gflops"`      // of the whole pass, attention counted
 	GemmGFLOPS      float64 `json:"gemm_gflops"` // of a layer's products alone, at as many rows
 	Ratio           float64 `json:"ratio"`       // median of the repeats' own ratios
-	Repeats         int     `json:"repeats"`
+	// Best are the same figures from the fastest repeat of each side: what a machine with other work
+	// on it does when it is left alone for a moment.
+	BestTokensPerSecond float64 `json:"best_tokens_per_second"`
+	BestRatio           float64 `json:"best_ratio"`
+	Repeats             int     `json:"repeats"`
 }
 
 // subject is the model opened in one format, behind an engine.
@@ -236,6 +240,8 @@ func measure(ctx context.Context, o *Options, subjects []*subject, n int, r *Rep
 			Format: s.format.String(), Tokens: n, Seconds: seconds, TokensPerSecond: float64(n) / seconds,
 			GFLOPS: work / seconds / 1e9, GemmGFLOPS: s.gemm.flops(n) / median(gemm[i]) / 1e9,
 			Ratio: median(ratios), Repeats: repeats,
+			BestTokensPerSecond: float64(n) / slices.Min(pass[i]),
+			BestRatio:           (work / slices.Min(pass[i])) / (s.gemm.flops(n) / slices.Min(gemm[i])),
 		})
 	}
 	return nil

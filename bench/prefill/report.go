@@ -21,7 +21,8 @@ func newTable(w io.Writer, asJSON bool, r *Report) *table {
 			l.Format, l.Seconds, float64(l.WeightBytes)/1e9, float64(l.CheckpointBytes)/1e9)
 	}
 	t.printf("\nprefill, medians; products: GFLOP/s of a layer's products alone at as many rows, in the same run\n")
-	t.printf("%-4s %7s %9s %10s %8s %9s %6s\n", "type", "tokens", "ms", "tokens/s", "GFLOP/s", "products", "ratio")
+	t.printf("%-4s %7s %9s %10s %8s %9s %6s %15s %6s\n",
+		"type", "tokens", "ms", "tokens/s", "GFLOP/s", "products", "ratio", "best: tokens/s", "ratio")
 	return t
 }
 
@@ -34,8 +35,8 @@ func (t *table) printf(format string, args ...any) {
 
 func (t *table) lines(lines []Line) {
 	for _, l := range lines {
-		t.printf("%-4s %7d %9.1f %10.0f %8.0f %9.0f %6.2f\n",
-			l.Format, l.Tokens, l.Seconds*1000, l.TokensPerSecond, l.GFLOPS, l.GemmGFLOPS, l.Ratio)
+		t.printf("%-4s %7d %9.1f %10.0f %8.0f %9.0f %6.2f %15.0f %6.2f\n", l.Format, l.Tokens, l.Seconds*1000,
+			l.TokensPerSecond, l.GFLOPS, l.GemmGFLOPS, l.Ratio, l.BestTokensPerSecond, l.BestRatio)
 	}
 }
 
