@@ -1,0 +1,247 @@
+package beam
+
+import (
+	"cmp"
+	"fmt"
+	"math"
+	"slices"
+)
+
+// selector finds the best continuations of a round's beams (SEEDS XGR-4): exactly those that sorting
+// all of them by candidate.better would put first.
+//
+// add reads each row of logits once, for its normaliser and the largest logit of each block. choose
+// then visits the rows from the one with the best continuation down, and keeps the best candidates in
+// a heap. A row whose best is not above the heap's worst ends the search, a block whose best is not
+// is skipped, so after the first rows hardly a logit is looked at again.
+type selector struct {
+	rows    []selectorRow
+	order   []int32
+	maxes   []float32 // of all rows' blocks
+	scratch []float32 // valid logits of one row, padded to whole blocks
+	kept    best      // of all rows
+	own     best      // of one row, where a row may keep fewer than all
+
+	eligible *Eligible // nil: all
+	level    int       // that the nodes of candidates belong to
+}
+
+// selectorRow is a beam and its continuations.
+type selectorRow struct {
+	logits []float32
+	codes  Codes   // valid codes; empty if all are, and logits are theirs
+	n      int     // continuations
+	first  uint32  // node of the first
+	score  float64 // of the beam
+	norm   float64 // log of the sum of the exponentials of its valid logits
+	top    float64 // score of the best continuation
+	blocks int     // where its maxes begin
+	row    int32
+	from   uint32 // positions below the beam
+	to     uint32
+}
+
+func (r *selectorRow) logit(i int) float32 {
+	if r.codes.short != nil {
+		return r.logits[r.codes.short[i]]
+	}
+	if r.codes.long != nil {
+		return r.logits[r.codes.long[i]]
+	}
+	return r.logits[i]
+}
+
+// continued is the score of a continuation with a logit. It never falls as the logit grows.
+func (r *selectorRow) continued(logit float32) float64 { return r.score + (float64(logit) - r.norm) }
+
+func (s *selector) reset(level int, e *Eligible) {
+	s.rows, s.maxes, s.level, s.eligible = s.rows[:0], s.maxes[:0], level, e
+}
+
+// addSettled adds a beam with one continuation, of probability one.
+func (s *selector) addSettled(score float64, node uint32) {
+	s.rows = append(s.rows, selectorRow{n: 1, first: node, score: score, top: score, row: -1})
+}
+
+// add adds a beam; codes are its valid continuations and logits those of all codes of the level.
+func (s *selector) add(r selectorRow) error {
+	x := r.logits[:r.n]
+	if r.codes.Len() == len(r.logits) {
+		r.codes = Codes{}
+	} else {
+		x = s.gather(&r)
+	}
+	r.blocks = len(s.maxes)
+	blocks := (r.n + blockLen - 1) / blockLen
+	s.maxes = slices.Grow(s.maxes, blocks)[:len(s.maxes)+blocks]
+	maxes := s.maxes[r.blocks:]
+	whole := len(x) / blockLen * blockLen
+	tail := x[whole:]
+	if len(tail) > 0 {
+		tail = s.pad(tail)
+	}
+	if !blockMaxes(x[:whole], maxes) || !blockMaxes(tail, maxes[whole/blockLen:]) {
+		return r.refuse()
+	}
+	top := slices.Max(maxes)
+	switch {
+	case math.IsInf(float64(top), 1):
+		return r.refuse()
+	case math.IsInf(float64(top), -1): // nothing has a probability
+		s.maxes = s.maxes[:r.blocks]
+		return nil
+	}
+	r.norm = float64(top) + math.Log(sumExp(x[:whole], top)+sumExp(tail, top))
+	r.top = r.continued(top)
+	s.rows = append(s.rows, r)
+	return nil
+}
+
+// gather copies a row's valid logits and pads them to whole blocks.
+func (s *selector) gather(r *selectorRow) []float32 {
+	n := (r.n + blockLen - 1) / blockLen * blockLen
+	s.scratch = slices.Grow(s.scratch[:0], n)[:n]
+	x := s.scratch[:r.n]
+	for i, c := range r.codes.short {
+		x[i] = r.logits[c]
+	}
+	for i, c := range r.codes.long {
+		x[i] = r.logits[c]
+	}
+	for i := r.n; i < n; i++ {
+		s.scratch[i] = float32(negInf)
+	}
+	return s.scratch
+}
+
+// pad copies the last logits of a row and pads them to a whole block.
+func (s *selector) pad(tail []float32) []float32 {
+	s.scratch = slices.Grow(s.scratch[:0], blockLen)[:blockLen]
+	for i := copy(s.scratch, tail); i < blockLen; i++ {
+		s.scratch[i] = float32(negInf)
+	}
+	return s.scratch
+}
+
+func (r *selectorRow) refuse() error {
+	for i := range r.n {
+		if x := float64(r.logit(i)); math.IsNaN(x) || math.IsInf(x, 1) {
+			code := int32(i)
+			if r.codes.Len() > 0 {
+				code = r.codes.At(i)
+			}
+			return fmt.Errorf("row %d: the logit of code %d is %v", r.row, code, x)
+		}
+	}
+	return fmt.Errorf("row %d: a logit changed while it was read", r.row)
+}
+
+// choose returns the best width continuations, at most topK of one beam, in the order of their nodes.
+// They are valid until the next call.
+func (s *selector) choose(width, topK int) []candidate {
+	s.kept.reset(width)
+	s.sortRows()
+	for _, i := range s.order {
+		r := &s.rows[i]
+		if !s.kept.wants(candidate{score: r.top, node: r.first}) {
+			break
+		}
+		if topK >= min(width, r.n) {
+			s.collect(r, &s.kept)
+			continue
+		}
+		s.own.reset(topK)
+		s.collect(r, &s.own)
+		for _, c := range s.own.heap {
+			s.kept.offer(c)
+		}
+	}
+	slices.SortFunc(s.kept.heap, func(a, b candidate) int { return cmp.Compare(a.node, b.node) })
+	return s.kept.heap
+}
+
+func (s *selector) sortRows() {
+	s.order = s.order[:0]
+	for i := range s.rows {
+		s.order = append(s.order, int32(i))
+	}
+	slices.SortFunc(s.order, func(i, j int32) int {
+		a, b := &s.rows[i], &s.rows[j]
+		if c := cmp.Compare(b.top, a.top); c != 0 {
+			return c
+		}
+		return cmp.Compare(a.first, b.first)
+	})
+}
+
+// collect offers to b the continuations of a row that the heap of all rows would keep too.
+func (s *selector) collect(r *selectorRow, b *best) {
+	if r.row < 0 {
+		s.try(b, candidate{score: r.score, node: r.first, row: -1})
+		return
+	}
+	// One in 64: where going through the items and through the continuations cost about the same.
+	if s.eligible != nil && s.eligible.few(r.from, r.to, r.n/64) {
+		s.collectEligible(r, b)
+		return
+	}
+	least := s.least(r, b)
+	for k, top := range s.maxes[r.blocks:][:(r.n+blockLen-1)/blockLen] {
+		at := k * blockLen
+		if top < least || !s.wants(b, candidate{score: r.continued(top), node: r.first + uint32(at)}) {
+			continue
+		}
+		for i := at; i < min(at+blockLen, r.n); i++ {
+			x := r.logit(i)
+			if x < least {
+				continue
+			}
+			if s.try(b, candidate{score: r.continued(x), node: r.first + uint32(i), row: r.row}) {
+				least = s.least(r, b)
+			}
+		}
+	}
+}
+
+// collectEligible goes through the eligible items below a beam, a continuation at a time.
+func (s *selector) collectEligible(r *selectorRow, b *best) {
+	e := s.eligible
+	for p, ok := e.next(r.from, r.to); ok; {
+		node := e.ix.nodeAt(s.level, p)
+		x := r.logit(int(node - r.first))
+		c := candidate{score: r.continued(x), node: node, row: r.row}
+		if x >= -math.MaxFloat32 && s.wants(b, c) {
+			b.offer(c)
+		}
+		_, end := e.ix.positions(s.level, node)
+		p, ok = e.next(end, r.to)
+	}
+}
+
+func (s *selector) wants(b *best, c candidate) bool {
+	return b.wants(c) && (b == &s.kept || s.kept.wants(c))
+}
+
+// try offers a candidate if it is wanted and eligible. What is wanted is asked first: it is cheaper.
+func (s *selector) try(b *best, c candidate) bool {
+	if !s.wants(b, c) || s.eligible != nil && !s.eligible.alive(s.level, c.node) {
+		return false
+	}
+	b.offer(c)
+	return true
+}
+
+// least returns a logit that every continuation that is wanted reaches. It lies a little below the
+// smallest such logit, for rounding; who passes it is compared by score.
+func (s *selector) least(r *selectorRow, b *best) float32 {
+	least := float32(-math.MaxFloat32) // anything but -Inf
+	for _, h := range [...]*best{b, &s.kept} {
+		if !h.full() {
+			continue
+		}
+		worst := h.heap[0].score
+		slack := 1e-9 * (1 + math.Abs(worst) + math.Abs(r.score) + math.Abs(r.norm))
+		least = max(least, math.Nextafter32(float32(worst-r.score+r.norm-slack), float32(negInf)))
+	}
+	return least
+}

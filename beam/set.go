@@ -1,0 +1,84 @@
+package beam
+
+import "math/bits"
+
+// Set is a set of an index's items, for a filter: built once per filter or per request, read by many.
+// It takes a bit per item, in the order of the paths, so that the items below a node are neighbours.
+type Set struct {
+	ix    *Index
+	words []uint64
+	some  []uint64 // which words are not zero
+}
+
+// NewSet returns the empty set of items of an index.
+func NewSet(ix *Index) *Set {
+	n := wordsFor(uint32(ix.Len()))
+	return &Set{ix: ix, words: make([]uint64, n), some: make([]uint64, wordsFor(uint32(n)))}
+}
+
+// Add puts an item into the set.
+func (s *Set) Add(item uint32) {
+	p := s.ix.place[item]
+	s.words[p/64] |= 1 << (p % 64)
+	s.some[p/4096] |= 1 << (p / 64 % 64)
+}
+
+// Clear empties the set.
+func (s *Set) Clear() {
+	clear(s.words)
+	clear(s.some)
+}
+
+// Union adds what another set of the same index holds.
+func (s *Set) Union(o *Set) {
+	for i, w := range o.words {
+		s.words[i] |= w
+	}
+	for i, w := range o.some {
+		s.some[i] |= w
+	}
+}
+
+// Intersect keeps what another set of the same index holds too.
+func (s *Set) Intersect(o *Set) {
+	clear(s.some)
+	for i, w := range o.words {
+		if s.words[i] &= w; s.words[i] != 0 {
+			s.some[i/64] |= 1 << (i % 64)
+		}
+	}
+}
+
+// Len returns the number of items in the set.
+func (s *Set) Len() int {
+	n := 0
+	for _, w := range s.words {
+		n += bits.OnesCount64(w)
+	}
+	return n
+}
+
+// next returns the first position in the set from p on and before to.
+func (s *Set) next(p, to uint32) (uint32, bool) {
+	if p >= to {
+		return 0, false
+	}
+	w := p / 64
+	if x := s.words[w] >> (p % 64); x != 0 {
+		p += uint32(bits.TrailingZeros64(x))
+		return p, p < to
+	}
+	w++
+	for i := w / 64; int(i) < len(s.some) && i*4096 < to; i++ {
+		x := s.some[i]
+		if i == w/64 {
+			x &= ^uint64(0) << (w % 64)
+		}
+		if x != 0 {
+			w = i*64 + uint32(bits.TrailingZeros64(x))
+			p = w*64 + uint32(bits.TrailingZeros64(s.words[w]))
+			return p, p < to
+		}
+	}
+	return 0, false
+}
