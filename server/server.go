@@ -203,7 +203,28 @@ func New(cfg Config) (*Server, error) {
 		s.models[cfg.Models[i].Name] = &cfg.Models[i]
 	}
 	s.setState(starting)
+	s.catalog.Subscribe(s.changed)
 	return s, nil
+}
+
+// changed drops what is cached of items that changed and of users that were deleted.
+func (s *Server) changed(c catalog.Change) {
+	for i := range s.cfg.Models {
+		cache := s.cfg.Models[i].Cache
+		if cache == nil {
+			continue
+		}
+		var err error
+		switch {
+		case c.OldItem != nil || c.NewItem != nil:
+			err = cache.ItemChanged(c.OldItem, c.NewItem)
+		case c.NewUser == nil:
+			err = cache.DropUser(c.ID)
+		}
+		if err != nil {
+			s.log.Error("cached KV could not be removed", "model", s.cfg.Models[i].Name, "error", err)
+		}
+	}
 }
 
 // SetReady says whether requests are answered. They are not before the first call.

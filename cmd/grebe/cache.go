@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"fmt"
+	"log/slog"
 	"os"
 	"path/filepath"
 	"sync"
@@ -94,7 +95,7 @@ func pageFor(token int64) int {
 }
 
 // openCache makes the part that decides what to reuse, and starts what it does in the background.
-func (s *stack) openCache(b *prompt.Builder, opt reuse.Options, policy string) (*reuse.Cache, error) {
+func (s *stack) openCache(b *prompt.Builder, opt reuse.Options, policy string, do reuse.Do, log *slog.Logger) (*reuse.Cache, error) {
 	var err error
 	if opt.Policy, err = schedule.ParsePolicy(policy); err != nil {
 		return nil, err
@@ -106,6 +107,9 @@ func (s *stack) openCache(b *prompt.Builder, opt reuse.Options, policy string) (
 	ctx, stop := context.WithCancel(context.Background())
 	var wg sync.WaitGroup
 	wg.Go(func() { c.Run(ctx) })
+	wg.Go(func() {
+		c.Refresh(ctx, do, func(err error) { log.Warn("items were not computed ahead", "error", err) })
+	})
 	s.onClose(func() error {
 		stop()
 		wg.Wait()

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"net"
+	"os"
 	"path/filepath"
 
 	grebev1 "grebe/api/grebe/v1"
@@ -41,8 +42,15 @@ func (c *demoCmd) Run(w *world) error {
 	if err := demo.Ensure(dir); err != nil {
 		return err
 	}
+	// What a demo is told is gone when it ends, so that several can run and each begins the same.
+	data, err := os.MkdirTemp("", "grebe-demo-")
+	if err != nil {
+		return err
+	}
+	defer os.RemoveAll(data)
 	file := filepath.Join(dir, demo.ConfigFile)
 	cfg, err := config.Load(config.Source{File: file, Flags: []config.Setting{
+		{Path: "data_dir", Value: data, Origin: "grebe demo"},
 		{Path: "listen", Value: c.Listen, Origin: "flag --listen"},
 		{Path: "admin_listen", Value: "", Origin: "grebe demo"},
 		{Path: "grpc_listen", Value: "", Origin: "grebe demo"},

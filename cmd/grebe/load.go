@@ -31,6 +31,8 @@ import (
 type stack struct {
 	device     compute.Device
 	server     *server.Server
+	catalog    *catalog.Catalog
+	models     []server.Model
 	checkpoint int64 // bytes of all checkpoints
 	closers    []func() error
 }
@@ -56,10 +58,11 @@ func load(ctx context.Context, cfg *config.Config, log *slog.Logger) (*stack, er
 }
 
 func (s *stack) open(ctx context.Context, cfg *config.Config, log *slog.Logger) error {
-	items, err := loadCatalog(&cfg.Catalog, log)
+	items, err := s.openCatalog(cfg, log)
 	if err != nil {
 		return err
 	}
+	s.catalog = items
 	if s.device, err = cpu.New(cpu.Options{Threads: cfg.Threads}); err != nil {
 		return err
 	}
@@ -82,12 +85,19 @@ func (s *stack) open(ctx context.Context, cfg *config.Config, log *slog.Logger) 
 		}
 		sc.Models = append(sc.Models, m)
 	}
+	s.models = sc.Models
 	s.server, err = server.New(sc)
 	return err
 }
 
-func loadCatalog(c *config.Catalog, log *slog.Logger) (*catalog.Catalog, error) {
-	items := catalog.New(catalog.Options{})
+// openCatalog opens the catalog in the data folder and adds what the configuration's files name.
+func (s *stack) openCatalog(cfg *config.Config, log *slog.Logger) (*catalog.Catalog, error) {
+	items, err := catalog.Open(filepath.Join(cfg.DataDir, "catalog"), catalog.Options{Logger: log})
+	if err != nil {
+		return nil, err
+	}
+	s.onClose(items.Close)
+	c := &cfg.Catalog
 	if c.Items != "" {
 		if _, err := items.LoadItems(c.Items); err != nil {
 			return nil, err
@@ -151,7 +161,7 @@ func (s *stack) openModel(ctx context.Context, cfg *config.Config, mc *config.Mo
 	var cache *reuse.Cache
 	if store != nil {
 		opt := reuse.Options{Store: store, Pool: pages, Load: d, Shape: m.Shape()}
-		if cache, err = s.openCache(builder, opt, cfg.Schedule.Policy); err != nil {
+		if cache, err = s.openCache(builder, opt, cfg.Schedule.Policy, d.Do, log); err != nil {
 			return none, err
 		}
 	}

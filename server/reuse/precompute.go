@@ -17,6 +17,10 @@ type Do func(ctx context.Context, j *engine.Job) (*engine.Result, error)
 // full speed, small enough to let a request in between.
 const batchTokens = 1024
 
+// batchTime is the deadline of such a batch. Nobody waits for it, so it is far away; a job without a
+// deadline would get that of a request, and be shed by a slow machine.
+const batchTime = 10 * time.Minute
+
 // Precompute computes the KV of items that are cached nowhere yet, and keeps it. It returns how many
 // it computed. Progress, if not nil, is told of every step: items looked at, tokens computed.
 func (c *Cache) Precompute(ctx context.Context, do Do, items [][]int32, progress func(items, tokens int)) (int, error) {
@@ -66,42 +70,10 @@ func (c *Cache) compute(ctx context.Context, do Do, items [][]int32) error {
 	l := c.prompt.ItemsAlone(items)
 	job := &engine.Job{Plan: l.Plan}
 	v.Attach(&l, job)
+	ctx, cancel := context.WithTimeout(ctx, batchTime)
+	defer cancel()
 	r, err := do(ctx, job)
 	v.finish(&l, r)
 	c.opt.Store.Drain()
 	return err
-}
-
-// refreshPause is how long changes of items are collected before they are computed.
-const refreshPause = 100 * time.Millisecond
-
-// Refresh computes the KV of items that arrive on changed, when the model has nothing else to do,
-// until ctx ends. It reports failures and goes on.
-func (c *Cache) Refresh(ctx context.Context, do Do, changed <-chan []int32, failed func(error)) {
-	var batch [][]int32
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case it := <-changed:
-			batch = append(batch[:0], it)
-		}
-		for open := true; open; {
-			select {
-			case it := <-changed:
-				batch = append(batch, it)
-			case <-time.After(refreshPause):
-				_, waiting := c.opt.Load.Backlog()
-				open = waiting > 0
-			case <-ctx.Done():
-				return
-			}
-			if len(batch) >= cap(changed) {
-				break
-			}
-		}
-		if _, err := c.Precompute(ctx, do, batch, nil); err != nil && ctx.Err() == nil {
-			failed(err)
-		}
-	}
 }

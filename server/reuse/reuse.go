@@ -14,6 +14,7 @@ package reuse
 import (
 	"context"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"grebe/compute"
@@ -57,6 +58,8 @@ type Cache struct {
 	bytesPerToken    int64
 	costs            schedule.Costs
 	visits           sync.Pool // of *Visit
+	changed          chan []int32
+	decisions        [2][schedule.Deadline + 1]atomic.Int64
 }
 
 // shared is a fixed segment at the beginning of prompts.
@@ -71,7 +74,7 @@ func New(b *prompt.Builder, opt Options) *Cache {
 		start := time.Now()
 		opt.Now = func() time.Duration { return time.Since(start) }
 	}
-	c := &Cache{opt: opt, prompt: b, question: int32(len(b.Instruction()))}
+	c := &Cache{opt: opt, prompt: b, changed: make(chan []int32, changes), question: int32(len(b.Instruction()))}
 	base := kv.KeyOf(opt.Model, nil, "grebe kv 1 "+opt.Shape.KV.String())
 	c.preamble = shared{b.Preamble(), kv.KeyOf(base, b.Preamble(), "preamble")}
 	c.leadIn = shared{b.LeadIn(), kv.KeyOf(c.preamble.key, b.LeadIn(), "lead-in")}
@@ -182,6 +185,7 @@ func (c *Cache) Begin(r *Request) *Visit {
 	costs := c.costs
 	costs.Model = c.opt.Load.Model()
 	v.Decision = schedule.Decide(in, &costs, r.Policy)
+	c.decisions[v.Decision.Order][v.Decision.Reason].Add(1)
 	v.hit = v.Decision.Reuse && v.Decision.Order == schedule.UserFirst && cached > 0
 	return v
 }
@@ -386,6 +390,19 @@ func (c *Cache) Run(ctx context.Context) {
 			c.opt.Index.Apply(c.opt.Now())
 		}
 	}
+}
+
+// Decisions counts the requests so far by prefix order and reason, such as "item cheaper".
+func (c *Cache) Decisions() map[string]int64 {
+	out := map[string]int64{}
+	for order := range c.decisions {
+		for reason := range c.decisions[order] {
+			if n := c.decisions[order][reason].Load(); n > 0 {
+				out[schedule.Order(order).String()+" "+schedule.Reason(reason).String()] = n
+			}
+		}
+	}
+	return out
 }
 
 // Stats counts the cached entries of a kind.

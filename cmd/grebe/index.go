@@ -1,0 +1,142 @@
+package main
+
+import (
+	"fmt"
+	"io"
+	"strings"
+	"time"
+
+	"grebe/internal/config"
+	"grebe/server"
+)
+
+// indexCmd computes the KV of the catalog's items ahead of requests.
+type indexCmd struct {
+	Config string `short:"c" required:"" type:"path" help:"Configuration file of the server." placeholder:"FILE"`
+	Model  string `help:"Compute for this model only; default all." placeholder:"NAME"`
+	logFlags
+}
+
+// Help has the example that kong prints.
+func (indexCmd) Help() string {
+	return `Computes the keys and values of all items of the catalog in large batches and keeps them in the data
+folder, where the server finds them. What is there already is not computed again, so that a run that was
+stopped goes on where it was. The server, which does the same for items that are added or change while it
+runs, must not be running.
+
+Needs room on disk for them: cache: {disk: 10GiB} in the configuration.
+
+Example:
+
+    grebe index -c grebe.yaml`
+}
+
+func (c *indexCmd) Run(w *world) error {
+	cfg, err := config.Load(config.Source{File: c.Config, Env: w.env})
+	if err != nil {
+		return err
+	}
+	s, err := load(w.ctx, &cfg.Config, c.logger(w.stderr))
+	if err != nil {
+		return err
+	}
+	defer s.Close()
+	done := 0
+	for i := range s.models {
+		m := &s.models[i]
+		if c.Model != "" && c.Model != m.Name {
+			continue
+		}
+		if disk := cfg.Models[i].Disk.Bytes + cfg.Cache.Disk.Bytes; disk == 0 || m.Cache == nil {
+			return fmt.Errorf("model %s: nothing would be kept: give cache.disk and cache.host_memory a size", m.Name)
+		}
+		if err := s.index(w, m); err != nil {
+			return fmt.Errorf("model %s: %w", m.Name, err)
+		}
+		done++
+	}
+	if done == 0 {
+		return usagef("no model %q in %s", c.Model, c.Config)
+	}
+	return nil
+}
+
+// index computes the items of one model, with a progress bar.
+func (s *stack) index(w *world, m *server.Model) error {
+	var items [][]int32
+	skipped := 0
+	for _, it := range s.catalog.Items() {
+		tokens, err := m.Prompt.ItemTokens(it)
+		if err != nil || len(tokens) == 0 {
+			skipped++
+			continue
+		}
+		items = append(items, tokens)
+	}
+	bar := newItemBar(w.stderr, w.terminal, len(items))
+	computed, err := m.Cache.Precompute(w.ctx, m.Runner.Do, items, bar.add)
+	bar.end()
+	fmt.Fprintf(w.stdout, "%s: %d of %d items computed, %d were there already", m.Name, computed, len(items), bar.items-computed)
+	if skipped > 0 {
+		fmt.Fprintf(w.stdout, ", %d have no tokens", skipped)
+	}
+	fmt.Fprintln(w.stdout)
+	if err != nil {
+		return fmt.Errorf("%w; run the same command again to go on", err)
+	}
+	return nil
+}
+
+// itemBar shows how far a long job is: a bar on a terminal, a line now and then elsewhere.
+type itemBar struct {
+	out           io.Writer
+	terminal      bool
+	total         int
+	items, tokens int
+	start, shown  time.Time
+}
+
+func newItemBar(out io.Writer, terminal bool, total int) *itemBar {
+	now := time.Now()
+	return &itemBar{out: out, terminal: terminal, total: total, start: now, shown: now}
+}
+
+func (p *itemBar) add(items, tokens int) {
+	p.items += items
+	p.tokens += tokens
+	every := 10 * time.Second
+	if p.terminal {
+		every = 200 * time.Millisecond
+	}
+	if time.Since(p.shown) < every {
+		return
+	}
+	p.show()
+}
+
+func (p *itemBar) show() {
+	p.shown = time.Now()
+	seconds := time.Since(p.start).Seconds()
+	rate := float64(p.items) / seconds
+	left := "?"
+	if rate > 0 {
+		left = time.Duration(float64(p.total-p.items) / rate * float64(time.Second)).Round(time.Second).String()
+	}
+	line := fmt.Sprintf("%d of %d items, %.0f items/s, %.0f tokens/s, %s left", p.items, p.total, rate, float64(p.tokens)/seconds, left)
+	if !p.terminal {
+		fmt.Fprintln(p.out, line)
+		return
+	}
+	const width = 30
+	full := width * p.items / max(1, p.total)
+	fmt.Fprintf(p.out, "\r[%-*s] %s\x1b[K", width, strings.Repeat("#", full), line)
+}
+
+func (p *itemBar) end() {
+	if p.total > 0 {
+		p.show()
+	}
+	if p.terminal {
+		fmt.Fprintln(p.out)
+	}
+}
