@@ -3,8 +3,10 @@ package beam
 import (
 	"bytes"
 	"cmp"
+	"encoding/binary"
 	"errors"
 	"fmt"
+	"hash/crc32"
 	"math/rand/v2"
 	"slices"
 	"testing"
@@ -18,11 +20,11 @@ type catalog struct {
 	codes []int32
 }
 
-func randomCatalog(r *rand.Rand, depth, items, most int) catalog {
+func randomCatalog(r *rand.Rand, depth, items, most int, wide bool) catalog {
 	c := catalog{sizes: make([]int, depth)}
 	for l := range c.sizes {
 		c.sizes[l] = 1 + r.IntN(most)
-		if r.IntN(8) == 0 {
+		if wide && r.IntN(8) == 0 {
 			c.sizes[l] += 1 << 17 // codes of four bytes
 		}
 	}
@@ -74,7 +76,7 @@ func (c catalog) prefixes(length int) [][]int32 {
 func eachCatalog(t *testing.T, test func(t *testing.T, r *rand.Rand, c catalog)) {
 	for seed := range uint64(60) {
 		r := rng(seed)
-		c := randomCatalog(r, 1+int(seed)%5, r.IntN(400), 1+r.IntN(40))
+		c := randomCatalog(r, 1+int(seed)%5, r.IntN(400), 1+r.IntN(40), true)
 		t.Run(fmt.Sprint(seed), func(t *testing.T) { test(t, r, c) })
 	}
 }
@@ -262,7 +264,7 @@ func TestStoredIndexIsTheSame(t *testing.T) {
 
 func TestDamageIsSeen(t *testing.T) {
 	r := rng(3)
-	c := randomCatalog(r, 3, 50, 10)
+	c := randomCatalog(r, 3, 50, 10, true)
 	data := store(t, c.build(t))
 	for i := range data {
 		bad := slices.Clone(data)
@@ -308,4 +310,27 @@ func TestRuns(t *testing.T) {
 			t.Fatalf("longest %d of %d runs, want %d of %d", runs.most, runs.count(), most, len(starts))
 		}
 	}
+}
+
+// A tree that cannot be walked is refused even where the checksum fits it.
+func TestDamageWithAFittingChecksum(t *testing.T) {
+	r := rng(5)
+	for range 4000 {
+		c := randomCatalog(r, 1+r.IntN(3), 1+r.IntN(60), 10, true)
+		data := store(t, c.build(t))
+		data[8+r.IntN(len(data)-16)] ^= 1 << r.IntN(8)
+		binary.LittleEndian.PutUint64(data[len(data)-8:], uint64(crc32.Checksum(data[:len(data)-8], castagnoli)))
+		if _, err := Open(data); err != nil && !errors.Is(err, ErrDamaged) {
+			t.Fatal(err)
+		} else if err == nil && !paddingOnly(c, data) {
+			t.Fatal("a changed index was opened")
+		}
+	}
+}
+
+// paddingOnly reports whether data opens as the catalog's own index: the change hit padding.
+func paddingOnly(c catalog, data []byte) bool {
+	ix, err := Open(data)
+	want, _ := Build(c.sizes, c.codes)
+	return err == nil && ix.Digest() == want.Digest() && slices.Equal(ix.items, want.items)
 }
