@@ -58,17 +58,13 @@ func load(ctx context.Context, cfg *config.Config, log *slog.Logger) (*stack, er
 }
 
 func (s *stack) open(ctx context.Context, cfg *config.Config, log *slog.Logger) error {
-	items, err := s.openCatalog(cfg, log)
-	if err != nil {
-		return err
-	}
-	s.catalog = items
+	var err error
 	if s.device, err = cpu.New(cpu.Options{Threads: cfg.Threads}); err != nil {
 		return err
 	}
 	s.onClose(s.device.Close)
 	sc := server.Config{
-		Catalog: items, Version: versionText(), Logger: log,
+		Version: versionText(), Logger: log,
 		SLO:             time.Duration(cfg.SLOMillis) * time.Millisecond,
 		MaxDeadline:     time.Duration(cfg.Limits.DeadlineMillis) * time.Millisecond,
 		ShutdownTimeout: time.Duration(cfg.Limits.ShutdownMillis) * time.Millisecond,
@@ -85,7 +81,10 @@ func (s *stack) open(ctx context.Context, cfg *config.Config, log *slog.Logger) 
 		}
 		sc.Models = append(sc.Models, m)
 	}
-	s.models = sc.Models
+	if s.catalog, err = s.openCatalog(cfg, log); err != nil {
+		return err
+	}
+	sc.Catalog, s.models = s.catalog, sc.Models
 	s.server, err = server.New(sc)
 	return err
 }
