@@ -6,7 +6,7 @@ VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo unkn
 LDFLAGS := -s -w -X main.version=$(VERSION)
 
 # Packages whose tests share memory between goroutines.
-CONCURRENT := ./compute/cpu/internal/team ./pool ./kv/... ./meta ./engine ./catalog ./server/...
+CONCURRENT := ./compute/cpu/internal/team ./pool ./kv/... ./meta ./engine ./catalog ./server/... ./bench/load
 
 # The race detector needs cgo and a C compiler, which nothing else does. The portable kernels are
 # very slow under it and share memory as the fast ones do: left out there.
@@ -47,7 +47,8 @@ test-noasm: ## the portable kernels
 
 .PHONY: test-invariants
 test-invariants: ## with expensive self-checks compiled in
-	CGO_ENABLED=0 $(GO) test -tags invariants ./pool ./kv
+	CGO_ENABLED=0 $(GO) test -tags invariants ./pool ./kv ./engine
+	CGO_ENABLED=0 $(GO) test -tags invariants -run Reuse ./server
 
 .PHONY: test-arm64
 test-arm64: ## everything compiles for arm64
@@ -77,6 +78,10 @@ fuzz: ## each fuzz test for FUZZTIME
 	  for f in $$($(GO) test -list '^Fuzz' $$pkg | grep '^Fuzz' || true); do \
 	    echo "fuzz $$pkg $$f"; $(GO) test -run '^$$' -fuzz "^$$f$$" -fuzztime $(FUZZTIME) $$pkg; \
 	  done; done
+
+.PHONY: crash
+crash: ## kill the server and the indexer 50 times each
+	CGO_ENABLED=0 GREBE_CRASHES=50 $(GO) test -count=1 -v -run Killed ./cmd/grebe
 
 .PHONY: clean
 clean: ## remove what was built

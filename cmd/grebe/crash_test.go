@@ -83,11 +83,12 @@ func indexed(t *testing.T, config string) (found, computed int) {
 // Killed at any moment, grebe index leaves a store that the next run reads and goes on from, and that
 // gives the answers of one that was never killed.
 func TestKilledIndex(t *testing.T) {
-	const items = 3000
+	n := kills(t)
+	items := 1000 + 500*n // more than is computed before the last kill
 	config := crashSite(t, items)
 	r := rand.New(rand.NewPCG(6, 6))
 	survived := 0
-	for range kills(t) {
+	for range n {
 		cmd := exec.Command(binary, "index", "-c", config)
 		if err := cmd.Start(); err != nil {
 			t.Fatal(err)
