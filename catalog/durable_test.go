@@ -463,7 +463,7 @@ func TestDeletedBytesLeaveTheFiles(t *testing.T) {
 			t.Fatal(err)
 		}
 		if flushed {
-			if err := c.Sweep(t.Context()); err != nil {
+			if err := c.store.sweeper.compact(t.Context(), nil, true); err != nil {
 				t.Fatal(err)
 			}
 			shut(t, c)

@@ -117,12 +117,3 @@ func (s *sweeper) compact(ctx context.Context, keys [][keySize]byte, all bool) e
 	}
 	return nil
 }
-
-// Sweep removes the bytes of what was deleted so far from the files before it returns. The catalog
-// does so in the background by itself.
-func (c *Catalog) Sweep(ctx context.Context) error {
-	if c.store == nil {
-		return nil
-	}
-	return c.store.sweeper.compact(ctx, nil, true)
-}

@@ -26,6 +26,8 @@ const (
 type cli struct {
 	Demo    demoCmd    `cmd:"" help:"Serve a small generated model and catalog: see it work."`
 	Serve   serveCmd   `cmd:"" help:"Serve models over HTTP and gRPC."`
+	Import  importCmd  `cmd:"" help:"Load items or users from NDJSON files."`
+	Index   indexCmd   `cmd:"" help:"Compute the keys and values of all items ahead of requests."`
 	Rank    rankCmd    `cmd:"" help:"Ask a server to rank candidates for a user."`
 	Doctor  doctorCmd  `cmd:"" help:"Check this machine and a configuration, with a remedy for each problem."`
 	Bench   benchCmd   `cmd:"" help:"Measure this machine."`

@@ -1,0 +1,225 @@
+package main
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"sync"
+
+	"grebe/catalog"
+)
+
+const (
+	maxImportLine = 16 << 20 // bytes of a line
+	chunkBytes    = 256 << 10
+	headBytes     = 64 << 10 // of a file that tell it from another
+)
+
+// source is a file to import.
+type source struct {
+	path  string
+	kind  string
+	why   string // how the kind is known
+	size  int64
+	mtime int64  // nanoseconds
+	head  string // digest of its first bytes
+}
+
+func newSource(path, kind string) (*source, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	info, err := f.Stat()
+	if err != nil {
+		return nil, err
+	}
+	if !info.Mode().IsRegular() {
+		return nil, usagef("%s is not a file", path)
+	}
+	head := make([]byte, headBytes)
+	n, err := io.ReadFull(f, head)
+	if err != nil && !errors.Is(err, io.EOF) && !errors.Is(err, io.ErrUnexpectedEOF) {
+		return nil, err
+	}
+	sum := sha256.Sum256(head[:n])
+	s := &source{path: path, kind: kind, why: "as --kind says", size: info.Size(), mtime: info.ModTime().UnixNano(), head: hex.EncodeToString(sum[:])}
+	if kind == "" {
+		s.kind, s.why = guessKind(filepath.Base(path), head[:n])
+	}
+	if s.kind == "" {
+		return nil, usagef("%s: items or users? Neither its name nor its first line tells: give --kind", path)
+	}
+	return s, nil
+}
+
+// guessKind tells what a file holds by its name, or by what its first line can be.
+func guessKind(name string, head []byte) (kind, why string) {
+	name = strings.ToLower(name)
+	items, users := strings.Contains(name, "item"), strings.Contains(name, "user")
+	if items != users {
+		if items {
+			return kindItems, "by its name"
+		}
+		return kindUsers, "by its name"
+	}
+	first, _, _ := bytes.Cut(bytes.TrimLeft(head, " \t\r\n"), []byte{'\n'})
+	_, notItem := decodeLine(kindItems, first)
+	_, notUser := decodeLine(kindUsers, first)
+	switch {
+	case notItem == nil && notUser != nil:
+		return kindItems, "by its first line"
+	case notUser == nil && notItem != nil:
+		return kindUsers, "by its first line"
+	}
+	return "", ""
+}
+
+// line is a line of a file that is not blank.
+type line struct {
+	number int64 // from 1 on
+	start  int64 // offset in the file
+	text   []byte
+	op     catalog.Op
+	err    error // what is wrong with it
+}
+
+// chunk is a run of lines.
+type chunk struct {
+	lines   []line
+	end     int64 // offset after it
+	endLine int64
+	err     error // reading failed
+}
+
+// bad returns the index of the first bad line, or −1.
+func (c *chunk) bad() int {
+	for i := range c.lines {
+		if c.lines[i].err != nil {
+			return i
+		}
+	}
+	return -1
+}
+
+// chunks reads a file from an offset, decodes its lines on all cores and hands them out in order. The
+// caller MUST end ctx and call wait.
+func (s *source) chunks(ctx context.Context, offset, lineNumber int64) (out <-chan chan *chunk, wait func(), err error) {
+	f, err := os.Open(s.path)
+	if err != nil {
+		return nil, nil, err
+	}
+	if _, err := f.Seek(offset, io.SeekStart); err != nil {
+		return nil, nil, errors.Join(err, f.Close())
+	}
+	type task struct {
+		part *chunk
+		out  chan *chunk
+	}
+	workers := runtime.GOMAXPROCS(0)
+	order, tasks := make(chan chan *chunk, 2*workers), make(chan task)
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		defer f.Close()
+		defer close(order)
+		defer close(tasks)
+		r := &chunkReader{r: bufio.NewReaderSize(f, 1<<20), offset: offset, line: lineNumber}
+		for ctx.Err() == nil {
+			part := r.next()
+			if part == nil {
+				return
+			}
+			t := task{part, make(chan *chunk, 1)}
+			select {
+			case order <- t.out:
+			case <-ctx.Done():
+				return
+			}
+			select {
+			case tasks <- t:
+			case <-ctx.Done():
+				close(t.out)
+				return
+			}
+		}
+	})
+	for range workers {
+		wg.Go(func() {
+			for t := range tasks {
+				for i := range t.part.lines {
+					if l := &t.part.lines[i]; l.err == nil {
+						l.op, l.err = decodeLine(s.kind, l.text)
+					}
+				}
+				t.out <- t.part
+			}
+		})
+	}
+	return order, wg.Wait, nil
+}
+
+// chunkReader splits a file into chunks.
+type chunkReader struct {
+	r      *bufio.Reader
+	offset int64
+	line   int64
+	ended  bool
+}
+
+// next returns a chunk, or nil at the end.
+func (r *chunkReader) next() *chunk {
+	if r.ended {
+		return nil
+	}
+	c := &chunk{}
+	for begin := r.offset; r.offset-begin < chunkBytes; {
+		start := r.offset
+		text, tooLong, err := r.readLine()
+		if len(text) > 0 || tooLong || err == nil {
+			r.line++
+		}
+		if len(bytes.TrimSpace(text)) > 0 || tooLong {
+			l := line{number: r.line, start: start, text: text}
+			if tooLong {
+				l.err = fmt.Errorf("longer than %d bytes", maxImportLine)
+			}
+			c.lines = append(c.lines, l)
+		}
+		if err != nil {
+			r.ended = true
+			if !errors.Is(err, io.EOF) {
+				c.err = err
+			}
+			break
+		}
+	}
+	c.end, c.endLine = r.offset, r.line
+	return c
+}
+
+// readLine returns a line without its end, in memory of its own.
+func (r *chunkReader) readLine() (text []byte, tooLong bool, err error) {
+	for {
+		piece, err := r.r.ReadSlice('\n')
+		r.offset += int64(len(piece))
+		if len(text)+len(piece) > maxImportLine+1 {
+			text, tooLong = nil, true
+		}
+		if !tooLong {
+			text = append(text, piece...)
+		}
+		if !errors.Is(err, bufio.ErrBufferFull) {
+			return bytes.TrimSuffix(text, []byte{'\n'}), tooLong, err
+		}
+	}
+}
