@@ -3,6 +3,7 @@ package beam
 import (
 	"encoding/hex"
 	"slices"
+	"unsafe"
 )
 
 // Digest names the contents of an index: the sizes of its levels and the paths, each with the number of
@@ -67,6 +68,22 @@ func (c Codes) set(i uint32, code int32) {
 		return
 	}
 	c.long[i] = uint32(code)
+}
+
+// gather copies the elements of row that the codes name to dst. All codes are inside of row: those of an
+// index are below its level's size.
+func (c Codes) gather(dst, row []float32) {
+	dst = dst[:c.Len()]
+	if c.short != nil {
+		first := unsafe.Pointer(unsafe.SliceData(row)) // bounds take a third of the time
+		for i, code := range c.short[:len(dst)] {
+			dst[i] = *(*float32)(unsafe.Add(first, uintptr(code)*4))
+		}
+		return
+	}
+	for i, code := range c.long {
+		dst[i] = row[code]
+	}
 }
 
 // find returns the place of a code in a sorted list.

@@ -7,8 +7,9 @@ import (
 	"time"
 )
 
-// wideRows are 512 beams of 8,192 logits, all valid: peaked ones have a few likely codes and a long tail.
-func wideRows(kind string, valid float64) []selectorRow {
+// wideRows are 512 beams of 8,192 logits: peaked ones have a few likely codes and a long tail. All codes
+// are valid, or half of them, or half of the logits are masked.
+func wideRows(kind, valid string) []selectorRow {
 	r := rng(9)
 	rows := make([]selectorRow, 512)
 	first := uint32(0)
@@ -27,9 +28,13 @@ func wideRows(kind string, valid float64) []selectorRow {
 		}
 		var codes Codes
 		for code := range x {
-			if r.Float64() < valid {
-				codes.short = append(codes.short, uint16(code))
+			switch out := valid != "all" && r.IntN(2) == 0; {
+			case out && valid == "half":
+				continue
+			case out:
+				x[code] = float32(negInf)
 			}
+			codes.short = append(codes.short, uint16(code))
 		}
 		rows[k] = selectorRow{logits: x, codes: codes, n: len(codes.short), first: first, row: int32(k)}
 		if rows[k].score = -2 - r.ExpFloat64(); kind == "peaked" {
@@ -44,10 +49,10 @@ func wideRows(kind string, valid float64) []selectorRow {
 // which the plain ways get from the same fast code. The ways take turns, and medians are compared.
 func BenchmarkSelect(b *testing.B) {
 	for _, kind := range []string{"random", "peaked"} {
-		for _, valid := range []float64{1, 0.5} {
+		for _, valid := range []string{"all", "half", "masked"} {
 			rows := wideRows(kind, valid)
 			for _, topK := range []int{512, 64} {
-				b.Run(fmt.Sprintf("%s/valid=%v/topk=%d", kind, valid, topK), func(b *testing.B) { benchWays(b, rows, topK) })
+				b.Run(fmt.Sprintf("%s/%s/topk=%d", kind, valid, topK), func(b *testing.B) { benchWays(b, rows, topK) })
 			}
 		}
 	}

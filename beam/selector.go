@@ -11,9 +11,10 @@ import (
 // all of them by candidate.better would put first.
 //
 // add reads each row of logits once, for its normaliser and the largest logit of each block. choose
-// then visits the rows from the one with the best continuation down, and keeps the best candidates in
-// a heap. A row whose best is not above the heap's worst ends the search, a block whose best is not
-// is skipped, so after the first rows hardly a logit is looked at again.
+// keeps the best candidates in a heap and visits the rows from the one with the best continuation down:
+// a row whose best is not above the heap's worst ends the search, a block whose best is not is skipped.
+// It does so twice: the best of the blocks' best alone give a floor under the scores that can be kept,
+// so that then hardly a logit is looked at which is not.
 type selector struct {
 	rows    []selectorRow
 	order   []int32
@@ -24,6 +25,7 @@ type selector struct {
 
 	eligible *Eligible // nil: all
 	level    int       // that the nodes of candidates belong to
+	floor    float64   // no lower score is kept
 }
 
 // selectorRow is a beam and its continuations.
@@ -42,13 +44,17 @@ type selectorRow struct {
 }
 
 func (r *selectorRow) logit(i int) float32 {
-	if r.codes.short != nil {
-		return r.logits[r.codes.short[i]]
-	}
-	if r.codes.long != nil {
-		return r.logits[r.codes.long[i]]
+	if r.codes.Len() > 0 {
+		return r.logits[r.codes.At(i)]
 	}
 	return r.logits[i]
+}
+
+func (r *selectorRow) countBlocks() int {
+	if r.row < 0 {
+		return 0
+	}
+	return (r.n + blockLen - 1) / blockLen
 }
 
 // continued is the score of a continuation with a logit. It never falls as the logit grows.
@@ -72,7 +78,7 @@ func (s *selector) add(r selectorRow) error {
 		x = s.gather(&r)
 	}
 	r.blocks = len(s.maxes)
-	blocks := (r.n + blockLen - 1) / blockLen
+	blocks := r.countBlocks()
 	s.maxes = slices.Grow(s.maxes, blocks)[:len(s.maxes)+blocks]
 	maxes := s.maxes[r.blocks:]
 	whole := len(x) / blockLen * blockLen
@@ -101,13 +107,7 @@ func (s *selector) add(r selectorRow) error {
 func (s *selector) gather(r *selectorRow) []float32 {
 	n := (r.n + blockLen - 1) / blockLen * blockLen
 	s.scratch = slices.Grow(s.scratch[:0], n)[:n]
-	x := s.scratch[:r.n]
-	for i, c := range r.codes.short {
-		x[i] = r.logits[c]
-	}
-	for i, c := range r.codes.long {
-		x[i] = r.logits[c]
-	}
+	r.codes.gather(s.scratch, r.logits)
 	for i := r.n; i < n; i++ {
 		s.scratch[i] = float32(negInf)
 	}
@@ -139,25 +139,51 @@ func (r *selectorRow) refuse() error {
 // choose returns the best width continuations, at most topK of one beam, in the order of their nodes.
 // They are valid until the next call.
 func (s *selector) choose(width, topK int) []candidate {
-	s.kept.reset(width)
 	s.sortRows()
+	s.raiseFloor(width, topK)
+	s.visit(width, topK, (*selector).collect)
+	slices.SortFunc(s.kept.heap, func(a, b candidate) int { return cmp.Compare(a.node, b.node) })
+	return s.kept.heap
+}
+
+// raiseFloor sets the floor to the score of the last that would be kept if each block had its best
+// continuation only. Of these, as many may be dead as items are excluded; with a filter it is not known.
+func (s *selector) raiseFloor(width, topK int) {
+	s.floor = negInf
+	if s.eligible != nil {
+		if s.eligible.set != nil {
+			return
+		}
+		width += len(s.eligible.out)
+	}
+	if len(s.maxes) < width {
+		return
+	}
+	s.visit(width, topK, (*selector).collectBlocks)
+	if s.kept.full() {
+		s.floor = s.kept.heap[0].score
+	}
+}
+
+// visit offers the continuations that read finds to the heap of all rows, by a heap of the row's own
+// where that limits them.
+func (s *selector) visit(width, topK int, read func(*selector, *selectorRow, *best)) {
+	s.kept.reset(width)
 	for _, i := range s.order {
 		r := &s.rows[i]
-		if !s.kept.wants(candidate{score: r.top, node: r.first}) {
+		if r.top < s.floor || !s.kept.wants(candidate{score: r.top, node: r.first}) {
 			break
 		}
 		if topK >= min(width, r.n) {
-			s.collect(r, &s.kept)
+			read(s, r, &s.kept)
 			continue
 		}
 		s.own.reset(topK)
-		s.collect(r, &s.own)
+		read(s, r, &s.own)
 		for _, c := range s.own.heap {
 			s.kept.offer(c)
 		}
 	}
-	slices.SortFunc(s.kept.heap, func(a, b candidate) int { return cmp.Compare(a.node, b.node) })
-	return s.kept.heap
 }
 
 func (s *selector) sortRows() {
@@ -186,19 +212,41 @@ func (s *selector) collect(r *selectorRow, b *best) {
 		return
 	}
 	least := s.least(r, b)
-	for k, top := range s.maxes[r.blocks:][:(r.n+blockLen-1)/blockLen] {
-		at := k * blockLen
-		if top < least || !s.wants(b, candidate{score: r.continued(top), node: r.first + uint32(at)}) {
+	for k, top := range s.maxes[r.blocks:][:r.countBlocks()] {
+		node := r.first + uint32(k*blockLen)
+		if top < least || !s.wants(b, candidate{score: r.continued(top), node: node}) {
 			continue
 		}
-		for i := at; i < min(at+blockLen, r.n); i++ {
-			x := r.logit(i)
-			if x < least {
-				continue
-			}
-			if s.try(b, candidate{score: r.continued(x), node: r.first + uint32(i), row: r.row}) {
+		for i, x := range s.block(r, k) {
+			if x >= least && s.try(b, candidate{score: r.continued(x), node: node + uint32(i), row: r.row}) {
 				least = s.least(r, b)
 			}
+		}
+	}
+}
+
+// block returns the logits of a row's block.
+func (s *selector) block(r *selectorRow, k int) []float32 {
+	from, to := k*blockLen, min((k+1)*blockLen, r.n)
+	if r.codes.Len() == 0 {
+		return r.logits[from:to]
+	}
+	r.codes.slice(uint32(from), uint32(to)).gather(s.scratch[:blockLen], r.logits)
+	return s.scratch[:to-from]
+}
+
+// collectBlocks offers the best continuation of each block, as if it were the block's first.
+func (s *selector) collectBlocks(r *selectorRow, b *best) {
+	if r.row < 0 {
+		b.offer(candidate{score: r.score, node: r.first, row: -1})
+		return
+	}
+	least := s.least(r, b)
+	for k, top := range s.maxes[r.blocks:][:r.countBlocks()] {
+		c := candidate{score: r.continued(top), node: r.first + uint32(k*blockLen), row: r.row}
+		if top >= least && s.wants(b, c) {
+			b.offer(c)
+			least = s.least(r, b)
 		}
 	}
 }
@@ -219,7 +267,7 @@ func (s *selector) collectEligible(r *selectorRow, b *best) {
 }
 
 func (s *selector) wants(b *best, c candidate) bool {
-	return b.wants(c) && (b == &s.kept || s.kept.wants(c))
+	return c.score >= s.floor && b.wants(c) && (b == &s.kept || s.kept.wants(c))
 }
 
 // try offers a candidate if it is wanted and eligible. What is wanted is asked first: it is cheaper.
@@ -234,14 +282,16 @@ func (s *selector) try(b *best, c candidate) bool {
 // least returns a logit that every continuation that is wanted reaches. It lies a little below the
 // smallest such logit, for rounding; who passes it is compared by score.
 func (s *selector) least(r *selectorRow, b *best) float32 {
-	least := float32(-math.MaxFloat32) // anything but -Inf
-	for _, h := range [...]*best{b, &s.kept} {
-		if !h.full() {
-			continue
-		}
-		worst := h.heap[0].score
-		slack := 1e-9 * (1 + math.Abs(worst) + math.Abs(r.score) + math.Abs(r.norm))
-		least = max(least, math.Nextafter32(float32(worst-r.score+r.norm-slack), float32(negInf)))
+	worst := s.floor
+	if b.full() {
+		worst = max(worst, b.heap[0].score)
 	}
-	return least
+	if s.kept.full() {
+		worst = max(worst, s.kept.heap[0].score)
+	}
+	if worst == negInf {
+		return -math.MaxFloat32 // anything but -Inf
+	}
+	slack := 1e-9 * (1 + math.Abs(worst) + math.Abs(r.score) + math.Abs(r.norm))
+	return max(-math.MaxFloat32, math.Nextafter32(float32(worst-r.score+r.norm-slack), float32(negInf)))
 }
