@@ -580,3 +580,53 @@ func TestFeedShowsVersions(t *testing.T) {
 		t.Errorf("changes of a user: %+v", told[3:])
 	}
 }
+
+// TestFailedDisk takes the store away: writes fail from then on, reads do not.
+func TestFailedDisk(t *testing.T) {
+	c := open(t, t.TempDir(), Options{})
+	if _, err := c.PutItem(&grebev1.Item{Id: "a"}); err != nil {
+		t.Fatal(err)
+	}
+	if err := c.store.db.Close(); err != nil {
+		t.Fatal(err)
+	}
+	defer c.store.lock.Close()
+	for range 2 {
+		if _, err := c.PutItem(&grebev1.Item{Id: "b"}); !errors.Is(err, ErrFailed) {
+			t.Errorf("a put: %v", err)
+		}
+		if _, err := c.DeleteItem("a"); !errors.Is(err, ErrFailed) {
+			t.Errorf("a deletion: %v", err)
+		}
+	}
+	if _, ok := c.Item("a"); !ok {
+		t.Error("what was there is gone")
+	}
+	if _, ok := c.Item("b"); ok {
+		t.Error("what is not durable is there")
+	}
+	if err := c.Close(); !errors.Is(err, ErrFailed) {
+		t.Errorf("Close: %v", err)
+	}
+	<-c.store.sweeper.done
+}
+
+// TestSubscriberPanics: the call that it belongs to panics, the next ones work.
+func TestSubscriberPanics(t *testing.T) {
+	c := New(Options{OnChange: func(ch Change) {
+		if ch.ID == "bad" {
+			panic("on purpose")
+		}
+	}})
+	func() {
+		defer func() {
+			if recover() == nil {
+				t.Error("the panic is lost")
+			}
+		}()
+		c.PutItem(&grebev1.Item{Id: "bad"})
+	}()
+	if created, err := c.PutItem(&grebev1.Item{Id: "good"}); !created || err != nil {
+		t.Errorf("the next put: %v, %v", created, err)
+	}
+}

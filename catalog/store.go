@@ -78,7 +78,8 @@ func (c *Catalog) open(dir string) error {
 	return nil
 }
 
-// Close waits for the writes under way and closes the files. Reads go on to work.
+// Close waits for the writes under way and closes the files. Reads go on to work. After ErrFailed the
+// files stay open until the process ends, since a store that failed may not be able to close.
 func (c *Catalog) Close() error {
 	if c.store == nil {
 		return nil
@@ -96,6 +97,13 @@ func (c *Catalog) Close() error {
 	c.queueMu.Unlock()
 	if lead || <-last.wake {
 		c.lead()
+	}
+	c.mu.RLock()
+	failed := c.failed
+	c.mu.RUnlock()
+	if failed != nil {
+		c.store.sweeper.cancel()
+		return fmt.Errorf("catalog: close: %w", failed)
 	}
 	c.store.sweeper.stop()
 	if err := c.store.close(); err != nil {
@@ -315,7 +323,14 @@ func (b *batch) delete(user bool, id string) {
 
 func (b *batch) unmark() { b.note(b.b.Delete(sweepKey, nil)) }
 
-func (b *batch) commit(version uint64) error {
+// commit makes the batch durable. The store panics when its log cannot be written: that is an error
+// here, so that reads go on to work.
+func (b *batch) commit(version uint64) (err error) {
+	defer func() {
+		if p := recover(); p != nil {
+			err = fmt.Errorf("%v", p)
+		}
+	}()
 	b.note(b.b.Set(versionKey, binary.LittleEndian.AppendUint64(nil, version), nil))
 	if b.err != nil {
 		return b.err
