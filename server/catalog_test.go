@@ -233,3 +233,26 @@ func TestBatchIsStreamed(t *testing.T) {
 	}
 	http.DefaultClient.CloseIdleConnections()
 }
+
+// BenchmarkBatch is a durable batch of 10,000 items over HTTP's handler.
+func BenchmarkBatch(b *testing.B) {
+	cat, err := catalog.Open(b.TempDir(), catalog.Options{})
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer cat.Close()
+	w := newWorld(b, func(c *Config) { c.Catalog = cat })
+	const lines = 10_000
+	n := 0
+	for b.Loop() {
+		var body strings.Builder
+		for range lines {
+			n++
+			fmt.Fprintf(&body, "{\"id\":\"i%d\",\"text\":\"some words about an item\",\"identifier\":%d}\n", n, n)
+		}
+		if rec := w.ask("POST", "/v1/items:batch", body.String()); rec.Code != 200 {
+			b.Fatal(rec.Body)
+		}
+	}
+	b.ReportMetric(float64(n)/b.Elapsed().Seconds(), "lines/s")
+}
