@@ -94,7 +94,7 @@ func (x *Index) Put(key kv.Key, e Entry, now time.Duration) {
 	defer x.mu.Unlock()
 	x.entries[key] = e
 	if e.Kind == plan.User && e.Tier != schedule.Disk {
-		x.coldest.set(key, x.users.Estimate(hash(key), now))
+		x.coldest.set(key, x.users.Estimate(Hash(key), now))
 	}
 }
 
@@ -162,13 +162,13 @@ func (x *Index) User(key kv.Key, now time.Duration) (frequency, coldest float64)
 		if !ok {
 			break
 		}
-		coldest = x.users.Estimate(hash(k), now)
+		coldest = x.users.Estimate(Hash(k), now)
 		if coldest >= stored {
 			break
 		}
 		x.coldest.set(k, coldest)
 	}
-	return x.users.Estimate(hash(key), now), coldest
+	return x.users.Estimate(Hash(key), now), coldest
 }
 
 // Items sets out[i] to the expected uses of keys[i] where tiers[i] is Missing.
@@ -178,7 +178,7 @@ func (x *Index) Items(keys []kv.Key, tiers []schedule.Tier, now time.Duration, o
 	for i := range keys {
 		out[i] = 0
 		if tiers[i] == schedule.Missing {
-			out[i] = float32(x.items.Estimate(hash(keys[i]), now))
+			out[i] = float32(x.items.Estimate(Hash(keys[i]), now))
 		}
 	}
 }
@@ -187,7 +187,7 @@ func (x *Index) Items(keys []kv.Key, tiers []schedule.Tier, now time.Duration, o
 func (x *Index) NoteUser(key kv.Key, now time.Duration, hit bool) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	x.note(access{key: hash(key), at: now, hit: hit})
+	x.note(access{key: Hash(key), at: now, hit: hit})
 }
 
 // NoteItems notes an item-first use of items, to be counted later.
@@ -195,7 +195,7 @@ func (x *Index) NoteItems(keys []kv.Key, now time.Duration) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	for i := range keys {
-		x.note(access{key: hash(keys[i]), at: now, item: true})
+		x.note(access{key: Hash(keys[i]), at: now, item: true})
 	}
 }
 
@@ -232,7 +232,7 @@ func (x *Index) apply(now time.Duration) {
 		}
 	}
 	x.noted = x.noted[:0]
-	x.coldest.refresh(refreshed, func(k kv.Key) float64 { return x.users.Estimate(hash(k), now) })
+	x.coldest.refresh(refreshed, func(k kv.Key) float64 { return x.users.Estimate(Hash(k), now) })
 }
 
 // Len returns the number of entries.
@@ -242,8 +242,8 @@ func (x *Index) Len() int {
 	return len(x.entries)
 }
 
-// hash shortens a key, which is a digest, for the frequency tables.
-func hash(k kv.Key) uint64 {
+// Hash shortens a key, which is a digest, for the frequency tables.
+func Hash(k kv.Key) uint64 {
 	h := uint64(0)
 	for _, b := range k[:8] {
 		h = h<<8 | uint64(b)

@@ -153,9 +153,11 @@ func (c *Costs) itemFirst(in *Request, s *items, how loading) Option {
 //
 // User-first keeps the user's KV. A later request of this user then takes the cheaper of item-first
 // and user-first with a cached user, instead of the cheaper of the two as they are: the difference is
-// saved per return. Returns are the user's frequency beyond that of the pages that have to make room,
-// which save as much where they are (BAT-5's f_u > min f_p is the sign of that difference), or with
-// free room the frequency and RoomReturns; discounted. Item-first keeps the missing items, each worth its computation per expected use.
+// saved per return. Returns are those expected by observation (Request.Returns). Where nothing was
+// observed they are the user's frequency beyond that of the pages that have to make room, which save
+// as much where they are (BAT-5's f_u > min f_p is the sign of that difference), or with free room the
+// frequency and RoomReturns. They are discounted. Item-first keeps the missing items, each worth its
+// computation per expected use.
 func (c *Costs) value(in *Request, s *items, user, item *Option) {
 	missing := max(0, int(in.User)-user.loaded(in))
 	if missing > 0 {
@@ -182,9 +184,13 @@ func (o *Option) loaded(in *Request) int {
 	return min(n, int(in.User))
 }
 
-// returns is how often a user is expected back, beyond those displaced for it.
+// returns is how often a user is expected to find what was kept: as observed, or by the user's
+// frequency beyond that of those displaced for it.
 func (c *Costs) returns(in *Request) float64 {
-	if in.UserRoom {
+	switch {
+	case in.ReturnsKnown:
+		return in.Returns
+	case in.UserRoom:
 		return in.Frequency + c.RoomReturns
 	}
 	return max(0, in.Frequency-in.Coldest)

@@ -51,7 +51,11 @@ type Request struct {
 
 	Frequency float64 // f_u: requests of this user within the window, this one not counted
 	Coldest   float64 // min f_p over cached user pages
-	UserRoom  bool    // keeping this user displaces nobody: the user cache has free room or holds it; Coldest does not count
+	// Returns is how often this user is expected to find what is kept now, if that is known by
+	// observation: then it counts instead of Frequency beyond Coldest.
+	Returns      float64
+	ReturnsKnown bool
+	UserRoom     bool // keeping this user displaces nobody: the user cache has free room or holds it; Coldest does not count
 
 	Queue float64 // milliseconds of work that will run before this request; transfers hide behind it
 	Slack float64 // milliseconds to the deadline; 0: none

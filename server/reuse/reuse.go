@@ -59,6 +59,8 @@ type Cache struct {
 	costs            schedule.Costs
 	visits           sync.Pool // of *Visit
 	changed          chan []int32
+	returns          *returns
+	full             atomic.Bool // something had to make room
 	decisions        [2][schedule.Deadline + 1]atomic.Int64
 }
 
@@ -74,7 +76,7 @@ func New(b *prompt.Builder, opt Options) *Cache {
 		start := time.Now()
 		opt.Now = func() time.Duration { return time.Since(start) }
 	}
-	c := &Cache{opt: opt, prompt: b, changed: make(chan []int32, changes), question: int32(len(b.Instruction()))}
+	c := &Cache{opt: opt, prompt: b, changed: make(chan []int32, changes), returns: newReturns(), question: int32(len(b.Instruction()))}
 	base := kv.KeyOf(opt.Model, nil, "grebe kv 1 "+opt.Shape.KV.String())
 	c.preamble = shared{b.Preamble(), kv.KeyOf(base, b.Preamble(), "preamble")}
 	c.leadIn = shared{b.LeadIn(), kv.KeyOf(c.preamble.key, b.LeadIn(), "lead-in")}
@@ -99,6 +101,12 @@ func (c *Cache) stored(key kv.Key, kind plan.Kind, tokens int) {
 
 // dropped keeps the index right when the store drops an entry: it may still be below memory.
 func (c *Cache) dropped(key kv.Key) {
+	if e, ok := c.opt.Index.Lookup(key); ok && e.Kind == plan.User {
+		c.returns.evicted(meta.Hash(key), c.opt.Now())
+	}
+	if books := c.opt.Pool.Stats(); books.Used >= books.Total-books.Total/8 {
+		c.full.Store(true) // dropped to make room, not deleted
+	}
 	if c.opt.Store.Below(key) {
 		c.opt.Index.Lower(key, schedule.Disk)
 		return
@@ -179,15 +187,32 @@ func (c *Cache) Begin(r *Request) *Visit {
 		in.UserCached[schedule.Disk] = min(e.Tokens, in.User) // if the tokens are still the same
 	}
 	in.Frequency, in.Coldest = c.opt.Index.User(v.user, now)
-	books := c.opt.Pool.Stats()
-	in.UserRoom = cached > 0 || books.Total-books.Used >= int64(len(r.User))*c.bytesPerToken
+	in.Returns, in.ReturnsKnown = c.returns.expect(in.Frequency), true
+	in.UserRoom = cached > 0 || c.room(len(r.User))
 	in.Queue, _ = c.opt.Load.Backlog()
 	costs := c.costs
 	costs.Model = c.opt.Load.Model()
 	v.Decision = schedule.Decide(in, &costs, r.Policy)
 	c.decisions[v.Decision.Order][v.Decision.Reason].Add(1)
 	v.hit = v.Decision.Reuse && v.Decision.Order == schedule.UserFirst && cached > 0
+	switch {
+	case v.hit:
+		c.returns.hit()
+	case v.Decision.Reuse && v.Decision.Order == schedule.UserFirst:
+		c.returns.kept(in.Returns)
+	}
 	return v
+}
+
+// room reports whether a user can be kept and displaces nobody. What an eviction just freed is no such
+// room: a cache that was full is taken as full until half of it is free.
+func (c *Cache) room(tokens int) bool {
+	books := c.opt.Pool.Stats()
+	free := books.Total - books.Used
+	if free > books.Total/2 {
+		c.full.Store(false)
+	}
+	return !c.full.Load() && free >= int64(tokens)*c.bytesPerToken
 }
 
 // begin looks up where the items are.
@@ -322,6 +347,7 @@ func (v *Visit) attach(segment int, e *kv.Entry, tokens int) {
 // End publishes what the job computed, which is nil when it failed, and gives back what it used.
 func (v *Visit) End(l *prompt.Layout, r *engine.Result) {
 	c, now := v.cache, v.cache.opt.Now()
+	c.returns.note(meta.Hash(v.user), v.in.Frequency, now)
 	c.opt.Index.NoteUser(v.user, now, v.hit)
 	if v.Decision.Order == schedule.ItemFirst && v.Decision.Reuse {
 		c.opt.Index.NoteItems(v.items, now)
@@ -349,6 +375,10 @@ func (v *Visit) publish(l *prompt.Layout, r *engine.Result, now time.Duration) {
 	put := func(segment int, kind plan.Kind, key kv.Key, tokens []int32) {
 		e := r.Kept[segment]
 		if e == nil {
+			return
+		}
+		if e == v.cachedIn[segment] { // nothing was added to it
+			e.Release()
 			return
 		}
 		c.opt.Store.Publish(kind, key, tokens, e)
