@@ -29,6 +29,8 @@ type Layout struct {
 	// Answers is the first answering segment: the instruction, or the first of one discriminant per
 	// item. The answer is at a segment's last token.
 	Answers int
+	// End is the position after the last token of a generation's prompt.
+	End int
 }
 
 // add appends a segment that starts at pos and returns its index and the position after it.
@@ -161,5 +163,18 @@ func (b *Builder) ItemsAlone(items [][]int32) Layout {
 	l, sees, pos := b.begin(len(items))
 	b.leadItems(&l, sees, pos, items)
 	l.Answers = -1
+	return l
+}
+
+// Generate lays out a generation: preamble, user and its instruction, one after the other. Codes
+// follow at End and see all of it. The answer is at the last token.
+func (b *Builder) Generate(user []int32) Layout {
+	l, sees, pos := b.begin(2)
+	l.User, pos = l.add(plan.User, user, pos, sees)
+	l.Answers = l.User
+	if len(b.generate) > 0 {
+		l.Answers, pos = l.add(plan.Instruction, b.generate, pos, with(sees, int32(l.User)))
+	}
+	l.End = pos
 	return l
 }

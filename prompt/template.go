@@ -106,14 +106,14 @@ func (c *Codes) validate(tok Tokenizer, vocab int) error {
 
 // CodeTokens returns the tokens of an item's codes.
 func (b *Builder) CodeTokens(codes []int32) ([]int32, error) {
-	depth := max(len(b.codes.Pattern), len(b.codes.FirstToken))
+	depth := b.Depth()
 	if len(codes) == 0 || len(codes) != depth {
 		return nil, fmt.Errorf("%d codes, but the model has %d levels", len(codes), depth)
 	}
 	ids := make([]int32, depth)
 	for i, c := range codes {
 		if len(b.codes.Pattern) > 0 {
-			text := strings.Replace(b.codes.Pattern[i], "%d", fmt.Sprint(c), 1)
+			text := b.codeText(i, c)
 			id, ok := b.tok.TokenID(text)
 			if !ok {
 				return nil, fmt.Errorf("codes[%d]: the vocabulary has no token %q", i, text)
@@ -127,4 +127,46 @@ func (b *Builder) CodeTokens(codes []int32) ([]int32, error) {
 		ids[i] = b.codes.FirstToken[i] + c
 	}
 	return ids, nil
+}
+
+// Depth returns the number of levels of semantic IDs, 0 when the model has none.
+func (b *Builder) Depth() int { return max(len(b.codes.Pattern), len(b.codes.FirstToken)) }
+
+// CodeSizes returns the number of codes of each level: as configured, or, where codes are found by
+// text, as many as the largest code of used, which has the codes of items one after the other, asks for.
+func (b *Builder) CodeSizes(used []int32) []int {
+	sizes := make([]int, b.Depth())
+	if len(b.codes.Pattern) == 0 {
+		for l, n := range b.codes.Size {
+			sizes[l] = int(n)
+		}
+		return sizes
+	}
+	for l := range sizes {
+		sizes[l] = 1
+	}
+	for i, c := range used {
+		sizes[i%len(sizes)] = max(sizes[i%len(sizes)], int(c)+1)
+	}
+	return sizes
+}
+
+// LevelTokens returns the tokens of the codes 0 … size−1 of a level; a code that the vocabulary does
+// not have, and that no item has either, stands as token 0.
+func (b *Builder) LevelTokens(level, size int) []int32 {
+	ids := make([]int32, size)
+	for c := range ids {
+		if len(b.codes.Pattern) == 0 {
+			ids[c] = b.codes.FirstToken[level] + int32(c)
+			continue
+		}
+		if id, ok := b.tok.TokenID(b.codeText(level, int32(c))); ok {
+			ids[c] = id
+		}
+	}
+	return ids
+}
+
+func (b *Builder) codeText(level int, code int32) string {
+	return strings.Replace(b.codes.Pattern[level], "%d", fmt.Sprint(code), 1)
 }

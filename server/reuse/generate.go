@@ -1,0 +1,81 @@
+package reuse
+
+import (
+	"grebe/engine"
+	"grebe/kv"
+	"grebe/plan"
+	"grebe/prompt"
+	"grebe/schedule"
+)
+
+// Generate begins a generation for a user, whose KV is that of user-first rankings. Its owner MUST
+// call EndPrompt.
+func (c *Cache) Generate(userID string, user []int32) *Visit {
+	v := c.visits.Get().(*Visit)
+	v.begin(c, user, nil)
+	v.user = c.UserKey(userID, user)
+	v.Decision = schedule.Decision{Order: schedule.UserFirst, Reuse: true}
+	return v
+}
+
+// AttachPrompt gives a generation's first job what is cached of its prompt, and asks for all of it to
+// be kept. Where the prompt ends with the user, the user's last token is computed: it answers.
+func (v *Visit) AttachPrompt(l *prompt.Layout, job *engine.Job) {
+	n := len(l.Plan.Segments)
+	v.cachedIn, v.keep = resize(v.cachedIn, n), resize(v.keep, n)
+	clear(v.cachedIn)
+	job.Cached, job.Keep = v.cachedIn, v.keep
+	for i := range v.keep {
+		v.keep[i] = true
+	}
+	c := v.cache
+	for i, s := range v.shared(l) {
+		v.pin(i, c.opt.Store.Get(s.key))
+	}
+	user := v.tokens
+	if l.Answers == l.User && len(user) > 0 {
+		user = user[:len(user)-1]
+	}
+	if len(user) == 0 {
+		return
+	}
+	e := c.opt.Store.GetPrefix(v.user, user)
+	if e == nil && c.opt.Store.Below(v.user) && v.fetch(v.user) {
+		if e = c.opt.Store.GetPrefix(v.user, user); e != nil {
+			v.Disk += e.Len()
+		}
+	}
+	v.hit = e != nil
+	v.pin(l.User, e)
+}
+
+func (v *Visit) pin(segment int, e *kv.Entry) {
+	if e != nil {
+		v.pinned = append(v.pinned, e)
+		v.cachedIn[segment] = e
+	}
+}
+
+// EndPrompt publishes what the first job computed, which is nil when it failed, gives back what it
+// used, and returns the entries of the prompt's segments, nil where the cache had no room. The caller
+// owns a reference to each and MUST release it.
+func (v *Visit) EndPrompt(l *prompt.Layout, r *engine.Result) []*kv.Entry {
+	c := v.cache
+	now := c.opt.Now()
+	c.opt.Index.NoteUser(v.user, now, v.hit)
+	var out []*kv.Entry
+	if r != nil && r.Kept != nil {
+		out = append(out, r.Kept...)
+		for _, e := range out {
+			if e != nil {
+				e.Retain() // publish releases the other one
+			}
+		}
+		if last := len(l.Plan.Segments) - 1; l.Plan.Segments[last].Kind == plan.Instruction && r.Kept[last] != nil {
+			r.Kept[last].Release() // the instruction behind a user is nobody else's
+			r.Kept[last] = nil
+		}
+	}
+	v.finish(l, r)
+	return out
+}
