@@ -55,6 +55,7 @@ func crashSite(t *testing.T, items int) (config string) {
     prompt: {lead_in: "Offers: ", instruction: "Which one?"}
 cache: {host_memory: 8MiB, disk: 1GiB}
 slo_ms: 20000
+data_dir: ./data
 catalog: {items: items.ndjson, users: users.ndjson}
 `, filepath.Join(demoData, "checkpoint"))
 	for name, data := range map[string][]byte{"items.ndjson": catalog.Bytes(), "users.ndjson": users.Bytes(), "grebe.yaml": []byte(yaml)} {

@@ -233,7 +233,7 @@ func (r *running) get(t *testing.T, method, path, body string) (int, string) {
 }
 
 func TestServeRankAndStop(t *testing.T) {
-	r := start(t, "serve", "-c", filepath.Join(demoData, demo.ConfigFile), "--listen", "127.0.0.1:0",
+	r := start(t, "serve", "-c", filepath.Join(demoData, demo.ConfigFile), "--listen", "127.0.0.1:0", "--data-dir", t.TempDir(),
 		"--admin-listen", "127.0.0.1:0", "--grpc-listen", "127.0.0.1:0", "--slo-ms", "30000")
 
 	if code, body := r.get(t, "GET", "/v2/health/ready", ""); code != 200 {
