@@ -51,8 +51,9 @@ type Dispatcher struct {
 	tuner   *schedule.Tuner
 	waiting map[uint64]*call
 	next    uint64
-	queued  engine.Cost // of all that waits
-	running float64     // predicted milliseconds of batches under way, over all engines
+	queued  engine.Cost   // of all that waits
+	running float64       // predicted milliseconds of batches under way, over all engines
+	ran     time.Duration // when the last batch was taken
 	closed  bool
 	wake    chan struct{} // closed and replaced when there may be something to do
 }
@@ -97,6 +98,10 @@ func New(engines []Engine, opt Options) (*Dispatcher, error) {
 	}
 	return d, nil
 }
+
+// probeAfter is how long an engine that sheds everything stays idle before it computes a request all
+// the same. A prediction can be wrong, and only a measurement corrects it.
+const probeAfter = time.Second
 
 // tunerMemory is how many batches the model of prefill times remembers.
 const tunerMemory = 256
@@ -232,9 +237,16 @@ func (d *Dispatcher) take(calls []*call) (batch []*call, predicted float64, at t
 	if d.closed {
 		return nil, 0, 0, nil, false
 	}
-	jobs, shed, at := d.batcher.Step(time.Since(d.start))
+	now := time.Since(d.start)
+	jobs, shed, at := d.batcher.Step(now)
+	if len(jobs) == 0 && len(shed) > 0 && now-d.ran > probeAfter {
+		jobs, shed = shed[:1], shed[1:]
+	}
 	for i := range shed {
 		d.answer(shed[i].ID, ErrShed)
+	}
+	if len(jobs) > 0 {
+		d.ran = now
 	}
 	rows, keys := 0, 0
 	for i := range jobs {

@@ -202,3 +202,35 @@ func TestProfileFindsTheCosts(t *testing.T) {
 		}
 	})
 }
+
+// A model that has come to predict that nothing can be done in time is corrected by measurements.
+func TestWrongPredictionsHeal(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := &clockwork{}
+		wrong := exact
+		wrong.Fixed, wrong.Row = 5000, 500
+		d, err := New([]Engine{e}, Options{SLO: 100 * time.Millisecond, Model: wrong})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer d.Close()
+		shed, answered := 0, 0
+		for range 2000 {
+			ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+			_, err := d.Do(ctx, job(10))
+			cancel()
+			switch {
+			case err == nil:
+				answered++
+			case errors.Is(err, ErrShed):
+				shed++
+			default:
+				t.Fatal(err)
+			}
+			time.Sleep(50 * time.Millisecond)
+		}
+		if answered < 1000 {
+			t.Errorf("%d requests of 11 ms were answered and %d shed within 100 ms each", answered, shed)
+		}
+	})
+}
