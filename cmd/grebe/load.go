@@ -96,16 +96,12 @@ func (s *stack) openCatalog(cfg *config.Config, log *slog.Logger) (*catalog.Cata
 		return nil, err
 	}
 	s.onClose(items.Close)
-	c := &cfg.Catalog
-	if c.Items != "" {
-		if _, err := items.LoadItems(c.Items); err != nil {
-			return nil, err
-		}
+	files := &loadedFiles{path: filepath.Join(cfg.DataDir, "catalog.loaded.json")}
+	if err := files.once(cfg.Catalog.Items, items.LoadItems); err != nil {
+		return nil, err
 	}
-	if c.Users != "" {
-		if _, err := items.LoadUsers(c.Users); err != nil {
-			return nil, err
-		}
+	if err := files.once(cfg.Catalog.Users, items.LoadUsers); err != nil {
+		return nil, err
 	}
 	if n, users, _ := items.Counts(); n+users > 0 {
 		log.Info("catalog loaded", "items", n, "users", users)
