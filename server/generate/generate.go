@@ -27,8 +27,12 @@ import (
 	"grebe/server/reuse"
 )
 
-// ErrNoCodes says that no item of the catalog has semantic IDs that the model has.
-var ErrNoCodes = errors.New("the catalog has no item with codes of this model")
+var (
+	// ErrNoCodes says that no item of the catalog has semantic IDs that the model has.
+	ErrNoCodes = errors.New("the catalog has no item with codes of this model")
+	// ErrEmpty says that there is nothing to generate from.
+	ErrEmpty = errors.New("the prompt is empty: the user has no tokens, and the model no generate_instruction")
+)
 
 // Generator recommends with one model.
 type Generator struct {
@@ -71,7 +75,8 @@ type Result struct {
 	Short            bool // fewer than N exist
 	Version          string
 	Layout           prompt.Layout
-	Computed, Cached int // tokens
+	Computed, Cached int // tokens, over all rounds
+	Prompt           int // of Computed, those of the first round, which is the prompt
 	Disk             int // of Cached, those that came from disk
 	Fetch            time.Duration
 	Queue, Compute   time.Duration
@@ -141,13 +146,11 @@ type run struct {
 	search  *beam.Search
 	request *Request
 
-	layout  prompt.Layout
-	prompt  []*kv.Entry // of the prompt's segments, nil where there is none; a reference to each is held
-	beams   *engine.Beams
-	paths   [][]int32 // tokens of each row's codes so far
-	flat    []float32
-	visit   *reuse.Visit
-	visited bool
+	layout prompt.Layout
+	prompt []*kv.Entry // of the prompt's segments, nil where there is none; a reference to each is held
+	beams  *engine.Beams
+	paths  [][]int32 // tokens of each row's codes so far
+	flat   []float32
 }
 
 func (r *run) close() {
@@ -166,7 +169,7 @@ func (r *run) all(ctx context.Context, out *Result) error {
 	r.layout = r.g.Prompt.Generate(r.request.User)
 	out.Layout = r.layout
 	if len(r.layout.Plan.Segments[r.layout.Answers].Tokens) == 0 {
-		return errors.New("the prompt is empty: the user has no tokens, and the model no generate_instruction")
+		return ErrEmpty
 	}
 	for first := true; !r.search.Done(); first = false {
 		var err error
@@ -206,7 +209,7 @@ func (r *run) first(ctx context.Context, out *Result) error {
 	if err != nil {
 		return err
 	}
-	out.Computed, out.Cached = res.Computed, res.Cached
+	out.Computed, out.Prompt, out.Cached = res.Computed, res.Computed, res.Cached
 	out.Queue, out.Compute, out.BatchTokens = res.Queue, res.Compute, res.BatchTokens
 	return r.search.Advance(res.Logits[0], len(res.Logits[0]))
 }
