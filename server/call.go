@@ -126,36 +126,44 @@ func (c *call) checkPositions(p *plan.Plan) error {
 	for i := range p.Segments {
 		end = max(end, p.Segments[i].Start+len(p.Segments[i].Tokens))
 	}
+	return c.checkEnd(end)
+}
+
+// checkEnd checks where a prompt ends.
+func (c *call) checkEnd(end int) error {
 	if c.model.Positions > 0 && end > c.model.Positions {
 		return errorf(tooLarge, "", "the prompt takes %d positions, but the model has %d", end, c.model.Positions)
 	}
 	return nil
 }
 
-// user returns the tokens of whom a request is for, and the id under which they may be found again.
-func (s *Server) user(c *call, m *grebev1.User) (tokens []int32, id string, err error) {
+// whom returns the user of a request: the one given, or the catalog's.
+func (s *Server) whom(c *call, m *grebev1.User) (*grebev1.User, error) {
 	if m == nil {
-		return nil, "", errorf(invalidArgument, "user", "is missing")
+		return nil, errorf(invalidArgument, "user", "is missing")
 	}
-	if m.Text == nil && m.Tokens == nil && m.History == nil && m.Events == nil {
-		if m.Id == "" {
-			return nil, "", errorf(invalidArgument, "user", "give id, history, text or tokens")
-		}
-		known, ok := s.catalog.User(m.Id)
-		if !ok {
-			return nil, "", errorf(invalidArgument, "user.id", "no user %s", quoted(m.Id))
-		}
-		m = known
-	} else if err := c.checkInput(path{"user", -1}, m.Text, m.Tokens); err != nil {
-		return nil, "", err
+	if m.Text != nil || m.Tokens != nil || m.History != nil || m.Events != nil {
+		return m, c.checkInput(path{"user", -1}, m.Text, m.Tokens)
 	}
+	if m.Id == "" {
+		return nil, errorf(invalidArgument, "user", "give id, history, text or tokens")
+	}
+	known, ok := s.catalog.User(m.Id)
+	if !ok {
+		return nil, errorf(invalidArgument, "user.id", "no user %s", quoted(m.Id))
+	}
+	return known, nil
+}
+
+// userTokens returns the tokens of whom a request is for.
+func (s *Server) userTokens(c *call, m *grebev1.User) ([]int32, error) {
 	u, unknown := s.catalog.Resolve(m)
 	s.metrics.unknown.Add(float64(unknown))
-	tokens, err = c.model.Prompt.UserTokens(u)
+	tokens, err := c.model.Prompt.UserTokens(u)
 	if err != nil {
-		return nil, "", errorf(unprocessable, "user", "%v", err)
+		return nil, errorf(unprocessable, "user", "%v", err)
 	}
-	return tokens, m.Id, nil
+	return tokens, nil
 }
 
 // candidate returns a candidate: the one given, or the catalog's.
@@ -235,11 +243,17 @@ func checkCount(field string, n int) error {
 
 // usage counts the tokens of a plan that ran.
 func usage(r *ranking) *grebev1.Usage {
-	p, res := r.layout.Plan, r.result
-	disk := min(r.disk, res.Cached)
+	u := promptUsage(r.layout.Plan, r.result.Cached, r.disk)
+	u.ComputedTokens = int32(r.result.Computed)
+	return u
+}
+
+// promptUsage counts the tokens of a plan, of which some came from the cache, and some of those from disk.
+func promptUsage(p *plan.Plan, cached, disk int) *grebev1.Usage {
+	disk = min(disk, cached)
 	u := &grebev1.Usage{
-		PromptTokens: int32(p.Tokens()),
-		BySource:     &grebev1.Sources{Host: int32(res.Cached - disk), Disk: int32(disk)},
+		PromptTokens: int32(p.Tokens()), CachedTokens: int32(cached),
+		BySource: &grebev1.Sources{Host: int32(cached - disk), Disk: int32(disk)},
 	}
 	for i := range p.Segments {
 		n := int32(len(p.Segments[i].Tokens))
@@ -252,8 +266,6 @@ func usage(r *ranking) *grebev1.Usage {
 			u.InstructionTokens += n
 		}
 	}
-	u.CachedTokens = int32(res.Cached)
-	u.ComputedTokens = int32(res.Computed)
 	return u
 }
 

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"net/http"
 	"strconv"
+	"time"
 
 	grebev1 "grebe/api/grebe/v1"
 	"grebe/catalog"
@@ -12,10 +13,20 @@ import (
 
 func (s *Server) getCatalog(*http.Request, string) (reply, error) {
 	st := s.catalog.Stats()
-	return reply{body: wire.EncodeCatalog(&grebev1.CatalogResponse{
+	resp := &grebev1.CatalogResponse{
 		Items: int64(st.Items), Users: int64(st.Users), Version: strconv.FormatUint(st.Version, 10), Digest: st.Digest,
 		MemoryBytes: st.Memory, Durable: st.Durable,
-	})}, nil
+	}
+	for i := range s.cfg.Models {
+		m := &s.cfg.Models[i]
+		if snap := m.snapshot(); snap != nil {
+			resp.Models = append(resp.Models, &grebev1.Snapshot{
+				Model: m.Name, Version: snap.Version, Digest: snap.Digest(),
+				Items: int64(snap.Len()), Skipped: int64(snap.Skipped), AgeSeconds: time.Since(snap.Created).Seconds(),
+			})
+		}
+	}
+	return reply{body: wire.EncodeCatalog(resp)}, nil
 }
 
 func (s *Server) getItem(_ *http.Request, id string) (reply, error) {

@@ -26,6 +26,10 @@ func (g grpcService) Rank(ctx context.Context, r *grebev1.RankRequest) (*grebev1
 	return g.s.Rank(ctx, r)
 }
 
+func (g grpcService) Recommend(ctx context.Context, r *grebev1.RecommendRequest) (*grebev1.RecommendResponse, error) {
+	return g.s.Recommend(ctx, r)
+}
+
 func (g grpcService) Score(ctx context.Context, r *grebev1.ScoreRequest) (*grebev1.ScoreResponse, error) {
 	return g.s.Score(ctx, r)
 }
@@ -56,6 +60,7 @@ func (s *Server) newGRPC() *grpc.Server {
 
 var grpcOps = map[string]string{
 	grebev1.Grebe_Rank_FullMethodName:       "rank",
+	grebev1.Grebe_Recommend_FullMethodName:  "recommend",
 	grebev1.Grebe_Score_FullMethodName:      "score",
 	grebev1.Grebe_Rerank_FullMethodName:     "rerank",
 	grebev1.Grebe_ListModels_FullMethodName: "models",

@@ -34,6 +34,10 @@ func (s *Server) postRank(r *http.Request, _ string) (reply, error) {
 	return post(r, wire.DecodeRank, s.Rank, wire.EncodeRank)
 }
 
+func (s *Server) postRecommend(r *http.Request, _ string) (reply, error) {
+	return post(r, wire.DecodeRecommend, s.Recommend, wire.EncodeRecommend)
+}
+
 func (s *Server) postScore(r *http.Request, _ string) (reply, error) {
 	return post(r, wire.DecodeScore, s.Score, wire.EncodeScore)
 }

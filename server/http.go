@@ -40,6 +40,7 @@ type route struct {
 var routes = map[string]*route{
 	"/":                {op: "page", open: true, methods: map[string]handler{"GET": (*Server).page}},
 	"/v1/rank":         {op: "rank", methods: map[string]handler{"POST": (*Server).postRank}},
+	"/v1/recommend":    {op: "recommend", methods: map[string]handler{"POST": (*Server).postRecommend}},
 	"/v1/score":        {op: "score", methods: map[string]handler{"POST": (*Server).postScore}},
 	"/v1/rerank":       {op: "rerank", methods: map[string]handler{"POST": (*Server).postRerank}},
 	"/v1/models":       {op: "models", methods: map[string]handler{"GET": (*Server).getModels}},

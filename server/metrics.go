@@ -8,6 +8,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/collectors"
 
 	"grebe/engine"
+	"grebe/server/generate"
 )
 
 // metrics are what the server counts. Labels are bounded: operations, status codes, prefix orders.
@@ -19,6 +20,7 @@ type metrics struct {
 	tokens      *prometheus.CounterVec
 	prefix      *prometheus.CounterVec
 	batchTokens prometheus.Histogram
+	beamRows    prometheus.Histogram
 	panics      prometheus.Counter
 	unknown     prometheus.Counter
 }
@@ -41,13 +43,16 @@ func newMetrics(r prometheus.Registerer) (*metrics, error) {
 		batchTokens: prometheus.NewHistogram(prometheus.HistogramOpts{
 			Name: "grebe_batch_tokens", Help: "Tokens computed in the batch that a job was part of.",
 			Buckets: prometheus.ExponentialBuckets(16, 2, 13)}),
+		beamRows: prometheus.NewHistogram(prometheus.HistogramOpts{
+			Name: "grebe_beam_rows", Help: "Beams computed for a recommendation, over all its rounds.",
+			Buckets: prometheus.ExponentialBuckets(1, 2, 15)}),
 		panics: prometheus.NewCounter(prometheus.CounterOpts{
 			Name: "grebe_panics_total", Help: "Panics caught in handlers."}),
 		unknown: prometheus.NewCounter(prometheus.CounterOpts{
 			Name: "grebe_history_unknown_total", Help: "Items of histories that the catalog does not have, left out of prompts."}),
 	}
 	for _, c := range []prometheus.Collector{m.requests, m.seconds, m.queue, m.sloOK, m.tokens, m.prefix,
-		m.batchTokens, m.panics, m.unknown} {
+		m.batchTokens, m.beamRows, m.panics, m.unknown} {
 		if err := r.Register(c); err != nil {
 			return nil, err
 		}
@@ -73,4 +78,41 @@ func (m *metrics) ran(op string, r *engine.Result) {
 	m.batchTokens.Observe(float64(r.BatchTokens))
 	m.tokens.WithLabelValues(op, "computed").Add(float64(r.Computed))
 	m.tokens.WithLabelValues(op, "host").Add(float64(r.Cached))
+}
+
+func (m *metrics) recommended(op string, r *generate.Result) {
+	m.queue.Observe(r.Queue.Seconds())
+	m.batchTokens.Observe(float64(r.BatchTokens))
+	m.beamRows.Observe(float64(r.Rows))
+	disk := min(r.Disk, r.Cached)
+	m.tokens.WithLabelValues(op, "computed").Add(float64(r.Computed))
+	m.tokens.WithLabelValues(op, "host").Add(float64(r.Cached - disk))
+	m.tokens.WithLabelValues(op, "disk").Add(float64(disk))
+}
+
+// snapshotMetrics reports how old the items are that can be generated.
+type snapshotMetrics struct {
+	models []Model
+	age    *prometheus.Desc
+}
+
+func newSnapshotMetrics(models []Model) *snapshotMetrics {
+	return &snapshotMetrics{models, prometheus.NewDesc("grebe_catalog_version_age_seconds",
+		"Age of the catalog's version that items are generated of; of the oldest, where models differ.", nil, nil)}
+}
+
+// Describe implements prometheus.Collector.
+func (m *snapshotMetrics) Describe(out chan<- *prometheus.Desc) { out <- m.age }
+
+// Collect implements prometheus.Collector.
+func (m *snapshotMetrics) Collect(out chan<- prometheus.Metric) {
+	oldest := time.Time{}
+	for i := range m.models {
+		if s := m.models[i].snapshot(); s != nil && (oldest.IsZero() || s.Created.Before(oldest)) {
+			oldest = s.Created
+		}
+	}
+	if !oldest.IsZero() {
+		out <- prometheus.MustNewConstMetric(m.age, prometheus.GaugeValue, time.Since(oldest).Seconds())
+	}
 }

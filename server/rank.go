@@ -37,8 +37,12 @@ func (s *Server) Rank(ctx context.Context, req *grebev1.RankRequest) (*grebev1.R
 	if req.TopK < 0 {
 		return nil, errorf(invalidArgument, "top_k", "%d is negative", req.TopK)
 	}
-	w := &work{call: c, policy: policy}
-	if w.user, w.userID, err = s.user(c, req.User); err != nil {
+	user, err := s.whom(c, req.User)
+	if err != nil {
+		return nil, err
+	}
+	w := &work{call: c, policy: policy, userID: user.Id}
+	if w.user, err = s.userTokens(c, user); err != nil {
 		return nil, err
 	}
 	items := make([]*prompt.Item, len(req.Candidates))

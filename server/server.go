@@ -24,6 +24,7 @@ import (
 	"grebe/catalog"
 	"grebe/engine"
 	"grebe/prompt"
+	"grebe/server/generate"
 	"grebe/server/reuse"
 )
 
@@ -60,7 +61,8 @@ type Model struct {
 	Name      string
 	Runner    Runner
 	Prompt    *prompt.Builder
-	Cache     *reuse.Cache // nil: everything is computed
+	Cache     *reuse.Cache        // nil: everything is computed
+	Generate  *generate.Generator // nil: the model has no codes, and cannot recommend
 	Scoring   Scoring
 	Vocab     int // tokens that the model knows
 	Positions int // positions that it has; 0: do not check
@@ -191,6 +193,9 @@ func New(cfg Config) (*Server, error) {
 	m, err := newMetrics(cfg.Registry)
 	if err == nil {
 		err = cfg.Registry.Register(newCacheMetrics(cfg.Models))
+	}
+	if err == nil {
+		err = cfg.Registry.Register(newSnapshotMetrics(cfg.Models))
 	}
 	if err != nil {
 		return nil, fmt.Errorf("server: %w", err)

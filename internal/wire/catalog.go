@@ -123,7 +123,22 @@ func EncodeCatalog(m *grebev1.CatalogResponse) []byte {
 		w.string("digest", m.Digest)
 		w.int("memory_bytes", m.MemoryBytes)
 		w.bool("durable", m.Durable)
+		if len(m.Models) == 0 {
+			return
+		}
+		w.list("models", len(m.Models), func(i int) {
+			w.nested('{', '}', func() { w.snapshot(m.Models[i]) })
+		})
 	})
+}
+
+func (w *writer) snapshot(m *grebev1.Snapshot) {
+	w.string("model", m.Model)
+	w.string("version", m.Version)
+	w.string("digest", m.Digest)
+	w.int("items", m.Items)
+	w.int("skipped", m.Skipped)
+	w.float("age_seconds", m.AgeSeconds)
 }
 
 func (w *writer) bool(name string, v bool) {

@@ -133,13 +133,15 @@ func EncodeRank(m *grebev1.RankResponse) []byte {
 			})
 		})
 		w.object("usage", func() { w.usage(m.Usage) })
-		w.object("timing_ms", func() {
-			w.float("queue", m.TimingMs.GetQueue())
-			w.float("fetch", m.TimingMs.GetFetch())
-			w.float("compute", m.TimingMs.GetCompute())
-			w.float("total", m.TimingMs.GetTotal())
-		})
+		w.object("timing_ms", func() { w.timing(m.TimingMs) })
 	})
+}
+
+func (w *writer) timing(t *grebev1.Timing) {
+	w.float("queue", t.GetQueue())
+	w.float("fetch", t.GetFetch())
+	w.float("compute", t.GetCompute())
+	w.float("total", t.GetTotal())
 }
 
 func (w *writer) usage(u *grebev1.Usage) {
@@ -158,6 +160,9 @@ func (w *writer) usage(u *grebev1.Usage) {
 		w.int("prototype", int64(s.GetPrototype()))
 		w.int("recomputed", int64(s.GetRecomputed()))
 	})
+	if n := u.GetBeamTokens(); n > 0 {
+		w.int("beam_tokens", int64(n))
+	}
 }
 
 func (w *writer) compatibleUsage(u *grebev1.CompatibleUsage) {

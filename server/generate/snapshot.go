@@ -3,6 +3,7 @@ package generate
 import (
 	"fmt"
 	"sync"
+	"time"
 
 	"grebe/beam"
 	"grebe/compute"
@@ -13,6 +14,7 @@ import (
 // request keeps the one it began with.
 type Snapshot struct {
 	Version string
+	Created time.Time
 	Skipped int // items without codes that the model has
 
 	index  *beam.Index // nil: no item can be generated
@@ -35,7 +37,7 @@ type Packer interface {
 // NewSnapshot indexes the items that have codes; others are left out and counted. Was is the snapshot
 // before, whose packed projections are taken over where they fit; nil when there is none.
 func NewSnapshot(version string, items []*prompt.Item, b *prompt.Builder, m Packer, was *Snapshot) (*Snapshot, error) {
-	s := &Snapshot{Version: version, byID: map[string]uint32{}, sets: map[attribute]*beam.Set{}}
+	s := &Snapshot{Version: version, Created: time.Now(), byID: map[string]uint32{}, sets: map[attribute]*beam.Set{}}
 	var codes []int32
 	for _, it := range items {
 		if _, err := b.CodeTokens(it.Codes); err != nil {
@@ -84,10 +86,7 @@ func (s *Snapshot) Digest() string {
 func (s *Snapshot) filter(want map[string][]string) *beam.Set {
 	var all *beam.Set
 	for name, values := range want {
-		any := beam.NewSet(s.index)
-		for _, v := range values {
-			any.Union(s.with(attribute{name, v}))
-		}
+		any := s.having(name, values)
 		if all == nil {
 			all = any
 		} else {
@@ -97,26 +96,57 @@ func (s *Snapshot) filter(want map[string][]string) *beam.Set {
 	return all
 }
 
-// maxSets bounds the sets that a snapshot keeps: what clients filter by is not bounded.
-const maxSets = 1024
+// Sets are kept for a bounded number of attributes, as what clients filter by is not bounded; and not
+// for those of a request that asks for many at once.
+const (
+	maxSets       = 1024
+	maxSetsAtOnce = 8
+)
 
-// with returns the items that have an attribute.
-func (s *Snapshot) with(a attribute) *beam.Set {
+// having returns the items that have one of the values of an attribute. It goes over the items once, or
+// not at all when the values were asked for before.
+func (s *Snapshot) having(name string, values []string) *beam.Set {
+	any := beam.NewSet(s.index)
+	missing := map[string]*beam.Set{} // where to add the items of a value
 	s.mu.Lock()
-	defer s.mu.Unlock()
-	if set, ok := s.sets[a]; ok {
-		return set
+	for _, v := range values {
+		if set, ok := s.sets[attribute{name, v}]; ok {
+			any.Union(set)
+		} else {
+			missing[v] = any
+		}
 	}
-	set := beam.NewSet(s.index)
+	s.mu.Unlock()
+	if len(missing) == 0 {
+		return any
+	}
+	keep := len(missing) <= maxSetsAtOnce
+	if keep {
+		for v := range missing {
+			missing[v] = beam.NewSet(s.index)
+		}
+	}
 	for i, it := range s.items {
-		for _, v := range it.Attributes[a.name] {
-			if v == a.value {
+		for _, v := range it.Attributes[name] {
+			if set := missing[v]; set != nil {
 				set.Add(uint32(i))
 			}
 		}
 	}
-	if len(s.sets) < maxSets {
-		s.sets[a] = set
+	if keep {
+		s.keep(name, missing, any)
 	}
-	return set
+	return any
+}
+
+// keep remembers the items of some values and adds them to any.
+func (s *Snapshot) keep(name string, found map[string]*beam.Set, any *beam.Set) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for v, set := range found {
+		any.Union(set)
+		if len(s.sets) < maxSets {
+			s.sets[attribute{name, v}] = set
+		}
+	}
 }

@@ -554,6 +554,283 @@ func (x *Ranked) GetLogit() float32 {
 	return 0
 }
 
+type RecommendRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Model         string                 `protobuf:"bytes,1,opt,name=model,proto3" json:"model,omitempty"` // may be empty when one model is loaded
+	User          *User                  `protobuf:"bytes,2,opt,name=user,proto3" json:"user,omitempty"`
+	N             int32                  `protobuf:"varint,3,opt,name=n,proto3" json:"n,omitempty"`                                                                                    // items wanted, 1 to 10000; 0: 10
+	BeamWidth     int32                  `protobuf:"varint,4,opt,name=beam_width,json=beamWidth,proto3" json:"beam_width,omitempty"`                                                   // paths kept per round, 1 to 4096; 0: 128
+	TopK          int32                  `protobuf:"varint,5,opt,name=top_k,json=topK,proto3" json:"top_k,omitempty"`                                                                  // continuations of one path that compete per round; 0: beam_width
+	Exclude       []string               `protobuf:"bytes,6,rep,name=exclude,proto3" json:"exclude,omitempty"`                                                                         // ids of items not wanted; unknown ones are passed over
+	ExcludeSeen   bool                   `protobuf:"varint,7,opt,name=exclude_seen,json=excludeSeen,proto3" json:"exclude_seen,omitempty"`                                             // leave out the items of the user's history and events; false when absent
+	Filter        map[string]*Values     `protobuf:"bytes,8,rep,name=filter,proto3" json:"filter,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"` // attributes: items that have one of the values of each
+	DeadlineMs    int32                  `protobuf:"varint,9,opt,name=deadline_ms,json=deadlineMs,proto3" json:"deadline_ms,omitempty"`                                                // 0: the server's
+	RequestId     string                 `protobuf:"bytes,10,opt,name=request_id,json=requestId,proto3" json:"request_id,omitempty"`                                                   // echoed; generated when empty
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RecommendRequest) Reset() {
+	*x = RecommendRequest{}
+	mi := &file_grebe_v1_grebe_proto_msgTypes[7]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RecommendRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RecommendRequest) ProtoMessage() {}
+
+func (x *RecommendRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_grebe_v1_grebe_proto_msgTypes[7]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RecommendRequest.ProtoReflect.Descriptor instead.
+func (*RecommendRequest) Descriptor() ([]byte, []int) {
+	return file_grebe_v1_grebe_proto_rawDescGZIP(), []int{7}
+}
+
+func (x *RecommendRequest) GetModel() string {
+	if x != nil {
+		return x.Model
+	}
+	return ""
+}
+
+func (x *RecommendRequest) GetUser() *User {
+	if x != nil {
+		return x.User
+	}
+	return nil
+}
+
+func (x *RecommendRequest) GetN() int32 {
+	if x != nil {
+		return x.N
+	}
+	return 0
+}
+
+func (x *RecommendRequest) GetBeamWidth() int32 {
+	if x != nil {
+		return x.BeamWidth
+	}
+	return 0
+}
+
+func (x *RecommendRequest) GetTopK() int32 {
+	if x != nil {
+		return x.TopK
+	}
+	return 0
+}
+
+func (x *RecommendRequest) GetExclude() []string {
+	if x != nil {
+		return x.Exclude
+	}
+	return nil
+}
+
+func (x *RecommendRequest) GetExcludeSeen() bool {
+	if x != nil {
+		return x.ExcludeSeen
+	}
+	return false
+}
+
+func (x *RecommendRequest) GetFilter() map[string]*Values {
+	if x != nil {
+		return x.Filter
+	}
+	return nil
+}
+
+func (x *RecommendRequest) GetDeadlineMs() int32 {
+	if x != nil {
+		return x.DeadlineMs
+	}
+	return 0
+}
+
+func (x *RecommendRequest) GetRequestId() string {
+	if x != nil {
+		return x.RequestId
+	}
+	return ""
+}
+
+type RecommendResponse struct {
+	state          protoimpl.MessageState `protogen:"open.v1"`
+	Model          string                 `protobuf:"bytes,1,opt,name=model,proto3" json:"model,omitempty"`
+	RequestId      string                 `protobuf:"bytes,2,opt,name=request_id,json=requestId,proto3" json:"request_id,omitempty"`
+	Node           string                 `protobuf:"bytes,3,opt,name=node,proto3" json:"node,omitempty"`
+	Results        []*Recommended         `protobuf:"bytes,4,rep,name=results,proto3" json:"results,omitempty"`                                     // best first, items of one path in catalog order
+	Short          bool                   `protobuf:"varint,5,opt,name=short,proto3" json:"short,omitempty"`                                        // fewer than n came back
+	CatalogVersion string                 `protobuf:"bytes,6,opt,name=catalog_version,json=catalogVersion,proto3" json:"catalog_version,omitempty"` // of the items that could come back, all from this one version
+	Usage          *Usage                 `protobuf:"bytes,7,opt,name=usage,proto3" json:"usage,omitempty"`
+	TimingMs       *Timing                `protobuf:"bytes,8,opt,name=timing_ms,json=timingMs,proto3" json:"timing_ms,omitempty"`
+	unknownFields  protoimpl.UnknownFields
+	sizeCache      protoimpl.SizeCache
+}
+
+func (x *RecommendResponse) Reset() {
+	*x = RecommendResponse{}
+	mi := &file_grebe_v1_grebe_proto_msgTypes[8]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RecommendResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RecommendResponse) ProtoMessage() {}
+
+func (x *RecommendResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_grebe_v1_grebe_proto_msgTypes[8]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RecommendResponse.ProtoReflect.Descriptor instead.
+func (*RecommendResponse) Descriptor() ([]byte, []int) {
+	return file_grebe_v1_grebe_proto_rawDescGZIP(), []int{8}
+}
+
+func (x *RecommendResponse) GetModel() string {
+	if x != nil {
+		return x.Model
+	}
+	return ""
+}
+
+func (x *RecommendResponse) GetRequestId() string {
+	if x != nil {
+		return x.RequestId
+	}
+	return ""
+}
+
+func (x *RecommendResponse) GetNode() string {
+	if x != nil {
+		return x.Node
+	}
+	return ""
+}
+
+func (x *RecommendResponse) GetResults() []*Recommended {
+	if x != nil {
+		return x.Results
+	}
+	return nil
+}
+
+func (x *RecommendResponse) GetShort() bool {
+	if x != nil {
+		return x.Short
+	}
+	return false
+}
+
+func (x *RecommendResponse) GetCatalogVersion() string {
+	if x != nil {
+		return x.CatalogVersion
+	}
+	return ""
+}
+
+func (x *RecommendResponse) GetUsage() *Usage {
+	if x != nil {
+		return x.Usage
+	}
+	return nil
+}
+
+func (x *RecommendResponse) GetTimingMs() *Timing {
+	if x != nil {
+		return x.TimingMs
+	}
+	return nil
+}
+
+// Recommended is an item of the catalog.
+type Recommended struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Id            string                 `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
+	Codes         []int32                `protobuf:"varint,2,rep,packed,name=codes,proto3" json:"codes,omitempty"` // its semantic ID
+	Score         float64                `protobuf:"fixed64,3,opt,name=score,proto3" json:"score,omitempty"`       // log-probability of the path, over what the catalog's items have
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Recommended) Reset() {
+	*x = Recommended{}
+	mi := &file_grebe_v1_grebe_proto_msgTypes[9]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Recommended) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Recommended) ProtoMessage() {}
+
+func (x *Recommended) ProtoReflect() protoreflect.Message {
+	mi := &file_grebe_v1_grebe_proto_msgTypes[9]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Recommended.ProtoReflect.Descriptor instead.
+func (*Recommended) Descriptor() ([]byte, []int) {
+	return file_grebe_v1_grebe_proto_rawDescGZIP(), []int{9}
+}
+
+func (x *Recommended) GetId() string {
+	if x != nil {
+		return x.Id
+	}
+	return ""
+}
+
+func (x *Recommended) GetCodes() []int32 {
+	if x != nil {
+		return x.Codes
+	}
+	return nil
+}
+
+func (x *Recommended) GetScore() float64 {
+	if x != nil {
+		return x.Score
+	}
+	return 0
+}
+
 // Usage counts tokens: prompt = user + item + instruction = cached + computed. What belongs to
 // neither user nor items (preamble, lead-in, instruction, discriminants) counts as instruction.
 type Usage struct {
@@ -565,13 +842,14 @@ type Usage struct {
 	ItemTokens        int32                  `protobuf:"varint,5,opt,name=item_tokens,json=itemTokens,proto3" json:"item_tokens,omitempty"`
 	InstructionTokens int32                  `protobuf:"varint,6,opt,name=instruction_tokens,json=instructionTokens,proto3" json:"instruction_tokens,omitempty"`
 	BySource          *Sources               `protobuf:"bytes,7,opt,name=by_source,json=bySource,proto3" json:"by_source,omitempty"`
+	BeamTokens        int32                  `protobuf:"varint,8,opt,name=beam_tokens,json=beamTokens,proto3" json:"beam_tokens,omitempty"` // computed beyond the prompt, for paths; of recommendations only
 	unknownFields     protoimpl.UnknownFields
 	sizeCache         protoimpl.SizeCache
 }
 
 func (x *Usage) Reset() {
 	*x = Usage{}
-	mi := &file_grebe_v1_grebe_proto_msgTypes[7]
+	mi := &file_grebe_v1_grebe_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -583,7 +861,7 @@ func (x *Usage) String() string {
 func (*Usage) ProtoMessage() {}
 
 func (x *Usage) ProtoReflect() protoreflect.Message {
-	mi := &file_grebe_v1_grebe_proto_msgTypes[7]
+	mi := &file_grebe_v1_grebe_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -596,7 +874,7 @@ func (x *Usage) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Usage.ProtoReflect.Descriptor instead.
 func (*Usage) Descriptor() ([]byte, []int) {
-	return file_grebe_v1_grebe_proto_rawDescGZIP(), []int{7}
+	return file_grebe_v1_grebe_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *Usage) GetPromptTokens() int32 {
@@ -648,6 +926,13 @@ func (x *Usage) GetBySource() *Sources {
 	return nil
 }
 
+func (x *Usage) GetBeamTokens() int32 {
+	if x != nil {
+		return x.BeamTokens
+	}
+	return 0
+}
+
 // Sources says where KV came from. All but recomputed add up to the cached tokens.
 type Sources struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -663,7 +948,7 @@ type Sources struct {
 
 func (x *Sources) Reset() {
 	*x = Sources{}
-	mi := &file_grebe_v1_grebe_proto_msgTypes[8]
+	mi := &file_grebe_v1_grebe_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -675,7 +960,7 @@ func (x *Sources) String() string {
 func (*Sources) ProtoMessage() {}
 
 func (x *Sources) ProtoReflect() protoreflect.Message {
-	mi := &file_grebe_v1_grebe_proto_msgTypes[8]
+	mi := &file_grebe_v1_grebe_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -688,7 +973,7 @@ func (x *Sources) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Sources.ProtoReflect.Descriptor instead.
 func (*Sources) Descriptor() ([]byte, []int) {
-	return file_grebe_v1_grebe_proto_rawDescGZIP(), []int{8}
+	return file_grebe_v1_grebe_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *Sources) GetDevice() int32 {
@@ -746,7 +1031,7 @@ type Timing struct {
 
 func (x *Timing) Reset() {
 	*x = Timing{}
-	mi := &file_grebe_v1_grebe_proto_msgTypes[9]
+	mi := &file_grebe_v1_grebe_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -758,7 +1043,7 @@ func (x *Timing) String() string {
 func (*Timing) ProtoMessage() {}
 
 func (x *Timing) ProtoReflect() protoreflect.Message {
-	mi := &file_grebe_v1_grebe_proto_msgTypes[9]
+	mi := &file_grebe_v1_grebe_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -771,7 +1056,7 @@ func (x *Timing) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Timing.ProtoReflect.Descriptor instead.
 func (*Timing) Descriptor() ([]byte, []int) {
-	return file_grebe_v1_grebe_proto_rawDescGZIP(), []int{9}
+	return file_grebe_v1_grebe_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *Timing) GetQueue() float64 {
@@ -813,7 +1098,7 @@ type Input struct {
 
 func (x *Input) Reset() {
 	*x = Input{}
-	mi := &file_grebe_v1_grebe_proto_msgTypes[10]
+	mi := &file_grebe_v1_grebe_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -825,7 +1110,7 @@ func (x *Input) String() string {
 func (*Input) ProtoMessage() {}
 
 func (x *Input) ProtoReflect() protoreflect.Message {
-	mi := &file_grebe_v1_grebe_proto_msgTypes[10]
+	mi := &file_grebe_v1_grebe_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -838,7 +1123,7 @@ func (x *Input) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Input.ProtoReflect.Descriptor instead.
 func (*Input) Descriptor() ([]byte, []int) {
-	return file_grebe_v1_grebe_proto_rawDescGZIP(), []int{10}
+	return file_grebe_v1_grebe_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *Input) GetText() string {
@@ -870,7 +1155,7 @@ type ScoreRequest struct {
 
 func (x *ScoreRequest) Reset() {
 	*x = ScoreRequest{}
-	mi := &file_grebe_v1_grebe_proto_msgTypes[11]
+	mi := &file_grebe_v1_grebe_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -882,7 +1167,7 @@ func (x *ScoreRequest) String() string {
 func (*ScoreRequest) ProtoMessage() {}
 
 func (x *ScoreRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_grebe_v1_grebe_proto_msgTypes[11]
+	mi := &file_grebe_v1_grebe_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -895,7 +1180,7 @@ func (x *ScoreRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ScoreRequest.ProtoReflect.Descriptor instead.
 func (*ScoreRequest) Descriptor() ([]byte, []int) {
-	return file_grebe_v1_grebe_proto_rawDescGZIP(), []int{11}
+	return file_grebe_v1_grebe_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *ScoreRequest) GetModel() string {
@@ -952,7 +1237,7 @@ type ScoreResponse struct {
 
 func (x *ScoreResponse) Reset() {
 	*x = ScoreResponse{}
-	mi := &file_grebe_v1_grebe_proto_msgTypes[12]
+	mi := &file_grebe_v1_grebe_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -964,7 +1249,7 @@ func (x *ScoreResponse) String() string {
 func (*ScoreResponse) ProtoMessage() {}
 
 func (x *ScoreResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_grebe_v1_grebe_proto_msgTypes[12]
+	mi := &file_grebe_v1_grebe_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -977,7 +1262,7 @@ func (x *ScoreResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ScoreResponse.ProtoReflect.Descriptor instead.
 func (*ScoreResponse) Descriptor() ([]byte, []int) {
-	return file_grebe_v1_grebe_proto_rawDescGZIP(), []int{12}
+	return file_grebe_v1_grebe_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *ScoreResponse) GetObject() string {
@@ -1018,7 +1303,7 @@ type Scores struct {
 
 func (x *Scores) Reset() {
 	*x = Scores{}
-	mi := &file_grebe_v1_grebe_proto_msgTypes[13]
+	mi := &file_grebe_v1_grebe_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1030,7 +1315,7 @@ func (x *Scores) String() string {
 func (*Scores) ProtoMessage() {}
 
 func (x *Scores) ProtoReflect() protoreflect.Message {
-	mi := &file_grebe_v1_grebe_proto_msgTypes[13]
+	mi := &file_grebe_v1_grebe_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1043,7 +1328,7 @@ func (x *Scores) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Scores.ProtoReflect.Descriptor instead.
 func (*Scores) Descriptor() ([]byte, []int) {
-	return file_grebe_v1_grebe_proto_rawDescGZIP(), []int{13}
+	return file_grebe_v1_grebe_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *Scores) GetValues() []float64 {
@@ -1065,7 +1350,7 @@ type CompatibleUsage struct {
 
 func (x *CompatibleUsage) Reset() {
 	*x = CompatibleUsage{}
-	mi := &file_grebe_v1_grebe_proto_msgTypes[14]
+	mi := &file_grebe_v1_grebe_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1077,7 +1362,7 @@ func (x *CompatibleUsage) String() string {
 func (*CompatibleUsage) ProtoMessage() {}
 
 func (x *CompatibleUsage) ProtoReflect() protoreflect.Message {
-	mi := &file_grebe_v1_grebe_proto_msgTypes[14]
+	mi := &file_grebe_v1_grebe_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1090,7 +1375,7 @@ func (x *CompatibleUsage) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CompatibleUsage.ProtoReflect.Descriptor instead.
 func (*CompatibleUsage) Descriptor() ([]byte, []int) {
-	return file_grebe_v1_grebe_proto_rawDescGZIP(), []int{14}
+	return file_grebe_v1_grebe_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *CompatibleUsage) GetPromptTokens() int32 {
@@ -1127,7 +1412,7 @@ type RerankRequest struct {
 
 func (x *RerankRequest) Reset() {
 	*x = RerankRequest{}
-	mi := &file_grebe_v1_grebe_proto_msgTypes[15]
+	mi := &file_grebe_v1_grebe_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1139,7 +1424,7 @@ func (x *RerankRequest) String() string {
 func (*RerankRequest) ProtoMessage() {}
 
 func (x *RerankRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_grebe_v1_grebe_proto_msgTypes[15]
+	mi := &file_grebe_v1_grebe_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1152,7 +1437,7 @@ func (x *RerankRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RerankRequest.ProtoReflect.Descriptor instead.
 func (*RerankRequest) Descriptor() ([]byte, []int) {
-	return file_grebe_v1_grebe_proto_rawDescGZIP(), []int{15}
+	return file_grebe_v1_grebe_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *RerankRequest) GetModel() string {
@@ -1203,7 +1488,7 @@ type RerankResponse struct {
 
 func (x *RerankResponse) Reset() {
 	*x = RerankResponse{}
-	mi := &file_grebe_v1_grebe_proto_msgTypes[16]
+	mi := &file_grebe_v1_grebe_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1215,7 +1500,7 @@ func (x *RerankResponse) String() string {
 func (*RerankResponse) ProtoMessage() {}
 
 func (x *RerankResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_grebe_v1_grebe_proto_msgTypes[16]
+	mi := &file_grebe_v1_grebe_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1228,7 +1513,7 @@ func (x *RerankResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RerankResponse.ProtoReflect.Descriptor instead.
 func (*RerankResponse) Descriptor() ([]byte, []int) {
-	return file_grebe_v1_grebe_proto_rawDescGZIP(), []int{16}
+	return file_grebe_v1_grebe_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *RerankResponse) GetObject() string {
@@ -1278,7 +1563,7 @@ type Relevance struct {
 
 func (x *Relevance) Reset() {
 	*x = Relevance{}
-	mi := &file_grebe_v1_grebe_proto_msgTypes[17]
+	mi := &file_grebe_v1_grebe_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1290,7 +1575,7 @@ func (x *Relevance) String() string {
 func (*Relevance) ProtoMessage() {}
 
 func (x *Relevance) ProtoReflect() protoreflect.Message {
-	mi := &file_grebe_v1_grebe_proto_msgTypes[17]
+	mi := &file_grebe_v1_grebe_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1303,7 +1588,7 @@ func (x *Relevance) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Relevance.ProtoReflect.Descriptor instead.
 func (*Relevance) Descriptor() ([]byte, []int) {
-	return file_grebe_v1_grebe_proto_rawDescGZIP(), []int{17}
+	return file_grebe_v1_grebe_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *Relevance) GetIndex() int32 {
@@ -1335,7 +1620,7 @@ type ListModelsRequest struct {
 
 func (x *ListModelsRequest) Reset() {
 	*x = ListModelsRequest{}
-	mi := &file_grebe_v1_grebe_proto_msgTypes[18]
+	mi := &file_grebe_v1_grebe_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1347,7 +1632,7 @@ func (x *ListModelsRequest) String() string {
 func (*ListModelsRequest) ProtoMessage() {}
 
 func (x *ListModelsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_grebe_v1_grebe_proto_msgTypes[18]
+	mi := &file_grebe_v1_grebe_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1360,7 +1645,7 @@ func (x *ListModelsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListModelsRequest.ProtoReflect.Descriptor instead.
 func (*ListModelsRequest) Descriptor() ([]byte, []int) {
-	return file_grebe_v1_grebe_proto_rawDescGZIP(), []int{18}
+	return file_grebe_v1_grebe_proto_rawDescGZIP(), []int{21}
 }
 
 type ListModelsResponse struct {
@@ -1373,7 +1658,7 @@ type ListModelsResponse struct {
 
 func (x *ListModelsResponse) Reset() {
 	*x = ListModelsResponse{}
-	mi := &file_grebe_v1_grebe_proto_msgTypes[19]
+	mi := &file_grebe_v1_grebe_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1385,7 +1670,7 @@ func (x *ListModelsResponse) String() string {
 func (*ListModelsResponse) ProtoMessage() {}
 
 func (x *ListModelsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_grebe_v1_grebe_proto_msgTypes[19]
+	mi := &file_grebe_v1_grebe_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1398,7 +1683,7 @@ func (x *ListModelsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListModelsResponse.ProtoReflect.Descriptor instead.
 func (*ListModelsResponse) Descriptor() ([]byte, []int) {
-	return file_grebe_v1_grebe_proto_rawDescGZIP(), []int{19}
+	return file_grebe_v1_grebe_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *ListModelsResponse) GetObject() string {
@@ -1433,7 +1718,7 @@ type Model struct {
 
 func (x *Model) Reset() {
 	*x = Model{}
-	mi := &file_grebe_v1_grebe_proto_msgTypes[20]
+	mi := &file_grebe_v1_grebe_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1445,7 +1730,7 @@ func (x *Model) String() string {
 func (*Model) ProtoMessage() {}
 
 func (x *Model) ProtoReflect() protoreflect.Message {
-	mi := &file_grebe_v1_grebe_proto_msgTypes[20]
+	mi := &file_grebe_v1_grebe_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1458,7 +1743,7 @@ func (x *Model) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Model.ProtoReflect.Descriptor instead.
 func (*Model) Descriptor() ([]byte, []int) {
-	return file_grebe_v1_grebe_proto_rawDescGZIP(), []int{20}
+	return file_grebe_v1_grebe_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *Model) GetId() string {
@@ -1535,7 +1820,7 @@ type AppendEventsRequest struct {
 
 func (x *AppendEventsRequest) Reset() {
 	*x = AppendEventsRequest{}
-	mi := &file_grebe_v1_grebe_proto_msgTypes[21]
+	mi := &file_grebe_v1_grebe_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1547,7 +1832,7 @@ func (x *AppendEventsRequest) String() string {
 func (*AppendEventsRequest) ProtoMessage() {}
 
 func (x *AppendEventsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_grebe_v1_grebe_proto_msgTypes[21]
+	mi := &file_grebe_v1_grebe_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1560,7 +1845,7 @@ func (x *AppendEventsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AppendEventsRequest.ProtoReflect.Descriptor instead.
 func (*AppendEventsRequest) Descriptor() ([]byte, []int) {
-	return file_grebe_v1_grebe_proto_rawDescGZIP(), []int{21}
+	return file_grebe_v1_grebe_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *AppendEventsRequest) GetId() string {
@@ -1593,7 +1878,7 @@ type AppendEventsResponse struct {
 
 func (x *AppendEventsResponse) Reset() {
 	*x = AppendEventsResponse{}
-	mi := &file_grebe_v1_grebe_proto_msgTypes[22]
+	mi := &file_grebe_v1_grebe_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1605,7 +1890,7 @@ func (x *AppendEventsResponse) String() string {
 func (*AppendEventsResponse) ProtoMessage() {}
 
 func (x *AppendEventsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_grebe_v1_grebe_proto_msgTypes[22]
+	mi := &file_grebe_v1_grebe_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1618,7 +1903,7 @@ func (x *AppendEventsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AppendEventsResponse.ProtoReflect.Descriptor instead.
 func (*AppendEventsResponse) Descriptor() ([]byte, []int) {
-	return file_grebe_v1_grebe_proto_rawDescGZIP(), []int{22}
+	return file_grebe_v1_grebe_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *AppendEventsResponse) GetId() string {
@@ -1687,7 +1972,7 @@ type BatchResponse struct {
 
 func (x *BatchResponse) Reset() {
 	*x = BatchResponse{}
-	mi := &file_grebe_v1_grebe_proto_msgTypes[23]
+	mi := &file_grebe_v1_grebe_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1699,7 +1984,7 @@ func (x *BatchResponse) String() string {
 func (*BatchResponse) ProtoMessage() {}
 
 func (x *BatchResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_grebe_v1_grebe_proto_msgTypes[23]
+	mi := &file_grebe_v1_grebe_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1712,7 +1997,7 @@ func (x *BatchResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BatchResponse.ProtoReflect.Descriptor instead.
 func (*BatchResponse) Descriptor() ([]byte, []int) {
-	return file_grebe_v1_grebe_proto_rawDescGZIP(), []int{23}
+	return file_grebe_v1_grebe_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *BatchResponse) GetLines() int64 {
@@ -1784,7 +2069,7 @@ type LineError struct {
 
 func (x *LineError) Reset() {
 	*x = LineError{}
-	mi := &file_grebe_v1_grebe_proto_msgTypes[24]
+	mi := &file_grebe_v1_grebe_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1796,7 +2081,7 @@ func (x *LineError) String() string {
 func (*LineError) ProtoMessage() {}
 
 func (x *LineError) ProtoReflect() protoreflect.Message {
-	mi := &file_grebe_v1_grebe_proto_msgTypes[24]
+	mi := &file_grebe_v1_grebe_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1809,7 +2094,7 @@ func (x *LineError) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LineError.ProtoReflect.Descriptor instead.
 func (*LineError) Descriptor() ([]byte, []int) {
-	return file_grebe_v1_grebe_proto_rawDescGZIP(), []int{24}
+	return file_grebe_v1_grebe_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *LineError) GetLine() int64 {
@@ -1849,13 +2134,14 @@ type CatalogResponse struct {
 	Digest        string                 `protobuf:"bytes,4,opt,name=digest,proto3" json:"digest,omitempty"`                               // of the items' contents, whatever their order and history
 	MemoryBytes   int64                  `protobuf:"varint,5,opt,name=memory_bytes,json=memoryBytes,proto3" json:"memory_bytes,omitempty"` // estimated
 	Durable       bool                   `protobuf:"varint,6,opt,name=durable,proto3" json:"durable,omitempty"`                            // kept on disk
+	Models        []*Snapshot            `protobuf:"bytes,7,rep,name=models,proto3" json:"models,omitempty"`                               // what each model that has codes can generate
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *CatalogResponse) Reset() {
 	*x = CatalogResponse{}
-	mi := &file_grebe_v1_grebe_proto_msgTypes[25]
+	mi := &file_grebe_v1_grebe_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1867,7 +2153,7 @@ func (x *CatalogResponse) String() string {
 func (*CatalogResponse) ProtoMessage() {}
 
 func (x *CatalogResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_grebe_v1_grebe_proto_msgTypes[25]
+	mi := &file_grebe_v1_grebe_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1880,7 +2166,7 @@ func (x *CatalogResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CatalogResponse.ProtoReflect.Descriptor instead.
 func (*CatalogResponse) Descriptor() ([]byte, []int) {
-	return file_grebe_v1_grebe_proto_rawDescGZIP(), []int{25}
+	return file_grebe_v1_grebe_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *CatalogResponse) GetItems() int64 {
@@ -1923,6 +2209,98 @@ func (x *CatalogResponse) GetDurable() bool {
 		return x.Durable
 	}
 	return false
+}
+
+func (x *CatalogResponse) GetModels() []*Snapshot {
+	if x != nil {
+		return x.Models
+	}
+	return nil
+}
+
+// Snapshot is the items that a model can generate now.
+type Snapshot struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Model         string                 `protobuf:"bytes,1,opt,name=model,proto3" json:"model,omitempty"`
+	Version       string                 `protobuf:"bytes,2,opt,name=version,proto3" json:"version,omitempty"` // of the catalog that it was made of
+	Digest        string                 `protobuf:"bytes,3,opt,name=digest,proto3" json:"digest,omitempty"`   // of its items' codes
+	Items         int64                  `protobuf:"varint,4,opt,name=items,proto3" json:"items,omitempty"`
+	Skipped       int64                  `protobuf:"varint,5,opt,name=skipped,proto3" json:"skipped,omitempty"`                          // items without codes that the model has
+	AgeSeconds    float64                `protobuf:"fixed64,6,opt,name=age_seconds,json=ageSeconds,proto3" json:"age_seconds,omitempty"` // since it is in use
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Snapshot) Reset() {
+	*x = Snapshot{}
+	mi := &file_grebe_v1_grebe_proto_msgTypes[29]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Snapshot) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Snapshot) ProtoMessage() {}
+
+func (x *Snapshot) ProtoReflect() protoreflect.Message {
+	mi := &file_grebe_v1_grebe_proto_msgTypes[29]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Snapshot.ProtoReflect.Descriptor instead.
+func (*Snapshot) Descriptor() ([]byte, []int) {
+	return file_grebe_v1_grebe_proto_rawDescGZIP(), []int{29}
+}
+
+func (x *Snapshot) GetModel() string {
+	if x != nil {
+		return x.Model
+	}
+	return ""
+}
+
+func (x *Snapshot) GetVersion() string {
+	if x != nil {
+		return x.Version
+	}
+	return ""
+}
+
+func (x *Snapshot) GetDigest() string {
+	if x != nil {
+		return x.Digest
+	}
+	return ""
+}
+
+func (x *Snapshot) GetItems() int64 {
+	if x != nil {
+		return x.Items
+	}
+	return 0
+}
+
+func (x *Snapshot) GetSkipped() int64 {
+	if x != nil {
+		return x.Skipped
+	}
+	return 0
+}
+
+func (x *Snapshot) GetAgeSeconds() float64 {
+	if x != nil {
+		return x.AgeSeconds
+	}
+	return 0
 }
 
 var File_grebe_v1_grebe_proto protoreflect.FileDescriptor
@@ -1988,7 +2366,39 @@ const file_grebe_v1_grebe_proto_rawDesc = "" +
 	"\x05index\x18\x01 \x01(\x05R\x05index\x12\x0e\n" +
 	"\x02id\x18\x02 \x01(\tR\x02id\x12\x14\n" +
 	"\x05score\x18\x03 \x01(\x01R\x05score\x12\x14\n" +
-	"\x05logit\x18\x04 \x01(\x02R\x05logit\"\x9b\x02\n" +
+	"\x05logit\x18\x04 \x01(\x02R\x05logit\"\x98\x03\n" +
+	"\x10RecommendRequest\x12\x14\n" +
+	"\x05model\x18\x01 \x01(\tR\x05model\x12\"\n" +
+	"\x04user\x18\x02 \x01(\v2\x0e.grebe.v1.UserR\x04user\x12\f\n" +
+	"\x01n\x18\x03 \x01(\x05R\x01n\x12\x1d\n" +
+	"\n" +
+	"beam_width\x18\x04 \x01(\x05R\tbeamWidth\x12\x13\n" +
+	"\x05top_k\x18\x05 \x01(\x05R\x04topK\x12\x18\n" +
+	"\aexclude\x18\x06 \x03(\tR\aexclude\x12!\n" +
+	"\fexclude_seen\x18\a \x01(\bR\vexcludeSeen\x12>\n" +
+	"\x06filter\x18\b \x03(\v2&.grebe.v1.RecommendRequest.FilterEntryR\x06filter\x12\x1f\n" +
+	"\vdeadline_ms\x18\t \x01(\x05R\n" +
+	"deadlineMs\x12\x1d\n" +
+	"\n" +
+	"request_id\x18\n" +
+	" \x01(\tR\trequestId\x1aK\n" +
+	"\vFilterEntry\x12\x10\n" +
+	"\x03key\x18\x01 \x01(\tR\x03key\x12&\n" +
+	"\x05value\x18\x02 \x01(\v2\x10.grebe.v1.ValuesR\x05value:\x028\x01\"\xa2\x02\n" +
+	"\x11RecommendResponse\x12\x14\n" +
+	"\x05model\x18\x01 \x01(\tR\x05model\x12\x1d\n" +
+	"\n" +
+	"request_id\x18\x02 \x01(\tR\trequestId\x12\x12\n" +
+	"\x04node\x18\x03 \x01(\tR\x04node\x12/\n" +
+	"\aresults\x18\x04 \x03(\v2\x15.grebe.v1.RecommendedR\aresults\x12\x14\n" +
+	"\x05short\x18\x05 \x01(\bR\x05short\x12'\n" +
+	"\x0fcatalog_version\x18\x06 \x01(\tR\x0ecatalogVersion\x12%\n" +
+	"\x05usage\x18\a \x01(\v2\x0f.grebe.v1.UsageR\x05usage\x12-\n" +
+	"\ttiming_ms\x18\b \x01(\v2\x10.grebe.v1.TimingR\btimingMs\"I\n" +
+	"\vRecommended\x12\x0e\n" +
+	"\x02id\x18\x01 \x01(\tR\x02id\x12\x14\n" +
+	"\x05codes\x18\x02 \x03(\x05R\x05codes\x12\x14\n" +
+	"\x05score\x18\x03 \x01(\x01R\x05score\"\xbc\x02\n" +
 	"\x05Usage\x12#\n" +
 	"\rprompt_tokens\x18\x01 \x01(\x05R\fpromptTokens\x12#\n" +
 	"\rcached_tokens\x18\x02 \x01(\x05R\fcachedTokens\x12'\n" +
@@ -1998,7 +2408,9 @@ const file_grebe_v1_grebe_proto_rawDesc = "" +
 	"\vitem_tokens\x18\x05 \x01(\x05R\n" +
 	"itemTokens\x12-\n" +
 	"\x12instruction_tokens\x18\x06 \x01(\x05R\x11instructionTokens\x12.\n" +
-	"\tby_source\x18\a \x01(\v2\x11.grebe.v1.SourcesR\bbySource\"\x9b\x01\n" +
+	"\tby_source\x18\a \x01(\v2\x11.grebe.v1.SourcesR\bbySource\x12\x1f\n" +
+	"\vbeam_tokens\x18\b \x01(\x05R\n" +
+	"beamTokens\"\x9b\x01\n" +
 	"\aSources\x12\x16\n" +
 	"\x06device\x18\x01 \x01(\x05R\x06device\x12\x12\n" +
 	"\x04host\x18\x02 \x01(\x05R\x04host\x12\x12\n" +
@@ -2093,16 +2505,26 @@ const file_grebe_v1_grebe_proto_rawDesc = "" +
 	"\x04line\x18\x01 \x01(\x03R\x04line\x12\x12\n" +
 	"\x04code\x18\x02 \x01(\tR\x04code\x12\x18\n" +
 	"\amessage\x18\x03 \x01(\tR\amessage\x12\x14\n" +
-	"\x05field\x18\x04 \x01(\tR\x05field\"\xac\x01\n" +
+	"\x05field\x18\x04 \x01(\tR\x05field\"\xd8\x01\n" +
 	"\x0fCatalogResponse\x12\x14\n" +
 	"\x05items\x18\x01 \x01(\x03R\x05items\x12\x14\n" +
 	"\x05users\x18\x02 \x01(\x03R\x05users\x12\x18\n" +
 	"\aversion\x18\x03 \x01(\tR\aversion\x12\x16\n" +
 	"\x06digest\x18\x04 \x01(\tR\x06digest\x12!\n" +
 	"\fmemory_bytes\x18\x05 \x01(\x03R\vmemoryBytes\x12\x18\n" +
-	"\adurable\x18\x06 \x01(\bR\adurable2\xfe\x01\n" +
+	"\adurable\x18\x06 \x01(\bR\adurable\x12*\n" +
+	"\x06models\x18\a \x03(\v2\x12.grebe.v1.SnapshotR\x06models\"\xa3\x01\n" +
+	"\bSnapshot\x12\x14\n" +
+	"\x05model\x18\x01 \x01(\tR\x05model\x12\x18\n" +
+	"\aversion\x18\x02 \x01(\tR\aversion\x12\x16\n" +
+	"\x06digest\x18\x03 \x01(\tR\x06digest\x12\x14\n" +
+	"\x05items\x18\x04 \x01(\x03R\x05items\x12\x18\n" +
+	"\askipped\x18\x05 \x01(\x03R\askipped\x12\x1f\n" +
+	"\vage_seconds\x18\x06 \x01(\x01R\n" +
+	"ageSeconds2\xc4\x02\n" +
 	"\x05Grebe\x125\n" +
-	"\x04Rank\x12\x15.grebe.v1.RankRequest\x1a\x16.grebe.v1.RankResponse\x128\n" +
+	"\x04Rank\x12\x15.grebe.v1.RankRequest\x1a\x16.grebe.v1.RankResponse\x12D\n" +
+	"\tRecommend\x12\x1a.grebe.v1.RecommendRequest\x1a\x1b.grebe.v1.RecommendResponse\x128\n" +
 	"\x05Score\x12\x16.grebe.v1.ScoreRequest\x1a\x17.grebe.v1.ScoreResponse\x12;\n" +
 	"\x06Rerank\x12\x17.grebe.v1.RerankRequest\x1a\x18.grebe.v1.RerankResponse\x12G\n" +
 	"\n" +
@@ -2120,7 +2542,7 @@ func file_grebe_v1_grebe_proto_rawDescGZIP() []byte {
 	return file_grebe_v1_grebe_proto_rawDescData
 }
 
-var file_grebe_v1_grebe_proto_msgTypes = make([]protoimpl.MessageInfo, 28)
+var file_grebe_v1_grebe_proto_msgTypes = make([]protoimpl.MessageInfo, 33)
 var file_grebe_v1_grebe_proto_goTypes = []any{
 	(*Item)(nil),                 // 0: grebe.v1.Item
 	(*Values)(nil),               // 1: grebe.v1.Values
@@ -2129,61 +2551,75 @@ var file_grebe_v1_grebe_proto_goTypes = []any{
 	(*RankRequest)(nil),          // 4: grebe.v1.RankRequest
 	(*RankResponse)(nil),         // 5: grebe.v1.RankResponse
 	(*Ranked)(nil),               // 6: grebe.v1.Ranked
-	(*Usage)(nil),                // 7: grebe.v1.Usage
-	(*Sources)(nil),              // 8: grebe.v1.Sources
-	(*Timing)(nil),               // 9: grebe.v1.Timing
-	(*Input)(nil),                // 10: grebe.v1.Input
-	(*ScoreRequest)(nil),         // 11: grebe.v1.ScoreRequest
-	(*ScoreResponse)(nil),        // 12: grebe.v1.ScoreResponse
-	(*Scores)(nil),               // 13: grebe.v1.Scores
-	(*CompatibleUsage)(nil),      // 14: grebe.v1.CompatibleUsage
-	(*RerankRequest)(nil),        // 15: grebe.v1.RerankRequest
-	(*RerankResponse)(nil),       // 16: grebe.v1.RerankResponse
-	(*Relevance)(nil),            // 17: grebe.v1.Relevance
-	(*ListModelsRequest)(nil),    // 18: grebe.v1.ListModelsRequest
-	(*ListModelsResponse)(nil),   // 19: grebe.v1.ListModelsResponse
-	(*Model)(nil),                // 20: grebe.v1.Model
-	(*AppendEventsRequest)(nil),  // 21: grebe.v1.AppendEventsRequest
-	(*AppendEventsResponse)(nil), // 22: grebe.v1.AppendEventsResponse
-	(*BatchResponse)(nil),        // 23: grebe.v1.BatchResponse
-	(*LineError)(nil),            // 24: grebe.v1.LineError
-	(*CatalogResponse)(nil),      // 25: grebe.v1.CatalogResponse
-	nil,                          // 26: grebe.v1.Item.AttributesEntry
-	nil,                          // 27: grebe.v1.Event.FeaturesEntry
+	(*RecommendRequest)(nil),     // 7: grebe.v1.RecommendRequest
+	(*RecommendResponse)(nil),    // 8: grebe.v1.RecommendResponse
+	(*Recommended)(nil),          // 9: grebe.v1.Recommended
+	(*Usage)(nil),                // 10: grebe.v1.Usage
+	(*Sources)(nil),              // 11: grebe.v1.Sources
+	(*Timing)(nil),               // 12: grebe.v1.Timing
+	(*Input)(nil),                // 13: grebe.v1.Input
+	(*ScoreRequest)(nil),         // 14: grebe.v1.ScoreRequest
+	(*ScoreResponse)(nil),        // 15: grebe.v1.ScoreResponse
+	(*Scores)(nil),               // 16: grebe.v1.Scores
+	(*CompatibleUsage)(nil),      // 17: grebe.v1.CompatibleUsage
+	(*RerankRequest)(nil),        // 18: grebe.v1.RerankRequest
+	(*RerankResponse)(nil),       // 19: grebe.v1.RerankResponse
+	(*Relevance)(nil),            // 20: grebe.v1.Relevance
+	(*ListModelsRequest)(nil),    // 21: grebe.v1.ListModelsRequest
+	(*ListModelsResponse)(nil),   // 22: grebe.v1.ListModelsResponse
+	(*Model)(nil),                // 23: grebe.v1.Model
+	(*AppendEventsRequest)(nil),  // 24: grebe.v1.AppendEventsRequest
+	(*AppendEventsResponse)(nil), // 25: grebe.v1.AppendEventsResponse
+	(*BatchResponse)(nil),        // 26: grebe.v1.BatchResponse
+	(*LineError)(nil),            // 27: grebe.v1.LineError
+	(*CatalogResponse)(nil),      // 28: grebe.v1.CatalogResponse
+	(*Snapshot)(nil),             // 29: grebe.v1.Snapshot
+	nil,                          // 30: grebe.v1.Item.AttributesEntry
+	nil,                          // 31: grebe.v1.Event.FeaturesEntry
+	nil,                          // 32: grebe.v1.RecommendRequest.FilterEntry
 }
 var file_grebe_v1_grebe_proto_depIdxs = []int32{
-	26, // 0: grebe.v1.Item.attributes:type_name -> grebe.v1.Item.AttributesEntry
+	30, // 0: grebe.v1.Item.attributes:type_name -> grebe.v1.Item.AttributesEntry
 	3,  // 1: grebe.v1.User.events:type_name -> grebe.v1.Event
-	27, // 2: grebe.v1.Event.features:type_name -> grebe.v1.Event.FeaturesEntry
+	31, // 2: grebe.v1.Event.features:type_name -> grebe.v1.Event.FeaturesEntry
 	2,  // 3: grebe.v1.RankRequest.user:type_name -> grebe.v1.User
 	0,  // 4: grebe.v1.RankRequest.candidates:type_name -> grebe.v1.Item
 	6,  // 5: grebe.v1.RankResponse.results:type_name -> grebe.v1.Ranked
-	7,  // 6: grebe.v1.RankResponse.usage:type_name -> grebe.v1.Usage
-	9,  // 7: grebe.v1.RankResponse.timing_ms:type_name -> grebe.v1.Timing
-	8,  // 8: grebe.v1.Usage.by_source:type_name -> grebe.v1.Sources
-	10, // 9: grebe.v1.ScoreRequest.query:type_name -> grebe.v1.Input
-	10, // 10: grebe.v1.ScoreRequest.items:type_name -> grebe.v1.Input
-	13, // 11: grebe.v1.ScoreResponse.scores:type_name -> grebe.v1.Scores
-	14, // 12: grebe.v1.ScoreResponse.usage:type_name -> grebe.v1.CompatibleUsage
-	17, // 13: grebe.v1.RerankResponse.results:type_name -> grebe.v1.Relevance
-	14, // 14: grebe.v1.RerankResponse.usage:type_name -> grebe.v1.CompatibleUsage
-	20, // 15: grebe.v1.ListModelsResponse.data:type_name -> grebe.v1.Model
-	3,  // 16: grebe.v1.AppendEventsRequest.events:type_name -> grebe.v1.Event
-	24, // 17: grebe.v1.BatchResponse.errors:type_name -> grebe.v1.LineError
-	1,  // 18: grebe.v1.Item.AttributesEntry.value:type_name -> grebe.v1.Values
-	4,  // 19: grebe.v1.Grebe.Rank:input_type -> grebe.v1.RankRequest
-	11, // 20: grebe.v1.Grebe.Score:input_type -> grebe.v1.ScoreRequest
-	15, // 21: grebe.v1.Grebe.Rerank:input_type -> grebe.v1.RerankRequest
-	18, // 22: grebe.v1.Grebe.ListModels:input_type -> grebe.v1.ListModelsRequest
-	5,  // 23: grebe.v1.Grebe.Rank:output_type -> grebe.v1.RankResponse
-	12, // 24: grebe.v1.Grebe.Score:output_type -> grebe.v1.ScoreResponse
-	16, // 25: grebe.v1.Grebe.Rerank:output_type -> grebe.v1.RerankResponse
-	19, // 26: grebe.v1.Grebe.ListModels:output_type -> grebe.v1.ListModelsResponse
-	23, // [23:27] is the sub-list for method output_type
-	19, // [19:23] is the sub-list for method input_type
-	19, // [19:19] is the sub-list for extension type_name
-	19, // [19:19] is the sub-list for extension extendee
-	0,  // [0:19] is the sub-list for field type_name
+	10, // 6: grebe.v1.RankResponse.usage:type_name -> grebe.v1.Usage
+	12, // 7: grebe.v1.RankResponse.timing_ms:type_name -> grebe.v1.Timing
+	2,  // 8: grebe.v1.RecommendRequest.user:type_name -> grebe.v1.User
+	32, // 9: grebe.v1.RecommendRequest.filter:type_name -> grebe.v1.RecommendRequest.FilterEntry
+	9,  // 10: grebe.v1.RecommendResponse.results:type_name -> grebe.v1.Recommended
+	10, // 11: grebe.v1.RecommendResponse.usage:type_name -> grebe.v1.Usage
+	12, // 12: grebe.v1.RecommendResponse.timing_ms:type_name -> grebe.v1.Timing
+	11, // 13: grebe.v1.Usage.by_source:type_name -> grebe.v1.Sources
+	13, // 14: grebe.v1.ScoreRequest.query:type_name -> grebe.v1.Input
+	13, // 15: grebe.v1.ScoreRequest.items:type_name -> grebe.v1.Input
+	16, // 16: grebe.v1.ScoreResponse.scores:type_name -> grebe.v1.Scores
+	17, // 17: grebe.v1.ScoreResponse.usage:type_name -> grebe.v1.CompatibleUsage
+	20, // 18: grebe.v1.RerankResponse.results:type_name -> grebe.v1.Relevance
+	17, // 19: grebe.v1.RerankResponse.usage:type_name -> grebe.v1.CompatibleUsage
+	23, // 20: grebe.v1.ListModelsResponse.data:type_name -> grebe.v1.Model
+	3,  // 21: grebe.v1.AppendEventsRequest.events:type_name -> grebe.v1.Event
+	27, // 22: grebe.v1.BatchResponse.errors:type_name -> grebe.v1.LineError
+	29, // 23: grebe.v1.CatalogResponse.models:type_name -> grebe.v1.Snapshot
+	1,  // 24: grebe.v1.Item.AttributesEntry.value:type_name -> grebe.v1.Values
+	1,  // 25: grebe.v1.RecommendRequest.FilterEntry.value:type_name -> grebe.v1.Values
+	4,  // 26: grebe.v1.Grebe.Rank:input_type -> grebe.v1.RankRequest
+	7,  // 27: grebe.v1.Grebe.Recommend:input_type -> grebe.v1.RecommendRequest
+	14, // 28: grebe.v1.Grebe.Score:input_type -> grebe.v1.ScoreRequest
+	18, // 29: grebe.v1.Grebe.Rerank:input_type -> grebe.v1.RerankRequest
+	21, // 30: grebe.v1.Grebe.ListModels:input_type -> grebe.v1.ListModelsRequest
+	5,  // 31: grebe.v1.Grebe.Rank:output_type -> grebe.v1.RankResponse
+	8,  // 32: grebe.v1.Grebe.Recommend:output_type -> grebe.v1.RecommendResponse
+	15, // 33: grebe.v1.Grebe.Score:output_type -> grebe.v1.ScoreResponse
+	19, // 34: grebe.v1.Grebe.Rerank:output_type -> grebe.v1.RerankResponse
+	22, // 35: grebe.v1.Grebe.ListModels:output_type -> grebe.v1.ListModelsResponse
+	31, // [31:36] is the sub-list for method output_type
+	26, // [26:31] is the sub-list for method input_type
+	26, // [26:26] is the sub-list for extension type_name
+	26, // [26:26] is the sub-list for extension extendee
+	0,  // [0:26] is the sub-list for field type_name
 }
 
 func init() { file_grebe_v1_grebe_proto_init() }
@@ -2193,16 +2629,16 @@ func file_grebe_v1_grebe_proto_init() {
 	}
 	file_grebe_v1_grebe_proto_msgTypes[0].OneofWrappers = []any{}
 	file_grebe_v1_grebe_proto_msgTypes[2].OneofWrappers = []any{}
-	file_grebe_v1_grebe_proto_msgTypes[10].OneofWrappers = []any{}
-	file_grebe_v1_grebe_proto_msgTypes[15].OneofWrappers = []any{}
-	file_grebe_v1_grebe_proto_msgTypes[17].OneofWrappers = []any{}
+	file_grebe_v1_grebe_proto_msgTypes[13].OneofWrappers = []any{}
+	file_grebe_v1_grebe_proto_msgTypes[18].OneofWrappers = []any{}
+	file_grebe_v1_grebe_proto_msgTypes[20].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_grebe_v1_grebe_proto_rawDesc), len(file_grebe_v1_grebe_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   28,
+			NumMessages:   33,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

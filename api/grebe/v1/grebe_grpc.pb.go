@@ -22,6 +22,7 @@ const _ = grpc.SupportPackageIsVersion9
 
 const (
 	Grebe_Rank_FullMethodName       = "/grebe.v1.Grebe/Rank"
+	Grebe_Recommend_FullMethodName  = "/grebe.v1.Grebe/Recommend"
 	Grebe_Score_FullMethodName      = "/grebe.v1.Grebe/Score"
 	Grebe_Rerank_FullMethodName     = "/grebe.v1.Grebe/Rerank"
 	Grebe_ListModels_FullMethodName = "/grebe.v1.Grebe/ListModels"
@@ -31,10 +32,12 @@ const (
 //
 // For semantics around ctx use and closing/ending streaming RPCs, please refer to https://pkg.go.dev/google.golang.org/grpc/?tab=doc#ClientConn.NewStream.
 //
-// Grebe ranks candidates for a user.
+// Grebe ranks candidates for a user, and recommends items of the catalog.
 type GrebeClient interface {
 	// Rank orders candidates for a user.
 	Rank(ctx context.Context, in *RankRequest, opts ...grpc.CallOption) (*RankResponse, error)
+	// Recommend generates items of the catalog for a user.
+	Recommend(ctx context.Context, in *RecommendRequest, opts ...grpc.CallOption) (*RecommendResponse, error)
 	// Score returns the probabilities of label tokens after a query and each of some items.
 	Score(ctx context.Context, in *ScoreRequest, opts ...grpc.CallOption) (*ScoreResponse, error)
 	// Rerank orders documents by their relevance to a query.
@@ -55,6 +58,16 @@ func (c *grebeClient) Rank(ctx context.Context, in *RankRequest, opts ...grpc.Ca
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
 	out := new(RankResponse)
 	err := c.cc.Invoke(ctx, Grebe_Rank_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *grebeClient) Recommend(ctx context.Context, in *RecommendRequest, opts ...grpc.CallOption) (*RecommendResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(RecommendResponse)
+	err := c.cc.Invoke(ctx, Grebe_Recommend_FullMethodName, in, out, cOpts...)
 	if err != nil {
 		return nil, err
 	}
@@ -95,10 +108,12 @@ func (c *grebeClient) ListModels(ctx context.Context, in *ListModelsRequest, opt
 // All implementations must embed UnimplementedGrebeServer
 // for forward compatibility.
 //
-// Grebe ranks candidates for a user.
+// Grebe ranks candidates for a user, and recommends items of the catalog.
 type GrebeServer interface {
 	// Rank orders candidates for a user.
 	Rank(context.Context, *RankRequest) (*RankResponse, error)
+	// Recommend generates items of the catalog for a user.
+	Recommend(context.Context, *RecommendRequest) (*RecommendResponse, error)
 	// Score returns the probabilities of label tokens after a query and each of some items.
 	Score(context.Context, *ScoreRequest) (*ScoreResponse, error)
 	// Rerank orders documents by their relevance to a query.
@@ -117,6 +132,9 @@ type UnimplementedGrebeServer struct{}
 
 func (UnimplementedGrebeServer) Rank(context.Context, *RankRequest) (*RankResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method Rank not implemented")
+}
+func (UnimplementedGrebeServer) Recommend(context.Context, *RecommendRequest) (*RecommendResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method Recommend not implemented")
 }
 func (UnimplementedGrebeServer) Score(context.Context, *ScoreRequest) (*ScoreResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method Score not implemented")
@@ -162,6 +180,24 @@ func _Grebe_Rank_Handler(srv interface{}, ctx context.Context, dec func(interfac
 	}
 	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
 		return srv.(GrebeServer).Rank(ctx, req.(*RankRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _Grebe_Recommend_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(RecommendRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(GrebeServer).Recommend(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: Grebe_Recommend_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(GrebeServer).Recommend(ctx, req.(*RecommendRequest))
 	}
 	return interceptor(ctx, in, info, handler)
 }
@@ -230,6 +266,10 @@ var Grebe_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "Rank",
 			Handler:    _Grebe_Rank_Handler,
+		},
+		{
+			MethodName: "Recommend",
+			Handler:    _Grebe_Recommend_Handler,
 		},
 		{
 			MethodName: "Score",

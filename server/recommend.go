@@ -1,0 +1,184 @@
+package server
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"slices"
+	"time"
+
+	grebev1 "grebe/api/grebe/v1"
+	"grebe/internal/wire"
+	"grebe/server/generate"
+)
+
+// Of a recommendation that does not say.
+const (
+	defaultResults   = 10
+	defaultBeamWidth = 128
+)
+
+// maxExcluded bounds the bytes of an id in exclude; the catalog has none that is longer.
+const maxExcluded = 512
+
+// Recommend generates items of the catalog for a user.
+func (s *Server) Recommend(ctx context.Context, req *grebev1.RecommendRequest) (*grebev1.RecommendResponse, error) {
+	c, err := s.begin("recommend", req.Model, req.DeadlineMs)
+	if err != nil {
+		return nil, err
+	}
+	id, err := requestID(req.RequestId)
+	if err != nil {
+		return nil, err
+	}
+	if c.model.Generate == nil {
+		return nil, errorf(unprocessable, "", "model %q has no codes: it ranks, but cannot recommend", c.model.Name)
+	}
+	r, err := s.generation(c, req)
+	if err != nil {
+		return nil, err
+	}
+	if err := c.checkEnd(c.model.Prompt.Generate(r.User).End + c.model.Prompt.Depth() - 1); err != nil {
+		return nil, err
+	}
+	res, err := s.generate(ctx, c, r)
+	if err != nil {
+		return nil, err
+	}
+	usage := promptUsage(res.Layout.Plan, res.Cached, res.Disk)
+	usage.ComputedTokens, usage.BeamTokens = int32(res.Prompt), int32(res.Computed-res.Prompt)
+	resp := &grebev1.RecommendResponse{
+		Model: c.model.Name, RequestId: id, Node: s.cfg.Node, Short: res.Short, CatalogVersion: res.Version, Usage: usage,
+		TimingMs: &grebev1.Timing{Queue: milliseconds(res.Queue), Fetch: milliseconds(res.Fetch), Compute: milliseconds(res.Compute)},
+	}
+	for _, it := range res.Items {
+		resp.Results = append(resp.Results, &grebev1.Recommended{Id: it.ID, Codes: it.Codes, Score: it.Score})
+	}
+	resp.TimingMs.Total = milliseconds(time.Since(c.start))
+	return resp, nil
+}
+
+// generation checks a request and resolves its user.
+func (s *Server) generation(c *call, req *grebev1.RecommendRequest) (*generate.Request, error) {
+	r := &generate.Request{N: int(req.N), Width: int(req.BeamWidth), TopK: int(req.TopK)}
+	orDefault(&r.N, defaultResults)
+	orDefault(&r.Width, defaultBeamWidth)
+	if err := checkRange("n", r.N, 1, wire.MaxResults); err != nil {
+		return nil, err
+	}
+	if err := checkRange("beam_width", r.Width, 1, wire.MaxBeamWidth); err != nil {
+		return nil, err
+	}
+	if err := checkRange("top_k", r.TopK, 0, math.MaxInt32); err != nil {
+		return nil, err
+	}
+	if err := checkExclude(req.Exclude); err != nil {
+		return nil, err
+	}
+	var err error
+	if r.Filter, err = filterOf(req.Filter); err != nil {
+		return nil, err
+	}
+	user, err := s.whom(c, req.User)
+	if err != nil {
+		return nil, err
+	}
+	r.Exclude, r.UserID = req.Exclude, user.Id
+	if req.ExcludeSeen {
+		r.Exclude = slices.Concat(req.Exclude, user.History, itemsOf(user.Events))
+	}
+	r.User, err = s.userTokens(c, user)
+	return r, err
+}
+
+// generate runs a recommendation within the call's deadline and counts what it took.
+func (s *Server) generate(ctx context.Context, c *call, r *generate.Request) (*generate.Result, error) {
+	ctx, cancel := context.WithDeadline(ctx, c.start.Add(c.deadline))
+	defer cancel()
+	if err := ctx.Err(); err != nil {
+		return nil, asError(err)
+	}
+	res, err := c.model.Generate.Recommend(ctx, r)
+	switch {
+	case errors.Is(err, generate.ErrNoCodes):
+		return nil, errorf(unprocessable, "", "model %q cannot recommend: %v", c.model.Name, err)
+	case errors.Is(err, generate.ErrEmpty):
+		return nil, errorf(unprocessable, "user", "%v", err)
+	case err != nil:
+		return nil, s.explain(c, err)
+	}
+	s.metrics.recommended(c.op, res)
+	if time.Since(c.start) <= c.deadline {
+		s.metrics.sloOK.WithLabelValues(c.op).Inc()
+	}
+	return res, nil
+}
+
+func checkRange(field string, v, low, high int) error {
+	if v < low || v > high {
+		return errorf(invalidArgument, field, "%d is not between %d and %d", v, low, high)
+	}
+	return nil
+}
+
+func checkExclude(ids []string) error {
+	if len(ids) > wire.MaxExclude {
+		return errorf(invalidArgument, "exclude", "%d of them, at most %d", len(ids), wire.MaxExclude)
+	}
+	for i, id := range ids {
+		if id == "" {
+			return errorf(invalidArgument, path{"exclude", i}.String(), "is empty")
+		}
+		if len(id) > maxExcluded {
+			return errorf(invalidArgument, path{"exclude", i}.String(), "%d bytes, at most %d", len(id), maxExcluded)
+		}
+	}
+	return nil
+}
+
+// filterOf checks the attributes that items must have. Wanting none of the values of an attribute is
+// taken as a mistake: nothing would ever come back.
+func filterOf(m map[string]*grebev1.Values) (map[string][]string, error) {
+	if len(m) > wire.MaxFilter {
+		return nil, errorf(invalidArgument, "filter", "%d attributes, at most %d", len(m), wire.MaxFilter)
+	}
+	out := make(map[string][]string, len(m))
+	for name, v := range m {
+		field := "filter." + shown(name)
+		switch n := len(v.GetValues()); {
+		case name == "":
+			return nil, errorf(invalidArgument, field, "the attribute has no name")
+		case n == 0:
+			return nil, errorf(invalidArgument, field, "has no values")
+		case n > wire.MaxWanted:
+			return nil, errorf(invalidArgument, field, "%d values, at most %d", n, wire.MaxWanted)
+		}
+		out[name] = v.Values
+	}
+	return out, nil
+}
+
+// shown is a name as the path of an error shows it.
+func shown(name string) string {
+	if name == "" || len(name) > 64 {
+		return fmt.Sprintf("%.64q", name)
+	}
+	return name
+}
+
+func itemsOf(events []*grebev1.Event) []string {
+	out := make([]string, len(events))
+	for i, e := range events {
+		out[i] = e.GetItem()
+	}
+	return out
+}
+
+// snapshot is what the model generates items of now; nil when it cannot.
+func (m *Model) snapshot() *generate.Snapshot {
+	if m.Generate == nil {
+		return nil
+	}
+	return m.Generate.Snapshot()
+}
