@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"runtime"
 	"slices"
 
 	"grebe/compute"
@@ -335,6 +336,7 @@ func (r *runner) QKV(layer int, w *compute.AttentionWeights) {
 		return
 	}
 	r.dev.mul.Store(r.qkv, width, in, m.w, bias)
+	runtime.KeepAlive(m) // whose collection frees the weights
 	r.arg.layer, r.arg.attn = layer, w
 	r.run(r.write, 0, r.rows)
 }
@@ -434,6 +436,7 @@ func (r *runner) Output(w *compute.AttentionWeights) {
 	}
 	r.run(r.packO, 0, r.rows)
 	r.dev.mul.Add(r.x, s.Hidden, in, m.w, bias)
+	runtime.KeepAlive(m)
 }
 
 func (r *runner) FFN(w *compute.FFNWeights) {
@@ -457,6 +460,8 @@ func (r *runner) FFN(w *compute.FFNWeights) {
 		r.dev.mul.Gated(inter, in, gu.w, guBias)
 		r.dev.mul.Add(r.x[from*s.Hidden:], s.Hidden, inter, down.w, downBias)
 	}
+	runtime.KeepAlive(gu)
+	runtime.KeepAlive(down)
 }
 
 // at returns the row of x that holds row id of the batch, −1 when it was dropped or never was.
@@ -530,6 +535,7 @@ func (r *runner) Project(norm compute.Vector, w compute.Linear, rows []int32, ou
 	r.arg.gain, r.arg.ids = gain, rows
 	r.run(r.chosen, 0, len(rows))
 	r.dev.mul.Store(out, m.Out(), in, m.w, nil)
+	runtime.KeepAlive(m)
 	return nil
 }
 
