@@ -7,8 +7,11 @@ import (
 )
 
 type benchCmd struct {
-	Gemm    benchGemmCmd    `cmd:"" help:"Matrix products of Qwen2's shapes beside oneDNN and OpenBLAS."`
-	Prefill benchPrefillCmd `cmd:"" help:"Reading prompts with a Qwen2-0.5B-shaped model, and rankings by stage."`
+	Gemm     benchGemmCmd     `cmd:"" help:"Matrix products of Qwen2's shapes beside oneDNN and OpenBLAS."`
+	Prefill  benchPrefillCmd  `cmd:"" help:"Reading prompts with a Qwen2-0.5B-shaped model, and rankings by stage."`
+	Rank     benchRankCmd     `cmd:"" help:"Rankings by each policy for what is reused, on workloads shaped as BAT's."`
+	Assemble benchAssembleCmd `cmd:"" help:"What it costs to rank with items gathered from the cache; decisions; memory."`
+	Beauty   benchBeautyCmd   `cmd:"" help:"Whether both prompt orders rank Amazon Beauty alike."`
 }
 
 func (benchCmd) Help() string {

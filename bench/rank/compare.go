@@ -1,0 +1,286 @@
+package rank
+
+import (
+	"context"
+	"fmt"
+	"math"
+	"time"
+
+	"grebe/bench/load"
+	"grebe/plan"
+	"grebe/schedule"
+	"grebe/workload"
+)
+
+// workload compares all policies on one workload.
+func (s *system) workload(ctx context.Context, o *Options, name string) (*Workload, error) {
+	spec, scale, err := o.spec(name)
+	if err != nil {
+		return nil, err
+	}
+	src, err := newSource(spec, s.model.Vocab())
+	if err != nil {
+		return nil, err
+	}
+	share := o.Memory
+	if share < 0 {
+		if share, err = PaperShare(name); err != nil {
+			return nil, err
+		}
+	}
+	memory := newBudget(src.w, &s.shape, share)
+	r := &Workload{Name: spec.Name, Users: spec.Users, Items: spec.Items, Scale: scale, Share: share,
+		ItemBytes: memory.items * int64(s.shape.ChunkBytes(1, false)), Bytes: memory.bytes}
+	if err := r.measure(spec, o); err != nil {
+		return nil, err
+	}
+	b := &bout{system: s, options: o, source: src, report: r, memory: memory.bytes}
+	defer b.close()
+	r.Bound = b.bound()
+	for _, step := range []func(context.Context) error{b.open, b.saturate, b.openLoop, b.search, b.sweep} {
+		if err := step(ctx); err != nil {
+			return nil, err
+		}
+	}
+	return r, nil
+}
+
+// measure says what the stream is like.
+func (r *Workload) measure(spec workload.Spec, o *Options) error {
+	perBlock, warm := o.blocks()
+	stats, err := workload.Measure(spec, perBlock*(warm+o.Blocks))
+	r.Stream = stats
+	return err
+}
+
+// bout is the comparison on one workload.
+type bout struct {
+	system   *system
+	options  *Options
+	source   *source
+	report   *Workload
+	memory   int64
+	variants []*variant
+	next     int // request of the stream
+}
+
+func (b *bout) close() {
+	for _, v := range b.variants {
+		v.close()
+	}
+}
+
+// open opens the variants and computes the items of those that can use them.
+func (b *bout) open(ctx context.Context) error {
+	for _, p := range b.options.policies() {
+		v, err := b.system.newVariant(ctx, p, b.source, b.memory, nil)
+		if err != nil {
+			return err
+		}
+		b.variants = append(b.variants, v)
+		line := Policy{Name: display(p), Policy: p.String()}
+		if usesItems(p) && !b.options.NoIndex {
+			start := time.Now()
+			if line.Indexed, err = v.indexItems(ctx); err != nil {
+				return fmt.Errorf("index: %w", err)
+			}
+			line.IndexSeconds = time.Since(start).Seconds()
+		}
+		b.report.Policies = append(b.report.Policies, line)
+	}
+	return nil
+}
+
+// saturate compares the variants in a closed loop.
+func (b *bout) saturate(ctx context.Context) error {
+	o := b.options
+	perBlock, warm := o.blocks()
+	runs := make([][]load.Result, len(b.variants)) // by block
+	before := make([]tally, len(b.variants))
+	reasons := make([]map[string]int64, len(b.variants))
+	variants := make([]load.Variant, len(b.variants))
+	for i, v := range b.variants {
+		variants[i] = load.Variant{Name: display(v.policy), Run: func(ctx context.Context, block int) (load.Result, error) {
+			if block == warm {
+				before[i], reasons[i] = v.tally(), v.reasons()
+			}
+			var r load.Result
+			var err error
+			if block >= warm || v.policy != schedule.None { // RE has nothing to warm up
+				r, err = load.Closed(ctx, load.Options{Name: display(v.policy), Workers: o.Clients, Requests: perBlock, First: block * perBlock}, v.do)
+			}
+			if err == nil && r.Requests != r.Answered {
+				err = fmt.Errorf("%d of %d requests failed: %v", r.Requests-r.Answered, r.Requests, r.Errors)
+			}
+			runs[i] = append(runs[i], r)
+			return r, err
+		}}
+	}
+	opt := load.CompareOptions{Blocks: o.Blocks, Warmup: warm, Seed: o.Seed, Metrics: []load.Metric{load.ByThroughput, load.ByP50, load.ByP99}}
+	toRE, err := load.Compare(ctx, opt, variants)
+	if err != nil {
+		return err
+	}
+	b.next = perBlock * (warm + o.Blocks)
+	toUP, err := b.again(ctx, opt, runs, 1)
+	if err != nil {
+		return err
+	}
+	for i, v := range b.variants {
+		line := &b.report.Policies[i]
+		line.fill(v, before[i], reasons[i])
+		line.Saturated = toRE.Variants[i].Result
+		line.OverRE = toRE.Variants[i].Metrics[0]
+		line.OverUP = toUP[i]
+	}
+	return nil
+}
+
+// again takes a comparison's runs and compares them with another variant, and returns the ratios of
+// throughput.
+func (b *bout) again(ctx context.Context, opt load.CompareOptions, runs [][]load.Result, base int) ([]load.MetricRatio, error) {
+	replay := func(i int) load.Variant {
+		return load.Variant{Name: display(b.variants[i].policy), Run: func(_ context.Context, block int) (load.Result, error) {
+			return runs[i][block], nil
+		}}
+	}
+	order := []int{base}
+	for i := range runs {
+		if i != base {
+			order = append(order, i)
+		}
+	}
+	variants := make([]load.Variant, len(order))
+	for n, i := range order {
+		variants[n] = replay(i)
+	}
+	c, err := load.Compare(ctx, opt, variants)
+	if err != nil {
+		return nil, err
+	}
+	out := make([]load.MetricRatio, len(runs))
+	for n, i := range order {
+		out[i] = c.Variants[n].Metrics[0]
+	}
+	return out, nil
+}
+
+// fill counts what the variant did since then.
+func (l *Policy) fill(v *variant, before tally, reasons map[string]int64) {
+	t := v.tally().minus(before)
+	requests := float64(max(t.requests, 1))
+	l.PromptTokens, l.ComputedTokens = float64(t.prompt)/requests, float64(t.computed)/requests
+	l.Reused = float64(t.cached) / math.Max(float64(t.prompt), 1)
+	l.UserFirst = float64(t.userFirst) / requests
+	if v.cache == nil {
+		return
+	}
+	l.Decisions = map[string]int64{}
+	for why, n := range v.reasons() {
+		if n -= reasons[why]; n > 0 {
+			l.Decisions[why] = n
+		}
+	}
+	users, items := v.cache.Stats(plan.User), v.cache.Stats(plan.Item)
+	l.UserBytes, l.ItemBytes, l.PoolBytes = users.Bytes, items.Bytes, v.cache.Books().Used
+	l.Users, l.Items, l.EvictedUsers, l.EvictedItems = users.Entries, items.Entries, users.Evicted, items.Evicted
+}
+
+// indexItems computes all items' KV, before the first request.
+func (v *variant) indexItems(ctx context.Context) (int, error) {
+	return v.cache.Precompute(ctx, v.runner.Do, v.source.items, nil)
+}
+
+// reasons counts the cache's decisions.
+func (v *variant) reasons() map[string]int64 {
+	if v.cache == nil {
+		return nil
+	}
+	return v.cache.Decisions()
+}
+
+// openLoop sends Poisson arrivals to each variant, at the same rate.
+func (b *bout) openLoop(ctx context.Context) error {
+	o := b.options
+	if o.Open <= 0 {
+		return nil
+	}
+	rate := o.Open * b.report.Policies[1].Saturated.Throughput
+	n := max(int(o.Seconds*rate), 20)
+	for i, v := range b.variants {
+		r, err := load.Open(ctx, load.Options{
+			Name: display(v.policy), Arrivals: workload.Poisson(rate, o.Seed), Requests: n, First: b.next, SLO: o.SLO,
+		}, v.do)
+		if err != nil {
+			return err
+		}
+		b.report.Policies[i].Open = &r
+	}
+	b.next += n
+	return nil
+}
+
+// search finds the highest rate of each variant within the SLO.
+func (b *bout) search(ctx context.Context) error {
+	o := b.options
+	if !o.Search {
+		return nil
+	}
+	for i, v := range b.variants {
+		f, err := load.Search(ctx, load.SearchOptions{
+			Run: load.Options{
+				Name: display(v.policy), Duration: time.Duration(o.Seconds * float64(time.Second)), SLO: o.SLO, First: b.next,
+			},
+			Start: b.report.Policies[i].Saturated.Throughput / 4,
+		}, v.do)
+		if err != nil {
+			return err
+		}
+		b.report.Policies[i].Found = &f
+	}
+	return nil
+}
+
+// sweep counts tokens at other sizes of memory, without computing.
+func (b *bout) sweep(ctx context.Context) error {
+	for _, share := range b.options.Sweep {
+		memory := newBudget(b.source.w, &b.system.shape, share)
+		line := Sweep{Share: share, Bytes: memory.bytes, Computed: map[string]float64{}}
+		for _, p := range b.options.policies() {
+			n, err := b.count(ctx, p, memory.bytes)
+			if err != nil {
+				return fmt.Errorf("sweep at %v: %w", share, err)
+			}
+			line.Computed[display(p)] = n
+		}
+		b.report.Sweep = append(b.report.Sweep, line)
+	}
+	return nil
+}
+
+// count replays the stream dry and returns the tokens computed per request after the warm-up.
+func (b *bout) count(ctx context.Context, p schedule.Policy, memory int64) (float64, error) {
+	times := b.variants[len(b.variants)-1].runner.Model()
+	v, err := b.system.newVariant(ctx, p, b.source, memory, &times)
+	if err != nil {
+		return 0, err
+	}
+	defer v.close()
+	if usesItems(p) && !b.options.NoIndex {
+		if _, err := v.indexItems(ctx); err != nil {
+			return 0, err
+		}
+	}
+	perBlock, warm := b.options.blocks()
+	var before tally
+	for i := range perBlock * (warm + b.options.Blocks) {
+		if i == perBlock*warm {
+			before = v.tally()
+		}
+		if err := v.do(ctx, i); err != nil {
+			return 0, err
+		}
+	}
+	t := v.tally().minus(before)
+	return float64(t.computed) / float64(t.requests), nil
+}

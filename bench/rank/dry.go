@@ -1,0 +1,55 @@
+package rank
+
+import (
+	"context"
+	"errors"
+
+	"grebe/engine"
+	"grebe/kv"
+	"grebe/schedule"
+)
+
+// dry is an engine that computes nothing: it counts, and keeps the room that KV would take. What is
+// reused, evicted and computed is as in a run by one client; times are the model's.
+type dry struct {
+	store *kv.Store
+	model schedule.PrefillModel
+}
+
+// Backlog is none: requests come one after the other.
+func (d *dry) Backlog() (float64, int) { return 0, 0 }
+
+// Model is the prefill-time model that was measured before.
+func (d *dry) Model() schedule.PrefillModel { return d.model }
+
+// Do answers with zeros.
+func (d *dry) Do(_ context.Context, j *engine.Job) (*engine.Result, error) {
+	r := &engine.Result{Kept: make([]*kv.Entry, len(j.Plan.Segments))}
+	for i := range j.Plan.Segments {
+		tokens, have := len(j.Plan.Segments[i].Tokens), 0
+		var cached *kv.Entry
+		if j.Cached != nil {
+			cached = j.Cached[i]
+		}
+		if cached != nil {
+			have = cached.Len()
+		}
+		r.Cached += have
+		r.Computed += tokens - have
+		if j.Keep == nil || !j.Keep[i] {
+			continue
+		}
+		e, err := d.store.Reserve(kv.LayoutOf(j.Plan.Segments[i].Kind), tokens, cached)
+		if errors.Is(err, kv.ErrFull) {
+			continue
+		}
+		if err != nil {
+			return nil, err
+		}
+		r.Kept[i] = e
+	}
+	for _, w := range j.Want {
+		r.Logits = append(r.Logits, make([]float32, len(w.IDs)))
+	}
+	return r, nil
+}

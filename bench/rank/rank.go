@@ -1,0 +1,158 @@
+// Package rank measures what reuse is worth: rankings on workloads shaped as BAT's Table 1, served by
+// each policy for the prefix order with a cache of its own and the same memory, by real compute on one
+// random model (Run); what it costs to rank with items gathered from the cache (Assemble); and how far
+// the two prompt orders agree on real histories and titles (Beauty).
+//
+// What Run holds fixed. Requests go through server.Server.Rank in process. All policies see the same
+// requests in the same order, take turns in blocks, and are compared block by block, which is what a
+// shared machine can measure. Scale shrinks users, items and requests by one factor, so that an hour
+// stays an hour: how often a user returns, how long an entry survives and what share of the users fits
+// are those of the full size. The cache's clock is that of the stream, not of the wall.
+//
+// Memory is stated as room for all items and a share of the users' tokens. By default the share is the
+// paper's: see PaperShare.
+package rank
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"runtime"
+	"strings"
+	"time"
+
+	"grebe/schedule"
+	"grebe/workload"
+)
+
+// Options say what Run measures. Zero values stand for defaults.
+type Options struct {
+	Workloads []string // of Table 1; all
+	Policies  []string // none and user, which the others are compared with, are always there; all
+	Requests  int      // per workload, warm-up included: the users are scaled so that they are an hour's; 1200
+	Warmup    float64  // share of the requests before anything is counted; 1/3
+	Blocks    int      // that the policies take turns in; 25
+	Tokens    float64  // scale of the lengths; 0.25
+	// Memory is the share of the users' tokens that the cache has room for beside all items; negative:
+	// the paper's for each workload.
+	Memory  float64
+	Sweep   []float64 // shares for which tokens are counted without computing
+	NoIndex bool      // items are computed when first asked for, not before the first request
+	Clients int       // of the closed loop; 4
+	Open    float64   // load of the open loop as a share of UP's saturated rate; 0: left out
+	Search  bool      // look for each policy's highest rate within the SLO
+	SLO     time.Duration
+	Seconds float64 // of each run of the open loop and of the search; 10
+	Model   string  // of Models; small
+	Dir     string  // folder of the checkpoint, made when missing; in the user's cache folder
+	Format  string  // bf16 or f32; bf16
+	Threads int
+	Seed    uint64 // of the streams; 1
+	JSON    bool
+}
+
+func (o *Options) setDefaults() error {
+	if len(o.Workloads) == 0 {
+		o.Workloads = []string{"games", "beauty", "books", "industry"}
+	}
+	if len(o.Policies) == 0 {
+		o.Policies = []string{"item", "longer", "bat", "predicted"}
+	}
+	for _, p := range o.Policies {
+		if _, err := schedule.ParsePolicy(p); err != nil {
+			return err
+		}
+	}
+	for _, d := range []struct {
+		value *int
+		is    int
+	}{{&o.Requests, 1200}, {&o.Blocks, 25}, {&o.Clients, 4}, {&o.Threads, runtime.GOMAXPROCS(0)}} {
+		if *d.value <= 0 {
+			*d.value = d.is
+		}
+	}
+	for _, d := range []struct {
+		value *float64
+		is    float64
+	}{{&o.Warmup, 1. / 3}, {&o.Tokens, 0.25}, {&o.Seconds, 10}} {
+		if *d.value <= 0 {
+			*d.value = d.is
+		}
+	}
+	if o.Warmup >= 1 || o.Tokens > 1 || o.Memory > 1 {
+		return fmt.Errorf("warm-up %v, token scale %v, memory %v: want shares below 1", o.Warmup, o.Tokens, o.Memory)
+	}
+	if o.SLO <= 0 {
+		o.SLO = 200 * time.Millisecond
+	}
+	if o.Model == "" {
+		o.Model = "small"
+	}
+	if o.Format == "" {
+		o.Format = "bf16"
+	}
+	if o.Seed == 0 {
+		o.Seed = 1
+	}
+	return nil
+}
+
+// blocks returns the requests of a block and the number of warm-up blocks.
+func (o *Options) blocks() (perBlock, warm int) {
+	measured := int(float64(o.Requests) * (1 - o.Warmup))
+	perBlock = max(measured/o.Blocks, 1)
+	return perBlock, max(o.Requests/perBlock-o.Blocks, 1)
+}
+
+// spec scales a workload so that the run sends about an hour of its requests.
+func (o *Options) spec(name string) (workload.Spec, float64, error) {
+	full, err := workload.Named(name, workload.Scale{Tokens: o.Tokens})
+	if err != nil {
+		return full, 0, err
+	}
+	scale := min(float64(o.Requests)/float64(full.HourRequests()), 1)
+	s, err := workload.Named(name, workload.Scale{Users: scale, Items: scale, Tokens: o.Tokens})
+	s.Seed = o.Seed
+	return s, scale, err
+}
+
+// policies returns all to be compared: RE and UP first.
+func (o *Options) policies() []schedule.Policy {
+	out := []schedule.Policy{schedule.None, schedule.User}
+	for _, name := range o.Policies {
+		if p, err := schedule.ParsePolicy(name); err == nil && p != schedule.None && p != schedule.User {
+			out = append(out, p)
+		}
+	}
+	return out
+}
+
+// Run measures and writes tables, or the report as JSON, to w.
+func Run(ctx context.Context, o Options, w io.Writer) (*Report, error) {
+	if err := o.setDefaults(); err != nil {
+		return nil, fmt.Errorf("bench rank: %w", err)
+	}
+	sys, err := open(&o)
+	if err != nil {
+		return nil, fmt.Errorf("bench rank: %w", err)
+	}
+	defer sys.close()
+	perBlock, warm := o.blocks()
+	r := &Report{
+		Date: time.Now().UTC().Format(time.DateOnly), Device: sys.device.Name(), Model: sys.describe(), Format: o.Format,
+		TokenScale: o.Tokens, Clients: o.Clients, BlockRequests: perBlock, WarmupBlocks: warm, Blocks: o.Blocks, Indexed: !o.NoIndex,
+	}
+	p := newPrinter(w, o.JSON)
+	p.head(r)
+	for _, name := range o.Workloads {
+		one, err := sys.workload(ctx, &o, name)
+		if err != nil {
+			return r, fmt.Errorf("bench rank: %s: %w", strings.ToLower(name), err)
+		}
+		r.Workloads = append(r.Workloads, one)
+		p.workload(one)
+	}
+	r.Checks = checks(r.Workloads)
+	p.checks(r.Checks)
+	return r, p.finish(r)
+}

@@ -1,0 +1,216 @@
+package rank
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"maps"
+	"slices"
+	"strings"
+	"text/tabwriter"
+
+	"grebe/bench/load"
+	"grebe/workload"
+)
+
+// Report is what Run measured.
+type Report struct {
+	Date          string      `json:"date"`
+	Device        string      `json:"device"`
+	Model         string      `json:"model"`
+	Format        string      `json:"format"`
+	TokenScale    float64     `json:"token_scale"`
+	Clients       int         `json:"clients"`
+	BlockRequests int         `json:"block_requests"`
+	WarmupBlocks  int         `json:"warmup_blocks"`
+	Blocks        int         `json:"blocks"`
+	Indexed       bool        `json:"indexed"`
+	Workloads     []*Workload `json:"workloads"`
+	Checks        []Check     `json:"checks"`
+}
+
+// Workload is the comparison on one workload.
+type Workload struct {
+	Name      string         `json:"name"`
+	Users     int            `json:"users"`
+	Items     int            `json:"items"`
+	Scale     float64        `json:"scale"` // of users and items
+	Share     float64        `json:"memory_share"`
+	Bytes     int64          `json:"memory_bytes"` // of each policy's cache
+	ItemBytes int64          `json:"item_bytes"`   // that all items take
+	Stream    workload.Stats `json:"stream"`
+	Bound     float64        `json:"bound_tokens"` // per request, with memory for everything and the future known
+	Policies  []Policy       `json:"policies"`
+	Sweep     []Sweep        `json:"sweep,omitempty"`
+}
+
+// Policy is what one policy did. Tokens are means per measured request.
+type Policy struct {
+	Name           string           `json:"name"`
+	Policy         string           `json:"policy"`
+	Indexed        int              `json:"indexed_items"`
+	IndexSeconds   float64          `json:"index_seconds"`
+	PromptTokens   float64          `json:"prompt_tokens"`
+	ComputedTokens float64          `json:"computed_tokens"`
+	Reused         float64          `json:"reused"` // share of the prompts' tokens
+	UserFirst      float64          `json:"user_first"`
+	Decisions      map[string]int64 `json:"decisions,omitempty"`
+	PoolBytes      int64            `json:"pool_bytes"` // in use at the end
+	UserBytes      int64            `json:"user_bytes"`
+	ItemBytes      int64            `json:"item_bytes"`
+	Users          int              `json:"cached_users"`
+	Items          int              `json:"cached_items"`
+	EvictedUsers   int64            `json:"evicted_users"`
+	EvictedItems   int64            `json:"evicted_items"`
+	Saturated      load.Result      `json:"saturated"`
+	OverRE         load.MetricRatio `json:"over_re"` // throughput
+	OverUP         load.MetricRatio `json:"over_up"`
+	Open           *load.Result     `json:"open,omitempty"`
+	Found          *load.Found      `json:"found,omitempty"`
+}
+
+// Sweep is the tokens that the policies compute per request with another size of memory.
+type Sweep struct {
+	Share    float64            `json:"share"`
+	Bytes    int64              `json:"bytes"`
+	Computed map[string]float64 `json:"computed_tokens"`
+}
+
+// printer writes tables as they come, or nothing until the JSON at the end.
+type printer struct {
+	w    io.Writer
+	json bool
+	err  error // the first failed write
+}
+
+func newPrinter(w io.Writer, asJSON bool) *printer { return &printer{w: w, json: asJSON} }
+
+func (p *printer) printf(format string, args ...any) {
+	if p.json || p.err != nil {
+		return
+	}
+	_, p.err = fmt.Fprintf(p.w, format, args...)
+}
+
+// table writes rows of cells, the first row as the head.
+func (p *printer) table(rows [][]string) {
+	if p.json || p.err != nil {
+		return
+	}
+	t := tabwriter.NewWriter(p.w, 0, 0, 2, ' ', tabwriter.AlignRight)
+	for _, r := range rows {
+		fmt.Fprintln(t, strings.Join(r, "\t")+"\t")
+	}
+	p.err = t.Flush()
+}
+
+func (p *printer) finish(report any) error {
+	if !p.json || p.err != nil {
+		return p.err
+	}
+	e := json.NewEncoder(p.w)
+	e.SetIndent("", "  ")
+	return e.Encode(report)
+}
+
+func (p *printer) head(r *Report) {
+	p.printf("%s, %s, %s\nmodel %s\n", r.Date, r.Device, r.Format, r.Model)
+	p.printf("Lengths ×%g. %d clients in a closed loop; %d blocks of %d requests after %d to warm up, policies in turns.\n", r.TokenScale, r.Clients, r.Blocks, r.BlockRequests, r.WarmupBlocks)
+	if r.Indexed {
+		p.printf("Items were computed before the first request for the policies that can use them.\n")
+	} else {
+		p.printf("Items are computed when first asked for.\n")
+	}
+}
+
+func (p *printer) workload(r *Workload) {
+	s := &r.Stream
+	p.printf("\n%s: %d users, %d items (×%.4g), %d requests in %.0f minutes of the stream; per request %.0f user and %.0f item tokens\n",
+		r.Name, r.Users, r.Items, r.Scale, s.Requests, s.Span.Minutes(), s.RequestUserTokens, s.RequestItemTokens)
+	p.printf("memory of each cache: %s, room for all items (%s) and %.3g %% of the users' tokens\n", mib(r.Bytes), mib(r.ItemBytes), 100*r.Share)
+	rows := [][]string{{"", "requests/s", "over UP", "over RE", "P50 ms", "P99 ms", "tokens", "computed", "reused", "user first", "cached", "users", "items", "evicted"}}
+	for i := range r.Policies {
+		l := &r.Policies[i]
+		rows = append(rows, []string{
+			l.Name, fmt.Sprintf("%.1f", l.Saturated.Throughput), interval(&l.OverUP), interval(&l.OverRE),
+			fmt.Sprintf("%.1f", l.Saturated.Latency.P50), fmt.Sprintf("%.1f", l.Saturated.Latency.P99),
+			fmt.Sprintf("%.0f", l.PromptTokens), fmt.Sprintf("%.0f", l.ComputedTokens), percent(l.Reused), percent(l.UserFirst),
+			mib(l.PoolBytes), fmt.Sprint(l.Users), fmt.Sprint(l.Items), fmt.Sprintf("%d+%d", l.EvictedUsers, l.EvictedItems),
+		})
+	}
+	p.table(rows)
+	p.printf("with memory for everything and the future known: %.0f tokens computed\n", r.Bound)
+	for i := range r.Policies {
+		l := &r.Policies[i]
+		if l.Indexed > 0 {
+			p.printf("%s: %d items indexed in %.1f s\n", l.Name, l.Indexed, l.IndexSeconds)
+		}
+		if len(l.Decisions) > 1 {
+			p.printf("%s decided:", l.Name)
+			for _, why := range slices.Sorted(maps.Keys(l.Decisions)) {
+				p.printf(" %s %d", why, l.Decisions[why])
+			}
+			p.printf("\n")
+		}
+	}
+	p.openLoop(r)
+	p.found(r)
+	p.sweep(r)
+}
+
+func (p *printer) openLoop(r *Workload) {
+	if len(r.Policies) == 0 || r.Policies[0].Open == nil {
+		return
+	}
+	p.printf("open loop, Poisson arrivals at %.1f per second\n", r.Policies[0].Open.Offered)
+	rows := [][]string{{"", "answered/s", "within SLO", "P50 ms", "P90 ms", "P99 ms"}}
+	for i := range r.Policies {
+		o := r.Policies[i].Open
+		rows = append(rows, []string{
+			o.Name, fmt.Sprintf("%.1f", o.Throughput), percent(float64(o.Good) / float64(max(o.Requests, 1))),
+			fmt.Sprintf("%.1f", o.Latency.P50), fmt.Sprintf("%.1f", o.Latency.P90), fmt.Sprintf("%.1f", o.Latency.P99),
+		})
+	}
+	p.table(rows)
+}
+
+func (p *printer) found(r *Workload) {
+	if len(r.Policies) == 0 || r.Policies[0].Found == nil {
+		return
+	}
+	p.printf("highest rate with 99 %% of the requests within the SLO of %.0f ms\n", r.Policies[0].Found.Best.SLO)
+	rows := [][]string{{"", "requests/s", "fails at", "P99 ms"}}
+	for i := range r.Policies {
+		f := r.Policies[i].Found
+		rows = append(rows, []string{f.Name, fmt.Sprintf("%.1f", f.Rate), fmt.Sprintf("%.1f", f.Limit), fmt.Sprintf("%.1f", f.Best.Latency.P99)})
+	}
+	p.table(rows)
+}
+
+func (p *printer) sweep(r *Workload) {
+	if len(r.Sweep) == 0 {
+		return
+	}
+	p.printf("tokens computed per request by memory (counted, nothing computed)\n")
+	head := []string{"users that fit", "memory"}
+	for i := range r.Policies {
+		head = append(head, r.Policies[i].Name)
+	}
+	rows := [][]string{head}
+	for _, s := range r.Sweep {
+		row := []string{fmt.Sprintf("%.3g %%", 100*s.Share), mib(s.Bytes)}
+		for i := range r.Policies {
+			row = append(row, fmt.Sprintf("%.0f", s.Computed[r.Policies[i].Name]))
+		}
+		rows = append(rows, row)
+	}
+	p.table(rows)
+}
+
+func interval(m *load.MetricRatio) string {
+	return fmt.Sprintf("%.2f [%.2f, %.2f]", m.Ratio, m.Low, m.High)
+}
+
+func percent(x float64) string { return fmt.Sprintf("%.1f %%", 100*x) }
+
+func mib(bytes int64) string { return fmt.Sprintf("%.1f MiB", float64(bytes)/(1<<20)) }

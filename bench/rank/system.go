@@ -1,0 +1,286 @@
+package rank
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"grebe/compute"
+	"grebe/compute/cpu"
+	"grebe/engine"
+	"grebe/kv"
+	"grebe/meta"
+	"grebe/model"
+	"grebe/model/modeltest"
+	_ "grebe/model/qwen" // the architecture that is measured
+	"grebe/pool"
+	"grebe/prompt"
+	"grebe/schedule"
+	"grebe/server"
+	"grebe/server/dispatch"
+	"grebe/server/reuse"
+	"grebe/workload"
+)
+
+// Models are the shapes there are. Small and medium have the widths of Qwen2-1.5B, the paper's first
+// model, ×0.25 and ×0.5: with lengths scaled by the same factor attention keeps its share of the
+// FLOPs, which decides what reuse saves, since cached keys are attended to all the same.
+var Models = map[string]modeltest.Spec{
+	"tiny":       {Architecture: modeltest.Qwen2, Hidden: 64, Layers: 2, Heads: 2, KVHeads: 1, HeadDim: 32, Inter: 128, Vocab: 2048},
+	"small":      {Architecture: modeltest.Qwen2, Hidden: 384, Layers: 4, Heads: 6, KVHeads: 2, HeadDim: 64, Inter: 2240, Vocab: 16384},
+	"medium":     {Architecture: modeltest.Qwen2, Hidden: 768, Layers: 8, Heads: 12, KVHeads: 2, HeadDim: 64, Inter: 4480, Vocab: 16384},
+	"qwen2-0.5b": modeltest.Qwen2Half(),
+}
+
+// system is a model on a device, which all variants share.
+type system struct {
+	name   string
+	device compute.Device
+	model  model.Model
+	shape  compute.Shape
+}
+
+func open(o *Options) (*system, error) {
+	spec, ok := Models[o.Model]
+	if !ok {
+		return nil, fmt.Errorf("model %q is not one of tiny, small, medium, qwen2-0.5b", o.Model)
+	}
+	spec.MaxPositions, spec.Tied, spec.DType = 131072, true, compute.BF16
+	dir := o.Dir
+	if dir == "" {
+		base, err := os.UserCacheDir()
+		if err != nil {
+			base = os.TempDir()
+		}
+		dir = filepath.Join(base, "grebe", "bench-rank-1-"+o.Model)
+	}
+	if err := ensure(dir, spec); err != nil {
+		return nil, err
+	}
+	return openDir(dir, o.Model, o.Format, o.Threads)
+}
+
+// ensure writes the checkpoint unless it is there: complete, since it is moved into place.
+func ensure(dir string, spec modeltest.Spec) error {
+	if _, err := os.Stat(filepath.Join(dir, model.ConfigFile)); err == nil {
+		return nil
+	}
+	if err := os.MkdirAll(filepath.Dir(dir), 0o755); err != nil {
+		return err
+	}
+	tmp, err := os.MkdirTemp(filepath.Dir(dir), "bench-*")
+	if err != nil {
+		return err
+	}
+	defer os.RemoveAll(tmp)
+	if err := modeltest.Write(tmp, spec); err != nil {
+		return err
+	}
+	return os.Rename(tmp, dir)
+}
+
+func openDir(dir, name, format string, threads int) (*system, error) {
+	dev, err := cpu.New(cpu.Options{Threads: threads})
+	if err != nil {
+		return nil, err
+	}
+	m, err := model.Open(dir, dev, model.Options{DType: format})
+	if err != nil {
+		return nil, errors.Join(err, dev.Close())
+	}
+	return &system{name, dev, m, m.Shape()}, nil
+}
+
+// close ends the system. A benchmark has no use for what may fail there.
+func (s *system) close() {
+	_ = s.model.Close()
+	_ = s.device.Close()
+}
+
+func (s *system) describe() string {
+	return fmt.Sprintf("%s (Qwen2-shaped, random weights: hidden %d, %d layers, %d/%d heads of %d, %d B of KV per token)",
+		s.name, s.shape.Hidden, s.shape.Layers, s.shape.Heads, s.shape.KVHeads, s.shape.HeadDim, s.shape.ChunkBytes(1, false))
+}
+
+// builder makes prompts whose instruction has as many tokens as the workload's.
+func (s *system) builder(w *workload.Workload) (*prompt.Builder, error) {
+	return prompt.New(prompt.Config{Instruction: prompt.Text{Tokens: w.Instruction()}}, nil, s.model.Vocab())
+}
+
+// variant is a server with one policy and a cache of its own.
+type variant struct {
+	policy  schedule.Policy
+	source  *source
+	runner  runner
+	server  *server.Server
+	cache   *reuse.Cache // nil: RE
+	store   *kv.Store
+	index   *meta.Index
+	closers []func() error
+
+	now atomic.Int64 // the stream's time, for frequencies
+
+	mu    sync.Mutex // guards what is below
+	total tally
+}
+
+// runner runs jobs and knows how long they take.
+type runner interface {
+	server.Runner
+	reuse.Load
+}
+
+// tally counts what requests took.
+type tally struct {
+	requests, userFirst      int
+	prompt, cached, computed int
+}
+
+func (t tally) minus(u tally) tally {
+	return tally{t.requests - u.requests, t.userFirst - u.userFirst, t.prompt - u.prompt, t.cached - u.cached, t.computed - u.computed}
+}
+
+// newVariant opens a server of one policy for a stream, with that much memory. Its jobs run on the
+// device, or dry when times is not nil.
+func (s *system) newVariant(ctx context.Context, p schedule.Policy, src *source, memory int64, times *schedule.PrefillModel) (*variant, error) {
+	b, err := s.builder(src.w)
+	if err != nil {
+		return nil, err
+	}
+	v, err := s.newCached(ctx, b, p, memory, times)
+	if err == nil {
+		v.source = src
+	}
+	return v, err
+}
+
+// newCached opens a server of one policy for prompts of b.
+func (s *system) newCached(ctx context.Context, b *prompt.Builder, p schedule.Policy, memory int64, times *schedule.PrefillModel) (v *variant, err error) {
+	v = &variant{policy: p}
+	defer func() {
+		if err != nil {
+			v.close()
+		}
+	}()
+	sm := server.Model{Name: "bench", Prompt: b, Vocab: s.model.Vocab(), Positions: s.model.MaxPositions()}
+	var pages *pool.Pool
+	if p != schedule.None {
+		if pages, err = newPool(memory, &s.shape); err != nil {
+			return v, err
+		}
+		v.onClose(pages.Close)
+		v.store = kv.New(s.shape, pages)
+		v.onClose(func() error { v.store.Close(); return nil })
+		if v.index, err = meta.New(meta.Options{}); err != nil {
+			return v, err
+		}
+	}
+	if times != nil {
+		v.runner = &dry{store: v.store, model: *times}
+	} else if v.runner, err = s.dispatcher(ctx, v); err != nil {
+		return v, err
+	}
+	sm.Runner = v.runner
+	if p != schedule.None {
+		v.cache = reuse.New(b, reuse.Options{
+			Store: v.store, Pool: pages, Index: v.index, Load: v.runner, Shape: s.shape, Policy: p,
+			Now: func() time.Duration { return time.Duration(v.now.Load()) },
+		})
+		sm.Cache = v.cache
+	}
+	v.server, err = server.New(server.Config{Models: []server.Model{sm}, SLO: time.Minute})
+	return v, err
+}
+
+// dispatcher opens an engine for the variant's jobs.
+func (s *system) dispatcher(ctx context.Context, v *variant) (*dispatch.Dispatcher, error) {
+	e, err := engine.New(s.model, s.device, engine.Options{Cache: v.store})
+	if err != nil {
+		return nil, err
+	}
+	v.onClose(e.Close)
+	times, err := dispatch.Profile(ctx, e, s.model.MaxPositions())
+	if err != nil {
+		return nil, err
+	}
+	d, err := dispatch.New([]dispatch.Engine{e}, dispatch.Options{Model: times})
+	if err != nil {
+		return nil, err
+	}
+	v.onClose(d.Close)
+	return d, nil
+}
+
+func (v *variant) onClose(f func() error) { v.closers = append(v.closers, f) }
+
+func (v *variant) close() {
+	for _, f := range slices.Backward(v.closers) {
+		_ = f()
+	}
+	v.closers = nil
+}
+
+// usesItems reports whether the policy can take items from the cache.
+func usesItems(p schedule.Policy) bool { return p != schedule.None && p != schedule.User }
+
+// do sends request i of the stream.
+func (v *variant) do(ctx context.Context, i int) error {
+	r := v.source.at(i)
+	v.advance(r.at)
+	resp, err := v.server.Rank(ctx, r.msg)
+	if err != nil {
+		return err
+	}
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	v.total.requests++
+	if resp.Prefix != schedule.ItemFirst.String() {
+		v.total.userFirst++
+	}
+	v.total.prompt += int(resp.Usage.PromptTokens)
+	v.total.cached += int(resp.Usage.CachedTokens)
+	v.total.computed += int(resp.Usage.ComputedTokens)
+	return nil
+}
+
+// advance sets the stream's time, which never goes back, and has earlier accesses counted.
+func (v *variant) advance(at time.Duration) {
+	for {
+		now := v.now.Load()
+		if now >= int64(at) || v.now.CompareAndSwap(now, int64(at)) {
+			break
+		}
+	}
+	if v.index != nil {
+		v.index.Apply(time.Duration(v.now.Load()))
+	}
+}
+
+func (v *variant) tally() tally {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	return v.total
+}
+
+// names of the policies as the paper calls them.
+func display(p schedule.Policy) string {
+	switch p {
+	case schedule.None:
+		return "RE"
+	case schedule.User:
+		return "UP"
+	case schedule.Item:
+		return "IP"
+	case schedule.Longer:
+		return "agnostic"
+	case schedule.BAT:
+		return "BAT"
+	}
+	return "auto"
+}

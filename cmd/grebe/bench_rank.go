@@ -1,0 +1,124 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"time"
+
+	"grebe/bench/rank"
+)
+
+type benchRankCmd struct {
+	Workloads []string      `help:"games, beauty, books, industry; default all." placeholder:"NAME,..."`
+	Policies  []string      `help:"item, longer, bat, predicted beside none and user; default all." placeholder:"NAME,..."`
+	Requests  int           `help:"Requests per workload, warm-up included; users and items are scaled so that they are an hour's; default 1200." placeholder:"N"`
+	Blocks    int           `help:"Blocks that the policies take turns in; default 25." placeholder:"N"`
+	Tokens    float64       `help:"Scale of the lengths; default 0.25." placeholder:"SHARE"`
+	Memory    float64       `help:"Share of the users' tokens that fits beside all items; default the paper's for each workload." default:"-1" placeholder:"SHARE"`
+	Sweep     []float64     `help:"Shares of memory for which tokens are counted, without computing." placeholder:"SHARE,..."`
+	NoIndex   bool          `help:"Compute items when first asked for, not before."`
+	Clients   int           `help:"Clients of the closed loop; default 4." placeholder:"N"`
+	Open      float64       `help:"Also send Poisson arrivals, at this share of user-first's saturated rate." placeholder:"SHARE"`
+	Search    bool          `help:"Also look for each policy's highest rate within the SLO (long)."`
+	Seconds   float64       `help:"Of each run with arrivals; default 10." placeholder:"N"`
+	SLO       time.Duration `name:"slo" help:"The SLO; default 200ms." placeholder:"TIME"`
+	Model     string        `help:"tiny, small, medium, qwen2-0.5b; default small." placeholder:"NAME"`
+	Dir       string        `type:"path" help:"Folder of the checkpoint, written when missing; default: in the user's cache folder." placeholder:"DIR"`
+	Format    string        `help:"bf16 or f32; default bf16." placeholder:"FORMAT"`
+	Threads   int           `help:"Threads; default all cores." placeholder:"N"`
+	Seed      uint64        `help:"Of the requests; default 1." placeholder:"N"`
+	Check     bool          `help:"Fail when a bar is not reached."`
+	JSON      bool          `name:"json" help:"Print JSON."`
+}
+
+func (benchRankCmd) Help() string {
+	return `Workloads have the shapes of BAT's Table 1, policies a cache each of the same size. RE computes everything,
+UP reuses users, IP items; agnostic puts the longer side first; BAT is the paper's rule, auto Grebe's. Takes about
+ten minutes on two cores. The weights are random.
+
+Example:
+
+    grebe bench rank --workloads beauty --sweep 0.05,0.2,0.5 --check`
+}
+
+func (c *benchRankCmd) Run(w *world) error {
+	r, err := rank.Run(w.ctx, rank.Options{
+		Workloads: c.Workloads, Policies: c.Policies, Requests: c.Requests, Blocks: c.Blocks, Tokens: c.Tokens, Memory: c.Memory,
+		Sweep: c.Sweep, NoIndex: c.NoIndex, Clients: c.Clients, Open: c.Open, Search: c.Search, SLO: c.SLO, Seconds: c.Seconds, Model: c.Model,
+		Dir: c.Dir, Format: c.Format, Threads: c.Threads, Seed: c.Seed, JSON: c.JSON,
+	}, w.stdout)
+	if err == nil && c.Check && !rank.Passed(r.Checks) {
+		return errReported
+	}
+	return err
+}
+
+type benchAssembleCmd struct {
+	Models  []string `help:"tiny, small, medium, qwen2-0.5b; default small." placeholder:"NAME,..."`
+	Dir     string   `type:"path" help:"Folder of the checkpoint when there is one model; default: in the user's cache folder." placeholder:"DIR"`
+	Items   int      `help:"Cached items; default 100." placeholder:"N"`
+	Tokens  int      `help:"Tokens per item; default 10." placeholder:"N"`
+	User    int      `help:"Tokens of the user; default 1500." placeholder:"N"`
+	Repeats int      `help:"Repeats; default 9." placeholder:"N"`
+	Format  string   `help:"bf16 or f32; default bf16." placeholder:"FORMAT"`
+	Threads int      `help:"Threads; default all cores." placeholder:"N"`
+	Check   bool     `help:"Fail when a bar is not reached."`
+	JSON    bool     `name:"json" help:"Print JSON."`
+}
+
+func (benchAssembleCmd) Help() string {
+	return `Ranks a user behind cached items, and behind as many keys that lie in one piece. Also the time of a decision by
+number of candidates, and how much memory a catalog of short items wastes.
+
+Example:
+
+    grebe bench assemble --models small,qwen2-0.5b`
+}
+
+func (c *benchAssembleCmd) Run(w *world) error {
+	if c.Dir != "" && len(c.Models) > 1 {
+		return usagef("--dir: %d models cannot share a folder", len(c.Models))
+	}
+	r, err := rank.Assemble(w.ctx, rank.AssembleOptions{
+		Models: c.Models, Dir: c.Dir, Items: c.Items, Tokens: c.Tokens, User: c.User, Repeats: c.Repeats,
+		Format: c.Format, Threads: c.Threads, JSON: c.JSON,
+	}, w.stdout)
+	if err == nil && c.Check && !rank.Passed(r.Checks) {
+		return errReported
+	}
+	return err
+}
+
+type benchBeautyCmd struct {
+	Data       string `type:"path" default:"../shared/data/beauty" help:"Folder with Beauty.txt and beauty_joined.tsv; default ${default}." placeholder:"DIR"`
+	Tokenizer  string `type:"path" default:"../shared/data/tokenizers/qwen3/tokenizer.json" help:"Tokenizer for the random model; default ${default}." placeholder:"FILE"`
+	Checkpoint string `type:"path" help:"Folder of a trained model with its tokenizer; default a small random one." placeholder:"DIR"`
+	Dir        string `type:"path" help:"Folder of the random model, written when missing; default: in the user's cache folder." placeholder:"DIR"`
+	Users      int    `help:"Users; default 50." placeholder:"N"`
+	Candidates int    `help:"Candidates of each; default 100." placeholder:"N"`
+	History    int    `help:"Last items of a history that are used; default 20." placeholder:"N"`
+	Format     string `help:"bf16 or f32; default bf16." placeholder:"FORMAT"`
+	Threads    int    `help:"Threads; default all cores." placeholder:"N"`
+	JSON       bool   `name:"json" help:"Print JSON."`
+}
+
+func (benchBeautyCmd) Help() string {
+	return `Ranks the same candidates for users of Amazon Beauty with the user first, the items first, and as auto chooses,
+and says how far the rankings agree. Titles and histories are the prompts.
+
+Example:
+
+    grebe bench beauty --checkpoint ./my-model`
+}
+
+func (c *benchBeautyCmd) Run(w *world) error {
+	_, err := rank.Beauty(w.ctx, rank.BeautyOptions{
+		Data: c.Data, Tokenizer: c.Tokenizer, Checkpoint: c.Checkpoint, Dir: c.Dir, Users: c.Users, Candidates: c.Candidates,
+		History: c.History, Format: c.Format, Threads: c.Threads, JSON: c.JSON,
+	}, w.stdout)
+	if errors.Is(err, rank.ErrNoData) {
+		fmt.Fprintf(w.stderr, "grebe: skipped: %v\n", err)
+		return nil
+	}
+	return err
+}
