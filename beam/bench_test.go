@@ -63,3 +63,60 @@ func BenchmarkBuild(b *testing.B) {
 		}
 	}
 }
+
+// BenchmarkSearch times what a request of width 512 spends outside of the model, on ten million items.
+func BenchmarkSearch(b *testing.B) {
+	c := bigCatalog("clustered", 3, 8192)
+	ix := c.build(b)
+	r := rng(3)
+	logits := make([]float32, 512*8192)
+	for i := range logits {
+		logits[i] = float32(3 * r.NormFloat64())
+	}
+	s, err := New(ix, nil, Options{Width: 512, N: 100})
+	if err != nil {
+		b.Fatal(err)
+	}
+	filter := func(share float64) *Set {
+		set := NewSet(ix)
+		for i := range ix.Len() {
+			if r.Float64() < share {
+				set.Add(uint32(i))
+			}
+		}
+		return set
+	}
+	for _, test := range []struct {
+		name    string
+		set     *Set
+		exclude int
+	}{
+		{"all", nil, 0}, {"exclude=1000", nil, 1000}, {"filter=0.5", filter(0.5), 100}, {"filter=0.1", filter(0.1), 100},
+		{"filter=0.01", filter(0.01), 100}, {"filter=0.001", filter(0.001), 100}, {"filter=0.00001", filter(0.00001), 0},
+	} {
+		b.Run(test.name, func(b *testing.B) {
+			e := &Eligible{}
+			var results []Result
+			rows := 0
+			for b.Loop() {
+				rows = 0
+				e.Reset(ix, test.set)
+				for i := range test.exclude {
+					e.Exclude(uint32(i * 31))
+				}
+				if err := s.Reset(ix, e, s.opts); err != nil {
+					b.Fatal(err)
+				}
+				for !s.Done() {
+					rows += s.Rows()
+					if err := s.Advance(logits, 8192); err != nil {
+						b.Fatal(err)
+					}
+				}
+				results, _ = s.Results(results[:0], 100)
+			}
+			b.ReportMetric(float64(rows), "rows")
+			b.ReportMetric(float64(len(results)), "results")
+		})
+	}
+}

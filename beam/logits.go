@@ -1,35 +1,66 @@
 package beam
 
-import "math"
+import (
+	"math"
+	"slices"
+)
 
-// Logits are read in blocks of 64. The first pass over a row finds the largest logit of each block; the
-// second adds up the exponentials. Selection then looks only into blocks whose largest logit may win.
-const blockLen = 64
+// Logits are read once, in blocks of 64, each for its largest logit and the sum of its exponentials
+// relative to that. The normaliser follows from these, and selection looks only into blocks whose largest
+// logit may win.
+const (
+	blockLen = 64
+	chunkLen = 16 // blocks whose logits are summed while they are still close
+	groupLen = 8  // blocks that are weighed together
+)
 
 var negInf = math.Inf(-1)
 
-// blockMaxes sets out to the largest logit of each block of x, whose length is a multiple of blockLen.
-// It reports false if x holds a NaN.
-func blockMaxes(x, out []float32) bool {
-	if len(x) == 0 {
-		return true
+// scan sets maxes and sums to the largest logit of each block of x and the sum of exp(logit - largest);
+// the length of x is a multiple of blockLen. It reports false if x holds a NaN. A block of -Inf has
+// some sum, and no weight.
+func scan(x, maxes, sums []float32) bool {
+	for len(x) > 0 {
+		n := min(chunkLen, len(x)/blockLen)
+		if !kernel.maxes(&x[0], &maxes[:n][0], n) {
+			return false
+		}
+		kernel.sums(&x[0], &maxes[0], &sums[:n][0], n)
+		x, maxes, sums = x[n*blockLen:], maxes[n:], sums[n:]
 	}
-	return kernel.maxes(&x[0], &out[:len(x)/blockLen][0], len(x)/blockLen)
+	return true
 }
 
-// sumExp returns the sum of exp(x - top) over x, whose length is a multiple of blockLen and whose
-// largest logit is top, finite. Its relative error stays below 1e-6; -Inf counts as nothing.
-func sumExp(x []float32, top float32) float64 {
-	if len(x) == 0 {
-		return 0
+// logSum returns the log of the sum of the exponentials of all logits of the blocks, of which top is the
+// largest, finite. Its error stays below 1e-6. It uses up to groupLen-1 places behind the blocks.
+func logSum(maxes, sums []float32, top float32) float64 {
+	n := len(maxes)
+	if n == 1 {
+		return float64(top) + math.Log(float64(sums[0]))
 	}
-	return kernel.sumExp(&x[0], len(x)/blockLen, top)
+	groups := (n + groupLen - 1) / groupLen
+	maxes, sums = maxes[:groups*groupLen], sums[:groups*groupLen]
+	for i := n; i < len(maxes); i++ {
+		maxes[i], sums[i] = float32(negInf), 0
+	}
+	return float64(top) + math.Log(kernel.weigh(&maxes[0], &sums[0], groups, top))
 }
 
-// kernels are the two passes for one kind of CPU.
+// kernels do the work for one kind of CPU.
 type kernels struct {
-	maxes  func(x, out *float32, blocks int) bool
-	sumExp func(x *float32, blocks int, top float32) float64
+	maxes func(x, maxes *float32, blocks int) bool // false: a NaN
+	sums  func(x, maxes, sums *float32, blocks int)
+	weigh func(maxes, sums *float32, groups int, top float32) float64 // the sum of sums·exp(maxes - top)
 }
 
 var kernel = pick()
+
+// padded copies logits to dst, up to a whole number of blocks.
+func padded(dst, x []float32) []float32 {
+	n := (len(x) + blockLen - 1) / blockLen * blockLen
+	dst = slices.Grow(dst[:0], n)[:n]
+	for i := copy(dst, x); i < n; i++ {
+		dst[i] = float32(negInf)
+	}
+	return dst
+}

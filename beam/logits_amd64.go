@@ -3,10 +3,13 @@
 package beam
 
 //go:noescape
-func maxesAVX2(x, out *float32, blocks int) bool
+func maxesAVX2(x, maxes *float32, blocks int) bool
 
 //go:noescape
-func sumExpAVX2(x *float32, blocks int, top float32) float64
+func sumsAVX2(x, maxes, sums *float32, blocks int)
+
+//go:noescape
+func weighAVX2(maxes, sums *float32, groups int, top float32) float64
 
 // cpuid and xgetbv ask the CPU what it has, and what of it the operating system saves.
 func cpuid(leaf, sub uint32) (eax, ebx, ecx, edx uint32)
@@ -28,5 +31,5 @@ func supported() []kernels {
 	if _, b, _, _ := cpuid(7, 0); b&avx2 == 0 {
 		return []kernels{plain}
 	}
-	return []kernels{plain, {maxesAVX2, sumExpAVX2}}
+	return []kernels{plain, {maxesAVX2, sumsAVX2, weighAVX2}}
 }

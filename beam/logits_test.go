@@ -1,21 +1,30 @@
 package beam
 
 import (
-	"fmt"
 	"math"
 	"slices"
 	"testing"
 )
 
-func TestSumExpAgainstFloat64(t *testing.T) {
+// eachKernel runs a test with every kernel that this CPU has.
+func eachKernel(t *testing.T, test func(t *testing.T)) {
+	fastest := kernel
+	defer func() { kernel = fastest }()
 	for k, kern := range supported() {
-		for seed := range uint64(200) {
+		kernel = kern
+		t.Run([]string{"plain", "avx2"}[k], test)
+	}
+}
+
+func TestLogSumAgainstFloat64(t *testing.T) {
+	eachKernel(t, func(t *testing.T) {
+		for seed := range uint64(300) {
 			r := rng(seed)
-			x := make([]float32, blockLen*(1+r.IntN(9)))
+			x := make([]float32, 1+r.IntN(blockLen*30))
 			spread := math.Pow(10, float64(r.IntN(5)-2))
 			for i := range x {
 				x[i] = float32(r.NormFloat64()*spread + float64(r.IntN(3))*50)
-				if r.IntN(10) == 0 {
+				if r.IntN(10) == 0 || seed%3 == 0 && i < 200 {
 					x[i] = float32(negInf)
 				}
 			}
@@ -24,55 +33,34 @@ func TestSumExpAgainstFloat64(t *testing.T) {
 			for _, v := range x {
 				want += math.Exp(float64(v) - float64(top))
 			}
-			got := kern.sumExp(&x[0], len(x)/blockLen, top)
-			if math.Abs(got-want) > 1e-6*want {
-				t.Fatalf("kernel %d, seed %d: sum %.9g, want %.9g", k, seed, got, want)
+			want = float64(top) + math.Log(want)
+			full := padded(nil, x)
+			blocks := len(full) / blockLen
+			maxes, sums := make([]float32, blocks, blocks+groupLen), make([]float32, blocks, blocks+groupLen)
+			if !scan(full, maxes, sums) {
+				t.Fatalf("seed %d: refused", seed)
 			}
-		}
-	}
-}
-
-func TestBlockMaxes(t *testing.T) {
-	for k, kern := range supported() {
-		r := rng(uint64(k))
-		x := make([]float32, 3*blockLen)
-		for at := range x {
-			for i := range x {
-				x[i] = float32(r.NormFloat64())
-			}
-			x[at] = float32(at%3) * 9
-			x[r.IntN(len(x))] = float32(negInf)
-			got := make([]float32, 3)
-			ok := kern.maxes(&x[0], &got[0], 3)
-			for b, m := range got {
-				if want := slices.Max(x[b*blockLen:][:blockLen]); !ok || m != want {
-					t.Fatalf("kernel %d: block %d has %v, want %v", k, b, m, want)
+			for b, m := range maxes {
+				if want := slices.Max(full[b*blockLen:][:blockLen]); m != want {
+					t.Fatalf("seed %d: block %d has %v, want %v", seed, b, m, want)
 				}
 			}
-			x[at] = float32(math.NaN())
-			if kern.maxes(&x[0], &got[0], 3) {
-				t.Fatalf("kernel %d: the NaN at %d was not seen", k, at)
+			if got := logSum(maxes, sums, top); math.Abs(got-want) > 1e-6 {
+				t.Fatalf("seed %d: log of sum %.9g, want %.9g", seed, got, want)
 			}
 		}
-	}
+	})
 }
 
-func BenchmarkKernels(b *testing.B) {
-	r := rng(1)
-	x, out := make([]float32, 8192), make([]float32, 128)
-	for i := range x {
-		x[i] = float32(r.NormFloat64())
-	}
-	for k, kern := range supported() {
-		b.Run(fmt.Sprintf("maxes/%d", k), func(b *testing.B) {
-			for b.Loop() {
-				kern.maxes(&x[0], &out[0], 128)
+func TestNaNIsSeenAnywhere(t *testing.T) {
+	eachKernel(t, func(t *testing.T) {
+		var maxes, sums [3]float32
+		for at := range 3 * blockLen {
+			x := make([]float32, 3*blockLen)
+			x[at] = float32(math.NaN())
+			if scan(x, maxes[:], sums[:]) {
+				t.Fatalf("the NaN at %d was not seen", at)
 			}
-		})
-		b.Run(fmt.Sprintf("sumExp/%d", k), func(b *testing.B) {
-			for b.Loop() {
-				kern.sumExp(&x[0], 128, 4)
-			}
-		})
-	}
+		}
+	})
 }

@@ -59,19 +59,20 @@ func New(ix *Index, e *Eligible, o Options) (*Search, error) {
 	if err := s.Reset(ix, e, o); err != nil {
 		return nil, err
 	}
-	blocks, longest := 0, 0
+	blocks, longest := 0, 0 // blocks of all rows, and of one row
 	for l := range ix.levels {
 		n, rows := ix.Nodes(0), 1
 		if l > 0 {
 			n, rows = int(ix.levels[l-1].below.most), min(o.Width, ix.Nodes(l-1))
 		}
 		perRow := (n + blockLen - 1) / blockLen
-		blocks, longest = max(blocks, rows*perRow), max(longest, perRow*blockLen)
+		blocks, longest = max(blocks, rows*perRow), max(longest, perRow)
 	}
 	leaves := ix.Nodes(ix.Depth() - 1)
 	width, last := min(o.Width, leaves), min(max(o.Width, o.N), leaves)
-	s.sel.maxes = make([]float32, 0, blocks)
-	s.sel.scratch = make([]float32, 0, longest)
+	s.sel.maxes = make([]float32, 0, blocks+groupLen)
+	s.sel.sums = make([]float32, 0, longest+groupLen)
+	s.sel.scratch = make([]float32, 0, (longest+1)*blockLen)
 	s.sel.rows = slices.Grow(s.sel.rows, width+1)
 	s.sel.order = slices.Grow(s.sel.order, width+1)
 	s.sel.kept.heap = slices.Grow(s.sel.kept.heap, last)

@@ -19,6 +19,7 @@ type selector struct {
 	rows    []selectorRow
 	order   []int32
 	maxes   []float32 // of all rows' blocks
+	sums    []float32 // of one row's blocks
 	scratch []float32 // valid logits of one row, padded to whole blocks
 	kept    best      // of all rows
 	own     best      // of one row, where a row may keep fewer than all
@@ -71,25 +72,23 @@ func (s *selector) addSettled(score float64, node uint32) {
 
 // add adds a beam; codes are its valid continuations and logits those of all codes of the level.
 func (s *selector) add(r selectorRow) error {
-	x := r.logits[:r.n]
-	if r.codes.Len() == len(r.logits) {
-		r.codes = Codes{}
-	} else {
-		x = s.gather(&r)
-	}
 	r.blocks = len(s.maxes)
 	blocks := r.countBlocks()
-	s.maxes = slices.Grow(s.maxes, blocks)[:len(s.maxes)+blocks]
+	s.maxes = slices.Grow(s.maxes, blocks+groupLen)[:r.blocks+blocks]
+	s.sums = slices.Grow(s.sums[:0], blocks+groupLen)[:blocks]
 	maxes := s.maxes[r.blocks:]
-	whole := len(x) / blockLen * blockLen
-	tail := x[whole:]
-	if len(tail) > 0 {
-		tail = s.pad(tail)
+	if r.codes.Len() == len(r.logits) {
+		r.codes = Codes{}
 	}
-	if !blockMaxes(x[:whole], maxes) || !blockMaxes(tail, maxes[whole/blockLen:]) {
+	if !s.scan(&r, maxes) {
 		return r.refuse()
 	}
-	top := slices.Max(maxes)
+	top := maxes[0]
+	for _, m := range maxes {
+		if m > top { // no NaN left
+			top = m
+		}
+	}
 	switch {
 	case math.IsInf(float64(top), 1):
 		return r.refuse()
@@ -97,30 +96,23 @@ func (s *selector) add(r selectorRow) error {
 		s.maxes = s.maxes[:r.blocks]
 		return nil
 	}
-	r.norm = float64(top) + math.Log(sumExp(x[:whole], top)+sumExp(tail, top))
+	r.norm = logSum(maxes, s.sums, top)
 	r.top = r.continued(top)
 	s.rows = append(s.rows, r)
 	return nil
 }
 
-// gather copies a row's valid logits and pads them to whole blocks.
-func (s *selector) gather(r *selectorRow) []float32 {
-	n := (r.n + blockLen - 1) / blockLen * blockLen
-	s.scratch = slices.Grow(s.scratch[:0], n)[:n]
+// scan fills maxes and s.sums from a row's valid logits.
+func (s *selector) scan(r *selectorRow, maxes []float32) bool {
+	if r.codes.Len() == 0 {
+		whole := r.n / blockLen
+		s.scratch = padded(s.scratch, r.logits[whole*blockLen:])
+		return scan(r.logits[:whole*blockLen], maxes, s.sums) && scan(s.scratch, maxes[whole:], s.sums[whole:])
+	}
+	s.scratch = slices.Grow(s.scratch[:0], r.n+blockLen)[:r.n]
 	r.codes.gather(s.scratch, r.logits)
-	for i := r.n; i < n; i++ {
-		s.scratch[i] = float32(negInf)
-	}
-	return s.scratch
-}
-
-// pad copies the last logits of a row and pads them to a whole block.
-func (s *selector) pad(tail []float32) []float32 {
-	s.scratch = slices.Grow(s.scratch[:0], blockLen)[:blockLen]
-	for i := copy(s.scratch, tail); i < blockLen; i++ {
-		s.scratch[i] = float32(negInf)
-	}
-	return s.scratch
+	s.scratch = padded(s.scratch, s.scratch)
+	return scan(s.scratch, maxes, s.sums)
 }
 
 func (r *selectorRow) refuse() error {
@@ -231,7 +223,8 @@ func (s *selector) block(r *selectorRow, k int) []float32 {
 	if r.codes.Len() == 0 {
 		return r.logits[from:to]
 	}
-	r.codes.slice(uint32(from), uint32(to)).gather(s.scratch[:blockLen], r.logits)
+	s.scratch = slices.Grow(s.scratch[:0], blockLen)[:blockLen]
+	r.codes.slice(uint32(from), uint32(to)).gather(s.scratch, r.logits)
 	return s.scratch[:to-from]
 }
 
