@@ -18,6 +18,7 @@ import (
 	"grebe/pool"
 	"grebe/prompt"
 	"grebe/schedule"
+	"grebe/server/generate"
 	"grebe/server/reuse"
 )
 
@@ -116,6 +117,31 @@ func (s *stack) openCache(b *prompt.Builder, opt reuse.Options, policy string, d
 		return nil
 	})
 	return c, nil
+}
+
+// keepSnapshots lets the models that have codes generate the catalog's items, and follows its changes in
+// the background.
+func (s *stack) keepSnapshots(log *slog.Logger) error {
+	if len(s.targets) == 0 {
+		return nil
+	}
+	k, err := generate.NewKeeper(s.catalog, log, s.targets...)
+	if err != nil {
+		return err
+	}
+	for i := range s.targets {
+		snap := s.targets[i].Generator.Snapshot()
+		log.Info("items that can be generated", "model", s.targets[i].Name, "items", snap.Len(), "without_codes", snap.Skipped)
+	}
+	ctx, stop := context.WithCancel(context.Background())
+	var wg sync.WaitGroup
+	wg.Go(func() { k.Run(ctx) })
+	s.onClose(func() error {
+		stop()
+		wg.Wait()
+		return nil
+	})
+	return nil
 }
 
 // totalMemory is the machine's memory; 0 when the system does not tell.

@@ -14,7 +14,7 @@ import (
 )
 
 type demoCmd struct {
-	Once   bool   `help:"Answer one ranking on standard output and exit."`
+	Once   bool   `help:"Answer one ranking and one recommendation on standard output and exit."`
 	JSON   bool   `name:"json" help:"With --once: print JSON, as when the output is no terminal."`
 	Listen string `default:"127.0.0.1:8080" help:"Address of HTTP." placeholder:"HOST:PORT"`
 	Data   string `type:"path" help:"Folder for the demo's files; default: the user's cache folder." placeholder:"DIR"`
@@ -23,7 +23,7 @@ type demoCmd struct {
 
 func (demoCmd) Help() string {
 	return `Generates a small checkpoint, a tokenizer and a catalog, loads them as any folder is loaded, and
-serves them. The weights are random: the rankings show the machinery, not taste.
+serves them. The weights are random: the answers show the machinery, not taste.
 
 Examples:
 
@@ -32,7 +32,7 @@ Examples:
     grebe demo --listen 127.0.0.1:9000 --data ./demo`
 }
 
-const randomWeights = "The model's weights are random (a fixed seed): the ranking shows the machinery, not taste."
+const randomWeights = "The model's weights are random (a fixed seed): the answers show the machinery, not taste."
 
 func (c *demoCmd) Run(w *world) error {
 	dir := c.Data
@@ -73,8 +73,8 @@ Rank some items for a known user:
   curl -s http://%[1]s/v1/rank -d '{"user": {"id": "ana"}, "candidates": [{"id": "i3"}, {"id": "i10"}, {"id": "i34"}, {"id": "i41"}], "top_k": 3}'
 The same with the items first, for a user described in words:
   curl -s http://%[1]s/v1/rank -d '{"user": {"text": "Likes birds."}, "candidates": [{"id": "i9"}, {"id": "i19"}, {"id": "i25"}], "prefix": "item"}'
-What is loaded:
-  curl -s http://%[1]s/v1/models
+Generate items that user ana has not chosen yet:
+  curl -s http://%[1]s/v1/recommend -d '{"user": {"id": "ana"}, "n": 5, "exclude_seen": true, "filter": {"category": ["books", "outdoor"]}}'
 
 The files are in %[3]s; serve them yourself with
   grebe serve -c %[4]s
@@ -82,7 +82,7 @@ Ctrl-C stops.
 `, addr, randomWeights, filepath.Dir(file), file)
 }
 
-// once loads the demo without opening a door and answers one request.
+// once loads the demo without opening a door and answers two requests.
 func (c *demoCmd) once(w *world, cfg *config.Config) error {
 	c.LogLevel = "warn"
 	s, err := load(w.ctx, cfg, c.logger(w.stderr))
@@ -90,32 +90,51 @@ func (c *demoCmd) once(w *world, cfg *config.Config) error {
 		return err
 	}
 	defer s.Close()
-	const later = "Recommending (generating items by beam search) is not part of this build."
-	req := &grebev1.RankRequest{User: &grebev1.User{Id: demo.User}, TopK: 5, DeadlineMs: 30_000}
+	user := &grebev1.User{Id: demo.User}
+	ask := &grebev1.RankRequest{User: user, TopK: 5, DeadlineMs: 30_000}
 	for _, id := range demo.Candidates() {
-		req.Candidates = append(req.Candidates, &grebev1.Item{Id: id})
+		ask.Candidates = append(ask.Candidates, &grebev1.Item{Id: id})
 	}
-	resp, err := s.server.Rank(w.ctx, req)
+	ranked, err := s.server.Rank(w.ctx, ask)
 	if err != nil {
 		return err
 	}
-	answer := wire.EncodeRank(resp)
+	generated, err := s.server.Recommend(w.ctx, &grebev1.RecommendRequest{User: user, N: 5, ExcludeSeen: true, DeadlineMs: 30_000})
+	if err != nil {
+		return err
+	}
+	rank, recommend := wire.EncodeRank(ranked), wire.EncodeRecommend(generated)
 	if c.JSON || !w.terminal {
 		enc := json.NewEncoder(w.stdout)
 		enc.SetIndent("", "  ")
 		return enc.Encode(struct {
-			Notes []string        `json:"notes"`
-			Rank  json.RawMessage `json:"rank"`
-		}{[]string{randomWeights, later}, answer})
+			Notes     []string        `json:"notes"`
+			Rank      json.RawMessage `json:"rank"`
+			Recommend json.RawMessage `json:"recommend"`
+		}{[]string{randomWeights}, rank, recommend})
 	}
+	return printAnswers(w, s.device.Name(), rank, recommend)
+}
+
+// printAnswers shows both answers to people.
+func printAnswers(w *world, device string, rank, recommend []byte) error {
 	var r rankResponse
-	if err := json.Unmarshal(answer, &r); err != nil {
+	if err := json.Unmarshal(rank, &r); err != nil {
 		return fmt.Errorf("read the ranking: %w", err)
 	}
-	fmt.Fprintf(w.stdout, "The best 5 of %d items for user %s, on %s:\n\n", len(req.Candidates), demo.User, s.device.Name())
-	if err := r.table(w.stdout, demo.Texts()); err != nil {
+	var g recommendResponse
+	if err := json.Unmarshal(recommend, &g); err != nil {
+		return fmt.Errorf("read the recommendation: %w", err)
+	}
+	texts := demo.Texts()
+	fmt.Fprintf(w.stdout, "The best 5 of %d items for user %s, on %s:\n\n", len(texts), demo.User, device)
+	if err := r.table(w.stdout, texts); err != nil {
 		return err
 	}
-	_, err = fmt.Fprintf(w.stdout, "\n%s\n%s\n", randomWeights, later)
+	fmt.Fprintf(w.stdout, "\nFive items generated for %s, by beam search over their semantic IDs:\n\n", demo.User)
+	if err := g.table(w.stdout, texts); err != nil {
+		return err
+	}
+	_, err := fmt.Fprintf(w.stdout, "\n%s\n", randomWeights)
 	return err
 }

@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"reflect"
 	"strings"
 	"syscall"
 	"testing"
@@ -58,7 +59,7 @@ func grebe(t *testing.T, args ...string) (stdout, stderr string, code int) {
 }
 
 func TestHelpOfEveryCommandHasAnExample(t *testing.T) {
-	for _, c := range []string{"demo", "serve", "rank", "doctor", "bench", "bench gemm", "bench prefill", "version"} {
+	for _, c := range []string{"demo", "serve", "rank", "recommend", "doctor", "bench", "bench gemm", "bench prefill", "version"} {
 		out, _, code := grebe(t, append(strings.Fields(c), "--help")...)
 		if code != exitDone || !strings.Contains(out, "Example") || !strings.Contains(out, "grebe "+c) {
 			t.Errorf("grebe %s --help exits with %d and says\n%s\nwant 0 and an example", c, code, out)
@@ -93,6 +94,13 @@ func TestExitCodes(t *testing.T) {
 		{[]string{"rank", "--prefix", "both", "--user", "a"}, exitUsage, "prefix"},
 		{[]string{"rank", "--server", "127.0.0.1", "--user", "a", "--candidates", "b"}, exitUsage, "not an address"},
 		{[]string{"rank", "--server", "http://127.0.0.1:1", "--user", "a", "--candidates", "b"}, exitFailed, "is a server running"},
+		{[]string{"rank", "--request", "x.json", "--user", "a"}, exitUsage, "everything in it"},
+		{[]string{"recommend"}, exitUsage, "for whom?"},
+		{[]string{"recommend", "--user", "a", "--history", "b"}, exitUsage, "user"},
+		{[]string{"recommend", "--user", "a", "--filter", "category"}, exitUsage, "NAME=VALUE"},
+		{[]string{"recommend", "--request", "x.json", "-n", "3"}, exitUsage, "everything in it"},
+		{[]string{"recommend", "--request", "absent.json"}, exitFailed, "absent.json"},
+		{[]string{"recommend", "--server", "http://127.0.0.1:1", "--user", "a"}, exitFailed, "is a server running"},
 		{[]string{"bench", "prefill", "--formats", "int4"}, exitUsage, "int4"},
 		{[]string{"bench", "gemm", "--rows", "0"}, exitUsage, "not positive"},
 		{[]string{"doctor", "-c", bad}, exitFailed, ""},
@@ -114,8 +122,9 @@ func TestDemoOnce(t *testing.T) {
 	data := filepath.Join(t.TempDir(), "fresh")
 	out, errs, code := grebe(t, "demo", "--once", "--data", data)
 	var got struct {
-		Notes []string
-		Rank  rankResponse
+		Notes     []string
+		Rank      rankResponse
+		Recommend recommendResponse
 	}
 	if err := json.Unmarshal([]byte(out), &got); err != nil || code != exitDone {
 		t.Fatalf("exits with %d: %v\n%s%s", code, err, out, errs)
@@ -124,7 +133,13 @@ func TestDemoOnce(t *testing.T) {
 		t.Errorf("%d results and the notes %q, want 5 and a word about random weights", len(got.Rank.Results), got.Notes)
 	}
 	again, _, _ := grebe(t, "demo", "--once", "--data", data, "--json")
-	var same struct{ Rank rankResponse }
+	if rec := got.Recommend; len(rec.Results) != 5 || rec.Short || rec.Version == "" || rec.Usage.Cached == 0 {
+		t.Errorf("recommended %+v, want 5 items, on the user's KV of the ranking", rec)
+	}
+	var same struct {
+		Rank      rankResponse
+		Recommend recommendResponse
+	}
 	if err := json.Unmarshal([]byte(again), &same); err != nil {
 		t.Fatal(err)
 	}
@@ -132,6 +147,9 @@ func TestDemoOnce(t *testing.T) {
 		if same.Rank.Results[i] != r {
 			t.Errorf("place %d is %+v the first time and %+v the second", i, r, same.Rank.Results[i])
 		}
+	}
+	if !reflect.DeepEqual(same.Recommend.Results, got.Recommend.Results) {
+		t.Errorf("recommended %+v the first time and %+v the second", got.Recommend.Results, same.Recommend.Results)
 	}
 }
 

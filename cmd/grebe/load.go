@@ -24,6 +24,7 @@ import (
 	"grebe/prompt"
 	"grebe/server"
 	"grebe/server/dispatch"
+	"grebe/server/generate"
 	"grebe/server/reuse"
 )
 
@@ -33,7 +34,8 @@ type stack struct {
 	server     *server.Server
 	catalog    *catalog.Catalog
 	models     []server.Model
-	checkpoint int64 // bytes of all checkpoints
+	targets    []generate.Target // models that recommend
+	checkpoint int64             // bytes of all checkpoints
 	closers    []func() error
 }
 
@@ -85,6 +87,9 @@ func (s *stack) open(ctx context.Context, cfg *config.Config, log *slog.Logger) 
 		return err
 	}
 	sc.Catalog, s.models = s.catalog, sc.Models
+	if err := s.keepSnapshots(log); err != nil {
+		return err
+	}
 	s.server, err = server.New(sc)
 	return err
 }
@@ -160,11 +165,17 @@ func (s *stack) openModel(ctx context.Context, cfg *config.Config, mc *config.Mo
 			return none, err
 		}
 	}
+	generator := &generate.Generator{Prompt: builder, Do: d.Do, Cache: cache, Shape: m.Shape()}
+	if builder.Depth() == 0 {
+		generator = nil
+	} else {
+		s.targets = append(s.targets, generate.Target{Name: mc.Name, Generator: generator, Model: m})
+	}
 	log.Info("model loaded", "model", mc.Name, "architecture", described.Architecture, "dtype", m.DType(),
 		"checkpoint", inBytes(m.CheckpointBytes()), "weights", inBytes(m.Bytes()), "seconds", seconds(time.Since(start)))
 	return server.Model{
-		Name: mc.Name, Runner: d, Prompt: builder, Cache: cache, Scoring: scoring, Vocab: m.Vocab(), Positions: m.MaxPositions(),
-		Architecture: described.Architecture, DType: m.DType().String(),
+		Name: mc.Name, Runner: d, Prompt: builder, Cache: cache, Generate: generator, Scoring: scoring,
+		Vocab: m.Vocab(), Positions: m.MaxPositions(), Architecture: described.Architecture, DType: m.DType().String(),
 	}, nil
 }
 

@@ -24,18 +24,19 @@ const (
 
 // cli is the command line.
 type cli struct {
-	Demo    demoCmd    `cmd:"" help:"Serve a small generated model and catalog: see it work."`
-	Serve   serveCmd   `cmd:"" help:"Serve models over HTTP and gRPC."`
-	Import  importCmd  `cmd:"" help:"Load items or users from NDJSON files."`
-	Index   indexCmd   `cmd:"" help:"Compute the keys and values of all items ahead of requests."`
-	Rank    rankCmd    `cmd:"" help:"Ask a server to rank candidates for a user."`
-	Doctor  doctorCmd  `cmd:"" help:"Check this machine and a configuration, with a remedy for each problem."`
-	Bench   benchCmd   `cmd:"" help:"Measure this machine."`
-	Version versionCmd `cmd:"" help:"Print the version."`
+	Demo      demoCmd      `cmd:"" help:"Serve a small generated model and catalog: see it work."`
+	Serve     serveCmd     `cmd:"" help:"Serve models over HTTP and gRPC."`
+	Import    importCmd    `cmd:"" help:"Load items or users from NDJSON files."`
+	Index     indexCmd     `cmd:"" help:"Compute the keys and values of all items ahead of requests."`
+	Rank      rankCmd      `cmd:"" help:"Ask a server to rank candidates for a user."`
+	Recommend recommendCmd `cmd:"" help:"Ask a server for items of its catalog for a user."`
+	Doctor    doctorCmd    `cmd:"" help:"Check this machine and a configuration, with a remedy for each problem."`
+	Bench     benchCmd     `cmd:"" help:"Measure this machine."`
+	Version   versionCmd   `cmd:"" help:"Print the version."`
 }
 
-const description = `Grebe serves generative recommenders: it ranks candidates with a language model and reuses
-what earlier requests computed.
+const description = `Grebe serves generative recommenders: it ranks candidates with a language model, generates
+items of a catalog, and reuses what earlier requests computed.
 
 Try it: grebe demo`
 

@@ -23,7 +23,7 @@ import (
 )
 
 // version names the folder; a change to what Ensure writes needs a new one.
-const version = "demo-1"
+const version = "demo-2"
 
 // merges is how many pairs the vocabulary joins.
 const merges = 400
@@ -50,10 +50,15 @@ models:
       item: "{text} ({attributes.category})\n"
       lead_in: "Offers:\n"
       instruction: "The customer will choose "
+      generate_instruction: "Next: "
     scoring: {kind: identifier}
+    codes: {first_token: %s, size: %s}
 cache: {host_memory: 256MiB}
 catalog: {items: items.ndjson, users: users.ndjson}
 `
+
+// levels are the codes of the items' semantic IDs: category, shelf, and place on the shelf.
+var levels = []int{8, 4, 4}
 
 // Dir returns the folder that Ensure uses when it is given none.
 func Dir() string {
@@ -106,19 +111,27 @@ func write(dir string) error {
 		texts = append(texts, it.Text+" "+strings.Join(it.Attributes["category"], " "))
 	}
 	vocab := toybpe.Train(texts, merges)
-	identifiers := make([]string, len(items))
+	var special []string // tokens after the vocabulary
 	for i := range items {
-		identifiers[i] = fmt.Sprintf("<item_%d>", i+1)
-		items[i].Identifier = int32(vocab.Size() + i)
+		items[i].Identifier = int32(vocab.Size() + len(special))
+		special = append(special, fmt.Sprintf("<item_%d>", i+1))
 	}
-	tokenizer, err := vocab.TokenizerJSON(identifiers)
+	first := make([]int, len(levels)) // tokens of the levels' codes
+	for l, size := range levels {
+		first[l] = vocab.Size() + len(special)
+		for c := range size {
+			special = append(special, fmt.Sprintf("<%c_%d>", 'a'+l, c))
+		}
+	}
+	setCodes(items)
+	tokenizer, err := vocab.TokenizerJSON(special)
 	if err != nil {
 		return err
 	}
 	checkpoint := filepath.Join(dir, "checkpoint")
 	if err := modeltest.Write(checkpoint, modeltest.Spec{
 		Architecture: modeltest.Qwen3, Hidden: 256, Layers: 4, Heads: 4, KVHeads: 2, HeadDim: 64, Inter: 768,
-		Vocab: vocab.Size() + len(items), MaxPositions: 4096, Tied: true, RopeTheta: 1e6, DType: compute.BF16, Seed: 20260801,
+		Vocab: vocab.Size() + len(special), MaxPositions: 4096, Tied: true, RopeTheta: 1e6, DType: compute.BF16, Seed: 20260801,
 	}); err != nil {
 		return err
 	}
@@ -128,7 +141,7 @@ func write(dir string) error {
 	}
 	for name, data := range map[string][]byte{
 		filepath.Join("checkpoint", "tokenizer.json"): tokenizer,
-		"items.ndjson": lines, "users.ndjson": userLines, ConfigFile: []byte(configText),
+		"items.ndjson": lines, "users.ndjson": userLines, ConfigFile: fmt.Appendf(nil, configText, list(first), list(levels)),
 	} {
 		if err := os.WriteFile(filepath.Join(dir, name), data, 0o644); err != nil {
 			return err
@@ -136,6 +149,27 @@ func write(dir string) error {
 	}
 	return nil
 }
+
+// setCodes gives the items semantic IDs. The last two items of a category share theirs, as happens in
+// real catalogs.
+func setCodes(items []item) {
+	categories, inside := map[string]int{}, map[string]int{}
+	for i := range items {
+		name := items[i].Attributes["category"][0]
+		if _, ok := categories[name]; !ok {
+			categories[name] = len(categories)
+		}
+		at := inside[name]
+		inside[name]++
+		if at%8 == 7 {
+			at--
+		}
+		items[i].Codes = []int{categories[name], at / 4, at % 4}
+	}
+}
+
+// list writes numbers as YAML.
+func list(numbers []int) string { return strings.ReplaceAll(fmt.Sprint(numbers), " ", ", ") }
 
 // Candidates returns the ids of all items.
 func Candidates() []string {
@@ -168,6 +202,7 @@ type item struct {
 	ID         string              `json:"id"`
 	Text       string              `json:"text"`
 	Identifier int32               `json:"identifier"`
+	Codes      []int               `json:"codes"`
 	Attributes map[string][]string `json:"attributes"`
 }
 

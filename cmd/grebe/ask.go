@@ -1,0 +1,135 @@
+package main
+
+import (
+	"bytes"
+	"cmp"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"os"
+	"strings"
+	"time"
+)
+
+// maxResponse bounds what the client reads, in bytes.
+const maxResponse = 256 << 20
+
+// askFlags are what the client commands have in common.
+type askFlags struct {
+	Server     string        `default:"http://127.0.0.1:8080" help:"Address of the server." placeholder:"URL"`
+	Model      string        `help:"Name of the model; may be left out when the server has one."`
+	User       string        `xor:"user" help:"Id of a user that the server knows." placeholder:"ID"`
+	UserText   string        `xor:"user" help:"The user in words." placeholder:"TEXT"`
+	History    []string      `xor:"user" help:"Ids of what the user chose, oldest first." placeholder:"ID,..."`
+	DeadlineMS int           `name:"deadline-ms" help:"Deadline in milliseconds; 0 for the server's." placeholder:"MS"`
+	Request    string        `help:"Send this file as the request's body; - for standard input." placeholder:"FILE"`
+	JSON       bool          `name:"json" help:"Print the response as JSON, as when the output is no terminal."`
+	Timeout    time.Duration `default:"60s" help:"Give up after this time."`
+}
+
+// askUser is whom a request is for, as JSON.
+type askUser struct {
+	ID      string   `json:"id,omitempty"`
+	Text    string   `json:"text,omitempty"`
+	History []string `json:"history,omitempty"`
+}
+
+// cost is what an answer says about itself.
+type cost struct {
+	Usage struct {
+		Prompt   int `json:"prompt_tokens"`
+		Cached   int `json:"cached_tokens"`
+		Computed int `json:"computed_tokens"`
+		Beams    int `json:"beam_tokens"`
+	} `json:"usage"`
+	Timing struct {
+		Queue   float64 `json:"queue"`
+		Compute float64 `json:"compute"`
+		Total   float64 `json:"total"`
+	} `json:"timing_ms"`
+}
+
+func (c *cost) String() string {
+	beams := ""
+	if c.Usage.Beams > 0 {
+		beams = fmt.Sprintf(", %d for beams", c.Usage.Beams)
+	}
+	return fmt.Sprintf("%d prompt tokens, %d computed, %d reused%s, %.1f ms (queue %.1f, compute %.1f)",
+		c.Usage.Prompt, c.Usage.Computed, c.Usage.Cached, beams, c.Timing.Total, c.Timing.Queue, c.Timing.Compute)
+}
+
+func (c *askFlags) user() askUser { return askUser{ID: c.User, Text: c.UserText, History: c.History} }
+
+// named reports whether the flags say for whom the request is.
+func (c *askFlags) named() bool { return c.User != "" || c.UserText != "" || len(c.History) > 0 }
+
+// readRequest reads the request from a file. Flags that say something else are a mistake.
+func (c *askFlags) readRequest(w *world, more bool) ([]byte, error) {
+	switch {
+	case c.named() || more || c.Model != "" || c.DeadlineMS != 0:
+		return nil, usagef("--request has everything in it: leave out what to ask")
+	case c.Request == "-":
+		return io.ReadAll(w.stdin)
+	}
+	return os.ReadFile(c.Request)
+}
+
+// ask sends a request and prints the answer: as a table on a terminal, as JSON otherwise.
+func (c *askFlags) ask(w *world, path string, body []byte, into any, table func() error) error {
+	answer, err := c.post(w, path, body)
+	if err != nil {
+		return err
+	}
+	if c.JSON || !w.terminal {
+		_, err := fmt.Fprintf(w.stdout, "%s\n", bytes.TrimRight(answer, "\n"))
+		return err
+	}
+	if err := json.Unmarshal(answer, into); err != nil {
+		return fmt.Errorf("read the answer of %s: %w", c.Server, err)
+	}
+	return table()
+}
+
+// post sends a request and returns the body of a good answer.
+func (c *askFlags) post(w *world, path string, body []byte) ([]byte, error) {
+	base, err := url.Parse(c.Server)
+	if err != nil || base.Scheme != "http" && base.Scheme != "https" || base.Host == "" {
+		return nil, usagef("--server %q is not an address such as http://127.0.0.1:8080", c.Server)
+	}
+	op := strings.TrimPrefix(path, "/v1/")
+	req, err := http.NewRequestWithContext(w.ctx, http.MethodPost, base.JoinPath(path).String(), bytes.NewReader(body))
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", op, err)
+	}
+	req.Header.Set("Content-Type", "application/json")
+	client := http.Client{Timeout: c.Timeout}
+	resp, err := client.Do(req)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w (is a server running there? `grebe demo` starts one)", op, err)
+	}
+	defer resp.Body.Close()
+	answer, err := io.ReadAll(io.LimitReader(resp.Body, maxResponse))
+	if err != nil {
+		return nil, fmt.Errorf("%s: read the answer of %s: %w", op, c.Server, err)
+	}
+	if resp.StatusCode != http.StatusOK {
+		return nil, serverError(resp.Status, answer)
+	}
+	return answer, nil
+}
+
+func serverError(status string, answer []byte) error {
+	var e struct {
+		Error struct {
+			Code    string `json:"code"`
+			Message string `json:"message"`
+		} `json:"error"`
+	}
+	if json.Unmarshal(answer, &e) != nil || e.Error.Message == "" {
+		return fmt.Errorf("the server says %s", status)
+	}
+	return errors.New(cmp.Or(e.Error.Code, status) + ": " + e.Error.Message)
+}
