@@ -29,62 +29,62 @@ func cvtRows(rows, steps int, src unsafe.Pointer, stride int, dst unsafe.Pointer
 // f32x512r1 multiplies 1 rows by a block of two float32 panels.
 //
 //go:noescape
-func f32x512r1(steps int, a unsafe.Pointer, stride int, b, b2, c, c2 unsafe.Pointer, add int, next unsafe.Pointer, lines int)
+func f32x512r1(steps int, a unsafe.Pointer, stride int, b, b2, c, c2 unsafe.Pointer, add int, next unsafe.Pointer, lines int, out unsafe.Pointer, outStride int, bias unsafe.Pointer, finish int)
 
 // f32x512r2 multiplies 2 rows by a block of two float32 panels.
 //
 //go:noescape
-func f32x512r2(steps int, a unsafe.Pointer, stride int, b, b2, c, c2 unsafe.Pointer, add int, next unsafe.Pointer, lines int)
+func f32x512r2(steps int, a unsafe.Pointer, stride int, b, b2, c, c2 unsafe.Pointer, add int, next unsafe.Pointer, lines int, out unsafe.Pointer, outStride int, bias unsafe.Pointer, finish int)
 
 // f32x512r3 multiplies 3 rows by a block of two float32 panels.
 //
 //go:noescape
-func f32x512r3(steps int, a unsafe.Pointer, stride int, b, b2, c, c2 unsafe.Pointer, add int, next unsafe.Pointer, lines int)
+func f32x512r3(steps int, a unsafe.Pointer, stride int, b, b2, c, c2 unsafe.Pointer, add int, next unsafe.Pointer, lines int, out unsafe.Pointer, outStride int, bias unsafe.Pointer, finish int)
 
 // f32x512r4 multiplies 4 rows by a block of two float32 panels.
 //
 //go:noescape
-func f32x512r4(steps int, a unsafe.Pointer, stride int, b, b2, c, c2 unsafe.Pointer, add int, next unsafe.Pointer, lines int)
+func f32x512r4(steps int, a unsafe.Pointer, stride int, b, b2, c, c2 unsafe.Pointer, add int, next unsafe.Pointer, lines int, out unsafe.Pointer, outStride int, bias unsafe.Pointer, finish int)
 
 // f32x512r5 multiplies 5 rows by a block of two float32 panels.
 //
 //go:noescape
-func f32x512r5(steps int, a unsafe.Pointer, stride int, b, b2, c, c2 unsafe.Pointer, add int, next unsafe.Pointer, lines int)
+func f32x512r5(steps int, a unsafe.Pointer, stride int, b, b2, c, c2 unsafe.Pointer, add int, next unsafe.Pointer, lines int, out unsafe.Pointer, outStride int, bias unsafe.Pointer, finish int)
 
 // f32x512r6 multiplies 6 rows by a block of two float32 panels.
 //
 //go:noescape
-func f32x512r6(steps int, a unsafe.Pointer, stride int, b, b2, c, c2 unsafe.Pointer, add int, next unsafe.Pointer, lines int)
+func f32x512r6(steps int, a unsafe.Pointer, stride int, b, b2, c, c2 unsafe.Pointer, add int, next unsafe.Pointer, lines int, out unsafe.Pointer, outStride int, bias unsafe.Pointer, finish int)
 
 // bf16x512r1 multiplies 1 rows by a block of two bf16 panels.
 //
 //go:noescape
-func bf16x512r1(steps int, a unsafe.Pointer, stride int, b, b2, c, c2 unsafe.Pointer, add int, next unsafe.Pointer, lines int)
+func bf16x512r1(steps int, a unsafe.Pointer, stride int, b, b2, c, c2 unsafe.Pointer, add int, next unsafe.Pointer, lines int, out unsafe.Pointer, outStride int, bias unsafe.Pointer, finish int)
 
 // bf16x512r2 multiplies 2 rows by a block of two bf16 panels.
 //
 //go:noescape
-func bf16x512r2(steps int, a unsafe.Pointer, stride int, b, b2, c, c2 unsafe.Pointer, add int, next unsafe.Pointer, lines int)
+func bf16x512r2(steps int, a unsafe.Pointer, stride int, b, b2, c, c2 unsafe.Pointer, add int, next unsafe.Pointer, lines int, out unsafe.Pointer, outStride int, bias unsafe.Pointer, finish int)
 
 // bf16x512r3 multiplies 3 rows by a block of two bf16 panels.
 //
 //go:noescape
-func bf16x512r3(steps int, a unsafe.Pointer, stride int, b, b2, c, c2 unsafe.Pointer, add int, next unsafe.Pointer, lines int)
+func bf16x512r3(steps int, a unsafe.Pointer, stride int, b, b2, c, c2 unsafe.Pointer, add int, next unsafe.Pointer, lines int, out unsafe.Pointer, outStride int, bias unsafe.Pointer, finish int)
 
 // bf16x512r4 multiplies 4 rows by a block of two bf16 panels.
 //
 //go:noescape
-func bf16x512r4(steps int, a unsafe.Pointer, stride int, b, b2, c, c2 unsafe.Pointer, add int, next unsafe.Pointer, lines int)
+func bf16x512r4(steps int, a unsafe.Pointer, stride int, b, b2, c, c2 unsafe.Pointer, add int, next unsafe.Pointer, lines int, out unsafe.Pointer, outStride int, bias unsafe.Pointer, finish int)
 
 // bf16x512r5 multiplies 5 rows by a block of two bf16 panels.
 //
 //go:noescape
-func bf16x512r5(steps int, a unsafe.Pointer, stride int, b, b2, c, c2 unsafe.Pointer, add int, next unsafe.Pointer, lines int)
+func bf16x512r5(steps int, a unsafe.Pointer, stride int, b, b2, c, c2 unsafe.Pointer, add int, next unsafe.Pointer, lines int, out unsafe.Pointer, outStride int, bias unsafe.Pointer, finish int)
 
 // bf16x512r6 multiplies 6 rows by a block of two bf16 panels.
 //
 //go:noescape
-func bf16x512r6(steps int, a unsafe.Pointer, stride int, b, b2, c, c2 unsafe.Pointer, add int, next unsafe.Pointer, lines int)
+func bf16x512r6(steps int, a unsafe.Pointer, stride int, b, b2, c, c2 unsafe.Pointer, add int, next unsafe.Pointer, lines int, out unsafe.Pointer, outStride int, bias unsafe.Pointer, finish int)
 
 // f32x512 holds the AVX-512 kernels of float32 panels by their rows.
 var f32x512 = [...]fmaKernel{
@@ -109,62 +109,62 @@ var bf16x512 = [...]fmaKernel{
 // f32x256r1 multiplies 1 rows by a block of half a float32 panel.
 //
 //go:noescape
-func f32x256r1(steps int, a unsafe.Pointer, stride int, b, b2, c, c2 unsafe.Pointer, add int, next unsafe.Pointer, lines int)
+func f32x256r1(steps int, a unsafe.Pointer, stride int, b, b2, c, c2 unsafe.Pointer, add int, next unsafe.Pointer, lines int, out unsafe.Pointer, outStride int, bias unsafe.Pointer, finish int)
 
 // f32x256r2 multiplies 2 rows by a block of half a float32 panel.
 //
 //go:noescape
-func f32x256r2(steps int, a unsafe.Pointer, stride int, b, b2, c, c2 unsafe.Pointer, add int, next unsafe.Pointer, lines int)
+func f32x256r2(steps int, a unsafe.Pointer, stride int, b, b2, c, c2 unsafe.Pointer, add int, next unsafe.Pointer, lines int, out unsafe.Pointer, outStride int, bias unsafe.Pointer, finish int)
 
 // f32x256r3 multiplies 3 rows by a block of half a float32 panel.
 //
 //go:noescape
-func f32x256r3(steps int, a unsafe.Pointer, stride int, b, b2, c, c2 unsafe.Pointer, add int, next unsafe.Pointer, lines int)
+func f32x256r3(steps int, a unsafe.Pointer, stride int, b, b2, c, c2 unsafe.Pointer, add int, next unsafe.Pointer, lines int, out unsafe.Pointer, outStride int, bias unsafe.Pointer, finish int)
 
 // f32x256r4 multiplies 4 rows by a block of half a float32 panel.
 //
 //go:noescape
-func f32x256r4(steps int, a unsafe.Pointer, stride int, b, b2, c, c2 unsafe.Pointer, add int, next unsafe.Pointer, lines int)
+func f32x256r4(steps int, a unsafe.Pointer, stride int, b, b2, c, c2 unsafe.Pointer, add int, next unsafe.Pointer, lines int, out unsafe.Pointer, outStride int, bias unsafe.Pointer, finish int)
 
 // f32x256r5 multiplies 5 rows by a block of half a float32 panel.
 //
 //go:noescape
-func f32x256r5(steps int, a unsafe.Pointer, stride int, b, b2, c, c2 unsafe.Pointer, add int, next unsafe.Pointer, lines int)
+func f32x256r5(steps int, a unsafe.Pointer, stride int, b, b2, c, c2 unsafe.Pointer, add int, next unsafe.Pointer, lines int, out unsafe.Pointer, outStride int, bias unsafe.Pointer, finish int)
 
 // f32x256r6 multiplies 6 rows by a block of half a float32 panel.
 //
 //go:noescape
-func f32x256r6(steps int, a unsafe.Pointer, stride int, b, b2, c, c2 unsafe.Pointer, add int, next unsafe.Pointer, lines int)
+func f32x256r6(steps int, a unsafe.Pointer, stride int, b, b2, c, c2 unsafe.Pointer, add int, next unsafe.Pointer, lines int, out unsafe.Pointer, outStride int, bias unsafe.Pointer, finish int)
 
 // bf16x256r1 multiplies 1 rows by a block of half a bf16 panel.
 //
 //go:noescape
-func bf16x256r1(steps int, a unsafe.Pointer, stride int, b, b2, c, c2 unsafe.Pointer, add int, next unsafe.Pointer, lines int)
+func bf16x256r1(steps int, a unsafe.Pointer, stride int, b, b2, c, c2 unsafe.Pointer, add int, next unsafe.Pointer, lines int, out unsafe.Pointer, outStride int, bias unsafe.Pointer, finish int)
 
 // bf16x256r2 multiplies 2 rows by a block of half a bf16 panel.
 //
 //go:noescape
-func bf16x256r2(steps int, a unsafe.Pointer, stride int, b, b2, c, c2 unsafe.Pointer, add int, next unsafe.Pointer, lines int)
+func bf16x256r2(steps int, a unsafe.Pointer, stride int, b, b2, c, c2 unsafe.Pointer, add int, next unsafe.Pointer, lines int, out unsafe.Pointer, outStride int, bias unsafe.Pointer, finish int)
 
 // bf16x256r3 multiplies 3 rows by a block of half a bf16 panel.
 //
 //go:noescape
-func bf16x256r3(steps int, a unsafe.Pointer, stride int, b, b2, c, c2 unsafe.Pointer, add int, next unsafe.Pointer, lines int)
+func bf16x256r3(steps int, a unsafe.Pointer, stride int, b, b2, c, c2 unsafe.Pointer, add int, next unsafe.Pointer, lines int, out unsafe.Pointer, outStride int, bias unsafe.Pointer, finish int)
 
 // bf16x256r4 multiplies 4 rows by a block of half a bf16 panel.
 //
 //go:noescape
-func bf16x256r4(steps int, a unsafe.Pointer, stride int, b, b2, c, c2 unsafe.Pointer, add int, next unsafe.Pointer, lines int)
+func bf16x256r4(steps int, a unsafe.Pointer, stride int, b, b2, c, c2 unsafe.Pointer, add int, next unsafe.Pointer, lines int, out unsafe.Pointer, outStride int, bias unsafe.Pointer, finish int)
 
 // bf16x256r5 multiplies 5 rows by a block of half a bf16 panel.
 //
 //go:noescape
-func bf16x256r5(steps int, a unsafe.Pointer, stride int, b, b2, c, c2 unsafe.Pointer, add int, next unsafe.Pointer, lines int)
+func bf16x256r5(steps int, a unsafe.Pointer, stride int, b, b2, c, c2 unsafe.Pointer, add int, next unsafe.Pointer, lines int, out unsafe.Pointer, outStride int, bias unsafe.Pointer, finish int)
 
 // bf16x256r6 multiplies 6 rows by a block of half a bf16 panel.
 //
 //go:noescape
-func bf16x256r6(steps int, a unsafe.Pointer, stride int, b, b2, c, c2 unsafe.Pointer, add int, next unsafe.Pointer, lines int)
+func bf16x256r6(steps int, a unsafe.Pointer, stride int, b, b2, c, c2 unsafe.Pointer, add int, next unsafe.Pointer, lines int, out unsafe.Pointer, outStride int, bias unsafe.Pointer, finish int)
 
 // f32x256 holds the AVX2 kernels of float32 panels by their rows.
 var f32x256 = [...]fmaKernel{

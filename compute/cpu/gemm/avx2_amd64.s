@@ -4,8 +4,8 @@
 
 #include "textflag.h"
 
-// func f32x256r1(steps int, a unsafe.Pointer, stride int, b, b2, c, c2 unsafe.Pointer, add int, next unsafe.Pointer, lines int)
-TEXT ·f32x256r1(SB), NOSPLIT, $0-80
+// func f32x256r1(steps int, a unsafe.Pointer, stride int, b, b2, c, c2 unsafe.Pointer, add int, next unsafe.Pointer, lines int, out unsafe.Pointer, outStride int, bias unsafe.Pointer, finish int)
+TEXT ·f32x256r1(SB), NOSPLIT, $0-112
 	MOVQ steps+0(FP), CX
 	MOVQ a+8(FP), AX
 	MOVQ stride+16(FP), SI
@@ -13,11 +13,17 @@ TEXT ·f32x256r1(SB), NOSPLIT, $0-80
 	MOVQ b2+32(FP), R9
 	MOVQ c+40(FP), DI
 	MOVQ c2+48(FP), R12
-	MOVQ add+56(FP), DX
 	MOVQ next+64(FP), R10
 	MOVQ lines+72(FP), R11
-	TESTQ DX, DX
-	JZ zero
+	CMPQ finish+104(FP), $0
+	JEQ warmed
+	MOVQ out+80(FP), R15
+	MOVQ outStride+88(FP), R14
+	BYTE $0x41; BYTE $0x0f; BYTE $0x0d; BYTE $0x8f; BYTE $0x00; BYTE $0x00; BYTE $0x00; BYTE $0x00 // PREFETCHW 0(R15)
+	ADDQ R14, R15
+warmed:
+	CMPQ add+56(FP), $0
+	JEQ zero
 	VMOVUPS 0(DI), Y0
 	VMOVUPS 32(DI), Y1
 	JMP start
@@ -81,13 +87,39 @@ fetched:
 	ADDQ $1024, BX
 	DECQ CX
 	JNZ loop
+	MOVQ finish+104(FP), R15
+	TESTQ R15, R15
+	JNZ finish
 	VMOVUPS Y0, 0(DI)
 	VMOVUPS Y1, 32(DI)
 	VZEROUPPER
 	RET
+finish:
+	MOVQ out+80(FP), DI
+	MOVQ outStride+88(FP), SI
+	MOVQ bias+96(FP), BX
+	VMOVUPS 0(BX), Y14
+	VMOVUPS 32(BX), Y15
+	CMPQ R15, $2
+	JEQ add
+	VADDPS Y0, Y14, Y0
+	VMOVUPS Y0, 0(DI)
+	VADDPS Y1, Y15, Y1
+	VMOVUPS Y1, 32(DI)
+	VZEROUPPER
+	RET
+add:
+	VADDPS Y0, Y14, Y0
+	VADDPS 0(DI), Y0, Y0
+	VMOVUPS Y0, 0(DI)
+	VADDPS Y1, Y15, Y1
+	VADDPS 32(DI), Y1, Y1
+	VMOVUPS Y1, 32(DI)
+	VZEROUPPER
+	RET
 
-// func f32x256r2(steps int, a unsafe.Pointer, stride int, b, b2, c, c2 unsafe.Pointer, add int, next unsafe.Pointer, lines int)
-TEXT ·f32x256r2(SB), NOSPLIT, $0-80
+// func f32x256r2(steps int, a unsafe.Pointer, stride int, b, b2, c, c2 unsafe.Pointer, add int, next unsafe.Pointer, lines int, out unsafe.Pointer, outStride int, bias unsafe.Pointer, finish int)
+TEXT ·f32x256r2(SB), NOSPLIT, $0-112
 	MOVQ steps+0(FP), CX
 	MOVQ a+8(FP), AX
 	MOVQ stride+16(FP), SI
@@ -95,11 +127,19 @@ TEXT ·f32x256r2(SB), NOSPLIT, $0-80
 	MOVQ b2+32(FP), R9
 	MOVQ c+40(FP), DI
 	MOVQ c2+48(FP), R12
-	MOVQ add+56(FP), DX
 	MOVQ next+64(FP), R10
 	MOVQ lines+72(FP), R11
-	TESTQ DX, DX
-	JZ zero
+	CMPQ finish+104(FP), $0
+	JEQ warmed
+	MOVQ out+80(FP), R15
+	MOVQ outStride+88(FP), R14
+	BYTE $0x41; BYTE $0x0f; BYTE $0x0d; BYTE $0x8f; BYTE $0x00; BYTE $0x00; BYTE $0x00; BYTE $0x00 // PREFETCHW 0(R15)
+	ADDQ R14, R15
+	BYTE $0x41; BYTE $0x0f; BYTE $0x0d; BYTE $0x8f; BYTE $0x00; BYTE $0x00; BYTE $0x00; BYTE $0x00 // PREFETCHW 0(R15)
+	ADDQ R14, R15
+warmed:
+	CMPQ add+56(FP), $0
+	JEQ zero
 	VMOVUPS 0(DI), Y0
 	VMOVUPS 32(DI), Y1
 	VMOVUPS 128(DI), Y2
@@ -191,15 +231,53 @@ fetched:
 	ADDQ $1024, BX
 	DECQ CX
 	JNZ loop
+	MOVQ finish+104(FP), R15
+	TESTQ R15, R15
+	JNZ finish
 	VMOVUPS Y0, 0(DI)
 	VMOVUPS Y1, 32(DI)
 	VMOVUPS Y2, 128(DI)
 	VMOVUPS Y3, 160(DI)
 	VZEROUPPER
 	RET
+finish:
+	MOVQ out+80(FP), DI
+	MOVQ outStride+88(FP), SI
+	MOVQ bias+96(FP), BX
+	VMOVUPS 0(BX), Y14
+	VMOVUPS 32(BX), Y15
+	CMPQ R15, $2
+	JEQ add
+	VADDPS Y0, Y14, Y0
+	VMOVUPS Y0, 0(DI)
+	VADDPS Y1, Y15, Y1
+	VMOVUPS Y1, 32(DI)
+	ADDQ SI, DI
+	VADDPS Y2, Y14, Y2
+	VMOVUPS Y2, 0(DI)
+	VADDPS Y3, Y15, Y3
+	VMOVUPS Y3, 32(DI)
+	VZEROUPPER
+	RET
+add:
+	VADDPS Y0, Y14, Y0
+	VADDPS 0(DI), Y0, Y0
+	VMOVUPS Y0, 0(DI)
+	VADDPS Y1, Y15, Y1
+	VADDPS 32(DI), Y1, Y1
+	VMOVUPS Y1, 32(DI)
+	ADDQ SI, DI
+	VADDPS Y2, Y14, Y2
+	VADDPS 0(DI), Y2, Y2
+	VMOVUPS Y2, 0(DI)
+	VADDPS Y3, Y15, Y3
+	VADDPS 32(DI), Y3, Y3
+	VMOVUPS Y3, 32(DI)
+	VZEROUPPER
+	RET
 
-// func f32x256r3(steps int, a unsafe.Pointer, stride int, b, b2, c, c2 unsafe.Pointer, add int, next unsafe.Pointer, lines int)
-TEXT ·f32x256r3(SB), NOSPLIT, $0-80
+// func f32x256r3(steps int, a unsafe.Pointer, stride int, b, b2, c, c2 unsafe.Pointer, add int, next unsafe.Pointer, lines int, out unsafe.Pointer, outStride int, bias unsafe.Pointer, finish int)
+TEXT ·f32x256r3(SB), NOSPLIT, $0-112
 	MOVQ steps+0(FP), CX
 	MOVQ a+8(FP), AX
 	MOVQ stride+16(FP), SI
@@ -207,11 +285,21 @@ TEXT ·f32x256r3(SB), NOSPLIT, $0-80
 	MOVQ b2+32(FP), R9
 	MOVQ c+40(FP), DI
 	MOVQ c2+48(FP), R12
-	MOVQ add+56(FP), DX
 	MOVQ next+64(FP), R10
 	MOVQ lines+72(FP), R11
-	TESTQ DX, DX
-	JZ zero
+	CMPQ finish+104(FP), $0
+	JEQ warmed
+	MOVQ out+80(FP), R15
+	MOVQ outStride+88(FP), R14
+	BYTE $0x41; BYTE $0x0f; BYTE $0x0d; BYTE $0x8f; BYTE $0x00; BYTE $0x00; BYTE $0x00; BYTE $0x00 // PREFETCHW 0(R15)
+	ADDQ R14, R15
+	BYTE $0x41; BYTE $0x0f; BYTE $0x0d; BYTE $0x8f; BYTE $0x00; BYTE $0x00; BYTE $0x00; BYTE $0x00 // PREFETCHW 0(R15)
+	ADDQ R14, R15
+	BYTE $0x41; BYTE $0x0f; BYTE $0x0d; BYTE $0x8f; BYTE $0x00; BYTE $0x00; BYTE $0x00; BYTE $0x00 // PREFETCHW 0(R15)
+	ADDQ R14, R15
+warmed:
+	CMPQ add+56(FP), $0
+	JEQ zero
 	VMOVUPS 0(DI), Y0
 	VMOVUPS 32(DI), Y1
 	VMOVUPS 128(DI), Y2
@@ -331,6 +419,9 @@ fetched:
 	ADDQ $1024, BX
 	DECQ CX
 	JNZ loop
+	MOVQ finish+104(FP), R15
+	TESTQ R15, R15
+	JNZ finish
 	VMOVUPS Y0, 0(DI)
 	VMOVUPS Y1, 32(DI)
 	VMOVUPS Y2, 128(DI)
@@ -339,9 +430,56 @@ fetched:
 	VMOVUPS Y5, 288(DI)
 	VZEROUPPER
 	RET
+finish:
+	MOVQ out+80(FP), DI
+	MOVQ outStride+88(FP), SI
+	MOVQ bias+96(FP), BX
+	VMOVUPS 0(BX), Y14
+	VMOVUPS 32(BX), Y15
+	CMPQ R15, $2
+	JEQ add
+	VADDPS Y0, Y14, Y0
+	VMOVUPS Y0, 0(DI)
+	VADDPS Y1, Y15, Y1
+	VMOVUPS Y1, 32(DI)
+	ADDQ SI, DI
+	VADDPS Y2, Y14, Y2
+	VMOVUPS Y2, 0(DI)
+	VADDPS Y3, Y15, Y3
+	VMOVUPS Y3, 32(DI)
+	ADDQ SI, DI
+	VADDPS Y4, Y14, Y4
+	VMOVUPS Y4, 0(DI)
+	VADDPS Y5, Y15, Y5
+	VMOVUPS Y5, 32(DI)
+	VZEROUPPER
+	RET
+add:
+	VADDPS Y0, Y14, Y0
+	VADDPS 0(DI), Y0, Y0
+	VMOVUPS Y0, 0(DI)
+	VADDPS Y1, Y15, Y1
+	VADDPS 32(DI), Y1, Y1
+	VMOVUPS Y1, 32(DI)
+	ADDQ SI, DI
+	VADDPS Y2, Y14, Y2
+	VADDPS 0(DI), Y2, Y2
+	VMOVUPS Y2, 0(DI)
+	VADDPS Y3, Y15, Y3
+	VADDPS 32(DI), Y3, Y3
+	VMOVUPS Y3, 32(DI)
+	ADDQ SI, DI
+	VADDPS Y4, Y14, Y4
+	VADDPS 0(DI), Y4, Y4
+	VMOVUPS Y4, 0(DI)
+	VADDPS Y5, Y15, Y5
+	VADDPS 32(DI), Y5, Y5
+	VMOVUPS Y5, 32(DI)
+	VZEROUPPER
+	RET
 
-// func f32x256r4(steps int, a unsafe.Pointer, stride int, b, b2, c, c2 unsafe.Pointer, add int, next unsafe.Pointer, lines int)
-TEXT ·f32x256r4(SB), NOSPLIT, $0-80
+// func f32x256r4(steps int, a unsafe.Pointer, stride int, b, b2, c, c2 unsafe.Pointer, add int, next unsafe.Pointer, lines int, out unsafe.Pointer, outStride int, bias unsafe.Pointer, finish int)
+TEXT ·f32x256r4(SB), NOSPLIT, $0-112
 	MOVQ steps+0(FP), CX
 	MOVQ a+8(FP), AX
 	MOVQ stride+16(FP), SI
@@ -349,13 +487,25 @@ TEXT ·f32x256r4(SB), NOSPLIT, $0-80
 	MOVQ b2+32(FP), R9
 	MOVQ c+40(FP), DI
 	MOVQ c2+48(FP), R12
-	MOVQ add+56(FP), DX
 	MOVQ next+64(FP), R10
 	MOVQ lines+72(FP), R11
 	LEAQ (AX)(SI*2), R8
 	ADDQ SI, R8
-	TESTQ DX, DX
-	JZ zero
+	CMPQ finish+104(FP), $0
+	JEQ warmed
+	MOVQ out+80(FP), R15
+	MOVQ outStride+88(FP), R14
+	BYTE $0x41; BYTE $0x0f; BYTE $0x0d; BYTE $0x8f; BYTE $0x00; BYTE $0x00; BYTE $0x00; BYTE $0x00 // PREFETCHW 0(R15)
+	ADDQ R14, R15
+	BYTE $0x41; BYTE $0x0f; BYTE $0x0d; BYTE $0x8f; BYTE $0x00; BYTE $0x00; BYTE $0x00; BYTE $0x00 // PREFETCHW 0(R15)
+	ADDQ R14, R15
+	BYTE $0x41; BYTE $0x0f; BYTE $0x0d; BYTE $0x8f; BYTE $0x00; BYTE $0x00; BYTE $0x00; BYTE $0x00 // PREFETCHW 0(R15)
+	ADDQ R14, R15
+	BYTE $0x41; BYTE $0x0f; BYTE $0x0d; BYTE $0x8f; BYTE $0x00; BYTE $0x00; BYTE $0x00; BYTE $0x00 // PREFETCHW 0(R15)
+	ADDQ R14, R15
+warmed:
+	CMPQ add+56(FP), $0
+	JEQ zero
 	VMOVUPS 0(DI), Y0
 	VMOVUPS 32(DI), Y1
 	VMOVUPS 128(DI), Y2
@@ -504,6 +654,9 @@ fetched:
 	ADDQ $1024, BX
 	DECQ CX
 	JNZ loop
+	MOVQ finish+104(FP), R15
+	TESTQ R15, R15
+	JNZ finish
 	VMOVUPS Y0, 0(DI)
 	VMOVUPS Y1, 32(DI)
 	VMOVUPS Y2, 128(DI)
@@ -514,9 +667,68 @@ fetched:
 	VMOVUPS Y7, 416(DI)
 	VZEROUPPER
 	RET
+finish:
+	MOVQ out+80(FP), DI
+	MOVQ outStride+88(FP), SI
+	MOVQ bias+96(FP), BX
+	VMOVUPS 0(BX), Y14
+	VMOVUPS 32(BX), Y15
+	CMPQ R15, $2
+	JEQ add
+	VADDPS Y0, Y14, Y0
+	VMOVUPS Y0, 0(DI)
+	VADDPS Y1, Y15, Y1
+	VMOVUPS Y1, 32(DI)
+	ADDQ SI, DI
+	VADDPS Y2, Y14, Y2
+	VMOVUPS Y2, 0(DI)
+	VADDPS Y3, Y15, Y3
+	VMOVUPS Y3, 32(DI)
+	ADDQ SI, DI
+	VADDPS Y4, Y14, Y4
+	VMOVUPS Y4, 0(DI)
+	VADDPS Y5, Y15, Y5
+	VMOVUPS Y5, 32(DI)
+	ADDQ SI, DI
+	VADDPS Y6, Y14, Y6
+	VMOVUPS Y6, 0(DI)
+	VADDPS Y7, Y15, Y7
+	VMOVUPS Y7, 32(DI)
+	VZEROUPPER
+	RET
+add:
+	VADDPS Y0, Y14, Y0
+	VADDPS 0(DI), Y0, Y0
+	VMOVUPS Y0, 0(DI)
+	VADDPS Y1, Y15, Y1
+	VADDPS 32(DI), Y1, Y1
+	VMOVUPS Y1, 32(DI)
+	ADDQ SI, DI
+	VADDPS Y2, Y14, Y2
+	VADDPS 0(DI), Y2, Y2
+	VMOVUPS Y2, 0(DI)
+	VADDPS Y3, Y15, Y3
+	VADDPS 32(DI), Y3, Y3
+	VMOVUPS Y3, 32(DI)
+	ADDQ SI, DI
+	VADDPS Y4, Y14, Y4
+	VADDPS 0(DI), Y4, Y4
+	VMOVUPS Y4, 0(DI)
+	VADDPS Y5, Y15, Y5
+	VADDPS 32(DI), Y5, Y5
+	VMOVUPS Y5, 32(DI)
+	ADDQ SI, DI
+	VADDPS Y6, Y14, Y6
+	VADDPS 0(DI), Y6, Y6
+	VMOVUPS Y6, 0(DI)
+	VADDPS Y7, Y15, Y7
+	VADDPS 32(DI), Y7, Y7
+	VMOVUPS Y7, 32(DI)
+	VZEROUPPER
+	RET
 
-// func f32x256r5(steps int, a unsafe.Pointer, stride int, b, b2, c, c2 unsafe.Pointer, add int, next unsafe.Pointer, lines int)
-TEXT ·f32x256r5(SB), NOSPLIT, $0-80
+// func f32x256r5(steps int, a unsafe.Pointer, stride int, b, b2, c, c2 unsafe.Pointer, add int, next unsafe.Pointer, lines int, out unsafe.Pointer, outStride int, bias unsafe.Pointer, finish int)
+TEXT ·f32x256r5(SB), NOSPLIT, $0-112
 	MOVQ steps+0(FP), CX
 	MOVQ a+8(FP), AX
 	MOVQ stride+16(FP), SI
@@ -524,13 +736,27 @@ TEXT ·f32x256r5(SB), NOSPLIT, $0-80
 	MOVQ b2+32(FP), R9
 	MOVQ c+40(FP), DI
 	MOVQ c2+48(FP), R12
-	MOVQ add+56(FP), DX
 	MOVQ next+64(FP), R10
 	MOVQ lines+72(FP), R11
 	LEAQ (AX)(SI*2), R8
 	ADDQ SI, R8
-	TESTQ DX, DX
-	JZ zero
+	CMPQ finish+104(FP), $0
+	JEQ warmed
+	MOVQ out+80(FP), R15
+	MOVQ outStride+88(FP), R14
+	BYTE $0x41; BYTE $0x0f; BYTE $0x0d; BYTE $0x8f; BYTE $0x00; BYTE $0x00; BYTE $0x00; BYTE $0x00 // PREFETCHW 0(R15)
+	ADDQ R14, R15
+	BYTE $0x41; BYTE $0x0f; BYTE $0x0d; BYTE $0x8f; BYTE $0x00; BYTE $0x00; BYTE $0x00; BYTE $0x00 // PREFETCHW 0(R15)
+	ADDQ R14, R15
+	BYTE $0x41; BYTE $0x0f; BYTE $0x0d; BYTE $0x8f; BYTE $0x00; BYTE $0x00; BYTE $0x00; BYTE $0x00 // PREFETCHW 0(R15)
+	ADDQ R14, R15
+	BYTE $0x41; BYTE $0x0f; BYTE $0x0d; BYTE $0x8f; BYTE $0x00; BYTE $0x00; BYTE $0x00; BYTE $0x00 // PREFETCHW 0(R15)
+	ADDQ R14, R15
+	BYTE $0x41; BYTE $0x0f; BYTE $0x0d; BYTE $0x8f; BYTE $0x00; BYTE $0x00; BYTE $0x00; BYTE $0x00 // PREFETCHW 0(R15)
+	ADDQ R14, R15
+warmed:
+	CMPQ add+56(FP), $0
+	JEQ zero
 	VMOVUPS 0(DI), Y0
 	VMOVUPS 32(DI), Y1
 	VMOVUPS 128(DI), Y2
@@ -707,6 +933,9 @@ fetched:
 	ADDQ $1024, BX
 	DECQ CX
 	JNZ loop
+	MOVQ finish+104(FP), R15
+	TESTQ R15, R15
+	JNZ finish
 	VMOVUPS Y0, 0(DI)
 	VMOVUPS Y1, 32(DI)
 	VMOVUPS Y2, 128(DI)
@@ -719,9 +948,80 @@ fetched:
 	VMOVUPS Y9, 544(DI)
 	VZEROUPPER
 	RET
+finish:
+	MOVQ out+80(FP), DI
+	MOVQ outStride+88(FP), SI
+	MOVQ bias+96(FP), BX
+	VMOVUPS 0(BX), Y14
+	VMOVUPS 32(BX), Y15
+	CMPQ R15, $2
+	JEQ add
+	VADDPS Y0, Y14, Y0
+	VMOVUPS Y0, 0(DI)
+	VADDPS Y1, Y15, Y1
+	VMOVUPS Y1, 32(DI)
+	ADDQ SI, DI
+	VADDPS Y2, Y14, Y2
+	VMOVUPS Y2, 0(DI)
+	VADDPS Y3, Y15, Y3
+	VMOVUPS Y3, 32(DI)
+	ADDQ SI, DI
+	VADDPS Y4, Y14, Y4
+	VMOVUPS Y4, 0(DI)
+	VADDPS Y5, Y15, Y5
+	VMOVUPS Y5, 32(DI)
+	ADDQ SI, DI
+	VADDPS Y6, Y14, Y6
+	VMOVUPS Y6, 0(DI)
+	VADDPS Y7, Y15, Y7
+	VMOVUPS Y7, 32(DI)
+	ADDQ SI, DI
+	VADDPS Y8, Y14, Y8
+	VMOVUPS Y8, 0(DI)
+	VADDPS Y9, Y15, Y9
+	VMOVUPS Y9, 32(DI)
+	VZEROUPPER
+	RET
+add:
+	VADDPS Y0, Y14, Y0
+	VADDPS 0(DI), Y0, Y0
+	VMOVUPS Y0, 0(DI)
+	VADDPS Y1, Y15, Y1
+	VADDPS 32(DI), Y1, Y1
+	VMOVUPS Y1, 32(DI)
+	ADDQ SI, DI
+	VADDPS Y2, Y14, Y2
+	VADDPS 0(DI), Y2, Y2
+	VMOVUPS Y2, 0(DI)
+	VADDPS Y3, Y15, Y3
+	VADDPS 32(DI), Y3, Y3
+	VMOVUPS Y3, 32(DI)
+	ADDQ SI, DI
+	VADDPS Y4, Y14, Y4
+	VADDPS 0(DI), Y4, Y4
+	VMOVUPS Y4, 0(DI)
+	VADDPS Y5, Y15, Y5
+	VADDPS 32(DI), Y5, Y5
+	VMOVUPS Y5, 32(DI)
+	ADDQ SI, DI
+	VADDPS Y6, Y14, Y6
+	VADDPS 0(DI), Y6, Y6
+	VMOVUPS Y6, 0(DI)
+	VADDPS Y7, Y15, Y7
+	VADDPS 32(DI), Y7, Y7
+	VMOVUPS Y7, 32(DI)
+	ADDQ SI, DI
+	VADDPS Y8, Y14, Y8
+	VADDPS 0(DI), Y8, Y8
+	VMOVUPS Y8, 0(DI)
+	VADDPS Y9, Y15, Y9
+	VADDPS 32(DI), Y9, Y9
+	VMOVUPS Y9, 32(DI)
+	VZEROUPPER
+	RET
 
-// func f32x256r6(steps int, a unsafe.Pointer, stride int, b, b2, c, c2 unsafe.Pointer, add int, next unsafe.Pointer, lines int)
-TEXT ·f32x256r6(SB), NOSPLIT, $0-80
+// func f32x256r6(steps int, a unsafe.Pointer, stride int, b, b2, c, c2 unsafe.Pointer, add int, next unsafe.Pointer, lines int, out unsafe.Pointer, outStride int, bias unsafe.Pointer, finish int)
+TEXT ·f32x256r6(SB), NOSPLIT, $0-112
 	MOVQ steps+0(FP), CX
 	MOVQ a+8(FP), AX
 	MOVQ stride+16(FP), SI
@@ -729,13 +1029,29 @@ TEXT ·f32x256r6(SB), NOSPLIT, $0-80
 	MOVQ b2+32(FP), R9
 	MOVQ c+40(FP), DI
 	MOVQ c2+48(FP), R12
-	MOVQ add+56(FP), DX
 	MOVQ next+64(FP), R10
 	MOVQ lines+72(FP), R11
 	LEAQ (AX)(SI*2), R8
 	ADDQ SI, R8
-	TESTQ DX, DX
-	JZ zero
+	CMPQ finish+104(FP), $0
+	JEQ warmed
+	MOVQ out+80(FP), R15
+	MOVQ outStride+88(FP), R14
+	BYTE $0x41; BYTE $0x0f; BYTE $0x0d; BYTE $0x8f; BYTE $0x00; BYTE $0x00; BYTE $0x00; BYTE $0x00 // PREFETCHW 0(R15)
+	ADDQ R14, R15
+	BYTE $0x41; BYTE $0x0f; BYTE $0x0d; BYTE $0x8f; BYTE $0x00; BYTE $0x00; BYTE $0x00; BYTE $0x00 // PREFETCHW 0(R15)
+	ADDQ R14, R15
+	BYTE $0x41; BYTE $0x0f; BYTE $0x0d; BYTE $0x8f; BYTE $0x00; BYTE $0x00; BYTE $0x00; BYTE $0x00 // PREFETCHW 0(R15)
+	ADDQ R14, R15
+	BYTE $0x41; BYTE $0x0f; BYTE $0x0d; BYTE $0x8f; BYTE $0x00; BYTE $0x00; BYTE $0x00; BYTE $0x00 // PREFETCHW 0(R15)
+	ADDQ R14, R15
+	BYTE $0x41; BYTE $0x0f; BYTE $0x0d; BYTE $0x8f; BYTE $0x00; BYTE $0x00; BYTE $0x00; BYTE $0x00 // PREFETCHW 0(R15)
+	ADDQ R14, R15
+	BYTE $0x41; BYTE $0x0f; BYTE $0x0d; BYTE $0x8f; BYTE $0x00; BYTE $0x00; BYTE $0x00; BYTE $0x00 // PREFETCHW 0(R15)
+	ADDQ R14, R15
+warmed:
+	CMPQ add+56(FP), $0
+	JEQ zero
 	VMOVUPS 0(DI), Y0
 	VMOVUPS 32(DI), Y1
 	VMOVUPS 128(DI), Y2
@@ -940,6 +1256,9 @@ fetched:
 	ADDQ $1024, BX
 	DECQ CX
 	JNZ loop
+	MOVQ finish+104(FP), R15
+	TESTQ R15, R15
+	JNZ finish
 	VMOVUPS Y0, 0(DI)
 	VMOVUPS Y1, 32(DI)
 	VMOVUPS Y2, 128(DI)
@@ -954,9 +1273,92 @@ fetched:
 	VMOVUPS Y11, 672(DI)
 	VZEROUPPER
 	RET
+finish:
+	MOVQ out+80(FP), DI
+	MOVQ outStride+88(FP), SI
+	MOVQ bias+96(FP), BX
+	VMOVUPS 0(BX), Y14
+	VMOVUPS 32(BX), Y15
+	CMPQ R15, $2
+	JEQ add
+	VADDPS Y0, Y14, Y0
+	VMOVUPS Y0, 0(DI)
+	VADDPS Y1, Y15, Y1
+	VMOVUPS Y1, 32(DI)
+	ADDQ SI, DI
+	VADDPS Y2, Y14, Y2
+	VMOVUPS Y2, 0(DI)
+	VADDPS Y3, Y15, Y3
+	VMOVUPS Y3, 32(DI)
+	ADDQ SI, DI
+	VADDPS Y4, Y14, Y4
+	VMOVUPS Y4, 0(DI)
+	VADDPS Y5, Y15, Y5
+	VMOVUPS Y5, 32(DI)
+	ADDQ SI, DI
+	VADDPS Y6, Y14, Y6
+	VMOVUPS Y6, 0(DI)
+	VADDPS Y7, Y15, Y7
+	VMOVUPS Y7, 32(DI)
+	ADDQ SI, DI
+	VADDPS Y8, Y14, Y8
+	VMOVUPS Y8, 0(DI)
+	VADDPS Y9, Y15, Y9
+	VMOVUPS Y9, 32(DI)
+	ADDQ SI, DI
+	VADDPS Y10, Y14, Y10
+	VMOVUPS Y10, 0(DI)
+	VADDPS Y11, Y15, Y11
+	VMOVUPS Y11, 32(DI)
+	VZEROUPPER
+	RET
+add:
+	VADDPS Y0, Y14, Y0
+	VADDPS 0(DI), Y0, Y0
+	VMOVUPS Y0, 0(DI)
+	VADDPS Y1, Y15, Y1
+	VADDPS 32(DI), Y1, Y1
+	VMOVUPS Y1, 32(DI)
+	ADDQ SI, DI
+	VADDPS Y2, Y14, Y2
+	VADDPS 0(DI), Y2, Y2
+	VMOVUPS Y2, 0(DI)
+	VADDPS Y3, Y15, Y3
+	VADDPS 32(DI), Y3, Y3
+	VMOVUPS Y3, 32(DI)
+	ADDQ SI, DI
+	VADDPS Y4, Y14, Y4
+	VADDPS 0(DI), Y4, Y4
+	VMOVUPS Y4, 0(DI)
+	VADDPS Y5, Y15, Y5
+	VADDPS 32(DI), Y5, Y5
+	VMOVUPS Y5, 32(DI)
+	ADDQ SI, DI
+	VADDPS Y6, Y14, Y6
+	VADDPS 0(DI), Y6, Y6
+	VMOVUPS Y6, 0(DI)
+	VADDPS Y7, Y15, Y7
+	VADDPS 32(DI), Y7, Y7
+	VMOVUPS Y7, 32(DI)
+	ADDQ SI, DI
+	VADDPS Y8, Y14, Y8
+	VADDPS 0(DI), Y8, Y8
+	VMOVUPS Y8, 0(DI)
+	VADDPS Y9, Y15, Y9
+	VADDPS 32(DI), Y9, Y9
+	VMOVUPS Y9, 32(DI)
+	ADDQ SI, DI
+	VADDPS Y10, Y14, Y10
+	VADDPS 0(DI), Y10, Y10
+	VMOVUPS Y10, 0(DI)
+	VADDPS Y11, Y15, Y11
+	VADDPS 32(DI), Y11, Y11
+	VMOVUPS Y11, 32(DI)
+	VZEROUPPER
+	RET
 
-// func bf16x256r1(steps int, a unsafe.Pointer, stride int, b, b2, c, c2 unsafe.Pointer, add int, next unsafe.Pointer, lines int)
-TEXT ·bf16x256r1(SB), NOSPLIT, $0-80
+// func bf16x256r1(steps int, a unsafe.Pointer, stride int, b, b2, c, c2 unsafe.Pointer, add int, next unsafe.Pointer, lines int, out unsafe.Pointer, outStride int, bias unsafe.Pointer, finish int)
+TEXT ·bf16x256r1(SB), NOSPLIT, $0-112
 	MOVQ steps+0(FP), CX
 	MOVQ a+8(FP), AX
 	MOVQ stride+16(FP), SI
@@ -964,14 +1366,20 @@ TEXT ·bf16x256r1(SB), NOSPLIT, $0-80
 	MOVQ b2+32(FP), R9
 	MOVQ c+40(FP), DI
 	MOVQ c2+48(FP), R12
-	MOVQ add+56(FP), DX
 	MOVQ next+64(FP), R10
 	MOVQ lines+72(FP), R11
+	CMPQ finish+104(FP), $0
+	JEQ warmed
+	MOVQ out+80(FP), R15
+	MOVQ outStride+88(FP), R14
+	BYTE $0x41; BYTE $0x0f; BYTE $0x0d; BYTE $0x8f; BYTE $0x00; BYTE $0x00; BYTE $0x00; BYTE $0x00 // PREFETCHW 0(R15)
+	ADDQ R14, R15
+warmed:
 	MOVL $0xffff0000, R15
 	MOVQ R15, X12
 	VPBROADCASTD X12, Y12
-	TESTQ DX, DX
-	JZ zero
+	CMPQ add+56(FP), $0
+	JEQ zero
 	VMOVUPS 0(DI), Y0
 	VMOVUPS 32(DI), Y1
 	JMP start
@@ -1047,13 +1455,39 @@ fetched:
 	ADDQ $1024, BX
 	DECQ CX
 	JNZ steps
+	MOVQ finish+104(FP), R15
+	TESTQ R15, R15
+	JNZ finish
 	VMOVUPS Y0, 0(DI)
 	VMOVUPS Y1, 32(DI)
 	VZEROUPPER
 	RET
+finish:
+	MOVQ out+80(FP), DI
+	MOVQ outStride+88(FP), SI
+	MOVQ bias+96(FP), BX
+	VMOVUPS 0(BX), Y14
+	VMOVUPS 32(BX), Y15
+	CMPQ R15, $2
+	JEQ add
+	VADDPS Y0, Y14, Y0
+	VMOVUPS Y0, 0(DI)
+	VADDPS Y1, Y15, Y1
+	VMOVUPS Y1, 32(DI)
+	VZEROUPPER
+	RET
+add:
+	VADDPS Y0, Y14, Y0
+	VADDPS 0(DI), Y0, Y0
+	VMOVUPS Y0, 0(DI)
+	VADDPS Y1, Y15, Y1
+	VADDPS 32(DI), Y1, Y1
+	VMOVUPS Y1, 32(DI)
+	VZEROUPPER
+	RET
 
-// func bf16x256r2(steps int, a unsafe.Pointer, stride int, b, b2, c, c2 unsafe.Pointer, add int, next unsafe.Pointer, lines int)
-TEXT ·bf16x256r2(SB), NOSPLIT, $0-80
+// func bf16x256r2(steps int, a unsafe.Pointer, stride int, b, b2, c, c2 unsafe.Pointer, add int, next unsafe.Pointer, lines int, out unsafe.Pointer, outStride int, bias unsafe.Pointer, finish int)
+TEXT ·bf16x256r2(SB), NOSPLIT, $0-112
 	MOVQ steps+0(FP), CX
 	MOVQ a+8(FP), AX
 	MOVQ stride+16(FP), SI
@@ -1061,14 +1495,22 @@ TEXT ·bf16x256r2(SB), NOSPLIT, $0-80
 	MOVQ b2+32(FP), R9
 	MOVQ c+40(FP), DI
 	MOVQ c2+48(FP), R12
-	MOVQ add+56(FP), DX
 	MOVQ next+64(FP), R10
 	MOVQ lines+72(FP), R11
+	CMPQ finish+104(FP), $0
+	JEQ warmed
+	MOVQ out+80(FP), R15
+	MOVQ outStride+88(FP), R14
+	BYTE $0x41; BYTE $0x0f; BYTE $0x0d; BYTE $0x8f; BYTE $0x00; BYTE $0x00; BYTE $0x00; BYTE $0x00 // PREFETCHW 0(R15)
+	ADDQ R14, R15
+	BYTE $0x41; BYTE $0x0f; BYTE $0x0d; BYTE $0x8f; BYTE $0x00; BYTE $0x00; BYTE $0x00; BYTE $0x00 // PREFETCHW 0(R15)
+	ADDQ R14, R15
+warmed:
 	MOVL $0xffff0000, R15
 	MOVQ R15, X12
 	VPBROADCASTD X12, Y12
-	TESTQ DX, DX
-	JZ zero
+	CMPQ add+56(FP), $0
+	JEQ zero
 	VMOVUPS 0(DI), Y0
 	VMOVUPS 32(DI), Y1
 	VMOVUPS 128(DI), Y2
@@ -1172,15 +1614,53 @@ fetched:
 	ADDQ $1024, BX
 	DECQ CX
 	JNZ steps
+	MOVQ finish+104(FP), R15
+	TESTQ R15, R15
+	JNZ finish
 	VMOVUPS Y0, 0(DI)
 	VMOVUPS Y1, 32(DI)
 	VMOVUPS Y2, 128(DI)
 	VMOVUPS Y3, 160(DI)
 	VZEROUPPER
 	RET
+finish:
+	MOVQ out+80(FP), DI
+	MOVQ outStride+88(FP), SI
+	MOVQ bias+96(FP), BX
+	VMOVUPS 0(BX), Y14
+	VMOVUPS 32(BX), Y15
+	CMPQ R15, $2
+	JEQ add
+	VADDPS Y0, Y14, Y0
+	VMOVUPS Y0, 0(DI)
+	VADDPS Y1, Y15, Y1
+	VMOVUPS Y1, 32(DI)
+	ADDQ SI, DI
+	VADDPS Y2, Y14, Y2
+	VMOVUPS Y2, 0(DI)
+	VADDPS Y3, Y15, Y3
+	VMOVUPS Y3, 32(DI)
+	VZEROUPPER
+	RET
+add:
+	VADDPS Y0, Y14, Y0
+	VADDPS 0(DI), Y0, Y0
+	VMOVUPS Y0, 0(DI)
+	VADDPS Y1, Y15, Y1
+	VADDPS 32(DI), Y1, Y1
+	VMOVUPS Y1, 32(DI)
+	ADDQ SI, DI
+	VADDPS Y2, Y14, Y2
+	VADDPS 0(DI), Y2, Y2
+	VMOVUPS Y2, 0(DI)
+	VADDPS Y3, Y15, Y3
+	VADDPS 32(DI), Y3, Y3
+	VMOVUPS Y3, 32(DI)
+	VZEROUPPER
+	RET
 
-// func bf16x256r3(steps int, a unsafe.Pointer, stride int, b, b2, c, c2 unsafe.Pointer, add int, next unsafe.Pointer, lines int)
-TEXT ·bf16x256r3(SB), NOSPLIT, $0-80
+// func bf16x256r3(steps int, a unsafe.Pointer, stride int, b, b2, c, c2 unsafe.Pointer, add int, next unsafe.Pointer, lines int, out unsafe.Pointer, outStride int, bias unsafe.Pointer, finish int)
+TEXT ·bf16x256r3(SB), NOSPLIT, $0-112
 	MOVQ steps+0(FP), CX
 	MOVQ a+8(FP), AX
 	MOVQ stride+16(FP), SI
@@ -1188,14 +1668,24 @@ TEXT ·bf16x256r3(SB), NOSPLIT, $0-80
 	MOVQ b2+32(FP), R9
 	MOVQ c+40(FP), DI
 	MOVQ c2+48(FP), R12
-	MOVQ add+56(FP), DX
 	MOVQ next+64(FP), R10
 	MOVQ lines+72(FP), R11
+	CMPQ finish+104(FP), $0
+	JEQ warmed
+	MOVQ out+80(FP), R15
+	MOVQ outStride+88(FP), R14
+	BYTE $0x41; BYTE $0x0f; BYTE $0x0d; BYTE $0x8f; BYTE $0x00; BYTE $0x00; BYTE $0x00; BYTE $0x00 // PREFETCHW 0(R15)
+	ADDQ R14, R15
+	BYTE $0x41; BYTE $0x0f; BYTE $0x0d; BYTE $0x8f; BYTE $0x00; BYTE $0x00; BYTE $0x00; BYTE $0x00 // PREFETCHW 0(R15)
+	ADDQ R14, R15
+	BYTE $0x41; BYTE $0x0f; BYTE $0x0d; BYTE $0x8f; BYTE $0x00; BYTE $0x00; BYTE $0x00; BYTE $0x00 // PREFETCHW 0(R15)
+	ADDQ R14, R15
+warmed:
 	MOVL $0xffff0000, R15
 	MOVQ R15, X12
 	VPBROADCASTD X12, Y12
-	TESTQ DX, DX
-	JZ zero
+	CMPQ add+56(FP), $0
+	JEQ zero
 	VMOVUPS 0(DI), Y0
 	VMOVUPS 32(DI), Y1
 	VMOVUPS 128(DI), Y2
@@ -1327,6 +1817,9 @@ fetched:
 	ADDQ $1024, BX
 	DECQ CX
 	JNZ steps
+	MOVQ finish+104(FP), R15
+	TESTQ R15, R15
+	JNZ finish
 	VMOVUPS Y0, 0(DI)
 	VMOVUPS Y1, 32(DI)
 	VMOVUPS Y2, 128(DI)
@@ -1335,9 +1828,56 @@ fetched:
 	VMOVUPS Y5, 288(DI)
 	VZEROUPPER
 	RET
+finish:
+	MOVQ out+80(FP), DI
+	MOVQ outStride+88(FP), SI
+	MOVQ bias+96(FP), BX
+	VMOVUPS 0(BX), Y14
+	VMOVUPS 32(BX), Y15
+	CMPQ R15, $2
+	JEQ add
+	VADDPS Y0, Y14, Y0
+	VMOVUPS Y0, 0(DI)
+	VADDPS Y1, Y15, Y1
+	VMOVUPS Y1, 32(DI)
+	ADDQ SI, DI
+	VADDPS Y2, Y14, Y2
+	VMOVUPS Y2, 0(DI)
+	VADDPS Y3, Y15, Y3
+	VMOVUPS Y3, 32(DI)
+	ADDQ SI, DI
+	VADDPS Y4, Y14, Y4
+	VMOVUPS Y4, 0(DI)
+	VADDPS Y5, Y15, Y5
+	VMOVUPS Y5, 32(DI)
+	VZEROUPPER
+	RET
+add:
+	VADDPS Y0, Y14, Y0
+	VADDPS 0(DI), Y0, Y0
+	VMOVUPS Y0, 0(DI)
+	VADDPS Y1, Y15, Y1
+	VADDPS 32(DI), Y1, Y1
+	VMOVUPS Y1, 32(DI)
+	ADDQ SI, DI
+	VADDPS Y2, Y14, Y2
+	VADDPS 0(DI), Y2, Y2
+	VMOVUPS Y2, 0(DI)
+	VADDPS Y3, Y15, Y3
+	VADDPS 32(DI), Y3, Y3
+	VMOVUPS Y3, 32(DI)
+	ADDQ SI, DI
+	VADDPS Y4, Y14, Y4
+	VADDPS 0(DI), Y4, Y4
+	VMOVUPS Y4, 0(DI)
+	VADDPS Y5, Y15, Y5
+	VADDPS 32(DI), Y5, Y5
+	VMOVUPS Y5, 32(DI)
+	VZEROUPPER
+	RET
 
-// func bf16x256r4(steps int, a unsafe.Pointer, stride int, b, b2, c, c2 unsafe.Pointer, add int, next unsafe.Pointer, lines int)
-TEXT ·bf16x256r4(SB), NOSPLIT, $0-80
+// func bf16x256r4(steps int, a unsafe.Pointer, stride int, b, b2, c, c2 unsafe.Pointer, add int, next unsafe.Pointer, lines int, out unsafe.Pointer, outStride int, bias unsafe.Pointer, finish int)
+TEXT ·bf16x256r4(SB), NOSPLIT, $0-112
 	MOVQ steps+0(FP), CX
 	MOVQ a+8(FP), AX
 	MOVQ stride+16(FP), SI
@@ -1345,16 +1885,28 @@ TEXT ·bf16x256r4(SB), NOSPLIT, $0-80
 	MOVQ b2+32(FP), R9
 	MOVQ c+40(FP), DI
 	MOVQ c2+48(FP), R12
-	MOVQ add+56(FP), DX
 	MOVQ next+64(FP), R10
 	MOVQ lines+72(FP), R11
 	LEAQ (AX)(SI*2), R8
 	ADDQ SI, R8
+	CMPQ finish+104(FP), $0
+	JEQ warmed
+	MOVQ out+80(FP), R15
+	MOVQ outStride+88(FP), R14
+	BYTE $0x41; BYTE $0x0f; BYTE $0x0d; BYTE $0x8f; BYTE $0x00; BYTE $0x00; BYTE $0x00; BYTE $0x00 // PREFETCHW 0(R15)
+	ADDQ R14, R15
+	BYTE $0x41; BYTE $0x0f; BYTE $0x0d; BYTE $0x8f; BYTE $0x00; BYTE $0x00; BYTE $0x00; BYTE $0x00 // PREFETCHW 0(R15)
+	ADDQ R14, R15
+	BYTE $0x41; BYTE $0x0f; BYTE $0x0d; BYTE $0x8f; BYTE $0x00; BYTE $0x00; BYTE $0x00; BYTE $0x00 // PREFETCHW 0(R15)
+	ADDQ R14, R15
+	BYTE $0x41; BYTE $0x0f; BYTE $0x0d; BYTE $0x8f; BYTE $0x00; BYTE $0x00; BYTE $0x00; BYTE $0x00 // PREFETCHW 0(R15)
+	ADDQ R14, R15
+warmed:
 	MOVL $0xffff0000, R15
 	MOVQ R15, X12
 	VPBROADCASTD X12, Y12
-	TESTQ DX, DX
-	JZ zero
+	CMPQ add+56(FP), $0
+	JEQ zero
 	VMOVUPS 0(DI), Y0
 	VMOVUPS 32(DI), Y1
 	VMOVUPS 128(DI), Y2
@@ -1515,6 +2067,9 @@ fetched:
 	ADDQ $1024, BX
 	DECQ CX
 	JNZ steps
+	MOVQ finish+104(FP), R15
+	TESTQ R15, R15
+	JNZ finish
 	VMOVUPS Y0, 0(DI)
 	VMOVUPS Y1, 32(DI)
 	VMOVUPS Y2, 128(DI)
@@ -1525,9 +2080,68 @@ fetched:
 	VMOVUPS Y7, 416(DI)
 	VZEROUPPER
 	RET
+finish:
+	MOVQ out+80(FP), DI
+	MOVQ outStride+88(FP), SI
+	MOVQ bias+96(FP), BX
+	VMOVUPS 0(BX), Y14
+	VMOVUPS 32(BX), Y15
+	CMPQ R15, $2
+	JEQ add
+	VADDPS Y0, Y14, Y0
+	VMOVUPS Y0, 0(DI)
+	VADDPS Y1, Y15, Y1
+	VMOVUPS Y1, 32(DI)
+	ADDQ SI, DI
+	VADDPS Y2, Y14, Y2
+	VMOVUPS Y2, 0(DI)
+	VADDPS Y3, Y15, Y3
+	VMOVUPS Y3, 32(DI)
+	ADDQ SI, DI
+	VADDPS Y4, Y14, Y4
+	VMOVUPS Y4, 0(DI)
+	VADDPS Y5, Y15, Y5
+	VMOVUPS Y5, 32(DI)
+	ADDQ SI, DI
+	VADDPS Y6, Y14, Y6
+	VMOVUPS Y6, 0(DI)
+	VADDPS Y7, Y15, Y7
+	VMOVUPS Y7, 32(DI)
+	VZEROUPPER
+	RET
+add:
+	VADDPS Y0, Y14, Y0
+	VADDPS 0(DI), Y0, Y0
+	VMOVUPS Y0, 0(DI)
+	VADDPS Y1, Y15, Y1
+	VADDPS 32(DI), Y1, Y1
+	VMOVUPS Y1, 32(DI)
+	ADDQ SI, DI
+	VADDPS Y2, Y14, Y2
+	VADDPS 0(DI), Y2, Y2
+	VMOVUPS Y2, 0(DI)
+	VADDPS Y3, Y15, Y3
+	VADDPS 32(DI), Y3, Y3
+	VMOVUPS Y3, 32(DI)
+	ADDQ SI, DI
+	VADDPS Y4, Y14, Y4
+	VADDPS 0(DI), Y4, Y4
+	VMOVUPS Y4, 0(DI)
+	VADDPS Y5, Y15, Y5
+	VADDPS 32(DI), Y5, Y5
+	VMOVUPS Y5, 32(DI)
+	ADDQ SI, DI
+	VADDPS Y6, Y14, Y6
+	VADDPS 0(DI), Y6, Y6
+	VMOVUPS Y6, 0(DI)
+	VADDPS Y7, Y15, Y7
+	VADDPS 32(DI), Y7, Y7
+	VMOVUPS Y7, 32(DI)
+	VZEROUPPER
+	RET
 
-// func bf16x256r5(steps int, a unsafe.Pointer, stride int, b, b2, c, c2 unsafe.Pointer, add int, next unsafe.Pointer, lines int)
-TEXT ·bf16x256r5(SB), NOSPLIT, $0-80
+// func bf16x256r5(steps int, a unsafe.Pointer, stride int, b, b2, c, c2 unsafe.Pointer, add int, next unsafe.Pointer, lines int, out unsafe.Pointer, outStride int, bias unsafe.Pointer, finish int)
+TEXT ·bf16x256r5(SB), NOSPLIT, $0-112
 	MOVQ steps+0(FP), CX
 	MOVQ a+8(FP), AX
 	MOVQ stride+16(FP), SI
@@ -1535,16 +2149,30 @@ TEXT ·bf16x256r5(SB), NOSPLIT, $0-80
 	MOVQ b2+32(FP), R9
 	MOVQ c+40(FP), DI
 	MOVQ c2+48(FP), R12
-	MOVQ add+56(FP), DX
 	MOVQ next+64(FP), R10
 	MOVQ lines+72(FP), R11
 	LEAQ (AX)(SI*2), R8
 	ADDQ SI, R8
+	CMPQ finish+104(FP), $0
+	JEQ warmed
+	MOVQ out+80(FP), R15
+	MOVQ outStride+88(FP), R14
+	BYTE $0x41; BYTE $0x0f; BYTE $0x0d; BYTE $0x8f; BYTE $0x00; BYTE $0x00; BYTE $0x00; BYTE $0x00 // PREFETCHW 0(R15)
+	ADDQ R14, R15
+	BYTE $0x41; BYTE $0x0f; BYTE $0x0d; BYTE $0x8f; BYTE $0x00; BYTE $0x00; BYTE $0x00; BYTE $0x00 // PREFETCHW 0(R15)
+	ADDQ R14, R15
+	BYTE $0x41; BYTE $0x0f; BYTE $0x0d; BYTE $0x8f; BYTE $0x00; BYTE $0x00; BYTE $0x00; BYTE $0x00 // PREFETCHW 0(R15)
+	ADDQ R14, R15
+	BYTE $0x41; BYTE $0x0f; BYTE $0x0d; BYTE $0x8f; BYTE $0x00; BYTE $0x00; BYTE $0x00; BYTE $0x00 // PREFETCHW 0(R15)
+	ADDQ R14, R15
+	BYTE $0x41; BYTE $0x0f; BYTE $0x0d; BYTE $0x8f; BYTE $0x00; BYTE $0x00; BYTE $0x00; BYTE $0x00 // PREFETCHW 0(R15)
+	ADDQ R14, R15
+warmed:
 	MOVL $0xffff0000, R15
 	MOVQ R15, X12
 	VPBROADCASTD X12, Y12
-	TESTQ DX, DX
-	JZ zero
+	CMPQ add+56(FP), $0
+	JEQ zero
 	VMOVUPS 0(DI), Y0
 	VMOVUPS 32(DI), Y1
 	VMOVUPS 128(DI), Y2
@@ -1733,6 +2361,9 @@ fetched:
 	ADDQ $1024, BX
 	DECQ CX
 	JNZ steps
+	MOVQ finish+104(FP), R15
+	TESTQ R15, R15
+	JNZ finish
 	VMOVUPS Y0, 0(DI)
 	VMOVUPS Y1, 32(DI)
 	VMOVUPS Y2, 128(DI)
@@ -1745,9 +2376,80 @@ fetched:
 	VMOVUPS Y9, 544(DI)
 	VZEROUPPER
 	RET
+finish:
+	MOVQ out+80(FP), DI
+	MOVQ outStride+88(FP), SI
+	MOVQ bias+96(FP), BX
+	VMOVUPS 0(BX), Y14
+	VMOVUPS 32(BX), Y15
+	CMPQ R15, $2
+	JEQ add
+	VADDPS Y0, Y14, Y0
+	VMOVUPS Y0, 0(DI)
+	VADDPS Y1, Y15, Y1
+	VMOVUPS Y1, 32(DI)
+	ADDQ SI, DI
+	VADDPS Y2, Y14, Y2
+	VMOVUPS Y2, 0(DI)
+	VADDPS Y3, Y15, Y3
+	VMOVUPS Y3, 32(DI)
+	ADDQ SI, DI
+	VADDPS Y4, Y14, Y4
+	VMOVUPS Y4, 0(DI)
+	VADDPS Y5, Y15, Y5
+	VMOVUPS Y5, 32(DI)
+	ADDQ SI, DI
+	VADDPS Y6, Y14, Y6
+	VMOVUPS Y6, 0(DI)
+	VADDPS Y7, Y15, Y7
+	VMOVUPS Y7, 32(DI)
+	ADDQ SI, DI
+	VADDPS Y8, Y14, Y8
+	VMOVUPS Y8, 0(DI)
+	VADDPS Y9, Y15, Y9
+	VMOVUPS Y9, 32(DI)
+	VZEROUPPER
+	RET
+add:
+	VADDPS Y0, Y14, Y0
+	VADDPS 0(DI), Y0, Y0
+	VMOVUPS Y0, 0(DI)
+	VADDPS Y1, Y15, Y1
+	VADDPS 32(DI), Y1, Y1
+	VMOVUPS Y1, 32(DI)
+	ADDQ SI, DI
+	VADDPS Y2, Y14, Y2
+	VADDPS 0(DI), Y2, Y2
+	VMOVUPS Y2, 0(DI)
+	VADDPS Y3, Y15, Y3
+	VADDPS 32(DI), Y3, Y3
+	VMOVUPS Y3, 32(DI)
+	ADDQ SI, DI
+	VADDPS Y4, Y14, Y4
+	VADDPS 0(DI), Y4, Y4
+	VMOVUPS Y4, 0(DI)
+	VADDPS Y5, Y15, Y5
+	VADDPS 32(DI), Y5, Y5
+	VMOVUPS Y5, 32(DI)
+	ADDQ SI, DI
+	VADDPS Y6, Y14, Y6
+	VADDPS 0(DI), Y6, Y6
+	VMOVUPS Y6, 0(DI)
+	VADDPS Y7, Y15, Y7
+	VADDPS 32(DI), Y7, Y7
+	VMOVUPS Y7, 32(DI)
+	ADDQ SI, DI
+	VADDPS Y8, Y14, Y8
+	VADDPS 0(DI), Y8, Y8
+	VMOVUPS Y8, 0(DI)
+	VADDPS Y9, Y15, Y9
+	VADDPS 32(DI), Y9, Y9
+	VMOVUPS Y9, 32(DI)
+	VZEROUPPER
+	RET
 
-// func bf16x256r6(steps int, a unsafe.Pointer, stride int, b, b2, c, c2 unsafe.Pointer, add int, next unsafe.Pointer, lines int)
-TEXT ·bf16x256r6(SB), NOSPLIT, $0-80
+// func bf16x256r6(steps int, a unsafe.Pointer, stride int, b, b2, c, c2 unsafe.Pointer, add int, next unsafe.Pointer, lines int, out unsafe.Pointer, outStride int, bias unsafe.Pointer, finish int)
+TEXT ·bf16x256r6(SB), NOSPLIT, $0-112
 	MOVQ steps+0(FP), CX
 	MOVQ a+8(FP), AX
 	MOVQ stride+16(FP), SI
@@ -1755,16 +2457,32 @@ TEXT ·bf16x256r6(SB), NOSPLIT, $0-80
 	MOVQ b2+32(FP), R9
 	MOVQ c+40(FP), DI
 	MOVQ c2+48(FP), R12
-	MOVQ add+56(FP), DX
 	MOVQ next+64(FP), R10
 	MOVQ lines+72(FP), R11
 	LEAQ (AX)(SI*2), R8
 	ADDQ SI, R8
+	CMPQ finish+104(FP), $0
+	JEQ warmed
+	MOVQ out+80(FP), R15
+	MOVQ outStride+88(FP), R14
+	BYTE $0x41; BYTE $0x0f; BYTE $0x0d; BYTE $0x8f; BYTE $0x00; BYTE $0x00; BYTE $0x00; BYTE $0x00 // PREFETCHW 0(R15)
+	ADDQ R14, R15
+	BYTE $0x41; BYTE $0x0f; BYTE $0x0d; BYTE $0x8f; BYTE $0x00; BYTE $0x00; BYTE $0x00; BYTE $0x00 // PREFETCHW 0(R15)
+	ADDQ R14, R15
+	BYTE $0x41; BYTE $0x0f; BYTE $0x0d; BYTE $0x8f; BYTE $0x00; BYTE $0x00; BYTE $0x00; BYTE $0x00 // PREFETCHW 0(R15)
+	ADDQ R14, R15
+	BYTE $0x41; BYTE $0x0f; BYTE $0x0d; BYTE $0x8f; BYTE $0x00; BYTE $0x00; BYTE $0x00; BYTE $0x00 // PREFETCHW 0(R15)
+	ADDQ R14, R15
+	BYTE $0x41; BYTE $0x0f; BYTE $0x0d; BYTE $0x8f; BYTE $0x00; BYTE $0x00; BYTE $0x00; BYTE $0x00 // PREFETCHW 0(R15)
+	ADDQ R14, R15
+	BYTE $0x41; BYTE $0x0f; BYTE $0x0d; BYTE $0x8f; BYTE $0x00; BYTE $0x00; BYTE $0x00; BYTE $0x00 // PREFETCHW 0(R15)
+	ADDQ R14, R15
+warmed:
 	MOVL $0xffff0000, R15
 	MOVQ R15, X12
 	VPBROADCASTD X12, Y12
-	TESTQ DX, DX
-	JZ zero
+	CMPQ add+56(FP), $0
+	JEQ zero
 	VMOVUPS 0(DI), Y0
 	VMOVUPS 32(DI), Y1
 	VMOVUPS 128(DI), Y2
@@ -1981,6 +2699,9 @@ fetched:
 	ADDQ $1024, BX
 	DECQ CX
 	JNZ steps
+	MOVQ finish+104(FP), R15
+	TESTQ R15, R15
+	JNZ finish
 	VMOVUPS Y0, 0(DI)
 	VMOVUPS Y1, 32(DI)
 	VMOVUPS Y2, 128(DI)
@@ -1993,5 +2714,88 @@ fetched:
 	VMOVUPS Y9, 544(DI)
 	VMOVUPS Y10, 640(DI)
 	VMOVUPS Y11, 672(DI)
+	VZEROUPPER
+	RET
+finish:
+	MOVQ out+80(FP), DI
+	MOVQ outStride+88(FP), SI
+	MOVQ bias+96(FP), BX
+	VMOVUPS 0(BX), Y14
+	VMOVUPS 32(BX), Y15
+	CMPQ R15, $2
+	JEQ add
+	VADDPS Y0, Y14, Y0
+	VMOVUPS Y0, 0(DI)
+	VADDPS Y1, Y15, Y1
+	VMOVUPS Y1, 32(DI)
+	ADDQ SI, DI
+	VADDPS Y2, Y14, Y2
+	VMOVUPS Y2, 0(DI)
+	VADDPS Y3, Y15, Y3
+	VMOVUPS Y3, 32(DI)
+	ADDQ SI, DI
+	VADDPS Y4, Y14, Y4
+	VMOVUPS Y4, 0(DI)
+	VADDPS Y5, Y15, Y5
+	VMOVUPS Y5, 32(DI)
+	ADDQ SI, DI
+	VADDPS Y6, Y14, Y6
+	VMOVUPS Y6, 0(DI)
+	VADDPS Y7, Y15, Y7
+	VMOVUPS Y7, 32(DI)
+	ADDQ SI, DI
+	VADDPS Y8, Y14, Y8
+	VMOVUPS Y8, 0(DI)
+	VADDPS Y9, Y15, Y9
+	VMOVUPS Y9, 32(DI)
+	ADDQ SI, DI
+	VADDPS Y10, Y14, Y10
+	VMOVUPS Y10, 0(DI)
+	VADDPS Y11, Y15, Y11
+	VMOVUPS Y11, 32(DI)
+	VZEROUPPER
+	RET
+add:
+	VADDPS Y0, Y14, Y0
+	VADDPS 0(DI), Y0, Y0
+	VMOVUPS Y0, 0(DI)
+	VADDPS Y1, Y15, Y1
+	VADDPS 32(DI), Y1, Y1
+	VMOVUPS Y1, 32(DI)
+	ADDQ SI, DI
+	VADDPS Y2, Y14, Y2
+	VADDPS 0(DI), Y2, Y2
+	VMOVUPS Y2, 0(DI)
+	VADDPS Y3, Y15, Y3
+	VADDPS 32(DI), Y3, Y3
+	VMOVUPS Y3, 32(DI)
+	ADDQ SI, DI
+	VADDPS Y4, Y14, Y4
+	VADDPS 0(DI), Y4, Y4
+	VMOVUPS Y4, 0(DI)
+	VADDPS Y5, Y15, Y5
+	VADDPS 32(DI), Y5, Y5
+	VMOVUPS Y5, 32(DI)
+	ADDQ SI, DI
+	VADDPS Y6, Y14, Y6
+	VADDPS 0(DI), Y6, Y6
+	VMOVUPS Y6, 0(DI)
+	VADDPS Y7, Y15, Y7
+	VADDPS 32(DI), Y7, Y7
+	VMOVUPS Y7, 32(DI)
+	ADDQ SI, DI
+	VADDPS Y8, Y14, Y8
+	VADDPS 0(DI), Y8, Y8
+	VMOVUPS Y8, 0(DI)
+	VADDPS Y9, Y15, Y9
+	VADDPS 32(DI), Y9, Y9
+	VMOVUPS Y9, 32(DI)
+	ADDQ SI, DI
+	VADDPS Y10, Y14, Y10
+	VADDPS 0(DI), Y10, Y10
+	VMOVUPS Y10, 0(DI)
+	VADDPS Y11, Y15, Y11
+	VADDPS 32(DI), Y11, Y11
+	VMOVUPS Y11, 32(DI)
 	VZEROUPPER
 	RET

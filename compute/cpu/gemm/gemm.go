@@ -93,7 +93,20 @@ type part struct {
 	next      [2]unsafe.Pointer // the blocks of weights used next, as large, or nil
 	out       [2]unsafe.Pointer // where the sums go next, outStride bytes between rows, or nil
 	outStride int
+	finish    finishing
+	bias      unsafe.Pointer // [2*panelCols]float32, for finish
 }
+
+// finishing is what a block does with its results instead of leaving them in the sums.
+type finishing uint8
+
+const (
+	finishNot   finishing = iota
+	finishStore           // set out to the results and the bias
+	finishAdd             // add the results and the bias to out
+)
+
+var noBias [2 * panelCols]float32
 
 // New returns a multiplier that runs on tm.
 func New(tm *team.Team) (*Multiplier, error) {
@@ -284,7 +297,7 @@ func (m *Multiplier) task(w, t int) {
 			pt.sums[0] = unsafe.Add(wk.sums, 2*slot*maxBlockRows*sumBytes)
 			pt.sums[1] = unsafe.Add(pt.sums[0], maxBlockRows*sumBytes)
 			p.pair(pt, pair, last, outer, end)
-			if end == p.w.steps {
+			if end == p.w.steps && pt.finish == finishNot {
 				p.finish(wk, pair)
 			}
 		}
@@ -306,15 +319,33 @@ func (p *product) pair(pt *part, pair, last, outer, end int) {
 		default:
 			pt.next = [2]unsafe.Pointer{}
 		}
-		pt.out = [2]unsafe.Pointer{}
+		pt.out, pt.outStride = [2]unsafe.Pointer{}, 0
+		pt.finish, pt.bias = finishNot, unsafe.Pointer(&noBias)
 		if s+p.inner >= p.w.steps && p.op != opGated {
 			for i := range pt.out {
 				if col := (2*pair + i) * panelCols; col < p.w.n {
 					pt.out[i], pt.outStride = unsafe.Pointer(&p.out[pt.row*p.stride+col]), p.stride*4
 				}
 			}
+			p.direct(pt, pair)
 		}
 		p.k.block(pt)
+	}
+}
+
+// direct lets the kernels finish a pair of whole panels, if they can: their results need no second
+// pass, and the lines of the output arrive while they multiply.
+func (p *product) direct(pt *part, pair int) {
+	col := 2 * pair * panelCols
+	if !p.k.direct || col+2*panelCols > p.w.n {
+		return
+	}
+	pt.finish = finishStore
+	if p.op == opAdd {
+		pt.finish = finishAdd
+	}
+	if p.bias != nil {
+		pt.bias = unsafe.Pointer(&p.bias[col])
 	}
 }
 

@@ -363,6 +363,34 @@ func TestSameBits(t *testing.T) {
 	})
 }
 
+// A column has the same bits in a whole pair of panels, which kernels may write themselves, and in a
+// ragged one, which an epilogue writes.
+func TestSameBitsInRaggedPanels(t *testing.T) {
+	eachLevel(t, func(t *testing.T, level feature.Level, dt compute.DType) {
+		r := rand.New(rand.NewPCG(17, 17))
+		const whole, ragged = 2 * panelCols, panelCols + 9
+		for _, size := range [][2]int{{13, 70}, {9, 2101}} { // k whole and cut
+			m, k := size[0], size[1]
+			e := newEnv(t, level, dt, 2)
+			w, bias, x := random(r, whole, k, 0.1), random(r, 1, whole, 1), random(r, m, whole, 1)
+			rows := e.rows(random(r, m, k, 1))
+			for _, b := range [][]float32{nil, bias.v} {
+				got, sum := matrix{m, whole, make([]float32, m*whole)}, matrix{m, whole, append([]float32(nil), x.v...)}
+				want, wantSum := matrix{m, whole, make([]float32, m*whole)}, matrix{m, whole, append([]float32(nil), x.v...)}
+				packed, part := e.pack(w.tensor(compute.F32)), e.pack(w.slice(0, ragged).tensor(compute.F32))
+				e.mul.Store(got.v, whole, rows, packed, b)
+				e.mul.Add(sum.v, whole, rows, packed, b)
+				e.mul.Store(want.v, whole, rows, part, b[:min(len(b), ragged)])
+				e.mul.Add(wantSum.v, whole, rows, part, b[:min(len(b), ragged)])
+				for i := range m {
+					sameRow(t, "store", got.row(i)[:ragged], want.row(i)[:ragged], m, i)
+					sameRow(t, "add", sum.row(i)[:ragged], wantSum.row(i)[:ragged], m, i)
+				}
+			}
+		}
+	})
+}
+
 func sameRow(t *testing.T, what string, got, want []float32, m, place int) {
 	t.Helper()
 	for j := range want {

@@ -10,6 +10,7 @@ import (
 // kernels is what one level does for one format of weights, and the cut that suits it.
 type kernels struct {
 	tiles     bool    // rows are tiles of bf16
+	direct    bool    // block takes results to the output itself where a part says so
 	panelRows int     // rows that a kernel holds in registers
 	blockRows int     // rows of a block at most: blockRows × outer stays in L2
 	outer     int     // steps

@@ -10,8 +10,9 @@ import (
 )
 
 // fmaKernel is a float32 kernel for a fixed number of rows. Lines of the block used next are fetched
-// per eight k.
-type fmaKernel func(steps int, a unsafe.Pointer, stride int, b, b2, c, c2 unsafe.Pointer, add int, next unsafe.Pointer, lines int)
+// per eight k. Results stay in c and c2, or go to out as finish says.
+type fmaKernel func(steps int, a unsafe.Pointer, stride int, b, b2, c, c2 unsafe.Pointer, add int, next unsafe.Pointer, lines int,
+	out unsafe.Pointer, outStride int, bias unsafe.Pointer, finish int)
 
 var (
 	amxBF16 = kernels{
@@ -19,22 +20,22 @@ var (
 		block: amxBlock, store: store512, add: add512, gated: gated512, gatedBF16: gatedBF16,
 	}
 	avx512F32 = kernels{
-		panelRows: 6, blockRows: 258, outer: 32, inner: 32, reload: 0.3,
+		direct: true, panelRows: 6, blockRows: 258, outer: 32, inner: 32, reload: 0.3,
 		block: func(pt *part) { fmaBlock(pt, f32x512[:], 16) },
 		store: store512, add: add512, gated: gated512, gatedBF16: plainGatedBF16,
 	}
 	avx512BF16 = kernels{
-		panelRows: 6, blockRows: 258, outer: 32, inner: 32, reload: 0.3,
+		direct: true, panelRows: 6, blockRows: 258, outer: 32, inner: 32, reload: 0.3,
 		block: func(pt *part) { fmaBlock(pt, bf16x512[:], 8) },
 		store: store512, add: add512, gated: gated512, gatedBF16: plainGatedBF16,
 	}
 	avx2F32 = kernels{
-		panelRows: 6, blockRows: 258, outer: 32, inner: 8, reload: 0.15,
+		direct: true, panelRows: 6, blockRows: 258, outer: 32, inner: 8, reload: 0.15,
 		block: func(pt *part) { fmaHalves(pt, f32x256[:], 64, 16) },
 		store: store256, add: add256, gated: gated256, gatedBF16: plainGatedBF16,
 	}
 	avx2BF16 = kernels{
-		panelRows: 6, blockRows: 258, outer: 32, inner: 16, reload: 0.15,
+		direct: true, panelRows: 6, blockRows: 258, outer: 32, inner: 16, reload: 0.15,
 		block: func(pt *part) { fmaHalves(pt, bf16x256[:], 1024, 8) },
 		store: store256, add: add256, gated: gated256, gatedBF16: plainGatedBF16,
 	}
@@ -119,6 +120,7 @@ func fmaBlock(pt *part, table []fmaKernel, perEight int) {
 	calls := (pt.rows + height - 1) / height
 	lines := (2*perEight + calls - 1) / calls
 	fetched, panel := 0, pt.steps*4*perEight*64 // bytes
+	out := pt.target(0)
 	for r := 0; r < pt.rows; r += height {
 		var next unsafe.Pointer
 		n := 0
@@ -126,9 +128,19 @@ func fmaBlock(pt *part, table []fmaKernel, perEight int) {
 			next, n = unsafe.Add(pt.next[fetched/panel], at), lines
 		}
 		table[min(height, pt.rows-r)](pt.steps, pt.a.at(pt.row+r, pt.step), pt.a.stride, pt.b[0], pt.b[1],
-			unsafe.Add(pt.sums[0], r*sumBytes), unsafe.Add(pt.sums[1], r*sumBytes), pt.add, next, n)
+			unsafe.Add(pt.sums[0], r*sumBytes), unsafe.Add(pt.sums[1], r*sumBytes), pt.add, next, n,
+			unsafe.Add(out, r*pt.outStride), pt.outStride, pt.bias, int(pt.finish))
 		fetched += pt.steps * 4 * lines * 64
 	}
+}
+
+// target returns where the results of a panel go at last; the sums, which are at least an address,
+// if the kernels do not take them there.
+func (pt *part) target(i int) unsafe.Pointer {
+	if pt.finish == finishNot {
+		return pt.sums[i]
+	}
+	return pt.out[i]
 }
 
 // fmaHalves runs kernels of 16 columns; the second half of a panel lies half bytes on.
@@ -136,13 +148,14 @@ func fmaHalves(pt *part, table []fmaKernel, half, perEight int) {
 	for i := range pt.b {
 		next := pt.next[i]
 		for h := range 2 {
-			fmaColumns(pt, table, unsafe.Add(pt.b[i], h*half), unsafe.Add(pt.sums[i], h*sumBytes/2), next, perEight)
+			fmaColumns(pt, table, unsafe.Add(pt.b[i], h*half), unsafe.Add(pt.sums[i], h*sumBytes/2), next,
+				unsafe.Add(pt.target(i), h*sumBytes/2), unsafe.Add(pt.bias, (2*i+h)*sumBytes/2), perEight)
 			next = nil
 		}
 	}
 }
 
-func fmaColumns(pt *part, table []fmaKernel, b, sums, next unsafe.Pointer, perEight int) {
+func fmaColumns(pt *part, table []fmaKernel, b, sums, next, out, bias unsafe.Pointer, perEight int) {
 	height := len(table) - 1
 	calls := (pt.rows + height - 1) / height
 	lines := (perEight + calls - 1) / calls
@@ -152,7 +165,8 @@ func fmaColumns(pt *part, table []fmaKernel, b, sums, next unsafe.Pointer, perEi
 			n = 0
 		}
 		table[min(height, pt.rows-r)](pt.steps, pt.a.at(pt.row+r, pt.step), pt.a.stride, b, nil,
-			unsafe.Add(sums, r*sumBytes), nil, pt.add, next, n)
+			unsafe.Add(sums, r*sumBytes), nil, pt.add, next, n,
+			unsafe.Add(out, r*pt.outStride), pt.outStride, bias, int(pt.finish))
 		if n > 0 {
 			next = unsafe.Add(next, pt.steps*4*n*64)
 		}

@@ -13,17 +13,19 @@ const (
 	fmaUnroll = 8 // k of a turn of the loop
 )
 
-const fmaArgs = "steps int, a unsafe.Pointer, stride int, b, b2, c, c2 unsafe.Pointer, add int, next unsafe.Pointer, lines int"
+const fmaArgs = "steps int, a unsafe.Pointer, stride int, b, b2, c, c2 unsafe.Pointer, add int, next unsafe.Pointer, lines int, out unsafe.Pointer, outStride int, bias unsafe.Pointer, finish int"
+
+const fmaArgCount = 14
 
 var bases = [...]string{"AX", "R8"}
 
 func avx512File(g *generator) {
 	for i := 1; i <= fmaRows; i++ {
-		g.function(fmt.Sprintf("f32x512r%d", i), fmt.Sprintf("multiplies %d rows by a block of two float32 panels.", i), fmaArgs, 10)
+		g.function(fmt.Sprintf("f32x512r%d", i), fmt.Sprintf("multiplies %d rows by a block of two float32 panels.", i), fmaArgs, fmaArgCount)
 		fma512(g, i, false)
 	}
 	for i := 1; i <= fmaRows; i++ {
-		g.function(fmt.Sprintf("bf16x512r%d", i), fmt.Sprintf("multiplies %d rows by a block of two bf16 panels.", i), fmaArgs, 10)
+		g.function(fmt.Sprintf("bf16x512r%d", i), fmt.Sprintf("multiplies %d rows by a block of two bf16 panels.", i), fmaArgs, fmaArgCount)
 		fma512(g, i, true)
 	}
 	table(g.decls, "f32x512", "holds the AVX-512 kernels of float32 panels by their rows.", "fmaKernel", "f32x512r", fmaRows)
@@ -32,11 +34,11 @@ func avx512File(g *generator) {
 
 func avx2File(g *generator) {
 	for i := 1; i <= fmaRows; i++ {
-		g.function(fmt.Sprintf("f32x256r%d", i), fmt.Sprintf("multiplies %d rows by a block of half a float32 panel.", i), fmaArgs, 10)
+		g.function(fmt.Sprintf("f32x256r%d", i), fmt.Sprintf("multiplies %d rows by a block of half a float32 panel.", i), fmaArgs, fmaArgCount)
 		fma256(g, i, false)
 	}
 	for i := 1; i <= fmaRows; i++ {
-		g.function(fmt.Sprintf("bf16x256r%d", i), fmt.Sprintf("multiplies %d rows by a block of half a bf16 panel.", i), fmaArgs, 10)
+		g.function(fmt.Sprintf("bf16x256r%d", i), fmt.Sprintf("multiplies %d rows by a block of half a bf16 panel.", i), fmaArgs, fmaArgCount)
 		fma256(g, i, true)
 	}
 	table(g.decls, "f32x256", "holds the AVX2 kernels of float32 panels by their rows.", "fmaKernel", "f32x256r", fmaRows)
@@ -44,14 +46,23 @@ func avx2File(g *generator) {
 }
 
 // fmaStart loads the arguments: steps in CX, bases of the rows, stride in SI, weights in BX and R9,
-// results in DI and R12, add in DX, the block to fetch in R10 and its lines per turn of the loop in R11.
-func fmaStart(g *generator, rows int) {
+// sums in DI and R12, the block to fetch in R10 and its lines per turn of the loop in R11. Lines of
+// the output, per row as many as given, are fetched now, to be written at the end.
+func fmaStart(g *generator, rows, lines int) {
 	g.P("\tMOVQ steps+0(FP), CX\n\tMOVQ a+8(FP), AX\n\tMOVQ stride+16(FP), SI\n\tMOVQ b+24(FP), BX")
-	g.P("\tMOVQ b2+32(FP), R9\n\tMOVQ c+40(FP), DI\n\tMOVQ c2+48(FP), R12\n\tMOVQ add+56(FP), DX")
+	g.P("\tMOVQ b2+32(FP), R9\n\tMOVQ c+40(FP), DI\n\tMOVQ c2+48(FP), R12")
 	g.P("\tMOVQ next+64(FP), R10\n\tMOVQ lines+72(FP), R11")
 	for i := 1; i <= (rows-1)/3; i++ {
 		g.P("\tLEAQ (%s)(SI*2), %s\n\tADDQ SI, %s", bases[i-1], bases[i], bases[i])
 	}
+	g.P("\tCMPQ finish+104(FP), $0\n\tJEQ warmed\n\tMOVQ out+80(FP), R15\n\tMOVQ outStride+88(FP), R14")
+	for range rows {
+		for i := range lines {
+			g.Bytes(fmt.Sprintf("PREFETCHW %d(R15)", 64*i), []byte{0x41, 0x0F, 0x0D, 0x8F, byte(64 * i), 0, 0, 0})
+		}
+		g.P("\tADDQ R14, R15")
+	}
+	g.P("warmed:")
 }
 
 // at addresses the k-th value of row i.
@@ -78,7 +89,7 @@ func fetch(g *generator) {
 
 func fma512(g *generator, rows int, bf16 bool) {
 	const value, mask, weights = 24, 26, 28 // two values take turns
-	fmaStart(g, rows)
+	fmaStart(g, rows, 4)
 	if bf16 {
 		g.P("\tMOVL $0xffff0000, R15\n\tVPBROADCASTD R15, Z%d", mask)
 	}
@@ -89,7 +100,7 @@ func fma512(g *generator, rows int, bf16 bool) {
 			}
 		}
 	}
-	g.P("\tTESTQ DX, DX\n\tJZ zero")
+	g.P("\tCMPQ add+56(FP), $0\n\tJEQ zero")
 	results(func(mem string, reg int) { g.P("\tVMOVUPS %s, Z%d", mem, reg) })
 	g.P("\tJMP start\nzero:")
 	results(func(_ string, reg int) { g.P("\tVPXORD Z%d, Z%d, Z%d", reg, reg, reg) })
@@ -128,17 +139,48 @@ func fma512(g *generator, rows int, bf16 bool) {
 	} else {
 		g.P("\tADDQ $%d, BX\n\tADDQ $%d, R9\n\tDECQ CX\n\tJNZ loop", 128*fmaUnroll, 128*fmaUnroll)
 	}
+	g.P("\tMOVQ finish+104(FP), R15\n\tTESTQ R15, R15\n\tJNZ finish")
 	results(func(mem string, reg int) { g.P("\tVMOVUPS Z%d, %s", reg, mem) })
 	g.P("\tVZEROUPPER\n\tRET")
+	fmaFinish(g, "Z", 64, rows, 4, weights)
+}
+
+// fmaFinish takes the results, n registers of size bytes per row, and the bias to the output: it
+// sets it, or adds to it. The order of the operands is that of the epilogues.
+func fmaFinish(g *generator, kind string, size, rows, n, bias int) {
+	g.P("finish:\n\tMOVQ out+80(FP), DI\n\tMOVQ outStride+88(FP), SI\n\tMOVQ bias+96(FP), BX")
+	for j := range n {
+		g.P("\tVMOVUPS %d(BX), %s%d", size*j, kind, bias+j)
+	}
+	g.P("\tCMPQ R15, $2\n\tJEQ add")
+	for _, add := range []bool{false, true} {
+		if add {
+			g.P("add:")
+		}
+		for i := range rows {
+			for j := range n {
+				r := fmt.Sprintf("%s%d", kind, n*i+j)
+				g.P("\tVADDPS %s, %s%d, %s", r, kind, bias+j, r)
+				if add {
+					g.P("\tVADDPS %d(DI), %s, %s", size*j, r, r)
+				}
+				g.P("\tVMOVUPS %s, %d(DI)", r, size*j)
+			}
+			if i+1 < rows {
+				g.P("\tADDQ SI, DI")
+			}
+		}
+		g.P("\tVZEROUPPER\n\tRET")
+	}
 }
 
 func fma256(g *generator, rows int, bf16 bool) {
-	const mask, value = 12, 13
-	fmaStart(g, rows)
+	const mask, value, weights = 12, 13, 14
+	fmaStart(g, rows, 1)
 	if bf16 {
 		g.P("\tMOVL $0xffff0000, R15\n\tMOVQ R15, X%d\n\tVPBROADCASTD X%d, Y%d", mask, mask, mask)
 	}
-	g.P("\tTESTQ DX, DX\n\tJZ zero")
+	g.P("\tCMPQ add+56(FP), $0\n\tJEQ zero")
 	for i := range rows {
 		g.P("\tVMOVUPS %d(DI), Y%d\n\tVMOVUPS %d(DI), Y%d", 128*i, 2*i, 128*i+32, 2*i+1)
 	}
@@ -175,8 +217,10 @@ func fma256(g *generator, rows int, bf16 bool) {
 	} else {
 		g.P("\tADDQ $%d, BX\n\tDECQ CX\n\tJNZ loop", 128*fmaUnroll)
 	}
+	g.P("\tMOVQ finish+104(FP), R15\n\tTESTQ R15, R15\n\tJNZ finish")
 	for i := range rows {
 		g.P("\tVMOVUPS Y%d, %d(DI)\n\tVMOVUPS Y%d, %d(DI)", 2*i, 128*i, 2*i+1, 128*i+32)
 	}
 	g.P("\tVZEROUPPER\n\tRET")
+	fmaFinish(g, "Y", 32, rows, 2, weights)
 }
