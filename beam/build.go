@@ -174,10 +174,13 @@ func (ix *Index) fill(codes []int32) {
 	})
 }
 
-// seal derives what is not stored: tables of the runs, the mask, the positions of items.
+// seal derives what is not stored: tables of the runs, spans, the mask, the positions of items.
 func (ix *Index) seal() {
 	for l := range ix.levels {
 		ix.levels[l].below.seal()
+	}
+	for l := range ix.levels {
+		ix.span(l)
 	}
 	ix.mask = make([]uint64, wordsFor(uint32(ix.levels[0].size)))
 	for i := range ix.levels[0].codes.Len() {
@@ -188,4 +191,18 @@ func (ix *Index) seal() {
 	for position, item := range ix.items {
 		ix.place[item] = uint32(position)
 	}
+}
+
+// span tabulates the positions below the nodes of a level, if they are few enough to cost next to nothing.
+func (ix *Index) span(l int) {
+	nodes := ix.Nodes(l)
+	if nodes > len(ix.items)/16 {
+		return
+	}
+	spans := make([]uint32, 0, nodes+1)
+	for node := range uint32(nodes) {
+		from, _ := ix.positions(l, node)
+		spans = append(spans, from)
+	}
+	ix.levels[l].spans = append(spans, uint32(len(ix.items)))
 }

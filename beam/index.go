@@ -27,8 +27,9 @@ type Index struct {
 // level holds the nodes whose prefix ends at one level.
 type level struct {
 	size  int
-	codes Codes // last code of each node
-	below runs  // children of each node, in the next level; of a leaf, its positions
+	codes Codes    // last code of each node
+	below runs     // children of each node, in the next level; of a leaf, its positions
+	spans []uint32 // where the positions below each node begin, and the end; nil where nodes are many
 }
 
 // Codes is a read-only list of codes, in two bytes each where the level's size allows it.
@@ -169,12 +170,15 @@ func (ix *Index) Path(dst []int32, leaf uint32) []int32 {
 func (ix *Index) positions(level int, node uint32) (from, to uint32) {
 	from, to = node, node+1
 	for ; level < len(ix.levels); level++ {
-		b := &ix.levels[level].below
+		l := &ix.levels[level]
+		if l.spans != nil {
+			return l.spans[from], l.spans[to]
+		}
 		if to-from == 1 {
-			from, to = b.bounds(from)
+			from, to = l.below.bounds(from)
 			continue
 		}
-		from, to = b.start(from), b.start(to)
+		from, to = l.below.start(from), l.below.start(to)
 	}
 	return from, to
 }
@@ -204,7 +208,7 @@ func (ix *Index) Bytes() int {
 	n := 4*len(ix.items) + 4*len(ix.place) + 8*len(ix.mask)
 	for i := range ix.levels {
 		l := &ix.levels[i]
-		n += 2*len(l.codes.short) + 4*len(l.codes.long) + l.below.bytes()
+		n += 2*len(l.codes.short) + 4*len(l.codes.long) + l.below.bytes() + 4*len(l.spans)
 	}
 	return n
 }

@@ -139,14 +139,14 @@ func (s *selector) choose(width, topK int) []candidate {
 }
 
 // raiseFloor sets the floor to the score of the last that would be kept if each block had its best
-// continuation only. Of these, as many may be dead as items are excluded; with a filter it is not known.
+// continuation only. Of these, as many may be dead as are in all; with a filter it is not known.
 func (s *selector) raiseFloor(width, topK int) {
 	s.floor = negInf
 	if s.eligible != nil {
 		if s.eligible.set != nil {
 			return
 		}
-		width += len(s.eligible.out)
+		width += len(s.eligible.dead[s.level])
 	}
 	if len(s.maxes) < width {
 		return
@@ -198,8 +198,7 @@ func (s *selector) collect(r *selectorRow, b *best) {
 		s.try(b, candidate{score: r.score, node: r.first, row: -1})
 		return
 	}
-	// One in 64: where going through the items and through the continuations cost about the same.
-	if s.eligible != nil && s.eligible.few(r.from, r.to, r.n/64) {
+	if s.eligible != nil && s.eligible.few(r.from, r.to, s.fewItems(r)) {
 		s.collectEligible(r, b)
 		return
 	}
@@ -242,6 +241,13 @@ func (s *selector) collectBlocks(r *selectorRow, b *best) {
 			least = s.least(r, b)
 		}
 	}
+}
+
+// fewItems returns how many eligible items below a beam are few. With a share p of n continuations
+// eligible in each of the rows, going through items costs in proportion to rows·n·p, and asking for the
+// continuations that are good enough to width/p. They cost about the same where these are equal.
+func (s *selector) fewItems(r *selectorRow) int {
+	return int(math.Sqrt(float64(r.n) * float64(s.kept.limit) / float64(len(s.rows))))
 }
 
 // collectEligible goes through the eligible items below a beam, a continuation at a time.

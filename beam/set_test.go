@@ -6,10 +6,15 @@ import (
 )
 
 func TestSetsAgainstMaps(t *testing.T) {
-	for seed := range uint64(40) {
+	for seed := range uint64(12) {
 		r := rng(seed)
 		c := randomCatalog(r, 2, 1+r.IntN(20000), 100, false)
 		ix := c.build(t)
+		all := map[uint32]bool{}
+		for i := range ix.Len() {
+			all[uint32(i)] = true
+		}
+		checkEligible(t, r, ix, nil, all)
 		a, in := randomSet(r, ix)
 		b, inB := randomSet(r, ix)
 		if r.IntN(2) == 0 {
@@ -51,16 +56,25 @@ func checkEligible(t *testing.T, r *rand.Rand, ix *Index, set *Set, in map[uint3
 	t.Helper()
 	e := &Eligible{}
 	e.Reset(ix, set)
-	for range r.IntN(100) {
+	for range r.IntN(100) + r.IntN(2)*r.IntN(2*ix.Len()) {
 		i := r.Uint32N(uint32(ix.Len()))
 		e.Exclude(i)
 		delete(in, i)
 	}
 	e.seal()
-	leaves := map[uint32]bool{}
-	for i := range in {
-		leaves[ix.nodeAt(ix.Depth()-1, ix.place[i])] = true
+	alive := make([]map[uint32]bool, ix.Depth())
+	for l := range alive {
+		alive[l] = map[uint32]bool{}
+		for i := range in {
+			alive[l][ix.nodeAt(l, ix.place[i])] = true
+		}
+		for node := range uint32(ix.Nodes(l)) {
+			if got := e.alive(l, node); got != alive[l][node] {
+				t.Fatalf("node %d of level %d: alive %v", node, l, got)
+			}
+		}
 	}
+	leaves := alive[ix.Depth()-1]
 	for _, limit := range []int{0, 5, 1 << 30} {
 		if got := e.leaves(limit); got != min(len(leaves), limit+1) {
 			t.Fatalf("%d leaves up to %d, want %d", got, limit, len(leaves))
