@@ -18,7 +18,7 @@ import (
 
 // AssembleOptions say what Assemble measures. Zero values stand for defaults.
 type AssembleOptions struct {
-	Models  []string // of Models; small
+	Models  []string // tiny, small, medium or qwen2-0.5b; small
 	Dir     string   // folder of the checkpoint, for one model
 	Items   int      // cached ones of a request; 100
 	Tokens  int      // of each; 10

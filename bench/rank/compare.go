@@ -24,7 +24,7 @@ func (s *system) workload(ctx context.Context, o *Options, name string) (*Worklo
 	}
 	share := o.Memory
 	if share < 0 {
-		if share, err = PaperShare(name); err != nil {
+		if share, err = paperShare(name); err != nil {
 			return nil, err
 		}
 	}

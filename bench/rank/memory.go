@@ -13,9 +13,9 @@ const (
 	paperToken = 28672
 )
 
-// PaperShare is the share of the users' tokens for which the paper's memory has room beside all
+// paperShare is the share of the users' tokens for which the paper's memory has room beside all
 // items, at Table 1's sizes: all of Games, 46 % of Beauty, 2 % of Books, 0.07 % of Industry.
-func PaperShare(name string) (float64, error) {
+func paperShare(name string) (float64, error) {
 	s, err := workload.Named(name, workload.Scale{})
 	if err != nil {
 		return 0, err
@@ -48,12 +48,12 @@ func newBudget(w *workload.Workload, shape *compute.Shape, share float64) budget
 
 // newPool maps a pool with pages that a token's KV fills.
 func newPool(bytes int64, shape *compute.Shape) (*pool.Pool, error) {
-	return pool.New(bytes, PageFor(shape))
+	return pool.New(bytes, pageFor(shape))
 }
 
-// PageFor is the page that the server chooses: the largest, up to 64 KiB, of which a token's KV takes
+// pageFor is the page that the server chooses: the largest, up to 64 KiB, of which a token's KV takes
 // a whole number.
-func PageFor(shape *compute.Shape) int {
+func pageFor(shape *compute.Shape) int {
 	token := shape.ChunkBytes(1, false)
 	return min(max(token&-token, 256), 64<<10)
 }

@@ -10,7 +10,7 @@
 // are those of the full size. The cache's clock is that of the stream, not of the wall.
 //
 // Memory is stated as room for all items and a share of the users' tokens. By default the share is the
-// paper's: see PaperShare.
+// paper's: see paperShare.
 package rank
 
 import (
@@ -43,7 +43,7 @@ type Options struct {
 	Search  bool      // look for each policy's highest rate within the SLO
 	SLO     time.Duration
 	Seconds float64 // of each run of the open loop and of the search; 10
-	Model   string  // of Models; small
+	Model   string  // tiny, small, medium or qwen2-0.5b; small
 	Dir     string  // folder of the checkpoint, made when missing; in the user's cache folder
 	Format  string  // bf16 or f32; bf16
 	Threads int

@@ -99,11 +99,11 @@ func TestDryCountsAlike(t *testing.T) {
 
 func TestPaperShare(t *testing.T) {
 	for name, want := range map[string]float64{"games": 1, "beauty": .461, "books": .0207, "industry": .00073} {
-		if got, err := PaperShare(name); err != nil || math.Abs(got-want) > .01*want {
+		if got, err := paperShare(name); err != nil || math.Abs(got-want) > .01*want {
 			t.Errorf("%s: room for %.4f of the users (%v), want %.4f", name, got, err, want)
 		}
 	}
-	if _, err := PaperShare("music"); err == nil {
+	if _, err := paperShare("music"); err == nil {
 		t.Error("a workload that the paper does not have has a share")
 	}
 }

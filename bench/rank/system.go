@@ -28,10 +28,10 @@ import (
 	"grebe/workload"
 )
 
-// Models are the shapes there are. Small and medium have the widths of Qwen2-1.5B, the paper's first
+// models are the shapes there are. Small and medium have the widths of Qwen2-1.5B, the paper's first
 // model, ×0.25 and ×0.5: with lengths scaled by the same factor attention keeps its share of the
 // FLOPs, which decides what reuse saves, since cached keys are attended to all the same.
-var Models = map[string]modeltest.Spec{
+var models = map[string]modeltest.Spec{
 	"tiny":       {Architecture: modeltest.Qwen2, Hidden: 64, Layers: 2, Heads: 2, KVHeads: 1, HeadDim: 32, Inter: 128, Vocab: 2048},
 	"small":      {Architecture: modeltest.Qwen2, Hidden: 384, Layers: 4, Heads: 6, KVHeads: 2, HeadDim: 64, Inter: 2240, Vocab: 16384},
 	"medium":     {Architecture: modeltest.Qwen2, Hidden: 768, Layers: 8, Heads: 12, KVHeads: 2, HeadDim: 64, Inter: 4480, Vocab: 16384},
@@ -47,7 +47,7 @@ type system struct {
 }
 
 func open(o *Options) (*system, error) {
-	spec, ok := Models[o.Model]
+	spec, ok := models[o.Model]
 	if !ok {
 		return nil, fmt.Errorf("model %q is not one of tiny, small, medium, qwen2-0.5b", o.Model)
 	}
