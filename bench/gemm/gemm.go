@@ -4,7 +4,9 @@
 // All contenders get the same values, weights in the form they like best (oneDNN: reordered once;
 // OpenBLAS has no such form), and activations as float32 rows: bringing them to bf16 is part of the
 // measured time. Contenders take turns within each repeat, and between turns everything rests until
-// the threads of the last one have stopped spinning. Before anything is timed the results are
+// the threads of the last one have stopped spinning. Products during which the system took a thread
+// of this process off its core say more about other programs than about the contender: they are left
+// out, unless somebody has too few others; then all products of all contenders count. Before anything is timed the results are
 // compared with each other and, in part, with a product in float64; a wrong result is an error.
 //
 // The peers are shared libraries opened at run time; one that is not installed is reported so.
@@ -16,6 +18,7 @@ import (
 	"io"
 	"runtime"
 	"slices"
+	"syscall"
 	"time"
 
 	"grebe/compute"
@@ -27,7 +30,8 @@ type Options struct {
 	Threads []int           // default 1, 2
 	Formats []compute.DType // default BF16, F32
 	Models  []string        // default all: "qwen2-0.5b", "qwen2-1.5b"
-	Repeats int             // default and least 7
+	Repeats int             // turns of each contender; default and least 7
+	Samples int             // undisturbed products of each to wait for, within reason; default 31
 	JSON    bool            // write the report as JSON, not as a table
 }
 
@@ -45,6 +49,9 @@ func (o *Options) defaults() {
 		o.Models = []string{"qwen2-0.5b", "qwen2-1.5b"}
 	}
 	o.Repeats = max(o.Repeats, 7)
+	if o.Samples == 0 {
+		o.Samples = 31
+	}
 }
 
 // Report is what Run measured.
@@ -72,6 +79,8 @@ type Line struct {
 	Peers          map[string]float64 // GFLOP/s, median
 	Ratio          float64            // Grebe's rate over the fastest peer's; 0 without peers
 	BestRatio      float64            // the same of each one's fastest product: for machines that others use too
+	Undisturbed    float64            // share of the products during which no thread was taken off its core
+	Disturbed      bool               // the others were too few, so that the medians are over all products
 }
 
 // Summary is the worst and the mean ratio of a format and number of threads.
@@ -142,12 +151,12 @@ func runShape(ctx context.Context, o *Options, libs *libraries, dt compute.DType
 	defer d.free()
 	for _, threads := range o.Threads {
 		for _, m := range o.Rows {
-			rates, err := runOne(ctx, o, libs, dt, d, threads, m)
+			rates, seen, err := runOne(ctx, o, libs, dt, d, threads, m)
 			if err != nil {
 				return err
 			}
 			l := Line{Model: s.model, Product: s.product, Format: dt.String(), Threads: threads, M: m, N: s.n, K: s.k,
-				Peers: map[string]float64{}}
+				Peers: map[string]float64{}, Undisturbed: seen.undisturbed, Disturbed: !seen.enough}
 			var own, peer rate
 			for _, x := range rates {
 				if x.name == grebeName {
@@ -183,7 +192,19 @@ type contender interface {
 	free()
 }
 
-func runOne(ctx context.Context, o *Options, libs *libraries, dt compute.DType, d *data, threads, m int) ([]rate, error) {
+// sample is one product.
+type sample struct {
+	seconds   float64
+	disturbed bool // a thread of the process was taken off its core meanwhile
+}
+
+// seen says how disturbed a line's products were.
+type seen struct {
+	undisturbed float64 // share of the products
+	enough      bool    // everybody has enough undisturbed ones
+}
+
+func runOne(ctx context.Context, o *Options, libs *libraries, dt compute.DType, d *data, threads, m int) ([]rate, seen, error) {
 	cs, err := contenders(libs, dt, d, threads, m)
 	defer func() {
 		for _, c := range cs {
@@ -191,58 +212,118 @@ func runOne(ctx context.Context, o *Options, libs *libraries, dt compute.DType, 
 		}
 	}()
 	if err != nil {
-		return nil, err
+		return nil, seen{}, err
 	}
 	for _, c := range cs {
 		if err := c.run(); err != nil {
-			return nil, fmt.Errorf("%s: %w", c.name(), err)
+			return nil, seen{}, fmt.Errorf("%s: %w", c.name(), err)
 		}
 	}
 	if err := d.compare(cs, dt, m); err != nil {
-		return nil, err
+		return nil, seen{}, err
 	}
-	times := make([][]float64, len(cs))
-	for repeat := range o.Repeats {
-		for i := range cs {
-			if err := ctx.Err(); err != nil {
-				return nil, err
-			}
-			c := (i + repeat) % len(cs) // nobody always goes first
-			if times[c], err = turn(cs[c], times[c]); err != nil {
-				return nil, fmt.Errorf("%s: %w", cs[c].name(), err)
-			}
-		}
+	samples, err := takeTurns(ctx, o, cs)
+	if err != nil {
+		return nil, seen{}, err
 	}
+	times, how := choose(samples, o.Repeats)
 	flops := 2 * float64(m) * float64(d.n) * float64(d.k)
 	var rates []rate
 	for i, c := range cs {
 		slices.Sort(times[i])
 		rates = append(rates, rate{c.name(), flops / times[i][len(times[i])/2] / 1e9, flops / times[i][0] / 1e9})
 	}
-	return rates, nil
+	return rates, how, nil
+}
+
+// takeTurns returns the products of each contender, all in as many turns.
+func takeTurns(ctx context.Context, o *Options, cs []contender) ([][]sample, error) {
+	samples := make([][]sample, len(cs))
+	begin := time.Now()
+	for repeat := 0; ; repeat++ {
+		least := o.Samples
+		for _, s := range samples {
+			least = min(least, undisturbed(s))
+		}
+		if repeat >= o.Repeats && (least == o.Samples || time.Since(begin) > patience) {
+			return samples, nil
+		}
+		for i := range cs {
+			if err := ctx.Err(); err != nil {
+				return nil, err
+			}
+			c := (i + repeat) % len(cs) // nobody always goes first
+			var err error
+			if samples[c], err = turn(cs[c], samples[c]); err != nil {
+				return nil, fmt.Errorf("%s: %w", cs[c].name(), err)
+			}
+		}
+	}
+}
+
+func undisturbed(samples []sample) (n int) {
+	for _, s := range samples {
+		if !s.disturbed {
+			n++
+		}
+	}
+	return n
+}
+
+// choose returns the seconds that count: of undisturbed products if everybody has enough of them.
+func choose(samples [][]sample, enough int) (times [][]float64, how seen) {
+	all, calm := 0, 0
+	how.enough = true
+	for _, s := range samples {
+		n := undisturbed(s)
+		all, calm = all+len(s), calm+n
+		how.enough = how.enough && n >= enough
+	}
+	how.undisturbed = float64(calm) / float64(all)
+	times = make([][]float64, len(samples))
+	for i, of := range samples {
+		for _, s := range of {
+			if !s.disturbed || !how.enough {
+				times[i] = append(times[i], s.seconds)
+			}
+		}
+	}
+	return times, how
 }
 
 const (
-	rest    = 2 * time.Millisecond // longer than any contender's threads spin
-	measure = 8 * time.Millisecond // least time of a turn
+	rest     = 2 * time.Millisecond // longer than any contender's threads spin
+	measure  = 8 * time.Millisecond // least time of a turn
+	patience = 4 * time.Second      // time to wait for undisturbed products of a line
 )
 
-// turn lets a contender run for a while and adds the seconds of each product to times. A first
-// product, which wakes the threads, is not counted where it is short.
-func turn(c contender, times []float64) ([]float64, error) {
+// turn lets a contender run for a while and adds its products to samples. A first product, which
+// wakes the threads, is not counted where it is short.
+func turn(c contender, samples []sample) ([]sample, error) {
 	time.Sleep(rest)
 	begin := time.Now()
 	for n := 0; ; n++ {
+		before := preemptions()
 		start := time.Now()
 		if err := c.run(); err != nil {
 			return nil, err
 		}
 		end := time.Now()
 		if s := end.Sub(start); n > 0 || s >= measure {
-			times = append(times, s.Seconds())
+			samples = append(samples, sample{s.Seconds(), preemptions() != before})
 		}
-		if end.Sub(begin) >= measure && (n > 0 || len(times) > 0) {
-			return times, nil
+		if end.Sub(begin) >= measure && (n > 0 || len(samples) > 0) {
+			return samples, nil
 		}
 	}
+}
+
+// preemptions returns how often the system has taken a thread of the process off its core although
+// it had work to do.
+func preemptions() int64 {
+	var u syscall.Rusage
+	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &u); err != nil {
+		return 0 // then nothing counts as disturbed
+	}
+	return int64(u.Nivcsw)
 }

@@ -29,7 +29,7 @@ func TestContendersAgree(t *testing.T) {
 	defer d.free()
 	for _, dt := range []compute.DType{compute.BF16, compute.F32} {
 		for threads := 1; threads <= 2; threads++ {
-			rates, err := runOne(context.Background(), &Options{Repeats: 1}, libs, dt, d, threads, 37)
+			rates, _, err := runOne(context.Background(), &Options{Repeats: 1}, libs, dt, d, threads, 37)
 			if err != nil {
 				t.Fatalf("%v with %d threads: %v", dt, threads, err)
 			}
@@ -68,6 +68,18 @@ func TestWrongResultIsAnError(t *testing.T) {
 	}
 	if err := d.compare([]contender{g, wrong{g}}, compute.F32, 9); err == nil {
 		t.Error("a wrong value went unnoticed")
+	}
+}
+
+func TestChoose(t *testing.T) {
+	calm, cut := sample{1, false}, sample{9, true}
+	times, how := choose([][]sample{{calm, cut, calm}, {calm, calm, calm}}, 2)
+	if len(times[0]) != 2 || len(times[1]) != 3 || !how.enough || how.undisturbed != 5.0/6 {
+		t.Errorf("enough undisturbed products: %v %+v", times, how)
+	}
+	times, how = choose([][]sample{{calm, cut, cut}, {calm, cut, calm}}, 2)
+	if len(times[0]) != 3 || len(times[1]) != 3 || how.enough || how.undisturbed != 0.5 {
+		t.Errorf("too few for one contender: %v %+v, want all products of both", times, how)
 	}
 }
 

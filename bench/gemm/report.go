@@ -22,8 +22,10 @@ func newTable(w io.Writer, asJSON bool, r *Report) *table {
 			t.printf("%s is absent: %s\n", p.Name, p.Absent)
 		}
 	}
-	t.printf("\nGFLOP/s, medians\n%-11s %-7s %-5s %3s %5s %6s %5s %8s %8s %8s %6s %6s\n",
-		"model", "product", "type", "thr", "rows", "n", "k", "grebe", "onednn", "openblas", "ratio", "best")
+	t.printf("\nGFLOP/s, medians of the products during which no thread was taken off its core (calm: their share);\n" +
+		"where somebody has too few of them (*), of all products. best: ratio of the fastest products\n")
+	t.printf("%-11s %-7s %-5s %3s %5s %6s %5s %8s %8s %8s %6s %6s %6s\n",
+		"model", "product", "type", "thr", "rows", "n", "k", "grebe", "onednn", "openblas", "ratio", "best", "calm")
 	return t
 }
 
@@ -35,8 +37,12 @@ func (t *table) printf(format string, args ...any) {
 }
 
 func (t *table) line(l *Line) {
-	t.printf("%-11s %-7s %-5s %3d %5d %6d %5d %8.0f %8s %8s %6s %6s\n", l.Model, l.Product, l.Format, l.Threads, l.M, l.N, l.K,
-		l.Grebe, number("%.0f", l.Peers["onednn"]), number("%.0f", l.Peers["openblas"]), number("%.2f", l.Ratio), number("%.2f", l.BestRatio))
+	mark := ""
+	if l.Disturbed {
+		mark = "*"
+	}
+	t.printf("%-11s %-7s %-5s %3d %5d %6d %5d %8.0f %8s %8s %6s %6s %5.0f%%%s\n", l.Model, l.Product, l.Format, l.Threads, l.M, l.N, l.K,
+		l.Grebe, number("%.0f", l.Peers["onednn"]), number("%.0f", l.Peers["openblas"]), number("%.2f", l.Ratio), number("%.2f", l.BestRatio), 100*l.Undisturbed, mark)
 }
 
 // number formats v, or a dash for what was not measured.
