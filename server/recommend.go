@@ -46,10 +46,8 @@ func (s *Server) Recommend(ctx context.Context, req *grebev1.RecommendRequest) (
 	if err != nil {
 		return nil, err
 	}
-	usage := promptUsage(res.Layout.Plan, res.Cached, res.Disk)
-	usage.ComputedTokens, usage.BeamTokens = int32(res.Prompt), int32(res.Computed-res.Prompt)
 	resp := &grebev1.RecommendResponse{
-		Model: c.model.Name, RequestId: id, Node: s.cfg.Node, Short: res.Short, CatalogVersion: res.Version, Usage: usage,
+		Model: c.model.Name, RequestId: id, Node: s.cfg.Node, Short: res.Short, CatalogVersion: res.Version, Usage: generationUsage(res),
 		TimingMs: &grebev1.Timing{Queue: milliseconds(res.Queue), Fetch: milliseconds(res.Fetch), Compute: milliseconds(res.Compute)},
 	}
 	for _, it := range res.Items {
@@ -57,6 +55,17 @@ func (s *Server) Recommend(ctx context.Context, req *grebev1.RecommendRequest) (
 	}
 	resp.TimingMs.Total = milliseconds(time.Since(c.start))
 	return resp, nil
+}
+
+// generationUsage counts the tokens of a recommendation: none where nothing had to be computed, because
+// no item is eligible, or only one path.
+func generationUsage(r *generate.Result) *grebev1.Usage {
+	if r.Cached+r.Computed == 0 {
+		return &grebev1.Usage{BySource: &grebev1.Sources{}}
+	}
+	u := promptUsage(r.Layout.Plan, r.Cached, r.Disk)
+	u.ComputedTokens, u.BeamTokens = int32(r.Prompt), int32(r.Computed-r.Prompt)
+	return u
 }
 
 // generation checks a request and resolves its user.

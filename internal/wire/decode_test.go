@@ -273,7 +273,11 @@ func FuzzDecodeRank(f *testing.F) {
 	f.Add([]byte(fullRank))
 	f.Add([]byte(`{"user":{"tokens":[]},"candidates":[{"id":""}]}`))
 	f.Add([]byte(`{"model":"\ud83d\ude00"}`))
+	f.Add([]byte(fullRecommend))
 	f.Fuzz(func(t *testing.T, in []byte) {
+		if m, err := DecodeRecommend(in); err == nil {
+			agreeRecommend(t, in, m)
+		}
 		m, err := DecodeRank(in)
 		if err == nil {
 			agree(t, in, m)

@@ -203,8 +203,8 @@ func (r *run) first(ctx context.Context, out *Result) error {
 		res, err = r.g.Do(ctx, job)
 	}
 	if visit != nil {
+		out.Disk = visit.Disk // before the end, after which the visit is another request's
 		r.prompt = visit.EndPrompt(&r.layout, res)
-		out.Disk = visit.Disk
 	}
 	if err != nil {
 		return err

@@ -1,0 +1,142 @@
+package wire
+
+import (
+	"encoding/json"
+	"errors"
+	"math/rand/v2"
+	"reflect"
+	"strings"
+	"testing"
+	"unicode/utf8"
+
+	"google.golang.org/protobuf/proto"
+
+	grebev1 "grebe/api/grebe/v1"
+)
+
+const fullRecommend = `{"model":"demo","user":{"id":"u1"},"n":10,"beam_width":128,"top_k":64,"exclude":["i3","é"],"exclude_seen":true,
+ "filter":{"category":["toys","games"],"":[]},"deadline_ms":200,"request_id":"r"}`
+
+func TestDecodeRecommend(t *testing.T) {
+	got, err := DecodeRecommend([]byte(fullRecommend))
+	want := &grebev1.RecommendRequest{
+		Model: "demo", User: &grebev1.User{Id: "u1"}, N: 10, BeamWidth: 128, TopK: 64, Exclude: []string{"i3", "é"}, ExcludeSeen: true,
+		Filter:     map[string]*grebev1.Values{"category": {Values: []string{"toys", "games"}}, "": {}},
+		DeadlineMs: 200, RequestId: "r",
+	}
+	if err != nil || !proto.Equal(got, want) {
+		t.Errorf("got  %v, %v\nwant %v", got, err, want)
+	}
+	many := `{"exclude":["a"` + strings.Repeat(`,"a"`, MaxExclude) + `]}`
+	names := `{"filter":{`
+	for i := range MaxFilter + 1 {
+		names += `"` + strings.Repeat("a", i+1) + `":["b"],`
+	}
+	for _, c := range []struct{ in, field, problem string }{
+		{`[]`, "", "not a list"},
+		{`{"N":1}`, "N", "unknown field"},
+		{`{"n":0}`, "n", "between 1 and 10000"},
+		{`{"n":10001}`, "n", "between"},
+		{`{"n":1.5}`, "n", "integer"},
+		{`{"n":null}`, "n", "null"},
+		{`{"beam_width":0}`, "beam_width", "between 1 and 4096"},
+		{`{"beam_width":4097}`, "beam_width", "between"},
+		{`{"top_k":-1}`, "top_k", "between"},
+		{`{"exclude":[1]}`, "exclude[0]", "not a number"},
+		{`{"exclude":{}}`, "exclude", "not an object"},
+		{`{"exclude_seen":"yes"}`, "exclude_seen", "true or false"},
+		{`{"filter":[]}`, "filter", "not a list"},
+		{`{"filter":{"a":"b"}}`, "filter.a", "not a string"},
+		{`{"filter":{"a":["b",null]}}`, "filter.a[1]", "null"},
+		{`{"filter":{"a":["b"],"a":["b"]}}`, "filter.a", "twice"},
+		{`{"candidates":[]}`, "candidates", "unknown field"},
+		{many, "exclude", "more than"},
+		{strings.TrimSuffix(names, ",") + `}}`, "filter." + shown(strings.Repeat("a", MaxFilter+1)), "more than"},
+	} {
+		_, err := DecodeRecommend([]byte(c.in))
+		var e *Error
+		if !errors.As(err, &e) || e.Field != c.field || !strings.Contains(e.Problem, c.problem) {
+			t.Errorf("%.80s: %v; want %q at %q", c.in, err, c.problem, c.field)
+		}
+	}
+}
+
+type stdRecommend struct {
+	Model       string              `json:"model"`
+	User        *stdUser            `json:"user"`
+	N           int32               `json:"n"`
+	BeamWidth   int32               `json:"beam_width"`
+	TopK        int32               `json:"top_k"`
+	Exclude     []string            `json:"exclude"`
+	ExcludeSeen bool                `json:"exclude_seen"`
+	Filter      map[string][]string `json:"filter"`
+	DeadlineMs  int32               `json:"deadline_ms"`
+	RequestID   string              `json:"request_id"`
+}
+
+// agreeRecommend checks an accepted request against encoding/json.
+func agreeRecommend(t *testing.T, in []byte, m *grebev1.RecommendRequest) {
+	t.Helper()
+	var std stdRecommend
+	if err := json.Unmarshal(in, &std); err != nil {
+		t.Fatalf("accepted %q, which encoding/json refuses: %v", in, err)
+	}
+	own := stdRecommend{Model: m.Model, N: m.N, BeamWidth: m.BeamWidth, TopK: m.TopK, Exclude: m.Exclude, ExcludeSeen: m.ExcludeSeen,
+		DeadlineMs: m.DeadlineMs, RequestID: m.RequestId}
+	if m.Filter != nil {
+		own.Filter = map[string][]string{}
+	}
+	for name, v := range m.Filter {
+		own.Filter[name] = v.Values
+	}
+	std.User = nil // as in a ranking, where it is compared
+	if !reflect.DeepEqual(own, std) {
+		t.Fatalf("%q\nread as      %+v\nbut json has %+v", in, own, std)
+	}
+}
+
+// TestDecodeRecommendRandom mutates a request many times; FuzzDecodeRank does the same for longer.
+func TestDecodeRecommendRandom(t *testing.T) {
+	rng := rand.New(rand.NewPCG(3, 2))
+	accepted := 0
+	for range 5000 {
+		in := []byte(fullRecommend)
+		for range rng.IntN(3) {
+			at := rng.IntN(len(in))
+			if rng.IntN(2) == 0 {
+				in = append(in[:at:at], in[min(len(in), at+1+rng.IntN(4)):]...)
+			} else {
+				in[at] = byte(rng.IntN(256))
+			}
+		}
+		m, err := DecodeRecommend(in)
+		if err == nil {
+			accepted++
+			agreeRecommend(t, in, m)
+		} else if !utf8.ValidString(err.Error()) {
+			t.Fatalf("the error %q is not UTF-8", err)
+		}
+	}
+	if accepted < 250 || accepted > 4750 {
+		t.Errorf("%d of 5000 accepted: the test tests nothing", accepted)
+	}
+}
+
+func TestEncodeRecommend(t *testing.T) {
+	got := string(EncodeRecommend(&grebev1.RecommendResponse{
+		Model: "m", RequestId: "r", Node: "n0", Short: true, CatalogVersion: "7",
+		Results:  []*grebev1.Recommended{{Id: "i9", Codes: []int32{12, 203, 7}, Score: -3.18}},
+		Usage:    &grebev1.Usage{PromptTokens: 3, BeamTokens: 4},
+		TimingMs: &grebev1.Timing{Total: 1.5},
+	}))
+	want := `{"model":"m","request_id":"r","node":"n0","results":[{"id":"i9","codes":[12,203,7],"score":-3.18}],"short":true,` +
+		`"catalog_version":"7","usage":{"prompt_tokens":3,"cached_tokens":0,"computed_tokens":0,"user_tokens":0,"item_tokens":0,` +
+		`"instruction_tokens":0,"by_source":{"device":0,"host":0,"disk":0,"peer":0,"prototype":0,"recomputed":0},"beam_tokens":4},` +
+		`"timing_ms":{"queue":0,"fetch":0,"compute":0,"total":1.5}}` + "\n"
+	if got != want {
+		t.Errorf("got  %s\nwant %s", got, want)
+	}
+	if empty := string(EncodeRecommend(&grebev1.RecommendResponse{})); !strings.Contains(empty, `"results":[],"short":false`) {
+		t.Errorf("no results: %s", empty)
+	}
+}
