@@ -2,6 +2,8 @@ package demo
 
 import (
 	"bytes"
+	"encoding/json"
+	"fmt"
 	"os"
 	"path/filepath"
 	"testing"
@@ -49,6 +51,51 @@ func TestEnsureWritesAFolderThatLoads(t *testing.T) {
 	}
 	if tok.VocabSize() != m.Vocab {
 		t.Errorf("the tokenizer has %d tokens, the model %d", tok.VocabSize(), m.Vocab)
+	}
+}
+
+// Items have semantic IDs whose tokens the vocabulary has by name, and a few share theirs.
+func TestItemsHaveCodes(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "data")
+	if err := Ensure(dir); err != nil {
+		t.Fatal(err)
+	}
+	cfg, err := config.Load(config.Source{File: filepath.Join(dir, ConfigFile)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	tok, err := tokenizer.Load(filepath.Join(cfg.Models[0].Path, "tokenizer.json"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	written, err := os.ReadFile(filepath.Join(dir, "items.ndjson"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	codes, shared := cfg.Models[0].Codes, 0
+	seen := map[string]bool{}
+	for line := range bytes.Lines(written) {
+		var it item
+		if err := json.Unmarshal(line, &it); err != nil {
+			t.Fatal(err)
+		}
+		if len(it.Codes) != len(codes.FirstToken) {
+			t.Fatalf("%s has codes %v, the model %d levels", it.ID, it.Codes, len(codes.FirstToken))
+		}
+		for l, c := range it.Codes {
+			name := fmt.Sprintf("<%c_%d>", 'a'+l, c)
+			if id, ok := tok.TokenID(name); !ok || id != codes.FirstToken[l]+int32(c) || int32(c) >= codes.Size[l] {
+				t.Errorf("%s: code %d of level %d is token %d, which is not %s of the vocabulary", it.ID, c, l, codes.FirstToken[l]+int32(c), name)
+			}
+		}
+		if key := fmt.Sprint(it.Codes); seen[key] {
+			shared++
+		} else {
+			seen[key] = true
+		}
+	}
+	if shared == 0 || shared > len(seen)/4 {
+		t.Errorf("%d items share the codes of another, of %d: want a few", shared, len(seen))
 	}
 }
 
