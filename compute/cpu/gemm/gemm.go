@@ -76,6 +76,8 @@ type product struct {
 	blockRows int // rows of a task
 	group     int // pairs of panels of a task
 	groups    int // tasks per block of rows
+	tasks     int
+	threads   int
 	outer     int // steps of k for which the rows of a block stay in L2
 	inner     int // steps of k of one block of weights
 }
@@ -199,8 +201,7 @@ func (m *Multiplier) run(p product) {
 	p.k = p.w.kernels
 	p.cut(m.team.Threads())
 	m.p = p
-	blocks := (p.a.m + p.blockRows - 1) / p.blockRows
-	m.team.Run(blocks*p.groups, &m.job)
+	m.team.Run(p.tasks, &m.job)
 	m.p = product{}
 }
 
@@ -242,6 +243,7 @@ func (p *product) cut(threads int) {
 	}
 	p.group = chooseGroup(pairs, blocks, threads, limit, reload)
 	p.groups = (pairs + p.group - 1) / p.group
+	p.tasks, p.threads = blocks*p.groups, threads
 }
 
 // chooseGroup returns the number of pairs of panels per task, at most limit: few rounds of tasks,
@@ -296,7 +298,14 @@ func (m *Multiplier) task(w, t int) {
 			}
 			pt.sums[0] = unsafe.Add(wk.sums, 2*slot*maxBlockRows*sumBytes)
 			pt.sums[1] = unsafe.Add(pt.sums[0], maxBlockRows*sumBytes)
-			p.pair(pt, pair, last, outer, end)
+			follow := p.after(t)
+			switch {
+			case pair+1 < last:
+				follow = p.w.pair(pair+1, outer)
+			case end < p.w.steps:
+				follow = p.w.pair(first, end)
+			}
+			p.pair(pt, pair, outer, end, follow)
 			if end == p.w.steps && pt.finish == finishNot {
 				p.finish(wk, pair)
 			}
@@ -305,19 +314,23 @@ func (m *Multiplier) task(w, t int) {
 	*pt = part{}
 }
 
-// pair runs steps [outer, end) of a pair of panels in blocks.
-func (p *product) pair(pt *part, pair, last, outer, end int) {
+// after returns the first weights of the task that the worker of task t probably claims next.
+func (p *product) after(t int) [2]unsafe.Pointer {
+	if t += p.threads; t < p.tasks {
+		return p.w.pair(t%p.groups*p.group, 0)
+	}
+	return [2]unsafe.Pointer{}
+}
+
+// pair runs steps [outer, end) of a pair of panels in blocks; follow are the weights used after them.
+func (p *product) pair(pt *part, pair, outer, end int, follow [2]unsafe.Pointer) {
 	for s := outer; s < end; s += p.inner {
 		pt.step, pt.steps = s, min(p.inner, end-s)
 		pt.b = p.w.pair(pair, s)
 		pt.add = min(s, 1)
-		switch {
-		case s+p.inner < end:
+		pt.next = follow
+		if s+p.inner < end {
 			pt.next = p.w.pair(pair, s+p.inner)
-		case pair+1 < last:
-			pt.next = p.w.pair(pair+1, outer)
-		default:
-			pt.next = [2]unsafe.Pointer{}
 		}
 		pt.out, pt.outStride = [2]unsafe.Pointer{}, 0
 		pt.finish, pt.bias = finishNot, unsafe.Pointer(&noBias)
