@@ -1,0 +1,405 @@
+package evict
+
+// Floor is the default policy: it evicts what is predicted to return last, but never falls behind LRU by
+// more than a stated margin, whatever the predictions.
+//
+// # How
+//
+// It keeps a shadow of LRU: the keys that an LRU cache of the same capacity would hold now, in order, without
+// their data. Let M be the bytes this cache missed, L and H the bytes that the shadow missed and hit, and Φ the
+// bytes that the shadow holds and this cache does not. An eviction is safe when the victim is not in
+// the shadow; LRU has given it up already. Then M + Φ − L does not grow with any request:
+//
+//	miss here, hit in the shadow   M grows by the entry's bytes, and Φ shrinks by them as it is loaded
+//	miss in both                   M and L grow alike; what the shadow evicts can only shrink Φ
+//	hit here, miss in the shadow   L grows
+//	hit in both                    nothing
+//
+// Safe evictions always make enough room: what is cached and in the shadow, with the missed entry, is
+// part of the shadow and fits. A risky eviction, of an entry in the shadow, adds the victim's bytes to Φ. So
+// the credit C = L + ε·H + b − M − Φ is known at all times, and a prediction may choose a risky victim only
+// while C covers it. C is also cut to a cap, so that old gains do not pay for a later collapse.
+//
+// # What holds
+//
+//   - Always, for entries of any sizes: missed bytes ≤ LRU's + ε·(LRU's hit bytes) + b, hence
+//     hit bytes ≥ (1−ε)·LRU's − b. Over any stretch of requests the same holds with the cap plus
+//     what Φ was at its beginning in place of b.
+//   - For entries of one size, with b and cap ≥ 2·capacity: under perfect predictions the misses are
+//     the optimum's. (LRU's run up to now, then a change to the optimum's content, is a way to serve the
+//     trace, so M ≤ L + Φ at every moment; so M + Φ ≤ L + 2Φ ≤ L + 2k, and the credit never binds.)
+//   - With a smaller b the credit binds only until predictions have earned it: each that comes true
+//     (LRU gives the entry up unseen, or misses what stayed here instead) pays its bytes back or more.
+//
+// The shadow is exact and not sampled: it costs about 130 bytes per slot with everything else here, small beside a KV page or
+// an embedding row, and the bound is then a proof and not a likelihood. Evictions forced by evictable
+// refusing every safe victim, or asked for while there is room, are counted (Stats.Forced) and weaken the
+// bound by their bytes.
+//
+// An entry that did not return when predicted is overdue; it is expected to stay away as long again
+// as it has been away, so overdue entries leave in LRU's order, and without predictions (Return ≤ Now)
+// the whole policy is LRU.
+type Floor struct {
+	capacity int64
+	slots    int32
+	cfg      FloorConfig
+	now      int64
+	credit   float64
+	pending  int64 // bytes of the missed entry until it is inserted: in Φ, but about to leave it
+	stats    FloorStats
+
+	entries   []floorEntry // per slot
+	key       []int64      // per slot, for ahead and overdue
+	heaps     [4]heap      // see class
+	expiry    heap         // entries not yet overdue, the soonest return first
+	refresh   func([]Slot, []int64)
+	late      [maxRefresh]Slot
+	returnsAt [maxRefresh]int64
+	hidden    []Slot // taken out of heaps while one victim is sought
+
+	shadow      list    // nodes: slots, then ghosts
+	shadowBytes int64   // held by the shadow
+	shadowCount int     // entries in the shadow
+	ghosts      []ghost // entries of the shadow that are not cached
+	free        []int32 // unused ghosts
+	byKey       table   // ghost by key
+}
+
+type floorEntry struct {
+	key   uint64
+	bytes int64
+	last  int64
+	ret   int64
+	class class
+}
+
+type ghost struct {
+	key   uint64
+	bytes int64
+}
+
+// class tells which heap an entry is in: those ahead of their predicted return by that return, those overdue
+// by age; of each, those that the shadow holds apart from those it does not.
+type class int8
+
+const (
+	ahead    class = 0
+	overdue  class = 1
+	shadowed class = 2 // added for what the shadow holds
+	none     class = -1
+)
+
+// FloorConfig bounds what predictions may cost. Zero values mean the defaults.
+type FloorConfig struct {
+	Loss   float64 // ε, share of LRU's hit bytes that may be lost for good; 0.005
+	Credit float64 // b, as a share of the capacity; 1/64
+	Cap    float64 // most credit that can be saved up, as a share of the capacity; 2
+}
+
+// FloorStats says where a Floor stands against LRU, in bytes.
+type FloorStats struct {
+	Hits, Misses       int64
+	LRUHits, LRUMisses int64
+	Away               int64   // Φ, held by the shadow and not cached
+	Forced             int64   // evicted without credit because nothing safe could go
+	Credit             float64 // C
+}
+
+// NewFloor makes the default policy with other bounds than its own. The Config MUST be valid.
+func NewFloor(c Config, f FloorConfig) *Floor {
+	f = f.orDefaults()
+	n := c.Slots
+	p := &Floor{
+		capacity: c.Bytes, slots: int32(n), cfg: f, refresh: c.Refresh, credit: f.Credit * float64(c.Bytes),
+		entries: make([]floorEntry, n), key: make([]int64, n),
+		shadow: newList(2*n + 1), ghosts: make([]ghost, n+1), byKey: newTable(n + 1),
+	}
+	pos := make([]int32, n)
+	for i := range p.heaps {
+		p.heaps[i] = heap{slots: make([]Slot, 0, n), key: p.key, pos: pos}
+	}
+	p.expiry = heap{slots: make([]Slot, 0, n), key: make([]int64, n), pos: make([]int32, n)}
+	for i := range pos {
+		pos[i], p.expiry.pos[i], p.entries[i].class = unlinked, unlinked, none
+	}
+	for i := range p.ghosts {
+		p.free = append(p.free, int32(n+len(p.ghosts)-1-i))
+	}
+	return p
+}
+
+func (f FloorConfig) orDefaults() FloorConfig {
+	if f.Loss == 0 {
+		f.Loss = 0.005
+	}
+	if f.Credit == 0 {
+		f.Credit = 1.0 / 64
+	}
+	if f.Cap == 0 {
+		f.Cap = 2
+	}
+	return f
+}
+
+// Stats returns where the policy stands.
+func (p *Floor) Stats() FloorStats {
+	s := p.stats
+	s.Credit = p.credit
+	return s
+}
+
+func (p *Floor) earn(bytes float64) { p.credit = min(p.credit+bytes, p.cfg.Cap*float64(p.capacity)) }
+
+// away moves Φ.
+func (p *Floor) away(bytes int64) {
+	p.stats.Away += bytes
+	p.earn(-float64(bytes))
+}
+
+func (p *Floor) Hit(s Slot, a Access) {
+	p.begin(a)
+	e := &p.entries[s]
+	p.stats.Hits += e.bytes
+	if p.shadow.has(s) {
+		p.shadowHit(e.bytes)
+		p.shadow.remove(s)
+		p.shadow.pushNewest(s)
+	} else {
+		p.stats.LRUMisses += e.bytes
+		p.earn(float64(e.bytes))
+		p.admit(s, e.bytes)
+	}
+	e.last, e.ret = a.Now, a.Return
+	p.place(s)
+}
+
+func (p *Floor) begin(a Access) { p.now, p.pending = a.Now, 0 }
+
+func (p *Floor) shadowHit(bytes int64) {
+	p.stats.LRUHits += bytes
+	p.earn(p.cfg.Loss * float64(bytes))
+}
+
+func (p *Floor) Miss(a Access) {
+	p.begin(a)
+	p.stats.Misses += a.Bytes
+	if g, ok := p.byKey.get(a.Key); ok {
+		p.shadowHit(a.Bytes)
+		p.earn(-float64(a.Bytes))
+		p.shadow.remove(g)
+		p.shadow.pushNewest(g)
+		p.pending = a.Bytes
+		return
+	}
+	p.stats.LRUMisses += a.Bytes
+	if a.Bytes > p.capacity {
+		return
+	}
+	p.pending = a.Bytes
+	g := p.haunt(a.Key, a.Bytes)
+	p.admit(g, a.Bytes)
+}
+
+// haunt makes a ghost; the caller links it.
+func (p *Floor) haunt(key uint64, bytes int64) int32 {
+	g := p.free[len(p.free)-1]
+	p.free = p.free[:len(p.free)-1]
+	p.ghosts[g-p.slots] = ghost{key, bytes}
+	p.byKey.put(key, g)
+	p.away(bytes)
+	return g
+}
+
+// lay frees a ghost that the caller has unlinked.
+func (p *Floor) lay(g int32) {
+	p.byKey.remove(p.ghosts[g-p.slots].key)
+	p.away(-p.ghosts[g-p.slots].bytes)
+	p.free = append(p.free, g)
+}
+
+// admit puts a node into the shadow as the most recent and lets LRU make room for it.
+func (p *Floor) admit(node int32, bytes int64) {
+	p.shadow.pushNewest(node)
+	p.shadowBytes += bytes
+	p.shadowCount++
+	for p.shadowBytes > p.capacity || p.shadowCount > int(p.slots) {
+		v := p.shadow.oldest()
+		p.shadow.remove(v)
+		p.shadowCount--
+		if v >= p.slots {
+			p.shadowBytes -= p.ghosts[v-p.slots].bytes
+			p.lay(v)
+			continue
+		}
+		p.shadowBytes -= p.entries[v].bytes
+		p.place(v)
+	}
+}
+
+func (p *Floor) Insert(s Slot, a Access) {
+	p.pending = 0
+	p.entries[s] = floorEntry{key: a.Key, bytes: a.Bytes, last: a.Now, ret: a.Return, class: none}
+	if g, ok := p.byKey.get(a.Key); ok {
+		p.shadow.replace(g, s)
+		p.shadowBytes += a.Bytes - p.ghosts[g-p.slots].bytes
+		p.lay(g)
+	}
+	p.place(s)
+}
+
+func (p *Floor) Remove(s Slot) {
+	p.unplace(s)
+	if p.shadow.has(s) {
+		p.shadow.remove(s)
+		p.shadowBytes -= p.entries[s].bytes
+		p.shadowCount--
+	}
+}
+
+// place puts an entry into the heap where it belongs.
+func (p *Floor) place(s Slot) {
+	p.unplace(s)
+	e := &p.entries[s]
+	e.class = overdue
+	if e.ret > p.now {
+		e.class = ahead
+		p.expiry.push(s, -p.due(e))
+	}
+	p.link(s)
+}
+
+// due is when a prediction is looked at again: with a Refresh each time the entry's age has doubled, at
+// the latest when it is overdue.
+func (p *Floor) due(e *floorEntry) int64 {
+	wait := e.ret - p.now
+	if p.refresh == nil || e.ret == Never {
+		return e.ret
+	}
+	return p.now + min(wait, max(p.now-e.last, wait/8, 1))
+}
+
+func (p *Floor) link(s Slot) {
+	e := &p.entries[s]
+	key := e.ret
+	if e.class&overdue != 0 {
+		key = -e.last
+	}
+	if p.shadow.has(s) {
+		e.class |= shadowed
+	}
+	p.heaps[e.class].push(s, key)
+}
+
+func (p *Floor) unplace(s Slot) {
+	e := &p.entries[s]
+	if e.class == none {
+		return
+	}
+	p.heaps[e.class].remove(s)
+	if e.class&overdue == 0 {
+		p.expiry.remove(s)
+	}
+	e.class = none
+}
+
+// Victim evicts the farthest return; a risky one only within the credit.
+func (p *Floor) Victim(evictable func(Slot) bool) (Slot, bool) {
+	p.expire()
+	safe, isSafe := p.farthest(0, evictable)
+	risky, isRisky := p.farthest(shadowed, evictable)
+	p.unhide()
+	if isSafe && (!isRisky || p.returns(risky) <= p.returns(safe) || !p.covers(risky)) {
+		p.unplace(safe)
+		return safe, true
+	}
+	if !isRisky {
+		return 0, false
+	}
+	if !p.covers(risky) {
+		risky = p.forced(evictable)
+		p.stats.Forced += p.entries[risky].bytes
+	}
+	e := &p.entries[risky]
+	p.unplace(risky)
+	p.shadow.replace(risky, p.haunt(e.key, e.bytes))
+	return risky, true
+}
+
+func (p *Floor) covers(s Slot) bool {
+	return p.credit+float64(p.pending) >= float64(p.entries[s].bytes)
+}
+
+// forced finds LRU's own victim among entries of which one may go.
+func (p *Floor) forced(evictable func(Slot) bool) Slot {
+	for s := p.shadow.oldest(); ; s = p.shadow.newer(s) {
+		if s < p.slots && (evictable == nil || evictable(s)) {
+			return s
+		}
+	}
+}
+
+// expire looks again at entries whose time has come: the first 64 get a new prediction where there is one; the
+// rest is overdue, or waits for its turn.
+func (p *Floor) expire() {
+	n := 0
+	for n < maxRefresh {
+		s, ok := p.expiry.top()
+		if !ok || -p.expiry.key[s] > p.now {
+			break
+		}
+		if p.refresh == nil {
+			p.place(s)
+			continue
+		}
+		p.expiry.remove(s)
+		p.late[n], p.returnsAt[n] = s, p.entries[s].ret
+		n++
+	}
+	if n == 0 {
+		return
+	}
+	p.refresh(p.late[:n], p.returnsAt[:n])
+	for i, s := range p.late[:n] {
+		p.expiry.push(s, 0) // as place expects it
+		p.entries[s].ret = p.returnsAt[i]
+		p.place(s)
+	}
+}
+
+// returns is when an entry is expected back.
+func (p *Floor) returns(s Slot) int64 {
+	e := &p.entries[s]
+	if e.class&overdue != 0 {
+		return 2*p.now - e.last
+	}
+	return e.ret
+}
+
+// farthest finds the entry expected last among those in the shadow, or those not. What evictable
+// refuses is taken out of the heaps until unhide.
+func (p *Floor) farthest(side class, evictable func(Slot) bool) (Slot, bool) {
+	a, isAhead := p.allowed(ahead|side, evictable)
+	o, isOverdue := p.allowed(overdue|side, evictable)
+	if isAhead && (!isOverdue || p.returns(a) >= p.returns(o)) {
+		return a, true
+	}
+	return o, isOverdue
+}
+
+func (p *Floor) allowed(c class, evictable func(Slot) bool) (Slot, bool) {
+	h := &p.heaps[c]
+	s, ok := h.top()
+	for ok && evictable != nil && !evictable(s) {
+		h.remove(s)
+		p.hidden = append(p.hidden, s)
+		s, ok = h.top()
+	}
+	return s, ok
+}
+
+func (p *Floor) unhide() {
+	for _, s := range p.hidden {
+		p.heaps[p.entries[s].class].push(s, p.key[s])
+	}
+	p.hidden = p.hidden[:0]
+}

@@ -1,0 +1,200 @@
+package evict
+
+import "math"
+
+// maxRefresh is how many predictions one eviction may renew.
+const maxRefresh = 64
+
+// predicted is what the policies that follow predictions share.
+type predicted struct {
+	order
+	now     int64
+	refresh func([]Slot, []int64)
+	slots   [maxRefresh]Slot
+	returns [maxRefresh]int64
+}
+
+func newPredicted(c Config) predicted {
+	return predicted{order: newOrder(c.Slots), refresh: c.Refresh}
+}
+
+func (p *predicted) Hit(s Slot, a Access)    { p.now = a.Now; p.use(s, a.Bytes, a.Return) }
+func (p *predicted) Miss(a Access)           { p.now = a.Now }
+func (p *predicted) Insert(s Slot, a Access) { p.use(s, a.Bytes, a.Return) }
+func (p *predicted) Remove(s Slot)           { p.order.remove(s) }
+
+// renew asks for new predictions for the least recent candidates whose return did not come when predicted.
+func (p *predicted) renew(end int) {
+	if p.refresh == nil {
+		return
+	}
+	n, seen := 0, 0
+	p.oldest(func(s Slot) bool {
+		if int(p.pos[s]) >= end {
+			return false
+		}
+		if r := p.ret(s); r <= p.now {
+			p.slots[n], p.returns[n] = s, r
+			n++
+		}
+		seen++
+		return seen < maxRefresh
+	})
+	if n == 0 {
+		return
+	}
+	p.refresh(p.slots[:n], p.returns[:n])
+	for i, s := range p.slots[:n] {
+		p.predict(s, p.returns[i])
+	}
+}
+
+// blind evicts the farthest predicted return of all.
+type blind struct{ predicted }
+
+func newBlind(c Config) *blind { return &blind{newPredicted(c)} }
+
+func (p *blind) Victim(evictable func(Slot) bool) (Slot, bool) {
+	p.renew(p.next)
+	return p.takeFarthest(p.next, evictable)
+}
+
+// filtered evicts the farthest predicted return among the four least recently used that may go.
+type filtered struct{ predicted }
+
+const filterCandidates = 4
+
+func newFiltered(c Config) *filtered { return &filtered{newPredicted(c)} }
+
+func (p *filtered) Victim(evictable func(Slot) bool) (Slot, bool) {
+	end, n := 0, 0
+	p.oldest(func(s Slot) bool {
+		if evictable == nil || evictable(s) {
+			n++
+			end = int(p.pos[s]) + 1
+		}
+		return n < filterCandidates
+	})
+	p.renew(end)
+	return p.takeFarthest(end, evictable)
+}
+
+// laru is LARU, learning-augmented LRU (SEEDS.md LRU-1; Algorithm 1 of its paper).
+//
+// Requests fall into phases of k distinct entries, k filling the cache. In each phase confidence λ
+// starts at 1. A miss on what a prediction evicted earlier in the phase proves a prediction wrong
+// (Lemma 1): that miss makes room by LRU and halves λ. Any other miss evicts, among the ⌈λ·k⌉ least
+// recently used, the one predicted to return last.
+//
+// Bytes: a phase is distinct entries of at most the capacity's B bytes together, and the candidates
+// are the least recently used that begin within λ·B bytes. With entries of one size that is the
+// algorithm of the paper. With different sizes
+//   - Lemma 1 holds: while room is wanted, what is cached and the missed entry exceed B, so not all of
+//     it can be requested again within the phase; the evicted one was therefore not the farthest.
+//   - Perfect predictions are followed throughout (λ stays 1), as by blind: the farthest return leaves
+//     first. That is the optimum for equal sizes only.
+//   - LRU evictions never hit an entry of the current phase, so a phase of d distinct entries has at
+//     most d misses that follow predictions, which evict less than B + d·S bytes (S the largest entry),
+//     and every other miss brings one such eviction back: fewer than 2·B + d·S bytes are missed. For
+//     equal sizes nothing more than needed is evicted: 2·d misses.
+//
+// Entries that must stay (pinned, not a leaf) void the bounds to the extent that they stay.
+type laru struct {
+	predicted
+	capacity   int64
+	lambda     float64
+	phase      uint32
+	requested  int64    // distinct bytes requested in the phase
+	seen       []uint32 // per slot: phase of its last request
+	keys       []uint64 // per slot
+	byForecast table    // keys that predictions evicted in this phase
+	evicted    table    // every other key that was requested in this phase and is not cached
+	safe       bool     // the current miss proved a prediction wrong
+}
+
+func newLARU(c Config) *laru {
+	return &laru{
+		predicted: newPredicted(c), capacity: c.Bytes, lambda: 1, phase: 1,
+		seen: make([]uint32, c.Slots), keys: make([]uint64, c.Slots),
+		byForecast: newTable(c.Slots), evicted: newTable(c.Slots),
+	}
+}
+
+func (p *laru) Hit(s Slot, a Access) {
+	if p.seen[s] != p.phase {
+		p.count(a.Bytes)
+		p.seen[s] = p.phase
+	}
+	p.predicted.Hit(s, a)
+}
+
+// count adds a distinct entry to the phase, or starts the next phase with it.
+func (p *laru) count(bytes int64) {
+	if p.requested+bytes > p.capacity {
+		p.phase++
+		p.requested, p.lambda = 0, 1
+		p.byForecast.clear()
+		p.evicted.clear()
+	}
+	p.requested += bytes
+}
+
+const (
+	beforePhase = iota // evicted without a request in this phase
+	inPhase            // requested in this phase, then evicted
+)
+
+func (p *laru) Miss(a Access) {
+	p.predicted.Miss(a)
+	when, wrong := p.byForecast.get(a.Key)
+	_, dropped := p.evicted.get(a.Key)
+	if !(wrong && when == inPhase || dropped) {
+		phase := p.phase
+		p.count(a.Bytes)
+		wrong = wrong && phase == p.phase
+	}
+	p.safe = wrong
+	if wrong {
+		p.lambda /= 2
+		p.byForecast.remove(a.Key)
+	}
+	// Until it is inserted the entry is one that was requested and is not cached.
+	p.evicted.put(a.Key, inPhase)
+}
+
+func (p *laru) Insert(s Slot, a Access) {
+	p.evicted.remove(a.Key)
+	p.keys[s], p.seen[s] = a.Key, p.phase
+	p.predicted.Insert(s, a)
+}
+
+func (p *laru) Victim(evictable func(Slot) bool) (Slot, bool) {
+	if p.safe {
+		return p.forget(p.takeOldest(evictable))
+	}
+	end := p.within(int64(math.Ceil(p.lambda * float64(p.capacity))))
+	p.renew(end)
+	s, ok := p.takeFarthest(end, evictable)
+	if !ok { // no candidate may go
+		return p.forget(p.takeOldest(evictable))
+	}
+	when := int32(beforePhase)
+	if p.seen[s] == p.phase {
+		when = inPhase
+	}
+	p.byForecast.put(p.keys[s], when)
+	return s, true
+}
+
+// forget remembers an entry that LRU evicts only as far as it counts in the phase.
+func (p *laru) forget(s Slot, ok bool) (Slot, bool) {
+	if ok && p.seen[s] == p.phase {
+		p.evicted.put(p.keys[s], inPhase)
+	}
+	return s, ok
+}
+
+func (p *laru) Remove(s Slot) {
+	p.forget(s, true)
+	p.predicted.Remove(s)
+}

@@ -1,0 +1,79 @@
+package evict
+
+// lru evicts the least recently used.
+type lru struct{ order list }
+
+func newLRU(c Config) *lru { return &lru{order: newList(c.Slots)} }
+
+func (p *lru) Hit(s Slot, _ Access) {
+	if p.order.newestIs(s) {
+		return
+	}
+	p.order.remove(s)
+	p.order.pushNewest(s)
+}
+
+func (p *lru) Miss(Access)             {}
+func (p *lru) Insert(s Slot, _ Access) { p.order.pushNewest(s) }
+func (p *lru) Remove(s Slot)           { p.order.remove(s) }
+
+func (p *lru) Victim(evictable func(Slot) bool) (Slot, bool) {
+	for s := p.order.oldest(); s != p.order.n; s = p.order.newer(s) {
+		if evictable == nil || evictable(s) {
+			p.order.remove(s)
+			return s, true
+		}
+	}
+	return 0, false
+}
+
+// sieve is SIEVE (Zhang et al., NSDI '24): a queue in order of insertion; a hit only marks; the hand
+// walks from the oldest towards the newest, unmarks what it passes and evicts the first unmarked.
+type sieve struct {
+	order   list
+	visited []bool
+	hand    int32 // next to look at; order.n: start at the oldest
+}
+
+func newSieve(c Config) *sieve {
+	return &sieve{order: newList(c.Slots), visited: make([]bool, c.Slots), hand: int32(c.Slots)}
+}
+
+func (p *sieve) Hit(s Slot, _ Access) { p.visited[s] = true }
+func (p *sieve) Miss(Access)          {}
+
+func (p *sieve) Insert(s Slot, _ Access) {
+	p.visited[s] = false
+	p.order.pushNewest(s)
+}
+
+func (p *sieve) Remove(s Slot) {
+	if p.hand == s {
+		p.hand = p.order.newer(s)
+	}
+	p.order.remove(s)
+}
+
+func (p *sieve) Victim(evictable func(Slot) bool) (Slot, bool) {
+	// The first round may only unmark and the hand may start in mid-queue: three meetings with the end see all.
+	for ends := 0; ends < 3; {
+		s := p.hand
+		if s == p.order.n {
+			ends++
+			s = p.order.oldest()
+		}
+		if s == p.order.n {
+			return 0, false
+		}
+		p.hand = p.order.newer(s)
+		if p.visited[s] {
+			p.visited[s] = false
+			continue
+		}
+		if evictable == nil || evictable(s) {
+			p.order.remove(s)
+			return s, true
+		}
+	}
+	return 0, false
+}

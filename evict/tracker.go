@@ -1,0 +1,230 @@
+package evict
+
+import "math"
+
+const (
+	gaps     = 10
+	counters = 10
+)
+
+// Context is what the cache knows of a request beyond its time.
+type Context struct {
+	Turn   float32 // turn of the session, from 1
+	Prompt float32 // prompt length, tokens
+	Bytes  float32 // size of the entry
+	Cost   float32 // time to compute the entry again, any unit
+}
+
+// TrackerConfig sizes a Tracker. Times are in the unit of Access.Now.
+type TrackerConfig struct {
+	Keys     int   // keys remembered, the most recent; about 120 bytes each
+	Window   int   // samples kept for training; about 120 bytes each
+	Every    int   // one access in so many becomes a sample
+	HalfLife int64 // of the fastest counter; each next one lives twice as long
+	Horizon  int64 // what does not return within it counts as returning after twice as long
+}
+
+// Tracker turns accesses into Samples: ten gaps (log2(1+gap)), of which the first is the time since the key's
+// last request and the others lie between its latest requests, latest first, 64 when unknown; ten
+// exponentially decayed counts of its requests; then turn, prompt length, size and cost. Samples wait in a sliding window for their label, log2(1 + time to the next request).
+// Memory is bounded: the least recently requested key is forgotten for a new one.
+type Tracker struct {
+	cfg       TrackerConfig
+	byKey     table
+	recent    list
+	entries   []history
+	used      int
+	window    []pendingSample
+	accesses  uint64
+	described uint64
+	errors    errorMean
+}
+
+type history struct {
+	key    uint64
+	last   int64
+	gap    [gaps - 1]float32 // closed gaps
+	count  [counters]float32
+	sample int32 // in the window, unlabelled; −1 for none
+	guess  float32
+	ctx    Context
+}
+
+type pendingSample struct {
+	x     Sample
+	at    int64
+	label float32 // < 0: not known yet
+	owner int32   // −1: nobody, the label will not come
+	older int32   // the owner's sample before this one, unless the window has moved over it
+}
+
+const unknownGap = 64
+
+// NewTracker makes a tracker; zero fields of the config are raised to 1.
+func NewTracker(c TrackerConfig) *Tracker {
+	c.Keys, c.Window, c.Every = max(c.Keys, 1), max(c.Window, 1), max(c.Every, 1)
+	c.HalfLife, c.Horizon = max(c.HalfLife, 1), max(c.Horizon, 1)
+	return &Tracker{cfg: c, byKey: newTable(c.Keys), recent: newList(c.Keys), entries: make([]history, c.Keys)}
+}
+
+// Access records a request and describes it in x.
+func (t *Tracker) Access(key uint64, now int64, c Context, x *Sample) {
+	i, known := t.byKey.get(key)
+	if known {
+		t.recent.remove(i)
+		t.settle(i, func(s *pendingSample) { s.label = t.label(now - s.at) })
+		t.entries[i].again(now, t)
+	} else {
+		i = t.take()
+		t.entries[i] = history{key: key, sample: -1, guess: -1}
+		t.entries[i].first()
+		t.byKey.put(key, i)
+	}
+	t.recent.pushNewest(i)
+	h := &t.entries[i]
+	h.last, h.ctx = now, c
+	t.accesses++
+	t.describe(i, now, x)
+}
+
+// Describe describes a key as it stands at a time, later than its last request. False when the key is not remembered.
+func (t *Tracker) Describe(key uint64, now int64, x *Sample) bool {
+	i, ok := t.byKey.get(key)
+	if ok {
+		t.describe(i, now, x)
+	}
+	return ok
+}
+
+// describe writes an entry's features and keeps some as samples: training sees what prediction sees.
+func (t *Tracker) describe(i int32, now int64, x *Sample) {
+	h := &t.entries[i]
+	x[0] = float32(math.Log2(1 + float64(now-h.last)))
+	copy(x[1:gaps], h.gap[:])
+	copy(x[gaps:gaps+counters], h.count[:])
+	x[20], x[21], x[22], x[23] = h.ctx.Turn, h.ctx.Prompt, h.ctx.Bytes, h.ctx.Cost
+	t.described++
+	if t.described%uint64(t.cfg.Every) == 0 {
+		t.keep(i, now, x)
+	}
+}
+
+// take finds an entry for a new key.
+func (t *Tracker) take() int32 {
+	if t.used < len(t.entries) {
+		t.used++
+		return int32(t.used - 1)
+	}
+	i := t.recent.oldest()
+	t.recent.remove(i)
+	h := &t.entries[i]
+	t.byKey.remove(h.key)
+	t.settle(i, func(s *pendingSample) {})
+	return i
+}
+
+// settle visits and releases the samples that wait for an entry.
+func (t *Tracker) settle(i int32, visit func(*pendingSample)) {
+	w, at := t.entries[i].sample, int64(math.MaxInt64)
+	for w >= 0 && t.window[w].owner == i && t.window[w].at <= at {
+		s := &t.window[w]
+		visit(s)
+		s.owner, at, w = -1, s.at, s.older
+	}
+	t.entries[i].sample = -1
+}
+
+func (h *history) first() {
+	for g := range h.gap {
+		h.gap[g] = unknownGap
+	}
+	for c := range h.count {
+		h.count[c] = 1
+	}
+}
+
+// again notes that a known key is requested.
+func (h *history) again(now int64, t *Tracker) {
+	gap := float64(now - h.last)
+	y := float32(math.Log2(1 + gap))
+	if h.guess >= 0 {
+		t.errors.add(float64(h.guess - y))
+		h.guess = -1
+	}
+	copy(h.gap[1:], h.gap[:])
+	h.gap[0] = y
+	// The slowest counter's decay squared is the next faster one's.
+	decay := float32(math.Exp2(-gap / float64(t.cfg.HalfLife<<(counters-1))))
+	for c := counters - 1; c >= 0; c-- {
+		h.count[c] = 1 + h.count[c]*decay
+		decay *= decay
+	}
+}
+
+func (t *Tracker) label(wait int64) float32 {
+	if wait > t.cfg.Horizon {
+		wait = 2 * t.cfg.Horizon
+	}
+	return float32(math.Log2(1 + float64(wait)))
+}
+
+// keep puts a sample into the window in place of the oldest.
+func (t *Tracker) keep(owner int32, now int64, x *Sample) {
+	w := int32(t.described / uint64(t.cfg.Every) % uint64(t.cfg.Window))
+	if len(t.window) < t.cfg.Window {
+		w = int32(len(t.window))
+		t.window = append(t.window, pendingSample{})
+	} else if o := t.window[w].owner; o >= 0 && t.entries[o].sample == w {
+		t.entries[o].sample = -1
+	}
+	t.window[w] = pendingSample{x: *x, at: now, label: -1, owner: owner, older: t.entries[owner].sample}
+	t.entries[owner].sample = w
+}
+
+// Guess notes what was predicted for a key's next return, as log2(1 + time), for Error.
+func (t *Tracker) Guess(key uint64, log2 float32) {
+	if i, ok := t.byKey.get(key); ok {
+		t.entries[i].guess = log2
+	}
+}
+
+// Error returns the recent root mean squared error of guesses that came to an answer, in doublings of
+// time, and how many there were. Keys that never return give no answer.
+func (t *Tracker) Error() (rms float64, n int64) { return math.Sqrt(t.errors.mean), t.errors.n }
+
+type errorMean struct {
+	mean float64
+	n    int64
+}
+
+// add weighs the last thousand or so.
+func (e *errorMean) add(d float64) {
+	e.n++
+	e.mean += (d*d - e.mean) / float64(min(e.n, 1024))
+}
+
+// Labelled returns copies of the window's samples whose label is known at a time: those that returned, and those
+// beyond the horizon. Younger ones are left out, returned or not, so that quick returns are not overcounted.
+func (t *Tracker) Labelled(now int64) ([]Sample, []float32) {
+	xs, ys := make([]Sample, 0, len(t.window)), make([]float32, 0, len(t.window))
+	for i := range t.window {
+		s := &t.window[i]
+		if now-s.at <= t.cfg.Horizon {
+			continue
+		}
+		y := s.label
+		if y < 0 {
+			y = t.label(now - s.at)
+		}
+		xs, ys = append(xs, s.x), append(ys, y)
+	}
+	return xs, ys
+}
+
+// Return turns a prediction into the absolute time that Access.Return wants.
+func Return(now int64, log2 float32) int64 {
+	if log2 >= 61 {
+		return Never
+	}
+	return now + int64(math.Exp2(float64(max(log2, 0)))-1)
+}

@@ -1,0 +1,192 @@
+package evict
+
+import (
+	"encoding/json"
+	"math"
+	"math/rand/v2"
+	"reflect"
+	"testing"
+)
+
+// learnable makes samples whose label is a known function with a little noise.
+func learnable(n int, seed uint64) ([]Sample, []float32) {
+	r := rand.New(rand.NewPCG(seed, seed))
+	xs, ys := make([]Sample, n), make([]float32, n)
+	for i := range xs {
+		for f := range xs[i] {
+			xs[i][f] = r.Float32() * 10
+		}
+		x := &xs[i]
+		ys[i] = x[0] + 2*float32(math.Sin(float64(x[3]))) + x[7]*x[12]/10 + 0.1*float32(r.NormFloat64())
+		if x[20] > 5 {
+			ys[i] += 3
+		}
+	}
+	return xs, ys
+}
+
+func rmse(m *Model, xs []Sample, ys []float32) float64 {
+	out := make([]float32, len(xs))
+	m.Predict(xs, out)
+	sum := 0.0
+	for i, y := range ys {
+		sum += float64(out[i]-y) * float64(out[i]-y)
+	}
+	return math.Sqrt(sum / float64(len(ys)))
+}
+
+func TestTrainLearns(t *testing.T) {
+	xs, ys := learnable(20000, 1)
+	test, want := learnable(5000, 2)
+	flat := rmse(Train(xs, ys, TrainParams{Trees: 1, Rate: 1e-6}), test, want)
+	few, many := rmse(Train(xs, ys, TrainParams{}), test, want), rmse(Train(xs, ys, TrainParams{Trees: 150, Share: 1}), test, want)
+	if few > 0.4*flat || many > 0.12*flat {
+		t.Errorf("error on unseen samples %.3f with 20 trees and %.3f with 150, %.3f without", few, many, flat)
+	}
+}
+
+// One tree of depth one without penalty is the best single cut, which a scan of all cuts finds too.
+func TestTrainFindsTheBestCut(t *testing.T) {
+	r := rand.New(rand.NewPCG(3, 3))
+	for range 20 {
+		xs, ys := make([]Sample, 300), make([]float32, 300)
+		f := r.IntN(Features)
+		for i := range xs {
+			for g := range xs[i] {
+				xs[i][g] = float32(r.IntN(20)) // fewer values than bins: binning loses nothing
+			}
+			ys[i] = float32(r.NormFloat64())
+			if xs[i][f] > 11 {
+				ys[i] += 2
+			}
+		}
+		m := Train(xs, ys, TrainParams{Trees: 1, Depth: 1, Rate: 1, Share: 1, MinLeaf: 1, Lambda: 1e-12})
+		best := math.Inf(1)
+		for g := range Features {
+			for cut := range 20 {
+				best = min(best, cutError(xs, ys, g, float32(cut)))
+			}
+		}
+		if got := rmse(m, xs, ys); math.Abs(got-best) > 1e-4 {
+			t.Fatalf("error %.6f, the best of all cuts %.6f", got, best)
+		}
+	}
+}
+
+func cutError(xs []Sample, ys []float32, f int, cut float32) float64 {
+	var sum, n [2]float64
+	side := func(i int) int {
+		if xs[i][f] > cut {
+			return 1
+		}
+		return 0
+	}
+	for i, y := range ys {
+		sum[side(i)] += float64(y)
+		n[side(i)]++
+	}
+	e := 0.0
+	for i, y := range ys {
+		d := float64(y) - sum[side(i)]/n[side(i)]
+		e += d * d
+	}
+	return math.Sqrt(e / float64(len(ys)))
+}
+
+func TestModelIsReproducibleAndTravels(t *testing.T) {
+	xs, ys := learnable(3000, 4)
+	m := Train(xs, ys, TrainParams{Seed: 5})
+	if again := Train(xs, ys, TrainParams{Seed: 5}); !reflect.DeepEqual(m, again) {
+		t.Error("the same samples and parameters gave two models")
+	}
+	data, err := json.Marshal(m)
+	if err == nil {
+		var back Model
+		if err = json.Unmarshal(data, &back); err == nil && !reflect.DeepEqual(*m, back) {
+			t.Error("the model changed on its way through JSON")
+		}
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, bad := range []string{`{}`, `{"depth":9}`, `{"depth":1,"leaf":[1,2,3]}`, `{"depth":1,"leaf":[1,2],"feature":"/w==","threshold":[1]}`, `[`} {
+		if err := new(Model).UnmarshalJSON([]byte(bad)); err == nil {
+			t.Errorf("model %s was accepted", bad)
+		}
+	}
+	if got := rmse(Train(nil, nil, TrainParams{}), xs[:1], []float32{0}); got != 0 {
+		t.Errorf("a model of nothing predicts %v", got)
+	}
+}
+
+func TestPredictDoesNotAllocate(t *testing.T) {
+	xs, ys := learnable(2000, 6)
+	m, out := Train(xs, ys, TrainParams{}), make([]float32, 64)
+	if n := testing.AllocsPerRun(100, func() { m.Predict(xs[:64], out) }); n != 0 {
+		t.Errorf("a batch of 64 allocates %v times", n)
+	}
+}
+
+func TestTrackerFeaturesAndLabels(t *testing.T) {
+	tr := NewTracker(TrackerConfig{Keys: 2, Window: 100, Every: 1, HalfLife: 4, Horizon: 1000})
+	var x Sample
+	tr.Access(7, 100, Context{Turn: 1, Prompt: 50, Bytes: 3, Cost: 4}, &x)
+	if x[0] != 0 || x[1] != unknownGap || x[10] != 1 || x[20] != 1 || x[21] != 50 || x[22] != 3 || x[23] != 4 {
+		t.Fatalf("first access described as %v", x)
+	}
+	tr.Describe(7, 103, &x)
+	if x[0] != 2 {
+		t.Fatalf("three units later the open gap is %v, want log2(4)", x[0])
+	}
+	tr.Access(7, 107, Context{Turn: 2}, &x)
+	if x[0] != 0 || x[1] != 3 || x[2] != unknownGap || math.Abs(float64(x[10])-(1+math.Exp2(-7.0/4))) > 1e-5 || math.Abs(float64(x[19])-(1+math.Exp2(-7.0/2048))) > 1e-5 {
+		t.Fatalf("second access described as %v", x)
+	}
+	if xs, _ := tr.Labelled(1000); len(xs) != 0 {
+		t.Fatalf("%d samples have a label before the horizon", len(xs))
+	}
+	_, ys := tr.Labelled(1105)
+	if len(ys) != 2 || ys[0] != 3 || ys[1] != float32(math.Log2(5)) {
+		t.Fatalf("labels %v, want log2 of 1+7 and 1+4", ys)
+	}
+	if _, ys = tr.Labelled(5000); len(ys) != 3 || ys[2] != float32(math.Log2(2001)) {
+		t.Fatalf("labels %v, want the last beyond the horizon", ys)
+	}
+	tr.Access(8, 5000, Context{}, &x)
+	tr.Access(9, 5001, Context{}, &x) // forgets 7
+	if tr.Describe(7, 5002, &x) || !tr.Describe(8, 5002, &x) {
+		t.Fatal("the least recent key was not the one forgotten")
+	}
+}
+
+func TestTrackerStaysBounded(t *testing.T) {
+	r := rand.New(rand.NewPCG(7, 7))
+	tr := NewTracker(TrackerConfig{Keys: 50, Window: 64, Every: 1, HalfLife: 4, Horizon: 100})
+	var x Sample
+	for now := range int64(20000) {
+		tr.Access(r.Uint64N(300), now, Context{}, &x)
+		tr.Describe(r.Uint64N(300), now, &x)
+	}
+	if len(tr.window) != 64 || tr.byKey.used != 50 || len(tr.byKey.vals) > 128 {
+		t.Errorf("window of %d, %d keys in a table of %d", len(tr.window), tr.byKey.used, len(tr.byKey.vals))
+	}
+	if n := testing.AllocsPerRun(1000, func() { tr.Access(r.Uint64N(300), 30000, Context{}, &x) }); n != 0 {
+		t.Errorf("an access allocates %v times", n)
+	}
+}
+
+func BenchmarkTrain50000(b *testing.B) {
+	xs, ys := learnable(50000, 8)
+	for b.Loop() {
+		Train(xs, ys, TrainParams{})
+	}
+}
+
+func BenchmarkPredict64(b *testing.B) {
+	xs, ys := learnable(5000, 9)
+	m, out := Train(xs, ys, TrainParams{}), make([]float32, 64)
+	for i := 0; b.Loop(); i++ {
+		m.Predict(xs[i%64*64:][:64], out)
+	}
+	b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N)/64, "ns/prediction")
+}
