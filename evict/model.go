@@ -3,6 +3,7 @@ package evict
 import (
 	"encoding/json"
 	"fmt"
+	"math"
 )
 
 // Features is how many numbers describe an access; Tracker says which.
@@ -16,33 +17,67 @@ type Sample [Features]float32
 type Model struct {
 	depth     int
 	base      float32
-	feature   []uint8   // per tree 2^depth−1 inner nodes, heap order
-	threshold []float32 // go right when the feature is larger
-	leaf      []float32 // per tree 2^depth
+	feature   []uint8       // per tree 2^depth−1 inner nodes, heap order
+	threshold []float32     // go right when the feature is larger
+	leaf      []float32     // per tree 2^depth
+	nodes     []compareNode // feature and threshold, as predict wants them
 }
+
+const (
+	batch  = 64
+	padded = 32 // Features up to a power of two: an index cut to it needs no check
+)
 
 // Predict writes the prediction for each sample into out, which is at least as long. It allocates nothing.
 func (m *Model) Predict(samples []Sample, out []float32) {
-	out = out[:len(samples)]
-	for i := range out {
+	for len(samples) > batch {
+		m.predict(samples[:batch], out[:batch])
+		samples, out = samples[batch:], out[batch:]
+	}
+	m.predict(samples, out[:len(samples)])
+}
+
+// predict takes one batch. Comparisons are of integers in the order of the floats, so that no branch depends on
+// data; trees are outside and samples inside, so that a tree stays in the first-level cache.
+func (m *Model) predict(samples []Sample, out []float32) {
+	var keys [batch][padded]int32
+	for i := range samples {
+		for f, v := range &samples[i] {
+			keys[i%batch][f] = sortable(v)
+		}
 		out[i] = m.base
 	}
 	inner, leaves := 1<<m.depth-1, 1<<m.depth
-	// Trees outside, samples inside: a tree stays in the first-level cache for the whole batch.
 	for t := 0; t*leaves < len(m.leaf); t++ {
-		feature, threshold := m.feature[t*inner:(t+1)*inner], m.threshold[t*inner:(t+1)*inner]
-		leaf := m.leaf[t*leaves : (t+1)*leaves]
-		for i := range samples {
-			n := 0
+		nodes, leaf := m.nodes[t*inner:(t+1)*inner], m.leaf[t*leaves:(t+1)*leaves]
+		for i := range out {
+			x, n := &keys[i%batch], 0
 			for range m.depth {
-				right := 0
-				if samples[i][feature[n]%Features] > threshold[n] {
-					right = 1
-				}
-				n = 2*n + 1 + right
+				c := nodes[n]
+				n = 2*n + 1 + int(uint64(int64(c.key)-int64(x[c.feature%padded]))>>63)
 			}
 			out[i] += leaf[n-inner]
 		}
+	}
+}
+
+// compareNode sends a sample right when its feature's key is larger.
+type compareNode struct {
+	key     int32
+	feature uint32
+}
+
+// sortable maps floats to integers of the same order.
+func sortable(v float32) int32 {
+	b := int32(math.Float32bits(v + 0)) // no negative zero
+	return b ^ b>>31&math.MaxInt32
+}
+
+// index makes nodes from features and thresholds.
+func (m *Model) index() {
+	m.nodes = make([]compareNode, len(m.feature))
+	for i, f := range m.feature {
+		m.nodes[i] = compareNode{sortable(m.threshold[i]), uint32(f)}
 	}
 }
 
@@ -79,6 +114,7 @@ func (m *Model) UnmarshalJSON(data []byte) error {
 			return fmt.Errorf("evict: read model: feature %d of %d", f, Features)
 		}
 	}
-	*m = Model{j.Depth, j.Base, j.Feature, j.Threshold, j.Leaf}
+	*m = Model{depth: j.Depth, base: j.Base, feature: j.Feature, threshold: j.Threshold, leaf: j.Leaf}
+	m.index()
 	return nil
 }

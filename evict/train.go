@@ -55,44 +55,54 @@ func (p TrainParams) Validate() error {
 }
 
 // Train fits trees to labels by gradient boosting on squared error, with features sorted into 64 bins
-// of equal counts. Params MUST be valid and every sample have a label. The same arguments give the same model.
+// of equal counts. Of more than a million samples the last are
+// used. Params MUST be valid and every sample have a label. The same arguments give the same model.
 func Train(samples []Sample, labels []float32, params TrainParams) *Model {
 	params = params.orDefaults()
 	m := &Model{depth: params.Depth}
 	if len(samples) == 0 {
 		return m
 	}
+	if extra := len(samples) - maxRows; extra > 0 {
+		samples, labels = samples[extra:], labels[extra:]
+	}
 	t := newTrainer(samples, labels, params)
 	m.base = t.base
 	for range params.Trees {
 		t.grow(m)
 	}
+	m.index()
 	return m
 }
 
-type bucket struct {
-	sum float64
-	n   int
-}
+// bucket is a sum of residuals and a count of rows in one integer: sum<<countBits + count. One addition per row
+// and feature is what training time is made of, and integer sums do not depend on their order.
+type bucket int64
+
+const (
+	countBits = 20
+	maxRows   = 1<<countBits - 1
+	one       = 1 << 20 // the largest residual, as an integer
+)
+
+func (b bucket) n() int       { return int(b & maxRows) }
+func (b bucket) sum() float64 { return float64(b >> countBits) }
 
 type histogram [Features * bins]bucket
 
 // add counts rows.
 func (h *histogram) add(t *trainer, rows []int32) {
 	for _, r := range rows {
-		g := float64(t.residual[r])
-		for f, b := range &t.binned[r] {
-			c := &h[f*bins+int(b%bins)]
-			c.sum += g
-			c.n++
+		g, row := t.gradient[r], &t.binned[r]
+		for f := 0; f < Features; f++ {
+			h[f*bins+int(row[f]%bins)] += g
 		}
 	}
 }
 
 func (h *histogram) sub(o *histogram) {
 	for i := range h {
-		h[i].sum -= o[i].sum
-		h[i].n -= o[i].n
+		h[i] -= o[i]
 	}
 }
 
@@ -108,6 +118,8 @@ type trainer struct {
 	edges    [Features][]float32 // bin b holds values ≤ edges[b] and above the edge before
 	binned   [][Features]uint8
 	residual []float32
+	gradient []bucket // residuals in units of scale, each a row of one
+	scale    float64
 	rows     []int32 // of the tree, grouped by node as it grows
 	swap     []int32
 	spare    []*histogram
@@ -117,7 +129,8 @@ type trainer struct {
 func newTrainer(samples []Sample, labels []float32, params TrainParams) *trainer {
 	t := &trainer{
 		params: params, binned: make([][Features]uint8, len(samples)), residual: make([]float32, len(samples)),
-		rows: make([]int32, 0, len(samples)), swap: make([]int32, len(samples)), random: params.Seed,
+		gradient: make([]bucket, len(samples)),
+		rows:     make([]int32, 0, len(samples)), swap: make([]int32, len(samples)), random: params.Seed,
 	}
 	sum := 0.0
 	for _, y := range labels {
@@ -128,9 +141,13 @@ func newTrainer(samples []Sample, labels []float32, params TrainParams) *trainer
 		t.residual[i] = y - t.base
 	}
 	t.cut(samples)
+	var rulers [Features]*ruler
+	for f := range rulers {
+		rulers[f] = newRuler(t.edges[f])
+	}
 	for i := range samples {
 		for f, v := range &samples[i] {
-			t.binned[i][f] = bin(t.edges[f], v)
+			t.binned[i][f] = rulers[f].bin(v)
 		}
 	}
 	return t
@@ -157,19 +174,28 @@ func (t *trainer) cut(samples []Sample) {
 	}
 }
 
-// bin returns how many edges lie below v.
-func bin(edges []float32, v float32) uint8 {
-	lo, n := 0, len(edges)
-	for n > 0 {
-		half := n / 2
-		if edges[lo+half] < v {
-			lo += half + 1
-			n -= half + 1
-		} else {
-			n = half
+// ruler is edges as integers in the order of the floats, filled up with the largest.
+type ruler [bins - 1]int32
+
+func newRuler(edges []float32) *ruler {
+	var r ruler
+	for i := range r {
+		r[i] = math.MaxInt32
+		if i < len(edges) {
+			r[i] = sortable(edges[i])
 		}
 	}
-	return uint8(lo)
+	return &r
+}
+
+// bin returns how many edges lie below v, by halving without a branch.
+func (r *ruler) bin(v float32) uint8 {
+	key, at := int64(sortable(v)), 0
+	for step := bins / 2; step > 0; step /= 2 {
+		below := int((int64(r[at+step-1]) - key) >> 63) // −1 or 0
+		at += step & below
+	}
+	return uint8(at)
 }
 
 func (t *trainer) next() uint64 {
@@ -191,6 +217,19 @@ func (t *trainer) sample() {
 	}
 }
 
+// quantise turns residuals into integers.
+func (t *trainer) quantise() {
+	largest := float32(1e-30)
+	for _, r := range t.residual {
+		largest = max(largest, r, -r)
+	}
+	t.scale = float64(largest) / one
+	unit := one / largest
+	for i, r := range t.residual {
+		t.gradient[i] = bucket(int64(r*unit))<<countBits + 1
+	}
+}
+
 func (t *trainer) histogram() *histogram {
 	if n := len(t.spare); n > 0 {
 		h := t.spare[n-1]
@@ -204,6 +243,7 @@ func (t *trainer) histogram() *histogram {
 // grow adds one tree to m, level by level, and takes what it explains off the residuals.
 func (t *trainer) grow(m *Model) {
 	t.sample()
+	t.quantise()
 	inner, leaves := 1<<m.depth-1, 1<<m.depth
 	feature, threshold, leaf := make([]uint8, inner), make([]float32, inner), make([]float32, leaves)
 	cuts := make([]uint8, inner)
@@ -246,20 +286,18 @@ func (t *trainer) split(n node) (feature, cut uint8) {
 	}
 	var total bucket
 	for _, b := range n.hist[:bins] {
-		total.sum += b.sum
-		total.n += b.n
+		total += b
 	}
 	best := t.gain(total) * (1 + 1e-9)
 	for f := range Features {
 		var left bucket
 		for c := range t.edges[f] {
-			left.sum += n.hist[f*bins+c].sum
-			left.n += n.hist[f*bins+c].n
-			right := bucket{total.sum - left.sum, total.n - left.n}
-			if left.n < t.params.MinLeaf {
+			left += n.hist[f*bins+c]
+			right := total - left
+			if left.n() < t.params.MinLeaf {
 				continue
 			}
-			if right.n < t.params.MinLeaf {
+			if right.n() < t.params.MinLeaf {
 				break
 			}
 			if g := t.gain(left) + t.gain(right); g > best {
@@ -270,7 +308,11 @@ func (t *trainer) split(n node) (feature, cut uint8) {
 	return feature, cut
 }
 
-func (t *trainer) gain(b bucket) float64 { return b.sum * b.sum / (float64(b.n) + t.params.Lambda) }
+// gain is in units of scale squared.
+func (t *trainer) gain(b bucket) float64 {
+	sum := b.sum()
+	return sum * sum / (float64(b.n()) + t.params.Lambda)
+}
 
 // part divides a node's rows in place, keeping their order. With histograms wanted, only the smaller side is counted:
 // the other is the difference.
@@ -283,13 +325,11 @@ func (t *trainer) part(n node, f, cut uint8, wanted bool) (left, right node) {
 	}
 	l, r := 0, 0
 	for _, row := range n.rows {
-		if t.binned[row][f] <= cut {
-			n.rows[l] = row
-			l++
-		} else {
-			t.swap[r] = row
-			r++
-		}
+		// Without a branch that cannot be foreseen: written to both sides, kept on one.
+		right := above(t.binned[row][f], cut)
+		n.rows[l], t.swap[r] = row, row
+		l += 1 - right
+		r += right
 	}
 	copy(n.rows[l:], t.swap[:r])
 	left, right = node{rows: n.rows[:l]}, node{rows: n.rows[l:]}
@@ -308,12 +348,15 @@ func (t *trainer) part(n node, f, cut uint8, wanted bool) (left, right node) {
 	return left, right
 }
 
+// above is 1 when b > cut, else 0, without a branch.
+func above(b, cut uint8) int { return int((uint32(cut) - uint32(b)) >> 31) }
+
 func (t *trainer) value(rows []int32) float32 {
-	sum := 0.0
+	var all bucket
 	for _, r := range rows {
-		sum += float64(t.residual[r])
+		all += t.gradient[r]
 	}
-	return t.params.Rate * float32(sum/(float64(len(rows))+t.params.Lambda))
+	return t.params.Rate * float32(all.sum()*t.scale/(float64(len(rows))+t.params.Lambda))
 }
 
 // subtract runs every row, sampled or not, through the new tree.
@@ -321,11 +364,7 @@ func (t *trainer) subtract(depth int, feature, cuts []uint8, leaf []float32) {
 	for i := range t.binned {
 		n := 0
 		for range depth {
-			right := 0
-			if t.binned[i][feature[n]%Features] > cuts[n] {
-				right = 1
-			}
-			n = 2*n + 1 + right
+			n = 2*n + 1 + above(t.binned[i][feature[n]], cuts[n])
 		}
 		t.residual[i] -= leaf[n-len(feature)]
 	}
