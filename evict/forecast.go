@@ -1,8 +1,11 @@
 package evict
 
+// minSamples is how many labelled samples are worth a model.
+const minSamples = 1000
+
 // Forecaster predicts returns with the latest model that it was given. It keeps the parts of the
-// loop that are pure: the caller asks Due, trains on Labelled (elsewhere, if it likes: the copies are its own),
-// and hands the model to Use between two accesses.
+// loop that are pure: when Due the caller calls Learn, or trains on Tracker.Labelled elsewhere (the copies are
+// its own) and hands the model to Use between two accesses.
 type Forecaster struct {
 	Tracker *Tracker
 	model   *Model
@@ -15,9 +18,18 @@ type Forecaster struct {
 	at      [maxRefresh]int
 }
 
-// NewForecaster makes one that is due for training after every so many accesses.
-func NewForecaster(c TrackerConfig, every int) *Forecaster {
-	return &Forecaster{Tracker: NewTracker(c), every: uint64(max(every, 1))}
+// NewForecaster makes one for a cache of about so many entries, whose clock advances by about one per access. It
+// remembers eight times as many keys and 50,000 samples.
+func NewForecaster(entries int) *Forecaster {
+	const window = 50000
+	horizon := 8 * max(entries, 1)
+	return &Forecaster{
+		Tracker: NewTracker(TrackerConfig{
+			Keys: horizon, Window: window, Every: 4 * horizon / window,
+			HalfLife: int64(entries / 32), Horizon: int64(horizon),
+		}),
+		every: uint64(min(max(entries, 5000), 20000)),
+	}
 }
 
 // Access records a request and predicts when the key returns; without a model, now, which says nothing.
@@ -38,6 +50,14 @@ func (f *Forecaster) Due() bool {
 	}
 	f.trained = f.Tracker.accesses
 	return true
+}
+
+// Learn trains on what is labelled now and uses the model, for callers that can wait for it. It does nothing
+// while there is too little to learn from.
+func (f *Forecaster) Learn(now int64, p TrainParams) {
+	if xs, ys := f.Tracker.Labelled(now); len(xs) >= minSamples {
+		f.Use(Train(xs, ys, p))
+	}
 }
 
 // Use predicts with a model from the next access on.

@@ -80,7 +80,8 @@ func scarab(t testing.TB) *trace {
 }
 
 // mooncake reads blocks in order of hash_ids. The turn of a request is one more than that of the request that last
-// used its deepest known block.
+// used its deepest known block. All blocks are of one size, which tells nothing, so Bytes and Cost say how many of the
+// prompt's blocks follow one (what is lost with it in a prefix cache) and how many precede it.
 func mooncake(t testing.TB, which string) *trace {
 	tr, ids := &trace{name: "mooncake-" + which}, map[uint64]uint64{}
 	turns := map[uint64]float32{}
@@ -102,7 +103,7 @@ func mooncake(t testing.TB, which string) *trace {
 		}
 		for i, b := range r.Blocks {
 			turns[b] = turn
-			tr.add(b, Context{Turn: turn, Prompt: r.Input, Bytes: 1, Cost: float32(i)}, ids)
+			tr.add(b, Context{Turn: turn, Prompt: r.Input, Bytes: float32(len(r.Blocks) - i), Cost: float32(i)}, ids)
 		}
 	}
 	if err := lines.Err(); err != nil {

@@ -21,7 +21,7 @@ type TrackerConfig struct {
 	Window   int   // samples kept for training; about 120 bytes each
 	Every    int   // one access in so many becomes a sample
 	HalfLife int64 // of the fastest counter; each next one lives twice as long
-	Horizon  int64 // what does not return within it counts as returning after twice as long
+	Horizon  int64 // what does not return within it counts as returning after twice as long; see Labelled
 }
 
 // Tracker turns accesses into Samples: ten gaps (log2(1+gap)), of which the first is the time since the key's
@@ -53,9 +53,9 @@ type history struct {
 type pendingSample struct {
 	x     Sample
 	at    int64
-	label float32 // < 0: not known yet
-	owner int32   // −1: nobody, the label will not come
-	older int32   // the owner's sample before this one, unless the window has moved over it
+	wait  int64 // until the next request; < 0: not known yet
+	owner int32 // −1: nobody, the label will not come
+	older int32 // the owner's sample before this one, unless the window has moved over it
 }
 
 const unknownGap = 64
@@ -72,7 +72,7 @@ func (t *Tracker) Access(key uint64, now int64, c Context, x *Sample) {
 	i, known := t.byKey.get(key)
 	if known {
 		t.recent.remove(i)
-		t.settle(i, func(s *pendingSample) { s.label = t.label(now - s.at) })
+		t.settle(i, func(s *pendingSample) { s.wait = now - s.at })
 		t.entries[i].again(now, t)
 	} else {
 		i = t.take()
@@ -161,13 +161,6 @@ func (h *history) again(now int64, t *Tracker) {
 	}
 }
 
-func (t *Tracker) label(wait int64) float32 {
-	if wait > t.cfg.Horizon {
-		wait = 2 * t.cfg.Horizon
-	}
-	return float32(math.Log2(1 + float64(wait)))
-}
-
 // keep puts a sample into the window in place of the oldest.
 func (t *Tracker) keep(owner int32, now int64, x *Sample) {
 	w := int32(t.described / uint64(t.cfg.Every) % uint64(t.cfg.Window))
@@ -177,7 +170,7 @@ func (t *Tracker) keep(owner int32, now int64, x *Sample) {
 	} else if o := t.window[w].owner; o >= 0 && t.entries[o].sample == w {
 		t.entries[o].sample = -1
 	}
-	t.window[w] = pendingSample{x: *x, at: now, label: -1, owner: owner, older: t.entries[owner].sample}
+	t.window[w] = pendingSample{x: *x, at: now, wait: -1, owner: owner, older: t.entries[owner].sample}
 	t.entries[owner].sample = w
 }
 
@@ -203,20 +196,27 @@ func (e *errorMean) add(d float64) {
 	e.mean += (d*d - e.mean) / float64(min(e.n, 1024))
 }
 
-// Labelled returns copies of the window's samples whose label is known at a time: those that returned, and those
-// beyond the horizon. Younger ones are left out, returned or not, so that quick returns are not overcounted.
+// Labelled returns copies of the window's samples whose label is known at a time: those older than the horizon, returned
+// or not. Younger ones are left out even when they returned, so that quick returns are not
+// overcounted. The horizon is at most half of what the window spans, so that there is something to learn from soon after
+// the start; what did not return within the horizon is labelled with twice its length.
 func (t *Tracker) Labelled(now int64) ([]Sample, []float32) {
+	oldest := now
+	for i := range t.window {
+		oldest = min(oldest, t.window[i].at)
+	}
+	horizon := min(t.cfg.Horizon, (now-oldest)/2)
 	xs, ys := make([]Sample, 0, len(t.window)), make([]float32, 0, len(t.window))
 	for i := range t.window {
 		s := &t.window[i]
-		if now-s.at <= t.cfg.Horizon {
+		if now-s.at <= horizon {
 			continue
 		}
-		y := s.label
-		if y < 0 {
-			y = t.label(now - s.at)
+		wait := s.wait
+		if wait < 0 || wait > horizon {
+			wait = 2 * horizon
 		}
-		xs, ys = append(xs, s.x), append(ys, y)
+		xs, ys = append(xs, s.x), append(ys, float32(math.Log2(1+float64(wait))))
 	}
 	return xs, ys
 }

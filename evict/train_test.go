@@ -128,7 +128,7 @@ func TestPredictDoesNotAllocate(t *testing.T) {
 }
 
 func TestTrackerFeaturesAndLabels(t *testing.T) {
-	tr := NewTracker(TrackerConfig{Keys: 2, Window: 100, Every: 1, HalfLife: 4, Horizon: 1000})
+	tr := NewTracker(TrackerConfig{Keys: 2, Window: 100, Every: 1, HalfLife: 4, Horizon: 10})
 	var x Sample
 	tr.Access(7, 100, Context{Turn: 1, Prompt: 50, Bytes: 3, Cost: 4}, &x)
 	if x[0] != 0 || x[1] != unknownGap || x[10] != 1 || x[20] != 1 || x[21] != 50 || x[22] != 3 || x[23] != 4 {
@@ -142,15 +142,13 @@ func TestTrackerFeaturesAndLabels(t *testing.T) {
 	if x[0] != 0 || x[1] != 3 || x[2] != unknownGap || math.Abs(float64(x[10])-(1+math.Exp2(-7.0/4))) > 1e-5 || math.Abs(float64(x[19])-(1+math.Exp2(-7.0/2048))) > 1e-5 {
 		t.Fatalf("second access described as %v", x)
 	}
-	if xs, _ := tr.Labelled(1000); len(xs) != 0 {
-		t.Fatalf("%d samples have a label before the horizon", len(xs))
+	// Samples of 100, 103 and 107; the window spans 12, so the horizon is 6 and the last is too young.
+	_, ys := tr.Labelled(112)
+	if len(ys) != 2 || ys[0] != float32(math.Log2(13)) || ys[1] != float32(math.Log2(5)) {
+		t.Fatalf("labels %v, want log2 of 1+12 and 1+4", ys)
 	}
-	_, ys := tr.Labelled(1105)
-	if len(ys) != 2 || ys[0] != 3 || ys[1] != float32(math.Log2(5)) {
-		t.Fatalf("labels %v, want log2 of 1+7 and 1+4", ys)
-	}
-	if _, ys = tr.Labelled(5000); len(ys) != 3 || ys[2] != float32(math.Log2(2001)) {
-		t.Fatalf("labels %v, want the last beyond the horizon", ys)
+	if _, ys = tr.Labelled(5000); len(ys) != 3 || ys[0] != 3 || ys[2] != float32(math.Log2(21)) {
+		t.Fatalf("labels %v, want log2 of 1+7, 1+4 and, beyond the horizon of 10, 1+20", ys)
 	}
 	tr.Access(8, 5000, Context{}, &x)
 	tr.Access(9, 5001, Context{}, &x) // forgets 7
