@@ -63,8 +63,9 @@ type Policy interface {
 type Config struct {
 	Slots int   // slots are 0 … Slots−1
 	Bytes int64 // capacity of the cache in the unit of Access.Bytes; Slots when entries count 1
-	// Refresh, if set, renews predictions of laru, blind and filtered while a victim is chosen: it overwrites
-	// returns[i] of slots[i], at most 64 of them, for candidates whose predicted return has passed.
+	// Refresh, if set, renews predictions while a victim is chosen: it overwrites returns[i] of slots[i], at most
+	// 64 of them. Asked for are candidates whose predicted return has passed, by default also those whose
+	// age has doubled since the last prediction.
 	Refresh func(slots []Slot, returns []int64)
 }
 
