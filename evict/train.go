@@ -88,21 +88,23 @@ const (
 func (b bucket) n() int       { return int(b & maxRows) }
 func (b bucket) sum() float64 { return float64(b >> countBits) }
 
-type histogram [Features * bins]bucket
+type histogram [Features][bins]bucket
 
 // add counts rows.
 func (h *histogram) add(t *trainer, rows []int32) {
 	for _, r := range rows {
 		g, row := t.gradient[r], &t.binned[r]
 		for f := 0; f < Features; f++ {
-			h[f*bins+int(row[f]%bins)] += g
+			h[f][row[f]%bins] += g
 		}
 	}
 }
 
 func (h *histogram) sub(o *histogram) {
-	for i := range h {
-		h[i] -= o[i]
+	for f := range h {
+		for b := range h[f] {
+			h[f][b] -= o[f][b]
+		}
 	}
 }
 
@@ -285,14 +287,14 @@ func (t *trainer) split(n node) (feature, cut uint8) {
 		return 0, cut
 	}
 	var total bucket
-	for _, b := range n.hist[:bins] {
+	for _, b := range n.hist[0] {
 		total += b
 	}
 	best := t.gain(total) * (1 + 1e-9)
 	for f := range Features {
 		var left bucket
 		for c := range t.edges[f] {
-			left += n.hist[f*bins+c]
+			left += n.hist[f][c]
 			right := total - left
 			if left.n() < t.params.MinLeaf {
 				continue
