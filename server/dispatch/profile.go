@@ -10,31 +10,42 @@ import (
 	"grebe/schedule"
 )
 
-// profiled are the batches that Profile runs: requests of so many tokens each. They are few and
+// profiled are the batches that Profile runs first: requests of so many tokens each. They are few and
 // small, so that a start takes little longer for it; the batches that follow teach the model more.
 var profiled = []struct{ requests, tokens int }{
 	{1, 32}, // warms up; not counted
 	{1, 1}, {1, 16}, {4, 4}, {1, 64}, {4, 16}, {1, 160}, {8, 16}, {1, 16}, {2, 64},
 }
 
+// Where a batch takes less than quick, ones of twice as many tokens follow, up to most: predictions
+// should not reach far beyond what was measured.
+const (
+	quick = 60 * time.Millisecond
+	most  = 4096
+)
+
 // Profile measures how long an engine takes for batches of several sizes, and fits a model to it.
 // Tokens are zeros and the plans causal, at most positions long.
 func Profile(ctx context.Context, e Engine, positions int) (schedule.PrefillModel, error) {
 	var samples []schedule.Sample
 	for i, p := range profiled {
-		if err := ctx.Err(); err != nil {
+		s, err := twice(ctx, e, p.requests, min(p.tokens, positions, e.MaxTokens()/p.requests))
+		if err != nil {
 			return schedule.PrefillModel{}, err
 		}
-		tokens := min(p.tokens, positions, e.MaxTokens()/p.requests)
-		best, err := measure(e, p.requests, tokens)
-		if err == nil && i > 0 { // the faster of two, since what disturbs a measurement slows it down
-			var again schedule.Sample
-			again, err = measure(e, p.requests, tokens)
-			best.Ms = min(best.Ms, again.Ms)
-			samples = append(samples, best)
+		if i > 0 {
+			samples = append(samples, s)
 		}
+	}
+	limit := min(most, positions, e.MaxTokens())
+	for tokens := 320; tokens <= limit; tokens *= 2 {
+		s, err := twice(ctx, e, 1, tokens)
 		if err != nil {
-			return schedule.PrefillModel{}, fmt.Errorf("dispatch: measure prefill times: %w", err)
+			return schedule.PrefillModel{}, err
+		}
+		samples = append(samples, s)
+		if s.Ms > float64(quick/time.Millisecond) {
+			break
 		}
 	}
 	m, err := schedule.Fit(samples)
@@ -42,6 +53,24 @@ func Profile(ctx context.Context, e Engine, positions int) (schedule.PrefillMode
 		return m, fmt.Errorf("dispatch: %w", err)
 	}
 	return m, nil
+}
+
+// twice measures a batch and takes the faster of two runs, since what disturbs a measurement slows it
+// down; a batch that is slow runs once.
+func twice(ctx context.Context, e Engine, requests, tokens int) (schedule.Sample, error) {
+	if err := ctx.Err(); err != nil {
+		return schedule.Sample{}, err
+	}
+	s, err := measure(e, requests, tokens)
+	if err == nil && s.Ms < float64(quick/time.Millisecond) {
+		var again schedule.Sample
+		again, err = measure(e, requests, tokens)
+		s.Ms = min(s.Ms, again.Ms)
+	}
+	if err != nil {
+		return s, fmt.Errorf("dispatch: measure prefill times: %w", err)
+	}
+	return s, nil
 }
 
 func measure(e Engine, requests, tokens int) (schedule.Sample, error) {
