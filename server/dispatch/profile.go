@@ -14,21 +14,30 @@ import (
 // small, so that a start takes little longer for it; the batches that follow teach the model more.
 var profiled = []struct{ requests, tokens int }{
 	{1, 32}, // warms up; not counted
-	{1, 1}, {1, 16}, {4, 4}, {1, 64}, {4, 16}, {1, 160}, {8, 16}, {1, 16}, {2, 64},
+	{1, 1}, {1, 16}, {4, 4}, {4, 16}, {1, 64}, {8, 16}, {2, 64}, {1, 160},
 }
 
 // Where a batch takes less than quick, ones of twice as many tokens follow, up to most: predictions
 // should not reach far beyond what was measured.
+//
+// A model that is slow is measured for patience, and by as many batches as a fit needs.
 const (
-	quick = 60 * time.Millisecond
-	most  = 4096
+	quick    = 60 * time.Millisecond
+	most     = 4096
+	patience = 500 * time.Millisecond
+	enough   = 5
 )
 
 // Profile measures how long an engine takes for batches of several sizes, and fits a model to it.
 // Tokens are zeros and the plans causal, at most positions long.
 func Profile(ctx context.Context, e Engine, positions int) (schedule.PrefillModel, error) {
 	var samples []schedule.Sample
+	start := time.Now()
+	done := func() bool { return len(samples) >= enough && time.Since(start) > patience }
 	for i, p := range profiled {
+		if done() {
+			break
+		}
 		s, err := twice(ctx, e, p.requests, min(p.tokens, positions, e.MaxTokens()/p.requests))
 		if err != nil {
 			return schedule.PrefillModel{}, err
@@ -38,7 +47,7 @@ func Profile(ctx context.Context, e Engine, positions int) (schedule.PrefillMode
 		}
 	}
 	limit := min(most, positions, e.MaxTokens())
-	for tokens := 320; tokens <= limit; tokens *= 2 {
+	for tokens := 320; tokens <= limit && !done(); tokens *= 2 {
 		s, err := twice(ctx, e, 1, tokens)
 		if err != nil {
 			return schedule.PrefillModel{}, err
