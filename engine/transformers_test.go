@@ -89,7 +89,8 @@ func againstFixture(t *testing.T, set *fixture.Set, dev compute.Device, dtype st
 		theirs.diff += c.BF16.LogitsRMS * c.BF16.LogitsRMS * logits.want
 		theirs.want += logits.want
 	}
-	// Most cases have logits of one row only, whose error is a single draw: they are judged together.
+	// Judged over all cases: most have logits of one row only, a single draw of the error. Case by case
+	// one of 27 is outside on AMX: llama-tiny-bf16 user-first, 0.0145 against 0.0121.
 	if dtype == "bf16" && ours.rms() > theirs.rms() {
 		t.Errorf("relative RMS error of the logits of all cases %.4f, transformers' bf16: %.4f", ours.rms(), theirs.rms())
 	}
