@@ -25,6 +25,8 @@
 //   - When at most Width leaves are eligible nothing is ever cut, whatever TopK and Widths say: the result
 //     is exact, as if every eligible path had been scored.
 //
+// A search may also be free of the constraint, to measure what that costs and what it prevents.
+//
 // The package is pure. An Index is immutable; a Search, Set or Eligible belongs to one caller at a time
 // (a Set may be read by many). After its first use a Search allocates nothing per round.
 package beam

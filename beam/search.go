@@ -13,6 +13,7 @@ type Options struct {
 	TopK   int   // continuations of one beam that compete per round; 0: Width
 	N      int   // results wanted: the last round keeps as many paths, if Width is less
 	Widths []int // beams kept by each round, at most Width; shorter or nil: Width
+	Free   bool  // without the constraint, for comparisons: any code may follow any other
 }
 
 // Validate reports what is wrong with the options.
@@ -47,11 +48,18 @@ type Search struct {
 	beams   []candidate // in the order of their nodes; row: their own, or -1 if settled
 	parents []int32     // by row
 	codes   []int32
+	spans   []span // by beam, what follows it in the index; empty until Prepare
 	sel     selector
+
+	taken, before []int32 // of a free search: the codes of each row so far, and a round before
+	reached       int     // paths that it kept
 
 	ranked []candidate // scratch of Results
 	paths  []int32
 }
+
+// span is what follows a beam: nodes of the next level and, where that is asked for, positions below it.
+type span struct{ from, to, first, last uint32 }
 
 // New returns a search with the memory that a request of the given options needs on the index.
 func New(ix *Index, e *Eligible, o Options) (*Search, error) {
@@ -78,6 +86,7 @@ func New(ix *Index, e *Eligible, o Options) (*Search, error) {
 	s.sel.kept.heap = slices.Grow(s.sel.kept.heap, last)
 	s.beams = slices.Grow(s.beams, last)
 	s.parents, s.codes = slices.Grow(s.parents, width), slices.Grow(s.codes, width)
+	s.spans = slices.Grow(s.spans, width+1)
 	return s, nil
 }
 
@@ -96,21 +105,25 @@ func (s *Search) Reset(ix *Index, e *Eligible, o Options) error {
 			e = nil
 		}
 	}
+	if e != nil && o.Free {
+		return errors.New("beam: a free search leaves nothing out")
+	}
 	if o.TopK == 0 {
 		o.TopK = o.Width
 	}
 	s.ix, s.eligible, s.opts, s.level = ix, e, o, 0
-	s.beams, s.parents, s.codes = s.beams[:0], s.parents[:0], s.codes[:0]
+	s.beams, s.parents, s.codes, s.spans = s.beams[:0], s.parents[:0], s.codes[:0], s.spans[:0]
+	s.taken, s.before, s.reached = s.taken[:0], s.before[:0], 0
 	leaves := ix.Nodes(ix.Depth() - 1)
 	if e != nil {
 		leaves = e.leaves(o.Width)
 	}
-	s.exact = leaves <= o.Width
+	s.exact = leaves <= o.Width && !o.Free
 	if leaves == 0 {
 		return nil
 	}
 	root := candidate{}
-	if ix.Nodes(0) == 1 && ix.settled(0, 0) {
+	if ix.Nodes(0) == 1 && ix.settled(0, 0) && !o.Free {
 		root.row = -1
 	} else {
 		s.parents, s.codes = append(s.parents, -1), append(s.codes, -1)
@@ -165,34 +178,66 @@ func (s *Search) settle() error {
 	return nil
 }
 
+// Prepare looks up what may follow each beam, which needs no logits: a caller may do so while they are
+// computed. Advance does what was not done.
+func (s *Search) Prepare() {
+	if s.Done() || s.opts.Free {
+		return
+	}
+	for i := len(s.spans); i < len(s.beams); i++ {
+		node := s.beams[i].node
+		var p span
+		p.from, p.to = s.ix.children(s.level, node)
+		if s.eligible != nil {
+			p.first, p.last = 0, uint32(s.ix.Len())
+			if s.level > 0 {
+				p.first, p.last = s.ix.positions(s.level-1, node)
+			}
+		}
+		s.spans = append(s.spans, p)
+	}
+}
+
 func (s *Search) round(logits []float32, stride int) error {
+	s.Prepare()
 	s.sel.reset(s.level, s.eligible)
 	size := s.ix.Size(s.level)
-	for _, b := range s.beams {
-		from, to := s.ix.children(s.level, b.node)
-		if b.row < 0 {
-			s.sel.addSettled(b.score, from)
+	for i, b := range s.beams {
+		if !s.opts.Free && b.row < 0 {
+			s.sel.addSettled(b.score, s.spans[i].from)
 			continue
 		}
-		r := selectorRow{logits: logits[int(b.row)*stride:][:size], codes: s.ix.levels[s.level].codes.slice(from, to),
-			n: int(to - from), first: from, score: b.score, row: b.row}
-		if s.eligible != nil {
-			r.from, r.to = 0, uint32(s.ix.Len())
-			if s.level > 0 {
-				r.from, r.to = s.ix.positions(s.level-1, b.node)
-			}
+		var r selectorRow
+		if row := logits[int(b.row)*stride:][:size]; s.opts.Free {
+			r = s.freeRow(i, b, row)
+		} else {
+			r = s.validRow(s.spans[i], b, row)
 		}
 		if err := s.sel.add(r); err != nil {
 			return err
 		}
 	}
-	s.lay(s.sel.choose(s.cut()))
+	s.spans = s.spans[:0]
+	chosen := s.sel.choose(s.cut())
+	if s.opts.Free {
+		s.layFree(chosen)
+		return nil
+	}
+	s.lay(chosen)
 	return nil
+}
+
+func (s *Search) validRow(p span, b candidate, logits []float32) selectorRow {
+	return selectorRow{logits: logits, codes: s.ix.levels[s.level].codes.slice(p.from, p.to), n: int(p.to - p.from),
+		first: p.from, score: b.score, row: b.row, from: p.first, to: p.last}
 }
 
 // cut returns how many beams the round keeps, and of one parent.
 func (s *Search) cut() (width, topK int) {
 	nodes := s.ix.Nodes(s.level)
+	if s.opts.Free {
+		nodes = len(s.beams) * s.ix.Size(s.level)
+	}
 	if s.exact {
 		return min(s.opts.Width, nodes), nodes
 	}
