@@ -8,7 +8,10 @@
 // The package is pure. A plan is not changed after it was built.
 package plan
 
-import "fmt"
+import (
+	"fmt"
+	"slices"
+)
 
 // Kind says what a segment stands for. It changes no result; caches and accounts go by it.
 type Kind uint8
@@ -60,7 +63,6 @@ func (p *Plan) Tokens() int {
 
 // Validate checks that a plan can run on a model with vocab tokens and positions below positions.
 func (p *Plan) Validate(vocab, positions int) error {
-	seen := make([]int32, len(p.Segments)) // seen[j] == i+1: segment i lists j already
 	for i := range p.Segments {
 		s := &p.Segments[i]
 		if int(s.Kind) >= len(kinds) {
@@ -80,13 +82,31 @@ func (p *Plan) Validate(vocab, positions int) error {
 			if j < 0 || int(j) >= i {
 				return fmt.Errorf("plan: segment %d (%s) sees segment %d, which is not before it", i, s.Kind, j)
 			}
-			if seen[j] == int32(i)+1 {
-				return fmt.Errorf("plan: segment %d (%s) sees segment %d twice", i, s.Kind, j)
-			}
-			seen[j] = int32(i) + 1
+		}
+		if j, twice := repeated(s.Sees); twice {
+			return fmt.Errorf("plan: segment %d (%s) sees segment %d twice", i, s.Kind, j)
 		}
 	}
 	return nil
+}
+
+// repeated returns a segment that is listed twice. Lists in ascending order, which nearly all are, cost
+// no memory.
+func repeated(sees []int32) (segment int32, twice bool) {
+	ascending := true
+	for k := 1; k < len(sees) && ascending; k++ {
+		ascending = sees[k-1] < sees[k]
+	}
+	if ascending {
+		return 0, false
+	}
+	sorted := slices.Sorted(slices.Values(sees))
+	for k := 1; k < len(sorted); k++ {
+		if sorted[k-1] == sorted[k] {
+			return sorted[k], true
+		}
+	}
+	return 0, false
 }
 
 // Positions returns the position of every token, segments one after the other.
