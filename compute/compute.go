@@ -84,10 +84,12 @@ type Device interface {
 	Vector(t Tensor) (Vector, error)
 	// Table takes t as it is. The device MAY keep reading t.Data until Close.
 	Table(t Tensor) (Table, error)
+	// Memory is where the chunks of its runners' batches live. It is the same one at every call.
+	Memory() Memory
 	// Open returns a runner for models of shape s and batches of up to maxRows computed tokens.
 	// The caller MUST close it.
 	Open(s Shape, maxRows int) (Runner, error)
-	// Close releases the device. All runners MUST be closed before.
+	// Close releases the device. All runners MUST be closed before, and all of its memory freed.
 	Close() error
 }
 
@@ -122,11 +124,22 @@ func (s *Shape) ChunkBytes(tokens int, transient bool) int {
 
 // Chunk is a contiguous piece of KV, laid out [layer][k|v][head][token][dim] with room for Tokens
 // tokens. K is stored rotated. A transient chunk has room for one layer only, which every layer
-// overwrites: for segments that nobody keeps.
+// overwrites: for segments that nobody keeps. It lies in the Memory of the device that uses it, or of
+// its Host where that gives addresses; a Block makes one.
 type Chunk struct {
-	Bytes     []byte
+	Addr      uint64 // as in Block
+	Bytes     []byte // as in Block
+	Size      int    // bytes, where Bytes is nil
 	Tokens    int
 	Transient bool
+}
+
+// size returns the bytes there are.
+func (c *Chunk) size() int {
+	if c.Bytes != nil || c.Addr == 0 {
+		return len(c.Bytes)
+	}
+	return c.Size
 }
 
 // Segment is a run of tokens that attends causally to itself and in full to the segments in Sees.
@@ -203,6 +216,18 @@ type Runner interface {
 	Close() error
 }
 
+// ValidateHost is Validate for a device that uses the chunks' Bytes.
+func (b *Batch) ValidateHost(s *Shape) error {
+	for i := range b.Segments {
+		for c := range b.Segments[i].Chunks {
+			if ch := &b.Segments[i].Chunks[c]; ch.Bytes == nil {
+				return fmt.Errorf("compute: segment %d chunk %d at %#x is not in the host's memory", i, c, ch.Addr)
+			}
+		}
+	}
+	return b.Validate(s)
+}
+
 // Validate checks what a runner relies on, so that a wrong batch is an error and not a wild read.
 func (b *Batch) Validate(s *Shape) error {
 	if len(b.Tokens) != len(b.Positions) {
@@ -231,9 +256,9 @@ func (b *Batch) Validate(s *Shape) error {
 		room := 0
 		for c := range g.Chunks {
 			ch := &g.Chunks[c]
-			if ch.Tokens <= 0 || len(ch.Bytes) < s.ChunkBytes(ch.Tokens, ch.Transient) {
+			if ch.Tokens <= 0 || ch.size() < s.ChunkBytes(ch.Tokens, ch.Transient) {
 				return fmt.Errorf("compute: segment %d chunk %d: %d bytes for %d tokens, want %d",
-					i, c, len(ch.Bytes), ch.Tokens, s.ChunkBytes(ch.Tokens, ch.Transient))
+					i, c, ch.size(), ch.Tokens, s.ChunkBytes(ch.Tokens, ch.Transient))
 			}
 			if ch.Transient && room < g.Cached {
 				return fmt.Errorf("compute: segment %d chunk %d is transient, but holds cached tokens", i, c)

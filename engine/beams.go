@@ -4,7 +4,6 @@ import (
 	"fmt"
 
 	"grebe/compute"
-	"grebe/internal/offheap"
 )
 
 // Beams is the KV of what a search has generated so far: exactly width × depth tokens, beside the
@@ -15,49 +14,77 @@ import (
 type Beams struct {
 	First int // the segment of beam 0
 
-	shape  compute.Shape
-	block  *offheap.Block
 	stride int // bytes of a beam
 	width  int
 	depth  int
 	done   int
+	memory compute.Memory // of the engine that runs the search; nil before its first round
+	block  compute.Block
+	moves  []compute.Move // not made yet
 }
 
-// NewBeams makes room for width beams of depth tokens each, for models of a shape.
+// NewBeams is for width beams of depth tokens each, of models of a shape. Their memory is taken from
+// the device that runs the first job.
 func NewBeams(shape compute.Shape, width, depth int) (*Beams, error) {
 	if width < 1 || depth < 1 {
 		return nil, fmt.Errorf("engine: %d beams of %d tokens", width, depth)
 	}
-	b := &Beams{shape: shape, width: width, depth: depth, stride: align(shape.ChunkBytes(depth, false))}
-	var err error
-	if b.block, err = offheap.Alloc(width * b.stride); err != nil {
-		return nil, fmt.Errorf("engine: KV of %d beams: %w", width, err)
-	}
-	return b, nil
+	return &Beams{width: width, depth: depth, stride: align(shape.ChunkBytes(depth, false))}, nil
 }
 
 // Width returns the number of beams that there is room for.
 func (b *Beams) Width() int { return b.width }
 
 // Bytes returns the memory that the beams' KV takes.
-func (b *Beams) Bytes() int { return len(b.block.Bytes) }
+func (b *Beams) Bytes() int { return b.width * b.stride }
 
 // Reset forgets what was generated, for the next search.
-func (b *Beams) Reset() { b.done = 0 }
+func (b *Beams) Reset() {
+	b.done = 0
+	b.moves = b.moves[:0]
+}
 
 // Advance says that a round is over: each beam has the KV of one more token.
 func (b *Beams) Advance() { b.done++ }
 
-// Move copies what beam src has generated to beam dst.
+// Move copies what beam src has generated to beam dst, before the next job.
 func (b *Beams) Move(dst, src int) {
-	copy(b.bytes(dst), b.bytes(src))
+	if b.memory != nil && dst != src {
+		b.moves = append(b.moves, compute.MoveAll(b.of(dst), b.of(src)))
+	}
 }
 
-func (b *Beams) bytes(i int) []byte { return b.block.Bytes[i*b.stride : (i+1)*b.stride] }
-
-func (b *Beams) chunk(i int) compute.Chunk {
-	return compute.Chunk{Bytes: b.bytes(i), Tokens: b.depth}
+// ready takes memory if there is none yet, and makes the moves.
+func (b *Beams) ready(m compute.Memory) error {
+	if b.memory == nil {
+		block, err := m.Alloc(b.Bytes())
+		if err != nil {
+			return fmt.Errorf("engine: KV of %d beams: %w", b.width, err)
+		}
+		b.memory, b.block = m, block
+	}
+	if m != b.memory && b.block.Bytes == nil {
+		return fmt.Errorf("engine: the KV of %d beams is on another device", b.width)
+	}
+	if len(b.moves) == 0 {
+		return nil
+	}
+	err := b.memory.Copy(b.moves...)
+	b.moves = b.moves[:0]
+	if err != nil {
+		return fmt.Errorf("engine: move the KV of beams: %w", err)
+	}
+	return nil
 }
+
+func (b *Beams) of(i int) compute.Block { return b.block.Slice(i*b.stride, b.stride) }
+
+func (b *Beams) chunk(i int) compute.Chunk { return b.of(i).Chunk(b.depth, false) }
 
 // Close frees the memory.
-func (b *Beams) Close() { b.block.Free() }
+func (b *Beams) Close() {
+	if b.memory != nil {
+		b.memory.Free(b.block)
+		b.memory = nil
+	}
+}

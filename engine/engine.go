@@ -60,11 +60,19 @@ type Job struct {
 	Beams *Beams
 	// Keep is nil, or says per segment whether its KV shall be returned, if the cache has room for it.
 	Keep []bool
+
+	// What follows spares a caller of many jobs their memory and time. Into has room for the logits of
+	// all Wants, one after the other; then Result.Logits is nil. Out is where Do puts the result.
+	// Meanwhile is called once by Do, on its caller's goroutine, while the job waits or is computed
+	// where there is a queue; it MUST NOT touch the job.
+	Into      []float32
+	Out       *Result
+	Meanwhile func()
 }
 
 // Result is what a job yielded.
 type Result struct {
-	Logits [][]float32 // one per Want
+	Logits [][]float32 // one per Want; nil when Job.Into has them
 	Hidden [][]float32 // one per Job.Hidden
 	// Kept has the KV of the segments that were to be kept, nil for the others and where the cache had
 	// no room. The caller owns a reference to each and MUST release it.
@@ -85,9 +93,12 @@ type Options struct {
 
 // Engine runs jobs on one device.
 type Engine struct {
-	model Model
-	shape compute.Shape
-	opt   Options
+	model  Model
+	shape  compute.Shape
+	memory compute.Memory
+	opt    Options
+
+	alone sync.Pool // of *alone
 
 	mu     sync.Mutex // held while a batch runs
 	closed bool
@@ -105,7 +116,7 @@ func New(m Model, dev compute.Device, opt Options) (*Engine, error) {
 	if err != nil {
 		return nil, fmt.Errorf("engine: open %s: %w", dev.Name(), err)
 	}
-	return &Engine{model: m, shape: shape, opt: opt, runner: r}, nil
+	return &Engine{model: m, shape: shape, memory: dev.Memory(), opt: opt, runner: r}, nil
 }
 
 // MaxTokens returns the most tokens that a batch computes.
@@ -116,12 +127,38 @@ func (e *Engine) Do(ctx context.Context, j *Job) (*Result, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
-	var out [1]Outcome
-	e.Run([]*Job{j}, out[:])
-	if out[0].Err != nil {
-		return nil, out[0].Err
+	if j.Meanwhile != nil {
+		j.Meanwhile()
 	}
-	return &out[0].Result, nil
+	a, _ := e.alone.Get().(*alone)
+	if a == nil {
+		a = &alone{}
+	}
+	a.jobs[0] = j
+	e.Run(a.jobs[:], a.out[:])
+	out := a.out[0]
+	*a = alone{}
+	e.alone.Put(a)
+	return j.Deliver(&out)
+}
+
+// alone is a batch of one job.
+type alone struct {
+	jobs [1]*Job
+	out  [1]Outcome
+}
+
+// Deliver makes an outcome what Do returns: in the memory that the job gives for it, or a copy.
+func (j *Job) Deliver(o *Outcome) (*Result, error) {
+	if o.Err != nil {
+		return nil, o.Err
+	}
+	r := j.Out
+	if r == nil {
+		r = new(Result)
+	}
+	*r = o.Result
+	return r, nil
 }
 
 // Outcome is a job's result, or why there is none.
@@ -215,6 +252,9 @@ func (e *Engine) check(j *Job) (int, error) {
 	if j.Keep != nil && e.opt.Cache == nil {
 		return 0, errNoCache
 	}
+	if err := j.checkInto(); err != nil {
+		return 0, err
+	}
 	rows := 0
 	for i := range j.Plan.Segments {
 		tokens, cached := len(j.Plan.Segments[i].Tokens), j.done(i)
@@ -245,6 +285,29 @@ func (e *Engine) check(j *Job) (int, error) {
 		return 0, fmt.Errorf("%w: %d tokens to compute, at most %d", ErrTooLarge, rows, e.opt.MaxTokens)
 	}
 	return rows, nil
+}
+
+// checkInto checks the room for the logits.
+func (j *Job) checkInto() error {
+	if j.Into == nil {
+		return nil
+	}
+	n := 0
+	for i := range j.Want {
+		n += j.Want[i].logits()
+	}
+	if n != len(j.Into) {
+		return fmt.Errorf("engine: %d logits are wanted into room for %d", n, len(j.Into))
+	}
+	return nil
+}
+
+// logits returns how many logits are wanted.
+func (w *Want) logits() int {
+	if w.Head != nil {
+		return w.Head.Out()
+	}
+	return len(w.IDs)
 }
 
 // checkAnswer checks that a segment's last token is computed by the job.

@@ -6,7 +6,6 @@ import (
 	"slices"
 
 	"grebe/compute"
-	"grebe/internal/offheap"
 	"grebe/kv"
 )
 
@@ -22,9 +21,10 @@ type pass struct {
 	hidden  []float32
 	rows    []int32
 	heads   []projection
-	owned   []*kv.Entry    // entries made for this batch; the pass holds a reference to each
-	scratch *offheap.Block // KV of segments that nobody keeps, one layer
-	used    int            // bytes of scratch in use
+	owned   []*kv.Entry // entries made for this batch; the pass holds a reference to each
+	mem     compute.Memory
+	scratch compute.Block // of mem: KV of segments that nobody keeps, one layer
+	used    int           // bytes of scratch in use
 }
 
 // task is a job of the batch.
@@ -80,7 +80,7 @@ func (p *pass) reset() {
 	p.sees, p.chunks, p.keep = p.sees[:0], p.chunks[:0], p.keep[:0]
 	p.pairs, p.rows = p.pairs[:0], p.rows[:0]
 	for i := range p.heads {
-		p.heads[i].head = nil
+		p.heads[i].head, p.heads[i].owner = nil, nil
 	}
 	p.heads = p.heads[:0]
 	p.used = 0
@@ -98,11 +98,12 @@ func (p *pass) reserveScratch(e *Engine) error {
 			}
 		}
 	}
-	if p.scratch != nil && len(p.scratch.Bytes) >= need && len(p.scratch.Bytes) <= max(2*need, keptScratch) {
+	if p.scratch.Size > 0 && p.scratch.Size >= need && p.scratch.Size <= max(2*need, keptScratch) {
 		return nil
 	}
 	p.free()
-	b, err := offheap.Alloc(max(need, 1<<20))
+	p.mem = e.memory
+	b, err := e.memory.Alloc(max(need, 1<<20))
 	if err != nil {
 		return fmt.Errorf("room for the KV of a batch: %w", err)
 	}
@@ -113,9 +114,9 @@ func (p *pass) reserveScratch(e *Engine) error {
 func align(n int) int { return (n + chunkAlign - 1) &^ (chunkAlign - 1) }
 
 func (p *pass) free() {
-	if p.scratch != nil {
-		p.scratch.Free()
-		p.scratch = nil
+	if p.scratch.Size > 0 {
+		p.mem.Free(p.scratch)
+		p.scratch = compute.Block{}
 	}
 }
 
@@ -201,6 +202,9 @@ func (p *pass) memory(e *Engine, job *Job, i int, r *Result) ([]compute.Chunk, e
 	switch {
 	case tokens == 0:
 	case job.beam(i) >= 0:
+		if err := job.Beams.ready(e.memory); err != nil {
+			return nil, err
+		}
 		p.chunks = append(p.chunks, job.Beams.chunk(job.beam(i)))
 	case job.owns(i):
 		if e.opt.Cache == nil {
@@ -235,7 +239,7 @@ func (p *pass) memory(e *Engine, job *Job, i int, r *Result) ([]compute.Chunk, e
 // transient adds a chunk of scratch.
 func (p *pass) transient(e *Engine, tokens int) {
 	n := e.shape.ChunkBytes(tokens, true)
-	p.chunks = append(p.chunks, compute.Chunk{Bytes: p.scratch.Bytes[p.used : p.used+n], Tokens: tokens, Transient: true})
+	p.chunks = append(p.chunks, p.scratch.Slice(p.used, n).Chunk(tokens, true))
 	p.used += align(n)
 }
 
@@ -246,11 +250,15 @@ func (p *pass) want() {
 		if t.out.Err != nil {
 			continue
 		}
+		var owner *Job
+		if t.job.direct() {
+			owner = t.job
+		}
 		for _, w := range t.job.Want {
 			row := p.lastRow(t, w.Segment)
 			p.keep = append(p.keep, row)
 			if w.Head != nil {
-				p.project(w.Head, row)
+				p.project(owner, w.Head, row)
 				continue
 			}
 			for _, id := range w.IDs {
@@ -267,18 +275,34 @@ func (p *pass) want() {
 	p.keep = slices.Compact(p.keep)
 }
 
+// directRows is how many rows of one job make a projection of their own worth it, which saves copying.
+const directRows = 32
+
 // project asks for a head's logits at a row. Rows of one head are computed together, in the order in
-// which they are asked for.
-func (p *pass) project(head compute.Linear, row int32) {
+// which they are asked for; an owner, if not nil, has them in its own memory.
+func (p *pass) project(owner *Job, head compute.Linear, row int32) {
 	for i := range p.heads {
-		if p.heads[i].head == head {
-			p.heads[i].rows = append(p.heads[i].rows, row)
+		if h := &p.heads[i]; h.head == head && h.owner == owner {
+			h.rows = append(h.rows, row)
 			return
 		}
 	}
 	p.heads = slices.Grow(p.heads, 1)[:len(p.heads)+1]
 	h := &p.heads[len(p.heads)-1]
-	h.head, h.rows, h.taken = head, append(h.rows[:0], row), 0
+	h.head, h.owner, h.rows, h.taken = head, owner, append(h.rows[:0], row), 0
+}
+
+// direct reports whether the job's logits are computed into its own memory: many rows of one head.
+func (j *Job) direct() bool {
+	if len(j.Want) < directRows || j.Into == nil {
+		return false
+	}
+	for i := range j.Want {
+		if j.Want[i].Head == nil || j.Want[i].Head != j.Want[0].Head {
+			return false
+		}
+	}
+	return true
 }
 
 // projection is the logits of one head at some rows.
@@ -286,7 +310,18 @@ type projection struct {
 	head   compute.Linear
 	rows   []int32
 	logits []float32
-	taken  int // rows that were delivered
+	owner  *Job // whose Into the logits are computed to; nil: logits
+	taken  int  // rows that were delivered
+}
+
+// room returns where the logits go.
+func (h *projection) room() []float32 {
+	if h.owner != nil {
+		return h.owner.Into
+	}
+	n := len(h.rows) * h.head.Out()
+	h.logits = slices.Grow(h.logits[:0], n)[:n]
+	return h.logits
 }
 
 func (h *projection) next() []float32 {
@@ -312,9 +347,7 @@ func (p *pass) answer(e *Engine) error {
 	}
 	for i := range p.heads {
 		h := &p.heads[i]
-		n := len(h.rows) * h.head.Out()
-		h.logits = slices.Grow(h.logits[:0], n)[:n]
-		if err := e.model.Project(e.runner, h.head, h.rows, h.logits); err != nil {
+		if err := e.model.Project(e.runner, h.head, h.rows, h.room()); err != nil {
 			return err
 		}
 	}
@@ -330,14 +363,7 @@ func (p *pass) deliver(e *Engine) {
 		if t.out.Err != nil {
 			continue
 		}
-		for _, w := range t.job.Want {
-			if w.Head != nil {
-				t.out.Logits = append(t.out.Logits, slices.Clone(p.headOf(w.Head).next()))
-				continue
-			}
-			t.out.Logits = append(t.out.Logits, slices.Clone(logits[:len(w.IDs)]))
-			logits = logits[len(w.IDs):]
-		}
+		logits = p.deliverLogits(t, logits)
 		for range t.job.Hidden {
 			t.out.Hidden = append(t.out.Hidden, slices.Clone(hidden[:e.shape.Hidden]))
 			hidden = hidden[e.shape.Hidden:]
@@ -350,9 +376,33 @@ func (p *pass) deliver(e *Engine) {
 	}
 }
 
+// deliverLogits copies a task's logits to it, those of single tokens from the front of logits, and
+// returns the rest of these.
+func (p *pass) deliverLogits(t *task, logits []float32) []float32 {
+	if t.job.direct() {
+		return logits
+	}
+	into := t.job.Into
+	for i := range t.job.Want {
+		w := &t.job.Want[i]
+		values := logits[:len(w.IDs):len(w.IDs)]
+		if w.Head != nil {
+			values = p.headOf(w.Head).next()
+		} else {
+			logits = logits[len(w.IDs):]
+		}
+		if t.job.Into == nil {
+			t.out.Logits = append(t.out.Logits, slices.Clone(values))
+			continue
+		}
+		into = into[copy(into, values):]
+	}
+	return logits
+}
+
 func (p *pass) headOf(head compute.Linear) *projection {
 	for i := range p.heads {
-		if p.heads[i].head == head {
+		if p.heads[i].head == head && p.heads[i].owner == nil {
 			return &p.heads[i]
 		}
 	}

@@ -86,7 +86,7 @@ func (e *Entry) Len() int { return e.len }
 // holds a reference.
 func (e *Entry) AppendChunks(dst []compute.Chunk) []compute.Chunk {
 	for _, c := range e.chunks {
-		dst = append(dst, compute.Chunk{Bytes: c.run.Bytes, Tokens: c.tokens})
+		dst = append(dst, c.run.Chunk(c.tokens, false))
 	}
 	return dst
 }

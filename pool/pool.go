@@ -1,4 +1,5 @@
-// Package pool owns the memory that KV lives in: an arena outside the Go heap, cut into pages.
+// Package pool owns the memory that KV lives in: an arena of a device's memory, or of the host's
+// outside the Go heap, cut into pages.
 //
 // Accounting is exact: free plus used pages are all pages, always. A Run is owned by whoever
 // allocated it until Free. The pool is safe for concurrent use; its lock is a leaf.
@@ -9,24 +10,25 @@ import (
 	"fmt"
 	"sync"
 
-	"grebe/internal/offheap"
+	"grebe/compute"
 )
 
 // ErrFull says that no run of the wanted length is free: evict something and try again.
 var ErrFull = errors.New("pool: no free run of that size")
 
-// Run is a number of consecutive pages.
+// Run is a number of consecutive pages, whole: a block of the pool's memory.
 type Run struct {
-	Bytes []byte // whole pages
+	compute.Block
 	first int
 	pages int
 }
 
 // Pool hands out runs of pages.
 type Pool struct {
-	block *offheap.Block
-	page  int
-	total int
+	memory compute.Memory
+	arena  compute.Block
+	page   int
+	total  int
 
 	mu    sync.Mutex
 	free  freeList
@@ -34,9 +36,12 @@ type Pool struct {
 	begin []uint64 // a bit per page: a run in use begins there
 }
 
-// New maps an arena of size bytes, rounded down to whole pages of page bytes (a power of two, at
-// least 256). Memory that was never used costs address space only.
-func New(size int64, page int) (*Pool, error) {
+// New is Over memory of the host's. Memory that was never used costs address space only.
+func New(size int64, page int) (*Pool, error) { return Over(compute.NewHostMemory(), size, page) }
+
+// Over takes an arena of size bytes of m, rounded down to whole pages of page bytes (a power of two,
+// at least 256).
+func Over(m compute.Memory, size int64, page int) (*Pool, error) {
 	if page < 256 || page&(page-1) != 0 {
 		return nil, fmt.Errorf("pool: page of %d bytes: want a power of two, at least 256", page)
 	}
@@ -44,14 +49,17 @@ func New(size int64, page int) (*Pool, error) {
 	if total < 1 {
 		return nil, fmt.Errorf("pool: %d bytes hold no page of %d", size, page)
 	}
-	b, err := offheap.Alloc(total * page)
+	b, err := m.Alloc(total * page)
 	if err != nil {
 		return nil, fmt.Errorf("pool: %w", err)
 	}
-	p := &Pool{block: b, page: page, total: total, free: newFreeList(), begin: make([]uint64, (total+63)/64)}
+	p := &Pool{memory: m, arena: b, page: page, total: total, free: newFreeList(), begin: make([]uint64, (total+63)/64)}
 	p.free.put(0, total)
 	return p, nil
 }
+
+// Memory returns what the runs are blocks of.
+func (p *Pool) Memory() compute.Memory { return p.memory }
 
 // Alloc returns a run for n bytes. The caller owns it and MUST Free it.
 func (p *Pool) Alloc(n int) (Run, error) {
@@ -65,10 +73,10 @@ func (p *Pool) Alloc(n int) (Run, error) {
 	p.used += need
 	p.begin[first/64] |= 1 << (first % 64)
 	p.check()
-	return Run{Bytes: p.block.Bytes[first*p.page : (first+need)*p.page : (first+need)*p.page], first: first, pages: need}, nil
+	return Run{Block: p.arena.Slice(first*p.page, need*p.page), first: first, pages: need}, nil
 }
 
-// Free takes a run back. Nothing may use its bytes afterwards.
+// Free takes a run back. Nothing may use it afterwards.
 func (p *Pool) Free(r Run) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -95,14 +103,16 @@ func (p *Pool) Stats() Stats {
 	return Stats{Page: p.page, Total: int64(p.total) * int64(p.page), Used: int64(p.used) * int64(p.page)}
 }
 
-// Close unmaps the arena. All runs MUST have been freed.
+// Close frees the arena. All runs MUST have been freed.
 func (p *Pool) Close() error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.used != 0 {
 		return fmt.Errorf("pool: closed with %d pages in use", p.used)
 	}
-	p.block.Free()
+	if p.total > 0 {
+		p.memory.Free(p.arena)
+	}
 	p.total, p.free = 0, newFreeList()
 	return nil
 }

@@ -65,7 +65,7 @@ func sameBits(d compute.Device, c config) error {
 	}
 	defer runner.Close()
 	for i, t := range r.trials(solos) {
-		if err := m.repeat(runner, w, t); err != nil {
+		if err := m.repeat(d, runner, w, t); err != nil {
 			return fmt.Errorf("%v: trial %d, %s: differs from the plan run alone and uncached: %w", c, i, t.name, err)
 		}
 	}
@@ -74,8 +74,8 @@ func sameBits(d compute.Device, c config) error {
 
 // solo uses a fresh runner that has room for nothing else.
 func (m *model) solo(d compute.Device, w *packed, p plan) (*solo, error) {
-	s := &solo{plan: p, batch: newBatch(&m.shape, p)}
-	r, err := d.Open(m.shape, len(s.batch.Tokens))
+	s := &solo{plan: p, batch: newBatch(d.Memory(), &m.shape, p)}
+	r, err := d.Open(m.shape, rows([]plan{p}))
 	if err != nil {
 		return nil, err
 	}
@@ -135,8 +135,8 @@ func (s *solo) lastToken() plan {
 }
 
 // repeat runs a trial and compares bits.
-func (m *model) repeat(r compute.Runner, w *packed, t trial) error {
-	b := newBatch(&m.shape, t.plans...)
+func (m *model) repeat(d compute.Device, r compute.Runner, w *packed, t trial) error {
+	b := newBatch(d.Memory(), &m.shape, t.plans...)
 	if len(b.Tokens) > bitsMaxRows {
 		return fmt.Errorf("the suite's batch of %d rows is too large", len(b.Tokens))
 	}
@@ -210,7 +210,7 @@ func (m *model) concurrent(d compute.Device, w *packed, solos []*solo) error {
 			}
 			defer r.Close()
 			for range 3 {
-				if err = m.repeat(r, w, trial{solos: []*solo{s}, plans: []plan{s.plan}}); err != nil {
+				if err = m.repeat(d, r, w, trial{solos: []*solo{s}, plans: []plan{s.plan}}); err != nil {
 					break
 				}
 			}

@@ -42,7 +42,7 @@ func Run(t *testing.T, name string, open func(t *testing.T) compute.Device, opts
 		d := open(t)
 		for _, c := range checks(opts) {
 			t.Run(c.name, func(t *testing.T) {
-				if err := c.run(d); err != nil {
+				if err := c.on(d); err != nil {
 					t.Error(err)
 				}
 			})
@@ -51,6 +51,13 @@ func Run(t *testing.T, name string, open func(t *testing.T) compute.Device, opts
 			t.Errorf("close the device: %v", err)
 		}
 	})
+}
+
+// on runs the case and frees the memory that it took.
+func (c check) on(d compute.Device) error {
+	s := newScope(d)
+	defer s.memory.free()
+	return c.run(s)
 }
 
 func checks(opts Options) []check {

@@ -101,7 +101,7 @@ func layerCheck(c config, keep bool, plans func(r random) []plan) check {
 		batch := plans(r)
 		do := wholeLayers
 		if keep {
-			do.keep = r.someRows(len(newBatch(s, batch...).Tokens))
+			do.keep = r.someRows(rows(batch))
 		}
 		x := within(varLayers(s.Layers, c.dt, s.KV, 1.5))
 		kv := x

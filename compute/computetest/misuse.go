@@ -79,6 +79,7 @@ func packRefuses(d compute.Device) error {
 // bench is a runner with a batch that is known to work, to be misused.
 type bench struct {
 	*model
+	mem  compute.Memory
 	w    *packed
 	r    compute.Runner
 	good plan
@@ -89,7 +90,7 @@ const benchMaxRows = 32
 
 func newBench(d compute.Device) (*bench, error) {
 	g := geometries[3]
-	b := &bench{model: newModel(config{seed: 5, shape: g.shape(2, compute.BF16), dt: compute.BF16, sharp: 1})}
+	b := &bench{mem: d.Memory(), model: newModel(config{seed: 5, shape: g.shape(2, compute.BF16), dt: compute.BF16, sharp: 1})}
 	b.good = newRandom(5).userFirst(0, 9, []int{3, 4}, 2)
 	var err error
 	if b.w, err = b.pack(d); err != nil {
@@ -98,13 +99,16 @@ func newBench(d compute.Device) (*bench, error) {
 	if b.r, err = d.Open(b.shape, benchMaxRows); err != nil {
 		return nil, err
 	}
-	b.want, err = b.pass(b.r, b.w, newBatch(&b.shape, b.good), wholeLayers)
+	b.want, err = b.pass(b.r, b.w, b.batch(), wholeLayers)
 	return b, err
 }
 
+// batch is the good one.
+func (b *bench) batch() *batch { return newBatch(b.mem, &b.shape, b.good) }
+
 // usable runs the good batch again.
 func (b *bench) usable() error {
-	got, err := b.pass(b.r, b.w, newBatch(&b.shape, b.good), wholeLayers)
+	got, err := b.pass(b.r, b.w, b.batch(), wholeLayers)
 	if err != nil {
 		return fmt.Errorf("a good batch after the failure: %w", err)
 	}
@@ -129,14 +133,14 @@ func misuseBegin(d compute.Device) error {
 		"a segment out of place":  func(b *batch) { b.Segments[1].First++ },
 		"more cached than long":   func(b *batch) { b.Segments[3].Cached = 3 },
 		"a segment sees itself":   func(b *batch) { b.Segments[2].Sees = []int32{2} },
-		"a chunk cut":             func(b *batch) { c := &b.Segments[0].Chunks[0]; c.Bytes = c.Bytes[:len(c.Bytes)-1] },
+		"a chunk cut":             func(b *batch) { cut(&b.Segments[0].Chunks[0]) },
 		"no chunk":                func(b *batch) { b.Segments[0].Chunks = nil },
-		"a row more than maxRows": func(b *batch) { *b = *newBatch(&t.shape, newRandom(1).causal(0, benchMaxRows+1)) },
+		"a row more than maxRows": func(b *batch) { *b = *newBatch(t.mem, &t.shape, newRandom(1).causal(0, benchMaxRows+1)) },
 	}
 	for name, spoil := range wrong {
-		b := newBatch(&t.shape, t.good)
+		b := t.batch()
 		spoil(b)
-		if err := t.r.Begin(&b.Batch); err == nil {
+		if err := b.begin(t.r); err == nil {
 			return fmt.Errorf("begin with %s: no error", name)
 		}
 		if err := t.usable(); err != nil {
@@ -144,6 +148,13 @@ func misuseBegin(d compute.Device) error {
 		}
 	}
 	return nil
+}
+
+// cut takes a byte off a chunk.
+func cut(c *compute.Chunk) {
+	if c.Size--; c.Bytes != nil {
+		c.Bytes = c.Bytes[:len(c.Bytes)-1]
+	}
 }
 
 // misuseSticky: an operation that cannot be done makes Logits and Hidden fail until the next Begin.
@@ -185,11 +196,11 @@ func misuseSticky(d compute.Device) error {
 	}
 	out := make([]float32, t.shape.Hidden)
 	for name, w := range wrong {
-		b := newBatch(&t.shape, t.good)
+		b := t.batch()
 		if w.spoil != nil {
 			w.spoil(b)
 		}
-		if err := t.r.Begin(&b.Batch); err != nil {
+		if err := b.begin(t.r); err != nil {
 			return fmt.Errorf("%s: begin: %w", name, err)
 		}
 		t.operations(t.r, t.w, wholeLayers)
@@ -248,7 +259,7 @@ func misuseResults(d compute.Device) error {
 		"hidden without room":        hidden(3, 2*n-1),
 		"hidden with another's norm": func() error { return t.r.Hidden(short, []int32{3}, out[:n]) },
 	} {
-		if _, err := t.pass(t.r, t.w, newBatch(&t.shape, t.good), do); err != nil {
+		if _, err := t.pass(t.r, t.w, t.batch(), do); err != nil {
 			return fmt.Errorf("%s: before it: %w", name, err)
 		}
 		if refused() == nil {
@@ -285,8 +296,8 @@ func allocatesNothing(d compute.Device, c config) error {
 	defer r.Close()
 	rnd := newRandom(c.seed)
 	batches := []*batch{
-		newBatch(&m.shape, rnd.userFirst(0, 70, []int{10, 3, 20}, 4), rnd.itemFirst(0, 2, 30, []int{9, 12}, 4)),
-		newBatch(&m.shape, rnd.causal(0, 1)),
+		newBatch(d.Memory(), &m.shape, rnd.userFirst(0, 70, []int{10, 3, 20}, 4), rnd.itemFirst(0, 2, 30, []int{9, 12}, 4)),
+		newBatch(d.Memory(), &m.shape, rnd.causal(0, 1)),
 	}
 	do := wholeLayers
 	do.keep = []int32{0}
@@ -294,7 +305,7 @@ func allocatesNothing(d compute.Device, c config) error {
 	hidden := make([]float32, m.shape.Hidden)
 	pass := func() {
 		for _, b := range batches {
-			err = errors.Join(err, r.Begin(&b.Batch))
+			err = errors.Join(err, b.begin(r))
 			m.operations(r, w, do)
 			err = errors.Join(err, r.Logits(w.norm, w.head, pairs, logits), r.Hidden(nil, do.keep, hidden))
 		}

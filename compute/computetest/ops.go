@@ -129,8 +129,7 @@ func roundedWeights(d compute.Device) error {
 		m.embed = r.tensor(compute.BF16, vocabulary, g.hidden, 0, 1)
 		p := r.causal(0, 1+r.IntN(40))
 		norm := within(varNorm())
-		err := m.agree(d, newBatch(&m.shape, p), newBatch(&m.shape, p), steps{qkv: true},
-			limits{exact, norm, norm, within(variance(compute.F32))})
+		err := m.agree(d, steps{qkv: true}, limits{exact, norm, norm, within(variance(compute.F32))}, p)
 		if err != nil {
 			return fmt.Errorf("qkv of bf16 activations: %v: %w", c, err)
 		}
@@ -144,17 +143,16 @@ func roundedKV(d compute.Device) error {
 	g := geometries[0]
 	c := config{seed: 1, shape: g.shape(1, compute.BF16), dt: compute.F32, src: compute.F32, sharp: 1}
 	m := newModel(c)
-	p := newRandom(1).causal(0, 100)
-	got, want := newBatch(&m.shape, p), newBatch(&m.shape, p)
-	_, err1 := m.onRef(want, steps{qkv: true})
-	_, err2 := m.once(d, got, steps{qkv: true})
+	plans := []plan{newRandom(1).causal(0, 100)}
+	want, _, err1 := m.onRef(steps{qkv: true}, plans)
+	got, _, err2 := m.on(d, steps{qkv: true}, plans)
 	if err := errors.Join(err1, err2); err != nil {
 		return fmt.Errorf("qkv: %v: %w", c, err)
 	}
 	all, differ := 0, 0
 	for kv := range 2 {
 		for t := range 100 {
-			a, b := tokenKV(&m.shape, &got.Segments[0], 0, kv, t), tokenKV(&m.shape, &want.Segments[0], 0, kv, t)
+			a, b := tokenKV(&m.shape, got.host[0], 0, kv, t), tokenKV(&m.shape, want.host[0], 0, kv, t)
 			for i := range a {
 				all++
 				if a[i] != b[i] {

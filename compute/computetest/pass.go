@@ -53,7 +53,7 @@ func (m *model) operations(r compute.Runner, w *packed, do steps) {
 
 // pass runs a batch.
 func (m *model) pass(r compute.Runner, w *packed, b *batch, do steps) (*result, error) {
-	if err := r.Begin(&b.Batch); err != nil {
+	if err := b.begin(r); err != nil {
 		return nil, fmt.Errorf("begin: %w", err)
 	}
 	m.operations(r, w, do)
@@ -79,7 +79,7 @@ func (m *model) pass(r compute.Runner, w *packed, b *batch, do steps) (*result, 
 	err3 := r.Logits(w.norm, w.head, pairs, out.logits)
 	out.projected = make([]float32, len(pairs))
 	err4 := r.Project(w.norm, w.project, some, out.projected)
-	return out, errors.Join(err1, err2, err3, err4)
+	return out, errors.Join(err1, err2, err3, err4, b.fetch())
 }
 
 // once packs the model, runs one pass and closes the runner.
@@ -96,12 +96,21 @@ func (m *model) once(d compute.Device, b *batch, do steps) (*result, error) {
 	return out, errors.Join(err, r.Close())
 }
 
-func (m *model) onRef(b *batch, do steps) (*result, error) {
-	out, err := m.once(ref.New(), b, do)
+// on runs plans on a device.
+func (m *model) on(d compute.Device, do steps, plans []plan) (*batch, *result, error) {
+	b := newBatch(d.Memory(), &m.shape, plans...)
+	out, err := m.once(d, b, do)
+	return b, out, err
+}
+
+func (m *model) onRef(do steps, plans []plan) (*batch, *result, error) {
+	d := ref.New()
+	b := newBatch(heap{d.Memory()}, &m.shape, plans...)
+	out, err := m.once(d, b, do)
 	if err != nil {
-		return nil, fmt.Errorf("on ref: %w", err)
+		return nil, nil, fmt.Errorf("on ref: %w", err)
 	}
-	return out, nil
+	return b, out, nil
 }
 
 // limits bound what agree compares. K and V are compared where QKV runs.
@@ -109,21 +118,18 @@ type limits struct{ x, normed, logits, kv limit }
 
 // agree runs plans on d and on ref.
 func agree(d compute.Device, c config, do steps, l limits, plans ...plan) error {
-	m := newModel(c)
-	got, want := newBatch(&m.shape, plans...), newBatch(&m.shape, plans...)
-	err := m.agree(d, got, want, do, l)
-	if err != nil {
-		return fmt.Errorf("%v, %d plans, %d rows: %w", c, len(plans), len(got.Tokens), err)
+	if err := newModel(c).agree(d, do, l, plans...); err != nil {
+		return fmt.Errorf("%v, %d plans: %w", c, len(plans), err)
 	}
 	return nil
 }
 
-func (m *model) agree(d compute.Device, got, want *batch, do steps, l limits) error {
-	w, err := m.onRef(want, do)
+func (m *model) agree(d compute.Device, do steps, l limits, plans ...plan) error {
+	want, w, err := m.onRef(do, plans)
 	if err != nil {
 		return err
 	}
-	g, err := m.once(d, got, do)
+	got, g, err := m.on(d, do, plans)
 	if err != nil {
 		return err
 	}
@@ -161,8 +167,8 @@ func compareKV(got, want *batch, l limit) error {
 					continue // overwritten by the last
 				}
 				for t := got.Segments[i].Cached; t < got.Segments[i].Len; t++ {
-					g = append(g, tokenKV(s, &got.Segments[i], layer, kv, t)...)
-					w = append(w, tokenKV(s, &want.Segments[i], layer, kv, t)...)
+					g = append(g, tokenKV(s, got.host[i], layer, kv, t)...)
+					w = append(w, tokenKV(s, want.host[i], layer, kv, t)...)
 					names = append(names, fmt.Sprintf("%s token %d of %d", got.name(i), t, got.Segments[i].Len))
 				}
 			}
@@ -175,10 +181,10 @@ func compareKV(got, want *batch, l limit) error {
 }
 
 // tokenKV decodes one token's K (kv 0) or V (kv 1) of all heads.
-func tokenKV(s *compute.Shape, g *compute.Segment, layer, kv, token int) []float32 {
+func tokenKV(s *compute.Shape, chunks []compute.Chunk, layer, kv, token int) []float32 {
 	var out []float32
 	for h := range s.KVHeads {
-		b := vectorAt(s, g.Chunks, layer, kv*s.KVHeads+h, token)
+		b := vectorAt(s, chunks, layer, kv*s.KVHeads+h, token)
 		for d := range s.HeadDim {
 			out = append(out, value(s.KV, b, d))
 		}

@@ -126,27 +126,75 @@ func (r random) scatterRandom(s *compute.Shape, p plan) plan {
 // guard is what surrounds chunks, and untouched what their bytes are before anything is written:
 // a NaN in every format.
 const (
-	guard     = 64
+	guard     = 256
 	untouched = 0xff
 )
 
 // batch is plans with a place for everything.
 type batch struct {
 	compute.Batch
-	shape *compute.Shape
-	from  []place  // per segment
-	mem   [][]byte // the chunks with their surroundings
-	prior [][]byte // copies of mem as it was before the pass
+	shape  *compute.Shape
+	from   []place           // per segment
+	host   [][]compute.Chunk // per segment: its chunks as the host sees them, after fetch
+	memory compute.Memory
+	block  compute.Block // of memory: the chunks with their surroundings
+	image  []byte        // block's content on the host; its own bytes where the host sees them
+	prior  []byte        // image as it was before the pass
+	ends   []int         // of the chunks in block
+	err    error         // why there is no room
 }
 
 // place says which segment of which plan something belongs to.
 type place struct{ plan, segment int }
 
-// newBatch lays the plans out one after the other. Segments that are cached in full and share their
-// kv share chunks.
-func newBatch(s *compute.Shape, plans ...plan) *batch {
-	b := &batch{shape: s}
-	shared := map[*byte][]compute.Chunk{}
+// newBatch lays the plans out one after the other, their chunks in memory. Segments that are cached in
+// full and share their kv share chunks.
+func newBatch(memory compute.Memory, s *compute.Shape, plans ...plan) *batch {
+	b := &batch{shape: s, memory: memory}
+	size := guard
+	for _, p := range plans {
+		for j := range p {
+			for _, n := range p[j].sizes() {
+				size += b.room(n, p[j].transient)
+			}
+		}
+	}
+	if b.block, b.err = memory.Alloc(size); b.err != nil {
+		return b
+	}
+	if b.image = b.block.Bytes; b.image == nil {
+		b.image = make([]byte, size)
+	}
+	for i := range b.image {
+		b.image[i] = untouched
+	}
+	b.lay(plans)
+	b.prior = slices.Clone(b.image)
+	b.err = memory.Write(b.block, b.prior)
+	return b
+}
+
+// begin has a runner take the batch.
+func (b *batch) begin(r compute.Runner) error {
+	if b.err != nil {
+		return fmt.Errorf("a batch in the device's memory: %w", b.err)
+	}
+	return r.Begin(&b.Batch)
+}
+
+// rows returns how many rows plans compute.
+func rows(plans []plan) int {
+	n := 0
+	for _, p := range plans {
+		for i := range p {
+			n += len(p[i].tokens) - p[i].cached
+		}
+	}
+	return n
+}
+
+func (b *batch) lay(plans []plan) {
+	shared := map[*byte]int{}
 	for i, p := range plans {
 		base := len(b.Segments)
 		for j := range p {
@@ -157,48 +205,69 @@ func newBatch(s *compute.Shape, plans ...plan) *batch {
 			}
 			key := unsafe.SliceData(g.kv)
 			full := g.cached > 0 && g.cached == len(g.tokens)
-			if seg.Chunks = shared[key]; seg.Chunks == nil || !full {
-				seg.Chunks = b.chunks(g)
+			var host []compute.Chunk
+			if k, ok := shared[key]; ok && full {
+				seg.Chunks, host = b.Segments[k].Chunks, b.host[k]
+			} else {
+				seg.Chunks, host = b.chunks(g)
 			}
 			if full {
-				shared[key] = seg.Chunks
+				shared[key] = len(b.Segments)
 			}
 			for t := g.cached; t < len(g.tokens); t++ {
 				b.Tokens = append(b.Tokens, g.tokens[t])
 				b.Positions = append(b.Positions, g.start+int32(t))
 			}
 			b.Segments = append(b.Segments, seg)
+			b.host = append(b.host, host)
 			b.from = append(b.from, place{i, j})
 		}
 	}
-	for _, m := range b.mem {
-		b.prior = append(b.prior, slices.Clone(m))
-	}
-	return b
 }
 
-// chunks allocates a segment's chunks and fills in what is cached.
-func (b *batch) chunks(g *segment) []compute.Chunk {
-	sizes := g.chunks
-	if sizes == nil && len(g.tokens) > 0 {
-		sizes = []int{len(g.tokens)}
+// sizes returns the tokens of each chunk.
+func (g *segment) sizes() []int {
+	if g.chunks == nil && len(g.tokens) > 0 {
+		return []int{len(g.tokens)}
 	}
-	var out []compute.Chunk
-	for _, n := range sizes {
-		size := b.shape.ChunkBytes(n, g.transient)
-		mem := slices.Repeat([]byte{untouched}, guard+size+guard)
-		b.mem = append(b.mem, mem)
-		out = append(out, compute.Chunk{Bytes: mem[guard : guard+size : guard+size], Tokens: n, Transient: g.transient})
+	return g.chunks
+}
+
+// room returns the bytes of a chunk and of the guard behind it, which keeps the next one's place a
+// multiple of 256.
+func (b *batch) room(tokens int, transient bool) int {
+	return (b.shape.ChunkBytes(tokens, transient)+guard-1)/guard*guard + guard
+}
+
+// chunks takes a segment's chunks from the block, in the device's terms and as the host sees them, and
+// fills in what is cached.
+func (b *batch) chunks(g *segment) (device, host []compute.Chunk) {
+	for _, n := range g.sizes() {
+		size, at := b.shape.ChunkBytes(n, g.transient), guard
+		if len(b.ends) > 0 {
+			at = b.ends[len(b.ends)-1]
+		}
+		b.ends = append(b.ends, at+b.room(n, g.transient))
+		device = append(device, b.block.Slice(at, size).Chunk(n, g.transient))
+		host = append(host, compute.Chunk{Bytes: b.image[at : at+size : at+size], Tokens: n, Transient: g.transient})
 	}
 	whole := []compute.Chunk{{Bytes: g.kv, Tokens: len(g.tokens)}}
 	for l := range b.shape.Layers {
 		for t := range g.cached {
 			for i := range 2 * b.shape.KVHeads {
-				copy(vectorAt(b.shape, out, l, i, t), vectorAt(b.shape, whole, l, i, t))
+				copy(vectorAt(b.shape, host, l, i, t), vectorAt(b.shape, whole, l, i, t))
 			}
 		}
 	}
-	return out
+	return device, host
+}
+
+// fetch brings what the device wrote to where the host sees it.
+func (b *batch) fetch() error {
+	if b.block.Bytes != nil {
+		return nil
+	}
+	return b.memory.Read(b.image, b.block)
 }
 
 // vectorAt returns the bytes of one token's K or V of one head; i counts the K of all heads, then V.
@@ -224,7 +293,7 @@ func (b *batch) whole(segment int) []byte {
 	for l := range b.shape.Layers {
 		for t := range g.Len {
 			for i := range 2 * b.shape.KVHeads {
-				copy(vectorAt(b.shape, to, l, i, t), vectorAt(b.shape, g.Chunks, l, i, t))
+				copy(vectorAt(b.shape, to, l, i, t), vectorAt(b.shape, b.host[segment], l, i, t))
 			}
 		}
 	}
@@ -259,20 +328,29 @@ func (b *batch) untouchedElsewhere() error {
 		for t := g.Cached; t < g.Len; t++ {
 			for l := range b.shape.Layers {
 				for h := range 2 * b.shape.KVHeads {
-					v := vectorAt(b.shape, g.Chunks, l, h, t)
+					v := vectorAt(b.shape, b.host[i], l, h, t)
 					copy(v, slices.Repeat([]byte{untouched}, len(v)))
 				}
 			}
 		}
 	}
-	for i, mem := range b.mem {
+	for at := range b.image {
 		// What was computed held untouched before: its tokens were not cached.
-		for j := range mem {
-			if mem[j] != b.prior[i][j] {
-				return fmt.Errorf("chunk memory %d: byte %d of %d (%d bytes around it are not the chunk's) was %#x and became %#x, but is no computed token's",
-					i, j-guard, len(mem)-2*guard, guard, b.prior[i][j], mem[j])
-			}
+		if b.image[at] != b.prior[at] {
+			return fmt.Errorf("%s was %#x and became %#x, but is no computed token's", b.where(at), b.prior[at], b.image[at])
 		}
 	}
 	return nil
+}
+
+// where says what a byte of the image is, for people.
+func (b *batch) where(at int) string {
+	begin := guard
+	for i, end := range b.ends {
+		if at < end {
+			return fmt.Sprintf("byte %d from the beginning of chunk %d (%d bytes, the last %d or more no chunk's)", at-begin, i, end-begin, guard)
+		}
+		begin = end
+	}
+	return fmt.Sprintf("byte %d behind the last chunk", at-begin)
 }

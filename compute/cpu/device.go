@@ -34,6 +34,7 @@ type device struct {
 	mu    sync.Mutex // the team serves one caller at a time
 	team  *team.Team
 	mul   *gemm.Multiplier
+	host  compute.Memory
 }
 
 // New starts a device. The caller MUST Close it.
@@ -59,7 +60,7 @@ func New(opt Options) (compute.Device, error) {
 		tm.Close()
 		return nil, fmt.Errorf("cpu: %w", err)
 	}
-	return &device{level: level, ops: vec.For(level), team: tm, mul: mul}, nil
+	return &device{level: level, ops: vec.For(level), team: tm, mul: mul, host: compute.NewHostMemory()}, nil
 }
 
 // BestLevel names the best kernels that this machine can run, for people.
@@ -68,6 +69,8 @@ func BestLevel() string { return feature.Best().String() }
 func (d *device) Name() string {
 	return fmt.Sprintf("cpu (%s, %d threads)", d.level, d.team.Threads())
 }
+
+func (d *device) Memory() compute.Memory { return d.host }
 
 func (d *device) Close() error {
 	d.team.Close()

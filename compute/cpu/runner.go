@@ -188,7 +188,7 @@ func (r *runner) normRow(w, i int) []float32 {
 func (r *runner) Begin(b *compute.Batch) error {
 	r.trim()
 	r.err, r.kept, r.rows, r.largest = nil, false, 0, max(r.largest, len(b.Tokens))
-	if err := b.Validate(&r.shape); err != nil {
+	if err := b.ValidateHost(&r.shape); err != nil {
 		r.err = err
 		return err
 	}

@@ -17,14 +17,19 @@ import (
 	"grebe/compute"
 )
 
-// device holds no state. A coarse device rounds the operands of products as a real device may; the
+// device has memory and no other state. A coarse device rounds the operands of products as a real device may; the
 // tests use it to see that computetest's limits leave room for that.
-type device struct{ coarse bool }
+type device struct {
+	coarse bool
+	memory compute.Memory
+}
 
 // New returns the reference device.
-func New() compute.Device { return &device{} }
+func New() compute.Device { return &device{memory: compute.NewHostMemory()} }
 
 func (d *device) Name() string { return "ref (float64)" }
+
+func (d *device) Memory() compute.Memory { return d.memory }
 
 func (d *device) Close() error { return nil }
 

@@ -32,7 +32,7 @@ func (r *runner) Close() error {
 
 func (r *runner) Begin(b *compute.Batch) error {
 	r.b, r.x, r.q, r.att, r.rows = b, nil, nil, nil, r.rows[:0]
-	r.err = b.Validate(&r.s)
+	r.err = b.ValidateHost(&r.s)
 	if r.err == nil && len(b.Tokens) > r.max {
 		r.err = fmt.Errorf("ref: a batch of %d rows, room for %d", len(b.Tokens), r.max)
 	}
