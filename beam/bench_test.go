@@ -48,7 +48,7 @@ func BenchmarkBuild(b *testing.B) {
 						b.Fatal(err)
 					}
 					begin = time.Now()
-					if _, err := Open(stored.Bytes()); err != nil {
+					if _, err := Open(stored.Bytes(), ix.Len(), nil); err != nil {
 						b.Fatal(err)
 					}
 					open = time.Since(begin).Seconds()

@@ -31,7 +31,8 @@ func (ix *Index) WriteTo(w io.Writer) (int64, error) {
 	s := &sections{w: io.MultiWriter(w, sum)}
 	s.bytes([]byte(magic))
 	ix.tree(s)
-	s.bytes(ix.digest[:])
+	digest := ix.contents()
+	s.bytes(digest[:])
 	put(s, ix.items)
 	s.bytes(binary.LittleEndian.AppendUint64(nil, uint64(sum.Sum32())))
 	if s.err != nil {
@@ -92,17 +93,19 @@ func put[T uint16 | uint32 | uint64](s *sections, v []T) {
 	}
 }
 
-// Open reads the stored form. The index uses data in place where the machine's byte order and data's
-// alignment allow it: data MUST stay as it is, and mapped, for as long as the index is used.
-func Open(data []byte) (*Index, error) {
-	ix, err := parse(data)
+// Open reads the stored form of an index whose items have numbers below places. The index uses data in
+// place where the machine's byte order and data's alignment allow it: data MUST stay as it is, and
+// mapped, for as long as the index is used. The index keeps owner, which may be nil, reachable until then.
+func Open(data []byte, places int, owner any) (*Index, error) {
+	ix, err := parse(data, places)
 	if err != nil {
 		return nil, fmt.Errorf("beam: open index: %w: %w", ErrDamaged, err)
 	}
+	ix.owner = owner
 	return ix, nil
 }
 
-func parse(data []byte) (*Index, error) {
+func parse(data []byte, places int) (*Index, error) {
 	if len(data) < len(magic)+16 || string(data[:len(magic)]) != magic {
 		return nil, errors.New("it does not begin like one")
 	}
@@ -111,17 +114,17 @@ func parse(data []byte) (*Index, error) {
 		return nil, fmt.Errorf("checksum %08x, want %08x", got, want)
 	}
 	r := &reader{data: body[len(magic):]}
-	ix := r.index()
+	ix, digest := r.index()
 	if r.short || len(r.data) != 0 {
 		return nil, errors.New("its length does not fit its contents")
 	}
-	if err := ix.check(); err != nil {
+	if err := ix.check(places); err != nil {
 		return nil, err
 	}
-	ix.seal()
-	if got := ix.contents(); got != ix.digest {
-		return nil, fmt.Errorf("digest %v, want %v", got, ix.digest)
+	if got := ix.contents(); got != digest {
+		return nil, fmt.Errorf("digest %v, want %v", got, digest)
 	}
+	ix.seal(places)
 	return ix, nil
 }
 
@@ -131,18 +134,18 @@ type reader struct {
 	short bool
 }
 
-func (r *reader) index() *Index {
+func (r *reader) index() (ix *Index, digest Digest) {
 	head := take[uint32](r, 2)
 	if r.short || uint64(head[0])*8 > uint64(len(r.data)) {
 		r.short = true
-		return nil
+		return nil, digest
 	}
 	depth, items := int(head[0]), head[1]
 	shape := take[uint32](r, 2*depth)
 	if r.short {
-		return nil
+		return nil, digest
 	}
-	ix := &Index{levels: make([]level, depth)}
+	ix = &Index{levels: make([]level, depth)}
 	for i := range ix.levels {
 		l := &ix.levels[i]
 		l.size = int(shape[2*i])
@@ -158,9 +161,9 @@ func (r *reader) index() *Index {
 		}
 		l.below.words = take[uint64](r, wordsFor(l.below.n))
 	}
-	copy(ix.digest[:], take[byte](r, len(ix.digest)))
+	copy(digest[:], take[byte](r, len(digest)))
 	ix.items = take[uint32](r, int(items))
-	return ix
+	return ix, digest
 }
 
 func take[T byte | uint16 | uint32 | uint64](r *reader, n int) []T {
@@ -188,12 +191,12 @@ func take[T byte | uint16 | uint32 | uint64](r *reader, n int) []T {
 }
 
 // check refuses a tree that code could not walk safely, whatever its checksum says.
-func (ix *Index) check() error {
+func (ix *Index) check(places int) error {
 	if len(ix.levels) == 0 {
 		return errors.New("no levels")
 	}
-	if len(ix.items) > math.MaxInt32 {
-		return fmt.Errorf("%d items", len(ix.items))
+	if len(ix.items) > math.MaxInt32 || places > math.MaxInt32 {
+		return fmt.Errorf("%d items with numbers below %d", len(ix.items), places)
 	}
 	starts := &runs{n: uint32(ix.levels[0].codes.Len()), words: []uint64{}} // the root has one run
 	if starts.n > 0 {
@@ -221,9 +224,9 @@ func (ix *Index) check() error {
 		}
 		starts = &l.below
 	}
-	seen := make([]uint64, wordsFor(uint32(len(ix.items))))
+	seen := make([]uint64, wordsFor(uint32(places)))
 	for position, item := range ix.items {
-		if int(item) >= len(ix.items) || seen[item/64]>>(item%64)&1 != 0 {
+		if int(item) >= places || seen[item/64]>>(item%64)&1 != 0 {
 			return fmt.Errorf("position %d: item %d out of range or twice", position, item)
 		}
 		seen[item/64] |= 1 << (item % 64)

@@ -10,8 +10,15 @@ import (
 
 // Build makes the index of a catalog. sizes holds the number of codes of each level; codes holds the
 // path of item 0, of item 1, and so on, each len(sizes) long. Items with the same path keep that order.
-func Build(sizes []int, codes []int32) (*Index, error) {
+func Build(sizes []int, codes []int32) (*Index, error) { return BuildNumbered(sizes, codes, nil) }
+
+// BuildNumbered makes an index as Build does, of items that have the given numbers, which ascend; nil
+// means 0, 1, and so on.
+func BuildNumbered(sizes []int, codes []int32, numbers []uint32) (*Index, error) {
 	n, err := checkPaths(sizes, codes)
+	if err == nil && numbers != nil {
+		err = checkNumbers(numbers, n, 0)
+	}
 	if err != nil {
 		return nil, fmt.Errorf("beam: build index: %w", err)
 	}
@@ -26,9 +33,31 @@ func Build(sizes []int, codes []int32) (*Index, error) {
 			below: runs{n: below, words: make([]uint64, wordsFor(below))}}
 	}
 	ix.fill(codes)
-	ix.seal()
-	ix.digest = ix.contents()
+	places := n
+	if numbers != nil {
+		for i, row := range items {
+			items[i] = numbers[row]
+		}
+		if places = 0; n > 0 {
+			places = int(numbers[n-1]) + 1
+		}
+	}
+	ix.seal(places)
 	return ix, nil
+}
+
+// checkNumbers refuses numbers that do not ascend from first on, or are not those of n items.
+func checkNumbers(numbers []uint32, n int, first uint32) error {
+	if len(numbers) != n {
+		return fmt.Errorf("%d numbers of %d items", len(numbers), n)
+	}
+	for i, number := range numbers {
+		if number < first || number > math.MaxInt32 {
+			return fmt.Errorf("item %d is number %d, want one from %d on that is above the one before", i, number, first)
+		}
+		first = number + 1
+	}
+	return nil
 }
 
 func checkPaths(sizes []int, codes []int32) (items int, err error) {
@@ -174,31 +203,41 @@ func (ix *Index) fill(codes []int32) {
 	})
 }
 
-// seal derives what is not stored: tables of the runs, spans, the mask, the positions of items.
-func (ix *Index) seal() {
+// seal derives what is not stored: tables of the runs, spans, the mask, the positions of items, whose
+// numbers are below places.
+func (ix *Index) seal(places int) {
 	for l := range ix.levels {
 		ix.levels[l].below.seal()
 	}
 	for l := range ix.levels {
 		ix.span(l)
 	}
-	ix.mask = make([]uint64, wordsFor(uint32(ix.levels[0].size)))
-	for i := range ix.levels[0].codes.Len() {
-		c := ix.levels[0].codes.At(i)
-		ix.mask[c/64] |= 1 << (c % 64)
-	}
-	ix.place = slices.Repeat([]uint32{math.MaxUint32}, len(ix.items))
+	ix.cover()
+	ix.place = slices.Repeat([]uint32{none}, places)
 	for position, item := range ix.items {
 		ix.place[item] = uint32(position)
 	}
 }
 
-// span tabulates the positions below the nodes of a level, if they are few enough to cost next to nothing.
+// cover makes the mask of the first level.
+func (ix *Index) cover() {
+	ix.mask = make([]uint64, wordsFor(uint32(ix.levels[0].size)))
+	for i := range ix.levels[0].codes.Len() {
+		c := ix.levels[0].codes.At(i)
+		ix.mask[c/64] |= 1 << (c % 64)
+	}
+}
+
+// spanned reports whether the nodes of a level are few enough for a table of their positions, which
+// then costs next to nothing.
+func (ix *Index) spanned(l int) bool { return ix.Nodes(l) <= len(ix.items)/16 }
+
+// span tabulates the positions below the nodes of a level, where they are few.
 func (ix *Index) span(l int) {
-	nodes := ix.Nodes(l)
-	if nodes > len(ix.items)/16 {
+	if !ix.spanned(l) {
 		return
 	}
+	nodes := ix.Nodes(l)
 	spans := make([]uint32, 0, nodes+1)
 	for node := range uint32(nodes) {
 		from, _ := ix.positions(l, node)

@@ -2,6 +2,7 @@ package beam
 
 import (
 	"encoding/hex"
+	"math"
 	"slices"
 	"unsafe"
 )
@@ -19,10 +20,13 @@ func (d Digest) String() string { return hex.EncodeToString(d[:]) }
 type Index struct {
 	levels []level
 	items  []uint32 // item at each position
-	place  []uint32 // position of each item
+	place  []uint32 // position of each item, none for a number that no item has
 	mask   []uint64 // codes that begin a path
-	digest Digest
+	owner  any      // of memory that the index lies in
 }
+
+// none is the position of a number that no item has.
+const none = math.MaxUint32
 
 // level holds the nodes whose prefix ends at one level.
 type level struct {
@@ -107,8 +111,30 @@ func (ix *Index) Nodes(level int) int { return ix.levels[level].codes.Len() }
 // Len returns the number of items.
 func (ix *Index) Len() int { return len(ix.items) }
 
-// Digest returns the name of the contents.
-func (ix *Index) Digest() Digest { return ix.digest }
+// Holds reports whether an item is in the index.
+func (ix *Index) Holds(item uint32) bool {
+	return int(item) < len(ix.place) && ix.place[item] != none
+}
+
+// Leaf returns the leaf of an item that the index holds.
+func (ix *Index) Leaf(item uint32) uint32 {
+	return ix.levels[len(ix.levels)-1].below.of(ix.place[item])
+}
+
+// Digest computes the name of the contents, which takes a pass over all paths.
+func (ix *Index) Digest() Digest { return ix.contents() }
+
+// Largest returns the largest code in use at a level, -1 where there is none. It looks at all of them.
+func (ix *Index) Largest(level int) int32 {
+	c := &ix.levels[level].codes
+	if c.Len() == 0 {
+		return -1
+	}
+	if c.short != nil {
+		return int32(slices.Max(c.short))
+	}
+	return int32(slices.Max(c.long))
+}
 
 // Mask returns the codes that begin a path, a bit each: the dense form of Children(0, 0).
 func (ix *Index) Mask() []uint64 { return ix.mask }

@@ -250,7 +250,7 @@ func TestStoredIndexIsTheSame(t *testing.T) {
 		data := store(t, ix)
 		for shift := range 2 { // in place, and copied from an odd address
 			moved := append(make([]byte, shift, shift+len(data)), data...)[shift:]
-			got, err := Open(moved)
+			got, err := Open(moved, ix.Len(), nil)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -269,10 +269,10 @@ func TestDamageIsSeen(t *testing.T) {
 	for i := range data {
 		bad := slices.Clone(data)
 		bad[i] ^= 1 << r.IntN(8)
-		if _, err := Open(bad); !errors.Is(err, ErrDamaged) {
+		if _, err := Open(bad, c.items(), nil); !errors.Is(err, ErrDamaged) {
 			t.Fatalf("byte %d changed: %v", i, err)
 		}
-		if _, err := Open(data[:i]); !errors.Is(err, ErrDamaged) {
+		if _, err := Open(data[:i], c.items(), nil); !errors.Is(err, ErrDamaged) {
 			t.Fatalf("cut to %d bytes: %v", i, err)
 		}
 	}
@@ -320,7 +320,7 @@ func TestDamageWithAFittingChecksum(t *testing.T) {
 		data := store(t, c.build(t))
 		data[8+r.IntN(len(data)-16)] ^= 1 << r.IntN(8)
 		binary.LittleEndian.PutUint64(data[len(data)-8:], uint64(crc32.Checksum(data[:len(data)-8], castagnoli)))
-		if _, err := Open(data); err != nil && !errors.Is(err, ErrDamaged) {
+		if _, err := Open(data, c.items(), nil); err != nil && !errors.Is(err, ErrDamaged) {
 			t.Fatal(err)
 		} else if err == nil && !paddingOnly(c, data) {
 			t.Fatal("a changed index was opened")
@@ -330,7 +330,7 @@ func TestDamageWithAFittingChecksum(t *testing.T) {
 
 // paddingOnly reports whether data opens as the catalog's own index: the change hit padding.
 func paddingOnly(c catalog, data []byte) bool {
-	ix, err := Open(data)
+	ix, err := Open(data, c.items(), nil)
 	want, _ := Build(c.sizes, c.codes)
 	return err == nil && ix.Digest() == want.Digest() && slices.Equal(ix.items, want.items)
 }

@@ -13,7 +13,7 @@ type runs struct {
 	words []uint64
 	rank  []uint32 // set bits before each block of blockWords words, and in all
 	hint  []uint32 // block that holds every hintEvery-th run's start
-	most  uint32   // elements of the longest run
+	most  uint32   // elements of the longest run, or more
 }
 
 const (
@@ -28,6 +28,11 @@ func (r *runs) mark(i uint32) { r.words[i/64] |= 1 << (i % 64) }
 
 // seal makes the tables after the bits are set.
 func (r *runs) seal() {
+	r.tabulate()
+	r.most = r.longest()
+}
+
+func (r *runs) tabulate() {
 	blocks := (len(r.words) + blockWords - 1) / blockWords
 	r.rank = make([]uint32, blocks+1)
 	r.hint = r.hint[:0]
@@ -42,7 +47,6 @@ func (r *runs) seal() {
 		}
 	}
 	r.rank[blocks] = ones
-	r.most = r.longest()
 }
 
 func (r *runs) longest() uint32 {
