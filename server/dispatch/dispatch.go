@@ -45,6 +45,7 @@ type Dispatcher struct {
 	engines []Engine
 	start   time.Time // the epoch of the Batcher's times
 	wg      sync.WaitGroup
+	calls   sync.Pool // of *call that nobody waits for
 
 	mu      sync.Mutex
 	batcher *schedule.Batcher
@@ -55,7 +56,7 @@ type Dispatcher struct {
 	running float64       // predicted milliseconds of batches under way, over all engines
 	ran     time.Duration // when the last batch was taken
 	closed  bool
-	wake    chan struct{} // closed and replaced when there may be something to do
+	wakes   []chan struct{} // of each engine's goroutine: holds one when there may be something to do
 }
 
 // call is a job on its way.
@@ -64,7 +65,7 @@ type call struct {
 	cost   engine.Cost
 	queued time.Time
 	out    engine.Outcome
-	done   chan struct{}
+	done   chan struct{} // one is sent when out is set
 }
 
 // New starts one goroutine per engine. The caller MUST Close the Dispatcher, before the engines.
@@ -90,11 +91,14 @@ func New(engines []Engine, opt Options) (*Dispatcher, error) {
 	}
 	d := &Dispatcher{
 		engines: engines, start: time.Now(), batcher: b, tuner: tuner,
-		waiting: map[uint64]*call{}, wake: make(chan struct{}),
+		waiting: map[uint64]*call{},
 	}
-	for _, e := range engines {
+	for range engines {
+		d.wakes = append(d.wakes, make(chan struct{}, 1))
+	}
+	for i, e := range engines {
 		d.wg.Add(1)
-		go d.work(e)
+		go d.work(e, d.wakes[i])
 	}
 	return d, nil
 }
@@ -116,10 +120,17 @@ func (d *Dispatcher) Do(ctx context.Context, j *engine.Job) (*engine.Result, err
 	if err := ended(ctx); err != nil {
 		return nil, err
 	}
-	c := &call{job: j, cost: cost, queued: time.Now(), done: make(chan struct{})}
+	c, _ := d.calls.Get().(*call)
+	if c == nil {
+		c = &call{done: make(chan struct{}, 1)}
+	}
+	c.job, c.cost, c.queued = j, cost, time.Now()
 	id, err := d.add(ctx, c)
 	if err != nil {
 		return nil, err
+	}
+	if j.Meanwhile != nil {
+		j.Meanwhile()
 	}
 	select {
 	case <-c.done:
@@ -129,10 +140,10 @@ func (d *Dispatcher) Do(ctx context.Context, j *engine.Job) (*engine.Result, err
 		}
 		<-c.done // its batch runs: the job's memory is in use until it ends
 	}
-	if c.out.Err != nil {
-		return nil, c.out.Err
-	}
-	return &c.out.Result, nil
+	out := c.out
+	c.job, c.out = nil, engine.Outcome{}
+	d.calls.Put(c)
+	return j.Deliver(&out)
 }
 
 func (d *Dispatcher) add(ctx context.Context, c *call) (uint64, error) {
@@ -186,56 +197,72 @@ func ended(ctx context.Context) error {
 
 // signal wakes the engines' goroutines. Called with the lock held.
 func (d *Dispatcher) signal() {
-	close(d.wake)
-	d.wake = make(chan struct{})
-}
-
-// work runs batches on one engine until the Dispatcher is closed.
-func (d *Dispatcher) work(e Engine) {
-	defer d.wg.Done()
-	timer := time.NewTimer(0)
-	defer timer.Stop()
-	var calls []*call
-	var jobs []*engine.Job
-	var out []engine.Outcome
-	for {
-		var predicted float64
-		var at time.Duration
-		var wake chan struct{}
-		var open bool
-		calls, predicted, at, wake, open = d.take(calls[:0])
-		if !open {
-			return
+	for _, w := range d.wakes {
+		select {
+		case w <- struct{}{}:
+		default: // it was told already
 		}
-		if len(calls) == 0 {
-			d.sleep(timer, at, wake)
-			continue
-		}
-		jobs, out = jobs[:0], out[:0]
-		for _, c := range calls {
-			jobs = append(jobs, c.job)
-			out = append(out, engine.Outcome{})
-		}
-		start := time.Now()
-		e.Run(jobs, out)
-		took := time.Since(start)
-		for i, c := range calls {
-			c.out = out[i]
-			c.out.Queue = start.Sub(c.queued)
-			close(c.done)
-			out[i] = engine.Outcome{}
-		}
-		d.observe(calls, predicted, took)
-		clear(jobs)
 	}
 }
 
-// take asks the Batcher for a batch. Without one it returns when to ask again, or what to wait for.
-func (d *Dispatcher) take(calls []*call) (batch []*call, predicted float64, at time.Duration, wake chan struct{}, open bool) {
+// work runs batches on one engine until the Dispatcher is closed.
+func (d *Dispatcher) work(e Engine, wake chan struct{}) {
+	defer d.wg.Done()
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	var b batch
+	for {
+		at, open := d.take(&b)
+		if !open {
+			return
+		}
+		if len(b.calls) == 0 {
+			d.sleep(timer, at, wake)
+			continue
+		}
+		start := time.Now()
+		e.Run(b.jobs, b.out)
+		took := time.Since(start)
+		for i, c := range b.calls {
+			c.out = b.out[i]
+			c.out.Queue = start.Sub(c.queued)
+			c.done <- struct{}{} // from here on it is another job's
+		}
+		d.observe(&b, took)
+	}
+}
+
+// batch is what an engine runs next, and what it is predicted to take.
+type batch struct {
+	calls     []*call
+	jobs      []*engine.Job
+	out       []engine.Outcome
+	cost      engine.Cost
+	predicted float64 // milliseconds
+}
+
+// reset forgets the last batch, and what it referred to.
+func (b *batch) reset() {
+	clear(b.calls)
+	clear(b.jobs)
+	clear(b.out)
+	b.calls, b.jobs, b.out = b.calls[:0], b.jobs[:0], b.out[:0]
+	b.cost, b.predicted = engine.Cost{}, 0
+}
+
+func (b *batch) add(c *call) {
+	b.calls, b.jobs, b.out = append(b.calls, c), append(b.jobs, c.job), append(b.out, engine.Outcome{})
+	b.cost.Rows += c.cost.Rows
+	b.cost.Keys += c.cost.Keys
+}
+
+// take asks the Batcher for a batch. Without one it returns when to ask again.
+func (d *Dispatcher) take(b *batch) (at time.Duration, open bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
+	b.reset()
 	if d.closed {
-		return nil, 0, 0, nil, false
+		return 0, false
 	}
 	now := time.Since(d.start)
 	jobs, shed, at := d.batcher.Step(now)
@@ -248,27 +275,25 @@ func (d *Dispatcher) take(calls []*call) (batch []*call, predicted float64, at t
 	if len(jobs) > 0 {
 		d.ran = now
 	}
-	rows, keys := 0, 0
 	for i := range jobs {
 		if c := d.leave(jobs[i].ID); c != nil {
-			calls = append(calls, c)
-			rows, keys = rows+c.cost.Rows, keys+c.cost.Keys
+			b.add(c)
 		}
 	}
 	m := d.tuner.Model()
-	predicted = m.Predict(rows, keys, len(calls))
-	d.running += predicted
-	if len(calls) > 0 && d.batcher.Len() > 0 {
+	b.predicted = m.Predict(b.cost.Rows, b.cost.Keys, len(b.calls))
+	d.running += b.predicted
+	if len(b.calls) > 0 && d.batcher.Len() > 0 {
 		d.signal() // another engine may be free for what is left
 	}
-	return calls, predicted, at, d.wake, true
+	return at, true
 }
 
 // answer ends a waiting job with an error. Called with the lock held.
 func (d *Dispatcher) answer(id uint64, err error) {
 	if c := d.leave(id); c != nil {
 		c.out.Err = err
-		close(c.done)
+		c.done <- struct{}{}
 	}
 }
 
@@ -285,15 +310,11 @@ func (d *Dispatcher) sleep(timer *time.Timer, at time.Duration, wake chan struct
 }
 
 // observe teaches the model what a batch took.
-func (d *Dispatcher) observe(calls []*call, predicted float64, took time.Duration) {
-	s := schedule.Sample{Requests: len(calls), Ms: float64(took) / float64(time.Millisecond)}
-	for _, c := range calls {
-		s.Rows += c.cost.Rows
-		s.Keys += c.cost.Keys
-	}
+func (d *Dispatcher) observe(b *batch, took time.Duration) {
+	s := schedule.Sample{Requests: len(b.calls), Rows: b.cost.Rows, Keys: b.cost.Keys, Ms: float64(took) / float64(time.Millisecond)}
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	d.running -= predicted
+	d.running -= b.predicted
 	d.tuner.Observe(s)
 	d.batcher.SetModel(d.tuner.Model())
 }

@@ -5,7 +5,9 @@
 // one row per beam goes through the model, and package beam chooses the continuations that are real
 // items. The prompt's KV is shared by all beams; what they add is kept apart, width × depth tokens, and
 // moved in place between rounds. Rounds of different requests share batches, and one request's
-// selection runs while another's round computes.
+// selection runs while another's round computes. What may follow the beams is looked up, and a filter
+// that is new is gone through, while the request's own round computes. After the first rounds of their
+// size, rounds allocate no memory.
 //
 // A Generator is safe for concurrent use.
 package generate
@@ -13,16 +15,12 @@ package generate
 import (
 	"context"
 	"errors"
-	"fmt"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
 
-	"grebe/beam"
 	"grebe/compute"
-	"grebe/engine"
-	"grebe/kv"
-	"grebe/plan"
 	"grebe/prompt"
 	"grebe/server/reuse"
 )
@@ -40,9 +38,12 @@ type Generator struct {
 	Do     reuse.Do
 	Cache  *reuse.Cache // nil: nothing is kept between requests
 	Shape  compute.Shape
+	// Widths are the most beams that each round keeps, for requests that are wider; shorter or nil: as
+	// many as the request says.
+	Widths []int
 
 	snapshot atomic.Pointer[Snapshot]
-	searches sync.Pool // of *beam.Search
+	runs     sync.Pool // of *run
 }
 
 // Snapshot returns the items that are generated now; nil before the first Use.
@@ -60,6 +61,9 @@ type Request struct {
 	TopK    int // 0: Width
 	Exclude []string
 	Filter  map[string][]string
+	// Free leaves the constraint out, to measure what it costs: any code may follow any other, and paths
+	// that are no items are dropped at the end. Nothing may be excluded or filtered then.
+	Free bool
 }
 
 // Item is a recommended item.
@@ -82,195 +86,30 @@ type Result struct {
 	Queue, Compute   time.Duration
 	BatchTokens      int // of the prompt's batch
 	Rows             int // beams computed, over all rounds
+	Paths, Valid     int // that the last round kept, and those of them that items have: all, unless Free
 }
 
 // Recommend generates items for a request.
-func (g *Generator) Recommend(ctx context.Context, r *Request) (*Result, error) {
+func (g *Generator) Recommend(ctx context.Context, request *Request) (*Result, error) {
 	snap := g.snapshot.Load()
 	if snap == nil || snap.index == nil {
 		return nil, ErrNoCodes
 	}
-	search, err := g.search(snap, r)
-	if err != nil {
-		return nil, err
+	r, _ := g.runs.Get().(*run)
+	if r == nil {
+		r = &run{}
+		r.meanwhile = r.prepare
 	}
-	defer g.searches.Put(search)
-	run := &run{g: g, snap: snap, search: search, request: r}
-	defer run.close()
+	defer r.close()
+	r.g, r.snap, r.request = g, snap, request
 	out := &Result{Version: snap.Version}
-	if err := run.all(ctx, out); err != nil {
+	if err := r.all(ctx, out); err != nil {
 		return nil, err
 	}
-	results, short := search.Results(nil, r.N)
-	out.Short = short
-	for _, item := range results {
-		out.Items = append(out.Items, Item{snap.items[item.Item], append([]int32(nil), item.Codes...), item.Score})
+	out.Paths, out.Valid = r.search.Reached()
+	r.results, out.Short = r.search.Results(r.results[:0], request.N)
+	for _, item := range r.results {
+		out.Items = append(out.Items, Item{snap.items[item.Item], slices.Clone(item.Codes), item.Score})
 	}
 	return out, nil
-}
-
-// search prepares a search with what the request leaves eligible.
-func (g *Generator) search(snap *Snapshot, r *Request) (*beam.Search, error) {
-	var eligible *beam.Eligible
-	if len(r.Exclude) > 0 || len(r.Filter) > 0 {
-		eligible = &beam.Eligible{}
-		var set *beam.Set
-		if len(r.Filter) > 0 {
-			set = snap.filter(r.Filter)
-		}
-		eligible.Reset(snap.index, set)
-		for _, id := range r.Exclude {
-			if i, ok := snap.byID[id]; ok {
-				eligible.Exclude(i)
-			}
-		}
-	}
-	opt := beam.Options{Width: r.Width, TopK: r.TopK, N: r.N}
-	if s, ok := g.searches.Get().(*beam.Search); ok {
-		if err := s.Reset(snap.index, eligible, opt); err != nil {
-			return nil, fmt.Errorf("generate: %w", err)
-		}
-		return s, nil
-	}
-	s, err := beam.New(snap.index, eligible, opt)
-	if err != nil {
-		return nil, fmt.Errorf("generate: %w", err)
-	}
-	return s, nil
-}
-
-// run is a request on its way through its rounds.
-type run struct {
-	g       *Generator
-	snap    *Snapshot
-	search  *beam.Search
-	request *Request
-
-	layout prompt.Layout
-	prompt []*kv.Entry // of the prompt's segments, nil where there is none; a reference to each is held
-	beams  *engine.Beams
-	paths  [][]int32 // tokens of each row's codes so far
-	flat   []float32
-}
-
-func (r *run) close() {
-	for _, e := range r.prompt {
-		if e != nil {
-			e.Release()
-		}
-	}
-	if r.beams != nil {
-		r.beams.Close()
-	}
-}
-
-// all runs every round that the search needs.
-func (r *run) all(ctx context.Context, out *Result) error {
-	r.layout = r.g.Prompt.Generate(r.request.User)
-	out.Layout = r.layout
-	if len(r.layout.Plan.Segments[r.layout.Answers].Tokens) == 0 {
-		return ErrEmpty
-	}
-	for first := true; !r.search.Done(); first = false {
-		var err error
-		if first {
-			err = r.first(ctx, out)
-		} else {
-			err = r.round(ctx, out)
-		}
-		if err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// first computes the prompt and chooses the first codes.
-func (r *run) first(ctx context.Context, out *Result) error {
-	level := r.search.Level()
-	job := &engine.Job{Plan: r.layout.Plan, Want: []engine.Want{{Segment: r.layout.Answers, Head: r.snap.heads[level]}}}
-	start := time.Now()
-	cache := r.g.Cache
-	var visit *reuse.Visit
-	if cache != nil {
-		visit = cache.Generate(r.request.UserID, r.request.User)
-		visit.AttachPrompt(&r.layout, job)
-		out.Fetch = time.Since(start)
-	}
-	res, err := r.g.Do(ctx, job)
-	if errors.Is(err, kv.ErrFull) {
-		job.Cached, job.Keep = nil, nil
-		res, err = r.g.Do(ctx, job)
-	}
-	if visit != nil {
-		out.Disk = visit.Disk // before the end, after which the visit is another request's
-		r.prompt = visit.EndPrompt(&r.layout, res)
-	}
-	if err != nil {
-		return err
-	}
-	out.Computed, out.Prompt, out.Cached = res.Computed, res.Computed, res.Cached
-	out.Queue, out.Compute, out.BatchTokens = res.Queue, res.Compute, res.BatchTokens
-	return r.search.Advance(res.Logits[0], len(res.Logits[0]))
-}
-
-// round computes the rows of the beams and chooses their continuations.
-func (r *run) round(ctx context.Context, out *Result) error {
-	if err := r.move(); err != nil {
-		return err
-	}
-	level, rows, segments := r.search.Level(), r.search.Rows(), r.layout.Plan.Segments
-	p := &plan.Plan{Segments: make([]plan.Segment, len(segments), len(segments)+rows)}
-	copy(p.Segments, segments)
-	sees := make([]int32, len(segments))
-	for i := range sees {
-		sees[i] = int32(i)
-	}
-	job := &engine.Job{Plan: p, Beams: r.beams, Cached: make([]*kv.Entry, len(segments)+rows)}
-	copy(job.Cached, r.prompt)
-	for i := range rows {
-		p.Segments = append(p.Segments, plan.Segment{Kind: plan.Beam, Tokens: r.paths[i], Start: r.layout.End, Sees: sees})
-		job.Want = append(job.Want, engine.Want{Segment: len(segments) + i, Head: r.snap.heads[level]})
-	}
-	res, err := r.g.Do(ctx, job)
-	if err != nil {
-		return err
-	}
-	r.beams.Advance()
-	out.Rows += rows
-	out.Computed += res.Computed
-	out.Queue += res.Queue
-	out.Compute += res.Compute
-	size := len(res.Logits[0])
-	r.flat = r.flat[:0]
-	for _, l := range res.Logits {
-		r.flat = append(r.flat, l...)
-	}
-	return r.search.Advance(r.flat, size)
-}
-
-// move gives each new row the path and the KV of its parent.
-func (r *run) move() error {
-	parents, codes, level := r.search.Parents(), r.search.Codes(), r.search.Level()
-	if r.beams == nil {
-		depth := r.snap.index.Depth()
-		var err error
-		if r.beams, err = engine.NewBeams(r.g.Shape, max(len(parents), min(r.request.Width, r.snap.Len())), depth-1); err != nil {
-			return err
-		}
-		r.beams.First = len(r.layout.Plan.Segments)
-		r.paths = make([][]int32, len(parents))
-	} else if err := beam.Permute(parents, r.beams.Move); err != nil {
-		return fmt.Errorf("generate: %w", err)
-	}
-	old := r.paths
-	r.paths = make([][]int32, len(parents))
-	for i, p := range parents {
-		path := make([]int32, 0, level)
-		if level > 1 {
-			path = append(path, old[p]...)
-		}
-		r.paths[i] = append(path, r.snap.tokens[level-1][codes[i]])
-	}
-	return nil
 }

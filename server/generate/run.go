@@ -1,0 +1,255 @@
+package generate
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"grebe/beam"
+	"grebe/compute"
+	"grebe/engine"
+	"grebe/kv"
+	"grebe/plan"
+	"grebe/prompt"
+	"grebe/server/reuse"
+)
+
+// run is a request on its way through its rounds. Its memory is kept for the next one.
+type run struct {
+	g       *Generator
+	snap    *Snapshot
+	request *Request
+
+	search   beam.Search
+	eligible beam.Eligible
+	late     bool  // the search is to be begun while the prompt is computed
+	failed   error // what failed meanwhile
+	layout   prompt.Layout
+	prompt   []*kv.Entry // of the prompt's segments, nil where there is none; a reference to each is held
+	beams    *engine.Beams
+
+	job           engine.Job
+	result        engine.Result
+	plan          plan.Plan
+	sees          []int32 // all segments of the prompt
+	cached        []*kv.Entry
+	want          []engine.Want
+	logits        []float32
+	paths, before []int32 // tokens of each row's codes so far, and a round before; depth-1 each
+	results       []beam.Result
+	meanwhile     func() // prepare
+}
+
+// close gives back what the request held.
+func (r *run) close() {
+	for _, e := range r.prompt {
+		if e != nil {
+			e.Release()
+		}
+	}
+	if r.beams != nil {
+		r.beams.Close()
+	}
+	g := r.g
+	clear(r.plan.Segments[:cap(r.plan.Segments)])
+	clear(r.cached[:cap(r.cached)])
+	clear(r.want[:cap(r.want)])
+	r.g, r.snap, r.request, r.failed, r.beams, r.prompt = nil, nil, nil, nil, nil, nil
+	r.layout, r.job, r.result = prompt.Layout{}, engine.Job{}, engine.Result{}
+	g.runs.Put(r)
+}
+
+// all runs every round that the search needs.
+func (r *run) all(ctx context.Context, out *Result) error {
+	r.layout = r.g.Prompt.Generate(r.request.User)
+	out.Layout = r.layout
+	if len(r.layout.Plan.Segments[r.layout.Answers].Tokens) == 0 {
+		return ErrEmpty
+	}
+	r.late = r.snap.mustBuild(r.request.Filter)
+	if !r.late {
+		if err := r.begin(); err != nil {
+			return err
+		}
+	}
+	for first := true; r.late || !r.search.Done(); first = false {
+		var err error
+		if first {
+			err = r.first(ctx, out)
+		} else {
+			err = r.round(ctx, out)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// begin starts the search with what the request leaves eligible.
+func (r *run) begin() error {
+	q := r.request
+	var eligible *beam.Eligible
+	if len(q.Exclude) > 0 || len(q.Filter) > 0 {
+		eligible = &r.eligible
+		var set *beam.Set
+		if len(q.Filter) > 0 {
+			set = r.snap.filter(q.Filter)
+		}
+		eligible.Reset(r.snap.index, set)
+		for _, id := range q.Exclude {
+			if i, ok := r.snap.byID[id]; ok {
+				eligible.Exclude(i)
+			}
+		}
+	}
+	opt := beam.Options{Width: q.Width, TopK: q.TopK, N: q.N, Free: q.Free}
+	for _, w := range r.g.Widths {
+		opt.Widths = append(opt.Widths, min(w, q.Width))
+	}
+	if err := r.search.Reset(r.snap.index, eligible, opt); err != nil {
+		return fmt.Errorf("generate: %w", err)
+	}
+	return nil
+}
+
+// prepare does what a round's selection needs besides logits, while these are computed.
+func (r *run) prepare() {
+	if r.late {
+		r.late = false
+		if r.failed = r.begin(); r.failed != nil {
+			return
+		}
+	}
+	r.search.Prepare()
+}
+
+// first computes the prompt and chooses the first codes.
+func (r *run) first(ctx context.Context, out *Result) error {
+	level := 0 // of a search that is not begun
+	if !r.late {
+		level = r.search.Level()
+	}
+	head := r.snap.heads[level]
+	r.want = append(r.want[:0], engine.Want{Segment: r.layout.Answers, Head: head})
+	r.logits = grown(r.logits, head.Out())
+	r.job = engine.Job{Plan: r.layout.Plan, Want: r.want, Into: r.logits, Out: &r.result, Meanwhile: r.meanwhile}
+	start := time.Now()
+	var visit *reuse.Visit
+	if cache := r.g.Cache; cache != nil {
+		visit = cache.Generate(r.request.UserID, r.request.User)
+		visit.AttachPrompt(&r.layout, &r.job)
+		out.Fetch = time.Since(start)
+	}
+	res, err := r.g.Do(ctx, &r.job)
+	if errors.Is(err, kv.ErrFull) {
+		r.job.Cached, r.job.Keep = nil, nil
+		res, err = r.g.Do(ctx, &r.job)
+	}
+	if visit != nil {
+		out.Disk = visit.Disk // before the end, after which the visit is another request's
+		r.prompt = visit.EndPrompt(&r.layout, res)
+	}
+	if err == nil {
+		err = r.failed
+	}
+	if err != nil {
+		return err
+	}
+	out.Computed, out.Prompt, out.Cached = res.Computed, res.Computed, res.Cached
+	out.Queue, out.Compute, out.BatchTokens = res.Queue, res.Compute, res.BatchTokens
+	if r.search.Level() != level || r.search.Done() {
+		return nil // begun late, it needs no logits, or none of this level
+	}
+	return r.search.Advance(r.logits, len(r.logits))
+}
+
+// round computes the rows of the beams and chooses their continuations.
+func (r *run) round(ctx context.Context, out *Result) error {
+	if err := r.move(); err != nil {
+		return err
+	}
+	level, rows := r.search.Level(), r.search.Rows()
+	head := r.snap.heads[level]
+	r.lay(rows, level, head)
+	r.logits = grown(r.logits, rows*head.Out())
+	r.job = engine.Job{Plan: &r.plan, Beams: r.beams, Cached: r.cached, Want: r.want, Into: r.logits, Out: &r.result, Meanwhile: r.meanwhile}
+	res, err := r.g.Do(ctx, &r.job)
+	if err != nil {
+		return err
+	}
+	r.beams.Advance()
+	out.Rows += rows
+	out.Computed += res.Computed
+	out.Queue += res.Queue
+	out.Compute += res.Compute
+	return r.search.Advance(r.logits, head.Out())
+}
+
+// lay makes the plan of a round: the prompt, and a segment for each row, which sees all of it.
+func (r *run) lay(rows, level int, head compute.Linear) {
+	segments := r.layout.Plan.Segments
+	r.sees = r.sees[:0]
+	for i := range segments {
+		r.sees = append(r.sees, int32(i))
+	}
+	r.plan.Segments = append(slices.Grow(r.plan.Segments[:0], len(segments)+rows), segments...)
+	r.cached = grown(r.cached, len(segments)+rows)
+	clear(r.cached)
+	copy(r.cached, r.prompt)
+	r.want = slices.Grow(r.want[:0], rows)
+	room := r.snap.index.Depth() - 1
+	for i := range rows {
+		path := r.paths[i*room:][:level]
+		r.plan.Segments = append(r.plan.Segments, plan.Segment{Kind: plan.Beam, Tokens: path, Start: r.layout.End, Sees: r.sees})
+		r.want = append(r.want, engine.Want{Segment: len(segments) + i, Head: head})
+	}
+}
+
+// move gives each new row the path and the KV of its parent.
+func (r *run) move() error {
+	parents, codes, level := r.search.Parents(), r.search.Codes(), r.search.Level()
+	room := r.snap.index.Depth() - 1
+	if r.beams == nil {
+		width := r.request.Width
+		if !r.request.Free {
+			width = min(width, r.snap.Len())
+		}
+		var err error
+		if r.beams, err = engine.NewBeams(r.g.Shape, max(len(parents), width), room); err != nil {
+			return err
+		}
+		r.beams.First = len(r.layout.Plan.Segments)
+	} else if err := beam.Permute(parents, r.beams.Move); err != nil {
+		return fmt.Errorf("generate: %w", err)
+	}
+	r.paths, r.before = grown(r.before, len(parents)*room), r.paths
+	for i, p := range parents {
+		path := r.paths[i*room:][:level]
+		if level > 1 {
+			copy(path, r.before[int(p)*room:][:level-1])
+		}
+		path[level-1] = r.snap.tokens[level-1][codes[i]]
+	}
+	return nil
+}
+
+// grown returns a slice of n elements, in the memory of s if that is enough.
+func grown[T any](s []T, n int) []T { return slices.Grow(s[:0], n)[:n] }
+
+// mustBuild reports whether a filter asks for values that nobody asked for before: to find their items
+// goes over all items.
+func (s *Snapshot) mustBuild(filter map[string][]string) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for name, values := range filter {
+		for _, v := range values {
+			if _, ok := s.sets[attribute{name, v}]; !ok {
+				return true
+			}
+		}
+	}
+	return false
+}
