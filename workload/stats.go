@@ -30,6 +30,7 @@ type Stats struct {
 	UsersSeen   int     `json:"users_seen"`
 	ItemsSeen   int     `json:"items_seen"`
 	OnceUsers   float64 `json:"once_users"` // share of the users seen that sent one request
+	UserHits    float64 `json:"user_hits"`  // share of the requests whose user sent one before
 
 	// Shares of all prompt tokens that infinite caches would have reused, filled by the requests
 	// themselves: user as prefix always, items as prefix always, and the better one per request.
@@ -124,6 +125,7 @@ func (m *meter) stats(n int, span time.Duration) Stats {
 		UsersSeen:         len(m.users),
 		ItemsSeen:         len(m.items),
 		OnceUsers:         float64(once) / float64(len(m.users)),
+		UserHits:          1 - float64(len(m.users))/requests,
 		UserReuse:         float64(m.userReuse) / total,
 		ItemReuse:         float64(m.itemReuse) / total,
 		EitherReuse:       float64(m.eitherReuse) / total,
@@ -169,16 +171,17 @@ func WriteStats(w io.Writer, all []Stats) error {
 	row("minutes", func(s *Stats, _ *shape) string { return fmt.Sprintf("%.1f", s.Span.Minutes()) })
 	row("users seen", func(s *Stats, _ *shape) string { return fmt.Sprint(s.UsersSeen) })
 	row("of them once", func(s *Stats, _ *shape) string {
-		if s.Name == "Industry" {
+		if strings.HasPrefix(s.Name, "Industry") {
 			return percent(s.OnceUsers) + " (> 55 % an hour)"
 		}
 		return percent(s.OnceUsers)
 	})
+	row("requests of users seen before", func(s *Stats, _ *shape) string { return percent(s.UserHits) })
 	row("items seen", func(s *Stats, _ *shape) string { return fmt.Sprint(s.ItemsSeen) })
 	row("user tokens per request", func(s *Stats, _ *shape) string { return fmt.Sprintf("%.0f", s.RequestUserTokens) })
 	row("item tokens per request", func(s *Stats, _ *shape) string { return fmt.Sprintf("%.0f", s.RequestItemTokens) })
 	row("user at least as long", func(s *Stats, _ *shape) string {
-		if s.Name == "Books" {
+		if strings.HasPrefix(s.Name, "Books") {
 			return percent(s.UserLonger) + " (> 70 %)"
 		}
 		return percent(s.UserLonger)

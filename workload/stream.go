@@ -114,7 +114,7 @@ func (w *Workload) newSession() session {
 		}
 	}
 	s.open.born++
-	return session{next: s.start, user: w.users.id(w.userZipf.draw(s.rng)), left: n, born: s.open.born}
+	return session{next: s.start, user: w.drawUser(s.rng), left: n, born: s.open.born}
 }
 
 // grow adds the events since the user's last request and returns the version of the history.

@@ -11,14 +11,15 @@
 //
 // What a workload promises, and Measure prints beside the paper's figures:
 //   - Lengths of users and items have the stated means (log-normal, clamped and rounded, with the
-//     median solved for so that clamping and rounding do not move the mean). Users who come often have
-//     longer histories (Spec.Tie).
+//     median solved for so that clamping and rounding do not move the mean; users of a log by the number
+//     of their events). Users who come often have longer histories (Spec.Tie, Spec.Events).
 //   - The hottest tenth of the items gets nine tenths of the accesses, although the candidates of a
 //     request are distinct: the exponent of the Zipf law is solved for under that condition, and its
 //     head is flattened so that requests do not all hold the same few items. Candidates are drawn
 //     independently of the user and of the user's earlier requests (BAT section 3.3).
-//   - A user's requests come in sessions. Sessions start as a Poisson process, each for a user drawn
-//     from a Zipf law over users; a long tail of users has one request an hour or none.
+//   - A user's requests come in sessions, of one request where the Spec has no bursts. Sessions start as
+//     a Poisson process, each for a user drawn in proportion to the user's events (Spec.Events) or from
+//     a Zipf law over users; a long tail of users has one request an hour or none.
 //   - Histories only grow: UserAt(i, v) is a prefix of UserAt(i, v+1).
 package workload
 
@@ -26,6 +27,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"math/rand/v2"
 	"time"
 )
 
@@ -45,6 +47,9 @@ type Spec struct {
 	// Candidates is the number of distinct items in a request.
 	Candidates int
 
+	// Events, unless zero, is the log that users are drawn from. It decides both how often a user comes
+	// and how long the user's history is, in the place of UserSkew, Tie and UserTokens.Sigma.
+	Events Events
 	// ItemSkew is over accesses, UserSkew over sessions.
 	ItemSkew, UserSkew Skew
 	// Activity is the mean number of requests per user and hour, over all users.
@@ -73,6 +78,12 @@ type Lengths struct {
 
 // Skew says that the hottest Of (a share of all) get Share of the accesses, by a Zipf law.
 type Skew struct{ Share, Of float64 }
+
+// Events is the law of the number of events per user in a log of interactions: Min and a Pareto tail
+// (Lomax), so that a user at quantile q from the most active has Min + c·(q^(−1/Tail) − 1) events, at
+// most Most, with c such that the mean is Mean if nobody reaches Most. Who draws users from a log with
+// replacement draws each in proportion to these. The tokens of a history grow as the events to the Power.
+type Events struct{ Min, Mean, Tail, Most, Power float64 }
 
 // Session is a burst of requests of one user.
 type Session struct {
@@ -103,6 +114,10 @@ func (s *Spec) Validate() error {
 	check(s.Activity > 0, "activity %v, want requests per user and hour above 0", s.Activity)
 	check(s.Tie >= 0 && s.Tie <= 1, "tie %v, want a correlation from 0 to 1", s.Tie)
 	check(s.Growth >= 0 && s.NewItems >= 0, "growth %v and new items %v must not be negative", s.Growth, s.NewItems)
+	if e := s.Events; e != (Events{}) {
+		check(e.Min > 0 && e.Mean > e.Min && e.Tail > 1 && e.Most >= e.Mean && e.Power >= 0,
+			"events %+v, want 0 < min < mean ≤ most, a tail above 1 and a power of at least 0", e)
+	}
 	ses := s.Session
 	check(ses.Single >= 0 && ses.Single <= 1 && (ses.More >= 2 || ses.Single == 1) && ses.Gap >= 0,
 		"session %+v, want a share, a mean of at least 2 and a gap", ses)
@@ -111,6 +126,9 @@ func (s *Spec) Validate() error {
 			"%s tokens %+v, want 1 ≤ min ≤ mean ≤ max and sigma ≥ 0", name, l)
 	}
 	for name, k := range map[string]Skew{"item": s.ItemSkew, "user": s.UserSkew} {
+		if name == "user" && s.Events != (Events{}) {
+			continue
+		}
 		check(k.Of > 0 && k.Of < 1 && k.Share >= k.Of && k.Share < 1, "%s skew %+v, want 0 < of ≤ share < 1", name, k)
 	}
 	if err := errors.Join(errs...); err != nil {
@@ -129,6 +147,7 @@ type Workload struct {
 	userLen, itemLen lengths
 	users, items     ranking
 	userZipf         zipf
+	log              *eventLog // nil: users come by userZipf and are as long as userLen says
 	stream           stream
 }
 
@@ -141,17 +160,20 @@ func New(spec Spec) (*Workload, error) {
 	if err != nil {
 		return nil, fmt.Errorf("workload %s: popularity of items: %w", spec.Name, err)
 	}
-	userExp, err := exponent(spec.Users, 1, spec.UserSkew)
-	if err != nil {
-		return nil, fmt.Errorf("workload %s: activity of users: %w", spec.Name, err)
-	}
 	w := &Workload{
-		spec:     spec,
-		userLen:  newLengths(spec.UserTokens),
-		itemLen:  newLengths(spec.ItemTokens),
-		users:    newRanking(spec.Users, spec.Seed, userRanks),
-		items:    newRanking(spec.Items, spec.Seed, itemRanks),
-		userZipf: newZipf(spec.Users, 1, userExp),
+		spec:    spec,
+		itemLen: newLengths(spec.ItemTokens),
+		users:   newRanking(spec.Users, spec.Seed, userRanks),
+		items:   newRanking(spec.Items, spec.Seed, itemRanks),
+	}
+	if spec.Events != (Events{}) {
+		w.log = newEventLog(spec.Events, spec.Users, spec.UserTokens)
+	} else {
+		userExp, err := exponent(spec.Users, 1, spec.UserSkew)
+		if err != nil {
+			return nil, fmt.Errorf("workload %s: activity of users: %w", spec.Name, err)
+		}
+		w.userLen, w.userZipf = newLengths(spec.UserTokens), newZipf(spec.Users, 1, userExp)
 	}
 	w.stream = newStream(&spec, newZipf(spec.Items, spec.Candidates, itemExp))
 	return w, nil
@@ -160,7 +182,7 @@ func New(spec Spec) (*Workload, error) {
 // Spec returns what the workload was made from.
 func (w *Workload) Spec() Spec { return w.spec }
 
-// Exponents returns the Zipf exponents over items and over users.
+// Exponents returns the Zipf exponents over items and over users, 0 where users are drawn from a log.
 func (w *Workload) Exponents() (items, users float64) { return w.stream.items.s, w.userZipf.s }
 
 // User returns the tokens of user i at the start. The caller owns them.
@@ -187,6 +209,9 @@ func (w *Workload) UserLen(i, version int) int {
 
 // userBase returns the length of a user's history at the start. Users who come often have long ones.
 func (w *Workload) userBase(i int) int {
+	if w.log != nil {
+		return w.log.tokens(w.users.rank(i))
+	}
 	quantile := 1 - (float64(w.users.rank(i))+0.5)/float64(w.spec.Users)
 	tie := w.spec.Tie
 	own := normalQuantile(spread(w.users.rank(i), w.spec.Seed, userLengths))
@@ -228,6 +253,14 @@ func (w *Workload) tokens(dst []int32, kind uint64, id, n int) []int32 {
 		dst = append(dst, int32(scramble(state)>>32*uint64(w.spec.Vocab)>>32))
 	}
 	return dst
+}
+
+// drawUser draws the user of a session.
+func (w *Workload) drawUser(r *rand.Rand) int {
+	if w.log != nil {
+		return w.users.id(w.log.draw(r))
+	}
+	return w.users.id(w.userZipf.draw(r))
 }
 
 // UserRank returns the place of user i in the order of activity, 0 the most active.

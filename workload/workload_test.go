@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"math"
 	"math/rand/v2"
+	"os"
+	"path/filepath"
 	"reflect"
 	"slices"
 	"strings"
@@ -17,9 +19,9 @@ import (
 func small() []Spec {
 	return []Spec{
 		Games(Scale{Users: 0.02, Items: 0.5}),
-		Beauty(Scale{Users: 0.1}),
-		Books(Scale{Users: 0.005, Items: 0.05}),
-		Industry(Scale{Users: 0.002, Items: 0.02}),
+		Beauty(Scale{Users: 0.02}),
+		Books(Scale{Users: 0.02, Items: 0.05}),
+		Industry(Scale{Users: 0.02, Items: 0.02}),
 	}
 }
 
@@ -52,10 +54,15 @@ func TestStreamsHaveThePapersStatistics(t *testing.T) {
 		if s.EitherReuse < max(s.UserReuse, s.ItemReuse) {
 			t.Errorf("%s: the better prefix per request reuses %.3f, less than one for all: %.3f, %.3f", s.Name, s.EitherReuse, s.UserReuse, s.ItemReuse)
 		}
-		if users := s.UserReuse > s.ItemShare; users != (s.Name == "Games") {
-			t.Errorf("%s: users reuse %.3f, items %.3f; users save more on Games only", s.Name, s.UserReuse, s.ItemShare)
+		hits, reuse := lru(mustNew(t, spec), s.Requests, p)
+		if users := reuse > s.ItemShare; users != (s.Name == "Games") {
+			t.Errorf("%s: users reuse %.3f with the paper's memory, items %.3f; users save more on Games only", s.Name, reuse, s.ItemShare)
 		}
 		switch s.Name {
+		case "Games":
+			if math.Abs(s.EitherReuse-0.58) > 0.03 {
+				t.Errorf("%s: the better prefix per request reuses %.3f, the paper up to 0.58", s.Name, s.EitherReuse)
+			}
 		case "Books":
 			if s.UserLonger <= 0.7 {
 				t.Errorf("Books: the user is longer in %.3f of the requests, want more than 0.7", s.UserLonger)
@@ -64,12 +71,122 @@ func TestStreamsHaveThePapersStatistics(t *testing.T) {
 			if s.OnceUsers <= 0.55 {
 				t.Errorf("Industry: %.3f of the users come once, want more than 0.55", s.OnceUsers)
 			}
-			if s.UserReuse < 0.18 || s.UserReuse > 0.26 {
-				t.Errorf("Industry: an infinite user cache reuses %.3f, want a little more than 0.18", s.UserReuse)
+			if hits > 0.18 || s.UserHits < 0.18 {
+				t.Errorf("Industry: a user cache finds %.3f of the users, an infinite one %.3f, want 0.18 between them", hits, s.UserHits)
 			}
-			if math.Abs(s.ItemShare-0.33) > 0.02 {
+			if reuse > 0.11 || reuse < 0.08 {
+				t.Errorf("Industry: a user cache reuses %.3f, want a little less than 0.11", reuse)
+			}
+			if math.Abs(s.ItemShare-0.33) > 0.01 {
 				t.Errorf("Industry: %.3f of the tokens are items', want about 0.33", s.ItemShare)
 			}
+			if share := shorter(mustNew(t, spec), 100*p.itemTokens); math.Abs(share-0.36) > 0.01 {
+				t.Errorf("Industry: %.3f of the users have fewer tokens than the candidates, want 0.36", share)
+			}
+		}
+	}
+}
+
+// lru returns the share of the requests whose user is in an LRU cache of users, and the share of the
+// prompts' tokens that it saves, with the memory of section 6.4 for Qwen2-1.5B, scaled.
+func lru(w *Workload, requests int, p *shape) (hits, reuse float64) {
+	type entry struct{ tokens, last int }
+	room := 4 * 150e9 / 28672 * float64(w.Spec().Users) / float64(p.users)
+	cached, used := map[int]entry{}, 0.0
+	var order [][2]int // users and when they came
+	found, saved, all := 0, 0, 0
+	for i := range requests {
+		r := w.Next()
+		n := w.UserLen(r.User, r.Version)
+		all += n + w.Spec().Instruction
+		for _, j := range r.Items {
+			all += w.ItemLen(j)
+		}
+		if _, ok := cached[r.User]; ok {
+			found++
+			saved += n
+		} else {
+			used += float64(n)
+		}
+		cached[r.User] = entry{n, i}
+		order = append(order, [2]int{r.User, i})
+		for ; used > room; order = order[1:] {
+			if e := cached[order[0][0]]; e.last == order[0][1] {
+				delete(cached, order[0][0])
+				used -= float64(e.tokens)
+			}
+		}
+	}
+	return float64(found) / float64(requests), float64(saved) / float64(all)
+}
+
+// shorter returns the share of the users with fewer tokens.
+func shorter(w *Workload, than float64) float64 {
+	n := 0
+	for i := range w.Spec().Users {
+		if float64(w.UserLen(i, 0)) < than {
+			n++
+		}
+	}
+	return float64(n) / float64(w.Spec().Users)
+}
+
+// Users of a log come in proportion to their events, at independent times.
+func TestUsersOfALogComeByTheirEvents(t *testing.T) {
+	spec := Games(Scale{Users: 0.01, Items: 0.25})
+	spec.Candidates = 2
+	w := mustNew(t, spec)
+	const draws = 100_000
+	counts := make([]int, spec.Users)
+	for range draws {
+		counts[w.UserRank(w.Next().User)]++
+	}
+	sum := 0.0
+	for rank := range counts {
+		sum += spec.Events.at((float64(rank) + 0.5) / float64(spec.Users))
+	}
+	for rank, got := range counts[5:] { // the steep first ones are means over their quantiles
+		want := draws * spec.Events.at((float64(rank)+5.5)/float64(spec.Users)) / sum
+		if math.Abs(float64(got)-want) > 5*math.Sqrt(want)+0.02*want {
+			t.Errorf("the user of rank %d came %d times, want about %.0f", rank+5, got, want)
+		}
+	}
+}
+
+// The law against the log that it stands for.
+func TestEventsOfAmazonBeauty(t *testing.T) {
+	text, err := os.ReadFile(filepath.Join("..", "..", "shared", "data", "beauty", "Beauty.txt"))
+	if err != nil {
+		t.Skipf("no log of Amazon Beauty: %v", err)
+	}
+	var events []float64
+	sum := 0.0
+	for line := range strings.Lines(string(text)) {
+		n := float64(len(strings.Fields(line)) - 1)
+		events = append(events, n)
+		sum += n
+	}
+	slices.Sort(events)
+	slices.Reverse(events)
+	law := Beauty(Scale{}).Events
+	log := newEventLog(law, len(events), Lengths{Mean: 100, Min: 1, Max: 10_000})
+	if law.Most != events[0] {
+		t.Errorf("the most active user has %.0f events, the law's %.0f", events[0], law.Most)
+	}
+	above := 0.0
+	for i, n := range events {
+		above += n
+		if i+1 < len(events) && events[i+1] == n {
+			continue
+		}
+		q := float64(i+1) / float64(len(events)) // share of users with at least n
+		most := (law.Most - law.Min) / law.scale()
+		want := math.Pow(1+min((n-0.5-law.Min)/law.scale(), most), -law.Tail)
+		if math.Abs(q-want) > 0.006 {
+			t.Errorf("%.4f of the users have %.0f events or more, by the law %.4f", q, n, want)
+		}
+		if got, want := above/sum, log.below(want)/log.total; math.Abs(got-want) > 0.02 {
+			t.Errorf("users with %.0f events or more have %.4f of the events, by the law %.4f", n, got, want)
 		}
 	}
 }
@@ -139,7 +256,7 @@ func TestRequests(t *testing.T) {
 }
 
 func TestRequestsHaveTheirRate(t *testing.T) {
-	spec := Games(Scale{Items: 0.5})
+	spec := mustNamed("games-bursts", Scale{Items: 0.5})
 	spec.Candidates = 2
 	w := mustNew(t, spec)
 	var last time.Duration
@@ -154,7 +271,7 @@ func TestRequestsHaveTheirRate(t *testing.T) {
 
 // Sessions make a user's requests come close together.
 func TestRequestsComeInBursts(t *testing.T) {
-	spec := Industry(Scale{Users: 0.002, Items: 0.01})
+	spec := Industry(Scale{Users: 0.02, Items: 0.01})
 	w := mustNew(t, spec)
 	last := map[int]time.Duration{}
 	repeats, soon := 0, 0
@@ -309,9 +426,11 @@ func TestValidate(t *testing.T) {
 		"vocabulary":       func(s *Spec) { s.Vocab = 0 },
 		"activity":         func(s *Spec) { s.Activity = 0 },
 		"tie":              func(s *Spec) { s.Tie = 2 },
-		"session":          func(s *Spec) { s.Session.More = 1 },
+		"session":          func(s *Spec) { s.Session.Single = 2 },
 		"user tokens":      func(s *Spec) { s.UserTokens.Max = 10 },
 		"item skew":        func(s *Spec) { s.ItemSkew.Share = 1 },
+		"user skew":        func(s *Spec) { s.Events, s.UserSkew = Events{}, Skew{} },
+		"events":           func(s *Spec) { s.Events.Tail = 1 },
 		"growth":           func(s *Spec) { s.Growth = -1 },
 		"fewer candidates": func(s *Spec) { s.Items = 800 }, // 80 hot ones cannot be 90 of 100
 	} {
@@ -319,6 +438,11 @@ func TestValidate(t *testing.T) {
 		spoil(&spec)
 		if _, err := New(spec); err == nil || !strings.Contains(err.Error(), what) {
 			t.Errorf("%s out of range gives %v", what, err)
+		}
+	}
+	for _, name := range []string{"Industry-spread", "games-bursts", "beauty-bursts", "books-bursts", "industry-bursts"} {
+		if spec, err := Named(name, Scale{Users: 0.01, Items: 0.01}); err != nil || !strings.EqualFold(spec.Name, name) {
+			t.Errorf("%s: %q, %v", name, spec.Name, err)
 		}
 	}
 	if _, err := Named("movies", Scale{}); err == nil {
