@@ -2,6 +2,8 @@ package engine
 
 import (
 	"fmt"
+	"slices"
+	"sync"
 
 	"grebe/compute"
 )
@@ -10,7 +12,8 @@ import (
 // prompt's, which all beams share (XGR-1). Beam b of a job is its segment First+b; the first tokens of
 // each have their KV here already, as many as Advance was told.
 //
-// It belongs to one search and MUST be closed. A job that uses it MUST be done before it is changed.
+// It belongs to one search at a time. Who begins one MUST Close it; then it can begin another. A job that
+// uses it MUST be done before it is changed.
 type Beams struct {
 	First int // the segment of beam 0
 
@@ -18,18 +21,27 @@ type Beams struct {
 	width  int
 	depth  int
 	done   int
-	memory compute.Memory // of the engine that runs the search; nil before its first round
+	store  *beamStore // of the engine that runs the search; nil before its first round
 	block  compute.Block
 	moves  []compute.Move // not made yet
 }
 
-// NewBeams is for width beams of depth tokens each, of models of a shape. Their memory is taken from
-// the device that runs the first job.
+// NewBeams begins a search with new Beams.
 func NewBeams(shape compute.Shape, width, depth int) (*Beams, error) {
+	b := &Beams{}
+	return b, b.Begin(&shape, width, depth)
+}
+
+// Begin is for a search of width beams of depth tokens each, of models of a shape. Their memory is taken
+// from the device that runs the first job.
+func (b *Beams) Begin(shape *compute.Shape, width, depth int) error {
 	if width < 1 || depth < 1 {
-		return nil, fmt.Errorf("engine: %d beams of %d tokens", width, depth)
+		return fmt.Errorf("engine: %d beams of %d tokens", width, depth)
 	}
-	return &Beams{width: width, depth: depth, stride: align(shape.ChunkBytes(depth, false))}, nil
+	b.Close()
+	b.width, b.depth, b.done, b.stride = width, depth, 0, align(shape.ChunkBytes(depth, false))
+	b.moves = slices.Grow(b.moves[:0], width)
+	return nil
 }
 
 // Width returns the number of beams that there is room for.
@@ -38,38 +50,32 @@ func (b *Beams) Width() int { return b.width }
 // Bytes returns the memory that the beams' KV takes.
 func (b *Beams) Bytes() int { return b.width * b.stride }
 
-// Reset forgets what was generated, for the next search.
-func (b *Beams) Reset() {
-	b.done = 0
-	b.moves = b.moves[:0]
-}
-
 // Advance says that a round is over: each beam has the KV of one more token.
 func (b *Beams) Advance() { b.done++ }
 
 // Move copies what beam src has generated to beam dst, before the next job.
 func (b *Beams) Move(dst, src int) {
-	if b.memory != nil && dst != src {
+	if b.store != nil && dst != src {
 		b.moves = append(b.moves, compute.MoveAll(b.of(dst), b.of(src)))
 	}
 }
 
 // ready takes memory if there is none yet, and makes the moves.
-func (b *Beams) ready(m compute.Memory) error {
-	if b.memory == nil {
-		block, err := m.Alloc(b.Bytes())
+func (b *Beams) ready(s *beamStore) error {
+	if b.store == nil {
+		block, err := s.take(b.Bytes())
 		if err != nil {
 			return fmt.Errorf("engine: KV of %d beams: %w", b.width, err)
 		}
-		b.memory, b.block = m, block
+		b.store, b.block = s, block
 	}
-	if m != b.memory && b.block.Bytes == nil {
+	if s.memory != b.store.memory && b.block.Bytes == nil {
 		return fmt.Errorf("engine: the KV of %d beams is on another device", b.width)
 	}
 	if len(b.moves) == 0 {
 		return nil
 	}
-	err := b.memory.Copy(b.moves...)
+	err := b.store.memory.Copy(b.moves...)
 	b.moves = b.moves[:0]
 	if err != nil {
 		return fmt.Errorf("engine: move the KV of beams: %w", err)
@@ -81,10 +87,69 @@ func (b *Beams) of(i int) compute.Block { return b.block.Slice(i*b.stride, b.str
 
 func (b *Beams) chunk(i int) compute.Chunk { return b.of(i).Chunk(b.depth, false) }
 
-// Close frees the memory.
+// Close gives the memory back.
 func (b *Beams) Close() {
-	if b.memory != nil {
-		b.memory.Free(b.block)
-		b.memory = nil
+	if b.store != nil {
+		b.store.give(b.block)
+		b.store, b.block = nil, compute.Block{}
 	}
+}
+
+// beamStore is where the KV of beams lies. It keeps the blocks of searches that ended for later ones: to
+// ask the device for memory is slow.
+type beamStore struct {
+	memory compute.Memory
+
+	mu     sync.Mutex
+	free   []compute.Block
+	bytes  int // of those
+	closed bool
+}
+
+// keptBeams bounds the bytes that are kept for later searches.
+const keptBeams = 512 << 20
+
+// take returns a block of at least n bytes.
+func (s *beamStore) take(n int) (compute.Block, error) {
+	s.mu.Lock()
+	best := -1
+	for i := range s.free {
+		if size := s.free[i].Size; size >= n && size/2 <= n && (best < 0 || size < s.free[best].Size) {
+			best = i
+		}
+	}
+	if best >= 0 {
+		b := s.free[best]
+		s.free = slices.Delete(s.free, best, best+1)
+		s.bytes -= b.Size
+		s.mu.Unlock()
+		return b, nil
+	}
+	s.mu.Unlock()
+	return s.memory.Alloc(n)
+}
+
+// give takes a block back. Those that lie longest make room.
+func (s *beamStore) give(b compute.Block) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closed || b.Size > keptBeams {
+		s.memory.Free(b)
+		return
+	}
+	s.free = append(s.free, b)
+	for s.bytes += b.Size; s.bytes > keptBeams; {
+		s.bytes -= s.free[0].Size
+		s.memory.Free(s.free[0])
+		s.free = slices.Delete(s.free, 0, 1)
+	}
+}
+
+func (s *beamStore) close() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, b := range s.free {
+		s.memory.Free(b)
+	}
+	s.free, s.bytes, s.closed = nil, 0, true
 }

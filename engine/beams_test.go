@@ -135,3 +135,38 @@ func TestHead(t *testing.T) {
 		}
 	}
 }
+
+// The memory of a search that ended is the next one's, if that is not much smaller; what is kept has a
+// bound, and all goes back to the device at the end.
+func TestBeamStore(t *testing.T) {
+	s := beamStore{memory: compute.NewHostMemory()}
+	take := func(n int) compute.Block {
+		t.Helper()
+		b, err := s.take(n)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if b.Size < n {
+			t.Fatalf("%d bytes, want %d", b.Size, n)
+		}
+		return b
+	}
+	a, b := take(1000), take(5000)
+	s.give(a)
+	s.give(b)
+	if got := take(900); &got.Bytes[0] != &a.Bytes[0] {
+		t.Error("a new block, though one that fits was free")
+	}
+	if got := take(900); got.Size == b.Size {
+		t.Error("900 bytes hold a block of 5000")
+	}
+	big := take(keptBeams - 1000)
+	s.give(big)
+	if s.bytes > keptBeams || len(s.free) != 1 {
+		t.Errorf("%d blocks of %d bytes are kept", len(s.free), s.bytes)
+	}
+	s.close()
+	if s.give(a); len(s.free) != 0 {
+		t.Error("a closed store keeps blocks")
+	}
+}

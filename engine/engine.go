@@ -99,6 +99,7 @@ type Engine struct {
 	opt    Options
 
 	alone sync.Pool // of *alone
+	beams beamStore
 
 	mu     sync.Mutex // held while a batch runs
 	closed bool
@@ -116,7 +117,7 @@ func New(m Model, dev compute.Device, opt Options) (*Engine, error) {
 	if err != nil {
 		return nil, fmt.Errorf("engine: open %s: %w", dev.Name(), err)
 	}
-	return &Engine{model: m, shape: shape, memory: dev.Memory(), opt: opt, runner: r}, nil
+	return &Engine{model: m, shape: shape, memory: dev.Memory(), beams: beamStore{memory: dev.Memory()}, opt: opt, runner: r}, nil
 }
 
 // MaxTokens returns the most tokens that a batch computes.
@@ -211,6 +212,7 @@ func (e *Engine) Close() error {
 	}
 	e.closed = true
 	e.pass.free()
+	e.beams.close()
 	return e.runner.Close()
 }
 

@@ -202,7 +202,7 @@ func (p *pass) memory(e *Engine, job *Job, i int, r *Result) ([]compute.Chunk, e
 	switch {
 	case tokens == 0:
 	case job.beam(i) >= 0:
-		if err := job.Beams.ready(e.memory); err != nil {
+		if err := job.Beams.ready(&e.beams); err != nil {
 			return nil, err
 		}
 		p.chunks = append(p.chunks, job.Beams.chunk(job.beam(i)))

@@ -28,7 +28,8 @@ type run struct {
 	failed   error // what failed meanwhile
 	layout   prompt.Layout
 	prompt   []*kv.Entry // of the prompt's segments, nil where there is none; a reference to each is held
-	beams    *engine.Beams
+	beams    engine.Beams
+	begun    bool // beams are in use
 
 	job           engine.Job
 	result        engine.Result
@@ -49,14 +50,12 @@ func (r *run) close() {
 			e.Release()
 		}
 	}
-	if r.beams != nil {
-		r.beams.Close()
-	}
+	r.beams.Close()
 	g := r.g
 	clear(r.plan.Segments[:cap(r.plan.Segments)])
 	clear(r.cached[:cap(r.cached)])
 	clear(r.want[:cap(r.want)])
-	r.g, r.snap, r.request, r.failed, r.beams, r.prompt = nil, nil, nil, nil, nil, nil
+	r.g, r.snap, r.request, r.failed, r.begun, r.prompt = nil, nil, nil, nil, false, nil
 	r.layout, r.job, r.result = prompt.Layout{}, engine.Job{}, engine.Result{}
 	g.runs.Put(r)
 }
@@ -175,7 +174,7 @@ func (r *run) round(ctx context.Context, out *Result) error {
 	head := r.snap.heads[level]
 	r.lay(rows, level, head)
 	r.logits = grown(r.logits, rows*head.Out())
-	r.job = engine.Job{Plan: &r.plan, Beams: r.beams, Cached: r.cached, Want: r.want, Into: r.logits, Out: &r.result, Meanwhile: r.meanwhile}
+	r.job = engine.Job{Plan: &r.plan, Beams: &r.beams, Cached: r.cached, Want: r.want, Into: r.logits, Out: &r.result, Meanwhile: r.meanwhile}
 	res, err := r.g.Do(ctx, &r.job)
 	if err != nil {
 		return err
@@ -212,15 +211,15 @@ func (r *run) lay(rows, level int, head compute.Linear) {
 func (r *run) move() error {
 	parents, codes, level := r.search.Parents(), r.search.Codes(), r.search.Level()
 	room := r.snap.index.Depth() - 1
-	if r.beams == nil {
+	if !r.begun {
 		width := r.request.Width
 		if !r.request.Free {
 			width = min(width, r.snap.Len())
 		}
-		var err error
-		if r.beams, err = engine.NewBeams(r.g.Shape, max(len(parents), width), room); err != nil {
+		if err := r.beams.Begin(&r.g.Shape, max(len(parents), width), room); err != nil {
 			return err
 		}
+		r.begun = true
 		r.beams.First = len(r.layout.Plan.Segments)
 	} else if err := beam.Permute(parents, r.beams.Move); err != nil {
 		return fmt.Errorf("generate: %w", err)
