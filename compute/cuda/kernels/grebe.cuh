@@ -16,7 +16,7 @@
 #define __forceinline__ inline __attribute__((always_inline))
 #define __align__(n) __attribute__((aligned(n)))
 #define __launch_bounds__(...) __attribute__((launch_bounds(__VA_ARGS__)))
-#define __grid_constant__ __attribute__((grid_constant))
+#define __grid_constant__
 #define GREBE_SREG(name, reg)                                        \
   struct name##_t {                                                  \
     struct axis_x { __device__ operator unsigned() const { return __nvvm_read_ptx_sreg_##reg##_x(); } } x; \
@@ -77,6 +77,11 @@ DEVICE int max_i(int a, int b) { return a > b ? a : b; }
 DEVICE float shuffle_xor(float v, int mask) {
   float y;
   asm volatile("shfl.sync.bfly.b32 %0, %1, %2, 31, 0xffffffff;" : "=f"(y) : "f"(v), "r"(mask));
+  return y;
+}
+DEVICE float shuffle_from(float v, int lane) {
+  float y;
+  asm volatile("shfl.sync.idx.b32 %0, %1, %2, 31, 0xffffffff;" : "=f"(y) : "f"(v), "r"(lane));
   return y;
 }
 DEVICE float warp_sum(float v) {

@@ -1,47 +1,25 @@
 // silu: out = silu(gate + bias) · (up + bias), for a feed-forward layer whose product is not fused.
 // Reads [row][gate | up], writes [row][inter], 8 columns per thread; runs against memory bandwidth.
-// The products are T, bf16 or float, as is the result. cols is a multiple of 8.
-// check: T_BF16=1
-// check: T_BF16=0
+// FORMAT is that of the products and of the result. cols, a multiple of 8, is the width of each of
+// the two halves; width is the model's, and the bias has 2·width values.
+// check: FORMAT=0
+// check: FORMAT=1
 #include "grebe.cuh"
+#include "load.cuh"
 
-#if T_BF16
-typedef bf16 T;
-#else
-typedef float T;
-#endif
-
-DEVICE void load8(const T* p, float* v) {
-#if T_BF16
-  U4 a = *(const U4*)p;
-  u32 w[4] = {a.x, a.y, a.z, a.w};
-#pragma unroll
-  for (int i = 0; i < 4; i++) { v[2 * i] = low_bf16(w[i]); v[2 * i + 1] = high_bf16(w[i]); }
-#else
-#pragma unroll
-  for (int i = 0; i < 8; i++) v[i] = p[i];
-#endif
-}
-
-KERNEL void silu_up(T* out, const T* in, const float* bias, const int* rows, int cols) {
+KERNEL void silu_up(u8* out, const u8* in, const float* bias, const int* rows, int cols, int width) {
+  const int size = FORMAT == 0 ? 4 : 2;
   int col = (blockIdx.x * blockDim.x + threadIdx.x) * 8, row = blockIdx.y;
   wait_for_previous();
   if (row >= *rows || col >= cols) return;
-  const T* at = in + (u64)row * 2 * cols + col;
+  const u8* at = in + ((u64)row * 2 * cols + col) * size;
   float g[8], u[8];
-  load8(at, g);
-  load8(at + cols, u);
+  load8<FORMAT>(at, g);
+  load8<FORMAT>(at + (u64)cols * size, u);
 #pragma unroll
   for (int i = 0; i < 8; i++) {
-    if (bias) { g[i] += bias[col + i]; u[i] += bias[cols + col + i]; }
+    if (bias && col + i < width) { g[i] += bias[col + i]; u[i] += bias[width + col + i]; }
     g[i] = silu(g[i]) * u[i];
   }
-  T* to = out + (u64)row * cols + col;
-#if T_BF16
-  U4 v = {pack_bf16(g[0], g[1]), pack_bf16(g[2], g[3]), pack_bf16(g[4], g[5]), pack_bf16(g[6], g[7])};
-  *(U4*)to = v;
-#else
-#pragma unroll
-  for (int i = 0; i < 8; i++) to[i] = g[i];
-#endif
+  store8<FORMAT>(out + ((u64)row * cols + col) * size, g);
 }
