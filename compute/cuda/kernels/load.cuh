@@ -1,11 +1,11 @@
-// Reads and writes of eight values that lie together, aligned to 16 bytes. FORMAT is a
+// Reads and writes of eight values that lie together, aligned to 16 bytes. F is a
 // compute.DType: 0 float, 1 bf16, 2 half.
 #pragma once
 #include "grebe.cuh"
 
-template <int FORMAT>
+template <int F>
 DEVICE void load8(const void* p, float* v) {
-  if (FORMAT == 0) {
+  if (F == 0) {
     F4 a = ((const F4*)p)[0], b = ((const F4*)p)[1];
     v[0] = a.x; v[1] = a.y; v[2] = a.z; v[3] = a.w;
     v[4] = b.x; v[5] = b.y; v[6] = b.z; v[7] = b.w;
@@ -15,14 +15,14 @@ DEVICE void load8(const void* p, float* v) {
   u32 w[4] = {a.x, a.y, a.z, a.w};
 #pragma unroll
   for (int i = 0; i < 4; i++) {
-    v[2 * i] = FORMAT == 1 ? low_bf16(w[i]) : from_f16((u16)w[i]);
-    v[2 * i + 1] = FORMAT == 1 ? high_bf16(w[i]) : from_f16((u16)(w[i] >> 16));
+    v[2 * i] = F == 1 ? low_bf16(w[i]) : from_f16((u16)w[i]);
+    v[2 * i + 1] = F == 1 ? high_bf16(w[i]) : from_f16((u16)(w[i] >> 16));
   }
 }
 
-template <int FORMAT>
+template <int F>
 DEVICE void store8(void* p, const float* v) {
-  if (FORMAT == 0) {
+  if (F == 0) {
     F4 a = {v[0], v[1], v[2], v[3]}, b = {v[4], v[5], v[6], v[7]};
     ((F4*)p)[0] = a;
     ((F4*)p)[1] = b;
@@ -33,11 +33,11 @@ DEVICE void store8(void* p, const float* v) {
 }
 
 // One value.
-template <int FORMAT>
-DEVICE float load1(const void* p, u64 i) { return FORMAT == 0 ? ((const float*)p)[i] : from_bf16(((const bf16*)p)[i]); }
+template <int F>
+DEVICE float load1(const void* p, u64 i) { return F == 0 ? ((const float*)p)[i] : from_bf16(((const bf16*)p)[i]); }
 
-template <int FORMAT>
+template <int F>
 DEVICE void store1(void* p, u64 i, float v) {
-  if (FORMAT == 0) ((float*)p)[i] = v;
+  if (F == 0) ((float*)p)[i] = v;
   else ((bf16*)p)[i] = to_bf16(v);
 }
