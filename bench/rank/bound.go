@@ -1,35 +1,99 @@
 package rank
 
-// bound returns the tokens per measured request that no choice of orders can go below, with memory for
-// everything, all items known beforehand and the future known: each user is kept from the first
-// request on, which then computes all of the prompt, or never.
-func (b *bout) bound() float64 {
+import "math"
+
+// visit is a request as bound sees it.
+type visit struct {
+	at      float64 // seconds
+	items   float64 // tokens
+	counted bool    // after the warm-up
+}
+
+// bound returns the tokens per measured request that no choice of orders can go below, if room is that
+// many tokens of users beside all items and the future is known.
+//
+// With a price on holding a token for a second, users are independent, and the best plan of each is
+// found by going through its requests. For every price the sum of their costs, less what all the room
+// would cost, is below what is possible (Lagrange's bound: the room counts on average over the time);
+// the highest such sum is the bound. What the warm-up computes is forgiven.
+func (b *bout) bound(room float64) float64 {
 	perBlock, warm := b.options.blocks()
-	measured := perBlock * b.options.Blocks
-	type choice struct{ keep, never int } // tokens of measured requests
-	users := map[string]*choice{}
+	type user struct {
+		tokens float64
+		visits []visit
+	}
+	users := map[string]*user{}
+	var begin, end float64
 	for i := range perBlock * (warm + b.options.Blocks) {
-		msg := b.source.at(i).msg
-		items, user := 0, len(msg.User.Tokens)
-		for _, c := range msg.Candidates {
+		r := b.source.at(i)
+		items := 0
+		for _, c := range r.msg.Candidates {
 			items += len(c.Tokens)
 		}
-		question := b.source.w.Spec().Instruction
-		itemFirst, userFirst := user+question, min(user, items)+question
-		c := users[msg.User.Id]
-		if c == nil {
-			c = &choice{}
-			users[msg.User.Id] = c
-			userFirst = user + items + question
+		u := users[r.msg.User.Id]
+		if u == nil {
+			u = &user{tokens: float64(len(r.msg.User.Tokens))}
+			users[r.msg.User.Id] = u
 		}
-		if i >= perBlock*warm { // what the warm-up computed is forgiven
-			c.keep += userFirst
-			c.never += itemFirst
+		u.visits = append(u.visits, visit{r.at.Seconds(), float64(items), i >= perBlock*warm})
+		if i == perBlock*warm {
+			begin = r.at.Seconds()
+		}
+		end = r.at.Seconds()
+	}
+	sum := func(price float64) float64 {
+		total := 0.0
+		for _, u := range users {
+			total += leastCost(u.tokens, u.visits, price, begin)
+		}
+		if price > 0 {
+			total -= price * room * (end - begin)
+		}
+		return total
+	}
+	measured := float64(perBlock * b.options.Blocks)
+	question := float64(b.source.w.Spec().Instruction)
+	return maximum(sum, math.IsInf(room, 1))/measured + question
+}
+
+// maximum of a concave function of the price, or its value at 0.
+func maximum(sum func(price float64) float64, free bool) float64 {
+	best := sum(0)
+	if free {
+		return best
+	}
+	lo, hi := math.Log(1e-8), math.Log(1e3)
+	for range 80 {
+		a, b := lo+(hi-lo)/3, hi-(hi-lo)/3
+		x, y := sum(math.Exp(a)), sum(math.Exp(b))
+		best = max(best, x, y)
+		if x < y {
+			lo = a
+		} else {
+			hi = b
 		}
 	}
-	total := 0
-	for _, c := range users {
-		total += min(c.keep, c.never)
+	return best
+}
+
+// leastCost returns that of a user's requests: tokens computed, and tokens held over seconds since
+// begin at a price.
+func leastCost(tokens float64, visits []visit, price, begin float64) float64 {
+	without, with := 0.0, math.Inf(1) // cost so far if the user is not cached now, if it is
+	for i, v := range visits {
+		computed := func(n float64) float64 {
+			if v.counted {
+				return n
+			}
+			return 0
+		}
+		if i > 0 { // the time since the last request, held
+			with += price * tokens * max(v.at-max(visits[i-1].at, begin), 0)
+		}
+		itemFirst := computed(tokens)
+		keep := min(with+computed(min(v.items, tokens)), without+computed(tokens+v.items))
+		drop := min(without+itemFirst, with+itemFirst)
+		without, with = min(drop, keep), keep
 	}
-	return float64(total) / float64(measured)
+	return min(without, with)
 }

@@ -32,6 +32,9 @@ func checks(workloads []*Workload) []Check {
 			continue
 		}
 		out = append(out, w.computed(auto))
+		if auto.Saturated.Requests == 0 && auto.OverUP.Ratio == 0 {
+			continue // only counted
+		}
 		if up == nil || auto.OverUP.Ratio > up.policy("auto").OverUP.Ratio {
 			up = w
 		}
@@ -75,8 +78,8 @@ func (w *Workload) bar(name string, got *load.MetricRatio, want float64) Check {
 	base, auto := w.policy(name).ComputedTokens, w.policy("auto").ComputedTokens
 	return Check{
 		What: fmt.Sprintf("auto serves at least %.1f× the requests of %s where it gains most, %s", want, name, w.Name),
-		Got: fmt.Sprintf("%.2f [%.2f, %.2f]; %.2f by tokens, of at most %.2f with memory for everything and the future known",
-			got.Ratio, got.Low, got.High, base/auto, base/w.Bound),
+		Got: fmt.Sprintf("%.2f [%.2f, %.2f]; %.2f by tokens, of at most %.2f with the future known (%.2f with room for everything)",
+			got.Ratio, got.Low, got.High, base/auto, base/w.MemoryBound, base/w.Bound),
 		OK: got.Ratio >= want,
 	}
 }

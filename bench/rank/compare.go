@@ -36,8 +36,13 @@ func (s *system) workload(ctx context.Context, o *Options, name string) (*Worklo
 	}
 	b := &bout{system: s, options: o, source: src, report: r, memory: memory.bytes}
 	defer b.close()
-	r.Bound = b.bound()
-	for _, step := range []func(context.Context) error{b.open, b.saturate, b.openLoop, b.search, b.sweep} {
+	r.Bound = b.bound(math.Inf(1))
+	r.MemoryBound = b.bound(float64(memory.users))
+	steps := []func(context.Context) error{b.open, b.saturate, b.openLoop, b.search, b.sweep}
+	if o.Count {
+		steps = []func(context.Context) error{b.countAll, b.sweep}
+	}
+	for _, step := range steps {
 		if err := step(ctx); err != nil {
 			return nil, err
 		}
@@ -247,40 +252,56 @@ func (b *bout) sweep(ctx context.Context) error {
 		memory := newBudget(b.source.w, &b.system.shape, share)
 		line := Sweep{Share: share, Bytes: memory.bytes, Computed: map[string]float64{}}
 		for _, p := range b.options.policies() {
-			n, err := b.count(ctx, p, memory.bytes)
-			if err != nil {
+			l := Policy{}
+			if err := b.count(ctx, p, memory.bytes, &l); err != nil {
 				return fmt.Errorf("sweep at %v: %w", share, err)
 			}
-			line.Computed[display(p)] = n
+			line.Computed[display(p)] = l.ComputedTokens
 		}
 		b.report.Sweep = append(b.report.Sweep, line)
 	}
 	return nil
 }
 
-// count replays the stream dry and returns the tokens computed per request after the warm-up.
-func (b *bout) count(ctx context.Context, p schedule.Policy, memory int64) (float64, error) {
-	times := b.variants[len(b.variants)-1].runner.Model()
+// countAll is saturate without computing.
+func (b *bout) countAll(ctx context.Context) error {
+	for _, p := range b.options.policies() {
+		line := Policy{Name: display(p), Policy: p.String()}
+		if err := b.count(ctx, p, b.memory, &line); err != nil {
+			return err
+		}
+		b.report.Policies = append(b.report.Policies, line)
+	}
+	return nil
+}
+
+// count replays the stream dry and fills in what was computed after the warm-up.
+func (b *bout) count(ctx context.Context, p schedule.Policy, memory int64, line *Policy) error {
+	times, err := b.system.times(ctx)
+	if err != nil {
+		return err
+	}
 	v, err := b.system.newVariant(ctx, p, b.source, memory, &times)
 	if err != nil {
-		return 0, err
+		return err
 	}
 	defer v.close()
 	if usesItems(p) && !b.options.NoIndex {
-		if _, err := v.indexItems(ctx); err != nil {
-			return 0, err
+		if line.Indexed, err = v.indexItems(ctx); err != nil {
+			return err
 		}
 	}
 	perBlock, warm := b.options.blocks()
 	var before tally
+	var reasons map[string]int64
 	for i := range perBlock * (warm + b.options.Blocks) {
 		if i == perBlock*warm {
-			before = v.tally()
+			before, reasons = v.tally(), v.reasons()
 		}
 		if err := v.do(ctx, i); err != nil {
-			return 0, err
+			return err
 		}
 	}
-	t := v.tally().minus(before)
-	return float64(t.computed) / float64(t.requests), nil
+	line.fill(v, before, reasons)
+	return nil
 }

@@ -27,7 +27,7 @@ import (
 
 // Options say what Run measures. Zero values stand for defaults.
 type Options struct {
-	Workloads []string // of Table 1; all
+	Workloads []string // names of package workload; the four of Table 1
 	Policies  []string // none and user, which the others are compared with, are always there; all
 	Requests  int      // per workload, warm-up included: the users are scaled so that they are an hour's; 1200
 	Warmup    float64  // share of the requests before anything is counted; 1/3
@@ -37,6 +37,7 @@ type Options struct {
 	// the paper's for each workload.
 	Memory  float64
 	Sweep   []float64 // shares for which tokens are counted without computing
+	Count   bool      // count tokens only, at Memory too
 	NoIndex bool      // items are computed when first asked for, not before the first request
 	Clients int       // of the closed loop; 4
 	Open    float64   // load of the open loop as a share of UP's saturated rate; 0: left out
@@ -140,7 +141,7 @@ func Run(ctx context.Context, o Options, w io.Writer) (*Report, error) {
 	perBlock, warm := o.blocks()
 	r := &Report{
 		Date: time.Now().UTC().Format(time.DateOnly), Device: sys.device.Name(), Model: sys.describe(), Format: o.Format,
-		TokenScale: o.Tokens, Clients: o.Clients, BlockRequests: perBlock, WarmupBlocks: warm, Blocks: o.Blocks, Indexed: !o.NoIndex,
+		TokenScale: o.Tokens, Clients: o.Clients, BlockRequests: perBlock, WarmupBlocks: warm, Blocks: o.Blocks, Indexed: !o.NoIndex, Counted: o.Count,
 	}
 	p := newPrinter(w, o.JSON)
 	p.head(r)

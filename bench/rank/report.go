@@ -25,6 +25,7 @@ type Report struct {
 	WarmupBlocks  int         `json:"warmup_blocks"`
 	Blocks        int         `json:"blocks"`
 	Indexed       bool        `json:"indexed"`
+	Counted       bool        `json:"counted"` // nothing was computed
 	Workloads     []*Workload `json:"workloads"`
 	Checks        []Check     `json:"checks"`
 }
@@ -40,8 +41,10 @@ type Workload struct {
 	ItemBytes int64          `json:"item_bytes"`   // that all items take
 	Stream    workload.Stats `json:"stream"`
 	Bound     float64        `json:"bound_tokens"` // per request, with memory for everything and the future known
-	Policies  []Policy       `json:"policies"`
-	Sweep     []Sweep        `json:"sweep,omitempty"`
+	// MemoryBound is Bound with this memory, all items in it.
+	MemoryBound float64  `json:"memory_bound_tokens"`
+	Policies    []Policy `json:"policies"`
+	Sweep       []Sweep  `json:"sweep,omitempty"`
 }
 
 // Policy is what one policy did. Tokens are means per measured request.
@@ -115,7 +118,11 @@ func (p *printer) finish(report any) error {
 
 func (p *printer) head(r *Report) {
 	p.printf("%s, %s, %s\nmodel %s\n", r.Date, r.Device, r.Format, r.Model)
-	p.printf("Lengths ×%g. %d clients in a closed loop; %d blocks of %d requests after %d to warm up, policies in turns.\n", r.TokenScale, r.Clients, r.Blocks, r.BlockRequests, r.WarmupBlocks)
+	if r.Counted {
+		p.printf("Lengths ×%g. Tokens are counted, nothing is computed; %d requests after %d to warm up, one at a time.\n", r.TokenScale, r.Blocks*r.BlockRequests, r.WarmupBlocks*r.BlockRequests)
+	} else {
+		p.printf("Lengths ×%g. %d clients in a closed loop; %d blocks of %d requests after %d to warm up, policies in turns.\n", r.TokenScale, r.Clients, r.Blocks, r.BlockRequests, r.WarmupBlocks)
+	}
 	if r.Indexed {
 		p.printf("Items were computed before the first request for the policies that can use them.\n")
 	} else {
@@ -128,18 +135,26 @@ func (p *printer) workload(r *Workload) {
 	p.printf("\n%s: %d users, %d items (×%.4g), %d requests in %.0f minutes of the stream; per request %.0f user and %.0f item tokens\n",
 		r.Name, r.Users, r.Items, r.Scale, s.Requests, s.Span.Minutes(), s.RequestUserTokens, s.RequestItemTokens)
 	p.printf("memory of each cache: %s, room for all items (%s) and %.3g %% of the users' tokens\n", mib(r.Bytes), mib(r.ItemBytes), 100*r.Share)
-	rows := [][]string{{"", "requests/s", "over UP", "over RE", "P50 ms", "P99 ms", "tokens", "computed", "reused", "user first", "cached", "users", "items", "evicted"}}
+	timed := r.Policies[0].Saturated.Requests > 0
+	head := []string{""}
+	if timed {
+		head = append(head, "requests/s", "over UP", "over RE", "P50 ms", "P99 ms")
+	}
+	rows := [][]string{append(head, "tokens", "computed", "reused", "user first", "cached", "users", "items", "evicted")}
 	for i := range r.Policies {
 		l := &r.Policies[i]
-		rows = append(rows, []string{
-			l.Name, fmt.Sprintf("%.1f", l.Saturated.Throughput), interval(&l.OverUP), interval(&l.OverRE),
-			fmt.Sprintf("%.1f", l.Saturated.Latency.P50), fmt.Sprintf("%.1f", l.Saturated.Latency.P99),
+		row := []string{l.Name}
+		if timed {
+			row = append(row, fmt.Sprintf("%.1f", l.Saturated.Throughput), interval(&l.OverUP), interval(&l.OverRE),
+				fmt.Sprintf("%.1f", l.Saturated.Latency.P50), fmt.Sprintf("%.1f", l.Saturated.Latency.P99))
+		}
+		rows = append(rows, append(row,
 			fmt.Sprintf("%.0f", l.PromptTokens), fmt.Sprintf("%.0f", l.ComputedTokens), percent(l.Reused), percent(l.UserFirst),
 			mib(l.PoolBytes), fmt.Sprint(l.Users), fmt.Sprint(l.Items), fmt.Sprintf("%d+%d", l.EvictedUsers, l.EvictedItems),
-		})
+		))
 	}
 	p.table(rows)
-	p.printf("with memory for everything and the future known: %.0f tokens computed\n", r.Bound)
+	p.printf("with the future known no choice computes less than %.0f tokens in this memory (all items kept), %.0f with room for everything\n", r.MemoryBound, r.Bound)
 	for i := range r.Policies {
 		l := &r.Policies[i]
 		if l.Indexed > 0 {

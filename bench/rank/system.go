@@ -44,6 +44,7 @@ type system struct {
 	device compute.Device
 	model  model.Model
 	shape  compute.Shape
+	prices *schedule.PrefillModel // measured by times
 }
 
 func open(o *Options) (*system, error) {
@@ -94,7 +95,7 @@ func openDir(dir, name, format string, threads int) (*system, error) {
 	if err != nil {
 		return nil, errors.Join(err, dev.Close())
 	}
-	return &system{name, dev, m, m.Shape()}, nil
+	return &system{name: name, device: dev, model: m, shape: m.Shape()}, nil
 }
 
 // close ends the system. A benchmark has no use for what may fail there.
@@ -215,6 +216,22 @@ func (s *system) dispatcher(ctx context.Context, v *variant) (*dispatch.Dispatch
 	}
 	v.onClose(d.Close)
 	return d, nil
+}
+
+// times measures how long prompts take, for runs that only count.
+func (s *system) times(ctx context.Context) (schedule.PrefillModel, error) {
+	if s.prices == nil {
+		e, err := engine.New(s.model, s.device, engine.Options{})
+		if err != nil {
+			return schedule.PrefillModel{}, err
+		}
+		m, err := dispatch.Profile(ctx, e, s.model.MaxPositions())
+		if err = errors.Join(err, e.Close()); err != nil {
+			return m, err
+		}
+		s.prices = &m
+	}
+	return *s.prices, nil
 }
 
 func (v *variant) onClose(f func() error) { v.closers = append(v.closers, f) }

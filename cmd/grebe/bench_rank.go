@@ -9,13 +9,14 @@ import (
 )
 
 type benchRankCmd struct {
-	Workloads []string      `help:"games, beauty, books, industry; default all." placeholder:"NAME,..."`
+	Workloads []string      `help:"games, beauty, books, industry (default), also industry-spread and with -bursts behind each." placeholder:"NAME,..."`
 	Policies  []string      `help:"item, longer, bat, predicted beside none and user; default all." placeholder:"NAME,..."`
 	Requests  int           `help:"Requests per workload, warm-up included; users and items are scaled so that they are an hour's; default 1200." placeholder:"N"`
 	Blocks    int           `help:"Blocks that the policies take turns in; default 25." placeholder:"N"`
 	Tokens    float64       `help:"Scale of the lengths; default 0.25." placeholder:"SHARE"`
 	Memory    float64       `help:"Share of the users' tokens that fits beside all items; default the paper's for each workload." default:"-1" placeholder:"SHARE"`
 	Sweep     []float64     `help:"Shares of memory for which tokens are counted, without computing." placeholder:"SHARE,..."`
+	Count     bool          `help:"Count tokens only, compute nothing."`
 	NoIndex   bool          `help:"Compute items when first asked for, not before."`
 	Clients   int           `help:"Clients of the closed loop; default 4." placeholder:"N"`
 	Open      float64       `help:"Also send Poisson arrivals, at this share of user-first's saturated rate." placeholder:"SHARE"`
@@ -44,7 +45,7 @@ Example:
 func (c *benchRankCmd) Run(w *world) error {
 	r, err := rank.Run(w.ctx, rank.Options{
 		Workloads: c.Workloads, Policies: c.Policies, Requests: c.Requests, Blocks: c.Blocks, Tokens: c.Tokens, Memory: c.Memory,
-		Sweep: c.Sweep, NoIndex: c.NoIndex, Clients: c.Clients, Open: c.Open, Search: c.Search, SLO: c.SLO, Seconds: c.Seconds, Model: c.Model,
+		Sweep: c.Sweep, Count: c.Count, NoIndex: c.NoIndex, Clients: c.Clients, Open: c.Open, Search: c.Search, SLO: c.SLO, Seconds: c.Seconds, Model: c.Model,
 		Dir: c.Dir, Format: c.Format, Threads: c.Threads, Seed: c.Seed, JSON: c.JSON,
 	}, w.stdout)
 	if err == nil && c.Check && !rank.Passed(r.Checks) {
