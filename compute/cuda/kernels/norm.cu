@@ -1,4 +1,4 @@
-// norm: out[i] = x[row i] / rms · gain, rounded to OUT; without gain, x itself. A warp per row, which
+// rms_norm: out[i] = x[row i] / rms · gain, rounded to OUT; without gain, x itself. A warp per row, which
 // it holds in registers where it fits. Runs against memory bandwidth.
 //
 // Row i is i, or index[i] where there is an index. x and out have stride columns, a multiple of 16, of
@@ -12,7 +12,7 @@
 #define GROUPS ((STRIDE + 255) / 256) // of 8 columns per lane
 #define HELD (GROUPS <= 8)
 
-KERNEL void __launch_bounds__(128) norm(u8* out, const float* x, const float* gain, const int* index, const int* rows, int width, float eps) {
+KERNEL void __launch_bounds__(128) rms_norm(u8* out, const float* x, const float* gain, const int* index, const int* rows, int width, float eps) {
   const int size = OUT == 0 ? 4 : 2;
   int i = blockIdx.x * 4 + (threadIdx.x >> 5), lane = threadIdx.x & 31;
   wait_for_previous();
