@@ -70,7 +70,8 @@ type Memory interface {
 	Write(dst Block, src []byte) error
 	// Read copies the beginning of src to dst.
 	Read(dst []byte, src Block) error
-	// Copy makes the moves, one after the other, between blocks of this memory and of its Host's.
+	// Copy makes the moves, one after the other, between blocks of this memory and of its Host's. Where
+	// a block of the Host's takes part, all is done when it returns.
 	Copy(moves ...Move) error
 	Zero(b Block) error
 }

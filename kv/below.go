@@ -2,6 +2,7 @@ package kv
 
 import (
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"sync"
 	"sync/atomic"
@@ -22,8 +23,8 @@ type Tier interface {
 // below writes entries to a tier from a goroutine of its own.
 type below struct {
 	tier  Tier
-	queue chan *published // items, which are written when they are published
-	kick  chan struct{}   // a user was published
+	queue chan pending  // items, which are written when they are published
+	kick  chan struct{} // a user was published
 	wg    sync.WaitGroup
 
 	mu      sync.Mutex
@@ -32,6 +33,12 @@ type below struct {
 	deleted map[Key]int // keys deleted while a write of theirs was queued or under way
 
 	written, lost, failed atomic.Int64
+}
+
+// pending is an entry that is to be written; it holds a reference and a begun write.
+type pending struct {
+	p *published
+	e *Entry
 }
 
 // spillQueue is how many items may wait to be written; what finds no place is written when it is
@@ -43,7 +50,7 @@ const spillQueue = 256
 // there already. It MUST be called before the store is used. Close stops it.
 func (s *Store) SetTier(t Tier) {
 	b := &below{
-		tier: t, queue: make(chan *published, spillQueue), kick: make(chan struct{}, 1),
+		tier: t, queue: make(chan pending, spillQueue), kick: make(chan struct{}, 1),
 		deleted: map[Key]int{}, writing: map[Key]int{},
 	}
 	b.idle = sync.NewCond(&b.mu)
@@ -53,25 +60,33 @@ func (s *Store) SetTier(t Tier) {
 }
 
 // offer has an entry written soon.
-func (s *Store) offer(p *published) {
+func (s *Store) offer(p *published, e *Entry) {
 	b := s.below
 	if b == nil {
 		return
 	}
 	if p.tokens != nil {
-		select {
-		case b.kick <- struct{}{}:
-		default:
-		}
+		s.kick()
 		return
 	}
-	p.entry.Retain()
+	e.Retain()
 	b.begin(p.key)
 	select {
-	case b.queue <- p:
+	case b.queue <- pending{p, e}:
 	default:
-		p.entry.Release()
+		e.Release()
 		b.finish(p.key)
+	}
+}
+
+// kick has users written that are about to be evicted.
+func (s *Store) kick() {
+	if s.below == nil {
+		return
+	}
+	select {
+	case s.below.kick <- struct{}{}:
+	default:
 	}
 }
 
@@ -102,41 +117,44 @@ func (s *Store) spill() {
 	defer b.wg.Done()
 	for {
 		select {
-		case p, open := <-b.queue:
+		case w, open := <-b.queue:
 			if !open {
 				return
 			}
-			s.write(p)
+			s.write(w)
 		case <-b.kick:
-			s.clean(func() bool { books := s.pool.Stats(); return books.Used > books.Total/2 })
+			last := s.levels[len(s.levels)-1]
+			s.clean(last, func() bool { books := last.pool.Stats(); return books.Used > books.Total/2 })
 		}
 	}
 }
 
-// write puts an entry below. It takes over a reference and a begun write.
-func (s *Store) write(p *published) {
-	b := s.below
-	if err := b.tier.Put(p.key, encodeMeta(p), s.payload(p.entry)); err != nil {
+// write puts an entry below. It takes over its reference and its begun write.
+func (s *Store) write(w pending) {
+	b, p := s.below, w.p
+	err := s.withPayload(w.e, func(payload [][]byte) error { return b.tier.Put(p.key, encodeMeta(p, w.e), payload) })
+	if err != nil {
 		b.failed.Add(1)
 	} else {
 		b.written.Add(1)
 		s.mu.Lock()
 		p.clean = true
 		s.mu.Unlock()
-		s.stored(p.key, p.kind, p.entry.len)
+		s.stored(p.key, p.kind, w.e.len)
 	}
-	p.entry.Release()
+	w.e.Release()
 	if b.finish(p.key) {
 		_ = b.tier.Delete(p.key) // counted by the tier
 		s.dropped(p.key)
 	}
 }
 
-// clean writes entries that are not below yet, the least recently used first, while more says so.
-func (s *Store) clean(more func() bool) {
+// clean writes a level's entries that are not below yet, the least recently used first, while more
+// says so.
+func (s *Store) clean(l *level, more func() bool) {
 	for more() {
 		s.mu.Lock()
-		el := s.recency.Back()
+		el := l.recency.Back()
 		for el != nil && el.Value.(*published).clean {
 			el = el.Prev()
 		}
@@ -146,10 +164,11 @@ func (s *Store) clean(more func() bool) {
 		}
 		p := el.Value.(*published)
 		p.clean = true // tried; a failure is not tried again and again
-		p.entry.Retain()
+		e := p.entry
+		e.Retain()
 		s.below.begin(p.key)
 		s.mu.Unlock()
-		s.write(p)
+		s.write(pending{p, e})
 	}
 }
 
@@ -170,20 +189,11 @@ func (s *Store) forget(key Key) error {
 	return nil
 }
 
-// payload is the memory of an entry's chunks.
-func (s *Store) payload(e *Entry) [][]byte {
-	out := make([][]byte, len(e.chunks))
-	for i, c := range e.chunks {
-		out[i] = c.run.Bytes[:s.shape.ChunkBytes(c.tokens, false)]
-	}
-	return out
-}
-
 // Meta of an entry below memory: kind, length, and a user's tokens.
-func encodeMeta(p *published) []byte {
+func encodeMeta(p *published, e *Entry) []byte {
 	b := make([]byte, 5, 5+4*len(p.tokens))
 	b[0] = byte(p.kind)
-	binary.LittleEndian.PutUint32(b[1:], uint32(p.entry.len))
+	binary.LittleEndian.PutUint32(b[1:], uint32(e.len))
 	for _, t := range p.tokens {
 		b = binary.LittleEndian.AppendUint32(b, uint32(t))
 	}
@@ -226,35 +236,38 @@ func (s *Store) Below(key Key) bool {
 	return ok
 }
 
-// Fetch brings an entry up into memory and publishes it; false when there is none below, it is
-// damaged, or memory has no room.
-func (s *Store) Fetch(key Key) bool {
+// Fetch brings an entry up into memory, the host's if there is a level of it, publishes it and returns
+// where; Nowhere when there is none below, it is damaged, or memory has no room.
+func (s *Store) Fetch(key Key) Place {
 	if !s.Below(key) {
-		return false
+		return Nowhere
 	}
+	to := s.levels[len(s.levels)-1]
+	p := &published{key: key, clean: true}
 	var e *Entry
-	var kind plan.Kind
-	var tokens []int32
-	_, ok, err := s.below.tier.Get(key, func(meta []byte, n int64) ([][]byte, error) {
-		k, length, toks, ok := decodeMeta(meta)
+	var in filling
+	_, ok, err := s.below.tier.Get(key, func(meta []byte, _ int64) ([][]byte, error) {
+		kind, length, tokens, ok := decodeMeta(meta)
 		if !ok {
 			return nil, fmt.Errorf("kv: meta of %d bytes makes no sense", len(meta))
 		}
 		var err error
-		kind, tokens = k, toks
-		if e, err = s.Reserve(LayoutOf(k), length, nil); err != nil {
+		p.kind, p.tokens = kind, tokens
+		if e, err = s.reserve(to, LayoutOf(kind), length, nil); err != nil {
 			return nil, err
 		}
-		return s.payload(e), nil
+		return in.begin(s, e)
 	})
 	if e == nil {
-		return false
+		return Nowhere
 	}
-	if ok && err == nil {
-		s.publish(&published{key: key, kind: kind, entry: e, tokens: tokens, clean: true})
+	defer e.Release()
+	if err = errors.Join(err, in.end(ok && err == nil)); !ok || err != nil {
+		return Nowhere
 	}
-	e.Release()
-	return ok && err == nil
+	p.entry = e
+	s.publish(p, to)
+	return to.place
 }
 
 // LayoutOf says how entries of a kind are cut: users grow, the rest has its final length.
@@ -285,7 +298,9 @@ func (s *Store) Flush() {
 	if s.below == nil {
 		return
 	}
-	s.clean(func() bool { return true })
+	for _, l := range s.levels {
+		s.clean(l, func() bool { return true })
+	}
 	s.Drain()
 }
 

@@ -76,15 +76,16 @@ func TestEntriesSurviveBelow(t *testing.T) {
 	if found != 2 {
 		t.Errorf("%d entries survived, want 2", found)
 	}
-	if !s.Fetch(Key{1}) || !s.Fetch(Key{2}) {
+	if s.Fetch(Key{1}) != Host || s.Fetch(Key{2}) != Host {
 		t.Fatal("an entry cannot be fetched")
 	}
-	item, user := s.Get(Key{1}), s.GetPrefix(Key{2}, tokens[:70])
+	item := get(s, Key{1})
+	user, _ := s.GetPrefix(Key{2}, tokens[:70])
 	check(t, item, 9, 5)
 	check(t, user, 70, 6)
 	item.Release()
 	user.Release()
-	if s.Fetch(Key{3}) {
+	if s.Fetch(Key{3}) != Nowhere {
 		t.Error("an entry that never was has been fetched")
 	}
 }
@@ -100,11 +101,11 @@ func TestEvictionGoesBelow(t *testing.T) {
 		s.Flush()
 	}
 	for i := range 40 {
-		if s.PeekPrefix(Key{byte(i)}, []int32{int32(i)}) == 0 && !s.Fetch(Key{byte(i)}) {
+		if n, _ := s.PeekPrefix(Key{byte(i)}, []int32{int32(i)}); n == 0 && s.Fetch(Key{byte(i)}) == Nowhere {
 			t.Errorf("user %d is lost", i)
 			continue
 		}
-		e := s.GetPrefix(Key{byte(i)}, append([]int32{int32(i)}, tokens[1:]...))
+		e, _ := s.GetPrefix(Key{byte(i)}, append([]int32{int32(i)}, tokens[1:]...))
 		check(t, e, 64, byte(i))
 		e.Release()
 	}
@@ -136,7 +137,7 @@ func TestDeleteLeavesNoBytes(t *testing.T) {
 			if err := s.Delete(Key{byte(i)}); err != nil {
 				t.Fatal(err)
 			}
-			if s.Get(Key{byte(i)}) != nil {
+			if get(s, Key{byte(i)}) != nil {
 				t.Errorf("entry %d is still there", i)
 			}
 		}
@@ -190,8 +191,8 @@ func TestDamageIsAMiss(t *testing.T) {
 	}
 	s, done = withDisk(t, dir, 256)
 	defer done()
-	if s.Fetch(Key{1}) {
-		e := s.Get(Key{1})
+	if s.Fetch(Key{1}) != Nowhere {
+		e := get(s, Key{1})
 		check(t, e, 20, 3) // undamaged after all: then it must be right
 		e.Release()
 	}

@@ -11,6 +11,10 @@
 // return one that the caller MUST Release; eviction only drops the store's own reference, so memory
 // in use is never freed.
 //
+// The memory is that of the device, which the host may not see: all that touches it goes through its
+// compute.Memory. Below it there may be memory of the host's (SetHost), to which entries go that have to
+// make room, and below that a tier of files (SetTier).
+//
 // Lock order: Store.mu, then the pool's lock.
 package kv
 
@@ -26,6 +30,7 @@ import (
 	"unsafe"
 
 	"grebe/compute"
+	"grebe/evict"
 	"grebe/plan"
 	"grebe/pool"
 )
@@ -67,6 +72,7 @@ const (
 // chunk is memory shared by the entries that contain it.
 type chunk struct {
 	run    pool.Run
+	level  *level
 	tokens int
 	refs   atomic.Int32
 }
@@ -75,8 +81,28 @@ type chunk struct {
 type Entry struct {
 	store  *Store
 	len    int
-	chunks []*chunk
+	chunks []*chunk // all of one level
+	bytes  int64    // of the chunks, spare room included
 	refs   atomic.Int32
+}
+
+// add appends a chunk, taking over a reference.
+func (e *Entry) add(c *chunk) {
+	e.chunks = append(e.chunks, c)
+	e.bytes += int64(c.run.Size)
+}
+
+// usable reports whether a device that computes in top's memory can use the entry in place.
+func (e *Entry) usable(top *level) bool {
+	return len(e.chunks) == 0 || top.usable(&e.chunks[0].run.Block)
+}
+
+// place returns where the entry is.
+func (e *Entry) place() Place {
+	if len(e.chunks) == 0 {
+		return Nowhere
+	}
+	return e.chunks[0].level.place
 }
 
 // Len returns the number of tokens.
@@ -106,19 +132,22 @@ func (e *Entry) Release() {
 
 // Store holds the published entries of one model.
 type Store struct {
-	shape compute.Shape
-	pool  *pool.Pool
+	shape  compute.Shape
+	top    *level // where the device computes
+	host   *level // nil: what leaves the top is dropped
+	levels []*level
+	policy string
 
-	dropped func(Key)
-	stored  func(Key, plan.Kind, int)
-	below   *below // nil: nothing is kept below memory
+	dropped   func(Key)
+	stored    func(Key, plan.Kind, int)
+	relocated func(Key, Place)
+	below     *below // nil: nothing is kept below memory
 
 	mu      sync.Mutex
-	index   map[Key]*list.Element // of *published
-	recency list.List             // front: used last
-	evicted [kinds]int64
-	entries [kinds]int
-	bytes   [kinds]int64
+	index   map[Key]*published
+	moved   *sync.Cond // signalled when an entry came to a level
+	soiled  []*chunk   // that could not be zeroed
+	staging [2]stage   // of what is written below, and of what is fetched
 }
 
 const kinds = int(plan.Beam) + 1
@@ -126,15 +155,62 @@ const kinds = int(plan.Beam) + 1
 type published struct {
 	key    Key
 	kind   plan.Kind
-	entry  *Entry
 	tokens []int32 // of a user
-	clean  bool    // written below, or not worth trying again
+
+	// Guarded by Store.mu.
+	entry  *Entry
+	clean  bool   // written below, or not worth trying again
+	level  *level // nil while it is moved
+	slot   evict.Slot
+	recent *list.Element // in level.recency
+	used   bool          // since it came to its level
 }
 
-// New returns a store for models of the given shape. It does not own the pool.
+// hash names the key in short.
+func (k *Key) hash() uint64 { return binary.LittleEndian.Uint64(k[:]) }
+
+// New returns a store for models of the given shape, which evicts what was not used for longest. It
+// does not own the pool.
 func New(shape compute.Shape, p *pool.Pool) *Store {
-	return &Store{shape: shape, pool: p, dropped: func(Key) {}, stored: func(Key, plan.Kind, int) {}, index: map[Key]*list.Element{}}
+	s := &Store{
+		shape: shape, index: map[Key]*published{},
+		dropped: func(Key) {}, stored: func(Key, plan.Kind, int) {}, relocated: func(Key, Place) {},
+	}
+	s.moved = sync.NewCond(&s.mu)
+	s.top = newLevel(p, &shape)
+	s.levels = []*level{s.top}
+	if err := s.SetPolicy("lru"); err != nil {
+		panic(err) // there is always such a one
+	}
+	return s
 }
+
+// SetPolicy has what leaves memory chosen by a policy of package evict. It MUST be called before the
+// store is used.
+func (s *Store) SetPolicy(name string) error {
+	for _, l := range s.levels {
+		if err := l.setPolicy(name); err != nil {
+			return err
+		}
+	}
+	s.policy = name
+	return nil
+}
+
+// SetHost keeps entries in p too, a pool of the Host memory of the store's own pool's: what has to make
+// room goes there. An entry that is found there is used in place once, if the device can, and brought
+// up otherwise. It MUST be called before the store is used. The store does not own the pool.
+func (s *Store) SetHost(p *pool.Pool) error {
+	host := newLevel(p, &s.shape)
+	if host.place != Host {
+		return errors.New("kv: the pool below the device's is not of the host's memory")
+	}
+	s.host, s.levels = host, []*level{s.top, host}
+	return s.SetPolicy(s.policy)
+}
+
+// Top returns where computed entries go.
+func (s *Store) Top() Place { return s.top.place }
 
 // OnDrop has f called with the key of every entry that is evicted or deleted, without locks held. It
 // MUST be called before the store is used.
@@ -144,10 +220,18 @@ func (s *Store) OnDrop(f func(Key)) { s.dropped = f }
 // store is used.
 func (s *Store) OnStore(f func(key Key, kind plan.Kind, tokens int)) { s.stored = f }
 
+// OnMove has f called with every entry that came to another place in memory. It MUST be called before
+// the store is used.
+func (s *Store) OnMove(f func(key Key, to Place)) { s.relocated = f }
+
 // Reserve returns an unpublished entry for tokens tokens, whose leading ones are those of prefix
 // (nil for none): full chunks are shared, the rest is copied. It evicts what it must. The caller owns
 // the reference, fills the new tokens, and publishes or releases the entry.
 func (s *Store) Reserve(layout Layout, tokens int, prefix *Entry) (*Entry, error) {
+	return s.reserve(s.top, layout, tokens, prefix)
+}
+
+func (s *Store) reserve(to *level, layout Layout, tokens int, prefix *Entry) (*Entry, error) {
 	e := &Entry{store: s, len: tokens}
 	e.refs.Store(1)
 	have := 0
@@ -156,11 +240,11 @@ func (s *Store) Reserve(layout Layout, tokens int, prefix *Entry) (*Entry, error
 			return nil, fmt.Errorf("kv: reserve %d tokens behind a prefix of %d", tokens, prefix.len)
 		}
 		for _, c := range prefix.chunks {
-			if layout != Chain || c.tokens != ChainTokens || have+c.tokens > prefix.len {
+			if layout != Chain || c.level != to || c.tokens != ChainTokens || have+c.tokens > prefix.len {
 				break
 			}
 			c.refs.Add(1)
-			e.chunks = append(e.chunks, c)
+			e.add(c)
 			have += c.tokens
 		}
 	}
@@ -169,81 +253,41 @@ func (s *Store) Reserve(layout Layout, tokens int, prefix *Entry) (*Entry, error
 		if layout == Chain {
 			n = ChainTokens
 		}
-		c, err := s.newChunk(n)
+		c, err := s.newChunk(to, n)
 		if err != nil {
 			e.Release()
 			return nil, err
 		}
-		e.chunks = append(e.chunks, c)
+		e.add(c)
 		at += n
 	}
 	if prefix != nil && have < prefix.len {
-		s.copyTokens(e, prefix, have, prefix.len)
+		if err := s.copyTokens(e, prefix, have, prefix.len); err != nil {
+			e.Release()
+			return nil, err
+		}
 	}
 	return e, nil
 }
 
-// newChunk allocates a chunk, evicting the least recently used entries until it fits.
-func (s *Store) newChunk(tokens int) (*chunk, error) {
-	for {
-		run, err := s.pool.Alloc(s.shape.ChunkBytes(tokens, false))
-		if err == nil {
-			c := &chunk{run: run, tokens: tokens}
-			c.refs.Store(1)
-			return c, nil
-		}
-		if !errors.Is(err, pool.ErrFull) {
-			return nil, err
-		}
-		if !s.evictOne() {
-			return nil, fmt.Errorf("%w (%d tokens wanted)", ErrFull, tokens)
-		}
-	}
-}
-
-// evictOne drops the least recently used entry that nobody reads; false when there is none.
-func (s *Store) evictOne() bool {
-	s.mu.Lock()
-	var victim *published
-	var lost bool
-	for el := s.recency.Back(); el != nil; el = el.Prev() {
-		if p := el.Value.(*published); p.entry.refs.Load() == 1 {
-			victim, lost = p, !p.clean
-			s.remove(el)
-			s.evicted[p.kind]++
-			break
-		}
-	}
-	s.mu.Unlock()
-	if victim == nil {
-		return false
-	}
-	if s.below != nil && lost {
-		s.below.lost.Add(1)
-	}
-	s.dropped(victim.key)
-	victim.entry.Release()
-	return true
-}
-
-// remove takes an element out of the index; the caller releases its entry.
-func (s *Store) remove(el *list.Element) {
-	p := el.Value.(*published)
-	s.count(p, -1)
-	delete(s.index, p.key)
-	s.recency.Remove(el)
-}
-
 // copyTokens copies tokens [from, to) of src to dst in all layers.
-func (s *Store) copyTokens(dst, src *Entry, from, to int) {
+func (s *Store) copyTokens(dst, src *Entry, from, to int) error {
 	row := s.shape.HeadDim * s.shape.KV.Size()
-	for t := from; t < to; t++ {
+	var moves []compute.Move
+	for t := from; t < to; {
 		sc, st := src.locate(t)
 		dc, dt := dst.locate(t)
-		for p := range s.shape.Layers * 2 * s.shape.KVHeads {
-			copy(dc.run.Bytes[(p*dc.tokens+dt)*row:][:row], sc.run.Bytes[(p*sc.tokens+st)*row:][:row])
-		}
+		n := min(to-t, sc.tokens-st, dc.tokens-dt)
+		moves = append(moves, compute.Move{
+			Dst: dc.run.Slice(dt*row, dc.run.Size-dt*row), Src: sc.run.Slice(st*row, sc.run.Size-st*row), Width: n * row,
+			Rows: s.shape.Layers * 2 * s.shape.KVHeads, DstStride: dc.tokens * row, SrcStride: sc.tokens * row,
+		})
+		t += n
 	}
+	if err := s.top.pool.Memory().Copy(moves...); err != nil {
+		return fmt.Errorf("kv: copy %d tokens: %w", to-from, err)
+	}
+	return nil
 }
 
 // locate returns the chunk of a token and its place there.
@@ -262,79 +306,89 @@ func (e *Entry) locate(t int) (*chunk, int) {
 // key names them. An older entry under the key is replaced if it has tokens, and stays if it has
 // none: then it has the same content.
 func (s *Store) Publish(kind plan.Kind, key Key, tokens []int32, e *Entry) {
-	s.publish(&published{key: key, kind: kind, entry: e, tokens: tokens})
+	s.publish(&published{key: key, kind: kind, entry: e, tokens: tokens}, s.top)
 }
 
-func (s *Store) publish(p *published) {
+func (s *Store) publish(p *published, to *level) {
 	s.mu.Lock()
+	for len(to.free) == 0 && s.index[p.key] == nil {
+		s.mu.Unlock()
+		if !s.evictOne(to) {
+			return // as many entries as there may be are in use
+		}
+		s.mu.Lock()
+	}
 	var old *Entry
-	if el, ok := s.index[p.key]; ok {
-		was := el.Value.(*published)
+	if was, ok := s.index[p.key]; ok {
 		if was.tokens == nil || was.entry == p.entry {
-			s.recency.MoveToFront(el)
+			if was.level != nil {
+				was.level.hit(was)
+			}
 			s.mu.Unlock()
 			return
 		}
-		s.remove(el)
+		s.remove(was)
 		old = was.entry
 	}
-	p.entry.Retain()
-	s.index[p.key] = s.recency.PushFront(p)
-	s.count(p, 1)
+	e := p.entry
+	if len(to.free) > 0 {
+		e.Retain()
+		s.index[p.key] = p
+		to.put(p)
+	}
+	s.check()
 	s.mu.Unlock()
 	if !p.clean {
-		s.offer(p)
+		s.offer(p, e)
 	}
 	if old != nil {
 		old.Release()
 	}
 }
 
-// count adds an entry to the statistics, or takes it off.
-func (s *Store) count(p *published, n int) {
-	s.entries[p.kind] += n
-	bytes := 0
-	for _, c := range p.entry.chunks {
-		bytes += len(c.run.Bytes)
+// remove takes an entry out of the index; the caller releases it.
+func (s *Store) remove(p *published) {
+	if p.level != nil {
+		p.level.take(p, false)
 	}
-	s.bytes[p.kind] += int64(n * bytes)
+	delete(s.index, p.key)
 }
 
-// Get returns the entry under key with a reference for the caller, who MUST release it; nil when
-// there is none.
-func (s *Store) Get(key Key) *Entry {
+// Get returns the entry under key with a reference for the caller, who MUST release it, and where it
+// was; nil when there is none.
+func (s *Store) Get(key Key) (*Entry, Place) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	el, ok := s.index[key]
-	if !ok {
-		return nil
+	p, at := s.find(key)
+	if p == nil {
+		return nil, Nowhere
 	}
-	s.recency.MoveToFront(el)
-	e := el.Value.(*published).entry
-	e.Retain()
-	return e
+	p.entry.Retain()
+	return p.entry, at
 }
 
 // GetPrefix returns the leading tokens of the user's entry under key that are also the first of
-// tokens, with a reference for the caller, who MUST release it; nil when there are none.
-func (s *Store) GetPrefix(key Key, tokens []int32) *Entry {
+// tokens, with a reference for the caller, who MUST release it, and where they were; nil when there
+// are none.
+func (s *Store) GetPrefix(key Key, tokens []int32) (*Entry, Place) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	el, ok := s.index[key]
-	if !ok {
-		return nil
+	if p, ok := s.index[key]; !ok || common(p.tokens, tokens) == 0 {
+		return nil, Nowhere
 	}
-	p := el.Value.(*published)
-	n := common(p.tokens, tokens)
+	p, at := s.find(key)
+	if p == nil {
+		return nil, Nowhere
+	}
+	n := common(p.tokens, tokens) // of another entry than before, if that was moved and replaced
 	if n == 0 {
-		return nil
+		return nil, Nowhere
 	}
-	s.recency.MoveToFront(el)
 	if n == p.entry.len {
 		p.entry.Retain()
-		return p.entry
+		return p.entry, at
 	}
-	return p.entry.leading(n)
+	return p.entry.leading(n), at
 }
 
 // common returns how many leading tokens a and b share.
@@ -357,7 +411,7 @@ func (e *Entry) leading(n int) *Entry {
 			break
 		}
 		c.refs.Add(1)
-		v.chunks = append(v.chunks, c)
+		v.add(c)
 		n -= c.tokens
 	}
 	return v
@@ -370,52 +424,39 @@ func (s *Store) Peek(keys []Key, tokens []int32) {
 	defer s.mu.Unlock()
 	for i := range keys {
 		tokens[i] = 0
-		if el, ok := s.index[keys[i]]; ok {
-			tokens[i] = int32(el.Value.(*published).entry.len)
+		if p, ok := s.index[keys[i]]; ok {
+			tokens[i] = int32(p.entry.len)
 		}
 	}
 }
 
-// PeekPrefix returns how many tokens GetPrefix would find, without counting it as a use.
-func (s *Store) PeekPrefix(key Key, tokens []int32) int {
+// PeekPrefix returns how many tokens GetPrefix would find, and where, without counting it as a use.
+func (s *Store) PeekPrefix(key Key, tokens []int32) (int, Place) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if el, ok := s.index[key]; ok {
-		return common(el.Value.(*published).tokens, tokens)
+	if p, ok := s.index[key]; ok {
+		return common(p.tokens, tokens), p.entry.place()
 	}
-	return 0
+	return 0, Nowhere
 }
 
 // Delete drops the entry under key, if there is one, from every tier. Its memory is freed, and
 // zeroed, with its last reader; below memory its bytes are gone when Delete returns without an error.
 func (s *Store) Delete(key Key) error {
 	s.mu.Lock()
-	el, ok := s.index[key]
-	if ok {
-		s.remove(el)
+	var e *Entry
+	if p, ok := s.index[key]; ok {
+		s.remove(p)
+		e = p.entry
+		s.check()
 	}
 	s.mu.Unlock()
 	err := s.forget(key)
 	s.dropped(key)
-	if ok {
-		el.Value.(*published).entry.Release()
+	if e != nil {
+		e.Release()
 	}
 	return err
-}
-
-// Stats count what the store holds, and dropped to make room, of one kind. Bytes shared by two
-// entries count for both.
-type Stats struct {
-	Entries int
-	Bytes   int64
-	Evicted int64
-}
-
-// Stats returns the counts of a kind.
-func (s *Store) Stats(kind plan.Kind) Stats {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return Stats{Entries: s.entries[kind], Bytes: s.bytes[kind], Evicted: s.evicted[kind]}
 }
 
 // Close writes below what is not there yet, if there is a tier, and drops all published entries.
@@ -429,23 +470,37 @@ func (s *Store) Close() {
 	}
 	s.mu.Lock()
 	var all []*Entry
-	for el := s.recency.Front(); el != nil; el = s.recency.Front() {
-		all = append(all, el.Value.(*published).entry)
-		s.remove(el)
+	for _, p := range s.index {
+		all = append(all, p.entry)
+		s.remove(p)
 	}
 	s.mu.Unlock()
 	for _, e := range all {
 		e.Release()
 	}
+	for i := range s.staging {
+		s.staging[i].free()
+	}
+	for _, c := range s.soiled {
+		c.level.pool.Free(c.run)
+	}
+	s.soiled = nil
 }
 
 // free gives back the chunks that no other entry shares.
 func (s *Store) free(e *Entry) {
 	for _, c := range e.chunks {
-		if c.refs.Add(-1) == 0 {
-			clear(c.run.Bytes) // nobody finds a deleted user's KV in memory that is used again
-			s.pool.Free(c.run)
+		if c.refs.Add(-1) > 0 {
+			continue
 		}
+		// Nobody shall find a deleted user's KV in memory that is used again.
+		if err := c.level.pool.Memory().Zero(c.run.Block); err != nil {
+			s.mu.Lock()
+			s.soiled = append(s.soiled, c)
+			s.mu.Unlock()
+			continue
+		}
+		c.level.pool.Free(c.run)
 	}
 	e.chunks = nil
 }

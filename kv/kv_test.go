@@ -28,6 +28,11 @@ func newStore(t *testing.T, tokens int) (*Store, *pool.Pool) {
 	return s, p
 }
 
+func get(s *Store, key Key) *Entry {
+	e, _ := s.Get(key)
+	return e
+}
+
 // fill writes a pattern that names token and plane into tokens [from, len).
 func fill(e *Entry, from int, mark byte) {
 	row := shape.HeadDim * shape.KV.Size()
@@ -98,14 +103,14 @@ func TestEvictionSparesReaders(t *testing.T) {
 		s.Publish(plan.Item, Key{byte(i)}, nil, e)
 		e.Release()
 	}
-	pinned := s.Get(Key{0}) // least recently published, now most recently used
-	s.Get(Key{1}).Release()
+	pinned, _ := s.Get(Key{0}) // least recently published, now most recently used
+	get(s, Key{1}).Release()
 	e, err := s.Reserve(Exact, 64, nil)
 	if err != nil {
 		t.Fatalf("64 tokens do not fit although only 8 are pinned: %v", err)
 	}
 	check(t, pinned, 8, 0)
-	if s.Get(Key{2}) != nil {
+	if get(s, Key{2}) != nil {
 		t.Error("the least recently used entry is still there")
 	}
 	if _, err := s.Reserve(Exact, 30, nil); !errors.Is(err, ErrFull) {
@@ -124,7 +129,7 @@ func TestDeleteKeepsReadersMemory(t *testing.T) {
 	fill(e, 0, 7)
 	s.Publish(plan.Item, Key{1}, nil, e)
 	s.Delete(Key{1})
-	if s.Get(Key{1}) != nil {
+	if get(s, Key{1}) != nil {
 		t.Error("deleted entry found")
 	}
 	check(t, e, 10, 7)
@@ -151,10 +156,10 @@ func TestUserPrefix(t *testing.T) {
 	e.Release()
 	for _, n := range []int{1, 63, 64, 65, 128, 149, 150} {
 		changed := append(append([]int32{}, tokens[:n]...), -1, -2)
-		if got := s.PeekPrefix(key, changed); got != n {
+		if got, _ := s.PeekPrefix(key, changed); got != n {
 			t.Errorf("PeekPrefix finds %d of %d common tokens", got, n)
 		}
-		part := s.GetPrefix(key, changed)
+		part, _ := s.GetPrefix(key, changed)
 		if part == nil || part.Len() != n {
 			t.Fatalf("GetPrefix finds %v of %d common tokens", part, n)
 		}
@@ -168,7 +173,7 @@ func TestUserPrefix(t *testing.T) {
 		check(t, grown, n, 3)
 		grown.Release()
 	}
-	if s.GetPrefix(key, []int32{7}) != nil {
+	if e, _ := s.GetPrefix(key, []int32{7}); e != nil {
 		t.Error("an entry of other tokens was found")
 	}
 	shorter, err := s.Reserve(Chain, 10, nil)
@@ -177,7 +182,7 @@ func TestUserPrefix(t *testing.T) {
 	}
 	s.Publish(plan.User, key, tokens[:10], shorter)
 	shorter.Release()
-	if got := s.PeekPrefix(key, tokens); got != 10 {
+	if got, _ := s.PeekPrefix(key, tokens); got != 10 {
 		t.Errorf("after replacing the entry %d tokens are found, want 10", got)
 	}
 	if st := s.Stats(plan.User); st.Entries != 1 || st.Bytes != p.Stats().Used {

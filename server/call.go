@@ -243,17 +243,17 @@ func checkCount(field string, n int) error {
 
 // usage counts the tokens of a plan that ran.
 func usage(r *ranking) *grebev1.Usage {
-	u := promptUsage(r.layout.Plan, r.result.Cached, r.disk)
+	u := promptUsage(r.layout.Plan, r.result.Cached, r.device, r.disk)
 	u.ComputedTokens = int32(r.result.Computed)
 	return u
 }
 
-// promptUsage counts the tokens of a plan, of which some came from the cache, and some of those from disk.
-func promptUsage(p *plan.Plan, cached, disk int) *grebev1.Usage {
-	disk = min(disk, cached)
+// promptUsage counts the tokens of a plan, of which some came from the cache, and of those some were in the
+// device's memory and some came from disk.
+func promptUsage(p *plan.Plan, cached, device, disk int) *grebev1.Usage {
 	u := &grebev1.Usage{
 		PromptTokens: int32(p.Tokens()), CachedTokens: int32(cached),
-		BySource: &grebev1.Sources{Host: int32(cached - disk), Disk: int32(disk)},
+		BySource: sources(cached, device, disk),
 	}
 	for i := range p.Segments {
 		n := int32(len(p.Segments[i].Tokens))
@@ -267,6 +267,13 @@ func promptUsage(p *plan.Plan, cached, disk int) *grebev1.Usage {
 		}
 	}
 	return u
+}
+
+// sources says where cached tokens were. What was found is not used by a job that had to run without.
+func sources(cached, device, disk int) *grebev1.Sources {
+	disk = min(disk, cached)
+	device = min(device, cached-disk)
+	return &grebev1.Sources{Device: int32(device), Host: int32(cached - device - disk), Disk: int32(disk)}
 }
 
 func compatibleUsage(p *plan.Plan) *grebev1.CompatibleUsage {

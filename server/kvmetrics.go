@@ -3,6 +3,7 @@ package server
 import (
 	"github.com/prometheus/client_golang/prometheus"
 
+	"grebe/kv"
 	"grebe/plan"
 	"grebe/server/reuse"
 )
@@ -18,7 +19,7 @@ func newCacheMetrics(models []Model) *cacheMetrics {
 	m := &cacheMetrics{
 		entries:   prometheus.NewDesc("grebe_kv_entries", "Cached entries.", []string{"kind", "tier"}, nil),
 		bytes:     prometheus.NewDesc("grebe_kv_bytes", "Bytes of cached entries; shared ones count for each entry.", []string{"kind", "tier"}, nil),
-		evictions: prometheus.NewDesc("grebe_evictions_total", "Entries dropped from the cache.", []string{"kind", "reason"}, nil),
+		evictions: prometheus.NewDesc("grebe_evictions_total", "Entries dropped from memory to make room, or lowered from the device's to the host's.", []string{"kind", "reason"}, nil),
 		poolTotal: prometheus.NewDesc("grebe_pool_bytes", "Bytes of the pools that KV lives in.", nil, nil),
 		poolUsed:  prometheus.NewDesc("grebe_pool_used_bytes", "Bytes of the pools in use.", nil, nil),
 		indexed:   prometheus.NewDesc("grebe_meta_entries", "Entries that the index of cached KV knows.", nil, nil),
@@ -43,17 +44,25 @@ func (m *cacheMetrics) Collect(out chan<- prometheus.Metric) {
 	gauge := func(d *prometheus.Desc, v float64, labels ...string) {
 		out <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, v, labels...)
 	}
+	counter := func(d *prometheus.Desc, v float64, labels ...string) {
+		out <- prometheus.MustNewConstMetric(d, prometheus.CounterValue, v, labels...)
+	}
 	for _, kind := range []plan.Kind{plan.Preamble, plan.User, plan.Item} {
-		var entries, bytes, evicted float64
-		for _, c := range m.caches {
-			s := c.Stats(kind)
-			entries += float64(s.Entries)
-			bytes += float64(s.Bytes)
-			evicted += float64(s.Evicted)
+		var evicted, lowered float64
+		for place, tier := range map[kv.Place]string{kv.Device: "device", kv.Host: "host"} {
+			var entries, bytes float64
+			for _, c := range m.caches {
+				s := c.Stats(kind, place)
+				entries += float64(s.Entries)
+				bytes += float64(s.Bytes)
+				evicted += float64(s.Evicted)
+				lowered += float64(s.Lowered)
+			}
+			gauge(m.entries, entries, kind.String(), tier)
+			gauge(m.bytes, bytes, kind.String(), tier)
 		}
-		gauge(m.entries, entries, kind.String(), "host")
-		gauge(m.bytes, bytes, kind.String(), "host")
-		out <- prometheus.MustNewConstMetric(m.evictions, prometheus.CounterValue, evicted, kind.String(), "room")
+		counter(m.evictions, evicted, kind.String(), "room")
+		counter(m.evictions, lowered, kind.String(), "lowered")
 	}
 	var total, used, known float64
 	for _, c := range m.caches {

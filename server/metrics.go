@@ -7,6 +7,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
 
+	grebev1 "grebe/api/grebe/v1"
 	"grebe/engine"
 	"grebe/server/generate"
 )
@@ -77,17 +78,21 @@ func (m *metrics) ran(op string, r *engine.Result) {
 	m.queue.Observe(r.Queue.Seconds())
 	m.batchTokens.Observe(float64(r.BatchTokens))
 	m.tokens.WithLabelValues(op, "computed").Add(float64(r.Computed))
-	m.tokens.WithLabelValues(op, "host").Add(float64(r.Cached))
+}
+
+// reused counts the tokens that were cached, by where they were.
+func (m *metrics) reused(op string, by *grebev1.Sources) {
+	m.tokens.WithLabelValues(op, "device").Add(float64(by.Device))
+	m.tokens.WithLabelValues(op, "host").Add(float64(by.Host))
+	m.tokens.WithLabelValues(op, "disk").Add(float64(by.Disk))
 }
 
 func (m *metrics) recommended(op string, r *generate.Result) {
 	m.queue.Observe(r.Queue.Seconds())
 	m.batchTokens.Observe(float64(r.BatchTokens))
 	m.beamRows.Observe(float64(r.Rows))
-	disk := min(r.Disk, r.Cached)
 	m.tokens.WithLabelValues(op, "computed").Add(float64(r.Computed))
-	m.tokens.WithLabelValues(op, "host").Add(float64(r.Cached - disk))
-	m.tokens.WithLabelValues(op, "disk").Add(float64(disk))
+	m.reused(op, sources(r.Cached, r.Device, r.Disk))
 }
 
 // snapshotMetrics reports how old the items are that can be generated.

@@ -88,6 +88,7 @@ type ranking struct {
 	result *engine.Result
 	fetch  time.Duration // finding and pinning what is cached
 	disk   int           // tokens whose KV came from disk
+	device int           // tokens whose KV was in the device's memory
 	logits []float32
 	scores []float64
 }
@@ -165,8 +166,11 @@ func (s *Server) run(ctx context.Context, w *work, pointwise bool, ask func(l *p
 		err = layoutError(err)
 	}
 	if visit != nil {
-		r.disk = visit.Disk
+		r.disk, r.device = visit.Disk, visit.Device
 		visit.End(&r.layout, r.result)
+	}
+	if err == nil {
+		s.metrics.reused(w.call.op, sources(r.result.Cached, r.device, r.disk))
 	}
 	return r, err
 }

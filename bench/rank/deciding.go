@@ -136,7 +136,7 @@ func packing(shape *compute.Shape, tokens int) (Packing, error) {
 		live[key] = n
 		e.Release()
 		again := kv.KeyOf(kv.Key{}, []int32{int32(random.IntN(i + 1))}, "")
-		if e := store.Get(again); e != nil {
+		if e, _ := store.Get(again); e != nil {
 			e.Release()
 		}
 	}

@@ -82,6 +82,7 @@ type Result struct {
 	Computed, Cached int // tokens, over all rounds
 	Prompt           int // of Computed, those of the first round, which is the prompt
 	Disk             int // of Cached, those that came from disk
+	Device           int // of Cached, those that were in the device's memory
 	Fetch            time.Duration
 	Queue, Compute   time.Duration
 	BatchTokens      int // of the prompt's batch

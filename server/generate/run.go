@@ -148,7 +148,7 @@ func (r *run) first(ctx context.Context, out *Result) error {
 		res, err = r.g.Do(ctx, &r.job)
 	}
 	if visit != nil {
-		out.Disk = visit.Disk // before the end, after which the visit is another request's
+		out.Disk, out.Device = visit.Disk, visit.Device // before the end, after which the visit is another request's
 		r.prompt = visit.EndPrompt(&r.layout, res)
 	}
 	if err == nil {

@@ -30,7 +30,7 @@ func (v *Visit) AttachPrompt(l *prompt.Layout, job *engine.Job) {
 	}
 	c := v.cache
 	for i, s := range v.shared(l) {
-		v.pin(i, c.opt.Store.Get(s.key))
+		v.pin(i, v.found(c.opt.Store.Get(s.key)))
 	}
 	user := v.tokens
 	if l.Answers == l.User && len(user) > 0 {
@@ -39,11 +39,9 @@ func (v *Visit) AttachPrompt(l *prompt.Layout, job *engine.Job) {
 	if len(user) == 0 {
 		return
 	}
-	e := c.opt.Store.GetPrefix(v.user, user)
+	e := v.found(c.opt.Store.GetPrefix(v.user, user))
 	if e == nil && c.opt.Store.Below(v.user) && v.fetch(v.user) {
-		if e = c.opt.Store.GetPrefix(v.user, user); e != nil {
-			v.Disk += e.Len()
-		}
+		e = v.fetched(c.opt.Store.GetPrefix(v.user, user))
 	}
 	v.hit = e != nil
 	v.pin(l.User, e)

@@ -57,7 +57,8 @@ type Cache struct {
 	question         int32
 	bytesPerToken    int64
 	costs            schedule.Costs
-	visits           sync.Pool // of *Visit
+	home             schedule.Tier // of what is computed
+	visits           sync.Pool     // of *Visit
 	changed          chan []int32
 	returns          *returns
 	full             atomic.Bool // something had to make room
@@ -88,7 +89,10 @@ func New(b *prompt.Builder, opt Options) *Cache {
 	c.costs.Transfer[schedule.Host] = schedule.Transfer{Token: mib * hostMsPerMiB}
 	c.costs.Transfer[schedule.Disk] = schedule.Transfer{Entry: diskMsPerEntry, Token: mib * diskMsPerMiB}
 	c.visits.New = func() any { return &Visit{} }
+	c.home = tierOf(opt.Store.Top())
+	c.costs.Keep = c.home
 	opt.Store.OnDrop(c.dropped)
+	opt.Store.OnMove(c.moved)
 	opt.Store.OnStore(c.stored)
 	opt.Store.RangeBelow(c.stored)
 	return c
@@ -97,6 +101,25 @@ func New(b *prompt.Builder, opt Options) *Cache {
 // stored tells the index of an entry below memory.
 func (c *Cache) stored(key kv.Key, kind plan.Kind, tokens int) {
 	c.opt.Index.Found(key, meta.Entry{Kind: kind, Tokens: int32(tokens), Tier: schedule.Disk})
+}
+
+func tierOf(p kv.Place) schedule.Tier {
+	if p == kv.Device {
+		return schedule.Device
+	}
+	return schedule.Host
+}
+
+// moved tells the index that an entry came to another place in memory.
+func (c *Cache) moved(key kv.Key, to kv.Place) {
+	if to != kv.Device {
+		c.opt.Index.Lower(key, tierOf(to))
+		return
+	}
+	if e, ok := c.opt.Index.Lookup(key); ok {
+		e.Tier = schedule.Device
+		c.opt.Index.Put(key, e, c.opt.Now())
+	}
 }
 
 // dropped keeps the index right when the store drops an entry: it may still be below memory.
@@ -148,6 +171,7 @@ type Visit struct {
 	cache    *Cache
 	Decision schedule.Decision
 	Disk     int // tokens that came from below memory
+	Device   int // tokens that were in the device's memory
 
 	user     kv.Key
 	tokens   []int32
@@ -181,8 +205,8 @@ func (c *Cache) Begin(r *Request) *Visit {
 		Slack: float64(r.Slack) / float64(time.Millisecond),
 	}
 	in.SharedCached = c.has(&c.preamble) && c.has(&c.leadIn)
-	cached := c.opt.Store.PeekPrefix(v.user, r.User)
-	in.UserCached[schedule.Host] = int32(cached)
+	cached, at := c.opt.Store.PeekPrefix(v.user, r.User)
+	in.UserCached[tierOf(at)] = int32(cached)
 	if e, ok := c.opt.Index.Lookup(v.user); ok && e.Tier == schedule.Disk {
 		in.UserCached[schedule.Disk] = min(e.Tokens, in.User) // if the tokens are still the same
 	}
@@ -195,12 +219,6 @@ func (c *Cache) Begin(r *Request) *Visit {
 	v.Decision = schedule.Decide(in, &costs, r.Policy)
 	c.decisions[v.Decision.Order][v.Decision.Reason].Add(1)
 	v.hit = v.Decision.Reuse && v.Decision.Order == schedule.UserFirst && cached > 0
-	switch {
-	case v.hit:
-		c.returns.hit()
-	case v.Decision.Reuse && v.Decision.Order == schedule.UserFirst:
-		c.returns.kept(in.Returns)
-	}
 	return v
 }
 
@@ -217,7 +235,7 @@ func (c *Cache) room(tokens int) bool {
 
 // begin looks up where the items are.
 func (v *Visit) begin(c *Cache, user []int32, items [][]int32) {
-	v.cache, v.tokens, v.Disk = c, user, 0
+	v.cache, v.tokens, v.Disk, v.Device = c, user, 0, 0
 	v.items, v.lengths = v.items[:0], v.lengths[:0]
 	for _, tokens := range items {
 		v.items = append(v.items, c.ItemKey(tokens))
@@ -264,7 +282,7 @@ func (v *Visit) Attach(l *prompt.Layout, job *engine.Job) {
 	job.Cached, job.Keep = v.cachedIn, v.keep
 	c := v.cache
 	for i, s := range v.shared(l) {
-		v.attach(i, c.opt.Store.Get(s.key), len(s.tokens))
+		v.attach(i, v.found(c.opt.Store.Get(s.key)), len(s.tokens))
 	}
 	fetch := v.Decision.Chosen().Load.Has(schedule.Disk)
 	if v.Decision.Order == schedule.UserFirst {
@@ -281,11 +299,24 @@ func (v *Visit) Attach(l *prompt.Layout, job *engine.Job) {
 // userEntry returns what is cached of the user, brought up from below memory if need be.
 func (v *Visit) userEntry(fetch bool) *kv.Entry {
 	store := v.cache.opt.Store
-	e := store.GetPrefix(v.user, v.tokens)
+	e := v.found(store.GetPrefix(v.user, v.tokens))
 	if e != nil || !fetch || !v.fetch(v.user) {
 		return e
 	}
-	if e = store.GetPrefix(v.user, v.tokens); e != nil {
+	return v.fetched(store.GetPrefix(v.user, v.tokens))
+}
+
+// found counts an entry by where it was.
+func (v *Visit) found(e *kv.Entry, at kv.Place) *kv.Entry {
+	if at == kv.Device {
+		v.Device += e.Len()
+	}
+	return e
+}
+
+// fetched counts an entry that was brought up from below memory.
+func (v *Visit) fetched(e *kv.Entry, _ kv.Place) *kv.Entry {
+	if e != nil {
 		v.Disk += e.Len()
 	}
 	return e
@@ -294,25 +325,23 @@ func (v *Visit) userEntry(fetch bool) *kv.Entry {
 // itemEntry returns an item's entry, brought up from below memory if need be.
 func (v *Visit) itemEntry(i int, fetch bool) *kv.Entry {
 	store := v.cache.opt.Store
-	e := store.Get(v.items[i])
+	e := v.found(store.Get(v.items[i]))
 	if e != nil || !fetch || v.tiers[i] != schedule.Disk || !v.fetch(v.items[i]) {
 		return e
 	}
-	if e = store.Get(v.items[i]); e != nil {
-		v.Disk += e.Len()
-	}
-	return e
+	return v.fetched(store.Get(v.items[i]))
 }
 
 // fetch brings an entry up into memory.
 func (v *Visit) fetch(key kv.Key) bool {
 	c := v.cache
 	known, _ := c.opt.Index.Lookup(key)
-	if !c.opt.Store.Fetch(key) {
+	at := c.opt.Store.Fetch(key)
+	if at == kv.Nowhere {
 		c.dropped(key)
 		return false
 	}
-	known.Tier = schedule.Host
+	known.Tier = tierOf(at)
 	c.opt.Index.Put(key, known, c.opt.Now())
 	return true
 }
@@ -347,7 +376,14 @@ func (v *Visit) attach(segment int, e *kv.Entry, tokens int) {
 // End publishes what the job computed, which is nil when it failed, and gives back what it used.
 func (v *Visit) End(l *prompt.Layout, r *engine.Result) {
 	c, now := v.cache, v.cache.opt.Now()
-	c.returns.note(meta.Hash(v.user), v.in.Frequency, now)
+	user := meta.Hash(v.user)
+	c.returns.note(user, v.in.Frequency, now)
+	switch {
+	case v.hit:
+		c.returns.hit(user)
+	case v.Decision.Reuse && v.Decision.Order == schedule.UserFirst:
+		c.returns.kept(user, v.in.Returns)
+	}
 	c.opt.Index.NoteUser(v.user, now, v.hit)
 	if v.Decision.Order == schedule.ItemFirst && v.Decision.Reuse {
 		c.opt.Index.NoteItems(v.items, now)
@@ -382,7 +418,7 @@ func (v *Visit) publish(l *prompt.Layout, r *engine.Result, now time.Duration) {
 			return
 		}
 		c.opt.Store.Publish(kind, key, tokens, e)
-		c.opt.Index.Put(key, meta.Entry{Kind: kind, Tokens: int32(e.Len()), Tier: schedule.Host}, now)
+		c.opt.Index.Put(key, meta.Entry{Kind: kind, Tokens: int32(e.Len()), Tier: c.home}, now)
 		e.Release()
 	}
 	for i, s := range v.shared(l) {
@@ -435,8 +471,8 @@ func (c *Cache) Decisions() map[string]int64 {
 	return out
 }
 
-// Stats counts the cached entries of a kind.
-func (c *Cache) Stats(kind plan.Kind) kv.Stats { return c.opt.Store.Stats(kind) }
+// Stats counts the cached entries of a kind, all of them or those at some places.
+func (c *Cache) Stats(kind plan.Kind, at ...kv.Place) kv.Stats { return c.opt.Store.Stats(kind, at...) }
 
 // Books are the books of the pool that entries live in.
 func (c *Cache) Books() pool.Stats { return c.opt.Pool.Stats() }
