@@ -4,8 +4,11 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"math"
+	"math/rand/v2"
 	"runtime"
+	"slices"
 	"strings"
 	"testing"
 
@@ -29,12 +32,12 @@ func TestContendersAgree(t *testing.T) {
 	defer d.free()
 	for _, dt := range []compute.DType{compute.BF16, compute.F32} {
 		for threads := 1; threads <= 2; threads++ {
-			rates, _, err := runOne(context.Background(), &Options{Repeats: 1}, libs, dt, d, threads, 37)
+			l, err := runOne(context.Background(), &Options{Rounds: 1}, libs, dt, d, threads, 37)
 			if err != nil {
 				t.Fatalf("%v with %d threads: %v", dt, threads, err)
 			}
-			if rates[0].name != grebeName || !(rates[0].rate > 0) {
-				t.Errorf("%v with %d threads: rates %v", dt, threads, rates)
+			if !(l.Grebe > 0) || l.Rounds != 1 || len(l.Peers) > 0 && !(l.Ratio > 0) {
+				t.Errorf("%v with %d threads: line %+v", dt, threads, l)
 			}
 		}
 	}
@@ -71,15 +74,89 @@ func TestWrongResultIsAnError(t *testing.T) {
 	}
 }
 
-func TestChoose(t *testing.T) {
-	calm, cut := sample{1, false}, sample{9, true}
-	times, how := choose([][]sample{{calm, cut, calm}, {calm, calm, calm}}, 2)
-	if len(times[0]) != 2 || len(times[1]) != 3 || !how.enough || how.undisturbed != 5.0/6 {
-		t.Errorf("enough undisturbed products: %v %+v", times, how)
+// stub is a contender that only has a name.
+type stub struct{ contender }
+
+func (stub) name() string { return "stub" }
+
+func TestRatioOfRounds(t *testing.T) {
+	// Each round has its own pace, and one of the peer's turns was held up.
+	rs := rounds{cs: []contender{stub{}, stub{}}, times: [][]float64{{1, 10, 2, 4, 3}, {2, 20, 400, 8, 6}}}
+	if mid, low, high := rs.ratio(1); mid != 2 || low != 2 || high != 200 {
+		t.Errorf("ratio %v in [%v, %v], want 2 in [2, 200]", mid, low, high)
 	}
-	times, how = choose([][]sample{{calm, cut, cut}, {calm, cut, calm}}, 2)
-	if len(times[0]) != 3 || len(times[1]) != 3 || how.enough || how.undisturbed != 0.5 {
-		t.Errorf("too few for one contender: %v %+v, want all products of both", times, how)
+	if rs.certain() {
+		t.Error("a wide interval is taken for narrow")
+	}
+	rs.times[1][2] = 4.01
+	if !rs.certain() {
+		t.Error("a narrow interval is taken for wide")
+	}
+	var l Line
+	l.M, l.N, l.K, l.Peers = 1, 1, 5e8, map[string]float64{}
+	rs.fill(&l, nil)
+	if l.Grebe != 1./3 || l.Peers["stub"] != 1./6 || l.Ratio != 2 || l.Rounds != 5 || l.Ceiling != 0 {
+		t.Errorf("line %+v", l)
+	}
+}
+
+// In many draws the interval holds the median that they were drawn from in at least 95 of 100.
+func TestInterval(t *testing.T) {
+	r := rand.New(rand.NewPCG(1, 2))
+	for _, n := range []int{11, 12, 25, 60} {
+		const draws = 4000
+		held := 0
+		for range draws {
+			v := make([]float64, n)
+			for i := range v {
+				v[i] = r.ExpFloat64()
+			}
+			slices.Sort(v)
+			if low, high := interval(v); low <= math.Ln2 && math.Ln2 <= high {
+				held++
+			}
+		}
+		if share := float64(held) / draws; share < 0.945 {
+			t.Errorf("%d values: the interval holds the median in %.3f of all draws", n, share)
+		}
+	}
+}
+
+func TestOrderIsFair(t *testing.T) {
+	const contenders = 3
+	var before [contenders][contenders]int
+	for n := range 2 * contenders {
+		o := order(contenders, n)
+		for i, a := range o {
+			for _, b := range o[i+1:] {
+				before[a][b]++
+			}
+		}
+	}
+	for a := range contenders {
+		for b := range a {
+			if before[a][b] != contenders || before[b][a] != contenders {
+				t.Errorf("%d is %d times before %d and %d times after it", a, before[a][b], b, before[b][a])
+			}
+		}
+	}
+}
+
+func TestVerdict(t *testing.T) {
+	good := Line{Model: "a", Product: "x", Format: "f32", Threads: 1, Ratio: 0.95}
+	bad := Line{Model: "a", Product: "x", Format: "bf16", Threads: 2, Ratio: 0.999}
+	r := Report{Lines: []Line{good}}
+	r.Summary = summarize(r.Lines)
+	if got := r.verdict(); r.check() != nil || got != "pass: worst f32 on 1: 0.950 of 0.95" {
+		t.Errorf("%v, %q", r.check(), got)
+	}
+	r.Lines = append(r.Lines, bad)
+	r.Summary = summarize(r.Lines)
+	if got := r.verdict(); !errors.Is(r.check(), ErrBelow) || got != "FAIL: worst f32 on 1: 0.950 of 0.95; bf16 on 2: 0.999 of 1.00" {
+		t.Errorf("%v, %q", r.check(), got)
+	}
+	if (&Report{}).check() == nil {
+		t.Error("a run without peers passes")
 	}
 }
 
@@ -105,7 +182,7 @@ func TestReportForms(t *testing.T) {
 		var b bytes.Buffer
 		tb := newTable(&b, asJSON, &r)
 		tb.line(&r.Lines[0])
-		if err := tb.finish(&r); err != nil {
+		if err := tb.finish(&r, false); err != nil {
 			t.Fatal(err)
 		}
 		if asJSON {

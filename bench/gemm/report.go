@@ -2,9 +2,13 @@ package gemm
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"math"
+	"strings"
+
+	"grebe/compute"
 )
 
 // table writes lines as they come, or nothing until the JSON at the end.
@@ -22,10 +26,10 @@ func newTable(w io.Writer, asJSON bool, r *Report) *table {
 			t.printf("%s is absent: %s\n", p.Name, p.Absent)
 		}
 	}
-	t.printf("\nGFLOP/s, medians of the products during which no thread was taken off its core (calm: their share);\n" +
-		"where somebody has too few of them (*), of all products. best: ratio of the fastest products\n")
-	t.printf("%-11s %-7s %-5s %3s %5s %6s %5s %8s %8s %8s %6s %6s %6s\n",
-		"model", "product", "type", "thr", "rows", "n", "k", "grebe", "onednn", "openblas", "ratio", "best", "calm")
+	t.printf("\nGFLOP/s, medians over rounds. ratio: median over rounds of the ratio to the peer with which it is least, and its\n" +
+		"95%% confidence interval. peak: share of what multiply-adds on registers alone reach\n")
+	t.printf("%-11s %-7s %-5s %3s %5s %6s %5s %8s %8s %8s %6s %13s %6s %6s\n",
+		"model", "product", "type", "thr", "rows", "n", "k", "grebe", "onednn", "openblas", "ratio", "95%", "rounds", "peak")
 	return t
 }
 
@@ -37,12 +41,13 @@ func (t *table) printf(format string, args ...any) {
 }
 
 func (t *table) line(l *Line) {
-	mark := ""
-	if l.Disturbed {
-		mark = "*"
+	between := "-"
+	if l.Ratio > 0 {
+		between = fmt.Sprintf("[%.3f %.3f]", l.Low, l.High)
 	}
-	t.printf("%-11s %-7s %-5s %3d %5d %6d %5d %8.0f %8s %8s %6s %6s %5.0f%%%s\n", l.Model, l.Product, l.Format, l.Threads, l.M, l.N, l.K,
-		l.Grebe, number("%.0f", l.Peers["onednn"]), number("%.0f", l.Peers["openblas"]), number("%.2f", l.Ratio), number("%.2f", l.BestRatio), 100*l.Undisturbed, mark)
+	t.printf("%-11s %-7s %-5s %3d %5d %6d %5d %8.0f %8s %8s %6s %13s %6d %6s\n", l.Model, l.Product, l.Format, l.Threads, l.M, l.N, l.K,
+		l.Grebe, number("%.0f", l.Peers["onednn"]), number("%.0f", l.Peers["openblas"]), number("%.3f", l.Ratio), between, l.Rounds,
+		number("%.2f", l.Ceiling))
 }
 
 // number formats v, or a dash for what was not measured.
@@ -53,17 +58,57 @@ func number(format string, v float64) string {
 	return fmt.Sprintf(format, v)
 }
 
-func (t *table) finish(r *Report) error {
+func (t *table) finish(r *Report, check bool) error {
 	if t.json {
 		e := json.NewEncoder(t.w)
 		e.SetIndent("", "  ")
 		return e.Encode(r)
 	}
-	t.printf("\nratio to the fastest peer\n%-5s %3s %6s %6s  %s\n", "type", "thr", "worst", "mean", "worst at")
+	t.printf("\nratio to the fastest peer\n%-5s %3s %6s %6s %6s  %s\n", "type", "thr", "worst", "mean", "below", "worst at")
 	for _, s := range r.Summary {
-		t.printf("%-5s %3d %6.2f %6.2f  %s\n", s.Format, s.Threads, s.Worst, s.GeoMean, s.WorstAt)
+		t.printf("%-5s %3d %6.3f %6.3f %6d  %s\n", s.Format, s.Threads, s.Worst, s.GeoMean, s.Below, s.WorstAt)
+	}
+	if check {
+		t.printf("\n%s\n", r.verdict())
 	}
 	return t.err
+}
+
+// ErrBelow is what a checked run returns when a line is below its bar.
+var ErrBelow = errors.New("bench gemm: below the bar")
+
+// bar is the least ratio that a format must reach.
+func bar(format string) float64 {
+	if format == compute.BF16.String() {
+		return 1
+	}
+	return 0.95
+}
+
+// check returns an error if a line is below its bar, or if there was nothing to hold Grebe against.
+func (r *Report) check() error {
+	if len(r.Summary) == 0 {
+		return errors.New("bench gemm: no peer is installed")
+	}
+	for _, s := range r.Summary {
+		if s.Below > 0 {
+			return ErrBelow
+		}
+	}
+	return nil
+}
+
+// verdict says in one line whether every line reached its bar, and the worst of each kind.
+func (r *Report) verdict() string {
+	word := "pass"
+	if r.check() != nil {
+		word = "FAIL"
+	}
+	var worst []string
+	for _, s := range r.Summary {
+		worst = append(worst, fmt.Sprintf("%s on %d: %.3f of %.2f", s.Format, s.Threads, s.Worst, bar(s.Format)))
+	}
+	return word + ": worst " + strings.Join(worst, "; ")
 }
 
 // summarize returns the worst and the geometric mean ratio per format and threads, in the order of
@@ -92,6 +137,9 @@ func summarize(lines []Line) []Summary {
 		counts[n]++
 		if s := &out[n]; l.Ratio < s.Worst {
 			s.Worst, s.WorstAt = l.Ratio, fmt.Sprintf("%s %s, %d rows", l.Model, l.Product, l.M)
+		}
+		if l.Ratio < bar(l.Format) {
+			out[n].Below++
 		}
 	}
 	for i := range out {

@@ -1,6 +1,8 @@
 package main
 
 import (
+	"time"
+
 	"grebe/bench/gemm"
 	"grebe/bench/prefill"
 	"grebe/compute"
@@ -26,7 +28,9 @@ type benchGemmCmd struct {
 	Threads []int    `help:"Numbers of threads; default 1,2." placeholder:"N,..."`
 	Formats []string `help:"bf16, f32; default both." placeholder:"FORMAT,..."`
 	Models  []string `help:"qwen2-0.5b, qwen2-1.5b; default both." placeholder:"MODEL,..."`
-	Repeats int      `help:"Repeats; default and least 7." placeholder:"N"`
+	Rounds  int      `help:"Least rounds of a line; default and least 11." placeholder:"N"`
+	Seconds float64  `help:"How long a line may go on while its confidence interval is wide; default 5." placeholder:"S"`
+	Check   bool     `help:"Say whether every line reaches its bar (bf16 1.0, f32 0.95) and fail if not."`
 	JSON    bool     `name:"json" help:"Print JSON."`
 }
 
@@ -51,7 +55,8 @@ func (c *benchGemmCmd) Run(w *world) error {
 		return err
 	}
 	_, err = gemm.Run(w.ctx, gemm.Options{
-		Rows: c.Rows, Threads: c.Threads, Formats: formats, Models: c.Models, Repeats: c.Repeats, JSON: c.JSON,
+		Rows: c.Rows, Threads: c.Threads, Formats: formats, Models: c.Models, Rounds: c.Rounds,
+		Patience: time.Duration(c.Seconds * float64(time.Second)), Check: c.Check, JSON: c.JSON,
 	}, w.stdout)
 	return err
 }

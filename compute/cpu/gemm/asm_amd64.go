@@ -26,145 +26,246 @@ func cvtRow(steps int, src, dst unsafe.Pointer)
 //go:noescape
 func cvtRows(rows, steps int, src unsafe.Pointer, stride int, dst unsafe.Pointer)
 
-// f32x512r1 multiplies 1 rows by a block of two float32 panels.
+// f32x512r1 multiplies 1 packed rows by a block of a float32 panel.
 //
 //go:noescape
-func f32x512r1(steps int, a unsafe.Pointer, stride int, b, b2, c, c2 unsafe.Pointer, add int, next unsafe.Pointer, lines int, out unsafe.Pointer, outStride int, bias unsafe.Pointer, finish int)
+func f32x512r1(steps int, a unsafe.Pointer, stride int, b, c unsafe.Pointer, add int, next unsafe.Pointer, lines int, out unsafe.Pointer, outStride int, bias unsafe.Pointer, finish int)
 
-// f32x512r2 multiplies 2 rows by a block of two float32 panels.
+// f32x512r2 multiplies 2 packed rows by a block of a float32 panel.
 //
 //go:noescape
-func f32x512r2(steps int, a unsafe.Pointer, stride int, b, b2, c, c2 unsafe.Pointer, add int, next unsafe.Pointer, lines int, out unsafe.Pointer, outStride int, bias unsafe.Pointer, finish int)
+func f32x512r2(steps int, a unsafe.Pointer, stride int, b, c unsafe.Pointer, add int, next unsafe.Pointer, lines int, out unsafe.Pointer, outStride int, bias unsafe.Pointer, finish int)
 
-// f32x512r3 multiplies 3 rows by a block of two float32 panels.
+// f32x512r3 multiplies 3 packed rows by a block of a float32 panel.
 //
 //go:noescape
-func f32x512r3(steps int, a unsafe.Pointer, stride int, b, b2, c, c2 unsafe.Pointer, add int, next unsafe.Pointer, lines int, out unsafe.Pointer, outStride int, bias unsafe.Pointer, finish int)
+func f32x512r3(steps int, a unsafe.Pointer, stride int, b, c unsafe.Pointer, add int, next unsafe.Pointer, lines int, out unsafe.Pointer, outStride int, bias unsafe.Pointer, finish int)
 
-// f32x512r4 multiplies 4 rows by a block of two float32 panels.
+// f32x512r4 multiplies 4 packed rows by a block of a float32 panel.
 //
 //go:noescape
-func f32x512r4(steps int, a unsafe.Pointer, stride int, b, b2, c, c2 unsafe.Pointer, add int, next unsafe.Pointer, lines int, out unsafe.Pointer, outStride int, bias unsafe.Pointer, finish int)
+func f32x512r4(steps int, a unsafe.Pointer, stride int, b, c unsafe.Pointer, add int, next unsafe.Pointer, lines int, out unsafe.Pointer, outStride int, bias unsafe.Pointer, finish int)
 
-// f32x512r5 multiplies 5 rows by a block of two float32 panels.
+// f32x512r5 multiplies 5 packed rows by a block of a float32 panel.
 //
 //go:noescape
-func f32x512r5(steps int, a unsafe.Pointer, stride int, b, b2, c, c2 unsafe.Pointer, add int, next unsafe.Pointer, lines int, out unsafe.Pointer, outStride int, bias unsafe.Pointer, finish int)
+func f32x512r5(steps int, a unsafe.Pointer, stride int, b, c unsafe.Pointer, add int, next unsafe.Pointer, lines int, out unsafe.Pointer, outStride int, bias unsafe.Pointer, finish int)
 
-// f32x512r6 multiplies 6 rows by a block of two float32 panels.
+// f32x512r6 multiplies 6 packed rows by a block of a float32 panel.
 //
 //go:noescape
-func f32x512r6(steps int, a unsafe.Pointer, stride int, b, b2, c, c2 unsafe.Pointer, add int, next unsafe.Pointer, lines int, out unsafe.Pointer, outStride int, bias unsafe.Pointer, finish int)
+func f32x512r6(steps int, a unsafe.Pointer, stride int, b, c unsafe.Pointer, add int, next unsafe.Pointer, lines int, out unsafe.Pointer, outStride int, bias unsafe.Pointer, finish int)
 
-// bf16x512r1 multiplies 1 rows by a block of two bf16 panels.
+// f32x512r7 multiplies 7 packed rows by a block of a float32 panel.
 //
 //go:noescape
-func bf16x512r1(steps int, a unsafe.Pointer, stride int, b, b2, c, c2 unsafe.Pointer, add int, next unsafe.Pointer, lines int, out unsafe.Pointer, outStride int, bias unsafe.Pointer, finish int)
+func f32x512r7(steps int, a unsafe.Pointer, stride int, b, c unsafe.Pointer, add int, next unsafe.Pointer, lines int, out unsafe.Pointer, outStride int, bias unsafe.Pointer, finish int)
 
-// bf16x512r2 multiplies 2 rows by a block of two bf16 panels.
+// f32x512r8 multiplies 8 packed rows by a block of a float32 panel.
 //
 //go:noescape
-func bf16x512r2(steps int, a unsafe.Pointer, stride int, b, b2, c, c2 unsafe.Pointer, add int, next unsafe.Pointer, lines int, out unsafe.Pointer, outStride int, bias unsafe.Pointer, finish int)
+func f32x512r8(steps int, a unsafe.Pointer, stride int, b, c unsafe.Pointer, add int, next unsafe.Pointer, lines int, out unsafe.Pointer, outStride int, bias unsafe.Pointer, finish int)
 
-// bf16x512r3 multiplies 3 rows by a block of two bf16 panels.
+// f32x512r9 multiplies 9 packed rows by a block of a float32 panel.
 //
 //go:noescape
-func bf16x512r3(steps int, a unsafe.Pointer, stride int, b, b2, c, c2 unsafe.Pointer, add int, next unsafe.Pointer, lines int, out unsafe.Pointer, outStride int, bias unsafe.Pointer, finish int)
+func f32x512r9(steps int, a unsafe.Pointer, stride int, b, c unsafe.Pointer, add int, next unsafe.Pointer, lines int, out unsafe.Pointer, outStride int, bias unsafe.Pointer, finish int)
 
-// bf16x512r4 multiplies 4 rows by a block of two bf16 panels.
+// f32x512r10 multiplies 10 packed rows by a block of a float32 panel.
 //
 //go:noescape
-func bf16x512r4(steps int, a unsafe.Pointer, stride int, b, b2, c, c2 unsafe.Pointer, add int, next unsafe.Pointer, lines int, out unsafe.Pointer, outStride int, bias unsafe.Pointer, finish int)
+func f32x512r10(steps int, a unsafe.Pointer, stride int, b, c unsafe.Pointer, add int, next unsafe.Pointer, lines int, out unsafe.Pointer, outStride int, bias unsafe.Pointer, finish int)
 
-// bf16x512r5 multiplies 5 rows by a block of two bf16 panels.
+// f32x512r11 multiplies 11 packed rows by a block of a float32 panel.
 //
 //go:noescape
-func bf16x512r5(steps int, a unsafe.Pointer, stride int, b, b2, c, c2 unsafe.Pointer, add int, next unsafe.Pointer, lines int, out unsafe.Pointer, outStride int, bias unsafe.Pointer, finish int)
+func f32x512r11(steps int, a unsafe.Pointer, stride int, b, c unsafe.Pointer, add int, next unsafe.Pointer, lines int, out unsafe.Pointer, outStride int, bias unsafe.Pointer, finish int)
 
-// bf16x512r6 multiplies 6 rows by a block of two bf16 panels.
+// f32x512r12 multiplies 12 packed rows by a block of a float32 panel.
 //
 //go:noescape
-func bf16x512r6(steps int, a unsafe.Pointer, stride int, b, b2, c, c2 unsafe.Pointer, add int, next unsafe.Pointer, lines int, out unsafe.Pointer, outStride int, bias unsafe.Pointer, finish int)
+func f32x512r12(steps int, a unsafe.Pointer, stride int, b, c unsafe.Pointer, add int, next unsafe.Pointer, lines int, out unsafe.Pointer, outStride int, bias unsafe.Pointer, finish int)
+
+// f32x512r13 multiplies 13 packed rows by a block of a float32 panel.
+//
+//go:noescape
+func f32x512r13(steps int, a unsafe.Pointer, stride int, b, c unsafe.Pointer, add int, next unsafe.Pointer, lines int, out unsafe.Pointer, outStride int, bias unsafe.Pointer, finish int)
+
+// f32x512r14 multiplies 14 packed rows by a block of a float32 panel.
+//
+//go:noescape
+func f32x512r14(steps int, a unsafe.Pointer, stride int, b, c unsafe.Pointer, add int, next unsafe.Pointer, lines int, out unsafe.Pointer, outStride int, bias unsafe.Pointer, finish int)
+
+// bf16x512r1 multiplies 1 packed rows by a block of a bf16 panel.
+//
+//go:noescape
+func bf16x512r1(steps int, a unsafe.Pointer, stride int, b, c unsafe.Pointer, add int, next unsafe.Pointer, lines int, out unsafe.Pointer, outStride int, bias unsafe.Pointer, finish int)
+
+// bf16x512r2 multiplies 2 packed rows by a block of a bf16 panel.
+//
+//go:noescape
+func bf16x512r2(steps int, a unsafe.Pointer, stride int, b, c unsafe.Pointer, add int, next unsafe.Pointer, lines int, out unsafe.Pointer, outStride int, bias unsafe.Pointer, finish int)
+
+// bf16x512r3 multiplies 3 packed rows by a block of a bf16 panel.
+//
+//go:noescape
+func bf16x512r3(steps int, a unsafe.Pointer, stride int, b, c unsafe.Pointer, add int, next unsafe.Pointer, lines int, out unsafe.Pointer, outStride int, bias unsafe.Pointer, finish int)
+
+// bf16x512r4 multiplies 4 packed rows by a block of a bf16 panel.
+//
+//go:noescape
+func bf16x512r4(steps int, a unsafe.Pointer, stride int, b, c unsafe.Pointer, add int, next unsafe.Pointer, lines int, out unsafe.Pointer, outStride int, bias unsafe.Pointer, finish int)
+
+// bf16x512r5 multiplies 5 packed rows by a block of a bf16 panel.
+//
+//go:noescape
+func bf16x512r5(steps int, a unsafe.Pointer, stride int, b, c unsafe.Pointer, add int, next unsafe.Pointer, lines int, out unsafe.Pointer, outStride int, bias unsafe.Pointer, finish int)
+
+// bf16x512r6 multiplies 6 packed rows by a block of a bf16 panel.
+//
+//go:noescape
+func bf16x512r6(steps int, a unsafe.Pointer, stride int, b, c unsafe.Pointer, add int, next unsafe.Pointer, lines int, out unsafe.Pointer, outStride int, bias unsafe.Pointer, finish int)
+
+// bf16x512r7 multiplies 7 packed rows by a block of a bf16 panel.
+//
+//go:noescape
+func bf16x512r7(steps int, a unsafe.Pointer, stride int, b, c unsafe.Pointer, add int, next unsafe.Pointer, lines int, out unsafe.Pointer, outStride int, bias unsafe.Pointer, finish int)
+
+// bf16x512r8 multiplies 8 packed rows by a block of a bf16 panel.
+//
+//go:noescape
+func bf16x512r8(steps int, a unsafe.Pointer, stride int, b, c unsafe.Pointer, add int, next unsafe.Pointer, lines int, out unsafe.Pointer, outStride int, bias unsafe.Pointer, finish int)
+
+// bf16x512r9 multiplies 9 packed rows by a block of a bf16 panel.
+//
+//go:noescape
+func bf16x512r9(steps int, a unsafe.Pointer, stride int, b, c unsafe.Pointer, add int, next unsafe.Pointer, lines int, out unsafe.Pointer, outStride int, bias unsafe.Pointer, finish int)
+
+// bf16x512r10 multiplies 10 packed rows by a block of a bf16 panel.
+//
+//go:noescape
+func bf16x512r10(steps int, a unsafe.Pointer, stride int, b, c unsafe.Pointer, add int, next unsafe.Pointer, lines int, out unsafe.Pointer, outStride int, bias unsafe.Pointer, finish int)
+
+// bf16x512r11 multiplies 11 packed rows by a block of a bf16 panel.
+//
+//go:noescape
+func bf16x512r11(steps int, a unsafe.Pointer, stride int, b, c unsafe.Pointer, add int, next unsafe.Pointer, lines int, out unsafe.Pointer, outStride int, bias unsafe.Pointer, finish int)
+
+// bf16x512r12 multiplies 12 packed rows by a block of a bf16 panel.
+//
+//go:noescape
+func bf16x512r12(steps int, a unsafe.Pointer, stride int, b, c unsafe.Pointer, add int, next unsafe.Pointer, lines int, out unsafe.Pointer, outStride int, bias unsafe.Pointer, finish int)
+
+// bf16x512r13 multiplies 13 packed rows by a block of a bf16 panel.
+//
+//go:noescape
+func bf16x512r13(steps int, a unsafe.Pointer, stride int, b, c unsafe.Pointer, add int, next unsafe.Pointer, lines int, out unsafe.Pointer, outStride int, bias unsafe.Pointer, finish int)
+
+// bf16x512r14 multiplies 14 packed rows by a block of a bf16 panel.
+//
+//go:noescape
+func bf16x512r14(steps int, a unsafe.Pointer, stride int, b, c unsafe.Pointer, add int, next unsafe.Pointer, lines int, out unsafe.Pointer, outStride int, bias unsafe.Pointer, finish int)
 
 // f32x512 holds the AVX-512 kernels of float32 panels by their rows.
 var f32x512 = [...]fmaKernel{
-	1: f32x512r1,
-	2: f32x512r2,
-	3: f32x512r3,
-	4: f32x512r4,
-	5: f32x512r5,
-	6: f32x512r6,
+	1:  f32x512r1,
+	2:  f32x512r2,
+	3:  f32x512r3,
+	4:  f32x512r4,
+	5:  f32x512r5,
+	6:  f32x512r6,
+	7:  f32x512r7,
+	8:  f32x512r8,
+	9:  f32x512r9,
+	10: f32x512r10,
+	11: f32x512r11,
+	12: f32x512r12,
+	13: f32x512r13,
+	14: f32x512r14,
 }
 
 // bf16x512 holds the AVX-512 kernels of bf16 panels by their rows.
 var bf16x512 = [...]fmaKernel{
-	1: bf16x512r1,
-	2: bf16x512r2,
-	3: bf16x512r3,
-	4: bf16x512r4,
-	5: bf16x512r5,
-	6: bf16x512r6,
+	1:  bf16x512r1,
+	2:  bf16x512r2,
+	3:  bf16x512r3,
+	4:  bf16x512r4,
+	5:  bf16x512r5,
+	6:  bf16x512r6,
+	7:  bf16x512r7,
+	8:  bf16x512r8,
+	9:  bf16x512r9,
+	10: bf16x512r10,
+	11: bf16x512r11,
+	12: bf16x512r12,
+	13: bf16x512r13,
+	14: bf16x512r14,
 }
+
+// packRows512 packs steps of rows whose offsets from src are given, 16 of them.
+//
+//go:noescape
+func packRows512(steps int, src, offsets, dst unsafe.Pointer)
 
 // f32x256r1 multiplies 1 rows by a block of half a float32 panel.
 //
 //go:noescape
-func f32x256r1(steps int, a unsafe.Pointer, stride int, b, b2, c, c2 unsafe.Pointer, add int, next unsafe.Pointer, lines int, out unsafe.Pointer, outStride int, bias unsafe.Pointer, finish int)
+func f32x256r1(steps int, a unsafe.Pointer, stride int, b, c unsafe.Pointer, add int, next unsafe.Pointer, lines int, out unsafe.Pointer, outStride int, bias unsafe.Pointer, finish int)
 
 // f32x256r2 multiplies 2 rows by a block of half a float32 panel.
 //
 //go:noescape
-func f32x256r2(steps int, a unsafe.Pointer, stride int, b, b2, c, c2 unsafe.Pointer, add int, next unsafe.Pointer, lines int, out unsafe.Pointer, outStride int, bias unsafe.Pointer, finish int)
+func f32x256r2(steps int, a unsafe.Pointer, stride int, b, c unsafe.Pointer, add int, next unsafe.Pointer, lines int, out unsafe.Pointer, outStride int, bias unsafe.Pointer, finish int)
 
 // f32x256r3 multiplies 3 rows by a block of half a float32 panel.
 //
 //go:noescape
-func f32x256r3(steps int, a unsafe.Pointer, stride int, b, b2, c, c2 unsafe.Pointer, add int, next unsafe.Pointer, lines int, out unsafe.Pointer, outStride int, bias unsafe.Pointer, finish int)
+func f32x256r3(steps int, a unsafe.Pointer, stride int, b, c unsafe.Pointer, add int, next unsafe.Pointer, lines int, out unsafe.Pointer, outStride int, bias unsafe.Pointer, finish int)
 
 // f32x256r4 multiplies 4 rows by a block of half a float32 panel.
 //
 //go:noescape
-func f32x256r4(steps int, a unsafe.Pointer, stride int, b, b2, c, c2 unsafe.Pointer, add int, next unsafe.Pointer, lines int, out unsafe.Pointer, outStride int, bias unsafe.Pointer, finish int)
+func f32x256r4(steps int, a unsafe.Pointer, stride int, b, c unsafe.Pointer, add int, next unsafe.Pointer, lines int, out unsafe.Pointer, outStride int, bias unsafe.Pointer, finish int)
 
 // f32x256r5 multiplies 5 rows by a block of half a float32 panel.
 //
 //go:noescape
-func f32x256r5(steps int, a unsafe.Pointer, stride int, b, b2, c, c2 unsafe.Pointer, add int, next unsafe.Pointer, lines int, out unsafe.Pointer, outStride int, bias unsafe.Pointer, finish int)
+func f32x256r5(steps int, a unsafe.Pointer, stride int, b, c unsafe.Pointer, add int, next unsafe.Pointer, lines int, out unsafe.Pointer, outStride int, bias unsafe.Pointer, finish int)
 
 // f32x256r6 multiplies 6 rows by a block of half a float32 panel.
 //
 //go:noescape
-func f32x256r6(steps int, a unsafe.Pointer, stride int, b, b2, c, c2 unsafe.Pointer, add int, next unsafe.Pointer, lines int, out unsafe.Pointer, outStride int, bias unsafe.Pointer, finish int)
+func f32x256r6(steps int, a unsafe.Pointer, stride int, b, c unsafe.Pointer, add int, next unsafe.Pointer, lines int, out unsafe.Pointer, outStride int, bias unsafe.Pointer, finish int)
 
 // bf16x256r1 multiplies 1 rows by a block of half a bf16 panel.
 //
 //go:noescape
-func bf16x256r1(steps int, a unsafe.Pointer, stride int, b, b2, c, c2 unsafe.Pointer, add int, next unsafe.Pointer, lines int, out unsafe.Pointer, outStride int, bias unsafe.Pointer, finish int)
+func bf16x256r1(steps int, a unsafe.Pointer, stride int, b, c unsafe.Pointer, add int, next unsafe.Pointer, lines int, out unsafe.Pointer, outStride int, bias unsafe.Pointer, finish int)
 
 // bf16x256r2 multiplies 2 rows by a block of half a bf16 panel.
 //
 //go:noescape
-func bf16x256r2(steps int, a unsafe.Pointer, stride int, b, b2, c, c2 unsafe.Pointer, add int, next unsafe.Pointer, lines int, out unsafe.Pointer, outStride int, bias unsafe.Pointer, finish int)
+func bf16x256r2(steps int, a unsafe.Pointer, stride int, b, c unsafe.Pointer, add int, next unsafe.Pointer, lines int, out unsafe.Pointer, outStride int, bias unsafe.Pointer, finish int)
 
 // bf16x256r3 multiplies 3 rows by a block of half a bf16 panel.
 //
 //go:noescape
-func bf16x256r3(steps int, a unsafe.Pointer, stride int, b, b2, c, c2 unsafe.Pointer, add int, next unsafe.Pointer, lines int, out unsafe.Pointer, outStride int, bias unsafe.Pointer, finish int)
+func bf16x256r3(steps int, a unsafe.Pointer, stride int, b, c unsafe.Pointer, add int, next unsafe.Pointer, lines int, out unsafe.Pointer, outStride int, bias unsafe.Pointer, finish int)
 
 // bf16x256r4 multiplies 4 rows by a block of half a bf16 panel.
 //
 //go:noescape
-func bf16x256r4(steps int, a unsafe.Pointer, stride int, b, b2, c, c2 unsafe.Pointer, add int, next unsafe.Pointer, lines int, out unsafe.Pointer, outStride int, bias unsafe.Pointer, finish int)
+func bf16x256r4(steps int, a unsafe.Pointer, stride int, b, c unsafe.Pointer, add int, next unsafe.Pointer, lines int, out unsafe.Pointer, outStride int, bias unsafe.Pointer, finish int)
 
 // bf16x256r5 multiplies 5 rows by a block of half a bf16 panel.
 //
 //go:noescape
-func bf16x256r5(steps int, a unsafe.Pointer, stride int, b, b2, c, c2 unsafe.Pointer, add int, next unsafe.Pointer, lines int, out unsafe.Pointer, outStride int, bias unsafe.Pointer, finish int)
+func bf16x256r5(steps int, a unsafe.Pointer, stride int, b, c unsafe.Pointer, add int, next unsafe.Pointer, lines int, out unsafe.Pointer, outStride int, bias unsafe.Pointer, finish int)
 
 // bf16x256r6 multiplies 6 rows by a block of half a bf16 panel.
 //
 //go:noescape
-func bf16x256r6(steps int, a unsafe.Pointer, stride int, b, b2, c, c2 unsafe.Pointer, add int, next unsafe.Pointer, lines int, out unsafe.Pointer, outStride int, bias unsafe.Pointer, finish int)
+func bf16x256r6(steps int, a unsafe.Pointer, stride int, b, c unsafe.Pointer, add int, next unsafe.Pointer, lines int, out unsafe.Pointer, outStride int, bias unsafe.Pointer, finish int)
 
 // f32x256 holds the AVX2 kernels of float32 panels by their rows.
 var f32x256 = [...]fmaKernel{

@@ -4,25 +4,23 @@
 
 #include "textflag.h"
 
-// func f32x256r1(steps int, a unsafe.Pointer, stride int, b, b2, c, c2 unsafe.Pointer, add int, next unsafe.Pointer, lines int, out unsafe.Pointer, outStride int, bias unsafe.Pointer, finish int)
-TEXT ·f32x256r1(SB), NOSPLIT, $0-112
+// func f32x256r1(steps int, a unsafe.Pointer, stride int, b, c unsafe.Pointer, add int, next unsafe.Pointer, lines int, out unsafe.Pointer, outStride int, bias unsafe.Pointer, finish int)
+TEXT ·f32x256r1(SB), NOSPLIT, $0-96
 	MOVQ steps+0(FP), CX
 	MOVQ a+8(FP), AX
-	MOVQ stride+16(FP), SI
 	MOVQ b+24(FP), BX
-	MOVQ b2+32(FP), R9
-	MOVQ c+40(FP), DI
-	MOVQ c2+48(FP), R12
-	MOVQ next+64(FP), R10
-	MOVQ lines+72(FP), R11
-	CMPQ finish+104(FP), $0
+	MOVQ c+32(FP), DI
+	MOVQ next+48(FP), R10
+	MOVQ lines+56(FP), R11
+	CMPQ finish+88(FP), $0
 	JEQ warmed
-	MOVQ out+80(FP), R15
-	MOVQ outStride+88(FP), R14
+	MOVQ out+64(FP), R15
+	MOVQ outStride+72(FP), R14
 	BYTE $0x41; BYTE $0x0f; BYTE $0x0d; BYTE $0x8f; BYTE $0x00; BYTE $0x00; BYTE $0x00; BYTE $0x00 // PREFETCHW 0(R15)
 	ADDQ R14, R15
 warmed:
-	CMPQ add+56(FP), $0
+	MOVQ stride+16(FP), SI
+	CMPQ add+40(FP), $0
 	JEQ zero
 	VMOVUPS 0(DI), Y0
 	VMOVUPS 32(DI), Y1
@@ -87,7 +85,7 @@ fetched:
 	ADDQ $1024, BX
 	DECQ CX
 	JNZ loop
-	MOVQ finish+104(FP), R15
+	MOVQ finish+88(FP), R15
 	TESTQ R15, R15
 	JNZ finish
 	VMOVUPS Y0, 0(DI)
@@ -95,9 +93,9 @@ fetched:
 	VZEROUPPER
 	RET
 finish:
-	MOVQ out+80(FP), DI
-	MOVQ outStride+88(FP), SI
-	MOVQ bias+96(FP), BX
+	MOVQ out+64(FP), DI
+	MOVQ outStride+72(FP), SI
+	MOVQ bias+80(FP), BX
 	VMOVUPS 0(BX), Y14
 	VMOVUPS 32(BX), Y15
 	CMPQ R15, $2
@@ -118,27 +116,25 @@ add:
 	VZEROUPPER
 	RET
 
-// func f32x256r2(steps int, a unsafe.Pointer, stride int, b, b2, c, c2 unsafe.Pointer, add int, next unsafe.Pointer, lines int, out unsafe.Pointer, outStride int, bias unsafe.Pointer, finish int)
-TEXT ·f32x256r2(SB), NOSPLIT, $0-112
+// func f32x256r2(steps int, a unsafe.Pointer, stride int, b, c unsafe.Pointer, add int, next unsafe.Pointer, lines int, out unsafe.Pointer, outStride int, bias unsafe.Pointer, finish int)
+TEXT ·f32x256r2(SB), NOSPLIT, $0-96
 	MOVQ steps+0(FP), CX
 	MOVQ a+8(FP), AX
-	MOVQ stride+16(FP), SI
 	MOVQ b+24(FP), BX
-	MOVQ b2+32(FP), R9
-	MOVQ c+40(FP), DI
-	MOVQ c2+48(FP), R12
-	MOVQ next+64(FP), R10
-	MOVQ lines+72(FP), R11
-	CMPQ finish+104(FP), $0
+	MOVQ c+32(FP), DI
+	MOVQ next+48(FP), R10
+	MOVQ lines+56(FP), R11
+	CMPQ finish+88(FP), $0
 	JEQ warmed
-	MOVQ out+80(FP), R15
-	MOVQ outStride+88(FP), R14
+	MOVQ out+64(FP), R15
+	MOVQ outStride+72(FP), R14
 	BYTE $0x41; BYTE $0x0f; BYTE $0x0d; BYTE $0x8f; BYTE $0x00; BYTE $0x00; BYTE $0x00; BYTE $0x00 // PREFETCHW 0(R15)
 	ADDQ R14, R15
 	BYTE $0x41; BYTE $0x0f; BYTE $0x0d; BYTE $0x8f; BYTE $0x00; BYTE $0x00; BYTE $0x00; BYTE $0x00 // PREFETCHW 0(R15)
 	ADDQ R14, R15
 warmed:
-	CMPQ add+56(FP), $0
+	MOVQ stride+16(FP), SI
+	CMPQ add+40(FP), $0
 	JEQ zero
 	VMOVUPS 0(DI), Y0
 	VMOVUPS 32(DI), Y1
@@ -231,7 +227,7 @@ fetched:
 	ADDQ $1024, BX
 	DECQ CX
 	JNZ loop
-	MOVQ finish+104(FP), R15
+	MOVQ finish+88(FP), R15
 	TESTQ R15, R15
 	JNZ finish
 	VMOVUPS Y0, 0(DI)
@@ -241,9 +237,9 @@ fetched:
 	VZEROUPPER
 	RET
 finish:
-	MOVQ out+80(FP), DI
-	MOVQ outStride+88(FP), SI
-	MOVQ bias+96(FP), BX
+	MOVQ out+64(FP), DI
+	MOVQ outStride+72(FP), SI
+	MOVQ bias+80(FP), BX
 	VMOVUPS 0(BX), Y14
 	VMOVUPS 32(BX), Y15
 	CMPQ R15, $2
@@ -276,21 +272,18 @@ add:
 	VZEROUPPER
 	RET
 
-// func f32x256r3(steps int, a unsafe.Pointer, stride int, b, b2, c, c2 unsafe.Pointer, add int, next unsafe.Pointer, lines int, out unsafe.Pointer, outStride int, bias unsafe.Pointer, finish int)
-TEXT ·f32x256r3(SB), NOSPLIT, $0-112
+// func f32x256r3(steps int, a unsafe.Pointer, stride int, b, c unsafe.Pointer, add int, next unsafe.Pointer, lines int, out unsafe.Pointer, outStride int, bias unsafe.Pointer, finish int)
+TEXT ·f32x256r3(SB), NOSPLIT, $0-96
 	MOVQ steps+0(FP), CX
 	MOVQ a+8(FP), AX
-	MOVQ stride+16(FP), SI
 	MOVQ b+24(FP), BX
-	MOVQ b2+32(FP), R9
-	MOVQ c+40(FP), DI
-	MOVQ c2+48(FP), R12
-	MOVQ next+64(FP), R10
-	MOVQ lines+72(FP), R11
-	CMPQ finish+104(FP), $0
+	MOVQ c+32(FP), DI
+	MOVQ next+48(FP), R10
+	MOVQ lines+56(FP), R11
+	CMPQ finish+88(FP), $0
 	JEQ warmed
-	MOVQ out+80(FP), R15
-	MOVQ outStride+88(FP), R14
+	MOVQ out+64(FP), R15
+	MOVQ outStride+72(FP), R14
 	BYTE $0x41; BYTE $0x0f; BYTE $0x0d; BYTE $0x8f; BYTE $0x00; BYTE $0x00; BYTE $0x00; BYTE $0x00 // PREFETCHW 0(R15)
 	ADDQ R14, R15
 	BYTE $0x41; BYTE $0x0f; BYTE $0x0d; BYTE $0x8f; BYTE $0x00; BYTE $0x00; BYTE $0x00; BYTE $0x00 // PREFETCHW 0(R15)
@@ -298,7 +291,8 @@ TEXT ·f32x256r3(SB), NOSPLIT, $0-112
 	BYTE $0x41; BYTE $0x0f; BYTE $0x0d; BYTE $0x8f; BYTE $0x00; BYTE $0x00; BYTE $0x00; BYTE $0x00 // PREFETCHW 0(R15)
 	ADDQ R14, R15
 warmed:
-	CMPQ add+56(FP), $0
+	MOVQ stride+16(FP), SI
+	CMPQ add+40(FP), $0
 	JEQ zero
 	VMOVUPS 0(DI), Y0
 	VMOVUPS 32(DI), Y1
@@ -419,7 +413,7 @@ fetched:
 	ADDQ $1024, BX
 	DECQ CX
 	JNZ loop
-	MOVQ finish+104(FP), R15
+	MOVQ finish+88(FP), R15
 	TESTQ R15, R15
 	JNZ finish
 	VMOVUPS Y0, 0(DI)
@@ -431,9 +425,9 @@ fetched:
 	VZEROUPPER
 	RET
 finish:
-	MOVQ out+80(FP), DI
-	MOVQ outStride+88(FP), SI
-	MOVQ bias+96(FP), BX
+	MOVQ out+64(FP), DI
+	MOVQ outStride+72(FP), SI
+	MOVQ bias+80(FP), BX
 	VMOVUPS 0(BX), Y14
 	VMOVUPS 32(BX), Y15
 	CMPQ R15, $2
@@ -478,23 +472,18 @@ add:
 	VZEROUPPER
 	RET
 
-// func f32x256r4(steps int, a unsafe.Pointer, stride int, b, b2, c, c2 unsafe.Pointer, add int, next unsafe.Pointer, lines int, out unsafe.Pointer, outStride int, bias unsafe.Pointer, finish int)
-TEXT ·f32x256r4(SB), NOSPLIT, $0-112
+// func f32x256r4(steps int, a unsafe.Pointer, stride int, b, c unsafe.Pointer, add int, next unsafe.Pointer, lines int, out unsafe.Pointer, outStride int, bias unsafe.Pointer, finish int)
+TEXT ·f32x256r4(SB), NOSPLIT, $0-96
 	MOVQ steps+0(FP), CX
 	MOVQ a+8(FP), AX
-	MOVQ stride+16(FP), SI
 	MOVQ b+24(FP), BX
-	MOVQ b2+32(FP), R9
-	MOVQ c+40(FP), DI
-	MOVQ c2+48(FP), R12
-	MOVQ next+64(FP), R10
-	MOVQ lines+72(FP), R11
-	LEAQ (AX)(SI*2), R8
-	ADDQ SI, R8
-	CMPQ finish+104(FP), $0
+	MOVQ c+32(FP), DI
+	MOVQ next+48(FP), R10
+	MOVQ lines+56(FP), R11
+	CMPQ finish+88(FP), $0
 	JEQ warmed
-	MOVQ out+80(FP), R15
-	MOVQ outStride+88(FP), R14
+	MOVQ out+64(FP), R15
+	MOVQ outStride+72(FP), R14
 	BYTE $0x41; BYTE $0x0f; BYTE $0x0d; BYTE $0x8f; BYTE $0x00; BYTE $0x00; BYTE $0x00; BYTE $0x00 // PREFETCHW 0(R15)
 	ADDQ R14, R15
 	BYTE $0x41; BYTE $0x0f; BYTE $0x0d; BYTE $0x8f; BYTE $0x00; BYTE $0x00; BYTE $0x00; BYTE $0x00 // PREFETCHW 0(R15)
@@ -504,7 +493,10 @@ TEXT ·f32x256r4(SB), NOSPLIT, $0-112
 	BYTE $0x41; BYTE $0x0f; BYTE $0x0d; BYTE $0x8f; BYTE $0x00; BYTE $0x00; BYTE $0x00; BYTE $0x00 // PREFETCHW 0(R15)
 	ADDQ R14, R15
 warmed:
-	CMPQ add+56(FP), $0
+	MOVQ stride+16(FP), SI
+	LEAQ (AX)(SI*2), R8
+	ADDQ SI, R8
+	CMPQ add+40(FP), $0
 	JEQ zero
 	VMOVUPS 0(DI), Y0
 	VMOVUPS 32(DI), Y1
@@ -654,7 +646,7 @@ fetched:
 	ADDQ $1024, BX
 	DECQ CX
 	JNZ loop
-	MOVQ finish+104(FP), R15
+	MOVQ finish+88(FP), R15
 	TESTQ R15, R15
 	JNZ finish
 	VMOVUPS Y0, 0(DI)
@@ -668,9 +660,9 @@ fetched:
 	VZEROUPPER
 	RET
 finish:
-	MOVQ out+80(FP), DI
-	MOVQ outStride+88(FP), SI
-	MOVQ bias+96(FP), BX
+	MOVQ out+64(FP), DI
+	MOVQ outStride+72(FP), SI
+	MOVQ bias+80(FP), BX
 	VMOVUPS 0(BX), Y14
 	VMOVUPS 32(BX), Y15
 	CMPQ R15, $2
@@ -727,23 +719,18 @@ add:
 	VZEROUPPER
 	RET
 
-// func f32x256r5(steps int, a unsafe.Pointer, stride int, b, b2, c, c2 unsafe.Pointer, add int, next unsafe.Pointer, lines int, out unsafe.Pointer, outStride int, bias unsafe.Pointer, finish int)
-TEXT ·f32x256r5(SB), NOSPLIT, $0-112
+// func f32x256r5(steps int, a unsafe.Pointer, stride int, b, c unsafe.Pointer, add int, next unsafe.Pointer, lines int, out unsafe.Pointer, outStride int, bias unsafe.Pointer, finish int)
+TEXT ·f32x256r5(SB), NOSPLIT, $0-96
 	MOVQ steps+0(FP), CX
 	MOVQ a+8(FP), AX
-	MOVQ stride+16(FP), SI
 	MOVQ b+24(FP), BX
-	MOVQ b2+32(FP), R9
-	MOVQ c+40(FP), DI
-	MOVQ c2+48(FP), R12
-	MOVQ next+64(FP), R10
-	MOVQ lines+72(FP), R11
-	LEAQ (AX)(SI*2), R8
-	ADDQ SI, R8
-	CMPQ finish+104(FP), $0
+	MOVQ c+32(FP), DI
+	MOVQ next+48(FP), R10
+	MOVQ lines+56(FP), R11
+	CMPQ finish+88(FP), $0
 	JEQ warmed
-	MOVQ out+80(FP), R15
-	MOVQ outStride+88(FP), R14
+	MOVQ out+64(FP), R15
+	MOVQ outStride+72(FP), R14
 	BYTE $0x41; BYTE $0x0f; BYTE $0x0d; BYTE $0x8f; BYTE $0x00; BYTE $0x00; BYTE $0x00; BYTE $0x00 // PREFETCHW 0(R15)
 	ADDQ R14, R15
 	BYTE $0x41; BYTE $0x0f; BYTE $0x0d; BYTE $0x8f; BYTE $0x00; BYTE $0x00; BYTE $0x00; BYTE $0x00 // PREFETCHW 0(R15)
@@ -755,7 +742,10 @@ TEXT ·f32x256r5(SB), NOSPLIT, $0-112
 	BYTE $0x41; BYTE $0x0f; BYTE $0x0d; BYTE $0x8f; BYTE $0x00; BYTE $0x00; BYTE $0x00; BYTE $0x00 // PREFETCHW 0(R15)
 	ADDQ R14, R15
 warmed:
-	CMPQ add+56(FP), $0
+	MOVQ stride+16(FP), SI
+	LEAQ (AX)(SI*2), R8
+	ADDQ SI, R8
+	CMPQ add+40(FP), $0
 	JEQ zero
 	VMOVUPS 0(DI), Y0
 	VMOVUPS 32(DI), Y1
@@ -933,7 +923,7 @@ fetched:
 	ADDQ $1024, BX
 	DECQ CX
 	JNZ loop
-	MOVQ finish+104(FP), R15
+	MOVQ finish+88(FP), R15
 	TESTQ R15, R15
 	JNZ finish
 	VMOVUPS Y0, 0(DI)
@@ -949,9 +939,9 @@ fetched:
 	VZEROUPPER
 	RET
 finish:
-	MOVQ out+80(FP), DI
-	MOVQ outStride+88(FP), SI
-	MOVQ bias+96(FP), BX
+	MOVQ out+64(FP), DI
+	MOVQ outStride+72(FP), SI
+	MOVQ bias+80(FP), BX
 	VMOVUPS 0(BX), Y14
 	VMOVUPS 32(BX), Y15
 	CMPQ R15, $2
@@ -1020,23 +1010,18 @@ add:
 	VZEROUPPER
 	RET
 
-// func f32x256r6(steps int, a unsafe.Pointer, stride int, b, b2, c, c2 unsafe.Pointer, add int, next unsafe.Pointer, lines int, out unsafe.Pointer, outStride int, bias unsafe.Pointer, finish int)
-TEXT ·f32x256r6(SB), NOSPLIT, $0-112
+// func f32x256r6(steps int, a unsafe.Pointer, stride int, b, c unsafe.Pointer, add int, next unsafe.Pointer, lines int, out unsafe.Pointer, outStride int, bias unsafe.Pointer, finish int)
+TEXT ·f32x256r6(SB), NOSPLIT, $0-96
 	MOVQ steps+0(FP), CX
 	MOVQ a+8(FP), AX
-	MOVQ stride+16(FP), SI
 	MOVQ b+24(FP), BX
-	MOVQ b2+32(FP), R9
-	MOVQ c+40(FP), DI
-	MOVQ c2+48(FP), R12
-	MOVQ next+64(FP), R10
-	MOVQ lines+72(FP), R11
-	LEAQ (AX)(SI*2), R8
-	ADDQ SI, R8
-	CMPQ finish+104(FP), $0
+	MOVQ c+32(FP), DI
+	MOVQ next+48(FP), R10
+	MOVQ lines+56(FP), R11
+	CMPQ finish+88(FP), $0
 	JEQ warmed
-	MOVQ out+80(FP), R15
-	MOVQ outStride+88(FP), R14
+	MOVQ out+64(FP), R15
+	MOVQ outStride+72(FP), R14
 	BYTE $0x41; BYTE $0x0f; BYTE $0x0d; BYTE $0x8f; BYTE $0x00; BYTE $0x00; BYTE $0x00; BYTE $0x00 // PREFETCHW 0(R15)
 	ADDQ R14, R15
 	BYTE $0x41; BYTE $0x0f; BYTE $0x0d; BYTE $0x8f; BYTE $0x00; BYTE $0x00; BYTE $0x00; BYTE $0x00 // PREFETCHW 0(R15)
@@ -1050,7 +1035,10 @@ TEXT ·f32x256r6(SB), NOSPLIT, $0-112
 	BYTE $0x41; BYTE $0x0f; BYTE $0x0d; BYTE $0x8f; BYTE $0x00; BYTE $0x00; BYTE $0x00; BYTE $0x00 // PREFETCHW 0(R15)
 	ADDQ R14, R15
 warmed:
-	CMPQ add+56(FP), $0
+	MOVQ stride+16(FP), SI
+	LEAQ (AX)(SI*2), R8
+	ADDQ SI, R8
+	CMPQ add+40(FP), $0
 	JEQ zero
 	VMOVUPS 0(DI), Y0
 	VMOVUPS 32(DI), Y1
@@ -1256,7 +1244,7 @@ fetched:
 	ADDQ $1024, BX
 	DECQ CX
 	JNZ loop
-	MOVQ finish+104(FP), R15
+	MOVQ finish+88(FP), R15
 	TESTQ R15, R15
 	JNZ finish
 	VMOVUPS Y0, 0(DI)
@@ -1274,9 +1262,9 @@ fetched:
 	VZEROUPPER
 	RET
 finish:
-	MOVQ out+80(FP), DI
-	MOVQ outStride+88(FP), SI
-	MOVQ bias+96(FP), BX
+	MOVQ out+64(FP), DI
+	MOVQ outStride+72(FP), SI
+	MOVQ bias+80(FP), BX
 	VMOVUPS 0(BX), Y14
 	VMOVUPS 32(BX), Y15
 	CMPQ R15, $2
@@ -1357,28 +1345,26 @@ add:
 	VZEROUPPER
 	RET
 
-// func bf16x256r1(steps int, a unsafe.Pointer, stride int, b, b2, c, c2 unsafe.Pointer, add int, next unsafe.Pointer, lines int, out unsafe.Pointer, outStride int, bias unsafe.Pointer, finish int)
-TEXT ·bf16x256r1(SB), NOSPLIT, $0-112
+// func bf16x256r1(steps int, a unsafe.Pointer, stride int, b, c unsafe.Pointer, add int, next unsafe.Pointer, lines int, out unsafe.Pointer, outStride int, bias unsafe.Pointer, finish int)
+TEXT ·bf16x256r1(SB), NOSPLIT, $0-96
 	MOVQ steps+0(FP), CX
 	MOVQ a+8(FP), AX
-	MOVQ stride+16(FP), SI
 	MOVQ b+24(FP), BX
-	MOVQ b2+32(FP), R9
-	MOVQ c+40(FP), DI
-	MOVQ c2+48(FP), R12
-	MOVQ next+64(FP), R10
-	MOVQ lines+72(FP), R11
-	CMPQ finish+104(FP), $0
+	MOVQ c+32(FP), DI
+	MOVQ next+48(FP), R10
+	MOVQ lines+56(FP), R11
+	CMPQ finish+88(FP), $0
 	JEQ warmed
-	MOVQ out+80(FP), R15
-	MOVQ outStride+88(FP), R14
+	MOVQ out+64(FP), R15
+	MOVQ outStride+72(FP), R14
 	BYTE $0x41; BYTE $0x0f; BYTE $0x0d; BYTE $0x8f; BYTE $0x00; BYTE $0x00; BYTE $0x00; BYTE $0x00 // PREFETCHW 0(R15)
 	ADDQ R14, R15
 warmed:
+	MOVQ stride+16(FP), SI
 	MOVL $0xffff0000, R15
 	MOVQ R15, X12
 	VPBROADCASTD X12, Y12
-	CMPQ add+56(FP), $0
+	CMPQ add+40(FP), $0
 	JEQ zero
 	VMOVUPS 0(DI), Y0
 	VMOVUPS 32(DI), Y1
@@ -1455,7 +1441,7 @@ fetched:
 	ADDQ $1024, BX
 	DECQ CX
 	JNZ steps
-	MOVQ finish+104(FP), R15
+	MOVQ finish+88(FP), R15
 	TESTQ R15, R15
 	JNZ finish
 	VMOVUPS Y0, 0(DI)
@@ -1463,9 +1449,9 @@ fetched:
 	VZEROUPPER
 	RET
 finish:
-	MOVQ out+80(FP), DI
-	MOVQ outStride+88(FP), SI
-	MOVQ bias+96(FP), BX
+	MOVQ out+64(FP), DI
+	MOVQ outStride+72(FP), SI
+	MOVQ bias+80(FP), BX
 	VMOVUPS 0(BX), Y14
 	VMOVUPS 32(BX), Y15
 	CMPQ R15, $2
@@ -1486,30 +1472,28 @@ add:
 	VZEROUPPER
 	RET
 
-// func bf16x256r2(steps int, a unsafe.Pointer, stride int, b, b2, c, c2 unsafe.Pointer, add int, next unsafe.Pointer, lines int, out unsafe.Pointer, outStride int, bias unsafe.Pointer, finish int)
-TEXT ·bf16x256r2(SB), NOSPLIT, $0-112
+// func bf16x256r2(steps int, a unsafe.Pointer, stride int, b, c unsafe.Pointer, add int, next unsafe.Pointer, lines int, out unsafe.Pointer, outStride int, bias unsafe.Pointer, finish int)
+TEXT ·bf16x256r2(SB), NOSPLIT, $0-96
 	MOVQ steps+0(FP), CX
 	MOVQ a+8(FP), AX
-	MOVQ stride+16(FP), SI
 	MOVQ b+24(FP), BX
-	MOVQ b2+32(FP), R9
-	MOVQ c+40(FP), DI
-	MOVQ c2+48(FP), R12
-	MOVQ next+64(FP), R10
-	MOVQ lines+72(FP), R11
-	CMPQ finish+104(FP), $0
+	MOVQ c+32(FP), DI
+	MOVQ next+48(FP), R10
+	MOVQ lines+56(FP), R11
+	CMPQ finish+88(FP), $0
 	JEQ warmed
-	MOVQ out+80(FP), R15
-	MOVQ outStride+88(FP), R14
+	MOVQ out+64(FP), R15
+	MOVQ outStride+72(FP), R14
 	BYTE $0x41; BYTE $0x0f; BYTE $0x0d; BYTE $0x8f; BYTE $0x00; BYTE $0x00; BYTE $0x00; BYTE $0x00 // PREFETCHW 0(R15)
 	ADDQ R14, R15
 	BYTE $0x41; BYTE $0x0f; BYTE $0x0d; BYTE $0x8f; BYTE $0x00; BYTE $0x00; BYTE $0x00; BYTE $0x00 // PREFETCHW 0(R15)
 	ADDQ R14, R15
 warmed:
+	MOVQ stride+16(FP), SI
 	MOVL $0xffff0000, R15
 	MOVQ R15, X12
 	VPBROADCASTD X12, Y12
-	CMPQ add+56(FP), $0
+	CMPQ add+40(FP), $0
 	JEQ zero
 	VMOVUPS 0(DI), Y0
 	VMOVUPS 32(DI), Y1
@@ -1614,7 +1598,7 @@ fetched:
 	ADDQ $1024, BX
 	DECQ CX
 	JNZ steps
-	MOVQ finish+104(FP), R15
+	MOVQ finish+88(FP), R15
 	TESTQ R15, R15
 	JNZ finish
 	VMOVUPS Y0, 0(DI)
@@ -1624,9 +1608,9 @@ fetched:
 	VZEROUPPER
 	RET
 finish:
-	MOVQ out+80(FP), DI
-	MOVQ outStride+88(FP), SI
-	MOVQ bias+96(FP), BX
+	MOVQ out+64(FP), DI
+	MOVQ outStride+72(FP), SI
+	MOVQ bias+80(FP), BX
 	VMOVUPS 0(BX), Y14
 	VMOVUPS 32(BX), Y15
 	CMPQ R15, $2
@@ -1659,21 +1643,18 @@ add:
 	VZEROUPPER
 	RET
 
-// func bf16x256r3(steps int, a unsafe.Pointer, stride int, b, b2, c, c2 unsafe.Pointer, add int, next unsafe.Pointer, lines int, out unsafe.Pointer, outStride int, bias unsafe.Pointer, finish int)
-TEXT ·bf16x256r3(SB), NOSPLIT, $0-112
+// func bf16x256r3(steps int, a unsafe.Pointer, stride int, b, c unsafe.Pointer, add int, next unsafe.Pointer, lines int, out unsafe.Pointer, outStride int, bias unsafe.Pointer, finish int)
+TEXT ·bf16x256r3(SB), NOSPLIT, $0-96
 	MOVQ steps+0(FP), CX
 	MOVQ a+8(FP), AX
-	MOVQ stride+16(FP), SI
 	MOVQ b+24(FP), BX
-	MOVQ b2+32(FP), R9
-	MOVQ c+40(FP), DI
-	MOVQ c2+48(FP), R12
-	MOVQ next+64(FP), R10
-	MOVQ lines+72(FP), R11
-	CMPQ finish+104(FP), $0
+	MOVQ c+32(FP), DI
+	MOVQ next+48(FP), R10
+	MOVQ lines+56(FP), R11
+	CMPQ finish+88(FP), $0
 	JEQ warmed
-	MOVQ out+80(FP), R15
-	MOVQ outStride+88(FP), R14
+	MOVQ out+64(FP), R15
+	MOVQ outStride+72(FP), R14
 	BYTE $0x41; BYTE $0x0f; BYTE $0x0d; BYTE $0x8f; BYTE $0x00; BYTE $0x00; BYTE $0x00; BYTE $0x00 // PREFETCHW 0(R15)
 	ADDQ R14, R15
 	BYTE $0x41; BYTE $0x0f; BYTE $0x0d; BYTE $0x8f; BYTE $0x00; BYTE $0x00; BYTE $0x00; BYTE $0x00 // PREFETCHW 0(R15)
@@ -1681,10 +1662,11 @@ TEXT ·bf16x256r3(SB), NOSPLIT, $0-112
 	BYTE $0x41; BYTE $0x0f; BYTE $0x0d; BYTE $0x8f; BYTE $0x00; BYTE $0x00; BYTE $0x00; BYTE $0x00 // PREFETCHW 0(R15)
 	ADDQ R14, R15
 warmed:
+	MOVQ stride+16(FP), SI
 	MOVL $0xffff0000, R15
 	MOVQ R15, X12
 	VPBROADCASTD X12, Y12
-	CMPQ add+56(FP), $0
+	CMPQ add+40(FP), $0
 	JEQ zero
 	VMOVUPS 0(DI), Y0
 	VMOVUPS 32(DI), Y1
@@ -1817,7 +1799,7 @@ fetched:
 	ADDQ $1024, BX
 	DECQ CX
 	JNZ steps
-	MOVQ finish+104(FP), R15
+	MOVQ finish+88(FP), R15
 	TESTQ R15, R15
 	JNZ finish
 	VMOVUPS Y0, 0(DI)
@@ -1829,9 +1811,9 @@ fetched:
 	VZEROUPPER
 	RET
 finish:
-	MOVQ out+80(FP), DI
-	MOVQ outStride+88(FP), SI
-	MOVQ bias+96(FP), BX
+	MOVQ out+64(FP), DI
+	MOVQ outStride+72(FP), SI
+	MOVQ bias+80(FP), BX
 	VMOVUPS 0(BX), Y14
 	VMOVUPS 32(BX), Y15
 	CMPQ R15, $2
@@ -1876,23 +1858,18 @@ add:
 	VZEROUPPER
 	RET
 
-// func bf16x256r4(steps int, a unsafe.Pointer, stride int, b, b2, c, c2 unsafe.Pointer, add int, next unsafe.Pointer, lines int, out unsafe.Pointer, outStride int, bias unsafe.Pointer, finish int)
-TEXT ·bf16x256r4(SB), NOSPLIT, $0-112
+// func bf16x256r4(steps int, a unsafe.Pointer, stride int, b, c unsafe.Pointer, add int, next unsafe.Pointer, lines int, out unsafe.Pointer, outStride int, bias unsafe.Pointer, finish int)
+TEXT ·bf16x256r4(SB), NOSPLIT, $0-96
 	MOVQ steps+0(FP), CX
 	MOVQ a+8(FP), AX
-	MOVQ stride+16(FP), SI
 	MOVQ b+24(FP), BX
-	MOVQ b2+32(FP), R9
-	MOVQ c+40(FP), DI
-	MOVQ c2+48(FP), R12
-	MOVQ next+64(FP), R10
-	MOVQ lines+72(FP), R11
-	LEAQ (AX)(SI*2), R8
-	ADDQ SI, R8
-	CMPQ finish+104(FP), $0
+	MOVQ c+32(FP), DI
+	MOVQ next+48(FP), R10
+	MOVQ lines+56(FP), R11
+	CMPQ finish+88(FP), $0
 	JEQ warmed
-	MOVQ out+80(FP), R15
-	MOVQ outStride+88(FP), R14
+	MOVQ out+64(FP), R15
+	MOVQ outStride+72(FP), R14
 	BYTE $0x41; BYTE $0x0f; BYTE $0x0d; BYTE $0x8f; BYTE $0x00; BYTE $0x00; BYTE $0x00; BYTE $0x00 // PREFETCHW 0(R15)
 	ADDQ R14, R15
 	BYTE $0x41; BYTE $0x0f; BYTE $0x0d; BYTE $0x8f; BYTE $0x00; BYTE $0x00; BYTE $0x00; BYTE $0x00 // PREFETCHW 0(R15)
@@ -1902,10 +1879,13 @@ TEXT ·bf16x256r4(SB), NOSPLIT, $0-112
 	BYTE $0x41; BYTE $0x0f; BYTE $0x0d; BYTE $0x8f; BYTE $0x00; BYTE $0x00; BYTE $0x00; BYTE $0x00 // PREFETCHW 0(R15)
 	ADDQ R14, R15
 warmed:
+	MOVQ stride+16(FP), SI
+	LEAQ (AX)(SI*2), R8
+	ADDQ SI, R8
 	MOVL $0xffff0000, R15
 	MOVQ R15, X12
 	VPBROADCASTD X12, Y12
-	CMPQ add+56(FP), $0
+	CMPQ add+40(FP), $0
 	JEQ zero
 	VMOVUPS 0(DI), Y0
 	VMOVUPS 32(DI), Y1
@@ -2067,7 +2047,7 @@ fetched:
 	ADDQ $1024, BX
 	DECQ CX
 	JNZ steps
-	MOVQ finish+104(FP), R15
+	MOVQ finish+88(FP), R15
 	TESTQ R15, R15
 	JNZ finish
 	VMOVUPS Y0, 0(DI)
@@ -2081,9 +2061,9 @@ fetched:
 	VZEROUPPER
 	RET
 finish:
-	MOVQ out+80(FP), DI
-	MOVQ outStride+88(FP), SI
-	MOVQ bias+96(FP), BX
+	MOVQ out+64(FP), DI
+	MOVQ outStride+72(FP), SI
+	MOVQ bias+80(FP), BX
 	VMOVUPS 0(BX), Y14
 	VMOVUPS 32(BX), Y15
 	CMPQ R15, $2
@@ -2140,23 +2120,18 @@ add:
 	VZEROUPPER
 	RET
 
-// func bf16x256r5(steps int, a unsafe.Pointer, stride int, b, b2, c, c2 unsafe.Pointer, add int, next unsafe.Pointer, lines int, out unsafe.Pointer, outStride int, bias unsafe.Pointer, finish int)
-TEXT ·bf16x256r5(SB), NOSPLIT, $0-112
+// func bf16x256r5(steps int, a unsafe.Pointer, stride int, b, c unsafe.Pointer, add int, next unsafe.Pointer, lines int, out unsafe.Pointer, outStride int, bias unsafe.Pointer, finish int)
+TEXT ·bf16x256r5(SB), NOSPLIT, $0-96
 	MOVQ steps+0(FP), CX
 	MOVQ a+8(FP), AX
-	MOVQ stride+16(FP), SI
 	MOVQ b+24(FP), BX
-	MOVQ b2+32(FP), R9
-	MOVQ c+40(FP), DI
-	MOVQ c2+48(FP), R12
-	MOVQ next+64(FP), R10
-	MOVQ lines+72(FP), R11
-	LEAQ (AX)(SI*2), R8
-	ADDQ SI, R8
-	CMPQ finish+104(FP), $0
+	MOVQ c+32(FP), DI
+	MOVQ next+48(FP), R10
+	MOVQ lines+56(FP), R11
+	CMPQ finish+88(FP), $0
 	JEQ warmed
-	MOVQ out+80(FP), R15
-	MOVQ outStride+88(FP), R14
+	MOVQ out+64(FP), R15
+	MOVQ outStride+72(FP), R14
 	BYTE $0x41; BYTE $0x0f; BYTE $0x0d; BYTE $0x8f; BYTE $0x00; BYTE $0x00; BYTE $0x00; BYTE $0x00 // PREFETCHW 0(R15)
 	ADDQ R14, R15
 	BYTE $0x41; BYTE $0x0f; BYTE $0x0d; BYTE $0x8f; BYTE $0x00; BYTE $0x00; BYTE $0x00; BYTE $0x00 // PREFETCHW 0(R15)
@@ -2168,10 +2143,13 @@ TEXT ·bf16x256r5(SB), NOSPLIT, $0-112
 	BYTE $0x41; BYTE $0x0f; BYTE $0x0d; BYTE $0x8f; BYTE $0x00; BYTE $0x00; BYTE $0x00; BYTE $0x00 // PREFETCHW 0(R15)
 	ADDQ R14, R15
 warmed:
+	MOVQ stride+16(FP), SI
+	LEAQ (AX)(SI*2), R8
+	ADDQ SI, R8
 	MOVL $0xffff0000, R15
 	MOVQ R15, X12
 	VPBROADCASTD X12, Y12
-	CMPQ add+56(FP), $0
+	CMPQ add+40(FP), $0
 	JEQ zero
 	VMOVUPS 0(DI), Y0
 	VMOVUPS 32(DI), Y1
@@ -2361,7 +2339,7 @@ fetched:
 	ADDQ $1024, BX
 	DECQ CX
 	JNZ steps
-	MOVQ finish+104(FP), R15
+	MOVQ finish+88(FP), R15
 	TESTQ R15, R15
 	JNZ finish
 	VMOVUPS Y0, 0(DI)
@@ -2377,9 +2355,9 @@ fetched:
 	VZEROUPPER
 	RET
 finish:
-	MOVQ out+80(FP), DI
-	MOVQ outStride+88(FP), SI
-	MOVQ bias+96(FP), BX
+	MOVQ out+64(FP), DI
+	MOVQ outStride+72(FP), SI
+	MOVQ bias+80(FP), BX
 	VMOVUPS 0(BX), Y14
 	VMOVUPS 32(BX), Y15
 	CMPQ R15, $2
@@ -2448,23 +2426,18 @@ add:
 	VZEROUPPER
 	RET
 
-// func bf16x256r6(steps int, a unsafe.Pointer, stride int, b, b2, c, c2 unsafe.Pointer, add int, next unsafe.Pointer, lines int, out unsafe.Pointer, outStride int, bias unsafe.Pointer, finish int)
-TEXT ·bf16x256r6(SB), NOSPLIT, $0-112
+// func bf16x256r6(steps int, a unsafe.Pointer, stride int, b, c unsafe.Pointer, add int, next unsafe.Pointer, lines int, out unsafe.Pointer, outStride int, bias unsafe.Pointer, finish int)
+TEXT ·bf16x256r6(SB), NOSPLIT, $0-96
 	MOVQ steps+0(FP), CX
 	MOVQ a+8(FP), AX
-	MOVQ stride+16(FP), SI
 	MOVQ b+24(FP), BX
-	MOVQ b2+32(FP), R9
-	MOVQ c+40(FP), DI
-	MOVQ c2+48(FP), R12
-	MOVQ next+64(FP), R10
-	MOVQ lines+72(FP), R11
-	LEAQ (AX)(SI*2), R8
-	ADDQ SI, R8
-	CMPQ finish+104(FP), $0
+	MOVQ c+32(FP), DI
+	MOVQ next+48(FP), R10
+	MOVQ lines+56(FP), R11
+	CMPQ finish+88(FP), $0
 	JEQ warmed
-	MOVQ out+80(FP), R15
-	MOVQ outStride+88(FP), R14
+	MOVQ out+64(FP), R15
+	MOVQ outStride+72(FP), R14
 	BYTE $0x41; BYTE $0x0f; BYTE $0x0d; BYTE $0x8f; BYTE $0x00; BYTE $0x00; BYTE $0x00; BYTE $0x00 // PREFETCHW 0(R15)
 	ADDQ R14, R15
 	BYTE $0x41; BYTE $0x0f; BYTE $0x0d; BYTE $0x8f; BYTE $0x00; BYTE $0x00; BYTE $0x00; BYTE $0x00 // PREFETCHW 0(R15)
@@ -2478,10 +2451,13 @@ TEXT ·bf16x256r6(SB), NOSPLIT, $0-112
 	BYTE $0x41; BYTE $0x0f; BYTE $0x0d; BYTE $0x8f; BYTE $0x00; BYTE $0x00; BYTE $0x00; BYTE $0x00 // PREFETCHW 0(R15)
 	ADDQ R14, R15
 warmed:
+	MOVQ stride+16(FP), SI
+	LEAQ (AX)(SI*2), R8
+	ADDQ SI, R8
 	MOVL $0xffff0000, R15
 	MOVQ R15, X12
 	VPBROADCASTD X12, Y12
-	CMPQ add+56(FP), $0
+	CMPQ add+40(FP), $0
 	JEQ zero
 	VMOVUPS 0(DI), Y0
 	VMOVUPS 32(DI), Y1
@@ -2699,7 +2675,7 @@ fetched:
 	ADDQ $1024, BX
 	DECQ CX
 	JNZ steps
-	MOVQ finish+104(FP), R15
+	MOVQ finish+88(FP), R15
 	TESTQ R15, R15
 	JNZ finish
 	VMOVUPS Y0, 0(DI)
@@ -2717,9 +2693,9 @@ fetched:
 	VZEROUPPER
 	RET
 finish:
-	MOVQ out+80(FP), DI
-	MOVQ outStride+88(FP), SI
-	MOVQ bias+96(FP), BX
+	MOVQ out+64(FP), DI
+	MOVQ outStride+72(FP), SI
+	MOVQ bias+80(FP), BX
 	VMOVUPS 0(BX), Y14
 	VMOVUPS 32(BX), Y15
 	CMPQ R15, $2

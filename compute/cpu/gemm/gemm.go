@@ -11,14 +11,15 @@
 // and the level alone, never on the other rows, the row's place, the cut or the number of threads.
 //
 // Weights stream from memory; the rest is cut to stay in L2, and each block of weights is fetched
-// while the one before it is used.
+// while the one before it is used. With AVX-512 each worker packs the rows that it multiplies, and
+// workers keep to their own rows as long as there are any left.
 package gemm
 
 //go:generate go run ./gen
 
 import (
 	"fmt"
-	"math"
+	"sync/atomic"
 	"unsafe"
 
 	"grebe/compute/cpu/internal/team"
@@ -31,7 +32,7 @@ const (
 	sumBytes  = panelCols * 4
 
 	maxBlockRows = 264                                    // rows of a block that keeps its place in L2
-	sumPairs     = 8                                      // pairs of panels whose sums wait while k is cut
+	sumPairs     = 16                                     // pairs of panels whose sums wait while k is cut
 	workerSums   = 2 * sumPairs * maxBlockRows * sumBytes // bytes of a worker's sums
 )
 
@@ -53,12 +54,14 @@ type Multiplier struct {
 	block   *offheap.Block
 	workers []worker
 	p       product
+	taken   []atomic.Int32
 }
 
 // worker is the memory of one worker of the team.
 type worker struct {
 	sums unsafe.Pointer // [pair][panel][row][panelCols]float32
 	bias *[2 * panelCols]float32
+	rows packed
 	part part
 }
 
@@ -73,19 +76,15 @@ type product struct {
 	dst    *Rows     // of opGated
 	k      *kernels
 
-	blockRows int // rows of a task
-	group     int // pairs of panels of a task
-	groups    int // tasks per block of rows
-	tasks     int
-	threads   int
-	outer     int // steps of k for which the rows of a block stay in L2
-	inner     int // steps of k of one block of weights
+	cut
+	taken []atomic.Int32 // tasks taken of each block of rows
 }
 
 // part is a block of the product, for the kernels: rows [row, row+rows) by steps [step, step+steps)
 // of a pair of panels.
 type part struct {
 	a         *Rows
+	packed    *packed // the rows, where kernels want them packed
 	row, rows int
 	step      int
 	steps     int
@@ -112,7 +111,7 @@ var noBias [2 * panelCols]float32
 
 // New returns a multiplier that runs on tm.
 func New(tm *team.Team) (*Multiplier, error) {
-	const each = workerSums + 4096 // biases behind the sums
+	const each = workerSums + packedBytes + 4096 // sums, packed rows, biases
 	block, err := alloc(tm.Threads() * each)
 	if err != nil {
 		return nil, fmt.Errorf("gemm: allocate sums of %d workers: %w", tm.Threads(), err)
@@ -121,9 +120,10 @@ func New(tm *team.Team) (*Multiplier, error) {
 	for i := range m.workers {
 		base := unsafe.Pointer(&block.Bytes[i*each])
 		m.workers[i].sums = base
-		m.workers[i].bias = (*[2 * panelCols]float32)(unsafe.Add(base, workerSums))
+		m.workers[i].rows.base = unsafe.Add(base, workerSums)
+		m.workers[i].bias = (*[2 * panelCols]float32)(unsafe.Add(base, workerSums+packedBytes))
 	}
-	m.job.Do = m.task
+	m.job.Do = m.tasks
 	m.fill.Do = m.fillRows
 	return m, nil
 }
@@ -199,10 +199,20 @@ func (m *Multiplier) run(p product) {
 		return
 	}
 	p.k = p.w.kernels
-	p.cut(m.team.Threads())
+	p.cut = p.cutFor(m.team.Threads())
+	for len(m.taken) < p.blocks {
+		m.taken = append(m.taken, atomic.Int32{})
+	}
+	p.taken = m.taken[:p.blocks]
+	for i := range p.taken {
+		p.taken[i].Store(0)
+	}
 	m.p = p
-	m.team.Run(p.tasks, &m.job)
+	m.team.Run(min(m.team.Threads(), p.blocks*p.groups), &m.job)
 	m.p = product{}
+	for i := range m.workers {
+		m.workers[i].rows.a = nil // their values may change before the next product
+	}
 }
 
 // check panics on operands that do not belong together: a mistake of the caller's code.
@@ -224,47 +234,6 @@ func (p *product) check() {
 	}
 }
 
-// cut decides the pieces of the product. None of it changes a result.
-func (p *product) cut(threads int) {
-	k, m, steps := p.k, p.a.m, p.w.steps
-	blocks := (m + k.blockRows - 1) / k.blockRows
-	panelRows := k.panelRows
-	p.blockRows = (((m+blocks-1)/blocks + panelRows - 1) / panelRows) * panelRows
-	blocks = (m + p.blockRows - 1) / p.blockRows
-
-	p.outer = even(steps, k.outer)
-	p.inner = even(p.outer, k.inner)
-
-	pairs := p.w.panels / 2
-	limit, reload := pairs, 0.1
-	if p.outer < steps {
-		limit = sumPairs
-		reload = k.reload * float64(p.blockRows) / float64(p.blockRows+2*panelCols)
-	}
-	p.group = chooseGroup(pairs, blocks, threads, limit, reload)
-	p.groups = (pairs + p.group - 1) / p.group
-	p.tasks, p.threads = blocks*p.groups, threads
-}
-
-// chooseGroup returns the number of pairs of panels per task, at most limit: few rounds of tasks,
-// each of which costs its pairs and reload, the reading of its rows; and short tasks, since a worker
-// may be held up in the last one.
-func chooseGroup(pairs, blocks, threads, limit int, reload float64) int {
-	if threads == 1 {
-		return even(pairs, limit)
-	}
-	best, least := 1, math.Inf(1)
-	for g := 1; g <= min(limit, pairs); g++ {
-		tasks := blocks * ((pairs + g - 1) / g)
-		rounds := (tasks + threads - 1) / threads
-		cost := float64(rounds)*(float64(g)+reload) + 0.25*float64(g)
-		if cost < least {
-			best, least = g, cost
-		}
-	}
-	return best
-}
-
 // alloc maps memory for n bytes, in whole huge pages unless it is small: kernels touch many rows at
 // once, and their addresses should not need as many entries of the TLB.
 func alloc(n int) (*offheap.Block, error) {
@@ -275,22 +244,51 @@ func alloc(n int) (*offheap.Block, error) {
 	return offheap.Alloc(n)
 }
 
-// even returns the size of equal pieces of n of at most limit each.
-func even(n, limit int) int {
-	pieces := (n + limit - 1) / limit
-	return (n + pieces - 1) / pieces
+// tasks runs tasks until none is left; n of all that do, it starts with its share of the rows.
+func (m *Multiplier) tasks(w, n int) {
+	p := &m.p
+	block := n * p.blocks / p.threads
+	for {
+		var group int
+		if block, group = p.claim(block); group < 0 {
+			return
+		}
+		p.task(&m.workers[w], block, group)
+	}
 }
 
-func (m *Multiplier) task(w, t int) {
-	p, wk := &m.p, &m.workers[w]
+// claim returns a task that nobody else has: of the block if it has any left, since the block's rows
+// are in the worker's cache, and else of the one with the most left. The group is negative if all
+// are taken.
+func (p *product) claim(block int) (b, group int) {
+	for {
+		if g := int(p.taken[block].Add(1)) - 1; g < p.groups {
+			return block, g
+		}
+		most := 0
+		for i := range p.taken {
+			if left := p.groups - int(p.taken[i].Load()); left > most {
+				block, most = i, left
+			}
+		}
+		if most == 0 {
+			return block, -1
+		}
+	}
+}
+
+func (p *product) task(wk *worker, block, group int) {
 	pt := &wk.part
-	pt.a = p.a
-	pt.row = t / p.groups * p.blockRows
+	pt.a, pt.packed = p.a, &wk.rows
+	pt.row = block * p.blockRows
 	pt.rows = min(p.blockRows, p.a.m-pt.row)
-	first := t % p.groups * p.group
+	first := group * p.group
 	last := min(first+p.group, p.w.panels/2)
 	for outer := 0; outer < p.w.steps; outer += p.outer {
 		end := min(outer+p.outer, p.w.steps)
+		if p.k.pack != nil {
+			wk.rows.set(p.k.pack, p.a, pt.row, pt.rows, outer, end)
+		}
 		for pair := first; pair < last; pair++ {
 			slot := 0
 			if p.outer < p.w.steps {
@@ -298,7 +296,7 @@ func (m *Multiplier) task(w, t int) {
 			}
 			pt.sums[0] = unsafe.Add(wk.sums, 2*slot*maxBlockRows*sumBytes)
 			pt.sums[1] = unsafe.Add(pt.sums[0], maxBlockRows*sumBytes)
-			follow := p.after(t)
+			follow := p.after(group)
 			switch {
 			case pair+1 < last:
 				follow = p.w.pair(pair+1, outer)
@@ -314,10 +312,15 @@ func (m *Multiplier) task(w, t int) {
 	*pt = part{}
 }
 
-// after returns the first weights of the task that the worker of task t probably claims next.
-func (p *product) after(t int) [2]unsafe.Pointer {
-	if t += p.threads; t < p.tasks {
-		return p.w.pair(t%p.groups*p.group, 0)
+// after returns the first weights of the task that the worker of a group probably claims next.
+func (p *product) after(group int) [2]unsafe.Pointer {
+	if p.blocks >= p.threads {
+		group++
+	} else {
+		group += p.threads
+	}
+	if group < p.groups {
+		return p.w.pair(group*p.group, 0)
 	}
 	return [2]unsafe.Pointer{}
 }

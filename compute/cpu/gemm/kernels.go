@@ -13,10 +13,12 @@ type kernels struct {
 	direct    bool    // block takes results to the output itself where a part says so
 	panelRows int     // rows that a kernel holds in registers
 	blockRows int     // rows of a block at most: blockRows × outer stays in L2
+	leastRows int     // rows to which blocks may shrink, so that each thread has its own
 	outer     int     // steps
 	inner     int     // steps of a block of weights
 	reload    float64 // time to bring a block of rows into L2, in times of its product with a pair of panels
 
+	pack      func(steps int, src, offsets, dst unsafe.Pointer) // how rows are packed before they are multiplied; nil: not at all
 	block     func(pt *part)
 	store     func(rows int, sums, bias, dst unsafe.Pointer, stride int)
 	add       func(rows int, sums, bias, dst unsafe.Pointer, stride int)

@@ -10,32 +10,32 @@ import (
 )
 
 // fmaKernel is a float32 kernel for a fixed number of rows. Lines of the block used next are fetched
-// per eight k. Results stay in c and c2, or go to out as finish says.
-type fmaKernel func(steps int, a unsafe.Pointer, stride int, b, b2, c, c2 unsafe.Pointer, add int, next unsafe.Pointer, lines int,
+// per eight k. Results stay in c, or go to out as finish says.
+type fmaKernel func(steps int, a unsafe.Pointer, stride int, b, c unsafe.Pointer, add int, next unsafe.Pointer, lines int,
 	out unsafe.Pointer, outStride int, bias unsafe.Pointer, finish int)
 
 var (
 	amxBF16 = kernels{
-		tiles: true, panelRows: tileRows, blockRows: 256, outer: 64, inner: 64, reload: 1,
+		tiles: true, panelRows: tileRows, blockRows: 256, leastRows: 256, outer: 64, inner: 64, reload: 1,
 		block: amxBlock, store: store512, add: add512, gated: gated512, gatedBF16: gatedBF16,
 	}
 	avx512F32 = kernels{
-		direct: true, panelRows: 6, blockRows: 258, outer: 32, inner: 32, reload: 0.3,
+		pack: packRows512, direct: true, panelRows: 1, blockRows: maxPackedRows, leastRows: 64, outer: maxPackedSteps, inner: maxPackedSteps, reload: 0.3,
 		block: func(pt *part) { fmaBlock(pt, f32x512[:], 16) },
 		store: store512, add: add512, gated: gated512, gatedBF16: plainGatedBF16,
 	}
 	avx512BF16 = kernels{
-		direct: true, panelRows: 6, blockRows: 258, outer: 32, inner: 32, reload: 0.3,
+		pack: packRows512, direct: true, panelRows: 1, blockRows: maxPackedRows, leastRows: 64, outer: maxPackedSteps, inner: maxPackedSteps, reload: 0.3,
 		block: func(pt *part) { fmaBlock(pt, bf16x512[:], 8) },
 		store: store512, add: add512, gated: gated512, gatedBF16: plainGatedBF16,
 	}
 	avx2F32 = kernels{
-		direct: true, panelRows: 6, blockRows: 258, outer: 32, inner: 8, reload: 0.15,
+		direct: true, panelRows: 6, blockRows: 258, leastRows: 258, outer: 32, inner: 8, reload: 0.15,
 		block: func(pt *part) { fmaHalves(pt, f32x256[:], 64, 16) },
 		store: store256, add: add256, gated: gated256, gatedBF16: plainGatedBF16,
 	}
 	avx2BF16 = kernels{
-		direct: true, panelRows: 6, blockRows: 258, outer: 32, inner: 16, reload: 0.15,
+		direct: true, panelRows: 6, blockRows: 258, leastRows: 258, outer: 32, inner: 16, reload: 0.15,
 		block: func(pt *part) { fmaHalves(pt, bf16x256[:], 1024, 8) },
 		store: store256, add: add256, gated: gated256, gatedBF16: plainGatedBF16,
 	}
@@ -113,24 +113,27 @@ func amxPanel(pt *part, i int, next unsafe.Pointer) {
 	}
 }
 
-// fmaBlock runs kernels of 64 columns over all rows. A panel takes perEight lines of cache per eight
-// k; the panels used next are fetched one after the other.
+// fmaBlock runs kernels of a panel over all packed rows, for one panel after the other; each fetches
+// the weights of the one after it. A panel takes perEight lines of cache per eight k.
 func fmaBlock(pt *part, table []fmaKernel, perEight int) {
-	height := len(table) - 1
-	calls := (pt.rows + height - 1) / height
-	lines := (2*perEight + calls - 1) / calls
-	fetched, panel := 0, pt.steps*4*perEight*64 // bytes
-	out := pt.target(0)
-	for r := 0; r < pt.rows; r += height {
-		var next unsafe.Pointer
-		n := 0
-		if at := fetched % panel; fetched < 2*panel && pt.next[0] != nil {
-			next, n = unsafe.Add(pt.next[fetched/panel], at), lines
+	fmaPanel(pt, table, 0, pt.b[1], perEight)
+	fmaPanel(pt, table, 1, pt.next[0], perEight)
+}
+
+func fmaPanel(pt *part, table []fmaKernel, i int, next unsafe.Pointer, perEight int) {
+	panels := packedPanels(pt.rows)
+	lines := (perEight + panels - 1) / panels
+	out, left := pt.target(i), perEight
+	for q, r := 0, 0; q < panels; q++ {
+		n := max(0, min(lines, left))
+		if next == nil {
+			n = 0
 		}
-		table[min(height, pt.rows-r)](pt.steps, pt.a.at(pt.row+r, pt.step), pt.a.stride, pt.b[0], pt.b[1],
-			unsafe.Add(pt.sums[0], r*sumBytes), unsafe.Add(pt.sums[1], r*sumBytes), pt.add, next, n,
-			unsafe.Add(out, r*pt.outStride), pt.outStride, pt.bias, int(pt.finish))
-		fetched += pt.steps * 4 * lines * 64
+		end := packedRow(pt.rows, panels, q+1)
+		table[end-r](pt.steps, pt.packed.at(q, pt.step), 0, pt.b[i], unsafe.Add(pt.sums[i], r*sumBytes), pt.add, next, n,
+			unsafe.Add(out, r*pt.outStride), pt.outStride, unsafe.Add(pt.bias, i*sumBytes), int(pt.finish))
+		next, left = unsafe.Add(next, pt.steps*4*n*64), left-n
+		r = end
 	}
 }
 
@@ -164,8 +167,8 @@ func fmaColumns(pt *part, table []fmaKernel, b, sums, next, out, bias unsafe.Poi
 		if next == nil {
 			n = 0
 		}
-		table[min(height, pt.rows-r)](pt.steps, pt.a.at(pt.row+r, pt.step), pt.a.stride, b, nil,
-			unsafe.Add(sums, r*sumBytes), nil, pt.add, next, n,
+		table[min(height, pt.rows-r)](pt.steps, pt.a.at(pt.row+r, pt.step), pt.a.stride, b,
+			unsafe.Add(sums, r*sumBytes), pt.add, next, n,
 			unsafe.Add(out, r*pt.outStride), pt.outStride, bias, int(pt.finish))
 		if n > 0 {
 			next = unsafe.Add(next, pt.steps*4*n*64)

@@ -15,12 +15,12 @@ const (
 )
 
 var plainF32 = kernels{
-	panelRows: plainRows, blockRows: 256, outer: plainOuter, inner: plainInner,
+	panelRows: plainRows, blockRows: 256, leastRows: 256, outer: plainOuter, inner: plainInner,
 	block: plainBlockF32, store: plainStore, add: plainAdd, gated: plainGated, gatedBF16: plainGatedBF16,
 }
 
 var plainBF16 = kernels{
-	panelRows: plainRows, blockRows: 256, outer: plainOuter, inner: plainInner,
+	panelRows: plainRows, blockRows: 256, leastRows: 256, outer: plainOuter, inner: plainInner,
 	block: plainBlockBF16, store: plainStore, add: plainAdd, gated: plainGated, gatedBF16: plainGatedBF16,
 }
 

@@ -2,9 +2,8 @@ package main
 
 import "fmt"
 
-// The products in float32: up to 6×64 results of a pair of panels in registers with AVX-512, which
-// takes the fewest loads per multiplication, and 6×16 with AVX2. Every result is one chain of fused
-// multiply-adds over k, whatever the number of rows.
+// The products in float32 with AVX2: up to 6×16 results in registers. Every result is one chain of
+// fused multiply-adds over k, whatever the number of rows.
 //
 // Rows lie apart by a stride; row i is addressed as base[i/3] + (i mod 3)·stride.
 
@@ -13,24 +12,13 @@ const (
 	fmaUnroll = 8 // k of a turn of the loop
 )
 
-const fmaArgs = "steps int, a unsafe.Pointer, stride int, b, b2, c, c2 unsafe.Pointer, add int, next unsafe.Pointer, lines int, out unsafe.Pointer, outStride int, bias unsafe.Pointer, finish int"
+// fmaArgs are the arguments of all kernels with fused multiply-adds; those with AVX-512 ignore the
+// stride.
+const fmaArgs = "steps int, a unsafe.Pointer, stride int, b, c unsafe.Pointer, add int, next unsafe.Pointer, lines int, out unsafe.Pointer, outStride int, bias unsafe.Pointer, finish int"
 
-const fmaArgCount = 14
+const fmaArgCount = 12
 
 var bases = [...]string{"AX", "R8"}
-
-func avx512File(g *generator) {
-	for i := 1; i <= fmaRows; i++ {
-		g.function(fmt.Sprintf("f32x512r%d", i), fmt.Sprintf("multiplies %d rows by a block of two float32 panels.", i), fmaArgs, fmaArgCount)
-		fma512(g, i, false)
-	}
-	for i := 1; i <= fmaRows; i++ {
-		g.function(fmt.Sprintf("bf16x512r%d", i), fmt.Sprintf("multiplies %d rows by a block of two bf16 panels.", i), fmaArgs, fmaArgCount)
-		fma512(g, i, true)
-	}
-	table(g.decls, "f32x512", "holds the AVX-512 kernels of float32 panels by their rows.", "fmaKernel", "f32x512r", fmaRows)
-	table(g.decls, "bf16x512", "holds the AVX-512 kernels of bf16 panels by their rows.", "fmaKernel", "bf16x512r", fmaRows)
-}
 
 func avx2File(g *generator) {
 	for i := 1; i <= fmaRows; i++ {
@@ -45,17 +33,13 @@ func avx2File(g *generator) {
 	table(g.decls, "bf16x256", "holds the AVX2 kernels of bf16 panels by their rows.", "fmaKernel", "bf16x256r", fmaRows)
 }
 
-// fmaStart loads the arguments: steps in CX, bases of the rows, stride in SI, weights in BX and R9,
-// sums in DI and R12, the block to fetch in R10 and its lines per turn of the loop in R11. Lines of
-// the output, per row as many as given, are fetched now, to be written at the end.
+// fmaStart loads the arguments: steps in CX, rows in AX, weights in BX, sums in DI, the block to fetch
+// in R10 and its lines per turn of the loop in R11. Lines of the output, per row as many as given, are
+// fetched now, to be written at the end.
 func fmaStart(g *generator, rows, lines int) {
-	g.P("\tMOVQ steps+0(FP), CX\n\tMOVQ a+8(FP), AX\n\tMOVQ stride+16(FP), SI\n\tMOVQ b+24(FP), BX")
-	g.P("\tMOVQ b2+32(FP), R9\n\tMOVQ c+40(FP), DI\n\tMOVQ c2+48(FP), R12")
-	g.P("\tMOVQ next+64(FP), R10\n\tMOVQ lines+72(FP), R11")
-	for i := 1; i <= (rows-1)/3; i++ {
-		g.P("\tLEAQ (%s)(SI*2), %s\n\tADDQ SI, %s", bases[i-1], bases[i], bases[i])
-	}
-	g.P("\tCMPQ finish+104(FP), $0\n\tJEQ warmed\n\tMOVQ out+80(FP), R15\n\tMOVQ outStride+88(FP), R14")
+	g.P("\tMOVQ steps+0(FP), CX\n\tMOVQ a+8(FP), AX\n\tMOVQ b+24(FP), BX\n\tMOVQ c+32(FP), DI")
+	g.P("\tMOVQ next+48(FP), R10\n\tMOVQ lines+56(FP), R11")
+	g.P("\tCMPQ finish+88(FP), $0\n\tJEQ warmed\n\tMOVQ out+64(FP), R15\n\tMOVQ outStride+72(FP), R14")
 	for range rows {
 		for i := range lines {
 			g.Bytes(fmt.Sprintf("PREFETCHW %d(R15)", 64*i), []byte{0x41, 0x0F, 0x0D, 0x8F, byte(64 * i), 0, 0, 0})
@@ -87,68 +71,10 @@ func fetch(g *generator) {
 	g.P("fetch:\n\tPREFETCHT1 (R10)\n\tADDQ $64, R10\n\tDECQ R15\n\tJNZ fetch\nfetched:")
 }
 
-func fma512(g *generator, rows int, bf16 bool) {
-	const value, mask, weights = 24, 26, 28 // two values take turns
-	fmaStart(g, rows, 4)
-	if bf16 {
-		g.P("\tMOVL $0xffff0000, R15\n\tVPBROADCASTD R15, Z%d", mask)
-	}
-	results := func(f func(mem string, reg int)) {
-		for i := range rows {
-			for j := range 4 {
-				f(fmt.Sprintf("%d(%s)", 128*i+64*(j%2), [...]string{"DI", "R12"}[j/2]), 4*i+j)
-			}
-		}
-	}
-	g.P("\tCMPQ add+56(FP), $0\n\tJEQ zero")
-	results(func(mem string, reg int) { g.P("\tVMOVUPS %s, Z%d", mem, reg) })
-	g.P("\tJMP start\nzero:")
-	results(func(_ string, reg int) { g.P("\tVPXORD Z%d, Z%d, Z%d", reg, reg, reg) })
-	g.P("start:")
-	if bf16 {
-		g.P("steps:\n\tMOVQ $%d, R14", 32/fmaUnroll)
-	} else {
-		g.P("\tIMULQ $%d, CX", 32/fmaUnroll)
-	}
-	g.P("\tPCALIGN $32\nloop:")
-	fetch(g)
-	for k := range fmaUnroll {
-		for j := range 4 {
-			panel, reg := [...]string{"BX", "R9"}[j/2], weights+j
-			switch {
-			case !bf16:
-				g.P("\tVMOVUPS %d(%s), Z%d", 128*k+64*(j%2), panel, reg)
-			case k%2 == 0:
-				g.P("\tVPSLLD $16, %d(%s), Z%d", 32*k+1024*(j%2), panel, reg)
-			default:
-				g.P("\tVPANDD %d(%s), Z%d, Z%d", 32*(k-1)+1024*(j%2), panel, mask, reg)
-			}
-		}
-		for i := range rows {
-			v := value + i%2
-			g.P("\tVBROADCASTSS %s, Z%d", at(i, k), v)
-			for j := range 4 {
-				g.P("\tVFMADD231PS Z%d, Z%d, Z%d", weights+j, v, 4*i+j)
-			}
-		}
-	}
-	advance(g, rows)
-	if bf16 {
-		g.P("\tADDQ $%d, BX\n\tADDQ $%d, R9\n\tDECQ R14\n\tJNZ loop", 32*fmaUnroll, 32*fmaUnroll)
-		g.P("\tADDQ $1024, BX\n\tADDQ $1024, R9\n\tDECQ CX\n\tJNZ steps")
-	} else {
-		g.P("\tADDQ $%d, BX\n\tADDQ $%d, R9\n\tDECQ CX\n\tJNZ loop", 128*fmaUnroll, 128*fmaUnroll)
-	}
-	g.P("\tMOVQ finish+104(FP), R15\n\tTESTQ R15, R15\n\tJNZ finish")
-	results(func(mem string, reg int) { g.P("\tVMOVUPS Z%d, %s", reg, mem) })
-	g.P("\tVZEROUPPER\n\tRET")
-	fmaFinish(g, "Z", 64, rows, 4, weights)
-}
-
 // fmaFinish takes the results, n registers of size bytes per row, and the bias to the output: it
 // sets it, or adds to it. The order of the operands is that of the epilogues.
 func fmaFinish(g *generator, kind string, size, rows, n, bias int) {
-	g.P("finish:\n\tMOVQ out+80(FP), DI\n\tMOVQ outStride+88(FP), SI\n\tMOVQ bias+96(FP), BX")
+	g.P("finish:\n\tMOVQ out+64(FP), DI\n\tMOVQ outStride+72(FP), SI\n\tMOVQ bias+80(FP), BX")
 	for j := range n {
 		g.P("\tVMOVUPS %d(BX), %s%d", size*j, kind, bias+j)
 	}
@@ -177,10 +103,14 @@ func fmaFinish(g *generator, kind string, size, rows, n, bias int) {
 func fma256(g *generator, rows int, bf16 bool) {
 	const mask, value, weights = 12, 13, 14
 	fmaStart(g, rows, 1)
+	g.P("\tMOVQ stride+16(FP), SI")
+	for i := 1; i <= (rows-1)/3; i++ {
+		g.P("\tLEAQ (%s)(SI*2), %s\n\tADDQ SI, %s", bases[i-1], bases[i], bases[i])
+	}
 	if bf16 {
 		g.P("\tMOVL $0xffff0000, R15\n\tMOVQ R15, X%d\n\tVPBROADCASTD X%d, Y%d", mask, mask, mask)
 	}
-	g.P("\tCMPQ add+56(FP), $0\n\tJEQ zero")
+	g.P("\tCMPQ add+40(FP), $0\n\tJEQ zero")
 	for i := range rows {
 		g.P("\tVMOVUPS %d(DI), Y%d\n\tVMOVUPS %d(DI), Y%d", 128*i, 2*i, 128*i+32, 2*i+1)
 	}
@@ -217,7 +147,7 @@ func fma256(g *generator, rows int, bf16 bool) {
 	} else {
 		g.P("\tADDQ $%d, BX\n\tDECQ CX\n\tJNZ loop", 128*fmaUnroll)
 	}
-	g.P("\tMOVQ finish+104(FP), R15\n\tTESTQ R15, R15\n\tJNZ finish")
+	g.P("\tMOVQ finish+88(FP), R15\n\tTESTQ R15, R15\n\tJNZ finish")
 	for i := range rows {
 		g.P("\tVMOVUPS Y%d, %d(DI)\n\tVMOVUPS Y%d, %d(DI)", 2*i, 128*i, 2*i+1, 128*i+32)
 	}
