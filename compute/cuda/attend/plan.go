@@ -1,0 +1,198 @@
+package attend
+
+import (
+	"slices"
+
+	"grebe/compute"
+)
+
+const (
+	tileRows  = 128 // (token, query head of one KV head) pairs of a tile
+	stepKeys  = 128 // keys of a step of the softmax
+	short     = 64  // segments of fewer tokens share tiles
+	pieceSize = 64  // most tokens that are copied as one
+)
+
+// span is a range of slots.
+type span struct{ start, end int32 }
+
+// piece are cached tokens that lie in one chunk and are copied to the scratch.
+type piece struct {
+	addr         uint64
+	room         int32 // tokens the chunk has room for
+	token        int32 // first token of the piece in the chunk
+	tokens, slot int32
+}
+
+// tile is what one block of queries sees: consecutive rows of one segment, or of several that see the
+// same segments besides themselves.
+type tile struct {
+	row, tokens int32
+	spans       span  // in plan.spans: ranges that all of its rows see in full
+	window      span  // slots of which every row sees its own part, from its low to itself
+	maxLow      int32 // in the window from here on, every row has begun,
+	minSlot     int32 // and up to here, no row has ended
+	steps       int32
+}
+
+// plan is the work of a batch. Its slices are reused from batch to batch.
+type plan struct {
+	batch *compute.Batch
+	slots int32 // used
+
+	first  []int32 // per segment the slot of its first token
+	slot   []int32 // per row
+	low    []int32 // per row its first slot in the window
+	views  []span  // of all tiles: ranges in p.spans are equal where views are
+	spans  []span
+	tiles  []tile
+	pieces []piece
+	cut
+}
+
+// build cuts the batch into tiles of up to tokens tokens.
+func (p *plan) build(b *compute.Batch, tokens int) {
+	p.batch, p.slots = b, 0
+	p.first, p.slot, p.low = p.first[:0], p.slot[:0], p.low[:0]
+	p.spans, p.tiles, p.pieces = p.spans[:0], p.tiles[:0], p.pieces[:0]
+	for i := range b.Segments {
+		p.place(&b.Segments[i])
+	}
+	joinable := false // the last tile is of short segments
+	for i := range b.Segments {
+		g := &b.Segments[i]
+		if g.Rows() == 0 {
+			continue
+		}
+		view := p.view(g)
+		if g.Len >= short {
+			p.cutLong(i, view, tokens)
+			joinable = false
+			continue
+		}
+		p.cutShort(i, view, tokens, joinable)
+		joinable = true
+	}
+}
+
+// place gives a segment's tokens their slots and lists what is to be copied.
+func (p *plan) place(g *compute.Segment) {
+	p.first = append(p.first, p.slots)
+	for t := g.Cached; t < g.Len; t++ {
+		p.slot = append(p.slot, p.slots+int32(t))
+	}
+	start := 0 // of the chunk
+	for c := 0; start < g.Cached; c++ {
+		ch := &g.Chunks[c]
+		end := min(start+ch.Tokens, g.Cached)
+		for t := start; t < end; t += pieceSize {
+			p.pieces = append(p.pieces, piece{addr: ch.Addr, room: int32(ch.Tokens), token: int32(t - start),
+				tokens: int32(min(pieceSize, end-t)), slot: p.slots + int32(t)})
+		}
+		start += ch.Tokens
+	}
+	p.slots += int32(g.Len)
+}
+
+// view returns the slots that a segment sees besides its own, as few ranges in order. It is valid
+// until the next call.
+func (p *plan) view(g *compute.Segment) []span {
+	p.views = p.views[:0]
+	for _, j := range g.Sees {
+		if n := p.batch.Segments[j].Len; n > 0 {
+			p.views = append(p.views, span{p.first[j], p.first[j] + int32(n)})
+		}
+	}
+	slices.SortFunc(p.views, func(a, b span) int { return int(a.start - b.start) })
+	merged := p.views[:0]
+	for _, v := range p.views {
+		if n := len(merged); n > 0 && merged[n-1].end == v.start {
+			merged[n-1].end = v.end
+			continue
+		}
+		merged = append(merged, v)
+	}
+	return merged
+}
+
+// cutLong adds the tiles of segment i by itself. A range that ends where the segment begins becomes
+// part of its window: a user behind its items is then as one causal sequence.
+func (p *plan) cutLong(i int, view []span, tokens int) {
+	g, low := &p.batch.Segments[i], p.first[i]
+	if n := len(view); n > 0 && view[n-1].end == low {
+		low, view = view[n-1].start, view[:n-1]
+	}
+	spans := p.addSpans(view)
+	for t := g.Cached; t < g.Len; t += tokens {
+		n := min(tokens, g.Len-t)
+		slot := p.first[i] + int32(t)
+		p.addTile(tile{row: int32(g.First + t - g.Cached), tokens: int32(n), spans: spans,
+			window: span{low, slot + int32(n)}, maxLow: low, minSlot: slot})
+	}
+	for range g.Rows() {
+		p.low = append(p.low, low)
+	}
+}
+
+// cutShort adds the rows of segment i to the last tile, as far as there is room and it pays, and to
+// new ones.
+func (p *plan) cutShort(i int, view []span, tokens int, joinable bool) {
+	g := &p.batch.Segments[i]
+	for range g.Rows() {
+		p.low = append(p.low, p.first[i])
+	}
+	t := g.Cached
+	if joinable {
+		t += p.join(i, view, tokens)
+	}
+	if t == g.Len {
+		return
+	}
+	spans := p.addSpans(view)
+	for ; t < g.Len; t += tokens {
+		n := min(tokens, g.Len-t)
+		slot := p.first[i] + int32(t)
+		p.addTile(tile{row: int32(g.First + t - g.Cached), tokens: int32(n), spans: spans,
+			window: span{p.first[i], slot + int32(n)}, maxLow: p.first[i], minSlot: slot})
+	}
+}
+
+// join adds rows of the short segment i to the last tile and returns how many. It adds none when the
+// tile sees something else, or when the keys that lie between make a tile of its own cheaper.
+func (p *plan) join(i int, view []span, tokens int) int {
+	g, last := &p.batch.Segments[i], &p.tiles[len(p.tiles)-1]
+	n := min(tokens-int(last.tokens), g.Rows())
+	if n <= 0 || !slices.Equal(p.spans[last.spans.start:last.spans.end], view) {
+		return 0
+	}
+	window := span{last.window.start, p.first[i] + int32(g.Cached+n)}
+	alone := steps(span{p.first[i], p.first[i] + int32(g.Len)})
+	for _, v := range view {
+		alone += steps(v)
+	}
+	if more := steps(window) - steps(last.window); more > alone {
+		return 0
+	}
+	last.tokens += int32(n)
+	last.steps += steps(window) - steps(last.window)
+	last.window = window
+	last.maxLow = p.first[i]
+	return n
+}
+
+func (p *plan) addSpans(view []span) span {
+	from := int32(len(p.spans))
+	p.spans = append(p.spans, view...)
+	return span{from, int32(len(p.spans))}
+}
+
+func (p *plan) addTile(t tile) {
+	t.steps = steps(t.window)
+	for _, v := range p.spans[t.spans.start:t.spans.end] {
+		t.steps += steps(v)
+	}
+	p.tiles = append(p.tiles, t)
+}
+
+// steps returns how many steps it takes through the keys of s.
+func steps(s span) int32 { return (s.end - s.start + stepKeys - 1) / stepKeys }

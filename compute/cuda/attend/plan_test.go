@@ -1,0 +1,375 @@
+package attend
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"testing"
+
+	"grebe/compute"
+)
+
+// batchOf draws a batch of several plans in which every kind of segment occurs.
+func batchOf(r *rand.Rand, plans int) *compute.Batch {
+	b := &compute.Batch{}
+	for range plans {
+		base := int32(len(b.Segments))
+		switch r.IntN(6) {
+		case 0: // causal
+			addSegment(b, r, 1+r.IntN(700), nil)
+		case 1: // pointwise
+			for range 1 + r.IntN(30) {
+				addSegment(b, r, r.IntN(12), nil)
+			}
+		case 2: // item-first
+			n := 1 + r.IntN(40)
+			for range n {
+				addSegment(b, r, 1+r.IntN(20), nil)
+			}
+			addSegment(b, r, r.IntN(300), all(base, n))
+			addSegment(b, r, 1+r.IntN(20), all(base, n+1))
+		case 3: // user-first
+			addSegment(b, r, r.IntN(400), nil)
+			for range 1 + r.IntN(40) {
+				addSegment(b, r, 1+r.IntN(20), []int32{base})
+			}
+		case 4: // beams of few tokens behind a prompt
+			addSegment(b, r, 1+r.IntN(400), nil)
+			for range 1 + r.IntN(80) {
+				addSegment(b, r, 1+r.IntN(3), []int32{base})
+			}
+		case 5: // anything sees anything, in any order
+			for i := range 1 + r.IntN(12) {
+				var sees []int32
+				for _, j := range r.Perm(i) {
+					if r.IntN(2) == 0 {
+						sees = append(sees, base+int32(j))
+					}
+				}
+				addSegment(b, r, r.IntN(150), sees)
+			}
+		}
+	}
+	return b
+}
+
+func all(base int32, n int) []int32 {
+	out := make([]int32, n)
+	for i := range out {
+		out[i] = base + int32(i)
+	}
+	return out
+}
+
+// addSegment adds a segment that is cached in part and lies in chunks of odd sizes.
+func addSegment(b *compute.Batch, r *rand.Rand, length int, sees []int32) {
+	g := compute.Segment{First: len(b.Tokens), Len: length, Sees: sees}
+	switch r.IntN(3) {
+	case 0:
+		g.Cached = length
+	case 1:
+		g.Cached = r.IntN(length + 1)
+	}
+	for room := 0; room < length; {
+		n := 1 + r.IntN(100)
+		g.Chunks = append(g.Chunks, compute.Chunk{Addr: uint64(1+len(b.Segments))<<32 + uint64(room)<<8, Tokens: n})
+		room += n
+	}
+	for range g.Rows() {
+		b.Tokens = append(b.Tokens, 0)
+		b.Positions = append(b.Positions, 0)
+	}
+	b.Segments = append(b.Segments, g)
+}
+
+// reader reads a list as the kernels do.
+type reader []int32
+
+func (l reader) unit(i int32) []int32 { return l[l[listUnits]+unitWords*i:][:unitWords] }
+
+func (l reader) span(u []int32, i int32) (start, end int32) {
+	if i < 2 {
+		return u[12+2*i], u[13+2*i]
+	}
+	at := l[listSpans] + 2*(u[9]+i-2)
+	return l[at], l[at+1]
+}
+
+// visible adds 1 to every (row, slot) that unit u goes through, steps and masks as in attend.cu.
+func (l reader) visible(u []int32, seen [][]int8) error {
+	done := int32(0)
+	for i := range u[10] {
+		start, end := l.span(u, i)
+		for ; start < end; start += stepKeys {
+			done++
+			for t := range u[1] {
+				row := u[0] + t
+				low, high := start, end-1
+				if i == u[11] {
+					low, high = start, start+stepKeys-1 // not masked
+					if start < u[3] || start+stepKeys-1 > u[4] {
+						low, high = l[l[listLows]+row], l[l[listSlots]+row]
+					}
+				}
+				for key := max(low, start); key <= min(high, start+stepKeys-1); key++ {
+					if int(key) >= len(seen[row]) {
+						return fmt.Errorf("row %d sees slot %d of %d", row, key, len(seen[row]))
+					}
+					seen[row][key]++
+				}
+			}
+		}
+	}
+	if done != u[2] {
+		return fmt.Errorf("unit of rows from %d has %d steps, its spans %d", u[0], u[2], done)
+	}
+	return nil
+}
+
+// wanted is the dense mask over slots, which are the tokens of the segments in order.
+func wanted(b *compute.Batch) [][]int8 {
+	first, keys := make([]int, len(b.Segments)), 0
+	for i := range b.Segments {
+		first[i] = keys
+		keys += b.Segments[i].Len
+	}
+	var out [][]int8
+	for i := range b.Segments {
+		g := &b.Segments[i]
+		for token := g.Cached; token < g.Len; token++ {
+			row := make([]int8, keys)
+			for _, j := range g.Sees {
+				for t := range b.Segments[j].Len {
+					row[first[j]+t] = 1
+				}
+			}
+			for t := 0; t <= token; t++ {
+				row[first[i]+t] = 1
+			}
+			out = append(out, row)
+		}
+	}
+	return out
+}
+
+// TestPlanSeesWhatTheMaskSays holds the list, read as the kernels read it, against the dense mask.
+func TestPlanSeesWhatTheMaskSays(t *testing.T) {
+	p := plan{cut: cut{costs: measuredCosts}}
+	var list []int32
+	for seed := range uint64(300) {
+		r := rand.New(rand.NewPCG(seed, 7))
+		b := batchOf(r, 1+r.IntN(4))
+		group, heads, blocks := 1+r.IntN(12), 1+r.IntN(4), []int{0, 1, 7, 132}[r.IntN(4)]
+		p.build(b, tileRows/group)
+		p.cutUnits(heads, blocks, 4*132)
+		list = p.encode(list[:0])
+		if err := checkList(list, b, tileRows/group, heads, blocks); err != nil {
+			t.Fatalf("seed %d: %d rows, %d segments, group %d, %d heads, %d blocks: %v", seed, len(b.Tokens), len(b.Segments), group, heads, blocks, err)
+		}
+	}
+}
+
+func checkList(list reader, b *compute.Batch, tokens, heads, blocks int) error {
+	want := wanted(b)
+	got := make([][]int8, len(want))
+	for i := range got {
+		got[i] = make([]int8, len(want[i]))
+	}
+	for i := range list[listUnitCount] {
+		u := list.unit(i)
+		if u[1] < 1 || int(u[1]) > tokens || u[2] < 1 {
+			return fmt.Errorf("unit %d has %d tokens and %d steps", i, u[1], u[2])
+		}
+		if err := list.visible(u, got); err != nil {
+			return err
+		}
+	}
+	for row := range want {
+		for slot := range want[row] {
+			if want[row][slot] != got[row][slot] {
+				return fmt.Errorf("row %d goes through slot %d %d times, want %d", row, slot, got[row][slot], want[row][slot])
+			}
+		}
+	}
+	if blocks == 0 {
+		return nil
+	}
+	return checkEntries(list, heads, blocks)
+}
+
+// checkEntries: every unit is done once per head, and parts are numbered so that they can be merged.
+func checkEntries(list reader, heads, blocks int) error {
+	done := map[int32]int{}
+	for i := range blocks {
+		at := list[listBlocks+blockWords*i:]
+		for j := range at[1] {
+			entry := list[list[listEntries]+at[0]+j]
+			if j == 0 && at[2] != entry {
+				return fmt.Errorf("block %d: first entry %d, want %d", i, at[2], entry)
+			}
+			done[entry]++
+		}
+	}
+	if len(done) != heads*int(list[listUnitCount]) {
+		return fmt.Errorf("%d entries, want %d", len(done), heads*int(list[listUnitCount]))
+	}
+	parts := map[int32]int32{}
+	for entry, n := range done {
+		if n != 1 || entry&0xfffff >= list[listUnitCount] || int(entry>>20) >= heads {
+			return fmt.Errorf("entry %#x is there %d times", entry, n)
+		}
+	}
+	for i := range list[listUnitCount] {
+		if u := list.unit(i); u[5] >= 0 {
+			parts[u[8]]++
+			if u[5] < u[6] || u[5] >= u[6]+u[7] || u[7] < 2 {
+				return fmt.Errorf("unit %d is part %d of %d from %d", i, u[5], u[7], u[6])
+			}
+		}
+	}
+	for i := range list[listUnitCount] {
+		if u := list.unit(i); u[5] >= 0 && parts[u[8]] != u[7] {
+			return fmt.Errorf("split tile %d has %d parts, want %d", u[8], parts[u[8]], u[7])
+		}
+	}
+	return nil
+}
+
+// TestPiecesCoverWhatIsCached: every cached token is copied once, from where it lies.
+func TestPiecesCoverWhatIsCached(t *testing.T) {
+	p := plan{cut: cut{costs: measuredCosts}}
+	for seed := range uint64(100) {
+		b := batchOf(rand.New(rand.NewPCG(seed, 8)), 2)
+		p.build(b, 16)
+		from := map[int32]string{}
+		for _, c := range p.pieces {
+			for i := range c.tokens {
+				if c.token+i >= c.room || from[c.slot+i] != "" {
+					t.Fatalf("seed %d: token %d of a chunk for %d, or slot %d is copied twice", seed, c.token+i, c.room, c.slot+i)
+				}
+				from[c.slot+i] = fmt.Sprint(c.addr, c.token+i)
+			}
+		}
+		slot := int32(0)
+		for i := range b.Segments {
+			g := &b.Segments[i]
+			chunk, token := 0, 0
+			for k := range g.Len {
+				for ; token == g.Chunks[chunk].Tokens; token = 0 {
+					chunk++
+				}
+				want := ""
+				if k < g.Cached {
+					want = fmt.Sprint(g.Chunks[chunk].Addr, token)
+				}
+				if from[slot] != want {
+					t.Fatalf("seed %d segment %d token %d of %d (%d cached): copied from %q, want %q", seed, i, k, g.Len, g.Cached, from[slot], want)
+				}
+				slot++
+				token++
+			}
+		}
+	}
+}
+
+// TestPlanShapes pins how the cases that matter are cut.
+func TestPlanShapes(t *testing.T) {
+	causal := func(n int) *compute.Batch { return sequence(n) }
+	for _, c := range []struct {
+		name                  string
+		batch                 *compute.Batch
+		tiles, spans, longest int
+	}{
+		{"causal 1,024", causal(1024), 49, 0, 4},
+		{"causal 4,096", causal(4096), 196, 0, 32},
+		{"item-first", itemFirst(1500, 100, 10), 72, 0, 20},
+		{"user-first", userFirst(1500, 100, 10), 48, 1, 13},
+	} {
+		p := plan{cut: cut{costs: measuredCosts}}
+		p.build(c.batch, tileRows/6)
+		p.cutUnits(2, 132, 4*132)
+		longest, spans := 0, 0
+		for i := range p.units {
+			longest = max(longest, int(p.units[i].to-p.units[i].from))
+		}
+		for i := range p.tiles {
+			spans = max(spans, int(p.tiles[i].spans.end-p.tiles[i].spans.start))
+		}
+		t.Logf("%s: %d tiles, %d units, longest %d of %d steps, busiest block %d of at least %d quarters", c.name, len(p.tiles), len(p.units), longest, p.tiles[len(p.tiles)-1].steps, p.deal(2, 132), p.bound(2, 132))
+		if len(p.tiles) != c.tiles || spans != c.spans || longest > c.longest {
+			t.Errorf("%s: %d tiles with up to %d spans, units of up to %d steps; want %d, %d, %d", c.name, len(p.tiles), spans, longest, c.tiles, c.spans, c.longest)
+		}
+	}
+}
+
+func sequence(n int) *compute.Batch {
+	b := &compute.Batch{}
+	add(b, n, 0, nil)
+	return b
+}
+
+// itemFirst is a user behind cached items.
+func itemFirst(user, items, length int) *compute.Batch {
+	b := &compute.Batch{}
+	for range items {
+		add(b, length, length, nil)
+	}
+	add(b, user, 0, all(0, items))
+	return b
+}
+
+// userFirst are items behind a cached user.
+func userFirst(user, items, length int) *compute.Batch {
+	b := &compute.Batch{}
+	add(b, user, user, nil)
+	for range items {
+		add(b, length, 0, []int32{0})
+	}
+	return b
+}
+
+// add adds a segment in chunks of 64 tokens, without memory behind them.
+func add(b *compute.Batch, length, cached int, sees []int32) {
+	g := compute.Segment{First: len(b.Tokens), Len: length, Cached: cached, Sees: sees}
+	for room := 0; room < length; {
+		n := 64
+		if length < short {
+			n = length
+		}
+		g.Chunks = append(g.Chunks, compute.Chunk{Tokens: n})
+		room += n
+	}
+	for i := range g.Rows() {
+		b.Tokens = append(b.Tokens, 0)
+		b.Positions = append(b.Positions, int32(i))
+	}
+	b.Segments = append(b.Segments, g)
+}
+
+func TestPlanningDoesNotAllocate(t *testing.T) {
+	p := plan{cut: cut{costs: measuredCosts}}
+	var list []int32
+	b := batchOf(rand.New(rand.NewPCG(3, 3)), 8)
+	run := func() {
+		p.build(b, 21)
+		p.cutUnits(2, 132, 4*132)
+		list = p.encode(list[:0])
+	}
+	run()
+	if n := testing.AllocsPerRun(20, run); n > 0 {
+		t.Errorf("planning allocates %v times", n)
+	}
+}
+
+func BenchmarkPlan(b *testing.B) {
+	for name, batch := range map[string]*compute.Batch{"causal4096": sequence(4096), "itemfirst": itemFirst(1500, 100, 10), "userfirst": userFirst(1500, 100, 10)} {
+		b.Run(name, func(b *testing.B) {
+			p := plan{cut: cut{costs: measuredCosts}}
+			var list []int32
+			for b.Loop() {
+				p.build(batch, 21)
+				p.cutUnits(2, 132, 4*132)
+				list = p.encode(list[:0])
+			}
+		})
+	}
+}

@@ -1,0 +1,311 @@
+// attend: softmax(q·kᵀ/√d)·v of every row over the keys it sees, in bf16, sums in float.
+//
+// Keys and values of a batch lie in one scratch, [buffer][KV head][k|v][slot][dim]; a segment's tokens
+// have consecutive slots. A tile of queries is TILE_TOKENS tokens × the GROUP query heads of one KV head,
+// so that a key is loaded once for all of them. The tile goes through spans of slots, 128 keys at a
+// step, with the online softmax. Spans that all rows see in full need no mask; in the window every row
+// has its own first and last slot, which makes a causal triangle or blocks on a diagonal.
+//
+// The list of units (package attend) says what every block does; a tile's keys may be cut into parts
+// where there are too few tiles to fill the GPU. Runs against the matrix units.
+//
+// GREBE_ARCH 90: blocks stay; one thread feeds the copy engine, two groups of 128 threads compute 64
+// rows each by wgmma. Scores of the next step are computed while the probabilities of this one are
+// multiplied with the values, and the two groups take turns at the matrix units (named barriers), so
+// that one's softmax runs under the other's products.
+// GREBE_ARCH 80: 8 warps compute 16 rows each by mma.m16n8k16, fed by cp.async.
+//
+// check: HEADS=12 KV_HEADS=2 HEAD_DIM=128
+// check: HEADS=4 KV_HEADS=2 HEAD_DIM=64
+// check: HEADS=3 KV_HEADS=3 HEAD_DIM=80
+#include "grebe.cuh"
+#include "attend.cuh"
+
+#if GREBE_ARCH >= 90
+// Shared memory, from a multiple of 1,024: the queries, two stages of keys, two of values. Each is
+// COLUMN_BLOCKS blocks of 64 columns: 128 rows of 128 bytes, in which 16-byte pieces are swizzled as
+// the copy engine does (piece ^ row % 8). Head dimensions that do not fill a block are padded with zeros.
+#define COLUMN_BLOCKS ((HEAD_DIM + 63) / 64)
+#define BLOCK_BYTES 16384
+#define MATRIX_BYTES (COLUMN_BLOCKS * BLOCK_BYTES)
+#define STAGES 2
+#define QUERY_BYTES (COLUMN_BLOCKS * TILE_TOKENS * GROUP * 128)
+
+struct Control { // behind the matrices
+  u64 query_full, query_empty;
+  u64 key_full[STAGES], key_empty[STAGES], value_full[STAGES], value_empty[STAGES];
+  int flag[2];
+  U4 step[STAGES]; // first slot, end of the span, mask: 0 none, 1 by the span's end, 2 by rows
+  Unit unit;       // of the queries
+  int head;
+};
+
+struct __align__(64) Map { u64 words[16]; };
+
+DEVICE void barrier_init(u64* b, int count) { asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(shared_address(b)), "r"(count)); }
+DEVICE void barrier_arrive(u64* b) { asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(shared_address(b)) : "memory"); }
+DEVICE void barrier_expect(u64* b, int bytes) {
+  asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(shared_address(b)), "r"(bytes) : "memory");
+}
+DEVICE void barrier_wait(u64* b, int parity) {
+  u32 a = shared_address(b), done = 0;
+  while (!done)
+    asm volatile("{.reg .pred p; mbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2; selp.u32 %0, 1, 0, p;}" : "=r"(done) : "r"(a), "r"(parity) : "memory");
+}
+DEVICE void copy_tile(const Map* map, u8* to, u64* b, int x, int y, int z) {
+  asm volatile("cp.async.bulk.tensor.3d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3, %4}], [%5];" ::"r"(shared_address(to)),
+               "l"(map), "r"(x), "r"(y), "r"(z), "r"(shared_address(b))
+               : "memory");
+}
+
+// A matrix operand in shared memory with the swizzle over 128 bytes. Rows that are the sum's dimension
+// (queries, keys): groups of 8 rows are 1,024 bytes apart. Values, whose columns are the result's: groups of
+// 8 rows are 1,024 bytes apart, blocks of 64 columns BLOCK_BYTES.
+DEVICE u64 operand(const u8* p) {
+  return (1ull << 62) | (64ull << 32) | ((u64)(BLOCK_BYTES >> 4) << 16) | ((shared_address(p) & 0x3ffff) >> 4);
+}
+DEVICE void products_begin() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
+DEVICE void products_commit() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
+template <int N> DEVICE void products_wait() { asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(N) : "memory"); }
+// Keeps reads of sums behind the wait for them.
+template <int N> DEVICE void settle(float (&r)[N]) {
+#pragma unroll
+  for (int i = 0; i < N; i++) asm volatile("" : "+f"(r[i])::"memory");
+}
+#define R8(r, i) "+f"(r[i]), "+f"(r[i + 1]), "+f"(r[i + 2]), "+f"(r[i + 3]), "+f"(r[i + 4]), "+f"(r[i + 5]), "+f"(r[i + 6]), "+f"(r[i + 7])
+
+// s = or += 64 queries × 128 keys, over 16 columns.
+DEVICE void score(float (&s)[64], u64 q, u64 k, int add) {
+  asm volatile(
+      "{.reg .pred p; setp.ne.b32 p, %66, 0; wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 {"
+      "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,"
+      "%27,%28,%29,%30,%31,%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47,%48,%49,%50,%51,"
+      "%52,%53,%54,%55,%56,%57,%58,%59,%60,%61,%62,%63"
+      "}, %64, %65, p, 1, 1, 0, 0;}"
+      : R8(s, 0), R8(s, 8), R8(s, 16), R8(s, 24), R8(s, 32), R8(s, 40), R8(s, 48), R8(s, 56)
+      : "l"(q), "l"(k), "r"(add));
+}
+// o += 64 rows of probabilities × values, over 16 keys.
+DEVICE void weigh(float (&o)[SUMS], const u32* a, u64 v) {
+#if HEAD_DIM == 64
+  asm volatile(
+      "{.reg .pred p; setp.ne.b32 p, %37, 0; wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 {"
+      "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,"
+      "%27,%28,%29,%30,%31"
+      "}, {%32,%33,%34,%35}, %36, p, 1, 1, 1;}"
+      : R8(o, 0), R8(o, 8), R8(o, 16), R8(o, 24)
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(v), "n"(1));
+#elif HEAD_DIM == 80
+  asm volatile(
+      "{.reg .pred p; setp.ne.b32 p, %45, 0; wgmma.mma_async.sync.aligned.m64n80k16.f32.bf16.bf16 {"
+      "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,"
+      "%27,%28,%29,%30,%31,%32,%33,%34,%35,%36,%37,%38,%39"
+      "}, {%40,%41,%42,%43}, %44, p, 1, 1, 1;}"
+      : R8(o, 0), R8(o, 8), R8(o, 16), R8(o, 24), R8(o, 32)
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(v), "n"(1));
+#elif HEAD_DIM == 96
+  asm volatile(
+      "{.reg .pred p; setp.ne.b32 p, %53, 0; wgmma.mma_async.sync.aligned.m64n96k16.f32.bf16.bf16 {"
+      "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,"
+      "%27,%28,%29,%30,%31,%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47"
+      "}, {%48,%49,%50,%51}, %52, p, 1, 1, 1;}"
+      : R8(o, 0), R8(o, 8), R8(o, 16), R8(o, 24), R8(o, 32), R8(o, 40)
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(v), "n"(1));
+#elif HEAD_DIM == 128
+  asm volatile(
+      "{.reg .pred p; setp.ne.b32 p, %69, 0; wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 {"
+      "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,"
+      "%27,%28,%29,%30,%31,%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47,%48,%49,%50,%51,"
+      "%52,%53,%54,%55,%56,%57,%58,%59,%60,%61,%62,%63"
+      "}, {%64,%65,%66,%67}, %68, p, 1, 1, 1;}"
+      : R8(o, 0), R8(o, 8), R8(o, 16), R8(o, 24), R8(o, 32), R8(o, 40), R8(o, 48), R8(o, 56)
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(v), "n"(1));
+#endif
+}
+
+// Operands are 16-byte units into shared memory: further ones are found by adding.
+DEVICE void all_scores(float (&s)[64], u64 queries, u64 keys) {
+#pragma unroll
+  for (int c = 0; c < HEAD_DIM / 16; c++) {
+    int at = (c / 4 * BLOCK_BYTES + c % 4 * 32) >> 4;
+    score(s, queries + at, keys + at, c > 0);
+  }
+}
+DEVICE void all_values(float (&o)[SUMS], const u32 (&p)[32], u64 values) {
+#pragma unroll
+  for (int c = 0; c < STEP_KEYS / 16; c++) weigh(o, p + 4 * c, values + (c * 2048 >> 4));
+}
+
+// The producer: one thread that brings units, queries, keys and values.
+DEVICE void produce(u8* shared, Control* c, const int* list, const Map* queries, const Map* keys, int buffer) {
+  U4 mine = load4(list + LIST_BLOCKS + 4 * blockIdx.x);
+  u8 *q = shared, *k = shared + MATRIX_BYTES, *v = k + STAGES * MATRIX_BYTES;
+  int entry = mine.z;
+  int step = 0;
+  for (int n = 0; n < (int)mine.y; n++) {
+    Unit u = load_unit(list, entry_unit(entry));
+    int head = entry_head(entry), matrix = (buffer * KV_HEADS + head) * 2;
+    if (n + 1 < (int)mine.y) entry = list[list[LIST_ENTRIES] + (int)mine.x + n + 1];
+    bool first = true;
+    for (int i = 0; i < u.spans; i++) {
+      int start, end;
+      span_of(list, u, i, start, end);
+      for (; start < end; start += STEP_KEYS, step++) {
+        int stage = step % STAGES, parity = (step / STAGES & 1) ^ 1;
+        bool window = i == u.window;
+        int masked = window ? (start < u.max_low || start + STEP_KEYS - 1 > u.min_slot ? 2 : 0) : (start + STEP_KEYS > end ? 1 : 0);
+        barrier_wait(&c->key_empty[stage], parity);
+        c->step[stage] = U4{(u32)start, (u32)end, (u32)masked, 0};
+        barrier_expect(&c->key_full[stage], MATRIX_BYTES);
+        for (int b = 0; b < COLUMN_BLOCKS; b++)
+          copy_tile(keys, k + stage * MATRIX_BYTES + b * BLOCK_BYTES, &c->key_full[stage], 64 * b, start, matrix);
+        if (first) {
+          barrier_wait(&c->query_empty, (n & 1) ^ 1);
+          c->unit = u;
+          c->head = head;
+          barrier_expect(&c->query_full, QUERY_BYTES);
+          for (int b = 0; b < COLUMN_BLOCKS; b++) copy_tile(queries, q + b * BLOCK_BYTES, &c->query_full, 64 * b, head * GROUP, u.row);
+          first = false;
+        }
+        barrier_wait(&c->value_empty[stage], parity);
+        barrier_expect(&c->value_full[stage], MATRIX_BYTES);
+        for (int b = 0; b < COLUMN_BLOCKS; b++)
+          copy_tile(keys, v + stage * MATRIX_BYTES + b * BLOCK_BYTES, &c->value_full[stage], 64 * b, start, matrix + 1);
+      }
+    }
+  }
+}
+
+// Rows a thread works on, and what of the window they see.
+struct Rows { int low0, high0, low1, high1; };
+DEVICE Rows load_rows(const int* list, const Unit& u, int row) {
+  Rows r = {0x7fffffff, 0x7fffffff, 0x7fffffff, 0x7fffffff};
+  const int *slots = list + list[LIST_SLOTS] + u.row, *lows = list + list[LIST_LOWS] + u.row;
+  int t0 = row / GROUP, t1 = (row + 8) / GROUP;
+  if (t0 < u.tokens) { r.low0 = lows[t0]; r.high0 = slots[t0]; }
+  if (t1 < u.tokens) { r.low1 = lows[t1]; r.high1 = slots[t1]; }
+  return r;
+}
+DEVICE void mask_step(float (&s)[64], const U4& step, const Rows& r) {
+  int column = (int)step.x + 2 * (threadIdx.x & 3);
+  if (step.z == 1) mask(s, column, (int)step.x, (int)step.y - 1, (int)step.x, (int)step.y - 1);
+  if (step.z == 2) mask(s, column, r.low0, r.high0, r.low1, r.high1);
+}
+
+#ifndef TURNS
+#define TURNS 1
+#endif
+DEVICE void take_turn(int half) {
+  if (TURNS) named_sync(1 + half, 256);
+}
+DEVICE void end_turn(int half) {
+  if (TURNS) named_arrive(2 - half, 256);
+}
+
+// A consumer: 128 threads that compute 64 rows of every unit.
+DEVICE void consume(u8* shared, Control* c, const int* list, float scale, const Output& to, int half) {
+  int thread = threadIdx.x & 127, lane = threadIdx.x & 31;
+  const u64 q = operand(shared + half * 8192), k = operand(shared + MATRIX_BYTES), v = operand(shared + (1 + STAGES) * MATRIX_BYTES);
+  const int stride = MATRIX_BYTES >> 4;
+  int units = list[LIST_BLOCKS + 4 * blockIdx.x + 1];
+  int step = 0;
+  if (half == 1) end_turn(1); // the first half begins
+  for (int n = 0; n < units; n++) {
+    barrier_wait(&c->query_full, n & 1);
+    Unit u = c->unit;
+    int head = c->head;
+    Rows rows = load_rows(list, u, half * 64 + (thread >> 5) * 16 + lane / 4);
+    Softmax x = {MINUS_INF, MINUS_INF, 0, 0, 0, 0};
+    float s[64], o[SUMS];
+    u32 p[32];
+#pragma unroll
+    for (int i = 0; i < SUMS; i++) o[i] = 0;
+
+    int stage = step % STAGES, parity = step / STAGES & 1;
+    barrier_wait(&c->key_full[stage], parity);
+    U4 about = c->step[stage];
+    take_turn(half);
+    products_begin();
+    all_scores(s, q, k + stage * stride);
+    products_commit();
+    end_turn(half);
+    products_wait<0>();
+    settle(s);
+    if (lane == 0) barrier_arrive(&c->key_empty[stage]);
+    if (about.z) mask_step(s, about, rows);
+    soften(s, x, scale);
+#pragma unroll
+    for (int i = 0; i < 32; i++) p[i] = pack_bf16(s[2 * i], s[2 * i + 1]);
+
+    for (int i = 1; i < u.steps; i++) {
+      int before = stage, before_parity = parity;
+      step++;
+      stage = step % STAGES;
+      parity = step / STAGES & 1;
+      barrier_wait(&c->key_full[stage], parity);
+      about = c->step[stage];
+      take_turn(half);
+      products_begin();
+      all_scores(s, q, k + stage * stride);
+      products_commit();
+      barrier_wait(&c->value_full[before], before_parity);
+      all_values(o, p, v + before * stride);
+      products_commit();
+      end_turn(half);
+      products_wait<1>();
+      settle(s);
+      if (lane == 0) barrier_arrive(&c->key_empty[stage]);
+      if (about.z) mask_step(s, about, rows);
+      soften(s, x, scale);
+      products_wait<0>();
+      settle(o);
+      if (lane == 0) barrier_arrive(&c->value_empty[before]);
+      rescale(o, x);
+#pragma unroll
+      for (int j = 0; j < 32; j++) p[j] = pack_bf16(s[2 * j], s[2 * j + 1]);
+    }
+    if (lane == 0) barrier_arrive(&c->query_empty);
+    barrier_wait(&c->value_full[stage], parity);
+    products_begin();
+    all_values(o, p, v + stage * stride);
+    products_commit();
+    products_wait<0>();
+    settle(o);
+    if (lane == 0) barrier_arrive(&c->value_empty[stage]);
+    step++;
+    finish(o, x, scale, u.part, u.first_part, u.parts, u.counter, to, Place{u.row, u.tokens, head, half, thread}, 3 + half, &c->flag[half]);
+  }
+}
+
+KERNEL void __launch_bounds__(384, 1)
+    attend(bf16* out, int stride, const int* list, F4* partials, int* counters, float scale, int buffer,
+           const __grid_constant__ Map queries, const __grid_constant__ Map keys) {
+  extern __shared__ u8 memory[];
+  u8* shared = memory + (1024 - (shared_address(memory) & 1023) & 1023);
+  Control* c = (Control*)(shared + (1 + 2 * STAGES) * MATRIX_BYTES);
+  if (threadIdx.x == 0) {
+    barrier_init(&c->query_full, 1);
+    barrier_init(&c->query_empty, 8);
+    for (int i = 0; i < STAGES; i++) {
+      barrier_init(&c->key_full[i], 1);
+      barrier_init(&c->value_full[i], 1);
+      barrier_init(&c->key_empty[i], 8);
+      barrier_init(&c->value_empty[i], 8);
+    }
+    asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+    asm volatile("prefetch.tensormap [%0];" ::"l"(&queries) : "memory");
+    asm volatile("prefetch.tensormap [%0];" ::"l"(&keys) : "memory");
+  }
+  __syncthreads();
+  wait_for_previous();
+  if (threadIdx.x < 128) {
+    asm volatile("setmaxnreg.dec.sync.aligned.u32 40;");
+    if (threadIdx.x == 0) produce(shared, c, list, &queries, &keys, buffer);
+  } else {
+    asm volatile("setmaxnreg.inc.sync.aligned.u32 232;");
+    consume(shared, c, list, scale, Output{out, partials, counters, stride}, threadIdx.x / 128 - 1);
+  }
+}
+#else
+#include "attend_ampere.cuh"
+#endif

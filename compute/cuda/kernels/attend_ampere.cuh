@@ -1,0 +1,160 @@
+// The path of attend.cu without Hopper's instructions: 8 warps of 16 rows each, two stages of 64 keys.
+#pragma once
+
+// Shared memory: two stages of 64 keys and 64 values. Rows are 16 bytes longer than a vector, so that the 8
+// rows of a fragment lie in different banks. The queries pass through the second stage into registers.
+#define ROW_BYTES (HEAD_DIM * 2 + 16)
+#define KEYS 64
+#define STAGE_BYTES (2 * KEYS * ROW_BYTES)
+#define PIECES (HEAD_DIM / 8) // of 16 bytes in a vector
+
+DEVICE void copy16(u32 to, const void* from) { asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to), "l"(from) : "memory"); }
+DEVICE void copies_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
+template <int N> DEVICE void copies_wait() { asm volatile("cp.async.wait_group %0;" ::"n"(N) : "memory"); }
+// Four 8×8 fragments whose rows the lanes 0–7, 8–15, 16–23 and 24–31 point at.
+DEVICE void load_fragments(u32* r, u32 at) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];" : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3]) : "r"(at) : "memory");
+}
+DEVICE void load_turned(u32* r, u32 at) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];" : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3]) : "r"(at) : "memory");
+}
+// d += 16 rows × 8 columns, over 16.
+DEVICE void product(float* d, const u32* a, u32 b0, u32 b1) {
+  asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+               : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+               : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
+
+// Walk goes through the steps of a unit.
+struct Walk {
+  int span, start, end;
+};
+DEVICE Walk walk(const int* list, const Unit& u) {
+  Walk w = {0, 0, 0};
+  span_of(list, u, 0, w.start, w.end);
+  return w;
+}
+DEVICE void advance(Walk& w, const int* list, const Unit& u) {
+  w.start += KEYS;
+  if (w.start >= w.end && ++w.span < u.spans) span_of(list, u, w.span, w.start, w.end);
+}
+
+// The scratch of keys and values.
+struct Scratch {
+  const bf16* at;
+  int slots;
+};
+DEVICE void load_step(u32 to, const Scratch& from, int matrix, int start) {
+  for (int i = threadIdx.x; i < 2 * KEYS * PIECES; i += 256) {
+    int row = i / PIECES, piece = i % PIECES, value = row >= KEYS;
+    int slot = min_i(start + row - value * KEYS, from.slots - 1);
+    copy16(to + row * ROW_BYTES + piece * 16, from.at + ((u64)(matrix + value) * from.slots + slot) * HEAD_DIM + piece * 8);
+  }
+}
+DEVICE void load_queries(u32 to, const bf16* queries, int stride, const Unit& u, int head) {
+  for (int i = threadIdx.x; i < TILE_ROWS * PIECES; i += 256) {
+    int row = i / PIECES, piece = i % PIECES, token = min_i(row / GROUP, u.tokens - 1), member = row % GROUP;
+    copy16(to + row * ROW_BYTES + piece * 16, queries + (u64)(u.row + token) * stride + (head * GROUP + member) * HEAD_DIM + piece * 8);
+  }
+}
+
+DEVICE void mask_scores(float (&s)[KEYS / 2], const Walk& w, const Unit& u, const int* list, int row) {
+  int column = w.start + 2 * (threadIdx.x & 3);
+  if (w.span != u.window) {
+    if (w.start + KEYS > w.end) mask(s, column, w.start, w.end - 1, w.start, w.end - 1);
+    return;
+  }
+  if (w.start >= u.max_low && w.start + KEYS - 1 <= u.min_slot) return;
+  const int *slots = list + list[LIST_SLOTS] + u.row, *lows = list + list[LIST_LOWS] + u.row;
+  int t0 = min_i(row / GROUP, u.tokens - 1), t1 = min_i((row + 8) / GROUP, u.tokens - 1);
+  mask(s, column, lows[t0], slots[t0], lows[t1], slots[t1]);
+}
+
+DEVICE void step_products(float (&s)[KEYS / 2], const u32 (&q)[HEAD_DIM / 4], u32 keys) {
+  int lane = threadIdx.x & 31;
+  u32 at = keys + ((lane & 7) + (lane >> 4) * 8) * ROW_BYTES + (lane >> 3 & 1) * 16;
+#pragma unroll
+  for (int i = 0; i < KEYS / 2; i++) s[i] = 0;
+#pragma unroll
+  for (int c = 0; c < HEAD_DIM / 16; c++) {
+#pragma unroll
+    for (int n = 0; n < KEYS / 16; n++) {
+      u32 b[4];
+      load_fragments(b, at + n * 16 * ROW_BYTES + c * 32);
+      product(s + 8 * n, q + 4 * c, b[0], b[1]);
+      product(s + 8 * n + 4, q + 4 * c, b[2], b[3]);
+    }
+  }
+}
+DEVICE void step_values(float (&o)[SUMS], const float (&s)[KEYS / 2], u32 values) {
+  int lane = threadIdx.x & 31;
+  u32 at = values + ((lane & 7) + (lane >> 3 & 1) * 8) * ROW_BYTES + (lane >> 4) * 16;
+#pragma unroll
+  for (int c = 0; c < KEYS / 16; c++) {
+    u32 p[4];
+#pragma unroll
+    for (int i = 0; i < 4; i++) p[i] = pack_bf16(s[8 * c + 2 * i], s[8 * c + 2 * i + 1]);
+#pragma unroll
+    for (int n = 0; n < HEAD_DIM / 16; n++) {
+      u32 b[4];
+      load_turned(b, at + c * 16 * ROW_BYTES + n * 32);
+      product(o + 8 * n, p, b[0], b[1]);
+      product(o + 8 * n + 4, p, b[2], b[3]);
+    }
+  }
+}
+
+KERNEL void __launch_bounds__(256, 1)
+    attend(bf16* out, int stride, const int* list, F4* partials, int* counters, float scale, int buffer,
+           const bf16* queries, int query_stride, const bf16* scratch, int slots) {
+  extern __shared__ __align__(128) u8 memory[];
+  __shared__ int flag[2];
+  u32 shared = shared_address(memory);
+  int lane = threadIdx.x & 31, warp = threadIdx.x >> 5, half = warp >> 2, row = warp * 16 + lane / 4;
+  wait_for_previous();
+  U4 mine = load4(list + LIST_BLOCKS + 4 * blockIdx.x);
+  Scratch from = {scratch, slots};
+  for (int n = 0; n < (int)mine.y; n++) {
+    int entry = list[list[LIST_ENTRIES] + (int)mine.x + n], head = entry_head(entry);
+    int matrix = (buffer * KV_HEADS + head) * 2;
+    Unit u = load_unit(list, entry_unit(entry));
+    Walk ahead = walk(list, u), w = ahead;
+    __syncthreads();
+    load_queries(shared + STAGE_BYTES, queries, query_stride, u, head);
+    copies_commit();
+    load_step(shared, from, matrix, ahead.start);
+    copies_commit();
+    advance(ahead, list, u);
+    copies_wait<1>();
+    __syncthreads();
+    u32 q[HEAD_DIM / 4];
+#pragma unroll
+    for (int c = 0; c < HEAD_DIM / 16; c++)
+      load_fragments(q + 4 * c, shared + STAGE_BYTES + (warp * 16 + (lane & 7) + (lane >> 3 & 1) * 8) * ROW_BYTES + c * 32 + (lane >> 4) * 16);
+    __syncthreads();
+    Softmax x = {MINUS_INF, MINUS_INF, 0, 0, 0, 0};
+    float o[SUMS];
+#pragma unroll
+    for (int i = 0; i < SUMS; i++) o[i] = 0;
+    for (int i = 0; w.span < u.spans; i++) {
+      u32 stage = shared + (i & 1) * STAGE_BYTES;
+      if (ahead.span < u.spans) {
+        load_step(shared + (i + 1 & 1) * STAGE_BYTES, from, matrix, ahead.start);
+        advance(ahead, list, u);
+      }
+      copies_commit();
+      copies_wait<1>();
+      __syncthreads();
+      float s[KEYS / 2];
+      step_products(s, q, stage);
+      mask_scores(s, w, u, list, row);
+      soften(s, x, scale);
+      rescale(o, x);
+      step_values(o, s, stage + KEYS * ROW_BYTES);
+      advance(w, list, u);
+      __syncthreads();
+    }
+    finish(o, x, scale, u.part, u.first_part, u.parts, u.counter, Output{out, partials, counters, stride},
+           Place{u.row, u.tokens, head, half, (int)(threadIdx.x & 127)}, 1 + half, &flag[half]);
+  }
+}
