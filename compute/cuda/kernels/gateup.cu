@@ -64,13 +64,14 @@ DEVICE void barrier_wait(u32 b, u32 parity) {
   } while (!done);
 }
 
-// Arrives at the barrier b of block rank of the cluster.
+// Arrives at the barrier b of block rank of the cluster. It needs no fence of its own: what was read was
+// waited for.
 DEVICE void barrier_arrive(u32 b, u32 rank) {
   if (cluster == 1) {
     asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(b) : "memory");
     return;
   }
-  asm volatile("{ .reg .b32 a; mapa.shared::cluster.u32 a, %0, %1; mbarrier.arrive.release.cluster.shared::cluster.b64 _, [a]; }"
+  asm volatile("{ .reg .b32 a; mapa.shared::cluster.u32 a, %0, %1; mbarrier.arrive.shared::cluster.b64 _, [a]; }"
                ::"r"(b), "r"(rank) : "memory");
 }
 
@@ -252,9 +253,8 @@ DEVICE void produce(Buffers b, Tiles tiles, const TensorMap* x, const TensorMap*
 
 DEVICE u64 descriptor(u32 address) { return (u64)(address >> 4 & 0x3fff) | (u64)1 << 16 | (u64)(1024 >> 4) << 32 | (u64)1 << 62; }
 
-DEVICE void multiply(float (&d)[BN / 2], u64 x, u64 w, int scale) {
-  asm volatile(MMA(BN) : ACC(BN)(d) : "l"(x), "l"(w), "r"(scale));
-}
+// d += x·w for 64 rows of x and 16 columns.
+DEVICE void multiply(float (&d)[BN / 2], u64 x, u64 w) { asm volatile(MMA(BN) : ACC(BN)(d) : "l"(x), "l"(w)); }
 
 template <int pending> DEVICE void multiplied() { asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(pending) : "memory"); }
 
@@ -266,9 +266,11 @@ DEVICE void release(const Buffers& b, int index) {
 
 DEVICE void consume(Buffers b, Tiles tiles, const End& e, int k, int who, int first, int step) {
   int lane = threadIdx.x & 31, warp = threadIdx.x >> 5 & 3;
-  float d[blocks][BN / 2];
   for (int t = first; t < tiles.count(); t += step) {
     tiles.take(t);
+    float d[blocks][BN / 2]; // cleared, since a first step that does not add makes the compiler wait for each wgmma
+#pragma unroll
+    for (int i = 0; i < blocks * BN / 2; i++) d[i / (BN / 2)][i % (BN / 2)] = 0;
     if (SKEW > 0 && t == first && who == 1) asm volatile("bar.sync 1, 256;" ::: "memory");
     for (int c = 0; c < k; c += depth, b.index++) {
       barrier_wait(b.filled(), b.parity());
@@ -277,7 +279,7 @@ DEVICE void consume(Buffers b, Tiles tiles, const End& e, int k, int who, int fi
 #pragma unroll
       for (int s = 0; s < depth / 16; s++) {
 #pragma unroll
-        for (int i = 0; i < blocks; i++) multiply(d[i], x + s * 2 + i * (64 * 128 >> 4), w + s * 2, c + s);
+        for (int i = 0; i < blocks; i++) multiply(d[i], x + s * 2 + i * (64 * 128 >> 4), w + s * 2);
       }
       asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
       if (c > 0) {

@@ -436,9 +436,11 @@ DEVICE void sort(u64* keys, int n) {
   __syncthreads();
 }
 
-// Lays out the kept as the next round's beams and clears the scratch.
+// Lays out the kept as the next round's beams, none after a failure, and clears the scratch.
 DEVICE void lay(const Search& s, int kept) {
   __shared__ u64 keys[MOST];
+  int failed = s.in.head->failed | (int)s.scratch->failed;
+  if (failed) kept = 0; // scores that are no numbers have no ranks
   int t = threadIdx.x, n = 2;
   while (n < kept) n <<= 1;
   for (int i = t; i < n; i += KEEP) keys[i] = i < kept ? (u64)s.scratch->kept[i].node << 32 | i : ~(u64)0;
@@ -452,7 +454,7 @@ DEVICE void lay(const Search& s, int kept) {
   }
   if (t == 0) {
     s.out.head->count = kept;
-    s.out.head->failed = s.in.head->failed | (int)s.scratch->failed;
+    s.out.head->failed = failed;
   }
   __syncthreads();
   for (int i = t; i < BINS; i += KEEP) s.scratch->bins[i] = 0;

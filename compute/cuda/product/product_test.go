@@ -1,0 +1,306 @@
+package product
+
+import (
+	"bytes"
+	"encoding/binary"
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"slices"
+	"testing"
+	"unsafe"
+
+	"grebe/compute/cuda/driver"
+)
+
+// hopper is the GPU that the pure tests reckon with.
+var hopper = driver.Info{Arch: 90, Processors: 132, SharedMemory: 232448}
+
+func TestPackAlternates(t *testing.T) {
+	got, err := PackGateUp([]byte("aabbcc"), []byte("AABBCC"), 2)
+	if err != nil || !bytes.Equal(got, []byte("aaAAbbBBccCC")) {
+		t.Errorf("got %q, %v", got, err)
+	}
+	bias, err := PackBias([]float32{1, 2}, []float32{3, 4})
+	if err != nil || !slices.Equal(bias, []float32{1, 3, 2, 4}) {
+		t.Errorf("got %v, %v", bias, err)
+	}
+	if _, err := PackGateUp(make([]byte, 4), make([]byte, 6), 2); err == nil {
+		t.Error("matrices of different sizes were packed")
+	}
+	if _, err := PackBias(make([]float32, 1), nil); err == nil {
+		t.Error("biases of different sizes were packed")
+	}
+}
+
+func TestTilesAreValidAndCheapestFirst(t *testing.T) {
+	for _, n := range []int{64, 1536, 8960, 12288, 17920} {
+		for _, rows := range []int{1, 128, 256, 512, 1000, 4096, 8192} {
+			tiles := Tiles(hopper, rows, n, 2048)
+			if len(tiles) < 4 {
+				t.Errorf("%d rows, N %d: %d tiles", rows, n, len(tiles))
+			}
+			last := 0.0
+			for _, tile := range tiles {
+				if err := tile.validate(hopper); err != nil {
+					t.Error(err)
+				}
+				if c := tile.cost(hopper, rows, n, 2048); c < last {
+					t.Errorf("%d rows, N %d: %v after a costlier one", rows, n, tile)
+				} else {
+					last = c
+				}
+			}
+		}
+	}
+	for _, bad := range []Tile{{}, {Rows: 64, Cols: 128, Stages: 4}, {Rows: 128, Cols: 264, Stages: 3}, {Rows: 256, Cols: 200, Stages: 3},
+		{Rows: 128, Cols: 136, Stages: 4, Share: ShareW}, {Rows: 128, Cols: 256, Stages: 5}, {Rows: 128, Cols: 128, Stages: 2, Skew: 2}} {
+		if bad.validate(hopper) == nil {
+			t.Errorf("tile %+v is valid", bad)
+		}
+	}
+}
+
+// machine is a GPU with what tests need on it.
+type machine struct {
+	tb     testing.TB
+	c      *driver.Context
+	stream *driver.Stream
+	args   *driver.Args
+	set    *Set
+	rng    *rand.Rand
+}
+
+func gpu(tb testing.TB) *machine {
+	tb.Helper()
+	c, err := driver.New(0)
+	if err != nil {
+		tb.Skipf("no GPU: %v", err)
+	}
+	m := &machine{tb: tb, c: c, rng: rand.New(rand.NewPCG(1, 2))}
+	m.must(c.Enter())
+	tb.Cleanup(func() { c.Leave(); _ = c.Close() })
+	if m.set, err = New(c); err != nil {
+		tb.Skip(err)
+	}
+	tb.Cleanup(func() { _ = m.set.Close() })
+	m.stream, err = c.NewStream()
+	m.must(err)
+	m.args, err = driver.NewArgs()
+	m.must(err)
+	return m
+}
+
+func (m *machine) must(err error) {
+	m.tb.Helper()
+	if err != nil {
+		m.tb.Fatal(err)
+	}
+}
+
+func (m *machine) upload(b []byte) driver.Ptr {
+	m.tb.Helper()
+	p, err := m.c.Alloc(len(b))
+	m.must(err)
+	m.tb.Cleanup(func() { _ = m.c.Free(p) })
+	m.must(m.c.Upload(p, b))
+	return p
+}
+
+func (m *machine) download(p driver.Ptr, n int) []byte {
+	m.tb.Helper()
+	b := make([]byte, n)
+	m.must(m.c.Sync())
+	m.must(m.c.Download(b, p))
+	return b
+}
+
+// random returns n values of bf16 of about the given size; many repeat after a million.
+func (m *machine) random(n int, scale float32) []byte {
+	const period = 1000003
+	b := make([]byte, 2*n)
+	for i := range min(n, period) {
+		v := (m.rng.Float32()*2 - 1) * scale
+		binary.LittleEndian.PutUint16(b[2*i:], bf16(v))
+	}
+	for i := 2 * period; i < len(b); {
+		i += copy(b[i:], b[:i])
+	}
+	return b
+}
+
+func bf16(v float32) uint16 {
+	u := math.Float32bits(v)
+	return uint16((u + 0x7fff + u>>16&1) >> 16)
+}
+
+func value(b []byte, i int) float64 {
+	return float64(math.Float32frombits(uint32(binary.LittleEndian.Uint16(b[2*i:])) << 16))
+}
+
+func floats(b []byte) []float32 {
+	return unsafe.Slice((*float32)(unsafe.Pointer(unsafe.SliceData(b))), len(b)/4)
+}
+
+func bytesOf[T any](v []T) []byte {
+	var one T
+	return unsafe.Slice((*byte)(unsafe.Pointer(unsafe.SliceData(v))), len(v)*int(unsafe.Sizeof(one)))
+}
+
+// example is a product with its operands on both sides.
+type example struct {
+	op   Op
+	x, w []byte
+	bias []float32
+	out  []byte // as it was before
+	rows int
+}
+
+func (m *machine) example(form Form, rows, most, n, k int, bias bool) *example {
+	e := &example{rows: rows, x: m.random(most*k, 1), w: m.random(n*k, float32(math.Sqrt(3/float64(k))))}
+	e.op = Op{Form: form, X: m.upload(e.x), W: m.upload(e.w), Rows: m.upload(bytesOf([]int32{int32(rows)})), Most: most, N: n, K: k}
+	if bias {
+		e.bias = make([]float32, n)
+		for i := range e.bias {
+			e.bias[i] = m.rng.Float32() - 0.5
+		}
+		e.op.Bias = m.upload(bytesOf(e.bias))
+	}
+	e.op.Stride = e.op.columns() + 8
+	e.out = m.random(2*(most+1)*e.op.Stride, 1) // a row more than there is, and old values
+	e.op.Out = m.upload(e.out)
+	return e
+}
+
+// want returns value (r, c) of the result in float64.
+func (e *example) want(r, c int) float64 {
+	dot := func(n int) float64 {
+		sum := 0.0
+		for i := range e.op.K {
+			sum += value(e.x, r*e.op.K+i) * value(e.w, n*e.op.K+i)
+		}
+		if e.bias != nil {
+			sum += float64(e.bias[n])
+		}
+		return sum
+	}
+	switch e.op.Form {
+	case GateUp:
+		g := dot(2 * c)
+		return g / (1 + math.Exp(-g)) * dot(2*c+1)
+	case Add:
+		return dot(c) + float64(floats(e.out)[r*e.op.Stride+c])
+	}
+	return dot(c)
+}
+
+// check compares the rows given with want, and everything outside the result with what it was.
+func (e *example) check(m *machine, rows []int) error {
+	size := 2
+	if e.op.Form == Add {
+		size = 4
+	}
+	got := m.download(e.op.Out, len(e.out))
+	cols, stride := e.op.columns(), e.op.Stride
+	wrong, total, errSum, sum := 0, 0, 0.0, 0.0
+	var first string
+	for _, r := range rows {
+		for c := range cols {
+			var g float64
+			if e.op.Form == Add {
+				g = float64(floats(got)[r*stride+c])
+			} else {
+				g = value(got, r*stride+c)
+			}
+			w := e.want(r, c)
+			d := math.Abs(g - w)
+			total++
+			errSum += d * d
+			sum += w * w
+			if !(d <= 0.004*math.Abs(w)+0.002) {
+				if wrong < 6 {
+					first += fmt.Sprintf(" (%d,%d) is %g, want %g;", r, c, g, w)
+				}
+				wrong++
+			}
+		}
+	}
+	for r := range len(e.out) / size / stride {
+		from := cols
+		if r >= e.rows {
+			from = 0
+		}
+		a, b := got[(r*stride+from)*size:(r+1)*stride*size], e.out[(r*stride+from)*size:(r+1)*stride*size]
+		if !bytes.Equal(a, b) {
+			return fmt.Errorf("row %d was written from column %d on", r, from)
+		}
+	}
+	if wrong > 0 || !(errSum <= 1e-5*sum) {
+		return fmt.Errorf("%d of %d values are wrong, error² %g of %g:%s", wrong, total, errSum, sum, first)
+	}
+	return nil
+}
+
+var testTiles = []Tile{
+	{Rows: 128, Cols: 256, Stages: 4, Skew: 2}, {Rows: 128, Cols: 256, Stages: 4, Share: ShareW, Skew: 2},
+	{Rows: 128, Cols: 136, Stages: 6, Share: ShareX, Skew: 1}, {Rows: 256, Cols: 136, Stages: 4, Share: ShareX},
+	{Rows: 256, Cols: 192, Stages: 4, Share: ShareX, Skew: 2}, {Rows: 256, Cols: 184, Stages: 4, Share: ShareX, Skew: 2},
+	{Rows: 256, Cols: 112, Stages: 4, Share: ShareW, Skew: 1}, {Rows: 256, Cols: 72, Stages: 3},
+}
+
+// TestProducts holds products of all forms and kinds of tiles against float64, with row counts and
+// columns that tiles do not divide.
+func TestProducts(t *testing.T) {
+	m := gpu(t)
+	for _, form := range []Form{GateUp, Plain, Add} {
+		for i, tile := range testTiles {
+			rows, k := []int{300, 77, 513}[i%3], []int{128, 320, 1536}[i%3]
+			name := fmt.Sprintf("%v/%v/%d", form, tile, rows)
+			t.Run(name, func(t *testing.T) {
+				m := *m
+				m.tb = t
+				e := m.example(form, rows, 640, 1096, k, i%2 == 0)
+				c, err := m.set.Prepare(e.op, tile)
+				m.must(err)
+				m.must(c.Launch(m.stream, m.args, false))
+				res, _ := c.Resources()
+				t.Logf("%d registers, %d bytes of local memory", res.Registers, res.Local)
+				if err := e.check(&m, []int{0, 1, 8, 63, 64, 70, rows - 1, rows / 2, rows * 9 / 10}); err != nil {
+					t.Error(err)
+				}
+			})
+		}
+	}
+}
+
+// TestGateUpOfRealShapes checks a few rows of the shapes that models have, more tiles than processors.
+func TestGateUpOfRealShapes(t *testing.T) {
+	m := gpu(t)
+	for _, s := range []struct{ rows, n, k int }{{256, 17920, 1536}, {1000, 12288, 2048}} {
+		e := m.example(GateUp, s.rows, s.rows, s.n, s.k, false)
+		for _, tile := range Tiles(m.c.Info(), s.rows, s.n, s.k)[:2] {
+			m.must(m.c.Upload(e.op.Out, e.out))
+			c, err := m.set.Prepare(e.op, tile)
+			m.must(err)
+			m.must(c.Launch(m.stream, m.args, false))
+			if err := e.check(m, []int{3, s.rows - 1}); err != nil {
+				t.Errorf("%v: %v", tile, err)
+			}
+		}
+	}
+}
+
+func TestOpIsChecked(t *testing.T) {
+	good := Op{X: 16, W: 16, Out: 16, Most: 1, N: 8, K: 128, Stride: 8}
+	if err := good.validate(); err != nil {
+		t.Error(err)
+	}
+	for i, change := range []func(*Op){func(o *Op) { o.N = 12 }, func(o *Op) { o.K = 100 }, func(o *Op) { o.K = 64 }, func(o *Op) { o.Most = 0 },
+		func(o *Op) { o.Stride = 4 }, func(o *Op) { o.X = 8 }, func(o *Op) { o.Form = Plain; o.N = 16 }} {
+		bad := good
+		change(&bad)
+		if bad.validate() == nil {
+			t.Errorf("change %d was accepted: %+v", i, bad)
+		}
+	}
+}

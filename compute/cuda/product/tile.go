@@ -1,0 +1,132 @@
+package product
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+
+	"grebe/compute/cuda/driver"
+)
+
+const (
+	depth   = 64  // columns of x and W in a buffer
+	threads = 384 // of a block: a producer and two consumers of 128
+	maxSkew = 2
+	group   = 4096 // rows of x that the cache holds while W passes by
+)
+
+// Share says what the two blocks of a cluster have in common and copy only once.
+type Share int
+
+// Shares.
+const (
+	ShareNone Share = iota // no clusters
+	ShareW                 // the blocks have neighbouring rows
+	ShareX                 // the blocks have neighbouring columns
+)
+
+// Tile is how a product is cut: the part that a block computes at a time.
+type Tile struct {
+	Rows   int // 128 or 256
+	Cols   int // rows of W: a multiple of 8, at most 256, of 16 with ShareW; at most 192 with 256 rows
+	Stages int // buffers
+	Share  Share
+	Skew   int // buffers that one consumer is ahead of the other, to hide the ends of tiles; at most 2
+}
+
+func (t Tile) String() string {
+	return fmt.Sprintf("%dx%d/%d%s skew %d", t.Rows, t.Cols, t.Stages, [...]string{"", " W", " X"}[t.Share], t.Skew)
+}
+
+func (t Tile) cluster() int {
+	if t.Share == ShareNone {
+		return 1
+	}
+	return 2
+}
+
+// down and across are the tiles of a cluster.
+func (t Tile) down() int {
+	if t.Share == ShareW {
+		return 2
+	}
+	return 1
+}
+
+func (t Tile) across() int {
+	if t.Share == ShareX {
+		return 2
+	}
+	return 1
+}
+
+// xBox and wBox are the rows that one copy brings.
+func (t Tile) xBox() int { return t.Rows / t.across() }
+func (t Tile) wBox() int { return t.Cols / t.down() }
+
+func (t Tile) stageBytes() int { return (t.Rows + t.Cols) * depth * 2 }
+
+// shared is the shared memory of a block: the buffers, room to align them to 1,024, two barriers each.
+func (t Tile) shared() int { return 1024 + t.Stages*(t.stageBytes()+16) }
+
+func (t Tile) validate(info driver.Info) error {
+	wide := t.Cols > 256 || t.Rows == 256 && t.Cols > 192
+	step := 8 * t.down()
+	if t.Rows != 128 && t.Rows != 256 || t.Cols <= 0 || wide || t.Cols%step != 0 ||
+		t.Skew < 0 || t.Skew > maxSkew || t.Stages <= t.Skew || t.shared() > info.SharedMemory {
+		return fmt.Errorf("product: no tile %v (%d of %d bytes of shared memory)", t, t.shared(), info.SharedMemory)
+	}
+	return nil
+}
+
+func (t Tile) defines(form Form) []string {
+	return []string{fmt.Sprintf("BM=%d", t.Rows), fmt.Sprintf("BN=%d", t.Cols), fmt.Sprintf("STAGES=%d", t.Stages),
+		fmt.Sprintf("CM=%d", t.down()), fmt.Sprintf("CN=%d", t.across()), fmt.Sprintf("SKEW=%d", t.Skew),
+		fmt.Sprintf("GROUP=%d", max(1, group/(t.Rows*t.down()))), fmt.Sprintf("FORM=%d", form)}
+}
+
+// cost estimates the cycles of a product: rounds of tiles, each of which takes the tensor cores' time, or
+// that of the copies, and a start and an end.
+func (t Tile) cost(info driver.Info, rows, n, k int) float64 {
+	const (
+		flopsPerCycle = 4096
+		bytesPerCycle = 28   // of one multiprocessor, from the cache
+		ends          = 1500 // what is not hidden
+	)
+	clusters := info.Processors / t.cluster()
+	tiles := up(rows, t.Rows*t.down()) * up(n, t.Cols*t.across())
+	rounds := float64(up(tiles, clusters))
+	steps := float64(k / depth)
+	multiply := float64(t.Rows*t.Cols*depth*2) / flopsPerCycle
+	copied := float64((t.xBox()+t.wBox())*depth*2) / bytesPerCycle
+	return rounds * (steps*max(multiply, copied) + ends)
+}
+
+func up(a, b int) int { return (a + b - 1) / b }
+
+// Tiles returns tiles for a product, the most promising first: a few of each kind.
+func Tiles(info driver.Info, rows, n, k int) []Tile {
+	const perKind = 2
+	var all []Tile
+	for _, kind := range []Tile{{Rows: 128, Share: ShareW}, {Rows: 128, Share: ShareX}, {Rows: 256, Share: ShareX}, {Rows: 256, Share: ShareW}} {
+		all = append(all, kind.best(info, rows, n, k, perKind)...)
+	}
+	slices.SortStableFunc(all, func(a, b Tile) int { return cmp.Compare(a.cost(info, rows, n, k), b.cost(info, rows, n, k)) })
+	return all
+}
+
+// best returns up to limit tiles of t's rows and share.
+func (t Tile) best(info driver.Info, rows, n, k, limit int) []Tile {
+	var found []Tile
+	for cols := 64; cols <= 256; cols += 8 {
+		c := t
+		c.Cols = cols
+		c.Stages = min(6, (info.SharedMemory-1024)/(c.stageBytes()+16))
+		c.Skew = min(maxSkew, max(0, c.Stages-2))
+		if c.validate(info) == nil {
+			found = append(found, c)
+		}
+	}
+	slices.SortStableFunc(found, func(a, b Tile) int { return cmp.Compare(a.cost(info, rows, n, k), b.cost(info, rows, n, k)) })
+	return found[:min(limit, len(found))]
+}

@@ -1,0 +1,181 @@
+// Package topk runs the rounds of a beam search's selection on a GPU (kernels/select.cu), so that no
+// round waits for the host: logits in, the next round's beams out, exactly those that sorting all valid
+// continuations by score and then by node would put first.
+//
+// A Tree is the catalog's valid paths on the GPU. A Search holds the beams of each round of several
+// requests at a time; Round launches what selects a level's continuations. Beams lie in the order of their
+// nodes, so parents never decrease. Every beam has a row of logits, also one with a single path left: its
+// continuation has the probability one and its score stays to the bit.
+//
+// Where package beam limits the continuations of one beam (TopK below Width), the host must select.
+//
+// All of it belongs to the goroutine that is inside the context.
+package topk
+
+import (
+	"errors"
+	"fmt"
+	"unsafe"
+
+	"grebe/compute/cuda/driver"
+	"grebe/compute/cuda/kernels"
+)
+
+// MaxWidth is the most beams that a round can keep.
+const MaxWidth = 1024
+
+// Sizes that kernels/select.cu has, too.
+const (
+	groups   = 256 // of a beam's continuations
+	bins     = 2304
+	listed   = 16384
+	keep     = 512 // threads of the last kernel
+	keepGrid = 64
+	countMax = 128 // blocks that count
+
+	candidateBytes = 16
+	scratchBytes   = 32 + 4*bins + candidateBytes*(MaxWidth+listed)
+	headBytes      = 8
+)
+
+// Set holds the kernels.
+type Set struct {
+	c       *driver.Context
+	loaded  map[format]*stages
+	modules []*driver.Module
+}
+
+// format is what the kernels are compiled for.
+type format struct{ bf16, wide bool }
+
+type stages struct{ scan, count, pick, keep *driver.Function }
+
+// New returns a set without kernels. The caller MUST Close it.
+func New(c *driver.Context) *Set { return &Set{c: c, loaded: map[format]*stages{}} }
+
+// Close unloads the kernels, none of which may be running.
+func (s *Set) Close() error {
+	var errs []error
+	for _, m := range s.modules {
+		errs = append(errs, m.Close())
+	}
+	s.modules = nil
+	clear(s.loaded)
+	return errors.Join(errs...)
+}
+
+func (s *Set) load(f format) (*stages, error) {
+	if st := s.loaded[f]; st != nil {
+		return st, nil
+	}
+	number := map[bool]string{true: "1", false: "0"}
+	m, err := kernels.Load(s.c, "select.cu", "LOGITS_BF16="+number[f.bf16], "CODES_WIDE="+number[f.wide])
+	if err != nil {
+		return nil, err
+	}
+	s.modules = append(s.modules, m)
+	st := &stages{}
+	for name, to := range map[string]**driver.Function{"select_scan": &st.scan, "select_count": &st.count,
+		"select_pick": &st.pick, "select_keep": &st.keep} {
+		if *to, err = m.Function(name); err != nil {
+			return nil, err
+		}
+	}
+	s.loaded[f] = st
+	return st, nil
+}
+
+// memory frees together what was allocated bit by bit.
+type memory struct {
+	c    *driver.Context
+	ptrs []driver.Ptr
+	err  error
+}
+
+func (m *memory) alloc(n int) driver.Ptr {
+	if m.err != nil {
+		return 0
+	}
+	p, err := m.c.Alloc(n)
+	m.err = err
+	m.ptrs = append(m.ptrs, p)
+	return p
+}
+
+func (m *memory) upload(b []byte) driver.Ptr {
+	p := m.alloc(len(b))
+	if m.err == nil {
+		m.err = m.c.Upload(p, b)
+	}
+	return p
+}
+
+func (m *memory) free() error {
+	var errs []error
+	for _, p := range m.ptrs {
+		errs = append(errs, m.c.Free(p))
+	}
+	m.ptrs = nil
+	return errors.Join(errs...)
+}
+
+// Level is a level of the tree of valid paths, as package beam has it: the children of node n of the level
+// before are the nodes Starts[n] … Starts[n+1]-1, in the order of their codes. The first level's Starts are
+// 0 and the number of its nodes.
+type Level struct {
+	Size   int      // codes, valid or not: logits of a row
+	Starts []uint32 // one more than there are nodes at the level before
+	Codes  []uint32 // of the level's nodes
+}
+
+func (l *Level) validate() error {
+	if l.Size < 1 || len(l.Starts) < 2 || l.Starts[0] != 0 || int(l.Starts[len(l.Starts)-1]) != len(l.Codes) {
+		return fmt.Errorf("%d codes, %d nodes, %d starts that do not fit", l.Size, len(l.Codes), len(l.Starts))
+	}
+	return nil
+}
+
+// Tree is a tree of valid paths on the GPU.
+type Tree struct {
+	memory
+	levels []level
+}
+
+type level struct {
+	size, nodes   int
+	starts, codes driver.Ptr
+	wide          bool
+}
+
+// NewTree copies a tree. The caller MUST Close it after the last search on it.
+func NewTree(c *driver.Context, levels []Level) (*Tree, error) {
+	t := &Tree{memory: memory{c: c}}
+	for i, l := range levels {
+		if err := l.validate(); err != nil {
+			return nil, errors.Join(fmt.Errorf("topk: level %d: %w", i, err), t.free())
+		}
+		d := level{size: l.Size, nodes: len(l.Codes), wide: l.Size > 1<<16, starts: t.upload(bytesOf(l.Starts))}
+		if d.wide {
+			d.codes = t.upload(bytesOf(l.Codes))
+		} else {
+			short := make([]uint16, len(l.Codes))
+			for j, code := range l.Codes {
+				short[j] = uint16(code)
+			}
+			d.codes = t.upload(bytesOf(short))
+		}
+		t.levels = append(t.levels, d)
+	}
+	if t.err != nil {
+		return nil, errors.Join(fmt.Errorf("topk: copy a tree: %w", t.err), t.free())
+	}
+	return t, nil
+}
+
+// Close frees the tree.
+func (t *Tree) Close() error { return t.free() }
+
+func bytesOf[T any](v []T) []byte {
+	var one T
+	return unsafe.Slice((*byte)(unsafe.Pointer(unsafe.SliceData(v))), len(v)*int(unsafe.Sizeof(one)))
+}
