@@ -160,6 +160,13 @@ func (pl *Plan) Use(a Algorithm) {
 	copy(pl.fixed.Bytes[howAt:], a[:])
 }
 
+// Accepts reports whether the product can run by a.
+func (pl *Plan) Accepts(a Algorithm) bool {
+	var c candidate
+	err := pl.b.c.call(lt.check, pl.b.handle, pl.desc, pl.w, pl.x, pl.out, pl.out, uintptr(unsafe.Pointer(&a)), uintptr(unsafe.Pointer(&c)))
+	return err == nil && c.state == 0
+}
+
 // Run puts the product into the stream. workspace has as many bytes as Candidates was asked with.
 func (pl *Plan) Run(s *Stream, out, x, w, workspace Ptr, size int) error {
 	err := pl.b.c.call(lt.matmul, pl.b.handle, pl.desc, pl.alpha, uintptr(w), pl.w, uintptr(x), pl.x, pl.beta,

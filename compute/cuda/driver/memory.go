@@ -83,12 +83,15 @@ func (c *Context) Unpin(b []byte) error {
 	return c.call(cu.hostUnregister, uintptr(unsafe.Pointer(&b[0])))
 }
 
-// Upload copies any host memory to the GPU and returns when it may be changed again.
+// Upload copies any host memory to the GPU and returns when it is there.
 func (c *Context) Upload(dst Ptr, src []byte) error {
 	if len(src) == 0 {
 		return nil
 	}
-	return c.call(cu.copyToDevice, uintptr(dst), uintptr(unsafe.Pointer(&src[0])), uintptr(len(src)))
+	if err := c.call(cu.copyToDevice, uintptr(dst), uintptr(unsafe.Pointer(&src[0])), uintptr(len(src))); err != nil {
+		return err
+	}
+	return c.call(cu.streamSync, 0) // the copy may lag behind the call, and other streams do not wait for it
 }
 
 // Download waits for the GPU's work on the default stream and copies from the GPU to any host memory.
@@ -97,6 +100,17 @@ func (c *Context) Download(dst []byte, src Ptr) error {
 		return nil
 	}
 	return c.call(cu.copyToHost, uintptr(unsafe.Pointer(&dst[0])), uintptr(src), uintptr(len(dst)))
+}
+
+// Zero clears n bytes and returns when that is done.
+func (c *Context) Zero(p Ptr, n int) error {
+	if n == 0 {
+		return nil
+	}
+	if err := c.call(cu.set8Async, uintptr(p), 0, uintptr(n), 0); err != nil {
+		return err
+	}
+	return c.call(cu.streamSync, 0)
 }
 
 // Copy copies n bytes in the stream's order. Both addresses may be of the GPU or of pinned memory.

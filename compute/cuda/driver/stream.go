@@ -3,6 +3,8 @@ package driver
 import (
 	"time"
 	"unsafe"
+
+	"github.com/ebitengine/purego"
 )
 
 // Stream is a queue of work that runs in order.
@@ -61,11 +63,17 @@ func (e *Event) Sync() error { return e.c.call(cu.eventSync, e.handle) }
 
 // Done reports whether the event has come.
 func (e *Event) Done() (bool, error) {
-	err := e.c.call(cu.eventQuery, e.handle)
-	if x, ok := err.(*Error); ok && x.Code == notReady {
+	if err := e.c.Lost(); err != nil {
+		return false, err
+	}
+	r, _, _ := purego.SyscallN(cu.eventQuery.addr, e.handle)
+	switch int32(r) {
+	case 0:
+		return true, nil
+	case notReady:
 		return false, nil
 	}
-	return err == nil, err
+	return false, e.c.failed(cu.eventQuery, int32(r), []uintptr{e.handle})
 }
 
 // Since returns the time from start to e, both of which have come.

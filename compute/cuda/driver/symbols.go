@@ -83,6 +83,7 @@ var lt struct {
 	preferenceDestroy symbol `c:"cublasLtMatmulPreferenceDestroy"`
 	preferenceSet     symbol `c:"cublasLtMatmulPreferenceSetAttribute"`
 	heuristic         symbol `c:"cublasLtMatmulAlgoGetHeuristic"`
+	check             symbol `c:"cublasLtMatmulAlgoCheck"`
 	matmul            symbol `c:"cublasLtMatmul"`
 }
 

@@ -1,6 +1,6 @@
 // attend_direct: out = softmax(q·kᵀ/√DIM)·v, straight from the chunks and written to be obviously
-// right: for all formats and head sizes, and to hold faster kernels against. A warp per row and head; a lane per key for the scores,
-// a lane per dimension for the sums, both in float.
+// right: for all formats and head sizes, and to hold faster kernels against. A warp per row and head; a
+// lane per key for the scores, a lane per dimension for the sums, both in float.
 //
 // Q is the format of q, KV of the chunks, OUT of the result. A row sees the first keys keys of the
 // spans that begin at Sight.spans.
@@ -27,7 +27,7 @@ KERNEL void __launch_bounds__(128) attend_direct(u8* out, const u8* q, const Sig
   const int q_size = Q == 0 ? 4 : 2, out_size = OUT == 0 ? 4 : 2, kv_size = KV == 0 ? 4 : 2;
   __shared__ float query[4][DIM];
   int warp = threadIdx.x >> 5, lane = threadIdx.x & 31;
-  int head = blockIdx.x * 4 + warp, row = blockIdx.y;
+  int head = blockIdx.y * 4 + warp, row = blockIdx.x;
   wait_for_previous();
   if (row >= *rows || head >= HEADS) return;
   for (int d = lane; d < DIM; d += 32) query[warp][d] = load1<Q>(q + ((u64)row * q_stride + head * DIM) * q_size, d);

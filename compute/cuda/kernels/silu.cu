@@ -10,7 +10,7 @@
 
 KERNEL void silu_up(u8* out, const u8* in, const float* bias, const int* rows, int cols, int width) {
   const int size = FORMAT == 0 ? 4 : 2;
-  int col = (blockIdx.x * blockDim.x + threadIdx.x) * 8, row = blockIdx.y;
+  int col = (blockIdx.y * blockDim.x + threadIdx.x) * 8, row = blockIdx.x;
   wait_for_previous();
   if (row >= *rows || col >= cols) return;
   const u8* at = in + ((u64)row * cols + col) * 2 * size;

@@ -1,0 +1,139 @@
+package cuda
+
+import (
+	"fmt"
+
+	"grebe/compute"
+	"grebe/compute/cuda/driver"
+	"grebe/internal/offheap"
+)
+
+// maxGraphRows is the largest batch that runs as a graph.
+const maxGraphRows = 2048
+
+// bucket rounds rows up to what products and graphs are made for.
+func bucket(rows int) int {
+	for _, n := range [...]int{8, 16, 32, 64} {
+		if rows <= n {
+			return n
+		}
+	}
+	return (rows + 127) &^ 127
+}
+
+// buffers are the activations of a runner on the GPU. Those whose size depends on the weights' format
+// are made for the first batch that needs them.
+type buffers struct {
+	shape   *compute.Shape
+	rows    int // that there is room for
+	hidden  int // columns of x
+	qkvCols int
+	attCols int // of queries and attention's result
+	inter   int
+
+	base        []driver.Ptr
+	frequencies driver.Ptr
+	workspace   driver.Ptr
+	x           [2]driver.Ptr // float32; the second holds the rows that Keep kept
+	second      bool          // the second ones of x and att are in use
+	cos, sin    driver.Ptr
+
+	typed      []driver.Ptr
+	dt         compute.DType // of the typed: the inputs of products
+	att        [2]driver.Ptr
+	normed     driver.Ptr
+	qkv, q     driver.Ptr
+	gateUp     driver.Ptr
+	gated      driver.Ptr
+	generation int // changes when addresses do
+}
+
+// buffer is one of them.
+type buffer struct {
+	to    *driver.Ptr
+	bytes int
+}
+
+func (b *buffers) open(d *device, s *compute.Shape, rows int) error {
+	b.shape, b.rows = s, rows
+	b.hidden, b.inter = padded(s.Hidden), padded(s.Inter)
+	b.qkvCols, b.attCols = padded((s.Heads+2*s.KVHeads)*s.HeadDim), padded(s.Heads*s.HeadDim)
+	half := len(s.Rope.InvFreq)
+	if err := take(d, &b.base, []buffer{{&b.workspace, workspace}, {&b.frequencies, 4 * half}, {&b.x[0], 4 * b.hidden * rows},
+		{&b.x[1], 4 * b.hidden * rows}, {&b.cos, 4 * half * rows}, {&b.sin, 4 * half * rows}}); err != nil {
+		return err
+	}
+	stage, err := offheap.Alloc(4 * half)
+	if err != nil {
+		return err
+	}
+	defer stage.Free()
+	copy(offheap.Slice[float32](stage.Bytes, half), s.Rope.InvFreq)
+	return d.c.Upload(b.frequencies, stage.Bytes)
+}
+
+// take allocates buffers and notes them in list. They are zero: columns that are never written stay so.
+func take(d *device, list *[]driver.Ptr, wanted []buffer) error {
+	for _, w := range wanted {
+		p, err := d.alloc(w.bytes)
+		if err != nil {
+			return fmt.Errorf("activations: %w", err)
+		}
+		*w.to, *list = p, append(*list, p)
+		if err := d.c.Zero(p, w.bytes); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (b *buffers) close(d *device) {
+	for _, p := range append(b.base, b.typed...) {
+		d.free(p)
+	}
+	b.base, b.typed = nil, nil
+}
+
+// queryFormat is that of the QKV product and of queries: bf16 where it is what attention reads anyway.
+func (b *buffers) queryFormat() compute.DType {
+	if b.dt == compute.BF16 && b.shape.KV == compute.BF16 {
+		return compute.BF16
+	}
+	return compute.F32
+}
+
+// need makes the buffers for products in dt. It does not touch x.
+func (b *buffers) need(d *device, dt compute.DType) error {
+	if b.typed != nil && b.dt == dt {
+		return nil
+	}
+	for _, p := range b.typed {
+		d.free(p)
+	}
+	b.typed, b.dt, b.generation = nil, dt, b.generation+1
+	size, query := dt.Size()*b.rows, b.queryFormat().Size()*b.rows
+	return take(d, &b.typed, []buffer{
+		{&b.att[0], size * b.attCols}, {&b.att[1], size * b.attCols}, {&b.normed, size * b.hidden},
+		{&b.qkv, query * b.qkvCols}, {&b.q, query * b.attCols}, {&b.gateUp, size * 2 * b.inter}, {&b.gated, size * b.inter}})
+}
+
+// current returns where x is.
+func (b *buffers) current() driver.Ptr {
+	if b.second {
+		return b.x[1]
+	}
+	return b.x[0]
+}
+
+// attention returns where attention's result is.
+func (b *buffers) attention() driver.Ptr {
+	if b.second {
+		return b.att[1]
+	}
+	return b.att[0]
+}
+
+// normDefines are those of norm.cu for x and a result in dt.
+func (b *buffers) normDefines(dt compute.DType) []string {
+	return []string{fmt.Sprintf("OUT=%d", dt), fmt.Sprintf("STRIDE=%d", b.hidden)}
+}

@@ -1,0 +1,62 @@
+package cuda
+
+import (
+	"testing"
+
+	"grebe/compute"
+	"grebe/compute/computetest"
+)
+
+// open opens the first GPU or skips the test.
+func open(t *testing.T, opt Options) Device {
+	t.Helper()
+	d, err := New(opt)
+	if err != nil {
+		t.Skipf("no GPU to test on: %v", err)
+	}
+	return d
+}
+
+func TestConformance(t *testing.T) {
+	for _, c := range []struct {
+		name string
+		opt  Options
+	}{
+		{"graphs", Options{}},
+		{"plain", Options{Plain: true}},
+		{"direct", Options{Direct: true, NoGraphs: true}},
+	} {
+		d, err := New(c.opt)
+		if err != nil {
+			t.Skipf("no GPU to test on: %v", err)
+		}
+		computetest.Run(t, c.name, func(*testing.T) compute.Device { return d }, computetest.Options{NoAlloc: !c.opt.NoGraphs})
+	}
+}
+
+func TestBucket(t *testing.T) {
+	for rows, want := range map[int]int{1: 8, 8: 8, 9: 16, 33: 64, 64: 64, 65: 128, 128: 128, 129: 256, 2048: 2048, 2049: 2176} {
+		if got := bucket(rows); got != want {
+			t.Errorf("bucket(%d) = %d, want %d", rows, got, want)
+		}
+	}
+	for rows, want := range map[int]int{64: 64, 2048: 2048, 2176: 3072, 3072: 3072, 3200: 4096, 8192: 8192, 8320: 12288} {
+		if got := coarse(rows); got != want {
+			t.Errorf("coarse(%d) = %d, want %d", rows, got, want)
+		}
+	}
+}
+
+// TestConversions holds the host's roundings against known pairs.
+func TestConversions(t *testing.T) {
+	for v, want := range map[float32]uint16{0: 0, 1: 0x3f80, -2: 0xc000, 1.00390625: 0x3f80, 1.01171875: 0x3f82, 1.004: 0x3f81} {
+		if got := toBF16(v); got != want {
+			t.Errorf("bf16 of %v is %#x, want %#x", v, got, want)
+		}
+	}
+	for h, want := range map[uint16]float32{0: 0, 0x3c00: 1, 0xc000: -2, 0x0001: 1.0 / (1 << 24), 0x7bff: 65504, 0x8400: -1.0 / (1 << 14)} {
+		if got := fromF16(h); got != want {
+			t.Errorf("f16 %#x is %v, want %v", h, got, want)
+		}
+	}
+}

@@ -1,0 +1,380 @@
+package cuda
+
+import (
+	"fmt"
+	"runtime"
+	"slices"
+	"time"
+
+	"grebe/compute"
+	"grebe/compute/cuda/driver"
+)
+
+// pass is what the kernels of a batch are launched with.
+type pass struct {
+	m     int        // rows of products: the bucket
+	rows  driver.Ptr // where the true number of rows is
+	cores *functions
+}
+
+// functions are the kernels that a runner launches over and over, for one format of weights.
+type functions struct {
+	norm, rope, silu, angles, gather, bias *driver.Function
+	embed                                  [formats]*driver.Function // by the table's format
+}
+
+// formats is the number of compute.DTypes.
+const formats = int(compute.F16) + 1
+
+// functionsFor compiles the kernels for the runner's shape, or takes them from the device.
+func (r *runner) functionsFor(dt compute.DType) (*functions, error) {
+	f := &functions{}
+	s, q := &r.shape, r.bufs.queryFormat()
+	rope := []string{fmt.Sprintf("IN=%d", q), fmt.Sprintf("Q=%d", q), fmt.Sprintf("KV=%d", s.KV),
+		fmt.Sprintf("HEADS=%d", s.Heads), fmt.Sprintf("KV_HEADS=%d", s.KVHeads), fmt.Sprintf("DIM=%d", s.HeadDim)}
+	for _, k := range []struct {
+		to         **driver.Function
+		file, name string
+		defines    []string
+	}{
+		{&f.norm, "norm.cu", "rms_norm", r.bufs.normDefines(dt)},
+		{&f.rope, "rope.cu", "rope", rope},
+		{&f.silu, "silu.cu", "silu_up", []string{fmt.Sprintf("FORMAT=%d", dt)}},
+		{&f.angles, "angles.cu", "angles", nil},
+		{&f.gather, "gather.cu", "gather", nil},
+		{&f.bias, "bias.cu", "add_bias", nil},
+	} {
+		var err error
+		if *k.to, err = r.dev.kernel(k.file, k.name, k.defines...); err != nil {
+			return nil, err
+		}
+	}
+	for t, define := range tableDefines {
+		var err error
+		if f.embed[t], err = r.dev.kernel("embed.cu", "embed", define); err != nil {
+			return nil, err
+		}
+	}
+	return f, nil
+}
+
+// start puts the recorded operations into the stream, once per batch.
+func (r *runner) start() error {
+	if r.ran {
+		return nil
+	}
+	if err := r.wait(); err != nil { // for a batch whose results nobody took
+		return err
+	}
+	r.ran = true
+	if len(r.batch.Tokens) == 0 || len(r.ops) == 0 {
+		return nil
+	}
+	if err := r.prepare(); err != nil {
+		return err
+	}
+	if err := r.dev.memory.await(r.stream); err != nil {
+		return err
+	}
+	if err := r.tables.upload(r.stream); err != nil {
+		return err
+	}
+	if err := r.att.upload(r.stream); err != nil {
+		return err
+	}
+	r.busy = true
+	r.bufs.second = false
+	if err := r.launch(); err != nil {
+		return err
+	}
+	r.bufs.second = r.kept
+	return nil
+}
+
+// prepare makes what the operations need and fills the batch's tables.
+func (r *runner) prepare() error {
+	dt, err := r.format()
+	if err != nil {
+		return err
+	}
+	if r.bufs.typed == nil || r.bufs.dt != dt || r.att == nil {
+		r.graphs.drop()
+		if err := r.bufs.need(r.dev, dt); err != nil {
+			return err
+		}
+		if r.graphs.cores, err = r.functionsFor(dt); err != nil {
+			return err
+		}
+		if r.att != nil {
+			r.att.close()
+		}
+		if r.att, err = newAttention(r); err != nil {
+			return err
+		}
+	}
+	keep := r.keep
+	if !r.kept {
+		keep = nil
+	}
+	if err := r.tables.fill(r.dev, r.batch, keep, r.att.direct()); err != nil {
+		return err
+	}
+	return r.att.plan(r.batch)
+}
+
+// format returns the one format of all weights.
+func (r *runner) format() (compute.DType, error) {
+	dt, found := compute.F32, false
+	for i := range r.ops {
+		for _, w := range []*linear{r.ops[i].w, r.ops[i].down} {
+			switch {
+			case w == nil:
+			case !found:
+				dt, found = w.dt, true
+			case w.dt != dt:
+				return 0, fmt.Errorf("products in %v and in %v in one batch", dt, w.dt)
+			}
+		}
+	}
+	if !found && r.bufs.typed != nil {
+		dt = r.bufs.dt
+	}
+	return dt, nil
+}
+
+// polls is how long a result is polled for before the thread sleeps.
+const polls = 200 * time.Microsecond
+
+// wait waits for the stream's work.
+func (r *runner) wait() error {
+	if !r.busy {
+		return nil
+	}
+	if err := r.done.Record(r.stream); err != nil {
+		return err
+	}
+	for begin := time.Now(); time.Since(begin) < polls; runtime.Gosched() {
+		done, err := r.done.Done()
+		if done || err != nil {
+			r.busy = false
+			return err
+		}
+	}
+	r.busy = false
+	return r.done.Sync()
+}
+
+// emit puts all recorded operations into the stream.
+func (r *runner) emit() error {
+	p := pass{m: r.tables.rows, rows: r.tables.trueRows(), cores: r.graphs.cores}
+	r.bufs.second = false
+	turned := false
+	for i := range r.ops {
+		o := &r.ops[i]
+		var err error
+		switch o.kind {
+		case opEmbed:
+			err = r.embed(&p, o)
+		case opQKV:
+			if !turned {
+				turned, err = true, r.angles(&p)
+			}
+			if err == nil {
+				err = r.qkv(&p, o)
+			}
+		case opAttend:
+			err = r.att.launch(o.layer)
+		case opKeep:
+			if len(r.keep) == 0 {
+				return nil // nothing is left to compute
+			}
+			err = r.gather(&p)
+		case opOutput:
+			err = r.output(&p, o)
+		case opFFN:
+			err = r.ffn(&p, o)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// threads is a block's size for n units of work, a multiple of a warp.
+func threads(n int) [3]int { return [3]int{min(256, (n+31)&^31)} }
+
+func (r *runner) embed(p *pass, o *op) error {
+	stride := r.bufs.hidden
+	return p.cores.embed[o.table.dt].Launch(r.stream, driver.Launch{Grid: [3]int{p.m}, Block: threads(stride / 8)},
+		r.args.Reset().Ptr(r.bufs.current()).Ptr(o.table.data).Ptr(r.tables.tokens()).Ptr(p.rows).Int(stride))
+}
+
+func (r *runner) angles(p *pass) error {
+	half := r.shape.HeadDim / 2
+	a := r.args.Reset().Ptr(r.bufs.cos).Ptr(r.bufs.sin).Ptr(r.tables.positions()).Ptr(r.bufs.frequencies).Ptr(p.rows)
+	return p.cores.angles.Launch(r.stream, driver.Launch{Grid: [3]int{(p.m*half + 255) / 256}, Block: [3]int{256}},
+		a.Int(half).Float(r.shape.Rope.Scale))
+}
+
+// norm writes norm(x) to the input of a product.
+func (r *runner) norm(p *pass, gain *vector) error {
+	a := r.args.Reset().Ptr(r.bufs.normed).Ptr(r.bufs.current()).Ptr(gain.pointer()).Ptr(0).Ptr(p.rows)
+	return p.cores.norm.Launch(r.stream, driver.Launch{Grid: [3]int{(p.m + 3) / 4}, Block: [3]int{128}},
+		a.Int(r.shape.Hidden).Float(r.shape.Eps))
+}
+
+// product computes out = in·wᵀ, or adds to out.
+func (r *runner) product(p driver.Product, out, in driver.Ptr, w *linear) error {
+	plan, err := r.dev.plan(p)
+	if err != nil {
+		return err
+	}
+	return plan.Run(r.stream, out, in, w.data, r.bufs.workspace, workspace)
+}
+
+// add adds in·wᵀ and bias to x.
+func (r *runner) add(p *pass, in driver.Ptr, w *linear, bias *vector) error {
+	if bias != nil {
+		a := r.args.Reset().Ptr(r.bufs.current()).Ptr(bias.data).Ptr(p.rows).Int(r.bufs.hidden).Int(r.shape.Hidden)
+		if err := p.cores.bias.Launch(r.stream, driver.Launch{Grid: [3]int{p.m}, Block: threads(r.shape.Hidden)}, a); err != nil {
+			return err
+		}
+	}
+	return r.product(driver.Product{M: p.m, N: w.rows, K: w.cols, In: numberOf(w.dt), Out: driver.NumberF32, Add: true},
+		r.bufs.current(), in, w)
+}
+
+func (r *runner) qkv(p *pass, o *op) error {
+	if err := r.norm(p, o.norm); err != nil {
+		return err
+	}
+	product := driver.Product{M: p.m, N: o.w.rows, K: o.w.cols, In: numberOf(o.w.dt), Out: numberOf(r.bufs.queryFormat())}
+	if err := r.product(product, r.bufs.qkv, r.bufs.normed, o.w); err != nil {
+		return err
+	}
+	a := r.args.Reset().Ptr(r.bufs.q).Ptr(r.bufs.qkv).Ptr(o.bias.pointer()).Ptr(o.qNorm.pointer()).Ptr(o.kNorm.pointer()).
+		Ptr(r.bufs.cos).Ptr(r.bufs.sin).Ptr(r.tables.homes()).Ptr(p.rows)
+	heads := r.shape.Heads + 2*r.shape.KVHeads
+	return p.cores.rope.Launch(r.stream, driver.Launch{Grid: [3]int{p.m, (heads + 3) / 4}, Block: [3]int{128}},
+		a.Int(r.bufs.qkvCols).Int(r.bufs.attCols).Int(o.layer).Float(r.shape.Eps))
+}
+
+// gather moves the kept rows of x and of attention together.
+func (r *runner) gather(p *pass) error {
+	rows := bucket(len(r.keep))
+	for _, v := range []struct {
+		to, from driver.Ptr
+		bytes    int
+	}{{r.bufs.x[1], r.bufs.x[0], 4 * r.bufs.hidden}, {r.bufs.att[1], r.bufs.att[0], r.bufs.dt.Size() * r.bufs.attCols}} {
+		a := r.args.Reset().Ptr(v.to).Ptr(v.from).Ptr(r.tables.kept()).Ptr(r.tables.keptRows()).Int(v.bytes / 16)
+		if err := p.cores.gather.Launch(r.stream, driver.Launch{Grid: [3]int{rows}, Block: threads(v.bytes / 16)}, a); err != nil {
+			return err
+		}
+	}
+	r.bufs.second = true
+	p.m, p.rows = rows, r.tables.keptRows()
+	return nil
+}
+
+func (r *runner) output(p *pass, o *op) error { return r.add(p, r.bufs.attention(), o.w, o.bias) }
+
+func (r *runner) ffn(p *pass, o *op) error {
+	if err := r.norm(p, o.norm); err != nil {
+		return err
+	}
+	number := numberOf(o.w.dt)
+	if err := r.product(driver.Product{M: p.m, N: o.w.rows, K: o.w.cols, In: number, Out: number}, r.bufs.gateUp, r.bufs.normed, o.w); err != nil {
+		return err
+	}
+	columns := r.bufs.inter
+	a := r.args.Reset().Ptr(r.bufs.gated).Ptr(r.bufs.gateUp).Ptr(o.bias.pointer()).Ptr(p.rows).Int(columns).Int(r.shape.Inter)
+	block := threads(columns / 8)
+	if err := p.cores.silu.Launch(r.stream, driver.Launch{Grid: [3]int{p.m, (columns/8 + block[0] - 1) / block[0]}, Block: block}, a); err != nil {
+		return err
+	}
+	return r.add(p, r.bufs.gated, o.down, o.downBias)
+}
+
+// graphs are captured passes, the most recently used last.
+type graphs struct {
+	cores *functions
+	list  []*graph
+	clock int
+}
+
+// graph is a pass that was run before, captured when it was run again.
+type graph struct {
+	rows, kept int // buckets
+	shape      int // of attention's launches
+	ops        []op
+	exec       *driver.Graph // nil after the first run
+	used       int
+}
+
+// maxGraphs are kept per runner.
+const maxGraphs = 48
+
+func (g *graphs) drop() {
+	for _, v := range g.list {
+		v.close()
+	}
+	g.list = nil
+}
+
+func (v *graph) close() {
+	if v.exec != nil {
+		_ = v.exec.Close() // fails with a lost GPU only
+	}
+}
+
+// launch runs the recorded operations: as a graph where they have run before.
+func (r *runner) launch() error {
+	if r.dev.opt.NoGraphs || r.tables.rows > maxGraphRows {
+		return r.emit()
+	}
+	v, known := r.graphs.find(r)
+	if !known {
+		return r.emit()
+	}
+	if v.exec == nil {
+		exec, err := r.stream.Capture(r.emit)
+		if err != nil {
+			return fmt.Errorf("capture a batch of %d rows: %w", r.tables.rows, err)
+		}
+		v.exec = exec
+	}
+	return v.exec.Launch(r.stream)
+}
+
+// find returns the graph of what is recorded, and whether it was there; else it makes one.
+func (g *graphs) find(r *runner) (*graph, bool) {
+	g.clock++
+	kept := 0
+	if r.kept {
+		kept = bucket(len(r.keep))
+		if len(r.keep) == 0 {
+			kept = -1
+		}
+	}
+	shape := r.att.shape()
+	for _, v := range g.list {
+		if v.rows == r.tables.rows && v.kept == kept && v.shape == shape && slices.Equal(v.ops, r.ops) {
+			v.used = g.clock
+			return v, true
+		}
+	}
+	if len(g.list) >= maxGraphs {
+		oldest := 0
+		for i, v := range g.list {
+			if v.used < g.list[oldest].used {
+				oldest = i
+			}
+		}
+		g.list[oldest].close()
+		g.list = slices.Delete(g.list, oldest, oldest+1)
+	}
+	v := &graph{rows: r.tables.rows, kept: kept, shape: shape, ops: slices.Clone(r.ops), used: g.clock}
+	g.list = append(g.list, v)
+	return v, false
+}
