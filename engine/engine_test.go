@@ -11,6 +11,7 @@ import (
 	"go.uber.org/goleak"
 
 	"grebe/compute"
+	"grebe/compute/computetest"
 	"grebe/compute/cpu"
 	"grebe/kv"
 	"grebe/model"
@@ -21,7 +22,8 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// cpuDevices opens the processor at every level that this machine has, on two threads.
+// cpuDevices opens the processor at every level that this machine has, on two threads, and at its best
+// one with memory that the host cannot see.
 func cpuDevices(t *testing.T) map[string]compute.Device {
 	t.Helper()
 	out := map[string]compute.Device{}
@@ -34,6 +36,17 @@ func cpuDevices(t *testing.T) map[string]compute.Device {
 		t.Cleanup(func() { dev.Close() })
 		out[level] = dev
 	}
+	dev, err := cpu.New(cpu.Options{Threads: 2})
+	if err != nil {
+		t.Fatal(err)
+	}
+	far := computetest.Far(dev, false)
+	t.Cleanup(func() {
+		if err := far.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	out["far"] = far
 	return out
 }
 
@@ -55,7 +68,7 @@ func newTiny(t *testing.T, dev compute.Device, dtype string, opt Options) *tiny 
 	if err != nil {
 		t.Fatal(err)
 	}
-	p, err := pool.New(64<<20, 4096)
+	p, err := pool.Over(dev.Memory(), 64<<20, 4096)
 	if err != nil {
 		t.Fatal(err)
 	}

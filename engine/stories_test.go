@@ -37,7 +37,7 @@ func TestStories(t *testing.T) {
 				t.Fatal(err)
 			}
 			defer m.Close()
-			p, err := pool.New(16<<20, 1024)
+			p, err := pool.Over(dev.Memory(), 16<<20, 1024)
 			if err != nil {
 				t.Fatal(err)
 			}

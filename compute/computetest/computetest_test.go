@@ -202,6 +202,39 @@ func found(d compute.Device, group string) bool {
 	return false
 }
 
+// A device that the host cannot see refuses the host's chunks, and what was freed.
+func TestFarRefuses(t *testing.T) {
+	d := Far(ref.New(), false)
+	r, err := d.Open(geometries[3].shape(1, compute.F32), 8)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := geometries[3].shape(1, compute.F32)
+	b := newBatch(d.Memory(), &s, newRandom(1).causal(0, 3))
+	if err := b.begin(r); err != nil {
+		t.Fatal(err)
+	}
+	if b.Segments[0].Chunks[0].Bytes != nil {
+		t.Error("a far chunk has bytes")
+	}
+	if err := newBatch(d.Memory().Host(), &s, newRandom(1).causal(0, 3)).begin(r); err == nil {
+		t.Error("a chunk of the host's was taken")
+	}
+	if d.Close() == nil {
+		t.Error("closed with memory in use")
+	}
+	d.Memory().Free(b.block)
+	if err := b.begin(r); err == nil {
+		t.Error("a freed chunk was taken")
+	}
+	if err := d.Memory().Read(make([]byte, 1), b.block); err == nil {
+		t.Error("a freed block was read")
+	}
+	if err := d.Close(); err != nil {
+		t.Error(err)
+	}
+}
+
 func TestCompareRow(t *testing.T) {
 	nan := float32(math.NaN())
 	want := make([]float32, 64)

@@ -29,6 +29,19 @@ func TestConformance(t *testing.T) {
 	}
 }
 
+// The suite and the device agree over memory that the host cannot see: neither touches it but as it
+// may.
+func TestConformanceFar(t *testing.T) {
+	open := func(t *testing.T) compute.Device {
+		dev, err := New(Options{Threads: 2})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return computetest.Far(dev, true)
+	}
+	computetest.Run(t, "far", open, computetest.Options{SameBits: true, NoAlloc: true})
+}
+
 func TestNewRefuses(t *testing.T) {
 	if _, err := New(Options{Level: "mmx"}); err == nil {
 		t.Error("an unknown level was accepted")
