@@ -23,6 +23,12 @@ func (s *Set) Add(item uint32) {
 	s.some[p/4096] |= 1 << (p / 64 % 64)
 }
 
+// Has reports whether an item is in the set.
+func (s *Set) Has(item uint32) bool {
+	p := s.ix.place[item]
+	return s.words[p/64]>>(p%64)&1 != 0
+}
+
 // Clear empties the set.
 func (s *Set) Clear() {
 	clear(s.words)

@@ -4,30 +4,11 @@ import (
 	"errors"
 	"net/http"
 	"strconv"
-	"time"
 
 	grebev1 "grebe/api/grebe/v1"
 	"grebe/catalog"
 	"grebe/internal/wire"
 )
-
-func (s *Server) getCatalog(*http.Request, string) (reply, error) {
-	st := s.catalog.Stats()
-	resp := &grebev1.CatalogResponse{
-		Items: int64(st.Items), Users: int64(st.Users), Version: strconv.FormatUint(st.Version, 10), Digest: st.Digest,
-		MemoryBytes: st.Memory, Durable: st.Durable,
-	}
-	for i := range s.cfg.Models {
-		m := &s.cfg.Models[i]
-		if snap := m.snapshot(); snap != nil {
-			resp.Models = append(resp.Models, &grebev1.Snapshot{
-				Model: m.Name, Version: snap.Version, Digest: snap.Digest(),
-				Items: int64(snap.Len()), Skipped: int64(snap.Skipped), AgeSeconds: time.Since(snap.Created).Seconds(),
-			})
-		}
-	}
-	return reply{body: wire.EncodeCatalog(resp)}, nil
-}
 
 func (s *Server) getItem(_ *http.Request, id string) (reply, error) {
 	it, ok := s.catalog.Item(id)

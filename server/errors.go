@@ -25,6 +25,7 @@ var (
 	invalidArgument  = code{"invalid_argument", http.StatusBadRequest, codes.InvalidArgument}
 	notFound         = code{"not_found", http.StatusNotFound, codes.NotFound}
 	methodNotAllowed = code{"method_not_allowed", http.StatusMethodNotAllowed, codes.Unimplemented}
+	conflict         = code{"conflict", http.StatusConflict, codes.FailedPrecondition}
 	tooLarge         = code{"too_large", http.StatusRequestEntityTooLarge, codes.OutOfRange}
 	wrongMediaType   = code{"unsupported_media_type", http.StatusUnsupportedMediaType, codes.InvalidArgument}
 	unprocessable    = code{"unprocessable", http.StatusUnprocessableEntity, codes.FailedPrecondition}

@@ -42,6 +42,18 @@ func (g grpcService) ListModels(ctx context.Context, r *grebev1.ListModelsReques
 	return g.s.ListModels(ctx, r)
 }
 
+func (g grpcService) GetCatalog(ctx context.Context, r *grebev1.GetCatalogRequest) (*grebev1.CatalogResponse, error) {
+	return g.s.GetCatalog(ctx, r)
+}
+
+func (g grpcService) ActivateCatalog(ctx context.Context, r *grebev1.ActivateCatalogRequest) (*grebev1.CatalogResponse, error) {
+	return g.s.ActivateCatalog(ctx, r)
+}
+
+func (g grpcService) RollbackCatalog(ctx context.Context, r *grebev1.RollbackCatalogRequest) (*grebev1.CatalogResponse, error) {
+	return g.s.RollbackCatalog(ctx, r)
+}
+
 // newGRPC returns a gRPC server with the service and the health service.
 func (s *Server) newGRPC() *grpc.Server {
 	g := grpc.NewServer(
@@ -59,11 +71,14 @@ func (s *Server) newGRPC() *grpc.Server {
 }
 
 var grpcOps = map[string]string{
-	grebev1.Grebe_Rank_FullMethodName:       "rank",
-	grebev1.Grebe_Recommend_FullMethodName:  "recommend",
-	grebev1.Grebe_Score_FullMethodName:      "score",
-	grebev1.Grebe_Rerank_FullMethodName:     "rerank",
-	grebev1.Grebe_ListModels_FullMethodName: "models",
+	grebev1.Grebe_Rank_FullMethodName:            "rank",
+	grebev1.Grebe_Recommend_FullMethodName:       "recommend",
+	grebev1.Grebe_Score_FullMethodName:           "score",
+	grebev1.Grebe_Rerank_FullMethodName:          "rerank",
+	grebev1.Grebe_ListModels_FullMethodName:      "models",
+	grebev1.Grebe_GetCatalog_FullMethodName:      "catalog",
+	grebev1.Grebe_ActivateCatalog_FullMethodName: "catalog",
+	grebev1.Grebe_RollbackCatalog_FullMethodName: "catalog",
 }
 
 // intercept does for gRPC what serve does for HTTP.

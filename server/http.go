@@ -38,18 +38,20 @@ type route struct {
 }
 
 var routes = map[string]*route{
-	"/":                {op: "page", open: true, methods: map[string]handler{"GET": (*Server).page}},
-	"/v1/rank":         {op: "rank", methods: map[string]handler{"POST": (*Server).postRank}},
-	"/v1/recommend":    {op: "recommend", methods: map[string]handler{"POST": (*Server).postRecommend}},
-	"/v1/score":        {op: "score", methods: map[string]handler{"POST": (*Server).postScore}},
-	"/v1/rerank":       {op: "rerank", methods: map[string]handler{"POST": (*Server).postRerank}},
-	"/v1/models":       {op: "models", methods: map[string]handler{"GET": (*Server).getModels}},
-	"/v1/items:batch":  {op: "items", stream: true, methods: map[string]handler{"POST": (*Server).postItems}},
-	"/v1/users:batch":  {op: "users", stream: true, methods: map[string]handler{"POST": (*Server).postUsers}},
-	"/v1/catalog":      {op: "catalog", methods: map[string]handler{"GET": (*Server).getCatalog}},
-	"/metrics":         {op: "metrics", open: true, methods: map[string]handler{"GET": (*Server).getMetrics}},
-	"/v2/health/live":  {op: "health", open: true, methods: map[string]handler{"GET": (*Server).getLive}},
-	"/v2/health/ready": {op: "health", open: true, methods: map[string]handler{"GET": (*Server).getReady}},
+	"/":                    {op: "page", open: true, methods: map[string]handler{"GET": (*Server).page}},
+	"/v1/rank":             {op: "rank", methods: map[string]handler{"POST": (*Server).postRank}},
+	"/v1/recommend":        {op: "recommend", methods: map[string]handler{"POST": (*Server).postRecommend}},
+	"/v1/score":            {op: "score", methods: map[string]handler{"POST": (*Server).postScore}},
+	"/v1/rerank":           {op: "rerank", methods: map[string]handler{"POST": (*Server).postRerank}},
+	"/v1/models":           {op: "models", methods: map[string]handler{"GET": (*Server).getModels}},
+	"/v1/items:batch":      {op: "items", stream: true, methods: map[string]handler{"POST": (*Server).postItems}},
+	"/v1/users:batch":      {op: "users", stream: true, methods: map[string]handler{"POST": (*Server).postUsers}},
+	"/v1/catalog":          {op: "catalog", methods: map[string]handler{"GET": (*Server).getCatalog}},
+	"/v1/catalog:activate": {op: "catalog", methods: map[string]handler{"POST": (*Server).postActivate}},
+	"/v1/catalog:rollback": {op: "catalog", methods: map[string]handler{"POST": (*Server).postRollback}},
+	"/metrics":             {op: "metrics", open: true, methods: map[string]handler{"GET": (*Server).getMetrics}},
+	"/v2/health/live":      {op: "health", open: true, methods: map[string]handler{"GET": (*Server).getLive}},
+	"/v2/health/ready":     {op: "health", open: true, methods: map[string]handler{"GET": (*Server).getReady}},
 }
 
 // routesByID have an id as the last part of their path.

@@ -94,30 +94,3 @@ func (m *metrics) recommended(op string, r *generate.Result) {
 	m.tokens.WithLabelValues(op, "computed").Add(float64(r.Computed))
 	m.reused(op, sources(r.Cached, r.Device, r.Disk))
 }
-
-// snapshotMetrics reports how old the items are that can be generated.
-type snapshotMetrics struct {
-	models []Model
-	age    *prometheus.Desc
-}
-
-func newSnapshotMetrics(models []Model) *snapshotMetrics {
-	return &snapshotMetrics{models, prometheus.NewDesc("grebe_catalog_version_age_seconds",
-		"Age of the catalog's version that items are generated of; of the oldest, where models differ.", nil, nil)}
-}
-
-// Describe implements prometheus.Collector.
-func (m *snapshotMetrics) Describe(out chan<- *prometheus.Desc) { out <- m.age }
-
-// Collect implements prometheus.Collector.
-func (m *snapshotMetrics) Collect(out chan<- prometheus.Metric) {
-	oldest := time.Time{}
-	for i := range m.models {
-		if s := m.models[i].snapshot(); s != nil && (oldest.IsZero() || s.Created.Before(oldest)) {
-			oldest = s.Created
-		}
-	}
-	if !oldest.IsZero() {
-		out <- prometheus.MustNewConstMetric(m.age, prometheus.GaugeValue, time.Since(oldest).Seconds())
-	}
-}

@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"log/slog"
 	"maps"
 	"math"
 	"math/rand/v2"
@@ -116,12 +115,13 @@ func newRecommender(t *testing.T) *recommender {
 	for i := range cfg.Models[:3] {
 		targets = append(targets, generate.Target{Name: cfg.Models[i].Name, Generator: cfg.Models[i].Generate, Model: m})
 	}
-	keeper, err := generate.NewKeeper(r.cat, slog.New(slog.DiscardHandler), targets...)
+	keeper, err := generate.NewKeeper(r.cat, generate.KeeperOptions{}, targets...)
 	must(t, err)
 	ctx, stop := context.WithCancel(context.Background())
 	var wg sync.WaitGroup
 	wg.Go(func() { keeper.Run(ctx) })
-	t.Cleanup(func() { stop(); wg.Wait() })
+	t.Cleanup(func() { stop(); wg.Wait(); must(t, keeper.Close()) })
+	cfg.Versions = keeper
 	s, err := New(cfg)
 	must(t, err)
 	s.SetReady(true)
@@ -492,6 +492,8 @@ func TestRecommendIsCountedAndShown(t *testing.T) {
 		`grebe_tokens_total{op="recommend",source="computed"} `,
 		`grebe_tokens_total{op="recommend",source="host"} `,
 		`grebe_catalog_version_age_seconds `,
+		`grebe_catalog_versions 1`,
+		`grebe_catalog_damaged_total 0`,
 	} {
 		if !strings.Contains(text, line) {
 			t.Errorf("metrics lack %q", line)
@@ -506,7 +508,9 @@ func TestRecommendIsCountedAndShown(t *testing.T) {
 			Model, Version, Digest string
 			Items, Skipped         int
 			Age                    float64 `json:"age_seconds"`
+			Pinned                 bool
 		}
+		Versions []any
 	}
 	decodeJSON(t, r.ask("GET", "/v1/catalog", "").Body, &got)
 	if len(got.Models) != 3 || got.Items != 32 {

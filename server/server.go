@@ -75,6 +75,8 @@ type Config struct {
 	Models  []Model          // at least one, with different names
 	Catalog *catalog.Catalog // an empty one
 	Node    string           // name in responses; n0
+	// Versions keeps the versions of the catalog that models generate; nil: there are none to choose from.
+	Versions *generate.Keeper
 
 	SLO         time.Duration // deadline of a request that names none; 200 ms
 	MaxDeadline time.Duration // longest deadline a request may name; 60 s
@@ -195,7 +197,7 @@ func New(cfg Config) (*Server, error) {
 		err = cfg.Registry.Register(newCacheMetrics(cfg.Models))
 	}
 	if err == nil {
-		err = cfg.Registry.Register(newSnapshotMetrics(cfg.Models))
+		err = cfg.Registry.Register(newSnapshotMetrics(cfg.Models, cfg.Versions))
 	}
 	if err != nil {
 		return nil, fmt.Errorf("server: %w", err)

@@ -121,14 +121,18 @@ func (s *stack) openCache(b *prompt.Builder, opt reuse.Options, policy string, d
 
 // keepSnapshots lets the models that have codes generate the catalog's items, and follows its changes in
 // the background.
-func (s *stack) keepSnapshots(log *slog.Logger) error {
+func (s *stack) keepSnapshots(cfg *config.Config, log *slog.Logger) error {
 	if len(s.targets) == 0 {
 		return nil
 	}
-	k, err := generate.NewKeeper(s.catalog, log, s.targets...)
+	k, err := generate.NewKeeper(s.catalog, generate.KeeperOptions{
+		Dir: filepath.Join(cfg.DataDir, "versions"), Keep: cfg.Catalog.Versions, Logger: log,
+	}, s.targets...)
 	if err != nil {
 		return err
 	}
+	s.keeper = k
+	s.onClose(k.Close)
 	for i := range s.targets {
 		snap := s.targets[i].Generator.Snapshot()
 		log.Info("items that can be generated", "model", s.targets[i].Name, "items", snap.Len(), "without_codes", snap.Skipped)

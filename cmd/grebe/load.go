@@ -35,6 +35,7 @@ type stack struct {
 	catalog    *catalog.Catalog
 	models     []server.Model
 	targets    []generate.Target // models that recommend
+	keeper     *generate.Keeper  // of their snapshots; nil: there are none
 	checkpoint int64             // bytes of all checkpoints
 	closers    []func() error
 }
@@ -87,9 +88,10 @@ func (s *stack) open(ctx context.Context, cfg *config.Config, log *slog.Logger) 
 		return err
 	}
 	sc.Catalog, s.models = s.catalog, sc.Models
-	if err := s.keepSnapshots(log); err != nil {
+	if err := s.keepSnapshots(cfg, log); err != nil {
 		return err
 	}
+	sc.Versions = s.keeper
 	s.server, err = server.New(sc)
 	return err
 }
@@ -165,7 +167,7 @@ func (s *stack) openModel(ctx context.Context, cfg *config.Config, mc *config.Mo
 			return none, err
 		}
 	}
-	generator := &generate.Generator{Prompt: builder, Do: d.Do, Cache: cache, Shape: m.Shape()}
+	generator := &generate.Generator{Prompt: builder, Do: d.Do, Cache: cache, Shape: m.Shape(), Widths: mc.Codes.BeamWidths}
 	if builder.Depth() == 0 {
 		generator = nil
 	} else {

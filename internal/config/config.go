@@ -64,6 +64,7 @@ type Codes struct {
 	FirstToken []int32  `yaml:"first_token"` // first token of each level; none
 	Size       []int32  `yaml:"size"`        // codes of each level; none
 	Pattern    []string `yaml:"pattern"`     // token text of each level, with one %d; none
+	BeamWidths []int    `yaml:"beam_widths"` // most beams kept at each level, of requests that are wider; none
 }
 
 // Schedule says what prefix=auto means.
@@ -92,10 +93,11 @@ type Limits struct {
 	ShutdownMillis int  `yaml:"shutdown_ms"` // for requests under way when the server stops, milliseconds; 10000
 }
 
-// Catalog names NDJSON files that are loaded at start.
+// Catalog names NDJSON files that are loaded at start, and says how much of the past is kept.
 type Catalog struct {
-	Items string `yaml:"items"` // file of items; none
-	Users string `yaml:"users"` // file of users; none
+	Items    string `yaml:"items"`    // file of items; none
+	Users    string `yaml:"users"`    // file of users; none
+	Versions int    `yaml:"versions"` // versions of the items that can be gone back to, 1 for the latest alone; 16
 }
 
 // Default returns the configuration of a server that is told nothing. It has no model.
@@ -107,6 +109,7 @@ func Default() *Config {
 		Cache:    Cache{Policy: "default", HostMemory: Size{Bytes: 4 << 30}},
 		Engine:   Engine{MaxTokens: 131072, Queue: 1024},
 		Limits:   Limits{Body: Size{Bytes: 16 << 20}, InFlight: 1024, DeadlineMillis: 60000, ShutdownMillis: 10000},
+		Catalog:  Catalog{Versions: 16},
 	}
 }
 

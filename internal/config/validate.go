@@ -48,6 +48,7 @@ func (c *Config) Validate() error {
 	p.between("limits.in_flight", c.Limits.InFlight, 1, 1<<20)
 	p.between("limits.deadline_ms", c.Limits.DeadlineMillis, 1, 3_600_000)
 	p.between("limits.shutdown_ms", c.Limits.ShutdownMillis, 1, 3_600_000)
+	p.between("catalog.versions", c.Catalog.Versions, 1, 1000)
 	if c.SLOMillis > c.Limits.DeadlineMillis {
 		p.add("slo_ms", "%d is more than limits.deadline_ms, %d", c.SLOMillis, c.Limits.DeadlineMillis)
 	}
@@ -152,6 +153,12 @@ func (m *Model) validateCodes(p *problems) {
 	for i, s := range c.Pattern {
 		if strings.Count(s, "%") != 1 || !strings.Contains(s, "%d") {
 			p.add("codes.pattern", "%q at %d: want exactly one %%d", s, i)
+		}
+	}
+	for i, w := range c.BeamWidths {
+		if depth := len(c.Pattern) + len(c.FirstToken); w < 1 || i >= depth {
+			p.add("codes.beam_widths", "%d at %d: want at least 1, for at most %d levels", w, i, depth)
+			break
 		}
 	}
 	if m.Prompt.History == "codes" && len(c.Pattern)+len(c.FirstToken) == 0 {

@@ -129,7 +129,56 @@ func EncodeCatalog(m *grebev1.CatalogResponse) []byte {
 		w.list("models", len(m.Models), func(i int) {
 			w.nested('{', '}', func() { w.snapshot(m.Models[i]) })
 		})
+		w.list("versions", len(m.Versions), func(i int) {
+			w.nested('{', '}', func() { w.catalogVersion(m.Versions[i]) })
+		})
 	})
+}
+
+func (w *writer) catalogVersion(m *grebev1.CatalogVersion) {
+	w.string("version", m.Version)
+	w.string("digest", m.Digest)
+	w.int("items", m.Items)
+	w.float("age_seconds", m.AgeSeconds)
+	w.strings("models", m.Models)
+}
+
+// DecodeActivateCatalog reads a request of /v1/catalog:activate.
+func DecodeActivateCatalog(in []byte) (*grebev1.ActivateCatalogRequest, error) {
+	m := &grebev1.ActivateCatalogRequest{}
+	err := decode(in, false, func(d *decoder) {
+		d.object(func(key string) {
+			switch key {
+			case "version":
+				m.Version = d.string()
+			case "digest":
+				m.Digest = d.string()
+			case "model":
+				m.Model = d.string()
+			default:
+				d.unknown()
+			}
+		})
+	})
+	return m, err
+}
+
+// DecodeRollbackCatalog reads a request of /v1/catalog:rollback; an empty one will do.
+func DecodeRollbackCatalog(in []byte) (*grebev1.RollbackCatalogRequest, error) {
+	m := &grebev1.RollbackCatalogRequest{}
+	if len(in) == 0 {
+		return m, nil
+	}
+	err := decode(in, false, func(d *decoder) {
+		d.object(func(key string) {
+			if key != "model" {
+				d.unknown()
+				return
+			}
+			m.Model = d.string()
+		})
+	})
+	return m, err
 }
 
 func (w *writer) snapshot(m *grebev1.Snapshot) {
@@ -139,6 +188,7 @@ func (w *writer) snapshot(m *grebev1.Snapshot) {
 	w.int("items", m.Items)
 	w.int("skipped", m.Skipped)
 	w.float("age_seconds", m.AgeSeconds)
+	w.bool("pinned", m.Pinned)
 }
 
 func (w *writer) bool(name string, v bool) {

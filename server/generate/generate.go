@@ -68,7 +68,7 @@ type Request struct {
 
 // Item is a recommended item.
 type Item struct {
-	*prompt.Item
+	ID    string
 	Codes []int32
 	Score float64 // log-probability of its path
 }
@@ -110,7 +110,7 @@ func (g *Generator) Recommend(ctx context.Context, request *Request) (*Result, e
 	out.Paths, out.Valid = r.search.Reached()
 	r.results, out.Short = r.search.Results(r.results[:0], request.N)
 	for _, item := range r.results {
-		out.Items = append(out.Items, Item{snap.items[item.Item], slices.Clone(item.Codes), item.Score})
+		out.Items = append(out.Items, Item{snap.table.ID(item.Item), slices.Clone(item.Codes), item.Score})
 	}
 	return out, nil
 }

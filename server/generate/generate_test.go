@@ -219,7 +219,7 @@ func TestRecommendEqualsBruteForce(t *testing.T) {
 					if math.Abs(it.Score-scores[i]) > 1e-4 {
 						t.Fatalf("%s: place %d: %s with %.6f, want %s with %.6f", c.name, i, it.ID, it.Score, ids[i], scores[i])
 					}
-					if it.ID != ids[i] && math.Abs(all[key(it.Item.Codes)]-scores[i]) > 1e-5 {
+					if it.ID != ids[i] && math.Abs(all[key(it.Codes)]-scores[i]) > 1e-5 {
 						t.Fatalf("%s: place %d: %s, want %s", c.name, i, it.ID, ids[i])
 					}
 				}

@@ -1,14 +1,20 @@
 package generate
 
 import (
+	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
+	"os"
+	"slices"
 	"strconv"
 	"sync"
 	"time"
 
+	"grebe/beam"
 	"grebe/catalog"
+	"grebe/catalog/history"
 	"grebe/prompt"
 )
 
@@ -17,41 +23,104 @@ const settle = 200 * time.Millisecond
 
 // Target is a model whose snapshots a Keeper makes.
 type Target struct {
-	Name      string // for the log
+	Name      string
 	Generator *Generator
 	Model     Packer
 }
 
-// Keeper makes new snapshots as the catalog's items change. It follows the changes one by one, so that
-// a snapshot has the items of exactly the version that it names.
+// KeeperOptions of a Keeper. Zero means the default.
+type KeeperOptions struct {
+	Dir    string       // folder of the versions' files; none: they are in memory alone
+	Keep   int          // versions, at most, unless more are in use; 16
+	Logger *slog.Logger // nothing is logged
+
+	compact int // of history.Options
+}
+
+// Keeper makes new snapshots as the catalog's items change, and keeps earlier versions. It follows the
+// changes one by one, so that a snapshot has the items of exactly the version that it names.
+//
+// A model follows the catalog until a version is activated: that one then stays in use until another is
+// activated, or Auto is. Snapshots of what comes are made all the same.
+//
+// Locks: build, then the history's own, then mu.
 type Keeper struct {
-	targets []Target
 	log     *slog.Logger
+	dir     string
 	changed chan struct{} // has an element when snapshots are to be made
+
+	build   sync.Mutex // to make snapshots and to switch between them
+	history *history.History
+	targets []*target
 
 	mu      sync.Mutex
 	version uint64
-	items   []*prompt.Item // that have codes, in the order in which they were last changed; nil: gone
-	at      map[string]int // where they are
-	bare    int            // items without codes
+	bare    int // items without codes
+	pending map[string]catalog.Entry
+	pins    map[string]uint64 // versions that models stay with, by their names
+}
+
+// target is a model and the last snapshot made for it.
+type target struct {
+	Target
+	indexer *indexer
+	head    *Snapshot
 }
 
 // NewKeeper makes the first snapshots and follows the catalog from then on, which nobody may change
-// before it returns. Run makes the later snapshots.
-func NewKeeper(c *catalog.Catalog, log *slog.Logger, targets ...Target) (*Keeper, error) {
-	k := &Keeper{targets: targets, log: log, changed: make(chan struct{}, 1), at: map[string]int{}}
-	for _, it := range c.Items() {
-		k.put(it)
+// before it returns. What was kept on disk is read back: snapshots are then not built but mapped, and the
+// versions in use are those of before. Run makes the later snapshots. The caller MUST Close the keeper.
+func NewKeeper(c *catalog.Catalog, opt KeeperOptions, targets ...Target) (*Keeper, error) {
+	k := &Keeper{log: opt.Logger, dir: opt.Dir, changed: make(chan struct{}, 1), pending: map[string]catalog.Entry{}, pins: map[string]uint64{}}
+	if k.log == nil {
+		k.log = slog.New(slog.DiscardHandler)
 	}
+	for _, t := range targets {
+		k.targets = append(k.targets, &target{Target: t, indexer: newIndexer(t.Generator.Prompt)})
+	}
+	pinErr := k.readPins()
 	k.version = c.Stats().Version
-	for i := range targets {
-		if err := k.renew(&targets[i]); err != nil {
-			return nil, fmt.Errorf("model %s: %w", targets[i].Name, err)
-		}
+	var err error
+	if k.history, err = history.Open(c.Entries(), k.version, history.Options{Dir: opt.Dir, Keep: opt.Keep, InUse: k.inUse, Compact: opt.compact, Logger: k.log}); err != nil {
+		return nil, err
 	}
+	if pinErr != nil {
+		k.history.Hurt(k.pinFile(), pinErr)
+	}
+	if err := k.start(); err != nil {
+		return nil, errors.Join(err, k.Close())
+	}
+	k.bare = k.history.Head().Bare
 	c.Subscribe(k.hear)
 	return k, nil
 }
+
+// start puts the first snapshots into use.
+func (k *Keeper) start() error {
+	k.build.Lock()
+	defer k.build.Unlock()
+	for _, t := range k.targets {
+		if err := k.follow(t, k.history.Head()); err != nil {
+			return fmt.Errorf("model %s: %w", t.Name, err)
+		}
+		pin := k.pins[t.Name]
+		if pin == 0 {
+			continue
+		}
+		s, err := k.earlier(t, pin)
+		if err != nil {
+			k.log.Error("the version that was activated is not there any more: the latest is used", "model", t.Name, "version", pin, "error", err)
+			delete(k.pins, t.Name)
+			t.Generator.Use(t.head)
+			continue
+		}
+		t.Generator.Use(s)
+	}
+	return nil
+}
+
+// Close closes the files. Snapshots in use stay valid.
+func (k *Keeper) Close() error { return k.history.Close() }
 
 // Run makes snapshots until ctx ends. What cannot be made is logged, and the one before stays in use.
 func (k *Keeper) Run(ctx context.Context) {
@@ -68,15 +137,7 @@ func (k *Keeper) Run(ctx context.Context) {
 		case <-time.After(pause):
 		}
 		start := time.Now()
-		for i := range k.targets {
-			t := &k.targets[i]
-			if err := k.renew(t); err != nil {
-				k.log.Error("the items that are generated stay as they were", "model", t.Name, "error", err)
-				continue
-			}
-			s := t.Generator.Snapshot()
-			k.log.Debug("items that are generated", "model", t.Name, "version", s.Version, "items", s.Len(), "took", time.Since(start))
-		}
+		k.renew()
 		// Under a stream of changes at most half of the time goes into snapshots.
 		pause = max(settle, time.Since(start))
 	}
@@ -88,13 +149,19 @@ func (k *Keeper) hear(c catalog.Change) {
 		return // of a user
 	}
 	k.mu.Lock()
-	k.drop(c.OldItem)
-	if c.NewItem != nil {
-		k.put(c.NewItem)
-	}
 	k.version = c.Version
+	if c.OldItem != nil && !hasCodes(c.OldItem) {
+		k.bare--
+	}
+	if c.NewItem != nil && !hasCodes(c.NewItem) {
+		k.bare++
+	}
+	changed := hasCodes(c.OldItem) || hasCodes(c.NewItem)
+	if changed {
+		k.pending[c.ID] = catalog.Entry{Item: c.NewItem, Version: c.Version}
+	}
 	k.mu.Unlock()
-	if !hasCodes(c.OldItem) && !hasCodes(c.NewItem) {
+	if !changed {
 		return
 	}
 	select {
@@ -105,55 +172,110 @@ func (k *Keeper) hear(c catalog.Change) {
 
 func hasCodes(it *prompt.Item) bool { return it != nil && len(it.Codes) > 0 }
 
-func (k *Keeper) put(it *prompt.Item) {
-	if !hasCodes(it) {
-		k.bare++
-		return
-	}
-	k.at[it.ID] = len(k.items)
-	k.items = append(k.items, it)
-}
-
-func (k *Keeper) drop(it *prompt.Item) {
-	switch {
-	case it == nil:
-		return
-	case !hasCodes(it):
-		k.bare--
-		return
-	}
-	k.items[k.at[it.ID]] = nil
-	delete(k.at, it.ID)
-	if len(k.items) < 2*len(k.at)+64 {
-		return
-	}
-	k.items = k.list()
-	for i, it := range k.items {
-		k.at[it.ID] = i
-	}
-}
-
-// list returns the items without gaps.
-func (k *Keeper) list() []*prompt.Item {
-	out := make([]*prompt.Item, 0, len(k.at))
-	for _, it := range k.items {
-		if it != nil {
-			out = append(out, it)
+// take returns what changed since it was last called.
+func (k *Keeper) take() history.Delta {
+	k.mu.Lock()
+	d := history.Delta{Version: k.version, Bare: k.bare}
+	pending := k.pending
+	k.pending = map[string]catalog.Entry{}
+	k.mu.Unlock()
+	for id, e := range pending {
+		d.Remove = append(d.Remove, id)
+		if hasCodes(e.Item) {
+			d.Add = append(d.Add, e)
 		}
 	}
-	return out
+	slices.SortFunc(d.Add, func(a, b catalog.Entry) int { return cmp.Compare(a.Version, b.Version) })
+	slices.Sort(d.Remove)
+	return d
 }
 
-// renew makes a snapshot of the items as they are and has the model use it.
-func (k *Keeper) renew(t *Target) error {
-	k.mu.Lock()
-	items, version, bare := k.list(), k.version, k.bare
-	k.mu.Unlock()
-	s, err := NewSnapshot(strconv.FormatUint(version, 10), items, t.Generator.Prompt, t.Model, t.Generator.Snapshot())
+// renew makes a version of what changed, snapshots of it, and has the models that follow use them.
+func (k *Keeper) renew() {
+	k.build.Lock()
+	defer k.build.Unlock()
+	start := time.Now()
+	v, err := k.history.Apply(k.take())
 	if err != nil {
-		return err
+		k.log.Error("a version of the catalog is not on disk", "version", v.Number, "error", err)
 	}
-	s.Skipped += bare
-	t.Generator.Use(s)
+	for _, t := range k.targets {
+		if err := k.follow(t, v); err != nil {
+			k.log.Error("the items that are generated stay as they were", "model", t.Name, "error", err)
+			continue
+		}
+		k.log.Debug("items that are generated", "model", t.Name, "version", t.head.Version, "items", t.head.Len(), "took", time.Since(start))
+	}
+}
+
+// follow makes a model's snapshot of the last version, and has the model use it unless it stays with another.
+func (k *Keeper) follow(t *target, v *history.Version) error {
+	if t.head == nil || t.head.at != v {
+		s, err := k.snapshot(t, v, t.head)
+		if err != nil {
+			return err
+		}
+		t.head = s
+		k.store(t, v, s.index)
+	}
+	if k.pin(t.Name) == 0 && t.Generator.Snapshot() != t.head {
+		t.head.warm(t.Generator.Snapshot())
+		t.Generator.Use(t.head)
+	}
 	return nil
+}
+
+// snapshot makes a model's snapshot of a version, from one that is near if it can.
+func (k *Keeper) snapshot(t *target, v *history.Version, near *Snapshot) (*Snapshot, error) {
+	ix, err := t.indexer.index(v, near, func(first *history.Version) *beam.Index { return k.base(t, first) })
+	if err != nil {
+		return nil, err
+	}
+	s := &Snapshot{Version: strconv.FormatUint(v.Number, 10), Created: v.Created, table: v.Table(), at: v}
+	was := cmp.Or(near, t.Generator.Snapshot(), t.head)
+	if err := s.complete(ix, t.Generator.Prompt, t.Model, was); err != nil {
+		return nil, err
+	}
+	s.Skipped = v.Bare + v.Items - s.Len()
+	return s, nil
+}
+
+// base returns the index of the version that a generation began with: the stored one, or, where that is
+// not of use, one that is built and stored now. It is nil where nothing is kept on disk.
+func (k *Keeper) base(t *target, first *history.Version) *beam.Index {
+	name := first.IndexFile(indexName(t.Name))
+	if name == "" {
+		return nil
+	}
+	ix, err := t.indexer.read(name, first)
+	switch {
+	case err == nil:
+		return ix
+	case errors.Is(err, errOther):
+		k.log.Info("the index is built anew", "model", t.Name, "reason", err)
+	case !missing(err):
+		k.history.Hurt(name, err)
+	}
+	if ix, err = t.indexer.build(first.Table(), first.Live()); err != nil || ix == nil {
+		return nil // what is wrong comes up again
+	}
+	k.write(t, name, ix, first)
+	return ix
+}
+
+// store keeps an index on disk if it begins a generation and is not there yet.
+func (k *Keeper) store(t *target, v *history.Version, ix *beam.Index) {
+	name := v.IndexFile(indexName(t.Name))
+	if name == "" || ix == nil || !v.Base() {
+		return
+	}
+	if _, err := os.Stat(name); missing(err) {
+		k.write(t, name, ix, v)
+	}
+}
+
+func (k *Keeper) write(t *target, name string, ix *beam.Index, v *history.Version) {
+	if err := t.indexer.write(name, ix, v); err != nil {
+		k.log.Warn("an index is not on disk: it is built again at the next start", "model", t.Name, "error", err)
+	}
 }

@@ -6,7 +6,8 @@ import (
 	"fmt"
 	"log/slog"
 	"math/rand/v2"
-	"slices"
+	"path/filepath"
+	"reflect"
 	"strconv"
 	"strings"
 	"sync"
@@ -40,49 +41,106 @@ func (p *packer) Head([]int32) (compute.Linear, error) {
 
 func codesOf(codes ...int32) []int32 { return codes }
 
-// A keeper that follows random changes has the items that the catalog has, in the same order.
+// contents are what requests can see of a snapshot, whatever the numbers of its items: ids in the order of
+// the index, sizes of levels, and the items of each value of an attribute.
+type contents struct {
+	digest string
+	ids    []string
+	sizes  []int
+	kinds  map[string][]string
+}
+
+func contentsOf(s *Snapshot) contents {
+	c := contents{digest: s.Digest(), kinds: map[string][]string{}}
+	if s.index == nil {
+		return c
+	}
+	for l := range s.index.Depth() {
+		c.sizes = append(c.sizes, s.index.Size(l))
+	}
+	for leaf := range uint32(s.index.Nodes(s.index.Depth() - 1)) {
+		for _, item := range s.index.Items(leaf) {
+			c.ids = append(c.ids, s.table.ID(item))
+		}
+	}
+	for kind := range 4 {
+		kind := fmt.Sprint(kind)
+		set := s.filter(map[string][]string{"kind": {kind, "no such"}})
+		for _, id := range c.ids {
+			if n, ok := s.number(id); ok && set.Has(n) {
+				c.kinds[kind] = append(c.kinds[kind], id)
+			}
+		}
+	}
+	return c
+}
+
+// A keeper that follows random changes has the snapshots that would be built anew of what the catalog has,
+// with codes as ranges and by text, in memory and on disk, and after a restart too.
 func TestKeeperFollowsTheCatalog(t *testing.T) {
+	for name, codes := range map[string]prompt.Codes{
+		"ranges":  {FirstToken: []int32{0, 10}, Size: []int32{10, 10}},
+		"pattern": {Pattern: []string{"a%d", "b%d"}},
+	} {
+		for _, dir := range []string{"", t.TempDir()} {
+			t.Run(name+"/"+filepath.Base(dir), func(t *testing.T) { followRandomly(t, codes, dir) })
+		}
+	}
+}
+
+func followRandomly(t *testing.T, codes prompt.Codes, dir string) {
 	c := catalog.New(catalog.Options{})
-	b := must(prompt.New(prompt.Config{Codes: prompt.Codes{FirstToken: []int32{0, 10}, Size: []int32{10, 10}}}, nil, 100))
+	b := must(prompt.New(prompt.Config{Codes: codes}, words{}, 100))
 	g := &Generator{Prompt: b}
-	k := must(NewKeeper(c, slog.New(slog.DiscardHandler), Target{"m", g, &packer{2}}))
+	open := func() *Keeper {
+		return must(NewKeeper(c, KeeperOptions{Dir: dir, Keep: 5, compact: 60}, Target{"m", g, &packer{1 << 30}}))
+	}
+	k := open()
 	if g.Snapshot().Len() != 0 || g.Snapshot().Digest() != "" {
 		t.Errorf("an empty catalog has %d items", g.Snapshot().Len())
 	}
 	r := rand.New(rand.NewPCG(6, 6))
 	for step := range 3000 {
-		id := fmt.Sprint(r.IntN(200))
-		switch r.IntN(5) {
-		case 0, 1:
-			must(c.DeleteItem(id))
-		case 2:
-			must(c.PutItem(&grebev1.Item{Id: id}))
-		case 3:
-			must(c.PutUser(&grebev1.User{Id: id, History: []string{fmt.Sprint(step)}}))
-		default:
-			must(c.PutItem(&grebev1.Item{Id: id, Codes: codesOf(r.Int32N(11), r.Int32N(10))}))
-		}
-		if step%97 != 0 {
+		change(c, r, step)
+		if step%23 != 0 {
 			continue
 		}
-		if err := k.renew(&k.targets[0]); err != nil {
-			t.Fatal(err)
-		}
-		var want []*prompt.Item
-		skipped := 0
-		for _, it := range c.Items() {
-			if len(it.Codes) == 0 || it.Codes[0] == 10 {
-				skipped++
-				continue
+		if k.renew(); step%(5*23) == 0 && dir != "" {
+			if err := k.Close(); err != nil {
+				t.Fatal(err)
 			}
-			want = append(want, it)
+			k = open()
 		}
-		if s := g.Snapshot(); !slices.Equal(s.items, want) || s.Skipped != skipped {
-			t.Fatalf("step %d: %d items, %d skipped; want %d, %d", step, s.Len(), s.Skipped, len(want), skipped)
+		s := g.Snapshot()
+		want := must(NewSnapshot("", c.Items(), b, &packer{1 << 30}, nil))
+		if got, want := contentsOf(s), contentsOf(want); !reflect.DeepEqual(got, want) || s.Len()+s.Skipped != len(c.Items()) && s.at.Number == c.Stats().Version {
+			t.Fatalf("step %d: %+v, %d skipped; want %+v of %d", step, got, s.Skipped, want, len(c.Items()))
+		}
+		if n := len(k.Versions()); n > 5 {
+			t.Fatalf("%d versions are kept", n)
 		}
 	}
-	if len(k.items) > 2*len(k.at)+64 {
-		t.Errorf("%d places for %d items: gaps are never closed", len(k.items), len(k.at))
+	if k.Damaged() != 0 {
+		t.Errorf("%d files are damaged", k.Damaged())
+	}
+	if err := k.Close(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// change makes a random change.
+func change(c *catalog.Catalog, r *rand.Rand, step int) {
+	id := fmt.Sprint(r.IntN(200))
+	switch r.IntN(5) {
+	case 0, 1:
+		must(c.DeleteItem(id))
+	case 2:
+		must(c.PutItem(&grebev1.Item{Id: id}))
+	case 3:
+		must(c.PutUser(&grebev1.User{Id: id, History: []string{fmt.Sprint(step)}}))
+	default:
+		must(c.PutItem(&grebev1.Item{Id: id, Codes: codesOf(r.Int32N(11), r.Int32N(1+r.Int32N(10))),
+			Attributes: map[string]*grebev1.Values{"kind": {Values: []string{fmt.Sprint(r.IntN(4)), fmt.Sprint(r.IntN(4))}}}}))
 	}
 }
 
@@ -93,7 +151,7 @@ func TestKeeperKeepsTheOldSnapshot(t *testing.T) {
 	b := must(prompt.New(prompt.Config{Codes: prompt.Codes{Pattern: []string{"a%d", "b%d"}}}, words{}, 100))
 	g := &Generator{Prompt: b}
 	told := make(chan string, 1)
-	k := must(NewKeeper(c, slog.New(slog.NewTextHandler(lines(told), nil)), Target{"m", g, &packer{2}}))
+	k := must(NewKeeper(c, KeeperOptions{Logger: slog.New(slog.NewTextHandler(lines(told), nil))}, Target{"m", g, &packer{2}}))
 	first := g.Snapshot()
 	ctx, stop := context.WithCancel(t.Context())
 	var wg sync.WaitGroup

@@ -99,7 +99,7 @@ func (r *run) begin() error {
 		}
 		eligible.Reset(r.snap.index, set)
 		for _, id := range q.Exclude {
-			if i, ok := r.snap.byID[id]; ok {
+			if i, ok := r.snap.number(id); ok {
 				eligible.Exclude(i)
 			}
 		}

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"grebe/beam"
+	"grebe/catalog/history"
 	"grebe/compute"
 	"grebe/prompt"
 )
@@ -14,14 +15,15 @@ import (
 // request keeps the one it began with.
 type Snapshot struct {
 	Version string
-	Created time.Time
-	Skipped int // items without codes that the model has
+	Created time.Time // of the version
+	Skipped int       // items without codes that the model has
 
-	index  *beam.Index // nil: no item can be generated
-	items  []*prompt.Item
-	byID   map[string]uint32
-	heads  []compute.Linear // output projections of the levels
-	tokens [][]int32        // tokens of the levels' codes
+	index  *beam.Index    // nil: no item can be generated
+	table  *history.Table // the index's items are its slots
+	heads  []compute.Linear
+	tokens [][]int32 // of the levels' codes
+	digest func() string
+	at     *history.Version // nil: of no history
 
 	mu   sync.Mutex
 	sets map[attribute]*beam.Set // items by attribute, made when first asked for
@@ -37,26 +39,33 @@ type Packer interface {
 // NewSnapshot indexes the items that have codes; others are left out and counted. Was is the snapshot
 // before, whose packed projections are taken over where they fit; nil when there is none.
 func NewSnapshot(version string, items []*prompt.Item, b *prompt.Builder, m Packer, was *Snapshot) (*Snapshot, error) {
-	s := &Snapshot{Version: version, Created: time.Now(), byID: map[string]uint32{}, sets: map[attribute]*beam.Set{}}
-	var codes []int32
-	for _, it := range items {
-		if _, err := b.CodeTokens(it.Codes); err != nil {
-			s.Skipped++
-			continue
-		}
-		s.byID[it.ID] = uint32(len(s.items))
-		s.items = append(s.items, it)
-		codes = append(codes, it.Codes...)
+	table := history.NewTable(items)
+	slots := make([]uint32, table.Slots())
+	for i := range slots {
+		slots[i] = uint32(i)
 	}
-	if len(s.items) == 0 {
-		return s, nil
+	index, err := newIndexer(b).build(table, slots)
+	if err != nil {
+		return nil, err
 	}
-	sizes := b.CodeSizes(codes)
-	var err error
-	if s.index, err = beam.Build(sizes, codes); err != nil {
-		return nil, fmt.Errorf("generate: index %d items: %w", len(s.items), err)
+	s := &Snapshot{Version: version, Created: time.Now(), table: table}
+	if err := s.complete(index, b, m, was); err != nil {
+		return nil, err
 	}
-	for l, size := range sizes {
+	s.Skipped = len(items) - s.Len()
+	return s, nil
+}
+
+// complete gives a snapshot its index, which may be nil, and what belongs to that.
+func (s *Snapshot) complete(index *beam.Index, b *prompt.Builder, m Packer, was *Snapshot) error {
+	s.index, s.sets = index, map[attribute]*beam.Set{}
+	s.digest = sync.OnceValue(func() string { return index.Digest().String() })
+	if index == nil {
+		s.digest = func() string { return "" }
+		return nil
+	}
+	for l := range index.Depth() {
+		size := index.Size(l)
 		if was != nil && was.index != nil && was.index.Size(l) == size {
 			s.tokens, s.heads = append(s.tokens, was.tokens[l]), append(s.heads, was.heads[l])
 			continue
@@ -64,23 +73,26 @@ func NewSnapshot(version string, items []*prompt.Item, b *prompt.Builder, m Pack
 		tokens := b.LevelTokens(l, size)
 		head, err := m.Head(tokens)
 		if err != nil {
-			return nil, fmt.Errorf("generate: level %d: %w", l, err)
+			return fmt.Errorf("generate: level %d: %w", l, err)
 		}
 		s.tokens, s.heads = append(s.tokens, tokens), append(s.heads, head)
 	}
-	return s, nil
+	return nil
 }
 
 // Len returns the number of items that can be generated.
-func (s *Snapshot) Len() int { return len(s.items) }
-
-// Digest identifies the codes of all items.
-func (s *Snapshot) Digest() string {
+func (s *Snapshot) Len() int {
 	if s.index == nil {
-		return ""
+		return 0
 	}
-	return s.index.Digest().String()
+	return s.index.Len()
 }
+
+// Digest identifies the codes of all items that can be generated.
+func (s *Snapshot) Digest() string { return s.digest() }
+
+// number returns the number that an item has in the index.
+func (s *Snapshot) number(id string) (uint32, bool) { return s.table.Find(id, s.index.Holds) }
 
 // filter returns the items that have one of the values of each attribute.
 func (s *Snapshot) filter(want map[string][]string) *beam.Set {
@@ -100,20 +112,21 @@ func (s *Snapshot) filter(want map[string][]string) *beam.Set {
 // for those of a request that asks for many at once.
 const (
 	maxSets       = 1024
+	maxSetBytes   = 256 << 20
 	maxSetsAtOnce = 8
 )
 
-// having returns the items that have one of the values of an attribute. It goes over the items once, or
-// not at all when the values were asked for before.
+// having returns the items that have one of the values of an attribute: it looks them up, or not even
+// that when the values were asked for before.
 func (s *Snapshot) having(name string, values []string) *beam.Set {
 	any := beam.NewSet(s.index)
-	missing := map[string]*beam.Set{} // where to add the items of a value
+	var missing []string
 	s.mu.Lock()
 	for _, v := range values {
 		if set, ok := s.sets[attribute{name, v}]; ok {
 			any.Union(set)
 		} else {
-			missing[v] = any
+			missing = append(missing, v)
 		}
 	}
 	s.mu.Unlock()
@@ -121,32 +134,51 @@ func (s *Snapshot) having(name string, values []string) *beam.Set {
 		return any
 	}
 	keep := len(missing) <= maxSetsAtOnce
-	if keep {
-		for v := range missing {
-			missing[v] = beam.NewSet(s.index)
+	for i, slots := range s.table.Having(name, missing) {
+		set := any
+		if keep {
+			set = beam.NewSet(s.index)
 		}
-	}
-	for i, it := range s.items {
-		for _, v := range it.Attributes[name] {
-			if set := missing[v]; set != nil {
-				set.Add(uint32(i))
+		for _, slot := range slots {
+			if s.index.Holds(slot) {
+				set.Add(slot)
 			}
 		}
-	}
-	if keep {
-		s.keep(name, missing, any)
+		if keep {
+			s.keep(attribute{name, missing[i]}, set)
+			any.Union(set)
+		}
 	}
 	return any
 }
 
-// keep remembers the items of some values and adds them to any.
-func (s *Snapshot) keep(name string, found map[string]*beam.Set, any *beam.Set) {
+// keep remembers the items of a value, if there is room.
+func (s *Snapshot) keep(a attribute, set *beam.Set) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for v, set := range found {
-		any.Union(set)
-		if len(s.sets) < maxSets {
-			s.sets[attribute{name, v}] = set
+	if len(s.sets) < maxSets && (len(s.sets)+1)*s.index.Len()/8 < maxSetBytes {
+		s.sets[a] = set
+	}
+}
+
+// maxWarmed bounds the sets that a snapshot makes before it is used.
+const maxWarmed = 64
+
+// warm makes the sets that another snapshot was asked for, so that no request waits for them.
+func (s *Snapshot) warm(was *Snapshot) {
+	if was == nil || s.index == nil {
+		return
+	}
+	was.mu.Lock()
+	asked := make([]attribute, 0, min(len(was.sets), maxWarmed))
+	for a := range was.sets {
+		if len(asked) == maxWarmed {
+			break
 		}
+		asked = append(asked, a)
+	}
+	was.mu.Unlock()
+	for _, a := range asked {
+		s.having(a.name, []string{a.value})
 	}
 }

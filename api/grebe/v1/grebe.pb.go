@@ -2135,6 +2135,7 @@ type CatalogResponse struct {
 	MemoryBytes   int64                  `protobuf:"varint,5,opt,name=memory_bytes,json=memoryBytes,proto3" json:"memory_bytes,omitempty"` // estimated
 	Durable       bool                   `protobuf:"varint,6,opt,name=durable,proto3" json:"durable,omitempty"`                            // kept on disk
 	Models        []*Snapshot            `protobuf:"bytes,7,rep,name=models,proto3" json:"models,omitempty"`                               // what each model that has codes can generate
+	Versions      []*CatalogVersion      `protobuf:"bytes,8,rep,name=versions,proto3" json:"versions,omitempty"`                           // that can be activated, newest first
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2218,6 +2219,230 @@ func (x *CatalogResponse) GetModels() []*Snapshot {
 	return nil
 }
 
+func (x *CatalogResponse) GetVersions() []*CatalogVersion {
+	if x != nil {
+		return x.Versions
+	}
+	return nil
+}
+
+type GetCatalogRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *GetCatalogRequest) Reset() {
+	*x = GetCatalogRequest{}
+	mi := &file_grebe_v1_grebe_proto_msgTypes[29]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *GetCatalogRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*GetCatalogRequest) ProtoMessage() {}
+
+func (x *GetCatalogRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_grebe_v1_grebe_proto_msgTypes[29]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use GetCatalogRequest.ProtoReflect.Descriptor instead.
+func (*GetCatalogRequest) Descriptor() ([]byte, []int) {
+	return file_grebe_v1_grebe_proto_rawDescGZIP(), []int{29}
+}
+
+type ActivateCatalogRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Version       string                 `protobuf:"bytes,1,opt,name=version,proto3" json:"version,omitempty"` // one of those listed, or auto: follow the catalog
+	Digest        string                 `protobuf:"bytes,2,opt,name=digest,proto3" json:"digest,omitempty"`   // of the version, to be sure that it is the one meant; may be empty
+	Model         string                 `protobuf:"bytes,3,opt,name=model,proto3" json:"model,omitempty"`     // empty: all that have codes
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ActivateCatalogRequest) Reset() {
+	*x = ActivateCatalogRequest{}
+	mi := &file_grebe_v1_grebe_proto_msgTypes[30]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ActivateCatalogRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ActivateCatalogRequest) ProtoMessage() {}
+
+func (x *ActivateCatalogRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_grebe_v1_grebe_proto_msgTypes[30]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ActivateCatalogRequest.ProtoReflect.Descriptor instead.
+func (*ActivateCatalogRequest) Descriptor() ([]byte, []int) {
+	return file_grebe_v1_grebe_proto_rawDescGZIP(), []int{30}
+}
+
+func (x *ActivateCatalogRequest) GetVersion() string {
+	if x != nil {
+		return x.Version
+	}
+	return ""
+}
+
+func (x *ActivateCatalogRequest) GetDigest() string {
+	if x != nil {
+		return x.Digest
+	}
+	return ""
+}
+
+func (x *ActivateCatalogRequest) GetModel() string {
+	if x != nil {
+		return x.Model
+	}
+	return ""
+}
+
+type RollbackCatalogRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Model         string                 `protobuf:"bytes,1,opt,name=model,proto3" json:"model,omitempty"` // empty: all that have codes
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RollbackCatalogRequest) Reset() {
+	*x = RollbackCatalogRequest{}
+	mi := &file_grebe_v1_grebe_proto_msgTypes[31]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RollbackCatalogRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RollbackCatalogRequest) ProtoMessage() {}
+
+func (x *RollbackCatalogRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_grebe_v1_grebe_proto_msgTypes[31]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RollbackCatalogRequest.ProtoReflect.Descriptor instead.
+func (*RollbackCatalogRequest) Descriptor() ([]byte, []int) {
+	return file_grebe_v1_grebe_proto_rawDescGZIP(), []int{31}
+}
+
+func (x *RollbackCatalogRequest) GetModel() string {
+	if x != nil {
+		return x.Model
+	}
+	return ""
+}
+
+// CatalogVersion is the items at an earlier version of the catalog, or at the latest.
+type CatalogVersion struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Version       string                 `protobuf:"bytes,1,opt,name=version,proto3" json:"version,omitempty"`
+	Digest        string                 `protobuf:"bytes,2,opt,name=digest,proto3" json:"digest,omitempty"` // of ids, codes and attributes of the items that have codes, whatever their order
+	Items         int64                  `protobuf:"varint,3,opt,name=items,proto3" json:"items,omitempty"`  // that have codes
+	AgeSeconds    float64                `protobuf:"fixed64,4,opt,name=age_seconds,json=ageSeconds,proto3" json:"age_seconds,omitempty"`
+	Models        []string               `protobuf:"bytes,5,rep,name=models,proto3" json:"models,omitempty"` // that generate its items now
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *CatalogVersion) Reset() {
+	*x = CatalogVersion{}
+	mi := &file_grebe_v1_grebe_proto_msgTypes[32]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *CatalogVersion) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*CatalogVersion) ProtoMessage() {}
+
+func (x *CatalogVersion) ProtoReflect() protoreflect.Message {
+	mi := &file_grebe_v1_grebe_proto_msgTypes[32]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use CatalogVersion.ProtoReflect.Descriptor instead.
+func (*CatalogVersion) Descriptor() ([]byte, []int) {
+	return file_grebe_v1_grebe_proto_rawDescGZIP(), []int{32}
+}
+
+func (x *CatalogVersion) GetVersion() string {
+	if x != nil {
+		return x.Version
+	}
+	return ""
+}
+
+func (x *CatalogVersion) GetDigest() string {
+	if x != nil {
+		return x.Digest
+	}
+	return ""
+}
+
+func (x *CatalogVersion) GetItems() int64 {
+	if x != nil {
+		return x.Items
+	}
+	return 0
+}
+
+func (x *CatalogVersion) GetAgeSeconds() float64 {
+	if x != nil {
+		return x.AgeSeconds
+	}
+	return 0
+}
+
+func (x *CatalogVersion) GetModels() []string {
+	if x != nil {
+		return x.Models
+	}
+	return nil
+}
+
 // Snapshot is the items that a model can generate now.
 type Snapshot struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -2226,14 +2451,15 @@ type Snapshot struct {
 	Digest        string                 `protobuf:"bytes,3,opt,name=digest,proto3" json:"digest,omitempty"`   // of its items' codes
 	Items         int64                  `protobuf:"varint,4,opt,name=items,proto3" json:"items,omitempty"`
 	Skipped       int64                  `protobuf:"varint,5,opt,name=skipped,proto3" json:"skipped,omitempty"`                          // items without codes that the model has
-	AgeSeconds    float64                `protobuf:"fixed64,6,opt,name=age_seconds,json=ageSeconds,proto3" json:"age_seconds,omitempty"` // since it is in use
+	AgeSeconds    float64                `protobuf:"fixed64,6,opt,name=age_seconds,json=ageSeconds,proto3" json:"age_seconds,omitempty"` // of the version
+	Pinned        bool                   `protobuf:"varint,7,opt,name=pinned,proto3" json:"pinned,omitempty"`                            // it was activated: the model does not follow the catalog
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Snapshot) Reset() {
 	*x = Snapshot{}
-	mi := &file_grebe_v1_grebe_proto_msgTypes[29]
+	mi := &file_grebe_v1_grebe_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2245,7 +2471,7 @@ func (x *Snapshot) String() string {
 func (*Snapshot) ProtoMessage() {}
 
 func (x *Snapshot) ProtoReflect() protoreflect.Message {
-	mi := &file_grebe_v1_grebe_proto_msgTypes[29]
+	mi := &file_grebe_v1_grebe_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2258,7 +2484,7 @@ func (x *Snapshot) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Snapshot.ProtoReflect.Descriptor instead.
 func (*Snapshot) Descriptor() ([]byte, []int) {
-	return file_grebe_v1_grebe_proto_rawDescGZIP(), []int{29}
+	return file_grebe_v1_grebe_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *Snapshot) GetModel() string {
@@ -2301,6 +2527,13 @@ func (x *Snapshot) GetAgeSeconds() float64 {
 		return x.AgeSeconds
 	}
 	return 0
+}
+
+func (x *Snapshot) GetPinned() bool {
+	if x != nil {
+		return x.Pinned
+	}
+	return false
 }
 
 var File_grebe_v1_grebe_proto protoreflect.FileDescriptor
@@ -2505,7 +2738,7 @@ const file_grebe_v1_grebe_proto_rawDesc = "" +
 	"\x04line\x18\x01 \x01(\x03R\x04line\x12\x12\n" +
 	"\x04code\x18\x02 \x01(\tR\x04code\x12\x18\n" +
 	"\amessage\x18\x03 \x01(\tR\amessage\x12\x14\n" +
-	"\x05field\x18\x04 \x01(\tR\x05field\"\xd8\x01\n" +
+	"\x05field\x18\x04 \x01(\tR\x05field\"\x8e\x02\n" +
 	"\x0fCatalogResponse\x12\x14\n" +
 	"\x05items\x18\x01 \x01(\x03R\x05items\x12\x14\n" +
 	"\x05users\x18\x02 \x01(\x03R\x05users\x12\x18\n" +
@@ -2513,7 +2746,22 @@ const file_grebe_v1_grebe_proto_rawDesc = "" +
 	"\x06digest\x18\x04 \x01(\tR\x06digest\x12!\n" +
 	"\fmemory_bytes\x18\x05 \x01(\x03R\vmemoryBytes\x12\x18\n" +
 	"\adurable\x18\x06 \x01(\bR\adurable\x12*\n" +
-	"\x06models\x18\a \x03(\v2\x12.grebe.v1.SnapshotR\x06models\"\xa3\x01\n" +
+	"\x06models\x18\a \x03(\v2\x12.grebe.v1.SnapshotR\x06models\x124\n" +
+	"\bversions\x18\b \x03(\v2\x18.grebe.v1.CatalogVersionR\bversions\"\x13\n" +
+	"\x11GetCatalogRequest\"`\n" +
+	"\x16ActivateCatalogRequest\x12\x18\n" +
+	"\aversion\x18\x01 \x01(\tR\aversion\x12\x16\n" +
+	"\x06digest\x18\x02 \x01(\tR\x06digest\x12\x14\n" +
+	"\x05model\x18\x03 \x01(\tR\x05model\".\n" +
+	"\x16RollbackCatalogRequest\x12\x14\n" +
+	"\x05model\x18\x01 \x01(\tR\x05model\"\x91\x01\n" +
+	"\x0eCatalogVersion\x12\x18\n" +
+	"\aversion\x18\x01 \x01(\tR\aversion\x12\x16\n" +
+	"\x06digest\x18\x02 \x01(\tR\x06digest\x12\x14\n" +
+	"\x05items\x18\x03 \x01(\x03R\x05items\x12\x1f\n" +
+	"\vage_seconds\x18\x04 \x01(\x01R\n" +
+	"ageSeconds\x12\x16\n" +
+	"\x06models\x18\x05 \x03(\tR\x06models\"\xbb\x01\n" +
 	"\bSnapshot\x12\x14\n" +
 	"\x05model\x18\x01 \x01(\tR\x05model\x12\x18\n" +
 	"\aversion\x18\x02 \x01(\tR\aversion\x12\x16\n" +
@@ -2521,14 +2769,19 @@ const file_grebe_v1_grebe_proto_rawDesc = "" +
 	"\x05items\x18\x04 \x01(\x03R\x05items\x12\x18\n" +
 	"\askipped\x18\x05 \x01(\x03R\askipped\x12\x1f\n" +
 	"\vage_seconds\x18\x06 \x01(\x01R\n" +
-	"ageSeconds2\xc4\x02\n" +
+	"ageSeconds\x12\x16\n" +
+	"\x06pinned\x18\a \x01(\bR\x06pinned2\xaa\x04\n" +
 	"\x05Grebe\x125\n" +
 	"\x04Rank\x12\x15.grebe.v1.RankRequest\x1a\x16.grebe.v1.RankResponse\x12D\n" +
 	"\tRecommend\x12\x1a.grebe.v1.RecommendRequest\x1a\x1b.grebe.v1.RecommendResponse\x128\n" +
 	"\x05Score\x12\x16.grebe.v1.ScoreRequest\x1a\x17.grebe.v1.ScoreResponse\x12;\n" +
 	"\x06Rerank\x12\x17.grebe.v1.RerankRequest\x1a\x18.grebe.v1.RerankResponse\x12G\n" +
 	"\n" +
-	"ListModels\x12\x1b.grebe.v1.ListModelsRequest\x1a\x1c.grebe.v1.ListModelsResponseB\x1cZ\x1agrebe/api/grebe/v1;grebev1b\x06proto3"
+	"ListModels\x12\x1b.grebe.v1.ListModelsRequest\x1a\x1c.grebe.v1.ListModelsResponse\x12D\n" +
+	"\n" +
+	"GetCatalog\x12\x1b.grebe.v1.GetCatalogRequest\x1a\x19.grebe.v1.CatalogResponse\x12N\n" +
+	"\x0fActivateCatalog\x12 .grebe.v1.ActivateCatalogRequest\x1a\x19.grebe.v1.CatalogResponse\x12N\n" +
+	"\x0fRollbackCatalog\x12 .grebe.v1.RollbackCatalogRequest\x1a\x19.grebe.v1.CatalogResponseB\x1cZ\x1agrebe/api/grebe/v1;grebev1b\x06proto3"
 
 var (
 	file_grebe_v1_grebe_proto_rawDescOnce sync.Once
@@ -2542,53 +2795,57 @@ func file_grebe_v1_grebe_proto_rawDescGZIP() []byte {
 	return file_grebe_v1_grebe_proto_rawDescData
 }
 
-var file_grebe_v1_grebe_proto_msgTypes = make([]protoimpl.MessageInfo, 33)
+var file_grebe_v1_grebe_proto_msgTypes = make([]protoimpl.MessageInfo, 37)
 var file_grebe_v1_grebe_proto_goTypes = []any{
-	(*Item)(nil),                 // 0: grebe.v1.Item
-	(*Values)(nil),               // 1: grebe.v1.Values
-	(*User)(nil),                 // 2: grebe.v1.User
-	(*Event)(nil),                // 3: grebe.v1.Event
-	(*RankRequest)(nil),          // 4: grebe.v1.RankRequest
-	(*RankResponse)(nil),         // 5: grebe.v1.RankResponse
-	(*Ranked)(nil),               // 6: grebe.v1.Ranked
-	(*RecommendRequest)(nil),     // 7: grebe.v1.RecommendRequest
-	(*RecommendResponse)(nil),    // 8: grebe.v1.RecommendResponse
-	(*Recommended)(nil),          // 9: grebe.v1.Recommended
-	(*Usage)(nil),                // 10: grebe.v1.Usage
-	(*Sources)(nil),              // 11: grebe.v1.Sources
-	(*Timing)(nil),               // 12: grebe.v1.Timing
-	(*Input)(nil),                // 13: grebe.v1.Input
-	(*ScoreRequest)(nil),         // 14: grebe.v1.ScoreRequest
-	(*ScoreResponse)(nil),        // 15: grebe.v1.ScoreResponse
-	(*Scores)(nil),               // 16: grebe.v1.Scores
-	(*CompatibleUsage)(nil),      // 17: grebe.v1.CompatibleUsage
-	(*RerankRequest)(nil),        // 18: grebe.v1.RerankRequest
-	(*RerankResponse)(nil),       // 19: grebe.v1.RerankResponse
-	(*Relevance)(nil),            // 20: grebe.v1.Relevance
-	(*ListModelsRequest)(nil),    // 21: grebe.v1.ListModelsRequest
-	(*ListModelsResponse)(nil),   // 22: grebe.v1.ListModelsResponse
-	(*Model)(nil),                // 23: grebe.v1.Model
-	(*AppendEventsRequest)(nil),  // 24: grebe.v1.AppendEventsRequest
-	(*AppendEventsResponse)(nil), // 25: grebe.v1.AppendEventsResponse
-	(*BatchResponse)(nil),        // 26: grebe.v1.BatchResponse
-	(*LineError)(nil),            // 27: grebe.v1.LineError
-	(*CatalogResponse)(nil),      // 28: grebe.v1.CatalogResponse
-	(*Snapshot)(nil),             // 29: grebe.v1.Snapshot
-	nil,                          // 30: grebe.v1.Item.AttributesEntry
-	nil,                          // 31: grebe.v1.Event.FeaturesEntry
-	nil,                          // 32: grebe.v1.RecommendRequest.FilterEntry
+	(*Item)(nil),                   // 0: grebe.v1.Item
+	(*Values)(nil),                 // 1: grebe.v1.Values
+	(*User)(nil),                   // 2: grebe.v1.User
+	(*Event)(nil),                  // 3: grebe.v1.Event
+	(*RankRequest)(nil),            // 4: grebe.v1.RankRequest
+	(*RankResponse)(nil),           // 5: grebe.v1.RankResponse
+	(*Ranked)(nil),                 // 6: grebe.v1.Ranked
+	(*RecommendRequest)(nil),       // 7: grebe.v1.RecommendRequest
+	(*RecommendResponse)(nil),      // 8: grebe.v1.RecommendResponse
+	(*Recommended)(nil),            // 9: grebe.v1.Recommended
+	(*Usage)(nil),                  // 10: grebe.v1.Usage
+	(*Sources)(nil),                // 11: grebe.v1.Sources
+	(*Timing)(nil),                 // 12: grebe.v1.Timing
+	(*Input)(nil),                  // 13: grebe.v1.Input
+	(*ScoreRequest)(nil),           // 14: grebe.v1.ScoreRequest
+	(*ScoreResponse)(nil),          // 15: grebe.v1.ScoreResponse
+	(*Scores)(nil),                 // 16: grebe.v1.Scores
+	(*CompatibleUsage)(nil),        // 17: grebe.v1.CompatibleUsage
+	(*RerankRequest)(nil),          // 18: grebe.v1.RerankRequest
+	(*RerankResponse)(nil),         // 19: grebe.v1.RerankResponse
+	(*Relevance)(nil),              // 20: grebe.v1.Relevance
+	(*ListModelsRequest)(nil),      // 21: grebe.v1.ListModelsRequest
+	(*ListModelsResponse)(nil),     // 22: grebe.v1.ListModelsResponse
+	(*Model)(nil),                  // 23: grebe.v1.Model
+	(*AppendEventsRequest)(nil),    // 24: grebe.v1.AppendEventsRequest
+	(*AppendEventsResponse)(nil),   // 25: grebe.v1.AppendEventsResponse
+	(*BatchResponse)(nil),          // 26: grebe.v1.BatchResponse
+	(*LineError)(nil),              // 27: grebe.v1.LineError
+	(*CatalogResponse)(nil),        // 28: grebe.v1.CatalogResponse
+	(*GetCatalogRequest)(nil),      // 29: grebe.v1.GetCatalogRequest
+	(*ActivateCatalogRequest)(nil), // 30: grebe.v1.ActivateCatalogRequest
+	(*RollbackCatalogRequest)(nil), // 31: grebe.v1.RollbackCatalogRequest
+	(*CatalogVersion)(nil),         // 32: grebe.v1.CatalogVersion
+	(*Snapshot)(nil),               // 33: grebe.v1.Snapshot
+	nil,                            // 34: grebe.v1.Item.AttributesEntry
+	nil,                            // 35: grebe.v1.Event.FeaturesEntry
+	nil,                            // 36: grebe.v1.RecommendRequest.FilterEntry
 }
 var file_grebe_v1_grebe_proto_depIdxs = []int32{
-	30, // 0: grebe.v1.Item.attributes:type_name -> grebe.v1.Item.AttributesEntry
+	34, // 0: grebe.v1.Item.attributes:type_name -> grebe.v1.Item.AttributesEntry
 	3,  // 1: grebe.v1.User.events:type_name -> grebe.v1.Event
-	31, // 2: grebe.v1.Event.features:type_name -> grebe.v1.Event.FeaturesEntry
+	35, // 2: grebe.v1.Event.features:type_name -> grebe.v1.Event.FeaturesEntry
 	2,  // 3: grebe.v1.RankRequest.user:type_name -> grebe.v1.User
 	0,  // 4: grebe.v1.RankRequest.candidates:type_name -> grebe.v1.Item
 	6,  // 5: grebe.v1.RankResponse.results:type_name -> grebe.v1.Ranked
 	10, // 6: grebe.v1.RankResponse.usage:type_name -> grebe.v1.Usage
 	12, // 7: grebe.v1.RankResponse.timing_ms:type_name -> grebe.v1.Timing
 	2,  // 8: grebe.v1.RecommendRequest.user:type_name -> grebe.v1.User
-	32, // 9: grebe.v1.RecommendRequest.filter:type_name -> grebe.v1.RecommendRequest.FilterEntry
+	36, // 9: grebe.v1.RecommendRequest.filter:type_name -> grebe.v1.RecommendRequest.FilterEntry
 	9,  // 10: grebe.v1.RecommendResponse.results:type_name -> grebe.v1.Recommended
 	10, // 11: grebe.v1.RecommendResponse.usage:type_name -> grebe.v1.Usage
 	12, // 12: grebe.v1.RecommendResponse.timing_ms:type_name -> grebe.v1.Timing
@@ -2602,24 +2859,31 @@ var file_grebe_v1_grebe_proto_depIdxs = []int32{
 	23, // 20: grebe.v1.ListModelsResponse.data:type_name -> grebe.v1.Model
 	3,  // 21: grebe.v1.AppendEventsRequest.events:type_name -> grebe.v1.Event
 	27, // 22: grebe.v1.BatchResponse.errors:type_name -> grebe.v1.LineError
-	29, // 23: grebe.v1.CatalogResponse.models:type_name -> grebe.v1.Snapshot
-	1,  // 24: grebe.v1.Item.AttributesEntry.value:type_name -> grebe.v1.Values
-	1,  // 25: grebe.v1.RecommendRequest.FilterEntry.value:type_name -> grebe.v1.Values
-	4,  // 26: grebe.v1.Grebe.Rank:input_type -> grebe.v1.RankRequest
-	7,  // 27: grebe.v1.Grebe.Recommend:input_type -> grebe.v1.RecommendRequest
-	14, // 28: grebe.v1.Grebe.Score:input_type -> grebe.v1.ScoreRequest
-	18, // 29: grebe.v1.Grebe.Rerank:input_type -> grebe.v1.RerankRequest
-	21, // 30: grebe.v1.Grebe.ListModels:input_type -> grebe.v1.ListModelsRequest
-	5,  // 31: grebe.v1.Grebe.Rank:output_type -> grebe.v1.RankResponse
-	8,  // 32: grebe.v1.Grebe.Recommend:output_type -> grebe.v1.RecommendResponse
-	15, // 33: grebe.v1.Grebe.Score:output_type -> grebe.v1.ScoreResponse
-	19, // 34: grebe.v1.Grebe.Rerank:output_type -> grebe.v1.RerankResponse
-	22, // 35: grebe.v1.Grebe.ListModels:output_type -> grebe.v1.ListModelsResponse
-	31, // [31:36] is the sub-list for method output_type
-	26, // [26:31] is the sub-list for method input_type
-	26, // [26:26] is the sub-list for extension type_name
-	26, // [26:26] is the sub-list for extension extendee
-	0,  // [0:26] is the sub-list for field type_name
+	33, // 23: grebe.v1.CatalogResponse.models:type_name -> grebe.v1.Snapshot
+	32, // 24: grebe.v1.CatalogResponse.versions:type_name -> grebe.v1.CatalogVersion
+	1,  // 25: grebe.v1.Item.AttributesEntry.value:type_name -> grebe.v1.Values
+	1,  // 26: grebe.v1.RecommendRequest.FilterEntry.value:type_name -> grebe.v1.Values
+	4,  // 27: grebe.v1.Grebe.Rank:input_type -> grebe.v1.RankRequest
+	7,  // 28: grebe.v1.Grebe.Recommend:input_type -> grebe.v1.RecommendRequest
+	14, // 29: grebe.v1.Grebe.Score:input_type -> grebe.v1.ScoreRequest
+	18, // 30: grebe.v1.Grebe.Rerank:input_type -> grebe.v1.RerankRequest
+	21, // 31: grebe.v1.Grebe.ListModels:input_type -> grebe.v1.ListModelsRequest
+	29, // 32: grebe.v1.Grebe.GetCatalog:input_type -> grebe.v1.GetCatalogRequest
+	30, // 33: grebe.v1.Grebe.ActivateCatalog:input_type -> grebe.v1.ActivateCatalogRequest
+	31, // 34: grebe.v1.Grebe.RollbackCatalog:input_type -> grebe.v1.RollbackCatalogRequest
+	5,  // 35: grebe.v1.Grebe.Rank:output_type -> grebe.v1.RankResponse
+	8,  // 36: grebe.v1.Grebe.Recommend:output_type -> grebe.v1.RecommendResponse
+	15, // 37: grebe.v1.Grebe.Score:output_type -> grebe.v1.ScoreResponse
+	19, // 38: grebe.v1.Grebe.Rerank:output_type -> grebe.v1.RerankResponse
+	22, // 39: grebe.v1.Grebe.ListModels:output_type -> grebe.v1.ListModelsResponse
+	28, // 40: grebe.v1.Grebe.GetCatalog:output_type -> grebe.v1.CatalogResponse
+	28, // 41: grebe.v1.Grebe.ActivateCatalog:output_type -> grebe.v1.CatalogResponse
+	28, // 42: grebe.v1.Grebe.RollbackCatalog:output_type -> grebe.v1.CatalogResponse
+	35, // [35:43] is the sub-list for method output_type
+	27, // [27:35] is the sub-list for method input_type
+	27, // [27:27] is the sub-list for extension type_name
+	27, // [27:27] is the sub-list for extension extendee
+	0,  // [0:27] is the sub-list for field type_name
 }
 
 func init() { file_grebe_v1_grebe_proto_init() }
@@ -2638,7 +2902,7 @@ func file_grebe_v1_grebe_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_grebe_v1_grebe_proto_rawDesc), len(file_grebe_v1_grebe_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   33,
+			NumMessages:   37,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

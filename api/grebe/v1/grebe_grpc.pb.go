@@ -21,11 +21,14 @@ import (
 const _ = grpc.SupportPackageIsVersion9
 
 const (
-	Grebe_Rank_FullMethodName       = "/grebe.v1.Grebe/Rank"
-	Grebe_Recommend_FullMethodName  = "/grebe.v1.Grebe/Recommend"
-	Grebe_Score_FullMethodName      = "/grebe.v1.Grebe/Score"
-	Grebe_Rerank_FullMethodName     = "/grebe.v1.Grebe/Rerank"
-	Grebe_ListModels_FullMethodName = "/grebe.v1.Grebe/ListModels"
+	Grebe_Rank_FullMethodName            = "/grebe.v1.Grebe/Rank"
+	Grebe_Recommend_FullMethodName       = "/grebe.v1.Grebe/Recommend"
+	Grebe_Score_FullMethodName           = "/grebe.v1.Grebe/Score"
+	Grebe_Rerank_FullMethodName          = "/grebe.v1.Grebe/Rerank"
+	Grebe_ListModels_FullMethodName      = "/grebe.v1.Grebe/ListModels"
+	Grebe_GetCatalog_FullMethodName      = "/grebe.v1.Grebe/GetCatalog"
+	Grebe_ActivateCatalog_FullMethodName = "/grebe.v1.Grebe/ActivateCatalog"
+	Grebe_RollbackCatalog_FullMethodName = "/grebe.v1.Grebe/RollbackCatalog"
 )
 
 // GrebeClient is the client API for Grebe service.
@@ -44,6 +47,12 @@ type GrebeClient interface {
 	Rerank(ctx context.Context, in *RerankRequest, opts ...grpc.CallOption) (*RerankResponse, error)
 	// ListModels lists what is loaded.
 	ListModels(ctx context.Context, in *ListModelsRequest, opts ...grpc.CallOption) (*ListModelsResponse, error)
+	// GetCatalog describes the catalog, and the versions of it that can be activated.
+	GetCatalog(ctx context.Context, in *GetCatalogRequest, opts ...grpc.CallOption) (*CatalogResponse, error)
+	// ActivateCatalog has models generate the items of one version, until another one is activated.
+	ActivateCatalog(ctx context.Context, in *ActivateCatalogRequest, opts ...grpc.CallOption) (*CatalogResponse, error)
+	// RollbackCatalog activates the version before the one in use.
+	RollbackCatalog(ctx context.Context, in *RollbackCatalogRequest, opts ...grpc.CallOption) (*CatalogResponse, error)
 }
 
 type grebeClient struct {
@@ -104,6 +113,36 @@ func (c *grebeClient) ListModels(ctx context.Context, in *ListModelsRequest, opt
 	return out, nil
 }
 
+func (c *grebeClient) GetCatalog(ctx context.Context, in *GetCatalogRequest, opts ...grpc.CallOption) (*CatalogResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(CatalogResponse)
+	err := c.cc.Invoke(ctx, Grebe_GetCatalog_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *grebeClient) ActivateCatalog(ctx context.Context, in *ActivateCatalogRequest, opts ...grpc.CallOption) (*CatalogResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(CatalogResponse)
+	err := c.cc.Invoke(ctx, Grebe_ActivateCatalog_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *grebeClient) RollbackCatalog(ctx context.Context, in *RollbackCatalogRequest, opts ...grpc.CallOption) (*CatalogResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(CatalogResponse)
+	err := c.cc.Invoke(ctx, Grebe_RollbackCatalog_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 // GrebeServer is the server API for Grebe service.
 // All implementations must embed UnimplementedGrebeServer
 // for forward compatibility.
@@ -120,6 +159,12 @@ type GrebeServer interface {
 	Rerank(context.Context, *RerankRequest) (*RerankResponse, error)
 	// ListModels lists what is loaded.
 	ListModels(context.Context, *ListModelsRequest) (*ListModelsResponse, error)
+	// GetCatalog describes the catalog, and the versions of it that can be activated.
+	GetCatalog(context.Context, *GetCatalogRequest) (*CatalogResponse, error)
+	// ActivateCatalog has models generate the items of one version, until another one is activated.
+	ActivateCatalog(context.Context, *ActivateCatalogRequest) (*CatalogResponse, error)
+	// RollbackCatalog activates the version before the one in use.
+	RollbackCatalog(context.Context, *RollbackCatalogRequest) (*CatalogResponse, error)
 	mustEmbedUnimplementedGrebeServer()
 }
 
@@ -144,6 +189,15 @@ func (UnimplementedGrebeServer) Rerank(context.Context, *RerankRequest) (*Rerank
 }
 func (UnimplementedGrebeServer) ListModels(context.Context, *ListModelsRequest) (*ListModelsResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method ListModels not implemented")
+}
+func (UnimplementedGrebeServer) GetCatalog(context.Context, *GetCatalogRequest) (*CatalogResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method GetCatalog not implemented")
+}
+func (UnimplementedGrebeServer) ActivateCatalog(context.Context, *ActivateCatalogRequest) (*CatalogResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method ActivateCatalog not implemented")
+}
+func (UnimplementedGrebeServer) RollbackCatalog(context.Context, *RollbackCatalogRequest) (*CatalogResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method RollbackCatalog not implemented")
 }
 func (UnimplementedGrebeServer) mustEmbedUnimplementedGrebeServer() {}
 func (UnimplementedGrebeServer) testEmbeddedByValue()               {}
@@ -256,6 +310,60 @@ func _Grebe_ListModels_Handler(srv interface{}, ctx context.Context, dec func(in
 	return interceptor(ctx, in, info, handler)
 }
 
+func _Grebe_GetCatalog_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(GetCatalogRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(GrebeServer).GetCatalog(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: Grebe_GetCatalog_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(GrebeServer).GetCatalog(ctx, req.(*GetCatalogRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _Grebe_ActivateCatalog_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(ActivateCatalogRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(GrebeServer).ActivateCatalog(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: Grebe_ActivateCatalog_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(GrebeServer).ActivateCatalog(ctx, req.(*ActivateCatalogRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _Grebe_RollbackCatalog_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(RollbackCatalogRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(GrebeServer).RollbackCatalog(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: Grebe_RollbackCatalog_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(GrebeServer).RollbackCatalog(ctx, req.(*RollbackCatalogRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 // Grebe_ServiceDesc is the grpc.ServiceDesc for Grebe service.
 // It's only intended for direct use with grpc.RegisterService,
 // and not to be introspected or modified (even as a copy)
@@ -282,6 +390,18 @@ var Grebe_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "ListModels",
 			Handler:    _Grebe_ListModels_Handler,
+		},
+		{
+			MethodName: "GetCatalog",
+			Handler:    _Grebe_GetCatalog_Handler,
+		},
+		{
+			MethodName: "ActivateCatalog",
+			Handler:    _Grebe_ActivateCatalog_Handler,
+		},
+		{
+			MethodName: "RollbackCatalog",
+			Handler:    _Grebe_RollbackCatalog_Handler,
 		},
 	},
 	Streams:  []grpc.StreamDesc{},

@@ -1,0 +1,361 @@
+package history
+
+import (
+	"bufio"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"hash/crc32"
+	"io"
+	"os"
+	"path/filepath"
+	"runtime"
+	"syscall"
+	"time"
+)
+
+// FORMAT.md describes what is written here.
+const (
+	itemsMagic = "grebeIT1"
+	headSize   = 64 // of a head, checksum included
+)
+
+var castagnoli = crc32.MakeTable(crc32.Castagnoli)
+
+var errDamaged = errors.New("damaged")
+
+// file names a file of the generation; empty where nothing is kept on disk.
+func (g *Generation) file(kind string) string {
+	if g.dir == "" {
+		return ""
+	}
+	return filepath.Join(g.dir, fmt.Sprintf("%s-%020d", kind, g.begun.number))
+}
+
+// create writes the base and begins the log.
+func (g *Generation) create() error {
+	if g.dir == "" {
+		return nil
+	}
+	g.failed = true // until all is there
+	if err := os.MkdirAll(g.dir, 0o700); err != nil {
+		return err
+	}
+	if err := WriteFile(g.file("items"), g.writeItems); err != nil {
+		return err
+	}
+	var err error
+	if g.log, err = os.OpenFile(g.file("log"), os.O_CREATE|os.O_TRUNC|os.O_WRONLY, 0o600); err != nil {
+		return err
+	}
+	g.size, g.failed = 0, false
+	return syncFolder(g.dir)
+}
+
+func (g *Generation) writeItems(w io.Writer) error {
+	s := &g.table.base
+	sum := crc32.New(castagnoli)
+	out := io.MultiWriter(w, sum)
+	b := append([]byte(itemsMagic), g.begun.encode()...)
+	b = binary.LittleEndian.AppendUint64(b, uint64(s.n))
+	b = binary.LittleEndian.AppendUint64(b, uint64(len(s.blob)))
+	for _, m := range s.marks {
+		b = binary.LittleEndian.AppendUint64(b, m)
+	}
+	if _, err := out.Write(b); err != nil {
+		return err
+	}
+	if _, err := out.Write(s.blob); err != nil {
+		return err
+	}
+	_, err := w.Write(binary.LittleEndian.AppendUint64(nil, uint64(sum.Sum32())))
+	return err
+}
+
+// encode writes a head with a checksum of its own.
+func (h *head) encode() []byte {
+	b := binary.LittleEndian.AppendUint64(nil, h.number)
+	b = binary.LittleEndian.AppendUint64(b, uint64(h.created.UnixNano()))
+	b = binary.LittleEndian.AppendUint64(b, uint64(h.bare))
+	b = binary.LittleEndian.AppendUint64(b, uint64(h.items))
+	b = h.digest.append(b)
+	b = append(b, make([]byte, headSize-8-len(b))...)
+	return binary.LittleEndian.AppendUint64(b, uint64(crc32.Checksum(b, castagnoli)))
+}
+
+func decodeHead(b []byte) (h head, err error) {
+	if len(b) < headSize || binary.LittleEndian.Uint64(b[headSize-8:]) != uint64(crc32.Checksum(b[:headSize-8], castagnoli)) {
+		return h, fmt.Errorf("%w: the head's checksum is wrong", errDamaged)
+	}
+	h.number = binary.LittleEndian.Uint64(b)
+	h.created = time.Unix(0, int64(binary.LittleEndian.Uint64(b[8:])))
+	h.bare, h.items = int(binary.LittleEndian.Uint64(b[16:])), int(binary.LittleEndian.Uint64(b[24:]))
+	h.digest = Digest{binary.BigEndian.Uint64(b[32:]), binary.BigEndian.Uint64(b[40:])}
+	return h, nil
+}
+
+// frame is a version in a log.
+type frame struct {
+	version uint64
+	created time.Time
+	bare    int
+	items   int
+	digest  Digest
+	removed []uint32
+	added   []record
+	at      int64 // where it begins in its log
+}
+
+func (f *frame) head() head { return head{f.version, f.created, f.bare, f.items, f.digest} }
+
+// write appends a frame to the log. One that could not be written is cut off again; if that fails too, the
+// log is used no more.
+func (g *Generation) write(f *frame) error {
+	if g.dir == "" {
+		return nil
+	}
+	if g.failed {
+		return errors.New("the log could not be written before")
+	}
+	h := f.head()
+	body := binary.AppendUvarint(h.encode(), uint64(len(f.removed)))
+	for _, slot := range f.removed {
+		body = binary.AppendUvarint(body, uint64(slot))
+	}
+	var s segment
+	for _, r := range f.added {
+		s.add(r.version, r.content)
+	}
+	body = append(binary.AppendUvarint(body, uint64(s.n)), s.blob...)
+	b := binary.LittleEndian.AppendUint64(nil, uint64(len(body)))
+	b = binary.LittleEndian.AppendUint64(b, uint64(crc32.Checksum(body, castagnoli)))
+	b = append(b, body...)
+	_, err := g.log.WriteAt(b, g.size)
+	if err == nil {
+		err = g.log.Sync()
+	}
+	if err != nil {
+		g.failed = g.log.Truncate(g.size) != nil || g.log.Sync() != nil
+		return err
+	}
+	g.size += int64(len(b))
+	return nil
+}
+
+// readLog returns the whole frames of a log, how many bytes they take, and what ends them before the
+// log's own end.
+func readLog(data []byte) (frames []frame, size int64, err error) {
+	for at := data; len(at) > 0; {
+		if len(at) < 16 {
+			return frames, size, fmt.Errorf("%w: %d bytes at its end are no frame", errDamaged, len(at))
+		}
+		n, sum := binary.LittleEndian.Uint64(at), binary.LittleEndian.Uint64(at[8:])
+		if n > uint64(len(at)-16) || sum != uint64(crc32.Checksum(at[16:16+n], castagnoli)) {
+			return frames, size, fmt.Errorf("%w: the frame at byte %d is torn or its checksum wrong", errDamaged, size)
+		}
+		f, err := decodeFrame(at[16 : 16+n])
+		if err != nil {
+			return frames, size, err
+		}
+		f.at = size
+		frames = append(frames, f)
+		size += 16 + int64(n)
+		at = at[16+n:]
+	}
+	return frames, size, nil
+}
+
+func decodeFrame(b []byte) (f frame, err error) {
+	h, err := decodeHead(b)
+	if err != nil {
+		return f, err
+	}
+	f = frame{version: h.number, created: h.created, bare: h.bare, items: h.items, digest: h.digest}
+	w := walker(b[headSize:])
+	for n := w.count(); n > 0 && len(w) > 0; n-- {
+		f.removed = append(f.removed, uint32(w.count()))
+	}
+	n := w.count()
+	blob := []byte(w)
+	for range n {
+		r, rest, ok := checkedNext(blob)
+		if !ok {
+			return f, fmt.Errorf("%w: a frame ends early", errDamaged)
+		}
+		f.added = append(f.added, r)
+		blob = rest
+	}
+	return f, nil
+}
+
+// checkedNext takes a record off bytes that may be anything.
+func checkedNext(b []byte) (record, []byte, bool) {
+	n, k := binary.Uvarint(b)
+	if k <= 0 || n > uint64(len(b)-k) {
+		return record{}, nil, false
+	}
+	if _, v := binary.Uvarint(b[k : k+int(n)]); v <= 0 {
+		return record{}, nil, false
+	}
+	r, rest := next(b)
+	return r, rest, true
+}
+
+// mapping is a file in memory. It is unmapped when nothing reaches it any more.
+type mapping struct{ data []byte }
+
+// Map maps a file that is never written to again. The bytes are there for as long as owner is reachable.
+func Map(name string) (data []byte, owner any, err error) {
+	m, err := mapFile(name)
+	if err != nil {
+		return nil, nil, err
+	}
+	return m.data, m, nil
+}
+
+func mapFile(name string) (*mapping, error) {
+	f, err := os.Open(name)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	st, err := f.Stat()
+	if err != nil {
+		return nil, err
+	}
+	m := &mapping{}
+	if st.Size() == 0 {
+		return m, nil
+	}
+	if m.data, err = syscall.Mmap(int(f.Fd()), 0, int(st.Size()), syscall.PROT_READ, syscall.MAP_SHARED); err != nil {
+		return nil, fmt.Errorf("map %s: %w", name, err)
+	}
+	runtime.AddCleanup(m, func(data []byte) {
+		_ = syscall.Munmap(data) // fails only for addresses that Mmap did not return
+	}, m.data)
+	return m, nil
+}
+
+// readBase maps and checks a file of items.
+func readBase(name string) (h head, s segment, err error) {
+	m, err := mapFile(name)
+	if err != nil {
+		return h, s, err
+	}
+	h, s, err = parseItems(m.data)
+	s.owner = m
+	return h, s, err
+}
+
+func parseItems(data []byte) (h head, s segment, err error) {
+	bad := func(format string, args ...any) (head, segment, error) {
+		return h, segment{}, fmt.Errorf("%w: %s", errDamaged, fmt.Sprintf(format, args...))
+	}
+	const fixed = len(itemsMagic) + headSize + 16
+	if len(data) < fixed+8 || string(data[:len(itemsMagic)]) != itemsMagic {
+		return bad("it does not begin like a file of items")
+	}
+	body := data[:len(data)-8]
+	if binary.LittleEndian.Uint64(data[len(body):]) != uint64(crc32.Checksum(body, castagnoli)) {
+		return bad("its checksum is wrong")
+	}
+	if h, err = decodeHead(data[len(itemsMagic):]); err != nil {
+		return h, s, err
+	}
+	n, size := binary.LittleEndian.Uint64(body[fixed-16:]), binary.LittleEndian.Uint64(body[fixed-8:])
+	marks := (n + markEvery - 1) / markEvery
+	if n > 1<<31 || uint64(len(body)-fixed) != 8*marks+size || uint64(h.items) != n {
+		return bad("its length does not fit its %d items", n)
+	}
+	s = segment{marks: make([]uint64, marks), blob: body[fixed+8*int(marks):], n: int(n)}
+	for i := range s.marks {
+		s.marks[i] = binary.LittleEndian.Uint64(body[fixed+8*i:])
+	}
+	if err := s.check(); err != nil {
+		return bad("%v", err)
+	}
+	if got := s.digest(); got != h.digest {
+		return bad("digest %v, want %v", got, h.digest)
+	}
+	return h, s, nil
+}
+
+// check refuses records that could not be walked.
+func (s *segment) check() error {
+	at := s.blob
+	for i := range s.n {
+		if i%markEvery == 0 && s.marks[i/markEvery] != uint64(len(s.blob)-len(at)) {
+			return fmt.Errorf("record %d is not where it should be", i)
+		}
+		var ok bool
+		if _, at, ok = checkedNext(at); !ok {
+			return fmt.Errorf("record %d is malformed", i)
+		}
+	}
+	if len(at) != 0 {
+		return fmt.Errorf("%d bytes after the last record", len(at))
+	}
+	return nil
+}
+
+// WriteFile makes a file whole or not at all: after a crash at any moment the name has the old contents or
+// the new ones.
+func WriteFile(name string, write func(io.Writer) error) error {
+	part := name + ".part"
+	f, err := os.OpenFile(part, os.O_CREATE|os.O_TRUNC|os.O_WRONLY, 0o600)
+	if err != nil {
+		return err
+	}
+	w := bufio.NewWriterSize(f, 1<<20)
+	err = write(w)
+	if err == nil {
+		err = w.Flush()
+	}
+	if err == nil {
+		err = f.Sync()
+	}
+	if err = errors.Join(err, f.Close()); err != nil {
+		return errors.Join(fmt.Errorf("write %s: %w", name, err), os.Remove(part))
+	}
+	if err := os.Rename(part, name); err != nil {
+		return err
+	}
+	return syncFolder(filepath.Dir(name))
+}
+
+func syncFolder(dir string) error {
+	d, err := os.Open(dir)
+	if err != nil {
+		return err
+	}
+	return errors.Join(d.Sync(), d.Close())
+}
+
+// close ends the log.
+func (g *Generation) close() error {
+	if g.log == nil {
+		return nil
+	}
+	err := g.log.Close()
+	g.log = nil
+	return err
+}
+
+// retire lets go of what can be loaded again.
+func (g *Generation) retire() {
+	if g.dir != "" && !g.failed {
+		g.table, g.ops, g.alive = nil, nil, nil
+	}
+}
+
+// remove deletes the generation's files.
+func (g *Generation) remove() error {
+	if g.dir == "" {
+		return nil
+	}
+	names, err := filepath.Glob(filepath.Join(g.dir, fmt.Sprintf("*-%020d*", g.begun.number)))
+	for _, name := range names {
+		err = errors.Join(err, os.Remove(name))
+	}
+	return err
+}

@@ -1,0 +1,368 @@
+// Package history keeps the items that can be generated, those with codes, at several versions of a
+// catalog: in memory, and in files when it is given a folder.
+//
+// Items lie in generations. A generation begins with all items of one version, its base, and grows by
+// what later versions add and remove; a version is a place in that log. When the log has become long
+// against the base a new generation begins. So a version costs what changed, not what there is.
+//
+// What a version is made of never changes. Its Digest is a sum over its items' ids, codes and attributes,
+// which does not depend on their order or history; the digest in a file is checked when the file is read.
+//
+// Versions are kept up to a bound, the younger the denser: of three in a row the one in the middle goes
+// first where the gap that it leaves is small against its age. A generation goes with its last version.
+//
+// Files are written whole under another name, synced and renamed, logs are appended to and synced: after
+// a kill at any moment every version is either whole or not there. The catalog stays the truth: Open
+// compares the last version with it and adds what is missing. A file that is torn or damaged is told to
+// the log, counted and made anew. FORMAT.md describes the files. They name deleted items until the
+// versions that have them are gone.
+//
+// Open, Apply, Load and what reads the items of a Version are for one goroutine at a time; tables that were
+// handed out, and the list of versions, are safe for all.
+package history
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+	"time"
+
+	"grebe/catalog"
+)
+
+// Options of a History. Zero means the default.
+type Options struct {
+	Dir     string                    // folder of the files; none: nothing is kept on disk
+	Keep    int                       // versions, at most, unless more are in use; 16
+	InUse   func(version uint64) bool // versions that must stay; none
+	Compact int                       // changes of a generation before the next one, or a quarter of its items; 16,384
+	Logger  *slog.Logger              // nothing is logged
+	Now     func() time.Time          // time.Now
+}
+
+func (o *Options) setDefaults() {
+	if o.Keep <= 0 {
+		o.Keep = 16
+	}
+	if o.Compact <= 0 {
+		o.Compact = 1 << 14
+	}
+	if o.InUse == nil {
+		o.InUse = func(uint64) bool { return false }
+	}
+	if o.Logger == nil {
+		o.Logger = slog.New(slog.DiscardHandler)
+	}
+	if o.Now == nil {
+		o.Now = time.Now
+	}
+}
+
+// History is the versions that are kept.
+type History struct {
+	opt Options
+
+	mu       sync.Mutex
+	current  *Generation
+	versions []*Version // oldest first; the last is the head
+	damaged  int
+}
+
+// Version is the items at one version of the catalog. It never changes.
+type Version struct {
+	Number  uint64 // of the catalog
+	Created time.Time
+	Items   int // with codes
+	Bare    int // without codes, which are in no table
+	Digest  Digest
+
+	gen   *Generation
+	ops   int // length of the generation's log
+	slots int
+}
+
+// Delta is what changes a catalog's items.
+type Delta struct {
+	Version uint64          // of the catalog afterwards
+	Bare    int             // items without codes afterwards
+	Remove  []string        // ids; those that are not there are passed over
+	Add     []catalog.Entry // with codes, of ids that are not there or removed, versions ascending
+}
+
+// Open restores what the folder has and brings it to what the catalog has: all its items, versions
+// ascending, and its own version.
+func Open(items []catalog.Entry, version uint64, opt Options) (*History, error) {
+	opt.setDefaults()
+	h := &History{opt: opt}
+	with, bare := split(items)
+	if opt.Dir != "" {
+		if err := h.restore(version); err != nil {
+			return nil, fmt.Errorf("history: %w", err)
+		}
+	}
+	if err := h.follow(with, version, bare); err != nil {
+		return nil, fmt.Errorf("history: %w", err)
+	}
+	h.thin()
+	return h, nil
+}
+
+// split returns the items that have codes, and how many have none.
+func split(items []catalog.Entry) (with []catalog.Entry, bare int) {
+	with = make([]catalog.Entry, 0, len(items))
+	for _, e := range items {
+		if len(e.Item.Codes) > 0 {
+			with = append(with, e)
+		}
+	}
+	return with, len(items) - len(with)
+}
+
+// Close closes the files. Versions that were handed out stay valid.
+func (h *History) Close() error {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.current == nil {
+		return nil
+	}
+	return h.current.close()
+}
+
+// Head returns the last version.
+func (h *History) Head() *Version {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.versions[len(h.versions)-1]
+}
+
+// Versions returns what is kept, oldest first.
+func (h *History) Versions() []*Version {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return append([]*Version(nil), h.versions...)
+}
+
+// Find returns a version that is kept.
+func (h *History) Find(number uint64) (*Version, bool) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for _, v := range h.versions {
+		if v.Number == number {
+			return v, true
+		}
+	}
+	return nil, false
+}
+
+// Damaged returns how many files, or ends of files, were found damaged.
+func (h *History) Damaged() int {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.damaged
+}
+
+// Hurt counts and logs a damaged file that somebody else found.
+func (h *History) Hurt(file string, err error) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.hurt(file, err)
+}
+
+func (h *History) hurt(file string, err error) {
+	h.damaged++
+	h.opt.Logger.Warn("a file of the catalog's versions is damaged: what it had is made anew from the catalog where it is still there", "file", file, "error", err)
+}
+
+// Apply adds a version. It returns the head: the one before where nothing changed. An error means that the
+// version is not on disk; it is there all the same until the process ends.
+func (h *History) Apply(d Delta) (*Version, error) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	g := h.current
+	f := frame{version: d.Version, created: h.opt.Now(), bare: d.Bare}
+	for _, id := range d.Remove {
+		if slot, ok := g.table.Find(id, g.lives); ok {
+			f.removed = append(f.removed, slot)
+		}
+	}
+	for _, e := range d.Add {
+		f.added = append(f.added, record{e.Version, content(nil, e.Item)})
+	}
+	return h.push(g, f)
+}
+
+// push makes a frame the head, if it changes anything.
+func (h *History) push(g *Generation, f frame) (*Version, error) {
+	head := h.versions[len(h.versions)-1]
+	if len(f.removed)+len(f.added) == 0 || f.version <= head.Number {
+		return head, nil
+	}
+	v := g.apply(&f)
+	h.versions = append(h.versions, v)
+	err := g.write(&f)
+	if g.long(h.opt.Compact) {
+		err = h.renew(v)
+	}
+	h.thin()
+	if err != nil {
+		err = fmt.Errorf("history: version %d: %w", f.version, err)
+	}
+	return h.versions[len(h.versions)-1], err
+}
+
+// renew begins a generation with a version's items, and the version moves there.
+func (h *History) renew(v *Version) error {
+	old := h.current
+	h.current = old.compact(v)
+	h.versions[len(h.versions)-1] = h.current.first()
+	err := errors.Join(h.current.create(), old.close())
+	h.sweep(old)
+	return err
+}
+
+// begin makes a first generation.
+func (h *History) begin(items []catalog.Entry, version uint64, bare int) error {
+	var base segment
+	var buf []byte
+	for _, e := range items {
+		buf = content(buf[:0], e.Item)
+		base.add(e.Version, buf)
+	}
+	g := newGeneration(h.opt.Dir, head{number: version, created: h.opt.Now(), bare: bare, items: base.n, digest: base.digest()}, base)
+	h.current, h.versions = g, []*Version{g.first()}
+	return g.create()
+}
+
+// follow brings the head to what the catalog has.
+func (h *History) follow(items []catalog.Entry, version uint64, bare int) error {
+	if h.current == nil {
+		return h.begin(items, version, bare)
+	}
+	f, ok := h.current.diff(items)
+	f.version, f.created, f.bare = version, h.opt.Now(), bare
+	if changed := len(f.removed)+len(f.added) > 0; !ok || changed && version <= h.versions[len(h.versions)-1].Number {
+		h.hurt(h.opt.Dir, errors.New("it does not fit the catalog"))
+		if err := h.discard(); err != nil {
+			return err
+		}
+		return h.begin(items, version, bare)
+	}
+	_, err := h.push(h.current, f)
+	return err
+}
+
+// thin drops versions until no more than the bound are left.
+func (h *History) thin() {
+	now := h.opt.Now()
+	for len(h.versions) > h.opt.Keep {
+		drop, least := -1, 0.0
+		for i := 0; i+1 < len(h.versions); i++ {
+			v := h.versions[i]
+			if h.opt.InUse(v.Number) {
+				continue
+			}
+			before := v.Created // the oldest leaves no gap but loses what it alone reaches back to
+			if i > 0 {
+				before = h.versions[i-1].Created
+			}
+			gap := float64(h.versions[i+1].Created.Sub(before)) / float64(max(1, now.Sub(before)))
+			if drop < 0 || gap < least {
+				drop, least = i, gap
+			}
+		}
+		if drop < 0 {
+			return
+		}
+		g := h.versions[drop].gen
+		h.versions = append(h.versions[:drop:drop], h.versions[drop+1:]...)
+		h.sweep(g)
+	}
+}
+
+// sweep removes a generation that has no version left.
+func (h *History) sweep(g *Generation) {
+	if g == h.current {
+		return
+	}
+	for _, v := range h.versions {
+		if v.gen == g {
+			return
+		}
+	}
+	if err := g.remove(); err != nil {
+		h.opt.Logger.Warn("files of old versions of the catalog could not be removed", "error", err)
+	}
+}
+
+// Load makes a version's items readable, from its files where they are not in memory.
+func (h *History) Load(v *Version) error {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	g := v.gen
+	if g.table == nil {
+		if _, _, err := g.load(h); err != nil {
+			h.hurt(g.file("items"), err)
+			return fmt.Errorf("history: version %d: %w", v.Number, err)
+		}
+	}
+	if v.ops > len(g.ops) {
+		return fmt.Errorf("history: version %d: %w: the log ends before it", v.Number, errDamaged)
+	}
+	return nil
+}
+
+// Unload lets go of what Load read. Tables that were handed out stay valid.
+func (h *History) Unload(v *Version) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if v.gen != h.current {
+		v.gen.retire()
+	}
+}
+
+// Forget drops a version, because its files are of no use.
+func (h *History) Forget(v *Version) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for i, w := range h.versions[:len(h.versions)-1] {
+		if w == v {
+			h.versions = append(h.versions[:i:i], h.versions[i+1:]...)
+			h.sweep(v.gen)
+			return
+		}
+	}
+}
+
+// Before reports whether a version is of the same generation as another and not later.
+func (v *Version) Before(w *Version) bool { return v.gen == w.gen && v.ops <= w.ops }
+
+// Base reports whether a version begins its generation.
+func (v *Version) Base() bool { return v.ops == 0 }
+
+// Table returns the version's items, which MUST have been loaded.
+func (v *Version) Table() *Table { return v.gen.at(v.slots) }
+
+// IndexFile names a file beside those of the version's generation, for what belongs to its base alone. It
+// goes with the generation. Empty: nothing is kept on disk.
+func (v *Version) IndexFile(name string) string { return v.gen.file("index-" + name) }
+
+// First returns what the version's generation began with.
+func (v *Version) First() *Version { return v.gen.first() }
+
+// Prior returns, for a version that begins its generation, the same items in the generation before, and their
+// slots here by their slots there; nil once the next version has come.
+func (v *Version) Prior() (before *Version, numbers []uint32) {
+	if !v.Base() {
+		return nil, nil
+	}
+	return v.gen.prior, v.gen.numbers
+}
+
+// Since returns what changed from one version to a later one of the same generation.
+func (v *Version) Since(from *Version) (removed, added []uint32) {
+	return v.gen.net(from.ops, v.ops)
+}
+
+// Live returns the slots in use at the version, ascending.
+func (v *Version) Live() []uint32 { return v.gen.live(v) }

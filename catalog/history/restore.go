@@ -1,0 +1,188 @@
+package history
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// restore reads what the folder has. The newest generation that can be read becomes the current one; of
+// older ones only the versions are listed until one of them is asked for.
+func (h *History) restore(version uint64) error {
+	numbers, err := generations(h.opt.Dir)
+	if err != nil {
+		return err
+	}
+	for _, number := range slices.Backward(numbers) {
+		g := &Generation{dir: h.opt.Dir, begun: head{number: number}}
+		read := g.list
+		if h.current == nil {
+			read = g.resume
+		}
+		versions, err := read(h)
+		if err != nil {
+			h.hurt(g.file("items"), err)
+			if err := g.remove(); err != nil {
+				return err
+			}
+			continue
+		}
+		if h.current == nil {
+			h.current = g
+		}
+		h.versions = append(versions, h.versions...)
+	}
+	if n := len(h.versions); n > 0 && h.versions[n-1].Number > version {
+		h.hurt(h.opt.Dir, fmt.Errorf("version %d is later than the catalog's, %d: it belongs to another catalog", h.versions[n-1].Number, version))
+		return h.discard()
+	}
+	return nil
+}
+
+// discard removes everything.
+func (h *History) discard() error {
+	err := h.current.close()
+	gone := map[*Generation]bool{}
+	for _, v := range h.versions {
+		if !gone[v.gen] {
+			gone[v.gen] = true
+			err = errors.Join(err, v.gen.remove())
+		}
+	}
+	h.current, h.versions = nil, nil
+	return err
+}
+
+// generations lists those that have files, oldest first, and removes what was left half-written.
+func generations(dir string) ([]uint64, error) {
+	entries, err := os.ReadDir(dir)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	var out []uint64
+	for _, e := range entries {
+		if strings.HasSuffix(e.Name(), ".part") {
+			err = errors.Join(err, os.Remove(filepath.Join(dir, e.Name())))
+			continue
+		}
+		if rest, ok := strings.CutPrefix(e.Name(), "items-"); ok {
+			if n, bad := strconv.ParseUint(rest, 10, 64); bad == nil {
+				out = append(out, n)
+			}
+		}
+	}
+	return out, err
+}
+
+// list returns the generation's versions as its files name them.
+func (g *Generation) list(h *History) ([]*Version, error) {
+	f, err := os.Open(g.file("items"))
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	start := make([]byte, len(itemsMagic)+headSize)
+	if _, err := io.ReadFull(f, start); err != nil {
+		return nil, fmt.Errorf("%w: %w", errDamaged, err)
+	}
+	if string(start[:len(itemsMagic)]) != itemsMagic {
+		return nil, fmt.Errorf("%w: it does not begin like a file of items", errDamaged)
+	}
+	if err := g.begin(decodeHead(start[len(itemsMagic):])); err != nil {
+		return nil, err
+	}
+	g.baseSlots = g.begun.items
+	frames, _ := g.frames(h)
+	out, ops, slots := []*Version{g.first()}, 0, g.baseSlots
+	for i := range frames {
+		f := &frames[i]
+		ops, slots = ops+len(f.removed)+len(f.added), slots+len(f.added)
+		out = append(out, g.version(f.head(), ops, slots))
+	}
+	return out, nil
+}
+
+// begin takes the head of the generation's file.
+func (g *Generation) begin(begun head, err error) error {
+	if err == nil && begun.number != g.begun.number {
+		err = fmt.Errorf("%w: it is version %d", errDamaged, begun.number)
+	}
+	g.begun = begun
+	return err
+}
+
+// frames reads the log as far as it is whole; size is how far that is. A generation that was just begun
+// may have none.
+func (g *Generation) frames(h *History) (frames []frame, size int64) {
+	data, err := os.ReadFile(g.file("log"))
+	if err == nil {
+		frames, size, err = readLog(data)
+	}
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		h.hurt(g.file("log"), err)
+	}
+	return frames, size
+}
+
+// load reads the items and goes through the log, as far as both are whole, and returns the versions.
+func (g *Generation) load(h *History) ([]*Version, int64, error) {
+	begun, base, err := readBase(g.file("items"))
+	if err = g.begin(begun, err); err != nil {
+		return nil, 0, err
+	}
+	g.fill(base)
+	out := []*Version{g.first()}
+	frames, size := g.frames(h)
+	for i := range frames {
+		f := &frames[i]
+		if err := g.fits(f); err != nil {
+			h.hurt(g.file("log"), err)
+			return out, f.at, nil
+		}
+		out = append(out, g.apply(f))
+	}
+	return out, size, nil
+}
+
+// fits checks that a frame of a log leads from the last version to where it says.
+func (g *Generation) fits(f *frame) error {
+	if f.version <= g.now.number {
+		return fmt.Errorf("%w: version %d after %d", errDamaged, f.version, g.now.number)
+	}
+	digest := g.now.digest
+	for _, slot := range f.removed {
+		if int(slot) >= g.table.Slots() || !g.lives(slot) {
+			return fmt.Errorf("%w: version %d removes what is not there", errDamaged, f.version)
+		}
+		digest = digest.minus(digestOf(g.table.record(slot).content))
+	}
+	for _, r := range f.added {
+		digest = digest.plus(digestOf(r.content))
+	}
+	if digest != f.digest || f.items != g.now.items+len(f.added)-len(f.removed) {
+		return fmt.Errorf("%w: version %d has digest %v, want %v", errDamaged, f.version, digest, f.digest)
+	}
+	return nil
+}
+
+// resume loads a generation to go on with it.
+func (g *Generation) resume(h *History) ([]*Version, error) {
+	out, size, err := g.load(h)
+	if err != nil {
+		return nil, err
+	}
+	if g.log, err = os.OpenFile(g.file("log"), os.O_CREATE|os.O_WRONLY, 0o600); err != nil {
+		return nil, err
+	}
+	g.size = size
+	if err := g.log.Truncate(size); err != nil {
+		return nil, errors.Join(err, g.close())
+	}
+	return out, nil
+}

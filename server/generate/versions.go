@@ -1,0 +1,242 @@
+package generate
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"time"
+
+	"grebe/catalog/history"
+)
+
+// Auto is the version that a model has which follows the catalog.
+const Auto = "auto"
+
+var (
+	// ErrNoVersion says that a version of the catalog is not kept, or was never there.
+	ErrNoVersion = errors.New("no such version of the catalog is kept")
+	// ErrDigest says that a version has other items than were expected.
+	ErrDigest = errors.New("the version has another digest")
+	// ErrOldest says that there is nothing to go back to.
+	ErrOldest = errors.New("no earlier version of the catalog is kept")
+)
+
+// VersionInfo describes a version of the catalog that can be activated.
+type VersionInfo struct {
+	Version string
+	Digest  string // of ids, codes and attributes of its items that have codes
+	Items   int    // with codes
+	Created time.Time
+	Models  []string // that generate its items now
+}
+
+// Versions lists what is kept, newest first.
+func (k *Keeper) Versions() []VersionInfo {
+	var out []VersionInfo
+	for _, v := range slices.Backward(k.history.Versions()) {
+		info := VersionInfo{Version: strconv.FormatUint(v.Number, 10), Digest: v.Digest.String(), Items: v.Items, Created: v.Created}
+		for _, t := range k.targets {
+			if t.Generator.Snapshot().Version == info.Version {
+				info.Models = append(info.Models, t.Name)
+			}
+		}
+		out = append(out, info)
+	}
+	return out
+}
+
+// Damaged returns how many files were found damaged.
+func (k *Keeper) Damaged() int { return k.history.Damaged() }
+
+// Pinned reports whether a model stays with the version that was activated.
+func (k *Keeper) Pinned(model string) bool { return k.pin(model) != 0 }
+
+func (k *Keeper) pin(model string) uint64 {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.pins[model]
+}
+
+// inUse reports whether a version must stay.
+func (k *Keeper) inUse(number uint64) bool {
+	for _, t := range k.targets {
+		if s := t.Generator.Snapshot(); k.pin(t.Name) == number || s != nil && s.at != nil && s.at.Number == number {
+			return true
+		}
+	}
+	return false
+}
+
+// Activate has a model, or all when it is empty, generate the items of a version, and stay with it; with
+// Auto they follow the catalog. A digest, if given, must be the version's. All models switch or none.
+func (k *Keeper) Activate(model, version, digest string) error {
+	k.build.Lock()
+	defer k.build.Unlock()
+	if version == Auto {
+		return k.follows(k.chosen(model))
+	}
+	number, err := strconv.ParseUint(version, 10, 64)
+	if err != nil {
+		return ErrNoVersion
+	}
+	v, ok := k.history.Find(number)
+	if !ok {
+		return ErrNoVersion
+	}
+	if digest != "" && digest != v.Digest.String() {
+		return fmt.Errorf("%w: %v", ErrDigest, v.Digest)
+	}
+	next := map[*target]uint64{}
+	for _, t := range k.chosen(model) {
+		next[t] = number
+	}
+	return k.activate(next)
+}
+
+// Rollback has a model, or all when it is empty, generate the items of the last version that is kept from
+// before the one in use, and stay with it.
+func (k *Keeper) Rollback(model string) error {
+	k.build.Lock()
+	defer k.build.Unlock()
+	next := map[*target]uint64{}
+	for _, t := range k.chosen(model) {
+		now := t.Generator.Snapshot().at.Number
+		for _, v := range k.history.Versions() {
+			if v.Number < now {
+				next[t] = v.Number
+			}
+		}
+		if next[t] == 0 {
+			return ErrOldest
+		}
+	}
+	return k.activate(next)
+}
+
+func (k *Keeper) chosen(model string) []*target {
+	return slices.DeleteFunc(slices.Clone(k.targets), func(t *target) bool { return model != "" && t.Name != model })
+}
+
+// follows has models follow the catalog.
+func (k *Keeper) follows(targets []*target) error {
+	pins := k.pinned()
+	for _, t := range targets {
+		delete(pins, t.Name)
+	}
+	if err := k.writePins(pins); err != nil {
+		return err
+	}
+	for _, t := range targets {
+		t.head.warm(t.Generator.Snapshot())
+		t.Generator.Use(t.head)
+	}
+	return nil
+}
+
+// activate makes the snapshots of all versions, then has the models use them.
+func (k *Keeper) activate(next map[*target]uint64) error {
+	made, pins := map[*target]*Snapshot{}, k.pinned()
+	for t, number := range next {
+		s, err := k.earlier(t, number)
+		if err != nil {
+			return err
+		}
+		s.warm(t.Generator.Snapshot())
+		made[t], pins[t.Name] = s, number
+	}
+	if err := k.writePins(pins); err != nil {
+		return err
+	}
+	for t, s := range made {
+		t.Generator.Use(s)
+		k.log.Info("a version of the catalog was activated", "model", t.Name, "version", s.Version, "items", s.Len())
+	}
+	return nil
+}
+
+// earlier makes a model's snapshot of a version that is kept. One that cannot be read is kept no more.
+func (k *Keeper) earlier(t *target, number uint64) (*Snapshot, error) {
+	for _, s := range []*Snapshot{t.head, t.Generator.Snapshot()} {
+		if s != nil && s.at.Number == number {
+			return s, nil
+		}
+	}
+	v, ok := k.history.Find(number)
+	if !ok {
+		return nil, ErrNoVersion
+	}
+	if err := k.history.Load(v); err != nil {
+		k.history.Forget(v)
+		return nil, fmt.Errorf("%w: %w", ErrNoVersion, err)
+	}
+	defer k.history.Unload(v)
+	near := t.Generator.Snapshot()
+	if near != nil && !near.at.Before(v) {
+		near = nil
+	}
+	return k.snapshot(t, v, near)
+}
+
+// indexName is a model's name as part of a file's.
+func indexName(model string) string {
+	sum := sha256.Sum256([]byte(model))
+	return hex.EncodeToString(sum[:8])
+}
+
+func (k *Keeper) pinFile() string { return filepath.Join(k.dir, "activated.json") }
+
+// readPins reads which versions were activated.
+func (k *Keeper) readPins() error {
+	if k.dir == "" {
+		return nil
+	}
+	data, err := os.ReadFile(k.pinFile())
+	if missing(err) {
+		return nil
+	}
+	if err == nil {
+		err = json.Unmarshal(data, &k.pins)
+	}
+	if err != nil {
+		k.pins = map[string]uint64{}
+	}
+	return err
+}
+
+func (k *Keeper) pinned() map[string]uint64 {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	out := map[string]uint64{}
+	for model, number := range k.pins {
+		out[model] = number
+	}
+	return out
+}
+
+// writePins makes it last which versions were activated.
+func (k *Keeper) writePins(pins map[string]uint64) error {
+	if k.dir != "" {
+		data, err := json.Marshal(pins)
+		if err != nil {
+			return err
+		}
+		err = history.WriteFile(k.pinFile(), func(w io.Writer) error {
+			_, err := w.Write(append(data, '\n'))
+			return err
+		})
+		if err != nil {
+			return fmt.Errorf("generate: the activated version cannot be written: %w", err)
+		}
+	}
+	k.mu.Lock()
+	k.pins = pins
+	k.mu.Unlock()
+	return nil
+}
