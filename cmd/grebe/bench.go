@@ -13,6 +13,7 @@ type benchCmd struct {
 	Prefill  benchPrefillCmd  `cmd:"" help:"Reading prompts with a Qwen2-0.5B-shaped model, and rankings by stage."`
 	Rank     benchRankCmd     `cmd:"" help:"Rankings by each policy for what is reused, on workloads shaped as BAT's."`
 	Assemble benchAssembleCmd `cmd:"" help:"What it costs to rank with items gathered from the cache; decisions; memory."`
+	Beam     benchBeamCmd     `cmd:"" help:"Generating items: attention of beams, selection, recommendations; catalogs with real codes."`
 	Beauty   benchBeautyCmd   `cmd:"" help:"Whether both prompt orders rank Amazon Beauty alike."`
 }
 
