@@ -29,7 +29,7 @@ models:
       instruction: {tokens: [5, 6, 7]}
       generate_instruction: {tokens: [8, 9]}
     scoring: {kind: identifier}
-    codes: {first_token: [100, 140, 180], size: [40, 40, 40]}
+    codes: {first_token: [100, 140, 180], size: [40, 40, 40], beam_widths: [64, 128]}
     device_memory: 80%
   - path: /models/second
     scoring: {kind: pointwise, "yes": "yes", no: 17}
@@ -65,6 +65,7 @@ func TestLoadReadsEveryDocumentedKey(t *testing.T) {
 		{"path", m.Path, filepath.Join(dir, "checkpoint")},
 		{"instruction", m.Prompt.Instruction, Text{Tokens: []int32{5, 6, 7}}},
 		{"first tokens", m.Codes.FirstToken, []int32{100, 140, 180}},
+		{"beam widths", m.Codes.BeamWidths, []int{64, 128}},
 		{"device memory", m.DeviceMemory, Size{Percent: 80}},
 		{"second name", second.Name, "second"},
 		{"second separator (default)", second.Prompt.Separator, "\n"},
@@ -97,6 +98,7 @@ func TestLoadNamesThePlaceOfEachProblem(t *testing.T) {
 		{"same name", "models:\n  - {name: a, path: x}\n  - {name: a, path: y}\n", ":3: models[1].name: \"a\" is the name of models[0] already"},
 		{"no model", "slo_ms: 5\n", "models: no model"},
 		{"contradicting codes", "models:\n  - path: x\n    codes: {pattern: [\"<%d>\"], size: [1], first_token: [2]}\n", ":3: models[0].codes: give either"},
+		{"beams of no level", "models:\n  - path: x\n    codes: {first_token: [2], size: [1], beam_widths: [8, 9]}\n", ":3: models[0].codes.beam_widths: 9 at 1"},
 		{"codes without codes", "models:\n  - path: x\n    prompt: {history: codes}\n", ":3: models[0].prompt.history: codes, but the model has no codes"},
 		{"answers for identifier", "models:\n  - path: x\n    scoring: {\"yes\": \"a\", \"no\": \"b\"}\n", ":3: models[0].scoring: yes and no belong to"},
 		{"pointwise without answers", "models:\n  - path: x\n    scoring: {kind: pointwise}\n", ":3: models[0].scoring: pointwise scoring needs"},
