@@ -5,6 +5,7 @@ import (
 	"math"
 
 	"grebe/compute"
+	"grebe/compute/cuda/attend"
 	"grebe/compute/cuda/driver"
 )
 
@@ -12,10 +13,12 @@ import (
 type attention interface {
 	// direct reports whether it needs the tables of what rows see.
 	direct() bool
-	// plan looks at a batch, on the host.
+	// plan looks at a batch and puts the copy of what it found to the GPU into the stream.
 	plan(b *compute.Batch) error
-	// upload puts the copy of the plan to the GPU into the stream.
-	upload(s *driver.Stream) error
+	// before puts what a layer needs ahead of its keys into the stream.
+	before(layer int) error
+	// scratch adds the parameters by which rope.cu writes keys and values for a layer.
+	scratch(a *driver.Args, layer int) *driver.Args
 	// launch puts a layer's attention into the stream. Captured, it serves every plan of the same shape.
 	launch(layer int) error
 	// shape tells apart plans whose launches differ.
@@ -23,8 +26,18 @@ type attention interface {
 	close()
 }
 
+// tensor reports whether attention runs on the tensor cores.
+func (r *runner) tensor() bool {
+	return !r.dev.opt.Direct && r.bufs.queryFormat() == compute.BF16 && attend.Supports(&r.shape)
+}
+
 // newAttention chooses how the runner computes attention.
-func newAttention(r *runner) (attention, error) { return newDirect(r) }
+func newAttention(r *runner) (attention, error) {
+	if r.tensor() {
+		return newTensor(r)
+	}
+	return newDirect(r)
+}
 
 // direct is attend_direct.cu.
 type direct struct {
@@ -39,11 +52,13 @@ func newDirect(r *runner) (*direct, error) {
 	return &direct{r, f}, err
 }
 
-func (a *direct) direct() bool                { return true }
-func (a *direct) plan(*compute.Batch) error   { return nil }
-func (a *direct) upload(*driver.Stream) error { return nil }
-func (a *direct) shape() int                  { return 0 }
-func (a *direct) close()                      {}
+func (a *direct) direct() bool              { return true }
+func (a *direct) plan(*compute.Batch) error { return nil }
+func (a *direct) before(int) error          { return nil }
+func (a *direct) shape() int                { return 0 }
+func (a *direct) close()                    {}
+
+func (a *direct) scratch(args *driver.Args, _ int) *driver.Args { return args.Ptr(0).Ptr(0).Int(0) }
 
 func (a *direct) launch(layer int) error {
 	r, s := a.r, &a.r.shape
@@ -51,3 +66,62 @@ func (a *direct) launch(layer int) error {
 	return a.f.Launch(r.stream, driver.Launch{Grid: [3]int{r.tables.rows, (s.Heads + 3) / 4}, Block: [3]int{128}},
 		args.Int(r.bufs.attCols).Int(r.bufs.attCols).Int(layer).Float(float32(1/math.Sqrt(float64(s.HeadDim)))))
 }
+
+// tensor is package attend.
+type tensor struct {
+	r       *runner
+	a       *attend.Attention
+	buffers int
+	cached  bool // the batch has cached tokens
+}
+
+// scratchBytes is how much scratch may be taken so that one launch gathers the cached tokens of many
+// layers.
+const scratchBytes = 512 << 20
+
+func newTensor(r *runner) (*tensor, error) {
+	s := &r.shape
+	layer := r.bufs.rows * s.ChunkBytes(1, true)
+	t := &tensor{r: r, buffers: max(1, min(s.Layers, scratchBytes/layer))}
+	var err error
+	t.a, err = attend.New(r.dev.c, attend.Config{Shape: *s, Rows: r.bufs.rows, Slots: r.bufs.rows, Buffers: t.buffers, Plain: r.dev.opt.Plain})
+	return t, err
+}
+
+func (t *tensor) direct() bool { return false }
+
+func (t *tensor) plan(b *compute.Batch) error {
+	t.cached = false
+	for i := range b.Segments {
+		t.cached = t.cached || b.Segments[i].Cached > 0
+	}
+	return t.a.Begin(t.r.stream, b)
+}
+
+func (t *tensor) before(layer int) error {
+	if !t.cached || layer%t.buffers != 0 {
+		return nil
+	}
+	return t.a.Gather(t.r.stream, layer, min(t.buffers, t.r.shape.Layers-layer))
+}
+
+func (t *tensor) scratch(a *driver.Args, layer int) *driver.Args {
+	s := t.a.Scratch()
+	at := layer % t.buffers * t.r.shape.ChunkBytes(s.Slots, true)
+	return a.Ptr(s.Base.At(at)).Ptr(s.List).Int(s.Slots)
+}
+
+func (t *tensor) launch(layer int) error {
+	b := &t.r.bufs
+	return t.a.Run(t.r.stream, layer, b.q, b.attCols, b.att[0], b.attCols)
+}
+
+func (t *tensor) shape() int {
+	shape := 2 * t.a.Epoch()
+	if t.cached {
+		shape++
+	}
+	return shape
+}
+
+func (t *tensor) close() { _ = t.a.Close() } // fails with a lost GPU only

@@ -30,7 +30,11 @@ const formats = int(compute.F16) + 1
 func (r *runner) functionsFor(dt compute.DType) (*functions, error) {
 	f := &functions{}
 	s, q := &r.shape, r.bufs.queryFormat()
-	rope := []string{fmt.Sprintf("IN=%d", q), fmt.Sprintf("Q=%d", q), fmt.Sprintf("KV=%d", s.KV),
+	scratch := "SCRATCH=0"
+	if r.tensor() {
+		scratch = "SCRATCH=1"
+	}
+	rope := []string{scratch, fmt.Sprintf("IN=%d", q), fmt.Sprintf("Q=%d", q), fmt.Sprintf("KV=%d", s.KV),
 		fmt.Sprintf("HEADS=%d", s.Heads), fmt.Sprintf("KV_HEADS=%d", s.KVHeads), fmt.Sprintf("DIM=%d", s.HeadDim)}
 	for _, k := range []struct {
 		to         **driver.Function
@@ -73,16 +77,16 @@ func (r *runner) start() error {
 	if err := r.prepare(); err != nil {
 		return err
 	}
+	r.busy = true
 	if err := r.dev.memory.await(r.stream); err != nil {
 		return err
 	}
 	if err := r.tables.upload(r.stream); err != nil {
 		return err
 	}
-	if err := r.att.upload(r.stream); err != nil {
+	if err := r.att.plan(r.batch); err != nil {
 		return err
 	}
-	r.busy = true
 	r.bufs.second = false
 	if err := r.launch(); err != nil {
 		return err
@@ -116,10 +120,7 @@ func (r *runner) prepare() error {
 	if !r.kept {
 		keep = nil
 	}
-	if err := r.tables.fill(r.dev, r.batch, keep, r.att.direct()); err != nil {
-		return err
-	}
-	return r.att.plan(r.batch)
+	return r.tables.fill(r.dev, r.batch, keep, r.att.direct())
 }
 
 // format returns the one format of all weights.
@@ -178,6 +179,9 @@ func (r *runner) emit() error {
 		case opQKV:
 			if !turned {
 				turned, err = true, r.angles(&p)
+			}
+			if err == nil {
+				err = r.att.before(o.layer)
 			}
 			if err == nil {
 				err = r.qkv(&p, o)
@@ -257,7 +261,7 @@ func (r *runner) qkv(p *pass, o *op) error {
 		Ptr(r.bufs.cos).Ptr(r.bufs.sin).Ptr(r.tables.homes()).Ptr(p.rows)
 	heads := r.shape.Heads + 2*r.shape.KVHeads
 	return p.cores.rope.Launch(r.stream, driver.Launch{Grid: [3]int{p.m, (heads + 3) / 4}, Block: [3]int{128}},
-		a.Int(r.bufs.qkvCols).Int(r.bufs.attCols).Int(o.layer).Float(r.shape.Eps))
+		r.att.scratch(a.Int(r.bufs.qkvCols).Int(r.bufs.attCols).Int(o.layer).Float(r.shape.Eps), o.layer))
 }
 
 // gather moves the kept rows of x and of attention together.

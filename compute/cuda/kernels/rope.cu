@@ -2,10 +2,14 @@
 // writes queries to q and keys and values to their chunks. A warp per row and head; runs against
 // memory bandwidth.
 //
+// With SCRATCH, keys and values go to attention's scratch as well, [KV head][k|v][slot][dim], at the slot
+// that word row of the words from list[list[7]] on names.
+//
 // IN is the format of the product, Q of q, KV of the chunks. The product's rows have stride columns:
 // HEADS query heads, KV_HEADS key heads, KV_HEADS value heads of DIM values each. Rows of q have
 // q_stride columns.
 // check: IN=1 Q=1 KV=1 HEADS=12 KV_HEADS=2 DIM=128
+// check: IN=1 Q=1 KV=1 HEADS=12 KV_HEADS=2 DIM=128 SCRATCH=1
 // check: IN=0 Q=0 KV=1 HEADS=3 KV_HEADS=1 DIM=6
 // check: IN=0 Q=0 KV=0 HEADS=3 KV_HEADS=3 DIM=80
 #include "grebe.cuh"
@@ -34,7 +38,7 @@ DEVICE void store_step(u8* p, int i, const float* v) {
 
 KERNEL void __launch_bounds__(128) rope(u8* q, const u8* in, const float* bias, const float* q_norm, const float* k_norm,
                                         const float* cosine, const float* sine, const Home* homes, const int* rows,
-                                        int stride, int q_stride, int layer, float eps) {
+                                        int stride, int q_stride, int layer, float eps, u8* scratch, const int* list, int slots) {
   const int in_size = IN == 0 ? 4 : 2, q_size = Q == 0 ? 4 : 2, kv_size = KV == 0 ? 4 : 2;
   int head = blockIdx.y * 4 + (threadIdx.x >> 5), row = blockIdx.x, lane = threadIdx.x & 31;
   wait_for_previous();
@@ -78,7 +82,13 @@ KERNEL void __launch_bounds__(128) rope(u8* q, const u8* in, const float* bias, 
         }
     }
   }
-  u8* to;
+  u8 *to, *also = 0;
+#if SCRATCH
+  if (head >= HEADS) {
+    int kv = head >= HEADS + KV_HEADS, h = head - HEADS - kv * KV_HEADS;
+    also = scratch + (((u64)h * 2 + kv) * slots + list[list[7] + row]) * (DIM * kv_size);
+  }
+#endif
   if (head < HEADS) to = q + ((u64)row * q_stride + head * DIM) * q_size;
   else to = home_of(&homes[row], layer, head - HEADS, KV_HEADS, DIM * kv_size);
 #pragma unroll
@@ -98,5 +108,6 @@ KERNEL void __launch_bounds__(128) rope(u8* q, const u8* in, const float* bias, 
     }
     if (head < HEADS) { store_step<Q>(to, i, a); store_step<Q>(to, i + HALF, b); }
     else { store_step<KV>(to, i, a); store_step<KV>(to, i + HALF, b); }
+    if (also) { store_step<KV>(also, i, a); store_step<KV>(also, i + HALF, b); }
   }
 }

@@ -1,0 +1,314 @@
+package gpu
+
+import (
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"runtime"
+	"sync"
+	"unsafe"
+
+	"grebe/compute"
+	"grebe/compute/cuda"
+	"grebe/compute/ref"
+)
+
+// spec is a model's shape.
+type spec struct {
+	name  string
+	shape compute.Shape
+	vocab int
+	bias  bool // of QKV
+}
+
+func decoder(name string, layers, hidden, heads, kvHeads, headDim, inter, vocab int) spec {
+	s := spec{name: name, vocab: vocab, bias: true, shape: compute.Shape{Layers: layers, Hidden: hidden, Heads: heads,
+		KVHeads: kvHeads, HeadDim: headDim, Inter: inter, Eps: 1e-6, KV: compute.BF16, Rope: compute.Rope{Scale: 1}}}
+	for i := range headDim / 2 {
+		s.shape.Rope.InvFreq = append(s.shape.Rope.InvFreq, float32(math.Pow(1e6, -2*float64(i)/float64(headDim))))
+	}
+	return s
+}
+
+var (
+	qwen2 = decoder("Qwen2-1.5B", 28, 1536, 12, 2, 128, 8960, 151936)
+	small = decoder("small", 2, 256, 4, 2, 64, 512, 500)
+)
+
+// model is random weights on a device.
+type model struct {
+	spec      spec
+	embedding compute.Table
+	norm      compute.Vector
+	attention []compute.AttentionWeights
+	ffn       []compute.FFNWeights
+}
+
+// random makes a tensor of bf16 values between −scale and scale around mean, the same for a seed.
+func random(seed uint64, rows, cols int, mean, scale float32) compute.Tensor {
+	t := compute.Tensor{DType: compute.BF16, Rows: rows, Cols: cols, Data: make([]byte, 2*rows*cols)}
+	values := unsafe.Slice((*uint16)(unsafe.Pointer(&t.Data[0])), rows*cols)
+	var wg sync.WaitGroup
+	step := max(1, len(values)/runtime.GOMAXPROCS(0)+1)
+	for from := 0; from < len(values); from += step {
+		part := values[from:min(len(values), from+step)]
+		wg.Go(func() {
+			r := rand.NewPCG(seed, uint64(from))
+			for i := 0; i < len(part); i += 4 {
+				bits := r.Uint64()
+				for j := i; j < min(i+4, len(part)); j++ {
+					v := mean + scale*(float32(bits&0xffff)/32768-1)
+					part[j] = uint16((math.Float32bits(v) + 0x8000) >> 16)
+					bits >>= 16
+				}
+			}
+		})
+	}
+	wg.Wait()
+	return t
+}
+
+// newModel packs random weights.
+func newModel(d compute.Device, s spec, seed uint64) (*model, error) {
+	m := &model{spec: s}
+	sh := &s.shape
+	next := seed
+	var failed error
+	keep := func(err error) {
+		if failed == nil {
+			failed = err
+		}
+	}
+	tensor := func(rows, cols int) compute.Tensor {
+		next++
+		return random(next, rows, cols, 0, float32(math.Sqrt(3/float64(cols)))) // variance 1/cols
+	}
+	linear := func(parts ...compute.Tensor) compute.Linear {
+		l, err := d.Linear(compute.BF16, parts...)
+		keep(err)
+		return l
+	}
+	vector := func(n int, mean, scale float32) compute.Vector {
+		next++
+		v, err := d.Vector(random(next, 1, n, mean, scale))
+		keep(err)
+		return v
+	}
+	q, kv := sh.Heads*sh.HeadDim, sh.KVHeads*sh.HeadDim
+	var err error
+	m.embedding, err = d.Table(random(seed, s.vocab, sh.Hidden, 0, 1))
+	keep(err)
+	m.norm = vector(sh.Hidden, 1, 0.2)
+	for range sh.Layers {
+		a := compute.AttentionWeights{Norm: vector(sh.Hidden, 1, 0.2), QKV: linear(tensor(q+2*kv, sh.Hidden)), Out: linear(tensor(sh.Hidden, q))}
+		if s.bias {
+			a.QKVBias = vector(q+2*kv, 0, 0.2)
+		}
+		gateUp, err := d.GateUp(compute.BF16, tensor(sh.Inter, sh.Hidden), tensor(sh.Inter, sh.Hidden))
+		keep(err)
+		m.attention = append(m.attention, a)
+		m.ffn = append(m.ffn, compute.FFNWeights{Norm: vector(sh.Hidden, 1, 0.2), GateUp: gateUp, Down: linear(tensor(sh.Hidden, sh.Inter))})
+		if failed != nil {
+			return nil, failed
+		}
+	}
+	return m, failed
+}
+
+// subject is a model with a runner and room for KV.
+type subject struct {
+	*model
+	mem    compute.Memory
+	runner compute.Runner
+	blocks []compute.Block
+	seed   uint64
+}
+
+func (m *model) open(d compute.Device, rows int) (*subject, error) {
+	r, err := d.Open(m.spec.shape, rows)
+	return &subject{model: m, mem: d.Memory(), runner: r, seed: 1}, err
+}
+
+func (s *subject) close() {
+	_ = s.runner.Close() // nothing is left to measure
+	for _, b := range s.blocks {
+		s.mem.Free(b)
+	}
+}
+
+// workCase is a batch and what is wanted of it.
+type workCase struct {
+	name      string
+	batch     compute.Batch
+	wanted    []int32 // rows
+	of        int     // the case that it is compared with, or −1
+	must, aim float64
+}
+
+// segment is a part of a plan.
+type segment struct {
+	tokens, cached int
+	start          int32
+	sees           []int32
+	chunk          int // tokens of a chunk; 0: all
+}
+
+// plan makes a batch of segments with fresh random tokens and, where they are cached, random KV.
+func (s *subject) plan(name string, segments ...segment) (*workCase, error) {
+	c := &workCase{name: name, of: -1}
+	s.seed++
+	r := rand.New(rand.NewPCG(s.seed, 9))
+	for _, g := range segments {
+		seg := compute.Segment{First: len(c.batch.Tokens), Cached: g.cached, Len: g.tokens, Sees: g.sees}
+		size := g.chunk
+		if size == 0 {
+			size = g.tokens
+		}
+		for at := 0; at < g.tokens; at += size {
+			n := min(size, g.tokens-at)
+			ch, err := s.chunk(n, at < g.cached)
+			if err != nil {
+				return nil, err
+			}
+			seg.Chunks = append(seg.Chunks, ch)
+		}
+		for t := g.cached; t < g.tokens; t++ {
+			c.batch.Tokens = append(c.batch.Tokens, int32(r.IntN(s.spec.vocab)))
+			c.batch.Positions = append(c.batch.Positions, g.start+int32(t))
+		}
+		c.batch.Segments = append(c.batch.Segments, seg)
+	}
+	c.wanted = []int32{int32(len(c.batch.Tokens)) - 1}
+	return c, nil
+}
+
+func (s *subject) chunk(tokens int, filled bool) (compute.Chunk, error) {
+	n := s.spec.shape.ChunkBytes(tokens, false)
+	b, err := s.mem.Alloc((n + 255) &^ 255)
+	if err != nil {
+		return compute.Chunk{}, err
+	}
+	s.blocks = append(s.blocks, b)
+	if filled {
+		s.seed++
+		err = s.mem.Write(b, random(s.seed, 1, n/2, 0, 1).Data)
+	}
+	return b.Slice(0, n).Chunk(tokens, false), err
+}
+
+const userChunk = 64 // tokens, as the cache cuts users
+
+func (s *subject) prompt(name string, tokens int) (*workCase, error) {
+	return s.plan(name, segment{tokens: tokens, chunk: userChunk})
+}
+
+// ranking is a user of 1,500 tokens and 100 cached items of 10, item-first; beside it the user alone and
+// the same keys in one piece.
+func (s *subject) ranking() ([]*workCase, error) {
+	const user, items, item, instruction = 1500, 100, 10, 16
+	alone, err := s.plan("rank: the user alone", segment{tokens: user, chunk: userChunk}, segment{tokens: instruction, start: user, sees: []int32{0}})
+	if err != nil {
+		return nil, err
+	}
+	var cut []segment
+	var all []int32
+	for i := range items {
+		cut = append(cut, segment{tokens: item, cached: item})
+		all = append(all, int32(i))
+	}
+	cut = append(cut, segment{tokens: user, start: item, sees: all, chunk: userChunk},
+		segment{tokens: instruction, start: item + user, sees: append(all[:len(all):len(all)], items)})
+	scattered, err := s.plan("rank: 100 cached items", cut...)
+	if err != nil {
+		return nil, err
+	}
+	whole, err := s.plan("rank: the same keys in one piece", segment{tokens: items * item, cached: items * item},
+		segment{tokens: user, start: item, sees: []int32{0}, chunk: userChunk},
+		segment{tokens: instruction, start: item + user, sees: []int32{0, 1}})
+	if err != nil {
+		return nil, err
+	}
+	scattered.of, whole.of = 0, 0
+	return []*workCase{alone, scattered, whole}, nil
+}
+
+// forward runs a batch as a decoder does and takes one logit of each wanted row.
+func (s *subject) forward(b *compute.Batch, wanted []int32) error {
+	if err := s.layers(b, wanted); err != nil {
+		return err
+	}
+	var pairs [64]compute.Pair
+	for i, row := range wanted {
+		pairs[i] = compute.Pair{Row: row, ID: 1}
+	}
+	var out [64]float32
+	return s.runner.Logits(s.norm, s.embedding, pairs[:len(wanted)], out[:len(wanted)])
+}
+
+func (s *subject) layers(b *compute.Batch, wanted []int32) error {
+	r := s.runner
+	if err := r.Begin(b); err != nil {
+		return err
+	}
+	r.Embed(s.embedding)
+	for i := range s.attention {
+		r.QKV(i, &s.attention[i])
+		r.Attend(i)
+		if i == len(s.attention)-1 {
+			r.Keep(wanted)
+		}
+		r.Output(&s.attention[i])
+		r.FFN(&s.ffn[i])
+	}
+	return nil
+}
+
+// check runs a small model on the device and on compute/ref.
+func check(d cuda.Device, seed uint64) (Check, error) {
+	const limit = 0.02 // of bf16 operands through two layers
+	var rows [][]float32
+	for _, dev := range []compute.Device{ref.New(), d} {
+		m, err := newModel(dev, small, seed)
+		if err != nil {
+			return Check{}, err
+		}
+		s, err := m.open(dev, 512)
+		if err != nil {
+			return Check{}, err
+		}
+		c, err := s.plan("check", segment{tokens: 7, cached: 7}, segment{tokens: 100, start: 7, chunk: userChunk, sees: []int32{0}},
+			segment{tokens: 9, start: 107, sees: []int32{0, 1}}, segment{tokens: 5, start: 107, sees: []int32{1}},
+			segment{tokens: 8, start: 116, sees: []int32{0, 1, 2, 3}})
+		if err != nil {
+			return Check{}, err
+		}
+		for row := range c.batch.Tokens {
+			if row%3 == 0 {
+				c.wanted = append(c.wanted[:row/3], int32(row))
+			}
+		}
+		var out []float32
+		for range 3 { // alone, captured, replayed
+			out = make([]float32, len(c.wanted)*small.shape.Hidden)
+			if err := s.layers(&c.batch, c.wanted); err != nil {
+				return Check{}, err
+			}
+			if err := s.runner.Hidden(m.norm, c.wanted, out); err != nil {
+				return Check{}, err
+			}
+		}
+		rows = append(rows, out)
+		s.close()
+	}
+	c := Check{Shape: fmt.Sprintf("%+v", small.shape.Hidden), Rows: len(rows[0]) / small.shape.Hidden, Limit: limit}
+	var off, all float64
+	for i := range rows[0] {
+		diff := float64(rows[1][i]) - float64(rows[0][i])
+		off, all = off+diff*diff, all+float64(rows[0][i])*float64(rows[0][i])
+	}
+	c.Relative = math.Sqrt(off / all)
+	if !(c.Relative <= limit) {
+		return c, fmt.Errorf("results differ from compute/ref by %.3g, limit %v (seed %d)", c.Relative, limit, seed)
+	}
+	return c, nil
+}
