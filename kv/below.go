@@ -28,9 +28,9 @@ type below struct {
 	wg    sync.WaitGroup
 
 	mu      sync.Mutex
-	idle    *sync.Cond  // signalled when writing becomes empty
-	writing map[Key]int // writes queued or under way
-	deleted map[Key]int // keys deleted while a write of theirs was queued or under way
+	idle    *sync.Cond       // signalled when writing becomes empty
+	writing map[Key]int      // writes, fetches and deletions, queued or under way
+	deleted map[Key]struct{} // those of writing whose key is or was being deleted
 
 	written, lost, failed atomic.Int64
 }
@@ -51,7 +51,7 @@ const spillQueue = 256
 func (s *Store) SetTier(t Tier) {
 	b := &below{
 		tier: t, queue: make(chan pending, spillQueue), kick: make(chan struct{}, 1),
-		deleted: map[Key]int{}, writing: map[Key]int{},
+		deleted: map[Key]struct{}{}, writing: map[Key]int{},
 	}
 	b.idle = sync.NewCond(&b.mu)
 	s.below = b
@@ -59,7 +59,16 @@ func (s *Store) SetTier(t Tier) {
 	go s.spill()
 }
 
-// offer has an entry written soon.
+// prepare begins the write of an entry that is being published: of an item, which is written soon. It is
+// called with mu held, so that a deletion comes before it or knows of it; offer MUST follow.
+func (s *Store) prepare(p *published) {
+	if s.below != nil && p.tokens == nil {
+		p.entry.Retain()
+		s.below.begin(p.key)
+	}
+}
+
+// offer has a published entry written.
 func (s *Store) offer(p *published, e *Entry) {
 	b := s.below
 	if b == nil {
@@ -69,8 +78,6 @@ func (s *Store) offer(p *published, e *Entry) {
 		s.kick()
 		return
 	}
-	e.Retain()
-	b.begin(p.key)
 	select {
 	case b.queue <- pending{p, e}:
 	default:
@@ -96,20 +103,34 @@ func (b *below) begin(key Key) {
 	b.mu.Unlock()
 }
 
-// finish ends a write and reports whether the key was deleted meanwhile.
-func (b *below) finish(key Key) (deleted bool) {
+// condemn begins a deletion: what is under way for the key will not last.
+func (b *below) condemn(key Key) {
+	b.mu.Lock()
+	b.writing[key]++
+	b.deleted[key] = struct{}{}
+	b.mu.Unlock()
+}
+
+// condemned reports whether the key is being deleted.
+func (b *below) condemned(key Key) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	_, deleted = b.deleted[key]
+	_, ok := b.deleted[key]
+	return ok
+}
+
+// finish ends what was begun.
+func (b *below) finish(key Key) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
 	if b.writing[key]--; b.writing[key] > 0 {
-		return deleted
+		return
 	}
 	delete(b.writing, key)
 	delete(b.deleted, key)
 	if len(b.writing) == 0 {
 		b.idle.Broadcast()
 	}
-	return deleted
 }
 
 func (s *Store) spill() {
@@ -143,10 +164,11 @@ func (s *Store) write(w pending) {
 		s.stored(p.key, p.kind, w.e.len)
 	}
 	w.e.Release()
-	if b.finish(p.key) {
+	if b.condemned(p.key) { // before or during the write; a later deletion finds the record itself
 		_ = b.tier.Delete(p.key) // counted by the tier
 		s.dropped(p.key)
 	}
+	b.finish(p.key)
 }
 
 // clean writes a level's entries that are not below yet, the least recently used first, while more
@@ -170,23 +192,6 @@ func (s *Store) clean(l *level, more func() bool) {
 		s.mu.Unlock()
 		s.write(pending{p, e})
 	}
-}
-
-// forget deletes a key below, also one that is about to be written.
-func (s *Store) forget(key Key) error {
-	b := s.below
-	if b == nil {
-		return nil
-	}
-	b.mu.Lock()
-	if b.writing[key] > 0 {
-		b.deleted[key]++
-	}
-	b.mu.Unlock()
-	if err := b.tier.Delete(key); err != nil {
-		return fmt.Errorf("kv: delete below memory: %w", err)
-	}
-	return nil
 }
 
 // Meta of an entry below memory: kind, length, and a user's tokens.
@@ -233,7 +238,7 @@ func (s *Store) Below(key Key) bool {
 		return false
 	}
 	_, ok := s.below.tier.Has(key)
-	return ok
+	return ok && !s.below.condemned(key)
 }
 
 // Fetch brings an entry up into memory, the host's if there is a level of it, publishes it and returns
@@ -242,6 +247,8 @@ func (s *Store) Fetch(key Key) Place {
 	if !s.Below(key) {
 		return Nowhere
 	}
+	s.below.begin(key)
+	defer s.below.finish(key)
 	to := s.levels[len(s.levels)-1]
 	p := &published{key: key, clean: true}
 	var e *Entry
@@ -266,7 +273,9 @@ func (s *Store) Fetch(key Key) Place {
 		return Nowhere
 	}
 	p.entry = e
-	s.publish(p, to)
+	if !s.publish(p, to) {
+		return Nowhere
+	}
 	return to.place
 }
 

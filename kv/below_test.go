@@ -6,9 +6,9 @@ import (
 	"path/filepath"
 	"testing"
 
+	"grebe/compute"
 	"grebe/kv/disk"
 	"grebe/plan"
-	"grebe/pool"
 )
 
 func openDisk(t *testing.T, dir string) *disk.Store {
@@ -21,12 +21,9 @@ func openDisk(t *testing.T, dir string) *disk.Store {
 }
 
 // withDisk is a store in memory for tokens tokens above a store in dir.
-func withDisk(t *testing.T, dir string, tokens int) (s *Store, done func()) {
+func withDisk(t *testing.T, m compute.Memory, dir string, tokens int) (s *Store, done func()) {
 	t.Helper()
-	p, err := pool.New(int64(shape.ChunkBytes(tokens, false)), 256)
-	if err != nil {
-		t.Fatal(err)
-	}
+	p := newPool(t, m, tokens)
 	d := openDisk(t, dir)
 	s = New(shape, p)
 	s.SetTier(d)
@@ -53,18 +50,20 @@ func add(t *testing.T, s *Store, kind plan.Kind, key Key, tokens []int32, n int,
 }
 
 // Items and users survive a restart and come back as they were.
-func TestEntriesSurviveBelow(t *testing.T) {
+func TestEntriesSurviveBelow(t *testing.T) { everywhere(t, entriesSurviveBelow) }
+
+func entriesSurviveBelow(t *testing.T, m compute.Memory) {
 	dir := t.TempDir()
 	tokens := make([]int32, 100)
 	for i := range tokens {
 		tokens[i] = int32(i * 3)
 	}
-	s, done := withDisk(t, dir, 512)
+	s, done := withDisk(t, m, dir, 512)
 	add(t, s, plan.Item, Key{1}, nil, 9, 5)
 	add(t, s, plan.User, Key{2}, tokens, len(tokens), 6)
 	done()
 
-	s, done = withDisk(t, dir, 512)
+	s, done = withDisk(t, m, dir, 512)
 	defer done()
 	found := 0
 	s.RangeBelow(func(key Key, kind plan.Kind, n int) {
@@ -76,7 +75,7 @@ func TestEntriesSurviveBelow(t *testing.T) {
 	if found != 2 {
 		t.Errorf("%d entries survived, want 2", found)
 	}
-	if s.Fetch(Key{1}) != Host || s.Fetch(Key{2}) != Host {
+	if s.Fetch(Key{1}) != s.Top() || s.Fetch(Key{2}) != s.Top() {
 		t.Fatal("an entry cannot be fetched")
 	}
 	item := get(s, Key{1})
@@ -91,8 +90,10 @@ func TestEntriesSurviveBelow(t *testing.T) {
 }
 
 // What is evicted can be fetched again; nothing that is fetched is wrong.
-func TestEvictionGoesBelow(t *testing.T) {
-	s, done := withDisk(t, t.TempDir(), 256)
+func TestEvictionGoesBelow(t *testing.T) { everywhere(t, evictionGoesBelow) }
+
+func evictionGoesBelow(t *testing.T, m compute.Memory) {
+	s, done := withDisk(t, m, t.TempDir(), 256)
 	defer done()
 	tokens := make([]int32, 64)
 	for i := range 40 {
@@ -113,19 +114,21 @@ func TestEvictionGoesBelow(t *testing.T) {
 
 // Deleting leaves none of an entry's bytes: not in memory that is free, not in a file, whether it was
 // in memory, below, or on its way there.
-func TestDeleteLeavesNoBytes(t *testing.T) {
+func TestDeleteLeavesNoBytes(t *testing.T) { everywhere(t, deleteLeavesNoBytes) }
+
+func deleteLeavesNoBytes(t *testing.T, m compute.Memory) {
 	for _, flush := range []bool{false, true} {
 		dir := t.TempDir()
-		s, done := withDisk(t, dir, 256)
+		s, done := withDisk(t, m, dir, 256)
 		mark := []byte("entry to be forgotten, 32 bytes.")
 		for i := range 20 {
 			e, err := s.Reserve(Exact, 8, nil)
 			if err != nil {
 				t.Fatal(err)
 			}
-			b := e.chunks[0].run.Bytes
-			for o := 0; o+len(mark) <= len(b); o += len(mark) {
-				copy(b[o:], mark)
+			run := e.chunks[0].run
+			if err := m.Write(run.Block, bytes.Repeat(mark, run.Size/len(mark))); err != nil {
+				t.Fatal(err)
 			}
 			s.Publish(plan.Item, Key{byte(i)}, nil, e)
 			e.Release()
@@ -158,7 +161,7 @@ func TestDeleteLeavesNoBytes(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if bytes.Contains(e.chunks[0].run.Bytes, mark) {
+		if bytes.Contains(contentOf(e.chunks[0]), mark) {
 			t.Errorf("flushed %v: memory still has the bytes", flush)
 		}
 		e.Release()
@@ -167,9 +170,11 @@ func TestDeleteLeavesNoBytes(t *testing.T) {
 }
 
 // Damage below memory is a miss, never a wrong entry.
-func TestDamageIsAMiss(t *testing.T) {
+func TestDamageIsAMiss(t *testing.T) { everywhere(t, damageIsAMiss) }
+
+func damageIsAMiss(t *testing.T, m compute.Memory) {
 	dir := t.TempDir()
-	s, done := withDisk(t, dir, 256)
+	s, done := withDisk(t, m, dir, 256)
 	add(t, s, plan.Item, Key{1}, nil, 20, 3)
 	s.Flush()
 	done()
@@ -189,7 +194,7 @@ func TestDamageIsAMiss(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	s, done = withDisk(t, dir, 256)
+	s, done = withDisk(t, m, dir, 256)
 	defer done()
 	if s.Fetch(Key{1}) != Nowhere {
 		e := get(s, Key{1})

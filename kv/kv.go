@@ -309,14 +309,20 @@ func (s *Store) Publish(kind plan.Kind, key Key, tokens []int32, e *Entry) {
 	s.publish(&published{key: key, kind: kind, entry: e, tokens: tokens}, s.top)
 }
 
-func (s *Store) publish(p *published, to *level) {
+// publish puts an entry into a level; false when it is not to be found there. One that is clean came from
+// below, and is not published when it was deleted there meanwhile.
+func (s *Store) publish(p *published, to *level) bool {
 	s.mu.Lock()
 	for len(to.free) == 0 && s.index[p.key] == nil {
 		s.mu.Unlock()
 		if !s.evictOne(to) {
-			return // as many entries as there may be are in use
+			return false // as many entries as there may be are in use
 		}
 		s.mu.Lock()
+	}
+	if p.clean && s.below.condemned(p.key) {
+		s.mu.Unlock()
+		return false
 	}
 	var old *Entry
 	if was, ok := s.index[p.key]; ok {
@@ -325,25 +331,30 @@ func (s *Store) publish(p *published, to *level) {
 				was.level.hit(was)
 			}
 			s.mu.Unlock()
-			return
+			return true
 		}
 		s.remove(was)
 		old = was.entry
 	}
-	e := p.entry
-	if len(to.free) > 0 {
+	e, fresh := p.entry, !p.clean
+	room := len(to.free) > 0
+	if room {
 		e.Retain()
 		s.index[p.key] = p
 		to.put(p)
 	}
+	if fresh {
+		s.prepare(p)
+	}
 	s.check()
 	s.mu.Unlock()
-	if !p.clean {
+	if fresh {
 		s.offer(p, e)
 	}
 	if old != nil {
 		old.Release()
 	}
+	return room
 }
 
 // remove takes an entry out of the index; the caller releases it.
@@ -443,6 +454,10 @@ func (s *Store) PeekPrefix(key Key, tokens []int32) (int, Place) {
 // Delete drops the entry under key, if there is one, from every tier. Its memory is freed, and
 // zeroed, with its last reader; below memory its bytes are gone when Delete returns without an error.
 func (s *Store) Delete(key Key) error {
+	if s.below != nil {
+		s.below.condemn(key) // first: what is on its way must not be published after the entry is removed
+		defer s.below.finish(key)
+	}
 	s.mu.Lock()
 	var e *Entry
 	if p, ok := s.index[key]; ok {
@@ -451,7 +466,12 @@ func (s *Store) Delete(key Key) error {
 		s.check()
 	}
 	s.mu.Unlock()
-	err := s.forget(key)
+	var err error
+	if s.below != nil {
+		if err = s.below.tier.Delete(key); err != nil {
+			err = fmt.Errorf("kv: delete below memory: %w", err)
+		}
+	}
 	s.dropped(key)
 	if e != nil {
 		e.Release()

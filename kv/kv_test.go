@@ -6,18 +6,40 @@ import (
 	"testing"
 
 	"grebe/compute"
+	"grebe/compute/computetest"
+	"grebe/compute/ref"
 	"grebe/plan"
 	"grebe/pool"
 )
 
 var shape = compute.Shape{Layers: 2, KVHeads: 2, HeadDim: 4, KV: compute.BF16}
 
-func newStore(t *testing.T, tokens int) (*Store, *pool.Pool) {
+// memories are the kinds of memory that a store can be in.
+var memories = map[string]func() compute.Memory{
+	"host":       compute.NewHostMemory,
+	"far":        func() compute.Memory { return computetest.Far(ref.New(), false).Memory() },
+	"far pinned": func() compute.Memory { return computetest.Far(ref.New(), true).Memory() },
+}
+
+// everywhere runs a test in every kind of memory.
+func everywhere(t *testing.T, f func(t *testing.T, m compute.Memory)) {
+	for name, m := range memories {
+		t.Run(name, func(t *testing.T) { f(t, m()) })
+	}
+}
+
+func newPool(t *testing.T, m compute.Memory, tokens int) *pool.Pool {
 	t.Helper()
-	p, err := pool.New(int64(shape.ChunkBytes(tokens, false)), 256)
+	p, err := pool.Over(m, int64(shape.ChunkBytes(tokens, false)), 256)
 	if err != nil {
 		t.Fatal(err)
 	}
+	return p
+}
+
+func newStore(t *testing.T, m compute.Memory, tokens int) (*Store, *pool.Pool) {
+	t.Helper()
+	p := newPool(t, m, tokens)
 	s := New(shape, p)
 	t.Cleanup(func() {
 		s.Close()
@@ -35,34 +57,59 @@ func get(s *Store, key Key) *Entry {
 
 // fill writes a pattern that names token and plane into tokens [from, len).
 func fill(e *Entry, from int, mark byte) {
-	row := shape.HeadDim * shape.KV.Size()
-	for t := from; t < e.len; t++ {
-		c, ct := e.locate(t)
-		for p := range shape.Layers * 2 * shape.KVHeads {
-			b := c.run.Bytes[(p*c.tokens+ct)*row:][:row]
-			for i := range b {
-				b[i] = mark + byte(t*13+p)
-			}
+	eachRow(e, from, e.len, func(t, p int, b []byte) bool {
+		for i := range b {
+			b[i] = mark + byte(t*13+p)
 		}
-	}
+		return true
+	})
 }
 
 func check(t *testing.T, e *Entry, to int, mark byte) {
 	t.Helper()
+	eachRow(e, 0, to, func(tok, p int, b []byte) bool {
+		if want := bytes.Repeat([]byte{mark + byte(tok*13+p)}, len(b)); !bytes.Equal(b, want) {
+			t.Fatalf("token %d plane %d is %x, want %x", tok, p, b, want)
+		}
+		return false
+	})
+}
+
+// eachRow calls f with the bytes of tokens [from, to) in every plane, and keeps what it changed where it
+// says so.
+func eachRow(e *Entry, from, to int, f func(token, plane int, b []byte) (changed bool)) {
 	row := shape.HeadDim * shape.KV.Size()
-	for tok := range to {
-		c, ct := e.locate(tok)
-		for p := range shape.Layers * 2 * shape.KVHeads {
-			b := c.run.Bytes[(p*c.tokens+ct)*row:][:row]
-			if want := bytes.Repeat([]byte{mark + byte(tok*13+p)}, row); !bytes.Equal(b, want) {
-				t.Fatalf("token %d plane %d is %x, want %x", tok, p, b, want)
+	first := 0
+	for _, c := range e.chunks {
+		content := contentOf(c)
+		changed := false
+		for t := max(from, first); t < min(to, first+c.tokens); t++ {
+			for p := range shape.Layers * 2 * shape.KVHeads {
+				changed = f(t, p, content[(p*c.tokens+t-first)*row:][:row]) || changed
 			}
 		}
+		if changed {
+			if err := c.level.pool.Memory().Write(c.run.Block, content); err != nil {
+				panic(err)
+			}
+		}
+		first += c.tokens
 	}
 }
 
-func TestGrowthSharesFullChunks(t *testing.T) {
-	s, p := newStore(t, 1024)
+// contentOf returns a copy of what is in a chunk's memory.
+func contentOf(c *chunk) []byte {
+	b := make([]byte, c.run.Size)
+	if err := c.level.pool.Memory().Read(b, c.run.Block); err != nil {
+		panic(err)
+	}
+	return b
+}
+
+func TestGrowthSharesFullChunks(t *testing.T) { everywhere(t, growthSharesFullChunks) }
+
+func growthSharesFullChunks(t *testing.T, m compute.Memory) {
+	s, p := newStore(t, m, 1024)
 	old, err := s.Reserve(Chain, 150, nil)
 	if err != nil {
 		t.Fatal(err)
@@ -92,8 +139,10 @@ func TestGrowthSharesFullChunks(t *testing.T) {
 	}
 }
 
-func TestEvictionSparesReaders(t *testing.T) {
-	s, _ := newStore(t, 80)
+func TestEvictionSparesReaders(t *testing.T) { everywhere(t, evictionSparesReaders) }
+
+func evictionSparesReaders(t *testing.T, m compute.Memory) {
+	s, _ := newStore(t, m, 80)
 	for i := range 10 {
 		e, err := s.Reserve(Exact, 8, nil)
 		if err != nil {
@@ -120,8 +169,10 @@ func TestEvictionSparesReaders(t *testing.T) {
 	pinned.Release()
 }
 
-func TestDeleteKeepsReadersMemory(t *testing.T) {
-	s, p := newStore(t, 64)
+func TestDeleteKeepsReadersMemory(t *testing.T) { everywhere(t, deleteKeepsReadersMemory) }
+
+func deleteKeepsReadersMemory(t *testing.T, m compute.Memory) {
+	s, p := newStore(t, m, 64)
 	e, err := s.Reserve(Exact, 10, nil)
 	if err != nil {
 		t.Fatal(err)
@@ -140,8 +191,10 @@ func TestDeleteKeepsReadersMemory(t *testing.T) {
 }
 
 // A user's entry serves exactly the tokens that a request has in common with it.
-func TestUserPrefix(t *testing.T) {
-	s, p := newStore(t, 1024)
+func TestUserPrefix(t *testing.T) { everywhere(t, userPrefix) }
+
+func userPrefix(t *testing.T, m compute.Memory) {
+	s, p := newStore(t, m, 1024)
 	tokens := make([]int32, 150)
 	for i := range tokens {
 		tokens[i] = int32(i)
