@@ -26,14 +26,9 @@ type attention interface {
 	close()
 }
 
-// tensor reports whether attention runs on the tensor cores.
-func (r *runner) tensor() bool {
-	return !r.dev.opt.Direct && r.bufs.queryFormat() == compute.BF16 && attend.Supports(&r.shape)
-}
-
 // newAttention chooses how the runner computes attention.
 func newAttention(r *runner) (attention, error) {
-	if r.tensor() {
+	if r.bufs.tensor {
 		return newTensor(r)
 	}
 	return newDirect(r)
@@ -63,7 +58,7 @@ func (a *direct) scratch(args *driver.Args, _ int) *driver.Args { return args.Pt
 func (a *direct) launch(layer int) error {
 	r, s := a.r, &a.r.shape
 	args := r.args.Reset().Ptr(r.bufs.att[0]).Ptr(r.bufs.q).Ptr(r.tables.sights()).Ptr(r.tables.spanTable()).Ptr(r.tables.trueRows())
-	return a.f.Launch(r.stream, driver.Launch{Grid: [3]int{r.tables.rows, (s.Heads + 3) / 4}, Block: [3]int{128}},
+	return a.f.Launch(r.stream, r.overlapping(driver.Launch{Grid: [3]int{r.tables.rows, (s.Heads + 3) / 4}, Block: [3]int{128}}),
 		args.Int(r.bufs.attCols).Int(r.bufs.attCols).Int(layer).Float(float32(1/math.Sqrt(float64(s.HeadDim)))))
 }
 
@@ -84,7 +79,7 @@ func newTensor(r *runner) (*tensor, error) {
 	layer := r.bufs.rows * s.ChunkBytes(1, true)
 	t := &tensor{r: r, buffers: max(1, min(s.Layers, scratchBytes/layer))}
 	var err error
-	t.a, err = attend.New(r.dev.c, attend.Config{Shape: *s, Rows: r.bufs.rows, Slots: r.bufs.rows, Buffers: t.buffers, Plain: r.dev.opt.Plain})
+	t.a, err = attend.New(r.dev.c, attend.Config{Shape: *s, Rows: r.bufs.rows, Slots: r.bufs.rows, Buffers: t.buffers, Plain: r.dev.opt.Plain, Overlap: r.dev.overlaps()})
 	return t, err
 }
 

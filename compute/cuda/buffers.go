@@ -4,11 +4,13 @@ import (
 	"fmt"
 
 	"grebe/compute"
+	"grebe/compute/cuda/attend"
 	"grebe/compute/cuda/driver"
 	"grebe/internal/offheap"
 )
 
-// maxGraphRows is the largest batch that runs as a graph.
+// maxGraphRows is the largest batch that runs as a graph when it is seen for the second time, and whose
+// products are timed for its very size.
 const maxGraphRows = 2048
 
 // bucket rounds rows up to what products and graphs are made for.
@@ -40,6 +42,7 @@ type buffers struct {
 
 	typed      []driver.Ptr
 	dt         compute.DType // of the typed: the inputs of products
+	tensor     bool          // attention runs on the tensor cores
 	att        [2]driver.Ptr
 	normed     driver.Ptr
 	qkv, q     driver.Ptr
@@ -94,9 +97,20 @@ func (b *buffers) close(d *device) {
 	b.base, b.typed = nil, nil
 }
 
-// queryFormat is that of the QKV product and of queries: bf16 where it is what attention reads anyway.
+// queryFormat is that of the QKV product and of queries: bf16 where it is what attention takes.
 func (b *buffers) queryFormat() compute.DType {
-	if b.dt == compute.BF16 && b.shape.KV == compute.BF16 {
+	if b.tensor {
+		return compute.BF16
+	}
+	return compute.F32
+}
+
+// wideInter is the width from which on the roundings of gate's and up's products even out.
+const wideInter = 1024
+
+// gateUpFormat is that of the product of gate and up, where it is not fused.
+func (b *buffers) gateUpFormat() compute.DType {
+	if b.dt == compute.BF16 && b.shape.Inter >= wideInter {
 		return compute.BF16
 	}
 	return compute.F32
@@ -111,10 +125,11 @@ func (b *buffers) need(d *device, dt compute.DType) error {
 		d.free(p)
 	}
 	b.typed, b.dt, b.generation = nil, dt, b.generation+1
+	b.tensor = dt == compute.BF16 && !d.opt.Direct && attend.Supports(b.shape)
 	size, query := dt.Size()*b.rows, b.queryFormat().Size()*b.rows
 	return take(d, &b.typed, []buffer{
 		{&b.att[0], size * b.attCols}, {&b.att[1], size * b.attCols}, {&b.normed, size * b.hidden},
-		{&b.qkv, query * b.qkvCols}, {&b.q, query * b.attCols}, {&b.gateUp, size * 2 * b.inter}, {&b.gated, size * b.inter}})
+		{&b.qkv, query * b.qkvCols}, {&b.q, query * b.attCols}, {&b.gateUp, b.gateUpFormat().Size() * b.rows * 2 * b.inter}, {&b.gated, size * b.inter}})
 }
 
 // current returns where x is.
@@ -133,7 +148,10 @@ func (b *buffers) attention() driver.Ptr {
 	return b.att[0]
 }
 
+// normThreads is the size of norm.cu's blocks: a thread per 8 columns, in whole warps.
+func (b *buffers) normThreads() int { return min(1024, (b.hidden/8+31)&^31) }
+
 // normDefines are those of norm.cu for x and a result in dt.
 func (b *buffers) normDefines(dt compute.DType) []string {
-	return []string{fmt.Sprintf("OUT=%d", dt), fmt.Sprintf("STRIDE=%d", b.hidden)}
+	return []string{fmt.Sprintf("OUT=%d", dt), fmt.Sprintf("STRIDE=%d", b.hidden), fmt.Sprintf("THREADS=%d", b.normThreads())}
 }

@@ -24,6 +24,7 @@ import (
 	"grebe/compute"
 	"grebe/compute/cuda/driver"
 	"grebe/compute/cuda/kernels"
+	"grebe/compute/cuda/product"
 )
 
 // Options choose how a device runs. Zero means the default.
@@ -31,6 +32,8 @@ type Options struct {
 	GPU      int  // number of the GPU
 	Plain    bool // keep to Ampere's instructions, for tests
 	NoGraphs bool // run operations one by one, for tests
+	// NoOverlap starts a kernel only when the one before it has ended, for measurements.
+	NoOverlap bool
 	// Direct computes attention by the kernel that is written to be obviously right, for tests.
 	Direct bool
 }
@@ -50,6 +53,8 @@ type device struct {
 	kernels map[string]*driver.Function
 	plans   map[driver.Product]*driver.Plan
 	tuned   *tuned
+	set     *product.Set // used under tuned.mu
+	fuses   bool         // there is a set
 	closed  bool
 }
 
@@ -89,8 +94,19 @@ func (d *device) start() (err error) {
 	if d.tuned, err = loadTuned(d.c.Info()); err != nil {
 		return err
 	}
+	if !d.opt.Plain {
+		d.set, err = product.New(d.c)
+		if d.fuses = err == nil; err != nil && !errors.Is(err, product.ErrUnsupported) {
+			return err
+		}
+	}
 	d.memory, err = newMemory(d)
 	return err
+}
+
+// overlaps reports whether a kernel may start before the one ahead of it has ended.
+func (d *device) overlaps() bool {
+	return !d.opt.NoOverlap && !d.opt.Plain && d.c.Info().Arch == 90
 }
 
 func (d *device) Name() string {
@@ -122,6 +138,9 @@ func (d *device) Close() error {
 	}
 	for _, m := range d.modules {
 		err = errors.Join(err, m.Close())
+	}
+	if d.fuses {
+		err = errors.Join(err, d.set.Close())
 	}
 	if d.memory != nil {
 		err = errors.Join(err, d.memory.close())

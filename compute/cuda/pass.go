@@ -31,7 +31,7 @@ func (r *runner) functionsFor(dt compute.DType) (*functions, error) {
 	f := &functions{}
 	s, q := &r.shape, r.bufs.queryFormat()
 	scratch := "SCRATCH=0"
-	if r.tensor() {
+	if r.bufs.tensor {
 		scratch = "SCRATCH=1"
 	}
 	rope := []string{scratch, fmt.Sprintf("IN=%d", q), fmt.Sprintf("Q=%d", q), fmt.Sprintf("KV=%d", s.KV),
@@ -43,7 +43,7 @@ func (r *runner) functionsFor(dt compute.DType) (*functions, error) {
 	}{
 		{&f.norm, "norm.cu", "rms_norm", r.bufs.normDefines(dt)},
 		{&f.rope, "rope.cu", "rope", rope},
-		{&f.silu, "silu.cu", "silu_up", []string{fmt.Sprintf("FORMAT=%d", dt)}},
+		{&f.silu, "silu.cu", "silu_up", []string{fmt.Sprintf("IN=%d", r.bufs.gateUpFormat()), fmt.Sprintf("OUT=%d", dt)}},
 		{&f.angles, "angles.cu", "angles", nil},
 		{&f.gather, "gather.cu", "gather", nil},
 		{&f.bias, "bias.cu", "add_bias", nil},
@@ -103,6 +103,7 @@ func (r *runner) prepare() error {
 	}
 	if r.bufs.typed == nil || r.bufs.dt != dt || r.att == nil {
 		r.graphs.drop()
+		r.calls = nil
 		if err := r.bufs.need(r.dev, dt); err != nil {
 			return err
 		}
@@ -205,26 +206,33 @@ func (r *runner) emit() error {
 	return nil
 }
 
+// overlapping lets a kernel's start overlap the end of the one before it. Kernels wait for that one before
+// they touch what it wrote, and none ends without having waited, so that the next one may rely on all.
+func (r *runner) overlapping(l driver.Launch) driver.Launch {
+	l.Overlap = r.dev.overlaps()
+	return l
+}
+
 // threads is a block's size for n units of work, a multiple of a warp.
 func threads(n int) [3]int { return [3]int{min(256, (n+31)&^31)} }
 
 func (r *runner) embed(p *pass, o *op) error {
 	stride := r.bufs.hidden
-	return p.cores.embed[o.table.dt].Launch(r.stream, driver.Launch{Grid: [3]int{p.m}, Block: threads(stride / 8)},
+	return p.cores.embed[o.table.dt].Launch(r.stream, r.overlapping(driver.Launch{Grid: [3]int{p.m}, Block: threads(stride / 8)}),
 		r.args.Reset().Ptr(r.bufs.current()).Ptr(o.table.data).Ptr(r.tables.tokens()).Ptr(p.rows).Int(stride))
 }
 
 func (r *runner) angles(p *pass) error {
 	half := r.shape.HeadDim / 2
 	a := r.args.Reset().Ptr(r.bufs.cos).Ptr(r.bufs.sin).Ptr(r.tables.positions()).Ptr(r.bufs.frequencies).Ptr(p.rows)
-	return p.cores.angles.Launch(r.stream, driver.Launch{Grid: [3]int{(p.m*half + 255) / 256}, Block: [3]int{256}},
+	return p.cores.angles.Launch(r.stream, r.overlapping(driver.Launch{Grid: [3]int{(p.m*half + 255) / 256}, Block: [3]int{256}}),
 		a.Int(half).Float(r.shape.Rope.Scale))
 }
 
 // norm writes norm(x) to the input of a product.
 func (r *runner) norm(p *pass, gain *vector) error {
 	a := r.args.Reset().Ptr(r.bufs.normed).Ptr(r.bufs.current()).Ptr(gain.pointer()).Ptr(0).Ptr(p.rows)
-	return p.cores.norm.Launch(r.stream, driver.Launch{Grid: [3]int{(p.m + 3) / 4}, Block: [3]int{128}},
+	return p.cores.norm.Launch(r.stream, r.overlapping(driver.Launch{Grid: [3]int{p.m}, Block: [3]int{r.bufs.normThreads()}}),
 		a.Int(r.shape.Hidden).Float(r.shape.Eps))
 }
 
@@ -241,7 +249,7 @@ func (r *runner) product(p driver.Product, out, in driver.Ptr, w *linear) error 
 func (r *runner) add(p *pass, in driver.Ptr, w *linear, bias *vector) error {
 	if bias != nil {
 		a := r.args.Reset().Ptr(r.bufs.current()).Ptr(bias.data).Ptr(p.rows).Int(r.bufs.hidden).Int(r.shape.Hidden)
-		if err := p.cores.bias.Launch(r.stream, driver.Launch{Grid: [3]int{p.m}, Block: threads(r.shape.Hidden)}, a); err != nil {
+		if err := p.cores.bias.Launch(r.stream, r.overlapping(driver.Launch{Grid: [3]int{p.m}, Block: threads(r.shape.Hidden)}), a); err != nil {
 			return err
 		}
 	}
@@ -260,7 +268,7 @@ func (r *runner) qkv(p *pass, o *op) error {
 	a := r.args.Reset().Ptr(r.bufs.q).Ptr(r.bufs.qkv).Ptr(o.bias.pointer()).Ptr(o.qNorm.pointer()).Ptr(o.kNorm.pointer()).
 		Ptr(r.bufs.cos).Ptr(r.bufs.sin).Ptr(r.tables.homes()).Ptr(p.rows)
 	heads := r.shape.Heads + 2*r.shape.KVHeads
-	return p.cores.rope.Launch(r.stream, driver.Launch{Grid: [3]int{p.m, (heads + 3) / 4}, Block: [3]int{128}},
+	return p.cores.rope.Launch(r.stream, r.overlapping(driver.Launch{Grid: [3]int{p.m, (heads + 3) / 4}, Block: [3]int{128}}),
 		r.att.scratch(a.Int(r.bufs.qkvCols).Int(r.bufs.attCols).Int(o.layer).Float(r.shape.Eps), o.layer))
 }
 
@@ -272,7 +280,7 @@ func (r *runner) gather(p *pass) error {
 		bytes    int
 	}{{r.bufs.x[1], r.bufs.x[0], 4 * r.bufs.hidden}, {r.bufs.att[1], r.bufs.att[0], r.bufs.dt.Size() * r.bufs.attCols}} {
 		a := r.args.Reset().Ptr(v.to).Ptr(v.from).Ptr(r.tables.kept()).Ptr(r.tables.keptRows()).Int(v.bytes / 16)
-		if err := p.cores.gather.Launch(r.stream, driver.Launch{Grid: [3]int{rows}, Block: threads(v.bytes / 16)}, a); err != nil {
+		if err := p.cores.gather.Launch(r.stream, r.overlapping(driver.Launch{Grid: [3]int{rows}, Block: threads(v.bytes / 16)}), a); err != nil {
 			return err
 		}
 	}
@@ -287,14 +295,29 @@ func (r *runner) ffn(p *pass, o *op) error {
 	if err := r.norm(p, o.norm); err != nil {
 		return err
 	}
-	number := numberOf(o.w.dt)
-	if err := r.product(driver.Product{M: p.m, N: o.w.rows, K: o.w.cols, In: number, Out: number}, r.bufs.gateUp, r.bufs.normed, o.w); err != nil {
+	call, err := r.fused(p, o)
+	if err != nil {
+		return err
+	}
+	if call != nil {
+		if err := call.Launch(r.stream, r.args, r.dev.overlaps()); err != nil {
+			return err
+		}
+		return r.add(p, r.bufs.gated, o.down, o.downBias)
+	}
+	return r.unfused(p, o)
+}
+
+// unfused is ffn behind its norm by a product and a kernel.
+func (r *runner) unfused(p *pass, o *op) error {
+	product := driver.Product{M: p.m, N: o.w.rows, K: o.w.cols, In: numberOf(o.w.dt), Out: numberOf(r.bufs.gateUpFormat())}
+	if err := r.product(product, r.bufs.gateUp, r.bufs.normed, o.w); err != nil {
 		return err
 	}
 	columns := r.bufs.inter
 	a := r.args.Reset().Ptr(r.bufs.gated).Ptr(r.bufs.gateUp).Ptr(o.bias.pointer()).Ptr(p.rows).Int(columns).Int(r.shape.Inter)
 	block := threads(columns / 8)
-	if err := p.cores.silu.Launch(r.stream, driver.Launch{Grid: [3]int{p.m, (columns/8 + block[0] - 1) / block[0]}, Block: block}, a); err != nil {
+	if err := p.cores.silu.Launch(r.stream, r.overlapping(driver.Launch{Grid: [3]int{p.m, (columns/8 + block[0] - 1) / block[0]}, Block: block}), a); err != nil {
 		return err
 	}
 	return r.add(p, r.bufs.gated, o.down, o.downBias)
@@ -307,17 +330,21 @@ type graphs struct {
 	clock int
 }
 
-// graph is a pass that was run before, captured when it was run again.
+// graph is a kind of pass, captured when it is run again.
 type graph struct {
 	rows, kept int // buckets
 	shape      int // of attention's launches
 	ops        []op
-	exec       *driver.Graph // nil after the first run
-	used       int
+	exec       *driver.Graph // nil until it is captured
+	seen, used int
 }
 
-// maxGraphs are kept per runner.
-const maxGraphs = 48
+const (
+	maxGraphs = 48 // kept per runner
+	// largeSeen is how often a batch above maxGraphRows, of which there are many sizes, is seen before it
+	// is captured.
+	largeSeen = 3
+)
 
 func (g *graphs) drop() {
 	for _, v := range g.list {
@@ -334,12 +361,12 @@ func (v *graph) close() {
 
 // launch runs the recorded operations: as a graph where they have run before.
 func (r *runner) launch() error {
-	if r.dev.opt.NoGraphs || r.tables.rows > maxGraphRows {
+	if r.dev.opt.NoGraphs {
 		return r.emit()
 	}
-	v, known := r.graphs.find(r)
-	if !known {
-		return r.emit()
+	v := r.graphs.find(r)
+	if v.seen++; v.seen < 2 || v.seen < largeSeen && r.tables.rows > maxGraphRows {
+		return r.emit() // which prepares all that a capture cannot
 	}
 	if v.exec == nil {
 		exec, err := r.stream.Capture(r.emit)
@@ -351,8 +378,8 @@ func (r *runner) launch() error {
 	return v.exec.Launch(r.stream)
 }
 
-// find returns the graph of what is recorded, and whether it was there; else it makes one.
-func (g *graphs) find(r *runner) (*graph, bool) {
+// find returns the graph of what is recorded, or makes a place for it.
+func (g *graphs) find(r *runner) *graph {
 	g.clock++
 	kept := 0
 	if r.kept {
@@ -365,7 +392,7 @@ func (g *graphs) find(r *runner) (*graph, bool) {
 	for _, v := range g.list {
 		if v.rows == r.tables.rows && v.kept == kept && v.shape == shape && slices.Equal(v.ops, r.ops) {
 			v.used = g.clock
-			return v, true
+			return v
 		}
 	}
 	if len(g.list) >= maxGraphs {
@@ -380,5 +407,5 @@ func (g *graphs) find(r *runner) (*graph, bool) {
 	}
 	v := &graph{rows: r.tables.rows, kept: kept, shape: shape, ops: slices.Clone(r.ops), used: g.clock}
 	g.list = append(g.list, v)
-	return v, false
+	return v
 }

@@ -13,6 +13,7 @@ import (
 	"grebe/compute"
 	"grebe/compute/cuda/driver"
 	"grebe/compute/cuda/kernels"
+	"grebe/compute/cuda/product"
 )
 
 // tuned are the fastest algorithms found so far, kept on disk for this GPU and library.
@@ -29,6 +30,8 @@ type timed struct {
 	Microseconds float64 `json:"us"`
 	Candidates   int     `json:"candidates"`
 	First        float64 `json:"first_us"` // the library's own first choice
+	// Tile is how the product of gate and up is fused with what follows; none where it is not.
+	Tile *product.Tile `json:"tile,omitempty"`
 }
 
 func loadTuned(i driver.Info) (*tuned, error) {
@@ -275,21 +278,27 @@ func (r *race) run() (timed, error) {
 	return best, nil
 }
 
-// time returns the microseconds of one product: the median of a few replays of a graph of several.
+// time returns the microseconds of the plan's product.
 func (r *race) time() (float64, error) {
+	return r.timeOf(func(w driver.Ptr) error { return r.pl.Run(r.stream, r.out, r.x, w, r.space, workspace) })
+}
+
+// timeOf returns the microseconds of what f puts into the stream for the weights at w: the median of a
+// few replays of a graph of several.
+func (r *race) timeOf(f func(w driver.Ptr) error) (float64, error) {
 	const replays = 5
-	once, err := r.replay(1, 1)
+	once, err := r.replay(f, 1, 1)
 	if err != nil {
 		return 0, err
 	}
 	n := int(max(2, min(16, 2000/once)))
-	return r.replay(n, replays)
+	return r.replay(f, n, replays)
 }
 
-func (r *race) replay(n, replays int) (float64, error) {
+func (r *race) replay(f func(w driver.Ptr) error, n, replays int) (float64, error) {
 	g, err := r.stream.Capture(func() error {
 		for i := range n {
-			if err := r.pl.Run(r.stream, r.out, r.x, r.w.At(i%r.copies*r.wBytes), r.space, workspace); err != nil {
+			if err := f(r.w.At(i % r.copies * r.wBytes)); err != nil {
 				return err
 			}
 		}

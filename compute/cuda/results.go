@@ -125,7 +125,7 @@ func (r *runner) chosen(dt compute.DType, out driver.Ptr, gain *vector, n int) e
 		}
 	}
 	a := r.args.Reset().Ptr(out).Ptr(r.bufs.current()).Ptr(gain.pointer()).Ptr(r.io.Ptr.At(headBytes)).Ptr(r.io.Ptr)
-	return f.Launch(r.stream, driver.Launch{Grid: [3]int{(n + 3) / 4}, Block: [3]int{128}}, a.Int(r.shape.Hidden).Float(r.shape.Eps))
+	return f.Launch(r.stream, driver.Launch{Grid: [3]int{n}, Block: [3]int{r.bufs.normThreads()}}, a.Int(r.shape.Hidden).Float(r.shape.Eps))
 }
 
 func (r *runner) Project(norm compute.Vector, w compute.Linear, rows []int32, out []float32) error {

@@ -7,6 +7,7 @@ import (
 
 	"grebe/compute"
 	"grebe/compute/cuda/driver"
+	"grebe/compute/cuda/product"
 	"grebe/internal/offheap"
 )
 
@@ -33,9 +34,10 @@ type runner struct {
 	tables tables
 	att    attention
 	graphs graphs
-	io     *driver.Host // small inputs and outputs of results
-	result driver.Ptr   // of Project
-	room   int          // bytes of result
+	calls  map[fusedKey]*product.Call // nil where a product is not fused
+	io     *driver.Host               // small inputs and outputs of results
+	result driver.Ptr                 // of Project
+	room   int                        // bytes of result
 
 	normTo, logitsOf [formats]*driver.Function // by the format of the result, and of the table
 }

@@ -169,7 +169,7 @@ func (pl *Plan) Accepts(a Algorithm) bool {
 
 // Run puts the product into the stream. workspace has as many bytes as Candidates was asked with.
 func (pl *Plan) Run(s *Stream, out, x, w, workspace Ptr, size int) error {
-	err := pl.b.c.call(lt.matmul, pl.b.handle, pl.desc, pl.alpha, uintptr(w), pl.w, uintptr(x), pl.x, pl.beta,
+	err := pl.b.c.hot(&lt.matmul, pl.b.handle, pl.desc, pl.alpha, uintptr(w), pl.w, uintptr(x), pl.x, pl.beta,
 		uintptr(out), pl.out, uintptr(out), pl.out, pl.how, uintptr(workspace), uintptr(size), s.handle)
 	if err != nil {
 		return fmt.Errorf("product %+v: %w", pl.product, err)

@@ -4,7 +4,9 @@ import (
 	"errors"
 	"fmt"
 	"runtime"
+	"slices"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"unsafe"
 
@@ -192,7 +194,7 @@ func (c *Context) Close() error { return call(cu.contextRelease, uintptr(c.devic
 // error after which the GPU does no more work, if there was one; Leave MUST follow all the same.
 func (c *Context) Enter() error {
 	runtime.LockOSThread()
-	return c.call(cu.contextSet, c.handle)
+	return c.hot(&cu.contextSet, c.handle)
 }
 
 // Leave ends what Enter began.
@@ -218,6 +220,33 @@ func (c *Context) call(s symbol, args ...uintptr) error {
 		return nil
 	}
 	return c.failed(s, int32(r), args)
+}
+
+// hotArgs are reused, since a slice of arguments that reaches C lies on the heap.
+var hotArgs = sync.Pool{New: func() any { return new([16]uintptr) }}
+
+// hot is call for arguments that are no pointers into the Go heap. It allocates nothing.
+func (c *Context) hot(s *symbol, args ...uintptr) error {
+	code, err := c.query(s, args...)
+	if err == nil && code != 0 {
+		err = c.failed(*s, code, slices.Clone(args))
+	}
+	return err
+}
+
+// query is hot for functions that say "not ready" as well, which is no error.
+func (c *Context) query(s *symbol, args ...uintptr) (int32, error) {
+	if e := c.lost.Load(); e != nil {
+		return 0, e
+	}
+	own := hotArgs.Get().(*[16]uintptr)
+	n := copy(own[:], args)
+	r, _, _ := purego.SyscallN(s.addr, own[:n]...)
+	hotArgs.Put(own)
+	if code := int32(r); code == 0 || code == notReady {
+		return code, nil
+	}
+	return int32(r), c.failed(*s, int32(r), slices.Clone(args))
 }
 
 func (c *Context) failed(s symbol, code int32, args []uintptr) error {

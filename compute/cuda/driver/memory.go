@@ -107,7 +107,7 @@ func (c *Context) Zero(p Ptr, n int) error {
 	if n == 0 {
 		return nil
 	}
-	if err := c.call(cu.set8Async, uintptr(p), 0, uintptr(n), 0); err != nil {
+	if err := c.hot(&cu.set8Async, uintptr(p), 0, uintptr(n), 0); err != nil {
 		return err
 	}
 	return c.call(cu.streamSync, 0)
@@ -118,7 +118,7 @@ func (s *Stream) Copy(dst, src Ptr, n int) error {
 	if n == 0 {
 		return nil
 	}
-	return s.c.call(cu.copyAsync, uintptr(dst), uintptr(src), uintptr(n), s.handle)
+	return s.c.hot(&cu.copyAsync, uintptr(dst), uintptr(src), uintptr(n), s.handle)
 }
 
 // Fill sets n bytes in the stream's order.
@@ -126,7 +126,7 @@ func (s *Stream) Fill(dst Ptr, value byte, n int) error {
 	if n == 0 {
 		return nil
 	}
-	return s.c.call(cu.set8Async, uintptr(dst), uintptr(value), uintptr(n), s.handle)
+	return s.c.hot(&cu.set8Async, uintptr(dst), uintptr(value), uintptr(n), s.handle)
 }
 
 // Fill32 sets n words of 32 bits in the stream's order.
@@ -134,5 +134,5 @@ func (s *Stream) Fill32(dst Ptr, value uint32, n int) error {
 	if n == 0 {
 		return nil
 	}
-	return s.c.call(cu.set32Async, uintptr(dst), uintptr(value), uintptr(n), s.handle)
+	return s.c.hot(&cu.set32Async, uintptr(dst), uintptr(value), uintptr(n), s.handle)
 }

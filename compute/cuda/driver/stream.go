@@ -3,8 +3,6 @@ package driver
 import (
 	"time"
 	"unsafe"
-
-	"github.com/ebitengine/purego"
 )
 
 // Stream is a queue of work that runs in order.
@@ -30,10 +28,10 @@ func (s *Stream) Handle() uintptr { return s.handle }
 func (s *Stream) Close() error { return s.c.call(cu.streamDestroy, s.handle) }
 
 // Sync waits for the stream's work.
-func (s *Stream) Sync() error { return s.c.call(cu.streamSync, s.handle) }
+func (s *Stream) Sync() error { return s.c.hot(&cu.streamSync, s.handle) }
 
 // Wait makes the stream's further work wait for e.
-func (s *Stream) Wait(e *Event) error { return s.c.call(cu.streamWait, s.handle, e.handle, 0) }
+func (s *Stream) Wait(e *Event) error { return s.c.hot(&cu.streamWait, s.handle, e.handle, 0) }
 
 // Event is a point in a stream.
 type Event struct {
@@ -56,24 +54,15 @@ func (c *Context) NewEvent(timed bool) (*Event, error) {
 func (e *Event) Close() error { return e.c.call(cu.eventDestroy, e.handle) }
 
 // Record puts the event at the end of the stream's work so far.
-func (e *Event) Record(s *Stream) error { return e.c.call(cu.eventRecord, e.handle, s.handle) }
+func (e *Event) Record(s *Stream) error { return e.c.hot(&cu.eventRecord, e.handle, s.handle) }
 
 // Sync waits for the event. The thread sleeps meanwhile.
-func (e *Event) Sync() error { return e.c.call(cu.eventSync, e.handle) }
+func (e *Event) Sync() error { return e.c.hot(&cu.eventSync, e.handle) }
 
 // Done reports whether the event has come.
 func (e *Event) Done() (bool, error) {
-	if err := e.c.Lost(); err != nil {
-		return false, err
-	}
-	r, _, _ := purego.SyscallN(cu.eventQuery.addr, e.handle)
-	switch int32(r) {
-	case 0:
-		return true, nil
-	case notReady:
-		return false, nil
-	}
-	return false, e.c.failed(cu.eventQuery, int32(r), []uintptr{e.handle})
+	r, err := e.c.query(&cu.eventQuery, e.handle)
+	return err == nil && r == 0, err
 }
 
 // Since returns the time from start to e, both of which have come.
@@ -114,7 +103,7 @@ func (s *Stream) Capture(f func() error) (*Graph, error) {
 }
 
 // Launch starts the graph in the stream's order.
-func (g *Graph) Launch(s *Stream) error { return g.c.call(cu.graphLaunch, g.handle, s.handle) }
+func (g *Graph) Launch(s *Stream) error { return g.c.hot(&cu.graphLaunch, g.handle, s.handle) }
 
 // Close gives the graph back. It MUST NOT be running.
 func (g *Graph) Close() error { return g.c.call(cu.graphExecDestroy, g.handle) }

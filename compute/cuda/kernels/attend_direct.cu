@@ -29,6 +29,7 @@ KERNEL void __launch_bounds__(128) attend_direct(u8* out, const u8* q, const Sig
   int warp = threadIdx.x >> 5, lane = threadIdx.x & 31;
   int head = blockIdx.y * 4 + warp, row = blockIdx.x;
   wait_for_previous();
+  allow_next();
   if (row >= *rows || head >= HEADS) return;
   for (int d = lane; d < DIM; d += 32) query[warp][d] = load1<Q>(q + ((u64)row * q_stride + head * DIM) * q_size, d);
   __syncwarp();

@@ -16,6 +16,7 @@ typedef u16 T;
 KERNEL void embed(float* x, const T* table, const int* tokens, const int* rows, int stride) {
   int row = blockIdx.x;
   wait_for_previous();
+  allow_next();
   if (row >= *rows) return;
   const T* from = table + (u64)tokens[row] * stride;
   float* to = x + (u64)row * stride;

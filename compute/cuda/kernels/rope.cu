@@ -42,6 +42,7 @@ KERNEL void __launch_bounds__(128) rope(u8* q, const u8* in, const float* bias, 
   const int in_size = IN == 0 ? 4 : 2, q_size = Q == 0 ? 4 : 2, kv_size = KV == 0 ? 4 : 2;
   int head = blockIdx.y * 4 + (threadIdx.x >> 5), row = blockIdx.x, lane = threadIdx.x & 31;
   wait_for_previous();
+  allow_next();
   if (row >= *rows || head >= HEADS + 2 * KV_HEADS) return;
   const u8* from = in + ((u64)row * stride + head * DIM) * in_size;
   float lo[TURNS][STEP], hi[TURNS][STEP];
