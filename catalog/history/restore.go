@@ -35,6 +35,9 @@ func (h *History) restore(version uint64) error {
 		}
 		if h.current == nil {
 			h.current = g
+		} else { // what the next generation begins with ends this one's log
+			next := h.versions[0].Number
+			versions = slices.DeleteFunc(versions, func(v *Version) bool { return v.Number >= next })
 		}
 		h.versions = append(versions, h.versions...)
 	}
@@ -181,6 +184,9 @@ func (g *Generation) resume(h *History) ([]*Version, error) {
 		return nil, err
 	}
 	g.size = size
+	if st, err := g.log.Stat(); err != nil || st.Size() == size {
+		return out, err
+	}
 	if err := g.log.Truncate(size); err != nil {
 		return nil, errors.Join(err, g.close())
 	}
