@@ -216,7 +216,8 @@ func (h *History) renew(v *Version) error {
 	old := h.current
 	h.current = old.compact(v)
 	h.versions[len(h.versions)-1] = h.current.first()
-	err := errors.Join(h.current.create(), old.close())
+	err := h.current.create()
+	_ = old.close() // all that was written to it is synced
 	h.sweep(old)
 	return err
 }
