@@ -8,14 +8,15 @@ import (
 // returns learns how often users come back while their KV would still be cached, by how often they
 // came lately. It watches all requests, whichever order they take, so that it needs no trials: a
 // request counts as asked, and as answered when the user's next one comes before an entry of that age
-// is evicted. What it expects is held against the hits that users did have after they were kept.
+// is evicted. What it expects of users that are kept is held against the hits that they had when they
+// are evicted: not earlier, since hopes are young while there is room.
 type returns struct {
 	mu       sync.Mutex
 	seen     []lastSeen // by hash of the user; a collision forgets one of the two
 	asked    [classes]float64
 	came     [classes]float64
 	survival time.Duration // age at which users are evicted; 0: none was
-	hoped    float64       // returns expected of users that were kept
+	hoped    float64       // returns expected of users that were kept and evicted
 	hits     float64       // returns that found them
 }
 
@@ -23,6 +24,8 @@ type returns struct {
 type lastSeen struct {
 	user  uint64
 	at    time.Duration
+	hope  float32 // returns expected when it was kept; 0: it is not
+	hits  float32 // since then
 	class int8
 }
 
@@ -32,7 +35,7 @@ const (
 	fade       = 1 - 1./1024
 	priorAsked = 8
 	priorHoped = 8
-	mostSteps  = 8 // returns of one user that are looked ahead
+	mostHope   = 16 // returns of one user
 	follow     = 1. / 16
 )
 
@@ -56,20 +59,28 @@ func (r *returns) note(user uint64, frequency float64, now time.Duration) {
 	r.hoped *= fade
 	r.hits *= fade
 	s := &r.seen[user%seenUsers]
-	if s.user == user && (r.survival == 0 || now-s.at <= r.survival) {
+	if s.user != user {
+		*s = lastSeen{user: user}
+	} else if r.survival == 0 || now-s.at <= r.survival {
 		r.came[s.class]++
 	}
 	r.asked[class]++
-	*s = lastSeen{user, now, int8(class)}
+	s.at, s.class = now, int8(class)
 }
 
-// evicted learns from a user's entry that was dropped how long entries survive.
+// evicted learns from a user's entry that was dropped how long entries survive, and whether it was worth
+// what was hoped.
 func (r *returns) evicted(user uint64, now time.Duration) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	s := &r.seen[user%seenUsers]
 	if s.user != user {
 		return
+	}
+	if s.hope > 0 {
+		r.hoped += float64(s.hope)
+		r.hits += float64(s.hits)
+		s.hope, s.hits = 0, 0
 	}
 	age := max(now-s.at, 1)
 	if r.survival == 0 {
@@ -84,24 +95,32 @@ func (r *returns) expect(frequency float64) float64 {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	total, chance := 0.0, 1.0
-	for step := range mostSteps {
-		class := min(classOf(frequency)+step, classes-1)
-		chance *= min((r.came[class]+priorAsked*priorCame[class])/(r.asked[class]+priorAsked), 1)
+	for class := classOf(frequency); ; class++ {
+		next := min((r.came[class]+priorAsked*priorCame[class])/(r.asked[class]+priorAsked), 1)
+		if class == classes-1 { // from here on each return is as likely as the one before
+			total += min(chance*next/max(1-next, 1./mostHope), mostHope)
+			break
+		}
+		chance *= next
 		total += chance
 	}
 	return total * min((r.hits+priorHoped)/(r.hoped+priorHoped), 1)
 }
 
-// kept counts a user that is being kept in the hope of so many returns.
-func (r *returns) kept(hope float64) {
+// kept notes, after the user's request, that the user is kept in the hope of so many returns.
+func (r *returns) kept(user uint64, hope float64) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.hoped += hope
+	if s := &r.seen[user%seenUsers]; s.user == user {
+		s.hope, s.hits = float32(hope), 0
+	}
 }
 
 // hit counts a user that was found.
-func (r *returns) hit() {
+func (r *returns) hit(user uint64) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.hits++
+	if s := &r.seen[user%seenUsers]; s.user == user {
+		s.hits++
+	}
 }

@@ -53,14 +53,24 @@ func TestReturnsLearnFromHits(t *testing.T) {
 		now = visit(r, user+1, 3, now, time.Second)
 	}
 	before := r.expect(0)
-	for range 100 {
-		r.kept(before)
+	for user := range uint64(100) {
+		r.kept(user+1, before)
+	}
+	if after := r.expect(0); after != before {
+		t.Errorf("users kept that may still return: %.2f expected, %.2f before", after, before)
+	}
+	for user := range uint64(100) {
+		r.evicted(user+1, now)
 	}
 	if after := r.expect(0); after > before/5 {
-		t.Errorf("100 users were kept for %.2f returns each and never hit, still %.2f are expected", before, after)
+		t.Errorf("100 users were kept for %.2f returns each and evicted without a hit, still %.2f are expected", before, after)
 	}
-	for range int(100 * before) {
-		r.hit()
+	for user := range uint64(100) {
+		r.kept(user+1, before)
+		for range int(2*before) + 1 {
+			r.hit(user + 1)
+		}
+		r.evicted(user+1, now)
 	}
 	if after := r.expect(0); math.Abs(after-before) > .1*before {
 		t.Errorf("all hits came: %.2f expected, want %.2f", after, before)
