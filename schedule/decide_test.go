@@ -219,22 +219,27 @@ func TestPredicted(t *testing.T) {
 	}
 }
 
-// A tier slower than computing is left alone by predicted and used by the others.
 // What was observed of returns counts instead of what frequencies suggest.
 func TestObservedReturnsDecide(t *testing.T) {
-	// Item-first costs 100, user-first 120 now and 20 once the user is kept: worth it from 1/3 return on.
-	in := Request{User: 100, Items: []int32{20}, ItemTier: []Tier{Host}, Frequency: 9, UserRoom: true, ReturnsKnown: true}
+	// Item-first costs 100, user-first 120 now and 20 once the user is kept: worth it from 1/4 return on,
+	// from 1/3 on if others have to make room.
+	in := Request{User: 100, Items: []int32{20}, ItemTier: []Tier{Host}, Frequency: 9, ReturnsKnown: true}
 	for _, c := range []struct {
 		returns float64
+		room    bool
 		want    Order
-	}{{0, ItemFirst}, {.3, ItemFirst}, {.4, UserFirst}, {9, UserFirst}} {
-		in.Returns = c.returns
+	}{
+		{0, true, ItemFirst}, {.24, true, ItemFirst}, {.26, true, UserFirst}, {9, true, UserFirst},
+		{0, false, ItemFirst}, {.3, false, ItemFirst}, {.4, false, UserFirst},
+	} {
+		in.Returns, in.UserRoom = c.returns, c.room
 		if d := Decide(&in, &cpu, Predicted); d.Order != c.want {
-			t.Errorf("%v returns expected: %v first (%v), want %v", c.returns, d.Order, d.Reason, c.want)
+			t.Errorf("%v returns expected, room %v: %v first (%v), want %v", c.returns, c.room, d.Order, d.Reason, c.want)
 		}
 	}
 }
 
+// A tier slower than computing is left alone by predicted and used by the others.
 func TestSlowTiersAreNotLoaded(t *testing.T) {
 	costs := cpu
 	costs.Transfer[Peer] = Transfer{Token: 2}

@@ -156,7 +156,7 @@ func (c *Costs) itemFirst(in *Request, s *items, how loading) Option {
 // saved per return. Returns are those expected by observation (Request.Returns). Where nothing was
 // observed they are the user's frequency beyond that of the pages that have to make room, which save
 // as much where they are (BAT-5's f_u > min f_p is the sign of that difference), or with free room the
-// frequency and RoomReturns. They are discounted. Item-first keeps the missing items, each worth its
+// frequency and RoomReturns. They are discounted, unless they were observed and nobody is displaced. Item-first keeps the missing items, each worth its
 // computation per expected use.
 func (c *Costs) value(in *Request, s *items, user, item *Option) {
 	missing := max(0, int(in.User)-user.loaded(in))
@@ -167,7 +167,7 @@ func (c *Costs) value(in *Request, s *items, user, item *Option) {
 		kept.Transfer += float64(missing) * c.Transfer[c.Keep].Token
 		kept.price(c, in.Queue)
 		saved := min(user.Ms, item.Ms) - min(kept.Ms, item.Ms)
-		user.Value = c.Discount * c.returns(in) * max(0, saved)
+		user.Value = c.returns(in) * max(0, saved)
 	}
 	perToken := c.Model.Row + float64(in.Preamble+in.LeadIn)*c.Model.Key
 	item.Value = c.Discount * (s.wantedTokens*perToken + s.wantedKeys*c.Model.Key)
@@ -184,14 +184,16 @@ func (o *Option) loaded(in *Request) int {
 	return min(n, int(in.User))
 }
 
-// returns is how often a user is expected to find what was kept: as observed, or by the user's
+// returns is how often a user is expected to find what was kept, discounted: as observed, or by the user's
 // frequency beyond that of those displaced for it.
 func (c *Costs) returns(in *Request) float64 {
 	switch {
-	case in.ReturnsKnown:
+	case in.ReturnsKnown && in.UserRoom:
 		return in.Returns
+	case in.ReturnsKnown:
+		return c.Discount * in.Returns // those displaced would have returned too
 	case in.UserRoom:
-		return in.Frequency + c.RoomReturns
+		return c.Discount * (in.Frequency + c.RoomReturns)
 	}
-	return max(0, in.Frequency-in.Coldest)
+	return c.Discount * max(0, in.Frequency-in.Coldest)
 }
