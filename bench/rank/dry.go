@@ -10,7 +10,7 @@ import (
 )
 
 // dry is an engine that computes nothing: it counts, and keeps the room that KV would take. What is
-// reused, evicted and computed is as in a run by one client; times are the model's.
+// reused, evicted and computed is as in a run by one client; times are a model's.
 type dry struct {
 	store *kv.Store
 	model schedule.PrefillModel
@@ -19,7 +19,7 @@ type dry struct {
 // Backlog is none: requests come one after the other.
 func (d *dry) Backlog() (float64, int) { return 0, 0 }
 
-// Model is the prefill-time model that was measured before.
+// Model is the prefill-time model that was given.
 func (d *dry) Model() schedule.PrefillModel { return d.model }
 
 // Do answers with zeros.

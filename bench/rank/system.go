@@ -44,7 +44,6 @@ type system struct {
 	device compute.Device
 	model  model.Model
 	shape  compute.Shape
-	prices *schedule.PrefillModel // measured by times
 }
 
 func open(o *Options) (*system, error) {
@@ -218,20 +217,16 @@ func (s *system) dispatcher(ctx context.Context, v *variant) (*dispatch.Dispatch
 	return d, nil
 }
 
-// times measures how long prompts take, for runs that only count.
-func (s *system) times(ctx context.Context) (schedule.PrefillModel, error) {
-	if s.prices == nil {
-		e, err := engine.New(s.model, s.device, engine.Options{})
-		if err != nil {
-			return schedule.PrefillModel{}, err
-		}
-		m, err := dispatch.Profile(ctx, e, s.model.MaxPositions())
-		if err = errors.Join(err, e.Close()); err != nil {
-			return m, err
-		}
-		s.prices = &m
+// flops is a prefill model whose milliseconds are the FLOPs of rows and of keys, at a TFLOP/s: the same
+// on every run, for counting.
+func (s *system) flops() schedule.PrefillModel {
+	sh := &s.shape
+	heads := sh.HeadDim * (2*sh.Heads + 2*sh.KVHeads) // q, k, v and the output
+	const ms = 1e9
+	return schedule.PrefillModel{
+		Row: float64(2*sh.Layers*sh.Hidden*(heads+3*sh.Inter)) / ms,
+		Key: float64(4*sh.Layers*sh.Heads*sh.HeadDim) / ms,
 	}
-	return *s.prices, nil
 }
 
 func (v *variant) onClose(f func() error) { v.closers = append(v.closers, f) }
