@@ -176,15 +176,15 @@ func (s *Store) write(w pending) {
 func (s *Store) clean(l *level, more func() bool) {
 	for more() {
 		s.mu.Lock()
-		el := l.recency.Back()
-		for el != nil && el.Value.(*published).clean {
-			el = el.Prev()
+		slot := l.recency.oldest()
+		for slot != l.recency.end() && l.bySlot[slot].clean {
+			slot = l.recency.newer[slot]
 		}
-		if el == nil {
+		if slot == l.recency.end() {
 			s.mu.Unlock()
 			return
 		}
-		p := el.Value.(*published)
+		p := l.bySlot[slot]
 		p.clean = true // tried; a failure is not tried again and again
 		e := p.entry
 		e.Retain()

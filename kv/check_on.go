@@ -15,7 +15,7 @@ func (s *Store) check() {
 				continue
 			}
 			held++
-			if s.index[p.key] != p || p.level != l || int(p.slot) != slot || p.recent == nil {
+			if s.index[p.key] != p || p.level != l || int(p.slot) != slot {
 				panic(fmt.Sprintf("kv: slot %d holds an entry that is not where it should be", slot))
 			}
 			count[p.kind].Entries++
@@ -34,8 +34,14 @@ func (s *Store) check() {
 				panic(fmt.Sprintf("kv: counted %+v, the books say %+v", count[k], l.stats[k]))
 			}
 		}
-		if held+len(l.free) != len(l.bySlot) || l.recency.Len() != held {
-			panic(fmt.Sprintf("kv: %d slots held, %d free, %d recent, of %d", held, len(l.free), l.recency.Len(), len(l.bySlot)))
+		recent := 0
+		for slot := l.recency.oldest(); slot != l.recency.end(); slot = l.recency.newer[slot] {
+			if recent++; l.bySlot[slot] == nil || recent > held {
+				panic(fmt.Sprintf("kv: slot %d is among the recent ones, but holds nothing", slot))
+			}
+		}
+		if held+len(l.free) != len(l.bySlot) || recent != held {
+			panic(fmt.Sprintf("kv: %d slots held, %d free, %d recent, of %d", held, len(l.free), recent, len(l.bySlot)))
 		}
 		onBooks += held
 	}

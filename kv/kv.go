@@ -19,7 +19,6 @@
 package kv
 
 import (
-	"container/list"
 	"crypto/sha256"
 	"encoding/binary"
 	"errors"
@@ -158,12 +157,11 @@ type published struct {
 	tokens []int32 // of a user
 
 	// Guarded by Store.mu.
-	entry  *Entry
-	clean  bool   // written below, or not worth trying again
-	level  *level // nil while it is moved
-	slot   evict.Slot
-	recent *list.Element // in level.recency
-	used   bool          // since it came to its level
+	entry *Entry
+	clean bool   // written below, or not worth trying again
+	level *level // nil while it is moved
+	slot  evict.Slot
+	used  bool // since it came to its level
 }
 
 // hash names the key in short.

@@ -1,7 +1,6 @@
 package kv
 
 import (
-	"container/list"
 	"errors"
 	"fmt"
 	"slices"
@@ -30,8 +29,8 @@ type level struct {
 	policy  evict.Policy
 	bySlot  []*published
 	free    []evict.Slot
-	recency list.List // of *published; front: used last
-	now     int64     // uses so far: the policy's clock
+	recency recency
+	now     int64 // uses so far: the policy's clock
 	stats   [kinds]Stats
 }
 
@@ -47,7 +46,7 @@ func newLevel(p *pool.Pool, shape *compute.Shape) *level {
 	page := int64(books.Page)
 	least := (int64(shape.ChunkBytes(1, false)) + page - 1) / page * page // bytes of an entry of one token
 	slots := int(min(max(books.Total/least, 1), maxEntries))
-	l.bySlot = make([]*published, slots)
+	l.bySlot, l.recency = make([]*published, slots), newRecency(slots)
 	l.free = make([]evict.Slot, slots)
 	for i := range l.free {
 		l.free[i] = evict.Slot(slots - 1 - i)
@@ -72,7 +71,7 @@ func (l *level) put(p *published) {
 	p.level, p.slot, p.used = l, l.free[len(l.free)-1], false
 	l.free = l.free[:len(l.free)-1]
 	l.bySlot[p.slot] = p
-	p.recent = l.recency.PushFront(p)
+	l.recency.add(p.slot)
 	l.count(p, 1)
 	a := l.access(p)
 	l.policy.Miss(a)
@@ -86,14 +85,14 @@ func (l *level) take(p *published, chosen bool) {
 	}
 	l.bySlot[p.slot] = nil
 	l.free = append(l.free, p.slot)
-	l.recency.Remove(p.recent)
+	l.recency.remove(p.slot)
 	l.count(p, -1)
-	p.level, p.recent = nil, nil
+	p.level = nil
 }
 
 // hit notes a use.
 func (l *level) hit(p *published) {
-	l.recency.MoveToFront(p.recent)
+	l.recency.use(p.slot)
 	l.policy.Hit(p.slot, l.access(p))
 }
 
@@ -241,8 +240,7 @@ func (s *Store) find(key Key) (*published, Place) {
 			continue
 		}
 		p.level.hit(p)
-		inPlace := p.entry.usable(s.top)
-		if p.level == s.top || inPlace && !p.used {
+		if p.level == s.top || !p.used && p.entry.usable(s.top) {
 			p.used = true
 			return p, p.level.place
 		}

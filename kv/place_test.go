@@ -363,3 +363,35 @@ func TestSetPolicyRefuses(t *testing.T) {
 		t.Error("memory of a device's was taken as the host's")
 	}
 }
+
+func BenchmarkHit(b *testing.B) {
+	for _, policy := range []string{"lru", "default"} {
+		b.Run(policy, func(b *testing.B) {
+			p, err := pool.New(1<<30, 256)
+			if err != nil {
+				b.Fatal(err)
+			}
+			s := New(shape, p)
+			if err := s.SetPolicy(policy); err != nil {
+				b.Fatal(err)
+			}
+			const entries = 20000
+			var keys []Key
+			for i := range entries {
+				e, err := s.Reserve(Exact, 10, nil)
+				if err != nil {
+					b.Fatal(err)
+				}
+				keys = append(keys, KeyOf(Key{}, []int32{int32(i)}, ""))
+				s.Publish(plan.Item, keys[i], nil, e)
+				e.Release()
+			}
+			for i := 0; b.Loop(); i++ {
+				e, _ := s.Get(keys[i*7919%entries])
+				e.Release()
+			}
+			s.Close()
+			p.Close()
+		})
+	}
+}

@@ -22,32 +22,72 @@ import (
 	"grebe/server/reuse"
 )
 
-// openStore makes the memory in which a model's KV is kept; nil when the configuration allows none.
+// openStore makes the memory in which a model's KV is kept; nil when the configuration allows none. The pool
+// is that of the memory in which the device computes.
 func (s *stack) openStore(cfg *config.Config, mc *config.Model, shape compute.Shape) (*kv.Store, *pool.Pool, error) {
 	size := mc.HostMemory
 	share := int64(1)
 	if size.IsZero() {
 		size, share = cfg.Cache.HostMemory, int64(len(cfg.Models))
 	}
-	bytes := size.Of(totalMemory()) / share
-	token := int64(shape.ChunkBytes(1, false))
-	if bytes == 0 {
-		return nil, nil, nil
+	hostBytes := size.Of(totalMemory()) / share
+	memory := s.device.Memory()
+	bytes := hostBytes
+	if memory.Host() != memory {
+		bytes = deviceBytes(memory, mc.DeviceMemory, int64(len(cfg.Models)))
 	}
-	if bytes < kv.ChainTokens*token {
-		return nil, nil, fmt.Errorf("cache of %s holds less than %d tokens of %s: give it more, or 0 for none", inBytes(bytes), kv.ChainTokens, inBytes(token))
-	}
-	p, err := pool.New(bytes, pageFor(token))
-	if err != nil {
+	p, err := s.openPool(memory, bytes, shape)
+	if p == nil {
 		return nil, nil, err
 	}
-	s.onClose(p.Close)
 	store := kv.New(shape, p)
+	if memory.Host() != memory {
+		host, err := s.openPool(memory.Host(), hostBytes, shape)
+		if err != nil {
+			return nil, nil, err
+		}
+		if host != nil {
+			if err := store.SetHost(host); err != nil {
+				return nil, nil, err
+			}
+		}
+	}
+	if err := store.SetPolicy(cfg.Cache.Policy); err != nil {
+		return nil, nil, err
+	}
 	if err := s.openDisk(cfg, mc, store); err != nil {
 		return nil, nil, err
 	}
 	s.onClose(func() error { store.Close(); return nil })
 	return store, p, nil
+}
+
+// deviceBytes is what one of so many models gets of a device's memory, of which weights have been taken:
+// never all, for activations.
+func deviceBytes(m compute.Memory, size config.Size, models int64) int64 {
+	free, total := m.Sizes()
+	bytes := size.Of(total)
+	if size.Percent > 0 {
+		bytes /= models
+	}
+	return min(bytes, free-free/10)
+}
+
+// openPool takes memory for KV; nil when bytes is 0.
+func (s *stack) openPool(m compute.Memory, bytes int64, shape compute.Shape) (*pool.Pool, error) {
+	token := int64(shape.ChunkBytes(1, false))
+	if bytes == 0 {
+		return nil, nil
+	}
+	if bytes < kv.ChainTokens*token {
+		return nil, fmt.Errorf("cache of %s holds less than %d tokens of %s: give it more, or 0 for none", inBytes(bytes), kv.ChainTokens, inBytes(token))
+	}
+	p, err := pool.Over(m, bytes, pageFor(token))
+	if err != nil {
+		return nil, err
+	}
+	s.onClose(p.Close)
+	return p, nil
 }
 
 // openDisk keeps a store's entries in the data folder too, if the configuration gives them room.

@@ -74,7 +74,7 @@ type Schedule struct {
 
 // Cache bounds what is kept of KV.
 type Cache struct {
-	Policy     string `yaml:"policy"`      // eviction policy by name; default
+	Policy     string `yaml:"policy"`      // of eviction: default, lru, laru, sieve, filtered or blind; default
 	HostMemory Size   `yaml:"host_memory"` // for KV, bytes or a share of the machine's memory; 4GiB
 	Disk       Size   `yaml:"disk"`        // for KV on disk, bytes; 0
 }

@@ -58,9 +58,7 @@ func (c *Config) Validate() error {
 	if c.Cache.Disk.Percent > 0 {
 		p.add("cache.disk", "%s: want a size such as 8GiB, not a share", c.Cache.Disk)
 	}
-	if c.Cache.Policy == "" {
-		p.add("cache.policy", "is empty")
-	}
+	p.oneOf("cache.policy", c.Cache.Policy, "default", "lru", "laru", "sieve", "filtered", "blind")
 	if c.DataDir == "" {
 		p.add("data_dir", "is empty")
 	}
@@ -164,17 +162,4 @@ func (m *Model) validateCodes(p *problems) {
 	if m.Prompt.History == "codes" && len(c.Pattern)+len(c.FirstToken) == 0 {
 		p.add("prompt.history", "codes, but the model has no codes")
 	}
-}
-
-// supported names what a configuration asks for and this build cannot do: better to stop than to
-// serve something else.
-func (c *Config) supported() error {
-	var p problems
-	if c.Device == "cuda" {
-		p.add("device", "cuda: this build runs on the CPU only: use auto or cpu")
-	}
-	if c.Cache.Policy != "default" && c.Cache.Policy != "" {
-		p.add("cache.policy", "%q: this build has only the policy default", c.Cache.Policy)
-	}
-	return errors.Join(p...)
 }
