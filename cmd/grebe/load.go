@@ -8,12 +8,10 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
-	"runtime"
 	"time"
 
 	"grebe/catalog"
 	"grebe/compute"
-	"grebe/compute/cpu"
 	"grebe/engine"
 	"grebe/internal/config"
 	"grebe/kv"
@@ -62,7 +60,7 @@ func load(ctx context.Context, cfg *config.Config, log *slog.Logger) (*stack, er
 
 func (s *stack) open(ctx context.Context, cfg *config.Config, log *slog.Logger) error {
 	var err error
-	if s.device, err = cpu.New(cpu.Options{Threads: cfg.Threads}); err != nil {
+	if s.device, err = openDevice(cfg, log); err != nil {
 		return err
 	}
 	s.onClose(s.device.Close)
@@ -181,21 +179,14 @@ func (s *stack) openModel(ctx context.Context, cfg *config.Config, mc *config.Mo
 	}, nil
 }
 
-// openEngines opens one engine per worker. Workers share the model's weights and divide the cores.
+// openEngines opens one engine per worker. Workers share the model's weights and the GPU, or divide the
+// cores.
 func (s *stack) openEngines(cfg *config.Config, m model.Model, store *kv.Store) ([]dispatch.Engine, error) {
 	var out []dispatch.Engine
 	for i := range cfg.Workers {
-		dev := s.device
-		if cfg.Workers > 1 {
-			var err error
-			threads := cfg.Threads
-			if threads == 0 {
-				threads = runtime.GOMAXPROCS(0)
-			}
-			if dev, err = cpu.New(cpu.Options{Threads: max(1, (threads+i)/cfg.Workers)}); err != nil {
-				return nil, err
-			}
-			s.onClose(dev.Close)
+		dev, err := s.workerDevice(cfg, i)
+		if err != nil {
+			return nil, err
 		}
 		e, err := engine.New(m, dev, engine.Options{MaxTokens: cfg.Engine.MaxTokens, Cache: store})
 		if err != nil {

@@ -40,15 +40,14 @@ type buffers struct {
 	second      bool          // the second ones of x and att are in use
 	cos, sin    driver.Ptr
 
-	typed      []driver.Ptr
-	dt         compute.DType // of the typed: the inputs of products
-	tensor     bool          // attention runs on the tensor cores
-	att        [2]driver.Ptr
-	normed     driver.Ptr
-	qkv, q     driver.Ptr
-	gateUp     driver.Ptr
-	gated      driver.Ptr
-	generation int // changes when addresses do
+	typed  []driver.Ptr
+	dt     compute.DType // of the typed: the inputs of products
+	tensor bool          // attention runs on the tensor cores
+	att    [2]driver.Ptr
+	normed driver.Ptr
+	qkv, q driver.Ptr
+	gateUp driver.Ptr
+	gated  driver.Ptr
 }
 
 // buffer is one of them.
@@ -116,15 +115,12 @@ func (b *buffers) gateUpFormat() compute.DType {
 	return compute.F32
 }
 
-// need makes the buffers for products in dt. It does not touch x.
+// need makes the buffers for products in dt, instead of those of another format. It does not touch x.
 func (b *buffers) need(d *device, dt compute.DType) error {
-	if b.typed != nil && b.dt == dt {
-		return nil
-	}
 	for _, p := range b.typed {
 		d.free(p)
 	}
-	b.typed, b.dt, b.generation = nil, dt, b.generation+1
+	b.typed, b.dt = nil, dt
 	b.tensor = dt == compute.BF16 && !d.opt.Direct && attend.Supports(b.shape)
 	size, query := dt.Size()*b.rows, b.queryFormat().Size()*b.rows
 	return take(d, &b.typed, []buffer{

@@ -101,17 +101,12 @@ func (r *runner) prepare() error {
 	if err != nil {
 		return err
 	}
-	if r.bufs.typed == nil || r.bufs.dt != dt || r.att == nil {
-		r.graphs.drop()
-		r.calls = nil
-		if err := r.bufs.need(r.dev, dt); err != nil {
-			return err
-		}
+	if err := r.need(dt); err != nil {
+		return err
+	}
+	if r.att == nil {
 		if r.graphs.cores, err = r.functionsFor(dt); err != nil {
 			return err
-		}
-		if r.att != nil {
-			r.att.close()
 		}
 		if r.att, err = newAttention(r); err != nil {
 			return err
@@ -122,6 +117,20 @@ func (r *runner) prepare() error {
 		keep = nil
 	}
 	return r.tables.fill(r.dev, r.batch, keep, r.att.direct())
+}
+
+// need makes the buffers for products in dt. What was prepared for those of another format goes.
+func (r *runner) need(dt compute.DType) error {
+	if r.bufs.typed != nil && r.bufs.dt == dt {
+		return nil
+	}
+	r.graphs.drop()
+	r.calls = nil
+	if r.att != nil {
+		r.att.close()
+		r.att = nil
+	}
+	return r.bufs.need(r.dev, dt)
 }
 
 // format returns the one format of all weights.

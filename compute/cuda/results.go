@@ -154,7 +154,7 @@ func (r *runner) Project(norm compute.Vector, w compute.Linear, rows []int32, ou
 
 func (r *runner) project(gain *vector, w *linear, rows []int32) error {
 	n, m := len(rows), bucket(len(rows))
-	if err := r.bufs.need(r.dev, w.dt); err != nil {
+	if err := r.need(w.dt); err != nil {
 		return err
 	}
 	bytes := 4 * n * w.rows

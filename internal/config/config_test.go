@@ -105,7 +105,6 @@ func TestLoadNamesThePlaceOfEachProblem(t *testing.T) {
 		{"bad tokens", "models:\n  - path: x\n    prompt: {instruction: {tokens: a}}\n", ":3: models[0].prompt.instruction: tokens: want a list"},
 		{"syntax", model + "slo_ms: [\n", ":"},
 		{"two documents", model + "---\n" + model, "more than one YAML document"},
-		{"cuda", model + "device: cuda\n", ":2: device: cuda: this build runs on the CPU only"},
 		{"deadlines", model + "slo_ms: 70000\n", ":2: slo_ms: 70000 is more than limits.deadline_ms"},
 	} {
 		t.Run(c.name, func(t *testing.T) {

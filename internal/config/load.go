@@ -57,7 +57,7 @@ func Load(src Source) (*Loaded, error) {
 		return nil, err
 	}
 	l.finish()
-	if err := errors.Join(l.Validate(), l.supported()); err != nil {
+	if err := l.Validate(); err != nil {
 		return nil, l.locate(err)
 	}
 	return l, nil

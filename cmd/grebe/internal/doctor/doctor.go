@@ -1,5 +1,6 @@
 // Package doctor looks at a machine and a configuration and says what is good, what is missing and
-// what to do about it. It changes nothing and opens no library: a look at files is enough.
+// what to do about it. It changes nothing. Libraries are looked for by their files, and opened only
+// where there is a GPU to use them with.
 package doctor
 
 import (
@@ -66,7 +67,9 @@ func Examine(root, file string, env []string) *Report {
 	m.cores(r)
 	free := m.memory(r)
 	m.hugePages(r)
-	m.gpu(r)
+	if m.gpu(r) && root == "/" {
+		openGPUs(r)
+	}
 	examineConfig(r, file, env, free)
 	return r
 }

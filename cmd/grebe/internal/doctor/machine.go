@@ -1,6 +1,7 @@
 package doctor
 
 import (
+	"errors"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -10,6 +11,7 @@ import (
 	"strings"
 
 	"grebe/compute/cpu"
+	"grebe/compute/cuda/driver"
 )
 
 // machine reads what Linux tells about itself in files below root; tests give their own.
@@ -121,31 +123,73 @@ func (m *machine) hugePages(r *Report) {
 // The libraries that a GPU needs, each with the names that its versions have.
 var gpuLibraries = []struct{ what, pattern, remedy string }{
 	{"libcuda", "libcuda.so*", "it comes with NVIDIA's driver: in a container, use the NVIDIA runtime"},
-	{"libnvrtc", "libnvrtc.so*", "install CUDA's NVRTC (package cuda-nvrtc) or add its folder to LD_LIBRARY_PATH"},
-	{"libcublasLt", "libcublasLt.so*", "install cuBLAS (package libcublas) or add its folder to LD_LIBRARY_PATH"},
+	{"libnvrtc", "libnvrtc.so.1[23]*", "install NVRTC of CUDA 12 or 13 (package cuda-nvrtc) or set CUDA_PATH to the folder above its lib64"},
+	{"libcublasLt", "libcublasLt.so.1[23]*", "install cuBLAS of CUDA 12 or 13 (package libcublas) or set CUDA_PATH to the folder above its lib64"},
 }
 
-func (m *machine) gpu(r *Report) {
-	driver := m.read("proc/driver/nvidia/version")
+// gpu reports whether there is a GPU and all that is needed to use it.
+func (m *machine) gpu(r *Report) bool {
+	version := m.read("proc/driver/nvidia/version")
 	cards, _ := filepath.Glob(filepath.Join(m.root, "dev/nvidia[0-9]*")) // the pattern is right
-	if driver == "" && len(cards) == 0 {
+	if version == "" && len(cards) == 0 {
 		r.add("gpu", Info, "", "none: models run on the CPU")
-		return
+		return false
 	}
-	first, _, _ := strings.Cut(driver, "\n")
-	r.add("gpu", Info, "", "%d found (%s), not used: this build runs on the CPU", len(cards), strings.TrimPrefix(first, "NVRM version: "))
+	first, _, _ := strings.Cut(version, "\n")
+	r.add("gpu", OK, "", "%d found (%s)", len(cards), strings.TrimPrefix(first, "NVRM version: "))
+	complete := true
 	for _, lib := range gpuLibraries {
 		if path := m.library(lib.pattern); path != "" {
-			r.add(lib.what, Info, "", "%s", path)
+			r.add(lib.what, OK, "", "%s", path)
 		} else {
-			r.add(lib.what, Info, lib.remedy, "not found")
+			complete = false
+			r.add(lib.what, Warn, lib.remedy, "not found: models run on the CPU")
+		}
+	}
+	return complete
+}
+
+// openGPUs opens what was found, as the server does.
+func openGPUs(r *Report) {
+	n, err := driver.Count()
+	if err != nil {
+		r.add("cuda", Warn, "bring driver and libraries to versions that fit: CUDA 12 or 13", "%v", err)
+		return
+	}
+	compiler, err1 := driver.CompilerVersion()
+	matrix, err2 := driver.BlasVersion()
+	if err := errors.Join(err1, err2); err != nil {
+		r.add("cuda", Warn, "", "%v", err)
+		return
+	}
+	for i := range n {
+		c, err := driver.New(i)
+		if err != nil {
+			r.add("cuda", Warn, "is the GPU used by others, or in a state that needs a reset? see nvidia-smi", "GPU %d: %v", i, err)
+			continue
+		}
+		g := c.Info()
+		status, remedy := OK, ""
+		if g.Arch < leastArch {
+			status, remedy = Warn, "a GPU of the Ampere generation or later is needed; models run on the CPU"
+		}
+		r.add("cuda", status, remedy, "GPU %d: %s, compute capability %d.%d, %d GiB; driver for CUDA %d.%d, NVRTC %s, cuBLASLt %d",
+			i, g.Name, g.Arch/10, g.Arch%10, g.Memory>>30, g.Driver/1000, g.Driver%1000/10, compiler, matrix)
+		if err := c.Close(); err != nil {
+			r.add("cuda", Warn, "", "GPU %d: %v", i, err)
 		}
 	}
 }
 
+// leastArch is the least compute capability that the kernels run on, times ten.
+const leastArch = 80
+
 // library finds a shared library by its file, where the dynamic linker would look.
 func (m *machine) library(pattern string) string {
 	dirs := filepath.SplitList(os.Getenv("LD_LIBRARY_PATH"))
+	if base := os.Getenv("CUDA_PATH"); base != "" {
+		dirs = append(dirs, filepath.Join(base, "lib64"), filepath.Join(base, "lib"), base)
+	}
 	confs, _ := filepath.Glob(filepath.Join(m.root, "etc/ld.so.conf.d/*.conf"))
 	for _, conf := range confs {
 		for line := range strings.Lines(m.read(strings.TrimPrefix(conf, m.root))) {
@@ -155,7 +199,8 @@ func (m *machine) library(pattern string) string {
 		}
 	}
 	dirs = append(dirs, "/lib/x86_64-linux-gnu", "/usr/lib/x86_64-linux-gnu", "/lib/aarch64-linux-gnu", "/usr/lib/aarch64-linux-gnu",
-		"/usr/lib64", "/usr/lib", "/usr/local/lib", "/usr/local/cuda/lib64", "/usr/local/cuda/targets/*/lib", "/usr/local/nvidia/lib64")
+		"/usr/lib64", "/usr/lib", "/usr/local/lib", "/usr/local/cuda*/lib64", "/usr/local/cuda*/targets/*/lib", "/usr/local/nvidia/lib64",
+		"/usr/local/lib/python3*/*-packages/nvidia/*/lib", "/opt/*/.venv/lib/python3*/site-packages/nvidia/*/lib", "/opt/*/lib/python3*/site-packages/nvidia/*/lib")
 	for _, dir := range dirs {
 		if found, _ := filepath.Glob(filepath.Join(m.root, dir, pattern)); len(found) > 0 {
 			return found[0]
