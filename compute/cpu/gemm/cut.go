@@ -16,7 +16,7 @@ type cut struct {
 
 // blockCost is the time to bring weights into L2 for a block of rows, in times of their product with
 // a row.
-const blockCost = 8
+const blockCost = 12
 
 // cutFor returns the cut that should take the least time.
 func (p *product) cutFor(threads int) cut {

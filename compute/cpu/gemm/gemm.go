@@ -32,7 +32,7 @@ const (
 	sumBytes  = panelCols * 4
 
 	maxBlockRows = 264                                    // rows of a block that keeps its place in L2
-	sumPairs     = 16                                     // pairs of panels whose sums wait while k is cut
+	sumPairs     = 28                                     // pairs of panels whose sums wait while k is cut
 	workerSums   = 2 * sumPairs * maxBlockRows * sumBytes // bytes of a worker's sums
 )
 
