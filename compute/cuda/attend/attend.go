@@ -37,6 +37,8 @@ type Config struct {
 	Buffers int  // layers that the scratch holds at a time, at least 1
 	Plain   bool // keep to Ampere's instructions
 	Overlap bool // let kernels start before the one ahead has finished (driver.Launch)
+
+	stages int // of keys and of values on Hopper; 0: the best
 }
 
 // Attention runs one batch at a time. It is used inside its context, by one goroutine at a time.
@@ -71,13 +73,13 @@ type queryMap struct {
 }
 
 const (
-	sharedHopper  = 1536 // bytes beyond the matrices
-	blockBytes    = 128 * 128
-	ampereKeys    = 64 // of a stage
-	partialsPerSM = 4
-	gathersPerSM  = 8
-	initialWords  = 1 << 14
-	wordBytes     = 4
+	bestStages   = 2
+	sharedHopper = 1536 // bytes beyond the matrices
+	blockBytes   = 128 * 128
+	ampereKeys   = 64 // of a stage
+	gathersPerSM = 8
+	initialWords = 1 << 14
+	wordBytes    = 4
 )
 
 // Supports reports whether the kernels take the shape.
@@ -90,26 +92,32 @@ func Supports(s *compute.Shape) bool {
 }
 
 // New compiles the kernels and takes memory. The caller MUST Close it.
-func New(c *driver.Context, cfg Config) (*Attention, error) {
+func New(c *driver.Context, cfg Config) (*Attention, error) { return newWith(c, cfg) }
+
+// newWith is New with further defines for attend.cu.
+func newWith(c *driver.Context, cfg Config, defines ...string) (*Attention, error) {
 	s := &cfg.Shape
 	if !Supports(s) {
 		return nil, fmt.Errorf("attend: %d/%d heads × %d in %v are not supported", s.Heads, s.KVHeads, s.HeadDim, s.KV)
 	}
 	a := &Attention{c: c, cfg: cfg, group: s.Heads / s.KVHeads}
+	if cfg.stages == 0 {
+		a.cfg.stages = bestStages
+	}
 	a.plan.costs = measuredCosts
 	a.scale = float32(math.Log2E / math.Sqrt(float64(s.HeadDim)))
-	if err := a.open(); err != nil {
+	if err := a.open(defines); err != nil {
 		return nil, errors.Join(fmt.Errorf("attend: %w", err), a.Close())
 	}
 	return a, nil
 }
 
-func (a *Attention) open() error {
+func (a *Attention) open(defines []string) error {
 	var err error
 	if a.args, err = driver.NewArgs(); err != nil {
 		return err
 	}
-	if err := a.load(); err != nil {
+	if err := a.load(defines); err != nil {
 		return err
 	}
 	if a.sent, err = a.c.NewEvent(false); err != nil {
@@ -129,9 +137,10 @@ func (a *Attention) open() error {
 }
 
 // load compiles the kernels for the shape.
-func (a *Attention) load() error {
+func (a *Attention) load(defines []string) error {
 	s := &a.cfg.Shape
-	defines := []string{fmt.Sprintf("HEADS=%d", s.Heads), fmt.Sprintf("KV_HEADS=%d", s.KVHeads), fmt.Sprintf("HEAD_DIM=%d", s.HeadDim)}
+	defines = append(defines, fmt.Sprintf("HEADS=%d", s.Heads), fmt.Sprintf("KV_HEADS=%d", s.KVHeads), fmt.Sprintf("HEAD_DIM=%d", s.HeadDim),
+		fmt.Sprintf("STAGES=%d", a.cfg.stages))
 	if a.cfg.Plain {
 		defines = append(defines, kernels.Plain)
 	}
@@ -162,13 +171,13 @@ func (a *Attention) rowBytes() int { return a.cfg.Shape.HeadDim * a.cfg.Shape.KV
 // shared returns the bytes of shared memory that attend.cu takes.
 func (a *Attention) shared() int {
 	if a.hopper() {
-		return 5*((a.cfg.Shape.HeadDim+63)/64)*blockBytes + sharedHopper
+		return (1+2*a.cfg.stages)*((a.cfg.Shape.HeadDim+63)/64)*blockBytes + sharedHopper
 	}
 	return 4 * ampereKeys * (a.rowBytes() + 16)
 }
 
-// maxPartials bounds the parts of split tiles, of all KV heads together.
-func (a *Attention) maxPartials() int { return partialsPerSM * a.c.Info().Processors }
+// maxPartials bounds the parts of split tiles: each but the last of a tile fills a block.
+func (a *Attention) maxPartials() int { return 2 * a.c.Info().Processors }
 
 // zeros allocates n bytes that are 0.
 func (a *Attention) zeros(n int) (driver.Ptr, error) {
@@ -247,7 +256,7 @@ func (a *Attention) Begin(s *driver.Stream, b *compute.Batch) error {
 	}
 	p := &a.plan
 	p.build(b, tileRows/a.group)
-	p.cutUnits(a.cfg.Shape.KVHeads, a.c.Info().Processors, a.maxPartials())
+	p.cutUnits(a.cfg.Shape.KVHeads, a.c.Info().Processors)
 	if int(p.slots) > a.cfg.Slots {
 		if err := errors.Join(a.c.Sync(), a.growScratch(int(p.slots)+int(p.slots)/4)); err != nil {
 			return fmt.Errorf("attend: %w", err)

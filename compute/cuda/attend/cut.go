@@ -2,200 +2,184 @@ package attend
 
 import "slices"
 
-const maxParts = 16 // of a tile
-
 // Costs are in quarters of a step's time: what a unit takes besides its steps, and what a part of a
 // tile takes besides, for writing its sums and for its share of adding them up.
 type Costs struct{ Unit, Part int }
 
-const stepCost = 4
+const (
+	stepCost = 4
+	maxParts = 16 // of a tile
+	// Tiles are cut when that saves more than 3 in 100: what it costs is an estimate.
+	worthwhile = 103
+)
 
-var measuredCosts = Costs{Unit: 3, Part: 5}
+var measuredCosts = Costs{Unit: 3, Part: 6}
 
-// unit is a tile or a part of one: up to all of its steps. It is done once per KV head.
+// unit is what a block does at a time: a tile, or some steps of it, for one KV head.
 type unit struct {
-	tile             int32
-	from, to         int32 // steps of the tile
-	part, first      int32 // number of the part, and of the tile's first, or −1
-	parts, splitTile int32
+	tile, head  int32
+	from, to    int32 // steps of the tile
+	part, first int32 // number of the part, and of the first part of its tile and head; −1 when there are none
+	parts       int32
+	counter     int32 // number of the split tile and head
+	block       int32
 }
 
 // cut is how tiles become units and who does them.
 type cut struct {
-	costs   Costs
-	units   []unit
-	parts   int32 // of all split tiles
-	split   int32 // tiles that are split
-	blocks  []span
-	entries []int32 // unit | head<<20, of block 0, then block 1, …
+	costs  Costs
+	units  []unit // those of block 0, then those of block 1, …
+	blocks []span // per block its units
+	parts  int32  // of all split tiles
+	split  int32  // tiles (and heads) that are split
 
-	order []uint64 // units by falling cost
-	room  []uint64 // see pack
-	owner []int32  // per entry in the order of costs
+	order  []uint64 // tiles by falling steps
+	room   []int32  // see clearRooms
+	queued []unit   // in the order in which they were dealt out
 }
 
-// cutUnits splits tiles where that lets the batch end earlier, and deals the units out to blocks.
-// Tiles are not split where blocks is 0; then there are no entries either.
-func (p *plan) cutUnits(heads, blocks, maxPartials int) {
-	p.makeUnits(1 << 30)
-	if blocks == 0 {
-		return
-	}
-	if best := p.bestLimit(heads, blocks, maxPartials); best < 1<<30 {
-		p.makeUnits(best)
-	}
-	p.deal(heads, blocks)
-	p.list(heads, blocks)
-}
-
-// bestLimit tries a few limits on the steps of a unit and returns the one with which the last block
-// ends first.
-func (p *plan) bestLimit(heads, blocks, maxPartials int) int32 {
-	const whole = 1 << 30
-	if len(p.tiles)*heads >= 8*blocks {
-		return whole
-	}
-	total, longest := 0, int32(0)
-	for i := range p.tiles {
-		total += int(p.tiles[i].steps) * heads
-		longest = max(longest, p.tiles[i].steps)
-	}
-	best, least := int32(whole), p.deal(heads, blocks)
-	before := longest
-	for _, quarters := range [...]int{4, 3, 2, 1} { // of an even share
-		limit := max(int32((total*quarters/4+blocks-1)/blocks), 1)
-		if limit >= before {
-			continue
-		}
-		before = limit
-		p.makeUnits(limit)
-		if int(p.parts)*heads > maxPartials {
-			break
-		}
-		if p.bound(heads, blocks) >= least {
-			continue
-		}
-		if load := p.deal(heads, blocks); load < least {
-			best, least = limit, load
-		}
-	}
-	p.makeUnits(whole)
-	return best
-}
-
-// makeUnits cuts every tile into as few parts of about equal size as have no more than limit steps.
-func (p *plan) makeUnits(limit int32) {
-	p.units, p.parts, p.split = p.units[:0], 0, 0
-	for i := range p.tiles {
-		steps := p.tiles[i].steps
-		n := min((steps+limit-1)/limit, maxParts)
-		if n <= 1 {
-			p.units = append(p.units, unit{tile: int32(i), to: steps, part: -1, first: -1, parts: 1})
-			continue
-		}
-		for part := range n {
-			p.units = append(p.units, unit{tile: int32(i), from: steps * part / n, to: steps * (part + 1) / n,
-				part: p.parts + part, first: p.parts, parts: n, splitTile: p.split})
-		}
-		p.parts += n
-		p.split++
-	}
-}
-
-// deal gives the units to blocks and returns what the busiest has to do. It packs them, the long ones
-// first, into the first block that has room, for the least room (by bisection) with which that ends well:
-// where a block gets few units, giving each to the least busy block is up to a tenth worse.
-func (p *plan) deal(heads, blocks int) uint64 {
+// cutUnits deals the tiles out to blocks. Where a block gets only a few, tiles are cut into parts when
+// that lets the last block end earlier.
+func (p *plan) cutUnits(heads, blocks int) {
 	p.order = p.order[:0]
-	for i := range p.units {
-		p.order = append(p.order, (1<<31-p.cost(&p.units[i]))<<32|uint64(i))
+	total, longest := 0, 0
+	for i := range p.tiles {
+		steps := int(p.tiles[i].steps)
+		total += (stepCost*steps + p.costs.Unit) * heads
+		longest = max(longest, stepCost*steps+p.costs.Unit)
+		p.order = append(p.order, uint64(1<<31-steps)<<32|uint64(i))
 	}
 	slices.Sort(p.order)
-	low := p.bound(heads, blocks)
+	share := (total + blocks - 1) / blocks
+	whole := least(max(share, longest), func(room int) bool { return p.pack(heads, blocks, room, false) })
+	if 8*blocks > len(p.tiles)*heads {
+		apart := least(share, func(room int) bool { return room >= whole || p.pack(heads, blocks, room, true) })
+		if apart*worthwhile < whole*100 && p.pack(heads, blocks, apart, true) {
+			p.list(blocks)
+			return
+		}
+	}
+	p.pack(heads, blocks, whole, false)
+	p.list(blocks)
+}
+
+// least returns about the least room from low on with which try succeeds.
+func least(low int, try func(room int) bool) int {
 	high := low
-	for !p.pack(heads, blocks, high) {
+	for !try(high) {
 		low = high + 1
 		high += max(1, high/32)
 	}
 	for high-low > low/128 {
-		middle := (low + high) / 2
-		if p.pack(heads, blocks, middle) {
+		if middle := (low + high) / 2; try(middle) {
 			high = middle
 		} else {
 			low = middle + 1
 		}
 	}
-	p.pack(heads, blocks, high)
 	return high
 }
 
-// bound is what the busiest block has to do at the least.
-func (p *plan) bound(heads, blocks int) uint64 {
-	total, longest := uint64(0), uint64(0)
-	for i := range p.units {
-		cost := p.cost(&p.units[i])
-		total += cost * uint64(heads)
-		longest = max(longest, cost)
-	}
-	return max(longest, (total+uint64(blocks)-1)/uint64(blocks))
-}
-
-func (p *plan) cost(u *unit) uint64 {
-	cost := stepCost*int(u.to-u.from) + p.costs.Unit
-	if u.part >= 0 {
-		cost += p.costs.Part
-	}
-	return uint64(cost)
-}
-
-// pack puts every unit into the first block that has room for it, if all of them fit. A tree over the
-// blocks holds the most room below each node.
-func (p *plan) pack(heads, blocks int, room uint64) bool {
-	leaves := 1
-	for leaves < blocks {
-		leaves *= 2
-	}
-	p.owner, p.room = p.owner[:0], slices.Grow(p.room[:0], 2*leaves)[:2*leaves]
-	for i := range leaves {
-		p.room[leaves+i] = 0
-		if i < blocks {
-			p.room[leaves+i] = room
-		}
-	}
-	for i := leaves - 1; i > 0; i-- {
-		p.room[i] = max(p.room[2*i], p.room[2*i+1])
-	}
+// pack puts tiles, the long ones first, into the first block that has room for them, and reports
+// whether all fit. Tiles that no block has room for are cut where that is allowed: their steps go where
+// there is the most room. Where a block gets few tiles, giving each to the least busy block would be up
+// to a tenth worse.
+func (p *plan) pack(heads, blocks, room int, cut bool) bool {
+	p.queued, p.parts, p.split = p.queued[:0], 0, 0
+	p.clearRooms(blocks, room)
 	for _, o := range p.order {
-		cost := 1<<31 - o>>32
-		for range heads {
-			if p.room[1] < cost {
+		u := unit{tile: int32(o & (1<<32 - 1)), part: -1, first: -1, parts: 1}
+		u.to = p.tiles[u.tile].steps
+		for head := range heads {
+			u.head = int32(head)
+			if ok := p.put(u, stepCost*int(u.to)+p.costs.Unit); !ok && (!cut || !p.putParts(u)) {
 				return false
-			}
-			i := 1
-			for i < leaves {
-				i *= 2
-				if p.room[i] < cost {
-					i++
-				}
-			}
-			p.owner = append(p.owner, int32(i-leaves))
-			p.room[i] -= cost
-			for i /= 2; i > 0; i /= 2 {
-				p.room[i] = max(p.room[2*i], p.room[2*i+1])
 			}
 		}
 	}
 	return true
 }
 
-// list writes every block's entries, the long ones first.
-func (p *plan) list(heads, blocks int) {
-	p.blocks, p.entries = p.blocks[:0], append(p.entries[:0], p.owner...)
+// putParts puts a tile in as many parts as it takes.
+func (p *plan) putParts(u unit) bool {
+	first, overhead := len(p.queued), p.costs.Unit+p.costs.Part
+	for end := u.to; u.from < end; u.from = u.to {
+		u.to = end
+		if p.put(u, stepCost*int(u.to-u.from)+overhead) {
+			continue
+		}
+		n := (int(p.room[1]) - overhead) / stepCost // as much as fits anywhere
+		if n < 1 {
+			return false
+		}
+		u.to = u.from + int32(n)
+		p.put(u, stepCost*n+overhead)
+	}
+	return p.number(p.queued[first:])
+}
+
+// clearRooms gives every block the same room. A tree over the blocks holds the most room below each node.
+func (p *plan) clearRooms(blocks, room int) {
+	leaves := 1
+	for leaves < blocks {
+		leaves *= 2
+	}
+	p.room = slices.Grow(p.room[:0], 2*leaves)[:2*leaves]
+	for i := range leaves {
+		p.room[leaves+i] = 0
+		if i < blocks {
+			p.room[leaves+i] = int32(room)
+		}
+	}
+	for i := leaves - 1; i > 0; i-- {
+		p.room[i] = max(p.room[2*i], p.room[2*i+1])
+	}
+}
+
+// put gives a unit to the first block that has room for it, if there is one.
+func (p *plan) put(u unit, cost int) bool {
+	if int(p.room[1]) < cost {
+		return false
+	}
+	leaves := len(p.room) / 2
+	i := 1
+	for i < leaves {
+		i *= 2
+		if int(p.room[i]) < cost {
+			i++
+		}
+	}
+	u.block = int32(i - leaves)
+	p.queued = append(p.queued, u)
+	p.room[i] -= int32(cost)
+	for i /= 2; i > 0; i /= 2 {
+		p.room[i] = max(p.room[2*i], p.room[2*i+1])
+	}
+	return true
+}
+
+// number numbers the parts of a tile, if there are several.
+func (p *plan) number(parts []unit) bool {
+	if len(parts) == 1 {
+		return true
+	}
+	for i := range parts {
+		u := &parts[i]
+		u.part, u.first, u.parts, u.counter = p.parts+int32(i), p.parts, int32(len(parts)), p.split
+	}
+	p.parts += int32(len(parts))
+	p.split++
+	return len(parts) <= maxParts
+}
+
+// list sorts the units by blocks.
+func (p *plan) list(blocks int) {
+	p.blocks, p.units = p.blocks[:0], append(p.units[:0], p.queued...)
 	for range blocks {
 		p.blocks = append(p.blocks, span{})
 	}
-	for _, b := range p.owner {
-		p.blocks[b].end++
+	for i := range p.queued {
+		p.blocks[p.queued[i].block].end++
 	}
 	next := int32(0)
 	for b := range p.blocks {
@@ -203,9 +187,9 @@ func (p *plan) list(heads, blocks int) {
 		p.blocks[b] = span{next, next}
 		next += n
 	}
-	for i, b := range p.owner {
-		unit, head := int32(p.order[i/heads]&0xfffff), int32(i%heads)
-		p.entries[p.blocks[b].end] = unit | head<<20
-		p.blocks[b].end++
+	for i := range p.queued {
+		b := &p.blocks[p.queued[i].block]
+		p.units[b.end] = p.queued[i]
+		b.end++
 	}
 }

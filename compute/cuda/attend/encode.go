@@ -6,7 +6,7 @@ const (
 	listSlotsUsed
 	listBlockCount
 	listUnitCount
-	listEntries
+	_
 	listUnits
 	listSpans
 	listSlots
@@ -18,7 +18,7 @@ const (
 
 const (
 	unitWords  = 16
-	blockWords = 4
+	blockWords = 2
 )
 
 // encode appends the list as the kernels read it. list is empty.
@@ -27,15 +27,9 @@ func (p *plan) encode(list []int32) []int32 {
 	list[listRows], list[listSlotsUsed] = int32(len(p.slot)), p.slots
 	list[listBlockCount], list[listUnitCount] = int32(len(p.blocks)), int32(len(p.units))
 	for i, b := range p.blocks {
-		to := list[listBlocks+blockWords*i:]
-		to[0], to[1] = b.start, b.end-b.start
-		if b.end > b.start {
-			to[2] = p.entries[b.start]
-		}
+		list[listBlocks+blockWords*i], list[listBlocks+blockWords*i+1] = b.start, b.end-b.start
 	}
 	list = p.encodeUnits(list)
-	list[listEntries] = int32(len(list))
-	list = append(list, p.entries...)
 	list[listSlots] = int32(len(list))
 	list = append(list, p.slot...)
 	list[listLows] = int32(len(list))
@@ -89,9 +83,9 @@ func (p *plan) encodeUnits(list []int32) []int32 {
 			n++
 		}
 		words = list[at+unitWords*i : at+unitWords*(i+1)] // it may have moved
-		words[0], words[1], words[2], words[3] = t.row, t.tokens, u.to-u.from, t.maxLow
+		words[0], words[1], words[2], words[3] = t.row, t.tokens|u.head<<8, u.to-u.from, t.maxLow
 		words[4], words[5], words[6], words[7] = t.minSlot, u.part, u.first, u.parts
-		words[8], words[9], words[10], words[11] = u.splitTile, first, n, window
+		words[8], words[9], words[10], words[11] = u.counter, first, n, window
 	}
 	return grow(list, 0)
 }

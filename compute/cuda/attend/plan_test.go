@@ -101,7 +101,7 @@ func (l reader) visible(u []int32, seen [][]int8) error {
 		start, end := l.span(u, i)
 		for ; start < end; start += stepKeys {
 			done++
-			for t := range u[1] {
+			for t := range u[1] & 255 {
 				row := u[0] + t
 				low, high := start, end-1
 				if i == u[11] {
@@ -158,9 +158,9 @@ func TestPlanSeesWhatTheMaskSays(t *testing.T) {
 	for seed := range uint64(300) {
 		r := rand.New(rand.NewPCG(seed, 7))
 		b := batchOf(r, 1+r.IntN(4))
-		group, heads, blocks := 1+r.IntN(12), 1+r.IntN(4), []int{0, 1, 7, 132}[r.IntN(4)]
+		group, heads, blocks := 1+r.IntN(12), 1+r.IntN(4), []int{1, 7, 132}[r.IntN(3)]
 		p.build(b, tileRows/group)
-		p.cutUnits(heads, blocks, 4*132)
+		p.cutUnits(heads, blocks)
 		list = p.encode(list[:0])
 		if err := checkList(list, b, tileRows/group, heads, blocks); err != nil {
 			t.Fatalf("seed %d: %d rows, %d segments, group %d, %d heads, %d blocks: %v", seed, len(b.Tokens), len(b.Segments), group, heads, blocks, err)
@@ -170,65 +170,62 @@ func TestPlanSeesWhatTheMaskSays(t *testing.T) {
 
 func checkList(list reader, b *compute.Batch, tokens, heads, blocks int) error {
 	want := wanted(b)
-	got := make([][]int8, len(want))
-	for i := range got {
-		got[i] = make([]int8, len(want[i]))
-	}
-	for i := range list[listUnitCount] {
-		u := list.unit(i)
-		if u[1] < 1 || int(u[1]) > tokens || u[2] < 1 {
-			return fmt.Errorf("unit %d has %d tokens and %d steps", i, u[1], u[2])
+	for head := range heads {
+		got := make([][]int8, len(want))
+		for i := range got {
+			got[i] = make([]int8, len(want[i]))
 		}
-		if err := list.visible(u, got); err != nil {
-			return err
+		for i := range list[listUnitCount] {
+			u := list.unit(i)
+			if n := u[1] & 255; n < 1 || int(n) > tokens || u[2] < 1 || int(u[1]>>8) >= heads {
+				return fmt.Errorf("unit %d has %d tokens, %d steps and is of head %d", i, n, u[2], u[1]>>8)
+			}
+			if int(u[1]>>8) != head {
+				continue
+			}
+			if err := list.visible(u, got); err != nil {
+				return err
+			}
 		}
-	}
-	for row := range want {
-		for slot := range want[row] {
-			if want[row][slot] != got[row][slot] {
-				return fmt.Errorf("row %d goes through slot %d %d times, want %d", row, slot, got[row][slot], want[row][slot])
+		for row := range want {
+			for slot := range want[row] {
+				if want[row][slot] != got[row][slot] {
+					return fmt.Errorf("head %d row %d goes through slot %d %d times, want %d", head, row, slot, got[row][slot], want[row][slot])
+				}
 			}
 		}
 	}
-	if blocks == 0 {
-		return nil
-	}
-	return checkEntries(list, heads, blocks)
+	return checkBlocks(list, blocks)
 }
 
-// checkEntries: every unit is done once per head, and parts are numbered so that they can be merged.
-func checkEntries(list reader, heads, blocks int) error {
-	done := map[int32]int{}
+// checkBlocks: blocks do all units, each once, and parts are numbered so that they can be merged.
+func checkBlocks(list reader, blocks int) error {
+	next := int32(0)
 	for i := range blocks {
 		at := list[listBlocks+blockWords*i:]
-		for j := range at[1] {
-			entry := list[list[listEntries]+at[0]+j]
-			if j == 0 && at[2] != entry {
-				return fmt.Errorf("block %d: first entry %d, want %d", i, at[2], entry)
-			}
-			done[entry]++
+		if at[0] != next {
+			return fmt.Errorf("block %d begins with unit %d, want %d", i, at[0], next)
 		}
+		next += at[1]
 	}
-	if len(done) != heads*int(list[listUnitCount]) {
-		return fmt.Errorf("%d entries, want %d", len(done), heads*int(list[listUnitCount]))
+	if next != list[listUnitCount] {
+		return fmt.Errorf("blocks do %d units of %d", next, list[listUnitCount])
 	}
-	parts := map[int32]int32{}
-	for entry, n := range done {
-		if n != 1 || entry&0xfffff >= list[listUnitCount] || int(entry>>20) >= heads {
-			return fmt.Errorf("entry %#x is there %d times", entry, n)
-		}
-	}
+	parts, counters := map[int32][]int32{}, map[int32]int32{}
 	for i := range list[listUnitCount] {
-		if u := list.unit(i); u[5] >= 0 {
-			parts[u[8]]++
-			if u[5] < u[6] || u[5] >= u[6]+u[7] || u[7] < 2 {
-				return fmt.Errorf("unit %d is part %d of %d from %d", i, u[5], u[7], u[6])
-			}
+		u := list.unit(i)
+		if u[5] < 0 {
+			continue
 		}
+		if parts[u[5]] != nil || u[5] < u[6] || u[5] >= u[6]+u[7] || u[7] < 2 || int(u[5]) >= 2*blocks {
+			return fmt.Errorf("unit %d is part %d of %d from %d, of at most %d", i, u[5], u[7], u[6], 2*blocks)
+		}
+		parts[u[5]] = u
+		counters[u[8]]++
 	}
-	for i := range list[listUnitCount] {
-		if u := list.unit(i); u[5] >= 0 && parts[u[8]] != u[7] {
-			return fmt.Errorf("split tile %d has %d parts, want %d", u[8], parts[u[8]], u[7])
+	for i, u := range parts {
+		if first := parts[u[6]]; first == nil || first[8] != u[8] || first[0] != u[0] || first[1] != u[1] || counters[u[8]] != u[7] {
+			return fmt.Errorf("part %d of rows from %d does not belong to part %d, or its tile has %d parts and not %d", i, u[0], u[6], counters[u[8]], u[7])
 		}
 	}
 	return nil
@@ -279,14 +276,14 @@ func TestPlanShapes(t *testing.T) {
 		batch                 *compute.Batch
 		tiles, spans, longest int
 	}{
-		{"causal 1,024", causal(1024), 49, 0, 4},
+		{"causal 1,024", causal(1024), 49, 0, 5},
 		{"causal 4,096", causal(4096), 196, 0, 32},
 		{"item-first", itemFirst(1500, 100, 10), 72, 0, 20},
 		{"user-first", userFirst(1500, 100, 10), 48, 1, 13},
 	} {
 		p := plan{cut: cut{costs: measuredCosts}}
 		p.build(c.batch, tileRows/6)
-		p.cutUnits(2, 132, 4*132)
+		p.cutUnits(2, 132)
 		longest, spans := 0, 0
 		for i := range p.units {
 			longest = max(longest, int(p.units[i].to-p.units[i].from))
@@ -294,7 +291,18 @@ func TestPlanShapes(t *testing.T) {
 		for i := range p.tiles {
 			spans = max(spans, int(p.tiles[i].spans.end-p.tiles[i].spans.start))
 		}
-		t.Logf("%s: %d tiles, %d units, longest %d of %d steps, busiest block %d of at least %d quarters", c.name, len(p.tiles), len(p.units), longest, p.tiles[len(p.tiles)-1].steps, p.deal(2, 132), p.bound(2, 132))
+		busiest := 0
+		for _, b := range p.blocks {
+			load := 0
+			for _, u := range p.units[b.start:b.end] {
+				load += stepCost*int(u.to-u.from) + p.costs.Unit
+				if u.part >= 0 {
+					load += p.costs.Part
+				}
+			}
+			busiest = max(busiest, load)
+		}
+		t.Logf("%s: %d tiles, %d units, %d parts, longest %d of %d steps, busiest block %d quarters", c.name, len(p.tiles), len(p.units), p.parts, longest, p.tiles[len(p.tiles)-1].steps, busiest)
 		if len(p.tiles) != c.tiles || spans != c.spans || longest > c.longest {
 			t.Errorf("%s: %d tiles with up to %d spans, units of up to %d steps; want %d, %d, %d", c.name, len(p.tiles), spans, longest, c.tiles, c.spans, c.longest)
 		}
@@ -351,7 +359,7 @@ func TestPlanningDoesNotAllocate(t *testing.T) {
 	b := batchOf(rand.New(rand.NewPCG(3, 3)), 8)
 	run := func() {
 		p.build(b, 21)
-		p.cutUnits(2, 132, 4*132)
+		p.cutUnits(2, 132)
 		list = p.encode(list[:0])
 	}
 	run()
@@ -367,7 +375,7 @@ func BenchmarkPlan(b *testing.B) {
 			var list []int32
 			for b.Loop() {
 				p.build(batch, 21)
-				p.cutUnits(2, 132, 4*132)
+				p.cutUnits(2, 132)
 				list = p.encode(list[:0])
 			}
 		})

@@ -28,7 +28,9 @@
 #define COLUMN_BLOCKS ((HEAD_DIM + 63) / 64)
 #define BLOCK_BYTES 16384
 #define MATRIX_BYTES (COLUMN_BLOCKS * BLOCK_BYTES)
+#ifndef STAGES
 #define STAGES 2
+#endif
 #define QUERY_BYTES (COLUMN_BLOCKS * TILE_TOKENS * GROUP * 128)
 
 struct Control { // behind the matrices
@@ -37,13 +39,14 @@ struct Control { // behind the matrices
   int flag[2];
   U4 step[STAGES]; // first slot, end of the span, mask: 0 none, 1 by the span's end, 2 by rows
   Unit unit;       // of the queries
-  int head;
 };
 
 struct __align__(64) Map { u64 words[16]; };
 
 DEVICE void barrier_init(u64* b, int count) { asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(shared_address(b)), "r"(count)); }
-DEVICE void barrier_arrive(u64* b) { asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(shared_address(b)) : "memory"); }
+DEVICE void barrier_arrive_if(u64* b, int yes) {
+  asm volatile("{.reg .pred p; setp.ne.b32 p, %1, 0; @p mbarrier.arrive.shared::cta.b64 _, [%0];}" ::"r"(shared_address(b)), "r"(yes) : "memory");
+}
 DEVICE void barrier_expect(u64* b, int bytes) {
   asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(shared_address(b)), "r"(bytes) : "memory");
 }
@@ -71,6 +74,11 @@ template <int N> DEVICE void products_wait() { asm volatile("wgmma.wait_group.sy
 template <int N> DEVICE void settle(float (&r)[N]) {
 #pragma unroll
   for (int i = 0; i < N; i++) asm volatile("" : "+f"(r[i])::"memory");
+}
+// Keeps what value is computed from ahead of the next wait, which the compiler would otherwise move up
+// to where its products began: a store, never done, that depends on it.
+DEVICE void pin(float value, void* somewhere) {
+  asm volatile("{.reg .pred p; setp.lt.f32 p, %0, 0f00000000; @p st.shared.f32 [%1], %0;}" ::"f"(value), "r"(shared_address(somewhere)) : "memory");
 }
 #define R8(r, i) "+f"(r[i]), "+f"(r[i + 1]), "+f"(r[i + 2]), "+f"(r[i + 3]), "+f"(r[i + 4]), "+f"(r[i + 5]), "+f"(r[i + 6]), "+f"(r[i + 7])
 
@@ -138,20 +146,17 @@ DEVICE void all_values(float (&o)[SUMS], const u32 (&p)[32], u64 values) {
 
 // The producer: one thread that brings units, queries, keys and values.
 DEVICE void produce(u8* shared, Control* c, const int* list, const Map* queries, const Map* keys, int buffer) {
-  U4 mine = load4(list + LIST_BLOCKS + 4 * blockIdx.x);
+  int unit = list[LIST_BLOCKS + 2 * blockIdx.x], units = list[LIST_BLOCKS + 2 * blockIdx.x + 1];
   u8 *q = shared, *k = shared + MATRIX_BYTES, *v = k + STAGES * MATRIX_BYTES;
-  int entry = mine.z;
-  int step = 0;
-  for (int n = 0; n < (int)mine.y; n++) {
-    Unit u = load_unit(list, entry_unit(entry));
-    int head = entry_head(entry), matrix = (buffer * KV_HEADS + head) * 2;
-    if (n + 1 < (int)mine.y) entry = list[list[LIST_ENTRIES] + (int)mine.x + n + 1];
+  int stage = 0, parity = 1;
+  for (int n = 0; n < units; n++) {
+    Unit u = load_unit(list, unit + n);
+    int matrix = (buffer * KV_HEADS + u.head()) * 2;
     bool first = true;
     for (int i = 0; i < u.spans; i++) {
       int start, end;
       span_of(list, u, i, start, end);
-      for (; start < end; start += STEP_KEYS, step++) {
-        int stage = step % STAGES, parity = (step / STAGES & 1) ^ 1;
+      for (; start < end; start += STEP_KEYS) {
         bool window = i == u.window;
         int masked = window ? (start < u.max_low || start + STEP_KEYS - 1 > u.min_slot ? 2 : 0) : (start + STEP_KEYS > end ? 1 : 0);
         barrier_wait(&c->key_empty[stage], parity);
@@ -162,15 +167,15 @@ DEVICE void produce(u8* shared, Control* c, const int* list, const Map* queries,
         if (first) {
           barrier_wait(&c->query_empty, (n & 1) ^ 1);
           c->unit = u;
-          c->head = head;
           barrier_expect(&c->query_full, QUERY_BYTES);
-          for (int b = 0; b < COLUMN_BLOCKS; b++) copy_tile(queries, q + b * BLOCK_BYTES, &c->query_full, 64 * b, head * GROUP, u.row);
+          for (int b = 0; b < COLUMN_BLOCKS; b++) copy_tile(queries, q + b * BLOCK_BYTES, &c->query_full, 64 * b, u.head() * GROUP, u.row);
           first = false;
         }
         barrier_wait(&c->value_empty[stage], parity);
         barrier_expect(&c->value_full[stage], MATRIX_BYTES);
         for (int b = 0; b < COLUMN_BLOCKS; b++)
           copy_tile(keys, v + stage * MATRIX_BYTES + b * BLOCK_BYTES, &c->value_full[stage], 64 * b, start, matrix + 1);
+        if (++stage == STAGES) { stage = 0; parity ^= 1; }
       }
     }
   }
@@ -182,8 +187,8 @@ DEVICE Rows load_rows(const int* list, const Unit& u, int row) {
   Rows r = {0x7fffffff, 0x7fffffff, 0x7fffffff, 0x7fffffff};
   const int *slots = list + list[LIST_SLOTS] + u.row, *lows = list + list[LIST_LOWS] + u.row;
   int t0 = row / GROUP, t1 = (row + 8) / GROUP;
-  if (t0 < u.tokens) { r.low0 = lows[t0]; r.high0 = slots[t0]; }
-  if (t1 < u.tokens) { r.low1 = lows[t1]; r.high1 = slots[t1]; }
+  if (t0 < u.tokens()) { r.low0 = lows[t0]; r.high0 = slots[t0]; }
+  if (t1 < u.tokens()) { r.low1 = lows[t1]; r.high1 = slots[t1]; }
   return r;
 }
 DEVICE void mask_step(float (&s)[64], const U4& step, const Rows& r) {
@@ -202,78 +207,104 @@ DEVICE void end_turn(int half) {
   if (TURNS) named_arrive(2 - half, 256);
 }
 
+DEVICE bool any_lane(bool yes) {
+  u32 v;
+  asm volatile("{.reg .pred p, q; setp.ne.u32 p, %1, 0; vote.sync.any.pred q, p, 0xffffffff; selp.u32 %0, 1, 0, q;}" : "=r"(v) : "r"((u32)yes));
+  return v;
+}
+
+// What a consumer works with.
+struct Consumer {
+  Control* control;
+  u64 queries, keys, values; // operands
+  float scale;
+  int half, lane;
+};
+#define OPERAND_STRIDE (MATRIX_BYTES >> 4) // from stage to stage
+
+// One step behind the first of a unit: scores of this step and, under their softmax, the values of the
+// step before. There are no branches in it: the compiler would wait for products at each.
+template <bool MASKED>
+DEVICE void step(const Consumer& c, float (&o)[SUMS], u32 (&p)[32], Softmax& x, const U4& about, const Rows& rows, int stage, int before, int before_parity) {
+  float s[64];
+  take_turn(c.half);
+  products_begin();
+  all_scores(s, c.queries, c.keys + stage * OPERAND_STRIDE);
+  products_commit();
+  barrier_wait(&c.control->value_full[before], before_parity);
+  all_values(o, p, c.values + before * OPERAND_STRIDE);
+  products_commit();
+  end_turn(c.half);
+  products_wait<1>();
+  settle(s);
+  barrier_arrive_if(&c.control->key_empty[stage], c.lane == 0);
+  if (MASKED) mask_step(s, about, rows);
+  soften(s, x, c.scale);
+  settle(s);
+  pin(x.l0 + x.l1, c.control);
+  products_wait<0>();
+  settle(o);
+  barrier_arrive_if(&c.control->value_empty[before], c.lane == 0);
+#if LAZY
+  if (any_lane(x.a0 != 1.0f || x.a1 != 1.0f)) rescale(o, x);
+#else
+  rescale(o, x);
+#endif
+#pragma unroll
+  for (int j = 0; j < 32; j++) p[j] = pack_bf16(s[2 * j], s[2 * j + 1]);
+}
+
 // A consumer: 128 threads that compute 64 rows of every unit.
-DEVICE void consume(u8* shared, Control* c, const int* list, float scale, const Output& to, int half) {
+DEVICE void consume(u8* shared, Control* control, const int* list, float scale, const Output& to, int half) {
   int thread = threadIdx.x & 127, lane = threadIdx.x & 31;
-  const u64 q = operand(shared + half * 8192), k = operand(shared + MATRIX_BYTES), v = operand(shared + (1 + STAGES) * MATRIX_BYTES);
-  const int stride = MATRIX_BYTES >> 4;
-  int units = list[LIST_BLOCKS + 4 * blockIdx.x + 1];
-  int step = 0;
+  const Consumer c = {control, operand(shared + half * 8192), operand(shared + MATRIX_BYTES), operand(shared + (1 + STAGES) * MATRIX_BYTES), scale, half, lane};
+  int units = list[LIST_BLOCKS + 2 * blockIdx.x + 1];
+  int stage = 0, parity = 0;
   if (half == 1) end_turn(1); // the first half begins
   for (int n = 0; n < units; n++) {
-    barrier_wait(&c->query_full, n & 1);
-    Unit u = c->unit;
-    int head = c->head;
+    barrier_wait(&control->query_full, n & 1);
+    Unit u = control->unit;
     Rows rows = load_rows(list, u, half * 64 + (thread >> 5) * 16 + lane / 4);
     Softmax x = {MINUS_INF, MINUS_INF, 0, 0, 0, 0};
-    float s[64], o[SUMS];
+    float o[SUMS];
     u32 p[32];
 #pragma unroll
     for (int i = 0; i < SUMS; i++) o[i] = 0;
-
-    int stage = step % STAGES, parity = step / STAGES & 1;
-    barrier_wait(&c->key_full[stage], parity);
-    U4 about = c->step[stage];
-    take_turn(half);
-    products_begin();
-    all_scores(s, q, k + stage * stride);
-    products_commit();
-    end_turn(half);
-    products_wait<0>();
-    settle(s);
-    if (lane == 0) barrier_arrive(&c->key_empty[stage]);
-    if (about.z) mask_step(s, about, rows);
-    soften(s, x, scale);
-#pragma unroll
-    for (int i = 0; i < 32; i++) p[i] = pack_bf16(s[2 * i], s[2 * i + 1]);
-
-    for (int i = 1; i < u.steps; i++) {
-      int before = stage, before_parity = parity;
-      step++;
-      stage = step % STAGES;
-      parity = step / STAGES & 1;
-      barrier_wait(&c->key_full[stage], parity);
-      about = c->step[stage];
+    barrier_wait(&control->key_full[stage], parity);
+    {
+      float s[64];
+      U4 about = control->step[stage];
       take_turn(half);
       products_begin();
-      all_scores(s, q, k + stage * stride);
-      products_commit();
-      barrier_wait(&c->value_full[before], before_parity);
-      all_values(o, p, v + before * stride);
+      all_scores(s, c.queries, c.keys + stage * OPERAND_STRIDE);
       products_commit();
       end_turn(half);
-      products_wait<1>();
+      products_wait<0>();
       settle(s);
-      if (lane == 0) barrier_arrive(&c->key_empty[stage]);
+      barrier_arrive_if(&control->key_empty[stage], lane == 0);
       if (about.z) mask_step(s, about, rows);
       soften(s, x, scale);
-      products_wait<0>();
-      settle(o);
-      if (lane == 0) barrier_arrive(&c->value_empty[before]);
-      rescale(o, x);
 #pragma unroll
-      for (int j = 0; j < 32; j++) p[j] = pack_bf16(s[2 * j], s[2 * j + 1]);
+      for (int i = 0; i < 32; i++) p[i] = pack_bf16(s[2 * i], s[2 * i + 1]);
     }
-    if (lane == 0) barrier_arrive(&c->query_empty);
-    barrier_wait(&c->value_full[stage], parity);
+    for (int i = 1; i < u.steps; i++) {
+      int before = stage, before_parity = parity;
+      if (++stage == STAGES) { stage = 0; parity ^= 1; }
+      barrier_wait(&control->key_full[stage], parity);
+      U4 about = control->step[stage];
+      if (about.z) step<true>(c, o, p, x, about, rows, stage, before, before_parity);
+      else step<false>(c, o, p, x, about, rows, stage, before, before_parity);
+    }
+    barrier_arrive_if(&control->query_empty, lane == 0);
+    barrier_wait(&control->value_full[stage], parity);
     products_begin();
-    all_values(o, p, v + stage * stride);
+    all_values(o, p, c.values + stage * OPERAND_STRIDE);
     products_commit();
     products_wait<0>();
     settle(o);
-    if (lane == 0) barrier_arrive(&c->value_empty[stage]);
-    step++;
-    finish(o, x, scale, u.part, u.first_part, u.parts, u.counter, to, Place{u.row, u.tokens, head, half, thread}, 3 + half, &c->flag[half]);
+    barrier_arrive_if(&control->value_empty[stage], lane == 0);
+    if (++stage == STAGES) { stage = 0; parity ^= 1; }
+    finish(o, x, scale, u, to, Place{half, thread}, 3 + half, &control->flag[half]);
   }
 }
 

@@ -9,20 +9,22 @@
 #define MINUS_INF bits_f(0xff800000u)
 
 // Words of the list's header; offsets count words from the start of the list.
-#define LIST_ENTRIES 4
 #define LIST_UNITS 5
 #define LIST_SPANS 6
 #define LIST_SLOTS 7
 #define LIST_LOWS 8
-#define LIST_BLOCKS 16 // per block: first entry, number of entries, the first entry itself, 0
+#define LIST_BLOCKS 16 // per block: first unit, number of units
 
-// Unit is a tile of queries, TILE_TOKENS tokens × GROUP heads, and a part of the keys they see: spans
-// of slots, the last of which may be the window, where every row has its own first and last key.
+// Unit is a tile of queries, TILE_TOKENS tokens × the GROUP heads of one KV head, and a part of the keys
+// they see: spans of slots, the last of which may be the window, where every row has its own first and
+// last key.
 struct __align__(16) Unit {
-  int row, tokens, steps, max_low;       // rows of the batch; steps of STEP_KEYS keys; largest first key in the window
+  int row, size, steps, max_low;         // rows of the batch; tokens and KV head; steps of STEP_KEYS keys; largest first key in the window
   int min_slot, part, first_part, parts; // smallest last key; which of the tile's parts this is, or −1 when it is all
   int counter, span, spans, window;      // further spans are at LIST_SPANS + 2·span; window: number of the window or −1
   int start0, end0, start1, end1;        // the first two spans
+  DEVICE int tokens() const { return size & 255; }
+  DEVICE int head() const { return size >> 8; }
 };
 
 DEVICE U4 load4(const int* p) {
@@ -43,8 +45,6 @@ DEVICE void span_of(const int* list, const Unit& u, int i, int& start, int& end)
   start = p[0];
   end = p[1];
 }
-DEVICE int entry_unit(int entry) { return entry & 0xfffff; }
-DEVICE int entry_head(int entry) { return (int)((u32)entry >> 20); }
 
 DEVICE u32 shuffle_xor(u32 v, int mask) {
   u32 y;
@@ -136,14 +136,14 @@ DEVICE void rescale(float (&o)[SUMS], const Softmax& x) {
 // Where a result goes.
 struct Output {
   bf16* out;     // [row][head][HEAD_DIM]
-  F4* partials;  // per part and KV head: two halves of PART_WORDS values per thread
-  int* counters; // per split tile, KV head and half: parts that are done; 0 between launches
+  F4* partials;  // per part: two halves of PART_F4 values
+  int* counters; // per split tile and half: parts that are done; 0 between launches
   int stride;    // elements from row to row
 };
 #define PART_F4 ((SUMS / 4 + 1) * 128) // of 64 rows
 
 struct Place { // of the 64 rows that a group of 128 threads holds
-  int row, tokens, head, half, thread; // half: 0 or 1 of the tile; thread: 0 to 127
+  int half, thread; // 0 or 1 of the tile; 0 to 127
 };
 
 // Puts a column of 4×4 words of four neighbouring threads upside down: word i of thread t becomes word t of thread i.
@@ -162,14 +162,14 @@ DEVICE void transpose4(u32 (&x)[4]) {
 }
 
 // Divides by the sums and stores, 16 bytes at a time.
-DEVICE void store_rows(const float (&o)[SUMS], float l0, float l1, const Output& to, const Place& at) {
+DEVICE void store_rows(const float (&o)[SUMS], float l0, float l1, const Output& to, const Unit& u, const Place& at) {
   int lane = at.thread & 31, first = at.half * 64 + (at.thread >> 5) * 16 + lane / 4;
 #pragma unroll
   for (int r = 0; r < 2; r++) {
     int row = first + 8 * r, token = row / GROUP, member = row % GROUP;
     float inverse = 1.0f / (r ? l1 : l0);
-    bf16* dst = to.out + (u64)(at.row + token) * to.stride + (at.head * GROUP + member) * HEAD_DIM;
-    bool valid = token < at.tokens;
+    bf16* dst = to.out + (u64)(u.row + token) * to.stride + (u.head() * GROUP + member) * HEAD_DIM;
+    bool valid = token < u.tokens();
 #pragma unroll
     for (int j = 0; j < SUMS / 4; j += 4) {
       u32 x[4];
@@ -185,60 +185,56 @@ DEVICE void store_rows(const float (&o)[SUMS], float l0, float l1, const Output&
   }
 }
 
+// Adds the sums v of another part, in m's own scale, to o.
+DEVICE void add_part(float (&o)[SUMS], F4& x, const F4 (&v)[SUMS / 4], const F4& s) {
+  float m0 = max_f(x.x, s.x), m1 = max_f(x.z, s.z);
+  float b0 = m0 == MINUS_INF ? 0.0f : m0, b1 = m1 == MINUS_INF ? 0.0f : m1;
+  float a0 = exp2_fast(x.x - b0), a1 = exp2_fast(x.z - b1), c0 = exp2_fast(s.x - b0), c1 = exp2_fast(s.z - b1);
+  x = F4{m0, x.y * a0 + s.y * c0, m1, x.w * a1 + s.w * c1};
+#pragma unroll
+  for (int j = 0; j < SUMS / 4; j++) {
+    o[4 * j] = o[4 * j] * a0 + v[j].x * c0;
+    o[4 * j + 1] = o[4 * j + 1] * a0 + v[j].y * c0;
+    o[4 * j + 2] = o[4 * j + 2] * a1 + v[j].z * c1;
+    o[4 * j + 3] = o[4 * j + 3] * a1 + v[j].w * c1;
+  }
+}
+
 // Takes a tile's sums. A part of a tile goes to the partials; whoever brings the last part adds all
 // of them up in their order, so that the result does not depend on who that was.
-DEVICE void finish(float (&o)[SUMS], Softmax& x, float scale, int part, int first_part, int parts, int counter,
-                   const Output& to, const Place& at, int barrier, volatile int* flag) {
+DEVICE void finish(float (&o)[SUMS], Softmax& x, float scale, const Unit& u, const Output& to, const Place& at, int barrier, volatile int* flag) {
   x.l0 += shuffle_xor(x.l0, 1);
   x.l1 += shuffle_xor(x.l1, 1);
   x.l0 += shuffle_xor(x.l0, 2);
   x.l1 += shuffle_xor(x.l1, 2);
-  if (part < 0) {
-    store_rows(o, x.l0, x.l1, to, at);
+  if (u.part < 0) {
+    store_rows(o, x.l0, x.l1, to, u, at);
     return;
   }
-  F4* mine = to.partials + ((u64)(part * KV_HEADS + at.head) * 2 + at.half) * PART_F4 + at.thread;
+  F4* mine = to.partials + (u64)(u.part * 2 + at.half) * PART_F4 + at.thread;
 #pragma unroll
   for (int j = 0; j < SUMS / 4; j++) mine[j * 128] = F4{o[4 * j], o[4 * j + 1], o[4 * j + 2], o[4 * j + 3]};
   mine[SUMS / 4 * 128] = F4{x.m0 * scale, x.l0, x.m1 * scale, x.l1};
-  asm volatile("fence.acq_rel.gpu;" ::: "memory");
   named_sync(barrier, 128);
   if (at.thread == 0) {
-    int* c = to.counters + (counter * KV_HEADS + at.head) * 2 + at.half;
-    int before;
+    int *c = to.counters + u.counter * 2 + at.half, before;
+    asm volatile("fence.acq_rel.gpu;" ::: "memory"); // for all that the barrier let through
     asm volatile("atom.add.acq_rel.gpu.global.s32 %0, [%1], 1;" : "=r"(before) : "l"(c) : "memory");
-    *flag = before == parts - 1;
-    if (before == parts - 1) *(volatile int*)c = 0;
+    *flag = before == u.parts - 1;
+    if (before == u.parts - 1) *(volatile int*)c = 0;
+    asm volatile("fence.acq_rel.gpu;" ::: "memory");
   }
   named_sync(barrier, 128);
   if (!*flag) return;
-  asm volatile("fence.acq_rel.gpu;" ::: "memory");
-  const F4* all = to.partials + ((u64)(first_part * KV_HEADS + at.head) * 2 + at.half) * PART_F4 + at.thread;
-  const u64 next = (u64)KV_HEADS * 2 * PART_F4;
-  float m0 = MINUS_INF, m1 = MINUS_INF, l0 = 0, l1 = 0;
-  for (int p = 0; p < parts; p++) {
-    F4 s = load_l2(all + p * next + SUMS / 4 * 128);
-    m0 = max_f(m0, s.x);
-    m1 = max_f(m1, s.z);
-  }
-  if (m0 == MINUS_INF) m0 = 0;
-  if (m1 == MINUS_INF) m1 = 0;
+  const F4* from = to.partials + (u64)(u.first_part * 2 + at.half) * PART_F4 + at.thread;
+  F4 sums = {MINUS_INF, 0, MINUS_INF, 0};
 #pragma unroll
   for (int j = 0; j < SUMS; j++) o[j] = 0;
-  for (int p = 0; p < parts; p++) {
-    const F4* from = all + p * next;
-    F4 s = load_l2(from + SUMS / 4 * 128);
-    float a0 = exp2_fast(s.x - m0), a1 = exp2_fast(s.z - m1);
-    l0 += s.y * a0;
-    l1 += s.w * a1;
+  for (int p = 0; p < u.parts; p++, from += 2 * PART_F4) {
+    F4 s = load_l2(from + SUMS / 4 * 128), v[SUMS / 4];
 #pragma unroll
-    for (int j = 0; j < SUMS / 4; j++) {
-      F4 v = load_l2(from + j * 128);
-      o[4 * j] += v.x * a0;
-      o[4 * j + 1] += v.y * a0;
-      o[4 * j + 2] += v.z * a1;
-      o[4 * j + 3] += v.w * a1;
-    }
+    for (int j = 0; j < SUMS / 4; j++) v[j] = load_l2(from + j * 128);
+    add_part(o, sums, v, s);
   }
-  store_rows(o, l0, l1, to, at);
+  store_rows(o, sums.y, sums.w, to, u, at);
 }

@@ -51,10 +51,10 @@ DEVICE void load_step(u32 to, const Scratch& from, int matrix, int start) {
     copy16(to + row * ROW_BYTES + piece * 16, from.at + ((u64)(matrix + value) * from.slots + slot) * HEAD_DIM + piece * 8);
   }
 }
-DEVICE void load_queries(u32 to, const bf16* queries, int stride, const Unit& u, int head) {
+DEVICE void load_queries(u32 to, const bf16* queries, int stride, const Unit& u) {
   for (int i = threadIdx.x; i < TILE_ROWS * PIECES; i += 256) {
-    int row = i / PIECES, piece = i % PIECES, token = min_i(row / GROUP, u.tokens - 1), member = row % GROUP;
-    copy16(to + row * ROW_BYTES + piece * 16, queries + (u64)(u.row + token) * stride + (head * GROUP + member) * HEAD_DIM + piece * 8);
+    int row = i / PIECES, piece = i % PIECES, token = min_i(row / GROUP, u.tokens() - 1), member = row % GROUP;
+    copy16(to + row * ROW_BYTES + piece * 16, queries + (u64)(u.row + token) * stride + (u.head() * GROUP + member) * HEAD_DIM + piece * 8);
   }
 }
 
@@ -66,7 +66,7 @@ DEVICE void mask_scores(float (&s)[KEYS / 2], const Walk& w, const Unit& u, cons
   }
   if (w.start >= u.max_low && w.start + KEYS - 1 <= u.min_slot) return;
   const int *slots = list + list[LIST_SLOTS] + u.row, *lows = list + list[LIST_LOWS] + u.row;
-  int t0 = min_i(row / GROUP, u.tokens - 1), t1 = min_i((row + 8) / GROUP, u.tokens - 1);
+  int t0 = min_i(row / GROUP, u.tokens() - 1), t1 = min_i((row + 8) / GROUP, u.tokens() - 1);
   mask(s, column, lows[t0], slots[t0], lows[t1], slots[t1]);
 }
 
@@ -112,15 +112,14 @@ KERNEL void __launch_bounds__(256, 1)
   u32 shared = shared_address(memory);
   int lane = threadIdx.x & 31, warp = threadIdx.x >> 5, half = warp >> 2, row = warp * 16 + lane / 4;
   wait_for_previous();
-  U4 mine = load4(list + LIST_BLOCKS + 4 * blockIdx.x);
+  int first = list[LIST_BLOCKS + 2 * blockIdx.x], units = list[LIST_BLOCKS + 2 * blockIdx.x + 1];
   Scratch from = {scratch, slots};
-  for (int n = 0; n < (int)mine.y; n++) {
-    int entry = list[list[LIST_ENTRIES] + (int)mine.x + n], head = entry_head(entry);
-    int matrix = (buffer * KV_HEADS + head) * 2;
-    Unit u = load_unit(list, entry_unit(entry));
+  for (int n = 0; n < units; n++) {
+    Unit u = load_unit(list, first + n);
+    int matrix = (buffer * KV_HEADS + u.head()) * 2;
     Walk ahead = walk(list, u), w = ahead;
     __syncthreads();
-    load_queries(shared + STAGE_BYTES, queries, query_stride, u, head);
+    load_queries(shared + STAGE_BYTES, queries, query_stride, u);
     copies_commit();
     load_step(shared, from, matrix, ahead.start);
     copies_commit();
@@ -154,7 +153,6 @@ KERNEL void __launch_bounds__(256, 1)
       advance(w, list, u);
       __syncthreads();
     }
-    finish(o, x, scale, u.part, u.first_part, u.parts, u.counter, Output{out, partials, counters, stride},
-           Place{u.row, u.tokens, head, half, (int)(threadIdx.x & 127)}, 1 + half, &flag[half]);
+    finish(o, x, scale, u, Output{out, partials, counters, stride}, Place{half, (int)(threadIdx.x & 127)}, 1 + half, &flag[half]);
   }
 }
