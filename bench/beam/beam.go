@@ -23,7 +23,7 @@ var Parts = []string{"attention", "selection", "recommend"}
 // Options say what to measure. Zero values stand for defaults.
 type Options struct {
 	Parts    []string // all
-	Widths   []int    // of beams; 128, 256, 512 for attention, 128 and 512 for recommendations
+	Widths   []int    // of beams; 128, 256, 512 for attention, 128 and 512 for recommendations, and 32 too for closed loops
 	Contexts []int    // tokens of the prompt; 1024, 4096 for attention, the first of them for recommendations
 	Blocks   int      // that the ways take turns in; 9
 	Clients  []int    // of closed loops; 1, 4, 16

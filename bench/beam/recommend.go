@@ -112,7 +112,7 @@ func recommend(ctx context.Context, o *Options, r *Report, p *printer) error {
 		}
 	}
 	p.throughputHead()
-	for _, width := range o.widths(128, 512) {
+	for _, width := range o.widths(32, 128, 512) {
 		for _, clients := range o.Clients {
 			t, err := c.closed(ctx, o, width, clients)
 			if err != nil {
@@ -164,7 +164,7 @@ func (c *crowd) compare(ctx context.Context, o *Options, width int, fresh bool) 
 
 // closed measures clients with returning users.
 func (c *crowd) closed(ctx context.Context, o *Options, width, clients int) (Throughput, error) {
-	const users = 32
+	const users = 8
 	for u := range uint64(users) {
 		if _, err := c.ask(ctx, u, 1, false); err != nil { // caches the prompt
 			return Throughput{}, err

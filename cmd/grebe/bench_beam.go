@@ -9,7 +9,7 @@ import (
 
 type benchBeamCmd struct {
 	Parts    []string `help:"attention, selection, recommend; default all." placeholder:"PART,..."`
-	Widths   []int    `help:"Beam widths; default 128,256,512 for attention, 128,512 for recommendations." placeholder:"N,..."`
+	Widths   []int    `help:"Beam widths; default 128,256,512 for attention, 128,512 for recommendations, with 32 for closed loops." placeholder:"N,..."`
 	Contexts []int    `help:"Tokens of the prompt, multiples of 16; default 1024,4096 for attention, the first for recommendations." placeholder:"N,..."`
 	Blocks   int      `help:"Blocks that what is compared takes turns in; default 9." placeholder:"N"`
 	Clients  []int    `help:"Clients of the closed loops; default 1,4,16." placeholder:"N,..."`
