@@ -137,7 +137,7 @@ func (k *Keeper) Run(ctx context.Context) {
 		case <-time.After(pause):
 		}
 		start := time.Now()
-		k.renew()
+		k.Renew()
 		// Under a stream of changes at most half of the time goes into snapshots.
 		pause = max(settle, time.Since(start))
 	}
@@ -190,8 +190,9 @@ func (k *Keeper) take() history.Delta {
 	return d
 }
 
-// renew makes a version of what changed, snapshots of it, and has the models that follow use them.
-func (k *Keeper) renew() {
+// Renew makes a version of what changed, snapshots of it, and has the models that follow use them. Run calls
+// it when it is time.
+func (k *Keeper) Renew() {
 	k.build.Lock()
 	defer k.build.Unlock()
 	start := time.Now()

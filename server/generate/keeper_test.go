@@ -105,7 +105,7 @@ func followRandomly(t *testing.T, codes prompt.Codes, dir string) {
 		if step%23 != 0 {
 			continue
 		}
-		if k.renew(); step%(5*23) == 0 && dir != "" {
+		if k.Renew(); step%(5*23) == 0 && dir != "" {
 			if err := k.Close(); err != nil {
 				t.Fatal(err)
 			}

@@ -82,7 +82,7 @@ func TestActivatedVersionsOutliveARestart(t *testing.T) {
 			s.put(fmt.Sprint("i", j*3), int32(i), int32(j))
 		}
 		must(s.catalog.DeleteItem(fmt.Sprint("i", 70-i)))
-		s.keeper.renew()
+		s.keeper.Renew()
 		past, versions = append(past, contentsOf(s.models["b"].Snapshot())), append(versions, s.models["b"].Snapshot().Version)
 	}
 	last := past[len(past)-1]
@@ -126,7 +126,7 @@ func TestSnapshotsAreMappedAtAStart(t *testing.T) {
 	s.fill(80)
 	s.open()
 	s.put("i3", 1, 1)
-	s.keeper.renew()
+	s.keeper.Renew()
 	want := contentsOf(s.models["a"].Snapshot())
 	names := must(filepath.Glob(filepath.Join(s.dir, "index-*")))
 	if len(names) != 2 {
@@ -186,9 +186,9 @@ func TestAnActivatedVersionIsLost(t *testing.T) {
 	for i := range 120 { // another generation
 		s.put(fmt.Sprint("i", i%60), int32(i%20), 3)
 	}
-	s.keeper.renew()
+	s.keeper.Renew()
 	s.put("i1", 2, 2)
-	s.keeper.renew()
+	s.keeper.Renew()
 	if err := s.keeper.Activate("a", first, ""); err != nil {
 		t.Fatal(err)
 	}
