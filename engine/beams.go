@@ -18,6 +18,8 @@ type Beams struct {
 	First int // the segment of beam 0
 
 	stride int // bytes of a beam
+	rows   int // of a beam: keys and values of a head and layer, of all its tokens
+	token  int // bytes of a token in a row
 	width  int
 	depth  int
 	done   int
@@ -40,6 +42,7 @@ func (b *Beams) Begin(shape *compute.Shape, width, depth int) error {
 	}
 	b.Close()
 	b.width, b.depth, b.done, b.stride = width, depth, 0, align(shape.ChunkBytes(depth, false))
+	b.rows, b.token = 2*shape.Layers*shape.KVHeads, shape.HeadDim*shape.KV.Size()
 	b.moves = slices.Grow(b.moves[:0], width)
 	return nil
 }
@@ -55,8 +58,10 @@ func (b *Beams) Advance() { b.done++ }
 
 // Move copies what beam src has generated to beam dst, before the next job.
 func (b *Beams) Move(dst, src int) {
-	if b.store != nil && dst != src {
-		b.moves = append(b.moves, compute.MoveAll(b.of(dst), b.of(src)))
+	if b.store != nil && b.done > 0 && dst != src {
+		row := b.depth * b.token
+		b.moves = append(b.moves, compute.Move{Dst: b.of(dst), Src: b.of(src),
+			Width: b.done * b.token, Rows: b.rows, DstStride: row, SrcStride: row})
 	}
 }
 
