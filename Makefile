@@ -72,6 +72,13 @@ bench: build ## measure the kernels and the prefill
 	./bin/grebe bench gemm
 	./bin/grebe bench prefill
 
+PYTHON ?= python3
+
+.PHONY: bench-gpu
+bench-gpu: ## measure the GPU, and PyTorch beside it; the binary may be built elsewhere
+	@test -x bin/grebe || $(MAKE) build
+	./bin/grebe bench gpu --peers $(PYTHON) --file bin/bench-gpu.json
+
 .PHONY: fuzz
 fuzz: ## each fuzz test for FUZZTIME
 	@set -e; for pkg in $$($(GO) list ./...); do \

@@ -25,6 +25,7 @@ type Options struct {
 	NoRank   bool   // leave out the rankings
 	Peers    string // a Python with torch and transformers that runs the peers; none: no peers
 	JSON     bool   // write the report as JSON, not as a table
+	File     string // where to write the report as JSON besides
 	Device   cuda.Options
 	Seed     uint64 // of weights and inputs; from the clock
 	NoChecks bool   // for profilers: time without checking first
@@ -76,6 +77,11 @@ func Run(ctx context.Context, o Options, w io.Writer) (Report, error) {
 	r := Report{Date: time.Now().UTC(), Seed: o.Seed}
 	if err := run(ctx, &o, &r); err != nil {
 		return r, fmt.Errorf("bench gpu: %w", err)
+	}
+	if o.File != "" {
+		if err := r.save(o.File); err != nil {
+			return r, fmt.Errorf("bench gpu: %w", err)
+		}
 	}
 	return r, r.write(w, o.JSON)
 }

@@ -2,9 +2,20 @@ package gpu
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
+	"os"
 )
+
+// save writes the report as JSON to a file.
+func (r *Report) save(file string) error {
+	f, err := os.Create(file)
+	if err != nil {
+		return err
+	}
+	return errors.Join(r.write(f, true), f.Close())
+}
 
 func (r *Report) write(w io.Writer, asJSON bool) error {
 	if asJSON {

@@ -1,0 +1,41 @@
+package main
+
+import (
+	"grebe/bench/gpu"
+	"grebe/compute/cuda"
+)
+
+type benchGPUCmd struct {
+	Tokens    []int  `help:"Lengths of prompts; default 256,1024,4096,8192." placeholder:"N,..."`
+	Repeats   int    `help:"Repeats of each case; default and least 20." placeholder:"N"`
+	GPU       int    `name:"gpu" help:"Number of the GPU." placeholder:"N"`
+	Peers     string `help:"A Python with torch and transformers that runs the peers; default: no peers." placeholder:"PYTHON"`
+	NoRank    bool   `help:"Leave out the rankings."`
+	NoChecks  bool   `help:"Time without checking results first, for profilers."`
+	NoGraphs  bool   `help:"Launch kernels one by one, for profilers."`
+	NoOverlap bool   `help:"Start no kernel before the one ahead has ended."`
+	Plain     bool   `help:"Keep to instructions of Ampere."`
+	JSON      bool   `name:"json" help:"Print JSON."`
+	File      string `type:"path" help:"Write JSON to this file besides." placeholder:"FILE"`
+}
+
+func (benchGPUCmd) Help() string {
+	return `Qwen2-1.5B's shape with random weights. A small model is held against the reference first. The first
+run on a machine compiles kernels and times products; later ones take them from the cache.
+
+Examples:
+
+    grebe bench gpu
+    grebe bench gpu --tokens 1024 --peers python3 --json`
+}
+
+func (c *benchGPUCmd) Run(w *world) error {
+	if err := positive("--tokens", c.Tokens); err != nil {
+		return err
+	}
+	_, err := gpu.Run(w.ctx, gpu.Options{
+		Tokens: c.Tokens, Repeats: c.Repeats, Peers: c.Peers, NoRank: c.NoRank, NoChecks: c.NoChecks, JSON: c.JSON, File: c.File,
+		Device: cuda.Options{GPU: c.GPU, Plain: c.Plain, NoGraphs: c.NoGraphs, NoOverlap: c.NoOverlap},
+	}, w.stdout)
+	return err
+}
