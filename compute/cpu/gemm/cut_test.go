@@ -22,7 +22,7 @@ func TestCutAndClaim(t *testing.T) {
 				c := p.cut
 				big := c.blockRows > maxBlockRows || c.inner > c.outer || c.outer < steps && c.group > sumPairs
 				if k.pack != nil {
-					big = big || packedPanels(c.blockRows)*c.outer*packedStep > packedBytes
+					big = big || c.blockRows > maxPackedRows || c.outer > maxPackedSteps
 				}
 				if big {
 					t.Fatalf("%v %v: %d rows, %d pairs, %d steps on %d threads: cut %+v does not fit", level, dt, m, pairs, steps, threads, c)
@@ -66,7 +66,7 @@ func TestPackedRows(t *testing.T) {
 			}
 			a := NewRows(level, dt)
 			t.Cleanup(a.Free)
-			m := random(r, 70, 5*stepDepth, 1)
+			m := random(r, 20, (maxPackedSteps+9)*stepDepth, 1)
 			if err := a.Reset(m.rows, m.cols); err != nil {
 				t.Fatal(err)
 			}
@@ -74,30 +74,30 @@ func TestPackedRows(t *testing.T) {
 				a.Set(i, 0, m.row(i))
 			}
 			memory := make([]float32, packedBytes/4)
-			for _, rows := range []int{1, 13, 14, 15, 29, 64} {
-				checkPacked(t, k, a, &packed{base: unsafe.Pointer(&memory[0])}, m, rows)
+			for _, rows := range []int{1, 13, 14, 15} {
+				p := &packed{base: unsafe.Pointer(&memory[0])}
+				for _, step := range []int{0, 1, 7, maxPackedSteps - 1, maxPackedSteps, a.steps - 1} {
+					p.hold(k.pack, a, 3, rows, step, 5)
+					checkPacked(t, p, m, step)
+				}
 			}
 		}
 	}
 }
 
-// checkPacked packs steps 1 to 4 of rows from 3 on.
-func checkPacked(t *testing.T, k *kernels, a *Rows, p *packed, m matrix, rows int) {
-	const row, first, last = 3, 1, 4
-	p.set(k.pack, a, row, rows, first, last)
-	panels := packedPanels(rows)
+// checkPacked holds a step of all rows against m.
+func checkPacked(t *testing.T, p *packed, m matrix, step int) {
+	panels := packedPanels(p.rows)
 	for q := range panels {
-		start, end := packedRow(rows, panels, q), packedRow(rows, panels, q+1)
+		start, end := packedRow(p.rows, panels, q), packedRow(p.rows, panels, q+1)
 		if end-start < 1 || end-start > packedHeight {
-			t.Fatalf("%d rows: panel %d has %d", rows, q, end-start)
+			t.Fatalf("%d rows: panel %d has %d", p.rows, q, end-start)
 		}
-		for step := first; step < last; step++ {
-			values := unsafe.Slice((*[16]float32)(p.at(q, step)), stepDepth)
-			for i := start; i < end; i++ {
-				for j := range values {
-					if want := m.row(row + i)[step*stepDepth+j]; values[j][i-start] != want {
-						t.Fatalf("%d rows: row %d, k %d: %v, want %v", rows, i, step*stepDepth+j, values[j][i-start], want)
-					}
+		values := unsafe.Slice((*[16]float32)(p.at(q, step)), stepDepth)
+		for i := start; i < end; i++ {
+			for j := range values {
+				if want := m.row(p.row + i)[step*stepDepth+j]; values[j][i-start] != want {
+					t.Fatalf("%d rows: row %d, step %d, value %d: %v, want %v", p.rows, i, step, j, values[j][i-start], want)
 				}
 			}
 		}

@@ -32,7 +32,7 @@ const (
 	sumBytes  = panelCols * 4
 
 	maxBlockRows = 264                                    // rows of a block that keeps its place in L2
-	sumPairs     = 28                                     // pairs of panels whose sums wait while k is cut
+	sumPairs     = 8                                      // pairs of panels whose sums wait while k is cut
 	workerSums   = 2 * sumPairs * maxBlockRows * sumBytes // bytes of a worker's sums
 )
 
@@ -287,7 +287,7 @@ func (p *product) task(wk *worker, block, group int) {
 	for outer := 0; outer < p.w.steps; outer += p.outer {
 		end := min(outer+p.outer, p.w.steps)
 		if p.k.pack != nil {
-			wk.rows.set(p.k.pack, p.a, pt.row, pt.rows, outer, end)
+			wk.rows.hold(p.k.pack, p.a, pt.row, pt.rows, outer, p.outer)
 		}
 		for pair := first; pair < last; pair++ {
 			slot := 0

@@ -20,12 +20,12 @@ var (
 		block: amxBlock, store: store512, add: add512, gated: gated512, gatedBF16: gatedBF16,
 	}
 	avx512F32 = kernels{
-		pack: packRows512, direct: true, panelRows: 1, blockRows: maxPackedRows, leastRows: 64, outer: maxPackedSteps, inner: maxPackedSteps, reload: 2,
+		pack: packRows512, direct: true, panelRows: 1, blockRows: maxPackedRows, leastRows: 64, outer: 48, inner: 48, reload: 0.3,
 		block: func(pt *part) { fmaBlock(pt, f32x512[:], 16) },
 		store: store512, add: add512, gated: gated512, gatedBF16: plainGatedBF16,
 	}
 	avx512BF16 = kernels{
-		pack: packRows512, direct: true, panelRows: 1, blockRows: maxPackedRows, leastRows: 64, outer: maxPackedSteps, inner: maxPackedSteps, reload: 2,
+		pack: packRows512, direct: true, panelRows: 1, blockRows: maxPackedRows, leastRows: 64, outer: 48, inner: 48, reload: 0.3,
 		block: func(pt *part) { fmaBlock(pt, bf16x512[:], 8) },
 		store: store512, add: add512, gated: gated512, gatedBF16: plainGatedBF16,
 	}
