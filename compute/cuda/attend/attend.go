@@ -37,8 +37,6 @@ type Config struct {
 	Buffers int  // layers that the scratch holds at a time, at least 1
 	Plain   bool // keep to Ampere's instructions
 	Overlap bool // let kernels start before the one ahead has finished (driver.Launch)
-
-	stages int // of keys and of values on Hopper; 0: the best
 }
 
 // Attention runs one batch at a time. It is used inside its context, by one goroutine at a time.
@@ -73,12 +71,11 @@ type queryMap struct {
 }
 
 const (
-	bestStages   = 2
+	hopperStages = 2
 	sharedHopper = 1536 // bytes beyond the matrices
 	blockBytes   = 128 * 128
 	ampereKeys   = 64 // of a stage
 	gathersPerSM = 8
-	initialWords = 1 << 14
 	wordBytes    = 4
 )
 
@@ -101,9 +98,6 @@ func newWith(c *driver.Context, cfg Config, defines ...string) (*Attention, erro
 		return nil, fmt.Errorf("attend: %d/%d heads × %d in %v are not supported", s.Heads, s.KVHeads, s.HeadDim, s.KV)
 	}
 	a := &Attention{c: c, cfg: cfg, group: s.Heads / s.KVHeads}
-	if cfg.stages == 0 {
-		a.cfg.stages = bestStages
-	}
 	a.plan.costs = measuredCosts
 	a.scale = float32(math.Log2E / math.Sqrt(float64(s.HeadDim)))
 	if err := a.open(defines); err != nil {
@@ -130,7 +124,7 @@ func (a *Attention) open(defines []string) error {
 	if a.counters, err = a.zeros(a.maxPartials() * 2 * wordBytes); err != nil {
 		return err
 	}
-	if err := a.growList(initialWords); err != nil {
+	if err := a.growList(1<<16 + 4*a.cfg.Rows); err != nil {
 		return err
 	}
 	return a.growScratch(max(a.cfg.Slots, tileRows))
@@ -139,8 +133,7 @@ func (a *Attention) open(defines []string) error {
 // load compiles the kernels for the shape.
 func (a *Attention) load(defines []string) error {
 	s := &a.cfg.Shape
-	defines = append(defines, fmt.Sprintf("HEADS=%d", s.Heads), fmt.Sprintf("KV_HEADS=%d", s.KVHeads), fmt.Sprintf("HEAD_DIM=%d", s.HeadDim),
-		fmt.Sprintf("STAGES=%d", a.cfg.stages))
+	defines = append(defines, fmt.Sprintf("HEADS=%d", s.Heads), fmt.Sprintf("KV_HEADS=%d", s.KVHeads), fmt.Sprintf("HEAD_DIM=%d", s.HeadDim))
 	if a.cfg.Plain {
 		defines = append(defines, kernels.Plain)
 	}
@@ -171,7 +164,7 @@ func (a *Attention) rowBytes() int { return a.cfg.Shape.HeadDim * a.cfg.Shape.KV
 // shared returns the bytes of shared memory that attend.cu takes.
 func (a *Attention) shared() int {
 	if a.hopper() {
-		return (1+2*a.cfg.stages)*((a.cfg.Shape.HeadDim+63)/64)*blockBytes + sharedHopper
+		return (1+2*hopperStages)*((a.cfg.Shape.HeadDim+63)/64)*blockBytes + sharedHopper
 	}
 	return 4 * ampereKeys * (a.rowBytes() + 16)
 }

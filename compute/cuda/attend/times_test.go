@@ -72,29 +72,28 @@ func TestTimes(t *testing.T) {
 type variant struct {
 	name           string
 	plain, overlap bool
-	stages         int
 	costs          Costs
 	defines        []string
 }
 
 func variants() []variant {
 	return []variant{
-		{name: "ampere", plain: true, costs: measuredCosts},
-		{name: "turns 2", costs: measuredCosts, stages: 2},
-		{name: "free 2", costs: measuredCosts, stages: 2, defines: []string{"TURNS=0"}},
-		{name: "turns 3", costs: measuredCosts, stages: 3},
-		{name: "free 3", costs: measuredCosts, stages: 3, defines: []string{"TURNS=0"}},
-		{name: "turns 3 lazy", costs: measuredCosts, stages: 3, defines: []string{"LAZY=1"}},
-		{name: "free 3 lazy", costs: measuredCosts, stages: 3, defines: []string{"TURNS=0", "LAZY=1"}},
-		{name: "turns 3 over", costs: measuredCosts, stages: 3, overlap: true},
-		{name: "never split", costs: Costs{3, 1000}, stages: 3},
+		{name: "measured", costs: measuredCosts},
+		{name: "overlap", costs: measuredCosts, overlap: true},
+		{name: "costs 4/6", costs: Costs{4, 6}, overlap: true},
+		{name: "costs 4/10", costs: Costs{4, 10}, overlap: true},
+		{name: "costs 5/8", costs: Costs{5, 8}, overlap: true},
+		{name: "costs 6/6", costs: Costs{6, 6}, overlap: true},
+		{name: "costs 6/12", costs: Costs{6, 12}, overlap: true},
+		{name: "costs 8/8", costs: Costs{8, 8}, overlap: true},
+		{name: "measured again", costs: measuredCosts},
 	}
 }
 
 func (m *timing) measure(t *testing.T, c *driver.Context, v variant) error {
 	s := m.shape
 	s.Layers = timedLayers
-	a, err := newWith(c, Config{Shape: s, Rows: 8192, Slots: 9000, Buffers: timedLayers, Plain: v.plain, Overlap: v.overlap, stages: v.stages}, v.defines...)
+	a, err := newWith(c, Config{Shape: s, Rows: 8192, Slots: 9000, Buffers: timedLayers, Plain: v.plain, Overlap: v.overlap}, v.defines...)
 	if err != nil {
 		return err
 	}
@@ -157,7 +156,7 @@ func (m *timing) measure(t *testing.T, c *driver.Context, v variant) error {
 	}
 	took /= timedLayers
 	flops := m.pairs() * float64(s.Heads*s.HeadDim) * 4
-	t.Logf("%-26s %-12s %7.2f µs %6.1f TFLOP/s  units %4d parts %3d; gather of %d layers %.1f µs; planned in %v", m.name, v.name,
+	t.Logf("%-26s %-13s %7.2f µs %6.1f TFLOP/s  units %4d parts %3d gather×%d %.1f plan %v", m.name, v.name,
 		float64(took.Nanoseconds())/1e3, flops/took.Seconds()/1e12, len(a.plan.units), a.plan.parts, timedLayers, float64(gather.Nanoseconds())/1e3, planned.Round(time.Microsecond))
 	return nil
 }

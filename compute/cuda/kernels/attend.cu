@@ -28,9 +28,7 @@
 #define COLUMN_BLOCKS ((HEAD_DIM + 63) / 64)
 #define BLOCK_BYTES 16384
 #define MATRIX_BYTES (COLUMN_BLOCKS * BLOCK_BYTES)
-#ifndef STAGES
 #define STAGES 2
-#endif
 #define QUERY_BYTES (COLUMN_BLOCKS * TILE_TOKENS * GROUP * 128)
 
 struct Control { // behind the matrices
@@ -64,9 +62,11 @@ DEVICE void copy_tile(const Map* map, u8* to, u64* b, int x, int y, int z) {
 // A matrix operand in shared memory with the swizzle over 128 bytes. Rows that are the sum's dimension
 // (queries, keys): groups of 8 rows are 1,024 bytes apart. Values, whose columns are the result's: groups of
 // 8 rows are 1,024 bytes apart, blocks of 64 columns BLOCK_BYTES.
-DEVICE u64 operand(const u8* p) {
-  return (1ull << 62) | (64ull << 32) | ((u64)(BLOCK_BYTES >> 4) << 16) | ((shared_address(p) & 0x3ffff) >> 4);
-}
+// The upper half of its description is the same for all; the lower one counts 16 bytes. Both are the same in
+// all threads, and the compiler knows it: it keeps them in uniform registers, else products would wait
+// for each other's.
+#define OPERAND_HIGH 0x40000040
+DEVICE u32 operand(u32 address) { return (BLOCK_BYTES >> 4) << 16 | (address & 0x3ffff) >> 4; }
 DEVICE void products_begin() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
 DEVICE void products_commit() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
 template <int N> DEVICE void products_wait() { asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(N) : "memory"); }
@@ -83,74 +83,76 @@ DEVICE void pin(float value, void* somewhere) {
 #define R8(r, i) "+f"(r[i]), "+f"(r[i + 1]), "+f"(r[i + 2]), "+f"(r[i + 3]), "+f"(r[i + 4]), "+f"(r[i + 5]), "+f"(r[i + 6]), "+f"(r[i + 7])
 
 // s = or += 64 queries × 128 keys, over 16 columns.
-DEVICE void score(float (&s)[64], u64 q, u64 k, int add) {
+DEVICE void score(float (&s)[64], u32 q, u32 k, int add) {
   asm volatile(
-      "{.reg .pred p; setp.ne.b32 p, %66, 0; wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 {"
+      "{.reg .pred p; .reg .b64 q, k; setp.ne.b32 p, %66, 0; mov.b64 q, {%64, %67}; mov.b64 k, {%65, %67}; wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 {"
       "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,"
       "%27,%28,%29,%30,%31,%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47,%48,%49,%50,%51,"
       "%52,%53,%54,%55,%56,%57,%58,%59,%60,%61,%62,%63"
-      "}, %64, %65, p, 1, 1, 0, 0;}"
+      "}, q, k, p, 1, 1, 0, 0;}"
       : R8(s, 0), R8(s, 8), R8(s, 16), R8(s, 24), R8(s, 32), R8(s, 40), R8(s, 48), R8(s, 56)
-      : "l"(q), "l"(k), "r"(add));
+      : "r"(q), "r"(k), "r"(add), "n"(OPERAND_HIGH));
 }
 // o += 64 rows of probabilities × values, over 16 keys.
-DEVICE void weigh(float (&o)[SUMS], const u32* a, u64 v) {
+DEVICE void weigh(float (&o)[SUMS], const u32* a, u32 v) {
 #if HEAD_DIM == 64
   asm volatile(
-      "{.reg .pred p; setp.ne.b32 p, %37, 0; wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 {"
+      "{.reg .pred p; .reg .b64 v; setp.ne.b32 p, %37, 0; mov.b64 v, {%36, %38}; wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 {"
       "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,"
       "%27,%28,%29,%30,%31"
-      "}, {%32,%33,%34,%35}, %36, p, 1, 1, 1;}"
+      "}, {%32,%33,%34,%35}, v, p, 1, 1, 1;}"
       : R8(o, 0), R8(o, 8), R8(o, 16), R8(o, 24)
-      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(v), "n"(1));
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(v), "n"(1), "n"(OPERAND_HIGH));
 #elif HEAD_DIM == 80
   asm volatile(
-      "{.reg .pred p; setp.ne.b32 p, %45, 0; wgmma.mma_async.sync.aligned.m64n80k16.f32.bf16.bf16 {"
+      "{.reg .pred p; .reg .b64 v; setp.ne.b32 p, %45, 0; mov.b64 v, {%44, %46}; wgmma.mma_async.sync.aligned.m64n80k16.f32.bf16.bf16 {"
       "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,"
       "%27,%28,%29,%30,%31,%32,%33,%34,%35,%36,%37,%38,%39"
-      "}, {%40,%41,%42,%43}, %44, p, 1, 1, 1;}"
+      "}, {%40,%41,%42,%43}, v, p, 1, 1, 1;}"
       : R8(o, 0), R8(o, 8), R8(o, 16), R8(o, 24), R8(o, 32)
-      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(v), "n"(1));
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(v), "n"(1), "n"(OPERAND_HIGH));
 #elif HEAD_DIM == 96
   asm volatile(
-      "{.reg .pred p; setp.ne.b32 p, %53, 0; wgmma.mma_async.sync.aligned.m64n96k16.f32.bf16.bf16 {"
+      "{.reg .pred p; .reg .b64 v; setp.ne.b32 p, %53, 0; mov.b64 v, {%52, %54}; wgmma.mma_async.sync.aligned.m64n96k16.f32.bf16.bf16 {"
       "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,"
       "%27,%28,%29,%30,%31,%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47"
-      "}, {%48,%49,%50,%51}, %52, p, 1, 1, 1;}"
+      "}, {%48,%49,%50,%51}, v, p, 1, 1, 1;}"
       : R8(o, 0), R8(o, 8), R8(o, 16), R8(o, 24), R8(o, 32), R8(o, 40)
-      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(v), "n"(1));
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(v), "n"(1), "n"(OPERAND_HIGH));
 #elif HEAD_DIM == 128
   asm volatile(
-      "{.reg .pred p; setp.ne.b32 p, %69, 0; wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 {"
+      "{.reg .pred p; .reg .b64 v; setp.ne.b32 p, %69, 0; mov.b64 v, {%68, %70}; wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 {"
       "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,"
       "%27,%28,%29,%30,%31,%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47,%48,%49,%50,%51,"
       "%52,%53,%54,%55,%56,%57,%58,%59,%60,%61,%62,%63"
-      "}, {%64,%65,%66,%67}, %68, p, 1, 1, 1;}"
+      "}, {%64,%65,%66,%67}, v, p, 1, 1, 1;}"
       : R8(o, 0), R8(o, 8), R8(o, 16), R8(o, 24), R8(o, 32), R8(o, 40), R8(o, 48), R8(o, 56)
-      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(v), "n"(1));
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(v), "n"(1), "n"(OPERAND_HIGH));
 #endif
 }
 
 // Operands are 16-byte units into shared memory: further ones are found by adding.
-DEVICE void all_scores(float (&s)[64], u64 queries, u64 keys) {
+DEVICE void all_scores(float (&s)[64], u32 queries, u32 keys) {
 #pragma unroll
   for (int c = 0; c < HEAD_DIM / 16; c++) {
     int at = (c / 4 * BLOCK_BYTES + c % 4 * 32) >> 4;
     score(s, queries + at, keys + at, c > 0);
   }
 }
-DEVICE void all_values(float (&o)[SUMS], const u32 (&p)[32], u64 values) {
+DEVICE void all_values(float (&o)[SUMS], const u32 (&p)[32], u32 values) {
 #pragma unroll
   for (int c = 0; c < STEP_KEYS / 16; c++) weigh(o, p + 4 * c, values + (c * 2048 >> 4));
 }
 
-// The producer: one thread that brings units, queries, keys and values.
+// The producer: one thread that brings units, queries, keys and values. The list is there before the
+// kernel ahead ends, what the copies read is not; consumers touch nothing before the first copy.
 DEVICE void produce(u8* shared, Control* c, const int* list, const Map* queries, const Map* keys, int buffer) {
   int unit = list[LIST_BLOCKS + 2 * blockIdx.x], units = list[LIST_BLOCKS + 2 * blockIdx.x + 1];
   u8 *q = shared, *k = shared + MATRIX_BYTES, *v = k + STAGES * MATRIX_BYTES;
   int stage = 0, parity = 1;
   for (int n = 0; n < units; n++) {
     Unit u = load_unit(list, unit + n);
+    if (n == 0) wait_for_previous();
     int matrix = (buffer * KV_HEADS + u.head()) * 2;
     bool first = true;
     for (int i = 0; i < u.spans; i++) {
@@ -197,26 +199,21 @@ DEVICE void mask_step(float (&s)[64], const U4& step, const Rows& r) {
   if (step.z == 2) mask(s, column, r.low0, r.high0, r.low1, r.high1);
 }
 
-#ifndef TURNS
-#define TURNS 1
-#endif
-DEVICE void take_turn(int half) {
-  if (TURNS) named_sync(1 + half, 256);
-}
-DEVICE void end_turn(int half) {
-  if (TURNS) named_arrive(2 - half, 256);
-}
+// Halves take turns at starting products.
+DEVICE void take_turn(int half) { named_sync(1 + half, 256); }
+DEVICE void end_turn(int half) { named_arrive(2 - half, 256); }
 
-DEVICE bool any_lane(bool yes) {
-  u32 v;
-  asm volatile("{.reg .pred p, q; setp.ne.u32 p, %1, 0; vote.sync.any.pred q, p, 0xffffffff; selp.u32 %0, 1, 0, q;}" : "=r"(v) : "r"((u32)yes));
-  return v;
+// Tells the compiler that v is the same in all lanes.
+DEVICE int uniform(int v) {
+  int y;
+  asm volatile("shfl.sync.idx.b32 %0, %1, 0, 31, 0xffffffff;" : "=r"(y) : "r"(v));
+  return y;
 }
 
 // What a consumer works with.
 struct Consumer {
   Control* control;
-  u64 queries, keys, values; // operands
+  u32 queries, keys, values; // operands
   float scale;
   int half, lane;
 };
@@ -245,11 +242,7 @@ DEVICE void step(const Consumer& c, float (&o)[SUMS], u32 (&p)[32], Softmax& x, 
   products_wait<0>();
   settle(o);
   barrier_arrive_if(&c.control->value_empty[before], c.lane == 0);
-#if LAZY
-  if (any_lane(x.a0 != 1.0f || x.a1 != 1.0f)) rescale(o, x);
-#else
   rescale(o, x);
-#endif
 #pragma unroll
   for (int j = 0; j < 32; j++) p[j] = pack_bf16(s[2 * j], s[2 * j + 1]);
 }
@@ -257,8 +250,9 @@ DEVICE void step(const Consumer& c, float (&o)[SUMS], u32 (&p)[32], Softmax& x, 
 // A consumer: 128 threads that compute 64 rows of every unit.
 DEVICE void consume(u8* shared, Control* control, const int* list, float scale, const Output& to, int half) {
   int thread = threadIdx.x & 127, lane = threadIdx.x & 31;
-  const Consumer c = {control, operand(shared + half * 8192), operand(shared + MATRIX_BYTES), operand(shared + (1 + STAGES) * MATRIX_BYTES), scale, half, lane};
-  int units = list[LIST_BLOCKS + 2 * blockIdx.x + 1];
+  u32 base = shared_address(shared);
+  const Consumer c = {control, operand(base + half * 8192), operand(base + MATRIX_BYTES), operand(base + (1 + STAGES) * MATRIX_BYTES), scale, half, lane};
+  int units = uniform(list[LIST_BLOCKS + 2 * blockIdx.x + 1]);
   int stage = 0, parity = 0;
   if (half == 1) end_turn(1); // the first half begins
   for (int n = 0; n < units; n++) {
@@ -282,17 +276,18 @@ DEVICE void consume(u8* shared, Control* control, const int* list, float scale, 
       products_wait<0>();
       settle(s);
       barrier_arrive_if(&control->key_empty[stage], lane == 0);
-      if (about.z) mask_step(s, about, rows);
+      if (uniform(about.z)) mask_step(s, about, rows);
       soften(s, x, scale);
 #pragma unroll
       for (int i = 0; i < 32; i++) p[i] = pack_bf16(s[2 * i], s[2 * i + 1]);
     }
-    for (int i = 1; i < u.steps; i++) {
+    int steps = uniform(u.steps);
+    for (int i = 1; i < steps; i++) {
       int before = stage, before_parity = parity;
       if (++stage == STAGES) { stage = 0; parity ^= 1; }
       barrier_wait(&control->key_full[stage], parity);
       U4 about = control->step[stage];
-      if (about.z) step<true>(c, o, p, x, about, rows, stage, before, before_parity);
+      if (uniform(about.z)) step<true>(c, o, p, x, about, rows, stage, before, before_parity);
       else step<false>(c, o, p, x, about, rows, stage, before, before_parity);
     }
     barrier_arrive_if(&control->query_empty, lane == 0);
@@ -328,13 +323,13 @@ KERNEL void __launch_bounds__(384, 1)
     asm volatile("prefetch.tensormap [%0];" ::"l"(&keys) : "memory");
   }
   __syncthreads();
-  wait_for_previous();
-  if (threadIdx.x < 128) {
+  allow_next();
+  if (uniform(threadIdx.x / 128) == 0) {
     asm volatile("setmaxnreg.dec.sync.aligned.u32 40;");
     if (threadIdx.x == 0) produce(shared, c, list, &queries, &keys, buffer);
   } else {
     asm volatile("setmaxnreg.inc.sync.aligned.u32 232;");
-    consume(shared, c, list, scale, Output{out, partials, counters, stride}, threadIdx.x / 128 - 1);
+    consume(shared, c, list, scale, Output{out, partials, counters, stride}, uniform(threadIdx.x / 128) - 1);
   }
 }
 #else
