@@ -26,6 +26,9 @@ type SearchOptions struct {
 	Precision float64
 	// Repeats is the number of runs at a rate: it keeps the SLO if most of them do; 3.
 	Repeats int
+	// Requests is the least number of a run's, which lasts longer where the rate is low: 99 % of fewer than
+	// 100 are all of them; 100.
+	Requests int
 }
 
 // Found is what Search found.
@@ -67,29 +70,58 @@ func (o *SearchOptions) prepare() error {
 	if o.Repeats <= 0 {
 		o.Repeats = 3
 	}
+	if o.Requests <= 0 {
+		o.Requests = 100
+	}
 	return nil
 }
 
 // Search looks for the highest rate at which 99 % of the requests are answered within the SLO, by
 // doubling and bisection.
 func Search(ctx context.Context, o SearchOptions, do Do) (Found, error) {
-	s := &search{SearchOptions: o, do: do, found: Found{Name: o.Run.Name}}
-	if err := s.prepare(); err != nil {
-		return Found{}, fmt.Errorf("load %s: search: %w", o.Run.Name, err)
+	found, err := SearchAll(ctx, []SearchOptions{o}, []Do{do})
+	if len(found) == 0 {
+		return Found{}, err
 	}
-	rate := s.Start
-	for rate > 0 {
-		if err := s.try(ctx, rate); err != nil {
-			return s.found, err
+	return found[0], err
+}
+
+// SearchAll searches for several in turns, a rate each, so that a machine that slows down slows all of
+// them.
+func SearchAll(ctx context.Context, all []SearchOptions, do []Do) ([]Found, error) {
+	searches := make([]*search, len(all))
+	for i, o := range all {
+		s := &search{SearchOptions: o, do: do[i], found: Found{Name: o.Run.Name}}
+		if err := s.prepare(); err != nil {
+			return nil, fmt.Errorf("load %s: search: %w", o.Run.Name, err)
 		}
-		rate = s.next(rate)
+		s.rate = s.Start
+		searches[i] = s
 	}
-	return s.found, nil
+	var err error
+	for trying := true; trying && err == nil; {
+		trying = false
+		for _, s := range searches {
+			if s.rate == 0 || err != nil {
+				continue
+			}
+			trying = true
+			if err = s.try(ctx, s.rate); err == nil {
+				s.rate = s.next(s.rate)
+			}
+		}
+	}
+	out := make([]Found, len(searches))
+	for i, s := range searches {
+		out[i] = s.found
+	}
+	return out, err
 }
 
 type search struct {
 	SearchOptions
 	do    Do
+	rate  float64 // to try next; 0: at the end
 	runs  int
 	found Found
 }
@@ -121,6 +153,7 @@ func (s *search) try(ctx context.Context, rate float64) error {
 	for kept < need && len(t.Runs)-kept < s.Repeats+1-need {
 		run := s.Run
 		run.Arrivals = s.Arrivals(rate, s.runs)
+		run.Duration = max(run.Duration, time.Duration(float64(s.Requests)/rate*float64(time.Second)))
 		r, err := Open(ctx, run, s.do)
 		if err != nil {
 			return fmt.Errorf("search at %.4g per second: %w", rate, err)

@@ -204,24 +204,35 @@ func (v *variant) reasons() map[string]int64 {
 	return v.cache.Decisions()
 }
 
-// openLoop sends Poisson arrivals to each variant, at the same rate.
+// openRounds is how often the variants take turns in the open loop.
+const openRounds = 5
+
+// openLoop sends Poisson arrivals to each variant, at the same rate and in turns.
 func (b *bout) openLoop(ctx context.Context) error {
 	o := b.options
 	if o.Open <= 0 {
 		return nil
 	}
 	rate := o.Open * b.report.Policies[1].Saturated.Throughput
-	n := max(int(o.Seconds*rate), 20)
-	for i, v := range b.variants {
-		r, err := load.Open(ctx, load.Options{
-			Name: display(v.policy), Arrivals: workload.Poisson(rate, o.Seed), Requests: n, First: b.next, SLO: o.SLO,
-		}, v.do)
-		if err != nil {
-			return err
+	n := max(int(o.Seconds*rate/openRounds), 20)
+	runs := make([][]load.Result, len(b.variants))
+	for round := range openRounds {
+		for i, v := range b.variants {
+			r, err := load.Open(ctx, load.Options{
+				Name: display(v.policy), Arrivals: workload.Poisson(rate, o.Seed+uint64(round)), Requests: n, First: b.next, SLO: o.SLO,
+			}, v.do)
+			if err != nil {
+				return err
+			}
+			runs[i] = append(runs[i], r)
 		}
+		b.next += n
+	}
+	for i, v := range b.variants {
+		r := load.Merge(runs[i]...)
+		r.Name = display(v.policy)
 		b.report.Policies[i].Open = &r
 	}
-	b.next += n
 	return nil
 }
 
@@ -231,17 +242,23 @@ func (b *bout) search(ctx context.Context) error {
 	if !o.Search {
 		return nil
 	}
+	var all []load.SearchOptions
+	var do []load.Do
 	for i, v := range b.variants {
-		f, err := load.Search(ctx, load.SearchOptions{
+		all = append(all, load.SearchOptions{
 			Run: load.Options{
 				Name: display(v.policy), Duration: time.Duration(o.Seconds * float64(time.Second)), SLO: o.SLO, First: b.next,
 			},
-			Start: b.report.Policies[i].Saturated.Throughput / 4,
-		}, v.do)
-		if err != nil {
-			return err
-		}
-		b.report.Policies[i].Found = &f
+			Start: b.report.Policies[i].Saturated.Throughput / 2,
+		})
+		do = append(do, v.do)
+	}
+	found, err := load.SearchAll(ctx, all, do)
+	if err != nil {
+		return err
+	}
+	for i := range found {
+		b.report.Policies[i].Found = &found[i]
 	}
 	return nil
 }

@@ -177,7 +177,9 @@ func (p *printer) openLoop(r *Workload) {
 	if len(r.Policies) == 0 || r.Policies[0].Open == nil {
 		return
 	}
-	p.printf("open loop, Poisson arrivals at %.1f per second\n", r.Policies[0].Open.Offered)
+	first := r.Policies[0].Open
+	p.printf("open loop: %d requests to each as a Poisson process of %.1f per second, in turns; the SLO is %.0f ms from the intended time of sending\n",
+		first.Requests, first.Offered, first.SLO)
 	rows := [][]string{{"", "answered/s", "within SLO", "P50 ms", "P90 ms", "P99 ms"}}
 	for i := range r.Policies {
 		o := r.Policies[i].Open
@@ -190,14 +192,27 @@ func (p *printer) openLoop(r *Workload) {
 }
 
 func (p *printer) found(r *Workload) {
-	if len(r.Policies) == 0 || r.Policies[0].Found == nil {
+	if len(r.Policies) < 2 || r.Policies[0].Found == nil {
 		return
 	}
-	p.printf("highest rate with 99 %% of the requests within the SLO of %.0f ms\n", r.Policies[0].Found.Best.SLO)
-	rows := [][]string{{"", "requests/s", "fails at", "P99 ms"}}
+	p.printf("sustained rate: the highest of a Poisson process with 99 %% of the requests within the SLO; searched in turns\n")
+	rows := [][]string{{"", "sustains/s", "fails at/s", "over UP", "over RE", "rates tried", "requests at it", "P50 ms", "P99 ms"}}
+	over := func(f *load.Found, base int) string {
+		if rate := r.Policies[base].Found.Rate; rate > 0 {
+			return fmt.Sprintf("%.2f", f.Rate/rate)
+		}
+		return "-"
+	}
 	for i := range r.Policies {
 		f := r.Policies[i].Found
-		rows = append(rows, []string{f.Name, fmt.Sprintf("%.1f", f.Rate), fmt.Sprintf("%.1f", f.Limit), fmt.Sprintf("%.1f", f.Best.Latency.P99)})
+		if f.Rate == 0 {
+			rows = append(rows, []string{f.Name, "none", fmt.Sprintf("%.1f", f.Limit), "-", "-", fmt.Sprint(len(f.Trials)), "-", "-", "-"})
+			continue
+		}
+		rows = append(rows, []string{
+			f.Name, fmt.Sprintf("%.1f", f.Rate), fmt.Sprintf("%.1f", f.Limit), over(f, 1), over(f, 0), fmt.Sprint(len(f.Trials)),
+			fmt.Sprint(f.Best.Requests), fmt.Sprintf("%.1f", f.Best.Latency.P50), fmt.Sprintf("%.1f", f.Best.Latency.P99),
+		})
 	}
 	p.table(rows)
 }
