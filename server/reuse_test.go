@@ -9,8 +9,10 @@ import (
 	"time"
 
 	grebev1 "grebe/api/grebe/v1"
+	"grebe/compute/computetest"
 	"grebe/compute/cpu"
 	"grebe/engine"
+	"grebe/evict"
 	"grebe/kv"
 	"grebe/kv/disk"
 	"grebe/meta"
@@ -38,12 +40,28 @@ type cacheWorld struct {
 // maxTokens is what the largest request of these tests computes.
 const maxTokens = 70000
 
+// farMemory is the memory that a world's device computes in.
+type farMemory int
+
+const (
+	near   farMemory = iota // the host's
+	far                     // one that the host cannot see, above some of the host's
+	pinned                  // the same, and the device can use the host's in place
+)
+
 func newCacheWorld(t *testing.T, seed uint64, pointwise bool) *cacheWorld {
+	return newCacheWorldIn(t, near, seed, pointwise)
+}
+
+func newCacheWorldIn(t *testing.T, where farMemory, seed uint64, pointwise bool) *cacheWorld {
 	t.Helper()
 	r := rand.New(rand.NewPCG(seed, 9))
 	dev, err := cpu.New(cpu.Options{Threads: 2})
 	must(t, err)
-	t.Cleanup(func() { dev.Close() })
+	if where != near {
+		dev = computetest.Far(dev, where == pinned)
+	}
+	t.Cleanup(func() { must(t, dev.Close()) })
 	dir := t.TempDir()
 	must(t, modeltest.Write(dir, modeltest.Spec{Architecture: modeltest.Qwen3, Hidden: 64, Layers: 2, Heads: 4, KVHeads: 2,
 		HeadDim: 32, Inter: 96, Vocab: 11000, MaxPositions: 1 << 20, Seed: seed}))
@@ -52,9 +70,20 @@ func newCacheWorld(t *testing.T, seed uint64, pointwise bool) *cacheWorld {
 	t.Cleanup(func() { m.Close() })
 	shape := m.Shape()
 	// From room for a few entries to room for all.
-	pages, err := pool.New(int64(shape.ChunkBytes(200+r.IntN(4000), false)), 256<<r.IntN(4))
+	room := 4000
+	if where != near {
+		room = 1200 // so that several places are used
+	}
+	pages, err := pool.Over(dev.Memory(), int64(shape.ChunkBytes(200+r.IntN(room), false)), 256<<r.IntN(4))
 	must(t, err)
 	store := kv.New(shape, pages)
+	var hostPages *pool.Pool
+	if where != near {
+		hostPages, err = pool.Over(dev.Memory().Host(), int64(shape.ChunkBytes(100+r.IntN(room), false)), 256)
+		must(t, err)
+		must(t, store.SetHost(hostPages))
+	}
+	must(t, store.SetPolicy(evict.Names()[r.IntN(len(evict.Names()))]))
 	if r.IntN(2) == 0 {
 		d, err := disk.Open(t.TempDir(), disk.Options{Budget: 1 << 20 << r.IntN(5)})
 		must(t, err)
@@ -66,7 +95,7 @@ func newCacheWorld(t *testing.T, seed uint64, pointwise bool) *cacheWorld {
 	times, err := dispatch.Profile(t.Context(), e, m.MaxPositions())
 	must(t, err)
 	engines := []dispatch.Engine{e}
-	if r.IntN(2) == 0 { // a second worker, which shares the weights and the cache
+	if r.IntN(2) == 0 && where == near { // a second worker, which shares the weights and the cache
 		other, err := cpu.New(cpu.Options{Threads: 1})
 		must(t, err)
 		t.Cleanup(func() { other.Close() })
@@ -103,6 +132,9 @@ func newCacheWorld(t *testing.T, seed uint64, pointwise bool) *cacheWorld {
 		store.Close()
 		if err := pages.Close(); err != nil {
 			t.Error(err)
+		}
+		if hostPages != nil {
+			must(t, hostPages.Close())
 		}
 	})
 	for range 6 {
@@ -148,19 +180,23 @@ func (w *cacheWorld) request(policy string) *grebev1.RankRequest {
 func TestReuseChangesNoScore(t *testing.T) {
 	for seed := range uint64(12) {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
-			w := newCacheWorld(t, seed, seed%2 == 1)
-			reused, fromDisk := 0, 0
+			where := farMemory(seed / 2 % 3)
+			w := newCacheWorldIn(t, where, seed, seed%2 == 1)
+			var by grebev1.Sources
 			for step := range 120 {
 				w.change()
 				policy := []string{"auto", "auto", "user", "item", "none"}[w.rand.IntN(5)]
-				all, disk := w.compare(t, step, w.request(policy))
-				reused += all
-				fromDisk += disk
+				u := w.compare(t, step, w.request(policy))
+				by.Device, by.Host, by.Disk = by.Device+u.Device, by.Host+u.Host, by.Disk+u.Disk
 			}
-			if reused == 0 {
+			if where == near && by.Host == 0 || where != near && by.Device == 0 {
 				t.Error("nothing was ever reused")
 			}
-			t.Logf("%d tokens reused, %d of them from disk; below memory: %+v", reused, fromDisk, w.store.BelowStats())
+			if where == near && by.Device > 0 {
+				t.Errorf("%d tokens were in a device's memory, which there is not", by.Device)
+			}
+			t.Logf("tokens reused: %d in the device's memory, %d in the host's, %d from disk; items %+v; below memory: %+v",
+				by.Device, by.Host, by.Disk, w.store.Stats(plan.Item), w.store.BelowStats())
 		})
 	}
 }
@@ -187,9 +223,8 @@ func (w *cacheWorld) change() {
 	}
 }
 
-// compare ranks with and without the cache and returns how many tokens the cache saved, and how many
-// of those came from disk.
-func (w *cacheWorld) compare(t *testing.T, step int, req *grebev1.RankRequest) (reused, disk int) {
+// compare ranks with and without the cache and returns how many tokens the cache saved, by where they were.
+func (w *cacheWorld) compare(t *testing.T, step int, req *grebev1.RankRequest) *grebev1.Sources {
 	t.Helper()
 	got, err := w.cached.Rank(t.Context(), req)
 	if err != nil {
@@ -208,18 +243,23 @@ func (w *cacheWorld) compare(t *testing.T, step int, req *grebev1.RankRequest) (
 			got.Usage.CachedTokens, got.Usage.PromptTokens, got.Results, want.Results)
 	}
 	by := got.Usage.BySource
-	if got.Usage.CachedTokens+got.Usage.ComputedTokens != got.Usage.PromptTokens || by.Host+by.Disk != got.Usage.CachedTokens {
+	if got.Usage.CachedTokens+got.Usage.ComputedTokens != got.Usage.PromptTokens || by.Device+by.Host+by.Disk != got.Usage.CachedTokens {
 		t.Fatalf("step %d: the account does not add up: %v", step, got.Usage)
 	}
 	if asked == "none" && got.Usage.CachedTokens != 0 {
 		t.Fatalf("step %d: prefix none took %d tokens from the cache", step, got.Usage.CachedTokens)
 	}
-	return int(got.Usage.CachedTokens), int(got.Usage.BySource.Disk)
+	return by
 }
 
 // The same under concurrent requests.
 func TestReuseConcurrently(t *testing.T) {
-	w := newCacheWorld(t, 99, false)
+	for _, where := range []farMemory{near, far, pinned} {
+		reuseConcurrently(t, newCacheWorldIn(t, where, 99, false))
+	}
+}
+
+func reuseConcurrently(t *testing.T, w *cacheWorld) {
 	var reqs []*grebev1.RankRequest
 	for range 60 {
 		reqs = append(reqs, w.request([]string{"auto", "user", "item"}[w.rand.IntN(3)]))
