@@ -89,10 +89,7 @@ func Supports(s *compute.Shape) bool {
 }
 
 // New compiles the kernels and takes memory. The caller MUST Close it.
-func New(c *driver.Context, cfg Config) (*Attention, error) { return newWith(c, cfg) }
-
-// newWith is New with further defines for attend.cu.
-func newWith(c *driver.Context, cfg Config, defines ...string) (*Attention, error) {
+func New(c *driver.Context, cfg Config) (*Attention, error) {
 	s := &cfg.Shape
 	if !Supports(s) {
 		return nil, fmt.Errorf("attend: %d/%d heads × %d in %v are not supported", s.Heads, s.KVHeads, s.HeadDim, s.KV)
@@ -100,18 +97,18 @@ func newWith(c *driver.Context, cfg Config, defines ...string) (*Attention, erro
 	a := &Attention{c: c, cfg: cfg, group: s.Heads / s.KVHeads}
 	a.plan.costs = measuredCosts
 	a.scale = float32(math.Log2E / math.Sqrt(float64(s.HeadDim)))
-	if err := a.open(defines); err != nil {
+	if err := a.open(); err != nil {
 		return nil, errors.Join(fmt.Errorf("attend: %w", err), a.Close())
 	}
 	return a, nil
 }
 
-func (a *Attention) open(defines []string) error {
+func (a *Attention) open() error {
 	var err error
 	if a.args, err = driver.NewArgs(); err != nil {
 		return err
 	}
-	if err := a.load(defines); err != nil {
+	if err := a.load(); err != nil {
 		return err
 	}
 	if a.sent, err = a.c.NewEvent(false); err != nil {
@@ -131,9 +128,9 @@ func (a *Attention) open(defines []string) error {
 }
 
 // load compiles the kernels for the shape.
-func (a *Attention) load(defines []string) error {
+func (a *Attention) load() error {
 	s := &a.cfg.Shape
-	defines = append(defines, fmt.Sprintf("HEADS=%d", s.Heads), fmt.Sprintf("KV_HEADS=%d", s.KVHeads), fmt.Sprintf("HEAD_DIM=%d", s.HeadDim))
+	defines := []string{fmt.Sprintf("HEADS=%d", s.Heads), fmt.Sprintf("KV_HEADS=%d", s.KVHeads), fmt.Sprintf("HEAD_DIM=%d", s.HeadDim)}
 	if a.cfg.Plain {
 		defines = append(defines, kernels.Plain)
 	}

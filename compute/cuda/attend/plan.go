@@ -10,7 +10,7 @@ const (
 	tileRows  = 128 // (token, query head of one KV head) pairs of a tile
 	stepKeys  = 128 // keys of a step of the softmax
 	short     = 64  // segments of fewer tokens share tiles
-	pieceSize = 16  // most tokens that are copied as one
+	pieceSize = 64  // most tokens that are copied as one
 )
 
 // span is a range of slots.

@@ -295,9 +295,9 @@ func TestPlanShapes(t *testing.T) {
 		for _, b := range p.blocks {
 			load := 0
 			for _, u := range p.units[b.start:b.end] {
-				load += stepCost*int(u.to-u.from) + p.costs.Unit
+				load += stepCost*int(u.to-u.from) + p.costs.unit
 				if u.part >= 0 {
-					load += p.costs.Part
+					load += p.costs.part
 				}
 			}
 			busiest = max(busiest, load)

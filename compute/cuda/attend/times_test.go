@@ -72,28 +72,23 @@ func TestTimes(t *testing.T) {
 type variant struct {
 	name           string
 	plain, overlap bool
-	costs          Costs
-	defines        []string
+	costs          costs
 }
 
 func variants() []variant {
 	return []variant{
-		{name: "measured", costs: measuredCosts},
-		{name: "overlap", costs: measuredCosts, overlap: true},
-		{name: "costs 4/6", costs: Costs{4, 6}, overlap: true},
-		{name: "costs 4/10", costs: Costs{4, 10}, overlap: true},
-		{name: "costs 5/8", costs: Costs{5, 8}, overlap: true},
-		{name: "costs 6/6", costs: Costs{6, 6}, overlap: true},
-		{name: "costs 6/12", costs: Costs{6, 12}, overlap: true},
-		{name: "costs 8/8", costs: Costs{8, 8}, overlap: true},
-		{name: "measured again", costs: measuredCosts},
+		{name: "plain", plain: true, costs: measuredCosts},
+		{name: "hopper", costs: measuredCosts},
+		{name: "overlapping", costs: measuredCosts, overlap: true},
+		{name: "dear parts", costs: costs{6, 12}},
+		{name: "never split", costs: costs{6, 1000}},
 	}
 }
 
 func (m *timing) measure(t *testing.T, c *driver.Context, v variant) error {
 	s := m.shape
 	s.Layers = timedLayers
-	a, err := newWith(c, Config{Shape: s, Rows: 8192, Slots: 9000, Buffers: timedLayers, Plain: v.plain, Overlap: v.overlap}, v.defines...)
+	a, err := New(c, Config{Shape: s, Rows: 8192, Slots: 9000, Buffers: timedLayers, Plain: v.plain, Overlap: v.overlap})
 	if err != nil {
 		return err
 	}

@@ -144,15 +144,13 @@ DEVICE void all_values(float (&o)[SUMS], const u32 (&p)[32], u32 values) {
   for (int c = 0; c < STEP_KEYS / 16; c++) weigh(o, p + 4 * c, values + (c * 2048 >> 4));
 }
 
-// The producer: one thread that brings units, queries, keys and values. The list is there before the
-// kernel ahead ends, what the copies read is not; consumers touch nothing before the first copy.
+// The producer: one thread that brings units, queries, keys and values.
 DEVICE void produce(u8* shared, Control* c, const int* list, const Map* queries, const Map* keys, int buffer) {
   int unit = list[LIST_BLOCKS + 2 * blockIdx.x], units = list[LIST_BLOCKS + 2 * blockIdx.x + 1];
   u8 *q = shared, *k = shared + MATRIX_BYTES, *v = k + STAGES * MATRIX_BYTES;
   int stage = 0, parity = 1;
   for (int n = 0; n < units; n++) {
     Unit u = load_unit(list, unit + n);
-    if (n == 0) wait_for_previous();
     int matrix = (buffer * KV_HEADS + u.head()) * 2;
     bool first = true;
     for (int i = 0; i < u.spans; i++) {
@@ -323,7 +321,7 @@ KERNEL void __launch_bounds__(384, 1)
     asm volatile("prefetch.tensormap [%0];" ::"l"(&keys) : "memory");
   }
   __syncthreads();
-  allow_next();
+  wait_for_previous();
   if (uniform(threadIdx.x / 128) == 0) {
     asm volatile("setmaxnreg.dec.sync.aligned.u32 40;");
     if (threadIdx.x == 0) produce(shared, c, list, &queries, &keys, buffer);

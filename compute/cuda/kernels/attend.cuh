@@ -185,36 +185,18 @@ DEVICE void store_rows(const float (&o)[SUMS], float l0, float l1, const Output&
   }
 }
 
-// The sums of a part of a tile: x, z are the largest scores of a thread's two rows, y, w their sums.
-struct Part {
-  F4 sums, o[SUMS / 4];
-};
-DEVICE Part load_part(const F4* from) {
-  Part p;
-  p.sums = load_l2(from + SUMS / 4 * 128);
-#pragma unroll
-  for (int j = 0; j < SUMS / 4; j++) p.o[j] = load_l2(from + j * 128);
-  return p;
-}
-// x·a + y·b, the same when both are exchanged.
-DEVICE float blend(float x, float a, float y, float b) {
-  float p, q, r;
-  asm("mul.rn.f32 %0, %1, %2;" : "=f"(p) : "f"(x), "f"(a));
-  asm("mul.rn.f32 %0, %1, %2;" : "=f"(q) : "f"(y), "f"(b));
-  asm("add.rn.f32 %0, %1, %2;" : "=f"(r) : "f"(p), "f"(q));
-  return r;
-}
-DEVICE void add_part(float (&o)[SUMS], F4& x, const Part& p) {
-  float m0 = max_f(x.x, p.sums.x), m1 = max_f(x.z, p.sums.z);
+// Adds the sums v of another part, in m's own scale, to o.
+DEVICE void add_part(float (&o)[SUMS], F4& x, const F4 (&v)[SUMS / 4], const F4& s) {
+  float m0 = max_f(x.x, s.x), m1 = max_f(x.z, s.z);
   float b0 = m0 == MINUS_INF ? 0.0f : m0, b1 = m1 == MINUS_INF ? 0.0f : m1;
-  float a0 = exp2_fast(x.x - b0), a1 = exp2_fast(x.z - b1), c0 = exp2_fast(p.sums.x - b0), c1 = exp2_fast(p.sums.z - b1);
-  x = F4{m0, blend(x.y, a0, p.sums.y, c0), m1, blend(x.w, a1, p.sums.w, c1)};
+  float a0 = exp2_fast(x.x - b0), a1 = exp2_fast(x.z - b1), c0 = exp2_fast(s.x - b0), c1 = exp2_fast(s.z - b1);
+  x = F4{m0, x.y * a0 + s.y * c0, m1, x.w * a1 + s.w * c1};
 #pragma unroll
   for (int j = 0; j < SUMS / 4; j++) {
-    o[4 * j] = blend(o[4 * j], a0, p.o[j].x, c0);
-    o[4 * j + 1] = blend(o[4 * j + 1], a0, p.o[j].y, c0);
-    o[4 * j + 2] = blend(o[4 * j + 2], a1, p.o[j].z, c1);
-    o[4 * j + 3] = blend(o[4 * j + 3], a1, p.o[j].w, c1);
+    o[4 * j] = o[4 * j] * a0 + v[j].x * c0;
+    o[4 * j + 1] = o[4 * j + 1] * a0 + v[j].y * c0;
+    o[4 * j + 2] = o[4 * j + 2] * a1 + v[j].z * c1;
+    o[4 * j + 3] = o[4 * j + 3] * a1 + v[j].w * c1;
   }
 }
 
@@ -244,16 +226,15 @@ DEVICE void finish(float (&o)[SUMS], Softmax& x, float scale, const Unit& u, con
   }
   named_sync(barrier, 128);
   if (!*flag) return;
-  F4 sums = {x.m0 * scale, x.l0, x.m1 * scale, x.l1};
-  if (u.parts == 2) { // the other one: of two, the order does not matter
-    add_part(o, sums, load_part(to.partials + (u64)((2 * u.first_part + 1 - u.part) * 2 + at.half) * PART_F4 + at.thread));
-    store_rows(o, sums.y, sums.w, to, u, at);
-    return;
-  }
-  sums = {MINUS_INF, 0, MINUS_INF, 0};
+  const F4* from = to.partials + (u64)(u.first_part * 2 + at.half) * PART_F4 + at.thread;
+  F4 sums = {MINUS_INF, 0, MINUS_INF, 0};
 #pragma unroll
   for (int j = 0; j < SUMS; j++) o[j] = 0;
-  const F4* from = to.partials + (u64)(u.first_part * 2 + at.half) * PART_F4 + at.thread;
-  for (int p = 0; p < u.parts; p++, from += 2 * PART_F4) add_part(o, sums, load_part(from));
+  for (int p = 0; p < u.parts; p++, from += 2 * PART_F4) {
+    F4 s = load_l2(from + SUMS / 4 * 128), v[SUMS / 4];
+#pragma unroll
+    for (int j = 0; j < SUMS / 4; j++) v[j] = load_l2(from + j * 128);
+    add_part(o, sums, v, s);
+  }
   store_rows(o, sums.y, sums.w, to, u, at);
 }

@@ -1,5 +1,5 @@
 // attend_gather: K and V of cached tokens from their chunks, which lie anywhere in the GPU's or in pinned
-// memory, to the scratch that attend.cu reads. One warp copies K and V of all heads of one piece (up to 16
+// memory, to the scratch that attend.cu reads. One warp copies one head's K or V of one piece (up to 64
 // tokens of a chunk) in one layer; runs against memory bandwidth, or the bus.
 // check: KV_HEADS=2 ROW_BYTES=256
 // check: KV_HEADS=1 ROW_BYTES=160
@@ -21,25 +21,22 @@ KERNEL void __launch_bounds__(256) attend_gather(u8* scratch, int slots, int buf
   wait_for_previous();
   int lane = threadIdx.x & 31, pieces = list[LIST_PIECES];
   const Piece* piece = (const Piece*)(list + list[LIST_PIECES + 1]);
-  int total = layers * pieces, warps = gridDim.x * 8;
+  int total = layers * pieces * 2 * KV_HEADS, warps = gridDim.x * 8;
   for (int i = blockIdx.x * 8 + (threadIdx.x >> 5); i < total; i += warps) {
-    int l = layer + i / pieces;
-    Piece p = piece[i % pieces];
-    const Word* from = (const Word*)p.chunk + (u64)(l * 2 * KV_HEADS) * p.room * WORDS + p.token * WORDS;
-    Word* to = (Word*)scratch + ((u64)(l % buffers * KV_HEADS * 2) * slots + p.slot) * WORDS;
-    u32 words = p.tokens * WORDS; // of one head's K or V
-    for (u32 at = lane; at < 2 * KV_HEADS * words; at += 32 * DEPTH) {
+    int matrix = i % (2 * KV_HEADS), rest = i / (2 * KV_HEADS), l = layer + rest / pieces;
+    int kv = matrix / KV_HEADS, head = matrix % KV_HEADS;
+    Piece p = piece[rest % pieces];
+    const Word* from = (const Word*)p.chunk + ((u64)(l * 2 * KV_HEADS + matrix) * p.room + p.token) * WORDS;
+    Word* to = (Word*)scratch + ((u64)((l % buffers * KV_HEADS + head) * 2 + kv) * slots + p.slot) * WORDS;
+    int words = p.tokens * WORDS;
+    for (int at = lane; at < words; at += 32 * DEPTH) {
       Word v[DEPTH];
 #pragma unroll
-      for (int d = 0; d < DEPTH; d++) {
-        u32 n = at + 32 * d, matrix = n / words; // [k|v][head]
-        if (matrix < 2 * KV_HEADS) v[d] = from[(u64)matrix * p.room * WORDS + n % words];
-      }
+      for (int d = 0; d < DEPTH; d++)
+        if (at + 32 * d < words) v[d] = from[at + 32 * d];
 #pragma unroll
-      for (int d = 0; d < DEPTH; d++) {
-        u32 n = at + 32 * d, matrix = n / words;
-        if (matrix < 2 * KV_HEADS) to[(u64)(matrix % KV_HEADS * 2 + matrix / KV_HEADS) * slots * WORDS + n % words] = v[d];
-      }
+      for (int d = 0; d < DEPTH; d++)
+        if (at + 32 * d < words) to[at + 32 * d] = v[d];
     }
   }
 }
