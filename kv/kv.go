@@ -141,6 +141,7 @@ type Store struct {
 	stored    func(Key, plan.Kind, int)
 	relocated func(Key, Place)
 	below     *below // nil: nothing is kept below memory
+	ahead     *ahead // nil: entries are lowered when their place is needed
 
 	mu      sync.Mutex
 	index   map[Key]*published
@@ -352,6 +353,7 @@ func (s *Store) publish(p *published, to *level) bool {
 	if old != nil {
 		old.Release()
 	}
+	s.ahead.wake()
 	return room
 }
 
@@ -480,6 +482,8 @@ func (s *Store) Delete(key Key) error {
 // Close writes below what is not there yet, if there is a tier, and drops all published entries.
 // Memory of entries still referenced stays theirs.
 func (s *Store) Close() {
+	s.ahead.stop()
+	s.ahead = nil
 	if s.below != nil {
 		s.Flush()
 		close(s.below.queue)

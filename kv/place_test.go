@@ -7,6 +7,7 @@ import (
 	"slices"
 	"sync"
 	"testing"
+	"testing/synctest"
 
 	"grebe/compute"
 	"grebe/compute/computetest"
@@ -82,6 +83,30 @@ func TestHostHoldsWhatLeavesTheDevice(t *testing.T) {
 			}
 		})
 	}
+}
+
+// Places are made free before they are needed.
+func TestLowerAhead(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newTiered(t, true, "lru", 64, 4096)
+		defer w.close(t)
+		w.LowerAhead(int64(shape.ChunkBytes(24, false)))
+		for i := range 40 {
+			add(t, w.Store, plan.Item, Key{byte(i)}, nil, 8, byte(i))
+			synctest.Wait()
+			if n := w.Stats(plan.Item, Device).Entries; n > 5 {
+				t.Fatalf("%d entries of 8 tokens in room for 64, of which 24 are to be free", n)
+			}
+		}
+		for i := range 40 {
+			e, at := w.Get(Key{byte(i)})
+			if want := map[bool]Place{true: Host, false: Device}[i < 35]; at != want {
+				t.Errorf("entry %d is in place %d, want %d", i, at, want)
+			}
+			check(t, e, 8, byte(i))
+			e.Release()
+		}
+	})
 }
 
 // A user in the host's memory grows into the device's.
@@ -318,6 +343,9 @@ func TestRandomOperationsConcurrently(t *testing.T) {
 			defer d.Close()
 			w.SetTier(d)
 		}
+		if seed%2 == 1 {
+			w.LowerAhead(w.device.Stats().Total / 4)
+		}
 		var wg sync.WaitGroup
 		for g := range 4 {
 			wg.Go(func() {
@@ -393,5 +421,30 @@ func BenchmarkHit(b *testing.B) {
 			s.Close()
 			p.Close()
 		})
+	}
+}
+
+// Without predictions the default policy drops what LRU drops, in the same order.
+func TestDefaultIsLRUWithoutPredictions(t *testing.T) {
+	var drops [2][]Key
+	for i, policy := range []string{"lru", "default"} {
+		s, _ := newStore(t, compute.NewHostMemory(), 400)
+		if err := s.SetPolicy(policy); err != nil {
+			t.Fatal(err)
+		}
+		s.OnDrop(func(k Key) { drops[i] = append(drops[i], k) })
+		r := rand.New(rand.NewPCG(3, 4))
+		for range 3000 {
+			n := r.IntN(60)
+			key := Key{byte(n)}
+			if e, _ := s.Get(key); e != nil {
+				e.Release()
+				continue
+			}
+			add(t, s, plan.Item, key, nil, 1+n*7%23, byte(n))
+		}
+	}
+	if len(drops[0]) < 500 || !slices.Equal(drops[0], drops[1]) {
+		t.Errorf("LRU dropped %d entries, the default %d, or not the same ones", len(drops[0]), len(drops[1]))
 	}
 }

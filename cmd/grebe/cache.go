@@ -50,6 +50,7 @@ func (s *stack) openStore(cfg *config.Config, mc *config.Model, shape compute.Sh
 			if err := store.SetHost(host); err != nil {
 				return nil, nil, err
 			}
+			store.LowerAhead(bytes / 16)
 		}
 	}
 	if err := store.SetPolicy(cfg.Cache.Policy); err != nil {
