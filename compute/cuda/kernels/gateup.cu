@@ -10,8 +10,7 @@
 // blocks may form a cluster: with CM = 2 they have neighbouring rows and share W's part, with CN = 2
 // they have neighbouring columns and share x's; each copies half of what is shared to both.
 //
-// Consumer w takes rows w·BM/2 … of the tile. The second starts SKEW buffers behind the first, so that
-// one has the tensor cores for itself while the other is at the end of its tile.
+// Consumer w takes rows w·BM/2 … of the tile.
 //
 // Shared memory of a buffer: rows of 128 bytes, x's then W's, in groups of 8 rows (1,024 bytes) within
 // which the copy engine swaps 16-byte pieces: piece p of row r lies at p ^ (r % 8). wgmma's descriptor of
@@ -20,14 +19,16 @@
 //
 // Result of a wgmma in registers: thread t of a consumer has rows t/32·16 + t%32/4 (+ 8) and of each 8
 // columns j the two columns 8j + 2·(t%4): d[4j], d[4j+1], and of the lower row d[4j+2], d[4j+3]. So in
-// FORM 0 a thread has gate and up of the same column, 4j + t%4. Four threads swap their columns of four
-// j, so that each stores one piece of 8 bytes (FORM 1: 16).
+// FORM 0 a thread has gate and up of the same column, 4j + t%4. Four threads swap their columns of several
+// j, so that each stores pieces of 16 bytes. All blocks end their tiles at the same time and would wait for
+// the cache to take the result: with STORE they leave it in shared memory, for the copy engine to store
+// while the next tile is computed.
 //
 // Limit: the tensor cores; for few rows, reading W once.
-// check: BM=128 BN=256 STAGES=4 CM=2 CN=1 SKEW=2 GROUP=16 FORM=0
-// check: BM=256 BN=136 STAGES=4 CM=1 CN=2 SKEW=0 GROUP=16 FORM=0
-// check: BM=256 BN=192 STAGES=4 CM=1 CN=1 SKEW=1 GROUP=16 FORM=1
-// check: BM=128 BN=96 STAGES=6 CM=1 CN=2 SKEW=1 GROUP=16 FORM=2
+// check: BM=128 BN=256 STAGES=4 CM=2 CN=1 GROUP=16 FORM=0 BIAS=0 STORE=1
+// check: BM=256 BN=136 STAGES=4 CM=1 CN=2 GROUP=16 FORM=0 BIAS=1 STORE=0
+// check: BM=256 BN=192 STAGES=4 CM=1 CN=1 GROUP=16 FORM=1 BIAS=0 STORE=0
+// check: BM=128 BN=96 STAGES=6 CM=1 CN=2 GROUP=16 FORM=2 BIAS=1 STORE=0
 #include "grebe.cuh"
 
 #if GREBE_ARCH >= 90
@@ -47,6 +48,8 @@ constexpr u32 xBytes = BM * 128, wBytes = BN * 128, stageBytes = xBytes + wBytes
 static_assert(BM == 128 || BM == 256, "rows of a tile");
 static_assert(BN % 8 == 0 && BN <= 256 && (CM == 1 || BN % 16 == 0), "columns of a tile");
 static_assert(cluster <= 2, "blocks of a cluster");
+static_assert(!STORE || (FORM == 0 && BN % 128 == 0), "results that the copy engine stores");
+constexpr u32 resultBytes = STORE ? BM * BN : 0; // of a tile
 
 // ---- barriers and copies
 
@@ -87,6 +90,11 @@ DEVICE void copy_shared_tile(u32 to, const TensorMap* map, int col, int row, u32
                ::"r"(to), "l"(map), "r"(col), "r"(row), "r"(barrier), "h"((u16)3) : "memory");
 }
 
+// Stores 64 rows of 64 columns.
+DEVICE void store_tile(const TensorMap* map, int col, int row, u32 from) {
+  asm volatile("cp.async.bulk.tensor.2d.global.shared::cta.bulk_group [%0, {%1, %2}], [%3];" ::"l"(map), "r"(col), "r"(row), "r"(from) : "memory");
+}
+
 DEVICE void cluster_sync() {
   if (cluster == 1) {
     __syncthreads();
@@ -98,7 +106,8 @@ DEVICE void cluster_sync() {
 // ---- the order of tiles
 
 struct Tiles {
-  int down, across, rank, row, col; // clusters of tiles; first row and column of this block's tile
+  int down, across, rank, first, step; // clusters of tiles; this block's place in its cluster, its tiles
+  int row, col;                        // first row and column of this block's tile
 
   DEVICE int count() const { return down * across; }
   // Rows run first, in groups that the cache holds, so that W is read once per group.
@@ -108,15 +117,28 @@ struct Tiles {
     row = (m * CM + (CM > 1 ? rank : 0)) * BM;
     col = (n * CN + (CN > 1 ? rank : 0)) * BN;
   }
+  // Whether the cluster's tile t, which was taken, has no rows. The first is computed all the same: its part
+  // of W was asked for before the number of rows was known.
+  DEVICE bool empty(int t, int rows) const { return t != first && row - (CM > 1 ? rank * BM : 0) >= rows; }
 };
 
 // ---- the ends of a tile
 
 struct End {
   void* out;
-  const float* bias; // or null
+  const float* bias;
   int rows, cols, stride;
 };
+
+// Adds the bias of two columns of W, of which the first is even, to two rows of them.
+DEVICE F4 with_bias(const End& e, const float* d, int col) {
+  F4 v = {d[0], d[1], d[2], d[3]};
+#if BIAS
+  F2 b = *(const F2*)(e.bias + min_i(col, e.cols - 2));
+  v.x += b.x, v.y += b.y, v.z += b.x, v.w += b.y;
+#endif
+  return v;
+}
 
 DEVICE u32 swap(u32 v, int mask) {
   u32 y;
@@ -124,106 +146,150 @@ DEVICE u32 swap(u32 v, int mask) {
   return y;
 }
 
-// Lane c of four neighbours gets word c of each: w[k] becomes lane k's w[c].
-DEVICE void transpose(u32 (&w)[4], int c) {
+// Lane c of four neighbours gets word c of each: w[k·step] becomes lane k's w[c·step].
+template <int step> DEVICE void transpose(u32* w, int c) {
   bool odd = c & 1, upper = c & 2;
-  u32 a = swap(odd ? w[0] : w[1], 1), b = swap(odd ? w[2] : w[3], 1);
-  w[0] = odd ? a : w[0], w[1] = odd ? w[1] : a;
-  w[2] = odd ? b : w[2], w[3] = odd ? w[3] : b;
-  a = swap(upper ? w[0] : w[2], 2), b = swap(upper ? w[1] : w[3], 2);
-  w[0] = upper ? a : w[0], w[2] = upper ? w[2] : a;
-  w[1] = upper ? b : w[1], w[3] = upper ? w[3] : b;
+  u32 a = swap(odd ? w[0] : w[step], 1), b = swap(odd ? w[2 * step] : w[3 * step], 1);
+  w[0] = odd ? a : w[0], w[step] = odd ? w[step] : a;
+  w[2 * step] = odd ? b : w[2 * step], w[3 * step] = odd ? w[3 * step] : b;
+  a = swap(upper ? w[0] : w[2 * step], 2), b = swap(upper ? w[step] : w[3 * step], 2);
+  w[0] = upper ? a : w[0], w[2 * step] = upper ? w[2 * step] : a;
+  w[step] = upper ? b : w[step], w[3 * step] = upper ? w[3 * step] : b;
 }
 
 DEVICE u32 low_halves(u32 a, u32 b) { u32 v; asm("prmt.b32 %0, %1, %2, 0x5410;" : "=r"(v) : "r"(a), "r"(b)); return v; }
 DEVICE u32 high_halves(u32 a, u32 b) { u32 v; asm("prmt.b32 %0, %1, %2, 0x7632;" : "=r"(v) : "r"(a), "r"(b)); return v; }
 
-// The bias of the two columns of W that thread c of four has of group j.
-DEVICE F2 bias_of(const End& e, int col) {
-  F2 none = {0, 0};
-  return e.bias && col < e.cols ? *(const F2*)(e.bias + col) : none;
+// Stores to p + bytes if it is wanted, without a branch. Whole sectors of 32 bytes matter: with less the cache
+// takes twice as long.
+template <int bytes> DEVICE void store4(void* p, bool wanted, u32 a, u32 b, u32 c, u32 d) {
+  asm volatile("{ .reg .pred p; setp.ne.u32 p, %0, 0; @p st.global.v4.b32 [%1 + %2], {%3, %4, %5, %6}; }"
+               ::"r"((u32)wanted), "l"(p), "n"(bytes), "r"(a), "r"(b), "r"(c), "r"(d) : "memory");
+}
+// The same to shared memory.
+template <int bytes> DEVICE void keep4(u32 p, bool wanted, u32 a, u32 b, u32 c, u32 d) {
+  asm volatile("{ .reg .pred p; setp.ne.u32 p, %0, 0; @p st.shared.v4.b32 [%1 + %2], {%3, %4, %5, %6}; }"
+               ::"r"((u32)wanted), "r"(p), "n"(bytes), "r"(a), "r"(b), "r"(c), "r"(d) : "memory");
+}
+template <int bytes> DEVICE void store2(void* p, bool wanted, u32 a, u32 b) {
+  asm volatile("{ .reg .pred p; setp.ne.u32 p, %0, 0; @p st.global.v2.b32 [%1 + %2], {%3, %4}; }"
+               ::"r"((u32)wanted), "l"(p), "n"(bytes), "r"(a), "r"(b) : "memory");
+}
+template <int bytes> DEVICE void store1(void* p, bool wanted, u32 a) {
+  asm volatile("{ .reg .pred p; setp.ne.u32 p, %0, 0; @p st.global.b16 [%1 + %2], %3; }"
+               ::"r"((u32)wanted), "l"(p), "n"(bytes), "h"((u16)a) : "memory");
+}
+template <int bytes> DEVICE void add2(void* p, bool wanted, float a, float b) {
+  asm volatile("{ .reg .pred p; setp.ne.u32 p, %0, 0; @p red.relaxed.gpu.global.add.v2.f32 [%1 + %2], {%3, %4}; }"
+               ::"r"((u32)wanted), "l"(p), "n"(bytes), "f"(a), "f"(b) : "memory");
+}
+
+// for_each<0, n, step>(f) calls f with the constants 0, step, … below n.
+template <int v> struct Constant { static constexpr int value = v; };
+template <int i, int n, int step, typename F> DEVICE void for_each(F f) {
+  if constexpr (i < n) {
+    f(Constant<i>());
+    for_each<i + step, n, step>(f);
+  }
 }
 
 #if FORM == 0
-// e.cols counts W's rows; out has half as many columns.
+// silu(gate)·up of two rows. The quotients of both come from one reciprocal: that unit is the bottleneck.
+// Below -43 silu is 0 to the last bit of bf16 next to any other value; the bound keeps p·q finite.
 DEVICE u32 gate_up(const End& e, const float* d, int col) {
-  F2 b = bias_of(e, col);
-  return pack_bf16(silu(d[0] + b.x) * (d[1] + b.y), silu(d[2] + b.x) * (d[3] + b.y));
+  const float scale = -1.4426950408889634f, most = 62;
+  F4 v = with_bias(e, d, col);
+  float p = v.x * scale, q = v.z * scale;
+  p = 1 + exp2_fast(p < most ? p : most), q = 1 + exp2_fast(q < most ? q : most);
+  float r = rcp_fast(p * q);
+  return pack_bf16(v.x * v.y * (r * q), v.z * v.w * (r * p));
 }
 
-DEVICE void finish(const End& e, const float (&d)[BN / 2], int row, int col, int c) {
-  bf16* upper = (bf16*)e.out + (u64)row * e.stride + col / 2;
-  bf16* lower = upper + (u64)8 * e.stride;
-  bool has = row < e.rows, hasLower = row + 8 < e.rows;
+// e.cols counts W's rows; out has half as many columns. The result goes to shared memory at kept, if that is
+// not 0: squares of 64 rows of 64 columns, in which the 16-byte pieces of a row are swapped as everywhere.
+DEVICE void finish(const End& e, const float (&d)[BN / 2], int row, int col, int c, u32 kept) {
+  // Tiles of an odd number of groups begin at multiples of 8 bytes only.
+  constexpr int n = BN / 8, whole = n % 2 ? 0 : n / 8 * 8, rest = whole + (n - whole) / 4 * 4;
+  u32 w[n]; // of column 4j + c: the upper row in the low half, the lower in the high half
 #pragma unroll
-  for (int j = 0; j + 4 <= BN / 8; j += 4) {
-    u32 w[4];
-#pragma unroll
-    for (int i = 0; i < 4; i++) w[i] = gate_up(e, d + 4 * (j + i), col + 8 * (j + i) + 2 * c);
-    transpose(w, c);
-    int at = 4 * (j + c);
-    if (col + 2 * at >= e.cols) continue;
-    U2 a = {low_halves(w[0], w[1]), low_halves(w[2], w[3])}, b = {high_halves(w[0], w[1]), high_halves(w[2], w[3])};
-    if (has) *(U2*)(upper + at) = a;
-    if (hasLower) *(U2*)(lower + at) = b;
-  }
-#pragma unroll
-  for (int j = BN / 32 * 4; j < BN / 8; j++) {
-    u32 w = gate_up(e, d + 4 * j, col + 8 * j + 2 * c);
-    if (col + 8 * j >= e.cols) continue;
-    if (has) upper[4 * j + c] = (bf16)w;
-    if (hasLower) lower[4 * j + c] = (bf16)(w >> 16);
-  }
+  for (int j = 0; j < n; j++) w[j] = gate_up(e, d + 4 * j, col + 8 * j + 2 * c);
+  u8* upper = (u8*)((bf16*)e.out + (u64)row * e.stride + col / 2);
+  u8* lower = upper + (u64)16 * e.stride;
+  bool direct = !STORE || !kept, has = direct & (row < e.rows), hasLower = direct & (row + 8 < e.rows);
+  u32 piece = c ^ (row & 7), left = kept + row % 64 * 128 + piece * 16, right = kept + row % 64 * 128 + (piece ^ 4) * 16;
+  for_each<0, whole, 8>([&](auto at) { // lane c gets j = 2c and 2c+1: columns 8c … 8c+7 of 32
+    constexpr int j = decltype(at)::value;
+    u32* v = w + j;
+    transpose<2>(v, c);
+    transpose<2>(v + 1, c);
+    bool inside = col + 8 * j + 16 * c < e.cols;
+    U4 a = {low_halves(v[0], v[2]), low_halves(v[4], v[6]), low_halves(v[1], v[3]), low_halves(v[5], v[7])};
+    U4 b = {high_halves(v[0], v[2]), high_halves(v[4], v[6]), high_halves(v[1], v[3]), high_halves(v[5], v[7])};
+    store4<8 * j>(upper + 16 * c, has & inside, a.x, a.y, a.z, a.w);
+    store4<8 * j>(lower + 16 * c, hasLower & inside, b.x, b.y, b.z, b.w);
+    if (STORE) {
+      u32 to = j / 8 % 2 ? right : left;
+      keep4<j / 16 * 8192>(to, !direct, a.x, a.y, a.z, a.w);
+      keep4<j / 16 * 8192 + 1024>(to, !direct, b.x, b.y, b.z, b.w);
+    }
+  });
+  for_each<whole, rest, 4>([&](auto at) {
+    constexpr int j = decltype(at)::value;
+    u32* v = w + j;
+    transpose<1>(v, c);
+    bool inside = col + 8 * (j + c) < e.cols;
+    store2<8 * j>(upper + 8 * c, has & inside, low_halves(v[0], v[1]), low_halves(v[2], v[3]));
+    store2<8 * j>(lower + 8 * c, hasLower & inside, high_halves(v[0], v[1]), high_halves(v[2], v[3]));
+  });
+  for_each<rest, n, 1>([&](auto at) {
+    constexpr int j = decltype(at)::value;
+    bool inside = col + 8 * j < e.cols;
+    store1<8 * j>(upper + 2 * c, has & inside, w[j]);
+    store1<8 * j>(lower + 2 * c, hasLower & inside, w[j] >> 16);
+  });
 }
 #elif FORM == 1
-DEVICE void finish(const End& e, const float (&d)[BN / 2], int row, int col, int c) {
-  bf16* upper = (bf16*)e.out + (u64)row * e.stride + col;
-  bf16* lower = upper + (u64)8 * e.stride;
-  bool has = row < e.rows, hasLower = row + 8 < e.rows;
+DEVICE void finish(const End& e, const float (&d)[BN / 2], int row, int col, int c, u32) {
+  constexpr int n = BN / 8, padded = (n + 3) / 4 * 4;
+  u32 w[padded] = {}, v[padded] = {}; // columns 8j + 2c of the upper and the lower row
 #pragma unroll
-  for (int j = 0; j < BN / 8; j += 4) {
-    u32 w[4] = {}, v[4] = {};
-#pragma unroll
-    for (int i = 0; i < 4 && j + i < BN / 8; i++) {
-      F2 b = bias_of(e, col + 8 * (j + i) + 2 * c);
-      const float* s = d + 4 * (j + i);
-      w[i] = pack_bf16(s[0] + b.x, s[1] + b.y);
-      v[i] = pack_bf16(s[2] + b.x, s[3] + b.y);
-    }
-    transpose(w, c);
-    transpose(v, c);
-    int at = 8 * (j + c);
-    if (j + c >= BN / 8 || col + at >= e.cols) continue;
-    U4 a = {w[0], w[1], w[2], w[3]}, b = {v[0], v[1], v[2], v[3]};
-    if (has) *(U4*)(upper + at) = a;
-    if (hasLower) *(U4*)(lower + at) = b;
+  for (int j = 0; j < n; j++) {
+    F4 f = with_bias(e, d + 4 * j, col + 8 * j + 2 * c);
+    w[j] = pack_bf16(f.x, f.y);
+    v[j] = pack_bf16(f.z, f.w);
   }
+  u8* upper = (u8*)((bf16*)e.out + (u64)row * e.stride + col) + 16 * c;
+  u8* lower = upper + (u64)16 * e.stride;
+  bool has = row < e.rows, hasLower = row + 8 < e.rows;
+  for_each<0, n, 4>([&](auto at) { // lane c gets columns 8c … 8c+7 of 32
+    constexpr int j = decltype(at)::value;
+    transpose<1>(w + j, c);
+    transpose<1>(v + j, c);
+    bool inside = j + c < n && col + 8 * (j + c) < e.cols;
+    store4<16 * j>(upper, has & inside, w[j], w[j + 1], w[j + 2], w[j + 3]);
+    store4<16 * j>(lower, hasLower & inside, v[j], v[j + 1], v[j + 2], v[j + 3]);
+  });
 }
 #else
-DEVICE void add(float* to, float x, float y) {
-  F2 v = *(F2*)to;
-  v.x += x, v.y += y;
-  *(F2*)to = v;
-}
-
-DEVICE void finish(const End& e, const float (&d)[BN / 2], int row, int col, int c) {
+// Each value is added to by one thread, once: the result does not depend on an order.
+DEVICE void finish(const End& e, const float (&d)[BN / 2], int row, int col, int c, u32) {
   float* upper = (float*)e.out + (u64)row * e.stride + col + 2 * c;
   float* lower = upper + (u64)8 * e.stride;
   bool has = row < e.rows, hasLower = row + 8 < e.rows;
-#pragma unroll
-  for (int j = 0; j < BN / 8; j++) {
-    if (col + 8 * j >= e.cols) continue;
-    F2 b = bias_of(e, col + 8 * j + 2 * c);
-    if (has) add(upper + 8 * j, d[4 * j] + b.x, d[4 * j + 1] + b.y);
-    if (hasLower) add(lower + 8 * j, d[4 * j + 2] + b.x, d[4 * j + 3] + b.y);
-  }
+  for_each<0, BN / 8, 1>([&](auto at) {
+    constexpr int j = decltype(at)::value;
+    F4 f = with_bias(e, d + 4 * j, col + 8 * j + 2 * c);
+    bool inside = col + 8 * j < e.cols;
+    add2<32 * j>(upper, has & inside, f.x, f.y);
+    add2<32 * j>(lower, hasLower & inside, f.z, f.w);
+  });
 }
 #endif
 
 // ---- the two roles
 
 struct Buffers {
-  u32 stages, full, empty; // addresses in shared memory
+  u32 stages, results, full, empty; // addresses in shared memory
   int index;               // buffers so far
 
   DEVICE u32 x() const { return stages + index % STAGES * stageBytes; }
@@ -233,20 +299,41 @@ struct Buffers {
   DEVICE u32 parity() const { return index / STAGES & 1; }
 };
 
-DEVICE void produce(Buffers b, Tiles tiles, const TensorMap* x, const TensorMap* w, int k, int first, int step) {
-  for (int t = first; t < tiles.count(); t += step) {
+DEVICE void copy_x(const Buffers& b, const Tiles& t, const TensorMap* x, int c) {
+  if (CN == 2)
+    copy_shared_tile(b.x() + t.rank * (xBytes / 2), x, c, t.row + t.rank * (BM / 2), b.filled());
+  else
+    copy_tile(b.x(), x, c, t.row, b.filled());
+}
+
+DEVICE void copy_w(const Buffers& b, const Tiles& t, const TensorMap* w, int c) {
+  if (CM == 2)
+    copy_shared_tile(b.w() + t.rank * (wBytes / 2), w, c, t.col + t.rank * (BN / 2), b.filled());
+  else
+    copy_tile(b.w(), w, c, t.col, b.filled());
+}
+
+// W's part of the first buffers does not wait for the kernel before this one.
+DEVICE void produce(Buffers b, Tiles tiles, const TensorMap* x, const TensorMap* w, int k, const int* rows) {
+  if (tiles.first >= tiles.count()) return;
+  tiles.take(tiles.first);
+  int early = min_i(STAGES * depth, k);
+  for (int c = 0; c < early; c += depth, b.index++) {
+    barrier_expect(b.filled(), stageBytes);
+    copy_w(b, tiles, w, c);
+  }
+  wait_for_previous();
+  int n = *rows;
+  b.index = 0;
+  for (int c = 0; c < early; c += depth, b.index++) copy_x(b, tiles, x, c);
+  for (int t = tiles.first; t < tiles.count(); t += tiles.step) {
     tiles.take(t);
-    for (int c = 0; c < k; c += depth, b.index++) {
+    if (tiles.empty(t, n)) continue;
+    for (int c = t == tiles.first ? early : 0; c < k; c += depth, b.index++) {
       barrier_wait(b.emptied(b.index), b.parity() ^ 1);
       barrier_expect(b.filled(), stageBytes);
-      if (CN == 2)
-        copy_shared_tile(b.x() + tiles.rank * (xBytes / 2), x, c, tiles.row + tiles.rank * (BM / 2), b.filled());
-      else
-        copy_tile(b.x(), x, c, tiles.row, b.filled());
-      if (CM == 2)
-        copy_shared_tile(b.w() + tiles.rank * (wBytes / 2), w, c, tiles.col + tiles.rank * (BN / 2), b.filled());
-      else
-        copy_tile(b.w(), w, c, tiles.col, b.filled());
+      copy_x(b, tiles, x, c);
+      copy_w(b, tiles, w, c);
     }
   }
 }
@@ -264,14 +351,18 @@ DEVICE void release(const Buffers& b, int index) {
   if (lane < cluster) barrier_arrive(b.emptied(index), lane);
 }
 
-DEVICE void consume(Buffers b, Tiles tiles, const End& e, int k, int who, int first, int step) {
+DEVICE void consumer_sync(int who) { asm volatile("bar.sync %0, 128;" ::"r"(1 + who) : "memory"); }
+
+DEVICE void consume(Buffers b, Tiles tiles, const End& e, const TensorMap* out, int k, int who) {
+  u32 own = b.results + who * (resultBytes / 2);
+  bool elected = threadIdx.x % 128 == 0;
   int lane = threadIdx.x & 31, warp = threadIdx.x >> 5 & 3;
-  for (int t = first; t < tiles.count(); t += step) {
+  for (int t = tiles.first; t < tiles.count(); t += tiles.step) {
     tiles.take(t);
+    if (tiles.empty(t, e.rows)) continue;
     float d[blocks][BN / 2]; // cleared, since a first step that does not add makes the compiler wait for each wgmma
 #pragma unroll
     for (int i = 0; i < blocks * BN / 2; i++) d[i / (BN / 2)][i % (BN / 2)] = 0;
-    if (SKEW > 0 && t == first && who == 1) asm volatile("bar.sync 1, 256;" ::: "memory");
     for (int c = 0; c < k; c += depth, b.index++) {
       barrier_wait(b.filled(), b.parity());
       asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
@@ -286,26 +377,43 @@ DEVICE void consume(Buffers b, Tiles tiles, const End& e, int k, int who, int fi
         multiplied<1>();
         release(b, b.index - 1);
       }
-      if (SKEW > 0 && t == first && who == 0 && c == (SKEW - 1) * depth) asm volatile("bar.arrive 1, 256;" ::: "memory");
     }
     multiplied<0>();
     release(b, b.index - 1);
+    int row = tiles.row + who * (BM / 2);
+    bool keep = STORE && row + BM / 2 <= e.rows; // the copy engine would store rows that are not there
+    if (keep) {
+      if (elected) asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory");
+      consumer_sync(who);
+    }
 #pragma unroll
     for (int i = 0; i < blocks; i++)
-      finish(e, d[i], tiles.row + who * (BM / 2) + i * 64 + warp * 16 + lane / 4, tiles.col, lane & 3);
+      finish(e, d[i], row + i * 64 + warp * 16 + lane / 4, tiles.col, lane & 3, keep ? own + i * (64 * BN) : 0);
+    if (keep) {
+      asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+      consumer_sync(who);
+      if (elected) {
+        for (int i = 0; i < blocks; i++)
+          for (int j = 0; j < BN / 128; j++) store_tile(out, tiles.col / 2 + 64 * j, row + i * 64, own + i * (64 * BN) + j * 8192);
+        asm volatile("cp.async.bulk.commit_group;" ::: "memory");
+      }
+    }
   }
+  if (STORE && elected) asm volatile("cp.async.bulk.wait_group 0;" ::: "memory");
 }
 
-// rows holds the number of rows of x, at most most; w has cols rows of k columns, k a multiple of 64 and
-// at least SKEW·64. The grid is a multiple of the cluster. x and w describe boxes of 64 columns by BM/CN
-// and BN/CM rows, swizzled by 128 bytes. stride is out's, in values.
+// rows holds the number of rows of x, at most most, which cuts the work; w has cols rows of k columns, k a multiple of 64.
+// The grid is a multiple of the cluster. x and w describe boxes of 64 columns by BM/CN
+// and BN/CM rows, y, which STORE needs, boxes of 64 by 64 of out; all swizzled by 128 bytes. stride is out's, in
+// values.
 KERNEL void __launch_bounds__(384, 1)
-    product(const __grid_constant__ TensorMap x, const __grid_constant__ TensorMap w, void* out, const float* bias,
-            const int* rows, int most, int cols, int k, int stride) {
+    product(const __grid_constant__ TensorMap x, const __grid_constant__ TensorMap w, const __grid_constant__ TensorMap y,
+            void* out, const float* bias, const int* rows, int most, int cols, int k, int stride) {
   extern __shared__ u8 memory[];
   Buffers b;
   b.stages = (shared_address(memory) + 1023) & ~1023u;
-  b.full = b.stages + STAGES * stageBytes;
+  b.results = b.stages + STAGES * stageBytes;
+  b.full = b.results + resultBytes;
   b.empty = b.full + STAGES * 8;
   b.index = 0;
   if (threadIdx.x == 0) {
@@ -317,22 +425,23 @@ KERNEL void __launch_bounds__(384, 1)
     asm volatile("prefetch.tensormap [%0]; prefetch.tensormap [%1];" ::"l"(&x), "l"(&w) : "memory");
   }
   cluster_sync();
-  wait_for_previous();
   allow_next();
 
-  End e = {out, bias, min_i(*rows, most), cols, stride};
   Tiles tiles;
-  tiles.down = (e.rows + BM * CM - 1) / (BM * CM);
+  tiles.down = (most + BM * CM - 1) / (BM * CM);
   tiles.across = (cols + BN * CN - 1) / (BN * CN);
   tiles.rank = cluster > 1 ? blockIdx.x % cluster : 0;
-  int first = blockIdx.x / cluster, step = gridDim.x / cluster;
+  tiles.first = blockIdx.x / cluster;
+  tiles.step = gridDim.x / cluster;
   int who = threadIdx.x / 128;
   if (who == 0) {
     asm volatile("setmaxnreg.dec.sync.aligned.u32 40;");
-    if (threadIdx.x == 0) produce(b, tiles, &x, &w, k, first, step);
+    if (threadIdx.x == 0) produce(b, tiles, &x, &w, k, rows);
   } else {
     asm volatile("setmaxnreg.inc.sync.aligned.u32 232;");
-    consume(b, tiles, e, k, who - 1, first, step);
+    wait_for_previous();
+    End e = {out, bias, min_i(*rows, most), cols, stride};
+    consume(b, tiles, e, &y, k, who - 1);
   }
   if (cluster > 1) cluster_sync();
 }

@@ -4,8 +4,8 @@
 //
 // The kernels run one after the other and need nothing from the host in between; blockIdx.y is the search.
 //
-//	select_scan   a block per beam: the normaliser; the best logit of each thread's continuations (a
-//	              group: continuations t, t + 256, …); the best score of all
+//	select_scan   a block per beam: the normaliser; the best logit of each group of continuations (each
+//	              thread has up to four groups of its continuations t, t + 256, …); the best score of all
 //	select_count  a histogram of the groups' best scores, by how far they lie below the best of all
 //	select_pick   a block per beam: the width-th best group bounds what can be kept from below; all
 //	              continuations of the histogram's bins down to it are listed
@@ -21,7 +21,10 @@
 // check: LOGITS_BF16=1 CODES_WIDE=1
 #include "grebe.cuh"
 
-#define SCAN 256  // threads of a beam's block, and groups of a beam
+#define SCAN 256  // threads of a beam's block
+#define EACH 4    // most groups of a thread
+#define SMALL 8   // continuations of a group, or a multiple where a beam has many
+#define TOGETHER 4 // beams of a block of select_count
 #define KEEP 512  // threads of a block of select_keep
 #define LIST 16384
 #define MOST 1024 // largest width
@@ -52,6 +55,12 @@ struct __align__(16) Candidate {
   int row;
 };
 
+struct __align__(16) Row { // what select_scan found out about a beam
+  double score, norm;
+  u32 first; // node of the first continuation
+  int n;
+};
+
 struct Beams {
   Head* head;
   double* scores;
@@ -80,8 +89,8 @@ struct Search {
   const u32* dead;     // those that may not, ascending
   Beams in, out;
   Scratch* scratch;
-  float* maxes;  // SCAN per beam
-  double* norms; // per beam
+  float* maxes;  // EACH·SCAN per beam
+  Row* rows;     // per beam
   int stride;    // of logits
   int size;      // codes of the level
   int width;
@@ -123,27 +132,37 @@ DEVICE double logarithm(double v) {
 
 // ---- beams and continuations
 
-struct Row {
+struct Reader { // of a beam's logits
   const Logit* logits;
   const Code* codes; // null: all codes are valid
-  u32 first;         // node of the first continuation
   int n;
-  double score, norm;
 
-  DEVICE float logit(int i) const { return value(logits[codes ? (int)codes[i] : i]); }
-  DEVICE double continued(float logit) const { return score + ((double)logit - norm); }
+  DEVICE Reader(const Search& s, int row, const Row& r)
+      : logits(s.logits + (u64)row * s.stride), codes(r.n == s.size ? (const Code*)0 : s.from + r.first), n(r.n) {}
+
+  // Reads N continuations, step apart; beyond the last there is -Inf. There are no branches, so that all
+  // loads are under way together.
+  template <int N> DEVICE void read(float (&v)[N], int first, int step) const {
+    int at[N];
+#pragma unroll
+    for (int i = 0; i < N; i++) at[i] = min_i(first + i * step, n - 1);
+    if (codes) {
+#pragma unroll
+      for (int i = 0; i < N; i++) at[i] = (int)codes[at[i]];
+    }
+#pragma unroll
+    for (int i = 0; i < N; i++) v[i] = value(logits[at[i]]);
+#pragma unroll
+    for (int i = 0; i < N; i++) v[i] = first + i * step < n ? v[i] : bits_f(minusInf);
+  }
 };
 
-DEVICE Row row_of(const Search& s, int row) {
-  u32 node = s.in.nodes[row], from = s.starts[node];
-  Row r;
-  r.first = from;
-  r.n = (int)(s.starts[node + 1] - from);
-  r.logits = s.logits + (u64)row * s.stride;
-  r.codes = r.n == s.size ? (const Code*)0 : s.from + from;
-  r.score = s.in.scores[row];
-  return r;
-}
+// Score of a continuation. It never falls as the logit grows.
+DEVICE double continued(const Row& r, float logit) { return r.score + ((double)logit - r.norm); }
+
+// Continuations of a group of a thread, of a beam with n: a multiple of SMALL.
+DEVICE int group_size(int n) { return (max_i(n, 1) + SMALL * EACH * SCAN - 1) / (SMALL * EACH * SCAN) * SMALL; }
+DEVICE int group_count(int n) { return (n + group_size(n) * SCAN - 1) / (group_size(n) * SCAN); }
 
 DEVICE bool may_be_kept(const Search& s, u32 node) {
   if (s.alive && !(s.alive[node >> 5] >> (node & 31) & 1)) return false;
@@ -191,77 +210,110 @@ DEVICE Sum all_of(Sum s, Sum* scratch) {
 KERNEL void __launch_bounds__(SCAN, 4) select_scan(const Search* all) {
   wait_for_previous();
   allow_next();
-  const Search& s = all[blockIdx.y];
-  int row = blockIdx.x, t = threadIdx.x;
-  if (row >= s.in.head->count) return;
+  const Search s = all[blockIdx.y];
   __shared__ Sum sums[SCAN / 32];
   __shared__ float best[SCAN / 32];
   const float none = bits_f(minusInf);
-  Row r = row_of(s, row);
+  int row = blockIdx.x, t = threadIdx.x, count = s.in.head->count;
+  u32 node = s.in.nodes[row]; // there is room for as many beams as blocks
+  Row r;
+  r.score = s.in.scores[row];
+  if (row >= count) return;
+  r.first = s.starts[node];
+  r.n = (int)(s.starts[node + 1] - r.first);
+  Reader reader(s, row, r);
+  float* maxes = s.maxes + (u64)row * (EACH * SCAN) + t;
   Sum sum = {none, 0};
-  float top = none;
+  float top = none, most = none; // of the group, of all
   bool bad = false;
-  constexpr int batch = 16;
-  for (int base = t; base < r.n; base += batch * SCAN) {
-    float v[batch], m = none;
+  int size = group_size(r.n), group = 0, end = size;
+  for (int k = 0; k * SCAN < r.n; k += 2 * SMALL) {
+    float v[2 * SMALL], m = none;
+    reader.read(v, t + k * SCAN, SCAN);
 #pragma unroll
-    for (int k = 0; k < batch; k++) v[k] = base + k * SCAN < r.n ? r.logit(base + k * SCAN) : none;
-#pragma unroll
-    for (int k = 0; k < batch; k++) {
-      m = max_f(m, v[k]);
-      bad |= !(v[k] < bits_f(0x7f800000u));
+    for (int i = 0; i < 2 * SMALL; i++) {
+      m = max_f(m, v[i]);
+      bad |= !(v[i] < bits_f(0x7f800000u));
     }
-    if (m == none) continue;
     if (m > sum.max) sum.sum *= exp_fast(sum.max - m), sum.max = m;
+    if (m > none) {
 #pragma unroll
-    for (int k = 0; k < batch; k++) sum.sum += exp_fast(v[k] - sum.max);
-    if (!s.alive) {
-      top = max_f(top, m);
-      continue;
+      for (int i = 0; i < 2 * SMALL; i++) sum.sum += exp_fast(v[i] - sum.max);
     }
 #pragma unroll
-    for (int k = 0; k < batch; k++) {
-      u32 node = r.first + base + k * SCAN;
-      if (v[k] > top && s.alive[node >> 5] >> (node & 31) & 1) top = v[k];
+    for (int h = 0; h < 2; h++) {
+      if (k + h * SMALL == end) { // the same in all threads
+        maxes[group++ * SCAN] = top;
+        end += size, top = none;
+      }
+#pragma unroll
+      for (int i = h * SMALL; i < (h + 1) * SMALL; i++) {
+        if (s.alive && v[i] > top) {
+          u32 n = r.first + t + (k + i) * SCAN;
+          if (!(s.alive[n >> 5] >> (n & 31) & 1)) v[i] = none;
+        }
+        top = max_f(top, v[i]);
+      }
+      most = max_f(most, top);
     }
   }
-  s.maxes[(u64)row * SCAN + t] = top;
-  float most = warp_max(top);
+  if (group < EACH) maxes[group * SCAN] = top;
+  most = warp_max(most);
   if ((t & 31) == 0) best[t >> 5] = most;
   sum = all_of(sum, sums); // which also makes best visible
   if (bad) s.scratch->failed = 1;
   if (t != 0) return;
   for (int w = 1; w < SCAN / 32; w++) most = max_f(most, best[w]);
   r.norm = sum.sum > 0 ? (double)sum.max + logarithm(sum.sum) : 0;
-  s.norms[row] = r.norm;
-  if (most > none) max_global(&s.scratch->best, ordered(r.continued(most)));
+  s.rows[row] = r;
+  if (most > none) max_global(&s.scratch->best, ordered(continued(r, most)));
 }
 
 // ---- the bound
 
+// Adds all continuations of a beam to the bins.
+DEVICE void count_all(const Search& s, int row, double best, u32* bins) {
+  const float none = bits_f(minusInf);
+  Row r = s.rows[row];
+  Reader reader(s, row, r);
+  for (int base = threadIdx.x; base < r.n; base += 2 * SMALL * SCAN) {
+    float v[2 * SMALL];
+    reader.read(v, base, SCAN);
+#pragma unroll
+    for (int i = 0; i < 2 * SMALL; i++)
+      if (v[i] > none && (!s.alive || may_be_kept(s, r.first + base + i * SCAN))) add_shared(&bins[bin_of(best, continued(r, v[i]))], 1);
+  }
+}
+
 KERNEL void __launch_bounds__(SCAN) select_count(const Search* all) {
   wait_for_previous();
   allow_next();
-  const Search& s = all[blockIdx.y];
+  const Search s = all[blockIdx.y];
   __shared__ u32 bins[BINS];
-  int count = s.in.head->count, t = threadIdx.x;
-  if ((int)blockIdx.x >= count) return;
+  const float none = bits_f(minusInf);
+  int count = s.in.head->count, t = threadIdx.x, first = blockIdx.x * TOGETHER;
+  double best = unordered(s.scratch->best);
+  if (first >= count) return;
   for (int i = t; i < BINS; i += SCAN) bins[i] = 0;
   __syncthreads();
-  const float none = bits_f(minusInf);
-  double best = unordered(s.scratch->best);
-  for (int row = blockIdx.x; row < count; row += gridDim.x) {
-    float top = s.maxes[(u64)row * SCAN + t];
-    if (!(top > none)) continue;
-    Row r = row_of(s, row);
-    r.norm = s.norms[row];
-    if (count > FEW) {
-      add_shared(&bins[bin_of(best, r.continued(top))], 1);
-      continue;
+  if (count <= FEW) {
+    for (int row = first; row < min_i(first + TOGETHER, count); row++) count_all(s, row, best, bins);
+  } else {
+    Row r[TOGETHER];
+    float top[TOGETHER][EACH];
+#pragma unroll
+    for (int i = 0; i < TOGETHER; i++) {
+      int row = min_i(first + i, count - 1);
+      r[i] = s.rows[row];
+#pragma unroll
+      for (int g = 0; g < EACH; g++) top[i][g] = s.maxes[((u64)row * EACH + g) * SCAN + t];
     }
-    for (int i = t; i < r.n; i += SCAN) {
-      float v = r.logit(i);
-      if (v > none && (!s.alive || may_be_kept(s, r.first + i))) add_shared(&bins[bin_of(best, r.continued(v))], 1);
+#pragma unroll
+    for (int i = 0; i < TOGETHER; i++) {
+      int groups = first + i < count ? group_count(r[i].n) : 0;
+#pragma unroll
+      for (int g = 0; g < EACH; g++)
+        if (g < groups && top[i][g] > none) add_shared(&bins[bin_of(best, continued(r[i], top[i][g]))], 1);
     }
   }
   __syncthreads();
@@ -302,35 +354,38 @@ DEVICE int last_bin(const Search& s) {
 KERNEL void __launch_bounds__(SCAN) select_pick(const Search* all) {
   wait_for_previous();
   allow_next();
-  const Search& s = all[blockIdx.y];
-  int row = blockIdx.x, t = threadIdx.x;
-  if (row >= s.in.head->count) return;
-  int last = last_bin(s);
+  const Search s = all[blockIdx.y];
   const float none = bits_f(minusInf);
+  int row = blockIdx.x, t = threadIdx.x, count = s.in.head->count;
   double best = unordered(s.scratch->best);
-  float top = s.maxes[(u64)row * SCAN + t];
-  Row r = row_of(s, row);
-  r.norm = s.norms[row];
-  if (!(top > none) || bin_of(best, r.continued(top)) > last) return;
-  constexpr int batch = 16;
-  for (int base = t; base < r.n; base += batch * SCAN) {
-    float v[batch];
+  Row r = s.rows[row];
+  float top[EACH];
 #pragma unroll
-    for (int k = 0; k < batch; k++) v[k] = base + k * SCAN < r.n ? r.logit(base + k * SCAN) : none;
+  for (int g = 0; g < EACH; g++) top[g] = s.maxes[((u64)row * EACH + g) * SCAN + t];
+  if (row >= count) return;
+  int last = last_bin(s), size = group_size(r.n), groups = group_count(r.n);
+  Reader reader(s, row, r);
 #pragma unroll
-    for (int k = 0; k < batch; k++) {
-      if (!(v[k] > none)) continue;
-      Candidate c = {r.continued(v[k]), r.first + base + k * SCAN, row};
-      if (bin_of(best, c.score) > last || !may_be_kept(s, c.node)) continue;
-      u32 at = add_global(&s.scratch->listed, 1);
-      if (at < LIST) s.scratch->list[at] = c;
+  for (int g = 0; g < EACH; g++) {
+    if (g >= groups || !(top[g] > none) || bin_of(best, continued(r, top[g])) > last) continue;
+    for (int k = g * size; k < (g + 1) * size; k += SMALL) {
+      float v[SMALL];
+      reader.read(v, t + k * SCAN, SCAN);
+#pragma unroll
+      for (int i = 0; i < SMALL; i++) {
+        if (!(v[i] > none)) continue;
+        Candidate c = {continued(r, v[i]), r.first + t + (k + i) * SCAN, row};
+        if (bin_of(best, c.score) > last || !may_be_kept(s, c.node)) continue;
+        u32 at = add_global(&s.scratch->listed, 1);
+        if (at < LIST) s.scratch->list[at] = c;
+      }
     }
   }
 }
 
 // ---- the kept
 
-DEVICE bool better(const Candidate& a, const Candidate& b) { return a.score > b.score || (a.score == b.score && a.node < b.node); }
+DEVICE bool better(const Candidate& a, const Candidate& b) { return (a.score > b.score) | ((a.score == b.score) & (a.node < b.node)); }
 
 // Ranks P listed candidates per warp.
 template <int P> DEVICE void rank(const Search& s, int n) {
@@ -344,7 +399,7 @@ template <int P> DEVICE void rank(const Search& s, int n) {
       own[p] = list[min_i(base + p, n - 1)];
       ranks[p] = 0;
     }
-#pragma unroll 4
+#pragma unroll 8
     for (int i = lane; i < n; i += 32) {
       Candidate c = list[i];
 #pragma unroll
@@ -359,18 +414,20 @@ template <int P> DEVICE void rank(const Search& s, int n) {
   }
 }
 
-// One block goes through all continuations down to the last bin.
+// One block goes through all continuations in the order of their nodes, until f returns false to all.
 template <typename F> DEVICE void each_continuation(const Search& s, F f) {
   int count = s.in.head->count;
   for (int row = 0; row < count; row++) {
-    Row r = row_of(s, row);
-    r.norm = s.norms[row];
-    for (int base = 0; base < r.n; base += KEEP) {
-      int i = base + threadIdx.x;
-      float v = i < r.n ? r.logit(i) : bits_f(minusInf);
-      bool is = v > bits_f(minusInf) && may_be_kept(s, r.first + i);
-      Candidate c = {is ? r.continued(v) : 0, r.first + i, row};
-      if (!f(c, is)) return;
+    Row r = s.rows[row];
+    Reader reader(s, row, r);
+    for (int base = threadIdx.x; base - (int)threadIdx.x < r.n; base += SMALL * KEEP) {
+      float v[SMALL];
+      reader.read(v, base, KEEP);
+#pragma unroll
+      for (int i = 0; i < SMALL; i++) {
+        Candidate c = {continued(r, v[i]), r.first + base + i * KEEP, row};
+        if (!f(c, v[i] > bits_f(minusInf) && may_be_kept(s, c.node))) return;
+      }
     }
   }
 }
@@ -421,11 +478,14 @@ DEVICE void keep_by_bits(const Search& s) {
   });
 }
 
-// Sorts n keys, a power of two.
+// Sorts n keys, a power of two. Steps up to 32 stay among the 64 keys of a warp.
 DEVICE void sort(u64* keys, int n) {
+  int last = n;
   for (int size = 2; size <= n; size <<= 1) {
     for (int step = size >> 1; step > 0; step >>= 1) {
-      __syncthreads();
+      if (step > 32 || last > 32) __syncthreads();
+      else __syncwarp();
+      last = step;
       for (int i = threadIdx.x; i < n / 2; i += KEEP) {
         int a = 2 * i - (i & (step - 1)), b = a + step;
         u64 x = keys[a], y = keys[b];
@@ -464,7 +524,7 @@ DEVICE void lay(const Search& s, int kept) {
 KERNEL void __launch_bounds__(KEEP, 1) select_keep(const Search* all) {
   wait_for_previous();
   allow_next();
-  const Search& s = all[blockIdx.y];
+  const Search s = all[blockIdx.y];
   __shared__ u32 ticket;
   int n = (int)s.scratch->listed;
   if (n > LIST) {

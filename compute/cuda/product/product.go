@@ -33,7 +33,7 @@ const (
 func (f Form) String() string { return [...]string{"gateup", "plain", "add"}[f] }
 
 // Op is a product on addresses of one GPU. W is [N][K] and x [Most][K], bf16, row by row without gaps.
-// N is a multiple of 8, K of 64.
+// N is a multiple of 8, in form GateUp of 16, and K of 64.
 type Op struct {
 	Form      Form
 	X, W, Out driver.Ptr
@@ -46,9 +46,11 @@ type Op struct {
 
 func (o *Op) validate() error {
 	switch {
-	case o.N <= 0 || o.N%8 != 0 || o.K < depth*maxSkew || o.K%depth != 0 || o.Most <= 0:
-		return fmt.Errorf("product: %d rows, N %d, K %d: want some rows, N a multiple of 8, K one of %d from %d on",
-			o.Most, o.N, o.K, depth, depth*maxSkew)
+	case o.N <= 0 || o.N%8 != 0 || o.K <= 0 || o.K%depth != 0 || o.Most <= 0:
+		return fmt.Errorf("product: %d rows, N %d, K %d: want some rows, N a multiple of 8, K one of %d",
+			o.Most, o.N, o.K, depth)
+	case o.Form == GateUp && o.N%16 != 0:
+		return fmt.Errorf("product: gate and up of %d columns, want a multiple of 8", o.N/2)
 	case o.Stride%8 != 0 || o.Stride < o.columns():
 		return fmt.Errorf("product: stride %d for %d columns", o.Stride, o.columns())
 	case o.X%16 != 0 || o.W%16 != 0 || o.Out%16 != 0 || o.Bias%8 != 0:
@@ -74,6 +76,7 @@ type Set struct {
 type key struct {
 	form Form
 	tile Tile
+	bias bool
 }
 
 type kernel struct {
@@ -100,22 +103,22 @@ func (s *Set) Close() error {
 }
 
 // load returns the kernel for a tile.
-func (s *Set) load(form Form, t Tile) (*driver.Function, error) {
-	if k, ok := s.kernels[key{form, t}]; ok {
+func (s *Set) load(want key) (*driver.Function, error) {
+	if k, ok := s.kernels[want]; ok {
 		return k.function, nil
 	}
-	m, err := kernels.Load(s.c, "gateup.cu", t.defines(form)...)
+	m, err := kernels.Load(s.c, "gateup.cu", want.tile.defines(want.form, want.bias)...)
 	if err != nil {
 		return nil, err
 	}
 	f, err := m.Function("product")
 	if err == nil {
-		err = f.AllowShared(t.shared())
+		err = f.AllowShared(want.tile.shared())
 	}
 	if err != nil {
 		return nil, errors.Join(err, m.Close())
 	}
-	s.kernels[key{form, t}] = kernel{m, f}
+	s.kernels[want] = kernel{m, f}
 	return f, nil
 }
 
@@ -124,7 +127,7 @@ type Call struct {
 	op       Op
 	tile     Tile
 	function *driver.Function
-	x, w     *driver.TensorMap
+	x, w, y  *driver.TensorMap
 	grid     int
 }
 
@@ -136,27 +139,37 @@ func (s *Set) Prepare(op Op, t Tile) (*Call, error) {
 	if err := t.validate(s.c.Info()); err != nil {
 		return nil, err
 	}
-	f, err := s.load(op.Form, t)
+	if t.Staged && op.Form != GateUp {
+		return nil, fmt.Errorf("product: tile %v for form %v", t, op.Form)
+	}
+	f, err := s.load(key{op.Form, t, op.Bias != 0})
 	if err != nil {
 		return nil, err
 	}
 	c := &Call{op: op, tile: t, function: f, grid: s.c.Info().Processors / t.cluster() * t.cluster()}
-	if c.x, err = tensorMap(op.X, op.Most, op.K, t.xBox()); err != nil {
+	if c.x, err = tensorMap(op.X, op.Most, op.K, op.K, t.xBox()); err != nil {
 		return nil, err
 	}
-	c.w, err = tensorMap(op.W, op.N, op.K, t.wBox())
+	if c.w, err = tensorMap(op.W, op.N, op.K, op.K, t.wBox()); err != nil {
+		return nil, err
+	}
+	if c.y = c.x; t.Staged {
+		c.y, err = tensorMap(op.Out, op.Most, op.columns(), op.Stride, 64)
+	}
 	return c, err
 }
 
-func tensorMap(base driver.Ptr, rows, k, box int) (*driver.TensorMap, error) {
-	return driver.Tiled{Type: driver.BF16, Base: base, Dims: []int{k, rows}, Strides: []int{2 * k}, Box: []int{depth, box},
+// tensorMap describes boxes of 64 columns of a matrix.
+func tensorMap(base driver.Ptr, rows, cols, stride, box int) (*driver.TensorMap, error) {
+	return driver.Tiled{Type: driver.BF16, Base: base, Dims: []int{cols, rows}, Strides: []int{2 * stride}, Box: []int{depth, box},
 		Swizzle: driver.Swizzle128, Promote: 256}.Encode()
 }
 
-// Launch puts the product into the stream; overlap as in driver.Launch. args is overwritten.
+// Launch puts the product into the stream; overlap as in driver.Launch: W is read before the kernel ahead
+// has finished, all else afterwards. args is overwritten.
 func (c *Call) Launch(s *driver.Stream, args *driver.Args, overlap bool) error {
 	o := &c.op
-	args.Reset().Map(c.x).Map(c.w).Ptr(o.Out).Ptr(o.Bias).Ptr(o.Rows).Int(o.Most).Int(o.N).Int(o.K).Int(o.Stride)
+	args.Reset().Map(c.x).Map(c.w).Map(c.y).Ptr(o.Out).Ptr(o.Bias).Ptr(o.Rows).Int(o.Most).Int(o.N).Int(o.K).Int(o.Stride)
 	return c.function.Launch(s, driver.Launch{Grid: [3]int{c.grid}, Block: [3]int{threads}, Shared: c.tile.shared(),
 		Cluster: c.tile.cluster(), Overlap: overlap}, args)
 }

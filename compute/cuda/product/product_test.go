@@ -54,7 +54,8 @@ func TestTilesAreValidAndCheapestFirst(t *testing.T) {
 		}
 	}
 	for _, bad := range []Tile{{}, {Rows: 64, Cols: 128, Stages: 4}, {Rows: 128, Cols: 264, Stages: 3}, {Rows: 256, Cols: 200, Stages: 3},
-		{Rows: 128, Cols: 136, Stages: 4, Share: ShareW}, {Rows: 128, Cols: 256, Stages: 5}, {Rows: 128, Cols: 128, Stages: 2, Skew: 2}} {
+		{Rows: 128, Cols: 136, Stages: 4, Share: ShareW}, {Rows: 128, Cols: 256, Stages: 5}, {Rows: 128, Cols: 128, Stages: 1},
+		{Rows: 128, Cols: 192, Stages: 3, Staged: true}, {Rows: 256, Cols: 192, Stages: 4, Staged: true}} {
 		if bad.validate(hopper) == nil {
 			t.Errorf("tile %+v is valid", bad)
 		}
@@ -89,6 +90,16 @@ func gpu(tb testing.TB) *machine {
 	m.args, err = driver.NewArgs()
 	m.must(err)
 	return m
+}
+
+// in returns the machine for a subtest, which is a goroutine of its own.
+func (m *machine) in(t *testing.T) *machine {
+	t.Helper()
+	n := *m
+	n.tb = t
+	n.must(n.c.Enter())
+	t.Cleanup(n.c.Leave)
+	return &n
 }
 
 func (m *machine) must(err error) {
@@ -166,7 +177,7 @@ func (m *machine) example(form Form, rows, most, n, k int, bias bool) *example {
 		}
 		e.op.Bias = m.upload(bytesOf(e.bias))
 	}
-	e.op.Stride = e.op.columns() + 8
+	e.op.Stride = (e.op.columns()+7)/8*8 + 8
 	e.out = m.random(2*(most+1)*e.op.Stride, 1) // a row more than there is, and old values
 	e.op.Out = m.upload(e.out)
 	return e
@@ -242,10 +253,10 @@ func (e *example) check(m *machine, rows []int) error {
 }
 
 var testTiles = []Tile{
-	{Rows: 128, Cols: 256, Stages: 4, Skew: 2}, {Rows: 128, Cols: 256, Stages: 4, Share: ShareW, Skew: 2},
-	{Rows: 128, Cols: 136, Stages: 6, Share: ShareX, Skew: 1}, {Rows: 256, Cols: 136, Stages: 4, Share: ShareX},
-	{Rows: 256, Cols: 192, Stages: 4, Share: ShareX, Skew: 2}, {Rows: 256, Cols: 184, Stages: 4, Share: ShareX, Skew: 2},
-	{Rows: 256, Cols: 112, Stages: 4, Share: ShareW, Skew: 1}, {Rows: 256, Cols: 72, Stages: 3},
+	{Rows: 128, Cols: 256, Stages: 4}, {Rows: 128, Cols: 256, Stages: 4, Share: ShareW},
+	{Rows: 128, Cols: 136, Stages: 6, Share: ShareX}, {Rows: 256, Cols: 136, Stages: 4, Share: ShareX},
+	{Rows: 256, Cols: 192, Stages: 4, Share: ShareX}, {Rows: 256, Cols: 184, Stages: 4, Share: ShareX},
+	{Rows: 256, Cols: 128, Stages: 4, Share: ShareX}, {Rows: 256, Cols: 112, Stages: 4, Share: ShareW}, {Rows: 256, Cols: 72, Stages: 3},
 }
 
 // TestProducts holds products of all forms and kinds of tiles against float64, with row counts and
@@ -257,18 +268,63 @@ func TestProducts(t *testing.T) {
 			rows, k := []int{300, 77, 513}[i%3], []int{128, 320, 1536}[i%3]
 			name := fmt.Sprintf("%v/%v/%d", form, tile, rows)
 			t.Run(name, func(t *testing.T) {
-				m := *m
-				m.tb = t
-				e := m.example(form, rows, 640, 1096, k, i%2 == 0)
-				c, err := m.set.Prepare(e.op, tile)
-				m.must(err)
-				m.must(c.Launch(m.stream, m.args, false))
-				res, _ := c.Resources()
-				t.Logf("%d registers, %d bytes of local memory", res.Registers, res.Local)
-				if err := e.check(&m, []int{0, 1, 8, 63, 64, 70, rows - 1, rows / 2, rows * 9 / 10}); err != nil {
-					t.Error(err)
-				}
+				m.in(t).checkProduct(form, tile, rows, k, i%2 == 0)
 			})
+		}
+	}
+}
+
+// TestStagedProducts does the same for tiles whose results the copy engine stores.
+func TestStagedProducts(t *testing.T) {
+	m := gpu(t)
+	for i, tile := range []Tile{{Rows: 128, Cols: 256, Stages: 4, Share: ShareW, Staged: true}, {Rows: 128, Cols: 256, Stages: 4, Staged: true},
+		{Rows: 256, Cols: 128, Stages: 4, Share: ShareX, Staged: true}, {Rows: 128, Cols: 128, Stages: 6, Share: ShareX, Staged: true}} {
+		for _, rows := range []int{300, 640} {
+			t.Run(fmt.Sprintf("%v/%d", tile, rows), func(t *testing.T) { m.in(t).checkProduct(GateUp, tile, rows, 320, i%2 == 0) })
+		}
+	}
+}
+
+func (m *machine) checkProduct(form Form, tile Tile, rows, k int, bias bool) {
+	n := 1096
+	if form == GateUp {
+		n = 1104
+	}
+	e := m.example(form, rows, 640, n, k, bias)
+	c, err := m.set.Prepare(e.op, tile)
+	m.must(err)
+	m.must(c.Launch(m.stream, m.args, false))
+	res, _ := c.Resources()
+	m.tb.Logf("%d registers, %d bytes of local memory", res.Registers, res.Local)
+	if err := e.check(m, []int{0, 1, 8, 63, 64, 70, rows - 1, rows / 2, rows * 9 / 10}); err != nil {
+		m.tb.Error(err)
+	}
+}
+
+// TestOverlappedProducts chains two products whose second one starts before the first has finished, and
+// must read the first's result all the same.
+func TestOverlappedProducts(t *testing.T) {
+	m := gpu(t)
+	const rows = 640
+	first := m.example(GateUp, rows, rows, 1024, 256, false)
+	first.op.Stride = first.op.columns()
+	second := m.example(Add, rows, rows, 256, first.op.columns(), false)
+	second.op.X = first.op.Out
+	tile := Tile{Rows: 128, Cols: 128, Stages: 6, Share: ShareX}
+	a, err := m.set.Prepare(first.op, tile)
+	m.must(err)
+	b, err := m.set.Prepare(second.op, tile)
+	m.must(err)
+	for try := range 10 {
+		m.must(m.stream.Fill32(first.op.Out, 0x7fc07fc0, rows*first.op.Stride/2)) // NaN
+		m.must(m.stream.Sync())
+		m.must(m.c.Upload(second.op.Out, second.out))
+		m.must(a.Launch(m.stream, m.args, false))
+		m.must(b.Launch(m.stream, m.args, true))
+		m.must(m.stream.Sync())
+		second.x = m.download(first.op.Out, 2*rows*first.op.Stride)
+		if err := second.check(m, []int{0, 100, rows - 1}); err != nil {
+			t.Fatalf("try %d: %v", try, err)
 		}
 	}
 }
@@ -291,11 +347,11 @@ func TestGateUpOfRealShapes(t *testing.T) {
 }
 
 func TestOpIsChecked(t *testing.T) {
-	good := Op{X: 16, W: 16, Out: 16, Most: 1, N: 8, K: 128, Stride: 8}
+	good := Op{X: 16, W: 16, Out: 16, Most: 1, N: 16, K: 128, Stride: 8}
 	if err := good.validate(); err != nil {
 		t.Error(err)
 	}
-	for i, change := range []func(*Op){func(o *Op) { o.N = 12 }, func(o *Op) { o.K = 100 }, func(o *Op) { o.K = 64 }, func(o *Op) { o.Most = 0 },
+	for i, change := range []func(*Op){func(o *Op) { o.N = 8 }, func(o *Op) { o.N = 12 }, func(o *Op) { o.K = 100 }, func(o *Op) { o.K = 0 }, func(o *Op) { o.Most = 0 },
 		func(o *Op) { o.Stride = 4 }, func(o *Op) { o.X = 8 }, func(o *Op) { o.Form = Plain; o.N = 16 }} {
 		bad := good
 		change(&bad)

@@ -9,9 +9,8 @@ import (
 )
 
 const (
-	depth   = 64  // columns of x and W in a buffer
-	threads = 384 // of a block: a producer and two consumers of 128
-	maxSkew = 2
+	depth   = 64   // columns of x and W in a buffer
+	threads = 384  // of a block: a producer and two consumers of 128
 	group   = 4096 // rows of x that the cache holds while W passes by
 )
 
@@ -31,11 +30,14 @@ type Tile struct {
 	Cols   int // rows of W: a multiple of 8, at most 256, of 16 with ShareW; at most 192 with 256 rows
 	Stages int // buffers
 	Share  Share
-	Skew   int // buffers that one consumer is ahead of the other, to hide the ends of tiles; at most 2
+	// Staged leaves the result in shared memory, for the copy engine to store it while the next tile is
+	// computed. For form GateUp and Cols 128 or 256, where there is room. Tiles lists none of these.
+	Staged bool
 }
 
 func (t Tile) String() string {
-	return fmt.Sprintf("%dx%d/%d%s skew %d", t.Rows, t.Cols, t.Stages, [...]string{"", " W", " X"}[t.Share], t.Skew)
+	staged := map[bool]string{true: " staged", false: ""}
+	return fmt.Sprintf("%dx%d/%d%s%s", t.Rows, t.Cols, t.Stages, [...]string{"", " W", " X"}[t.Share], staged[t.Staged])
 }
 
 func (t Tile) cluster() int {
@@ -66,23 +68,32 @@ func (t Tile) wBox() int { return t.Cols / t.down() }
 
 func (t Tile) stageBytes() int { return (t.Rows + t.Cols) * depth * 2 }
 
-// shared is the shared memory of a block: the buffers, room to align them to 1,024, two barriers each.
-func (t Tile) shared() int { return 1024 + t.Stages*(t.stageBytes()+16) }
+// shared is the shared memory of a block: the buffers, room to align them to 1,024, two barriers each, and
+// a staged result.
+func (t Tile) shared() int {
+	n := 1024 + t.Stages*(t.stageBytes()+16)
+	if t.Staged {
+		n += t.Rows * t.Cols
+	}
+	return n
+}
 
 func (t Tile) validate(info driver.Info) error {
 	wide := t.Cols > 256 || t.Rows == 256 && t.Cols > 192
 	step := 8 * t.down()
 	if t.Rows != 128 && t.Rows != 256 || t.Cols <= 0 || wide || t.Cols%step != 0 ||
-		t.Skew < 0 || t.Skew > maxSkew || t.Stages <= t.Skew || t.shared() > info.SharedMemory {
+		t.Stages < 2 || t.Staged && t.Cols%128 != 0 || t.shared() > info.SharedMemory {
 		return fmt.Errorf("product: no tile %v (%d of %d bytes of shared memory)", t, t.shared(), info.SharedMemory)
 	}
 	return nil
 }
 
-func (t Tile) defines(form Form) []string {
+func (t Tile) defines(form Form, bias bool) []string {
+	number := map[bool]string{true: "1", false: "0"}
 	return []string{fmt.Sprintf("BM=%d", t.Rows), fmt.Sprintf("BN=%d", t.Cols), fmt.Sprintf("STAGES=%d", t.Stages),
-		fmt.Sprintf("CM=%d", t.down()), fmt.Sprintf("CN=%d", t.across()), fmt.Sprintf("SKEW=%d", t.Skew),
-		fmt.Sprintf("GROUP=%d", max(1, group/(t.Rows*t.down()))), fmt.Sprintf("FORM=%d", form)}
+		fmt.Sprintf("CM=%d", t.down()), fmt.Sprintf("CN=%d", t.across()),
+		fmt.Sprintf("GROUP=%d", max(1, group/(t.Rows*t.down()))), fmt.Sprintf("FORM=%d", form),
+		"BIAS=" + number[bias], "STORE=" + number[t.Staged]}
 }
 
 // cost estimates the cycles of a product: rounds of tiles, each of which takes the tensor cores' time, or
@@ -90,8 +101,8 @@ func (t Tile) defines(form Form) []string {
 func (t Tile) cost(info driver.Info, rows, n, k int) float64 {
 	const (
 		flopsPerCycle = 4096
-		bytesPerCycle = 28   // of one multiprocessor, from the cache
-		ends          = 1500 // what is not hidden
+		bytesPerCycle = 45   // of one multiprocessor, from the cache
+		ends          = 1200 // what is not hidden
 	)
 	clusters := info.Processors / t.cluster()
 	tiles := up(rows, t.Rows*t.down()) * up(n, t.Cols*t.across())
@@ -122,7 +133,6 @@ func (t Tile) best(info driver.Info, rows, n, k, limit int) []Tile {
 		c := t
 		c.Cols = cols
 		c.Stages = min(6, (info.SharedMemory-1024)/(c.stageBytes()+16))
-		c.Skew = min(maxSkew, max(0, c.Stages-2))
 		if c.validate(info) == nil {
 			found = append(found, c)
 		}

@@ -20,7 +20,7 @@ type Beams struct {
 type search struct {
 	logits, starts, codes, alive, dead driver.Ptr
 	in, out                            Beams
-	scratch, maxes, norms              driver.Ptr
+	scratch, maxes, rows               driver.Ptr
 	stride, size, width, deads         int32
 }
 
@@ -62,7 +62,7 @@ type Search struct {
 	rounds [][]search     // as they lie on the GPU
 	on     []driver.Ptr   // where
 	roots  []driver.Ptr   // first beams of each request, to begin with
-	norms  [][]driver.Ptr // by round and request
+	found  [][]driver.Ptr // what the kernels found out about each beam, by round and request
 }
 
 // NewSearch takes the memory of a search. The caller MUST Close it.
@@ -117,14 +117,14 @@ func (q *Search) layOut() {
 		if logits.BF16 {
 			size = 2
 		}
-		row, norms := make([]search, n), make([]driver.Ptr, n)
+		row, found := make([]search, n), make([]driver.Ptr, n)
 		for i := range row {
-			norms[i] = q.alloc(8 * q.rows(l))
+			found[i] = q.alloc(rowBytes * q.rows(l))
 			row[i] = search{logits: logits.Ptr.At(i * q.rows(l) * logits.Stride * size), starts: level.starts, codes: level.codes,
-				in: q.beams[l][i], out: q.beams[l+1][i], scratch: scratch[i], maxes: maxes[i], norms: norms[i],
+				in: q.beams[l][i], out: q.beams[l+1][i], scratch: scratch[i], maxes: maxes[i], rows: found[i],
 				stride: int32(logits.Stride), size: int32(level.size), width: int32(q.opts.Widths[l])}
 		}
-		q.rounds, q.norms = append(q.rounds, row), append(q.norms, norms)
+		q.rounds, q.found = append(q.rounds, row), append(q.found, found)
 		q.on = append(q.on, q.upload(bytesOf(row)))
 	}
 }
@@ -162,9 +162,9 @@ func (q *Search) Round(s *driver.Stream, args *driver.Args, level int, overlap b
 	launch := func(f *driver.Function, blocks, threads int, overlap bool) error {
 		return f.Launch(s, driver.Launch{Grid: [3]int{blocks, n}, Block: [3]int{threads}, Overlap: overlap && q.c.Info().Arch >= 90}, args)
 	}
-	if err := launch(st.scan, rows, groups, overlap); err != nil {
+	if err := launch(st.scan, rows, scan, overlap); err != nil {
 		return err
 	}
-	return errors.Join(launch(st.count, min(rows, countMax), groups, true), launch(st.pick, rows, groups, true),
+	return errors.Join(launch(st.count, (rows+together-1)/together, scan, true), launch(st.pick, rows, scan, true),
 		launch(st.keep, keepGrid, keep, true))
 }

@@ -26,12 +26,14 @@ const MaxWidth = 1024
 
 // Sizes that kernels/select.cu has, too.
 const (
-	groups   = 256 // of a beam's continuations
+	scan     = 256 // threads of a beam's block
+	groups   = 4 * scan
+	rowBytes = 32
+	together = 4 // beams of a block that counts
 	bins     = 2304
 	listed   = 16384
 	keep     = 512 // threads of the last kernel
 	keepGrid = 64
-	countMax = 128 // blocks that count
 
 	candidateBytes = 16
 	scratchBytes   = 32 + 4*bins + candidateBytes*(MaxWidth+listed)

@@ -46,6 +46,16 @@ func gpu(tb testing.TB) *machine {
 	return m
 }
 
+// in returns the machine for a subtest, which is a goroutine of its own.
+func (m *machine) in(t *testing.T) *machine {
+	t.Helper()
+	n := *m
+	n.tb = t
+	n.must(n.c.Enter())
+	t.Cleanup(n.c.Leave)
+	return &n
+}
+
 func (m *machine) must(err error) {
 	m.tb.Helper()
 	if err != nil {
@@ -210,8 +220,10 @@ func (m *machine) check(r *round) {
 // norms reads the normalisers and holds them against float64.
 func (m *machine) norms(q *Search, r *round) []float64 {
 	m.tb.Helper()
-	norms := read[float64](m, q.norms[1][0], len(r.nodes))
+	found := read[[rowBytes / 8]float64](m, q.found[1][0], len(r.nodes))
+	norms := make([]float64, len(found))
 	for b := range norms {
+		norms[b] = found[b][1]
 		if w := r.norm(b); !(math.Abs(norms[b]-w) <= 2e-6*max(1, math.Abs(w))) {
 			m.tb.Errorf("normaliser of beam %d is %v, want %v", b, norms[b], w)
 			break
@@ -341,8 +353,7 @@ func TestRounds(t *testing.T) {
 	for _, name := range names {
 		for _, half := range []bool{false, true} {
 			t.Run(fmt.Sprintf("%s/bf16=%v", name, half), func(t *testing.T) {
-				n := *m
-				n.tb = t
+				n := m.in(t)
 				o := tests[name]()
 				o.bf16 = half
 				n.check(o)
