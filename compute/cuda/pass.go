@@ -266,6 +266,15 @@ func (r *runner) add(p *pass, in driver.Ptr, w *linear, bias *vector) error {
 		r.bufs.current(), in, w)
 }
 
+// ropeHeads is how many heads a block of rope.cu takes.
+func ropeHeads(dim int) int {
+	switch half := dim / 2; half {
+	case 8, 16, 32, 64, 128:
+		return 128 / (half / 8)
+	}
+	return 4
+}
+
 func (r *runner) qkv(p *pass, o *op) error {
 	if err := r.norm(p, o.norm); err != nil {
 		return err
@@ -276,8 +285,8 @@ func (r *runner) qkv(p *pass, o *op) error {
 	}
 	a := r.args.Reset().Ptr(r.bufs.q).Ptr(r.bufs.qkv).Ptr(o.bias.pointer()).Ptr(o.qNorm.pointer()).Ptr(o.kNorm.pointer()).
 		Ptr(r.bufs.cos).Ptr(r.bufs.sin).Ptr(r.tables.homes()).Ptr(p.rows)
-	heads := r.shape.Heads + 2*r.shape.KVHeads
-	return p.cores.rope.Launch(r.stream, r.overlapping(driver.Launch{Grid: [3]int{p.m, (heads + 3) / 4}, Block: [3]int{128}}),
+	heads, each := r.shape.Heads+2*r.shape.KVHeads, ropeHeads(r.shape.HeadDim)
+	return p.cores.rope.Launch(r.stream, r.overlapping(driver.Launch{Grid: [3]int{p.m, (heads + each - 1) / each}, Block: [3]int{128}}),
 		r.att.scratch(a.Int(r.bufs.qkvCols).Int(r.bufs.attCols).Int(o.layer).Float(r.shape.Eps), o.layer))
 }
 

@@ -44,20 +44,20 @@ func (r *runner) logits(gain *vector, head *table, pairs []compute.Pair) error {
 	for i, p := range pairs {
 		own[i] = compute.Pair{Row: r.at(p.Row), ID: p.ID}
 	}
-	f, err := r.once(&r.logitsOf[head.dt], "logits.cu", "logits", tableDefines[head.dt])
-	if err != nil {
-		return err
+	f := r.logitsOf[head.dt]
+	if f == nil {
+		var err error
+		if f, err = r.once(&r.logitsOf[head.dt], "logits.cu", "logits", tableDefines[head.dt]); err != nil {
+			return err
+		}
 	}
 	a := r.args.Reset().Ptr(r.io.Ptr.At(8 * len(pairs))).Ptr(r.bufs.current()).Ptr(gain.pointer()).Ptr(head.data).Ptr(r.io.Ptr)
 	return f.Launch(r.stream, driver.Launch{Grid: [3]int{(len(pairs) + 3) / 4}, Block: [3]int{128}},
 		a.Int(len(pairs)).Int(head.stride).Int(r.shape.Hidden).Float(r.shape.Eps))
 }
 
-// once finds a kernel and keeps it.
+// once finds a kernel and keeps it. Callers look there first, since defines lie on the heap.
 func (r *runner) once(to **driver.Function, file, name string, defines ...string) (*driver.Function, error) {
-	if *to != nil {
-		return *to, nil
-	}
 	f, err := r.dev.kernel(file, name, defines...)
 	if err == nil {
 		*to = f
