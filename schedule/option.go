@@ -191,7 +191,7 @@ func (c *Costs) returns(in *Request) float64 {
 	case in.ReturnsKnown && in.UserRoom:
 		return in.Returns
 	case in.ReturnsKnown:
-		return c.Discount * in.Returns // those displaced would have returned too
+		return c.Discount * in.Returns // what makes room, items too, would have been used
 	case in.UserRoom:
 		return c.Discount * (in.Frequency + c.RoomReturns)
 	}

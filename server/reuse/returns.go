@@ -15,6 +15,7 @@ type returns struct {
 	seen     []lastSeen // by hash of the user; a collision forgets one of the two
 	asked    [classes]float64
 	came     [classes]float64
+	late     float64       // returns after an entry of that age was evicted, before it was twice as old
 	survival time.Duration // age at which users are evicted; 0: none was
 	hoped    float64       // returns expected of users that were kept and evicted
 	hits     float64       // returns that found them
@@ -56,13 +57,16 @@ func (r *returns) note(user uint64, frequency float64, now time.Duration) {
 		r.asked[i] *= fade
 		r.came[i] *= fade
 	}
+	r.late *= fade
 	r.hoped *= fade
 	r.hits *= fade
 	s := &r.seen[user%seenUsers]
 	if s.user != user {
 		*s = lastSeen{user: user}
-	} else if r.survival == 0 || now-s.at <= r.survival {
+	} else if gap := now - s.at; r.survival == 0 || gap <= r.survival {
 		r.came[s.class]++
+	} else if gap <= 2*r.survival {
+		r.late++
 	}
 	r.asked[class]++
 	s.at, s.class = now, int8(class)
@@ -96,7 +100,7 @@ func (r *returns) expect(frequency float64) float64 {
 	defer r.mu.Unlock()
 	total, chance := 0.0, 1.0
 	for class := classOf(frequency); ; class++ {
-		next := min((r.came[class]+priorAsked*priorCame[class])/(r.asked[class]+priorAsked), 1)
+		next := r.chance(class)
 		if class == classes-1 { // from here on each return is as likely as the one before
 			total += min(chance*next/max(1-next, 1./mostHope), mostHope)
 			break
@@ -105,6 +109,24 @@ func (r *returns) expect(frequency float64) float64 {
 		total += chance
 	}
 	return total * min((r.hits+priorHoped)/(r.hoped+priorHoped), 1)
+}
+
+// gain returns the share of a user's expected returns that is gained when another makes room for it, who
+// would have come back too: the chance of a return of the one whose entry is old, over that of the one
+// who is here, is lost.
+func (r *returns) gain(frequency float64) float64 {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	gone := float64(priorAsked)
+	for class := range r.asked {
+		gone += max(r.asked[class]-r.came[class], 0)
+	}
+	return max(0, 1-r.late/gone/r.chance(classOf(frequency)))
+}
+
+// chance is that of a return of a user of a class while its KV would still be cached.
+func (r *returns) chance(class int) float64 {
+	return min((r.came[class]+priorAsked*priorCame[class])/(r.asked[class]+priorAsked), 1)
 }
 
 // kept notes, after the user's request, that the user is kept in the hope of so many returns.

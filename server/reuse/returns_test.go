@@ -2,6 +2,7 @@ package reuse
 
 import (
 	"math"
+	"math/rand/v2"
 	"testing"
 	"time"
 )
@@ -74,5 +75,28 @@ func TestReturnsLearnFromHits(t *testing.T) {
 	}
 	if after := r.expect(0); math.Abs(after-before) > .1*before {
 		t.Errorf("all hits came: %.2f expected, want %.2f", after, before)
+	}
+}
+
+// Where all users come at the same pace, nothing is gained by putting one in the place of another; where
+// they come in bursts, nearly all of what a user is expected to save.
+func TestReturnsGainBeyondTheDisplaced(t *testing.T) {
+	const survival = 10 * time.Second
+	paced, bursts := newReturns(), newReturns()
+	paced.survival, bursts.survival = survival, survival
+	rng := rand.New(rand.NewPCG(1, 2))
+	now := time.Duration(0)
+	for range 20_000 {
+		now += time.Duration(rng.ExpFloat64() * float64(200*time.Millisecond))
+		paced.note(uint64(1+rng.IntN(100)), 0, now) // each every 20 s on average
+	}
+	for user := range uint64(2_000) {
+		now = visit(bursts, user+1, 3, now, time.Second)
+	}
+	if got := paced.gain(0); got > .15 {
+		t.Errorf("users alike: %.2f of the returns are gained, want next to none", got)
+	}
+	if got := bursts.gain(0); got < .95 {
+		t.Errorf("users who come in bursts: %.2f of the returns are gained, want all", got)
 	}
 }

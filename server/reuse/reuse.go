@@ -212,7 +212,9 @@ func (c *Cache) Begin(r *Request) *Visit {
 	}
 	in.Frequency, in.Coldest = c.opt.Index.User(v.user, now)
 	in.Returns, in.ReturnsKnown = c.returns.expect(in.Frequency), true
-	in.UserRoom = cached > 0 || c.room(len(r.User))
+	if in.UserRoom = cached > 0 || c.room(len(r.User)); !in.UserRoom {
+		in.Returns *= c.returns.gain(in.Frequency)
+	}
 	in.Queue, _ = c.opt.Load.Backlog()
 	costs := c.costs
 	costs.Model = c.opt.Load.Model()
