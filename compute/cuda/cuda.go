@@ -130,6 +130,9 @@ func (d *device) Close() error {
 	d.closed = true
 	defer d.c.Leave()
 	err := d.c.Enter()
+	if d.c.Lost() != nil {
+		return d.c.Close() // which frees all there was
+	}
 	for p := range d.held {
 		err = errors.Join(err, d.c.Free(p))
 	}
