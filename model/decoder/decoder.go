@@ -111,13 +111,19 @@ func (d *decoder) Forward(r compute.Runner, b *compute.Batch, keep []int32) erro
 	if err := r.Begin(b); err != nil {
 		return err
 	}
+	d.run(r, keep)
+	return nil
+}
+
+// run puts a batch that was begun through the layers.
+func (d *decoder) run(r compute.Runner, keep []int32) {
 	r.Embed(d.embedding)
 	last := len(d.layers) - 1
 	for i := range d.layers {
 		l := &d.layers[i]
 		r.QKV(i, &l.attention)
 		if i == last && keep != nil && len(keep) == 0 {
-			return nil // the KV is all that was wanted
+			return // the KV is all that was wanted
 		}
 		r.Attend(i)
 		if i == last && keep != nil {
@@ -126,7 +132,6 @@ func (d *decoder) Forward(r compute.Runner, b *compute.Batch, keep []int32) erro
 		r.Output(&l.attention)
 		r.FFN(&l.ffn)
 	}
-	return nil
 }
 
 // check refuses ids that are no rows of the embedding and rows that are not in the batch.
