@@ -61,7 +61,7 @@ func (c check) on(d compute.Device) error {
 }
 
 func checks(opts Options) []check {
-	all := packChecks()
+	all := append(memoryChecks(), packChecks()...)
 	all = append(all, opChecks()...)
 	all = append(all, attendChecks()...)
 	all = append(all, layerChecks()...)

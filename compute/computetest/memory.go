@@ -1,7 +1,9 @@
 package computetest
 
 import (
+	"slices"
 	"sync"
+	"unsafe"
 
 	"grebe/compute"
 )
@@ -34,10 +36,19 @@ func (m *scopedMemory) Alloc(n int) (compute.Block, error) {
 	return b, err
 }
 
-// free gives back all of it.
+func (m *scopedMemory) Free(b compute.Block) {
+	m.mu.Lock()
+	m.taken = slices.DeleteFunc(m.taken, func(t compute.Block) bool {
+		return t.Addr == b.Addr && unsafe.SliceData(t.Bytes) == unsafe.SliceData(b.Bytes)
+	})
+	m.mu.Unlock()
+	m.Memory.Free(b)
+}
+
+// free gives back what was not.
 func (m *scopedMemory) free() {
 	for _, b := range m.taken {
-		m.Free(b)
+		m.Memory.Free(b)
 	}
 	m.taken = nil
 }
