@@ -55,6 +55,29 @@ func (t *Table) Codes(dst []int32, slot uint32) []int32 {
 	return t.record(slot).codes(dst)
 }
 
+// Paths visits the codes of the items in some slots, which ascend. The codes are valid until the next call.
+func (t *Table) Paths(slots []uint32, visit func(slot uint32, codes []int32)) {
+	defer runtime.KeepAlive(t)
+	var codes []int32
+	if len(slots) < t.Slots()/markEvery { // to look up each is faster than to go over all
+		for _, slot := range slots {
+			codes = t.record(slot).codes(codes[:0])
+			visit(slot, codes)
+		}
+		return
+	}
+	for i, r := range t.all(0) {
+		if len(slots) == 0 {
+			return
+		}
+		if slot := uint32(i); slots[0] == slot {
+			codes = r.codes(codes[:0])
+			visit(slot, codes)
+			slots = slots[1:]
+		}
+	}
+}
+
 // Find returns the slot of an id of which holds is true; there is one at most at any version.
 func (t *Table) Find(id string, holds func(slot uint32) bool) (uint32, bool) {
 	defer runtime.KeepAlive(t)

@@ -15,14 +15,11 @@ import (
 // indexer makes the indices of a model's items.
 type indexer struct {
 	prompt *prompt.Builder
-	known  []map[int32]bool // codes of each level that were part of a path which the model has
+	known  [][]bool // codes of each level that were part of a path which the model has
 }
 
 func newIndexer(b *prompt.Builder) *indexer {
-	x := &indexer{prompt: b, known: make([]map[int32]bool, b.Depth())}
-	for l := range x.known {
-		x.known[l] = map[int32]bool{}
-	}
+	x := &indexer{prompt: b, known: make([][]bool, b.Depth())}
 	return x
 }
 
@@ -33,7 +30,10 @@ func (x *indexer) has(codes []int32) bool {
 	}
 	all := true
 	for l, c := range codes {
-		all = all && x.known[l][c]
+		if c < 0 {
+			return false
+		}
+		all = all && int(c) < len(x.known[l]) && x.known[l][c]
 	}
 	if all {
 		return true
@@ -42,6 +42,9 @@ func (x *indexer) has(codes []int32) bool {
 		return false
 	}
 	for l, c := range codes {
+		if more := int(c) + 1 - len(x.known[l]); more > 0 {
+			x.known[l] = append(x.known[l], make([]bool, more)...)
+		}
 		x.known[l][c] = true
 	}
 	return true
@@ -64,15 +67,11 @@ func (x *indexer) build(t *history.Table, slots []uint32) (*beam.Index, error) {
 func (x *indexer) paths(t *history.Table, slots []uint32) (numbers []uint32, codes []int32) {
 	depth := len(x.known)
 	numbers, codes = make([]uint32, 0, len(slots)), make([]int32, 0, depth*len(slots))
-	for _, slot := range slots {
-		n := len(codes)
-		codes = t.Codes(codes, slot)
-		if !x.has(codes[n:]) {
-			codes = codes[:n]
-			continue
+	t.Paths(slots, func(slot uint32, path []int32) {
+		if x.has(path) {
+			numbers, codes = append(numbers, slot), append(codes, path...)
 		}
-		numbers = append(numbers, slot)
-	}
+	})
 	return numbers, codes
 }
 
