@@ -38,6 +38,7 @@ type runner struct {
 	io     *driver.Host               // small inputs and outputs of results
 	result driver.Ptr                 // of Project
 	room   int                        // bytes of result
+	search searching
 
 	normTo, logitsOf [formats]*driver.Function // by the format of the result, and of the table
 }
@@ -119,6 +120,7 @@ func (r *runner) close() error {
 	if r.att != nil {
 		r.att.close()
 	}
+	r.search.close(r.dev)
 	r.tables.close(r.dev)
 	r.bufs.close(r.dev)
 	r.dev.free(r.result)

@@ -221,6 +221,18 @@ func (a *Attention) growScratch(slots int) error {
 	return err
 }
 
+// Reserve makes room for slots slots ahead of batches that are to find what earlier ones left there: to
+// grow the scratch forgets its content. Nothing may be running.
+func (a *Attention) Reserve(slots int) error {
+	if slots <= a.cfg.Slots {
+		return nil
+	}
+	if err := errors.Join(a.c.Sync(), a.growScratch(slots)); err != nil {
+		return fmt.Errorf("attend: %w", err)
+	}
+	return nil
+}
+
 // Epoch changes when addresses do: launches captured before MUST NOT run any more.
 func (a *Attention) Epoch() int { return a.epoch }
 

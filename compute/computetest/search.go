@@ -1,0 +1,273 @@
+package computetest
+
+import (
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"slices"
+	"testing"
+
+	"grebe/compute"
+	"grebe/compute/ref"
+)
+
+// searchCase is a random model, catalog and prompts.
+type searchCase struct {
+	config  config
+	sizes   []int // codes of each level
+	paths   int   // about as many are valid
+	widths  []int
+	prompts [][2]int // tokens of the two segments of each prompt
+	dead    int      // nodes of each level that are left out
+}
+
+func searchCases() []searchCase {
+	wide := config{seed: 71, shape: shape(2, 256, 4, 2, 64, 512, compute.BF16), dt: compute.BF16, src: compute.BF16, headed: true, sharp: 1}
+	long := config{seed: 72, shape: shape(3, 256, 8, 4, 128, 512, compute.BF16), dt: compute.BF16, src: compute.BF16, bare: true, sharp: 1}
+	return []searchCase{
+		{config: wide, sizes: []int{40}, paths: 30, widths: []int{50}, prompts: [][2]int{{3, 20}}},
+		{config: wide, sizes: []int{12, 30}, paths: 200, widths: []int{12, 300}, prompts: [][2]int{{3, 20}, {70, 130}}},
+		{config: wide, sizes: []int{48, 48, 48}, paths: 5000, widths: []int{48, 200, 64}, prompts: [][2]int{{5, 300}}},
+		{config: long, sizes: []int{48, 48, 48}, paths: 5000, widths: []int{40, 60, 100}, prompts: [][2]int{{1, 500}, {130, 1}, {4, 5}}, dead: 7},
+		{config: long, sizes: []int{6, 7, 8, 9, 10}, paths: 3000, widths: []int{6, 42, 256, 300, 400}, prompts: [][2]int{{60, 3}}, dead: 2},
+	}
+}
+
+// Search holds the searches of a device against those of ref.Searching on the same device: the paths are
+// the same but for a few whose scores are as good as equal, and so are their scores. Every search runs
+// several times, at last with its prompt's first segment cached.
+func Search(t *testing.T, d compute.Device) {
+	for i, c := range searchCases() {
+		t.Run(fmt.Sprint("search ", i), func(t *testing.T) {
+			if err := c.on(d); err != nil {
+				t.Errorf("%v, levels of %v, widths %v, prompts %v: %v", c.config, c.sizes, c.widths, c.prompts, err)
+			}
+		})
+	}
+}
+
+func (c searchCase) on(d compute.Device) error {
+	s, want, err := c.open(ref.Searching(d))
+	if s != nil {
+		defer s.close()
+	}
+	if err != nil {
+		return err
+	}
+	fast, _, err := c.open(d)
+	if fast != nil {
+		defer fast.close()
+	}
+	if err != nil {
+		return err
+	}
+	for turn := range 4 {
+		got, err := fast.search(turn == 3)
+		if err != nil {
+			return fmt.Errorf("turn %d: %w", turn, err)
+		}
+		for i := range want {
+			if err := sameLeaves(got[i], want[i]); err != nil {
+				return fmt.Errorf("turn %d, prompt %d: %w", turn, i, err)
+			}
+		}
+	}
+	return nil
+}
+
+// sameLeaves compares what bf16 lets two ways of computing yield.
+func sameLeaves(got, want []compute.Leaf) error {
+	const (
+		limit = 0.06 // of a score: some roundings of operands of about 1
+		few   = 0.04 // of the paths may be others, beside the cut of one of the levels
+	)
+	if len(got) != len(want) {
+		return fmt.Errorf("%d leaves, want %d", len(got), len(want))
+	}
+	scores := map[uint32]float64{}
+	for _, l := range want {
+		scores[l.Node] = l.Score
+	}
+	others := 0
+	for i, l := range got {
+		if i > 0 && got[i-1].Node >= l.Node {
+			return fmt.Errorf("leaf %d is node %d, after %d", i, l.Node, got[i-1].Node)
+		}
+		score, ok := scores[l.Node]
+		if !ok {
+			others++
+		} else if !(math.Abs(score-l.Score) <= limit) {
+			return fmt.Errorf("node %d has score %v, want %v", l.Node, l.Score, score)
+		}
+	}
+	if float64(others) > few*float64(len(got)) {
+		return fmt.Errorf("%d of %d leaves are others", others, len(got))
+	}
+	return nil
+}
+
+// searchRun is a case on a device.
+type searchRun struct {
+	searchCase
+	d      compute.Device
+	runner compute.Searcher
+	model  *packed
+	tree   compute.Tree
+	heads  []compute.Linear
+	blocks []compute.Block
+	batch  compute.Batch
+	spec   compute.Search
+}
+
+// open packs the case and runs its search once.
+func (c searchCase) open(d compute.Device) (*searchRun, [][]compute.Leaf, error) {
+	s := &searchRun{searchCase: c, d: d}
+	var err error
+	if s.model, err = newModel(c.config).pack(d); err != nil {
+		return nil, nil, err
+	}
+	levels := c.levels()
+	r := newRandom(c.config.seed + 1)
+	for _, l := range levels {
+		head, err := d.Linear(c.config.dt, r.tensor(compute.BF16, l.Size, c.config.shape.Hidden, 0, 2/math.Sqrt(float64(c.config.shape.Hidden))))
+		if err != nil {
+			return nil, nil, err
+		}
+		s.heads = append(s.heads, head)
+	}
+	if s.tree, err = d.(compute.Trees).Tree(levels); err != nil {
+		return nil, nil, err
+	}
+	run, err := d.Open(c.config.shape, 1024)
+	if err != nil {
+		return nil, nil, err
+	}
+	s.runner = run.(compute.Searcher)
+	if err := s.lay(levels); err != nil {
+		return s, nil, err
+	}
+	found, err := s.search(false)
+	return s, found, err
+}
+
+func (s *searchRun) close() {
+	_ = s.runner.Close() // a failure showed before
+	for _, b := range s.blocks {
+		s.d.Memory().Free(b)
+	}
+}
+
+// levels draws valid paths.
+func (c searchCase) levels() []compute.TreeLevel {
+	r := rand.New(rand.NewPCG(c.config.seed, 3))
+	var levels []compute.TreeLevel
+	nodes, share := 1, math.Pow(float64(c.paths), 1/float64(len(c.sizes)))
+	for l, size := range c.sizes {
+		level := compute.TreeLevel{Size: size, Starts: []uint32{0}}
+		for range nodes {
+			n := max(1, min(size, int(share)+r.IntN(3)-1))
+			codes := r.Perm(size)[:n]
+			slices.Sort(codes)
+			for _, code := range codes {
+				level.Codes = append(level.Codes, uint32(code))
+			}
+			level.Starts = append(level.Starts, uint32(len(level.Codes)))
+		}
+		for i := range size {
+			level.Tokens = append(level.Tokens, int32((3*i+l)%vocabulary))
+		}
+		levels, nodes = append(levels, level), len(level.Codes)
+	}
+	return levels
+}
+
+// lay makes the batch and what is searched for.
+func (s *searchRun) lay(levels []compute.TreeLevel) error {
+	r := rand.New(rand.NewPCG(s.config.seed, 4))
+	s.spec = compute.Search{Tree: s.tree, Widths: s.widths}
+	for i, lens := range s.prompts {
+		var sees []int32
+		for j, n := range lens {
+			b, err := s.d.Memory().Alloc(s.config.shape.ChunkBytes(n, false))
+			if err != nil {
+				return err
+			}
+			s.blocks = append(s.blocks, b)
+			s.batch.Segments = append(s.batch.Segments, compute.Segment{First: len(s.batch.Tokens), Len: n, Sees: slices.Clone(sees),
+				Chunks: []compute.Chunk{b.Chunk(n, j == 1)}})
+			for k := range n {
+				s.batch.Tokens = append(s.batch.Tokens, int32(r.IntN(vocabulary)))
+				s.batch.Positions = append(s.batch.Positions, int32(j*lens[0]+k))
+			}
+			sees = append(sees, int32(2*i+j))
+		}
+		p := compute.Prompt{Row: int32(len(s.batch.Tokens) - 1), Position: int32(lens[0] + lens[1]), Sees: sees}
+		if s.dead > 0 {
+			for _, l := range levels {
+				dead := r.Perm(len(l.Codes))[:min(s.dead, len(l.Codes)-1)]
+				slices.Sort(dead)
+				p.Dead = append(p.Dead, make([]uint32, len(dead)))
+				for k, node := range dead {
+					p.Dead[len(p.Dead)-1][k] = uint32(node)
+				}
+			}
+		}
+		s.spec.Prompts = append(s.spec.Prompts, p)
+	}
+	return nil
+}
+
+// cache makes what a search before has computed of the prompts' first segments cached.
+func (s *searchRun) cache() {
+	was := s.batch
+	s.batch = compute.Batch{}
+	for i, g := range was.Segments {
+		if i%2 == 0 {
+			g.Cached = g.Len
+		}
+		from := g.First
+		g.First = len(s.batch.Tokens)
+		s.batch.Tokens = append(s.batch.Tokens, was.Tokens[from:][:g.Rows()]...)
+		s.batch.Positions = append(s.batch.Positions, was.Positions[from:][:g.Rows()]...)
+		s.batch.Segments = append(s.batch.Segments, g)
+		if i%2 == 1 {
+			s.spec.Prompts[i/2].Row = int32(len(s.batch.Tokens) - 1)
+		}
+	}
+}
+
+// search runs the search as a decoder does.
+func (s *searchRun) search(cached bool) ([][]compute.Leaf, error) {
+	if cached {
+		s.cache()
+	}
+	r := s.runner
+	if err := r.Begin(&s.batch); err != nil {
+		return nil, err
+	}
+	if err := r.Search(&s.spec); err != nil {
+		return nil, err
+	}
+	var keep []int32
+	for i := range s.spec.Prompts {
+		keep = append(keep, s.spec.Prompts[i].Row)
+	}
+	for l, head := range s.heads {
+		if l > 0 {
+			r.Round()
+		}
+		r.Embed(s.model.embed)
+		for i := range s.model.attention {
+			r.QKV(i, &s.model.attention[i])
+			r.Attend(i)
+			if l == 0 && i == len(s.model.attention)-1 {
+				r.Keep(keep)
+			}
+			r.Output(&s.model.attention[i])
+			r.FFN(&s.model.ffn[i])
+		}
+		r.Select(s.model.norm, head)
+	}
+	out := make([][]compute.Leaf, len(s.spec.Prompts))
+	return out, r.Found(out)
+}

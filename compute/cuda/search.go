@@ -1,0 +1,549 @@
+package cuda
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+
+	"grebe/compute"
+	"grebe/compute/cuda/attend"
+	"grebe/compute/cuda/driver"
+	"grebe/compute/cuda/topk"
+	"grebe/internal/offheap"
+)
+
+// searching is what a runner needs to run searches. The work of all rounds is put into the stream one
+// after the other; nothing of it depends on what the GPU finds out, so the host never waits for a result
+// before Found.
+//
+// A round is a batch like any other whose tokens only the GPU knows. Its attention has a scratch with all
+// layers of the prompt and, behind it, slots for each round: a row's path lies together in the slots of its
+// round, of which follow.cu copies all but the last from the parent's. So a round plans, and replays
+// graphs, as if all of its widest beams were there. Rows beyond the true number of beams compute something
+// that nobody reads.
+type searching struct {
+	spec  *compute.Search
+	tree  *tree
+	level int
+	now   *prepared
+
+	segments int // of the prompts, which begin every round's
+
+	att    *beamAttention
+	set    *topk.Set
+	known  []*prepared // the most recently used last
+	follow *driver.Function
+	hosts  []*driver.Host // by level, the tables of a round: those of earlier ones may not have been copied yet
+	batch  compute.Batch  // of the round
+	chunks []compute.Chunk
+	first  []int // by level, the first slot of the round
+	// unread is where rope.cu writes the keys and values of rounds besides the scratch.
+	unread      driver.Ptr
+	unreadBytes int
+}
+
+// prepared is the selection of searches of the same sizes in the same tree.
+type prepared struct {
+	tree     *tree
+	widths   []int
+	requests int
+
+	q       *topk.Search
+	logits  driver.Ptr
+	beams   []driver.Ptr // by level, what follow.cu reads; none for the first
+	dead    driver.Ptr   // nodes to be left out
+	deads   int          // that there is room for
+	limited bool         // some are left out
+	fresh   bool         // its products may not have been timed yet
+}
+
+// maxPrepared are kept per runner.
+const maxPrepared = 6
+
+// beamAttention keeps all layers of a search's prompt in its scratch.
+type beamAttention struct {
+	tensor
+	round bool // the batch is a round: what it sees is in the scratch
+}
+
+func (a *beamAttention) plan(b *compute.Batch) error {
+	err := a.tensor.plan(b)
+	a.cached = a.cached && !a.round
+	return err
+}
+
+// shape is none of tensor's.
+func (a *beamAttention) shape() int { return -1 - a.tensor.shape() }
+
+// rows returns how many rows a level's logits are of.
+func (s *searching) rows(level int) int {
+	if level == 0 {
+		return len(s.spec.Prompts)
+	}
+	return len(s.spec.Prompts) * s.spec.Widths[level-1]
+}
+
+func (r *runner) Search(spec *compute.Search) error {
+	if r.err != nil {
+		return r.err
+	}
+	if err := spec.Validate(r.batch); err != nil {
+		r.err = err
+		return err
+	}
+	t, ok := spec.Tree.(*tree)
+	if !ok {
+		r.err = errors.New("cuda: the search's tree is not on this device")
+		return r.err
+	}
+	s := &r.search
+	s.spec, s.tree, s.level, s.segments = spec, t, 0, len(r.batch.Segments)
+	most := 0
+	for l := range spec.Widths {
+		most = max(most, s.rows(l))
+	}
+	if most > r.max || r.dev.opt.Direct || !attend.Supports(&r.shape) {
+		s.spec = nil
+		return compute.ErrNoSearch
+	}
+	return nil
+}
+
+func (r *runner) Select(norm compute.Vector, head compute.Linear) {
+	gain := r.values("the final norm", norm, r.shape.Hidden)
+	w, ok := head.(*linear)
+	s := &r.search
+	switch {
+	case s.spec == nil:
+		r.fail(errors.New("cuda: a selection outside of a search"))
+	case !ok || w.gated || w.in != r.shape.Hidden || w.out != s.tree.levels[s.level].size:
+		r.fail(fmt.Errorf("cuda: the head of level %d does not fit its codes", s.level))
+	case s.level == 0 && (!r.kept || len(r.keep) != len(s.spec.Prompts)):
+		r.fail(errors.New("cuda: a search without Keep of its prompts' rows"))
+	}
+	if r.err != nil {
+		return
+	}
+	defer r.dev.c.Leave()
+	err := r.dev.c.Enter()
+	if err == nil {
+		err = r.choose(gain, w)
+	}
+	if err != nil {
+		r.err = fmt.Errorf("cuda: level %d of a search: %w", s.level, err)
+	}
+}
+
+// choose puts the batch, its logits and the selection into the stream.
+func (r *runner) choose(gain *vector, head *linear) error {
+	s := &r.search
+	if s.level == 0 {
+		if err := r.openSearch(); err != nil {
+			if driver.OutOfMemory(err) {
+				err = errors.Join(compute.ErrNoSearch, err)
+			}
+			return err
+		}
+	}
+	usual := r.att
+	defer func() { r.att = usual }()
+	r.att, s.att.round = s.att, s.level > 0
+	p := pass{m: bucket(s.rows(s.level)), rows: r.tables.trueRows(), cores: r.graphs.cores}
+	if s.level == 0 {
+		p.rows = r.tables.keptRows()
+		if err := firstError(r.start(), s.now.q.Begin(r.stream)); err != nil {
+			return err
+		}
+	} else if err := r.startRound(); err != nil {
+		return err
+	}
+	if err := r.settle(); err != nil {
+		return err
+	}
+	if err := r.norm(&p, gain); err != nil {
+		return err
+	}
+	product := driver.Product{M: p.m, N: head.rows, K: head.cols, In: numberOf(head.dt), Out: driver.NumberF32}
+	if err := r.product(product, s.now.logits, r.bufs.normed, head); err != nil {
+		return err
+	}
+	return s.now.q.Round(r.stream, r.args, s.level, r.dev.overlaps())
+}
+
+// settle waits for the GPU where products may be timed next.
+func (r *runner) settle() error {
+	if !r.search.now.fresh {
+		return nil
+	}
+	return r.stream.Sync()
+}
+
+// openSearch makes what the search needs.
+func (r *runner) openSearch() error {
+	s := &r.search
+	dt, err := r.format()
+	if err != nil {
+		return err
+	}
+	if err := firstError(r.wait(), r.need(dt)); err != nil {
+		return err
+	}
+	if !r.bufs.tensor {
+		return compute.ErrNoSearch
+	}
+	if r.att == nil {
+		if err := r.prepare(); err != nil {
+			return err
+		}
+	}
+	if s.att == nil {
+		if err := r.openBeams(); err != nil {
+			return err
+		}
+	}
+	if err := r.layOut(); err != nil {
+		return err
+	}
+	if s.now, err = r.prepared(); err != nil {
+		return err
+	}
+	return r.limit()
+}
+
+// openBeams compiles what all searches need.
+func (r *runner) openBeams() error {
+	s, shape := &r.search, &r.shape
+	f, err := r.dev.kernel("follow.cu", "follow", fmt.Sprintf("KV_HEADS=%d", shape.KVHeads), fmt.Sprintf("ROW_BYTES=%d", shape.HeadDim*shape.KV.Size()))
+	if err != nil {
+		return err
+	}
+	a, err := attend.New(r.dev.c, attend.Config{Shape: *shape, Rows: r.bufs.rows, Buffers: shape.Layers, Plain: r.dev.opt.Plain, Overlap: r.dev.overlaps()})
+	if err != nil {
+		return err
+	}
+	s.follow, s.set = f, topk.New(r.dev.c)
+	s.att = &beamAttention{tensor: tensor{r: r, a: a, buffers: shape.Layers}}
+	return nil
+}
+
+// slotStep is what the scratch of searches grows by.
+const slotStep = 1024
+
+// layOut gives the rounds their slots, tables and memory.
+func (r *runner) layOut() error {
+	s := &r.search
+	slots, depth := 0, len(s.spec.Widths)
+	for i := range r.batch.Segments {
+		slots += r.batch.Segments[i].Len
+	}
+	s.first = slices.Grow(s.first[:0], depth)[:depth]
+	rows := 0
+	for l := 1; l < depth; l++ {
+		s.first[l] = slots
+		slots += l * s.rows(l)
+		rows = max(rows, s.rows(l))
+		if err := r.roundTables(l); err != nil {
+			return err
+		}
+	}
+	if n := rows * r.shape.ChunkBytes(depth, true); n > s.unreadBytes {
+		r.dev.free(s.unread)
+		s.unread, s.unreadBytes = 0, 0
+		p, err := r.dev.alloc(n)
+		if err != nil {
+			return err
+		}
+		s.unread, s.unreadBytes = p, n
+	}
+	return s.att.a.Reserve((slots + slotStep - 1) / slotStep * slotStep)
+}
+
+// roundTables makes room for the tables of a round's rows.
+func (r *runner) roundTables(level int) error {
+	s := &r.search
+	for len(s.hosts) <= level {
+		s.hosts = append(s.hosts, nil)
+	}
+	n := headerBytes + bucket(s.rows(level))*rowBytes
+	if h := s.hosts[level]; h != nil {
+		if len(h.Bytes) >= n {
+			return nil
+		}
+		s.hosts[level] = nil
+		if err := r.dev.c.FreeHost(h); err != nil {
+			return err
+		}
+	}
+	var err error
+	s.hosts[level], err = r.dev.c.AllocHost(n)
+	return err
+}
+
+// prepared finds or makes the selection. Nothing may be running.
+func (r *runner) prepared() (*prepared, error) {
+	s := &r.search
+	for i, p := range s.known {
+		if p.tree == s.tree && p.requests == len(s.spec.Prompts) && slices.Equal(p.widths, s.spec.Widths) {
+			s.known = append(slices.Delete(s.known, i, i+1), p)
+			return p, nil
+		}
+	}
+	if len(s.known) == maxPrepared {
+		s.known[0].close(r.dev)
+		s.known = slices.Delete(s.known, 0, 1)
+	}
+	p := &prepared{tree: s.tree, widths: slices.Clone(s.spec.Widths), requests: len(s.spec.Prompts), fresh: true}
+	if err := p.open(r.dev, s); err != nil {
+		p.close(r.dev)
+		return nil, err
+	}
+	s.known = append(s.known, p)
+	return p, nil
+}
+
+func (p *prepared) open(d *device, s *searching) (err error) {
+	bytes := 0
+	for l := range p.widths {
+		bytes = max(bytes, 4*bucket(s.rows(l))*padded(p.tree.levels[l].size))
+	}
+	if p.logits, err = d.alloc(bytes); err != nil {
+		return err
+	}
+	o := topk.Options{Widths: p.widths, Requests: p.requests}
+	for l := range p.widths {
+		o.Logits = append(o.Logits, topk.Logits{Ptr: p.logits, Stride: padded(p.tree.levels[l].size)})
+	}
+	if p.q, err = s.set.NewSearch(p.tree.on, o); err != nil {
+		return err
+	}
+	stage, err := offheap.Alloc(24 * p.requests)
+	if err != nil {
+		return err
+	}
+	defer stage.Free()
+	p.beams = make([]driver.Ptr, len(p.widths))
+	for l := 1; l < len(p.widths); l++ {
+		if p.beams[l], err = d.alloc(24 * p.requests); err != nil {
+			return err
+		}
+		words := offheap.Slice[driver.Ptr](stage.Bytes, 3*p.requests)
+		for i := range p.requests {
+			b := p.q.Beams(l, i)
+			words[3*i], words[3*i+1], words[3*i+2] = b.Head, b.Parents, b.Codes
+		}
+		if err := d.c.Upload(p.beams[l], stage.Bytes[:24*p.requests]); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (p *prepared) close(d *device) {
+	if p.q != nil {
+		_ = p.q.Close() // fails with a lost GPU only
+	}
+	for _, b := range append(p.beams, p.logits, p.dead) {
+		d.free(b)
+	}
+}
+
+// limit says which nodes are left out.
+func (r *runner) limit() error {
+	p, prompts, n := r.search.now, r.search.spec.Prompts, 0
+	for i := range prompts {
+		for _, dead := range prompts[i].Dead {
+			n += len(dead)
+		}
+	}
+	if n == 0 && !p.limited {
+		return nil
+	}
+	if n > p.deads {
+		r.dev.free(p.dead)
+		p.dead, p.deads = 0, 0
+		q, err := r.dev.alloc(8 * n)
+		if err != nil {
+			return err
+		}
+		p.dead, p.deads = q, 2*n
+	}
+	stage, err := offheap.Alloc(4 * max(n, 1))
+	if err != nil {
+		return err
+	}
+	defer stage.Free()
+	at, all := 0, offheap.Slice[uint32](stage.Bytes, n)
+	for i := range prompts {
+		for l := range p.widths {
+			var dead []uint32
+			if prompts[i].Dead != nil {
+				dead = prompts[i].Dead[l]
+			}
+			copy(all[at:], dead)
+			if err := p.q.Limit(l, i, 0, p.dead.At(4*at), len(dead)); err != nil {
+				return err
+			}
+			at += len(dead)
+		}
+	}
+	p.limited = n > 0
+	if n == 0 {
+		return nil
+	}
+	return r.dev.c.Upload(p.dead, stage.Bytes[:4*n])
+}
+
+func (r *runner) Round() {
+	s := &r.search
+	if s.spec == nil || s.level+1 >= len(s.spec.Widths) {
+		r.fail(errors.New("cuda: a round outside of a search, or after its last level"))
+	}
+	if r.err != nil {
+		return
+	}
+	if !r.ran {
+		r.fail(errors.New("cuda: a round before the selection"))
+		return
+	}
+	s.level++
+	s.lay(&r.shape, r.batch.Segments[:s.segments])
+	r.batch, r.ops = &s.batch, r.ops[:0]
+	r.rows, r.kept, r.ran = len(s.batch.Tokens), false, false
+}
+
+// lay makes the batch of a round: the prompts, the slots of the rounds before, which nobody sees, and a
+// segment for each row.
+func (s *searching) lay(shape *compute.Shape, prompts []compute.Segment) {
+	rows, b := s.rows(s.level), &s.batch
+	b.Segments = append(b.Segments[:0], prompts...)
+	slots := 0
+	for i := range b.Segments {
+		g := &b.Segments[i]
+		g.First, g.Cached = 0, g.Len
+		slots += g.Len
+	}
+	hole, room := s.first[s.level]-slots, shape.ChunkBytes(s.level, true)
+	s.chunks = slices.Grow(s.chunks[:0], rows+1)[:rows+1]
+	s.chunks[rows] = compute.Chunk{Addr: uint64(s.unread), Tokens: max(hole, 1)}
+	b.Segments = append(b.Segments, compute.Segment{Len: hole, Cached: hole, Chunks: s.chunks[rows:]})
+	b.Tokens, b.Positions = slices.Grow(b.Tokens[:0], rows)[:rows], slices.Grow(b.Positions[:0], rows)[:rows]
+	clear(b.Tokens)
+	width := s.spec.Widths[s.level-1]
+	for i := range rows {
+		p := &s.spec.Prompts[i/width]
+		s.chunks[i] = compute.Chunk{Addr: uint64(s.unread.At(i * room)), Tokens: s.level, Transient: true}
+		b.Segments = append(b.Segments, compute.Segment{First: i, Cached: s.level - 1, Len: s.level, Sees: p.Sees, Chunks: s.chunks[i : i+1]})
+		b.Positions[i] = p.Position + int32(s.level-1)
+	}
+}
+
+// startRound puts a round's layers into the stream.
+func (r *runner) startRound() error {
+	s := &r.search
+	for i := range r.ops {
+		if t := r.ops[i].table; t != nil && int(s.tree.most) >= t.rows {
+			return fmt.Errorf("a code has token %d, outside the table of %d", s.tree.most, t.rows)
+		}
+	}
+	r.ran = true
+	host := r.tables.host
+	r.tables.host = s.hosts[s.level]
+	err := firstError(r.tables.fill(r.dev, r.batch, nil, false), r.tables.upload(r.stream))
+	r.tables.host = host
+	if err != nil {
+		return err
+	}
+	if err := firstError(r.att.plan(r.batch), r.followParents(), r.settle()); err != nil {
+		return err
+	}
+	r.bufs.second = false
+	return r.launch()
+}
+
+// followParents gives the rows their tokens and their parents' paths.
+func (r *runner) followParents() error {
+	s, l := &r.search, r.search.level
+	past, before, layers := l-1, 1, 1
+	if past > 0 {
+		before, layers = s.spec.Widths[l-2], r.shape.Layers
+	}
+	scratch := s.att.a.Scratch()
+	a := r.args.Reset().Ptr(r.tables.tokens()).Ptr(s.now.beams[l]).Ptr(s.tree.levels[l-1].tokens).Ptr(scratch.Base).Int(scratch.Slots)
+	return s.follow.Launch(r.stream, r.overlapping(driver.Launch{Grid: [3]int{len(r.batch.Tokens), layers}, Block: [3]int{256}}),
+		a.Int(s.spec.Widths[l-1]).Int(before).Int(past).Int(s.first[past]).Int(s.first[l]))
+}
+
+func (r *runner) Found(out [][]compute.Leaf) error {
+	s := &r.search
+	if s.spec == nil || s.level+1 != len(s.spec.Widths) || !r.ran || len(out) != len(s.spec.Prompts) {
+		r.fail(errors.New("cuda: results of a search that is not at its end, or not room for all"))
+	}
+	spec := s.spec
+	s.spec = nil
+	if r.err != nil {
+		return r.err
+	}
+	width := spec.Widths[s.level]
+	stride := foundBytes(width)
+	err := r.finish(func(r *runner) error { return r.fetch(width, len(out)) })
+	if err != nil {
+		return err
+	}
+	s.now.fresh = false
+	for i := range out {
+		b := r.io.Bytes[i*stride:]
+		head := offheap.Slice[int32](b, 2)
+		if head[1] != 0 {
+			r.err = fmt.Errorf("cuda: a logit of search %d is no number", i)
+			return r.err
+		}
+		scores, nodes := offheap.Slice[float64](b[16:], int(head[0])), offheap.Slice[uint32](b[16+8*width:], int(head[0]))
+		out[i] = out[i][:0]
+		for j := range nodes {
+			out[i] = append(out[i], compute.Leaf{Node: nodes[j], Score: scores[j]})
+		}
+	}
+	return nil
+}
+
+// foundBytes is what the results of a request take.
+func foundBytes(width int) int { return (16 + 12*width + 15) &^ 15 }
+
+// fetch copies the results to the small outputs.
+func (r *runner) fetch(width, requests int) error {
+	stride := foundBytes(width)
+	if err := r.ioBytes(requests * stride); err != nil {
+		return err
+	}
+	for i := range requests {
+		b, to := r.search.now.q.Beams(r.search.level+1, i), r.io.Ptr.At(i*stride)
+		if err := firstError(r.stream.Copy(to, b.Head, 8), r.stream.Copy(to.At(16), b.Scores, 8*width),
+			r.stream.Copy(to.At(16+8*width), b.Nodes, 4*width)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// close gives everything back. Nothing may be running.
+func (s *searching) close(d *device) {
+	for _, p := range s.known {
+		p.close(d)
+	}
+	s.known = nil
+	if s.set != nil {
+		_ = s.set.Close() // fails with a lost GPU only
+	}
+	if s.att != nil {
+		s.att.close()
+	}
+	for _, h := range s.hosts {
+		_ = d.c.FreeHost(h)
+	}
+	d.free(s.unread)
+}
+
+var (
+	_ compute.Searcher = (*runner)(nil)
+	_ compute.Trees    = (*device)(nil)
+)
