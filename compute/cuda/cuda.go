@@ -11,6 +11,9 @@
 // Kernels read true sizes and the places of K and V from tables in the GPU's memory, which every batch
 // fills anew, so that graphs hold for all batches of their size.
 //
+// A GPU that is lost (a fault of a kernel, of its memory or of the driver) fails all further work with the
+// first error. The libraries hold on to the broken context: only another process can use the GPU again.
+//
 // Lock order: memory.mu, then device.mu, which is a leaf; tuned.mu is held while products are timed. A
 // runner has no lock.
 package cuda
