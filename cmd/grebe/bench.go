@@ -16,6 +16,7 @@ type benchCmd struct {
 	Assemble benchAssembleCmd `cmd:"" help:"What it costs to rank with items gathered from the cache; decisions; memory."`
 	Beam     benchBeamCmd     `cmd:"" help:"Generating items: attention of beams, selection, recommendations; catalogs with real codes."`
 	Catalog  benchCatalogCmd  `cmd:"" help:"What versions of a large catalog cost: build, change, store, map, go back."`
+	Cache    benchCacheCmd    `cmd:"" help:"Eviction policies on real and generated traces, beside the offline optimum."`
 	Beauty   benchBeautyCmd   `cmd:"" help:"Whether both prompt orders rank Amazon Beauty alike."`
 }
 
