@@ -12,7 +12,8 @@ import (
 	"grebe/workload"
 )
 
-// workload compares all policies on one workload.
+// workload compares all policies on one workload. Where a later step fails, what the closed loop measured
+// is returned too.
 func (s *system) workload(ctx context.Context, o *Options, name string) (*Workload, error) {
 	spec, scale, err := o.spec(name)
 	if err != nil {
@@ -44,6 +45,9 @@ func (s *system) workload(ctx context.Context, o *Options, name string) (*Worklo
 	}
 	for _, step := range steps {
 		if err := step(ctx); err != nil {
+			if len(r.Policies) > 0 && r.Policies[0].PromptTokens > 0 {
+				return r, err
+			}
 			return nil, err
 		}
 	}

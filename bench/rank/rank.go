@@ -147,11 +147,13 @@ func Run(ctx context.Context, o Options, w io.Writer) (*Report, error) {
 	p.head(r)
 	for _, name := range o.Workloads {
 		one, err := sys.workload(ctx, &o, name)
+		if one != nil { // an interrupted search leaves what was measured before
+			r.Workloads = append(r.Workloads, one)
+			p.workload(one)
+		}
 		if err != nil {
 			return r, fmt.Errorf("bench rank: %s: %w", strings.ToLower(name), err)
 		}
-		r.Workloads = append(r.Workloads, one)
-		p.workload(one)
 	}
 	r.Checks = checks(r.Workloads)
 	p.checks(r.Checks)

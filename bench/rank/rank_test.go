@@ -43,7 +43,7 @@ func TestRun(t *testing.T) {
 		if got := 1 - p.ComputedTokens/p.PromptTokens; math.Abs(got-p.Reused) > 1e-9 {
 			t.Errorf("%s: computed %.1f of %.1f, but %.3f reused", p.Name, p.ComputedTokens, p.PromptTokens, p.Reused)
 		}
-		if p.PoolBytes > w.Bytes || p.ComputedTokens < w.Bound {
+		if w.MemoryBound < w.Bound || p.PoolBytes > w.Bytes || p.ComputedTokens < w.Bound {
 			t.Errorf("%s: %d bytes of %d, %.1f tokens computed, bound %.1f", p.Name, p.PoolBytes, w.Bytes, p.ComputedTokens, w.Bound)
 		}
 	}
@@ -53,6 +53,22 @@ func TestRun(t *testing.T) {
 	}
 	if small, large := w.Sweep[0].Computed["auto"], w.Sweep[1].Computed["auto"]; large > small {
 		t.Errorf("auto computes %.1f tokens with all memory and %.1f with little", large, small)
+	}
+}
+
+// A user is kept while that is cheaper than computing it again.
+func TestLeastCost(t *testing.T) {
+	visits := []visit{{0, 40, false}, {10, 40, true}, {20, 30, true}}
+	for _, c := range []struct{ price, want float64 }{
+		{0, 40 + 30},                // kept from the warm-up on: only items are computed
+		{.01, 40 + 30 + .01*100*15}, // held since the warm-up ended, at 5 s
+		{1, 100 + 100},              // too dear to hold: items first
+		{.04, 40 + 30 + .04*100*15}, // 130, still cheaper
+		{.12, 40 + .12*100*5 + 100}, // held for one return, or not at all: 200 both
+	} {
+		if got := leastCost(100, visits, c.price, 5); math.Abs(got-min(c.want, 200)) > 1e-9 {
+			t.Errorf("at a price of %v the user costs %v, want %v", c.price, got, c.want)
+		}
 	}
 }
 
