@@ -20,15 +20,17 @@ import (
 
 // Options say what to measure. Zero values stand for defaults.
 type Options struct {
-	Tokens   []int  // lengths of prompts; 256, 1024, 4096, 8192
-	Repeats  int    // at least 20, the default
-	NoRank   bool   // leave out the rankings
-	Peers    string // a Python with torch and transformers that runs the peers; none: no peers
-	JSON     bool   // write the report as JSON, not as a table
-	File     string // where to write the report as JSON besides
-	Device   cuda.Options
-	Seed     uint64 // of weights and inputs; from the clock
-	NoChecks bool   // for profilers: time without checking first
+	Tokens  []int // lengths of prompts; 256, 1024, 4096, 8192
+	Repeats int   // at least 20, the default
+	NoRank  bool  // leave out the rankings
+	// NoRecommend leaves out the recommendations.
+	NoRecommend bool
+	Peers       string // a Python with torch and transformers that runs the peers; none: no peers
+	JSON        bool   // write the report as JSON, not as a table
+	File        string // where to write the report as JSON besides
+	Device      cuda.Options
+	Seed        uint64 // of weights and inputs; from the clock
+	NoChecks    bool   // for profilers: time without checking first
 }
 
 func (o *Options) setDefaults() {
@@ -103,9 +105,19 @@ func run(ctx context.Context, o *Options, r *Report) error {
 		if r.Check, err = check(d, o.Seed); err != nil {
 			return err
 		}
+		if err := checkSearch(d, o.Seed); err != nil {
+			return err
+		}
 	}
 	if err := measure(ctx, o, d, r); err != nil {
 		return err
+	}
+	if !o.NoRecommend {
+		lines, err := measureRecommend(ctx, o, d)
+		if err != nil {
+			return err
+		}
+		r.Lines = append(r.Lines, lines...)
 	}
 	if o.Peers != "" {
 		r.Peers, err = peers(ctx, o.Peers, o.Tokens)
@@ -148,9 +160,11 @@ func measure(ctx context.Context, o *Options, d cuda.Device, r *Report) error {
 	return err
 }
 
+// warmups come before what is timed: the first tunes, the second captures.
+const warmups = 4
+
 // time runs cases in turns.
 func (s *subject) time(ctx context.Context, repeats int, cases ...*workCase) ([]Line, error) {
-	const warmups = 4 // the first tunes, the second captures
 	took := make([][]float64, len(cases))
 	for i := range warmups + repeats {
 		for j, c := range cases {

@@ -19,6 +19,7 @@ type spec struct {
 	shape compute.Shape
 	vocab int
 	bias  bool // of QKV
+	norms bool // of queries' and keys' heads
 }
 
 func decoder(name string, layers, hidden, heads, kvHeads, headDim, inter, vocab int) spec {
@@ -32,6 +33,11 @@ func decoder(name string, layers, hidden, heads, kvHeads, headDim, inter, vocab 
 
 var (
 	qwen2 = decoder("Qwen2-1.5B", 28, 1536, 12, 2, 128, 8960, 151936)
+	qwen3 = func() spec {
+		s := decoder("Qwen3-1.7B", 28, 2048, 16, 8, 128, 6144, 151936)
+		s.bias, s.norms = false, true
+		return s
+	}()
 	small = decoder("small", 2, 256, 4, 2, 64, 512, 500)
 )
 
@@ -103,6 +109,9 @@ func newModel(d compute.Device, s spec, seed uint64) (*model, error) {
 		a := compute.AttentionWeights{Norm: vector(sh.Hidden, 1, 0.2), QKV: linear(tensor(q+2*kv, sh.Hidden)), Out: linear(tensor(sh.Hidden, q))}
 		if s.bias {
 			a.QKVBias = vector(q+2*kv, 0, 0.2)
+		}
+		if s.norms {
+			a.QNorm, a.KNorm = vector(sh.HeadDim, 1, 0.2), vector(sh.HeadDim, 1, 0.2)
 		}
 		gateUp, err := d.GateUp(compute.BF16, tensor(sh.Inter, sh.Hidden), tensor(sh.Inter, sh.Hidden))
 		keep(err)
@@ -250,17 +259,23 @@ func (s *subject) layers(b *compute.Batch, wanted []int32) error {
 	if err := r.Begin(b); err != nil {
 		return err
 	}
+	s.through(wanted)
+	return nil
+}
+
+// through puts a batch that was begun through the layers; nil keeps all rows.
+func (s *subject) through(keep []int32) {
+	r := s.runner
 	r.Embed(s.embedding)
 	for i := range s.attention {
 		r.QKV(i, &s.attention[i])
 		r.Attend(i)
-		if i == len(s.attention)-1 {
-			r.Keep(wanted)
+		if i == len(s.attention)-1 && keep != nil {
+			r.Keep(keep)
 		}
 		r.Output(&s.attention[i])
 		r.FFN(&s.ffn[i])
 	}
-	return nil
 }
 
 // check runs a small model on the device and on compute/ref.

@@ -28,7 +28,7 @@ func (r *Report) write(w io.Writer, asJSON bool) error {
 	if r.Check.Rows > 0 {
 		p.printf("%d rows of a small model are off compute/ref by %.2g (limit %.2g), seed %d\n", r.Check.Rows, r.Check.Relative, r.Check.Limit, r.Seed)
 	}
-	p.printf("\nQwen2-1.5B's shape, random weights; medians of what a caller sees, ms\n")
+	p.printf("\nQwen2-1.5B's shape where no other is named, random weights; medians of what a caller sees, ms\n")
 	p.printf("%-34s %6s %8s %8s %8s %7s %7s %7s\n", "", "rows", "median", "least", "p90", "must", "aim", "ratio")
 	for _, l := range r.Lines {
 		p.printf("%-34s %6d %8.3f %8.3f %8.3f %7s %7s %7s\n", l.Name, l.Rows, l.MS, l.Least, l.P90, number(l.Must), number(l.Aim), number(l.Ratio))

@@ -11,6 +11,7 @@ type benchGPUCmd struct {
 	GPU       int    `name:"gpu" help:"Number of the GPU." placeholder:"N"`
 	Peers     string `help:"A Python with torch and transformers that runs the peers; default: no peers." placeholder:"PYTHON"`
 	NoRank    bool   `help:"Leave out the rankings."`
+	NoSearch  bool   `help:"Leave out the recommendations."`
 	NoChecks  bool   `help:"Time without checking results first, for profilers."`
 	NoGraphs  bool   `help:"Launch kernels one by one, for profilers."`
 	NoOverlap bool   `help:"Start no kernel before the one ahead has ended."`
@@ -20,7 +21,7 @@ type benchGPUCmd struct {
 }
 
 func (benchGPUCmd) Help() string {
-	return `Qwen2-1.5B's shape with random weights. A small model is held against the reference first. The first
+	return `Qwen2-1.5B's and Qwen3-1.7B's shapes with random weights. A small model is held against the reference first. The first
 run on a machine compiles kernels and times products; later ones take them from the cache.
 
 Examples:
@@ -34,7 +35,7 @@ func (c *benchGPUCmd) Run(w *world) error {
 		return err
 	}
 	_, err := gpu.Run(w.ctx, gpu.Options{
-		Tokens: c.Tokens, Repeats: c.Repeats, Peers: c.Peers, NoRank: c.NoRank, NoChecks: c.NoChecks, JSON: c.JSON, File: c.File,
+		Tokens: c.Tokens, Repeats: c.Repeats, Peers: c.Peers, NoRank: c.NoRank, NoRecommend: c.NoSearch, NoChecks: c.NoChecks, JSON: c.JSON, File: c.File,
 		Device: cuda.Options{GPU: c.GPU, Plain: c.Plain, NoGraphs: c.NoGraphs, NoOverlap: c.NoOverlap},
 	}, w.stdout)
 	return err
