@@ -8,7 +8,7 @@ type Ptr uintptr
 // At returns the address n bytes further on.
 func (p Ptr) At(n int) Ptr { return p + Ptr(n) }
 
-// Free says how many bytes of the GPU's memory are free.
+// FreeMemory says how many bytes of the GPU's memory are free.
 func (c *Context) FreeMemory() (int64, error) {
 	var free, total uint64
 	err := c.call(cu.memoryInfo, uintptr(unsafe.Pointer(&free)), uintptr(unsafe.Pointer(&total)))
@@ -63,24 +63,6 @@ func (c *Context) FreeHost(h *Host) error {
 	p := h.Ptr
 	h.Bytes, h.Ptr = nil, 0
 	return c.call(cu.hostFree, uintptr(p))
-}
-
-// Pin pins memory of the host that lies outside the Go heap and returns the address at which the
-// GPU sees it. The caller MUST Unpin it before it is unmapped.
-func (c *Context) Pin(b []byte) (Ptr, error) {
-	const portable, mapped = 1, 2
-	addr := uintptr(unsafe.Pointer(&b[0]))
-	if err := c.call(cu.hostRegister, addr, uintptr(len(b)), portable|mapped); err != nil {
-		return 0, err
-	}
-	var p uintptr
-	err := c.call(cu.hostPointer, uintptr(unsafe.Pointer(&p)), addr, 0)
-	return Ptr(p), err
-}
-
-// Unpin ends what Pin began.
-func (c *Context) Unpin(b []byte) error {
-	return c.call(cu.hostUnregister, uintptr(unsafe.Pointer(&b[0])))
 }
 
 // Upload copies any host memory to the GPU and returns when it is there.

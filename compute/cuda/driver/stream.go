@@ -21,9 +21,6 @@ func (c *Context) NewStream() (*Stream, error) {
 // Context returns the GPU that the stream is of.
 func (s *Stream) Context() *Context { return s.c }
 
-// Handle returns the driver's own name of the stream.
-func (s *Stream) Handle() uintptr { return s.handle }
-
 // Close gives the stream back once its work is done.
 func (s *Stream) Close() error { return s.c.call(cu.streamDestroy, s.handle) }
 

@@ -22,9 +22,6 @@ var cu struct {
 	memoryFree           symbol `c:"cuMemFree_v2"`
 	hostAlloc            symbol `c:"cuMemHostAlloc"`
 	hostFree             symbol `c:"cuMemFreeHost"`
-	hostRegister         symbol `c:"cuMemHostRegister_v2"`
-	hostUnregister       symbol `c:"cuMemHostUnregister"`
-	hostPointer          symbol `c:"cuMemHostGetDevicePointer_v2"`
 	copyToDevice         symbol `c:"cuMemcpyHtoD_v2"`
 	copyToHost           symbol `c:"cuMemcpyDtoH_v2"`
 	copyAsync            symbol `c:"cuMemcpyAsync"`
