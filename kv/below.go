@@ -206,7 +206,7 @@ func encodeMeta(p *published, e *Entry) []byte {
 }
 
 func decodeMeta(b []byte) (kind plan.Kind, length int, tokens []int32, ok bool) {
-	if len(b) < 5 || len(b)%4 != 1 || int(b[0]) >= kinds {
+	if len(b) < 5 || len(b)%4 != 1 || plan.Kind(b[0]) > plan.Beam {
 		return 0, 0, nil, false
 	}
 	kind, length = plan.Kind(b[0]), int(binary.LittleEndian.Uint32(b[1:]))

@@ -4,6 +4,9 @@ package kv
 
 import "fmt"
 
+// reuseViews says whether released views are used again: here not, so that one released too often is found.
+const reuseViews = false
+
 // check goes over the books after every change. Called with mu held.
 func (s *Store) check() {
 	held := map[*level]int{}
@@ -31,6 +34,11 @@ func (s *Store) check() {
 		count[l][p.kind].Entries++
 		count[l][p.kind].Bytes += p.entry.bytes
 	}
+	s.checkKnown(func(p *published) {
+		held[s.top]++
+		count[s.top][p.kind].Entries++
+		count[s.top][p.kind].Bytes += p.entry.bytes
+	})
 	for _, l := range s.levels {
 		for k := range kinds {
 			if is, books := count[l][k], l.stats[k]; is.Entries != books.Entries || is.Bytes != books.Bytes {
@@ -47,4 +55,26 @@ func (s *Store) check() {
 			panic(fmt.Sprintf("kv: %d slots held, %d free, %d recent, of %d", held[l], len(l.free), recent, len(l.bySlot)))
 		}
 	}
+}
+
+// checkKnown goes over the known prefixes and calls f with each.
+func (s *Store) checkKnown(f func(p *published)) {
+	if err := s.known.Check(); err != nil {
+		panic(err)
+	}
+	s.known.All(func(n *node) {
+		p := n.Value
+		switch chunks := (len(n.Tokens()) + ChainTokens - 1) / ChainTokens; {
+		case p.node != n || p.entry.len != len(n.Tokens()) || len(p.entry.chunks) != chunks:
+			panic(fmt.Sprintf("kv: a known run of %d tokens has %d chunks for %d", len(n.Tokens()), len(p.entry.chunks), p.entry.len))
+		case p.level != s.top || s.top.bySlot[p.slot] != p || p.entry.refs.Load() != 1:
+			panic("kv: a known run is not on the books, or is retained as a whole")
+		}
+		for _, c := range p.entry.chunks {
+			if c.level != s.top || c.refs.Load() < 1 || c.tokens != ChainTokens {
+				panic("kv: a known run has a chunk of another level or length, or one that was freed")
+			}
+		}
+		f(p)
+	})
 }

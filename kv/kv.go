@@ -11,6 +11,9 @@
 // return one that the caller MUST Release; eviction only drops the store's own reference, so memory
 // in use is never freed.
 //
+// Sequences that have no name are kept as known prefixes (Insert, Match): a radix tree, each node of
+// which has a run of chunks and makes room in the same order as entries do, leaves first.
+//
 // The memory is that of the device, which the host may not see: all that touches it goes through its
 // compute.Memory. Below it there may be memory of the host's (SetHost), to which entries go that have to
 // make room, and below that a tier of files (SetTier).
@@ -30,6 +33,7 @@ import (
 
 	"grebe/compute"
 	"grebe/evict"
+	"grebe/kv/radix"
 	"grebe/plan"
 	"grebe/pool"
 )
@@ -82,6 +86,7 @@ type Entry struct {
 	len    int
 	chunks []*chunk // all of one level
 	bytes  int64    // of the chunks, spare room included
+	view   bool     // made by Match, and used again for another
 	refs   atomic.Int32
 }
 
@@ -148,14 +153,18 @@ type Store struct {
 	moved   *sync.Cond // signalled when an entry came to a level
 	soiled  []*chunk   // that could not be zeroed
 	staging [2]stage   // of what is written below, and of what is fetched
+	known   *radix.Tree[*published]
+	path    []*node     // of the last Match
+	views   chan *Entry // released ones, for the next Match
 }
 
-const kinds = int(plan.Beam) + 1
+const kinds = int(Prefix) + 1
 
 type published struct {
 	key    Key
 	kind   plan.Kind
 	tokens []int32 // of a user
+	node   *node   // nil: an entry
 
 	// Guarded by Store.mu.
 	entry *Entry
@@ -172,7 +181,7 @@ func (k *Key) hash() uint64 { return binary.LittleEndian.Uint64(k[:]) }
 // does not own the pool.
 func New(shape compute.Shape, p *pool.Pool) *Store {
 	s := &Store{
-		shape: shape, index: map[Key]*published{},
+		shape: shape, index: map[Key]*published{}, known: radix.New[*published](ChainTokens), views: make(chan *Entry, maxViews),
 		dropped: func(Key) {}, stored: func(Key, plan.Kind, int) {}, relocated: func(Key, Place) {},
 	}
 	s.moved = sync.NewCond(&s.mu)
@@ -496,6 +505,7 @@ func (s *Store) Close() {
 		all = append(all, p.entry)
 		s.remove(p)
 	}
+	all = append(all, s.forgetAll()...)
 	s.mu.Unlock()
 	for _, e := range all {
 		e.Release()
@@ -523,6 +533,10 @@ func (s *Store) free(e *Entry) {
 			continue
 		}
 		c.level.pool.Free(c.run)
+	}
+	if e.view && reuseViews {
+		s.recycle(e)
+		return
 	}
 	e.chunks = nil
 }

@@ -63,8 +63,11 @@ func (l *level) setPolicy(name string) (err error) {
 	return nil
 }
 
-// evictable reports whether nobody reads the entry in a slot.
-func (l *level) evictable(s evict.Slot) bool { return l.bySlot[s].entry.refs.Load() == 1 }
+// evictable reports whether nobody reads the entry in a slot, and nothing known follows it.
+func (l *level) evictable(s evict.Slot) bool {
+	p := l.bySlot[s]
+	return p.entry.refs.Load() == 1 && (p.node == nil || p.removable())
+}
 
 // put takes an entry onto the books, in a free slot. The caller holds Store.mu.
 func (l *level) put(p *published) {
@@ -140,6 +143,11 @@ func (s *Store) evictOne(l *level) bool {
 	}
 	p := l.bySlot[slot]
 	l.take(p, true)
+	if p.node != nil {
+		l.stats[p.kind].Evicted++
+		s.forget(p)
+		return true
+	}
 	if l == s.top && s.host != nil {
 		l.stats[p.kind].Lowered++
 		s.move(p, s.host)

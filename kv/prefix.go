@@ -1,0 +1,195 @@
+package kv
+
+import (
+	"encoding/binary"
+
+	"grebe/kv/radix"
+	"grebe/plan"
+)
+
+// Prefix is the kind under which known prefixes are counted. No segment is of it.
+const Prefix = plan.Beam + 1
+
+// node is a run of tokens that begins with a chunk. Its published has an entry of the run's own chunks,
+// which is never handed out: readers hold references to the chunks.
+type node = radix.Node[*published]
+
+// Insert makes a filled entry of a sequence findable by whoever has the same first tokens in the same
+// context: all that the KV depends on besides. The caller keeps its reference. What is known already
+// stays, so of two who computed the same tokens the first one's are kept. The entry MUST be a Chain that
+// Reserve gave; where there is no room on the books nothing happens.
+//
+// Prefixes are kept where the device computes and nowhere else: they have no name by which they could be
+// deleted, so none is written below memory, and none is lowered.
+func (s *Store) Insert(context Key, tokens []int32, e *Entry) {
+	if len(tokens) == 0 || e.len != len(tokens) || !e.chained(s.top) {
+		return
+	}
+	s.mu.Lock()
+	for len(s.top.free) < 2 { // a run may be split, and one added
+		s.mu.Unlock()
+		if !s.evictOne(s.top) {
+			return
+		}
+		s.mu.Lock()
+	}
+	done := s.known.Insert(context, tokens)
+	if done.Lower != nil {
+		s.split(done.Upper, done.Lower)
+	}
+	var covered *Entry
+	if done.Covered != nil {
+		covered = done.Covered.Value.entry
+		s.top.take(done.Covered.Value, false)
+	}
+	if done.Added != nil {
+		run := &Entry{store: s, len: len(tokens) - done.Start}
+		for _, c := range e.chunks[done.Start/ChainTokens:] {
+			c.refs.Add(1)
+			run.add(c)
+		}
+		s.putNode(done.Added, run)
+		s.use(done.Added.Parent())
+	}
+	s.check()
+	s.mu.Unlock()
+	if covered != nil {
+		covered.Release()
+	}
+	s.ahead.wake()
+}
+
+// chained reports whether the entry is made of chunks of ChainTokens in a level.
+func (e *Entry) chained(l *level) bool {
+	for _, c := range e.chunks {
+		if c.level != l || c.tokens != ChainTokens {
+			return false
+		}
+	}
+	return true
+}
+
+// putNode takes a run onto the books, with the store's reference.
+func (s *Store) putNode(n *node, run *Entry) {
+	run.refs.Store(1)
+	p := &published{kind: Prefix, node: n, entry: run, clean: true}
+	binary.LittleEndian.PutUint64(p.key[:], n.Hash())
+	n.Value = p
+	s.top.put(p)
+}
+
+// split divides the chunks of a run whose first tokens are upper's now. To the policy, for which an entry
+// does not change its size, both are new.
+func (s *Store) split(upper, lower *node) {
+	p, k := lower.Value, len(upper.Tokens())/ChainTokens
+	s.top.take(p, false)
+	whole := p.entry
+	first, rest := &Entry{store: s, len: len(upper.Tokens())}, &Entry{store: s, len: len(lower.Tokens())}
+	for i, c := range whole.chunks {
+		if i < k {
+			first.add(c)
+		} else {
+			rest.add(c)
+		}
+	}
+	s.putNode(lower, rest)
+	s.putNode(upper, first)
+}
+
+// use notes a use of a run and of all before it. The first tokens come last: then nothing is older than
+// what follows it.
+func (s *Store) use(n *node) {
+	for ; n != nil; n = n.Parent() {
+		s.top.hit(n.Value)
+	}
+}
+
+// removable reports whether a run can go: nothing follows it, and nobody reads it. Who reads some of it
+// reads its first chunk.
+func (p *published) removable() bool {
+	return p.node.Leaf() && p.entry.chunks[0].refs.Load() == 1
+}
+
+// forget drops a run that the policy chose. It is called with mu held, and unlocks it.
+func (s *Store) forget(p *published) {
+	s.known.Remove(p.node)
+	s.check()
+	s.mu.Unlock()
+	s.dropped(p.key)
+	p.entry.Release()
+}
+
+// forgetAll takes all runs off the books; the caller releases them.
+func (s *Store) forgetAll() (all []*Entry) {
+	s.known.All(func(n *node) {
+		s.top.take(n.Value, false)
+		all = append(all, n.Value.entry)
+	})
+	s.known = radix.New[*published](ChainTokens)
+	return all
+}
+
+// Match returns the longest known prefix of tokens in a context, with a reference for the caller, who
+// MUST release it, and where it was; nil when nothing is known. Until then it is not evicted.
+func (s *Store) Match(context Key, tokens []int32) (*Entry, Place) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	path, n := s.known.Match(s.path[:0], context, tokens)
+	if n == 0 {
+		return nil, Nowhere
+	}
+	v := s.newView(n)
+	for _, run := range path {
+		for _, c := range run.Value.entry.chunks {
+			if n <= 0 {
+				break
+			}
+			c.refs.Add(1)
+			v.add(c)
+			n -= c.tokens
+		}
+	}
+	s.use(path[len(path)-1])
+	clear(path)
+	s.path = path
+	return v, s.top.place
+}
+
+// PeekMatch returns how many tokens Match would find, and where, without counting it as a use.
+func (s *Store) PeekMatch(context Key, tokens []int32) (int, Place) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	path, n := s.known.Match(s.path[:0], context, tokens)
+	clear(path)
+	s.path = path
+	if n == 0 {
+		return 0, Nowhere
+	}
+	return n, s.top.place
+}
+
+// maxViews is how many released views are kept.
+const maxViews = 64
+
+// newView returns an entry of n tokens for chunks that a reader shares.
+func (s *Store) newView(n int) *Entry {
+	var v *Entry
+	select {
+	case v = <-s.views:
+	default:
+		v = &Entry{store: s, view: true}
+	}
+	v.len = n
+	v.refs.Store(1)
+	return v
+}
+
+// recycle keeps a released view for another Match.
+func (s *Store) recycle(v *Entry) {
+	clear(v.chunks)
+	v.chunks, v.bytes = v.chunks[:0], 0
+	select {
+	case s.views <- v:
+	default:
+	}
+}
