@@ -56,6 +56,8 @@ type Job struct {
 	// Cached is nil, or has one entry per segment, nil where nothing is known: the KV of the
 	// segment's leading tokens. The caller keeps its references until Do returns.
 	Cached []*kv.Entry
+	// Search is nil, or what to search for behind the plan instead of Want and Hidden.
+	Search *Search
 	// Beams is the memory of the last segments, nil when they are like any others.
 	Beams *Beams
 	// Keep is nil, or says per segment whether its KV shall be returned, if the cache has room for it.
@@ -104,6 +106,7 @@ type Engine struct {
 	mu     sync.Mutex // held while a batch runs
 	closed bool
 	runner compute.Runner
+	tasks  []task // of the call of Run
 	pass   pass
 }
 
@@ -168,13 +171,13 @@ type Outcome struct {
 	Err error
 }
 
-// Run computes jobs as one batch and sets out[i] to the outcome of jobs[i]. A job that is wrong or
+// Run computes jobs as one batch, or searches and others as one each, and sets out[i] to the outcome of jobs[i]. A job that is wrong or
 // finds no room fails alone. Together they may compute MaxTokens tokens at most.
 func (e *Engine) Run(jobs []*Job, out []Outcome) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	start := time.Now()
-	e.pass.tasks = e.pass.tasks[:0]
+	e.tasks = e.tasks[:0]
 	rows := 0
 	for i, j := range jobs {
 		out[i] = Outcome{}
@@ -190,16 +193,18 @@ func (e *Engine) Run(jobs []*Job, out []Outcome) {
 			continue
 		}
 		rows += n
-		e.pass.tasks = append(e.pass.tasks, task{job: j, out: &out[i]})
+		e.tasks = append(e.tasks, task{job: j, out: &out[i]})
 	}
-	if len(e.pass.tasks) == 0 {
-		return
-	}
-	e.pass.run(e)
-	took := time.Since(start)
-	for i := range e.pass.tasks {
-		r := &e.pass.tasks[i].out.Result
-		r.Compute, r.BatchTokens = took, len(e.pass.batch.Tokens)
+	for left := e.tasks; len(left) > 0; {
+		n := e.group(left)
+		e.pass.tasks = left[:n]
+		e.pass.run(e)
+		took := time.Since(start)
+		for i := range e.pass.tasks {
+			r := &e.pass.tasks[i].out.Result
+			r.Compute, r.BatchTokens = took, len(e.pass.batch.Tokens)
+		}
+		left = left[n:]
 	}
 }
 
@@ -230,6 +235,7 @@ func (e *Engine) Check(j *Job) (Cost, error) {
 		return cost, err
 	}
 	cost.Rows = rows
+	all := 0
 	for i := range j.Plan.Segments {
 		s := &j.Plan.Segments[i]
 		n, from := len(s.Tokens), j.done(i)
@@ -238,6 +244,10 @@ func (e *Engine) Check(j *Job) (Cost, error) {
 			seen += len(j.Plan.Segments[k].Tokens)
 		}
 		cost.Keys += (n-from)*seen + (n*(n+1)-from*(from+1))/2
+		all += n
+	}
+	if j.Search != nil {
+		j.Search.cost(&cost, all, e.opt.MaxTokens)
 	}
 	return cost, nil
 }
@@ -255,6 +265,9 @@ func (e *Engine) check(j *Job) (int, error) {
 		return 0, errNoCache
 	}
 	if err := j.checkInto(); err != nil {
+		return 0, err
+	}
+	if err := e.checkSearch(j); err != nil {
 		return 0, err
 	}
 	rows := 0

@@ -62,6 +62,13 @@ func (p *pass) compute(e *Engine) error {
 		t := &p.tasks[i]
 		t.out.Err = p.add(e, t)
 	}
+	if p.tasks[0].job.Search != nil {
+		if err := p.search(e); err != nil {
+			return err
+		}
+		p.deliver(e)
+		return nil
+	}
 	p.want()
 	if err := e.model.Forward(e.runner, &p.batch, p.keep); err != nil {
 		return err

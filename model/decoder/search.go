@@ -6,6 +6,12 @@ import (
 	"grebe/compute"
 )
 
+// Trees returns where trees of valid paths go for Search, nil where the device runs no searches.
+func (d *decoder) Trees() compute.Trees {
+	t, _ := d.checkpoint.Device.(compute.Trees)
+	return t
+}
+
 // Search computes the batch and then all rounds of a search that follows it; heads are those of the
 // tree's levels. The leaves of prompt i are appended to out[i][:0].
 func (d *decoder) Search(r compute.Searcher, b *compute.Batch, s *compute.Search, heads []compute.Linear, out [][]compute.Leaf) error {
