@@ -1,0 +1,127 @@
+package engine
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+
+	"grebe/compute"
+)
+
+// Search is a beam search behind a job's plan, all rounds of which the device runs by itself: its beams
+// see all segments of the plan. Only devices that are compute.Trees do that, and not for every model: the
+// job's error is compute.ErrNoSearch where its caller has to run the rounds.
+type Search struct {
+	Tree     compute.Tree
+	Heads    []compute.Linear // of the tree's levels, from the model's Head
+	Widths   []int            // beams that each level keeps
+	Segment  int              // the first code follows its last token, which the job computes
+	Position int              // of the first code
+	Dead     [][]uint32       // as in compute.Prompt
+	Leaves   []compute.Leaf   // what was found, in the memory that there was
+}
+
+// searcher is a model that can search.
+type searcher interface {
+	Search(r compute.Searcher, b *compute.Batch, s *compute.Search, heads []compute.Linear, out [][]compute.Leaf) error
+}
+
+// maxSearches run together.
+const maxSearches = 8
+
+// rows returns the most rows that a round has.
+func (s *Search) rows() int {
+	if len(s.Widths) < 2 {
+		return 1
+	}
+	return slices.Max(s.Widths[:len(s.Widths)-1])
+}
+
+// with reports whether two searches can run together.
+func (s *Search) with(o *Search) bool {
+	return s.Tree == o.Tree && slices.Equal(s.Widths, o.Widths) && slices.Equal(s.Heads, o.Heads)
+}
+
+// checkSearch validates what a job searches for.
+func (e *Engine) checkSearch(j *Job) error {
+	s := j.Search
+	if s == nil {
+		return nil
+	}
+	if len(j.Want) > 0 || len(j.Hidden) > 0 || j.Beams != nil {
+		return errors.New("engine: a job searches and wants something else, too")
+	}
+	if _, ok := e.model.(searcher); !ok {
+		return fmt.Errorf("engine: %w", compute.ErrNoSearch)
+	}
+	if _, ok := e.runner.(compute.Searcher); !ok {
+		return fmt.Errorf("engine: %w", compute.ErrNoSearch)
+	}
+	if s.Tree == nil || len(s.Widths) != s.Tree.Depth() || len(s.Heads) != len(s.Widths) || len(s.Widths) == 0 {
+		return fmt.Errorf("engine: a search of %d levels with %d heads does not fit its tree", len(s.Widths), len(s.Heads))
+	}
+	if last := s.Position + len(s.Widths) - 1; s.Position < 0 || last > e.model.MaxPositions() {
+		return fmt.Errorf("engine: a search from position %d to %d of %d", s.Position, last, e.model.MaxPositions())
+	}
+	if n := s.rows(); n > e.opt.MaxTokens {
+		return fmt.Errorf("%w: %d beams, at most %d", ErrTooLarge, n, e.opt.MaxTokens)
+	}
+	return e.checkAnswer(j, s.Segment)
+}
+
+// cost adds what the rounds compute.
+func (s *Search) cost(c *Cost, prompt, most int) {
+	for l, w := range s.Widths[:len(s.Widths)-1] {
+		c.Rows += w
+		c.Keys += w * (prompt + l + 1)
+	}
+	c.Rows = min(c.Rows, most)
+}
+
+// group puts those of the tasks that run together with the first one to the front, and returns how many
+// they are: all that search for nothing, or a few searches of one kind.
+func (e *Engine) group(tasks []task) int {
+	first, n := tasks[0].job.Search, 1
+	for i := 1; i < len(tasks); i++ {
+		s := tasks[i].job.Search
+		if (s == nil) != (first == nil) || s != nil && (!s.with(first) || n == maxSearches || (n+1)*s.rows() > e.opt.MaxTokens) {
+			continue
+		}
+		tasks[n], tasks[i] = tasks[i], tasks[n]
+		n++
+	}
+	return n
+}
+
+// search runs the searches of the tasks, which are all of one kind.
+func (p *pass) search(e *Engine) error {
+	var spec compute.Search
+	var found [][]compute.Leaf
+	var heads []compute.Linear
+	for i := range p.tasks {
+		t := &p.tasks[i]
+		if t.out.Err != nil {
+			continue
+		}
+		s := t.job.Search
+		spec.Tree, spec.Widths, heads = s.Tree, s.Widths, s.Heads
+		sees := make([]int32, len(t.job.Plan.Segments))
+		for j := range sees {
+			sees[j] = int32(t.base + j)
+		}
+		spec.Prompts = append(spec.Prompts, compute.Prompt{Row: p.lastRow(t, s.Segment), Position: int32(s.Position), Sees: sees, Dead: s.Dead})
+		found = append(found, s.Leaves)
+	}
+	if len(found) == 0 {
+		return nil
+	}
+	if err := e.model.(searcher).Search(e.runner.(compute.Searcher), &p.batch, &spec, heads, found); err != nil {
+		return err
+	}
+	for i := range p.tasks {
+		if t := &p.tasks[i]; t.out.Err == nil {
+			t.job.Search.Leaves, found = found[0], found[1:]
+		}
+	}
+	return nil
+}
