@@ -55,7 +55,7 @@ func (s *Server) Score(ctx context.Context, req *grebev1.ScoreRequest) (*grebev1
 		}
 		job.Want[i] = engine.Want{Segment: segment, IDs: ids}
 	}
-	res, err := s.do(ctx, c, job)
+	res, err := s.doUnnamed(ctx, c, &l, job)
 	if err != nil {
 		return nil, err
 	}
@@ -64,6 +64,22 @@ func (s *Server) Score(ctx context.Context, req *grebev1.ScoreRequest) (*grebev1
 		resp.Scores = append(resp.Scores, &grebev1.Scores{Values: labelScores(logits, req)})
 	}
 	return resp, nil
+}
+
+// doUnnamed runs a job with what is known of its prompt, which belongs to no user.
+func (s *Server) doUnnamed(ctx context.Context, c *call, l *prompt.Layout, job *engine.Job) (*engine.Result, error) {
+	cache := c.model.Cache
+	if cache == nil {
+		return s.do(ctx, c, job)
+	}
+	visit := cache.Unnamed(l)
+	visit.Attach(l, job)
+	res, err := s.do(ctx, c, job)
+	if err == nil {
+		s.metrics.reused(c.op, sources(res.Cached, visit.Device, visit.Disk))
+	}
+	visit.EndUnnamed(l, res)
+	return res, err
 }
 
 // labelScores returns the scores of one item's labels, from the labels' logits or from all.

@@ -17,7 +17,7 @@ type cacheMetrics struct {
 
 func newCacheMetrics(models []Model) *cacheMetrics {
 	m := &cacheMetrics{
-		entries:   prometheus.NewDesc("grebe_kv_entries", "Cached entries.", []string{"kind", "tier"}, nil),
+		entries:   prometheus.NewDesc("grebe_kv_entries", "Cached entries; of kind prefix: runs of tokens that have no name.", []string{"kind", "tier"}, nil),
 		bytes:     prometheus.NewDesc("grebe_kv_bytes", "Bytes of cached entries; shared ones count for each entry.", []string{"kind", "tier"}, nil),
 		evictions: prometheus.NewDesc("grebe_evictions_total", "Entries dropped from memory to make room, or lowered from the device's to the host's.", []string{"kind", "reason"}, nil),
 		poolTotal: prometheus.NewDesc("grebe_pool_bytes", "Bytes of the pools that KV lives in.", nil, nil),
@@ -47,7 +47,11 @@ func (m *cacheMetrics) Collect(out chan<- prometheus.Metric) {
 	counter := func(d *prometheus.Desc, v float64, labels ...string) {
 		out <- prometheus.MustNewConstMetric(d, prometheus.CounterValue, v, labels...)
 	}
-	for _, kind := range []plan.Kind{plan.Preamble, plan.User, plan.Item} {
+	for _, kind := range []plan.Kind{plan.Preamble, plan.User, plan.Item, kv.Prefix} {
+		name := "prefix"
+		if kind != kv.Prefix {
+			name = kind.String()
+		}
 		var evicted, lowered float64
 		for place, tier := range map[kv.Place]string{kv.Device: "device", kv.Host: "host"} {
 			var entries, bytes float64
@@ -58,11 +62,11 @@ func (m *cacheMetrics) Collect(out chan<- prometheus.Metric) {
 				evicted += float64(s.Evicted)
 				lowered += float64(s.Lowered)
 			}
-			gauge(m.entries, entries, kind.String(), tier)
-			gauge(m.bytes, bytes, kind.String(), tier)
+			gauge(m.entries, entries, name, tier)
+			gauge(m.bytes, bytes, name, tier)
 		}
-		counter(m.evictions, evicted, kind.String(), "room")
-		counter(m.evictions, lowered, kind.String(), "lowered")
+		counter(m.evictions, evicted, name, "room")
+		counter(m.evictions, lowered, name, "lowered")
 	}
 	var total, used, known float64
 	for _, c := range m.caches {

@@ -13,7 +13,7 @@ import (
 func (c *Cache) Generate(userID string, user []int32) *Visit {
 	v := c.visits.Get().(*Visit)
 	v.begin(c, user, nil)
-	v.user = c.UserKey(userID, user)
+	v.user, v.named = c.UserKey(userID, user), userID != ""
 	v.Decision = schedule.Decision{Order: schedule.UserFirst, Reuse: true}
 	return v
 }
@@ -39,10 +39,7 @@ func (v *Visit) AttachPrompt(l *prompt.Layout, job *engine.Job) {
 	if len(user) == 0 {
 		return
 	}
-	e := v.found(c.opt.Store.GetPrefix(v.user, user))
-	if e == nil && c.opt.Store.Below(v.user) && v.fetch(v.user) {
-		e = v.fetched(c.opt.Store.GetPrefix(v.user, user))
-	}
+	e := v.userEntry(user, c.opt.Store.Below(v.user))
 	v.hit = e != nil
 	v.pin(l.User, e)
 }

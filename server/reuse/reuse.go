@@ -5,6 +5,11 @@
 // the job is done it publishes what was computed and may be used again. With user-first that is the
 // user, with item-first the items; preamble and lead-in in both.
 //
+// A user with an id has an entry of its own, under that id, so that deleting the user deletes it. What
+// comes without an id (inline histories, queries of /v1/score and /v1/rerank) is known by its tokens: the
+// store keeps it as a known prefix, of which any request takes what its own tokens begin with, users
+// included whose entry is gone or shorter. A named user's tokens never become a known prefix.
+//
 // What is reused is exact: entries are found by the content that they depend on, so a result is the
 // same as without a cache.
 //
@@ -13,6 +18,7 @@ package reuse
 
 import (
 	"context"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -145,7 +151,8 @@ const (
 	diskMsPerEntry = 0.05
 )
 
-// UserKey returns the key of a user's entry: by id, or by tokens for a user without one.
+// UserKey returns the key of a user's entry, by id. A user without one has no entry; its key, by tokens,
+// counts how often it comes.
 func (c *Cache) UserKey(id string, tokens []int32) kv.Key {
 	if id != "" {
 		return kv.KeyOf(c.userSpace, nil, id)
@@ -174,6 +181,7 @@ type Visit struct {
 	Device   int // tokens that were in the device's memory
 
 	user     kv.Key
+	named    bool // the user has an id
 	tokens   []int32
 	items    []kv.Key
 	pinned   []*kv.Entry
@@ -193,7 +201,7 @@ func (c *Cache) Policy() schedule.Policy { return c.opt.Policy }
 func (c *Cache) Begin(r *Request) *Visit {
 	v := c.visits.Get().(*Visit)
 	v.begin(c, r.User, r.Items)
-	v.user = c.UserKey(r.UserID, r.User)
+	v.user, v.named = c.UserKey(r.UserID, r.User), r.UserID != ""
 	now := c.opt.Now()
 	v.uses = resize(v.uses, len(v.items))
 	c.opt.Index.Items(v.items, v.tiers, now, v.uses)
@@ -205,14 +213,10 @@ func (c *Cache) Begin(r *Request) *Visit {
 		Slack: float64(r.Slack) / float64(time.Millisecond),
 	}
 	in.SharedCached = c.has(&c.preamble) && c.has(&c.leadIn)
-	cached, at := c.opt.Store.PeekPrefix(v.user, r.User)
-	in.UserCached[tierOf(at)] = int32(cached)
-	if e, ok := c.opt.Index.Lookup(v.user); ok && e.Tier == schedule.Disk {
-		in.UserCached[schedule.Disk] = min(e.Tokens, in.User) // if the tokens are still the same
-	}
+	own := v.peekUser(in)
 	in.Frequency, in.Coldest = c.opt.Index.User(v.user, now)
 	in.Returns, in.ReturnsKnown = c.returns.expect(in.Frequency), true
-	if in.UserRoom = cached > 0 || c.room(len(r.User)); !in.UserRoom {
+	if in.UserRoom = own > 0 || c.room(len(r.User)); !in.UserRoom {
 		in.Returns *= c.returns.gain(in.Frequency)
 	}
 	in.Queue, _ = c.opt.Load.Backlog()
@@ -220,8 +224,31 @@ func (c *Cache) Begin(r *Request) *Visit {
 	costs.Model = c.opt.Load.Model()
 	v.Decision = schedule.Decide(in, &costs, r.Policy)
 	c.decisions[v.Decision.Order][v.Decision.Reason].Add(1)
-	v.hit = v.Decision.Reuse && v.Decision.Order == schedule.UserFirst && cached > 0
+	v.hit = v.Decision.Reuse && v.Decision.Order == schedule.UserFirst && own > 0
 	return v
+}
+
+// peekUser fills in how much of the user is cached where. It returns how much of that is the user's own, in
+// memory: what others who begin alike left is no sign of a return, unless it is half of the user.
+func (v *Visit) peekUser(in *schedule.Request) (own int) {
+	store := v.cache.opt.Store
+	at := kv.Nowhere
+	if v.named {
+		own, at = store.PeekPrefix(v.user, v.tokens)
+	}
+	cached := own
+	if known, place := store.PeekMatch(v.cache.userSpace, v.tokens); known > own {
+		if cached, at = known, place; 2*known >= len(v.tokens) {
+			own = known
+		}
+	}
+	e, ok := v.cache.opt.Index.Lookup(v.user)
+	if ok && v.named && e.Tier == schedule.Disk && int(e.Tokens) > cached {
+		in.UserCached[schedule.Disk] = min(e.Tokens, in.User) // if the tokens are still the same
+		return 0
+	}
+	in.UserCached[tierOf(at)] = int32(cached)
+	return own
 }
 
 // room reports whether a user can be kept and displaces nobody. What an eviction just freed is no such
@@ -237,7 +264,7 @@ func (c *Cache) room(tokens int) bool {
 
 // begin looks up where the items are.
 func (v *Visit) begin(c *Cache, user []int32, items [][]int32) {
-	v.cache, v.tokens, v.Disk, v.Device = c, user, 0, 0
+	v.cache, v.tokens, v.named, v.Disk, v.Device = c, user, false, 0, 0
 	v.items, v.lengths = v.items[:0], v.lengths[:0]
 	for _, tokens := range items {
 		v.items = append(v.items, c.ItemKey(tokens))
@@ -284,12 +311,18 @@ func (v *Visit) Attach(l *prompt.Layout, job *engine.Job) {
 	job.Cached, job.Keep = v.cachedIn, v.keep
 	c := v.cache
 	for i, s := range v.shared(l) {
-		v.attach(i, v.found(c.opt.Store.Get(s.key)), len(s.tokens))
+		if !answers(job, i) {
+			v.attach(i, v.found(c.opt.Store.Get(s.key)), len(s.tokens))
+		}
 	}
 	fetch := v.Decision.Chosen().Load.Has(schedule.Disk)
 	if v.Decision.Order == schedule.UserFirst {
-		if len(v.tokens) > 0 {
-			v.attach(l.User, v.userEntry(fetch), len(v.tokens))
+		user := v.tokens
+		if len(user) > 0 && answers(job, l.User) {
+			user = user[:len(user)-1]
+		}
+		if len(user) > 0 {
+			v.attach(l.User, v.userEntry(user, fetch), len(v.tokens))
 		}
 		return
 	}
@@ -298,14 +331,39 @@ func (v *Visit) Attach(l *prompt.Layout, job *engine.Job) {
 	}
 }
 
-// userEntry returns what is cached of the user, brought up from below memory if need be.
-func (v *Visit) userEntry(fetch bool) *kv.Entry {
-	store := v.cache.opt.Store
-	e := v.found(store.GetPrefix(v.user, v.tokens))
-	if e != nil || !fetch || !v.fetch(v.user) {
-		return e
+// answers reports whether a segment's last token answers, and so has to be computed.
+func answers(job *engine.Job, segment int) bool {
+	return slices.ContainsFunc(job.Want, func(w engine.Want) bool { return w.Segment == segment })
+}
+
+// userEntry returns what is cached of these tokens of the user, brought up from below memory if need be:
+// the user's own entry, or a known prefix that is longer.
+func (v *Visit) userEntry(tokens []int32, fetch bool) *kv.Entry {
+	store, space := v.cache.opt.Store, v.cache.userSpace
+	var own *kv.Entry
+	at, disk := kv.Nowhere, false
+	if v.named {
+		own, at = store.GetPrefix(v.user, tokens)
+		if disk = own == nil && fetch && v.fetch(v.user); disk {
+			own, at = store.GetPrefix(v.user, tokens)
+		}
 	}
-	return v.fetched(store.GetPrefix(v.user, v.tokens))
+	have := 0
+	if own != nil {
+		have = own.Len()
+	}
+	if known, _ := store.PeekMatch(space, tokens); known > have {
+		if e, place := store.Match(space, tokens); e != nil { // as long as that, if nothing was evicted just now
+			if own != nil {
+				own.Release()
+			}
+			return v.found(e, place)
+		}
+	}
+	if disk {
+		return v.fetched(own, at)
+	}
+	return v.found(own, at)
 }
 
 // found counts an entry by where it was.
@@ -412,15 +470,16 @@ func (v *Visit) publish(l *prompt.Layout, r *engine.Result, now time.Duration) {
 	c := v.cache
 	put := func(segment int, kind plan.Kind, key kv.Key, tokens []int32) {
 		e := r.Kept[segment]
-		if e == nil {
+		switch {
+		case e == nil:
 			return
+		case e == v.cachedIn[segment]: // nothing was added to it
+		case kind == plan.User && !v.named:
+			c.opt.Store.Insert(c.userSpace, tokens, e)
+		default:
+			c.opt.Store.Publish(kind, key, tokens, e)
+			c.opt.Index.Put(key, meta.Entry{Kind: kind, Tokens: int32(e.Len()), Tier: c.home}, now)
 		}
-		if e == v.cachedIn[segment] { // nothing was added to it
-			e.Release()
-			return
-		}
-		c.opt.Store.Publish(kind, key, tokens, e)
-		c.opt.Index.Put(key, meta.Entry{Kind: kind, Tokens: int32(e.Len()), Tier: c.home}, now)
 		e.Release()
 	}
 	for i, s := range v.shared(l) {
