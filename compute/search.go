@@ -21,7 +21,7 @@ type TreeLevel struct {
 	Tokens []int32  // of the level's Size codes
 }
 
-// Tree is a tree of valid paths on a device. It is freed when nothing refers to it any more.
+// Tree is a tree of valid paths on a device, equal to none but itself. It is freed when nothing refers to it any more.
 type Tree interface {
 	Depth() int
 }

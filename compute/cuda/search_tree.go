@@ -1,6 +1,7 @@
 package cuda
 
 import (
+	"errors"
 	"fmt"
 	"runtime"
 	"slices"
@@ -26,6 +27,17 @@ type treeLevel struct {
 func (t *tree) Depth() int { return len(t.levels) }
 
 func (d *device) Tree(levels []compute.TreeLevel) (compute.Tree, error) {
+	t, err := d.newTree(levels)
+	if driver.OutOfMemory(err) {
+		err = errors.Join(compute.ErrNoSearch, err)
+	}
+	if err != nil {
+		return nil, err
+	}
+	return t, nil
+}
+
+func (d *device) newTree(levels []compute.TreeLevel) (*tree, error) {
 	t := &tree{}
 	var paths []topk.Level
 	for i := range levels {

@@ -16,18 +16,18 @@ func Searching(d compute.Device) compute.Device { return &searching{d} }
 
 type searching struct{ compute.Device }
 
-type tree []compute.TreeLevel
+type tree struct{ levels []compute.TreeLevel }
 
-func (t tree) Depth() int { return len(t) }
+func (t *tree) Depth() int { return len(t.levels) }
 
 func (d *searching) Tree(levels []compute.TreeLevel) (compute.Tree, error) {
-	var t tree
+	t := &tree{}
 	for _, l := range levels {
 		if err := l.Validate(); err != nil {
 			return nil, err
 		}
 		l.Starts, l.Codes, l.Tokens = slices.Clone(l.Starts), slices.Clone(l.Codes), slices.Clone(l.Tokens)
-		t = append(t, l)
+		t.levels = append(t.levels, l)
 	}
 	return t, nil
 }
@@ -105,6 +105,9 @@ func (r *searcher) Search(s *compute.Search) error {
 	if err := s.Validate(r.batch); err != nil {
 		return err
 	}
+	if _, ok := s.Tree.(*tree); !ok {
+		return errors.New("ref: the search's tree is another device's")
+	}
 	r.search, r.err, r.level = s, nil, 0
 	r.own = compute.Batch{Tokens: r.batch.Tokens, Positions: r.batch.Positions, Segments: slices.Clone(r.batch.Segments)}
 	for i := range r.own.Segments {
@@ -135,7 +138,7 @@ func (r *searcher) Select(norm compute.Vector, head compute.Linear) {
 	if r.err != nil {
 		return
 	}
-	level := &r.search.Tree.(tree)[r.level]
+	level := &r.search.Tree.(*tree).levels[r.level]
 	if head.Out() != level.Size {
 		r.fail(fmt.Errorf("ref: a head of %d logits for %d codes", head.Out(), level.Size))
 		return
@@ -215,7 +218,7 @@ func (r *searcher) lay() error {
 		g := &own.Segments[i]
 		g.First, g.Cached = 0, g.Len
 	}
-	tokens := r.search.Tree.(tree)[r.level-1].Tokens
+	tokens := r.search.Tree.(*tree).levels[r.level-1].Tokens
 	room := r.search.Tree.Depth() - 1
 	for i := range r.beams {
 		p := &r.search.Prompts[i]

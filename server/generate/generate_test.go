@@ -9,6 +9,7 @@ import (
 	"slices"
 	"testing"
 
+	"grebe/compute"
 	"grebe/compute/cpu"
 	"grebe/engine"
 	"grebe/kv"
@@ -48,12 +49,17 @@ func must[T any](v T, err error) T {
 
 func newSite(t *testing.T, r *rand.Rand, architecture string, depth, count int, cached bool) *site {
 	t.Helper()
+	return newSiteOn(t, must(cpu.New(cpu.Options{Threads: 2})), r, architecture, depth, count, cached)
+}
+
+// newSiteOn makes a site on a device, which it closes in the end.
+func newSiteOn(t *testing.T, dev compute.Device, r *rand.Rand, architecture string, depth, count int, cached bool) *site {
+	t.Helper()
 	dir := t.TempDir()
 	spec := modeltest.Spec{Architecture: architecture, Hidden: 64, Layers: 2, Heads: 4, KVHeads: 2, HeadDim: 16, Inter: 96, Vocab: 400, Seed: r.Uint64()}
 	if err := modeltest.Write(dir, spec); err != nil {
 		t.Fatal(err)
 	}
-	dev := must(cpu.New(cpu.Options{Threads: 2}))
 	m := must(model.Open(dir, dev, model.Options{DType: "f32"}))
 	pages := must(pool.New(32<<20, 4096))
 	store := kv.New(m.Shape(), pages)

@@ -40,24 +40,33 @@ type run struct {
 	logits        []float32
 	paths, before []int32 // tokens of each row's codes so far, and a round before; depth-1 each
 	results       []beam.Result
-	meanwhile     func() // prepare
+	widths        []int         // of a search on the device
+	found         engine.Search // which it was, with the memory of its leaves
+	meanwhile     func()        // prepare
 }
 
 // close gives back what the request held.
 func (r *run) close() {
-	for _, e := range r.prompt {
-		if e != nil {
-			e.Release()
-		}
-	}
+	r.release()
 	r.beams.Close()
 	g := r.g
 	clear(r.plan.Segments[:cap(r.plan.Segments)])
 	clear(r.cached[:cap(r.cached)])
 	clear(r.want[:cap(r.want)])
-	r.g, r.snap, r.request, r.failed, r.begun, r.prompt = nil, nil, nil, nil, false, nil
+	r.g, r.snap, r.request, r.failed, r.begun = nil, nil, nil, nil, false
 	r.layout, r.job, r.result = prompt.Layout{}, engine.Job{}, engine.Result{}
+	r.found = engine.Search{Leaves: r.found.Leaves}
 	g.runs.Put(r)
+}
+
+// release gives the prompt's KV back.
+func (r *run) release() {
+	for _, e := range r.prompt {
+		if e != nil {
+			e.Release()
+		}
+	}
+	r.prompt = nil
 }
 
 // all runs every round that the search needs.
@@ -72,6 +81,9 @@ func (r *run) all(ctx context.Context, out *Result) error {
 		if err := r.begin(); err != nil {
 			return err
 		}
+	}
+	if done, err := r.remote(ctx, out); done || err != nil {
+		return err
 	}
 	for first := true; r.late || !r.search.Done(); first = false {
 		var err error
@@ -135,6 +147,17 @@ func (r *run) first(ctx context.Context, out *Result) error {
 	r.want = append(r.want[:0], engine.Want{Segment: r.layout.Answers, Head: head})
 	r.logits = grown(r.logits, head.Out())
 	r.job = engine.Job{Plan: r.layout.Plan, Want: r.want, Into: r.logits, Out: &r.result, Meanwhile: r.meanwhile}
+	if err := r.prefill(ctx, out); err != nil {
+		return err
+	}
+	if r.search.Level() != level || r.search.Done() {
+		return nil // begun late, it needs no logits, or none of this level
+	}
+	return r.search.Advance(r.logits, len(r.logits))
+}
+
+// prefill runs the job of the prompt, with what is cached of it, and keeps what it computes.
+func (r *run) prefill(ctx context.Context, out *Result) error {
 	start := time.Now()
 	var visit *reuse.Visit
 	if cache := r.g.Cache; cache != nil {
@@ -159,10 +182,7 @@ func (r *run) first(ctx context.Context, out *Result) error {
 	}
 	out.Computed, out.Prompt, out.Cached = res.Computed, res.Computed, res.Cached
 	out.Queue, out.Compute, out.BatchTokens = res.Queue, res.Compute, res.BatchTokens
-	if r.search.Level() != level || r.search.Done() {
-		return nil // begun late, it needs no logits, or none of this level
-	}
-	return r.search.Advance(r.logits, len(r.logits))
+	return nil
 }
 
 // round computes the rows of the beams and chooses their continuations.

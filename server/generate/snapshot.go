@@ -21,7 +21,8 @@ type Snapshot struct {
 	index  *beam.Index    // nil: no item can be generated
 	table  *history.Table // the index's items are its slots
 	heads  []compute.Linear
-	tokens [][]int32 // of the levels' codes
+	tokens [][]int32    // of the levels' codes
+	tree   compute.Tree // the index on a device that searches by itself, or nil
 	digest func() string
 	at     *history.Version // nil: of no history
 
@@ -77,7 +78,9 @@ func (s *Snapshot) complete(index *beam.Index, b *prompt.Builder, m Packer, was 
 		}
 		s.tokens, s.heads = append(s.tokens, tokens), append(s.heads, head)
 	}
-	return nil
+	var err error
+	s.tree, err = newTree(index, s.tokens, m)
+	return err
 }
 
 // Len returns the number of items that can be generated.

@@ -1,0 +1,67 @@
+package generate
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+
+	"grebe/beam"
+	"grebe/compute"
+	"grebe/engine"
+)
+
+// treed is a Packer whose device runs searches by itself, if Trees is not nil.
+type treed interface {
+	Trees() compute.Trees
+}
+
+// newTree copies an index to where the packer's device can search it. It is nil where the device does not
+// search, or has no room: requests then run their rounds themselves.
+func newTree(index *beam.Index, tokens [][]int32, m Packer) (compute.Tree, error) {
+	t, ok := m.(treed)
+	if !ok || t.Trees() == nil {
+		return nil, nil
+	}
+	levels := make([]compute.TreeLevel, index.Depth())
+	for l := range levels {
+		starts, codes := index.Tree(l)
+		levels[l] = compute.TreeLevel{Size: index.Size(l), Starts: starts, Codes: codes, Tokens: tokens[l]}
+	}
+	tree, err := t.Trees().Tree(levels)
+	if errors.Is(err, compute.ErrNoSearch) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("generate: copy the valid paths to the device: %w", err)
+	}
+	return tree, nil
+}
+
+// remote has the device run the whole search, where it can; done says whether it did.
+func (r *run) remote(ctx context.Context, out *Result) (done bool, err error) {
+	if r.snap.tree == nil || r.late || r.search.Done() {
+		return false, nil
+	}
+	var dead [][]uint32
+	var ok bool
+	if r.widths, dead, ok = r.search.Remote(r.widths[:0]); !ok || slices.Max(r.widths) > compute.MaxBeams {
+		return false, nil
+	}
+	r.found = engine.Search{Tree: r.snap.tree, Heads: r.snap.heads, Widths: r.widths, Segment: r.layout.Answers,
+		Position: r.layout.End, Dead: dead, Leaves: r.found.Leaves}
+	r.job = engine.Job{Plan: r.layout.Plan, Search: &r.found, Out: &r.result}
+	if err := r.prefill(ctx, out); err != nil {
+		if errors.Is(err, compute.ErrNoSearch) {
+			r.release()
+			return false, nil
+		}
+		return false, err
+	}
+	for _, w := range r.widths[:len(r.widths)-1] {
+		out.Rows += w
+		out.Computed += w
+	}
+	leaves := r.found.Leaves
+	return true, r.search.Finish(len(leaves), func(i int) (uint32, float64) { return leaves[i].Node, leaves[i].Score })
+}

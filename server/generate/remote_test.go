@@ -1,0 +1,150 @@
+package generate
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"sync"
+	"testing"
+
+	"grebe/compute"
+	"grebe/compute/cpu"
+	"grebe/compute/ref"
+	"grebe/engine"
+	"grebe/model/modeltest"
+)
+
+// twins are the same site on two devices: one runs searches by itself, for the other the rounds are jobs.
+func twins(t *testing.T, seed uint64, depth, count int, cached bool) (remote, rounds *site) {
+	t.Helper()
+	dev := must(cpu.New(cpu.Options{Threads: 2}))
+	remote = newSiteOn(t, ref.Searching(dev), rand.New(rand.NewPCG(seed, 1)), modeltest.Qwen3, depth, count, cached)
+	return remote, newSite(t, rand.New(rand.NewPCG(seed, 1)), modeltest.Qwen3, depth, count, cached)
+}
+
+// counted counts the jobs of a site.
+func (s *site) counted() *int {
+	var mu sync.Mutex
+	n, do := new(int), s.Do
+	s.Do = func(ctx context.Context, j *engine.Job) (*engine.Result, error) {
+		mu.Lock()
+		*n++
+		mu.Unlock()
+		return do(ctx, j)
+	}
+	return n
+}
+
+func sameItems(t *testing.T, got, want *Result) {
+	t.Helper()
+	if len(got.Items) != len(want.Items) || got.Short != want.Short {
+		t.Fatalf("%d items, short %v; want %d, %v", len(got.Items), got.Short, len(want.Items), want.Short)
+	}
+	for i := range want.Items {
+		g, w := got.Items[i], want.Items[i]
+		if g.ID != w.ID || math.Abs(g.Score-w.Score) > 1e-4 {
+			t.Errorf("item %d is %s with %v, want %s with %v", i, g.ID, g.Score, w.ID, w.Score)
+		}
+	}
+	if got.Prompt != want.Prompt || got.Cached != want.Cached {
+		t.Errorf("a prompt of %d computed and %d cached tokens, want %d and %d", got.Prompt, got.Cached, want.Prompt, want.Cached)
+	}
+}
+
+// What a device finds in one job is what the rounds find. Requests that it cannot run are run in rounds.
+func TestDeviceSearches(t *testing.T) {
+	for seed := range uint64(4) {
+		for depth := 1; depth <= 4; depth++ {
+			t.Run(fmt.Sprint("seed ", seed, " depth ", depth), func(t *testing.T) {
+				remote, rounds := twins(t, seed, depth, 300, seed%2 == 0)
+				jobs := remote.counted()
+				var excluded []string
+				for i := range 40 {
+					excluded = append(excluded, fmt.Sprint("i", i))
+				}
+				for _, c := range []struct {
+					Request
+					alone bool // the device runs it by itself
+				}{
+					{Request{N: 10, Width: 20}, true},
+					{Request{N: 10, Width: 20}, true}, // with a cached user, where there is a cache
+					{Request{N: 400, Width: 500}, true},
+					{Request{N: 5, Width: 16, Exclude: excluded}, true},
+					{Request{N: 5, Width: 16}, true},
+					{Request{N: 10, Width: 20, TopK: 3}, false},
+					{Request{N: 10, Width: 20, Filter: map[string][]string{"kind": {"1", "3"}}}, false},
+					{Request{N: 10, Width: compute.MaxBeams + 1}, true}, // of which no level has as many
+				} {
+					request := c.Request
+					request.User, request.UserID = remote.user, "u"
+					*jobs = 0
+					got := must(remote.Recommend(t.Context(), &request))
+					sameItems(t, got, must(rounds.Recommend(t.Context(), &request)))
+					if c.alone && *jobs != 1 {
+						t.Errorf("%d jobs for %+v, which the device runs by itself", *jobs, c.Request)
+					}
+				}
+			})
+		}
+	}
+}
+
+// A device may refuse a search when it is asked for it; the rounds follow.
+func TestDeviceRefusesSearch(t *testing.T) {
+	remote, rounds := twins(t, 9, 3, 200, true)
+	do := remote.Do
+	remote.Do = func(ctx context.Context, j *engine.Job) (*engine.Result, error) {
+		if j.Search != nil {
+			return nil, fmt.Errorf("no room: %w", compute.ErrNoSearch)
+		}
+		return do(ctx, j)
+	}
+	request := &Request{User: remote.user, UserID: "u", N: 10, Width: 20}
+	sameItems(t, must(remote.Recommend(t.Context(), request)), must(rounds.Recommend(t.Context(), request)))
+	broken := errors.New("the device is gone")
+	remote.Do = func(context.Context, *engine.Job) (*engine.Result, error) { return nil, broken }
+	if _, err := remote.Recommend(t.Context(), request); !errors.Is(err, broken) {
+		t.Errorf("error %v, want %v", err, broken)
+	}
+}
+
+// Searches of several requests in one batch, beside other jobs, find what each finds alone.
+func TestDeviceSearchesTogether(t *testing.T) {
+	remote, rounds := twins(t, 3, 3, 300, false)
+	want := must(rounds.Recommend(t.Context(), &Request{User: rounds.user, N: 8, Width: 12}))
+	snap := remote.Snapshot()
+	layout := remote.Prompt.Generate(remote.user)
+	var jobs []*engine.Job
+	for i := range 20 {
+		j := &engine.Job{Plan: layout.Plan}
+		if i%3 == 0 {
+			j.Want = []engine.Want{{Segment: layout.Answers, IDs: []int32{1, 2}}}
+		} else {
+			widths := []int{min(12, snap.index.Nodes(0)), min(12, snap.index.Nodes(1)), 12}
+			j.Search = &engine.Search{Tree: snap.tree, Heads: snap.heads, Widths: widths, Segment: layout.Answers, Position: layout.End}
+		}
+		jobs = append(jobs, j)
+	}
+	out := make([]engine.Outcome, len(jobs))
+	remote.engine.Run(jobs, out)
+	for i, j := range jobs {
+		if out[i].Err != nil {
+			t.Fatalf("job %d: %v", i, out[i].Err)
+		}
+		if j.Search == nil {
+			if len(out[i].Logits) != 1 || len(out[i].Logits[0]) != 2 {
+				t.Errorf("job %d has logits %v", i, out[i].Logits)
+			}
+			continue
+		}
+		best := math.Inf(-1)
+		for _, l := range j.Search.Leaves {
+			best = max(best, l.Score)
+		}
+		if len(j.Search.Leaves) != 12 || math.Abs(best-want.Items[0].Score) > 1e-4 {
+			t.Errorf("job %d found %d leaves, the best with %v; want %v", i, len(j.Search.Leaves), best, want.Items[0].Score)
+		}
+	}
+}
