@@ -9,6 +9,7 @@ import (
 	"time"
 
 	grebev1 "grebe/api/grebe/v1"
+	"grebe/compute"
 	"grebe/compute/computetest"
 	"grebe/compute/cpu"
 	"grebe/engine"
@@ -32,9 +33,11 @@ type cacheWorld struct {
 	cache         *reuse.Cache
 	store         *kv.Store
 	pool          *pool.Pool
+	shape         compute.Shape
 	rand          *rand.Rand
 	users         [][]int32
 	items         [][]int32
+	strangers     [][]int32 // who came without a name
 }
 
 // maxTokens is what the largest request of these tests computes.
@@ -54,6 +57,12 @@ func newCacheWorld(t *testing.T, seed uint64, pointwise bool) *cacheWorld {
 }
 
 func newCacheWorldIn(t *testing.T, where farMemory, seed uint64, pointwise bool) *cacheWorld {
+	return newCacheWorldOver(t, where, seed, pointwise, nil)
+}
+
+// newCacheWorldOver takes its pages by take, or draws how many there are.
+func newCacheWorldOver(t *testing.T, where farMemory, seed uint64, pointwise bool,
+	take func(compute.Memory, compute.Shape) (*pool.Pool, error)) *cacheWorld {
 	t.Helper()
 	r := rand.New(rand.NewPCG(seed, 9))
 	dev, err := cpu.New(cpu.Options{Threads: 2})
@@ -74,7 +83,12 @@ func newCacheWorldIn(t *testing.T, where farMemory, seed uint64, pointwise bool)
 	if where != near {
 		room = 1200 // so that several places are used
 	}
-	pages, err := pool.Over(dev.Memory(), int64(shape.ChunkBytes(200+r.IntN(room), false)), 256<<r.IntN(4))
+	if take == nil {
+		take = func(m compute.Memory, shape compute.Shape) (*pool.Pool, error) {
+			return pool.Over(m, int64(shape.ChunkBytes(200+r.IntN(room), false)), 256<<r.IntN(4))
+		}
+	}
+	pages, err := take(dev.Memory(), shape)
 	must(t, err)
 	store := kv.New(shape, pages)
 	var hostPages *pool.Pool
@@ -111,11 +125,11 @@ func newCacheWorldIn(t *testing.T, where farMemory, seed uint64, pointwise bool)
 		Preamble:    prompt.Text{Tokens: []int32{1, 2, 3}[:r.IntN(4)]},
 		LeadIn:      prompt.Text{Tokens: []int32{4, 5}[:r.IntN(3)]},
 		Instruction: prompt.Text{Tokens: []int32{6, 7}},
-	}, nil, m.Vocab())
+	}, bytesTokenizer{}, m.Vocab())
 	must(t, err)
 	index, err := meta.New(meta.Options{Users: 1000, Items: 1000})
 	must(t, err)
-	w := &cacheWorld{store: store, pool: pages, rand: r}
+	w := &cacheWorld{store: store, pool: pages, shape: shape, rand: r}
 	w.cache = reuse.New(b, reuse.Options{Store: store, Pool: pages, Index: index, Load: d, Shape: shape, Policy: schedule.Predicted})
 	sm := Model{Name: "m", Runner: d, Prompt: b, Vocab: m.Vocab(), Positions: m.MaxPositions()}
 	if pointwise {
@@ -165,7 +179,11 @@ func (w *cacheWorld) tokens(n int) []int32 {
 func (w *cacheWorld) request(policy string) *grebev1.RankRequest {
 	u := w.rand.IntN(len(w.users))
 	req := &grebev1.RankRequest{Prefix: policy, User: &grebev1.User{Tokens: w.users[u]}}
-	if w.rand.IntN(4) > 0 {
+	switch w.rand.IntN(4) {
+	case 0:
+		req.User.Tokens = w.stranger()
+	case 1: // without a name too
+	default:
 		req.User.Id = fmt.Sprint("u", u)
 	}
 	for i, j := range w.rand.Perm(len(w.items))[:1+w.rand.IntN(12)] {
@@ -187,6 +205,9 @@ func TestReuseChangesNoScore(t *testing.T) {
 				w.change()
 				policy := []string{"auto", "auto", "user", "item", "none"}[w.rand.IntN(5)]
 				u := w.compare(t, step, w.request(policy))
+				if w.rand.IntN(3) == 0 {
+					w.compareScores(t, step)
+				}
 				by.Device, by.Host, by.Disk = by.Device+u.Device, by.Host+u.Host, by.Disk+u.Disk
 			}
 			if where == near && by.Host == 0 || where != near && by.Device == 0 {
@@ -195,8 +216,8 @@ func TestReuseChangesNoScore(t *testing.T) {
 			if where == near && by.Device > 0 {
 				t.Errorf("%d tokens were in a device's memory, which there is not", by.Device)
 			}
-			t.Logf("tokens reused: %d in the device's memory, %d in the host's, %d from disk; items %+v; below memory: %+v",
-				by.Device, by.Host, by.Disk, w.store.Stats(plan.Item), w.store.BelowStats())
+			t.Logf("tokens reused: %d in the device's memory, %d in the host's, %d from disk; items %+v; prefixes %+v; below memory: %+v",
+				by.Device, by.Host, by.Disk, w.store.Stats(plan.Item), w.store.Stats(kv.Prefix), w.store.BelowStats())
 		})
 	}
 }
