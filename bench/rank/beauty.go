@@ -168,7 +168,7 @@ func (o *BeautyOptions) open() (*system, prompt.Tokenizer, error) {
 		return nil, nil, err
 	}
 	if o.Checkpoint != "" {
-		s, err := openDir(o.Checkpoint, filepath.Base(o.Checkpoint), o.Format, o.Threads)
+		s, err := openDir(o.Checkpoint, filepath.Base(o.Checkpoint), o.Format, "cpu", o.Threads)
 		return s, tok, err
 	}
 	s, err := open(&Options{Model: "small", Dir: o.Dir, Format: o.Format, Threads: o.Threads})

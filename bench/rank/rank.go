@@ -44,7 +44,8 @@ type Options struct {
 	Search  bool      // look for each policy's highest rate within the SLO
 	SLO     time.Duration
 	Seconds float64 // of each run of the open loop and of the search; 10
-	Model   string  // tiny, small, medium or qwen2-0.5b; small
+	Model   string  // tiny, small, medium, qwen2-0.5b or qwen2-1.5b; small
+	Device  string  // cpu or cuda; cpu
 	Dir     string  // folder of the checkpoint, made when missing; in the user's cache folder
 	Format  string  // bf16 or f32; bf16
 	Threads int

@@ -13,6 +13,7 @@ import (
 
 	"grebe/compute"
 	"grebe/compute/cpu"
+	"grebe/compute/cuda"
 	"grebe/engine"
 	"grebe/kv"
 	"grebe/meta"
@@ -36,6 +37,7 @@ var models = map[string]modeltest.Spec{
 	"small":      {Architecture: modeltest.Qwen2, Hidden: 384, Layers: 4, Heads: 6, KVHeads: 2, HeadDim: 64, Inter: 2240, Vocab: 16384},
 	"medium":     {Architecture: modeltest.Qwen2, Hidden: 768, Layers: 8, Heads: 12, KVHeads: 2, HeadDim: 64, Inter: 4480, Vocab: 16384},
 	"qwen2-0.5b": modeltest.Qwen2Half(),
+	"qwen2-1.5b": {Architecture: modeltest.Qwen2, Hidden: 1536, Layers: 28, Heads: 12, KVHeads: 2, HeadDim: 128, Inter: 8960, Vocab: 151936, RopeTheta: 1e6},
 }
 
 // system is a model on a device, which all variants share.
@@ -49,7 +51,7 @@ type system struct {
 func open(o *Options) (*system, error) {
 	spec, ok := models[o.Model]
 	if !ok {
-		return nil, fmt.Errorf("model %q is not one of tiny, small, medium, qwen2-0.5b", o.Model)
+		return nil, fmt.Errorf("model %q is not one of tiny, small, medium, qwen2-0.5b, qwen2-1.5b", o.Model)
 	}
 	spec.MaxPositions, spec.Tied, spec.DType = 131072, true, compute.BF16
 	dir := o.Dir
@@ -63,7 +65,7 @@ func open(o *Options) (*system, error) {
 	if err := ensure(dir, spec); err != nil {
 		return nil, err
 	}
-	return openDir(dir, o.Model, o.Format, o.Threads)
+	return openDir(dir, o.Model, o.Format, o.Device, o.Threads)
 }
 
 // ensure writes the checkpoint unless it is there: complete, since it is moved into place.
@@ -85,8 +87,8 @@ func ensure(dir string, spec modeltest.Spec) error {
 	return os.Rename(tmp, dir)
 }
 
-func openDir(dir, name, format string, threads int) (*system, error) {
-	dev, err := cpu.New(cpu.Options{Threads: threads})
+func openDir(dir, name, format, device string, threads int) (*system, error) {
+	dev, err := openDevice(device, threads)
 	if err != nil {
 		return nil, err
 	}
@@ -95,6 +97,16 @@ func openDir(dir, name, format string, threads int) (*system, error) {
 		return nil, errors.Join(err, dev.Close())
 	}
 	return &system{name: name, device: dev, model: m, shape: m.Shape()}, nil
+}
+
+func openDevice(name string, threads int) (compute.Device, error) {
+	switch name {
+	case "", "cpu":
+		return cpu.New(cpu.Options{Threads: threads})
+	case "cuda":
+		return cuda.New(cuda.Options{})
+	}
+	return nil, fmt.Errorf("device %q is neither cpu nor cuda", name)
 }
 
 // close ends the system. A benchmark has no use for what may fail there.
@@ -171,7 +183,7 @@ func (s *system) newCached(ctx context.Context, b *prompt.Builder, p schedule.Po
 	sm := server.Model{Name: "bench", Prompt: b, Vocab: s.model.Vocab(), Positions: s.model.MaxPositions()}
 	var pages *pool.Pool
 	if p != schedule.None {
-		if pages, err = newPool(memory, &s.shape); err != nil {
+		if pages, err = pool.Over(s.device.Memory(), memory, pageFor(&s.shape)); err != nil {
 			return v, err
 		}
 		v.onClose(pages.Close)

@@ -23,7 +23,8 @@ type benchRankCmd struct {
 	Search    bool          `help:"Also look for each policy's highest rate within the SLO (long)."`
 	Seconds   float64       `help:"Of each run with arrivals; default 10." placeholder:"N"`
 	SLO       time.Duration `name:"slo" help:"The SLO; default 200ms." placeholder:"TIME"`
-	Model     string        `help:"tiny, small, medium, qwen2-0.5b; default small." placeholder:"NAME"`
+	Model     string        `help:"tiny, small, medium, qwen2-0.5b, qwen2-1.5b; default small." placeholder:"NAME"`
+	Device    string        `help:"cpu or cuda; default cpu." placeholder:"NAME"`
 	Dir       string        `type:"path" help:"Folder of the checkpoint, written when missing; default: in the user's cache folder." placeholder:"DIR"`
 	Format    string        `help:"bf16 or f32; default bf16." placeholder:"FORMAT"`
 	Threads   int           `help:"Threads; default all cores." placeholder:"N"`
@@ -46,7 +47,7 @@ func (c *benchRankCmd) Run(w *world) error {
 	r, err := rank.Run(w.ctx, rank.Options{
 		Workloads: c.Workloads, Policies: c.Policies, Requests: c.Requests, Blocks: c.Blocks, Tokens: c.Tokens, Memory: c.Memory,
 		Sweep: c.Sweep, Count: c.Count, NoIndex: c.NoIndex, Clients: c.Clients, Open: c.Open, Search: c.Search, SLO: c.SLO, Seconds: c.Seconds, Model: c.Model,
-		Dir: c.Dir, Format: c.Format, Threads: c.Threads, Seed: c.Seed, JSON: c.JSON,
+		Dir: c.Dir, Format: c.Format, Device: c.Device, Threads: c.Threads, Seed: c.Seed, JSON: c.JSON,
 	}, w.stdout)
 	if err == nil && c.Check && !rank.Passed(r.Checks) {
 		return errReported
