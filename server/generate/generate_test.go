@@ -49,19 +49,19 @@ func must[T any](v T, err error) T {
 
 func newSite(t *testing.T, r *rand.Rand, architecture string, depth, count int, cached bool) *site {
 	t.Helper()
-	return newSiteOn(t, must(cpu.New(cpu.Options{Threads: 2})), r, architecture, depth, count, cached)
+	spec := modeltest.Spec{Architecture: architecture, Hidden: 64, Layers: 2, Heads: 4, KVHeads: 2, HeadDim: 16, Inter: 96, Vocab: 400, Seed: r.Uint64()}
+	return newSiteOn(t, must(cpu.New(cpu.Options{Threads: 2})), r, spec, depth, count, cached)
 }
 
-// newSiteOn makes a site on a device, which it closes in the end.
-func newSiteOn(t *testing.T, dev compute.Device, r *rand.Rand, architecture string, depth, count int, cached bool) *site {
+// newSiteOn makes a site of a model on a device, which it closes in the end.
+func newSiteOn(t *testing.T, dev compute.Device, r *rand.Rand, spec modeltest.Spec, depth, count int, cached bool) *site {
 	t.Helper()
 	dir := t.TempDir()
-	spec := modeltest.Spec{Architecture: architecture, Hidden: 64, Layers: 2, Heads: 4, KVHeads: 2, HeadDim: 16, Inter: 96, Vocab: 400, Seed: r.Uint64()}
 	if err := modeltest.Write(dir, spec); err != nil {
 		t.Fatal(err)
 	}
-	m := must(model.Open(dir, dev, model.Options{DType: "f32"}))
-	pages := must(pool.New(32<<20, 4096))
+	m := must(model.Open(dir, dev, model.Options{DType: spec.DType.String()}))
+	pages := must(pool.Over(dev.Memory(), 32<<20, 4096))
 	store := kv.New(m.Shape(), pages)
 	e := must(engine.New(m, dev, engine.Options{MaxTokens: 4096, Cache: store}))
 	t.Cleanup(func() {

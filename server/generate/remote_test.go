@@ -11,6 +11,7 @@ import (
 
 	"grebe/compute"
 	"grebe/compute/cpu"
+	"grebe/compute/cuda"
 	"grebe/compute/ref"
 	"grebe/engine"
 	"grebe/model/modeltest"
@@ -20,7 +21,9 @@ import (
 func twins(t *testing.T, seed uint64, depth, count int, cached bool) (remote, rounds *site) {
 	t.Helper()
 	dev := must(cpu.New(cpu.Options{Threads: 2}))
-	remote = newSiteOn(t, ref.Searching(dev), rand.New(rand.NewPCG(seed, 1)), modeltest.Qwen3, depth, count, cached)
+	r := rand.New(rand.NewPCG(seed, 1))
+	spec := modeltest.Spec{Architecture: modeltest.Qwen3, Hidden: 64, Layers: 2, Heads: 4, KVHeads: 2, HeadDim: 16, Inter: 96, Vocab: 400, Seed: r.Uint64()}
+	remote = newSiteOn(t, ref.Searching(dev), r, spec, depth, count, cached)
 	return remote, newSite(t, rand.New(rand.NewPCG(seed, 1)), modeltest.Qwen3, depth, count, cached)
 }
 
@@ -145,6 +148,52 @@ func TestDeviceSearchesTogether(t *testing.T) {
 		}
 		if len(j.Search.Leaves) != 12 || math.Abs(best-want.Items[0].Score) > 1e-4 {
 			t.Errorf("job %d found %d leaves, the best with %v; want %v", i, len(j.Search.Leaves), best, want.Items[0].Score)
+		}
+	}
+}
+
+// On a GPU the same model's search and rounds find the same, as far as bf16 lets them.
+func TestGPUSearches(t *testing.T) {
+	dev, err := cuda.New(cuda.Options{})
+	if err != nil {
+		t.Skipf("no GPU to test on: %v", err)
+	}
+	r := rand.New(rand.NewPCG(11, 1))
+	spec := modeltest.Spec{Architecture: modeltest.Qwen3, Hidden: 256, Layers: 2, Heads: 4, KVHeads: 2, HeadDim: 64, Inter: 512, Vocab: 400, DType: compute.BF16, Seed: r.Uint64()}
+	s := newSiteOn(t, dev, r, spec, 3, 3000, true)
+	jobs := s.counted()
+	for round, request := range []Request{{N: 50, Width: 100}, {N: 50, Width: 100}, {N: 20, Width: 64, Exclude: []string{"i1", "i2", "i700"}}} {
+		request.User, request.UserID = s.user, "u"
+		*jobs = 0
+		got := must(s.Recommend(t.Context(), &request))
+		if *jobs != 1 {
+			t.Errorf("request %d: %d jobs, want 1", round, *jobs)
+		}
+		if round > 0 && got.Cached == 0 {
+			t.Errorf("request %d: nothing of the user was cached", round)
+		}
+		tree := s.Snapshot().tree
+		s.Snapshot().tree = nil
+		want := must(s.Recommend(t.Context(), &request))
+		s.Snapshot().tree = tree
+		if len(got.Items) != len(want.Items) {
+			t.Fatalf("request %d: %d items, want %d", round, len(got.Items), len(want.Items))
+		}
+		same := map[string]bool{}
+		for _, it := range want.Items {
+			same[it.ID] = true
+		}
+		others := 0
+		for i, it := range got.Items {
+			if !same[it.ID] {
+				others++
+			}
+			if math.Abs(it.Score-want.Items[i].Score) > 0.1 {
+				t.Errorf("request %d: item %d has score %v, want %v", round, i, it.Score, want.Items[i].Score)
+			}
+		}
+		if others > len(got.Items)/10 {
+			t.Errorf("request %d: %d of %d items are others", round, others, len(got.Items))
 		}
 	}
 }
