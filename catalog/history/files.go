@@ -10,6 +10,8 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
+	"strconv"
+	"strings"
 	"syscall"
 	"time"
 )
@@ -18,18 +20,21 @@ import (
 const (
 	itemsMagic = "grebeIT1"
 	headSize   = 64 // of a head, checksum included
+
+	numberDigits = 20 // of a generation, at the end of a file's name
 )
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
-var errDamaged = errors.New("damaged")
+// ErrDamaged says that a file is not what was written, or not there.
+var ErrDamaged = errors.New("damaged")
 
 // file names a file of the generation; empty where nothing is kept on disk.
 func (g *Generation) file(kind string) string {
 	if g.dir == "" {
 		return ""
 	}
-	return filepath.Join(g.dir, fmt.Sprintf("%s-%020d", kind, g.begun.number))
+	return filepath.Join(g.dir, fmt.Sprintf("%s-%0*d", kind, numberDigits, g.begun.number))
 }
 
 // create writes the base and begins the log.
@@ -39,6 +44,9 @@ func (g *Generation) create() error {
 	}
 	g.failed = true // until all is there
 	if err := os.MkdirAll(g.dir, 0o700); err != nil {
+		return err
+	}
+	if err := syncFolder(filepath.Dir(g.dir)); err != nil {
 		return err
 	}
 	if err := WriteFile(g.file("items"), g.writeItems); err != nil {
@@ -85,7 +93,7 @@ func (h *head) encode() []byte {
 
 func decodeHead(b []byte) (h head, err error) {
 	if len(b) < headSize || binary.LittleEndian.Uint64(b[headSize-8:]) != uint64(crc32.Checksum(b[:headSize-8], castagnoli)) {
-		return h, fmt.Errorf("%w: the head's checksum is wrong", errDamaged)
+		return h, fmt.Errorf("%w: the head's checksum is wrong", ErrDamaged)
 	}
 	h.number = binary.LittleEndian.Uint64(b)
 	h.created = time.Unix(0, int64(binary.LittleEndian.Uint64(b[8:])))
@@ -108,8 +116,8 @@ type frame struct {
 
 func (f *frame) head() head { return head{f.version, f.created, f.bare, f.items, f.digest} }
 
-// write appends a frame to the log. One that could not be written is cut off again; if that fails too, the
-// log is used no more.
+// write appends a frame to the log. One that could not be written is cut off again, and the log is used no
+// more: what comes later does not lead on from what it has.
 func (g *Generation) write(f *frame) error {
 	if g.dir == "" {
 		return nil
@@ -135,8 +143,8 @@ func (g *Generation) write(f *frame) error {
 		err = g.log.Sync()
 	}
 	if err != nil {
-		g.failed = g.log.Truncate(g.size) != nil || g.log.Sync() != nil
-		return err
+		g.failed = true
+		return errors.Join(err, g.log.Truncate(g.size))
 	}
 	g.size += int64(len(b))
 	return nil
@@ -147,11 +155,11 @@ func (g *Generation) write(f *frame) error {
 func readLog(data []byte) (frames []frame, size int64, err error) {
 	for at := data; len(at) > 0; {
 		if len(at) < 16 {
-			return frames, size, fmt.Errorf("%w: %d bytes at its end are no frame", errDamaged, len(at))
+			return frames, size, fmt.Errorf("%w: %d bytes at its end are no frame", ErrDamaged, len(at))
 		}
 		n, sum := binary.LittleEndian.Uint64(at), binary.LittleEndian.Uint64(at[8:])
 		if n > uint64(len(at)-16) || sum != uint64(crc32.Checksum(at[16:16+n], castagnoli)) {
-			return frames, size, fmt.Errorf("%w: the frame at byte %d is torn or its checksum wrong", errDamaged, size)
+			return frames, size, fmt.Errorf("%w: the frame at byte %d is torn or its checksum wrong", ErrDamaged, size)
 		}
 		f, err := decodeFrame(at[16 : 16+n])
 		if err != nil {
@@ -180,7 +188,7 @@ func decodeFrame(b []byte) (f frame, err error) {
 	for range n {
 		r, rest, ok := checkedNext(blob)
 		if !ok {
-			return f, fmt.Errorf("%w: a frame ends early", errDamaged)
+			return f, fmt.Errorf("%w: a frame ends early", ErrDamaged)
 		}
 		f.added = append(f.added, r)
 		blob = rest
@@ -249,7 +257,7 @@ func readBase(name string) (h head, s segment, err error) {
 
 func parseItems(data []byte) (h head, s segment, err error) {
 	bad := func(format string, args ...any) (head, segment, error) {
-		return h, segment{}, fmt.Errorf("%w: %s", errDamaged, fmt.Sprintf(format, args...))
+		return h, segment{}, fmt.Errorf("%w: %s", ErrDamaged, fmt.Sprintf(format, args...))
 	}
 	const fixed = len(itemsMagic) + headSize + 16
 	if len(data) < fixed+8 || string(data[:len(itemsMagic)]) != itemsMagic {
@@ -353,9 +361,22 @@ func (g *Generation) remove() error {
 	if g.dir == "" {
 		return nil
 	}
-	names, err := filepath.Glob(filepath.Join(g.dir, fmt.Sprintf("*-%020d*", g.begun.number)))
-	for _, name := range names {
-		err = errors.Join(err, os.Remove(name))
+	entries, err := os.ReadDir(g.dir)
+	for _, e := range entries {
+		if n, ok := generationOf(e.Name()); ok && n == g.begun.number {
+			err = errors.Join(err, os.Remove(filepath.Join(g.dir, e.Name())))
+		}
 	}
 	return err
+}
+
+// generationOf returns the generation that a file belongs to, whole or not.
+func generationOf(name string) (number uint64, ok bool) {
+	name = strings.TrimSuffix(name, ".part")
+	at := strings.LastIndexByte(name, '-')
+	if at < 0 || len(name)-at-1 != numberDigits {
+		return 0, false
+	}
+	number, err := strconv.ParseUint(name[at+1:], 10, 64)
+	return number, err == nil
 }

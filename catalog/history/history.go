@@ -102,7 +102,7 @@ func Open(items []catalog.Entry, version uint64, opt Options) (*History, error) 
 		}
 	}
 	if err := h.follow(with, version, bare); err != nil {
-		return nil, fmt.Errorf("history: %w", err)
+		return nil, fmt.Errorf("history: %w", errors.Join(err, h.close()))
 	}
 	h.thin()
 	return h, nil
@@ -123,6 +123,10 @@ func split(items []catalog.Entry) (with []catalog.Entry, bare int) {
 func (h *History) Close() error {
 	h.mu.Lock()
 	defer h.mu.Unlock()
+	return h.close()
+}
+
+func (h *History) close() error {
 	if h.current == nil {
 		return nil
 	}
@@ -296,19 +300,22 @@ func (h *History) sweep(g *Generation) {
 	}
 }
 
-// Load makes a version's items readable, from its files where they are not in memory.
+// Load makes a version's items readable, from its files where they are not in memory. It fails with ErrDamaged
+// where those are of no use.
 func (h *History) Load(v *Version) error {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	g := v.gen
 	if g.table == nil {
 		if _, _, err := g.load(h); err != nil {
-			h.hurt(g.file("items"), err)
+			if errors.Is(err, ErrDamaged) {
+				h.hurt(g.file("items"), err)
+			}
 			return fmt.Errorf("history: version %d: %w", v.Number, err)
 		}
 	}
 	if v.ops > len(g.ops) {
-		return fmt.Errorf("history: version %d: %w: the log ends before it", v.Number, errDamaged)
+		return fmt.Errorf("history: version %d: %w: the log ends before it", v.Number, ErrDamaged)
 	}
 	return nil
 }
@@ -317,9 +324,10 @@ func (h *History) Load(v *Version) error {
 func (h *History) Unload(v *Version) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if v.gen != h.current {
-		v.gen.retire()
+	if prior := h.current.prior; v.gen == h.current || prior != nil && v.gen == prior.gen {
+		return
 	}
+	v.gen.retire()
 }
 
 // Forget drops a version, because its files are of no use.

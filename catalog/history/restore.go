@@ -8,7 +8,6 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"strconv"
 	"strings"
 )
 
@@ -26,6 +25,9 @@ func (h *History) restore(version uint64) error {
 			read = g.resume
 		}
 		versions, err := read(h)
+		if err != nil && !errors.Is(err, ErrDamaged) {
+			return errors.Join(err, h.close())
+		}
 		if err != nil {
 			h.hurt(g.file("items"), err)
 			if err := g.remove(); err != nil {
@@ -62,7 +64,8 @@ func (h *History) discard() error {
 	return err
 }
 
-// generations lists those that have files, oldest first, and removes what was left half-written.
+// generations lists those that have items, oldest first, and removes what was left half-written or
+// half-removed.
 func generations(dir string) ([]uint64, error) {
 	entries, err := os.ReadDir(dir)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -70,14 +73,15 @@ func generations(dir string) ([]uint64, error) {
 	}
 	var out []uint64
 	for _, e := range entries {
-		if strings.HasSuffix(e.Name(), ".part") {
-			err = errors.Join(err, os.Remove(filepath.Join(dir, e.Name())))
-			continue
+		n, ok := generationOf(e.Name())
+		if ok && strings.HasPrefix(e.Name(), "items-") && !strings.HasSuffix(e.Name(), ".part") {
+			out = append(out, n)
 		}
-		if rest, ok := strings.CutPrefix(e.Name(), "items-"); ok {
-			if n, bad := strconv.ParseUint(rest, 10, 64); bad == nil {
-				out = append(out, n)
-			}
+	}
+	for _, e := range entries {
+		n, ok := generationOf(e.Name())
+		if strings.HasSuffix(e.Name(), ".part") || ok && !slices.Contains(out, n) {
+			err = errors.Join(err, os.Remove(filepath.Join(dir, e.Name())))
 		}
 	}
 	return out, err
@@ -87,15 +91,15 @@ func generations(dir string) ([]uint64, error) {
 func (g *Generation) list(h *History) ([]*Version, error) {
 	f, err := os.Open(g.file("items"))
 	if err != nil {
-		return nil, err
+		return nil, gone(err)
 	}
 	defer f.Close()
 	start := make([]byte, len(itemsMagic)+headSize)
 	if _, err := io.ReadFull(f, start); err != nil {
-		return nil, fmt.Errorf("%w: %w", errDamaged, err)
+		return nil, fmt.Errorf("%w: %w", ErrDamaged, err)
 	}
 	if string(start[:len(itemsMagic)]) != itemsMagic {
-		return nil, fmt.Errorf("%w: it does not begin like a file of items", errDamaged)
+		return nil, fmt.Errorf("%w: it does not begin like a file of items", ErrDamaged)
 	}
 	if err := g.begin(decodeHead(start[len(itemsMagic):])); err != nil {
 		return nil, err
@@ -114,9 +118,19 @@ func (g *Generation) list(h *History) ([]*Version, error) {
 // begin takes the head of the generation's file.
 func (g *Generation) begin(begun head, err error) error {
 	if err == nil && begun.number != g.begun.number {
-		err = fmt.Errorf("%w: it is version %d", errDamaged, begun.number)
+		err = fmt.Errorf("%w: it is version %d", ErrDamaged, begun.number)
 	}
-	g.begun = begun
+	if err == nil {
+		g.begun = begun
+	}
+	return err
+}
+
+// gone makes a file that is not there a damaged one. Others that cannot be opened are as they were.
+func gone(err error) error {
+	if errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("%w: %w", ErrDamaged, err)
+	}
 	return err
 }
 
@@ -136,7 +150,7 @@ func (g *Generation) frames(h *History) (frames []frame, size int64) {
 // load reads the items and goes through the log, as far as both are whole, and returns the versions.
 func (g *Generation) load(h *History) ([]*Version, int64, error) {
 	begun, base, err := readBase(g.file("items"))
-	if err = g.begin(begun, err); err != nil {
+	if err = g.begin(begun, gone(err)); err != nil {
 		return nil, 0, err
 	}
 	g.fill(base)
@@ -156,12 +170,12 @@ func (g *Generation) load(h *History) ([]*Version, int64, error) {
 // fits checks that a frame of a log leads from the last version to where it says.
 func (g *Generation) fits(f *frame) error {
 	if f.version <= g.now.number {
-		return fmt.Errorf("%w: version %d after %d", errDamaged, f.version, g.now.number)
+		return fmt.Errorf("%w: version %d after %d", ErrDamaged, f.version, g.now.number)
 	}
 	digest := g.now.digest
 	for _, slot := range f.removed {
 		if int(slot) >= g.table.Slots() || !g.lives(slot) {
-			return fmt.Errorf("%w: version %d removes what is not there", errDamaged, f.version)
+			return fmt.Errorf("%w: version %d removes what is not there", ErrDamaged, f.version)
 		}
 		digest = digest.minus(digestOf(g.table.record(slot).content))
 	}
@@ -169,7 +183,7 @@ func (g *Generation) fits(f *frame) error {
 		digest = digest.plus(digestOf(r.content))
 	}
 	if digest != f.digest || f.items != g.now.items+len(f.added)-len(f.removed) {
-		return fmt.Errorf("%w: version %d has digest %v, want %v", errDamaged, f.version, digest, f.digest)
+		return fmt.Errorf("%w: version %d has digest %v, want %v", ErrDamaged, f.version, digest, f.digest)
 	}
 	return nil
 }
@@ -184,10 +198,14 @@ func (g *Generation) resume(h *History) ([]*Version, error) {
 		return nil, err
 	}
 	g.size = size
-	if st, err := g.log.Stat(); err != nil || st.Size() == size {
-		return out, err
+	st, err := g.log.Stat()
+	if err == nil && st.Size() != size {
+		err = g.log.Truncate(size)
 	}
-	if err := g.log.Truncate(size); err != nil {
+	if err == nil {
+		err = syncFolder(g.dir) // the log may be new
+	}
+	if err != nil {
 		return nil, errors.Join(err, g.close())
 	}
 	return out, nil
