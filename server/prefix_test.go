@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"fmt"
 	"net/http/httptest"
+	"reflect"
 	"slices"
 	"strings"
 	"testing"
@@ -241,5 +242,23 @@ func TestDeletedUserLeavesNothing(t *testing.T) {
 	}
 	if !memory.has(known[:1]) {
 		t.Error("what strangers brought is gone too")
+	}
+}
+
+// A recommendation for somebody without a name goes on from what another left, and is the same.
+func TestRecommendFromKnownPrefix(t *testing.T) {
+	warm, cold := newRecommender(t), newRecommender(t)
+	user := func(tokens ...int32) string {
+		return fmt.Sprintf(`"user": {"tokens": %s}`, strings.ReplaceAll(fmt.Sprint(slices.Concat(slices.Repeat([]int32{5, 9, 30}, 30), tokens)), " ", ","))
+	}
+	warm.recommend(t, user(7, 8))
+	for _, last := range [][]int32{{1, 2, 3}, {7, 8}, nil} {
+		got, want := warm.recommend(t, user(last...)), cold.recommend(t, user(last...))
+		if len(want.Results) == 0 || !reflect.DeepEqual(got.Results, want.Results) {
+			t.Errorf("tokens that end with %v: %v, want %v", last, got.Results, want.Results)
+		}
+		if got.Usage.Cached < 90 {
+			t.Errorf("tokens that end with %v: %d tokens were reused, want those that are known", last, got.Usage.Cached)
+		}
 	}
 }
