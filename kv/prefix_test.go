@@ -13,6 +13,7 @@ import (
 	"grebe/compute"
 	"grebe/evict"
 	"grebe/plan"
+	"grebe/pool"
 )
 
 // stamps returns, for every token, a byte that names it and all before it: KV depends on them.
@@ -382,5 +383,33 @@ func TestNothingOfTheForgottenStays(t *testing.T) {
 	}
 	if m.has(secret) || s.known.Len() != 0 {
 		t.Errorf("%d runs are known, or bytes of them in memory, after all was evicted", s.known.Len())
+	}
+}
+
+// BenchmarkKnown finds and gives back a history of 2,000 tokens among 1,000 that share 200.
+func BenchmarkKnown(b *testing.B) {
+	p, err := pool.New(int64(shape.ChunkBytes(2_100_000, false)), 4096)
+	if err != nil {
+		b.Fatal(err)
+	}
+	s := New(shape, p)
+	defer s.Close()
+	tokens := make([]int32, 2000)
+	for i := range 1000 {
+		r := rand.New(rand.NewPCG(uint64(i), 1))
+		for at := 200; at < len(tokens); at++ {
+			tokens[at] = int32(r.IntN(50000))
+		}
+		e, err := s.Reserve(Chain, len(tokens), nil)
+		if err != nil {
+			b.Fatal(err)
+		}
+		s.Insert(Key{1}, tokens, e)
+		e.Release()
+	}
+	b.ReportAllocs()
+	for b.Loop() {
+		e, _ := s.Match(Key{1}, tokens)
+		e.Release()
 	}
 }
