@@ -212,3 +212,37 @@ func TestADamagedGenerationIsRemoved(t *testing.T) {
 	}
 	mustDo(t, h.Close())
 }
+
+// Postings count what they hold, also what they find for a question with many values.
+func TestPostingsAreCounted(t *testing.T) {
+	w := newWorld()
+	h := must(Open(nil, 0, w.options("")))
+	many := make([]string, 20)
+	for i := range many {
+		many[i] = fmt.Sprint(i % 12)
+	}
+	long := string(make([]byte, 1<<20))
+	for step := range 30 {
+		w.put(fmt.Sprint("item", step), 1)
+		w.items[fmt.Sprint("item", step)].Item.Attributes = map[string][]string{"a": {fmt.Sprint(step % 12)}}
+		table := must(h.Apply(w.delta())).Table()
+		switch step % 3 {
+		case 0:
+			table.Having("a", []string{fmt.Sprint(step % 12), "3", "6"})
+		case 1:
+			table.Having("a", many)
+		default:
+			table.Having("a", []string{long, "9"})
+			table.Having(long, []string{"9"})
+		}
+		held := 0
+		for a, p := range table.found.kept {
+			if held += len(p.slots); len(a.name)+len(a.value) > 100 {
+				t.Fatalf("step %d: an attribute of %d bytes is kept", step, len(a.name)+len(a.value))
+			}
+		}
+		if held != table.found.total {
+			t.Fatalf("step %d: the postings hold %d slots and count %d", step, held, table.found.total)
+		}
+	}
+}

@@ -11,6 +11,7 @@ const (
 	maxPostings = 1024
 	minPosted   = 1 << 16 // slots of all postings, or twice those of the table
 	maxAtOnce   = 8
+	maxNamed    = 1024 // bytes of an attribute's name and value
 )
 
 // postings remembers which slots have an attribute. All tables of a generation share it.
@@ -44,16 +45,18 @@ func (t *Table) Having(name string, values []string) [][]uint32 {
 		}
 		if all[i].upTo < t.Slots() && stale[v] == nil {
 			stale[v] = all[i]
-			total -= len(all[i].slots)
+			total -= len(all[i].slots) // what is counted already; 0 of a new one
 		}
 	}
 	t.post(name, stale)
-	for _, s := range stale {
+	for v, s := range stale {
+		if p.kept[attribute{name, v}] == nil && (len(stale) > maxAtOnce || len(name)+len(v) > maxNamed) {
+			delete(stale, v)
+			continue
+		}
 		total += len(s.slots)
 	}
-	if len(stale) <= maxAtOnce {
-		p.keep(t, name, stale, total)
-	}
+	p.keep(t, name, stale, total)
 	out := make([][]uint32, len(values))
 	for i, found := range all {
 		n, _ := slices.BinarySearch(found.slots, uint32(t.Slots())) // a later table may have found more

@@ -80,8 +80,14 @@ func NewKeeper(c *catalog.Catalog, opt KeeperOptions, targets ...Target) (*Keepe
 	}
 	pinErr := k.readPins()
 	k.version = c.Stats().Version
+	items := c.Entries()
+	for _, e := range items {
+		if !hasCodes(e.Item) {
+			k.bare++
+		}
+	}
 	var err error
-	if k.history, err = history.Open(c.Entries(), k.version, history.Options{Dir: opt.Dir, Keep: opt.Keep, InUse: k.inUse, Compact: opt.compact, Logger: k.log}); err != nil {
+	if k.history, err = history.Open(items, k.version, history.Options{Dir: opt.Dir, Keep: opt.Keep, InUse: k.inUse, Compact: opt.compact, Logger: k.log}); err != nil {
 		return nil, err
 	}
 	if pinErr != nil {
@@ -90,7 +96,6 @@ func NewKeeper(c *catalog.Catalog, opt KeeperOptions, targets ...Target) (*Keepe
 	if err := k.start(); err != nil {
 		return nil, errors.Join(err, k.Close())
 	}
-	k.bare = k.history.Head().Bare
 	c.Subscribe(k.hear)
 	return k, nil
 }
@@ -103,8 +108,8 @@ func (k *Keeper) start() error {
 		if err := k.follow(t, k.history.Head()); err != nil {
 			return fmt.Errorf("model %s: %w", t.Name, err)
 		}
-		pin := k.pins[t.Name]
-		if pin == 0 {
+		pin, ok := k.pin(t.Name)
+		if !ok {
 			continue
 		}
 		s, err := k.earlier(t, pin)
@@ -219,7 +224,7 @@ func (k *Keeper) follow(t *target, v *history.Version) error {
 		t.head = s
 		k.store(t, v, s.index)
 	}
-	if k.pin(t.Name) == 0 && t.Generator.Snapshot() != t.head {
+	if !k.Pinned(t.Name) && t.Generator.Snapshot() != t.head {
 		t.head.warm(t.Generator.Snapshot())
 		t.Generator.Use(t.head)
 	}

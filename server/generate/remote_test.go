@@ -152,6 +152,33 @@ func TestDeviceSearchesTogether(t *testing.T) {
 	}
 }
 
+// Searches of many requests at a time, through a queue that puts them together, find what each finds alone.
+func TestDeviceSearchesInAQueue(t *testing.T) {
+	remote, rounds := twins(t, 5, 3, 300, true)
+	remote.queued(t, remote.engine)
+	var wg sync.WaitGroup
+	for i := range 24 {
+		request := &Request{User: remote.user[:len(remote.user)-i%3], UserID: fmt.Sprint("u", i%3), N: 8, Width: 12 + i%2}
+		if i%4 == 3 {
+			request.TopK = 2 // in rounds
+		}
+		want := must(rounds.Recommend(t.Context(), request))
+		wg.Go(func() {
+			got, err := remote.Recommend(t.Context(), request)
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			for j := range want.Items {
+				if g, w := got.Items[j], want.Items[j]; g.ID != w.ID || math.Abs(g.Score-w.Score) > 1e-4 {
+					t.Errorf("request %d: item %d is %s with %v, want %s with %v", i, j, g.ID, g.Score, w.ID, w.Score)
+				}
+			}
+		})
+	}
+	wg.Wait()
+}
+
 // On a GPU the same model's search and rounds find the same, as far as bf16 lets them.
 func TestGPUSearches(t *testing.T) {
 	dev, err := cuda.New(cuda.Options{})

@@ -126,15 +126,16 @@ func (r *run) begin() error {
 	return nil
 }
 
-// prepare does what a round's selection needs besides logits, while these are computed.
+// prepare does what a round's selection needs besides logits, while these are computed: once more where
+// the job is run again.
 func (r *run) prepare() {
 	if r.late {
 		r.late = false
-		if r.failed = r.begin(); r.failed != nil {
-			return
-		}
+		r.failed = r.begin()
 	}
-	r.search.Prepare()
+	if r.failed == nil {
+		r.search.Prepare()
+	}
 }
 
 // first computes the prompt and chooses the first codes.

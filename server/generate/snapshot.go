@@ -117,6 +117,7 @@ const (
 	maxSets       = 1024
 	maxSetBytes   = 256 << 20
 	maxSetsAtOnce = 8
+	maxNamed      = 1024 // bytes of an attribute's name and value
 )
 
 // having returns the items that have one of the values of an attribute: it looks them up, or not even
@@ -159,7 +160,7 @@ func (s *Snapshot) having(name string, values []string) *beam.Set {
 func (s *Snapshot) keep(a attribute, set *beam.Set) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if len(s.sets) < maxSets && (len(s.sets)+1)*s.index.Len()/8 < maxSetBytes {
+	if len(a.name)+len(a.value) <= maxNamed && len(s.sets) < maxSets && (len(s.sets)+1)*s.index.Len()/8 < maxSetBytes {
 		s.sets[a] = set
 	}
 }

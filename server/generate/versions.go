@@ -56,18 +56,25 @@ func (k *Keeper) Versions() []VersionInfo {
 func (k *Keeper) Damaged() int { return k.history.Damaged() }
 
 // Pinned reports whether a model stays with the version that was activated.
-func (k *Keeper) Pinned(model string) bool { return k.pin(model) != 0 }
+func (k *Keeper) Pinned(model string) bool {
+	_, ok := k.pin(model)
+	return ok
+}
 
-func (k *Keeper) pin(model string) uint64 {
+func (k *Keeper) pin(model string) (number uint64, ok bool) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	return k.pins[model]
+	number, ok = k.pins[model]
+	return number, ok
 }
 
 // inUse reports whether a version must stay.
 func (k *Keeper) inUse(number uint64) bool {
 	for _, t := range k.targets {
-		if s := t.Generator.Snapshot(); k.pin(t.Name) == number || s != nil && s.at != nil && s.at.Number == number {
+		if pin, ok := k.pin(t.Name); ok && pin == number {
+			return true
+		}
+		if s := t.Generator.Snapshot(); s != nil && s.at != nil && s.at.Number == number {
 			return true
 		}
 	}
@@ -113,7 +120,7 @@ func (k *Keeper) Rollback(model string) error {
 				next[t] = v.Number
 			}
 		}
-		if next[t] == 0 {
+		if _, ok := next[t]; !ok {
 			return ErrOldest
 		}
 	}
@@ -161,7 +168,7 @@ func (k *Keeper) activate(next map[*target]uint64) error {
 	return nil
 }
 
-// earlier makes a model's snapshot of a version that is kept. One that cannot be read is kept no more.
+// earlier makes a model's snapshot of a version that is kept. One that is damaged is kept no more.
 func (k *Keeper) earlier(t *target, number uint64) (*Snapshot, error) {
 	for _, s := range []*Snapshot{t.head, t.Generator.Snapshot()} {
 		if s != nil && s.at.Number == number {
@@ -172,9 +179,13 @@ func (k *Keeper) earlier(t *target, number uint64) (*Snapshot, error) {
 	if !ok {
 		return nil, ErrNoVersion
 	}
-	if err := k.history.Load(v); err != nil {
+	err := k.history.Load(v)
+	if errors.Is(err, history.ErrDamaged) {
 		k.history.Forget(v)
 		return nil, fmt.Errorf("%w: %w", ErrNoVersion, err)
+	}
+	if err != nil {
+		return nil, err
 	}
 	defer k.history.Unload(v)
 	near := t.Generator.Snapshot()
