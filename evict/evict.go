@@ -19,6 +19,11 @@
 //	blind     the farthest predicted return, whatever predictions are worth
 //	filtered  the farthest predicted return among the four least recently used
 //	default   [Floor]: predictions within a budget measured against a shadow of LRU
+//	laru-cost LARU, where what a hit saves per byte weighs too
+//
+// Predictions come in two ways. Synchronous: Access.Return, made when an entry is requested, and Config.Refresh while a
+// victim is chosen. Asynchronous: requests carry none, and Predict brings them later, made off the path; until then the
+// entry's last ones hold or, for a new entry, it is as for LRU.
 //
 // [Tracker] turns accesses into features and training samples, [Train] grows trees on them, [Model]
 // predicts when an entry returns.
@@ -38,10 +43,11 @@ const Never int64 = math.MaxInt64
 
 // Access is one request for one entry.
 type Access struct {
-	Key    uint64 // names the content; the same content has the same key after an eviction
-	Bytes  int64  // size, positive and at most the capacity; 1 for caches that count entries
-	Now    int64  // time of the request, ≥ 0, in a unit of the cache's choice; never decreases
-	Return int64  // predicted time of the next request, absolute, same unit; ≤ Now when unknown
+	Key    uint64  // names the content; the same content has the same key after an eviction
+	Bytes  int64   // size, positive and at most the capacity; 1 for caches that count entries
+	Now    int64   // time of the request, ≥ 0, in a unit of the cache's choice; never decreases
+	Return int64   // predicted time of the next request, absolute, same unit; ≤ Now when unknown
+	Cost   float64 // what a hit saves, such as milliseconds; for laru-cost; ≤ 0: as much as the mean per byte
 }
 
 // Policy chooses victims. Not safe for concurrent use.
@@ -57,6 +63,10 @@ type Policy interface {
 	Insert(Slot, Access)
 	// Remove forgets an entry that left for another reason than room. The slot is free again.
 	Remove(Slot)
+	// Predict brings a prediction for a cached entry after its request.
+	Predict(Slot, int64)
+	// Resize changes the capacity in bytes, above 0. Where more is cached the cache takes victims until it fits.
+	Resize(bytes int64)
 }
 
 // Config sizes a policy.
@@ -84,7 +94,9 @@ func (c Config) Validate() error {
 var ErrUnknown = errors.New("unknown eviction policy")
 
 // Names lists the policies that New makes.
-func Names() []string { return []string{"default", "laru", "lru", "sieve", "filtered", "blind"} }
+func Names() []string {
+	return []string{"default", "laru", "laru-cost", "lru", "sieve", "filtered", "blind"}
+}
 
 // New makes a policy by name; "" is the default.
 func New(name string, c Config) (Policy, error) {
@@ -96,6 +108,8 @@ func New(name string, c Config) (Policy, error) {
 		return NewFloor(c, FloorConfig{}), nil
 	case "laru":
 		return newLARU(c), nil
+	case "laru-cost":
+		return newLARUCost(c), nil
 	case "lru":
 		return newLRU(c), nil
 	case "sieve":

@@ -222,6 +222,11 @@ func (p *Floor) admit(node int32, bytes int64) {
 	p.shadow.pushNewest(node)
 	p.shadowBytes += bytes
 	p.shadowCount++
+	p.trim()
+}
+
+// trim has LRU evict until what it holds fits.
+func (p *Floor) trim() {
 	for p.shadowBytes > p.capacity || p.shadowCount > int(p.slots) {
 		v := p.shadow.oldest()
 		p.shadow.remove(v)
@@ -244,6 +249,20 @@ func (p *Floor) Insert(s Slot, a Access) {
 		p.shadowBytes += a.Bytes - p.ghosts[g-p.slots].bytes
 		p.lay(g)
 	}
+	p.place(s)
+}
+
+// Resize changes the capacity of this cache and of the shadow: the bound is then against an LRU cache whose capacity changes
+// with this one's. What the shadow gives up can only shrink Φ, so nothing is lost by it; b stays what it was.
+func (p *Floor) Resize(bytes int64) {
+	p.capacity = bytes
+	p.trim()
+	p.earn(0)
+}
+
+// Predict takes the prediction as one made now.
+func (p *Floor) Predict(s Slot, ret int64) {
+	p.entries[s].ret = ret
 	p.place(s)
 }
 

@@ -6,6 +6,9 @@ const minSamples = 1000
 // Forecaster predicts returns with the latest model that it was given. It keeps the parts of the
 // loop that are pure: when Due the caller calls Learn, or trains on Tracker.Labelled elsewhere (the copies are
 // its own) and hands the model to Use between two accesses.
+//
+// Synchronous: Access predicts. Asynchronous: Note records and queues, and whoever has time takes the Queries, predicts with
+// Model without any lock, and gives the answers to Policy.Predict for keys that are still cached.
 type Forecaster struct {
 	Tracker *Tracker
 	model   *Model
@@ -16,7 +19,18 @@ type Forecaster struct {
 	batch   [maxRefresh]Sample
 	out     [maxRefresh]float32
 	at      [maxRefresh]int
+	queue   []Query
 }
+
+// Query is a request that wants a prediction.
+type Query struct {
+	Key uint64
+	At  int64
+	X   Sample
+}
+
+// maxQueries is how many wait at most; what comes beyond is not predicted.
+const maxQueries = 1024
 
 // NewForecaster makes one for a cache of about so many entries, whose clock advances by about one per access. It
 // remembers eight times as many keys and 50,000 samples.
@@ -42,6 +56,24 @@ func (f *Forecaster) Access(key uint64, now int64, c Context) int64 {
 	f.Tracker.Guess(key, f.y[0])
 	return Return(now, f.y[0])
 }
+
+// Note records a request and queues it for a prediction, in place of Access.
+func (f *Forecaster) Note(key uint64, now int64, c Context) {
+	f.Tracker.Access(key, now, c, &f.x[0])
+	if f.model != nil && len(f.queue) < maxQueries {
+		f.queue = append(f.queue, Query{key, now, f.x[0]})
+	}
+}
+
+// Queries moves what waits for predictions to dst.
+func (f *Forecaster) Queries(dst []Query) []Query {
+	dst = append(dst, f.queue...)
+	f.queue = f.queue[:0]
+	return dst
+}
+
+// Model returns the model in use; nil before the first.
+func (f *Forecaster) Model() *Model { return f.model }
 
 // Due says once per interval that it is time to train.
 func (f *Forecaster) Due() bool {

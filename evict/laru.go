@@ -23,6 +23,9 @@ func (p *predicted) Miss(a Access)           { p.now = a.Now }
 func (p *predicted) Insert(s Slot, a Access) { p.use(s, a.Bytes, a.Return) }
 func (p *predicted) Remove(s Slot)           { p.order.remove(s) }
 
+func (p *predicted) Predict(s Slot, ret int64) { p.predict(s, ret) }
+func (p *predicted) Resize(int64)              {}
+
 // renew asks for new predictions for the least recent candidates whose return did not come when predicted.
 func (p *predicted) renew(end int) {
 	if p.refresh == nil {
@@ -193,6 +196,9 @@ func (p *laru) forget(s Slot, ok bool) (Slot, bool) {
 	}
 	return s, ok
 }
+
+// Resize lets the phase go on; one that has more distinct bytes than fit ends with the next entry.
+func (p *laru) Resize(bytes int64) { p.capacity = bytes }
 
 func (p *laru) Remove(s Slot) {
 	p.forget(s, true)

@@ -16,6 +16,8 @@ func (p *lru) Hit(s Slot, _ Access) {
 func (p *lru) Miss(Access)             {}
 func (p *lru) Insert(s Slot, _ Access) { p.order.pushNewest(s) }
 func (p *lru) Remove(s Slot)           { p.order.remove(s) }
+func (p *lru) Predict(Slot, int64)     {}
+func (p *lru) Resize(int64)            {}
 
 func (p *lru) Victim(evictable func(Slot) bool) (Slot, bool) {
 	for s := p.order.oldest(); s != p.order.n; s = p.order.newer(s) {
@@ -41,6 +43,8 @@ func newSieve(c Config) *sieve {
 
 func (p *sieve) Hit(s Slot, _ Access) { p.visited[s] = true }
 func (p *sieve) Miss(Access)          {}
+func (p *sieve) Predict(Slot, int64)  {}
+func (p *sieve) Resize(int64)         {}
 
 func (p *sieve) Insert(s Slot, _ Access) {
 	p.visited[s] = false

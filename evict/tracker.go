@@ -185,14 +185,21 @@ func (t *Tracker) Guess(key uint64, log2 float32) {
 // time, and how many there were. Keys that never return give no answer.
 func (t *Tracker) Error() (rms float64, n int64) { return math.Sqrt(t.errors.mean), t.errors.n }
 
+// Wrong returns how many guesses that came to an answer were off by more than a factor of two.
+func (t *Tracker) Wrong() int64 { return t.errors.wrong }
+
 type errorMean struct {
-	mean float64
-	n    int64
+	mean  float64
+	n     int64
+	wrong int64
 }
 
 // add weighs the last thousand or so.
 func (e *errorMean) add(d float64) {
 	e.n++
+	if d > 1 || d < -1 {
+		e.wrong++
+	}
 	e.mean += (d*d - e.mean) / float64(min(e.n, 1024))
 }
 

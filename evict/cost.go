@@ -1,0 +1,69 @@
+package evict
+
+// laruCost is LARU where the milliseconds that a hit saves per byte weigh: the victim is what is predicted to save least per
+// byte and time. What saves twice the mean per byte counts as if it returned in half the time, so the choice is
+// still of the farthest return, in O(log k).
+//
+// LARU's bounds on misses hold, since they hold for any predictions. Perfect ones give the fewest misses only where all
+// entries save the same per byte.
+type laruCost struct {
+	laru
+	density []float64 // per slot: what a hit saves per byte
+	mean    float64   // of recent requests
+	n       int64
+}
+
+func newLARUCost(c Config) *laruCost {
+	p := &laruCost{density: make([]float64, c.Slots)}
+	if refresh := c.Refresh; refresh != nil {
+		c.Refresh = func(slots []Slot, returns []int64) {
+			refresh(slots, returns)
+			for i, s := range slots {
+				returns[i] = p.stretch(returns[i], p.density[s])
+			}
+		}
+	}
+	p.laru = *newLARU(c)
+	return p
+}
+
+// costWindow is how many requests the mean looks back on.
+const costWindow = 4096
+
+// weigh notes what a request saves and returns it per byte.
+func (p *laruCost) weigh(a Access) float64 {
+	if a.Cost <= 0 {
+		return p.mean
+	}
+	d := a.Cost / float64(a.Bytes)
+	p.n++
+	p.mean += (d - p.mean) / float64(min(p.n, costWindow))
+	return d
+}
+
+// stretch moves a return away from now as much as the entry saves less than the mean.
+func (p *laruCost) stretch(ret int64, density float64) int64 {
+	if ret <= p.now || ret == Never || density <= 0 {
+		return ret
+	}
+	wait := float64(ret-p.now) * p.mean / density
+	if wait >= float64(Never-p.now)/2 {
+		return Never
+	}
+	return p.now + max(int64(wait), 1)
+}
+
+func (p *laruCost) Hit(s Slot, a Access) {
+	p.now = a.Now
+	p.density[s] = p.weigh(a)
+	a.Return = p.stretch(a.Return, p.density[s])
+	p.laru.Hit(s, a)
+}
+
+func (p *laruCost) Insert(s Slot, a Access) {
+	p.density[s] = p.weigh(a)
+	a.Return = p.stretch(a.Return, p.density[s])
+	p.laru.Insert(s, a)
+}
+
+func (p *laruCost) Predict(s Slot, ret int64) { p.laru.Predict(s, p.stretch(ret, p.density[s])) }
