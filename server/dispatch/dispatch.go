@@ -130,7 +130,7 @@ func (d *Dispatcher) Do(ctx context.Context, j *engine.Job) (*engine.Result, err
 		return nil, err
 	}
 	if j.Meanwhile != nil {
-		j.Meanwhile()
+		d.meanwhile(j, id, c)
 	}
 	select {
 	case <-c.done:
@@ -144,6 +144,19 @@ func (d *Dispatcher) Do(ctx context.Context, j *engine.Job) (*engine.Result, err
 	c.job, c.out = nil, engine.Outcome{}
 	d.calls.Put(c)
 	return j.Deliver(&out)
+}
+
+// meanwhile does what a job's caller does while it waits. Should that panic, the panic goes on when the job is
+// in no batch any more: until then its memory is in use.
+func (d *Dispatcher) meanwhile(j *engine.Job, id uint64, c *call) {
+	returned := false
+	defer func() {
+		if !returned && !d.remove(id) {
+			<-c.done
+		}
+	}()
+	j.Meanwhile()
+	returned = true
 }
 
 func (d *Dispatcher) add(ctx context.Context, c *call) (uint64, error) {

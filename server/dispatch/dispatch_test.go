@@ -234,3 +234,44 @@ func TestWrongPredictionsHeal(t *testing.T) {
 		}
 	})
 }
+
+// A panic of what a job does meanwhile goes on when nobody uses the job's memory any more: its caller takes
+// that back.
+func TestAPanicMeanwhileWaitsForTheBatch(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := &clockwork{}
+		d := open(t, Options{SLO: time.Second}, e)
+		defer d.Close()
+		start := time.Now()
+		fall := func(wait time.Duration) (after time.Duration) {
+			defer func() {
+				if recover() == nil {
+					t.Error("the panic is lost")
+				}
+				after = time.Since(start)
+			}()
+			j := job(50)
+			j.Meanwhile = func() {
+				time.Sleep(wait)
+				panic("meanwhile")
+			}
+			_, err := d.Do(t.Context(), j)
+			t.Errorf("it returned, with %v", err)
+			return 0
+		}
+		if after := fall(10 * time.Millisecond); after < 51*time.Millisecond {
+			t.Errorf("it went on after %v, while the batch ran", after)
+		}
+		go func() { _, _ = d.Do(context.Background(), job(500)) }()
+		time.Sleep(5 * time.Millisecond)
+		before := e.batches.Load()
+		fall(10 * time.Millisecond) // in the queue
+		time.Sleep(time.Second)
+		if n := e.batches.Load() - before; n != 0 {
+			t.Errorf("a job that left the queue was computed, in %d batches", n)
+		}
+		if _, waiting := d.Backlog(); waiting != 0 {
+			t.Errorf("%d jobs wait", waiting)
+		}
+	})
+}
