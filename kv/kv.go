@@ -143,6 +143,7 @@ type Store struct {
 	policy string
 
 	dropped   func(Key)
+	forgotten func(Key)
 	stored    func(Key, plan.Kind, int)
 	relocated func(Key, Place)
 	below     *below // nil: nothing is kept below memory
@@ -182,7 +183,7 @@ func (k *Key) hash() uint64 { return binary.LittleEndian.Uint64(k[:]) }
 func New(shape compute.Shape, p *pool.Pool) *Store {
 	s := &Store{
 		shape: shape, index: map[Key]*published{}, known: radix.New[*published](ChainTokens), views: make(chan *Entry, maxViews),
-		dropped: func(Key) {}, stored: func(Key, plan.Kind, int) {}, relocated: func(Key, Place) {},
+		dropped: func(Key) {}, forgotten: func(Key) {}, stored: func(Key, plan.Kind, int) {}, relocated: func(Key, Place) {},
 	}
 	s.moved = sync.NewCond(&s.mu)
 	s.top = newLevel(p, &shape)

@@ -14,6 +14,19 @@ const Prefix = plan.Beam + 1
 // which is never handed out: readers hold references to the chunks.
 type node = radix.Node[*published]
 
+// PrefixKey names a sequence for counting: OnForget is told it when the known run that ends there goes. It
+// finds no entry.
+func PrefixKey(context Key, tokens []int32) Key { return prefixKey(radix.Hash(context, tokens)) }
+
+func prefixKey(hash uint64) (k Key) {
+	binary.LittleEndian.PutUint64(k[:], hash)
+	return k
+}
+
+// OnForget has f called with the PrefixKey of every known run that made room, without locks held. It MUST be
+// called before the store is used.
+func (s *Store) OnForget(f func(Key)) { s.forgotten = f }
+
 // Insert makes a filled entry of a sequence findable by whoever has the same first tokens in the same
 // context: all that the KV depends on besides. The caller keeps its reference. What is known already
 // stays, so of two who computed the same tokens the first one's are kept. The entry MUST be a Chain that
@@ -72,8 +85,7 @@ func (e *Entry) chained(l *level) bool {
 // putNode takes a run onto the books, with the store's reference.
 func (s *Store) putNode(n *node, run *Entry) {
 	run.refs.Store(1)
-	p := &published{kind: Prefix, node: n, entry: run, clean: true}
-	binary.LittleEndian.PutUint64(p.key[:], n.Hash())
+	p := &published{key: prefixKey(n.Hash()), kind: Prefix, node: n, entry: run, clean: true}
 	n.Value = p
 	s.top.put(p)
 }
@@ -115,7 +127,7 @@ func (s *Store) forget(p *published) {
 	s.known.Remove(p.node)
 	s.check()
 	s.mu.Unlock()
-	s.dropped(p.key)
+	s.forgotten(p.key)
 	p.entry.Release()
 }
 

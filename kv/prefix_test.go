@@ -271,6 +271,8 @@ func TestInsertersOfTheSameKeepOne(t *testing.T) {
 // Entries and prefixes make room in one order.
 func TestOneOrderOfEviction(t *testing.T) {
 	s, _ := newStore(t, compute.NewHostMemory(), 4*ChainTokens)
+	var forgotten []Key
+	s.OnForget(func(k Key) { forgotten = append(forgotten, k) })
 	seq := func(mark int32) []int32 { return slices.Repeat([]int32{mark}, ChainTokens) }
 	has := func(mark int32) bool { n, _ := s.PeekMatch(Key{1}, seq(mark)); return n > 0 }
 	put := func(mark int32) {
@@ -293,6 +295,9 @@ func TestOneOrderOfEviction(t *testing.T) {
 		t.Error("the prefix used least recently did not go next")
 	} else {
 		e.Release()
+	}
+	if want := []Key{PrefixKey(Key{1}, seq(3))}; !slices.Equal(forgotten, want) {
+		t.Errorf("told of %x, want %x", forgotten, want)
 	}
 }
 

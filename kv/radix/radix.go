@@ -63,8 +63,11 @@ func (n *Node[V]) Parent() *Node[V] {
 	return n.parent
 }
 
-// Hash is short for the context and all tokens to the node's end. It does not change when the tree does.
-func (n *Node[V]) Hash() uint64 { return n.hash }
+// Hash is that of the context and all tokens to the node's end. It does not change when the tree does.
+func (n *Node[V]) Hash() uint64 { return mix(n.hash) }
+
+// Hash is short for a context and tokens, for counting them: it is no proof of what they are.
+func Hash(context Context, tokens []int32) uint64 { return mix(extend(begin(&context), tokens)) }
 
 // Match appends to path the nodes that have the longest known prefix of tokens, first to last, and
 // returns its length. The last node may have more tokens than the prefix.
@@ -103,7 +106,7 @@ func (t *Tree[V]) Insert(context Context, tokens []int32) (done Change[V]) {
 	}
 	n := t.roots[context]
 	if n == nil {
-		n = &Node[V]{context: context, hash: binary.LittleEndian.Uint64(context[:])}
+		n = &Node[V]{context: context, hash: begin(&context)}
 		t.roots[context] = n
 	}
 	for at := 0; ; {
@@ -218,6 +221,16 @@ func common(a, b []int32) int {
 		}
 	}
 	return n
+}
+
+// begin returns the hash of no tokens.
+func begin(context *Context) uint64 { return binary.LittleEndian.Uint64(context[:]) }
+
+// mix makes every bit of a hash depend on all of it (the last step of MurmurHash3).
+func mix(h uint64) uint64 {
+	h = (h ^ h>>33) * 0xff51afd7ed558ccd
+	h = (h ^ h>>33) * 0xc4ceb9fe1a85ec53
+	return h ^ h>>33
 }
 
 // extend adds tokens to a hash (FNV-1a over tokens).

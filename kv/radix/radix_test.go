@@ -175,8 +175,12 @@ func agree(tree *Tree[int], model linear) error {
 	}
 	leaves := tree.leaves()
 	for _, leaf := range leaves {
-		if c, s := leaf.path(); !known[fmt.Sprint(c[0], s)] {
+		c, s := leaf.path()
+		if !known[fmt.Sprint(c[0], s)] {
 			return fmt.Errorf("the tree knows %v, the model does not", s)
+		}
+		if leaf.Hash() != Hash(c, s) {
+			return fmt.Errorf("the node at the end of %v has another hash than the sequence", s)
 		}
 	}
 	if len(leaves) != len(known) {

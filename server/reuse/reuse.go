@@ -98,6 +98,7 @@ func New(b *prompt.Builder, opt Options) *Cache {
 	c.home = tierOf(opt.Store.Top())
 	c.costs.Keep = c.home
 	opt.Store.OnDrop(c.dropped)
+	opt.Store.OnForget(c.forgotten)
 	opt.Store.OnMove(c.moved)
 	opt.Store.OnStore(c.stored)
 	opt.Store.RangeBelow(c.stored)
@@ -133,14 +134,25 @@ func (c *Cache) dropped(key kv.Key) {
 	if e, ok := c.opt.Index.Lookup(key); ok && e.Kind == plan.User {
 		c.returns.evicted(meta.Hash(key), c.opt.Now())
 	}
-	if books := c.opt.Pool.Stats(); books.Used >= books.Total-books.Total/8 {
-		c.full.Store(true) // dropped to make room, not deleted
-	}
+	c.noteFull()
 	if c.opt.Store.Below(key) {
 		c.opt.Index.Lower(key, schedule.Disk)
 		return
 	}
 	c.opt.Index.Drop(key)
+}
+
+// forgotten learns from a known prefix that made room.
+func (c *Cache) forgotten(key kv.Key) {
+	c.returns.evicted(meta.Hash(key), c.opt.Now())
+	c.noteFull()
+}
+
+// noteFull notes, when something was dropped, whether that was to make room: a deletion is none.
+func (c *Cache) noteFull() {
+	if books := c.opt.Pool.Stats(); books.Used >= books.Total-books.Total/8 {
+		c.full.Store(true)
+	}
 }
 
 // What it takes to bring KV to where it is computed with: copies in memory, and reads and checks of
@@ -151,13 +163,13 @@ const (
 	diskMsPerEntry = 0.05
 )
 
-// UserKey returns the key of a user's entry, by id. A user without one has no entry; its key, by tokens,
-// counts how often it comes.
+// UserKey returns the key of a user's entry, by id. A user without one has no entry: its key, by tokens,
+// only counts how often it comes.
 func (c *Cache) UserKey(id string, tokens []int32) kv.Key {
 	if id != "" {
 		return kv.KeyOf(c.userSpace, nil, id)
 	}
-	return kv.KeyOf(c.userSpace, tokens, "")
+	return kv.PrefixKey(c.userSpace, tokens)
 }
 
 // ItemKey returns the key of an item's entry.
