@@ -31,6 +31,7 @@ type cli struct {
 	Rank      rankCmd      `cmd:"" help:"Ask a server to rank candidates for a user."`
 	Recommend recommendCmd `cmd:"" help:"Ask a server for items of its catalog for a user."`
 	Doctor    doctorCmd    `cmd:"" help:"Check this machine and a configuration, with a remedy for each problem."`
+	Eval      evalCmd      `cmd:"" help:"Measure how good rankings and recommendations are."`
 	Bench     benchCmd     `cmd:"" help:"Measure this machine."`
 	Version   versionCmd   `cmd:"" help:"Print the version."`
 }

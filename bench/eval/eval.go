@@ -1,0 +1,230 @@
+// Package eval measures how good rankings and recommendations are, beside simple baselines and, where
+// the process that made the data is known, beside the best that is possible.
+//
+// A Question is a user, a list of candidates of whom the user takes one, and the item that the user
+// takes next from the whole catalog. A Way answers questions through a server, in process: a model with
+// the user first, the items first, as auto chooses, pointwise, or by beam search. All ways get the same
+// questions.
+//
+// Metrics are those of the papers: Recall, MRR, NDCG and HIT at k. Intervals are of 95 %, by bootstrap
+// over users from a fixed seed. Where a question has the true probabilities of its candidates (those of
+// workload/shop have), NDCG is also given in expectation over what the user takes, without the luck of
+// one draw; the share of the optimum is a ratio of these.
+package eval
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"slices"
+	"time"
+
+	grebev1 "grebe/api/grebe/v1"
+)
+
+// Asker answers requests, as the server does.
+type Asker interface {
+	Rank(context.Context, *grebev1.RankRequest) (*grebev1.RankResponse, error)
+	Recommend(context.Context, *grebev1.RecommendRequest) (*grebev1.RecommendResponse, error)
+}
+
+// Way is one way to answer.
+type Way struct {
+	Name   string
+	Model  string // of the server
+	Prefix string // of rankings: user, item or auto
+	// Generate asks for items of the whole catalog instead.
+	Generate bool
+	// FirstIdentifier, when positive, is the token that stands for the first candidate of a list, the
+	// next one for the second: for catalogs whose items have no identifiers.
+	FirstIdentifier int32
+}
+
+// Options say how to measure. Zero values stand for defaults.
+type Options struct {
+	Ways     []Way
+	Width    int // of beams; 64
+	Seed     uint64
+	Progress func(done, total int) // called after each request
+}
+
+const (
+	deadlineMs = 60_000
+	generated  = 20 // items asked for in generation
+	headline   = 10 // the cut that comparisons are about
+)
+
+var cuts = []int{5, 10, 20}
+
+// Run asks all questions in all ways. The server must have the data's items in its catalog.
+func Run(ctx context.Context, d *Data, a Asker, o Options) (*Report, error) {
+	if o.Width <= 0 {
+		o.Width = 64
+	}
+	r := newReport(d)
+	e := &evaluation{data: d, asker: a, options: &o, total: len(o.Ways) * len(d.Questions)}
+	rank := e.rankBaselines()
+	recommend := e.recommendBaselines()
+	for i := range o.Ways {
+		w := &o.Ways[i]
+		ask, into := e.rank, &rank
+		if w.Generate {
+			ask, into = e.recommend, &recommend
+		}
+		start := time.Now()
+		res := result{way: w.Name, model: true}
+		for q := range d.Questions {
+			list, err := ask(ctx, w, &d.Questions[q])
+			if err != nil {
+				return nil, fmt.Errorf("eval: %s: user %s: %w", w.Name, d.Questions[q].User, err)
+			}
+			res.lists = append(res.lists, list)
+			e.step()
+		}
+		res.seconds = time.Since(start).Seconds()
+		*into = append(*into, res)
+	}
+	r.UserTokens, r.ItemTokens, r.AutoUserFirst = e.usage.userTokens(), e.usage.itemTokens(), e.usage.userFirst()
+	r.Unreal = e.unreal
+	r.fill(d, rank, recommend, o.Seed)
+	return r, nil
+}
+
+// result is the answers of one way: for each question, candidates or items, best first.
+type result struct {
+	way     string
+	model   bool // a model's, not a baseline's
+	lists   [][]string
+	seconds float64
+}
+
+type evaluation struct {
+	data    *Data
+	asker   Asker
+	options *Options
+	done    int
+	total   int
+	usage   usage
+	unreal  int // items that came back and are not in the catalog
+}
+
+// usage sums what rankings say of their prompts.
+type usage struct{ requests, user, item, candidates, auto, autoUser int }
+
+func (u *usage) userTokens() float64 { return float64(u.user) / float64(max(u.requests, 1)) }
+func (u *usage) itemTokens() float64 { return float64(u.item) / float64(max(u.candidates, 1)) }
+func (u *usage) userFirst() float64  { return float64(u.autoUser) / float64(max(u.auto, 1)) }
+
+func (e *evaluation) step() {
+	e.done++
+	if e.options.Progress != nil {
+		e.options.Progress(e.done, e.total)
+	}
+}
+
+func (e *evaluation) rank(ctx context.Context, w *Way, q *Question) ([]string, error) {
+	req := &grebev1.RankRequest{Model: w.Model, User: e.data.users[q.User], Prefix: w.Prefix, DeadlineMs: deadlineMs}
+	for i, id := range q.Candidates {
+		c := &grebev1.Item{Id: id}
+		if w.FirstIdentifier > 0 {
+			it := e.data.items[id]
+			identifier := w.FirstIdentifier + int32(i)
+			c = &grebev1.Item{Id: id, Text: it.Text, Tokens: it.Tokens, Attributes: it.Attributes, Identifier: &identifier}
+		}
+		req.Candidates = append(req.Candidates, c)
+	}
+	resp, err := e.asker.Rank(ctx, req)
+	if err != nil {
+		return nil, err
+	}
+	e.usage.requests++
+	e.usage.candidates += len(q.Candidates)
+	e.usage.user += int(resp.Usage.UserTokens)
+	e.usage.item += int(resp.Usage.ItemTokens)
+	if w.Prefix == "auto" {
+		e.usage.auto++
+		if resp.Prefix == "user" {
+			e.usage.autoUser++
+		}
+	}
+	out := make([]string, len(resp.Results))
+	for i, x := range resp.Results {
+		out[i] = q.Candidates[x.Index]
+	}
+	return out, nil
+}
+
+func (e *evaluation) recommend(ctx context.Context, w *Way, q *Question) ([]string, error) {
+	resp, err := e.asker.Recommend(ctx, &grebev1.RecommendRequest{
+		Model: w.Model, User: e.data.users[q.User], N: generated, BeamWidth: int32(e.options.Width), ExcludeSeen: true, DeadlineMs: deadlineMs,
+	})
+	if err != nil {
+		return nil, err
+	}
+	var out []string
+	for _, x := range resp.Results {
+		if e.data.items[x.Id] == nil {
+			e.unreal++
+		}
+		out = append(out, x.Id)
+	}
+	return out, nil
+}
+
+// rankBaselines orders the candidates without a model.
+func (e *evaluation) rankBaselines() []result {
+	popular, recent, best := result{way: "popularity"}, result{way: "most recent category"}, result{way: "optimum"}
+	for i := range e.data.Questions {
+		q := &e.data.Questions[i]
+		popular.lists = append(popular.lists, e.data.byPopularity(q.Candidates))
+		recent.lists = append(recent.lists, e.data.byRecency(q.Candidates, q.User))
+		best.lists = append(best.lists, byProbability(q))
+	}
+	if !e.data.Known() {
+		return []result{popular, recent}
+	}
+	return []result{popular, recent, best}
+}
+
+// recommendBaselines lists items of the whole catalog without a model.
+func (e *evaluation) recommendBaselines() []result {
+	if !slices.ContainsFunc(e.data.Questions, func(q Question) bool { return q.Next != "" }) {
+		return nil
+	}
+	popular, recent, best := result{way: "popularity"}, result{way: "most recent category"}, result{way: "optimum"}
+	order := e.data.byPopularity(e.data.order)
+	for i := range e.data.Questions {
+		q := &e.data.Questions[i]
+		unseen := e.data.unseen(order, q.User)
+		popular.lists = append(popular.lists, head(unseen))
+		recent.lists = append(recent.lists, head(e.data.byRecency(unseen, q.User)))
+		list := make([]string, len(q.Best))
+		for k, b := range q.Best {
+			list[k] = b.ID
+		}
+		best.lists = append(best.lists, list)
+	}
+	if !e.data.Known() {
+		return []result{popular, recent}
+	}
+	return []result{popular, recent, best}
+}
+
+func head(list []string) []string { return slices.Clone(list[:min(generated, len(list))]) }
+
+// byProbability orders candidates as the optimum does.
+func byProbability(q *Question) []string {
+	if len(q.Probabilities) == 0 {
+		return nil
+	}
+	at := make([]int, len(q.Candidates))
+	for i := range at {
+		at[i] = i
+	}
+	slices.SortStableFunc(at, func(a, b int) int { return cmp.Compare(q.Probabilities[b], q.Probabilities[a]) })
+	out := make([]string, len(at))
+	for i, k := range at {
+		out[i] = q.Candidates[k]
+	}
+	return out
+}

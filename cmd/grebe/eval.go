@@ -1,0 +1,348 @@
+package main
+
+import (
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"golang.org/x/term"
+
+	"grebe/bench/eval"
+	"grebe/internal/config"
+	"grebe/server"
+	"grebe/workload/shop"
+)
+
+// evalCmd measures how good recommendations are.
+type evalCmd struct {
+	Run   evalRunCmd   `cmd:"" default:"withargs" help:"Measure rankings and recommendations (the default)."`
+	World evalWorldCmd `cmd:"" help:"Write the shop that models are measured on: items, users, requests."`
+}
+
+type evalRunCmd struct {
+	Config     string   `short:"c" type:"path" help:"Configuration of the server with the models to measure." placeholder:"FILE"`
+	Checkpoint string   `type:"path" help:"A checkpoint instead, with plain prompts." placeholder:"DIR"`
+	Ways       []string `help:"user, item, auto, pointwise, beam; default all that the models can do." placeholder:"WAY,..."`
+	Users      int      `help:"Users; default 200 of the shop, all of a file." placeholder:"N"`
+
+	ItemsFile    string `name:"items-file" type:"path" help:"Items (NDJSON); default the configuration's, or the shop's." placeholder:"FILE"`
+	UsersFile    string `name:"users-file" type:"path" help:"Users (NDJSON) whose last item is held out; default the shop's test customers." placeholder:"FILE"`
+	RequestsFile string `name:"requests-file" type:"path" help:"Questions (NDJSON) about these users, with their candidates." placeholder:"FILE"`
+	Candidates   int    `help:"Candidates where they are drawn; default 100." placeholder:"N"`
+
+	Width  int     `help:"Width of beams; default 64." placeholder:"N"`
+	Device *string `help:"auto, cpu or cuda."`
+	DType  string  `name:"dtype" help:"auto, f32 or bf16, for all models." placeholder:"FORMAT"`
+	Yes    string  `default:"yes" help:"With --checkpoint: the token that means yes, for pointwise; default ${default}."`
+	No     string  `default:"no" help:"The token that means no; default ${default}."`
+	Seed   uint64  `default:"1" help:"Of the shop, of drawn candidates and of intervals; default ${default}."`
+	JSON   bool    `name:"json" help:"Print JSON."`
+	HTML   string  `name:"html" type:"path" help:"Also write one page for a browser." placeholder:"FILE"`
+	logFlags
+}
+
+func (evalRunCmd) Help() string {
+	return `Asks the same questions in each way: rankings with the user first, the items first, as auto chooses, and pointwise;
+items of the whole catalog by beam search. Says Recall, MRR, NDCG and HIT with intervals, beside chance, popularity and
+the most recent category; on the built-in shop also beside the best ranking that is possible. Without a model it measures
+one of random weights, whose results must be those of chance.
+
+A line of a requests file: {"user": "u1", "candidates": ["i1", "i2"], "chosen": "i2", "next": "i9"}.
+
+Examples:
+
+    grebe eval -c grebe.yaml --users 500 --html eval.html
+    grebe eval --checkpoint ./my-model --ways user,item
+    grebe eval -c grebe.yaml --items-file items.ndjson --users-file users.ndjson --json`
+}
+
+func (c *evalRunCmd) Run(w *world) error {
+	if c.Config != "" && c.Checkpoint != "" {
+		return usagef("give either -c or --checkpoint")
+	}
+	if err := c.checkWays(); err != nil {
+		return err
+	}
+	if c.LogLevel == "info" {
+		c.LogLevel = "error" // the progress bar and the result are what a reader waits for
+	}
+	tmp, err := os.MkdirTemp("", "grebe-eval-")
+	if err != nil {
+		return err
+	}
+	defer os.RemoveAll(tmp)
+	r, err := c.measure(w, tmp)
+	if err != nil {
+		return err
+	}
+	if c.HTML != "" {
+		if err := writeFile(c.HTML, r.HTML); err != nil {
+			return err
+		}
+	}
+	if c.JSON {
+		return r.JSON(w.stdout)
+	}
+	return r.Text(w.stdout)
+}
+
+var evalWays = []string{"user", "item", "auto", "pointwise", "beam"}
+
+func (c *evalRunCmd) checkWays() error {
+	for _, name := range c.Ways {
+		if !slices.Contains(evalWays, name) {
+			return usagef("--ways: %q: want some of user, item, auto, pointwise, beam", name)
+		}
+	}
+	return nil
+}
+
+// measure opens the models with a data folder of their own and asks.
+func (c *evalRunCmd) measure(w *world, tmp string) (*eval.Report, error) {
+	data, items, err := c.data(tmp)
+	if err != nil {
+		return nil, err
+	}
+	cfg, err := c.configure(w, tmp, data, items)
+	if err != nil {
+		return nil, err
+	}
+	s, err := load(w.ctx, cfg, c.logger(w.stderr))
+	if err != nil {
+		return nil, err
+	}
+	defer s.Close()
+	ways, notes := c.waysOf(s, data)
+	if len(ways) == 0 {
+		return nil, fmt.Errorf("no model of the configuration can do any of %v", c.Ways)
+	}
+	bar := newRequestBar(w)
+	r, err := eval.Run(w.ctx, data, s.server, eval.Options{Ways: ways, Width: c.Width, Seed: c.Seed, Progress: bar.update})
+	bar.end()
+	if err != nil {
+		return nil, err
+	}
+	r.Device, r.Model, r.Random = s.device.Name(), describeModels(s), c.untrained()
+	if c.untrained() {
+		notes = append(notes, "The weights are random: the models' results are chance, as they must be. What this shows is the machinery, and what there is to learn: the optimum.")
+	}
+	r.Notes = append(r.Notes, notes...)
+	return r, nil
+}
+
+// untrained reports whether nothing was given to measure.
+func (c *evalRunCmd) untrained() bool { return c.Config == "" && c.Checkpoint == "" }
+
+// data returns the questions, and the file of items that the server is to load.
+func (c *evalRunCmd) data(tmp string) (*eval.Data, string, error) {
+	items := c.ItemsFile
+	if items == "" && c.Config != "" {
+		cfg, err := config.Load(config.Source{File: c.Config})
+		if err != nil {
+			return nil, "", err
+		}
+		items = cfg.Catalog.Items
+	}
+	if c.UsersFile == "" {
+		return c.shop(tmp, items)
+	}
+	if items == "" {
+		return nil, "", usagef("--users-file: whose items? Give --items-file")
+	}
+	d, err := eval.Read(eval.Files{Items: items, Users: c.UsersFile, Requests: c.RequestsFile, Most: c.Users, Candidates: c.Candidates, Seed: c.Seed})
+	return d, items, err
+}
+
+// shop asks about the shop's customers. Items of a file are the shop's with what a model needs beside:
+// identifiers and codes.
+func (c *evalRunCmd) shop(tmp, items string) (*eval.Data, string, error) {
+	if c.RequestsFile != "" {
+		return nil, "", usagef("--requests-file: about whom? Give --users-file")
+	}
+	sh, err := shop.New(c.Seed, shop.Default)
+	if err != nil {
+		return nil, "", err
+	}
+	switch {
+	case c.untrained():
+		if err := eval.Untrained(tmp, sh); err != nil {
+			return nil, "", err
+		}
+		items = filepath.Join(tmp, "items.ndjson")
+	case items == "":
+		items = filepath.Join(tmp, "items.ndjson")
+		if err := writeFile(items, sh.WriteItems); err != nil {
+			return nil, "", err
+		}
+	}
+	users := c.Users
+	if users <= 0 {
+		users = 200
+	}
+	d := eval.Shop(sh, users)
+	if err := d.Equip(items); err != nil {
+		return nil, "", fmt.Errorf("%w (is this another catalog? Then give --users-file too)", err)
+	}
+	return d, items, nil
+}
+
+// configure returns the configuration to load. The server's own data folder is left alone.
+func (c *evalRunCmd) configure(w *world, tmp string, d *eval.Data, items string) (*config.Config, error) {
+	const origin = "grebe eval"
+	set := []config.Setting{
+		{Path: "data_dir", Value: filepath.Join(tmp, "data"), Origin: origin},
+		{Path: "admin_listen", Value: "", Origin: origin}, {Path: "grpc_listen", Value: "", Origin: origin},
+	}
+	add := func(path, value string) { set = append(set, config.Setting{Path: path, Value: value, Origin: origin}) }
+	file := c.Config
+	if c.untrained() {
+		file = filepath.Join(tmp, eval.ConfigFile)
+	}
+	if c.Checkpoint != "" {
+		c.plain(add, d)
+	}
+	add("catalog.items", items)
+	if c.Device != nil {
+		add("device", *c.Device)
+	}
+	cfg, err := config.Load(config.Source{File: file, Env: w.env, Flags: set})
+	if err != nil {
+		return nil, err
+	}
+	cfg.Catalog.Users = "" // users come with the requests
+	for i := range cfg.Models {
+		if c.DType != "" {
+			cfg.Models[i].DType = c.DType
+		}
+		// What is on disk belongs to the server.
+		cfg.Models[i].Disk = config.Size{}
+	}
+	cfg.Cache.Disk = config.Size{}
+	return &cfg.Config, os.MkdirAll(cfg.DataDir, 0o700)
+}
+
+// plain sets a checkpoint with plain prompts, and the same one for pointwise where its tokenizer can
+// say yes and no.
+func (c *evalRunCmd) plain(add func(path, value string), d *eval.Data) {
+	user := "{text}\n"
+	if !d.Texts() {
+		user = "The customer bought, oldest first:\n{history}\n"
+	}
+	put := func(model, name, instruction string) {
+		add(model+".path", c.Checkpoint)
+		add(model+".name", name)
+		add(model+".prompt.user", user)
+		add(model+".prompt.item", "{text}\n")
+		add(model+".prompt.lead_in", "Offers:\n")
+		add(model+".prompt.instruction", instruction)
+	}
+	put("models[0]", "identifier", "The customer takes")
+	tok, err := openTokenizer(c.Checkpoint)
+	if err != nil || tok == nil {
+		return
+	}
+	_, yes := tok.TokenID(c.Yes)
+	_, no := tok.TokenID(c.No)
+	if yes && no {
+		put("models[1]", "pointwise", "Will the customer take it?")
+		add("models[1].scoring.kind", "pointwise")
+		add("models[1].scoring.yes", c.Yes)
+		add("models[1].scoring.no", c.No)
+	}
+}
+
+// waysOf returns what the loaded models can do of what was asked for, and what a reader must know.
+func (c *evalRunCmd) waysOf(s *stack, d *eval.Data) ([]eval.Way, []string) {
+	wanted := func(name string) bool { return len(c.Ways) == 0 || slices.Contains(c.Ways, name) }
+	var ways []eval.Way
+	var notes []string
+	names := map[string]bool{}
+	add := func(m *server.Model, w eval.Way) {
+		if names[w.Name] {
+			w.Name += " (" + m.Name + ")"
+		}
+		names[w.Name] = true
+		w.Model = m.Name
+		ways = append(ways, w)
+	}
+	for i := range s.models {
+		m := &s.models[i]
+		if m.Scoring.Kind == server.Pointwise {
+			if wanted("pointwise") {
+				add(m, eval.Way{Name: "pointwise", Prefix: "user"})
+			}
+			continue
+		}
+		var first int32
+		if !d.Identifiers() {
+			first = identifiersByPlace
+			notes = append(notes, "The items have no identifiers: candidates were given tokens by their place in the list, which no model was trained for unless it was for just that.")
+		}
+		for _, prefix := range []string{"user", "item", "auto"} {
+			if wanted(prefix) {
+				name := map[string]string{"user": "user-first", "item": "item-first", "auto": "auto"}[prefix]
+				add(m, eval.Way{Name: name, Prefix: prefix, FirstIdentifier: first})
+			}
+		}
+		if m.Generate != nil && wanted("beam") {
+			add(m, eval.Way{Name: "beam search", Generate: true})
+		}
+	}
+	return ways, slices.Compact(notes)
+}
+
+// identifiersByPlace is the token of the first candidate where items have no identifiers: behind what
+// vocabularies begin with.
+const identifiersByPlace = 100
+
+func describeModels(s *stack) string {
+	var out []string
+	for i := range s.models {
+		m := &s.models[i]
+		out = append(out, fmt.Sprintf("%s (%s, %s)", m.Name, m.Architecture, m.DType))
+	}
+	return strings.Join(out, "; ")
+}
+
+// requestBar shows how many requests were answered: a bar on a terminal, a line now and then elsewhere.
+type requestBar struct {
+	out          io.Writer
+	terminal     bool
+	start, drawn time.Time
+}
+
+func newRequestBar(w *world) *requestBar {
+	f, ok := w.stderr.(*os.File)
+	now := time.Now()
+	return &requestBar{out: w.stderr, terminal: ok && term.IsTerminal(int(f.Fd())), start: now, drawn: now}
+}
+
+func (b *requestBar) update(done, total int) {
+	every := 10 * time.Second
+	if b.terminal {
+		every = 200 * time.Millisecond
+	}
+	if time.Since(b.drawn) < every {
+		return
+	}
+	b.drawn = time.Now()
+	left := time.Duration(float64(time.Since(b.start)) * float64(total-done) / float64(done)).Round(time.Second)
+	text := fmt.Sprintf("%d of %d requests, %s left", done, total, left)
+	if !b.terminal {
+		fmt.Fprintln(b.out, text)
+		return
+	}
+	const width = 30
+	fmt.Fprintf(b.out, "\r[%-*s] %s\x1b[K", width, strings.Repeat("#", width*done/max(total, 1)), text)
+}
+
+// end takes the bar off the screen.
+func (b *requestBar) end() {
+	if b.terminal {
+		fmt.Fprint(b.out, "\r\x1b[K")
+	}
+}

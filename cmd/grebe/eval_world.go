@@ -1,0 +1,144 @@
+package main
+
+import (
+	"bufio"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+
+	"grebe/bench/eval"
+	"grebe/model/tokenizer"
+	"grebe/workload/shop"
+)
+
+// evalWorldCmd writes the shop.
+type evalWorldCmd struct {
+	Out        string  `required:"" type:"path" help:"Folder to write to, made if needed." placeholder:"DIR"`
+	Seed       uint64  `default:"1" help:"Of the shop; default ${default}."`
+	Items      int     `default:"10000" help:"Items, about; default ${default}."`
+	Train      int     `default:"20000" help:"Customers to train on; default ${default}."`
+	Validation int     `default:"1000" help:"Customers to choose settings by; default ${default}."`
+	Test       int     `default:"1000" help:"Customers to measure on; default ${default}."`
+	Requests   int     `default:"2000" help:"Requests of the trace; default ${default}."`
+	Rate       float64 `default:"20" help:"Requests of the trace per second, on average; default ${default}."`
+	Tokenizer  string  `type:"path" help:"tokenizer.json to count tokens with." placeholder:"FILE"`
+	JSON       bool    `name:"json" help:"Print the statistics as JSON."`
+}
+
+func (evalWorldCmd) Help() string {
+	return `Writes items.ndjson, and for each of train, validation and test the customers (users-*.ndjson, as grebe import takes
+them) and the questions about them (requests-*.ndjson, as grebe eval takes them, with the true probabilities); and
+trace.ndjson, requests of test customers with arrival times. The same seed gives the same files on every machine.
+
+Examples:
+
+    grebe eval world --out ./shop --train 2000
+    grebe eval world --out ./shop --tokenizer ./my-model/tokenizer.json`
+}
+
+func (c *evalWorldCmd) Run(w *world) error {
+	if c.Items < 1000 {
+		return usagef("--items: %d: want at least 1000", c.Items)
+	}
+	if c.Rate <= 0 {
+		return usagef("--rate: %v: want more than 0", c.Rate)
+	}
+	sh, err := shop.New(c.Seed, c.Items)
+	if err != nil {
+		return err
+	}
+	if err := os.MkdirAll(c.Out, 0o755); err != nil {
+		return err
+	}
+	if err := writeFile(filepath.Join(c.Out, "items.ndjson"), sh.WriteItems); err != nil {
+		return err
+	}
+	for _, s := range []struct {
+		split shop.Split
+		n     int
+	}{{shop.Train, c.Train}, {shop.Validation, c.Validation}, {shop.Test, c.Test}} {
+		if err := c.customers(w, sh, s.split, s.n); err != nil {
+			return err
+		}
+	}
+	if c.Test > 0 {
+		err = writeFile(filepath.Join(c.Out, "trace.ndjson"), func(out io.Writer) error {
+			return encodeLines(out, sh.Trace(shop.Test, c.Test, c.Requests, c.Rate, c.Seed))
+		})
+		if err != nil {
+			return err
+		}
+	}
+	fmt.Fprintf(w.stderr, "%d items, %d + %d + %d customers and a trace of %d requests in %s\n", len(sh.Items), c.Train, c.Validation, c.Test, c.Requests, c.Out)
+	return c.statistics(w, sh)
+}
+
+// customers writes the customers of a split and the questions about them.
+func (c *evalWorldCmd) customers(w *world, sh *shop.World, split shop.Split, n int) error {
+	return writeFile(filepath.Join(c.Out, fmt.Sprintf("users-%s.ndjson", split)), func(users io.Writer) error {
+		return writeFile(filepath.Join(c.Out, fmt.Sprintf("requests-%s.ndjson", split)), func(requests io.Writer) error {
+			for i := range n {
+				if err := w.ctx.Err(); err != nil {
+					return err
+				}
+				u := sh.User(split, i)
+				if err := sh.WriteUser(users, u); err != nil {
+					return err
+				}
+				if err := encodeLines(requests, []eval.Question{eval.Ask(sh, u)}); err != nil {
+					return err
+				}
+			}
+			return nil
+		})
+	})
+}
+
+// statistics prints token counts beside the paper's.
+func (c *evalWorldCmd) statistics(w *world, sh *shop.World) error {
+	if c.Tokenizer == "" {
+		return nil
+	}
+	tok, err := tokenizer.Load(c.Tokenizer)
+	if err != nil {
+		return err
+	}
+	var users, items []string
+	for i := range min(c.Test, 1000) {
+		users = append(users, sh.Text(sh.User(shop.Test, i)))
+	}
+	for i := range sh.Items {
+		items = append(items, sh.Items[i].Text())
+	}
+	t := eval.Count(tok, users, items)
+	if c.JSON {
+		return json.NewEncoder(w.stdout).Encode(t)
+	}
+	return t.Text(w.stdout)
+}
+
+func encodeLines[T any](out io.Writer, values []T) error {
+	enc := json.NewEncoder(out)
+	for i := range values {
+		if err := enc.Encode(&values[i]); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// writeFile writes a file through a buffer.
+func writeFile(name string, write func(io.Writer) error) error {
+	f, err := os.Create(name)
+	if err != nil {
+		return err
+	}
+	b := bufio.NewWriterSize(f, 1<<20)
+	if err := errors.Join(write(b), b.Flush(), f.Close()); err != nil {
+		return fmt.Errorf("write %s: %w", name, err)
+	}
+	return nil
+}
