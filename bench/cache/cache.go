@@ -38,7 +38,7 @@ type Options struct {
 }
 
 // policies are those shown, in order.
-var policies = []string{"lru", "sieve", "laru", "blind", "filtered", "default"}
+var policies = []string{"lru", "sieve", "laru", "laru-cost", "blind", "filtered", "default"}
 
 func (o *Options) setDefaults() error {
 	if o.Data == "" {

@@ -81,39 +81,60 @@ func readKeys(name, path string) (*trace, error) {
 	}
 }
 
-// readPrompts reads blocks in order of hash_ids. The turn of a prompt is one more than that of the prompt that last used
-// its deepest known block. All blocks are of one size, which tells nothing: Bytes says how many of the
-// prompt's blocks follow one, Cost how many precede it.
+// readPrompts reads blocks in order of hash_ids. All are of one size and cost about the same, which tells nothing,
+// so two fields of the context say something else: Bytes how many of the prompt's blocks follow one, Cost the length of the
+// prompt's output, which a server knows before it evicts the prompt's blocks, though not when it first asks for them.
 func readPrompts(name, path string) (*trace, error) {
 	f, err := os.Open(path)
 	if err != nil {
 		return nil, err
 	}
 	defer f.Close()
-	t, turns := newTrace(name, true), map[uint64]float32{}
+	t, seen := newTrace(name, true), turns{}
 	lines := bufio.NewScanner(f)
 	lines.Buffer(nil, 1<<20)
 	for lines.Scan() {
 		var r struct {
 			Input  float32  `json:"input_length"`
+			Output float32  `json:"output_length"`
 			Blocks []uint64 `json:"hash_ids"`
 		}
 		if err := json.Unmarshal(lines.Bytes(), &r); err != nil {
 			return nil, fmt.Errorf("read %s: prompt %d: %w", path, len(t.prompts), err)
 		}
-		turn := float32(1)
-		for _, b := range r.Blocks {
-			if at, ok := turns[b]; ok {
-				turn = at + 1
-			}
-		}
+		turn := seen.next(r.Blocks)
 		t.prompts = append(t.prompts, int32(len(t.keys)))
 		for i, b := range r.Blocks {
-			turns[b] = turn
-			t.add(b, evict.Context{Turn: turn, Prompt: r.Input, Bytes: float32(len(r.Blocks) - i), Cost: float32(i)})
+			t.add(b, evict.Context{Turn: turn, Prompt: r.Input, Bytes: float32(len(r.Blocks) - i), Cost: r.Output})
 		}
 	}
 	return t, lines.Err()
+}
+
+// turns remembers by block the last prompt that had it.
+type turns map[uint64]struct {
+	turn      float32
+	following int // blocks behind it in that prompt
+}
+
+// next returns a prompt's turn: one more than that of the prompt that it continues. Prompts continue another when their
+// deepest known block was that one's last or last but one (the last is seldom full); others share a beginning only.
+func (s turns) next(blocks []uint64) float32 {
+	turn := float32(1)
+	for i := len(blocks) - 1; i >= 0; i-- {
+		if last, ok := s[blocks[i]]; ok {
+			if last.following <= 1 {
+				turn = last.turn + 1
+			}
+			break
+		}
+	}
+	for i, b := range blocks {
+		e := s[b]
+		e.turn, e.following = turn, len(blocks)-1-i
+		s[b] = e
+	}
+	return turn
 }
 
 const madeRequests, madeKeys = 200_000, 20_000
