@@ -38,6 +38,9 @@ func (s *Server) ActivateCatalog(_ context.Context, req *grebev1.ActivateCatalog
 	if req.Version == "" {
 		return nil, errorf(invalidArgument, "version", "is missing: give one of /v1/catalog, or %q", generate.Auto)
 	}
+	if req.Version == generate.Auto && req.Digest != "" {
+		return nil, errorf(invalidArgument, "digest", "belongs to a version: %q has none", generate.Auto)
+	}
 	if err := s.cfg.Versions.Activate(req.Model, req.Version, req.Digest); err != nil {
 		return nil, s.versionError(err, req.Version)
 	}

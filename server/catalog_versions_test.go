@@ -90,6 +90,7 @@ func TestActivateAndRollBack(t *testing.T) {
 		{"activate", `{"model": "x", ` + oldest + `}`, "not_found", "model", 404},
 		{"activate", `{"model": "ranks", ` + oldest + `}`, "unprocessable", "model", 422},
 		{"activate", `{"digest": "00", ` + oldest + `}`, "conflict", "digest", 409},
+		{"activate", `{"digest": "00", "version": "auto"}`, "invalid_argument", "digest", 400},
 		{"activate", `{"versions": "1"}`, "invalid_argument", "versions", 400},
 		{"rollback", `{"version": "1"}`, "invalid_argument", "version", 400},
 	} {

@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"os"
+	"path/filepath"
 	"runtime"
 	"slices"
 	"strings"
@@ -240,5 +242,38 @@ func TestGivenUpAtAnyMoment(t *testing.T) {
 	wg.Wait()
 	if done.Load() < 20 || gone.Load() < 20 {
 		t.Errorf("%d requests were answered and %d given up: the test shows too little", done.Load(), gone.Load())
+	}
+}
+
+// To go back passes over a version that is found damaged.
+func TestRollBackOverADamagedVersion(t *testing.T) {
+	s := newShelf(t)
+	s.fill(80)
+	s.open()
+	first := contentsOf(s.models["a"].Snapshot())
+	s.put("i1", 2, 2)
+	s.keeper.Renew()
+	for i := range 120 { // another generation
+		s.put(fmt.Sprint("i", i%60), int32(i%20), 3)
+	}
+	s.keeper.Renew()
+	s.put("i1", 7, 7)
+	s.keeper.Renew()
+	if err := s.keeper.Rollback(""); err != nil {
+		t.Fatal(err)
+	}
+	logs := must(filepath.Glob(filepath.Join(s.dir, "log-*")))
+	slices.Sort(logs)
+	must(0, os.Truncate(logs[0], 10))
+	if err := s.keeper.Rollback(""); err != nil {
+		t.Fatal(err)
+	}
+	s.want("past the damaged version", "a", first)
+	s.want("past the damaged version", "b", first)
+	if s.keeper.Damaged() == 0 || len(s.keeper.Versions()) != 3 {
+		t.Errorf("%d damaged, versions %v", s.keeper.Damaged(), s.keeper.Versions())
+	}
+	if err := s.keeper.Rollback(""); !errors.Is(err, ErrOldest) {
+		t.Errorf("at the oldest: %v", err)
 	}
 }

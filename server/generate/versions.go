@@ -112,6 +112,19 @@ func (k *Keeper) Activate(model, version, digest string) error {
 func (k *Keeper) Rollback(model string) error {
 	k.build.Lock()
 	defer k.build.Unlock()
+	for {
+		next, err := k.before(model)
+		if err == nil {
+			err = k.activate(next)
+		}
+		if !errors.Is(err, ErrNoVersion) { // else it was found damaged, and is kept no more
+			return err
+		}
+	}
+}
+
+// before returns the versions before those in use.
+func (k *Keeper) before(model string) (map[*target]uint64, error) {
 	next := map[*target]uint64{}
 	for _, t := range k.chosen(model) {
 		now := t.Generator.Snapshot().at.Number
@@ -121,10 +134,10 @@ func (k *Keeper) Rollback(model string) error {
 			}
 		}
 		if _, ok := next[t]; !ok {
-			return ErrOldest
+			return nil, ErrOldest
 		}
 	}
-	return k.activate(next)
+	return next, nil
 }
 
 func (k *Keeper) chosen(model string) []*target {
