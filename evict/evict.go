@@ -98,6 +98,9 @@ func Names() []string {
 	return []string{"default", "laru", "laru-cost", "lru", "sieve", "filtered", "blind"}
 }
 
+// Predicts reports whether a policy makes use of predictions.
+func Predicts(name string) bool { return name != "lru" && name != "sieve" }
+
 // New makes a policy by name; "" is the default.
 func New(name string, c Config) (Policy, error) {
 	if err := c.Validate(); err != nil {

@@ -146,8 +146,9 @@ type Store struct {
 	forgotten func(Key)
 	stored    func(Key, plan.Kind, int)
 	relocated func(Key, Place)
-	below     *below // nil: nothing is kept below memory
-	ahead     *ahead // nil: entries are lowered when their place is needed
+	below     *below   // nil: nothing is kept below memory
+	ahead     *ahead   // nil: entries are lowered when their place is needed
+	trainer   *trainer // nil: nothing is predicted
 
 	mu      sync.Mutex
 	index   map[Key]*published
@@ -494,6 +495,8 @@ func (s *Store) Delete(key Key) error {
 func (s *Store) Close() {
 	s.ahead.stop()
 	s.ahead = nil
+	s.trainer.stop()
+	s.trainer = nil
 	if s.below != nil {
 		s.Flush()
 		close(s.below.queue)

@@ -31,7 +31,11 @@ type level struct {
 	free    []evict.Slot
 	recency recency
 	now     int64 // uses so far: the policy's clock
-	stats   [kinds]Stats
+
+	forecast *forecast // nil: nothing is predicted
+	teach    func(*level)
+
+	stats [kinds]Stats
 }
 
 // maxEntries is how many entries a level holds at most, for the sake of the policy's memory.
@@ -56,7 +60,11 @@ func newLevel(p *pool.Pool, shape *compute.Shape) *level {
 
 // setPolicy chooses who leaves the level, which is empty.
 func (l *level) setPolicy(name string) (err error) {
-	l.policy, err = evict.New(name, evict.Config{Slots: len(l.bySlot), Bytes: l.pool.Stats().Total})
+	c := evict.Config{Slots: len(l.bySlot), Bytes: l.pool.Stats().Total}
+	if l.forecast != nil {
+		c.Refresh = l.refresh
+	}
+	l.policy, err = evict.New(name, c)
 	if err != nil {
 		return fmt.Errorf("kv: %w", err)
 	}
@@ -99,10 +107,10 @@ func (l *level) hit(p *published) {
 	l.policy.Hit(p.slot, l.access(p))
 }
 
-// access describes a use of an entry to the policy. Nothing is predicted.
+// access describes a use of an entry to the policy.
 func (l *level) access(p *published) evict.Access {
 	l.now++
-	return evict.Access{Key: p.key.hash(), Bytes: max(p.entry.bytes, 1), Now: l.now}
+	return evict.Access{Key: p.key.hash(), Bytes: max(p.entry.bytes, 1), Now: l.now, Return: l.predict(p), Cost: float64(p.entry.len)}
 }
 
 func (l *level) count(p *published, n int) {

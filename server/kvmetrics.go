@@ -13,6 +13,7 @@ type cacheMetrics struct {
 	caches                       []*reuse.Cache
 	entries, bytes, evictions    *prometheus.Desc
 	poolTotal, poolUsed, indexed *prometheus.Desc
+	predicted, wrong, rms        *prometheus.Desc
 }
 
 func newCacheMetrics(models []Model) *cacheMetrics {
@@ -23,6 +24,9 @@ func newCacheMetrics(models []Model) *cacheMetrics {
 		poolTotal: prometheus.NewDesc("grebe_pool_bytes", "Bytes of the pools that KV lives in.", nil, nil),
 		poolUsed:  prometheus.NewDesc("grebe_pool_used_bytes", "Bytes of the pools in use.", nil, nil),
 		indexed:   prometheus.NewDesc("grebe_meta_entries", "Entries that the index of cached KV knows.", nil, nil),
+		predicted: prometheus.NewDesc("grebe_predictions_total", "Predicted returns of entries that were used again.", nil, nil),
+		wrong:     prometheus.NewDesc("grebe_prediction_errors_total", "Of these, those that were off by more than a factor of two.", nil, nil),
+		rms:       prometheus.NewDesc("grebe_prediction_rms_doublings", "Recent root mean squared error of predicted returns, in doublings of time; the worst model's.", nil, nil),
 	}
 	for i := range models {
 		if models[i].Cache != nil {
@@ -34,7 +38,7 @@ func newCacheMetrics(models []Model) *cacheMetrics {
 
 // Describe implements prometheus.Collector.
 func (m *cacheMetrics) Describe(out chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{m.entries, m.bytes, m.evictions, m.poolTotal, m.poolUsed, m.indexed} {
+	for _, d := range []*prometheus.Desc{m.entries, m.bytes, m.evictions, m.poolTotal, m.poolUsed, m.indexed, m.predicted, m.wrong, m.rms} {
 		out <- d
 	}
 }
@@ -68,14 +72,21 @@ func (m *cacheMetrics) Collect(out chan<- prometheus.Metric) {
 		counter(m.evictions, evicted, name, "room")
 		counter(m.evictions, lowered, name, "lowered")
 	}
-	var total, used, known float64
+	var total, used, known, predicted, wrong, rms float64
 	for _, c := range m.caches {
 		books := c.Books()
 		total += float64(books.Total)
 		used += float64(books.Used)
 		known += float64(c.Known())
+		f := c.Forecasts()
+		predicted += float64(f.Answered)
+		wrong += float64(f.Wrong)
+		rms = max(rms, f.RMS)
 	}
 	gauge(m.poolTotal, total)
 	gauge(m.poolUsed, used)
 	gauge(m.indexed, known)
+	counter(m.predicted, predicted)
+	counter(m.wrong, wrong)
+	gauge(m.rms, rms)
 }

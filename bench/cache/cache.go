@@ -219,9 +219,6 @@ func hitsOf(t *trace, policy string, k int) (int, error) {
 	return o.hits, nil
 }
 
-// learns are the policies that ask for predictions.
-func learns(policy string) bool { return policy != "lru" && policy != "sieve" }
-
 // replay runs all policies over all traces.
 func (r *Report) replay(ctx context.Context, o *Options, traces []*trace, p *printer) error {
 	p.printf("\nhit rates; gap: share of the way from LRU to the optimum; predictions learnt online; %s\n", tuned)
@@ -258,7 +255,7 @@ func (r *Report) replayAt(ctx context.Context, o *Options, t *trace, share float
 			out = best
 		case name == "lru":
 			out = lru
-		case learns(name):
+		case evict.Predicts(name):
 			out, err = replay(t, name, k, &learnt{f: evict.NewForecaster(k)})
 		default:
 			out, err = replay(t, name, k, nothing(t))

@@ -56,6 +56,9 @@ func (s *stack) openStore(cfg *config.Config, mc *config.Model, shape compute.Sh
 	if err := store.SetPolicy(cfg.Cache.Policy); err != nil {
 		return nil, nil, err
 	}
+	if err := store.Predict(); err != nil {
+		return nil, nil, err
+	}
 	if err := s.openDisk(cfg, mc, store); err != nil {
 		return nil, nil, err
 	}

@@ -552,3 +552,6 @@ func (c *Cache) Books() pool.Stats { return c.opt.Pool.Stats() }
 
 // Known returns the number of entries that the index knows.
 func (c *Cache) Known() int { return c.opt.Index.Len() }
+
+// Forecasts says how the predictions that eviction uses did.
+func (c *Cache) Forecasts() kv.Forecasts { return c.opt.Store.Forecasts() }
