@@ -80,6 +80,11 @@ func (m *merger) prepare(c *Change) error {
 	if len(c.Sizes) != depth {
 		return fmt.Errorf("%d levels, the index has %d", len(c.Sizes), depth)
 	}
+	for l, size := range c.Sizes { // searches read logits by code, unchecked
+		if size < ix.Size(l) && size <= int(ix.Largest(l)) {
+			return fmt.Errorf("level %d is to have %d codes, but code %d is in use", l, size, ix.Largest(l))
+		}
+	}
 	n, err := checkPaths(c.Sizes, c.Codes)
 	if err == nil {
 		err = checkNumbers(c.Add, n, uint32(len(ix.place)))

@@ -169,6 +169,7 @@ func TestMergeRefuses(t *testing.T) {
 		"a number in use":     {Sizes: []int{3, 3}, Add: []uint32{1}, Codes: []int32{0, 1}},
 		"numbers that fall":   {Sizes: []int{3, 3}, Add: []uint32{3, 2}, Codes: []int32{0, 1, 0, 1}},
 		"a missing number":    {Sizes: []int{3, 3}, Codes: []int32{0, 1}},
+		"a level too small":   {Sizes: []int{3, 2}},
 		"removing what isn't": {Sizes: []int{3, 3}, Remove: []uint32{2}},
 		"removing it twice":   {Sizes: []int{3, 3}, Remove: []uint32{1, 1}},
 	} {
