@@ -29,6 +29,8 @@ type SearchOptions struct {
 	// Requests is the least number of a run's, which lasts longer where the rate is low: 99 % of fewer than
 	// 100 are all of them; 100.
 	Requests int
+	// Tried, when not nil, is told of every rate that was tried.
+	Tried func(name string, t *Trial)
 }
 
 // Found is what Search found.
@@ -171,6 +173,9 @@ func (s *search) try(ctx context.Context, rate float64) error {
 		s.found.Rate, s.found.Best = rate, Merge(t.Runs...)
 	} else {
 		s.found.Limit = rate
+	}
+	if s.Tried != nil {
+		s.Tried(s.found.Name, &t)
 	}
 	return nil
 }

@@ -254,17 +254,29 @@ func (b *bout) search(ctx context.Context) error {
 				Name: display(v.policy), Duration: time.Duration(o.Seconds * float64(time.Second)), SLO: o.SLO, First: b.next,
 			},
 			Start: b.report.Policies[i].Saturated.Throughput / 2,
+			Tried: b.tried,
 		})
 		do = append(do, v.do)
 	}
-	found, err := load.SearchAll(ctx, all, do)
-	if err != nil {
-		return err
-	}
+	found, err := load.SearchAll(ctx, all, do) // with an error too: an interrupted search found something
 	for i := range found {
 		b.report.Policies[i].Found = &found[i]
 	}
-	return nil
+	return err
+}
+
+// tried says how a long search goes on.
+func (b *bout) tried(name string, t *load.Trial) {
+	if b.options.Progress == nil {
+		return
+	}
+	verdict := "too slow"
+	if t.Kept {
+		verdict = "kept"
+	}
+	all := load.Merge(t.Runs...)
+	fmt.Fprintf(b.options.Progress, "%s, %s: %.4g requests/s %s, P99 %.1f ms of %d requests\n",
+		b.report.Name, name, t.Rate, verdict, all.Latency.P99, all.Requests)
 }
 
 // sweep counts tokens at other sizes of memory, without computing.

@@ -51,6 +51,8 @@ type Options struct {
 	Threads int
 	Seed    uint64 // of the streams; 1
 	JSON    bool
+	// Progress is told of the rates that a search tries; nil: nobody is.
+	Progress io.Writer
 }
 
 func (o *Options) setDefaults() error {

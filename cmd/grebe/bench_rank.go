@@ -47,7 +47,7 @@ func (c *benchRankCmd) Run(w *world) error {
 	r, err := rank.Run(w.ctx, rank.Options{
 		Workloads: c.Workloads, Policies: c.Policies, Requests: c.Requests, Blocks: c.Blocks, Tokens: c.Tokens, Memory: c.Memory,
 		Sweep: c.Sweep, Count: c.Count, NoIndex: c.NoIndex, Clients: c.Clients, Open: c.Open, Search: c.Search, SLO: c.SLO, Seconds: c.Seconds, Model: c.Model,
-		Dir: c.Dir, Format: c.Format, Device: c.Device, Threads: c.Threads, Seed: c.Seed, JSON: c.JSON,
+		Dir: c.Dir, Format: c.Format, Device: c.Device, Threads: c.Threads, Seed: c.Seed, JSON: c.JSON, Progress: w.stderr,
 	}, w.stdout)
 	if err == nil && c.Check && !rank.Passed(r.Checks) {
 		return errReported
