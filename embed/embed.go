@@ -1,0 +1,251 @@
+// Package embed serves rows of embedding tables: rows of one size by key, from a [Store] (memory, a mapped
+// file, Redis or Valkey) through a [Cache] on pages of a pool (SEEDS.md LRU-3, HLM-2).
+//
+// # The cache
+//
+// A key's hash names a set of 64 slots; eight tags are compared at once, then the key. What leaves is chosen within the set.
+//
+//   - A read takes no lock and allocates nothing: it copies the row out and counts only if the set's version was even
+//     before and is the same after. So a caller never sees half of one row and half of another.
+//   - A writer holds the set's lock, which is a leaf, and makes the version odd while it changes tags, keys or rows.
+//   - A hit is recorded in one word of the slot: time and two decayed counts. Two at once may lose one.
+//   - A row that was fetched before an update of its set and offered after it is not cached, so an update is
+//     never undone by a slow fetch.
+//
+// Policies: "lru" is LRU in the set. The "default" evicts what is predicted to return last, or declines the missed
+// row itself; predictions come from trees (package evict) that are trained on watched keys by a goroutine of the
+// cache and laid down in a table, so that a prediction is a look-up. They may be stale; where they do worse than
+// LRU, measured on one set in sixteen, LRU takes over. Other names run that policy of package evict in each set.
+//
+// # The table
+//
+// [Table] gathers batches: hits from the cache, all misses of a batch in one round trip to the store within a
+// deadline. A row that the store does not have, or cannot give in time, is the table's default row, and counted: a batch
+// never fails.
+package embed
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+// TableConfig says how a table is read.
+type TableConfig struct {
+	Default []byte        // row for keys that are not in the store, and in an outage; zeros when nil
+	Timeout time.Duration // deadline of a round trip to the store; 100 ms
+}
+
+// Table reads rows of a store, through a cache where it has one. Safe for concurrent use.
+type Table struct {
+	store   Store
+	cache   *Cache // nil: none
+	def     []byte
+	timeout time.Duration
+	scratch sync.Pool
+
+	missing, outage, failures atomic.Int64
+}
+
+// TableStats counts what a table served since it was made.
+type TableStats struct {
+	Cache    Stats
+	Missing  int64 // lookups answered with the default row: not in the store
+	Outage   int64 // lookups answered with the default row: the store failed or was too slow
+	Failures int64 // round trips that failed
+}
+
+// NewTable puts a cache, or none, before a store. Both stay the caller's.
+func NewTable(s Store, c *Cache, cfg TableConfig) (*Table, error) {
+	if c != nil && c.RowBytes() != s.RowBytes() {
+		return nil, fmt.Errorf("embed: a cache of rows of %d bytes before a store of rows of %d", c.RowBytes(), s.RowBytes())
+	}
+	if cfg.Default == nil {
+		cfg.Default = make([]byte, s.RowBytes())
+	}
+	if len(cfg.Default) != s.RowBytes() {
+		return nil, fmt.Errorf("embed: a default row of %d bytes for rows of %d: %w", len(cfg.Default), s.RowBytes(), ErrRow)
+	}
+	if cfg.Timeout <= 0 {
+		cfg.Timeout = 100 * time.Millisecond
+	}
+	t := &Table{store: s, cache: c, def: cfg.Default, timeout: cfg.Timeout}
+	t.scratch.New = func() any { return &scratch{} }
+	return t, nil
+}
+
+// Stats returns the counters.
+func (t *Table) Stats() TableStats {
+	s := TableStats{Missing: t.missing.Load(), Outage: t.outage.Load(), Failures: t.failures.Load()}
+	if t.cache != nil {
+		s.Cache = t.cache.Stats()
+	}
+	return s
+}
+
+// Gathered says where the rows of a batch came from; keys that repeat count each time.
+type Gathered struct {
+	Hits    int
+	Fetched int
+	Default int   // rows that are the default
+	Err     error // of the store; the rows are complete all the same
+}
+
+// scratch is what one Gather needs beside its results.
+type scratch struct {
+	misses  []int32 // lookups that missed
+	unique  []int32 // of each, which distinct key
+	places  []int32 // hash table of distinct keys, −1: free
+	keys    []uint64
+	epochs  []uint32
+	times   []uint32
+	rows    []byte
+	found   []bool
+	watched []access
+	at      uint32 // time of the first lookup
+	touched uint64 // keeps loads ahead of their use from being dropped
+}
+
+// Gather writes the row of keys[i] to out[i·RowBytes:]. It always fills all rows.
+func (t *Table) Gather(ctx context.Context, keys []uint64, out []byte) Gathered {
+	s := t.scratch.Get().(*scratch)
+	defer t.scratch.Put(s)
+	s.reset()
+	if t.cache == nil {
+		for i := range keys {
+			s.misses = append(s.misses, int32(i))
+		}
+	} else {
+		t.cache.gather(keys, out, s)
+	}
+	g := Gathered{Hits: len(keys) - len(s.misses)}
+	if len(s.misses) == 0 {
+		return g
+	}
+	s.distinct(keys, t.cache)
+	t.fetch(ctx, s, &g)
+	rb := t.store.RowBytes()
+	for j, i := range s.misses {
+		u := int(s.unique[j])
+		row := t.def
+		if s.found[u] {
+			row = s.rows[u*rb : (u+1)*rb]
+			g.Fetched++
+		} else {
+			g.Default++
+		}
+		copy(out[int(i)*rb:][:rb], row)
+	}
+	t.count(&g)
+	t.fill(s, rb)
+	return g
+}
+
+func (t *Table) count(g *Gathered) {
+	if g.Default == 0 {
+		return
+	}
+	if g.Err != nil {
+		t.outage.Add(int64(g.Default))
+		return
+	}
+	t.missing.Add(int64(g.Default))
+}
+
+// fetch asks the store for the distinct keys; after an error none was found.
+func (t *Table) fetch(ctx context.Context, s *scratch, g *Gathered) {
+	n := len(s.keys)
+	s.rows = grown(s.rows, n*t.store.RowBytes())
+	s.found = grown(s.found, n)
+	ctx, cancel := context.WithTimeout(ctx, t.timeout)
+	defer cancel()
+	if g.Err = t.store.Gather(ctx, s.keys, s.rows, s.found); g.Err != nil {
+		clear(s.found)
+		t.failures.Add(1)
+	}
+}
+
+// fill offers what was fetched to the cache.
+func (t *Table) fill(s *scratch, rb int) {
+	if t.cache == nil {
+		return
+	}
+	for u, k := range s.keys {
+		if s.found[u] {
+			h := mix(k)
+			t.cache.put(h, t.cache.home(h), s.times[u], s.rows[u*rb:(u+1)*rb], s.epochs[u])
+		}
+	}
+}
+
+// Put writes rows to the store and renews those that are cached.
+func (t *Table) Put(ctx context.Context, keys []uint64, rows []byte) error {
+	err := t.store.Put(ctx, keys, rows)
+	if t.cache == nil {
+		return err
+	}
+	rb := t.store.RowBytes()
+	for i, k := range keys {
+		if err != nil { // which were written is not known: fetch them again
+			t.cache.Remove(k)
+			continue
+		}
+		t.cache.Update(k, rows[i*rb:(i+1)*rb])
+	}
+	return err
+}
+
+// Delete removes rows from the store and the cache.
+func (t *Table) Delete(ctx context.Context, keys []uint64) error {
+	err := t.store.Delete(ctx, keys)
+	if t.cache != nil {
+		for _, k := range keys {
+			t.cache.Remove(k)
+		}
+	}
+	return err
+}
+
+func (s *scratch) reset() {
+	s.misses, s.unique, s.keys = s.misses[:0], s.unique[:0], s.keys[:0]
+	s.epochs, s.times, s.watched = s.epochs[:0], s.times[:0], s.watched[:0]
+}
+
+// distinct lists the missed keys once each.
+func (s *scratch) distinct(keys []uint64, c *Cache) {
+	size := 4
+	for size < 2*len(s.misses) {
+		size *= 2
+	}
+	s.places = grown(s.places, size)
+	for i := range s.places {
+		s.places[i] = -1
+	}
+	for _, i := range s.misses {
+		k := keys[i]
+		h := mix(k)
+		at := int(h) & (size - 1)
+		for s.places[at] >= 0 && s.keys[s.places[at]] != k {
+			at = (at + 1) & (size - 1)
+		}
+		if s.places[at] < 0 {
+			s.places[at] = int32(len(s.keys))
+			s.keys = append(s.keys, k)
+			if c != nil {
+				s.epochs = append(s.epochs, c.sets[c.home(h)].updates.Load())
+				s.times = append(s.times, s.at+uint32(i))
+			}
+		}
+		s.unique = append(s.unique, s.places[at])
+	}
+}
+
+// grown returns a slice of n elements of any content.
+func grown[T any](s []T, n int) []T {
+	if cap(s) < n {
+		return make([]T, n)
+	}
+	return s[:n]
+}

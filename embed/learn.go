@@ -1,0 +1,293 @@
+package embed
+
+import (
+	"math"
+	"math/rand/v2"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"grebe/evict"
+)
+
+// forecast is a table of predictions: by age and counts, log2 of the accesses until a row returns, in
+// sixteenths. It never changes.
+type forecast [cells]int16
+
+const waitUnit = 16
+
+// wait predicts for a stamp as it stands at a time.
+func (f *forecast) wait(m stamp, now uint32) int16 {
+	age := now - m.last()
+	if int32(age) < 0 {
+		age = 0
+	}
+	return f[cell(ageBin(age), countBin(m.short()), countBin(m.long()))]
+}
+
+// farthest returns the slot that is predicted to return last, −1 when none returns later than least.
+func (f *forecast) farthest(s *set, now uint32, least int16) int {
+	slot, age := -1, int32(-1)
+	for i := range s.meta {
+		m := stamp(s.meta[i].Load())
+		w := f.wait(m, now)
+		if w < least {
+			continue
+		}
+		if a := int32(now - m.last()); w > least || slot >= 0 && a > age {
+			slot, age, least = i, a, w
+		}
+	}
+	return slot
+}
+
+// learner watches some keys, those whose hash has certain bits, and predicts from what it saw when a row of
+// a given age and counts returns. It trains on its own goroutine; the path hands it accesses without
+// waiting, and what it cannot take is lost.
+type learner struct {
+	scale   scale
+	table   atomic.Pointer[forecast]
+	trained atomic.Int64
+	mask    atomic.Uint64 // keys with these bits of the hash 0 are watched
+
+	mu     sync.Mutex
+	inbox  []access
+	spare  []access
+	wake   chan struct{}
+	done   chan struct{}
+	closed sync.WaitGroup
+
+	// The rest is the goroutine's own.
+	keys     map[uint64]watched
+	ring     []interval
+	next     int // intervals so far
+	due      int // train when there are so many
+	horizon  int64
+	patience float64
+	rand     *rand.Rand
+}
+
+// access is a request for a key, by its hash.
+type access struct {
+	h   uint64
+	now uint32
+}
+
+type watched struct {
+	m        stamp
+	interval int // number of the one that its last use began
+}
+
+// interval begins with a use; wait is the time to the next one, −1 until it came.
+type interval struct {
+	m    stamp
+	wait int64
+}
+
+const (
+	inboxLen     = 1 << 14
+	ringLen      = 1 << 15
+	maxWatched   = 1 << 15
+	firstLesson  = 1 << 11
+	patienceRows = 12      // what returns after much more accesses than this, per row of the cache, is not worth a place
+	lessonLen    = 1 << 13 // intervals that a lesson is made of
+	spanned      = 32      // accesses that the ring spans at least, per row of the cache
+	restFactor   = 20      // training takes at most one part in so many of a core
+)
+
+func newLearner(rows int) *learner {
+	l := &learner{
+		scale: scaleFor(rows), inbox: make([]access, 0, inboxLen), spare: make([]access, 0, inboxLen),
+		wake: make(chan struct{}, 1), done: make(chan struct{}),
+		keys: make(map[uint64]watched), ring: make([]interval, ringLen), due: firstLesson, horizon: int64(rows) * 32, patience: float64(rows) * patienceRows,
+		rand: rand.New(rand.NewPCG(1, uint64(rows))),
+	}
+	shift := 0
+	for rows>>shift > ringLen/spanned && shift < 20 { // so that the ring spans what is worth knowing
+		shift++
+	}
+	l.mask.Store((1<<shift - 1) << 32)
+	return l
+}
+
+func (l *learner) samples(h uint64) bool { return h&l.mask.Load() == 0 }
+
+// record hands over accesses; they are lost when the goroutine is behind.
+func (l *learner) record(as []access) {
+	if !l.mu.TryLock() {
+		return
+	}
+	l.inbox = append(l.inbox, as[:min(len(as), cap(l.inbox)-len(l.inbox))]...)
+	wake := len(l.inbox) >= inboxLen/4
+	l.mu.Unlock()
+	if wake {
+		select {
+		case l.wake <- struct{}{}:
+		default:
+		}
+	}
+}
+
+func (l *learner) start() {
+	l.closed.Go(func() {
+		for {
+			select {
+			case <-l.done:
+				return
+			case <-l.wake:
+			}
+			begin := time.Now()
+			if l.study() {
+				l.rest(restFactor * time.Since(begin))
+			}
+		}
+	})
+}
+
+// rest goes on watching, but does not train.
+func (l *learner) rest(d time.Duration) {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	for {
+		select {
+		case <-timer.C:
+			return
+		case <-l.done:
+			return
+		case <-l.wake:
+			l.watchAll()
+		}
+	}
+}
+
+func (l *learner) stop() {
+	close(l.done)
+	l.closed.Wait()
+}
+
+// study takes what was handed over and trains when enough has come. It reports whether it trained.
+func (l *learner) study() bool {
+	l.watchAll()
+	if l.next < l.due {
+		return false
+	}
+	l.due = l.next + max(firstLesson, min(l.next/2, ringLen/4))
+	return l.train()
+}
+
+func (l *learner) watchAll() {
+	l.mu.Lock()
+	l.inbox, l.spare = l.spare[:0], l.inbox
+	l.mu.Unlock()
+	for _, a := range l.spare {
+		l.watch(a)
+	}
+}
+
+func (l *learner) watch(a access) {
+	if !l.samples(a.h) {
+		return
+	}
+	w, known := l.keys[a.h]
+	if !known {
+		if len(l.keys) >= maxWatched {
+			l.forget(a.now)
+		}
+		w = watched{m: newStamp(a.now, 0, 0)}
+	} else if i := &l.ring[w.interval%ringLen]; w.interval > l.next-ringLen {
+		i.wait = int64(max(1, int32(a.now-w.m.last())))
+	}
+	w.m = l.scale.use(w.m, a.now)
+	l.ring[l.next%ringLen] = interval{w.m, -1}
+	w.interval = l.next
+	l.keys[a.h] = w
+	l.next++
+}
+
+// forget drops keys that have not come back for a horizon, and when that is not enough watches half as many.
+func (l *learner) forget(now uint32) {
+	for h, w := range l.keys {
+		if int64(now-w.m.last()) > l.horizon {
+			delete(l.keys, h)
+		}
+	}
+	if len(l.keys) < maxWatched/2 {
+		return
+	}
+	mask := l.mask.Load()
+	l.mask.Store(mask | mask<<1 | 1<<32)
+	for h := range l.keys {
+		if !l.samples(h) {
+			delete(l.keys, h)
+		}
+	}
+}
+
+// train makes samples of intervals that began long enough ago, returned or not, and replaces the table.
+func (l *learner) train() bool {
+	xs, ys := l.lesson()
+	if len(xs) < firstLesson/2 {
+		return false
+	}
+	model := evict.Train(xs, ys, evict.TrainParams{Depth: 6, Trees: 24, Seed: uint64(l.next)})
+	l.table.Store(tabulate(model, l.patience))
+	l.trained.Add(1)
+	return true
+}
+
+func (l *learner) lesson() (xs []evict.Sample, ys []float32) {
+	first := max(0, l.next-ringLen)
+	last := l.ring[(l.next-1)%ringLen].m.last()
+	horizon := min(l.horizon, int64(last-l.ring[first%ringLen].m.last())/2)
+	if horizon < l.horizon/8 { // too short to tell what is worth a place
+		return nil, nil
+	}
+	step := 1 + (l.next-first)/lessonLen
+	for n := first; n < l.next; n += step {
+		i := &l.ring[n%ringLen]
+		if int64(last-i.m.last()) <= horizon {
+			break
+		}
+		wait := i.wait
+		if wait < 0 || wait > horizon {
+			wait = 2 * horizon
+		}
+		age := int64(0)
+		for age < min(wait, horizon) { // right after the use, and at ages that it reached
+			xs = append(xs, sample(float64(age), i.m))
+			ys = append(ys, float32(math.Exp(-float64(wait-age)/l.patience)))
+			age = int64(float64(max(age, 1<<6)) * (1 + 6*l.rand.Float64()))
+		}
+	}
+	return xs, ys
+}
+
+// sample describes a stamp by the middles of its bins, as tabulate does.
+func sample(age float64, m stamp) evict.Sample {
+	return describe(ageBin(uint32(age)), countBin(m.short()), countBin(m.long()))
+}
+
+func describe(age, short, long int) (x evict.Sample) {
+	x[0], x[1], x[2] = float32(age), float32(short), float32(long)
+	return x
+}
+
+// tabulate asks the model for every cell.
+func tabulate(m *evict.Model, patience float64) *forecast {
+	var f forecast
+	var xs [countBins]evict.Sample
+	var ys [countBins]float32
+	for a := range ageBins {
+		for s := range countBins {
+			for l := range countBins {
+				xs[l] = describe(a, s, l)
+			}
+			m.Predict(xs[:], ys[:])
+			for l, y := range ys {
+				y := min(max(float64(y), 1e-4), 1-1e-4)
+				f[cell(a, s, l)] = int16(math.Log2(patience*(1-y)/y) * waitUnit)
+			}
+		}
+	}
+	return &f
+}

@@ -1,0 +1,132 @@
+package embed
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"sync"
+
+	"golang.org/x/sys/unix"
+)
+
+// Memory is a Store of rows 0 … n−1 in memory, or in a file that is mapped: row after row, nothing else. A row that
+// was never written, or deleted, is not there; of a file's rows all are there at first.
+type Memory struct {
+	rowBytes int
+	mapped   bool
+
+	mu      sync.RWMutex
+	rows    []byte
+	present []uint64 // a bit per row
+}
+
+// NewMemory makes an empty store for keys below n.
+func NewMemory(n, rowBytes int) *Memory {
+	return &Memory{rowBytes: rowBytes, rows: make([]byte, n*rowBytes), present: make([]uint64, (n+63)/64)}
+}
+
+// OpenFile maps a file of rows. Writes go to the file.
+func OpenFile(path string, rowBytes int) (*Memory, error) {
+	f, err := os.OpenFile(path, os.O_RDWR, 0)
+	if err != nil {
+		return nil, fmt.Errorf("embed: open table: %w", err)
+	}
+	defer f.Close()
+	info, err := f.Stat()
+	if err != nil {
+		return nil, fmt.Errorf("embed: open table: %w", err)
+	}
+	size := info.Size()
+	if rowBytes <= 0 || size == 0 || size%int64(rowBytes) != 0 {
+		return nil, fmt.Errorf("embed: %s has %d bytes, no whole number of rows of %d", path, size, rowBytes)
+	}
+	data, err := unix.Mmap(int(f.Fd()), 0, int(size), unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
+	if err != nil {
+		return nil, fmt.Errorf("embed: map %s: %w", path, err)
+	}
+	n := int(size) / rowBytes
+	m := &Memory{rowBytes: rowBytes, mapped: true, rows: data, present: make([]uint64, (n+63)/64)}
+	for i := range n {
+		m.present[i/64] |= 1 << (i % 64)
+	}
+	return m, nil
+}
+
+func (m *Memory) has(key uint64) bool {
+	return key < uint64(len(m.rows)/m.rowBytes) && m.present[key/64]>>(key%64)&1 == 1
+}
+
+func (m *Memory) row(key uint64) []byte { return m.rows[int(key)*m.rowBytes:][:m.rowBytes] }
+
+// Gather copies rows.
+func (m *Memory) Gather(ctx context.Context, keys []uint64, rows []byte, found []bool) error {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	m.mu.RLock()
+	defer m.mu.RUnlock()
+	for i, k := range keys {
+		if found[i] = m.has(k); found[i] {
+			copy(rows[i*m.rowBytes:][:m.rowBytes], m.row(k))
+		}
+	}
+	return nil
+}
+
+// Put writes rows; a key that is not below n is an error.
+func (m *Memory) Put(ctx context.Context, keys []uint64, rows []byte) error {
+	if err := checkRows(keys, rows, m.rowBytes); err != nil {
+		return err
+	}
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for i, k := range keys {
+		if n := uint64(len(m.rows) / m.rowBytes); k >= n {
+			return fmt.Errorf("embed: put row %d of a table of %d", k, n)
+		}
+		copy(m.row(k), rows[i*m.rowBytes:])
+		m.present[k/64] |= 1 << (k % 64)
+	}
+	return nil
+}
+
+// Delete forgets rows.
+func (m *Memory) Delete(ctx context.Context, keys []uint64) error {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for _, k := range keys {
+		if m.has(k) {
+			m.present[k/64] &^= 1 << (k % 64)
+		}
+	}
+	return nil
+}
+
+// RowBytes returns the size of a row.
+func (m *Memory) RowBytes() int { return m.rowBytes }
+
+// Close unmaps the file.
+func (m *Memory) Close() error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	rows := m.rows
+	m.rows, m.present = nil, nil
+	if !m.mapped || rows == nil {
+		return nil
+	}
+	return errors.Join(unix.Msync(rows, unix.MS_SYNC), unix.Munmap(rows))
+}
+
+func checkRows(keys []uint64, rows []byte, rowBytes int) error {
+	if len(rows) != len(keys)*rowBytes {
+		return fmt.Errorf("embed: put %d rows of %d bytes from %d bytes: %w", len(keys), rowBytes, len(rows), ErrRow)
+	}
+	return nil
+}

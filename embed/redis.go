@@ -1,0 +1,248 @@
+package embed
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"net"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/redis/rueidis"
+)
+
+// RedisConfig says where a table is.
+type RedisConfig struct {
+	Addresses []string // host:port of a server, or of some nodes of a cluster
+	Username  string
+	Password  string
+	Prefix    string // of every key of the table; after it come the eight bytes of the row's key, big-endian
+	RowBytes  int
+	// Pause is how long the server is not asked after it failed, so that an outage costs requests no
+	// deadline each; 50 ms.
+	Pause time.Duration
+}
+
+// Redis is a Store in Redis or Valkey, one server or a cluster: a string per row. It connects when it can, and again after an
+// outage; until then operations return ErrUnavailable, or what the connection said.
+type Redis struct {
+	cfg RedisConfig
+
+	mu         sync.Mutex
+	client     rueidis.Client
+	connecting chan struct{} // closed when the attempt under way ended; nil when there is none
+	failed     error
+	until      time.Time // not asked before
+	closed     bool
+	attempts   sync.WaitGroup
+}
+
+// NewRedis makes the store; it connects on the first use.
+func NewRedis(cfg RedisConfig) (*Redis, error) {
+	if len(cfg.Addresses) == 0 {
+		return nil, errors.New("embed: a table in Redis without an address")
+	}
+	if cfg.RowBytes <= 0 {
+		return nil, fmt.Errorf("embed: a table in Redis with rows of %d bytes", cfg.RowBytes)
+	}
+	if cfg.Pause <= 0 {
+		cfg.Pause = 50 * time.Millisecond
+	}
+	return &Redis{cfg: cfg}, nil
+}
+
+// connected returns the client, waiting for a connection until ctx is done.
+func (r *Redis) connected(ctx context.Context) (rueidis.Client, error) {
+	r.mu.Lock()
+	if r.closed {
+		r.mu.Unlock()
+		return nil, fmt.Errorf("embed: the table was closed: %w", ErrUnavailable)
+	}
+	if time.Now().Before(r.until) {
+		defer r.mu.Unlock()
+		return nil, fmt.Errorf("embed: %w: %w", ErrUnavailable, r.failed)
+	}
+	if r.client != nil {
+		defer r.mu.Unlock()
+		return r.client, nil
+	}
+	if r.connecting == nil {
+		r.connecting = make(chan struct{})
+		r.attempts.Go(r.connect)
+	}
+	wait := r.connecting
+	r.mu.Unlock()
+	select {
+	case <-ctx.Done():
+		return nil, fmt.Errorf("embed: connect to Redis: %w", ctx.Err())
+	case <-wait:
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.client == nil {
+		return nil, fmt.Errorf("embed: %w: %w", ErrUnavailable, r.failed)
+	}
+	return r.client, nil
+}
+
+func (r *Redis) connect() {
+	client, err := rueidis.NewClient(rueidis.ClientOption{
+		InitAddress: r.cfg.Addresses, Username: r.cfg.Username, Password: r.cfg.Password,
+		DisableCache: true, DisableRetry: true, ReadBufferEachConn: 1 << 20, WriteBufferEachConn: 1 << 18,
+		Dialer: net.Dialer{Timeout: time.Second}, ConnWriteTimeout: 5 * time.Second,
+	})
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if err == nil && r.closed {
+		client.Close()
+		err = ErrUnavailable
+	}
+	if err != nil {
+		r.fail(fmt.Errorf("connect to Redis at %s: %w", strings.Join(r.cfg.Addresses, ", "), err))
+	} else {
+		r.client = client
+	}
+	close(r.connecting)
+	r.connecting = nil
+}
+
+// fail begins a pause. The caller holds mu.
+func (r *Redis) fail(err error) { r.failed, r.until = err, time.Now().Add(r.cfg.Pause) }
+
+// check looks at an operation's error: one that Redis answered is passed on, any other begins a pause, except
+// that the caller gave up.
+func (r *Redis) check(ctx context.Context, what string, err error) error {
+	if err == nil {
+		return nil
+	}
+	if _, answered := rueidis.IsRedisErr(err); !answered && !errors.Is(ctx.Err(), context.Canceled) {
+		r.mu.Lock()
+		r.fail(err)
+		r.mu.Unlock()
+	}
+	return fmt.Errorf("embed: %s in Redis: %w", what, err)
+}
+
+// names returns the keys' names, all cut from one string.
+func (r *Redis) names(keys []uint64) []string {
+	n := len(r.cfg.Prefix) + 8
+	all := make([]byte, 0, n*len(keys))
+	for _, k := range keys {
+		all = binary.BigEndian.AppendUint64(append(all, r.cfg.Prefix...), k)
+	}
+	whole := string(all)
+	out := make([]string, len(keys))
+	for i := range out {
+		out[i] = whole[i*n : (i+1)*n]
+	}
+	return out
+}
+
+// Gather is one MGET, or one per node of a cluster.
+func (r *Redis) Gather(ctx context.Context, keys []uint64, rows []byte, found []bool) error {
+	if len(keys) == 0 {
+		return nil
+	}
+	client, err := r.connected(ctx)
+	if err != nil {
+		return err
+	}
+	names := r.names(keys)
+	if client.Mode() == rueidis.ClientModeCluster {
+		return r.gatherCluster(ctx, client, names, rows, found)
+	}
+	values, err := client.Do(ctx, client.B().Mget().Key(names...).Build()).ToArray()
+	if err != nil {
+		return r.check(ctx, fmt.Sprintf("gather %d rows", len(keys)), err)
+	}
+	for i := range values {
+		if err := r.take(&values[i], i, rows, found); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (r *Redis) gatherCluster(ctx context.Context, client rueidis.Client, names []string, rows []byte, found []bool) error {
+	values, err := rueidis.MGet(client, ctx, names)
+	if err != nil {
+		return r.check(ctx, fmt.Sprintf("gather %d rows", len(names)), err)
+	}
+	for i, name := range names {
+		v := values[name]
+		if err := r.take(&v, i, rows, found); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (r *Redis) take(v *rueidis.RedisMessage, i int, rows []byte, found []bool) error {
+	if found[i] = !v.IsNil(); !found[i] {
+		return nil
+	}
+	s, err := v.ToString()
+	if err != nil {
+		return fmt.Errorf("embed: a row in Redis is no string: %w", err)
+	}
+	if len(s) != r.cfg.RowBytes {
+		return fmt.Errorf("embed: a row in Redis has %d bytes, want %d: %w", len(s), r.cfg.RowBytes, ErrRow)
+	}
+	copy(rows[i*r.cfg.RowBytes:], s)
+	return nil
+}
+
+// Put writes rows in one go.
+func (r *Redis) Put(ctx context.Context, keys []uint64, rows []byte) error {
+	if err := checkRows(keys, rows, r.cfg.RowBytes); err != nil || len(keys) == 0 {
+		return err
+	}
+	return r.each(ctx, keys, "put", func(client rueidis.Client, i int, name string) rueidis.Completed {
+		row := rows[i*r.cfg.RowBytes:][:r.cfg.RowBytes]
+		return client.B().Set().Key(name).Value(rueidis.BinaryString(row)).Build()
+	})
+}
+
+// Delete removes rows in one go.
+func (r *Redis) Delete(ctx context.Context, keys []uint64) error {
+	return r.each(ctx, keys, "delete", func(client rueidis.Client, _ int, name string) rueidis.Completed {
+		return client.B().Del().Key(name).Build()
+	})
+}
+
+// each pipelines a command per key.
+func (r *Redis) each(ctx context.Context, keys []uint64, what string, command func(rueidis.Client, int, string) rueidis.Completed) error {
+	client, err := r.connected(ctx)
+	if err != nil {
+		return err
+	}
+	commands := make([]rueidis.Completed, len(keys))
+	for i, name := range r.names(keys) {
+		commands[i] = command(client, i, name)
+	}
+	for _, res := range client.DoMulti(ctx, commands...) {
+		if err := res.Error(); err != nil {
+			return r.check(ctx, fmt.Sprintf("%s %d rows", what, len(keys)), err)
+		}
+	}
+	return nil
+}
+
+// RowBytes returns the size of a row.
+func (r *Redis) RowBytes() int { return r.cfg.RowBytes }
+
+// Close ends the connections.
+func (r *Redis) Close() error {
+	r.mu.Lock()
+	r.closed = true
+	client := r.client
+	r.client = nil
+	r.mu.Unlock()
+	r.attempts.Wait()
+	if client != nil {
+		client.Close()
+	}
+	return nil
+}

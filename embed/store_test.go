@@ -1,0 +1,185 @@
+package embed_test
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"grebe/embed"
+	"grebe/embed/embedtest"
+	"grebe/embed/redisserver"
+	"grebe/pool"
+)
+
+const rowBytes = 64
+
+func TestStores(t *testing.T) {
+	t.Run("memory", func(t *testing.T) {
+		embedtest.Run(t, func(t *testing.T) embed.Store { return embed.NewMemory(embedtest.Keys, rowBytes) })
+	})
+	t.Run("file", func(t *testing.T) { embedtest.Run(t, emptyFile) })
+	t.Run("redis", func(t *testing.T) {
+		s := redis(t)
+		embedtest.Run(t, func(t *testing.T) embed.Store { return emptyRedis(t, s) })
+	})
+	t.Run("cluster", func(t *testing.T) {
+		s := redis(t, "--cluster-enabled", "yes")
+		if err := s.Command("CLUSTER", "ADDSLOTSRANGE", "0", "16383"); err != nil {
+			t.Fatal(err)
+		}
+		for end := time.Now().Add(time.Minute); s.Command("GET", "any") != nil; {
+			if time.Now().After(end) {
+				t.Fatal("the cluster of one node does not come up")
+			}
+		}
+		embedtest.Run(t, func(t *testing.T) embed.Store { return emptyRedis(t, s) })
+	})
+}
+
+func redis(t *testing.T, args ...string) *redisserver.Server {
+	t.Helper()
+	s, err := redisserver.Start(args...)
+	if errors.Is(err, redisserver.ErrAbsent) {
+		t.Skip(err)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(s.Stop)
+	return s
+}
+
+func emptyRedis(t *testing.T, s *redisserver.Server) embed.Store {
+	t.Helper()
+	if err := s.Command("FLUSHALL"); err != nil {
+		t.Fatal(err)
+	}
+	r, err := embed.NewRedis(embed.RedisConfig{Addresses: []string{s.Addr}, Prefix: "t:", RowBytes: rowBytes})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return r
+}
+
+func emptyFile(t *testing.T) embed.Store {
+	name := filepath.Join(t.TempDir(), "rows")
+	if err := os.WriteFile(name, make([]byte, embedtest.Keys*rowBytes), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	m, err := embed.OpenFile(name, rowBytes)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for k := range uint64(embedtest.Keys) {
+		if err := m.Delete(t.Context(), []uint64{k}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return m
+}
+
+func TestFileKeepsRows(t *testing.T) {
+	name := filepath.Join(t.TempDir(), "rows")
+	if err := os.WriteFile(name, make([]byte, 10*rowBytes), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for round := range uint64(2) {
+		m, err := embed.OpenFile(name, rowBytes)
+		if err != nil {
+			t.Fatal(err)
+		}
+		row, found := make([]byte, rowBytes), make([]bool, 1)
+		if err := m.Gather(t.Context(), []uint64{7}, row, found); err != nil || !found[0] {
+			t.Fatalf("row 7: found %v, error %v", found[0], err)
+		}
+		if round == 1 && string(row) != string(embedtest.Row(7, 3, rowBytes)) {
+			t.Errorf("row 7 is %x after the file was opened again", row)
+		}
+		if err := m.Put(t.Context(), []uint64{7}, embedtest.Row(7, 3, rowBytes)); err != nil {
+			t.Fatal(err)
+		}
+		if err := m.Close(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, err := embed.OpenFile(name, rowBytes-16); err == nil {
+		t.Error("a file that is no whole number of rows was opened")
+	}
+}
+
+// An outage costs defaults, which are counted, and nothing has to be restarted afterwards.
+func TestRedisOutage(t *testing.T) {
+	s := redis(t)
+	store := emptyRedis(t, s)
+	defer store.Close()
+	cache := newCache(t, 64, "lru")
+	def := embedtest.Row(99, 99, rowBytes)
+	table, err := embed.NewTable(store, cache, embed.TableConfig{Default: def, Timeout: 5 * time.Second})
+	if err != nil {
+		t.Fatal(err)
+	}
+	one, two := []uint64{1}, []uint64{2}
+	out := make([]byte, rowBytes)
+	put := func() {
+		t.Helper()
+		for _, k := range []uint64{1, 2} {
+			if err := table.Put(t.Context(), []uint64{k}, embedtest.Row(k, 1, rowBytes)); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	put()
+	if g := table.Gather(t.Context(), one, out); g.Fetched != 1 || g.Err != nil || string(out) != string(embedtest.Row(1, 1, rowBytes)) {
+		t.Fatalf("gathered %+v, row %x", g, out)
+	}
+	if g := table.Gather(t.Context(), []uint64{5}, out); g.Default != 1 || g.Err != nil || string(out) != string(def) {
+		t.Fatalf("a row that is nowhere: %+v, row %x", g, out)
+	}
+	s.Halt()
+	for range 3 {
+		if g := table.Gather(t.Context(), two, out); g.Default != 1 || g.Err == nil || string(out) != string(def) {
+			t.Fatalf("in an outage: %+v, row %x; want the default row and an error", g, out)
+		}
+		if g := table.Gather(t.Context(), one, out); g.Hits != 1 || string(out) != string(embedtest.Row(1, 1, rowBytes)) {
+			t.Fatalf("a cached row in an outage: %+v, row %x", g, out)
+		}
+	}
+	if st := table.Stats(); st.Outage != 3 || st.Missing != 1 || st.Failures != 3 {
+		t.Errorf("counted %+v, want 3 lookups of an outage in 3 round trips, 1 missing row", st)
+	}
+	if err := s.Resume(); err != nil {
+		t.Fatal(err)
+	}
+	for end := time.Now().Add(time.Minute); ; {
+		if g := table.Gather(t.Context(), two, out); g.Err == nil {
+			break
+		} else if time.Now().After(end) {
+			t.Fatalf("no recovery: %v", g.Err)
+		}
+	}
+	put()
+	if g := table.Gather(t.Context(), two, out); g.Fetched != 1 || string(out) != string(embedtest.Row(2, 1, rowBytes)) {
+		t.Errorf("after the outage: %+v, row %x", g, out)
+	}
+}
+
+func newCache(t *testing.T, rows int, policy string) *embed.Cache {
+	t.Helper()
+	p, err := pool.New(int64(rows+64)*rowBytes, 4096)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c, err := embed.NewCache(p, embed.Config{Rows: rows, RowBytes: rowBytes, Policy: policy})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		c.Close()
+		if err := p.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return c
+}
