@@ -15,6 +15,7 @@ package eval
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"time"
@@ -75,7 +76,9 @@ func Run(ctx context.Context, d *Data, a Asker, o Options) (*Report, error) {
 		res := result{way: w.Name, model: true}
 		for q := range d.Questions {
 			list, err := ask(ctx, w, &d.Questions[q])
-			if err != nil {
+			if tooLong(err) {
+				res.tooLong++
+			} else if err != nil {
 				return nil, fmt.Errorf("eval: %s: user %s: %w", w.Name, d.Questions[q].User, err)
 			}
 			res.lists = append(res.lists, list)
@@ -85,7 +88,7 @@ func Run(ctx context.Context, d *Data, a Asker, o Options) (*Report, error) {
 		*into = append(*into, res)
 	}
 	r.UserTokens, r.ItemTokens, r.AutoUserFirst = e.usage.userTokens(), e.usage.itemTokens(), e.usage.userFirst()
-	r.Unreal = e.unreal
+	r.Unreal, r.Short = e.unreal, e.short
 	r.fill(d, rank, recommend, o.Seed)
 	return r, nil
 }
@@ -96,6 +99,16 @@ type result struct {
 	model   bool // a model's, not a baseline's
 	lists   [][]string
 	seconds float64
+	tooLong int // prompts that the model has no room for: their answers are empty
+}
+
+// tooLong reports whether an error says that the model has no room for a prompt.
+func tooLong(err error) bool {
+	coded, ok := errors.AsType[interface {
+		error
+		Code() string
+	}](err)
+	return ok && coded.Code() == "too_large"
 }
 
 type evaluation struct {
@@ -106,6 +119,7 @@ type evaluation struct {
 	total   int
 	usage   usage
 	unreal  int // items that came back and are not in the catalog
+	short   int // recommendations with fewer items than asked for
 }
 
 // usage sums what rankings say of their prompts.
@@ -160,6 +174,9 @@ func (e *evaluation) recommend(ctx context.Context, w *Way, q *Question) ([]stri
 	})
 	if err != nil {
 		return nil, err
+	}
+	if len(resp.Results) < generated {
+		e.short++
 	}
 	var out []string
 	for _, x := range resp.Results {

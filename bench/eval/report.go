@@ -26,6 +26,7 @@ type Report struct {
 
 	AutoUserFirst float64      `json:"auto_user_first"` // share of auto's rankings with the user first
 	Unreal        int          `json:"unreal"`          // items that came back and do not exist
+	Short         int          `json:"short"`           // recommendations with fewer items than asked for
 	Ranking       []Line       `json:"ranking"`         // one of the candidates is right
 	Generation    []Line       `json:"generation"`      // one item of the whole catalog is right
 	Comparisons   []Comparison `json:"comparisons"`     // of NDCG@10 in rankings, Recall@10 in generation
@@ -38,6 +39,7 @@ type Line struct {
 	Model   bool    `json:"model"` // or a baseline
 	At      []Cut   `json:"at"`
 	Seconds float64 `json:"seconds,omitempty"`
+	TooLong int     `json:"too_long,omitempty"` // prompts that the model had no room for; they count as wrong
 	// Expected is NDCG@10 in expectation over what users take, where probabilities are known.
 	Expected *Estimate `json:"expected_ndcg_10,omitempty"`
 
@@ -93,10 +95,17 @@ func (r *Report) fill(d *Data, rank, recommend []result, seed uint64) {
 		l.summarise(realised(d, &res, func(q *Question) string { return q.Next }), seed)
 		r.Generation = append(r.Generation, l)
 	}
+	for _, l := range slices.Concat(r.Ranking, r.Generation) {
+		if l.TooLong > 0 {
+			r.Notes = append(r.Notes, fmt.Sprintf("%s: %d of %d prompts are longer than the model has positions; they count as wrong.", l.Way, l.TooLong, r.Users))
+		}
+	}
 	r.compare(seed)
 }
 
-func newLine(res *result) Line { return Line{Way: res.way, Model: res.model, Seconds: res.seconds} }
+func newLine(res *result) Line {
+	return Line{Way: res.way, Model: res.model, Seconds: res.seconds, TooLong: res.tooLong}
+}
 
 func atCuts(at func(k int) Metrics) []Metrics {
 	out := make([]Metrics, len(cuts))
@@ -225,6 +234,7 @@ func (r *Report) Text(w io.Writer) error {
 	if len(r.Generation) > 0 {
 		fmt.Fprintf(&b, "\nNaming the next item out of all %d\n", r.Catalog)
 		table(&b, r.Generation, false)
+		fmt.Fprintf(&b, "items that came back and do not exist: %d; recommendations with fewer than %d items: %d\n", r.Unreal, generated, r.Short)
 	}
 	if len(r.Comparisons) > 0 {
 		fmt.Fprintf(&b, "\nRatios, with 95 %% intervals over users\n")

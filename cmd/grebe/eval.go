@@ -23,6 +23,15 @@ type evalCmd struct {
 	World evalWorldCmd `cmd:"" help:"Write the shop that models are measured on: items, users, requests."`
 }
 
+// Help has the examples that kong prints.
+func (evalCmd) Help() string {
+	return `Examples:
+
+    grebe eval --users 100
+    grebe eval -c grebe.yaml --html eval.html
+    grebe eval world --out ./shop`
+}
+
 type evalRunCmd struct {
 	Config     string   `short:"c" type:"path" help:"Configuration of the server with the models to measure." placeholder:"FILE"`
 	Checkpoint string   `type:"path" help:"A checkpoint instead, with plain prompts." placeholder:"DIR"`
@@ -260,8 +269,9 @@ func (c *evalRunCmd) waysOf(s *stack, d *eval.Data) ([]eval.Way, []string) {
 	wanted := func(name string) bool { return len(c.Ways) == 0 || slices.Contains(c.Ways, name) }
 	var ways []eval.Way
 	var notes []string
-	names := map[string]bool{}
-	add := func(m *server.Model, w eval.Way) {
+	names, found := map[string]bool{}, map[string]bool{}
+	add := func(kind string, m *server.Model, w eval.Way) {
+		found[kind] = true
 		if names[w.Name] {
 			w.Name += " (" + m.Name + ")"
 		}
@@ -273,7 +283,7 @@ func (c *evalRunCmd) waysOf(s *stack, d *eval.Data) ([]eval.Way, []string) {
 		m := &s.models[i]
 		if m.Scoring.Kind == server.Pointwise {
 			if wanted("pointwise") {
-				add(m, eval.Way{Name: "pointwise", Prefix: "user"})
+				add("pointwise", m, eval.Way{Name: "pointwise", Prefix: "user"})
 			}
 			continue
 		}
@@ -285,14 +295,26 @@ func (c *evalRunCmd) waysOf(s *stack, d *eval.Data) ([]eval.Way, []string) {
 		for _, prefix := range []string{"user", "item", "auto"} {
 			if wanted(prefix) {
 				name := map[string]string{"user": "user-first", "item": "item-first", "auto": "auto"}[prefix]
-				add(m, eval.Way{Name: name, Prefix: prefix, FirstIdentifier: first})
+				add(prefix, m, eval.Way{Name: name, Prefix: prefix, FirstIdentifier: first})
 			}
 		}
 		if m.Generate != nil && wanted("beam") {
-			add(m, eval.Way{Name: "beam search", Generate: true})
+			add("beam", m, eval.Way{Name: "beam search", Generate: true})
+		}
+	}
+	for _, name := range c.Ways {
+		if !found[name] {
+			notes = append(notes, fmt.Sprintf("Not measured: %s, which no model here can do (%s).", name, needs[name]))
 		}
 	}
 	return ways, slices.Compact(notes)
+}
+
+// needs says what a model must have for a way.
+var needs = map[string]string{
+	"user": "it takes scoring by identifier", "item": "it takes scoring by identifier", "auto": "it takes scoring by identifier",
+	"pointwise": "it takes scoring: {kind: pointwise}, or a checkpoint whose vocabulary has --yes and --no as one token each",
+	"beam":      "it takes codes in the configuration and in the items",
 }
 
 // identifiersByPlace is the token of the first candidate where items have no identifiers: behind what

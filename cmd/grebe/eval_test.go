@@ -1,0 +1,88 @@
+package main
+
+import (
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"grebe/bench/eval"
+)
+
+// A model of random weights must be measured in every way, and must not look better than it is.
+func TestEvalUntrained(t *testing.T) {
+	page := filepath.Join(t.TempDir(), "eval.html")
+	out, errs, code := grebe(t, "eval", "--device", "cpu", "--users", "12", "--json", "--html", page)
+	if code != exitDone {
+		t.Fatalf("exit %d: %s", code, errs)
+	}
+	var r eval.Report
+	if err := json.Unmarshal([]byte(out), &r); err != nil {
+		t.Fatal(err)
+	}
+	if !r.Random || len(r.Notes) == 0 || !strings.Contains(r.Notes[0], "random") {
+		t.Errorf("the report does not say that the weights are random: %q", r.Notes)
+	}
+	ndcg := map[string]float64{}
+	for _, l := range r.Ranking {
+		if l.Expected != nil {
+			ndcg[l.Way] = l.Expected.Value
+		}
+	}
+	for _, way := range []string{"user-first", "item-first", "auto", "pointwise"} {
+		if got, ok := ndcg[way]; !ok || got > ndcg["optimum"]/2 {
+			t.Errorf("%s: expected NDCG@10 %.3f (measured: %v), the optimum has %.3f", way, got, ok, ndcg["optimum"])
+		}
+	}
+	if n := len(r.Generation); n != 4 || r.Unreal != 0 || r.Short != 0 {
+		t.Errorf("%d ways to generate, %d items that do not exist, %d short lists; want 4, 0, 0", n, r.Unreal, r.Short)
+	}
+	if data, err := os.ReadFile(page); err != nil || !strings.Contains(string(data), "optimum") {
+		t.Errorf("no page: %v", err)
+	}
+}
+
+// What eval world writes is what eval reads.
+func TestEvalWorldAndFiles(t *testing.T) {
+	dir := t.TempDir()
+	_, errs, code := grebe(t, "eval", "world", "--out", dir, "--items", "1000", "--train", "3", "--validation", "2", "--test", "6", "--requests", "20")
+	if code != exitDone {
+		t.Fatalf("exit %d: %s", code, errs)
+	}
+	file := func(name string) string { return filepath.Join(dir, name) }
+	for name, lines := range map[string]int{"users-train.ndjson": 3, "requests-validation.ndjson": 2, "users-test.ndjson": 6, "trace.ndjson": 20} {
+		data, err := os.ReadFile(file(name))
+		if n := strings.Count(string(data), "\n"); err != nil || n != lines {
+			t.Errorf("%s has %d lines, want %d: %v", name, n, lines, err)
+		}
+	}
+	if _, errs, code = grebe(t, "demo", "--once", "--data", file("demo")); code != exitDone {
+		t.Fatalf("exit %d: %s", code, errs)
+	}
+	out, errs, code := grebe(t, "eval", "--device", "cpu", "--checkpoint", file("demo/checkpoint"), "--ways", "item,pointwise",
+		"--items-file", file("items.ndjson"), "--users-file", file("users-test.ndjson"), "--requests-file", file("requests-test.ndjson"))
+	if code != exitDone {
+		t.Fatalf("exit %d: %s", code, errs)
+	}
+	for _, want := range []string{"6 users", "item-first of optimum", "Not measured: pointwise", "given tokens by their place", "1 of 6 prompts are longer"} {
+		if !strings.Contains(out, want) {
+			t.Errorf("the result lacks %q:\n%s", want, out)
+		}
+	}
+}
+
+func TestEvalMistakes(t *testing.T) {
+	for _, args := range [][]string{
+		{"eval", "--ways", "sideways"},
+		{"eval", "-c", "a.yaml", "--checkpoint", "b"},
+		{"eval", "--requests-file", "r.ndjson"},
+		{"eval", "--checkpoint", "b", "--users-file", "u.ndjson"},
+		{"eval", "world"},
+		{"eval", "world", "--out", t.TempDir(), "--items", "5"},
+	} {
+		if _, errs, code := grebe(t, args...); code != exitUsage || errs == "" {
+			t.Errorf("%v: exit %d, %q, want %d with a reason", args, code, errs, exitUsage)
+		}
+	}
+}
