@@ -21,6 +21,7 @@ import (
 	"slices"
 	"time"
 
+	"grebe/bench/rank"
 	"grebe/evict"
 )
 
@@ -30,9 +31,10 @@ type Options struct {
 	Traces   []string  // names; all
 	Sizes    []float64 // shares of the distinct keys; 0.01, 0.03, 0.1, 0.3
 	Policies []string  // beside lru and the optimum; all
-	Parts    []string  // table, replay, sweep, train; all
+	Parts    []string  // table, replay, sweep, train, rank; all
 	XGBoost  bool      // train XGBoost on the same samples
 	Python   string    // that has XGBoost; python3
+	Dir      string    // folder of the checkpoint for rank; in the user's cache folder
 	SVG      string    // file for the plot of the error sweep
 	JSON     bool
 }
@@ -54,7 +56,7 @@ func (o *Options) setDefaults() error {
 		o.Policies = policies
 	}
 	if len(o.Parts) == 0 {
-		o.Parts = []string{"table", "replay", "sweep", "train"}
+		o.Parts = []string{"table", "replay", "sweep", "train", "rank"}
 	}
 	if o.Python == "" {
 		o.Python = "python3"
@@ -76,14 +78,15 @@ func (o *Options) part(name string) bool { return slices.Contains(o.Parts, name)
 
 // Report is what Run found.
 type Report struct {
-	Date    string    `json:"date"`
-	Tuned   string    `json:"tuned"`
-	Table   []Known   `json:"table,omitempty"`
-	Results []Result  `json:"results,omitempty"`
-	Sweep   []Error   `json:"sweep,omitempty"`
-	Train   *Training `json:"train,omitempty"`
-	Skipped []string  `json:"skipped,omitempty"`
-	Checks  []Check   `json:"checks"`
+	Date    string          `json:"date"`
+	Tuned   string          `json:"tuned"`
+	Table   []Known         `json:"table,omitempty"`
+	Results []Result        `json:"results,omitempty"`
+	Sweep   []Error         `json:"sweep,omitempty"`
+	Train   *Training       `json:"train,omitempty"`
+	Rank    []rank.Eviction `json:"rank,omitempty"`
+	Skipped []string        `json:"skipped,omitempty"`
+	Checks  []Check         `json:"checks"`
 }
 
 // Known compares a hit rate with that of another simulator.
@@ -154,7 +157,7 @@ func Run(ctx context.Context, o Options, w io.Writer) (*Report, error) {
 	steps := []struct {
 		part string
 		do   func(context.Context, *Options, []*trace, *printer) error
-	}{{"table", r.table}, {"replay", r.replay}, {"sweep", r.sweep}, {"train", r.train}}
+	}{{"table", r.table}, {"replay", r.replay}, {"sweep", r.sweep}, {"train", r.train}, {"rank", r.rank}}
 	for _, s := range steps {
 		if !o.part(s.part) {
 			continue
