@@ -2,7 +2,9 @@ package dispatch
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"math"
 	"time"
 
 	"grebe/engine"
@@ -20,66 +22,119 @@ var profiled = []struct{ requests, tokens int }{
 // Where a batch takes less than quick, ones of twice as many tokens follow, up to most: predictions
 // should not reach far beyond what was measured.
 //
-// A model that is slow is measured for patience, and by as many batches as a fit needs.
+// A model that is slow is measured for patience, and by as many batches as a fit needs. A GPU compiles,
+// chooses and records when it first sees a size: that does not count, up to limit.
 const (
 	quick    = 60 * time.Millisecond
 	most     = 4096
 	patience = 500 * time.Millisecond
+	limit    = 30 * time.Second
 	enough   = 5
+	settling = 5 // runs of a size at most
 )
 
 // Profile measures how long an engine takes for batches of several sizes, and fits a model to it.
 // Tokens are zeros and the plans causal, at most positions long.
 func Profile(ctx context.Context, e Engine, positions int) (schedule.PrefillModel, error) {
-	var samples []schedule.Sample
-	start := time.Now()
-	done := func() bool { return len(samples) >= enough && time.Since(start) > patience }
-	for i, p := range profiled {
-		if done() {
-			break
-		}
-		s, err := twice(ctx, e, p.requests, min(p.tokens, positions, e.MaxTokens()/p.requests))
-		if err != nil {
+	p := profile{engine: e, start: time.Now()}
+	for _, b := range profiled {
+		if err := p.add(ctx, b.requests, min(b.tokens, positions, e.MaxTokens()/b.requests)); err != nil {
 			return schedule.PrefillModel{}, err
 		}
-		if i > 0 {
-			samples = append(samples, s)
-		}
-	}
-	limit := min(most, positions, e.MaxTokens())
-	for tokens := 320; tokens <= limit && !done(); tokens *= 2 {
-		s, err := twice(ctx, e, 1, tokens)
-		if err != nil {
-			return schedule.PrefillModel{}, err
-		}
-		samples = append(samples, s)
-		if s.Ms > float64(quick/time.Millisecond) {
+		if p.done() {
 			break
 		}
 	}
-	m, err := schedule.Fit(samples)
+	for tokens := 320; tokens <= min(most, positions, e.MaxTokens()) && !p.done(); tokens *= 2 {
+		if err := p.add(ctx, 1, tokens); err != nil {
+			return schedule.PrefillModel{}, err
+		}
+		if p.last().Ms > float64(quick/time.Millisecond) {
+			break
+		}
+	}
+	m, err := schedule.Fit(p.samples[1:])
+	if errors.Is(err, schedule.ErrDegenerate) {
+		return p.linear(), nil
+	}
 	if err != nil {
 		return m, fmt.Errorf("dispatch: %w", err)
 	}
 	return m, nil
 }
 
-// twice measures a batch and takes the faster of two runs, since what disturbs a measurement slows it
-// down; a batch that is slow runs once.
-func twice(ctx context.Context, e Engine, requests, tokens int) (schedule.Sample, error) {
-	if err := ctx.Err(); err != nil {
-		return schedule.Sample{}, err
+// profile is what was measured so far.
+type profile struct {
+	engine  Engine
+	start   time.Time
+	spent   time.Duration     // in runs that count
+	samples []schedule.Sample // the first one warmed up
+}
+
+func (p *profile) last() schedule.Sample { return p.samples[len(p.samples)-1] }
+
+func (p *profile) done() bool {
+	return len(p.samples) > enough && p.spent > patience || len(p.samples) > 1 && time.Since(p.start) > limit
+}
+
+// add measures a batch and takes the fastest of two runs, since what disturbs a measurement slows it
+// down. A batch that is slow, for a reason that its size explains, runs once. A run that takes less than
+// half of the time before shows that the one before prepared something: another follows.
+func (p *profile) add(ctx context.Context, requests, tokens int) error {
+	var best schedule.Sample
+	for run := range settling {
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		s, err := measure(p.engine, requests, tokens)
+		if err != nil {
+			return fmt.Errorf("dispatch: measure prefill times: %w", err)
+		}
+		if run == 0 {
+			best = s
+			if s.Ms < float64(quick/time.Millisecond) || !p.explains(&s) {
+				continue
+			}
+			break
+		}
+		settled := 2*s.Ms >= best.Ms
+		if settled {
+			p.spent += time.Duration(best.Ms * float64(time.Millisecond))
+		}
+		best.Ms = min(best.Ms, s.Ms)
+		if settled {
+			break
+		}
 	}
-	s, err := measure(e, requests, tokens)
-	if err == nil && s.Ms < float64(quick/time.Millisecond) {
-		var again schedule.Sample
-		again, err = measure(e, requests, tokens)
-		s.Ms = min(s.Ms, again.Ms)
+	p.spent += time.Duration(best.Ms * float64(time.Millisecond))
+	p.samples = append(p.samples, best)
+	return nil
+}
+
+// explains reports whether a batch's size explains its time, by the one before it.
+func (p *profile) explains(s *schedule.Sample) bool {
+	if len(p.samples) == 0 {
+		return false
 	}
-	if err != nil {
-		return s, fmt.Errorf("dispatch: measure prefill times: %w", err)
+	before := p.last()
+	return s.Ms <= 3*before.Ms*max(1, float64(s.Rows)/float64(before.Rows))
+}
+
+// linear is a model for a device whose times did not grow with what was measured: what they are, and
+// growth as if the largest batch had no fixed costs. Batches that follow correct it.
+func (p *profile) linear() schedule.PrefillModel {
+	m := schedule.PrefillModel{Fixed: math.Inf(1)}
+	q := &m.Quality
+	for _, s := range p.samples {
+		m.Fixed = min(m.Fixed, s.Ms)
+		if s.Rows >= q.Largest.Rows {
+			m.Row = s.Ms / float64(s.Rows)
+		}
+		q.Largest = schedule.Sample{Rows: max(q.Largest.Rows, s.Rows), Keys: max(q.Largest.Keys, s.Keys),
+			Requests: max(q.Largest.Requests, s.Requests), Ms: max(q.Largest.Ms, s.Ms)}
+		q.Samples++
 	}
-	return s, nil
+	return m
 }
 
 func measure(e Engine, requests, tokens int) (schedule.Sample, error) {
