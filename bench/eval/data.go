@@ -17,7 +17,10 @@ import (
 
 // Question is what ways are asked about one user. It is a line of requests.ndjson.
 type Question struct {
-	User       string   `json:"user"`
+	User string `json:"user"`
+	// Events, unless nil, says that the question is asked in the middle of the user's history, after so
+	// many events: such questions are for training.
+	Events     *int     `json:"events,omitempty"`
 	Candidates []string `json:"candidates"`
 	Chosen     string   `json:"chosen"`         // the candidate that the user took
 	Next       string   `json:"next,omitempty"` // what the user took of the whole catalog
@@ -97,16 +100,20 @@ func (d *Data) Equip(path string) error {
 	return err
 }
 
-// Ask returns the question at the end of a customer's visits.
+// Ask returns the question at the end of a customer's visits, with what is known of the answer.
 func Ask(w *shop.World, u *shop.User) Question {
-	s := w.State(u)
-	q := Question{
-		User: u.ID, Candidates: w.IDs(u.Offer), Chosen: w.Items[u.Chosen].ID, Next: w.Items[u.Next].ID, Probabilities: s.Probabilities(u.Offer),
-	}
+	q, s := Plain(w, u), w.State(u)
+	q.Probabilities = s.Probabilities(u.Offer)
 	for _, b := range s.Best(generated) {
 		q.Best = append(q.Best, Likely{w.Items[b.Item].ID, b.P})
 	}
 	return q
+}
+
+// Plain returns the question without the true probabilities: for training, which is to learn from what
+// people took, as it would have to elsewhere.
+func Plain(w *shop.World, u *shop.User) Question {
+	return Question{User: u.ID, Candidates: w.IDs(u.Offer), Chosen: w.Items[u.Chosen].ID, Next: w.Items[u.Next].ID}
 }
 
 func newData(name string) *Data {
@@ -203,6 +210,9 @@ func (d *Data) readQuestions(f Files) error {
 }
 
 func (d *Data) check(q *Question) error {
+	if q.Events != nil {
+		return fmt.Errorf("events: a question in the middle of a history is for training, not for measuring")
+	}
 	if d.users[q.User] == nil {
 		return fmt.Errorf("user: no user %q", q.User)
 	}

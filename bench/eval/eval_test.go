@@ -159,6 +159,7 @@ func TestFilesHoldTheQuestions(t *testing.T) {
 		t.Error("items of another catalog were taken")
 	}
 	for name, line := range map[string]string{
+		"in the middle": `{"user": "test-0", "events": 3, "candidates": ["i00001"], "chosen": "i00001"}`,
 		"unknown field": `{"user": "test-0", "candidate": []}`, "no user": `{"user": "nobody"}`,
 		"no item": `{"user": "test-0", "candidates": ["x"], "chosen": "x"}`, "not chosen": `{"user": "test-0", "candidates": ["i00001"], "chosen": "i00002"}`,
 		"lengths": `{"user": "test-0", "candidates": ["i00001"], "chosen": "i00001", "probabilities": [0.5, 0.5]}`,

@@ -46,12 +46,12 @@ func TestEvalUntrained(t *testing.T) {
 // What eval world writes is what eval reads.
 func TestEvalWorldAndFiles(t *testing.T) {
 	dir := t.TempDir()
-	_, errs, code := grebe(t, "eval", "world", "--out", dir, "--items", "1000", "--train", "3", "--validation", "2", "--test", "6", "--requests", "20")
+	_, errs, code := grebe(t, "eval", "world", "--out", dir, "--items", "1000", "--train", "3", "--cuts", "2", "--validation", "2", "--test", "6", "--requests", "20")
 	if code != exitDone {
 		t.Fatalf("exit %d: %s", code, errs)
 	}
 	file := func(name string) string { return filepath.Join(dir, name) }
-	for name, lines := range map[string]int{"users-train.ndjson": 3, "requests-validation.ndjson": 2, "users-test.ndjson": 6, "trace.ndjson": 20} {
+	for name, lines := range map[string]int{"users-train.ndjson": 3, "requests-train.ndjson": 9, "requests-validation.ndjson": 2, "users-test.ndjson": 6, "trace.ndjson": 20} {
 		data, err := os.ReadFile(file(name))
 		if n := strings.Count(string(data), "\n"); err != nil || n != lines {
 			t.Errorf("%s has %d lines, want %d: %v", name, n, lines, err)

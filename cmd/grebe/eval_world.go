@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math/rand/v2"
 	"os"
 	"path/filepath"
 
@@ -22,6 +23,7 @@ type evalWorldCmd struct {
 	Train      int     `default:"20000" help:"Customers to train on; default ${default}."`
 	Validation int     `default:"1000" help:"Customers to choose settings by; default ${default}."`
 	Test       int     `default:"1000" help:"Customers to measure on; default ${default}."`
+	Cuts       int     `default:"4" help:"Further questions about each customer to train on, at random places of the history; default ${default}."`
 	Requests   int     `default:"2000" help:"Requests of the trace; default ${default}."`
 	Rate       float64 `default:"20" help:"Requests of the trace per second, on average; default ${default}."`
 	Tokenizer  string  `type:"path" help:"tokenizer.json to count tokens with." placeholder:"FILE"`
@@ -30,8 +32,9 @@ type evalWorldCmd struct {
 
 func (evalWorldCmd) Help() string {
 	return `Writes items.ndjson, and for each of train, validation and test the customers (users-*.ndjson, as grebe import takes
-them) and the questions about them (requests-*.ndjson, as grebe eval takes them, with the true probabilities); and
-trace.ndjson, requests of test customers with arrival times. The same seed gives the same files on every machine.
+them) and the questions about them (requests-*.ndjson, as grebe eval takes them; validation and test with the true probabilities);
+and trace.ndjson, requests of test customers with arrival times. Questions with "events": K (of train only) are asked after
+the first K purchases: the prompt is the customer's text up to the next line that begins with "- ". The same seed gives the same files on every machine.
 
 Examples:
 
@@ -42,6 +45,9 @@ Examples:
 func (c *evalWorldCmd) Run(w *world) error {
 	if c.Items < 1000 {
 		return usagef("--items: %d: want at least 1000", c.Items)
+	}
+	if c.Cuts < 0 {
+		return usagef("--cuts: %d: want 0 or more", c.Cuts)
 	}
 	if c.Rate <= 0 {
 		return usagef("--rate: %v: want more than 0", c.Rate)
@@ -88,13 +94,28 @@ func (c *evalWorldCmd) customers(w *world, sh *shop.World, split shop.Split, n i
 				if err := sh.WriteUser(users, u); err != nil {
 					return err
 				}
-				if err := encodeLines(requests, []eval.Question{eval.Ask(sh, u)}); err != nil {
+				if err := encodeLines(requests, c.questions(sh, u, split, i)); err != nil {
 					return err
 				}
 			}
 			return nil
 		})
 	})
+}
+
+// questions returns what is asked about a customer: at the end and, to train on, in the middle.
+func (c *evalWorldCmd) questions(sh *shop.World, u *shop.User, split shop.Split, n int) []eval.Question {
+	if split != shop.Train {
+		return []eval.Question{eval.Ask(sh, u)}
+	}
+	out := []eval.Question{eval.Plain(sh, u)}
+	places := rand.New(rand.NewPCG(c.Seed, uint64(n))).Perm(u.Events())
+	for _, k := range places[:min(c.Cuts, len(places))] {
+		q := eval.Plain(sh, sh.Before(u, split, n, k))
+		q.Events = &k
+		out = append(out, q)
+	}
+	return out
 }
 
 // statistics prints token counts beside the paper's.

@@ -140,6 +140,7 @@ const (
 	streamItems = 1 + iota
 	streamUsers
 	streamTrace
+	streamCuts
 )
 
 // furnish puts up the shelves.

@@ -226,6 +226,29 @@ func TestHistoriesGrow(t *testing.T) {
 	}
 }
 
+// A question in the middle must read as the history did then, and its answer must be what came.
+func TestBefore(t *testing.T) {
+	w := world(t)
+	for n := range 20 {
+		u := w.User(Train, n)
+		text, all := w.Text(u), w.UserMessage(u).History
+		for k := range u.Events() {
+			b := w.Before(u, Train, n, k)
+			short := w.Text(b)
+			rest, ok := strings.CutPrefix(text, short)
+			if !ok || !strings.HasPrefix(rest, "- "+w.Items[b.Next].Text()+".") {
+				t.Fatalf("user %d before %d: the text is no beginning that ends before the purchase:\n%s", n, k, short)
+			}
+			if got := w.UserMessage(b).History; !slices.Equal(got, all[:k]) || w.Items[b.Next].ID != all[k] {
+				t.Errorf("user %d before %d: history %v and then %s", n, k, got, w.Items[b.Next].ID)
+			}
+			if !slices.Contains(b.Offer, b.Chosen) {
+				t.Errorf("user %d before %d: took what was not offered", n, k)
+			}
+		}
+	}
+}
+
 func TestNothingIsBoughtTwiceOrEarly(t *testing.T) {
 	w := world(t)
 	for n := range 100 {

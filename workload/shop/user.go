@@ -84,6 +84,38 @@ func (w *World) User(split Split, n int) *User {
 	return u
 }
 
+// Events returns the number of purchases in a customer's visits.
+func (u *User) Events() int {
+	n := 0
+	for i := range u.Visits {
+		n += len(u.Visits[i].Purchases)
+	}
+	return n
+}
+
+// Before returns customer n of a split as they were before purchase k, counted from 0: their text is
+// that of u up to the line of that purchase, which is Next. Offer and Chosen are drawn anew. It gives
+// models more questions to learn from than the one at the end.
+func (w *World) Before(u *User, split Split, n, k int) *User {
+	r := rand.New(rand.NewPCG(w.seed*8+streamCuts, uint64(split)<<56|uint64(n)<<16|uint64(k)))
+	out := &User{ID: u.ID, Profile: u.Profile}
+	for i := range u.Visits {
+		v := u.Visits[i]
+		if k < len(v.Purchases) {
+			out.Next = v.Purchases[k].Item
+			v.Purchases = v.Purchases[:k:k]
+			out.Visits = append(out.Visits, v)
+			break
+		}
+		k -= len(v.Purchases)
+		out.Visits = append(out.Visits, v)
+	}
+	s := w.State(out)
+	out.Offer = s.offer(r)
+	out.Chosen = out.Offer[s.drawFrom(r, out.Offer)]
+	return out
+}
+
 // State returns the state of a customer at the end of the visits, which decides Next and Chosen.
 func (w *World) State(u *User) *State {
 	s := w.Start(&u.Profile)
