@@ -6,7 +6,7 @@ VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo unkn
 LDFLAGS := -s -w -X main.version=$(VERSION)
 
 # Packages whose tests share memory between goroutines.
-CONCURRENT := ./compute/cpu/internal/team ./pool ./kv/... ./meta ./engine ./catalog/... ./server/... ./bench/load
+CONCURRENT := ./compute/cpu/internal/team ./pool ./embed/... ./kv/... ./meta ./engine ./catalog/... ./server/... ./bench/load
 
 # The race detector needs cgo and a C compiler, which nothing else does. The portable kernels are
 # very slow under it and share memory as the fast ones do: left out there.
@@ -26,8 +26,13 @@ build: ## build bin/grebe
 demo: build ## build and run the demo on 127.0.0.1:8080
 	./bin/grebe demo
 
+.PHONY: redis
+redis: ## install redis-server for the tests that need one, where that can be done
+	@command -v redis-server >/dev/null || { command -v apt-get >/dev/null && [ "$$(id -u)" = 0 ] && apt-get install -y redis-server >/dev/null; } || \
+	echo "redis-server is not installed: tests of tables in Redis are skipped"
+
 .PHONY: test
-test: test-unit test-race test-noasm test-invariants test-arm64 ## all tests
+test: redis test-unit test-race test-noasm test-invariants test-arm64 ## all tests
 
 .PHONY: test-unit
 test-unit: ## unit, conformance and end-to-end tests

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math/bits"
 	"sync/atomic"
+	"unsafe"
 
 	"grebe/evict"
 	"grebe/pool"
@@ -185,10 +186,12 @@ func (c *Cache) gather(keys []uint64, out []byte, s *scratch) {
 	for first := 0; first < len(keys); first += ahead {
 		block := keys[first:min(first+ahead, len(keys))]
 		var hashes [ahead]uint64
-		for i, k := range block { // independent loads: the processor waits for many at once
-			h := mix(k)
-			hashes[i] = h
-			s.touched += c.sets[c.home(h)].tags[0].Load()
+		for i, k := range block {
+			hashes[i] = mix(k)
+			prefetch(unsafe.Pointer(&c.sets[c.home(hashes[i])]), setHead)
+		}
+		for _, h := range hashes[:len(block)] {
+			c.prefetch(h)
 		}
 		for i, h := range hashes[:len(block)] {
 			at := first + i
@@ -208,8 +211,19 @@ func (c *Cache) gather(keys []uint64, out []byte, s *scratch) {
 	}
 }
 
-// ahead is how many keys' sets are looked at before the first row is copied.
+// ahead is how many keys' memory is asked for at once: waiting for one after the other would take most of the time.
 const ahead = 16
+
+// prefetch asks for what read will need, if the first equal tag is the key's.
+func (c *Cache) prefetch(h uint64) {
+	home := c.home(h)
+	s := &c.sets[home]
+	if slot := s.candidate(h); slot >= 0 {
+		prefetch(unsafe.Pointer(&s.keys[slot]), 8)
+		prefetch(unsafe.Pointer(&s.meta[slot]), 8)
+		prefetch(unsafe.Pointer(&c.rows[home][slot*c.rowBytes]), c.rowBytes)
+	}
+}
 
 // read is Get without the books. A row that a writer may have changed meanwhile is copied again.
 func (c *Cache) read(h uint64, home int, now uint32, dst []byte) bool {
@@ -223,7 +237,7 @@ func (c *Cache) read(h uint64, home int, now uint32, dst []byte) bool {
 			}
 			if s.version.Load() == v {
 				if slot >= 0 { // should another row take the slot just now, it seems a little more used than it is
-					s.meta[slot].Store(uint64(c.uses(stamp(s.meta[slot].Load()), now)))
+					mark(&s.meta[slot], c.uses(stamp(s.meta[slot].Load()), now))
 				}
 				return slot >= 0
 			}

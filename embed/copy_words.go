@@ -27,3 +27,6 @@ func writeRow(dst, src []byte) {
 func words(row []byte) []uint64 {
 	return unsafe.Slice((*uint64)(unsafe.Pointer(unsafe.SliceData(row))), len(row)/8)
 }
+
+// mark stores a stamp.
+func mark(p *atomic.Uint64, m stamp) { p.Store(uint64(m)) }

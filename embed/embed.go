@@ -89,6 +89,7 @@ func (t *Table) Stats() TableStats {
 type Gathered struct {
 	Hits    int
 	Fetched int
+	Asked   int   // distinct keys that the store was asked for
 	Default int   // rows that are the default
 	Err     error // of the store; the rows are complete all the same
 }
@@ -105,7 +106,6 @@ type scratch struct {
 	found   []bool
 	watched []access
 	at      uint32 // time of the first lookup
-	touched uint64 // keeps loads ahead of their use from being dropped
 }
 
 // Gather writes the row of keys[i] to out[i·RowBytes:]. It always fills all rows.
@@ -125,6 +125,7 @@ func (t *Table) Gather(ctx context.Context, keys []uint64, out []byte) Gathered 
 		return g
 	}
 	s.distinct(keys, t.cache)
+	g.Asked = len(s.keys)
 	t.fetch(ctx, s, &g)
 	rb := t.store.RowBytes()
 	for j, i := range s.misses {

@@ -17,11 +17,14 @@ type set struct {
 	mu      sync.Mutex
 	version atomic.Uint32 // odd while a writer changes tags, keys or rows
 	updates atomic.Uint32 // times that rows were changed or removed from outside
+	_       [48]byte      // the tags fill a cache line
 
 	tags [setSlots / 8]atomic.Uint64 // a byte per slot, 0: empty
 	keys [setSlots]atomic.Uint64
 	meta [setSlots]atomic.Uint64 // stamps
 }
+
+const setHead = int(unsafe.Offsetof(set{}.keys))
 
 const setBytes = int(unsafe.Sizeof(set{})) + int(unsafe.Sizeof([]byte{}))
 
@@ -44,6 +47,18 @@ func (s *set) find(h uint64) int {
 			if s.keys[slot].Load() == h && x>>(uint(slot%8)*8)&0xFF == 0 {
 				return slot
 			}
+		}
+	}
+	return -1
+}
+
+// candidate returns the first slot with the key's tag, or −1.
+func (s *set) candidate(h uint64) int {
+	want := tagOf(h) * ones
+	for w := range s.tags {
+		x := s.tags[w].Load() ^ want
+		if m := (x - ones) &^ x & tops; m != 0 {
+			return w*8 + bits.TrailingZeros64(m)/8
 		}
 	}
 	return -1

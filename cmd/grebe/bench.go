@@ -17,6 +17,7 @@ type benchCmd struct {
 	Beam     benchBeamCmd     `cmd:"" help:"Generating items: attention of beams, selection, recommendations; catalogs with real codes."`
 	Catalog  benchCatalogCmd  `cmd:"" help:"What versions of a large catalog cost: build, change, store, map, go back."`
 	Cache    benchCacheCmd    `cmd:"" help:"Eviction policies on real and generated traces, beside the offline optimum."`
+	Embed    benchEmbedCmd    `cmd:"" help:"Sums of embedding rows from Redis through a cache, by policy of eviction."`
 	Beauty   benchBeautyCmd   `cmd:"" help:"Whether both prompt orders rank Amazon Beauty alike."`
 }
 

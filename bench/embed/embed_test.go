@@ -1,0 +1,59 @@
+package embed
+
+import (
+	"errors"
+	"math"
+	"slices"
+	"strings"
+	"testing"
+
+	"grebe/embed/redisserver"
+)
+
+// A small run goes through everything: sums are checked, hit rates are sane, the report has every line.
+func TestRun(t *testing.T) {
+	var out strings.Builder
+	r, err := Run(t.Context(), Options{
+		Rows: 20_000, Percents: []float64{5}, Batches: []int{16, 64}, Warm: 50_000, Rounds: 2, Parts: []string{"sums"},
+	}, &out)
+	if errors.Is(err, redisserver.ErrAbsent) {
+		t.Skip(err)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(r.Lines) != 2*2*4 {
+		t.Fatalf("%d lines, want 16:\n%s", len(r.Lines), out.String())
+	}
+	for _, l := range r.Lines {
+		if (l.Hits > 0.3) != (l.Policy != "none") || l.Rate <= 0 {
+			t.Errorf("hits and rate make no sense: %+v", l)
+		}
+	}
+}
+
+func TestInterval(t *testing.T) {
+	if got := interval([]float64{9, 8, 7, 6, 5, 4, 3, 2, 1}); got != (Ratio{5, 2, 8}) {
+		t.Errorf("of nine values: %+v, want the second to the eighth around 5", got)
+	}
+	if got := interval([]float64{2}); got != (Ratio{2, 2, 2}) {
+		t.Errorf("of one value: %+v", got)
+	}
+}
+
+// Half of the popular rows are others after the half-life.
+func TestTraceDrifts(t *testing.T) {
+	const rows, halfLife = 20_000, 50_000
+	tr := newTrace(rows, 0.99, halfLife, 1)
+	before := slices.Clone(tr.ids[:rows/popular])
+	tr.next(make([]uint64, halfLife))
+	same := 0
+	for i, id := range before {
+		if tr.ids[i] == id {
+			same++
+		}
+	}
+	if share := float64(same) / float64(len(before)); math.Abs(share-0.5) > 0.06 {
+		t.Errorf("%.2f of the popular rows are the same, want half", share)
+	}
+}

@@ -1,0 +1,46 @@
+package embed
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+)
+
+type printer struct {
+	w    io.Writer
+	json bool
+}
+
+func (p *printer) printf(format string, args ...any) {
+	if !p.json {
+		fmt.Fprintf(p.w, format, args...)
+	}
+}
+
+func (p *printer) head(o *Options) {
+	p.printf("SparseLengthsSum, %d rows of %d floats in Redis, %d rows per sum, Zipf %.2f, half of the popular rows others after %d lookups\n\n",
+		o.Rows, rowFloats, lookups, o.Skew, o.HalfLife)
+	p.printf("%-6s %6s %6s %-8s %8s %12s %7s %6s  %s\n", "trace", "cache", "batch", "policy", "rows", "lookups/s", "hits", "asked", "rate to LRU's (95 %)")
+}
+
+func (p *printer) line(l *Line) {
+	p.printf("%-6s %5.3g%% %6d %-8s %8d %12.0f %6.1f%% %6.3f  %.3f (%.3f to %.3f)\n",
+		l.Trace, l.Percent, l.Batch, l.Policy, l.Rows, l.Rate, 100*l.Hits, l.Asked, l.Ratio.Median, l.Ratio.Low, l.Ratio.High)
+}
+
+func (p *printer) gather(g *Gather) {
+	p.printf("gather of %d-byte rows, one thread, beside a copy of %.1f GB/s\n\n", rowBytes, g.CopyBytes/1e9)
+	for _, r := range g.Rates {
+		p.printf("hits %5.1f%%  %6.2f GB/s  %.2f of the copy (%.2f to %.2f)\n", 100*r.Hits, r.Bytes/1e9, r.Ratio.Median, r.Ratio.Low, r.Ratio.High)
+	}
+	p.printf("\n")
+}
+
+func (p *printer) finish(r *Report) error {
+	if !p.json {
+		return nil
+	}
+	e := json.NewEncoder(p.w)
+	e.SetIndent("", "  ")
+	return e.Encode(r)
+}

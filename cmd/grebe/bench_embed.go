@@ -1,0 +1,39 @@
+package main
+
+import "grebe/bench/embed"
+
+type benchEmbedCmd struct {
+	Rows     int       `help:"Rows of the table; default 1000000." placeholder:"N"`
+	Percents []float64 `help:"Cache sizes, percent of the table; default 1,3,5." placeholder:"P,..."`
+	Batches  []int     `help:"Sums per batch; default 64,256,1024,4096." placeholder:"N,..."`
+	Traces   []string  `help:"drift, zipf; default both." placeholder:"TRACE,..."`
+	Policies []string  `help:"none, lru, laru, default; default all." placeholder:"POLICY,..."`
+	Skew     float64   `help:"Exponent of Zipf's law; default 0.99." placeholder:"S"`
+	HalfLife int       `help:"Lookups after which half of the popular rows are others; default 2000000." placeholder:"N"`
+	Warm     int       `help:"Lookups before measuring; default 4000000." placeholder:"N"`
+	Rounds   int       `help:"Rounds, in which the policies take turns; default 9." placeholder:"N"`
+	Parts    []string  `help:"sums, gather; default both." placeholder:"PART,..."`
+	Seed     uint64    `help:"Seed of the traces." placeholder:"N"`
+	JSON     bool      `name:"json" help:"Print JSON."`
+}
+
+func (benchEmbedCmd) Help() string {
+	return `Sums of embedding rows (SparseLengthsSum) from a table in a redis-server that it starts on loopback, through a cache of a
+few percent of the table. The policies have the same memory, what they keep beside rows included. Takes some
+minutes, 2 GB of memory, and redis-server (Debian: apt-get install redis-server).
+
+Example:
+
+    grebe bench embed --percents 1 --batches 1024 --traces drift`
+}
+
+func (c *benchEmbedCmd) Run(w *world) error {
+	if err := positive("--batches", c.Batches); err != nil {
+		return err
+	}
+	_, err := embed.Run(w.ctx, embed.Options{
+		Rows: c.Rows, Percents: c.Percents, Batches: c.Batches, Traces: c.Traces, Policies: c.Policies, Skew: c.Skew,
+		HalfLife: c.HalfLife, Warm: c.Warm, Rounds: c.Rounds, Parts: c.Parts, Seed: c.Seed, JSON: c.JSON,
+	}, w.stdout)
+	return err
+}

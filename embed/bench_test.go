@@ -1,0 +1,37 @@
+package embed
+
+import (
+	"math/rand/v2"
+	"testing"
+
+	"grebe/pool"
+)
+
+// BenchmarkGather gathers 512-byte rows that are all cached, from 128 MiB.
+func BenchmarkGather(b *testing.B) {
+	const rows, bytes, batch = 1 << 18, 512, 4096
+	p, err := pool.New(rows*bytes, 4096)
+	if err != nil {
+		b.Fatal(err)
+	}
+	c, err := NewCache(p, Config{Rows: rows, RowBytes: bytes, Policy: "lru"})
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer c.Close()
+	r, out, keys := rand.New(rand.NewPCG(1, 1)), make([]byte, batch*bytes), make([]uint64, batch)
+	for k := range uint64(rows * 3 / 4) {
+		c.Put(k, out, c.Epoch(k))
+	}
+	var s scratch
+	b.SetBytes(batch * bytes)
+	for b.Loop() {
+		b.StopTimer()
+		for i := range keys {
+			keys[i] = r.Uint64N(rows * 3 / 4)
+		}
+		b.StartTimer()
+		s.reset()
+		c.gather(keys, out, &s)
+	}
+}
