@@ -247,7 +247,7 @@ func (r *Report) replayAt(ctx context.Context, o *Options, t *trace, share float
 	if err != nil {
 		return err
 	}
-	gap := mean(services(t, lru.hit)) / busy
+	gap := mean(warmServices(t, lru.hit)) / busy
 	for _, name := range slices.Concat(o.Policies, []string{"optimum"}) {
 		if err := ctx.Err(); err != nil {
 			return err
@@ -270,7 +270,7 @@ func (r *Report) replayAt(ctx context.Context, o *Options, t *trace, share float
 		res := Result{
 			Trace: t.name, Share: share, Entries: k, Policy: name, Rate: float64(out.hits) / float64(len(t.keys)),
 			Closed: closed(out.hits, lru.hits, best.hits), HeldOut: closed(out.held, lru.held, best.held),
-			P99: p99(services(t, out.hit), gap), NsPerReq: out.ns, TrainShare: float64(out.trained) / total, RMS: out.rms,
+			P99: p99(warmServices(t, out.hit), gap), NsPerReq: out.ns, TrainShare: float64(out.trained) / total, RMS: out.rms,
 		}
 		r.Results = append(r.Results, res)
 		p.result(&res)

@@ -135,7 +135,7 @@ func (o *outcome) count() {
 // Times to the first token. A prompt's cached blocks up to the first missing one are reused, the rest is computed; a
 // trace of keys has prompts of one entry of userTokens tokens and askTokens that are always computed. The
 // model's coefficients are Qwen2-1.5B's FLOPs at 200 TFLOP/s. One server takes prompts in order, which arrive at random,
-// at the rate at which LRU keeps it busy for 80 % of the time.
+// at the rate at which LRU keeps it busy for 80 % of the time; only the second half of the prompts is sent, when caches are warm.
 const (
 	blockTokens = 512
 	userTokens  = 1500
@@ -144,6 +144,12 @@ const (
 )
 
 var prefill = schedule.PrefillModel{Fixed: 3, Row: 2 * 1.31e9 / 200e9, Key: 4 * 28 * 12 * 128 / 200e9}
+
+// warmServices returns the times of the second half of the prompts.
+func warmServices(t *trace, hit []bool) []float64 {
+	all := services(t, hit)
+	return all[len(all)/2:]
+}
 
 // services returns each prompt's time on the server in milliseconds.
 func services(t *trace, hit []bool) []float64 {
