@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"grebe/cmd/grebe/internal/demo"
+	"grebe/compute/cuda"
 )
 
 // binary is the built command, and home a folder with the demo's data; TestMain makes both.
@@ -87,7 +88,7 @@ func TestExitCodes(t *testing.T) {
 		{[]string{"serve", "-c", "absent.yaml"}, exitFailed, "absent.yaml"},
 		{[]string{"serve", "--model", "absent", "--listen", "127.0.0.1:0", "--admin-listen=", "--grpc-listen="}, exitFailed, "config.json"},
 		{[]string{"serve", "--model", "x", "--set", "nothing"}, exitUsage, "KEY=VALUE"},
-		{[]string{"serve", "--model", "x", "--device", "cuda"}, exitFailed, "flag --device: device: cuda: this build"},
+		{[]string{"serve", "--model", "x", "--device", "tpu"}, exitFailed, "flag --device: device: \"tpu\": want one of auto, cpu, cuda"},
 		{[]string{"rank"}, exitUsage, "for whom?"},
 		{[]string{"rank", "--user", "a"}, exitUsage, "rank what?"},
 		{[]string{"rank", "--user", "a", "--user-text", "b"}, exitUsage, "user"},
@@ -109,6 +110,17 @@ func TestExitCodes(t *testing.T) {
 		if code != c.code || !strings.Contains(errs, c.says) {
 			t.Errorf("grebe %q exits with %d and says %q, want %d and %q", c.args, code, errs, c.code, c.says)
 		}
+	}
+}
+
+func TestNoGPUSaysWhatIsMissing(t *testing.T) {
+	if d, err := cuda.New(cuda.Options{}); err == nil {
+		d.Close()
+		t.Skip("this machine has a GPU")
+	}
+	_, errs, code := grebe(t, "serve", "--model", "x", "--device", "cuda")
+	if code != exitFailed || !strings.Contains(errs, "device cuda") || !strings.Contains(errs, "grebe doctor") {
+		t.Errorf("exits with %d and says %q", code, errs)
 	}
 }
 

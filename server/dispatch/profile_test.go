@@ -12,7 +12,6 @@ import (
 // gpu is an engine that computes in buckets of 128 rows, and prepares for seconds when it first sees one,
 // and once more at the next sight.
 type gpu struct {
-	clockwork
 	seen map[int]int
 	flat bool // times do not grow
 }
