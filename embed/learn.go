@@ -25,17 +25,16 @@ func (f *forecast) wait(m stamp, now uint32) int16 {
 	return f[cell(ageBin(age), countBin(m.short()), countBin(m.long()))]
 }
 
-// farthest returns the slot that is predicted to return last, −1 when none returns later than least.
+// farthest returns the slot that is predicted to return last, −1 when none returns later than least. Of equals it is
+// the least recently used. It is most of what a miss costs beside its row.
 func (f *forecast) farthest(s *set, now uint32, least int16) int {
-	slot, age := -1, int32(-1)
+	slot, most := -1, int64(least)<<32|math.MaxUint32
 	for i := range s.meta {
 		m := stamp(s.meta[i].Load())
-		w := f.wait(m, now)
-		if w < least {
-			continue
-		}
-		if a := int32(now - m.last()); w > least || slot >= 0 && a > age {
-			slot, age, least = i, a, w
+		age := uint32(max(int32(now-m.last()), 0))
+		w := f[cell(ageBin(age), countBin(m.short()), countBin(m.long()))]
+		if v := int64(w)<<32 | int64(age); v > most {
+			slot, most = i, v
 		}
 	}
 	return slot

@@ -78,8 +78,16 @@ func bin(v uint32, base, bins int) int {
 }
 
 func ageBin(age uint32) int { return bin(age, ageBase, ageBins) }
-func countBin(n uint16) int { return bin(uint32(n), 6, countBins) }
+func countBin(n uint16) int { return int(countBinOf[n>>5]) }
 func cell(a, s, l int) int  { return (a*countBins+s)*countBins + l }
+
+// countBinOf has the bin of a count by its upper bits, which decide: bins begin at 64, 96, 128, 192, …
+var countBinOf = func() (t [1 << 11]uint8) {
+	for i := range t {
+		t[i] = uint8(bin(uint32(i)<<5, 6, countBins))
+	}
+	return t
+}()
 
 const cells = ageBins * countBins * countBins
 
