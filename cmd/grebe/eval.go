@@ -348,8 +348,8 @@ func (b *requestBar) update(done, total int) {
 	if b.terminal {
 		every = 200 * time.Millisecond
 	}
-	if time.Since(b.drawn) < every {
-		return
+	if time.Since(b.drawn) < every || done < 3 {
+		return // too early to say how long it takes
 	}
 	b.drawn = time.Now()
 	left := time.Duration(float64(time.Since(b.start)) * float64(total-done) / float64(done)).Round(time.Second)

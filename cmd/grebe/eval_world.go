@@ -31,10 +31,11 @@ type evalWorldCmd struct {
 }
 
 func (evalWorldCmd) Help() string {
-	return `Writes items.ndjson, and for each of train, validation and test the customers (users-*.ndjson, as grebe import takes
-them) and the questions about them (requests-*.ndjson, as grebe eval takes them; validation and test with the true probabilities);
-and trace.ndjson, requests of test customers with arrival times. Questions with "events": K (of train only) are asked after
-the first K purchases: the prompt is the customer's text up to the next line that begins with "- ". The same seed gives the same files on every machine.
+	return `Writes items.ndjson; for each of train, validation and test the customers (users-*.ndjson, as grebe import takes them)
+and the questions about them (requests-*.ndjson, as grebe eval takes them; validation and test with the true
+probabilities); and trace.ndjson, requests of test customers with arrival times. Questions with "events": K, which are in
+train alone, are asked after the first K purchases: the prompt is the customer's text up to the next line that begins with
+"- ". The same seed gives the same files on every machine.
 
 Examples:
 
