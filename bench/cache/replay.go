@@ -87,6 +87,9 @@ func replay(t *trace, policy string, k int, src source) (*outcome, error) {
 	for i, key := range t.keys {
 		now = i
 		a := evict.Access{Key: key, Bytes: 1, Now: int64(i), Return: src.predict(t, i)}
+		if t.costs != nil {
+			a.Cost = t.costs[i]
+		}
 		s := slotOf[key]
 		if s >= 0 {
 			o.hit[i] = true

@@ -21,6 +21,7 @@ type trace struct {
 	real     bool
 	keys     []uint64
 	contexts []evict.Context
+	costs    []float64 // milliseconds that a hit saves; nil: the same for all
 	prompts  []int32 // first request of each prompt; nil: each request is one
 	distinct int
 	ids      map[uint64]uint64
@@ -105,6 +106,7 @@ func readPrompts(name, path string) (*trace, error) {
 		turn := seen.next(r.Blocks)
 		t.prompts = append(t.prompts, int32(len(t.keys)))
 		for i, b := range r.Blocks {
+			t.costs = append(t.costs, float64(blockTokens)*(prefill.Row+prefill.Key*blockTokens*(float64(i)+.5)))
 			t.add(b, evict.Context{Turn: turn, Prompt: r.Input, Bytes: float32(len(r.Blocks) - i), Cost: r.Output})
 		}
 	}
