@@ -22,7 +22,7 @@ type trace struct {
 	keys     []uint64
 	contexts []evict.Context
 	costs    []float64 // milliseconds that a hit saves; nil: the same for all
-	prompts  []int32 // first request of each prompt; nil: each request is one
+	prompts  []int32   // first request of each prompt; nil: each request is one
 	distinct int
 	ids      map[uint64]uint64
 }
