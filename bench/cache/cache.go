@@ -7,9 +7,9 @@
 // Nothing here is random between runs but times: traces are files or have fixed seeds, models train between two
 // requests.
 //
-// Which data was used for tuning is part of the report. Defaults of package evict were chosen by looking at the real
-// traces, the newer ones by their first halves only; "2nd half" counts the hits of the second half, with caches and models
-// warm from the first. The generated traces were never tuned on.
+// Which data was used for tuning is part of the report. Defaults of package evict were chosen by looking at the whole real
+// traces; "2nd half" counts the hits of the second half, with caches and models warm from the first. The generated traces
+// were never tuned on.
 package cache
 
 import (
