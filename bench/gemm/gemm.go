@@ -36,7 +36,7 @@ type Options struct {
 	Formats  []compute.DType // default BF16, F32
 	Models   []string        // default all: "qwen2-0.5b", "qwen2-1.5b"
 	Rounds   int             // least rounds of a line; default and least 11
-	Patience time.Duration   // how long a line may go on while its interval is wide; default 3 s
+	Patience time.Duration   // how long a line may go on while its interval is wide; default 9 s
 	JSON     bool            // write the report as JSON, not as a table
 	Check    bool            // add a verdict; Run returns ErrBelow if a line is below its bar
 }
@@ -56,7 +56,7 @@ func (o *Options) defaults() {
 	}
 	o.Rounds = max(o.Rounds, leastRounds)
 	if o.Patience == 0 {
-		o.Patience = 3 * time.Second
+		o.Patience = 9 * time.Second
 	}
 }
 

@@ -34,7 +34,7 @@ type benchGemmCmd struct {
 	Formats []string `help:"bf16, f32; default both." placeholder:"FORMAT,..."`
 	Models  []string `help:"qwen2-0.5b, qwen2-1.5b; default both." placeholder:"MODEL,..."`
 	Rounds  int      `help:"Least rounds of a line; default and least 11." placeholder:"N"`
-	Seconds float64  `help:"How long a line may go on while its confidence interval is wide; default 3." placeholder:"S"`
+	Seconds float64  `help:"How long a line may go on while its confidence interval is wide; default 9." placeholder:"S"`
 	Check   bool     `help:"Say whether every line reaches its bar (bf16 1.0, f32 0.95) and fail if not."`
 	JSON    bool     `name:"json" help:"Print JSON."`
 }
