@@ -196,23 +196,31 @@ func TestNoTornReads(t *testing.T) {
 
 func TestHitsDoNotAllocate(t *testing.T) {
 	for _, policy := range policies {
-		c := cacheOf(t, setSlots, policy)
-		var row [testRow]byte
-		c.Put(1, row[:], c.Epoch(1))
-		if n := testing.AllocsPerRun(1000, func() { c.Get(1, row[:]) }); n != 0 {
-			t.Errorf("%s: a hit allocates %v times", policy, n)
-		}
-		if raceEnabled { // sync.Pool forgets on purpose there
-			continue
-		}
-		table, err := NewTable(NewMemory(1, testRow), c, TableConfig{})
-		if err != nil {
-			t.Fatal(err)
-		}
-		keys, out := slices.Repeat([]uint64{1}, 100), make([]byte, 100*testRow)
-		if n := testing.AllocsPerRun(100, func() { table.Gather(t.Context(), keys, out) }); n > 0.5 {
-			t.Errorf("%s: a batch of hits allocates %v times", policy, n)
-		}
+		t.Run(policy, func(t *testing.T) { hitsDoNotAllocate(t, policy) }) // each ends its cache's learner
+	}
+}
+
+func hitsDoNotAllocate(t *testing.T, policy string) {
+	c := cacheOf(t, setSlots, policy)
+	var row [testRow]byte
+	c.Put(1, row[:], c.Epoch(1))
+	if n := testing.AllocsPerRun(1000, func() { c.Get(1, row[:]) }); n != 0 {
+		t.Errorf("a hit allocates %v times", n)
+	}
+	if raceEnabled { // sync.Pool forgets on purpose there
+		return
+	}
+	table, err := NewTable(NewMemory(1, testRow), c, TableConfig{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if c.learner != nil { // it would train meanwhile, and that allocates; accesses are lost when it is behind
+		c.learner.mu.Lock()
+		defer c.learner.mu.Unlock()
+	}
+	keys, out := slices.Repeat([]uint64{1}, 100), make([]byte, 100*testRow)
+	if n := testing.AllocsPerRun(100, func() { table.Gather(t.Context(), keys, out) }); n > 0.5 {
+		t.Errorf("a batch of hits allocates %v times", n)
 	}
 }
 
