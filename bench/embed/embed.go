@@ -242,7 +242,7 @@ func (o *Options) contenders(percent float64, truth, store table.Store) ([]*cont
 	return out, end, nil
 }
 
-const lruOverhead = 18 // bytes that LRU keeps beside a row
+const lruOverhead = 18.75 // bytes that LRU keeps beside a row
 
 func newCache(rows int, policy string) (*table.Cache, func(), error) {
 	p, err := pool.New(int64(rows+64)*rowBytes, 1<<12)
