@@ -25,12 +25,16 @@ const (
 	F32 DType = iota
 	BF16
 	F16 // in checkpoints only
+	FP8 // in chunks only: e4m3, with a scale for each head's K and V of a chunk
 )
 
 // Size returns the bytes of one value.
 func (t DType) Size() int {
-	if t == F32 {
+	switch t {
+	case F32:
 		return 4
+	case FP8:
+		return 1
 	}
 	return 2
 }
@@ -43,6 +47,8 @@ func (t DType) String() string {
 		return "bf16"
 	case F16:
 		return "f16"
+	case FP8:
+		return "fp8"
 	}
 	return fmt.Sprintf("dtype(%d)", uint8(t))
 }
@@ -104,7 +110,7 @@ type Shape struct {
 	HeadDim int // even
 	Inter   int // width of the feed-forward layer
 	Eps     float32
-	KV      DType // format of K and V in chunks: F32 or BF16
+	KV      DType // format of K and V in chunks: F32, BF16 or FP8
 	Rope    Rope
 }
 
@@ -117,17 +123,51 @@ type Rope struct {
 
 // ChunkBytes returns the size of a chunk for tokens tokens: all layers, or one for a transient chunk.
 func (s *Shape) ChunkBytes(tokens int, transient bool) int {
-	n := 2 * s.KVHeads * s.HeadDim * tokens * s.KV.Size()
+	n := 2 * s.KVHeads * s.HeadBytes(tokens)
 	if !transient {
 		n *= s.Layers
 	}
 	return n
 }
 
+// scaleBytes is the room of a scale, so that what follows it stays aligned.
+const scaleBytes = 16
+
+// HeadBytes returns the bytes of one head's K, or V, of one layer in a chunk for tokens tokens.
+func (s *Shape) HeadBytes(tokens int) int {
+	n := s.HeadDim * tokens * s.KV.Size()
+	if s.KV != FP8 {
+		return n
+	}
+	return scaleBytes + (n+scaleBytes-1)/scaleBytes*scaleBytes
+}
+
+// ScaleBytes returns the bytes ahead of the first token of each head's K, or V, in a chunk. Where they are
+// not 0 they begin with the scale, a float32.
+func (s *Shape) ScaleBytes() int {
+	if s.KV != FP8 {
+		return 0
+	}
+	return scaleBytes
+}
+
+// TokenAt returns where the K of a head, or its V, of a token begins in a chunk for tokens tokens; i counts
+// the K of all heads, then the V. Layer is 0 in a transient chunk.
+func (s *Shape) TokenAt(layer, i, token, tokens int) int {
+	return (layer*2*s.KVHeads+i)*s.HeadBytes(tokens) + s.ScaleBytes() + token*s.HeadDim*s.KV.Size()
+}
+
 // Chunk is a contiguous piece of KV, laid out [layer][k|v][head][token][dim] with room for Tokens
 // tokens. K is stored rotated. A transient chunk has room for one layer only, which every layer
 // overwrites: for segments that nobody keeps. It lies in the Memory of the device that uses it, or of
 // its Host where that gives addresses; a Block makes one.
+//
+// In FP8 each head's K, and V, of a layer begins with its scale, see HeadBytes: values are stored as
+// e4m3 of value/scale. The scale is fixed by whoever writes the chunk's first token, as the power of two
+// at or below the largest magnitude of its vector (1 for a vector of zeros or of no numbers), and holds for
+// all tokens of the chunk, whenever they are written. Later values saturate at 448 scales, and lose digits
+// below 2⁻⁶ of one. So what a token becomes depends on its own values and on its chunk's first token,
+// never on how many tokens a batch computes.
 type Chunk struct {
 	Addr      uint64 // as in Block
 	Bytes     []byte // as in Block

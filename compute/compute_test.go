@@ -82,13 +82,21 @@ func TestChunkBytes(t *testing.T) {
 	if got := small.ChunkBytes(3, true); got != 2*1*3*2*2 {
 		t.Errorf("transient: %d", got)
 	}
+	eighth := small
+	eighth.KV = FP8 // 3 tokens of 2 values are 6 bytes, which take 16 behind the scale's 16
+	if got := eighth.ChunkBytes(3, false); got != 2*2*1*32 {
+		t.Errorf("with scales: %d", got)
+	}
+	if got := eighth.TokenAt(1, 1, 2, 3); got != 3*32+16+2*2 {
+		t.Errorf("the last token's V in the second layer is at %d", got)
+	}
 }
 
 func TestDType(t *testing.T) {
 	for dt, want := range map[DType]struct {
 		size int
 		name string
-	}{F32: {4, "f32"}, BF16: {2, "bf16"}, F16: {2, "f16"}} {
+	}{F32: {4, "f32"}, BF16: {2, "bf16"}, F16: {2, "f16"}, FP8: {1, "fp8"}} {
 		if dt.Size() != want.size || dt.String() != want.name {
 			t.Errorf("%d: %d bytes, %q, want %+v", dt, dt.Size(), dt.String(), want)
 		}
