@@ -61,7 +61,7 @@ func (r *runner) attendHead(h int, q, out []float64, sees []bool, k, v [][]float
 	kv := h / (r.s.Heads / r.s.KVHeads) * n
 	query := make([]float64, n)
 	for i := range query {
-		query[i] = r.dev.operand(r.s.KV, q[h*n+i])
+		query[i] = r.dev.operand(products(r.s.KV), q[h*n+i])
 	}
 	scores, largest := make([]float64, len(sees)), math.Inf(-1)
 	for key := range sees {
@@ -75,7 +75,7 @@ func (r *runner) attendHead(h int, q, out []float64, sees []bool, k, v [][]float
 		if sees[key] {
 			p := math.Exp(scores[key] - largest)
 			sum += p
-			p = r.dev.operand(r.s.KV, p)
+			p = r.dev.operand(products(r.s.KV), p)
 			for i := range n {
 				out[h*n+i] += p * v[key][kv+i]
 			}
@@ -86,14 +86,20 @@ func (r *runner) attendHead(h int, q, out []float64, sees []bool, k, v [][]float
 	}
 }
 
+// products is the format of attention's operands for chunks in dt.
+func products(dt compute.DType) compute.DType {
+	if dt == compute.FP8 {
+		return compute.BF16 // which holds every value of it
+	}
+	return dt
+}
+
 // write rounds K and V of all heads of one token into the segment's chunks.
 func (r *runner) write(g *compute.Segment, layer, token int, k, v []float64) {
+	n := r.s.HeadDim
 	for h := range r.s.KVHeads {
 		for kv, from := range [][]float64{k, v} {
-			c, first := r.place(g, layer, kv, h, token)
-			for d := range r.s.HeadDim {
-				store(r.s.KV, c.Bytes, first+d, from[h*r.s.HeadDim+d])
-			}
+			r.place(g, layer, kv, h, token).set(from[h*n : (h+1)*n])
 		}
 	}
 }
@@ -112,17 +118,14 @@ func (r *runner) read(layer int) (k, v [][]float64) {
 func (r *runner) readToken(g *compute.Segment, layer, kv, token int) []float64 {
 	out := make([]float64, 0, r.s.KVHeads*r.s.HeadDim)
 	for h := range r.s.KVHeads {
-		c, first := r.place(g, layer, kv, h, token)
-		for d := range r.s.HeadDim {
-			out = append(out, load(r.s.KV, c.Bytes, first+d))
-		}
+		out = append(out, r.place(g, layer, kv, h, token).get()...)
 	}
 	return out
 }
 
-// place returns the chunk that holds a head of a token's K (kv 0) or V (kv 1) and the index of its
-// first value there: chunks are [layer][k|v][head][token][dim].
-func (r *runner) place(g *compute.Segment, layer, kv, head, token int) (*compute.Chunk, int) {
+// place returns where a head of a token's K (kv 0) or V (kv 1) lies: chunks are
+// [layer][k|v][head][token][dim].
+func (r *runner) place(g *compute.Segment, layer, kv, head, token int) vectorInChunk {
 	chunk := 0
 	for token >= g.Chunks[chunk].Tokens {
 		token -= g.Chunks[chunk].Tokens
@@ -132,5 +135,46 @@ func (r *runner) place(g *compute.Segment, layer, kv, head, token int) (*compute
 	if c.Transient {
 		layer = 0
 	}
-	return c, (((layer*2+kv)*r.s.KVHeads+head)*c.Tokens + token) * r.s.HeadDim
+	i := kv*r.s.KVHeads + head
+	first := r.s.TokenAt(layer, i, 0, c.Tokens)
+	at := r.s.TokenAt(layer, i, token, c.Tokens)
+	return vectorInChunk{dt: r.s.KV, scale: c.Bytes[first-r.s.ScaleBytes() : first], first: token == 0,
+		data: c.Bytes[at : at+r.s.HeadDim*r.s.KV.Size()]}
+}
+
+// vectorInChunk is a head of one token's K or V.
+type vectorInChunk struct {
+	dt    compute.DType
+	scale []byte // of the head in the chunk; empty where there is none
+	first bool   // the token is the chunk's first
+	data  []byte
+}
+
+// set rounds v to the chunk's format.
+func (p vectorInChunk) set(v []float64) {
+	if p.dt != compute.FP8 {
+		for i := range v {
+			store(p.dt, p.data, i, v[i])
+		}
+		return
+	}
+	if p.first {
+		store(compute.F32, p.scale, 0, scaleFP8(v))
+	}
+	scale := load(compute.F32, p.scale, 0)
+	for i := range v {
+		p.data[i] = toFP8(v[i] / scale)
+	}
+}
+
+func (p vectorInChunk) get() []float64 {
+	out := make([]float64, len(p.data)/p.dt.Size())
+	for i := range out {
+		if p.dt == compute.FP8 {
+			out[i] = fromFP8(p.data[i]) * load(compute.F32, p.scale, 0)
+			continue
+		}
+		out[i] = load(p.dt, p.data, i)
+	}
+	return out
 }

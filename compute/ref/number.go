@@ -71,3 +71,49 @@ func fromF16(h uint16) float64 {
 	}
 	return math.Float64frombits(sign<<63 | (exp+1023-15)<<52 | frac<<42)
 }
+
+// fromFP8 is the definition of e4m3: a sign, 4 bits of exponent with bias 7, 3 of mantissa; exponent 0
+// has no leading one, and all ones are no number.
+func fromFP8(b byte) float64 {
+	exp, frac := int(b>>3&15), float64(b&7)/8
+	v := math.Ldexp(1+frac, exp-7)
+	switch {
+	case b&127 == 127:
+		return math.NaN()
+	case exp == 0:
+		v = math.Ldexp(frac, -6)
+	}
+	return math.Copysign(v, 0.5-float64(b>>7))
+}
+
+// toFP8 returns the nearest e4m3 of v as a float32, the even one of two; there is nothing beyond 448.
+func toFP8(v float64) byte {
+	v = float64(float32(v))
+	if math.IsNaN(v) {
+		return 127
+	}
+	best, distance := byte(0), math.Inf(1)
+	for b := range byte(127) {
+		if d := math.Abs(math.Abs(v) - fromFP8(b)); d < distance || d == distance && b%2 == 0 {
+			best, distance = b, d
+		}
+	}
+	if math.Signbit(v) {
+		best |= 128
+	}
+	return best
+}
+
+// scaleFP8 is the scale of a chunk whose first token has the vector v.
+func scaleFP8(v []float64) float64 {
+	most := 0.0
+	for _, x := range v {
+		if math.Abs(x) > most {
+			most = math.Abs(x)
+		}
+	}
+	if most = float64(float32(most)); most < 0x1p-126 || most >= 0x1p126 {
+		return 1
+	}
+	return math.Ldexp(1, math.Ilogb(most))
+}

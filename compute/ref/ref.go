@@ -147,7 +147,7 @@ func checkShape(s *compute.Shape) error {
 	if len(s.Rope.InvFreq) != s.HeadDim/2 {
 		return fmt.Errorf("%d rotary frequencies for head dimension %d", len(s.Rope.InvFreq), s.HeadDim)
 	}
-	if s.KV != compute.F32 && s.KV != compute.BF16 {
+	if s.KV != compute.F32 && s.KV != compute.BF16 && s.KV != compute.FP8 {
 		return fmt.Errorf("cannot store K and V as %v", s.KV)
 	}
 	return nil

@@ -246,3 +246,24 @@ func TestOpenRefuses(t *testing.T) {
 		}
 	}
 }
+
+// K and V of (3, −1.1) have the scale 2: 1.5 and −0.55, whose nearest e4m3 is −0.5625. The second token,
+// (2000, 0.003), is 1,000 and 0.0015 in the same scales, which saturates at 448, and 0.77 steps of 2⁻⁹.
+func TestChunksScale(t *testing.T) {
+	s := twoDims(compute.FP8)
+	d, r, b := begin(t, s, tensor(2, 2, 3, -1.1, 2000, 0.003), 0, 0)
+	one := tensor(2, 2, 1, 0, 0, 1)
+	r.QKV(0, &compute.AttentionWeights{QKV: must[compute.Linear](t)(d.Linear(compute.F32, one, one, one))})
+	bytes := b.Segments[0].Chunks[0].Bytes
+	for kv := range 2 {
+		head := bytes[kv*s.HeadBytes(2):]
+		if got := load(compute.F32, head, 0); got != 2 {
+			t.Errorf("the scale is %v, want 2", got)
+		}
+		for i, want := range []float64{1.5, -0.5625, 448, 0x1p-9} {
+			if got := fromFP8(head[16+i]); got != want {
+				t.Errorf("value %d of %d: got %v, want %v", i, kv, got, want)
+			}
+		}
+	}
+}
