@@ -29,7 +29,8 @@ type call struct {
 
 // begin starts a call. A deadline of 0 is the server's.
 func (s *Server) begin(op, model string, deadline int32) (*call, error) {
-	c := &call{op: op, start: time.Now(), deadline: s.cfg.SLO}
+	times := s.times.Load()
+	c := &call{op: op, start: time.Now(), deadline: times.usual}
 	var err error
 	if c.model, err = s.model(model); err != nil {
 		return nil, err
@@ -37,8 +38,8 @@ func (s *Server) begin(op, model string, deadline int32) (*call, error) {
 	if deadline != 0 {
 		c.deadline = time.Duration(deadline) * time.Millisecond
 	}
-	if c.deadline < 0 || c.deadline > s.cfg.MaxDeadline {
-		return nil, errorf(invalidArgument, "deadline_ms", "%d is not between 1 and %d", deadline, s.cfg.MaxDeadline.Milliseconds())
+	if c.deadline < 0 || c.deadline > times.longest {
+		return nil, errorf(invalidArgument, "deadline_ms", "%d is not between 1 and %d", deadline, times.longest.Milliseconds())
 	}
 	return c, nil
 }

@@ -6,12 +6,14 @@ import (
 	"fmt"
 	"net/http"
 	"strings"
+	"time"
 
 	"google.golang.org/grpc/codes"
 
 	"grebe/engine"
 	"grebe/internal/wire"
 	"grebe/server/dispatch"
+	"grebe/server/guard"
 )
 
 // code is a kind of error, as clients see it.
@@ -23,6 +25,8 @@ type code struct {
 
 var (
 	invalidArgument  = code{"invalid_argument", http.StatusBadRequest, codes.InvalidArgument}
+	unauthenticated  = code{"unauthenticated", http.StatusUnauthorized, codes.Unauthenticated}
+	permissionDenied = code{"permission_denied", http.StatusForbidden, codes.PermissionDenied}
 	notFound         = code{"not_found", http.StatusNotFound, codes.NotFound}
 	methodNotAllowed = code{"method_not_allowed", http.StatusMethodNotAllowed, codes.Unimplemented}
 	conflict         = code{"conflict", http.StatusConflict, codes.FailedPrecondition}
@@ -41,6 +45,7 @@ type Error struct {
 	code    code
 	field   string // path in the request, or empty
 	problem string
+	after   time.Duration // when to ask again; 0: soon
 }
 
 func (e *Error) Error() string {
@@ -66,11 +71,19 @@ func errorf(c code, field, format string, args ...any) *Error {
 func asError(err error) *Error {
 	var own *Error
 	var bad *wire.Error
+	var denied *guard.DeniedError
+	var limit *guard.LimitError
 	switch {
 	case errors.As(err, &own):
 		return own
 	case errors.As(err, &bad):
 		return errorf(invalidArgument, bad.Field, "%s", bad.Problem)
+	case errors.Is(err, guard.ErrMissing), errors.Is(err, guard.ErrUnknown):
+		return errorf(unauthenticated, "", "%v", err)
+	case errors.As(err, &denied):
+		return errorf(permissionDenied, "", "%v", denied)
+	case errors.As(err, &limit):
+		return &Error{code: exhausted, problem: limit.Error(), after: limit.After}
 	case errors.Is(err, dispatch.ErrQueueFull):
 		return errorf(exhausted, "", "the queue is full")
 	case errors.Is(err, dispatch.ErrShed):

@@ -2,18 +2,22 @@ package server
 
 import (
 	"context"
+	"crypto/tls"
 	"net/http"
 	"strings"
 	"time"
 
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/encoding"
 	grpcproto "google.golang.org/grpc/encoding/proto"
 	"google.golang.org/grpc/health/grpc_health_v1"
 	"google.golang.org/grpc/keepalive"
+	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
 
 	grebev1 "grebe/api/grebe/v1"
+	"grebe/server/guard"
 )
 
 // grpcService is Server behind the generated interface, which wants a type to embed in its own.
@@ -54,9 +58,9 @@ func (g grpcService) RollbackCatalog(ctx context.Context, r *grebev1.RollbackCat
 	return g.s.RollbackCatalog(ctx, r)
 }
 
-// newGRPC returns a gRPC server with the service and the health service.
-func (s *Server) newGRPC() *grpc.Server {
-	g := grpc.NewServer(
+// newGRPC returns a gRPC server with the service and the health service; secure may be nil.
+func (s *Server) newGRPC(secure *tls.Config) *grpc.Server {
+	opts := []grpc.ServerOption{
 		grpc.MaxRecvMsgSize(int(s.cfg.MaxBody)),
 		grpc.MaxConcurrentStreams(uint32(min(s.cfg.MaxInFlight, 1<<20))),
 		grpc.ConnectionTimeout(s.cfg.HeaderTimeout),
@@ -64,7 +68,11 @@ func (s *Server) newGRPC() *grpc.Server {
 		grpc.ForceServerCodecV2(boundedCodec{encoding.GetCodecV2(grpcproto.Name)}),
 		grpc.WaitForHandlers(true),
 		grpc.UnaryInterceptor(s.intercept),
-	)
+	}
+	if secure != nil {
+		opts = append(opts, grpc.Creds(credentials.NewTLS(secure)))
+	}
+	g := grpc.NewServer(opts...)
 	grebev1.RegisterGrebeServer(g, grpcService{s: s})
 	grpc_health_v1.RegisterHealthServer(g, s.health)
 	return g
@@ -100,12 +108,36 @@ func (s *Server) intercept(ctx context.Context, req any, info *grpc.UnaryServerI
 
 func (s *Server) guarded(ctx context.Context, op string, req any, next grpc.UnaryHandler) (resp any, err error) {
 	defer s.rescue(op, &err)
+	if _, err := s.guard.Check(keyInMetadata(ctx), roleOf(op), time.Now()); err != nil {
+		return nil, err
+	}
 	release, err := s.admit()
 	if err != nil {
 		return nil, err
 	}
 	defer release()
 	return next(ctx, req)
+}
+
+func roleOf(op string) guard.Role {
+	if op == "catalog" {
+		return guard.Catalog
+	}
+	return guard.Serve
+}
+
+// keyInMetadata returns the key that a call of gRPC shows, or "".
+func keyInMetadata(ctx context.Context) string {
+	md, _ := metadata.FromIncomingContext(ctx)
+	for _, v := range md.Get("authorization") {
+		if key := guard.Bearer(v); key != "" {
+			return key
+		}
+	}
+	if v := md.Get("x-api-key"); len(v) > 0 {
+		return v[0]
+	}
+	return ""
 }
 
 // frontDoor serves gRPC and HTTP on one port.

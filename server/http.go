@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"maps"
+	"math"
 	"mime"
 	"net/http"
 	"net/http/pprof"
@@ -17,6 +18,7 @@ import (
 	"time"
 
 	"grebe/internal/wire"
+	"grebe/server/guard"
 )
 
 // reply is what a handler answers with; zero values mean 200 and JSON.
@@ -32,38 +34,39 @@ type handler func(s *Server, r *http.Request, id string) (reply, error)
 // route is a path and what its methods do.
 type route struct {
 	op      string
-	open    bool // answers before the server is ready, and however many requests are under way
-	stream  bool // reads a body of any length piece by piece
+	role    guard.Role // that a key needs; none: everyone is let in
+	open    bool       // answers before the server is ready, and however many requests are under way
+	stream  bool       // reads a body of any length piece by piece
 	methods map[string]handler
 }
 
 var routes = map[string]*route{
 	"/":                    {op: "page", open: true, methods: map[string]handler{"GET": (*Server).page}},
-	"/v1/rank":             {op: "rank", methods: map[string]handler{"POST": (*Server).postRank}},
-	"/v1/recommend":        {op: "recommend", methods: map[string]handler{"POST": (*Server).postRecommend}},
-	"/v1/score":            {op: "score", methods: map[string]handler{"POST": (*Server).postScore}},
-	"/v1/rerank":           {op: "rerank", methods: map[string]handler{"POST": (*Server).postRerank}},
-	"/v1/models":           {op: "models", methods: map[string]handler{"GET": (*Server).getModels}},
-	"/v1/items:batch":      {op: "items", stream: true, methods: map[string]handler{"POST": (*Server).postItems}},
-	"/v1/users:batch":      {op: "users", stream: true, methods: map[string]handler{"POST": (*Server).postUsers}},
-	"/v1/catalog":          {op: "catalog", methods: map[string]handler{"GET": (*Server).getCatalog}},
-	"/v1/catalog:activate": {op: "catalog", methods: map[string]handler{"POST": (*Server).postActivate}},
-	"/v1/catalog:rollback": {op: "catalog", methods: map[string]handler{"POST": (*Server).postRollback}},
-	"/metrics":             {op: "metrics", open: true, methods: map[string]handler{"GET": (*Server).getMetrics}},
+	"/v1/rank":             {op: "rank", role: guard.Serve, methods: map[string]handler{"POST": (*Server).postRank}},
+	"/v1/recommend":        {op: "recommend", role: guard.Serve, methods: map[string]handler{"POST": (*Server).postRecommend}},
+	"/v1/score":            {op: "score", role: guard.Serve, methods: map[string]handler{"POST": (*Server).postScore}},
+	"/v1/rerank":           {op: "rerank", role: guard.Serve, methods: map[string]handler{"POST": (*Server).postRerank}},
+	"/v1/models":           {op: "models", role: guard.Serve, methods: map[string]handler{"GET": (*Server).getModels}},
+	"/v1/items:batch":      {op: "items", role: guard.Catalog, stream: true, methods: map[string]handler{"POST": (*Server).postItems}},
+	"/v1/users:batch":      {op: "users", role: guard.Catalog, stream: true, methods: map[string]handler{"POST": (*Server).postUsers}},
+	"/v1/catalog":          {op: "catalog", role: guard.Catalog, methods: map[string]handler{"GET": (*Server).getCatalog}},
+	"/v1/catalog:activate": {op: "catalog", role: guard.Catalog, methods: map[string]handler{"POST": (*Server).postActivate}},
+	"/v1/catalog:rollback": {op: "catalog", role: guard.Catalog, methods: map[string]handler{"POST": (*Server).postRollback}},
+	"/metrics":             {op: "metrics", role: guard.Admin, open: true, methods: map[string]handler{"GET": (*Server).getMetrics}},
 	"/v2/health/live":      {op: "health", open: true, methods: map[string]handler{"GET": (*Server).getLive}},
 	"/v2/health/ready":     {op: "health", open: true, methods: map[string]handler{"GET": (*Server).getReady}},
 }
 
 // routesByID have an id as the last part of their path.
 var routesByID = map[string]*route{
-	"/v1/items/": {op: "items", methods: map[string]handler{
+	"/v1/items/": {op: "items", role: guard.Catalog, methods: map[string]handler{
 		"GET": (*Server).getItem, "PUT": (*Server).putItem, "DELETE": (*Server).deleteItem}},
-	"/v1/users/": {op: "users", methods: map[string]handler{
+	"/v1/users/": {op: "users", role: guard.Catalog, methods: map[string]handler{
 		"GET": (*Server).getUser, "PUT": (*Server).putUser, "DELETE": (*Server).deleteUser}},
 }
 
 // eventsRoute is /v1/users/{id}/events.
-var eventsRoute = &route{op: "events", methods: map[string]handler{"POST": (*Server).postEvents}}
+var eventsRoute = &route{op: "events", role: guard.Catalog, methods: map[string]handler{"POST": (*Server).postEvents}}
 
 var noRoute = &route{op: "other", open: true}
 
@@ -133,6 +136,11 @@ func (s *Server) answer(rt *route, w http.ResponseWriter, r *http.Request, id st
 		w.Header().Set("Allow", rt.allow())
 		return reply{}, errorf(methodNotAllowed, "", "%s does not take %s", quoted(r.URL.Path), quoted(r.Method))
 	}
+	if rt.role != "" {
+		if _, err := s.guard.Check(presentedKey(r), rt.role, time.Now()); err != nil {
+			return reply{}, err
+		}
+	}
 	if !rt.open {
 		release, err := s.admit()
 		if err != nil {
@@ -154,6 +162,14 @@ func (s *Server) answer(rt *route, w http.ResponseWriter, r *http.Request, id st
 		r.Body = http.MaxBytesReader(w, r.Body, s.cfg.MaxBody)
 	}
 	return h(s, r, id)
+}
+
+// presentedKey returns the key that a request shows, or "".
+func presentedKey(r *http.Request) string {
+	if key := guard.Bearer(r.Header.Get("Authorization")); key != "" {
+		return key
+	}
+	return r.Header.Get("X-Api-Key")
 }
 
 func bodyTooLarge(limit int64) error {
@@ -215,7 +231,10 @@ func (s *Server) write(w http.ResponseWriter, r *http.Request, rep reply, err er
 			s.log.Error("internal error", "path", r.URL.Path, "error", err)
 		}
 		if e.code == exhausted || e.code == unavailable {
-			h.Set("Retry-After", "1")
+			h.Set("Retry-After", strconv.Itoa(max(1, int(math.Ceil(e.after.Seconds())))))
+		}
+		if e.code == unauthenticated {
+			h.Set("WWW-Authenticate", "Bearer")
 		}
 		rep = reply{status: e.code.status, body: wire.EncodeError(e.code.name, e.Error(), e.field)}
 	}

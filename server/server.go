@@ -8,6 +8,7 @@ package server
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -25,6 +26,7 @@ import (
 	"grebe/engine"
 	"grebe/prompt"
 	"grebe/server/generate"
+	"grebe/server/guard"
 	"grebe/server/reuse"
 )
 
@@ -89,6 +91,12 @@ type Config struct {
 	WriteTimeout    time.Duration // from the header's end to the end of the response; 180 s
 	IdleTimeout     time.Duration // of a connection between requests; 120 s
 	ShutdownTimeout time.Duration // for requests under way when Serve's context ends; 10 s
+	DrainDelay      time.Duration // from then on ready is false, but requests are taken; none
+
+	// Guard decides who may ask; nil: everyone. The admin listener asks nobody.
+	Guard *guard.Guard
+	// TLS is spoken on the listeners of HTTP and gRPC; nil: not.
+	TLS *tls.Config
 
 	Version  string               // shown on the page
 	Logger   *slog.Logger         // nothing is logged
@@ -121,6 +129,9 @@ func (c *Config) setDefaults() {
 	}
 	if c.Logger == nil {
 		c.Logger = slog.New(slog.DiscardHandler)
+	}
+	if c.Guard == nil {
+		c.Guard = new(guard.Guard)
 	}
 	if c.Registry == nil {
 		c.Registry = prometheus.NewRegistry()
@@ -174,6 +185,8 @@ type Server struct {
 	created int64 // seconds since 1970
 	slots   chan struct{}
 	bodies  atomic.Int64 // bytes of bodies under way
+	guard   *guard.Guard
+	times   atomic.Pointer[deadlines]
 	state   atomic.Int32
 	health  *health.Server
 }
@@ -205,7 +218,9 @@ func New(cfg Config) (*Server, error) {
 	s := &Server{
 		cfg: cfg, models: map[string]*Model{}, catalog: cfg.Catalog, log: cfg.Logger, metrics: m,
 		created: time.Now().Unix(), slots: make(chan struct{}, cfg.MaxInFlight), health: health.NewServer(),
+		guard: cfg.Guard,
 	}
+	s.SetDeadlines(cfg.SLO, cfg.MaxDeadline)
 	for i := range cfg.Models {
 		s.models[cfg.Models[i].Name] = &cfg.Models[i]
 	}
@@ -234,6 +249,14 @@ func (s *Server) changed(c catalog.Change) {
 	}
 }
 
+// deadlines are what a request may take.
+type deadlines struct{ usual, longest time.Duration }
+
+// SetDeadlines changes SLO and MaxDeadline of requests to come. The latter is never below the former.
+func (s *Server) SetDeadlines(slo, longest time.Duration) {
+	s.times.Store(&deadlines{usual: slo, longest: max(slo, longest)})
+}
+
 // SetReady says whether requests are answered. They are not before the first call.
 func (s *Server) SetReady(ok bool) {
 	if ok {
@@ -250,16 +273,17 @@ type Listeners struct {
 	Admin net.Listener // AdminHandler
 }
 
-// Serve serves until ctx ends, then stops accepting, finishes what is under way within
+// Serve serves until ctx ends, then says that it is not ready, stops accepting after DrainDelay, finishes what is under way within
 // ShutdownTimeout and returns nil. It returns early when a listener fails. A Server serves once.
 func (s *Server) Serve(ctx context.Context, l Listeners) error {
-	shared := s.newGRPC() // behind net/http: its connections cannot be drained, only closed
-	alone := s.newGRPC()
+	shared := s.newGRPC(nil) // behind net/http: its connections cannot be drained, only closed
+	alone := s.newGRPC(s.cfg.TLS)
 	web := s.newHTTP(s.frontDoor(shared))
 	admin := s.newHTTP(s.AdminHandler())
 	web.Protocols = new(http.Protocols)
 	web.Protocols.SetHTTP1(true)
-	web.Protocols.SetUnencryptedHTTP2(true)
+	web.Protocols.SetUnencryptedHTTP2(s.cfg.TLS == nil)
+	web.Protocols.SetHTTP2(s.cfg.TLS != nil)
 	// pprof's profiles take as long as they are asked to.
 	admin.WriteTimeout = 0
 
@@ -281,7 +305,13 @@ func (s *Server) Serve(ctx context.Context, l Listeners) error {
 			done <- err
 		}()
 	}
-	start("HTTP", l.HTTP, web.Serve)
+	start("HTTP", l.HTTP, func(ln net.Listener) error {
+		if s.cfg.TLS == nil {
+			return web.Serve(ln)
+		}
+		web.TLSConfig = s.cfg.TLS
+		return web.ServeTLS(ln, "", "")
+	})
 	start("admin", l.Admin, admin.Serve)
 	start("gRPC", l.GRPC, alone.Serve)
 
@@ -294,6 +324,9 @@ func (s *Server) Serve(ctx context.Context, l Listeners) error {
 		}
 	}
 	s.setState(draining)
+	if failed == nil && s.cfg.DrainDelay > 0 {
+		time.Sleep(s.cfg.DrainDelay) // balancers notice, and send what comes elsewhere
+	}
 	s.shutdown(web, admin, shared, alone)
 	for ; running > 0; running-- {
 		failed = errors.Join(failed, <-done)

@@ -28,6 +28,7 @@ type askFlags struct {
 	Request    string        `help:"Send this file as the request's body; - for standard input." placeholder:"FILE"`
 	JSON       bool          `name:"json" help:"Print the response as JSON, as when the output is no terminal."`
 	Timeout    time.Duration `default:"60s" help:"Give up after this time."`
+	accessFlags
 }
 
 // askUser is whom a request is for, as JSON.
@@ -105,7 +106,10 @@ func (c *askFlags) post(w *world, path string, body []byte) ([]byte, error) {
 		return nil, fmt.Errorf("%s: %w", op, err)
 	}
 	req.Header.Set("Content-Type", "application/json")
-	client := http.Client{Timeout: c.Timeout}
+	client, err := c.client(w, c.Timeout)
+	if err != nil {
+		return nil, err
+	}
 	resp, err := client.Do(req)
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w (is a server running there? `grebe demo` starts one)", op, err)

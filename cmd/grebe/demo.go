@@ -61,7 +61,7 @@ func (c *demoCmd) Run(w *world) error {
 	if c.Once {
 		return c.once(w, &cfg.Config)
 	}
-	return serve(w, &cfg.Config, c.logger(w.stderr), func(addr net.Addr) { c.welcome(w, file, addr) })
+	return serve(w, &cfg.Config, c.logger(w.stderr), serveHooks{ready: func(addr net.Addr) { c.welcome(w, file, addr) }})
 }
 
 func (c *demoCmd) welcome(w *world, file string, addr net.Addr) {

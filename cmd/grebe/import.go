@@ -21,6 +21,7 @@ type importCmd struct {
 	Kind    string   `default:"" enum:"items,users," help:"What the files hold: items or users; default: told by name or content."`
 	OnError string   `default:"stop" enum:"skip,stop" help:"What a bad line does: ${enum}."`
 	Restart bool     `help:"Begin at the start of each file, whatever was imported before."`
+	accessFlags
 }
 
 func (importCmd) Help() string {
@@ -80,7 +81,7 @@ func (c *importCmd) target(w *world) (sink, string, error) {
 		if err != nil {
 			return nil, "", err
 		}
-		s, err := newServerSink(c.Server)
+		s, err := newServerSink(w, c.Server, &c.accessFlags)
 		return s, filepath.Join(cache, "grebe", "imports"), err
 	}
 	dir, err := c.dataDir(w)

@@ -77,12 +77,16 @@ type serverSink struct {
 	client *http.Client
 }
 
-func newServerSink(server string) (*serverSink, error) {
+func newServerSink(w *world, server string, access *accessFlags) (*serverSink, error) {
 	u, err := url.Parse(server)
 	if err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https" {
 		return nil, usagef("--server %q: want an address such as http://127.0.0.1:8080", server)
 	}
-	return &serverSink{base: strings.TrimRight(server, "/"), client: &http.Client{Timeout: 5 * time.Minute}}, nil
+	client, err := access.client(w, 5*time.Minute)
+	if err != nil {
+		return nil, err
+	}
+	return &serverSink{base: strings.TrimRight(server, "/"), client: client}, nil
 }
 
 func (s *serverSink) name() string { return s.base }

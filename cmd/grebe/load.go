@@ -35,6 +35,7 @@ type stack struct {
 	targets    []generate.Target // models that recommend
 	keeper     *generate.Keeper  // of their snapshots; nil: there are none
 	checkpoint int64             // bytes of all checkpoints
+	door       door
 	closers    []func() error
 }
 
@@ -71,6 +72,10 @@ func (s *stack) open(ctx context.Context, cfg *config.Config, log *slog.Logger) 
 		ShutdownTimeout: time.Duration(cfg.Limits.ShutdownMillis) * time.Millisecond,
 		MaxBody:         cfg.Limits.Body.Bytes,
 		MaxInFlight:     cfg.Limits.InFlight,
+		DrainDelay:      time.Duration(cfg.Limits.DrainMillis) * time.Millisecond,
+	}
+	if err := s.openDoor(cfg, &sc, log); err != nil {
+		return err
 	}
 	for i := range cfg.Models {
 		if err := ctx.Err(); err != nil {

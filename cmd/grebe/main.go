@@ -31,6 +31,7 @@ type cli struct {
 	Rank      rankCmd      `cmd:"" help:"Ask a server to rank candidates for a user."`
 	Recommend recommendCmd `cmd:"" help:"Ask a server for items of its catalog for a user."`
 	Doctor    doctorCmd    `cmd:"" help:"Check this machine and a configuration, with a remedy for each problem."`
+	Key       keyCmd       `cmd:"" help:"Make an API key."`
 	Eval      evalCmd      `cmd:"" help:"Measure how good rankings and recommendations are."`
 	Bench     benchCmd     `cmd:"" help:"Measure this machine."`
 	Version   versionCmd   `cmd:"" help:"Print the version."`
@@ -50,6 +51,7 @@ type world struct {
 	terminal bool // stdout is one
 	env      []string
 	started  time.Time
+	hangup   <-chan os.Signal // a signal asks to read the configuration again; nil: never
 }
 
 // usageError is a mistake on the command line that the parser could not see.
@@ -63,7 +65,10 @@ var errReported = errors.New("failed")
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	context.AfterFunc(ctx, stop) // a second Ctrl-C ends the process at once
+	hangup := make(chan os.Signal, 1)
+	signal.Notify(hangup, syscall.SIGHUP)
 	code := run(os.Args[1:], &world{
+		hangup: hangup,
 		ctx: ctx, stdin: os.Stdin, stdout: os.Stdout, stderr: os.Stderr,
 		terminal: term.IsTerminal(int(os.Stdout.Fd())), env: os.Environ(), started: time.Now(),
 	})

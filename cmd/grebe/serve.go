@@ -39,7 +39,8 @@ type logFlags struct {
 
 func (serveCmd) Help() string {
 	return `Values come from the file, then from the environment (GREBE_LISTEN, GREBE_MODELS_0_PATH, ...), then
-from flags; later ones win. Ctrl-C finishes the requests under way and stops.
+from flags; later ones win. Ctrl-C or SIGTERM finishes the requests under way and stops. SIGHUP reads the
+configuration again: keys, certificates and deadlines change at once, everything else at the next start.
 
 Examples:
 
@@ -79,7 +80,14 @@ func (c *serveCmd) Run(w *world) error {
 	for _, name := range cfg.Unknown {
 		log.Warn("a variable of the environment names no key of the configuration", "name", name)
 	}
-	return serve(w, &cfg.Config, log, nil)
+	again := func() (*config.Config, error) {
+		l, err := config.Load(config.Source{File: c.Config, Env: w.env, Flags: flags})
+		if err != nil {
+			return nil, err
+		}
+		return &l.Config, nil
+	}
+	return serve(w, &cfg.Config, log, serveHooks{again: again})
 }
 
 func hasModel(env []string) bool {
@@ -127,9 +135,14 @@ func (c *serveCmd) settings() ([]config.Setting, error) {
 	return out, nil
 }
 
-// serve binds the addresses, loads the models and serves until the world's context ends. It calls
-// ready, if given, with the address of HTTP once requests are answered.
-func serve(w *world, cfg *config.Config, log *slog.Logger, ready func(http net.Addr)) error {
+// serveHooks are what a caller of serve may want.
+type serveHooks struct {
+	ready func(http net.Addr)            // called once requests are answered; may be nil
+	again func() (*config.Config, error) // reads the configuration again at a SIGHUP; nil: it cannot
+}
+
+// serve binds the addresses, loads the models and serves until the world's context ends.
+func serve(w *world, cfg *config.Config, log *slog.Logger, hooks serveHooks) error {
 	doors, err := listen(w.ctx, cfg)
 	if err != nil {
 		return err
@@ -151,10 +164,12 @@ func serve(w *world, cfg *config.Config, log *slog.Logger, ready func(http net.A
 		attrs = append(attrs, "resident", inBytes(resident), "resident_per_checkpoint", round(float64(resident)/float64(max(s.checkpoint, 1)), 2))
 	}
 	log.Info("serving", attrs...)
-	if ready != nil {
-		ready(doors.HTTP.Addr())
+	if hooks.ready != nil {
+		hooks.ready(doors.HTTP.Addr())
 	}
+	stop := s.followHangups(w, cfg, log, hooks.again)
 	err = s.server.Serve(w.ctx, doors)
+	stop()
 	log.Info("stopped")
 	return errors.Join(err, s.Close())
 }

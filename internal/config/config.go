@@ -24,6 +24,8 @@ type Config struct {
 	Workers     int      `yaml:"workers"` // engine replicas on this machine; 1
 	Engine      Engine   `yaml:"engine"`
 	Limits      Limits   `yaml:"limits"`
+	TLS         TLS      `yaml:"tls"`
+	Auth        Auth     `yaml:"auth"`
 	Catalog     Catalog  `yaml:"catalog"`
 }
 
@@ -91,6 +93,19 @@ type Limits struct {
 	InFlight       int  `yaml:"in_flight"`   // requests under way, more are refused with 429; 1024
 	DeadlineMillis int  `yaml:"deadline_ms"` // longest deadline that a request may name, milliseconds; 60000
 	ShutdownMillis int  `yaml:"shutdown_ms"` // for requests under way when the server stops, milliseconds; 10000
+	DrainMillis    int  `yaml:"drain_ms"`    // from not being ready to closing the doors when the server stops, milliseconds; 0
+}
+
+// TLS names PEM files. With cert and key, HTTP and gRPC speak TLS alone.
+type TLS struct {
+	Cert     string `yaml:"cert"`      // certificate chain; none
+	Key      string `yaml:"key"`       // its private key; none
+	ClientCA string `yaml:"client_ca"` // authorities of the certificates that clients must show; none: clients show none
+}
+
+// Auth says who may ask.
+type Auth struct {
+	Keys string `yaml:"keys"` // file of API keys, see `grebe key`; none: everyone may
 }
 
 // Catalog names NDJSON files that are loaded at start, and says how much of the past is kept.

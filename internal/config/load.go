@@ -136,10 +136,17 @@ func (l *Loaded) resolve(dir string) {
 	fix("data_dir", &l.DataDir)
 	fix("catalog.items", &l.Catalog.Items)
 	fix("catalog.users", &l.Catalog.Users)
+	fix("tls.cert", &l.TLS.Cert)
+	fix("tls.key", &l.TLS.Key)
+	fix("tls.client_ca", &l.TLS.ClientCA)
+	fix("auth.keys", &l.Auth.Keys)
 	for i := range l.Models {
 		fix(fmt.Sprintf("models[%d].path", i), &l.Models[i].Path)
 	}
 }
+
+// clientKey is read by the client commands; see `grebe rank --help`.
+const clientKey = "GREBE_API_KEY"
 
 // readEnv takes GREBE_ and the key in capitals, dots and brackets as underscores: GREBE_SLO_MS,
 // GREBE_CACHE_HOST_MEMORY, GREBE_MODELS_0_PATH.
@@ -155,7 +162,7 @@ func (l *Loaded) readEnv(env []string) error {
 	var settings []Setting
 	for _, kv := range env {
 		name, value, _ := strings.Cut(kv, "=")
-		if !strings.HasPrefix(name, "GREBE_") {
+		if !strings.HasPrefix(name, "GREBE_") || name == clientKey {
 			continue
 		}
 		path, ok := paths[name]

@@ -48,6 +48,7 @@ func (c *Config) Validate() error {
 	p.between("limits.in_flight", c.Limits.InFlight, 1, 1<<20)
 	p.between("limits.deadline_ms", c.Limits.DeadlineMillis, 1, 3_600_000)
 	p.between("limits.shutdown_ms", c.Limits.ShutdownMillis, 1, 3_600_000)
+	p.between("limits.drain_ms", c.Limits.DrainMillis, 0, 3_600_000)
 	p.between("catalog.versions", c.Catalog.Versions, 1, 1000)
 	if c.SLOMillis > c.Limits.DeadlineMillis {
 		p.add("slo_ms", "%d is more than limits.deadline_ms, %d", c.SLOMillis, c.Limits.DeadlineMillis)
@@ -61,6 +62,12 @@ func (c *Config) Validate() error {
 	p.oneOf("cache.policy", c.Cache.Policy, "default", "lru", "laru", "sieve", "filtered", "blind")
 	if c.DataDir == "" {
 		p.add("data_dir", "is empty")
+	}
+	switch t := &c.TLS; {
+	case (t.Cert == "") != (t.Key == ""):
+		p.add("tls", "give both cert and key")
+	case t.ClientCA != "" && t.Cert == "":
+		p.add("tls.client_ca", "clients can show a certificate only where cert and key are given too")
 	}
 	c.validateModels(&p)
 	return errors.Join(p...)

@@ -78,7 +78,7 @@ func (e *LimitError) Error() string {
 	return fmt.Sprintf("key %q asks more often than its limit allows", e.Name)
 }
 
-// Guard checks keys.
+// Guard checks keys. The zero value lets everyone in.
 type Guard struct {
 	keys atomic.Pointer[[]entry]
 }
@@ -93,19 +93,25 @@ type entry struct {
 // New returns a guard with keys, which may be none.
 func New(keys []Key) (*Guard, error) {
 	g := &Guard{}
-	g.keys.Store(&[]entry{})
 	return g, g.Replace(keys)
 }
 
 // Open reports whether everyone is let in.
-func (g *Guard) Open() bool { return len(*g.keys.Load()) == 0 }
+func (g *Guard) Open() bool { return len(g.list()) == 0 }
+
+func (g *Guard) list() []entry {
+	if p := g.keys.Load(); p != nil {
+		return *p
+	}
+	return nil
+}
 
 // Replace changes the keys. On an error the old ones stay.
 func (g *Guard) Replace(keys []Key) error {
 	if len(keys) > MaxKeys {
 		return fmt.Errorf("guard: %d keys, at most %d", len(keys), MaxKeys)
 	}
-	old := *g.keys.Load()
+	old := g.list()
 	next := make([]entry, 0, len(keys))
 	for i := range keys {
 		e, err := parse(&keys[i])
@@ -162,7 +168,7 @@ func parse(k *Key) (entry, error) {
 // Check returns the name of the key that presented is, if it may do what role covers and has not
 // asked too often, and counts the request. An open guard lets everyone in, without a name.
 func (g *Guard) Check(presented string, role Role, now time.Time) (name string, err error) {
-	keys := *g.keys.Load()
+	keys := g.list()
 	if len(keys) == 0 {
 		return "", nil
 	}

@@ -1,0 +1,135 @@
+package main
+
+import (
+	"log/slog"
+	"net"
+	"reflect"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"grebe/internal/config"
+	"grebe/server"
+	"grebe/server/guard"
+)
+
+// door is what decides who comes in, and can change while the server runs.
+type door struct {
+	guard        *guard.Guard        // nil: everyone may ask
+	certificates *guard.Certificates // nil: no TLS
+}
+
+// openDoor reads keys and certificates and warns of doors that stand open to others.
+func (s *stack) openDoor(cfg *config.Config, sc *server.Config, log *slog.Logger) error {
+	if cfg.Auth.Keys != "" {
+		keys, err := guard.ReadFile(cfg.Auth.Keys)
+		if err != nil {
+			return err
+		}
+		if s.door.guard, err = guard.New(keys); err != nil {
+			return err
+		}
+		sc.Guard = s.door.guard
+	}
+	if cfg.TLS.Cert != "" {
+		c, err := guard.LoadCertificates(cfg.TLS.Cert, cfg.TLS.Key, cfg.TLS.ClientCA)
+		if err != nil {
+			return err
+		}
+		s.door.certificates, sc.TLS = c, c.Config()
+	}
+	if cfg.Auth.Keys == "" && cfg.TLS.ClientCA == "" && (!loopback(cfg.Listen) || !loopback(cfg.GRPCListen)) {
+		log.Warn("other machines can ask, and change the catalog, without a key: set auth.keys (see `grebe key --help`)")
+	}
+	if !loopback(cfg.AdminListen) {
+		log.Warn("other machines reach the admin listener, which asks for no key", "admin_listen", cfg.AdminListen)
+	}
+	return nil
+}
+
+// loopback reports whether an address is reached from this machine alone. "" is reached by nobody.
+func loopback(addr string) bool {
+	host, _, err := net.SplitHostPort(addr)
+	if addr == "" || err != nil || host == "localhost" {
+		return true
+	}
+	ip := net.ParseIP(host)
+	return ip != nil && ip.IsLoopback()
+}
+
+// followHangups reads the configuration again at each signal, until stop is called.
+func (s *stack) followHangups(w *world, old *config.Config, log *slog.Logger, again func() (*config.Config, error)) (stop func()) {
+	if w.hangup == nil || again == nil {
+		return func() {}
+	}
+	done := make(chan struct{})
+	var owner sync.WaitGroup
+	owner.Go(func() {
+		for {
+			select {
+			case <-done:
+				return
+			case <-w.hangup:
+			}
+			next, err := again()
+			if err == nil {
+				err = s.reconfigure(old, next, log)
+			}
+			if err != nil {
+				log.Error("the configuration was read again and refused: the old one stays", "error", err)
+				continue
+			}
+			old = next
+		}
+	})
+	return func() {
+		close(done)
+		owner.Wait()
+	}
+}
+
+// reconfigure takes over what can change: keys, certificates, deadlines. Nothing changes on an error.
+func (s *stack) reconfigure(old, next *config.Config, log *slog.Logger) error {
+	var keys []guard.Key
+	if s.door.guard != nil && next.Auth.Keys != "" {
+		var err error
+		if keys, err = guard.ReadFile(next.Auth.Keys); err != nil {
+			return err
+		}
+	}
+	if s.door.certificates != nil {
+		if err := s.door.certificates.Reload(); err != nil {
+			return err
+		}
+	}
+	if keys != nil {
+		if err := s.door.guard.Replace(keys); err != nil {
+			return err
+		}
+	}
+	s.server.SetDeadlines(time.Duration(next.SLOMillis)*time.Millisecond, time.Duration(next.Limits.DeadlineMillis)*time.Millisecond)
+	log.Info("configuration read again", "keys", len(keys), "slo_ms", next.SLOMillis)
+	if names := needRestart(old, next); len(names) > 0 {
+		log.Warn("changed, but only the next start takes it over", "keys", strings.Join(names, ", "))
+	}
+	return nil
+}
+
+// needRestart names what differs besides what reconfigure takes over.
+func needRestart(old, next *config.Config) []string {
+	a, b := *old, *next
+	a.SLOMillis, a.Limits.DeadlineMillis = b.SLOMillis, b.Limits.DeadlineMillis
+	if a.Auth.Keys != "" && b.Auth.Keys != "" {
+		a.Auth.Keys = b.Auth.Keys
+	}
+	var out []string
+	x, y := reflect.ValueOf(a), reflect.ValueOf(b)
+	for i := range x.NumField() {
+		if !reflect.DeepEqual(x.Field(i).Interface(), y.Field(i).Interface()) {
+			out = append(out, x.Type().Field(i).Tag.Get("yaml"))
+		}
+	}
+	slices.Sort(out)
+	return out
+}
