@@ -3,4 +3,4 @@
 package pool
 
 // check does nothing; the invariants build tag turns it on.
-func (p *Pool) check() {}
+func (b *books) check() {}

@@ -2,85 +2,102 @@ package pool
 
 import "math/bits"
 
-// freeList keeps the free extents of an arena: found by either end, so that neighbours join in O(1),
-// and by size class, so that a run is found without a search among smaller ones.
+// freeList keeps the free extents of an arena: their lengths stand at both of their ends, so that neighbours
+// join in O(1), and they are listed by size class, so that a run is found without a search among smaller
+// ones. It allocates nothing but room for the lists.
 type freeList struct {
-	byFirst map[int]*extent
-	byEnd   map[int]*extent // by the page after the last
-	classes [48][]*extent   // class c: 2^c ≤ pages < 2^(c+1)
+	length  []int32     // at the first and the last page of an extent: its pages
+	at      []int32     // at the first page of an extent: its place in its class
+	free    []uint64    // a bit per page: the first or last of a free extent
+	classes [32][]int32 // class c: first pages of extents with 2^c ≤ pages < 2^(c+1)
 }
 
-type extent struct {
-	first, pages int
-	at           int // index in its class
-}
-
-func newFreeList() freeList {
-	return freeList{byFirst: map[int]*extent{}, byEnd: map[int]*extent{}}
+func newFreeList(pages int) freeList {
+	return freeList{length: make([]int32, pages), at: make([]int32, pages), free: make([]uint64, (pages+63)/64)}
 }
 
 func class(pages int) int { return bits.Len(uint(pages)) - 1 }
 
+func (f *freeList) isEnd(page int) bool {
+	return page >= 0 && page < len(f.length) && f.free[page/64]>>(page%64)&1 == 1
+}
+
 // look is how many extents of a class are tried before a larger class serves.
 const look = 32
 
-// take removes a run of need pages; false when none is long enough.
-func (f *freeList) take(need int) (first int, ok bool) {
+// find returns the first page of an extent of at least need pages; false when none is long enough.
+func (f *freeList) find(need int) (first int, ok bool) {
 	own := f.classes[class(need)]
-	e := fitting(own[max(0, len(own)-look):], need)
-	for c := class(need) + 1; e == nil && c < len(f.classes); c++ {
+	if first, ok = f.fitting(own[max(0, len(own)-look):], need); ok {
+		return first, true
+	}
+	for c := class(need) + 1; c < len(f.classes); c++ {
 		if n := len(f.classes[c]); n > 0 {
-			e = f.classes[c][n-1]
+			return int(f.classes[c][n-1]), true
 		}
 	}
-	if e == nil {
-		e = fitting(own, need)
-	}
-	if e == nil {
-		return 0, false
-	}
-	f.remove(e)
-	if rest := e.pages - need; rest > 0 {
-		f.insert(e.first+need, rest)
-	}
-	return e.first, true
+	return f.fitting(own, need)
 }
 
 // fitting returns the latest extent of at least need pages.
-func fitting(list []*extent, need int) *extent {
+func (f *freeList) fitting(list []int32, need int) (int, bool) {
 	for i := len(list) - 1; i >= 0; i-- {
-		if list[i].pages >= need {
-			return list[i]
+		if int(f.length[list[i]]) >= need {
+			return int(list[i]), true
 		}
 	}
-	return nil
+	return 0, false
+}
+
+// take removes a run of need pages; false when none is long enough.
+func (f *freeList) take(need int) (first int, ok bool) {
+	first, ok = f.find(need)
+	if ok {
+		f.cut(first, need)
+	}
+	return first, ok
+}
+
+// cut takes the leading pages of an extent out of the list.
+func (f *freeList) cut(first, pages int) {
+	rest := int(f.length[first]) - pages
+	f.remove(first)
+	if rest > 0 {
+		f.insert(first+pages, rest)
+	}
 }
 
 // put adds pages [first, first+pages), none of which is free, joined with their free neighbours.
 func (f *freeList) put(first, pages int) {
-	if e := f.byEnd[first]; e != nil {
-		f.remove(e)
-		first, pages = e.first, pages+e.pages
+	if f.isEnd(first - 1) {
+		n := int(f.length[first-1])
+		first, pages = first-n, pages+n
+		f.remove(first)
 	}
-	if e := f.byFirst[first+pages]; e != nil {
-		f.remove(e)
-		pages += e.pages
+	if next := first + pages; f.isEnd(next) {
+		pages += int(f.length[next])
+		f.remove(next)
 	}
 	f.insert(first, pages)
 }
 
 func (f *freeList) insert(first, pages int) {
-	c := class(pages)
-	e := &extent{first: first, pages: pages, at: len(f.classes[c])}
-	f.classes[c] = append(f.classes[c], e)
-	f.byFirst[first], f.byEnd[first+pages] = e, e
+	c, last := class(pages), first+pages-1
+	f.length[first], f.length[last] = int32(pages), int32(pages)
+	f.free[first/64] |= 1 << (first % 64)
+	f.free[last/64] |= 1 << (last % 64)
+	f.at[first] = int32(len(f.classes[c]))
+	f.classes[c] = append(f.classes[c], int32(first))
 }
 
-func (f *freeList) remove(e *extent) {
-	list := f.classes[class(e.pages)]
-	last := list[len(list)-1]
-	list[e.at], last.at = last, e.at
-	f.classes[class(e.pages)] = list[:len(list)-1]
-	delete(f.byFirst, e.first)
-	delete(f.byEnd, e.first+e.pages)
+func (f *freeList) remove(first int) {
+	pages := int(f.length[first])
+	c, last := class(pages), first+pages-1
+	list := f.classes[c]
+	moved := list[len(list)-1]
+	list[f.at[first]] = moved
+	f.at[moved] = f.at[first]
+	f.classes[c] = list[:len(list)-1]
+	f.free[first/64] &^= 1 << (first % 64)
+	f.free[last/64] &^= 1 << (last % 64)
 }

@@ -1,13 +1,18 @@
-// Package pool owns the memory that KV lives in: an arena of a device's memory, or of the host's
-// outside the Go heap, cut into pages.
+// Package pool owns the memory that KV and embeddings live in: an arena of a device's memory, or of the
+// host's outside the Go heap, cut into pages.
 //
-// Accounting is exact: free plus used pages are all pages, always. A Run is owned by whoever
-// allocated it until Free. The pool is safe for concurrent use; its lock is a leaf.
+// Two sides share it, KV and Embeddings, divided by a boundary that is a number: SetBoundary says how many
+// pages embeddings may own. Both take their pages from one free list and give them back to it, so that moving
+// the boundary moves no data and never touches a page in use (SEEDS.md HLM-2). A pool that nobody divides is all KV's.
+//
+// Accounting is exact: free pages and those of both sides are all pages, always. A Run is owned by whoever
+// allocated it until Free, on the side that allocated it. The pool is safe for concurrent use; its lock is a leaf.
 package pool
 
 import (
 	"errors"
 	"fmt"
+	"math"
 	"sync"
 
 	"grebe/compute"
@@ -21,19 +26,27 @@ type Run struct {
 	compute.Block
 	first int
 	pages int
+	side  Side
 }
 
-// Pool hands out runs of pages.
+// Pool hands out runs of pages to one side. New and Over return the pool as KV sees it; For has the other.
 type Pool struct {
+	*books
+	side Side
+}
+
+// books are what both sides share.
+type books struct {
 	memory compute.Memory
 	arena  compute.Block
 	page   int
 	total  int
 
-	mu    sync.Mutex
-	free  freeList
-	used  int
-	begin []uint64 // a bit per page: a run in use begins there
+	mu       sync.Mutex
+	free     freeList
+	used     [2]int   // pages, by side
+	boundary int      // pages that embeddings may own
+	begin    []uint64 // a bit per page: a run in use begins there
 }
 
 // New is Over memory of the host's. Memory that was never used costs address space only.
@@ -46,53 +59,63 @@ func Over(m compute.Memory, size int64, page int) (*Pool, error) {
 		return nil, fmt.Errorf("pool: page of %d bytes: want a power of two, at least 256", page)
 	}
 	total := int(size / int64(page))
-	if total < 1 {
-		return nil, fmt.Errorf("pool: %d bytes hold no page of %d", size, page)
+	if total < 1 || total > math.MaxInt32 {
+		return nil, fmt.Errorf("pool: %d bytes in pages of %d: want between one and 2³¹ pages", size, page)
 	}
 	b, err := m.Alloc(total * page)
 	if err != nil {
 		return nil, fmt.Errorf("pool: %w", err)
 	}
-	p := &Pool{memory: m, arena: b, page: page, total: total, free: newFreeList(), begin: make([]uint64, (total+63)/64)}
+	p := &books{memory: m, arena: b, page: page, total: total, free: newFreeList(total), begin: make([]uint64, (total+63)/64)}
 	p.free.put(0, total)
-	return p, nil
+	return &Pool{books: p, side: KV}, nil
 }
 
 // Memory returns what the runs are blocks of.
 func (p *Pool) Memory() compute.Memory { return p.memory }
 
-// Alloc returns a run for n bytes. The caller owns it and MUST Free it.
+// pages returns how many hold n bytes.
+func (p *Pool) pages(n int) int { return max(1, (n+p.page-1)/p.page) }
+
+// Alloc returns a run for n bytes; ErrFull when none is free or the side has all that it may. The caller owns it and
+// MUST Free it.
 func (p *Pool) Alloc(n int) (Run, error) {
-	need := max(1, (n+p.page-1)/p.page)
+	need := p.pages(n)
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	if p.used[p.side]+need > p.limit(p.side) {
+		return Run{}, ErrFull
+	}
 	first, ok := p.free.take(need)
 	if !ok {
 		return Run{}, ErrFull
 	}
-	p.used += need
-	p.begin[first/64] |= 1 << (first % 64)
+	p.used[p.side] += need
+	r := p.run(first, need)
 	p.check()
-	return Run{Block: p.arena.Slice(first*p.page, need*p.page), first: first, pages: need}, nil
+	return r, nil
 }
 
-// Free takes a run back. Nothing may use it afterwards.
+// run gives pages that are not in the free list to the side.
+func (p *Pool) run(first, pages int) Run {
+	p.begin[first/64] |= 1 << (first % 64)
+	return Run{Block: p.arena.Slice(first*p.page, pages*p.page), first: first, pages: pages, side: p.side}
+}
+
+// Free takes a run of the side's back. Nothing may use it afterwards.
 func (p *Pool) Free(r Run) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if r.pages <= 0 || p.begin[r.first/64]>>(r.first%64)&1 == 0 {
-		panic(fmt.Sprintf("pool: pages %d to %d freed twice", r.first, r.first+r.pages))
-	}
-	p.begin[r.first/64] &^= 1 << (r.first % 64)
+	p.release(r)
 	p.free.put(r.first, r.pages)
-	p.used -= r.pages
+	p.used[p.side] -= r.pages
 	p.check()
 }
 
-// Stats are the pool's books, in bytes.
+// Stats are a side's books, in bytes.
 type Stats struct {
 	Page  int
-	Total int64
+	Total int64 // that the side may own
 	Used  int64
 }
 
@@ -100,19 +123,19 @@ type Stats struct {
 func (p *Pool) Stats() Stats {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return Stats{Page: p.page, Total: int64(p.total) * int64(p.page), Used: int64(p.used) * int64(p.page)}
+	return Stats{Page: p.page, Total: int64(p.limit(p.side)) * int64(p.page), Used: int64(p.used[p.side]) * int64(p.page)}
 }
 
 // Close frees the arena. All runs MUST have been freed.
 func (p *Pool) Close() error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.used != 0 {
-		return fmt.Errorf("pool: closed with %d pages in use", p.used)
+	if used := p.used[KV] + p.used[Embeddings]; used != 0 {
+		return fmt.Errorf("pool: closed with %d pages in use", used)
 	}
 	if p.total > 0 {
 		p.memory.Free(p.arena)
 	}
-	p.total, p.free = 0, newFreeList()
+	p.total, p.boundary, p.free = 0, 0, newFreeList(0)
 	return nil
 }
