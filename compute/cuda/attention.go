@@ -78,8 +78,12 @@ func newTensor(r *runner) (*tensor, error) {
 	s := &r.shape
 	layer := r.bufs.rows * s.ChunkBytes(1, true)
 	t := &tensor{r: r, buffers: max(1, min(s.Layers, scratchBytes/layer))}
-	var err error
-	t.a, err = attend.New(r.dev.c, attend.Config{Shape: *s, Rows: r.bufs.rows, Slots: r.bufs.rows, Buffers: t.buffers, Plain: r.dev.opt.Plain, Overlap: r.dev.overlaps()})
+	cfg, err := r.attendConfig()
+	if err != nil {
+		return nil, err
+	}
+	cfg.Slots, cfg.Buffers = r.bufs.rows, t.buffers
+	t.a, err = attend.New(r.dev.c, cfg)
 	return t, err
 }
 

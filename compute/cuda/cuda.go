@@ -14,8 +14,8 @@
 // A GPU that is lost (a fault of a kernel, of its memory or of the driver) fails all further work with the
 // first error. The libraries hold on to the broken context: only another process can use the GPU again.
 //
-// Lock order: memory.mu, then device.mu, which is a leaf; tuned.mu is held while products are timed. A
-// runner has no lock.
+// Lock order: memory.mu, then device.mu, which is a leaf; tuned.mu is held while products are timed,
+// splits.mu while attention is. A runner has no lock.
 package cuda
 
 import (
@@ -39,6 +39,8 @@ type Options struct {
 	NoOverlap bool
 	// Direct computes attention by the kernel that is written to be obviously right, for tests.
 	Direct bool
+	// FixedSplit cuts attention's work by fixed costs, not as measurements on the GPU say.
+	FixedSplit bool
 }
 
 // workspace is what products may use beside their operands.
@@ -58,6 +60,7 @@ type device struct {
 	tuned   *tuned
 	set     *product.Set // used under tuned.mu
 	fuses   bool         // there is a set
+	splits  splits
 	closed  bool
 }
 

@@ -73,7 +73,12 @@ func (r *runner) openBeams() error {
 			return err
 		}
 	}
-	a, err := attend.New(r.dev.c, attend.Config{Shape: *shape, Rows: r.bufs.rows, Buffers: shape.Layers, Plain: r.dev.opt.Plain, Overlap: r.dev.overlaps()})
+	cfg, err := r.attendConfig()
+	if err != nil {
+		return err
+	}
+	cfg.Buffers = shape.Layers
+	a, err := attend.New(r.dev.c, cfg)
 	if err != nil {
 		return err
 	}

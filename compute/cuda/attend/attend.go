@@ -27,6 +27,7 @@ import (
 	"grebe/compute"
 	"grebe/compute/cuda/driver"
 	"grebe/compute/cuda/kernels"
+	"grebe/compute/cuda/split"
 )
 
 // Config says what to prepare for.
@@ -37,6 +38,8 @@ type Config struct {
 	Buffers int  // layers that the scratch holds at a time, at least 1
 	Plain   bool // keep to Ampere's instructions
 	Overlap bool // let kernels start before the one ahead has finished (driver.Launch)
+	// Split chooses how tiles are cut; nil: as fixed costs say. Tune makes one.
+	Split *split.Model
 }
 
 // Attention runs one batch at a time. It is used inside its context, by one goroutine at a time.
@@ -95,7 +98,7 @@ func New(c *driver.Context, cfg Config) (*Attention, error) {
 		return nil, fmt.Errorf("attend: %d/%d heads × %d in %v are not supported", s.Heads, s.KVHeads, s.HeadDim, s.KV)
 	}
 	a := &Attention{c: c, cfg: cfg, group: s.Heads / s.KVHeads}
-	a.plan.costs = measuredCosts
+	a.plan.costs, a.plan.model = measuredCosts, cfg.Split
 	a.scale = float32(math.Log2E / math.Sqrt(float64(s.HeadDim)))
 	if err := a.open(); err != nil {
 		return nil, errors.Join(fmt.Errorf("attend: %w", err), a.Close())
@@ -127,15 +130,21 @@ func (a *Attention) open() error {
 	return a.growScratch(max(a.cfg.Slots, tileRows))
 }
 
+// defines are those of attend.cu.
+func defines(cfg *Config) []string {
+	s := &cfg.Shape
+	out := []string{fmt.Sprintf("HEADS=%d", s.Heads), fmt.Sprintf("KV_HEADS=%d", s.KVHeads), fmt.Sprintf("HEAD_DIM=%d", s.HeadDim)}
+	if cfg.Plain {
+		out = append(out, kernels.Plain)
+	}
+	return out
+}
+
 // load compiles the kernels for the shape.
 func (a *Attention) load() error {
 	s := &a.cfg.Shape
-	defines := []string{fmt.Sprintf("HEADS=%d", s.Heads), fmt.Sprintf("KV_HEADS=%d", s.KVHeads), fmt.Sprintf("HEAD_DIM=%d", s.HeadDim)}
-	if a.cfg.Plain {
-		defines = append(defines, kernels.Plain)
-	}
 	var err error
-	if a.run, err = a.function("attend.cu", "attend", defines...); err != nil {
+	if a.run, err = a.function("attend.cu", "attend", defines(&a.cfg)...); err != nil {
 		return err
 	}
 	if a.gather, err = a.function("attend_gather.cu", "attend_gather", fmt.Sprintf("KV_HEADS=%d", s.KVHeads), fmt.Sprintf("ROW_BYTES=%d", a.rowBytes())); err != nil {
@@ -166,7 +175,8 @@ func (a *Attention) shared() int {
 	return 4 * ampereKeys * (a.rowBytes() + 16)
 }
 
-// maxPartials bounds the parts of split tiles: each but the last of a tile fills a block.
+// maxPartials bounds the parts of split tiles. Where blocks end together, each but the last of a tile fills
+// a block; ways with more parts are not taken.
 func (a *Attention) maxPartials() int { return 2 * a.c.Info().Processors }
 
 // zeros allocates n bytes that are 0.
@@ -258,7 +268,7 @@ func (a *Attention) Begin(s *driver.Stream, b *compute.Batch) error {
 	}
 	p := &a.plan
 	p.build(b, tileRows/a.group)
-	p.cutUnits(a.cfg.Shape.KVHeads, a.c.Info().Processors)
+	p.cutUnits(a.cfg.Shape.KVHeads, a.c.Info().Processors, a.maxPartials())
 	if int(p.slots) > a.cfg.Slots {
 		if err := errors.Join(a.c.Sync(), a.growScratch(int(p.slots)+int(p.slots)/4)); err != nil {
 			return fmt.Errorf("attend: %w", err)

@@ -1,6 +1,10 @@
 package attend
 
-import "slices"
+import (
+	"slices"
+
+	"grebe/compute/cuda/split"
+)
 
 // costs are in quarters of a step's time: what a unit takes besides its steps, and what a part of a
 // tile takes besides, for writing its sums and for its share of adding them up.
@@ -8,7 +12,7 @@ type costs struct{ unit, part int }
 
 const (
 	stepCost = 4
-	maxParts = 16 // of a tile
+	maxParts = split.MaxParts // of a tile
 	// Tiles are cut when that saves more than 3 in 100: what it costs is an estimate.
 	worthwhile = 103
 )
@@ -32,44 +36,124 @@ type unit struct {
 // cut is how tiles become units and who does them.
 type cut struct {
 	costs  costs
-	units  []unit // those of block 0, then those of block 1, …
-	blocks []span // per block its units
-	parts  int32  // of all split tiles
-	split  int32  // tiles (and heads) that are split
+	model  *split.Model // chooses how; nil: the costs do
+	forced *split.Split // for measurements: the way to cut
+	units  []unit       // those of block 0, then those of block 1, …
+	blocks []span       // per block its units
+	parts  int32        // of all split tiles
+	split  int32        // tiles (and heads) that are split
 
 	order  []uint64 // tiles by falling steps
 	room   []int32  // see clearRooms
 	queued []unit   // in the order in which they were dealt out
+	work   split.Work
 }
 
-// cutUnits deals the tiles out to blocks. Where that leaves blocks without work for long, tiles are cut
-// into parts when that lets the last block end earlier.
-func (p *plan) cutUnits(heads, blocks int) {
+// cutUnits deals the tiles out to blocks, cut as the model chooses. parts are at most so many.
+func (p *plan) cutUnits(heads, blocks, parts int) {
+	p.describe(heads, blocks, parts)
+	way := p.model.Choose(&p.work)
+	if p.forced != nil {
+		way = *p.forced
+	}
+	switch way.Form {
+	case split.Whole:
+		p.pack(heads, blocks, p.wholeRoom(heads, blocks), false)
+	case split.Balanced:
+		p.cutBalanced(heads, blocks)
+	case split.Even:
+		p.cutEven(heads, blocks, way.Steps)
+	default:
+		p.cutEstimated(heads, blocks)
+	}
+	p.list(blocks)
+}
+
+// describe says what there is to do, and puts the tiles in order.
+func (p *plan) describe(heads, blocks, parts int) {
+	w := &p.work
+	w.Heads, w.Blocks, w.Parts = heads, blocks, parts
+	clear(w.Counts)
 	p.order = p.order[:0]
-	total, longest := 0, 0
 	for i := range p.tiles {
 		steps := int(p.tiles[i].steps)
-		total += (stepCost*steps + p.costs.unit) * heads
-		longest = max(longest, stepCost*steps+p.costs.unit)
+		for len(w.Counts) <= steps {
+			w.Counts = append(w.Counts, 0)
+		}
+		w.Counts[steps]++
 		p.order = append(p.order, uint64(1<<31-steps)<<32|uint64(i))
 	}
 	slices.Sort(p.order)
-	share := (total + blocks - 1) / blocks
-	whole := max(share, longest)
-	low := whole
-	for more := whole/64 + 1; !p.pack(heads, blocks, whole, false); more *= 2 {
-		low, whole = whole+1, whole+more
+}
+
+// shares returns an even share of all costs, and the costs of the longest tile.
+func (p *plan) shares(heads, blocks int) (share, longest int) {
+	total := 0
+	for i := range p.tiles {
+		cost := stepCost*int(p.tiles[i].steps) + p.costs.unit
+		total += cost * heads
+		longest = max(longest, cost)
 	}
-	whole = least(low, whole, func(room int) bool { return p.pack(heads, blocks, room, false) })
+	return (total + blocks - 1) / blocks, longest
+}
+
+// wholeRoom returns the room that blocks need when no tile is cut.
+func (p *plan) wholeRoom(heads, blocks int) int {
+	share, longest := p.shares(heads, blocks)
+	room := max(share, longest)
+	low := room
+	for more := room/64 + 1; !p.pack(heads, blocks, room, false); more *= 2 {
+		low, room = room+1, room+more
+	}
+	return least(low, room, func(room int) bool { return p.pack(heads, blocks, room, false) })
+}
+
+// cutBalanced cuts tiles so that the last block ends as early as the costs allow.
+func (p *plan) cutBalanced(heads, blocks int) {
+	whole := p.wholeRoom(heads, blocks)
+	share, _ := p.shares(heads, blocks)
+	apart := least(share, whole, func(room int) bool { return p.pack(heads, blocks, room, true) })
+	if !p.pack(heads, blocks, apart, true) {
+		p.pack(heads, blocks, whole, false)
+	}
+}
+
+// cutEstimated cuts tiles when that lets the last block end earlier.
+func (p *plan) cutEstimated(heads, blocks int) {
+	whole := p.wholeRoom(heads, blocks)
+	share, _ := p.shares(heads, blocks)
 	if whole*100 > share*worthwhile {
 		apart := least(share, whole, func(room int) bool { return p.pack(heads, blocks, room, true) })
 		if apart*worthwhile < whole*100 && p.pack(heads, blocks, apart, true) {
-			p.list(blocks)
 			return
 		}
 	}
 	p.pack(heads, blocks, whole, false)
-	p.list(blocks)
+}
+
+// cutEven cuts all tiles of more than steps steps into parts of about the same size, and gives each to the
+// block that is free first.
+func (p *plan) cutEven(heads, blocks, steps int) {
+	p.queued, p.parts, p.split = p.queued[:0], 0, 0
+	p.clearRooms(blocks, 1<<30)
+	for _, o := range p.order {
+		u := unit{tile: int32(o & (1<<32 - 1)), part: -1, first: -1, parts: 1}
+		all := p.tiles[u.tile].steps
+		n := (all + int32(steps) - 1) / int32(steps)
+		for head := range heads {
+			u.head = int32(head)
+			first := len(p.queued)
+			for i := range n {
+				u.from, u.to = all*i/n, all*(i+1)/n
+				cost := stepCost*int(u.to-u.from) + p.costs.unit
+				if n > 1 {
+					cost += p.costs.part
+				}
+				p.putRoomiest(u, cost)
+			}
+			p.number(p.queued[first:])
+		}
+	}
 }
 
 // least returns about the least room between low and high with which try succeeds; it does with high.
@@ -153,13 +237,30 @@ func (p *plan) put(u unit, cost int) bool {
 			i++
 		}
 	}
-	u.block = int32(i - leaves)
+	p.give(u, i, cost)
+	return true
+}
+
+// putRoomiest gives a unit to the first of the blocks that have the most room.
+func (p *plan) putRoomiest(u unit, cost int) {
+	i := 1
+	for leaves := len(p.room) / 2; i < leaves; {
+		i *= 2
+		if p.room[i] < p.room[i+1] {
+			i++
+		}
+	}
+	p.give(u, i, cost)
+}
+
+// give gives a unit to the block at leaf i of the tree of rooms.
+func (p *plan) give(u unit, i, cost int) {
+	u.block = int32(i - len(p.room)/2)
 	p.queued = append(p.queued, u)
 	p.room[i] -= int32(cost)
 	for i /= 2; i > 0; i /= 2 {
 		p.room[i] = max(p.room[2*i], p.room[2*i+1])
 	}
-	return true
 }
 
 // number numbers the parts of a tile, if there are several.

@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"grebe/compute"
+	"grebe/compute/cuda/split"
 )
 
 // batchOf draws a batch of several plans in which every kind of segment occurs.
@@ -160,10 +161,16 @@ func TestPlanSeesWhatTheMaskSays(t *testing.T) {
 		b := batchOf(r, 1+r.IntN(4))
 		group, heads, blocks := 1+r.IntN(12), 1+r.IntN(4), []int{1, 7, 132}[r.IntN(3)]
 		p.build(b, tileRows/group)
-		p.cutUnits(heads, blocks)
+		way := split.Candidates()[seed%uint64(len(split.Candidates()))]
+		p.forced = nil
+		p.cutUnits(heads, blocks, 2*blocks)
+		if _, ok := p.work.Load(way); ok {
+			p.forced = &way
+			p.cutUnits(heads, blocks, 2*blocks)
+		}
 		list = p.encode(list[:0])
 		if err := checkList(list, b, tileRows/group, heads, blocks); err != nil {
-			t.Fatalf("seed %d: %d rows, %d segments, group %d, %d heads, %d blocks: %v", seed, len(b.Tokens), len(b.Segments), group, heads, blocks, err)
+			t.Fatalf("seed %d: %d rows, %d segments, group %d, %d heads, %d blocks, cut %v: %v", seed, len(b.Tokens), len(b.Segments), group, heads, blocks, way, err)
 		}
 	}
 }
@@ -283,7 +290,7 @@ func TestPlanShapes(t *testing.T) {
 	} {
 		p := plan{cut: cut{costs: measuredCosts}}
 		p.build(c.batch, tileRows/6)
-		p.cutUnits(2, 132)
+		p.cutUnits(2, 132, 264)
 		longest, spans := 0, 0
 		for i := range p.units {
 			longest = max(longest, int(p.units[i].to-p.units[i].from))
@@ -359,7 +366,7 @@ func TestPlanningDoesNotAllocate(t *testing.T) {
 	b := batchOf(rand.New(rand.NewPCG(3, 3)), 8)
 	run := func() {
 		p.build(b, 21)
-		p.cutUnits(2, 132)
+		p.cutUnits(2, 132, 264)
 		list = p.encode(list[:0])
 	}
 	run()
@@ -375,7 +382,7 @@ func BenchmarkPlan(b *testing.B) {
 			var list []int32
 			for b.Loop() {
 				p.build(batch, 21)
-				p.cutUnits(2, 132)
+				p.cutUnits(2, 132, 264)
 				list = p.encode(list[:0])
 			}
 		})

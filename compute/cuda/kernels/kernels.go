@@ -133,7 +133,35 @@ func cached(file, text, version string, options []string) string {
 	return filepath.Join(dir, strings.TrimSuffix(file, ".cu")+"-"+hex.EncodeToString(h.Sum(nil)[:12])+".cubin")
 }
 
-// A cached file is its code followed by the code's hash: a torn write is not machine code.
+// Kept returns the file for measurements, of the given kind, of a kernel on this GPU: another one for whatever
+// changes the machine code, for another GPU and for another driver. It is empty when nothing can be kept.
+func Kept(c *driver.Context, kind, file string, defines ...string) (string, error) {
+	text, err := source(file)
+	if err != nil {
+		return "", fmt.Errorf("kernels: %w", err)
+	}
+	version, err := driver.CompilerVersion()
+	if err != nil {
+		return "", fmt.Errorf("kernels: %w", err)
+	}
+	return kept(c.Info(), kind, cached(file, text, version, options(c.Info().Arch, defines))), nil
+}
+
+func kept(i driver.Info, kind, code string) string {
+	if code == "" {
+		return ""
+	}
+	gpu := sha256.Sum256(fmt.Appendf(nil, "%q %d %d", i.Name, i.Processors, i.Driver))
+	return strings.TrimSuffix(code, ".cubin") + "-" + hex.EncodeToString(gpu[:4]) + "." + kind
+}
+
+// ReadKept returns what WriteKept kept in a file, if it is there and whole.
+func ReadKept(path string) ([]byte, bool) { return read(path) }
+
+// WriteKept keeps data. A cache that cannot be written costs time at the next start, no more.
+func WriteKept(path string, data []byte) { write(path, data) }
+
+// A cached file is its content followed by the content's hash: a torn write is not machine code.
 func read(path string) ([]byte, bool) {
 	data, err := os.ReadFile(path)
 	if path == "" || err != nil || len(data) <= sha256.Size {

@@ -7,6 +7,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"grebe/compute/cuda/driver"
 )
 
 // TestCompiles compiles every kernel to PTX for both paths, with each of its check lines.
@@ -92,6 +94,18 @@ func TestCacheKey(t *testing.T) {
 	} {
 		if other == base {
 			t.Errorf("another %s has the same name", name)
+		}
+	}
+	here := driver.Info{Name: "a", Processors: 132, Driver: 13000}
+	measured := kept(here, "split", base)
+	for name, other := range map[string]string{
+		"kernel": kept(here, "split", cached("a.cu", "other", "13.0", options(90, []string{"N=1"}))),
+		"GPU":    kept(driver.Info{Name: "b", Processors: 132, Driver: 13000}, "split", base),
+		"driver": kept(driver.Info{Name: "a", Processors: 132, Driver: 13010}, "split", base),
+		"kind":   kept(here, "other", base),
+	} {
+		if other == measured {
+			t.Errorf("measurements of another %s have the same name", name)
 		}
 	}
 	write(base, []byte("code"))
