@@ -1,9 +1,8 @@
 package embed
 
 import (
-	"errors"
 	"fmt"
-	"math/bits"
+	"sync"
 	"sync/atomic"
 	"unsafe"
 
@@ -13,7 +12,8 @@ import (
 
 // Config sizes a cache.
 type Config struct {
-	Rows     int    // rows that it holds, rounded up to whole sets of 64; at least 64
+	Rows     int    // rows that it holds, rounded up to whole slabs of sets of 64; at least 64
+	MaxRows  int    // rows that it may grow to, at most 16 times Rows; Rows when less
 	RowBytes int    // bytes of a row, a multiple of 8
 	Policy   string // "default", "lru", or another name that evict.New knows, such as "laru"; "" is the default
 }
@@ -23,25 +23,33 @@ func (c Config) Validate() error {
 	if c.RowBytes <= 0 || c.RowBytes%8 != 0 || c.RowBytes > 1<<20 {
 		return fmt.Errorf("embed: rows of %d bytes: want a multiple of 8, at most a MiB", c.RowBytes)
 	}
-	if c.Rows < 1 || c.Rows > 1<<32 {
-		return fmt.Errorf("embed: a cache of %d rows: want between 1 and 2³²", c.Rows)
+	if c.Rows < 1 || max(c.Rows, c.MaxRows) > 1<<32 {
+		return fmt.Errorf("embed: a cache of %d to %d rows: want between 1 and 2³²", c.Rows, c.MaxRows)
 	}
 	_, err := evict.New(c.Policy, evict.Config{Slots: setSlots, Bytes: setSlots})
 	return err
 }
 
 // Cache holds rows by key. Get takes no lock and writes no memory that others wait for; Put, Update and
-// Remove lock one set. All are safe for concurrent use.
+// Remove lock one set. All are safe for concurrent use, also while the cache grows and shrinks.
 type Cache struct {
 	pool     *pool.Pool
-	runs     []pool.Run
-	rows     [][]byte // per set
-	sets     []set
+	sets     []set          // all that there may be; the first n are in use
+	n        atomic.Int64   // sets in use
+	fewest   atomic.Int64   // that were ever in use
+	origin   unsafe.Pointer // of the rows' places
 	rowBytes int
+	perSlab  int // sets of a slab
+	least    int // slabs that it keeps
 	policy   string
 	chosen   chooser
 	learner  *learner
 	clock    atomic.Uint32 // accesses; wraps around
+	gate     gate
+
+	resizing sync.Mutex // held before a set's
+	slabs    []pool.Run
+	moving   int // the next set that Rehome looks at
 
 	hits, misses, evictions, declined, retries counter
 }
@@ -54,6 +62,7 @@ type counter struct {
 
 // Stats counts what a cache did since it was made.
 type Stats struct {
+	Rows         int // that fit
 	Hits, Misses int64
 	Evictions    int64
 	Declined     int64 // rows that were not worth the place of another
@@ -67,43 +76,38 @@ func NewCache(p *pool.Pool, cfg Config) (*Cache, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
-	n := (cfg.Rows + setSlots - 1) / setSlots
-	c := &Cache{pool: p, sets: make([]set, n), rows: make([][]byte, n), rowBytes: cfg.RowBytes, policy: cfg.Policy}
-	for i := range n {
-		r, err := p.Alloc(setSlots * cfg.RowBytes)
-		if err == nil && r.Bytes == nil {
-			p.Free(r)
-			err = errors.New("memory that the host cannot see")
-		}
-		if err != nil {
-			c.free()
-			return nil, fmt.Errorf("embed: take pages for set %d of %d: %w", i, n, err)
-		}
-		c.runs = append(c.runs, r)
-		c.rows[i] = r.Bytes[:setSlots*cfg.RowBytes]
+	c := &Cache{pool: p, rowBytes: cfg.RowBytes, policy: cfg.Policy}
+	c.perSlab = max(1, p.Stats().Page/(setSlots*cfg.RowBytes))
+	slabRows := c.perSlab * setSlots
+	slabs := (cfg.Rows + slabRows - 1) / slabRows
+	most := max(slabs, (cfg.MaxRows+slabRows-1)/slabRows)
+	c.least = (most + leastShare - 1) / leastShare
+	if slabs < c.least {
+		return nil, fmt.Errorf("embed: a cache of %d rows cannot grow to %d: want at most %d times as many", cfg.Rows, cfg.MaxRows, leastShare)
 	}
-	if err := c.choose(cfg.Policy); err != nil {
-		c.free()
+	c.sets = make([]set, most*c.perSlab)
+	c.fewest.Store(int64(slabs * c.perSlab))
+	if err := c.choose(cfg.Policy, slabs*slabRows); err != nil {
 		return nil, err
+	}
+	if got, err := c.Grow(slabs); got < slabs {
+		c.Close()
+		return nil, fmt.Errorf("embed: take pages for %d slabs of %d bytes: %w", slabs, c.SlabBytes(), err)
 	}
 	return c, nil
 }
 
-func (c *Cache) choose(policy string) error {
+func (c *Cache) choose(policy string, rows int) error {
 	if policy != "lru" {
-		c.learner = newLearner(len(c.sets) * setSlots)
+		c.learner = newLearner(rows)
 	}
 	switch policy {
 	case "lru":
 		c.chosen = oldest{}
 	case "", "default":
-		c.chosen = newForecasts(len(c.sets), c.learner)
+		c.chosen = newForecasts(len(c.sets), rows/setSlots, c.learner)
 	default:
-		a, err := newAdapted(policy, len(c.sets), c.learner)
-		if err != nil {
-			return err
-		}
-		c.chosen = a
+		c.chosen = newAdapted(policy, len(c.sets), c.learner)
 	}
 	if c.learner != nil {
 		c.learner.start()
@@ -116,21 +120,18 @@ func (c *Cache) Close() {
 	if c.learner != nil {
 		c.learner.stop()
 	}
-	c.free()
-}
-
-func (c *Cache) free() {
-	for _, r := range c.runs {
+	c.gate.close(c.pool)
+	for _, r := range c.slabs {
 		c.pool.Free(r)
 	}
-	c.runs, c.rows = nil, nil
+	c.slabs = nil
 }
 
 // RowBytes returns the size of a row.
 func (c *Cache) RowBytes() int { return c.rowBytes }
 
 // Rows returns how many rows the cache can hold.
-func (c *Cache) Rows() int { return len(c.sets) * setSlots }
+func (c *Cache) Rows() int { return int(c.n.Load()) * setSlots }
 
 // Overhead returns the bytes that the cache takes per row beside the row.
 func (c *Cache) Overhead() float64 {
@@ -139,7 +140,7 @@ func (c *Cache) Overhead() float64 {
 
 // Stats returns the counters.
 func (c *Cache) Stats() Stats {
-	s := Stats{Hits: c.hits.Load(), Misses: c.misses.Load(), Evictions: c.evictions.Load(), Declined: c.declined.Load(), Retries: c.retries.Load()}
+	s := Stats{Rows: c.Rows(), Hits: c.hits.Load(), Misses: c.misses.Load(), Evictions: c.evictions.Load(), Declined: c.declined.Load(), Retries: c.retries.Load()}
 	if c.learner != nil {
 		s.Learned = c.learner.trained.Load()
 	}
@@ -149,18 +150,6 @@ func (c *Cache) Stats() Stats {
 	return s
 }
 
-// mix spreads a key over 64 bits (the finaliser of SplitMix64); different keys stay different.
-func mix(key uint64) uint64 {
-	key = (key ^ key>>30) * 0xBF58476D1CE4E5B9
-	key = (key ^ key>>27) * 0x94D049BB133111EB
-	return key ^ key>>31
-}
-
-func (c *Cache) home(h uint64) int {
-	hi, _ := bits.Mul64(h, uint64(len(c.sets)))
-	return int(hi)
-}
-
 // tick reserves n moments of the cache's clock and returns the first.
 func (c *Cache) tick(n int) uint32 { return c.clock.Add(uint32(n)) - uint32(n) }
 
@@ -168,7 +157,9 @@ func (c *Cache) tick(n int) uint32 { return c.clock.Add(uint32(n)) - uint32(n) }
 func (c *Cache) Get(key uint64, dst []byte) bool {
 	h := mix(key)
 	now := c.tick(1)
-	ok := c.read(h, c.home(h), now, dst)
+	e := c.gate.enter(int(h))
+	ok := c.read(h, &c.sets[c.home(h, int(c.n.Load()))], now, dst)
+	c.gate.leave(e, int(h), c.pool)
 	if ok {
 		c.hits.Add(1)
 	} else {
@@ -180,64 +171,18 @@ func (c *Cache) Get(key uint64, dst []byte) bool {
 	return ok
 }
 
-// gather is Get for many keys, whose rows go to out; those that miss are listed in s.
-func (c *Cache) gather(keys []uint64, out []byte, s *scratch) {
-	s.at = c.tick(len(keys))
-	for first := 0; first < len(keys); first += ahead {
-		block := keys[first:min(first+ahead, len(keys))]
-		var hashes [ahead]uint64
-		for i, k := range block {
-			hashes[i] = mix(k)
-			prefetch(unsafe.Pointer(&c.sets[c.home(hashes[i])]), setHead)
-		}
-		for _, h := range hashes[:len(block)] {
-			c.prefetch(h)
-		}
-		for i, h := range hashes[:len(block)] {
-			at := first + i
-			now := s.at + uint32(at)
-			if !c.read(h, c.home(h), now, out[at*c.rowBytes:(at+1)*c.rowBytes]) {
-				s.misses = append(s.misses, int32(at))
-			}
-			if c.learner != nil && c.learner.samples(h) {
-				s.watched = append(s.watched, access{h, now})
-			}
-		}
-	}
-	c.hits.Add(int64(len(keys) - len(s.misses)))
-	c.misses.Add(int64(len(s.misses)))
-	if len(s.watched) > 0 {
-		c.learner.record(s.watched)
-	}
-}
-
-// ahead is how many keys' memory is asked for at once: waiting for one after the other would take most of the time.
-const ahead = 16
-
-// prefetch asks for what read will need, if the first equal tag is the key's.
-func (c *Cache) prefetch(h uint64) {
-	home := c.home(h)
-	s := &c.sets[home]
-	if slot := s.candidate(h); slot >= 0 {
-		prefetch(unsafe.Pointer(&s.keys[slot]), 8)
-		prefetch(unsafe.Pointer(&s.meta[slot]), 8)
-		prefetch(unsafe.Pointer(&c.rows[home][slot*c.rowBytes]), c.rowBytes)
-	}
-}
-
 // read is Get without the books. A row that a writer may have changed meanwhile is copied again.
-func (c *Cache) read(h uint64, home int, now uint32, dst []byte) bool {
-	s := &c.sets[home]
+func (c *Cache) read(h uint64, s *set, now uint32, dst []byte) bool {
 	for {
 		v := s.version.Load()
 		if v&1 == 0 {
 			slot := s.find(h)
 			if slot >= 0 {
-				copyRow(dst[:c.rowBytes], c.row(home, slot))
+				copyRow(dst[:c.rowBytes], c.row(s, slot))
 			}
 			if s.version.Load() == v {
-				if slot >= 0 { // should another row take the slot just now, it seems a little more used than it is
-					mark(&s.meta[slot], c.uses(stamp(s.meta[slot].Load()), now))
+				if slot >= 0 {
+					c.mark(s, slot, now)
 				}
 				return slot >= 0
 			}
@@ -247,32 +192,43 @@ func (c *Cache) read(h uint64, home int, now uint32, dst []byte) bool {
 	}
 }
 
-func (c *Cache) uses(m stamp, now uint32) stamp {
+// mark stamps a use. Should another row take the slot just now, it seems a little more used than it is.
+func (c *Cache) mark(s *set, slot int, now uint32) {
 	if c.learner == nil {
-		return m.at(now)
+		mark(&s.slots[slot].meta, s.stamp(slot).at(now))
+		return
 	}
-	return c.learner.scale.use(m, now)
+	mark(&s.slots[slot].meta, c.learner.scale.use(s.stamp(slot), now))
 }
 
-func (c *Cache) row(home, slot int) []byte {
-	return c.rows[home][slot*c.rowBytes : (slot+1)*c.rowBytes]
+func (c *Cache) row(s *set, slot int) []byte {
+	return unsafe.Slice((*byte)(unsafe.Add(c.origin, int(s.rows.Load())+slot*c.rowBytes)), c.rowBytes)
 }
 
 // Epoch is what Put wants to know of the time before a row was fetched.
-func (c *Cache) Epoch(key uint64) uint32 { return c.sets[c.home(mix(key))].updates.Load() }
-
-// Put offers a row that was missed and fetched. It is dropped when the row's set was updated since Epoch,
-// since it may be older than the update, or when the policy has no place for it.
-func (c *Cache) Put(key uint64, row []byte, epoch uint32) {
-	h := mix(key)
-	c.put(h, c.home(h), c.clock.Load()-1, row, epoch) // the time of the latest access
+type Epoch struct {
+	sets    int // in use
+	updates uint32
 }
 
-func (c *Cache) put(h uint64, home int, now uint32, row []byte, epoch uint32) {
+// Epoch returns a key's as it is.
+func (c *Cache) Epoch(key uint64) Epoch {
+	n := int(c.n.Load())
+	return Epoch{n, c.sets[c.home(mix(key), n)].updates.Load()}
+}
+
+// Put offers a row that was missed and fetched. It is dropped when the row's set was updated since Epoch,
+// since it may be older than the update, when the cache was resized, or when the policy has no place for it.
+func (c *Cache) Put(key uint64, row []byte, e Epoch) {
+	h := mix(key)
+	c.put(h, c.home(h, e.sets), c.clock.Load()-1, row, e) // the time of the latest access
+}
+
+func (c *Cache) put(h uint64, home int, now uint32, row []byte, e Epoch) {
 	s := &c.sets[home]
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.updates.Load() != epoch || s.find(h) >= 0 {
+	if int(c.n.Load()) != e.sets || s.updates.Load() != e.updates || s.find(h) >= 0 {
 		return
 	}
 	slot, ok := c.chosen.place(home, s, h, now)
@@ -285,37 +241,39 @@ func (c *Cache) put(h uint64, home int, now uint32, row []byte, epoch uint32) {
 	}
 	s.begin()
 	s.set(slot, h)
-	writeRow(c.row(home, slot), row[:c.rowBytes])
+	writeRow(c.row(s, slot), row[:c.rowBytes])
 	s.end()
 }
 
 // Update replaces a row where it is cached; call it after the store has the new one.
 func (c *Cache) Update(key uint64, row []byte) {
-	h := mix(key)
-	home := c.home(h)
-	s := &c.sets[home]
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.updates.Add(1)
-	if slot := s.find(h); slot >= 0 {
+	c.change(key, func(_ int, s *set, slot int) {
 		s.begin()
-		writeRow(c.row(home, slot), row[:c.rowBytes])
+		writeRow(c.row(s, slot), row[:c.rowBytes])
 		s.end()
-	}
+	})
 }
 
 // Remove forgets a row; call it after the store has.
 func (c *Cache) Remove(key uint64) {
-	h := mix(key)
-	home := c.home(h)
-	s := &c.sets[home]
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.updates.Add(1)
-	if slot := s.find(h); slot >= 0 {
+	c.change(key, func(home int, s *set, slot int) {
 		c.chosen.removed(home, s, slot)
 		s.begin()
 		s.clear(slot)
 		s.end()
-	}
+	})
+}
+
+// change visits the places of a row with their set's lock held, and ends what was fetched before.
+func (c *Cache) change(key uint64, do func(home int, s *set, slot int)) {
+	h := mix(key)
+	c.homes(h, func(home int) {
+		s := &c.sets[home]
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.updates.Add(1)
+		if slot := s.find(h); slot >= 0 {
+			do(home, s, slot)
+		}
+	})
 }

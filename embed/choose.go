@@ -14,7 +14,8 @@ import (
 type chooser interface {
 	place(home int, s *set, h uint64, now uint32) (int, bool)
 	removed(home int, s *set, slot int)
-	setBytes() int // memory per set
+	opened(home int) // the set comes into use, empty
+	setBytes() int   // memory per set
 }
 
 // oldest is LRU within the set.
@@ -25,18 +26,19 @@ func (oldest) place(_ int, s *set, _ uint64, now uint32) (int, bool) {
 	if slot < 0 {
 		slot = s.oldest(now)
 	}
-	s.meta[slot].Store(uint64(newStamp(now, oneUse, oneUse)))
+	s.slots[slot].meta.Store(uint64(newStamp(now, oneUse, oneUse)))
 	return slot, true
 }
 
 func (oldest) removed(int, *set, int) {}
+func (oldest) opened(int)             {}
 func (oldest) setBytes() int          { return 0 }
 
 // oldest returns the slot whose last use is longest ago.
 func (s *set) oldest(now uint32) int {
 	slot, most := 0, int32(-1<<31)
-	for i := range s.meta {
-		if age := int32(now - stamp(s.meta[i].Load()).last()); age > most {
+	for i := range s.slots {
+		if age := int32(now - s.stamp(i).last()); age > most {
 			slot, most = i, age
 		}
 	}
@@ -67,9 +69,13 @@ type forecasts struct {
 
 const shadowEvery = 16
 
-func newForecasts(sets int, l *learner) *forecasts {
-	n := (sets + shadowEvery - 1) / shadowEvery
-	f := &forecasts{learner: l, history: newHistory(sets), shadows: make([]shadow, n), limit: int64(n) * setSlots * creditUnit / 4}
+// newForecasts is for a cache of so many sets at most, of which some are in use at first.
+func newForecasts(most, sets int, l *learner) *forecasts {
+	n := int64(sets+shadowEvery-1) / shadowEvery
+	f := &forecasts{
+		learner: l, history: newHistory(most), shadows: make([]shadow, (most+shadowEvery-1)/shadowEvery),
+		limit: n * setSlots * creditUnit / 4,
+	}
 	f.pause = f.firstPause()
 	return f
 }
@@ -79,6 +85,12 @@ func (f *forecasts) setBytes() int {
 }
 
 func (f *forecasts) removed(int, *set, int) {}
+
+func (f *forecasts) opened(home int) {
+	if home%shadowEvery == 0 {
+		f.shadows[home/shadowEvery] = shadow{}
+	}
+}
 
 // trusts reports whether predictions choose in a set.
 func (f *forecasts) trusts(shadowed bool) bool {
@@ -104,9 +116,9 @@ func (f *forecasts) place(home int, s *set, h uint64, now uint32) (int, bool) {
 			f.history.put(home, h, m)
 			return 0, false
 		}
-		f.history.put(home, s.keys[slot].Load(), stamp(s.meta[slot].Load()))
+		f.history.put(home, s.slots[slot].key.Load(), s.stamp(slot))
 	}
-	s.meta[slot].Store(uint64(m))
+	s.slots[slot].meta.Store(uint64(m))
 	return slot, true
 }
 
@@ -153,17 +165,17 @@ const shadowBytes = setSlots*8 + 16
 func (w *shadow) request(s *set, missed uint64, now uint32) (ours, lru, lruHits int) {
 	var used [setSlots]int
 	n := 0
-	for i := range s.meta {
-		if s.tag(i) != 0 && int32(stamp(s.meta[i].Load()).last()-w.seen) > 0 {
+	for i := range s.slots {
+		if s.tag(i) != 0 && int32(s.stamp(i).last()-w.seen) > 0 {
 			used[n] = i
 			n++
 		}
 	}
 	slices.SortFunc(used[:n], func(a, b int) int {
-		return cmp.Compare(int32(stamp(s.meta[a].Load()).last()-w.seen), int32(stamp(s.meta[b].Load()).last()-w.seen))
+		return cmp.Compare(int32(s.stamp(a).last()-w.seen), int32(s.stamp(b).last()-w.seen))
 	})
 	for _, slot := range used[:n] {
-		if w.use(s.keys[slot].Load()) {
+		if w.use(s.slots[slot].key.Load()) {
 			lruHits++
 		} else {
 			lru++
@@ -194,6 +206,7 @@ func (w *shadow) use(h uint64) bool {
 // adapted runs a policy of package evict in each set. Hits take no lock: the policy hears of them, the last use of
 // each row in order, when its set next misses.
 type adapted struct {
+	name    string
 	learner *learner
 	history history
 	sets    []adaptedSet
@@ -204,16 +217,16 @@ type adaptedSet struct {
 	now    int64 // the clock does not wrap around here
 }
 
-func newAdapted(name string, sets int, l *learner) (*adapted, error) {
-	a := &adapted{learner: l, history: newHistory(sets), sets: make([]adaptedSet, sets)}
-	for i := range a.sets {
-		p, err := evict.New(name, evict.Config{Slots: setSlots, Bytes: setSlots})
-		if err != nil {
-			return nil, err
-		}
-		a.sets[i].policy = p
+func newAdapted(name string, most int, l *learner) *adapted {
+	return &adapted{name: name, learner: l, history: newHistory(most), sets: make([]adaptedSet, most)}
+}
+
+func (a *adapted) opened(home int) {
+	p, err := evict.New(a.name, evict.Config{Slots: setSlots, Bytes: setSlots})
+	if err != nil {
+		panic(err) // Config.Validate made one
 	}
-	return a, nil
+	a.sets[home] = adaptedSet{policy: p}
 }
 
 // setBytes is an estimate: a policy keeps about 130 bytes per slot.
@@ -233,10 +246,10 @@ func (a *adapted) place(home int, s *set, h uint64, now uint32) (int, bool) {
 	if slot < 0 {
 		victim, _ := t.policy.Victim(nil)
 		slot = int(victim)
-		a.history.put(home, s.keys[slot].Load(), stamp(s.meta[slot].Load()))
+		a.history.put(home, s.slots[slot].key.Load(), s.stamp(slot))
 	}
 	t.policy.Insert(int32(slot), acc)
-	s.meta[slot].Store(uint64(m))
+	s.slots[slot].meta.Store(uint64(m))
 	return slot, true
 }
 
@@ -251,7 +264,7 @@ func (a *adapted) access(h uint64, m stamp, now int64) evict.Access {
 func (a *adapted) replay(t *adaptedSet, s *set) {
 	var used [setSlots]int32
 	n, begin := 0, t.now
-	since := func(i int32) int32 { return int32(stamp(s.meta[i].Load()).last() - uint32(begin)) }
+	since := func(i int32) int32 { return int32(s.stamp(int(i)).last() - uint32(begin)) }
 	for i := range int32(setSlots) {
 		if s.tag(int(i)) != 0 && since(i) > 0 {
 			used[n] = i
@@ -261,6 +274,6 @@ func (a *adapted) replay(t *adaptedSet, s *set) {
 	slices.SortFunc(used[:n], func(x, y int32) int { return cmp.Compare(since(x), since(y)) })
 	for _, i := range used[:n] {
 		t.now = max(t.now, begin+int64(since(i)))
-		t.policy.Hit(i, a.access(s.keys[i].Load(), stamp(s.meta[i].Load()), t.now))
+		t.policy.Hit(i, a.access(s.slots[i].key.Load(), s.stamp(int(i)), t.now))
 	}
 }

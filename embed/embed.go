@@ -45,6 +45,7 @@ type Table struct {
 	def     []byte
 	timeout time.Duration
 	scratch sync.Pool
+	stripes atomic.Int32
 
 	missing, outage, failures atomic.Int64
 }
@@ -72,7 +73,7 @@ func NewTable(s Store, c *Cache, cfg TableConfig) (*Table, error) {
 		cfg.Timeout = 100 * time.Millisecond
 	}
 	t := &Table{store: s, cache: c, def: cfg.Default, timeout: cfg.Timeout}
-	t.scratch.New = func() any { return &scratch{} }
+	t.scratch.New = func() any { return &scratch{stripe: int(t.stripes.Add(1))} }
 	return t, nil
 }
 
@@ -100,12 +101,15 @@ type scratch struct {
 	unique  []int32 // of each, which distinct key
 	places  []int32 // hash table of distinct keys, −1: free
 	keys    []uint64
-	epochs  []uint32
+	epochs  []uint32 // of the keys' sets
 	times   []uint32
 	rows    []byte
 	found   []bool
 	watched []access
 	at      uint32 // time of the first lookup
+	sets    int    // in use then
+	stripe  int
+	parts   []*scratch // of other threads
 }
 
 // Gather writes the row of keys[i] to out[i·RowBytes:]. It always fills all rows.
@@ -176,7 +180,7 @@ func (t *Table) fill(s *scratch, rb int) {
 	for u, k := range s.keys {
 		if s.found[u] {
 			h := mix(k)
-			t.cache.put(h, t.cache.home(h), s.times[u], s.rows[u*rb:(u+1)*rb], s.epochs[u])
+			t.cache.put(h, t.cache.home(h, s.sets), s.times[u], s.rows[u*rb:(u+1)*rb], Epoch{s.sets, s.epochs[u]})
 		}
 	}
 }
@@ -235,7 +239,7 @@ func (s *scratch) distinct(keys []uint64, c *Cache) {
 			s.places[at] = int32(len(s.keys))
 			s.keys = append(s.keys, k)
 			if c != nil {
-				s.epochs = append(s.epochs, c.sets[c.home(h)].updates.Load())
+				s.epochs = append(s.epochs, c.sets[c.home(h, s.sets)].updates.Load())
 				s.times = append(s.times, s.at+uint32(i))
 			}
 		}

@@ -29,8 +29,8 @@ func (f *forecast) wait(m stamp, now uint32) int16 {
 // the least recently used. It is most of what a miss costs beside its row.
 func (f *forecast) farthest(s *set, now uint32, least int16) int {
 	slot, most := -1, int64(least)<<32|math.MaxUint32
-	for i := range s.meta {
-		m := stamp(s.meta[i].Load())
+	for i := range s.slots {
+		m := s.stamp(i)
 		age := uint32(max(int32(now-m.last()), 0))
 		w := f[cell(ageBin(age), countBin(m.short()), countBin(m.long()))]
 		if v := int64(w)<<32 | int64(age); v > most {

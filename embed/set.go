@@ -10,23 +10,28 @@ import (
 
 const setSlots = 64
 
-// set is 64 slots. Its arrays are atomic words: readers look at them while a writer, who holds mu, changes
-// them, and what they saw counts only if version was even and is the same afterwards. Keys are stored mixed:
-// mixing is one to one.
+// set is 64 slots. Its words are atomic: readers look at them while a writer, who holds mu, changes them, and
+// what they saw counts only if version was even and is the same afterwards. Keys are stored mixed: mixing is
+// one to one. Tags fill the first cache line, the head the second; a slot's key and stamp share a line.
 type set struct {
+	tags    [setSlots / 8]atomic.Uint64 // a byte per slot, 0: empty
+	version atomic.Uint32               // odd while a writer changes tags, keys or rows
+	updates atomic.Uint32               // times that rows were changed or removed from outside
+	rows    atomic.Int64                // where its rows begin, from the cache's origin
 	mu      sync.Mutex
-	version atomic.Uint32 // odd while a writer changes tags, keys or rows
-	updates atomic.Uint32 // times that rows were changed or removed from outside
-	_       [48]byte      // the tags fill a cache line
-
-	tags [setSlots / 8]atomic.Uint64 // a byte per slot, 0: empty
-	keys [setSlots]atomic.Uint64
-	meta [setSlots]atomic.Uint64 // stamps
+	_       [40]byte
+	slots   [setSlots]slot
 }
 
-const setHead = int(unsafe.Offsetof(set{}.keys))
+// slot is a row's key and the stamp of its use.
+type slot struct {
+	key  atomic.Uint64
+	meta atomic.Uint64
+}
 
-const setBytes = int(unsafe.Sizeof(set{})) + int(unsafe.Sizeof([]byte{}))
+const setHead = int(unsafe.Offsetof(set{}.slots))
+
+const setBytes = int(unsafe.Sizeof(set{}))
 
 const (
 	ones = 0x0101010101010101
@@ -36,41 +41,31 @@ const (
 // tagOf is never 0.
 func tagOf(h uint64) uint64 { return max(h&0xFF, 1) }
 
-// find returns the slot of a key, or −1. A word of eight tags is compared at once: a byte of x is 0 where the
-// tag is equal. Bytes above such a one may be taken for equal too; the key decides.
+// find returns the slot of a key, or −1.
 func (s *set) find(h uint64) int {
-	want := tagOf(h) * ones
-	for w := range s.tags {
-		x := s.tags[w].Load() ^ want
-		for m := (x - ones) &^ x & tops; m != 0; m &= m - 1 {
-			slot := w*8 + bits.TrailingZeros64(m)/8
-			if s.keys[slot].Load() == h && x>>(uint(slot%8)*8)&0xFF == 0 {
-				return slot
-			}
+	for m := s.match(tagOf(h)); m != 0; m &= m - 1 {
+		if i := bits.TrailingZeros64(m); s.slots[i].key.Load() == h {
+			return i
 		}
 	}
 	return -1
 }
 
-// candidate returns the first slot with the key's tag, or −1.
-func (s *set) candidate(h uint64) int {
-	want := tagOf(h) * ones
+// matchWords compares eight tags at once: a byte of x is 0 where the tag is equal, and the sum below has its top bit
+// set where it is not.
+func (s *set) matchWords(tag uint64) (m uint64) {
 	for w := range s.tags {
-		x := s.tags[w].Load() ^ want
-		if m := (x - ones) &^ x & tops; m != 0 {
-			return w*8 + bits.TrailingZeros64(m)/8
-		}
+		x := s.tags[w].Load() ^ tag*ones
+		y := ^((x &^ tops) + (ones * 0x7F) | x) & tops // a top bit per equal byte
+		m |= y >> 7 * 0x0102040810204080 >> 56 << (w * 8)
 	}
-	return -1
+	return m
 }
 
 // empty returns a free slot, or −1.
 func (s *set) empty() int {
-	for w := range s.tags {
-		x := s.tags[w].Load()
-		if m := (x - ones) &^ x & tops; m != 0 {
-			return w*8 + bits.TrailingZeros64(m)/8
-		}
+	if m := s.match(0); m != 0 {
+		return bits.TrailingZeros64(m)
 	}
 	return -1
 }
@@ -82,12 +77,21 @@ func (s *set) end()   { s.version.Add(1) }
 
 func (s *set) set(slot int, h uint64) {
 	s.retag(slot, tagOf(h))
-	s.keys[slot].Store(h)
+	s.slots[slot].key.Store(h)
 }
 
 func (s *set) clear(slot int) {
 	s.retag(slot, 0)
-	s.keys[slot].Store(0)
+	s.slots[slot].key.Store(0)
+}
+
+// clearAll empties the set. The caller holds mu.
+func (s *set) clearAll() {
+	s.begin()
+	for w := range s.tags {
+		s.tags[w].Store(0)
+	}
+	s.end()
 }
 
 func (s *set) retag(slot int, tag uint64) {
@@ -95,6 +99,8 @@ func (s *set) retag(slot int, tag uint64) {
 	w := &s.tags[slot/8]
 	w.Store(w.Load()&^(0xFF<<at) | tag<<at)
 }
+
+func (s *set) stamp(slot int) stamp { return stamp(s.slots[slot].meta.Load()) }
 
 // pause lets a writer go on. It holds the version odd for the time of one row's copy, unless its thread lost
 // the processor.

@@ -1,0 +1,29 @@
+//go:build !noasm
+
+package embed
+
+import (
+	"unsafe"
+
+	"golang.org/x/sys/cpu"
+)
+
+var hasAVX2 = cpu.X86.HasAVX2
+
+// prefetch asks for n bytes of memory that are about to be read. It changes nothing.
+//
+//go:noescape
+func prefetch(p unsafe.Pointer, n int)
+
+// match32 returns a bit per tag of 64 that is equal.
+//
+//go:noescape
+func match32(tags unsafe.Pointer, tag uint64) uint64
+
+// match returns a bit per slot that has the tag.
+func (s *set) match(tag uint64) uint64 {
+	if hasAVX2 {
+		return match32(unsafe.Pointer(&s.tags), tag)
+	}
+	return s.matchWords(tag)
+}
