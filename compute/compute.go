@@ -112,6 +112,8 @@ type Shape struct {
 	Eps     float32
 	KV      DType // format of K and V in chunks: F32, BF16 or FP8
 	Rope    Rope
+	// Pointwise is nil for decoders. With it the operations are those of STU.
+	Pointwise *Pointwise
 }
 
 // Rope holds the rotary embedding: pair i of a head, (v[i], v[i+HeadDim/2]), turns by
@@ -193,6 +195,10 @@ type Segment struct {
 	Len    int
 	Sees   []int32 // indices into Batch.Segments, each once and lower than this segment's own
 	Chunks []Chunk // in order, together room for Len tokens; only the last may have room to spare
+
+	// For Shape.Pointwise only:
+	Start int     // position of the first token, cached or not; the others follow it
+	Scale float32 // of the results of its rows; 0: Pointwise.Scale
 }
 
 // Rows returns the number of rows computed for the segment.
@@ -205,6 +211,8 @@ type Batch struct {
 	Tokens    []int32 // one per row
 	Positions []int32 // one per row
 	Segments  []Segment
+	// Extra is nil, or one number per row that means something to the model. Devices do not look at it.
+	Extra []int32
 }
 
 // AttentionWeights are the weights of QKV and Output. Biases and norms may be nil.
@@ -294,6 +302,9 @@ func (b *Batch) Validate(s *Shape) error {
 			if j < 0 || int(j) >= i {
 				return fmt.Errorf("compute: segment %d sees segment %d, which is not before it", i, j)
 			}
+		}
+		if p := s.Pointwise; p != nil && g.Start < p.Context && g.Cached > 0 {
+			return fmt.Errorf("compute: segment %d has %d cached tokens, but its context rows see what follows", i, g.Cached)
 		}
 		room := 0
 		for c := range g.Chunks {

@@ -27,6 +27,8 @@ type Options struct {
 	SameBits bool
 	// NoAlloc: a pass allocates nothing on the Go heap once the runner is warm.
 	NoAlloc bool
+	// STU: runners of shapes with Pointwise are compute.STU.
+	STU bool
 }
 
 // A check is one case of the suite.
@@ -66,6 +68,14 @@ func checks(opts Options) []check {
 	all = append(all, attendChecks()...)
 	all = append(all, layerChecks()...)
 	all = append(all, misuseChecks()...)
+	all = append(all, check{"multiply", multiplies})
+	if opts.STU {
+		all = append(all, stuChecks()...)
+		all = append(all, check{"misuse/stu", stuMisuse})
+	}
+	if opts.SameBits && opts.STU {
+		all = append(all, stuBitChecks()...)
+	}
 	if opts.SameBits {
 		all = append(all, bitChecks()...)
 	}

@@ -23,6 +23,8 @@ type config struct {
 	eye    bool          // the output projection passes attention through as it is
 	quiet  bool          // x is little but what attention adds
 	sharp  float64       // standard deviation of the scores
+	// perHead: attention is normed per head, where the shape is HSTU's.
+	perHead bool
 }
 
 func (c config) String() string {
@@ -47,6 +49,8 @@ type model struct {
 	config
 	embed, head, norm compute.Tensor
 	layers            []layer
+	stu               stuTables
+	stuLayers         []stuLayer // instead of layers
 }
 
 type layer struct {
@@ -68,6 +72,10 @@ func newModel(c config) *model {
 	}
 	m.head = r.tensor(c.src, vocabulary, s.Hidden, 0, 1/math.Sqrt(float64(s.Hidden)))
 	m.norm = r.tensor(c.src, 1, s.Hidden, 1, 0.3)
+	if s.Pointwise != nil {
+		r.stuModel(m)
+		return m
+	}
 	for range s.Layers {
 		m.layers = append(m.layers, r.layer(c))
 	}
@@ -114,6 +122,9 @@ type packed struct {
 	norm        compute.Vector
 	attention   []compute.AttentionWeights
 	ffn         []compute.FFNWeights
+
+	actions, positions compute.Table // of HSTU
+	stu                []compute.STUWeights
 }
 
 // packer packs and keeps the first error.
@@ -158,6 +169,12 @@ func (p *packer) table(t compute.Tensor) compute.Table {
 func (m *model) pack(d compute.Device) (*packed, error) {
 	p := &packer{d: d}
 	out := &packed{embed: p.table(m.embed), head: p.table(m.head), project: p.linear(m.dt, m.head), norm: p.vector(&m.norm)}
+	if m.shape.Pointwise != nil {
+		out.actions, out.positions = p.table(m.stu.actions), p.table(m.stu.positions)
+		for i := range m.stuLayers {
+			out.stu = append(out.stu, p.stuLayer(m.dt, &m.stuLayers[i], m.perHead))
+		}
+	}
 	for _, l := range m.layers {
 		out.attention = append(out.attention, compute.AttentionWeights{
 			Norm: p.vector(l.norm), QKV: p.linear(m.dt, l.q, l.k, l.v), QKVBias: p.vector(l.bias),

@@ -56,7 +56,13 @@ func (m *model) pass(r compute.Runner, w *packed, b *batch, do steps) (*result, 
 	if err := b.begin(r); err != nil {
 		return nil, fmt.Errorf("begin: %w", err)
 	}
-	m.operations(r, w, do)
+	if m.shape.Pointwise == nil {
+		m.operations(r, w, do)
+	} else if stu, ok := r.(compute.STU); ok {
+		m.stuOperations(stu, w, b, do)
+	} else {
+		return nil, fmt.Errorf("a runner of a pointwise shape is %T, no compute.STU", r)
+	}
 	out := &result{rows: do.keep}
 	if do.keep == nil {
 		for row := range b.Tokens {

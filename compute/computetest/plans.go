@@ -142,6 +142,7 @@ type batch struct {
 	prior  []byte        // image as it was before the pass
 	ends   []int         // of the chunks in block
 	err    error         // why there is no room
+	sum    []compute.SumPart
 }
 
 // place says which segment of which plan something belongs to.
@@ -199,7 +200,10 @@ func (b *batch) lay(plans []plan) {
 		base := len(b.Segments)
 		for j := range p {
 			g := &p[j]
-			seg := compute.Segment{First: len(b.Tokens), Cached: g.cached, Len: len(g.tokens)}
+			seg := compute.Segment{First: len(b.Tokens), Cached: g.cached, Len: len(g.tokens), Start: int(g.start)}
+			if len(p)%2 == 1 {
+				seg.Scale = 0.75
+			}
 			for _, k := range g.sees {
 				seg.Sees = append(seg.Sees, int32(base+k))
 			}

@@ -18,6 +18,10 @@ func (r *runner) Attend(layer int) {
 	if r.failed("attend", errors.Join(err, r.checkLayer(layer))) {
 		return
 	}
+	if r.s.Pointwise != nil {
+		r.attendPointwise()
+		return
+	}
 	k, v := r.read(layer)
 	r.att = make([][]float64, len(r.q))
 	for row, sees := range mask(r.b) {

@@ -133,6 +133,9 @@ func (d *device) Open(s compute.Shape, maxRows int) (compute.Runner, error) {
 }
 
 func checkShape(s *compute.Shape) error {
+	if s.Pointwise != nil {
+		return s.CheckPointwise()
+	}
 	for _, n := range []int{s.Layers, s.Hidden, s.Heads, s.KVHeads, s.HeadDim, s.Inter} {
 		if n < 1 {
 			return fmt.Errorf("shape %+v has a size below 1", *s)

@@ -23,6 +23,7 @@ type runner struct {
 	layer  int     // whose queries q holds
 	x      [][]float64
 	q, att [][]float64 // nil outside QKV … Attend and Attend … Output
+	u      [][]float64 // of HSTU; nil outside UVQK … Mix
 }
 
 func (r *runner) Close() error {
@@ -31,7 +32,7 @@ func (r *runner) Close() error {
 }
 
 func (r *runner) Begin(b *compute.Batch) error {
-	r.b, r.x, r.q, r.att, r.rows = b, nil, nil, nil, r.rows[:0]
+	r.b, r.x, r.q, r.att, r.u, r.rows = b, nil, nil, nil, nil, r.rows[:0]
 	r.err = b.ValidateHost(&r.s)
 	if r.err == nil && len(b.Tokens) > r.max {
 		r.err = fmt.Errorf("ref: a batch of %d rows, room for %d", len(b.Tokens), r.max)
@@ -72,7 +73,7 @@ func (r *runner) QKV(layer int, w *compute.AttentionWeights) {
 	bias, err3 := r.vector("bias", w.QKVBias, (s.Heads+2*s.KVHeads)*s.HeadDim)
 	qNorm, err4 := r.vector("query norm", w.QNorm, s.HeadDim)
 	kNorm, err5 := r.vector("key norm", w.KNorm, s.HeadDim)
-	if r.failed("qkv", errors.Join(err1, err2, err3, err4, err5, r.checkLayer(layer), r.checkWhole())) {
+	if r.failed("qkv", errors.Join(err1, err2, err3, err4, err5, r.checkDecoder(), r.checkLayer(layer), r.checkWhole())) {
 		return
 	}
 	r.q, r.att, r.layer = make([][]float64, len(r.x)), nil, layer
@@ -111,7 +112,7 @@ func (r *runner) Keep(rows []int32) {
 	if r.failed("keep", r.checkEmbedded()) {
 		return
 	}
-	x, att := make([][]float64, 0, len(rows)), make([][]float64, 0, len(rows))
+	x, att, u := make([][]float64, 0, len(rows)), make([][]float64, 0, len(rows)), make([][]float64, 0, len(rows))
 	for i, row := range rows {
 		at, ok := slices.BinarySearch(r.rows, row)
 		if !ok || i > 0 && rows[i-1] >= row {
@@ -122,6 +123,12 @@ func (r *runner) Keep(rows []int32) {
 		if r.att != nil {
 			att = append(att, r.att[at])
 		}
+		if r.u != nil {
+			u = append(u, r.u[at])
+		}
+	}
+	if r.u != nil {
+		r.u = u
 	}
 	if r.att != nil {
 		r.att = att
