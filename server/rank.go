@@ -41,7 +41,7 @@ func (s *Server) Rank(ctx context.Context, req *grebev1.RankRequest) (*grebev1.R
 	if err != nil {
 		return nil, err
 	}
-	w := &work{call: c, policy: policy, userID: user.Id}
+	w := &work{call: c, policy: policy, userID: user.Id, explain: req.Explain}
 	if w.user, err = s.userTokens(c, user); err != nil {
 		return nil, err
 	}
@@ -63,6 +63,8 @@ func (s *Server) Rank(ctx context.Context, req *grebev1.RankRequest) (*grebev1.R
 			Queue: milliseconds(r.result.Queue), Fetch: milliseconds(r.fetch), Compute: milliseconds(r.result.Compute),
 		},
 	}
+	name(r.parts, items)
+	resp.Parts = r.parts
 	for _, i := range r.best(int(req.TopK)) {
 		resp.Results = append(resp.Results, &grebev1.Ranked{
 			Index: int32(i), Id: items[i].ID, Score: r.scores[i], Logit: r.logits[i],
@@ -79,6 +81,8 @@ type work struct {
 	user   []int32
 	userID string // may be empty
 	items  [][]int32
+	// explain asks for an account of the prompt's parts.
+	explain bool
 }
 
 // ranking is what came out of a job: a logit and a score for each item.
@@ -91,6 +95,7 @@ type ranking struct {
 	device int           // tokens whose KV was in the device's memory
 	logits []float32
 	scores []float64
+	parts  []*grebev1.Part // where asked for
 }
 
 // best returns the items' indices, best first, ties in input order; n of them, or all when n is 0.
@@ -164,6 +169,9 @@ func (s *Server) run(ctx context.Context, w *work, pointwise bool, ask func(l *p
 		r.result, err = s.do(ctx, w.call, job)
 	} else {
 		err = layoutError(err)
+	}
+	if err == nil && w.explain {
+		r.parts = accountOf(&r.layout, job, visit)
 	}
 	if visit != nil {
 		r.disk, r.device = visit.Disk, visit.Device

@@ -178,7 +178,7 @@ func (w *cacheWorld) tokens(n int) []int32 {
 // request draws a ranking of known users and items by their current tokens.
 func (w *cacheWorld) request(policy string) *grebev1.RankRequest {
 	u := w.rand.IntN(len(w.users))
-	req := &grebev1.RankRequest{Prefix: policy, User: &grebev1.User{Tokens: w.users[u]}}
+	req := &grebev1.RankRequest{Prefix: policy, User: &grebev1.User{Tokens: w.users[u]}, Explain: true}
 	switch w.rand.IntN(4) {
 	case 0:
 		req.User.Tokens = w.stranger()
@@ -267,10 +267,29 @@ func (w *cacheWorld) compare(t *testing.T, step int, req *grebev1.RankRequest) *
 	if got.Usage.CachedTokens+got.Usage.ComputedTokens != got.Usage.PromptTokens || by.Device+by.Host+by.Disk != got.Usage.CachedTokens {
 		t.Fatalf("step %d: the account does not add up: %v", step, got.Usage)
 	}
+	checkParts(t, step, got)
 	if asked == "none" && got.Usage.CachedTokens != 0 {
 		t.Fatalf("step %d: prefix none took %d tokens from the cache", step, got.Usage.CachedTokens)
 	}
 	return by
+}
+
+// checkParts holds the account of a prompt's parts against the one of the whole.
+func checkParts(t *testing.T, step int, got *grebev1.RankResponse) {
+	t.Helper()
+	var tokens, cached int32
+	by := map[string]int32{}
+	for _, p := range got.Parts {
+		tokens, cached = tokens+p.Tokens, cached+p.Cached
+		by[p.Source] += p.Cached
+		if p.Cached > p.Tokens || (p.Cached > 0) != (p.Source != "") {
+			t.Errorf("step %d: a part says of itself %v", step, p)
+		}
+	}
+	u := got.Usage
+	if tokens != u.PromptTokens || cached != u.CachedTokens || by["device"] != u.BySource.Device || by["host"] != u.BySource.Host || by["disk"] != u.BySource.Disk {
+		t.Errorf("step %d: the parts %v do not add up to %v", step, got.Parts, u)
+	}
 }
 
 // The same under concurrent requests.

@@ -134,6 +134,23 @@ func EncodeRank(m *grebev1.RankResponse) []byte {
 		})
 		w.object("usage", func() { w.usage(m.Usage) })
 		w.object("timing_ms", func() { w.timing(m.TimingMs) })
+		if m.Parts != nil {
+			w.list("parts", len(m.Parts), func(i int) { w.part(m.Parts[i]) })
+		}
+	})
+}
+
+func (w *writer) part(p *grebev1.Part) {
+	w.nested('{', '}', func() {
+		w.string("kind", p.Kind)
+		if p.Id != "" {
+			w.string("id", p.Id)
+		}
+		w.int("tokens", int64(p.Tokens))
+		w.int("cached", int64(p.Cached))
+		if p.Source != "" {
+			w.string("source", p.Source)
+		}
 	})
 }
 

@@ -42,6 +42,8 @@ func DecodeRank(in []byte) (*grebev1.RankRequest, error) {
 				m.DeadlineMs = d.count()
 			case "request_id":
 				m.RequestId = d.string()
+			case "explain":
+				m.Explain = d.bool()
 			default:
 				d.unknown()
 			}

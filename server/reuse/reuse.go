@@ -203,6 +203,8 @@ type Visit struct {
 	uses     []float32
 	hit      bool
 	cachedIn []*kv.Entry
+	sources  []string // of cachedIn, as responses name them
+	source   string   // of the entry found last
 	keep     []bool
 }
 
@@ -317,7 +319,7 @@ func (v *Visit) Attach(l *prompt.Layout, job *engine.Job) {
 		return
 	}
 	n := len(l.Plan.Segments)
-	v.cachedIn, v.keep = resize(v.cachedIn, n), resize(v.keep, n)
+	v.cachedIn, v.sources, v.keep = resize(v.cachedIn, n), resize(v.sources, n), resize(v.keep, n)
 	clear(v.cachedIn)
 	clear(v.keep)
 	job.Cached, job.Keep = v.cachedIn, v.keep
@@ -380,14 +382,17 @@ func (v *Visit) userEntry(tokens []int32, fetch bool) *kv.Entry {
 
 // found counts an entry by where it was.
 func (v *Visit) found(e *kv.Entry, at kv.Place) *kv.Entry {
+	v.source = "host"
 	if at == kv.Device {
 		v.Device += e.Len()
+		v.source = "device"
 	}
 	return e
 }
 
 // fetched counts an entry that was brought up from below memory.
 func (v *Visit) fetched(e *kv.Entry, _ kv.Place) *kv.Entry {
+	v.source = "disk"
 	if e != nil {
 		v.Disk += e.Len()
 	}
@@ -436,11 +441,21 @@ func (v *Visit) shared(l *prompt.Layout) []shared {
 	return nil
 }
 
+// Cached returns how many tokens of a segment a job that was attached to takes from the cache, and where
+// they were: device, host or disk.
+func (v *Visit) Cached(segment int) (tokens int, source string) {
+	if !v.Decision.Reuse || v.cachedIn[segment] == nil {
+		return 0, ""
+	}
+	return v.cachedIn[segment].Len(), v.sources[segment]
+}
+
 // attach pins an entry for a segment of so many tokens, or has the segment kept when it lacks some.
 func (v *Visit) attach(segment int, e *kv.Entry, tokens int) {
 	if e != nil {
 		v.pinned = append(v.pinned, e)
 		v.cachedIn[segment] = e
+		v.sources[segment] = v.source
 	}
 	v.keep[segment] = e == nil || e.Len() < tokens
 }

@@ -310,6 +310,7 @@ type RankRequest struct {
 	Prefix        string                 `protobuf:"bytes,5,opt,name=prefix,proto3" json:"prefix,omitempty"`                            // auto (also when empty), user, item, none or blend
 	DeadlineMs    int32                  `protobuf:"varint,6,opt,name=deadline_ms,json=deadlineMs,proto3" json:"deadline_ms,omitempty"` // 0: the server's
 	RequestId     string                 `protobuf:"bytes,7,opt,name=request_id,json=requestId,proto3" json:"request_id,omitempty"`     // echoed; generated when empty
+	Explain       bool                   `protobuf:"varint,8,opt,name=explain,proto3" json:"explain,omitempty"`                         // tell where the KV of each part of the prompt came from
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -393,6 +394,13 @@ func (x *RankRequest) GetRequestId() string {
 	return ""
 }
 
+func (x *RankRequest) GetExplain() bool {
+	if x != nil {
+		return x.Explain
+	}
+	return false
+}
+
 type RankResponse struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Model         string                 `protobuf:"bytes,1,opt,name=model,proto3" json:"model,omitempty"`
@@ -402,6 +410,7 @@ type RankResponse struct {
 	Results       []*Ranked              `protobuf:"bytes,5,rep,name=results,proto3" json:"results,omitempty"` // best first, ties in input order
 	Usage         *Usage                 `protobuf:"bytes,6,opt,name=usage,proto3" json:"usage,omitempty"`
 	TimingMs      *Timing                `protobuf:"bytes,7,opt,name=timing_ms,json=timingMs,proto3" json:"timing_ms,omitempty"`
+	Parts         []*Part                `protobuf:"bytes,8,rep,name=parts,proto3" json:"parts,omitempty"` // of the prompt, in order; when explain was asked for
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -485,6 +494,90 @@ func (x *RankResponse) GetTimingMs() *Timing {
 	return nil
 }
 
+func (x *RankResponse) GetParts() []*Part {
+	if x != nil {
+		return x.Parts
+	}
+	return nil
+}
+
+// Part is a part of a prompt.
+type Part struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Kind          string                 `protobuf:"bytes,1,opt,name=kind,proto3" json:"kind,omitempty"` // preamble, user, item, instruction
+	Id            string                 `protobuf:"bytes,2,opt,name=id,proto3" json:"id,omitempty"`     // of an item
+	Tokens        int32                  `protobuf:"varint,3,opt,name=tokens,proto3" json:"tokens,omitempty"`
+	Cached        int32                  `protobuf:"varint,4,opt,name=cached,proto3" json:"cached,omitempty"` // of them, from the first on; the rest was computed
+	Source        string                 `protobuf:"bytes,5,opt,name=source,proto3" json:"source,omitempty"`  // of the cached ones: device, host or disk
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Part) Reset() {
+	*x = Part{}
+	mi := &file_grebe_v1_grebe_proto_msgTypes[6]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Part) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Part) ProtoMessage() {}
+
+func (x *Part) ProtoReflect() protoreflect.Message {
+	mi := &file_grebe_v1_grebe_proto_msgTypes[6]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Part.ProtoReflect.Descriptor instead.
+func (*Part) Descriptor() ([]byte, []int) {
+	return file_grebe_v1_grebe_proto_rawDescGZIP(), []int{6}
+}
+
+func (x *Part) GetKind() string {
+	if x != nil {
+		return x.Kind
+	}
+	return ""
+}
+
+func (x *Part) GetId() string {
+	if x != nil {
+		return x.Id
+	}
+	return ""
+}
+
+func (x *Part) GetTokens() int32 {
+	if x != nil {
+		return x.Tokens
+	}
+	return 0
+}
+
+func (x *Part) GetCached() int32 {
+	if x != nil {
+		return x.Cached
+	}
+	return 0
+}
+
+func (x *Part) GetSource() string {
+	if x != nil {
+		return x.Source
+	}
+	return ""
+}
+
 // Ranked is a candidate's place in a ranking.
 type Ranked struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -498,7 +591,7 @@ type Ranked struct {
 
 func (x *Ranked) Reset() {
 	*x = Ranked{}
-	mi := &file_grebe_v1_grebe_proto_msgTypes[6]
+	mi := &file_grebe_v1_grebe_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -510,7 +603,7 @@ func (x *Ranked) String() string {
 func (*Ranked) ProtoMessage() {}
 
 func (x *Ranked) ProtoReflect() protoreflect.Message {
-	mi := &file_grebe_v1_grebe_proto_msgTypes[6]
+	mi := &file_grebe_v1_grebe_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -523,7 +616,7 @@ func (x *Ranked) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Ranked.ProtoReflect.Descriptor instead.
 func (*Ranked) Descriptor() ([]byte, []int) {
-	return file_grebe_v1_grebe_proto_rawDescGZIP(), []int{6}
+	return file_grebe_v1_grebe_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *Ranked) GetIndex() int32 {
@@ -572,7 +665,7 @@ type RecommendRequest struct {
 
 func (x *RecommendRequest) Reset() {
 	*x = RecommendRequest{}
-	mi := &file_grebe_v1_grebe_proto_msgTypes[7]
+	mi := &file_grebe_v1_grebe_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -584,7 +677,7 @@ func (x *RecommendRequest) String() string {
 func (*RecommendRequest) ProtoMessage() {}
 
 func (x *RecommendRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_grebe_v1_grebe_proto_msgTypes[7]
+	mi := &file_grebe_v1_grebe_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -597,7 +690,7 @@ func (x *RecommendRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RecommendRequest.ProtoReflect.Descriptor instead.
 func (*RecommendRequest) Descriptor() ([]byte, []int) {
-	return file_grebe_v1_grebe_proto_rawDescGZIP(), []int{7}
+	return file_grebe_v1_grebe_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *RecommendRequest) GetModel() string {
@@ -686,7 +779,7 @@ type RecommendResponse struct {
 
 func (x *RecommendResponse) Reset() {
 	*x = RecommendResponse{}
-	mi := &file_grebe_v1_grebe_proto_msgTypes[8]
+	mi := &file_grebe_v1_grebe_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -698,7 +791,7 @@ func (x *RecommendResponse) String() string {
 func (*RecommendResponse) ProtoMessage() {}
 
 func (x *RecommendResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_grebe_v1_grebe_proto_msgTypes[8]
+	mi := &file_grebe_v1_grebe_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -711,7 +804,7 @@ func (x *RecommendResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RecommendResponse.ProtoReflect.Descriptor instead.
 func (*RecommendResponse) Descriptor() ([]byte, []int) {
-	return file_grebe_v1_grebe_proto_rawDescGZIP(), []int{8}
+	return file_grebe_v1_grebe_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *RecommendResponse) GetModel() string {
@@ -782,7 +875,7 @@ type Recommended struct {
 
 func (x *Recommended) Reset() {
 	*x = Recommended{}
-	mi := &file_grebe_v1_grebe_proto_msgTypes[9]
+	mi := &file_grebe_v1_grebe_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -794,7 +887,7 @@ func (x *Recommended) String() string {
 func (*Recommended) ProtoMessage() {}
 
 func (x *Recommended) ProtoReflect() protoreflect.Message {
-	mi := &file_grebe_v1_grebe_proto_msgTypes[9]
+	mi := &file_grebe_v1_grebe_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -807,7 +900,7 @@ func (x *Recommended) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Recommended.ProtoReflect.Descriptor instead.
 func (*Recommended) Descriptor() ([]byte, []int) {
-	return file_grebe_v1_grebe_proto_rawDescGZIP(), []int{9}
+	return file_grebe_v1_grebe_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *Recommended) GetId() string {
@@ -849,7 +942,7 @@ type Usage struct {
 
 func (x *Usage) Reset() {
 	*x = Usage{}
-	mi := &file_grebe_v1_grebe_proto_msgTypes[10]
+	mi := &file_grebe_v1_grebe_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -861,7 +954,7 @@ func (x *Usage) String() string {
 func (*Usage) ProtoMessage() {}
 
 func (x *Usage) ProtoReflect() protoreflect.Message {
-	mi := &file_grebe_v1_grebe_proto_msgTypes[10]
+	mi := &file_grebe_v1_grebe_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -874,7 +967,7 @@ func (x *Usage) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Usage.ProtoReflect.Descriptor instead.
 func (*Usage) Descriptor() ([]byte, []int) {
-	return file_grebe_v1_grebe_proto_rawDescGZIP(), []int{10}
+	return file_grebe_v1_grebe_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *Usage) GetPromptTokens() int32 {
@@ -948,7 +1041,7 @@ type Sources struct {
 
 func (x *Sources) Reset() {
 	*x = Sources{}
-	mi := &file_grebe_v1_grebe_proto_msgTypes[11]
+	mi := &file_grebe_v1_grebe_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -960,7 +1053,7 @@ func (x *Sources) String() string {
 func (*Sources) ProtoMessage() {}
 
 func (x *Sources) ProtoReflect() protoreflect.Message {
-	mi := &file_grebe_v1_grebe_proto_msgTypes[11]
+	mi := &file_grebe_v1_grebe_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -973,7 +1066,7 @@ func (x *Sources) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Sources.ProtoReflect.Descriptor instead.
 func (*Sources) Descriptor() ([]byte, []int) {
-	return file_grebe_v1_grebe_proto_rawDescGZIP(), []int{11}
+	return file_grebe_v1_grebe_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *Sources) GetDevice() int32 {
@@ -1031,7 +1124,7 @@ type Timing struct {
 
 func (x *Timing) Reset() {
 	*x = Timing{}
-	mi := &file_grebe_v1_grebe_proto_msgTypes[12]
+	mi := &file_grebe_v1_grebe_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1043,7 +1136,7 @@ func (x *Timing) String() string {
 func (*Timing) ProtoMessage() {}
 
 func (x *Timing) ProtoReflect() protoreflect.Message {
-	mi := &file_grebe_v1_grebe_proto_msgTypes[12]
+	mi := &file_grebe_v1_grebe_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1056,7 +1149,7 @@ func (x *Timing) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Timing.ProtoReflect.Descriptor instead.
 func (*Timing) Descriptor() ([]byte, []int) {
-	return file_grebe_v1_grebe_proto_rawDescGZIP(), []int{12}
+	return file_grebe_v1_grebe_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *Timing) GetQueue() float64 {
@@ -1098,7 +1191,7 @@ type Input struct {
 
 func (x *Input) Reset() {
 	*x = Input{}
-	mi := &file_grebe_v1_grebe_proto_msgTypes[13]
+	mi := &file_grebe_v1_grebe_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1110,7 +1203,7 @@ func (x *Input) String() string {
 func (*Input) ProtoMessage() {}
 
 func (x *Input) ProtoReflect() protoreflect.Message {
-	mi := &file_grebe_v1_grebe_proto_msgTypes[13]
+	mi := &file_grebe_v1_grebe_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1123,7 +1216,7 @@ func (x *Input) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Input.ProtoReflect.Descriptor instead.
 func (*Input) Descriptor() ([]byte, []int) {
-	return file_grebe_v1_grebe_proto_rawDescGZIP(), []int{13}
+	return file_grebe_v1_grebe_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *Input) GetText() string {
@@ -1155,7 +1248,7 @@ type ScoreRequest struct {
 
 func (x *ScoreRequest) Reset() {
 	*x = ScoreRequest{}
-	mi := &file_grebe_v1_grebe_proto_msgTypes[14]
+	mi := &file_grebe_v1_grebe_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1167,7 +1260,7 @@ func (x *ScoreRequest) String() string {
 func (*ScoreRequest) ProtoMessage() {}
 
 func (x *ScoreRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_grebe_v1_grebe_proto_msgTypes[14]
+	mi := &file_grebe_v1_grebe_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1180,7 +1273,7 @@ func (x *ScoreRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ScoreRequest.ProtoReflect.Descriptor instead.
 func (*ScoreRequest) Descriptor() ([]byte, []int) {
-	return file_grebe_v1_grebe_proto_rawDescGZIP(), []int{14}
+	return file_grebe_v1_grebe_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *ScoreRequest) GetModel() string {
@@ -1237,7 +1330,7 @@ type ScoreResponse struct {
 
 func (x *ScoreResponse) Reset() {
 	*x = ScoreResponse{}
-	mi := &file_grebe_v1_grebe_proto_msgTypes[15]
+	mi := &file_grebe_v1_grebe_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1249,7 +1342,7 @@ func (x *ScoreResponse) String() string {
 func (*ScoreResponse) ProtoMessage() {}
 
 func (x *ScoreResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_grebe_v1_grebe_proto_msgTypes[15]
+	mi := &file_grebe_v1_grebe_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1262,7 +1355,7 @@ func (x *ScoreResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ScoreResponse.ProtoReflect.Descriptor instead.
 func (*ScoreResponse) Descriptor() ([]byte, []int) {
-	return file_grebe_v1_grebe_proto_rawDescGZIP(), []int{15}
+	return file_grebe_v1_grebe_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *ScoreResponse) GetObject() string {
@@ -1303,7 +1396,7 @@ type Scores struct {
 
 func (x *Scores) Reset() {
 	*x = Scores{}
-	mi := &file_grebe_v1_grebe_proto_msgTypes[16]
+	mi := &file_grebe_v1_grebe_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1315,7 +1408,7 @@ func (x *Scores) String() string {
 func (*Scores) ProtoMessage() {}
 
 func (x *Scores) ProtoReflect() protoreflect.Message {
-	mi := &file_grebe_v1_grebe_proto_msgTypes[16]
+	mi := &file_grebe_v1_grebe_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1328,7 +1421,7 @@ func (x *Scores) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Scores.ProtoReflect.Descriptor instead.
 func (*Scores) Descriptor() ([]byte, []int) {
-	return file_grebe_v1_grebe_proto_rawDescGZIP(), []int{16}
+	return file_grebe_v1_grebe_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *Scores) GetValues() []float64 {
@@ -1350,7 +1443,7 @@ type CompatibleUsage struct {
 
 func (x *CompatibleUsage) Reset() {
 	*x = CompatibleUsage{}
-	mi := &file_grebe_v1_grebe_proto_msgTypes[17]
+	mi := &file_grebe_v1_grebe_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1362,7 +1455,7 @@ func (x *CompatibleUsage) String() string {
 func (*CompatibleUsage) ProtoMessage() {}
 
 func (x *CompatibleUsage) ProtoReflect() protoreflect.Message {
-	mi := &file_grebe_v1_grebe_proto_msgTypes[17]
+	mi := &file_grebe_v1_grebe_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1375,7 +1468,7 @@ func (x *CompatibleUsage) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CompatibleUsage.ProtoReflect.Descriptor instead.
 func (*CompatibleUsage) Descriptor() ([]byte, []int) {
-	return file_grebe_v1_grebe_proto_rawDescGZIP(), []int{17}
+	return file_grebe_v1_grebe_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *CompatibleUsage) GetPromptTokens() int32 {
@@ -1412,7 +1505,7 @@ type RerankRequest struct {
 
 func (x *RerankRequest) Reset() {
 	*x = RerankRequest{}
-	mi := &file_grebe_v1_grebe_proto_msgTypes[18]
+	mi := &file_grebe_v1_grebe_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1424,7 +1517,7 @@ func (x *RerankRequest) String() string {
 func (*RerankRequest) ProtoMessage() {}
 
 func (x *RerankRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_grebe_v1_grebe_proto_msgTypes[18]
+	mi := &file_grebe_v1_grebe_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1437,7 +1530,7 @@ func (x *RerankRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RerankRequest.ProtoReflect.Descriptor instead.
 func (*RerankRequest) Descriptor() ([]byte, []int) {
-	return file_grebe_v1_grebe_proto_rawDescGZIP(), []int{18}
+	return file_grebe_v1_grebe_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *RerankRequest) GetModel() string {
@@ -1488,7 +1581,7 @@ type RerankResponse struct {
 
 func (x *RerankResponse) Reset() {
 	*x = RerankResponse{}
-	mi := &file_grebe_v1_grebe_proto_msgTypes[19]
+	mi := &file_grebe_v1_grebe_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1500,7 +1593,7 @@ func (x *RerankResponse) String() string {
 func (*RerankResponse) ProtoMessage() {}
 
 func (x *RerankResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_grebe_v1_grebe_proto_msgTypes[19]
+	mi := &file_grebe_v1_grebe_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1513,7 +1606,7 @@ func (x *RerankResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RerankResponse.ProtoReflect.Descriptor instead.
 func (*RerankResponse) Descriptor() ([]byte, []int) {
-	return file_grebe_v1_grebe_proto_rawDescGZIP(), []int{19}
+	return file_grebe_v1_grebe_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *RerankResponse) GetObject() string {
@@ -1563,7 +1656,7 @@ type Relevance struct {
 
 func (x *Relevance) Reset() {
 	*x = Relevance{}
-	mi := &file_grebe_v1_grebe_proto_msgTypes[20]
+	mi := &file_grebe_v1_grebe_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1575,7 +1668,7 @@ func (x *Relevance) String() string {
 func (*Relevance) ProtoMessage() {}
 
 func (x *Relevance) ProtoReflect() protoreflect.Message {
-	mi := &file_grebe_v1_grebe_proto_msgTypes[20]
+	mi := &file_grebe_v1_grebe_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1588,7 +1681,7 @@ func (x *Relevance) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Relevance.ProtoReflect.Descriptor instead.
 func (*Relevance) Descriptor() ([]byte, []int) {
-	return file_grebe_v1_grebe_proto_rawDescGZIP(), []int{20}
+	return file_grebe_v1_grebe_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *Relevance) GetIndex() int32 {
@@ -1620,7 +1713,7 @@ type ListModelsRequest struct {
 
 func (x *ListModelsRequest) Reset() {
 	*x = ListModelsRequest{}
-	mi := &file_grebe_v1_grebe_proto_msgTypes[21]
+	mi := &file_grebe_v1_grebe_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1632,7 +1725,7 @@ func (x *ListModelsRequest) String() string {
 func (*ListModelsRequest) ProtoMessage() {}
 
 func (x *ListModelsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_grebe_v1_grebe_proto_msgTypes[21]
+	mi := &file_grebe_v1_grebe_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1645,7 +1738,7 @@ func (x *ListModelsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListModelsRequest.ProtoReflect.Descriptor instead.
 func (*ListModelsRequest) Descriptor() ([]byte, []int) {
-	return file_grebe_v1_grebe_proto_rawDescGZIP(), []int{21}
+	return file_grebe_v1_grebe_proto_rawDescGZIP(), []int{22}
 }
 
 type ListModelsResponse struct {
@@ -1658,7 +1751,7 @@ type ListModelsResponse struct {
 
 func (x *ListModelsResponse) Reset() {
 	*x = ListModelsResponse{}
-	mi := &file_grebe_v1_grebe_proto_msgTypes[22]
+	mi := &file_grebe_v1_grebe_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1670,7 +1763,7 @@ func (x *ListModelsResponse) String() string {
 func (*ListModelsResponse) ProtoMessage() {}
 
 func (x *ListModelsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_grebe_v1_grebe_proto_msgTypes[22]
+	mi := &file_grebe_v1_grebe_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1683,7 +1776,7 @@ func (x *ListModelsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListModelsResponse.ProtoReflect.Descriptor instead.
 func (*ListModelsResponse) Descriptor() ([]byte, []int) {
-	return file_grebe_v1_grebe_proto_rawDescGZIP(), []int{22}
+	return file_grebe_v1_grebe_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *ListModelsResponse) GetObject() string {
@@ -1718,7 +1811,7 @@ type Model struct {
 
 func (x *Model) Reset() {
 	*x = Model{}
-	mi := &file_grebe_v1_grebe_proto_msgTypes[23]
+	mi := &file_grebe_v1_grebe_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1730,7 +1823,7 @@ func (x *Model) String() string {
 func (*Model) ProtoMessage() {}
 
 func (x *Model) ProtoReflect() protoreflect.Message {
-	mi := &file_grebe_v1_grebe_proto_msgTypes[23]
+	mi := &file_grebe_v1_grebe_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1743,7 +1836,7 @@ func (x *Model) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Model.ProtoReflect.Descriptor instead.
 func (*Model) Descriptor() ([]byte, []int) {
-	return file_grebe_v1_grebe_proto_rawDescGZIP(), []int{23}
+	return file_grebe_v1_grebe_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *Model) GetId() string {
@@ -1820,7 +1913,7 @@ type AppendEventsRequest struct {
 
 func (x *AppendEventsRequest) Reset() {
 	*x = AppendEventsRequest{}
-	mi := &file_grebe_v1_grebe_proto_msgTypes[24]
+	mi := &file_grebe_v1_grebe_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1832,7 +1925,7 @@ func (x *AppendEventsRequest) String() string {
 func (*AppendEventsRequest) ProtoMessage() {}
 
 func (x *AppendEventsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_grebe_v1_grebe_proto_msgTypes[24]
+	mi := &file_grebe_v1_grebe_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1845,7 +1938,7 @@ func (x *AppendEventsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AppendEventsRequest.ProtoReflect.Descriptor instead.
 func (*AppendEventsRequest) Descriptor() ([]byte, []int) {
-	return file_grebe_v1_grebe_proto_rawDescGZIP(), []int{24}
+	return file_grebe_v1_grebe_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *AppendEventsRequest) GetId() string {
@@ -1878,7 +1971,7 @@ type AppendEventsResponse struct {
 
 func (x *AppendEventsResponse) Reset() {
 	*x = AppendEventsResponse{}
-	mi := &file_grebe_v1_grebe_proto_msgTypes[25]
+	mi := &file_grebe_v1_grebe_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1890,7 +1983,7 @@ func (x *AppendEventsResponse) String() string {
 func (*AppendEventsResponse) ProtoMessage() {}
 
 func (x *AppendEventsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_grebe_v1_grebe_proto_msgTypes[25]
+	mi := &file_grebe_v1_grebe_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1903,7 +1996,7 @@ func (x *AppendEventsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AppendEventsResponse.ProtoReflect.Descriptor instead.
 func (*AppendEventsResponse) Descriptor() ([]byte, []int) {
-	return file_grebe_v1_grebe_proto_rawDescGZIP(), []int{25}
+	return file_grebe_v1_grebe_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *AppendEventsResponse) GetId() string {
@@ -1972,7 +2065,7 @@ type BatchResponse struct {
 
 func (x *BatchResponse) Reset() {
 	*x = BatchResponse{}
-	mi := &file_grebe_v1_grebe_proto_msgTypes[26]
+	mi := &file_grebe_v1_grebe_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1984,7 +2077,7 @@ func (x *BatchResponse) String() string {
 func (*BatchResponse) ProtoMessage() {}
 
 func (x *BatchResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_grebe_v1_grebe_proto_msgTypes[26]
+	mi := &file_grebe_v1_grebe_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1997,7 +2090,7 @@ func (x *BatchResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BatchResponse.ProtoReflect.Descriptor instead.
 func (*BatchResponse) Descriptor() ([]byte, []int) {
-	return file_grebe_v1_grebe_proto_rawDescGZIP(), []int{26}
+	return file_grebe_v1_grebe_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *BatchResponse) GetLines() int64 {
@@ -2069,7 +2162,7 @@ type LineError struct {
 
 func (x *LineError) Reset() {
 	*x = LineError{}
-	mi := &file_grebe_v1_grebe_proto_msgTypes[27]
+	mi := &file_grebe_v1_grebe_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2081,7 +2174,7 @@ func (x *LineError) String() string {
 func (*LineError) ProtoMessage() {}
 
 func (x *LineError) ProtoReflect() protoreflect.Message {
-	mi := &file_grebe_v1_grebe_proto_msgTypes[27]
+	mi := &file_grebe_v1_grebe_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2094,7 +2187,7 @@ func (x *LineError) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LineError.ProtoReflect.Descriptor instead.
 func (*LineError) Descriptor() ([]byte, []int) {
-	return file_grebe_v1_grebe_proto_rawDescGZIP(), []int{27}
+	return file_grebe_v1_grebe_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *LineError) GetLine() int64 {
@@ -2142,7 +2235,7 @@ type CatalogResponse struct {
 
 func (x *CatalogResponse) Reset() {
 	*x = CatalogResponse{}
-	mi := &file_grebe_v1_grebe_proto_msgTypes[28]
+	mi := &file_grebe_v1_grebe_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2154,7 +2247,7 @@ func (x *CatalogResponse) String() string {
 func (*CatalogResponse) ProtoMessage() {}
 
 func (x *CatalogResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_grebe_v1_grebe_proto_msgTypes[28]
+	mi := &file_grebe_v1_grebe_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2167,7 +2260,7 @@ func (x *CatalogResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CatalogResponse.ProtoReflect.Descriptor instead.
 func (*CatalogResponse) Descriptor() ([]byte, []int) {
-	return file_grebe_v1_grebe_proto_rawDescGZIP(), []int{28}
+	return file_grebe_v1_grebe_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *CatalogResponse) GetItems() int64 {
@@ -2234,7 +2327,7 @@ type GetCatalogRequest struct {
 
 func (x *GetCatalogRequest) Reset() {
 	*x = GetCatalogRequest{}
-	mi := &file_grebe_v1_grebe_proto_msgTypes[29]
+	mi := &file_grebe_v1_grebe_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2246,7 +2339,7 @@ func (x *GetCatalogRequest) String() string {
 func (*GetCatalogRequest) ProtoMessage() {}
 
 func (x *GetCatalogRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_grebe_v1_grebe_proto_msgTypes[29]
+	mi := &file_grebe_v1_grebe_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2259,7 +2352,7 @@ func (x *GetCatalogRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetCatalogRequest.ProtoReflect.Descriptor instead.
 func (*GetCatalogRequest) Descriptor() ([]byte, []int) {
-	return file_grebe_v1_grebe_proto_rawDescGZIP(), []int{29}
+	return file_grebe_v1_grebe_proto_rawDescGZIP(), []int{30}
 }
 
 type ActivateCatalogRequest struct {
@@ -2273,7 +2366,7 @@ type ActivateCatalogRequest struct {
 
 func (x *ActivateCatalogRequest) Reset() {
 	*x = ActivateCatalogRequest{}
-	mi := &file_grebe_v1_grebe_proto_msgTypes[30]
+	mi := &file_grebe_v1_grebe_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2285,7 +2378,7 @@ func (x *ActivateCatalogRequest) String() string {
 func (*ActivateCatalogRequest) ProtoMessage() {}
 
 func (x *ActivateCatalogRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_grebe_v1_grebe_proto_msgTypes[30]
+	mi := &file_grebe_v1_grebe_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2298,7 +2391,7 @@ func (x *ActivateCatalogRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ActivateCatalogRequest.ProtoReflect.Descriptor instead.
 func (*ActivateCatalogRequest) Descriptor() ([]byte, []int) {
-	return file_grebe_v1_grebe_proto_rawDescGZIP(), []int{30}
+	return file_grebe_v1_grebe_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *ActivateCatalogRequest) GetVersion() string {
@@ -2331,7 +2424,7 @@ type RollbackCatalogRequest struct {
 
 func (x *RollbackCatalogRequest) Reset() {
 	*x = RollbackCatalogRequest{}
-	mi := &file_grebe_v1_grebe_proto_msgTypes[31]
+	mi := &file_grebe_v1_grebe_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2343,7 +2436,7 @@ func (x *RollbackCatalogRequest) String() string {
 func (*RollbackCatalogRequest) ProtoMessage() {}
 
 func (x *RollbackCatalogRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_grebe_v1_grebe_proto_msgTypes[31]
+	mi := &file_grebe_v1_grebe_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2356,7 +2449,7 @@ func (x *RollbackCatalogRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RollbackCatalogRequest.ProtoReflect.Descriptor instead.
 func (*RollbackCatalogRequest) Descriptor() ([]byte, []int) {
-	return file_grebe_v1_grebe_proto_rawDescGZIP(), []int{31}
+	return file_grebe_v1_grebe_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *RollbackCatalogRequest) GetModel() string {
@@ -2380,7 +2473,7 @@ type CatalogVersion struct {
 
 func (x *CatalogVersion) Reset() {
 	*x = CatalogVersion{}
-	mi := &file_grebe_v1_grebe_proto_msgTypes[32]
+	mi := &file_grebe_v1_grebe_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2392,7 +2485,7 @@ func (x *CatalogVersion) String() string {
 func (*CatalogVersion) ProtoMessage() {}
 
 func (x *CatalogVersion) ProtoReflect() protoreflect.Message {
-	mi := &file_grebe_v1_grebe_proto_msgTypes[32]
+	mi := &file_grebe_v1_grebe_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2405,7 +2498,7 @@ func (x *CatalogVersion) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CatalogVersion.ProtoReflect.Descriptor instead.
 func (*CatalogVersion) Descriptor() ([]byte, []int) {
-	return file_grebe_v1_grebe_proto_rawDescGZIP(), []int{32}
+	return file_grebe_v1_grebe_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *CatalogVersion) GetVersion() string {
@@ -2459,7 +2552,7 @@ type Snapshot struct {
 
 func (x *Snapshot) Reset() {
 	*x = Snapshot{}
-	mi := &file_grebe_v1_grebe_proto_msgTypes[33]
+	mi := &file_grebe_v1_grebe_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2471,7 +2564,7 @@ func (x *Snapshot) String() string {
 func (*Snapshot) ProtoMessage() {}
 
 func (x *Snapshot) ProtoReflect() protoreflect.Message {
-	mi := &file_grebe_v1_grebe_proto_msgTypes[33]
+	mi := &file_grebe_v1_grebe_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2484,7 +2577,7 @@ func (x *Snapshot) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Snapshot.ProtoReflect.Descriptor instead.
 func (*Snapshot) Descriptor() ([]byte, []int) {
-	return file_grebe_v1_grebe_proto_rawDescGZIP(), []int{33}
+	return file_grebe_v1_grebe_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *Snapshot) GetModel() string {
@@ -2573,7 +2666,7 @@ const file_grebe_v1_grebe_proto_rawDesc = "" +
 	"\bfeatures\x18\x04 \x03(\v2\x1d.grebe.v1.Event.FeaturesEntryR\bfeatures\x1a;\n" +
 	"\rFeaturesEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
-	"\x05value\x18\x02 \x01(\x01R\x05value:\x028\x01\"\xe4\x01\n" +
+	"\x05value\x18\x02 \x01(\x01R\x05value:\x028\x01\"\xfe\x01\n" +
 	"\vRankRequest\x12\x14\n" +
 	"\x05model\x18\x01 \x01(\tR\x05model\x12\"\n" +
 	"\x04user\x18\x02 \x01(\v2\x0e.grebe.v1.UserR\x04user\x12.\n" +
@@ -2585,7 +2678,8 @@ const file_grebe_v1_grebe_proto_rawDesc = "" +
 	"\vdeadline_ms\x18\x06 \x01(\x05R\n" +
 	"deadlineMs\x12\x1d\n" +
 	"\n" +
-	"request_id\x18\a \x01(\tR\trequestId\"\xf1\x01\n" +
+	"request_id\x18\a \x01(\tR\trequestId\x12\x18\n" +
+	"\aexplain\x18\b \x01(\bR\aexplain\"\x97\x02\n" +
 	"\fRankResponse\x12\x14\n" +
 	"\x05model\x18\x01 \x01(\tR\x05model\x12\x1d\n" +
 	"\n" +
@@ -2594,7 +2688,14 @@ const file_grebe_v1_grebe_proto_rawDesc = "" +
 	"\x04node\x18\x04 \x01(\tR\x04node\x12*\n" +
 	"\aresults\x18\x05 \x03(\v2\x10.grebe.v1.RankedR\aresults\x12%\n" +
 	"\x05usage\x18\x06 \x01(\v2\x0f.grebe.v1.UsageR\x05usage\x12-\n" +
-	"\ttiming_ms\x18\a \x01(\v2\x10.grebe.v1.TimingR\btimingMs\"Z\n" +
+	"\ttiming_ms\x18\a \x01(\v2\x10.grebe.v1.TimingR\btimingMs\x12$\n" +
+	"\x05parts\x18\b \x03(\v2\x0e.grebe.v1.PartR\x05parts\"r\n" +
+	"\x04Part\x12\x12\n" +
+	"\x04kind\x18\x01 \x01(\tR\x04kind\x12\x0e\n" +
+	"\x02id\x18\x02 \x01(\tR\x02id\x12\x16\n" +
+	"\x06tokens\x18\x03 \x01(\x05R\x06tokens\x12\x16\n" +
+	"\x06cached\x18\x04 \x01(\x05R\x06cached\x12\x16\n" +
+	"\x06source\x18\x05 \x01(\tR\x06source\"Z\n" +
 	"\x06Ranked\x12\x14\n" +
 	"\x05index\x18\x01 \x01(\x05R\x05index\x12\x0e\n" +
 	"\x02id\x18\x02 \x01(\tR\x02id\x12\x14\n" +
@@ -2795,7 +2896,7 @@ func file_grebe_v1_grebe_proto_rawDescGZIP() []byte {
 	return file_grebe_v1_grebe_proto_rawDescData
 }
 
-var file_grebe_v1_grebe_proto_msgTypes = make([]protoimpl.MessageInfo, 37)
+var file_grebe_v1_grebe_proto_msgTypes = make([]protoimpl.MessageInfo, 38)
 var file_grebe_v1_grebe_proto_goTypes = []any{
 	(*Item)(nil),                   // 0: grebe.v1.Item
 	(*Values)(nil),                 // 1: grebe.v1.Values
@@ -2803,87 +2904,89 @@ var file_grebe_v1_grebe_proto_goTypes = []any{
 	(*Event)(nil),                  // 3: grebe.v1.Event
 	(*RankRequest)(nil),            // 4: grebe.v1.RankRequest
 	(*RankResponse)(nil),           // 5: grebe.v1.RankResponse
-	(*Ranked)(nil),                 // 6: grebe.v1.Ranked
-	(*RecommendRequest)(nil),       // 7: grebe.v1.RecommendRequest
-	(*RecommendResponse)(nil),      // 8: grebe.v1.RecommendResponse
-	(*Recommended)(nil),            // 9: grebe.v1.Recommended
-	(*Usage)(nil),                  // 10: grebe.v1.Usage
-	(*Sources)(nil),                // 11: grebe.v1.Sources
-	(*Timing)(nil),                 // 12: grebe.v1.Timing
-	(*Input)(nil),                  // 13: grebe.v1.Input
-	(*ScoreRequest)(nil),           // 14: grebe.v1.ScoreRequest
-	(*ScoreResponse)(nil),          // 15: grebe.v1.ScoreResponse
-	(*Scores)(nil),                 // 16: grebe.v1.Scores
-	(*CompatibleUsage)(nil),        // 17: grebe.v1.CompatibleUsage
-	(*RerankRequest)(nil),          // 18: grebe.v1.RerankRequest
-	(*RerankResponse)(nil),         // 19: grebe.v1.RerankResponse
-	(*Relevance)(nil),              // 20: grebe.v1.Relevance
-	(*ListModelsRequest)(nil),      // 21: grebe.v1.ListModelsRequest
-	(*ListModelsResponse)(nil),     // 22: grebe.v1.ListModelsResponse
-	(*Model)(nil),                  // 23: grebe.v1.Model
-	(*AppendEventsRequest)(nil),    // 24: grebe.v1.AppendEventsRequest
-	(*AppendEventsResponse)(nil),   // 25: grebe.v1.AppendEventsResponse
-	(*BatchResponse)(nil),          // 26: grebe.v1.BatchResponse
-	(*LineError)(nil),              // 27: grebe.v1.LineError
-	(*CatalogResponse)(nil),        // 28: grebe.v1.CatalogResponse
-	(*GetCatalogRequest)(nil),      // 29: grebe.v1.GetCatalogRequest
-	(*ActivateCatalogRequest)(nil), // 30: grebe.v1.ActivateCatalogRequest
-	(*RollbackCatalogRequest)(nil), // 31: grebe.v1.RollbackCatalogRequest
-	(*CatalogVersion)(nil),         // 32: grebe.v1.CatalogVersion
-	(*Snapshot)(nil),               // 33: grebe.v1.Snapshot
-	nil,                            // 34: grebe.v1.Item.AttributesEntry
-	nil,                            // 35: grebe.v1.Event.FeaturesEntry
-	nil,                            // 36: grebe.v1.RecommendRequest.FilterEntry
+	(*Part)(nil),                   // 6: grebe.v1.Part
+	(*Ranked)(nil),                 // 7: grebe.v1.Ranked
+	(*RecommendRequest)(nil),       // 8: grebe.v1.RecommendRequest
+	(*RecommendResponse)(nil),      // 9: grebe.v1.RecommendResponse
+	(*Recommended)(nil),            // 10: grebe.v1.Recommended
+	(*Usage)(nil),                  // 11: grebe.v1.Usage
+	(*Sources)(nil),                // 12: grebe.v1.Sources
+	(*Timing)(nil),                 // 13: grebe.v1.Timing
+	(*Input)(nil),                  // 14: grebe.v1.Input
+	(*ScoreRequest)(nil),           // 15: grebe.v1.ScoreRequest
+	(*ScoreResponse)(nil),          // 16: grebe.v1.ScoreResponse
+	(*Scores)(nil),                 // 17: grebe.v1.Scores
+	(*CompatibleUsage)(nil),        // 18: grebe.v1.CompatibleUsage
+	(*RerankRequest)(nil),          // 19: grebe.v1.RerankRequest
+	(*RerankResponse)(nil),         // 20: grebe.v1.RerankResponse
+	(*Relevance)(nil),              // 21: grebe.v1.Relevance
+	(*ListModelsRequest)(nil),      // 22: grebe.v1.ListModelsRequest
+	(*ListModelsResponse)(nil),     // 23: grebe.v1.ListModelsResponse
+	(*Model)(nil),                  // 24: grebe.v1.Model
+	(*AppendEventsRequest)(nil),    // 25: grebe.v1.AppendEventsRequest
+	(*AppendEventsResponse)(nil),   // 26: grebe.v1.AppendEventsResponse
+	(*BatchResponse)(nil),          // 27: grebe.v1.BatchResponse
+	(*LineError)(nil),              // 28: grebe.v1.LineError
+	(*CatalogResponse)(nil),        // 29: grebe.v1.CatalogResponse
+	(*GetCatalogRequest)(nil),      // 30: grebe.v1.GetCatalogRequest
+	(*ActivateCatalogRequest)(nil), // 31: grebe.v1.ActivateCatalogRequest
+	(*RollbackCatalogRequest)(nil), // 32: grebe.v1.RollbackCatalogRequest
+	(*CatalogVersion)(nil),         // 33: grebe.v1.CatalogVersion
+	(*Snapshot)(nil),               // 34: grebe.v1.Snapshot
+	nil,                            // 35: grebe.v1.Item.AttributesEntry
+	nil,                            // 36: grebe.v1.Event.FeaturesEntry
+	nil,                            // 37: grebe.v1.RecommendRequest.FilterEntry
 }
 var file_grebe_v1_grebe_proto_depIdxs = []int32{
-	34, // 0: grebe.v1.Item.attributes:type_name -> grebe.v1.Item.AttributesEntry
+	35, // 0: grebe.v1.Item.attributes:type_name -> grebe.v1.Item.AttributesEntry
 	3,  // 1: grebe.v1.User.events:type_name -> grebe.v1.Event
-	35, // 2: grebe.v1.Event.features:type_name -> grebe.v1.Event.FeaturesEntry
+	36, // 2: grebe.v1.Event.features:type_name -> grebe.v1.Event.FeaturesEntry
 	2,  // 3: grebe.v1.RankRequest.user:type_name -> grebe.v1.User
 	0,  // 4: grebe.v1.RankRequest.candidates:type_name -> grebe.v1.Item
-	6,  // 5: grebe.v1.RankResponse.results:type_name -> grebe.v1.Ranked
-	10, // 6: grebe.v1.RankResponse.usage:type_name -> grebe.v1.Usage
-	12, // 7: grebe.v1.RankResponse.timing_ms:type_name -> grebe.v1.Timing
-	2,  // 8: grebe.v1.RecommendRequest.user:type_name -> grebe.v1.User
-	36, // 9: grebe.v1.RecommendRequest.filter:type_name -> grebe.v1.RecommendRequest.FilterEntry
-	9,  // 10: grebe.v1.RecommendResponse.results:type_name -> grebe.v1.Recommended
-	10, // 11: grebe.v1.RecommendResponse.usage:type_name -> grebe.v1.Usage
-	12, // 12: grebe.v1.RecommendResponse.timing_ms:type_name -> grebe.v1.Timing
-	11, // 13: grebe.v1.Usage.by_source:type_name -> grebe.v1.Sources
-	13, // 14: grebe.v1.ScoreRequest.query:type_name -> grebe.v1.Input
-	13, // 15: grebe.v1.ScoreRequest.items:type_name -> grebe.v1.Input
-	16, // 16: grebe.v1.ScoreResponse.scores:type_name -> grebe.v1.Scores
-	17, // 17: grebe.v1.ScoreResponse.usage:type_name -> grebe.v1.CompatibleUsage
-	20, // 18: grebe.v1.RerankResponse.results:type_name -> grebe.v1.Relevance
-	17, // 19: grebe.v1.RerankResponse.usage:type_name -> grebe.v1.CompatibleUsage
-	23, // 20: grebe.v1.ListModelsResponse.data:type_name -> grebe.v1.Model
-	3,  // 21: grebe.v1.AppendEventsRequest.events:type_name -> grebe.v1.Event
-	27, // 22: grebe.v1.BatchResponse.errors:type_name -> grebe.v1.LineError
-	33, // 23: grebe.v1.CatalogResponse.models:type_name -> grebe.v1.Snapshot
-	32, // 24: grebe.v1.CatalogResponse.versions:type_name -> grebe.v1.CatalogVersion
-	1,  // 25: grebe.v1.Item.AttributesEntry.value:type_name -> grebe.v1.Values
-	1,  // 26: grebe.v1.RecommendRequest.FilterEntry.value:type_name -> grebe.v1.Values
-	4,  // 27: grebe.v1.Grebe.Rank:input_type -> grebe.v1.RankRequest
-	7,  // 28: grebe.v1.Grebe.Recommend:input_type -> grebe.v1.RecommendRequest
-	14, // 29: grebe.v1.Grebe.Score:input_type -> grebe.v1.ScoreRequest
-	18, // 30: grebe.v1.Grebe.Rerank:input_type -> grebe.v1.RerankRequest
-	21, // 31: grebe.v1.Grebe.ListModels:input_type -> grebe.v1.ListModelsRequest
-	29, // 32: grebe.v1.Grebe.GetCatalog:input_type -> grebe.v1.GetCatalogRequest
-	30, // 33: grebe.v1.Grebe.ActivateCatalog:input_type -> grebe.v1.ActivateCatalogRequest
-	31, // 34: grebe.v1.Grebe.RollbackCatalog:input_type -> grebe.v1.RollbackCatalogRequest
-	5,  // 35: grebe.v1.Grebe.Rank:output_type -> grebe.v1.RankResponse
-	8,  // 36: grebe.v1.Grebe.Recommend:output_type -> grebe.v1.RecommendResponse
-	15, // 37: grebe.v1.Grebe.Score:output_type -> grebe.v1.ScoreResponse
-	19, // 38: grebe.v1.Grebe.Rerank:output_type -> grebe.v1.RerankResponse
-	22, // 39: grebe.v1.Grebe.ListModels:output_type -> grebe.v1.ListModelsResponse
-	28, // 40: grebe.v1.Grebe.GetCatalog:output_type -> grebe.v1.CatalogResponse
-	28, // 41: grebe.v1.Grebe.ActivateCatalog:output_type -> grebe.v1.CatalogResponse
-	28, // 42: grebe.v1.Grebe.RollbackCatalog:output_type -> grebe.v1.CatalogResponse
-	35, // [35:43] is the sub-list for method output_type
-	27, // [27:35] is the sub-list for method input_type
-	27, // [27:27] is the sub-list for extension type_name
-	27, // [27:27] is the sub-list for extension extendee
-	0,  // [0:27] is the sub-list for field type_name
+	7,  // 5: grebe.v1.RankResponse.results:type_name -> grebe.v1.Ranked
+	11, // 6: grebe.v1.RankResponse.usage:type_name -> grebe.v1.Usage
+	13, // 7: grebe.v1.RankResponse.timing_ms:type_name -> grebe.v1.Timing
+	6,  // 8: grebe.v1.RankResponse.parts:type_name -> grebe.v1.Part
+	2,  // 9: grebe.v1.RecommendRequest.user:type_name -> grebe.v1.User
+	37, // 10: grebe.v1.RecommendRequest.filter:type_name -> grebe.v1.RecommendRequest.FilterEntry
+	10, // 11: grebe.v1.RecommendResponse.results:type_name -> grebe.v1.Recommended
+	11, // 12: grebe.v1.RecommendResponse.usage:type_name -> grebe.v1.Usage
+	13, // 13: grebe.v1.RecommendResponse.timing_ms:type_name -> grebe.v1.Timing
+	12, // 14: grebe.v1.Usage.by_source:type_name -> grebe.v1.Sources
+	14, // 15: grebe.v1.ScoreRequest.query:type_name -> grebe.v1.Input
+	14, // 16: grebe.v1.ScoreRequest.items:type_name -> grebe.v1.Input
+	17, // 17: grebe.v1.ScoreResponse.scores:type_name -> grebe.v1.Scores
+	18, // 18: grebe.v1.ScoreResponse.usage:type_name -> grebe.v1.CompatibleUsage
+	21, // 19: grebe.v1.RerankResponse.results:type_name -> grebe.v1.Relevance
+	18, // 20: grebe.v1.RerankResponse.usage:type_name -> grebe.v1.CompatibleUsage
+	24, // 21: grebe.v1.ListModelsResponse.data:type_name -> grebe.v1.Model
+	3,  // 22: grebe.v1.AppendEventsRequest.events:type_name -> grebe.v1.Event
+	28, // 23: grebe.v1.BatchResponse.errors:type_name -> grebe.v1.LineError
+	34, // 24: grebe.v1.CatalogResponse.models:type_name -> grebe.v1.Snapshot
+	33, // 25: grebe.v1.CatalogResponse.versions:type_name -> grebe.v1.CatalogVersion
+	1,  // 26: grebe.v1.Item.AttributesEntry.value:type_name -> grebe.v1.Values
+	1,  // 27: grebe.v1.RecommendRequest.FilterEntry.value:type_name -> grebe.v1.Values
+	4,  // 28: grebe.v1.Grebe.Rank:input_type -> grebe.v1.RankRequest
+	8,  // 29: grebe.v1.Grebe.Recommend:input_type -> grebe.v1.RecommendRequest
+	15, // 30: grebe.v1.Grebe.Score:input_type -> grebe.v1.ScoreRequest
+	19, // 31: grebe.v1.Grebe.Rerank:input_type -> grebe.v1.RerankRequest
+	22, // 32: grebe.v1.Grebe.ListModels:input_type -> grebe.v1.ListModelsRequest
+	30, // 33: grebe.v1.Grebe.GetCatalog:input_type -> grebe.v1.GetCatalogRequest
+	31, // 34: grebe.v1.Grebe.ActivateCatalog:input_type -> grebe.v1.ActivateCatalogRequest
+	32, // 35: grebe.v1.Grebe.RollbackCatalog:input_type -> grebe.v1.RollbackCatalogRequest
+	5,  // 36: grebe.v1.Grebe.Rank:output_type -> grebe.v1.RankResponse
+	9,  // 37: grebe.v1.Grebe.Recommend:output_type -> grebe.v1.RecommendResponse
+	16, // 38: grebe.v1.Grebe.Score:output_type -> grebe.v1.ScoreResponse
+	20, // 39: grebe.v1.Grebe.Rerank:output_type -> grebe.v1.RerankResponse
+	23, // 40: grebe.v1.Grebe.ListModels:output_type -> grebe.v1.ListModelsResponse
+	29, // 41: grebe.v1.Grebe.GetCatalog:output_type -> grebe.v1.CatalogResponse
+	29, // 42: grebe.v1.Grebe.ActivateCatalog:output_type -> grebe.v1.CatalogResponse
+	29, // 43: grebe.v1.Grebe.RollbackCatalog:output_type -> grebe.v1.CatalogResponse
+	36, // [36:44] is the sub-list for method output_type
+	28, // [28:36] is the sub-list for method input_type
+	28, // [28:28] is the sub-list for extension type_name
+	28, // [28:28] is the sub-list for extension extendee
+	0,  // [0:28] is the sub-list for field type_name
 }
 
 func init() { file_grebe_v1_grebe_proto_init() }
@@ -2893,16 +2996,16 @@ func file_grebe_v1_grebe_proto_init() {
 	}
 	file_grebe_v1_grebe_proto_msgTypes[0].OneofWrappers = []any{}
 	file_grebe_v1_grebe_proto_msgTypes[2].OneofWrappers = []any{}
-	file_grebe_v1_grebe_proto_msgTypes[13].OneofWrappers = []any{}
-	file_grebe_v1_grebe_proto_msgTypes[18].OneofWrappers = []any{}
-	file_grebe_v1_grebe_proto_msgTypes[20].OneofWrappers = []any{}
+	file_grebe_v1_grebe_proto_msgTypes[14].OneofWrappers = []any{}
+	file_grebe_v1_grebe_proto_msgTypes[19].OneofWrappers = []any{}
+	file_grebe_v1_grebe_proto_msgTypes[21].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_grebe_v1_grebe_proto_rawDesc), len(file_grebe_v1_grebe_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   37,
+			NumMessages:   38,
 			NumExtensions: 0,
 			NumServices:   1,
 		},
