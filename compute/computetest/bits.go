@@ -115,7 +115,11 @@ func (r random) trials(solos []*solo) []trial {
 		for range 1 + r.IntN(4) {
 			s := solos[r.IntN(len(solos))]
 			t.solos = append(t.solos, s)
-			t.plans = append(t.plans, r.scatter(s.plan, func(segment int) []byte { return s.kv[segment] }))
+			p := r.scatter(s.plan, func(segment int) []byte { return s.kv[segment] })
+			if s.batch.shape.KV == compute.FP8 {
+				p.uncut() // a chunk's scale depends on where it begins
+			}
+			t.plans = append(t.plans, p)
 		}
 		out = append(out, t)
 	}

@@ -23,6 +23,7 @@ import (
 const (
 	noiseBF16 = 1.7e-3
 	noiseF32  = 4.8e-6
+	noiseFP8  = 16 * noiseBF16 // e4m3 has four bits less
 
 	slackRMS = 2.5
 	slackMax = 10
@@ -33,11 +34,18 @@ const (
 
 	// Two values that round to bf16 on different sides of a boundary differ by one step, 2⁻⁷.
 	stepBF16 = 1.0 / 128
+	// To e4m3, by 2⁻³; those below 2⁻⁶ of the scale by 2⁻⁹ of it. Heads' values are normal and a chunk's
+	// scale is at most the largest of a head's first one, which seldom has more than 4 RMS.
+	stepFP8  = 1.0 / 8
+	smallFP8 = 4.0 / 512
 )
 
 func variance(dt compute.DType) float64 {
-	if dt == compute.BF16 {
+	switch dt {
+	case compute.BF16:
 		return noiseBF16 * noiseBF16
+	case compute.FP8:
+		return noiseFP8 * noiseFP8
 	}
 	return noiseF32 * noiseF32
 }
@@ -56,8 +64,12 @@ func varKV(dt, kv compute.DType) float64 { return varQKV(dt) + 2*variance(kv) }
 // varAttend counts V and the probabilities, which act on the result directly, and the query and K,
 // which act on scores of standard deviation sharp; and the rounding before the output product.
 func varAttend(dt, kv compute.DType, sharp float64) float64 {
-	values := varKV(dt, kv) + variance(kv)
-	scores := varQKV(dt) + variance(kv) + varKV(dt, kv)
+	operand := kv
+	if kv == compute.FP8 {
+		operand = compute.BF16 // it is a format of chunks only
+	}
+	values := varKV(dt, kv) + variance(operand)
+	scores := varQKV(dt) + variance(operand) + varKV(dt, kv)
 	return values + sharp*sharp*scores + variance(dt)
 }
 

@@ -100,6 +100,10 @@ func limitKV(c config) limit {
 	l := within(c.narrowHeads() * varQKV(c.dt))
 	l.rms = within(c.narrowHeads() * varKV(c.dt, kv)).rms
 	l.step = stepBF16
+	if kv == compute.FP8 {
+		l.step = stepFP8
+		l.max += smallFP8
+	}
 	return l
 }
 
@@ -137,11 +141,15 @@ func roundedWeights(d compute.Device) error {
 	return nil
 }
 
-// roundedKV: float32 products round to the same bf16 as ref's but for values next to a boundary,
+// roundedKV: float32 products round to the same values as ref's but for those next to a boundary,
 // of which there are few.
 func roundedKV(d compute.Device) error {
+	return errors.Join(roundedTo(d, compute.BF16), roundedTo(d, compute.FP8))
+}
+
+func roundedTo(d compute.Device, kv compute.DType) error {
 	g := geometries[0]
-	c := config{seed: 1, shape: g.shape(1, compute.BF16), dt: compute.F32, src: compute.F32, sharp: 1}
+	c := config{seed: 1, shape: g.shape(1, kv), dt: compute.F32, src: compute.F32, sharp: 1}
 	m := newModel(c)
 	plans := []plan{newRandom(1).causal(0, 100)}
 	want, _, err1 := m.onRef(steps{qkv: true}, plans)
@@ -162,7 +170,7 @@ func roundedKV(d compute.Device) error {
 		}
 	}
 	if differ*50 > all {
-		return fmt.Errorf("qkv: %v: %d of %d values of K and V are not the nearest bf16, more than 2 %%", c, differ, all)
+		return fmt.Errorf("qkv: %v: %d of %d values of K and V are not the nearest %v, more than 2 %%", c, differ, all, kv)
 	}
 	return nil
 }

@@ -191,6 +191,10 @@ func tokenKV(s *compute.Shape, chunks []compute.Chunk, layer, kv, token int) []f
 	var out []float32
 	for h := range s.KVHeads {
 		b := vectorAt(s, chunks, layer, kv*s.KVHeads+h, token)
+		if s.KV == compute.FP8 {
+			out = appendScaled(out, b, scaleAt(s, chunks, layer, kv*s.KVHeads+h, token))
+			continue
+		}
 		for d := range s.HeadDim {
 			out = append(out, value(s.KV, b, d))
 		}

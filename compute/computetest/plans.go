@@ -79,6 +79,9 @@ func chain(n, size int) []int {
 
 // kv draws K and V of n tokens.
 func (r random) kv(s *compute.Shape, n int) []byte {
+	if s.KV == compute.FP8 {
+		return r.scaledKV(s, n)
+	}
 	var kv []byte
 	for range s.ChunkBytes(n, false) / s.KV.Size() {
 		kv = appendValue(kv, s.KV, r.NormFloat64())
@@ -259,7 +262,7 @@ func (b *batch) chunks(g *segment) (device, host []compute.Chunk) {
 	for l := range b.shape.Layers {
 		for t := range g.cached {
 			for i := range 2 * b.shape.KVHeads {
-				copy(vectorAt(b.shape, host, l, i, t), vectorAt(b.shape, whole, l, i, t))
+				copyVector(b.shape, host, whole, l, i, t)
 			}
 		}
 	}
@@ -276,6 +279,13 @@ func (b *batch) fetch() error {
 
 // vectorAt returns the bytes of one token's K or V of one head; i counts the K of all heads, then V.
 func vectorAt(s *compute.Shape, chunks []compute.Chunk, layer, i, token int) []byte {
+	c, token, layer := chunkOf(chunks, token, layer)
+	at := s.TokenAt(layer, i, token, c.Tokens)
+	return c.Bytes[at : at+s.HeadDim*s.KV.Size()]
+}
+
+// chunkOf returns a token's chunk, and its place and its layer's there.
+func chunkOf(chunks []compute.Chunk, token, layer int) (*compute.Chunk, int, int) {
 	c := 0
 	for token >= chunks[c].Tokens {
 		token -= chunks[c].Tokens
@@ -284,9 +294,13 @@ func vectorAt(s *compute.Shape, chunks []compute.Chunk, layer, i, token int) []b
 	if chunks[c].Transient {
 		layer = 0
 	}
-	n := s.HeadDim * s.KV.Size()
-	at := ((layer*2*s.KVHeads+i)*chunks[c].Tokens + token) * n
-	return chunks[c].Bytes[at : at+n]
+	return &chunks[c], token, layer
+}
+
+// copyVector copies a token's K or V of one head, and the scale.
+func copyVector(s *compute.Shape, to, from []compute.Chunk, layer, i, token int) {
+	copy(vectorAt(s, to, layer, i, token), vectorAt(s, from, layer, i, token))
+	copy(scaleAt(s, to, layer, i, token), scaleAt(s, from, layer, i, token))
 }
 
 // whole returns a segment's K and V as one chunk of its exact length.
@@ -297,7 +311,7 @@ func (b *batch) whole(segment int) []byte {
 	for l := range b.shape.Layers {
 		for t := range g.Len {
 			for i := range 2 * b.shape.KVHeads {
-				copy(vectorAt(b.shape, to, l, i, t), vectorAt(b.shape, b.host[segment], l, i, t))
+				copyVector(b.shape, to, b.host[segment], l, i, t)
 			}
 		}
 	}
@@ -334,6 +348,10 @@ func (b *batch) untouchedElsewhere() error {
 				for h := range 2 * b.shape.KVHeads {
 					v := vectorAt(b.shape, b.host[i], l, h, t)
 					copy(v, slices.Repeat([]byte{untouched}, len(v)))
+					if _, first, _ := chunkOf(b.host[i], t, l); first == 0 {
+						scale := scaleAt(b.shape, b.host[i], l, h, t)
+						copy(scale, slices.Repeat([]byte{untouched}, len(scale)))
+					}
 				}
 			}
 		}

@@ -11,6 +11,7 @@ import (
 	"grebe/compute/cpu/attend"
 	"grebe/compute/cpu/gemm"
 	"grebe/compute/cpu/internal/team"
+	"grebe/compute/internal/fp8"
 	"grebe/internal/offheap"
 )
 
@@ -59,7 +60,8 @@ type runner struct {
 
 type arguments struct {
 	layer int
-	from  int // first row
+	first bool // rows that are the first of their chunks are written, or the others
+	from  int  // first row
 	count int
 	table *table
 	gain  vector
@@ -79,7 +81,7 @@ type home struct {
 func (d *device) Open(s compute.Shape, maxRows int) (compute.Runner, error) {
 	if s.Heads < 1 || s.KVHeads < 1 || s.Heads%s.KVHeads != 0 || s.HeadDim < 2 || s.HeadDim%2 != 0 ||
 		s.Hidden < 1 || s.Inter < 1 || s.Layers < 1 || len(s.Rope.InvFreq) != s.HeadDim/2 ||
-		s.KV != compute.F32 && s.KV != compute.BF16 || maxRows < 1 {
+		s.KV != compute.F32 && s.KV != compute.BF16 && s.KV != compute.FP8 || maxRows < 1 {
 		return nil, fmt.Errorf("cpu: cannot run shape %+v with batches of %d rows", s, maxRows)
 	}
 	r := &runner{dev: d, shape: s, max: maxRows, err: errors.New("cpu: no batch was begun")}
@@ -338,12 +340,20 @@ func (r *runner) QKV(layer int, w *compute.AttentionWeights) {
 	r.dev.mul.Store(r.qkv, width, in, m.w, bias)
 	runtime.KeepAlive(m) // whose collection frees the weights
 	r.arg.layer, r.arg.attn = layer, w
+	r.arg.first = s.KV == compute.FP8 // those fix the scales of the others
 	r.run(r.write, 0, r.rows)
+	if r.arg.first {
+		r.arg.first = false
+		r.run(r.write, 0, r.rows)
+	}
 }
 
 // writeKV norms and rotates the heads of a row, keeps its queries and writes its keys and values.
 func (r *runner) writeKV(w, i int) {
 	s := &r.shape
+	if s.KV == compute.FP8 && (r.home[i].token == 0) != r.arg.first {
+		return
+	}
 	d, half := s.HeadDim, s.HeadDim/2
 	row := r.qkv[i*(s.Heads+2*s.KVHeads)*d:][:(s.Heads+2*s.KVHeads)*d]
 	cos, sin := r.cos[i*half:][:half], r.sin[i*half:][:half]
@@ -376,14 +386,28 @@ func (r *runner) store(at home, kv, head int, src []float32) {
 	if at.chunk.Transient {
 		layer = 0
 	}
-	size := s.KV.Size()
-	off := ((layer*2+kv)*s.KVHeads+head)*at.chunk.Tokens + at.token
-	b := at.chunk.Bytes[off*s.HeadDim*size:][:s.HeadDim*size]
-	if s.KV == compute.F32 {
+	i := kv*s.KVHeads + head
+	b := at.chunk.Bytes[s.TokenAt(layer, i, at.token, at.chunk.Tokens):][:s.HeadDim*s.KV.Size()]
+	switch s.KV {
+	case compute.F32:
 		copy(view[float32](b), src)
-		return
+	case compute.FP8:
+		first := s.TokenAt(layer, i, 0, at.chunk.Tokens)
+		storeScaled(b, src, &view[float32](at.chunk.Bytes[first-s.ScaleBytes():][:4])[0], at.token == 0)
+	default:
+		r.dev.ops.ToBF16(view[uint16](b), src)
 	}
-	r.dev.ops.ToBF16(view[uint16](b), src)
+}
+
+// storeScaled writes src as e4m3, with the scale of the chunk, which its first token fixes.
+func storeScaled(b []byte, src []float32, scale *float32, first bool) {
+	if first {
+		*scale = fp8.Scale(fp8.Most(src))
+	}
+	inverse := 1 / *scale
+	for i, v := range src {
+		b[i] = fp8.Encode(v * inverse)
+	}
 }
 
 func (r *runner) Attend(layer int) {

@@ -86,6 +86,14 @@ func fromFP8(b byte) float64 {
 	return math.Copysign(v, 0.5-float64(b>>7))
 }
 
+// numbersFP8 are the numbers that are not negative, ascending.
+var numbersFP8 = func() (out [127]float64) {
+	for b := range out {
+		out[b] = fromFP8(byte(b))
+	}
+	return out
+}()
+
 // toFP8 returns the nearest e4m3 of v as a float32, the even one of two; there is nothing beyond 448.
 func toFP8(v float64) byte {
 	v = float64(float32(v))
@@ -93,9 +101,9 @@ func toFP8(v float64) byte {
 		return 127
 	}
 	best, distance := byte(0), math.Inf(1)
-	for b := range byte(127) {
-		if d := math.Abs(math.Abs(v) - fromFP8(b)); d < distance || d == distance && b%2 == 0 {
-			best, distance = b, d
+	for b, w := range numbersFP8 {
+		if d := math.Abs(math.Abs(v) - w); d < distance || d == distance && b%2 == 0 {
+			best, distance = byte(b), d
 		}
 	}
 	if math.Signbit(v) {

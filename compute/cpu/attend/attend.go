@@ -58,13 +58,18 @@ func New(s compute.Shape, l feature.Level, t *team.Team) (*Attention, error) {
 	if l > feature.Best() {
 		return nil, fmt.Errorf("attend: this machine has %v, not %v", feature.Best(), l)
 	}
-	if s.KV != compute.F32 && s.KV != compute.BF16 {
+	packed := s.KV // format in which keys are packed
+	switch s.KV {
+	case compute.F32, compute.BF16:
+	case compute.FP8:
+		packed = compute.BF16
+	default:
 		return nil, fmt.Errorf("attend: no attention over %v keys", s.KV)
 	}
 	if s.KVHeads <= 0 || s.Heads%s.KVHeads != 0 || s.HeadDim <= 0 {
 		return nil, fmt.Errorf("attend: %d query heads on %d KV heads of %d dims", s.Heads, s.KVHeads, s.HeadDim)
 	}
-	k := kernelsFor(l, s.KV, s.HeadDim)
+	k := kernelsFor(l, packed, s.HeadDim)
 	a := &Attention{
 		shape: s, kern: k, team: t,
 		group:   s.Heads / s.KVHeads,

@@ -2,8 +2,11 @@ package attend
 
 import (
 	"fmt"
+	"math"
 	"unsafe"
 
+	"grebe/compute"
+	"grebe/compute/internal/fp8"
 	"grebe/internal/offheap"
 )
 
@@ -38,12 +41,14 @@ type worker struct {
 	rows   [lanes]unsafe.Pointer
 	zeros  unsafe.Pointer // a row of zeros
 	waste  unsafe.Pointer // a row to write to
+	wide   []uint16       // bf16 of packKeys keys and as many values, where chunks have another format
 }
 
 func newWorker(dims, padded int) (*worker, error) {
 	const scores = blockKeys * lanes * 4
 	perTile := roundUp(int(unsafe.Sizeof(state{})), 64) + 2*padded*lanes*4
-	m, err := offheap.Alloc(unitTiles*perTile + 2*scores + 2*roundUp(4*dims, 64))
+	wide := 2 * packKeys * dims * 2
+	m, err := offheap.Alloc(unitTiles*perTile + 2*scores + 2*roundUp(4*dims, 64) + roundUp(wide, 64))
 	if err != nil {
 		return nil, fmt.Errorf("attend: memory of a worker: %w", err)
 	}
@@ -56,6 +61,7 @@ func newWorker(dims, padded int) (*worker, error) {
 	w := &worker{memory: m}
 	s, p := take(scores), take(scores)
 	w.zeros, w.waste = take(4*dims), take(4*dims)
+	w.wide = unsafe.Slice((*uint16)(take(wide)), wide/2)
 	for i := range w.tiles {
 		w.tiles[i].walk = walk{s: s, p: p, dims: padded, state: (*state)(take(int(unsafe.Sizeof(state{})))),
 			q: take(padded * lanes * 4), o: take(padded * lanes * 4)}
@@ -73,7 +79,7 @@ func (a *Attention) packTask(worker, task int) {
 	k := unsafe.Add(a.keysAt(r, slot), key*keySize)
 	v := unsafe.Add(a.valuesAt(r, slot), key*keySize)
 	for i := 0; i < n; i += packKeys {
-		piece = a.locate(&w.src, r, key+i, piece, a.head+slot, w.zeros)
+		piece = a.locate(w, r, key+i, piece, a.head+slot)
 		a.kern.pack(unsafe.Add(k, i*keySize), unsafe.Add(v, i*a.kern.valueStep(a.padded)), &w.src,
 			a.shape.HeadDim, a.padded, n*a.kern.panelKey)
 	}
@@ -81,12 +87,12 @@ func (a *Attention) packTask(worker, task int) {
 
 // locate finds the rows of packKeys keys of run r from key on, in pieces from piece on, and returns
 // the piece to go on with.
-func (a *Attention) locate(src *sources, r *run, key, piece, head int, zeros unsafe.Pointer) int {
-	s := &a.shape
+func (a *Attention) locate(w *worker, r *run, key, piece, head int) int {
+	s, src := &a.shape, &w.src
 	rowBytes := s.HeadDim * s.KV.Size()
 	for i := 0; i < packKeys; {
 		if key >= r.keys {
-			src.k[i], src.v[i] = zeros, zeros
+			src.k[i], src.v[i] = w.zeros, w.zeros
 			i++
 			continue
 		}
@@ -99,14 +105,30 @@ func (a *Attention) locate(src *sources, r *run, key, piece, head int, zeros uns
 		if p.transient {
 			layer = 0
 		}
-		k := unsafe.Add(p.data, ((layer*2*s.KVHeads+head)*p.room+key-p.start)*rowBytes)
-		toV := s.KVHeads * p.room * rowBytes
+		k := unsafe.Add(p.data, s.TokenAt(layer, head, key-p.start, p.room))
+		toV, from := s.KVHeads*s.HeadBytes(p.room), i
 		for end := p.start + p.n; key < end && i < packKeys; i, key = i+1, key+1 {
 			src.k[i], src.v[i] = k, unsafe.Add(k, toV)
 			k = unsafe.Add(k, rowBytes)
 		}
+		if s.KV == compute.FP8 {
+			first := unsafe.Add(p.data, s.TokenAt(layer, head, 0, p.room)-s.ScaleBytes())
+			w.widen(src.k[from:i], from, *(*float32)(first), s.HeadDim)
+			w.widen(src.v[from:i], packKeys+from, *(*float32)(unsafe.Add(first, toV)), s.HeadDim)
+		}
 	}
 	return piece
+}
+
+// widen turns rows of e4m3 with a scale into bf16, which holds them exactly, in the worker's rows from at on.
+func (w *worker) widen(rows []unsafe.Pointer, at int, scale float32, dims int) {
+	for i := range rows {
+		to := w.wide[(at+i)*dims:][:dims]
+		for d, b := range unsafe.Slice((*byte)(rows[i]), dims) {
+			to[d] = uint16(math.Float32bits(scale*fp8.Decode(b)) >> 16)
+		}
+		rows[i] = unsafe.Pointer(&to[0])
+	}
 }
 
 // unitTask computes some tiles of queries of one head, taking turns over spans of keys that stay in
