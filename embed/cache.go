@@ -85,7 +85,7 @@ func NewCache(p *pool.Pool, cfg Config) (*Cache, error) {
 	if slabs < c.least {
 		return nil, fmt.Errorf("embed: a cache of %d rows cannot grow to %d: want at most %d times as many", cfg.Rows, cfg.MaxRows, leastShare)
 	}
-	c.sets = make([]set, most*c.perSlab)
+	c.sets, c.slabs = make([]set, most*c.perSlab), make([]pool.Run, 0, most)
 	c.fewest.Store(int64(slabs * c.perSlab))
 	if err := c.choose(cfg.Policy, slabs*slabRows); err != nil {
 		return nil, err

@@ -77,7 +77,7 @@ func (c *Cache) Shrink(slabs int) int {
 	}
 	keep := len(c.slabs) - slabs
 	c.gate.retire(c.slabs[keep:], c.pool)
-	c.slabs = c.slabs[:keep:keep]
+	c.slabs = c.slabs[:keep]
 	return slabs
 }
 

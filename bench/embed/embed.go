@@ -5,8 +5,10 @@ package embed
 import (
 	"context"
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"math"
 	"slices"
 	"time"
@@ -21,13 +23,14 @@ type Options struct {
 	Rows     int       // of the table; 1,000,000
 	Percents []float64 // cache sizes; 1, 3, 5
 	Batches  []int     // sums per batch; 64, 256, 1024, 4096
-	Traces   []string  // zipf, drift; both
+	Traces   []string  // drift, fast, zipf, scarab; all
 	Policies []string  // none, lru, laru, default; all
 	Skew     float64   // exponent of Zipf's law; 0.99
-	HalfLife int       // lookups after which half of the popular rows are others; 2,000,000
+	HalfLife int       // of drift: lookups after which half of the popular rows are others; 20 per row
+	Data     string    // folder of scarab-recs.trace; ../shared/data/traces
 	Warm     int       // lookups before anything is measured; 4,000,000
 	Rounds   int       // 9
-	Parts    []string  // sums, gather; both
+	Parts    []string  // hits, sums, gather; all
 	Seed     uint64
 	JSON     bool
 }
@@ -43,13 +46,19 @@ func (o *Options) setDefaults() error {
 	for _, d := range []struct {
 		v   *int
 		def int
-	}{{&o.Rows, 1_000_000}, {&o.HalfLife, 2_000_000}, {&o.Warm, 4_000_000}, {&o.Rounds, 9}} {
+	}{{&o.Rows, 1_000_000}, {&o.Warm, 4_000_000}, {&o.Rounds, 9}} {
 		if *d.v < 0 {
 			return fmt.Errorf("%d is negative", *d.v)
 		}
 		if *d.v == 0 {
 			*d.v = d.def
 		}
+	}
+	if o.HalfLife == 0 {
+		o.HalfLife = 20 * o.Rows
+	}
+	if o.Data == "" {
+		o.Data = "../shared/data/traces"
 	}
 	if o.Skew == 0 {
 		o.Skew = 0.99
@@ -64,8 +73,8 @@ func (o *Options) setDefaults() error {
 		v    *[]string
 		all  []string
 		what string
-	}{{&o.Traces, []string{"drift", "zipf"}, "trace"}, {&o.Policies, []string{"none", "lru", "laru", "default"}, "policy"},
-		{&o.Parts, []string{"sums", "gather"}, "part"}} {
+	}{{&o.Traces, []string{"drift", "fast", "zipf", "scarab"}, "trace"}, {&o.Policies, []string{"none", "lru", "laru", "default"}, "policy"},
+		{&o.Parts, []string{"hits", "sums", "gather"}, "part"}} {
 		if len(*s.v) == 0 {
 			*s.v = s.all
 		}
@@ -86,6 +95,7 @@ type Report struct {
 	Rows   int     `json:"rows"`
 	Skew   float64 `json:"skew"`
 	Drift  int     `json:"drift_half_life"`
+	Hits   []Hits  `json:"hits,omitempty"`
 	Lines  []Line  `json:"lines,omitempty"`
 	Gather *Gather `json:"gather,omitempty"`
 }
@@ -124,6 +134,11 @@ func Run(ctx context.Context, o Options, w io.Writer) (*Report, error) {
 		}
 		r.Gather = g
 		p.gather(g)
+	}
+	if slices.Contains(o.Parts, "hits") {
+		if err := o.hits(ctx, r, p); err != nil {
+			return nil, fmt.Errorf("bench embed: %w", err)
+		}
 	}
 	if slices.Contains(o.Parts, "sums") {
 		if err := o.sums(ctx, r, p); err != nil {
@@ -192,8 +207,7 @@ type contender struct {
 }
 
 // contenders gives each policy the same memory: rows and what is kept beside them.
-func (o *Options) contenders(percent float64, truth, store table.Store) ([]*contender, func(), error) {
-	rows := int(float64(o.Rows) * percent / 100)
+func (o *Options) contenders(rows int, truth, store table.Store) ([]*contender, func(), error) {
 	var out []*contender
 	var closing []func()
 	end := func() {
@@ -201,55 +215,56 @@ func (o *Options) contenders(percent float64, truth, store table.Store) ([]*cont
 			f()
 		}
 	}
-	var most float64 // bytes kept beside a row
-	for pass := range 2 {
-		for _, policy := range o.Policies {
-			c := &contender{policy: policy}
-			if policy != "none" {
-				n := rows
-				if pass == 1 && policy == "lru" {
-					n = int(float64(rows) * (rowBytes + most) / (rowBytes + lruOverhead))
-				}
-				cache, closeIt, err := newCache(n, policy)
-				if err != nil {
-					end()
-					return nil, nil, err
-				}
-				if policy == "default" {
-					most = cache.Overhead()
-				}
-				if pass == 0 {
-					closeIt()
-					continue
-				}
-				closing = append(closing, closeIt)
-				c.cache = cache
-			}
-			if pass == 0 {
-				continue
-			}
-			var err error
-			if c.warm, err = table.NewTable(truth, c.cache, table.TableConfig{}); err == nil {
-				c.table, err = table.NewTable(store, c.cache, table.TableConfig{Timeout: 10 * time.Second})
-			}
-			if err != nil {
+	for _, policy := range o.Policies {
+		c := &contender{policy: policy}
+		n, err := rows, error(nil)
+		if policy == "lru" {
+			n = o.lruRows(rows)
+		}
+		if policy != "none" {
+			var closeIt func()
+			if c.cache, closeIt, err = newCache(n, rowBytes, policy); err != nil {
 				end()
 				return nil, nil, err
 			}
-			out = append(out, c)
+			closing = append(closing, closeIt)
 		}
+		if c.warm, err = table.NewTable(truth, c.cache, table.TableConfig{}); err == nil {
+			c.table, err = table.NewTable(store, c.cache, table.TableConfig{Timeout: 10 * time.Second})
+		}
+		if err != nil {
+			end()
+			return nil, nil, err
+		}
+		out = append(out, c)
 	}
 	return out, end, nil
 }
 
-const lruOverhead = 18.75 // bytes that LRU keeps beside a row
+// lruRows is how many rows LRU has where the default has so many.
+func (o *Options) lruRows(rows int) int {
+	if !slices.Contains(o.Policies, "default") {
+		return rows
+	}
+	return int(float64(rows) * (rowBytes + overhead("default")) / (rowBytes + overhead("lru")))
+}
 
-func newCache(rows int, policy string) (*table.Cache, func(), error) {
-	p, err := pool.New(int64(rows+64)*rowBytes, 1<<12)
+// overhead is what a policy keeps beside a row.
+func overhead(policy string) float64 {
+	c, end, err := newCache(16*64, 8, policy)
+	if err != nil {
+		return 0
+	}
+	defer end()
+	return c.Overhead()
+}
+
+func newCache(rows, bytes int, policy string) (*table.Cache, func(), error) {
+	p, err := pool.New(int64(rows+64)*int64(bytes)+2<<12, 1<<12)
 	if err != nil {
 		return nil, nil, err
 	}
-	c, err := table.NewCache(p, table.Config{Rows: rows, RowBytes: rowBytes, Policy: policy})
+	c, err := table.NewCache(p, table.Config{Rows: rows, RowBytes: bytes, Policy: policy})
 	if err != nil {
 		return nil, nil, err
 	}
@@ -258,16 +273,22 @@ func newCache(rows int, policy string) (*table.Cache, func(), error) {
 
 // cell measures all batch sizes of one trace and cache size, on one stream of lookups.
 func (o *Options) cell(ctx context.Context, name string, percent float64, truth, store table.Store, r *Report, p *printer) error {
-	cs, end, err := o.contenders(percent, truth, store)
+	stream, rows, err := o.stream(name)
+	if errors.Is(err, fs.ErrNotExist) {
+		p.printf("%-6s left out: %v\n", name, err)
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	if rows > o.Rows {
+		return fmt.Errorf("trace %s has %d rows, the table %d", name, rows, o.Rows)
+	}
+	cs, end, err := o.contenders(int(float64(rows)*percent/100), truth, store)
 	if err != nil {
 		return err
 	}
 	defer end()
-	halfLife := 0
-	if name == "drift" {
-		halfLife = o.HalfLife
-	}
-	stream := newTrace(o.Rows, o.Skew, halfLife, o.Seed+1)
 	sums := newSums(max(slices.Max(o.Batches), 1024))
 	if err := o.warmUp(ctx, cs, stream, sums); err != nil {
 		return err
@@ -302,10 +323,13 @@ func (o *Options) cell(ctx context.Context, name string, percent float64, truth,
 }
 
 // warmUp fills the caches from memory.
-func (o *Options) warmUp(ctx context.Context, cs []*contender, stream *trace, s *summer) error {
-	keys := make([]uint64, 8192)
-	for done := 0; done < o.Warm; done += len(keys) {
-		stream.next(keys)
+func (o *Options) warmUp(ctx context.Context, cs []*contender, from stream, s *summer) error {
+	keys, warm := make([]uint64, 8192), o.Warm
+	if r, ok := from.(*recorded); ok {
+		warm = min(warm, len(r.keys)*2/5)
+	}
+	for done := 0; done < warm; done += len(keys) {
+		from.next(keys)
 		for _, c := range cs {
 			if c.cache == nil {
 				continue

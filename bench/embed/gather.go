@@ -28,7 +28,7 @@ const (
 )
 
 func (o *Options) gather(ctx context.Context) (*Gather, error) {
-	cache, end, err := newCache(gatherRows, "lru")
+	cache, end, err := newCache(gatherRows, rowBytes, "lru")
 	if err != nil {
 		return nil, err
 	}
