@@ -3,6 +3,7 @@ package catalog
 import (
 	"cmp"
 	"slices"
+	"strings"
 
 	"grebe/prompt"
 )
@@ -34,4 +35,43 @@ func (c *Catalog) Entries() []Entry {
 	c.mu.RUnlock()
 	slices.SortFunc(out, func(a, b Entry) int { return cmp.Compare(a.Version, b.Version) })
 	return out
+}
+
+// maxLooked bounds the entries that one call of ItemIDs or UserIDs looks at, since writers wait meanwhile.
+const maxLooked = 1 << 16
+
+// ItemIDs returns up to limit ids of items that begin with prefix, in order, and whether there may be
+// more. Of a large catalog it looks at a part: for people who look around, not for programs.
+func (c *Catalog) ItemIDs(prefix string, limit int) ([]string, bool) {
+	c.mu.RLock()
+	defer c.mu.RUnlock()
+	return some(c.items, prefix, limit)
+}
+
+// UserIDs does for users what ItemIDs does for items.
+func (c *Catalog) UserIDs(prefix string, limit int) ([]string, bool) {
+	c.mu.RLock()
+	defer c.mu.RUnlock()
+	return some(c.users, prefix, limit)
+}
+
+func some[E any](all map[string]E, prefix string, limit int) (ids []string, more bool) {
+	looked := 0
+	if _, exact := all[prefix]; exact {
+		ids = append(ids, prefix)
+	}
+	for id := range all {
+		if looked++; looked > maxLooked {
+			more = true
+			break
+		}
+		if strings.HasPrefix(id, prefix) && id != prefix {
+			ids = append(ids, id)
+		}
+	}
+	slices.Sort(ids)
+	if len(ids) > limit {
+		return ids[:limit], true
+	}
+	return ids, more
 }

@@ -3,13 +3,12 @@ package server
 import (
 	"bytes"
 	"context"
-	"html/template"
 	"net/http"
-	"strings"
 
 	"github.com/prometheus/common/expfmt"
 
 	"grebe/internal/wire"
+	"grebe/server/dashboard"
 )
 
 // post reads a request, calls a method with it and writes the response.
@@ -85,27 +84,15 @@ func (s *Server) getMetrics(*http.Request, string) (reply, error) {
 	return reply{kind: string(format), body: b.Bytes()}, nil
 }
 
-var pageTemplate = template.Must(template.New("page").Parse(`<!doctype html>
-<html lang="en"><head><meta charset="utf-8"><title>Grebe {{.Node}}</title>
-<style>body{font:16px/1.5 system-ui,sans-serif;max-width:44rem;margin:3rem auto;padding:0 1rem}
-table{border-collapse:collapse}td,th{text-align:left;padding:.2rem 1.2rem .2rem 0}</style></head>
-<body><h1>Grebe</h1>
-<p>Node <b>{{.Node}}</b>{{with .Version}}, version {{.}}{{end}}: {{.State}}. {{.Items}} items and {{.Users}} users in the catalog.</p>
-<table><tr><th>model</th><th>architecture</th><th>numbers</th><th>scoring</th></tr>
-{{range .Models}}<tr><td>{{.Name}}</td><td>{{.Architecture}}</td><td>{{.DType}}</td><td>{{.Scoring.Kind}}</td></tr>
-{{end}}</table>
-<p><a href="/metrics">metrics</a> · <a href="/v2/health/live">live</a> · <a href="/v2/health/ready">ready</a> ·
-<a href="/v1/models">models</a> · <a href="/v1/catalog">catalog</a></p>
-</body></html>
-`))
-
-// page says what runs.
+// page is the dashboard. It asks for everything else by itself, with the key that its reader gives it.
 func (s *Server) page(*http.Request, string) (reply, error) {
-	items, users, _ := s.catalog.Counts()
-	var b strings.Builder
-	err := pageTemplate.Execute(&b, map[string]any{
-		"Node": s.cfg.Node, "Version": s.cfg.Version, "Models": s.cfg.Models, "Items": items, "Users": users,
-		"State": [...]string{"starting", "ready", "shutting down"}[s.state.Load()],
-	})
-	return reply{kind: "text/html; charset=utf-8", body: []byte(b.String())}, err
+	times := s.times.Load()
+	body, err := dashboard.Page(dashboard.About{Node: s.cfg.Node, Version: s.cfg.Version, SLOMillis: times.usual.Milliseconds()})
+	return reply{kind: "text/html; charset=utf-8", body: body, policy: dashboard.Policy}, err
+}
+
+// asset is a file of the dashboard.
+func (s *Server) asset(_ *http.Request, name string) (reply, error) {
+	body, kind := dashboard.File(name)
+	return reply{kind: kind, body: body, policy: dashboard.Policy}, nil
 }

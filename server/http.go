@@ -18,6 +18,7 @@ import (
 	"time"
 
 	"grebe/internal/wire"
+	"grebe/server/dashboard"
 	"grebe/server/guard"
 )
 
@@ -26,6 +27,7 @@ type reply struct {
 	status int
 	kind   string // content type
 	body   []byte
+	policy string // of what the page may load; none: not a page
 }
 
 // handler answers a request; id is the last part of the path, of routes that have one.
@@ -49,6 +51,9 @@ var routes = map[string]*route{
 	"/v1/models":           {op: "models", role: guard.Serve, methods: map[string]handler{"GET": (*Server).getModels}},
 	"/v1/items:batch":      {op: "items", role: guard.Catalog, stream: true, methods: map[string]handler{"POST": (*Server).postItems}},
 	"/v1/users:batch":      {op: "users", role: guard.Catalog, stream: true, methods: map[string]handler{"POST": (*Server).postUsers}},
+	"/v1/items":            {op: "items", role: guard.Catalog, methods: map[string]handler{"GET": (*Server).listItems}},
+	"/v1/users":            {op: "users", role: guard.Catalog, methods: map[string]handler{"GET": (*Server).listUsers}},
+	"/v1/hot":              {op: "catalog", role: guard.Admin, methods: map[string]handler{"GET": (*Server).getHot}},
 	"/v1/catalog":          {op: "catalog", role: guard.Catalog, methods: map[string]handler{"GET": (*Server).getCatalog}},
 	"/v1/catalog:activate": {op: "catalog", role: guard.Catalog, methods: map[string]handler{"POST": (*Server).postActivate}},
 	"/v1/catalog:rollback": {op: "catalog", role: guard.Catalog, methods: map[string]handler{"POST": (*Server).postRollback}},
@@ -65,6 +70,11 @@ var routesByID = map[string]*route{
 		"GET": (*Server).getUser, "PUT": (*Server).putUser, "DELETE": (*Server).deleteUser}},
 }
 
+// assets is where the files of the dashboard are.
+const assets = "/assets/"
+
+var assetRoute = &route{op: "page", open: true, methods: map[string]handler{"GET": (*Server).asset}}
+
 // eventsRoute is /v1/users/{id}/events.
 var eventsRoute = &route{op: "events", role: guard.Catalog, methods: map[string]handler{"POST": (*Server).postEvents}}
 
@@ -75,6 +85,9 @@ func findRoute(u *url.URL) (*route, string) {
 	path := u.EscapedPath()
 	if rt := routes[path]; rt != nil {
 		return rt, ""
+	}
+	if file, ok := strings.CutPrefix(path, assets); ok && dashboard.Has(file) {
+		return assetRoute, file
 	}
 	for prefix, rt := range routesByID {
 		rest, ok := strings.CutPrefix(path, prefix)
@@ -245,6 +258,11 @@ func (s *Server) write(w http.ResponseWriter, r *http.Request, rep reply, err er
 		rep.kind = "application/json"
 	}
 	h.Set("X-Content-Type-Options", "nosniff")
+	if rep.policy != "" {
+		h.Set("Content-Security-Policy", rep.policy)
+		h.Set("Referrer-Policy", "no-referrer")
+		h.Set("Cache-Control", "no-cache")
+	}
 	if rep.status != http.StatusNoContent {
 		h.Set("Content-Type", rep.kind)
 		h.Set("Content-Length", strconv.Itoa(len(rep.body)))

@@ -56,6 +56,7 @@ func (s *Server) Rank(ctx context.Context, req *grebev1.RankRequest) (*grebev1.R
 		return nil, err
 	}
 	s.metrics.prefix.WithLabelValues(r.prefix).Inc()
+	s.noteHot(user.Id, req.Candidates)
 	resp := &grebev1.RankResponse{
 		Model: c.model.Name, RequestId: id, Prefix: r.prefix, Node: s.cfg.Node,
 		Usage: usage(r),

@@ -93,6 +93,7 @@ func (s *Server) generation(c *call, req *grebev1.RecommendRequest) (*generate.R
 	if err != nil {
 		return nil, err
 	}
+	s.noteHot(user.Id, nil)
 	r.Exclude, r.UserID = req.Exclude, user.Id
 	if req.ExcludeSeen {
 		r.Exclude = slices.Concat(req.Exclude, user.History, itemsOf(user.Events))

@@ -11,6 +11,7 @@ import (
 	"crypto/tls"
 	"errors"
 	"fmt"
+	"hash/maphash"
 	"log/slog"
 	"net"
 	"net/http"
@@ -95,6 +96,8 @@ type Config struct {
 
 	// Guard decides who may ask; nil: everyone. The admin listener asks nobody.
 	Guard *guard.Guard
+	// ShowUsers lets /v1/hot and the dashboard name users; otherwise they see a stand-in for each.
+	ShowUsers bool
 	// TLS is spoken on the listeners of HTTP and gRPC; nil: not.
 	TLS *tls.Config
 
@@ -187,8 +190,11 @@ type Server struct {
 	bodies  atomic.Int64 // bytes of bodies under way
 	guard   *guard.Guard
 	times   atomic.Pointer[deadlines]
-	state   atomic.Int32
-	health  *health.Server
+
+	hotUsers, hotItems *hot
+	hideSeed           maphash.Seed
+	state              atomic.Int32
+	health             *health.Server
 }
 
 // States of a server.
@@ -218,7 +224,7 @@ func New(cfg Config) (*Server, error) {
 	s := &Server{
 		cfg: cfg, models: map[string]*Model{}, catalog: cfg.Catalog, log: cfg.Logger, metrics: m,
 		created: time.Now().Unix(), slots: make(chan struct{}, cfg.MaxInFlight), health: health.NewServer(),
-		guard: cfg.Guard,
+		guard: cfg.Guard, hotUsers: newHot(), hotItems: newHot(), hideSeed: maphash.MakeSeed(),
 	}
 	s.SetDeadlines(cfg.SLO, cfg.MaxDeadline)
 	for i := range cfg.Models {

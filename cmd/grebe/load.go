@@ -74,6 +74,7 @@ func (s *stack) open(ctx context.Context, cfg *config.Config, log *slog.Logger) 
 		MaxInFlight:     cfg.Limits.InFlight,
 		DrainDelay:      time.Duration(cfg.Limits.DrainMillis) * time.Millisecond,
 	}
+	sc.ShowUsers = cfg.Dashboard.UserIDs == "shown"
 	if err := s.openDoor(cfg, &sc, log); err != nil {
 		return err
 	}

@@ -11,22 +11,23 @@ package config
 
 // Config is a server's configuration. Each field says its unit and default.
 type Config struct {
-	Listen      string   `yaml:"listen"`       // address of HTTP; 127.0.0.1:8080
-	AdminListen string   `yaml:"admin_listen"` // address of /debug and admin calls, "" for none; 127.0.0.1:8081
-	GRPCListen  string   `yaml:"grpc_listen"`  // address of gRPC, "" for none; 127.0.0.1:9090
-	Device      string   `yaml:"device"`       // auto, cpu or cuda; auto
-	Threads     int      `yaml:"threads"`      // threads of the CPU device, 0 for all cores; 0
-	DataDir     string   `yaml:"data_dir"`     // folder for what the server keeps; ./grebe-data
-	Models      []Model  `yaml:"models"`       // at least one
-	SLOMillis   int      `yaml:"slo_ms"`       // default deadline of a request in milliseconds; 200
-	Schedule    Schedule `yaml:"schedule"`
-	Cache       Cache    `yaml:"cache"`
-	Workers     int      `yaml:"workers"` // engine replicas on this machine; 1
-	Engine      Engine   `yaml:"engine"`
-	Limits      Limits   `yaml:"limits"`
-	TLS         TLS      `yaml:"tls"`
-	Auth        Auth     `yaml:"auth"`
-	Catalog     Catalog  `yaml:"catalog"`
+	Listen      string    `yaml:"listen"`       // address of HTTP; 127.0.0.1:8080
+	AdminListen string    `yaml:"admin_listen"` // address of /debug and admin calls, "" for none; 127.0.0.1:8081
+	GRPCListen  string    `yaml:"grpc_listen"`  // address of gRPC, "" for none; 127.0.0.1:9090
+	Device      string    `yaml:"device"`       // auto, cpu or cuda; auto
+	Threads     int       `yaml:"threads"`      // threads of the CPU device, 0 for all cores; 0
+	DataDir     string    `yaml:"data_dir"`     // folder for what the server keeps; ./grebe-data
+	Models      []Model   `yaml:"models"`       // at least one
+	SLOMillis   int       `yaml:"slo_ms"`       // default deadline of a request in milliseconds; 200
+	Schedule    Schedule  `yaml:"schedule"`
+	Cache       Cache     `yaml:"cache"`
+	Workers     int       `yaml:"workers"` // engine replicas on this machine; 1
+	Engine      Engine    `yaml:"engine"`
+	Limits      Limits    `yaml:"limits"`
+	TLS         TLS       `yaml:"tls"`
+	Auth        Auth      `yaml:"auth"`
+	Dashboard   Dashboard `yaml:"dashboard"`
+	Catalog     Catalog   `yaml:"catalog"`
 }
 
 // Model is one checkpoint to serve.
@@ -108,6 +109,11 @@ type Auth struct {
 	Keys string `yaml:"keys"` // file of API keys, see `grebe key`; none: everyone may
 }
 
+// Dashboard says what the page shows.
+type Dashboard struct {
+	UserIDs string `yaml:"user_ids"` // of the users asked for most: hidden or shown; hidden
+}
+
 // Catalog names NDJSON files that are loaded at start, and says how much of the past is kept.
 type Catalog struct {
 	Items    string `yaml:"items"`    // file of items; none
@@ -120,11 +126,12 @@ func Default() *Config {
 	return &Config{
 		Listen: "127.0.0.1:8080", AdminListen: "127.0.0.1:8081", GRPCListen: "127.0.0.1:9090",
 		Device: "auto", DataDir: "./grebe-data", SLOMillis: 200, Workers: 1,
-		Schedule: Schedule{Policy: "predicted"},
-		Cache:    Cache{Policy: "default", HostMemory: Size{Bytes: 4 << 30}},
-		Engine:   Engine{MaxTokens: 131072, Queue: 1024},
-		Limits:   Limits{Body: Size{Bytes: 16 << 20}, InFlight: 1024, DeadlineMillis: 60000, ShutdownMillis: 10000},
-		Catalog:  Catalog{Versions: 16},
+		Schedule:  Schedule{Policy: "predicted"},
+		Cache:     Cache{Policy: "default", HostMemory: Size{Bytes: 4 << 30}},
+		Engine:    Engine{MaxTokens: 131072, Queue: 1024},
+		Limits:    Limits{Body: Size{Bytes: 16 << 20}, InFlight: 1024, DeadlineMillis: 60000, ShutdownMillis: 10000},
+		Catalog:   Catalog{Versions: 16},
+		Dashboard: Dashboard{UserIDs: "hidden"},
 	}
 }
 

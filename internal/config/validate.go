@@ -60,6 +60,7 @@ func (c *Config) Validate() error {
 		p.add("cache.disk", "%s: want a size such as 8GiB, not a share", c.Cache.Disk)
 	}
 	p.oneOf("cache.policy", c.Cache.Policy, "default", "lru", "laru", "sieve", "filtered", "blind")
+	p.oneOf("dashboard.user_ids", c.Dashboard.UserIDs, "hidden", "shown")
 	if c.DataDir == "" {
 		p.add("data_dir", "is empty")
 	}

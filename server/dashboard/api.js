@@ -1,0 +1,77 @@
+// Talks to the server's own API, with the key that the reader gave, if any. The key is kept for this
+// tab alone.
+
+let key = sessionStorage.getItem("grebe-key") || "";
+const form = document.getElementById("key-form");
+
+form.addEventListener("submit", (event) => {
+  event.preventDefault();
+  key = document.getElementById("key").value.trim();
+  sessionStorage.setItem("grebe-key", key);
+  form.hidden = true;
+  document.dispatchEvent(new Event("key"));
+});
+
+// Problem is an error that the server explained.
+export class Problem extends Error {
+  constructor(status, code, message) {
+    super(message);
+    this.status = status;
+    this.code = code;
+  }
+}
+
+async function call(path, options = {}) {
+  const headers = { ...options.headers };
+  if (key) headers.Authorization = "Bearer " + key;
+  let response;
+  try {
+    response = await fetch(path, { ...options, headers });
+  } catch (error) {
+    throw new Problem(0, "unreachable", "the server does not answer");
+  }
+  if (response.ok) return response;
+  if (response.status === 401) form.hidden = false;
+  const body = await response.json().catch(() => ({}));
+  const told = body.error || {};
+  throw new Problem(response.status, told.code || "", told.message || "the server says " + response.status);
+}
+
+export async function getText(path) {
+  return (await call(path)).text();
+}
+
+export async function getJSON(path) {
+  return (await call(path)).json();
+}
+
+export async function postJSON(path, body) {
+  return (await call(path, { method: "POST", headers: { "Content-Type": "application/json" }, body: JSON.stringify(body) })).json();
+}
+
+// element makes an element: element("td", {class: "number"}, "3").
+export function element(name, attributes = {}, ...children) {
+  const e = document.createElement(name);
+  for (const [k, v] of Object.entries(attributes)) e.setAttribute(k, v);
+  e.append(...children);
+  return e;
+}
+
+const SVG = "http://www.w3.org/2000/svg";
+
+export function svg(name, attributes = {}, ...children) {
+  const e = document.createElementNS(SVG, name);
+  for (const [k, v] of Object.entries(attributes)) e.setAttribute(k, v);
+  e.append(...children);
+  return e;
+}
+
+// short writes a number as people read it: 1.2k, 34M.
+export function short(n, unit = "") {
+  if (!Number.isFinite(n)) return "–";
+  const a = Math.abs(n);
+  for (const [size, name] of [[1e12, "T"], [1e9, "G"], [1e6, "M"], [1e3, "k"]]) {
+    if (a >= size) return (n / size).toPrecision(3) + name + unit;
+  }
+  return (a >= 100 || Number.isInteger(n) ? n.toFixed(0) : n.toPrecision(2)) + unit;
+}

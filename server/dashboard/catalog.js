@@ -1,0 +1,55 @@
+// The view of the catalog: its size, versions, what models generate from it, what is asked for most.
+import { element, getJSON, getText, short } from "./api.js";
+import { parse, sum } from "./metrics.js";
+
+function table(caption, heads, rows) {
+  return element("div", { class: "card scroll" }, element("h2", {}, caption),
+    rows.length ? element("table", {},
+      element("thead", {}, element("tr", {}, ...heads.map((h) => element("th", { class: h[1] || "" }, h[0])))),
+      element("tbody", {}, ...rows.map((r) => element("tr", {}, ...r.map((c, i) => element("td", { class: heads[i][1] || "" }, String(c)))))))
+      : element("p", { class: "note" }, "none yet"));
+}
+
+const number = "number";
+
+function age(seconds) {
+  if (seconds < 90) return Math.round(seconds) + " s";
+  if (seconds < 5400) return Math.round(seconds / 60) + " min";
+  if (seconds < 129600) return Math.round(seconds / 3600) + " h";
+  return Math.round(seconds / 86400) + " days";
+}
+
+function entries(metrics) {
+  const rows = [];
+  for (const { labels, value } of metrics.grebe_kv_entries || []) {
+    const bytes = sum(metrics, "grebe_kv_bytes", (l) => l.kind === labels.kind && l.tier === labels.tier);
+    if (value > 0) rows.push([labels.kind, labels.tier, short(value), short(bytes, "B")]);
+  }
+  return rows.sort();
+}
+
+export async function openCatalog() {
+  const body = document.getElementById("catalog-body");
+  try {
+    const c = await getJSON("/v1/catalog");
+    const hot = await getJSON("/v1/hot").catch(() => null);
+    const metrics = await getText("/metrics").then(parse).catch(() => ({}));
+    const cards = [
+      table("Catalog", [["", ""], ["", number]], [["items", short(c.items)], ["users", short(c.users)], ["version", c.version],
+        ["memory", short(c.memory_bytes, "B")], ["kept on disk", c.durable ? "yes" : "no"]]),
+      table("What models generate from", [["model"], ["version"], ["items", number], ["left out", number], ["age", number], ["follows the catalog"]],
+        (c.models || []).map((m) => [m.model, m.version, short(m.items), short(m.skipped), age(m.age_seconds), m.pinned ? "no, pinned" : "yes"])),
+      table("Versions that can be activated", [["version"], ["items", number], ["age", number], ["used by"]],
+        (c.versions || []).map((v) => [v.version, short(v.items), age(v.age_seconds), (v.models || []).join(", ")])),
+      table("Cached keys and values, by place", [["kind"], ["place"], ["entries", number], ["size", number]], entries(metrics)),
+    ];
+    if (hot) {
+      cards.push(table("Items asked for most", [["item"], ["requests", number]], hot.items.map((i) => [i.text || i.id, short(i.count)])));
+      cards.push(table(hot.user_ids === "shown" ? "Users asked for most" : "Users asked for most (ids hidden)", [["user"], ["requests", number]], hot.users.map((u) => [u.id, short(u.count)])));
+    }
+    body.className = "grid";
+    body.replaceChildren(...cards);
+  } catch (problem) {
+    body.replaceChildren(element("p", { class: "problem", role: "alert" }, problem.message));
+  }
+}

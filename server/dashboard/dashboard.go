@@ -1,0 +1,56 @@
+// Package dashboard is the page that a person sees at /: what the server does now, a playground for
+// its models, and its catalog.
+//
+// The page is files of this folder, as they are: no build step, nothing from elsewhere. It asks the
+// server's own API for everything it shows, with the key that its reader gives it, so that it needs no
+// door of its own.
+package dashboard
+
+import (
+	"bytes"
+	"embed"
+	"html/template"
+	"io/fs"
+	"path"
+)
+
+//go:embed index.html *.js *.css *.svg
+var files embed.FS
+
+// Policy is the Content-Security-Policy of the page: nothing but this server's own files.
+const Policy = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+
+var page = template.Must(template.ParseFS(files, "index.html"))
+
+// About is what the page is told when it is loaded.
+type About struct {
+	Node, Version string
+	SLOMillis     int64
+}
+
+// Page returns the page.
+func Page(a About) ([]byte, error) {
+	var b bytes.Buffer
+	err := page.Execute(&b, a)
+	return b.Bytes(), err
+}
+
+var kinds = map[string]string{".js": "text/javascript; charset=utf-8", ".css": "text/css; charset=utf-8", ".svg": "image/svg+xml"}
+
+// Has reports whether the page has a file of this name.
+func Has(name string) bool {
+	if kinds[path.Ext(name)] == "" {
+		return false
+	}
+	_, err := fs.Stat(files, name)
+	return err == nil
+}
+
+// File returns one of the page's files and its content type. There MUST be one: see Has.
+func File(name string) (body []byte, kind string) {
+	body, err := files.ReadFile(name)
+	if err != nil {
+		panic(err) // a caller that did not ask
+	}
+	return body, kinds[path.Ext(name)]
+}

@@ -1,0 +1,79 @@
+// The view of what the server does now: /metrics, read every two seconds.
+import { getText } from "./api.js";
+import { Chart } from "./chart.js";
+import { by, parse, quantile, rates, sum } from "./metrics.js";
+
+const EVERY = 2000;
+const slo = Number(document.body.dataset.slo);
+const asking = (l) => l.op === "rank" || l.op === "recommend" || l.op === "score" || l.op === "rerank";
+
+const charts = {
+  requests: new Chart({ title: "Requests per second", names: ["rank", "recommend"], explain: "Answered requests by operation" }),
+  latency: new Chart({ title: "Latency", unit: " ms", names: ["P50", "P99"], limit: slo, explain: "Of rankings and recommendations; the dashed line is the deadline of requests that name none" }),
+  tokens: new Chart({ title: "Prompt tokens per second", stacked: true, names: ["computed", "device", "host", "disk", "peer"], explain: "By where their KV came from" }),
+  prefix: new Chart({ title: "Prefix choices per second", stacked: true, names: ["user", "item", "none"] }),
+  batch: new Chart({ title: "Tokens computed per batch", names: ["mean"], explain: "Of the batches that jobs were part of" }),
+  queue: new Chart({ title: "Queue", unit: " ms", names: ["P50", "P99"], explain: "Time that a job waits for its batch" }),
+  refused: new Chart({ title: "Not answered, per second", stacked: true, names: ["shed", "expired", "bad request", "failed"] }),
+  memory: new Chart({ title: "Memory of the caches", unit: "B", stacked: true, names: ["user", "item", "preamble", "prefix", "embedding", "free"] }),
+  boundary: new Chart({ title: "Share of the pool for embeddings (α)", names: ["α"], explain: "Where embedding tables and KV share one pool" }),
+  evictions: new Chart({ title: "Evictions per second", stacked: true, names: ["user", "item", "prefix"] }),
+  predictions: new Chart({ title: "Wrong predictions of return", unit: " %", names: ["wrong"], explain: "Off by more than a factor of two, of the predictions that were put to the test" }),
+};
+
+let before = null;
+
+function outcome(code) {
+  if (code === "429") return "shed";
+  if (code === "504" || code === "499") return "expired";
+  if (code >= "500") return "failed";
+  return "bad request";
+}
+
+function show(now, old, seconds, time) {
+  const change = (name, label, pass) => rates(by(now, name, label, pass), by(old, name, label, pass), seconds);
+  charts.requests.add(time, change("grebe_requests_total", "op", (l) => asking(l) && l.code === "200"));
+  charts.latency.add(time, {
+    P50: 1000 * quantile(0.5, now, old, "grebe_request_seconds", asking),
+    P99: 1000 * quantile(0.99, now, old, "grebe_request_seconds", asking),
+  });
+  charts.tokens.add(time, change("grebe_tokens_total", "source"));
+  charts.prefix.add(time, change("grebe_prefix_choice_total", "prefix"));
+  const jobs = sum(now, "grebe_batch_tokens_count") - sum(old, "grebe_batch_tokens_count");
+  charts.batch.add(time, { mean: (sum(now, "grebe_batch_tokens_sum") - sum(old, "grebe_batch_tokens_sum")) / jobs });
+  charts.queue.add(time, {
+    P50: 1000 * quantile(0.5, now, old, "grebe_queue_seconds"),
+    P99: 1000 * quantile(0.99, now, old, "grebe_queue_seconds"),
+  });
+  const refused = {};
+  for (const [code, n] of Object.entries(change("grebe_requests_total", "code", (l) => asking(l) && l.code !== "200"))) {
+    refused[outcome(code)] = (refused[outcome(code)] || 0) + n;
+  }
+  charts.refused.add(time, refused);
+  const memory = by(now, "grebe_kv_bytes", "kind", (l) => l.tier !== "disk");
+  memory.embedding = sum(now, "grebe_embed_bytes");
+  memory.free = Math.max(0, sum(now, "grebe_pool_bytes") - sum(now, "grebe_pool_used_bytes"));
+  charts.memory.add(time, memory);
+  if (now.grebe_pool_boundary) charts.boundary.add(time, { "α": sum(now, "grebe_pool_boundary") });
+  charts.evictions.add(time, change("grebe_evictions_total", "kind"));
+  const put = sum(now, "grebe_predictions_total") - sum(old, "grebe_predictions_total");
+  const wrong = sum(now, "grebe_prediction_errors_total") - sum(old, "grebe_prediction_errors_total");
+  charts.predictions.add(time, { wrong: 100 * wrong / put });
+}
+
+async function read() {
+  const text = await getText("/metrics");
+  const time = performance.now(), metrics = parse(text);
+  if (before) show(metrics, before.metrics, (time - before.time) / 1000, time);
+  charts.boundary.figure.hidden = !metrics.grebe_pool_boundary;
+  before = { metrics, time };
+}
+
+export function startLive() {
+  document.getElementById("charts").append(...Object.values(charts).map((c) => c.figure));
+  const step = async () => {
+    if (!document.hidden) await read().catch(() => {}); // the header says what is wrong
+    setTimeout(step, EVERY);
+  };
+  step();
+}
