@@ -1,9 +1,10 @@
-// Package gpu measures models of true shapes and random weights on an NVIDIA GPU, beside what PyTorch
-// does on the same machine.
+// Package gpu measures the work of generative recommenders on an NVIDIA GPU, beside what PyTorch does on the
+// same machine, and says which bars are reached.
 //
-// Before anything is timed, a small model of fresh random weights is held against compute/ref. Times are
-// those that a caller sees, from the batch to its logits on the host; cases that are compared take turns,
-// and medians are reported.
+// Before anything is timed, fresh random weights, keys and logits are held against compute/ref. Times of
+// models are those that a caller sees, from the batch to its logits on the host; times of single operations
+// are the GPU's own, of layers with their own data in one graph. Cases that are compared take turns, and
+// medians are reported. Bars are those of an H200.
 package gpu
 
 import (
@@ -25,7 +26,10 @@ type Options struct {
 	NoRank  bool  // leave out the rankings
 	// NoRecommend leaves out the recommendations.
 	NoRecommend bool
+	NoKernels   bool   // leave out single operations
+	Tune        bool   // measure anew how attention is best cut
 	Peers       string // a Python with torch and transformers that runs the peers; none: no peers
+	Rank        string // a report of `bench rank --json` on the same device whose sustained rates are to be shown
 	JSON        bool   // write the report as JSON, not as a table
 	File        string // where to write the report as JSON besides
 	Device      cuda.Options
@@ -43,36 +47,6 @@ func (o *Options) setDefaults() {
 	}
 }
 
-// Report is what Run measured.
-type Report struct {
-	Date      time.Time `json:"date"`
-	Device    string    `json:"device"`
-	CUDA      string    `json:"cuda"` // newest version that the driver knows
-	Libraries string    `json:"libraries"`
-	Seed      uint64    `json:"seed"`
-	Check     Check     `json:"check"`
-	Lines     []Line    `json:"lines"`
-	Peers     []Peer    `json:"peers,omitempty"`
-}
-
-// Line is one case; milliseconds.
-type Line struct {
-	Name    string  `json:"name"`
-	Rows    int     `json:"rows"`
-	MS      float64 `json:"ms"` // median
-	Least   float64 `json:"least_ms"`
-	P90     float64 `json:"p90_ms"`
-	Repeats int     `json:"repeats"`
-	Must    float64 `json:"must,omitempty"` // what it has to reach
-	Aim     float64 `json:"aim,omitempty"`
-	// Ratio is the median of the repeats' own ratios to the case named by Of.
-	Ratio float64 `json:"ratio,omitempty"`
-	Of    string  `json:"of,omitempty"`
-}
-
-// bars of prefill, by tokens: must and aim in milliseconds on an H200.
-var bars = map[int][2]float64{256: {2.4, 1.9}, 1024: {5.5, 4.8}, 4096: {21, 19.5}, 8192: {47, 43}}
-
 // Run measures and writes a table, or the report as JSON, to w.
 func Run(ctx context.Context, o Options, w io.Writer) (Report, error) {
 	o.setDefaults()
@@ -89,6 +63,25 @@ func Run(ctx context.Context, o Options, w io.Writer) (Report, error) {
 }
 
 func run(ctx context.Context, o *Options, r *Report) error {
+	var sustained []Line
+	if o.Rank != "" { // a mistake in its name should not cost a run
+		var err error
+		if sustained, err = sustainedRates(o.Rank); err != nil {
+			return err
+		}
+	}
+	if err := runOn(ctx, o, r); err != nil {
+		return err
+	}
+	r.Lines = append(r.Lines, sustained...)
+	if o.Peers == "" {
+		return nil
+	}
+	return r.addPeers(ctx, o.Peers, o.Tokens)
+}
+
+// runOn measures what the device does, and closes it before others use the GPU.
+func runOn(ctx context.Context, o *Options, r *Report) error {
 	d, err := cuda.New(o.Device)
 	if err != nil {
 		return err
@@ -102,10 +95,12 @@ func run(ctx context.Context, o *Options, r *Report) error {
 	r.Device, r.CUDA = d.Name(), fmt.Sprintf("%d.%d", i.Driver/1000, i.Driver%1000/10)
 	r.Libraries = fmt.Sprintf("%s, %s, %s", libs.Driver, libs.Compiler, libs.Matrix)
 	if !o.NoChecks {
-		if r.Check, err = check(d, o.Seed); err != nil {
+		if r.Checks, err = checkAll(d, o.Seed); err != nil {
 			return err
 		}
-		if err := checkSearch(d, o.Seed); err != nil {
+	}
+	if o.Tune {
+		if err := tuneAgain(d, o); err != nil {
 			return err
 		}
 	}
@@ -119,34 +114,43 @@ func run(ctx context.Context, o *Options, r *Report) error {
 		}
 		r.Lines = append(r.Lines, lines...)
 	}
-	if o.Peers != "" {
-		r.Peers, err = peers(ctx, o.Peers, o.Tokens)
+	if o.NoKernels {
+		return nil
 	}
+	if err := measureAttention(o, d, r); err != nil {
+		return err
+	}
+	line, err := measureSelection(o, d)
+	r.Lines = append(r.Lines, line)
 	return err
 }
+
+// bars of prefill, by tokens: must and aim in milliseconds.
+var bars = map[int][2]float64{256: {2.4, 1.9}, 1024: {5.5, 4.8}, 4096: {21, 19.5}, 8192: {47, 43}}
 
 func measure(ctx context.Context, o *Options, d cuda.Device, r *Report) error {
 	m, err := newModel(d, qwen2, o.Seed)
 	if err != nil {
 		return fmt.Errorf("weights: %w", err)
 	}
-	longest := max(slices.Max(o.Tokens), 2048)
+	longest := max(slices.Max(o.Tokens), rankRows)
 	s, err := m.open(d, longest)
 	if err != nil {
 		return err
 	}
 	defer s.close()
 	for _, n := range o.Tokens {
-		c, err := s.prompt(fmt.Sprintf("prefill 1×%d", n), n)
+		c, err := s.prompt(fmt.Sprintf("prefill 1 × %d", n), n)
 		if err != nil {
 			return err
 		}
-		lines, err := s.time(ctx, o.Repeats, c)
+		took, err := s.time(ctx, o.Repeats, c)
 		if err != nil {
 			return err
 		}
-		lines[0].Must, lines[0].Aim = bars[n][0], bars[n][1]
-		r.Lines = append(r.Lines, lines...)
+		l := newLine(fmt.Sprintf("prefill-%d", n), c.name, "ms", took[0])
+		l.Must, l.Aim = bars[n][0], bars[n][1]
+		r.Lines = append(r.Lines, l)
 	}
 	if o.NoRank {
 		return nil
@@ -155,16 +159,32 @@ func measure(ctx context.Context, o *Options, d cuda.Device, r *Report) error {
 	if err != nil {
 		return err
 	}
-	lines, err := s.time(ctx, o.Repeats, cases...)
-	r.Lines = append(r.Lines, lines...)
-	return err
+	took, err := s.time(ctx, o.Repeats, cases...)
+	if err != nil {
+		return err
+	}
+	r.Lines = append(r.Lines, rankLines(took)...)
+	return nil
+}
+
+// rankLines are the lines of ranking's cases: the ratios are medians of the repeats' own.
+func rankLines(took [][]float64) []Line {
+	alone, scattered, whole, all := took[rankAlone], took[rankScattered], took[rankWhole], took[rankAll]
+	main := newLine("rank", "rank, 1,500-token user, 100 cached items", "ms", scattered)
+	main.Peers = []Peer{{Name: "the user alone", Value: median(alone)}, {Name: "keys in one piece", Value: median(whole)},
+		{Name: "everything recomputed", Value: median(all)}}
+	user := newLine("rank-user", "  to the user alone", "×", ratios(scattered, alone))
+	user.Must, user.Aim = 1.12, 1.08
+	keys := newLine("rank-keys", "  to the same keys in one piece", "×", ratios(scattered, whole))
+	keys.Must, keys.Aim = 1.05, 1.02
+	return []Line{main, user, keys}
 }
 
 // warmups come before what is timed: the first tunes, the second captures.
 const warmups = 4
 
-// time runs cases in turns.
-func (s *subject) time(ctx context.Context, repeats int, cases ...*workCase) ([]Line, error) {
+// time runs cases in turns and returns the milliseconds of each.
+func (s *subject) time(ctx context.Context, repeats int, cases ...*workCase) ([][]float64, error) {
 	took := make([][]float64, len(cases))
 	for i := range warmups + repeats {
 		for j, c := range cases {
@@ -180,32 +200,7 @@ func (s *subject) time(ctx context.Context, repeats int, cases ...*workCase) ([]
 			}
 		}
 	}
-	var out []Line
-	for j, c := range cases {
-		sorted := slices.Sorted(slices.Values(took[j]))
-		l := Line{Name: c.name, Rows: len(c.batch.Tokens), MS: median(sorted), Least: sorted[0], P90: sorted[len(sorted)*9/10], Repeats: repeats, Must: c.must, Aim: c.aim}
-		if c.of >= 0 {
-			l.Of = cases[c.of].name
-			var ratios []float64
-			for i := range took[j] {
-				ratios = append(ratios, took[j][i]/took[c.of][i])
-			}
-			slices.Sort(ratios)
-			l.Ratio = median(ratios)
-		}
-		out = append(out, l)
-	}
-	return out, nil
-}
-
-func median(sorted []float64) float64 { return (sorted[(len(sorted)-1)/2] + sorted[len(sorted)/2]) / 2 }
-
-// Check says how far results were from compute/ref.
-type Check struct {
-	Shape    string  `json:"shape"`
-	Rows     int     `json:"rows"`
-	Relative float64 `json:"relative_error"` // ‖got − want‖ / ‖want‖ of the hidden states
-	Limit    float64 `json:"limit"`
+	return took, nil
 }
 
 var _ compute.Device = cuda.Device(nil)

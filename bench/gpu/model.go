@@ -1,7 +1,6 @@
 package gpu
 
 import (
-	"fmt"
 	"math"
 	"math/rand/v2"
 	"runtime"
@@ -9,8 +8,6 @@ import (
 	"unsafe"
 
 	"grebe/compute"
-	"grebe/compute/cuda"
-	"grebe/compute/ref"
 )
 
 // spec is a model's shape.
@@ -147,11 +144,9 @@ func (s *subject) close() {
 
 // workCase is a batch and what is wanted of it.
 type workCase struct {
-	name      string
-	batch     compute.Batch
-	wanted    []int32 // rows
-	of        int     // the case that it is compared with, or −1
-	must, aim float64
+	name   string
+	batch  compute.Batch
+	wanted []int32 // rows
 }
 
 // segment is a part of a plan.
@@ -164,7 +159,7 @@ type segment struct {
 
 // plan makes a batch of segments with fresh random tokens and, where they are cached, random KV.
 func (s *subject) plan(name string, segments ...segment) (*workCase, error) {
-	c := &workCase{name: name, of: -1}
+	c := &workCase{name: name}
 	s.seed++
 	r := rand.New(rand.NewPCG(s.seed, 9))
 	for _, g := range segments {
@@ -211,34 +206,52 @@ func (s *subject) prompt(name string, tokens int) (*workCase, error) {
 	return s.plan(name, segment{tokens: tokens, chunk: userChunk})
 }
 
-// ranking is a user of 1,500 tokens and 100 cached items of 10, item-first; beside it the user alone and
-// the same keys in one piece.
+// Cases of ranking.
+const (
+	rankAlone = iota
+	rankScattered
+	rankWhole
+	rankAll
+)
+
+// Sizes of ranking's prompt, and the most rows of its cases.
+const (
+	rankUser, rankItems, rankItem, rankInstruction = 1500, 100, 10, 16
+
+	rankRows = rankUser + rankItems*rankItem + rankInstruction
+)
+
+// ranking is a user of 1,500 tokens and 100 cached items of 10, item-first; beside it the user alone, the
+// same keys in one piece, and the same plan with nothing cached.
 func (s *subject) ranking() ([]*workCase, error) {
-	const user, items, item, instruction = 1500, 100, 10, 16
-	alone, err := s.plan("rank: the user alone", segment{tokens: user, chunk: userChunk}, segment{tokens: instruction, start: user, sees: []int32{0}})
-	if err != nil {
-		return nil, err
-	}
-	var cut []segment
 	var all []int32
-	for i := range items {
-		cut = append(cut, segment{tokens: item, cached: item})
+	for i := range rankItems {
 		all = append(all, int32(i))
 	}
-	cut = append(cut, segment{tokens: user, start: item, sees: all, chunk: userChunk},
-		segment{tokens: instruction, start: item + user, sees: append(all[:len(all):len(all)], items)})
-	scattered, err := s.plan("rank: 100 cached items", cut...)
-	if err != nil {
-		return nil, err
+	items := func(cached int) []segment {
+		var out []segment
+		for range rankItems {
+			out = append(out, segment{tokens: rankItem, cached: cached})
+		}
+		return append(out, segment{tokens: rankUser, start: rankItem, sees: all, chunk: userChunk},
+			segment{tokens: rankInstruction, start: rankItem + rankUser, sees: append(all[:len(all):len(all)], rankItems)})
 	}
-	whole, err := s.plan("rank: the same keys in one piece", segment{tokens: items * item, cached: items * item},
-		segment{tokens: user, start: item, sees: []int32{0}, chunk: userChunk},
-		segment{tokens: instruction, start: item + user, sees: []int32{0, 1}})
-	if err != nil {
-		return nil, err
+	plans := map[int][]segment{
+		rankAlone: {{tokens: rankUser, chunk: userChunk}, {tokens: rankInstruction, start: rankUser, sees: []int32{0}}},
+		rankWhole: {{tokens: rankItems * rankItem, cached: rankItems * rankItem}, {tokens: rankUser, start: rankItem, sees: []int32{0}, chunk: userChunk},
+			{tokens: rankInstruction, start: rankItem + rankUser, sees: []int32{0, 1}}},
+		rankScattered: items(rankItem),
+		rankAll:       items(0),
 	}
-	scattered.of, whole.of = 0, 0
-	return []*workCase{alone, scattered, whole}, nil
+	out := make([]*workCase, len(plans))
+	for i, name := range []string{"rank: the user alone", "rank: 100 cached items", "rank: the same keys in one piece", "rank: everything recomputed"} {
+		c, err := s.plan(name, plans[i]...)
+		if err != nil {
+			return nil, err
+		}
+		out[i] = c
+	}
+	return out, nil
 }
 
 // forward runs a batch as a decoder does and takes one logit of each wanted row.
@@ -276,54 +289,4 @@ func (s *subject) through(keep []int32) {
 		r.Output(&s.attention[i])
 		r.FFN(&s.ffn[i])
 	}
-}
-
-// check runs a small model on the device and on compute/ref.
-func check(d cuda.Device, seed uint64) (Check, error) {
-	const limit = 0.02 // of bf16 operands through two layers
-	var rows [][]float32
-	for _, dev := range []compute.Device{ref.New(), d} {
-		m, err := newModel(dev, small, seed)
-		if err != nil {
-			return Check{}, err
-		}
-		s, err := m.open(dev, 512)
-		if err != nil {
-			return Check{}, err
-		}
-		c, err := s.plan("check", segment{tokens: 7, cached: 7}, segment{tokens: 100, start: 7, chunk: userChunk, sees: []int32{0}},
-			segment{tokens: 9, start: 107, sees: []int32{0, 1}}, segment{tokens: 5, start: 107, sees: []int32{1}},
-			segment{tokens: 8, start: 116, sees: []int32{0, 1, 2, 3}})
-		if err != nil {
-			return Check{}, err
-		}
-		for row := range c.batch.Tokens {
-			if row%3 == 0 {
-				c.wanted = append(c.wanted[:row/3], int32(row))
-			}
-		}
-		var out []float32
-		for range 3 { // alone, captured, replayed
-			out = make([]float32, len(c.wanted)*small.shape.Hidden)
-			if err := s.layers(&c.batch, c.wanted); err != nil {
-				return Check{}, err
-			}
-			if err := s.runner.Hidden(m.norm, c.wanted, out); err != nil {
-				return Check{}, err
-			}
-		}
-		rows = append(rows, out)
-		s.close()
-	}
-	c := Check{Shape: fmt.Sprintf("%+v", small.shape.Hidden), Rows: len(rows[0]) / small.shape.Hidden, Limit: limit}
-	var off, all float64
-	for i := range rows[0] {
-		diff := float64(rows[1][i]) - float64(rows[0][i])
-		off, all = off+diff*diff, all+float64(rows[0][i])*float64(rows[0][i])
-	}
-	c.Relative = math.Sqrt(off / all)
-	if !(c.Relative <= limit) {
-		return c, fmt.Errorf("results differ from compute/ref by %.3g, limit %v (seed %d)", c.Relative, limit, seed)
-	}
-	return c, nil
 }

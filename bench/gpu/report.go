@@ -6,6 +6,9 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"strings"
+
+	"grebe/compute/cuda/split"
 )
 
 // save writes the report as JSON to a file.
@@ -24,27 +27,77 @@ func (r *Report) write(w io.Writer, asJSON bool) error {
 		return e.Encode(r)
 	}
 	p := &printer{w: w}
-	p.printf("%s, %s, driver for CUDA %s\n", r.Date.Format("2006-01-02 15:04"), r.Device, r.CUDA)
-	if r.Check.Rows > 0 {
-		p.printf("%d rows of a small model are off compute/ref by %.2g (limit %.2g), seed %d\n", r.Check.Rows, r.Check.Relative, r.Check.Limit, r.Seed)
+	p.printf("%s, %s, driver for CUDA %s", r.Date.Format("2006-01-02 15:04"), r.Device, r.CUDA)
+	if r.Torch != "" {
+		p.printf("; peers: %s", r.Torch)
 	}
-	p.printf("\nQwen2-1.5B's shape where no other is named, random weights; medians of what a caller sees, ms\n")
-	p.printf("%-34s %6s %8s %8s %8s %7s %7s %7s\n", "", "rows", "median", "least", "p90", "must", "aim", "ratio")
-	for _, l := range r.Lines {
-		p.printf("%-34s %6d %8.3f %8.3f %8.3f %7s %7s %7s\n", l.Name, l.Rows, l.MS, l.Least, l.P90, number(l.Must), number(l.Aim), number(l.Ratio))
+	p.printf("\n")
+	for _, c := range r.Checks {
+		p.printf("checked: %s, %d rows, off compute/ref by %.2g (limit %.2g)\n", c.Name, c.Rows, c.Error, c.Limit)
 	}
-	for i, x := range r.Peers {
-		if i == 0 {
-			p.printf("\npeers on the same machine, ms\n")
-		}
-		p.printf("%-34s %6d %8.3f\n", x.Name, x.Tokens, x.MS)
-	}
+	p.printf("random weights of true shapes, Qwen2-1.5B's where no other is named; seed %d\n\n", r.Seed)
+	r.table(p)
+	r.splits(p)
 	return p.err
 }
 
+func (r *Report) table(p *printer) {
+	p.printf("%-46s %9s %9s %9s %4s %7s %7s %5s  %s\n", "", "median", "least", "p90", "", "must", "aim", "", "beside it")
+	missed, bars := 0, 0
+	for i := range r.Lines {
+		l := &r.Lines[i]
+		verdict := ""
+		if l.Must > 0 {
+			bars++
+			switch {
+			case !l.holds(l.Must):
+				verdict = "MISS"
+				missed++
+			case l.holds(l.Aim):
+				verdict = "aim"
+			default:
+				verdict = "must"
+			}
+		}
+		p.printf("%-46s %9s %9s %9s %-4s %7s %7s %5s  %s\n", l.Name, number(l.Median), number(l.Least), number(l.P90), l.Unit, number(l.Must), number(l.Aim), verdict, beside(l.Peers))
+	}
+	p.printf("%d of %d lines with a bar reach what they must\n", bars-missed, bars)
+}
+
+func beside(peers []Peer) string {
+	var out []string
+	for _, x := range peers {
+		out = append(out, x.Name+" "+number(x.Value))
+	}
+	return strings.Join(out, "; ")
+}
+
+func (r *Report) splits(p *printer) {
+	if len(r.Splits) == 0 {
+		return
+	}
+	p.printf("\nattention of a layer by how its work is cut, µs; no model was fitted to these shapes\n")
+	p.printf("%-42s %8s %9s %8s %8s   %-14s %s\n", "", "fixed", "512 keys", "chosen", "best", "chosen", "best")
+	for _, s := range r.Splits {
+		p.printf("%-42s %8.2f %9s %8.2f %8.2f   %-14s %s\n", s.Name, s.Fixed, number(s.Keys), s.Chosen, s.Best, wayName(s.Way), wayName(s.BestBy))
+	}
+}
+
+func wayName(s split.Split) string {
+	if s.Form == split.Even {
+		return fmt.Sprintf("%d keys", 128*s.Steps)
+	}
+	return s.Form.String()
+}
+
 func number(v float64) string {
-	if v == 0 {
+	switch {
+	case v == 0:
 		return ""
+	case v >= 1000:
+		return fmt.Sprintf("%.0f", v)
+	case v >= 100:
+		return fmt.Sprintf("%.1f", v)
 	}
 	return fmt.Sprintf("%.3g", v)
 }

@@ -12,17 +12,21 @@ type benchGPUCmd struct {
 	Peers     string `help:"A Python with torch and transformers that runs the peers; default: no peers." placeholder:"PYTHON"`
 	NoRank    bool   `help:"Leave out the rankings."`
 	NoSearch  bool   `help:"Leave out the recommendations."`
+	NoKernels bool   `help:"Leave out single operations."`
+	Rank      string `type:"existingfile" help:"A report of bench rank --search --json on this GPU, for the sustained rate." placeholder:"FILE"`
+	Tune      bool   `help:"Measure anew how attention is best cut, whatever was kept."`
 	NoChecks  bool   `help:"Time without checking results first, for profilers."`
 	NoGraphs  bool   `help:"Launch kernels one by one, for profilers."`
 	NoOverlap bool   `help:"Start no kernel before the one ahead has ended."`
+	Fixed     bool   `help:"Cut attention by fixed costs, not as measurements say."`
 	Plain     bool   `help:"Keep to instructions of Ampere."`
 	JSON      bool   `name:"json" help:"Print JSON."`
 	File      string `type:"path" help:"Write JSON to this file besides." placeholder:"FILE"`
 }
 
 func (benchGPUCmd) Help() string {
-	return `Qwen2-1.5B's and Qwen3-1.7B's shapes with random weights. A small model is held against the reference first. The first
-run on a machine compiles kernels and times products; later ones take them from the cache.
+	return `Qwen2-1.5B's and Qwen3-1.7B's shapes with random weights. Results are held against the reference first. The first run on
+a machine compiles kernels and times products and attention; later ones take what was found from the cache.
 
 Examples:
 
@@ -35,8 +39,8 @@ func (c *benchGPUCmd) Run(w *world) error {
 		return err
 	}
 	_, err := gpu.Run(w.ctx, gpu.Options{
-		Tokens: c.Tokens, Repeats: c.Repeats, Peers: c.Peers, NoRank: c.NoRank, NoRecommend: c.NoSearch, NoChecks: c.NoChecks, JSON: c.JSON, File: c.File,
-		Device: cuda.Options{GPU: c.GPU, Plain: c.Plain, NoGraphs: c.NoGraphs, NoOverlap: c.NoOverlap},
+		Tokens: c.Tokens, Repeats: c.Repeats, Peers: c.Peers, NoRank: c.NoRank, NoRecommend: c.NoSearch, NoChecks: c.NoChecks, NoKernels: c.NoKernels, Tune: c.Tune, Rank: c.Rank, JSON: c.JSON, File: c.File,
+		Device: cuda.Options{GPU: c.GPU, Plain: c.Plain, NoGraphs: c.NoGraphs, NoOverlap: c.NoOverlap, FixedSplit: c.Fixed},
 	}, w.stdout)
 	return err
 }

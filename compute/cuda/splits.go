@@ -41,7 +41,7 @@ func (d *device) split(cfg attend.Config) (*split.Model, error) {
 		return m, nil
 	}
 	cfg.Overlap = false
-	m, err := attend.Tune(d.c, cfg)
+	m, err := attend.Tune(d.c, cfg, false)
 	if err != nil && !driver.OutOfMemory(err) {
 		return nil, err
 	}

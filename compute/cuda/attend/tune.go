@@ -13,27 +13,27 @@ import (
 )
 
 const (
-	sweepBuffers = 4 // layers' keys take turns
-	sweepLayers  = 8 // launches that are timed together
-	sweepTurns   = 6 // of which the first is not counted
-	sweepRows    = 2048
-	sweepSlots   = 12288
+	sweepLayers = 8 // that are timed together, each with its own data: a layer's does not stay in the cache
+	tuneTurns   = 5
+	sweepRows   = 2048
+	sweepSlots  = 10240
 )
 
 // Tune returns the model that chooses how tiles of the configuration's shape are cut on this GPU: the one
-// that was kept, or one that is fitted to measurements, which take a few seconds and some hundred megabytes
-// of the GPU's memory. The caller is inside the context, and nothing else runs on the GPU.
-func Tune(c *driver.Context, cfg Config) (*split.Model, error) {
+// that was kept, unless it is to be made again, or one that is fitted to measurements, which take a few
+// seconds and some hundred megabytes of the GPU's memory. The caller is inside the context, and nothing
+// else should run on the GPU.
+func Tune(c *driver.Context, cfg Config, again bool) (*split.Model, error) {
 	file, err := kernels.Kept(c, "split", "attend.cu", defines(&cfg)...)
 	if err != nil {
 		return nil, fmt.Errorf("attend: %w", err)
 	}
-	if data, ok := kernels.ReadKept(file); ok {
+	if data, ok := kernels.ReadKept(file); ok && !again {
 		if m, err := split.Decode(data); err == nil {
 			return m, nil
 		}
 	}
-	measured, err := Sweep(c, cfg, lessons())
+	measured, err := Sweep(c, cfg, lessons(), tuneTurns)
 	if err != nil {
 		return nil, err
 	}
@@ -54,7 +54,7 @@ func Tune(c *driver.Context, cfg Config) (*split.Model, error) {
 func lessons() []*compute.Batch {
 	var out []*compute.Batch
 	for _, rows := range []int{16, 64, 200, 500, 900, 1600} {
-		for _, cached := range []int{0, 300, 700, 1500, 3000, 6000, 9500} {
+		for _, cached := range []int{0, 300, 700, 1500, 3000, 6000, 8000} {
 			out = append(out, Behind(cached, rows))
 		}
 	}
@@ -93,17 +93,17 @@ func extend(b *compute.Batch, length, cached int, sees ...int32) {
 }
 
 // Sweep times a layer's attention of each batch by every way to cut it that is possible, in turns, on random
-// numbers. Batches have at most 2,048 rows and 12,288 tokens; what is cached need not have memory. The
-// caller is inside the context, and nothing else runs on the GPU.
-func Sweep(c *driver.Context, cfg Config, batches []*compute.Batch) (out []split.Measured, err error) {
-	cfg.Rows, cfg.Slots, cfg.Buffers, cfg.Split = sweepRows, sweepSlots, sweepBuffers, nil
+// numbers; times are medians of turns turns. Batches have at most 2,048 rows and 10,240 tokens; what is
+// cached need not have memory. The caller is inside the context, and nothing else should run on the GPU.
+func Sweep(c *driver.Context, cfg Config, batches []*compute.Batch, turns int) (out []split.Measured, err error) {
+	cfg.Rows, cfg.Slots, cfg.Buffers, cfg.Split = sweepRows, sweepSlots, sweepLayers, nil
 	s := &sweep{c: c}
 	defer func() { err = errors.Join(err, s.close()) }()
 	if err := s.open(cfg); err != nil {
 		return nil, fmt.Errorf("attend: measure: %w", err)
 	}
 	for _, b := range batches {
-		m, err := s.measure(b)
+		m, err := s.measure(b, turns)
 		if err != nil {
 			return nil, fmt.Errorf("attend: measure a batch of %d rows: %w", len(b.Tokens), err)
 		}
@@ -120,7 +120,7 @@ type sweep struct {
 	start, end *driver.Event
 	graph      *driver.Graph
 	epoch      int          // of the graph
-	memory     []driver.Ptr // queries, results
+	memory     []driver.Ptr // queries and results of each layer
 }
 
 func (s *sweep) open(cfg Config) (err error) {
@@ -137,15 +137,18 @@ func (s *sweep) open(cfg Config) (err error) {
 		return err
 	}
 	width := cfg.Shape.Heads * cfg.Shape.HeadDim
-	for range 2 {
+	for range 2 * sweepLayers {
 		p, err := s.c.Alloc(2 * cfg.Rows * width)
 		if err != nil {
 			return err
 		}
 		s.memory = append(s.memory, p)
+		if err := s.noise(p, cfg.Rows*width); err != nil {
+			return err
+		}
 	}
 	scratch := 2 * cfg.Shape.KVHeads * cfg.Buffers * s.a.cfg.Slots * s.a.rowBytes()
-	if err := errors.Join(s.noise(s.memory[0], cfg.Rows*width), s.noise(s.a.scratch, scratch/2)); err != nil {
+	if err := s.noise(s.a.scratch, scratch/2); err != nil {
 		return err
 	}
 	if err := s.a.Begin(s.stream, Behind(0, tileRows)); err != nil {
@@ -153,7 +156,7 @@ func (s *sweep) open(cfg Config) (err error) {
 	}
 	run := func() (err error) {
 		for l := range sweepLayers {
-			err = errors.Join(err, s.a.Run(s.stream, l, s.memory[0], width, s.memory[1], width))
+			err = errors.Join(err, s.a.Run(s.stream, l, s.memory[2*l], width, s.memory[2*l+1], width))
 		}
 		return err
 	}
@@ -180,7 +183,7 @@ func (s *sweep) noise(p driver.Ptr, n int) error {
 }
 
 // measure times a batch.
-func (s *sweep) measure(b *compute.Batch) (split.Measured, error) {
+func (s *sweep) measure(b *compute.Batch, turns int) (split.Measured, error) {
 	p := &s.a.plan
 	p.forced = nil
 	if err := s.a.Begin(s.stream, b); err != nil {
@@ -198,7 +201,7 @@ func (s *sweep) measure(b *compute.Batch) (split.Measured, error) {
 		}
 	}
 	times := make([][]time.Duration, len(ways))
-	for turn := range sweepTurns {
+	for turn := range turns + 1 { // the first is not counted
 		for i := range ways {
 			p.forced = &ways[i]
 			took, err := s.time(b)
