@@ -76,7 +76,7 @@ const scratchBytes = 512 << 20
 
 func newTensor(r *runner) (*tensor, error) {
 	s := &r.shape
-	layer := r.bufs.rows * s.ChunkBytes(1, true)
+	layer := r.bufs.rows * attend.SlotBytes(s)
 	t := &tensor{r: r, buffers: max(1, min(s.Layers, scratchBytes/layer))}
 	cfg, err := r.attendConfig()
 	if err != nil {
@@ -106,7 +106,7 @@ func (t *tensor) before(layer int) error {
 
 func (t *tensor) scratch(a *driver.Args, layer int) *driver.Args {
 	s := t.a.Scratch()
-	at := layer % t.buffers * t.r.shape.ChunkBytes(s.Slots, true)
+	at := layer % t.buffers * s.Slots * attend.SlotBytes(&t.r.shape)
 	return a.Ptr(s.Base.At(at)).Ptr(s.List).Int(s.Slots)
 }
 

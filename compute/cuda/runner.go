@@ -71,7 +71,7 @@ type op struct {
 func (d *device) Open(s compute.Shape, maxRows int) (compute.Runner, error) {
 	if s.Heads < 1 || s.KVHeads < 1 || s.Heads%s.KVHeads != 0 || s.HeadDim < 2 || s.HeadDim%2 != 0 ||
 		s.Hidden < 1 || s.Inter < 1 || s.Layers < 1 || len(s.Rope.InvFreq) != s.HeadDim/2 ||
-		s.KV != compute.F32 && s.KV != compute.BF16 || maxRows < 1 {
+		s.KV != compute.F32 && s.KV != compute.BF16 && s.KV != compute.FP8 || maxRows < 1 {
 		return nil, fmt.Errorf("cuda: cannot run shape %+v with batches of %d rows", s, maxRows)
 	}
 	s.Rope.InvFreq = slices.Clone(s.Rope.InvFreq)

@@ -195,17 +195,23 @@ func (s *searching) lay(shape *compute.Shape, prompts []compute.Segment) {
 		g.First, g.Cached = 0, g.Len
 		slots += g.Len
 	}
-	hole, room := s.first[s.level]-slots, shape.ChunkBytes(s.level, true)
-	s.chunks = slices.Grow(s.chunks[:0], rows+1)[:rows+1]
-	s.chunks[rows] = compute.Chunk{Addr: uint64(s.unread), Tokens: max(hole, 1)}
-	b.Segments = append(b.Segments, compute.Segment{Len: hole, Cached: hole, Chunks: s.chunks[rows:]})
+	hole, room := s.first[s.level]-slots, shape.ChunkBytes(1, true)
+	s.chunks = slices.Grow(s.chunks[:0], 2*rows+1)[:2*rows+1]
+	s.chunks[2*rows] = compute.Chunk{Addr: uint64(s.unread), Tokens: max(hole, 1)}
+	b.Segments = append(b.Segments, compute.Segment{Len: hole, Cached: hole, Chunks: s.chunks[2*rows:]})
 	b.Tokens, b.Positions = slices.Grow(b.Tokens[:0], rows)[:rows], slices.Grow(b.Positions[:0], rows)[:rows]
 	clear(b.Tokens)
 	width := s.spec.Widths[s.level-1]
 	for i := range rows {
 		p := &s.spec.Prompts[i/width]
-		s.chunks[i] = compute.Chunk{Addr: uint64(s.unread.At(i * room)), Tokens: s.level, Transient: true}
-		b.Segments = append(b.Segments, compute.Segment{First: i, Cached: s.level - 1, Len: s.level, Sees: p.Sees, Chunks: s.chunks[i : i+1]})
+		// The path so far is in the scratch only. What is new is a chunk by itself, with scales of its own.
+		chunks := s.chunks[2*i : 2*i+2]
+		chunks[0] = compute.Chunk{Addr: uint64(s.unread), Tokens: s.level - 1, Transient: true}
+		chunks[1] = compute.Chunk{Addr: uint64(s.unread.At(i * room)), Tokens: 1, Transient: true}
+		if s.level == 1 {
+			chunks = chunks[1:]
+		}
+		b.Segments = append(b.Segments, compute.Segment{First: i, Cached: s.level - 1, Len: s.level, Sees: p.Sees, Chunks: chunks})
 		b.Positions[i] = p.Position + int32(s.level-1)
 	}
 }

@@ -64,7 +64,7 @@ func (r *runner) openSearch() error {
 // openBeams compiles what all searches need.
 func (r *runner) openBeams() error {
 	s, shape := &r.search, &r.shape
-	f, err := r.dev.kernel("follow.cu", "follow", fmt.Sprintf("KV_HEADS=%d", shape.KVHeads), fmt.Sprintf("ROW_BYTES=%d", shape.HeadDim*shape.KV.Size()))
+	f, err := r.dev.kernel("follow.cu", "follow", fmt.Sprintf("KV_HEADS=%d", shape.KVHeads), fmt.Sprintf("ROW_BYTES=%d", attend.SlotBytes(shape)/(2*shape.KVHeads)))
 	if err != nil {
 		return err
 	}
@@ -107,7 +107,7 @@ func (r *runner) layOut() error {
 			return err
 		}
 	}
-	if n := rows * r.shape.ChunkBytes(depth, true); n > s.unreadBytes {
+	if n := rows * r.shape.ChunkBytes(1, true); n > s.unreadBytes {
 		r.dev.free(s.unread)
 		s.unread, s.unreadBytes = 0, 0
 		p, err := r.dev.alloc(n)

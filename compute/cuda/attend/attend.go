@@ -2,12 +2,14 @@
 // layers, and launches the kernels that go through it.
 //
 // All tokens of a batch, cached or computed, have slots in a scratch, a segment's one after the other
-// and segments in their order: [buffer][KV head][k|v][slot][dim] in the format of the cache. Layer l
+// and segments in their order: [buffer][KV head][k|v][slot][dim] in bf16. Layer l
 // uses buffer l mod Buffers. So whatever a row sees is one long range or a few, wherever the chunks lie.
 // For every layer
 //
-//	Gather    copies cached tokens from their chunks to the scratch; it needs nothing but Begin
-//	(caller)  writes K and V of computed rows to the scratch, see Scratch, as well as to their chunks
+//	Gather    copies cached tokens from their chunks to the scratch, and expands e4m3; it needs nothing
+//	          but Begin
+//	(caller)  writes K and V of computed rows to the scratch, see Scratch, as well as to their chunks,
+//	          rounded to the format of the chunks
 //	Run       computes attention
 //
 // Gather takes any number of layers, up to Buffers, and may run beside other work; Run of layer l comes
@@ -86,7 +88,7 @@ const (
 func Supports(s *compute.Shape) bool {
 	switch s.HeadDim {
 	case 64, 80, 96, 128:
-		return s.KV == compute.BF16 && s.Heads/s.KVHeads <= tileRows
+		return (s.KV == compute.BF16 || s.KV == compute.FP8) && s.Heads/s.KVHeads <= tileRows
 	}
 	return false
 }
@@ -147,7 +149,7 @@ func (a *Attention) load() error {
 	if a.run, err = a.function("attend.cu", "attend", defines(&a.cfg)...); err != nil {
 		return err
 	}
-	if a.gather, err = a.function("attend_gather.cu", "attend_gather", fmt.Sprintf("KV_HEADS=%d", s.KVHeads), fmt.Sprintf("ROW_BYTES=%d", a.rowBytes())); err != nil {
+	if a.gather, err = a.function("attend_gather.cu", "attend_gather", fmt.Sprintf("KV_HEADS=%d", s.KVHeads), fmt.Sprintf("DIM=%d", s.HeadDim), fmt.Sprintf("KV=%d", s.KV)); err != nil {
 		return err
 	}
 	return a.run.AllowShared(a.shared())
@@ -165,7 +167,11 @@ func (a *Attention) function(file, name string, defines ...string) (*driver.Func
 // hopper reports whether the wgmma path runs.
 func (a *Attention) hopper() bool { return a.c.Info().Arch == 90 && !a.cfg.Plain }
 
-func (a *Attention) rowBytes() int { return a.cfg.Shape.HeadDim * a.cfg.Shape.KV.Size() }
+// rowBytes is what a key takes in the scratch.
+func (a *Attention) rowBytes() int { return SlotBytes(&a.cfg.Shape) / (2 * a.cfg.Shape.KVHeads) }
+
+// SlotBytes is what a token takes in a layer of the scratch.
+func SlotBytes(s *compute.Shape) int { return 2 * s.KVHeads * s.HeadDim * compute.BF16.Size() }
 
 // shared returns the bytes of shared memory that attend.cu takes.
 func (a *Attention) shared() int {
@@ -293,7 +299,7 @@ func (a *Attention) Gather(s *driver.Stream, layer, n int) error {
 	return a.gather.Launch(s, l, a.args.Reset().Ptr(a.scratch).Int(a.cfg.Slots).Int(a.cfg.Buffers).Ptr(a.list).Int(layer).Int(n))
 }
 
-// Run computes attention of a layer. Queries and results are in the cache's format, [row][head][dim]
+// Run computes attention of a layer. Queries and results are in bf16, [row][head][dim]
 // with strides elements from row to row; queries have room for Config.Rows rows.
 func (a *Attention) Run(s *driver.Stream, layer int, queries driver.Ptr, queryStride int, out driver.Ptr, outStride int) error {
 	buffer := layer % a.cfg.Buffers

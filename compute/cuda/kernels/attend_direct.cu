@@ -7,6 +7,7 @@
 // check: Q=1 KV=1 OUT=1 HEADS=12 KV_HEADS=2 DIM=128
 // check: Q=0 KV=0 OUT=0 HEADS=3 KV_HEADS=1 DIM=6
 // check: Q=0 KV=0 OUT=1 HEADS=3 KV_HEADS=3 DIM=80
+// check: Q=0 KV=3 OUT=1 HEADS=3 KV_HEADS=1 DIM=6
 #include "grebe.cuh"
 #include "load.cuh"
 #include "home.cuh"
@@ -24,7 +25,7 @@ struct Tables {
 
 KERNEL void __launch_bounds__(128) attend_direct(u8* out, const u8* q, const Sight* sights, const Tables* tables, const int* rows,
                                                 int q_stride, int out_stride, int layer, float scale) {
-  const int q_size = Q == 0 ? 4 : 2, out_size = OUT == 0 ? 4 : 2, kv_size = KV == 0 ? 4 : 2;
+  const int q_size = Q == 0 ? 4 : 2, out_size = OUT == 0 ? 4 : 2, kv_size = SIZE_OF(KV);
   __shared__ float query[4][DIM];
   int warp = threadIdx.x >> 5, lane = threadIdx.x & 31;
   int head = blockIdx.y * 4 + warp, row = blockIdx.x;
@@ -40,16 +41,20 @@ KERNEL void __launch_bounds__(128) attend_direct(u8* out, const u8* q, const Sig
   for (const Span* s = tables->spans + sights[row].spans; left > 0; s++) {
     int count = min_i(s->count, left);
     left -= count;
-    Home first = {s->chunk, s->tokens, 0};
-    const u8* keys = home_of(&first, layer, group, KV_HEADS, DIM * kv_size);
-    const u8* values = home_of(&first, layer, KV_HEADS + group, KV_HEADS, DIM * kv_size);
+    const u8* keys = head_of<KV>(s->chunk, s->tokens, layer, group, KV_HEADS, DIM * kv_size);
+    const u8* values = head_of<KV>(s->chunk, s->tokens, layer, KV_HEADS + group, KV_HEADS, DIM * kv_size);
+    float key_scale = scale, value_scale = 1;
+    if (KV == FP8) {
+      key_scale *= *(const float*)(keys - SCALE_BYTES(KV));
+      value_scale = *(const float*)(values - SCALE_BYTES(KV));
+    }
     for (int base = 0; base < count; base += 32) {
       int n = min_i(32, count - base);
       float score = -1e30f;
       if (lane < n) {
         score = 0;
         for (int d = 0; d < DIM; d++) score += query[warp][d] * load1<KV>(keys, (u64)(base + lane) * DIM + d);
-        score *= scale;
+        score *= key_scale;
       }
       float now = max_f(most, warp_max(score));
       float p = lane < n ? exp_fast(score - now) : 0.0f;
@@ -59,7 +64,7 @@ KERNEL void __launch_bounds__(128) attend_direct(u8* out, const u8* q, const Sig
 #pragma unroll
       for (int i = 0; i < PARTS; i++) sum[i] *= old;
       for (int k = 0; k < n; k++) {
-        float w = shuffle_from(p, k);
+        float w = shuffle_from(p, k) * value_scale;
 #pragma unroll
         for (int i = 0; i < PARTS; i++) {
           int d = i * 32 + lane;

@@ -68,6 +68,7 @@ DEVICE float rsqrt_exact(float x) {
   return y;
 }
 DEVICE float silu(float x) { return x * rcp_fast(1.0f + exp_fast(-x)); }
+DEVICE float abs_f(float a) { return bits_f(f_bits(a) & 0x7fffffffu); }
 DEVICE float max_f(float a, float b) { float y; asm("max.f32 %0, %1, %2;" : "=f"(y) : "f"(a), "f"(b)); return y; }
 DEVICE int min_i(int a, int b) { return a < b ? a : b; }
 DEVICE int max_i(int a, int b) { return a > b ? a : b; }

@@ -1,7 +1,8 @@
 // Reads and writes of eight values that lie together, aligned to 16 bytes. F is a
-// compute.DType: 0 float, 1 bf16, 2 half.
+// compute.DType: 0 float, 1 bf16, 2 half. Single values may be e4m3, 3, without their scale.
 #pragma once
 #include "grebe.cuh"
+#include "fp8.cuh"
 
 template <int F>
 DEVICE void load8(const void* p, float* v) {
@@ -34,7 +35,10 @@ DEVICE void store8(void* p, const float* v) {
 
 // One value.
 template <int F>
-DEVICE float load1(const void* p, u64 i) { return F == 0 ? ((const float*)p)[i] : from_bf16(((const bf16*)p)[i]); }
+DEVICE float load1(const void* p, u64 i) {
+  if (F == FP8) return from_e4m3(((const u8*)p)[i]);
+  return F == 0 ? ((const float*)p)[i] : from_bf16(((const bf16*)p)[i]);
+}
 
 template <int F>
 DEVICE void store1(void* p, u64 i, float v) {
