@@ -126,6 +126,15 @@ func New(m Model, dev compute.Device, opt Options) (*Engine, error) {
 // MaxTokens returns the most tokens that a batch computes.
 func (e *Engine) MaxTokens() int { return e.opt.MaxTokens }
 
+// Sizes returns numbers of rows, ascending, up to most: between them batches of these meet all that the device
+// prepares when it first sees a size. There are none where it prepares nothing.
+func (e *Engine) Sizes(most int) []int {
+	if r, ok := e.runner.(interface{ Sizes(most int) []int }); ok {
+		return r.Sizes(most)
+	}
+	return nil
+}
+
 // Do runs one job by itself, when the engine is free.
 func (e *Engine) Do(ctx context.Context, j *Job) (*Result, error) {
 	if err := ctx.Err(); err != nil {

@@ -56,6 +56,9 @@ type Options struct {
 	Drain time.Duration
 	// SLO is the latency within which an answer is goodput; 0: any.
 	SLO time.Duration
+	// Abandon ends an open run as soon as so many requests missed the SLO that it cannot keep it any more.
+	// What was not sent by then counts as unsent.
+	Abandon bool
 	// Classify names an error of Do; by default "timeout", "canceled" or "error".
 	Classify func(error) string
 }
@@ -168,6 +171,9 @@ func (r *openRun) run(parent context.Context) error {
 	last := r.times[len(r.times)-1]
 	giveUp := time.AfterFunc(last+r.Drain, func() { cancel(errGivenUp) })
 	defer giveUp.Stop()
+	if r.Abandon {
+		r.rec.abandon(len(r.times)-r.warm, func() { cancel(errGivenUp) })
+	}
 
 	sent := r.sendAll(ctx)
 	r.wg.Wait()

@@ -329,3 +329,40 @@ func TestRealTime(t *testing.T) {
 		}
 	}
 }
+
+// A run that cannot keep the SLO any more ends, and counts what it did not send.
+func TestAbandon(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newServer(1, 20*time.Millisecond) // half of what is asked for
+		begun := time.Now()
+		o := Options{Arrivals: workload.Uniform(100), Duration: time.Minute, SLO: 100 * time.Millisecond, Abandon: true}
+		r := open(t, o, s.do)
+		checkBooks(t, &r)
+		if took := time.Since(begun); took > 5*time.Second {
+			t.Errorf("the run took %v", took)
+		}
+		if r.KeepsSLO() || r.Requests != 6000 || r.Errors[Unsent] < 5000 {
+			t.Errorf("abandoned: %+v", r)
+		}
+		o.Arrivals, o.Duration = workload.Uniform(40), time.Second
+		if r := open(t, o, s.do); !r.KeepsSLO() || r.Requests != 40 {
+			t.Errorf("a run that keeps the SLO: %+v", r)
+		}
+	})
+}
+
+// A search ends in its time, with what it found.
+func TestSearchInBoundedTime(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newServer(1, 10*time.Millisecond)
+		begun := time.Now()
+		f, err := Search(t.Context(), SearchOptions{
+			Run: Options{Duration: 10 * time.Second, SLO: 50 * time.Millisecond}, Start: 20, Repeats: 1, Precision: .001, Time: 45 * time.Second}, s.do)
+		if err != nil || !f.Cut || f.Rate == 0 || f.Limit == 0 {
+			t.Errorf("%v: found %v, limit %v, cut %v", err, f.Rate, f.Limit, f.Cut)
+		}
+		if took := time.Since(begun); took > time.Minute {
+			t.Errorf("the search took %v", took)
+		}
+	})
+}

@@ -119,16 +119,43 @@ type recorder struct {
 	held         int
 	errors       map[string]int
 	last         time.Duration // when the last request was done
+	planned      int           // requests of a run that is abandoned when it cannot keep the SLO; else 0
+	hopeless     func()        // abandons it
 }
 
 func newRecorder(o *Options) *recorder {
 	return &recorder{name: o.Name, slo: o.SLO, classify: o.Classify, latency: newTrack(), lag: newTrack(), errors: map[string]int{}}
 }
 
+// abandon has hopeless called when more of the planned requests missed the SLO than it allows.
+func (r *recorder) abandon(planned int, hopeless func()) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.planned, r.hopeless = planned, hopeless
+}
+
+// missed counts the requests so far that missed the SLO.
+func (r *recorder) missed() int {
+	n := r.answered - r.good
+	for _, failed := range r.errors {
+		n += failed
+	}
+	return n
+}
+
+// watch abandons a run that cannot keep the SLO any more.
+func (r *recorder) watch() {
+	if r.planned > 0 && r.missed()*100 > r.planned {
+		r.planned = 0
+		r.hopeless()
+	}
+}
+
 // add counts a request; over says that the run had given up by when it returned.
 func (r *recorder) add(s sample, err error, over bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	defer r.watch()
 	r.lag.add(s.lag)
 	r.last = max(r.last, s.done)
 	if s.held {

@@ -17,11 +17,15 @@ type SearchOptions struct {
 	Run Options
 	// Arrivals makes the arrivals of a run; Poisson, seeded by its number.
 	Arrivals func(rate float64, run int) workload.Arrivals
-	// Start is the first rate tried, per second; it is doubled or halved until one rate keeps the
-	// SLO and one does not. A tenth of a closed loop's throughput is a good one.
-	Start float64
-	// Max bounds the rates tried; 1024 times Start. At 1/1024 of Start the search ends with 0.
-	Max float64
+	// Start is the first rate tried, per second; it is multiplied or divided by Step (2) until one rate
+	// keeps the SLO and one does not. A smaller step is squared each time, until it is 2. A tenth of a closed loop's throughput is a good one, or nearly all of it
+	// with a small step.
+	Start, Step float64
+	// Max and Min bound the rates tried; 1024 times Start and Start/1024. Below Min the search ends with 0.
+	Max, Min float64
+	// Time bounds the search; of several in turns the first one's counts. No rate is tried after it, and what
+	// was found by then is the result; 0: no bound.
+	Time time.Duration
 	// Precision is the ratio between rates at which the search ends, less 1; 0.05.
 	Precision float64
 	// Repeats is the number of runs at a rate: it keeps the SLO if most of them do; 3.
@@ -38,7 +42,9 @@ type Found struct {
 	Name string  `json:"name"`
 	Rate float64 `json:"rate"` // the highest that kept the SLO; 0: none did
 	// Limit is the lowest rate that did not keep it; 0: all did.
-	Limit  float64 `json:"limit"`
+	Limit float64 `json:"limit"`
+	// Cut says that the time was over before Rate and Limit were as close as they were to be.
+	Cut    bool    `json:"cut,omitempty"`
 	Best   Result  `json:"best"` // the runs at Rate together
 	Trials []Trial `json:"trials"`
 }
@@ -63,8 +69,14 @@ func (o *SearchOptions) prepare() error {
 	if o.Run.Drain <= 0 {
 		o.Run.Drain = max(5*o.Run.SLO, time.Second)
 	}
+	if o.Step <= 1 {
+		o.Step = 2
+	}
 	if o.Max <= 0 {
 		o.Max = 1024 * o.Start
+	}
+	if o.Min <= 0 {
+		o.Min = o.Start / 1024
 	}
 	if o.Precision <= 0 {
 		o.Precision = 0.05
@@ -97,14 +109,20 @@ func SearchAll(ctx context.Context, all []SearchOptions, do []Do) ([]Found, erro
 		if err := s.prepare(); err != nil {
 			return nil, fmt.Errorf("load %s: search: %w", o.Run.Name, err)
 		}
-		s.rate = s.Start
+		s.rate, s.step = s.Start, s.Step
 		searches[i] = s
 	}
+	begun := time.Now()
+	late := func(s *search) bool { return s.Time > 0 && time.Since(begun) >= s.Time }
 	var err error
 	for trying := true; trying && err == nil; {
 		trying = false
 		for _, s := range searches {
 			if s.rate == 0 || err != nil {
+				continue
+			}
+			if late(searches[0]) {
+				s.found.Cut = true
 				continue
 			}
 			trying = true
@@ -124,6 +142,7 @@ type search struct {
 	SearchOptions
 	do    Do
 	rate  float64 // to try next; 0: at the end
+	step  float64
 	runs  int
 	found Found
 }
@@ -131,17 +150,19 @@ type search struct {
 // next returns the rate to try after one, 0 at the end.
 func (s *search) next(rate float64) float64 {
 	lo, hi := s.found.Rate, s.found.Limit
+	step := s.step
+	s.step = max(s.Step, min(step*step, 2))
 	switch {
 	case hi == 0:
 		if rate >= s.Max {
 			return 0
 		}
-		return min(2*rate, s.Max)
+		return min(step*rate, s.Max)
 	case lo == 0:
-		if rate/2 < s.Start/1024 {
+		if rate/step < s.Min {
 			return 0
 		}
-		return rate / 2
+		return rate / step
 	case hi/lo <= 1+s.Precision:
 		return 0
 	}
@@ -154,7 +175,7 @@ func (s *search) try(ctx context.Context, rate float64) error {
 	kept, need := 0, s.Repeats/2+1
 	for kept < need && len(t.Runs)-kept < s.Repeats+1-need {
 		run := s.Run
-		run.Arrivals = s.Arrivals(rate, s.runs)
+		run.Abandon, run.Arrivals = true, s.Arrivals(rate, s.runs)
 		run.Duration = max(run.Duration, time.Duration(float64(s.Requests)/rate*float64(time.Second)))
 		r, err := Open(ctx, run, s.do)
 		if err != nil {

@@ -2,8 +2,10 @@ package rank
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"math"
+	"sync"
 	"time"
 
 	"grebe/bench/load"
@@ -30,12 +32,18 @@ func (s *system) workload(ctx context.Context, o *Options, name string) (*Worklo
 		}
 	}
 	memory := newBudget(src.w, &s.shape, share)
+	if len(o.CachePolicies) > 0 && !usesItems(o.reuses()) {
+		memory.items, memory.bytes = 0, memory.users*int64(s.shape.ChunkBytes(1, false))
+	}
 	r := &Workload{Name: spec.Name, Users: spec.Users, Items: spec.Items, Scale: scale, Share: share,
-		ItemBytes: memory.items * int64(s.shape.ChunkBytes(1, false)), Bytes: memory.bytes}
+		ItemBytes: memory.items * int64(s.shape.ChunkBytes(1, false)), Bytes: memory.bytes, Pressure: len(o.CachePolicies) > 0}
 	if err := r.measure(spec, o); err != nil {
 		return nil, err
 	}
-	b := &bout{system: s, options: o, source: src, report: r, memory: memory.bytes}
+	b := &bout{system: s, options: o, source: src, report: r, memory: memory.bytes, base: 1}
+	if r.Pressure {
+		b.base = 0
+	}
 	defer b.close()
 	r.Bound = b.bound(math.Inf(1))
 	r.MemoryBound = b.bound(float64(memory.users))
@@ -70,7 +78,9 @@ type bout struct {
 	report   *Workload
 	memory   int64
 	variants []*variant
-	next     int // request of the stream
+	base     int // which one the ratios are to, beside the first
+	first    int // request of the stream that the blocks begin with
+	next     int // and the one behind them
 }
 
 func (b *bout) close() {
@@ -79,15 +89,44 @@ func (b *bout) close() {
 	}
 }
 
-// open opens the variants and computes the items of those that can use them.
+// contender is what a variant is opened for.
+type contender struct {
+	policy schedule.Policy
+	evicts string // policy of package evict; empty: the store's own
+}
+
+// contenders returns those of the options, in the report's order.
+func (o *Options) contenders() []contender {
+	var out []contender
+	for _, name := range o.CachePolicies {
+		out = append(out, contender{o.reuses(), name})
+	}
+	if len(out) > 0 {
+		return out
+	}
+	for _, p := range o.policies() {
+		out = append(out, contender{policy: p})
+	}
+	return out
+}
+
+// open opens the variants, computes the items of those that can use them, and warms the caches up.
 func (b *bout) open(ctx context.Context) error {
-	for _, p := range b.options.policies() {
+	for _, c := range b.options.contenders() {
+		p := c.policy
 		v, err := b.system.newVariant(ctx, p, b.source, b.memory, nil)
 		if err != nil {
 			return err
 		}
 		b.variants = append(b.variants, v)
-		line := Policy{Name: display(p), Policy: p.String()}
+		line := Policy{Name: display(p), Policy: p.String(), Evicts: c.evicts}
+		if c.evicts != "" {
+			v.name = display(p) + " " + c.evicts
+			line.Name = v.name
+			if err := errors.Join(v.store.SetPolicy(c.evicts), v.store.Predict()); err != nil {
+				return err
+			}
+		}
 		if usesItems(p) && !b.options.NoIndex {
 			start := time.Now()
 			if line.Indexed, err = v.indexItems(ctx); err != nil {
@@ -97,26 +136,58 @@ func (b *bout) open(ctx context.Context) error {
 		}
 		b.report.Policies = append(b.report.Policies, line)
 	}
-	return nil
+	return b.warm(ctx)
+}
+
+// warm sends all of the warm-up but the last block to each variant without computing, if that is wanted.
+func (b *bout) warm(ctx context.Context) error {
+	perBlock, warm := b.options.blocks()
+	if !b.options.DryWarmup || warm < 2 {
+		return nil
+	}
+	fill, err := b.system.newNoise()
+	if err != nil {
+		return err
+	}
+	defer fill.close()
+	b.first = perBlock * (warm - 1)
+	b.say("%s: %d requests warm each cache up", b.report.Name, b.first)
+	errs := make([]error, len(b.variants))
+	var wg sync.WaitGroup
+	for i, v := range b.variants {
+		wg.Go(func() { errs[i] = v.warm(ctx, fill, b.first) })
+	}
+	wg.Wait()
+	return errors.Join(errs...)
+}
+
+// say tells of progress.
+func (b *bout) say(format string, args ...any) {
+	if w := b.options.Progress; w != nil {
+		fmt.Fprintf(w, format+"\n", args...)
+	}
 }
 
 // saturate compares the variants in a closed loop.
 func (b *bout) saturate(ctx context.Context) error {
 	o := b.options
 	perBlock, warm := o.blocks()
+	if b.first > 0 {
+		warm = 1 // the others went before
+	}
 	runs := make([][]load.Result, len(b.variants)) // by block
 	before := make([]tally, len(b.variants))
 	reasons := make([]map[string]int64, len(b.variants))
 	variants := make([]load.Variant, len(b.variants))
 	for i, v := range b.variants {
-		variants[i] = load.Variant{Name: display(v.policy), Run: func(ctx context.Context, block int) (load.Result, error) {
+		variants[i] = load.Variant{Name: v.name, Run: func(ctx context.Context, block int) (load.Result, error) {
 			if block == warm {
 				before[i], reasons[i] = v.tally(), v.reasons()
 			}
 			var r load.Result
 			var err error
 			if block >= warm || v.policy != schedule.None { // RE has nothing to warm up
-				r, err = load.Closed(ctx, load.Options{Name: display(v.policy), Workers: o.Clients, Requests: perBlock, First: block * perBlock}, v.do)
+				r, err = load.Closed(ctx, load.Options{Name: v.name, Workers: o.Clients, Requests: perBlock, First: b.first + block*perBlock}, v.do)
 			}
 			if err == nil && r.Requests != r.Answered {
 				err = fmt.Errorf("%d of %d requests failed: %v", r.Requests-r.Answered, r.Requests, r.Errors)
@@ -130,8 +201,8 @@ func (b *bout) saturate(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	b.next = perBlock * (warm + o.Blocks)
-	toUP, err := b.again(ctx, opt, runs, 1)
+	b.next = b.first + perBlock*(warm+o.Blocks)
+	toUP, err := b.again(ctx, opt, runs, b.base)
 	if err != nil {
 		return err
 	}
@@ -149,7 +220,7 @@ func (b *bout) saturate(ctx context.Context) error {
 // throughput.
 func (b *bout) again(ctx context.Context, opt load.CompareOptions, runs [][]load.Result, base int) ([]load.MetricRatio, error) {
 	replay := func(i int) load.Variant {
-		return load.Variant{Name: display(b.variants[i].policy), Run: func(_ context.Context, block int) (load.Result, error) {
+		return load.Variant{Name: b.variants[i].name, Run: func(_ context.Context, block int) (load.Result, error) {
 			return runs[i][block], nil
 		}}
 	}
@@ -217,13 +288,13 @@ func (b *bout) openLoop(ctx context.Context) error {
 	if o.Open <= 0 {
 		return nil
 	}
-	rate := o.Open * b.report.Policies[1].Saturated.Throughput
+	rate := o.Open * b.report.Policies[b.base].Saturated.Throughput
 	n := max(int(o.Seconds*rate/openRounds), 20)
 	runs := make([][]load.Result, len(b.variants))
 	for round := range openRounds {
 		for i, v := range b.variants {
 			r, err := load.Open(ctx, load.Options{
-				Name: display(v.policy), Arrivals: workload.Poisson(rate, o.Seed+uint64(round)), Requests: n, First: b.next, SLO: o.SLO,
+				Name: v.name, Arrivals: workload.Poisson(rate, o.Seed+uint64(round)), Requests: n, First: b.next, SLO: o.SLO,
 			}, v.do)
 			if err != nil {
 				return err
@@ -234,13 +305,22 @@ func (b *bout) openLoop(ctx context.Context) error {
 	}
 	for i, v := range b.variants {
 		r := load.Merge(runs[i]...)
-		r.Name = display(v.policy)
+		r.Name = v.name
 		b.report.Policies[i].Open = &r
 	}
 	return nil
 }
 
-// search finds the highest rate of each variant within the SLO.
+// Where a search begins, as a share of the rate of the closed loop, and by how much it goes up and down. It
+// ends at the least share: whoever cannot keep the SLO there cannot keep it at all.
+const (
+	searchStart = .8
+	searchStep  = 1.2
+	searchLeast = 1. / 16
+)
+
+// search finds the highest rate of each variant within the SLO. Requests have the SLO as their deadline, so
+// that the server drops what is too late already; it counts as missed.
 func (b *bout) search(ctx context.Context) error {
 	o := b.options
 	if !o.Search {
@@ -249,14 +329,16 @@ func (b *bout) search(ctx context.Context) error {
 	var all []load.SearchOptions
 	var do []load.Do
 	for i, v := range b.variants {
+		start := searchStart * b.report.Policies[i].Saturated.Throughput
+		length := time.Duration(o.Seconds * float64(time.Second))
 		all = append(all, load.SearchOptions{
 			Run: load.Options{
-				Name: display(v.policy), Duration: time.Duration(o.Seconds * float64(time.Second)), SLO: o.SLO, First: b.next,
+				Name: v.name, Duration: length, Warmup: length / 5, SLO: o.SLO, First: b.next,
 			},
-			Start: b.report.Policies[i].Saturated.Throughput / 2,
+			Start: start, Step: searchStep, Min: start * searchLeast, Repeats: o.Repeats, Time: o.SearchTime,
 			Tried: b.tried,
 		})
-		do = append(do, v.do)
+		do = append(do, v.within(o.SLO))
 	}
 	found, err := load.SearchAll(ctx, all, do) // with an error too: an interrupted search found something
 	for i := range found {
@@ -267,16 +349,13 @@ func (b *bout) search(ctx context.Context) error {
 
 // tried says how a long search goes on.
 func (b *bout) tried(name string, t *load.Trial) {
-	if b.options.Progress == nil {
-		return
-	}
 	verdict := "too slow"
 	if t.Kept {
 		verdict = "kept"
 	}
 	all := load.Merge(t.Runs...)
-	fmt.Fprintf(b.options.Progress, "%s, %s: %.4g requests/s %s, P99 %.1f ms of %d requests\n",
-		b.report.Name, name, t.Rate, verdict, all.Latency.P99, all.Requests)
+	b.say("%s, %s: %.4g requests/s %s, %.1f %% of %d requests in time, P99 %.1f ms of those answered",
+		b.report.Name, name, t.Rate, verdict, 100*float64(all.Good)/float64(max(all.Requests, 1)), all.Requests, all.Latency.P99)
 }
 
 // sweep counts tokens at other sizes of memory, without computing.

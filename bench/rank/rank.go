@@ -15,6 +15,7 @@ package rank
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"runtime"
@@ -31,8 +32,10 @@ type Options struct {
 	Policies  []string // none and user, which the others are compared with, are always there; all
 	Requests  int      // per workload, warm-up included: the users are scaled so that they are an hour's; 1200
 	Warmup    float64  // share of the requests before anything is counted; 1/3
-	Blocks    int      // that the policies take turns in; 25
-	Tokens    float64  // scale of the lengths; 0.25
+	// DryWarmup has all of the warm-up but a block of it fill the caches without computing: with random numbers.
+	DryWarmup bool
+	Blocks    int     // that the policies take turns in; 25
+	Tokens    float64 // scale of the lengths; 0.25
 	// Memory is the share of the users' tokens that the cache has room for beside all items; negative:
 	// the paper's for each workload.
 	Memory  float64
@@ -42,15 +45,22 @@ type Options struct {
 	Clients int       // of the closed loop; 4
 	Open    float64   // load of the open loop as a share of UP's saturated rate; 0: left out
 	Search  bool      // look for each policy's highest rate within the SLO
-	SLO     time.Duration
-	Seconds float64 // of each run of the open loop and of the search; 10
-	Model   string  // tiny, small, medium, qwen2-0.5b or qwen2-1.5b; small
-	Device  string  // cpu or cuda; cpu
-	Dir     string  // folder of the checkpoint, made when missing; in the user's cache folder
-	Format  string  // bf16 or f32; bf16
-	Threads int
-	Seed    uint64 // of the streams; 1
-	JSON    bool
+	// SearchTime bounds the search on a workload; 10 minutes. Repeats is how often a rate is tried, at most; 3.
+	SearchTime time.Duration
+	Repeats    int
+	// CachePolicies, if any, are compared instead of policies for the prefix order: who leaves the cache, by
+	// the names of package evict. The ratios are to the first. Users are reused, or what the only one of
+	// Policies reuses; without items in the cache its memory is the users' share alone.
+	CachePolicies []string
+	SLO           time.Duration
+	Seconds       float64 // of each run of the open loop and of the search; 10
+	Model         string  // tiny, small, medium, qwen2-0.5b or qwen2-1.5b; small
+	Device        string  // cpu or cuda; cpu
+	Dir           string  // folder of the checkpoint, made when missing; in the user's cache folder
+	Format        string  // bf16 or f32; bf16
+	Threads       int
+	Seed          uint64 // of the streams; 1
+	JSON          bool
 	// Progress is told of the rates that a search tries; nil: nobody is.
 	Progress io.Writer
 }
@@ -62,6 +72,9 @@ func (o *Options) setDefaults() error {
 	if len(o.Policies) == 0 {
 		o.Policies = []string{"item", "longer", "bat", "predicted"}
 	}
+	if o.Count && len(o.CachePolicies) > 0 {
+		return errors.New("policies of the cache are timed, not counted")
+	}
 	for _, p := range o.Policies {
 		if _, err := schedule.ParsePolicy(p); err != nil {
 			return err
@@ -70,7 +83,7 @@ func (o *Options) setDefaults() error {
 	for _, d := range []struct {
 		value *int
 		is    int
-	}{{&o.Requests, 1200}, {&o.Blocks, 25}, {&o.Clients, 4}, {&o.Threads, runtime.GOMAXPROCS(0)}} {
+	}{{&o.Requests, 1200}, {&o.Blocks, 25}, {&o.Clients, 4}, {&o.Threads, runtime.GOMAXPROCS(0)}, {&o.Repeats, 3}} {
 		if *d.value <= 0 {
 			*d.value = d.is
 		}
@@ -88,6 +101,9 @@ func (o *Options) setDefaults() error {
 	}
 	if o.SLO <= 0 {
 		o.SLO = 200 * time.Millisecond
+	}
+	if o.SearchTime <= 0 {
+		o.SearchTime = 10 * time.Minute
 	}
 	if o.Model == "" {
 		o.Model = "small"
@@ -131,6 +147,16 @@ func (o *Options) policies() []schedule.Policy {
 	return out
 }
 
+// reuses is the policy for the prefix order where policies of the cache are compared.
+func (o *Options) reuses() schedule.Policy {
+	if len(o.Policies) == 1 {
+		if p, err := schedule.ParsePolicy(o.Policies[0]); err == nil && p != schedule.None {
+			return p
+		}
+	}
+	return schedule.User
+}
+
 // Run measures and writes tables, or the report as JSON, to w.
 func Run(ctx context.Context, o Options, w io.Writer) (*Report, error) {
 	if err := o.setDefaults(); err != nil {
@@ -144,7 +170,7 @@ func Run(ctx context.Context, o Options, w io.Writer) (*Report, error) {
 	perBlock, warm := o.blocks()
 	r := &Report{
 		Date: time.Now().UTC().Format(time.DateOnly), Device: sys.device.Name(), Model: sys.describe(), Format: o.Format,
-		TokenScale: o.Tokens, Clients: o.Clients, BlockRequests: perBlock, WarmupBlocks: warm, Blocks: o.Blocks, Indexed: !o.NoIndex, Counted: o.Count,
+		TokenScale: o.Tokens, Clients: o.Clients, BlockRequests: perBlock, WarmupBlocks: warm, Blocks: o.Blocks, Indexed: !o.NoIndex, Counted: o.Count, DryWarmup: o.DryWarmup,
 	}
 	p := newPrinter(w, o.JSON)
 	p.head(r)

@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"grebe/bench/load"
 	"grebe/internal/toybpe"
@@ -53,6 +54,37 @@ func TestRun(t *testing.T) {
 	}
 	if small, large := w.Sweep[0].Computed["auto"], w.Sweep[1].Computed["auto"]; large > small {
 		t.Errorf("auto computes %.1f tokens with all memory and %.1f with little", large, small)
+	}
+}
+
+// Policies of the cache are compared at equal memory, on caches that were warmed up without computing, and each
+// one's rate is searched for in bounded time.
+func TestPressure(t *testing.T) {
+	var out, progress bytes.Buffer
+	r, err := Run(t.Context(), Options{
+		Workloads: []string{"beauty"}, CachePolicies: []string{"lru", "default"}, Requests: 600, Warmup: .9, DryWarmup: true, Blocks: 3,
+		Tokens: 0.1, Memory: 0.1, Open: 0.5, Seconds: 0.1, Search: true, SearchTime: 100 * time.Millisecond, Repeats: 1,
+		Model: "tiny", Dir: filepath.Join(t.TempDir(), "m"), Threads: 1, Progress: &progress,
+	}, &out)
+	if err != nil {
+		t.Fatal(err)
+	}
+	w := r.Workloads[0]
+	if len(w.Policies) != 2 || w.Policies[1].Name != "UP default" || w.Policies[1].Evicts != "default" {
+		t.Fatalf("policies %+v", w.Policies)
+	}
+	for _, p := range w.Policies {
+		if p.Saturated.Answered != r.Blocks*r.BlockRequests || p.Open == nil || p.Found == nil || p.EvictedUsers == 0 || p.PoolBytes > w.Bytes || p.Reused == 0 {
+			t.Errorf("%s answered %d, evicted %d users, holds %d of %d bytes, reused %v", p.Name, p.Saturated.Answered, p.EvictedUsers, p.PoolBytes, w.Bytes, p.Reused)
+		}
+	}
+	for _, want := range []string{"over UP lru", "sustained rate"} {
+		if !strings.Contains(out.String(), want) {
+			t.Errorf("no %q in\n%s", want, out.String())
+		}
+	}
+	if !strings.Contains(progress.String(), "requests warm each cache up") {
+		t.Errorf("progress:\n%s", progress.String())
 	}
 }
 

@@ -26,6 +26,7 @@ type Report struct {
 	Blocks        int         `json:"blocks"`
 	Indexed       bool        `json:"indexed"`
 	Counted       bool        `json:"counted"` // nothing was computed
+	DryWarmup     bool        `json:"dry_warmup"`
 	Workloads     []*Workload `json:"workloads"`
 	Checks        []Check     `json:"checks"`
 }
@@ -43,6 +44,7 @@ type Workload struct {
 	Bound     float64        `json:"bound_tokens"` // per request, with memory for everything and the future known
 	// MemoryBound is Bound with this memory, all items in it.
 	MemoryBound float64  `json:"memory_bound_tokens"`
+	Pressure    bool     `json:"pressure"` // policies of the cache are compared
 	Policies    []Policy `json:"policies"`
 	Sweep       []Sweep  `json:"sweep,omitempty"`
 }
@@ -51,6 +53,7 @@ type Workload struct {
 type Policy struct {
 	Name           string           `json:"name"`
 	Policy         string           `json:"policy"`
+	Evicts         string           `json:"evicts,omitempty"` // who leaves the cache
 	Indexed        int              `json:"indexed_items"`
 	IndexSeconds   float64          `json:"index_seconds"`
 	PromptTokens   float64          `json:"prompt_tokens"`
@@ -123,6 +126,9 @@ func (p *printer) head(r *Report) {
 	} else {
 		p.printf("Lengths ×%g. %d clients in a closed loop; %d blocks of %d requests after %d to warm up, policies in turns.\n", r.TokenScale, r.Clients, r.Blocks, r.BlockRequests, r.WarmupBlocks)
 	}
+	if r.DryWarmup {
+		p.printf("All of the warm-up but one block filled the caches without computing.\n")
+	}
 	if r.Indexed {
 		p.printf("Items were computed before the first request for the policies that can use them.\n")
 	} else {
@@ -138,15 +144,20 @@ func (p *printer) workload(r *Workload) {
 	timed := r.Policies[0].Saturated.Requests > 0
 	head := []string{""}
 	if timed {
-		head = append(head, "requests/s", "over UP", "over RE", "P50 ms", "P99 ms")
+		head = append(head, "requests/s")
+		head = append(head, r.ratios()...)
+		head = append(head, "P50 ms", "P99 ms")
 	}
 	rows := [][]string{append(head, "tokens", "computed", "reused", "user first", "cached", "users", "items", "evicted")}
 	for i := range r.Policies {
 		l := &r.Policies[i]
 		row := []string{l.Name}
 		if timed {
-			row = append(row, fmt.Sprintf("%.1f", l.Saturated.Throughput), interval(&l.OverUP), interval(&l.OverRE),
-				fmt.Sprintf("%.1f", l.Saturated.Latency.P50), fmt.Sprintf("%.1f", l.Saturated.Latency.P99))
+			row = append(row, fmt.Sprintf("%.1f", l.Saturated.Throughput), interval(&l.OverUP))
+			if !r.Pressure {
+				row = append(row, interval(&l.OverRE))
+			}
+			row = append(row, fmt.Sprintf("%.1f", l.Saturated.Latency.P50), fmt.Sprintf("%.1f", l.Saturated.Latency.P99))
 		}
 		rows = append(rows, append(row,
 			fmt.Sprintf("%.0f", l.PromptTokens), fmt.Sprintf("%.0f", l.ComputedTokens), percent(l.Reused), percent(l.UserFirst),
@@ -154,7 +165,9 @@ func (p *printer) workload(r *Workload) {
 		))
 	}
 	p.table(rows)
-	p.printf("with the future known no choice computes less than %.0f tokens in this memory (all items kept), %.0f with room for everything\n", r.MemoryBound, r.Bound)
+	if !r.Pressure {
+		p.printf("with the future known no choice computes less than %.0f tokens in this memory (all items kept), %.0f with room for everything\n", r.MemoryBound, r.Bound)
+	}
 	for i := range r.Policies {
 		l := &r.Policies[i]
 		if l.Indexed > 0 {
@@ -171,6 +184,14 @@ func (p *printer) workload(r *Workload) {
 	p.openLoop(r)
 	p.found(r)
 	p.sweep(r)
+}
+
+// ratios are the heads of the columns with ratios.
+func (r *Workload) ratios() []string {
+	if r.Pressure {
+		return []string{"over " + r.Policies[0].Name}
+	}
+	return []string{"over UP", "over RE"}
 }
 
 func (p *printer) openLoop(r *Workload) {
@@ -195,8 +216,9 @@ func (p *printer) found(r *Workload) {
 	if len(r.Policies) < 2 || r.Policies[0].Found == nil {
 		return
 	}
-	p.printf("sustained rate: the highest of a Poisson process with 99 %% of the requests within the SLO; searched in turns\n")
-	rows := [][]string{{"", "sustains/s", "fails at/s", "over UP", "over RE", "rates tried", "requests at it", "P50 ms", "P99 ms"}}
+	p.printf("sustained rate: the highest of a Poisson process with 99 %% of the requests within the SLO, their deadline; searched in turns\n")
+	head := append(append([]string{"", "sustains/s", "fails at/s"}, r.ratios()...), "rates tried", "requests at it", "P50 ms", "P99 ms")
+	rows := [][]string{head}
 	over := func(f *load.Found, base int) string {
 		if rate := r.Policies[base].Found.Rate; rate > 0 {
 			return fmt.Sprintf("%.2f", f.Rate/rate)
@@ -205,14 +227,21 @@ func (p *printer) found(r *Workload) {
 	}
 	for i := range r.Policies {
 		f := r.Policies[i].Found
-		if f.Rate == 0 {
-			rows = append(rows, []string{f.Name, "none", fmt.Sprintf("%.1f", f.Limit), "-", "-", fmt.Sprint(len(f.Trials)), "-", "-", "-"})
-			continue
+		row := []string{f.Name, "none", fmt.Sprintf("%.1f", f.Limit)}
+		if f.Rate > 0 {
+			row[1] = fmt.Sprintf("%.1f", f.Rate)
 		}
-		rows = append(rows, []string{
-			f.Name, fmt.Sprintf("%.1f", f.Rate), fmt.Sprintf("%.1f", f.Limit), over(f, 1), over(f, 0), fmt.Sprint(len(f.Trials)),
-			fmt.Sprint(f.Best.Requests), fmt.Sprintf("%.1f", f.Best.Latency.P50), fmt.Sprintf("%.1f", f.Best.Latency.P99),
-		})
+		if r.Pressure {
+			row = append(row, over(f, 0))
+		} else {
+			row = append(row, over(f, 1), over(f, 0))
+		}
+		tried := fmt.Sprint(len(f.Trials))
+		if f.Cut {
+			tried += ", cut"
+		}
+		rows = append(rows, append(row, tried,
+			fmt.Sprint(f.Best.Requests), fmt.Sprintf("%.1f", f.Best.Latency.P50), fmt.Sprintf("%.1f", f.Best.Latency.P99)))
 	}
 	p.table(rows)
 }

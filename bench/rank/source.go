@@ -58,7 +58,7 @@ func (s *source) next() *request {
 		s.users[r.User] = tokens
 	}
 	msg := &grebev1.RankRequest{
-		User: &grebev1.User{Id: fmt.Sprint("u", r.User), Tokens: tokens}, TopK: 10, DeadlineMs: deadlineMs,
+		User: &grebev1.User{Id: fmt.Sprint("u", r.User), Tokens: tokens}, TopK: 10,
 		Candidates: make([]*grebev1.Item, len(r.Items)),
 	}
 	for i, j := range r.Items {

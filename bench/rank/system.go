@@ -11,6 +11,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	grebev1 "grebe/api/grebe/v1"
+	"grebe/bench/load"
 	"grebe/compute"
 	"grebe/compute/cpu"
 	"grebe/compute/cuda"
@@ -46,6 +48,7 @@ type system struct {
 	device compute.Device
 	model  model.Model
 	shape  compute.Shape
+	slo    time.Duration // that batches are made for; 0: the server's default
 }
 
 func open(o *Options) (*system, error) {
@@ -65,7 +68,11 @@ func open(o *Options) (*system, error) {
 	if err := ensure(dir, spec); err != nil {
 		return nil, err
 	}
-	return openDir(dir, o.Model, o.Format, o.Device, o.Threads)
+	s, err := openDir(dir, o.Model, o.Format, o.Device, o.Threads)
+	if err == nil {
+		s.slo = o.SLO
+	}
+	return s, err
 }
 
 // ensure writes the checkpoint unless it is there: complete, since it is moved into place.
@@ -128,8 +135,10 @@ func (s *system) builder(w *workload.Workload) (*prompt.Builder, error) {
 // variant is a server with one policy and a cache of its own.
 type variant struct {
 	policy  schedule.Policy
+	name    string
 	source  *source
 	runner  runner
+	warming *warming // nil: it is dry for ever
 	server  *server.Server
 	cache   *reuse.Cache // nil: RE
 	store   *kv.Store
@@ -174,7 +183,7 @@ func (s *system) newVariant(ctx context.Context, p schedule.Policy, src *source,
 
 // newCached opens a server of one policy for prompts of b.
 func (s *system) newCached(ctx context.Context, b *prompt.Builder, p schedule.Policy, memory int64, times *schedule.PrefillModel) (v *variant, err error) {
-	v = &variant{policy: p}
+	v = &variant{policy: p, name: display(p)}
 	defer func() {
 		if err != nil {
 			v.close()
@@ -195,7 +204,7 @@ func (s *system) newCached(ctx context.Context, b *prompt.Builder, p schedule.Po
 	}
 	if times != nil {
 		v.runner = &dry{store: v.store, model: *times}
-	} else if v.runner, err = s.dispatcher(ctx, v); err != nil {
+	} else if err = s.compute(ctx, v); err != nil {
 		return v, err
 	}
 	sm.Runner = v.runner
@@ -210,23 +219,28 @@ func (s *system) newCached(ctx context.Context, b *prompt.Builder, p schedule.Po
 	return v, err
 }
 
-// dispatcher opens an engine for the variant's jobs.
-func (s *system) dispatcher(ctx context.Context, v *variant) (*dispatch.Dispatcher, error) {
-	e, err := engine.New(s.model, s.device, engine.Options{Cache: v.store})
+// batchTokens are computed in one batch at most: of the longest prompts, four.
+const batchTokens = 32768
+
+// compute opens an engine for the variant's jobs.
+func (s *system) compute(ctx context.Context, v *variant) error {
+	e, err := engine.New(s.model, s.device, engine.Options{MaxTokens: batchTokens, Cache: v.store})
 	if err != nil {
-		return nil, err
+		return err
 	}
 	v.onClose(e.Close)
 	times, err := dispatch.Profile(ctx, e, s.model.MaxPositions())
 	if err != nil {
-		return nil, err
+		return err
 	}
-	d, err := dispatch.New([]dispatch.Engine{e}, dispatch.Options{Model: times})
+	d, err := dispatch.New([]dispatch.Engine{e}, dispatch.Options{Model: times, SLO: s.slo})
 	if err != nil {
-		return nil, err
+		return err
 	}
 	v.onClose(d.Close)
-	return d, nil
+	v.warming = &warming{runner: d, dry: dry{store: v.store}}
+	v.runner = v.warming
+	return nil
 }
 
 // flops is a prefill model whose milliseconds are the FLOPs of rows and of keys, at a TFLOP/s: the same
@@ -253,11 +267,22 @@ func (v *variant) close() {
 // usesItems reports whether the policy can take items from the cache.
 func usesItems(p schedule.Policy) bool { return p != schedule.None && p != schedule.User }
 
-// do sends request i of the stream.
+// do sends request i of the stream, with time enough.
 func (v *variant) do(ctx context.Context, i int) error {
+	return v.send(ctx, i, deadlineMs*time.Millisecond)
+}
+
+// within sends requests that have so much time, as clients do who do not wait for longer.
+func (v *variant) within(slo time.Duration) load.Do {
+	return func(ctx context.Context, i int) error { return v.send(ctx, i, slo) }
+}
+
+func (v *variant) send(ctx context.Context, i int, deadline time.Duration) error {
 	r := v.source.at(i)
 	v.advance(r.at)
-	resp, err := v.server.Rank(ctx, r.msg)
+	resp, err := v.server.Rank(ctx, &grebev1.RankRequest{
+		User: r.msg.User, Candidates: r.msg.Candidates, TopK: r.msg.TopK, DeadlineMs: int32(deadline.Milliseconds()),
+	})
 	if err != nil {
 		return err
 	}

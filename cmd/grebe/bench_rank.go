@@ -9,28 +9,33 @@ import (
 )
 
 type benchRankCmd struct {
-	Workloads []string      `help:"games, beauty, books, industry (default), also industry-spread and with -bursts behind each." placeholder:"NAME,..."`
-	Policies  []string      `help:"item, longer, bat, predicted beside none and user; default all." placeholder:"NAME,..."`
-	Requests  int           `help:"Requests per workload, warm-up included; users and items are scaled so that they are an hour's; default 1200." placeholder:"N"`
-	Blocks    int           `help:"Blocks that the policies take turns in; default 25." placeholder:"N"`
-	Tokens    float64       `help:"Scale of the lengths; default 0.25." placeholder:"SHARE"`
-	Memory    float64       `help:"Share of the users' tokens that fits beside all items; default the paper's for each workload." default:"-1" placeholder:"SHARE"`
-	Sweep     []float64     `help:"Shares of memory for which tokens are counted, without computing." placeholder:"SHARE,..."`
-	Count     bool          `help:"Count tokens only, compute nothing."`
-	NoIndex   bool          `help:"Compute items when first asked for, not before."`
-	Clients   int           `help:"Clients of the closed loop; default 4." placeholder:"N"`
-	Open      float64       `help:"Also send Poisson arrivals, at this share of user-first's saturated rate." placeholder:"SHARE"`
-	Search    bool          `help:"Also look for each policy's highest rate within the SLO (long)."`
-	Seconds   float64       `help:"Of each run with arrivals; default 10." placeholder:"N"`
-	SLO       time.Duration `name:"slo" help:"The SLO; default 200ms." placeholder:"TIME"`
-	Model     string        `help:"tiny, small, medium, qwen2-0.5b, qwen2-1.5b; default small." placeholder:"NAME"`
-	Device    string        `help:"cpu or cuda; default cpu." placeholder:"NAME"`
-	Dir       string        `type:"path" help:"Folder of the checkpoint, written when missing; default: in the user's cache folder." placeholder:"DIR"`
-	Format    string        `help:"bf16 or f32; default bf16." placeholder:"FORMAT"`
-	Threads   int           `help:"Threads; default all cores." placeholder:"N"`
-	Seed      uint64        `help:"Of the requests; default 1." placeholder:"N"`
-	Check     bool          `help:"Fail when a bar is not reached."`
-	JSON      bool          `name:"json" help:"Print JSON."`
+	Workloads     []string      `help:"games, beauty, books, industry (default), also industry-spread and with -bursts behind each." placeholder:"NAME,..."`
+	Policies      []string      `help:"item, longer, bat, predicted beside none and user; default all." placeholder:"NAME,..."`
+	Requests      int           `help:"Requests per workload, warm-up included; users and items are scaled so that they are an hour's; default 1200." placeholder:"N"`
+	Warmup        float64       `help:"Share of the requests that warm up; default a third." placeholder:"SHARE"`
+	DryWarmup     bool          `help:"Warm up without computing: caches hold random numbers then."`
+	CachePolicies []string      `help:"Compare who leaves the cache instead, users reused: lru, laru, default, ..." placeholder:"NAME,..."`
+	Blocks        int           `help:"Blocks that the policies take turns in; default 25." placeholder:"N"`
+	Tokens        float64       `help:"Scale of the lengths; default 0.25." placeholder:"SHARE"`
+	Memory        float64       `help:"Share of the users' tokens that fits beside all items; default the paper's for each workload." default:"-1" placeholder:"SHARE"`
+	Sweep         []float64     `help:"Shares of memory for which tokens are counted, without computing." placeholder:"SHARE,..."`
+	Count         bool          `help:"Count tokens only, compute nothing."`
+	NoIndex       bool          `help:"Compute items when first asked for, not before."`
+	Clients       int           `help:"Clients of the closed loop; default 4." placeholder:"N"`
+	Open          float64       `help:"Also send Poisson arrivals, at this share of user-first's saturated rate." placeholder:"SHARE"`
+	Search        bool          `help:"Also look for each policy's highest rate within the SLO ."`
+	SearchTime    time.Duration `help:"Most time for the search on a workload; default 10m." placeholder:"TIME"`
+	Repeats       int           `help:"Runs at a rate, of which most must keep the SLO; default 3." placeholder:"N"`
+	Seconds       float64       `help:"Of each run with arrivals; default 10." placeholder:"N"`
+	SLO           time.Duration `name:"slo" help:"The SLO; default 200ms." placeholder:"TIME"`
+	Model         string        `help:"tiny, small, medium, qwen2-0.5b, qwen2-1.5b; default small." placeholder:"NAME"`
+	Device        string        `help:"cpu or cuda; default cpu." placeholder:"NAME"`
+	Dir           string        `type:"path" help:"Folder of the checkpoint, written when missing; default: in the user's cache folder." placeholder:"DIR"`
+	Format        string        `help:"bf16 or f32; default bf16." placeholder:"FORMAT"`
+	Threads       int           `help:"Threads; default all cores." placeholder:"N"`
+	Seed          uint64        `help:"Of the requests; default 1." placeholder:"N"`
+	Check         bool          `help:"Fail when a bar is not reached."`
+	JSON          bool          `name:"json" help:"Print JSON."`
 }
 
 func (benchRankCmd) Help() string {
@@ -40,12 +45,15 @@ ten minutes on two cores. The weights are random.
 
 Example:
 
-    grebe bench rank --workloads beauty --sweep 0.05,0.2,0.5 --check`
+    grebe bench rank --workloads beauty --sweep 0.05,0.2,0.5 --check
+    grebe bench rank --workloads books --search --seconds 5 --repeats 1
+    grebe bench rank --workloads beauty --memory 0.1 --requests 20000 --warmup 0.97 --dry-warmup --cache-policies lru,laru,default --open 0.9`
 }
 
 func (c *benchRankCmd) Run(w *world) error {
 	r, err := rank.Run(w.ctx, rank.Options{
-		Workloads: c.Workloads, Policies: c.Policies, Requests: c.Requests, Blocks: c.Blocks, Tokens: c.Tokens, Memory: c.Memory,
+		Workloads: c.Workloads, Policies: c.Policies, CachePolicies: c.CachePolicies, Requests: c.Requests, Warmup: c.Warmup, DryWarmup: c.DryWarmup,
+		SearchTime: c.SearchTime, Repeats: c.Repeats, Blocks: c.Blocks, Tokens: c.Tokens, Memory: c.Memory,
 		Sweep: c.Sweep, Count: c.Count, NoIndex: c.NoIndex, Clients: c.Clients, Open: c.Open, Search: c.Search, SLO: c.SLO, Seconds: c.Seconds, Model: c.Model,
 		Dir: c.Dir, Format: c.Format, Device: c.Device, Threads: c.Threads, Seed: c.Seed, JSON: c.JSON, Progress: w.stderr,
 	}, w.stdout)

@@ -23,6 +23,18 @@ func bucket(rows int) int {
 	return (rows + 127) &^ 127
 }
 
+// Sizes returns rows of batches, ascending and at most most, for each of which something is prepared when it is
+// first seen: products are timed.
+func (r *runner) Sizes(most int) []int {
+	var out []int
+	for rows := 1; ; rows++ {
+		if rows = coarse(bucket(rows)); rows > min(most, r.max) {
+			return out
+		}
+		out = append(out, rows)
+	}
+}
+
 // buffers are the activations of a runner on the GPU. Those whose size depends on the weights' format
 // are made for the first batch that needs them.
 type buffers struct {

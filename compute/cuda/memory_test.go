@@ -79,3 +79,22 @@ func TestMoves(t *testing.T) {
 		m.Host().Free(host)
 	}
 }
+
+// TestSizes: batches of the sizes meet every shape of products, and none is larger than allowed.
+func TestSizes(t *testing.T) {
+	for _, most := range []int{1, 100, 2048, 8192, 20000} {
+		sizes := (&runner{max: 10000}).Sizes(most)
+		met := map[int]bool{}
+		for _, n := range sizes {
+			if n > min(most, 10000) {
+				t.Errorf("%d rows of at most %d", n, most)
+			}
+			met[coarse(bucket(n))] = true
+		}
+		for rows := 1; rows <= most; rows++ {
+			if m := coarse(bucket(rows)); m <= min(most, 10000) && !met[m] {
+				t.Fatalf("at most %d: nothing meets products of %d rows; sizes %v", most, m, sizes)
+			}
+		}
+	}
+}

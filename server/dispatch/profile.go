@@ -29,13 +29,19 @@ const (
 	most     = 4096
 	patience = 500 * time.Millisecond
 	limit    = 30 * time.Second
+	prepared = 8192 // rows of the largest batch that is prepared for
 	enough   = 5
 	settling = 5 // runs of a size at most
 )
 
-// Profile measures how long an engine takes for batches of several sizes, and fits a model to it.
+// Profile measures how long an engine takes for batches of several sizes, and fits a model to it. Before, it
+// runs a batch of each size that the engine's device prepares for (engine.Engine.Sizes), so that nothing is
+// prepared under load but what large batches need.
 // Tokens are zeros and the plans causal, at most positions long.
 func Profile(ctx context.Context, e Engine, positions int) (schedule.PrefillModel, error) {
+	if err := prepare(ctx, e, positions); err != nil {
+		return schedule.PrefillModel{}, err
+	}
 	p := profile{engine: e, start: time.Now()}
 	for _, b := range profiled {
 		if err := p.add(ctx, b.requests, min(b.tokens, positions, e.MaxTokens()/b.requests)); err != nil {
@@ -61,6 +67,24 @@ func Profile(ctx context.Context, e Engine, positions int) (schedule.PrefillMode
 		return m, fmt.Errorf("dispatch: %w", err)
 	}
 	return m, nil
+}
+
+// prepare runs a batch of each size that is prepared for.
+func prepare(ctx context.Context, e Engine, positions int) error {
+	sized, ok := e.(interface{ Sizes(most int) []int })
+	if !ok {
+		return nil
+	}
+	for _, rows := range sized.Sizes(min(prepared, e.MaxTokens())) {
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		requests := (rows + positions - 1) / positions
+		if _, err := measure(e, requests, rows/requests); err != nil {
+			return fmt.Errorf("dispatch: prepare for batches of %d rows: %w", rows, err)
+		}
+	}
+	return nil
 }
 
 // profile is what was measured so far.

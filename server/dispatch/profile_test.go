@@ -12,8 +12,16 @@ import (
 // gpu is an engine that computes in buckets of 128 rows, and prepares for seconds when it first sees one,
 // and once more at the next sight.
 type gpu struct {
-	seen map[int]int
-	flat bool // times do not grow
+	seen  map[int]int
+	flat  bool // times do not grow
+	sizes bool // it says for which sizes it prepares
+}
+
+func (g *gpu) Sizes(most int) (out []int) {
+	for rows := 128; g.sizes && rows <= most; rows += 128 {
+		out = append(out, rows)
+	}
+	return out
 }
 
 func (g *gpu) MaxTokens() int { return 100_000 }
@@ -59,6 +67,25 @@ func TestProfileOfADeviceThatPrepares(t *testing.T) {
 		}
 		if took := time.Since(start); took > limit+5*time.Second {
 			t.Errorf("the profile took %v", took)
+		}
+	})
+}
+
+// A device that says for which sizes it prepares has seen all of them when requests come.
+func TestProfilePrepares(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		g := &gpu{seen: map[int]int{}, sizes: true}
+		m, err := Profile(t.Context(), g, 1000)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for bucket := 1; bucket <= prepared/128; bucket++ {
+			if g.seen[bucket] == 0 {
+				t.Errorf("no batch of %d rows was run", 128*bucket)
+			}
+		}
+		if got, want := m.Predict(640, 640*640/2, 1), 2+4*.6; math.Abs(got-want) > .35*want {
+			t.Errorf("640 rows are predicted to take %.2f ms, want %.2f", got, want)
 		}
 	})
 }
