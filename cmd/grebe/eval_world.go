@@ -12,6 +12,7 @@ import (
 
 	"grebe/bench/eval"
 	"grebe/model/tokenizer"
+	"grebe/workload/arrays"
 	"grebe/workload/shop"
 )
 
@@ -27,6 +28,7 @@ type evalWorldCmd struct {
 	Requests   int     `default:"2000" help:"Requests of the trace; default ${default}."`
 	Rate       float64 `default:"20" help:"Requests of the trace per second, on average; default ${default}."`
 	Tokenizer  string  `type:"path" help:"tokenizer.json to count tokens with." placeholder:"FILE"`
+	Arrays     bool    `help:"Write arrays of integers for the scripts of training/ instead, with a tokenizer."`
 	JSON       bool    `name:"json" help:"Print the statistics as JSON."`
 }
 
@@ -40,7 +42,8 @@ train alone, are asked after the first K purchases: the prompt is the customer's
 Examples:
 
     grebe eval world --out ./shop --train 2000
-    grebe eval world --out ./shop --tokenizer ./my-model/tokenizer.json`
+    grebe eval world --out ./shop --tokenizer ./my-model/tokenizer.json
+    grebe eval world --out ./arrays --arrays --train 50000`
 }
 
 func (c *evalWorldCmd) Run(w *world) error {
@@ -59,6 +62,9 @@ func (c *evalWorldCmd) Run(w *world) error {
 	}
 	if err := os.MkdirAll(c.Out, 0o755); err != nil {
 		return err
+	}
+	if c.Arrays {
+		return c.arrays(sh)
 	}
 	if err := writeFile(filepath.Join(c.Out, "items.ndjson"), sh.WriteItems); err != nil {
 		return err
@@ -81,6 +87,23 @@ func (c *evalWorldCmd) Run(w *world) error {
 	}
 	fmt.Fprintf(w.stderr, "%d items, %d + %d + %d customers and a trace of %d requests in %s\n", len(sh.Items), c.Train, c.Validation, c.Test, c.Requests, c.Out)
 	return c.statistics(w, sh)
+}
+
+// arrays writes the shop for the training scripts.
+func (c *evalWorldCmd) arrays(sh *shop.World) error {
+	a, err := arrays.New(c.Out, sh)
+	if err != nil {
+		return err
+	}
+	for _, s := range []struct {
+		split shop.Split
+		n     int
+	}{{shop.Train, c.Train}, {shop.Validation, c.Validation}, {shop.Test, c.Test}} {
+		if err := a.Customers(s.split, s.n); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // customers writes the customers of a split and the questions about them.

@@ -1,0 +1,105 @@
+package arrays
+
+import (
+	"runtime"
+	"strings"
+	"sync"
+
+	"grebe/workload/shop"
+)
+
+// customer is what a split's arrays have of one customer.
+type customer struct {
+	tokens []uint16 // of the text
+	cuts   []int32  // tokens before the line of each purchase: where the question about it is asked
+	items  []uint16 // purchases, oldest first
+	stars  []uint8
+	times  []int32 // days
+	offer  []uint16
+	chosen uint8 // place in offer
+	next   uint16
+	p      []float32 // true probabilities of the offer, in no training split
+}
+
+// Customers writes the first n customers of a split: their texts' tokens, purchases, and the question
+// at the end. The true probabilities are in validation and test only: training learns from what people
+// took, as it would have to elsewhere.
+func (x *Writer) Customers(split shop.Split, n int) error {
+	all := make([]customer, n)
+	var wg sync.WaitGroup
+	workers := runtime.GOMAXPROCS(0)
+	for k := range workers {
+		wg.Go(func() {
+			for i := k; i < n; i += workers {
+				all[i] = x.customer(split, i)
+			}
+		})
+	}
+	wg.Wait()
+	return x.saveCustomers(split, all)
+}
+
+func (x *Writer) customer(split shop.Split, n int) customer {
+	u := x.w.User(split, n)
+	c := customer{next: uint16(u.Next)}
+	c.tokens, c.cuts = x.tokenise(x.w.Text(u))
+	for i := range u.Visits {
+		for _, p := range u.Visits[i].Purchases {
+			c.items = append(c.items, uint16(p.Item))
+			c.stars = append(c.stars, uint8(p.Stars))
+			c.times = append(c.times, int32(u.Visits[i].Day))
+		}
+	}
+	for k, i := range u.Offer {
+		c.offer = append(c.offer, uint16(i))
+		if i == u.Chosen {
+			c.chosen = uint8(k)
+		}
+	}
+	if split != shop.Train {
+		for _, p := range x.w.State(u).Probabilities(u.Offer) {
+			c.p = append(c.p, float32(p))
+		}
+	}
+	return c
+}
+
+// tokenise returns the tokens of a text and how many are before each line of a purchase. The lines are
+// tokenised one by one, which gives the tokens of the whole text: no token spans the start of such a line.
+func (x *Writer) tokenise(text string) ([]uint16, []int32) {
+	var tokens []uint16
+	var cuts []int32
+	for {
+		at := strings.Index(text, "\n- ")
+		if at < 0 {
+			return appendTokens(tokens, x.tok.Encode(text)), cuts
+		}
+		tokens = appendTokens(tokens, x.tok.Encode(text[:at+1]))
+		cuts = append(cuts, int32(len(tokens)))
+		text = text[at+1:]
+	}
+}
+
+func (x *Writer) saveCustomers(split shop.Split, all []customer) error {
+	var tokens, items, offers, next []uint16
+	var cuts, times []int32
+	var stars, chosen []uint8
+	var p []float32
+	offsets, events := []int64{0}, []int64{0}
+	for i := range all {
+		c := &all[i]
+		tokens, items, offers = append(tokens, c.tokens...), append(items, c.items...), append(offers, c.offer...)
+		cuts, times, stars = append(cuts, c.cuts...), append(times, c.times...), append(stars, c.stars...)
+		chosen, next, p = append(chosen, c.chosen), append(next, c.next), append(p, c.p...)
+		offsets, events = append(offsets, int64(len(tokens))), append(events, int64(len(items)))
+	}
+	list := []int{len(all), len(offers) / max(len(all), 1)}
+	arrays := map[string]array{
+		"tokens": flat(tokens), "offsets": flat(offsets), "events": flat(events), "cuts": flat(cuts), "items": flat(items),
+		"stars": flat(stars), "times": flat(times), "offers": {offers, list}, "chosen": flat(chosen), "next": flat(next),
+	}
+	if split != shop.Train {
+		arrays["p"] = array{p, list}
+	}
+	return save(x.dir, split.String(), arrays)
+}
