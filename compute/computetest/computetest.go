@@ -80,6 +80,10 @@ func checks(opts Options) []check {
 	if opts.SameBits {
 		all = append(all, bitChecks()...)
 	}
+	if opts.NoAlloc && opts.STU {
+		c := config{seed: 4100, shape: geometries[3].stuShape(2, compute.BF16, pointwises[1]), dt: compute.BF16, sharp: 1}
+		all = append(all, check{"no allocation/stu", func(d compute.Device) error { return allocatesNothing(d, c) }})
+	}
 	if opts.NoAlloc {
 		all = append(all, allocChecks()...)
 	}

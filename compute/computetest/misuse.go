@@ -306,7 +306,11 @@ func allocatesNothing(d compute.Device, c config) error {
 	pass := func() {
 		for _, b := range batches {
 			err = errors.Join(err, b.begin(r))
-			m.operations(r, w, do)
+			if m.shape.Pointwise != nil {
+				m.stuOperations(r.(compute.STU), w, b, do)
+			} else {
+				m.operations(r, w, do)
+			}
 			err = errors.Join(err, r.Logits(w.norm, w.head, pairs, logits), r.Hidden(nil, do.keep, hidden))
 		}
 	}

@@ -150,22 +150,32 @@ func stuChecks() []check {
 			p := pointwises[(i+j)%len(pointwises)]
 			c := config{seed: seed, shape: g.stuShape(1+(i+j)%2, f.kv, p), dt: f.dt, src: sources[(i+j)%3], bare: i%4 == 3, perHead: (i+j)%3 == 0,
 				sharp: []float64{1, 4, 0.25}[i%3]}
-			out = append(out, c.stuCheck(i%2 == 1))
+			out = append(out, c.stuCheck(i%2 == 1, func(r random) []plan {
+				start := int32(r.IntN(60))
+				if p.Context > 0 {
+					start = 0
+				}
+				return r.mixed(&c.shape, start)
+			}))
 		}
+	}
+	// Long enough for every kernel's inner loops and for what a window skips.
+	for i, p := range []compute.Pointwise{{Scale: 1.0 / 64}, {Scale: 1.0 / 64, Window: 170}, {Scale: 1.0 / 64, Context: 4, Window: 300}} {
+		g := geometry{96, 2, 2, []int{64, 128, 64}[i], 1}
+		c := config{seed: uint64(6000 + i), shape: g.stuShape(1, compute.BF16, p), dt: compute.BF16, src: compute.F32, sharp: 1}
+		out = append(out, c.stuCheck(i == 0, func(r random) []plan {
+			return []plan{r.causal(0, 700), r.pointwise(0, 430, []int{1, 1, 1}, 1), r.itemFirst(0, 0, 260, []int{1, 1, 1}, 1)}
+		}))
 	}
 	return out
 }
 
-func (c config) stuCheck(keep bool) check {
+func (c config) stuCheck(keep bool, draw func(r random) []plan) check {
 	s := &c.shape
 	name := fmt.Sprintf("stu/seed%d/%d×%d,%d×%d,%v→%v,kv_%v,%+v", c.seed, s.Layers, s.Hidden, s.Heads, s.HeadDim, c.src, c.dt, s.KV, *s.Pointwise)
 	return check{name, func(d compute.Device) error {
 		r := newRandom(c.seed)
-		start := int32(r.IntN(60))
-		if s.Pointwise.Context > 0 {
-			start = 0
-		}
-		plans := uncontext(s, r.mixed(s, start))
+		plans := uncontext(s, draw(r))
 		do := steps{qkv: true, attend: true}
 		if keep {
 			do.keep = r.someRows(rows(plans))

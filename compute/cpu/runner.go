@@ -56,6 +56,7 @@ type runner struct {
 	arg                                              arguments
 	embed, norm, angles, write, packO, logits, final *team.Job
 	chosen                                           *team.Job
+	stu                                              stuRun
 }
 
 type arguments struct {
@@ -79,18 +80,25 @@ type home struct {
 }
 
 func (d *device) Open(s compute.Shape, maxRows int) (compute.Runner, error) {
-	if s.Heads < 1 || s.KVHeads < 1 || s.Heads%s.KVHeads != 0 || s.HeadDim < 2 || s.HeadDim%2 != 0 ||
+	if s.Pointwise != nil {
+		if err := s.CheckPointwise(); err != nil || maxRows < 1 {
+			return nil, errors.Join(fmt.Errorf("cpu: cannot run HSTU with batches of %d rows", maxRows), err)
+		}
+	} else if s.Heads < 1 || s.KVHeads < 1 || s.Heads%s.KVHeads != 0 || s.HeadDim < 2 || s.HeadDim%2 != 0 ||
 		s.Hidden < 1 || s.Inter < 1 || s.Layers < 1 || len(s.Rope.InvFreq) != s.HeadDim/2 ||
 		s.KV != compute.F32 && s.KV != compute.BF16 && s.KV != compute.FP8 || maxRows < 1 {
 		return nil, fmt.Errorf("cpu: cannot run shape %+v with batches of %d rows", s, maxRows)
 	}
 	r := &runner{dev: d, shape: s, max: maxRows, err: errors.New("cpu: no batch was begun")}
-	half := s.HeadDim / 2
+	half, width := s.HeadDim/2, (s.Heads+2*s.KVHeads)*s.HeadDim
+	if s.Pointwise != nil {
+		half, width = 1, 4*s.Heads*s.HeadDim // nothing is rotated, and u comes besides
+	}
 	for _, b := range []struct {
 		dst *[]float32
 		n   int
 	}{
-		{&r.x, s.Hidden}, {&r.qkv, (s.Heads + 2*s.KVHeads) * s.HeadDim},
+		{&r.x, s.Hidden}, {&r.qkv, width},
 		{&r.q, s.Heads * s.HeadDim}, {&r.o, s.Heads * s.HeadDim}, {&r.cos, half}, {&r.sin, half},
 	} {
 		block, err := offheap.Alloc(maxRows * b.n * 4)
@@ -170,6 +178,7 @@ func (r *runner) jobs() {
 		r.arg.dst.Set(i-r.arg.from, 0, r.o[i*n:][:n])
 	})
 	r.logits = &team.Job{Do: r.logitRow}
+	r.stuJobs()
 	r.chosen = r.each(func(w, i int) { r.arg.dst.Set(i, 0, r.normRow(w, r.at(r.arg.ids[i]))) })
 	r.final = r.each(func(w, i int) {
 		copy(r.arg.out[i*h:][:h], r.normRow(w, r.at(r.arg.ids[i])))
@@ -202,7 +211,9 @@ func (r *runner) Begin(b *compute.Batch) error {
 	defer r.dev.mu.Unlock()
 	r.batch, r.rows = b, len(b.Tokens)
 	r.locate()
-	r.run(r.angles, 0, r.rows)
+	if r.shape.Pointwise == nil {
+		r.run(r.angles, 0, r.rows)
+	}
 	if err := r.att.Plan(b); err != nil {
 		r.err = fmt.Errorf("cpu: %w", err)
 	}
@@ -325,8 +336,8 @@ func (r *runner) QKV(layer int, w *compute.AttentionWeights) {
 	bias := r.values("the bias of QKV", w.QKVBias, width)
 	r.values("the norm of queries", w.QNorm, s.HeadDim)
 	r.values("the norm of keys", w.KNorm, s.HeadDim)
-	if layer < 0 || layer >= s.Layers {
-		r.fail(fmt.Errorf("cpu: layer %d of %d", layer, s.Layers))
+	if layer < 0 || layer >= s.Layers || s.Pointwise != nil {
+		r.fail(fmt.Errorf("cpu: layer %d of %d of a decoder", layer, s.Layers))
 	}
 	if r.err != nil || r.rows == 0 {
 		return
@@ -441,6 +452,9 @@ func (r *runner) Keep(rows []int32) {
 		last, place[from] = from, int32(to)
 		copy(r.x[to*h:][:h], r.x[int(from)*h:][:h])
 		copy(r.o[to*n:][:n], r.o[int(from)*n:][:n])
+		if r.shape.Pointwise != nil {
+			copy(r.qkv[to*4*n:][:n], r.qkv[int(from)*4*n:][:n])
+		}
 	}
 	r.kept, r.place, r.rows = true, place, len(rows)
 }

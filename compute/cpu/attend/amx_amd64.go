@@ -19,6 +19,18 @@ func pipeAMX64(w *walk)
 func pipeAMX128(w *walk)
 
 //go:noescape
+func pointAMX1(w *walk)
+
+//go:noescape
+func pointAMX2(w *walk)
+
+//go:noescape
+func pointPipeAMX64(w *walk)
+
+//go:noescape
+func pointPipeAMX128(w *walk)
+
+//go:noescape
 func loadQAMX(dst unsafe.Pointer, rows *[lanes]unsafe.Pointer, dims, cols int)
 
 //go:noescape

@@ -77,6 +77,9 @@ func New(s compute.Shape, l feature.Level, t *team.Team) (*Attention, error) {
 		scale:   float32(math.Log2E / math.Sqrt(float64(s.HeadDim))),
 		scratch: &offheap.Block{},
 	}
+	if p := s.Pointwise; p != nil {
+		a.kern, a.scale, a.plan.apart = pointwiseKernels(l, s.KV, s.HeadDim), p.Alpha, p.Window > 0
+	}
 	for range t.Threads() {
 		w, err := newWorker(s.HeadDim, a.padded)
 		if err != nil {
@@ -113,7 +116,7 @@ func (a *Attention) Plan(b *compute.Batch) error {
 }
 
 // Run computes layer of the planned batch: out[row] = softmax(q[row]·kᵀ/√HeadDim)·v for every row,
-// with q and out as [row][Heads·HeadDim]. q is rotated already, and the chunks hold K and V of all
+// with q and out as [row][Heads·HeadDim]; or what Shape.Pointwise says instead of the softmax. q is rotated already, and the chunks hold K and V of all
 // tokens. q and out do not overlap.
 func (a *Attention) Run(layer int, q, out []float32) {
 	p := &a.plan

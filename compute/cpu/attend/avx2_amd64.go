@@ -13,6 +13,9 @@ func productAVX2(c, a, b unsafe.Pointer, panels, depth, panelBytes, cols, add in
 func softmaxAVX2(s unsafe.Pointer, state *state, keys, cols, first, masked int, scale float32)
 
 //go:noescape
+func pointwiseAVX2(s unsafe.Pointer, state *state, keys, cols, first, masked int, scale float32)
+
+//go:noescape
 func rescaleAVX2(o unsafe.Pointer, state *state, rows int)
 
 //go:noescape

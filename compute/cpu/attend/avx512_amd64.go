@@ -13,6 +13,9 @@ func productAVX512(c, a, b unsafe.Pointer, panels, depth, panelBytes, cols, add 
 func softmaxAVX512(s unsafe.Pointer, state *state, keys, cols, first, masked int, scale float32)
 
 //go:noescape
+func pointwiseAVX512(s unsafe.Pointer, state *state, keys, cols, first, masked int, scale float32)
+
+//go:noescape
 func rescaleAVX512(o unsafe.Pointer, state *state, rows int)
 
 //go:noescape

@@ -50,6 +50,7 @@ type walk struct {
 	scale   float32
 	cols    int
 	room    int // keys from first on that the run has room for
+	closed  int // keys before this one may be hidden from some lanes; pointwise only
 }
 
 // valueStep returns the bytes from a packed value to the next inside a block.
@@ -88,7 +89,7 @@ func (f *float32Parts) walk(w *walk) {
 	for w.keys > 0 {
 		w.block = min(blockKeys, w.keys)
 		masked := 0
-		if w.first+w.block > w.open {
+		if w.first+w.block > w.open || w.first < w.closed {
 			masked = 1
 		}
 		f.product(w.s, w.k, w.q, w.block/panel, w.dims, 4*panel*w.dims, w.cols, 0)

@@ -29,6 +29,60 @@ func kernelsFor(l feature.Level, kv compute.DType, dims int) *kernels {
 	return float32Kernels(kv, plainParts)
 }
 
+// pointwiseKernels are the kernels without a softmax.
+func pointwiseKernels(l feature.Level, kv compute.DType, dims int) *kernels {
+	k := kernelsFor(l, kv, dims)
+	switch {
+	case l == feature.AMX && kv != compute.F32:
+		k.walk = pointAMX
+	case l >= feature.AVX512:
+		k.walk = (&float32Parts{productAVX512, pointwiseAVX512, rescaleAVX512}).walk
+	case l == feature.AVX2:
+		k.walk = (&float32Parts{productAVX2, pointwiseAVX2, rescaleAVX2}).walk
+	default:
+		k.walk = pointwiseParts.walk
+	}
+	return k
+}
+
+// pointAMX is walkAMX with pointwise kernels, and a window: the keys before closed come first, then whole
+// blocks that all lanes see, then the rest.
+func pointAMX(w *walk) {
+	left := w.keys
+	step, pipe := pointAMX2, pointPipeFor(w.dims)
+	if w.cols == 1 {
+		step, pipe = pointAMX1, nil
+	}
+	if pipe == nil {
+		step(w)
+		return
+	}
+	if edge := min(left, roundUp(max(0, w.closed-w.first), blockKeys)); edge > 0 {
+		w.keys, left = edge, left-edge
+		step(w)
+	}
+	if whole := min(left, w.open-w.first) / blockKeys * blockKeys; whole > 0 {
+		if w.started == 0 {
+			clear(unsafe.Slice((*float32)(w.o), w.dims*lanes)) // the pipe always adds
+		}
+		w.keys, left = whole, left-whole
+		pipe(w)
+	}
+	if w.keys = left; left > 0 {
+		step(w)
+	}
+}
+
+func pointPipeFor(dims int) func(*walk) {
+	switch dims {
+	case 64:
+		return pointPipeAMX64
+	case 128:
+		return pointPipeAMX128
+	}
+	return nil
+}
+
 // walkAMX makes at most two calls of assembly, which the runtime cannot interrupt, of about 10 µs.
 func walkAMX(w *walk) {
 	left := w.keys

@@ -46,10 +46,11 @@ type unit struct{ segment, lane, tiles, siblings int32 }
 type plan struct {
 	batch   *compute.Batch
 	rows    int
-	keys    int // of all runs, padded
-	bytes   int // of all runs for one KV head
-	heads   int // KV heads done at a time
-	keySize int // bytes of a packed key, and of a packed value
+	keys    int  // of all runs, padded
+	bytes   int  // of all runs for one KV head
+	heads   int  // KV heads done at a time
+	keySize int  // bytes of a packed key, and of a packed value
+	apart   bool // every segment is a run of its own: what a window hides of it is its beginning
 
 	runs    []run
 	members []int32 // segments of runs
@@ -95,7 +96,7 @@ func (p *plan) view(i int32) {
 	for _, j := range p.batch.Segments[i].Sees {
 		switch n := p.batch.Segments[j].Len; {
 		case n == 0:
-		case n >= longRun:
+		case n >= longRun || p.apart:
 			p.addGathered(from)
 			p.views = append(p.views, p.single(j))
 			from = len(p.members)

@@ -20,6 +20,7 @@ type state struct {
 	factors [lanes]float32 // what the last step multiplies former sums and outputs by
 	limits  [lanes]int32   // last key of the run that the lane sees
 	changed int64          // not 0 if a factor is not 1
+	lows    [lanes]int32   // first key of the run that the lane sees; pointwise only
 }
 
 // sources are rows of K and V to pack; those behind the end of a run are zeros.
@@ -31,6 +32,7 @@ type tile struct {
 	first, end int // lanes in use, counted from the segment's first token
 	keys       int // keys of the run that the tile goes through
 	open       int // those that all its lanes see
+	pointwise  pointwiseTile
 }
 
 // worker is the private memory of a thread.
@@ -149,6 +151,9 @@ func (a *Attention) unitTask(worker, task int) {
 		r, longest := &a.plan.runs[id], 0
 		for j := range tiles {
 			tiles[j].enter(r.keys, i == len(view)-1, a.group)
+			if a.shape.Pointwise != nil {
+				a.narrow(&tiles[j], r, i == len(view)-1)
+			}
 			longest = max(longest, tiles[j].keys)
 		}
 		for from := 0; from < longest; from += spanKeys {
@@ -170,11 +175,17 @@ func (a *Attention) siblings(w *worker, u *unit, slot int) {
 	t := &w.tiles[0]
 	n := a.siblingRows(w, a.q, u, slot, w.zeros)
 	t.walk.start(roundUp(n, lanes/2)/(lanes/2), a.scale)
+	if a.shape.Pointwise != nil {
+		a.startSiblings(t, u)
+	}
 	a.kern.loadQ(t.walk.q, &w.rows, a.shape.HeadDim, t.walk.cols)
 	view := a.plan.viewOf(u.segment)
 	for _, id := range view[:len(view)-1] {
 		r := &a.plan.runs[id]
 		t.enter(r.keys, false, a.group)
+		if a.shape.Pointwise != nil {
+			a.narrow(t, r, false)
+		}
 		for from := 0; from < t.keys; from += spanKeys {
 			a.through(t, r, slot, from)
 		}
@@ -193,6 +204,9 @@ func (a *Attention) siblings(w *worker, u *unit, slot int) {
 		}
 		r := &a.plan.runs[a.plan.alone[i]]
 		t.keys, t.open = g.Len, 0
+		if a.shape.Pointwise != nil {
+			a.narrowSibling(t, g, first, lane)
+		}
 		for from := 0; from < t.keys; from += spanKeys {
 			a.through(t, r, slot, from)
 		}
@@ -230,6 +244,9 @@ func (a *Attention) begin(w *worker, t *tile, u *unit, i, slot int) {
 	t.first = max(lane, g.Cached*a.group) // lanes before are cached
 	t.end = min(lane+lanes, g.Len*a.group)
 	t.walk.start(roundUp(t.end-t.first, lanes/2)/(lanes/2), a.scale)
+	if a.shape.Pointwise != nil {
+		a.startPointwise(t, g, 0, t.first, t.end)
+	}
 	a.setRows(w, a.q, u, t, slot, w.zeros)
 	a.kern.loadQ(t.walk.q, &w.rows, a.shape.HeadDim, t.walk.cols)
 }
@@ -261,13 +278,14 @@ func (t *tile) enter(keys int, own bool, group int) {
 
 // through goes through a span of run r.
 func (a *Attention) through(t *tile, r *run, slot, from int) {
-	if from >= t.keys {
+	end := min(from+spanKeys, t.keys)
+	if from = max(from, t.pointwise.from); from >= end {
 		return
 	}
 	w, at := &t.walk, from*a.plan.keySize
 	w.k, w.v = unsafe.Add(a.keysAt(r, slot), at), unsafe.Add(a.valuesAt(r, slot), at)
-	w.keys, w.first = roundUp(min(spanKeys, t.keys-from), a.kern.keyStep), from
-	w.open, w.room = t.open, r.padded()-from
+	w.keys, w.first = roundUp(end-from, a.kern.keyStep), from
+	w.open, w.room, w.closed = t.open, r.padded()-from, t.pointwise.closed
 	a.kern.walk(w)
 }
 

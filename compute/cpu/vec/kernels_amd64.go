@@ -40,6 +40,24 @@ func dotBF16Avx512(x *float32, row *uint16, n int) float32
 //go:noescape
 func dotF16Avx512(x *float32, row *uint16, n int) float32
 
+//go:noescape
+func addScaledAvx512(x, y *float32, n int, a float32)
+
+//go:noescape
+func multiplyAvx512(x, y *float32, n int)
+
+//go:noescape
+func affineAvx512(dst, x, gain, shift *float32, n int, m, s float32)
+
+//go:noescape
+func siluAvx512(x *float32, n int)
+
+//go:noescape
+func sumAvx512(x *float32, n int) float32
+
+//go:noescape
+func deviationAvx512(x *float32, n int, m float32) float32
+
 var avx512 = kernels{
 	add:        addAvx512,
 	scale:      scaleAvx512,
@@ -53,6 +71,12 @@ var avx512 = kernels{
 	dot:        dotAvx512,
 	dotBF16:    dotBF16Avx512,
 	dotF16:     dotF16Avx512,
+	addScaled:  addScaledAvx512,
+	multiply:   multiplyAvx512,
+	affine:     affineAvx512,
+	silu:       siluAvx512,
+	sum:        sumAvx512,
+	deviation:  deviationAvx512,
 }
 
 //go:noescape
@@ -91,6 +115,24 @@ func dotBF16Avx2(x *float32, row *uint16, n int) float32
 //go:noescape
 func dotF16Avx2(x *float32, row *uint16, n int) float32
 
+//go:noescape
+func addScaledAvx2(x, y *float32, n int, a float32)
+
+//go:noescape
+func multiplyAvx2(x, y *float32, n int)
+
+//go:noescape
+func affineAvx2(dst, x, gain, shift *float32, n int, m, s float32)
+
+//go:noescape
+func siluAvx2(x *float32, n int)
+
+//go:noescape
+func sumAvx2(x *float32, n int) float32
+
+//go:noescape
+func deviationAvx2(x *float32, n int, m float32) float32
+
 var avx2 = kernels{
 	add:        addAvx2,
 	scale:      scaleAvx2,
@@ -104,4 +146,10 @@ var avx2 = kernels{
 	dot:        dotAvx2,
 	dotBF16:    dotBF16Avx2,
 	dotF16:     dotF16Avx2,
+	addScaled:  addScaledAvx2,
+	multiply:   multiplyAvx2,
+	affine:     affineAvx2,
+	silu:       siluAvx2,
+	sum:        sumAvx2,
+	deviation:  deviationAvx2,
 }

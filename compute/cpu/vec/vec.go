@@ -30,6 +30,12 @@ type kernels struct {
 	dot        func(x, row *float32, n int) float32
 	dotBF16    func(x *float32, row *uint16, n int) float32
 	dotF16     func(x *float32, row *uint16, n int) float32
+	addScaled  func(x, y *float32, n int, a float32)
+	multiply   func(x, y *float32, n int)
+	affine     func(dst, x, gain, shift *float32, n int, m, s float32)
+	silu       func(x *float32, n int)
+	sum        func(x *float32, n int) float32
+	deviation  func(x *float32, n int, m float32) float32
 }
 
 // Ops are the row operations of one level. Slices that belong together MUST be of equal length, or

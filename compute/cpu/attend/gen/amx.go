@@ -22,6 +22,7 @@ const (
 	walkDims    = "88(R15)"
 	walkBlock   = "96(R15)"
 	walkScale   = "104(R15)"
+	walkClosed  = "128(R15)"
 )
 
 const blockKeys = 128
@@ -35,10 +36,12 @@ func amx(g *gen) {
 	config[12], config[13] = 0x10101010, 0x10101010
 	g.table("tiles", config)
 	g.tableOfPairs()
-	g.walkAMX(1)
-	g.walkAMX(2)
-	for _, dims := range []int{64, 128} {
-		pipe{softmax{gen: g, tiles: true, state: "R13"}, dims}.walk()
+	for _, pointwise := range []bool{false, true} {
+		g.walkAMX(1, pointwise)
+		g.walkAMX(2, pointwise)
+		for _, dims := range []int{64, 128} {
+			pipe{softmax{gen: g, tiles: true, state: "R13", pointwise: pointwise}, dims}.walk()
+		}
 	}
 	g.loadQAMX()
 	g.packAMX()
@@ -46,21 +49,26 @@ func amx(g *gen) {
 
 // walkAMX goes through keys of a run, a block at a time: scores, softmax, outputs. It moves the
 // walk on by its number of keys, a multiple of 32.
-func (g *gen) walkAMX(cols int) {
-	g.fn(fmt.Sprintf("walkAMX%d", cols), "w *walk", "w:R15")
+func (g *gen) walkAMX(cols int, pointwise bool) {
+	g.fn(fmt.Sprintf("%sAMX%d", named(pointwise, "walk", "point"), cols), "w *walk", "w:R15")
 	g.P("\tLEAQ tiles<>(SB), AX")
 	g.TileConfig()
-	x := softmax{gen: g, tiles: true, keys: walkBlock, first: walkFirst, state: "DX"}
+	x := softmax{gen: g, tiles: true, keys: walkBlock, first: walkFirst, state: "DX", pointwise: pointwise}
 	x.constants(walkScale)
 	g.P("block:\n\tMOVQ $%d, R9\n\tCMPQ R9, %s\n\tCMOVQGT %s, R9\n\tMOVQ R9, %s", blockKeys, walkKeys, walkKeys, walkBlock)
 	g.scoresAMX(cols)
 	g.P("\tMOVQ %s, AX\n\tMOVQ %s, BX\n\tMOVQ %s, DX\n\tMOVQ $%d, R12", walkS, walkP, walkState, cols)
 	g.P("\tXORQ R13, R13\n\tMOVQ %s, R8\n\tADDQ %s, R8\n\tCMPQ R8, %s\n\tSETGT R13", walkFirst, walkBlock, walkOpen)
+	if pointwise {
+		g.P("\tXORQ R9, R9\n\tMOVQ %s, R8\n\tCMPQ R8, %s\n\tSETLT R9\n\tORQ R9, R13", walkFirst, walkClosed)
+	}
 	x.step()
-	g.P("\tTESTQ R10, R10\n\tJZ values\n\tCMPQ %s, $0\n\tJEQ values", walkStarted)
-	g.P("\tMOVQ %s, AX\n\tMOVQ %s, BX\n\tMOVQ %s, CX", walkO, walkState, walkDims)
-	g.rescaling()
-	g.P("values:")
+	if !pointwise {
+		g.P("\tTESTQ R10, R10\n\tJZ values\n\tCMPQ %s, $0\n\tJEQ values", walkStarted)
+		g.P("\tMOVQ %s, AX\n\tMOVQ %s, BX\n\tMOVQ %s, CX", walkO, walkState, walkDims)
+		g.rescaling()
+		g.P("values:")
+	}
 	g.valuesAMX(cols)
 	g.P("\tMOVQ %s, R9\n\tMOVQ %s, R10\n\tIMULQ R9, R10\n\tADDQ R10, R10", walkBlock, walkDims)
 	g.P("\tADDQ R10, %s\n\tADDQ R10, %s\n\tADDQ R9, %s\n\tMOVQ $1, %s", walkK, walkV, walkFirst, walkStarted)

@@ -3,6 +3,7 @@ package main
 func avx2(g *gen) {
 	g.productAVX2()
 	g.softmaxAVX2()
+	g.pointwiseAVX2()
 	g.rescaleAVX2()
 	g.loadQ8()
 	g.storeO8()

@@ -3,6 +3,7 @@ package main
 func avx512(g *gen) {
 	g.product512()
 	g.softmax512()
+	g.pointwise512()
 	g.rescale512()
 	g.loadQ512()
 	g.storeO512()

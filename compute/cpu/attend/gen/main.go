@@ -27,6 +27,7 @@ const (
 	factors = sums + row
 	limits  = factors + row
 	changed = limits + row
+	lows    = changed + 8
 )
 
 // gen collects an assembly file and the declarations of its functions.

@@ -90,12 +90,18 @@ func (g pipe) exps(label string, n, keys int, ops []func()) {
 	g.P("\tMOVQ $%d, R11\n\tPCALIGN $32\n%s:", n, label)
 	done := 0
 	for i := range keys {
-		t, f, p := 3*(i%4), 3*(i%4)+1, 3*(i%4)+2
-		g.P("\tVMOVUPS %d(R9), Z%d\n\tVFMSUB213PS Z24, Z22, Z%d", row*i, t, t)
-		g.exp2(t, f, p)
-		g.P("\tVADDPS Z%d, Z%d, Z%d", p, 25+i%2, 25+i%2)
+		t, f, p, before := 3*(i%4), 3*(i%4)+1, 3*(i%4)+2, 3
+		if g.pointwise {
+			t, p, before = 4*(i%4)+1, 4*(i%4)+3, 4
+			g.P("\tVMULPS %d(R9), Z22, Z%d", row*i, t-1)
+			g.silu(t-1, t, t+1, p)
+		} else {
+			g.P("\tVMOVUPS %d(R9), Z%d\n\tVFMSUB213PS Z24, Z22, Z%d", row*i, t, t)
+			g.exp2(t, f, p)
+			g.P("\tVADDPS Z%d, Z%d, Z%d", p, 25+i%2, 25+i%2)
+		}
 		if i%2 == 1 {
-			g.CvtNE2PS2BF16(t, p, p-3)
+			g.CvtNE2PS2BF16(t, p, p-before)
 			g.P("\tVPERMW Z%d, Z28, Z%d\n\tVMOVDQU64 Z%d, %d(R9)", t, t, t, row*(i-1))
 		}
 		for ; done < len(ops)*(i+1)/keys; done++ {
@@ -107,6 +113,9 @@ func (g pipe) exps(label string, n, keys int, ops []func()) {
 
 // maximum finds the maxima of a column of the block at R9.
 func (g pipe) maximum(label string) {
+	if g.pointwise {
+		return
+	}
 	g.noMaximum()
 	g.P("\tMOVQ R9, R8\n\tMOVQ $%d, R11\n%s:", blockKeys/16, label)
 	for i := range 16 {
@@ -121,7 +130,7 @@ func (g pipe) maximum(label string) {
 func (g pipe) walk() {
 	block := g.dims * 2 * blockKeys // bytes of its keys, and of its values
 	const chunks = blockKeys / 32
-	g.fn(fmt.Sprintf("pipeAMX%d", g.dims), "w *walk", "w:R15")
+	g.fn(fmt.Sprintf("%sAMX%d", named(g.pointwise, "pipe", "pointPipe"), g.dims), "w *walk", "w:R15")
 	g.P("\tLEAQ tiles<>(SB), AX")
 	g.TileConfig()
 	g.constants(walkScale)
@@ -150,10 +159,12 @@ func (g pipe) walk() {
 	g.P("next:")
 	g.addSums()
 
-	g.P("\tTESTQ R10, R10\n\tJZ same\n\tCMPQ %s, $0\n\tJEQ same", walkStarted)
-	g.P("\tMOVQ %s, AX\n\tMOVQ %s, BX\n\tMOVQ $%d, CX", walkO, walkState, g.dims)
-	g.rescaling()
-	g.strides()
+	if !g.pointwise {
+		g.P("\tTESTQ R10, R10\n\tJZ same\n\tCMPQ %s, $0\n\tJEQ same", walkStarted)
+		g.P("\tMOVQ %s, AX\n\tMOVQ %s, BX\n\tMOVQ $%d, CX", walkO, walkState, g.dims)
+		g.rescaling()
+		g.strides()
+	}
 	g.P("same:\n\tMOVQ %s, R8\n\tMOVQ R12, %s\n\tMOVQ R8, R12", walkP, walkP)
 	g.P("\tMOVQ $1, %s\n\tMOVQ $1, %s\n\tADDQ $%d, %s\n\tSUBQ $%d, %s\n\tJNZ block", walkStarted, walkBlock, blockKeys, walkFirst, blockKeys, walkKeys)
 

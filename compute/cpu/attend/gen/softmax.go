@@ -30,6 +30,8 @@ type softmax struct {
 	tiles       bool
 	keys, first string // operands: the number of keys, and the index of the first
 	state       string // register
+	// pointwise steps have no softmax: see pointwise.go.
+	pointwise bool
 }
 
 // constants loads what all steps need; it uses R8.
@@ -44,6 +46,10 @@ func (g softmax) constants(scale string) {
 	}
 	g.bits("Z", 21, one)
 	g.P("\tVBROADCASTSS %s, Z22\n\tMOVL $1, R8\n\tVPBROADCASTD R8, Z23", scale)
+	if g.pointwise {
+		g.bits("Z", 30, minusLog2E)
+		g.bits("Z", 31, lowest)
+	}
 }
 
 // step expects the scores in AX, the probabilities in BX, the state in DX, the number of columns in
@@ -75,6 +81,10 @@ func (g softmax) column(masked bool) {
 	at := "full"
 	if masked {
 		at = "edge"
+	}
+	if g.pointwise {
+		g.pointwiseColumn(at, masked)
+		return
 	}
 	start := func() {
 		if masked {
@@ -154,6 +164,9 @@ func (g softmax) newMaximum() {
 
 // addSums adds the sums of the block to those before.
 func (g softmax) addSums() {
+	if g.pointwise {
+		return
+	}
 	g.P("\tVADDPS Z26, Z25, Z25\n\tVMOVUPS %d(%s), Z0\n\tVFMADD213PS Z25, Z31, Z0\n\tVMOVUPS Z0, %d(%s)", sums, g.state, sums, g.state)
 }
 

@@ -212,7 +212,8 @@ func (g *gen) reductions() {
 	}
 }
 
-var ops = []string{"add", "scale", "norm", "rotate", "fromBF16", "fromF16", "toBF16", "sumSquares", "max", "dot", "dotBF16", "dotF16"}
+var ops = []string{"add", "scale", "norm", "rotate", "fromBF16", "fromF16", "toBF16", "sumSquares", "max", "dot", "dotBF16", "dotF16",
+	"addScaled", "multiply", "affine", "silu", "sum", "deviation"}
 
 func main() {
 	var decl strings.Builder
@@ -222,6 +223,7 @@ func main() {
 		g.elementwise()
 		g.conversions()
 		g.reductions()
+		g.pointwise()
 		suffix := strings.ToUpper(s.name[:1]) + s.name[1:]
 		fmt.Fprintf(&decl, "\nvar %s = kernels{\n", s.name)
 		for _, op := range ops {
