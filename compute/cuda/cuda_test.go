@@ -26,11 +26,7 @@ func TestConformance(t *testing.T) {
 		{"plain", Options{Plain: true}},
 		{"direct", Options{Direct: true, NoGraphs: true}},
 	} {
-		d, err := New(c.opt)
-		if err != nil {
-			t.Skipf("no GPU to test on: %v", err)
-		}
-		computetest.Run(t, c.name, func(*testing.T) compute.Device { return d }, computetest.Options{NoAlloc: !c.opt.NoGraphs})
+		computetest.Run(t, c.name, func(t *testing.T) compute.Device { return open(t, c.opt) }, computetest.Options{NoAlloc: !c.opt.NoGraphs})
 	}
 }
 

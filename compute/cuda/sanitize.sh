@@ -1,0 +1,63 @@
+#!/bin/bash
+# Runs the conformance suite of the GPU under compute-sanitizer, in many processes side by side.
+#
+#   go test -c -o cuda.test ./compute/cuda
+#   compute/cuda/sanitize.sh ./cuda.test OUT [memcheck racecheck]
+#
+# OUT gets a log for each process and summary.txt: what was clean, what was not, and how many cases ran.
+# Environment: JOBS (14) processes at a time; LIMIT (100) seconds for each; VARIANTS (graphs plain direct);
+# ARGS for compute-sanitizer; SKIP, a file with names of processes, one per line, that need not run again.
+set -u
+bin=$1 out=$2
+shift 2
+tools=${*:-memcheck racecheck}
+mkdir -p "$out"
+export BIN=$bin DIR=$out LIMIT=${LIMIT:-100} ARGS=${ARGS:-}
+
+# Names of processes, the cases that they run and those of them that they leave out. A case's seed tells cases
+# apart: by its tens, or by its ones.
+cases() {
+  for v in ${VARIANTS:-graphs plain direct}; do
+    for d in 0 1 2 3 4 5 6 7 8 9; do
+      tens="^seed([0-9]*$d)[0-9]\$"
+      [ $d = 0 ] && tens='^seed([0-9]*0)?[0-9]$'
+      echo "$v-attend$d TestConformance/^$v\$/^attend\$/$tens"
+      echo "$v-layers$d TestConformance/^$v\$/^layers\$/^seed[0-9]*$d\$"
+      echo "$v-qkv$d TestConformance/^$v\$/^qkv\$/$tens"
+      echo "$v-ffn$d TestConformance/^$v\$/^ffn\$/$tens"
+      echo "$v-stu$d TestConformance/^$v\$/^stu.*\$/$tens"
+    done
+    echo "$v-seedless TestConformance/^$v\$/^(attend|layers|qkv|ffn|stu.*)\$ TestConformance/^$v\$/./^seed"
+    for o in attend attend_to_cached qkv layers; do echo "$v-fp8-$o TestConformance/^$v\$/^fp8\$/^$o\$"; done
+    echo "$v-fp8-rest TestConformance/^$v\$/^fp8\$ TestConformance/^$v\$/^fp8\$/^(attend.*|qkv|layers)\$"
+    echo "$v-embed TestConformance/^$v\$/^embed\$"
+    echo "$v-weights TestConformance/^$v\$/^weights_"
+    echo "$v-rest TestConformance/^$v\$/. TestConformance/^$v\$/^(attend|layers|qkv|ffn|embed|weights_.*|stu.*|fp8)\$"
+  done
+  for i in 0 1 2 3 4 5; do
+    for v in graphs plain one_by_one; do echo "search-$v-$i TestSearch/^$v\$/^search_$i\$"; done
+  done
+}
+
+one() {
+  name=$1 tool=${1%%-*} pattern=$2 log=$DIR/$1.log
+  begin=$SECONDS
+  timeout "$LIMIT" compute-sanitizer --tool "$tool" $ARGS "$BIN" -test.v -test.run "$pattern" -test.skip "${3:-^\$}" >"$log" 2>&1
+  rc=$?
+  passed=$(grep -c -- '^ *--- PASS' "$log")
+  verdict=clean
+  grep -q 'SUMMARY: 0 \(errors\|hazards\)' "$log" && [ $rc = 0 ] && ! grep -q -- '--- FAIL' "$log" || verdict="NOT CLEAN (exit $rc)"
+  [ $rc = 124 ] && verdict="not ended in $LIMIT s"
+  grep -q 'no tests to run' "$log" && verdict="no cases"
+  echo "$verdict: $name $passed passed $((SECONDS - begin)) s"
+}
+export -f one
+
+for tool in $tools; do cases | sed "s/^/$tool-/"; done | { [ -n "${SKIP:-}" ] && grep -v -w -F -f "$SKIP" || cat; } |
+  xargs -P "${JOBS:-14}" -L 1 bash -c 'one "$@"' _ >"$out/summary.txt"
+for tool in $tools; do
+  echo "$tool: $(cat "$out/$tool"-*.log | grep -- '--- PASS: Test.*/.*/' | awk '{print $3}' | sort -u | wc -l) cases passed;" \
+    "$(grep -c "^clean: $tool" "$out/summary.txt") processes clean, $(grep "$tool" "$out/summary.txt" | grep -c '^NOT') not clean," \
+    "$(grep "$tool" "$out/summary.txt" | grep -c '^not') not ended"
+done
+grep -i '^not' "$out/summary.txt"
