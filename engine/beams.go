@@ -19,6 +19,8 @@ type Beams struct {
 
 	stride int // bytes of a beam
 	rows   int // of a beam: keys and values of a head and layer, of all its tokens
+	row    int // bytes of a row
+	scale  int // bytes ahead of its tokens
 	token  int // bytes of a token in a row
 	width  int
 	depth  int
@@ -42,7 +44,8 @@ func (b *Beams) Begin(shape *compute.Shape, width, depth int) error {
 	}
 	b.Close()
 	b.width, b.depth, b.done, b.stride = width, depth, 0, align(shape.ChunkBytes(depth, false))
-	b.rows, b.token = 2*shape.Layers*shape.KVHeads, shape.HeadDim*shape.KV.Size()
+	b.rows, b.row = 2*shape.Layers*shape.KVHeads, shape.HeadBytes(depth)
+	b.scale, b.token = shape.ScaleBytes(), shape.HeadDim*shape.KV.Size()
 	b.moves = slices.Grow(b.moves[:0], width)
 	return nil
 }
@@ -59,9 +62,8 @@ func (b *Beams) Advance() { b.done++ }
 // Move copies what beam src has generated to beam dst, before the next job.
 func (b *Beams) Move(dst, src int) {
 	if b.store != nil && b.done > 0 && dst != src {
-		row := b.depth * b.token
 		b.moves = append(b.moves, compute.Move{Dst: b.of(dst), Src: b.of(src),
-			Width: b.done * b.token, Rows: b.rows, DstStride: row, SrcStride: row})
+			Width: b.scale + b.done*b.token, Rows: b.rows, DstStride: b.row, SrcStride: b.row})
 	}
 }
 

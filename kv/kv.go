@@ -280,17 +280,21 @@ func (s *Store) reserve(to *level, layout Layout, tokens int, prefix *Entry) (*E
 	return e, nil
 }
 
-// copyTokens copies tokens [from, to) of src to dst in all layers.
+// copyTokens copies tokens [from, to) of src to dst in all layers. Chunks of a format with scales have them
+// from their first token: tokens keep their places in chunks, and take the scales with them.
 func (s *Store) copyTokens(dst, src *Entry, from, to int) error {
-	row := s.shape.HeadDim * s.shape.KV.Size()
+	row, scale := s.shape.HeadDim*s.shape.KV.Size(), s.shape.ScaleBytes()
 	var moves []compute.Move
 	for t := from; t < to; {
 		sc, st := src.locate(t)
 		dc, dt := dst.locate(t)
 		n := min(to-t, sc.tokens-st, dc.tokens-dt)
+		if scale > 0 && (st > 0 || dt > 0) {
+			return fmt.Errorf("kv: copy %d tokens: token %d is at %d of a chunk and would be at %d of one with other scales", to-from, t, st, dt)
+		}
 		moves = append(moves, compute.Move{
-			Dst: dc.run.Slice(dt*row, dc.run.Size-dt*row), Src: sc.run.Slice(st*row, sc.run.Size-st*row), Width: n * row,
-			Rows: s.shape.Layers * 2 * s.shape.KVHeads, DstStride: dc.tokens * row, SrcStride: sc.tokens * row,
+			Dst: dc.run.Slice(dt*row, dc.run.Size-dt*row), Src: sc.run.Slice(st*row, sc.run.Size-st*row), Width: scale + n*row,
+			Rows: s.shape.Layers * 2 * s.shape.KVHeads, DstStride: s.shape.HeadBytes(dc.tokens), SrcStride: s.shape.HeadBytes(sc.tokens),
 		})
 		t += n
 	}

@@ -18,6 +18,7 @@ type Checkpoint struct {
 	Config *Config
 	Device compute.Device
 	DType  compute.DType // of products
+	KV     compute.DType // of K and V
 
 	weights     *safetensors.Set
 	progress    func(done, total int64)
@@ -52,6 +53,20 @@ func (c *Checkpoint) chooseDType(name string) (compute.DType, error) {
 		return compute.F32, nil
 	}
 	return 0, fmt.Errorf("dtype %q is unknown, want auto, f32 or bf16", name)
+}
+
+func (c *Checkpoint) chooseKV(name string) (compute.DType, error) {
+	switch name {
+	case "", "auto":
+		return c.DType, nil
+	case "f32":
+		return compute.F32, nil
+	case "bf16":
+		return compute.BF16, nil
+	case "fp8":
+		return compute.FP8, nil
+	}
+	return 0, fmt.Errorf("kv_dtype %q is unknown, want auto, f32, bf16 or fp8", name)
 }
 
 // lookup finds a tensor by its name with or without the prefix that checkpoints of the bare decoder lack.

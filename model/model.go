@@ -57,6 +57,9 @@ type Options struct {
 	// DType is the format of products: "auto" or "" (bf16 for a BF16 checkpoint, else f32: bf16 would
 	// cut bits off F16 weights), "f32" or "bf16".
 	DType string
+	// KV is the format of keys and values in memory: "auto" or "" (that of the products), "f32", "bf16", or
+	// "fp8", which takes half of what bf16 does and is less exact.
+	KV string
 	// Progress, when set, is called now and then with the bytes of weights loaded so far and in all.
 	Progress func(done, total int64)
 }
@@ -108,6 +111,9 @@ func openCheckpoint(dir string, cfg *Config, dev compute.Device, opts Options) (
 	}
 	c := &Checkpoint{Config: cfg, Device: dev, weights: weights, progress: opts.Progress, total: weights.Bytes()}
 	c.DType, err = c.chooseDType(opts.DType)
+	if err == nil {
+		c.KV, err = c.chooseKV(opts.KV)
+	}
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("model: %s: %w", dir, err), c.Close())
 	}

@@ -79,17 +79,21 @@ func TestOpenChoosesDType(t *testing.T) {
 	} {
 		s := spec()
 		s.DType = c.stored
-		m, err := model.Open(write(t, s), ref.New(), model.Options{DType: c.ask})
-		if err != nil {
-			t.Fatal(err)
+		for kv, want := range map[string]compute.DType{"": c.want, "auto": c.want, "f32": compute.F32, "bf16": compute.BF16, "fp8": compute.FP8} {
+			m, err := model.Open(write(t, s), ref.New(), model.Options{DType: c.ask, KV: kv})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if m.DType() != c.want || m.Shape().KV != want {
+				t.Errorf("%v opened as %q with KV as %q computes in %v with %v", c.stored, c.ask, kv, m.DType(), m.Shape().KV)
+			}
+			m.Close()
 		}
-		if m.DType() != c.want || m.Shape().KV != c.want {
-			t.Errorf("%v opened as %q computes in %v", c.stored, c.ask, m.DType())
-		}
-		m.Close()
 	}
 	_, err := model.Open(write(t, spec()), ref.New(), model.Options{DType: "fp8"})
 	wantError(t, err, `"fp8"`)
+	_, err = model.Open(write(t, spec()), ref.New(), model.Options{KV: "int8"})
+	wantError(t, err, `kv_dtype "int8"`)
 }
 
 func TestOpenReportsProgress(t *testing.T) {

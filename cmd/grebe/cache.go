@@ -86,7 +86,7 @@ func (s *stack) openPool(m compute.Memory, bytes int64, shape compute.Shape) (*p
 	if bytes < kv.ChainTokens*token {
 		return nil, fmt.Errorf("cache of %s holds less than %d tokens of %s: give it more, or 0 for none", inBytes(bytes), kv.ChainTokens, inBytes(token))
 	}
-	p, err := pool.Over(m, bytes, pageFor(token))
+	p, err := pool.Over(m, bytes, pageFor(&shape))
 	if err != nil {
 		return nil, err
 	}
@@ -129,14 +129,18 @@ func checkpointVersion(mc *config.Model) (kv.Key, error) {
 		return kv.Key{}, err
 	}
 	defer weights.Close()
-	return kv.KeyOf(weights.Digest(), nil, mc.DType+"\n"+string(described)), nil
+	return kv.KeyOf(weights.Digest(), nil, mc.DType+" "+mc.KVDType+"\n"+string(described)), nil
 }
 
 // pageFor is the largest page, up to 64 KiB, of which a token's KV takes a whole number, so that
-// entries of any length waste nothing; at least 256 bytes.
-func pageFor(token int64) int {
-	page := int(token & -token)
-	return min(max(page, 256), 64<<10)
+// entries of any length waste nothing; at least 256 bytes. With scales there is none such, and an entry
+// wastes half of 4 KiB.
+func pageFor(shape *compute.Shape) int {
+	if shape.ScaleBytes() > 0 {
+		return 4 << 10
+	}
+	token := shape.ChunkBytes(1, false)
+	return min(max(token&-token, 256), 64<<10)
 }
 
 // openCache makes the part that decides what to reuse, and starts what it does in the background.

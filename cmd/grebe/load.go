@@ -139,7 +139,7 @@ func (s *stack) openModel(ctx context.Context, cfg *config.Config, mc *config.Mo
 	if err != nil {
 		return none, err
 	}
-	m, err := model.Open(mc.Path, s.device, model.Options{DType: mc.DType, Progress: progress(ctx, mc.Name, log)})
+	m, err := model.Open(mc.Path, s.device, model.Options{DType: mc.DType, KV: mc.KVDType, Progress: progress(ctx, mc.Name, log)})
 	if err != nil {
 		return none, err
 	}
@@ -177,7 +177,7 @@ func (s *stack) openModel(ctx context.Context, cfg *config.Config, mc *config.Mo
 	} else {
 		s.targets = append(s.targets, generate.Target{Name: mc.Name, Generator: generator, Model: m})
 	}
-	log.Info("model loaded", "model", mc.Name, "architecture", described.Architecture, "dtype", m.DType(),
+	log.Info("model loaded", "model", mc.Name, "architecture", described.Architecture, "dtype", m.DType(), "kv", m.Shape().KV,
 		"checkpoint", inBytes(m.CheckpointBytes()), "weights", inBytes(m.Bytes()), "seconds", seconds(time.Since(start)))
 	return server.Model{
 		Name: mc.Name, Runner: d, Prompt: builder, Cache: cache, Generate: generator, Scoring: scoring,

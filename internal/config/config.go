@@ -32,9 +32,12 @@ type Config struct {
 
 // Model is one checkpoint to serve.
 type Model struct {
-	Name         string  `yaml:"name"`  // what requests call it; the last part of path
-	Path         string  `yaml:"path"`  // a Hugging Face folder; required
-	DType        string  `yaml:"dtype"` // auto (the checkpoint's), f32 or bf16; auto
+	Name  string `yaml:"name"`  // what requests call it; the last part of path
+	Path  string `yaml:"path"`  // a Hugging Face folder; required
+	DType string `yaml:"dtype"` // auto (the checkpoint's), f32 or bf16; auto
+	// KVDType is the format of KV in memory and on disk: auto (dtype's), f32, bf16 or fp8, which takes half of
+	// what bf16 does and is less exact; auto
+	KVDType      string  `yaml:"kv_dtype"`
 	Prompt       Prompt  `yaml:"prompt"`
 	Scoring      Scoring `yaml:"scoring"`
 	Codes        Codes   `yaml:"codes"`
@@ -139,6 +142,7 @@ func Default() *Config {
 func (m *Model) setDefaults() {
 	*m = Model{
 		DType:        "auto",
+		KVDType:      "auto",
 		Prompt:       Prompt{User: "{text}", History: "text", Separator: "\n", Item: "{text}"},
 		Scoring:      Scoring{Kind: "identifier"},
 		DeviceMemory: Size{Percent: 80},

@@ -31,6 +31,7 @@ models:
     scoring: {kind: identifier}
     codes: {first_token: [100, 140, 180], size: [40, 40, 40], beam_widths: [64, 128]}
     device_memory: 80%
+    kv_dtype: fp8
   - path: /models/second
     scoring: {kind: pointwise, "yes": "yes", no: 17}
     codes: {pattern: ["<a_%d>", "<b_%d>"]}

@@ -125,6 +125,7 @@ func (m *Model) Validate() error {
 		p.add("name", "%q: / and : have a meaning in addresses", m.Name)
 	}
 	p.oneOf("dtype", m.DType, "auto", "f32", "bf16")
+	p.oneOf("kv_dtype", m.KVDType, "auto", "f32", "bf16", "fp8")
 	p.oneOf("prompt.history", m.Prompt.History, "text", "codes", "identifier")
 	p.oneOf("scoring.kind", m.Scoring.Kind, "identifier", "pointwise")
 	switch yes, no := !m.Scoring.Yes.IsZero(), !m.Scoring.No.IsZero(); {

@@ -42,7 +42,7 @@ func Build(c *model.Checkpoint, f Features) (model.Model, error) {
 		checkpoint: c,
 		shape: compute.Shape{
 			Layers: cfg.Layers, Hidden: cfg.Hidden, Heads: cfg.Heads, KVHeads: cfg.KVHeads,
-			HeadDim: cfg.HeadDim, Inter: cfg.Inter, Eps: float32(cfg.Eps), KV: c.DType,
+			HeadDim: cfg.HeadDim, Inter: cfg.Inter, Eps: float32(cfg.Eps), KV: c.KV,
 			Rope: cfg.Rope.Rope(cfg.HeadDim),
 		},
 	}

@@ -89,7 +89,7 @@ func New(b *prompt.Builder, opt Options) *Cache {
 	c.leadIn = shared{b.LeadIn(), kv.KeyOf(c.preamble.key, b.LeadIn(), "lead-in")}
 	c.userSpace = kv.KeyOf(c.preamble.key, nil, "user")
 	c.itemSpace = kv.KeyOf(c.leadIn.key, nil, "item")
-	c.bytesPerToken = int64(opt.Shape.ChunkBytes(1, false))
+	c.bytesPerToken = int64(opt.Shape.ChunkBytes(kv.ChainTokens, false)) / kv.ChainTokens
 	c.costs = schedule.DefaultCosts(schedule.PrefillModel{})
 	mib := float64(c.bytesPerToken) / (1 << 20)
 	c.costs.Transfer[schedule.Host] = schedule.Transfer{Token: mib * hostMsPerMiB}
