@@ -31,8 +31,13 @@ redis: ## install redis-server for the tests that need one, where that can be do
 	@command -v redis-server >/dev/null || { command -v apt-get >/dev/null && [ "$$(id -u)" = 0 ] && apt-get install -y redis-server >/dev/null; } || \
 	echo "redis-server is not installed: tests of tables in Redis are skipped"
 
+.PHONY: browser
+browser: ## install chromium for the test of the dashboard, where that can be done
+	@command -v chromium >/dev/null || { command -v apt-get >/dev/null && [ "$$(id -u)" = 0 ] && apt-get install -y chromium >/dev/null; } || \
+	echo "chromium is not installed: the test of the dashboard is skipped"
+
 .PHONY: test
-test: redis test-unit test-race test-noasm test-invariants test-arm64 ## all tests
+test: redis browser test-unit test-race test-noasm test-invariants test-arm64 ## all tests
 
 .PHONY: test-unit
 test-unit: ## unit, conformance and end-to-end tests

@@ -69,7 +69,7 @@ func main() {
 	signal.Notify(hangup, syscall.SIGHUP)
 	code := run(os.Args[1:], &world{
 		hangup: hangup,
-		ctx: ctx, stdin: os.Stdin, stdout: os.Stdout, stderr: os.Stderr,
+		ctx:    ctx, stdin: os.Stdin, stdout: os.Stdout, stderr: os.Stderr,
 		terminal: term.IsTerminal(int(os.Stdout.Fd())), env: os.Environ(), started: time.Now(),
 	})
 	stop()

@@ -1,7 +1,8 @@
 // Small charts of the last minutes: lines, or areas on top of each other.
 import { element, short, svg } from "./api.js";
 
-const W = 400, H = 130, LEFT = 38, BOTTOM = 16;
+const W = 400, H = 136, LEFT = 38, TOP = 12, BOTTOM = 8;
+const LEAST = 30; // readings that the width stands for at least
 export const KEPT = 150; // readings
 
 // niceTop returns a round number at or above v.
@@ -46,8 +47,10 @@ export class Chart {
   draw() {
     const { unit = "", stacked, limit } = this.options;
     const top = this.top();
-    const x = (i) => LEFT + (W - LEFT) * (KEPT - this.points.length + i) / (KEPT - 1);
-    const y = (v) => (H - BOTTOM) * (1 - v / top) + 4;
+    const slots = Math.max(LEAST, this.points.length);
+    const x = (i) => LEFT + (W - LEFT) * (slots - this.points.length + i) / (slots - 1);
+    const y = (v) => TOP + (H - TOP - BOTTOM) * (1 - v / top);
+    const colour = (s) => "s" + (stacked ? s : s + 1) % 8; // lines leave the first one to the limit
     const parts = [0, 0.5, 1].flatMap((f) => [
       svg("line", { class: "rule", x1: LEFT, x2: W, y1: y(f * top), y2: y(f * top) }),
       svg("text", { class: "axis", x: LEFT - 4, y: y(f * top) + 3, "text-anchor": "end" }, short(f * top)),
@@ -72,14 +75,15 @@ export class Chart {
           pen = "L";
         });
       }
-      if (d) parts.push(svg("path", { class: `${stacked ? "area" : "line"} s${s % 8}`, d }));
+      if (d) parts.push(svg("path", { class: `${stacked ? "area" : "line"} ${colour(s)}`, d }));
     });
     if (limit) parts.push(svg("path", { class: "limit", d: `M${LEFT} ${y(limit)}H${W}` }));
     this.svg.replaceChildren(...parts);
     const last = this.points.length ? this.points[this.points.length - 1].values : {};
-    const said = this.names.map((n) => `${n} ${short(last[n] ?? NaN, unit)}`);
+    const say = (n) => `${n} ${short(last[n] ?? (stacked ? 0 : NaN), unit)}`;
+    const said = this.names.map(say);
     this.svg.setAttribute("aria-label", `${this.options.title}: ${said.join(", ") || "nothing yet"}`);
-    this.key.replaceChildren(...this.names.map((n, s) => element("li", { class: `s${s % 8}` }, `${n} ${short(last[n] ?? NaN, unit)}`)));
+    this.key.replaceChildren(...this.names.map((n, s) => element("li", { class: colour(s) }, say(n))));
     if (limit) this.key.append(element("li", { class: "s0" }, `limit ${short(limit, unit)}`));
     const all = this.names.map((n) => last[n]).filter(Number.isFinite);
     this.output.value = stacked && all.length ? short(all.reduce((a, b) => a + b, 0), unit) : "";

@@ -1,0 +1,184 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/chromedp/cdproto/emulation"
+	"github.com/chromedp/cdproto/log"
+	"github.com/chromedp/cdproto/network"
+	"github.com/chromedp/cdproto/runtime"
+	"github.com/chromedp/chromedp"
+	"github.com/chromedp/chromedp/kb"
+)
+
+// browser opens a page of its own in a headless Chromium and returns what it complains about: errors on
+// its console, and requests to anyone but the server.
+func browser(t *testing.T, home string) (ctx context.Context, complaints func() []string) {
+	t.Helper()
+	path, err := exec.LookPath("chromium")
+	if err != nil {
+		t.Skip("chromium is not installed: the dashboard is tested in a real browser (`make browser` installs it)")
+	}
+	opts := append(chromedp.DefaultExecAllocatorOptions[:], chromedp.ExecPath(path), chromedp.NoSandbox,
+		chromedp.Flag("disable-quic", true), chromedp.Flag("disable-background-networking", true),
+		chromedp.Flag("disable-component-update", true), chromedp.Flag("disable-sync", true), chromedp.UserDataDir(t.TempDir()))
+	alloc, cancel := chromedp.NewExecAllocator(context.Background(), opts...)
+	t.Cleanup(cancel)
+	ctx, cancel = chromedp.NewContext(alloc)
+	t.Cleanup(cancel)
+	ctx, cancel = context.WithTimeout(ctx, 2*time.Minute)
+	t.Cleanup(cancel)
+	var mu sync.Mutex
+	var found []string
+	chromedp.ListenTarget(ctx, func(ev any) {
+		mu.Lock()
+		defer mu.Unlock()
+		switch e := ev.(type) {
+		case *runtime.EventExceptionThrown:
+			found = append(found, e.ExceptionDetails.Error())
+		case *runtime.EventConsoleAPICalled:
+			if e.Type == runtime.APITypeError || e.Type == runtime.APITypeWarning {
+				found = append(found, fmt.Sprint(e.Type, e.Args))
+			}
+		case *log.EventEntryAdded:
+			if e.Entry.Level == log.LevelError {
+				found = append(found, e.Entry.Text+" "+e.Entry.URL)
+			}
+		case *network.EventRequestWillBeSent:
+			if u := e.Request.URL; !strings.HasPrefix(u, home) && !strings.HasPrefix(u, "data:") {
+				found = append(found, "asks "+u)
+			}
+		}
+	})
+	if err := chromedp.Run(ctx, log.Enable(), network.Enable(), runtime.Enable()); err != nil {
+		t.Fatalf("start chromium: %v", err)
+	}
+	return ctx, func() []string {
+		mu.Lock()
+		defer mu.Unlock()
+		return found
+	}
+}
+
+// load asks the demo until stop is called.
+func loadDemo(t *testing.T, url string) (stop func()) {
+	done := make(chan struct{})
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		for i := 0; ; i++ {
+			select {
+			case <-done:
+				return
+			default:
+			}
+			path, body := "/v1/rank", fmt.Sprintf(`{"user": {"id": "ana"}, "candidates": [{"id": "i%d"}, {"id": "i%d"}], "deadline_ms": 20000}`, i%40, 40)
+			if i%5 == 0 {
+				path, body = "/v1/recommend", `{"user": {"id": "bo"}, "n": 3, "beam_width": 8, "deadline_ms": 20000}`
+			}
+			resp, err := http.Post(url+path, "application/json", strings.NewReader(body))
+			if err != nil {
+				t.Errorf("load: %v", err)
+				return
+			}
+			resp.Body.Close()
+		}
+	})
+	return func() {
+		close(done)
+		wg.Wait()
+	}
+}
+
+// shoot keeps what the browser shows, where GREBE_SCREENSHOTS names a folder.
+func shoot(name string) chromedp.Action {
+	return chromedp.ActionFunc(func(ctx context.Context) error {
+		dir := os.Getenv("GREBE_SCREENSHOTS")
+		if dir == "" {
+			return nil
+		}
+		var png []byte
+		if err := chromedp.FullScreenshot(&png, 100).Do(ctx); err != nil {
+			return err
+		}
+		return os.WriteFile(filepath.Join(dir, name), png, 0o644)
+	})
+}
+
+// A person opens the page: charts move under load, the playground answers, the catalog is listed,
+// in light and dark and on a phone, by mouse and by keyboard, without an error on the console.
+func TestDashboard(t *testing.T) {
+	var out bytes.Buffer
+	r := startDemo(t, &out)
+	ctx, complaints := browser(t, r.http)
+	defer loadDemo(t, r.http)()
+
+	moving := `[...document.querySelectorAll("figure")].filter(f => f.querySelector("path.line, path.area")).length`
+	var charts int
+	dark := func(scheme string) chromedp.Action {
+		return emulation.SetEmulatedMedia().WithFeatures([]*emulation.MediaFeature{{Name: "prefers-color-scheme", Value: scheme}})
+	}
+	err := chromedp.Run(ctx,
+		chromedp.EmulateViewport(1280, 900), dark("light"),
+		chromedp.Navigate(r.http+"/"),
+		chromedp.Poll(moving+` >= 6`, nil, chromedp.WithPollingTimeout(40*time.Second)),
+		chromedp.Poll(`document.querySelector("#state").textContent === "ready"`, nil),
+		chromedp.Sleep(4*time.Second), // for charts that people can see
+		chromedp.Evaluate(moving, &charts),
+		shoot("dashboard-live.png"),
+	)
+	if err != nil {
+		t.Fatalf("live: %v (%d charts move; %v)", err, charts, complaints())
+	}
+	var title string
+	var rows, boxes int
+	answered := func(side string) string { return fmt.Sprintf(`[data-side=%s] .answer tbody tr`, side) }
+	err = chromedp.Run(ctx,
+		chromedp.Focus("#tab-live"), chromedp.KeyEvent(kb.ArrowRight), // to the playground
+		chromedp.WaitVisible("[data-side=A] form button"),
+		chromedp.Poll(`document.querySelectorAll("#history li").length > 0`, nil),
+		chromedp.Click("[data-side=A] form button"),
+		chromedp.WaitVisible(answered("A")),
+		chromedp.SetValue(`[data-side=B] select[name=op]`, "recommend"),
+		chromedp.Evaluate(`document.querySelector("[data-side=B] select[name=op]").dispatchEvent(new Event("change"))`, nil),
+		chromedp.Click("[data-side=B] form button"),
+		chromedp.WaitVisible(answered("B")),
+		chromedp.Evaluate(fmt.Sprintf(`document.querySelectorAll("%s").length`, answered("B")), &rows),
+		chromedp.Evaluate(`document.querySelectorAll("[data-side=A] .strip rect").length`, &boxes),
+		chromedp.Text("#history summary", &title),
+		dark("dark"), shoot("dashboard-playground.png"),
+	)
+	if err != nil {
+		t.Fatalf("playground: %v; %v", err, complaints())
+	}
+	if rows == 0 || boxes < 2 || !strings.HasPrefix(title, "History:") {
+		t.Errorf("the playground shows %d generated items, %d parts of a prompt and %q", rows, boxes, title)
+	}
+	var text string
+	var wide bool
+	err = chromedp.Run(ctx,
+		chromedp.Click("#tab-catalog"), chromedp.WaitVisible("#catalog-body table"),
+		chromedp.Text("#catalog-body", &text), dark("light"), shoot("dashboard-catalog.png"),
+		chromedp.EmulateViewport(390, 800), chromedp.Click("#tab-live"),
+		chromedp.Evaluate(`document.documentElement.scrollWidth > document.documentElement.clientWidth`, &wide),
+		shoot("dashboard-phone.png"),
+	)
+	if err != nil {
+		t.Fatalf("catalog: %v; %v", err, complaints())
+	}
+	if !strings.Contains(text, "items") || wide {
+		t.Errorf("the catalog says %q; wider than a phone: %v", text, wide)
+	}
+	if c := complaints(); len(c) > 0 {
+		t.Errorf("the browser complains:\n%s", strings.Join(c, "\n"))
+	}
+}
