@@ -68,6 +68,7 @@ func checks(opts Options) []check {
 	all = append(all, attendChecks()...)
 	all = append(all, layerChecks()...)
 	all = append(all, scaledChecks(opts)...)
+	all = append(all, containChecks()...)
 	all = append(all, misuseChecks()...)
 	all = append(all, check{"multiply", multiplies})
 	if opts.STU {
