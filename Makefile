@@ -36,8 +36,13 @@ browser: ## install chromium for the test of the dashboard, where that can be do
 	@command -v chromium >/dev/null || { command -v apt-get >/dev/null && [ "$$(id -u)" = 0 ] && apt-get install -y chromium >/dev/null; } || \
 	echo "chromium is not installed: the test of the dashboard is skipped"
 
+.PHONY: clang
+clang: ## install clang-19, which compiles the kernels of GPUs where there is none, where that can be done
+	@command -v clang-19 >/dev/null || { command -v apt-get >/dev/null && [ "$$(id -u)" = 0 ] && apt-get install -y --no-install-recommends clang-19 >/dev/null; } || \
+	echo "clang-19 is not installed: the kernels of GPUs are not compiled"
+
 .PHONY: test
-test: redis browser test-unit test-race test-noasm test-invariants test-arm64 ## all tests
+test: redis browser clang test-unit test-race test-noasm test-invariants test-arm64 ## all tests
 
 .PHONY: test-unit
 test-unit: ## unit, conformance and end-to-end tests
@@ -87,7 +92,12 @@ PYTHON ?= python3
 .PHONY: bench-gpu
 bench-gpu: ## measure the GPU, and PyTorch beside it; the binary may be built elsewhere
 	@test -x bin/grebe || $(MAKE) build
-	./bin/grebe bench gpu --peers $(PYTHON) --file bin/bench-gpu.json
+	./bin/grebe bench gpu --peers $(PYTHON) $(if $(RANK),--rank $(RANK)) --file bin/bench-gpu.json
+
+.PHONY: sanitize-gpu
+sanitize-gpu: ## the GPU's conformance suite under compute-sanitizer; bin/cuda.test may be built elsewhere
+	@test -x bin/cuda.test || CGO_ENABLED=0 $(GO) test -c -o bin/cuda.test ./compute/cuda
+	compute/cuda/sanitize.sh bin/cuda.test bin/sanitize
 
 .PHONY: fuzz
 fuzz: ## each fuzz test for FUZZTIME

@@ -6,13 +6,14 @@
 #
 # OUT gets a log for each process and summary.txt: what was clean, what was not, and how many cases ran.
 # Environment: JOBS (14) processes at a time; LIMIT (100) seconds for each; VARIANTS (graphs plain direct);
-# ARGS for compute-sanitizer; SKIP, a file with names of processes, one per line, that need not run again.
+# ARGS for compute-sanitizer; SKIP, a file with names of processes, one per line, that need not run again;
+# END, seconds since 1970, when all have to be over.
 set -u
 bin=$1 out=$2
 shift 2
 tools=${*:-memcheck racecheck}
 mkdir -p "$out"
-export BIN=$bin DIR=$out LIMIT=${LIMIT:-100} ARGS=${ARGS:-}
+export BIN=$bin DIR=$out LIMIT=${LIMIT:-100} ARGS=${ARGS:-} END=${END:-}
 
 # Names of processes, the cases that they run and those of them that they leave out. A case's seed tells cases
 # apart: by its tens, or by its ones.
@@ -41,13 +42,15 @@ cases() {
 
 one() {
   name=$1 tool=${1%%-*} pattern=$2 log=$DIR/$1.log
-  begin=$SECONDS
-  timeout "$LIMIT" compute-sanitizer --tool "$tool" $ARGS "$BIN" -test.v -test.run "$pattern" -test.skip "${3:-^\$}" >"$log" 2>&1
+  begin=$SECONDS limit=$LIMIT
+  [ -n "$END" ] && [ $((END - $(date +%s))) -lt "$limit" ] && limit=$((END - $(date +%s)))
+  [ "$limit" -lt 3 ] && echo "not begun: $name" && return
+  timeout "$limit" compute-sanitizer --tool "$tool" $ARGS "$BIN" -test.v -test.run "$pattern" -test.skip "${3:-^\$}" >"$log" 2>&1
   rc=$?
   passed=$(grep -c -- '^ *--- PASS' "$log")
   verdict=clean
   grep -q 'SUMMARY: 0 \(errors\|hazards\)' "$log" && [ $rc = 0 ] && ! grep -q -- '--- FAIL' "$log" || verdict="NOT CLEAN (exit $rc)"
-  [ $rc = 124 ] && verdict="not ended in $LIMIT s"
+  [ $rc = 124 ] && verdict="not ended in $limit s"
   grep -q 'no tests to run' "$log" && verdict="no cases"
   echo "$verdict: $name $passed passed $((SECONDS - begin)) s"
 }
