@@ -68,6 +68,7 @@ func measureAttention(o *Options, d cuda.Device, r *Report) error {
 		if err != nil {
 			return err
 		}
+		r.Models = append(r.Models, Model{s.name, model.Report()})
 		if o.Device.FixedSplit {
 			model = nil
 		}

@@ -41,13 +41,14 @@ func TestReportIsATable(t *testing.T) {
 		Lines: []Line{{Key: "prefill-256", Name: "prefill 1 × 256", Unit: "ms", Median: 2.5, Must: 2.4},
 			{Key: "rank", Name: "rank", Unit: "×", Median: 1.1, Must: 1.12, Aim: 1.08},
 			{Key: "sustained", Name: "sustained", Unit: "×", Median: 2.2, Must: 1.6, Aim: 2, AtLeast: true}},
+		Models: []Model{{Name: "qwen", Report: split.Report{Off: 0.05, Gain: 1.02}}},
 		Splits: []Split{{Name: "beams", Fixed: 20, Chosen: 18, Best: 17.5, Way: split.Split{Form: split.Even, Steps: 4}}}}
 	r.place([]Peer{{Line: "prefill-256", Name: "torch.compile", Value: 3.6}, {Line: "other", Name: "nobody", Value: 1}})
 	var out bytes.Buffer
 	if err := r.write(&out, false); err != nil {
 		t.Fatal(err)
 	}
-	for _, part := range []string{"cuda (test)", "prefill 1 × 256", "2.5", "MISS", "torch.compile 3.6", "must", "aim", "2 of 3 lines", "512 keys"} {
+	for _, part := range []string{"cuda (test)", "prefill 1 × 256", "2.5", "MISS", "torch.compile 3.6", "must", "aim", "2 of 3 lines", "512 keys", "5.0 %", "1.020 ×"} {
 		if !strings.Contains(out.String(), part) {
 			t.Errorf("the table does not say %q:\n%s", part, out.String())
 		}

@@ -18,6 +18,13 @@ type Report struct {
 	Checks    []Check   `json:"checks"`
 	Lines     []Line    `json:"lines"`
 	Splits    []Split   `json:"splits,omitempty"`
+	Models    []Model   `json:"split_models,omitempty"`
+}
+
+// Model says how well splits are predicted for the attention of a model.
+type Model struct {
+	Name string `json:"name"`
+	split.Report
 }
 
 // Line is one piece of work.
