@@ -1,9 +1,11 @@
-"""Trains the shop's HSTU: purchases and stars in, scores of candidates and the next item out.
+"""Trains the shop's HSTU: a customer's stream in, scores of candidates and the next item out.
 
     python3 hstu.py --data arrays --out hstu --seconds 60
 
 The computation, masks and positions are those of model/hstu/FORMAT.md, with absolute positions, no times and
-a constant scale, so that a returning user's rows are reused. Batches are alternately user-first (candidates
+a constant scale, so that a returning user's rows are reused. A stream has a row per purchase with its stars and,
+unless --marks 0, rows for the profile, for each visit and for what was searched for: what the language
+model reads in the text. Batches are alternately user-first (candidates
 see the history; every history row also predicts the next purchase) and item-first.
 """
 
@@ -49,10 +51,11 @@ class STU(nn.Module):
 
 
 class HSTU(nn.Module):
-    def __init__(self, items, d, layers, heads, positions, scale, hidden, features):
+    def __init__(self, items, marks, d, layers, heads, positions, scale, hidden, features):
         super().__init__()
+        self.count = items
         self.d, self.positions, self.scale, self.heads, self.hidden = d, positions, scale, heads, hidden
-        self.free = nn.Parameter(torch.randn(items, d) * 0.02)
+        self.free = nn.Parameter(torch.randn(items + marks, d) * 0.02)
         self.register_buffer("features", features.long() + 1)
         self.table = nn.Parameter(torch.randn(int(features.max()) + 2, d) * 0.01)
         self.action, self.target = nn.Parameter(torch.randn(len(ACTIONS), d) * 0.02), nn.Parameter(torch.randn(1, d) * 0.02)
@@ -64,7 +67,9 @@ class HSTU(nn.Module):
         self.head2, self.bias2 = nn.Parameter(torch.randn(1, hidden) / hidden**0.5), nn.Parameter(torch.zeros(1))
 
     def items(self):
-        return self.free + F.embedding_bag(self.features, self.table, mode="sum", padding_idx=0)
+        """Returns the table: items, then marks."""
+        shared = F.embedding_bag(self.features, self.table, mode="sum", padding_idx=0)
+        return torch.cat((self.free[: self.count] + shared, self.free[self.count :]))
 
     def rows(self, items, history, stars, candidates, order, dtype):
         """Returns rows and their positions; the history is padded behind its end."""
@@ -157,19 +162,25 @@ class HSTU(nn.Module):
 
 
 class Arrays:
-    """A split's purchases, padded, on the device."""
+    """A split's streams, padded, on the device."""
 
-    def __init__(self, split, device):
-        n = np.diff(split.events)
+    def __init__(self, split, count, marks, device):
+        stream, ends = split.stream.astype(np.int64), split.rows
+        stars = np.zeros(len(stream), dtype=np.int8)
+        stars[stream < count] = split.stars
+        if not marks:
+            kept = stream < count
+            stream, stars, ends = stream[kept], stars[kept], split.events
+        n = np.diff(ends)
         width = int(n.max())
-        self.history, self.stars = np.zeros((len(n), width), dtype=np.int16), np.zeros((len(n), width), dtype=np.int8)
+        history, given = np.zeros((len(n), width), dtype=np.int16), np.zeros((len(n), width), dtype=np.int8)
         inside = np.arange(width)[None] < n[:, None]
-        self.history[inside], self.stars[inside] = split.items, split.stars
+        history[inside], given[inside] = stream, stars
 
         def put(x):
             return torch.from_numpy(x).to(device)
 
-        self.history, self.stars, self.lengths = put(self.history), put(self.stars), put(n)
+        self.history, self.stars, self.lengths = put(history), put(given), put(n)
         self.offers, self.chosen = put(split.offers.astype(np.int16)), put(split.chosen.astype(np.int64))
         self.next = put(split.next.astype(np.int64))
         self.p = None if split.p is None else put(split.p)
@@ -201,8 +212,8 @@ def costs(model, b, order, listed, dtype, generator):
         following = torch.cat((b["history"][:, 1:], b["next"][:, None]), 1)
         at = torch.arange(following.shape[1], device=following.device)[None]
         following = torch.where(at == b["lengths"][:, None] - 1, b["next"][:, None], following)
-        real = at < b["lengths"][:, None]
-        out["next"] = F.cross_entropy((past[real] @ items.to(dtype).T).float(), following[real])
+        real = (at < b["lengths"][:, None]) & (following < model.count)
+        out["next"] = F.cross_entropy((past[real] @ items[: model.count].to(dtype).T).float(), following[real])
     return out
 
 
@@ -222,6 +233,7 @@ def validate(model, arrays, most, dtype):
             if past is not None:
                 last = past[torch.arange(len(users), device=past.device), b["lengths"] - 1]
                 scores = (last @ items.to(dtype).T).float()
+                scores[:, model.count :] = float("-inf")
                 at = torch.arange(b["history"].shape[1], device=past.device)[None] < b["lengths"][:, None]
                 rows = torch.arange(len(users), device=past.device)[:, None].expand_as(at)[at]
                 scores[rows, b["history"][at]] = float("-inf")
@@ -239,6 +251,7 @@ def main():
     p.add_argument("--seconds", type=float, default=60)
     p.add_argument("--steps", type=int, default=0)
     p.add_argument("--seed", type=int, default=1)
+    p.add_argument("--marks", type=int, default=1, help="whether streams have more than purchases")
     p.add_argument("--width", type=int, default=192)
     p.add_argument("--layers", type=int, default=4)
     p.add_argument("--heads", type=int, default=6)
@@ -253,8 +266,9 @@ def main():
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     dtype = torch.bfloat16 if device.type == "cuda" else torch.float32
     world = World(a.data)
-    train, valid = Arrays(Split(a.data, "train"), device), Arrays(Split(a.data, "validation"), device)
-    model = HSTU(world.count, a.width, a.layers, a.heads, 128, 64, a.hidden, world.features()).to(device)
+    names = world.meta["marks"] if a.marks else []
+    train, valid = (Arrays(Split(a.data, name), world.count, a.marks, device) for name in ("train", "validation"))
+    model = HSTU(world.count, len(names), a.width, a.layers, a.heads, 256, 64, a.hidden, world.features()).to(device)
     inner = [q for layer in model.layers for q in (layer.uvqk, layer.out)]
     known = {id(q) for q in inner}
     extra = {"fused": True} if device.type == "cuda" else {}
@@ -294,7 +308,7 @@ def main():
     result["step"] = clock.step
     print("hstu validation", json.dumps(result), flush=True)
     with open(os.path.join(a.data, "items.ndjson")) as f:
-        model.save(a.out, [json.loads(line)["id"] for line in f])
+        model.save(a.out, [json.loads(line)["id"] for line in f] + names)
     with open(os.path.join(a.out, "log.json"), "w") as f:
         for line in log + [{"validation": result, "settings": vars(a)}]:
             f.write(json.dumps(line) + "\n")

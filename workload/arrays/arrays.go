@@ -63,6 +63,7 @@ type Meta struct {
 	Items           int                `json:"items"`
 	FirstCode       []int              `json:"first_code"`
 	Levels          []int              `json:"levels"`
+	Marks           []string           `json:"marks"` // rows of streams that are no items
 	Prompts         Prompts            `json:"prompts"`
 	Tokens          map[string][]int32 `json:"tokens"` // of the fixed parts, by their names in Prompts
 }
@@ -135,7 +136,7 @@ func (x *Writer) vocabulary() ([]byte, error) {
 
 func (x *Writer) describe() {
 	p := &prompts
-	x.meta.Prompts = *p
+	x.meta.Prompts, x.meta.Marks = *p, x.w.Marks()
 	x.meta.Tokens = map[string][]int32{
 		"preamble": x.tok.Encode(p.Preamble), "lead_in": x.tok.Encode(p.LeadIn), "instruction": x.tok.Encode(p.Instruction),
 		"pointwise": x.tok.Encode(p.Pointwise), "generate_instruction": x.tok.Encode(p.GenerateInstruction),

@@ -14,7 +14,8 @@ type customer struct {
 	cuts   []int32  // tokens before the line of each purchase: where the question about it is asked
 	items  []uint16 // purchases, oldest first
 	stars  []uint8
-	times  []int32 // days
+	times  []int32  // days
+	stream []uint16 // purchases and marks (shop.Row): an item, or a mark behind the items
 	offer  []uint16
 	chosen uint8 // place in offer
 	next   uint16
@@ -50,6 +51,13 @@ func (x *Writer) customer(split shop.Split, n int) customer {
 			c.times = append(c.times, int32(u.Visits[i].Day))
 		}
 	}
+	for _, r := range x.w.Stream(u) {
+		row := r.Item
+		if !r.Purchase() {
+			row = len(x.w.Items) + r.Mark
+		}
+		c.stream = append(c.stream, uint16(row))
+	}
 	for k, i := range u.Offer {
 		c.offer = append(c.offer, uint16(i))
 		if i == u.Chosen {
@@ -81,22 +89,24 @@ func (x *Writer) tokenise(text string) ([]uint16, []int32) {
 }
 
 func (x *Writer) saveCustomers(split shop.Split, all []customer) error {
-	var tokens, items, offers, next []uint16
+	var tokens, items, offers, next, stream []uint16
 	var cuts, times []int32
 	var stars, chosen []uint8
 	var p []float32
-	offsets, events := []int64{0}, []int64{0}
+	offsets, events, rows := []int64{0}, []int64{0}, []int64{0}
 	for i := range all {
 		c := &all[i]
 		tokens, items, offers = append(tokens, c.tokens...), append(items, c.items...), append(offers, c.offer...)
 		cuts, times, stars = append(cuts, c.cuts...), append(times, c.times...), append(stars, c.stars...)
 		chosen, next, p = append(chosen, c.chosen), append(next, c.next), append(p, c.p...)
-		offsets, events = append(offsets, int64(len(tokens))), append(events, int64(len(items)))
+		stream = append(stream, c.stream...)
+		offsets, events, rows = append(offsets, int64(len(tokens))), append(events, int64(len(items))), append(rows, int64(len(stream)))
 	}
 	list := []int{len(all), len(offers) / max(len(all), 1)}
 	arrays := map[string]array{
 		"tokens": flat(tokens), "offsets": flat(offsets), "events": flat(events), "cuts": flat(cuts), "items": flat(items),
 		"stars": flat(stars), "times": flat(times), "offers": {offers, list}, "chosen": flat(chosen), "next": flat(next),
+		"stream": flat(stream), "rows": flat(rows),
 	}
 	if split != shop.Train {
 		arrays["p"] = array{p, list}
