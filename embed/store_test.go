@@ -20,6 +20,7 @@ func TestStores(t *testing.T) {
 		embedtest.Run(t, func(t *testing.T) embed.Store { return embed.NewMemory(embedtest.Keys, rowBytes) })
 	})
 	t.Run("file", func(t *testing.T) { embedtest.Run(t, emptyFile) })
+	t.Run("pebble", func(t *testing.T) { embedtest.Run(t, emptyFolder) })
 	t.Run("redis", func(t *testing.T) {
 		s := redis(t)
 		embedtest.Run(t, func(t *testing.T) embed.Store { return emptyRedis(t, s) })
@@ -78,6 +79,58 @@ func emptyFile(t *testing.T) embed.Store {
 		}
 	}
 	return m
+}
+
+// tableOf closes its folder with the table.
+type tableOf struct {
+	*embed.Pebble
+	folder *embed.Folder
+}
+
+func (t tableOf) Close() error { return t.folder.Close() }
+
+func emptyFolder(t *testing.T) embed.Store {
+	f, err := embed.OpenFolder(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	p, err := f.Table("items", rowBytes)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return tableOf{p, f}
+}
+
+// Tables of one folder do not see each other's rows, keep them when it is opened again, and have one size of rows.
+func TestFolderKeepsTables(t *testing.T) {
+	dir, row, found := t.TempDir(), make([]byte, rowBytes), make([]bool, 1)
+	for round := range uint64(2) {
+		f, err := embed.OpenFolder(dir)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for n, name := range []string{"a", "ab"} {
+			p, err := f.Table(name, rowBytes)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := p.Gather(t.Context(), []uint64{7}, row, found); err != nil || found[0] != (round == 1) {
+				t.Fatalf("table %s, round %d: found %v, error %v", name, round, found[0], err)
+			}
+			if want := embedtest.Row(7, uint64(n), rowBytes); found[0] && string(row) != string(want) {
+				t.Errorf("table %s: row 7 is %x", name, row)
+			}
+			if err := p.Put(t.Context(), []uint64{7}, embedtest.Row(7, uint64(n), rowBytes)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if _, err := f.Table("a", 2*rowBytes); !errors.Is(err, embed.ErrRow) {
+			t.Errorf("table a with rows of another size: %v, want ErrRow", err)
+		}
+		if err := errors.Join(f.Sync(), f.Close()); err != nil {
+			t.Fatal(err)
+		}
+	}
 }
 
 func TestFileKeepsRows(t *testing.T) {

@@ -1,0 +1,155 @@
+package embed
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"os"
+
+	"github.com/cockroachdb/pebble/v2"
+)
+
+// Folder keeps tables on disk, in a Pebble database of this process alone. Rows that were Put survive a crash of
+// the process; what the machine had not written yet is lost when it fails, unless Sync returned since. It is
+// safe for concurrent use. The caller MUST Close it, after its tables.
+type Folder struct {
+	db    *pebble.DB
+	cache *pebble.Cache
+}
+
+// OpenFolder opens the tables in a folder, which it makes where it is missing.
+func OpenFolder(dir string) (*Folder, error) {
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return nil, fmt.Errorf("embed: open tables: %w", err)
+	}
+	cache := pebble.NewCache(64 << 20)
+	db, err := pebble.Open(dir, &pebble.Options{
+		Cache: cache, FormatMajorVersion: pebble.FormatTableFormatV6, MemTableSize: 32 << 20, Logger: silent{},
+	})
+	if err != nil {
+		cache.Unref()
+		return nil, fmt.Errorf("embed: open tables in %s: %w", dir, err)
+	}
+	return &Folder{db, cache}, nil
+}
+
+// silent drops what Pebble says of compactions; errors come back from calls.
+type silent struct{}
+
+func (silent) Infof(string, ...any)       {}
+func (silent) Errorf(string, ...any)      {}
+func (silent) Fatalf(f string, as ...any) { panic(fmt.Sprintf("embed: "+f, as...)) }
+
+// Sync returns when all rows that were Put are on the disk.
+func (f *Folder) Sync() error { return f.db.LogData(nil, pebble.Sync) }
+
+// Close closes the database.
+func (f *Folder) Close() error {
+	err := f.db.Close()
+	f.cache.Unref()
+	return err
+}
+
+// Table opens a table of the folder, empty if it is new. Names are 1 to 255 bytes. A table has one size of rows.
+func (f *Folder) Table(name string, rowBytes int) (*Pebble, error) {
+	if len(name) == 0 || len(name) > 255 {
+		return nil, fmt.Errorf("embed: a table's name has %d bytes: want 1 to 255", len(name))
+	}
+	meta := append([]byte{'s'}, name...)
+	value, closer, err := f.db.Get(meta)
+	switch {
+	case errors.Is(err, pebble.ErrNotFound):
+		err = f.db.Set(meta, binary.LittleEndian.AppendUint64(nil, uint64(rowBytes)), pebble.Sync)
+	case err == nil:
+		if n := binary.LittleEndian.Uint64(value); n != uint64(rowBytes) {
+			err = fmt.Errorf("it has rows of %d bytes, not %d: %w", n, rowBytes, ErrRow)
+		}
+		err = errors.Join(err, closer.Close())
+	}
+	if err != nil {
+		return nil, fmt.Errorf("embed: open table %s: %w", name, err)
+	}
+	return &Pebble{folder: f, prefix: append([]byte{'r', byte(len(name))}, name...), rowBytes: rowBytes}, nil
+}
+
+// Pebble is a Store in a Folder.
+type Pebble struct {
+	folder   *Folder
+	prefix   []byte
+	rowBytes int
+}
+
+// name appends a key's name: eight bytes, big-endian, behind the table's.
+func (p *Pebble) name(buf []byte, key uint64) []byte {
+	return binary.BigEndian.AppendUint64(append(buf[:0], p.prefix...), key)
+}
+
+// some is how many rows are read or written between two looks at the context.
+const some = 256
+
+// Gather reads rows one by one.
+func (p *Pebble) Gather(ctx context.Context, keys []uint64, rows []byte, found []bool) error {
+	var buf []byte
+	for i, k := range keys {
+		if i%some == 0 && ctx.Err() != nil {
+			return fmt.Errorf("embed: gather %d rows: %w", len(keys), ctx.Err())
+		}
+		buf = p.name(buf, k)
+		value, closer, err := p.folder.db.Get(buf)
+		if found[i] = err == nil; errors.Is(err, pebble.ErrNotFound) {
+			continue
+		}
+		if err != nil {
+			return fmt.Errorf("embed: gather row %d: %w", k, err)
+		}
+		n := copy(rows[i*p.rowBytes:][:p.rowBytes], value)
+		if err := closer.Close(); err != nil {
+			return fmt.Errorf("embed: gather row %d: %w", k, err)
+		}
+		if n != p.rowBytes {
+			return fmt.Errorf("embed: row %d on disk has %d bytes, want %d: %w", k, n, p.rowBytes, ErrRow)
+		}
+	}
+	return ctx.Err()
+}
+
+// Put writes all rows, or none.
+func (p *Pebble) Put(ctx context.Context, keys []uint64, rows []byte) error {
+	if err := checkRows(keys, rows, p.rowBytes); err != nil {
+		return err
+	}
+	return p.change(ctx, keys, func(b *pebble.Batch, i int, name []byte) error {
+		return b.Set(name, rows[i*p.rowBytes:][:p.rowBytes], nil)
+	})
+}
+
+// Delete removes all rows, or none.
+func (p *Pebble) Delete(ctx context.Context, keys []uint64) error {
+	return p.change(ctx, keys, func(b *pebble.Batch, _ int, name []byte) error { return b.Delete(name, nil) })
+}
+
+func (p *Pebble) change(ctx context.Context, keys []uint64, add func(b *pebble.Batch, i int, name []byte) error) error {
+	b := p.folder.db.NewBatch()
+	defer b.Close()
+	var buf []byte
+	for i, k := range keys {
+		if i%some == 0 && ctx.Err() != nil {
+			return fmt.Errorf("embed: change %d rows: %w", len(keys), ctx.Err())
+		}
+		buf = p.name(buf, k)
+		if err := add(b, i, buf); err != nil {
+			return fmt.Errorf("embed: change row %d: %w", k, err)
+		}
+	}
+	if err := b.Commit(pebble.NoSync); err != nil {
+		return fmt.Errorf("embed: change %d rows: %w", len(keys), err)
+	}
+	return nil
+}
+
+// RowBytes returns the size of a row.
+func (p *Pebble) RowBytes() int { return p.rowBytes }
+
+// Close leaves the folder open.
+func (p *Pebble) Close() error { return nil }
