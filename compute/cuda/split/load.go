@@ -60,7 +60,10 @@ func (w *Work) balanced() Load {
 	mean := float64(steps) / float64(w.Blocks)
 	most := max(1, (steps+w.Blocks-1)/w.Blocks)
 	merged := (longest + most - 1) / most
-	l := Load{Steps: float64(most), Units: max(1, float64(tiles)/float64(w.Blocks)) + 0.5, Parts: 1, Merged: float64(max(2, merged)), Mean: mean}
+	l := Load{Steps: float64(most), Units: 1, Parts: 1, Merged: float64(max(2, merged)), Mean: mean}
+	if tiles > w.Blocks {
+		l.Units = float64(tiles)/float64(w.Blocks) + 0.5
+	}
 	if merged > MaxParts { // then the longest tile's parts are what takes the time
 		l.Steps, l.Merged = float64((longest+MaxParts-1)/MaxParts), MaxParts
 	}
@@ -71,6 +74,7 @@ func (w *Work) balanced() Load {
 func (w *Work) even(steps int) (Load, bool) {
 	l := Load{Merged: 1}
 	var units, parts, all, total, end int
+	var longest Load // what the unit that takes longest asks for by itself
 	round := 0 // of units, one for each block, the long ones first
 	for s := len(w.Counts) - 1; s > 0; s-- {
 		count := int(w.Counts[s]) * w.Heads
@@ -88,6 +92,10 @@ func (w *Work) even(steps int) (Load, bool) {
 			parts += n * count
 			l.Merged = max(l.Merged, float64(n))
 		}
+		if cost > end {
+			longest = Load{Steps: float64(size), Parts: float64(min(n-1, 1))}
+			end = cost
+		}
 		// With one more unit than blocks have in full rounds, some block has one of each round and another.
 		for ; round*w.Blocks < units+n*count; round++ {
 			end = max(end, (round+1)*cost)
@@ -103,10 +111,11 @@ func (w *Work) even(steps int) (Load, bool) {
 	cut := float64(parts) / float64(units)
 	whole := stepCost*float64(all) + unitCost*float64(units) + partCost*float64(parts)
 	busiest := max(float64(end), whole/float64(w.Blocks))
-	l.Units = 1
-	if units > w.Blocks { // as units of the mean size make it up
-		l.Units = busiest / (whole / float64(units))
+	if units <= w.Blocks {
+		l.Steps, l.Units, l.Parts = longest.Steps, 1, longest.Parts
+		return l, parts <= w.Parts
 	}
+	l.Units = busiest / (whole / float64(units)) // as units of the mean size make it up
 	l.Parts = l.Units * cut
 	l.Steps = (busiest - unitCost*l.Units - partCost*l.Parts) / stepCost
 	return l, parts <= w.Parts
