@@ -4,6 +4,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"grebe/kv"
+	"grebe/kv/disk"
 	"grebe/plan"
 	"grebe/server/reuse"
 )
@@ -11,14 +12,16 @@ import (
 // cacheMetrics reports what the models' caches hold, as they are when asked.
 type cacheMetrics struct {
 	caches                       []*reuse.Cache
+	disks                        []*disk.Store
 	entries, bytes, evictions    *prometheus.Desc
 	poolTotal, poolUsed, indexed *prometheus.Desc
 	predicted, wrong, rms        *prometheus.Desc
+	damaged                      *prometheus.Desc
 }
 
 func newCacheMetrics(models []Model) *cacheMetrics {
 	m := &cacheMetrics{
-		entries:   prometheus.NewDesc("grebe_kv_entries", "Cached entries; of kind prefix: runs of tokens that have no name.", []string{"kind", "tier"}, nil),
+		entries:   prometheus.NewDesc("grebe_kv_entries", "Cached entries; of kind prefix: runs of tokens that have no name; of tier disk: kinds together.", []string{"kind", "tier"}, nil),
 		bytes:     prometheus.NewDesc("grebe_kv_bytes", "Bytes of cached entries; shared ones count for each entry.", []string{"kind", "tier"}, nil),
 		evictions: prometheus.NewDesc("grebe_evictions_total", "Entries dropped from memory to make room, or lowered from the device's to the host's.", []string{"kind", "reason"}, nil),
 		poolTotal: prometheus.NewDesc("grebe_pool_bytes", "Bytes of the pools that KV lives in.", nil, nil),
@@ -28,7 +31,11 @@ func newCacheMetrics(models []Model) *cacheMetrics {
 		wrong:     prometheus.NewDesc("grebe_prediction_errors_total", "Of these, those that were off by more than a factor of two.", nil, nil),
 		rms:       prometheus.NewDesc("grebe_prediction_rms_doublings", "Recent root mean squared error of predicted returns, in doublings of time; the worst model's.", nil, nil),
 	}
+	m.damaged = prometheus.NewDesc("grebe_checksum_failures_total", "Entries below memory that were found damaged, and dropped.", []string{"tier"}, nil)
 	for i := range models {
+		if models[i].Disk != nil {
+			m.disks = append(m.disks, models[i].Disk)
+		}
 		if models[i].Cache != nil {
 			m.caches = append(m.caches, models[i].Cache)
 		}
@@ -38,7 +45,7 @@ func newCacheMetrics(models []Model) *cacheMetrics {
 
 // Describe implements prometheus.Collector.
 func (m *cacheMetrics) Describe(out chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{m.entries, m.bytes, m.evictions, m.poolTotal, m.poolUsed, m.indexed, m.predicted, m.wrong, m.rms} {
+	for _, d := range []*prometheus.Desc{m.entries, m.bytes, m.evictions, m.poolTotal, m.poolUsed, m.indexed, m.predicted, m.wrong, m.rms, m.damaged} {
 		out <- d
 	}
 }
@@ -89,4 +96,17 @@ func (m *cacheMetrics) Collect(out chan<- prometheus.Metric) {
 	counter(m.predicted, predicted)
 	counter(m.wrong, wrong)
 	gauge(m.rms, rms)
+	if len(m.disks) == 0 {
+		return
+	}
+	var entries, bytes, damaged float64
+	for _, d := range m.disks {
+		s := d.Stats()
+		entries += float64(s.Entries)
+		bytes += float64(s.LiveBytes)
+		damaged += float64(s.ChecksumFailures + s.TornRecords)
+	}
+	gauge(m.entries, entries, "all", "disk")
+	gauge(m.bytes, bytes, "all", "disk")
+	counter(m.damaged, damaged, "disk")
 }

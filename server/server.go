@@ -25,6 +25,7 @@ import (
 
 	"grebe/catalog"
 	"grebe/engine"
+	"grebe/kv/disk"
 	"grebe/prompt"
 	"grebe/server/generate"
 	"grebe/server/guard"
@@ -65,6 +66,7 @@ type Model struct {
 	Runner    Runner
 	Prompt    *prompt.Builder
 	Cache     *reuse.Cache        // nil: everything is computed
+	Disk      *disk.Store         // what is kept below memory; nil: nothing
 	Generate  *generate.Generator // nil: the model has no codes, and cannot recommend
 	Scoring   Scoring
 	Vocab     int // tokens that the model knows

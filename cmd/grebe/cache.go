@@ -114,6 +114,7 @@ func (s *stack) openDisk(cfg *config.Config, mc *config.Model, store *kv.Store) 
 	}
 	s.onClose(d.Close)
 	store.SetTier(d)
+	s.disks[mc.Name] = d
 	return nil
 }
 

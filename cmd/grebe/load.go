@@ -15,6 +15,7 @@ import (
 	"grebe/engine"
 	"grebe/internal/config"
 	"grebe/kv"
+	"grebe/kv/disk"
 	"grebe/model"
 	_ "grebe/model/llama"
 	_ "grebe/model/qwen"
@@ -36,6 +37,7 @@ type stack struct {
 	keeper     *generate.Keeper  // of their snapshots; nil: there are none
 	checkpoint int64             // bytes of all checkpoints
 	door       door
+	disks      map[string]*disk.Store // by model
 	closers    []func() error
 }
 
@@ -52,7 +54,7 @@ func (s *stack) Close() error {
 
 // load opens the device, the models and the catalog that cfg names. The caller MUST Close the stack.
 func load(ctx context.Context, cfg *config.Config, log *slog.Logger) (*stack, error) {
-	s := &stack{}
+	s := &stack{disks: map[string]*disk.Store{}}
 	if err := s.open(ctx, cfg, log); err != nil {
 		return nil, errors.Join(err, s.Close())
 	}
@@ -180,7 +182,7 @@ func (s *stack) openModel(ctx context.Context, cfg *config.Config, mc *config.Mo
 	log.Info("model loaded", "model", mc.Name, "architecture", described.Architecture, "dtype", m.DType(), "kv", m.Shape().KV,
 		"checkpoint", inBytes(m.CheckpointBytes()), "weights", inBytes(m.Bytes()), "seconds", seconds(time.Since(start)))
 	return server.Model{
-		Name: mc.Name, Runner: d, Prompt: builder, Cache: cache, Generate: generator, Scoring: scoring,
+		Name: mc.Name, Runner: d, Prompt: builder, Cache: cache, Disk: s.disks[mc.Name], Generate: generator, Scoring: scoring,
 		Vocab: m.Vocab(), Positions: m.MaxPositions(), Architecture: described.Architecture, DType: m.DType().String(),
 	}, nil
 }
