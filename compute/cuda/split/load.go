@@ -75,7 +75,7 @@ func (w *Work) even(steps int) (Load, bool) {
 	l := Load{Merged: 1}
 	var units, parts, all, total, end int
 	var longest Load // what the unit that takes longest asks for by itself
-	round := 0 // of units, one for each block, the long ones first
+	round := 0       // of units, one for each block, the long ones first
 	for s := len(w.Counts) - 1; s > 0; s-- {
 		count := int(w.Counts[s]) * w.Heads
 		if count == 0 {
