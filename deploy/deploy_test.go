@@ -1,0 +1,226 @@
+// Package deploy has no code: it holds what is needed to run Grebe elsewhere, and the tests that keep
+// it true.
+package deploy
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+
+	"go.yaml.in/yaml/v3"
+
+	"grebe/internal/config"
+)
+
+var (
+	metricInCode = regexp.MustCompile(`"(grebe_[a-z0-9_]+)"`)
+	metricInRule = regexp.MustCompile(`\bgrebe_[a-z0-9_]+`)
+	ofHistogram  = regexp.MustCompile(`_(bucket|sum|count)$`)
+)
+
+// metrics returns the names that the code gives to metrics.
+func metrics(t *testing.T) map[string]bool {
+	t.Helper()
+	out := map[string]bool{}
+	err := filepath.WalkDir("..", func(path string, d fs.DirEntry, err error) error {
+		if err != nil || d.IsDir() || !strings.HasSuffix(path, ".go") || strings.HasSuffix(path, "_test.go") {
+			return err
+		}
+		data, err := os.ReadFile(path)
+		for _, m := range metricInCode.FindAllStringSubmatch(string(data), -1) {
+			out[m[1]] = true
+		}
+		return err
+	})
+	if err != nil || len(out) < 10 {
+		t.Fatalf("found %d metrics in the code: %v", len(out), err)
+	}
+	return out
+}
+
+// A dashboard or an alert of a metric that nobody exports shows nothing, and nobody notices.
+func TestMetricsExist(t *testing.T) {
+	known := metrics(t)
+	for _, file := range []string{"grafana.json", "alerts.yaml"} {
+		names := metricInRule.FindAllString(read(t, file), -1)
+		if len(names) < 5 {
+			t.Errorf("%s names %d metrics: is it read right?", file, len(names))
+		}
+		for _, name := range names {
+			if !known[name] && !known[ofHistogram.ReplaceAllString(name, "")] {
+				t.Errorf("%s: no metric %s", file, name)
+			}
+		}
+	}
+}
+
+func read(t *testing.T, name string) string {
+	t.Helper()
+	data, err := os.ReadFile(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(data)
+}
+
+func TestGrafana(t *testing.T) {
+	var d struct {
+		Title  string
+		Panels []struct {
+			ID      int
+			Title   string
+			Targets []struct{ Expr string }
+		}
+	}
+	if err := json.Unmarshal([]byte(read(t, "grafana.json")), &d); err != nil {
+		t.Fatal(err)
+	}
+	ids := map[int]bool{}
+	for _, p := range d.Panels {
+		if ids[p.ID] || p.Title == "" || len(p.Targets) == 0 {
+			t.Errorf("panel %d %q: its id is taken, or it is empty", p.ID, p.Title)
+		}
+		ids[p.ID] = true
+		for _, g := range p.Targets {
+			if strings.Count(g.Expr, "(") != strings.Count(g.Expr, ")") || strings.Count(g.Expr, "{") != strings.Count(g.Expr, "}") {
+				t.Errorf("panel %q: unbalanced %s", p.Title, g.Expr)
+			}
+		}
+	}
+}
+
+func TestAlerts(t *testing.T) {
+	var d struct {
+		Groups []struct {
+			Name  string
+			Rules []struct {
+				Alert, Expr, For    string
+				Labels, Annotations map[string]string
+			}
+		}
+	}
+	dec := yaml.NewDecoder(strings.NewReader(read(t, "alerts.yaml")))
+	dec.KnownFields(true)
+	if err := dec.Decode(&d); err != nil {
+		t.Fatal(err)
+	}
+	for _, g := range d.Groups {
+		for _, r := range g.Rules {
+			if r.Expr == "" || r.Labels["severity"] == "" || r.Annotations["summary"] == "" || r.Annotations["description"] == "" {
+				t.Errorf("alert %s: wants an expression, a severity, a summary and what to do", r.Alert)
+			}
+		}
+	}
+}
+
+// documents returns the objects of a file of Kubernetes.
+func documents(t *testing.T, name string) map[string]map[string]any {
+	t.Helper()
+	dec := yaml.NewDecoder(bytes.NewReader([]byte(read(t, name))))
+	out := map[string]map[string]any{}
+	for {
+		var d map[string]any
+		if err := dec.Decode(&d); errors.Is(err, io.EOF) {
+			return out
+		} else if err != nil {
+			t.Fatalf("%s: %v", name, err)
+		}
+		kind, _ := d["kind"].(string)
+		if kind == "" || d["apiVersion"] == nil || at(d, "metadata", "name") == nil {
+			t.Errorf("%s: an object without kind, version or name: %v", name, d)
+		}
+		out[kind] = d
+	}
+}
+
+// at follows keys and indices into a document.
+func at(v any, path ...any) any {
+	for _, p := range path {
+		switch key := p.(type) {
+		case string:
+			m, _ := v.(map[string]any)
+			v = m[key]
+		case int:
+			l, _ := v.([]any)
+			if key >= len(l) {
+				return nil
+			}
+			v = l[key]
+		}
+	}
+	return v
+}
+
+func TestKubernetes(t *testing.T) {
+	objects := documents(t, "kubernetes.yaml")
+	set := objects["StatefulSet"]
+	pod := at(set, "spec", "template", "spec")
+	box := at(pod, "containers", 0)
+	for _, want := range []struct {
+		name string
+		got  any
+		is   any
+	}{
+		{"the selector of the set", at(set, "spec", "selector", "matchLabels", "app"), at(set, "spec", "template", "metadata", "labels", "app")},
+		{"the selector of the service", at(objects["Service"], "spec", "selector", "app"), "grebe"},
+		{"the user", at(pod, "securityContext", "runAsNonRoot"), true},
+		{"readiness", at(box, "readinessProbe", "httpGet", "path"), "/v2/health/ready"},
+		{"liveness", at(box, "livenessProbe", "httpGet", "path"), "/v2/health/live"},
+		{"privileges", at(box, "securityContext", "allowPrivilegeEscalation"), false},
+	} {
+		if want.got != want.is {
+			t.Errorf("%s is %v, want %v", want.name, want.got, want.is)
+		}
+	}
+	if at(box, "resources", "requests", "memory") == nil {
+		t.Error("no memory is requested")
+	}
+	file := filepath.Join(t.TempDir(), "grebe.yaml")
+	text, _ := at(objects["ConfigMap"], "data", "grebe.yaml").(string)
+	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	cfg, err := config.Load(config.Source{File: file})
+	if err != nil {
+		t.Fatalf("the configuration in kubernetes.yaml: %v", err)
+	}
+	grace, _ := at(pod, "terminationGracePeriodSeconds").(int)
+	if stop := cfg.Limits.DrainMillis + cfg.Limits.ShutdownMillis; grace*1000 <= stop {
+		t.Errorf("Kubernetes kills after %d s, the server takes up to %d ms to stop", grace, stop)
+	}
+}
+
+func TestDockerfile(t *testing.T) {
+	text := read(t, "Dockerfile")
+	for _, want := range []string{"CGO_ENABLED=0", "USER 10001", `ENTRYPOINT ["/usr/local/bin/grebe"]`, "GREBE_ADMIN_LISTEN=127.0.0.1:8081"} {
+		if !strings.Contains(text, want) {
+			t.Errorf("no %q in the Dockerfile", want)
+		}
+	}
+	var env []string
+	for _, f := range strings.Fields(text) {
+		if strings.HasPrefix(f, "GREBE_") {
+			env = append(env, f)
+		}
+	}
+	cfg, err := config.Load(config.Source{Env: append(env, "GREBE_MODELS_0_PATH=/models/m")})
+	if err != nil || len(cfg.Unknown) > 0 {
+		t.Errorf("the image's environment: %v; unknown %v", err, cfg.Unknown)
+	}
+}
+
+func TestUnit(t *testing.T) {
+	text := read(t, "grebe.service")
+	for _, want := range []string{"ExecReload=/bin/kill -HUP", "KillSignal=SIGTERM", "DynamicUser=yes", "Restart=on-failure"} {
+		if !strings.Contains(text, want) {
+			t.Errorf("no %q in the unit", want)
+		}
+	}
+}
