@@ -45,6 +45,12 @@ type Segment struct {
 	Tokens []int32
 	Start  int     // position of its first token
 	Sees   []int32 // earlier segments it attends to in full, in key order
+
+	// For models that are no decoders. Extra is nil, or a number per token that means something to the model;
+	// Scale is that of its rows' attention, 0 for the model's. What depends on them is never cached: they are
+	// not in the keys.
+	Extra []int32
+	Scale float32
 }
 
 // Plan is a request's segments, in the order in which they are computed.

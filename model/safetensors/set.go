@@ -204,6 +204,20 @@ func (s *Set) Tensor(name string) (compute.Tensor, error) {
 	return v, nil
 }
 
+// Flat is Tensor for a tensor of any number of dimensions, as one row.
+func (s *Set) Flat(name string) (compute.Tensor, error) {
+	t, ok := s.tensors[name]
+	if !ok {
+		return compute.Tensor{}, fmt.Errorf("safetensors: no tensor %q", name)
+	}
+	dt, err := t.computeDType()
+	if err != nil {
+		return compute.Tensor{}, fmt.Errorf("safetensors: %s: tensor %q: %w", t.File, name, err)
+	}
+	data := t.shard.data[t.begin:t.end:t.end]
+	return compute.Tensor{DType: dt, Rows: 1, Cols: len(data) / dt.Size(), Data: data}, nil
+}
+
 func (t *Info) computeDType() (compute.DType, error) {
 	for dt, name := range dtypeNames {
 		if name == t.DType {

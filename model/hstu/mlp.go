@@ -1,0 +1,139 @@
+package hstu
+
+import (
+	"fmt"
+	"math"
+
+	"grebe/compute"
+)
+
+// epsMLP is of the norms outside the layers.
+const epsMLP = 1e-5
+
+// linear is a matrix [out][in] with a bias, for rows in the host's memory. It computes in float32: on the
+// device where that multiplies for the host, else here.
+type linear struct {
+	out, in int
+	packed  compute.Linear // nil: weights
+	mul     compute.Multiplier
+	weights []float32
+	bias    []float32 // nil: none
+}
+
+func newLinear(dev compute.Device, weights []float32, out, in int, bias []float32) (*linear, error) {
+	l := &linear{out: out, in: in, weights: weights, bias: bias}
+	mul, ok := dev.(compute.Multiplier)
+	if !ok {
+		return l, nil
+	}
+	packed, err := dev.Linear(compute.F32, tensorF32(weights, out, in))
+	if err != nil {
+		return nil, err
+	}
+	l.packed, l.mul, l.weights = packed, mul, nil
+	return l, nil
+}
+
+// apply returns rows·weightsᵀ + bias.
+func (l *linear) apply(rows []float32) ([]float32, error) {
+	n := len(rows) / l.in
+	out := make([]float32, n*l.out)
+	if l.packed != nil {
+		if err := l.mul.Multiply(l.packed, rows, out); err != nil {
+			return nil, fmt.Errorf("hstu: %w", err)
+		}
+	} else {
+		for i := range n {
+			for j := range l.out {
+				out[i*l.out+j] = dot(rows[i*l.in:][:l.in], l.weights[j*l.in:][:l.in])
+			}
+		}
+	}
+	if l.bias != nil {
+		for i := range out {
+			out[i] += l.bias[i%l.out]
+		}
+	}
+	return out, nil
+}
+
+func dot(a, b []float32) float32 {
+	var s [4]float32
+	b = b[:len(a)]
+	i := 0
+	for ; i+4 <= len(a); i += 4 {
+		s[0] += a[i] * b[i]
+		s[1] += a[i+1] * b[i+1]
+		s[2] += a[i+2] * b[i+2]
+		s[3] += a[i+3] * b[i+3]
+	}
+	for ; i < len(a); i++ {
+		s[0] += a[i] * b[i]
+	}
+	return s[0] + s[1] + s[2] + s[3]
+}
+
+// norm is a LayerNorm.
+type norm struct{ gain, shift []float32 }
+
+// apply norms rows in place.
+func (n *norm) apply(rows []float32) {
+	width := len(n.gain)
+	for i := 0; i < len(rows); i += width {
+		normRow(rows[i:i+width], n.gain, n.shift)
+	}
+}
+
+// swish replaces rows by x·sigmoid(LayerNorm(x)).
+func (n *norm) swish(rows []float32) {
+	width := len(n.gain)
+	x := make([]float32, width)
+	for i := 0; i < len(rows); i += width {
+		row := rows[i : i+width]
+		copy(x, row)
+		normRow(x, n.gain, n.shift)
+		for j := range row {
+			row[j] *= sigmoid(x[j])
+		}
+	}
+}
+
+func normRow(x, gain, shift []float32) {
+	mean, square := 0.0, 0.0
+	for _, v := range x {
+		mean += float64(v)
+	}
+	mean /= float64(len(x))
+	for _, v := range x {
+		square += (float64(v) - mean) * (float64(v) - mean)
+	}
+	scale := 1 / math.Sqrt(square/float64(len(x))+epsMLP)
+	for i, v := range x {
+		x[i] = float32((float64(v)-mean)*scale)*gain[i] + shift[i]
+	}
+}
+
+func sigmoid(x float32) float32 { return float32(1 / (1 + math.Exp(-float64(x)))) }
+
+// mlp is Linear, SwishLayerNorm, Linear and maybe LayerNorm.
+type mlp struct {
+	first, second *linear
+	swish         *norm
+	last          *norm // nil: none
+}
+
+func (m *mlp) apply(rows []float32) ([]float32, error) {
+	h, err := m.first.apply(rows)
+	if err != nil {
+		return nil, err
+	}
+	m.swish.swish(h)
+	out, err := m.second.apply(h)
+	if err != nil {
+		return nil, err
+	}
+	if m.last != nil {
+		m.last.apply(out)
+	}
+	return out, nil
+}
