@@ -277,3 +277,29 @@ func (c *Cache) change(key uint64, do func(home int, s *set, slot int)) {
 		}
 	})
 }
+
+// changed forgets rows that others changed in the store; nil: all.
+func (c *Cache) changed(keys []uint64) {
+	for _, k := range keys {
+		c.Remove(k)
+	}
+	if keys == nil {
+		c.Clear()
+	}
+}
+
+// Clear forgets all rows, and those that are being fetched.
+func (c *Cache) Clear() {
+	for home := range c.sets {
+		s := &c.sets[home]
+		s.mu.Lock()
+		s.updates.Add(1)
+		for slot := range setSlots {
+			if s.tag(slot) != 0 {
+				c.chosen.removed(home, s, slot)
+			}
+		}
+		s.clearAll()
+		s.mu.Unlock()
+	}
+}

@@ -73,6 +73,9 @@ func NewTable(s Store, c *Cache, cfg TableConfig) (*Table, error) {
 		cfg.Timeout = 100 * time.Millisecond
 	}
 	t := &Table{store: s, cache: c, def: cfg.Default, timeout: cfg.Timeout}
+	if w, ok := s.(watched); ok && c != nil {
+		w.Watch(c.changed)
+	}
 	t.scratch.New = func() any { return &scratch{stripe: int(t.stripes.Add(1))} }
 	return t, nil
 }

@@ -57,7 +57,7 @@ type learner struct {
 	closed sync.WaitGroup
 
 	// The rest is the goroutine's own.
-	keys     map[uint64]watched
+	keys     map[uint64]watchedKey
 	ring     []interval
 	next     int // intervals so far
 	due      int // train when there are so many
@@ -72,7 +72,7 @@ type access struct {
 	now uint32
 }
 
-type watched struct {
+type watchedKey struct {
 	m        stamp
 	interval int // number of the one that its last use began
 }
@@ -98,7 +98,7 @@ func newLearner(rows int) *learner {
 	l := &learner{
 		scale: scaleFor(rows), inbox: make([]access, 0, inboxLen), spare: make([]access, 0, inboxLen),
 		wake: make(chan struct{}, 1), done: make(chan struct{}),
-		keys: make(map[uint64]watched), ring: make([]interval, ringLen), due: firstLesson, horizon: int64(rows) * 32, patience: float64(rows) * patienceRows,
+		keys: make(map[uint64]watchedKey), ring: make([]interval, ringLen), due: firstLesson, horizon: int64(rows) * 32, patience: float64(rows) * patienceRows,
 		rand: rand.New(rand.NewPCG(1, uint64(rows))),
 	}
 	shift := 0
@@ -192,7 +192,7 @@ func (l *learner) watch(a access) {
 		if len(l.keys) >= maxWatched {
 			l.forget(a.now)
 		}
-		w = watched{m: newStamp(a.now, 0, 0)}
+		w = watchedKey{m: newStamp(a.now, 0, 0)}
 	} else if i := &l.ring[w.interval%ringLen]; w.interval > l.next-ringLen {
 		i.wait = int64(max(1, int32(a.now-w.m.last())))
 	}

@@ -27,8 +27,15 @@ type RedisConfig struct {
 
 // Redis is a Store in Redis or Valkey, one server or a cluster: a string per row. It connects when it can, and again after an
 // outage; until then operations return ErrUnavailable, or what the connection said.
+//
+// Where somebody watches, the server tells of every row that anybody changes (CLIENT TRACKING with BCAST). When a
+// connection is lost, changes may have been missed: as soon as the server answers again, all rows count as changed. Until
+// then cached ones are used as they are.
 type Redis struct {
-	cfg RedisConfig
+	cfg      RedisConfig
+	watchers []func(keys []uint64)
+	lost     chan struct{} // a connection was
+	ended    chan struct{}
 
 	mu         sync.Mutex
 	client     rueidis.Client
@@ -50,7 +57,63 @@ func NewRedis(cfg RedisConfig) (*Redis, error) {
 	if cfg.Pause <= 0 {
 		cfg.Pause = 50 * time.Millisecond
 	}
-	return &Redis{cfg: cfg}, nil
+	return &Redis{cfg: cfg, lost: make(chan struct{}, 1), ended: make(chan struct{})}, nil
+}
+
+// Watch calls changed with the keys of rows that were changed by anybody, nil: any may have been. Call it before
+// anything else.
+func (r *Redis) Watch(changed func(keys []uint64)) {
+	if r.watchers = append(r.watchers, changed); len(r.watchers) == 1 {
+		r.attempts.Go(r.mend)
+	}
+}
+
+// invalidated hears from the server what was changed, or nil when a connection ends or all is deleted.
+func (r *Redis) invalidated(names []rueidis.RedisMessage) {
+	if names == nil {
+		select {
+		case r.lost <- struct{}{}:
+		default:
+		}
+		return
+	}
+	keys := make([]uint64, 0, len(names))
+	for i := range names {
+		if name, err := names[i].ToString(); err == nil && len(name) == len(r.cfg.Prefix)+8 {
+			keys = append(keys, binary.BigEndian.Uint64([]byte(name[len(r.cfg.Prefix):])))
+		}
+	}
+	for _, changed := range r.watchers {
+		changed(keys)
+	}
+}
+
+// mend waits after a loss until the server answers, and tells the watchers then.
+func (r *Redis) mend() {
+	for {
+		select {
+		case <-r.ended:
+			return
+		case <-r.lost:
+		}
+		for !r.answers() {
+			select {
+			case <-r.ended:
+				return
+			case <-time.After(r.cfg.Pause):
+			}
+		}
+		for _, changed := range r.watchers {
+			changed(nil)
+		}
+	}
+}
+
+func (r *Redis) answers() bool {
+	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+	defer cancel()
+	client, err := r.connected(ctx)
+	return err == nil && client.Do(ctx, client.B().Ping().Build()).Error() == nil
 }
 
 // connected returns the client, waiting for a connection until ctx is done.
@@ -88,11 +151,16 @@ func (r *Redis) connected(ctx context.Context) (rueidis.Client, error) {
 }
 
 func (r *Redis) connect() {
-	client, err := rueidis.NewClient(rueidis.ClientOption{
+	option := rueidis.ClientOption{
 		InitAddress: r.cfg.Addresses, Username: r.cfg.Username, Password: r.cfg.Password,
 		DisableCache: true, DisableRetry: true, ReadBufferEachConn: 1 << 20, WriteBufferEachConn: 1 << 18,
 		Dialer: net.Dialer{Timeout: time.Second}, ConnWriteTimeout: 5 * time.Second,
-	})
+	}
+	if len(r.watchers) > 0 {
+		option.DisableCache, option.OnInvalidations = false, r.invalidated
+		option.ClientTrackingOptions = []string{"PREFIX", r.cfg.Prefix, "BCAST"}
+	}
+	client, err := rueidis.NewClient(option)
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if err == nil && r.closed {
@@ -236,6 +304,9 @@ func (r *Redis) RowBytes() int { return r.cfg.RowBytes }
 // Close ends the connections.
 func (r *Redis) Close() error {
 	r.mu.Lock()
+	if !r.closed {
+		close(r.ended)
+	}
 	r.closed = true
 	client := r.client
 	r.client = nil

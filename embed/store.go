@@ -21,6 +21,11 @@ type Store interface {
 	Close() error
 }
 
+// watched is a Store that tells of rows that others change.
+type watched interface {
+	Watch(changed func(keys []uint64)) // nil keys: any row may have changed
+}
+
 // ErrUnavailable is returned by a store that did not answer lately and is not asked again for a moment.
 var ErrUnavailable = errors.New("the store is unavailable")
 

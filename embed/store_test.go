@@ -225,6 +225,41 @@ func TestRedisOutage(t *testing.T) {
 	}
 }
 
+// What anybody writes to Redis is seen by a table that has cached the old row.
+func TestRedisUpdatesAreSeen(t *testing.T) {
+	s := redis(t)
+	store := emptyRedis(t, s)
+	defer store.Close()
+	table, err := embed.NewTable(store, newCache(t, 64, "lru"), embed.TableConfig{Timeout: 5 * time.Second})
+	if err != nil {
+		t.Fatal(err)
+	}
+	other, err := embed.NewRedis(embed.RedisConfig{Addresses: []string{s.Addr}, Prefix: "t:", RowBytes: rowBytes})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer other.Close()
+	keys, out := []uint64{7}, make([]byte, rowBytes)
+	for version := range uint64(20) {
+		want := embedtest.Row(7, version, rowBytes)
+		if err := other.Put(t.Context(), keys, want); err != nil {
+			t.Fatal(err)
+		}
+		begin := time.Now()
+		for table.Gather(t.Context(), keys, out); string(out) != string(want); table.Gather(t.Context(), keys, out) {
+			if time.Since(begin) > time.Minute {
+				t.Fatalf("version %d is not seen: %x", version, out)
+			}
+		}
+		if g := table.Gather(t.Context(), keys, out); g.Err != nil {
+			t.Fatal(g.Err)
+		}
+	}
+	if st := table.Stats(); st.Cache.Hits == 0 {
+		t.Errorf("nothing was cached: %+v", st)
+	}
+}
+
 func newCache(t *testing.T, rows int, policy string) *embed.Cache {
 	t.Helper()
 	p, err := pool.New(int64(rows+64)*rowBytes, 4096)
