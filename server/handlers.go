@@ -9,6 +9,7 @@ import (
 
 	"grebe/internal/wire"
 	"grebe/server/dashboard"
+	"grebe/server/openapi"
 )
 
 // post reads a request, calls a method with it and writes the response.
@@ -65,6 +66,11 @@ func (s *Server) getReady(*http.Request, string) (reply, error) {
 		return reply{}, errorf(unavailable, "", "shutting down")
 	}
 	return reply{body: []byte("{\"ready\":true}\n")}, nil
+}
+
+// getOpenAPI describes the API to programs that make clients of it.
+func (s *Server) getOpenAPI(*http.Request, string) (reply, error) {
+	return reply{body: openapi.Document(s.cfg.Version)}, nil
 }
 
 // getMetrics writes the registry in Prometheus' text format.

@@ -44,6 +44,7 @@ type route struct {
 
 var routes = map[string]*route{
 	"/":                    {op: "page", open: true, methods: map[string]handler{"GET": (*Server).page}},
+	"/openapi.json":        {op: "openapi", open: true, methods: map[string]handler{"GET": (*Server).getOpenAPI}},
 	"/v1/rank":             {op: "rank", role: guard.Serve, methods: map[string]handler{"POST": (*Server).postRank}},
 	"/v1/recommend":        {op: "recommend", role: guard.Serve, methods: map[string]handler{"POST": (*Server).postRecommend}},
 	"/v1/score":            {op: "score", role: guard.Serve, methods: map[string]handler{"POST": (*Server).postScore}},

@@ -1,0 +1,233 @@
+// Package openapi describes the HTTP API as an OpenAPI 3.1 document, made of the same messages that the
+// server reads and writes, with the comments of grebe.proto. So it cannot fall behind them.
+package openapi
+
+import (
+	"bufio"
+	"encoding/json"
+	"maps"
+	"regexp"
+	"slices"
+	"strings"
+
+	"google.golang.org/protobuf/reflect/protoreflect"
+
+	grebev1 "grebe/api/grebe/v1"
+)
+
+type object = map[string]any
+
+// Call is one method of a path.
+type Call struct {
+	Method, Path string
+	Op           string // unique name, for clients that are generated
+	Summary      string
+	Request      string // name of a message; none: no body
+	Response     string // name of a message; none: described by Returns
+	Returns      string
+	Lines        bool     // the body is NDJSON
+	Query        []string // parameters
+	Role         string   // that a key needs; none: open to everyone
+}
+
+// Calls are those of the API.
+var Calls = []Call{
+	{"POST", "/v1/rank", "rank", "Order candidates for a user", "RankRequest", "RankResponse", "", false, nil, "serve"},
+	{"POST", "/v1/recommend", "recommend", "Generate items of the catalog for a user", "RecommendRequest", "RecommendResponse", "", false, nil, "serve"},
+	{"POST", "/v1/score", "score", "Probabilities of label tokens after a query and each item (SGLang's and vLLM's shape)", "ScoreRequest", "ScoreResponse", "", false, nil, "serve"},
+	{"POST", "/v1/rerank", "rerank", "Order documents by relevance to a query (Jina's and Cohere's shape)", "RerankRequest", "RerankResponse", "", false, nil, "serve"},
+	{"GET", "/v1/models", "list_models", "What is loaded", "", "ListModelsResponse", "", false, nil, "serve"},
+	{"GET", "/v1/items", "list_items", "Some ids of items, for people who look around", "", "", "ids and whether there are more", false, []string{"prefix", "limit"}, "catalog"},
+	{"GET", "/v1/items/{id}", "get_item", "An item", "", "Item", "", false, nil, "catalog"},
+	{"PUT", "/v1/items/{id}", "put_item", "Add or replace an item", "Item", "Item", "", false, nil, "catalog"},
+	{"DELETE", "/v1/items/{id}", "delete_item", "Remove an item and what is cached of it", "", "", "nothing", false, nil, "catalog"},
+	{"POST", "/v1/items:batch", "put_items", `Add, replace or remove items: a line each, {"delete": "id"} to remove`, "Item", "BatchResponse", "", true, nil, "catalog"},
+	{"GET", "/v1/users", "list_users", "Some ids of users, for people who look around", "", "", "ids and whether there are more", false, []string{"prefix", "limit"}, "catalog"},
+	{"GET", "/v1/users/{id}", "get_user", "A user", "", "User", "", false, nil, "catalog"},
+	{"PUT", "/v1/users/{id}", "put_user", "Add or replace a user", "User", "User", "", false, nil, "catalog"},
+	{"DELETE", "/v1/users/{id}", "delete_user", "Remove a user and what is cached for them, everywhere", "", "", "nothing", false, nil, "catalog"},
+	{"POST", "/v1/users:batch", "put_users", `Add, replace or remove users: a line each, {"delete": "id"} to remove`, "User", "BatchResponse", "", true, nil, "catalog"},
+	{"POST", "/v1/users/{id}/events", "append_events", "Add what a user did", "AppendEventsRequest", "AppendEventsResponse", "", false, nil, "catalog"},
+	{"GET", "/v1/catalog", "get_catalog", "The catalog and its versions", "", "CatalogResponse", "", false, nil, "catalog"},
+	{"POST", "/v1/catalog:activate", "activate_catalog", "Have models generate the items of one version", "ActivateCatalogRequest", "CatalogResponse", "", false, nil, "catalog"},
+	{"POST", "/v1/catalog:rollback", "rollback_catalog", "Have models generate the items of the version before", "RollbackCatalogRequest", "CatalogResponse", "", false, nil, "catalog"},
+	{"GET", "/v1/hot", "get_hot", "Users and items that are asked for most", "", "", "ids and counts", false, nil, "admin"},
+	{"GET", "/v2/health/live", "live", "The process answers", "", "", `{"live": true}`, false, nil, ""},
+	{"GET", "/v2/health/ready", "ready", "Requests are answered; 503 while not", "", "", `{"ready": true}`, false, nil, ""},
+	{"GET", "/metrics", "metrics", "Prometheus' text format", "", "", "text", false, nil, "admin"},
+}
+
+// Document returns the description, as JSON.
+func Document(version string) []byte {
+	said := comments(grebev1.Source)
+	schemas := object{"Error": errorSchema()}
+	paths := object{}
+	for _, c := range Calls {
+		at, _ := paths[c.Path].(object)
+		if at == nil {
+			at = object{}
+			paths[c.Path] = at
+		}
+		at[strings.ToLower(c.Method)] = c.describe()
+		for _, name := range []string{c.Request, c.Response} {
+			if name != "" {
+				addSchema(schemas, said, messages().ByName(protoreflect.Name(name)))
+			}
+		}
+	}
+	doc, err := json.MarshalIndent(object{
+		"openapi": "3.1.0",
+		"info": object{"title": "Grebe", "version": version, "license": object{"name": "see LICENSE"},
+			"description": "A server for generative recommenders: ranks candidates with language models and generates items of a catalog."},
+		"paths":    paths,
+		"security": []object{{}, {"key": []string{}}},
+		"components": object{
+			"schemas":         schemas,
+			"securitySchemes": object{"key": object{"type": "http", "scheme": "bearer", "description": "Where the server has keys; see `grebe key`."}},
+		},
+	}, "", " ")
+	if err != nil {
+		panic(err) // maps of strings and lists
+	}
+	return append(doc, '\n')
+}
+
+func messages() protoreflect.MessageDescriptors {
+	return grebev1.File_grebe_v1_grebe_proto.Messages()
+}
+
+func (c *Call) describe() object {
+	ok := object{"description": c.Returns}
+	if c.Response != "" {
+		ok = object{"description": c.Response, "content": object{"application/json": object{"schema": ref(c.Response)}}}
+	}
+	failed := object{"description": "What is wrong, and where", "content": object{"application/json": object{"schema": ref("Error")}}}
+	out := object{"operationId": c.Op, "summary": c.Summary, "responses": object{"2XX": ok, "4XX": failed, "5XX": failed}}
+	if c.Role != "" {
+		out["description"] = "Role of the key: " + c.Role + "."
+	} else {
+		out["security"] = []object{{}}
+	}
+	if c.Request != "" {
+		kind := "application/json"
+		if c.Lines {
+			kind = "application/x-ndjson"
+		}
+		out["requestBody"] = object{"required": true, "content": object{kind: object{"schema": ref(c.Request)}}}
+	}
+	var params []object
+	if strings.Contains(c.Path, "{id}") {
+		params = append(params, object{"name": "id", "in": "path", "required": true, "schema": object{"type": "string"}})
+	}
+	for _, q := range c.Query {
+		params = append(params, object{"name": q, "in": "query", "schema": object{"type": map[bool]string{true: "integer", false: "string"}[q == "limit"]}})
+	}
+	if params != nil {
+		out["parameters"] = params
+	}
+	return out
+}
+
+func ref(name string) object { return object{"$ref": "#/components/schemas/" + name} }
+
+func errorSchema() object {
+	text := object{"type": "string"}
+	return object{"type": "object", "required": []string{"error"}, "properties": object{"error": object{
+		"type": "object", "required": []string{"code", "message"},
+		"properties": object{"code": text, "message": text, "field": object{"type": "string", "description": "Path of the field in question."}}}}}
+}
+
+// addSchema adds a message and those that it has inside.
+func addSchema(schemas object, said map[string]string, m protoreflect.MessageDescriptor) {
+	name := string(m.Name())
+	if schemas[name] != nil {
+		return
+	}
+	props := object{}
+	schemas[name] = object{"type": "object", "properties": props, "description": said[name]}
+	for i := range m.Fields().Len() {
+		f := m.Fields().Get(i)
+		p := property(schemas, said, f)
+		if text := said[name+"."+string(f.Name())]; text != "" {
+			p["description"] = text
+		}
+		props[string(f.Name())] = p
+	}
+}
+
+func property(schemas object, said map[string]string, f protoreflect.FieldDescriptor) object {
+	if f.IsMap() {
+		return object{"type": "object", "additionalProperties": value(schemas, said, f.MapValue())}
+	}
+	if f.IsList() {
+		return object{"type": "array", "items": value(schemas, said, f)}
+	}
+	return value(schemas, said, f)
+}
+
+// plain are messages that JSON carries without a wrapper.
+var plain = map[protoreflect.Name]func() object{
+	"Values": func() object { return object{"type": "array", "items": object{"type": "string"}} },
+	"Scores": func() object { return object{"type": "array", "items": object{"type": "number"}} },
+	"Input": func() object {
+		return object{"oneOf": []object{{"type": "string"}, {"type": "array", "items": object{"type": "integer"}}}}
+	},
+}
+
+func value(schemas object, said map[string]string, f protoreflect.FieldDescriptor) object {
+	switch f.Kind() {
+	case protoreflect.StringKind:
+		return object{"type": "string"}
+	case protoreflect.BoolKind:
+		return object{"type": "boolean"}
+	case protoreflect.FloatKind, protoreflect.DoubleKind:
+		return object{"type": "number"}
+	case protoreflect.MessageKind:
+		if p := plain[f.Message().Name()]; p != nil {
+			return p()
+		}
+		addSchema(schemas, said, f.Message())
+		return ref(string(f.Message().Name()))
+	}
+	return object{"type": "integer"}
+}
+
+var (
+	messageLine = regexp.MustCompile(`^message (\w+) \{`)
+	fieldLine   = regexp.MustCompile(`^\s+(?:repeated |optional )?[\w<>, ]+ (\w+) = \d+; // (.*)$`)
+)
+
+// comments returns what a proto file says about its messages and their fields.
+func comments(source string) map[string]string {
+	out := map[string]string{}
+	var above []string
+	message := ""
+	for s := bufio.NewScanner(strings.NewReader(source)); s.Scan(); {
+		line := s.Text()
+		if text, ok := strings.CutPrefix(line, "// "); ok {
+			above = append(above, text)
+			continue
+		}
+		if m := messageLine.FindStringSubmatch(line); m != nil {
+			message = m[1]
+			out[message] = strings.Join(above, " ")
+		}
+		if m := fieldLine.FindStringSubmatch(line); m != nil {
+			out[message+"."+m[1]] = m[2]
+		}
+		above = nil
+	}
+	return out
+}
+
+// Paths returns the methods of each path, for those who check that none is missing.
+func Paths() map[string][]string {
+	out := map[string][]string{}
+	for _, c := range Calls {
+		out[c.Path] = append(out[c.Path], c.Method)
+	}
+	for _, p := range slices.Collect(maps.Keys(out)) {
+		slices.Sort(out[p])
+	}
+	return out
+}
