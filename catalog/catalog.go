@@ -55,7 +55,7 @@ type Options struct {
 	MaxItems   int           // 10 million
 	MaxUsers   int           // 10 million
 	MaxMemory  int64         // bytes of memory, estimated; 8 GiB
-	MaxHistory int           // items of a user's history, and events, the oldest are dropped; 10,000
+	MaxHistory int           // items of a user's history, and events, the oldest are dropped; 20,000
 	SweepDelay time.Duration // from a deletion to the start of the sweep that removes its bytes; 1 s
 	OnChange   func(Change)  // see Subscribe
 	Logger     *slog.Logger  // nothing is logged
@@ -65,7 +65,7 @@ func (o *Options) setDefaults() {
 	for _, d := range []struct {
 		v   *int
 		def int
-	}{{&o.MaxItems, 10_000_000}, {&o.MaxUsers, 10_000_000}, {&o.MaxHistory, 10_000}} {
+	}{{&o.MaxItems, 10_000_000}, {&o.MaxUsers, 10_000_000}, {&o.MaxHistory, 20_000}} {
 		if *d.v <= 0 {
 			*d.v = d.def
 		}

@@ -285,6 +285,9 @@ func (e *Engine) check(j *Job) (int, error) {
 		if b := j.beam(i); b >= 0 && (b >= j.Beams.Width() || tokens > j.Beams.depth) {
 			return 0, fmt.Errorf("engine: beam %d of %d tokens, there is room for %d of %d", b, tokens, j.Beams.Width(), j.Beams.depth)
 		}
+		if s := &j.Plan.Segments[i]; (s.Extra != nil || s.Scale != 0) && (j.cached(i) != nil || j.Keep != nil && j.Keep[i]) {
+			return 0, fmt.Errorf("engine: segment %d depends on the whole request, but its KV is cached or shall be", i)
+		}
 		if cached > tokens {
 			return 0, fmt.Errorf("engine: segment %d has %d tokens, but %d are cached", i, tokens, cached)
 		}

@@ -83,7 +83,7 @@ func (p *pass) compute(e *Engine) error {
 func (p *pass) reset() {
 	p.batch.Tokens = p.batch.Tokens[:0]
 	p.batch.Positions = p.batch.Positions[:0]
-	p.batch.Segments = p.batch.Segments[:0]
+	p.batch.Segments, p.batch.Extra = p.batch.Segments[:0], p.batch.Extra[:0]
 	p.sees, p.chunks, p.keep = p.sees[:0], p.chunks[:0], p.keep[:0]
 	p.pairs, p.rows = p.pairs[:0], p.rows[:0]
 	for i := range p.heads {
@@ -166,7 +166,7 @@ func (j *Job) owns(i int) bool {
 // add appends a task's segments to the batch, or leaves it as it was and says why.
 func (p *pass) add(e *Engine, t *task) error {
 	base := len(p.batch.Segments)
-	rows, owned := len(p.batch.Tokens), len(p.owned)
+	rows, owned, extra := len(p.batch.Tokens), len(p.owned), len(p.batch.Extra)
 	job := t.job
 	t.out.Kept = nil
 	if job.Keep != nil {
@@ -177,7 +177,7 @@ func (p *pass) add(e *Engine, t *task) error {
 		chunks, err := p.memory(e, job, i, &t.out.Result)
 		if err != nil {
 			p.batch.Segments = p.batch.Segments[:base]
-			p.batch.Tokens, p.batch.Positions = p.batch.Tokens[:rows], p.batch.Positions[:rows]
+			p.batch.Tokens, p.batch.Positions, p.batch.Extra = p.batch.Tokens[:rows], p.batch.Positions[:rows], p.batch.Extra[:extra]
 			p.releaseFrom(owned)
 			t.out.Kept = nil
 			return err
@@ -185,6 +185,7 @@ func (p *pass) add(e *Engine, t *task) error {
 		cached := job.done(i)
 		first := len(p.batch.Tokens)
 		p.batch.Tokens = append(p.batch.Tokens, seg.Tokens[cached:]...)
+		p.batch.Extra = append(p.batch.Extra, seg.Extra...) // such a segment has nothing cached
 		for n := cached; n < len(seg.Tokens); n++ {
 			p.batch.Positions = append(p.batch.Positions, int32(seg.Start+n))
 		}
@@ -194,6 +195,7 @@ func (p *pass) add(e *Engine, t *task) error {
 		}
 		p.batch.Segments = append(p.batch.Segments, compute.Segment{
 			First: first, Cached: cached, Len: len(seg.Tokens), Sees: p.sees[from:], Chunks: chunks,
+			Start: seg.Start, Scale: seg.Scale,
 		})
 		t.out.Cached += cached
 		t.out.Computed += len(seg.Tokens) - cached

@@ -78,6 +78,9 @@ func (p *Plan) Validate(vocab, positions int) error {
 			return fmt.Errorf("plan: segment %d (%s) takes positions %d to %d, but the model has %d",
 				i, s.Kind, s.Start, s.Start+len(s.Tokens), positions)
 		}
+		if s.Extra != nil && len(s.Extra) != len(s.Tokens) {
+			return fmt.Errorf("plan: segment %d (%s) has %d tokens, but extra numbers of %d", i, s.Kind, len(s.Tokens), len(s.Extra))
+		}
 		for t, id := range s.Tokens {
 			if id < 0 || int(id) >= vocab {
 				return fmt.Errorf("plan: segment %d (%s): token %d is %d, outside the vocabulary of %d",

@@ -54,6 +54,7 @@ func TestValidateNamesTheFault(t *testing.T) {
 		{one(Segment{Kind: Item, Sees: []int32{1}}), "sees segment 1, which is not before it"},
 		{one(Segment{Kind: Item, Sees: []int32{0, 0}}), "sees segment 0 twice"},
 		{one(Segment{Kind: 77}), "no kind 77"},
+		{one(Segment{Kind: Item, Tokens: []int32{1, 2}, Extra: []int32{1}}), "has 2 tokens, but extra numbers of 1"},
 	} {
 		err := c.plan.Validate(5, 8)
 		if err == nil || !strings.Contains(err.Error(), c.want) {

@@ -116,6 +116,27 @@ func (b *Builder) Pointwise(order Order, user []int32, items [][]int32) (Layout,
 	return l, nil
 }
 
+// Targets lays out candidates that answer themselves, as a model of events has them: user-first each at its own
+// last token. Item-first the items come as in Pointwise, and once more behind the user, where they see the first
+// one and the user, and answer.
+func (b *Builder) Targets(order Order, user []int32, items [][]int32) (Layout, error) {
+	l, sees, pos := b.begin(2*len(items) + 1)
+	if order == UserFirst {
+		l.User, pos = l.add(plan.User, user, pos, sees)
+		l.addItems(items, pos, with(sees, int32(l.User)))
+		l.Answers = l.Items
+		return l, nil
+	}
+	all, pos := b.leadItems(&l, sees, pos, items)
+	head := all[:len(all)-len(items)]
+	l.User, pos = l.add(plan.User, user, pos, all)
+	l.Answers = len(l.Plan.Segments)
+	for i, tokens := range items {
+		l.add(plan.Discriminant, tokens, pos, with(head, int32(l.Items+i), int32(l.User)))
+	}
+	return l, nil
+}
+
 func (b *Builder) pointwiseUserFirst(user []int32, items [][]int32) Layout {
 	l, sees, pos := b.begin(2*len(items) + 1)
 	l.User, pos = l.add(plan.User, user, pos, sees)

@@ -130,6 +130,13 @@ func EncodeRank(m *grebev1.RankResponse) []byte {
 				w.float("score", r.Score)
 				w.key("logit")
 				w.number(float64(r.Logit), 32)
+				if len(r.Tasks) > 0 {
+					w.object("tasks", func() {
+						for _, name := range slices.Sorted(maps.Keys(r.Tasks)) {
+							w.float(name, r.Tasks[name])
+						}
+					})
+				}
 			})
 		})
 		w.object("usage", func() { w.usage(m.Usage) })
@@ -179,6 +186,9 @@ func (w *writer) usage(u *grebev1.Usage) {
 	})
 	if n := u.GetBeamTokens(); n > 0 {
 		w.int("beam_tokens", int64(n))
+	}
+	if note := u.GetNote(); note != "" {
+		w.string("note", note)
 	}
 }
 

@@ -347,7 +347,8 @@ func (v *Visit) Attach(l *prompt.Layout, job *engine.Job) {
 
 // answers reports whether a segment's last token answers, and so has to be computed.
 func answers(job *engine.Job, segment int) bool {
-	return slices.ContainsFunc(job.Want, func(w engine.Want) bool { return w.Segment == segment })
+	return slices.Contains(job.Hidden, segment) ||
+		slices.ContainsFunc(job.Want, func(w engine.Want) bool { return w.Segment == segment })
 }
 
 // userEntry returns what is cached of these tokens of the user, brought up from below memory if need be:

@@ -585,6 +585,7 @@ type Ranked struct {
 	Id            string                 `protobuf:"bytes,2,opt,name=id,proto3" json:"id,omitempty"`
 	Score         float64                `protobuf:"fixed64,3,opt,name=score,proto3" json:"score,omitempty"`
 	Logit         float32                `protobuf:"fixed32,4,opt,name=logit,proto3" json:"logit,omitempty"`
+	Tasks         map[string]float64     `protobuf:"bytes,5,rep,name=tasks,proto3" json:"tasks,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"fixed64,2,opt,name=value"` // what a model of events predicts, by task
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -645,6 +646,13 @@ func (x *Ranked) GetLogit() float32 {
 		return x.Logit
 	}
 	return 0
+}
+
+func (x *Ranked) GetTasks() map[string]float64 {
+	if x != nil {
+		return x.Tasks
+	}
+	return nil
 }
 
 type RecommendRequest struct {
@@ -936,6 +944,7 @@ type Usage struct {
 	InstructionTokens int32                  `protobuf:"varint,6,opt,name=instruction_tokens,json=instructionTokens,proto3" json:"instruction_tokens,omitempty"`
 	BySource          *Sources               `protobuf:"bytes,7,opt,name=by_source,json=bySource,proto3" json:"by_source,omitempty"`
 	BeamTokens        int32                  `protobuf:"varint,8,opt,name=beam_tokens,json=beamTokens,proto3" json:"beam_tokens,omitempty"` // computed beyond the prompt, for paths; of recommendations only
+	Note              string                 `protobuf:"bytes,9,opt,name=note,proto3" json:"note,omitempty"`                                // why nothing could be reused, or what was left out of the history
 	unknownFields     protoimpl.UnknownFields
 	sizeCache         protoimpl.SizeCache
 }
@@ -1024,6 +1033,13 @@ func (x *Usage) GetBeamTokens() int32 {
 		return x.BeamTokens
 	}
 	return 0
+}
+
+func (x *Usage) GetNote() string {
+	if x != nil {
+		return x.Note
+	}
+	return ""
 }
 
 // Sources says where KV came from. All but recomputed add up to the cached tokens.
@@ -2695,12 +2711,17 @@ const file_grebe_v1_grebe_proto_rawDesc = "" +
 	"\x02id\x18\x02 \x01(\tR\x02id\x12\x16\n" +
 	"\x06tokens\x18\x03 \x01(\x05R\x06tokens\x12\x16\n" +
 	"\x06cached\x18\x04 \x01(\x05R\x06cached\x12\x16\n" +
-	"\x06source\x18\x05 \x01(\tR\x06source\"Z\n" +
+	"\x06source\x18\x05 \x01(\tR\x06source\"\xc7\x01\n" +
 	"\x06Ranked\x12\x14\n" +
 	"\x05index\x18\x01 \x01(\x05R\x05index\x12\x0e\n" +
 	"\x02id\x18\x02 \x01(\tR\x02id\x12\x14\n" +
 	"\x05score\x18\x03 \x01(\x01R\x05score\x12\x14\n" +
-	"\x05logit\x18\x04 \x01(\x02R\x05logit\"\x98\x03\n" +
+	"\x05logit\x18\x04 \x01(\x02R\x05logit\x121\n" +
+	"\x05tasks\x18\x05 \x03(\v2\x1b.grebe.v1.Ranked.TasksEntryR\x05tasks\x1a8\n" +
+	"\n" +
+	"TasksEntry\x12\x10\n" +
+	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
+	"\x05value\x18\x02 \x01(\x01R\x05value:\x028\x01\"\x98\x03\n" +
 	"\x10RecommendRequest\x12\x14\n" +
 	"\x05model\x18\x01 \x01(\tR\x05model\x12\"\n" +
 	"\x04user\x18\x02 \x01(\v2\x0e.grebe.v1.UserR\x04user\x12\f\n" +
@@ -2732,7 +2753,7 @@ const file_grebe_v1_grebe_proto_rawDesc = "" +
 	"\vRecommended\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x14\n" +
 	"\x05codes\x18\x02 \x03(\x05R\x05codes\x12\x14\n" +
-	"\x05score\x18\x03 \x01(\x01R\x05score\"\xbc\x02\n" +
+	"\x05score\x18\x03 \x01(\x01R\x05score\"\xd0\x02\n" +
 	"\x05Usage\x12#\n" +
 	"\rprompt_tokens\x18\x01 \x01(\x05R\fpromptTokens\x12#\n" +
 	"\rcached_tokens\x18\x02 \x01(\x05R\fcachedTokens\x12'\n" +
@@ -2744,7 +2765,8 @@ const file_grebe_v1_grebe_proto_rawDesc = "" +
 	"\x12instruction_tokens\x18\x06 \x01(\x05R\x11instructionTokens\x12.\n" +
 	"\tby_source\x18\a \x01(\v2\x11.grebe.v1.SourcesR\bbySource\x12\x1f\n" +
 	"\vbeam_tokens\x18\b \x01(\x05R\n" +
-	"beamTokens\"\x9b\x01\n" +
+	"beamTokens\x12\x12\n" +
+	"\x04note\x18\t \x01(\tR\x04note\"\x9b\x01\n" +
 	"\aSources\x12\x16\n" +
 	"\x06device\x18\x01 \x01(\x05R\x06device\x12\x12\n" +
 	"\x04host\x18\x02 \x01(\x05R\x04host\x12\x12\n" +
@@ -2896,7 +2918,7 @@ func file_grebe_v1_grebe_proto_rawDescGZIP() []byte {
 	return file_grebe_v1_grebe_proto_rawDescData
 }
 
-var file_grebe_v1_grebe_proto_msgTypes = make([]protoimpl.MessageInfo, 38)
+var file_grebe_v1_grebe_proto_msgTypes = make([]protoimpl.MessageInfo, 39)
 var file_grebe_v1_grebe_proto_goTypes = []any{
 	(*Item)(nil),                   // 0: grebe.v1.Item
 	(*Values)(nil),                 // 1: grebe.v1.Values
@@ -2935,7 +2957,8 @@ var file_grebe_v1_grebe_proto_goTypes = []any{
 	(*Snapshot)(nil),               // 34: grebe.v1.Snapshot
 	nil,                            // 35: grebe.v1.Item.AttributesEntry
 	nil,                            // 36: grebe.v1.Event.FeaturesEntry
-	nil,                            // 37: grebe.v1.RecommendRequest.FilterEntry
+	nil,                            // 37: grebe.v1.Ranked.TasksEntry
+	nil,                            // 38: grebe.v1.RecommendRequest.FilterEntry
 }
 var file_grebe_v1_grebe_proto_depIdxs = []int32{
 	35, // 0: grebe.v1.Item.attributes:type_name -> grebe.v1.Item.AttributesEntry
@@ -2947,46 +2970,47 @@ var file_grebe_v1_grebe_proto_depIdxs = []int32{
 	11, // 6: grebe.v1.RankResponse.usage:type_name -> grebe.v1.Usage
 	13, // 7: grebe.v1.RankResponse.timing_ms:type_name -> grebe.v1.Timing
 	6,  // 8: grebe.v1.RankResponse.parts:type_name -> grebe.v1.Part
-	2,  // 9: grebe.v1.RecommendRequest.user:type_name -> grebe.v1.User
-	37, // 10: grebe.v1.RecommendRequest.filter:type_name -> grebe.v1.RecommendRequest.FilterEntry
-	10, // 11: grebe.v1.RecommendResponse.results:type_name -> grebe.v1.Recommended
-	11, // 12: grebe.v1.RecommendResponse.usage:type_name -> grebe.v1.Usage
-	13, // 13: grebe.v1.RecommendResponse.timing_ms:type_name -> grebe.v1.Timing
-	12, // 14: grebe.v1.Usage.by_source:type_name -> grebe.v1.Sources
-	14, // 15: grebe.v1.ScoreRequest.query:type_name -> grebe.v1.Input
-	14, // 16: grebe.v1.ScoreRequest.items:type_name -> grebe.v1.Input
-	17, // 17: grebe.v1.ScoreResponse.scores:type_name -> grebe.v1.Scores
-	18, // 18: grebe.v1.ScoreResponse.usage:type_name -> grebe.v1.CompatibleUsage
-	21, // 19: grebe.v1.RerankResponse.results:type_name -> grebe.v1.Relevance
-	18, // 20: grebe.v1.RerankResponse.usage:type_name -> grebe.v1.CompatibleUsage
-	24, // 21: grebe.v1.ListModelsResponse.data:type_name -> grebe.v1.Model
-	3,  // 22: grebe.v1.AppendEventsRequest.events:type_name -> grebe.v1.Event
-	28, // 23: grebe.v1.BatchResponse.errors:type_name -> grebe.v1.LineError
-	34, // 24: grebe.v1.CatalogResponse.models:type_name -> grebe.v1.Snapshot
-	33, // 25: grebe.v1.CatalogResponse.versions:type_name -> grebe.v1.CatalogVersion
-	1,  // 26: grebe.v1.Item.AttributesEntry.value:type_name -> grebe.v1.Values
-	1,  // 27: grebe.v1.RecommendRequest.FilterEntry.value:type_name -> grebe.v1.Values
-	4,  // 28: grebe.v1.Grebe.Rank:input_type -> grebe.v1.RankRequest
-	8,  // 29: grebe.v1.Grebe.Recommend:input_type -> grebe.v1.RecommendRequest
-	15, // 30: grebe.v1.Grebe.Score:input_type -> grebe.v1.ScoreRequest
-	19, // 31: grebe.v1.Grebe.Rerank:input_type -> grebe.v1.RerankRequest
-	22, // 32: grebe.v1.Grebe.ListModels:input_type -> grebe.v1.ListModelsRequest
-	30, // 33: grebe.v1.Grebe.GetCatalog:input_type -> grebe.v1.GetCatalogRequest
-	31, // 34: grebe.v1.Grebe.ActivateCatalog:input_type -> grebe.v1.ActivateCatalogRequest
-	32, // 35: grebe.v1.Grebe.RollbackCatalog:input_type -> grebe.v1.RollbackCatalogRequest
-	5,  // 36: grebe.v1.Grebe.Rank:output_type -> grebe.v1.RankResponse
-	9,  // 37: grebe.v1.Grebe.Recommend:output_type -> grebe.v1.RecommendResponse
-	16, // 38: grebe.v1.Grebe.Score:output_type -> grebe.v1.ScoreResponse
-	20, // 39: grebe.v1.Grebe.Rerank:output_type -> grebe.v1.RerankResponse
-	23, // 40: grebe.v1.Grebe.ListModels:output_type -> grebe.v1.ListModelsResponse
-	29, // 41: grebe.v1.Grebe.GetCatalog:output_type -> grebe.v1.CatalogResponse
-	29, // 42: grebe.v1.Grebe.ActivateCatalog:output_type -> grebe.v1.CatalogResponse
-	29, // 43: grebe.v1.Grebe.RollbackCatalog:output_type -> grebe.v1.CatalogResponse
-	36, // [36:44] is the sub-list for method output_type
-	28, // [28:36] is the sub-list for method input_type
-	28, // [28:28] is the sub-list for extension type_name
-	28, // [28:28] is the sub-list for extension extendee
-	0,  // [0:28] is the sub-list for field type_name
+	37, // 9: grebe.v1.Ranked.tasks:type_name -> grebe.v1.Ranked.TasksEntry
+	2,  // 10: grebe.v1.RecommendRequest.user:type_name -> grebe.v1.User
+	38, // 11: grebe.v1.RecommendRequest.filter:type_name -> grebe.v1.RecommendRequest.FilterEntry
+	10, // 12: grebe.v1.RecommendResponse.results:type_name -> grebe.v1.Recommended
+	11, // 13: grebe.v1.RecommendResponse.usage:type_name -> grebe.v1.Usage
+	13, // 14: grebe.v1.RecommendResponse.timing_ms:type_name -> grebe.v1.Timing
+	12, // 15: grebe.v1.Usage.by_source:type_name -> grebe.v1.Sources
+	14, // 16: grebe.v1.ScoreRequest.query:type_name -> grebe.v1.Input
+	14, // 17: grebe.v1.ScoreRequest.items:type_name -> grebe.v1.Input
+	17, // 18: grebe.v1.ScoreResponse.scores:type_name -> grebe.v1.Scores
+	18, // 19: grebe.v1.ScoreResponse.usage:type_name -> grebe.v1.CompatibleUsage
+	21, // 20: grebe.v1.RerankResponse.results:type_name -> grebe.v1.Relevance
+	18, // 21: grebe.v1.RerankResponse.usage:type_name -> grebe.v1.CompatibleUsage
+	24, // 22: grebe.v1.ListModelsResponse.data:type_name -> grebe.v1.Model
+	3,  // 23: grebe.v1.AppendEventsRequest.events:type_name -> grebe.v1.Event
+	28, // 24: grebe.v1.BatchResponse.errors:type_name -> grebe.v1.LineError
+	34, // 25: grebe.v1.CatalogResponse.models:type_name -> grebe.v1.Snapshot
+	33, // 26: grebe.v1.CatalogResponse.versions:type_name -> grebe.v1.CatalogVersion
+	1,  // 27: grebe.v1.Item.AttributesEntry.value:type_name -> grebe.v1.Values
+	1,  // 28: grebe.v1.RecommendRequest.FilterEntry.value:type_name -> grebe.v1.Values
+	4,  // 29: grebe.v1.Grebe.Rank:input_type -> grebe.v1.RankRequest
+	8,  // 30: grebe.v1.Grebe.Recommend:input_type -> grebe.v1.RecommendRequest
+	15, // 31: grebe.v1.Grebe.Score:input_type -> grebe.v1.ScoreRequest
+	19, // 32: grebe.v1.Grebe.Rerank:input_type -> grebe.v1.RerankRequest
+	22, // 33: grebe.v1.Grebe.ListModels:input_type -> grebe.v1.ListModelsRequest
+	30, // 34: grebe.v1.Grebe.GetCatalog:input_type -> grebe.v1.GetCatalogRequest
+	31, // 35: grebe.v1.Grebe.ActivateCatalog:input_type -> grebe.v1.ActivateCatalogRequest
+	32, // 36: grebe.v1.Grebe.RollbackCatalog:input_type -> grebe.v1.RollbackCatalogRequest
+	5,  // 37: grebe.v1.Grebe.Rank:output_type -> grebe.v1.RankResponse
+	9,  // 38: grebe.v1.Grebe.Recommend:output_type -> grebe.v1.RecommendResponse
+	16, // 39: grebe.v1.Grebe.Score:output_type -> grebe.v1.ScoreResponse
+	20, // 40: grebe.v1.Grebe.Rerank:output_type -> grebe.v1.RerankResponse
+	23, // 41: grebe.v1.Grebe.ListModels:output_type -> grebe.v1.ListModelsResponse
+	29, // 42: grebe.v1.Grebe.GetCatalog:output_type -> grebe.v1.CatalogResponse
+	29, // 43: grebe.v1.Grebe.ActivateCatalog:output_type -> grebe.v1.CatalogResponse
+	29, // 44: grebe.v1.Grebe.RollbackCatalog:output_type -> grebe.v1.CatalogResponse
+	37, // [37:45] is the sub-list for method output_type
+	29, // [29:37] is the sub-list for method input_type
+	29, // [29:29] is the sub-list for extension type_name
+	29, // [29:29] is the sub-list for extension extendee
+	0,  // [0:29] is the sub-list for field type_name
 }
 
 func init() { file_grebe_v1_grebe_proto_init() }
@@ -3005,7 +3029,7 @@ func file_grebe_v1_grebe_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_grebe_v1_grebe_proto_rawDesc), len(file_grebe_v1_grebe_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   38,
+			NumMessages:   39,
 			NumExtensions: 0,
 			NumServices:   1,
 		},
