@@ -24,17 +24,19 @@ const (
 
 // cli is the command line.
 type cli struct {
-	Demo      demoCmd      `cmd:"" help:"Serve a small generated model and catalog: see it work."`
-	Serve     serveCmd     `cmd:"" help:"Serve models over HTTP and gRPC."`
-	Import    importCmd    `cmd:"" help:"Load items or users from NDJSON files."`
-	Index     indexCmd     `cmd:"" help:"Compute the keys and values of all items ahead of requests."`
-	Rank      rankCmd      `cmd:"" help:"Ask a server to rank candidates for a user."`
-	Recommend recommendCmd `cmd:"" help:"Ask a server for items of its catalog for a user."`
-	Doctor    doctorCmd    `cmd:"" help:"Check this machine and a configuration, with a remedy for each problem."`
-	Key       keyCmd       `cmd:"" help:"Make an API key."`
-	Eval      evalCmd      `cmd:"" help:"Measure how good rankings and recommendations are."`
-	Bench     benchCmd     `cmd:"" help:"Measure this machine."`
-	Version   versionCmd   `cmd:"" help:"Print the version."`
+	Demo       demoCmd       `cmd:"" help:"Serve a small generated model and catalog: see it work."`
+	Serve      serveCmd      `cmd:"" help:"Serve models over HTTP and gRPC."`
+	Import     importCmd     `cmd:"" help:"Load items or users from NDJSON files."`
+	Index      indexCmd      `cmd:"" help:"Compute the keys and values of all items ahead of requests."`
+	Rank       rankCmd       `cmd:"" help:"Ask a server to rank candidates for a user."`
+	Recommend  recommendCmd  `cmd:"" help:"Ask a server for items of its catalog for a user."`
+	Doctor     doctorCmd     `cmd:"" help:"Check this machine and a configuration, with a remedy for each problem."`
+	Key        keyCmd        `cmd:"" help:"Make an API key."`
+	Eval       evalCmd       `cmd:"" help:"Measure how good rankings and recommendations are."`
+	Bench      benchCmd      `cmd:"" help:"Measure this machine."`
+	Completion completionCmd `cmd:"" help:"Print a script that completes commands in a shell."`
+	Complete   completeCmd   `cmd:"" hidden:"" passthrough:""`
+	Version    versionCmd    `cmd:"" help:"Print the version."`
 }
 
 const description = `Grebe serves generative recommenders: it ranks candidates with a language model, generates
