@@ -54,7 +54,7 @@ func check(parts ...compute.Tensor) error {
 	}
 	for i := range parts {
 		t := &parts[i]
-		if t.Rows < 1 || t.Cols < 1 || len(t.Data) != t.Rows*t.Cols*t.DType.Size() {
+		if t.DType > compute.F16 || t.Rows < 1 || t.Cols < 1 || len(t.Data) != t.Rows*t.Cols*t.DType.Size() {
 			return fmt.Errorf("cuda: tensor of %d×%d %s in %d bytes", t.Rows, t.Cols, t.DType, len(t.Data))
 		}
 		if t.Cols != parts[0].Cols {
