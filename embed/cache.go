@@ -43,8 +43,9 @@ type Cache struct {
 	least    int // slabs that it keeps
 	policy   string
 	chosen   chooser
-	learner  *learner
-	clock    atomic.Uint32 // accesses; wraps around
+	listens  *listener     // nil: nobody does
+	stop     func()        // who listens
+	clock    atomic.Uint64 // accesses
 	gate     gate
 
 	resizing sync.Mutex // held before a set's
@@ -67,8 +68,8 @@ type Stats struct {
 	Evictions    int64
 	Declined     int64 // rows that were not worth the place of another
 	Retries      int64 // reads that a writer disturbed
-	Learned      int64 // times that predictions were renewed
-	Floored      bool  // predictions do worse than LRU: LRU chooses
+	Learned      int64 // times that predictions were renewed, or the mode was looked at
+	Mode         int   // of the default policy, 0: LRU
 }
 
 // NewCache takes pages of p, memory that the host sees, for all rows. The caller MUST Close it.
@@ -87,9 +88,7 @@ func NewCache(p *pool.Pool, cfg Config) (*Cache, error) {
 	}
 	c.sets, c.slabs = make([]set, most*c.perSlab), make([]pool.Run, 0, most)
 	c.fewest.Store(int64(slabs * c.perSlab))
-	if err := c.choose(cfg.Policy, slabs*slabRows); err != nil {
-		return nil, err
-	}
+	c.choose(cfg.Policy, slabs*slabRows)
 	if got, err := c.Grow(slabs); got < slabs {
 		c.Close()
 		return nil, fmt.Errorf("embed: take pages for %d slabs of %d bytes: %w", slabs, c.SlabBytes(), err)
@@ -97,28 +96,25 @@ func NewCache(p *pool.Pool, cfg Config) (*Cache, error) {
 	return c, nil
 }
 
-func (c *Cache) choose(policy string, rows int) error {
-	if policy != "lru" {
-		c.learner = newLearner(rows)
-	}
+func (c *Cache) choose(policy string, rows int) {
 	switch policy {
 	case "lru":
 		c.chosen = oldest{}
 	case "", "default":
-		c.chosen = newForecasts(len(c.sets), rows/setSlots, c.learner)
+		v := newValued(len(c.sets), rows)
+		c.chosen, c.listens, c.stop = v, &v.tuner.listener, v.tuner.stop
+		v.tuner.start()
 	default:
-		c.chosen = newAdapted(policy, len(c.sets), c.learner)
+		l := newLearner(rows)
+		c.chosen, c.listens, c.stop = newAdapted(policy, len(c.sets), l), &l.listener, l.stop
+		l.start()
 	}
-	if c.learner != nil {
-		c.learner.start()
-	}
-	return nil
 }
 
 // Close gives the pages back. Nobody may use the cache any more.
 func (c *Cache) Close() {
-	if c.learner != nil {
-		c.learner.stop()
+	if c.stop != nil {
+		c.stop()
 	}
 	c.gate.close(c.pool)
 	for _, r := range c.slabs {
@@ -141,17 +137,17 @@ func (c *Cache) Overhead() float64 {
 // Stats returns the counters.
 func (c *Cache) Stats() Stats {
 	s := Stats{Rows: c.Rows(), Hits: c.hits.Load(), Misses: c.misses.Load(), Evictions: c.evictions.Load(), Declined: c.declined.Load(), Retries: c.retries.Load()}
-	if c.learner != nil {
-		s.Learned = c.learner.trained.Load()
-	}
-	if f, ok := c.chosen.(*forecasts); ok {
-		s.Floored = f.lost.Load()
+	switch p := c.chosen.(type) {
+	case *adapted:
+		s.Learned = p.learner.trained.Load()
+	case *valued:
+		s.Learned, s.Mode = p.tuner.turns.Load(), int(p.tuner.mode.Load())
 	}
 	return s
 }
 
 // tick reserves n moments of the cache's clock and returns the first.
-func (c *Cache) tick(n int) uint32 { return c.clock.Add(uint32(n)) - uint32(n) }
+func (c *Cache) tick(n int) uint64 { return c.clock.Add(uint64(n)) - uint64(n) }
 
 // Get copies the row of a key to dst. False when it is not cached.
 func (c *Cache) Get(key uint64, dst []byte) bool {
@@ -165,14 +161,14 @@ func (c *Cache) Get(key uint64, dst []byte) bool {
 	} else {
 		c.misses.Add(1)
 	}
-	if c.learner != nil && c.learner.samples(h) {
-		c.learner.record([]access{{h, now}})
+	if c.listens != nil && c.listens.hears(h) {
+		c.listens.record([]access{{h, now}})
 	}
 	return ok
 }
 
 // read is Get without the books. A row that a writer may have changed meanwhile is copied again.
-func (c *Cache) read(h uint64, s *set, now uint32, dst []byte) bool {
+func (c *Cache) read(h uint64, s *set, now uint64, dst []byte) bool {
 	for {
 		v := s.version.Load()
 		if v&1 == 0 {
@@ -193,12 +189,13 @@ func (c *Cache) read(h uint64, s *set, now uint32, dst []byte) bool {
 }
 
 // mark stamps a use. Should another row take the slot just now, it seems a little more used than it is.
-func (c *Cache) mark(s *set, slot int, now uint32) {
-	if c.learner == nil {
-		mark(&s.slots[slot].meta, s.stamp(slot).at(now))
+func (c *Cache) mark(s *set, slot int, now uint64) {
+	p := &s.slots[slot].meta
+	if v, ok := c.chosen.(*valued); ok {
+		mark(p, v.use(p.Load(), now))
 		return
 	}
-	mark(&s.slots[slot].meta, c.learner.scale.use(s.stamp(slot), now))
+	mark(p, c.chosen.use(p.Load(), now))
 }
 
 func (c *Cache) row(s *set, slot int) []byte {
@@ -224,7 +221,7 @@ func (c *Cache) Put(key uint64, row []byte, e Epoch) {
 	c.put(h, c.home(h, e.sets), c.clock.Load()-1, row, e) // the time of the latest access
 }
 
-func (c *Cache) put(h uint64, home int, now uint32, row []byte, e Epoch) {
+func (c *Cache) put(h uint64, home int, now uint64, row []byte, e Epoch) {
 	s := &c.sets[home]
 	s.mu.Lock()
 	defer s.mu.Unlock()

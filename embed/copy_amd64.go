@@ -14,4 +14,4 @@ func copyRow(dst, src []byte)  { copy(dst, src) }
 func writeRow(dst, src []byte) { copy(dst, src) }
 
 // mark stores a stamp without waiting for the stores before it, as an atomic one would: the row's copy.
-func mark(p *atomic.Uint64, m stamp) { *(*uint64)(unsafe.Pointer(p)) = uint64(m) }
+func mark(p *atomic.Uint64, m uint64) { *(*uint64)(unsafe.Pointer(p)) = m }

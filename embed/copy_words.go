@@ -29,4 +29,4 @@ func words(row []byte) []uint64 {
 }
 
 // mark stores a stamp.
-func mark(p *atomic.Uint64, m stamp) { p.Store(uint64(m)) }
+func mark(p *atomic.Uint64, m uint64) { p.Store(m) }

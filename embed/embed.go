@@ -105,11 +105,11 @@ type scratch struct {
 	places  []int32 // hash table of distinct keys, −1: free
 	keys    []uint64
 	epochs  []uint32 // of the keys' sets
-	times   []uint32
+	times   []uint64
 	rows    []byte
 	found   []bool
 	watched []access
-	at      uint32 // time of the first lookup
+	at      uint64 // time of the first lookup
 	sets    int    // in use then
 	stripe  int
 	parts   []*scratch // of other threads
@@ -243,7 +243,7 @@ func (s *scratch) distinct(keys []uint64, c *Cache) {
 			s.keys = append(s.keys, k)
 			if c != nil {
 				s.epochs = append(s.epochs, c.sets[c.home(h, s.sets)].updates.Load())
-				s.times = append(s.times, s.at+uint32(i))
+				s.times = append(s.times, s.at+uint64(i))
 			}
 		}
 		s.unique = append(s.unique, s.places[at])

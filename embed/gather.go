@@ -40,7 +40,7 @@ func (c *Cache) gather(keys []uint64, out []byte, s *scratch) {
 	c.hits.Add(int64(len(keys) - len(s.misses)))
 	c.misses.Add(int64(len(s.misses)))
 	if len(s.watched) > 0 {
-		c.learner.record(s.watched)
+		c.listens.record(s.watched)
 	}
 }
 
@@ -69,8 +69,8 @@ func (c *Cache) gatherParts(keys []uint64, out []byte, s *scratch, parts int) {
 func (c *Cache) gatherRun(keys []uint64, out []byte, s *scratch, first int) {
 	var fly [flight]lookup
 	mask := ^uint64(0)
-	if c.learner != nil {
-		mask = c.learner.mask.Load()
+	if c.listens != nil {
+		mask = c.listens.mask.Load()
 	}
 	for i := range len(keys) + setAhead {
 		if i < len(keys) {
@@ -87,11 +87,11 @@ func (c *Cache) gatherRun(keys []uint64, out []byte, s *scratch, first int) {
 			continue
 		}
 		l := &fly[at%flight]
-		now := s.at + uint32(first+at)
+		now := s.at + uint64(first+at)
 		if !c.take(l, now, out[at*c.rowBytes:(at+1)*c.rowBytes]) {
 			s.misses = append(s.misses, int32(first+at))
 		}
-		if l.h&mask == 0 && c.learner != nil {
+		if l.h&mask == 0 && c.listens != nil {
 			s.watched = append(s.watched, access{l.h, now})
 		}
 	}
@@ -115,7 +115,7 @@ func (c *Cache) ahead(l *lookup) {
 }
 
 // take copies a key's row; it tries the slot that was asked for first.
-func (c *Cache) take(l *lookup, now uint32, dst []byte) bool {
+func (c *Cache) take(l *lookup, now uint64, dst []byte) bool {
 	if l.slot < 0 {
 		return false
 	}

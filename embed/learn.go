@@ -3,7 +3,6 @@ package embed
 import (
 	"math"
 	"math/rand/v2"
-	"sync"
 	"sync/atomic"
 	"time"
 
@@ -25,36 +24,12 @@ func (f *forecast) wait(m stamp, now uint32) int16 {
 	return f[cell(ageBin(age), countBin(m.short()), countBin(m.long()))]
 }
 
-// farthest returns the slot that is predicted to return last, −1 when none returns later than least. Of equals it is
-// the least recently used. It is most of what a miss costs beside its row.
-func (f *forecast) farthest(s *set, now uint32, least int16) int {
-	slot, most := -1, int64(least)<<32|math.MaxUint32
-	for i := range s.slots {
-		m := s.stamp(i)
-		age := uint32(max(int32(now-m.last()), 0))
-		w := f[cell(ageBin(age), countBin(m.short()), countBin(m.long()))]
-		if v := int64(w)<<32 | int64(age); v > most {
-			slot, most = i, v
-		}
-	}
-	return slot
-}
-
-// learner watches some keys, those whose hash has certain bits, and predicts from what it saw when a row of
-// a given age and counts returns. It trains on its own goroutine; the path hands it accesses without
-// waiting, and what it cannot take is lost.
+// learner predicts from what it heard of some keys when a row of a given age and counts returns.
 type learner struct {
+	listener
 	scale   scale
 	table   atomic.Pointer[forecast]
 	trained atomic.Int64
-	mask    atomic.Uint64 // keys with these bits of the hash 0 are watched
-
-	mu     sync.Mutex
-	inbox  []access
-	spare  []access
-	wake   chan struct{}
-	done   chan struct{}
-	closed sync.WaitGroup
 
 	// The rest is the goroutine's own.
 	keys     map[uint64]watchedKey
@@ -64,12 +39,6 @@ type learner struct {
 	horizon  int64
 	patience float64
 	rand     *rand.Rand
-}
-
-// access is a request for a key, by its hash.
-type access struct {
-	h   uint64
-	now uint32
 }
 
 type watchedKey struct {
@@ -84,7 +53,6 @@ type interval struct {
 }
 
 const (
-	inboxLen     = 1 << 14
 	ringLen      = 1 << 15
 	maxWatched   = 1 << 15
 	firstLesson  = 1 << 11
@@ -96,8 +64,7 @@ const (
 
 func newLearner(rows int) *learner {
 	l := &learner{
-		scale: scaleFor(rows), inbox: make([]access, 0, inboxLen), spare: make([]access, 0, inboxLen),
-		wake: make(chan struct{}, 1), done: make(chan struct{}),
+		listener: newListener(), scale: scaleFor(rows),
 		keys: make(map[uint64]watchedKey), ring: make([]interval, ringLen), due: firstLesson, horizon: int64(rows) * 32, patience: float64(rows) * patienceRows,
 		rand: rand.New(rand.NewPCG(1, uint64(rows))),
 	}
@@ -105,26 +72,8 @@ func newLearner(rows int) *learner {
 	for rows>>shift > ringLen/spanned && shift < 20 { // so that the ring spans what is worth knowing
 		shift++
 	}
-	l.mask.Store((1<<shift - 1) << 32)
+	l.mask.Store(share(shift))
 	return l
-}
-
-func (l *learner) samples(h uint64) bool { return h&l.mask.Load() == 0 }
-
-// record hands over accesses; they are lost when the goroutine is behind.
-func (l *learner) record(as []access) {
-	if !l.mu.TryLock() {
-		return
-	}
-	l.inbox = append(l.inbox, as[:min(len(as), cap(l.inbox)-len(l.inbox))]...)
-	wake := len(l.inbox) >= inboxLen/4
-	l.mu.Unlock()
-	if wake {
-		select {
-		case l.wake <- struct{}{}:
-		default:
-		}
-	}
 }
 
 func (l *learner) start() {
@@ -159,11 +108,6 @@ func (l *learner) rest(d time.Duration) {
 	}
 }
 
-func (l *learner) stop() {
-	close(l.done)
-	l.closed.Wait()
-}
-
 // study takes what was handed over and trains when enough has come. It reports whether it trained.
 func (l *learner) study() bool {
 	l.watchAll()
@@ -174,17 +118,14 @@ func (l *learner) study() bool {
 	return l.train()
 }
 
-func (l *learner) watchAll() {
-	l.mu.Lock()
-	l.inbox, l.spare = l.spare[:0], l.inbox
-	l.mu.Unlock()
-	for _, a := range l.spare {
-		l.watch(a)
-	}
-}
+func (l *learner) watchAll() { l.each(l.watch) }
 
-func (l *learner) watch(a access) {
-	if !l.samples(a.h) {
+func (l *learner) watch(h, at uint64) {
+	a := struct {
+		h   uint64
+		now uint32
+	}{h, uint32(at)}
+	if !l.hears(a.h) {
 		return
 	}
 	w, known := l.keys[a.h]
@@ -214,9 +155,9 @@ func (l *learner) forget(now uint32) {
 		return
 	}
 	mask := l.mask.Load()
-	l.mask.Store(mask | mask<<1 | 1<<32)
+	l.mask.Store(mask | mask<<1 | 1<<40)
 	for h := range l.keys {
-		if !l.samples(h) {
+		if !l.hears(h) {
 			delete(l.keys, h)
 		}
 	}

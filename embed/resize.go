@@ -101,8 +101,9 @@ func (c *Cache) Rehome(rows int) (moved int, done bool) {
 				continue
 			}
 			e := Epoch{n, c.sets[home].updates.Load()}
-			if m, ok := c.takeOut(c.moving, slot, h, row); ok {
-				c.put(h, home, m.last(), row, e)
+			if word, ok := c.takeOut(c.moving, slot, h, row); ok {
+				c.expect(home, h, word)
+				c.put(h, home, c.clock.Load()-1, row, e)
 				moved++
 			}
 		}
@@ -111,7 +112,7 @@ func (c *Cache) Rehome(rows int) (moved int, done bool) {
 }
 
 // takeOut removes a row from a set, if it is still there.
-func (c *Cache) takeOut(home, slot int, h uint64, row []byte) (stamp, bool) {
+func (c *Cache) takeOut(home, slot int, h uint64, row []byte) (uint64, bool) {
 	s := &c.sets[home]
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -119,10 +120,17 @@ func (c *Cache) takeOut(home, slot int, h uint64, row []byte) (stamp, bool) {
 		return 0, false
 	}
 	copyRow(row, c.row(s, slot))
-	m := s.stamp(slot)
+	word := s.slots[slot].meta.Load()
 	c.chosen.removed(home, s, slot)
 	s.begin()
 	s.clear(slot)
 	s.end()
-	return m, true
+	return word, true
+}
+
+func (c *Cache) expect(home int, h, word uint64) {
+	s := &c.sets[home]
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	c.chosen.expect(home, h, word, c.clock.Load())
 }

@@ -16,9 +16,6 @@ func (m stamp) last() uint32  { return uint32(m >> 32) }
 func (m stamp) short() uint16 { return uint16(m >> 16) }
 func (m stamp) long() uint16  { return uint16(m) }
 
-// at is m used at a time, without counting.
-func (m stamp) at(now uint32) stamp { return m&math.MaxUint32 | stamp(now)<<32 }
-
 func newStamp(now uint32, short, long uint16) stamp {
 	return stamp(now)<<32 | stamp(short)<<16 | stamp(long)
 }
