@@ -19,7 +19,7 @@ const maxResponse = 256 << 20
 
 // askFlags are what the client commands have in common.
 type askFlags struct {
-	Server     string        `default:"http://127.0.0.1:8080" help:"Address of the server." placeholder:"URL"`
+	Server     string        `default:"http://127.0.0.1:8080" env:"GREBE_SERVER" help:"Address of the server." placeholder:"URL"`
 	Model      string        `help:"Name of the model; may be left out when the server has one."`
 	User       string        `xor:"user" help:"Id of a user that the server knows." placeholder:"ID"`
 	UserText   string        `xor:"user" help:"The user in words." placeholder:"TEXT"`

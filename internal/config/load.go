@@ -145,8 +145,8 @@ func (l *Loaded) resolve(dir string) {
 	}
 }
 
-// clientKey is read by the client commands; see `grebe rank --help`.
-const clientKey = "GREBE_API_KEY"
+// clients are variables that the client commands read; see `grebe rank --help`.
+var clients = []string{"GREBE_API_KEY", "GREBE_SERVER"}
 
 // readEnv takes GREBE_ and the key in capitals, dots and brackets as underscores: GREBE_SLO_MS,
 // GREBE_CACHE_HOST_MEMORY, GREBE_MODELS_0_PATH.
@@ -162,7 +162,7 @@ func (l *Loaded) readEnv(env []string) error {
 	var settings []Setting
 	for _, kv := range env {
 		name, value, _ := strings.Cut(kv, "=")
-		if !strings.HasPrefix(name, "GREBE_") || name == clientKey {
+		if !strings.HasPrefix(name, "GREBE_") || slices.Contains(clients, name) {
 			continue
 		}
 		path, ok := paths[name]
