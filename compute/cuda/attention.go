@@ -36,15 +36,22 @@ func newAttention(r *runner) (attention, error) {
 
 // direct is attend_direct.cu.
 type direct struct {
-	r *runner
-	f *driver.Function
+	r     *runner
+	f     *driver.Function
+	scale float32 // of scores
 }
 
 func newDirect(r *runner) (*direct, error) {
 	s := &r.shape
-	f, err := r.dev.kernel("attend_direct.cu", "attend_direct", fmt.Sprintf("Q=%d", r.bufs.queryFormat()), fmt.Sprintf("KV=%d", s.KV),
-		fmt.Sprintf("OUT=%d", r.bufs.dt), fmt.Sprintf("HEADS=%d", s.Heads), fmt.Sprintf("KV_HEADS=%d", s.KVHeads), fmt.Sprintf("DIM=%d", s.HeadDim))
-	return &direct{r, f}, err
+	defines := []string{fmt.Sprintf("Q=%d", r.bufs.queryFormat()), fmt.Sprintf("KV=%d", s.KV),
+		fmt.Sprintf("OUT=%d", r.bufs.dt), fmt.Sprintf("HEADS=%d", s.Heads), fmt.Sprintf("KV_HEADS=%d", s.KVHeads), fmt.Sprintf("DIM=%d", s.HeadDim)}
+	scale := float32(1 / math.Sqrt(float64(s.HeadDim)))
+	if p := s.Pointwise; p != nil {
+		defines = append(defines, "POINTWISE=1", fmt.Sprintf("CONTEXT=%d", p.Context))
+		scale = p.Alpha
+	}
+	f, err := r.dev.kernel("attend_direct.cu", "attend_direct", defines...)
+	return &direct{r, f, scale}, err
 }
 
 func (a *direct) direct() bool              { return true }
@@ -59,7 +66,7 @@ func (a *direct) launch(layer int) error {
 	r, s := a.r, &a.r.shape
 	args := r.args.Reset().Ptr(r.bufs.att[0]).Ptr(r.bufs.q).Ptr(r.tables.sights()).Ptr(r.tables.spanTable()).Ptr(r.tables.trueRows())
 	return a.f.Launch(r.stream, r.overlapping(driver.Launch{Grid: [3]int{r.tables.rows, (s.Heads + 3) / 4}, Block: [3]int{128}}),
-		args.Int(r.bufs.attCols).Int(r.bufs.attCols).Int(layer).Float(float32(1/math.Sqrt(float64(s.HeadDim)))))
+		args.Int(r.bufs.attCols).Int(r.bufs.attCols).Int(layer).Float(a.scale))
 }
 
 // tensor is package attend.

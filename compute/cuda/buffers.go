@@ -59,7 +59,8 @@ type buffers struct {
 	normed driver.Ptr
 	qkv, q driver.Ptr
 	gateUp driver.Ptr
-	gated  driver.Ptr
+	gated  driver.Ptr    // input of the second product; that of Mix
+	u      [2]driver.Ptr // of layers of HSTU, beside att
 }
 
 // buffer is one of them.
@@ -72,10 +73,16 @@ func (b *buffers) open(d *device, s *compute.Shape, rows int) error {
 	b.shape, b.rows = s, rows
 	b.hidden, b.inter = padded(s.Hidden), padded(s.Inter)
 	b.qkvCols, b.attCols = padded((s.Heads+2*s.KVHeads)*s.HeadDim), padded(s.Heads*s.HeadDim)
+	if s.Pointwise != nil {
+		b.qkvCols, b.inter = padded(4*s.Heads*s.HeadDim), padded(3*s.Heads*s.HeadDim)
+	}
 	half := len(s.Rope.InvFreq)
 	if err := take(d, &b.base, []buffer{{&b.workspace, workspace}, {&b.frequencies, 4 * half}, {&b.x[0], 4 * b.hidden * rows},
 		{&b.x[1], 4 * b.hidden * rows}, {&b.cos, 4 * half * rows}, {&b.sin, 4 * half * rows}}); err != nil {
 		return err
+	}
+	if half == 0 {
+		return nil
 	}
 	stage, err := offheap.Alloc(4 * half)
 	if err != nil {
@@ -89,6 +96,9 @@ func (b *buffers) open(d *device, s *compute.Shape, rows int) error {
 // take allocates buffers and notes them in list. They are zero: columns that are never written stay so.
 func take(d *device, list *[]driver.Ptr, wanted []buffer) error {
 	for _, w := range wanted {
+		if w.bytes == 0 {
+			continue
+		}
 		p, err := d.alloc(w.bytes)
 		if err != nil {
 			return fmt.Errorf("activations: %w", err)
@@ -135,9 +145,13 @@ func (b *buffers) need(d *device, dt compute.DType) error {
 	b.typed, b.dt = nil, dt
 	b.tensor = dt == compute.BF16 && !d.opt.Direct && attend.Supports(b.shape)
 	size, query := dt.Size()*b.rows, b.queryFormat().Size()*b.rows
-	return take(d, &b.typed, []buffer{
+	gateUp, u := b.gateUpFormat().Size()*b.rows*2*b.inter, 0
+	if b.shape.Pointwise != nil {
+		gateUp, u = 0, size*b.attCols
+	}
+	return take(d, &b.typed, []buffer{{&b.u[0], u}, {&b.u[1], u},
 		{&b.att[0], size * b.attCols}, {&b.att[1], size * b.attCols}, {&b.normed, size * b.hidden},
-		{&b.qkv, query * b.qkvCols}, {&b.q, query * b.attCols}, {&b.gateUp, b.gateUpFormat().Size() * b.rows * 2 * b.inter}, {&b.gated, size * b.inter}})
+		{&b.qkv, query * b.qkvCols}, {&b.q, query * b.attCols}, {&b.gateUp, gateUp}, {&b.gated, size * b.inter}})
 }
 
 // current returns where x is.

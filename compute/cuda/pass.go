@@ -21,6 +21,9 @@ type pass struct {
 type functions struct {
 	norm, rope, silu, angles, gather, bias *driver.Function
 	embed                                  [formats]*driver.Function // by the table's format
+
+	layerNorm, uvqk, mix *driver.Function // of layers of HSTU
+	sum                  [formats]*driver.Function
 }
 
 // formats is the number of compute.DTypes.
@@ -28,6 +31,9 @@ const formats = int(compute.F16) + 1
 
 // functionsFor compiles the kernels for the runner's shape, or takes them from the device.
 func (r *runner) functionsFor(dt compute.DType) (*functions, error) {
+	if r.shape.Pointwise != nil {
+		return r.stuFunctions(dt)
+	}
 	f := &functions{}
 	s, q := &r.shape, r.bufs.queryFormat()
 	scratch := "SCRATCH=0"
@@ -81,7 +87,7 @@ func (r *runner) start() error {
 	if err := r.dev.memory.await(r.stream); err != nil {
 		return err
 	}
-	if err := r.tables.upload(r.stream); err != nil {
+	if err := firstError(r.tables.upload(r.stream), r.sums.upload(r.stream, len(r.batch.Tokens))); err != nil {
 		return err
 	}
 	if err := r.att.plan(r.batch); err != nil {
@@ -207,6 +213,14 @@ func (r *runner) emit() error {
 			err = r.output(&p, o)
 		case opFFN:
 			err = r.ffn(&p, o)
+		case opSum:
+			err = r.sum(&p, o)
+		case opUVQK:
+			if err = r.att.before(o.layer); err == nil {
+				err = r.uvqk(&p, o)
+			}
+		case opMix:
+			err = r.mix(&p, o)
 		}
 		if err != nil {
 			return err
@@ -293,10 +307,14 @@ func (r *runner) qkv(p *pass, o *op) error {
 // gather moves the kept rows of x and of attention together.
 func (r *runner) gather(p *pass) error {
 	rows := bucket(len(r.keep))
+	wide := r.bufs.dt.Size() * r.bufs.attCols
 	for _, v := range []struct {
 		to, from driver.Ptr
 		bytes    int
-	}{{r.bufs.x[1], r.bufs.x[0], 4 * r.bufs.hidden}, {r.bufs.att[1], r.bufs.att[0], r.bufs.dt.Size() * r.bufs.attCols}} {
+	}{{r.bufs.x[1], r.bufs.x[0], 4 * r.bufs.hidden}, {r.bufs.att[1], r.bufs.att[0], wide}, {r.bufs.u[1], r.bufs.u[0], wide}} {
+		if v.to == 0 {
+			continue
+		}
 		a := r.args.Reset().Ptr(v.to).Ptr(v.from).Ptr(r.tables.kept()).Ptr(r.tables.keptRows()).Int(v.bytes / 16)
 		if err := p.cores.gather.Launch(r.stream, r.overlapping(driver.Launch{Grid: [3]int{rows}, Block: threads(v.bytes / 16)}), a); err != nil {
 			return err

@@ -35,9 +35,10 @@ type runner struct {
 	att    attention
 	graphs graphs
 	calls  map[fusedKey]*product.Call // nil where a product is not fused
-	io     *driver.Host               // small inputs and outputs of results
-	result driver.Ptr                 // of Project
-	room   int                        // bytes of result
+	sums   sums
+	io     *driver.Host // small inputs and outputs of results
+	result driver.Ptr   // of Project
+	room   int          // bytes of result
 	search searching
 
 	normTo, logitsOf [formats]*driver.Function // by the format of the result, and of the table
@@ -53,6 +54,9 @@ const (
 	opKeep
 	opOutput
 	opFFN
+	opSum
+	opUVQK
+	opMix
 )
 
 // op is a recorded operation. Two batches whose ops are equal run the same kernels on the same
@@ -66,13 +70,29 @@ type op struct {
 	bias         *vector
 	downBias     *vector
 	qNorm, kNorm *vector
+
+	// Of layers of HSTU.
+	shift   *vector
+	part    int     // of Sum
+	scale   float32 // of Sum
+	perHead bool
 }
 
-func (d *device) Open(s compute.Shape, maxRows int) (compute.Runner, error) {
+func checkShape(s *compute.Shape, maxRows int) error {
+	if s.Pointwise != nil && maxRows > 0 {
+		return s.CheckPointwise()
+	}
 	if s.Heads < 1 || s.KVHeads < 1 || s.Heads%s.KVHeads != 0 || s.HeadDim < 2 || s.HeadDim%2 != 0 ||
 		s.Hidden < 1 || s.Inter < 1 || s.Layers < 1 || len(s.Rope.InvFreq) != s.HeadDim/2 ||
 		s.KV != compute.F32 && s.KV != compute.BF16 && s.KV != compute.FP8 || maxRows < 1 {
-		return nil, fmt.Errorf("cuda: cannot run shape %+v with batches of %d rows", s, maxRows)
+		return fmt.Errorf("cuda: cannot run shape %+v with batches of %d rows", *s, maxRows)
+	}
+	return nil
+}
+
+func (d *device) Open(s compute.Shape, maxRows int) (compute.Runner, error) {
+	if err := checkShape(&s, maxRows); err != nil {
+		return nil, err
 	}
 	s.Rope.InvFreq = slices.Clone(s.Rope.InvFreq)
 	r := &runner{dev: d, shape: s, max: maxRows, err: errors.New("cuda: no batch was begun")}
@@ -98,6 +118,7 @@ func (r *runner) open() (err error) {
 	if r.args, err = driver.NewArgs(); err != nil {
 		return err
 	}
+	r.tables.pointwise = r.shape.Pointwise
 	if err = r.tables.open(r.dev, bucket(r.max)); err != nil {
 		return err
 	}
@@ -123,6 +144,7 @@ func (r *runner) close() error {
 	r.search.close(r.dev)
 	r.tables.close(r.dev)
 	r.bufs.close(r.dev)
+	r.sums.close(r.dev)
 	r.dev.free(r.result)
 	if r.io != nil {
 		err = errors.Join(err, c.FreeHost(r.io))
@@ -234,6 +256,9 @@ func (r *runner) QKV(layer int, w *compute.AttentionWeights) {
 		bias:  r.values("the bias of QKV", w.QKVBias, width),
 		qNorm: r.values("the norm of queries", w.QNorm, s.HeadDim),
 		kNorm: r.values("the norm of keys", w.KNorm, s.HeadDim)}
+	if s.Pointwise != nil {
+		r.fail(errors.New("cuda: QKV is an operation of decoders, and the shape is HSTU's"))
+	}
 	if layer < 0 || layer >= s.Layers {
 		r.fail(fmt.Errorf("cuda: layer %d of %d", layer, s.Layers))
 	}

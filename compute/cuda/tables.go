@@ -1,6 +1,7 @@
 package cuda
 
 import (
+	"math"
 	"unsafe"
 
 	"grebe/compute"
@@ -15,6 +16,8 @@ type tables struct {
 	host *driver.Host
 	dev  driver.Ptr
 	rows int // bucket of the batch
+
+	pointwise *compute.Pointwise // of the shape
 
 	spans     []span
 	spansHost *driver.Host
@@ -42,10 +45,16 @@ type span struct {
 	chunk  uint64
 	tokens int32
 	count  int32
+	start  int32
+	_      int32
 }
 
 // sight is what a row sees, as attend_direct.cu has it.
-type sight struct{ spans, keys int32 }
+type sight struct {
+	spans, keys int32
+	from        int32
+	scale       float32
+}
 
 const rowBytes = int(unsafe.Sizeof(home{})+unsafe.Sizeof(sight{})) + 3*4
 
@@ -67,7 +76,7 @@ func (t *tables) close(d *device) {
 // Offsets of the tables, given the bucket.
 func (t *tables) homesAt() int     { return headerBytes }
 func (t *tables) sightsAt() int    { return t.homesAt() + 16*t.rows }
-func (t *tables) tokensAt() int    { return t.sightsAt() + 8*t.rows }
+func (t *tables) tokensAt() int    { return t.sightsAt() + 16*t.rows }
 func (t *tables) positionsAt() int { return t.tokensAt() + 4*t.rows }
 func (t *tables) keepAt() int      { return t.positionsAt() + 4*t.rows }
 func (t *tables) end() int         { return t.keepAt() + 4*t.rows }
@@ -179,9 +188,25 @@ func (t *tables) look(b *compute.Batch) {
 		}
 		t.add(s)
 		for k := s.Cached; k < s.Len; k++ {
-			sights[row] = sight{first, int32(seen + k + 1)}
+			sights[row] = sight{spans: first, keys: int32(seen + k + 1)}
+			if t.pointwise != nil {
+				t.lookPointwise(&sights[row], s, k, seen)
+			}
 			row++
 		}
+	}
+}
+
+// lookPointwise adds what rows of HSTU see: context rows all of their segment, others nothing before the
+// window.
+func (t *tables) lookPointwise(to *sight, s *compute.Segment, token, seen int) {
+	p, position := t.pointwise, s.Start+token
+	to.scale, to.from = p.ScaleOf(s), math.MinInt32
+	switch {
+	case position < p.Context:
+		to.keys = int32(seen + s.Len)
+	case p.Window > 0:
+		to.from = int32(p.Place(position) - p.Window)
 	}
 }
 
@@ -193,7 +218,7 @@ func (t *tables) add(s *compute.Segment) {
 		if n == 0 {
 			return
 		}
-		t.spans = append(t.spans, span{s.Chunks[c].Addr, room(&s.Chunks[c]), int32(n)})
+		t.spans = append(t.spans, span{chunk: s.Chunks[c].Addr, tokens: room(&s.Chunks[c]), count: int32(n), start: int32(s.Start + s.Len - left)})
 		left -= n
 	}
 }

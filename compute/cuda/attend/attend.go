@@ -49,7 +49,7 @@ type Attention struct {
 	c       *driver.Context
 	cfg     Config
 	group   int
-	scale   float32 // of scores, as a power of two
+	scale   float32 // of scores, as a power of two; of HSTU's as they are
 	modules []*driver.Module
 	run     *driver.Function
 	gather  *driver.Function
@@ -88,6 +88,9 @@ const (
 func Supports(s *compute.Shape) bool {
 	switch s.HeadDim {
 	case 64, 80, 96, 128:
+		if p := s.Pointwise; p != nil && (p.Window > 0 || p.Context > 0) {
+			return false
+		}
 		return (s.KV == compute.BF16 || s.KV == compute.FP8) && s.Heads/s.KVHeads <= tileRows
 	}
 	return false
@@ -102,6 +105,9 @@ func New(c *driver.Context, cfg Config) (*Attention, error) {
 	a := &Attention{c: c, cfg: cfg, group: s.Heads / s.KVHeads}
 	a.plan.costs, a.plan.model = measuredCosts, cfg.Split
 	a.scale = float32(math.Log2E / math.Sqrt(float64(s.HeadDim)))
+	if s.Pointwise != nil {
+		a.scale, a.plan.pointwise = s.Pointwise.Alpha, s.Pointwise
+	}
 	if err := a.open(); err != nil {
 		return nil, errors.Join(fmt.Errorf("attend: %w", err), a.Close())
 	}
@@ -136,6 +142,9 @@ func (a *Attention) open() error {
 func defines(cfg *Config) []string {
 	s := &cfg.Shape
 	out := []string{fmt.Sprintf("HEADS=%d", s.Heads), fmt.Sprintf("KV_HEADS=%d", s.KVHeads), fmt.Sprintf("HEAD_DIM=%d", s.HeadDim)}
+	if s.Pointwise != nil {
+		out = append(out, "POINTWISE=1")
+	}
 	if cfg.Plain {
 		out = append(out, kernels.Plain)
 	}

@@ -1,5 +1,7 @@
 package attend
 
+import "math"
+
 // Words of the list's header. Offsets count words from its start. attend.cuh has the same.
 const (
 	listRows = iota
@@ -13,6 +15,7 @@ const (
 	listLows
 	listPieceCount
 	listPieces
+	listScales
 	listBlocks = 16
 )
 
@@ -34,6 +37,10 @@ func (p *plan) encode(list []int32) []int32 {
 	list = append(list, p.slot...)
 	list[listLows] = int32(len(list))
 	list = append(list, p.low...)
+	list[listScales] = int32(len(list))
+	for _, v := range p.scales {
+		list = append(list, int32(math.Float32bits(v)))
+	}
 	return p.encodePieces(list)
 }
 

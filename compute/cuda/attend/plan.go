@@ -37,8 +37,9 @@ type tile struct {
 
 // plan is the work of a batch. Its slices are reused from batch to batch.
 type plan struct {
-	batch *compute.Batch
-	slots int32 // used
+	batch     *compute.Batch
+	pointwise *compute.Pointwise // of the shape
+	slots     int32              // used
 
 	first  []int32 // per segment the slot of its first token
 	slot   []int32 // per row
@@ -47,6 +48,7 @@ type plan struct {
 	spans  []span
 	tiles  []tile
 	pieces []piece
+	scales []float32 // per row what the result is multiplied by, for HSTU only
 	cut
 }
 
@@ -54,7 +56,7 @@ type plan struct {
 func (p *plan) build(b *compute.Batch, tokens int) {
 	p.batch, p.slots = b, 0
 	p.first, p.slot, p.low = p.first[:0], p.slot[:0], p.low[:0]
-	p.spans, p.tiles, p.pieces = p.spans[:0], p.tiles[:0], p.pieces[:0]
+	p.spans, p.tiles, p.pieces, p.scales = p.spans[:0], p.tiles[:0], p.pieces[:0], p.scales[:0]
 	for i := range b.Segments {
 		p.place(&b.Segments[i])
 	}
@@ -80,6 +82,9 @@ func (p *plan) place(g *compute.Segment) {
 	p.first = append(p.first, p.slots)
 	for t := g.Cached; t < g.Len; t++ {
 		p.slot = append(p.slot, p.slots+int32(t))
+		if p.pointwise != nil {
+			p.scales = append(p.scales, p.pointwise.ScaleOf(g))
+		}
 	}
 	start := 0 // of the chunk
 	for c := 0; start < g.Cached; c++ {

@@ -1,4 +1,5 @@
-// attend: softmax(q·kᵀ/√d)·v of every row over the keys it sees, in bf16, sums in float.
+// attend: softmax(q·kᵀ/√d)·v of every row over the keys it sees, in bf16, sums in float; with POINTWISE
+// scale·SiLU(α·q·kᵀ)·v, HSTU's, whose parts simply add.
 //
 // Keys and values of a batch lie in one scratch, [buffer][KV head][k|v][slot][dim]; a segment's tokens
 // have consecutive slots. A tile of queries is TILE_TOKENS tokens × the GROUP query heads of one KV head,
@@ -18,6 +19,8 @@
 // check: HEADS=12 KV_HEADS=2 HEAD_DIM=128
 // check: HEADS=4 KV_HEADS=2 HEAD_DIM=64
 // check: HEADS=3 KV_HEADS=3 HEAD_DIM=80
+// check: HEADS=4 KV_HEADS=4 HEAD_DIM=64 POINTWISE=1
+// check: HEADS=4 KV_HEADS=4 HEAD_DIM=128 POINTWISE=1
 #include "grebe.cuh"
 #include "attend.cuh"
 
@@ -327,7 +330,7 @@ KERNEL void __launch_bounds__(384, 1)
     if (threadIdx.x == 0) produce(shared, c, list, &queries, &keys, buffer);
   } else {
     asm volatile("setmaxnreg.inc.sync.aligned.u32 232;");
-    consume(shared, c, list, scale, Output{out, partials, counters, stride}, uniform(threadIdx.x / 128) - 1);
+    consume(shared, c, list, scale, Output{out, partials, counters, stride, scales_of(list)}, uniform(threadIdx.x / 128) - 1);
   }
 }
 #else

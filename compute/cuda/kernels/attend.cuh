@@ -7,12 +7,17 @@
 #define TILE_TOKENS (TILE_ROWS / GROUP)
 #define STEP_KEYS 128
 #define MINUS_INF bits_f(0xff800000u)
+#ifndef POINTWISE
+#define POINTWISE 0 // 1: keys are weighed by SiLU of their scores, each by itself
+#endif
+#define UNSEEN (POINTWISE ? 0.0f : MINUS_INF) // score of keys that a row does not see
 
 // Words of the list's header; offsets count words from the start of the list.
 #define LIST_UNITS 5
 #define LIST_SPANS 6
 #define LIST_SLOTS 7
 #define LIST_LOWS 8
+#define LIST_SCALES 11 // of pointwise results
 #define LIST_BLOCKS 16 // per block: first unit, number of units
 
 // Unit is a tile of queries, TILE_TOKENS tokens × the GROUP heads of one KV head, and a part of the keys
@@ -38,6 +43,7 @@ DEVICE Unit load_unit(const int* list, int i) {
   return {(int)a.x, (int)a.y, (int)a.z, (int)a.w, (int)b.x, (int)b.y, (int)b.z, (int)b.w,
           (int)c.x, (int)c.y, (int)c.z, (int)c.w, (int)d.x, (int)d.y, (int)d.z, (int)d.w};
 }
+DEVICE const float* scales_of(const int* list) { return POINTWISE ? (const float*)(list + list[LIST_SCALES]) : 0; }
 DEVICE void span_of(const int* list, const Unit& u, int i, int& start, int& end) {
   if (i == 0) { start = u.start0; end = u.end0; return; }
   if (i == 1) { start = u.start1; end = u.end1; return; }
@@ -78,12 +84,30 @@ DEVICE void mask(float (&s)[N], int column, int low0, int high0, int low1, int h
 #pragma unroll
     for (int e = 0; e < 2; e++) {
       int key = column + 8 * j + e;
-      if ((u32)(key - low0) > n0) s[4 * j + e] = MINUS_INF;
-      if ((u32)(key - low1) > n1) s[4 * j + 2 + e] = MINUS_INF;
+      if ((u32)(key - low0) > n0) s[4 * j + e] = UNSEEN;
+      if ((u32)(key - low1) > n1) s[4 * j + 2 + e] = UNSEEN;
     }
   }
 }
 
+#if POINTWISE
+// x·sigmoid(x) for x = 2h, with one use of the special functions.
+DEVICE float silu_half(float h) {
+  float t;
+  asm("tanh.approx.f32 %0, %1;" : "=f"(t) : "f"(h));
+  return h * t + h;
+}
+// Turns scores into weights. Of x it sets only what the pipeline waits for.
+template <int N>
+DEVICE void soften(float (&s)[N], Softmax& x, float scale) {
+  scale *= 0.5f;
+#pragma unroll
+  for (int j = 0; j < N; j++) s[j] = silu_half(s[j] * scale);
+  x.l0 = abs_f(s[0]) + abs_f(s[N / 2]);
+  x.l1 = abs_f(s[N / 4]) + abs_f(s[N - 1]);
+}
+DEVICE void rescale(float (&o)[SUMS], const Softmax& x) {}
+#else
 // Turns scores into probabilities relative to the largest score so far.
 template <int N>
 DEVICE void soften(float (&s)[N], Softmax& x, float scale) {
@@ -132,6 +156,7 @@ DEVICE void rescale(float (&o)[SUMS], const Softmax& x) {
     o[4 * j + 3] *= x.a1;
   }
 }
+#endif
 
 // Where a result goes.
 struct Output {
@@ -139,6 +164,7 @@ struct Output {
   F4* partials;  // per part: two halves of PART_F4 values
   int* counters; // per split tile and half: parts that are done; 0 between launches
   int stride;    // elements from row to row
+  const float* scales; // per row of the batch what a pointwise result is multiplied by
 };
 #define PART_F4 ((SUMS / 4 + 1) * 128) // of 64 rows
 
@@ -161,13 +187,13 @@ DEVICE void transpose4(u32 (&x)[4]) {
   }
 }
 
-// Divides by the sums and stores, 16 bytes at a time.
+// Divides by the sums, or multiplies by the row's scale, and stores, 16 bytes at a time.
 DEVICE void store_rows(const float (&o)[SUMS], float l0, float l1, const Output& to, const Unit& u, const Place& at) {
   int lane = at.thread & 31, first = at.half * 64 + (at.thread >> 5) * 16 + lane / 4;
 #pragma unroll
   for (int r = 0; r < 2; r++) {
     int row = first + 8 * r, token = row / GROUP, member = row % GROUP;
-    float inverse = 1.0f / (r ? l1 : l0);
+    float inverse = POINTWISE ? to.scales[u.row + min_i(token, u.tokens() - 1)] : 1.0f / (r ? l1 : l0);
     bf16* dst = to.out + (u64)(u.row + token) * to.stride + (u.head() * GROUP + member) * HEAD_DIM;
     bool valid = token < u.tokens();
 #pragma unroll
@@ -187,6 +213,16 @@ DEVICE void store_rows(const float (&o)[SUMS], float l0, float l1, const Output&
 
 // Adds the sums v of another part, in m's own scale, to o.
 DEVICE void add_part(float (&o)[SUMS], F4& x, const F4 (&v)[SUMS / 4], const F4& s) {
+#if POINTWISE
+#pragma unroll
+  for (int j = 0; j < SUMS / 4; j++) {
+    o[4 * j] += v[j].x;
+    o[4 * j + 1] += v[j].y;
+    o[4 * j + 2] += v[j].z;
+    o[4 * j + 3] += v[j].w;
+  }
+  return;
+#endif
   float m0 = max_f(x.x, s.x), m1 = max_f(x.z, s.z);
   float b0 = m0 == MINUS_INF ? 0.0f : m0, b1 = m1 == MINUS_INF ? 0.0f : m1;
   float a0 = exp2_fast(x.x - b0), a1 = exp2_fast(x.z - b1), c0 = exp2_fast(s.x - b0), c1 = exp2_fast(s.z - b1);

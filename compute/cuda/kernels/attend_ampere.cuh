@@ -153,6 +153,6 @@ KERNEL void __launch_bounds__(256, 1)
       advance(w, list, u);
       __syncthreads();
     }
-    finish(o, x, scale, u, Output{out, partials, counters, stride}, Place{half, (int)(threadIdx.x & 127)}, 1 + half, &flag[half]);
+    finish(o, x, scale, u, Output{out, partials, counters, stride, scales_of(list)}, Place{half, (int)(threadIdx.x & 127)}, 1 + half, &flag[half]);
   }
 }

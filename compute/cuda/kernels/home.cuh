@@ -24,4 +24,6 @@ struct Span {
   u8* chunk;
   int tokens; // as in Home
   int count;
+  int start; // position of the first
+  int zero;
 };
