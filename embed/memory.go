@@ -6,8 +6,11 @@ import (
 	"fmt"
 	"os"
 	"sync"
+	"unsafe"
 
 	"golang.org/x/sys/unix"
+
+	"grebe/internal/offheap"
 )
 
 // Memory is a Store of rows 0 … n−1 in memory, or in a file that is mapped: row after row, nothing else. A row that
@@ -15,15 +18,23 @@ import (
 type Memory struct {
 	rowBytes int
 	mapped   bool
+	free     func() // of memory outside the heap
 
 	mu      sync.RWMutex
 	rows    []byte
 	present []uint64 // a bit per row
 }
 
-// NewMemory makes an empty store for keys below n.
+// NewMemory makes an empty store for keys below n, in memory outside the heap.
 func NewMemory(n, rowBytes int) *Memory {
-	return &Memory{rowBytes: rowBytes, rows: make([]byte, n*rowBytes), present: make([]uint64, (n+63)/64)}
+	m := &Memory{rowBytes: rowBytes, present: make([]uint64, (n+63)/64)}
+	block, err := offheap.Alloc(n * rowBytes)
+	if err != nil { // the heap may still have it, and says so when it has not
+		m.rows = make([]byte, n*rowBytes)
+		return m
+	}
+	m.rows, m.free = block.Bytes, block.Free
+	return m
 }
 
 // OpenFile maps a file of rows. Writes go to the file.
@@ -67,6 +78,9 @@ func (m *Memory) Gather(ctx context.Context, keys []uint64, rows []byte, found [
 	m.mu.RLock()
 	defer m.mu.RUnlock()
 	for i, k := range keys {
+		if next := i + rowAhead; next < len(keys) && m.has(keys[next]) {
+			prefetch(unsafe.Pointer(unsafe.SliceData(m.row(keys[next]))), m.rowBytes)
+		}
 		if found[i] = m.has(k); found[i] {
 			copy(rows[i*m.rowBytes:][:m.rowBytes], m.row(k))
 		}
@@ -118,6 +132,10 @@ func (m *Memory) Close() error {
 	defer m.mu.Unlock()
 	rows := m.rows
 	m.rows, m.present = nil, nil
+	if m.free != nil {
+		m.free()
+		m.free = nil
+	}
 	if !m.mapped || rows == nil {
 		return nil
 	}

@@ -2,86 +2,196 @@ package embed
 
 import (
 	"context"
+	"fmt"
 	"math/rand/v2"
+	"runtime"
+	"sync"
 	"time"
+	"unsafe"
 
 	table "grebe/embed"
+	"grebe/internal/offheap"
 )
 
-// Gather compares gathers of rows, single-threaded, with one copy of as many bytes in a row; both from memory far larger than
-// caches of the processor.
+// Gather compares gathers of rows with plain copies of as many bytes, by as many threads, from memory larger than the
+// processor's caches.
 type Gather struct {
-	CopyBytes float64 `json:"copy_bytes"` // per second
-	Rates     []Rate  `json:"rates"`
+	MiB   int    `json:"mib"` // of cached rows
+	Rates []Rate `json:"rates"`
 }
 
-// Rate is the gather at one hit rate; misses come from memory and are put into the cache.
+// Rate is one way to bring rows into a batch's place.
 type Rate struct {
-	Hits  float64 `json:"hit_rate"`
-	Bytes float64 `json:"bytes"` // per second
-	Ratio Ratio   `json:"ratio"` // to the copy
+	What    string  `json:"what"`
+	Threads int     `json:"threads"`
+	Hits    float64 `json:"hit_rate"`
+	Bytes   float64 `json:"bytes"` // per second, median
+	Ratio   Ratio   `json:"ratio"` // to the contiguous copy
 }
 
 const (
-	gatherRows  = 1 << 18 // 128 MiB
+	gatherRows  = 1 << 21 // 1 GiB
 	gatherBatch = 4096
+	gatherLoops = 4 // batches of a measurement
 )
 
+// ways to fill a batch, in the order in which they take turns.
+var gatherWays = []string{"contiguous copy", "copy of random rows", "all hit", "90 % hit", "90 % hit, misses from memory"}
+
+// gatherer has what the ways need.
+type gatherer struct {
+	src, out []byte
+	keys     []uint64
+	all, few *table.Table // the latter's store has nothing: a miss costs no more than to know it
+	wide     *table.Table // a miss is fetched and cached
+	r        *rand.Rand
+	at       int
+	hits     int
+}
+
 func (o *Options) gather(ctx context.Context) (*Gather, error) {
-	cache, end, err := newCache(gatherRows, rowBytes, "lru")
+	rows := min(gatherRows, max(o.Rows, 1<<12))
+	g, end, err := o.newGatherer(ctx, rows)
 	if err != nil {
 		return nil, err
 	}
 	defer end()
-	wide := Options{Rows: gatherRows * 10 / 9}
-	store := table.NewMemory(wide.Rows, rowBytes)
-	if err := wide.load(ctx, store); err != nil {
-		return nil, err
+	report := &Gather{MiB: rows * rowBytes >> 20}
+	before := runtime.GOMAXPROCS(0)
+	defer runtime.GOMAXPROCS(before)
+	for _, threads := range []int{1, before} {
+		if threads == before && len(report.Rates) > 0 && before == 1 {
+			break
+		}
+		runtime.GOMAXPROCS(threads)
+		report.Rates = append(report.Rates, o.gatherRates(ctx, g, rows, threads)...)
 	}
-	t, err := table.NewTable(store, cache, table.TableConfig{})
+	return report, ctx.Err()
+}
+
+// newGatherer fills a cache with rows keys, from a store that has a ninth more.
+func (o *Options) newGatherer(ctx context.Context, rows int) (*gatherer, func(), error) {
+	cache, end, err := newCache(rows*3/2, rowBytes, "lru") // sets are not filled evenly: all rows must fit
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
-	out := make([]byte, gatherBatch*rowBytes)
-	src := make([]byte, gatherRows*rowBytes)
-	for i := range src {
-		src[i] = byte(i)
+	src, err := offheap.Alloc(rows * rowBytes)
+	if err != nil {
+		end()
+		return nil, nil, err
 	}
-	g := &Gather{}
-	r := rand.New(rand.NewPCG(o.Seed, 3))
-	keys := make([]uint64, gatherBatch)
-	for _, spread := range []int{wide.Rows, gatherRows * 3 / 4} { // the latter fits: all hits
-		draw := func() {
-			for i := range keys {
-				keys[i] = r.Uint64N(uint64(spread))
-			}
+	g := &gatherer{src: src.Bytes, out: make([]byte, gatherBatch*rowBytes), keys: make([]uint64, gatherBatch), r: rand.New(rand.NewPCG(o.Seed, 3))}
+	wide := table.NewMemory(rows*10/9, rowBytes)
+	closeAll := func() { end(); src.Free(); wide.Close() }
+	for i := 0; i < len(g.src); i += 512 {
+		g.src[i] = byte(i)
+	}
+	if err := (&Options{Rows: rows * 10 / 9}).load(ctx, wide); err != nil {
+		closeAll()
+		return nil, nil, err
+	}
+	empty := table.NewMemory(0, rowBytes)
+	for _, t := range []struct {
+		at    **table.Table
+		store table.Store
+	}{{&g.all, wide}, {&g.few, empty}, {&g.wide, wide}} {
+		if *t.at, err = table.NewTable(t.store, cache, table.TableConfig{}); err != nil {
+			closeAll()
+			return nil, nil, err
 		}
-		for range 4 * gatherRows / gatherBatch {
-			draw()
-			t.Gather(ctx, keys, out)
+	}
+	for first := 0; first < rows; first += gatherBatch {
+		for i := range g.keys {
+			g.keys[i] = uint64((first + i) % rows)
 		}
-		var copies, gathers, ratios []float64
-		hits := 0
-		for round := range 4 * o.Rounds {
-			var a, b time.Duration
-			for n := range 8 {
-				draw()
-				begin := time.Now()
-				hits += t.Gather(ctx, keys, out).Hits
-				a += time.Since(begin)
-				at := (round*8 + n) * len(out) % len(src)
-				begin = time.Now()
-				copy(out, src[at:])
-				b += time.Since(begin)
-			}
-			gathers, copies = append(gathers, a.Seconds()), append(copies, b.Seconds())
-			ratios = append(ratios, b.Seconds()/a.Seconds())
+		g.all.Gather(ctx, g.keys, g.out)
+	}
+	return g, closeAll, ctx.Err()
+}
+
+func (o *Options) gatherRates(ctx context.Context, g *gatherer, rows, threads int) []Rate {
+	seconds, hits := make([][]float64, len(gatherWays)), make([]int, len(gatherWays))
+	for range 4 * o.Rounds {
+		for w := range gatherWays {
+			g.hits = 0
+			seconds[w] = append(seconds[w], g.measure(ctx, w, rows, threads))
+			hits[w] += g.hits
 		}
-		bytes := float64(8 * len(out))
-		g.CopyBytes = bytes / median(copies)
-		g.Rates = append(g.Rates, Rate{
-			Hits: float64(hits) / float64(4*o.Rounds*8*gatherBatch), Bytes: bytes / median(gathers), Ratio: interval(ratios),
+	}
+	var out []Rate
+	for w, what := range gatherWays {
+		ratios := make([]float64, len(seconds[w]))
+		for i, s := range seconds[w] {
+			ratios[i] = seconds[0][i] / s
+		}
+		out = append(out, Rate{
+			What: what, Threads: threads, Hits: float64(hits[w]) / float64(len(ratios)*gatherLoops*gatherBatch),
+			Bytes: float64(gatherLoops*len(g.out)) / median(seconds[w]), Ratio: interval(ratios),
 		})
 	}
-	return g, ctx.Err()
+	return out
+}
+
+// measure returns the seconds of some batches by one way.
+func (g *gatherer) measure(ctx context.Context, way, rows, threads int) float64 {
+	var total time.Duration
+	for range gatherLoops {
+		spread := uint64(rows)
+		for i := range g.keys {
+			g.keys[i] = g.r.Uint64N(spread)
+			if way >= 3 && g.r.IntN(10) == 0 { // not cached, and never looked up again
+				g.keys[i] = uint64(rows) + g.r.Uint64N(uint64(rows)/9)
+			}
+		}
+		g.at = (g.at + len(g.out)) % (len(g.src) - len(g.out) + 1)
+		begin := time.Now()
+		switch way {
+		case 0, 1:
+			g.copies(way, threads)
+		case 2:
+			g.hits += g.all.Gather(ctx, g.keys, g.out).Hits
+		case 3:
+			g.hits += g.few.Gather(ctx, g.keys, g.out).Hits
+		case 4:
+			g.hits += g.wide.Gather(ctx, g.keys, g.out).Hits
+		}
+		total += time.Since(begin)
+	}
+	return total.Seconds()
+}
+
+// copies fills the batch from one place, or row by row from the places of the keys.
+func (g *gatherer) copies(way, threads int) {
+	var wg sync.WaitGroup
+	for p := range threads {
+		first, last := len(g.keys)*p/threads, len(g.keys)*(p+1)/threads
+		part := func() {
+			if way == 0 {
+				copy(g.out[first*rowBytes:last*rowBytes], g.src[g.at+first*rowBytes:])
+				return
+			}
+			for i := first; i < last; i++ {
+				*(*[rowBytes]byte)(g.out[i*rowBytes:]) = *(*[rowBytes]byte)(unsafe.Pointer(&g.src[g.keys[i]*rowBytes]))
+			}
+		}
+		if p == threads-1 {
+			part()
+		} else {
+			wg.Go(part)
+		}
+	}
+	wg.Wait()
+}
+
+func (p *printer) gather(g *Gather) {
+	p.printf("batches of %d rows of %d bytes from %d MiB of cached rows, beside copies of as many bytes by as many threads\n\n", gatherBatch, rowBytes, g.MiB)
+	for _, r := range g.Rates {
+		hits := ""
+		if r.Hits > 0 {
+			hits = fmt.Sprintf("%.1f %% hits", 100*r.Hits)
+		}
+		p.printf("threads %d  %-30s %6.2f GB/s  %.2f of the contiguous copy (%.2f to %.2f)  %s\n",
+			r.Threads, r.What, r.Bytes/1e9, r.Ratio.Median, r.Ratio.Low, r.Ratio.High, hits)
+	}
+	p.printf("\n")
 }

@@ -49,14 +49,6 @@ func (p *printer) line(l *Line) {
 		l.Trace, l.Percent, l.Batch, l.Policy, l.Rows, l.Rate, 100*l.Hits, l.Asked, l.Ratio.Median, l.Ratio.Low, l.Ratio.High)
 }
 
-func (p *printer) gather(g *Gather) {
-	p.printf("gather of %d-byte rows, one thread, beside a copy of %.1f GB/s\n\n", rowBytes, g.CopyBytes/1e9)
-	for _, r := range g.Rates {
-		p.printf("hits %5.1f%%  %6.2f GB/s  %.2f of the copy (%.2f to %.2f)\n", 100*r.Hits, r.Bytes/1e9, r.Ratio.Median, r.Ratio.Low, r.Ratio.High)
-	}
-	p.printf("\n")
-}
-
 func (p *printer) finish(r *Report) error {
 	if !p.json {
 		return nil
