@@ -12,7 +12,7 @@ CONCURRENT := ./compute/cpu/internal/team ./pool ./embed/... ./kv/... ./meta ./e
 # very slow under it and share memory as the fast ones do: left out there.
 HAVE_CC := $(shell command -v gcc || command -v clang)
 
-FUZZTIME ?= 20s
+FUZZTIME ?= 60s
 
 .PHONY: help
 help: ## list the targets
@@ -103,7 +103,7 @@ sanitize-gpu: ## the GPU's conformance suite under compute-sanitizer; bin/cuda.t
 fuzz: ## each fuzz test for FUZZTIME
 	@set -e; for pkg in $$($(GO) list ./...); do \
 	  for f in $$($(GO) test -list '^Fuzz' $$pkg | grep '^Fuzz' || true); do \
-	    echo "fuzz $$pkg $$f"; $(GO) test -run '^$$' -fuzz "^$$f$$" -fuzztime $(FUZZTIME) $$pkg; \
+	    echo "fuzz $$pkg $$f"; $(GO) test -run '^$$' -fuzz "^$$f$$" -fuzztime $(FUZZTIME) -fuzzminimizetime 1s $$pkg; \
 	  done; done
 
 .PHONY: crash

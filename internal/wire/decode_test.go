@@ -292,6 +292,31 @@ func FuzzDecodeRank(f *testing.F) {
 	})
 }
 
+// FuzzDecodeLine reads lines of NDJSON: what is accepted is JSON, and reads back as it is written.
+func FuzzDecodeLine(f *testing.F) {
+	f.Add([]byte(`{"id": "i1", "text": "a", "tokens": [1, 2], "identifier": 731, "codes": [3, 17, 9], "attributes": {"category": ["toys"]}}`))
+	f.Add([]byte(`{"id": "u1", "history": ["i1"], "events": [{"item": "i1", "time": 1700000000, "action": 3, "features": {"x": 0.5}}]}`))
+	f.Add([]byte(`{"delete": "i1"}`))
+	f.Fuzz(func(t *testing.T, in []byte) {
+		if it, _, err := DecodeItemLine(in); err == nil && it != nil {
+			again, _, err := DecodeItemLine(EncodeItem(it))
+			if err != nil || !proto.Equal(it, again) {
+				t.Fatalf("%q is %v, and written and read again %v: %v", in, it, again, err)
+			}
+		}
+		if u, _, err := DecodeUserLine(in); err == nil && u != nil {
+			again, _, err := DecodeUserLine(EncodeUser(u))
+			if err != nil || !proto.Equal(u, again) {
+				t.Fatalf("%q is %v, and written and read again %v: %v", in, u, again, err)
+			}
+		}
+		if _, id, err := DecodeItemLine(in); err == nil && !json.Valid(in) {
+			t.Fatalf("accepted %q (deletion of %q), which is not JSON", in, id)
+		}
+		_, _ = DecodeAppendEvents(in)
+	})
+}
+
 // TestDecodeRankRandom mutates a request many times; FuzzDecodeRank does the same for longer.
 func TestDecodeRankRandom(t *testing.T) {
 	rng := rand.New(rand.NewPCG(1, 2))
