@@ -35,6 +35,9 @@ func (s *Server) begin(op, model string, deadline int32) (*call, error) {
 	if c.model, err = s.model(model); err != nil {
 		return nil, err
 	}
+	if c.model.Events != nil && op != "rank" && op != "recommend" {
+		return nil, errorf(unprocessable, "model", "%q is a model of events: it ranks and recommends, and knows no texts", c.model.Name)
+	}
 	if deadline != 0 {
 		c.deadline = time.Duration(deadline) * time.Millisecond
 	}

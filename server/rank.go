@@ -42,16 +42,11 @@ func (s *Server) Rank(ctx context.Context, req *grebev1.RankRequest) (*grebev1.R
 		return nil, err
 	}
 	w := &work{call: c, policy: policy, userID: user.Id, explain: req.Explain}
-	if w.user, err = s.userTokens(c, user); err != nil {
-		return nil, err
+	rank := s.rankTexts
+	if c.model.Events != nil {
+		rank = s.rankEvents
 	}
-	items := make([]*prompt.Item, len(req.Candidates))
-	for i, m := range req.Candidates {
-		if items[i], err = s.candidate(c, i, m); err != nil {
-			return nil, err
-		}
-	}
-	r, err := s.rankItems(ctx, w, items)
+	items, r, err := rank(ctx, w, user, req.Candidates)
 	if err != nil {
 		return nil, err
 	}
@@ -64,15 +59,32 @@ func (s *Server) Rank(ctx context.Context, req *grebev1.RankRequest) (*grebev1.R
 			Queue: milliseconds(r.result.Queue), Fetch: milliseconds(r.fetch), Compute: milliseconds(r.result.Compute),
 		},
 	}
+	resp.Usage.Note = r.note
 	name(r.parts, items)
 	resp.Parts = r.parts
 	for _, i := range r.best(int(req.TopK)) {
 		resp.Results = append(resp.Results, &grebev1.Ranked{
-			Index: int32(i), Id: items[i].ID, Score: r.scores[i], Logit: r.logits[i],
+			Index: int32(i), Id: items[i].ID, Score: r.scores[i], Logit: r.logits[i], Tasks: r.tasksOf(i),
 		})
 	}
 	resp.TimingMs.Total = milliseconds(time.Since(c.start))
 	return resp, nil
+}
+
+// rankTexts ranks with a language model.
+func (s *Server) rankTexts(ctx context.Context, w *work, user *grebev1.User, candidates []*grebev1.Item) ([]*prompt.Item, *ranking, error) {
+	var err error
+	if w.user, err = s.userTokens(w.call, user); err != nil {
+		return nil, nil, err
+	}
+	items := make([]*prompt.Item, len(candidates))
+	for i, m := range candidates {
+		if items[i], err = s.candidate(w.call, i, m); err != nil {
+			return nil, nil, err
+		}
+	}
+	r, err := s.rankItems(ctx, w, items)
+	return items, r, err
 }
 
 // work is a ranking to be done.
@@ -84,6 +96,8 @@ type work struct {
 	items  [][]int32
 	// explain asks for an account of the prompt's parts.
 	explain bool
+	// lay lays the prompt out; nil: as the way of scoring does.
+	lay func(order prompt.Order, user []int32, items [][]int32) (prompt.Layout, error)
 }
 
 // ranking is what came out of a job: a logit and a score for each item.
@@ -96,7 +110,16 @@ type ranking struct {
 	device int           // tokens whose KV was in the device's memory
 	logits []float32
 	scores []float64
-	parts  []*grebev1.Part // where asked for
+	parts  []*grebev1.Part      // where asked for
+	tasks  []map[string]float64 // of a model of events, per item
+	note   string
+}
+
+func (r *ranking) tasksOf(i int) map[string]float64 {
+	if r.tasks == nil {
+		return nil
+	}
+	return r.tasks[i]
 }
 
 // best returns the items' indices, best first, ties in input order; n of them, or all when n is 0.
@@ -157,6 +180,9 @@ func (s *Server) run(ctx context.Context, w *work, pointwise bool, ask func(l *p
 	lay := w.model.Prompt.Rank
 	if pointwise {
 		lay = w.model.Prompt.Pointwise
+	}
+	if w.lay != nil {
+		lay = w.lay
 	}
 	var err error
 	r.layout, err = lay(order, w.user, w.items)
@@ -269,6 +295,9 @@ func logSumExp(logits []float32) float64 {
 func (s *Server) policy(c *call, prefix string) (schedule.Policy, error) {
 	switch prefix {
 	case "", "auto":
+		if c.model.Events != nil { // an item is one row: there is little to gain from it as a prefix
+			return schedule.User, nil
+		}
 		if c.model.Cache != nil {
 			return c.model.Cache.Policy(), nil
 		}

@@ -32,6 +32,9 @@ func (s *Server) Recommend(ctx context.Context, req *grebev1.RecommendRequest) (
 	if err != nil {
 		return nil, err
 	}
+	if c.model.Events != nil {
+		return s.retrieve(ctx, c, id, req)
+	}
 	if c.model.Generate == nil {
 		return nil, errorf(unprocessable, "", "model %q has no codes: it ranks, but cannot recommend", c.model.Name)
 	}

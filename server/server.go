@@ -26,6 +26,7 @@ import (
 	"grebe/catalog"
 	"grebe/engine"
 	"grebe/kv/disk"
+	"grebe/model/hstu"
 	"grebe/prompt"
 	"grebe/server/generate"
 	"grebe/server/guard"
@@ -62,13 +63,15 @@ type Scoring struct {
 
 // Model is one model to serve.
 type Model struct {
-	Name      string
-	Runner    Runner
-	Prompt    *prompt.Builder
-	Cache     *reuse.Cache        // nil: everything is computed
-	Disk      *disk.Store         // what is kept below memory; nil: nothing
-	Generate  *generate.Generator // nil: the model has no codes, and cannot recommend
-	Scoring   Scoring
+	Name     string
+	Runner   Runner
+	Prompt   *prompt.Builder
+	Cache    *reuse.Cache        // nil: everything is computed
+	Disk     *disk.Store         // what is kept below memory; nil: nothing
+	Generate *generate.Generator // nil: the model has no codes, and cannot recommend
+	Scoring  Scoring
+	// Events is nil, or the model of events that Runner runs: then there are no texts, and no codes.
+	Events    *hstu.Model
 	Vocab     int // tokens that the model knows
 	Positions int // positions that it has; 0: do not check
 	// Shown by /v1/models.
@@ -197,6 +200,7 @@ type Server struct {
 	hideSeed           maphash.Seed
 	state              atomic.Int32
 	health             *health.Server
+	now                func() time.Time
 }
 
 // States of a server.
@@ -225,7 +229,7 @@ func New(cfg Config) (*Server, error) {
 	}
 	s := &Server{
 		cfg: cfg, models: map[string]*Model{}, catalog: cfg.Catalog, log: cfg.Logger, metrics: m,
-		created: time.Now().Unix(), slots: make(chan struct{}, cfg.MaxInFlight), health: health.NewServer(),
+		created: time.Now().Unix(), now: time.Now, slots: make(chan struct{}, cfg.MaxInFlight), health: health.NewServer(),
 		guard: cfg.Guard, hotUsers: newHot(), hotItems: newHot(), hideSeed: maphash.MakeSeed(),
 	}
 	s.SetDeadlines(cfg.SLO, cfg.MaxDeadline)
@@ -246,6 +250,7 @@ func (s *Server) changed(c catalog.Change) {
 		}
 		var err error
 		switch {
+		case s.cfg.Models[i].Events != nil && (c.OldItem != nil || c.NewItem != nil): // items are rows of the checkpoint
 		case c.OldItem != nil || c.NewItem != nil:
 			err = cache.ItemChanged(c.OldItem, c.NewItem)
 		case c.NewUser == nil:

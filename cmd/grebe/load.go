@@ -17,6 +17,7 @@ import (
 	"grebe/kv"
 	"grebe/kv/disk"
 	"grebe/model"
+	"grebe/model/hstu"
 	_ "grebe/model/llama"
 	_ "grebe/model/qwen"
 	"grebe/model/tokenizer"
@@ -123,6 +124,9 @@ func (s *stack) openCatalog(cfg *config.Config, log *slog.Logger) (*catalog.Cata
 }
 
 func (s *stack) openModel(ctx context.Context, cfg *config.Config, mc *config.Model, log *slog.Logger) (server.Model, error) {
+	if hstu.Is(mc.Path) {
+		return s.openEvents(ctx, cfg, mc, log)
+	}
 	var none server.Model
 	start := time.Now()
 	described, err := model.ReadConfig(mc.Path)
@@ -151,21 +155,10 @@ func (s *stack) openModel(ctx context.Context, cfg *config.Config, mc *config.Mo
 	if err != nil {
 		return none, err
 	}
-	engines, err := s.openEngines(cfg, m, store)
+	d, err := s.openDispatcher(ctx, cfg, m, store)
 	if err != nil {
 		return none, err
 	}
-	times, err := dispatch.Profile(ctx, engines[0], m.MaxPositions())
-	if err != nil {
-		return none, err
-	}
-	d, err := dispatch.New(engines, dispatch.Options{
-		Queue: cfg.Engine.Queue, SLO: time.Duration(cfg.SLOMillis) * time.Millisecond, Model: times,
-	})
-	if err != nil {
-		return none, err
-	}
-	s.onClose(d.Close)
 	var cache *reuse.Cache
 	if store != nil {
 		opt := reuse.Options{Store: store, Pool: pages, Load: d, Shape: m.Shape()}
@@ -187,9 +180,29 @@ func (s *stack) openModel(ctx context.Context, cfg *config.Config, mc *config.Mo
 	}, nil
 }
 
+// openDispatcher opens a model's engines, measures them and puts a queue before them.
+func (s *stack) openDispatcher(ctx context.Context, cfg *config.Config, m engine.Model, store *kv.Store) (*dispatch.Dispatcher, error) {
+	engines, err := s.openEngines(cfg, m, store)
+	if err != nil {
+		return nil, err
+	}
+	times, err := dispatch.Profile(ctx, engines[0], m.MaxPositions())
+	if err != nil {
+		return nil, err
+	}
+	d, err := dispatch.New(engines, dispatch.Options{
+		Queue: cfg.Engine.Queue, SLO: time.Duration(cfg.SLOMillis) * time.Millisecond, Model: times,
+	})
+	if err != nil {
+		return nil, err
+	}
+	s.onClose(d.Close)
+	return d, nil
+}
+
 // openEngines opens one engine per worker. Workers share the model's weights and the GPU, or divide the
 // cores.
-func (s *stack) openEngines(cfg *config.Config, m model.Model, store *kv.Store) ([]dispatch.Engine, error) {
+func (s *stack) openEngines(cfg *config.Config, m engine.Model, store *kv.Store) ([]dispatch.Engine, error) {
 	var out []dispatch.Engine
 	for i := range cfg.Workers {
 		dev, err := s.workerDevice(cfg, i)

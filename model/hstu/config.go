@@ -42,7 +42,7 @@ type Config struct {
 	ValueDim  int  `json:"hstu_attn_linear_dim"`
 	GroupNorm bool `json:"hstu_group_norm"`
 
-	Alpha       float64 `json:"attn_alpha"`
+	Alpha       float64 `json:"attn_alpha,omitempty"`
 	ScaleLength int     `json:"attn_scale_length"`
 	Window      int     `json:"max_attn_len"`
 	Context     int     `json:"contextual_seq_len"`
@@ -66,7 +66,7 @@ type Config struct {
 	ItemMLP       int                `json:"item_mlp_hidden_dim"`
 	TaskMLP       int                `json:"multitask_hidden_dim"`
 	Tasks         []Task             `json:"multitask_configs"`
-	Ranking       map[string]float64 `json:"ranking_weights"`
+	Ranking       map[string]float64 `json:"ranking_weights,omitempty"`
 	Retrieval     bool               `json:"retrieval"`
 }
 
@@ -168,7 +168,7 @@ func (c *Config) checkSizes() error {
 		{"hstu_attn_linear_dim", c.ValueDim, 2, 1024},
 		{"attn_scale_length", c.ScaleLength, 0, maxRows},
 		{"max_attn_len", c.Window, 0, maxRows},
-		{"max_seq_len", c.MaxSeqLen, 2, 1 << 24},
+		{"max_seq_len", c.MaxSeqLen, 3, 1 << 24},
 		{"num_position_buckets", c.PositionBuckets, 1, 1 << 24},
 		{"num_time_buckets", c.TimeBuckets, 1, 1 << 16},
 		{"num_items", c.Items, 1, maxRows},
@@ -258,7 +258,7 @@ func (c *Config) checkFeatures() error {
 	if c.Context != 0 && c.Context != slots {
 		return fmt.Errorf("contextual_seq_len is %d, want 0 or the %d contextual rows", c.Context, slots)
 	}
-	if slots >= c.MaxSeqLen {
+	if slots+3 > c.MaxSeqLen {
 		return fmt.Errorf("max_seq_len is %d, with %d contextual rows", c.MaxSeqLen, slots)
 	}
 	return nil

@@ -32,7 +32,9 @@ type fixtureCase struct {
 
 var fixtures = []string{"meta", "window", "context", "prefix", "absolute"}
 
-func fixtureDir(name string) string { return filepath.Join("..", "..", "testdata", "fixtures", "hstu", name) }
+func fixtureDir(name string) string {
+	return filepath.Join("..", "..", "testdata", "fixtures", "hstu", name)
+}
 
 func readCases(t testing.TB, name string) []fixtureCase {
 	t.Helper()

@@ -55,6 +55,9 @@ func Open(dir string, dev compute.Device, opts model.Options) (*Model, error) {
 	if err != nil {
 		return nil, err
 	}
+	if opts.KV != "" && opts.KV != "auto" && opts.KV != opts.DType {
+		return nil, fmt.Errorf("hstu: keys and values in %s: they have the products' format", opts.KV)
+	}
 	set, err := safetensors.Open(dir)
 	if err != nil {
 		return nil, fmt.Errorf("hstu: %w", err)

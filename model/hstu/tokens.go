@@ -84,6 +84,9 @@ func (v *Vocabulary) Name(row int32) string {
 // Items returns the number of items.
 func (v *Vocabulary) Items() int { return v.cfg.Items }
 
+// MaxEvents returns how many events a history has at most.
+func (v *Vocabulary) MaxEvents() int { return v.cfg.MaxSeqLen - 2 - len(v.slots) }
+
 // Event returns the token of what a user did with the item of a row.
 func (v *Vocabulary) Event(row, action int32) int32 {
 	set := int32(0)

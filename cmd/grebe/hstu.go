@@ -1,0 +1,59 @@
+package main
+
+import (
+	"context"
+	"log/slog"
+	"time"
+
+	"grebe/internal/config"
+	"grebe/kv"
+	"grebe/model"
+	"grebe/model/hstu"
+	"grebe/pool"
+	"grebe/prompt"
+	"grebe/server"
+	"grebe/server/reuse"
+)
+
+// openEvents opens a model of events. Its users' KV is kept only where a returning user can use it.
+func (s *stack) openEvents(ctx context.Context, cfg *config.Config, mc *config.Model, log *slog.Logger) (server.Model, error) {
+	var none server.Model
+	start := time.Now()
+	m, err := hstu.Open(mc.Path, s.device, model.Options{DType: mc.DType, KV: mc.KVDType, Progress: progress(ctx, mc.Name, log)})
+	if err != nil {
+		return none, err
+	}
+	s.onClose(m.Close)
+	s.checkpoint += m.CheckpointBytes()
+	builder, err := prompt.New(prompt.Config{}, nil, m.Vocab())
+	if err != nil {
+		return none, err
+	}
+	var store *kv.Store
+	var pages *pool.Pool
+	why := m.Config().Recomputes()
+	if why == "" {
+		if store, pages, err = s.openStore(cfg, mc, m.Shape()); err != nil {
+			return none, err
+		}
+	} else {
+		log.Warn("every request of this model is computed anew", "model", mc.Name, "why", why)
+	}
+	d, err := s.openDispatcher(ctx, cfg, m, store)
+	if err != nil {
+		return none, err
+	}
+	var cache *reuse.Cache
+	if store != nil {
+		opt := reuse.Options{Store: store, Pool: pages, Load: d, Shape: m.Shape()}
+		if cache, err = s.openCache(builder, opt, "user", d.Do, log); err != nil {
+			return none, err
+		}
+	}
+	log.Info("model loaded", "model", mc.Name, "architecture", hstu.Architecture, "dtype", m.DType(), "items", m.Items(),
+		"checkpoint", inBytes(m.CheckpointBytes()), "weights", inBytes(m.Bytes()), "seconds", seconds(time.Since(start)))
+	return server.Model{
+		Name: mc.Name, Runner: d, Prompt: builder, Cache: cache, Disk: s.disks[mc.Name], Events: m,
+		Vocab: m.Vocab(), Positions: m.MaxPositions(), Architecture: hstu.Architecture, DType: m.DType().String(),
+	}, nil
+}
