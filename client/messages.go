@@ -1,0 +1,135 @@
+package client
+
+// Item is an item of the catalog, or a candidate: one with text, tokens or attributes is taken as it is, any other
+// one is looked up by its id.
+type Item struct {
+	ID         string              `json:"id,omitempty"`
+	Text       string              `json:"text,omitempty"`
+	Tokens     []int32             `json:"tokens,omitempty"`
+	Identifier *int32              `json:"identifier,omitempty"` // the token that stands for the item
+	Codes      []int32             `json:"codes,omitempty"`      // its semantic ID
+	Attributes map[string][]string `json:"attributes,omitempty"`
+}
+
+// IDs are items of the catalog.
+func IDs(ids ...string) []Item {
+	out := make([]Item, len(ids))
+	for i, id := range ids {
+		out[i].ID = id
+	}
+	return out
+}
+
+// User is a user of the catalog, or whom a request is for: one with history, text, tokens or events is taken as it
+// is, any other one is looked up by its id.
+type User struct {
+	ID      string   `json:"id,omitempty"`
+	History []string `json:"history,omitempty"` // ids of items, oldest first
+	Text    string   `json:"text,omitempty"`
+	Tokens  []int32  `json:"tokens,omitempty"`
+	Events  []Event  `json:"events,omitempty"`
+}
+
+// Event is one thing a user did.
+type Event struct {
+	Item     string             `json:"item"`
+	Time     int64              `json:"time,omitempty"` // seconds since 1970
+	Action   int32              `json:"action,omitempty"`
+	Features map[string]float64 `json:"features,omitempty"`
+}
+
+// RankRequest asks for an order of candidates.
+type RankRequest struct {
+	Model          string `json:"model,omitempty"` // may be empty when one model is loaded
+	User           User   `json:"user"`
+	Candidates     []Item `json:"candidates"`            // 1 to 10000
+	TopK           int    `json:"top_k,omitempty"`       // 0: all
+	Prefix         string `json:"prefix,omitempty"`      // auto when empty
+	DeadlineMillis int    `json:"deadline_ms,omitempty"` // 0: the server's
+	RequestID      string `json:"request_id,omitempty"`
+	Explain        bool   `json:"explain,omitempty"` // fill Parts
+}
+
+// RankResponse is an order of candidates, best first.
+type RankResponse struct {
+	Model     string   `json:"model"`
+	RequestID string   `json:"request_id"`
+	Prefix    string   `json:"prefix"` // what was used
+	Node      string   `json:"node"`
+	Results   []Ranked `json:"results"`
+	Usage     Usage    `json:"usage"`
+	Timing    Timing   `json:"timing_ms"`
+	Parts     []Part   `json:"parts"`
+}
+
+// Ranked is a candidate's place.
+type Ranked struct {
+	Index int                `json:"index"` // in the request
+	ID    string             `json:"id"`
+	Score float64            `json:"score"`
+	Logit float32            `json:"logit"`
+	Tasks map[string]float64 `json:"tasks"` // of models that have several
+}
+
+// Part is a part of a prompt, and where its KV came from.
+type Part struct {
+	Kind   string `json:"kind"`
+	ID     string `json:"id"`
+	Tokens int    `json:"tokens"`
+	Cached int    `json:"cached"`
+	Source string `json:"source"`
+}
+
+// RecommendRequest asks for items of the catalog.
+type RecommendRequest struct {
+	Model          string              `json:"model,omitempty"` // may be empty when one model is loaded
+	User           User                `json:"user"`
+	N              int                 `json:"n,omitempty"`          // 0: 10
+	BeamWidth      int                 `json:"beam_width,omitempty"` // 0: 128
+	TopK           int                 `json:"top_k,omitempty"`      // 0: beam_width
+	Exclude        []string            `json:"exclude,omitempty"`
+	ExcludeSeen    bool                `json:"exclude_seen,omitempty"`
+	Filter         map[string][]string `json:"filter,omitempty"`
+	DeadlineMillis int                 `json:"deadline_ms,omitempty"` // 0: the server's
+	RequestID      string              `json:"request_id,omitempty"`
+}
+
+// RecommendResponse is items of the catalog, best first.
+type RecommendResponse struct {
+	Model          string        `json:"model"`
+	RequestID      string        `json:"request_id"`
+	Node           string        `json:"node"`
+	Results        []Recommended `json:"results"`
+	Short          bool          `json:"short"` // fewer than n exist
+	CatalogVersion string        `json:"catalog_version"`
+	Usage          Usage         `json:"usage"`
+	Timing         Timing        `json:"timing_ms"`
+}
+
+// Recommended is an item of the catalog.
+type Recommended struct {
+	ID    string  `json:"id"`
+	Codes []int32 `json:"codes"`
+	Score float64 `json:"score"`
+}
+
+// Usage counts tokens: prompt = user + item + instruction = cached + computed.
+type Usage struct {
+	Prompt      int            `json:"prompt_tokens"`
+	Cached      int            `json:"cached_tokens"`
+	Computed    int            `json:"computed_tokens"`
+	User        int            `json:"user_tokens"`
+	Item        int            `json:"item_tokens"`
+	Instruction int            `json:"instruction_tokens"`
+	BySource    map[string]int `json:"by_source"`
+	Beam        int            `json:"beam_tokens"`
+	Note        string         `json:"note"` // why nothing was reused, where a model cannot
+}
+
+// Timing is in milliseconds.
+type Timing struct {
+	Queue   float64 `json:"queue"`
+	Fetch   float64 `json:"fetch"`
+	Compute float64 `json:"compute"`
+	Total   float64 `json:"total"`
+}
