@@ -23,7 +23,7 @@ type door struct {
 // openDoor reads keys and certificates and warns of doors that stand open to others.
 func (s *stack) openDoor(cfg *config.Config, sc *server.Config, log *slog.Logger) error {
 	if cfg.Auth.Keys != "" {
-		keys, err := guard.ReadFile(cfg.Auth.Keys)
+		keys, err := readKeys(cfg.Auth.Keys)
 		if err != nil {
 			return err
 		}
@@ -46,6 +46,19 @@ func (s *stack) openDoor(cfg *config.Config, sc *server.Config, log *slog.Logger
 		log.Warn("other machines reach the admin listener, which asks for no key", "admin_listen", cfg.AdminListen)
 	}
 	return nil
+}
+
+// readKeys reads the keys of a file.
+func readKeys(file string) ([]guard.Key, error) {
+	list, err := config.ReadKeys(file)
+	keys := make([]guard.Key, len(list))
+	for i, k := range list {
+		keys[i] = guard.Key{Name: k.Name, SHA256: k.SHA256, Rate: k.Rate, Burst: k.Burst}
+		for _, r := range k.Roles {
+			keys[i].Roles = append(keys[i].Roles, guard.Role(r))
+		}
+	}
+	return keys, err
 }
 
 // loopback reports whether an address is reached from this machine alone. "" is reached by nobody.
@@ -94,7 +107,7 @@ func (s *stack) reconfigure(old, next *config.Config, log *slog.Logger) error {
 	var keys []guard.Key
 	if s.door.guard != nil && next.Auth.Keys != "" {
 		var err error
-		if keys, err = guard.ReadFile(next.Auth.Keys); err != nil {
+		if keys, err = readKeys(next.Auth.Keys); err != nil {
 			return err
 		}
 	}

@@ -18,7 +18,7 @@ var rooms = []string{
 }
 
 // beside stand beside the walk and may import any room. Only the binary and each other import them.
-var beside = []string{"sim", "workload", "bench"}
+var beside = []string{"sim", "workload", "bench", "client", "deploy"}
 
 // rule forbids imports with a reason.
 type rule struct {
@@ -52,7 +52,7 @@ var rules = []rule{
 		"the server must run where no library is installed; devices and benchmarks say so when one is missing"},
 	{"gRPC", only(under("google.golang.org/grpc"), "api", "server", "cluster", "cmd"),
 		"wire formats stay at the doors: rooms inside take plain structs"},
-	{"HTTP", only(under("net/http"), "server", "cluster", "cmd", "bench", "sim", "workload"),
+	{"HTTP", only(under("net/http"), "client", "server", "cluster", "cmd", "bench", "sim", "workload"),
 		"wire formats stay at the doors: rooms inside take plain structs"},
 	{"YAML", only(under("go.yaml.in/yaml"), "internal/config"),
 		"one package reads configuration; rooms take structs with a Validate"},
