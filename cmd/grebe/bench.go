@@ -12,6 +12,7 @@ type benchCmd struct {
 	Gemm     benchGemmCmd     `cmd:"" help:"Matrix products of Qwen2's shapes beside oneDNN and OpenBLAS."`
 	GPU      benchGPUCmd      `cmd:"" name:"gpu" help:"Prompts and rankings of Qwen2-1.5B's shape on a GPU, beside PyTorch."`
 	Prefill  benchPrefillCmd  `cmd:"" help:"Reading prompts with a Qwen2-0.5B-shaped model, and rankings by stage."`
+	HSTU     benchHSTUCmd     `cmd:"" name:"hstu" help:"A model of events: long histories, returning users, retrieval."`
 	Rank     benchRankCmd     `cmd:"" help:"Rankings by each policy for what is reused, on workloads shaped as BAT's."`
 	Assemble benchAssembleCmd `cmd:"" help:"What it costs to rank with items gathered from the cache; decisions; memory."`
 	Beam     benchBeamCmd     `cmd:"" help:"Generating items: attention of beams, selection, recommendations; catalogs with real codes."`
