@@ -110,6 +110,10 @@ fuzz: ## each fuzz test for FUZZTIME
 crash: ## kill the server and the indexer 50 times each
 	CGO_ENABLED=0 GREBE_CRASHES=50 $(GO) test -count=1 -v -run Killed ./cmd/grebe
 
+.PHONY: soak
+soak: ## ten minutes at 80 % of capacity, with a restart in the middle
+	CGO_ENABLED=0 GREBE_SOAK=10m $(GO) test -count=1 -v -timeout 20m -run Soak ./cmd/grebe
+
 .PHONY: clean
 clean: ## remove what was built
 	rm -rf bin
