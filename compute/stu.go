@@ -74,6 +74,8 @@ type SumPart struct {
 // same then, and Inter and Rope are not used:
 //
 //	Begin · Sum · { UVQK · Attend · Keep · Mix } per layer · Hidden
+//
+// Keep, in the last layer, drops rows of u too.
 type STU interface {
 	Runner
 	// Sum sets x[r] = Σ Scale·row(r) over the parts, in order.

@@ -14,6 +14,8 @@ import (
 
 	grebev1 "grebe/api/grebe/v1"
 	"grebe/catalog"
+	"grebe/compute"
+	"grebe/compute/computetest"
 	"grebe/compute/cpu"
 	"grebe/engine"
 	"grebe/kv"
@@ -46,6 +48,11 @@ func newEventWorld(t *testing.T, dir, dtype string, pages int) *eventWorld {
 	t.Helper()
 	dev, err := cpu.New(cpu.Options{Threads: 2})
 	must(t, err)
+	return newEventWorldOn(t, dev, dir, dtype, pages)
+}
+
+func newEventWorldOn(t *testing.T, dev compute.Device, dir, dtype string, pages int) *eventWorld {
+	t.Helper()
 	t.Cleanup(func() { must(t, dev.Close()) })
 	m, err := hstu.Open(dir, dev, model.Options{DType: dtype})
 	must(t, err)
@@ -99,11 +106,17 @@ func TestEventsReuseChangesNoScore(t *testing.T) {
 		dtype  string
 		pages  int
 		window int
-	}{{"f32", 4000, 0}, {"bf16", 700, 0}, {"bf16", 4000, 50}} {
-		t.Run(fmt.Sprintf("%s/%d tokens/window %d", c.dtype, c.pages, c.window), func(t *testing.T) {
+		far    bool // the host cannot see the device's memory
+	}{{"f32", 4000, 0, false}, {"bf16", 700, 0, false}, {"bf16", 4000, 50, false}, {"bf16", 4000, 0, true}} {
+		t.Run(fmt.Sprintf("%s/%d tokens/window %d/far %v", c.dtype, c.pages, c.window, c.far), func(t *testing.T) {
 			dir := t.TempDir()
 			must(t, hstutest.Write(dir, hstutest.Spec{Hidden: 48, Layers: 2, Heads: 2, HeadDim: 16, Items: 300, MaxSeqLen: 400, Window: c.window, Seed: 1}))
-			w := newEventWorld(t, dir, c.dtype, c.pages)
+			dev, err := cpu.New(cpu.Options{Threads: 2})
+			must(t, err)
+			if c.far {
+				dev = computetest.Far(dev, true)
+			}
+			w := newEventWorldOn(t, dev, dir, c.dtype, c.pages)
 			for range 5 {
 				w.users = append(w.users, w.events(1+w.rand.IntN(150)))
 			}

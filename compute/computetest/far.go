@@ -234,3 +234,9 @@ func (m *farMemory) Zero(b compute.Block) error {
 	clear(bytes)
 	return nil
 }
+
+// A far device runs layers of HSTU if the one behind it does.
+
+func (r *farRunner) Sum(parts []compute.SumPart)           { r.Runner.(compute.STU).Sum(parts) }
+func (r *farRunner) UVQK(layer int, w *compute.STUWeights) { r.Runner.(compute.STU).UVQK(layer, w) }
+func (r *farRunner) Mix(w *compute.STUWeights)             { r.Runner.(compute.STU).Mix(w) }

@@ -39,7 +39,7 @@ func TestConformanceFar(t *testing.T) {
 		}
 		return computetest.Far(dev, true)
 	}
-	computetest.Run(t, "far", open, computetest.Options{SameBits: true, NoAlloc: true})
+	computetest.Run(t, "far", open, computetest.Options{SameBits: true, NoAlloc: true, STU: true})
 }
 
 func TestNewRefuses(t *testing.T) {

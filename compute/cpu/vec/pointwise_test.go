@@ -62,9 +62,7 @@ func TestPointwise(t *testing.T) {
 func TestSiLUOfExtremes(t *testing.T) {
 	for level := feature.Plain; level <= feature.Best(); level++ {
 		x := make([]float32, 16)
-		for i, v := range []float32{0, -1e-30, 1e-30, -87, -88, -89, -200, -1e30, 87, 200, 1e30, -3e38, 3e38} {
-			x[i] = v
-		}
+		copy(x, []float32{0, -1e-30, 1e-30, -87, -88, -89, -200, -1e30, 87, 200, 1e30, -3e38, 3e38})
 		got := append([]float32(nil), x...)
 		For(level).SiLU(got)
 		for i, v := range got {

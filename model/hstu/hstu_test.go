@@ -1,0 +1,278 @@
+package hstu
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"grebe/compute"
+	"grebe/compute/ref"
+	"grebe/model"
+	"grebe/plan"
+)
+
+// changed returns the config.json of a fixture with some keys changed; a nil value removes the key.
+func changed(t *testing.T, name string, change map[string]any) []byte {
+	t.Helper()
+	raw, err := os.ReadFile(filepath.Join(fixtureDir(name), model.ConfigFile))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var c map[string]any
+	if err := json.Unmarshal(raw, &c); err != nil {
+		t.Fatal(err)
+	}
+	maps.Copy(c, change)
+	maps.DeleteFunc(c, func(_ string, v any) bool { return v == nil })
+	raw, err = json.Marshal(c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return raw
+}
+
+func TestConfigRefuses(t *testing.T) {
+	task := func(name string, kind int) map[string]any {
+		return map[string]any{"task_name": name, "task_type": kind}
+	}
+	for want, change := range map[string]map[string]any{
+		`architectures is [Qwen2ForCausalLM]`:         {"architectures": []string{"Qwen2ForCausalLM"}},
+		"hstu_num_heads is 0":                         {"hstu_num_heads": 0},
+		"hstu_attn_num_layers is 5000":                {"hstu_attn_num_layers": 5000},
+		"num_items is -1":                             {"num_items": -1},
+		"num_items is 0":                              {"num_items": nil},
+		"want an even number, and no less":            {"hstu_attn_qk_dim": 20},
+		"want a preprocessor and an item MLP":         {"item_mlp_hidden_dim": nil},
+		`position_encoding is "relative"`:             {"position_encoding": "relative"},
+		`time_encoding is "absolute"`:                 {"time_encoding": "absolute"},
+		`postprocessor is "softmax"`:                  {"postprocessor": "softmax"},
+		"the model answers nothing":                   {"multitask_configs": nil},
+		"want a new name, and type 0 or 1":            {"multitask_configs": []any{task("a", 0), task("a", 0)}},
+		"is not sorted by task_type":                  {"multitask_configs": []any{task("a", 1), task("b", 0)}},
+		`ranking_weights: "nothing"`:                  {"ranking_weights": map[string]any{"nothing": 1}},
+		"contextual_seq_len is 2, want 0 or the 3":    {"contextual_seq_len": 2},
+		"contextual_features[0]":                      {"contextual_features": []any{map[string]any{"name": "x"}}},
+		"action_weights has 13 types":                 {"action_weights": slices.Repeat([]int{1}, 13)},
+		"are more events than 31 bits tell apart":     {"num_items": 1 << 29},
+		"are more than 31 bits tell apart":            {"num_position_buckets": 1 << 24, "num_time_buckets": 1 << 15},
+		"hstu_transducer_embedding_dim is 4611686018": {"hstu_transducer_embedding_dim": 4611686018427387904},
+		"cannot unmarshal":                            {"hstu_num_heads": "many"},
+	} {
+		_, err := ParseConfig(changed(t, "meta", change))
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("got %v, want an error with %q", err, want)
+		}
+	}
+}
+
+func TestRecomputes(t *testing.T) {
+	for _, c := range []struct {
+		change map[string]any
+		want   string
+	}{
+		{nil, ""},
+		{map[string]any{"position_encoding": "none"}, ""},
+		{map[string]any{"position_encoding": "from_end"}, "positions count from the end"},
+		{map[string]any{"time_encoding": "query_log"}, "times are relative to the query"},
+		{map[string]any{"attn_scale_length": 0}, "divided by the length of the request"},
+		{map[string]any{"contextual_features": []any{map[string]any{"name": "x", "table": "x", "num_embeddings": 3, "max_length": 1}}}, "contextual rows"},
+	} {
+		cfg, err := ParseConfig(changed(t, "absolute", c.change))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := cfg.Recomputes(); !strings.Contains(got, c.want) || got != "" && c.want == "" {
+			t.Errorf("%v: %q, want %q", c.change, got, c.want)
+		}
+	}
+}
+
+// A checkpoint that lacks a tensor, or has one of another shape, is an error that names it.
+func TestOpenNamesTheTensor(t *testing.T) {
+	for want, change := range map[string]map[string]any{
+		`"_embedding_collection.embeddings.other.weight" is missing`:               {"item_table": "other"},
+		"_stu_layers.2._uvqk_weight\" is missing":                                  {"hstu_attn_num_layers": 3},
+		"_uvqk_weight\" has shape [32 96], want [32 128]":                          {"hstu_attn_qk_dim": 16},
+		"_position_embeddings_weight\" has shape [40 32], want [41 32]":            {"num_position_buckets": 41},
+		"_prediction_module.0.weight\" has shape [20 32], want [21 32]":            {"multitask_hidden_dim": 21},
+		`item_id.weight" has shape [50 20], want [51 20]`:                          {"num_items": 51},
+		"_action_encoder._action_embedding_table\" has shape [3 5], want [2 5]":    {"action_weights": []int{1, 2}},
+		"_batched_contextual_linear_weights\" has shape [3 20 32], want [2 20 32]": {"contextual_seq_len": 0, "contextual_features": []any{map[string]any{"name": "x", "table": "user_id", "num_embeddings": 9, "max_length": 2}}},
+		"_output_norm_weight\" has shape [32], want [2]":                           {"hstu_group_norm": true},
+		"_timestamp_embeddings_weight\" has shape [32 32], want [33 32]":           {"num_time_buckets": 32},
+	} {
+		dir := t.TempDir()
+		copyFile(t, filepath.Join(fixtureDir("meta"), "model.safetensors"), filepath.Join(dir, "model.safetensors"))
+		if err := os.WriteFile(filepath.Join(dir, model.ConfigFile), changed(t, "meta", change), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		_, err := Open(dir, ref.New(), model.Options{})
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("got %v, want an error with %q", err, want)
+		}
+	}
+}
+
+func copyFile(t *testing.T, from, to string) {
+	t.Helper()
+	raw, err := os.ReadFile(from)
+	if err == nil {
+		err = os.WriteFile(to, raw, 0o644)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestItemsFile(t *testing.T) {
+	for content, want := range map[string]string{
+		`["a"]`: "1 ids for 50 items",
+		`{`:     "unexpected end",
+		`[` + strings.Repeat(`"a",`, 49) + `"a"]`: `"a" is listed twice`,
+	} {
+		dir := t.TempDir()
+		for _, name := range []string{"model.safetensors", model.ConfigFile} {
+			copyFile(t, filepath.Join(fixtureDir("absolute"), name), filepath.Join(dir, name))
+		}
+		if err := os.WriteFile(filepath.Join(dir, ItemsFile), []byte(content), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := Open(dir, ref.New(), model.Options{}); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("got %v, want an error with %q", err, want)
+		}
+	}
+}
+
+// Every token means one row, and every row has its token.
+func TestVocabulary(t *testing.T) {
+	m := open(t, fixtureDir("meta"), ref.New(), "f32")
+	seen := map[int32]bool{}
+	note := func(token int32) {
+		if token < 0 || int(token) >= m.Vocab() || seen[token] {
+			t.Fatalf("token %d of %d came before", token, m.Vocab())
+		}
+		seen[token] = true
+	}
+	for item := range int32(50) {
+		for action := range int32(8) {
+			note(m.Event(item, action))
+			if got := m.Item(m.Event(item, action)); got != item {
+				t.Fatalf("an event of item %d is one of item %d", item, got)
+			}
+		}
+		note(m.Candidate(item))
+	}
+	if m.Event(3, 1+8+64) != m.Event(3, 1) {
+		t.Error("bits that are no action type change a token")
+	}
+	for tag := range int32(7) {
+		tokens, err := m.Context(map[string][]int32{"tags": {tag, tag}}, 3)
+		if err != nil {
+			t.Fatal(err)
+		}
+		note(tokens[1])
+		note(tokens[2])
+		if m.Item(tokens[1]) != -1 {
+			t.Error("a contextual row has an item")
+		}
+	}
+	few, err := m.Context(map[string][]int32{"tags": {1, 2}}, 2)
+	none, err2 := m.Context(nil, 9)
+	if err != nil || err2 != nil || !slices.Equal(few, none) {
+		t.Errorf("features of a request that is too short: %v (%v), want %v (%v)", few, err, none, err2)
+	}
+	if _, err := m.Context(map[string][]int32{"tags": {7}}, 3); err == nil {
+		t.Error("a row beyond a feature's table is no error")
+	}
+}
+
+// The best of random scores with many ties are those of sorting all.
+func TestTop(t *testing.T) {
+	r := rand.New(rand.NewPCG(1, 1))
+	for range 300 {
+		var all []Found
+		for i := range r.IntN(60) {
+			all = append(all, Found{int32(i), float32(r.IntN(12))})
+		}
+		best := top{n: r.IntN(20)}
+		for _, f := range all {
+			if best.takes(f.Score) {
+				best.add(f)
+			}
+		}
+		slices.SortStableFunc(all, func(a, b Found) int { return int(b.Score - a.Score) })
+		if got, want := best.sorted(), all[:min(best.n, len(all))]; !slices.Equal(got, want) {
+			t.Fatalf("the best %d are %v, want %v", best.n, got, want)
+		}
+	}
+}
+
+// tableSource gives the checkpoint's own rows, or an error.
+type tableSource struct {
+	m    *Model
+	fail error
+	asks int
+}
+
+func (s *tableSource) Gather(items []int32, out []float32) error {
+	s.asks += len(items)
+	for i, item := range items {
+		copy(out[i*s.m.cfg.Hidden:], rowsOf(s.m.items, int(item), 1))
+	}
+	return s.fail
+}
+
+// Rows from elsewhere are used like those of the checkpoint, each item asked for once; a failure is the batch's.
+func TestRowsFromElsewhere(t *testing.T) {
+	for device, dev := range devices(t) {
+		m := open(t, fixtureDir("absolute"), dev, "f32")
+		other := open(t, fixtureDir("absolute"), dev, "f32")
+		source := &tableSource{m: m}
+		other.SetRows(source)
+		c := readCases(t, "absolute")[6]
+		p, _, answers := c.layout(t, m)
+		want, got := hidden(t, m, dev, p, answers), hidden(t, other, dev, p, answers)
+		for i := range want {
+			if !slices.Equal(want[i], got[i]) {
+				t.Errorf("%s: candidate %d differs", device, i)
+			}
+		}
+		unique := map[int32]bool{}
+		for _, item := range slices.Concat(c.Items, c.Candidates) {
+			unique[item] = true
+		}
+		if source.asks != len(unique) {
+			t.Errorf("%s: %d rows were asked for, of %d items", device, source.asks, len(unique))
+		}
+		source.fail = errors.New("the store is gone")
+		b := &compute.Batch{Tokens: []int32{1}, Positions: []int32{0}}
+		r, err := dev.Open(m.Shape(), 1)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := other.Forward(r, b, nil); !errors.Is(err, source.fail) {
+			t.Errorf("%s: got %v, want the source's error", device, err)
+		}
+		r.Close()
+	}
+}
+
+func TestItemFirstNeedsAbsolutePositions(t *testing.T) {
+	m := open(t, fixtureDir("window"), ref.New(), "f32")
+	p := &plan.Plan{Segments: []plan.Segment{{Tokens: []int32{m.Candidate(1)}}, {Tokens: []int32{m.Event(1, 1)}, Start: 1, Sees: []int32{0}}}}
+	if err := m.Annotate(p, 1, &Moment{}); !errors.Is(err, errItemFirst) {
+		t.Errorf("got %v, want %v", err, errItemFirst)
+	}
+}
+
+func ExampleIs() {
+	fmt.Println(Is(fixtureDir("absolute")), Is(filepath.Join("..", "..", "testdata", "fixtures", "qwen2-tiny")), Is("nowhere"))
+	// Output: true false false
+}
