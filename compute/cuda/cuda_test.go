@@ -26,7 +26,7 @@ func TestConformance(t *testing.T) {
 		{"plain", Options{Plain: true}},
 		{"direct", Options{Direct: true, NoGraphs: true}},
 	} {
-		computetest.Run(t, c.name, func(t *testing.T) compute.Device { return open(t, c.opt) }, computetest.Options{NoAlloc: !c.opt.NoGraphs})
+		computetest.Run(t, c.name, func(t *testing.T) compute.Device { return open(t, c.opt) }, computetest.Options{NoAlloc: !c.opt.NoGraphs, STU: true})
 	}
 }
 

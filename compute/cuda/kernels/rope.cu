@@ -177,19 +177,23 @@ DEVICE float largest(const Head& h) {
   return head_max(most);
 }
 
-// Whether a value's head has something that bf16 has no finite number for. As finish_head.
-DEVICE bool endless(const Head& h) {
+// 1 where a value has something that bf16 has no finite number for.
+DEVICE float endless(const Head& h) {
   float bad = 0;
   EACH_VALUE if (!(abs_f(h.lo[t][k]) < 3.38e38f) || !(abs_f(h.hi[t][k]) < 3.38e38f)) bad = 1;
-  return head_max(bad) > 0;
+  return bad;
 }
 
-// Takes out what would spread: see above. A key looks at its value in the product.
+// Takes out what would spread: see above. A key looks at its value in the product. As finish_head.
 DEVICE void contain(Head& h, const Source& s, int row, int head, int lane) {
   bool key = head >= HEADS && head < HEADS + KV_HEADS, value = head >= HEADS + KV_HEADS;
-  Head v;
-  load_head(v, s, row, key ? head + KV_HEADS : head, lane);
-  if (!endless(v)) return;
+  float bad = value ? endless(h) : 0.0f;
+  if (key) {
+    Head v;
+    load_head(v, s, row, head + KV_HEADS, lane);
+    bad = endless(v);
+  }
+  if (head_max(bad) == 0) return;
   if (value) EACH_VALUE h.lo[t][k] = h.hi[t][k] = 0;
   if (key) EACH_VALUE h.lo[t][k] = h.hi[t][k] = bits_f(0x7fc00000u);
 }
