@@ -60,18 +60,8 @@ func (n *Net) Parameters() int {
 func (n *Net) Forward(x []float64) []float64 {
 	copy(n.values[0], x)
 	for l, w := range n.w {
-		in, out := n.values[l], n.values[l+1]
-		width := len(out)
-		copy(out, w[len(in)*width:])
-		for i, a := range in {
-			if a == 0 {
-				continue
-			}
-			row := w[i*width : (i+1)*width]
-			for j := range out {
-				out[j] += a * row[j]
-			}
-		}
+		out := n.values[l+1]
+		multiply(out, n.values[l], w)
 		if l == len(n.w)-1 {
 			break
 		}
@@ -80,6 +70,36 @@ func (n *Net) Forward(x []float64) []float64 {
 		}
 	}
 	return n.values[len(n.w)]
+}
+
+// multiply sets out to the bias and the products of in with the rows of w. Rows of inputs that are 0 are left out, the
+// others taken four at a time, each sum in the order of the inputs.
+func multiply(out, in, w []float64) {
+	width := len(out)
+	copy(out, w[len(in)*width:])
+	var a [4]float64
+	var rows [4][]float64
+	held := 0
+	for i, x := range in {
+		if x == 0 {
+			continue
+		}
+		a[held], rows[held] = x, w[i*width:(i+1)*width]
+		if held++; held < 4 {
+			continue
+		}
+		held = 0
+		r0, r1, r2, r3 := rows[0][:width], rows[1][:width], rows[2][:width], rows[3][:width]
+		for j := range out {
+			out[j] = out[j] + a[0]*r0[j] + a[1]*r1[j] + a[2]*r2[j] + a[3]*r3[j]
+		}
+	}
+	for k := range held {
+		row := rows[k][:width]
+		for j := range out {
+			out[j] += a[k] * row[j]
+		}
+	}
 }
 
 // Backward adds to the gradients those of a loss whose gradient by the outputs of the last Forward is g.

@@ -33,6 +33,7 @@ type cli struct {
 	Doctor     doctorCmd     `cmd:"" help:"Check this machine and a configuration, with a remedy for each problem."`
 	Key        keyCmd        `cmd:"" help:"Make an API key."`
 	Eval       evalCmd       `cmd:"" help:"Measure how good rankings and recommendations are."`
+	Train      trainCmd      `cmd:"" help:"Train what the binary carries."`
 	Bench      benchCmd      `cmd:"" help:"Measure this machine."`
 	Completion completionCmd `cmd:"" help:"Print a script that completes commands in a shell."`
 	Complete   completeCmd   `cmd:"" hidden:"" passthrough:""`
@@ -54,6 +55,8 @@ type world struct {
 	env      []string
 	started  time.Time
 	hangup   <-chan os.Signal // a signal asks to read the configuration again; nil: never
+	// exec replaces the process by another of the same command line, with that environment; nil: it cannot.
+	exec func(env []string) error
 }
 
 // usageError is a mistake on the command line that the parser could not see.
@@ -72,10 +75,19 @@ func main() {
 	code := run(os.Args[1:], &world{
 		hangup: hangup,
 		ctx:    ctx, stdin: os.Stdin, stdout: os.Stdout, stderr: os.Stderr,
-		terminal: term.IsTerminal(int(os.Stdout.Fd())), env: os.Environ(), started: time.Now(),
+		terminal: term.IsTerminal(int(os.Stdout.Fd())), env: os.Environ(), started: time.Now(), exec: execSelf,
 	})
 	stop()
 	os.Exit(code)
+}
+
+// execSelf replaces the process by a new one of the same command line.
+func execSelf(env []string) error {
+	path, err := os.Executable()
+	if err != nil {
+		return err
+	}
+	return syscall.Exec(path, os.Args, env)
 }
 
 // run parses and runs one command line and returns its exit code.

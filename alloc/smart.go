@@ -1,0 +1,203 @@
+package alloc
+
+import (
+	_ "embed"
+	"math"
+	"math/rand/v2"
+
+	"grebe/alloc/net"
+)
+
+// Deltas are the changes that the policy chooses from (HLM-3).
+var Deltas = [...]float64{-0.06, -0.04, -0.02, 0, 0.02, 0.04, 0.06}
+
+// Features is how many numbers the policy sees.
+const Features = 7
+
+// longest is the history that is 1 as a feature.
+const longest = 15000
+
+// Vector writes the state as the policy sees it: all between 0 and 1.
+func (s *State) Vector(x *[Features]float64, slo float64) {
+	*x = [Features]float64{s.Hot, s.KVHit, s.EmbHit, s.Events / longest, s.Late, s.Alpha, s.P99 / (2 * slo)}
+	for i, v := range x {
+		x[i] = min(max(v, 0), 1)
+	}
+}
+
+// PolicySizes are those of the policy's layers: two hidden ones of 64 and 128 units.
+func PolicySizes() []int { return []int{Features, 64, 128, len(Deltas)} }
+
+// policyFile is what `grebe train allocator` wrote.
+//
+//go:embed policy.bin
+var policyFile []byte
+
+// Policy is the base policy: it names the change that it finds best.
+type Policy struct{ net *net.Net }
+
+// TrainedPolicy returns the policy that the binary carries.
+func TrainedPolicy() (*Policy, error) { return ReadPolicy(policyFile) }
+
+// ReadPolicy reads a policy.
+func ReadPolicy(b []byte) (*Policy, error) {
+	n, err := net.Read(b, PolicySizes()...)
+	if err != nil {
+		return nil, err
+	}
+	return &Policy{n}, nil
+}
+
+// Clone returns the same policy for another goroutine.
+func (p *Policy) Clone() *Policy { return &Policy{p.net.Clone()} }
+
+// Choose returns the change of the share.
+func (p *Policy) Choose(x *[Features]float64) float64 {
+	out := p.net.Forward(x[:])
+	best := 0
+	for i, v := range out {
+		if v > out[best] {
+			best = i
+		}
+	}
+	return Deltas[best]
+}
+
+// SmartConfig says which parts work.
+type SmartConfig struct {
+	SLO       float64 // milliseconds
+	NoAdapter bool
+	NoRescue  bool
+	// RescueStep is how far the share moves towards KV in a burst; 0.06. The paper leaves it open.
+	RescueStep float64
+	Seed       uint64 // of the adapter's draws
+}
+
+// Smart is the SmartAllocator: a frozen policy, an adapter that adds a learnt correction, and a recovery controller
+// that overrides both in a burst. Decide is the decision loop, Learn the learning loop.
+//
+// What the paper leaves open:
+//   - The adapter's five inputs are hot share, KV hits, embedding hits, the share of embeddings and P99. Its output goes
+//     through a hyperbolic tangent and is at most 0.02.
+//   - Its loss is the square of the distance to a target: after a move, the direction in which latency would have
+//     fallen. Where P99 rose after a move the target is the other way, where it fell the same way, 0.02 at most and all
+//     of it at a few tenths of the SLO.
+//   - In a burst with a hot share above 0.2 the share moves by RescueStep towards KV. With fewer hot users it stays.
+//   - The deviation of P99 counts as at least a fiftieth of the SLO, so that calm does not make the controller nervous.
+type Smart struct {
+	cfg     SmartConfig
+	policy  *Policy
+	adapter *net.Net
+	rng     *rand.Rand
+
+	x       [Features]float64
+	in      [adapterInputs]float64
+	recent  [burstEpochs]float64 // P99 of the last epochs
+	epochs  int
+	average float64 // EMA of P99
+	rate    float64 // of learning, from the last epoch
+
+	before sample // the last decision, to be completed by what followed
+	replay []sample
+	next   int // the oldest, once there are replaySize
+}
+
+type sample struct {
+	x      [adapterInputs]float64
+	moved  float64 // change of the share
+	p99    float64 // before it
+	target float64
+}
+
+const (
+	adapterInputs = 5
+	adapterReach  = 0.02
+	adapterRate   = 1e-3 // η₀
+	replaySize    = 1000
+	replayBatch   = 32
+	burstEpochs   = 10
+	burstHot      = 0.2
+)
+
+// NewSmart returns the allocator around a policy.
+func NewSmart(p *Policy, cfg SmartConfig) *Smart {
+	if cfg.RescueStep == 0 {
+		cfg.RescueStep = 0.06
+	}
+	r := rand.New(rand.NewPCG(cfg.Seed, 0xADA))
+	return &Smart{cfg: cfg, policy: p, rng: r, adapter: net.New(r, 0, adapterInputs, 16, 1), replay: make([]sample, 0, replaySize)}
+}
+
+// Decide chooses the next share. It allocates nothing.
+func (s *Smart) Decide(o *Observation) Decision {
+	o.Vector(&s.x, s.cfg.SLO)
+	s.complete(o.P99)
+	burst := s.burst(o.P99)
+	d := Decision{From: o.Alpha, Base: s.policy.Choose(&s.x)}
+	s.in = [adapterInputs]float64{s.x[0], s.x[1], s.x[2], s.x[5], s.x[6]}
+	if !s.cfg.NoAdapter {
+		d.Residual = adapterReach * math.Tanh(s.adapter.Forward(s.in[:])[0])
+	}
+	change := d.Base + d.Residual
+	if burst && !s.cfg.NoRescue {
+		d.Recovery = true
+		change = 0
+		if o.Hot > burstHot {
+			change = -s.cfg.RescueStep
+		}
+	}
+	d.To = Clip(o.Alpha + change)
+	s.before = sample{x: s.in, moved: d.To - d.From, p99: o.P99}
+	return d
+}
+
+// burst notes a P99 and reports whether it stands out of the last ones.
+func (s *Smart) burst(p99 float64) bool {
+	n := min(s.epochs, burstEpochs)
+	mean, square := 0.0, 0.0
+	for _, v := range s.recent[:n] {
+		mean += v / float64(n)
+	}
+	for _, v := range s.recent[:n] {
+		square += (v - mean) * (v - mean) / float64(n)
+	}
+	if s.epochs == 0 {
+		s.average = p99
+	}
+	sigma := max(math.Sqrt(square), s.cfg.SLO/50)
+	out := n == burstEpochs && p99 > s.average+3*sigma
+	s.rate = adapterRate * math.Abs(p99-s.average) / s.cfg.SLO
+	s.average += (p99 - s.average) * 2 / (burstEpochs + 1)
+	s.recent[s.epochs%burstEpochs] = p99
+	s.epochs++
+	return out
+}
+
+// complete puts the last decision into the replay buffer, with what came of it.
+func (s *Smart) complete(p99 float64) {
+	b := s.before
+	if b.moved == 0 {
+		return
+	}
+	rise := math.Tanh((p99 - b.p99) / (0.1 * s.cfg.SLO))
+	b.target = -adapterReach * rise * math.Copysign(1, b.moved)
+	if len(s.replay) < replaySize {
+		s.replay = append(s.replay, b)
+		return
+	}
+	s.replay[s.next] = b
+	s.next = (s.next + 1) % replaySize
+}
+
+// Learn corrects the adapter with some of what it remembers. It belongs beside the serving path.
+func (s *Smart) Learn() {
+	if s.cfg.NoAdapter || len(s.replay) == 0 || s.rate == 0 {
+		return
+	}
+	for range replayBatch {
+		b := &s.replay[s.rng.IntN(len(s.replay))]
+		y := math.Tanh(s.adapter.Forward(b.x[:])[0])
+		s.adapter.Backward([]float64{2 * (y - b.target/adapterReach) * (1 - y*y)})
+	}
+	s.adapter.Descend(s.rate)
+}

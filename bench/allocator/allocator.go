@@ -1,0 +1,330 @@
+// Package allocator judges controllers of the boundary between embeddings and KV, in virtual time: workloads of
+// package regime go through a node with the real pool, real eviction policies and the costs of an H200, and every
+// controller gets the same requests. It also trains the policy that package alloc carries, and measures what moving
+// the boundary costs.
+package allocator
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"math"
+	"slices"
+
+	"grebe/alloc"
+	"grebe/workload/regime"
+)
+
+// Options say what to run. Zero values mean the defaults.
+type Options struct {
+	Workloads []string // of regime.Names
+	Seeds     int      // of regime.VerdictSeeds, at most 5; 5
+	Step      float64  // between the static shares that are tried; 0.05
+	Parts     []string // verdict, loads, boundary; all
+	JSON      bool
+}
+
+func (o Options) orDefaults() (Options, error) {
+	if len(o.Workloads) == 0 {
+		o.Workloads = regime.Names()
+	}
+	if o.Seeds == 0 {
+		o.Seeds = len(regime.VerdictSeeds())
+	}
+	if o.Step == 0 {
+		o.Step = 0.05
+	}
+	if len(o.Parts) == 0 {
+		o.Parts = parts
+	}
+	for _, p := range o.Parts {
+		if !slices.Contains(parts, p) {
+			return o, fmt.Errorf("allocator: no part %q", p)
+		}
+	}
+	if o.Seeds < 1 || o.Seeds > len(regime.VerdictSeeds()) || o.Step < 0.01 || o.Step > 0.2 {
+		return o, fmt.Errorf("allocator: %d seeds and steps of %v: want 1 to %d and 0.01 to 0.2", o.Seeds, o.Step, len(regime.VerdictSeeds()))
+	}
+	return o, nil
+}
+
+var parts = []string{"boundary", "verdict", "loads"}
+
+// Report is all that was found.
+type Report struct {
+	Costs    string    `json:"costs"`
+	Boundary *Boundary `json:"boundary,omitempty"`
+	Verdicts []Verdict `json:"verdicts,omitempty"`
+	Loads    []Load    `json:"loads,omitempty"`
+	Checks   []Check   `json:"checks,omitempty"`
+}
+
+// Verdict is one workload under all controllers.
+type Verdict struct {
+	Workload string    `json:"workload"`
+	Seeds    int       `json:"seeds"`
+	Shares   []float64 `json:"shares"`  // static ones
+	Statics  []float64 `json:"statics"` // P99 of each, milliseconds, the mean over seeds
+	Best     float64   `json:"best"`    // static share of the least P99
+	Optimum  []float64 `json:"optimum"` // best share by epoch
+	Hot      []float64 `json:"hot"`     // share of hot users by epoch
+	Lines    []Line    `json:"lines"`
+}
+
+// Line is one controller on one workload.
+type Line struct {
+	Controller string    `json:"controller"`
+	P99        float64   `json:"p99"`    // of all requests, milliseconds, mean over seeds
+	Epochs     float64   `json:"epochs"` // mean of the epochs' P99
+	Within     float64   `json:"within"` // share within the SLO
+	ToStatic   Interval  `json:"to_static"`
+	ToOptimum  Interval  `json:"to_optimum"`
+	Gap        float64   `json:"gap"` // mean |α − α*|
+	KVHit      float64   `json:"kv_hit"`
+	EmbHit     float64   `json:"emb_hit"`
+	Alpha      []float64 `json:"alpha"` // by epoch, of the first seed
+}
+
+// Interval is a mean over seeds and its 95 % confidence interval.
+type Interval struct{ Mean, Low, High float64 }
+
+// Check is a bar and whether it was reached.
+type Check struct {
+	What string  `json:"what"`
+	Got  float64 `json:"got"`
+	Want string  `json:"want"`
+	OK   bool    `json:"ok"`
+}
+
+// contender makes a controller for one run.
+type contender struct {
+	name  string
+	make  func() alloc.Controller
+	naive bool
+}
+
+func contenders() ([]contender, error) {
+	base, err := alloc.TrainedPolicy()
+	if err != nil {
+		return nil, fmt.Errorf("allocator: the embedded policy: %w", err)
+	}
+	pred, err := trainedPredictors()
+	if err != nil {
+		return nil, err
+	}
+	smart := func(c alloc.SmartConfig) func() alloc.Controller {
+		c.SLO = SLO
+		return func() alloc.Controller { return alloc.NewSmart(base.Clone(), c) }
+	}
+	return []contender{
+		{name: "pid", make: func() alloc.Controller { return &alloc.PID{P: 0.2, I: 0.02} }},
+		{name: "trees", make: func() alloc.Controller { return &follower{trees: pred.Trees} }},
+		{name: "recurrent", make: func() alloc.Controller { return &follower{gated: pred.Recurrent} }},
+		{name: "ppo", make: smart(alloc.SmartConfig{NoAdapter: true, NoRescue: true})},
+		{name: "ppo+adapter", make: smart(alloc.SmartConfig{NoRescue: true})},
+		{name: "ppo+recovery", make: smart(alloc.SmartConfig{NoAdapter: true})},
+		{name: "smart", make: smart(alloc.SmartConfig{})},
+		{name: "smart, recovery 0.12", make: smart(alloc.SmartConfig{RescueStep: 0.12})},
+		{name: "climb", make: newClimb},
+		{name: "climb, refill at once", make: newClimb, naive: true},
+	}, nil
+}
+
+// Run measures and prints.
+func Run(ctx context.Context, opt Options, w io.Writer) (*Report, error) {
+	opt, err := opt.orDefaults()
+	if err != nil {
+		return nil, err
+	}
+	cost, err := H200()
+	if err != nil {
+		return nil, err
+	}
+	p := &printer{w: w, json: opt.JSON}
+	rep := &Report{Costs: cost.Source}
+	if slices.Contains(opt.Parts, "boundary") {
+		if rep.Boundary, err = measureBoundary(); err != nil {
+			return nil, err
+		}
+		p.boundary(rep.Boundary)
+	}
+	if slices.Contains(opt.Parts, "verdict") {
+		p.head(cost)
+		for _, name := range opt.Workloads {
+			if err := ctx.Err(); err != nil {
+				return nil, err
+			}
+			v, err := verdict(cost, name, opt)
+			if err != nil {
+				return nil, err
+			}
+			rep.Verdicts = append(rep.Verdicts, *v)
+			p.verdict(v)
+		}
+	}
+	if slices.Contains(opt.Parts, "loads") {
+		if rep.Loads, err = loads(ctx, cost, opt); err != nil {
+			return nil, err
+		}
+		p.loads(rep.Loads)
+	}
+	rep.check()
+	p.checks(rep.Checks)
+	return rep, p.finish(rep)
+}
+
+// verdict serves one workload with all.
+func verdict(cost *Cost, name string, opt Options) (*Verdict, error) {
+	var specs []regime.Spec
+	for _, seed := range regime.VerdictSeeds()[:opt.Seeds] {
+		s, err := regime.Named(name, seed)
+		if err != nil {
+			return nil, err
+		}
+		specs = append(specs, s)
+	}
+	all, err := contenders()
+	if err != nil {
+		return nil, err
+	}
+	v := &Verdict{Workload: name, Seeds: opt.Seeds, Shares: grid(opt.Step), Hot: specs[0].Hot[regime.Warm:]}
+	runs, err := sweep(cost, specs, v.Shares)
+	if err != nil {
+		return nil, err
+	}
+	best := 0
+	for i := range v.Shares {
+		v.Statics = append(v.Statics, mean(runs[i], (*played).P99))
+		if v.Statics[i] < v.Statics[best] {
+			best = i
+		}
+	}
+	v.Best, v.Optimum = v.Shares[best], bestShares(v.Shares, runs)
+	got := make([][]*played, len(all)+1)
+	for i := range got {
+		got[i] = make([]*played, len(specs))
+	}
+	err = each(len(got)*len(specs), func(i int) error {
+		k, s := i/len(specs), i%len(specs)
+		var err error
+		if k == len(all) {
+			got[k][s], err = play(cost, &specs[s], &oracle{shares: v.Optimum}, false)
+			return err
+		}
+		got[k][s], err = play(cost, &specs[s], all[k].make(), all[k].naive)
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	ideal := got[len(all)]
+	if mean(runs[best], (*played).P99) < mean(ideal, (*played).P99) {
+		ideal = runs[best] // moving every epoch costs more than it brings
+	}
+	v.Lines = append(v.Lines, v.line(fmt.Sprintf("best static, %.2f", v.Best), runs[best], runs[best], ideal))
+	for i, a := range v.Shares {
+		if math.Abs(a*10-math.Round(a*10)) < 1e-6 {
+			v.Lines = append(v.Lines, v.line(fmt.Sprintf("static %.1f", a), runs[i], runs[best], ideal))
+		}
+	}
+	for k := range all {
+		v.Lines = append(v.Lines, v.line(all[k].name, got[k], runs[best], ideal))
+	}
+	v.Lines = append(v.Lines, v.line("optimum", got[len(all)], runs[best], ideal))
+	return v, nil
+}
+
+func mean(runs []*played, f func(*played) float64) float64 {
+	sum := 0.0
+	for _, r := range runs {
+		sum += f(r) / float64(len(runs))
+	}
+	return sum
+}
+
+// line sums a controller up.
+func (v *Verdict) line(name string, runs, static, ideal []*played) Line {
+	l := Line{
+		Controller: name, P99: mean(runs, (*played).P99), Within: mean(runs, (*played).within), Alpha: runs[0].alpha,
+		Epochs:    mean(runs, func(p *played) float64 { return average(p.p99) }),
+		KVHit:     mean(runs, func(p *played) float64 { return p.kvHit }),
+		EmbHit:    mean(runs, func(p *played) float64 { return p.embHit }),
+		ToStatic:  ratio(runs, static),
+		ToOptimum: ratio(runs, ideal),
+	}
+	l.Gap = mean(runs, func(p *played) float64 {
+		sum := 0.0
+		for i, a := range p.alpha {
+			sum += math.Abs(a - v.Optimum[i])
+		}
+		return sum / float64(len(p.alpha))
+	})
+	return l
+}
+
+func average(x []float64) float64 {
+	sum := 0.0
+	for _, v := range x {
+		sum += v
+	}
+	return sum / float64(max(len(x), 1))
+}
+
+// student is the 97.5 % quantile of Student's t by degrees of freedom.
+var student = []float64{math.Inf(1), 12.706, 4.303, 3.182, 2.776}
+
+// ratio compares P99 seed by seed.
+func ratio(runs, to []*played) Interval {
+	r := make([]float64, len(runs))
+	for i := range runs {
+		r[i] = runs[i].P99() / to[i].P99()
+	}
+	m, square := average(r), 0.0
+	for _, x := range r {
+		square += (x - m) * (x - m)
+	}
+	if len(r) < 2 {
+		return Interval{m, m, m}
+	}
+	half := student[len(r)-1] * math.Sqrt(square/float64(len(r)-1)/float64(len(r)))
+	return Interval{m, m - half, m + half}
+}
+
+// check holds the results against what the project asks for.
+func (r *Report) check() {
+	add := func(what string, got float64, want string, ok bool) {
+		r.Checks = append(r.Checks, Check{what, got, want, ok})
+	}
+	if b := r.Boundary; b != nil {
+		add("moving the boundary, µs per page", b.PerPage, "at most 1", b.PerPage <= 1)
+		add("moving 4 % of the pool, µs", b.FourPercent, "at most 100", b.FourPercent <= 100)
+		add("P99 of requests while it moves, change in %", 100*(b.P99Ratio-1), "below 2", b.P99Ratio < 1.02)
+		add("a decision of smart, µs", b.Smart, "at most 5", b.Smart <= 5)
+	}
+	share := map[string]float64{"steady": 0.996, "trend": 0.989, "burst": 0.935}
+	for i := range r.Verdicts {
+		v := &r.Verdicts[i]
+		for j := range v.Lines {
+			l := &v.Lines[j]
+			if l.Controller != Default && l.Controller != "smart" {
+				continue
+			}
+			name := v.Workload + ", " + l.Controller
+			if v.Workload == "trend" || v.Workload == "burst" {
+				add(name+": P99 to the best static", l.ToStatic.Mean, "at most 0.8", l.ToStatic.Mean <= 0.8)
+			}
+			add(name+": P99 to the optimum", l.ToOptimum.Mean, "at most 1.05", l.ToOptimum.Mean <= 1.05)
+			if s, ok := share[v.Workload]; ok {
+				add(name+": share within the SLO", l.Within, fmt.Sprintf("at least %.3f", s), l.Within >= s)
+			}
+		}
+	}
+}
+
+// Default is the controller that the server uses unless told otherwise.
+const Default = "climb"
+
+// Passed reports whether every bar was reached.
+func Passed(checks []Check) bool {
+	return !slices.ContainsFunc(checks, func(c Check) bool { return !c.OK })
+}

@@ -1,0 +1,197 @@
+package allocator
+
+import (
+	"runtime"
+	"slices"
+	"sync"
+
+	"grebe/alloc"
+	"grebe/workload/regime"
+)
+
+// SLO is what a request may take, in milliseconds.
+const SLO = 30
+
+// played is a workload as one controller served it. Epochs of warming up are left out.
+type played struct {
+	alpha  []float64 // by epoch
+	p99    []float64 // by epoch, milliseconds
+	all    []float64 // of all requests, milliseconds, sorted
+	states [][alloc.Features]float64
+	late   int
+	kvHit  float64
+	embHit float64
+	moved  int64 // bytes refilled in the background
+}
+
+// within returns the share of requests within the SLO.
+func (p *played) within() float64 { return 1 - float64(p.late)/float64(len(p.all)) }
+
+// P99 returns that of all requests.
+func (p *played) P99() float64 { return quantile(p.all, 0.99) }
+
+func quantile(sorted []float64, q float64) float64 {
+	if len(sorted) == 0 {
+		return 0
+	}
+	return sorted[min(int(q*float64(len(sorted))), len(sorted)-1)]
+}
+
+func newClimb() alloc.Controller { return &alloc.Climb{} }
+
+// learner is a controller that learns beside the serving path.
+type learner interface{ Learn() }
+
+// start is the share that every controller begins with.
+const start = 0.5
+
+// play serves a workload. A static share holds from the beginning. Naive refills new capacity at once.
+func play(cost *Cost, spec *regime.Spec, c alloc.Controller, naive bool) (*played, error) {
+	alpha := start
+	if s, ok := c.(alloc.Static); ok {
+		alpha = float64(s)
+	}
+	n, err := newNode(cost, spec, alpha)
+	if err != nil {
+		return nil, err
+	}
+	n.naive = naive
+	p := &played{}
+	var sum tally
+	for n.next() {
+		o := n.observe(alpha)
+		if n.epoch > regime.Warm {
+			p.alpha = append(p.alpha, alpha)
+			p.p99 = append(p.p99, o.P99)
+			p.all = append(p.all, n.lat...)
+			var x [alloc.Features]float64
+			o.Vector(&x, SLO)
+			p.states = append(p.states, x)
+			p.late += n.books.late
+			sum.requests += n.books.requests
+			sum.kvHits += n.books.kvHits
+			sum.looks += n.books.looks
+			sum.lookHits += n.books.lookHits
+			p.moved += n.books.refilled
+		}
+		d := c.Decide(&o)
+		if l, ok := c.(learner); ok {
+			l.Learn()
+		}
+		if d.To != alpha {
+			alpha = d.To
+			n.move(float64(n.epoch)*regime.EpochSeconds, alpha)
+		}
+	}
+	p.kvHit = float64(sum.kvHits) / float64(max(sum.requests, 1))
+	p.embHit = float64(sum.lookHits) / float64(max(sum.looks, 1))
+	slices.Sort(p.all)
+	return p, nil
+}
+
+// observe returns what the epoch that has just ended was like.
+func (n *node) observe(alpha float64) alloc.Observation {
+	b := &n.books
+	r := float64(max(b.requests, 1))
+	for _, l := range n.lat {
+		if l > SLO {
+			b.late++
+		}
+	}
+	slices.Sort(n.lat)
+	return alloc.Observation{
+		State: alloc.State{
+			Hot: float64(b.hot) / r, KVHit: float64(b.kvHits) / r, EmbHit: float64(b.lookHits) / float64(max(b.looks, 1)),
+			Events: float64(b.events) / r, Late: float64(b.late) / r, Alpha: alpha, P99: quantile(n.lat, 0.99),
+		},
+		Requests: b.requests, LinkLoad: b.linkBusy / regime.EpochSeconds, GPULoad: b.gpuBusy / regime.EpochSeconds, Gains: b.gains,
+	}
+}
+
+// grid are the shares that are tried.
+func grid(step float64) []float64 {
+	var g []float64
+	for a := alloc.MinShare; a < alloc.MaxShare+step/2; a += step {
+		g = append(g, min(a, alloc.MaxShare))
+	}
+	return g
+}
+
+// each runs f for 0 to n−1 on every core and returns the first error.
+func each(n int, f func(i int) error) error {
+	var wg sync.WaitGroup
+	errs := make([]error, n)
+	next := make(chan int)
+	for range min(runtime.GOMAXPROCS(0), n) {
+		wg.Go(func() {
+			for i := range next {
+				errs[i] = f(i)
+			}
+		})
+	}
+	for i := range n {
+		next <- i
+	}
+	close(next)
+	wg.Wait()
+	for _, err := range errs {
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// sweep serves a workload with every static share, for every seed. Results are by share, then seed.
+func sweep(cost *Cost, specs []regime.Spec, shares []float64) ([][]*played, error) {
+	out := make([][]*played, len(shares))
+	for i := range out {
+		out[i] = make([]*played, len(specs))
+	}
+	err := each(len(shares)*len(specs), func(i int) error {
+		a, s := i/len(specs), i%len(specs)
+		p, err := play(cost, &specs[s], alloc.Static(shares[a]), false)
+		out[a][s] = p
+		return err
+	})
+	return out, err
+}
+
+// bestShares returns for each epoch the share with the least P99, the mean over the seeds, in caches that always had that
+// share. Two epochs before and after count too, since one epoch's P99 is made of some fifteen requests.
+func bestShares(shares []float64, runs [][]*played) []float64 {
+	epochs := len(runs[0][0].p99)
+	at := func(a, e int) float64 {
+		sum := 0.0
+		for d := -2; d <= 2; d++ {
+			for _, r := range runs[a] {
+				sum += r.p99[min(max(e+d, 0), epochs-1)]
+			}
+		}
+		return sum
+	}
+	best := make([]float64, epochs)
+	for e := range best {
+		least := 0.0
+		for a := range shares {
+			v := at(a, e)
+			if a == 0 || v < least {
+				least, best[e] = v, shares[a]
+			}
+		}
+	}
+	return best
+}
+
+// oracle knows each epoch's best share beforehand.
+type oracle struct {
+	shares []float64
+	epoch  int
+}
+
+// Decide moves the boundary before the epoch that it is for.
+func (o *oracle) Decide(b *alloc.Observation) alloc.Decision {
+	o.epoch++
+	at := min(max(o.epoch-regime.Warm, 0), len(o.shares)-1)
+	return alloc.Decision{From: b.Alpha, To: o.shares[at]}
+}

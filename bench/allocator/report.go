@@ -1,0 +1,71 @@
+package allocator
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+)
+
+type printer struct {
+	w    io.Writer
+	json bool
+}
+
+func (p *printer) printf(format string, args ...any) {
+	if !p.json {
+		fmt.Fprintf(p.w, format, args...)
+	}
+}
+
+func (p *printer) head(c *Cost) {
+	p.printf("costs: %s\nSLO %d ms. Gap: mean distance to the optimum's share. 95 %% intervals over seeds.\n\n", c.Source, SLO)
+}
+
+func (p *printer) verdict(v *Verdict) {
+	p.printf("%s, %d seeds, shares of embeddings\n", v.Workload, v.Seeds)
+	p.printf("%-24s %8s %8s %8s %22s %22s %6s %6s %6s\n", "", "P99 ms", "epochs", "in SLO", "to best static", "to optimum", "gap", "KV", "rows")
+	for i := range v.Lines {
+		l := &v.Lines[i]
+		p.printf("%-24s %8.1f %8.1f %7.2f%% %s %s %6.3f %5.1f%% %5.1f%%\n", l.Controller, l.P99, l.Epochs, 100*l.Within,
+			l.ToStatic, l.ToOptimum, l.Gap, 100*l.KVHit, 100*l.EmbHit)
+	}
+	p.printf("\n")
+}
+
+// String prints the mean and the interval.
+func (i Interval) String() string { return fmt.Sprintf("%.3f (%.3f to %.3f)", i.Mean, i.Low, i.High) }
+
+func (p *printer) loads(loads []Load) {
+	p.printf("what there is to gain, by load: P99 in ms, two seeds\n%-8s %6s %18s %8s %8s %8s %10s\n", "", "load", "best static", "0.5", "climb", "optimum", "in SLO")
+	for _, l := range loads {
+		p.printf("%-8s %5.1fx %8.1f (at %.1f) %8.1f %8.1f %8.1f %9.2f%%\n", l.Workload, l.Times, l.Static, l.Best, l.Half, l.Climb, l.Optimum, 100*l.Within)
+	}
+	p.printf("\n")
+}
+
+func (p *printer) boundary(b *Boundary) {
+	p.printf("the boundary of a pool of %d pages of %d KiB, %d workers on it\n", b.Pages, b.PageBytes>>10, b.Workers)
+	p.printf("  moving 4 %% of it (%d pages)  %8.1f µs, 99 %% within %.1f µs\n", b.Moved, b.FourPercent, b.FourWorst)
+	p.printf("  per page                     %8.3f µs\n", b.PerPage)
+	p.printf("  P99 of workers' requests     %8.1f µs still, %.1f µs while it moves: x %.3f\n", b.P99Still, b.P99Moving, b.P99Ratio)
+	p.printf("  a decision of smart          %8.2f µs, of climb %.2f µs\n\n", b.Smart, b.Climb)
+}
+
+func (p *printer) checks(checks []Check) {
+	for _, c := range checks {
+		ok := "ok    "
+		if !c.OK {
+			ok = "MISSED"
+		}
+		p.printf("%s %-52s %8.3f, want %s\n", ok, c.What, c.Got, c.Want)
+	}
+}
+
+func (p *printer) finish(r *Report) error {
+	if !p.json {
+		return nil
+	}
+	e := json.NewEncoder(p.w)
+	e.SetIndent("", "  ")
+	return e.Encode(r)
+}

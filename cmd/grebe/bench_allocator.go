@@ -1,0 +1,52 @@
+package main
+
+import (
+	"fmt"
+	"os"
+
+	"grebe/bench/allocator"
+)
+
+type benchAllocatorCmd struct {
+	Workloads []string `help:"steady, trend, burst, swing; default all." placeholder:"NAME,..."`
+	Seeds     int      `help:"Seeds of each; default and most 5." placeholder:"N"`
+	Step      float64  `help:"Between the static shares that are tried; default 0.05." placeholder:"S"`
+	Parts     []string `help:"boundary, verdict, loads; default all." placeholder:"PART,..."`
+	HTML      string   `name:"html" type:"path" help:"Write shares over time beside the optimum's here." placeholder:"FILE"`
+	Check     bool     `help:"Fail when a bar is not reached."`
+	JSON      bool     `name:"json" help:"Print JSON."`
+}
+
+func (benchAllocatorCmd) Help() string {
+	return `Divides a pool between embeddings and KV by every controller, on the same requests in virtual time, with the costs of an H200;
+the optimum knows each epoch's best share beforehand. Also measures what moving the boundary costs on this
+machine. Takes about ten minutes.
+
+Example:
+
+    grebe bench allocator --workloads trend --seeds 2 --html shares.html`
+}
+
+func (c *benchAllocatorCmd) Run(w *world) error {
+	r, err := allocator.Run(w.ctx, allocator.Options{Workloads: c.Workloads, Seeds: c.Seeds, Step: c.Step, Parts: c.Parts, JSON: c.JSON}, w.stdout)
+	if err != nil {
+		return err
+	}
+	if c.HTML != "" {
+		f, err := os.Create(c.HTML)
+		if err != nil {
+			return err
+		}
+		if err := r.HTML(f); err != nil {
+			f.Close()
+			return fmt.Errorf("write %s: %w", c.HTML, err)
+		}
+		if err := f.Close(); err != nil {
+			return err
+		}
+	}
+	if c.Check && !allocator.Passed(r.Checks) {
+		return errReported
+	}
+	return nil
+}

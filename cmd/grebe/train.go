@@ -1,0 +1,53 @@
+package main
+
+import (
+	"fmt"
+	"os"
+
+	"grebe/bench/allocator"
+)
+
+type trainCmd struct {
+	Allocator trainAllocatorCmd `cmd:"" help:"Train the policy that divides memory between embeddings and KV."`
+}
+
+type trainAllocatorCmd struct {
+	Out      string `type:"path" default:"policy.bin" help:"Where the policy goes; default ${default}." placeholder:"FILE"`
+	Rounds   int    `help:"Rounds of serving and learning; default 100." placeholder:"N"`
+	Episodes int    `help:"Workloads served per round; default 8." placeholder:"N"`
+	Seed     uint64 `help:"Seed; default 1." placeholder:"N"`
+
+	Predictors string `type:"path" help:"Instead fit the predictors that the benchmark holds against the policy, and write them here." placeholder:"FILE"`
+}
+
+func (trainAllocatorCmd) Help() string {
+	return `Trains offline, in virtual time, on workloads of the family of "grebe bench allocator", not on those themselves. Without
+options it gives the policy that the binary carries, byte for byte on the same architecture. Takes minutes.
+
+Example:
+
+    grebe train allocator --out alloc/policy.bin`
+}
+
+func (c *trainAllocatorCmd) Run(w *world) error {
+	if c.Predictors != "" {
+		p, err := allocator.TrainPredictors(w.ctx)
+		if err != nil {
+			return err
+		}
+		return c.write(w, c.Predictors, p)
+	}
+	policy, err := allocator.Train(w.ctx, allocator.TrainOptions{Rounds: c.Rounds, Episodes: c.Episodes, Seed: c.Seed}, w.stderr)
+	if err != nil {
+		return err
+	}
+	return c.write(w, c.Out, policy)
+}
+
+func (c *trainAllocatorCmd) write(w *world, name string, data []byte) error {
+	if err := os.WriteFile(name, data, 0o644); err != nil {
+		return fmt.Errorf("write what was trained: %w", err)
+	}
+	fmt.Fprintf(w.stdout, "%s: %d bytes\n", name, len(data))
+	return nil
+}
