@@ -7,9 +7,9 @@ import (
 	"grebe/pool"
 )
 
-// BenchmarkGather gathers 512-byte rows that are all cached, from 128 MiB.
+// BenchmarkGather gathers 512-byte rows that are all cached, from 768 MiB.
 func BenchmarkGather(b *testing.B) {
-	const rows, bytes, batch = 1 << 18, 512, 4096
+	const rows, bytes, batch = 1 << 21, 512, 4096
 	p, err := pool.New(rows*bytes, 4096)
 	if err != nil {
 		b.Fatal(err)

@@ -7,6 +7,7 @@ import (
 	"unsafe"
 
 	"grebe/evict"
+	"grebe/internal/offheap"
 	"grebe/pool"
 )
 
@@ -34,6 +35,7 @@ func (c Config) Validate() error {
 // Remove lock one set. All are safe for concurrent use, also while the cache grows and shrinks.
 type Cache struct {
 	pool     *pool.Pool
+	books    *offheap.Block // of the sets
 	sets     []set          // all that there may be; the first n are in use
 	n        atomic.Int64   // sets in use
 	fewest   atomic.Int64   // that were ever in use
@@ -86,8 +88,13 @@ func NewCache(p *pool.Pool, cfg Config) (*Cache, error) {
 	if slabs < c.least {
 		return nil, fmt.Errorf("embed: a cache of %d rows cannot grow to %d: want at most %d times as many", cfg.Rows, cfg.MaxRows, leastShare)
 	}
-	c.sets, c.slabs = make([]set, most*c.perSlab), make([]pool.Run, 0, most)
+	block, err := offheap.Alloc(most * c.perSlab * setBytes) // with huge pages: a look-up goes to any place of it
+	if err != nil {
+		return nil, fmt.Errorf("embed: books of %d rows: %w", most*slabRows, err)
+	}
+	c.books, c.sets, c.slabs = block, offheap.Slice[set](block.Bytes, most*c.perSlab), make([]pool.Run, 0, most)
 	c.fewest.Store(int64(slabs * c.perSlab))
+	c.clock.Store(1) // so that there is a time before the first access
 	c.choose(cfg.Policy, slabs*slabRows)
 	if got, err := c.Grow(slabs); got < slabs {
 		c.Close()
@@ -120,7 +127,8 @@ func (c *Cache) Close() {
 	for _, r := range c.slabs {
 		c.pool.Free(r)
 	}
-	c.slabs = nil
+	c.slabs, c.sets = nil, nil
+	c.books.Free()
 }
 
 // RowBytes returns the size of a row.

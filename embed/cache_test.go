@@ -309,3 +309,14 @@ func TestDefaultAndItsFloor(t *testing.T) {
 	}
 	t.Logf("recent: LRU %.4f, default %.4f", lru, ours)
 }
+
+// Rows may be put before anything was looked up.
+func TestPutFirst(t *testing.T) {
+	for _, policy := range policies {
+		c := cacheOf(t, setSlots, policy)
+		var row [testRow]byte
+		for k := range uint64(3 * setSlots) {
+			c.Put(k, row[:], c.Epoch(k))
+		}
+	}
+}

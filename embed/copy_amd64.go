@@ -10,7 +10,7 @@ import (
 // This processor keeps the order of loads and that of stores: what is copied between two reads of a version
 // was read between them. The race detector cannot know that; its builds copy by atomic words.
 
-func copyRow(dst, src []byte)  { copy(dst, src) }
+func copyRow(dst, src []byte)  { copyBytes(dst, src) }
 func writeRow(dst, src []byte) { copy(dst, src) }
 
 // mark stores a stamp without waiting for the stores before it, as an atomic one would: the row's copy.

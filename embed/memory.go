@@ -82,7 +82,7 @@ func (m *Memory) Gather(ctx context.Context, keys []uint64, rows []byte, found [
 			prefetch(unsafe.Pointer(unsafe.SliceData(m.row(keys[next]))), m.rowBytes)
 		}
 		if found[i] = m.has(k); found[i] {
-			copy(rows[i*m.rowBytes:][:m.rowBytes], m.row(k))
+			copyBytes(rows[i*m.rowBytes:][:m.rowBytes], m.row(k))
 		}
 	}
 	return nil

@@ -8,7 +8,7 @@ import (
 	"golang.org/x/sys/cpu"
 )
 
-var hasAVX2 = cpu.X86.HasAVX2
+var hasAVX2, hasAVX512 = cpu.X86.HasAVX2, cpu.X86.HasAVX512F
 
 // prefetch asks for n bytes of memory that are about to be read. It changes nothing.
 //
@@ -26,4 +26,18 @@ func (s *set) match(tag uint64) uint64 {
 		return match32(unsafe.Pointer(&s.tags), tag)
 	}
 	return s.matchWords(tag)
+}
+
+// copyWide copies n bytes, a multiple of 512.
+//
+//go:noescape
+func copyWide(dst, src unsafe.Pointer, n int)
+
+// copyBytes is copy for rows from memory that is far.
+func copyBytes(dst, src []byte) {
+	if n := len(src); hasAVX512 && n > 0 && n%512 == 0 && len(dst) >= n {
+		copyWide(unsafe.Pointer(unsafe.SliceData(dst)), unsafe.Pointer(unsafe.SliceData(src)), n)
+		return
+	}
+	copy(dst, src)
 }

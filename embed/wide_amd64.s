@@ -28,3 +28,32 @@ TEXT ·match32(SB), NOSPLIT, $0-24
 	ORQ          CX, AX
 	MOVQ         AX, ret+16(FP)
 	RET
+
+// func copyWide(dst, src unsafe.Pointer, n int)
+// n is a multiple of 512. All of 512 bytes are asked for before the first is needed.
+TEXT ·copyWide(SB), NOSPLIT, $0-24
+	MOVQ dst+0(FP), DI
+	MOVQ src+8(FP), SI
+	MOVQ n+16(FP), CX
+rows:
+	VMOVDQU64 (SI), Z16
+	VMOVDQU64 64(SI), Z17
+	VMOVDQU64 128(SI), Z18
+	VMOVDQU64 192(SI), Z19
+	VMOVDQU64 256(SI), Z20
+	VMOVDQU64 320(SI), Z21
+	VMOVDQU64 384(SI), Z22
+	VMOVDQU64 448(SI), Z23
+	VMOVDQU64 Z16, (DI)
+	VMOVDQU64 Z17, 64(DI)
+	VMOVDQU64 Z18, 128(DI)
+	VMOVDQU64 Z19, 192(DI)
+	VMOVDQU64 Z20, 256(DI)
+	VMOVDQU64 Z21, 320(DI)
+	VMOVDQU64 Z22, 384(DI)
+	VMOVDQU64 Z23, 448(DI)
+	ADDQ $512, SI
+	ADDQ $512, DI
+	SUBQ $512, CX
+	JG   rows
+	RET

@@ -9,3 +9,5 @@ func prefetch(unsafe.Pointer, int) {}
 
 // match returns a bit per slot that has the tag.
 func (s *set) match(tag uint64) uint64 { return s.matchWords(tag) }
+
+func copyBytes(dst, src []byte) { copy(dst, src) }

@@ -7,7 +7,6 @@ import (
 	"runtime"
 	"sync"
 	"time"
-	"unsafe"
 
 	table "grebe/embed"
 	"grebe/internal/offheap"
@@ -36,7 +35,7 @@ const (
 )
 
 // ways to fill a batch, in the order in which they take turns.
-var gatherWays = []string{"contiguous copy", "copy of random rows", "all hit", "90 % hit", "90 % hit, misses from memory"}
+var gatherWays = []string{"contiguous copy", "random rows, places known", "all hit", "90 % hit", "90 % hit, misses from memory"}
 
 // gatherer has what the ways need.
 type gatherer struct {
@@ -44,6 +43,8 @@ type gatherer struct {
 	keys     []uint64
 	all, few *table.Table // the latter's store has nothing: a miss costs no more than to know it
 	wide     *table.Table // a miss is fetched and cached
+	known    table.Store
+	found    []bool
 	r        *rand.Rand
 	at       int
 	hits     int
@@ -83,6 +84,7 @@ func (o *Options) newGatherer(ctx context.Context, rows int) (*gatherer, func(),
 	g := &gatherer{src: src.Bytes, out: make([]byte, gatherBatch*rowBytes), keys: make([]uint64, gatherBatch), r: rand.New(rand.NewPCG(o.Seed, 3))}
 	wide := table.NewMemory(rows*10/9, rowBytes)
 	closeAll := func() { end(); src.Free(); wide.Close() }
+	g.known, g.found = wide, make([]bool, gatherBatch)
 	for i := 0; i < len(g.src); i += 512 {
 		g.src[i] = byte(i)
 	}
@@ -146,8 +148,10 @@ func (g *gatherer) measure(ctx context.Context, way, rows, threads int) float64 
 		g.at = (g.at + len(g.out)) % (len(g.src) - len(g.out) + 1)
 		begin := time.Now()
 		switch way {
-		case 0, 1:
-			g.copies(way, threads)
+		case 0:
+			g.copies(threads)
+		case 1:
+			g.gatherKnown(ctx, threads)
 		case 2:
 			g.hits += g.all.Gather(ctx, g.keys, g.out).Hits
 		case 3:
@@ -160,26 +164,28 @@ func (g *gatherer) measure(ctx context.Context, way, rows, threads int) float64 
 	return total.Seconds()
 }
 
-// copies fills the batch from one place, or row by row from the places of the keys.
-func (g *gatherer) copies(way, threads int) {
+// copies fills the batch from one place.
+func (g *gatherer) copies(threads int) {
+	divided(threads, func(first, last int) {
+		copy(g.out[first*rowBytes:last*rowBytes], g.src[g.at+first*rowBytes:])
+	})
+}
+
+// gatherKnown fills it with rows of a table in memory, whose places are known from the keys, asked for ahead as the cache does: what a
+// look-up in no time would reach.
+func (g *gatherer) gatherKnown(ctx context.Context, threads int) {
+	divided(threads, func(first, last int) {
+		g.known.Gather(ctx, g.keys[first:last], g.out[first*rowBytes:last*rowBytes], g.found[first:last])
+	})
+}
+
+// divided gives each thread its part of a batch.
+func divided(threads int, part func(first, last int)) {
 	var wg sync.WaitGroup
-	for p := range threads {
-		first, last := len(g.keys)*p/threads, len(g.keys)*(p+1)/threads
-		part := func() {
-			if way == 0 {
-				copy(g.out[first*rowBytes:last*rowBytes], g.src[g.at+first*rowBytes:])
-				return
-			}
-			for i := first; i < last; i++ {
-				*(*[rowBytes]byte)(g.out[i*rowBytes:]) = *(*[rowBytes]byte)(unsafe.Pointer(&g.src[g.keys[i]*rowBytes]))
-			}
-		}
-		if p == threads-1 {
-			part()
-		} else {
-			wg.Go(part)
-		}
+	for p := 1; p < threads; p++ {
+		wg.Go(func() { part(gatherBatch*p/threads, gatherBatch*(p+1)/threads) })
 	}
+	part(0, gatherBatch/threads)
 	wg.Wait()
 }
 
