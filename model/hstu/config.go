@@ -264,6 +264,10 @@ func (c *Config) checkFeatures() error {
 	return nil
 }
 
+// mayLackItems reports whether the item table may be missing from the checkpoint: nothing is computed from it
+// when the model is opened.
+func (c *Config) mayLackItems() bool { return c.Preprocessor == 0 && c.ItemMLP == 0 && !c.Retrieval }
+
 // actions returns how many kinds of rows there are per item: the sets of action types, and the candidate.
 func (c *Config) actions() int {
 	if len(c.ActionWeights) == 0 {

@@ -79,6 +79,9 @@ func Open(dir string, dev compute.Device, opts model.Options) (*Model, error) {
 // Config returns the configuration, which MUST NOT be changed.
 func (m *Model) Config() *Config { return m.cfg }
 
+// NeedsRows reports whether the checkpoint has no item table, so that SetRows MUST be called.
+func (m *Model) NeedsRows() bool { return m.content == nil }
+
 // SetRows makes the content rows of items come from elsewhere. It is called before the model is used.
 func (m *Model) SetRows(s RowSource) { m.source = s }
 
@@ -141,7 +144,7 @@ func (m *Model) Logits(r compute.Runner, pairs []compute.Pair, out []float32) er
 	if len(pairs) > 0 {
 		return errors.New("hstu: logits of tokens are wanted of a model that has none")
 	}
-	return r.Logits(nil, m.content, nil, nil)
+	return r.Hidden(nil, nil, nil)
 }
 
 // Project is like Logits.
@@ -197,6 +200,9 @@ func (x *rows) add(t compute.Table, rows []int32, scale float32) {
 
 // addContent adds the items' rows: of the table, or of the source, each item once.
 func (x *rows) addContent(m *Model) error {
+	if m.source == nil && m.content == nil {
+		return errors.New("hstu: the checkpoint has no item table, and none was given")
+	}
 	if m.source == nil {
 		x.add(m.content, x.content, m.scale)
 		return nil

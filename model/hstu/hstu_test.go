@@ -14,7 +14,9 @@ import (
 
 	"grebe/compute"
 	"grebe/compute/ref"
+	"grebe/embed"
 	"grebe/model"
+	"grebe/model/safetensors"
 	"grebe/plan"
 )
 
@@ -261,6 +263,107 @@ func TestRowsFromElsewhere(t *testing.T) {
 			t.Errorf("%s: got %v, want the source's error", device, err)
 		}
 		r.Close()
+	}
+}
+
+// A table of an embedding store gives the same states as the checkpoint's, in both of its formats; what it lacks
+// is its default row.
+func TestFromTable(t *testing.T) {
+	dev := ref.New()
+	m := open(t, fixtureDir("absolute"), dev, "f32")
+	c := readCases(t, "absolute")[4]
+	p, _, answers := c.layout(t, m)
+	want := hidden(t, m, dev, p, answers)
+	store := embed.NewMemory(64, 4*m.cfg.Hidden)
+	for item := range 50 {
+		row := m.items.Data[item*4*m.cfg.Hidden:][:4*m.cfg.Hidden]
+		if err := store.Put(t.Context(), []uint64{uint64(item)}, row); err != nil {
+			t.Fatal(err)
+		}
+	}
+	table, err := embed.NewTable(store, nil, embed.TableConfig{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	other := open(t, fixtureDir("absolute"), dev, "f32")
+	source, err := other.FromTable(table, store.RowBytes())
+	if err != nil {
+		t.Fatal(err)
+	}
+	other.SetRows(source)
+	for i, state := range hidden(t, other, dev, p, answers) {
+		if !slices.Equal(state, want[i]) {
+			t.Errorf("candidate %d differs", i)
+		}
+	}
+	a, err1 := m.Score(want, c.Candidates, 0)
+	b, err2 := other.Score(want, c.Candidates, 0)
+	if err1 != nil || err2 != nil || !slices.Equal(a[0].Tasks, b[0].Tasks) {
+		t.Errorf("predictions are %v (%v) and %v (%v)", a[0], err1, b[0], err2)
+	}
+	if err := store.Delete(t.Context(), []uint64{uint64(c.Candidates[0])}); err != nil {
+		t.Fatal(err)
+	}
+	if got := hidden(t, other, dev, p, answers); slices.Equal(got[0], want[0]) {
+		t.Error("a row that is gone changes nothing")
+	}
+	out := make([]float32, 2)
+	decode(out, compute.BF16, []byte{0x80, 0x3f, 0, 0xc0})
+	if out[0] != 1 || out[1] != -2 {
+		t.Errorf("bf16 is read as %v", out)
+	}
+	if _, err := m.FromTable(table, 6*m.cfg.Hidden); err == nil {
+		t.Error("rows of another size are no error")
+	}
+}
+
+// A checkpoint without an item table opens, and works once rows are given.
+func TestWithoutItems(t *testing.T) {
+	dir := t.TempDir()
+	full, err := safetensors.Open(fixtureDir("absolute"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer full.Close()
+	var list []safetensors.Named
+	for _, name := range full.Names() {
+		info, _ := full.Lookup(name)
+		flat, err := full.Flat(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !strings.Contains(name, "item_id") {
+			list = append(list, safetensors.Named{Name: name, Shape: info.Shape, Data: safetensors.Bytes(flat.Data)})
+		}
+	}
+	if err := safetensors.Write(filepath.Join(dir, safetensors.SingleFile), list); err != nil {
+		t.Fatal(err)
+	}
+	config := func(retrieval bool) {
+		if err := os.WriteFile(filepath.Join(dir, model.ConfigFile), changed(t, "absolute", map[string]any{"retrieval": retrieval}), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	config(true)
+	if _, err := Open(dir, ref.New(), model.Options{}); err == nil || !strings.Contains(err.Error(), "item_id.weight\" is missing") {
+		t.Errorf("retrieval without items: %v", err)
+	}
+	config(false)
+	dev := ref.New()
+	m, whole := open(t, dir, dev, "f32"), open(t, fixtureDir("absolute"), dev, "f32")
+	r, err := dev.Open(m.Shape(), 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Close()
+	if err := m.Forward(r, &compute.Batch{Tokens: []int32{1}, Positions: []int32{0}}, nil); !m.NeedsRows() || err == nil {
+		t.Errorf("without rows: %v", err)
+	}
+	m.SetRows(&tableSource{m: whole})
+	c := readCases(t, "absolute")[4]
+	p, _, answers := c.layout(t, m)
+	if !slices.Equal(hidden(t, m, dev, p, answers)[0], hidden(t, whole, dev, p, answers)[0]) {
+		t.Error("rows given, and rows of the checkpoint, give different states")
 	}
 }
 

@@ -142,7 +142,9 @@ func (l *loader) load(m *Model) {
 	if c.Positions != None || c.Times != None {
 		m.scale = float32(math.Sqrt(float64(c.Hidden)))
 	}
-	m.items = l.tensor(tables+c.ItemTable+".weight", c.Items, c.TableDim)
+	if _, ok := l.set.Lookup(tables + c.ItemTable + ".weight"); ok || !c.mayLackItems() {
+		m.items = l.tensor(tables+c.ItemTable+".weight", c.Items, c.TableDim)
+	}
 	l.loadInputs(m)
 	for i := 0; i < c.Layers && l.err == nil; i++ {
 		m.layers = append(m.layers, l.layer(fmt.Sprintf("%s%d.", layerNames, i)))
@@ -166,9 +168,11 @@ func (l *loader) load(m *Model) {
 // loadInputs makes the tables that rows are summed from.
 func (l *loader) loadInputs(m *Model) {
 	c := l.cfg
-	if c.Preprocessor == 0 {
+	switch {
+	case m.items.Rows == 0: // they come from elsewhere
+	case c.Preprocessor == 0:
 		m.content = l.table(m.items)
-	} else {
+	default:
 		content := l.mlp(inputs+"_content_embedding_mlp.", c.TableDim, c.Preprocessor, c.Hidden, true)
 		m.content = l.computed(m, c.Items, func(first int, dst []float32) error {
 			out, err := content.apply(rowsOf(m.items, first, len(dst)/c.Hidden))

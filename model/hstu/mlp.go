@@ -3,6 +3,8 @@ package hstu
 import (
 	"fmt"
 	"math"
+	"runtime"
+	"sync"
 
 	"grebe/compute"
 )
@@ -43,11 +45,7 @@ func (l *linear) apply(rows []float32) ([]float32, error) {
 			return nil, fmt.Errorf("hstu: %w", err)
 		}
 	} else {
-		for i := range n {
-			for j := range l.out {
-				out[i*l.out+j] = dot(rows[i*l.in:][:l.in], l.weights[j*l.in:][:l.in])
-			}
-		}
+		l.multiply(rows, out)
 	}
 	if l.bias != nil {
 		for i := range out {
@@ -55,6 +53,24 @@ func (l *linear) apply(rows []float32) ([]float32, error) {
 		}
 	}
 	return out, nil
+}
+
+// ownWork is how many products are worth a goroutine.
+const ownWork = 1 << 18
+
+// multiply sets out = rows·weightsᵀ, on as many cores as are worth it.
+func (l *linear) multiply(rows, out []float32) {
+	parts := max(1, min(runtime.GOMAXPROCS(0), len(out)*l.in/ownWork))
+	var wg sync.WaitGroup
+	for p := range parts {
+		wg.Go(func() {
+			for at := len(out) * p / parts; at < len(out)*(p+1)/parts; at++ {
+				i, j := at/l.out, at%l.out
+				out[at] = dot(rows[i*l.in:][:l.in], l.weights[j*l.in:][:l.in])
+			}
+		})
+	}
+	wg.Wait()
 }
 
 func dot(a, b []float32) float32 {

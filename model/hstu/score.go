@@ -131,11 +131,17 @@ func (m *Model) Score(hidden [][]float32, items []int32, query int64) ([]Scored,
 
 // itemRows returns item(i) of FORMAT.md for some items.
 func (m *Model) itemRows(items []int32) ([]float32, error) {
-	rows := make([]float32, 0, len(items)*m.cfg.TableDim)
 	for _, i := range items {
 		if i < 0 || int(i) >= m.cfg.Items {
 			return nil, fmt.Errorf("hstu: item %d of %d", i, m.cfg.Items)
 		}
+	}
+	if m.source != nil && m.itemMLP == nil {
+		rows := make([]float32, len(items)*m.cfg.TableDim)
+		return rows, m.source.Gather(items, rows)
+	}
+	rows := make([]float32, 0, len(items)*m.cfg.TableDim)
+	for _, i := range items {
 		rows = append(rows, rowsOf(m.items, int(i), 1)...)
 	}
 	if m.itemMLP == nil {
