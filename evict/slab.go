@@ -118,22 +118,23 @@ const patience = 32
 // Place decides for a missed row with stamp m: the slot whose row it replaces, or false when it is worth less than all. The set
 // is full; stamps loads a slot's.
 func (c Slab) Place(q *Queue, m Stamp, now uint64, mode Mode, stamps func(slot int) Stamp) (int, bool) {
-	for {
-		for q.n > 0 && q.declined < patience {
-			slot := int(q.slots[q.n-1])
-			x := stamps(slot)
-			if c.Age(x, q.at) < 0 { // used since
-				q.n--
-				continue
-			}
-			if c.Value(m, now, mode) < c.Value(x, now, mode) {
-				q.declined++
-				return 0, false
-			}
-			q.n--
-			return slot, true
+	for looked := false; ; {
+		if q.n == 0 || q.declined >= patience {
+			c.look(q, now, mode, stamps)
+			looked = true
 		}
-		c.look(q, now, mode, stamps)
+		slot := int(q.slots[q.n-1])
+		x := stamps(slot)
+		if !looked && c.Age(x, q.at) < 0 { // used since the look; after a late one, all may have been
+			q.n--
+			continue
+		}
+		if c.Value(m, now, mode) < c.Value(x, now, mode) {
+			q.declined++
+			return 0, false
+		}
+		q.n--
+		return slot, true
 	}
 }
 

@@ -88,6 +88,15 @@ func TestPlace(t *testing.T) {
 	}
 }
 
+// A miss that is told late, after all rows were used again, still gets an answer.
+func TestPlaceLate(t *testing.T) {
+	c := NewSlab(64)
+	var q Queue
+	for mode := range Mode(modes) {
+		c.Place(&q, c.First(1000), 1000, mode, func(int) Stamp { return c.First(5000) })
+	}
+}
+
 func TestGhostKeepsWhatIsWorthMost(t *testing.T) {
 	c := NewSlab(1000)
 	var g Ghost
