@@ -96,12 +96,14 @@ func (s *Server) intercept(ctx context.Context, req any, info *grpc.UnaryServerI
 		return next(ctx, req) // health
 	}
 	start := time.Now()
+	ctx, end := s.cfg.Tracer.GRPC(ctx, op)
 	resp, err := s.guarded(ctx, op, req, next)
 	code := http.StatusOK
 	if err != nil {
 		e := asError(err)
 		code, err = e.code.status, status.Error(e.code.grpc, e.Error())
 	}
+	end(code)
 	s.metrics.answered(op, code, time.Since(start))
 	return resp, err
 }

@@ -129,8 +129,15 @@ func (s *Server) AdminHandler() http.Handler {
 func (s *Server) serve(w http.ResponseWriter, r *http.Request) {
 	start := time.Now()
 	rt, id := findRoute(r.URL)
+	end := func(int) {}
+	if !rt.open {
+		var ctx context.Context
+		ctx, end = s.cfg.Tracer.HTTP(r, rt.op)
+		r = r.WithContext(ctx)
+	}
 	rep, err := s.answer(rt, w, r, id)
 	status := s.write(w, r, rep, err)
+	end(status)
 	s.metrics.answered(rt.op, status, time.Since(start))
 	s.log.Debug("answered", "op", rt.op, "status", status, "took", time.Since(start))
 }

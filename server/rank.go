@@ -15,6 +15,7 @@ import (
 	"grebe/prompt"
 	"grebe/schedule"
 	"grebe/server/reuse"
+	"grebe/server/tracing"
 )
 
 // Rank orders candidates for a user.
@@ -27,6 +28,7 @@ func (s *Server) Rank(ctx context.Context, req *grebev1.RankRequest) (*grebev1.R
 	if err != nil {
 		return nil, err
 	}
+	tracing.Named(ctx, id, c.model.Name)
 	policy, err := s.policy(c, req.Prefix)
 	if err != nil {
 		return nil, err
@@ -192,6 +194,7 @@ func (s *Server) run(ctx context.Context, w *work, pointwise bool, ask func(l *p
 		if visit != nil {
 			visit.Attach(&r.layout, job)
 			r.fetch = time.Since(start)
+			s.cfg.Tracer.Stage(ctx, "fetch", start, r.fetch)
 		}
 		r.result, err = s.do(ctx, w.call, job)
 	} else {

@@ -11,6 +11,7 @@ import (
 	grebev1 "grebe/api/grebe/v1"
 	"grebe/internal/wire"
 	"grebe/server/generate"
+	"grebe/server/tracing"
 )
 
 // Of a recommendation that does not say.
@@ -32,6 +33,7 @@ func (s *Server) Recommend(ctx context.Context, req *grebev1.RecommendRequest) (
 	if err != nil {
 		return nil, err
 	}
+	tracing.Named(ctx, id, c.model.Name)
 	if c.model.Events != nil {
 		return s.retrieve(ctx, c, id, req)
 	}

@@ -31,6 +31,7 @@ import (
 	"grebe/server/generate"
 	"grebe/server/guard"
 	"grebe/server/reuse"
+	"grebe/server/tracing"
 )
 
 // Runner runs the jobs of a model. An engine.Engine is one.
@@ -103,6 +104,8 @@ type Config struct {
 	Guard *guard.Guard
 	// ShowUsers lets /v1/hot and the dashboard name users; otherwise they see a stand-in for each.
 	ShowUsers bool
+	// Tracer is told where the time of requests went; nil: nobody is.
+	Tracer *tracing.Tracer
 	// TLS is spoken on the listeners of HTTP and gRPC; nil: not.
 	TLS *tls.Config
 
@@ -234,12 +237,30 @@ func New(cfg Config) (*Server, error) {
 	}
 	s.SetDeadlines(cfg.SLO, cfg.MaxDeadline)
 	for i := range cfg.Models {
+		cfg.Models[i].trace(cfg.Tracer)
 		s.models[cfg.Models[i].Name] = &cfg.Models[i]
 	}
 	s.setState(starting)
 	s.catalog.Subscribe(s.changed)
 	return s, nil
 }
+
+// trace has the model's passes traced.
+func (m *Model) trace(t *tracing.Tracer) {
+	if t == nil {
+		return
+	}
+	m.Runner = runner(t.Rounds(m.Runner.Do))
+	if m.Generate != nil {
+		m.Generate.Do = t.Rounds(m.Generate.Do)
+	}
+}
+
+// runner is a function that runs jobs.
+type runner tracing.Do
+
+// Do implements Runner.
+func (r runner) Do(ctx context.Context, job *engine.Job) (*engine.Result, error) { return r(ctx, job) }
 
 // changed drops what is cached of items that changed and of users that were deleted.
 func (s *Server) changed(c catalog.Change) {

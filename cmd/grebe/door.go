@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"log/slog"
 	"net"
 	"reflect"
@@ -12,6 +13,7 @@ import (
 	"grebe/internal/config"
 	"grebe/server"
 	"grebe/server/guard"
+	"grebe/server/tracing"
 )
 
 // door is what decides who comes in, and can change while the server runs.
@@ -39,11 +41,31 @@ func (s *stack) openDoor(cfg *config.Config, sc *server.Config, log *slog.Logger
 		}
 		s.door.certificates, sc.TLS = c, c.Config()
 	}
+	if cfg.Tracing.Endpoint != "" {
+		t, err := tracing.New(context.Background(), tracing.Options{
+			Endpoint: cfg.Tracing.Endpoint, Share: float64(cfg.Tracing.Sample.Percent) / 100, Version: versionText(),
+		})
+		if err != nil {
+			return err
+		}
+		s.onClose(func() error { return closeTracer(t) })
+		sc.Tracer = t
+	}
 	if cfg.Auth.Keys == "" && cfg.TLS.ClientCA == "" && (!loopback(cfg.Listen) || !loopback(cfg.GRPCListen)) {
 		log.Warn("other machines can ask, and change the catalog, without a key: set auth.keys (see `grebe key --help`)")
 	}
 	if !loopback(cfg.AdminListen) {
 		log.Warn("other machines reach the admin listener, which asks for no key", "admin_listen", cfg.AdminListen)
+	}
+	return nil
+}
+
+// closeTracer sends the last spans, if the collector takes them soon. One that does not is no reason to fail.
+func closeTracer(t *tracing.Tracer) error {
+	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Second)
+	defer cancel()
+	if err := t.Close(ctx); err != nil && ctx.Err() == nil {
+		return err
 	}
 	return nil
 }

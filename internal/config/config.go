@@ -27,6 +27,7 @@ type Config struct {
 	TLS         TLS       `yaml:"tls"`
 	Auth        Auth      `yaml:"auth"`
 	Dashboard   Dashboard `yaml:"dashboard"`
+	Tracing     Tracing   `yaml:"tracing"`
 	Catalog     Catalog   `yaml:"catalog"`
 }
 
@@ -112,6 +113,12 @@ type Auth struct {
 	Keys string `yaml:"keys"` // file of API keys, see `grebe key`; none: everyone may
 }
 
+// Tracing sends OpenTelemetry spans of requests.
+type Tracing struct {
+	Endpoint string `yaml:"endpoint"` // of OTLP over HTTP, such as http://localhost:4318/v1/traces; none: no spans
+	Sample   Size   `yaml:"sample"`   // share of the requests whose callers did not decide; 1%
+}
+
 // Dashboard says what the page shows.
 type Dashboard struct {
 	UserIDs string `yaml:"user_ids"` // of the users asked for most: hidden or shown; hidden
@@ -135,6 +142,7 @@ func Default() *Config {
 		Limits:    Limits{Body: Size{Bytes: 16 << 20}, InFlight: 1024, DeadlineMillis: 60000, ShutdownMillis: 10000},
 		Catalog:   Catalog{Versions: 16},
 		Dashboard: Dashboard{UserIDs: "hidden"},
+		Tracing:   Tracing{Sample: Size{Percent: 1}},
 	}
 }
 

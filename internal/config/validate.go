@@ -60,6 +60,9 @@ func (c *Config) Validate() error {
 		p.add("cache.disk", "%s: want a size such as 8GiB, not a share", c.Cache.Disk)
 	}
 	p.oneOf("cache.policy", c.Cache.Policy, "default", "lru", "laru", "sieve", "filtered", "blind")
+	if c.Tracing.Sample.Bytes != 0 || c.Tracing.Sample.Percent > 100 {
+		p.add("tracing.sample", "%s: want a share of up to 100%%", c.Tracing.Sample)
+	}
 	p.oneOf("dashboard.user_ids", c.Dashboard.UserIDs, "hidden", "shown")
 	if c.DataDir == "" {
 		p.add("data_dir", "is empty")
