@@ -9,6 +9,7 @@ package gpu
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"slices"
@@ -54,12 +55,17 @@ func Run(ctx context.Context, o Options, w io.Writer) (Report, error) {
 	if err := run(ctx, &o, &r); err != nil {
 		return r, fmt.Errorf("bench gpu: %w", err)
 	}
-	if o.File != "" {
-		if err := r.save(o.File); err != nil {
-			return r, fmt.Errorf("bench gpu: %w", err)
-		}
+	var failed error // the report has its worth without peers
+	if o.Peers != "" {
+		failed = r.addPeers(ctx, o.Peers, o.Tokens)
 	}
-	return r, r.write(w, o.JSON)
+	if o.File != "" {
+		failed = errors.Join(failed, r.save(o.File))
+	}
+	if err := errors.Join(failed, r.write(w, o.JSON)); err != nil {
+		return r, fmt.Errorf("bench gpu: %w", err)
+	}
+	return r, nil
 }
 
 func run(ctx context.Context, o *Options, r *Report) error {
@@ -74,10 +80,7 @@ func run(ctx context.Context, o *Options, r *Report) error {
 		return err
 	}
 	r.Lines = append(r.Lines, sustained...)
-	if o.Peers == "" {
-		return nil
-	}
-	return r.addPeers(ctx, o.Peers, o.Tokens)
+	return nil
 }
 
 // runOn measures what the device does, and closes it before others use the GPU.
