@@ -14,7 +14,7 @@ import (
 func TestRun(t *testing.T) {
 	var out strings.Builder
 	r, err := Run(t.Context(), Options{
-		Rows: 20_000, Percents: []float64{5}, Batches: []int{16, 64}, Warm: 50_000, Rounds: 2, Parts: []string{"sums"},
+		Rows: 20_000, Percents: []float64{5}, Batches: []int{16, 64}, Warm: 50_000, Rounds: 2, Parts: []string{"sums"}, Traces: []string{"drift", "zipf"},
 	}, &out)
 	if errors.Is(err, redisserver.ErrAbsent) {
 		t.Skip(err)

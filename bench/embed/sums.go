@@ -44,6 +44,10 @@ func (s *summer) run(ctx context.Context, t *table.Table, keys []uint64, batch i
 
 func (s *summer) sum(b int) {
 	out := (*[rowFloats]float32)(s.out[b*rowFloats:])
+	if hasAddRows {
+		addRows(&out[0], (*float32)(unsafe.Pointer(&s.rows[b*lookups*rowBytes])), lookups)
+		return
+	}
 	clear(out[:])
 	for i := range lookups {
 		row := (*[rowFloats]float32)(unsafe.Pointer(&s.rows[(b*lookups+i)*rowBytes]))
