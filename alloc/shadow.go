@@ -1,0 +1,103 @@
+package alloc
+
+// Shadow plays a cache of least recently used entries over one key in so many, and remembers what it evicted: it
+// says what more memory would save where the cache itself cannot tell. It allocates nothing once it is warm.
+type Shadow struct {
+	every uint64
+	bytes int64 // capacity
+	used  int64
+	at    map[uint64]int32
+	items []shadowItem // 0 is the list's head: next is the newest, prev the oldest
+	free  []int32
+	ghost *Ghost
+	curve Curve
+}
+
+type shadowItem struct {
+	key        uint64
+	bytes      int64
+	next, prev int32
+}
+
+// NewShadow watches one key in every, at most so many entries at a time.
+func NewShadow(every, entries int) *Shadow {
+	s := &Shadow{every: uint64(max(every, 1)), at: make(map[uint64]int32, entries), items: make([]shadowItem, entries+1), ghost: NewGhost(entries)}
+	for i := entries; i > 0; i-- {
+		s.free = append(s.free, int32(i))
+	}
+	return s
+}
+
+// Resize says what the cache may hold.
+func (s *Shadow) Resize(bytes int64) {
+	s.bytes = bytes
+	s.shrink(0)
+}
+
+// Watches reports whether uses of a key count. Keys are expected to be mixed: hashes.
+func (s *Shadow) Watches(key uint64) bool { return key>>7%s.every == 0 }
+
+// Use notes that an entry was wanted, and what a hit saves.
+func (s *Shadow) Use(key uint64, bytes int64, saved float64) {
+	if key == 0 || !s.Watches(key) {
+		return
+	}
+	bytes *= int64(s.every)
+	if i, ok := s.at[key]; ok {
+		s.unlink(i)
+		s.link(i)
+		return
+	}
+	if depth, ok := s.ghost.Missed(key); ok {
+		s.curve.Add(depth, saved*float64(s.every))
+	}
+	if bytes > s.bytes {
+		return
+	}
+	s.shrink(bytes)
+	if len(s.free) == 0 {
+		s.evict()
+	}
+	i := s.free[len(s.free)-1]
+	s.free = s.free[:len(s.free)-1]
+	s.items[i].key, s.items[i].bytes = key, bytes
+	s.at[key] = i
+	s.used += bytes
+	s.link(i)
+}
+
+// Take returns the savings since the last call, and begins anew.
+func (s *Shadow) Take() Curve {
+	c := s.curve
+	s.curve = Curve{}
+	return c
+}
+
+// shrink makes room for so many bytes.
+func (s *Shadow) shrink(bytes int64) {
+	for s.used > 0 && s.used+bytes > s.bytes {
+		s.evict()
+	}
+}
+
+func (s *Shadow) evict() {
+	i := s.items[0].prev
+	it := &s.items[i]
+	s.ghost.Evicted(it.key, it.bytes)
+	delete(s.at, it.key)
+	s.used -= it.bytes
+	s.unlink(i)
+	s.free = append(s.free, i)
+}
+
+func (s *Shadow) link(i int32) {
+	head := &s.items[0]
+	s.items[i].prev, s.items[i].next = 0, head.next
+	s.items[head.next].prev = i
+	head.next = i
+}
+
+func (s *Shadow) unlink(i int32) {
+	it := &s.items[i]
+	s.items[it.prev].next, s.items[it.next].prev = it.next, it.prev
+}

@@ -1,0 +1,342 @@
+// Package divide keeps a pool divided between embeddings and KV as a controller wants it. Requests tell it what they
+// were like; at the end of an epoch it asks the controller, moves the boundary and lets both caches follow: KV evicts
+// what it owns too much of, embeddings take the pages or give theirs back. New capacity for embeddings is filled in the
+// background, as fast as a governor allows beside demand. Every decision is logged with its reasons and counted.
+//
+// What more memory would have saved is estimated by shadows of both caches (alloc.Shadow), which see one row in 64 and
+// every user.
+//
+// A Divider is safe for concurrent use. Its lock is held while books change, never while pages are moved or rows copied.
+package divide
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"math"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"grebe/alloc"
+	"grebe/pool"
+)
+
+// Rows is a cache of embedding rows on the pool's pages: embed.Cache.
+type Rows interface {
+	RowBytes() int
+	SlabBytes() int
+	Slabs() (now, least, most int)
+	Grow(slabs int) (int, error)
+	Shrink(slabs int) int
+	Rehome(rows int) (moved int, done bool)
+}
+
+// KV is the cache of KV on the pool's pages: kv.Store.
+type KV interface {
+	// Trim evicts until KV owns no more than it may. False when the rest is in use.
+	Trim() bool
+}
+
+// Config says what is divided, and how. Pool, Rows, KV and Controller are needed.
+type Config struct {
+	Pool       *pool.Pool
+	Rows       Rows
+	KV         KV
+	Controller alloc.Controller
+	SLO        time.Duration // 30 ms
+	Link       float64       // bytes per second at which rows can be fetched; 1e9
+	Share      float64       // of what demand leaves of the link, for filling new capacity; 0.5
+	Log        *slog.Logger  // nil: nothing is logged
+	Now        func() time.Time
+}
+
+// Divider divides one pool.
+type Divider struct {
+	cfg   Config
+	start time.Time
+
+	mu       sync.Mutex
+	governor alloc.Governor
+	rows, kv *alloc.Shadow
+	seen     map[uint64]time.Time // when users came last
+	epoch    epoch
+	last     alloc.Decision
+	lastP99  float64
+	filling  bool // new capacity is not filled yet
+
+	moves sync.Mutex // one move or filling at a time
+	count struct{ decisions, recoveries, moved, filled int64 }
+}
+
+// epoch is what requests told since the last decision.
+type epoch struct {
+	began               time.Time
+	requests            int
+	latencies           []float64 // milliseconds, of the first mostSamples
+	hot, kvHits, late   int
+	lookups, lookupHits int
+	events              int
+	fetching, computing float64 // milliseconds
+}
+
+const (
+	watchRows    = 64
+	shadowRows   = 1 << 16
+	shadowUsers  = 1 << 14
+	mostUsers    = 1 << 17 // whose last visit is remembered
+	hotWithin    = time.Minute
+	mostSamples  = 1 << 16 // latencies of an epoch
+	fillRows     = 256     // rows copied at a time
+	fillPause    = 2 * time.Millisecond
+	defaultSLO   = 30 * time.Millisecond
+	defaultLink  = 1e9
+	defaultShare = 0.5
+)
+
+// New divides the pool at alpha, and moves nothing before the first Step.
+func New(cfg Config, alpha float64) (*Divider, error) {
+	if cfg.Pool == nil || cfg.Rows == nil || cfg.KV == nil || cfg.Controller == nil {
+		return nil, errors.New("divide: a pool, both caches and a controller are needed")
+	}
+	if cfg.SLO <= 0 {
+		cfg.SLO = defaultSLO
+	}
+	if cfg.Link <= 0 {
+		cfg.Link = defaultLink
+	}
+	if cfg.Share <= 0 {
+		cfg.Share = defaultShare
+	}
+	if cfg.Log == nil {
+		cfg.Log = slog.New(slog.DiscardHandler)
+	}
+	if cfg.Now == nil {
+		cfg.Now = time.Now
+	}
+	d := &Divider{cfg: cfg, start: cfg.Now(), seen: map[uint64]time.Time{}}
+	d.governor = alloc.Governor{Link: cfg.Link, Share: cfg.Share}
+	d.rows, d.kv = alloc.NewShadow(watchRows, shadowRows), alloc.NewShadow(1, shadowUsers)
+	d.epoch.began = d.start
+	d.last = alloc.Decision{From: alpha, To: alloc.Clip(alpha)}
+	d.apply(d.last.To)
+	return d, nil
+}
+
+// Request is what one request was like.
+type Request struct {
+	User      uint64 // hash of the user's name; 0: none
+	Events    int    // of the history
+	KVBytes   int64  // that the user's KV takes
+	KVHit     bool
+	Saved     time.Duration // computing that a hit in KV saves, or saved
+	Computing time.Duration
+	Latency   time.Duration
+}
+
+// Done notes a request that was answered.
+func (d *Divider) Done(r Request) {
+	now := d.cfg.Now()
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	e := &d.epoch
+	e.events += r.Events
+	e.computing += ms(r.Computing)
+	if r.KVHit {
+		e.kvHits++
+	}
+	if r.Latency > d.cfg.SLO {
+		e.late++
+	}
+	e.requests++
+	if len(e.latencies) < mostSamples {
+		e.latencies = append(e.latencies, ms(r.Latency))
+	}
+	if r.User == 0 {
+		return
+	}
+	if last, ok := d.seen[r.User]; ok && now.Sub(last) < hotWithin {
+		e.hot++
+	}
+	if len(d.seen) < mostUsers {
+		d.seen[r.User] = now
+	}
+	d.kv.Use(r.User, r.KVBytes, ms(r.Saved))
+}
+
+// Gathered notes rows that were looked up, by hashes of their keys, how many were cached, and how long the others took.
+func (d *Divider) Gathered(keys []uint64, hits int, fetching time.Duration) {
+	now := d.cfg.Now().Sub(d.start).Seconds()
+	row := int64(d.cfg.Rows.RowBytes())
+	saves := 1e3 * float64(row) / d.cfg.Link
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	e := &d.epoch
+	e.lookups += len(keys)
+	e.lookupHits += hits
+	e.fetching += ms(fetching)
+	d.governor.Demand(now, int64(len(keys)-hits)*row)
+	for _, k := range keys {
+		if d.rows.Watches(k) {
+			d.rows.Use(k, row, saves)
+		}
+	}
+}
+
+func ms(t time.Duration) float64 { return float64(t) / float64(time.Millisecond) }
+
+// Step ends an epoch: it decides and moves.
+func (d *Divider) Step() alloc.Decision {
+	now := d.cfg.Now()
+	d.mu.Lock()
+	o := d.observe(now)
+	dec := d.cfg.Controller.Decide(&o)
+	d.last, d.lastP99 = dec, o.P99
+	d.count.decisions++
+	if dec.Recovery {
+		d.count.recoveries++
+	}
+	for u, t := range d.seen {
+		if now.Sub(t) > hotWithin {
+			delete(d.seen, u)
+		}
+	}
+	d.mu.Unlock()
+	d.cfg.Log.Info("pool: "+dec.String(), "hot", round(o.Hot), "kv_hits", round(o.KVHit), "row_hits", round(o.EmbHit),
+		"events", math.Round(o.Events), "late", round(o.Late), "p99_ms", round(o.P99), "requests", o.Requests)
+	d.apply(dec.To) // also for what was in use the last time
+	if l, ok := d.cfg.Controller.(interface{ Learn() }); ok {
+		d.mu.Lock()
+		l.Learn()
+		d.mu.Unlock()
+	}
+	return dec
+}
+
+func round(x float64) float64 { return math.Round(x*1e4) / 1e4 }
+
+// observe sums the epoch up and begins the next. Called with the lock held.
+func (d *Divider) observe(now time.Time) alloc.Observation {
+	e := &d.epoch
+	n := float64(max(e.requests, 1))
+	passed := max(ms(now.Sub(e.began)), 1)
+	o := alloc.Observation{
+		State: alloc.State{
+			Hot: float64(e.hot) / n, KVHit: float64(e.kvHits) / n, EmbHit: float64(e.lookupHits) / float64(max(e.lookups, 1)),
+			Events: float64(e.events) / n, Late: float64(e.late) / n, Alpha: d.last.To, P99: d.lastP99,
+		},
+		Requests: e.requests, LinkLoad: e.fetching / passed, GPULoad: e.computing / passed,
+		Gains: alloc.Gains{Emb: d.rows.Take(), KV: d.kv.Take()},
+	}
+	if len(e.latencies) > 0 {
+		slices.Sort(e.latencies)
+		o.P99 = e.latencies[(len(e.latencies)*99+99)/100-1]
+	}
+	*e = epoch{began: now, latencies: e.latencies[:0]}
+	return o
+}
+
+// apply moves the boundary and has both sides follow.
+func (d *Divider) apply(alpha float64) {
+	d.moves.Lock()
+	defer d.moves.Unlock()
+	pages := d.cfg.Pool.SetBoundary(alpha)
+	books := d.cfg.Pool.For(pool.Embeddings).Stats()
+	slab := d.cfg.Rows.SlabBytes()
+	now, _, _ := d.cfg.Rows.Slabs()
+	want := pages * books.Page / slab
+	moved := 0
+	switch {
+	case want < now:
+		moved = d.cfg.Rows.Shrink(now - want)
+	case want > now:
+		d.cfg.KV.Trim()
+		moved, _ = d.cfg.Rows.Grow(want - now) // the rest when KV has freed it
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.count.moved += int64(moved) * int64(slab)
+	d.filling = d.filling || want > now
+	d.rows.Resize(books.Total)
+	d.kv.Resize(d.cfg.Pool.For(pool.KV).Stats().Total)
+}
+
+// Fill copies rows to new capacity, as many as the governor allows now. False when there is nothing left to do.
+func (d *Divider) Fill() bool {
+	d.moves.Lock()
+	defer d.moves.Unlock()
+	d.mu.Lock()
+	row := int64(d.cfg.Rows.RowBytes())
+	granted := d.governor.Grant(d.cfg.Now().Sub(d.start).Seconds(), fillRows*row)
+	filling := d.filling
+	d.mu.Unlock()
+	if !filling {
+		return false
+	}
+	rows := int(granted / row)
+	if rows == 0 {
+		return true
+	}
+	moved, done := d.cfg.Rows.Rehome(rows)
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.governor.Spend(int64(moved) * row)
+	d.count.filled += int64(moved) * row
+	d.filling = !done
+	return !done
+}
+
+// Run makes a Step per epoch and fills in between, until ctx is done.
+func (d *Divider) Run(ctx context.Context) {
+	epochs := time.NewTicker(alloc.Epoch * time.Second)
+	defer epochs.Stop()
+	fills := time.NewTicker(fillPause)
+	defer fills.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-epochs.C:
+			d.Step()
+			fills.Reset(fillPause)
+		case <-fills.C:
+			if !d.Fill() {
+				fills.Stop()
+			}
+		}
+	}
+}
+
+// Describe implements prometheus.Collector.
+func (d *Divider) Describe(ch chan<- *prometheus.Desc) { prometheus.DescribeByCollect(d, ch) }
+
+var (
+	boundaryDesc = prometheus.NewDesc("grebe_pool_boundary", "Share of the pool that embeddings may own.", nil, nil)
+	decisionDesc = prometheus.NewDesc("grebe_pool_decisions_total", "Decisions about the boundary.", []string{"kind"}, nil)
+	changeDesc   = prometheus.NewDesc("grebe_pool_change", "Change of the share that the last decision made, by the part that wanted it.", []string{"part"}, nil)
+	movedDesc    = prometheus.NewDesc("grebe_pool_moved_bytes_total", "Bytes of pages that changed sides.", nil, nil)
+	filledDesc   = prometheus.NewDesc("grebe_pool_filled_bytes_total", "Bytes of rows copied to new capacity in the background.", nil, nil)
+)
+
+// Collect implements prometheus.Collector.
+func (d *Divider) Collect(ch chan<- prometheus.Metric) {
+	d.mu.Lock()
+	last, count := d.last, d.count
+	d.mu.Unlock()
+	gauge := func(desc *prometheus.Desc, v float64, labels ...string) {
+		ch <- prometheus.MustNewConstMetric(desc, prometheus.GaugeValue, v, labels...)
+	}
+	total := func(desc *prometheus.Desc, v int64, labels ...string) {
+		ch <- prometheus.MustNewConstMetric(desc, prometheus.CounterValue, float64(v), labels...)
+	}
+	gauge(boundaryDesc, last.To)
+	gauge(changeDesc, last.Base, "policy")
+	gauge(changeDesc, last.Residual, "adapter")
+	gauge(changeDesc, last.To-last.From, "all")
+	total(decisionDesc, count.decisions-count.recoveries, "usual")
+	total(decisionDesc, count.recoveries, "recovery")
+	total(movedDesc, count.moved)
+	total(filledDesc, count.filled)
+}

@@ -1,0 +1,232 @@
+package divide
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"grebe/alloc"
+	"grebe/compute"
+	"grebe/embed"
+	"grebe/kv"
+	"grebe/plan"
+	"grebe/pool"
+)
+
+const rowBytes = 512
+
+// system is a pool with the real caches on it.
+type system struct {
+	pool  *pool.Pool
+	rows  *embed.Cache
+	store *kv.Store
+}
+
+func newSystem(t *testing.T) *system {
+	t.Helper()
+	p, err := pool.New(16<<20, 32<<10)
+	if err != nil {
+		t.Fatal(err)
+	}
+	shape := compute.Shape{Layers: 2, Heads: 2, KVHeads: 2, HeadDim: 32, Hidden: 64, KV: compute.F32}
+	s := &system{pool: p, store: kv.New(shape, p)}
+	p.SetBoundary(0.5)
+	if s.rows, err = embed.NewCache(p.For(pool.Embeddings), embed.Config{Rows: 4096, MaxRows: 32768, RowBytes: rowBytes, Policy: "lru"}); err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+// close fails when a page was lost.
+func (s *system) close(t *testing.T) {
+	t.Helper()
+	s.store.Close()
+	s.rows.Close()
+	if err := s.pool.Close(); err != nil {
+		t.Error(err)
+	}
+}
+
+// serve is what a request does to the caches.
+func (s *system) serve(d *Divider, r *rand.Rand, out []byte) error {
+	user := r.Uint64N(200) + 1
+	key := kv.KeyOf(kv.Key{}, nil, fmt.Sprint(user))
+	e, _ := s.store.Get(key)
+	hit := e != nil
+	if !hit {
+		var err error
+		if e, err = s.store.Reserve(kv.Chain, 64+r.IntN(200), nil); err != nil {
+			return err
+		}
+		s.store.Publish(plan.User, key, make([]int32, e.Len()), e)
+	}
+	keys := make([]uint64, 16)
+	hits := 0
+	for i := range keys {
+		keys[i] = (r.Uint64N(20000) + 1) * 0x9E3779B97F4A7C15
+		if s.rows.Get(keys[i], out) {
+			hits++
+		} else {
+			s.rows.Put(keys[i], out, s.rows.Epoch(keys[i]))
+		}
+	}
+	d.Gathered(keys, hits, time.Microsecond)
+	d.Done(Request{User: user, Events: e.Len(), KVBytes: int64(e.Len()) * 512, KVHit: hit, Saved: time.Millisecond, Latency: 5 * time.Millisecond})
+	e.Release()
+	return nil
+}
+
+// jump goes to a random share at each decision.
+type jump struct{ r *rand.Rand }
+
+func (j jump) Decide(o *alloc.Observation) alloc.Decision {
+	return alloc.Decision{From: o.Alpha, To: alloc.MinShare + 0.8*j.r.Float64()}
+}
+
+// The boundary moves over and over while requests run on both caches: none fails and no page is lost.
+func TestMovesUnderLoad(t *testing.T) {
+	s := newSystem(t)
+	d, err := New(Config{Pool: s.pool, Rows: s.rows, KV: s.store, Controller: jump{rand.New(rand.NewPCG(1, 1))}, Link: 1e12}, 0.5)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var wg sync.WaitGroup
+	stop := make(chan struct{})
+	for g := range 3 {
+		wg.Go(func() {
+			r := rand.New(rand.NewPCG(uint64(g), 9))
+			out := make([]byte, rowBytes)
+			for {
+				select {
+				case <-stop:
+					return
+				default:
+				}
+				if err := s.serve(d, r, out); err != nil {
+					t.Errorf("a request failed: %v", err)
+					return
+				}
+			}
+		})
+	}
+	for range 60 {
+		d.Step()
+		for range 20 {
+			d.Fill()
+		}
+	}
+	close(stop)
+	wg.Wait()
+	if d.count.moved == 0 {
+		t.Error("no page changed sides")
+	}
+	s.close(t)
+}
+
+// What embeddings own follows the boundary, and KV never owns more than its part.
+func TestBothSidesFollow(t *testing.T) {
+	s := newSystem(t)
+	d, err := New(Config{Pool: s.pool, Rows: s.rows, KV: s.store, Controller: alloc.Static(0.8)}, 0.3)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r, out := rand.New(rand.NewPCG(2, 2)), make([]byte, rowBytes)
+	for range 300 {
+		if err := s.serve(d, r, out); err != nil {
+			t.Fatal(err)
+		}
+	}
+	owned := func() float64 { return float64(s.pool.For(pool.Embeddings).Stats().Used) / (16 << 20) }
+	if a := owned(); a < 0.28 || a > 0.3 {
+		t.Errorf("embeddings own %.3f of the pool, want 0.3", a)
+	}
+	d.Step()
+	if a := owned(); a < 0.78 || a > 0.8 {
+		t.Errorf("embeddings own %.3f of the pool after the decision, want 0.8", a)
+	}
+	if over := s.pool.Over(); over != 0 {
+		t.Errorf("KV owns %d bytes beyond its part", over)
+	}
+	s.close(t)
+}
+
+// A controller on shadows finds out which side would save more.
+func TestClimbsOnShadows(t *testing.T) {
+	s := newSystem(t)
+	d, err := New(Config{Pool: s.pool, Rows: s.rows, KV: s.store, Controller: &alloc.Climb{}, Link: 1e9}, 0.5)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := range 4000 { // users in a circle a little larger than KV's part, rows that never return
+		d.Done(Request{User: uint64(1 + i%40), KVBytes: 1 << 18, Saved: 3 * time.Millisecond})
+	}
+	if dec := d.Step(); dec.To >= dec.From {
+		t.Errorf("KV would have saved all and the share went from %.2f to %.2f", dec.From, dec.To)
+	}
+	s.close(t)
+}
+
+func TestDecisionsAreExplained(t *testing.T) {
+	var log bytes.Buffer
+	s := newSystem(t)
+	d, err := New(Config{Pool: s.pool, Rows: s.rows, KV: s.store, Controller: alloc.Static(0.6), Log: slog.New(slog.NewTextHandler(&log, nil))}, 0.5)
+	if err != nil {
+		t.Fatal(err)
+	}
+	d.Done(Request{User: 7, Latency: 40 * time.Millisecond})
+	d.Step()
+	for _, part := range []string{"0.500 -> 0.600", "late=1", "p99_ms=40", "hot=0"} {
+		if !strings.Contains(log.String(), part) {
+			t.Errorf("the log line has no %q: %s", part, &log)
+		}
+	}
+	reg := prometheus.NewPedanticRegistry()
+	reg.MustRegister(d)
+	families, err := reg.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	found := false
+	for _, f := range families {
+		if f.GetName() == "grebe_pool_boundary" {
+			found = f.GetMetric()[0].GetGauge().GetValue() == 0.6
+		}
+	}
+	if !found {
+		t.Errorf("no grebe_pool_boundary of 0.6 among %d metrics", len(families))
+	}
+	s.close(t)
+}
+
+// Run decides once per epoch, by the clock.
+func TestRunKeepsEpochs(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newSystem(t)
+		d, err := New(Config{Pool: s.pool, Rows: s.rows, KV: s.store, Controller: alloc.Static(0.6)}, 0.5)
+		if err != nil {
+			t.Fatal(err)
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), 3*alloc.Epoch*time.Second+time.Second)
+		defer cancel()
+		d.Run(ctx)
+		if d.count.decisions != 3 {
+			t.Errorf("%d decisions in three epochs", d.count.decisions)
+		}
+		s.close(t)
+	})
+}
+
+func TestNewRefuses(t *testing.T) {
+	if _, err := New(Config{}, 0.5); err == nil {
+		t.Error("a divider of nothing")
+	}
+}
