@@ -35,8 +35,10 @@ func attendedBatches() []attended {
 	}
 }
 
-func attendConfig(s spec, o *Options) attend.Config {
-	return attend.Config{Shape: s.shape, Plain: o.Device.Plain}
+// attendConfig is what the device runs a model's attention with.
+func attendConfig(d cuda.Device, s spec, o *Options) attend.Config {
+	overlap := !o.Device.NoOverlap && !o.Device.Plain && d.Context().Info().Arch == 90
+	return attend.Config{Shape: s.shape, Plain: o.Device.Plain, Overlap: overlap}
 }
 
 // tuneAgain measures how attention of both models is best cut, whatever was kept.
@@ -47,7 +49,7 @@ func tuneAgain(d cuda.Device, o *Options) error {
 		return err
 	}
 	for _, s := range []spec{qwen2, qwen3} {
-		if _, err := attend.Tune(c, attendConfig(s, o), true); err != nil {
+		if _, err := attend.Tune(c, attendConfig(d, s, o), true); err != nil {
 			return err
 		}
 	}
@@ -63,7 +65,7 @@ func measureAttention(o *Options, d cuda.Device, r *Report) error {
 	}
 	all := attendedBatches()
 	for _, s := range []spec{qwen2, qwen3} {
-		cfg := attendConfig(s, o)
+		cfg := attendConfig(d, s, o)
 		model, err := attend.Tune(c, cfg, false)
 		if err != nil {
 			return err

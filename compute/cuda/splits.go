@@ -40,7 +40,6 @@ func (d *device) split(cfg attend.Config) (*split.Model, error) {
 	if m, ok := d.splits.known[key]; ok {
 		return m, nil
 	}
-	cfg.Overlap = false
 	m, err := attend.Tune(d.c, cfg, false)
 	if err != nil && !driver.OutOfMemory(err) {
 		return nil, err
