@@ -166,7 +166,7 @@ func measure(e Engine, requests, tokens int) (schedule.Sample, error) {
 	jobs := make([]*engine.Job, requests)
 	for i := range jobs {
 		p := &plan.Plan{Segments: []plan.Segment{{Kind: plan.User, Tokens: make([]int32, max(1, tokens))}}}
-		jobs[i] = &engine.Job{Plan: p, Want: []engine.Want{{Segment: 0, IDs: []int32{0}}}}
+		jobs[i] = &engine.Job{Plan: p, Hidden: []int{0}}
 		cost, err := e.Check(jobs[i])
 		if err != nil {
 			return s, err
