@@ -199,11 +199,16 @@ class Trainer:
         embedding = self.model.embedding()
         index = Tree(self.codes, self.data.first_code)
         places = {"beam": [], "identifier": [], "rank of 100": []}
-        for users in torch.arange(most or len(history), device=self.device).split(256):
+        chosen = torch.arange(len(history), device=self.device)
+        if most:
+            chosen = chosen[:: max(1, len(history) // most)]
+        for users in chosen.split(256):
             h, n = history[users], lengths[users]
-            inside = (who >= users[0]) & (who <= users[-1])
+            place = torch.full((len(history),), -1, device=self.device)
+            place[users] = torch.arange(len(users), device=self.device)
+            inside = place[who] >= 0
             seen = torch.zeros((len(users), self.data.count), dtype=torch.bool, device=self.device)
-            seen[who[inside] - users[0], what[inside]] = True
+            seen[place[who[inside]], what[inside]] = True
             tokens = self.start(h)
             real = torch.arange(tokens.shape[1], device=self.device)[None] <= n[:, None]
             at = torch.arange(tokens.shape[1], device=self.device)[None].expand(len(h), -1)
@@ -220,7 +225,7 @@ class Trainer:
         self.model.train()
         out = {}
         for name, parts in places.items():
-            hit = torch.cat(parts) == truth[: most or len(truth), None]
+            hit = torch.cat(parts) == truth[chosen][:, None]
             gain = 1 / torch.log2(torch.arange(20, device=self.device).float() + 2)
             for k in (5, 10, 20):
                 each = hit[:, :k].any(1).float()
@@ -284,7 +289,7 @@ class Trainer:
             if done > report:
                 report = done + 0.1
                 line = {"seconds": round(time.time() - self.clock.start, 1), "step": self.clock.step}
-                line.update({k: round(float(v), 3) for k, v in costs.items()})
+                line.update({k: round(float(v.detach()), 3) for k, v in costs.items()})
                 if self.codes is not None:
                     got = self.evaluate(2, a.validate)
                     line.update({k: got[k] for k in ("beam HIT@10", "identifier HIT@10", "rank of 100 HIT@10")})

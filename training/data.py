@@ -104,7 +104,7 @@ class Questions(torch.utils.data.IterableDataset):
     them pointwise; generated places of each customer get a generation (user-first alone: item-first, what
     a generation sees of the user is something else)."""
 
-    def __init__(self, world, split, rows, seed, codes, listed=48, asked=24, generated=8, orders=("user", "item")):
+    def __init__(self, world, split, rows, seed, codes, listed=32, asked=16, generated=8, orders=("user", "item")):
         self.world, self.split, self.rows, self.seed, self.codes = world, split, rows, seed, codes
         self.listed, self.asked, self.generated, self.orders = listed, asked, generated, orders
         self.each = 16 * listed + 8 * asked + 8 * generated  # rows beside the user's, about
@@ -116,28 +116,31 @@ class Questions(torch.utils.data.IterableDataset):
                 yield self.batch(r, users, self.orders[r.integers(len(self.orders))])
 
     def batch(self, r, users, order):
+        """Lays the plans of customers side by side. The rows before `split` are the users' (user-first) or the
+        items' (item-first): nothing before it sees anything behind it."""
         plans = [self.plan(r, u, order) for u in users]
-        width = pad(max(p["plan"].size for p in plans))
-        segments = max(len(p["plan"].tokens) for p in plans) + 1
+        split = pad(max(x["split"] for x in plans))
+        width = split + pad(max(x["plan"].size - x["split"] for x in plans))
+        segments = max(len(x["plan"].tokens) for x in plans) + 1
         n = len(users)
         out = {k: np.zeros((n, width), dtype=np.int32) for k in ("tokens", "positions", "segments")}
         out["segments"] += segments - 1  # padding: a segment that nobody sees
         seen = np.zeros((n, segments, segments), dtype=bool)
-        lists = {k: [] for k in ("dense_rows", "dense_items", "generated_rows", "generated_items")}
+        rows = {k: [] for k in ("dense_rows", "generated_rows", "answer_rows", "asked_rows")}
         for b, x in enumerate(plans):
-            p = x["plan"]
-            out["tokens"][b, : p.size], out["segments"][b, : p.size], out["positions"][b, : p.size] = p.rows()
+            p, cut = x["plan"], x["split"]
+            for k, values in zip(("tokens", "segments", "positions"), p.rows()):
+                out[k][b, :cut], out[k][b, split : split + p.size - cut] = values[:cut], values[cut:]
             seen[b, : len(p.tokens), : len(p.tokens)] = p.seen()
-            for k in lists:
-                lists[k].append(x[k] + b * width if k.endswith("rows") else x[k])
-        out.update({k: np.concatenate(v) for k, v in lists.items()}, seen=seen)
-        out["answer_rows"] = np.array([b * width + x["answer_row"] for b, x in enumerate(plans)])
-        out["asked_rows"] = np.array([b * width + x["asked_rows"] for b, x in enumerate(plans)])
+            for k, lists in rows.items():
+                lists.append(b * width + np.where(x[k] < cut, x[k], x[k] - cut + split))
+        out.update({k: np.concatenate(v) for k, v in rows.items() if k != "asked_rows"}, asked_rows=np.array(rows["asked_rows"]), seen=seen)
+        for k in ("dense_items", "generated_items"):
+            out[k] = np.concatenate([x[k] for x in plans])
         for k in ("candidates", "chosen", "asked_chosen", "next", "asked"):
             out[k] = np.array([x[k] for x in plans])
         batch = {k: tensor(v) for k, v in out.items()}
-        batch["order"] = order
-        batch["users"] = tensor(np.asarray(users))
+        batch.update(order=order, split=split, users=tensor(np.asarray(users)))
         return batch
 
     def plan(self, r, u, order):
@@ -154,7 +157,8 @@ class Questions(torch.utils.data.IterableDataset):
                 items.append(targets[k])
         return {
             "plan": p, "dense_rows": np.array([p.last_row(x) for x in user]), "dense_items": targets,
-            "answer_row": p.last_row(instruction), "candidates": candidates, "chosen": chosen, "next": int(s.next[u]),
+            "split": p.first[user[-1] + 1 if order == "user" else user[0]],
+            "answer_rows": np.array([p.last_row(instruction)]), "candidates": candidates, "chosen": chosen, "next": int(s.next[u]),
             "asked_rows": np.array([p.last_row(x) for x in each]), "asked_chosen": asked_chosen, "asked": np.asarray(asked),
             "generated_rows": np.array(rows, dtype=np.int64).reshape(-1, 3 if self.codes is None else self.codes.shape[1]),
             "generated_items": np.array(items, dtype=np.int64),

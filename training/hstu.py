@@ -20,7 +20,7 @@ import torch.nn as nn
 import torch.nn.functional as F
 
 from data import Split, World
-from decoder import Muon, save_bf16, seed_all
+from decoder import Muon, incidence, save_bf16, seed_all
 from lm import Clock, ndcg, rate
 
 ACTIONS = (1, 2, 4)  # bits of the stars
@@ -56,19 +56,23 @@ class HSTU(nn.Module):
         self.count = items
         self.d, self.positions, self.scale, self.heads, self.hidden = d, positions, scale, heads, hidden
         self.free = nn.Parameter(torch.randn(items + marks, d) * 0.02)
-        self.register_buffer("features", features.long() + 1)
-        self.table = nn.Parameter(torch.randn(int(features.max()) + 2, d) * 0.01)
+        has = incidence(features)
+        self.register_buffer("has", has)
+        self.table = nn.Parameter(torch.randn(has.shape[1], d) * 0.01)
         self.action, self.target = nn.Parameter(torch.randn(len(ACTIONS), d) * 0.02), nn.Parameter(torch.randn(1, d) * 0.02)
         self.position = nn.Parameter(torch.randn(positions, d) * 0.1)
         self.layers = nn.ModuleList(STU(d, heads, d // heads, d // heads) for _ in range(layers))
         self.post_w, self.post_b = nn.Parameter(torch.ones(d)), nn.Parameter(torch.zeros(d))
-        self.head1, self.bias1 = nn.Parameter(torch.randn(hidden, d) / d**0.5), nn.Parameter(torch.zeros(hidden))
+        # The head begins as the product of state and item, by which retrieval scores: one unit for each sign.
+        head1, head2 = 0.3 * torch.randn(hidden, d) / d**0.5, torch.zeros(1, hidden)
+        head1[0], head1[1], head2[0, 0], head2[0, 1] = 1, -1, 1, -1
+        self.head1, self.bias1 = nn.Parameter(head1), nn.Parameter(torch.zeros(hidden))
         self.head_w, self.head_b = nn.Parameter(torch.ones(hidden)), nn.Parameter(torch.zeros(hidden))
-        self.head2, self.bias2 = nn.Parameter(torch.randn(1, hidden) / hidden**0.5), nn.Parameter(torch.zeros(1))
+        self.head2, self.bias2 = nn.Parameter(head2), nn.Parameter(torch.zeros(1))
 
     def items(self):
         """Returns the table: items, then marks."""
-        shared = F.embedding_bag(self.features, self.table, mode="sum", padding_idx=0)
+        shared = self.has @ self.table.to(self.has.dtype)
         return torch.cat((self.free[: self.count] + shared, self.free[self.count :]))
 
     def rows(self, items, history, stars, candidates, order, dtype):
@@ -257,7 +261,7 @@ def main():
     p.add_argument("--heads", type=int, default=6)
     p.add_argument("--hidden", type=int, default=128)
     p.add_argument("--users", type=int, default=256, help="users of a batch")
-    p.add_argument("--listed", type=int, default=48)
+    p.add_argument("--listed", type=int, default=32)
     p.add_argument("--matrices", type=float, default=0.01)
     p.add_argument("--others", type=float, default=0.003)
     p.add_argument("--validate", type=int, default=1000)

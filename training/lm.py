@@ -36,10 +36,15 @@ class Clock:
         return (time.time() - self.start) / self.seconds
 
 
-def rate(done, warm=0.02):
-    """The share of the full learning rate: up, then level, then down to nothing from a quarter on."""
+def rate(done, warm=0.02, turn=0.0, low=0.5):
+    """The share of the full learning rate: up, level, down to nothing from a quarter on. Where the questions
+    change, at turn, it is at low: the line goes from 1 to low before it and from low to 0 behind it."""
     if done < warm:
         return 0.02 + done / warm
+    if done < turn:
+        return 1 - (1 - low) * max(0.0, (done - turn / 2) / (turn / 2))
+    if turn > 0:
+        return low * max(0.0, (1 - done) / (1 - turn))
     return max(0.0, min(1.0, (1 - done) / 0.75))
 
 
@@ -53,6 +58,8 @@ class Trainer:
         m = self.world.meta
         shape = Shape(m["vocabulary"], a.hidden, a.layers, a.heads, a.kv_heads, a.inter)
         self.model = Decoder(shape, self.world.first, self.world.features()).to(self.device)
+        if a.start:
+            self.model.load(a.start)
         self.optimizers = self.model.optimizers(a.matrices, a.others)
         self.rates = [[g["lr"] for g in o.param_groups] for o in self.optimizers]
         self.train, self.valid = Split(a.data, "train"), Split(a.data, "validation")
@@ -82,8 +89,13 @@ class Trainer:
         return {"dense": self.dense(batch, hidden, self.identifiers(embedding))}
 
     def hidden(self, batch, embedding):
-        bias = dense_bias(batch["seen"], batch["segments"], self.dtype)
-        return self.model(embedding, batch["tokens"].long(), batch["positions"].long(), bias, self.dtype)
+        split = batch["split"]
+        seen, segments = batch["seen"], batch["segments"]
+        first = None  # a user behind the preamble is causal
+        if batch["order"] == "item":
+            first = dense_bias(seen, segments[:, :split], self.dtype)
+        bias = (first, dense_bias(seen, segments, self.dtype, split))
+        return self.model(embedding, batch["tokens"].long(), batch["positions"].long(), bias, self.dtype, split)
 
     def lists(self, batch, hidden, embedding):
         """The scores of the candidates by identifier, and of those that were asked about."""
@@ -125,7 +137,7 @@ class Trainer:
 
     def step(self, costs):
         sum(costs.values()).backward()
-        share = rate(self.clock.done(), self.a.warm)
+        share = rate(self.clock.done(), self.a.warm, self.a.first, self.a.low)
         for o, rates in zip(self.optimizers, self.rates):
             for g, lr in zip(o.param_groups, rates):
                 g["lr"] = lr * share
@@ -169,30 +181,31 @@ class Trainer:
         ids = embedding[self.world.first : self.world.first + self.world.count].float()
         return ids @ (basis * values.clamp(min=0).sqrt())
 
+    def take_codes(self, found):
+        self.codes = torch.from_numpy(found).to(self.device) + torch.tensor(self.world.meta["first_code"], device=self.device)
+        self.codes_np = self.codes.cpu().numpy()
+
     def give_codes(self):
         m = self.world.meta
-        found = semantic.assign(self.vectors(), m["levels"], self.a.seed)
-        first = torch.tensor(m["first_code"], device=self.device)
-        self.codes = found + first
-        return found.cpu().numpy()
+        return semantic.assign(self.vectors(), m["levels"], self.a.seed).cpu().numpy()
 
     @torch.no_grad()
-    def validate(self, most):
-        """NDCG@10 in expectation, as a share of the optimum's, in each layout."""
+    def validate(self, split, most):
+        """NDCG@10 in expectation, as a share of the optimum's, in each layout, over the first customers of a split."""
         out = {}
         for order in ("user", "item"):
-            dataset = Questions(self.world, self.valid, self.a.rows, 3, self.codes_np, 100, 100, 1, (order,))
+            dataset = Questions(self.world, split, self.a.rows, 3, self.codes_np, 100, 100, 1, (order,))
             r = np.random.default_rng(0)
-            users = np.argsort(self.valid.lengths()[:most], kind="stable")
+            users = np.argsort(split.lengths()[:most], kind="stable")
             got = {"identifier": 0.0, "pointwise": 0.0}
             best = 0.0
             costs = {}
-            for part in np.array_split(users, max(1, most // 8)):
+            for part in np.array_split(users, max(1, most // 16)):
                 batch = to_device(dataset.batch(r, part, order), self.device)
                 embedding = self.model.embedding()
                 hidden = self.hidden(batch, embedding)
                 _, scores, margins = self.lists(batch, hidden, embedding)
-                p = torch.from_numpy(self.valid.p[part]).to(self.device)
+                p = torch.from_numpy(split.p[part]).to(self.device)
                 p = p / p.sum(1, keepdim=True)
                 best += ndcg(p, p)
                 got["identifier"] += ndcg(scores, p)
@@ -207,13 +220,14 @@ class Trainer:
 
     def main(self):
         a = self.a
-        self.run(Histories(self.world, self.train, a.rows, a.seed), self.histories, a.first)
-        found = self.give_codes()
-        self.codes_np = self.codes.cpu().numpy()
+        if a.first > 0:
+            self.run(Histories(self.world, self.train, a.rows, a.seed), self.histories, a.first)
+        found = np.load(os.path.join(a.start, "codes.npy")).astype(np.int64) if a.start else self.give_codes()
+        self.take_codes(found)
         self.run(Questions(self.world, self.train, a.rows, a.seed + 1, self.codes_np, a.listed, a.asked, a.generated), self.questions, 1.0)
         self.model.round()
         self.model.eval()
-        result = self.validate(min(a.validate, len(self.valid)))
+        result = self.validate(self.valid, min(a.validate, len(self.valid)))
         result["step"], result["seconds"] = self.clock.step, round(time.time() - self.clock.start, 1)
         print("validation", json.dumps(result), flush=True)
         self.log.append({"validation": result, "settings": vars(a)})
@@ -237,11 +251,14 @@ def ndcg(scores, p, k=10):
 def arguments():
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     p.add_argument("--data", required=True, help="folder of grebe eval world --arrays")
-    p.add_argument("--out", required=True, help="folder to write")
+    p.add_argument("--out", help="folder to write")
+    p.add_argument("--check", type=int, default=0, help="instead: measure the model of --start on so many test customers")
     p.add_argument("--seconds", type=float, default=180)
     p.add_argument("--steps", type=int, default=0, help="instead of seconds")
     p.add_argument("--seed", type=int, default=1)
-    p.add_argument("--first", type=float, default=0.3, help="share of the run on plain histories")
+    p.add_argument("--start", default="", help="folder of a model to go on with: its weights and codes")
+    p.add_argument("--first", type=float, default=0.4, help="share of the run on plain histories")
+    p.add_argument("--low", type=float, default=0.5, help="share of the learning rate behind them")
     p.add_argument("--hidden", type=int, default=256)
     p.add_argument("--layers", type=int, default=4)
     p.add_argument("--heads", type=int, default=4)
@@ -251,16 +268,28 @@ def arguments():
     p.add_argument("--matrices", type=float, default=0.02, help="learning rate of the layers' matrices")
     p.add_argument("--others", type=float, default=0.003, help="learning rate of all else")
     p.add_argument("--warm", type=float, default=0.02)
-    p.add_argument("--listed", type=int, default=48)
-    p.add_argument("--asked", type=int, default=24)
+    p.add_argument("--listed", type=int, default=32)
+    p.add_argument("--asked", type=int, default=16)
     p.add_argument("--generated", type=int, default=8)
     p.add_argument("--workers", type=int, default=5)
     p.add_argument("--validate", type=int, default=400)
     return p.parse_args()
 
 
+def check(a):
+    """Measures a model on test customers, in float32 where there is no GPU: what grebe eval must find too."""
+    t = Trainer(a)
+    t.model.eval()
+    t.take_codes(np.load(os.path.join(a.start, "codes.npy")).astype(np.int64))
+    print("test", json.dumps(t.validate(Split(a.data, "test"), a.check)))
+
+
 if __name__ == "__main__":
     with contextlib.suppress(RuntimeError):
         torch.set_float32_matmul_precision("high")
     torch.set_num_threads(max(1, min(torch.get_num_threads(), 8)))
-    Trainer(arguments()).main()
+    given = arguments()
+    if given.check:
+        check(given)
+    else:
+        Trainer(given).main()

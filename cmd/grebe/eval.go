@@ -284,6 +284,7 @@ func (c *evalRunCmd) waysOf(s *stack, d *eval.Data) ([]eval.Way, []string) {
 		if m.Scoring.Kind == server.Pointwise {
 			if wanted("pointwise") {
 				add("pointwise", m, eval.Way{Name: "pointwise", Prefix: "user"})
+				add("pointwise", m, eval.Way{Name: "pointwise, item-first", Prefix: "item"})
 			}
 			continue
 		}
