@@ -1,27 +1,28 @@
 // Package embed serves rows of embedding tables: rows of one size by key, from a [Store] (memory, a mapped
-// file, Redis or Valkey) through a [Cache] on pages of a pool (SEEDS.md LRU-3, HLM-2).
+// file, Pebble, Redis or Valkey) through a [Cache] on pages of a pool (SEEDS.md LRU-3, HLM-2).
 //
 // # The cache
 //
-// A key's hash names a set of 64 slots; eight tags are compared at once, then the key. What leaves is chosen within the set.
+// A key's hash names a set of 64 slots; 64 tags are compared at once, then the key. What leaves is chosen within the set.
 //
 //   - A read takes no lock and allocates nothing: it copies the row out and counts only if the set's version was even
 //     before and is the same after. So a caller never sees half of one row and half of another.
 //   - A writer holds the set's lock, which is a leaf, and makes the version odd while it changes tags, keys or rows.
-//   - A hit is recorded in one word of the slot: time and two decayed counts. Two at once may lose one.
+//   - A hit is recorded in one word of the slot. Two at once may lose one.
 //   - A row that was fetched before an update of its set and offered after it is not cached, so an update is
 //     never undone by a slow fetch.
+//   - Its memory is slabs of whole sets, each a run of the pool's pages, that come and go while readers run.
 //
-// Policies: "lru" is LRU in the set. The "default" evicts what is predicted to return last, or declines the missed
-// row itself; predictions come from trees (package evict) that are trained on watched keys by a goroutine of the
-// cache and laid down in a table, so that a prediction is a look-up. They may be stale; where they do worse than
-// LRU, measured on one set in sixteen, LRU takes over. Other names run that policy of package evict in each set.
+// Policies: "lru" is LRU in the set. The "default" is package evict's Slab: decayed counts of uses, also of rows that are not
+// cached, in a mode that caches in miniature choose off the path; LRU is one of the modes. Other names run that policy of
+// package evict in each set, with predictions of trees that are trained off the path. Both may be stale.
 //
 // # The table
 //
 // [Table] gathers batches: hits from the cache, all misses of a batch in one round trip to the store within a
 // deadline. A row that the store does not have, or cannot give in time, is the table's default row, and counted: a batch
-// never fails.
+// never fails. Rows that others change in Redis are forgotten as soon as the server tells, those that are Put through the
+// table at once.
 package embed
 
 import (
@@ -47,12 +48,13 @@ type Table struct {
 	scratch sync.Pool
 	stripes atomic.Int32
 
-	missing, outage, failures atomic.Int64
+	lookups, missing, outage, failures atomic.Int64
 }
 
 // TableStats counts what a table served since it was made.
 type TableStats struct {
 	Cache    Stats
+	Lookups  int64 // of all rows
 	Missing  int64 // lookups answered with the default row: not in the store
 	Outage   int64 // lookups answered with the default row: the store failed or was too slow
 	Failures int64 // round trips that failed
@@ -82,12 +84,21 @@ func NewTable(s Store, c *Cache, cfg TableConfig) (*Table, error) {
 
 // Stats returns the counters.
 func (t *Table) Stats() TableStats {
-	s := TableStats{Missing: t.missing.Load(), Outage: t.outage.Load(), Failures: t.failures.Load()}
+	s := TableStats{Lookups: t.lookups.Load(), Missing: t.missing.Load(), Outage: t.outage.Load(), Failures: t.failures.Load()}
 	if t.cache != nil {
 		s.Cache = t.cache.Stats()
 	}
 	return s
 }
+
+// RowBytes returns the size of a row.
+func (t *Table) RowBytes() int { return t.store.RowBytes() }
+
+// Dim returns how many float32 a row has.
+func (t *Table) Dim() int { return t.store.RowBytes() / 4 }
+
+// Cache returns the table's cache, nil when it has none.
+func (t *Table) Cache() *Cache { return t.cache }
 
 // Gathered says where the rows of a batch came from; keys that repeat count each time.
 type Gathered struct {
@@ -120,6 +131,7 @@ func (t *Table) Gather(ctx context.Context, keys []uint64, out []byte) Gathered 
 	s := t.scratch.Get().(*scratch)
 	defer t.scratch.Put(s)
 	s.reset()
+	t.lookups.Add(int64(len(keys)))
 	if t.cache == nil {
 		for i := range keys {
 			s.misses = append(s.misses, int32(i))
