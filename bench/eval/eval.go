@@ -136,18 +136,23 @@ func (e *evaluation) step() {
 	}
 }
 
-func (e *evaluation) rank(ctx context.Context, w *Way, q *Question) ([]string, error) {
-	req := &grebev1.RankRequest{Model: w.Model, User: e.data.users[q.User], Prefix: w.Prefix, DeadlineMs: deadlineMs}
+// Request is a question as a ranking.
+func (d *Data) Request(w *Way, q *Question) *grebev1.RankRequest {
+	req := &grebev1.RankRequest{Model: w.Model, User: d.users[q.User], Prefix: w.Prefix, DeadlineMs: deadlineMs}
 	for i, id := range q.Candidates {
 		c := &grebev1.Item{Id: id}
 		if w.FirstIdentifier > 0 {
-			it := e.data.items[id]
+			it := d.items[id]
 			identifier := w.FirstIdentifier + int32(i)
 			c = &grebev1.Item{Id: id, Text: it.Text, Tokens: it.Tokens, Attributes: it.Attributes, Identifier: &identifier}
 		}
 		req.Candidates = append(req.Candidates, c)
 	}
-	resp, err := e.asker.Rank(ctx, req)
+	return req
+}
+
+func (e *evaluation) rank(ctx context.Context, w *Way, q *Question) ([]string, error) {
+	resp, err := e.asker.Rank(ctx, e.data.Request(w, q))
 	if err != nil {
 		return nil, err
 	}
