@@ -18,6 +18,7 @@ type Config struct {
 	Threads     int       `yaml:"threads"`      // threads of the CPU device, 0 for all cores; 0
 	DataDir     string    `yaml:"data_dir"`     // folder for what the server keeps; ./grebe-data
 	Models      []Model   `yaml:"models"`       // at least one
+	Tables      []Table   `yaml:"tables"`       // of embeddings; none
 	SLOMillis   int       `yaml:"slo_ms"`       // default deadline of a request in milliseconds; 200
 	Schedule    Schedule  `yaml:"schedule"`
 	Cache       Cache     `yaml:"cache"`
@@ -144,6 +145,26 @@ func Default() *Config {
 		Dashboard: Dashboard{UserIDs: "hidden"},
 		Tracing:   Tracing{Sample: Size{Percent: 1}},
 	}
+}
+
+// Table is a table of embeddings.
+type Table struct {
+	Name          string    `yaml:"name"`         // what models and requests call it; required
+	Store         string    `yaml:"store"`        // pebble (in data_dir/tables), file (mapped) or redis; pebble
+	File          string    `yaml:"file"`         // of float32 rows, row after row, for the store file; none
+	Addresses     []string  `yaml:"addresses"`    // host:port of a Redis or Valkey server, or of some nodes of a cluster; none
+	Username      string    `yaml:"username"`     // for Redis; none
+	PasswordEnv   string    `yaml:"password_env"` // variable that has the password for Redis; none
+	Prefix        string    `yaml:"prefix"`       // of the table's keys in Redis; grebe:NAME:
+	Dim           int       `yaml:"dim"`          // numbers of a row; required
+	Cache         Size      `yaml:"cache"`        // of rows in memory before pebble and redis, bytes, 0 for none; 64MiB
+	Policy        string    `yaml:"policy"`       // of eviction: default, lru, laru, sieve, filtered or blind; default
+	Default       []float32 `yaml:"default"`      // row for keys that the table does not have, and in an outage; zeros
+	TimeoutMillis int       `yaml:"timeout_ms"`   // for one batch at the store, milliseconds; 100
+}
+
+func (t *Table) setDefaults() {
+	*t = Table{Store: "pebble", Cache: Size{Bytes: 64 << 20}, Policy: "default", TimeoutMillis: 100}
 }
 
 // setDefaults fills in a model before anything is read into it.

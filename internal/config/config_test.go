@@ -234,3 +234,36 @@ func FuzzLoad(f *testing.F) {
 		}
 	})
 }
+
+// Tables are read as models are, with their own defaults, and complaints name their paths.
+func TestTables(t *testing.T) {
+	dir := t.TempDir()
+	file := filepath.Join(dir, "grebe.yaml")
+	text := "models: [{path: m}]\ntables:\n- {name: items, dim: 4, default: [1, 0.5, 0, -2]}\n- {name: users, store: redis, addresses: [\"127.0.0.1:6379\"], dim: 128, cache: 1GiB}\n- {name: places, store: file, file: rows.f32, dim: 3}\n"
+	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	cfg, err := Load(Source{File: file, Env: []string{"GREBE_TABLES_1_POLICY=lru"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if a := cfg.Tables[0]; a.Store != "pebble" || a.Cache.Bytes != 64<<20 || a.Default[1] != 0.5 || a.TimeoutMillis != 100 {
+		t.Errorf("items: %+v", a)
+	}
+	if b := cfg.Tables[1]; b.Policy != "lru" || b.Cache.Bytes != 1<<30 || b.Addresses[0] != "127.0.0.1:6379" {
+		t.Errorf("users: %+v", b)
+	}
+	if c := cfg.Tables[2]; c.File != filepath.Join(dir, "rows.f32") {
+		t.Errorf("places: %+v", c)
+	}
+	bad := "models: [{path: m}]\ntables: [{name: a, dim: 0}, {name: a, dim: 4, store: redis}, {name: b, dim: 4, store: file, default: [1]}]\n"
+	if err := os.WriteFile(file, []byte(bad), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	_, err = Load(Source{File: file})
+	for _, want := range []string{"tables[0].dim", "tables[1].name", "tables[1].addresses", "tables[2].file", "tables[2].default"} {
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("no complaint about %s: %v", want, err)
+		}
+	}
+}

@@ -3,6 +3,7 @@ package config
 import (
 	"errors"
 	"fmt"
+	"math"
 	"reflect"
 	"slices"
 	"strconv"
@@ -11,8 +12,8 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// maxModels bounds the list of models, so that an index in a variable or flag cannot ask for memory.
-const maxModels = 64
+// maxEntries bounds the lists of models and of tables, so that an index in a variable or flag cannot ask for memory.
+const maxEntries = 64
 
 // decoder reads YAML nodes into a Config and notes where each value came from.
 type decoder struct {
@@ -76,6 +77,13 @@ func setScalar(n *yaml.Node, v reflect.Value) error {
 		}
 		v.SetInt(i)
 		return nil
+	case reflect.Float32:
+		f, err := strconv.ParseFloat(n.Value, 32)
+		if !isScalar || err != nil || math.IsNaN(f) || math.IsInf(f, 0) {
+			return fmt.Errorf("want a number, got %s", describe(n))
+		}
+		v.SetFloat(f)
+		return nil
 	}
 	panic("config: no reader for " + v.Type().String()) // a field of a type that nobody taught
 }
@@ -115,9 +123,9 @@ func (d *decoder) list(n *yaml.Node, v reflect.Value, path string) {
 		d.fail(n, path, "want a list, got %s", describe(n))
 		return
 	}
-	if v.Type() == reflect.TypeFor[[]Model]() {
-		if len(n.Content) > maxModels {
-			d.fail(n, path, "%d models, at most %d", len(n.Content), maxModels)
+	if hasEntries(v.Type()) {
+		if len(n.Content) > maxEntries {
+			d.fail(n, path, "%d %s, at most %d", len(n.Content), path, maxEntries)
 			return
 		}
 		v.SetLen(0)
@@ -140,12 +148,17 @@ func (d *decoder) list(n *yaml.Node, v reflect.Value, path string) {
 	}
 }
 
-// grow returns element i of a list of models, appending one with defaults when i is its length.
+// hasEntries reports whether a list's elements have keys: models, tables.
+func hasEntries(t reflect.Type) bool {
+	return t.Kind() == reflect.Slice && t.Elem().Kind() == reflect.Struct
+}
+
+// grow returns element i of a list of entries, appending one with defaults when i is its length.
 func grow(v reflect.Value, i int) reflect.Value {
 	if i == v.Len() {
-		var m Model
-		m.setDefaults()
-		v.Set(reflect.Append(v, reflect.ValueOf(m)))
+		e := reflect.New(v.Type().Elem())
+		e.Interface().(interface{ setDefaults() }).setDefaults()
+		v.Set(reflect.Append(v, e.Elem()))
 	}
 	return v.Index(i)
 }
@@ -197,15 +210,15 @@ func lookup(v reflect.Value, path string) (reflect.Value, error) {
 			continue
 		}
 		i, err := strconv.Atoi(strings.TrimSuffix(index, "]"))
-		if err != nil || v.Type() != reflect.TypeFor[[]Model]() || i < 0 || i > v.Len() || i >= maxModels {
-			return v, fmt.Errorf("%s: no such entry: there are %d models", path, modelsIn(v))
+		if err != nil || !hasEntries(v.Type()) || i < 0 || i > v.Len() || i >= maxEntries {
+			return v, fmt.Errorf("%s: no such entry: there are %d %s", path, entriesIn(v), name)
 		}
 		v = grow(v, i)
 	}
 	return v, nil
 }
 
-func modelsIn(v reflect.Value) int {
+func entriesIn(v reflect.Value) int {
 	if v.Kind() == reflect.Slice {
 		return v.Len()
 	}
@@ -215,8 +228,8 @@ func modelsIn(v reflect.Value) int {
 // leaves lists the paths of the values in v, as a user writes them.
 func leaves(v reflect.Value, path string, visit func(path string, v reflect.Value)) {
 	if _, own := v.Addr().Interface().(noder); own || v.Kind() != reflect.Struct {
-		if models, ok := v.Addr().Interface().(*[]Model); ok {
-			for i := range *models {
+		if hasEntries(v.Type()) {
+			for i := range v.Len() {
 				leaves(v.Index(i), fmt.Sprintf("%s[%d]", path, i), visit)
 			}
 			return

@@ -143,6 +143,9 @@ func (l *Loaded) resolve(dir string) {
 	for i := range l.Models {
 		fix(fmt.Sprintf("models[%d].path", i), &l.Models[i].Path)
 	}
+	for i := range l.Tables {
+		fix(fmt.Sprintf("tables[%d].file", i), &l.Tables[i].File)
+	}
 }
 
 // clients are variables that the client commands read; see `grebe rank --help`.
@@ -151,9 +154,9 @@ var clients = []string{"GREBE_API_KEY", "GREBE_SERVER"}
 // readEnv takes GREBE_ and the key in capitals, dots and brackets as underscores: GREBE_SLO_MS,
 // GREBE_CACHE_HOST_MEMORY, GREBE_MODELS_0_PATH.
 func (l *Loaded) readEnv(env []string) error {
-	// One more model than there is can be made by a variable, so its names are known too.
+	// One more model and table than there are can be made by a variable, so their names are known too.
 	probe := l.Config
-	probe.Models = append(slices.Clone(l.Models), Model{})
+	probe.Models, probe.Tables = append(slices.Clone(l.Models), Model{}), append(slices.Clone(l.Tables), Table{})
 	paths := map[string]string{}
 	leaves(reflect.ValueOf(&probe).Elem(), "", func(path string, _ reflect.Value) {
 		paths[EnvName(path)] = path

@@ -39,7 +39,7 @@ func (l *Loaded) node(v reflect.Value, path string) *yaml.Node {
 		for i := range v.Len() {
 			n.Content = append(n.Content, l.node(v.Index(i), fmt.Sprintf("%s[%d]", path, i)))
 		}
-		if v.Type() == reflect.TypeFor[[]Model]() {
+		if hasEntries(v.Type()) && v.Len() > 0 {
 			return n
 		}
 		n.Style = yaml.FlowStyle
@@ -47,6 +47,8 @@ func (l *Loaded) node(v reflect.Value, path string) *yaml.Node {
 			c.LineComment = ""
 		}
 		return l.comment(n, path)
+	case reflect.Float32:
+		return l.comment(scalar("!!float", strconv.FormatFloat(v.Float(), 'g', -1, 32)), path)
 	case reflect.Int, reflect.Int32:
 		return l.comment(scalar("!!int", strconv.FormatInt(v.Int(), 10)), path)
 	}

@@ -74,6 +74,7 @@ func (c *Config) Validate() error {
 		p.add("tls.client_ca", "clients can show a certificate only where cert and key are given too")
 	}
 	c.validateModels(&p)
+	c.validateTables(&p)
 	return errors.Join(p...)
 }
 
@@ -173,5 +174,35 @@ func (m *Model) validateCodes(p *problems) {
 	}
 	if m.Prompt.History == "codes" && len(c.Pattern)+len(c.FirstToken) == 0 {
 		p.add("prompt.history", "codes, but the model has no codes")
+	}
+}
+
+func (c *Config) validateTables(p *problems) {
+	names := map[string]bool{}
+	for i := range c.Tables {
+		t, path := &c.Tables[i], fmt.Sprintf("tables[%d]", i)
+		switch {
+		case t.Name == "" || len(t.Name) > 255 || strings.ContainsAny(t.Name, "/ "):
+			p.add(path+".name", "%q: want a name of up to 255 bytes without slash or space", t.Name)
+		case names[t.Name]:
+			p.add(path+".name", "%q is the name of another table", t.Name)
+		}
+		names[t.Name] = true
+		p.oneOf(path+".store", t.Store, "pebble", "file", "redis")
+		p.oneOf(path+".policy", t.Policy, "default", "lru", "laru", "sieve", "filtered", "blind")
+		p.between(path+".dim", t.Dim, 1, 1<<18)
+		p.between(path+".timeout_ms", t.TimeoutMillis, 1, 60_000)
+		if (t.Store == "file") != (t.File != "") {
+			p.add(path+".file", "is for the store file, which needs it")
+		}
+		if (t.Store == "redis") != (len(t.Addresses) > 0) {
+			p.add(path+".addresses", "are for the store redis, which needs some")
+		}
+		if t.Cache.Percent > 0 || t.Cache.Bytes > 0 && t.Store != "file" && t.Dim%2 != 0 {
+			p.add(path+".cache", "%s: want a size, and 0 where dim is odd", t.Cache)
+		}
+		if len(t.Default) > 0 && len(t.Default) != t.Dim {
+			p.add(path+".default", "has %d numbers, a row %d", len(t.Default), t.Dim)
+		}
 	}
 }
