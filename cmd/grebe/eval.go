@@ -35,7 +35,7 @@ func (evalCmd) Help() string {
 type evalRunCmd struct {
 	Config     string   `short:"c" type:"path" help:"Configuration of the server with the models to measure." placeholder:"FILE"`
 	Checkpoint string   `type:"path" help:"A checkpoint instead, with plain prompts." placeholder:"DIR"`
-	Ways       []string `help:"user, item, auto, pointwise, beam; default all that the models can do." placeholder:"WAY,..."`
+	Ways       []string `help:"user, item, auto, pointwise, beam, hstu; default all that the models can do." placeholder:"WAY,..."`
 	Users      int      `help:"Users; default 200 of the shop, all of a file." placeholder:"N"`
 
 	ItemsFile    string `name:"items-file" type:"path" help:"Items (NDJSON); default the configuration's, or the shop's." placeholder:"FILE"`
@@ -99,12 +99,12 @@ func (c *evalRunCmd) Run(w *world) error {
 	return r.Text(w.stdout)
 }
 
-var evalWays = []string{"user", "item", "auto", "pointwise", "beam"}
+var evalWays = []string{"user", "item", "auto", "pointwise", "beam", "hstu"}
 
 func (c *evalRunCmd) checkWays() error {
 	for _, name := range c.Ways {
 		if !slices.Contains(evalWays, name) {
-			return usagef("--ways: %q: want some of user, item, auto, pointwise, beam", name)
+			return usagef("--ways: %q: want some of %s", name, strings.Join(evalWays, ", "))
 		}
 	}
 	return nil
@@ -281,6 +281,16 @@ func (c *evalRunCmd) waysOf(s *stack, d *eval.Data) ([]eval.Way, []string) {
 	}
 	for i := range s.models {
 		m := &s.models[i]
+		if m.Events != nil {
+			if wanted("hstu") {
+				add("hstu", m, eval.Way{Name: "HSTU, user-first", Prefix: "user"})
+				add("hstu", m, eval.Way{Name: "HSTU, item-first", Prefix: "item"})
+				if m.Events.Config().Retrieval {
+					add("hstu", m, eval.Way{Name: "HSTU, retrieval", Generate: true})
+				}
+			}
+			continue
+		}
 		if m.Scoring.Kind == server.Pointwise {
 			if wanted("pointwise") {
 				add("pointwise", m, eval.Way{Name: "pointwise", Prefix: "user"})
@@ -316,6 +326,7 @@ var needs = map[string]string{
 	"user": "it takes scoring by identifier", "item": "it takes scoring by identifier", "auto": "it takes scoring by identifier",
 	"pointwise": "it takes scoring: {kind: pointwise}, or a checkpoint whose vocabulary has --yes and --no as one token each",
 	"beam":      "it takes codes in the configuration and in the items",
+	"hstu":      "it takes a checkpoint of HSTU",
 }
 
 // identifiersByPlace is the token of the first candidate where items have no identifiers: behind what

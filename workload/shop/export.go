@@ -20,18 +20,25 @@ func (w *World) ItemMessage(item int) *grebev1.Item {
 	}}
 }
 
-// UserMessage returns a customer as the catalog takes it: the text, the items bought and the events,
-// whose action is the stars. Next and Chosen are not in it.
+// UserMessage returns a customer as the catalog takes it: the text, the items bought, and the stream as
+// events, whose action is the stars of a purchase and 0 elsewhere. Next and Chosen are not in it.
 func (w *World) UserMessage(u *User) *grebev1.User {
 	text := w.Text(u)
 	m := &grebev1.User{Id: u.ID, Text: &text}
-	for i := range u.Visits {
-		v := &u.Visits[i]
-		for k, p := range v.Purchases {
-			id := w.Items[p.Item].ID
-			m.History = append(m.History, id)
-			m.Events = append(m.Events, &grebev1.Event{Item: id, Time: date(v.Day).Unix() + int64(120*k), Action: int32(p.Stars)})
+	marks := w.Marks()
+	last, k := -1, int64(0)
+	for _, r := range w.Stream(u) {
+		if r.Day != last {
+			last, k = r.Day, 0
 		}
+		e := &grebev1.Event{Time: date(r.Day).Unix() + 120*k, Action: int32(r.Stars)}
+		if k++; r.Purchase() {
+			e.Item = w.Items[r.Item].ID
+			m.History = append(m.History, e.Item)
+		} else {
+			e.Item = marks[r.Mark]
+		}
+		m.Events = append(m.Events, e)
 	}
 	return m
 }
