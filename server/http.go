@@ -67,6 +67,8 @@ var routes = map[string]*route{
 var routesByID = map[string]*route{
 	"/v1/items/": {op: "items", role: guard.Catalog, methods: map[string]handler{
 		"GET": (*Server).getItem, "PUT": (*Server).putItem, "DELETE": (*Server).deleteItem}},
+	"/v1/tables/": {op: "tables", role: guard.Catalog, methods: map[string]handler{
+		"GET": (*Server).getRows, "POST": (*Server).postRows}},
 	"/v1/users/": {op: "users", role: guard.Catalog, methods: map[string]handler{
 		"GET": (*Server).getUser, "PUT": (*Server).putUser, "DELETE": (*Server).deleteUser}},
 }

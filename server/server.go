@@ -24,6 +24,7 @@ import (
 	"google.golang.org/grpc/health"
 
 	"grebe/catalog"
+	"grebe/embed"
 	"grebe/engine"
 	"grebe/kv/disk"
 	"grebe/model/hstu"
@@ -86,6 +87,9 @@ type Config struct {
 	Node    string           // name in responses; n0
 	// Versions keeps the versions of the catalog that models generate; nil: there are none to choose from.
 	Versions *generate.Keeper
+
+	// Tables of embeddings, whose rows /v1/tables reads and changes; nil: there are none. They stay the caller's.
+	Tables *embed.Tables
 
 	SLO         time.Duration // deadline of a request that names none; 200 ms
 	MaxDeadline time.Duration // longest deadline a request may name; 60 s
@@ -223,6 +227,9 @@ func New(cfg Config) (*Server, error) {
 	m, err := newMetrics(cfg.Registry)
 	if err == nil {
 		err = cfg.Registry.Register(newCacheMetrics(cfg.Models))
+	}
+	if err == nil {
+		err = cfg.Registry.Register(newTableMetrics(cfg.Tables))
 	}
 	if err == nil {
 		err = cfg.Registry.Register(newSnapshotMetrics(cfg.Models, cfg.Versions))

@@ -95,6 +95,9 @@ func (s *stack) open(ctx context.Context, cfg *config.Config, log *slog.Logger) 
 		return err
 	}
 	sc.Catalog, s.models = s.catalog, sc.Models
+	if sc.Tables, err = s.openTables(cfg, log); err != nil {
+		return err
+	}
 	if err := s.keepSnapshots(cfg, log); err != nil {
 		return err
 	}

@@ -51,6 +51,8 @@ var Calls = []Call{
 	{"GET", "/v1/catalog", "get_catalog", "The catalog and its versions", "", "CatalogResponse", "", false, nil, "catalog"},
 	{"POST", "/v1/catalog:activate", "activate_catalog", "Have models generate the items of one version", "ActivateCatalogRequest", "CatalogResponse", "", false, nil, "catalog"},
 	{"POST", "/v1/catalog:rollback", "rollback_catalog", "Have models generate the items of the version before", "RollbackCatalogRequest", "CatalogResponse", "", false, nil, "catalog"},
+	{"GET", "/v1/tables/{id}", "get_rows", "Rows of a table of embeddings", "", "", `a line per key: {"key": 17, "row": [..]}`, false, []string{"key"}, "catalog"},
+	{"POST", "/v1/tables/{id}", "put_rows", `Write or delete rows of a table: a line each, {"key": 17, "row": [..]} or {"key": 17, "delete": true}`, "", "", "how many were put and deleted", true, nil, "catalog"},
 	{"GET", "/v1/hot", "get_hot", "Users and items that are asked for most", "", "", "ids and counts", false, nil, "admin"},
 	{"GET", "/v2/health/live", "live", "The process answers", "", "", `{"live": true}`, false, nil, ""},
 	{"GET", "/v2/health/ready", "ready", "Requests are answered; 503 while not", "", "", `{"ready": true}`, false, nil, ""},

@@ -1,0 +1,50 @@
+package main
+
+import (
+	"log/slog"
+	"os"
+	"path/filepath"
+	"time"
+
+	"grebe/embed"
+	"grebe/internal/config"
+)
+
+// openTables opens the tables of embeddings that cfg names; nil when there are none.
+func (s *stack) openTables(cfg *config.Config, log *slog.Logger) (*embed.Tables, error) {
+	if len(cfg.Tables) == 0 {
+		return nil, nil
+	}
+	tables, err := embed.OpenTables(tablesDir(cfg.DataDir), tableSpecs(cfg))
+	if err != nil {
+		return nil, err
+	}
+	s.onClose(tables.Close)
+	log.Info("tables of embeddings opened", "tables", tables.Names())
+	return tables, nil
+}
+
+// tablesDir is where the tables in Pebble are.
+func tablesDir(dataDir string) string { return filepath.Join(dataDir, "tables") }
+
+func tableSpecs(cfg *config.Config) []embed.Spec {
+	var out []embed.Spec
+	for i := range cfg.Tables {
+		t := &cfg.Tables[i]
+		spec := embed.Spec{
+			Name: t.Name, Store: t.Store, File: t.File, Addresses: t.Addresses, Username: t.Username, Prefix: t.Prefix, Dim: t.Dim,
+			Cache: t.Cache.Bytes, Policy: t.Policy, Timeout: time.Duration(t.TimeoutMillis) * time.Millisecond,
+		}
+		if t.Store == "file" { // it is memory already
+			spec.Cache = 0
+		}
+		if t.PasswordEnv != "" {
+			spec.Password = os.Getenv(t.PasswordEnv)
+		}
+		if len(t.Default) > 0 {
+			spec.Default = t.Default
+		}
+		out = append(out, spec)
+	}
+	return out
+}
