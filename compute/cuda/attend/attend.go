@@ -88,9 +88,6 @@ const (
 func Supports(s *compute.Shape) bool {
 	switch s.HeadDim {
 	case 64, 80, 96, 128:
-		if p := s.Pointwise; p != nil && (p.Window > 0 || p.Context > 0) {
-			return false
-		}
 		return (s.KV == compute.BF16 || s.KV == compute.FP8) && s.Heads/s.KVHeads <= tileRows
 	}
 	return false

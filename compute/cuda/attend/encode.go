@@ -16,6 +16,7 @@ const (
 	listPieceCount
 	listPieces
 	listScales
+	listHighs
 	listBlocks = 16
 )
 
@@ -37,6 +38,10 @@ func (p *plan) encode(list []int32) []int32 {
 	list = append(list, p.slot...)
 	list[listLows] = int32(len(list))
 	list = append(list, p.low...)
+	if list[listHighs] = list[listSlots]; len(p.high) > 0 {
+		list[listHighs] = int32(len(list))
+		list = append(list, p.high...)
+	}
 	list[listScales] = int32(len(list))
 	for _, v := range p.scales {
 		list = append(list, int32(math.Float32bits(v)))

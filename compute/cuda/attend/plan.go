@@ -44,6 +44,8 @@ type plan struct {
 	first  []int32 // per segment the slot of its first token
 	slot   []int32 // per row
 	low    []int32 // per row its first slot in the window
+	high   []int32 // per row its last one there, where that is not always its own
+	mine   []span  // what the rows see that are being cut
 	views  []span  // of all tiles: ranges in p.spans are equal where views are
 	spans  []span
 	tiles  []tile
@@ -55,7 +57,7 @@ type plan struct {
 // build cuts the batch into tiles of up to tokens tokens.
 func (p *plan) build(b *compute.Batch, tokens int) {
 	p.batch, p.slots = b, 0
-	p.first, p.slot, p.low = p.first[:0], p.slot[:0], p.low[:0]
+	p.first, p.slot, p.low, p.high = p.first[:0], p.slot[:0], p.low[:0], p.high[:0]
 	p.spans, p.tiles, p.pieces, p.scales = p.spans[:0], p.tiles[:0], p.pieces[:0], p.scales[:0]
 	for i := range b.Segments {
 		p.place(&b.Segments[i])
@@ -64,6 +66,10 @@ func (p *plan) build(b *compute.Batch, tokens int) {
 	for i := range b.Segments {
 		g := &b.Segments[i]
 		if g.Rows() == 0 {
+			continue
+		}
+		if p.bounded() {
+			joinable = p.cutBounded(i, tokens, joinable)
 			continue
 		}
 		view := p.view(g)
@@ -108,9 +114,14 @@ func (p *plan) view(g *compute.Segment) []span {
 			p.views = append(p.views, span{p.first[j], p.first[j] + int32(n)})
 		}
 	}
-	slices.SortFunc(p.views, func(a, b span) int { return int(a.start - b.start) })
-	merged := p.views[:0]
-	for _, v := range p.views {
+	return merge(p.views)
+}
+
+// merge sorts ranges, and joins those that touch.
+func merge(views []span) []span {
+	slices.SortFunc(views, func(a, b span) int { return int(a.start - b.start) })
+	merged := views[:0]
+	for _, v := range views {
 		if n := len(merged); n > 0 && merged[n-1].end == v.start {
 			merged[n-1].end = v.end
 			continue

@@ -108,7 +108,7 @@ func (l reader) visible(u []int32, seen [][]int8) error {
 				if i == u[11] {
 					low, high = start, start+stepKeys-1 // not masked
 					if start < u[3] || start+stepKeys-1 > u[4] {
-						low, high = l[l[listLows]+row], l[l[listSlots]+row]
+						low, high = l[l[listLows]+row], l[l[listHighs]+row]
 					}
 				}
 				for key := max(low, start); key <= min(high, start+stepKeys-1); key++ {
@@ -176,7 +176,10 @@ func TestPlanSeesWhatTheMaskSays(t *testing.T) {
 }
 
 func checkList(list reader, b *compute.Batch, tokens, heads, blocks int) error {
-	want := wanted(b)
+	return checkMask(list, b, wanted(b), tokens, heads, blocks)
+}
+
+func checkMask(list reader, b *compute.Batch, want [][]int8, tokens, heads, blocks int) error {
 	for head := range heads {
 		got := make([][]int8, len(want))
 		for i := range got {

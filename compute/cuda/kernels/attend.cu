@@ -188,10 +188,10 @@ DEVICE void produce(u8* shared, Control* c, const int* list, const Map* queries,
 struct Rows { int low0, high0, low1, high1; };
 DEVICE Rows load_rows(const int* list, const Unit& u, int row) {
   Rows r = {0x7fffffff, 0x7fffffff, 0x7fffffff, 0x7fffffff};
-  const int *slots = list + list[LIST_SLOTS] + u.row, *lows = list + list[LIST_LOWS] + u.row;
+  const int *highs = list + list[LIST_HIGHS] + u.row, *lows = list + list[LIST_LOWS] + u.row;
   int t0 = row / GROUP, t1 = (row + 8) / GROUP;
-  if (t0 < u.tokens()) { r.low0 = lows[t0]; r.high0 = slots[t0]; }
-  if (t1 < u.tokens()) { r.low1 = lows[t1]; r.high1 = slots[t1]; }
+  if (t0 < u.tokens()) { r.low0 = lows[t0]; r.high0 = highs[t0]; }
+  if (t1 < u.tokens()) { r.low1 = lows[t1]; r.high1 = highs[t1]; }
   return r;
 }
 DEVICE void mask_step(float (&s)[64], const U4& step, const Rows& r) {

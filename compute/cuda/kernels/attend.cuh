@@ -18,6 +18,7 @@
 #define LIST_SLOTS 7
 #define LIST_LOWS 8
 #define LIST_SCALES 11 // of pointwise results
+#define LIST_HIGHS 12
 #define LIST_BLOCKS 16 // per block: first unit, number of units
 
 // Unit is a tile of queries, TILE_TOKENS tokens × the GROUP heads of one KV head, and a part of the keys

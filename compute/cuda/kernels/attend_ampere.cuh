@@ -65,9 +65,9 @@ DEVICE void mask_scores(float (&s)[KEYS / 2], const Walk& w, const Unit& u, cons
     return;
   }
   if (w.start >= u.max_low && w.start + KEYS - 1 <= u.min_slot) return;
-  const int *slots = list + list[LIST_SLOTS] + u.row, *lows = list + list[LIST_LOWS] + u.row;
+  const int *highs = list + list[LIST_HIGHS] + u.row, *lows = list + list[LIST_LOWS] + u.row;
   int t0 = min_i(row / GROUP, u.tokens() - 1), t1 = min_i((row + 8) / GROUP, u.tokens() - 1);
-  mask(s, column, lows[t0], slots[t0], lows[t1], slots[t1]);
+  mask(s, column, lows[t0], highs[t0], lows[t1], highs[t1]);
 }
 
 DEVICE void step_products(float (&s)[KEYS / 2], const u32 (&q)[HEAD_DIM / 4], u32 keys) {
