@@ -243,7 +243,7 @@ func (s *Server) ListModels(context.Context, *grebev1.ListModelsRequest) (*grebe
 		m := &s.cfg.Models[i]
 		resp.Data = append(resp.Data, &grebev1.Model{
 			Id: m.Name, Object: "model", Created: s.created, OwnedBy: "grebe", Architecture: m.Architecture,
-			Dtype: m.DType, Scoring: m.Scoring.Kind.String(), VocabSize: int32(m.Vocab), MaxModelLen: int32(m.Positions),
+			Dtype: m.DType, Scoring: m.scoring(), VocabSize: int32(m.Vocab), MaxModelLen: int32(m.Positions),
 		})
 	}
 	return resp, nil

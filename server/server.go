@@ -80,6 +80,14 @@ type Model struct {
 	Architecture, DType string
 }
 
+// scoring names the way in which the model scores.
+func (m *Model) scoring() string {
+	if m.Events != nil {
+		return "tasks"
+	}
+	return m.Scoring.Kind.String()
+}
+
 // Config says what to serve and within which limits. Zero values mean the default in the comment.
 type Config struct {
 	Models  []Model          // at least one, with different names
