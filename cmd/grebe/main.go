@@ -27,6 +27,7 @@ type cli struct {
 	Demo       demoCmd       `cmd:"" help:"Serve a small generated model and catalog: see it work."`
 	Serve      serveCmd      `cmd:"" help:"Serve models over HTTP and gRPC."`
 	Import     importCmd     `cmd:"" help:"Load items or users from NDJSON files."`
+	Table      tableCmd      `cmd:"" help:"Fill tables of embeddings."`
 	Index      indexCmd      `cmd:"" help:"Compute the keys and values of all items ahead of requests."`
 	Rank       rankCmd       `cmd:"" help:"Ask a server to rank candidates for a user."`
 	Recommend  recommendCmd  `cmd:"" help:"Ask a server for items of its catalog for a user."`
