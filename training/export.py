@@ -1,7 +1,6 @@
-"""Puts a trained language model into a folder that grebe serves: checkpoint, tokenizer, items with codes,
-configuration.
+"""Puts trained models into a folder that grebe serves: checkpoints, tokenizer, items with codes, configuration.
 
-    python3 export.py --data arrays --model model --out shop
+    python3 export.py --data arrays --model lm --hstu hstu --out shop
     grebe eval -c shop/grebe.yaml
 """
 
@@ -12,7 +11,7 @@ import shutil
 
 import numpy as np
 
-CONFIG = """# The shop of workload/shop, with the model that training/lm.py trained for it.
+CONFIG = """# The shop of workload/shop, with the models that training/ trained for it.
 models:
   - name: shop
     path: ./lm
@@ -34,8 +33,12 @@ models:
       lead_in: {lead_in}
       instruction: {pointwise}
     scoring: {{kind: pointwise, "yes": {yes}, "no": {no}}}
-{more}cache: {{host_memory: 256MiB}}
+{hstu}cache: {{host_memory: 256MiB}}
 catalog: {{items: items.ndjson}}
+"""
+
+HSTU = """  - name: shop-hstu
+    path: ./hstu
 """
 
 
@@ -43,6 +46,7 @@ def main():
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     p.add_argument("--data", required=True)
     p.add_argument("--model", required=True)
+    p.add_argument("--hstu", default="", help="folder of hstu.py")
     p.add_argument("--out", required=True)
     a = p.parse_args()
     with open(os.path.join(a.data, "meta.json")) as f:
@@ -53,7 +57,11 @@ def main():
         shutil.copy(os.path.join(a.model, name), folder)
     shutil.copy(os.path.join(a.data, "tokenizer.json"), folder)
     write_items(a.data, np.load(os.path.join(a.model, "codes.npy")), os.path.join(a.out, "items.ndjson"))
-    write_config(meta, os.path.join(a.out, "grebe.yaml"))
+    if a.hstu:
+        os.makedirs(os.path.join(a.out, "hstu"), exist_ok=True)
+        for name in ("config.json", "model.safetensors", "items.json"):
+            shutil.copy(os.path.join(a.hstu, name), os.path.join(a.out, "hstu"))
+    write_config(meta, os.path.join(a.out, "grebe.yaml"), HSTU if a.hstu else "")
 
 
 def write_items(data, codes, path):
@@ -64,9 +72,9 @@ def write_items(data, codes, path):
             out.write(json.dumps(item, ensure_ascii=False, separators=(",", ":")) + "\n")
 
 
-def write_config(meta, path, more=""):
+def write_config(meta, path, hstu):
     prompts = {k: json.dumps(v) for k, v in meta["prompts"].items()}
-    text = CONFIG.format(first=meta["first_code"], sizes=meta["levels"], yes=meta["yes"], no=meta["no"], more=more, **prompts)
+    text = CONFIG.format(first=meta["first_code"], sizes=meta["levels"], yes=meta["yes"], no=meta["no"], hstu=hstu, **prompts)
     with open(path, "w") as f:
         f.write(text)
 
