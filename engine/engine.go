@@ -23,6 +23,8 @@ import (
 var (
 	ErrTooLarge = errors.New("engine: the request is larger than a batch")
 	ErrClosed   = errors.New("engine: closed")
+	// ErrLost says that the device does no more work: it has to be opened again, with all that lay on it.
+	ErrLost = errors.New("engine: the device is lost")
 
 	errNoCache = errors.New("engine: a job needs room for KV, but there is no cache")
 )
@@ -98,6 +100,7 @@ type Engine struct {
 	model  Model
 	shape  compute.Shape
 	memory compute.Memory
+	lost   func() error // says whether the device is; nil: it cannot be
 	opt    Options
 
 	alone sync.Pool // of *alone
@@ -120,7 +123,19 @@ func New(m Model, dev compute.Device, opt Options) (*Engine, error) {
 	if err != nil {
 		return nil, fmt.Errorf("engine: open %s: %w", dev.Name(), err)
 	}
-	return &Engine{model: m, shape: shape, memory: dev.Memory(), beams: beamStore{memory: dev.Memory()}, opt: opt, runner: r}, nil
+	e := &Engine{model: m, shape: shape, memory: dev.Memory(), beams: beamStore{memory: dev.Memory()}, opt: opt, runner: r}
+	if d, ok := dev.(interface{ Lost() error }); ok {
+		e.lost = d.Lost
+	}
+	return e, nil
+}
+
+// failed says what an error of the device means.
+func (e *Engine) failed(err error) error {
+	if e.lost != nil && e.lost() != nil {
+		return fmt.Errorf("%w: %w", ErrLost, err)
+	}
+	return fmt.Errorf("engine: %w", err)
 }
 
 // MaxTokens returns the most tokens that a batch computes.

@@ -46,9 +46,10 @@ func (p *pass) run(e *Engine) {
 	p.reset()
 	defer p.release()
 	if err := p.compute(e); err != nil {
+		err = e.failed(err)
 		for i := range p.tasks {
 			if o := p.tasks[i].out; o.Err == nil {
-				*o = Outcome{Err: fmt.Errorf("engine: %w", err)}
+				*o = Outcome{Err: err}
 			}
 		}
 	}

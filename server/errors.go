@@ -92,6 +92,8 @@ func asError(err error) *Error {
 		return errorf(deadlineExceeded, "", "the deadline passed before the request was computed")
 	case errors.Is(err, engine.ErrTooLarge):
 		return errorf(tooLarge, "", "%s", strings.TrimPrefix(err.Error(), "engine: "))
+	case errors.Is(err, engine.ErrLost):
+		return errorf(unavailable, "", "the device is lost and being opened again")
 	case errors.Is(err, engine.ErrClosed):
 		return errorf(unavailable, "", "the model is shutting down")
 	case errors.Is(err, context.Canceled):

@@ -12,6 +12,7 @@ import (
 
 	"grebe/catalog"
 	"grebe/compute"
+	"grebe/embed"
 	"grebe/engine"
 	"grebe/internal/config"
 	"grebe/kv"
@@ -34,11 +35,13 @@ type stack struct {
 	server     *server.Server
 	catalog    *catalog.Catalog
 	models     []server.Model
+	tables     *embed.Tables // nil: there are none
 	targets    []generate.Target // models that recommend
 	keeper     *generate.Keeper  // of their snapshots; nil: there are none
 	checkpoint int64             // bytes of all checkpoints
 	door       door
 	disks      map[string]*disk.Store // by model
+	lost       chan error             // has why the device was lost
 	closers    []func() error
 }
 
@@ -55,16 +58,24 @@ func (s *stack) Close() error {
 
 // load opens the device, the models and the catalog that cfg names. The caller MUST Close the stack.
 func load(ctx context.Context, cfg *config.Config, log *slog.Logger) (*stack, error) {
-	s := &stack{disks: map[string]*disk.Store{}}
-	if err := s.open(ctx, cfg, log); err != nil {
+	return loadOn(ctx, cfg, log, openDevice)
+}
+
+// opener opens the device that a configuration names.
+type opener func(*config.Config, *slog.Logger) (compute.Device, error)
+
+// loadOn is load on a device that open opens.
+func loadOn(ctx context.Context, cfg *config.Config, log *slog.Logger, open opener) (*stack, error) {
+	s := &stack{disks: map[string]*disk.Store{}, lost: make(chan error, 1)}
+	if err := s.open(ctx, cfg, log, open); err != nil {
 		return nil, errors.Join(err, s.Close())
 	}
 	return s, nil
 }
 
-func (s *stack) open(ctx context.Context, cfg *config.Config, log *slog.Logger) error {
+func (s *stack) open(ctx context.Context, cfg *config.Config, log *slog.Logger, open opener) error {
 	var err error
-	if s.device, err = openDevice(cfg, log); err != nil {
+	if s.device, err = open(cfg, log); err != nil {
 		return err
 	}
 	s.onClose(s.device.Close)
@@ -81,6 +92,10 @@ func (s *stack) open(ctx context.Context, cfg *config.Config, log *slog.Logger) 
 	if err := s.openDoor(cfg, &sc, log); err != nil {
 		return err
 	}
+	if s.tables, err = s.openTables(cfg, log); err != nil {
+		return err
+	}
+	sc.Tables = s.tables
 	for i := range cfg.Models {
 		if err := ctx.Err(); err != nil {
 			return err
@@ -95,9 +110,6 @@ func (s *stack) open(ctx context.Context, cfg *config.Config, log *slog.Logger) 
 		return err
 	}
 	sc.Catalog, s.models = s.catalog, sc.Models
-	if sc.Tables, err = s.openTables(cfg, log); err != nil {
-		return err
-	}
 	if err := s.keepSnapshots(cfg, log); err != nil {
 		return err
 	}
@@ -194,7 +206,7 @@ func (s *stack) openDispatcher(ctx context.Context, cfg *config.Config, m engine
 		return nil, err
 	}
 	d, err := dispatch.New(engines, dispatch.Options{
-		Queue: cfg.Engine.Queue, SLO: time.Duration(cfg.SLOMillis) * time.Millisecond, Model: times,
+		Queue: cfg.Engine.Queue, SLO: time.Duration(cfg.SLOMillis) * time.Millisecond, Model: times, Lost: s.noteLost,
 	})
 	if err != nil {
 		return nil, err

@@ -139,15 +139,20 @@ func (c *serveCmd) settings() ([]config.Setting, error) {
 type serveHooks struct {
 	ready func(http net.Addr)            // called once requests are answered; may be nil
 	again func() (*config.Config, error) // reads the configuration again at a SIGHUP; nil: it cannot
+	open  opener                         // nil: openDevice
 }
 
 // serve binds the addresses, loads the models and serves until the world's context ends.
 func serve(w *world, cfg *config.Config, log *slog.Logger, hooks serveHooks) error {
+	open := hooks.open
+	if open == nil {
+		open = openDevice
+	}
 	doors, err := listen(w.ctx, cfg)
 	if err != nil {
 		return err
 	}
-	s, err := load(w.ctx, cfg, log)
+	s, err := loadOn(w.ctx, cfg, log, open)
 	if err != nil {
 		closeAll(doors)
 		if w.ctx.Err() != nil {
@@ -156,6 +161,23 @@ func serve(w *world, cfg *config.Config, log *slog.Logger, hooks serveHooks) err
 		}
 		return err
 	}
+	for {
+		lost, err := s.serve(w, cfg, log, hooks, doors)
+		if !lost || err != nil {
+			log.Info("stopped")
+			return errors.Join(err, s.Close())
+		}
+		if err := s.Close(); err != nil {
+			log.Warn("closing what was on the lost device", "error", err)
+		}
+		if s, doors, err = reopen(w, cfg, log, doors, open); err != nil {
+			return err
+		}
+	}
+}
+
+// serve serves a loaded stack until the world's context ends, or its device is lost.
+func (s *stack) serve(w *world, cfg *config.Config, log *slog.Logger, hooks serveHooks, doors server.Listeners) (lost bool, err error) {
 	s.server.SetReady(true)
 	resident := residentBytes()
 	attrs := []any{"device", s.device.Name(), "http", address(doors.HTTP), "grpc", address(doors.GRPC), "admin", address(doors.Admin),
@@ -168,10 +190,11 @@ func serve(w *world, cfg *config.Config, log *slog.Logger, hooks serveHooks) err
 		hooks.ready(doors.HTTP.Addr())
 	}
 	stop := s.followHangups(w, cfg, log, hooks.again)
-	err = s.server.Serve(w.ctx, doors)
-	stop()
-	log.Info("stopped")
-	return errors.Join(err, s.Close())
+	defer stop()
+	ctx, unwatch := s.watch(w.ctx, log)
+	defer unwatch()
+	err = s.server.Serve(ctx, doors)
+	return context.Cause(ctx) == errLost && w.ctx.Err() == nil, err
 }
 
 // listen binds what the configuration names, before anything slow is done.

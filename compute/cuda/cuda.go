@@ -23,6 +23,7 @@ import (
 	"fmt"
 	"runtime"
 	"sync"
+	"sync/atomic"
 
 	"grebe/compute"
 	"grebe/compute/cuda/driver"
@@ -60,6 +61,7 @@ type device struct {
 	tuned   *tuned
 	set     *product.Set // used under tuned.mu
 	fuses   bool         // there is a set
+	inPlace atomic.Bool  // as UseInPlace
 	splits  splits
 	closed  bool
 }
@@ -69,6 +71,11 @@ type Device interface {
 	compute.Device
 	// Context is the GPU itself, for measurements.
 	Context() *driver.Context
+	// Lost returns the error after which the GPU does no more work, nil while it does.
+	Lost() error
+	// UseInPlace has batches begun from now on use cached KV in the host's memory where it is, or again
+	// fetch it beside what they compute, for measurements.
+	UseInPlace(bool)
 }
 
 // New opens a GPU. Its error says what is missing and how to get it. The caller MUST Close the device.
@@ -125,6 +132,8 @@ func (d *device) Name() string {
 }
 
 func (d *device) Context() *driver.Context { return d.c }
+func (d *device) Lost() error              { return d.c.Lost() }
+func (d *device) UseInPlace(yes bool)      { d.inPlace.Store(yes) }
 func (d *device) Memory() compute.Memory   { return d.memory }
 
 func (d *device) Close() error {

@@ -73,6 +73,10 @@ func TestLostGPU(t *testing.T) {
 	if err := d.Close(); err != nil {
 		t.Errorf("close a lost GPU: %v", err)
 	}
+	if d, err := New(Options{}); err == nil {
+		t.Log("this driver opens a lost GPU again")
+		_ = d.Close()
+	}
 }
 
 // lose writes to an address that is nobody's.

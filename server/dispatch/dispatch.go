@@ -38,6 +38,9 @@ type Options struct {
 	Queue int           // requests that may wait; 1024
 	SLO   time.Duration // latency that batches are made for; 200 ms
 	Model schedule.PrefillModel
+	// Lost is called, once, when an engine's device is lost (engine.ErrLost): it does no more work, and jobs
+	// fail from then on. It MUST return soon; nil: nobody is told.
+	Lost func(error)
 }
 
 // Dispatcher queues jobs and runs them in batches.
@@ -46,6 +49,8 @@ type Dispatcher struct {
 	start   time.Time // the epoch of the Batcher's times
 	wg      sync.WaitGroup
 	calls   sync.Pool // of *call that nobody waits for
+	lost    func(error)
+	losing  sync.Once
 
 	mu      sync.Mutex
 	batcher *schedule.Batcher
@@ -90,7 +95,7 @@ func New(engines []Engine, opt Options) (*Dispatcher, error) {
 		return nil, fmt.Errorf("dispatch: %w", err)
 	}
 	d := &Dispatcher{
-		engines: engines, start: time.Now(), batcher: b, tuner: tuner,
+		engines: engines, start: time.Now(), batcher: b, tuner: tuner, lost: opt.Lost,
 		waiting: map[uint64]*call{},
 	}
 	for range engines {
@@ -236,12 +241,22 @@ func (d *Dispatcher) work(e Engine, wake chan struct{}) {
 		start := time.Now()
 		e.Run(b.jobs, b.out)
 		took := time.Since(start)
+		d.watch(b.out)
 		for i, c := range b.calls {
 			c.out = b.out[i]
 			c.out.Queue = start.Sub(c.queued)
 			c.done <- struct{}{} // from here on it is another job's
 		}
 		d.observe(&b, took)
+	}
+}
+
+// watch tells of a device that is lost.
+func (d *Dispatcher) watch(out []engine.Outcome) {
+	for i := range out {
+		if err := out[i].Err; d.lost != nil && errors.Is(err, engine.ErrLost) {
+			d.losing.Do(func() { d.lost(err) })
+		}
 	}
 }
 

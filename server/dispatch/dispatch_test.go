@@ -3,6 +3,7 @@ package dispatch
 import (
 	"context"
 	"errors"
+	"fmt"
 	"math"
 	"sync"
 	"sync/atomic"
@@ -272,6 +273,28 @@ func TestAPanicMeanwhileWaitsForTheBatch(t *testing.T) {
 		}
 		if _, waiting := d.Backlog(); waiting != 0 {
 			t.Errorf("%d jobs wait", waiting)
+		}
+	})
+}
+
+// A lost device is told of once, and every job fails with its error.
+func TestALostDeviceIsToldOf(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := &clockwork{}
+		var told []error
+		d := open(t, Options{Lost: func(err error) { told = append(told, err) }}, e)
+		if _, err := d.Do(t.Context(), job(1)); err != nil {
+			t.Fatal(err)
+		}
+		e.fail = fmt.Errorf("%w: an illegal address", engine.ErrLost)
+		for range 3 {
+			if _, err := d.Do(t.Context(), job(1)); !errors.Is(err, engine.ErrLost) {
+				t.Errorf("a job on a lost device: %v", err)
+			}
+		}
+		d.Close()
+		if len(told) != 1 || !errors.Is(told[0], engine.ErrLost) {
+			t.Errorf("told %v", told)
 		}
 	})
 }

@@ -1,0 +1,140 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"strings"
+	"time"
+
+	"grebe/internal/config"
+	"grebe/server"
+)
+
+// errLost ends the serving of a stack whose device is lost.
+var errLost = errors.New("the device is lost")
+
+// noteLost notes that the device is lost, for who serves the stack. It never waits.
+func (s *stack) noteLost(err error) {
+	select {
+	case s.lost <- err:
+	default: // it is known
+	}
+}
+
+// watch ends ctx's serving when the stack's device is lost: from then on it is not ready. The caller MUST call
+// stop.
+func (s *stack) watch(parent context.Context, log *slog.Logger) (ctx context.Context, stop func()) {
+	ctx, cancel := context.WithCancelCause(parent)
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		select {
+		case err := <-s.lost:
+			log.Error("the device is lost: opening it again", "device", s.device.Name(), "error", err)
+			s.server.SetReady(false)
+			cancel(errLost)
+		case <-ctx.Done():
+		}
+	}()
+	return ctx, func() {
+		cancel(nil)
+		<-done
+	}
+}
+
+// reopen loads everything again behind the same addresses. Meanwhile they answer that nothing is ready.
+func reopen(w *world, cfg *config.Config, log *slog.Logger, at server.Listeners, open opener) (*stack, server.Listeners, error) {
+	bound := *cfg
+	for _, d := range []struct {
+		key *string
+		ln  net.Listener
+	}{{&bound.Listen, at.HTTP}, {&bound.AdminListen, at.Admin}, {&bound.GRPCListen, at.GRPC}} {
+		if d.ln != nil {
+			*d.key = d.ln.Addr().String()
+		}
+	}
+	room, err := waitingRoom(w.ctx, &bound)
+	if err != nil {
+		return nil, server.Listeners{}, err
+	}
+	s, err := loadOn(w.ctx, cfg, log, open)
+	room()
+	if err != nil {
+		return nil, server.Listeners{}, w.startOver(log, fmt.Errorf("open the lost device again: %w", err))
+	}
+	doors, err := listen(w.ctx, &bound)
+	if err != nil {
+		return nil, doors, errors.Join(err, s.Close())
+	}
+	return s, doors, nil
+}
+
+// Restarts after faults: no more than so many, each that soon after the one before it.
+const (
+	restartsVariable = "RESTARTS_OF_GREBE" // number and second of the last
+	maxRestarts      = 3
+	restartsWithin   = 5 * time.Minute
+)
+
+// startOver replaces the process by a new one of the same command line: a driver that does not open a lost device
+// again does so for another process. Where that cannot be, or was of no use, it returns err.
+func (w *world) startOver(log *slog.Logger, err error) error {
+	if w.exec == nil || w.ctx.Err() != nil {
+		return fmt.Errorf("%w (start grebe again)", err)
+	}
+	env, n := restarted(w.env, time.Now())
+	if n > maxRestarts {
+		return fmt.Errorf("%w, after %d restarts", err, n-1)
+	}
+	log.Error("the device cannot be opened again in this process: starting over", "error", err, "restart", n)
+	return errors.Join(err, w.exec(env))
+}
+
+// restarted returns the environment of the next process, and the number of its restart in a row.
+func restarted(env []string, now time.Time) ([]string, int) {
+	n := 0
+	out := make([]string, 0, len(env)+1)
+	for _, kv := range env {
+		value, ok := strings.CutPrefix(kv, restartsVariable+"=")
+		if !ok {
+			out = append(out, kv)
+			continue
+		}
+		var last int64
+		if _, err := fmt.Sscanf(value, "%d %d", &n, &last); err != nil || now.Sub(time.Unix(last, 0)) > restartsWithin {
+			n = 0
+		}
+	}
+	n++
+	return append(out, fmt.Sprintf("%s=%d %d", restartsVariable, n, now.Unix())), n
+}
+
+// waitingRoom answers 503 at the address of HTTP until close is called.
+func waitingRoom(ctx context.Context, cfg *config.Config) (closed func(), err error) {
+	if cfg.Listen == "" {
+		return func() {}, nil
+	}
+	ln, err := new(net.ListenConfig).Listen(ctx, "tcp", cfg.Listen)
+	if err != nil {
+		return nil, fmt.Errorf("listen again: %w", err)
+	}
+	srv := &http.Server{ReadHeaderTimeout: 5 * time.Second, Handler: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Type", "application/json")
+		w.Header().Set("Retry-After", "5")
+		w.WriteHeader(http.StatusServiceUnavailable)
+		fmt.Fprintln(w, `{"error":{"code":"unavailable","message":"the device is lost and being opened again"}}`)
+	})}
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		_ = srv.Serve(ln) // until it is closed
+	}()
+	return func() {
+		_ = srv.Close()
+		<-done
+	}, nil
+}
