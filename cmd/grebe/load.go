@@ -35,7 +35,7 @@ type stack struct {
 	server     *server.Server
 	catalog    *catalog.Catalog
 	models     []server.Model
-	tables     *embed.Tables // nil: there are none
+	tables     *embed.Tables     // nil: there are none
 	targets    []generate.Target // models that recommend
 	keeper     *generate.Keeper  // of their snapshots; nil: there are none
 	checkpoint int64             // bytes of all checkpoints
