@@ -2,6 +2,8 @@ package main
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"log/slog"
 	"time"
 
@@ -25,6 +27,9 @@ func (s *stack) openEvents(ctx context.Context, cfg *config.Config, mc *config.M
 	}
 	s.onClose(m.Close)
 	s.checkpoint += m.CheckpointBytes()
+	if err := s.itemTable(mc, m); err != nil {
+		return none, err
+	}
 	builder, err := prompt.New(prompt.Config{}, nil, m.Vocab())
 	if err != nil {
 		return none, err
@@ -56,4 +61,20 @@ func (s *stack) openEvents(ctx context.Context, cfg *config.Config, mc *config.M
 		Name: mc.Name, Runner: d, Prompt: builder, Cache: cache, Disk: s.disks[mc.Name], Events: m,
 		Vocab: m.Vocab(), Positions: m.MaxPositions(), Architecture: hstu.Architecture, DType: m.DType().String(),
 	}, nil
+}
+
+// itemTable makes a model's items have the rows of the table that the configuration names.
+func (s *stack) itemTable(mc *config.Model, m *hstu.Model) error {
+	if mc.ItemTable == "" {
+		if m.NeedsRows() {
+			return errors.New("the checkpoint has no item table: name one as item_table")
+		}
+		return nil
+	}
+	rows, err := m.FromTable(s.tables.Table(mc.ItemTable))
+	if err != nil {
+		return fmt.Errorf("item_table %s: %w", mc.ItemTable, err)
+	}
+	m.SetRows(rows)
+	return nil
 }

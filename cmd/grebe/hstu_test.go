@@ -2,10 +2,14 @@ package main
 
 import (
 	"encoding/json"
+	"fmt"
 	"net/http"
+	"os"
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"grebe/model/safetensors"
 )
 
 // A checkpoint of HSTU is served like any other: events come in, rankings and recommendations go out, and a
@@ -53,6 +57,60 @@ func TestServeEvents(t *testing.T) {
 	}
 	if status, text := r.get(t, http.MethodGet, "/v1/models", ""); status != http.StatusOK || !strings.Contains(text, `"scoring":"tasks"`) {
 		t.Errorf("/v1/models answers %d: %s", status, text)
+	}
+	if code := r.stop(t); code != exitDone {
+		t.Errorf("exits with %d", code)
+	}
+}
+
+// Items whose rows are in a table of embeddings score as those of the checkpoint do.
+func TestServeEventsFromATable(t *testing.T) {
+	fixture, err := filepath.Abs(filepath.Join("..", "..", "testdata", "fixtures", "hstu", "absolute"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	weights, err := safetensors.Open(fixture)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer weights.Close()
+	items, err := weights.Tensor("_embedding_collection.embeddings.item_id.weight")
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := t.TempDir()
+	write := func(name, content string) string {
+		path := filepath.Join(dir, name)
+		if err := os.WriteFile(path, []byte(content), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		return path
+	}
+	write("rows.f32", string(items.Data))
+	file := write("grebe.yaml", fmt.Sprintf(`listen: 127.0.0.1:0
+grpc_listen: ""
+admin_listen: ""
+device: cpu
+data_dir: %s
+tables:
+  - {name: items, store: file, file: rows.f32, dim: 32}
+models:
+  - {name: own, path: %s}
+  - {name: table, path: %s, item_table: items}
+`, filepath.Join(dir, "data"), fixture, fixture))
+	r := start(t, "serve", "-c", file)
+	answer := func(model string) (results string) {
+		status, text := r.get(t, http.MethodPost, "/v1/rank",
+			`{"model":"`+model+`","user":{"events":[{"item":"i3","action":1},{"item":"i7","action":2}]},"candidates":[{"id":"i5"},{"id":"i9"}]}`)
+		if status != http.StatusOK {
+			t.Fatalf("model %s answers %d: %s", model, status, text)
+		}
+		_, results, _ = strings.Cut(text, `"results":`)
+		results, _, _ = strings.Cut(results, `"usage"`)
+		return results
+	}
+	if own, table := answer("own"), answer("table"); own != table || own == "" {
+		t.Errorf("with rows of the checkpoint %s, of the table %s", own, table)
 	}
 	if code := r.stop(t); code != exitDone {
 		t.Errorf("exits with %d", code)

@@ -46,6 +46,8 @@ type Model struct {
 	DeviceMemory Size    `yaml:"device_memory"` // for KV and embeddings, bytes or a share of the device; 80%
 	HostMemory   Size    `yaml:"host_memory"`   // for KV in host memory, bytes or a share; 0: the cache's
 	Disk         Size    `yaml:"disk"`          // for KV on disk, bytes; 0
+	// ItemTable is the table in tables whose rows the items of a model of events have; the checkpoint's
+	ItemTable string `yaml:"item_table"`
 }
 
 // Prompt holds a model's templates.

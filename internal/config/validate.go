@@ -116,6 +116,9 @@ func (c *Config) validateModels(p *problems) {
 			p.add(path+".name", "%q is the name of models[%d] already", m.Name, j)
 		}
 		names[m.Name] = i
+		if m.ItemTable != "" && !slices.ContainsFunc(c.Tables, func(t Table) bool { return t.Name == m.ItemTable }) {
+			p.add(path+".item_table", "%q is not among tables", m.ItemTable)
+		}
 	}
 }
 
