@@ -20,17 +20,18 @@ import (
 
 // Options of a run. Zero means the default.
 type Options struct {
-	Rows     int       // of the table; 1,000,000
-	Percents []float64 // cache sizes; 1, 3, 5
-	Batches  []int     // sums per batch; 64, 256, 1024, 4096
-	Traces   []string  // drift, fast, zipf, scarab; all
-	Policies []string  // none, lru, laru, default; all
-	Skew     float64   // exponent of Zipf's law; 0.99
-	HalfLife int       // of drift: lookups after which half of the popular rows are others; 20 per row
-	Data     string    // folder of scarab-recs.trace; ../shared/data/traces
-	Warm     int       // lookups before anything is measured; 4,000,000
-	Rounds   int       // 9
-	Parts    []string  // hits, sums, gather; all
+	Rows     int           // of the table; 1,000,000
+	Percents []float64     // cache sizes; 1, 3, 5
+	Batches  []int         // sums per batch; 64, 256, 1024, 4096
+	Traces   []string      // drift, fast, zipf, scarab; all
+	Policies []string      // none, lru, laru, default; all
+	Skew     float64       // exponent of Zipf's law; 0.99
+	HalfLife int           // of drift: lookups after which half of the popular rows are others; 20 per row
+	Data     string        // folder of scarab-recs.trace; ../shared/data/traces
+	Warm     int           // lookups before anything is measured; 4,000,000
+	Rounds   int           // 9
+	Parts    []string      // hits, sums, gather, outage; all
+	Outage   time.Duration // how long Redis is gone; 10 s
 	Seed     uint64
 	JSON     bool
 }
@@ -57,6 +58,9 @@ func (o *Options) setDefaults() error {
 	if o.HalfLife == 0 {
 		o.HalfLife = 20 * o.Rows
 	}
+	if o.Outage <= 0 {
+		o.Outage = 10 * time.Second
+	}
 	if o.Data == "" {
 		o.Data = "../shared/data/traces"
 	}
@@ -74,7 +78,7 @@ func (o *Options) setDefaults() error {
 		all  []string
 		what string
 	}{{&o.Traces, []string{"drift", "fast", "zipf", "scarab"}, "trace"}, {&o.Policies, []string{"none", "lru", "laru", "default"}, "policy"},
-		{&o.Parts, []string{"hits", "sums", "gather"}, "part"}} {
+		{&o.Parts, []string{"hits", "sums", "gather", "outage"}, "part"}} {
 		if len(*s.v) == 0 {
 			*s.v = s.all
 		}
@@ -92,12 +96,13 @@ func (o *Options) setDefaults() error {
 
 // Report is what a run measured.
 type Report struct {
-	Rows   int     `json:"rows"`
-	Skew   float64 `json:"skew"`
-	Drift  int     `json:"drift_half_life"`
-	Hits   []Hits  `json:"hits,omitempty"`
-	Lines  []Line  `json:"lines,omitempty"`
-	Gather *Gather `json:"gather,omitempty"`
+	Rows    int      `json:"rows"`
+	Skew    float64  `json:"skew"`
+	Drift   int      `json:"drift_half_life"`
+	Hits    []Hits   `json:"hits,omitempty"`
+	Lines   []Line   `json:"lines,omitempty"`
+	Gather  *Gather  `json:"gather,omitempty"`
+	Outages []Outage `json:"outages,omitempty"`
 }
 
 // Line is one policy at one cache size and batch size.
@@ -143,6 +148,16 @@ func Run(ctx context.Context, o Options, w io.Writer) (*Report, error) {
 	if slices.Contains(o.Parts, "sums") {
 		if err := o.sums(ctx, r, p); err != nil {
 			return nil, fmt.Errorf("bench embed: %w", err)
+		}
+	}
+	if slices.Contains(o.Parts, "outage") {
+		for _, hung := range []bool{false, true} {
+			x, err := o.outage(ctx, hung)
+			if err != nil {
+				return nil, fmt.Errorf("bench embed: %w", err)
+			}
+			r.Outages = append(r.Outages, *x)
+			p.outage(x)
 		}
 	}
 	return r, p.finish(r)

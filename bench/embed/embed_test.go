@@ -2,10 +2,12 @@ package embed
 
 import (
 	"errors"
+	"io"
 	"math"
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"grebe/embed/redisserver"
 )
@@ -28,6 +30,32 @@ func TestRun(t *testing.T) {
 	for _, l := range r.Lines {
 		if (l.Hits > 0.3) != (l.Policy != "none") || l.Rate <= 0 {
 			t.Errorf("hits and rate make no sense: %+v", l)
+		}
+	}
+}
+
+// While Redis is gone, killed or hung, every request is answered with right rows and defaults, and afterwards with right rows.
+func TestOutage(t *testing.T) {
+	r, err := Run(t.Context(), Options{Parts: []string{"outage"}, Outage: 600 * time.Millisecond}, io.Discard)
+	if errors.Is(err, redisserver.ErrAbsent) {
+		t.Skip(err)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, o := range r.Outages {
+		if o.Failed != 0 {
+			t.Errorf("%d of %d requests have rows that are neither right nor the default", o.Failed, o.Requests)
+		}
+		before, gone, after := o.Phases[0], o.Phases[1], o.Phases[2]
+		if before.Requests == 0 || gone.Requests == 0 || after.Requests == 0 {
+			t.Errorf("requests stopped: %+v", o)
+		}
+		if gone.Defaults == 0 || gone.Hits == 0 {
+			t.Errorf("without Redis %.3f of the rows were defaults and %.3f cached: want some of both", gone.Defaults, gone.Hits)
+		}
+		if after.Defaults > 0.9 {
+			t.Errorf("no recovery: %.3f of the rows were defaults after Redis was back", after.Defaults)
 		}
 	}
 }

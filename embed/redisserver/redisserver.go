@@ -1,4 +1,4 @@
-// Package redisserver runs a redis-server of its own on the loopback interface, with nothing kept on disk, for
+// Package redisserver runs a redis-server of its own on the loopback interface, with nothing kept on disk unless asked to, for
 // tests and benchmarks. Nothing that serves requests uses it.
 package redisserver
 
@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/exec"
 	"strings"
+	"syscall"
 	"time"
 )
 
@@ -56,7 +57,7 @@ func freePort() (int, error) {
 	return l.Addr().(*net.TCPAddr).Port, nil
 }
 
-// Resume starts a halted server again, empty, on its old port.
+// Resume starts a halted server again on its old port, with the rows that it kept on disk, if any.
 func (s *Server) Resume() error {
 	path, err := exec.LookPath("redis-server")
 	if err != nil {
@@ -114,6 +115,18 @@ func (s *Server) Halt() {
 	s.cmd.Process.Kill()
 	s.cmd.Wait()
 	s.cmd = nil
+}
+
+// Freeze stops the server's process, or lets it go on: its connections stay open, and nobody answers.
+func (s *Server) Freeze(stop bool) error {
+	signal := syscall.SIGCONT
+	if stop {
+		signal = syscall.SIGSTOP
+	}
+	if err := s.cmd.Process.Signal(signal); err != nil {
+		return fmt.Errorf("redisserver: %w", err)
+	}
+	return nil
 }
 
 // Stop kills the server and removes what it left.
