@@ -20,7 +20,7 @@ type Options struct {
 	Workloads []string // of regime.Names
 	Seeds     int      // of regime.VerdictSeeds, at most 5; 5
 	Step      float64  // between the static shares that are tried; 0.05
-	Parts     []string // verdict, loads, boundary; all
+	Parts     []string // boundary, real, verdict, loads; all
 	JSON      bool
 }
 
@@ -48,12 +48,13 @@ func (o Options) orDefaults() (Options, error) {
 	return o, nil
 }
 
-var parts = []string{"boundary", "verdict", "loads"}
+var parts = []string{"boundary", "real", "verdict", "loads"}
 
 // Report is all that was found.
 type Report struct {
 	Costs    string    `json:"costs"`
 	Boundary *Boundary `json:"boundary,omitempty"`
+	Real     []Real    `json:"real,omitempty"`
 	Verdicts []Verdict `json:"verdicts,omitempty"`
 	Loads    []Load    `json:"loads,omitempty"`
 	Checks   []Check   `json:"checks,omitempty"`
@@ -147,6 +148,12 @@ func Run(ctx context.Context, opt Options, w io.Writer) (*Report, error) {
 			return nil, err
 		}
 		p.boundary(rep.Boundary)
+	}
+	if slices.Contains(opt.Parts, "real") {
+		if rep.Real, err = realRuns(ctx); err != nil {
+			return nil, err
+		}
+		p.real(rep.Real)
 	}
 	if slices.Contains(opt.Parts, "verdict") {
 		p.head(cost)

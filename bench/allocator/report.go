@@ -51,6 +51,15 @@ func (p *printer) boundary(b *Boundary) {
 	p.printf("  a decision of smart          %8.2f µs, of climb %.2f µs\n\n", b.Smart, b.Climb)
 }
 
+func (p *printer) real(runs []Real) {
+	p.printf("in real time on this machine: a pool of %d MiB, the server's caches, hot users from 0.2 to 0.5 half-way\n", realPool>>20)
+	p.printf("%-12s %8s %8s %6s %6s %10s %9s\n", "", "P99 ms", "mean", "KV", "rows", "share last", "requests")
+	for _, r := range runs {
+		p.printf("%-12s %8.2f %8.2f %5.1f%% %5.1f%% %10.2f %9d\n", r.Controller, r.P99, r.Mean, 100*r.KVHit, 100*r.RowHit, r.Alpha, r.Requests)
+	}
+	p.printf("\n")
+}
+
 func (p *printer) checks(checks []Check) {
 	for _, c := range checks {
 		ok := "ok    "

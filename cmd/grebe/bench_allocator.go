@@ -11,7 +11,7 @@ type benchAllocatorCmd struct {
 	Workloads []string `help:"steady, trend, burst, swing; default all." placeholder:"NAME,..."`
 	Seeds     int      `help:"Seeds of each; default and most 5." placeholder:"N"`
 	Step      float64  `help:"Between the static shares that are tried; default 0.05." placeholder:"S"`
-	Parts     []string `help:"boundary, verdict, loads; default all." placeholder:"PART,..."`
+	Parts     []string `help:"boundary, real, verdict, loads; default all." placeholder:"PART,..."`
 	HTML      string   `name:"html" type:"path" help:"Write shares over time beside the optimum's here." placeholder:"FILE"`
 	Check     bool     `help:"Fail when a bar is not reached."`
 	JSON      bool     `name:"json" help:"Print JSON."`
