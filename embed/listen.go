@@ -77,8 +77,9 @@ type tuner struct {
 	turns atomic.Int64 // of the goroutine
 }
 
-// tunedRows is how many rows caches in miniature have at least, where the cache has as many.
-const tunedRows = 512
+// tunedRows is how many rows caches in miniature have at least, where the cache has as many. More would tell modes apart that differ
+// little, and take time of a core in proportion.
+const tunedRows = 128
 
 func newTuner(slab evict.Slab, rows int) *tuner {
 	shift := 0

@@ -63,7 +63,7 @@ type Mode int32
 // LRU values the last use only. The other modes add to the long count the short one times 2^(Mode−1).
 const (
 	LRU   Mode = 0
-	modes      = 6
+	modes      = 4
 )
 
 // Value grows with what a row is worth.

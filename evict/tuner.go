@@ -36,7 +36,7 @@ func NewTuner(slab Slab, sets int) *Tuner {
 }
 
 const (
-	startMode = 3    // until something is known
+	startMode = 2    // until something is known
 	epoch     = 4096 // accesses between two looks at the misses
 	memory    = 0.9  // of the misses before, what counts of them after each
 	margin    = 0.99 // another mode must miss this much less
