@@ -18,7 +18,8 @@ import (
 
 // AssembleOptions say what Assemble measures. Zero values stand for defaults.
 type AssembleOptions struct {
-	Models  []string // tiny, small, medium or qwen2-0.5b; small
+	Models  []string // tiny, small, medium, qwen2-0.5b or qwen2-1.5b; small
+	Device  string   // cpu or cuda; cpu
 	Dir     string   // folder of the checkpoint, for one model
 	Items   int      // cached ones of a request; 100
 	Tokens  int      // of each; 10
@@ -48,12 +49,13 @@ func (o *AssembleOptions) setDefaults() {
 
 // AssembleReport is what Assemble measured.
 type AssembleReport struct {
-	Date     string     `json:"date"`
-	Device   string     `json:"device"`
-	Lines    []Assembly `json:"assembly"`
-	Decision []Deciding `json:"decision"`
-	Catalog  Packing    `json:"catalog"`
-	Checks   []Check    `json:"checks"`
+	Date     string      `json:"date"`
+	Device   string      `json:"device"`
+	Lines    []Assembly  `json:"assembly"`
+	Decision []Deciding  `json:"decision"`
+	Gather   []Gathering `json:"gather,omitempty"` // of the first model, on a GPU
+	Catalog  Packing     `json:"catalog"`
+	Checks   []Check     `json:"checks"`
 }
 
 // Assembly is the time of a ranking whose items come from the cache, item-first; medians in
@@ -99,7 +101,7 @@ func Assemble(ctx context.Context, o AssembleOptions, w io.Writer) (*AssembleRep
 
 // one measures one model; with the first, what does not depend on it.
 func (o *AssembleOptions) one(ctx context.Context, name string, r *AssembleReport) error {
-	sys, err := open(&Options{Model: name, Dir: o.Dir, Format: o.Format, Threads: o.Threads})
+	sys, err := open(&Options{Model: name, Dir: o.Dir, Format: o.Format, Device: o.Device, Threads: o.Threads})
 	if err != nil {
 		return err
 	}
@@ -113,6 +115,9 @@ func (o *AssembleOptions) one(ctx context.Context, name string, r *AssembleRepor
 	if len(r.Lines) > 1 {
 		return nil
 	}
+	if r.Gather, err = sys.gathering(ctx, o); err != nil {
+		return err
+	}
 	if r.Decision, err = sys.deciding(); err != nil {
 		return err
 	}
@@ -123,30 +128,25 @@ func (o *AssembleOptions) one(ctx context.Context, name string, r *AssembleRepor
 // assembler runs plans over entries of a store of its own.
 type assembler struct {
 	engine *engine.Engine
-	store  *kv.Store
 	build  *prompt.Builder
 	random *rand.Rand
 	vocab  int
 }
 
+func newAssembler(e *engine.Engine, vocab int) (*assembler, error) {
+	a := &assembler{engine: e, random: rand.New(rand.NewPCG(1, 2)), vocab: vocab}
+	var err error
+	a.build, err = prompt.New(prompt.Config{Instruction: prompt.Text{Tokens: a.tokens(8)}}, nil, vocab)
+	return a, err
+}
+
 func (s *system) assemble(ctx context.Context, o *AssembleOptions) (Assembly, error) {
 	keys := o.Items * o.Tokens
-	pages, err := newPool(int64(s.shape.ChunkBytes(6*keys+4096, false)), &s.shape)
+	a, done, err := s.newAssembler(s.device.Memory(), int64(6*keys+4096))
 	if err != nil {
 		return Assembly{}, err
 	}
-	defer pages.Close()
-	store := kv.New(s.shape, pages)
-	defer store.Close()
-	e, err := engine.New(s.model, s.device, engine.Options{Cache: store})
-	if err != nil {
-		return Assembly{}, err
-	}
-	defer e.Close()
-	a := &assembler{engine: e, store: store, random: rand.New(rand.NewPCG(1, 2)), vocab: s.model.Vocab()}
-	if a.build, err = prompt.New(prompt.Config{Instruction: prompt.Text{Tokens: a.tokens(8)}}, nil, a.vocab); err != nil {
-		return Assembly{}, err
-	}
+	defer done()
 	jobs := make([]*engine.Job, 4)
 	user := a.tokens(o.User)
 	for i, lengths := range [][]int{{}, slices.Repeat([]int{o.Tokens}, o.Items), {keys}, {2 * keys}} {
@@ -227,15 +227,16 @@ func release(entries []*kv.Entry) {
 	}
 }
 
-// turns runs the jobs in turns and returns the milliseconds of each, after one round to warm up.
+// turns runs the jobs in turns and returns the milliseconds of each, after a few rounds to warm up.
 func (a *assembler) turns(ctx context.Context, jobs []*engine.Job, repeats int) (times [4][]float64, err error) {
-	for round := range repeats + 1 {
+	const warm = 3
+	for round := range repeats + warm {
 		for _, i := range a.random.Perm(len(jobs)) {
 			r, err := a.engine.Do(ctx, jobs[i])
 			if err != nil {
 				return times, err
 			}
-			if round > 0 {
+			if round >= warm {
 				times[i] = append(times[i], r.Compute.Seconds()*1000)
 			}
 		}
@@ -295,6 +296,7 @@ func (p *printer) assemble(r *AssembleReport) {
 		p.printf("ratio of the last two %.3f; the items add %.2f GFLOP of attention, done at %.0f GFLOP/s; attention to as many keys more in one piece: %.0f GFLOP/s\n",
 			l.Ratio, l.ExtraGFLOP, l.ExtraGFLOPS, l.KernelGFLOPS)
 	}
+	p.gathering(r.Gather)
 	p.printf("\n")
 	rows := [][]string{{"candidates", "decision µs", "allocations", "with keys and lookups µs"}}
 	for _, d := range r.Decision {

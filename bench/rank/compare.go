@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"strings"
 	"sync"
 	"time"
 
@@ -113,11 +114,12 @@ func (o *Options) contenders() []contender {
 // open opens the variants, computes the items of those that can use them, and warms the caches up.
 func (b *bout) open(ctx context.Context) error {
 	for _, c := range b.options.contenders() {
-		p := c.policy
+		p, begun := c.policy, time.Now()
 		v, err := b.system.newVariant(ctx, p, b.source, b.memory, nil)
 		if err != nil {
 			return err
 		}
+		b.say("%s, %s: prepared in %.1f s", b.report.Name, strings.TrimSpace(v.name+" "+c.evicts), time.Since(begun).Seconds())
 		b.variants = append(b.variants, v)
 		line := Policy{Name: display(p), Policy: p.String(), Evicts: c.evicts}
 		if c.evicts != "" {

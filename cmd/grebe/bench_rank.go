@@ -64,7 +64,8 @@ func (c *benchRankCmd) Run(w *world) error {
 }
 
 type benchAssembleCmd struct {
-	Models  []string `help:"tiny, small, medium, qwen2-0.5b; default small." placeholder:"NAME,..."`
+	Models  []string `help:"tiny, small, medium, qwen2-0.5b, qwen2-1.5b; default small." placeholder:"NAME,..."`
+	Device  string   `help:"cpu or cuda; default cpu. A GPU is also measured with the cached part in the host's memory." placeholder:"NAME"`
 	Dir     string   `type:"path" help:"Folder of the checkpoint when there is one model; default: in the user's cache folder." placeholder:"DIR"`
 	Items   int      `help:"Cached items; default 100." placeholder:"N"`
 	Tokens  int      `help:"Tokens per item; default 10." placeholder:"N"`
@@ -90,7 +91,7 @@ func (c *benchAssembleCmd) Run(w *world) error {
 		return usagef("--dir: %d models cannot share a folder", len(c.Models))
 	}
 	r, err := rank.Assemble(w.ctx, rank.AssembleOptions{
-		Models: c.Models, Dir: c.Dir, Items: c.Items, Tokens: c.Tokens, User: c.User, Repeats: c.Repeats,
+		Models: c.Models, Device: c.Device, Dir: c.Dir, Items: c.Items, Tokens: c.Tokens, User: c.User, Repeats: c.Repeats,
 		Format: c.Format, Threads: c.Threads, JSON: c.JSON,
 	}, w.stdout)
 	if err == nil && c.Check && !rank.Passed(r.Checks) {

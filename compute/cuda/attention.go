@@ -74,7 +74,8 @@ type tensor struct {
 	r       *runner
 	a       *attend.Attention
 	buffers int
-	cached  bool // the batch has cached tokens
+	stage   *staging // nil: what is cached in the host's memory is used in place
+	cached  bool     // the batch has cached tokens
 }
 
 // scratchBytes is how much scratch may be taken so that one launch gathers the cached tokens of many
@@ -89,9 +90,16 @@ func newTensor(r *runner) (*tensor, error) {
 	if err != nil {
 		return nil, err
 	}
-	cfg.Slots, cfg.Buffers = r.bufs.rows, t.buffers
-	t.a, err = attend.New(r.dev.c, cfg)
-	return t, err
+	if t.stage, err = newStaging(r, t.buffers); err != nil {
+		t.stage.close()
+		return nil, err
+	}
+	cfg.Slots, cfg.Buffers, cfg.Locate = r.bufs.rows, t.buffers, t.stage.locate
+	if t.a, err = attend.New(r.dev.c, cfg); err != nil {
+		t.stage.close()
+		return nil, err
+	}
+	return t, nil
 }
 
 func (t *tensor) direct() bool { return false }
@@ -101,14 +109,43 @@ func (t *tensor) plan(b *compute.Batch) error {
 	for i := range b.Segments {
 		t.cached = t.cached || b.Segments[i].Cached > 0
 	}
-	return t.a.Begin(t.r.stream, b)
+	if t.stage == nil {
+		return t.a.Begin(t.r.stream, b)
+	}
+	return firstError(t.stage.begin(b), t.a.Begin(t.r.stream, b))
 }
 
+// staged reports whether some of the batch's cached tokens are on their way from the host's memory.
+func (t *tensor) staged() bool { return t.stage != nil && len(t.stage.chunks) > 0 }
+
 func (t *tensor) before(layer int) error {
-	if !t.cached || layer%t.buffers != 0 {
+	switch {
+	case !t.cached:
+		return nil
+	case t.staged():
+		return t.beforeStep(layer)
+	case layer%t.buffers != 0:
 		return nil
 	}
 	return t.a.Gather(t.r.stream, layer, min(t.buffers, t.r.shape.Layers-layer))
+}
+
+// beforeStep gathers the layers of the staging's step that begins with a layer, when they are there.
+func (t *tensor) beforeStep(layer int) error {
+	p, s := t.stage.stepAt(layer), t.r.stream
+	switch {
+	case p == nil:
+		return nil
+	case p.part == inPlace:
+		return t.a.GatherHome(s, layer, p.layers)
+	case p.part == fetched:
+		return t.a.Gather(s, layer, p.layers)
+	}
+	wait := s.Wait
+	if t.r.capturing {
+		wait = s.WaitOutside
+	}
+	return firstError(wait(t.stage.done[p.part]), t.a.GatherAlone(s, layer, p.layers))
 }
 
 func (t *tensor) scratch(a *driver.Args, layer int) *driver.Args {
@@ -123,11 +160,21 @@ func (t *tensor) launch(layer int) error {
 }
 
 func (t *tensor) shape() int {
-	shape := 2 * t.a.Epoch()
-	if t.cached {
+	shape := 4 * t.a.Epoch()
+	switch {
+	case t.staged() && len(t.stage.chunks) > fewChunks:
+		shape += 3
+	case t.staged():
+		shape += 2
+	case t.cached:
 		shape++
 	}
 	return shape
 }
 
-func (t *tensor) close() { _ = t.a.Close() } // fails with a lost GPU only
+func (t *tensor) close() {
+	_ = t.a.Close() // fails with a lost GPU only
+	if t.stage != nil {
+		t.stage.close()
+	}
+}

@@ -405,7 +405,9 @@ func (r *runner) launch() error {
 		return r.emit() // which prepares all that a capture cannot
 	}
 	if v.exec == nil {
+		r.capturing = true
 		exec, err := r.stream.Capture(r.emit)
+		r.capturing = false
 		if err != nil {
 			return fmt.Errorf("capture a batch of %d rows: %w", r.tables.rows, err)
 		}

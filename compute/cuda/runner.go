@@ -27,6 +27,8 @@ type runner struct {
 	ran   bool    // ops were started
 	busy  bool    // and may still run
 
+	capturing bool // operations are recorded as a graph
+
 	stream *driver.Stream
 	done   *driver.Event
 	args   *driver.Args

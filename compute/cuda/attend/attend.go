@@ -40,6 +40,9 @@ type Config struct {
 	Buffers int  // layers that the scratch holds at a time, at least 1
 	Plain   bool // keep to Ampere's instructions
 	Overlap bool // let kernels start before the one ahead has finished (driver.Launch)
+	// Locate says where a chunk with cached tokens is gathered from; nil: from where it is. Begin calls it once
+	// for each of a batch's, in their order.
+	Locate func(*compute.Chunk) uint64
 	// Split chooses how tiles are cut; nil: as fixed costs say. Tune makes one.
 	Split *split.Model
 }
@@ -100,7 +103,7 @@ func New(c *driver.Context, cfg Config) (*Attention, error) {
 		return nil, fmt.Errorf("attend: %d/%d heads × %d in %v are not supported", s.Heads, s.KVHeads, s.HeadDim, s.KV)
 	}
 	a := &Attention{c: c, cfg: cfg, group: s.Heads / s.KVHeads}
-	a.plan.costs, a.plan.model = measuredCosts, cfg.Split
+	a.plan.costs, a.plan.model, a.plan.locate = measuredCosts, cfg.Split, cfg.Locate
 	a.scale = float32(math.Log2E / math.Sqrt(float64(s.HeadDim)))
 	if s.Pointwise != nil {
 		a.scale, a.plan.pointwise = s.Pointwise.Alpha, s.Pointwise
@@ -301,8 +304,22 @@ func (a *Attention) Begin(s *driver.Stream, b *compute.Batch) error {
 
 // Gather copies the cached tokens' K and V of layers layer to layer+n−1 into the scratch.
 func (a *Attention) Gather(s *driver.Stream, layer, n int) error {
-	l := driver.Launch{Grid: [3]int{a.c.Info().Processors * gathersPerSM}, Block: [3]int{256}, Overlap: a.cfg.Overlap}
-	return a.gather.Launch(s, l, a.args.Reset().Ptr(a.scratch).Int(a.cfg.Slots).Int(a.cfg.Buffers).Ptr(a.list).Int(layer).Int(n))
+	return a.gatherLayers(s, layer, n, a.cfg.Overlap, 0)
+}
+
+// GatherHome is Gather from where the chunks lie, whatever Config.Locate says.
+func (a *Attention) GatherHome(s *driver.Stream, layer, n int) error {
+	return a.gatherLayers(s, layer, n, a.cfg.Overlap, 1)
+}
+
+// GatherAlone is Gather behind something that is no kernel: it starts when all before it in the stream has ended.
+func (a *Attention) GatherAlone(s *driver.Stream, layer, n int) error {
+	return a.gatherLayers(s, layer, n, false, 0)
+}
+
+func (a *Attention) gatherLayers(s *driver.Stream, layer, n int, overlap bool, home int) error {
+	l := driver.Launch{Grid: [3]int{a.c.Info().Processors * gathersPerSM}, Block: [3]int{256}, Overlap: overlap}
+	return a.gather.Launch(s, l, a.args.Reset().Ptr(a.scratch).Int(a.cfg.Slots).Int(a.cfg.Buffers).Ptr(a.list).Int(layer).Int(n).Int(home))
 }
 
 // Run computes attention of a layer. Queries and results are in bf16, [row][head][dim]

@@ -116,7 +116,8 @@ func (p *plan) encodePieces(list []int32) []int32 {
 	list[listPieceCount], list[listPieces] = int32(len(p.pieces)), int32(len(list))
 	for i := range p.pieces {
 		c := &p.pieces[i]
-		list = append(list, int32(uint32(c.addr)), int32(uint32(c.addr>>32)), c.room, c.token, c.tokens, c.slot, 0, 0)
+		list = append(list, int32(uint32(c.addr)), int32(uint32(c.addr>>32)), c.room, c.token, c.tokens, c.slot,
+			int32(uint32(c.home)), int32(uint32(c.home>>32)))
 	}
 	return list
 }

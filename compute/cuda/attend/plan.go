@@ -18,6 +18,7 @@ type span struct{ start, end int32 }
 
 // piece are cached tokens that lie in one chunk and are copied to the scratch.
 type piece struct {
+	home         uint64 // of the chunk, where addr is elsewhere
 	addr         uint64
 	room         int32 // tokens the chunk has room for
 	token        int32 // first token of the piece in the chunk
@@ -50,7 +51,8 @@ type plan struct {
 	spans  []span
 	tiles  []tile
 	pieces []piece
-	scales []float32 // per row what the result is multiplied by, for HSTU only
+	scales []float32                   // per row what the result is multiplied by, for HSTU only
+	locate func(*compute.Chunk) uint64 // as Config.Locate
 	cut
 }
 
@@ -95,9 +97,13 @@ func (p *plan) place(g *compute.Segment) {
 	start := 0 // of the chunk
 	for c := 0; start < g.Cached; c++ {
 		ch := &g.Chunks[c]
+		at := ch.Addr
+		if p.locate != nil {
+			at = p.locate(ch)
+		}
 		end := min(start+ch.Tokens, g.Cached)
 		for t := start; t < end; t += pieceSize {
-			p.pieces = append(p.pieces, piece{addr: ch.Addr, room: int32(ch.Tokens), token: int32(t - start),
+			p.pieces = append(p.pieces, piece{addr: at, home: ch.Addr, room: int32(ch.Tokens), token: int32(t - start),
 				tokens: int32(min(pieceSize, end-t)), slot: p.slots + int32(t)})
 		}
 		start += ch.Tokens

@@ -86,6 +86,9 @@ func Open() (Libraries, error) {
 		o := &opening
 		o.err = errors.Join(driverLibrary.open(), compilerLibrary.open(), matrixLibrary.open())
 		o.libs = Libraries{driverLibrary.opened, compilerLibrary.opened, matrixLibrary.opened}
+		if handle, err := purego.Dlopen(driverLibrary.opened, purego.RTLD_NOW); o.err == nil && err == nil {
+			copyBatch.addr, _ = purego.Dlsym(handle, copyBatch.name) // there need not be one
+		}
 		if o.err == nil {
 			r, _, _ := purego.SyscallN(cu.init.addr, 0)
 			o.err = result(cu.init, int32(r), nil)

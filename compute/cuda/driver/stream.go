@@ -30,6 +30,13 @@ func (s *Stream) Sync() error { return s.c.hot(&cu.streamSync, s.handle) }
 // Wait makes the stream's further work wait for e.
 func (s *Stream) Wait(e *Event) error { return s.c.hot(&cu.streamWait, s.handle, e.handle, 0) }
 
+// WaitOutside is Wait while the stream is captured, for an event that is recorded outside of the capture: the
+// graph waits for what was recorded last before it is launched.
+func (s *Stream) WaitOutside(e *Event) error {
+	const external = 1
+	return s.c.hot(&cu.streamWait, s.handle, e.handle, external)
+}
+
 // Event is a point in a stream.
 type Event struct {
 	c      *Context

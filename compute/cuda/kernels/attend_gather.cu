@@ -35,10 +35,11 @@ DEVICE void put(Word* to, const Word& v, float scale) {
 struct __align__(16) Piece {
   const u8* chunk;
   int room, token; // tokens the chunk has room for; first token of the piece in it
-  int tokens, slot, zero[2];
+  int tokens, slot;
+  const u8* home; // the chunk where it lies, if it is on its way to be gathered from elsewhere
 };
 
-KERNEL void __launch_bounds__(256) attend_gather(u8* scratch, int slots, int buffers, const int* list, int layer, int layers) {
+KERNEL void __launch_bounds__(256) attend_gather(u8* scratch, int slots, int buffers, const int* list, int layer, int layers, int home) {
   wait_for_previous();
   int lane = threadIdx.x & 31, pieces = list[LIST_PIECES];
   const Piece* piece = (const Piece*)(list + list[LIST_PIECES + 1]);
@@ -47,7 +48,7 @@ KERNEL void __launch_bounds__(256) attend_gather(u8* scratch, int slots, int buf
     int matrix = i % (2 * KV_HEADS), rest = i / (2 * KV_HEADS), l = layer + rest / pieces;
     int kv = matrix / KV_HEADS, head = matrix % KV_HEADS;
     Piece p = piece[rest % pieces];
-    const u8* vectors = head_of<KV>((u8*)p.chunk, p.room, l, matrix, KV_HEADS, ROW_BYTES);
+    const u8* vectors = head_of<KV>((u8*)(home ? p.home : p.chunk), p.room, l, matrix, KV_HEADS, ROW_BYTES);
     const Word* from = (const Word*)(vectors + (u64)p.token * ROW_BYTES);
     Word* to = (Word*)scratch + ((u64)((l % buffers * KV_HEADS + head) * 2 + kv) * slots + p.slot) * (WORDS * WIDER);
     float scale = KV == FP8 ? *(const float*)(vectors - SCALE_BYTES(KV)) : 1.0f;

@@ -1,0 +1,228 @@
+package cuda
+
+import (
+	"errors"
+	"fmt"
+
+	"grebe/compute"
+	"grebe/compute/cuda/driver"
+)
+
+// staging brings cached K and V that lie in the host's memory to the GPU, beside what a runner computes: those of
+// a whole batch by a few batched copies in a stream of their own, part by part in the order of layers. A
+// layer's attention waits for the part that it is in, and gathers from there as if it had always been there.
+//
+// To start a copy takes the host about a microsecond. So many chunks come as one part: the first layers, while
+// it is under way, gather over the bus from where the chunks lie.
+type staging struct {
+	dev    *device
+	shape  *compute.Shape
+	few    []step // by which few chunks are gathered
+	many   []step
+	stream *driver.Stream
+	done   []*driver.Event // by part: it is on the GPU
+
+	room   driver.Ptr
+	bytes  int
+	used   int
+	chunks []moving
+	next   int // of chunks: not located yet
+	copies driver.Copies
+}
+
+// moving is a chunk on its way.
+type moving struct {
+	from, to driver.Ptr
+	layer    int // bytes
+}
+
+// step is layers that are gathered at a time.
+type step struct {
+	first, layers int
+	part          int // that is waited for first
+}
+
+// Other values of step.part.
+const (
+	fetched = -1 // with an earlier step's
+	inPlace = -2
+)
+
+const (
+	fewChunks = 64
+	// Layers of few chunks' parts, of which the last has all that are left; and those of many chunks that are
+	// gathered in place.
+	firstPart, secondPart = 2, 6
+	placeLayers           = 3
+	stagedParts           = 3
+	// maxStaged bounds the memory that is taken. Chunks beyond it are used in place.
+	maxStaged = 1 << 30
+	stagedTo  = 256 // bytes that chunks are aligned to
+)
+
+// steps cuts layers where parts begin, and so that a step has most layers at most. A negative part is in place.
+func steps(layers, most int, parts []step) []step {
+	var out []step
+	for i, p := range parts {
+		end := layers
+		if i+1 < len(parts) {
+			end = min(layers, parts[i+1].first)
+		}
+		for at, part := p.first, p.part; at < end; at += most {
+			out = append(out, step{at, min(most, end-at), part})
+			if part >= 0 {
+				part = fetched
+			}
+		}
+	}
+	return out
+}
+
+func newStaging(r *runner, buffers int) (*staging, error) {
+	layers := r.shape.Layers
+	s := &staging{dev: r.dev, shape: &r.shape,
+		few:  steps(layers, buffers, []step{{first: 0, part: 0}, {first: firstPart, part: 1}, {first: firstPart + secondPart, part: 2}}),
+		many: steps(layers, buffers, []step{{first: 0, part: inPlace}, {first: placeLayers, part: 0}})}
+	var err error
+	if s.stream, err = r.dev.c.NewStream(); err != nil {
+		return s, err
+	}
+	for range stagedParts {
+		e, err := r.dev.c.NewEvent(false)
+		if err != nil {
+			return s, err
+		}
+		s.done = append(s.done, e)
+	}
+	return s, nil
+}
+
+// steps returns those of the batch.
+func (s *staging) steps() []step {
+	if len(s.chunks) > fewChunks {
+		return s.many
+	}
+	return s.few
+}
+
+// stepAt returns the step that begins with a layer; nil: none does.
+func (s *staging) stepAt(layer int) *step {
+	all := s.steps()
+	for i := range all {
+		if all[i].first == layer {
+			return &all[i]
+		}
+	}
+	return nil
+}
+
+// close gives everything back; it fails with a lost GPU only.
+func (s *staging) close() {
+	if s.stream != nil {
+		_ = errors.Join(s.stream.Sync(), s.stream.Close())
+	}
+	for _, e := range s.done {
+		_ = e.Close()
+	}
+	s.dev.free(s.room)
+}
+
+// far reports whether a chunk's cached tokens lie in the host's memory.
+func far(c *compute.Chunk) bool { return c.Bytes != nil && !c.Transient }
+
+func (s *staging) sizeOf(c *compute.Chunk) int {
+	return (s.shape.ChunkBytes(c.Tokens, false) + stagedTo - 1) &^ (stagedTo - 1)
+}
+
+// begin finds the chunks of a batch that are to be fetched, makes room for them and starts their copies. Nothing
+// of an earlier batch may be under way.
+func (s *staging) begin(b *compute.Batch) error {
+	s.used, s.next, s.chunks = 0, 0, s.chunks[:0]
+	if s.dev.inPlace.Load() {
+		return nil
+	}
+	for i := range b.Segments {
+		g := &b.Segments[i]
+		for c, at := 0, 0; at < g.Cached; c++ {
+			if far(&g.Chunks[c]) {
+				s.add(&g.Chunks[c])
+			}
+			at += g.Chunks[c].Tokens
+		}
+	}
+	if err := s.grow(); err != nil || len(s.chunks) == 0 {
+		return err
+	}
+	for i := range s.chunks {
+		s.chunks[i].to += s.room
+	}
+	return s.start()
+}
+
+// add takes a chunk up, at an offset for now.
+func (s *staging) add(c *compute.Chunk) {
+	size := s.sizeOf(c)
+	if s.used+size > maxStaged {
+		return
+	}
+	s.chunks = append(s.chunks, moving{driver.Ptr(c.Addr), driver.Ptr(s.used), s.shape.ChunkBytes(c.Tokens, false) / s.shape.Layers})
+	s.used += size
+}
+
+// grow makes room for what is used. Where there is no memory, all is used in place.
+func (s *staging) grow() error {
+	if s.used <= s.bytes {
+		return nil
+	}
+	s.dev.free(s.room)
+	s.room, s.bytes = 0, 0
+	need := min(maxStaged, s.used+s.used/4)
+	room, err := s.dev.alloc(need)
+	if driver.OutOfMemory(err) {
+		s.chunks = s.chunks[:0]
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("room for %d bytes of the host's: %w", need, err)
+	}
+	s.room, s.bytes = room, need
+	return nil
+}
+
+// locate says where a chunk is gathered from, as attend.Config has it: the chunks come in the order of begin.
+func (s *staging) locate(c *compute.Chunk) uint64 {
+	if s.next < len(s.chunks) && s.chunks[s.next].from == driver.Ptr(c.Addr) {
+		s.next++
+		return uint64(s.chunks[s.next-1].to)
+	}
+	return c.Addr
+}
+
+// start begins the copies, part by part.
+func (s *staging) start() error {
+	if err := s.dev.memory.await(s.stream); err != nil {
+		return err
+	}
+	all := s.steps()
+	for i := range all {
+		if all[i].part < 0 {
+			continue
+		}
+		first, end := all[i].first, s.shape.Layers
+		for _, later := range all[i+1:] {
+			if later.part >= 0 {
+				end = later.first
+				break
+			}
+		}
+		s.copies.Reset()
+		for k := range s.chunks {
+			c := &s.chunks[k]
+			s.copies.Add(c.to.At(first*c.layer), c.from.At(first*c.layer), (end-first)*c.layer)
+		}
+		if err := firstError(s.stream.CopyAll(&s.copies), s.done[all[i].part].Record(s.stream)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
