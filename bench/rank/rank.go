@@ -181,7 +181,7 @@ func Run(ctx context.Context, o Options, w io.Writer) (*Report, error) {
 			p.workload(one)
 		}
 		if err != nil {
-			return r, fmt.Errorf("bench rank: %s: %w", strings.ToLower(name), err)
+			return r, errors.Join(fmt.Errorf("bench rank: %s: %w", strings.ToLower(name), err), p.finish(r))
 		}
 	}
 	r.Checks = checks(r.Workloads)

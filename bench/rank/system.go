@@ -196,6 +196,11 @@ func (s *system) newCached(ctx context.Context, b *prompt.Builder, p schedule.Po
 			return v, err
 		}
 		v.onClose(pages.Close)
+		if times == nil {
+			if err = clearPool(pages); err != nil {
+				return v, err
+			}
+		}
 		v.store = kv.New(s.shape, pages)
 		v.onClose(func() error { v.store.Close(); return nil })
 		if v.index, err = meta.New(meta.Options{}); err != nil {

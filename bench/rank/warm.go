@@ -9,11 +9,12 @@ import (
 	"grebe/compute"
 	"grebe/engine"
 	"grebe/kv"
+	"grebe/pool"
 )
 
-// warming computes, or fills a cache without computing: what is reused, kept and evicted is the same, and the
-// entries kept hold random numbers. So a long stream warms a cache up in seconds, and what follows takes the
-// time that it takes after a real one.
+// warming computes, or fills a cache without computing: what is reused, kept and evicted is the same. The entries
+// kept hold random numbers, or zeros where they are from an early part of the warm-up. So a long stream warms a
+// cache up in seconds, and what follows takes the time that it takes after a real one.
 type warming struct {
 	runner
 	on   atomic.Bool
@@ -37,7 +38,7 @@ func (w *warming) Do(ctx context.Context, j *engine.Job) (*engine.Result, error)
 		return nil, err
 	}
 	for i, e := range r.Kept {
-		if e == nil {
+		if e == nil || w.fill == nil {
 			continue
 		}
 		var cached *kv.Entry
@@ -111,16 +112,28 @@ func same(a, b *compute.Chunk) bool {
 	return a.Addr == b.Addr
 }
 
+// clearPool zeroes a pool that is empty: what a device's memory holds at first need not be numbers.
+func clearPool(p *pool.Pool) error {
+	all, err := p.Alloc(int(p.Stats().Total))
+	if err != nil {
+		return err
+	}
+	defer p.Free(all)
+	return p.Memory().Zero(all.Block)
+}
+
 // warm sends the stream's requests up to number n without computing.
 func (v *variant) warm(ctx context.Context, fill *noise, n int) error {
 	if v.warming == nil || v.cache == nil {
 		return nil
 	}
-	v.warming.fill = fill
 	v.warming.dry.model = v.warming.runner.Model()
 	v.warming.on.Store(true)
 	defer v.warming.on.Store(false)
 	for i := range n {
+		if i == n-n/4 {
+			v.warming.fill = fill
+		}
 		if err := v.do(ctx, i); err != nil {
 			return fmt.Errorf("warm up %s: request %d: %w", v.name, i, err)
 		}
