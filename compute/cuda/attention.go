@@ -112,7 +112,18 @@ func (t *tensor) plan(b *compute.Batch) error {
 	if t.stage == nil {
 		return t.a.Begin(t.r.stream, b)
 	}
-	return firstError(t.stage.begin(b), t.a.Begin(t.r.stream, b))
+	if err := firstError(t.stage.begin(b), t.a.Begin(t.r.stream, b)); err != nil || !t.stage.crowded() {
+		return err
+	}
+	for _, p := range t.stage.many {
+		if p.part != inPlace {
+			break
+		}
+		if err := t.a.GatherHome(t.r.stream, p.first, p.layers); err != nil {
+			return err
+		}
+	}
+	return t.stage.follow(t.r.stream)
 }
 
 // staged reports whether some of the batch's cached tokens are on their way from the host's memory.
@@ -134,10 +145,8 @@ func (t *tensor) before(layer int) error {
 func (t *tensor) beforeStep(layer int) error {
 	p, s := t.stage.stepAt(layer), t.r.stream
 	switch {
-	case p == nil:
+	case p == nil, p.part == inPlace: // that was gathered ahead of all
 		return nil
-	case p.part == inPlace:
-		return t.a.GatherHome(s, layer, p.layers)
 	case p.part == fetched:
 		return t.a.Gather(s, layer, p.layers)
 	}
@@ -162,7 +171,7 @@ func (t *tensor) launch(layer int) error {
 func (t *tensor) shape() int {
 	shape := 4 * t.a.Epoch()
 	switch {
-	case t.staged() && len(t.stage.chunks) > fewChunks:
+	case t.staged() && t.stage.crowded():
 		shape += 3
 	case t.staged():
 		shape += 2

@@ -12,8 +12,9 @@ import (
 // a whole batch by a few batched copies in a stream of their own, part by part in the order of layers. A
 // layer's attention waits for the part that it is in, and gathers from there as if it had always been there.
 //
-// To start a copy takes the host about a microsecond. So many chunks come as one part: the first layers, while
-// it is under way, gather over the bus from where the chunks lie.
+// To start a copy takes the host about a microsecond. So many chunks come as one part, behind the first few
+// layers: those are gathered over the bus from where the chunks lie, while the host starts the copies. The bus
+// has room for one of both at a time, so that the copies wait for that.
 type staging struct {
 	dev    *device
 	shape  *compute.Shape
@@ -21,6 +22,7 @@ type staging struct {
 	many   []step
 	stream *driver.Stream
 	done   []*driver.Event // by part: it is on the GPU
+	placed *driver.Event   // layers that are gathered in place are on the GPU
 
 	room   driver.Ptr
 	bytes  int
@@ -87,6 +89,9 @@ func newStaging(r *runner, buffers int) (*staging, error) {
 	if s.stream, err = r.dev.c.NewStream(); err != nil {
 		return s, err
 	}
+	if s.placed, err = r.dev.c.NewEvent(false); err != nil {
+		return s, err
+	}
 	for range stagedParts {
 		e, err := r.dev.c.NewEvent(false)
 		if err != nil {
@@ -99,7 +104,7 @@ func newStaging(r *runner, buffers int) (*staging, error) {
 
 // steps returns those of the batch.
 func (s *staging) steps() []step {
-	if len(s.chunks) > fewChunks {
+	if s.crowded() {
 		return s.many
 	}
 	return s.few
@@ -121,6 +126,9 @@ func (s *staging) close() {
 	if s.stream != nil {
 		_ = errors.Join(s.stream.Sync(), s.stream.Close())
 	}
+	if s.placed != nil {
+		_ = s.placed.Close()
+	}
 	for _, e := range s.done {
 		_ = e.Close()
 	}
@@ -134,8 +142,8 @@ func (s *staging) sizeOf(c *compute.Chunk) int {
 	return (s.shape.ChunkBytes(c.Tokens, false) + stagedTo - 1) &^ (stagedTo - 1)
 }
 
-// begin finds the chunks of a batch that are to be fetched, makes room for them and starts their copies. Nothing
-// of an earlier batch may be under way.
+// begin finds the chunks of a batch that are to be fetched, makes room for them and starts the copies of few.
+// Nothing of an earlier batch may be under way.
 func (s *staging) begin(b *compute.Batch) error {
 	s.used, s.next, s.chunks = 0, 0, s.chunks[:0]
 	if s.dev.inPlace.Load() {
@@ -156,7 +164,18 @@ func (s *staging) begin(b *compute.Batch) error {
 	for i := range s.chunks {
 		s.chunks[i].to += s.room
 	}
+	if s.crowded() {
+		return nil
+	}
 	return s.start()
+}
+
+// crowded reports whether the batch has many chunks.
+func (s *staging) crowded() bool { return len(s.chunks) > fewChunks }
+
+// follow starts the copies of many chunks behind what is in the stream: the layers gathered in place.
+func (s *staging) follow(behind *driver.Stream) error {
+	return firstError(s.placed.Record(behind), s.stream.Wait(s.placed), s.start())
 }
 
 // add takes a chunk up, at an offset for now.

@@ -307,9 +307,9 @@ func (a *Attention) Gather(s *driver.Stream, layer, n int) error {
 	return a.gatherLayers(s, layer, n, a.cfg.Overlap, 0)
 }
 
-// GatherHome is Gather from where the chunks lie, whatever Config.Locate says.
+// GatherHome is GatherAlone from where the chunks lie, whatever Config.Locate says.
 func (a *Attention) GatherHome(s *driver.Stream, layer, n int) error {
-	return a.gatherLayers(s, layer, n, a.cfg.Overlap, 1)
+	return a.gatherLayers(s, layer, n, false, 1)
 }
 
 // GatherAlone is Gather behind something that is no kernel: it starts when all before it in the stream has ended.
