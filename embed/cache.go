@@ -88,11 +88,10 @@ func NewCache(p *pool.Pool, cfg Config) (*Cache, error) {
 	if slabs < c.least {
 		return nil, fmt.Errorf("embed: a cache of %d rows cannot grow to %d: want at most %d times as many", cfg.Rows, cfg.MaxRows, leastShare)
 	}
-	block, err := offheap.Alloc(most * c.perSlab * setBytes) // with huge pages: a look-up goes to any place of it
-	if err != nil {
+	if err := c.makeSets(most * c.perSlab); err != nil {
 		return nil, fmt.Errorf("embed: books of %d rows: %w", most*slabRows, err)
 	}
-	c.books, c.sets, c.slabs = block, offheap.Slice[set](block.Bytes, most*c.perSlab), make([]pool.Run, 0, most)
+	c.slabs = make([]pool.Run, 0, most)
 	c.fewest.Store(int64(slabs * c.perSlab))
 	c.clock.Store(1) // so that there is a time before the first access
 	c.choose(cfg.Policy, slabs*slabRows)
@@ -116,6 +115,21 @@ func (c *Cache) choose(policy string, rows int) {
 		c.chosen, c.listens, c.stop = newAdapted(policy, len(c.sets), l), &l.listener, l.stop
 		l.start()
 	}
+}
+
+// makeSets takes memory outside the heap, with huge pages, because a look-up goes to any place of it. The race detector
+// knows locks on the heap only.
+func (c *Cache) makeSets(n int) error {
+	if raceBuild {
+		c.sets, c.books = make([]set, n), &offheap.Block{}
+		return nil
+	}
+	block, err := offheap.Alloc(n * setBytes)
+	if err != nil {
+		return err
+	}
+	c.books, c.sets = block, offheap.Slice[set](block.Bytes, n)
+	return nil
 }
 
 // Close gives the pages back. Nobody may use the cache any more.

@@ -206,7 +206,7 @@ func hitsDoNotAllocate(t *testing.T, policy string) {
 	if n := testing.AllocsPerRun(1000, func() { c.Get(1, row[:]) }); n != 0 {
 		t.Errorf("a hit allocates %v times", n)
 	}
-	if raceEnabled { // sync.Pool forgets on purpose there
+	if raceBuild { // sync.Pool forgets on purpose there
 		return
 	}
 	table, err := NewTable(NewMemory(1, testRow), c, TableConfig{})
@@ -295,7 +295,7 @@ func replay(t *testing.T, policy string, next func() uint64) float64 {
 
 // On a skewed trace the default has a tenth more hits than LRU; where LRU is right it finds that out.
 func TestDefaultAndItsFloor(t *testing.T) {
-	if raceEnabled {
+	if raceBuild {
 		t.Skip("one goroutine, and minutes under the race detector")
 	}
 	lru, ours := replay(t, "lru", skewed(100_000, 3)), replay(t, "default", skewed(100_000, 3))

@@ -158,7 +158,8 @@ func (r *Redis) connect() {
 	}
 	if len(r.watchers) > 0 {
 		option.DisableCache, option.OnInvalidations = false, r.invalidated
-		option.ClientTrackingOptions = []string{"PREFIX", r.cfg.Prefix, "BCAST"}
+		option.ClientTrackingOptions = []string{"PREFIX", r.cfg.Prefix, "BCAST", "NOLOOP"}
+		option.PipelineMultiplex = -1 // one connection per server, which is not told of its own changes
 	}
 	client, err := rueidis.NewClient(option)
 	r.mu.Lock()

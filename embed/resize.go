@@ -44,8 +44,11 @@ func (c *Cache) Grow(slabs int) (int, error) {
 		}
 		begin := int64(uintptr(unsafe.Pointer(unsafe.SliceData(r.Bytes))) - uintptr(c.origin))
 		for i := range c.perSlab {
-			c.sets[n+i].rows.Store(begin + int64(i*setSlots*c.rowBytes))
+			s := &c.sets[n+i]
+			s.mu.Lock() // a writer who knew it before it left may still look
+			s.rows.Store(begin + int64(i*setSlots*c.rowBytes))
 			c.chosen.opened(n + i)
+			s.mu.Unlock()
 		}
 		n += c.perSlab
 		c.n.Store(int64(n))

@@ -61,10 +61,9 @@ func (c Slab) Age(m Stamp, now uint64) int32 {
 type Mode int32
 
 // LRU values the last use only. The other modes add to the long count the short one times 2^(Mode−1).
-const (
-	LRU   Mode = 0
-	modes      = 4
-)
+const LRU Mode = 0
+
+const modes = 4
 
 // Value grows with what a row is worth.
 func (c Slab) Value(m Stamp, now uint64, mode Mode) int32 {

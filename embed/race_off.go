@@ -2,4 +2,4 @@
 
 package embed
 
-const raceEnabled = false
+const raceBuild = false

@@ -2,4 +2,4 @@
 
 package embed
 
-const raceEnabled = true
+const raceBuild = true
