@@ -157,10 +157,12 @@ const fewMoves = 4
 
 func (m *memory) Copy(moves ...compute.Move) error {
 	return m.within("copy", func() error {
+		host := false
 		for i := range moves {
 			if err := moves[i].Validate(); err != nil {
 				return err
 			}
+			host = host || moves[i].Dst.Bytes != nil || moves[i].Src.Bytes != nil
 			if moves[i].Dst.Addr == 0 || moves[i].Src.Addr == 0 {
 				return fmt.Errorf("a block of %d or of %d bytes is not of this device", moves[i].Dst.Size, moves[i].Src.Size)
 			}
@@ -174,7 +176,10 @@ func (m *memory) Copy(moves ...compute.Move) error {
 			}
 			moves = moves[n:]
 		}
-		return m.done.Record(m.stream)
+		if err := m.done.Record(m.stream); err != nil || !host {
+			return err
+		}
+		return m.settle() // the host reads and writes its bytes as it likes
 	})
 }
 
