@@ -10,7 +10,8 @@
 // blocks may form a cluster: with CM = 2 they have neighbouring rows and share W's part, with CN = 2
 // they have neighbouring columns and share x's; each copies half of what is shared to both.
 //
-// Consumer w takes rows w·BM/2 … of the tile.
+// Consumer w takes rows w·BM/2 … of the tile. With TURNS the consumers take whole tiles in turns instead:
+// one's products run under the other's end.
 //
 // Shared memory of a buffer: rows of 128 bytes, x's then W's, in groups of 8 rows (1,024 bytes) within
 // which the copy engine swaps 16-byte pieces: piece p of row r lies at p ^ (r % 8). wgmma's descriptor of
@@ -20,15 +21,14 @@
 // Result of a wgmma in registers: thread t of a consumer has rows t/32·16 + t%32/4 (+ 8) and of each 8
 // columns j the two columns 8j + 2·(t%4): d[4j], d[4j+1], and of the lower row d[4j+2], d[4j+3]. So in
 // FORM 0 a thread has gate and up of the same column, 4j + t%4. Four threads swap their columns of several
-// j, so that each stores pieces of 16 bytes. All blocks end their tiles at the same time and would wait for
-// the cache to take the result: with STORE they leave it in shared memory, for the copy engine to store
-// while the next tile is computed.
+// j, so that each stores pieces of 16 bytes.
 //
 // Limit: the tensor cores; for few rows, reading W once.
-// check: BM=128 BN=256 STAGES=4 CM=2 CN=1 GROUP=16 FORM=0 BIAS=0 STORE=1
-// check: BM=256 BN=136 STAGES=4 CM=1 CN=2 GROUP=16 FORM=0 BIAS=1 STORE=0
-// check: BM=256 BN=192 STAGES=4 CM=1 CN=1 GROUP=16 FORM=1 BIAS=0 STORE=0
-// check: BM=128 BN=96 STAGES=6 CM=1 CN=2 GROUP=16 FORM=2 BIAS=1 STORE=0
+// check: BM=128 BN=256 STAGES=4 CM=2 CN=1 GROUP=16 FORM=0 BIAS=0 TURNS=0
+// check: BM=128 BN=192 STAGES=5 CM=2 CN=1 GROUP=16 FORM=0 BIAS=0 TURNS=1
+// check: BM=256 BN=136 STAGES=4 CM=1 CN=2 GROUP=16 FORM=0 BIAS=1 TURNS=0
+// check: BM=256 BN=192 STAGES=4 CM=1 CN=1 GROUP=16 FORM=1 BIAS=0 TURNS=0
+// check: BM=128 BN=96 STAGES=6 CM=1 CN=2 GROUP=16 FORM=2 BIAS=1 TURNS=0
 #include "grebe.cuh"
 
 #if GREBE_ARCH >= 90
@@ -42,14 +42,13 @@
 struct __align__(64) TensorMap { u64 words[16]; };
 
 constexpr int depth = 64;          // columns of a buffer
-constexpr int blocks = BM / 128;   // of 64 rows, of one consumer
+constexpr int blocks = TURNS ? BM / 64 : BM / 128; // of 64 rows, of one consumer
 constexpr int cluster = CM * CN;
 constexpr u32 xBytes = BM * 128, wBytes = BN * 128, stageBytes = xBytes + wBytes;
 static_assert(BM == 128 || BM == 256, "rows of a tile");
 static_assert(BN % 8 == 0 && BN <= 256 && (CM == 1 || BN % 16 == 0), "columns of a tile");
 static_assert(cluster <= 2, "blocks of a cluster");
-static_assert(!STORE || (FORM == 0 && BN % 128 == 0), "results that the copy engine stores");
-constexpr u32 resultBytes = STORE ? BM * BN : 0; // of a tile
+static_assert(!TURNS || BM == 128, "rows of a consumer");
 
 // ---- barriers and copies
 
@@ -88,11 +87,6 @@ DEVICE void copy_shared_tile(u32 to, const TensorMap* map, int col, int row, u32
   asm volatile("cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster "
                "[%0], [%1, {%2, %3}], [%4], %5;"
                ::"r"(to), "l"(map), "r"(col), "r"(row), "r"(barrier), "h"((u16)3) : "memory");
-}
-
-// Stores 64 rows of 64 columns.
-DEVICE void store_tile(const TensorMap* map, int col, int row, u32 from) {
-  asm volatile("cp.async.bulk.tensor.2d.global.shared::cta.bulk_group [%0, {%1, %2}], [%3];" ::"l"(map), "r"(col), "r"(row), "r"(from) : "memory");
 }
 
 DEVICE void cluster_sync() {
@@ -166,11 +160,6 @@ template <int bytes> DEVICE void store4(void* p, bool wanted, u32 a, u32 b, u32 
   asm volatile("{ .reg .pred p; setp.ne.u32 p, %0, 0; @p st.global.v4.b32 [%1 + %2], {%3, %4, %5, %6}; }"
                ::"r"((u32)wanted), "l"(p), "n"(bytes), "r"(a), "r"(b), "r"(c), "r"(d) : "memory");
 }
-// The same to shared memory.
-template <int bytes> DEVICE void keep4(u32 p, bool wanted, u32 a, u32 b, u32 c, u32 d) {
-  asm volatile("{ .reg .pred p; setp.ne.u32 p, %0, 0; @p st.shared.v4.b32 [%1 + %2], {%3, %4, %5, %6}; }"
-               ::"r"((u32)wanted), "r"(p), "n"(bytes), "r"(a), "r"(b), "r"(c), "r"(d) : "memory");
-}
 template <int bytes> DEVICE void store2(void* p, bool wanted, u32 a, u32 b) {
   asm volatile("{ .reg .pred p; setp.ne.u32 p, %0, 0; @p st.global.v2.b32 [%1 + %2], {%3, %4}; }"
                ::"r"((u32)wanted), "l"(p), "n"(bytes), "r"(a), "r"(b) : "memory");
@@ -205,9 +194,8 @@ DEVICE u32 gate_up(const End& e, const float* d, int col) {
   return pack_bf16(v.x * v.y * (r * q), v.z * v.w * (r * p));
 }
 
-// e.cols counts W's rows; out has half as many columns. The result goes to shared memory at kept, if that is
-// not 0: squares of 64 rows of 64 columns, in which the 16-byte pieces of a row are swapped as everywhere.
-DEVICE void finish(const End& e, const float (&d)[BN / 2], int row, int col, int c, u32 kept) {
+// e.cols counts W's rows; out has half as many columns.
+DEVICE void finish(const End& e, const float (&d)[BN / 2], int row, int col, int c) {
   // Tiles of an odd number of groups begin at multiples of 8 bytes only.
   constexpr int n = BN / 8, whole = n % 2 ? 0 : n / 8 * 8, rest = whole + (n - whole) / 4 * 4;
   u32 w[n]; // of column 4j + c: the upper row in the low half, the lower in the high half
@@ -215,8 +203,7 @@ DEVICE void finish(const End& e, const float (&d)[BN / 2], int row, int col, int
   for (int j = 0; j < n; j++) w[j] = gate_up(e, d + 4 * j, col + 8 * j + 2 * c);
   u8* upper = (u8*)((bf16*)e.out + (u64)row * e.stride + col / 2);
   u8* lower = upper + (u64)16 * e.stride;
-  bool direct = !STORE || !kept, has = direct & (row < e.rows), hasLower = direct & (row + 8 < e.rows);
-  u32 piece = c ^ (row & 7), left = kept + row % 64 * 128 + piece * 16, right = kept + row % 64 * 128 + (piece ^ 4) * 16;
+  bool has = row < e.rows, hasLower = row + 8 < e.rows;
   for_each<0, whole, 8>([&](auto at) { // lane c gets j = 2c and 2c+1: columns 8c … 8c+7 of 32
     constexpr int j = decltype(at)::value;
     u32* v = w + j;
@@ -227,11 +214,6 @@ DEVICE void finish(const End& e, const float (&d)[BN / 2], int row, int col, int
     U4 b = {high_halves(v[0], v[2]), high_halves(v[4], v[6]), high_halves(v[1], v[3]), high_halves(v[5], v[7])};
     store4<8 * j>(upper + 16 * c, has & inside, a.x, a.y, a.z, a.w);
     store4<8 * j>(lower + 16 * c, hasLower & inside, b.x, b.y, b.z, b.w);
-    if (STORE) {
-      u32 to = j / 8 % 2 ? right : left;
-      keep4<j / 16 * 8192>(to, !direct, a.x, a.y, a.z, a.w);
-      keep4<j / 16 * 8192 + 1024>(to, !direct, b.x, b.y, b.z, b.w);
-    }
   });
   for_each<whole, rest, 4>([&](auto at) {
     constexpr int j = decltype(at)::value;
@@ -249,7 +231,7 @@ DEVICE void finish(const End& e, const float (&d)[BN / 2], int row, int col, int
   });
 }
 #elif FORM == 1
-DEVICE void finish(const End& e, const float (&d)[BN / 2], int row, int col, int c, u32) {
+DEVICE void finish(const End& e, const float (&d)[BN / 2], int row, int col, int c) {
   constexpr int n = BN / 8, padded = (n + 3) / 4 * 4;
   u32 w[padded] = {}, v[padded] = {}; // columns 8j + 2c of the upper and the lower row
 #pragma unroll
@@ -272,7 +254,7 @@ DEVICE void finish(const End& e, const float (&d)[BN / 2], int row, int col, int
 }
 #else
 // Each value is added to by one thread, once: the result does not depend on an order.
-DEVICE void finish(const End& e, const float (&d)[BN / 2], int row, int col, int c, u32) {
+DEVICE void finish(const End& e, const float (&d)[BN / 2], int row, int col, int c) {
   float* upper = (float*)e.out + (u64)row * e.stride + col + 2 * c;
   float* lower = upper + (u64)8 * e.stride;
   bool has = row < e.rows, hasLower = row + 8 < e.rows;
@@ -289,7 +271,7 @@ DEVICE void finish(const End& e, const float (&d)[BN / 2], int row, int col, int
 // ---- the two roles
 
 struct Buffers {
-  u32 stages, results, full, empty; // addresses in shared memory
+  u32 stages, full, empty; // addresses in shared memory
   int index;               // buffers so far
 
   DEVICE u32 x() const { return stages + index % STAGES * stageBytes; }
@@ -351,22 +333,29 @@ DEVICE void release(const Buffers& b, int index) {
   if (lane < cluster) barrier_arrive(b.emptied(index), lane);
 }
 
-DEVICE void consumer_sync(int who) { asm volatile("bar.sync %0, 128;" ::"r"(1 + who) : "memory"); }
+// A consumer begins its tile when the other has seen all buffers of its own full: else it could take a buffer's
+// last filling for the one that it waits for, since barriers know only whether a filling is odd.
+DEVICE void await_turn(int who) { asm volatile("bar.sync %0, 256;" ::"r"(1 + who) : "memory"); }
+DEVICE void end_turn(int who) { asm volatile("bar.arrive %0, 256;" ::"r"(2 - who) : "memory"); }
 
-DEVICE void consume(Buffers b, Tiles tiles, const End& e, const TensorMap* out, int k, int who) {
-  u32 own = b.results + who * (resultBytes / 2);
-  bool elected = threadIdx.x % 128 == 0;
+DEVICE void consume(Buffers b, Tiles tiles, const End& e, int k, int who) {
   int lane = threadIdx.x & 31, warp = threadIdx.x >> 5 & 3;
+  int turn = 0, share = TURNS ? 0 : who; // which part of the tile's rows is the consumer's
   for (int t = tiles.first; t < tiles.count(); t += tiles.step) {
     tiles.take(t);
     if (tiles.empty(t, e.rows)) continue;
+    if (TURNS && turn++ % 2 != who) {
+      b.index += k / depth;
+      continue;
+    }
+    if (TURNS && turn > 1) await_turn(who);
     float d[blocks][BN / 2]; // cleared, since a first step that does not add makes the compiler wait for each wgmma
 #pragma unroll
     for (int i = 0; i < blocks * BN / 2; i++) d[i / (BN / 2)][i % (BN / 2)] = 0;
     for (int c = 0; c < k; c += depth, b.index++) {
       barrier_wait(b.filled(), b.parity());
       asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
-      u64 x = descriptor(b.x() + who * (xBytes / 2)), w = descriptor(b.w());
+      u64 x = descriptor(b.x() + share * (xBytes / 2)), w = descriptor(b.w());
 #pragma unroll
       for (int s = 0; s < depth / 16; s++) {
 #pragma unroll
@@ -378,48 +367,31 @@ DEVICE void consume(Buffers b, Tiles tiles, const End& e, const TensorMap* out, 
         release(b, b.index - 1);
       }
     }
+    if (TURNS) end_turn(who);
     multiplied<0>();
     release(b, b.index - 1);
-    int row = tiles.row + who * (BM / 2);
-    bool keep = STORE && row + BM / 2 <= e.rows; // the copy engine would store rows that are not there
-    if (keep) {
-      if (elected) asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory");
-      consumer_sync(who);
-    }
+    int row = tiles.row + share * (BM / 2);
 #pragma unroll
-    for (int i = 0; i < blocks; i++)
-      finish(e, d[i], row + i * 64 + warp * 16 + lane / 4, tiles.col, lane & 3, keep ? own + i * (64 * BN) : 0);
-    if (keep) {
-      asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
-      consumer_sync(who);
-      if (elected) {
-        for (int i = 0; i < blocks; i++)
-          for (int j = 0; j < BN / 128; j++) store_tile(out, tiles.col / 2 + 64 * j, row + i * 64, own + i * (64 * BN) + j * 8192);
-        asm volatile("cp.async.bulk.commit_group;" ::: "memory");
-      }
-    }
+    for (int i = 0; i < blocks; i++) finish(e, d[i], row + i * 64 + warp * 16 + lane / 4, tiles.col, lane & 3);
   }
-  if (STORE && elected) asm volatile("cp.async.bulk.wait_group 0;" ::: "memory");
 }
 
 // rows holds the number of rows of x, at most most, which cuts the work; w has cols rows of k columns, k a multiple of 64.
 // The grid is a multiple of the cluster. x and w describe boxes of 64 columns by BM/CN
-// and BN/CM rows, y, which STORE needs, boxes of 64 by 64 of out; all swizzled by 128 bytes. stride is out's, in
-// values.
+// and BN/CM rows, swizzled by 128 bytes. stride is out's, in values.
 KERNEL void __launch_bounds__(384, 1)
-    product(const __grid_constant__ TensorMap x, const __grid_constant__ TensorMap w, const __grid_constant__ TensorMap y,
-            void* out, const float* bias, const int* rows, int most, int cols, int k, int stride) {
+    product(const __grid_constant__ TensorMap x, const __grid_constant__ TensorMap w, void* out,
+            const float* bias, const int* rows, int most, int cols, int k, int stride) {
   extern __shared__ u8 memory[];
   Buffers b;
   b.stages = (shared_address(memory) + 1023) & ~1023u;
-  b.results = b.stages + STAGES * stageBytes;
-  b.full = b.results + resultBytes;
+  b.full = b.stages + STAGES * stageBytes;
   b.empty = b.full + STAGES * 8;
   b.index = 0;
   if (threadIdx.x == 0) {
     for (int s = 0; s < STAGES; s++) {
       barrier_init(b.full + s * 8, 1);
-      barrier_init(b.empty + s * 8, 8 * cluster);
+      barrier_init(b.empty + s * 8, (TURNS ? 4 : 8) * cluster); // warps that read it
     }
     asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
     asm volatile("prefetch.tensormap [%0]; prefetch.tensormap [%1];" ::"l"(&x), "l"(&w) : "memory");
@@ -441,7 +413,7 @@ KERNEL void __launch_bounds__(384, 1)
     asm volatile("setmaxnreg.inc.sync.aligned.u32 232;");
     wait_for_previous();
     End e = {out, bias, min_i(*rows, most), cols, stride};
-    consume(b, tiles, e, &y, k, who - 1);
+    consume(b, tiles, e, k, who - 1);
   }
   if (cluster > 1) cluster_sync();
 }

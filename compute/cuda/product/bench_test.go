@@ -30,17 +30,6 @@ var shapes = []struct {
 	{"qwen3-1.7b-down", Add, 2048, 6144, []int{256, 1024}},
 }
 
-// benchTiles are the promising tiles, and those that leave their results to the copy engine.
-func benchTiles(info driver.Info, form Form, rows, n, k int) []Tile {
-	out := Tiles(info, rows, n, k)
-	for _, t := range out {
-		if t.Staged = true; form == GateUp && t.validate(info) == nil {
-			out = append(out, t)
-		}
-	}
-	return out
-}
-
 // BenchmarkShapes times the products of real models, with the weights of several layers in turn, beside
 // the best algorithm of the matrix library. Its times are medians of rounds in which all take turns.
 func BenchmarkShapes(b *testing.B) {
@@ -66,7 +55,7 @@ func (m *machine) bench(form Form, rows, n, k int) {
 	for range layers - 1 {
 		weights = append(weights, m.upload(m.random(n*k, 0.05)))
 	}
-	tiles := benchTiles(m.c.Info(), form, rows, n, k)
+	tiles := Tiles(m.c.Info(), rows, n, k)
 	var all []contender
 	for _, tile := range tiles {
 		all = append(all, m.ours(e.op, tile, false))

@@ -127,7 +127,7 @@ type Call struct {
 	op       Op
 	tile     Tile
 	function *driver.Function
-	x, w, y  *driver.TensorMap
+	x, w     *driver.TensorMap
 	grid     int
 }
 
@@ -139,29 +139,21 @@ func (s *Set) Prepare(op Op, t Tile) (*Call, error) {
 	if err := t.validate(s.c.Info()); err != nil {
 		return nil, err
 	}
-	if t.Staged && op.Form != GateUp {
-		return nil, fmt.Errorf("product: tile %v for form %v", t, op.Form)
-	}
 	f, err := s.load(key{op.Form, t, op.Bias != 0})
 	if err != nil {
 		return nil, err
 	}
 	c := &Call{op: op, tile: t, function: f, grid: s.c.Info().Processors / t.cluster() * t.cluster()}
-	if c.x, err = tensorMap(op.X, op.Most, op.K, op.K, t.xBox()); err != nil {
+	if c.x, err = tensorMap(op.X, op.Most, op.K, t.xBox()); err != nil {
 		return nil, err
 	}
-	if c.w, err = tensorMap(op.W, op.N, op.K, op.K, t.wBox()); err != nil {
-		return nil, err
-	}
-	if c.y = c.x; t.Staged {
-		c.y, err = tensorMap(op.Out, op.Most, op.columns(), op.Stride, 64)
-	}
+	c.w, err = tensorMap(op.W, op.N, op.K, t.wBox())
 	return c, err
 }
 
 // tensorMap describes boxes of 64 columns of a matrix.
-func tensorMap(base driver.Ptr, rows, cols, stride, box int) (*driver.TensorMap, error) {
-	return driver.Tiled{Type: driver.BF16, Base: base, Dims: []int{cols, rows}, Strides: []int{2 * stride}, Box: []int{depth, box},
+func tensorMap(base driver.Ptr, rows, cols, box int) (*driver.TensorMap, error) {
+	return driver.Tiled{Type: driver.BF16, Base: base, Dims: []int{cols, rows}, Strides: []int{2 * cols}, Box: []int{depth, box},
 		Swizzle: driver.Swizzle128, Promote: 256}.Encode()
 }
 
@@ -169,7 +161,7 @@ func tensorMap(base driver.Ptr, rows, cols, stride, box int) (*driver.TensorMap,
 // has finished, all else afterwards. args is overwritten.
 func (c *Call) Launch(s *driver.Stream, args *driver.Args, overlap bool) error {
 	o := &c.op
-	args.Reset().Map(c.x).Map(c.w).Map(c.y).Ptr(o.Out).Ptr(o.Bias).Ptr(o.Rows).Int(o.Most).Int(o.N).Int(o.K).Int(o.Stride)
+	args.Reset().Map(c.x).Map(c.w).Ptr(o.Out).Ptr(o.Bias).Ptr(o.Rows).Int(o.Most).Int(o.N).Int(o.K).Int(o.Stride)
 	return c.function.Launch(s, driver.Launch{Grid: [3]int{c.grid}, Block: [3]int{threads}, Shared: c.tile.shared(),
 		Cluster: c.tile.cluster(), Overlap: overlap}, args)
 }

@@ -30,14 +30,14 @@ type Tile struct {
 	Cols   int // rows of W: a multiple of 8, at most 256, of 16 with ShareW; at most 192 with 256 rows
 	Stages int // buffers
 	Share  Share
-	// Staged leaves the result in shared memory, for the copy engine to store it while the next tile is
-	// computed. For form GateUp and Cols 128 or 256, where there is room. Tiles lists none of these.
-	Staged bool
+	// Turns lets the two consumers of a block compute whole tiles in turns, so that one's end runs under
+	// the other's products. For 128 rows and at most 192 columns.
+	Turns bool
 }
 
 func (t Tile) String() string {
-	staged := map[bool]string{true: " staged", false: ""}
-	return fmt.Sprintf("%dx%d/%d%s%s", t.Rows, t.Cols, t.Stages, [...]string{"", " W", " X"}[t.Share], staged[t.Staged])
+	turns := map[bool]string{true: " turns", false: ""}
+	return fmt.Sprintf("%dx%d/%d%s%s", t.Rows, t.Cols, t.Stages, [...]string{"", " W", " X"}[t.Share], turns[t.Turns])
 }
 
 func (t Tile) cluster() int {
@@ -68,21 +68,14 @@ func (t Tile) wBox() int { return t.Cols / t.down() }
 
 func (t Tile) stageBytes() int { return (t.Rows + t.Cols) * depth * 2 }
 
-// shared is the shared memory of a block: the buffers, room to align them to 1,024, two barriers each, and
-// a staged result.
-func (t Tile) shared() int {
-	n := 1024 + t.Stages*(t.stageBytes()+16)
-	if t.Staged {
-		n += t.Rows * t.Cols
-	}
-	return n
-}
+// shared is the shared memory of a block: the buffers, room to align them to 1,024, and two barriers each.
+func (t Tile) shared() int { return 1024 + t.Stages*(t.stageBytes()+16) }
 
 func (t Tile) validate(info driver.Info) error {
-	wide := t.Cols > 256 || t.Rows == 256 && t.Cols > 192
+	wide := t.Cols > 256 || (t.Rows == 256 || t.Turns) && t.Cols > 192 || t.Turns && t.Rows != 128
 	step := 8 * t.down()
 	if t.Rows != 128 && t.Rows != 256 || t.Cols <= 0 || wide || t.Cols%step != 0 ||
-		t.Stages < 2 || t.Staged && t.Cols%128 != 0 || t.shared() > info.SharedMemory {
+		t.Stages < 2 || t.shared() > info.SharedMemory {
 		return fmt.Errorf("product: no tile %v (%d of %d bytes of shared memory)", t, t.shared(), info.SharedMemory)
 	}
 	return nil
@@ -93,7 +86,7 @@ func (t Tile) defines(form Form, bias bool) []string {
 	return []string{fmt.Sprintf("BM=%d", t.Rows), fmt.Sprintf("BN=%d", t.Cols), fmt.Sprintf("STAGES=%d", t.Stages),
 		fmt.Sprintf("CM=%d", t.down()), fmt.Sprintf("CN=%d", t.across()),
 		fmt.Sprintf("GROUP=%d", max(1, group/(t.Rows*t.down()))), fmt.Sprintf("FORM=%d", form),
-		"BIAS=" + number[bias], "STORE=" + number[t.Staged]}
+		"BIAS=" + number[bias], "TURNS=" + number[t.Turns]}
 }
 
 // cost estimates the cycles of a product: rounds of tiles, each of which takes the tensor cores' time, or
@@ -110,6 +103,9 @@ func (t Tile) cost(info driver.Info, rows, n, k int) float64 {
 	steps := float64(k / depth)
 	multiply := float64(t.Rows*t.Cols*depth*2) / flopsPerCycle
 	copied := float64((t.xBox()+t.wBox())*depth*2) / bytesPerCycle
+	if t.Turns {
+		return rounds*steps*max(multiply, copied) + ends
+	}
 	return rounds * (steps*max(multiply, copied) + ends)
 }
 
@@ -121,6 +117,9 @@ func Tiles(info driver.Info, rows, n, k int) []Tile {
 	var all []Tile
 	for _, kind := range []Tile{{Rows: 128, Share: ShareW}, {Rows: 128, Share: ShareX}, {Rows: 256, Share: ShareX}, {Rows: 256, Share: ShareW}} {
 		all = append(all, kind.best(info, rows, n, k, perKind)...)
+	}
+	for _, kind := range []Tile{{Rows: 128, Share: ShareW, Turns: true}, {Rows: 128, Share: ShareX, Turns: true}} {
+		all = append(all, kind.best(info, rows, n, k, 1)...)
 	}
 	slices.SortStableFunc(all, func(a, b Tile) int { return cmp.Compare(a.cost(info, rows, n, k), b.cost(info, rows, n, k)) })
 	return all
