@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"grebe/compute"
+	"grebe/compute/cuda/driver"
+	"grebe/internal/offheap"
 )
 
 // stuCost is what layers of HSTU and copies from the host's memory cost on a GPU.
@@ -232,5 +234,55 @@ func timeCopies(t *testing.T, d Device) []copyTime {
 		moves = append(moves, compute.MoveAll(near.Slice(chunk*i, chunk), host.Slice(chunk*((i*17)%(most/chunk)), chunk)))
 	}
 	measure("host to device, KV in chunks of 64 tokens (786,432 bytes)", chunk*len(moves), moves)
+	for _, rows := range []int{1000, 15000, 100000} {
+		ms := timeRows(t, d.(*device), near, host, rows)
+		out = append(out, copyTime{"host to device, rows of 512 bytes from anywhere, by one kernel", 512 * rows, ms, float64(512*rows) / ms / 1e6})
+	}
 	return out
+}
+
+// timeRows times a kernel that reads rows of 128 floats from anywhere in pinned memory.
+func timeRows(t *testing.T, d *device, near, host compute.Block, rows int) float64 {
+	t.Helper()
+	defer d.c.Leave()
+	err := d.c.Enter()
+	check := func(e error) {
+		if e != nil {
+			t.Fatal(e)
+		}
+	}
+	check(err)
+	f, err := d.kernel("sum.cu", "sum", "TABLE=0")
+	check(err)
+	stream, err := d.c.NewStream()
+	check(err)
+	defer stream.Close()
+	args, err := driver.NewArgs()
+	check(err)
+	defer args.Free()
+	index, err := d.c.AllocHost(4 * (rows + 1))
+	check(err)
+	defer d.c.FreeHost(index)
+	random, list := rand.New(rand.NewPCG(2, 1)), offheap.Slice[int32](index.Bytes, rows+1)
+	list[0] = int32(rows)
+	for i := range rows {
+		list[1+i] = int32(random.IntN(host.Size / 512))
+	}
+	at, err := d.c.Alloc(4 * (rows + 1))
+	check(err)
+	defer d.c.Free(at)
+	check(stream.Copy(at, index.Ptr, 4*(rows+1)))
+	var times []float64
+	for i := range 13 {
+		check(stream.Sync())
+		begin := time.Now()
+		check(f.Launch(stream, driver.Launch{Grid: [3]int{rows}, Block: [3]int{32}},
+			args.Reset().Ptr(driver.Ptr(near.Addr)).Ptr(driver.Ptr(host.Addr)).Ptr(at.At(4)).Ptr(at).Int(128).Float(1).Int(0)))
+		check(stream.Sync())
+		if i >= 3 {
+			times = append(times, float64(time.Since(begin).Nanoseconds())/1e6)
+		}
+	}
+	slices.Sort(times)
+	return times[len(times)/2]
 }
