@@ -268,6 +268,9 @@ func stuMisuse(d compute.Device) error {
 
 // multiplies: rows of the host's memory times a matrix.
 func multiplies(d compute.Device) error {
+	if s, ok := d.(*scope); ok {
+		d = s.Device // which has what is optional
+	}
 	mul, ok := d.(compute.Multiplier)
 	if !ok {
 		return nil // an optional part of the contract

@@ -14,7 +14,7 @@
 // A GPU that is lost (a fault of a kernel, of its memory or of the driver) fails all further work with the
 // first error. The libraries hold on to the broken context: only another process can use the GPU again.
 //
-// Lock order: memory.mu, then device.mu, which is a leaf; tuned.mu is held while products are timed,
+// Lock order: memory.mu or multiplier.mu, then device.mu, which is a leaf; tuned.mu is held while products are timed,
 // splits.mu while attention is. A runner has no lock.
 package cuda
 
@@ -64,6 +64,8 @@ type device struct {
 	inPlace atomic.Bool  // as UseInPlace
 	splits  splits
 	closed  bool
+
+	multiplier multiplier
 }
 
 // Device is a GPU as a compute.Device.
@@ -160,6 +162,7 @@ func (d *device) Close() error {
 	if d.fuses {
 		err = errors.Join(err, d.set.Close())
 	}
+	err = errors.Join(err, d.multiplier.close(d))
 	if d.memory != nil {
 		err = errors.Join(err, d.memory.close())
 	}
