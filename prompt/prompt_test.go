@@ -50,6 +50,7 @@ func TestLayouts(t *testing.T) {
 	cfg := Config{Preamble: Text{Tokens: []int32{1, 2}}, LeadIn: Text{Tokens: []int32{3}}, Instruction: Text{Tokens: []int32{4, 5}}}
 	full, bare := build(t, cfg), build(t, Config{Instruction: Text{Tokens: []int32{4, 5}}})
 	user, items := []int32{10, 11, 12}, [][]int32{{20}, {30, 31, 32, 33}}
+	events, candidates := build(t, Config{}), [][]int32{{20}, {21}}
 	rank := func(b *Builder, o Order) Layout { return must(t)(b.Rank(o, user, items)) }
 	point := func(b *Builder, o Order) Layout { return must(t)(b.Pointwise(o, user, items)) }
 	for name, c := range map[string]struct {
@@ -107,6 +108,18 @@ item 2..6 [0]
 discriminant 3..8 [0 1]
 discriminant 6..11 [0 2]
 user -1 items 1 answers 3`},
+		"events, user-first": {must(t)(events.Targets(UserFirst, user, candidates)), `
+user 0..3 []
+item 3..4 [0]
+item 3..4 [0]
+user 0 items 1 answers 1`},
+		"events, item-first": {must(t)(events.Targets(ItemFirst, user, candidates)), `
+item 0..1 []
+item 0..1 []
+user 1..4 [0 1]
+discriminant 4..5 [0 2]
+discriminant 4..5 [1 2]
+user 2 items 0 answers 3`},
 		"score without an instruction": {build(t, Config{}).Score(user, items, false), `
 user 0..3 []
 item 3..4 [0]

@@ -140,3 +140,19 @@ func TestEncodeRecommend(t *testing.T) {
 		t.Errorf("no results: %s", empty)
 	}
 }
+
+// What only models of events have is written where it is there.
+func TestEncodeTasksAndNotes(t *testing.T) {
+	got := string(EncodeRank(&grebev1.RankResponse{
+		Results: []*grebev1.Ranked{{Id: "a", Tasks: map[string]float64{"like": 0.5, "click": 0.25}}, {Id: "b"}},
+		Usage:   &grebev1.Usage{Note: "nothing is \"reused\""},
+	}))
+	for _, want := range []string{
+		`{"index":0,"id":"a","score":0,"logit":0,"tasks":{"click":0.25,"like":0.5}},{"index":0,"id":"b","score":0,"logit":0}]`,
+		`"recomputed":0},"note":"nothing is \"reused\""}`,
+	} {
+		if !strings.Contains(got, want) {
+			t.Errorf("%s lacks %s", got, want)
+		}
+	}
+}
