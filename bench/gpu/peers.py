@@ -4,7 +4,7 @@ GPU's own clock, single operations in microseconds in CUDA graphs.
 
 Arguments are lengths of prompts. Compiled models are compiled side by side, each in a process of its own, before
 anything is timed; then all take turns. Compiling takes long: PEER_SECONDS in the environment (300) bounds it, and
-lengths above PEER_COMPILE (1024) are not compiled."""
+lengths above PEER_COMPILE (1024) are not compiled. A file that PEER_GO names is waited for before anything is timed."""
 import json
 import os
 import statistics
@@ -97,6 +97,8 @@ def prefill(lengths):
     deadline = time.monotonic() + float(os.environ.get("PEER_SECONDS", "300"))
     children = [(name, n, c) for name, n, c in children if ready(c, deadline)]
     f = forward_of(model())
+    while "PEER_GO" in os.environ and not os.path.exists(os.environ["PEER_GO"]):
+        time.sleep(0.1)
     for n in lengths:
         ids = prompt(n)
         results.append((f"prefill-{n}", "transformers, sdpa", elapsed(lambda: f(ids))))

@@ -7,9 +7,9 @@
 # The tool "none" runs the cases by themselves: it compiles the kernels, which later processes find in the cache.
 # OUT gets a log for each process and summary.txt: what was clean, what was not, and how many cases ran.
 # Environment: JOBS (14) processes at a time; LIMIT (100) seconds for each; VARIANTS (graphs plain direct);
-# SHORT=1: of the variants but graphs only seeds that cover every head dimension of the tensor cores;
-# RACE_ARGS and ARGS for compute-sanitizer, the first for racecheck only; SKIP, a file with names of processes, one per line, that need not run again;
-# END, seconds since 1970, when all have to be over.
+# SHORT=1: only seeds that cover every head dimension of the tensor cores, and of the variant direct only what runs
+# its own kernels; RACE_ARGS and ARGS for compute-sanitizer, the first for racecheck only; SKIP, a file with names of
+# processes, one per line, that need not run again; END, seconds since 1970, when all have to be over.
 set -u
 bin=$1 out=$2
 shift 2
@@ -23,26 +23,32 @@ export RACE_ARGS=${RACE_ARGS:---kernel-name-exclude regex=nvjet|cutlass|gemm|cub
 # apart: by its tens, or by its ones.
 cases() {
   for v in ${VARIANTS:-graphs plain direct}; do
-    digits="0 1 2 3 4 5 6 7 8 9"
-    [ -n "${SHORT:-}" ] && [ $v != graphs ] && digits="0 1 2 5"
+    digits="0 1 2 3 4 5 6 7 8 9" ops="attend layers qkv ffn stu" own=
+    [ -n "${SHORT:-}" ] && digits="0 1 2 5"
+    [ -n "${SHORT:-}" ] && [ $v = direct ] && ops="attend stu" own=1
     for d in $digits; do
-      tens="^seed([0-9]*$d)[0-9]\$"
-      [ $d = 0 ] && tens='^seed([0-9]*0)?[0-9]$'
-      echo "$v-attend$d TestConformance/^$v\$/^attend\$/$tens"
-      echo "$v-layers$d TestConformance/^$v\$/^layers\$/^seed[0-9]*$d\$"
-      echo "$v-qkv$d TestConformance/^$v\$/^qkv\$/$tens"
-      echo "$v-ffn$d TestConformance/^$v\$/^ffn\$/$tens"
-      echo "$v-stu$d TestConformance/^$v\$/^stu.*\$/$tens"
+      for o in $ops; do
+        seed="^seed([0-9]*$d)[0-9]\$"
+        [ $d = 0 ] && seed='^seed([0-9]*0)?[0-9]$'
+        [ $o = layers ] && seed="^seed[0-9]*$d\$"
+        echo "$v-$o$d TestConformance/^$v\$/^${o/stu/stu.*}\$/$seed"
+      done
     done
-    echo "$v-seedless TestConformance/^$v\$/^(attend|layers|qkv|ffn|stu.*)\$ TestConformance/^$v\$/./^seed"
     for o in attend attend_to_cached qkv layers; do echo "$v-fp8-$o TestConformance/^$v\$/^fp8\$/^$o\$"; done
+    [ -n "$own" ] && continue
+    echo "$v-seedless TestConformance/^$v\$/^(attend|layers|qkv|ffn|stu.*)\$ TestConformance/^$v\$/./^seed"
     echo "$v-fp8-rest TestConformance/^$v\$/^fp8\$ TestConformance/^$v\$/^fp8\$/^(attend.*|qkv|layers)\$"
     echo "$v-embed TestConformance/^$v\$/^embed\$"
     echo "$v-weights TestConformance/^$v\$/^weights_"
     echo "$v-rest TestConformance/^$v\$/. TestConformance/^$v\$/^(attend|layers|qkv|ffn|embed|weights_.*|stu.*|fp8)\$"
   done
   for i in 0 1 2 3 4 5; do
-    for v in graphs plain one_by_one; do echo "search-$v-$i TestSearch/^$v\$/^search_$i\$"; done
+    for v in graphs plain one_by_one; do
+      [ -n "${SHORT:-}" ] && [ $v = one_by_one ] || echo "search-$v-$i TestSearch/^$v\$/^search_$i\$"
+    done
+  done
+  for v in graphs one_by_one in_place; do
+    [ -n "${SHORT:-}" ] && echo "host-$v TestConformanceFromHost/^$v\$/^(attend|layers)\$/^seed[0-9]*0[0-9]\$" || echo "host-$v TestConformanceFromHost/^$v\$"
   done
 }
 
