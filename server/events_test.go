@@ -146,7 +146,7 @@ func TestEventsReuseChangesNoScore(t *testing.T) {
 
 func (w *eventWorld) compareRank(t *testing.T, step int, user *grebev1.User) int {
 	t.Helper()
-	req := &grebev1.RankRequest{User: user, Prefix: []string{"", "user", "item", "none"}[w.rand.IntN(4)]}
+	req := &grebev1.RankRequest{User: user, Prefix: []string{"", "user", "item", "none"}[w.rand.IntN(4)], Explain: true}
 	for range 1 + w.rand.IntN(20) {
 		req.Candidates = append(req.Candidates, &grebev1.Item{Id: fmt.Sprintf("i%d", w.rand.IntN(w.model.Items()))})
 	}
@@ -159,6 +159,13 @@ func (w *eventWorld) compareRank(t *testing.T, step int, user *grebev1.User) int
 		if a.Index != b.Index || math.Float64bits(a.Score) != math.Float64bits(b.Score) || a.Tasks["buy"] != b.Tasks["buy"] {
 			t.Fatalf("step %d, prefix %q: result %d is %v with the cache, %v without", step, req.Prefix, i, a, b)
 		}
+	}
+	cached := int32(0)
+	for _, p := range got.Parts {
+		cached += p.Cached
+	}
+	if cached != got.Usage.CachedTokens {
+		t.Fatalf("step %d: the parts have %d cached rows, the request %d", step, cached, got.Usage.CachedTokens)
 	}
 	return int(got.Usage.CachedTokens)
 }
@@ -320,6 +327,39 @@ func TestEventsOfTheCatalog(t *testing.T) {
 	for i := range want.Results {
 		if a, b := second.Results[i], want.Results[i]; a.Index != b.Index || a.Score != b.Score {
 			t.Errorf("result %d is %v, want %v", i, a, b)
+		}
+	}
+}
+
+// Fifteen thousand events fit the catalog, the model and a pool of hardly more rows; what comes back costs what is
+// new.
+func TestFifteenThousandEvents(t *testing.T) {
+	dir := t.TempDir()
+	must(t, hstutest.Write(dir, hstutest.Spec{Hidden: 32, Layers: 2, Heads: 1, HeadDim: 16, Items: 500, MaxSeqLen: 16384}))
+	w := newEventWorld(t, dir, "bf16", 15200)
+	all := w.events(15020)
+	for from := 0; from < 15000; from += 1000 {
+		_, _, dropped, err := w.catalog.AppendEvents("u", all[from:from+1000])
+		must(t, err)
+		if dropped > 0 {
+			t.Fatalf("the catalog dropped %d events", dropped)
+		}
+	}
+	req := &grebev1.RankRequest{User: &grebev1.User{Id: "u"}, Candidates: []*grebev1.Item{{Id: "i1"}, {Id: "i2"}, {Id: "i3"}}}
+	first, err := w.cached.Rank(t.Context(), req)
+	must(t, err)
+	_, _, _, err = w.catalog.AppendEvents("u", all[15000:])
+	must(t, err)
+	second, err := w.cached.Rank(t.Context(), req)
+	must(t, err)
+	if first.Usage.ComputedTokens != 15003 || second.Usage.ComputedTokens != 23 || second.Usage.Note != "" {
+		t.Errorf("computed %d rows, then %d; note %q", first.Usage.ComputedTokens, second.Usage.ComputedTokens, second.Usage.Note)
+	}
+	want, err := w.plain.Rank(t.Context(), req)
+	must(t, err)
+	for i := range want.Results {
+		if a, b := second.Results[i], want.Results[i]; a.Id != b.Id || a.Score != b.Score {
+			t.Errorf("result %d is %v with the cache, %v without", i, a, b)
 		}
 	}
 }
