@@ -5,7 +5,6 @@ import (
 	"sync"
 
 	"grebe/compute/cuda/attend"
-	"grebe/compute/cuda/driver"
 	"grebe/compute/cuda/split"
 )
 
@@ -31,17 +30,17 @@ func (r *runner) attendConfig() (attend.Config, error) {
 	return cfg, err
 }
 
-// split returns the model for a configuration's shape; none where there is no memory to measure in.
+// split returns the model for a configuration's shape; none where it cannot be measured, say for want of memory.
 func (d *device) split(cfg attend.Config) (*split.Model, error) {
 	s := &cfg.Shape
-	key := fmt.Sprint(s.Heads, s.KVHeads, s.HeadDim, s.KV)
+	key := fmt.Sprint(s.Heads, s.KVHeads, s.HeadDim, s.KV, s.Pointwise != nil)
 	d.splits.mu.Lock()
 	defer d.splits.mu.Unlock()
 	if m, ok := d.splits.known[key]; ok {
 		return m, nil
 	}
 	m, err := attend.Tune(d.c, cfg, false)
-	if err != nil && !driver.OutOfMemory(err) {
+	if err != nil && d.c.Lost() != nil {
 		return nil, err
 	}
 	if d.splits.known == nil {
