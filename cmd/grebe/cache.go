@@ -24,14 +24,13 @@ import (
 
 // openStore makes the memory in which a model's KV is kept; nil when the configuration allows none. The pool
 // is that of the memory in which the device computes.
-func (s *stack) openStore(cfg *config.Config, mc *config.Model, shape compute.Shape) (*kv.Store, *pool.Pool, error) {
+func (s *stack) openStore(cfg *config.Config, mc *config.Model, shape compute.Shape, memory compute.Memory) (*kv.Store, *pool.Pool, error) {
 	size := mc.HostMemory
 	share := int64(1)
 	if size.IsZero() {
 		size, share = cfg.Cache.HostMemory, int64(len(cfg.Models))
 	}
 	hostBytes := size.Of(totalMemory()) / share
-	memory := s.device.Memory()
 	bytes := hostBytes
 	if memory.Host() != memory {
 		bytes = deviceBytes(memory, mc.DeviceMemory, int64(len(cfg.Models)))

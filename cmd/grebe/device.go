@@ -1,6 +1,7 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"log/slog"
 	"runtime"
@@ -8,7 +9,9 @@ import (
 	"grebe/compute"
 	"grebe/compute/cpu"
 	"grebe/compute/cuda"
+	"grebe/engine"
 	"grebe/internal/config"
+	"grebe/model"
 )
 
 // openDevice opens the device that cfg names. With auto it is the first GPU, or the CPU when there is
@@ -27,10 +30,75 @@ func openDevice(cfg *config.Config, log *slog.Logger) (compute.Device, error) {
 	return cpu.New(cpu.Options{Threads: cfg.Threads})
 }
 
-// workerDevice returns worker i's device: the GPU, or its share of the cores.
-func (s *stack) workerDevice(cfg *config.Config, i int) (compute.Device, error) {
-	if _, gpu := s.device.(cuda.Device); gpu || cfg.Workers == 1 {
-		return s.device, nil
+// openDevices opens the device that cfg names and, where that is a GPU and there are several, one for each further
+// worker until all are taken. The caller MUST Close them.
+func openDevices(cfg *config.Config, log *slog.Logger) ([]compute.Device, error) {
+	first, err := openDevice(cfg, log)
+	if err != nil {
+		return nil, err
+	}
+	all := []compute.Device{first}
+	if _, gpu := first.(cuda.Device); !gpu {
+		return all, nil
+	}
+	count, err := cuda.Count()
+	for i := 1; i < min(cfg.Workers, count) && err == nil; i++ {
+		var d compute.Device
+		if d, err = cuda.New(cuda.Options{GPU: i}); err == nil {
+			all = append(all, d)
+		}
+	}
+	if err != nil {
+		for _, d := range all {
+			err = errors.Join(err, d.Close())
+		}
+		return nil, fmt.Errorf("device cuda: a GPU for each of %d workers: %w", cfg.Workers, err)
+	}
+	return all, nil
+}
+
+// replica is a model on a device.
+type replica struct {
+	model  engine.Model
+	device compute.Device
+}
+
+// replicas opens a model on further GPUs, if there are any and it can use them: the codes that a model generates
+// are searched for on the first alone. It returns those in the order of workers.
+func (s *stack) replicas(mc *config.Model, m engine.Model, generates bool, log *slog.Logger) ([]replica, error) {
+	out := []replica{{m, s.device}}
+	if len(s.devices) == 1 {
+		return out, nil
+	}
+	if generates {
+		log.Warn("a model that generates items runs on the first GPU only", "model", mc.Name, "gpus", len(s.devices))
+		return out, nil
+	}
+	for _, d := range s.devices[1:] {
+		again, err := model.Open(mc.Path, d, model.Options{DType: mc.DType, KV: mc.KVDType})
+		if err != nil {
+			return nil, err
+		}
+		s.onClose(again.Close)
+		out = append(out, replica{again, d})
+	}
+	return out, nil
+}
+
+// cacheMemory is where the KV of a model's replicas lies: in the device's memory, or in the host's where several
+// GPUs share it.
+func cacheMemory(replicas []replica) compute.Memory {
+	m := replicas[0].device.Memory()
+	if len(replicas) > 1 {
+		return m.Host()
+	}
+	return m
+}
+
+// workerDevice returns worker i's device: that of its replica, or its share of the cores.
+func (s *stack) workerDevice(cfg *config.Config, r *replica, i int) (compute.Device, error) {
+	if _, gpu := r.device.(cuda.Device); gpu || len(s.devices) > 1 || cfg.Workers == 1 {
+		return r.device, nil
 	}
 	threads := cfg.Threads
 	if threads == 0 {

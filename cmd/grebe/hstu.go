@@ -38,13 +38,13 @@ func (s *stack) openEvents(ctx context.Context, cfg *config.Config, mc *config.M
 	var pages *pool.Pool
 	why := m.Config().Recomputes()
 	if why == "" {
-		if store, pages, err = s.openStore(cfg, mc, m.Shape()); err != nil {
+		if store, pages, err = s.openStore(cfg, mc, m.Shape(), s.device.Memory()); err != nil {
 			return none, err
 		}
 	} else {
 		log.Warn("every request of this model is computed anew", "model", mc.Name, "why", why)
 	}
-	d, err := s.openDispatcher(ctx, cfg, m, store)
+	d, err := s.openDispatcher(ctx, cfg, []replica{{m, s.device}}, store)
 	if err != nil {
 		return none, err
 	}

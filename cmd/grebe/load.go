@@ -31,7 +31,8 @@ import (
 
 // stack is everything behind the doors of a server. Close releases it in reverse order.
 type stack struct {
-	device     compute.Device
+	device     compute.Device   // the first of devices
+	devices    []compute.Device // more than one: a GPU for each worker, until all are taken
 	server     *server.Server
 	catalog    *catalog.Catalog
 	models     []server.Model
@@ -58,13 +59,13 @@ func (s *stack) Close() error {
 
 // load opens the device, the models and the catalog that cfg names. The caller MUST Close the stack.
 func load(ctx context.Context, cfg *config.Config, log *slog.Logger) (*stack, error) {
-	return loadOn(ctx, cfg, log, openDevice)
+	return loadOn(ctx, cfg, log, openDevices)
 }
 
-// opener opens the device that a configuration names.
-type opener func(*config.Config, *slog.Logger) (compute.Device, error)
+// opener opens the devices that a configuration names, at least one.
+type opener func(*config.Config, *slog.Logger) ([]compute.Device, error)
 
-// loadOn is load on a device that open opens.
+// loadOn is load on devices that open opens.
 func loadOn(ctx context.Context, cfg *config.Config, log *slog.Logger, open opener) (*stack, error) {
 	s := &stack{disks: map[string]*disk.Store{}, lost: make(chan error, 1)}
 	if err := s.open(ctx, cfg, log, open); err != nil {
@@ -75,10 +76,13 @@ func loadOn(ctx context.Context, cfg *config.Config, log *slog.Logger, open open
 
 func (s *stack) open(ctx context.Context, cfg *config.Config, log *slog.Logger, open opener) error {
 	var err error
-	if s.device, err = open(cfg, log); err != nil {
+	if s.devices, err = open(cfg, log); err != nil {
 		return err
 	}
-	s.onClose(s.device.Close)
+	s.device = s.devices[0]
+	for _, d := range s.devices {
+		s.onClose(d.Close)
+	}
 	sc := server.Config{
 		Version: versionText(), Logger: log,
 		SLO:             time.Duration(cfg.SLOMillis) * time.Millisecond,
@@ -166,11 +170,15 @@ func (s *stack) openModel(ctx context.Context, cfg *config.Config, mc *config.Mo
 	}
 	s.onClose(m.Close)
 	s.checkpoint += m.CheckpointBytes()
-	store, pages, err := s.openStore(cfg, mc, m.Shape())
+	replicas, err := s.replicas(mc, m, builder.Depth() > 0, log)
 	if err != nil {
 		return none, err
 	}
-	d, err := s.openDispatcher(ctx, cfg, m, store)
+	store, pages, err := s.openStore(cfg, mc, m.Shape(), cacheMemory(replicas))
+	if err != nil {
+		return none, err
+	}
+	d, err := s.openDispatcher(ctx, cfg, replicas, store)
 	if err != nil {
 		return none, err
 	}
@@ -196,8 +204,9 @@ func (s *stack) openModel(ctx context.Context, cfg *config.Config, mc *config.Mo
 }
 
 // openDispatcher opens a model's engines, measures them and puts a queue before them.
-func (s *stack) openDispatcher(ctx context.Context, cfg *config.Config, m engine.Model, store *kv.Store) (*dispatch.Dispatcher, error) {
-	engines, err := s.openEngines(cfg, m, store)
+func (s *stack) openDispatcher(ctx context.Context, cfg *config.Config, replicas []replica, store *kv.Store) (*dispatch.Dispatcher, error) {
+	m := replicas[0].model
+	engines, err := s.openEngines(cfg, replicas, store)
 	if err != nil {
 		return nil, err
 	}
@@ -215,16 +224,17 @@ func (s *stack) openDispatcher(ctx context.Context, cfg *config.Config, m engine
 	return d, nil
 }
 
-// openEngines opens one engine per worker. Workers share the model's weights and the GPU, or divide the
-// cores.
-func (s *stack) openEngines(cfg *config.Config, m engine.Model, store *kv.Store) ([]dispatch.Engine, error) {
+// openEngines opens one engine per worker. Workers take turns with the replicas, and those of one share its
+// weights and GPU, or divide the cores.
+func (s *stack) openEngines(cfg *config.Config, replicas []replica, store *kv.Store) ([]dispatch.Engine, error) {
 	var out []dispatch.Engine
 	for i := range cfg.Workers {
-		dev, err := s.workerDevice(cfg, i)
+		r := &replicas[i%len(replicas)]
+		dev, err := s.workerDevice(cfg, r, i)
 		if err != nil {
 			return nil, err
 		}
-		e, err := engine.New(m, dev, engine.Options{MaxTokens: cfg.Engine.MaxTokens, Cache: store})
+		e, err := engine.New(r.model, dev, engine.Options{MaxTokens: cfg.Engine.MaxTokens, Cache: store})
 		if err != nil {
 			return nil, err
 		}

@@ -92,13 +92,13 @@ func TestALostDeviceIsOpenedAgain(t *testing.T) {
 	go func() {
 		served <- serve(&world{ctx: ctx, started: time.Now(), stderr: io.Discard}, cfg, slog.New(slog.DiscardHandler), serveHooks{
 			ready: func(at net.Addr) { ready <- at },
-			open: func(*config.Config, *slog.Logger) (compute.Device, error) {
+			open: func(*config.Config, *slog.Logger) ([]compute.Device, error) {
 				if len(devices) > 0 {
 					<-opening
 				}
 				d, err := cpu.New(cpu.Options{Threads: 1})
 				devices = append(devices, &frail{d, new(atomic.Bool)})
-				return devices[len(devices)-1], err
+				return []compute.Device{devices[len(devices)-1]}, err
 			}})
 	}()
 	next := func() net.Addr {
@@ -265,12 +265,12 @@ func TestALostGPUIsRecoveredFrom(t *testing.T) {
 func serveFaulty(t *testing.T, dir, listen string) {
 	cfg := lostConfig(t, dir, listen)
 	err := serve(&world{ctx: t.Context(), started: time.Now(), env: os.Environ(), exec: execSelf}, cfg, slog.New(slog.NewTextHandler(os.Stdout, nil)), serveHooks{
-		open: func(*config.Config, *slog.Logger) (compute.Device, error) {
+		open: func(*config.Config, *slog.Logger) ([]compute.Device, error) {
 			d, err := cuda.New(cuda.Options{})
 			if err == nil {
 				go fault(d)
 			}
-			return d, err
+			return []compute.Device{d}, err
 		}})
 	t.Fatalf("serving ended: %v", err)
 }

@@ -139,14 +139,14 @@ func (c *serveCmd) settings() ([]config.Setting, error) {
 type serveHooks struct {
 	ready func(http net.Addr)            // called once requests are answered; may be nil
 	again func() (*config.Config, error) // reads the configuration again at a SIGHUP; nil: it cannot
-	open  opener                         // nil: openDevice
+	open  opener                         // nil: openDevices
 }
 
 // serve binds the addresses, loads the models and serves until the world's context ends.
 func serve(w *world, cfg *config.Config, log *slog.Logger, hooks serveHooks) error {
 	open := hooks.open
 	if open == nil {
-		open = openDevice
+		open = openDevices
 	}
 	doors, err := listen(w.ctx, cfg)
 	if err != nil {

@@ -80,6 +80,9 @@ type Device interface {
 	UseInPlace(bool)
 }
 
+// Count returns the number of GPUs.
+func Count() (int, error) { return driver.Count() }
+
 // New opens a GPU. Its error says what is missing and how to get it. The caller MUST Close the device.
 func New(opt Options) (Device, error) {
 	c, err := driver.New(opt.GPU)
