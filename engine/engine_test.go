@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"slices"
+	"strings"
 	"testing"
 
 	"go.uber.org/goleak"
@@ -57,14 +58,16 @@ type tiny struct {
 	pool  *pool.Pool
 }
 
+// newTiny computes in dtype; the format of KV may follow a +.
 func newTiny(t *testing.T, dev compute.Device, dtype string, opt Options) *tiny {
 	t.Helper()
+	dtype, kvDType, _ := strings.Cut(dtype, "+")
 	dir := t.TempDir()
 	spec := modeltest.Spec{Architecture: "Qwen3ForCausalLM", Hidden: 96, Layers: 2, Heads: 6, KVHeads: 2, HeadDim: 32, Inter: 160, Vocab: 200, Seed: 7}
 	if err := modeltest.Write(dir, spec); err != nil {
 		t.Fatal(err)
 	}
-	m, err := model.Open(dir, dev, model.Options{DType: dtype})
+	m, err := model.Open(dir, dev, model.Options{DType: dtype, KV: kvDType})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -1,0 +1,98 @@
+package engine
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"testing"
+
+	"grebe/kv"
+	"grebe/plan"
+)
+
+// With KV in FP8 a chunk's scales are its first token's, however its tokens came to be there: a history
+// that grows yields the bits of one computed at once.
+func TestGrowingUserFP8(t *testing.T) {
+	for name, dev := range cpuDevices(t) {
+		t.Run(name, func(t *testing.T) {
+			e := newTiny(t, dev, "bf16+fp8", Options{})
+			tokens := randomTokens(rand.New(rand.NewPCG(5, 7)), 140)
+			var have *kv.Entry
+			for n := 1; n <= len(tokens); n += 1 + n%7 {
+				p := &plan.Plan{Segments: []plan.Segment{{Kind: plan.User, Tokens: tokens[:n]}}}
+				job := &Job{Plan: p, Want: []Want{{Segment: 0, IDs: ids(50)}}, Hidden: []int{0}, Keep: []bool{true}}
+				want, err := e.Do(t.Context(), job)
+				if err != nil {
+					t.Fatal(err)
+				}
+				job.Cached = []*kv.Entry{have}
+				got, err := e.Do(t.Context(), job)
+				if err != nil {
+					t.Fatal(err)
+				}
+				compare(t, fmt.Sprintf("%d tokens", n), got, want)
+				want.Kept[0].Release()
+				if have != nil {
+					have.Release()
+				}
+				have = got.Kept[0]
+			}
+			have.Release()
+		})
+	}
+}
+
+// Beams take their scales with them when they move.
+func TestBeamsFP8(t *testing.T) {
+	for name, dev := range cpuDevices(t) {
+		t.Run(name, func(t *testing.T) {
+			e := newTiny(t, dev, "bf16+fp8", Options{})
+			r := rand.New(rand.NewPCG(8, 10))
+			prompt := []plan.Segment{{Kind: plan.User, Tokens: randomTokens(r, 93)}, {Kind: plan.Instruction, Start: 93, Sees: []int32{0}}}
+			first, err := e.Do(t.Context(), &Job{Plan: &plan.Plan{Segments: prompt}, Keep: []bool{true, false}})
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer first.Kept[0].Release()
+			beams, err := NewBeams(e.shape, 6, 2)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer beams.Close()
+			beams.First = len(prompt)
+			parents, paths := []int{0, 0, 3, 3, 5, 5}, make([][]int32, 6)
+			for round := range 2 {
+				if round > 0 {
+					moveBeams(beams, parents)
+					old := slices.Clone(paths)
+					for i, p := range parents {
+						paths[i] = old[p]
+					}
+				}
+				for i := range paths {
+					paths[i] = append(slices.Clone(paths[i]), int32(r.IntN(200)))
+				}
+				job := &Job{Beams: beams, Plan: withBeams(prompt, paths), Cached: make([]*kv.Entry, len(prompt)+len(paths))}
+				job.Cached[0] = first.Kept[0]
+				for i := range paths {
+					job.Want = append(job.Want, Want{Segment: len(prompt) + i, IDs: ids(20)})
+				}
+				got, err := e.Do(t.Context(), job)
+				if err != nil {
+					t.Fatal(err)
+				}
+				for i, path := range paths {
+					alone, err := e.Do(t.Context(), &Job{Plan: withBeams(prompt, [][]int32{path}), Want: []Want{{Segment: len(prompt), IDs: ids(20)}},
+						Cached: []*kv.Entry{first.Kept[0], nil, nil}})
+					if err != nil {
+						t.Fatal(err)
+					}
+					if !slices.Equal(got.Logits[i], alone.Logits[0]) {
+						t.Fatalf("round %d, beam %d with path %v: %v, by itself %v", round, i, path, got.Logits[i][:4], alone.Logits[0][:4])
+					}
+				}
+				beams.Advance()
+			}
+		})
+	}
+}
