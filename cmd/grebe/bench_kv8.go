@@ -13,6 +13,7 @@ import (
 	"grebe/internal/config"
 	"grebe/kv"
 	"grebe/model"
+	"grebe/model/hstu"
 )
 
 type benchKV8Cmd struct {
@@ -128,6 +129,10 @@ func (c *benchKV8Cmd) configure(w *world, e *evalRunCmd, tmp string, d *eval.Dat
 		return nil, err
 	}
 	cfg.DataDir = filepath.Join(tmp, "data-"+format)
+	// Models of events have no KV in other formats than their products'.
+	if cfg.Models = slices.DeleteFunc(cfg.Models, func(m config.Model) bool { return hstu.Is(m.Path) }); len(cfg.Models) == 0 {
+		return nil, errors.New("no model of the configuration is a decoder")
+	}
 	for i := range cfg.Models {
 		cfg.Models[i].KVDType, cfg.Models[i].DeviceMemory = format, config.Size{Bytes: kvMemory}
 	}
