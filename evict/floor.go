@@ -1,5 +1,7 @@
 package evict
 
+import "slices"
+
 // Floor is the default policy: it evicts what is predicted to return last, but never falls behind LRU by
 // more than a stated margin, whatever the predictions.
 //
@@ -55,6 +57,7 @@ type Floor struct {
 	refresh   func([]Slot, []int64)
 	late      [maxRefresh]Slot
 	returnsAt [maxRefresh]int64
+	random    uint64
 	hidden    []Slot // taken out of heaps while one victim is sought
 
 	shadow      list    // nodes: slots, then ghosts
@@ -374,16 +377,52 @@ func (p *Floor) expire() {
 		p.late[n], p.returnsAt[n] = s, p.entries[s].ret
 		n++
 	}
+	n = p.anyone(n)
 	if n == 0 {
 		return
 	}
 	p.refresh(p.late[:n], p.returnsAt[:n])
 	for i, s := range p.late[:n] {
-		p.expiry.push(s, 0) // as place expects it
+		if p.entries[s].class&overdue == 0 {
+			p.expiry.push(s, 0) // as place expects it
+		}
 		p.entries[s].ret = p.returnsAt[i]
 		p.place(s)
 	}
 }
+
+// anyone adds entries by chance to the n that are looked at again: predictions are never much older than it takes to replace the
+// cache, and whoever learns from what it is asked sees all of the cache.
+func (p *Floor) anyone(n int) int {
+	if p.refresh == nil {
+		return n
+	}
+	for range drawn {
+		if n == maxRefresh {
+			break
+		}
+		p.random = p.random*6364136223846793005 + 1442695040888963407
+		s := Slot(p.random >> 32 * uint64(p.slots) >> 32)
+		e := &p.entries[s]
+		switch {
+		case e.class == none:
+			continue
+		case e.class&overdue == 0:
+			if p.expiry.pos[s] == unlinked { // already among them
+				continue
+			}
+			p.expiry.remove(s)
+		case slices.Contains(p.late[:n], s):
+			continue
+		}
+		p.late[n], p.returnsAt[n] = s, e.ret
+		n++
+	}
+	return n
+}
+
+// drawn is how many entries are drawn per eviction.
+const drawn = 4
 
 // returns is when an entry is expected back.
 func (p *Floor) returns(s Slot) int64 {

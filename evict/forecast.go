@@ -4,8 +4,7 @@ package evict
 const minSamples = 1000
 
 // Forecaster predicts returns with the latest model that it was given. It keeps the parts of the
-// loop that are pure: when Due the caller calls Learn, or trains on Tracker.Labelled elsewhere (the copies are
-// its own) and hands the model to Use between two accesses.
+// loop that are pure: when Due the caller calls Learn, or trains on a Lesson elsewhere and hands the model to Use between two accesses.
 //
 // Synchronous: Access predicts. Asynchronous: Note records and queues, and whoever has time takes the Queries, predicts with
 // Model without any lock, and gives the answers to Policy.Predict for keys that are still cached.
@@ -35,12 +34,12 @@ const maxQueries = 1024
 // NewForecaster makes one for a cache of about so many entries, whose clock advances by about one per access. It
 // remembers eight times as many keys and 50,000 samples.
 func NewForecaster(entries int) *Forecaster {
-	const window = 50000
-	horizon := 8 * max(entries, 1)
+	entries = max(entries, 1)
+	const window, span = 50000, 32 // the samples' accesses, in entries
 	return &Forecaster{
 		Tracker: NewTracker(TrackerConfig{
-			Keys: horizon, Window: window, Every: 4 * horizon / window,
-			HalfLife: int64(entries / 32), Horizon: int64(horizon),
+			Keys: 8 * entries, Window: window, Every: (1 + timeWorth) * span * float64(entries) / window, Entries: entries,
+			HalfLife: int64(entries / 32), Horizon: int64(4 * entries), Pause: int64(16 * entries),
 		}),
 		every: uint64(min(max(entries, 5000), 20000)),
 	}
@@ -77,19 +76,50 @@ func (f *Forecaster) Model() *Model { return f.model }
 
 // Due says once per interval that it is time to train.
 func (f *Forecaster) Due() bool {
-	if f.Tracker.accesses-f.trained < f.every {
+	if f.Tracker.accesses-f.trained < min(f.every, max(minSamples, f.Tracker.accesses/4)) {
 		return false
 	}
 	f.trained = f.Tracker.accesses
 	return true
 }
 
-// Learn trains on what is labelled now and uses the model, for callers that can wait for it. It does nothing
+// Learn trains on what is known now and uses the model, for callers that can wait for it. It does nothing
 // while there is too little to learn from.
 func (f *Forecaster) Learn(now int64, p TrainParams) {
-	if xs, ys := f.Tracker.Labelled(now); len(xs) >= minSamples {
-		f.Use(Train(xs, ys, p))
+	if l := f.Lesson(now); l != nil {
+		f.Use(l.Train(p))
 	}
+}
+
+// Lesson is what a model is trained on: copies, for whoever trains elsewhere.
+type Lesson struct {
+	samples  []Sample
+	outcomes []Outcome // of sessions
+	labels   []float32 // of everything else
+}
+
+// Lesson returns what can be learnt now; nil while that is too little. Entries of sessions pause, and return once or never: of
+// those the rate of returns is learnt. Other keys come in bursts at all scales, and for them the mean of log2 of the time
+// until they return tells better what a cache gains; rates let the few that never return outweigh the many that do soon.
+func (f *Forecaster) Lesson(now int64) *Lesson {
+	l := &Lesson{}
+	if f.Tracker.sessions() {
+		l.samples, l.outcomes = f.Tracker.Outcomes(now)
+	} else {
+		l.samples, l.labels = f.Tracker.Labelled(now)
+	}
+	if len(l.samples) < minSamples {
+		return nil
+	}
+	return l
+}
+
+// Train makes a model of a lesson.
+func (l *Lesson) Train(p TrainParams) *Model {
+	if l.outcomes != nil {
+		return TrainReturns(l.samples, l.outcomes, p)
+	}
+	return Train(l.samples, l.labels, p)
 }
 
 // Use predicts with a model from the next access on.

@@ -7,7 +7,7 @@ import (
 )
 
 // Features is how many numbers describe an access; Tracker says which.
-const Features = 24
+const Features = 32
 
 // Sample is the description of one access.
 type Sample [Features]float32
@@ -78,6 +78,13 @@ func (m *Model) index() {
 	m.nodes = make([]compareNode, len(m.feature))
 	for i, f := range m.feature {
 		m.nodes[i] = compareNode{sortable(m.threshold[i]), uint32(f)}
+	}
+}
+
+// rescale multiplies all that trees add.
+func (m *Model) rescale(by float32) {
+	for i := range m.leaf {
+		m.leaf[i] *= by
 	}
 }
 

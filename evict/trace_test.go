@@ -80,8 +80,7 @@ func scarab(t testing.TB) *trace {
 }
 
 // mooncake reads blocks in order of hash_ids. The turn of a request is one more than that of the request that last
-// used its deepest known block. All blocks are of one size, which tells nothing, so Bytes and Cost say how many of the
-// prompt's blocks follow one (what is lost with it in a prefix cache) and how many precede it.
+// used its deepest known block.
 func mooncake(t testing.TB, which string) *trace {
 	tr, ids := &trace{name: "mooncake-" + which}, map[uint64]uint64{}
 	turns := map[uint64]float32{}
@@ -90,6 +89,7 @@ func mooncake(t testing.TB, which string) *trace {
 	for lines.Scan() {
 		var r struct {
 			Input  float32  `json:"input_length"`
+			Output float32  `json:"output_length"`
 			Blocks []uint64 `json:"hash_ids"`
 		}
 		if err := json.Unmarshal(lines.Bytes(), &r); err != nil {
@@ -103,7 +103,7 @@ func mooncake(t testing.TB, which string) *trace {
 		}
 		for i, b := range r.Blocks {
 			turns[b] = turn
-			tr.add(b, Context{Turn: turn, Prompt: r.Input, Bytes: float32(len(r.Blocks) - i), Cost: float32(i)}, ids)
+			tr.add(b, Context{Turn: turn, Prompt: r.Input, Output: r.Output, Before: float32(i), After: float32(len(r.Blocks) - 1 - i)}, ids)
 		}
 	}
 	if err := lines.Err(); err != nil {

@@ -3,67 +3,90 @@ package evict
 import "math"
 
 const (
-	gaps     = 10
-	counters = 10
+	gaps        = 10
+	counters    = 10
+	turnFeature = gaps + counters + 1
 )
 
-// Context is what the cache knows of a request beyond its time.
+// Context is what the cache knows of a request beyond its time. What it does not know is 0.
 type Context struct {
 	Turn   float32 // turn of the session, from 1
 	Prompt float32 // prompt length, tokens
-	Bytes  float32 // size of the entry
+	Bytes  float32 // size of the entry, any unit
 	Cost   float32 // time to compute the entry again, any unit
+	Output float32 // length of what was generated behind the prompt, tokens
+	Before float32 // what of the prompt stands before the entry, any unit
+	After  float32 // and what behind it
+	Known  float32 // share of the prompt that was known
+	Behind float32 // what stood behind the last known part when that was last requested, −1 when nothing was known: 0, the prompt continues that one
+	New    float32 // how much longer the prompt is than that one and its output were, tokens
+	Since  float32 // log2(1 + time since that one)
 }
 
 // TrackerConfig sizes a Tracker. Times are in the unit of Access.Now.
 type TrackerConfig struct {
-	Keys     int   // keys remembered, the most recent; about 120 bytes each
-	Window   int   // samples kept for training; about 120 bytes each
-	Every    int   // one access in so many becomes a sample
-	HalfLife int64 // of the fastest counter; each next one lives twice as long
-	Horizon  int64 // what does not return within it counts as returning after twice as long; see Labelled
+	Keys     int     // keys remembered, the most recent; about 170 bytes each
+	Window   int     // samples kept for training; about 160 bytes each
+	Every    float64 // a sample per so many accesses; see Tracker
+	Entries  int     // cached
+	HalfLife int64   // of the fastest counter; each next one lives twice as long
+	Horizon  int64   // how long a sample is watched
+	Pause    int64   // the same for what belongs to a session (Context.Turn above 0), which pauses, and returns once or never
 }
 
 // Tracker turns accesses into Samples: ten gaps (log2(1+gap)), of which the first is the time since the key's
 // last request and the others lie between its latest requests, latest first, 64 when unknown; ten
-// exponentially decayed counts of its requests; then turn, prompt length, size and cost. Samples wait in a sliding window for their label, log2(1 + time to the next request).
+// exponentially decayed counts of its requests; how often it was requested; then the fields of its last Context.
+//
+// Some descriptions are kept as samples and wait in a sliding window for what becomes of them. An access counts as one, and a
+// description at a later time by how long the key was not looked at: twice what its share of the cache's time is. So two thirds
+// of the samples are what a random moment finds in the cache, which is what victims are chosen from.
+//
 // Memory is bounded: the least recently requested key is forgotten for a new one.
 type Tracker struct {
-	cfg       TrackerConfig
-	byKey     table
-	recent    list
-	entries   []history
-	used      int
-	window    []pendingSample
-	accesses  uint64
-	described uint64
-	errors    errorMean
+	cfg      TrackerConfig
+	byKey    table
+	recent   list
+	entries  []history
+	used     int
+	window   []pendingSample
+	accesses uint64
+	kept     uint64
+	worth    float64 // of descriptions since the last sample
+	errors   errorMean
 }
 
 type history struct {
 	key    uint64
 	last   int64
+	seen   int64             // when it was last described
 	gap    [gaps - 1]float32 // closed gaps
 	count  [counters]float32
 	sample int32 // in the window, unlabelled; −1 for none
 	guess  float32
+	uses   float32
 	ctx    Context
 }
 
 type pendingSample struct {
-	x     Sample
-	at    int64
-	wait  int64 // until the next request; < 0: not known yet
-	owner int32 // −1: nobody, the label will not come
-	older int32 // the owner's sample before this one, unless the window has moved over it
+	x        Sample
+	at       int64
+	watched  int64 // until the next request, or until the key was forgotten; −1: it still is
+	returned bool
+	owner    int32 // −1: nobody watches any more
+	older    int32 // the owner's sample before this one, unless the window has moved over it
 }
 
-const unknownGap = 64
+const (
+	unknownGap = 64
+	timeWorth  = 2 // of the samples, times those of accesses
+)
 
 // NewTracker makes a tracker; zero fields of the config are raised to 1.
 func NewTracker(c TrackerConfig) *Tracker {
-	c.Keys, c.Window, c.Every = max(c.Keys, 1), max(c.Window, 1), max(c.Every, 1)
+	c.Keys, c.Window, c.Every, c.Entries = max(c.Keys, 1), max(c.Window, 1), max(c.Every, 1), max(c.Entries, 1)
 	c.HalfLife, c.Horizon = max(c.HalfLife, 1), max(c.Horizon, 1)
+	c.Pause = max(c.Pause, c.Horizon)
 	return &Tracker{cfg: c, byKey: newTable(c.Keys), recent: newList(c.Keys), entries: make([]history, c.Keys)}
 }
 
@@ -72,18 +95,20 @@ func (t *Tracker) Access(key uint64, now int64, c Context, x *Sample) {
 	i, known := t.byKey.get(key)
 	if known {
 		t.recent.remove(i)
-		t.settle(i, func(s *pendingSample) { s.wait = now - s.at })
+		t.settle(i, now, true)
 		t.entries[i].again(now, t)
 	} else {
-		i = t.take()
+		i = t.take(now)
 		t.entries[i] = history{key: key, sample: -1, guess: -1}
 		t.entries[i].first()
 		t.byKey.put(key, i)
 	}
 	t.recent.pushNewest(i)
 	h := &t.entries[i]
-	h.last, h.ctx = now, c
+	h.last, h.seen, h.ctx = now, now, c
+	h.uses++
 	t.accesses++
+	t.worth++
 	t.describe(i, now, x)
 }
 
@@ -102,15 +127,20 @@ func (t *Tracker) describe(i int32, now int64, x *Sample) {
 	x[0] = float32(math.Log2(1 + float64(now-h.last)))
 	copy(x[1:gaps], h.gap[:])
 	copy(x[gaps:gaps+counters], h.count[:])
-	x[20], x[21], x[22], x[23] = h.ctx.Turn, h.ctx.Prompt, h.ctx.Bytes, h.ctx.Cost
-	t.described++
-	if t.described%uint64(t.cfg.Every) == 0 {
+	c := &h.ctx
+	*(*[Features - gaps - counters]float32)(x[gaps+counters:]) = [...]float32{
+		h.uses, c.Turn, c.Prompt, c.Bytes, c.Cost, c.Output, c.Before, c.After, c.Known, c.Behind, c.New, c.Since,
+	}
+	t.worth += timeWorth * float64(now-h.seen) / float64(t.cfg.Entries)
+	h.seen = now
+	if t.worth >= t.cfg.Every {
+		t.worth = min(t.worth-t.cfg.Every, t.cfg.Every)
 		t.keep(i, now, x)
 	}
 }
 
 // take finds an entry for a new key.
-func (t *Tracker) take() int32 {
+func (t *Tracker) take(now int64) int32 {
 	if t.used < len(t.entries) {
 		t.used++
 		return int32(t.used - 1)
@@ -119,16 +149,16 @@ func (t *Tracker) take() int32 {
 	t.recent.remove(i)
 	h := &t.entries[i]
 	t.byKey.remove(h.key)
-	t.settle(i, func(s *pendingSample) {})
+	t.settle(i, now, false)
 	return i
 }
 
-// settle visits and releases the samples that wait for an entry.
-func (t *Tracker) settle(i int32, visit func(*pendingSample)) {
+// settle ends the watch over the samples of an entry.
+func (t *Tracker) settle(i int32, now int64, returned bool) {
 	w, at := t.entries[i].sample, int64(math.MaxInt64)
 	for w >= 0 && t.window[w].owner == i && t.window[w].at <= at {
 		s := &t.window[w]
-		visit(s)
+		s.watched, s.returned = now-s.at, returned
 		s.owner, at, w = -1, s.at, s.older
 	}
 	t.entries[i].sample = -1
@@ -163,14 +193,15 @@ func (h *history) again(now int64, t *Tracker) {
 
 // keep puts a sample into the window in place of the oldest.
 func (t *Tracker) keep(owner int32, now int64, x *Sample) {
-	w := int32(t.described / uint64(t.cfg.Every) % uint64(t.cfg.Window))
+	t.kept++
+	w := int32(t.kept % uint64(t.cfg.Window))
 	if len(t.window) < t.cfg.Window {
 		w = int32(len(t.window))
 		t.window = append(t.window, pendingSample{})
 	} else if o := t.window[w].owner; o >= 0 && t.entries[o].sample == w {
 		t.entries[o].sample = -1
 	}
-	t.window[w] = pendingSample{x: *x, at: now, wait: -1, owner: owner, older: t.entries[owner].sample}
+	t.window[w] = pendingSample{x: *x, at: now, watched: -1, owner: owner, older: t.entries[owner].sample}
 	t.entries[owner].sample = w
 }
 
@@ -219,13 +250,46 @@ func (t *Tracker) Labelled(now int64) ([]Sample, []float32) {
 		if now-s.at <= horizon {
 			continue
 		}
-		wait := s.wait
-		if wait < 0 || wait > horizon {
+		wait := s.watched
+		if !s.returned || wait > horizon {
 			wait = 2 * horizon
 		}
 		xs, ys = append(xs, s.x), append(ys, float32(math.Log2(1+float64(wait))))
 	}
 	return xs, ys
+}
+
+// sessions reports whether most samples are of sessions.
+func (t *Tracker) sessions() bool {
+	n := 0
+	for i := range t.window {
+		if t.window[i].x[turnFeature] > 0 {
+			n++
+		}
+	}
+	return 2*n > len(t.window)
+}
+
+// Outcomes returns copies of the window's samples and what became of each until now, or within the horizon.
+func (t *Tracker) Outcomes(now int64) ([]Sample, []Outcome) {
+	xs, out := make([]Sample, 0, len(t.window)), make([]Outcome, 0, len(t.window))
+	for i := range t.window {
+		s := &t.window[i]
+		watched := s.watched
+		if watched < 0 {
+			watched = now - s.at
+		}
+		if watched == 0 {
+			continue
+		}
+		horizon := t.cfg.Horizon
+		if s.x[turnFeature] > 0 {
+			horizon = t.cfg.Pause
+		}
+		xs = append(xs, s.x)
+		out = append(out, Outcome{Time: float32(min(watched, horizon)), Returned: s.returned && watched <= horizon})
+	}
+	return xs, out
 }
 
 // Return turns a prediction into the absolute time that Access.Return wants.

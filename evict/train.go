@@ -58,16 +58,35 @@ func (p TrainParams) Validate() error {
 // of equal counts. Of more than a million samples the last are
 // used. Params MUST be valid and every sample have a label. The same arguments give the same model.
 func Train(samples []Sample, labels []float32, params TrainParams) *Model {
-	params = params.orDefaults()
+	extra := max(len(samples)-maxRows, 0)
+	return train(samples[extra:], newSquares(labels[extra:]), params.orDefaults())
+}
+
+// TrainReturns fits log2 of the time that passes per return: what Return takes. It is Poisson regression, each sample being
+// watched for a while, and so learns as much from what did not return yet as from what did. MinLeaf and Lambda are in
+// expected returns, not rows, and 10 and 5 by default. All else is as for Train.
+func TrainReturns(samples []Sample, outcomes []Outcome, params TrainParams) *Model {
+	if params.MinLeaf == 0 {
+		params.MinLeaf = 10
+	}
+	if params.Lambda == 0 {
+		params.Lambda = 5
+	}
+	extra := max(len(samples)-maxRows, 0)
+	l := newReturns(outcomes[extra:])
+	m := train(samples[extra:], l, params.orDefaults())
+	m.rescale(-math.Log2E)
+	m.base += l.unit
+	return m
+}
+
+func train(samples []Sample, l loss, params TrainParams) *Model {
 	m := &Model{depth: params.Depth}
 	if len(samples) == 0 {
 		return m
 	}
-	if extra := len(samples) - maxRows; extra > 0 {
-		samples, labels = samples[extra:], labels[extra:]
-	}
-	t := newTrainer(samples, labels, params)
-	m.base = t.base
+	t := newTrainer(samples, l, params)
+	m.base = l.begin()
 	for range params.Trees {
 		t.grow(m)
 	}
@@ -75,18 +94,19 @@ func Train(samples []Sample, labels []float32, params TrainParams) *Model {
 	return m
 }
 
-// bucket is a sum of residuals and a count of rows in one integer: sum<<countBits + count. One addition per row
+// bucket is a sum of gradients and a sum of weights in one integer: sum<<weightBits + weight. One addition per row
 // and feature is what training time is made of, and integer sums do not depend on their order.
 type bucket int64
 
 const (
-	countBits = 20
-	maxRows   = 1<<countBits - 1
-	one       = 1 << 20 // the largest residual, as an integer
+	maxRows    = 1<<20 - 1
+	weightBits = 28
+	maxWeight  = 1<<8 - 1 // of a row
+	one        = 1 << 15  // the largest gradient, as an integer
 )
 
-func (b bucket) n() int       { return int(b & maxRows) }
-func (b bucket) sum() float64 { return float64(b >> countBits) }
+func (b bucket) weight() int  { return int(b & (1<<weightBits - 1)) }
+func (b bucket) sum() float64 { return float64(b >> weightBits) }
 
 type histogram [Features][bins]bucket
 
@@ -116,32 +136,26 @@ type node struct {
 
 type trainer struct {
 	params   TrainParams
-	base     float32
+	loss     loss
+	least    int                 // weight of a leaf
+	lambda   float64             // in units of weight
 	edges    [Features][]float32 // bin b holds values ≤ edges[b] and above the edge before
 	binned   [][Features]uint8
-	residual []float32
-	gradient []bucket // residuals in units of scale, each a row of one
-	scale    float64
+	gradient []bucket
+	scale    float64 // of a step: gradients' unit over weights'
 	rows     []int32 // of the tree, grouped by node as it grows
 	swap     []int32
+	at       []uint8 // leaf of each row
 	spare    []*histogram
 	random   uint64
 }
 
-func newTrainer(samples []Sample, labels []float32, params TrainParams) *trainer {
+func newTrainer(samples []Sample, l loss, params TrainParams) *trainer {
 	t := &trainer{
-		params: params, binned: make([][Features]uint8, len(samples)), residual: make([]float32, len(samples)),
-		gradient: make([]bucket, len(samples)),
-		rows:     make([]int32, 0, len(samples)), swap: make([]int32, len(samples)), random: params.Seed,
+		params: params, loss: l, binned: make([][Features]uint8, len(samples)), gradient: make([]bucket, len(samples)),
+		rows: make([]int32, 0, len(samples)), swap: make([]int32, len(samples)), at: make([]uint8, len(samples)), random: params.Seed,
 	}
-	sum := 0.0
-	for _, y := range labels {
-		sum += float64(y)
-	}
-	t.base = float32(sum / float64(len(labels)))
-	for i, y := range labels {
-		t.residual[i] = y - t.base
-	}
+	t.least, t.lambda = params.MinLeaf*l.weightUnits(), params.Lambda*float64(l.weightUnits())
 	t.cut(samples)
 	var rulers [Features]*ruler
 	for f := range rulers {
@@ -223,20 +237,6 @@ func (t *trainer) sample() {
 	t.rows = t.rows[:n]
 }
 
-// quantise turns the residuals of the tree's rows into integers.
-func (t *trainer) quantise() {
-	magnitude := math.Float32bits(1e-30)
-	for _, r := range t.residual {
-		magnitude = max(magnitude, math.Float32bits(r)&math.MaxInt32) // in the order of the floats
-	}
-	largest := math.Float32frombits(magnitude)
-	t.scale = float64(largest) / one
-	unit := one / largest
-	for _, i := range t.rows {
-		t.gradient[i] = bucket(int64(t.residual[i]*unit))<<countBits + 1
-	}
-}
-
 func (t *trainer) histogram() *histogram {
 	if n := len(t.spare); n > 0 {
 		h := t.spare[n-1]
@@ -250,7 +250,7 @@ func (t *trainer) histogram() *histogram {
 // grow adds one tree to m, level by level, and takes what it explains off the residuals.
 func (t *trainer) grow(m *Model) {
 	t.sample()
-	t.quantise()
+	t.scale = t.loss.gradients(t.rows, t.gradient, t.next())
 	inner, leaves := 1<<m.depth-1, 1<<m.depth
 	feature, threshold, leaf := make([]uint8, inner), make([]float32, inner), make([]float32, leaves)
 	cuts := make([]uint8, inner)
@@ -272,7 +272,7 @@ func (t *trainer) grow(m *Model) {
 		leaf[i] = t.value(n.rows)
 	}
 	m.feature, m.threshold, m.leaf = append(m.feature, feature...), append(m.threshold, threshold...), append(m.leaf, leaf...)
-	t.subtract(m.depth, feature, cuts, leaf)
+	t.step(m.depth, feature, cuts, leaf)
 }
 
 // whole is the cut that sends every row to the left.
@@ -288,12 +288,15 @@ func (t *trainer) edge(f, cut uint8) float32 {
 // split finds the cut that lowers the squared error most; (0, whole) when none does.
 func (t *trainer) split(n node) (feature, cut uint8) {
 	cut = whole
-	if n.hist == nil || len(n.rows) < 2*t.params.MinLeaf {
+	if n.hist == nil {
 		return 0, cut
 	}
 	var total bucket
 	for _, b := range n.hist[0] {
 		total += b
+	}
+	if total.weight() < 2*t.least {
+		return 0, cut
 	}
 	best := t.gain(total) * (1 + 1e-9)
 	for f := range Features {
@@ -301,10 +304,10 @@ func (t *trainer) split(n node) (feature, cut uint8) {
 		for c := range t.edges[f] {
 			left += n.hist[f][c]
 			right := total - left
-			if left.n() < t.params.MinLeaf {
+			if left.weight() < t.least {
 				continue
 			}
-			if right.n() < t.params.MinLeaf {
+			if right.weight() < t.least {
 				break
 			}
 			if g := t.gain(left) + t.gain(right); g > best {
@@ -315,10 +318,10 @@ func (t *trainer) split(n node) (feature, cut uint8) {
 	return feature, cut
 }
 
-// gain is in units of scale squared.
+// gain is in the units of gradients and weights.
 func (t *trainer) gain(b bucket) float64 {
 	sum := b.sum()
-	return sum * sum / (float64(b.n()) + t.params.Lambda)
+	return sum * sum / (float64(b.weight()) + t.lambda)
 }
 
 // part divides a node's rows in place, keeping their order. With histograms wanted, only the smaller side is counted:
@@ -363,16 +366,18 @@ func (t *trainer) value(rows []int32) float32 {
 	for _, r := range rows {
 		all += t.gradient[r]
 	}
-	return t.params.Rate * float32(all.sum()*t.scale/(float64(len(rows))+t.params.Lambda))
+	step := t.loss.bound(all.sum() * t.scale / (float64(all.weight()) + t.lambda))
+	return t.params.Rate * float32(step)
 }
 
-// subtract runs every row, sampled or not, through the new tree.
-func (t *trainer) subtract(depth int, feature, cuts []uint8, leaf []float32) {
+// step runs every row, sampled or not, through the new tree.
+func (t *trainer) step(depth int, feature, cuts []uint8, leaf []float32) {
 	for i := range t.binned {
 		n := 0
 		for range depth {
 			n = 2*n + 1 + above(t.binned[i][feature[n]], cuts[n])
 		}
-		t.residual[i] -= leaf[n-len(feature)]
+		t.at[i] = uint8(n - len(feature))
 	}
+	t.loss.step(t.at, leaf)
 }

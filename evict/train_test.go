@@ -93,6 +93,37 @@ func cutError(xs []Sample, ys []float32, f int, cut float32) float64 {
 	return math.Sqrt(e / float64(len(ys)))
 }
 
+// Events at known rates that depend on a feature, some watched to the end and some not: the trees find the rates.
+func TestTrainReturnsFindsRates(t *testing.T) {
+	r := rand.New(rand.NewPCG(11, 11))
+	rates := []float64{1.0 / 30, 1.0 / 300, 1.0 / 3000}
+	xs, outcomes := make([]Sample, 30000), make([]Outcome, 30000)
+	for i := range xs {
+		for f := range xs[i] {
+			xs[i][f] = r.Float32()
+		}
+		kind := r.IntN(len(rates))
+		xs[i][7] = float32(kind)
+		wait, patience := r.ExpFloat64()/rates[kind], 1+r.Float64()*1000
+		outcomes[i] = Outcome{Time: float32(min(wait, patience)), Returned: wait <= patience}
+	}
+	m, out := TrainReturns(xs, outcomes, TrainParams{}), make([]float32, 1)
+	if again := TrainReturns(xs, outcomes, TrainParams{}); !reflect.DeepEqual(m, again) {
+		t.Error("the same samples gave two models")
+	}
+	for kind, rate := range rates {
+		var x Sample
+		for f := range x {
+			x[f] = 0.5
+		}
+		x[7] = float32(kind)
+		m.Predict([]Sample{x}, out)
+		if want := -math.Log2(rate); math.Abs(float64(out[0])-want) > 0.25 {
+			t.Errorf("kind %d: predicted 2^%.2f per return, want 2^%.2f", kind, out[0], want)
+		}
+	}
+}
+
 func TestModelIsReproducibleAndTravels(t *testing.T) {
 	xs, ys := learnable(3000, 4)
 	m := Train(xs, ys, TrainParams{Seed: 5})
@@ -128,10 +159,10 @@ func TestPredictDoesNotAllocate(t *testing.T) {
 }
 
 func TestTrackerFeaturesAndLabels(t *testing.T) {
-	tr := NewTracker(TrackerConfig{Keys: 2, Window: 100, Every: 1, HalfLife: 4, Horizon: 10})
+	tr := NewTracker(TrackerConfig{Keys: 2, Window: 100, Every: 1, HalfLife: 4, Horizon: 10, Pause: 30})
 	var x Sample
-	tr.Access(7, 100, Context{Turn: 1, Prompt: 50, Bytes: 3, Cost: 4}, &x)
-	if x[0] != 0 || x[1] != unknownGap || x[10] != 1 || x[20] != 1 || x[21] != 50 || x[22] != 3 || x[23] != 4 {
+	tr.Access(7, 100, Context{Turn: 6, Prompt: 50, Bytes: 3, Cost: 4, Output: 5, Before: 8, After: 9, Known: .5, Behind: 2, New: 12, Since: 13}, &x)
+	if x[0] != 0 || x[1] != unknownGap || x[10] != 1 || !reflect.DeepEqual(x[20:], []float32{1, 6, 50, 3, 4, 5, 8, 9, .5, 2, 12, 13}) {
 		t.Fatalf("first access described as %v", x)
 	}
 	tr.Describe(7, 103, &x)
@@ -150,8 +181,19 @@ func TestTrackerFeaturesAndLabels(t *testing.T) {
 	if _, ys = tr.Labelled(5000); len(ys) != 3 || ys[0] != 3 || ys[2] != float32(math.Log2(21)) {
 		t.Fatalf("labels %v, want log2 of 1+7, 1+4 and, beyond the horizon of 10, 1+20", ys)
 	}
+	// The first two belong to a session and returned; the third does too and is watched for 30 at most.
+	_, seen := tr.Outcomes(112)
+	if !reflect.DeepEqual(seen, []Outcome{{7, true}, {4, true}, {5, false}}) {
+		t.Fatalf("outcomes %v", seen)
+	}
+	if _, seen = tr.Outcomes(5000); !reflect.DeepEqual(seen[2], Outcome{30, false}) {
+		t.Fatalf("the last outcome is %v long after", seen[2])
+	}
 	tr.Access(8, 5000, Context{}, &x)
 	tr.Access(9, 5001, Context{}, &x) // forgets 7
+	if _, seen = tr.Outcomes(6000); len(seen) != 5 || seen[3] != (Outcome{10, false}) {
+		t.Fatalf("outcomes %v, want that of 8 cut at the horizon of 10", seen)
+	}
 	if tr.Describe(7, 5002, &x) || !tr.Describe(8, 5002, &x) {
 		t.Fatal("the least recent key was not the one forgotten")
 	}

@@ -169,11 +169,12 @@ type published struct {
 	node   *node   // nil: an entry
 
 	// Guarded by Store.mu.
-	entry *Entry
-	clean bool   // written below, or not worth trying again
-	level *level // nil while it is moved
-	slot  evict.Slot
-	used  bool // since it came to its level
+	entry   *Entry
+	request request
+	clean   bool   // written below, or not worth trying again
+	level   *level // nil while it is moved
+	slot    evict.Slot
+	used    bool // since it came to its level
 }
 
 // hash names the key in short.
@@ -347,6 +348,7 @@ func (s *Store) publish(p *published, to *level) bool {
 			s.mu.Unlock()
 			return true
 		}
+		p.request = was.request // that which made it
 		s.remove(was)
 		old = was.entry
 	}
@@ -399,8 +401,12 @@ func (s *Store) Get(key Key) (*Entry, Place) {
 func (s *Store) GetPrefix(key Key, tokens []int32) (*Entry, Place) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if p, ok := s.index[key]; !ok || common(p.tokens, tokens) == 0 {
+	if p, ok := s.index[key]; !ok {
 		return nil, Nowhere
+	} else if n := common(p.tokens, tokens); n == 0 {
+		return nil, Nowhere
+	} else {
+		p.request.prompt, p.request.known = int32(len(tokens)), int32(n)
 	}
 	p, at := s.find(key)
 	if p == nil {

@@ -28,11 +28,10 @@ func newForecast(slots int) *forecast {
 	return &forecast{Forecaster: evict.NewForecaster(n)}
 }
 
-// lesson is what a model is trained on.
+// lesson is what a model of a level is trained on.
 type lesson struct {
-	level  *level
-	xs     []evict.Sample
-	labels []float32
+	level *level
+	*evict.Lesson
 }
 
 // trainer trains models in the background, one at a time.
@@ -40,9 +39,6 @@ type trainer struct {
 	lessons chan lesson
 	wg      sync.WaitGroup
 }
-
-// leastLesson is how many samples are worth a model.
-const leastLesson = 1000
 
 // Predict has the returns of entries predicted, for policies that use that: by models that are trained in the background on
 // what was used lately, and swapped between two uses. It MUST be called after SetHost and SetPolicy and before
@@ -64,7 +60,7 @@ func (s *Store) Predict() error {
 	}
 	t.wg.Go(func() {
 		for lesson := range t.lessons {
-			m := evict.Train(lesson.xs, lesson.labels, evict.TrainParams{})
+			m := lesson.Train(evict.TrainParams{})
 			s.mu.Lock()
 			lesson.level.forecast.Use(m)
 			lesson.level.forecast.models++
@@ -79,8 +75,8 @@ func (t *trainer) offer(l *level) {
 	if len(t.lessons) == cap(t.lessons) {
 		return
 	}
-	if xs, labels := l.forecast.Tracker.Labelled(l.now); len(xs) >= leastLesson {
-		t.lessons <- lesson{l, xs, labels} // never waits: only holders of Store.mu send
+	if what := l.forecast.Lesson(l.now); what != nil {
+		t.lessons <- lesson{l, what} // never waits: only holders of Store.mu send
 	}
 }
 
@@ -98,15 +94,35 @@ func (l *level) predict(p *published) int64 {
 	if f == nil {
 		return 0
 	}
-	tokens := float32(p.entry.len) // which is what it takes to compute it again, about
-	ret := f.Access(p.key.hash(), l.now, evict.Context{
-		Turn:   float32(p.kind), // no sessions here, but users, items and prefixes differ
-		Prompt: tokens, Bytes: float32(p.entry.bytes), Cost: tokens,
-	})
+	ret := f.Access(p.key.hash(), l.now, p.context())
 	if f.Due() {
 		l.teach(l)
 	}
 	return ret
+}
+
+// request is what is known of the last request that an entry was part of, in tokens.
+type request struct {
+	prompt, known int32
+	before        int32 // of the prompt, the entry's first token
+	turn          int32 // of a run: how many were put behind each other, up to it
+}
+
+// context describes an entry to the predictor. Entries of no session have a turn of 0, and their kind where runs have
+// what stood behind them.
+func (p *published) context() evict.Context {
+	tokens := float32(p.entry.len) // which is what it takes to compute it again, about
+	c := evict.Context{Prompt: tokens, Bytes: float32(p.entry.bytes), Cost: tokens, Behind: -1 - float32(p.kind)}
+	if r := &p.request; r.prompt > 0 {
+		c.Prompt, c.Before = float32(r.prompt), float32(r.before)
+		c.After = max(c.Prompt-c.Before-tokens, 0)
+		c.Known = float32(r.known) / c.Prompt
+		c.New = c.Prompt - float32(r.known)
+	}
+	if p.node != nil {
+		c.Turn, c.Behind = float32(p.request.turn), float32(p.node.Children())
+	}
+	return c
 }
 
 // refresh predicts again for entries that were not used when predicted.

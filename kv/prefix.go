@@ -61,8 +61,8 @@ func (s *Store) Insert(context Key, tokens []int32, e *Entry) {
 			c.refs.Add(1)
 			run.add(c)
 		}
-		s.putNode(done.Added, run)
-		s.use(done.Added.Parent())
+		s.putNode(done.Added, run, request{prompt: int32(len(tokens)), known: int32(done.Start), before: int32(done.Start), turn: turnBehind(done.Added)})
+		s.use(done.Added.Parent(), len(tokens), done.Start)
 	}
 	s.check()
 	s.mu.Unlock()
@@ -82,10 +82,18 @@ func (e *Entry) chained(l *level) bool {
 	return true
 }
 
+// turnBehind returns the turn of a new run: one more than that of the run it continues, 1 where it branches off.
+func turnBehind(n *node) int32 {
+	if p := n.Parent(); p != nil && p.Children() == 1 {
+		return p.Value.request.turn + 1
+	}
+	return 1
+}
+
 // putNode takes a run onto the books, with the store's reference.
-func (s *Store) putNode(n *node, run *Entry) {
+func (s *Store) putNode(n *node, run *Entry, r request) {
 	run.refs.Store(1)
-	p := &published{key: prefixKey(n.Hash()), kind: Prefix, node: n, entry: run, clean: true}
+	p := &published{key: prefixKey(n.Hash()), kind: Prefix, node: n, entry: run, request: r, clean: true}
 	n.Value = p
 	s.top.put(p)
 }
@@ -104,14 +112,19 @@ func (s *Store) split(upper, lower *node) {
 			rest.add(c)
 		}
 	}
-	s.putNode(lower, rest)
-	s.putNode(upper, first)
+	r := p.request
+	behind := r
+	behind.before += int32(first.len)
+	s.putNode(lower, rest, behind)
+	s.putNode(upper, first, r)
 }
 
-// use notes a use of a run and of all before it. The first tokens come last: then nothing is older than
-// what follows it.
-func (s *Store) use(n *node) {
+// use notes a use of a run and of all before it, for a prompt of which so many tokens are known. The first tokens come
+// last: then nothing is older than what follows it.
+func (s *Store) use(n *node, prompt, known int) {
 	for ; n != nil; n = n.Parent() {
+		r := &n.Value.request
+		r.prompt, r.known = int32(prompt), int32(known)
 		s.top.hit(n.Value)
 	}
 }
@@ -150,6 +163,7 @@ func (s *Store) Match(context Key, tokens []int32) (*Entry, Place) {
 	if n == 0 {
 		return nil, Nowhere
 	}
+	s.use(path[len(path)-1], len(tokens), n)
 	v := s.newView(n)
 	for _, run := range path {
 		for _, c := range run.Value.entry.chunks {
@@ -161,7 +175,6 @@ func (s *Store) Match(context Key, tokens []int32) (*Entry, Place) {
 			n -= c.tokens
 		}
 	}
-	s.use(path[len(path)-1])
 	clear(path)
 	s.path = path
 	return v, s.top.place

@@ -65,7 +65,7 @@ func TestMissingTracesAreSkipped(t *testing.T) {
 
 // A prompt continues another where it goes on from its end, not where both begin alike.
 func TestTurns(t *testing.T) {
-	s := turns{}
+	s := sessions{}
 	for i, c := range []struct {
 		blocks []uint64
 		turn   float32
@@ -76,7 +76,7 @@ func TestTurns(t *testing.T) {
 		{[]uint64{0, 1, 2, 4, 5, 6}, 3},
 		{[]uint64{0, 10, 11, 12, 13}, 2},
 	} {
-		if got := s.next(c.blocks); got != c.turn {
+		if got := s.next(&prompt{Blocks: c.blocks}).Turn; got != c.turn {
 			t.Errorf("prompt %d has turn %v, want %v", i, got, c.turn)
 		}
 	}

@@ -82,61 +82,70 @@ func readKeys(name, path string) (*trace, error) {
 	}
 }
 
-// readPrompts reads blocks in order of hash_ids. All are of one size and cost about the same, which tells nothing,
-// so two fields of the context say something else: Bytes how many of the prompt's blocks follow one, Cost the length of the
-// prompt's output, which a server knows before it evicts the prompt's blocks, though not when it first asks for them.
+// readPrompts reads blocks in order of hash_ids. What a server knows of each prompt goes along; the length of its output is
+// known before the prompt's blocks are evicted, though not when they are first asked for.
 func readPrompts(name, path string) (*trace, error) {
 	f, err := os.Open(path)
 	if err != nil {
 		return nil, err
 	}
 	defer f.Close()
-	t, seen := newTrace(name, true), turns{}
+	t, before := newTrace(name, true), sessions{}
 	lines := bufio.NewScanner(f)
 	lines.Buffer(nil, 1<<20)
 	for lines.Scan() {
-		var r struct {
-			Input  float32  `json:"input_length"`
-			Output float32  `json:"output_length"`
-			Blocks []uint64 `json:"hash_ids"`
-		}
+		var r prompt
 		if err := json.Unmarshal(lines.Bytes(), &r); err != nil {
 			return nil, fmt.Errorf("read %s: prompt %d: %w", path, len(t.prompts), err)
 		}
-		turn := seen.next(r.Blocks)
+		c := before.next(&r)
 		t.prompts = append(t.prompts, int32(len(t.keys)))
 		for i, b := range r.Blocks {
-			t.costs = append(t.costs, float64(blockTokens)*(prefill.Row+prefill.Key*blockTokens*(float64(i)+.5)))
-			t.add(b, evict.Context{Turn: turn, Prompt: r.Input, Bytes: float32(len(r.Blocks) - i), Cost: r.Output})
+			ms := blockTokens * (prefill.Row + prefill.Key*blockTokens*(float64(i)+.5))
+			t.costs = append(t.costs, ms)
+			c.Before, c.After, c.Cost = float32(i), float32(len(r.Blocks)-1-i), float32(ms)
+			c.Bytes = min(r.Input-blockTokens*float32(i), blockTokens)
+			t.add(b, c)
 		}
 	}
 	return t, lines.Err()
 }
 
-// turns remembers by block the last prompt that had it.
-type turns map[uint64]struct {
-	turn      float32
-	following int // blocks behind it in that prompt
+// prompt is a line of a trace.
+type prompt struct {
+	At     float64  `json:"timestamp"` // milliseconds
+	Input  float32  `json:"input_length"`
+	Output float32  `json:"output_length"`
+	Blocks []uint64 `json:"hash_ids"`
+	turn   float32
 }
 
-// next returns a prompt's turn: one more than that of the prompt that it continues. Prompts continue another when their
-// deepest known block was that one's last or last but one (the last is seldom full); others share a beginning only.
-func (s turns) next(blocks []uint64) float32 {
-	turn := float32(1)
-	for i := len(blocks) - 1; i >= 0; i-- {
-		if last, ok := s[blocks[i]]; ok {
-			if last.following <= 1 {
-				turn = last.turn + 1
-			}
-			break
+// sessions remembers by block the last prompt that had it.
+type sessions map[uint64]*prompt
+
+// next returns what is known of a prompt, from the last prompt that had its deepest known block. It continues that one, as
+// the next turn, when the block was its last or last but one (the last is seldom full); otherwise they share a beginning only.
+func (s sessions) next(r *prompt) evict.Context {
+	c := evict.Context{Prompt: r.Input, Output: r.Output, Behind: -1}
+	known := 0
+	for known < len(r.Blocks) && s[r.Blocks[known]] != nil {
+		known++
+	}
+	r.turn = 1
+	if known > 0 {
+		last := s[r.Blocks[known-1]]
+		behind := len(last.Blocks) - known
+		if behind <= 1 {
+			r.turn = last.turn + 1
 		}
+		c.Known, c.Behind, c.New = float32(known)/float32(len(r.Blocks)), float32(behind), r.Input-last.Input-last.Output
+		c.Since = float32(math.Log2(1 + r.At - last.At))
 	}
-	for i, b := range blocks {
-		e := s[b]
-		e.turn, e.following = turn, len(blocks)-1-i
-		s[b] = e
+	c.Turn = r.turn
+	for _, b := range r.Blocks {
+		s[b] = r
 	}
-	return turn
+	return c
 }
 
 const madeRequests, madeKeys = 200_000, 20_000

@@ -97,7 +97,7 @@ func samplesOf(t *trace) (xs []evict.Sample, ys []float32, testX []evict.Sample,
 	const window = 3 * trainSamples
 	k := t.entries(.1)
 	tracker := evict.NewTracker(evict.TrackerConfig{
-		Keys: 8 * k, Window: window, Every: max(1, len(t.keys)/window), HalfLife: int64(k / 32), Horizon: int64(k),
+		Keys: 8 * k, Window: window, Every: max(1, float64(len(t.keys))/window), Entries: k, HalfLife: int64(k / 32), Horizon: int64(k),
 	})
 	var x evict.Sample
 	for i, key := range t.keys {

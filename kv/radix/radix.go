@@ -55,6 +55,9 @@ func (n *Node[V]) Tokens() []int32 { return n.tokens }
 // Leaf reports whether nothing follows the node.
 func (n *Node[V]) Leaf() bool { return len(n.children) == 0 }
 
+// Children returns how many nodes follow directly.
+func (n *Node[V]) Children() int { return len(n.children) }
+
 // Parent returns the node before this one; nil when this one has the first tokens.
 func (n *Node[V]) Parent() *Node[V] {
 	if n.parent.parent == nil {
