@@ -21,6 +21,7 @@ type Options struct {
 	Seeds     int      // of regime.VerdictSeeds, at most 5; 5
 	Step      float64  // between the static shares that are tried; 0.05
 	Parts     []string // boundary, real, verdict, loads; all
+	Costs     string   // of Costs; "measured"
 	JSON      bool
 }
 
@@ -33,6 +34,9 @@ func (o Options) orDefaults() (Options, error) {
 	}
 	if o.Step == 0 {
 		o.Step = 0.05
+	}
+	if o.Costs == "" {
+		o.Costs = "measured"
 	}
 	if len(o.Parts) == 0 {
 		o.Parts = parts
@@ -137,7 +141,7 @@ func Run(ctx context.Context, opt Options, w io.Writer) (*Report, error) {
 	if err != nil {
 		return nil, err
 	}
-	cost, err := H200()
+	cost, err := Costs(opt.Costs)
 	if err != nil {
 		return nil, err
 	}

@@ -26,7 +26,7 @@ func short(t *testing.T, name string, epochs int) regime.Spec {
 
 func costs(t *testing.T) *Cost {
 	t.Helper()
-	c, err := H200()
+	c, err := Costs("derived")
 	if err != nil {
 		t.Fatal(err)
 	}

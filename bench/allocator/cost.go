@@ -1,30 +1,36 @@
 package allocator
 
 import (
-	_ "embed"
+	"embed"
 	"encoding/json"
 	"fmt"
 )
 
-// Cost is what work takes on a device. h200.json says where its numbers come from.
+// Cost is what work takes on an H200. Source says where the numbers come from.
 type Cost struct {
 	Source   string  `json:"source"`
 	Base     float64 `json:"gpu_base_us"`
-	Row      float64 `json:"gpu_row_us"`  // per row computed
-	Pair     float64 `json:"gpu_pair_us"` // per row and key that it sees
+	Row      float64 `json:"gpu_row_us"`    // per row computed
+	Cached   float64 `json:"gpu_cached_us"` // per cached row
+	Pair     float64 `json:"gpu_pair_us"`   // per row computed and key that it sees
 	Link     float64 `json:"link_bytes_per_second"`
 	RowBytes int64   `json:"row_bytes"`
 	KVBytes  int64   `json:"kv_event_bytes"`
 	Pool     int64   `json:"pool_bytes"`
 }
 
-//go:embed h200.json
-var h200 []byte
+//go:embed derived.json measured.json
+var costFiles embed.FS
 
-// H200 returns the costs on an H200.
-func H200() (*Cost, error) {
+// Costs returns those by name: "derived" from figures of other kernels, on which the policy and the predictors were
+// trained, or "measured" with HSTU's own.
+func Costs(name string) (*Cost, error) {
+	b, err := costFiles.ReadFile(name + ".json")
+	if err != nil {
+		return nil, fmt.Errorf("allocator: no costs %q: want derived or measured", name)
+	}
 	var c Cost
-	if err := json.Unmarshal(h200, &c); err != nil {
+	if err := json.Unmarshal(b, &c); err != nil {
 		return nil, fmt.Errorf("allocator: read costs: %w", err)
 	}
 	return &c, nil
@@ -33,5 +39,5 @@ func H200() (*Cost, error) {
 // compute returns the milliseconds for rows new rows behind cached ones.
 func (c *Cost) compute(rows, cached int) float64 {
 	n, m := float64(rows), float64(cached)
-	return (c.Base + c.Row*n + c.Pair*n*(m+n/2)) / 1e3
+	return (c.Base + c.Row*n + c.Cached*m + c.Pair*n*(m+n/2)) / 1e3
 }

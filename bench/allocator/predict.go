@@ -41,7 +41,7 @@ const (
 
 // TrainPredictors fits the predictors and returns them as the binary carries them.
 func TrainPredictors(ctx context.Context) ([]byte, error) {
-	cost, err := H200()
+	cost, err := Costs("derived")
 	if err != nil {
 		return nil, err
 	}

@@ -69,7 +69,7 @@ func reward(s *alloc.State) float64 {
 // the same bytes on the same architecture. It returns the policy as alloc.ReadPolicy reads it.
 func Train(ctx context.Context, opt TrainOptions, log io.Writer) ([]byte, error) {
 	opt = opt.orDefaults()
-	cost, err := H200()
+	cost, err := Costs("derived")
 	if err != nil {
 		return nil, err
 	}

@@ -12,6 +12,7 @@ type benchAllocatorCmd struct {
 	Seeds     int      `help:"Seeds of each; default and most 5." placeholder:"N"`
 	Step      float64  `help:"Between the static shares that are tried; default 0.05." placeholder:"S"`
 	Parts     []string `help:"boundary, real, verdict, loads; default all." placeholder:"PART,..."`
+	Costs     string   `help:"measured, or derived: what work takes on an H200; default measured." placeholder:"NAME"`
 	HTML      string   `name:"html" type:"path" help:"Write shares over time beside the optimum's here." placeholder:"FILE"`
 	Check     bool     `help:"Fail when a bar is not reached."`
 	JSON      bool     `name:"json" help:"Print JSON."`
@@ -28,7 +29,7 @@ Example:
 }
 
 func (c *benchAllocatorCmd) Run(w *world) error {
-	r, err := allocator.Run(w.ctx, allocator.Options{Workloads: c.Workloads, Seeds: c.Seeds, Step: c.Step, Parts: c.Parts, JSON: c.JSON}, w.stdout)
+	r, err := allocator.Run(w.ctx, allocator.Options{Workloads: c.Workloads, Seeds: c.Seeds, Step: c.Step, Parts: c.Parts, Costs: c.Costs, JSON: c.JSON}, w.stdout)
 	if err != nil {
 		return err
 	}
