@@ -69,7 +69,6 @@ type Outcome struct {
 // returns is the Poisson loss of Outcomes in the log of returns per time. Its gradient is returned − expected, its weight
 // expected, where expected is what the model so far expects in the row's time.
 type returns struct {
-	base     float32
 	unit     float32 // log2 of the unit of time
 	expected []float32
 	returned []float32
