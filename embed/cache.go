@@ -50,7 +50,8 @@ type Cache struct {
 	clock    atomic.Uint64 // accesses
 	gate     gate
 
-	resizing sync.Mutex // held before a set's
+	closing  sync.RWMutex // a store may still tell of changes while the cache is closed
+	resizing sync.Mutex   // held before a set's
 	slabs    []pool.Run
 	moving   int // the next set that Rehome looks at
 
@@ -137,6 +138,8 @@ func (c *Cache) Close() {
 	if c.stop != nil {
 		c.stop()
 	}
+	c.closing.Lock()
+	defer c.closing.Unlock()
 	c.gate.close(c.pool)
 	for _, r := range c.slabs {
 		c.pool.Free(r)
@@ -299,6 +302,11 @@ func (c *Cache) change(key uint64, do func(home int, s *set, slot int)) {
 
 // changed forgets rows that others changed in the store; nil: all.
 func (c *Cache) changed(keys []uint64) {
+	c.closing.RLock()
+	defer c.closing.RUnlock()
+	if c.sets == nil {
+		return
+	}
 	for _, k := range keys {
 		c.Remove(k)
 	}

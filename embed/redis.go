@@ -61,7 +61,7 @@ func NewRedis(cfg RedisConfig) (*Redis, error) {
 }
 
 // Watch calls changed with the keys of rows that were changed by anybody, nil: any may have been. Call it before
-// anything else.
+// anything else: a store that is connected already tells nothing.
 func (r *Redis) Watch(changed func(keys []uint64)) {
 	if r.watchers = append(r.watchers, changed); len(r.watchers) == 1 {
 		r.attempts.Go(r.mend)

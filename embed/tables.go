@@ -79,13 +79,13 @@ func (t *Tables) open(dir string, s *Spec) error {
 	if err != nil {
 		return err
 	}
-	t.closers = append(t.closers, store.Close)
 	var cache *Cache
 	if s.Cache > 0 {
 		if cache, err = t.cache(s); err != nil {
-			return fmt.Errorf("table %s: %w", s.Name, err)
+			return errors.Join(fmt.Errorf("table %s: %w", s.Name, err), store.Close())
 		}
 	}
+	t.closers = append(t.closers, store.Close) // before the cache, which it tells of changes
 	t.byName[s.Name], err = NewTable(store, cache, TableConfig{Default: Bytes(s.Default), Timeout: s.Timeout})
 	return err
 }

@@ -35,7 +35,7 @@ type Phase struct {
 }
 
 const (
-	outageRows    = 100_000
+	outageRows    = 100_000 // at most
 	outageBatch   = 256
 	outageClients = 2
 )
@@ -55,6 +55,7 @@ type try struct {
 }
 
 func (o *Options) outage(ctx context.Context, hung bool) (*Outage, error) {
+	rows := min(o.Rows, outageRows)
 	server, err := redisserver.Start("--appendonly", "yes", "--appendfsync", "no")
 	if err != nil {
 		return nil, err
@@ -65,7 +66,7 @@ func (o *Options) outage(ctx context.Context, hung bool) (*Outage, error) {
 		return nil, err
 	}
 	defer store.Close()
-	cache, end, err := newCache(outageRows/20, rowBytes, "default")
+	cache, end, err := newCache(rows/20, rowBytes, "default")
 	if err != nil {
 		return nil, err
 	}
@@ -74,7 +75,7 @@ func (o *Options) outage(ctx context.Context, hung bool) (*Outage, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := (&Options{Rows: outageRows}).load(ctx, store); err != nil {
+	if err := (&Options{Rows: rows}).load(ctx, store); err != nil {
 		return nil, err
 	}
 	r := &outageRun{table: t}
@@ -83,7 +84,7 @@ func (o *Options) outage(ctx context.Context, hung bool) (*Outage, error) {
 	begin := time.Now()
 	var clients sync.WaitGroup
 	for c := range uint64(outageClients) {
-		clients.Go(func() { r.client(ctx, newTrace(outageRows, o.Skew, 0, o.Seed+c), begin) })
+		clients.Go(func() { r.client(ctx, newTrace(rows, o.Skew, 0, o.Seed+c), begin) })
 	}
 	marks, err := r.breakIt(ctx, server, o.Outage, hung, begin)
 	stop()
@@ -91,7 +92,9 @@ func (o *Options) outage(ctx context.Context, hung bool) (*Outage, error) {
 	if err != nil {
 		return nil, err
 	}
-	return r.report(marks, hung), nil
+	x := r.report(marks, hung)
+	x.Rows = rows
+	return x, nil
 }
 
 // breakIt lets the load run, takes Redis away for a while, and returns when that began and ended.
@@ -180,7 +183,7 @@ func rowIs(row []byte, k uint64) string {
 
 func (r *outageRun) report(marks [2]time.Duration, hung bool) *Outage {
 	slices.SortFunc(r.tries, func(a, b try) int { return int(a.at - b.at) })
-	out := &Outage{Seconds: (marks[1] - marks[0]).Seconds(), Requests: len(r.tries), Rows: outageRows, Hung: hung}
+	out := &Outage{Seconds: (marks[1] - marks[0]).Seconds(), Requests: len(r.tries), Hung: hung}
 	last := marks[1] // the last request that lacked rows
 	for _, t := range r.tries {
 		if t.wrong {
