@@ -140,8 +140,8 @@ func stuChecks() []check {
 	for i := range 2 * len(geometries) {
 		for j, f := range formats {
 			seed := uint64(5000 + 10*i + j)
-			if i%2 != j%2 {
-				continue // half of the formats
+			if i%len(formats) != j {
+				continue // the formats take turns: ref is slow
 			}
 			g := geometries[i%len(geometries)]
 			if i >= len(geometries) {
@@ -164,7 +164,7 @@ func stuChecks() []check {
 		g := geometry{96, 2, 2, []int{64, 128, 64}[i], 1}
 		c := config{seed: uint64(6000 + i), shape: g.stuShape(1, compute.BF16, p), dt: compute.BF16, src: compute.F32, sharp: 1}
 		out = append(out, c.stuCheck(i == 0, func(r random) []plan {
-			return []plan{r.causal(0, 700), r.pointwise(0, 430, []int{1, 1, 1}, 1), r.itemFirst(0, 0, 260, []int{1, 1, 1}, 1)}
+			return []plan{r.causal(0, 520), r.pointwise(0, 330, []int{1, 1, 1}, 1), r.itemFirst(0, 0, 200, []int{1, 1, 1}, 1)}
 		}))
 	}
 	return out
@@ -209,6 +209,9 @@ func stuBitChecks() []check {
 	var out []check
 	for i, g := range []geometry{{64, 4, 2, 16, 1}, {75, 3, 3, 64, 1}, {40, 2, 1, 80, 1}} {
 		for j, f := range formats {
+			if (i+j)%2 == 1 {
+				continue
+			}
 			c := config{seed: uint64(7000 + 10*i + j), shape: g.stuShape(2, f.kv, pointwises[(i+j)%3]), dt: f.dt, src: compute.F32, sharp: 2, perHead: i == 1}
 			name := fmt.Sprintf("stu same bits/seed%d/%d,%d×%d,%v,kv_%v", c.seed, g.hidden, g.heads, g.headDim, f.dt, f.kv)
 			out = append(out, check{name, func(d compute.Device) error { return sameBits(d, c) }})
