@@ -142,11 +142,12 @@ class Trainer:
         states = hidden[:, width : 4 * width].reshape(b, width, 3, -1)[real]
         for level, (first, size) in enumerate(zip(self.data.first_code, LEVELS)):
             logits = states[:, level] @ embedding[first : first + size].to(self.dtype).T
-            out[f"code{level}"] = F.cross_entropy(logits.float(), self.codes[items[real], level] - first, label_smoothing=self.a.smooth)
+            out[f"code{level}"] = F.cross_entropy(logits.float(), self.codes[items[real], level] - first)
         scores = torch.einsum("bh,bkh->bk", hidden[:, -1], embedding[FIRST + candidates].to(self.dtype)).float()
         same = candidates[:, 1:] == last
         scores = torch.cat((scores[:, :1], scores[:, 1:].masked_fill(same, float("-inf"))), 1)
-        out["list"] = F.cross_entropy(scores, torch.zeros(b, dtype=torch.long, device=dev))
+        out["take"] = 0.5 * self.over_all(hidden[:, -1], embedding, last[:, 0])
+        out["list"] = 0.5 * F.cross_entropy(scores, torch.zeros(b, dtype=torch.long, device=dev))
         return out
 
     def mask(self, b, width, n):
@@ -186,6 +187,7 @@ class Trainer:
             states = states - states.mean(0)
             values, basis = torch.linalg.eigh(states.T @ states / len(states))
             found = semantic.assign(ids @ (basis * values.clamp(min=0).sqrt()), LEVELS, self.a.seed)
+            semantic.begin(self.model.embed, ids, found, self.data.first_code, LEVELS)
             self.model.train()
         self.codes = found + torch.tensor(self.data.first_code, device=self.device)
         return found
@@ -343,7 +345,7 @@ def arguments():
     p.add_argument("--seconds", type=float, default=60)
     p.add_argument("--steps", type=int, default=0)
     p.add_argument("--seed", type=int, default=1)
-    p.add_argument("--first", type=float, default=0.4, help="share of the run before there are codes")
+    p.add_argument("--first", type=float, default=0.3, help="share of the run before there are codes")
     p.add_argument("--hidden", type=int, default=128)
     p.add_argument("--layers", type=int, default=2)
     p.add_argument("--heads", type=int, default=2)

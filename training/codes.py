@@ -58,3 +58,13 @@ def bounded(cell, distance, most):
         else:
             raise ValueError(f"codes: more than {size * most} items in one cell")
     return torch.from_numpy(out)
+
+
+def begin(embedding, ids, codes, first, sizes):
+    """Begins the codes' embeddings as the centres of the items' that have them, less those of the levels before."""
+    left = ids.clone()
+    for level, size in enumerate(sizes):
+        count = torch.bincount(codes[:, level], minlength=size).clamp(min=1)
+        centres = torch.zeros((size, ids.shape[1]), device=ids.device).index_add_(0, codes[:, level], left) / count[:, None]
+        embedding[first[level] : first[level] + size] = centres
+        left = left - centres[codes[:, level]]

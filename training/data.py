@@ -22,6 +22,7 @@ class Split:
 
         self.tokens, self.offsets, self.events = load("tokens"), load("offsets"), load("events")
         self.cuts, self.items, self.stars, self.times = load("cuts"), load("items"), load("stars"), load("times")
+        self.middle = [load(f"middle_{k}") for k in ("user", "event", "offers", "chosen")]
         self.stream, self.rows = load("stream"), load("rows")
         self.offers, self.chosen, self.next, self.p = load("offers"), load("chosen"), load("next"), load("p")
 

@@ -188,13 +188,30 @@ class Arrays:
         self.offers, self.chosen = put(split.offers.astype(np.int16)), put(split.chosen.astype(np.int64))
         self.next = put(split.next.astype(np.int64))
         self.p = None if split.p is None else put(split.p)
+        self.who = torch.arange(len(n), device=device)
+        if split.middle[0] is not None:
+            self.add_middle(split, stream, ends, count, put)
         self.order = torch.argsort(self.lengths)
+
+    def add_middle(self, split, stream, ends, count, put):
+        """Adds the questions in the middle of histories: as if each were another customer with fewer rows."""
+        users, event, offers, chosen = split.middle
+        place = np.flatnonzero(stream < count)[split.events[users] + event]  # the row of the purchase that is asked about
+        self.who = torch.cat((self.who, put(users.astype(np.int64))))
+        self.lengths = torch.cat((self.lengths, put((place - ends[users]).astype(np.int64))))
+        self.offers = torch.cat((self.offers, put(offers.astype(np.int16))))
+        self.chosen = torch.cat((self.chosen, put(chosen.astype(np.int64))))
+        self.next = torch.cat((self.next, put(stream[place])))
+        kept = (self.lengths > 0).nonzero()[:, 0]
+        for k in ("who", "lengths", "offers", "chosen", "next"):
+            setattr(self, k, getattr(self, k)[kept])
 
     def batch(self, users):
         n = self.lengths[users]
         width = int(n.max())
+        who = self.who[users]
         return {
-            "history": self.history[users, :width].long(), "stars": self.stars[users, :width].long(), "lengths": n,
+            "history": self.history[who, :width].long(), "stars": self.stars[who, :width].long(), "lengths": n,
             "offers": self.offers[users].long(), "chosen": self.chosen[users], "next": self.next[users], "users": users,
         }
 

@@ -150,7 +150,7 @@ func (s *crashServer) checkItems(t *testing.T, codes map[string][]string, pin st
 			delete(codes, id) // it was not acknowledged
 		}
 	}
-	if want := len(demo.Candidates()) + len(codes); len(got.Results) != want {
+	if want := len(demo.ToyItems()) + len(codes); len(got.Results) != want {
 		t.Errorf("%d items are generated, want %d", len(got.Results), want)
 	}
 	if s.call("POST", "/v1/catalog:activate", fmt.Sprintf(`{"version":%q}`, pin)) == nil {

@@ -6,6 +6,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"strings"
 
 	grebev1 "grebe/api/grebe/v1"
 	"grebe/cmd/grebe/internal/demo"
@@ -22,8 +23,8 @@ type demoCmd struct {
 }
 
 func (demoCmd) Help() string {
-	return `Generates a small checkpoint, a tokenizer and a catalog, loads them as any folder is loaded, and
-serves them. The weights are random: the answers show the machinery, not taste.
+	return `Serves an invented shop of 9,540 items with small models that were trained for it and are part of the binary. They are
+written to a folder and loaded as any folder is. The customers are some whom the models never saw.
 
 Examples:
 
@@ -32,7 +33,7 @@ Examples:
     grebe demo --listen 127.0.0.1:9000 --data ./demo`
 }
 
-const randomWeights = "The model's weights are random (a fixed seed): the answers show the machinery, not taste."
+const aboutDemo = "The shop and its customers are invented; the model was trained on other customers of the same shop (training/README.md)."
 
 func (c *demoCmd) Run(w *world) error {
 	dir := c.Data
@@ -70,17 +71,19 @@ func (c *demoCmd) welcome(w *world, file string, addr net.Addr) {
 Grebe is serving its demo on http://%[1]s/
 %[2]s
 
-Rank some items for a known user:
-  curl -s http://%[1]s/v1/rank -d '{"user": {"id": "ana"}, "candidates": [{"id": "i3"}, {"id": "i10"}, {"id": "i34"}, {"id": "i41"}], "top_k": 3}'
-The same with the items first, for a user described in words:
-  curl -s http://%[1]s/v1/rank -d '{"user": {"text": "Likes birds."}, "candidates": [{"id": "i9"}, {"id": "i19"}, {"id": "i25"}], "prefix": "item"}'
-Generate items that user ana has not chosen yet:
-  curl -s http://%[1]s/v1/recommend -d '{"user": {"id": "ana"}, "n": 5, "exclude_seen": true, "filter": {"category": ["books", "outdoor"]}}'
+Rank some items for a customer (kaya runs, camps and swims; others: rosa, grace, jonas, hugo, dario):
+  curl -s http://%[1]s/v1/rank -d '{"model": "shop", "user": {"id": "kaya"}, "candidates": [{"id": "i00040"}, {"id": "i02500"}, {"id": "i05100"}, {"id": "i08700"}], "top_k": 3}'
+The same with the items first, for a customer described in words, and a question per item (pointwise):
+  curl -s http://%[1]s/v1/rank -d '{"model": "shop-pointwise", "user": {"text": "Ada is into baking. Likes things made by hand and plain, simple design. Pays a fair price.\n\n1 July 2026, searched for \"flour for bread\"\n"}, "candidates": [{"id": "i00040"}, {"id": "i02500"}, {"id": "i05100"}], "prefix": "item"}'
+Recommend from the whole shop, but for camping, what kaya does not have yet:
+  curl -s http://%[1]s/v1/recommend -d '{"model": "shop", "user": {"id": "kaya"}, "n": 5, "exclude_seen": true, "filter": {"department": ["Camping"]}}'
 
 The files are in %[3]s; serve them yourself with
   grebe serve -c %[4]s
+How good the answers are, beside the best that is possible:
+  grebe eval
 Ctrl-C stops.
-`, addr, randomWeights, filepath.Dir(file), file)
+`, addr, aboutDemo, filepath.Dir(file), file)
 }
 
 // once loads the demo without opening a door and answers two requests.
@@ -91,16 +94,20 @@ func (c *demoCmd) once(w *world, cfg *config.Config) error {
 		return err
 	}
 	defer s.Close()
+	offer, err := demo.OfferTo(demo.User)
+	if err != nil {
+		return err
+	}
 	user := &grebev1.User{Id: demo.User}
-	ask := &grebev1.RankRequest{User: user, TopK: 5, DeadlineMs: 30_000}
-	for _, id := range demo.Candidates() {
-		ask.Candidates = append(ask.Candidates, &grebev1.Item{Id: id})
+	ask := &grebev1.RankRequest{Model: demo.Model, User: user, TopK: 5, DeadlineMs: 30_000}
+	for _, it := range offer.Items {
+		ask.Candidates = append(ask.Candidates, &grebev1.Item{Id: it.Id})
 	}
 	ranked, err := s.server.Rank(w.ctx, ask)
 	if err != nil {
 		return err
 	}
-	generated, err := s.server.Recommend(w.ctx, &grebev1.RecommendRequest{User: user, N: 5, ExcludeSeen: true, DeadlineMs: 30_000})
+	generated, err := s.server.Recommend(w.ctx, &grebev1.RecommendRequest{Model: demo.Model, User: user, N: 5, ExcludeSeen: true, DeadlineMs: 30_000})
 	if err != nil {
 		return err
 	}
@@ -112,13 +119,13 @@ func (c *demoCmd) once(w *world, cfg *config.Config) error {
 			Notes     []string        `json:"notes"`
 			Rank      json.RawMessage `json:"rank"`
 			Recommend json.RawMessage `json:"recommend"`
-		}{[]string{randomWeights}, rank, recommend})
+		}{[]string{aboutDemo}, rank, recommend})
 	}
-	return printAnswers(w, s.device.Name(), rank, recommend)
+	return printAnswers(w, s.device.Name(), offer, rank, recommend)
 }
 
 // printAnswers shows both answers to people.
-func printAnswers(w *world, device string, rank, recommend []byte) error {
+func printAnswers(w *world, device string, offer *demo.Offer, rank, recommend []byte) error {
 	var r rankResponse
 	if err := json.Unmarshal(rank, &r); err != nil {
 		return fmt.Errorf("read the ranking: %w", err)
@@ -127,15 +134,19 @@ func printAnswers(w *world, device string, rank, recommend []byte) error {
 	if err := json.Unmarshal(recommend, &g); err != nil {
 		return fmt.Errorf("read the recommendation: %w", err)
 	}
-	texts := demo.Texts()
-	fmt.Fprintf(w.stdout, "The best 5 of %d items for user %s, on %s:\n\n", len(texts), demo.User, device)
+	texts, err := demo.Texts()
+	if err != nil {
+		return err
+	}
+	fmt.Fprintf(w.stdout, "%s\n…\n%s\n\n", offer.Profile(), strings.Join(offer.Tail(8), "\n"))
+	fmt.Fprintf(w.stdout, "The best 5 of %d items that %s is offered, on %s:\n\n", len(offer.Items), demo.User, device)
 	if err := r.table(w.stdout, texts); err != nil {
 		return err
 	}
-	fmt.Fprintf(w.stdout, "\nFive items generated for %s, by beam search over their semantic IDs:\n\n", demo.User)
+	fmt.Fprintf(w.stdout, "\nFive items generated for %s out of all %d, by beam search over their semantic IDs:\n\n", demo.User, len(texts))
 	if err := g.table(w.stdout, texts); err != nil {
 		return err
 	}
-	_, err := fmt.Fprintf(w.stdout, "\n%s\n", randomWeights)
+	_, err = fmt.Fprintf(w.stdout, "\n%s\n", aboutDemo)
 	return err
 }

@@ -39,7 +39,7 @@ func withBinary(m *testing.M) int {
 	if out, err := build.CombinedOutput(); err != nil {
 		panic("build: " + err.Error() + "\n" + string(out))
 	}
-	if err := demo.Ensure(demoData); err != nil {
+	if err := demo.Toy(demoData); err != nil {
 		panic(err)
 	}
 	return m.Run()
@@ -141,8 +141,8 @@ func TestDemoOnce(t *testing.T) {
 	if err := json.Unmarshal([]byte(out), &got); err != nil || code != exitDone {
 		t.Fatalf("exits with %d: %v\n%s%s", code, err, out, errs)
 	}
-	if len(got.Rank.Results) != 5 || !strings.Contains(strings.Join(got.Notes, " "), "random") {
-		t.Errorf("%d results and the notes %q, want 5 and a word about random weights", len(got.Rank.Results), got.Notes)
+	if len(got.Rank.Results) != 5 || !strings.Contains(strings.Join(got.Notes, " "), "invented") {
+		t.Errorf("%d results and the notes %q, want 5 and that the shop is invented", len(got.Rank.Results), got.Notes)
 	}
 	again, _, _ := grebe(t, "demo", "--once", "--data", data, "--json")
 	if rec := got.Recommend; len(rec.Results) != 5 || rec.Short || rec.Version == "" || rec.Usage.Cached == 0 {
@@ -338,8 +338,8 @@ func TestDemoPrintsLinesThatWork(t *testing.T) {
 		}
 		tried++
 	}
-	if tried != 3 || !strings.Contains(out.String(), "random") {
-		t.Errorf("%d curl lines, want 3, and a word about random weights, in\n%s", tried, out.String())
+	if tried != 3 || !strings.Contains(out.String(), "invented") {
+		t.Errorf("%d curl lines, want 3, and that the shop is invented, in\n%s", tried, out.String())
 	}
 	if exit := r.stop(t); exit != exitDone {
 		t.Errorf("after SIGTERM the demo exits with %d, want 0", exit)
@@ -353,7 +353,7 @@ func startDemo(t *testing.T, out *bytes.Buffer) *running {
 	if err != nil {
 		t.Fatal(err)
 	}
-	cmd := exec.Command(binary, "demo", "--data", demoData, "--listen", "127.0.0.1:0")
+	cmd := exec.Command(binary, "demo", "--data", filepath.Join(t.TempDir(), "demo"), "--listen", "127.0.0.1:0")
 	cmd.Stdout = write
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)

@@ -35,8 +35,8 @@ func TestRecommendFromAServer(t *testing.T) {
 	r := start(t, "serve", "-c", filepath.Join(demoData, demo.ConfigFile), "--listen", "127.0.0.1:0",
 		"--admin-listen=", "--grpc-listen=", "--slo-ms", "30000", "--data-dir", t.TempDir())
 	all := recommend(t, r, "--user", "ana", "-n", "100")
-	if len(all.Results) != len(demo.Candidates()) || !all.Short {
-		t.Errorf("a hundred of %d items: %d, short %v", len(demo.Candidates()), len(all.Results), all.Short)
+	if len(all.Results) != len(demo.ToyItems()) || !all.Short {
+		t.Errorf("a hundred of %d items: %d, short %v", len(demo.ToyItems()), len(all.Results), all.Short)
 	}
 	seen := recommend(t, r, "--user", "ana", "-n", "100", "--exclude-seen", "--exclude", "i3,i10")
 	if ids := seen.ids(); len(ids) != len(all.Results)-6 || slices.Contains(ids, "i9") || slices.Contains(ids, "i3") {

@@ -1,6 +1,7 @@
 package arrays
 
 import (
+	"math/rand/v2"
 	"runtime"
 	"strings"
 	"sync"
@@ -20,7 +21,18 @@ type customer struct {
 	chosen uint8 // place in offer
 	next   uint16
 	p      []float32 // true probabilities of the offer, in no training split
+	middle []question
 }
+
+// question is one that is asked before a purchase in the middle of a history. Only training has them.
+type question struct {
+	event  int32 // which purchase
+	offer  []uint16
+	chosen uint8
+}
+
+// middles is how many questions in the middle of histories a training customer is asked.
+const middles = 6
 
 // Customers writes the first n customers of a split: their texts' tokens, purchases, and the question
 // at the end. The true probabilities are in validation and test only: training learns from what people
@@ -58,10 +70,12 @@ func (x *Writer) customer(split shop.Split, n int) customer {
 		}
 		c.stream = append(c.stream, uint16(row))
 	}
-	for k, i := range u.Offer {
-		c.offer = append(c.offer, uint16(i))
-		if i == u.Chosen {
-			c.chosen = uint8(k)
+	c.offer, c.chosen = offered(u)
+	if split == shop.Train {
+		for _, k := range rand.New(rand.NewPCG(uint64(n), middles)).Perm(len(c.items))[:min(middles, len(c.items))] {
+			q := question{event: int32(k)}
+			q.offer, q.chosen = offered(x.w.Before(u, split, n, k))
+			c.middle = append(c.middle, q)
 		}
 	}
 	if split != shop.Train {
@@ -70,6 +84,17 @@ func (x *Writer) customer(split shop.Split, n int) customer {
 		}
 	}
 	return c
+}
+
+// offered returns what a customer is shown, and the place of what they take.
+func offered(u *shop.User) (offer []uint16, chosen uint8) {
+	for k, i := range u.Offer {
+		offer = append(offer, uint16(i))
+		if i == u.Chosen {
+			chosen = uint8(k)
+		}
+	}
+	return offer, chosen
 }
 
 // tokenise returns the tokens of a text and how many are before each line of a purchase. The lines are
@@ -93,6 +118,9 @@ func (x *Writer) saveCustomers(split shop.Split, all []customer) error {
 	var cuts, times []int32
 	var stars, chosen []uint8
 	var p []float32
+	var middleUser, middleEvent []int32
+	var middleOffers []uint16
+	var middleChosen []uint8
 	offsets, events, rows := []int64{0}, []int64{0}, []int64{0}
 	for i := range all {
 		c := &all[i]
@@ -100,6 +128,10 @@ func (x *Writer) saveCustomers(split shop.Split, all []customer) error {
 		cuts, times, stars = append(cuts, c.cuts...), append(times, c.times...), append(stars, c.stars...)
 		chosen, next, p = append(chosen, c.chosen), append(next, c.next), append(p, c.p...)
 		stream = append(stream, c.stream...)
+		for _, q := range c.middle {
+			middleUser, middleEvent = append(middleUser, int32(i)), append(middleEvent, q.event)
+			middleOffers, middleChosen = append(middleOffers, q.offer...), append(middleChosen, q.chosen)
+		}
 		offsets, events, rows = append(offsets, int64(len(tokens))), append(events, int64(len(items))), append(rows, int64(len(stream)))
 	}
 	list := []int{len(all), len(offers) / max(len(all), 1)}
@@ -108,7 +140,10 @@ func (x *Writer) saveCustomers(split shop.Split, all []customer) error {
 		"stars": flat(stars), "times": flat(times), "offers": {offers, list}, "chosen": flat(chosen), "next": flat(next),
 		"stream": flat(stream), "rows": flat(rows),
 	}
-	if split != shop.Train {
+	if split == shop.Train {
+		arrays["middle_user"], arrays["middle_event"], arrays["middle_chosen"] = flat(middleUser), flat(middleEvent), flat(middleChosen)
+		arrays["middle_offers"] = array{middleOffers, []int{len(middleUser), list[1]}}
+	} else {
 		arrays["p"] = array{p, list}
 	}
 	return save(x.dir, split.String(), arrays)

@@ -1,15 +1,13 @@
-// Package demo writes the data of `grebe demo`: a checkpoint, a tokenizer, a catalog of invented
-// items and users, and the configuration that serves them.
+// Package demo writes the data of `grebe demo`: the shop of workload/shop with models trained for it
+// (training/README.md), a few of its customers, and the configuration that serves them. The weights are
+// part of the binary. For tests there is a toy of random weights instead.
 //
-// The weights are random, from a fixed seed: the demo shows the machinery and has no taste. All else
-// is what a real folder has, and it is loaded the same way. The same version writes the same bytes.
+// All is what a real folder has, and it is loaded the same way. The same version writes the same bytes.
 package demo
 
 import (
-	"bufio"
 	"bytes"
-	_ "embed"
-	"encoding/json"
+	"embed"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -17,48 +15,40 @@ import (
 	"path/filepath"
 	"strings"
 
-	"grebe/compute"
-	"grebe/internal/toybpe"
-	"grebe/model/modeltest"
+	grebev1 "grebe/api/grebe/v1"
+	"grebe/internal/wire"
+	"grebe/workload/shop"
 )
 
 // version names the folder; a change to what Ensure writes needs a new one.
-const version = "demo-2"
+const version = "demo-3"
 
-// merges is how many pairs the vocabulary joins.
-const merges = 400
+// ConfigFile is the configuration in the folder.
+const ConfigFile = "grebe.yaml"
 
-// Names of the files that others open.
+// trained has the checkpoints, the configuration, and the items' codes.
+//
+//go:embed trained
+var trained embed.FS
+
+// The shop that the models know, and what training gave its items.
 const (
-	ConfigFile = "grebe.yaml"
-	User       = "ana" // whose ranking the demo shows
+	seed            = 1
+	firstIdentifier = 2630
+	levels          = 3
 )
 
-//go:embed items.ndjson
-var itemLines []byte
+// customers are test customers, whom no model was trained on, by the names that the demo gives them.
+var customers = []struct {
+	name   string
+	number int
+}{{"kaya", 12}, {"rosa", 9}, {"grace", 1}, {"jonas", 6}, {"hugo", 5}, {"dario", 3}}
 
-//go:embed users.ndjson
-var userLines []byte
-
-const configText = `# Written by grebe demo. The model's weights are random.
-models:
-  - name: demo
-    path: ./checkpoint
-    prompt:
-      preamble: "Recommendations for one customer.\n"
-      user: "About: {text}\nBought:\n{history}\n"
-      item: "{text} ({attributes.category})\n"
-      lead_in: "Offers:\n"
-      instruction: "The customer will choose "
-      generate_instruction: "Next: "
-    scoring: {kind: identifier}
-    codes: {first_token: %s, size: %s}
-cache: {host_memory: 256MiB}
-catalog: {items: items.ndjson, users: users.ndjson}
-`
-
-// levels are the codes of the items' semantic IDs: category, shelf, and place on the shelf.
-var levels = []int{8, 4, 4}
+// Model is the language model, and User whose ranking the demo shows.
+const (
+	Model = "shop"
+	User  = "kaya"
+)
 
 // Dir returns the folder that Ensure uses when it is given none.
 func Dir() string {
@@ -69,16 +59,19 @@ func Dir() string {
 	return filepath.Join(base, "grebe", version)
 }
 
-// Ensure writes the data to dir unless it is there already. It is complete or absent: it is written
-// beside dir and moved.
-func Ensure(dir string) error {
+// Ensure writes the shop and its models to dir unless they are there already.
+func Ensure(dir string) error { return place(dir, writeShop) }
+
+// place writes a folder unless it is there already. It is complete or absent: it is written beside dir
+// and moved.
+func place(dir string, write func(dir string) error) error {
 	if _, err := os.Stat(filepath.Join(dir, ConfigFile)); err == nil {
 		return nil
 	}
 	if err := os.MkdirAll(filepath.Dir(dir), 0o755); err != nil {
 		return fmt.Errorf("demo: %w", err)
 	}
-	tmp, err := os.MkdirTemp(filepath.Dir(dir), version+"-*")
+	tmp, err := os.MkdirTemp(filepath.Dir(dir), "demo-*")
 	if err != nil {
 		return fmt.Errorf("demo: %w", err)
 	}
@@ -101,130 +94,122 @@ func Ensure(dir string) error {
 	return nil
 }
 
-func write(dir string) error {
-	items, err := parseItems()
+func writeShop(dir string) error {
+	w, err := shop.New(seed, shop.Default)
 	if err != nil {
 		return err
 	}
-	texts := []string{configText, string(userLines)}
-	for _, it := range items {
-		texts = append(texts, it.Text+" "+strings.Join(it.Attributes["category"], " "))
-	}
-	vocab := toybpe.Train(texts, merges)
-	var special []string // tokens after the vocabulary
-	for i := range items {
-		items[i].Identifier = int32(vocab.Size() + len(special))
-		special = append(special, fmt.Sprintf("<item_%d>", i+1))
-	}
-	first := make([]int, len(levels)) // tokens of the levels' codes
-	for l, size := range levels {
-		first[l] = vocab.Size() + len(special)
-		for c := range size {
-			special = append(special, fmt.Sprintf("<%c_%d>", 'a'+l, c))
-		}
-	}
-	setCodes(items)
-	tokenizer, err := vocab.TokenizerJSON(special)
+	items, err := catalogLines(w)
 	if err != nil {
 		return err
 	}
-	checkpoint := filepath.Join(dir, "checkpoint")
-	if err := modeltest.Write(checkpoint, modeltest.Spec{
-		Architecture: modeltest.Qwen3, Hidden: 256, Layers: 4, Heads: 4, KVHeads: 2, HeadDim: 64, Inter: 768,
-		Vocab: vocab.Size() + len(special), MaxPositions: 4096, Tied: true, RopeTheta: 1e6, DType: compute.BF16, Seed: 20260801,
-	}); err != nil {
-		return err
-	}
-	lines, err := encodeItems(items)
-	if err != nil {
-		return err
-	}
-	for name, data := range map[string][]byte{
-		filepath.Join("checkpoint", "tokenizer.json"): tokenizer,
-		"items.ndjson": lines, "users.ndjson": userLines, ConfigFile: fmt.Appendf(nil, configText, list(first), list(levels)),
-	} {
+	for name, data := range map[string][]byte{"items.ndjson": items, "users.ndjson": userLines(w)} {
 		if err := os.WriteFile(filepath.Join(dir, name), data, 0o644); err != nil {
 			return err
 		}
 	}
-	return nil
-}
-
-// setCodes gives the items semantic IDs. The last two items of a category share theirs, as happens in
-// real catalogs.
-func setCodes(items []item) {
-	categories, inside := map[string]int{}, map[string]int{}
-	for i := range items {
-		name := items[i].Attributes["category"][0]
-		if _, ok := categories[name]; !ok {
-			categories[name] = len(categories)
-		}
-		at := inside[name]
-		inside[name]++
-		if at%8 == 7 {
-			at--
-		}
-		items[i].Codes = []int{categories[name], at / 4, at % 4}
-	}
-}
-
-// list writes numbers as YAML.
-func list(numbers []int) string { return strings.ReplaceAll(fmt.Sprint(numbers), " ", ", ") }
-
-// Candidates returns the ids of all items.
-func Candidates() []string {
-	items, err := parseItems()
+	files, err := fs.Sub(trained, "trained")
 	if err != nil {
-		panic(err) // the embedded file is wrong
+		return err
 	}
-	ids := make([]string, len(items))
-	for i := range items {
-		ids[i] = items[i].ID
-	}
-	return ids
-}
-
-// Texts returns what the items are, by id.
-func Texts() map[string]string {
-	items, err := parseItems()
-	if err != nil {
-		panic(err) // the embedded file is wrong
-	}
-	texts := make(map[string]string, len(items))
-	for i := range items {
-		texts[items[i].ID] = items[i].Text
-	}
-	return texts
-}
-
-// item is a line of the catalog.
-type item struct {
-	ID         string              `json:"id"`
-	Text       string              `json:"text"`
-	Identifier int32               `json:"identifier"`
-	Codes      []int               `json:"codes"`
-	Attributes map[string][]string `json:"attributes"`
-}
-
-func parseItems() ([]item, error) {
-	var items []item
-	for s := bufio.NewScanner(bytes.NewReader(itemLines)); s.Scan(); {
-		var it item
-		if err := json.Unmarshal(s.Bytes(), &it); err != nil {
-			return nil, fmt.Errorf("item %d: %w", len(items), err)
+	return fs.WalkDir(files, ".", func(name string, d fs.DirEntry, err error) error {
+		if err != nil || name == codesFile {
+			return err
 		}
-		items = append(items, it)
-	}
-	return items, nil
+		if d.IsDir() {
+			return os.MkdirAll(filepath.Join(dir, name), 0o755)
+		}
+		data, err := fs.ReadFile(files, name)
+		if err != nil {
+			return err
+		}
+		return os.WriteFile(filepath.Join(dir, name), data, 0o644)
+	})
 }
 
-func encodeItems(items []item) ([]byte, error) {
+// codesFile has the codes of the items, a byte each.
+const codesFile = "codes.bin"
+
+// catalogLines returns the shop's items with identifiers and codes.
+func catalogLines(w *shop.World) ([]byte, error) {
+	codes, err := trained.ReadFile("trained/" + codesFile)
+	if err != nil {
+		return nil, err
+	}
+	if len(codes) != levels*len(w.Items) {
+		return nil, fmt.Errorf("%s has %d codes for %d items: it was made for another shop", codesFile, len(codes), len(w.Items))
+	}
 	var out bytes.Buffer
-	enc := json.NewEncoder(&out)
-	for i := range items {
-		if err := enc.Encode(&items[i]); err != nil {
-			return nil, fmt.Errorf("item %s: %w", items[i].ID, err)
+	for i := range w.Items {
+		m := w.ItemMessage(i)
+		identifier := int32(firstIdentifier + i)
+		m.Identifier = &identifier
+		for _, c := range codes[levels*i : levels*(i+1)] {
+			m.Codes = append(m.Codes, int32(c))
 		}
+		out.Write(wire.EncodeItem(m))
 	}
 	return out.Bytes(), nil
+}
+
+func userLines(w *shop.World) []byte {
+	var out bytes.Buffer
+	for _, c := range customers {
+		m := w.UserMessage(w.User(shop.Test, c.number))
+		m.Id = c.name
+		out.Write(wire.EncodeUser(m))
+	}
+	return out.Bytes()
+}
+
+// Offer is a customer, and a list of items that the shop shows them.
+type Offer struct {
+	User  *grebev1.User
+	Items []*grebev1.Item // as the catalog has them
+}
+
+// OfferTo returns the offer to one of the demo's customers.
+func OfferTo(name string) (*Offer, error) {
+	w, err := shop.New(seed, shop.Default)
+	if err != nil {
+		return nil, fmt.Errorf("demo: %w", err)
+	}
+	for _, c := range customers {
+		if c.name != name {
+			continue
+		}
+		u := w.User(shop.Test, c.number)
+		o := &Offer{User: w.UserMessage(u)}
+		o.User.Id = name
+		for _, i := range u.Offer {
+			o.Items = append(o.Items, w.ItemMessage(i))
+		}
+		return o, nil
+	}
+	return nil, fmt.Errorf("demo: no customer %q", name)
+}
+
+// Profile returns the first line of the customer's text.
+func (o *Offer) Profile() string {
+	line, _, _ := strings.Cut(o.User.GetText(), "\n")
+	return line
+}
+
+// Tail returns the last lines of the customer's text.
+func (o *Offer) Tail(n int) []string {
+	lines := strings.Split(strings.TrimSpace(o.User.GetText()), "\n")
+	return lines[max(0, len(lines)-n):]
+}
+
+// Texts returns what the shop's items are, by id.
+func Texts() (map[string]string, error) {
+	w, err := shop.New(seed, shop.Default)
+	if err != nil {
+		return nil, fmt.Errorf("demo: %w", err)
+	}
+	texts := make(map[string]string, len(w.Items))
+	for i := range w.Items {
+		texts[w.Items[i].ID] = w.Items[i].Text()
+	}
+	return texts, nil
 }

@@ -2,20 +2,20 @@ package demo
 
 import (
 	"bytes"
-	"encoding/json"
-	"fmt"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"grebe/internal/config"
+	"grebe/internal/wire"
 	"grebe/model"
-	_ "grebe/model/qwen"
 	"grebe/model/tokenizer"
 )
 
-func TestEnsureWritesAFolderThatLoads(t *testing.T) {
-	dir := filepath.Join(t.TempDir(), "data")
+// The embedded checkpoint fits the shop: its vocabulary has a token for every item, by name, and for every code.
+func TestTrainedModelKnowsTheShop(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "demo")
 	if err := Ensure(dir); err != nil {
 		t.Fatal(err)
 	}
@@ -23,44 +23,7 @@ func TestEnsureWritesAFolderThatLoads(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	folder := cfg.Models[0].Path
-	m, err := model.ReadConfig(folder)
-	if err != nil {
-		t.Fatal(err)
-	}
-	tok, err := tokenizer.Load(filepath.Join(folder, "tokenizer.json"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	items, err := parseItems()
-	if err != nil {
-		t.Fatal(err)
-	}
-	for i, it := range items {
-		if back := tok.Decode(tok.Encode(it.Text)); back != it.Text {
-			t.Errorf("%q comes back from the tokenizer as %q", it.Text, back)
-		}
-		if n := len(tok.Encode(it.Text)); n > 24 {
-			t.Errorf("%q has %d tokens: the merges are of no use", it.Text, n)
-		}
-		if i == 0 {
-			if id, ok := tok.TokenID("<item_1>"); !ok || int(id) >= tok.VocabSize() {
-				t.Errorf("<item_1> is token %d, %v", id, ok)
-			}
-		}
-	}
-	if tok.VocabSize() != m.Vocab {
-		t.Errorf("the tokenizer has %d tokens, the model %d", tok.VocabSize(), m.Vocab)
-	}
-}
-
-// Items have semantic IDs whose tokens the vocabulary has by name, and a few share theirs.
-func TestItemsHaveCodes(t *testing.T) {
-	dir := filepath.Join(t.TempDir(), "data")
-	if err := Ensure(dir); err != nil {
-		t.Fatal(err)
-	}
-	cfg, err := config.Load(config.Source{File: filepath.Join(dir, ConfigFile)})
+	m, err := model.ReadConfig(cfg.Models[0].Path)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -68,73 +31,76 @@ func TestItemsHaveCodes(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	written, err := os.ReadFile(filepath.Join(dir, "items.ndjson"))
+	if tok.VocabSize() != m.Vocab {
+		t.Errorf("the tokenizer has %d tokens, the model %d", tok.VocabSize(), m.Vocab)
+	}
+	lines, err := os.ReadFile(filepath.Join(dir, "items.ndjson"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	codes, shared := cfg.Models[0].Codes, 0
-	seen := map[string]bool{}
-	for line := range bytes.Lines(written) {
-		var it item
-		if err := json.Unmarshal(line, &it); err != nil {
+	codes, seen := cfg.Models[0].Codes, map[string]string{}
+	for line := range bytes.Lines(lines) {
+		it, err := wire.DecodeItem(bytes.TrimSpace(line))
+		if err != nil {
 			t.Fatal(err)
 		}
-		if len(it.Codes) != len(codes.FirstToken) {
-			t.Fatalf("%s has codes %v, the model %d levels", it.ID, it.Codes, len(codes.FirstToken))
+		if id, ok := tok.TokenID("<" + it.Id + ">"); !ok || id != it.GetIdentifier() {
+			t.Fatalf("%s has the identifier %d, but its token is %d, %v", it.Id, it.GetIdentifier(), id, ok)
 		}
 		for l, c := range it.Codes {
-			name := fmt.Sprintf("<%c_%d>", 'a'+l, c)
-			if id, ok := tok.TokenID(name); !ok || id != codes.FirstToken[l]+int32(c) || int32(c) >= codes.Size[l] {
-				t.Errorf("%s: code %d of level %d is token %d, which is not %s of the vocabulary", it.ID, c, l, codes.FirstToken[l]+int32(c), name)
+			if c < 0 || c >= codes.Size[l] {
+				t.Fatalf("%s has code %d at level %d of size %d", it.Id, c, l, codes.Size[l])
 			}
 		}
-		if key := fmt.Sprint(it.Codes); seen[key] {
-			shared++
-		} else {
-			seen[key] = true
+		key := string([]byte{byte(it.Codes[0]), byte(it.Codes[1]), byte(it.Codes[2])})
+		if other := seen[key]; other != "" {
+			t.Errorf("%s and %s have the same codes", it.Id, other)
 		}
+		seen[key] = it.Id
 	}
-	if shared == 0 || shared > len(seen)/4 {
-		t.Errorf("%d items share the codes of another, of %d: want a few", shared, len(seen))
+	for name, token := range map[string]int32{"<a_0>": codes.FirstToken[0], "<b_0>": codes.FirstToken[1], "<c_0>": codes.FirstToken[2]} {
+		if id, _ := tok.TokenID(name); id != token {
+			t.Errorf("%s is token %d, the configuration says %d", name, id, token)
+		}
 	}
 }
 
-func TestEnsureIsDeterministicAndKeepsWhatIsThere(t *testing.T) {
-	base := t.TempDir()
-	a, b := filepath.Join(base, "a"), filepath.Join(base, "b")
-	for _, dir := range []string{a, b, a} {
-		if err := Ensure(dir); err != nil {
-			t.Fatal(err)
-		}
-	}
-	for _, name := range []string{"items.ndjson", "checkpoint/tokenizer.json", "checkpoint/model.safetensors"} {
-		x, err := os.ReadFile(filepath.Join(a, name))
-		if err != nil {
-			t.Fatal(err)
-		}
-		y, err := os.ReadFile(filepath.Join(b, name))
-		if err != nil {
-			t.Fatal(err)
-		}
-		if !bytes.Equal(x, y) {
-			t.Errorf("%s differs between two runs", name)
-		}
-	}
-	left, err := filepath.Glob(filepath.Join(base, version+"-*"))
-	if err != nil || len(left) > 0 {
-		t.Errorf("temporary folders are left: %v, %v", left, err)
-	}
-}
-
-func TestEnsureLeavesForeignFilesAlone(t *testing.T) {
-	dir := t.TempDir()
-	if err := os.WriteFile(filepath.Join(dir, "mine"), nil, 0o600); err != nil {
+func TestOffersAreOfTheDemosCustomers(t *testing.T) {
+	texts, err := Texts()
+	if err != nil {
 		t.Fatal(err)
 	}
-	if err := Ensure(dir); err == nil {
-		t.Fatal("a folder with other files was taken")
+	for _, c := range customers {
+		o, err := OfferTo(c.name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if who, _, _ := strings.Cut(o.User.GetText(), " "); !strings.EqualFold(who, c.name) {
+			t.Errorf("%s is called %s in the text", c.name, who)
+		}
+		if len(o.Items) != 100 || texts[o.Items[0].Id] != o.Items[0].GetText() {
+			t.Errorf("%s is offered %d items", c.name, len(o.Items))
+		}
 	}
-	if _, err := os.Stat(filepath.Join(dir, "mine")); err != nil {
-		t.Error(err)
+	if _, err := OfferTo("nobody"); err == nil {
+		t.Error("an offer to nobody")
+	}
+}
+
+// What the repository carries stays small: 25 MB in all, no file over 15 MB.
+func TestEmbeddedFilesAreSmall(t *testing.T) {
+	var total int64
+	err := filepath.Walk("trained", func(path string, info os.FileInfo, err error) error {
+		if err != nil || info.IsDir() {
+			return err
+		}
+		total += info.Size()
+		if info.Size() > 15<<20 {
+			t.Errorf("%s has %d bytes", path, info.Size())
+		}
+		return nil
+	})
+	if err != nil || total > 25<<20 {
+		t.Errorf("%d bytes in all, %v", total, err)
 	}
 }
