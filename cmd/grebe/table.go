@@ -22,7 +22,7 @@ type tableImportCmd struct {
 	Files    []string `arg:"" type:"path" help:"Rows: .npy (float32, two dimensions), .f32 (numbers row after row) or .ndjson ({\"key\": 17, \"row\": [..]} per line)." placeholder:"FILE"`
 	Config   string   `short:"c" type:"path" xor:"target" help:"Write to the table's store, as this configuration names it." placeholder:"FILE"`
 	Server   string   `xor:"target" help:"Write through this running server." placeholder:"URL"`
-	Dim      int      `help:"Numbers of a row; needed with --server and .f32." placeholder:"N"`
+	Dim      int      `help:"Numbers of a row; needed with --server." placeholder:"N"`
 	FirstKey uint64   `help:"Key of the first row of .npy and .f32 files; the others follow." placeholder:"N"`
 	accessFlags
 }
