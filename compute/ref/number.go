@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"fmt"
 	"math"
+	"sort"
 
 	"grebe/compute"
 )
@@ -100,10 +101,12 @@ func toFP8(v float64) byte {
 	if math.IsNaN(v) {
 		return 127
 	}
-	best, distance := byte(0), math.Inf(1)
-	for b, w := range numbersFP8 {
-		if d := math.Abs(math.Abs(v) - w); d < distance || d == distance && b%2 == 0 {
-			best, distance = byte(b), d
+	above := min(sort.SearchFloat64s(numbersFP8[:], math.Abs(v)), len(numbersFP8)-1)
+	best := byte(above)
+	if above > 0 {
+		up, down := numbersFP8[above]-math.Abs(v), math.Abs(v)-numbersFP8[above-1]
+		if down < up || down == up && above%2 == 1 {
+			best--
 		}
 	}
 	if math.Signbit(v) {

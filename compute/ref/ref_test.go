@@ -267,3 +267,23 @@ func TestChunksScale(t *testing.T) {
 		}
 	}
 }
+
+// toFP8 is the nearest of all numbers, the even one of two.
+func TestFP8IsNearest(t *testing.T) {
+	for i := range 60000 {
+		v := math.Ldexp(1+float64(i%1000)/1000, i/1000*24/60-13)
+		if i%3 == 0 { // a tie
+			v = (numbersFP8[i%126] + numbersFP8[i%126+1]) / 2
+		}
+		v = float64(float32(v))
+		best, distance := byte(0), math.Inf(1)
+		for b, w := range numbersFP8 {
+			if d := math.Abs(v - w); d < distance || d == distance && b%2 == 0 {
+				best, distance = byte(b), d
+			}
+		}
+		if got := toFP8(v); got != best {
+			t.Fatalf("%v became %#x, want %#x", v, got, best)
+		}
+	}
+}
