@@ -133,10 +133,16 @@ func (t *Tracker) describe(i int32, now int64, x *Sample) {
 	}
 	t.worth += timeWorth * float64(now-h.seen) / float64(t.cfg.Entries)
 	h.seen = now
-	if t.worth >= t.cfg.Every {
-		t.worth = min(t.worth-t.cfg.Every, t.cfg.Every)
+	if every := t.every(); t.worth >= every {
+		t.worth = min(t.worth-every, every)
 		t.keep(i, now, x)
 	}
+}
+
+// every is how much is worth a sample now: less in the beginning, when there are few to learn from.
+func (t *Tracker) every() float64 {
+	begun := 4 * (1 + timeWorth) * float64(t.accesses) / float64(t.cfg.Window)
+	return min(t.cfg.Every, max(1, begun))
 }
 
 // take finds an entry for a new key.

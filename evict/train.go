@@ -112,10 +112,11 @@ type histogram [Features][bins]bucket
 
 // add counts rows.
 func (h *histogram) add(t *trainer, rows []int32) {
+	used := h[:len(t.columns)]
 	for _, r := range rows {
-		g, row := t.gradient[r], &t.binned[r]
-		for f := 0; f < Features; f++ {
-			h[f][row[f]%bins] += g
+		g, row := t.gradient[r], t.binned[r][:len(used)]
+		for c := range used {
+			used[c][row[c]%bins] += g
 		}
 	}
 }
@@ -139,6 +140,7 @@ type trainer struct {
 	loss     loss
 	least    int                 // weight of a leaf
 	lambda   float64             // in units of weight
+	columns  []uint8             // features that differ between samples; all below is by their order
 	edges    [Features][]float32 // bin b holds values ≤ edges[b] and above the edge before
 	binned   [][Features]uint8
 	gradient []bucket
@@ -157,13 +159,13 @@ func newTrainer(samples []Sample, l loss, params TrainParams) *trainer {
 	}
 	t.least, t.lambda = params.MinLeaf*l.weightUnits(), params.Lambda*float64(l.weightUnits())
 	t.cut(samples)
-	var rulers [Features]*ruler
-	for f := range rulers {
-		rulers[f] = newRuler(t.edges[f])
+	rulers := make([]*ruler, len(t.columns))
+	for c := range rulers {
+		rulers[c] = newRuler(t.edges[c])
 	}
 	for i := range samples {
-		for f, v := range &samples[i] {
-			t.binned[i][f] = rulers[f].bin(v)
+		for c, f := range t.columns {
+			t.binned[i][c] = rulers[c].bin(samples[i][f%Features])
 		}
 	}
 	return t
@@ -173,12 +175,15 @@ func newTrainer(samples []Sample, l loss, params TrainParams) *trainer {
 func (t *trainer) cut(samples []Sample) {
 	step := max(1, len(samples)/edgeRows)
 	values := make([]float32, 0, edgeRows+1)
-	for f := range t.edges {
+	for f := range Features {
 		values = values[:0]
 		for i := 0; i < len(samples); i += step {
 			values = append(values, samples[i][f])
 		}
 		slices.Sort(values)
+		if values[0] == values[len(values)-1] {
+			continue
+		}
 		edges := make([]float32, 0, bins)
 		for b := 1; b < bins; b++ {
 			v := values[(b*len(values)-1)/bins]
@@ -186,7 +191,8 @@ func (t *trainer) cut(samples []Sample) {
 				edges = append(edges, v)
 			}
 		}
-		t.edges[f] = edges
+		t.edges[len(t.columns)] = edges
+		t.columns = append(t.columns, uint8(f))
 	}
 }
 
@@ -253,16 +259,19 @@ func (t *trainer) grow(m *Model) {
 	t.scale = t.loss.gradients(t.rows, t.gradient, t.next())
 	inner, leaves := 1<<m.depth-1, 1<<m.depth
 	feature, threshold, leaf := make([]uint8, inner), make([]float32, inner), make([]float32, leaves)
-	cuts := make([]uint8, inner)
+	columns, cuts := make([]uint8, inner), make([]uint8, inner)
 	level := []node{{rows: t.rows, hist: t.histogram()}}
 	level[0].hist.add(t, t.rows)
 	at := 0
 	for d := range m.depth {
 		below := make([]node, 0, 2*len(level))
 		for _, n := range level {
-			f, c := t.split(n)
-			cuts[at], feature[at], threshold[at] = c, f, t.edge(f, c)
-			l, r := t.part(n, f, c, d+1 < m.depth)
+			col, cut := t.split(n)
+			columns[at], cuts[at], threshold[at] = col, cut, t.edge(col, cut)
+			if cut != whole {
+				feature[at] = t.columns[col]
+			}
+			l, r := t.part(n, col, cut, d+1 < m.depth)
 			below = append(below, l, r)
 			at++
 		}
@@ -272,21 +281,21 @@ func (t *trainer) grow(m *Model) {
 		leaf[i] = t.value(n.rows)
 	}
 	m.feature, m.threshold, m.leaf = append(m.feature, feature...), append(m.threshold, threshold...), append(m.leaf, leaf...)
-	t.step(m.depth, feature, cuts, leaf)
+	t.step(m.depth, columns, cuts, leaf)
 }
 
 // whole is the cut that sends every row to the left.
 const whole = bins - 1
 
-func (t *trainer) edge(f, cut uint8) float32 {
+func (t *trainer) edge(column, cut uint8) float32 {
 	if cut == whole {
 		return math.MaxFloat32
 	}
-	return t.edges[f][cut]
+	return t.edges[column][cut]
 }
 
 // split finds the cut that lowers the squared error most; (0, whole) when none does.
-func (t *trainer) split(n node) (feature, cut uint8) {
+func (t *trainer) split(n node) (column, cut uint8) {
 	cut = whole
 	if n.hist == nil {
 		return 0, cut
@@ -299,7 +308,7 @@ func (t *trainer) split(n node) (feature, cut uint8) {
 		return 0, cut
 	}
 	best := t.gain(total) * (1 + 1e-9)
-	for f := range Features {
+	for f := range t.columns {
 		var left bucket
 		for c := range t.edges[f] {
 			left += n.hist[f][c]
@@ -311,11 +320,11 @@ func (t *trainer) split(n node) (feature, cut uint8) {
 				break
 			}
 			if g := t.gain(left) + t.gain(right); g > best {
-				best, feature, cut = g, uint8(f), uint8(c)
+				best, column, cut = g, uint8(f), uint8(c)
 			}
 		}
 	}
-	return feature, cut
+	return column, cut
 }
 
 // gain is in the units of gradients and weights.
@@ -371,13 +380,13 @@ func (t *trainer) value(rows []int32) float32 {
 }
 
 // step runs every row, sampled or not, through the new tree.
-func (t *trainer) step(depth int, feature, cuts []uint8, leaf []float32) {
+func (t *trainer) step(depth int, columns, cuts []uint8, leaf []float32) {
 	for i := range t.binned {
 		n := 0
 		for range depth {
-			n = 2*n + 1 + above(t.binned[i][feature[n]], cuts[n])
+			n = 2*n + 1 + above(t.binned[i][columns[n]], cuts[n])
 		}
-		t.at[i] = uint8(n - len(feature))
+		t.at[i] = uint8(n - len(columns))
 	}
 	t.loss.step(t.at, leaf)
 }
