@@ -33,8 +33,8 @@ const (
 	realPage    = 32 << 10
 	realRow     = 512
 	realSpeed   = 5.0 // seconds of the workload per second
-	realEpochs  = 24
-	realWarm    = 6
+	realEpochs  = 20
+	realWarm    = 4
 	realEvent   = 1.0 // microseconds of computing per event that is not cached
 	realMissing = 1.0 // microseconds to fetch a row
 )
