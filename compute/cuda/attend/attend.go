@@ -15,6 +15,8 @@
 // Gather takes any number of layers, up to Buffers, and may run beside other work; Run of layer l comes
 // before anything of layer l+Buffers.
 //
+// With Shape.Pointwise, Run computes HSTU's attention by the same kernel: SiLU instead of the softmax.
+//
 // Begin plans on the host without allocating, once it has seen a batch of the size. Lists and sizes
 // are read by the kernels from the GPU's memory, so that captured launches serve every later batch,
 // until Epoch changes because memory had to grow.
@@ -223,8 +225,8 @@ func (a *Attention) growList(words int) error {
 	return err
 }
 
-// growScratch makes room for slots slots. The scratch is never anything but finite numbers: slots
-// that a row does not see are multiplied by 0.
+// growScratch makes room for slots slots. Values in the scratch are finite, whoever writes them there:
+// those that a row does not see are multiplied by 0.
 func (a *Attention) growScratch(slots int) error {
 	err := a.c.Free(a.scratch)
 	a.scratch, a.cfg.Slots = 0, 0
