@@ -85,7 +85,7 @@ func New(engines []Engine, opt Options) (*Dispatcher, error) {
 		opt.SLO = 200 * time.Millisecond
 	}
 	cfg := schedule.DefaultBatcher(opt.Queue, opt.SLO)
-	cfg.MaxRows = engines[0].MaxTokens()
+	cfg.MaxRows = mostRows(engines[0])
 	b, err := schedule.NewBatcher(cfg, opt.Model)
 	if err != nil {
 		return nil, fmt.Errorf("dispatch: %w", err)
@@ -106,6 +106,15 @@ func New(engines []Engine, opt Options) (*Dispatcher, error) {
 		go d.work(e, d.wakes[i])
 	}
 	return d, nil
+}
+
+// mostRows is how many rows requests may have together: as many as the engine takes, or was prepared for where it
+// prepares, since a size that is new to a device costs seconds.
+func mostRows(e Engine) int {
+	if s, ok := e.(sized); ok && len(s.Sizes(prepared)) > 0 {
+		return min(prepared, e.MaxTokens())
+	}
+	return e.MaxTokens()
 }
 
 // probeAfter is how long an engine that sheds everything stays idle before it computes a request all

@@ -69,13 +69,16 @@ func Profile(ctx context.Context, e Engine, positions int) (schedule.PrefillMode
 	return m, nil
 }
 
+// sized is an engine that may prepare for sizes of batches, as engine.Engine is.
+type sized interface{ Sizes(most int) []int }
+
 // prepare runs a batch of each size that is prepared for.
 func prepare(ctx context.Context, e Engine, positions int) error {
-	sized, ok := e.(interface{ Sizes(most int) []int })
+	s, ok := e.(sized)
 	if !ok {
 		return nil
 	}
-	for _, rows := range sized.Sizes(min(prepared, e.MaxTokens())) {
+	for _, rows := range s.Sizes(min(prepared, e.MaxTokens())) {
 		if err := ctx.Err(); err != nil {
 			return err
 		}

@@ -84,6 +84,12 @@ func TestProfilePrepares(t *testing.T) {
 				t.Errorf("no batch of %d rows was run", 128*bucket)
 			}
 		}
+		if got := mostRows(g); got != prepared {
+			t.Errorf("batches of %d rows at most, want %d", got, prepared)
+		}
+		if got := mostRows(&clockwork{}); got != 1000 {
+			t.Errorf("batches of %d rows at most on a device that prepares nothing, want 1000", got)
+		}
 		if got, want := m.Predict(640, 640*640/2, 1), 2+4*.6; math.Abs(got-want) > .35*want {
 			t.Errorf("640 rows are predicted to take %.2f ms, want %.2f", got, want)
 		}
