@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"net/http/httptest"
+	"regexp"
 	"reflect"
 	"strings"
 	"testing"
@@ -219,12 +220,32 @@ func TestMetrics(t *testing.T) {
 	}
 }
 
+// The page is escaped, names what it loads, and every file that it names is there; it may load nothing else.
 func TestPage(t *testing.T) {
 	w := newWorld(t, func(c *Config) { c.Node, c.Version = "<n1>", "1.2" })
 	rec := w.ask("GET", "/", "")
-	for _, part := range []string{"&lt;n1&gt;", "1.2", "Qwen3ForCausalLM", "pointwise", `href="/metrics"`, `href="/v2/health/ready"`, "4 items"} {
-		if !strings.Contains(rec.Body.String(), part) {
+	page := rec.Body.String()
+	for _, part := range []string{"&lt;n1&gt;", "1.2", `data-slo="10000"`, `href="/metrics"`} {
+		if !strings.Contains(page, part) {
 			t.Errorf("the page lacks %q", part)
+		}
+	}
+	if csp := rec.Header().Get("Content-Security-Policy"); !strings.Contains(csp, "default-src 'none'") {
+		t.Errorf("the page may load what it likes: %q", csp)
+	}
+	files := regexp.MustCompile(`"(/assets/[^"]+)"`).FindAllStringSubmatch(page, -1)
+	if len(files) < 3 {
+		t.Errorf("the page names %d files", len(files))
+	}
+	for _, f := range files {
+		rec := w.ask("GET", f[1], "")
+		if rec.Code != 200 || rec.Body.Len() == 0 || strings.HasPrefix(rec.Header().Get("Content-Type"), "application/json") {
+			t.Errorf("%s is %d of type %q", f[1], rec.Code, rec.Header().Get("Content-Type"))
+		}
+	}
+	for _, path := range []string{"/assets/", "/assets/index.html", "/assets/dashboard.go", "/assets/../server.go", "/assets/none.js"} {
+		if rec := w.ask("GET", path, ""); rec.Code != 404 {
+			t.Errorf("%s is %d, want 404", path, rec.Code)
 		}
 	}
 }
