@@ -25,7 +25,7 @@
 // victim is chosen. Asynchronous: requests carry none, and Predict brings them later, made off the path; until then the
 // entry's last ones hold or, for a new entry, it is as for LRU.
 //
-// [Tracker] turns accesses into features and training samples, [Train] grows trees on them, [Model]
+// [Tracker] turns accesses into features and training samples, [Train] and [TrainReturns] grow trees on them, [Model]
 // predicts when an entry returns.
 package evict
 
