@@ -41,21 +41,21 @@ func (c *Catalog) Entries() []Entry {
 const maxLooked = 1 << 16
 
 // ItemIDs returns up to limit ids of items that begin with prefix, in order, and whether there may be
-// more. Of a large catalog it looks at a part: for people who look around, not for programs.
-func (c *Catalog) ItemIDs(prefix string, limit int) ([]string, bool) {
+// more: the first of them, or any. Of a large catalog it looks at a part: for people who look around, not for programs.
+func (c *Catalog) ItemIDs(prefix string, limit int, random bool) ([]string, bool) {
 	c.mu.RLock()
 	defer c.mu.RUnlock()
-	return some(c.items, prefix, limit)
+	return some(c.items, prefix, limit, random)
 }
 
 // UserIDs does for users what ItemIDs does for items.
-func (c *Catalog) UserIDs(prefix string, limit int) ([]string, bool) {
+func (c *Catalog) UserIDs(prefix string, limit int, random bool) ([]string, bool) {
 	c.mu.RLock()
 	defer c.mu.RUnlock()
-	return some(c.users, prefix, limit)
+	return some(c.users, prefix, limit, random)
 }
 
-func some[E any](all map[string]E, prefix string, limit int) (ids []string, more bool) {
+func some[E any](all map[string]E, prefix string, limit int, random bool) (ids []string, more bool) {
 	looked := 0
 	if _, exact := all[prefix]; exact {
 		ids = append(ids, prefix)
@@ -65,9 +65,14 @@ func some[E any](all map[string]E, prefix string, limit int) (ids []string, more
 			more = true
 			break
 		}
-		if strings.HasPrefix(id, prefix) && id != prefix {
-			ids = append(ids, id)
+		if !strings.HasPrefix(id, prefix) || id == prefix {
+			continue
 		}
+		if random && len(ids) == limit { // the map's order is any
+			more = true
+			break
+		}
+		ids = append(ids, id)
 	}
 	slices.Sort(ids)
 	if len(ids) > limit {

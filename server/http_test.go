@@ -4,8 +4,8 @@ import (
 	"context"
 	"encoding/json"
 	"net/http/httptest"
-	"regexp"
 	"reflect"
+	"regexp"
 	"strings"
 	"testing"
 

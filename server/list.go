@@ -24,8 +24,8 @@ func (s *Server) listUsers(r *http.Request, _ string) (reply, error) {
 	return listIDs(r, s.catalog.UserIDs)
 }
 
-// listIDs answers with some ids that begin with ?prefix=, in order; ?limit= of them.
-func listIDs(r *http.Request, find func(prefix string, limit int) ([]string, bool)) (reply, error) {
+// listIDs answers with some ids that begin with ?prefix=, the first in order, or any with ?random; ?limit= of them.
+func listIDs(r *http.Request, find func(prefix string, limit int, random bool) ([]string, bool)) (reply, error) {
 	q, err := url.ParseQuery(r.URL.RawQuery)
 	if err != nil {
 		return reply{}, errorf(invalidArgument, "", "the query cannot be read: %v", err)
@@ -37,7 +37,7 @@ func listIDs(r *http.Request, find func(prefix string, limit int) ([]string, boo
 		}
 	}
 	out := listing{IDs: []string{}}
-	ids, more := find(q.Get("prefix"), limit)
+	ids, more := find(q.Get("prefix"), limit, q.Has("random"))
 	out.IDs, out.More = append(out.IDs, ids...), more
 	return asJSON(out)
 }

@@ -81,9 +81,9 @@ func loadDemo(t *testing.T, url string) (stop func()) {
 				return
 			default:
 			}
-			path, body := "/v1/rank", fmt.Sprintf(`{"user": {"id": "ana"}, "candidates": [{"id": "i%d"}, {"id": "i%d"}], "deadline_ms": 20000}`, i%40, 40)
+			path, body := "/v1/rank", fmt.Sprintf(`{"model": "shop", "user": {"id": "kaya"}, "candidates": [{"id": "i%05d"}, {"id": "i%05d"}], "deadline_ms": 20000}`, 40+i%200, 2500)
 			if i%5 == 0 {
-				path, body = "/v1/recommend", `{"user": {"id": "bo"}, "n": 3, "beam_width": 8, "deadline_ms": 20000}`
+				path, body = "/v1/recommend", `{"model": "shop", "user": {"id": "rosa"}, "n": 3, "beam_width": 8, "deadline_ms": 20000}`
 			}
 			resp, err := http.Post(url+path, "application/json", strings.NewReader(body))
 			if err != nil {
@@ -91,6 +91,10 @@ func loadDemo(t *testing.T, url string) (stop func()) {
 				return
 			}
 			resp.Body.Close()
+			if resp.StatusCode != http.StatusOK && resp.StatusCode != http.StatusTooManyRequests {
+				t.Errorf("load: %s answers %s", path, resp.Status)
+				return
+			}
 		}
 	})
 	return func() {

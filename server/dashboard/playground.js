@@ -40,15 +40,11 @@ async function showHistory() {
   if (known.text && !past.length) list.replaceChildren(element("li", {}, known.text));
 }
 
-// draw picks candidates at random among those that the server lists.
+// draw has the server pick candidates.
 async function draw() {
   const n = Math.min(1000, Math.max(1, Number(howMany.value) || 50));
-  const { ids } = await getJSON("/v1/items?limit=1000");
-  for (let i = ids.length - 1; i > 0; i--) {
-    const j = Math.floor(Math.random() * (i + 1));
-    [ids[i], ids[j]] = [ids[j], ids[i]];
-  }
-  candidates = ids.slice(0, n);
+  const { ids } = await getJSON("/v1/items?random&limit=" + n);
+  candidates = ids;
 }
 
 // strip draws a prompt, each token coloured by where its KV came from.

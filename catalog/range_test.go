@@ -1,0 +1,41 @@
+package catalog
+
+import (
+	"fmt"
+	"slices"
+	"testing"
+
+	grebev1 "grebe/api/grebe/v1"
+)
+
+func TestSomeIDs(t *testing.T) {
+	c := New(Options{})
+	for i := range 100 {
+		text := "x"
+		if _, err := c.PutItem(&grebev1.Item{Id: fmt.Sprintf("i%02d", i), Text: &text}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, w := range []struct {
+		prefix string
+		limit  int
+		want   []string
+		more   bool
+	}{
+		{"i1", 3, []string{"i10", "i11", "i12"}, true},
+		{"i99", 3, []string{"i99"}, false},
+		{"j", 3, nil, false},
+		{"i9", 10, []string{"i90", "i91", "i92", "i93", "i94", "i95", "i96", "i97", "i98", "i99"}, false},
+	} {
+		if got, more := c.ItemIDs(w.prefix, w.limit, false); !slices.Equal(got, w.want) || more != w.more {
+			t.Errorf("%q, %d: got %v, %v, want %v, %v", w.prefix, w.limit, got, more, w.want, w.more)
+		}
+	}
+	got, more := c.ItemIDs("", 20, true)
+	if len(got) != 20 || !more || !slices.IsSorted(got) {
+		t.Errorf("any 20: got %v, %v", got, more)
+	}
+	if users, more := c.UserIDs("", 5, true); len(users) != 0 || more {
+		t.Errorf("no users, got %v", users)
+	}
+}
