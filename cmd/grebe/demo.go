@@ -50,7 +50,7 @@ func (c *demoCmd) Run(w *world) error {
 	}
 	defer os.RemoveAll(data)
 	file := filepath.Join(dir, demo.ConfigFile)
-	cfg, err := config.Load(config.Source{File: file, Flags: []config.Setting{
+	cfg, err := config.Load(config.Source{File: file, Env: w.env, Flags: []config.Setting{
 		{Path: "data_dir", Value: data, Origin: "grebe demo"},
 		{Path: "dashboard.user_ids", Value: "shown", Origin: "grebe demo"},
 		{Path: "listen", Value: c.Listen, Origin: "flag --listen"},

@@ -12,6 +12,7 @@ import (
 	"golang.org/x/term"
 
 	"grebe/bench/eval"
+	"grebe/cmd/grebe/internal/demo"
 	"grebe/internal/config"
 	"grebe/server"
 	"grebe/workload/shop"
@@ -33,8 +34,9 @@ func (evalCmd) Help() string {
 }
 
 type evalRunCmd struct {
-	Config     string   `short:"c" type:"path" help:"Configuration of the server with the models to measure." placeholder:"FILE"`
+	Config     string   `short:"c" type:"path" help:"Configuration of the server with the models to measure; default the demo's." placeholder:"FILE"`
 	Checkpoint string   `type:"path" help:"A checkpoint instead, with plain prompts." placeholder:"DIR"`
+	Untrained  bool     `help:"A model of random weights instead, whose results must be those of chance."`
 	Ways       []string `help:"user, item, auto, pointwise, beam, hstu; default all that the models can do." placeholder:"WAY,..."`
 	Users      int      `help:"Users; default 200 of the shop, all of a file." placeholder:"N"`
 
@@ -58,7 +60,7 @@ func (evalRunCmd) Help() string {
 	return `Asks the same questions in each way: rankings with the user first, the items first, as auto chooses, and pointwise;
 items of the whole catalog by beam search. Says Recall, MRR, NDCG and HIT with intervals, beside chance, popularity and
 the most recent category; on the built-in shop also beside the best ranking that is possible. Without a model it measures
-one of random weights, whose results must be those of chance.
+those of the demo, which were trained for that shop.
 
 A line of a requests file: {"user": "u1", "candidates": ["i1", "i2"], "chosen": "i2", "next": "i9"}.
 
@@ -70,11 +72,18 @@ Examples:
 }
 
 func (c *evalRunCmd) Run(w *world) error {
-	if c.Config != "" && c.Checkpoint != "" {
-		return usagef("give either -c or --checkpoint")
+	if (c.Config != "" && c.Checkpoint != "") || (c.Untrained && c.Config+c.Checkpoint != "") {
+		return usagef("give one of -c, --checkpoint and --untrained")
 	}
 	if err := c.checkWays(); err != nil {
 		return err
+	}
+	if c.Config+c.Checkpoint == "" && !c.Untrained && c.RequestsFile+c.UsersFile == "" {
+		dir := demo.Dir()
+		if err := demo.Ensure(dir); err != nil {
+			return err
+		}
+		c.Config = filepath.Join(dir, demo.ConfigFile)
 	}
 	if c.LogLevel == "info" {
 		c.LogLevel = "error" // the progress bar and the result are what a reader waits for

@@ -1,0 +1,121 @@
+package main
+
+import (
+	"bytes"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// Every command in the documents is run as it stands there: what is in a block marked sh, line by line, in a
+// folder of the document's own. A line that ends with & runs until the document ends, and the
+// next one waits until it answers. 127.0.0.1:8080 becomes a free port.
+func TestCommandsInTheDocuments(t *testing.T) {
+	docs, err := filepath.Glob("../../docs/*.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	ran := 0
+	for _, doc := range append(docs, "../../README.md") {
+		lines := commands(t, doc)
+		if len(lines) == 0 {
+			continue
+		}
+		t.Run(filepath.Base(doc), func(t *testing.T) { runDocument(t, doc, lines) })
+		ran += len(lines)
+	}
+	if ran < 10 {
+		t.Errorf("found %d commands in the documents: are they read right?", ran)
+	}
+}
+
+// commands returns the lines of a document's blocks marked sh; one that ends with \ goes on.
+func commands(t *testing.T, doc string) (out []string) {
+	t.Helper()
+	data, err := os.ReadFile(doc)
+	if err != nil {
+		t.Fatal(err)
+	}
+	inside, open := false, ""
+	for line := range strings.Lines(string(data)) {
+		line = strings.TrimRight(line, "\n")
+		switch {
+		case strings.HasPrefix(line, "```"):
+			inside = line == "```sh"
+		case inside && strings.HasSuffix(line, "\\"):
+			open += strings.TrimSuffix(line, "\\")
+		case inside && strings.TrimSpace(line) != "" && !strings.HasPrefix(line, "#"):
+			out = append(out, open+line)
+			open = ""
+		}
+	}
+	return out
+}
+
+func runDocument(t *testing.T, doc string, lines []string) {
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	addr := ln.Addr().String()
+	ln.Close()
+	dir := t.TempDir()
+	env := append(os.Environ(), "PATH="+filepath.Dir(binary)+":"+os.Getenv("PATH"), "GREBE_SERVER=http://"+addr,
+		"GREBE_SLO_MS=30000", // the machine may be slow
+		"HOME="+dir, "XDG_CACHE_HOME="+filepath.Join(dir, "cache"))
+	for _, line := range lines {
+		line = strings.ReplaceAll(line, "127.0.0.1:8080", addr)
+		if command, ok := strings.CutSuffix(line, "&"); ok {
+			background(t, dir, env, command, addr)
+			continue
+		}
+		cmd := exec.Command("bash", "-euo", "pipefail", "-c", line)
+		cmd.Dir, cmd.Env = dir, env
+		var out bytes.Buffer
+		cmd.Stdout, cmd.Stderr = &out, &out
+		if err := cmd.Start(); err != nil {
+			t.Fatal(err)
+		}
+		enough := patience(cmd)
+		err := cmd.Wait()
+		enough()
+		if err != nil {
+			t.Fatalf("%s: `%s` fails: %v\n%s", filepath.Base(doc), line, err, out.String())
+		}
+	}
+}
+
+// background runs a command that serves, until the test ends, and waits until it answers.
+func background(t *testing.T, dir string, env []string, command, addr string) {
+	t.Helper()
+	cmd := exec.Command("bash", "-c", "exec "+command+" --listen "+addr)
+	cmd.Dir, cmd.Env = dir, env
+	var out bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &out, &out
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		_ = cmd.Process.Signal(syscall.SIGTERM)
+		defer patience(cmd)()
+		_ = cmd.Wait()
+	})
+	for end := time.Now().Add(time.Minute); ; time.Sleep(50 * time.Millisecond) {
+		resp, err := http.Get("http://" + addr + "/v2/health/ready")
+		if err == nil {
+			resp.Body.Close()
+			if resp.StatusCode == http.StatusOK {
+				return
+			}
+		}
+		if time.Now().After(end) {
+			t.Fatalf("`%s` does not answer:\n%s", command, out.String())
+		}
+	}
+}
