@@ -68,6 +68,7 @@ type Error struct {
 	Message string
 	Field   string        // path of the field in question, if any
 	After   time.Duration // when to ask again, if the server said so
+	refused bool          // Grebe itself did not take it, for want of room: it had no effect
 }
 
 func (e *Error) Error() string { return fmt.Sprintf("grebe: %s: %s", e.Code, e.Message) }
@@ -138,8 +139,12 @@ func (c *Client) call(ctx context.Context, method, path string, in, out any, rep
 	}
 	end := time.Now().Add(c.opt.Patience)
 	pause := 20 * time.Millisecond
-	for {
+	for first := true; ; first = false {
 		answer, err := c.send(ctx, method, path, body)
+		var told *Error
+		if !first && method == http.MethodDelete && errors.As(err, &told) && told.Status == http.StatusNotFound {
+			return nil // what was sent before removed it
+		}
 		if err == nil {
 			if out == nil {
 				return nil
@@ -168,7 +173,7 @@ func (c *Client) call(ctx context.Context, method, path string, in, out any, rep
 func after(err error, repeatable bool) (time.Duration, bool) {
 	var told *Error
 	if errors.As(err, &told) {
-		return told.After, told.again()
+		return told.After, told.again() && (repeatable || told.refused)
 	}
 	if errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) {
 		return 0, false
@@ -213,6 +218,7 @@ func problem(resp *http.Response, answer []byte) error {
 	e := &Error{Status: resp.StatusCode, Code: strconv.Itoa(resp.StatusCode), Message: resp.Status}
 	if json.Unmarshal(answer, &told) == nil && told.Error.Code != "" {
 		e.Code, e.Message, e.Field = told.Error.Code, told.Error.Message, told.Error.Field
+		e.refused = e.Code == "resource_exhausted"
 	}
 	if s, err := strconv.Atoi(resp.Header.Get("Retry-After")); err == nil && s > 0 {
 		e.After = time.Duration(s) * time.Second

@@ -112,6 +112,39 @@ func TestEventsAreNotSentTwice(t *testing.T) {
 	}
 }
 
+// A proxy that gives up does not know whether events arrived; a server that is full does.
+func TestEventsAfterAnError(t *testing.T) {
+	for code, want := range map[string]int32{"bad_gateway": 1, "resource_exhausted": 2} {
+		var calls atomic.Int32
+		_, c := serve(t, func(w http.ResponseWriter, _ *http.Request) {
+			if calls.Add(1) == 1 {
+				fail(w, map[string]int{"bad_gateway": http.StatusGatewayTimeout, "resource_exhausted": http.StatusTooManyRequests}[code], code)
+			}
+		})
+		_ = c.AppendEvents(t.Context(), "u1", client.Event{Item: "i1"})
+		if calls.Load() != want {
+			t.Errorf("%s: events were sent %d times, want %d", code, calls.Load(), want)
+		}
+	}
+}
+
+// A deletion whose answer was lost is done when it is not there any more.
+func TestDeletedBefore(t *testing.T) {
+	var calls atomic.Int32
+	_, c := serve(t, func(w http.ResponseWriter, _ *http.Request) {
+		if calls.Add(1) == 1 {
+			panic(http.ErrAbortHandler)
+		}
+		fail(w, http.StatusNotFound, "not_found")
+	})
+	if err := c.DeleteUser(t.Context(), "u1"); err != nil {
+		t.Errorf("the second try finds nothing, and that is an error: %v", err)
+	}
+	if err := c.DeleteUser(t.Context(), "u1"); err == nil {
+		t.Error("a user that was never there was deleted")
+	}
+}
+
 func TestGivesUp(t *testing.T) {
 	s, _ := serve(t, func(w http.ResponseWriter, _ *http.Request) { fail(w, http.StatusServiceUnavailable, "unavailable") })
 	for _, patience := range []time.Duration{-1, 50 * time.Millisecond} {

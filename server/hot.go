@@ -97,6 +97,7 @@ func (h *hot) top(n int) []hotEntry {
 	h.mu.Lock()
 	out := slices.Clone(h.list)
 	h.mu.Unlock()
+	out = slices.DeleteFunc(out, func(e hotEntry) bool { return e.id == "" })
 	slices.SortFunc(out, func(a, b hotEntry) int {
 		if a.count != b.count {
 			return cmp.Compare(b.count, a.count)
@@ -106,16 +107,32 @@ func (h *hot) top(n int) []hotEntry {
 	return out[:min(n, len(out))]
 }
 
+// maxHotID bounds the bytes of an id that is counted; the catalog has none that is longer.
+const maxHotID = 512
+
+// forget takes an id out. Its place is the next one's.
+func (h *hot) forget(id string) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	i, ok := h.index[id]
+	if !ok {
+		return
+	}
+	delete(h.index, id)
+	h.list[i] = hotEntry{} // counted 0 times, so the least
+	h.rise(h.place[i])
+}
+
 // noteHot counts whom and what a ranking names.
 func (s *Server) noteHot(user string, candidates []*grebev1.Item) {
-	if user != "" {
+	if user != "" && len(user) <= maxHotID {
 		s.hotUsers.note(user)
 	}
 	h := s.hotItems
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	for _, it := range candidates {
-		if it.GetId() != "" {
+		if id := it.GetId(); id != "" && len(id) <= maxHotID {
 			h.count(it.Id)
 		}
 	}

@@ -13,6 +13,7 @@ import (
 
 	"grebe/catalog"
 	"grebe/engine"
+	"grebe/server/guard"
 )
 
 const goodRank = `{"model":"id","user":{"id":"u1"},"candidates":[{"id":"i1"},{"id":"i2"}]}`
@@ -251,7 +252,11 @@ func TestPage(t *testing.T) {
 }
 
 func TestAdmin(t *testing.T) {
-	w := newWorld(t)
+	g, err := guard.New([]guard.Key{{Name: "a", SHA256: guard.Digest("a"), Roles: []guard.Role{guard.Serve}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	w := newWorld(t, func(c *Config) { c.Guard = g })
 	w.handler = w.AdminHandler()
 	for _, path := range []string{"/debug/pprof/", "/debug/pprof/cmdline", "/metrics", "/v2/health/ready"} {
 		if rec := w.ask("GET", path, ""); rec.Code != 200 {

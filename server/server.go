@@ -279,6 +279,12 @@ func (r runner) Do(ctx context.Context, job *engine.Job) (*engine.Result, error)
 
 // changed drops what is cached of items that changed and of users that were deleted.
 func (s *Server) changed(c catalog.Change) {
+	if c.OldItem != nil && c.NewItem == nil {
+		s.hotItems.forget(c.ID)
+	}
+	if c.OldItem == nil && c.NewItem == nil && c.NewUser == nil {
+		s.hotUsers.forget(c.ID)
+	}
 	for i := range s.cfg.Models {
 		cache := s.cfg.Models[i].Cache
 		if cache == nil {

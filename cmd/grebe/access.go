@@ -30,7 +30,8 @@ func (a *accessFlags) client(w *world, timeout time.Duration) (*http.Client, err
 	}
 	transport := http.DefaultTransport.(*http.Transport).Clone()
 	transport.TLSClientConfig = secure
-	return &http.Client{Timeout: timeout, Transport: &keyed{next: transport, key: key}}, nil
+	stay := func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse } // another host must not see the key
+	return &http.Client{Timeout: timeout, Transport: &keyed{next: transport, key: key}, CheckRedirect: stay}, nil
 }
 
 func (a *accessFlags) key(w *world) (string, error) {

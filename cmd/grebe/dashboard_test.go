@@ -29,9 +29,15 @@ func browser(t *testing.T, home string) (ctx context.Context, complaints func() 
 	if err != nil {
 		t.Skip("chromium is not installed: the dashboard is tested in a real browser (`make browser` installs it)")
 	}
+	// Not t.TempDir: Chromium's helpers may write there for a moment after it has ended.
+	profile, err := os.MkdirTemp("", "grebe-chromium-*")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = os.RemoveAll(profile) })
 	opts := append(chromedp.DefaultExecAllocatorOptions[:], chromedp.ExecPath(path), chromedp.NoSandbox,
 		chromedp.Flag("disable-quic", true), chromedp.Flag("disable-background-networking", true),
-		chromedp.Flag("disable-component-update", true), chromedp.Flag("disable-sync", true), chromedp.UserDataDir(t.TempDir()))
+		chromedp.Flag("disable-component-update", true), chromedp.Flag("disable-sync", true), chromedp.UserDataDir(profile))
 	alloc, cancel := chromedp.NewExecAllocator(context.Background(), opts...)
 	t.Cleanup(cancel)
 	ctx, cancel = chromedp.NewContext(alloc)

@@ -132,6 +132,9 @@ func (s *stack) reconfigure(old, next *config.Config, log *slog.Logger) error {
 		if keys, err = readKeys(next.Auth.Keys); err != nil {
 			return err
 		}
+		if _, err = guard.New(keys); err != nil {
+			return err
+		}
 	}
 	if s.door.certificates != nil {
 		if err := s.door.certificates.Reload(); err != nil {
