@@ -102,7 +102,7 @@ func (s *stack) openDisk(cfg *config.Config, mc *config.Model, store *kv.Store) 
 	if size.Bytes == 0 {
 		return nil
 	}
-	version, err := checkpointVersion(mc)
+	version, err := checkpointVersion(cfg, mc)
 	if err != nil {
 		return err
 	}
@@ -118,8 +118,9 @@ func (s *stack) openDisk(cfg *config.Config, mc *config.Model, store *kv.Store) 
 }
 
 // checkpointVersion digests all of a model that its KV depends on, so that entries of another
-// checkpoint, configuration or format are never used.
-func checkpointVersion(mc *config.Model) (kv.Key, error) {
+// checkpoint, configuration, format or table of items are never used. Rows that change in the table itself
+// are not seen.
+func checkpointVersion(cfg *config.Config, mc *config.Model) (kv.Key, error) {
 	described, err := os.ReadFile(filepath.Join(mc.Path, "config.json"))
 	if err != nil {
 		return kv.Key{}, err
@@ -129,7 +130,17 @@ func checkpointVersion(mc *config.Model) (kv.Key, error) {
 		return kv.Key{}, err
 	}
 	defer weights.Close()
-	return kv.KeyOf(weights.Digest(), nil, mc.DType+" "+mc.KVDType+"\n"+string(described)), nil
+	return kv.KeyOf(weights.Digest(), nil, mc.DType+" "+mc.KVDType+"\n"+string(described)+describeTable(cfg, mc.ItemTable)), nil
+}
+
+// describeTable says where a table's rows are and what stands in for those it lacks; nothing for no table.
+func describeTable(cfg *config.Config, name string) string {
+	for i := range cfg.Tables {
+		if t := &cfg.Tables[i]; name != "" && t.Name == name {
+			return fmt.Sprintf("\nitem_table %q %q %q %q %q %d %v", t.Name, t.Store, t.File, t.Addresses, t.Prefix, t.Dim, t.Default)
+		}
+	}
+	return ""
 }
 
 // pageFor is the largest page, up to 64 KiB, of which a token's KV takes a whole number, so that

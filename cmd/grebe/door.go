@@ -93,10 +93,10 @@ func loopback(addr string) bool {
 	return ip != nil && ip.IsLoopback()
 }
 
-// followHangups reads the configuration again at each signal, until stop is called.
-func (s *stack) followHangups(w *world, old *config.Config, log *slog.Logger, again func() (*config.Config, error)) (stop func()) {
+// followHangups reads the configuration again at each signal, until stop is called, which returns the one that holds.
+func (s *stack) followHangups(w *world, old *config.Config, log *slog.Logger, again func() (*config.Config, error)) (stop func() *config.Config) {
 	if w.hangup == nil || again == nil {
-		return func() {}
+		return func() *config.Config { return old }
 	}
 	done := make(chan struct{})
 	var owner sync.WaitGroup
@@ -118,9 +118,10 @@ func (s *stack) followHangups(w *world, old *config.Config, log *slog.Logger, ag
 			old = next
 		}
 	})
-	return func() {
+	return func() *config.Config {
 		close(done)
 		owner.Wait()
+		return old
 	}
 }
 

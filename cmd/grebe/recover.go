@@ -10,8 +10,10 @@ import (
 	"strings"
 	"time"
 
+	"grebe/compute/cuda"
 	"grebe/internal/config"
 	"grebe/server"
+	"grebe/server/guard"
 )
 
 // errLost ends the serving of a stack whose device is lost.
@@ -46,6 +48,16 @@ func (s *stack) watch(parent context.Context, log *slog.Logger) (ctx context.Con
 	}
 }
 
+// sameDevice is cfg without a choice where a GPU was lost: auto would go on with the CPU, and nobody would notice.
+func (s *stack) sameDevice(cfg *config.Config) *config.Config {
+	if _, gpu := s.device.(cuda.Device); !gpu {
+		return cfg
+	}
+	same := *cfg
+	same.Device = "cuda"
+	return &same
+}
+
 // reopen loads everything again behind the same addresses. Meanwhile they answer that nothing is ready.
 func reopen(w *world, cfg *config.Config, log *slog.Logger, at server.Listeners, open opener) (*stack, server.Listeners, error) {
 	bound := *cfg
@@ -64,7 +76,10 @@ func reopen(w *world, cfg *config.Config, log *slog.Logger, at server.Listeners,
 	s, err := loadOn(w.ctx, cfg, log, open)
 	room()
 	if err != nil {
-		return nil, server.Listeners{}, w.startOver(log, fmt.Errorf("open the lost device again: %w", err))
+		if w.ctx.Err() != nil {
+			return nil, server.Listeners{}, nil
+		}
+		return nil, server.Listeners{}, w.startOver(log, cfg.Device, fmt.Errorf("open the lost device again: %w", err))
 	}
 	doors, err := listen(w.ctx, &bound)
 	if err != nil {
@@ -82,11 +97,12 @@ const (
 
 // startOver replaces the process by a new one of the same command line: a driver that does not open a lost device
 // again does so for another process. Where that cannot be, or was of no use, it returns err.
-func (w *world) startOver(log *slog.Logger, err error) error {
+func (w *world) startOver(log *slog.Logger, device string, err error) error {
 	if w.exec == nil || w.ctx.Err() != nil {
 		return fmt.Errorf("%w (start grebe again)", err)
 	}
 	env, n := restarted(w.env, time.Now())
+	env = append(env, config.EnvName("device")+"="+device)
 	if n > maxRestarts {
 		return fmt.Errorf("%w, after %d restarts", err, n-1)
 	}
@@ -122,15 +138,30 @@ func waitingRoom(ctx context.Context, cfg *config.Config) (closed func(), err er
 	if err != nil {
 		return nil, fmt.Errorf("listen again: %w", err)
 	}
-	srv := &http.Server{ReadHeaderTimeout: 5 * time.Second, Handler: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+	srv := &http.Server{ReadHeaderTimeout: 5 * time.Second, Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Content-Type", "application/json")
+		if r.URL.Path == "/v2/health/live" { // it works on it: nobody shall kill it
+			fmt.Fprintln(w, `{"live":true}`)
+			return
+		}
 		w.Header().Set("Retry-After", "5")
 		w.WriteHeader(http.StatusServiceUnavailable)
 		fmt.Fprintln(w, `{"error":{"code":"unavailable","message":"the device is lost and being opened again"}}`)
 	})}
+	if cfg.TLS.Cert != "" {
+		c, err := guard.LoadCertificates(cfg.TLS.Cert, cfg.TLS.Key, cfg.TLS.ClientCA)
+		if err != nil {
+			return nil, errors.Join(err, ln.Close())
+		}
+		srv.TLSConfig = c.Config()
+	}
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
+		if srv.TLSConfig != nil {
+			_ = srv.ServeTLS(ln, "", "")
+			return
+		}
 		_ = srv.Serve(ln) // until it is closed
 	}()
 	return func() {

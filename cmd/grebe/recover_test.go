@@ -161,17 +161,17 @@ func TestStartingOver(t *testing.T) {
 	w := &world{ctx: t.Context(), env: env, exec: func(env []string) error { executed = append(executed, env); return nil }}
 	log := slog.New(slog.DiscardHandler)
 	w.env, _ = restarted(nil, time.Now())
-	if err := w.startOver(log, errFault); !errors.Is(err, errFault) || len(executed) != 1 {
+	if err := w.startOver(log, "cuda", errFault); !errors.Is(err, errFault) || len(executed) != 1 {
 		t.Errorf("%v, %d processes", err, len(executed))
 	}
 	for range maxRestarts {
 		w.env, _ = restarted(w.env, time.Now())
 	}
-	if err := w.startOver(log, errFault); !errors.Is(err, errFault) || len(executed) != 1 {
+	if err := w.startOver(log, "cuda", errFault); !errors.Is(err, errFault) || len(executed) != 1 {
 		t.Errorf("after %d restarts: %v, %d processes", maxRestarts, err, len(executed))
 	}
 	w.exec = nil
-	if err := w.startOver(log, errFault); !errors.Is(err, errFault) {
+	if err := w.startOver(log, "cuda", errFault); !errors.Is(err, errFault) {
 		t.Errorf("without a way to start over: %v", err)
 	}
 }

@@ -162,7 +162,7 @@ func serve(w *world, cfg *config.Config, log *slog.Logger, hooks serveHooks) err
 		return err
 	}
 	for {
-		lost, err := s.serve(w, cfg, log, hooks, doors)
+		lost, now, err := s.serve(w, cfg, log, hooks, doors)
 		if !lost || err != nil {
 			log.Info("stopped")
 			return errors.Join(err, s.Close())
@@ -170,14 +170,16 @@ func serve(w *world, cfg *config.Config, log *slog.Logger, hooks serveHooks) err
 		if err := s.Close(); err != nil {
 			log.Warn("closing what was on the lost device", "error", err)
 		}
-		if s, doors, err = reopen(w, cfg, log, doors, open); err != nil {
-			return err
+		cfg = s.sameDevice(now)
+		if s, doors, err = reopen(w, cfg, log, doors, open); err != nil || s == nil {
+			return err // or it was stopped meanwhile
 		}
 	}
 }
 
-// serve serves a loaded stack until the world's context ends, or its device is lost.
-func (s *stack) serve(w *world, cfg *config.Config, log *slog.Logger, hooks serveHooks, doors server.Listeners) (lost bool, err error) {
+// serve serves a loaded stack until the world's context ends, or its device is lost. It returns the configuration that holds
+// then, which signals may have changed.
+func (s *stack) serve(w *world, cfg *config.Config, log *slog.Logger, hooks serveHooks, doors server.Listeners) (lost bool, now *config.Config, err error) {
 	s.server.SetReady(true)
 	resident := residentBytes()
 	attrs := []any{"device", s.device.Name(), "http", address(doors.HTTP), "grpc", address(doors.GRPC), "admin", address(doors.Admin),
@@ -190,11 +192,11 @@ func (s *stack) serve(w *world, cfg *config.Config, log *slog.Logger, hooks serv
 		hooks.ready(doors.HTTP.Addr())
 	}
 	stop := s.followHangups(w, cfg, log, hooks.again)
-	defer stop()
+	defer func() { now = stop() }()
 	ctx, unwatch := s.watch(w.ctx, log)
 	defer unwatch()
 	err = s.server.Serve(ctx, doors)
-	return context.Cause(ctx) == errLost && w.ctx.Err() == nil, err
+	return context.Cause(ctx) == errLost && w.ctx.Err() == nil, cfg, err
 }
 
 // listen binds what the configuration names, before anything slow is done.

@@ -148,8 +148,8 @@ func (l *Loaded) resolve(dir string) {
 	}
 }
 
-// clients are variables that the client commands read; see `grebe rank --help`.
-var clients = []string{"GREBE_API_KEY", "GREBE_SERVER"}
+// clients are variables that others read: the client commands (see `grebe rank --help`), and the cache of kernels.
+var clients = []string{"GREBE_API_KEY", "GREBE_SERVER", "GREBE_KERNEL_CACHE"}
 
 // readEnv takes GREBE_ and the key in capitals, dots and brackets as underscores: GREBE_SLO_MS,
 // GREBE_CACHE_HOST_MEMORY, GREBE_MODELS_0_PATH.

@@ -31,7 +31,7 @@ async function call(path, options = {}) {
     throw new Problem(0, "unreachable", "the server does not answer");
   }
   if (response.ok) return response;
-  if (response.status === 401) form.hidden = false;
+  if (response.status === 401 || response.status === 403) form.hidden = false;
   const body = await response.json().catch(() => ({}));
   const told = body.error || {};
   throw new Problem(response.status, told.code || "", told.message || "the server says " + response.status);
