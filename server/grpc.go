@@ -4,10 +4,12 @@ import (
 	"context"
 	"crypto/tls"
 	"net/http"
+	"strconv"
 	"strings"
 	"time"
 
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/encoding"
 	grpcproto "google.golang.org/grpc/encoding/proto"
@@ -15,6 +17,7 @@ import (
 	"google.golang.org/grpc/keepalive"
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
+	"google.golang.org/grpc/tap"
 
 	grebev1 "grebe/api/grebe/v1"
 	"grebe/server/guard"
@@ -62,7 +65,8 @@ func (g grpcService) RollbackCatalog(ctx context.Context, r *grebev1.RollbackCat
 func (s *Server) newGRPC(secure *tls.Config) *grpc.Server {
 	opts := []grpc.ServerOption{
 		grpc.MaxRecvMsgSize(int(s.cfg.MaxBody)),
-		grpc.MaxConcurrentStreams(uint32(min(s.cfg.MaxInFlight, 1<<20))),
+		grpc.MaxConcurrentStreams(uint32(min(s.cfg.MaxInFlight, maxStreams))),
+		grpc.InTapHandle(s.tap),
 		grpc.ConnectionTimeout(s.cfg.HeaderTimeout),
 		grpc.KeepaliveParams(keepalive.ServerParameters{MaxConnectionIdle: s.cfg.IdleTimeout}),
 		grpc.ForceServerCodecV2(boundedCodec{encoding.GetCodecV2(grpcproto.Name)}),
@@ -76,6 +80,20 @@ func (s *Server) newGRPC(secure *tls.Config) *grpc.Server {
 	grebev1.RegisterGrebeServer(g, grpcService{s: s})
 	grpc_health_v1.RegisterHealthServer(g, s.health)
 	return g
+}
+
+// maxStreams bounds the calls under way on one connection: each may hold a message of MaxBody.
+const maxStreams = 128
+
+// tap turns away those without a key before their messages are read.
+func (s *Server) tap(ctx context.Context, info *tap.Info) (context.Context, error) {
+	if grpcOps[info.FullMethodName] == "" {
+		return ctx, nil // health
+	}
+	if err := s.guard.Knows(keyIn(info.Header)); err != nil {
+		return nil, status.Error(codes.Unauthenticated, err.Error())
+	}
+	return ctx, nil
 }
 
 var grpcOps = map[string]string{
@@ -131,6 +149,10 @@ func roleOf(op string) guard.Role {
 // keyInMetadata returns the key that a call of gRPC shows, or "".
 func keyInMetadata(ctx context.Context) string {
 	md, _ := metadata.FromIncomingContext(ctx)
+	return keyIn(md)
+}
+
+func keyIn(md metadata.MD) string {
 	for _, v := range md.Get("authorization") {
 		if key := guard.Bearer(v); key != "" {
 			return key
@@ -147,11 +169,24 @@ func (s *Server) frontDoor(g *grpc.Server) http.Handler {
 	web := s.Handler()
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.ProtoMajor == 2 && strings.HasPrefix(r.Header.Get("Content-Type"), "application/grpc") {
+			if err := s.guard.Knows(presentedKey(r)); err != nil && grpcOps[r.URL.Path] != "" {
+				turnAway(w, err)
+				return
+			}
 			g.ServeHTTP(w, r)
 			return
 		}
 		web.ServeHTTP(w, r)
 	})
+}
+
+// turnAway answers a call of gRPC whose message is not read.
+func turnAway(w http.ResponseWriter, err error) {
+	h := w.Header()
+	h.Set("Content-Type", "application/grpc")
+	h.Set("Grpc-Status", strconv.Itoa(int(codes.Unauthenticated)))
+	h.Set("Grpc-Message", err.Error())
+	w.WriteHeader(http.StatusOK)
 }
 
 // setState changes the state that health checks see.

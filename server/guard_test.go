@@ -139,3 +139,12 @@ func TestKeysOverGRPC(t *testing.T) {
 		}
 	}
 }
+
+// Every method of the service is known to the guard: one that is not would be open to everyone.
+func TestEveryMethodIsGuarded(t *testing.T) {
+	for _, m := range grebev1.Grebe_ServiceDesc.Methods {
+		if grpcOps["/"+grebev1.Grebe_ServiceDesc.ServiceName+"/"+m.MethodName] == "" {
+			t.Errorf("%s has no operation", m.MethodName)
+		}
+	}
+}

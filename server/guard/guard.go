@@ -175,12 +175,7 @@ func (g *Guard) Check(presented string, role Role, now time.Time) (name string, 
 	if presented == "" {
 		return "", ErrMissing
 	}
-	digest := sha256.Sum256([]byte(presented))
-	found := -1
-	for i := range keys {
-		// No early end: the time tells nothing about which key it was.
-		found = subtle.ConstantTimeSelect(subtle.ConstantTimeCompare(digest[:], keys[i].digest[:]), i, found)
-	}
+	found := find(keys, presented)
 	if found < 0 {
 		return "", ErrUnknown
 	}
@@ -194,6 +189,32 @@ func (g *Guard) Check(presented string, role Role, now time.Time) (name string, 
 		}
 	}
 	return k.name, nil
+}
+
+// Knows says whether a key is one of the guard's, whatever it opens, and counts nothing: for those who have to decide before
+// they read a request. An open guard knows everyone.
+func (g *Guard) Knows(presented string) error {
+	keys := g.list()
+	switch {
+	case len(keys) == 0:
+		return nil
+	case presented == "":
+		return ErrMissing
+	case find(keys, presented) < 0:
+		return ErrUnknown
+	}
+	return nil
+}
+
+// find returns the index of a key, or −1.
+func find(keys []entry, presented string) int {
+	digest := sha256.Sum256([]byte(presented))
+	found := -1
+	for i := range keys {
+		// No early end: the time tells nothing about which key it was.
+		found = subtle.ConstantTimeSelect(subtle.ConstantTimeCompare(digest[:], keys[i].digest[:]), i, found)
+	}
+	return found
 }
 
 // Bearer returns the key in an Authorization header, or "".
