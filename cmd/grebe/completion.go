@@ -36,7 +36,7 @@ _grebe() {
     found=(${(f)"$(grebe complete -- "${(@)words[2,CURRENT]}")"})
     if (( ${#found} )); then compadd -- $found; else _files; fi
 }
-compdef _grebe grebe
+if [ "$funcstack[1]" = "_grebe" ]; then _grebe "$@"; else compdef _grebe grebe; fi
 `,
 	"fish": `complete -c grebe -a '(grebe complete -- (commandline -opc)[2..-1] (commandline -ct))'
 `,

@@ -1,7 +1,9 @@
 package main
 
 import (
+	"errors"
 	"fmt"
+	"os"
 	"strings"
 
 	"grebe/server/guard"
@@ -12,17 +14,18 @@ type keyCmd struct {
 	Roles []string `default:"serve" enum:"serve,catalog,admin" help:"What it opens: ${enum}."`
 	Rate  float64  `help:"Requests per second; 0 for no limit." placeholder:"N"`
 	Burst int      `help:"Requests at once; 0 for one second's worth." placeholder:"N"`
+	Add   string   `type:"path" help:"Add what the server needs to know to this file; else it is printed on standard error." placeholder:"FILE"`
 }
 
 func (keyCmd) Help() string {
 	return `Prints a new key on standard output, once: it is stored nowhere. What the server needs to know it
-by goes to standard error, to be added to the file that auth.keys names. serve asks models; catalog
+by is added to a file, the one that auth.keys names. serve asks models; catalog
 reads and changes items, users and versions; admin does everything.
 
 Examples:
 
-    grebe key --name shop > shop.key 2>> keys.yaml
-    grebe key --name nightly-import --roles catalog --rate 50`
+    grebe key --name shop --add keys.yaml > shop.key
+    grebe key --name nightly-import --roles catalog --rate 50 --add keys.yaml`
 }
 
 func (c *keyCmd) Run(w *world) error {
@@ -41,9 +44,23 @@ func (c *keyCmd) Run(w *world) error {
 	if c.Burst > 0 {
 		line += fmt.Sprintf(", burst: %d", c.Burst)
 	}
-	if _, err := fmt.Fprintln(w.stderr, line+"}"); err != nil {
+	if err := c.keep(w, line+"}\n"); err != nil {
 		return err
 	}
 	_, err := fmt.Fprintln(w.stdout, key)
 	return err
+}
+
+// keep writes a line where the server will find it.
+func (c *keyCmd) keep(w *world, line string) error {
+	if c.Add == "" {
+		_, err := fmt.Fprint(w.stderr, line)
+		return err
+	}
+	f, err := os.OpenFile(c.Add, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
+	if err != nil {
+		return err
+	}
+	_, err = f.WriteString(line)
+	return errors.Join(err, f.Close())
 }
