@@ -21,12 +21,13 @@
 //
 // [Table] gathers batches: hits from the cache, all misses of a batch in one round trip to the store within a
 // deadline. A row that the store does not have, or cannot give in time, is the table's default row, and counted: a batch
-// never fails. Rows that others change in Redis are forgotten as soon as the server tells, those that are Put through the
+// never fails. So is a row of another size or of numbers that are not finite; the others of its batch are not touched by it. Rows that others change in Redis are forgotten as soon as the server tells, those that are Put through the
 // table at once.
 package embed
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"sync"
 	"sync/atomic"
@@ -48,7 +49,7 @@ type Table struct {
 	scratch sync.Pool
 	stripes atomic.Int32
 
-	lookups, missing, outage, failures atomic.Int64
+	lookups, missing, outage, broken, failures atomic.Int64
 }
 
 // TableStats counts what a table served since it was made.
@@ -57,6 +58,7 @@ type TableStats struct {
 	Lookups  int64 // of all rows
 	Missing  int64 // lookups answered with the default row: not in the store
 	Outage   int64 // lookups answered with the default row: the store failed or was too slow
+	Broken   int64 // lookups answered with the default row: the store has one of another size, or not of finite numbers
 	Failures int64 // round trips that failed
 }
 
@@ -84,7 +86,7 @@ func NewTable(s Store, c *Cache, cfg TableConfig) (*Table, error) {
 
 // Stats returns the counters.
 func (t *Table) Stats() TableStats {
-	s := TableStats{Lookups: t.lookups.Load(), Missing: t.missing.Load(), Outage: t.outage.Load(), Failures: t.failures.Load()}
+	s := TableStats{Lookups: t.lookups.Load(), Missing: t.missing.Load(), Outage: t.outage.Load(), Broken: t.broken.Load(), Failures: t.failures.Load()}
 	if t.cache != nil {
 		s.Cache = t.cache.Stats()
 	}
@@ -106,6 +108,7 @@ type Gathered struct {
 	Fetched int
 	Asked   int   // distinct keys that the store was asked for
 	Default int   // rows that are the default
+	Broken  int   // of these, rows that the store has but no table can: of another size, or not of finite numbers
 	Err     error // of the store; the rows are complete all the same
 }
 
@@ -119,6 +122,7 @@ type scratch struct {
 	times   []uint64
 	rows    []byte
 	found   []bool
+	broken  []bool // of the keys, some that were not found
 	watched []access
 	at      uint64 // time of the first lookup
 	sets    int    // in use then
@@ -155,6 +159,9 @@ func (t *Table) Gather(ctx context.Context, keys []uint64, out []byte) Gathered 
 			g.Fetched++
 		} else {
 			g.Default++
+			if s.broken[u] {
+				g.Broken++
+			}
 		}
 		copy(out[int(i)*rb:][:rb], row)
 	}
@@ -171,19 +178,29 @@ func (t *Table) count(g *Gathered) {
 		t.outage.Add(int64(g.Default))
 		return
 	}
-	t.missing.Add(int64(g.Default))
+	t.broken.Add(int64(g.Broken))
+	t.missing.Add(int64(g.Default - g.Broken))
 }
 
-// fetch asks the store for the distinct keys; after an error none was found.
+// fetch asks the store for the distinct keys; after an error none was found, except that broken rows are left out by themselves.
 func (t *Table) fetch(ctx context.Context, s *scratch, g *Gathered) {
 	n := len(s.keys)
 	s.rows = grown(s.rows, n*t.store.RowBytes())
-	s.found = grown(s.found, n)
+	s.found, s.broken = grown(s.found, n), grown(s.broken, n)
+	clear(s.broken)
 	ctx, cancel := context.WithTimeout(ctx, t.timeout)
 	defer cancel()
-	if g.Err = t.store.Gather(ctx, s.keys, s.rows, s.found); g.Err != nil {
+	err := t.store.Gather(ctx, s.keys, s.rows, s.found)
+	var bad *BrokenError
+	if errors.As(err, &bad) {
+		for _, u := range bad.Rows {
+			s.found[u], s.broken[u] = false, true
+		}
+	} else if err != nil {
 		clear(s.found)
 		t.failures.Add(1)
+		g.Err = err
+		return
 	}
 }
 
@@ -200,19 +217,15 @@ func (t *Table) fill(s *scratch, rb int) {
 	}
 }
 
-// Put writes rows to the store and renews those that are cached.
+// Put writes rows to the store and forgets those that are cached. It does not write them to the cache: of two Puts of a
+// row at once, the one that the store had first may come here last.
 func (t *Table) Put(ctx context.Context, keys []uint64, rows []byte) error {
 	err := t.store.Put(ctx, keys, rows)
 	if t.cache == nil {
 		return err
 	}
-	rb := t.store.RowBytes()
-	for i, k := range keys {
-		if err != nil { // which were written is not known: fetch them again
-			t.cache.Remove(k)
-			continue
-		}
-		t.cache.Update(k, rows[i*rb:(i+1)*rb])
+	for _, k := range keys { // after an error too: some may be written
+		t.cache.Remove(k)
 	}
 	return err
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 	"sync"
 	"unsafe"
 
@@ -14,7 +15,7 @@ import (
 )
 
 // Memory is a Store of rows 0 … n−1 in memory, or in a file that is mapped: row after row, nothing else. A row that
-// was never written, or deleted, is not there; of a file's rows all are there at first.
+// was never written, or deleted, is not there; of a file's rows all are always there.
 type Memory struct {
 	rowBytes int
 	mapped   bool
@@ -77,6 +78,7 @@ func (m *Memory) Gather(ctx context.Context, keys []uint64, rows []byte, found [
 	}
 	m.mu.RLock()
 	defer m.mu.RUnlock()
+	var broken []int
 	for i, k := range keys {
 		if next := i + rowAhead; next < len(keys) && m.has(keys[next]) {
 			prefetch(unsafe.Pointer(unsafe.SliceData(m.row(keys[next]))), m.rowBytes)
@@ -84,8 +86,11 @@ func (m *Memory) Gather(ctx context.Context, keys []uint64, rows []byte, found [
 		if found[i] = m.has(k); found[i] {
 			copyBytes(rows[i*m.rowBytes:][:m.rowBytes], m.row(k))
 		}
+		if m.mapped && found[i] && !finite(rows[i*m.rowBytes:][:m.rowBytes]) {
+			found[i], broken = false, append(broken, i)
+		}
 	}
-	return nil
+	return brokenRows(broken)
 }
 
 // Put writes rows; a key that is not below n is an error.
@@ -108,13 +113,17 @@ func (m *Memory) Put(ctx context.Context, keys []uint64, rows []byte) error {
 	return nil
 }
 
-// Delete forgets rows.
+// Delete forgets rows. Those of a file stay: it has no place to say that they are gone, and they would be back when it is
+// opened again.
 func (m *Memory) Delete(ctx context.Context, keys []uint64) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
+	if m.mapped && slices.ContainsFunc(keys, m.has) {
+		return fmt.Errorf("embed: delete %d rows: %w", len(keys), ErrKept)
+	}
 	for _, k := range keys {
 		if m.has(k) {
 			m.present[k/64] &^= 1 << (k % 64)

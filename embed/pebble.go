@@ -10,9 +10,10 @@ import (
 	"github.com/cockroachdb/pebble/v2"
 )
 
-// Folder keeps tables on disk, in a Pebble database of this process alone. Rows that were Put survive a crash of
-// the process; what the machine had not written yet is lost when it fails, unless Sync returned since. It is
-// safe for concurrent use. The caller MUST Close it, after its tables.
+// Folder keeps tables on disk, in a Pebble database of this process alone. What a Put or a
+// Delete did is on the disk when it returns, so that neither the process nor the machine loses it when it dies: write
+// many rows at once, for each call waits for the disk. It is safe for concurrent use. The caller MUST Close it, after
+// its tables.
 type Folder struct {
 	db    *pebble.DB
 	cache *pebble.Cache
@@ -91,6 +92,7 @@ const some = 256
 // Gather reads rows one by one.
 func (p *Pebble) Gather(ctx context.Context, keys []uint64, rows []byte, found []bool) error {
 	var buf []byte
+	var broken []int
 	for i, k := range keys {
 		if i%some == 0 && ctx.Err() != nil {
 			return fmt.Errorf("embed: gather %d rows: %w", len(keys), ctx.Err())
@@ -103,15 +105,19 @@ func (p *Pebble) Gather(ctx context.Context, keys []uint64, rows []byte, found [
 		if err != nil {
 			return fmt.Errorf("embed: gather row %d: %w", k, err)
 		}
-		n := copy(rows[i*p.rowBytes:][:p.rowBytes], value)
+		if found[i] = len(value) == p.rowBytes && finite(value); found[i] {
+			copy(rows[i*p.rowBytes:], value)
+		} else {
+			broken = append(broken, i)
+		}
 		if err := closer.Close(); err != nil {
 			return fmt.Errorf("embed: gather row %d: %w", k, err)
 		}
-		if n != p.rowBytes {
-			return fmt.Errorf("embed: row %d on disk has %d bytes, want %d: %w", k, n, p.rowBytes, ErrRow)
-		}
 	}
-	return ctx.Err()
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	return brokenRows(broken)
 }
 
 // Put writes all rows, or none.
@@ -142,7 +148,7 @@ func (p *Pebble) change(ctx context.Context, keys []uint64, add func(b *pebble.B
 			return fmt.Errorf("embed: change row %d: %w", k, err)
 		}
 	}
-	if err := b.Commit(pebble.NoSync); err != nil {
+	if err := b.Commit(pebble.Sync); err != nil {
 		return fmt.Errorf("embed: change %d rows: %w", len(keys), err)
 	}
 	return nil

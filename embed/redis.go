@@ -226,12 +226,11 @@ func (r *Redis) Gather(ctx context.Context, keys []uint64, rows []byte, found []
 	if err != nil {
 		return r.check(ctx, fmt.Sprintf("gather %d rows", len(keys)), err)
 	}
+	var broken []int
 	for i := range values {
-		if err := r.take(&values[i], i, rows, found); err != nil {
-			return err
-		}
+		broken = r.take(&values[i], i, rows, found, broken)
 	}
-	return nil
+	return brokenRows(broken)
 }
 
 func (r *Redis) gatherCluster(ctx context.Context, client rueidis.Client, names []string, rows []byte, found []bool) error {
@@ -239,28 +238,29 @@ func (r *Redis) gatherCluster(ctx context.Context, client rueidis.Client, names 
 	if err != nil {
 		return r.check(ctx, fmt.Sprintf("gather %d rows", len(names)), err)
 	}
+	var broken []int
 	for i, name := range names {
 		v := values[name]
-		if err := r.take(&v, i, rows, found); err != nil {
-			return err
-		}
+		broken = r.take(&v, i, rows, found, broken)
 	}
-	return nil
+	return brokenRows(broken)
 }
 
-func (r *Redis) take(v *rueidis.RedisMessage, i int, rows []byte, found []bool) error {
-	if found[i] = !v.IsNil(); !found[i] {
-		return nil
+// take copies a row, or appends to broken that it is none.
+func (r *Redis) take(v *rueidis.RedisMessage, i int, rows []byte, found []bool, broken []int) []int {
+	if found[i] = false; v.IsNil() {
+		return broken
 	}
 	s, err := v.ToString()
-	if err != nil {
-		return fmt.Errorf("embed: a row in Redis is no string: %w", err)
+	if err != nil || len(s) != r.cfg.RowBytes {
+		return append(broken, i)
 	}
-	if len(s) != r.cfg.RowBytes {
-		return fmt.Errorf("embed: a row in Redis has %d bytes, want %d: %w", len(s), r.cfg.RowBytes, ErrRow)
+	row := rows[i*r.cfg.RowBytes:][:r.cfg.RowBytes]
+	copy(row, s)
+	if found[i] = finite(row); !found[i] {
+		return append(broken, i)
 	}
-	copy(rows[i*r.cfg.RowBytes:], s)
-	return nil
+	return broken
 }
 
 // Put writes rows in one go.

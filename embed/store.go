@@ -2,18 +2,20 @@ package embed
 
 import (
 	"context"
+	"encoding/binary"
 	"errors"
+	"fmt"
 )
 
 // Store keeps the rows of one table by key. It is safe for concurrent use; embedtest is its conformance suite.
 type Store interface {
 	// Gather writes the row of keys[i] to rows[i·RowBytes:] and true to found[i], or false when there is none:
 	// what is in rows is then undefined. One round trip for all keys, which may repeat. After an error
-	// nothing of the results counts. It returns soon after ctx is done.
+	// nothing of the results counts, except that a [BrokenError] is about some rows alone. It returns soon after ctx is done.
 	Gather(ctx context.Context, keys []uint64, rows []byte, found []bool) error
 	// Put writes rows, one after the other as Gather returns them. After an error some may be written.
 	Put(ctx context.Context, keys []uint64, rows []byte) error
-	// Delete removes rows; those that are not there are no error.
+	// Delete removes rows; those that are not there are no error. A store that cannot returns ErrKept and removes none.
 	Delete(ctx context.Context, keys []uint64) error
 	// RowBytes is the size of a row.
 	RowBytes() int
@@ -29,5 +31,36 @@ type watched interface {
 // ErrUnavailable is returned by a store that did not answer lately and is not asked again for a moment.
 var ErrUnavailable = errors.New("the store is unavailable")
 
+// ErrKept is returned for rows that a store cannot delete.
+var ErrKept = errors.New("rows of a mapped file cannot be deleted: put others in their place")
+
 // ErrRow is returned for a row of another size than the table's.
 var ErrRow = errors.New("a row of another size")
+
+// BrokenError says that a store has rows that are none of the table's, of another size or of numbers that are not
+// finite: those of keys[i] for each i of Rows. They count as not found; all others of the Gather are as they should be.
+// Redis, Pebble and mapped files look for them.
+type BrokenError struct{ Rows []int }
+
+func (e *BrokenError) Error() string {
+	return fmt.Sprintf("embed: %d rows in the store are of another size, or not of finite numbers", len(e.Rows))
+}
+
+// brokenRows returns an error where there are any.
+func brokenRows(rows []int) error {
+	if len(rows) == 0 {
+		return nil
+	}
+	return &BrokenError{rows}
+}
+
+// finite reports whether a row's float32 all are: their exponents are not all ones.
+func finite(row []byte) bool {
+	const exponent = 0x7F80_0000
+	for ; len(row) >= 4; row = row[4:] {
+		if binary.LittleEndian.Uint32(row)&exponent == exponent {
+			return false
+		}
+	}
+	return true
+}

@@ -19,7 +19,6 @@ func TestStores(t *testing.T) {
 	t.Run("memory", func(t *testing.T) {
 		embedtest.Run(t, func(t *testing.T) embed.Store { return embed.NewMemory(embedtest.Keys, rowBytes) })
 	})
-	t.Run("file", func(t *testing.T) { embedtest.Run(t, emptyFile) })
 	t.Run("pebble", func(t *testing.T) { embedtest.Run(t, emptyFolder) })
 	t.Run("redis", func(t *testing.T) {
 		s := redis(t)
@@ -62,23 +61,6 @@ func emptyRedis(t *testing.T, s *redisserver.Server) embed.Store {
 		t.Fatal(err)
 	}
 	return r
-}
-
-func emptyFile(t *testing.T) embed.Store {
-	name := filepath.Join(t.TempDir(), "rows")
-	if err := os.WriteFile(name, make([]byte, embedtest.Keys*rowBytes), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	m, err := embed.OpenFile(name, rowBytes)
-	if err != nil {
-		t.Fatal(err)
-	}
-	for k := range uint64(embedtest.Keys) {
-		if err := m.Delete(t.Context(), []uint64{k}); err != nil {
-			t.Fatal(err)
-		}
-	}
-	return m
 }
 
 // tableOf closes its folder with the table.

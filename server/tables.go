@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"net/http"
 	"strconv"
 
@@ -23,6 +24,8 @@ type tableRow struct {
 const (
 	rowsAtOnce = 512  // rows that are written together
 	rowsAsked  = 4096 // rows of one question
+
+	numbersAsked = 1 << 20 // numbers of all its rows: their text is some ten times as large
 )
 
 func (s *Server) table(name string) (*embed.Table, error) {
@@ -41,6 +44,9 @@ func (s *Server) getRows(r *http.Request, name string) (reply, error) {
 	asked := r.URL.Query()["key"]
 	if len(asked) == 0 || len(asked) > rowsAsked {
 		return reply{}, errorf(invalidArgument, "key", "%d keys: want 1 to %d", len(asked), rowsAsked)
+	}
+	if n := len(asked) * t.Dim(); n > numbersAsked {
+		return reply{}, errorf(tooLarge, "key", "%d rows of %d numbers: want at most %d numbers", len(asked), t.Dim(), numbersAsked)
 	}
 	keys := make([]uint64, len(asked))
 	for i, k := range asked {
@@ -70,9 +76,12 @@ func (s *Server) postRows(r *http.Request, name string) (reply, error) {
 	if err != nil {
 		return reply{}, err
 	}
-	body, err := readBody(r)
-	if err != nil {
+	if err := checkMediaType(r, "application/x-ndjson", linesLike); err != nil {
 		return reply{}, err
+	}
+	body, err := io.ReadAll(r.Body)
+	if err != nil {
+		return reply{}, readError(r, err)
 	}
 	w, n := rowWriter{table: t, request: r}, 0
 	for line := range bytes.Lines(body) {
@@ -89,12 +98,13 @@ func (s *Server) postRows(r *http.Request, name string) (reply, error) {
 	return reply{body: fmt.Appendf(nil, "{\"put\":%d,\"deleted\":%d}\n", w.put, w.deleted)}, nil
 }
 
-// rowWriter gathers changes.
+// rowWriter gathers changes, for each write waits for the disk: rows to put, or to delete, never both.
 type rowWriter struct {
 	table        *embed.Table
 	request      *http.Request
 	keys         []uint64
 	rows         []float32
+	gone         []uint64
 	put, deleted int
 }
 
@@ -107,18 +117,16 @@ func (w *rowWriter) line(n int, text []byte) error {
 	case row.Key == nil:
 		return errorf(invalidArgument, field, "has no key")
 	case row.Delete:
-		if err := w.flush(); err != nil {
-			return err
-		}
-		w.deleted++
-		if err := w.table.Delete(w.request.Context(), []uint64{*row.Key}); err != nil {
-			return errorf(unavailable, field, "delete a row: %v", err)
-		}
-		return nil
+		return w.remove(*row.Key)
 	case len(row.Row) != w.table.Dim():
 		return errorf(invalidArgument, field, "the row has %d numbers, the table's %d", len(row.Row), w.table.Dim())
 	case !embed.Finite(row.Row):
 		return errorf(invalidArgument, field, "the row has numbers that are not finite")
+	}
+	if len(w.gone) > 0 {
+		if err := w.flush(); err != nil {
+			return err
+		}
 	}
 	w.keys, w.rows = append(w.keys, *row.Key), append(w.rows, row.Row...)
 	if len(w.keys) == rowsAtOnce {
@@ -127,7 +135,22 @@ func (w *rowWriter) line(n int, text []byte) error {
 	return nil
 }
 
+func (w *rowWriter) remove(key uint64) error {
+	if len(w.keys) > 0 {
+		if err := w.flush(); err != nil {
+			return err
+		}
+	}
+	if w.gone = append(w.gone, key); len(w.gone) == rowsAtOnce {
+		return w.flush()
+	}
+	return nil
+}
+
 func (w *rowWriter) flush() error {
+	if len(w.gone) > 0 {
+		return w.flushGone()
+	}
 	if len(w.keys) == 0 {
 		return nil
 	}
@@ -136,6 +159,19 @@ func (w *rowWriter) flush() error {
 	w.keys, w.rows = w.keys[:0], w.rows[:0]
 	if err != nil {
 		return errorf(unavailable, "", "write rows: %v", err)
+	}
+	return nil
+}
+
+func (w *rowWriter) flushGone() error {
+	err := w.table.Delete(w.request.Context(), w.gone)
+	w.deleted += len(w.gone)
+	w.gone = w.gone[:0]
+	switch {
+	case errors.Is(err, embed.ErrKept):
+		return errorf(unprocessable, "", "delete rows: %v", err)
+	case err != nil:
+		return errorf(unavailable, "", "delete rows: %v", err)
 	}
 	return nil
 }
@@ -152,7 +188,7 @@ func newTableMetrics(t *embed.Tables) *tableMetrics {
 		tables:   t,
 		hits:     prometheus.NewDesc("grebe_embed_hits_total", "Rows that were found in a table's cache.", one, nil),
 		misses:   prometheus.NewDesc("grebe_embed_misses_total", "Rows that were asked of a table's store.", one, nil),
-		defaults: prometheus.NewDesc("grebe_embed_defaults_total", "Rows answered with the default: the store has none, or was not reached.", []string{"table", "reason"}, nil),
+		defaults: prometheus.NewDesc("grebe_embed_defaults_total", "Rows answered with the default: the store has none, was not reached, or has a broken one.", []string{"table", "reason"}, nil),
 		failures: prometheus.NewDesc("grebe_embed_store_failures_total", "Batches that a table's store failed to answer.", one, nil),
 		rows:     prometheus.NewDesc("grebe_embed_cache_rows", "Rows that fit into a table's cache.", one, nil),
 		evicted:  prometheus.NewDesc("grebe_embed_evictions_total", "Rows that left a table's cache to make room.", one, nil),
@@ -178,6 +214,7 @@ func (m *tableMetrics) Collect(out chan<- prometheus.Metric) {
 		count(m.misses, s.Lookups-s.Cache.Hits)
 		count(m.defaults, s.Missing, "missing")
 		count(m.defaults, s.Outage, "outage")
+		count(m.defaults, s.Broken, "broken")
 		count(m.failures, s.Failures)
 		count(m.evicted, s.Cache.Evictions)
 		out <- prometheus.MustNewConstMetric(m.rows, prometheus.GaugeValue, float64(s.Cache.Rows), name)

@@ -2,8 +2,11 @@ package server
 
 import (
 	"io"
+	"math"
 	"net/http"
 	"net/http/httptest"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 
@@ -51,9 +54,74 @@ func TestRowsOverHTTP(t *testing.T) {
 			t.Errorf("%s %s %q: error %v, want %q", c.method, c.url, c.body, err, c.problem)
 		}
 	}
+	r := httptest.NewRequest("POST", "/v1/tables/items", strings.NewReader("{\"key\":6,\"row\":[1,2]}\n"))
+	r.Header.Set("Content-Type", "application/x-ndjson")
+	if _, err := s.postRows(r, "items"); err != nil {
+		t.Errorf("rows as application/x-ndjson, which /openapi.json declares: %v", err)
+	}
+	r = httptest.NewRequest("POST", "/v1/tables/items", strings.NewReader("<row/>"))
+	r.Header.Set("Content-Type", "application/xml")
+	if _, err := s.postRows(r, "items"); err == nil || asError(err).code != wrongMediaType {
+		t.Errorf("rows as application/xml: %v, want unsupported_media_type", err)
+	}
 	rep, err := s.getMetrics(httptest.NewRequest(http.MethodGet, "/metrics", io.NopCloser(nil)), "")
 	if err != nil || !strings.Contains(string(rep.body), "grebe_embed_hits_total{table=\"items\"}") ||
 		!strings.Contains(string(rep.body), "grebe_embed_defaults_total{reason=\"missing\",table=\"items\"} 2") {
+		t.Errorf("metrics, error %v:\n%s", err, rep.body)
+	}
+}
+
+// A deletion that the store cannot keep, and an answer that would be too large, are refused.
+func TestTablesRefuse(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "rows.f32")
+	if err := os.WriteFile(file, embed.Bytes(make([]float32, 8)), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	tables, err := embed.OpenTables(t.TempDir(), []embed.Spec{
+		{Name: "places", Store: "file", File: file, Dim: 4},
+		{Name: "wide", Store: "pebble", Dim: 1 << 18},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer tables.Close()
+	s := &Server{cfg: Config{Tables: tables, MaxBody: 1 << 20}}
+	r := httptest.NewRequest("POST", "/v1/tables/places", strings.NewReader("{\"key\":1,\"delete\":true}\n"))
+	if _, err := s.postRows(r, "places"); err == nil || asError(err).code != unprocessable {
+		t.Errorf("delete a row of a mapped file: %v, want unprocessable", err)
+	}
+	r = httptest.NewRequest("GET", "/v1/tables/wide?key=1&key=2&key=3&key=4", nil)
+	if _, err := s.getRows(r, "wide"); err != nil {
+		t.Errorf("four rows of 262144 numbers: %v", err)
+	}
+	r = httptest.NewRequest("GET", "/v1/tables/wide?key=1&key=2&key=3&key=4&key=5", nil)
+	if _, err := s.getRows(r, "wide"); err == nil || asError(err).code != tooLarge {
+		t.Errorf("five rows of 262144 numbers: %v, want too_large", err)
+	}
+}
+
+// A row that only the store can have, such as one with NaN, is the default one and counted as broken.
+func TestTableOfBrokenRows(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "rows.f32")
+	if err := os.WriteFile(file, embed.Bytes([]float32{1, 2, float32(math.NaN()), 4}), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	tables, err := embed.OpenTables(t.TempDir(), []embed.Spec{{Name: "places", Store: "file", File: file, Dim: 2}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer tables.Close()
+	reg := prometheus.NewRegistry()
+	s := &Server{cfg: Config{Tables: tables, Registry: reg, MaxBody: 1 << 20}}
+	if err := reg.Register(newTableMetrics(tables)); err != nil {
+		t.Fatal(err)
+	}
+	rep, err := s.getRows(httptest.NewRequest("GET", "/v1/tables/places?key=0&key=1", nil), "places")
+	if want := "{\"key\":0,\"row\":[1,2]}\n{\"key\":1,\"row\":[0,0]}\n"; err != nil || string(rep.body) != want {
+		t.Errorf("rows %q, error %v; want %q", rep.body, err, want)
+	}
+	rep, err = s.getMetrics(httptest.NewRequest(http.MethodGet, "/metrics", io.NopCloser(nil)), "")
+	if err != nil || !strings.Contains(string(rep.body), "grebe_embed_defaults_total{reason=\"broken\",table=\"places\"} 1") {
 		t.Errorf("metrics, error %v:\n%s", err, rep.body)
 	}
 }
