@@ -41,6 +41,10 @@ type Model interface {
 	Hidden(r compute.Runner, rows []int32, out []float32) error
 }
 
+// doubter is a model whose results may be good enough to answer with, but not to keep: when the count moves
+// while a batch is computed.
+type doubter interface{ Incomplete() uint64 }
+
 // Want asks for the logits of some output tokens at the last token of a segment: those of a head, or
 // the given ones.
 type Want struct {
@@ -78,8 +82,8 @@ type Job struct {
 type Result struct {
 	Logits [][]float32 // one per Want; nil when Job.Into has them
 	Hidden [][]float32 // one per Job.Hidden
-	// Kept has the KV of the segments that were to be kept, nil for the others and where the cache had
-	// no room. The caller owns a reference to each and MUST release it.
+	// Kept has the KV of the segments that were to be kept, nil for the others, where the cache had
+	// no room and where the model's inputs were incomplete. The caller owns a reference to each and MUST release it.
 	Kept        []*kv.Entry
 	Computed    int           // tokens computed
 	Cached      int           // tokens taken from Job.Cached
@@ -100,7 +104,8 @@ type Engine struct {
 	model  Model
 	shape  compute.Shape
 	memory compute.Memory
-	lost   func() error // says whether the device is; nil: it cannot be
+	lost   func() error  // says whether the device is; nil: it cannot be
+	doubts func() uint64 // of the model; nil: it has none
 	opt    Options
 
 	alone sync.Pool // of *alone
@@ -126,6 +131,9 @@ func New(m Model, dev compute.Device, opt Options) (*Engine, error) {
 	e := &Engine{model: m, shape: shape, memory: dev.Memory(), beams: beamStore{memory: dev.Memory()}, opt: opt, runner: r}
 	if d, ok := dev.(interface{ Lost() error }); ok {
 		e.lost = d.Lost
+	}
+	if d, ok := m.(doubter); ok {
+		e.doubts = d.Incomplete
 	}
 	return e, nil
 }

@@ -239,6 +239,75 @@ func TestGrowingUser(t *testing.T) {
 	}
 }
 
+// doubtful is a model whose inputs are incomplete as long as it says so.
+type doubtful struct {
+	Model
+	incomplete bool
+	count      uint64
+}
+
+func (d *doubtful) Incomplete() uint64 { return d.count }
+
+func (d *doubtful) Forward(r compute.Runner, b *compute.Batch, keep []int32) error {
+	if d.incomplete {
+		d.count++
+	}
+	return d.Model.Forward(r, b, keep)
+}
+
+// Of a batch whose inputs were incomplete results are delivered, but no KV that it computed; what was cached
+// before stays.
+func TestKeptNothingIncomplete(t *testing.T) {
+	dev, err := cpu.New(cpu.Options{Threads: 1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer dev.Close()
+	e := newTiny(t, dev, "f32", Options{})
+	d := &doubtful{Model: e.model}
+	other, err := New(d, dev, Options{Cache: e.store})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer other.Close()
+	tokens := randomTokens(rand.New(rand.NewPCG(1, 2)), 30)
+	run := func(n int, cached *kv.Entry) *kv.Entry {
+		t.Helper()
+		p := &plan.Plan{Segments: []plan.Segment{{Kind: plan.User, Tokens: tokens[:n]}, {Kind: plan.Item, Tokens: tokens[:1], Start: n, Sees: []int32{0}}}}
+		r, err := other.Do(t.Context(), &Job{Plan: p, Hidden: []int{1}, Cached: []*kv.Entry{cached, nil}, Keep: []bool{true, true}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if len(r.Hidden) != 1 || len(r.Kept) != 2 || (r.Kept[1] == nil) != d.incomplete {
+			t.Errorf("incomplete %v: %d states, kept %v", d.incomplete, len(r.Hidden), r.Kept)
+		}
+		if r.Kept[1] != nil {
+			r.Kept[1].Release()
+		}
+		return r.Kept[0]
+	}
+	whole := run(20, nil)
+	if whole == nil {
+		t.Fatal("nothing is kept of a complete batch")
+	}
+	d.incomplete = true
+	if got := run(20, nil); got != nil {
+		t.Error("KV of an incomplete batch is kept")
+	}
+	if got := run(30, whole); got != nil {
+		t.Error("KV that an incomplete batch added is kept")
+	}
+	if got := run(20, whole); got != whole {
+		t.Error("KV that was complete is not kept")
+	} else {
+		got.Release()
+	}
+	whole.Release()
+	if used := e.pool.Stats().Used; used != 0 {
+		t.Errorf("%d bytes are still in use", used)
+	}
+}
+
 func TestErrors(t *testing.T) {
 	dev, err := cpu.New(cpu.Options{Threads: 1})
 	if err != nil {

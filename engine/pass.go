@@ -71,13 +71,36 @@ func (p *pass) compute(e *Engine) error {
 		return nil
 	}
 	p.want()
-	if err := e.model.Forward(e.runner, &p.batch, p.keep); err != nil {
+	if err := p.forward(e); err != nil {
 		return err
 	}
 	if err := p.answer(e); err != nil {
 		return err
 	}
 	p.deliver(e)
+	return nil
+}
+
+// forward runs the model, and gives up what was to be kept if the model's inputs were incomplete.
+func (p *pass) forward(e *Engine) error {
+	if e.doubts == nil {
+		return e.model.Forward(e.runner, &p.batch, p.keep)
+	}
+	before := e.doubts()
+	if err := e.model.Forward(e.runner, &p.batch, p.keep); err != nil {
+		return err
+	}
+	if e.doubts() == before {
+		return nil
+	}
+	for i := range p.tasks {
+		t := &p.tasks[i]
+		for s := range t.out.Kept {
+			if t.job.owns(s) { // the others were complete when they were cached
+				t.out.Kept[s] = nil // the pass has the only reference
+			}
+		}
+	}
 	return nil
 }
 

@@ -32,6 +32,9 @@ func (s *Server) events(c *call, u *grebev1.User, candidates int) (*history, err
 	if u.Tokens != nil {
 		return nil, errorf(unprocessable, "user.tokens", "model %q takes events or a history", c.model.Name)
 	}
+	if u.Text != nil && len(u.Events) == 0 && len(u.History) == 0 {
+		return nil, errorf(unprocessable, "user.text", "model %q takes events or a history", c.model.Name)
+	}
 	events := u.Events
 	if len(events) == 0 {
 		for _, id := range u.History {
@@ -113,6 +116,9 @@ func noteOf(m *hstu.Model, h *history) string {
 // rankEvents ranks by what a model of events predicts of each candidate.
 func (s *Server) rankEvents(ctx context.Context, w *work, user *grebev1.User, candidates []*grebev1.Item) ([]*prompt.Item, *ranking, error) {
 	m := w.model.Events
+	if len(m.Config().Tasks) == 0 {
+		return nil, nil, errorf(unprocessable, "", "model %q cannot rank: its checkpoint has no tasks", w.model.Name)
+	}
 	h, err := s.events(w.call, user, len(candidates))
 	if err != nil {
 		return nil, nil, err
@@ -160,6 +166,9 @@ func (s *Server) predict(c *call, r *ranking, rows []int32, query int64) error {
 			return s.explain(c, err)
 		}
 		r.logits[i], r.scores[i] = float32(scored[i].Score), scored[i].Score
+		if err := checkLogits(r.logits[i:i+1], 1); err != nil {
+			return s.explain(c, err)
+		}
 		byName := make(map[string]float64, len(tasks))
 		for t := range tasks {
 			byName[tasks[t].Name] = float64(scored[i].Tasks[t])
@@ -202,8 +211,11 @@ func (s *Server) retrieve(ctx context.Context, c *call, id string, req *grebev1.
 	if err != nil {
 		return nil, err
 	}
-	eligible := s.eligible(m, req, filter, h)
+	eligible := s.eligible(m, req, filter, user)
 	start := time.Now()
+	if err := checkLogits(r.result.Hidden[0], m.Config().Hidden); err != nil {
+		return nil, s.explain(c, fmt.Errorf("the state of the last event: %w", err))
+	}
 	found, err := m.Retrieve(r.result.Hidden[0], n, h.at.Query, eligible)
 	if err != nil {
 		return nil, s.explain(c, err)
@@ -217,6 +229,9 @@ func (s *Server) retrieve(ctx context.Context, c *call, id string, req *grebev1.
 	}
 	resp.Usage.Note = noteOf(m, h)
 	for _, f := range found {
+		if err := checkLogits([]float32{f.Score}, 1); err != nil {
+			return nil, s.explain(c, err)
+		}
 		resp.Results = append(resp.Results, &grebev1.Recommended{Id: m.Name(f.Item), Score: float64(f.Score)})
 	}
 	resp.TimingMs.Total = milliseconds(time.Since(c.start))
@@ -254,17 +269,23 @@ func (s *Server) lastEvent(ctx context.Context, c *call, id string, h *history) 
 }
 
 // eligible says which items may be recommended: those of the catalog, if it has any, that are not excluded and
-// have the attributes asked for.
-func (s *Server) eligible(m *hstu.Model, req *grebev1.RecommendRequest, filter map[string][]string, h *history) func(row int32) bool {
+// have the attributes asked for. All that the user is given with was seen, also what the model takes no more.
+func (s *Server) eligible(m *hstu.Model, req *grebev1.RecommendRequest, filter map[string][]string, user *grebev1.User) func(row int32) bool {
 	excluded := map[int32]bool{}
-	for _, id := range req.Exclude {
+	exclude := func(id string) {
 		if row, ok := m.Row(id); ok {
 			excluded[row] = true
 		}
 	}
+	for _, id := range req.Exclude {
+		exclude(id)
+	}
 	if req.ExcludeSeen {
-		for _, row := range h.rows {
-			excluded[row] = true
+		for _, e := range user.Events {
+			exclude(e.GetItem())
+		}
+		for _, id := range user.History {
+			exclude(id)
 		}
 	}
 	known, _, _ := s.catalog.Counts()

@@ -1,7 +1,10 @@
 package server
 
 import (
+	"context"
+	"encoding/binary"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"math"
 	"math/rand/v2"
@@ -17,6 +20,7 @@ import (
 	"grebe/compute"
 	"grebe/compute/computetest"
 	"grebe/compute/cpu"
+	"grebe/embed"
 	"grebe/engine"
 	"grebe/kv"
 	"grebe/meta"
@@ -276,6 +280,11 @@ func TestEventsRefuses(t *testing.T) {
 			_, err := s.Rank(ctx, &grebev1.RankRequest{User: &grebev1.User{Tokens: []int32{1}}, Candidates: item})
 			return err
 		},
+		"user.text: model": func() error {
+			text := "I like trains"
+			_, err := s.Rank(ctx, &grebev1.RankRequest{User: &grebev1.User{Text: &text}, Candidates: item})
+			return err
+		},
 		"is a model of events": func() error {
 			_, err := s.Score(ctx, &grebev1.ScoreRequest{})
 			return err
@@ -296,6 +305,127 @@ func TestEventsRefuses(t *testing.T) {
 	must(t, err)
 	if !strings.Contains(resp.Usage.Note, "the oldest 18 events were left out: the model takes 48") {
 		t.Errorf("61 events where 48 fit: the note is %q", resp.Usage.Note)
+	}
+}
+
+// A checkpoint that only retrieves is refused rankings before anything is computed.
+func TestEventsRankWithoutTasks(t *testing.T) {
+	dir := t.TempDir()
+	must(t, hstutest.Write(dir, hstutest.Spec{Hidden: 32, Layers: 1, Heads: 2, HeadDim: 16, Items: 40, MaxSeqLen: 50,
+		Change: func(c *hstu.Config) { c.Tasks = nil }}))
+	w := newEventWorld(t, dir, "f32", 1000)
+	_, err := w.cached.Rank(t.Context(), &grebev1.RankRequest{User: &grebev1.User{Events: w.events(5)}, Candidates: []*grebev1.Item{{Id: "i1"}}})
+	var e *Error
+	if !errors.As(err, &e) || e.code != unprocessable || !strings.Contains(err.Error(), "has no tasks") {
+		t.Errorf("ranking without tasks: %v, want an unprocessable request", err)
+	}
+}
+
+// What was seen is excluded also where the model takes it no more, and where it is in the history beside events.
+func TestEventsExcludeAllThatWasSeen(t *testing.T) {
+	dir := t.TempDir()
+	must(t, hstutest.Write(dir, hstutest.Spec{Hidden: 32, Layers: 1, Heads: 2, HeadDim: 16, Items: 70, MaxSeqLen: 20}))
+	w := newEventWorld(t, dir, "f32", 1000)
+	user := &grebev1.User{}
+	for i := range 50 {
+		user.Events = append(user.Events, &grebev1.Event{Item: fmt.Sprintf("i%d", i)})
+	}
+	for i := 50; i < 60; i++ {
+		user.History = append(user.History, fmt.Sprintf("i%d", i))
+	}
+	resp, err := w.cached.Recommend(t.Context(), &grebev1.RecommendRequest{User: user, N: 70, ExcludeSeen: true})
+	must(t, err)
+	seen := append(itemsOf(user.Events), user.History...)
+	for _, r := range resp.Results {
+		if slices.Contains(seen, r.Id) {
+			t.Errorf("%s was seen and is recommended", r.Id)
+		}
+	}
+	if len(resp.Results) != 10 {
+		t.Errorf("%d items are recommended, want the 10 that were not seen", len(resp.Results))
+	}
+}
+
+// nans are rows that no answer can be computed from.
+type nans struct{}
+
+func (nans) Gather(_ []int32, out []float32) error {
+	for i := range out {
+		out[i] = float32(math.NaN())
+	}
+	return nil
+}
+
+// A state that is not a number is an error, never an answer without items.
+func TestEventsNotFinite(t *testing.T) {
+	dir := t.TempDir()
+	must(t, hstutest.Write(dir, hstutest.Spec{Hidden: 32, Layers: 1, Heads: 2, HeadDim: 16, Items: 40, MaxSeqLen: 50}))
+	w := newEventWorld(t, dir, "f32", 1000)
+	w.model.SetRows(nans{})
+	user := &grebev1.User{Events: w.events(5)}
+	resp, err := w.plain.Recommend(t.Context(), &grebev1.RecommendRequest{User: user})
+	var e *Error
+	if !errors.As(err, &e) || e.code != internal {
+		t.Errorf("recommending from a state of NaN: %v, %v, want an internal error", resp, err)
+	}
+	_, err = w.plain.Rank(t.Context(), &grebev1.RankRequest{User: user, Candidates: []*grebev1.Item{{Id: "i1"}}})
+	if !errors.As(err, &e) || e.code != internal {
+		t.Errorf("ranking from a state of NaN: %v, want an internal error", err)
+	}
+}
+
+// outage is a store that can be away.
+type outage struct {
+	embed.Store
+	away bool
+}
+
+func (o *outage) Gather(ctx context.Context, keys []uint64, rows []byte, found []bool) error {
+	if o.away {
+		return errors.New("the store is away")
+	}
+	return o.Store.Gather(ctx, keys, rows, found)
+}
+
+// While the store of the items' rows is away requests are answered, but nothing of these answers is kept: the
+// first one after it is that of a full computation.
+func TestEventsKeepNothingOfAnOutage(t *testing.T) {
+	dir := t.TempDir()
+	must(t, hstutest.Write(dir, hstutest.Spec{Hidden: 32, Layers: 2, Heads: 2, HeadDim: 16, Items: 40, MaxSeqLen: 500,
+		Change: func(c *hstu.Config) { c.Retrieval = false }}))
+	w := newEventWorld(t, dir, "f32", 2000)
+	store := &outage{Store: embed.NewMemory(40, 4*32)}
+	for item := range uint64(40) {
+		var row []byte
+		for range 32 {
+			row = binary.LittleEndian.AppendUint32(row, math.Float32bits(float32(w.rand.NormFloat64())))
+		}
+		must(t, store.Put(t.Context(), []uint64{item}, row))
+	}
+	table, err := embed.NewTable(store, nil, embed.TableConfig{})
+	must(t, err)
+	rows, err := w.model.FromTable(table)
+	must(t, err)
+	w.model.SetRows(rows)
+	all := w.events(90)
+	rank := func(s *Server, n int) *grebev1.RankResponse {
+		t.Helper()
+		resp, err := s.Rank(t.Context(), &grebev1.RankRequest{User: &grebev1.User{Id: "u", Events: all[:n]}, Candidates: []*grebev1.Item{{Id: "i3"}}})
+		must(t, err)
+		return resp
+	}
+	for _, step := range []struct {
+		events, cached int
+		away           bool
+	}{{50, 0, true}, {50, 0, false}, {70, 50, true}, {70, 50, false}, {90, 70, false}} {
+		store.away = step.away
+		got := rank(w.cached, step.events)
+		if int(got.Usage.CachedTokens) != step.cached {
+			t.Errorf("%+v: %d rows were cached", step, got.Usage.CachedTokens)
+		}
+		if want := rank(w.plain, step.events); !step.away && got.Results[0].Score != want.Results[0].Score {
+			t.Errorf("%+v: the score is %v, computed anew %v", step, got.Results[0].Score, want.Results[0].Score)
+		}
 	}
 }
 

@@ -9,6 +9,8 @@ import (
 	"strings"
 	"testing"
 
+	"grebe/internal/config"
+	"grebe/kv"
 	"grebe/model/safetensors"
 )
 
@@ -63,6 +65,64 @@ func TestServeEvents(t *testing.T) {
 	}
 }
 
+// withoutRetrieval copies a checkpoint; its copy takes items' rows from a table.
+func withoutRetrieval(t *testing.T, from string) string {
+	t.Helper()
+	dir := t.TempDir()
+	if err := os.CopyFS(dir, os.DirFS(from)); err != nil {
+		t.Fatal(err)
+	}
+	path := filepath.Join(dir, "config.json")
+	raw, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	described := map[string]any{}
+	if err := json.Unmarshal(raw, &described); err != nil {
+		t.Fatal(err)
+	}
+	described["retrieval"] = false
+	if raw, err = json.Marshal(described); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(path, raw, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return dir
+}
+
+// KV on disk is another's when it was computed from another table of items.
+func TestCheckpointVersionOfTables(t *testing.T) {
+	path := filepath.Join("..", "..", "testdata", "fixtures", "hstu", "absolute")
+	seen := map[kv.Key]string{}
+	for name, table := range map[string]config.Table{
+		"none":          {},
+		"pebble":        {Name: "a", Store: "pebble", Dim: 32},
+		"another name":  {Name: "b", Store: "pebble", Dim: 32},
+		"file":          {Name: "a", Store: "file", File: "rows.f32", Dim: 32},
+		"another file":  {Name: "a", Store: "file", File: "rows2.f32", Dim: 32},
+		"redis":         {Name: "a", Store: "redis", Addresses: []string{"h:1"}, Dim: 32},
+		"another redis": {Name: "a", Store: "redis", Addresses: []string{"h:2"}, Dim: 32},
+		"prefix":        {Name: "a", Store: "redis", Addresses: []string{"h:1"}, Prefix: "p", Dim: 32},
+		"default row":   {Name: "a", Store: "pebble", Dim: 32, Default: []float32{1}},
+		"dim":           {Name: "a", Store: "pebble", Dim: 33},
+	} {
+		cfg := &config.Config{Tables: []config.Table{table}}
+		version, err := checkpointVersion(cfg, &config.Model{Path: path, ItemTable: table.Name})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if other, ok := seen[version]; ok {
+			t.Errorf("%s and %s have the same version", name, other)
+		}
+		seen[version] = name
+	}
+	same, err := checkpointVersion(&config.Config{Tables: []config.Table{{Name: "a", Cache: config.Size{Bytes: 1}}}}, &config.Model{Path: path})
+	if err != nil || seen[same] != "none" {
+		t.Errorf("a table that the model does not use changes its version: %v", err)
+	}
+}
+
 // Items whose rows are in a table of embeddings score as those of the checkpoint do.
 func TestServeEventsFromATable(t *testing.T) {
 	fixture, err := filepath.Abs(filepath.Join("..", "..", "testdata", "fixtures", "hstu", "absolute"))
@@ -78,7 +138,7 @@ func TestServeEventsFromATable(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	dir := t.TempDir()
+	dir, checkpoint := t.TempDir(), withoutRetrieval(t, fixture)
 	write := func(name, content string) string {
 		path := filepath.Join(dir, name)
 		if err := os.WriteFile(path, []byte(content), 0o600); err != nil {
@@ -97,7 +157,7 @@ tables:
 models:
   - {name: own, path: %s}
   - {name: table, path: %s, item_table: items}
-`, filepath.Join(dir, "data"), fixture, fixture))
+`, filepath.Join(dir, "data"), fixture, checkpoint))
 	r := start(t, "serve", "-c", file)
 	answer := func(model string) (results string) {
 		status, text := r.get(t, http.MethodPost, "/v1/rank",

@@ -7,13 +7,14 @@
 // Whatever depends only on an item or an action (their MLPs) is computed once, when a model is opened; a row
 // is then a sum of rows of a few tables.
 //
-// A Model is immutable and safe for concurrent use.
+// A Model is immutable, but for a count, and safe for concurrent use.
 package hstu
 
 import (
 	"errors"
 	"fmt"
 	"sync"
+	"sync/atomic"
 
 	"grebe/compute"
 	"grebe/internal/offheap"
@@ -41,6 +42,7 @@ type Model struct {
 	predict                                   *predictor // nil: no tasks
 	index                                     *index     // nil: no retrieval
 	scratch                                   sync.Pool  // of *rows
+	incomplete                                atomic.Uint64
 }
 
 // RowSource gives content rows of items that are not in the checkpoint: Shape().Hidden values each, one after
@@ -84,6 +86,10 @@ func (m *Model) NeedsRows() bool { return m.content == nil }
 
 // SetRows makes the content rows of items come from elsewhere. It is called before the model is used.
 func (m *Model) SetRows(s RowSource) { m.source = s }
+
+// Incomplete counts the times that a table's store failed, so that default rows stood in for rows it may have.
+// What Forward computed while the count moved answers a request, but MUST NOT be kept for others.
+func (m *Model) Incomplete() uint64 { return m.incomplete.Load() }
 
 func (m *Model) Shape() compute.Shape   { return m.shape }
 func (m *Model) MaxPositions() int      { return m.cfg.MaxSeqLen }

@@ -269,7 +269,12 @@ func TestRowsFromElsewhere(t *testing.T) {
 // A table of an embedding store gives the same states as the checkpoint's; what it lacks is its default row.
 func TestFromTable(t *testing.T) {
 	dev := ref.New()
-	m := open(t, fixtureDir("absolute"), dev, "f32")
+	dir := t.TempDir()
+	copyFile(t, filepath.Join(fixtureDir("absolute"), "model.safetensors"), filepath.Join(dir, "model.safetensors"))
+	if err := os.WriteFile(filepath.Join(dir, model.ConfigFile), changed(t, "absolute", map[string]any{"retrieval": false}), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	m := open(t, dir, dev, "f32")
 	c := readCases(t, "absolute")[4]
 	p, _, answers := c.layout(t, m)
 	want := hidden(t, m, dev, p, answers)
@@ -284,7 +289,7 @@ func TestFromTable(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	other := open(t, fixtureDir("absolute"), dev, "f32")
+	other := open(t, dir, dev, "f32")
 	source, err := other.FromTable(table)
 	if err != nil {
 		t.Fatal(err)
@@ -305,6 +310,17 @@ func TestFromTable(t *testing.T) {
 	}
 	if got := hidden(t, other, dev, p, answers); slices.Equal(got[0], want[0]) {
 		t.Error("a row that is gone changes nothing")
+	}
+	if n := other.Incomplete(); n != 0 {
+		t.Errorf("%d times incomplete, but the store never failed", n)
+	}
+	retrieving := open(t, fixtureDir("absolute"), dev, "f32")
+	if _, err := retrieving.FromTable(table); err == nil || !strings.Contains(err.Error(), "retrieval") {
+		t.Errorf("a model that retrieves the checkpoint's rows takes a table's: %v", err)
+	}
+	withMLP := &Model{cfg: &Config{Hidden: m.cfg.Hidden, ItemMLP: 8}}
+	if _, err := withMLP.FromTable(table); err == nil || !strings.Contains(err.Error(), "item MLP") {
+		t.Errorf("a model with an item MLP takes a table's rows: %v", err)
 	}
 	wide, err := embed.NewTable(embed.NewMemory(4, 4*m.cfg.Hidden+4), nil, embed.TableConfig{})
 	if err != nil {

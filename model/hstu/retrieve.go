@@ -3,6 +3,7 @@ package hstu
 import (
 	"errors"
 	"fmt"
+	"math"
 	"slices"
 
 	"grebe/compute"
@@ -56,6 +57,11 @@ func (m *Model) Retrieve(hidden []float32, n int, query int64, eligible func(ite
 	user, err := m.post.apply(hidden, m.cfg.Hidden, query)
 	if err != nil {
 		return nil, err
+	}
+	for i, v := range user { // no score would be the best
+		if f := float64(v); math.IsNaN(f) || math.IsInf(f, 0) {
+			return nil, fmt.Errorf("hstu: value %d of the user's vector is %v", i, v)
+		}
 	}
 	best := top{n: n}
 	first := int32(0)
