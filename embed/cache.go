@@ -31,7 +31,7 @@ func (c Config) Validate() error {
 	return err
 }
 
-// Cache holds rows by key. Get takes no lock and writes no memory that others wait for; Put, Update and
+// Cache holds rows by key. Get takes no lock and writes no memory that others wait for; Put and
 // Remove lock one set. All are safe for concurrent use, also while the cache grows and shrinks.
 type Cache struct {
 	pool     *pool.Pool
@@ -267,27 +267,8 @@ func (c *Cache) put(h uint64, home int, now uint64, row []byte, e Epoch) {
 	s.end()
 }
 
-// Update replaces a row where it is cached; call it after the store has the new one.
-func (c *Cache) Update(key uint64, row []byte) {
-	c.change(key, func(_ int, s *set, slot int) {
-		s.begin()
-		writeRow(c.row(s, slot), row[:c.rowBytes])
-		s.end()
-	})
-}
-
-// Remove forgets a row; call it after the store has.
+// Remove forgets a row, wherever it is, and what was fetched of it before; call it after the store has changed it.
 func (c *Cache) Remove(key uint64) {
-	c.change(key, func(home int, s *set, slot int) {
-		c.chosen.removed(home, s, slot)
-		s.begin()
-		s.clear(slot)
-		s.end()
-	})
-}
-
-// change visits the places of a row with their set's lock held, and ends what was fetched before.
-func (c *Cache) change(key uint64, do func(home int, s *set, slot int)) {
 	h := mix(key)
 	c.homes(h, func(home int) {
 		s := &c.sets[home]
@@ -295,7 +276,10 @@ func (c *Cache) change(key uint64, do func(home int, s *set, slot int)) {
 		defer s.mu.Unlock()
 		s.updates.Add(1)
 		if slot := s.find(h); slot >= 0 {
-			do(home, s, slot)
+			c.chosen.removed(home, s, slot)
+			s.begin()
+			s.clear(slot)
+			s.end()
 		}
 	})
 }

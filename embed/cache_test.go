@@ -73,8 +73,7 @@ func TestCacheAgreesWithAMap(t *testing.T) {
 				switch r.IntN(20) {
 				case 0:
 					latest[key] = step
-					fill(row[:], key, step)
-					c.Update(key, row[:])
+					c.Remove(key) // as after a change in the store
 				case 1:
 					c.Remove(key)
 					if c.Get(key, row[:]) {
@@ -130,8 +129,7 @@ func TestSlowFetchDoesNotUndoAnUpdate(t *testing.T) {
 	c := cacheOf(t, setSlots, "lru")
 	var row [testRow]byte
 	epoch := c.Epoch(1)
-	fill(row[:], 1, 2)
-	c.Update(1, row[:]) // the store had it before
+	c.Remove(1) // the store had the new one before
 	fill(row[:], 1, 1)
 	c.Put(1, row[:], epoch)
 	if c.Get(1, row[:]) {
@@ -176,9 +174,7 @@ func TestNoTornReads(t *testing.T) {
 						key := r.Uint64N(keys)
 						fill(row[:], key, version)
 						switch r.IntN(4) {
-						case 0:
-							c.Update(key, row[:])
-						case 1:
+						case 0, 1:
 							c.Remove(key)
 						default:
 							c.Put(key, row[:], c.Epoch(key))
