@@ -248,9 +248,10 @@ type Runner interface {
 	QKV(layer int, w *AttentionWeights)
 	// Attend computes softmax(q·kᵀ/√HeadDim)·v for every row over the keys it sees.
 	Attend(layer int)
-	// Keep drops all rows but the given ones (ascending) from x and from Attend's result. Used
-	// between Attend and Output of the last layer, where other rows no longer matter. Rows keep
-	// their numbers in Logits and Hidden.
+	// Keep drops all rows but the given ones (ascending) from x and from Attend's result, between Attend and
+	// Output: in the last layer, where other rows no longer matter. A Blender takes it in any layer, more
+	// than once: later layers compute the rows that are left, at their tokens' places, and of the dropped
+	// ones attend to what their chunks hold. Rows keep their numbers in Keep, Logits, Project and Hidden.
 	Keep(rows []int32)
 	// Output adds attention·Outᵀ + bias to x.
 	Output(w *AttentionWeights)

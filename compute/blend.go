@@ -1,0 +1,60 @@
+package compute
+
+import "fmt"
+
+// Blender is a Runner for batches in which KV from anywhere stands in for some rows' own (RCL-5, RCL-6). Layers up
+// to some layer compute all rows; the chunks then get the KV of the others from elsewhere, and Keep leaves
+// the rows that are computed on:
+//
+//	Begin · Embed · { QKV · Attend · … } · QKV · Attend · Received · Place · Keep · Output · FFN · { QKV · … }
+//
+// What stood in for a row that Keep left is overwritten by the row's own K and V, layer by layer, before
+// anything attends to it. Batches with such rows have chunks that are not transient there.
+type Blender interface {
+	Runner
+	// Received sets out[r], one value per row of the batch, to the attention that row r's token received from the
+	// rows of the batch in the layer whose Attend was last: probabilities, summed over the rows that see it and
+	// averaged over query heads. No row was dropped before.
+	Received(out []float32) error
+	// Place copies K and V of the layers from on to where parts say, turning K. Parts do not overlap in what they
+	// write, and read no chunk that is written.
+	Place(from int, parts []Part)
+}
+
+// Part is a run of tokens whose KV stands in for that of tokens of a segment.
+type Part struct {
+	Segment int   // of the batch, which computes the tokens
+	At      int   // its first token there
+	Tokens  int   // of them
+	From    Chunk // where the KV lies; not transient
+	First   int   // its first token there
+	Turn    int   // positions by which K is turned: new − old; 0 copies the bits
+}
+
+// CheckParts refuses parts that do not fit the batch, so that a wrong one is an error and not a wild write.
+func (b *Batch) CheckParts(s *Shape, parts []Part) error {
+	if s.KV == FP8 || s.Pointwise != nil {
+		return fmt.Errorf("compute: KV in %v cannot be moved to other positions", s.KV)
+	}
+	for i := range parts {
+		p := &parts[i]
+		if p.Segment < 0 || p.Segment >= len(b.Segments) {
+			return fmt.Errorf("compute: part %d is of segment %d of %d", i, p.Segment, len(b.Segments))
+		}
+		g := &b.Segments[p.Segment]
+		if p.Tokens < 1 || p.At < g.Cached || p.At > g.Len-p.Tokens {
+			return fmt.Errorf("compute: part %d writes tokens %d to %d of segment %d, which computes %d to %d",
+				i, p.At, p.At+p.Tokens, p.Segment, g.Cached, g.Len)
+		}
+		if c := &p.From; p.First < 0 || p.First > c.Tokens-p.Tokens || c.Transient || c.size() < s.ChunkBytes(c.Tokens, false) {
+			return fmt.Errorf("compute: part %d reads tokens %d to %d of a chunk for %d in %d bytes",
+				i, p.First, p.First+p.Tokens, c.Tokens, c.size())
+		}
+		for j := range g.Chunks {
+			if g.Chunks[j].Transient {
+				return fmt.Errorf("compute: part %d writes to segment %d, whose KV is transient", i, p.Segment)
+			}
+		}
+	}
+	return nil
+}
