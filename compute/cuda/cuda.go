@@ -40,6 +40,8 @@ type Options struct {
 	NoOverlap bool
 	// Direct computes attention by the kernel that is written to be obviously right, for tests.
 	Direct bool
+	// OwnProducts computes products by such a kernel, not by the matrix library, for tools that cannot follow that one.
+	OwnProducts bool
 	// FixedSplit cuts attention's work by fixed costs, not as measurements on the GPU say.
 	FixedSplit bool
 }

@@ -17,7 +17,7 @@ type fusedKey struct {
 // fused returns the product of gate and up with silu at its end, or nil where the two kernels by
 // themselves are as fast, or the GPU has no such product.
 func (r *runner) fused(p *pass, o *op) (*product.Call, error) {
-	if !r.dev.fuses || o.bias != nil || o.w.dt.Size() != 2 || o.w.cols%64 != 0 || o.w.cols < 128 {
+	if !r.dev.fuses || r.dev.opt.OwnProducts || o.bias != nil || o.w.dt.Size() != 2 || o.w.cols%64 != 0 || o.w.cols < 128 {
 		return nil, nil
 	}
 	key := fusedKey{o.w, p.m, p.rows}

@@ -261,6 +261,9 @@ func (r *runner) norm(p *pass, gain *vector) error {
 
 // product computes out = in·wᵀ, or adds to out.
 func (r *runner) product(p driver.Product, out, in driver.Ptr, w *linear) error {
+	if r.dev.opt.OwnProducts {
+		return r.ownProduct(p, out, in, w)
+	}
 	plan, err := r.dev.plan(p)
 	if err != nil {
 		return err

@@ -384,6 +384,27 @@ func firstError(errs ...error) error {
 	return nil
 }
 
+// ownProduct computes out = in·wᵀ, or adds to out, without the matrix library.
+func (r *runner) ownProduct(p driver.Product, out, in driver.Ptr, w *linear) error {
+	defines := []string{"IN=0", "OUT=0", "ADD=0"}
+	if p.In == driver.NumberBF16 {
+		defines[0] = "IN=1"
+	}
+	if p.Out == driver.NumberBF16 {
+		defines[1] = "OUT=1"
+	}
+	if p.Add {
+		defines[2] = "ADD=1"
+	}
+	f, err := r.dev.kernel("plain_product.cu", "plain_product", defines...)
+	if err != nil {
+		return err
+	}
+	const block = 64
+	return f.Launch(r.stream, driver.Launch{Grid: [3]int{(p.N + block - 1) / block, p.M}, Block: [3]int{block}},
+		r.args.Reset().Ptr(out).Ptr(in).Ptr(w.data).Int(p.N).Int(p.K))
+}
+
 // noise fills memory with pseudo-random numbers. The caller is inside the context.
 func (d *device) noise(s *driver.Stream, p driver.Ptr, n int, t driver.Number, deviation float32) error {
 	format := "FORMAT=0"
