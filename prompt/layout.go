@@ -12,20 +12,23 @@ type Order uint8
 const (
 	UserFirst Order = iota
 	ItemFirst
+	// Causal is an ordinary prompt: user, items and instruction one after the other, each token seeing all
+	// before it. Items are one segment.
+	Causal
 )
 
 func (o Order) String() string {
-	if o == ItemFirst {
-		return "item"
-	}
-	return "user"
+	return [...]string{"user", "item", "causal"}[o]
 }
 
 // Layout is a plan and where its parts are.
 type Layout struct {
 	Plan *plan.Plan
-	// User is the user's segment, Items the first of the items' consecutive ones. Absent: −1.
+	// User is the user's segment, Items the first of the items' consecutive ones, or the only one of a Causal
+	// prompt. Absent: −1.
 	User, Items int
+	// ItemAt has, of a Causal prompt, the first token of each item in its segment.
+	ItemAt []int
 	// Answers is the first answering segment: the instruction, or the first of one discriminant per
 	// item. The answer is at a segment's last token.
 	Answers int
@@ -61,6 +64,17 @@ func (l *Layout) addItems(items [][]int32, pos int, sees []int32) ([]int32, int)
 	return idx, end
 }
 
+// addLine appends the items as one segment, one after the other, and returns it and the position after it.
+func (l *Layout) addLine(items [][]int32, pos int, sees []int32) (int, int) {
+	var line []int32
+	l.ItemAt = make([]int, len(items))
+	for i, tokens := range items {
+		l.ItemAt[i] = len(line)
+		line = append(line, tokens...)
+	}
+	return l.add(plan.Item, line, pos, sees)
+}
+
 // ErrNoInstruction says that nothing in the prompt sees all that the answer depends on.
 var ErrNoInstruction = errors.New("the model's prompt has no instruction, which this way of scoring needs")
 
@@ -76,6 +90,13 @@ func (b *Builder) Rank(order Order, user []int32, items [][]int32) (Layout, erro
 		sees = with(sees, int32(l.User))
 		idx, end := l.addItems(items, pos, sees)
 		l.Answers, _ = l.add(plan.Instruction, b.instruction, end, with(sees, idx...))
+		return l, nil
+	}
+	if order == Causal {
+		l.User, pos = l.add(plan.User, user, pos, sees)
+		sees = with(sees, int32(l.User))
+		l.Items, pos = l.addLine(items, pos, sees)
+		l.Answers, _ = l.add(plan.Instruction, b.instruction, pos, with(sees, int32(l.Items)))
 		return l, nil
 	}
 	sees, pos = b.leadItems(&l, sees, pos, items)

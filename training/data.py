@@ -102,8 +102,8 @@ class Questions(torch.utils.data.IterableDataset):
     """Batches of plans with all questions: ranking, pointwise, generation, and what was bought after each chunk.
 
     codes are the tokens of each item's codes, or None. listed candidates of each list are shown, asked of
-    them pointwise; generated places of each customer get a generation (user-first alone: item-first, what
-    a generation sees of the user is something else)."""
+    them pointwise; generated places of each customer get a generation (not item-first, where what a generation
+    sees of the user is something else)."""
 
     def __init__(self, world, split, rows, seed, codes, listed=32, asked=16, generated=8, orders=("user", "item")):
         self.world, self.split, self.rows, self.seed, self.codes = world, split, rows, seed, codes
@@ -114,12 +114,17 @@ class Questions(torch.utils.data.IterableDataset):
         r = np.random.default_rng((self.seed, worker()))
         while True:
             for users in batches(r, self.split.lengths() + self.each, self.rows):
-                yield self.batch(r, users, self.orders[r.integers(len(self.orders))])
+                order = self.orders[r.integers(len(self.orders))]
+                if order == "causal" and r.integers(2) == 0:  # positions as far out as the server's
+                    users = users[: max(1, len(users) // 2)]
+                    yield self.batch(r, users, order, self.split.offers.shape[1])
+                else:
+                    yield self.batch(r, users, order)
 
-    def batch(self, r, users, order):
-        """Lays the plans of customers side by side. The rows before `split` are the users' (user-first) or the
-        items' (item-first): nothing before it sees anything behind it."""
-        plans = [self.plan(r, u, order) for u in users]
+    def batch(self, r, users, order, listed=None):
+        """Lays the plans of customers side by side. The rows before `split` are the users' (user-first, causal) or
+        the items' (item-first): nothing before it sees anything behind it."""
+        plans = [self.plan(r, u, order, listed or self.listed) for u in users]
         split = pad(max(x["split"] for x in plans))
         width = split + pad(max(x["plan"].size - x["split"] for x in plans))
         segments = max(len(x["plan"].tokens) for x in plans) + 1
@@ -144,29 +149,29 @@ class Questions(torch.utils.data.IterableDataset):
         batch.update(order=order, split=split, users=tensor(np.asarray(users)))
         return batch
 
-    def plan(self, r, u, order):
+    def plan(self, r, u, order, listed):
         s, w = self.split, self.world
-        candidates, chosen = self.choose(r, u)
-        asked, asked_chosen = pick(r, len(candidates), chosen, self.asked)
+        candidates, chosen = self.choose(r, u, listed)
+        asked, asked_chosen = ([], -1) if order == "causal" else pick(r, len(candidates), chosen, self.asked)
         chunks, targets = s.chunks(u), s.targets(u)
         p, user, instruction, each = w.prompts.questions(order, chunks, [w.items[i] for i in candidates], asked)
         rows, items = [], []
-        if order == "user" and self.codes is not None:
+        if order != "item" and self.codes is not None:
             places = r.permutation(len(chunks) - 1)[: self.generated - 1]
             for k in np.append(places, len(chunks) - 1):
                 rows.append(w.prompts.generation(p, user, k, self.codes[targets[k]]))
                 items.append(targets[k])
         return {
             "plan": p, "dense_rows": np.array([p.last_row(x) for x in user]), "dense_items": targets,
-            "split": p.first[user[-1] + 1 if order == "user" else user[0]],
+            "split": p.first[user[0] if order == "item" else user[-1] + 1],
             "answer_rows": np.array([p.last_row(instruction)]), "candidates": candidates, "chosen": chosen, "next": int(s.next[u]),
-            "asked_rows": np.array([p.last_row(x) for x in each]), "asked_chosen": asked_chosen, "asked": np.asarray(asked),
+            "asked_rows": np.array([p.last_row(x) for x in each], dtype=np.int64), "asked_chosen": asked_chosen, "asked": np.asarray(asked),
             "generated_rows": np.array(rows, dtype=np.int64).reshape(-1, 3 if self.codes is None else self.codes.shape[1]),
             "generated_items": np.array(items, dtype=np.int64),
         }
 
-    def choose(self, r, u):
-        places, chosen = pick(r, self.split.offers.shape[1], int(self.split.chosen[u]), self.listed)
+    def choose(self, r, u, listed):
+        places, chosen = pick(r, self.split.offers.shape[1], int(self.split.chosen[u]), listed)
         return self.split.offers[u][places].astype(np.int64), chosen
 
 

@@ -5,7 +5,7 @@
 
 First the model learns, on plain causal histories, what is bought after each line. Its item vectors are
 then cut into semantic IDs (codes.py). In the rest of the time it learns every question in every
-layout, user-first and item-first, with the masks and positions that the server uses (plans.py).
+layout, user-first, item-first and causal, with the masks and positions that the server uses (plans.py).
 The learning rate falls with the time that is spent, so a run ends when it is told to.
 """
 
@@ -22,6 +22,9 @@ import torch.nn.functional as F
 import codes as semantic
 from data import Histories, Questions, Split, World, loader, to_device
 from decoder import Decoder, Shape, dense_bias, seed_all
+
+
+ORDERS = ("user", "item", "causal")
 
 
 class Clock:
@@ -114,12 +117,13 @@ class Trainer:
         hidden = self.hidden(batch, embedding)
         answer, scores, margins = self.lists(batch, hidden, embedding)
         name = batch["order"]
-        out = {"dense" if name == "user" else "dense_item": self.dense(batch, hidden, ids)}
+        out = {"dense_item" if name == "item" else "dense": self.dense(batch, hidden, ids)}
         out[name] = F.cross_entropy(scores, batch["chosen"])
         out[name + "_all"] = 0.5 * F.cross_entropy((answer @ ids.T).float(), batch["next"])
-        out[name + "_point"] = F.cross_entropy(margins, batch["asked_chosen"])
-        truth = F.one_hot(batch["asked_chosen"], margins.shape[1]).float()
-        out[name + "_yes"] = 0.2 * F.binary_cross_entropy_with_logits(margins, truth)
+        if margins.shape[1] > 0:
+            out[name + "_point"] = F.cross_entropy(margins, batch["asked_chosen"])
+            truth = F.one_hot(batch["asked_chosen"], margins.shape[1]).float()
+            out[name + "_yes"] = 0.2 * F.binary_cross_entropy_with_logits(margins, truth)
         if len(batch["generated_items"]) > 0:
             out.update(self.generated(batch, hidden, embedding))
         return out
@@ -193,7 +197,7 @@ class Trainer:
     def validate(self, split, most):
         """NDCG@10 in expectation, as a share of the optimum's, in each layout, over the first customers of a split."""
         out = {}
-        for order in ("user", "item"):
+        for order in ORDERS:
             dataset = Questions(self.world, split, self.a.rows, 3, self.codes_np, 100, 100, 1, (order,))
             r = np.random.default_rng(0)
             users = np.argsort(split.lengths()[:most], kind="stable")
@@ -209,7 +213,8 @@ class Trainer:
                 p = p / p.sum(1, keepdim=True)
                 best += ndcg(p, p)
                 got["identifier"] += ndcg(scores, p)
-                got["pointwise"] += ndcg(margins, p)
+                if order != "causal":
+                    got["pointwise"] += ndcg(margins, p)
                 if order == "user":
                     for k, v in self.generated(batch, hidden, embedding).items():
                         costs[k] = costs.get(k, 0.0) + float(v) * len(part) / most
@@ -224,7 +229,7 @@ class Trainer:
             self.run(Histories(self.world, self.train, a.rows, a.seed), self.histories, a.first)
         found = np.load(os.path.join(a.start, "codes.npy")).astype(np.int64) if a.start else self.give_codes()
         self.take_codes(found)
-        self.run(Questions(self.world, self.train, a.rows, a.seed + 1, self.codes_np, a.listed, a.asked, a.generated), self.questions, 1.0)
+        self.run(Questions(self.world, self.train, a.rows, a.seed + 1, self.codes_np, a.listed, a.asked, a.generated, ORDERS), self.questions, 1.0)
         self.model.round()
         self.model.eval()
         result = self.validate(self.valid, min(a.validate, len(self.valid)))

@@ -89,8 +89,18 @@ class Prompts:
             end = max(end, after)
         return indices, end
 
+    def line(self, p, items, pos, sees):
+        """Adds items one after the other, each of which sees those before it; returns their indices and the
+        position after the last."""
+        indices = []
+        for it in items:
+            s, pos = p.add(it, pos, sees + indices)
+            indices.append(s)
+        return indices, pos
+
     def questions(self, order, chunks, items, asked, pointwise=None):
-        """Lays out a ranking and, in the same plan, pointwise questions about the items in asked.
+        """Lays out a ranking and, in the same plan, pointwise questions about the items in asked, which a causal
+        prompt does not have.
 
         Returns the plan, the user's segments, the instruction and the pointwise questions."""
         if pointwise is None:
@@ -101,6 +111,10 @@ class Prompts:
             head = sees + user
             listed, end = self.items(p, items, pos, head)
             places = [pos + len(items[i]) for i in asked]
+        elif order == "causal":
+            user, pos = self.user(p, chunks, pos, sees)
+            head, places = sees + user, []
+            listed, end = self.line(p, items, pos, head)
         else:
             if len(self.lead_in) > 0:
                 s, pos = p.add(self.lead_in, pos, sees)

@@ -81,6 +81,8 @@ func planCases(t *testing.T) []planCase {
 			l, err = b.Pointwise(order, user, items)
 			add("pointwise", order, l, err)
 		}
+		l, err := b.Rank(prompt.Causal, user, items)
+		add("rank", prompt.Causal, l, err)
 		add("generate", prompt.UserFirst, b.Generate(user), nil)
 	}
 	return out
