@@ -154,6 +154,21 @@ func (s *Store) forgetAll() (all []*Entry) {
 	return all
 }
 
+// Forget drops all known prefixes of a context. Their memory is freed, and zeroed, with its last reader.
+func (s *Store) Forget(context Key) {
+	var all []*Entry
+	s.mu.Lock()
+	s.known.Cut(context, func(n *node) {
+		s.top.take(n.Value, false)
+		all = append(all, n.Value.entry)
+	})
+	s.check()
+	s.mu.Unlock()
+	for _, e := range all {
+		e.Release()
+	}
+}
+
 // Match returns the longest known prefix of tokens in a context, with a reference for the caller, who
 // MUST release it, and where it was; nil when nothing is known. Until then it is not evicted.
 func (s *Store) Match(context Key, tokens []int32) (*Entry, Place) {

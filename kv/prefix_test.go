@@ -418,3 +418,40 @@ func BenchmarkKnown(b *testing.B) {
 		e.Release()
 	}
 }
+
+// Forgetting a context frees all of it but what is read, and nothing else.
+func TestForgetContext(t *testing.T) {
+	s, p := newStore(t, compute.NewHostMemory(), 20000)
+	r := rand.New(rand.NewPCG(3, 4))
+	var all [][]int32
+	for range 30 {
+		tokens := related(r, all)
+		all = append(all, tokens)
+		for _, context := range []Key{{1}, {2}} {
+			if _, err := learn(s, context, tokens); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	held, _ := s.Match(Key{1}, all[29])
+	before := p.Stats().Used
+	s.Forget(Key{1})
+	s.Forget(Key{3})
+	if err := s.known.Check(); err != nil {
+		t.Fatal(err)
+	}
+	for _, tokens := range all {
+		gone, _ := s.PeekMatch(Key{1}, tokens)
+		kept, _ := s.PeekMatch(Key{2}, tokens)
+		if gone != 0 || kept != len(tokens) {
+			t.Fatalf("of %d tokens %d are known in the context that was forgotten, and %d in the other", len(tokens), gone, kept)
+		}
+	}
+	if err := wrong(held, all[29]); err != nil {
+		t.Errorf("what is read: %v", err)
+	}
+	held.Release()
+	if used := p.Stats().Used; used != before/2 || used != s.Stats(Prefix).Bytes {
+		t.Errorf("%d of %d bytes are in use, %+v", used, before, s.Stats(Prefix))
+	}
+}

@@ -10,6 +10,8 @@ package meta
 
 import (
 	"fmt"
+	"maps"
+	"slices"
 	"sync"
 	"time"
 
@@ -138,6 +140,13 @@ func (x *Index) Drop(key kv.Key) {
 		x.coldest.remove(key)
 	}
 	delete(x.entries, key)
+}
+
+// Keys returns the keys of all entries.
+func (x *Index) Keys() []kv.Key {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	return slices.Collect(maps.Keys(x.entries))
 }
 
 // Status sets tiers[i] to where the entry of keys[i] is, Missing where it is nowhere.

@@ -45,7 +45,7 @@ type Key = [32]byte
 // record takes at least 4 KiB of files.
 type Options struct {
 	Budget  int64        // bytes that all files together may hold; required, 1 MiB to 16 TiB
-	Version [32]byte     // digest of what made the records; those of another version are reclaimed
+	Version [32]byte     // digest of what made the records; those of another version are reclaimed by Open
 	Segment int64        // bytes of a segment file; default Budget/256, at least 64 MiB; 64 KiB to Budget/4
 	Logger  *slog.Logger // told of damage found; default none
 }
@@ -98,6 +98,7 @@ type Store struct {
 	maxSegments int
 
 	w        sync.Mutex
+	version  [32]byte // of the records that are written
 	active   *segment // takes the next record; may be nil
 	nextSeg  uint32
 	seq      uint64
@@ -136,6 +137,7 @@ func Open(path string, opt Options) (*Store, error) {
 func open(dir folder, opt Options) (*Store, error) {
 	s := &Store{
 		opt:         opt,
+		version:     opt.Version,
 		dir:         dir,
 		punch:       dir.Punches(),
 		maxSegments: int(2*opt.Budget/opt.Segment) + 8,

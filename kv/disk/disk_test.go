@@ -195,6 +195,28 @@ func TestOtherVersionIsReclaimed(t *testing.T) {
 	}
 }
 
+// Records of both versions are found until the next start, which takes over those of its own.
+func TestVersionChangesWhileOpen(t *testing.T) {
+	d := newMemFolder(t, true)
+	s := mustOpen(t, d, Options{Budget: 2 * mib, Segment: 256 << 10})
+	mustPut(t, s, keyOf(1), nil, pattern(keyOf(1), 'p', 0, 5000))
+	s.SetVersion([32]byte{1})
+	mustPut(t, s, keyOf(2), nil, pattern(keyOf(2), 'p', 0, 5000))
+	for i := 1; i <= 2; i++ {
+		if _, ok := s.Has(keyOf(i)); !ok {
+			t.Errorf("record %d is gone", i)
+		}
+	}
+	if err := s.Close(); err != nil {
+		t.Fatal(err)
+	}
+	s = mustOpen(t, d, Options{Budget: 2 * mib, Segment: 256 << 10, Version: [32]byte{1}})
+	if st := s.Stats(); st.Entries != 1 || st.StaleRecords != 1 {
+		t.Errorf("after a start of the new version: %+v", st)
+	}
+	books(t, s)
+}
+
 func TestSmallerBudgetEvictsOldest(t *testing.T) {
 	d := newMemFolder(t, true)
 	s := mustOpen(t, d, Options{Budget: 4 * mib, Segment: 512 << 10})

@@ -134,7 +134,7 @@ func (s *Store) readMeta(seg *segment, r *record) (header, []byte, error) {
 	}
 	h, ok := decode(buf, seg.nonce, r.offset())
 	meta := buf[headerSize:]
-	if !ok || h.key != r.key || h.version != s.opt.Version || h.payload != r.payload ||
+	if !ok || h.key != r.key || h.payload != r.payload ||
 		h.meta != len(meta) || h.metaCRC != checksum(meta) {
 		return header{}, nil, errDamaged
 	}

@@ -13,7 +13,7 @@ func (s *Store) Put(key Key, meta []byte, payload [][]byte) error {
 	if len(meta) > MaxMeta {
 		return fmt.Errorf("disk: put: %d bytes of meta, at most %d", len(meta), MaxMeta)
 	}
-	h := header{key: key, version: s.opt.Version, payload: length(payload), meta: len(meta), metaCRC: checksum(meta)}
+	h := header{key: key, payload: length(payload), meta: len(meta), metaCRC: checksum(meta)}
 	size := recordSize(h.meta, h.payload)
 	if size > s.opt.Budget-block {
 		return fmt.Errorf("disk: put %d bytes: %w", size, ErrTooLarge)
@@ -23,11 +23,19 @@ func (s *Store) Put(key Key, meta []byte, payload [][]byte) error {
 	if s.isClosed() {
 		return ErrClosed
 	}
+	h.version = s.version
 	if err := s.put(&h, size, meta, payload); err != nil {
 		s.countWriteError()
 		return fmt.Errorf("disk: put %d bytes: %w", size, err)
 	}
 	return nil
+}
+
+// SetVersion changes the version of records to come. Those that are there can still be found, until the next Open.
+func (s *Store) SetVersion(v [32]byte) {
+	s.w.Lock()
+	defer s.w.Unlock()
+	s.version = v
 }
 
 func (s *Store) put(h *header, size int64, meta []byte, payload [][]byte) error {

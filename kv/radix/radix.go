@@ -147,6 +147,19 @@ func (t *Tree[V]) Remove(n *Node[V]) {
 	}
 }
 
+// Cut forgets all sequences of a context and calls f with the nodes that they had.
+func (t *Tree[V]) Cut(context Context, f func(*Node[V])) {
+	root := t.roots[context]
+	if root == nil {
+		return
+	}
+	delete(t.roots, context)
+	root.below(func(n *Node[V]) {
+		t.nodes--
+		f(n)
+	})
+}
+
 // All calls f with every node; f MUST NOT change the tree.
 func (t *Tree[V]) All(f func(*Node[V])) {
 	for _, root := range t.roots {

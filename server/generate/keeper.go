@@ -51,9 +51,9 @@ type Keeper struct {
 
 	build   sync.Mutex // to make snapshots and to switch between them
 	history *history.History
-	targets []*target
 
 	mu      sync.Mutex
+	targets []*target // replaced with build held, never changed
 	version uint64
 	bare    int // items without codes
 	pending map[string]catalog.Entry
@@ -105,23 +105,61 @@ func (k *Keeper) start() error {
 	k.build.Lock()
 	defer k.build.Unlock()
 	for _, t := range k.targets {
-		if err := k.follow(t, k.history.Head()); err != nil {
-			return fmt.Errorf("model %s: %w", t.Name, err)
+		if err := k.begin(t); err != nil {
+			return err
 		}
-		pin, ok := k.pin(t.Name)
-		if !ok {
-			continue
-		}
-		s, err := k.earlier(t, pin)
-		if err != nil {
-			k.log.Error("the version that was activated is not there any more: the latest is used", "model", t.Name, "version", pin, "error", err)
-			delete(k.pins, t.Name)
-			t.Generator.Use(t.head)
-			continue
-		}
-		t.Generator.Use(s)
 	}
 	return nil
+}
+
+// begin puts a model's first snapshot into use.
+func (k *Keeper) begin(t *target) error {
+	if err := k.follow(t, k.history.Head()); err != nil {
+		return fmt.Errorf("model %s: %w", t.Name, err)
+	}
+	pin, ok := k.pin(t.Name)
+	if !ok {
+		return nil
+	}
+	s, err := k.earlier(t, pin)
+	if err != nil {
+		k.log.Error("the version that was activated is not there any more: the latest is used", "model", t.Name, "version", pin, "error", err)
+		k.unpin(t.Name)
+		s = t.head
+	}
+	t.Generator.Use(s)
+	return nil
+}
+
+// Add has another checkpoint of a model generate what the one of its name does, from now on. Both follow the catalog, and
+// switch together, until one of them is removed.
+func (k *Keeper) Add(next Target) error {
+	k.build.Lock()
+	defer k.build.Unlock()
+	t := &target{Target: next, indexer: newIndexer(next.Generator.Prompt)}
+	if err := k.begin(t); err != nil {
+		return err
+	}
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.targets = append(slices.Clone(k.targets), t)
+	return nil
+}
+
+// Remove has a generator follow the catalog no more.
+func (k *Keeper) Remove(g *Generator) {
+	k.build.Lock()
+	defer k.build.Unlock()
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.targets = slices.DeleteFunc(slices.Clone(k.targets), func(t *target) bool { return t.Generator == g })
+}
+
+// following returns the models whose snapshots are made.
+func (k *Keeper) following() []*target {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.targets
 }
 
 // Close closes the files. Snapshots in use stay valid.
@@ -205,7 +243,7 @@ func (k *Keeper) Renew() {
 	if err != nil {
 		k.log.Error("a version of the catalog is not on disk", "version", v.Number, "error", err)
 	}
-	for _, t := range k.targets {
+	for _, t := range k.following() {
 		if err := k.follow(t, v); err != nil {
 			k.log.Error("the items that are generated stay as they were", "model", t.Name, "error", err)
 			continue

@@ -42,8 +42,8 @@ func (k *Keeper) Versions() []VersionInfo {
 	var out []VersionInfo
 	for _, v := range slices.Backward(k.history.Versions()) {
 		info := VersionInfo{Version: strconv.FormatUint(v.Number, 10), Digest: v.Digest.String(), Items: v.Items, Created: v.Created}
-		for _, t := range k.targets {
-			if t.Generator.Snapshot().Version == info.Version {
+		for _, t := range k.following() {
+			if t.Generator.Snapshot().Version == info.Version && !slices.Contains(info.Models, t.Name) {
 				info.Models = append(info.Models, t.Name)
 			}
 		}
@@ -68,9 +68,15 @@ func (k *Keeper) pin(model string) (number uint64, ok bool) {
 	return number, ok
 }
 
+func (k *Keeper) unpin(model string) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	delete(k.pins, model)
+}
+
 // inUse reports whether a version must stay.
 func (k *Keeper) inUse(number uint64) bool {
-	for _, t := range k.targets {
+	for _, t := range k.following() {
 		if pin, ok := k.pin(t.Name); ok && pin == number {
 			return true
 		}
@@ -141,7 +147,7 @@ func (k *Keeper) before(model string) (map[*target]uint64, error) {
 }
 
 func (k *Keeper) chosen(model string) []*target {
-	return slices.DeleteFunc(slices.Clone(k.targets), func(t *target) bool { return model != "" && t.Name != model })
+	return slices.DeleteFunc(slices.Clone(k.following()), func(t *target) bool { return model != "" && t.Name != model })
 }
 
 // follows has models follow the catalog.

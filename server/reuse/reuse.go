@@ -49,6 +49,8 @@ type Options struct {
 	Policy schedule.Policy // what an automatic choice means
 	// Model is a digest of all of the model that KV depends on: weights, configuration, formats.
 	Model kv.Key
+	// Shared is what other caches over the same store have too; nil: there are none.
+	Shared *Shared
 	// Now is the clock of frequencies, for replays faster than life; time since New.
 	Now func() time.Duration
 }
@@ -97,11 +99,10 @@ func New(b *prompt.Builder, opt Options) *Cache {
 	c.visits.New = func() any { return &Visit{} }
 	c.home = tierOf(opt.Store.Top())
 	c.costs.Keep = c.home
-	opt.Store.OnDrop(c.dropped)
-	opt.Store.OnForget(c.forgotten)
-	opt.Store.OnMove(c.moved)
-	opt.Store.OnStore(c.stored)
-	opt.Store.RangeBelow(c.stored)
+	if c.opt.Shared == nil {
+		c.opt.Shared = Share(opt.Store)
+	}
+	c.opt.Shared.join(c)
 	return c
 }
 

@@ -1,0 +1,73 @@
+package reuse
+
+import (
+	"errors"
+	"slices"
+	"sync"
+
+	"grebe/kv"
+	"grebe/plan"
+)
+
+// Shared has the caches of several checkpoints of one model keep their entries in one store, each under keys that
+// its own weights are part of: none finds what another one keeps. What the store tells goes to all of them.
+type Shared struct {
+	mu     sync.RWMutex
+	caches []*Cache
+}
+
+// Share returns what the caches over a store have in common. It MUST be called once, before the store is used.
+func Share(store *kv.Store) *Shared {
+	s := &Shared{}
+	store.OnDrop(func(key kv.Key) { s.each(func(c *Cache, _ bool) { c.dropped(key) }) })
+	store.OnForget(func(key kv.Key) { s.each(func(c *Cache, _ bool) { c.forgotten(key) }) })
+	store.OnMove(func(key kv.Key, to kv.Place) { s.each(func(c *Cache, _ bool) { c.moved(key, to) }) })
+	store.OnStore(func(key kv.Key, kind plan.Kind, tokens int) {
+		s.each(func(c *Cache, alone bool) {
+			if _, known := c.opt.Index.Lookup(key); known || alone {
+				c.stored(key, kind, tokens)
+			}
+		})
+	})
+	return s
+}
+
+// each calls f with every cache, and whether it is the only one.
+func (s *Shared) each(f func(c *Cache, alone bool)) {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	for _, c := range s.caches {
+		f(c, len(s.caches) == 1)
+	}
+}
+
+// join adds a cache. The first one's is what lies below memory.
+func (s *Shared) join(c *Cache) {
+	s.mu.Lock()
+	s.caches = append(s.caches, c)
+	first := len(s.caches) == 1
+	s.mu.Unlock()
+	if first {
+		c.opt.Store.RangeBelow(c.stored)
+	}
+}
+
+// Clear removes all that the cache keeps from every tier, and has the store tell it nothing any more. The cache MUST
+// NOT be in use, nor be used after.
+func (c *Cache) Clear() error {
+	var errs []error
+	for _, key := range c.opt.Index.Keys() {
+		errs = append(errs, c.opt.Store.Delete(key))
+	}
+	c.opt.Store.Forget(c.userSpace)
+	c.Leave()
+	return errors.Join(errs...)
+}
+
+// Leave has the store tell the cache nothing any more. What it keeps stays, for another cache of the same weights.
+func (c *Cache) Leave() {
+	s := c.opt.Shared
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.caches = slices.DeleteFunc(s.caches, func(o *Cache) bool { return o == c })
+}
