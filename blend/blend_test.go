@@ -1,0 +1,92 @@
+package blend
+
+import (
+	"math"
+	"slices"
+	"testing"
+
+	"pgregory.net/rapid"
+)
+
+func TestChooseByHand(t *testing.T) {
+	from := []Source{Own, Block, Block, Block, Block, Prototype, Prototype, Own, Block}
+	score := []float32{0, 1, 4, 4, 2, 7, 9, 0, 3}
+	var c Chooser
+	for _, x := range []struct {
+		b    Budget
+		want []int32
+	}{
+		{Budget{}, []int32{10, 17}},
+		{Budget{Items: 0.4, History: 0.5}, []int32{10, 12, 13, 16, 17}},
+		{Budget{Items: 0.01}, []int32{10, 12, 17}},
+		{Budget{Window: 3}, []int32{10, 16, 17, 18}},
+		{Budget{Items: 0.25, Window: 1}, []int32{10, 12, 17, 18}},
+		{Budget{Items: 1, History: 1}, []int32{10, 11, 12, 13, 14, 15, 16, 17, 18}},
+	} {
+		if got := c.Choose(nil, 10, from, score, x.b); !slices.Equal(got, x.want) {
+			t.Errorf("%+v: rows %v, want %v", x.b, got, x.want)
+		}
+	}
+}
+
+// Choose against what it means, token by token.
+func TestChooseAgainstDefinition(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		n := rapid.IntRange(0, 60).Draw(t, "tokens")
+		from, score := make([]Source, n), make([]float32, n)
+		count := [3]int{}
+		b := Budget{
+			Items: rapid.Float64Range(0, 1).Draw(t, "items"), History: rapid.Float64Range(0, 1).Draw(t, "history"),
+			Window: rapid.IntRange(0, 70).Draw(t, "window"),
+		}
+		for i := range from {
+			from[i] = Source(rapid.IntRange(0, 2).Draw(t, "source"))
+			score[i] = float32(rapid.IntRange(0, 6).Draw(t, "score"))
+			if score[i] == 6 {
+				score[i] = float32(math.NaN())
+			}
+			if i < n-b.Window {
+				count[from[i]]++
+			}
+		}
+		var c Chooser
+		got := c.Choose(nil, 0, from, score, b)
+		if !slices.IsSorted(got) || len(slices.Compact(slices.Clone(got))) != len(got) {
+			t.Fatalf("rows %v are not ascending, each once", got)
+		}
+		for i := range from {
+			higher := 0 // tokens of the same source that go before
+			for j := range from {
+				if j < n-b.Window && from[j] == from[i] && (rank(score[j]) > rank(score[i]) || rank(score[j]) == rank(score[i]) && j < i) {
+					higher++
+				}
+			}
+			share := map[Source]float64{Block: b.Items, Prototype: b.History}[from[i]]
+			want := from[i] == Own || i >= n-b.Window || float64(higher) < math.Ceil(share*float64(count[from[i]])-1e-9)
+			if slices.Contains(got, int32(i)) != want {
+				t.Fatalf("token %d of %v with scores %v and %+v: chosen %v, want %v", i, from, score, b, !want, want)
+			}
+		}
+	})
+}
+
+func TestScores(t *testing.T) {
+	score := make([]float32, 4)
+	ByAttention(score, []float32{4, 3, 2, 1}, nil, 1)
+	if !slices.Equal(score, []float32{1, 1, 1, 1}) {
+		t.Errorf("attention that every row gives alike is scored %v", score)
+	}
+	ByAttention(score, []float32{4, 3, 2, 1}, []float32{0, 0.5, 0, 0}, 2)
+	if !slices.Equal(score, []float32{1, 2, 1, 1}) {
+		t.Errorf("with drift %v", score)
+	}
+	ByPlace(score, []Source{Own, Block, Block, Block}, []bool{false, true, false, true})
+	if !slices.Equal(score, []float32{0, 0, -1, 0}) {
+		t.Errorf("by place %v", score)
+	}
+	for _, b := range []Budget{{Items: -0.1}, {History: 1.1}, {Items: math.NaN()}, {Window: -1}} {
+		if b.Check() == nil {
+			t.Errorf("%+v is taken", b)
+		}
+	}
+}

@@ -1,0 +1,31 @@
+package blend
+
+// ByAttention sets score to RcLLM's importance: the attention that a token received in the first layer and, of a
+// prototype, how far it is from the token that it stands in for. Received sums over all rows behind a token, of which
+// an early one has more: it is divided by their number, so that scores compare over the prompt. Drift may be nil.
+func ByAttention(score, received, drift []float32, weight float32) {
+	n := len(received)
+	mean := float32(0)
+	for i, r := range received {
+		score[i] = r / float32(n-i)
+		mean += score[i] / float32(n)
+	}
+	if drift == nil {
+		return
+	}
+	for i, d := range drift {
+		score[i] += weight * mean * d
+	}
+}
+
+// ByPlace sets score to EPIC's rule: the first tokens of every block count most. Begins says where blocks begin.
+func ByPlace(score []float32, from []Source, begins []bool) {
+	at := 0
+	for i := range from {
+		if begins[i] || i > 0 && from[i] != from[i-1] {
+			at = 0
+		}
+		score[i] = -float32(at)
+		at++
+	}
+}
