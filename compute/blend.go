@@ -6,22 +6,29 @@ import "fmt"
 // to some layer compute all rows; the chunks then get the KV of the others from elsewhere, and Keep leaves
 // the rows that are computed on:
 //
-//	Begin · Embed · { QKV · Attend · … } · QKV · Attend · Received · Place · Keep · Output · FFN · { QKV · … }
+//	Begin · Embed · { QKV · Attend · … } · QKV · Attend · Place · Received · Keep · Output · FFN · { QKV · … }
 //
 // What stood in for a row that Keep left is overwritten by the row's own K and V, layer by layer, before
-// anything attends to it. Batches with such rows have chunks that are not transient there.
+// anything attends to it. Segments of which rows were dropped before the last layer have no transient
+// chunks, and K and V are F32 or BF16: CheckKept.
 type Blender interface {
 	Runner
 	// Received sets out[r], one value per row of the batch, to the attention that row r's token received from the
 	// rows of the batch in the layer whose Attend was last: probabilities, summed over the rows that see it and
-	// averaged over query heads. No row was dropped before.
+	// averaged over query heads. It is called before anything but Place follows that Attend, and no row was
+	// dropped before.
 	Received(out []float32) error
 	// Place copies K and V of the layers from on to where parts say, turning K. Parts do not overlap in what they
-	// write, and read no chunk that is written.
+	// write, and read no chunk that is written. It is called after Begin and before the QKV of layer from. A
+	// device may do it as late as it wants, and leave out rows that are computed: parts and what they read MUST
+	// stay unchanged until the batch's results were returned. A second call is for other rows.
 	Place(from int, parts []Part)
 }
 
 // Part is a run of tokens whose KV stands in for that of tokens of a segment.
+//
+// K is turned as Rope says, by Turn instead of a position and without Scale, which it has already: in
+// float32 for F32, and rounded to nearest from float32 for BF16.
 type Part struct {
 	Segment int   // of the batch, which computes the tokens
 	At      int   // its first token there
@@ -50,11 +57,50 @@ func (b *Batch) CheckParts(s *Shape, parts []Part) error {
 			return fmt.Errorf("compute: part %d reads tokens %d to %d of a chunk for %d in %d bytes",
 				i, p.First, p.First+p.Tokens, c.Tokens, c.size())
 		}
-		for j := range g.Chunks {
-			if g.Chunks[j].Transient {
-				return fmt.Errorf("compute: part %d writes to segment %d, whose KV is transient", i, p.Segment)
-			}
+		if g.transient() {
+			return fmt.Errorf("compute: part %d writes to segment %d, whose KV is transient", i, p.Segment)
 		}
 	}
 	return nil
+}
+
+// CheckPartsHost is CheckParts for a device that uses the chunks' Bytes.
+func (b *Batch) CheckPartsHost(s *Shape, parts []Part) error {
+	for i := range parts {
+		if parts[i].From.Bytes == nil {
+			return fmt.Errorf("compute: part %d at %#x is not in the host's memory", i, parts[i].From.Addr)
+		}
+	}
+	return b.CheckParts(s, parts)
+}
+
+// CheckKept refuses to go on with a further layer when of the batch's rows only some were kept, ascending,
+// and the KV of the others is not in the chunks.
+func (b *Batch) CheckKept(s *Shape, rows []int32) error {
+	if len(rows) == len(b.Tokens) {
+		return nil
+	}
+	if s.KV == FP8 || s.Pointwise != nil {
+		return fmt.Errorf("compute: only %d of %d rows were kept, and KV in %v does not stand in for the others", len(rows), len(b.Tokens), s.KV)
+	}
+	for i := range b.Segments {
+		g, kept := &b.Segments[i], 0
+		for ; len(rows) > 0 && int(rows[0]) < g.First+g.Rows(); rows = rows[1:] {
+			kept++
+		}
+		if kept < g.Rows() && g.transient() {
+			return fmt.Errorf("compute: %d of %d rows of segment %d were kept, whose KV is transient", kept, g.Rows(), i)
+		}
+	}
+	return nil
+}
+
+// transient reports whether a chunk is.
+func (s *Segment) transient() bool {
+	for i := range s.Chunks {
+		if s.Chunks[i].Transient {
+			return true
+		}
+	}
+	return false
 }

@@ -52,6 +52,30 @@ type Model interface {
 	Close() error
 }
 
+// Blender is a Model whose batches may reuse KV that is not a prefix (RCL-5, RCL-6).
+type Blender interface {
+	Model
+	// Blend is Forward with a repair: of the rows that the repair does not choose, the layers after Repair.Layer
+	// are not computed, and other rows attend to the KV that stands in for them. The runner MUST be a
+	// compute.Blender. With keep nil, the rows chosen are carried through the last layer.
+	Blend(r compute.Runner, b *compute.Batch, repair *Repair, keep []int32) error
+}
+
+// Repair says what stands in for rows' own KV and which rows are computed none the less.
+type Repair struct {
+	// Layer is the last one that computes all rows, below the model's last: 0 is the usual choice.
+	Layer int
+	// Received: Choose wants to know how much attention each row received in that layer.
+	Received bool
+	// Load returns the KV that stands in for rows in the layers after Layer. It is called once, when that
+	// layer's attention is under way, so that what it waits for loads beside it. What it returns MUST stay
+	// unchanged until the batch's results were returned.
+	Load func() ([]compute.Part, error)
+	// Choose returns the rows that go on, ascending; all that are in keep MUST be among them, and all for which
+	// nothing stands in should. received has a value per row, or is nil. The result is used until the pass ends.
+	Choose func(received []float32) []int32
+}
+
 // Options say how to open a model. The zero value is a good choice.
 type Options struct {
 	// DType is the format of products: "auto" or "" (bf16 for a BF16 checkpoint, else f32: bf16 would

@@ -23,14 +23,17 @@ func (r *runner) Attend(layer int) {
 		return
 	}
 	k, v := r.read(layer)
-	r.att = make([][]float64, len(r.q))
-	for row, sees := range mask(r.b) {
-		r.att[row] = make([]float64, r.s.Heads*r.s.HeadDim)
+	r.att, r.received = make([][]float64, len(r.q)), make([]float64, len(k))
+	all := mask(r.b)
+	for i, row := range r.rows {
+		r.att[i] = make([]float64, r.s.Heads*r.s.HeadDim)
 		for h := range r.s.Heads {
-			r.attendHead(h, r.q[row], r.att[row], sees, k, v)
+			r.attendHead(h, r.q[i], r.att[i], all[row], k, v)
 		}
 	}
-	r.q = nil
+	if r.q = nil; len(r.rows) < len(r.b.Tokens) {
+		r.received = nil
+	}
 }
 
 // mask returns for every row which keys it sees. Keys are the tokens of the segments in order.
@@ -87,6 +90,11 @@ func (r *runner) attendHead(h int, q, out []float64, sees []bool, k, v [][]float
 	}
 	for i := range n {
 		out[h*n+i] /= sum
+	}
+	for key := range sees {
+		if sees[key] {
+			r.received[key] += math.Exp(scores[key]-largest) / sum
+		}
 	}
 }
 

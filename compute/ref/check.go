@@ -71,6 +71,14 @@ func (r *runner) checkWhole() error {
 	return nil
 }
 
+// checkKept makes sure that what was dropped has its K and V in the chunks.
+func (r *runner) checkKept() error {
+	if err := r.checkEmbedded(); err != nil {
+		return err
+	}
+	return r.b.CheckKept(&r.s, r.rows)
+}
+
 // row returns x of a batch row.
 func (r *runner) row(row int32) ([]float64, error) {
 	i, ok := slices.BinarySearch(r.rows, row)

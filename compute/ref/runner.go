@@ -24,6 +24,8 @@ type runner struct {
 	x      [][]float64
 	q, att [][]float64 // nil outside QKV … Attend and Attend … Output
 	u      [][]float64 // of HSTU; nil outside UVQK … Mix
+	// received is what Attend added up per key, over heads; nil where it did not see all rows.
+	received []float64
 }
 
 func (r *runner) Close() error {
@@ -32,7 +34,7 @@ func (r *runner) Close() error {
 }
 
 func (r *runner) Begin(b *compute.Batch) error {
-	r.b, r.x, r.q, r.att, r.u, r.rows = b, nil, nil, nil, nil, r.rows[:0]
+	r.b, r.x, r.q, r.att, r.u, r.received, r.rows = b, nil, nil, nil, nil, nil, r.rows[:0]
 	r.err = b.ValidateHost(&r.s)
 	if r.err == nil && len(b.Tokens) > r.max {
 		r.err = fmt.Errorf("ref: a batch of %d rows, room for %d", len(b.Tokens), r.max)
@@ -73,7 +75,7 @@ func (r *runner) QKV(layer int, w *compute.AttentionWeights) {
 	bias, err3 := r.vector("bias", w.QKVBias, (s.Heads+2*s.KVHeads)*s.HeadDim)
 	qNorm, err4 := r.vector("query norm", w.QNorm, s.HeadDim)
 	kNorm, err5 := r.vector("key norm", w.KNorm, s.HeadDim)
-	if r.failed("qkv", errors.Join(err1, err2, err3, err4, err5, r.checkDecoder(), r.checkLayer(layer), r.checkWhole())) {
+	if r.failed("qkv", errors.Join(err1, err2, err3, err4, err5, r.checkDecoder(), r.checkLayer(layer), r.checkKept())) {
 		return
 	}
 	r.q, r.att, r.layer = make([][]float64, len(r.x)), nil, layer
@@ -81,7 +83,11 @@ func (r *runner) QKV(layer int, w *compute.AttentionWeights) {
 		g := &r.b.Segments[i]
 		for token := g.Cached; token < g.Len; token++ {
 			row := g.First + token - g.Cached
-			y := r.product(m, bias, r.normed(norm, r.x[row]))
+			at, ok := slices.BinarySearch(r.rows, int32(row))
+			if !ok {
+				continue // what its chunk holds stands in for it
+			}
+			y := r.product(m, bias, r.normed(norm, r.x[at]))
 			q, k, v := y[:s.Heads*s.HeadDim], y[s.Heads*s.HeadDim:(s.Heads+s.KVHeads)*s.HeadDim], y[(s.Heads+s.KVHeads)*s.HeadDim:]
 			for h := range s.Heads {
 				r.turn(qNorm, q[h*s.HeadDim:(h+1)*s.HeadDim], r.b.Positions[row])
@@ -89,7 +95,7 @@ func (r *runner) QKV(layer int, w *compute.AttentionWeights) {
 			for h := range s.KVHeads {
 				r.turn(kNorm, k[h*s.HeadDim:(h+1)*s.HeadDim], r.b.Positions[row])
 			}
-			r.q[row] = q
+			r.q[at] = q
 			r.write(g, layer, token, k, v)
 		}
 	}
@@ -98,14 +104,7 @@ func (r *runner) QKV(layer int, w *compute.AttentionWeights) {
 // turn norms a head and rotates it to its position.
 func (r *runner) turn(norm vector, head []float64, position int32) {
 	copy(head, r.normed(norm, head))
-	half := len(head) / 2
-	for i := range half {
-		angle := float64(float32(position) * r.s.Rope.InvFreq[i])
-		cos := math.Cos(angle) * float64(r.s.Rope.Scale)
-		sin := math.Sin(angle) * float64(r.s.Rope.Scale)
-		a, b := head[i], head[i+half]
-		head[i], head[i+half] = a*cos-b*sin, b*cos+a*sin
-	}
+	rotate(head, int(position), r.s.Rope.InvFreq, r.s.Rope.Scale)
 }
 
 func (r *runner) Keep(rows []int32) {
@@ -133,7 +132,7 @@ func (r *runner) Keep(rows []int32) {
 	if r.att != nil {
 		r.att = att
 	}
-	r.rows, r.x, r.q = slices.Clone(rows), x, nil
+	r.rows, r.x, r.q, r.received = slices.Clone(rows), x, nil, nil
 }
 
 func (r *runner) Output(w *compute.AttentionWeights) {

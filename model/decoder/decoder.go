@@ -118,20 +118,24 @@ func (d *decoder) Forward(r compute.Runner, b *compute.Batch, keep []int32) erro
 // run puts a batch that was begun through the layers.
 func (d *decoder) run(r compute.Runner, keep []int32) {
 	r.Embed(d.embedding)
-	last := len(d.layers) - 1
 	for i := range d.layers {
-		l := &d.layers[i]
-		r.QKV(i, &l.attention)
-		if i == last && keep != nil && len(keep) == 0 {
-			return // the KV is all that was wanted
-		}
-		r.Attend(i)
-		if i == last && keep != nil {
-			r.Keep(keep)
-		}
-		r.Output(&l.attention)
-		r.FFN(&l.ffn)
+		d.layer(r, i, keep)
 	}
+}
+
+// layer runs layer i; the last leaves the rows in keep, unless it is nil.
+func (d *decoder) layer(r compute.Runner, i int, keep []int32) {
+	l, last := &d.layers[i], i == len(d.layers)-1
+	r.QKV(i, &l.attention)
+	if last && keep != nil && len(keep) == 0 {
+		return // the KV is all that was wanted
+	}
+	r.Attend(i)
+	if last && keep != nil {
+		r.Keep(keep)
+	}
+	r.Output(&l.attention)
+	r.FFN(&l.ffn)
 }
 
 // check refuses ids that are no rows of the embedding and rows that are not in the batch.
