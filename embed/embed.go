@@ -124,6 +124,7 @@ type scratch struct {
 	found   []bool
 	broken  []bool // of the keys, some that were not found
 	watched []access
+	lookups lookups
 	at      uint64 // time of the first lookup
 	sets    int    // in use then
 	stripe  int

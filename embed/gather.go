@@ -1,27 +1,9 @@
 package embed
 
 import (
-	"math/bits"
 	"runtime"
 	"sync"
-	"unsafe"
 )
-
-// A gather looks up many keys in a pipeline, because waiting for one key's memory after the other's would take most of
-// the time: a key's set is asked for, some keys later its row is, some keys later the row is copied. The distances were
-// measured; between setAhead and rowAhead a set's line arrives, within rowAhead a row's.
-const (
-	setAhead = 16
-	rowAhead = 5
-	flight   = 32 // keys under way, a power of two
-)
-
-// lookup is a key under way.
-type lookup struct {
-	h    uint64
-	set  *set
-	slot int // that may be the key's, −1: none has its tag
-}
 
 // inParallel is how many keys make work for another thread.
 const inParallel = 1024
@@ -65,68 +47,43 @@ func (c *Cache) gatherParts(keys []uint64, out []byte, s *scratch, parts int) {
 	}
 }
 
+// step is how many rows are copied before their uses are recorded: their slots are still in the nearest cache.
+const step = 64
+
 // gatherRun looks up keys that stand at first of the batch, by one thread.
 func (c *Cache) gatherRun(keys []uint64, out []byte, s *scratch, first int) {
-	var fly [flight]lookup
+	if len(keys) == 0 {
+		return
+	}
+	out = out[:len(keys)*c.rowBytes]
+	l := &s.lookups
+	l.begin(c, keys, s.sets)
+	l.run(c, out, -lead, 0)
+	for from := 0; from < len(keys); from += step {
+		to := min(from+step, len(keys))
+		l.run(c, out, from, to)
+		c.settle(l, out, from, to, s, first)
+	}
+}
+
+// settle records uses and lists misses of keys whose rows were copied, or not.
+func (c *Cache) settle(l *lookups, out []byte, from, to int, s *scratch, first int) {
 	mask := ^uint64(0)
 	if c.listens != nil {
 		mask = c.listens.mask.Load()
 	}
-	for i := range len(keys) + setAhead {
-		if i < len(keys) {
-			l := &fly[i%flight]
-			l.h = mix(keys[i])
-			l.set = &c.sets[c.home(l.h, s.sets)]
-			prefetch(unsafe.Pointer(l.set), setHead)
+	sets, slots, hashes := l.sets[lead:], l.slots[lead:], l.hashes[lead:]
+	now := s.at + uint64(first)
+	for i := from; i < to; i++ {
+		switch slot := slots[i]; {
+		case slot >= 0:
+			c.mark(sets[i], slot, now+uint64(i))
+		case slot == disturbed && c.read(hashes[i], sets[i], now+uint64(i), out[i*c.rowBytes:]):
+		default:
+			s.misses = append(s.misses, int32(first+i))
 		}
-		if j := i - setAhead + rowAhead; j >= 0 && j < len(keys) {
-			c.ahead(&fly[j%flight])
-		}
-		at := i - setAhead
-		if at < 0 {
-			continue
-		}
-		l := &fly[at%flight]
-		now := s.at + uint64(first+at)
-		if !c.take(l, now, out[at*c.rowBytes:(at+1)*c.rowBytes]) {
-			s.misses = append(s.misses, int32(first+at))
-		}
-		if l.h&mask == 0 && c.listens != nil {
-			s.watched = append(s.watched, access{l.h, now})
+		if hashes[i]&mask == 0 && c.listens != nil {
+			s.watched = append(s.watched, access{hashes[i], now + uint64(i)})
 		}
 	}
-}
-
-// ahead asks for the row of the first slot with the key's tag, which is the key's more often than not.
-func (c *Cache) ahead(l *lookup) {
-	m := l.set.match(tagOf(l.h))
-	l.slot = -1
-	if m == 0 {
-		return
-	}
-	l.slot = bits.TrailingZeros64(m)
-	base := unsafe.Add(c.origin, int(l.set.rows.Load()))
-	prefetch(unsafe.Pointer(&l.set.slots[l.slot]), 16)
-	prefetch(unsafe.Add(base, l.slot*c.rowBytes), c.rowBytes)
-	if m &= m - 1; m != 0 {
-		slot := bits.TrailingZeros64(m)
-		prefetch(unsafe.Pointer(&l.set.slots[slot]), 16)
-	}
-}
-
-// take copies a key's row; it tries the slot that was asked for first.
-func (c *Cache) take(l *lookup, now uint64, dst []byte) bool {
-	if l.slot < 0 {
-		return false
-	}
-	s := l.set
-	v := s.version.Load()
-	if v&1 == 0 && s.slots[l.slot].key.Load() == l.h && s.tag(l.slot) != 0 {
-		copyRow(dst, c.row(s, l.slot))
-		if s.version.Load() == v {
-			c.mark(s, l.slot, now)
-			return true
-		}
-	}
-	return c.read(l.h, s, now, dst)
 }

@@ -81,7 +81,7 @@ func (m *Memory) Gather(ctx context.Context, keys []uint64, rows []byte, found [
 	var broken []int
 	for i, k := range keys {
 		if next := i + rowAhead; next < len(keys) && m.has(keys[next]) {
-			prefetch(unsafe.Pointer(unsafe.SliceData(m.row(keys[next]))), m.rowBytes)
+			prefetchFar(unsafe.Pointer(unsafe.SliceData(m.row(keys[next]))), m.rowBytes)
 		}
 		if found[i] = m.has(k); found[i] {
 			copyBytes(rows[i*m.rowBytes:][:m.rowBytes], m.row(k))

@@ -15,6 +15,11 @@ var hasAVX2, hasAVX512 = cpu.X86.HasAVX2, cpu.X86.HasAVX512F
 //go:noescape
 func prefetch(p unsafe.Pointer, n int)
 
+// prefetchFar asks for memory that is read a little later, into a larger cache.
+//
+//go:noescape
+func prefetchFar(p unsafe.Pointer, n int)
+
 // match32 returns a bit per tag of 64 that is equal.
 //
 //go:noescape

@@ -13,6 +13,17 @@ loop:
 	JG   loop
 	RET
 
+// func prefetchFar(p unsafe.Pointer, n int)
+TEXT ·prefetchFar(SB), NOSPLIT, $0-16
+	MOVQ p+0(FP), AX
+	MOVQ n+8(FP), CX
+loop:
+	PREFETCHT2 (AX)
+	ADDQ $64, AX
+	SUBQ $64, CX
+	JG   loop
+	RET
+
 // func match32(tags unsafe.Pointer, tag uint64) uint64
 TEXT ·match32(SB), NOSPLIT, $0-24
 	MOVQ         tags+0(FP), AX

@@ -1,0 +1,43 @@
+//go:build !noasm && !race
+
+package embed
+
+import (
+	"unsafe"
+
+	"golang.org/x/sys/cpu"
+)
+
+var hasWide = cpu.X86.HasAVX512F && cpu.X86.HasAVX512BW && cpu.X86.HasBMI1
+
+// flight is what runWide works on: the lookups' arrays from key 0, and where row from goes.
+type flight struct {
+	hashes   *uint64
+	sets     **set
+	masks    *uint64
+	slots    *int
+	origin   unsafe.Pointer
+	out      unsafe.Pointer
+	rowBytes int
+	from, to int
+}
+
+// runWide is runPlain for rows of whole cache lines.
+//
+//go:noescape
+func runWide(f *flight)
+
+func (l *lookups) run(c *Cache, out []byte, from, to int) {
+	if !hasWide || c.rowBytes%64 != 0 {
+		l.runPlain(c, out, from, to)
+		return
+	}
+	f := flight{
+		hashes: &l.hashes[lead], sets: &l.sets[lead], masks: &l.masks[lead], slots: &l.slots[lead],
+		origin: c.origin, out: unsafe.Pointer(&out[max(from, 0)*c.rowBytes]), rowBytes: c.rowBytes, from: from, to: to,
+	}
+	if from < 0 { // no row of these is copied
+		f.out = nil
+	}
+	runWide(&f)
+}
