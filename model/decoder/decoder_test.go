@@ -102,8 +102,13 @@ func batch(s compute.Shape) *compute.Batch {
 
 func open(t *testing.T, dir, dtype string) (model.Model, compute.Runner) {
 	t.Helper()
+	return openKV(t, dir, dtype, "")
+}
+
+func openKV(t *testing.T, dir, dtype, kv string) (model.Model, compute.Runner) {
+	t.Helper()
 	dev := ref.New()
-	m, err := model.Open(dir, dev, model.Options{DType: dtype})
+	m, err := model.Open(dir, dev, model.Options{DType: dtype, KV: kv})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -1,6 +1,7 @@
 package decoder_test
 
 import (
+	"fmt"
 	"math"
 	"testing"
 
@@ -16,6 +17,9 @@ type oracle struct {
 	cfg     *model.Config
 	spec    modeltest.Spec
 	weights *safetensors.Set
+
+	// project, when set, sees the unrotated keys and the values of every layer, and may change them.
+	project func(layer int, k, v [][]float64)
 }
 
 func newOracle(t *testing.T, dir string, spec modeltest.Spec) *oracle {
@@ -29,7 +33,7 @@ func newOracle(t *testing.T, dir string, spec modeltest.Spec) *oracle {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { weights.Close() })
-	return &oracle{t, cfg, spec, weights}
+	return &oracle{t: t, cfg: cfg, spec: spec, weights: weights}
 }
 
 // get returns a tensor as rows, nil when the checkpoint lacks it.
@@ -111,11 +115,14 @@ func (o *oracle) rotate(v []float64, position int) []float64 {
 }
 
 // attention computes one layer's self-attention of normed rows.
-func (o *oracle) attention(x [][]float64, prefix string, positions []int, mask [][]bool) [][]float64 {
-	c, d := o.cfg, o.cfg.HeadDim
+func (o *oracle) attention(x [][]float64, layer int, positions []int, mask [][]bool) [][]float64 {
+	c, d, prefix := o.cfg, o.cfg.HeadDim, fmt.Sprintf("layers.%d.self_attn.", layer)
 	q := o.linear(x, prefix+"q_proj")
 	k := o.linear(x, prefix+"k_proj")
 	v := o.linear(x, prefix+"v_proj")
+	if o.project != nil {
+		o.project(layer, k, v)
+	}
 	head := func(rows [][]float64, r, h int) []float64 { return rows[r][h*d : (h+1)*d] }
 	qk := func(rows [][]float64, r, h int, norm string) []float64 {
 		one := head(rows, r, h)
@@ -179,8 +186,8 @@ func (o *oracle) forward(tokens, positions []int, mask [][]bool) (hidden, logits
 		}
 	}
 	for i := range o.cfg.Layers {
-		prefix := "layers." + string(rune('0'+i)) + "."
-		add(o.attention(o.norms(x, prefix+"input_layernorm.weight"), prefix+"self_attn.", positions, mask))
+		prefix := fmt.Sprintf("layers.%d.", i)
+		add(o.attention(o.norms(x, prefix+"input_layernorm.weight"), i, positions, mask))
 		add(o.mlp(o.norms(x, prefix+"post_attention_layernorm.weight"), prefix+"mlp."))
 	}
 	hidden = o.norms(x, "norm.weight")
