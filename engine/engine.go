@@ -62,6 +62,8 @@ type Job struct {
 	// Cached is nil, or has one entry per segment, nil where nothing is known: the KV of the
 	// segment's leading tokens. The caller keeps its references until Do returns.
 	Cached []*kv.Entry
+	// Blend is nil, or says what may stand in for tokens' own KV.
+	Blend *Blend
 	// Search is nil, or what to search for behind the plan instead of Want and Hidden.
 	Search *Search
 	// Beams is the memory of the last segments, nil when they are like any others.
@@ -87,6 +89,8 @@ type Result struct {
 	Kept        []*kv.Entry
 	Computed    int           // tokens computed
 	Cached      int           // tokens taken from Job.Cached
+	Blended     int           // tokens for which a part of Job.Blend could stand in
+	Reused      []int         // one per part of Job.Blend: its tokens that were not computed again
 	Queue       time.Duration // waiting for its batch; the queue's owner fills it in
 	Compute     time.Duration // of the batch
 	BatchTokens int           // tokens computed in the batch
@@ -260,13 +264,18 @@ type Cost struct {
 }
 
 // Check validates a job before it costs anything, and counts what it computes.
-func (e *Engine) Check(j *Job) (Cost, error) {
-	var cost Cost
+func (e *Engine) Check(j *Job) (cost Cost, err error) {
 	rows, err := e.check(j)
 	if err != nil {
 		return cost, err
 	}
 	cost.Rows = rows
+	if j.Blend != nil {
+		defer func() {
+			cost.Rows = j.Blend.expected(rows, e.shape.Layers)
+			cost.Keys = int(float64(cost.Keys) * float64(cost.Rows) / float64(max(rows, 1)))
+		}()
+	}
 	all := 0
 	for i := range j.Plan.Segments {
 		s := &j.Plan.Segments[i]
@@ -300,6 +309,9 @@ func (e *Engine) check(j *Job) (int, error) {
 		return 0, err
 	}
 	if err := e.checkSearch(j); err != nil {
+		return 0, err
+	}
+	if err := e.checkBlend(j); err != nil {
 		return 0, err
 	}
 	rows := 0

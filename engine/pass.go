@@ -7,6 +7,7 @@ import (
 
 	"grebe/compute"
 	"grebe/kv"
+	"grebe/model"
 )
 
 // pass is one batch on its way through the model. Its memory is kept from batch to batch.
@@ -25,6 +26,7 @@ type pass struct {
 	mem     compute.Memory
 	scratch compute.Block // of mem: KV of segments that nobody keeps, one layer
 	used    int           // bytes of scratch in use
+	blend   blending
 }
 
 // task is a job of the batch.
@@ -83,6 +85,9 @@ func (p *pass) compute(e *Engine) error {
 
 // forward runs the model, and gives up what was to be kept if the model's inputs were incomplete.
 func (p *pass) forward(e *Engine) error {
+	if t := p.blends(); t != nil {
+		return e.model.(model.Blender).Blend(e.runner, &p.batch, p.repair(t), p.keep)
+	}
 	if e.doubts == nil {
 		return e.model.Forward(e.runner, &p.batch, p.keep)
 	}
@@ -125,7 +130,7 @@ func (p *pass) reserveScratch(e *Engine) error {
 	for _, t := range p.tasks {
 		for i := range t.job.Plan.Segments {
 			if n := len(t.job.Plan.Segments[i].Tokens); n > 0 && t.job.cached(i) == nil && t.job.beam(i) < 0 {
-				need += align(e.shape.ChunkBytes(n, true))
+				need += align(e.shape.ChunkBytes(n, !t.job.blended(i)))
 			}
 		}
 	}
@@ -245,7 +250,7 @@ func (p *pass) memory(e *Engine, job *Job, i int, r *Result) ([]compute.Chunk, e
 		}
 		entry, err := e.opt.Cache.Reserve(kv.LayoutOf(job.Plan.Segments[i].Kind), tokens, cached)
 		if errors.Is(err, kv.ErrFull) && cached == nil {
-			p.transient(e, tokens) // computed, but not kept
+			p.room(e, tokens, true) // computed, but not kept
 			break
 		}
 		if err != nil {
@@ -264,15 +269,15 @@ func (p *pass) memory(e *Engine, job *Job, i int, r *Result) ([]compute.Chunk, e
 		}
 		p.chunks = cached.AppendChunks(p.chunks)
 	default:
-		p.transient(e, tokens)
+		p.room(e, tokens, !job.blended(i))
 	}
 	return p.chunks[from:len(p.chunks):len(p.chunks)], nil
 }
 
-// transient adds a chunk of scratch.
-func (p *pass) transient(e *Engine, tokens int) {
-	n := e.shape.ChunkBytes(tokens, true)
-	p.chunks = append(p.chunks, p.scratch.Slice(p.used, n).Chunk(tokens, true))
+// room adds a chunk of scratch: for one layer, or for all where not all of them compute the tokens.
+func (p *pass) room(e *Engine, tokens int, transient bool) {
+	n := e.shape.ChunkBytes(tokens, transient)
+	p.chunks = append(p.chunks, p.scratch.Slice(p.used, n).Chunk(tokens, transient))
 	p.used += align(n)
 }
 

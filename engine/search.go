@@ -84,7 +84,7 @@ func (e *Engine) group(tasks []task) int {
 	first, n := tasks[0].job.Search, 1
 	for i := 1; i < len(tasks); i++ {
 		s := tasks[i].job.Search
-		if (s == nil) != (first == nil) || s != nil && (!s.with(first) || n == maxSearches || (n+1)*s.rows() > e.opt.MaxTokens) {
+		if !tasks[i].job.Blend.with(tasks[0].job.Blend) || (s == nil) != (first == nil) || s != nil && (!s.with(first) || n == maxSearches || (n+1)*s.rows() > e.opt.MaxTokens) {
 			continue
 		}
 		tasks[n], tasks[i] = tasks[i], tasks[n]

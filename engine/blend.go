@@ -1,0 +1,307 @@
+package engine
+
+import (
+	"errors"
+	"fmt"
+
+	"grebe/blend"
+	"grebe/compute"
+	"grebe/kv"
+	"grebe/model"
+)
+
+// Blend lets KV from anywhere stand in for tokens of a job's plan: blocks of items, prototypes. The first layers
+// compute all tokens; then those that the budget allows, and all that have no part, go on. It is the one way
+// in which a result is not what the plan means: near it, and nearer the larger the budget; with budgets of 1 it is equal.
+type Blend struct {
+	Parts  []Part // by segment and place, ascending
+	Budget blend.Budget
+	// Drift is the weight of what Part.Drift says beside the attention that a token receives.
+	Drift float32
+	// Load is nil, or is called when the first layer is under way, and may fill in the Entries of parts. The
+	// tokens of a part that has none are computed.
+	Load func()
+	// Rule is nil for RcLLM's; others are there to be compared with.
+	Rule *Rule
+}
+
+// Rule scores tokens for blend.Chooser in another way than by attention received in the first layer.
+type Rule struct {
+	Layer    int  // the last layer that computes all tokens
+	Received bool // the rule wants to know the attention received in that layer
+	// Score sets the scores of the job's rows. Segments are those of the job's plan in the batch.
+	Score func(score, received []float32, from []blend.Source, segments []compute.Segment)
+}
+
+// Part is a run of a segment's tokens whose KV is in an entry, at other positions.
+type Part struct {
+	Segment, At, Tokens int
+	Entry               *kv.Entry // the caller keeps its reference until Do returns
+	First               int       // its first token in the entry; all of them are in one chunk
+	Turn                int       // new position − position in the entry
+	Source              blend.Source
+	Drift               []float32 // nil, or one per token: how far it is from what stands in for it, 0 to 1
+}
+
+// blended reports whether parts stand in for tokens of segment i.
+func (j *Job) blended(i int) bool {
+	if j.Blend == nil {
+		return false
+	}
+	for p := range j.Blend.Parts {
+		if j.Blend.Parts[p].Segment == i {
+			return true
+		}
+	}
+	return false
+}
+
+// checkBlend validates a job's parts.
+func (e *Engine) checkBlend(j *Job) error {
+	b := j.Blend
+	if b == nil {
+		return nil
+	}
+	if _, ok := e.model.(model.Blender); !ok {
+		return errors.New("engine: the model does not blend")
+	}
+	if j.Search != nil || j.Beams != nil {
+		return errors.New("engine: a search does not blend")
+	}
+	if err := b.Budget.Check(); err != nil {
+		return fmt.Errorf("engine: budget: %w", err)
+	}
+	segment, end := -1, 0
+	for i := range b.Parts {
+		p := &b.Parts[i]
+		if p.Segment < 0 || p.Segment >= len(j.Plan.Segments) || p.Segment < segment {
+			return fmt.Errorf("engine: part %d is of segment %d, after %d of %d", i, p.Segment, segment, len(j.Plan.Segments))
+		}
+		if p.Segment > segment {
+			segment, end = p.Segment, 0
+			if j.cached(segment) != nil || j.Keep != nil && j.Keep[segment] {
+				return fmt.Errorf("engine: parts stand in for tokens of segment %d, whose KV is cached or shall be", segment)
+			}
+		}
+		n := len(j.Plan.Segments[segment].Tokens)
+		if p.Tokens < 1 || p.At < end || p.At > n-p.Tokens || p.Source == blend.Own || p.Drift != nil && len(p.Drift) != p.Tokens {
+			return fmt.Errorf("engine: part %d is tokens %d to %d of segment %d with %d", i, p.At, p.At+p.Tokens, segment, n)
+		}
+		end = p.At + p.Tokens
+	}
+	for _, s := range j.answering() {
+		if j.blended(s) {
+			return fmt.Errorf("engine: an answer is wanted of segment %d, for whose tokens parts stand in", s)
+		}
+	}
+	return nil
+}
+
+// answering returns the segments whose last token answers.
+func (j *Job) answering() []int {
+	out := append([]int(nil), j.Hidden...)
+	for i := range j.Want {
+		out = append(out, j.Want[i].Segment)
+	}
+	return out
+}
+
+// expected returns about how many of n rows a blended job computes, layers counted.
+func (b *Blend) expected(n, layers int) int {
+	saved := 0.0
+	for i := range b.Parts {
+		share := b.Budget.Items
+		if b.Parts[i].Source == blend.Prototype {
+			share = b.Budget.History
+		}
+		saved += (1 - share) * float64(b.Parts[i].Tokens)
+	}
+	first := 1
+	if b.Rule != nil {
+		first += b.Rule.Layer
+	}
+	return max(1, n-int(saved*float64(layers-first)/float64(layers)))
+}
+
+// with reports whether a job that blends so, or nil, may share a batch: all rows are chosen after the same layer.
+func (b *Blend) with(other *Blend) bool {
+	var one, two *Rule
+	if b != nil {
+		one = b.Rule
+	}
+	if other != nil {
+		two = other.Rule
+	}
+	return one == two
+}
+
+// blending is a pass's memory of what stands in for rows.
+type blending struct {
+	parts   []compute.Part
+	from    []blend.Source
+	score   []float32
+	drift   []float32
+	chunks  []compute.Chunk
+	chosen  []int32
+	chooser blend.Chooser
+}
+
+// blends returns the first task whose job blends.
+func (p *pass) blends() *task {
+	for i := range p.tasks {
+		if t := &p.tasks[i]; t.out.Err == nil && t.job.Blend != nil {
+			return t
+		}
+	}
+	return nil
+}
+
+// repair says how the model goes through the batch.
+func (p *pass) repair(first *task) *model.Repair {
+	r := &model.Repair{Received: true, Load: p.load, Choose: p.choose}
+	if rule := first.job.Blend.Rule; rule != nil {
+		r.Layer, r.Received = rule.Layer, rule.Received
+	}
+	return r
+}
+
+// load collects what stands in for the tasks' rows.
+func (p *pass) load() ([]compute.Part, error) {
+	m := &p.blend
+	m.parts = m.parts[:0]
+	for i := range p.tasks {
+		t := &p.tasks[i]
+		b := t.job.Blend
+		if t.out.Err != nil || b == nil {
+			continue
+		}
+		if b.Load != nil {
+			b.Load()
+		}
+		for k := range b.Parts {
+			part := &b.Parts[k]
+			if part.Entry == nil {
+				continue
+			}
+			chunk, at, err := m.locate(part)
+			if err != nil {
+				return nil, err
+			}
+			m.parts = append(m.parts, compute.Part{
+				Segment: t.base + part.Segment, At: part.At, Tokens: part.Tokens, From: chunk, First: at, Turn: part.Turn,
+			})
+		}
+	}
+	return m.parts, nil
+}
+
+// locate finds the chunk of a part's tokens, and the first of them there.
+func (m *blending) locate(p *Part) (compute.Chunk, int, error) {
+	m.chunks = p.Entry.AppendChunks(m.chunks[:0])
+	first := p.First
+	for _, c := range m.chunks {
+		if first < c.Tokens {
+			if p.Tokens > c.Tokens-first {
+				break
+			}
+			return c, first, nil
+		}
+		first -= c.Tokens
+	}
+	return compute.Chunk{}, 0, fmt.Errorf("tokens %d to %d are not in one chunk of an entry of %d", p.First, p.First+p.Tokens, p.Entry.Len())
+}
+
+// choose returns the rows that go on, and notes what the others were taken from.
+func (p *pass) choose(received []float32) []int32 {
+	m := &p.blend
+	m.chosen = m.chosen[:0]
+	for i := range p.tasks {
+		t := &p.tasks[i]
+		if t.out.Err != nil {
+			continue
+		}
+		segments := p.batch.Segments[t.base : t.base+len(t.job.Plan.Segments)]
+		first, end := span(segments)
+		if t.job.Blend == nil {
+			for row := first; row < end; row++ {
+				m.chosen = append(m.chosen, int32(row))
+			}
+			continue
+		}
+		var got []float32
+		if received != nil {
+			got = received[first:end]
+		}
+		before := len(m.chosen)
+		m.chosen = m.chooseOf(t, segments, first, end-first, got)
+		t.account(m.chosen[before:], first)
+	}
+	return m.chosen
+}
+
+// span returns the rows of a task's segments.
+func span(segments []compute.Segment) (first, end int) {
+	if len(segments) == 0 {
+		return 0, 0
+	}
+	last := &segments[len(segments)-1]
+	return segments[0].First, last.First + last.Rows()
+}
+
+// chooseOf appends the rows of one task.
+func (m *blending) chooseOf(t *task, segments []compute.Segment, first, n int, received []float32) []int32 {
+	b := t.job.Blend
+	m.from, m.score, m.drift = resized(m.from, n), resized(m.score, n), resized(m.drift, n)
+	clear(m.from)
+	clear(m.drift)
+	for i := range b.Parts {
+		p := &b.Parts[i]
+		if p.Entry == nil {
+			continue
+		}
+		at := segments[p.Segment].First - first + p.At
+		for k := range p.Tokens {
+			m.from[at+k] = p.Source
+		}
+		copy(m.drift[at:], p.Drift)
+	}
+	if b.Rule != nil {
+		b.Rule.Score(m.score, received, m.from, segments)
+	} else {
+		blend.ByAttention(m.score, received, m.drift, b.Drift)
+	}
+	return m.chooser.Choose(m.chosen, int32(first), m.from, m.score, b.Budget)
+}
+
+// account notes how many tokens of each part were reused. rows, ascending, are those that are computed.
+func (t *task) account(rows []int32, first int) {
+	r, b := &t.out.Result, t.job.Blend
+	r.Reused = make([]int, len(b.Parts))
+	at, segment := first, 0 // the segment's first row
+	for i := range b.Parts {
+		p := &b.Parts[i]
+		for ; segment < p.Segment; segment++ {
+			at += len(t.job.Plan.Segments[segment].Tokens) - t.job.done(segment)
+		}
+		if p.Entry == nil {
+			continue
+		}
+		r.Reused[i] = p.Tokens
+		from, to := int32(at+p.At), int32(at+p.At+p.Tokens)
+		for len(rows) > 0 && rows[0] < from {
+			rows = rows[1:]
+		}
+		for ; len(rows) > 0 && rows[0] < to; rows = rows[1:] {
+			r.Reused[i]--
+		}
+		r.Computed -= r.Reused[i]
+		r.Blended += p.Tokens
+	}
+}
+
+func resized[T any](s []T, n int) []T {
+	if cap(s) < n {
+		return make([]T, n, n+n/4)
+	}
+	return s[:n]
+}

@@ -1,0 +1,229 @@
+package engine
+
+import (
+	"context"
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"strings"
+	"testing"
+
+	"grebe/blend"
+	"grebe/compute"
+	"grebe/compute/ref"
+	"grebe/kv"
+	"grebe/plan"
+)
+
+// ordinary is a causal prompt: preamble, user, items as one segment, instruction. Blocks has the items' entries,
+// computed behind the preamble alone.
+type ordinary struct {
+	plan   *plan.Plan
+	items  [][]int32
+	blocks []*kv.Entry
+	at     []int
+	base   int // position of the blocks' first token
+	start  int // position of the items' segment
+}
+
+func newOrdinary(t *testing.T, e *tiny, r *rand.Rand) *ordinary {
+	t.Helper()
+	o := &ordinary{base: 3}
+	preamble, user := randomTokens(r, o.base), randomTokens(r, 20+r.IntN(60))
+	alone := &plan.Plan{Segments: []plan.Segment{{Kind: plan.Preamble, Tokens: preamble}}}
+	keep := []bool{false}
+	var line []int32
+	for range 4 + r.IntN(4) {
+		it := randomTokens(r, 1+r.IntN(24))
+		o.items, o.at = append(o.items, it), append(o.at, len(line))
+		line = append(line, it...)
+		alone.Segments = append(alone.Segments, plan.Segment{Kind: plan.Item, Tokens: it, Start: o.base, Sees: []int32{0}})
+		keep = append(keep, true)
+	}
+	res, err := e.Do(context.Background(), &Job{Plan: alone, Keep: keep})
+	if err != nil {
+		t.Fatal(err)
+	}
+	o.blocks = res.Kept[1:]
+	t.Cleanup(func() {
+		for _, b := range o.blocks {
+			b.Release()
+		}
+	})
+	o.start = o.base + len(user)
+	o.plan = &plan.Plan{Segments: []plan.Segment{
+		{Kind: plan.Preamble, Tokens: preamble},
+		{Kind: plan.User, Tokens: user, Start: o.base, Sees: []int32{0}},
+		{Kind: plan.Item, Tokens: line, Start: o.start, Sees: []int32{0, 1}},
+		{Kind: plan.Instruction, Tokens: randomTokens(r, 4), Start: o.start + len(line), Sees: []int32{0, 1, 2}},
+	}}
+	return o
+}
+
+func (o *ordinary) parts() []Part {
+	var out []Part
+	for i, at := range o.at {
+		out = append(out, Part{Segment: 2, At: at, Tokens: len(o.items[i]), Entry: o.blocks[i], Turn: o.start + at - o.base, Source: blend.Block})
+	}
+	return out
+}
+
+func (o *ordinary) job(b *Blend) *Job {
+	return &Job{Plan: o.plan, Want: []Want{{Segment: 3, IDs: ids(200)}}, Blend: b}
+}
+
+// distance is the root mean square difference of two answers.
+func distance(a, b []float32) float64 {
+	sum := 0.0
+	for i := range a {
+		d := float64(a[i] - b[i])
+		sum += d * d
+	}
+	return math.Sqrt(sum / float64(len(a)))
+}
+
+// With all tokens repaired a blended prompt is the prompt; with none it is near it, and in between nearer.
+func TestBlend(t *testing.T) {
+	devices := map[string]compute.Device{"ref": ref.New()}
+	for name, dev := range devices {
+		for _, dtype := range []string{"f32", "bf16"} {
+			t.Run(name+" "+dtype, func(t *testing.T) {
+				if dtype == "bf16" && name != "amx" {
+					t.Skip("once is enough")
+				}
+				e := newTiny(t, dev, dtype, Options{})
+				r := rand.New(rand.NewPCG(4, 2))
+				for round := range 3 {
+					o := newOrdinary(t, e, r)
+					full, err := e.Do(context.Background(), o.job(nil))
+					if err != nil {
+						t.Fatal(err)
+					}
+					want := full.Logits[0]
+					same, err := e.Do(context.Background(), o.job(&Blend{Parts: o.parts(), Budget: blend.Budget{Items: 1}}))
+					if err != nil {
+						t.Fatal(err)
+					}
+					if d := distance(same.Logits[0], want); d > 1e-6 || same.Computed != o.plan.Tokens() {
+						t.Fatalf("round %d: repaired whole, %d of %d tokens computed, the answer is off by %g", round, same.Computed, o.plan.Tokens(), d)
+					}
+					half, err := e.Do(context.Background(), o.job(&Blend{Parts: o.parts(), Budget: blend.Budget{Items: 0.5}}))
+					if err != nil {
+						t.Fatal(err)
+					}
+					none, err := e.Do(context.Background(), o.job(&Blend{Parts: o.parts()}))
+					if err != nil {
+						t.Fatal(err)
+					}
+					items := len(o.plan.Segments[2].Tokens)
+					if none.Computed != o.plan.Tokens()-items || none.Blended != items || sum(none.Reused) != items || sum(half.Reused) != items/2 {
+						t.Errorf("round %d: with no repair %d computed, reused %v of %d; with half %v", round, none.Computed, none.Reused, items, half.Reused)
+					}
+					if a, b := distance(half.Logits[0], want), distance(none.Logits[0], want); a == 0 || b == 0 || a > 1.2*b {
+						t.Errorf("round %d: off by %g with half of the tokens repaired, by %g with none", round, a, b)
+					}
+				}
+			})
+		}
+	}
+}
+
+func sum(n []int) (all int) {
+	for _, v := range n {
+		all += v
+	}
+	return all
+}
+
+// A blended job and others in one batch yield what each yields alone; a part whose entry does not come is computed.
+func TestBlendInABatch(t *testing.T) {
+	dev := ref.New()
+	e := newTiny(t, dev, "f32", Options{})
+	r := rand.New(rand.NewPCG(5, 5))
+	o, other := newOrdinary(t, e, r), newOrdinary(t, e, r)
+	budget := blend.Budget{Items: 0.3, Window: 6}
+	late := o.parts()
+	for i := range late {
+		late[i].Entry = nil
+	}
+	blendLate := &Blend{Parts: late, Budget: budget, Load: func() {
+		for i := range late {
+			if i != 1 {
+				late[i].Entry = o.blocks[i]
+			}
+		}
+	}}
+	jobs := []*Job{o.job(&Blend{Parts: o.parts(), Budget: budget}), other.job(nil), other.job(&Blend{Parts: other.parts()}), o.job(blendLate)}
+	out := make([]Outcome, len(jobs))
+	e.Run(jobs, out)
+	for i, j := range jobs {
+		if out[i].Err != nil {
+			t.Fatal(out[i].Err)
+		}
+		if i == 3 {
+			continue
+		}
+		alone, err := e.Do(context.Background(), j)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if d := distance(out[i].Logits[0], alone.Logits[0]); d > 1e-6 || alone.Computed != out[i].Computed {
+			t.Errorf("job %d: off by %g in a batch, %d tokens computed instead of %d", i, d, out[i].Computed, alone.Computed)
+		}
+	}
+	if out[3].Reused[1] != 0 || out[3].Computed <= out[0].Computed {
+		t.Errorf("without one block %d tokens computed, with all %d; reused %v", out[3].Computed, out[0].Computed, out[3].Reused)
+	}
+}
+
+func TestBlendRefuses(t *testing.T) {
+	e := newTiny(t, ref.New(), "f32", Options{})
+	o := newOrdinary(t, e, rand.New(rand.NewPCG(6, 6)))
+	for want, change := range map[string]func(j *Job){
+		"is of segment 9":               func(j *Job) { j.Blend.Parts[0].Segment = 9 },
+		"part 1 is tokens":              func(j *Job) { j.Blend.Parts[1].At = 0 },
+		"whose KV is cached or shall":   func(j *Job) { j.Keep = []bool{false, false, true, false} },
+		"not between 0 and 1":           func(j *Job) { j.Blend.Budget.Items = 2 },
+		"for whose tokens parts stand":  func(j *Job) { j.Want[0].Segment = 2 },
+		"are not in one chunk":          func(j *Job) { j.Blend.Parts[0].First = 1000 },
+		"a search does not blend":       func(j *Job) { j.Beams = &Beams{} },
+		"part 0 is tokens 0 to":         func(j *Job) { j.Blend.Parts[0].Source = blend.Own },
+		"outside the vocabulary of 200": func(j *Job) { j.Want[0].IDs = []int32{200} },
+	} {
+		j := o.job(&Blend{Parts: o.parts()})
+		change(j)
+		if _, err := e.Do(context.Background(), j); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("error %v, want one with %q", err, want)
+		}
+	}
+	if c, err := e.Check(o.job(&Blend{Parts: o.parts()})); err != nil || c.Rows >= o.plan.Tokens() {
+		t.Errorf("a blended job of %d tokens counts as %d rows, %v", o.plan.Tokens(), c.Rows, err)
+	}
+}
+
+// Another rule sees the layer it asks for, and chooses.
+func TestBlendByAnotherRule(t *testing.T) {
+	e := newTiny(t, ref.New(), "f32", Options{})
+	o := newOrdinary(t, e, rand.New(rand.NewPCG(8, 6)))
+	rows := 0
+	rule := &Rule{Score: func(score, received []float32, from []blend.Source, segments []compute.Segment) {
+		rows = len(score)
+		begins := make([]bool, len(score))
+		for _, at := range o.at {
+			begins[segments[2].First+at] = true
+		}
+		blend.ByPlace(score, from, begins)
+	}}
+	res, err := e.Do(context.Background(), o.job(&Blend{Parts: o.parts(), Budget: blend.Budget{Items: 0.2}, Rule: rule}))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if rows != o.plan.Tokens() {
+		t.Errorf("the rule saw %d rows of %d", rows, o.plan.Tokens())
+	}
+	for i, n := range res.Reused {
+		if n == len(o.items[i]) && len(o.items[i]) > 5 {
+			t.Errorf("nothing of item %d, of %d tokens, was computed: %v", i, n, fmt.Sprint(res.Reused))
+		}
+	}
+}
