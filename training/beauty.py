@@ -100,55 +100,101 @@ class Trainer:
     def ids(self, embedding):
         return embedding[FIRST : FIRST + self.data.count].to(self.dtype)
 
-    def batch(self):
+    def batches(self):
+        """Draws people and yields them in two parts, those with short histories and the others, so that little is padding:
+        items, which of them are real, how many each has; and of how many purchases and people costs are a mean."""
         users = torch.randint(0, len(self.people), (self.a.users,), device=self.device)
-        n = self.lengths[users]
-        width = int(n.max())
-        items = self.people[users, :width]
-        real = torch.arange(width, device=self.device)[None] < n[:, None]
-        return items, real, n
+        users = users[torch.argsort(self.lengths[users])]
+        rows = int(self.lengths[users].sum())
+        cut = self.a.users * 3 // 4
+        for part in (users[:cut], users[cut:]):
+            n = self.lengths[part]
+            width = int(n.max())
+            real = torch.arange(width, device=self.device)[None] < n[:, None]
+            yield self.people[part, :width], real, n, rows, len(users)
 
-    def plain(self):
-        """Every purchase from those before it, over all items."""
-        items, real, _ = self.batch()
+    def causal(self, embedding, items):
+        """The states before each purchase."""
         tokens = self.start(items[:, :-1])
         at = torch.arange(tokens.shape[1], device=self.device)[None].expand(len(tokens), -1)
+        return self.model.last(self.model(embedding, tokens, at, None, self.dtype))
+
+    def plain(self, items, real, n, rows, people):
+        """Every purchase from those before it, over all items."""
         embedding = self.model.embedding()
-        hidden = self.model.last(self.model(embedding, tokens, at, None, self.dtype))
-        return {"next": self.over_all(hidden[real], embedding, items[real])}
+        return {"next": self.over_all(self.causal(embedding, items)[real], embedding, items[real]) / rows}
 
     def over_all(self, states, embedding, truth):
-        return F.cross_entropy((states @ self.ids(embedding).T).float(), truth, label_smoothing=self.a.smooth)
+        return F.cross_entropy((states @ self.ids(embedding).T).float(), truth, label_smoothing=self.a.smooth, reduction="sum")
 
-    def full(self):
-        """The same; and after each purchase the codes of the next; and a list for the last one."""
-        items, real, n = self.batch()
+    @torch.no_grad()
+    def believed(self, items, real):
+        """What the model itself thinks of every item before each purchase, without dropout: [purchases, items]."""
+        self.model.eval()
+        embedding = self.model.embedding()
+        p = torch.softmax((self.causal(embedding, items)[real] @ self.ids(embedding).T).float(), -1)
+        self.model.train()
+        return p
+
+    def full(self, items, real, n, rows, people):
+        """The same; and after each purchase the codes of the next; and a list for the last one.
+
+        Codes learn from what was bought and from what the model believes of all items by their identifiers (--teach).
+        With that, paths to items that were not bought but might have been can be taught too (--spread)."""
         b, width = items.shape
         dev = self.device
-        history = self.start(items[:, :-1])
-        branch = torch.stack((torch.full_like(items, NEXT), self.codes[items, 0], self.codes[items, 1]), -1).reshape(b, -1)
-        last = items.gather(1, (n - 1)[:, None])
-        drawn = torch.multinomial(self.popular, b * (self.a.listed - 1), replacement=True).reshape(b, -1)
-        candidates = torch.cat((last, drawn), 1)
+        history, truth = self.start(items[:, :-1]), items[real]
+        p = self.believed(items, real)
+        drawn = torch.multinomial(p, 1)[:, 0]
+        other = (torch.rand(len(truth), device=dev) < self.a.spread) & (drawn != truth)
+        path = items.clone()
+        path[real] = torch.where(other, drawn, truth)
+        branch = torch.stack((torch.full_like(path, NEXT), self.codes[path, 0], self.codes[path, 1]), -1).reshape(b, -1)
+        candidates, chance = self.shown(items, n, p[torch.cumsum(n, 0) - 1])
         take = torch.full((b, 1), TAKE, device=dev)
         tokens = torch.cat((history, branch, candidates + FIRST, take), 1)
         at = torch.arange(width, device=dev)[None].expand(b, -1)
         branch_at = (at[:, :, None] + 1 + torch.arange(3, device=dev)).reshape(b, -1)
         positions = torch.cat((at, branch_at, n[:, None].expand(-1, self.a.listed), n[:, None] + 1), 1)
-        bias = self.mask(b, width, n)
         embedding = self.model.embedding()
-        hidden = self.model.last(self.model(embedding, tokens, positions, bias, self.dtype))
-        out = {"next": self.over_all(hidden[:, :width][real], embedding, items[real])}
+        hidden = self.model.last(self.model(embedding, tokens, positions, self.mask(b, width, n), self.dtype))
+        out = {"next": self.over_all(hidden[:, :width][real], embedding, truth) / rows}
         states = hidden[:, width : 4 * width].reshape(b, width, 3, -1)[real]
-        for level, (first, size) in enumerate(zip(self.data.first_code, LEVELS)):
-            logits = states[:, level] @ embedding[first : first + size].to(self.dtype).T
-            out[f"code{level}"] = F.cross_entropy(logits.float(), self.codes[items[real], level] - first)
-        scores = torch.einsum("bh,bkh->bk", hidden[:, -1], embedding[FIRST + candidates].to(self.dtype)).float()
-        same = candidates[:, 1:] == last
+        for level, (logits, wanted) in enumerate(self.lessons(states, embedding, p, truth, path[real], other)):
+            out[f"code{level}"] = -(wanted * torch.log_softmax(logits, -1)).sum() / rows
+        out["take"] = 0.5 * self.over_all(hidden[:, -1], embedding, candidates[:, 0]) / people
+        scores = torch.einsum("bh,bkh->bk", hidden[:, -1], embedding[FIRST + candidates].to(self.dtype)).float() - chance.log()
+        same = candidates[:, 1:] == candidates[:, :1]
         scores = torch.cat((scores[:, :1], scores[:, 1:].masked_fill(same, float("-inf"))), 1)
-        out["take"] = 0.5 * self.over_all(hidden[:, -1], embedding, last[:, 0])
-        out["list"] = 0.5 * F.cross_entropy(scores, torch.zeros(b, dtype=torch.long, device=dev))
+        out["list"] = 0.5 * F.cross_entropy(scores, torch.zeros(b, dtype=torch.long, device=dev), reduction="sum") / people
         return out
+
+    def shown(self, items, n, p):
+        """Draws a list for the last purchase, which is its first: half by what the model believes, half by popularity. Returns
+        it and how likely each was drawn, by which scores are corrected: else what is drawn often would seem unlikely."""
+        q = 0.5 * p + 0.5 * self.popular / self.popular.sum()
+        drawn = torch.multinomial(q, self.a.listed - 1, replacement=True)
+        candidates = torch.cat((items.gather(1, (n - 1)[:, None]), drawn), 1)
+        return candidates, q.gather(1, candidates).clamp(min=1e-9)
+
+    def lessons(self, states, embedding, p, truth, path, other):
+        """Yields for each level logits and the shares that codes should have."""
+        a = self.a
+        inside = p
+        for level, (first, size) in enumerate(zip(self.data.first_code, LEVELS)):
+            code = self.codes[:, level] - first
+            logits = (states[:, level] @ embedding[first : first + size].to(self.dtype).T).float()
+            bought = F.one_hot(code[truth], size).float()
+            if a.teach == 0:
+                yield logits, bought
+                continue
+            soft = (inside.to(self.dtype) @ F.one_hot(code, size).to(self.dtype)).float()
+            soft = soft / soft.sum(1, keepdim=True).clamp(min=1e-9)
+            teach = torch.full_like(other, a.teach, dtype=torch.float)
+            if level > 0:  # behind the codes of another item, what was bought says nothing
+                teach = torch.where(other, torch.ones_like(teach), teach)
+            yield logits, teach[:, None] * soft + (1 - teach[:, None]) * bought
+            inside = inside * (code[None] == code[path][:, None])
 
     def mask(self, b, width, n):
         """Who sees whom: history, branches of three, candidates, the question about them."""
@@ -165,14 +211,20 @@ class Trainer:
         seen[:, -1, 4 * width :] = True
         return as_bias(seen, self.dtype)
 
-    def step(self, costs, share):
-        sum(costs.values()).backward()
+    def step(self, share):
+        total = {}
+        for part in self.batches():
+            costs = self.plain(*part) if self.codes is None else self.full(*part)
+            sum(costs.values()).backward()
+            for k, v in costs.items():
+                total[k] = total.get(k, 0.0) + v.detach()
         for o, rates in zip(self.optimizers, self.rates):
             for g, lr in zip(o.param_groups, rates):
                 g["lr"] = lr * share
             o.step()
             o.zero_grad(set_to_none=True)
         self.clock.step += 1
+        return total
 
     def give_codes(self):
         with torch.no_grad():
@@ -180,10 +232,7 @@ class Trainer:
             embedding = self.model.embedding()
             ids = embedding[FIRST : FIRST + self.data.count].float()
             # Directions count by how much the states use them.
-            items, real, _ = self.batch()
-            tokens = self.start(items[:, :-1])
-            at = torch.arange(tokens.shape[1], device=self.device)[None].expand(len(tokens), -1)
-            states = self.model.last(self.model(embedding, tokens, at, None, self.dtype))[real].float()
+            states = torch.cat([self.causal(embedding, items)[real] for items, real, *_ in self.batches()]).float()
             states = states - states.mean(0)
             values, basis = torch.linalg.eigh(states.T @ states / len(states))
             found = semantic.assign(ids @ (basis * values.clamp(min=0).sqrt()), LEVELS, self.a.seed)
@@ -286,12 +335,11 @@ class Trainer:
             if done >= a.first and self.codes is None:
                 found = self.give_codes()
             share = min(1.0, done / 0.02 + 0.02) * min(1.0, (1 - done) / 0.6)
-            costs = self.plain() if self.codes is None else self.full()
-            self.step(costs, share)
+            costs = self.step(share)
             if done > report:
                 report = done + 0.1
                 line = {"seconds": round(time.time() - self.clock.start, 1), "step": self.clock.step}
-                line.update({k: round(float(v.detach()), 3) for k, v in costs.items()})
+                line.update({k: round(float(v), 3) for k, v in costs.items()})
                 if self.codes is not None:
                     got = self.evaluate(2, a.validate)
                     line.update({k: got[k] for k in ("beam HIT@10", "identifier HIT@10", "rank of 100 HIT@10")})
@@ -352,6 +400,8 @@ def arguments():
     p.add_argument("--inter", type=int, default=256)
     p.add_argument("--dropout", type=float, default=0.3)
     p.add_argument("--smooth", type=float, default=0.1)
+    p.add_argument("--teach", type=float, default=0.7, help="how much codes learn from the model's belief about items, rather than from purchases alone")
+    p.add_argument("--spread", type=float, default=0.5, help="share of paths that are drawn from that belief")
     p.add_argument("--titles", type=int, default=1, help="whether embeddings share the words of titles")
     p.add_argument("--users", type=int, default=512, help="people of a batch")
     p.add_argument("--listed", type=int, default=32)

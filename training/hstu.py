@@ -24,44 +24,36 @@ from decoder import Muon, incidence, save_bf16, seed_all
 from lm import Clock, ndcg, rate
 
 ACTIONS = (1, 2, 4)  # bits of the stars
+NAMES = {
+    "norm_w": "_input_norm_weight", "norm_b": "_input_norm_bias", "uvqk": "_uvqk_weight", "beta": "_uvqk_beta",
+    "out_w": "_output_norm_weight", "out_b": "_output_norm_bias", "out": "_output_weight",
+}
 
 
-class STU(nn.Module):
-    def __init__(self, d, heads, qk, linear):
-        super().__init__()
-        self.heads, self.qk, self.linear = heads, qk, linear
-        self.norm_w, self.norm_b = nn.Parameter(torch.ones(d)), nn.Parameter(torch.zeros(d))
-        self.uvqk = nn.Parameter(torch.randn(d, heads * (2 * linear + 2 * qk)) / d**0.5)
-        self.beta = nn.Parameter(torch.zeros(heads * (2 * linear + 2 * qk)))
-        self.out_w, self.out_b = nn.Parameter(torch.ones(heads * linear)), nn.Parameter(torch.zeros(heads * linear))
-        self.out = nn.Parameter(torch.randn(3 * heads * linear, d) * 0.02)
-
-    def forward(self, x, mask, scale):
-        b, n, d = x.shape
-        h, a, v_ = self.heads, self.qk, self.linear
-        y = F.layer_norm(x, (d,), self.norm_w.to(x.dtype), self.norm_b.to(x.dtype), 1e-6)
-        y = y @ self.uvqk.to(x.dtype) + self.beta.to(x.dtype)
-        u, v, q, k = y.split((h * v_, h * v_, h * a, h * a), dim=-1)
-        u = F.silu(u)
-        q, k, v = (t.reshape(b, n, h, -1).transpose(1, 2) for t in (q, k, v))
-        scores = F.silu(q @ k.transpose(-1, -2) * a**-0.5) * (mask[:, None] / scale)
-        got = (scores @ v).transpose(1, 2).reshape(b, n, h * v_)
-        normed = F.layer_norm(got, (h * v_,), self.out_w.to(x.dtype), self.out_b.to(x.dtype), 1e-6)
-        return x + torch.cat((u, got, u * normed), -1) @ self.out.to(x.dtype)
+def waves(positions, d, longest=512.0, size=0.3):
+    """Begins the positions as sines and cosines, of which products tell distances: how long ago something was counts here."""
+    speed = longest ** (-torch.arange(d // 2).float() / (d // 2))
+    angle = torch.arange(positions).float()[:, None] * speed[None]
+    return size * torch.cat((angle.sin(), angle.cos()), 1)
 
 
 class HSTU(nn.Module):
+    """The weights of all layers are stacked: few tensors make few launches."""
+
     def __init__(self, items, marks, d, layers, heads, positions, scale, hidden, features):
         super().__init__()
         self.count = items
-        self.d, self.positions, self.scale, self.heads, self.hidden = d, positions, scale, heads, hidden
+        self.d, self.positions, self.scale, self.heads, self.hidden, self.depth = d, positions, scale, heads, hidden, layers
         self.free = nn.Parameter(torch.randn(items + marks, d) * 0.02)
         has = incidence(features)
         self.register_buffer("has", has)
         self.table = nn.Parameter(torch.randn(has.shape[1], d) * 0.01)
         self.action, self.target = nn.Parameter(torch.randn(len(ACTIONS), d) * 0.02), nn.Parameter(torch.randn(1, d) * 0.02)
-        self.position = nn.Parameter(torch.randn(positions, d) * 0.1)
-        self.layers = nn.ModuleList(STU(d, heads, d // heads, d // heads) for _ in range(layers))
+        self.position = nn.Parameter(waves(positions, d))
+        self.norm_w, self.norm_b = nn.Parameter(torch.ones(layers, d)), nn.Parameter(torch.zeros(layers, d))
+        self.uvqk, self.beta = nn.Parameter(torch.randn(layers, d, 4 * d) / d**0.5), nn.Parameter(torch.zeros(layers, 4 * d))
+        self.out_w, self.out_b = nn.Parameter(torch.ones(layers, d)), nn.Parameter(torch.zeros(layers, d))
+        self.out = nn.Parameter(torch.randn(layers, 3 * d, d) * 0.02)
         self.post_w, self.post_b = nn.Parameter(torch.ones(d)), nn.Parameter(torch.zeros(d))
         # The head begins as the product of state and item, by which retrieval scores: one unit for each sign.
         head1, head2 = 0.3 * torch.randn(hidden, d) / d**0.5, torch.zeros(1, hidden)
@@ -75,44 +67,65 @@ class HSTU(nn.Module):
         shared = self.has @ self.table.to(self.has.dtype)
         return torch.cat((self.free[: self.count] + shared, self.free[self.count :]))
 
-    def rows(self, items, history, stars, candidates, order, dtype):
-        """Returns rows and their positions; the history is padded behind its end."""
-        bits = torch.stack([(stars & w != 0) for w in ACTIONS], -1).to(items.dtype)
-        past = F.embedding(history, items) + bits @ self.action
-        offered = F.embedding(candidates, items) + self.target
-        return past, offered
+    def forward(self, items, history, stars, seen, candidates, order, dtype):
+        """Returns the states of the history (user-first) and of the candidates that are scored, postprocessed.
 
-    def forward(self, items, history, stars, lengths, candidates, order, dtype):
-        """Returns the states of the history (user-first) and of the candidates that are scored, postprocessed."""
-        past, offered = self.rows(items, history, stars, candidates, order, dtype)
-        b, n, _ = past.shape
-        k = offered.shape[1]
-        dev = past.device
-        at, real = torch.arange(n, device=dev), torch.arange(n, device=dev)[None] < lengths[:, None]
-        causal = (at[None, :, None] >= at[None, None, :]) & real[:, None, :]
-        own = torch.eye(k, dtype=torch.bool, device=dev)[None].expand(b, -1, -1)
-        none = torch.zeros((b, n, k), dtype=torch.bool, device=dev)
-        history_seen = real[:, None, :].expand(-1, k, -1)
-        if order == "user":
-            x = torch.cat((past, offered), 1)
-            positions = torch.cat((at[None].expand(b, -1), lengths[:, None].expand(-1, k)), 1)
-            mask = torch.cat((torch.cat((causal, none), 2), torch.cat((history_seen, own), 2)), 1)
-        else:
-            x = torch.cat((offered, past, offered), 1)
-            zeros = torch.zeros((b, k), dtype=torch.long, device=dev)
-            positions = torch.cat((zeros, 1 + at[None].expand(b, -1), 1 + lengths[:, None].expand(-1, k)), 1)
-            empty = torch.zeros((b, k, n), dtype=torch.bool, device=dev)
-            other = torch.zeros((b, k, k), dtype=torch.bool, device=dev)
-            first = torch.cat((own, empty, other), 2)
-            middle = torch.cat((~none, causal, none), 2)
-            last = torch.cat((own, history_seen, own), 2)
-            mask = torch.cat((first, middle, last), 1)
-        x = (self.d**0.5 * x + F.embedding(positions.clamp(max=self.positions - 1), self.position)).to(dtype)
-        mask = mask.to(dtype)
-        for layer in self.layers:
-            x = layer(x, mask, self.scale)
-        x = F.layer_norm(x, (self.d,), self.post_w.to(dtype), self.post_b.to(dtype), 1e-5)
-        return (x[:, :n] if order == "user" else None), x[:, -k:]
+        history [batch, rows] is padded behind its end; seen [batch, questions] are the rows that each question
+        is asked behind; candidates [batch, questions, each]. Item-first there is one question: the history sees
+        its candidates."""
+        b, n = history.shape
+        questions, k = candidates.shape[1:]
+        dev = history.device
+        bits = torch.stack([(stars & w != 0) for w in ACTIONS], -1).to(items.dtype)
+        first = int(order == "item")
+        at = torch.arange(n, device=dev)
+        past = self.begin(F.embedding(history, items) + bits @ self.action, at + first, dtype)
+        content = F.embedding(candidates.reshape(b, -1), items) + self.target
+        places = seen[:, :, None].expand(-1, -1, k).reshape(b, -1)
+        offered = self.begin(content, places + first, dtype)
+        prefix = self.begin(content, torch.zeros_like(places), dtype) if first else None
+        causal = (at[:, None] >= at[None, :]).to(dtype)[None, None] / self.scale
+        sees = (at[None, None] < places[:, :, None]).to(dtype)[:, None] / self.scale
+        stacked = [w.to(dtype).unbind(0) for w in (self.norm_w, self.norm_b, self.uvqk, self.beta, self.out_w, self.out_b, self.out)]
+        for weights in zip(*stacked):
+            past, offered, prefix = self.layer(weights, past, offered, prefix, causal, sees)
+        past, offered = (
+            F.layer_norm(x, (self.d,), self.post_w.to(dtype), self.post_b.to(dtype), 1e-5) for x in (past, offered)
+        )
+        return (past if order == "user" else None), offered.reshape(b, questions, k, self.d)
+
+    def begin(self, content, places, dtype):
+        return (self.d**0.5 * content + F.embedding(places.clamp(max=self.positions - 1), self.position)).to(dtype)
+
+    def layer(self, weights, past, offered, prefix, causal, sees):
+        """One layer. Candidates see the history before their question and themselves, never each other, so what
+        they see is computed by parts; no mask of all rows is made."""
+        norm_w, norm_b, uvqk, beta, out_w, out_b, out = weights
+        parts = [past, offered] if prefix is None else [past, offered, prefix]
+        sizes = [x.shape[1] for x in parts]
+        x = torch.cat(parts, 1)
+        b, rows, d = x.shape
+        y = F.layer_norm(x, (d,), norm_w, norm_b, 1e-6) @ uvqk + beta
+        u, v, q, k = y.split(d, dim=-1)
+        v, q, k = (t.reshape(b, rows, self.heads, -1).transpose(1, 2).split(sizes, 2) for t in (v, q, k))
+        sharp = (d // self.heads) ** -0.5
+        of_past = (F.silu(q[0] @ k[0].transpose(-1, -2) * sharp) * causal) @ v[0]
+        of_offered = (F.silu(q[1] @ k[0].transpose(-1, -2) * sharp) * sees) @ v[0] + self.own(q[1], k[1], sharp) * v[1]
+        got = [of_past, of_offered]
+        if prefix is not None:
+            got[0] = of_past + (F.silu(q[0] @ k[2].transpose(-1, -2) * sharp) / self.scale) @ v[2]
+            got[1] = of_offered + self.own(q[1], k[2], sharp) * v[2]
+            got.append(self.own(q[2], k[2], sharp) * v[2])
+        got = torch.cat(got, 2).transpose(1, 2).reshape(b, rows, d)
+        u = F.silu(u)
+        normed = F.layer_norm(got, (d,), out_w, out_b, 1e-6)
+        x = x + torch.cat((u, got, u * normed), -1) @ out
+        parts = list(x.split(sizes, 1))
+        return parts if prefix is not None else parts + [None]
+
+    def own(self, q, k, sharp):
+        """How much rows see the one of the same place."""
+        return F.silu((q * k).sum(-1, keepdim=True) * sharp) / self.scale
 
     def predict(self, items, states, candidates):
         """Returns the logits of the task."""
@@ -130,13 +143,9 @@ class HSTU(nn.Module):
             t + "_positional_encoder._position_embeddings_weight": self.position,
             t + "_output_postprocessor._layer_norm.weight": self.post_w, t + "_output_postprocessor._layer_norm.bias": self.post_b,
         }
-        for n, layer in enumerate(self.layers):
+        for n in range(self.depth):
             s = f"{t}_stu_module._stu_layers.{n}."
-            out.update({
-                s + "_input_norm_weight": layer.norm_w, s + "_input_norm_bias": layer.norm_b, s + "_uvqk_weight": layer.uvqk,
-                s + "_uvqk_beta": layer.beta, s + "_output_norm_weight": layer.out_w, s + "_output_norm_bias": layer.out_b,
-                s + "_output_weight": layer.out,
-            })
+            out.update({s + name: getattr(self, key)[n] for key, name in NAMES.items()})
         m = "_multitask_module._prediction_module."
         out.update({
             m + "0.weight": self.head1, m + "0.bias": self.bias1, m + "1.weight": self.head_w, m + "1.bias": self.head_b,
@@ -144,7 +153,7 @@ class HSTU(nn.Module):
         })
         save_bf16(os.path.join(folder, "model.safetensors"), out)
         config = {
-            "architectures": ["HSTU"], "hstu_transducer_embedding_dim": self.d, "hstu_attn_num_layers": len(self.layers),
+            "architectures": ["HSTU"], "hstu_transducer_embedding_dim": self.d, "hstu_attn_num_layers": self.depth,
             "hstu_num_heads": self.heads, "hstu_attn_qk_dim": self.d // self.heads, "hstu_attn_linear_dim": self.d // self.heads,
             "attn_scale_length": self.scale, "max_seq_len": self.positions, "position_encoding": "absolute",
             "num_position_buckets": self.positions, "time_encoding": "none", "num_items": len(ids), "hstu_embedding_table_dim": self.d,
@@ -166,7 +175,7 @@ class HSTU(nn.Module):
 
 
 class Arrays:
-    """A split's streams, padded, on the device."""
+    """A split's streams, padded, and its questions, on the device."""
 
     def __init__(self, split, count, marks, device):
         stream, ends = split.stream.astype(np.int64), split.rows
@@ -185,46 +194,52 @@ class Arrays:
             return torch.from_numpy(x).to(device)
 
         self.history, self.stars, self.lengths = put(history), put(given), put(n)
-        self.offers, self.chosen = put(split.offers.astype(np.int16)), put(split.chosen.astype(np.int64))
         self.next = put(split.next.astype(np.int64))
         self.p = None if split.p is None else put(split.p)
-        self.who = torch.arange(len(n), device=device)
-        if split.middle[0] is not None:
-            self.add_middle(split, stream, ends, count, put)
+        seen, offers, chosen = self.questions(split, stream, ends, count)
+        self.seen, self.offers, self.chosen = put(seen), put(offers), put(chosen)
         self.order = torch.argsort(self.lengths)
 
-    def add_middle(self, split, stream, ends, count, put):
-        """Adds the questions in the middle of histories: as if each were another customer with fewer rows."""
-        users, event, offers, chosen = split.middle
-        place = np.flatnonzero(stream < count)[split.events[users] + event]  # the row of the purchase that is asked about
-        self.who = torch.cat((self.who, put(users.astype(np.int64))))
-        self.lengths = torch.cat((self.lengths, put((place - ends[users]).astype(np.int64))))
-        self.offers = torch.cat((self.offers, put(offers.astype(np.int16))))
-        self.chosen = torch.cat((self.chosen, put(chosen.astype(np.int64))))
-        self.next = torch.cat((self.next, put(stream[place])))
-        kept = (self.lengths > 0).nonzero()[:, 0]
-        for k in ("who", "lengths", "offers", "chosen", "next"):
-            setattr(self, k, getattr(self, k)[kept])
+    def questions(self, split, stream, ends, count):
+        """Returns of each customer's questions the rows they are asked behind, what is offered and what is taken. The last
+        one is that at the end; those in the middle of the history come before it, and where there are fewer, seen is 0."""
+        users = split.middle[0] if split.middle[0] is not None else np.zeros(0, dtype=np.int32)
+        place = np.arange(len(users)) - np.searchsorted(users, users)  # which of their customer's
+        most = int(place.max()) + 1 if len(users) else 0
+        n, width = len(ends) - 1, split.offers.shape[1]
+        seen, chosen = np.zeros((n, most + 1), dtype=np.int64), np.zeros((n, most + 1), dtype=np.int64)
+        offers = np.zeros((n, most + 1, width), dtype=np.int16)
+        seen[:, most], chosen[:, most], offers[:, most] = np.diff(ends), split.chosen, split.offers
+        if len(users):
+            _, event, offered, taken = split.middle
+            row = np.flatnonzero(stream < count)[split.events[users] + event]  # of the purchase that is asked about
+            seen[users, place], chosen[users, place], offers[users, place] = row - ends[users], taken, offered
+        return seen, offers, chosen
 
-    def batch(self, users):
-        n = self.lengths[users]
-        width = int(n.max())
-        who = self.who[users]
+    def batch(self, users, one=None):
+        """Returns customers with all their questions or, where one is given, with that one and the rows before it."""
+        seen, offers, chosen = self.seen[users], self.offers[users], self.chosen[users]
+        if one is not None:
+            row = torch.arange(len(users), device=users.device)
+            one = torch.where(seen[row, one] > 0, one, seen.shape[1] - 1)
+            seen, offers, chosen = seen[row, one][:, None], offers[row, one][:, None], chosen[row, one][:, None]
+        width = int(seen.max())
         return {
-            "history": self.history[who, :width].long(), "stars": self.stars[who, :width].long(), "lengths": n,
-            "offers": self.offers[users].long(), "chosen": self.chosen[users], "next": self.next[users], "users": users,
+            "history": self.history[users, :width].long(), "stars": self.stars[users, :width].long(), "lengths": self.lengths[users],
+            "seen": seen, "offers": offers.long(), "chosen": chosen, "next": self.next[users],
         }
 
 
 def costs(model, b, order, listed, dtype, generator):
     items = model.items()
-    k = b["offers"].shape[1]
+    k = b["offers"].shape[2]
     places = torch.rand(b["offers"].shape, device=b["offers"].device, generator=generator)
-    places[torch.arange(len(places), device=places.device), b["chosen"]] = 2.0
-    places = places.topk(min(listed, k), dim=1).indices  # the chosen one is first
-    candidates = torch.gather(b["offers"], 1, places)
-    past, states = model(items, b["history"], b["stars"], b["lengths"], candidates, order, dtype)
-    logits = model.predict(items, states, candidates)
+    places.scatter_(2, b["chosen"][:, :, None], 2.0)
+    places = places.topk(min(listed, k), dim=2).indices  # the chosen one is first
+    candidates = torch.gather(b["offers"], 2, places)
+    past, states = model(items, b["history"], b["stars"], b["seen"], candidates, order, dtype)
+    asked = b["seen"] > 0
+    logits = model.predict(items, states[asked], candidates[asked])
     out = {order: F.cross_entropy(logits, torch.zeros(len(logits), dtype=torch.long, device=logits.device))}
     truth = torch.zeros_like(logits)
     truth[:, 0] = 1
@@ -240,28 +255,29 @@ def costs(model, b, order, listed, dtype, generator):
 
 @torch.no_grad()
 def validate(model, arrays, most, dtype):
-    out = {}
-    items = model.items()
-    for order in ("user", "item"):
-        got = best = hits = 0.0
-        for users in arrays.order[arrays.order < most].split(64):
-            b = arrays.batch(users)
-            past, states = model(items, b["history"], b["stars"], b["lengths"], b["offers"], order, dtype)
-            p = arrays.p[users]
-            p = p / p.sum(1, keepdim=True)
-            got += ndcg(model.predict(items, states, b["offers"]), p)
-            best += ndcg(p, p)
-            if past is not None:
-                last = past[torch.arange(len(users), device=past.device), b["lengths"] - 1]
-                scores = (last @ items.to(dtype).T).float()
-                scores[:, model.count :] = float("-inf")
-                at = torch.arange(b["history"].shape[1], device=past.device)[None] < b["lengths"][:, None]
-                rows = torch.arange(len(users), device=past.device)[:, None].expand_as(at)[at]
-                scores[rows, b["history"][at]] = float("-inf")
-                hits += float((scores.topk(10, 1).indices == b["next"][:, None]).sum())
-        out[order] = round(got / best, 4)
-        if order == "user":
-            out["recall@10"] = round(hits / most, 4)
+    """NDCG@10 in expectation, as a share of the optimum's, in both orders, and by the product of state and item (retrieval's
+    scores); the share of customers whose next purchase is among the ten that retrieval names."""
+    out, items = {}, model.items()
+    total = {"user": 0.0, "item": 0.0, "product": 0.0, "best": 0.0, "hits": 0.0}
+    for users in arrays.order[arrays.order < most].split(64):
+        b = arrays.batch(users)
+        p = arrays.p[users]
+        p = p / p.sum(1, keepdim=True)
+        total["best"] += ndcg(p, p)
+        for order in ("user", "item"):
+            past, states = model(items, b["history"], b["stars"], b["seen"], b["offers"], order, dtype)
+            total[order] += ndcg(model.predict(items, states, b["offers"])[:, 0], p)
+            if past is None:
+                continue
+            scores = (past[torch.arange(len(users), device=past.device), b["lengths"] - 1] @ items.to(dtype).T).float()
+            total["product"] += ndcg(scores.gather(1, b["offers"][:, 0]), p)
+            scores[:, model.count :] = float("-inf")
+            at = torch.arange(b["history"].shape[1], device=past.device)[None] < b["lengths"][:, None]
+            rows = torch.arange(len(users), device=past.device)[:, None].expand_as(at)[at]
+            scores[rows, b["history"][at]] = float("-inf")
+            total["hits"] += float((scores.topk(10, 1).indices == b["next"][:, None]).sum())
+    out.update({k: round(total[k] / total["best"], 4) for k in ("user", "item", "product")})
+    out["recall@10"] = round(total["hits"] / most, 4)
     return out
 
 
@@ -278,7 +294,7 @@ def main():
     p.add_argument("--heads", type=int, default=6)
     p.add_argument("--hidden", type=int, default=128)
     p.add_argument("--users", type=int, default=256, help="users of a batch")
-    p.add_argument("--listed", type=int, default=32)
+    p.add_argument("--listed", type=int, default=32, help="candidates of each question, user-first")
     p.add_argument("--matrices", type=float, default=0.01)
     p.add_argument("--others", type=float, default=0.003)
     p.add_argument("--validate", type=int, default=1000)
@@ -290,7 +306,7 @@ def main():
     names = world.meta["marks"] if a.marks else []
     train, valid = (Arrays(Split(a.data, name), world.count, a.marks, device) for name in ("train", "validation"))
     model = HSTU(world.count, len(names), a.width, a.layers, a.heads, 256, 64, a.hidden, world.features()).to(device)
-    inner = [q for layer in model.layers for q in (layer.uvqk, layer.out)]
+    inner = [model.uvqk, model.out]
     known = {id(q) for q in inner}
     extra = {"fused": True} if device.type == "cuda" else {}
     optimizers = [
@@ -305,8 +321,13 @@ def main():
         start = int(torch.randint(0, max(1, len(train.order) - a.users), (1,)))
         window = train.order[start : start + 4 * a.users]
         users = window[torch.randperm(len(window), device=device, generator=generator)[: a.users]]
-        order = "user" if clock.step % 2 == 0 else "item"
-        c = costs(model, train.batch(users), order, a.listed, dtype, generator)
+        if clock.step % 2 == 0:
+            c = costs(model, train.batch(users), "user", a.listed, dtype, generator)
+        else:
+            # The history sees the candidates, and sums over them: their number matters, so it is that of real lists, or less.
+            one = torch.randint(0, train.seen.shape[1], (len(users),), device=device, generator=generator)
+            listed = (100, 64, 100, 32)[clock.step // 2 % 4]
+            c = costs(model, train.batch(users, one), "item", listed, dtype, generator)
         sum(c.values()).backward()
         share = rate(clock.done())
         for o, old in zip(optimizers, rates):
