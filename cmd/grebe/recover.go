@@ -59,7 +59,7 @@ func (s *stack) sameDevice(cfg *config.Config) *config.Config {
 }
 
 // reopen loads everything again behind the same addresses. Meanwhile they answer that nothing is ready.
-func reopen(w *world, cfg *config.Config, log *slog.Logger, at server.Listeners, open opener) (*stack, server.Listeners, error) {
+func reopen(w *world, cfg *config.Config, log *slog.Logger, at server.Listeners, open opener, n losses) (*stack, server.Listeners, error) {
 	bound := *cfg
 	for _, d := range []struct {
 		key *string
@@ -79,7 +79,7 @@ func reopen(w *world, cfg *config.Config, log *slog.Logger, at server.Listeners,
 		if w.ctx.Err() != nil {
 			return nil, server.Listeners{}, nil
 		}
-		return nil, server.Listeners{}, w.startOver(log, cfg.Device, fmt.Errorf("open the lost device again: %w", err))
+		return nil, server.Listeners{}, w.startOver(log, cfg.Device, n, fmt.Errorf("open the lost device again: %w", err))
 	}
 	doors, err := listen(w.ctx, &bound)
 	if err != nil {
@@ -88,45 +88,60 @@ func reopen(w *world, cfg *config.Config, log *slog.Logger, at server.Listeners,
 	return s, doors, nil
 }
 
-// Restarts after faults: no more than so many, each that soon after the one before it.
+// A device may be lost so many times in a row, each time soon after serving began: one that is lost more often
+// is broken, and whoever runs grebe shall know.
 const (
-	restartsVariable = "RESTARTS_OF_GREBE" // number and second of the last
-	maxRestarts      = 3
-	restartsWithin   = 5 * time.Minute
+	lossesVariable = "LOSSES_OF_GREBE" // in a row, before this process
+	maxLosses      = 3
+	soundAfter     = 5 * time.Minute // of serving
 )
 
+// losses counts how often the device was lost in a row, in this process and in those that it replaces.
+type losses int
+
+// lossesBefore are those that the process before this one had seen.
+func lossesBefore(env []string) losses {
+	var n losses
+	for _, kv := range env {
+		if value, ok := strings.CutPrefix(kv, lossesVariable+"="); ok {
+			if _, err := fmt.Sscan(value, &n); err != nil {
+				n = 0
+			}
+		}
+	}
+	return n
+}
+
+// after counts a loss after so long of serving. Its error says that there were too many.
+func (n losses) after(served time.Duration) (losses, error) {
+	if served >= soundAfter {
+		n = 0
+	}
+	if n++; n > maxLosses {
+		return n, fmt.Errorf("%w for the %dth time, %v after serving began: not opened again", errLost, n, served.Round(time.Second))
+	}
+	return n, nil
+}
+
+// env returns the environment of a process that goes on counting.
+func (n losses) env(env []string) []string {
+	out := make([]string, 0, len(env)+1)
+	for _, kv := range env {
+		if !strings.HasPrefix(kv, lossesVariable+"=") {
+			out = append(out, kv)
+		}
+	}
+	return append(out, fmt.Sprintf("%s=%d", lossesVariable, n))
+}
+
 // startOver replaces the process by a new one of the same command line: a driver that does not open a lost device
-// again does so for another process. Where that cannot be, or was of no use, it returns err.
-func (w *world) startOver(log *slog.Logger, device string, err error) error {
+// again does so for another process. Where that cannot be, it returns err.
+func (w *world) startOver(log *slog.Logger, device string, n losses, err error) error {
 	if w.exec == nil || w.ctx.Err() != nil {
 		return fmt.Errorf("%w (start grebe again)", err)
 	}
-	env, n := restarted(w.env, time.Now())
-	env = append(env, config.EnvName("device")+"="+device)
-	if n > maxRestarts {
-		return fmt.Errorf("%w, after %d restarts", err, n-1)
-	}
-	log.Error("the device cannot be opened again in this process: starting over", "error", err, "restart", n)
-	return errors.Join(err, w.exec(env))
-}
-
-// restarted returns the environment of the next process, and the number of its restart in a row.
-func restarted(env []string, now time.Time) ([]string, int) {
-	n := 0
-	out := make([]string, 0, len(env)+1)
-	for _, kv := range env {
-		value, ok := strings.CutPrefix(kv, restartsVariable+"=")
-		if !ok {
-			out = append(out, kv)
-			continue
-		}
-		var last int64
-		if _, err := fmt.Sscanf(value, "%d %d", &n, &last); err != nil || now.Sub(time.Unix(last, 0)) > restartsWithin {
-			n = 0
-		}
-	}
-	n++
-	return append(out, fmt.Sprintf("%s=%d %d", restartsVariable, n, now.Unix())), n
+	log.Error("the device cannot be opened again in this process: starting over", "error", err, "losses", int(n))
+	return errors.Join(err, w.exec(append(n.env(w.env), config.EnvName("device")+"="+device)))
 }
 
 // waitingRoom answers 503 at the address of HTTP until close is called.

@@ -146,33 +146,67 @@ func TestALostDeviceIsOpenedAgain(t *testing.T) {
 	}
 }
 
-// Where the device does not open again, the process starts over, a few times in a row at most.
+// Where the device does not open again, the process starts over and goes on counting.
 func TestStartingOver(t *testing.T) {
-	now := time.Unix(1_700_000_000, 0)
-	env := []string{"A=b"}
-	for want := 1; want <= maxRestarts+1; want++ {
-		var n int
-		if env, n = restarted(env, now); n != want || len(env) != 2 || env[0] != "A=b" {
-			t.Fatalf("restart %d in a row, want %d; environment %q", n, want, env)
-		}
-		now = now.Add(restartsWithin / 2)
-	}
-	var executed [][]string
-	w := &world{ctx: t.Context(), env: env, exec: func(env []string) error { executed = append(executed, env); return nil }}
+	var executed []string
+	w := &world{ctx: t.Context(), env: []string{"A=b", lossesVariable + "=1"}, exec: func(env []string) error { executed = env; return nil }}
 	log := slog.New(slog.DiscardHandler)
-	w.env, _ = restarted(nil, time.Now())
-	if err := w.startOver(log, "cuda", errFault); !errors.Is(err, errFault) || len(executed) != 1 {
-		t.Errorf("%v, %d processes", err, len(executed))
-	}
-	for range maxRestarts {
-		w.env, _ = restarted(w.env, time.Now())
-	}
-	if err := w.startOver(log, "cuda", errFault); !errors.Is(err, errFault) || len(executed) != 1 {
-		t.Errorf("after %d restarts: %v, %d processes", maxRestarts, err, len(executed))
+	if err := w.startOver(log, "cuda", 2, errFault); !errors.Is(err, errFault) || executed[0] != "A=b" || lossesBefore(executed) != 2 ||
+		executed[len(executed)-1] != config.EnvName("device")+"=cuda" {
+		t.Errorf("%v, a process with %q", err, executed)
 	}
 	w.exec = nil
-	if err := w.startOver(log, "cuda", errFault); !errors.Is(err, errFault) {
+	if err := w.startOver(log, "cuda", 2, errFault); !errors.Is(err, errFault) {
 		t.Errorf("without a way to start over: %v", err)
+	}
+}
+
+// Only losses soon after serving began are in a row: however long loading takes, it does not count.
+func TestLossesInARow(t *testing.T) {
+	n := lossesBefore([]string{lossesVariable + "=2"})
+	if n, err := n.after(soundAfter - 1); n != 3 || err != nil {
+		t.Errorf("a third loss: %d, %v", n, err)
+	}
+	if n, err := n.after(soundAfter); n != 1 || err != nil {
+		t.Errorf("a loss after long service: %d, %v", n, err)
+	}
+	if _, err := losses(maxLosses).after(0); !errors.Is(err, errLost) {
+		t.Errorf("one loss too many: %v", err)
+	}
+	if n := lossesBefore([]string{"A=b", lossesVariable + "=many"}); n != 0 {
+		t.Errorf("a broken count is %d", n)
+	}
+}
+
+// A device that is lost whenever it serves is not opened again for ever.
+func TestADeviceIsLostTooOften(t *testing.T) {
+	cfg := lostConfig(t, t.TempDir(), "127.0.0.1:0")
+	opened := 0
+	var last *frail
+	served := make(chan error, 1)
+	ready := make(chan net.Addr)
+	go func() {
+		served <- serve(&world{ctx: t.Context(), started: time.Now(), stderr: io.Discard}, cfg, slog.New(slog.DiscardHandler), serveHooks{
+			ready: func(at net.Addr) { ready <- at },
+			open: func(*config.Config, *slog.Logger) ([]compute.Device, error) {
+				d, err := cpu.New(cpu.Options{Threads: 1})
+				opened, last = opened+1, &frail{d, new(atomic.Bool)}
+				return []compute.Device{last}, err
+			}})
+	}()
+	for {
+		select {
+		case at := <-ready:
+			last.lost.Store(true)
+			if body, status := rankAt(t, at); status != http.StatusServiceUnavailable {
+				t.Errorf("a lost device: %d %s", status, body)
+			}
+		case err := <-served:
+			if !errors.Is(err, errLost) || opened != maxLosses+1 {
+				t.Errorf("serving ended with %v after %d openings, want %d", err, opened, maxLosses+1)
+			}
+			return
+		}
 	}
 }
 

@@ -161,7 +161,8 @@ func serve(w *world, cfg *config.Config, log *slog.Logger, hooks serveHooks) err
 		}
 		return err
 	}
-	for {
+	for n := lossesBefore(w.env); ; {
+		began := time.Now()
 		lost, now, err := s.serve(w, cfg, log, hooks, doors)
 		if !lost || err != nil {
 			log.Info("stopped")
@@ -170,8 +171,11 @@ func serve(w *world, cfg *config.Config, log *slog.Logger, hooks serveHooks) err
 		if err := s.Close(); err != nil {
 			log.Warn("closing what was on the lost device", "error", err)
 		}
+		if n, err = n.after(time.Since(began)); err != nil {
+			return err
+		}
 		cfg = s.sameDevice(now)
-		if s, doors, err = reopen(w, cfg, log, doors, open); err != nil || s == nil {
+		if s, doors, err = reopen(w, cfg, log, doors, open, n); err != nil || s == nil {
 			return err // or it was stopped meanwhile
 		}
 	}

@@ -75,7 +75,7 @@ one() {
   [ "$tool" = none ] || grep -q 'SUMMARY: 0 \(errors\|hazards\)' "$log" || rc=${rc/#0/1}
   [ $rc = 0 ] && ! grep -q -- '--- FAIL' "$log" || verdict="NOT CLEAN (exit $rc)"
   [ $rc = 124 ] && verdict="not ended in $limit s"
-  grep -q 'no tests to run' "$log" && verdict="no cases"
+  grep -q -- 'no tests to run\|--- SKIP' "$log" && verdict="no cases"
   if grep -q 'Internal Sanitizer Error' "$log" && [ -z "${GREBE_TEST_PRODUCTS:-}" ]; then
     GREBE_TEST_PRODUCTS=own one "$tool-own-${name#*-}" "${@:2}"
     verdict="the tool failed (exit $rc)"
