@@ -18,6 +18,8 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"sync"
+	"sync/atomic"
 	"time"
 
 	grebev1 "grebe/api/grebe/v1"
@@ -46,6 +48,8 @@ type Options struct {
 	Ways     []Way
 	Width    int // of beams; 64
 	Seed     uint64
+	Parallel int                   // requests at a time, which the server may compute together; 1
+	Passes   int                   // how often all is asked; the last answers are measured, those of warm caches; 1
 	Progress func(done, total int) // called after each request
 }
 
@@ -62,29 +66,24 @@ func Run(ctx context.Context, d *Data, a Asker, o Options) (*Report, error) {
 	if o.Width <= 0 {
 		o.Width = 64
 	}
+	o.Parallel, o.Passes = max(o.Parallel, 1), max(o.Passes, 1)
 	r := newReport(d)
-	e := &evaluation{data: d, asker: a, options: &o, total: len(o.Ways) * len(d.Questions)}
+	e := &evaluation{data: d, asker: a, options: &o, total: len(o.Ways) * len(d.Questions) * o.Passes}
 	rank := e.rankBaselines()
 	recommend := e.recommendBaselines()
 	for i := range o.Ways {
 		w := &o.Ways[i]
-		ask, into := e.rank, &rank
+		into := &rank
 		if w.Generate {
-			ask, into = e.recommend, &recommend
+			into = &recommend
 		}
-		start := time.Now()
-		res := result{way: w.Name, model: true}
-		for q := range d.Questions {
-			list, err := ask(ctx, w, &d.Questions[q])
-			if tooLong(err) {
-				res.tooLong++
-			} else if err != nil {
-				return nil, fmt.Errorf("eval: %s: user %s: %w", w.Name, d.Questions[q].User, err)
+		var res result
+		for range o.Passes {
+			var err error
+			if res, err = e.answers(ctx, w); err != nil {
+				return nil, err
 			}
-			res.lists = append(res.lists, list)
-			e.step()
 		}
-		res.seconds = time.Since(start).Seconds()
 		*into = append(*into, res)
 	}
 	r.UserTokens, r.ItemTokens, r.AutoUserFirst = e.usage.userTokens(), e.usage.itemTokens(), e.usage.userFirst()
@@ -100,6 +99,39 @@ type result struct {
 	lists   [][]string
 	seconds float64
 	tooLong int // prompts that the model has no room for: their answers are empty
+	tokens  int // of the prompts
+	cached  int // of these, those whose KV was there
+}
+
+// answers asks all questions in one way.
+func (e *evaluation) answers(ctx context.Context, w *Way) (result, error) {
+	start := time.Now()
+	res := result{way: w.Name, model: true, lists: make([][]string, len(e.data.Questions))}
+	ask := e.rank
+	if w.Generate {
+		ask = e.recommend
+	}
+	ctx, stop := context.WithCancelCause(ctx)
+	defer stop(nil)
+	var wg sync.WaitGroup
+	var next atomic.Int64
+	for range e.options.Parallel {
+		wg.Go(func() {
+			for ctx.Err() == nil {
+				k := int(next.Add(1)) - 1
+				if k >= len(e.data.Questions) {
+					return
+				}
+				q := &e.data.Questions[k]
+				if err := ask(ctx, w, q, &res, k); err != nil {
+					stop(fmt.Errorf("eval: %s: user %s: %w", w.Name, q.User, err)) // the first one counts
+				}
+			}
+		})
+	}
+	wg.Wait()
+	res.seconds = time.Since(start).Seconds()
+	return res, context.Cause(ctx)
 }
 
 // tooLong reports whether an error says that the model has no room for a prompt.
@@ -117,9 +149,11 @@ type evaluation struct {
 	options *Options
 	done    int
 	total   int
-	usage   usage
-	unreal  int // items that came back and are not in the catalog
-	short   int // recommendations with fewer items than asked for
+
+	mu     sync.Mutex // guards what follows, done, and the result that is being filled
+	usage  usage
+	unreal int // items that came back and are not in the catalog
+	short  int // recommendations with fewer items than asked for
 }
 
 // usage sums what rankings say of their prompts.
@@ -129,11 +163,24 @@ func (u *usage) userTokens() float64 { return float64(u.user) / float64(max(u.re
 func (u *usage) itemTokens() float64 { return float64(u.item) / float64(max(u.candidates, 1)) }
 func (u *usage) userFirst() float64  { return float64(u.autoUser) / float64(max(u.auto, 1)) }
 
-func (e *evaluation) step() {
+// take notes an answer under the lock; note adds what it says beside.
+func (e *evaluation) take(res *result, k int, list []string, err error, note func()) error {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	switch {
+	case tooLong(err):
+		res.tooLong++
+	case err != nil:
+		return err
+	default:
+		res.lists[k] = list
+		note()
+	}
 	e.done++
 	if e.options.Progress != nil {
 		e.options.Progress(e.done, e.total)
 	}
+	return nil
 }
 
 // Request is a question as a ranking.
@@ -151,46 +198,49 @@ func (d *Data) Request(w *Way, q *Question) *grebev1.RankRequest {
 	return req
 }
 
-func (e *evaluation) rank(ctx context.Context, w *Way, q *Question) ([]string, error) {
+func (e *evaluation) rank(ctx context.Context, w *Way, q *Question, res *result, k int) error {
 	resp, err := e.asker.Rank(ctx, e.data.Request(w, q))
-	if err != nil {
-		return nil, err
+	var list []string
+	for _, x := range resp.GetResults() {
+		list = append(list, q.Candidates[x.Index])
 	}
-	e.usage.requests++
-	e.usage.candidates += len(q.Candidates)
-	e.usage.user += int(resp.Usage.UserTokens)
-	e.usage.item += int(resp.Usage.ItemTokens)
-	if w.Prefix == "auto" {
-		e.usage.auto++
-		if resp.Prefix == "user" {
-			e.usage.autoUser++
+	return e.take(res, k, list, err, func() {
+		u := resp.Usage
+		res.tokens, res.cached = res.tokens+int(u.PromptTokens), res.cached+int(u.CachedTokens)
+		e.usage.requests++
+		e.usage.candidates += len(q.Candidates)
+		e.usage.user += int(u.UserTokens)
+		e.usage.item += int(u.ItemTokens)
+		if w.Prefix == "auto" {
+			e.usage.auto++
+			if resp.Prefix == "user" {
+				e.usage.autoUser++
+			}
 		}
-	}
-	out := make([]string, len(resp.Results))
-	for i, x := range resp.Results {
-		out[i] = q.Candidates[x.Index]
-	}
-	return out, nil
+	})
 }
 
-func (e *evaluation) recommend(ctx context.Context, w *Way, q *Question) ([]string, error) {
+func (e *evaluation) recommend(ctx context.Context, w *Way, q *Question, res *result, k int) error {
 	resp, err := e.asker.Recommend(ctx, &grebev1.RecommendRequest{
 		Model: w.Model, User: e.data.users[q.User], N: generated, BeamWidth: int32(e.options.Width), ExcludeSeen: true, DeadlineMs: deadlineMs,
 	})
-	if err != nil {
-		return nil, err
+	var list []string
+	for _, x := range resp.GetResults() {
+		list = append(list, x.Id)
 	}
-	if len(resp.Results) < generated {
-		e.short++
-	}
-	var out []string
-	for _, x := range resp.Results {
-		if e.data.items[x.Id] == nil {
-			e.unreal++
+	return e.take(res, k, list, err, func() {
+		if u := resp.Usage; u != nil {
+			res.tokens, res.cached = res.tokens+int(u.PromptTokens), res.cached+int(u.CachedTokens)
 		}
-		out = append(out, x.Id)
-	}
-	return out, nil
+		if len(list) < generated {
+			e.short++
+		}
+		for _, id := range list {
+			if e.data.items[id] == nil {
+				e.unreal++
+			}
+		}
+	})
 }
 
 // rankBaselines orders the candidates without a model.

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"math"
 	"os"
 	"path/filepath"
@@ -82,6 +83,48 @@ func TestTheOracleReachesTheOptimum(t *testing.T) {
 	if got, want := ranking["chance"].At[1].Recall.Value, 0.1; math.Abs(got-want) > 1e-9 {
 		t.Errorf("chance finds %.3f of the answers among the first ten of a hundred, want %.3f", got, want)
 	}
+}
+
+// However many requests run at a time and however often all is asked, the answers are those of the questions, and what is
+// told of a pass is told of the last one.
+func TestRequestsAtATimeAndPasses(t *testing.T) {
+	d := Shop(small(t), 30)
+	o := oracle{map[string]*Question{}}
+	for i := range d.Questions {
+		o.questions[d.Questions[i].User] = &d.Questions[i]
+	}
+	options := Options{Ways: []Way{{Name: "oracle", Prefix: "auto"}, {Name: "oracle search", Generate: true}}, Seed: 1}
+	want, err := Run(t.Context(), d, o, options)
+	if err != nil {
+		t.Fatal(err)
+	}
+	calls := 0
+	options.Parallel, options.Passes, options.Progress = 8, 3, func(_, _ int) { calls++ }
+	got, err := Run(t.Context(), d, o, options)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if calls != 180 {
+		t.Errorf("%d calls for 30 users, two ways and three passes", calls)
+	}
+	for k := range want.Ranking {
+		if !reflect.DeepEqual(got.Ranking[k].At, want.Ranking[k].At) {
+			t.Errorf("%s: %+v with eight requests at a time, %+v with one", got.Ranking[k].Way, got.Ranking[k].At, want.Ranking[k].At)
+		}
+	}
+	if _, err := Run(t.Context(), d, failing{o}, options); err == nil || !strings.Contains(err.Error(), "eval: oracle: user") {
+		t.Errorf("an error of the server became %v", err)
+	}
+}
+
+// failing is a server that fails now and then.
+type failing struct{ oracle }
+
+func (f failing) Rank(ctx context.Context, r *grebev1.RankRequest) (*grebev1.RankResponse, error) {
+	if strings.HasSuffix(r.User.Id, "7") {
+		return nil, errors.New("out of order")
+	}
+	return f.oracle.Rank(ctx, r)
 }
 
 func byWay(lines []Line) map[string]Line {

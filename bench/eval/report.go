@@ -39,6 +39,7 @@ type Line struct {
 	Model   bool    `json:"model"` // or a baseline
 	At      []Cut   `json:"at"`
 	Seconds float64 `json:"seconds,omitempty"`
+	Cached  float64 `json:"cached"`             // share of the prompts' tokens whose KV was there
 	TooLong int     `json:"too_long,omitempty"` // prompts that the model had no room for; they count as wrong
 	// Expected is NDCG@10 in expectation over what users take, where probabilities are known.
 	Expected *Estimate `json:"expected_ndcg_10,omitempty"`
@@ -104,7 +105,8 @@ func (r *Report) fill(d *Data, rank, recommend []result, seed uint64) {
 }
 
 func newLine(res *result) Line {
-	return Line{Way: res.way, Model: res.model, Seconds: res.seconds, TooLong: res.tooLong}
+	cached := float64(res.cached) / float64(max(res.tokens, 1))
+	return Line{Way: res.way, Model: res.model, Seconds: res.seconds, Cached: cached, TooLong: res.tooLong}
 }
 
 func atCuts(at func(k int) Metrics) []Metrics {
@@ -264,7 +266,7 @@ func table(w io.Writer, lines []Line, ranking bool) {
 	} else {
 		head = append(head, "HIT@20", "NDCG@20")
 	}
-	fmt.Fprintln(t, strings.Join(append(head, "s"), "\t")+"\t")
+	fmt.Fprintln(t, strings.Join(append(head, "cached", "s"), "\t")+"\t")
 	for i := range lines {
 		l := &lines[i]
 		five, ten, twenty := l.At[0], l.At[1], l.At[2]
@@ -278,11 +280,11 @@ func table(w io.Writer, lines []Line, ranking bool) {
 		default:
 			row = append(row, "")
 		}
-		seconds := ""
+		cached, seconds := "", ""
 		if l.Model {
-			seconds = fmt.Sprintf("%.1f", l.Seconds)
+			cached, seconds = fmt.Sprintf("%.0f %%", 100*l.Cached), fmt.Sprintf("%.1f", l.Seconds)
 		}
-		fmt.Fprintln(t, strings.Join(append(row, seconds), "\t")+"\t")
+		fmt.Fprintln(t, strings.Join(append(row, cached, seconds), "\t")+"\t")
 	}
 	_ = t.Flush() // into memory
 }

@@ -45,14 +45,16 @@ type evalRunCmd struct {
 	RequestsFile string `name:"requests-file" type:"path" help:"Questions (NDJSON) about these users, with their candidates." placeholder:"FILE"`
 	Candidates   int    `help:"Candidates where they are drawn; default 100." placeholder:"N"`
 
-	Width  int     `help:"Width of beams; default 64." placeholder:"N"`
-	Device *string `help:"auto, cpu or cuda."`
-	DType  string  `name:"dtype" help:"auto, f32 or bf16, for all models." placeholder:"FORMAT"`
-	Yes    string  `default:"yes" help:"With --checkpoint: the token that means yes, for pointwise; default ${default}."`
-	No     string  `default:"no" help:"The token that means no; default ${default}."`
-	Seed   uint64  `default:"1" help:"Of the shop, of drawn candidates and of intervals; default ${default}."`
-	JSON   bool    `name:"json" help:"Print JSON."`
-	HTML   string  `name:"html" type:"path" help:"Also write one page for a browser." placeholder:"FILE"`
+	Width    int     `help:"Width of beams; default 64." placeholder:"N"`
+	Parallel int     `default:"1" help:"Requests at a time, which are computed in batches; default ${default}." placeholder:"N"`
+	Passes   int     `default:"1" help:"How often all is asked; the last answers, from warm caches, are measured; default ${default}." placeholder:"N"`
+	Device   *string `help:"auto, cpu or cuda."`
+	DType    string  `name:"dtype" help:"auto, f32 or bf16, for all models." placeholder:"FORMAT"`
+	Yes      string  `default:"yes" help:"With --checkpoint: the token that means yes, for pointwise; default ${default}."`
+	No       string  `default:"no" help:"The token that means no; default ${default}."`
+	Seed     uint64  `default:"1" help:"Of the shop, of drawn candidates and of intervals; default ${default}."`
+	JSON     bool    `name:"json" help:"Print JSON."`
+	HTML     string  `name:"html" type:"path" help:"Also write one page for a browser." placeholder:"FILE"`
 	logFlags
 }
 
@@ -139,7 +141,7 @@ func (c *evalRunCmd) measure(w *world, tmp string) (*eval.Report, error) {
 		return nil, fmt.Errorf("no model of the configuration can do any of %v", c.Ways)
 	}
 	bar := newRequestBar(w)
-	r, err := eval.Run(w.ctx, data, s.server, eval.Options{Ways: ways, Width: c.Width, Seed: c.Seed, Progress: bar.update})
+	r, err := eval.Run(w.ctx, data, s.server, eval.Options{Ways: ways, Width: c.Width, Seed: c.Seed, Parallel: c.Parallel, Passes: c.Passes, Progress: bar.update})
 	bar.end()
 	if err != nil {
 		return nil, err
