@@ -9,12 +9,15 @@
 // limits.go states how far a number may be off, and why. K and V that the device must not touch are
 // NaN or known bytes, so that a read or a write outside of what the batch means shows up.
 //
+// Runners that are a compute.Blender are held to that as well.
+//
 // All randomness comes from a case's seed, which its failure message names together with operation,
 // shape, row and the numbers. Results are looked at only after Hidden or Logits has returned: until
 // then a device may be lazy.
 package computetest
 
 import (
+	"errors"
 	"testing"
 
 	"grebe/compute"
@@ -44,7 +47,10 @@ func Run(t *testing.T, name string, open func(t *testing.T) compute.Device, opts
 		d := open(t)
 		for _, c := range checks(opts) {
 			t.Run(c.name, func(t *testing.T) {
-				if err := c.on(d); err != nil {
+				switch err := c.on(d); {
+				case errors.Is(err, errNoBlender):
+					t.Skip(err)
+				case err != nil:
 					t.Error(err)
 				}
 			})
@@ -71,6 +77,7 @@ func checks(opts Options) []check {
 	all = append(all, containChecks()...)
 	all = append(all, misuseChecks()...)
 	all = append(all, check{"multiply", multiplies})
+	all = append(all, blendChecks(opts)...)
 	if opts.STU {
 		all = append(all, stuChecks()...)
 		all = append(all, check{"misuse/stu", stuMisuse})

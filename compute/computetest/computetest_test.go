@@ -23,6 +23,9 @@ type mutant struct {
 	keep   func(rows []int32) []int32
 	result func(b *compute.Batch, out []float32)
 	failed func(err error) error
+
+	received func(out []float32)
+	place    func(parts []compute.Part)
 }
 
 type mutantRunner struct {
@@ -92,6 +95,22 @@ func (r *mutantRunner) Keep(rows []int32) {
 		rows = r.m.keep(rows)
 	}
 	r.Runner.Keep(rows)
+}
+
+func (r *mutantRunner) Received(out []float32) error {
+	err := r.Runner.(compute.Blender).Received(out)
+	if err == nil && r.m.received != nil {
+		r.m.received(out)
+	}
+	return err
+}
+
+func (r *mutantRunner) Place(from int, parts []compute.Part) {
+	if r.m.place != nil {
+		parts = slices.Clone(parts)
+		r.m.place(parts)
+	}
+	r.Runner.(compute.Blender).Place(from, parts)
 }
 
 func (r *mutantRunner) Hidden(norm compute.Vector, rows []int32, out []float32) error {
@@ -181,9 +200,19 @@ func TestFaultsAreFound(t *testing.T) {
 				out[100] *= 1.02
 			}
 		}}},
-		"large batches differ in a bit": {"same bits/", mutant{result: nudge}},
-		"failures are forgotten":        {"misuse/", mutant{failed: func(error) error { return nil }}},
-		"a pass allocates":              {"no allocation/", mutant{}},
+		"a row received 5 % more": {"blend/pass", mutant{received: func(out []float32) { out[len(out)/2] *= 1.05 }}},
+		"a part is turned by one more": {"blend/pass", mutant{place: func(parts []compute.Part) {
+			if len(parts) > 1 {
+				parts[1].Turn++
+			}
+		}}},
+		"a part is turned back":            {"blend/turn", mutant{place: func(parts []compute.Part) { parts[0].Turn *= -1 }}},
+		"a part that stays is turned":      {"blend/turn", mutant{place: func(parts []compute.Part) { parts[0].Turn += 300 }}},
+		"a row that goes on is forgotten":  {"blend/pass", mutant{keep: func(rows []int32) []int32 { return rows[min(len(rows), 1):] }}},
+		"what a batch blends is in others": {"blend/same bits", mutant{received: func(out []float32) { out[0] += float32(len(out)) * 1e-6 }}},
+		"large batches differ in a bit":    {"same bits/", mutant{result: nudge}},
+		"failures are forgotten":           {"misuse/", mutant{failed: func(error) error { return nil }}},
+		"a pass allocates":                 {"no allocation/", mutant{}},
 	} {
 		c.m.Device = ref.New()
 		if !found(&c.m, c.group) {

@@ -57,6 +57,7 @@ type farRunner struct {
 	batch    compute.Batch
 	segments []compute.Segment
 	chunks   []compute.Chunk
+	parts    []compute.Part
 }
 
 func (r *farRunner) Begin(b *compute.Batch) error {
@@ -240,3 +241,19 @@ func (m *farMemory) Zero(b compute.Block) error {
 func (r *farRunner) Sum(parts []compute.SumPart)           { r.Runner.(compute.STU).Sum(parts) }
 func (r *farRunner) UVQK(layer int, w *compute.STUWeights) { r.Runner.(compute.STU).UVQK(layer, w) }
 func (r *farRunner) Mix(w *compute.STUWeights)             { r.Runner.(compute.STU).Mix(w) }
+
+// It blends if the one behind it does.
+
+func (r *farRunner) Received(out []float32) error { return r.Runner.(compute.Blender).Received(out) }
+
+func (r *farRunner) Place(from int, parts []compute.Part) {
+	r.parts = append(r.parts[:0], parts...)
+	for i := range r.parts {
+		c := &r.parts[i].From
+		bytes, err := r.space.bytes(c.Addr, r.shape.ChunkBytes(c.Tokens, false))
+		if err == nil {
+			c.Addr, c.Bytes = 0, bytes
+		} // without Bytes it is refused
+	}
+	r.Runner.(compute.Blender).Place(from, r.parts)
+}

@@ -63,12 +63,17 @@ func (m *model) pass(r compute.Runner, w *packed, b *batch, do steps) (*result, 
 	} else {
 		return nil, fmt.Errorf("a runner of a pointwise shape is %T, no compute.STU", r)
 	}
-	out := &result{rows: do.keep}
 	if do.keep == nil {
 		for row := range b.Tokens {
-			out.rows = append(out.rows, int32(row))
+			do.keep = append(do.keep, int32(row))
 		}
 	}
+	return m.results(r, w, b, do.keep)
+}
+
+// results fetches those of a pass that is done, for the rows that it kept.
+func (m *model) results(r compute.Runner, w *packed, b *batch, rows []int32) (*result, error) {
+	out := &result{rows: rows}
 	var pairs []compute.Pair
 	var some []int32
 	for i := 0; i < len(out.rows); i += out.stride() {
@@ -139,12 +144,20 @@ func (m *model) agree(d compute.Device, do steps, l limits, plans ...plan) error
 	if err != nil {
 		return err
 	}
-	name := func(i int) string { return got.row(int(w.rows[i])) }
 	if do.qkv {
 		if err := compareKV(got, want, l.kv); err != nil {
 			return err
 		}
 	}
+	if err := m.compareResults(got, g, w, l); err != nil {
+		return err
+	}
+	return got.untouchedElsewhere()
+}
+
+// compareResults compares what a pass over batch b returned with what it should have.
+func (m *model) compareResults(b *batch, g, w *result, l limits) error {
+	name := func(i int) string { return b.row(int(w.rows[i])) }
 	if err := l.x.compare(g.x, w.x, m.shape.Hidden, name); err != nil {
 		return fmt.Errorf("hidden state: %w", err)
 	}
@@ -158,7 +171,7 @@ func (m *model) agree(d compute.Device, do steps, l limits, plans ...plan) error
 	if err := l.logits.rounded(m.dt).compare(g.projected, w.projected, vocabulary, strided); err != nil {
 		return fmt.Errorf("projected logits: %w", err)
 	}
-	return got.untouchedElsewhere()
+	return nil
 }
 
 // compareKV compares what was written, token by token.
