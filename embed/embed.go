@@ -48,6 +48,7 @@ type Table struct {
 	timeout time.Duration
 	scratch sync.Pool
 	stripes atomic.Int32
+	watch   func(hashes []uint64, hits int, took time.Duration) // of batches; nil: nobody does
 
 	lookups, missing, outage, broken, failures atomic.Int64
 }
@@ -125,8 +126,9 @@ type scratch struct {
 	broken  []bool // of the keys, some that were not found
 	watched []access
 	lookups lookups
-	at      uint64 // time of the first lookup
-	sets    int    // in use then
+	hashes  []uint64 // of all keys, for who watches
+	at      uint64   // time of the first lookup
+	sets    int      // in use then
 	stripe  int
 	parts   []*scratch // of other threads
 }
@@ -146,11 +148,14 @@ func (t *Table) Gather(ctx context.Context, keys []uint64, out []byte) Gathered 
 	}
 	g := Gathered{Hits: len(keys) - len(s.misses)}
 	if len(s.misses) == 0 {
+		t.told(keys, &g, s, 0)
 		return g
 	}
 	s.distinct(keys, t.cache)
 	g.Asked = len(s.keys)
+	begin := time.Now()
 	t.fetch(ctx, s, &g)
+	took := time.Since(begin)
 	rb := t.store.RowBytes()
 	for j, i := range s.misses {
 		u := int(s.unique[j])
@@ -168,6 +173,7 @@ func (t *Table) Gather(ctx context.Context, keys []uint64, out []byte) Gathered 
 	}
 	t.count(&g)
 	t.fill(s, rb)
+	t.told(keys, &g, s, took)
 	return g
 }
 

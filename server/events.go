@@ -149,7 +149,27 @@ func (s *Server) rankEvents(ctx context.Context, w *work, user *grebev1.User, ca
 		return nil, nil, err
 	}
 	r.note = noteOf(m, h)
-	return items, r, s.predict(w.call, r, rows, h.at.Query)
+	err = s.predict(w.call, r, rows, h.at.Query)
+	if err == nil {
+		w.served(user.Id, h, r)
+	}
+	return items, r, err
+}
+
+// Served is what one request of a model of events was like.
+type Served struct {
+	User      string // "": nobody in particular
+	Events    int
+	Cached    int // tokens whose KV was cached
+	Computing time.Duration
+	Latency   time.Duration
+}
+
+// served tells who wants to know what an answered request was like.
+func (c *call) served(user string, h *history, r *ranking) {
+	if c.model.Served != nil {
+		c.model.Served(Served{User: user, Events: len(h.rows), Cached: r.result.Cached, Computing: r.result.Compute, Latency: time.Since(c.start)})
+	}
 }
 
 // predict turns the states of candidates into scores.
@@ -235,6 +255,7 @@ func (s *Server) retrieve(ctx context.Context, c *call, id string, req *grebev1.
 		resp.Results = append(resp.Results, &grebev1.Recommended{Id: m.Name(f.Item), Score: float64(f.Score)})
 	}
 	resp.TimingMs.Total = milliseconds(time.Since(c.start))
+	c.served(user.Id, h, r)
 	return resp, nil
 }
 

@@ -73,7 +73,9 @@ type Model struct {
 	Generate *generate.Generator // nil: the model has no codes, and cannot recommend
 	Scoring  Scoring
 	// Events is nil, or the model of events that Runner runs: then there are no texts, and no codes.
-	Events    *hstu.Model
+	Events *hstu.Model
+	// Served is told what each answered request of a model of events was like; nil: nobody is.
+	Served    func(Served)
 	Vocab     int // tokens that the model knows
 	Positions int // positions that it has; 0: do not check
 	// Shown by /v1/models.

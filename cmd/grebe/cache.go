@@ -25,12 +25,8 @@ import (
 // openStore makes the memory in which a model's KV is kept; nil when the configuration allows none. The pool
 // is that of the memory in which the device computes.
 func (s *stack) openStore(cfg *config.Config, mc *config.Model, shape compute.Shape, memory compute.Memory) (*kv.Store, *pool.Pool, error) {
-	size := mc.HostMemory
-	share := int64(1)
-	if size.IsZero() {
-		size, share = cfg.Cache.HostMemory, int64(len(cfg.Models))
-	}
-	hostBytes := size.Of(totalMemory()) / share
+	rows := sharedRows(cfg, mc)
+	hostBytes := hostBytes(cfg, mc) + rows
 	bytes := hostBytes
 	if memory.Host() != memory {
 		bytes = deviceBytes(memory, mc.DeviceMemory, int64(len(cfg.Models)))
@@ -40,6 +36,7 @@ func (s *stack) openStore(cfg *config.Config, mc *config.Model, shape compute.Sh
 		return nil, nil, err
 	}
 	store := kv.New(shape, p)
+	both := &shared{pool: p, rows: rows, store: store}
 	if memory.Host() != memory {
 		host, err := s.openPool(memory.Host(), hostBytes, shape)
 		if err != nil {
@@ -51,6 +48,10 @@ func (s *stack) openStore(cfg *config.Config, mc *config.Model, shape compute.Sh
 			}
 			store.LowerAhead(bytes / 16)
 		}
+		both.pool, both.above = host, bytes
+	}
+	if rows > 0 {
+		s.shared[mc.Name] = both
 	}
 	if err := store.SetPolicy(cfg.Cache.Policy); err != nil {
 		return nil, nil, err
@@ -63,6 +64,14 @@ func (s *stack) openStore(cfg *config.Config, mc *config.Model, shape compute.Sh
 	}
 	s.onClose(func() error { store.Close(); return nil })
 	return store, p, nil
+}
+
+// hostBytes is what a model gets of the host's memory for KV.
+func hostBytes(cfg *config.Config, mc *config.Model) int64 {
+	if mc.HostMemory.IsZero() {
+		return cfg.Cache.HostMemory.Of(totalMemory()) / int64(len(cfg.Models))
+	}
+	return mc.HostMemory.Of(totalMemory())
 }
 
 // deviceBytes is what one of so many models gets of a device's memory, of which weights have been taken:

@@ -44,6 +44,12 @@ func (s *stack) openEvents(ctx context.Context, cfg *config.Config, mc *config.M
 	} else {
 		log.Warn("every request of this model is computed anew", "model", mc.Name, "why", why)
 	}
+	both := s.shared[mc.Name]
+	if both != nil {
+		if err := s.divide(cfg, mc, both, log); err != nil {
+			return none, err
+		}
+	}
 	d, err := s.openDispatcher(ctx, cfg, []replica{{m, s.device}}, store)
 	if err != nil {
 		return none, err
@@ -57,10 +63,14 @@ func (s *stack) openEvents(ctx context.Context, cfg *config.Config, mc *config.M
 	}
 	log.Info("model loaded", "model", mc.Name, "architecture", hstu.Architecture, "dtype", m.DType(), "items", m.Items(),
 		"checkpoint", inBytes(m.CheckpointBytes()), "weights", inBytes(m.Bytes()), "seconds", seconds(time.Since(start)))
-	return server.Model{
+	out := server.Model{
 		Name: mc.Name, Runner: d, Prompt: builder, Cache: cache, Disk: s.disks[mc.Name], Events: m,
 		Vocab: m.Vocab(), Positions: m.MaxPositions(), Architecture: hstu.Architecture, DType: m.DType().String(),
-	}, nil
+	}
+	if both != nil && both.divider != nil {
+		out.Served = served(both.divider, m.Shape(), d)
+	}
+	return out, nil
 }
 
 // itemTable makes a model's items have the rows of the table that the configuration names.

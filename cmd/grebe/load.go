@@ -10,6 +10,8 @@ import (
 	"path/filepath"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
+
 	"grebe/catalog"
 	"grebe/compute"
 	"grebe/embed"
@@ -42,6 +44,8 @@ type stack struct {
 	checkpoint int64             // bytes of all checkpoints
 	door       door
 	disks      map[string]*disk.Store // by model
+	shared     map[string]*shared     // by model
+	registry   *prometheus.Registry   // of metrics
 	lost       chan error             // has why the device was lost
 	closers    []func() error
 }
@@ -67,7 +71,7 @@ type opener func(*config.Config, *slog.Logger) ([]compute.Device, error)
 
 // loadOn is load on devices that open opens.
 func loadOn(ctx context.Context, cfg *config.Config, log *slog.Logger, open opener) (*stack, error) {
-	s := &stack{disks: map[string]*disk.Store{}, lost: make(chan error, 1)}
+	s := &stack{disks: map[string]*disk.Store{}, shared: map[string]*shared{}, registry: prometheus.NewRegistry(), lost: make(chan error, 1)}
 	if err := s.open(ctx, cfg, log, open); err != nil {
 		return nil, errors.Join(err, s.Close())
 	}
@@ -92,6 +96,7 @@ func (s *stack) open(ctx context.Context, cfg *config.Config, log *slog.Logger, 
 		MaxInFlight:     cfg.Limits.InFlight,
 		DrainDelay:      time.Duration(cfg.Limits.DrainMillis) * time.Millisecond,
 	}
+	sc.Registry = s.registry
 	sc.ShowUsers = cfg.Dashboard.UserIDs == "shown"
 	if err := s.openDoor(cfg, &sc, log); err != nil {
 		return err

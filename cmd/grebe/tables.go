@@ -29,13 +29,14 @@ func tablesDir(dataDir string) string { return filepath.Join(dataDir, "tables") 
 
 func tableSpecs(cfg *config.Config) []embed.Spec {
 	var out []embed.Spec
+	inModels := sharers(cfg)
 	for i := range cfg.Tables {
 		t := &cfg.Tables[i]
 		spec := embed.Spec{
 			Name: t.Name, Store: t.Store, File: t.File, Addresses: t.Addresses, Username: t.Username, Prefix: t.Prefix, Dim: t.Dim,
 			Cache: t.Cache.Bytes, Policy: t.Policy, Timeout: time.Duration(t.TimeoutMillis) * time.Millisecond,
 		}
-		if t.Store == "file" { // it is memory already
+		if t.Store == "file" || inModels[t.Name] != nil { // it is memory already, or a model's memory has its rows
 			spec.Cache = 0
 		}
 		if t.PasswordEnv != "" {

@@ -87,6 +87,9 @@ type Cache struct {
 	Policy     string `yaml:"policy"`      // of eviction: default, lru, laru, sieve, filtered or blind; default
 	HostMemory Size   `yaml:"host_memory"` // for KV, bytes or a share of the machine's memory; 4GiB
 	Disk       Size   `yaml:"disk"`        // for KV on disk, bytes; 0
+	// Boundary says who divides the host's memory between KV of a model of events and the cached rows of its
+	// item_table: climb, smart, or fixed, which leaves it as host_memory and the table's cache say; climb
+	Boundary string `yaml:"boundary"`
 }
 
 // Engine bounds the batches of a model.
@@ -140,7 +143,7 @@ func Default() *Config {
 		Listen: "127.0.0.1:8080", AdminListen: "127.0.0.1:8081", GRPCListen: "127.0.0.1:9090",
 		Device: "auto", DataDir: "./grebe-data", SLOMillis: 200, Workers: 1,
 		Schedule:  Schedule{Policy: "predicted"},
-		Cache:     Cache{Policy: "default", HostMemory: Size{Bytes: 4 << 30}},
+		Cache:     Cache{Policy: "default", HostMemory: Size{Bytes: 4 << 30}, Boundary: "climb"},
 		Engine:    Engine{MaxTokens: 131072, Queue: 1024},
 		Limits:    Limits{Body: Size{Bytes: 16 << 20}, InFlight: 1024, DeadlineMillis: 60000, ShutdownMillis: 10000},
 		Catalog:   Catalog{Versions: 16},

@@ -47,7 +47,9 @@ type Config struct {
 	KV         KV
 	Controller alloc.Controller
 	SLO        time.Duration // 30 ms
-	Link       float64       // bytes per second at which rows can be fetched; 1e9
+	Link       float64       // bytes per second at which rows can be fetched, until it was measured; 1e9
+	Name       string        // of the model whose memory it is, for metrics
+	Above      int64         // bytes of KV that lie elsewhere, before what the pool has
 	Share      float64       // of what demand leaves of the link, for filling new capacity; 0.5
 	Log        *slog.Logger  // nil: nothing is logged
 	Now        func() time.Time
@@ -65,7 +67,8 @@ type Divider struct {
 	epoch    epoch
 	last     alloc.Decision
 	lastP99  float64
-	filling  bool // new capacity is not filled yet
+	saves    float64 // milliseconds that a cached row saves: what the last epoch's missed ones took
+	filling  bool    // new capacity is not filled yet
 
 	moves sync.Mutex // one move or filling at a time
 	count struct{ decisions, recoveries, moved, filled int64 }
@@ -118,6 +121,7 @@ func New(cfg Config, alpha float64) (*Divider, error) {
 	}
 	d := &Divider{cfg: cfg, start: cfg.Now(), seen: map[uint64]time.Time{}}
 	d.governor = alloc.Governor{Link: cfg.Link, Share: cfg.Share}
+	d.saves = 1e3 * float64(cfg.Rows.RowBytes()) / cfg.Link
 	d.rows, d.kv = alloc.NewShadow(watchRows, shadowRows), alloc.NewShadow(1, shadowUsers)
 	d.epoch.began = d.start
 	d.last = alloc.Decision{From: alpha, To: alloc.Clip(alpha)}
@@ -170,7 +174,6 @@ func (d *Divider) Done(r Request) {
 func (d *Divider) Gathered(keys []uint64, hits int, fetching time.Duration) {
 	now := d.cfg.Now().Sub(d.start).Seconds()
 	row := int64(d.cfg.Rows.RowBytes())
-	saves := 1e3 * float64(row) / d.cfg.Link
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	e := &d.epoch
@@ -180,7 +183,7 @@ func (d *Divider) Gathered(keys []uint64, hits int, fetching time.Duration) {
 	d.governor.Demand(now, int64(len(keys)-hits)*row)
 	for _, k := range keys {
 		if d.rows.Watches(k) {
-			d.rows.Use(k, row, saves)
+			d.rows.Use(k, row, d.saves)
 		}
 	}
 }
@@ -204,7 +207,11 @@ func (d *Divider) Step() alloc.Decision {
 		}
 	}
 	d.mu.Unlock()
-	d.cfg.Log.Info("pool: "+dec.String(), "hot", round(o.Hot), "kv_hits", round(o.KVHit), "row_hits", round(o.EmbHit),
+	level := slog.LevelInfo
+	if o.Requests == 0 && dec.From == dec.To {
+		level = slog.LevelDebug // nobody came
+	}
+	d.cfg.Log.Log(context.Background(), level, "pool: "+dec.String(), "model", d.cfg.Name, "hot", round(o.Hot), "kv_hits", round(o.KVHit), "row_hits", round(o.EmbHit),
 		"events", math.Round(o.Events), "late", round(o.Late), "p99_ms", round(o.P99), "requests", o.Requests)
 	d.apply(dec.To) // also for what was in use the last time
 	if l, ok := d.cfg.Controller.(interface{ Learn() }); ok {
@@ -229,6 +236,9 @@ func (d *Divider) observe(now time.Time) alloc.Observation {
 		},
 		Requests: e.requests, LinkLoad: e.fetching / passed, GPULoad: e.computing / passed,
 		Gains: alloc.Gains{Emb: d.rows.Take(), KV: d.kv.Take()},
+	}
+	if misses := e.lookups - e.lookupHits; misses > 0 && e.fetching > 0 {
+		d.saves = e.fetching / float64(misses)
 	}
 	if len(e.latencies) > 0 {
 		slices.Sort(e.latencies)
@@ -260,7 +270,7 @@ func (d *Divider) apply(alpha float64) {
 	d.count.moved += int64(moved) * int64(slab)
 	d.filling = d.filling || want > now
 	d.rows.Resize(books.Total)
-	d.kv.Resize(d.cfg.Pool.For(pool.KV).Stats().Total)
+	d.kv.Resize(d.cfg.Above + d.cfg.Pool.For(pool.KV).Stats().Total)
 }
 
 // Fill copies rows to new capacity, as many as the governor allows now. False when there is nothing left to do.
@@ -313,11 +323,11 @@ func (d *Divider) Run(ctx context.Context) {
 func (d *Divider) Describe(ch chan<- *prometheus.Desc) { prometheus.DescribeByCollect(d, ch) }
 
 var (
-	boundaryDesc = prometheus.NewDesc("grebe_pool_boundary", "Share of the pool that embeddings may own.", nil, nil)
-	decisionDesc = prometheus.NewDesc("grebe_pool_decisions_total", "Decisions about the boundary.", []string{"kind"}, nil)
-	changeDesc   = prometheus.NewDesc("grebe_pool_change", "Change of the share that the last decision made, by the part that wanted it.", []string{"part"}, nil)
-	movedDesc    = prometheus.NewDesc("grebe_pool_moved_bytes_total", "Bytes of pages that changed sides.", nil, nil)
-	filledDesc   = prometheus.NewDesc("grebe_pool_filled_bytes_total", "Bytes of rows copied to new capacity in the background.", nil, nil)
+	boundaryDesc = prometheus.NewDesc("grebe_pool_boundary", "Share of the pool that embeddings may own.", []string{"model"}, nil)
+	decisionDesc = prometheus.NewDesc("grebe_pool_decisions_total", "Decisions about the boundary.", []string{"model", "kind"}, nil)
+	changeDesc   = prometheus.NewDesc("grebe_pool_change", "Change of the share that the last decision made, by the part that wanted it.", []string{"model", "part"}, nil)
+	movedDesc    = prometheus.NewDesc("grebe_pool_moved_bytes_total", "Bytes of pages that changed sides.", []string{"model"}, nil)
+	filledDesc   = prometheus.NewDesc("grebe_pool_filled_bytes_total", "Bytes of rows copied to new capacity in the background.", []string{"model"}, nil)
 )
 
 // Collect implements prometheus.Collector.
@@ -326,10 +336,10 @@ func (d *Divider) Collect(ch chan<- prometheus.Metric) {
 	last, count := d.last, d.count
 	d.mu.Unlock()
 	gauge := func(desc *prometheus.Desc, v float64, labels ...string) {
-		ch <- prometheus.MustNewConstMetric(desc, prometheus.GaugeValue, v, labels...)
+		ch <- prometheus.MustNewConstMetric(desc, prometheus.GaugeValue, v, append([]string{d.cfg.Name}, labels...)...)
 	}
 	total := func(desc *prometheus.Desc, v int64, labels ...string) {
-		ch <- prometheus.MustNewConstMetric(desc, prometheus.CounterValue, float64(v), labels...)
+		ch <- prometheus.MustNewConstMetric(desc, prometheus.CounterValue, float64(v), append([]string{d.cfg.Name}, labels...)...)
 	}
 	gauge(boundaryDesc, last.To)
 	gauge(changeDesc, last.Base, "policy")

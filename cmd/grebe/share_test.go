@@ -1,0 +1,218 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+
+	grebev1 "grebe/api/grebe/v1"
+	"grebe/embed"
+	"grebe/internal/config"
+	"grebe/model/safetensors"
+	"grebe/pool"
+)
+
+// eventsWithTable returns the configuration of a server whose model of events has its items' rows in Pebble, little
+// memory for them and for KV, and no clock that matters.
+func eventsWithTable(t *testing.T, boundary string) *config.Config {
+	t.Helper()
+	fixture := filepath.Join("..", "..", "testdata", "fixtures", "hstu", "absolute")
+	weights, err := safetensors.Open(fixture)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer weights.Close()
+	items, err := weights.Tensor("_embedding_collection.embeddings.item_id.weight")
+	if err != nil {
+		t.Fatal(err)
+	}
+	data := t.TempDir()
+	l, err := config.Load(config.Source{Flags: []config.Setting{
+		{Path: "device", Value: "cpu"}, {Path: "data_dir", Value: data}, {Path: "threads", Value: "1"}, {Path: "slo_ms", Value: "60000"},
+		{Path: "models[0].path", Value: withoutRetrieval(t, fixture)}, {Path: "models[0].name", Value: "m"}, {Path: "models[0].item_table", Value: "items"},
+		{Path: "models[0].host_memory", Value: "1MiB"}, {Path: "cache.boundary", Value: boundary},
+		{Path: "tables[0].name", Value: "items"}, {Path: "tables[0].dim", Value: "32"}, {Path: "tables[0].cache", Value: "1MiB"},
+	}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	tables, err := embed.OpenTables(tablesDir(data), tableSpecs(&l.Config))
+	if err != nil {
+		t.Fatal(err)
+	}
+	rows := items.Data
+	keys := make([]uint64, len(rows)/128)
+	for i := range keys {
+		keys[i] = uint64(i)
+	}
+	if err := tables.Table("items").Put(t.Context(), keys, rows); err != nil {
+		t.Fatal(err)
+	}
+	if err := tables.Close(); err != nil {
+		t.Fatal(err)
+	}
+	return &l.Config
+}
+
+// visit is the ranking of a user who comes the n-th time, with more events each time.
+func visit(user, n int) *grebev1.RankRequest {
+	r := &grebev1.RankRequest{User: &grebev1.User{Id: fmt.Sprintf("u%d", user)}, Candidates: []*grebev1.Item{{Id: "i5"}, {Id: "i9"}, {Id: fmt.Sprintf("i%d", user%50)}}}
+	draw := rand.New(rand.NewPCG(uint64(user), 1))
+	for range 60 + 4*n {
+		r.User.Events = append(r.User.Events, &grebev1.Event{Item: fmt.Sprintf("i%d", draw.IntN(50)), Action: 1})
+	}
+	return r
+}
+
+// ranked asks and returns the scores as text, to the bit.
+func ranked(ctx context.Context, s *stack, r *grebev1.RankRequest) (string, error) {
+	out, err := s.server.Rank(ctx, r)
+	if err != nil {
+		return "", err
+	}
+	text := ""
+	for _, x := range out.Results {
+		text += fmt.Sprintf("%s %x ", x.Id, x.Score)
+	}
+	return text, nil
+}
+
+// A model of events and its table of items share one pool: under load the boundary moves both ways, every answer is
+// what it is without a cache, and no page is lost.
+func TestKVAndRowsShareMemory(t *testing.T) {
+	const users, visits, workers = 48, 4, 4
+	var want [users][visits]string
+	plain := eventsWithTable(t, "fixed")
+	plain.Models[0].HostMemory = config.Size{Bytes: 64 << 20}
+	s, err := load(t.Context(), plain, slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.server.SetReady(true)
+	for u := range want {
+		for v := range want[u] {
+			r := visit(u, v)
+			r.User.Id = "" // nothing is kept
+			if want[u][v], err = ranked(t.Context(), s, r); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	if err := s.Close(); err != nil {
+		t.Fatal(err)
+	}
+
+	var log bytes.Buffer
+	s, err = load(t.Context(), eventsWithTable(t, "climb"), slog.New(slog.NewTextHandler(&log, nil)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.server.SetReady(true)
+	both := s.shared["m"]
+	if both == nil || both.divider == nil {
+		t.Fatal("KV and rows have pools of their own")
+	}
+	begin := both.pool.Boundary()
+	var wg sync.WaitGroup
+	for w := range workers {
+		wg.Go(func() {
+			for v := range visits {
+				for u := w; u < users; u += workers {
+					got, err := ranked(t.Context(), s, visit(u, v))
+					if err != nil {
+						t.Errorf("user %d, visit %d: %v", u, v, err)
+					} else if got != want[u][v] {
+						t.Errorf("user %d, visit %d: %s, computed anew %s", u, v, got, want[u][v])
+					}
+				}
+			}
+		})
+	}
+	done := make(chan struct{})
+	go func() { wg.Wait(); close(done) }()
+	moved := 0
+	for steps := 0; ; steps++ {
+		select {
+		case <-done:
+		default:
+			if d := both.divider.Step(); d.From != d.To {
+				moved++
+			}
+			both.pool.SetBoundary([]float64{0.1, 0.9, 0.5}[steps%3]) // farther than any controller goes
+			both.store.Trim()
+			both.divider.Fill()
+			continue
+		}
+		break
+	}
+	last := both.divider.Step()
+	if moved == 0 || last.To == begin {
+		t.Errorf("the boundary was at %.3f and is at %.3f after %d moves", begin, last.To, moved)
+	}
+	for side, p := range map[string]*pool.Pool{"KV": both.pool.For(pool.KV), "rows": both.pool.For(pool.Embeddings)} {
+		if over := p.Over(); over > 0 {
+			t.Errorf("%s own %d bytes beyond their part after the last decision", side, over)
+		}
+		if p.Stats().Used == 0 {
+			t.Errorf("%s own nothing of the pool", side)
+		}
+	}
+	if stats := s.tables.Table("items").Stats(); stats.Cache.Hits == 0 || stats.Missing+stats.Outage+stats.Broken > 0 {
+		t.Errorf("the table served %+v", stats)
+	}
+	families, err := s.registry.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	shown := map[string]float64{}
+	for _, f := range families {
+		shown[f.GetName()] = f.GetMetric()[0].GetGauge().GetValue()
+	}
+	if shown["grebe_pool_boundary"] != last.To {
+		t.Errorf("grebe_pool_boundary is %v, the last decision %+v", shown["grebe_pool_boundary"], last)
+	}
+	if err := s.Close(); err != nil { // a pool complains of pages that are in use
+		t.Error(err)
+	}
+	if !strings.Contains(log.String(), "share of embeddings") || !strings.Contains(log.String(), "kv_hits=") {
+		t.Errorf("decisions are not in the log:\n%s", &log)
+	}
+}
+
+// Fixed leaves the memory as the sizes say; a model without a table, or with one that is mapped, has its memory alone.
+func TestWhoShares(t *testing.T) {
+	cfg := eventsWithTable(t, "fixed")
+	s, err := load(t.Context(), cfg, slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := s.shared["m"].pool
+	if got := p.Boundary(); got < 0.49 || got > 0.51 || s.shared["m"].divider != nil {
+		t.Errorf("rows have %.3f of the memory, want half for good", got)
+	}
+	if used := p.For(pool.Embeddings).Stats(); used.Used < used.Total-8192 {
+		t.Errorf("rows own %d of %d bytes", used.Used, used.Total)
+	}
+	if err := s.Close(); err != nil {
+		t.Error(err)
+	}
+	for name, change := range map[string]func(*config.Config){
+		"no table":  func(c *config.Config) { c.Models[0].ItemTable = "" },
+		"no cache":  func(c *config.Config) { c.Tables[0].Cache = config.Size{} },
+		"a file":    func(c *config.Config) { c.Tables[0].Store = "file" },
+		"no memory": func(c *config.Config) { c.Models[0].HostMemory, c.Cache.HostMemory = config.Size{}, config.Size{} },
+	} {
+		c := *cfg
+		c.Models, c.Tables = []config.Model{cfg.Models[0]}, []config.Table{cfg.Tables[0]}
+		change(&c)
+		if n := sharedRows(&c, &c.Models[0]); n != 0 {
+			t.Errorf("%s: %d bytes are shared", name, n)
+		}
+	}
+}
