@@ -24,17 +24,23 @@ type call struct {
 	op       string
 	start    time.Time
 	deadline time.Duration
-	model    *Model
+	slot     *slot
+	model    *checkpoint // held until the answer is there
 }
 
-// begin starts a call. A deadline of 0 is the server's.
-func (s *Server) begin(op, model string, deadline int32) (*call, error) {
+// begin starts a call. A deadline of 0 is the server's. The caller MUST release the model.
+func (s *Server) begin(op, model string, deadline int32) (_ *call, err error) {
 	times := s.times.Load()
 	c := &call{op: op, start: time.Now(), deadline: times.usual}
-	var err error
-	if c.model, err = s.model(model); err != nil {
+	if c.slot, err = s.slot(model); err != nil {
 		return nil, err
 	}
+	c.model = c.slot.take()
+	defer func() {
+		if err != nil {
+			c.slot.release(c.model)
+		}
+	}()
 	if c.model.Events != nil && op != "rank" && op != "recommend" {
 		return nil, errorf(unprocessable, "model", "%q is a model of events: it ranks and recommends, and knows no texts", c.model.Name)
 	}
@@ -47,16 +53,16 @@ func (s *Server) begin(op, model string, deadline int32) (*call, error) {
 	return c, nil
 }
 
-// model finds a model by name; no name will do when there is one model.
-func (s *Server) model(name string) (*Model, error) {
-	if name == "" && len(s.cfg.Models) == 1 {
-		return &s.cfg.Models[0], nil
+// slot finds a model by name; no name will do when there is one model.
+func (s *Server) slot(name string) (*slot, error) {
+	if name == "" && len(s.served) == 1 {
+		return s.served[0], nil
 	}
 	if m := s.models[name]; m != nil {
 		return m, nil
 	}
 	if name == "" {
-		return nil, errorf(invalidArgument, "model", "is missing: %d models are loaded", len(s.cfg.Models))
+		return nil, errorf(invalidArgument, "model", "is missing: %d models are loaded", len(s.served))
 	}
 	return nil, errorf(notFound, "model", "no model %s", quoted(name))
 }

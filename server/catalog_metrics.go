@@ -10,12 +10,12 @@ import (
 
 // snapshotMetrics reports how old the items are that can be generated, and the versions that are kept.
 type snapshotMetrics struct {
-	models             []Model
+	models             []*slot
 	keeper             *generate.Keeper // nil: no versions
 	age, kept, damaged *prometheus.Desc
 }
 
-func newSnapshotMetrics(models []Model, keeper *generate.Keeper) *snapshotMetrics {
+func newSnapshotMetrics(models []*slot, keeper *generate.Keeper) *snapshotMetrics {
 	return &snapshotMetrics{models, keeper,
 		prometheus.NewDesc("grebe_catalog_version_age_seconds",
 			"Age of the catalog's version that items are generated of; of the oldest, where models differ.", nil, nil),
@@ -33,8 +33,8 @@ func (m *snapshotMetrics) Describe(out chan<- *prometheus.Desc) {
 // Collect implements prometheus.Collector.
 func (m *snapshotMetrics) Collect(out chan<- prometheus.Metric) {
 	oldest := time.Time{}
-	for i := range m.models {
-		if s := m.models[i].snapshot(); s != nil && (oldest.IsZero() || s.Created.Before(oldest)) {
+	for _, sl := range m.models {
+		if s := sl.serving().snapshot(); s != nil && (oldest.IsZero() || s.Created.Before(oldest)) {
 			oldest = s.Created
 		}
 	}

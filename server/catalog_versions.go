@@ -61,11 +61,11 @@ func (s *Server) RollbackCatalog(_ context.Context, req *grebev1.RollbackCatalog
 // checkVersioned refuses a model that generates nothing.
 func (s *Server) checkVersioned(model string) error {
 	if model != "" {
-		m, err := s.model(model)
+		sl, err := s.slot(model)
 		if err != nil {
 			return err
 		}
-		if m.Generate == nil {
+		if sl.serving().Generate == nil {
 			return errorf(unprocessable, "model", "%s has no codes: it generates no items", quoted(model))
 		}
 	}
@@ -94,8 +94,8 @@ func (s *Server) describeCatalog() *grebev1.CatalogResponse {
 		Items: int64(st.Items), Users: int64(st.Users), Version: strconv.FormatUint(st.Version, 10), Digest: st.Digest,
 		MemoryBytes: st.Memory, Durable: st.Durable,
 	}
-	for i := range s.cfg.Models {
-		m := &s.cfg.Models[i]
+	for _, sl := range s.served {
+		m := sl.serving()
 		if snap := m.snapshot(); snap != nil {
 			resp.Models = append(resp.Models, &grebev1.Snapshot{
 				Model: m.Name, Version: snap.Version, Digest: snap.Digest(),

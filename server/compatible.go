@@ -22,10 +22,10 @@ const maxAnswers = 16 << 20
 // tokenises their texts together, so that equal scores for certain need tokens, not texts. The
 // model's preamble and instruction, if it has any, stand around them.
 func (s *Server) Score(ctx context.Context, req *grebev1.ScoreRequest) (*grebev1.ScoreResponse, error) {
-	c, err := s.begin("score", s.compatibleModel(req.Model), 0)
-	if err != nil {
-		return nil, err
-	}
+	return on(s, "score", s.compatibleModel(req.Model), 0, func(c *call) (*grebev1.ScoreResponse, error) { return s.score(ctx, c, req) })
+}
+
+func (s *Server) score(ctx context.Context, c *call, req *grebev1.ScoreRequest) (*grebev1.ScoreResponse, error) {
 	if err := checkCount("items", len(req.Items)); err != nil {
 		return nil, err
 	}
@@ -168,10 +168,10 @@ func (c *call) alive(ctx context.Context) error {
 // Rerank orders documents by their relevance to a query: the query as the user's text, each
 // document as an item's, scored pointwise.
 func (s *Server) Rerank(ctx context.Context, req *grebev1.RerankRequest) (*grebev1.RerankResponse, error) {
-	c, err := s.begin("rerank", s.compatibleModel(req.Model), 0)
-	if err != nil {
-		return nil, err
-	}
+	return on(s, "rerank", s.compatibleModel(req.Model), 0, func(c *call) (*grebev1.RerankResponse, error) { return s.rerank(ctx, c, req) })
+}
+
+func (s *Server) rerank(ctx context.Context, c *call, req *grebev1.RerankRequest) (*grebev1.RerankResponse, error) {
 	if c.model.Scoring.Kind != Pointwise {
 		return nil, errorf(unprocessable, "model", "%q scores by identifier: reranking needs a model that scores pointwise", c.model.Name)
 	}
@@ -239,12 +239,23 @@ func (c *call) documents(ctx context.Context, docs []string) ([][]int32, error) 
 // ListModels lists the models, in the form of OpenAI's list.
 func (s *Server) ListModels(context.Context, *grebev1.ListModelsRequest) (*grebev1.ListModelsResponse, error) {
 	resp := &grebev1.ListModelsResponse{Object: "list"}
-	for i := range s.cfg.Models {
-		m := &s.cfg.Models[i]
-		resp.Data = append(resp.Data, &grebev1.Model{
-			Id: m.Name, Object: "model", Created: s.created, OwnedBy: "grebe", Architecture: m.Architecture,
-			Dtype: m.DType, Scoring: m.scoring(), VocabSize: int32(m.Vocab), MaxModelLen: int32(m.Positions),
-		})
+	for _, sl := range s.served {
+		resp.Data = append(resp.Data, s.describeModel(sl))
 	}
 	return resp, nil
+}
+
+// describeModel describes a model as it serves now, and how far a reload is.
+func (s *Server) describeModel(sl *slot) *grebev1.Model {
+	sl.mu.Lock()
+	m, r := sl.now, sl.reload
+	sl.mu.Unlock()
+	out := &grebev1.Model{
+		Id: m.Name, Object: "model", Created: m.loaded.Unix(), OwnedBy: "grebe", Architecture: m.Architecture,
+		Dtype: m.DType, Scoring: m.scoring(), VocabSize: int32(m.Vocab), MaxModelLen: int32(m.Positions), Version: m.Version,
+	}
+	if r != nil {
+		out.Reload = r.describe()
+	}
+	return out
 }

@@ -49,6 +49,14 @@ func (g grpcService) ListModels(ctx context.Context, r *grebev1.ListModelsReques
 	return g.s.ListModels(ctx, r)
 }
 
+func (g grpcService) ReloadModel(ctx context.Context, r *grebev1.ReloadModelRequest) (*grebev1.Model, error) {
+	return g.s.ReloadModel(ctx, r)
+}
+
+func (g grpcService) RollbackModel(ctx context.Context, r *grebev1.RollbackModelRequest) (*grebev1.Model, error) {
+	return g.s.RollbackModel(ctx, r)
+}
+
 func (g grpcService) GetCatalog(ctx context.Context, r *grebev1.GetCatalogRequest) (*grebev1.CatalogResponse, error) {
 	return g.s.GetCatalog(ctx, r)
 }
@@ -102,6 +110,8 @@ var grpcOps = map[string]string{
 	grebev1.Grebe_Score_FullMethodName:           "score",
 	grebev1.Grebe_Rerank_FullMethodName:          "rerank",
 	grebev1.Grebe_ListModels_FullMethodName:      "models",
+	grebev1.Grebe_ReloadModel_FullMethodName:     "reload",
+	grebev1.Grebe_RollbackModel_FullMethodName:   "reload",
 	grebev1.Grebe_GetCatalog_FullMethodName:      "catalog",
 	grebev1.Grebe_ActivateCatalog_FullMethodName: "catalog",
 	grebev1.Grebe_RollbackCatalog_FullMethodName: "catalog",
@@ -140,8 +150,11 @@ func (s *Server) guarded(ctx context.Context, op string, req any, next grpc.Unar
 }
 
 func roleOf(op string) guard.Role {
-	if op == "catalog" {
+	switch op {
+	case "catalog":
 		return guard.Catalog
+	case "reload":
+		return guard.Admin
 	}
 	return guard.Serve
 }

@@ -7,6 +7,7 @@ import (
 
 	"github.com/prometheus/common/expfmt"
 
+	grebev1 "grebe/api/grebe/v1"
 	"grebe/internal/wire"
 	"grebe/server/dashboard"
 	"grebe/server/openapi"
@@ -52,6 +53,34 @@ func (s *Server) getModels(r *http.Request, _ string) (reply, error) {
 		return reply{}, err
 	}
 	return reply{body: wire.EncodeModels(resp)}, nil
+}
+
+func (s *Server) getModel(_ *http.Request, name string) (reply, error) {
+	sl, err := s.slot(name)
+	if err != nil {
+		return reply{}, err
+	}
+	return reply{body: wire.EncodeModel(s.describeModel(sl))}, nil
+}
+
+func (s *Server) postReload(r *http.Request, name string) (reply, error) {
+	return reloadReply(post(r, wire.DecodeReloadModel, func(ctx context.Context, req *grebev1.ReloadModelRequest) (*grebev1.Model, error) {
+		req.Model = name
+		return s.ReloadModel(ctx, req)
+	}, wire.EncodeModel))
+}
+
+func (s *Server) postRollbackModel(r *http.Request, name string) (reply, error) {
+	return reloadReply(post(r, wire.DecodeRollbackModel, func(ctx context.Context, req *grebev1.RollbackModelRequest) (*grebev1.Model, error) {
+		req.Model = name
+		return s.RollbackModel(ctx, req)
+	}, wire.EncodeModel))
+}
+
+// reloadReply says that a reload was taken on: the body tells how far it is.
+func reloadReply(rep reply, err error) (reply, error) {
+	rep.status = http.StatusAccepted
+	return rep, err
 }
 
 func (s *Server) getLive(*http.Request, string) (reply, error) {

@@ -67,6 +67,7 @@ var routes = map[string]*route{
 var routesByID = map[string]*route{
 	"/v1/items/": {op: "items", role: guard.Catalog, methods: map[string]handler{
 		"GET": (*Server).getItem, "PUT": (*Server).putItem, "DELETE": (*Server).deleteItem}},
+	"/v1/models/": {op: "models", role: guard.Serve, methods: map[string]handler{"GET": (*Server).getModel}},
 	"/v1/tables/": {op: "tables", role: guard.Catalog, methods: map[string]handler{
 		"GET": (*Server).getRows, "POST": (*Server).postRows}},
 	"/v1/users/": {op: "users", role: guard.Catalog, methods: map[string]handler{
@@ -80,6 +81,12 @@ var assetRoute = &route{op: "page", open: true, methods: map[string]handler{"GET
 
 // eventsRoute is /v1/users/{id}/events.
 var eventsRoute = &route{op: "events", role: guard.Catalog, methods: map[string]handler{"POST": (*Server).postEvents}}
+
+// What is done with a model is named behind its name.
+var modelVerbs = map[string]*route{
+	":reload":   {op: "reload", role: guard.Admin, methods: map[string]handler{"POST": (*Server).postReload}},
+	":rollback": {op: "reload", role: guard.Admin, methods: map[string]handler{"POST": (*Server).postRollbackModel}},
+}
 
 var noRoute = &route{op: "other", open: true}
 
@@ -96,6 +103,11 @@ func findRoute(u *url.URL) (*route, string) {
 		rest, ok := strings.CutPrefix(path, prefix)
 		if user, events := strings.CutSuffix(rest, "/events"); ok && events && prefix == "/v1/users/" {
 			rt, rest = eventsRoute, user
+		}
+		for verb, does := range modelVerbs {
+			if name, is := strings.CutSuffix(rest, verb); ok && is && prefix == "/v1/models/" {
+				rt, rest = does, name
+			}
 		}
 		if !ok || rest == "" || strings.Contains(rest, "/") {
 			continue
@@ -124,10 +136,23 @@ func (s *Server) AdminHandler() http.Handler {
 		s.write(w, r, rep, err)
 	})
 	mux.Handle("/v2/health/", open)
+	mux.HandleFunc("POST /v1/models/", s.adminModels)
 	mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
 		s.write(w, r, reply{}, errorf(notFound, "", "no %s here: this is the admin listener", quoted(r.URL.Path)))
 	})
 	return mux
+}
+
+// adminModels reloads and rolls back models for those who reach the admin listener, which asks for no key.
+func (s *Server) adminModels(w http.ResponseWriter, r *http.Request) {
+	rt, name := findRoute(r.URL)
+	var rep reply
+	err := error(errorf(notFound, "", "no %s here: this is the admin listener", quoted(r.URL.Path)))
+	if h := rt.methods[http.MethodPost]; rt.op == "reload" && h != nil {
+		r.Body = http.MaxBytesReader(w, r.Body, s.cfg.MaxBody)
+		rep, err = h(s, r, name)
+	}
+	s.write(w, r, rep, err)
 }
 
 // serve answers one request and counts it.

@@ -11,16 +11,16 @@ import (
 
 // cacheMetrics reports what the models' caches hold, as they are when asked.
 type cacheMetrics struct {
-	caches                       []*reuse.Cache
-	disks                        []*disk.Store
+	models                       []*slot
 	entries, bytes, evictions    *prometheus.Desc
 	poolTotal, poolUsed, indexed *prometheus.Desc
 	predicted, wrong, rms        *prometheus.Desc
 	damaged                      *prometheus.Desc
 }
 
-func newCacheMetrics(models []Model) *cacheMetrics {
+func newCacheMetrics(models []*slot) *cacheMetrics {
 	m := &cacheMetrics{
+		models:    models,
 		entries:   prometheus.NewDesc("grebe_kv_entries", "Cached entries; of kind prefix: runs of tokens that have no name; of tier disk: kinds together.", []string{"kind", "tier"}, nil),
 		bytes:     prometheus.NewDesc("grebe_kv_bytes", "Bytes of cached entries; shared ones count for each entry.", []string{"kind", "tier"}, nil),
 		evictions: prometheus.NewDesc("grebe_evictions_total", "Entries dropped from memory to make room, or lowered from the device's to the host's.", []string{"kind", "reason"}, nil),
@@ -32,15 +32,21 @@ func newCacheMetrics(models []Model) *cacheMetrics {
 		rms:       prometheus.NewDesc("grebe_prediction_rms_doublings", "Recent root mean squared error of predicted returns, in doublings of time; the worst model's.", nil, nil),
 	}
 	m.damaged = prometheus.NewDesc("grebe_checksum_failures_total", "Entries below memory that were found damaged, and dropped.", []string{"tier"}, nil)
-	for i := range models {
-		if models[i].Disk != nil {
-			m.disks = append(m.disks, models[i].Disk)
+	return m
+}
+
+// stores returns what the checkpoints that serve keep their entries in. Those beside them share it.
+func (m *cacheMetrics) stores() (caches []*reuse.Cache, disks []*disk.Store) {
+	for _, sl := range m.models {
+		now := sl.serving()
+		if now.Disk != nil {
+			disks = append(disks, now.Disk)
 		}
-		if models[i].Cache != nil {
-			m.caches = append(m.caches, models[i].Cache)
+		if now.Cache != nil {
+			caches = append(caches, now.Cache)
 		}
 	}
-	return m
+	return caches, disks
 }
 
 // Describe implements prometheus.Collector.
@@ -58,6 +64,7 @@ func (m *cacheMetrics) Collect(out chan<- prometheus.Metric) {
 	counter := func(d *prometheus.Desc, v float64, labels ...string) {
 		out <- prometheus.MustNewConstMetric(d, prometheus.CounterValue, v, labels...)
 	}
+	caches, disks := m.stores()
 	for _, kind := range []plan.Kind{plan.Preamble, plan.User, plan.Item, kv.Prefix} {
 		name := "prefix"
 		if kind != kv.Prefix {
@@ -66,7 +73,7 @@ func (m *cacheMetrics) Collect(out chan<- prometheus.Metric) {
 		var evicted, lowered float64
 		for place, tier := range map[kv.Place]string{kv.Device: "device", kv.Host: "host"} {
 			var entries, bytes float64
-			for _, c := range m.caches {
+			for _, c := range caches {
 				s := c.Stats(kind, place)
 				entries += float64(s.Entries)
 				bytes += float64(s.Bytes)
@@ -80,7 +87,7 @@ func (m *cacheMetrics) Collect(out chan<- prometheus.Metric) {
 		counter(m.evictions, lowered, name, "lowered")
 	}
 	var total, used, known, predicted, wrong, rms float64
-	for _, c := range m.caches {
+	for _, c := range caches {
 		books := c.Books()
 		total += float64(books.Total)
 		used += float64(books.Used)
@@ -96,11 +103,11 @@ func (m *cacheMetrics) Collect(out chan<- prometheus.Metric) {
 	counter(m.predicted, predicted)
 	counter(m.wrong, wrong)
 	gauge(m.rms, rms)
-	if len(m.disks) == 0 {
+	if len(disks) == 0 {
 		return
 	}
 	var entries, bytes, damaged float64
-	for _, d := range m.disks {
+	for _, d := range disks {
 		s := d.Stats()
 		entries += float64(s.Entries)
 		bytes += float64(s.LiveBytes)

@@ -19,6 +19,9 @@ func TestOpenAPIListsEveryCall(t *testing.T) {
 		roles[c.Path] = c.Role
 	}
 	have := map[string]*route{"/v1/users/{id}/events": eventsRoute}
+	for verb, rt := range modelVerbs {
+		have["/v1/models/{id}"+verb] = rt
+	}
 	for path, rt := range routes {
 		if rt.op != "page" && rt.op != "openapi" {
 			have[path] = rt

@@ -20,10 +20,15 @@ import (
 
 // Rank orders candidates for a user.
 func (s *Server) Rank(ctx context.Context, req *grebev1.RankRequest) (*grebev1.RankResponse, error) {
-	c, err := s.begin("rank", req.Model, req.DeadlineMs)
-	if err != nil {
-		return nil, err
+	resp, err := on(s, "rank", req.Model, req.DeadlineMs, func(c *call) (*grebev1.RankResponse, error) { return s.rank(ctx, c, req) })
+	if err == nil {
+		s.noteHot(req.User.GetId(), req.Candidates)
 	}
+	return resp, err
+}
+
+// rank orders candidates with the call's model.
+func (s *Server) rank(ctx context.Context, c *call, req *grebev1.RankRequest) (*grebev1.RankResponse, error) {
 	id, err := requestID(req.RequestId)
 	if err != nil {
 		return nil, err
@@ -53,7 +58,6 @@ func (s *Server) Rank(ctx context.Context, req *grebev1.RankRequest) (*grebev1.R
 		return nil, err
 	}
 	s.metrics.prefix.WithLabelValues(r.prefix).Inc()
-	s.noteHot(user.Id, req.Candidates)
 	resp := &grebev1.RankResponse{
 		Model: c.model.Name, RequestId: id, Prefix: r.prefix, Node: s.cfg.Node,
 		Usage: usage(r),

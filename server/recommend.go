@@ -25,10 +25,15 @@ const maxExcluded = 512
 
 // Recommend generates items of the catalog for a user.
 func (s *Server) Recommend(ctx context.Context, req *grebev1.RecommendRequest) (*grebev1.RecommendResponse, error) {
-	c, err := s.begin("recommend", req.Model, req.DeadlineMs)
-	if err != nil {
-		return nil, err
+	resp, err := on(s, "recommend", req.Model, req.DeadlineMs, func(c *call) (*grebev1.RecommendResponse, error) { return s.recommend(ctx, c, req) })
+	if err == nil {
+		s.noteHot(req.User.GetId(), nil)
 	}
+	return resp, err
+}
+
+// recommend generates items with the call's model.
+func (s *Server) recommend(ctx context.Context, c *call, req *grebev1.RecommendRequest) (*grebev1.RecommendResponse, error) {
 	id, err := requestID(req.RequestId)
 	if err != nil {
 		return nil, err
@@ -98,7 +103,6 @@ func (s *Server) generation(c *call, req *grebev1.RecommendRequest) (*generate.R
 	if err != nil {
 		return nil, err
 	}
-	s.noteHot(user.Id, nil)
 	r.Exclude, r.UserID = req.Exclude, user.Id
 	if req.ExcludeSeen {
 		r.Exclude = slices.Concat(req.Exclude, user.History, itemsOf(user.Events))

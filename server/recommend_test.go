@@ -404,7 +404,7 @@ func TestRecommendWhenTheEngineFails(t *testing.T) {
 	}
 	m := r.serves("broken", b, nil)
 	m.Generate = &generate.Generator{Prompt: b, Do: do}
-	m.Generate.Use(r.models["m"].Generate.Snapshot())
+	m.Generate.Use(r.models["m"].serving().Generate.Snapshot())
 	s, err := New(Config{Catalog: r.cat, Models: []Model{m}})
 	must(t, err)
 	s.SetReady(true)

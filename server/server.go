@@ -16,6 +16,7 @@ import (
 	"net"
 	"net/http"
 	"slices"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -80,6 +81,10 @@ type Model struct {
 	Positions int // positions that it has; 0: do not check
 	// Shown by /v1/models.
 	Architecture, DType string
+	// Version names the checkpoint, and Origin is the folder where it was: a Loader opens it again from there.
+	Version, Origin string
+	// Retire frees all of it, once it serves no more; nil: nothing is to be freed.
+	Retire func() error
 }
 
 // scoring names the way in which the model scores.
@@ -100,6 +105,11 @@ type Config struct {
 
 	// Tables of embeddings, whose rows /v1/tables reads and changes; nil: there are none. They stay the caller's.
 	Tables *embed.Tables
+
+	// Loader brings up other checkpoints of the models; nil: they cannot be reloaded.
+	Loader Loader
+	Trial  time.Duration // in which a checkpoint that fails a request is taken back, and the one before it stays loaded; none
+	Warm   float64       // share of the cache that a new checkpoint's items may take before it serves; none
 
 	SLO         time.Duration // deadline of a request that names none; 200 ms
 	MaxDeadline time.Duration // longest deadline a request may name; 60 s
@@ -203,7 +213,8 @@ func (c *Config) validate() error {
 // Server serves models.
 type Server struct {
 	cfg     Config
-	models  map[string]*Model
+	models  map[string]*slot
+	served  []*slot // in the order of the configuration
 	catalog *catalog.Catalog
 	log     *slog.Logger
 	metrics *metrics
@@ -218,6 +229,11 @@ type Server struct {
 	state              atomic.Int32
 	health             *health.Server
 	now                func() time.Time
+
+	lifecycle  *lifecycleMetrics
+	life       context.Context // of what runs in the background
+	die        context.CancelFunc
+	background sync.WaitGroup
 }
 
 // States of a server.
@@ -234,28 +250,38 @@ func New(cfg Config) (*Server, error) {
 	if err := cfg.validate(); err != nil {
 		return nil, fmt.Errorf("server: %w", err)
 	}
+	slots := make([]*slot, len(cfg.Models))
+	for i := range cfg.Models {
+		m := cfg.Models[i]
+		m.trace(cfg.Tracer)
+		slots[i] = &slot{name: m.Name, now: newCheckpoint(&m)}
+	}
 	m, err := newMetrics(cfg.Registry)
 	if err == nil {
-		err = cfg.Registry.Register(newCacheMetrics(cfg.Models))
+		err = cfg.Registry.Register(newCacheMetrics(slots))
+	}
+	lifecycle := newLifecycleMetrics(slots)
+	if err == nil {
+		err = cfg.Registry.Register(lifecycle)
 	}
 	if err == nil {
 		err = cfg.Registry.Register(newTableMetrics(cfg.Tables))
 	}
 	if err == nil {
-		err = cfg.Registry.Register(newSnapshotMetrics(cfg.Models, cfg.Versions))
+		err = cfg.Registry.Register(newSnapshotMetrics(slots, cfg.Versions))
 	}
 	if err != nil {
 		return nil, fmt.Errorf("server: %w", err)
 	}
 	s := &Server{
-		cfg: cfg, models: map[string]*Model{}, catalog: cfg.Catalog, log: cfg.Logger, metrics: m,
+		cfg: cfg, models: map[string]*slot{}, served: slots, lifecycle: lifecycle, catalog: cfg.Catalog, log: cfg.Logger, metrics: m,
 		created: time.Now().Unix(), now: time.Now, slots: make(chan struct{}, cfg.MaxInFlight), health: health.NewServer(),
 		guard: cfg.Guard, hotUsers: newHot(), hotItems: newHot(), hideSeed: maphash.MakeSeed(),
 	}
 	s.SetDeadlines(cfg.SLO, cfg.MaxDeadline)
-	for i := range cfg.Models {
-		cfg.Models[i].trace(cfg.Tracer)
-		s.models[cfg.Models[i].Name] = &cfg.Models[i]
+	s.life, s.die = context.WithCancel(context.Background())
+	for _, sl := range slots {
+		s.models[sl.name] = sl
 	}
 	s.setState(starting)
 	s.catalog.Subscribe(s.changed)
@@ -287,22 +313,27 @@ func (s *Server) changed(c catalog.Change) {
 	if c.OldItem == nil && c.NewItem == nil && c.NewUser == nil {
 		s.hotUsers.forget(c.ID)
 	}
-	for i := range s.cfg.Models {
-		cache := s.cfg.Models[i].Cache
-		if cache == nil {
-			continue
+	for _, sl := range s.served {
+		for _, m := range sl.loaded() {
+			s.changedFor(m, c)
 		}
-		var err error
-		switch {
-		case s.cfg.Models[i].Events != nil && (c.OldItem != nil || c.NewItem != nil): // items are rows of the checkpoint
-		case c.OldItem != nil || c.NewItem != nil:
-			err = cache.ItemChanged(c.OldItem, c.NewItem)
-		case c.NewUser == nil:
-			err = cache.DropUser(c.ID)
-		}
-		if err != nil {
-			s.log.Error("cached KV could not be removed", "model", s.cfg.Models[i].Name, "error", err)
-		}
+	}
+}
+
+func (s *Server) changedFor(m *checkpoint, c catalog.Change) {
+	if m.Cache == nil {
+		return
+	}
+	var err error
+	switch {
+	case m.Events != nil && (c.OldItem != nil || c.NewItem != nil): // items are rows of the checkpoint
+	case c.OldItem != nil || c.NewItem != nil:
+		err = m.Cache.ItemChanged(c.OldItem, c.NewItem)
+	case c.NewUser == nil:
+		err = m.Cache.DropUser(c.ID)
+	}
+	if err != nil {
+		s.log.Error("cached KV could not be removed", "model", m.Name, "error", err)
 	}
 }
 
@@ -388,6 +419,8 @@ func (s *Server) Serve(ctx context.Context, l Listeners) error {
 	for ; running > 0; running-- {
 		failed = errors.Join(failed, <-done)
 	}
+	s.die()
+	s.background.Wait()
 	return failed
 }
 

@@ -237,27 +237,6 @@ func EncodeRerank(m *grebev1.RerankResponse) []byte {
 	})
 }
 
-// EncodeModels writes a response of /v1/models.
-func EncodeModels(m *grebev1.ListModelsResponse) []byte {
-	return encode(func(w *writer) {
-		w.string("object", m.Object)
-		w.list("data", len(m.Data), func(i int) {
-			r := m.Data[i]
-			w.nested('{', '}', func() {
-				w.string("id", r.Id)
-				w.string("object", r.Object)
-				w.int("created", r.Created)
-				w.string("owned_by", r.OwnedBy)
-				w.string("architecture", r.Architecture)
-				w.string("dtype", r.Dtype)
-				w.string("scoring", r.Scoring)
-				w.int("vocab_size", int64(r.VocabSize))
-				w.int("max_model_len", int64(r.MaxModelLen))
-			})
-		})
-	})
-}
-
 // EncodeItem writes an item. Fields without a value are left out.
 func EncodeItem(m *grebev1.Item) []byte {
 	return encode(func(w *writer) {

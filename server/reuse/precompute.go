@@ -77,3 +77,14 @@ func (c *Cache) compute(ctx context.Context, do Do, items [][]int32) error {
 	c.opt.Store.Drain()
 	return err
 }
+
+// Bytes is the memory that the KV of so many tokens takes.
+func (c *Cache) Bytes(tokens int) int64 { return int64(tokens) * c.bytesPerToken }
+
+// Heat returns how often an item is expected to be used, and whether it is cached anywhere.
+func (c *Cache) Heat(item []int32) (uses float64, cached bool) {
+	keys, tiers, out := [1]kv.Key{c.ItemKey(item)}, [1]schedule.Tier{schedule.Missing}, [1]float32{}
+	c.opt.Index.Items(keys[:], tiers[:], c.opt.Now(), out[:])
+	c.opt.Index.Status(keys[:], tiers[:])
+	return float64(out[0]), tiers[0] != schedule.Missing
+}

@@ -1821,6 +1821,8 @@ type Model struct {
 	Scoring       string                 `protobuf:"bytes,7,opt,name=scoring,proto3" json:"scoring,omitempty"` // identifier or pointwise
 	VocabSize     int32                  `protobuf:"varint,8,opt,name=vocab_size,json=vocabSize,proto3" json:"vocab_size,omitempty"`
 	MaxModelLen   int32                  `protobuf:"varint,9,opt,name=max_model_len,json=maxModelLen,proto3" json:"max_model_len,omitempty"` // positions
+	Version       string                 `protobuf:"bytes,10,opt,name=version,proto3" json:"version,omitempty"`                              // of the checkpoint that serves: a digest of weights and configuration
+	Reload        *Reload                `protobuf:"bytes,11,opt,name=reload,proto3" json:"reload,omitempty"`                                // the last one; missing: there was none
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1918,6 +1920,219 @@ func (x *Model) GetMaxModelLen() int32 {
 	return 0
 }
 
+func (x *Model) GetVersion() string {
+	if x != nil {
+		return x.Version
+	}
+	return ""
+}
+
+func (x *Model) GetReload() *Reload {
+	if x != nil {
+		return x.Reload
+	}
+	return nil
+}
+
+// Reload tells how far a change of a model's checkpoint is.
+type Reload struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	State         string                 `protobuf:"bytes,1,opt,name=state,proto3" json:"state,omitempty"`                                 // loading, checking, warming, trying, draining; done, failed or rolled_back
+	From          string                 `protobuf:"bytes,2,opt,name=from,proto3" json:"from,omitempty"`                                   // version of the checkpoint that served before
+	To            string                 `protobuf:"bytes,3,opt,name=to,proto3" json:"to,omitempty"`                                       // version of the new one, once it is known
+	Progress      float64                `protobuf:"fixed64,4,opt,name=progress,proto3" json:"progress,omitempty"`                         // of the state, 0 to 1
+	WarmedItems   int64                  `protobuf:"varint,5,opt,name=warmed_items,json=warmedItems,proto3" json:"warmed_items,omitempty"` // whose KV was computed before the new one served
+	Error         string                 `protobuf:"bytes,6,opt,name=error,proto3" json:"error,omitempty"`                                 // why it failed, or was rolled back
+	Seconds       float64                `protobuf:"fixed64,7,opt,name=seconds,proto3" json:"seconds,omitempty"`                           // since it began, or that it took
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Reload) Reset() {
+	*x = Reload{}
+	mi := &file_grebe_v1_grebe_proto_msgTypes[25]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Reload) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Reload) ProtoMessage() {}
+
+func (x *Reload) ProtoReflect() protoreflect.Message {
+	mi := &file_grebe_v1_grebe_proto_msgTypes[25]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Reload.ProtoReflect.Descriptor instead.
+func (*Reload) Descriptor() ([]byte, []int) {
+	return file_grebe_v1_grebe_proto_rawDescGZIP(), []int{25}
+}
+
+func (x *Reload) GetState() string {
+	if x != nil {
+		return x.State
+	}
+	return ""
+}
+
+func (x *Reload) GetFrom() string {
+	if x != nil {
+		return x.From
+	}
+	return ""
+}
+
+func (x *Reload) GetTo() string {
+	if x != nil {
+		return x.To
+	}
+	return ""
+}
+
+func (x *Reload) GetProgress() float64 {
+	if x != nil {
+		return x.Progress
+	}
+	return 0
+}
+
+func (x *Reload) GetWarmedItems() int64 {
+	if x != nil {
+		return x.WarmedItems
+	}
+	return 0
+}
+
+func (x *Reload) GetError() string {
+	if x != nil {
+		return x.Error
+	}
+	return ""
+}
+
+func (x *Reload) GetSeconds() float64 {
+	if x != nil {
+		return x.Seconds
+	}
+	return 0
+}
+
+// ReloadModelRequest asks for the checkpoint that the configuration names now.
+type ReloadModelRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Model         string                 `protobuf:"bytes,1,opt,name=model,proto3" json:"model,omitempty"` // in JSON: in the path
+	Wait          bool                   `protobuf:"varint,2,opt,name=wait,proto3" json:"wait,omitempty"`  // answer when it is done; otherwise at once
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ReloadModelRequest) Reset() {
+	*x = ReloadModelRequest{}
+	mi := &file_grebe_v1_grebe_proto_msgTypes[26]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ReloadModelRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ReloadModelRequest) ProtoMessage() {}
+
+func (x *ReloadModelRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_grebe_v1_grebe_proto_msgTypes[26]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ReloadModelRequest.ProtoReflect.Descriptor instead.
+func (*ReloadModelRequest) Descriptor() ([]byte, []int) {
+	return file_grebe_v1_grebe_proto_rawDescGZIP(), []int{26}
+}
+
+func (x *ReloadModelRequest) GetModel() string {
+	if x != nil {
+		return x.Model
+	}
+	return ""
+}
+
+func (x *ReloadModelRequest) GetWait() bool {
+	if x != nil {
+		return x.Wait
+	}
+	return false
+}
+
+// RollbackModelRequest asks for the checkpoint before the one that serves.
+type RollbackModelRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Model         string                 `protobuf:"bytes,1,opt,name=model,proto3" json:"model,omitempty"` // in JSON: in the path
+	Wait          bool                   `protobuf:"varint,2,opt,name=wait,proto3" json:"wait,omitempty"`  // answer when it is done; otherwise at once
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RollbackModelRequest) Reset() {
+	*x = RollbackModelRequest{}
+	mi := &file_grebe_v1_grebe_proto_msgTypes[27]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RollbackModelRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RollbackModelRequest) ProtoMessage() {}
+
+func (x *RollbackModelRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_grebe_v1_grebe_proto_msgTypes[27]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RollbackModelRequest.ProtoReflect.Descriptor instead.
+func (*RollbackModelRequest) Descriptor() ([]byte, []int) {
+	return file_grebe_v1_grebe_proto_rawDescGZIP(), []int{27}
+}
+
+func (x *RollbackModelRequest) GetModel() string {
+	if x != nil {
+		return x.Model
+	}
+	return ""
+}
+
+func (x *RollbackModelRequest) GetWait() bool {
+	if x != nil {
+		return x.Wait
+	}
+	return false
+}
+
 // AppendEventsRequest adds events to a user, who is created when unknown.
 type AppendEventsRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -1929,7 +2144,7 @@ type AppendEventsRequest struct {
 
 func (x *AppendEventsRequest) Reset() {
 	*x = AppendEventsRequest{}
-	mi := &file_grebe_v1_grebe_proto_msgTypes[25]
+	mi := &file_grebe_v1_grebe_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1941,7 +2156,7 @@ func (x *AppendEventsRequest) String() string {
 func (*AppendEventsRequest) ProtoMessage() {}
 
 func (x *AppendEventsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_grebe_v1_grebe_proto_msgTypes[25]
+	mi := &file_grebe_v1_grebe_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1954,7 +2169,7 @@ func (x *AppendEventsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AppendEventsRequest.ProtoReflect.Descriptor instead.
 func (*AppendEventsRequest) Descriptor() ([]byte, []int) {
-	return file_grebe_v1_grebe_proto_rawDescGZIP(), []int{25}
+	return file_grebe_v1_grebe_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *AppendEventsRequest) GetId() string {
@@ -1987,7 +2202,7 @@ type AppendEventsResponse struct {
 
 func (x *AppendEventsResponse) Reset() {
 	*x = AppendEventsResponse{}
-	mi := &file_grebe_v1_grebe_proto_msgTypes[26]
+	mi := &file_grebe_v1_grebe_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1999,7 +2214,7 @@ func (x *AppendEventsResponse) String() string {
 func (*AppendEventsResponse) ProtoMessage() {}
 
 func (x *AppendEventsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_grebe_v1_grebe_proto_msgTypes[26]
+	mi := &file_grebe_v1_grebe_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2012,7 +2227,7 @@ func (x *AppendEventsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AppendEventsResponse.ProtoReflect.Descriptor instead.
 func (*AppendEventsResponse) Descriptor() ([]byte, []int) {
-	return file_grebe_v1_grebe_proto_rawDescGZIP(), []int{26}
+	return file_grebe_v1_grebe_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *AppendEventsResponse) GetId() string {
@@ -2081,7 +2296,7 @@ type BatchResponse struct {
 
 func (x *BatchResponse) Reset() {
 	*x = BatchResponse{}
-	mi := &file_grebe_v1_grebe_proto_msgTypes[27]
+	mi := &file_grebe_v1_grebe_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2093,7 +2308,7 @@ func (x *BatchResponse) String() string {
 func (*BatchResponse) ProtoMessage() {}
 
 func (x *BatchResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_grebe_v1_grebe_proto_msgTypes[27]
+	mi := &file_grebe_v1_grebe_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2106,7 +2321,7 @@ func (x *BatchResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BatchResponse.ProtoReflect.Descriptor instead.
 func (*BatchResponse) Descriptor() ([]byte, []int) {
-	return file_grebe_v1_grebe_proto_rawDescGZIP(), []int{27}
+	return file_grebe_v1_grebe_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *BatchResponse) GetLines() int64 {
@@ -2178,7 +2393,7 @@ type LineError struct {
 
 func (x *LineError) Reset() {
 	*x = LineError{}
-	mi := &file_grebe_v1_grebe_proto_msgTypes[28]
+	mi := &file_grebe_v1_grebe_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2190,7 +2405,7 @@ func (x *LineError) String() string {
 func (*LineError) ProtoMessage() {}
 
 func (x *LineError) ProtoReflect() protoreflect.Message {
-	mi := &file_grebe_v1_grebe_proto_msgTypes[28]
+	mi := &file_grebe_v1_grebe_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2203,7 +2418,7 @@ func (x *LineError) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LineError.ProtoReflect.Descriptor instead.
 func (*LineError) Descriptor() ([]byte, []int) {
-	return file_grebe_v1_grebe_proto_rawDescGZIP(), []int{28}
+	return file_grebe_v1_grebe_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *LineError) GetLine() int64 {
@@ -2251,7 +2466,7 @@ type CatalogResponse struct {
 
 func (x *CatalogResponse) Reset() {
 	*x = CatalogResponse{}
-	mi := &file_grebe_v1_grebe_proto_msgTypes[29]
+	mi := &file_grebe_v1_grebe_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2263,7 +2478,7 @@ func (x *CatalogResponse) String() string {
 func (*CatalogResponse) ProtoMessage() {}
 
 func (x *CatalogResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_grebe_v1_grebe_proto_msgTypes[29]
+	mi := &file_grebe_v1_grebe_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2276,7 +2491,7 @@ func (x *CatalogResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CatalogResponse.ProtoReflect.Descriptor instead.
 func (*CatalogResponse) Descriptor() ([]byte, []int) {
-	return file_grebe_v1_grebe_proto_rawDescGZIP(), []int{29}
+	return file_grebe_v1_grebe_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *CatalogResponse) GetItems() int64 {
@@ -2343,7 +2558,7 @@ type GetCatalogRequest struct {
 
 func (x *GetCatalogRequest) Reset() {
 	*x = GetCatalogRequest{}
-	mi := &file_grebe_v1_grebe_proto_msgTypes[30]
+	mi := &file_grebe_v1_grebe_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2355,7 +2570,7 @@ func (x *GetCatalogRequest) String() string {
 func (*GetCatalogRequest) ProtoMessage() {}
 
 func (x *GetCatalogRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_grebe_v1_grebe_proto_msgTypes[30]
+	mi := &file_grebe_v1_grebe_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2368,7 +2583,7 @@ func (x *GetCatalogRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetCatalogRequest.ProtoReflect.Descriptor instead.
 func (*GetCatalogRequest) Descriptor() ([]byte, []int) {
-	return file_grebe_v1_grebe_proto_rawDescGZIP(), []int{30}
+	return file_grebe_v1_grebe_proto_rawDescGZIP(), []int{33}
 }
 
 type ActivateCatalogRequest struct {
@@ -2382,7 +2597,7 @@ type ActivateCatalogRequest struct {
 
 func (x *ActivateCatalogRequest) Reset() {
 	*x = ActivateCatalogRequest{}
-	mi := &file_grebe_v1_grebe_proto_msgTypes[31]
+	mi := &file_grebe_v1_grebe_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2394,7 +2609,7 @@ func (x *ActivateCatalogRequest) String() string {
 func (*ActivateCatalogRequest) ProtoMessage() {}
 
 func (x *ActivateCatalogRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_grebe_v1_grebe_proto_msgTypes[31]
+	mi := &file_grebe_v1_grebe_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2407,7 +2622,7 @@ func (x *ActivateCatalogRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ActivateCatalogRequest.ProtoReflect.Descriptor instead.
 func (*ActivateCatalogRequest) Descriptor() ([]byte, []int) {
-	return file_grebe_v1_grebe_proto_rawDescGZIP(), []int{31}
+	return file_grebe_v1_grebe_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *ActivateCatalogRequest) GetVersion() string {
@@ -2440,7 +2655,7 @@ type RollbackCatalogRequest struct {
 
 func (x *RollbackCatalogRequest) Reset() {
 	*x = RollbackCatalogRequest{}
-	mi := &file_grebe_v1_grebe_proto_msgTypes[32]
+	mi := &file_grebe_v1_grebe_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2452,7 +2667,7 @@ func (x *RollbackCatalogRequest) String() string {
 func (*RollbackCatalogRequest) ProtoMessage() {}
 
 func (x *RollbackCatalogRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_grebe_v1_grebe_proto_msgTypes[32]
+	mi := &file_grebe_v1_grebe_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2465,7 +2680,7 @@ func (x *RollbackCatalogRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RollbackCatalogRequest.ProtoReflect.Descriptor instead.
 func (*RollbackCatalogRequest) Descriptor() ([]byte, []int) {
-	return file_grebe_v1_grebe_proto_rawDescGZIP(), []int{32}
+	return file_grebe_v1_grebe_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *RollbackCatalogRequest) GetModel() string {
@@ -2489,7 +2704,7 @@ type CatalogVersion struct {
 
 func (x *CatalogVersion) Reset() {
 	*x = CatalogVersion{}
-	mi := &file_grebe_v1_grebe_proto_msgTypes[33]
+	mi := &file_grebe_v1_grebe_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2501,7 +2716,7 @@ func (x *CatalogVersion) String() string {
 func (*CatalogVersion) ProtoMessage() {}
 
 func (x *CatalogVersion) ProtoReflect() protoreflect.Message {
-	mi := &file_grebe_v1_grebe_proto_msgTypes[33]
+	mi := &file_grebe_v1_grebe_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2514,7 +2729,7 @@ func (x *CatalogVersion) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CatalogVersion.ProtoReflect.Descriptor instead.
 func (*CatalogVersion) Descriptor() ([]byte, []int) {
-	return file_grebe_v1_grebe_proto_rawDescGZIP(), []int{33}
+	return file_grebe_v1_grebe_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *CatalogVersion) GetVersion() string {
@@ -2568,7 +2783,7 @@ type Snapshot struct {
 
 func (x *Snapshot) Reset() {
 	*x = Snapshot{}
-	mi := &file_grebe_v1_grebe_proto_msgTypes[34]
+	mi := &file_grebe_v1_grebe_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2580,7 +2795,7 @@ func (x *Snapshot) String() string {
 func (*Snapshot) ProtoMessage() {}
 
 func (x *Snapshot) ProtoReflect() protoreflect.Message {
-	mi := &file_grebe_v1_grebe_proto_msgTypes[34]
+	mi := &file_grebe_v1_grebe_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2593,7 +2808,7 @@ func (x *Snapshot) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Snapshot.ProtoReflect.Descriptor instead.
 func (*Snapshot) Descriptor() ([]byte, []int) {
-	return file_grebe_v1_grebe_proto_rawDescGZIP(), []int{34}
+	return file_grebe_v1_grebe_proto_rawDescGZIP(), []int{37}
 }
 
 func (x *Snapshot) GetModel() string {
@@ -2825,7 +3040,7 @@ const file_grebe_v1_grebe_proto_rawDesc = "" +
 	"\x11ListModelsRequest\"Q\n" +
 	"\x12ListModelsResponse\x12\x16\n" +
 	"\x06object\x18\x01 \x01(\tR\x06object\x12#\n" +
-	"\x04data\x18\x02 \x03(\v2\x0f.grebe.v1.ModelR\x04data\"\xfb\x01\n" +
+	"\x04data\x18\x02 \x03(\v2\x0f.grebe.v1.ModelR\x04data\"\xbf\x02\n" +
 	"\x05Model\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x16\n" +
 	"\x06object\x18\x02 \x01(\tR\x06object\x12\x18\n" +
@@ -2836,7 +3051,24 @@ const file_grebe_v1_grebe_proto_rawDesc = "" +
 	"\ascoring\x18\a \x01(\tR\ascoring\x12\x1d\n" +
 	"\n" +
 	"vocab_size\x18\b \x01(\x05R\tvocabSize\x12\"\n" +
-	"\rmax_model_len\x18\t \x01(\x05R\vmaxModelLen\"N\n" +
+	"\rmax_model_len\x18\t \x01(\x05R\vmaxModelLen\x12\x18\n" +
+	"\aversion\x18\n" +
+	" \x01(\tR\aversion\x12(\n" +
+	"\x06reload\x18\v \x01(\v2\x10.grebe.v1.ReloadR\x06reload\"\xb1\x01\n" +
+	"\x06Reload\x12\x14\n" +
+	"\x05state\x18\x01 \x01(\tR\x05state\x12\x12\n" +
+	"\x04from\x18\x02 \x01(\tR\x04from\x12\x0e\n" +
+	"\x02to\x18\x03 \x01(\tR\x02to\x12\x1a\n" +
+	"\bprogress\x18\x04 \x01(\x01R\bprogress\x12!\n" +
+	"\fwarmed_items\x18\x05 \x01(\x03R\vwarmedItems\x12\x14\n" +
+	"\x05error\x18\x06 \x01(\tR\x05error\x12\x18\n" +
+	"\aseconds\x18\a \x01(\x01R\aseconds\">\n" +
+	"\x12ReloadModelRequest\x12\x14\n" +
+	"\x05model\x18\x01 \x01(\tR\x05model\x12\x12\n" +
+	"\x04wait\x18\x02 \x01(\bR\x04wait\"@\n" +
+	"\x14RollbackModelRequest\x12\x14\n" +
+	"\x05model\x18\x01 \x01(\tR\x05model\x12\x12\n" +
+	"\x04wait\x18\x02 \x01(\bR\x04wait\"N\n" +
 	"\x13AppendEventsRequest\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12'\n" +
 	"\x06events\x18\x02 \x03(\v2\x0f.grebe.v1.EventR\x06events\"\xc2\x01\n" +
@@ -2893,14 +3125,16 @@ const file_grebe_v1_grebe_proto_rawDesc = "" +
 	"\askipped\x18\x05 \x01(\x03R\askipped\x12\x1f\n" +
 	"\vage_seconds\x18\x06 \x01(\x01R\n" +
 	"ageSeconds\x12\x16\n" +
-	"\x06pinned\x18\a \x01(\bR\x06pinned2\xaa\x04\n" +
+	"\x06pinned\x18\a \x01(\bR\x06pinned2\xaa\x05\n" +
 	"\x05Grebe\x125\n" +
 	"\x04Rank\x12\x15.grebe.v1.RankRequest\x1a\x16.grebe.v1.RankResponse\x12D\n" +
 	"\tRecommend\x12\x1a.grebe.v1.RecommendRequest\x1a\x1b.grebe.v1.RecommendResponse\x128\n" +
 	"\x05Score\x12\x16.grebe.v1.ScoreRequest\x1a\x17.grebe.v1.ScoreResponse\x12;\n" +
 	"\x06Rerank\x12\x17.grebe.v1.RerankRequest\x1a\x18.grebe.v1.RerankResponse\x12G\n" +
 	"\n" +
-	"ListModels\x12\x1b.grebe.v1.ListModelsRequest\x1a\x1c.grebe.v1.ListModelsResponse\x12D\n" +
+	"ListModels\x12\x1b.grebe.v1.ListModelsRequest\x1a\x1c.grebe.v1.ListModelsResponse\x12<\n" +
+	"\vReloadModel\x12\x1c.grebe.v1.ReloadModelRequest\x1a\x0f.grebe.v1.Model\x12@\n" +
+	"\rRollbackModel\x12\x1e.grebe.v1.RollbackModelRequest\x1a\x0f.grebe.v1.Model\x12D\n" +
 	"\n" +
 	"GetCatalog\x12\x1b.grebe.v1.GetCatalogRequest\x1a\x19.grebe.v1.CatalogResponse\x12N\n" +
 	"\x0fActivateCatalog\x12 .grebe.v1.ActivateCatalogRequest\x1a\x19.grebe.v1.CatalogResponse\x12N\n" +
@@ -2918,7 +3152,7 @@ func file_grebe_v1_grebe_proto_rawDescGZIP() []byte {
 	return file_grebe_v1_grebe_proto_rawDescData
 }
 
-var file_grebe_v1_grebe_proto_msgTypes = make([]protoimpl.MessageInfo, 39)
+var file_grebe_v1_grebe_proto_msgTypes = make([]protoimpl.MessageInfo, 42)
 var file_grebe_v1_grebe_proto_goTypes = []any{
 	(*Item)(nil),                   // 0: grebe.v1.Item
 	(*Values)(nil),                 // 1: grebe.v1.Values
@@ -2945,34 +3179,37 @@ var file_grebe_v1_grebe_proto_goTypes = []any{
 	(*ListModelsRequest)(nil),      // 22: grebe.v1.ListModelsRequest
 	(*ListModelsResponse)(nil),     // 23: grebe.v1.ListModelsResponse
 	(*Model)(nil),                  // 24: grebe.v1.Model
-	(*AppendEventsRequest)(nil),    // 25: grebe.v1.AppendEventsRequest
-	(*AppendEventsResponse)(nil),   // 26: grebe.v1.AppendEventsResponse
-	(*BatchResponse)(nil),          // 27: grebe.v1.BatchResponse
-	(*LineError)(nil),              // 28: grebe.v1.LineError
-	(*CatalogResponse)(nil),        // 29: grebe.v1.CatalogResponse
-	(*GetCatalogRequest)(nil),      // 30: grebe.v1.GetCatalogRequest
-	(*ActivateCatalogRequest)(nil), // 31: grebe.v1.ActivateCatalogRequest
-	(*RollbackCatalogRequest)(nil), // 32: grebe.v1.RollbackCatalogRequest
-	(*CatalogVersion)(nil),         // 33: grebe.v1.CatalogVersion
-	(*Snapshot)(nil),               // 34: grebe.v1.Snapshot
-	nil,                            // 35: grebe.v1.Item.AttributesEntry
-	nil,                            // 36: grebe.v1.Event.FeaturesEntry
-	nil,                            // 37: grebe.v1.Ranked.TasksEntry
-	nil,                            // 38: grebe.v1.RecommendRequest.FilterEntry
+	(*Reload)(nil),                 // 25: grebe.v1.Reload
+	(*ReloadModelRequest)(nil),     // 26: grebe.v1.ReloadModelRequest
+	(*RollbackModelRequest)(nil),   // 27: grebe.v1.RollbackModelRequest
+	(*AppendEventsRequest)(nil),    // 28: grebe.v1.AppendEventsRequest
+	(*AppendEventsResponse)(nil),   // 29: grebe.v1.AppendEventsResponse
+	(*BatchResponse)(nil),          // 30: grebe.v1.BatchResponse
+	(*LineError)(nil),              // 31: grebe.v1.LineError
+	(*CatalogResponse)(nil),        // 32: grebe.v1.CatalogResponse
+	(*GetCatalogRequest)(nil),      // 33: grebe.v1.GetCatalogRequest
+	(*ActivateCatalogRequest)(nil), // 34: grebe.v1.ActivateCatalogRequest
+	(*RollbackCatalogRequest)(nil), // 35: grebe.v1.RollbackCatalogRequest
+	(*CatalogVersion)(nil),         // 36: grebe.v1.CatalogVersion
+	(*Snapshot)(nil),               // 37: grebe.v1.Snapshot
+	nil,                            // 38: grebe.v1.Item.AttributesEntry
+	nil,                            // 39: grebe.v1.Event.FeaturesEntry
+	nil,                            // 40: grebe.v1.Ranked.TasksEntry
+	nil,                            // 41: grebe.v1.RecommendRequest.FilterEntry
 }
 var file_grebe_v1_grebe_proto_depIdxs = []int32{
-	35, // 0: grebe.v1.Item.attributes:type_name -> grebe.v1.Item.AttributesEntry
+	38, // 0: grebe.v1.Item.attributes:type_name -> grebe.v1.Item.AttributesEntry
 	3,  // 1: grebe.v1.User.events:type_name -> grebe.v1.Event
-	36, // 2: grebe.v1.Event.features:type_name -> grebe.v1.Event.FeaturesEntry
+	39, // 2: grebe.v1.Event.features:type_name -> grebe.v1.Event.FeaturesEntry
 	2,  // 3: grebe.v1.RankRequest.user:type_name -> grebe.v1.User
 	0,  // 4: grebe.v1.RankRequest.candidates:type_name -> grebe.v1.Item
 	7,  // 5: grebe.v1.RankResponse.results:type_name -> grebe.v1.Ranked
 	11, // 6: grebe.v1.RankResponse.usage:type_name -> grebe.v1.Usage
 	13, // 7: grebe.v1.RankResponse.timing_ms:type_name -> grebe.v1.Timing
 	6,  // 8: grebe.v1.RankResponse.parts:type_name -> grebe.v1.Part
-	37, // 9: grebe.v1.Ranked.tasks:type_name -> grebe.v1.Ranked.TasksEntry
+	40, // 9: grebe.v1.Ranked.tasks:type_name -> grebe.v1.Ranked.TasksEntry
 	2,  // 10: grebe.v1.RecommendRequest.user:type_name -> grebe.v1.User
-	38, // 11: grebe.v1.RecommendRequest.filter:type_name -> grebe.v1.RecommendRequest.FilterEntry
+	41, // 11: grebe.v1.RecommendRequest.filter:type_name -> grebe.v1.RecommendRequest.FilterEntry
 	10, // 12: grebe.v1.RecommendResponse.results:type_name -> grebe.v1.Recommended
 	11, // 13: grebe.v1.RecommendResponse.usage:type_name -> grebe.v1.Usage
 	13, // 14: grebe.v1.RecommendResponse.timing_ms:type_name -> grebe.v1.Timing
@@ -2984,33 +3221,38 @@ var file_grebe_v1_grebe_proto_depIdxs = []int32{
 	21, // 20: grebe.v1.RerankResponse.results:type_name -> grebe.v1.Relevance
 	18, // 21: grebe.v1.RerankResponse.usage:type_name -> grebe.v1.CompatibleUsage
 	24, // 22: grebe.v1.ListModelsResponse.data:type_name -> grebe.v1.Model
-	3,  // 23: grebe.v1.AppendEventsRequest.events:type_name -> grebe.v1.Event
-	28, // 24: grebe.v1.BatchResponse.errors:type_name -> grebe.v1.LineError
-	34, // 25: grebe.v1.CatalogResponse.models:type_name -> grebe.v1.Snapshot
-	33, // 26: grebe.v1.CatalogResponse.versions:type_name -> grebe.v1.CatalogVersion
-	1,  // 27: grebe.v1.Item.AttributesEntry.value:type_name -> grebe.v1.Values
-	1,  // 28: grebe.v1.RecommendRequest.FilterEntry.value:type_name -> grebe.v1.Values
-	4,  // 29: grebe.v1.Grebe.Rank:input_type -> grebe.v1.RankRequest
-	8,  // 30: grebe.v1.Grebe.Recommend:input_type -> grebe.v1.RecommendRequest
-	15, // 31: grebe.v1.Grebe.Score:input_type -> grebe.v1.ScoreRequest
-	19, // 32: grebe.v1.Grebe.Rerank:input_type -> grebe.v1.RerankRequest
-	22, // 33: grebe.v1.Grebe.ListModels:input_type -> grebe.v1.ListModelsRequest
-	30, // 34: grebe.v1.Grebe.GetCatalog:input_type -> grebe.v1.GetCatalogRequest
-	31, // 35: grebe.v1.Grebe.ActivateCatalog:input_type -> grebe.v1.ActivateCatalogRequest
-	32, // 36: grebe.v1.Grebe.RollbackCatalog:input_type -> grebe.v1.RollbackCatalogRequest
-	5,  // 37: grebe.v1.Grebe.Rank:output_type -> grebe.v1.RankResponse
-	9,  // 38: grebe.v1.Grebe.Recommend:output_type -> grebe.v1.RecommendResponse
-	16, // 39: grebe.v1.Grebe.Score:output_type -> grebe.v1.ScoreResponse
-	20, // 40: grebe.v1.Grebe.Rerank:output_type -> grebe.v1.RerankResponse
-	23, // 41: grebe.v1.Grebe.ListModels:output_type -> grebe.v1.ListModelsResponse
-	29, // 42: grebe.v1.Grebe.GetCatalog:output_type -> grebe.v1.CatalogResponse
-	29, // 43: grebe.v1.Grebe.ActivateCatalog:output_type -> grebe.v1.CatalogResponse
-	29, // 44: grebe.v1.Grebe.RollbackCatalog:output_type -> grebe.v1.CatalogResponse
-	37, // [37:45] is the sub-list for method output_type
-	29, // [29:37] is the sub-list for method input_type
-	29, // [29:29] is the sub-list for extension type_name
-	29, // [29:29] is the sub-list for extension extendee
-	0,  // [0:29] is the sub-list for field type_name
+	25, // 23: grebe.v1.Model.reload:type_name -> grebe.v1.Reload
+	3,  // 24: grebe.v1.AppendEventsRequest.events:type_name -> grebe.v1.Event
+	31, // 25: grebe.v1.BatchResponse.errors:type_name -> grebe.v1.LineError
+	37, // 26: grebe.v1.CatalogResponse.models:type_name -> grebe.v1.Snapshot
+	36, // 27: grebe.v1.CatalogResponse.versions:type_name -> grebe.v1.CatalogVersion
+	1,  // 28: grebe.v1.Item.AttributesEntry.value:type_name -> grebe.v1.Values
+	1,  // 29: grebe.v1.RecommendRequest.FilterEntry.value:type_name -> grebe.v1.Values
+	4,  // 30: grebe.v1.Grebe.Rank:input_type -> grebe.v1.RankRequest
+	8,  // 31: grebe.v1.Grebe.Recommend:input_type -> grebe.v1.RecommendRequest
+	15, // 32: grebe.v1.Grebe.Score:input_type -> grebe.v1.ScoreRequest
+	19, // 33: grebe.v1.Grebe.Rerank:input_type -> grebe.v1.RerankRequest
+	22, // 34: grebe.v1.Grebe.ListModels:input_type -> grebe.v1.ListModelsRequest
+	26, // 35: grebe.v1.Grebe.ReloadModel:input_type -> grebe.v1.ReloadModelRequest
+	27, // 36: grebe.v1.Grebe.RollbackModel:input_type -> grebe.v1.RollbackModelRequest
+	33, // 37: grebe.v1.Grebe.GetCatalog:input_type -> grebe.v1.GetCatalogRequest
+	34, // 38: grebe.v1.Grebe.ActivateCatalog:input_type -> grebe.v1.ActivateCatalogRequest
+	35, // 39: grebe.v1.Grebe.RollbackCatalog:input_type -> grebe.v1.RollbackCatalogRequest
+	5,  // 40: grebe.v1.Grebe.Rank:output_type -> grebe.v1.RankResponse
+	9,  // 41: grebe.v1.Grebe.Recommend:output_type -> grebe.v1.RecommendResponse
+	16, // 42: grebe.v1.Grebe.Score:output_type -> grebe.v1.ScoreResponse
+	20, // 43: grebe.v1.Grebe.Rerank:output_type -> grebe.v1.RerankResponse
+	23, // 44: grebe.v1.Grebe.ListModels:output_type -> grebe.v1.ListModelsResponse
+	24, // 45: grebe.v1.Grebe.ReloadModel:output_type -> grebe.v1.Model
+	24, // 46: grebe.v1.Grebe.RollbackModel:output_type -> grebe.v1.Model
+	32, // 47: grebe.v1.Grebe.GetCatalog:output_type -> grebe.v1.CatalogResponse
+	32, // 48: grebe.v1.Grebe.ActivateCatalog:output_type -> grebe.v1.CatalogResponse
+	32, // 49: grebe.v1.Grebe.RollbackCatalog:output_type -> grebe.v1.CatalogResponse
+	40, // [40:50] is the sub-list for method output_type
+	30, // [30:40] is the sub-list for method input_type
+	30, // [30:30] is the sub-list for extension type_name
+	30, // [30:30] is the sub-list for extension extendee
+	0,  // [0:30] is the sub-list for field type_name
 }
 
 func init() { file_grebe_v1_grebe_proto_init() }
@@ -3029,7 +3271,7 @@ func file_grebe_v1_grebe_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_grebe_v1_grebe_proto_rawDesc), len(file_grebe_v1_grebe_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   39,
+			NumMessages:   42,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

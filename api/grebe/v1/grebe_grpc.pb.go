@@ -26,6 +26,8 @@ const (
 	Grebe_Score_FullMethodName           = "/grebe.v1.Grebe/Score"
 	Grebe_Rerank_FullMethodName          = "/grebe.v1.Grebe/Rerank"
 	Grebe_ListModels_FullMethodName      = "/grebe.v1.Grebe/ListModels"
+	Grebe_ReloadModel_FullMethodName     = "/grebe.v1.Grebe/ReloadModel"
+	Grebe_RollbackModel_FullMethodName   = "/grebe.v1.Grebe/RollbackModel"
 	Grebe_GetCatalog_FullMethodName      = "/grebe.v1.Grebe/GetCatalog"
 	Grebe_ActivateCatalog_FullMethodName = "/grebe.v1.Grebe/ActivateCatalog"
 	Grebe_RollbackCatalog_FullMethodName = "/grebe.v1.Grebe/RollbackCatalog"
@@ -47,6 +49,10 @@ type GrebeClient interface {
 	Rerank(ctx context.Context, in *RerankRequest, opts ...grpc.CallOption) (*RerankResponse, error)
 	// ListModels lists what is loaded.
 	ListModels(ctx context.Context, in *ListModelsRequest, opts ...grpc.CallOption) (*ListModelsResponse, error)
+	// ReloadModel brings up the checkpoint that the configuration names now beside the one that serves, and swaps them.
+	ReloadModel(ctx context.Context, in *ReloadModelRequest, opts ...grpc.CallOption) (*Model, error)
+	// RollbackModel brings back the checkpoint before the one that serves.
+	RollbackModel(ctx context.Context, in *RollbackModelRequest, opts ...grpc.CallOption) (*Model, error)
 	// GetCatalog describes the catalog, and the versions of it that can be activated.
 	GetCatalog(ctx context.Context, in *GetCatalogRequest, opts ...grpc.CallOption) (*CatalogResponse, error)
 	// ActivateCatalog has models generate the items of one version, until another one is activated.
@@ -113,6 +119,26 @@ func (c *grebeClient) ListModels(ctx context.Context, in *ListModelsRequest, opt
 	return out, nil
 }
 
+func (c *grebeClient) ReloadModel(ctx context.Context, in *ReloadModelRequest, opts ...grpc.CallOption) (*Model, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(Model)
+	err := c.cc.Invoke(ctx, Grebe_ReloadModel_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *grebeClient) RollbackModel(ctx context.Context, in *RollbackModelRequest, opts ...grpc.CallOption) (*Model, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(Model)
+	err := c.cc.Invoke(ctx, Grebe_RollbackModel_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 func (c *grebeClient) GetCatalog(ctx context.Context, in *GetCatalogRequest, opts ...grpc.CallOption) (*CatalogResponse, error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
 	out := new(CatalogResponse)
@@ -159,6 +185,10 @@ type GrebeServer interface {
 	Rerank(context.Context, *RerankRequest) (*RerankResponse, error)
 	// ListModels lists what is loaded.
 	ListModels(context.Context, *ListModelsRequest) (*ListModelsResponse, error)
+	// ReloadModel brings up the checkpoint that the configuration names now beside the one that serves, and swaps them.
+	ReloadModel(context.Context, *ReloadModelRequest) (*Model, error)
+	// RollbackModel brings back the checkpoint before the one that serves.
+	RollbackModel(context.Context, *RollbackModelRequest) (*Model, error)
 	// GetCatalog describes the catalog, and the versions of it that can be activated.
 	GetCatalog(context.Context, *GetCatalogRequest) (*CatalogResponse, error)
 	// ActivateCatalog has models generate the items of one version, until another one is activated.
@@ -189,6 +219,12 @@ func (UnimplementedGrebeServer) Rerank(context.Context, *RerankRequest) (*Rerank
 }
 func (UnimplementedGrebeServer) ListModels(context.Context, *ListModelsRequest) (*ListModelsResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method ListModels not implemented")
+}
+func (UnimplementedGrebeServer) ReloadModel(context.Context, *ReloadModelRequest) (*Model, error) {
+	return nil, status.Error(codes.Unimplemented, "method ReloadModel not implemented")
+}
+func (UnimplementedGrebeServer) RollbackModel(context.Context, *RollbackModelRequest) (*Model, error) {
+	return nil, status.Error(codes.Unimplemented, "method RollbackModel not implemented")
 }
 func (UnimplementedGrebeServer) GetCatalog(context.Context, *GetCatalogRequest) (*CatalogResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method GetCatalog not implemented")
@@ -310,6 +346,42 @@ func _Grebe_ListModels_Handler(srv interface{}, ctx context.Context, dec func(in
 	return interceptor(ctx, in, info, handler)
 }
 
+func _Grebe_ReloadModel_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(ReloadModelRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(GrebeServer).ReloadModel(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: Grebe_ReloadModel_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(GrebeServer).ReloadModel(ctx, req.(*ReloadModelRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _Grebe_RollbackModel_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(RollbackModelRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(GrebeServer).RollbackModel(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: Grebe_RollbackModel_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(GrebeServer).RollbackModel(ctx, req.(*RollbackModelRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 func _Grebe_GetCatalog_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
 	in := new(GetCatalogRequest)
 	if err := dec(in); err != nil {
@@ -390,6 +462,14 @@ var Grebe_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "ListModels",
 			Handler:    _Grebe_ListModels_Handler,
+		},
+		{
+			MethodName: "ReloadModel",
+			Handler:    _Grebe_ReloadModel_Handler,
+		},
+		{
+			MethodName: "RollbackModel",
+			Handler:    _Grebe_RollbackModel_Handler,
 		},
 		{
 			MethodName: "GetCatalog",
