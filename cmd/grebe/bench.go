@@ -21,6 +21,7 @@ type benchCmd struct {
 	Allocator benchAllocatorCmd `cmd:"" help:"Dividing memory between embeddings and KV, by every controller, beside the optimum."`
 	Embed     benchEmbedCmd     `cmd:"" help:"Sums of embedding rows from Redis through a cache, by policy of eviction."`
 	KV8       benchKV8Cmd       `cmd:"" name:"kv8" help:"What KV in FP8 does to rankings: scores, orders, quality, memory, time."`
+	Blend     benchBlendCmd     `cmd:"" help:"Prompts of which KV from anywhere stands in for some tokens: quality, speed."`
 	Beauty    benchBeautyCmd    `cmd:"" help:"Whether both prompt orders rank Amazon Beauty alike."`
 }
 

@@ -1,0 +1,343 @@
+package blend
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"math"
+	"math/rand/v2"
+	"slices"
+	"time"
+
+	"grebe/blend"
+	"grebe/compute"
+	"grebe/engine"
+	"grebe/kv"
+	"grebe/model"
+	"grebe/model/decoder"
+	"grebe/plan"
+	"grebe/prompt"
+)
+
+// SpeedOptions say what MeasureSpeed measures. Zero values stand for defaults.
+type SpeedOptions struct {
+	Device   compute.Device // taken over
+	Shape    string         // of Shapes; qwen3-0.6b
+	Prompts  []Prompt
+	Budgets  []float64 // for items and history alike; 0.3
+	Repeats  int       // 9
+	Requests int       // of the queue; 2,000
+	Seed     uint64
+}
+
+// Prompt is how a prompt is made up: tokens of the preamble, which every cache has, of the history, of the items and
+// of the question.
+type Prompt struct{ Preamble, History, Items, Each, Question int }
+
+// prompts are as long as the paper's and made up alike: 2.2 to 3.0 thousand tokens, 66 to 82 % of items, 11 to 26 % of
+// history, 207 of a preamble.
+var prompts = []Prompt{
+	{Preamble: 207, History: 520, Items: 17, Each: 87, Question: 20},
+	{Preamble: 207, History: 400, Items: 24, Each: 76, Question: 20},
+	{Preamble: 207, History: 330, Items: 20, Each: 124, Question: 20},
+}
+
+func (p *Prompt) tokens() int { return p.Preamble + p.History + p.Items*p.Each + p.Question }
+
+// Shapes are those that random weights can have.
+var Shapes = map[string]compute.Shape{
+	"tiny":       {Layers: 4, Hidden: 256, Heads: 4, KVHeads: 2, HeadDim: 64, Inter: 768},
+	"qwen3-0.6b": {Layers: 28, Hidden: 1024, Heads: 16, KVHeads: 8, HeadDim: 128, Inter: 3072},
+	"qwen3-8b":   {Layers: 36, Hidden: 4096, Heads: 32, KVHeads: 8, HeadDim: 128, Inter: 12288},
+}
+
+// Speed is how much sooner blended prompts answer.
+type Speed struct {
+	Date   string      `json:"date"`
+	Device string      `json:"device"`
+	Shape  string      `json:"shape"`
+	Lines  []SpeedLine `json:"lines"`
+}
+
+// SpeedLine is one prompt at one budget, medians in milliseconds of runs in turns. The baseline has the preamble cached,
+// as a prefix cache would, and computes the rest.
+type SpeedLine struct {
+	Prompt   Prompt  `json:"prompt"`
+	Tokens   int     `json:"tokens"`
+	Budget   float64 `json:"budget"`
+	Full     float64 `json:"full_ms"` // the same engine with the preamble cached
+	Blend    float64 `json:"blend_ms"`
+	Computed [2]int  `json:"computed"` // tokens, full and blended
+	Ratio    float64 `json:"ratio"`    // of the times, median of the repeats' own
+	Allowed  float64 `json:"allowed"`  // of the tokens computed
+	Reached  float64 `json:"reached"`  // ratio over allowed
+	// At 80 % of the baseline's capacity, Poisson arrivals, one after the other: P99 of the wait and the time.
+	P99   [2]float64 `json:"p99_ms"` // full, blended
+	P99By float64    `json:"p99_ratio"`
+}
+
+// MeasureSpeed times prompts of random weights, which are the same ones in all layers: a layer's are larger than
+// caches, so times are those of as many different ones.
+func MeasureSpeed(ctx context.Context, o SpeedOptions) (*Speed, error) {
+	if o.Shape == "" {
+		o.Shape = "qwen3-0.6b"
+	}
+	if len(o.Prompts) == 0 {
+		o.Prompts = prompts
+	}
+	if len(o.Budgets) == 0 {
+		o.Budgets = []float64{0.3}
+	}
+	if o.Repeats <= 0 {
+		o.Repeats = 9
+	}
+	if o.Requests <= 0 {
+		o.Requests = 2000
+	}
+	shape, ok := Shapes[o.Shape]
+	if !ok {
+		return nil, fmt.Errorf("bench blend: no shape %q", o.Shape)
+	}
+	m, err := randomModel(o.Device, shape, o.Seed)
+	if err != nil {
+		return nil, err
+	}
+	b, err := prompt.New(prompt.Config{
+		Preamble: prompt.Text{Tokens: ints(o.Seed, prompts[0].Preamble)}, Instruction: prompt.Text{Tokens: ints(o.Seed+1, prompts[0].Question)},
+	}, nil, randomVocab)
+	if err != nil {
+		return nil, err
+	}
+	s, err := newSystem(o.Device, m, b, roomFor(o.Prompts, m.Shape()), 8192)
+	if err != nil {
+		return nil, err
+	}
+	defer s.close()
+	out := &Speed{Date: time.Now().UTC().Format(time.DateOnly), Device: o.Device.Name(), Shape: o.Shape}
+	for _, p := range o.Prompts {
+		for _, budget := range o.Budgets {
+			line, err := s.time(ctx, &o, p, budget)
+			if err != nil {
+				return out, err
+			}
+			out.Lines = append(out.Lines, line)
+		}
+	}
+	return out, nil
+}
+
+const randomVocab = 4096
+
+func roomFor(prompts []Prompt, shape compute.Shape) int64 {
+	n := 0
+	for i := range prompts {
+		n += 2 * prompts[i].tokens()
+	}
+	return int64(n)*int64(shape.ChunkBytes(1, false)) + 64<<20
+}
+
+// time measures a prompt with and without blending, in turns.
+func (s *system) time(ctx context.Context, o *SpeedOptions, p Prompt, budget float64) (line SpeedLine, err error) {
+	user := ints(o.Seed+2, p.History)
+	items, ids := make([][]int32, p.Items), make([]string, p.Items)
+	for i := range items {
+		items[i] = ints(o.Seed+3+uint64(i), p.Each)
+		ids[i] = fmt.Sprint(p.Each, "/", i)
+	}
+	if err := s.compute(ctx, ids, items); err != nil {
+		return line, err
+	}
+	l, err := s.prompt.Rank(prompt.Causal, user, items)
+	if err != nil {
+		return line, err
+	}
+	la := &laid{layout: l, items: ids, identifiers: []int32{1, 2, 3}, lengths: slices.Repeat([]int{p.Each}, p.Items)}
+	head, history, err := s.history(ctx, user)
+	if err != nil {
+		return line, err
+	}
+	defer release(head, history)
+	parts := s.historyParts(&l, history, len(user))
+	parts = append(parts, s.parts(la)...)
+	cached := make([]*kv.Entry, len(l.Plan.Segments))
+	cached[0] = head
+	jobs := [2]*engine.Job{la.job(nil), la.job(&engine.Blend{Parts: parts, Budget: blend.Budget{Items: budget, History: budget, Window: 0}})}
+	line = SpeedLine{Prompt: p, Tokens: l.Plan.Tokens(), Budget: budget}
+	var times [2][]float64
+	const warm = 3
+	for round := range o.Repeats + warm {
+		for i, j := range jobs {
+			j.Cached = cached
+			r, err := s.engine.Do(ctx, j)
+			if err != nil {
+				return line, err
+			}
+			line.Computed[i] = r.Computed
+			if round >= warm {
+				times[i] = append(times[i], r.Compute.Seconds()*1000)
+			}
+		}
+	}
+	line.Full, line.Blend = median(times[0]), median(times[1])
+	var by []float64
+	for i := range times[0] {
+		by = append(by, times[0][i]/times[1][i])
+	}
+	line.Ratio, line.Allowed = median(by), float64(line.Computed[0])/float64(line.Computed[1])
+	line.Reached = line.Ratio / line.Allowed
+	for i := range times {
+		line.P99[i] = queue(times[i], median(times[0])/0.8, o.Requests, o.Seed)
+	}
+	line.P99By = line.P99[0] / line.P99[1]
+	return line, nil
+}
+
+// history computes what stands for prototypes: KV of as many tokens, of other tokens' histories.
+func (s *system) history(ctx context.Context, user []int32) (head, history *kv.Entry, err error) {
+	other := slices.Clone(user)
+	for i := range other {
+		other[i] = (other[i] + 7) % randomVocab
+	}
+	pre := s.prompt.Preamble()
+	r, err := s.engine.Do(ctx, &engine.Job{Plan: &plan.Plan{Segments: []plan.Segment{
+		{Kind: plan.Preamble, Tokens: pre}, {Kind: plan.User, Tokens: other, Start: len(pre), Sees: []int32{0}},
+	}}, Keep: []bool{true, true}})
+	if err != nil {
+		return nil, nil, err
+	}
+	if r.Kept[0] == nil || r.Kept[1] == nil {
+		return nil, nil, kv.ErrFull
+	}
+	return r.Kept[0], r.Kept[1], nil
+}
+
+func release(entries ...*kv.Entry) {
+	for _, e := range entries {
+		e.Release()
+	}
+}
+
+// historyParts lets single tokens of an entry, in random order, stand in for those of the user.
+func (s *system) historyParts(l *prompt.Layout, e *kv.Entry, n int) []engine.Part {
+	r := rand.New(rand.NewPCG(1, 9))
+	order := r.Perm(n)
+	var out []engine.Part
+	for at, from := range order {
+		out = append(out, engine.Part{Segment: l.User, At: at, Tokens: 1, Entry: e, First: from, Turn: at - from, Source: blend.Prototype})
+	}
+	return out
+}
+
+// queue returns the P99 of requests that arrive at random, one every so many milliseconds on average, and are served
+// one after the other in times drawn from those measured.
+func queue(times []float64, every float64, requests int, seed uint64) float64 {
+	r := rand.New(rand.NewPCG(seed, 77))
+	free, now := 0.0, 0.0
+	var took []float64
+	for range requests {
+		now += r.ExpFloat64() * every
+		free = max(free, now) + times[r.IntN(len(times))]
+		took = append(took, free-now)
+	}
+	slices.Sort(took)
+	return took[len(took)*99/100]
+}
+
+func median(values []float64) float64 {
+	v := slices.Sorted(slices.Values(values))
+	return (v[len(v)/2] + v[(len(v)-1)/2]) / 2
+}
+
+func ints(seed uint64, n int) []int32 {
+	r := rand.New(rand.NewPCG(seed, 5))
+	out := make([]int32, n)
+	for i := range out {
+		out[i] = int32(r.IntN(randomVocab))
+	}
+	return out
+}
+
+// randomModel packs one layer of random weights, which all layers share.
+func randomModel(d compute.Device, s compute.Shape, seed uint64) (model.Blender, error) {
+	s.Eps, s.KV = 1e-6, compute.BF16
+	s.Rope.Scale = 1
+	for i := range s.HeadDim / 2 {
+		s.Rope.InvFreq = append(s.Rope.InvFreq, float32(math.Pow(1e6, -2*float64(i)/float64(s.HeadDim))))
+	}
+	q, kvDim := s.Heads*s.HeadDim, s.KVHeads*s.HeadDim
+	g := &decoder.Given{Config: model.Config{Vocab: randomVocab, MaxPositions: 32768}, Shape: s, DType: compute.BF16}
+	var a compute.AttentionWeights
+	var f compute.FFNWeights
+	var err error
+	linear := func(rows, cols int) (l compute.Linear) {
+		if err == nil {
+			seed++
+			l, err = d.Linear(compute.BF16, tensor(seed, rows, cols))
+		}
+		return l
+	}
+	ones := func(n int) (v compute.Vector) {
+		if err == nil {
+			t := tensor(seed, 1, n)
+			for i := range n { // 1 in bf16
+				t.Data[2*i], t.Data[2*i+1] = 0x80, 0x3f
+			}
+			v, err = d.Vector(t)
+		}
+		return v
+	}
+	a.Norm, a.QNorm, a.KNorm = ones(s.Hidden), ones(s.HeadDim), ones(s.HeadDim)
+	a.QKV, a.Out = linear(q+2*kvDim, s.Hidden), linear(s.Hidden, q)
+	f.Norm = ones(s.Hidden)
+	if err == nil {
+		f.GateUp, err = d.GateUp(compute.BF16, tensor(seed+1000, s.Inter, s.Hidden), tensor(seed+1001, s.Inter, s.Hidden))
+	}
+	f.Down = linear(s.Hidden, s.Inter)
+	g.Norm = ones(s.Hidden)
+	if err == nil {
+		g.Embedding, err = d.Table(tensor(seed+2000, randomVocab, s.Hidden))
+	}
+	if err != nil {
+		return nil, err
+	}
+	for range s.Layers {
+		g.Attention, g.FFN = append(g.Attention, a), append(g.FFN, f)
+	}
+	return decoder.Of(g), nil
+}
+
+// tensor is random bf16 values of variance 1/cols.
+func tensor(seed uint64, rows, cols int) compute.Tensor {
+	t := compute.Tensor{DType: compute.BF16, Rows: rows, Cols: cols, Data: make([]byte, 2*rows*cols)}
+	r := rand.NewPCG(seed, 3)
+	scale := float32(math.Sqrt(3 / float64(cols)))
+	for i := 0; i < rows*cols; i++ {
+		v := scale * (float32(r.Uint64()>>40)/(1<<23) - 1)
+		bits := (math.Float32bits(v) + 0x8000) >> 16
+		t.Data[2*i], t.Data[2*i+1] = byte(bits), byte(bits>>8)
+	}
+	return t
+}
+
+// JSON writes the report.
+func (s *Speed) JSON(w io.Writer) error {
+	e := json.NewEncoder(w)
+	e.SetIndent("", " ")
+	return e.Encode(s)
+}
+
+// Text writes a table.
+func (s *Speed) Text(w io.Writer) error {
+	fmt.Fprintf(w, "%s, %s\n%s's shape, random weights, bf16; the preamble is cached in both\n\n", s.Date, s.Device, s.Shape)
+	fmt.Fprintf(w, "%7s %8s %8s %7s  %9s %9s  %6s %8s %8s  %10s %10s %6s\n",
+		"tokens", "history", "items", "budget", "full ms", "blend ms", "ratio", "allowed", "reached", "P99 full", "P99 blend", "ratio")
+	for _, l := range s.Lines {
+		_, err := fmt.Fprintf(w, "%7d %8d %8d %7.2f  %9.2f %9.2f  %6.2f %8.2f %7.0f%%  %10.1f %10.1f %6.2f\n", l.Tokens, l.Prompt.History, l.Prompt.Items*l.Prompt.Each,
+			l.Budget, l.Full, l.Blend, l.Ratio, l.Allowed, 100*l.Reached, l.P99[0], l.P99[1], l.P99By)
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}

@@ -1,0 +1,179 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+
+	"grebe/bench/blend"
+	"grebe/cmd/grebe/internal/demo"
+	"grebe/compute"
+	"grebe/internal/config"
+	"grebe/model"
+	"grebe/prompt"
+)
+
+type benchBlendCmd struct {
+	Quality benchBlendQualityCmd `cmd:"" help:"How much worse blended prompts rank, by how much of them is repaired and by which rule."`
+	Speed   benchBlendSpeedCmd   `cmd:"" help:"How much sooner blended prompts answer than with a prefix cache."`
+}
+
+func (benchBlendCmd) Help() string {
+	return `Prompts of which KV from anywhere stands in for some tokens (prefix: blend).
+
+Examples:
+
+    grebe bench blend quality --users 100
+    grebe bench blend speed --shape qwen3-8b --device cuda`
+}
+
+type benchBlendSpeedCmd struct {
+	Shape   string    `default:"qwen3-0.6b" enum:"tiny,qwen3-0.6b,qwen3-8b" help:"Shape of random weights: ${enum}; default ${default}."`
+	Device  string    `default:"cpu" enum:"cpu,cuda" help:"${enum}; default ${default}."`
+	Budgets []float64 `help:"Shares that are computed again; default 0.3." placeholder:"SHARE,..."`
+	Repeats int       `help:"Runs of each, in turns; default 9." placeholder:"N"`
+	Seed    uint64    `default:"1" help:"Of weights and tokens; default ${default}."`
+	JSON    bool      `name:"json" help:"Print JSON."`
+}
+
+func (benchBlendSpeedCmd) Help() string {
+	return `Prompts made up as the paper's: 2.2 to 3.0 thousand tokens, two thirds to four fifths of them items, a quarter to a tenth
+history. A prefix cache has the preamble; blending has a block for every item and a prototype for every token of history.
+
+Examples:
+
+    grebe bench blend speed
+    grebe bench blend speed --shape qwen3-8b --device cuda --json`
+}
+
+func (c *benchBlendSpeedCmd) Run(w *world) error {
+	cfg := config.Config{Device: c.Device}
+	dev, err := openDevice(&cfg, slog.New(slog.DiscardHandler))
+	if err != nil {
+		return err
+	}
+	r, err := blend.MeasureSpeed(w.ctx, blend.SpeedOptions{Device: dev, Shape: c.Shape, Budgets: c.Budgets, Repeats: c.Repeats, Seed: c.Seed})
+	if err != nil {
+		return err
+	}
+	if c.JSON {
+		return r.JSON(w.stdout)
+	}
+	return r.Text(w.stdout)
+}
+
+type benchBlendQualityCmd struct {
+	Config       string    `short:"c" type:"path" help:"Configuration with the model to measure; default the demo's." placeholder:"FILE"`
+	Model        string    `help:"Name of the model; default the first that scores by identifier." placeholder:"NAME"`
+	Users        int       `help:"Users; default 200 of the shop, all of a file." placeholder:"N"`
+	ItemsFile    string    `name:"items-file" type:"path" help:"Items (NDJSON); default the configuration's." placeholder:"FILE"`
+	UsersFile    string    `name:"users-file" type:"path" help:"Users (NDJSON) whose last item is held out; default the shop's test customers." placeholder:"FILE"`
+	RequestsFile string    `name:"requests-file" type:"path" help:"Questions (NDJSON) about these users, with their candidates." placeholder:"FILE"`
+	Budgets      []float64 `help:"Shares that are computed again; default 0.05,0.1,0.15,0.2,0.3,0.5,0.7,1." placeholder:"SHARE,..."`
+	Rules        []string  `help:"attention, cacheblend, epic; default all." placeholder:"RULE,..."`
+	Window       int       `help:"Last tokens that are always computed; default ${default}." default:"0" placeholder:"N"`
+	DType        string    `name:"dtype" default:"auto" help:"auto, f32 or bf16; default ${default}." placeholder:"FORMAT"`
+	Seed         uint64    `default:"1" help:"Of the shop and of intervals; default ${default}."`
+	JSON         bool      `name:"json" help:"Print JSON."`
+	logFlags
+}
+
+func (benchBlendQualityCmd) Help() string {
+	return `Asks the same questions with ordinary prompts, computed in full and with items' blocks standing in: with no repair, and
+with a share of the tokens computed again that is chosen by the attention they receive (Grebe's rule), by CacheBlend's rule or by
+EPIC's. Says NDCG@10 and hit rates beside full computation's.
+
+Examples:
+
+    grebe bench blend quality --users 100
+    grebe bench blend quality -c grebe.yaml --users-file users.ndjson --budgets 0.1,0.3`
+}
+
+func (c *benchBlendQualityCmd) Run(w *world) error {
+	for _, b := range c.Budgets {
+		if !(b >= 0 && b <= 1) {
+			return usagef("--budgets: %v: want 0 to 1", b)
+		}
+	}
+	if c.LogLevel == "info" {
+		c.LogLevel = "error" // the progress bar and the result are what a reader waits for
+	}
+	tmp, err := os.MkdirTemp("", "grebe-blend-")
+	if err != nil {
+		return err
+	}
+	defer os.RemoveAll(tmp)
+	if c.Config == "" {
+		dir := demo.Dir()
+		if err := demo.Ensure(dir); err != nil {
+			return err
+		}
+		c.Config = filepath.Join(dir, demo.ConfigFile)
+	}
+	q, err := c.measure(w, tmp)
+	if err != nil {
+		return err
+	}
+	if c.JSON {
+		return q.JSON(w.stdout)
+	}
+	return q.Text(w.stdout)
+}
+
+func (c *benchBlendQualityCmd) measure(w *world, tmp string) (*blend.Quality, error) {
+	e := &evalRunCmd{Config: c.Config, Users: c.Users, ItemsFile: c.ItemsFile, UsersFile: c.UsersFile, RequestsFile: c.RequestsFile, Seed: c.Seed}
+	data, _, err := e.data(tmp)
+	if err != nil {
+		return nil, err
+	}
+	cfg, err := config.Load(config.Source{File: c.Config})
+	if err != nil {
+		return nil, err
+	}
+	mc, err := c.model(&cfg.Config)
+	if err != nil {
+		return nil, err
+	}
+	dev, err := openDevice(&cfg.Config, c.logger(w.stderr))
+	if err != nil {
+		return nil, err
+	}
+	m, builder, err := openPrompts(dev, mc, c.DType)
+	if err != nil {
+		return nil, errors.Join(err, dev.Close())
+	}
+	bar := newRequestBar(w)
+	defer bar.end()
+	return blend.MeasureQuality(w.ctx, blend.QualityOptions{
+		Device: dev, Model: m, Prompt: builder, Data: data, Budgets: c.Budgets, Rules: c.Rules, Window: c.Window, Seed: c.Seed, Progress: bar.update,
+	})
+}
+
+// model returns the one to measure.
+func (c *benchBlendQualityCmd) model(cfg *config.Config) (*config.Model, error) {
+	for i := range cfg.Models {
+		if mc := &cfg.Models[i]; mc.Name == c.Model || c.Model == "" && mc.Scoring.Kind == "identifier" {
+			return mc, nil
+		}
+	}
+	return nil, fmt.Errorf("%s has no model %q that scores by identifier", c.Config, c.Model)
+}
+
+// openPrompts opens a model with its prompts.
+func openPrompts(dev compute.Device, mc *config.Model, dtype string) (model.Model, *prompt.Builder, error) {
+	m, err := model.Open(mc.Path, dev, model.Options{DType: dtype})
+	if err != nil {
+		return nil, nil, err
+	}
+	tok, err := openTokenizer(mc.Path)
+	if err != nil {
+		return nil, nil, errors.Join(err, m.Close())
+	}
+	b, err := prompt.New(promptConfig(mc), tok, m.Vocab())
+	if err != nil {
+		return nil, nil, errors.Join(err, m.Close())
+	}
+	return m, b, nil
+}
