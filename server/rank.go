@@ -11,6 +11,7 @@ import (
 	"unicode"
 
 	grebev1 "grebe/api/grebe/v1"
+	"grebe/blend"
 	"grebe/engine"
 	"grebe/prompt"
 	"grebe/schedule"
@@ -38,6 +39,10 @@ func (s *Server) rank(ctx context.Context, c *call, req *grebev1.RankRequest) (*
 	if err != nil {
 		return nil, err
 	}
+	budget, err := c.budget(req)
+	if err != nil {
+		return nil, err
+	}
 	if err := checkCount("candidates", len(req.Candidates)); err != nil {
 		return nil, err
 	}
@@ -48,7 +53,8 @@ func (s *Server) rank(ctx context.Context, c *call, req *grebev1.RankRequest) (*
 	if err != nil {
 		return nil, err
 	}
-	w := &work{call: c, policy: policy, userID: user.Id, explain: req.Explain}
+	w := &work{call: c, policy: policy, userID: user.Id, explain: req.Explain, blend: req.Prefix == "blend", budget: budget}
+	w.auto = req.Prefix == "" || req.Prefix == "auto"
 	rank := s.rankTexts
 	if c.model.Events != nil {
 		rank = s.rankEvents
@@ -60,7 +66,7 @@ func (s *Server) rank(ctx context.Context, c *call, req *grebev1.RankRequest) (*
 	s.metrics.prefix.WithLabelValues(r.prefix).Inc()
 	resp := &grebev1.RankResponse{
 		Model: c.model.Name, RequestId: id, Prefix: r.prefix, Node: s.cfg.Node,
-		Usage: usage(r),
+		Usage: r.usage(),
 		TimingMs: &grebev1.Timing{
 			Queue: milliseconds(r.result.Queue), Fetch: milliseconds(r.fetch), Compute: milliseconds(r.result.Compute),
 		},
@@ -102,6 +108,9 @@ type work struct {
 	items  [][]int32
 	// explain asks for an account of the prompt's parts.
 	explain bool
+	// blend asks for an ordinary prompt that is blended, and auto leaves that open; budget is nil for the model's.
+	blend, auto bool
+	budget      *blend.Budget
 	// lay lays the prompt out; nil: as the way of scoring does.
 	lay func(order prompt.Order, user []int32, items [][]int32) (prompt.Layout, error)
 }
@@ -119,6 +128,8 @@ type ranking struct {
 	parts  []*grebev1.Part      // where asked for
 	tasks  []map[string]float64 // of a model of events, per item
 	note   string
+	// account says where the tokens of a blended prompt came from; nil of others.
+	account *reuse.Account
 }
 
 func (r *ranking) tasksOf(i int) map[string]float64 {
@@ -170,13 +181,16 @@ func (s *Server) rankItems(ctx context.Context, w *work, items []*prompt.Item) (
 // wanted of it.
 func (s *Server) run(ctx context.Context, w *work, pointwise bool, ask func(l *prompt.Layout, job *engine.Job)) (*ranking, error) {
 	cache, start := w.model.Cache, time.Now()
+	if w.blend && !pointwise {
+		return s.runBlended(ctx, w, cache.BeginBlend(w.asked(pointwise)), start, ask)
+	}
 	var visit *reuse.Visit
 	order := fixedOrder(w.policy)
 	if cache != nil {
-		visit = cache.Begin(&reuse.Request{
-			UserID: w.userID, User: w.user, Items: w.items, Pointwise: pointwise, Policy: w.policy,
-			Slack: time.Until(w.start.Add(w.deadline)),
-		})
+		visit = cache.Begin(w.asked(pointwise))
+		if w.pays(pointwise, visit) {
+			return s.runBlended(ctx, w, cache.BlendInstead(visit), start, ask)
+		}
 		order = visit.Order()
 	}
 	r := &ranking{prefix: order.String()}
@@ -215,6 +229,14 @@ func (s *Server) run(ctx context.Context, w *work, pointwise bool, ask func(l *p
 		s.metrics.reused(w.call.op, sources(r.result.Cached, r.device, r.disk))
 	}
 	return r, err
+}
+
+// asked is what the cache has to know of a ranking.
+func (w *work) asked(pointwise bool) *reuse.Request {
+	return &reuse.Request{
+		UserID: w.userID, User: w.user, Items: w.items, Pointwise: pointwise, Policy: w.policy,
+		Slack: time.Until(w.start.Add(w.deadline)),
+	}
 }
 
 // fixedOrder is the order of a policy where there is no cache to choose by.
@@ -316,7 +338,7 @@ func (s *Server) policy(c *call, prefix string) (schedule.Policy, error) {
 	case "none":
 		return schedule.None, nil
 	case "blend":
-		return 0, errorf(unprocessable, "prefix", "blend is not supported by this model yet")
+		return schedule.User, c.checkBlend()
 	}
 	return 0, errorf(invalidArgument, "prefix", "%s: want auto, user, item, none or blend", quoted(prefix))
 }

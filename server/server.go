@@ -73,6 +73,8 @@ type Model struct {
 	Disk     *disk.Store         // what is kept below memory; nil: nothing
 	Generate *generate.Generator // nil: the model has no codes, and cannot recommend
 	Scoring  Scoring
+	// Blend is nil, or says how prompts are blended; then there is a Cache.
+	Blend *reuse.Blend
 	// Events is nil, or the model of events that Runner runs: then there are no texts, and no codes.
 	Events *hstu.Model
 	// Served is told what each answered request of a model of events was like; nil: nobody is.

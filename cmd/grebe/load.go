@@ -12,13 +12,13 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"grebe/blend"
 	"grebe/catalog"
 	"grebe/compute"
 	"grebe/embed"
 	"grebe/engine"
 	"grebe/internal/config"
 	"grebe/kv"
-	"grebe/kv/disk"
 	"grebe/model"
 	"grebe/model/hstu"
 	_ "grebe/model/llama"
@@ -43,10 +43,10 @@ type stack struct {
 	keeper     *generate.Keeper  // of their snapshots; nil: there are none
 	checkpoint int64             // bytes of all checkpoints
 	door       door
-	disks      map[string]*disk.Store // by model
-	shared     map[string]*shared     // by model
-	registry   *prometheus.Registry   // of metrics
-	lost       chan error             // has why the device was lost
+	registry   *prometheus.Registry // of metrics
+	lost       chan error           // has why the device was lost
+	loaded     *loadedModels
+	progress   func(model string, done, total int64) // is told how far loading is; nil: nobody is
 	closers    []func() error
 }
 
@@ -71,7 +71,12 @@ type opener func(*config.Config, *slog.Logger) ([]compute.Device, error)
 
 // loadOn is load on devices that open opens.
 func loadOn(ctx context.Context, cfg *config.Config, log *slog.Logger, open opener) (*stack, error) {
-	s := &stack{disks: map[string]*disk.Store{}, shared: map[string]*shared{}, registry: prometheus.NewRegistry(), lost: make(chan error, 1)}
+	return loadTelling(ctx, cfg, log, open, nil)
+}
+
+// loadTelling is loadOn that tells how far it is.
+func loadTelling(ctx context.Context, cfg *config.Config, log *slog.Logger, open opener, progress func(model string, done, total int64)) (*stack, error) {
+	s := &stack{registry: prometheus.NewRegistry(), lost: make(chan error, 1), loaded: &loadedModels{}, progress: progress}
 	if err := s.open(ctx, cfg, log, open); err != nil {
 		return nil, errors.Join(err, s.Close())
 	}
@@ -105,15 +110,17 @@ func (s *stack) open(ctx context.Context, cfg *config.Config, log *slog.Logger, 
 		return err
 	}
 	sc.Tables = s.tables
+	s.onClose(s.loaded.Close)
 	for i := range cfg.Models {
 		if err := ctx.Err(); err != nil {
 			return err
 		}
-		m, err := s.openModel(ctx, cfg, &cfg.Models[i], log)
+		u, err := s.openUnit(ctx, cfg, &cfg.Models[i], log)
 		if err != nil {
 			return fmt.Errorf("model %s: %w", cfg.Models[i].Name, err)
 		}
-		sc.Models = append(sc.Models, m)
+		sc.Models, s.targets = append(sc.Models, u.model), append(s.targets, u.targets...)
+		s.checkpoint += u.checkpoint
 	}
 	if s.catalog, err = s.openCatalog(cfg, log); err != nil {
 		return err
@@ -123,6 +130,7 @@ func (s *stack) open(ctx context.Context, cfg *config.Config, log *slog.Logger, 
 		return err
 	}
 	sc.Versions = s.keeper
+	sc.Loader, sc.Warm, sc.Trial = &loader{stack: s, cfg: cfg, log: log}, cfg.Reload.Warm.Percent/100, time.Duration(cfg.Reload.TrialMillis)*time.Millisecond
 	s.server, err = server.New(sc)
 	return err
 }
@@ -147,7 +155,7 @@ func (s *stack) openCatalog(cfg *config.Config, log *slog.Logger) (*catalog.Cata
 	return items, nil
 }
 
-func (s *stack) openModel(ctx context.Context, cfg *config.Config, mc *config.Model, log *slog.Logger) (server.Model, error) {
+func (s *unit) openModel(ctx context.Context, cfg *config.Config, mc *config.Model, log *slog.Logger) (server.Model, error) {
 	if hstu.Is(mc.Path) {
 		return s.openEvents(ctx, cfg, mc, log)
 	}
@@ -169,7 +177,7 @@ func (s *stack) openModel(ctx context.Context, cfg *config.Config, mc *config.Mo
 	if err != nil {
 		return none, err
 	}
-	m, err := model.Open(mc.Path, s.device, model.Options{DType: mc.DType, KV: mc.KVDType, Progress: progress(ctx, mc.Name, log)})
+	m, err := model.Open(mc.Path, s.device, model.Options{DType: mc.DType, KV: mc.KVDType, Progress: s.telling(ctx, mc.Name, log)})
 	if err != nil {
 		return none, err
 	}
@@ -179,18 +187,16 @@ func (s *stack) openModel(ctx context.Context, cfg *config.Config, mc *config.Mo
 	if err != nil {
 		return none, err
 	}
-	store, pages, err := s.openStore(cfg, mc, m.Shape(), cacheMemory(replicas))
-	if err != nil {
+	if err := s.openMemory(cfg, mc, m.Shape(), cacheMemory(replicas)); err != nil {
 		return none, err
 	}
-	d, err := s.openDispatcher(ctx, cfg, replicas, store)
+	d, err := s.openDispatcher(ctx, cfg, replicas)
 	if err != nil {
 		return none, err
 	}
 	var cache *reuse.Cache
-	if store != nil {
-		opt := reuse.Options{Store: store, Pool: pages, Load: d, Shape: m.Shape()}
-		if cache, err = s.openCache(builder, opt, cfg.Schedule.Policy, d.Do, log); err != nil {
+	if s.memory.store != nil {
+		if cache, err = s.openCache(builder, s.options(d, m.Shape()), cfg.Schedule.Policy, d.Do, log); err != nil {
 			return none, err
 		}
 	}
@@ -203,21 +209,32 @@ func (s *stack) openModel(ctx context.Context, cfg *config.Config, mc *config.Mo
 	log.Info("model loaded", "model", mc.Name, "architecture", described.Architecture, "dtype", m.DType(), "kv", m.Shape().KV,
 		"checkpoint", inBytes(m.CheckpointBytes()), "weights", inBytes(m.Bytes()), "seconds", seconds(time.Since(start)))
 	return server.Model{
-		Name: mc.Name, Runner: d, Prompt: builder, Cache: cache, Disk: s.disks[mc.Name], Generate: generator, Scoring: scoring,
-		Vocab: m.Vocab(), Positions: m.MaxPositions(), Architecture: described.Architecture, DType: m.DType().String(),
+		Name: mc.Name, Runner: d, Prompt: builder, Cache: cache, Disk: s.memory.disk, Generate: generator, Scoring: scoring,
+		Blend: blendOf(mc, m, cache), Vocab: m.Vocab(), Positions: m.MaxPositions(), Architecture: described.Architecture, DType: m.DType().String(),
 	}, nil
 }
 
+// blendOf says how prompts are blended; nil where the model or its KV cannot be.
+func blendOf(mc *config.Model, m model.Model, cache *reuse.Cache) *reuse.Blend {
+	if _, ok := m.(model.Blender); !ok || cache == nil || m.Shape().KV == compute.FP8 || m.Shape().Layers < 2 {
+		return nil
+	}
+	return &reuse.Blend{Budget: blend.Budget{Items: mc.Blend.Items, History: mc.Blend.History, Window: mc.Blend.Window}, Auto: mc.Blend.Auto}
+}
+
 // openDispatcher opens a model's engines, measures them and puts a queue before them.
-func (s *stack) openDispatcher(ctx context.Context, cfg *config.Config, replicas []replica, store *kv.Store) (*dispatch.Dispatcher, error) {
+func (s *unit) openDispatcher(ctx context.Context, cfg *config.Config, replicas []replica) (*dispatch.Dispatcher, error) {
 	m := replicas[0].model
-	engines, err := s.openEngines(cfg, replicas, store)
+	engines, err := s.openEngines(cfg, replicas, s.memory.store)
 	if err != nil {
 		return nil, err
 	}
 	times, err := dispatch.Profile(ctx, engines[0], m.MaxPositions())
 	if err != nil {
 		return nil, err
+	}
+	if s.like != nil { // under load its times are better known than those of the first batches
+		times = s.like.Model()
 	}
 	d, err := dispatch.New(engines, dispatch.Options{
 		Queue: cfg.Engine.Queue, SLO: time.Duration(cfg.SLOMillis) * time.Millisecond, Model: times, Lost: s.noteLost,
@@ -226,6 +243,7 @@ func (s *stack) openDispatcher(ctx context.Context, cfg *config.Config, replicas
 		return nil, err
 	}
 	s.onClose(d.Close)
+	s.queue = d
 	return d, nil
 }
 
@@ -300,10 +318,13 @@ func answer(key string, t config.Token, tok prompt.Tokenizer) (int32, error) {
 	return id, nil
 }
 
-// progress logs how far a large checkpoint is, every few seconds.
-func progress(ctx context.Context, name string, log *slog.Logger) func(done, total int64) {
+// telling tells, and every few seconds logs, how far a large checkpoint is.
+func (s *stack) telling(ctx context.Context, name string, log *slog.Logger) func(done, total int64) {
 	last := time.Now()
 	return func(done, total int64) {
+		if s.progress != nil {
+			s.progress(name, done, total)
+		}
 		if time.Since(last) < 3*time.Second || ctx.Err() != nil {
 			return
 		}

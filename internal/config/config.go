@@ -30,6 +30,7 @@ type Config struct {
 	Dashboard   Dashboard `yaml:"dashboard"`
 	Tracing     Tracing   `yaml:"tracing"`
 	Catalog     Catalog   `yaml:"catalog"`
+	Reload      Reload    `yaml:"reload"`
 }
 
 // Model is one checkpoint to serve.
@@ -42,6 +43,7 @@ type Model struct {
 	KVDType      string  `yaml:"kv_dtype"`
 	Prompt       Prompt  `yaml:"prompt"`
 	Scoring      Scoring `yaml:"scoring"`
+	Blend        Blend   `yaml:"blend"`
 	Codes        Codes   `yaml:"codes"`
 	DeviceMemory Size    `yaml:"device_memory"` // for KV and embeddings, bytes or a share of the device; 80%
 	HostMemory   Size    `yaml:"host_memory"`   // for KV in host memory, bytes or a share; 0: the cache's
@@ -67,6 +69,17 @@ type Scoring struct {
 	Kind string `yaml:"kind"` // identifier or pointwise; identifier
 	Yes  Token  `yaml:"yes"`  // the answer that scores, for pointwise; none
 	No   Token  `yaml:"no"`   // the answer that it is held against, for pointwise; none
+}
+
+// Blend says how requests with prefix blend are computed: KV from anywhere stands in for tokens of an ordinary prompt,
+// and a share of them is computed again. The answers are near those of the whole prompt, not equal to them.
+type Blend struct {
+	Auto    bool    `yaml:"auto"`    // prefix auto may blend too, where that is predicted to be faster; false
+	Items   float64 `yaml:"items"`   // share of the items' tokens that is computed again, 0 to 1; 0.3
+	History float64 `yaml:"history"` // share of the history's tokens with a prototype that is, 0 to 1; 0.3
+	Window  int     `yaml:"window"`  // last tokens of the prompt that are computed in any case; 0
+	// Prototypes stand in for tokens of histories, where grebe index --prototypes made some; true
+	Prototypes bool `yaml:"prototypes"`
 }
 
 // Codes says which tokens stand for semantic IDs: ranges, or texts of the vocabulary.
@@ -137,6 +150,12 @@ type Catalog struct {
 	Versions int    `yaml:"versions"` // versions of the items that can be gone back to, 1 for the latest alone; 16
 }
 
+// Reload says how another checkpoint of a model takes over while the server runs.
+type Reload struct {
+	Warm        Size `yaml:"warm"`     // share of the model's cache for items that are computed before it serves; 25%
+	TrialMillis int  `yaml:"trial_ms"` // in which it is taken back when a request fails, and both are loaded, milliseconds; 10000
+}
+
 // Default returns the configuration of a server that is told nothing. It has no model.
 func Default() *Config {
 	return &Config{
@@ -149,6 +168,7 @@ func Default() *Config {
 		Catalog:   Catalog{Versions: 16},
 		Dashboard: Dashboard{UserIDs: "hidden"},
 		Tracing:   Tracing{Sample: Size{Percent: 1}},
+		Reload:    Reload{Warm: Size{Percent: 25}, TrialMillis: 10000},
 	}
 }
 
@@ -179,6 +199,7 @@ func (m *Model) setDefaults() {
 		KVDType:      "auto",
 		Prompt:       Prompt{User: "{text}", History: "text", Separator: "\n", Item: "{text}"},
 		Scoring:      Scoring{Kind: "identifier"},
+		Blend:        Blend{Items: 0.3, History: 0.3, Prototypes: true},
 		DeviceMemory: Size{Percent: 80},
 	}
 }

@@ -77,8 +77,14 @@ func setScalar(n *yaml.Node, v reflect.Value) error {
 		}
 		v.SetInt(i)
 		return nil
-	case reflect.Float32:
-		f, err := strconv.ParseFloat(n.Value, 32)
+	case reflect.Bool:
+		if !isScalar || n.Tag != "!!bool" {
+			return fmt.Errorf("want true or false, got %s", describe(n))
+		}
+		v.SetBool(strings.EqualFold(n.Value, "true"))
+		return nil
+	case reflect.Float32, reflect.Float64:
+		f, err := strconv.ParseFloat(n.Value, v.Type().Bits())
 		if !isScalar || err != nil || math.IsNaN(f) || math.IsInf(f, 0) {
 			return fmt.Errorf("want a number, got %s", describe(n))
 		}

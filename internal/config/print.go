@@ -47,8 +47,10 @@ func (l *Loaded) node(v reflect.Value, path string) *yaml.Node {
 			c.LineComment = ""
 		}
 		return l.comment(n, path)
-	case reflect.Float32:
-		return l.comment(scalar("!!float", strconv.FormatFloat(v.Float(), 'g', -1, 32)), path)
+	case reflect.Bool:
+		return l.comment(scalar("!!bool", strconv.FormatBool(v.Bool())), path)
+	case reflect.Float32, reflect.Float64:
+		return l.comment(scalar("!!float", strconv.FormatFloat(v.Float(), 'g', -1, v.Type().Bits())), path)
 	case reflect.Int, reflect.Int32:
 		return l.comment(scalar("!!int", strconv.FormatInt(v.Int(), 10)), path)
 	}

@@ -61,6 +61,12 @@ func (c *Config) Validate() error {
 	}
 	p.oneOf("cache.boundary", c.Cache.Boundary, "climb", "smart", "fixed")
 	p.oneOf("cache.policy", c.Cache.Policy, "default", "lru", "laru", "sieve", "filtered", "blind")
+	if c.Reload.Warm.Bytes != 0 || c.Reload.Warm.Percent > 100 {
+		p.add("reload.warm", "%s: want a share of up to 100%%", c.Reload.Warm)
+	}
+	if c.Reload.TrialMillis < 0 {
+		p.add("reload.trial_ms", "%d is negative", c.Reload.TrialMillis)
+	}
 	if c.Tracing.Sample.Bytes != 0 || c.Tracing.Sample.Percent > 100 {
 		p.add("tracing.sample", "%s: want a share of up to 100%%", c.Tracing.Sample)
 	}
@@ -145,6 +151,17 @@ func (m *Model) Validate() error {
 		p.add("scoring", "yes and no belong to kind: pointwise, but kind is identifier")
 	}
 	m.validateCodes(&p)
+	for name, share := range map[string]float64{"blend.items": m.Blend.Items, "blend.history": m.Blend.History} {
+		if !(share >= 0 && share <= 1) {
+			p.add(name, "%v: want a share from 0 to 1", share)
+		}
+	}
+	if m.Blend.Window < 0 {
+		p.add("blend.window", "%d: want 0 or more tokens", m.Blend.Window)
+	}
+	if m.Blend.Auto && m.KVDType == "fp8" {
+		p.add("blend.auto", "KV in fp8 cannot be moved to other positions: want kv_dtype auto, f32 or bf16")
+	}
 	if m.Disk.Percent > 0 {
 		p.add("disk", "%s: want a size such as 8GiB, not a share", m.Disk)
 	}

@@ -44,12 +44,28 @@ func DecodeRank(in []byte) (*grebev1.RankRequest, error) {
 				m.RequestId = d.string()
 			case "explain":
 				m.Explain = d.bool()
+			case "budget":
+				m.Budget = &grebev1.Budget{}
+				d.budget(m.Budget)
 			default:
 				d.unknown()
 			}
 		})
 	})
 	return m, err
+}
+
+func (d *decoder) budget(m *grebev1.Budget) {
+	d.object(func(key string) {
+		switch key {
+		case "items":
+			m.Items = d.float()
+		case "history":
+			m.History = d.float()
+		default:
+			d.unknown()
+		}
+	})
 }
 
 // DecodeItem reads an item.

@@ -23,7 +23,9 @@ type Blended struct {
 	parts   []engine.Part
 	sources []string // of the parts: device, host, disk, prototype
 	fetched sync.WaitGroup
-	missing []int // items whose blocks are on disk, by part
+	missing []int // items whose blocks are on disk, each with its part
+	disk    int   // tokens of prefixes that came from below memory
+	device  int   // tokens of prefixes that were in the device's memory
 }
 
 // BeginBlend finds what is cached for a request with an ordinary prompt.
@@ -38,6 +40,7 @@ func (c *Cache) BeginBlend(r *Request) *Blended {
 // job needs them.
 func (v *Blended) Attach(l *prompt.Layout, job *engine.Job, how *Blend, budget blend.Budget) {
 	v.Visit.Attach(l, job)
+	v.disk, v.device = v.Disk, v.Device
 	start := l.Plan.Segments[l.Items].Start
 	base := len(v.cache.preamble.tokens) + len(v.cache.leadIn.tokens)
 	for i, at := range l.ItemAt {
@@ -79,13 +82,20 @@ func (v *Blended) fetchBlocks() {
 	}
 }
 
-// Account says of how many of the parts' tokens KV stood in, by where it was, and how many were computed again.
+// Account says of how many tokens KV was reused, by where it was, and for how many that could have been, but were
+// computed again.
 type Account struct {
 	Device, Host, Disk, Prototype, Recomputed int
 }
 
+// Reused returns the tokens that were reused.
+func (a *Account) Reused() int { return a.Device + a.Host + a.Disk + a.Prototype }
+
 // Account reads a result.
 func (v *Blended) Account(r *engine.Result) (a Account) {
+	a.Disk = min(v.disk, r.Cached) // what was found is not used by a job that had to run without
+	a.Device = min(v.device, r.Cached-a.Disk)
+	a.Host = r.Cached - a.Disk - a.Device
 	for i, n := range r.Reused {
 		if v.parts[i].Entry == nil {
 			continue
@@ -105,7 +115,7 @@ func (v *Blended) Account(r *engine.Result) (a Account) {
 	return a
 }
 
-// Part returns how many of an item's tokens were reused in a result, of how many there were, and where they came from.
+// Part returns how many tokens were reused of the block that stands at a token of a segment, and where it was.
 func (v *Blended) Part(r *engine.Result, segment, at int) (reused int, source string) {
 	for i := range v.parts {
 		if p := &v.parts[i]; p.Segment == segment && p.At == at && p.Entry != nil && i < len(r.Reused) {
@@ -122,9 +132,15 @@ func (v *Blended) End(l *prompt.Layout, r *engine.Result) {
 	v.Visit.End(l, r)
 }
 
-// BlendPays reports whether a blended prompt is predicted to take less time than the order that was chosen, and
-// how long it takes.
-func (v *Visit) BlendPays(how *Blend) (ms float64, pays bool) {
+// BlendInstead turns a visit, whatever was decided, into one for an ordinary prompt.
+func (c *Cache) BlendInstead(v *Visit) *Blended {
+	v.Decision.Order, v.Decision.Reuse = schedule.UserFirst, true
+	return &Blended{Visit: v}
+}
+
+// BlendPays reports whether a blended prompt is predicted to take less time than the order that was decided on, all
+// that may save others later included.
+func (v *Visit) BlendPays(how *Blend) bool {
 	c, in := v.cache, &v.in
 	known, all := 0, 0
 	for i, n := range v.lengths {
@@ -141,6 +157,6 @@ func (v *Visit) BlendPays(how *Blend) (ms float64, pays bool) {
 	rows := float64(int(in.User)-cached+all+int(c.question)) - float64(known)*(1-how.Budget.Items)*(layers-1)/layers
 	keys := rows * (float64(in.Preamble) + float64(in.User) + float64(all)/2)
 	model := c.opt.Load.Model()
-	ms = in.Queue + model.Predict(int(rows), int(keys), 1)
-	return ms, ms < v.Decision.Chosen().Ms
+	chosen := v.Decision.Chosen()
+	return in.Queue+model.Predict(int(rows), int(keys), 1) < chosen.Ms-chosen.Value
 }

@@ -311,6 +311,7 @@ type RankRequest struct {
 	DeadlineMs    int32                  `protobuf:"varint,6,opt,name=deadline_ms,json=deadlineMs,proto3" json:"deadline_ms,omitempty"` // 0: the server's
 	RequestId     string                 `protobuf:"bytes,7,opt,name=request_id,json=requestId,proto3" json:"request_id,omitempty"`     // echoed; generated when empty
 	Explain       bool                   `protobuf:"varint,8,opt,name=explain,proto3" json:"explain,omitempty"`                         // tell where the KV of each part of the prompt came from
+	Budget        *Budget                `protobuf:"bytes,9,opt,name=budget,proto3" json:"budget,omitempty"`                            // of a blended prompt; the model's when absent
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -401,6 +402,66 @@ func (x *RankRequest) GetExplain() bool {
 	return false
 }
 
+func (x *RankRequest) GetBudget() *Budget {
+	if x != nil {
+		return x.Budget
+	}
+	return nil
+}
+
+// Budget says how much of what could be reused is computed again (prefix: blend).
+type Budget struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Items         float64                `protobuf:"fixed64,1,opt,name=items,proto3" json:"items,omitempty"`     // share of the items' tokens, 0 to 1
+	History       float64                `protobuf:"fixed64,2,opt,name=history,proto3" json:"history,omitempty"` // share of the tokens of the history that have a prototype, 0 to 1
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Budget) Reset() {
+	*x = Budget{}
+	mi := &file_grebe_v1_grebe_proto_msgTypes[5]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Budget) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Budget) ProtoMessage() {}
+
+func (x *Budget) ProtoReflect() protoreflect.Message {
+	mi := &file_grebe_v1_grebe_proto_msgTypes[5]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Budget.ProtoReflect.Descriptor instead.
+func (*Budget) Descriptor() ([]byte, []int) {
+	return file_grebe_v1_grebe_proto_rawDescGZIP(), []int{5}
+}
+
+func (x *Budget) GetItems() float64 {
+	if x != nil {
+		return x.Items
+	}
+	return 0
+}
+
+func (x *Budget) GetHistory() float64 {
+	if x != nil {
+		return x.History
+	}
+	return 0
+}
+
 type RankResponse struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Model         string                 `protobuf:"bytes,1,opt,name=model,proto3" json:"model,omitempty"`
@@ -417,7 +478,7 @@ type RankResponse struct {
 
 func (x *RankResponse) Reset() {
 	*x = RankResponse{}
-	mi := &file_grebe_v1_grebe_proto_msgTypes[5]
+	mi := &file_grebe_v1_grebe_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -429,7 +490,7 @@ func (x *RankResponse) String() string {
 func (*RankResponse) ProtoMessage() {}
 
 func (x *RankResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_grebe_v1_grebe_proto_msgTypes[5]
+	mi := &file_grebe_v1_grebe_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -442,7 +503,7 @@ func (x *RankResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RankResponse.ProtoReflect.Descriptor instead.
 func (*RankResponse) Descriptor() ([]byte, []int) {
-	return file_grebe_v1_grebe_proto_rawDescGZIP(), []int{5}
+	return file_grebe_v1_grebe_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *RankResponse) GetModel() string {
@@ -515,7 +576,7 @@ type Part struct {
 
 func (x *Part) Reset() {
 	*x = Part{}
-	mi := &file_grebe_v1_grebe_proto_msgTypes[6]
+	mi := &file_grebe_v1_grebe_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -527,7 +588,7 @@ func (x *Part) String() string {
 func (*Part) ProtoMessage() {}
 
 func (x *Part) ProtoReflect() protoreflect.Message {
-	mi := &file_grebe_v1_grebe_proto_msgTypes[6]
+	mi := &file_grebe_v1_grebe_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -540,7 +601,7 @@ func (x *Part) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Part.ProtoReflect.Descriptor instead.
 func (*Part) Descriptor() ([]byte, []int) {
-	return file_grebe_v1_grebe_proto_rawDescGZIP(), []int{6}
+	return file_grebe_v1_grebe_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *Part) GetKind() string {
@@ -592,7 +653,7 @@ type Ranked struct {
 
 func (x *Ranked) Reset() {
 	*x = Ranked{}
-	mi := &file_grebe_v1_grebe_proto_msgTypes[7]
+	mi := &file_grebe_v1_grebe_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -604,7 +665,7 @@ func (x *Ranked) String() string {
 func (*Ranked) ProtoMessage() {}
 
 func (x *Ranked) ProtoReflect() protoreflect.Message {
-	mi := &file_grebe_v1_grebe_proto_msgTypes[7]
+	mi := &file_grebe_v1_grebe_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -617,7 +678,7 @@ func (x *Ranked) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Ranked.ProtoReflect.Descriptor instead.
 func (*Ranked) Descriptor() ([]byte, []int) {
-	return file_grebe_v1_grebe_proto_rawDescGZIP(), []int{7}
+	return file_grebe_v1_grebe_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *Ranked) GetIndex() int32 {
@@ -673,7 +734,7 @@ type RecommendRequest struct {
 
 func (x *RecommendRequest) Reset() {
 	*x = RecommendRequest{}
-	mi := &file_grebe_v1_grebe_proto_msgTypes[8]
+	mi := &file_grebe_v1_grebe_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -685,7 +746,7 @@ func (x *RecommendRequest) String() string {
 func (*RecommendRequest) ProtoMessage() {}
 
 func (x *RecommendRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_grebe_v1_grebe_proto_msgTypes[8]
+	mi := &file_grebe_v1_grebe_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -698,7 +759,7 @@ func (x *RecommendRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RecommendRequest.ProtoReflect.Descriptor instead.
 func (*RecommendRequest) Descriptor() ([]byte, []int) {
-	return file_grebe_v1_grebe_proto_rawDescGZIP(), []int{8}
+	return file_grebe_v1_grebe_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *RecommendRequest) GetModel() string {
@@ -787,7 +848,7 @@ type RecommendResponse struct {
 
 func (x *RecommendResponse) Reset() {
 	*x = RecommendResponse{}
-	mi := &file_grebe_v1_grebe_proto_msgTypes[9]
+	mi := &file_grebe_v1_grebe_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -799,7 +860,7 @@ func (x *RecommendResponse) String() string {
 func (*RecommendResponse) ProtoMessage() {}
 
 func (x *RecommendResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_grebe_v1_grebe_proto_msgTypes[9]
+	mi := &file_grebe_v1_grebe_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -812,7 +873,7 @@ func (x *RecommendResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RecommendResponse.ProtoReflect.Descriptor instead.
 func (*RecommendResponse) Descriptor() ([]byte, []int) {
-	return file_grebe_v1_grebe_proto_rawDescGZIP(), []int{9}
+	return file_grebe_v1_grebe_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *RecommendResponse) GetModel() string {
@@ -883,7 +944,7 @@ type Recommended struct {
 
 func (x *Recommended) Reset() {
 	*x = Recommended{}
-	mi := &file_grebe_v1_grebe_proto_msgTypes[10]
+	mi := &file_grebe_v1_grebe_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -895,7 +956,7 @@ func (x *Recommended) String() string {
 func (*Recommended) ProtoMessage() {}
 
 func (x *Recommended) ProtoReflect() protoreflect.Message {
-	mi := &file_grebe_v1_grebe_proto_msgTypes[10]
+	mi := &file_grebe_v1_grebe_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -908,7 +969,7 @@ func (x *Recommended) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Recommended.ProtoReflect.Descriptor instead.
 func (*Recommended) Descriptor() ([]byte, []int) {
-	return file_grebe_v1_grebe_proto_rawDescGZIP(), []int{10}
+	return file_grebe_v1_grebe_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *Recommended) GetId() string {
@@ -951,7 +1012,7 @@ type Usage struct {
 
 func (x *Usage) Reset() {
 	*x = Usage{}
-	mi := &file_grebe_v1_grebe_proto_msgTypes[11]
+	mi := &file_grebe_v1_grebe_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -963,7 +1024,7 @@ func (x *Usage) String() string {
 func (*Usage) ProtoMessage() {}
 
 func (x *Usage) ProtoReflect() protoreflect.Message {
-	mi := &file_grebe_v1_grebe_proto_msgTypes[11]
+	mi := &file_grebe_v1_grebe_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -976,7 +1037,7 @@ func (x *Usage) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Usage.ProtoReflect.Descriptor instead.
 func (*Usage) Descriptor() ([]byte, []int) {
-	return file_grebe_v1_grebe_proto_rawDescGZIP(), []int{11}
+	return file_grebe_v1_grebe_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *Usage) GetPromptTokens() int32 {
@@ -1057,7 +1118,7 @@ type Sources struct {
 
 func (x *Sources) Reset() {
 	*x = Sources{}
-	mi := &file_grebe_v1_grebe_proto_msgTypes[12]
+	mi := &file_grebe_v1_grebe_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1069,7 +1130,7 @@ func (x *Sources) String() string {
 func (*Sources) ProtoMessage() {}
 
 func (x *Sources) ProtoReflect() protoreflect.Message {
-	mi := &file_grebe_v1_grebe_proto_msgTypes[12]
+	mi := &file_grebe_v1_grebe_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1082,7 +1143,7 @@ func (x *Sources) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Sources.ProtoReflect.Descriptor instead.
 func (*Sources) Descriptor() ([]byte, []int) {
-	return file_grebe_v1_grebe_proto_rawDescGZIP(), []int{12}
+	return file_grebe_v1_grebe_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *Sources) GetDevice() int32 {
@@ -1140,7 +1201,7 @@ type Timing struct {
 
 func (x *Timing) Reset() {
 	*x = Timing{}
-	mi := &file_grebe_v1_grebe_proto_msgTypes[13]
+	mi := &file_grebe_v1_grebe_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1152,7 +1213,7 @@ func (x *Timing) String() string {
 func (*Timing) ProtoMessage() {}
 
 func (x *Timing) ProtoReflect() protoreflect.Message {
-	mi := &file_grebe_v1_grebe_proto_msgTypes[13]
+	mi := &file_grebe_v1_grebe_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1165,7 +1226,7 @@ func (x *Timing) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Timing.ProtoReflect.Descriptor instead.
 func (*Timing) Descriptor() ([]byte, []int) {
-	return file_grebe_v1_grebe_proto_rawDescGZIP(), []int{13}
+	return file_grebe_v1_grebe_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *Timing) GetQueue() float64 {
@@ -1207,7 +1268,7 @@ type Input struct {
 
 func (x *Input) Reset() {
 	*x = Input{}
-	mi := &file_grebe_v1_grebe_proto_msgTypes[14]
+	mi := &file_grebe_v1_grebe_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1219,7 +1280,7 @@ func (x *Input) String() string {
 func (*Input) ProtoMessage() {}
 
 func (x *Input) ProtoReflect() protoreflect.Message {
-	mi := &file_grebe_v1_grebe_proto_msgTypes[14]
+	mi := &file_grebe_v1_grebe_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1232,7 +1293,7 @@ func (x *Input) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Input.ProtoReflect.Descriptor instead.
 func (*Input) Descriptor() ([]byte, []int) {
-	return file_grebe_v1_grebe_proto_rawDescGZIP(), []int{14}
+	return file_grebe_v1_grebe_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *Input) GetText() string {
@@ -1264,7 +1325,7 @@ type ScoreRequest struct {
 
 func (x *ScoreRequest) Reset() {
 	*x = ScoreRequest{}
-	mi := &file_grebe_v1_grebe_proto_msgTypes[15]
+	mi := &file_grebe_v1_grebe_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1276,7 +1337,7 @@ func (x *ScoreRequest) String() string {
 func (*ScoreRequest) ProtoMessage() {}
 
 func (x *ScoreRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_grebe_v1_grebe_proto_msgTypes[15]
+	mi := &file_grebe_v1_grebe_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1289,7 +1350,7 @@ func (x *ScoreRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ScoreRequest.ProtoReflect.Descriptor instead.
 func (*ScoreRequest) Descriptor() ([]byte, []int) {
-	return file_grebe_v1_grebe_proto_rawDescGZIP(), []int{15}
+	return file_grebe_v1_grebe_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *ScoreRequest) GetModel() string {
@@ -1346,7 +1407,7 @@ type ScoreResponse struct {
 
 func (x *ScoreResponse) Reset() {
 	*x = ScoreResponse{}
-	mi := &file_grebe_v1_grebe_proto_msgTypes[16]
+	mi := &file_grebe_v1_grebe_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1358,7 +1419,7 @@ func (x *ScoreResponse) String() string {
 func (*ScoreResponse) ProtoMessage() {}
 
 func (x *ScoreResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_grebe_v1_grebe_proto_msgTypes[16]
+	mi := &file_grebe_v1_grebe_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1371,7 +1432,7 @@ func (x *ScoreResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ScoreResponse.ProtoReflect.Descriptor instead.
 func (*ScoreResponse) Descriptor() ([]byte, []int) {
-	return file_grebe_v1_grebe_proto_rawDescGZIP(), []int{16}
+	return file_grebe_v1_grebe_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *ScoreResponse) GetObject() string {
@@ -1412,7 +1473,7 @@ type Scores struct {
 
 func (x *Scores) Reset() {
 	*x = Scores{}
-	mi := &file_grebe_v1_grebe_proto_msgTypes[17]
+	mi := &file_grebe_v1_grebe_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1424,7 +1485,7 @@ func (x *Scores) String() string {
 func (*Scores) ProtoMessage() {}
 
 func (x *Scores) ProtoReflect() protoreflect.Message {
-	mi := &file_grebe_v1_grebe_proto_msgTypes[17]
+	mi := &file_grebe_v1_grebe_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1437,7 +1498,7 @@ func (x *Scores) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Scores.ProtoReflect.Descriptor instead.
 func (*Scores) Descriptor() ([]byte, []int) {
-	return file_grebe_v1_grebe_proto_rawDescGZIP(), []int{17}
+	return file_grebe_v1_grebe_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *Scores) GetValues() []float64 {
@@ -1459,7 +1520,7 @@ type CompatibleUsage struct {
 
 func (x *CompatibleUsage) Reset() {
 	*x = CompatibleUsage{}
-	mi := &file_grebe_v1_grebe_proto_msgTypes[18]
+	mi := &file_grebe_v1_grebe_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1471,7 +1532,7 @@ func (x *CompatibleUsage) String() string {
 func (*CompatibleUsage) ProtoMessage() {}
 
 func (x *CompatibleUsage) ProtoReflect() protoreflect.Message {
-	mi := &file_grebe_v1_grebe_proto_msgTypes[18]
+	mi := &file_grebe_v1_grebe_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1484,7 +1545,7 @@ func (x *CompatibleUsage) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CompatibleUsage.ProtoReflect.Descriptor instead.
 func (*CompatibleUsage) Descriptor() ([]byte, []int) {
-	return file_grebe_v1_grebe_proto_rawDescGZIP(), []int{18}
+	return file_grebe_v1_grebe_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *CompatibleUsage) GetPromptTokens() int32 {
@@ -1521,7 +1582,7 @@ type RerankRequest struct {
 
 func (x *RerankRequest) Reset() {
 	*x = RerankRequest{}
-	mi := &file_grebe_v1_grebe_proto_msgTypes[19]
+	mi := &file_grebe_v1_grebe_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1533,7 +1594,7 @@ func (x *RerankRequest) String() string {
 func (*RerankRequest) ProtoMessage() {}
 
 func (x *RerankRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_grebe_v1_grebe_proto_msgTypes[19]
+	mi := &file_grebe_v1_grebe_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1546,7 +1607,7 @@ func (x *RerankRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RerankRequest.ProtoReflect.Descriptor instead.
 func (*RerankRequest) Descriptor() ([]byte, []int) {
-	return file_grebe_v1_grebe_proto_rawDescGZIP(), []int{19}
+	return file_grebe_v1_grebe_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *RerankRequest) GetModel() string {
@@ -1597,7 +1658,7 @@ type RerankResponse struct {
 
 func (x *RerankResponse) Reset() {
 	*x = RerankResponse{}
-	mi := &file_grebe_v1_grebe_proto_msgTypes[20]
+	mi := &file_grebe_v1_grebe_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1609,7 +1670,7 @@ func (x *RerankResponse) String() string {
 func (*RerankResponse) ProtoMessage() {}
 
 func (x *RerankResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_grebe_v1_grebe_proto_msgTypes[20]
+	mi := &file_grebe_v1_grebe_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1622,7 +1683,7 @@ func (x *RerankResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RerankResponse.ProtoReflect.Descriptor instead.
 func (*RerankResponse) Descriptor() ([]byte, []int) {
-	return file_grebe_v1_grebe_proto_rawDescGZIP(), []int{20}
+	return file_grebe_v1_grebe_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *RerankResponse) GetObject() string {
@@ -1672,7 +1733,7 @@ type Relevance struct {
 
 func (x *Relevance) Reset() {
 	*x = Relevance{}
-	mi := &file_grebe_v1_grebe_proto_msgTypes[21]
+	mi := &file_grebe_v1_grebe_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1684,7 +1745,7 @@ func (x *Relevance) String() string {
 func (*Relevance) ProtoMessage() {}
 
 func (x *Relevance) ProtoReflect() protoreflect.Message {
-	mi := &file_grebe_v1_grebe_proto_msgTypes[21]
+	mi := &file_grebe_v1_grebe_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1697,7 +1758,7 @@ func (x *Relevance) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Relevance.ProtoReflect.Descriptor instead.
 func (*Relevance) Descriptor() ([]byte, []int) {
-	return file_grebe_v1_grebe_proto_rawDescGZIP(), []int{21}
+	return file_grebe_v1_grebe_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *Relevance) GetIndex() int32 {
@@ -1729,7 +1790,7 @@ type ListModelsRequest struct {
 
 func (x *ListModelsRequest) Reset() {
 	*x = ListModelsRequest{}
-	mi := &file_grebe_v1_grebe_proto_msgTypes[22]
+	mi := &file_grebe_v1_grebe_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1741,7 +1802,7 @@ func (x *ListModelsRequest) String() string {
 func (*ListModelsRequest) ProtoMessage() {}
 
 func (x *ListModelsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_grebe_v1_grebe_proto_msgTypes[22]
+	mi := &file_grebe_v1_grebe_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1754,7 +1815,7 @@ func (x *ListModelsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListModelsRequest.ProtoReflect.Descriptor instead.
 func (*ListModelsRequest) Descriptor() ([]byte, []int) {
-	return file_grebe_v1_grebe_proto_rawDescGZIP(), []int{22}
+	return file_grebe_v1_grebe_proto_rawDescGZIP(), []int{23}
 }
 
 type ListModelsResponse struct {
@@ -1767,7 +1828,7 @@ type ListModelsResponse struct {
 
 func (x *ListModelsResponse) Reset() {
 	*x = ListModelsResponse{}
-	mi := &file_grebe_v1_grebe_proto_msgTypes[23]
+	mi := &file_grebe_v1_grebe_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1779,7 +1840,7 @@ func (x *ListModelsResponse) String() string {
 func (*ListModelsResponse) ProtoMessage() {}
 
 func (x *ListModelsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_grebe_v1_grebe_proto_msgTypes[23]
+	mi := &file_grebe_v1_grebe_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1792,7 +1853,7 @@ func (x *ListModelsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListModelsResponse.ProtoReflect.Descriptor instead.
 func (*ListModelsResponse) Descriptor() ([]byte, []int) {
-	return file_grebe_v1_grebe_proto_rawDescGZIP(), []int{23}
+	return file_grebe_v1_grebe_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *ListModelsResponse) GetObject() string {
@@ -1829,7 +1890,7 @@ type Model struct {
 
 func (x *Model) Reset() {
 	*x = Model{}
-	mi := &file_grebe_v1_grebe_proto_msgTypes[24]
+	mi := &file_grebe_v1_grebe_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1841,7 +1902,7 @@ func (x *Model) String() string {
 func (*Model) ProtoMessage() {}
 
 func (x *Model) ProtoReflect() protoreflect.Message {
-	mi := &file_grebe_v1_grebe_proto_msgTypes[24]
+	mi := &file_grebe_v1_grebe_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1854,7 +1915,7 @@ func (x *Model) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Model.ProtoReflect.Descriptor instead.
 func (*Model) Descriptor() ([]byte, []int) {
-	return file_grebe_v1_grebe_proto_rawDescGZIP(), []int{24}
+	return file_grebe_v1_grebe_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *Model) GetId() string {
@@ -1950,7 +2011,7 @@ type Reload struct {
 
 func (x *Reload) Reset() {
 	*x = Reload{}
-	mi := &file_grebe_v1_grebe_proto_msgTypes[25]
+	mi := &file_grebe_v1_grebe_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1962,7 +2023,7 @@ func (x *Reload) String() string {
 func (*Reload) ProtoMessage() {}
 
 func (x *Reload) ProtoReflect() protoreflect.Message {
-	mi := &file_grebe_v1_grebe_proto_msgTypes[25]
+	mi := &file_grebe_v1_grebe_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1975,7 +2036,7 @@ func (x *Reload) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Reload.ProtoReflect.Descriptor instead.
 func (*Reload) Descriptor() ([]byte, []int) {
-	return file_grebe_v1_grebe_proto_rawDescGZIP(), []int{25}
+	return file_grebe_v1_grebe_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *Reload) GetState() string {
@@ -2038,7 +2099,7 @@ type ReloadModelRequest struct {
 
 func (x *ReloadModelRequest) Reset() {
 	*x = ReloadModelRequest{}
-	mi := &file_grebe_v1_grebe_proto_msgTypes[26]
+	mi := &file_grebe_v1_grebe_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2050,7 +2111,7 @@ func (x *ReloadModelRequest) String() string {
 func (*ReloadModelRequest) ProtoMessage() {}
 
 func (x *ReloadModelRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_grebe_v1_grebe_proto_msgTypes[26]
+	mi := &file_grebe_v1_grebe_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2063,7 +2124,7 @@ func (x *ReloadModelRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReloadModelRequest.ProtoReflect.Descriptor instead.
 func (*ReloadModelRequest) Descriptor() ([]byte, []int) {
-	return file_grebe_v1_grebe_proto_rawDescGZIP(), []int{26}
+	return file_grebe_v1_grebe_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *ReloadModelRequest) GetModel() string {
@@ -2091,7 +2152,7 @@ type RollbackModelRequest struct {
 
 func (x *RollbackModelRequest) Reset() {
 	*x = RollbackModelRequest{}
-	mi := &file_grebe_v1_grebe_proto_msgTypes[27]
+	mi := &file_grebe_v1_grebe_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2103,7 +2164,7 @@ func (x *RollbackModelRequest) String() string {
 func (*RollbackModelRequest) ProtoMessage() {}
 
 func (x *RollbackModelRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_grebe_v1_grebe_proto_msgTypes[27]
+	mi := &file_grebe_v1_grebe_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2116,7 +2177,7 @@ func (x *RollbackModelRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RollbackModelRequest.ProtoReflect.Descriptor instead.
 func (*RollbackModelRequest) Descriptor() ([]byte, []int) {
-	return file_grebe_v1_grebe_proto_rawDescGZIP(), []int{27}
+	return file_grebe_v1_grebe_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *RollbackModelRequest) GetModel() string {
@@ -2144,7 +2205,7 @@ type AppendEventsRequest struct {
 
 func (x *AppendEventsRequest) Reset() {
 	*x = AppendEventsRequest{}
-	mi := &file_grebe_v1_grebe_proto_msgTypes[28]
+	mi := &file_grebe_v1_grebe_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2156,7 +2217,7 @@ func (x *AppendEventsRequest) String() string {
 func (*AppendEventsRequest) ProtoMessage() {}
 
 func (x *AppendEventsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_grebe_v1_grebe_proto_msgTypes[28]
+	mi := &file_grebe_v1_grebe_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2169,7 +2230,7 @@ func (x *AppendEventsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AppendEventsRequest.ProtoReflect.Descriptor instead.
 func (*AppendEventsRequest) Descriptor() ([]byte, []int) {
-	return file_grebe_v1_grebe_proto_rawDescGZIP(), []int{28}
+	return file_grebe_v1_grebe_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *AppendEventsRequest) GetId() string {
@@ -2202,7 +2263,7 @@ type AppendEventsResponse struct {
 
 func (x *AppendEventsResponse) Reset() {
 	*x = AppendEventsResponse{}
-	mi := &file_grebe_v1_grebe_proto_msgTypes[29]
+	mi := &file_grebe_v1_grebe_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2214,7 +2275,7 @@ func (x *AppendEventsResponse) String() string {
 func (*AppendEventsResponse) ProtoMessage() {}
 
 func (x *AppendEventsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_grebe_v1_grebe_proto_msgTypes[29]
+	mi := &file_grebe_v1_grebe_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2227,7 +2288,7 @@ func (x *AppendEventsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AppendEventsResponse.ProtoReflect.Descriptor instead.
 func (*AppendEventsResponse) Descriptor() ([]byte, []int) {
-	return file_grebe_v1_grebe_proto_rawDescGZIP(), []int{29}
+	return file_grebe_v1_grebe_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *AppendEventsResponse) GetId() string {
@@ -2296,7 +2357,7 @@ type BatchResponse struct {
 
 func (x *BatchResponse) Reset() {
 	*x = BatchResponse{}
-	mi := &file_grebe_v1_grebe_proto_msgTypes[30]
+	mi := &file_grebe_v1_grebe_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2308,7 +2369,7 @@ func (x *BatchResponse) String() string {
 func (*BatchResponse) ProtoMessage() {}
 
 func (x *BatchResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_grebe_v1_grebe_proto_msgTypes[30]
+	mi := &file_grebe_v1_grebe_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2321,7 +2382,7 @@ func (x *BatchResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BatchResponse.ProtoReflect.Descriptor instead.
 func (*BatchResponse) Descriptor() ([]byte, []int) {
-	return file_grebe_v1_grebe_proto_rawDescGZIP(), []int{30}
+	return file_grebe_v1_grebe_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *BatchResponse) GetLines() int64 {
@@ -2393,7 +2454,7 @@ type LineError struct {
 
 func (x *LineError) Reset() {
 	*x = LineError{}
-	mi := &file_grebe_v1_grebe_proto_msgTypes[31]
+	mi := &file_grebe_v1_grebe_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2405,7 +2466,7 @@ func (x *LineError) String() string {
 func (*LineError) ProtoMessage() {}
 
 func (x *LineError) ProtoReflect() protoreflect.Message {
-	mi := &file_grebe_v1_grebe_proto_msgTypes[31]
+	mi := &file_grebe_v1_grebe_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2418,7 +2479,7 @@ func (x *LineError) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LineError.ProtoReflect.Descriptor instead.
 func (*LineError) Descriptor() ([]byte, []int) {
-	return file_grebe_v1_grebe_proto_rawDescGZIP(), []int{31}
+	return file_grebe_v1_grebe_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *LineError) GetLine() int64 {
@@ -2466,7 +2527,7 @@ type CatalogResponse struct {
 
 func (x *CatalogResponse) Reset() {
 	*x = CatalogResponse{}
-	mi := &file_grebe_v1_grebe_proto_msgTypes[32]
+	mi := &file_grebe_v1_grebe_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2478,7 +2539,7 @@ func (x *CatalogResponse) String() string {
 func (*CatalogResponse) ProtoMessage() {}
 
 func (x *CatalogResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_grebe_v1_grebe_proto_msgTypes[32]
+	mi := &file_grebe_v1_grebe_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2491,7 +2552,7 @@ func (x *CatalogResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CatalogResponse.ProtoReflect.Descriptor instead.
 func (*CatalogResponse) Descriptor() ([]byte, []int) {
-	return file_grebe_v1_grebe_proto_rawDescGZIP(), []int{32}
+	return file_grebe_v1_grebe_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *CatalogResponse) GetItems() int64 {
@@ -2558,7 +2619,7 @@ type GetCatalogRequest struct {
 
 func (x *GetCatalogRequest) Reset() {
 	*x = GetCatalogRequest{}
-	mi := &file_grebe_v1_grebe_proto_msgTypes[33]
+	mi := &file_grebe_v1_grebe_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2570,7 +2631,7 @@ func (x *GetCatalogRequest) String() string {
 func (*GetCatalogRequest) ProtoMessage() {}
 
 func (x *GetCatalogRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_grebe_v1_grebe_proto_msgTypes[33]
+	mi := &file_grebe_v1_grebe_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2583,7 +2644,7 @@ func (x *GetCatalogRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetCatalogRequest.ProtoReflect.Descriptor instead.
 func (*GetCatalogRequest) Descriptor() ([]byte, []int) {
-	return file_grebe_v1_grebe_proto_rawDescGZIP(), []int{33}
+	return file_grebe_v1_grebe_proto_rawDescGZIP(), []int{34}
 }
 
 type ActivateCatalogRequest struct {
@@ -2597,7 +2658,7 @@ type ActivateCatalogRequest struct {
 
 func (x *ActivateCatalogRequest) Reset() {
 	*x = ActivateCatalogRequest{}
-	mi := &file_grebe_v1_grebe_proto_msgTypes[34]
+	mi := &file_grebe_v1_grebe_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2609,7 +2670,7 @@ func (x *ActivateCatalogRequest) String() string {
 func (*ActivateCatalogRequest) ProtoMessage() {}
 
 func (x *ActivateCatalogRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_grebe_v1_grebe_proto_msgTypes[34]
+	mi := &file_grebe_v1_grebe_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2622,7 +2683,7 @@ func (x *ActivateCatalogRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ActivateCatalogRequest.ProtoReflect.Descriptor instead.
 func (*ActivateCatalogRequest) Descriptor() ([]byte, []int) {
-	return file_grebe_v1_grebe_proto_rawDescGZIP(), []int{34}
+	return file_grebe_v1_grebe_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *ActivateCatalogRequest) GetVersion() string {
@@ -2655,7 +2716,7 @@ type RollbackCatalogRequest struct {
 
 func (x *RollbackCatalogRequest) Reset() {
 	*x = RollbackCatalogRequest{}
-	mi := &file_grebe_v1_grebe_proto_msgTypes[35]
+	mi := &file_grebe_v1_grebe_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2667,7 +2728,7 @@ func (x *RollbackCatalogRequest) String() string {
 func (*RollbackCatalogRequest) ProtoMessage() {}
 
 func (x *RollbackCatalogRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_grebe_v1_grebe_proto_msgTypes[35]
+	mi := &file_grebe_v1_grebe_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2680,7 +2741,7 @@ func (x *RollbackCatalogRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RollbackCatalogRequest.ProtoReflect.Descriptor instead.
 func (*RollbackCatalogRequest) Descriptor() ([]byte, []int) {
-	return file_grebe_v1_grebe_proto_rawDescGZIP(), []int{35}
+	return file_grebe_v1_grebe_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *RollbackCatalogRequest) GetModel() string {
@@ -2704,7 +2765,7 @@ type CatalogVersion struct {
 
 func (x *CatalogVersion) Reset() {
 	*x = CatalogVersion{}
-	mi := &file_grebe_v1_grebe_proto_msgTypes[36]
+	mi := &file_grebe_v1_grebe_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2716,7 +2777,7 @@ func (x *CatalogVersion) String() string {
 func (*CatalogVersion) ProtoMessage() {}
 
 func (x *CatalogVersion) ProtoReflect() protoreflect.Message {
-	mi := &file_grebe_v1_grebe_proto_msgTypes[36]
+	mi := &file_grebe_v1_grebe_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2729,7 +2790,7 @@ func (x *CatalogVersion) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CatalogVersion.ProtoReflect.Descriptor instead.
 func (*CatalogVersion) Descriptor() ([]byte, []int) {
-	return file_grebe_v1_grebe_proto_rawDescGZIP(), []int{36}
+	return file_grebe_v1_grebe_proto_rawDescGZIP(), []int{37}
 }
 
 func (x *CatalogVersion) GetVersion() string {
@@ -2783,7 +2844,7 @@ type Snapshot struct {
 
 func (x *Snapshot) Reset() {
 	*x = Snapshot{}
-	mi := &file_grebe_v1_grebe_proto_msgTypes[37]
+	mi := &file_grebe_v1_grebe_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2795,7 +2856,7 @@ func (x *Snapshot) String() string {
 func (*Snapshot) ProtoMessage() {}
 
 func (x *Snapshot) ProtoReflect() protoreflect.Message {
-	mi := &file_grebe_v1_grebe_proto_msgTypes[37]
+	mi := &file_grebe_v1_grebe_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2808,7 +2869,7 @@ func (x *Snapshot) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Snapshot.ProtoReflect.Descriptor instead.
 func (*Snapshot) Descriptor() ([]byte, []int) {
-	return file_grebe_v1_grebe_proto_rawDescGZIP(), []int{37}
+	return file_grebe_v1_grebe_proto_rawDescGZIP(), []int{38}
 }
 
 func (x *Snapshot) GetModel() string {
@@ -2897,7 +2958,7 @@ const file_grebe_v1_grebe_proto_rawDesc = "" +
 	"\bfeatures\x18\x04 \x03(\v2\x1d.grebe.v1.Event.FeaturesEntryR\bfeatures\x1a;\n" +
 	"\rFeaturesEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
-	"\x05value\x18\x02 \x01(\x01R\x05value:\x028\x01\"\xfe\x01\n" +
+	"\x05value\x18\x02 \x01(\x01R\x05value:\x028\x01\"\xa8\x02\n" +
 	"\vRankRequest\x12\x14\n" +
 	"\x05model\x18\x01 \x01(\tR\x05model\x12\"\n" +
 	"\x04user\x18\x02 \x01(\v2\x0e.grebe.v1.UserR\x04user\x12.\n" +
@@ -2910,7 +2971,11 @@ const file_grebe_v1_grebe_proto_rawDesc = "" +
 	"deadlineMs\x12\x1d\n" +
 	"\n" +
 	"request_id\x18\a \x01(\tR\trequestId\x12\x18\n" +
-	"\aexplain\x18\b \x01(\bR\aexplain\"\x97\x02\n" +
+	"\aexplain\x18\b \x01(\bR\aexplain\x12(\n" +
+	"\x06budget\x18\t \x01(\v2\x10.grebe.v1.BudgetR\x06budget\"8\n" +
+	"\x06Budget\x12\x14\n" +
+	"\x05items\x18\x01 \x01(\x01R\x05items\x12\x18\n" +
+	"\ahistory\x18\x02 \x01(\x01R\ahistory\"\x97\x02\n" +
 	"\fRankResponse\x12\x14\n" +
 	"\x05model\x18\x01 \x01(\tR\x05model\x12\x1d\n" +
 	"\n" +
@@ -3152,107 +3217,109 @@ func file_grebe_v1_grebe_proto_rawDescGZIP() []byte {
 	return file_grebe_v1_grebe_proto_rawDescData
 }
 
-var file_grebe_v1_grebe_proto_msgTypes = make([]protoimpl.MessageInfo, 42)
+var file_grebe_v1_grebe_proto_msgTypes = make([]protoimpl.MessageInfo, 43)
 var file_grebe_v1_grebe_proto_goTypes = []any{
 	(*Item)(nil),                   // 0: grebe.v1.Item
 	(*Values)(nil),                 // 1: grebe.v1.Values
 	(*User)(nil),                   // 2: grebe.v1.User
 	(*Event)(nil),                  // 3: grebe.v1.Event
 	(*RankRequest)(nil),            // 4: grebe.v1.RankRequest
-	(*RankResponse)(nil),           // 5: grebe.v1.RankResponse
-	(*Part)(nil),                   // 6: grebe.v1.Part
-	(*Ranked)(nil),                 // 7: grebe.v1.Ranked
-	(*RecommendRequest)(nil),       // 8: grebe.v1.RecommendRequest
-	(*RecommendResponse)(nil),      // 9: grebe.v1.RecommendResponse
-	(*Recommended)(nil),            // 10: grebe.v1.Recommended
-	(*Usage)(nil),                  // 11: grebe.v1.Usage
-	(*Sources)(nil),                // 12: grebe.v1.Sources
-	(*Timing)(nil),                 // 13: grebe.v1.Timing
-	(*Input)(nil),                  // 14: grebe.v1.Input
-	(*ScoreRequest)(nil),           // 15: grebe.v1.ScoreRequest
-	(*ScoreResponse)(nil),          // 16: grebe.v1.ScoreResponse
-	(*Scores)(nil),                 // 17: grebe.v1.Scores
-	(*CompatibleUsage)(nil),        // 18: grebe.v1.CompatibleUsage
-	(*RerankRequest)(nil),          // 19: grebe.v1.RerankRequest
-	(*RerankResponse)(nil),         // 20: grebe.v1.RerankResponse
-	(*Relevance)(nil),              // 21: grebe.v1.Relevance
-	(*ListModelsRequest)(nil),      // 22: grebe.v1.ListModelsRequest
-	(*ListModelsResponse)(nil),     // 23: grebe.v1.ListModelsResponse
-	(*Model)(nil),                  // 24: grebe.v1.Model
-	(*Reload)(nil),                 // 25: grebe.v1.Reload
-	(*ReloadModelRequest)(nil),     // 26: grebe.v1.ReloadModelRequest
-	(*RollbackModelRequest)(nil),   // 27: grebe.v1.RollbackModelRequest
-	(*AppendEventsRequest)(nil),    // 28: grebe.v1.AppendEventsRequest
-	(*AppendEventsResponse)(nil),   // 29: grebe.v1.AppendEventsResponse
-	(*BatchResponse)(nil),          // 30: grebe.v1.BatchResponse
-	(*LineError)(nil),              // 31: grebe.v1.LineError
-	(*CatalogResponse)(nil),        // 32: grebe.v1.CatalogResponse
-	(*GetCatalogRequest)(nil),      // 33: grebe.v1.GetCatalogRequest
-	(*ActivateCatalogRequest)(nil), // 34: grebe.v1.ActivateCatalogRequest
-	(*RollbackCatalogRequest)(nil), // 35: grebe.v1.RollbackCatalogRequest
-	(*CatalogVersion)(nil),         // 36: grebe.v1.CatalogVersion
-	(*Snapshot)(nil),               // 37: grebe.v1.Snapshot
-	nil,                            // 38: grebe.v1.Item.AttributesEntry
-	nil,                            // 39: grebe.v1.Event.FeaturesEntry
-	nil,                            // 40: grebe.v1.Ranked.TasksEntry
-	nil,                            // 41: grebe.v1.RecommendRequest.FilterEntry
+	(*Budget)(nil),                 // 5: grebe.v1.Budget
+	(*RankResponse)(nil),           // 6: grebe.v1.RankResponse
+	(*Part)(nil),                   // 7: grebe.v1.Part
+	(*Ranked)(nil),                 // 8: grebe.v1.Ranked
+	(*RecommendRequest)(nil),       // 9: grebe.v1.RecommendRequest
+	(*RecommendResponse)(nil),      // 10: grebe.v1.RecommendResponse
+	(*Recommended)(nil),            // 11: grebe.v1.Recommended
+	(*Usage)(nil),                  // 12: grebe.v1.Usage
+	(*Sources)(nil),                // 13: grebe.v1.Sources
+	(*Timing)(nil),                 // 14: grebe.v1.Timing
+	(*Input)(nil),                  // 15: grebe.v1.Input
+	(*ScoreRequest)(nil),           // 16: grebe.v1.ScoreRequest
+	(*ScoreResponse)(nil),          // 17: grebe.v1.ScoreResponse
+	(*Scores)(nil),                 // 18: grebe.v1.Scores
+	(*CompatibleUsage)(nil),        // 19: grebe.v1.CompatibleUsage
+	(*RerankRequest)(nil),          // 20: grebe.v1.RerankRequest
+	(*RerankResponse)(nil),         // 21: grebe.v1.RerankResponse
+	(*Relevance)(nil),              // 22: grebe.v1.Relevance
+	(*ListModelsRequest)(nil),      // 23: grebe.v1.ListModelsRequest
+	(*ListModelsResponse)(nil),     // 24: grebe.v1.ListModelsResponse
+	(*Model)(nil),                  // 25: grebe.v1.Model
+	(*Reload)(nil),                 // 26: grebe.v1.Reload
+	(*ReloadModelRequest)(nil),     // 27: grebe.v1.ReloadModelRequest
+	(*RollbackModelRequest)(nil),   // 28: grebe.v1.RollbackModelRequest
+	(*AppendEventsRequest)(nil),    // 29: grebe.v1.AppendEventsRequest
+	(*AppendEventsResponse)(nil),   // 30: grebe.v1.AppendEventsResponse
+	(*BatchResponse)(nil),          // 31: grebe.v1.BatchResponse
+	(*LineError)(nil),              // 32: grebe.v1.LineError
+	(*CatalogResponse)(nil),        // 33: grebe.v1.CatalogResponse
+	(*GetCatalogRequest)(nil),      // 34: grebe.v1.GetCatalogRequest
+	(*ActivateCatalogRequest)(nil), // 35: grebe.v1.ActivateCatalogRequest
+	(*RollbackCatalogRequest)(nil), // 36: grebe.v1.RollbackCatalogRequest
+	(*CatalogVersion)(nil),         // 37: grebe.v1.CatalogVersion
+	(*Snapshot)(nil),               // 38: grebe.v1.Snapshot
+	nil,                            // 39: grebe.v1.Item.AttributesEntry
+	nil,                            // 40: grebe.v1.Event.FeaturesEntry
+	nil,                            // 41: grebe.v1.Ranked.TasksEntry
+	nil,                            // 42: grebe.v1.RecommendRequest.FilterEntry
 }
 var file_grebe_v1_grebe_proto_depIdxs = []int32{
-	38, // 0: grebe.v1.Item.attributes:type_name -> grebe.v1.Item.AttributesEntry
+	39, // 0: grebe.v1.Item.attributes:type_name -> grebe.v1.Item.AttributesEntry
 	3,  // 1: grebe.v1.User.events:type_name -> grebe.v1.Event
-	39, // 2: grebe.v1.Event.features:type_name -> grebe.v1.Event.FeaturesEntry
+	40, // 2: grebe.v1.Event.features:type_name -> grebe.v1.Event.FeaturesEntry
 	2,  // 3: grebe.v1.RankRequest.user:type_name -> grebe.v1.User
 	0,  // 4: grebe.v1.RankRequest.candidates:type_name -> grebe.v1.Item
-	7,  // 5: grebe.v1.RankResponse.results:type_name -> grebe.v1.Ranked
-	11, // 6: grebe.v1.RankResponse.usage:type_name -> grebe.v1.Usage
-	13, // 7: grebe.v1.RankResponse.timing_ms:type_name -> grebe.v1.Timing
-	6,  // 8: grebe.v1.RankResponse.parts:type_name -> grebe.v1.Part
-	40, // 9: grebe.v1.Ranked.tasks:type_name -> grebe.v1.Ranked.TasksEntry
-	2,  // 10: grebe.v1.RecommendRequest.user:type_name -> grebe.v1.User
-	41, // 11: grebe.v1.RecommendRequest.filter:type_name -> grebe.v1.RecommendRequest.FilterEntry
-	10, // 12: grebe.v1.RecommendResponse.results:type_name -> grebe.v1.Recommended
-	11, // 13: grebe.v1.RecommendResponse.usage:type_name -> grebe.v1.Usage
-	13, // 14: grebe.v1.RecommendResponse.timing_ms:type_name -> grebe.v1.Timing
-	12, // 15: grebe.v1.Usage.by_source:type_name -> grebe.v1.Sources
-	14, // 16: grebe.v1.ScoreRequest.query:type_name -> grebe.v1.Input
-	14, // 17: grebe.v1.ScoreRequest.items:type_name -> grebe.v1.Input
-	17, // 18: grebe.v1.ScoreResponse.scores:type_name -> grebe.v1.Scores
-	18, // 19: grebe.v1.ScoreResponse.usage:type_name -> grebe.v1.CompatibleUsage
-	21, // 20: grebe.v1.RerankResponse.results:type_name -> grebe.v1.Relevance
-	18, // 21: grebe.v1.RerankResponse.usage:type_name -> grebe.v1.CompatibleUsage
-	24, // 22: grebe.v1.ListModelsResponse.data:type_name -> grebe.v1.Model
-	25, // 23: grebe.v1.Model.reload:type_name -> grebe.v1.Reload
-	3,  // 24: grebe.v1.AppendEventsRequest.events:type_name -> grebe.v1.Event
-	31, // 25: grebe.v1.BatchResponse.errors:type_name -> grebe.v1.LineError
-	37, // 26: grebe.v1.CatalogResponse.models:type_name -> grebe.v1.Snapshot
-	36, // 27: grebe.v1.CatalogResponse.versions:type_name -> grebe.v1.CatalogVersion
-	1,  // 28: grebe.v1.Item.AttributesEntry.value:type_name -> grebe.v1.Values
-	1,  // 29: grebe.v1.RecommendRequest.FilterEntry.value:type_name -> grebe.v1.Values
-	4,  // 30: grebe.v1.Grebe.Rank:input_type -> grebe.v1.RankRequest
-	8,  // 31: grebe.v1.Grebe.Recommend:input_type -> grebe.v1.RecommendRequest
-	15, // 32: grebe.v1.Grebe.Score:input_type -> grebe.v1.ScoreRequest
-	19, // 33: grebe.v1.Grebe.Rerank:input_type -> grebe.v1.RerankRequest
-	22, // 34: grebe.v1.Grebe.ListModels:input_type -> grebe.v1.ListModelsRequest
-	26, // 35: grebe.v1.Grebe.ReloadModel:input_type -> grebe.v1.ReloadModelRequest
-	27, // 36: grebe.v1.Grebe.RollbackModel:input_type -> grebe.v1.RollbackModelRequest
-	33, // 37: grebe.v1.Grebe.GetCatalog:input_type -> grebe.v1.GetCatalogRequest
-	34, // 38: grebe.v1.Grebe.ActivateCatalog:input_type -> grebe.v1.ActivateCatalogRequest
-	35, // 39: grebe.v1.Grebe.RollbackCatalog:input_type -> grebe.v1.RollbackCatalogRequest
-	5,  // 40: grebe.v1.Grebe.Rank:output_type -> grebe.v1.RankResponse
-	9,  // 41: grebe.v1.Grebe.Recommend:output_type -> grebe.v1.RecommendResponse
-	16, // 42: grebe.v1.Grebe.Score:output_type -> grebe.v1.ScoreResponse
-	20, // 43: grebe.v1.Grebe.Rerank:output_type -> grebe.v1.RerankResponse
-	23, // 44: grebe.v1.Grebe.ListModels:output_type -> grebe.v1.ListModelsResponse
-	24, // 45: grebe.v1.Grebe.ReloadModel:output_type -> grebe.v1.Model
-	24, // 46: grebe.v1.Grebe.RollbackModel:output_type -> grebe.v1.Model
-	32, // 47: grebe.v1.Grebe.GetCatalog:output_type -> grebe.v1.CatalogResponse
-	32, // 48: grebe.v1.Grebe.ActivateCatalog:output_type -> grebe.v1.CatalogResponse
-	32, // 49: grebe.v1.Grebe.RollbackCatalog:output_type -> grebe.v1.CatalogResponse
-	40, // [40:50] is the sub-list for method output_type
-	30, // [30:40] is the sub-list for method input_type
-	30, // [30:30] is the sub-list for extension type_name
-	30, // [30:30] is the sub-list for extension extendee
-	0,  // [0:30] is the sub-list for field type_name
+	5,  // 5: grebe.v1.RankRequest.budget:type_name -> grebe.v1.Budget
+	8,  // 6: grebe.v1.RankResponse.results:type_name -> grebe.v1.Ranked
+	12, // 7: grebe.v1.RankResponse.usage:type_name -> grebe.v1.Usage
+	14, // 8: grebe.v1.RankResponse.timing_ms:type_name -> grebe.v1.Timing
+	7,  // 9: grebe.v1.RankResponse.parts:type_name -> grebe.v1.Part
+	41, // 10: grebe.v1.Ranked.tasks:type_name -> grebe.v1.Ranked.TasksEntry
+	2,  // 11: grebe.v1.RecommendRequest.user:type_name -> grebe.v1.User
+	42, // 12: grebe.v1.RecommendRequest.filter:type_name -> grebe.v1.RecommendRequest.FilterEntry
+	11, // 13: grebe.v1.RecommendResponse.results:type_name -> grebe.v1.Recommended
+	12, // 14: grebe.v1.RecommendResponse.usage:type_name -> grebe.v1.Usage
+	14, // 15: grebe.v1.RecommendResponse.timing_ms:type_name -> grebe.v1.Timing
+	13, // 16: grebe.v1.Usage.by_source:type_name -> grebe.v1.Sources
+	15, // 17: grebe.v1.ScoreRequest.query:type_name -> grebe.v1.Input
+	15, // 18: grebe.v1.ScoreRequest.items:type_name -> grebe.v1.Input
+	18, // 19: grebe.v1.ScoreResponse.scores:type_name -> grebe.v1.Scores
+	19, // 20: grebe.v1.ScoreResponse.usage:type_name -> grebe.v1.CompatibleUsage
+	22, // 21: grebe.v1.RerankResponse.results:type_name -> grebe.v1.Relevance
+	19, // 22: grebe.v1.RerankResponse.usage:type_name -> grebe.v1.CompatibleUsage
+	25, // 23: grebe.v1.ListModelsResponse.data:type_name -> grebe.v1.Model
+	26, // 24: grebe.v1.Model.reload:type_name -> grebe.v1.Reload
+	3,  // 25: grebe.v1.AppendEventsRequest.events:type_name -> grebe.v1.Event
+	32, // 26: grebe.v1.BatchResponse.errors:type_name -> grebe.v1.LineError
+	38, // 27: grebe.v1.CatalogResponse.models:type_name -> grebe.v1.Snapshot
+	37, // 28: grebe.v1.CatalogResponse.versions:type_name -> grebe.v1.CatalogVersion
+	1,  // 29: grebe.v1.Item.AttributesEntry.value:type_name -> grebe.v1.Values
+	1,  // 30: grebe.v1.RecommendRequest.FilterEntry.value:type_name -> grebe.v1.Values
+	4,  // 31: grebe.v1.Grebe.Rank:input_type -> grebe.v1.RankRequest
+	9,  // 32: grebe.v1.Grebe.Recommend:input_type -> grebe.v1.RecommendRequest
+	16, // 33: grebe.v1.Grebe.Score:input_type -> grebe.v1.ScoreRequest
+	20, // 34: grebe.v1.Grebe.Rerank:input_type -> grebe.v1.RerankRequest
+	23, // 35: grebe.v1.Grebe.ListModels:input_type -> grebe.v1.ListModelsRequest
+	27, // 36: grebe.v1.Grebe.ReloadModel:input_type -> grebe.v1.ReloadModelRequest
+	28, // 37: grebe.v1.Grebe.RollbackModel:input_type -> grebe.v1.RollbackModelRequest
+	34, // 38: grebe.v1.Grebe.GetCatalog:input_type -> grebe.v1.GetCatalogRequest
+	35, // 39: grebe.v1.Grebe.ActivateCatalog:input_type -> grebe.v1.ActivateCatalogRequest
+	36, // 40: grebe.v1.Grebe.RollbackCatalog:input_type -> grebe.v1.RollbackCatalogRequest
+	6,  // 41: grebe.v1.Grebe.Rank:output_type -> grebe.v1.RankResponse
+	10, // 42: grebe.v1.Grebe.Recommend:output_type -> grebe.v1.RecommendResponse
+	17, // 43: grebe.v1.Grebe.Score:output_type -> grebe.v1.ScoreResponse
+	21, // 44: grebe.v1.Grebe.Rerank:output_type -> grebe.v1.RerankResponse
+	24, // 45: grebe.v1.Grebe.ListModels:output_type -> grebe.v1.ListModelsResponse
+	25, // 46: grebe.v1.Grebe.ReloadModel:output_type -> grebe.v1.Model
+	25, // 47: grebe.v1.Grebe.RollbackModel:output_type -> grebe.v1.Model
+	33, // 48: grebe.v1.Grebe.GetCatalog:output_type -> grebe.v1.CatalogResponse
+	33, // 49: grebe.v1.Grebe.ActivateCatalog:output_type -> grebe.v1.CatalogResponse
+	33, // 50: grebe.v1.Grebe.RollbackCatalog:output_type -> grebe.v1.CatalogResponse
+	41, // [41:51] is the sub-list for method output_type
+	31, // [31:41] is the sub-list for method input_type
+	31, // [31:31] is the sub-list for extension type_name
+	31, // [31:31] is the sub-list for extension extendee
+	0,  // [0:31] is the sub-list for field type_name
 }
 
 func init() { file_grebe_v1_grebe_proto_init() }
@@ -3262,16 +3329,16 @@ func file_grebe_v1_grebe_proto_init() {
 	}
 	file_grebe_v1_grebe_proto_msgTypes[0].OneofWrappers = []any{}
 	file_grebe_v1_grebe_proto_msgTypes[2].OneofWrappers = []any{}
-	file_grebe_v1_grebe_proto_msgTypes[14].OneofWrappers = []any{}
-	file_grebe_v1_grebe_proto_msgTypes[19].OneofWrappers = []any{}
-	file_grebe_v1_grebe_proto_msgTypes[21].OneofWrappers = []any{}
+	file_grebe_v1_grebe_proto_msgTypes[15].OneofWrappers = []any{}
+	file_grebe_v1_grebe_proto_msgTypes[20].OneofWrappers = []any{}
+	file_grebe_v1_grebe_proto_msgTypes[22].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_grebe_v1_grebe_proto_rawDesc), len(file_grebe_v1_grebe_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   42,
+			NumMessages:   43,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -1,0 +1,125 @@
+package server
+
+import (
+	"context"
+	"time"
+
+	grebev1 "grebe/api/grebe/v1"
+	"grebe/blend"
+	"grebe/engine"
+	"grebe/plan"
+	"grebe/prompt"
+	"grebe/server/reuse"
+)
+
+// checkBlend refuses prefix: blend where nothing can be blended.
+func (c *call) checkBlend() error {
+	m := c.model
+	switch {
+	case m.Events != nil:
+		return errorf(unprocessable, "prefix", "model %q reads events, which blend does not: want auto, user or item", m.Name)
+	case m.Scoring.Kind != Identifier:
+		return errorf(unprocessable, "prefix", "model %q scores item by item: blend needs scoring by identifier", m.Name)
+	case m.Cache == nil || m.Blend == nil:
+		return errorf(unprocessable, "prefix", "model %q keeps no KV that could be blended", m.Name)
+	}
+	return nil
+}
+
+// budget returns the budget that a request gives, nil where it gives none.
+func (c *call) budget(req *grebev1.RankRequest) (*blend.Budget, error) {
+	if req.Budget == nil {
+		return nil, nil
+	}
+	if req.Prefix != "blend" {
+		return nil, errorf(invalidArgument, "budget", "is for prefix blend, not %s", quoted(req.Prefix))
+	}
+	b := blend.Budget{Items: req.Budget.Items, History: req.Budget.History}
+	if err := b.Check(); err != nil {
+		return nil, errorf(invalidArgument, "budget", "%v", err)
+	}
+	if c.model.Blend != nil {
+		b.Window = c.model.Blend.Budget.Window
+	}
+	return &b, nil
+}
+
+// pays reports whether a ranking that leaves its prefix open is to be blended: where the model's configuration allows
+// that, and it is predicted to take less time.
+func (w *work) pays(pointwise bool, visit *reuse.Visit) bool {
+	how := w.model.Blend
+	return how != nil && how.Auto && w.auto && !pointwise && w.lay == nil && w.model.Scoring.Kind == Identifier && visit.BlendPays(how)
+}
+
+// runBlended ranks with an ordinary prompt, of which KV from anywhere stands in for some tokens. visit was begun.
+func (s *Server) runBlended(ctx context.Context, w *work, visit *reuse.Blended, start time.Time, ask func(l *prompt.Layout, job *engine.Job)) (*ranking, error) {
+	r := &ranking{prefix: "blend"}
+	var err error
+	r.layout, err = w.model.Prompt.Rank(prompt.Causal, w.user, w.items)
+	job := &engine.Job{Plan: r.layout.Plan}
+	if err == nil {
+		ask(&r.layout, job)
+		visit.Attach(&r.layout, job, w.model.Blend, w.budgetOf())
+		r.fetch = time.Since(start)
+		s.cfg.Tracer.Stage(ctx, "fetch", start, r.fetch)
+		r.result, err = s.do(ctx, w.call, job)
+	} else {
+		err = layoutError(err)
+	}
+	if err == nil {
+		r.blended(visit, w.explain)
+		s.metrics.reused(w.call.op, r.usage().BySource)
+	}
+	visit.End(&r.layout, r.result)
+	return r, err
+}
+
+// budgetOf returns how much is computed again: what the request says, else what the model's configuration does.
+func (w *work) budgetOf() blend.Budget {
+	if w.budget != nil {
+		return *w.budget
+	}
+	return w.model.Blend.Budget
+}
+
+// blended notes where the tokens of a blended prompt came from.
+func (r *ranking) blended(visit *reuse.Blended, explain bool) {
+	a := visit.Account(r.result)
+	r.account = &a
+	if !explain {
+		return
+	}
+	for i := range r.layout.Plan.Segments {
+		seg := &r.layout.Plan.Segments[i]
+		if i == r.layout.Items {
+			for k, at := range r.layout.ItemAt {
+				end := len(seg.Tokens)
+				if k+1 < len(r.layout.ItemAt) {
+					end = r.layout.ItemAt[k+1]
+				}
+				n, source := visit.Part(r.result, i, at)
+				r.parts = append(r.parts, &grebev1.Part{Kind: plan.Item.String(), Tokens: int32(end - at), Cached: int32(n), Source: source})
+			}
+			continue
+		}
+		p := &grebev1.Part{Kind: seg.Kind.String(), Tokens: int32(len(seg.Tokens))}
+		n, source := visit.Cached(i)
+		p.Cached, p.Source = int32(n), source
+		r.parts = append(r.parts, p)
+	}
+}
+
+// usage counts the tokens of a ranking by where their KV came from.
+func (r *ranking) usage() *grebev1.Usage {
+	if r.account == nil {
+		return usage(r)
+	}
+	a := r.account
+	u := promptUsage(r.layout.Plan, 0, 0, 0)
+	u.CachedTokens, u.ComputedTokens = int32(a.Reused()), int32(r.result.Computed)
+	u.BySource = &grebev1.Sources{
+		Device: int32(a.Device), Host: int32(a.Host), Disk: int32(a.Disk),
+		Prototype: int32(a.Prototype), Recomputed: int32(a.Recomputed),
+	}
+	return u
+}
