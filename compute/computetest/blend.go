@@ -305,7 +305,7 @@ func (x *blend) comparePlaced(got, want *batch) error {
 	s := got.shape
 	turned := within(variance(compute.F32))
 	if s.KV == compute.BF16 {
-		turned.step = stepBF16
+		turned.rms, turned.step = within(2*variance(compute.BF16)).rms, stepBF16
 	}
 	for i, p := range x.parts {
 		g := &got.Segments[p.segment]

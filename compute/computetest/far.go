@@ -248,12 +248,12 @@ func (r *farRunner) Received(out []float32) error { return r.Runner.(compute.Ble
 
 func (r *farRunner) Place(from int, parts []compute.Part) {
 	r.parts = append(r.parts[:0], parts...)
-	for i := range r.parts {
-		c := &r.parts[i].From
-		bytes, err := r.space.bytes(c.Addr, r.shape.ChunkBytes(c.Tokens, false))
-		if err == nil {
-			c.Addr, c.Bytes = 0, bytes
-		} // without Bytes it is refused
+	if r.batch.CheckParts(&r.shape, parts) == nil {
+		for i := range r.parts {
+			c := &r.parts[i].From
+			c.Bytes, _ = r.space.bytes(c.Addr, r.shape.ChunkBytes(c.Tokens, false)) // without them it is refused
+			c.Addr = 0
+		}
 	}
 	r.Runner.(compute.Blender).Place(from, r.parts)
 }

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"math"
 	"runtime"
-	"slices"
 
 	"grebe/compute"
 	"grebe/compute/cpu/attend"
@@ -36,8 +35,13 @@ type runner struct {
 	rows  int // rows in x
 	// largest is the most rows of a batch since memory was last given back.
 	largest int
-	kept    bool    // Keep was called: place is in use
+	kept    bool    // Keep was called: place and ids are in use
 	place   []int32 // row of x for each row of the batch, −1 when dropped
+	ids     []int32 // row of the batch for each row of x
+	// narrowed is the number of rows that attention was told to go on with; −1: all of the batch's.
+	narrowed int
+	attended int // layer whose queries and attention there are, or −1
+	placed   placing
 
 	blocks []*offheap.Block
 	x      []float32 // hidden state [rows][Hidden]
@@ -120,6 +124,7 @@ func (d *device) Open(s compute.Shape, maxRows int) (compute.Runner, error) {
 	}
 	r.att = att
 	for range d.team.Threads() {
+		r.placed.rows = append(r.placed.rows, make([]float32, s.HeadDim))
 		r.work = append(r.work, make([]float32, max(s.Hidden, s.Heads*s.HeadDim)))
 	}
 	r.jobs()
@@ -171,6 +176,7 @@ func (r *runner) jobs() {
 	r.norm = r.each(func(w, i int) {
 		r.arg.dst.Set(i-r.arg.from, 0, r.normRow(w, i))
 	})
+	r.placed.job.Do = r.placePiece
 	r.angles = r.each(func(_, i int) { r.angle(i) })
 	r.write = r.each(func(w, i int) { r.writeKV(w, i) })
 	r.packO = r.each(func(_, i int) {
@@ -199,6 +205,8 @@ func (r *runner) normRow(w, i int) []float32 {
 func (r *runner) Begin(b *compute.Batch) error {
 	r.trim()
 	r.err, r.kept, r.rows, r.largest = nil, false, 0, max(r.largest, len(b.Tokens))
+	r.narrowed, r.attended = -1, -1
+	r.placed.parts, r.placed.pieces, r.placed.next = nil, r.placed.pieces[:0], r.shape.Layers
 	if err := b.ValidateHost(&r.shape); err != nil {
 		r.err = err
 		return err
@@ -339,11 +347,14 @@ func (r *runner) QKV(layer int, w *compute.AttentionWeights) {
 	if layer < 0 || layer >= s.Layers || s.Pointwise != nil {
 		r.fail(fmt.Errorf("cpu: layer %d of %d of a decoder", layer, s.Layers))
 	}
-	if r.err != nil || r.rows == 0 {
+	if r.attended = -1; r.err != nil || !r.narrow() {
 		return
 	}
 	r.dev.mu.Lock()
 	defer r.dev.mu.Unlock()
+	if r.placeUpTo(layer + 1); r.rows == 0 {
+		return
+	}
 	in := r.normed(m, gain, 0, r.rows)
 	if in == nil {
 		return
@@ -359,15 +370,18 @@ func (r *runner) QKV(layer int, w *compute.AttentionWeights) {
 	}
 }
 
-// writeKV norms and rotates the heads of a row, keeps its queries and writes its keys and values.
+// writeKV norms and rotates the heads of row i of x, keeps its queries and writes its keys and values.
 func (r *runner) writeKV(w, i int) {
-	s := &r.shape
-	if s.KV == compute.FP8 && (r.home[i].token == 0) != r.arg.first {
+	s, id := &r.shape, i
+	if r.kept {
+		id = int(r.ids[i])
+	}
+	if s.KV == compute.FP8 && (r.home[id].token == 0) != r.arg.first {
 		return
 	}
 	d, half := s.HeadDim, s.HeadDim/2
 	row := r.qkv[i*(s.Heads+2*s.KVHeads)*d:][:(s.Heads+2*s.KVHeads)*d]
-	cos, sin := r.cos[i*half:][:half], r.sin[i*half:][:half]
+	cos, sin := r.cos[id*half:][:half], r.sin[id*half:][:half]
 	qnorm, _ := r.arg.attn.QNorm.(vector)
 	knorm, _ := r.arg.attn.KNorm.(vector)
 	for h := range s.Heads + s.KVHeads {
@@ -381,7 +395,7 @@ func (r *runner) writeKV(w, i int) {
 		r.dev.ops.Rotate(v, cos, sin)
 	}
 	copy(r.q[i*s.Heads*d:][:s.Heads*d], row)
-	at := r.home[i]
+	at := r.home[id]
 	for kv := range 2 {
 		for h := range s.KVHeads {
 			src := row[(s.Heads+kv*s.KVHeads+h)*d:][:d]
@@ -428,35 +442,7 @@ func (r *runner) Attend(layer int) {
 	r.dev.mu.Lock()
 	defer r.dev.mu.Unlock()
 	r.att.Run(layer, r.q, r.o)
-}
-
-func (r *runner) Keep(rows []int32) {
-	if r.err != nil {
-		return
-	}
-	if r.kept {
-		r.fail(errors.New("cpu: Keep called twice"))
-		return
-	}
-	place := slices.Grow(r.place[:0], len(r.batch.Tokens))[:len(r.batch.Tokens)]
-	for i := range place {
-		place[i] = -1
-	}
-	h, n := r.shape.Hidden, r.shape.Heads*r.shape.HeadDim
-	last := int32(-1)
-	for to, from := range rows {
-		if from <= last || int(from) >= r.rows {
-			r.fail(fmt.Errorf("cpu: Keep of row %d after %d, of %d rows", from, last, r.rows))
-			return
-		}
-		last, place[from] = from, int32(to)
-		copy(r.x[to*h:][:h], r.x[int(from)*h:][:h])
-		copy(r.o[to*n:][:n], r.o[int(from)*n:][:n])
-		if r.shape.Pointwise != nil {
-			copy(r.qkv[to*4*n:][:n], r.qkv[int(from)*4*n:][:n])
-		}
-	}
-	r.kept, r.place, r.rows = true, place, len(rows)
+	r.attended = layer
 }
 
 func (r *runner) Output(w *compute.AttentionWeights) {
@@ -472,6 +458,7 @@ func (r *runner) Output(w *compute.AttentionWeights) {
 	if !r.ready(in, r.rows, s.Heads*s.HeadDim) {
 		return
 	}
+	r.attended = -1
 	r.run(r.packO, 0, r.rows)
 	r.dev.mul.Add(r.x, s.Hidden, in, m.w, bias)
 	runtime.KeepAlive(m)
@@ -532,6 +519,7 @@ func (r *runner) Logits(norm compute.Vector, head compute.Table, pairs []compute
 	}
 	r.dev.mu.Lock()
 	defer r.dev.mu.Unlock()
+	r.placeUpTo(r.shape.Layers)
 	r.arg.gain, r.arg.table, r.arg.pairs, r.arg.out = gain, tab, pairs, out
 	r.arg.count = len(pairs)
 	r.dev.team.Run((len(pairs)+pairsPerTask-1)/pairsPerTask, r.logits)
@@ -566,6 +554,7 @@ func (r *runner) Project(norm compute.Vector, w compute.Linear, rows []int32, ou
 	}
 	r.dev.mu.Lock()
 	defer r.dev.mu.Unlock()
+	r.placeUpTo(r.shape.Layers)
 	in := r.in[m.dt]
 	if !r.ready(in, len(rows), r.shape.Hidden) {
 		return r.err
@@ -597,6 +586,7 @@ func (r *runner) Hidden(norm compute.Vector, rows []int32, out []float32) error 
 	}
 	r.dev.mu.Lock()
 	defer r.dev.mu.Unlock()
+	r.placeUpTo(r.shape.Layers)
 	r.arg.gain, r.arg.ids, r.arg.out = gain, rows, out
 	r.run(r.final, 0, len(rows))
 	return nil

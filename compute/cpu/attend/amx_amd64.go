@@ -31,6 +31,12 @@ func pointPipeAMX64(w *walk)
 func pointPipeAMX128(w *walk)
 
 //go:noescape
+func scoresAMX1(w *walk)
+
+//go:noescape
+func scoresAMX2(w *walk)
+
+//go:noescape
 func loadQAMX(dst unsafe.Pointer, rows *[lanes]unsafe.Pointer, dims, cols int)
 
 //go:noescape

@@ -7,7 +7,7 @@
 // one KV head — that goes through its runs with an online softmax.
 //
 // The bits of a result depend on the plan alone: runs and blocks are cut by the lengths in Sees,
-// tiles are anchored at the start of the segment, keys are never split over threads, lanes of a tile
+// tiles are anchored at the start of the segment or of the rows kept, keys are never split over threads, lanes of a tile
 // do not touch each other, and keys that a query does not see have probability 0 exactly. Where KV
 // came from, how it is chunked, what is cached and what else is in the batch do not matter.
 //
@@ -26,6 +26,7 @@ import (
 	"grebe/compute"
 	"grebe/compute/cpu/internal/feature"
 	"grebe/compute/cpu/internal/team"
+	"grebe/compute/cpu/vec"
 	"grebe/internal/offheap"
 )
 
@@ -50,6 +51,9 @@ type Attention struct {
 	// Of the Run under way.
 	layer, head int
 	q, out      []float32
+
+	attended int // the layer of the last Run, or −1
+	weigh    weighing
 }
 
 // New returns the attention of models of shape s with the kernels of level l. The caller MUST
@@ -90,13 +94,28 @@ func New(s compute.Shape, l feature.Level, t *team.Team) (*Attention, error) {
 	}
 	a.pack.Do = a.packTask
 	a.attend.Do = a.unitTask
+	a.weigh.job.Do, a.weigh.dot = a.weighTask, vec.For(l).Dot
 	return a, nil
 }
 
 // Plan prepares the layers of batch b, which MUST be valid and stay unchanged until the last Run.
 func (a *Attention) Plan(b *compute.Batch) error {
+	a.plan.all(b)
+	return a.prepare()
+}
+
+// Keep prepares further layers of the planned batch with some of its rows, ascending: row i of q and out is
+// rows[i] then. Of the others the chunks hold K and V of every layer. It is not for Shape.Pointwise.
+func (a *Attention) Keep(rows []int32) error {
+	a.plan.some(a.plan.batch, rows)
+	return a.prepare()
+}
+
+// prepare cuts the plan and makes room for it.
+func (a *Attention) prepare() error {
 	p := &a.plan
-	p.build(b, a.group, a.kern.size*a.padded)
+	p.build(a.group, a.kern.size*a.padded)
+	a.attended = -1
 	p.heads = a.shape.KVHeads
 	for p.heads > 1 && (p.heads*p.bytes > scratchLimit || p.heads*max(len(p.blocks), len(p.units)) > team.MaxTasks) {
 		p.heads--
@@ -122,13 +141,14 @@ func (a *Attention) Run(layer int, q, out []float32) {
 	p := &a.plan
 	n := p.rows * a.shape.Heads * a.shape.HeadDim
 	a.layer, a.q, a.out = layer, q[:n], out[:n]
+	a.weigh.start(a)
 	for h := 0; h < a.shape.KVHeads; h += p.heads {
 		a.head = h
 		heads := min(p.heads, a.shape.KVHeads-h)
 		a.team.Run(heads*len(p.blocks), &a.pack)
 		a.team.Run(heads*len(p.units), &a.attend)
 	}
-	a.q, a.out = nil, nil
+	a.q, a.out, a.attended = nil, nil, layer
 }
 
 // Close frees the scratch.

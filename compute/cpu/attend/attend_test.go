@@ -276,7 +276,8 @@ func TestSiblingsShareTiles(t *testing.T) {
 		"items of one token": {itemFirst(5, 6, 1, 1), 6 + 2},                                           // that see nothing in common stay apart
 	} {
 		b := newBatch(t, s, 1, layout{}, []int{1}, c.plan)
-		if p.build(&b.Batch, 2, 8); len(p.units) != c.units {
+		p.all(&b.Batch)
+		if p.build(2, 8); len(p.units) != c.units {
 			t.Errorf("%s are cut into %d units, want %d: %v", name, len(p.units), c.units, p.units)
 		}
 	}
@@ -429,10 +430,12 @@ func TestJoinedTiles(t *testing.T) {
 		many := newBatch(t, s, 1, layout{chunk: 64}, []int{1}, []testSegment{{len: n, cached: n - 310}})
 		few := newBatch(t, s, 1, layout{}, []int{1}, []testSegment{{len: n, cached: n - 9}})
 		var p plan
-		if p.build(&many.Batch, 7, s.HeadDim*kv.Size()); p.units[0].tiles != unitTiles {
+		p.all(&many.Batch)
+		if p.build(7, s.HeadDim*kv.Size()); p.units[0].tiles != unitTiles {
 			t.Fatalf("units have %d tiles, want %d", p.units[0].tiles, unitTiles)
 		}
-		if p.build(&few.Batch, 7, s.HeadDim*kv.Size()); p.units[0].tiles != 1 {
+		p.all(&few.Batch)
+		if p.build(7, s.HeadDim*kv.Size()); p.units[0].tiles != 1 {
 			t.Fatalf("units have %d tiles, want 1", p.units[0].tiles)
 		}
 		for level := feature.AVX2; level <= feature.Best(); level++ {
@@ -468,12 +471,14 @@ func TestRunsAreShared(t *testing.T) {
 	var p plan
 	s := shape(compute.F32, 2, 1, 8)
 	b := newBatch(t, s, 1, layout{}, []int{1}, pointwise(130, 50, 9, 2))
-	p.build(&b.Batch, 2, 8)
+	p.all(&b.Batch)
+	p.build(2, 8)
 	if want := 1 + 50 + 50; len(p.runs) != want { // the user, each item, each discriminant itself
 		t.Errorf("pointwise has %d runs, want %d", len(p.runs), want)
 	}
 	b = newBatch(t, s, 1, layout{}, []int{1}, itemFirst(100, 50, 9, 4))
-	p.build(&b.Batch, 2, 8)
+	p.all(&b.Batch)
+	p.build(2, 8)
 	if want := 50 + 3; len(p.runs) != want { // items alone, all items gathered, the user, the instruction
 		t.Errorf("item first has %d runs, want %d", len(p.runs), want)
 	}

@@ -28,6 +28,10 @@ type kernels struct {
 	loadQ func(dst unsafe.Pointer, rows *[lanes]unsafe.Pointer, dims, cols int)
 	// walk goes through keys of a run.
 	walk func(w *walk)
+	// scores sets those of the walk's block of keys, and softmax turns them into probabilities in float32, not
+	// normalised: the two halves of a step that weighing needs.
+	scores  func(w *walk)
+	softmax func(s unsafe.Pointer, st *state, keys, cols, first, masked int, scale float32)
 	// storeO divides outputs by the sums and writes them to rows.
 	storeO func(o unsafe.Pointer, st *state, rows *[lanes]unsafe.Pointer, dims, cols int)
 }
@@ -78,11 +82,16 @@ func float32Kernels(kv compute.DType, parts float32Parts) *kernels {
 	k := &kernels{
 		size: 4, dimStep: 16, keyStep: panel, panelKey: 4 * panel,
 		pack: packF32Plain, loadQ: loadQPlain, storeO: storeOPlain, walk: parts.walk,
+		scores: parts.scores, softmax: parts.softmax,
 	}
 	if kv == compute.BF16 {
 		k.pack = packBF16Plain
 	}
 	return k
+}
+
+func (f *float32Parts) scores(w *walk) {
+	f.product(w.s, w.k, w.q, w.block/panel, w.dims, 4*panel*w.dims, w.cols, 0)
 }
 
 func (f *float32Parts) walk(w *walk) {
@@ -92,7 +101,7 @@ func (f *float32Parts) walk(w *walk) {
 		if w.first+w.block > w.open || w.first < w.closed {
 			masked = 1
 		}
-		f.product(w.s, w.k, w.q, w.block/panel, w.dims, 4*panel*w.dims, w.cols, 0)
+		f.scores(w)
 		f.softmax(w.s, w.state, w.block, w.cols, w.first, masked, w.scale)
 		if w.started != 0 && w.state.changed != 0 {
 			f.rescale(w.o, w.state, w.dims)

@@ -15,6 +15,7 @@ func kernelsFor(l feature.Level, kv compute.DType, dims int) *kernels {
 		return &kernels{
 			size: 2, dimStep: 32, keyStep: 32,
 			pack: packAMX, loadQ: loadQAMX, walk: walkAMX, storeO: storeOAVX512,
+			scores: scoresAMX, softmax: softmaxAVX512,
 		}
 	case l >= feature.AVX512:
 		k := float32Kernels(kv, float32Parts{productAVX512, softmaxAVX512, rescaleAVX512})
@@ -81,6 +82,14 @@ func pointPipeFor(dims int) func(*walk) {
 		return pointPipeAMX128
 	}
 	return nil
+}
+
+func scoresAMX(w *walk) {
+	if w.cols == 1 {
+		scoresAMX1(w)
+		return
+	}
+	scoresAMX2(w)
 }
 
 // walkAMX makes at most two calls of assembly, which the runtime cannot interrupt, of about 10 µs.

@@ -42,15 +42,25 @@ type block struct{ run, key, piece int32 }
 // lane on. Or it is a tile of several small segments, one after the other, that see the same runs.
 type unit struct{ segment, lane, tiles, siblings int32 }
 
+// queries are the rows of a segment that are computed. Lanes of the segment count (token, head of the group)
+// pairs from its first token on, cached or not, where all rows are computed; else from the first row kept.
+type queries struct {
+	row  int // of the first
+	n    int
+	skip int // tokens before the first
+}
+
 // plan is the work of a batch. Its slices are reused from batch to batch.
 type plan struct {
 	batch   *compute.Batch
 	rows    int
-	keys    int  // of all runs, padded
-	bytes   int  // of all runs for one KV head
-	heads   int  // KV heads done at a time
-	keySize int  // bytes of a packed key, and of a packed value
-	apart   bool // every segment is a run of its own: what a window hides of it is its beginning
+	queries []queries // per segment
+	kept    []int32   // token of each row within its segment, where some were dropped; else empty
+	keys    int       // of all runs, padded
+	bytes   int       // of all runs for one KV head
+	heads   int       // KV heads done at a time
+	keySize int       // bytes of a packed key, and of a packed value
+	apart   bool      // every segment is a run of its own: what a window hides of it is its beginning
 
 	runs    []run
 	members []int32 // segments of runs
@@ -65,9 +75,41 @@ type plan struct {
 	viewEnd  []int32 // per segment the end of its part of views
 }
 
-// build cuts the batch into runs, blocks and units.
-func (p *plan) build(b *compute.Batch, group, keySize int) {
-	p.batch, p.rows, p.keySize = b, len(b.Tokens), keySize
+// all makes queries of all of the batch's rows.
+func (p *plan) all(b *compute.Batch) {
+	p.batch, p.rows = b, len(b.Tokens)
+	p.queries, p.kept = p.queries[:0], p.kept[:0]
+	for i := range b.Segments {
+		g := &b.Segments[i]
+		p.queries = append(p.queries, queries{g.First, g.Rows(), g.Cached})
+	}
+}
+
+// some makes queries of some of the batch's rows, ascending.
+func (p *plan) some(b *compute.Batch, rows []int32) {
+	p.batch, p.rows = b, len(rows)
+	p.queries, p.kept = p.queries[:0], p.kept[:0]
+	for i := range b.Segments {
+		g, first := &b.Segments[i], len(p.kept)
+		for ; len(rows) > 0 && int(rows[0]) < g.First+g.Rows(); rows = rows[1:] {
+			p.kept = append(p.kept, rows[0]-int32(g.First-g.Cached))
+		}
+		p.queries = append(p.queries, queries{row: first, n: len(p.kept) - first})
+	}
+}
+
+// token returns the token of the segment whose query is in lane.
+func (p *plan) token(segment int32, lane, group int) int {
+	if len(p.kept) == 0 {
+		return lane / group
+	}
+	return int(p.kept[p.queries[segment].row+lane/group])
+}
+
+// build cuts the batch into runs, blocks and units for the queries.
+func (p *plan) build(group, keySize int) {
+	b := p.batch
+	p.keySize = keySize
 	p.keys, p.bytes = 0, 0
 	clear(p.pieces) // do not keep chunks of former batches alive
 	p.runs, p.members, p.pieces, p.blocks = p.runs[:0], p.members[:0], p.pieces[:0], p.blocks[:0]
@@ -80,11 +122,11 @@ func (p *plan) build(b *compute.Batch, group, keySize int) {
 		p.alone = append(p.alone, -1)
 	}
 	for i := range b.Segments {
-		if b.Segments[i].Rows() > 0 {
+		if p.queries[i].n > 0 {
 			p.view(int32(i))
 		}
 		p.viewEnd = append(p.viewEnd, int32(len(p.views)))
-		if b.Segments[i].Rows() > 0 && !p.join(int32(i), group) {
+		if p.queries[i].n > 0 && !p.join(int32(i), group) {
 			p.cutQueries(int32(i), group)
 		}
 	}
@@ -194,9 +236,9 @@ func (p *plan) join(i int32, group int) bool {
 	if u.tiles != 1 || u.segment+u.siblings != i {
 		return false
 	}
-	used := p.batch.Segments[i].Rows() * group
+	used := p.queries[i].n * group
 	for j := u.segment; j < i; j++ {
-		used += p.batch.Segments[j].Rows() * group
+		used += p.queries[j].n * group
 	}
 	shared, mine := p.viewOf(u.segment), p.viewOf(i)
 	if used > lanes || !slices.Equal(shared[:len(shared)-1], mine[:len(mine)-1]) {
@@ -206,16 +248,16 @@ func (p *plan) join(i int32, group int) bool {
 	return true
 }
 
-// cutQueries adds the units of segment i. Tiles are anchored at its first token, computed or not,
-// and the long ones come first so that threads end together. Tiles that go through more keys than
-// the cache holds are joined, if there are many: how they are does not change results.
+// cutQueries adds the units of segment i. Tiles are anchored at its first lane, computed or not, and the
+// long ones come first so that threads end together. Tiles that go through more keys than the cache
+// holds are joined, if there are many: how they are does not change results.
 func (p *plan) cutQueries(i int32, group int) {
-	g := &p.batch.Segments[i]
+	q := &p.queries[i]
 	keys := 0
 	for _, r := range p.views[p.viewStart(i):] {
 		keys += p.runs[r].keys
 	}
-	first, last := g.Cached*group/lanes*lanes, (g.Len*group-1)/lanes*lanes
+	first, last := q.skip*group/lanes*lanes, ((q.skip+q.n)*group-1)/lanes*lanes
 	most := 1
 	if 2*keys*p.keySize > cacheSize && last-first >= 16*unitTiles*lanes {
 		most = unitTiles

@@ -43,7 +43,10 @@ type worker struct {
 	rows   [lanes]unsafe.Pointer
 	zeros  unsafe.Pointer // a row of zeros
 	waste  unsafe.Pointer // a row to write to
-	wide   []uint16       // bf16 of packKeys keys and as many values, where chunks have another format
+	// Of weighing: the tile under way, and the inverse sums of its lanes.
+	unit    unit
+	inverse laneRow
+	wide    []uint16 // bf16 of packKeys keys and as many values, where chunks have another format
 }
 
 func newWorker(dims, padded int) (*worker, error) {
@@ -150,7 +153,7 @@ func (a *Attention) unitTask(worker, task int) {
 	for i, id := range view {
 		r, longest := &a.plan.runs[id], 0
 		for j := range tiles {
-			tiles[j].enter(r.keys, i == len(view)-1, a.group)
+			a.enter(&tiles[j], u.segment, r.keys, i == len(view)-1)
 			if a.shape.Pointwise != nil {
 				a.narrow(&tiles[j], r, i == len(view)-1)
 			}
@@ -166,6 +169,7 @@ func (a *Attention) unitTask(worker, task int) {
 		t := &tiles[i]
 		a.setRows(w, a.out, u, t, slot, w.waste)
 		a.kern.storeO(t.walk.o, t.walk.state, &w.rows, a.shape.HeadDim, t.walk.cols)
+		a.weigh.save(a, t, &w.rows, t.end-t.first)
 	}
 }
 
@@ -182,7 +186,7 @@ func (a *Attention) siblings(w *worker, u *unit, slot int) {
 	view := a.plan.viewOf(u.segment)
 	for _, id := range view[:len(view)-1] {
 		r := &a.plan.runs[id]
-		t.enter(r.keys, false, a.group)
+		a.enter(t, u.segment, r.keys, false)
 		if a.shape.Pointwise != nil {
 			a.narrow(t, r, false)
 		}
@@ -195,12 +199,9 @@ func (a *Attention) siblings(w *worker, u *unit, slot int) {
 		limits[l] = -1
 	}
 	for i := u.segment; i < u.segment+u.siblings; i++ {
-		g, first := &a.plan.batch.Segments[i], lane
-		for token := g.Cached; token < g.Len; token++ {
-			for range a.group {
-				limits[lane] = int32(token)
-				lane++
-			}
+		g, q, first := &a.plan.batch.Segments[i], &a.plan.queries[i], lane
+		for end := lane + q.n*a.group; lane < end; lane++ {
+			limits[lane] = int32(a.plan.token(i, q.skip*a.group+lane-first, a.group))
 		}
 		r := &a.plan.runs[a.plan.alone[i]]
 		t.keys, t.open = g.Len, 0
@@ -216,6 +217,7 @@ func (a *Attention) siblings(w *worker, u *unit, slot int) {
 	}
 	a.siblingRows(w, a.out, u, slot, w.waste)
 	a.kern.storeO(t.walk.o, t.walk.state, &w.rows, a.shape.HeadDim, t.walk.cols)
+	a.weigh.save(a, t, &w.rows, n)
 }
 
 // siblingRows points the worker's rows at those of the siblings' lanes in x, and the others at spare,
@@ -223,8 +225,8 @@ func (a *Attention) siblings(w *worker, u *unit, slot int) {
 func (a *Attention) siblingRows(w *worker, x []float32, u *unit, slot int, spare unsafe.Pointer) int {
 	d, n := a.shape.HeadDim, 0
 	for i := u.segment; i < u.segment+u.siblings; i++ {
-		g := &a.plan.batch.Segments[i]
-		for row := g.First; row < g.First+g.Rows(); row++ {
+		q := &a.plan.queries[i]
+		for row := q.row; row < q.row+q.n; row++ {
 			for h := range a.group {
 				w.rows[n] = unsafe.Pointer(&x[(row*a.shape.Heads+(a.head+slot)*a.group+h)*d])
 				n++
@@ -239,13 +241,13 @@ func (a *Attention) siblingRows(w *worker, x []float32, u *unit, slot int, spare
 
 // begin loads the queries of tile i of unit u.
 func (a *Attention) begin(w *worker, t *tile, u *unit, i, slot int) {
-	g := &a.plan.batch.Segments[u.segment]
+	q := &a.plan.queries[u.segment]
 	lane := int(u.lane) + i*lanes
-	t.first = max(lane, g.Cached*a.group) // lanes before are cached
-	t.end = min(lane+lanes, g.Len*a.group)
+	t.first = max(lane, q.skip*a.group) // lanes before are cached
+	t.end = min(lane+lanes, (q.skip+q.n)*a.group)
 	t.walk.start(roundUp(t.end-t.first, lanes/2)/(lanes/2), a.scale)
 	if a.shape.Pointwise != nil {
-		a.startPointwise(t, g, 0, t.first, t.end)
+		a.startPointwise(t, &a.plan.batch.Segments[u.segment], 0, t.first, t.end)
 	}
 	a.setRows(w, a.q, u, t, slot, w.zeros)
 	a.kern.loadQ(t.walk.q, &w.rows, a.shape.HeadDim, t.walk.cols)
@@ -259,21 +261,22 @@ func (w *walk) start(cols int, scale float32) {
 	}
 }
 
-// enter prepares for a run of keys keys: all lanes see all of it, or, if it is their own segment,
-// each the keys up to its token. How far the tile goes depends on where it is anchored, not on what
+// enter prepares a segment's tile for a run of keys keys: all lanes see all of it, or, if it is their own
+// segment, each the keys up to its token. How far the tile goes depends on where it is anchored, not on what
 // is cached.
-func (t *tile) enter(keys int, own bool, group int) {
-	if own {
-		t.keys, t.open = (t.end-1)/group+1, t.first/group+1
-		for l := range lanes {
-			t.walk.state.limits[l] = int32(min(t.first+l, t.end-1) / group)
+func (a *Attention) enter(t *tile, segment int32, keys int, own bool) {
+	limits := &t.walk.state.limits
+	if !own {
+		t.keys, t.open = keys, keys
+		for l := range limits {
+			limits[l] = int32(keys - 1)
 		}
 		return
 	}
-	t.keys, t.open = keys, keys
-	for l := range lanes {
-		t.walk.state.limits[l] = int32(keys - 1)
+	for l := range limits {
+		limits[l] = int32(a.plan.token(segment, min(t.first+l, t.end-1), a.group))
 	}
+	t.keys, t.open = int(limits[lanes-1])+1, int(limits[0])+1
 }
 
 // through goes through a span of run r.
@@ -291,8 +294,8 @@ func (a *Attention) through(t *tile, r *run, slot, from int) {
 
 // setRows points the worker's rows at those of the tile's lanes in x, and the others at spare.
 func (a *Attention) setRows(w *worker, x []float32, u *unit, t *tile, slot int, spare unsafe.Pointer) {
-	segment := &a.plan.batch.Segments[u.segment]
-	row, g := segment.First-segment.Cached+t.first/a.group, t.first%a.group
+	q := &a.plan.queries[u.segment]
+	row, g := q.row-q.skip+t.first/a.group, t.first%a.group
 	d := a.shape.HeadDim
 	p := unsafe.Pointer(&x[(row*a.shape.Heads+(a.head+slot)*a.group+g)*d])
 	for l := range w.rows {

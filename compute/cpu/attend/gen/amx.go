@@ -43,6 +43,14 @@ func amx(g *gen) {
 			pipe{softmax{gen: g, tiles: true, state: "R13", pointwise: pointwise}, dims}.walk()
 		}
 	}
+	for cols := 1; cols <= 2; cols++ {
+		g.fn(fmt.Sprintf("scoresAMX%d", cols), "w *walk", "w:R15")
+		g.P("\tLEAQ tiles<>(SB), AX")
+		g.TileConfig()
+		g.scoresAMX(cols)
+		g.TileRelease()
+		g.ret()
+	}
 	g.loadQAMX()
 	g.packAMX()
 }
