@@ -37,7 +37,7 @@ func eventsWithTable(t *testing.T, boundary string) *config.Config {
 		{Path: "device", Value: "cpu"}, {Path: "data_dir", Value: data}, {Path: "threads", Value: "1"}, {Path: "slo_ms", Value: "60000"},
 		{Path: "models[0].path", Value: withoutRetrieval(t, fixture)}, {Path: "models[0].name", Value: "m"}, {Path: "models[0].item_table", Value: "items"},
 		{Path: "models[0].host_memory", Value: "1MiB"}, {Path: "cache.boundary", Value: boundary},
-		{Path: "tables[0].name", Value: "items"}, {Path: "tables[0].dim", Value: "32"}, {Path: "tables[0].cache", Value: "1MiB"},
+		{Path: "tables[0].name", Value: "items"}, {Path: "tables[0].dim", Value: "32"}, {Path: "tables[0].cache", Value: "1MiB"}, {Path: "tables[0].timeout_ms", Value: "60000"},
 	}})
 	if err != nil {
 		t.Fatal(err)
@@ -114,7 +114,7 @@ func TestKVAndRowsShareMemory(t *testing.T) {
 		t.Fatal(err)
 	}
 	s.server.SetReady(true)
-	both := s.shared["m"]
+	both := s.loaded.of("m")[0].memory.shared
 	if both == nil || both.divider == nil {
 		t.Fatal("KV and rows have pools of their own")
 	}
@@ -192,8 +192,8 @@ func TestWhoShares(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	p := s.shared["m"].pool
-	if got := p.Boundary(); got < 0.49 || got > 0.51 || s.shared["m"].divider != nil {
+	p := s.loaded.of("m")[0].memory.shared.pool
+	if got := p.Boundary(); got < 0.49 || got > 0.51 || s.loaded.of("m")[0].memory.shared.divider != nil {
 		t.Errorf("rows have %.3f of the memory, want half for good", got)
 	}
 	if used := p.For(pool.Embeddings).Stats(); used.Used < used.Total-8192 {
