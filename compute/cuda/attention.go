@@ -13,14 +13,22 @@ import (
 type attention interface {
 	// direct reports whether it needs the tables of what rows see.
 	direct() bool
-	// plan looks at a batch and puts the copy of what it found to the GPU into the stream.
-	plan(b *compute.Batch) error
+	// plan looks at a batch, or at its rows that are left where these are not nil, and puts the copy of what it found
+	// to the GPU into the stream.
+	plan(b *compute.Batch, left []int32) error
 	// before puts what a layer needs ahead of its keys into the stream.
 	before(layer int) error
 	// scratch adds the parameters by which rope.cu writes keys and values for a layer.
 	scratch(a *driver.Args, layer int) *driver.Args
 	// launch puts a layer's attention into the stream. Captured, it serves every plan of the same shape.
 	launch(layer int) error
+	// receive puts the sums of what keys received in a layer, whose attention is in the stream, there as well, and
+	// returns where they will be on the GPU.
+	receive(layer int) (driver.Ptr, error)
+	// received takes them up.
+	received(sums []uint64, out []float32)
+	// sums is how many there are.
+	sums() int
 	// shape tells apart plans whose launches differ.
 	shape() int
 	close()
@@ -39,6 +47,8 @@ type direct struct {
 	r     *runner
 	f     *driver.Function
 	scale float32 // of scores
+
+	receives *driver.Function // nil until it is needed
 }
 
 func newDirect(r *runner) (*direct, error) {
@@ -51,14 +61,20 @@ func newDirect(r *runner) (*direct, error) {
 		scale = p.Alpha
 	}
 	f, err := r.dev.kernel("attend_direct.cu", "attend_direct", defines...)
-	return &direct{r, f, scale}, err
+	return &direct{r: r, f: f, scale: scale}, err
 }
 
-func (a *direct) direct() bool              { return true }
-func (a *direct) plan(*compute.Batch) error { return nil }
-func (a *direct) before(int) error          { return nil }
-func (a *direct) shape() int                { return 0 }
-func (a *direct) close()                    {}
+func (a *direct) direct() bool     { return true }
+func (a *direct) before(int) error { return nil }
+func (a *direct) shape() int       { return 0 }
+func (a *direct) close()           {}
+
+func (a *direct) plan(_ *compute.Batch, left []int32) error {
+	if left == nil {
+		return nil
+	}
+	return a.r.placing.await(a.r.stream)
+}
 
 func (a *direct) scratch(args *driver.Args, _ int) *driver.Args { return args.Ptr(0).Ptr(0).Int(0) }
 
@@ -76,6 +92,7 @@ type tensor struct {
 	buffers int
 	stage   *staging // nil: what is cached in the host's memory is used in place
 	cached  bool     // the batch has cached tokens
+	left    bool     // of the batch, some rows are left
 }
 
 // scratchBytes is how much scratch may be taken so that one launch gathers the cached tokens of many
@@ -104,7 +121,14 @@ func newTensor(r *runner) (*tensor, error) {
 
 func (t *tensor) direct() bool { return false }
 
-func (t *tensor) plan(b *compute.Batch) error {
+func (t *tensor) plan(b *compute.Batch, left []int32) error {
+	t.cached, t.left = len(left) < len(b.Tokens), left != nil
+	if t.left {
+		if t.stage != nil {
+			t.stage.chunks = t.stage.chunks[:0] // whose copies lack what was placed
+		}
+		return t.a.BeginLeft(t.r.stream, b, left)
+	}
 	t.cached = false
 	for i := range b.Segments {
 		t.cached = t.cached || b.Segments[i].Cached > 0
@@ -131,6 +155,8 @@ func (t *tensor) staged() bool { return t.stage != nil && len(t.stage.chunks) > 
 
 func (t *tensor) before(layer int) error {
 	switch {
+	case t.left:
+		return t.beforeLeft(layer)
 	case !t.cached:
 		return nil
 	case t.staged():
@@ -168,9 +194,41 @@ func (t *tensor) launch(layer int) error {
 	return t.a.Run(t.r.stream, layer, b.q, b.attCols, b.att[0], b.attCols)
 }
 
+// beforeLeft gathers all layers up to the next that is waited for, or for which there is no room, where a batch goes
+// on with some rows.
+func (t *tensor) beforeLeft(layer int) error {
+	p, first := placedWith(layer), layer == t.r.firstLayer()
+	at := placedParts[p]
+	if !first && (layer-at)%t.buffers != 0 {
+		return nil
+	}
+	end := min(at+((layer-at)/t.buffers+1)*t.buffers, t.r.shape.Layers)
+	if p+1 < len(placedParts) {
+		end = min(end, placedParts[p+1])
+	}
+	s := t.r.stream
+	if first || layer == at {
+		wait := s.Wait
+		if t.r.capturing {
+			wait = s.WaitOutside
+		}
+		if err := wait(t.r.placing.done[p]); err != nil {
+			return err
+		}
+	}
+	if !t.cached {
+		return nil
+	}
+	return t.a.GatherAlone(s, layer, end-layer)
+}
+
 func (t *tensor) shape() int {
-	shape := 4 * t.a.Epoch()
+	shape := 6 * t.a.Epoch()
 	switch {
+	case t.left && t.cached:
+		shape += 5
+	case t.left:
+		shape += 4
 	case t.staged() && t.stage.crowded():
 		shape += 3
 	case t.staged():

@@ -48,8 +48,9 @@ type buffers struct {
 	base        []driver.Ptr
 	frequencies driver.Ptr
 	workspace   driver.Ptr
-	x           [2]driver.Ptr // float32; the second holds the rows that Keep kept
-	second      bool          // the second ones of x and att are in use
+	x           [2]driver.Ptr // float32; Keep moves the rows that it keeps to the other one
+	second      bool          // the second one is in use
+	moved       bool          // Keep has moved attention's result to the second one of att, and u
 	cos, sin    driver.Ptr
 
 	typed  []driver.Ptr
@@ -164,7 +165,7 @@ func (b *buffers) current() driver.Ptr {
 
 // attention returns where attention's result is.
 func (b *buffers) attention() driver.Ptr {
-	if b.second {
+	if b.moved {
 		return b.att[1]
 	}
 	return b.att[0]

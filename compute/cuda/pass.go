@@ -68,17 +68,26 @@ func (r *runner) functionsFor(dt compute.DType) (*functions, error) {
 	return f, nil
 }
 
-// start puts the recorded operations into the stream, once per batch.
+// start puts the last of the recorded operations into the stream, once per batch.
 func (r *runner) start() error {
 	if r.ran {
 		return nil
 	}
-	if err := r.wait(); err != nil { // for a batch whose results nobody took
-		return err
-	}
 	r.ran = true
-	if len(r.batch.Tokens) == 0 || len(r.ops) == 0 {
-		return nil
+	return r.flush()
+}
+
+// flush puts the operations into the stream that were recorded since it was called last.
+func (r *runner) flush() error {
+	var err error
+	if r.begun {
+		err = r.sent.Sync() // the tables may be written again
+	} else {
+		err = r.wait() // for a batch whose results nobody took
+	}
+	r.begun = true
+	if err != nil || len(r.batch.Tokens) == 0 || len(r.ops) == 0 || r.left != nil && len(r.left) == 0 {
+		return err
 	}
 	if err := r.prepare(); err != nil {
 		return err
@@ -87,17 +96,19 @@ func (r *runner) start() error {
 	if err := r.dev.memory.await(r.stream); err != nil {
 		return err
 	}
-	if err := firstError(r.tables.upload(r.stream), r.sums.upload(r.stream, len(r.batch.Tokens))); err != nil {
+	if err := firstError(r.tables.upload(r.stream), r.sums.upload(r.stream, len(r.batch.Tokens)), r.sent.Record(r.stream)); err != nil {
 		return err
 	}
-	if err := r.att.plan(r.batch); err != nil {
+	if err := r.att.plan(r.batch, r.left); err != nil {
 		return err
 	}
-	r.bufs.second = false
 	if err := r.launch(); err != nil {
 		return err
 	}
-	r.bufs.second = r.kept
+	if r.kept && len(r.keep) > 0 {
+		r.base = !r.base
+	}
+	r.bufs.second = r.base
 	return nil
 }
 
@@ -122,7 +133,7 @@ func (r *runner) prepare() error {
 	if !r.kept {
 		keep = nil
 	}
-	return r.tables.fill(r.dev, r.batch, keep, r.att.direct())
+	return r.tables.fill(r.dev, r.batch, r.left, keep, r.att.direct())
 }
 
 // need makes the buffers for products in dt. What was prepared for those of another format goes.
@@ -184,7 +195,7 @@ func (r *runner) wait() error {
 // emit puts all recorded operations into the stream.
 func (r *runner) emit() error {
 	p := pass{m: r.tables.rows, rows: r.tables.trueRows(), cores: r.graphs.cores}
-	r.bufs.second = false
+	r.bufs.second, r.bufs.moved = r.base, false
 	turned := false
 	for i := range r.ops {
 		o := &r.ops[i]
@@ -311,10 +322,12 @@ func (r *runner) qkv(p *pass, o *op) error {
 func (r *runner) gather(p *pass) error {
 	rows := bucket(len(r.keep))
 	wide := r.bufs.dt.Size() * r.bufs.attCols
+	from := r.bufs.current()
+	r.bufs.second, r.bufs.moved = !r.bufs.second, true
 	for _, v := range []struct {
 		to, from driver.Ptr
 		bytes    int
-	}{{r.bufs.x[1], r.bufs.x[0], 4 * r.bufs.hidden}, {r.bufs.att[1], r.bufs.att[0], wide}, {r.bufs.u[1], r.bufs.u[0], wide}} {
+	}{{r.bufs.current(), from, 4 * r.bufs.hidden}, {r.bufs.att[1], r.bufs.att[0], wide}, {r.bufs.u[1], r.bufs.u[0], wide}} {
 		if v.to == 0 {
 			continue
 		}
@@ -323,7 +336,6 @@ func (r *runner) gather(p *pass) error {
 			return err
 		}
 	}
-	r.bufs.second = true
 	p.m, p.rows = rows, r.tables.keptRows()
 	return nil
 }
@@ -373,6 +385,7 @@ type graphs struct {
 type graph struct {
 	rows, kept int // buckets
 	shape      int // of attention's launches
+	base       bool
 	ops        []op
 	exec       *driver.Graph // nil until it is captured
 	seen, used int
@@ -431,7 +444,7 @@ func (g *graphs) find(r *runner) *graph {
 	}
 	shape := r.att.shape()
 	for _, v := range g.list {
-		if v.rows == r.tables.rows && v.kept == kept && v.shape == shape && slices.Equal(v.ops, r.ops) {
+		if v.rows == r.tables.rows && v.kept == kept && v.shape == shape && v.base == r.base && slices.Equal(v.ops, r.ops) {
 			v.used = g.clock
 			return v
 		}
@@ -446,7 +459,7 @@ func (g *graphs) find(r *runner) *graph {
 		g.list[oldest].close()
 		g.list = slices.Delete(g.list, oldest, oldest+1)
 	}
-	v := &graph{rows: r.tables.rows, kept: kept, shape: shape, ops: slices.Clone(r.ops), used: g.clock}
+	v := &graph{rows: r.tables.rows, kept: kept, shape: shape, base: r.base, ops: slices.Clone(r.ops), used: g.clock}
 	g.list = append(g.list, v)
 	return v
 }

@@ -20,17 +20,28 @@ type runner struct {
 	err   error // the first failure since Begin
 	batch *compute.Batch
 	ops   []op
-	keep  []int32 // rows that go on after Keep
+	keep  []int32 // rows of x that go on after Keep
 	place []int32 // row of x for each row of the batch, −1 when dropped
 	rows  int     // of x as recorded so far
-	kept  bool    // Keep was called
-	ran   bool    // ops were started
+	kept  bool    // Keep is among ops
+	ran   bool    // the last ops were started
 	busy  bool    // and may still run
+
+	// Of a batch that goes on with some rows, in several parts.
+	begun    bool    // some ops were started
+	dropped  bool    // Keep was called
+	ids      []int32 // rows of the batch that Keep left
+	left     []int32 // those that the recorded ops begin with; nil: all
+	lefts    []int32 // memory for left
+	base     bool    // they begin with the second one of bufs.x
+	attended int     // layer of Attend, if that was recorded last; −1
+	placing  placing
 
 	capturing bool // operations are recorded as a graph
 
 	stream *driver.Stream
 	done   *driver.Event
+	sent   *driver.Event // the tables have left the host
 	args   *driver.Args
 	bufs   buffers
 	tables tables
@@ -117,6 +128,9 @@ func (r *runner) open() (err error) {
 	if r.done, err = c.NewEvent(false); err != nil {
 		return err
 	}
+	if r.sent, err = c.NewEvent(false); err != nil {
+		return err
+	}
 	if r.args, err = driver.NewArgs(); err != nil {
 		return err
 	}
@@ -139,6 +153,7 @@ func (r *runner) close() error {
 	if r.stream != nil {
 		err = r.stream.Sync()
 	}
+	r.placing.close(r.dev)
 	r.graphs.drop()
 	if r.att != nil {
 		r.att.close()
@@ -157,6 +172,9 @@ func (r *runner) close() error {
 	if r.done != nil {
 		err = errors.Join(err, r.done.Close())
 	}
+	if r.sent != nil {
+		err = errors.Join(err, r.sent.Close())
+	}
 	if r.stream != nil {
 		err = errors.Join(err, r.stream.Close())
 	}
@@ -171,6 +189,7 @@ func (r *runner) fail(err error) {
 
 func (r *runner) Begin(b *compute.Batch) error {
 	r.ops, r.rows, r.kept, r.ran = r.ops[:0], 0, false, false
+	r.begun, r.dropped, r.left, r.base, r.attended, r.placing.from = false, false, nil, false, -1, -1
 	r.batch = b
 	r.err = r.begin(b)
 	if r.err == nil {
@@ -222,7 +241,7 @@ func (r *runner) record(o op) {
 		r.fail(errors.New("cuda: an operation after a result was taken"))
 	}
 	if r.err == nil {
-		r.ops = append(r.ops, o)
+		r.ops, r.attended = append(r.ops, o), -1
 	}
 }
 
@@ -264,34 +283,53 @@ func (r *runner) QKV(layer int, w *compute.AttentionWeights) {
 	if layer < 0 || layer >= s.Layers {
 		r.fail(fmt.Errorf("cuda: layer %d of %d", layer, s.Layers))
 	}
+	r.goOn(layer)
 	r.record(o)
 }
 
-func (r *runner) Attend(layer int) { r.record(op{kind: opAttend, layer: layer}) }
+func (r *runner) Attend(layer int) {
+	r.record(op{kind: opAttend, layer: layer})
+	r.attended = layer
+}
 
 func (r *runner) Keep(rows []int32) {
 	if r.err != nil {
 		return
 	}
-	if r.kept {
-		r.fail(errors.New("cuda: Keep called twice"))
+	last := int32(-1)
+	for _, row := range rows {
+		if row <= last || r.at(row) < 0 {
+			r.fail(fmt.Errorf("cuda: Keep of row %d after %d, of %d rows", row, last, r.rows))
+			return
+		}
+		last = row
+	}
+	again := r.kept
+	if again && r.ops[len(r.ops)-1].kind != opKeep {
+		r.fail(errors.New("cuda: Keep called twice in a layer"))
 		return
+	}
+	before := r.keep
+	r.keep = r.keep[:0]
+	for _, row := range rows { // ascending, so that none of before is overwritten ahead of its turn
+		from := r.at(row)
+		if again {
+			from = before[from]
+		}
+		r.keep = append(r.keep, from)
 	}
 	r.place = slices.Grow(r.place[:0], len(r.batch.Tokens))[:len(r.batch.Tokens)]
 	for i := range r.place {
 		r.place[i] = -1
 	}
-	last := int32(-1)
-	for to, from := range rows {
-		if from <= last || int(from) >= r.rows {
-			r.fail(fmt.Errorf("cuda: Keep of row %d after %d, of %d rows", from, last, r.rows))
-			return
-		}
-		last, r.place[from] = from, int32(to)
+	for i, row := range rows {
+		r.place[row] = int32(i)
 	}
-	r.keep = append(r.keep[:0], rows...)
-	r.kept, r.rows = true, len(rows)
-	r.record(op{kind: opKeep})
+	r.ids = append(r.ids[:0], rows...)
+	r.kept, r.dropped, r.rows = true, true, len(rows)
+	if !again {
+		r.record(op{kind: opKeep})
+	}
 }
 
 func (r *runner) Output(w *compute.AttentionWeights) {
@@ -316,7 +354,7 @@ func (r *runner) at(id int32) int32 {
 	switch {
 	case id < 0 || int(id) >= len(r.batch.Tokens):
 		return -1
-	case r.kept:
+	case r.dropped:
 		return r.place[id]
 	}
 	return id
@@ -341,6 +379,9 @@ func (r *runner) finish(get func(r *runner) error) error {
 	err := r.dev.c.Enter()
 	if err == nil {
 		err = r.start()
+	}
+	if err == nil {
+		err = r.placed()
 	}
 	if err == nil && get != nil {
 		r.busy = true

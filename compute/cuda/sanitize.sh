@@ -8,8 +8,9 @@
 # OUT gets a log for each process and summary.txt: what was clean, what was not, and how many cases ran. Where a tool
 # itself fails in the matrix library's kernels, the process runs again with a product of our own ("own" in its name).
 # Environment: JOBS (14) processes at a time; LIMIT (100) seconds for each; VARIANTS (graphs plain direct);
-# SHORT=1: only seeds that cover every head dimension of the tensor cores; RACE_ARGS and ARGS for compute-sanitizer,
-# the first for racecheck only; SKIP, a file with names of processes, one per line, that need not run again; END,
+# SHORT=1: only seeds that cover every head dimension of the tensor cores; PRODUCTS=library: racecheck with the matrix
+# library's products, for which it takes minutes and gigabytes, instead of our own; RACE_ARGS and ARGS for
+# compute-sanitizer, the first for racecheck only; SKIP, a file with names of processes, one per line, that need not run again; END,
 # seconds since 1970, when all have to be over.
 set -u
 bin=$1 out=$2
@@ -22,15 +23,18 @@ export RACE_ARGS=${RACE_ARGS:-}
 
 # Names of processes, the cases that they run and those of them that they leave out, long ones first. A case's seed
 # tells cases apart: by its tens, or by its ones. Under a tool, of the variant direct only what has kernels of its own,
-# and of KV in the host's memory a few seeds.
+# of KV in the host's memory a few seeds, and no counts of allocations, which run the same passes over and over.
 cases() {
+  not=; [ $1 != none ] && not='|no_allocation'
   short=${SHORT:-} suite='^TestConformance$' host='^TestConformanceFromHost$'
   variants=${VARIANTS:-graphs plain direct}
   for v in $variants; do
     for o in attend attend_to_cached qkv layers; do echo "$v-fp8-$o $suite/^$v\$/^fp8\$/^$o\$"; done
     [ $v = direct ] && [ $1 != none ] && continue
-    echo "$v-rest $suite/^$v\$/. $suite/^$v\$/^(attend|layers|qkv|ffn|embed|weights_.*|stu.*|fp8)\$"
-    echo "$v-fp8-rest $suite/^$v\$/^fp8\$ $suite/^$v\$/^fp8\$/^(attend.*|qkv|layers)\$"
+    echo "$v-rest $suite/^$v\$/. $suite/^$v\$/^(attend|layers|qkv|ffn|embed|weights_.*|stu.*|fp8|blend$not)\$"
+    for d in 0-4 5-9; do echo "$v-blend$d $suite/^$v\$/^blend\$/^pass\$/^seed.*[$d]\$"; done
+    echo "$v-blend-rest $suite/^$v\$/^blend\$ $suite/^$v\$/^blend\$/^(pass$not)\$"
+    echo "$v-fp8-rest $suite/^$v\$/^fp8\$ $suite/^$v\$/^fp8\$/^(attend.*|qkv|layers$not)\$"
     echo "$v-seedless $suite/^$v\$/^(attend|layers|qkv|ffn|stu.*)\$ $suite/^$v\$/./^seed"
     echo "$v-embed $suite/^$v\$/^embed\$"
     echo "$v-weights $suite/^$v\$/^weights_"
@@ -42,8 +46,8 @@ cases() {
   done
   for v in graphs one_by_one in_place; do
     [ $1 != none ] && echo "host-$v $host/^$v\$/^(attend|layers)\$/^seed[0-9]*0[0-9]\$" && continue
-    for o in attend layers qkv fp8; do echo "host-$v-$o $host/^$v\$/^$o\$"; done
-    echo "host-$v-rest $host/^$v\$ $host/^$v\$/^(attend|layers|qkv|fp8)\$"
+    for o in attend layers qkv fp8 blend; do echo "host-$v-$o $host/^$v\$/^$o\$"; done
+    echo "host-$v-rest $host/^$v\$ $host/^$v\$/^(attend|layers|qkv|fp8|blend$not)\$"
   done
   digits="0 1 2 5 3 4 6 7 8 9"
   [ -n "$short" ] && digits="0 1 2 5"
@@ -66,7 +70,7 @@ one() {
   [ -n "$END" ] && [ $((END - $(date +%s))) -lt "$limit" ] && limit=$((END - $(date +%s)))
   [ "$limit" -lt 3 ] && echo "not begun: $name" && return
   run="compute-sanitizer --tool $tool $ARGS"
-  [ "$tool" = racecheck ] && run="$run $RACE_ARGS"
+  [ "$tool" = racecheck ] && run="$run $RACE_ARGS" && [ "${PRODUCTS:-}" != library ] && local -x GREBE_TEST_PRODUCTS=own
   [ "$tool" = none ] && run=
   timeout "$limit" $run "$BIN" -test.v -test.run "$2" -test.skip "${3:-^\$}" >"$log" 2>&1
   rc=$?

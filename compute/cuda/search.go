@@ -49,8 +49,8 @@ type beamAttention struct {
 	round bool // the batch is a round: what it sees is in the scratch
 }
 
-func (a *beamAttention) plan(b *compute.Batch) error {
-	err := a.tensor.plan(b)
+func (a *beamAttention) plan(b *compute.Batch, left []int32) error {
+	err := a.tensor.plan(b, left)
 	a.cached = a.cached && !a.round
 	return err
 }
@@ -182,6 +182,7 @@ func (r *runner) Round() {
 	s.lay(&r.shape, r.batch.Segments[:s.segments])
 	r.batch, r.ops = &s.batch, r.ops[:0]
 	r.rows, r.kept, r.ran = len(s.batch.Tokens), false, false
+	r.dropped, r.base = false, false
 }
 
 // lay makes the batch of a round: the prompts, the slots of the rounds before, which nobody sees, and a
@@ -227,12 +228,12 @@ func (r *runner) startRound() error {
 	r.ran = true
 	host := r.tables.host
 	r.tables.host = s.hosts[s.level]
-	err := firstError(r.tables.fill(r.dev, r.batch, nil, false), r.tables.upload(r.stream))
+	err := firstError(r.tables.fill(r.dev, r.batch, nil, nil, false), r.tables.upload(r.stream))
 	r.tables.host = host
 	if err != nil {
 		return err
 	}
-	if err := firstError(r.att.plan(r.batch), r.followParents(), r.settle()); err != nil {
+	if err := firstError(r.att.plan(r.batch, nil), r.followParents(), r.settle()); err != nil {
 		return err
 	}
 	r.bufs.second = false

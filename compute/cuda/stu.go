@@ -256,7 +256,7 @@ func (r *runner) uvqk(p *pass, o *op) error {
 
 func (r *runner) mix(p *pass, o *op) error {
 	u, perHead := r.bufs.u[0], 0
-	if r.bufs.second {
+	if r.bufs.moved {
 		u = r.bufs.u[1]
 	}
 	if o.perHead {

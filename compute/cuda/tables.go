@@ -46,6 +46,8 @@ type span struct {
 	tokens int32
 	count  int32
 	start  int32
+	row    int32
+	cached int32
 	_      int32
 }
 
@@ -91,17 +93,27 @@ func (t *tables) tokens() driver.Ptr    { return t.dev.At(t.tokensAt()) }
 func (t *tables) positions() driver.Ptr { return t.dev.At(t.positionsAt()) }
 func (t *tables) kept() driver.Ptr      { return t.dev.At(t.keepAt()) }
 
-// fill writes the tables of a batch. keep lists the rows that go on after Keep. Nothing of an earlier
-// batch may be under way.
-func (t *tables) fill(d *device, b *compute.Batch, keep []int32, sights bool) error {
-	t.rows = bucket(len(b.Tokens))
-	copy(offheap.Slice[int32](t.host.Bytes[t.tokensAt():], t.rows), b.Tokens)
-	copy(offheap.Slice[int32](t.host.Bytes[t.positionsAt():], t.rows), b.Positions)
+// fill writes the tables of a batch, or of those of its rows that are left. keep lists the rows of these that go on
+// after Keep. Nothing of what was written before may still be on its way.
+func (t *tables) fill(d *device, b *compute.Batch, left, keep []int32, sights bool) error {
+	rows := len(b.Tokens)
+	if left != nil {
+		rows = len(left)
+	}
+	t.rows = bucket(rows)
+	positions := offheap.Slice[int32](t.host.Bytes[t.positionsAt():], t.rows)
+	if left == nil {
+		copy(offheap.Slice[int32](t.host.Bytes[t.tokensAt():], t.rows), b.Tokens)
+		copy(positions, b.Positions)
+	}
+	for i, row := range left {
+		positions[i] = b.Positions[row]
+	}
 	copy(offheap.Slice[int32](t.host.Bytes[t.keepAt():], t.rows), keep)
-	t.locate(b)
+	t.locate(b, left)
 	t.spans = t.spans[:0]
 	if sights {
-		t.look(b)
+		t.look(b, left)
 		if err := t.spanRoom(d, len(t.spans)*int(unsafe.Sizeof(span{}))); err != nil {
 			return err
 		}
@@ -110,7 +122,7 @@ func (t *tables) fill(d *device, b *compute.Batch, keep []int32, sights bool) er
 		}
 	}
 	h := &offheap.Slice[header](t.host.Bytes, 1)[0]
-	*h = header{rows: int32(len(b.Tokens)), kept: int32(len(keep)), spans: uint64(t.spansDev)}
+	*h = header{rows: int32(rows), kept: int32(len(keep)), spans: uint64(t.spansDev)}
 	return nil
 }
 
@@ -153,8 +165,23 @@ func room(c *compute.Chunk) int32 {
 	return int32(c.Tokens)
 }
 
+// some are rows of a batch, ascending; nil: all. They are asked for in order.
+type some []int32
+
+// next reports whether a row is among them, and goes on to the next if so.
+func (s *some) next(row int) bool {
+	if *s == nil {
+		return true
+	}
+	if len(*s) == 0 || int((*s)[0]) != row {
+		return false
+	}
+	*s = (*s)[1:]
+	return true
+}
+
 // locate finds where the K and V of every row go.
-func (t *tables) locate(b *compute.Batch) {
+func (t *tables) locate(b *compute.Batch, left some) {
 	homes := offheap.Slice[home](t.host.Bytes[t.homesAt():], t.rows)
 	row := 0
 	for i := range b.Segments {
@@ -165,6 +192,9 @@ func (t *tables) locate(b *compute.Batch) {
 				at += s.Chunks[c].Tokens
 				c++
 			}
+			if !left.next(s.First + k - s.Cached) {
+				continue
+			}
 			homes[row] = home{s.Chunks[c].Addr, room(&s.Chunks[c]), int32(k - at)}
 			row++
 		}
@@ -173,7 +203,7 @@ func (t *tables) locate(b *compute.Batch) {
 
 // look lists the keys that every row sees: all of the segments that its own one sees, in order, and its
 // own one up to itself. Rows of a segment share the list and differ in how much of it they see.
-func (t *tables) look(b *compute.Batch) {
+func (t *tables) look(b *compute.Batch, left some) {
 	sights := offheap.Slice[sight](t.host.Bytes[t.sightsAt():], t.rows)
 	row := 0
 	for i := range b.Segments {
@@ -188,6 +218,9 @@ func (t *tables) look(b *compute.Batch) {
 		}
 		t.add(s)
 		for k := s.Cached; k < s.Len; k++ {
+			if !left.next(s.First + k - s.Cached) {
+				continue
+			}
 			sights[row] = sight{spans: first, keys: int32(seen + k + 1)}
 			if t.pointwise != nil {
 				t.lookPointwise(&sights[row], s, k, seen)
@@ -218,7 +251,9 @@ func (t *tables) add(s *compute.Segment) {
 		if n == 0 {
 			return
 		}
-		t.spans = append(t.spans, span{chunk: s.Chunks[c].Addr, tokens: room(&s.Chunks[c]), count: int32(n), start: int32(s.Start + s.Len - left)})
+		at := s.Len - left
+		t.spans = append(t.spans, span{chunk: s.Chunks[c].Addr, tokens: room(&s.Chunks[c]), count: int32(n), start: int32(s.Start + at),
+			row: int32(s.First + at - s.Cached), cached: int32(s.Cached - at)})
 		left -= n
 	}
 }

@@ -15,6 +15,9 @@
 // Gather takes any number of layers, up to Buffers, and may run beside other work; Run of layer l comes
 // before anything of layer l+Buffers.
 //
+// Receive says, behind Run of a layer, how much attention each key received. BeginLeft goes on with some of a
+// batch's rows.
+//
 // With Shape.Pointwise, Run computes HSTU's attention by the same kernel: SiLU instead of the softmax.
 //
 // Begin plans on the host without allocating, once it has seen a batch of the size. Lists and sizes
@@ -71,6 +74,7 @@ type Attention struct {
 	counters driver.Ptr
 	keys     *driver.TensorMap
 	queries  queryMap
+	receiver receiver
 }
 
 // queryMap is the tensor map of the queries at an address.
@@ -279,12 +283,16 @@ func (a *Attention) Scratch() Scratch {
 }
 
 // Begin plans the batch and sends the list in the stream's order. The batch is not used afterwards.
-func (a *Attention) Begin(s *driver.Stream, b *compute.Batch) error {
+func (a *Attention) Begin(s *driver.Stream, b *compute.Batch) error { return a.BeginLeft(s, b, nil) }
+
+// BeginLeft is Begin when only some of the batch's rows are left to be computed, ascending; nil: all. They are then
+// numbered from 0 on. The others' K and V lie in their chunks.
+func (a *Attention) BeginLeft(s *driver.Stream, b *compute.Batch, left []int32) error {
 	if len(b.Tokens) > a.cfg.Rows {
 		return fmt.Errorf("attend: %d rows, at most %d", len(b.Tokens), a.cfg.Rows)
 	}
 	p := &a.plan
-	p.build(b, tileRows/a.group)
+	p.build(b, left, tileRows/a.group)
 	p.cutUnits(a.cfg.Shape.KVHeads, a.c.Info().Processors, a.maxPartials())
 	if int(p.slots) > a.cfg.Slots {
 		if err := errors.Join(a.c.Sync(), a.growScratch(int(p.slots)+int(p.slots)/4)); err != nil {
@@ -358,7 +366,7 @@ func (a *Attention) mapQueries(at driver.Ptr, stride int) error {
 
 // Close gives everything back. Nothing may be running.
 func (a *Attention) Close() error {
-	err := errors.Join(a.c.Free(a.scratch), a.c.Free(a.list), a.c.Free(a.partials), a.c.Free(a.counters), a.c.FreeHost(a.pinned))
+	err := errors.Join(a.c.Free(a.scratch), a.c.Free(a.list), a.c.Free(a.partials), a.c.Free(a.counters), a.c.FreeHost(a.pinned), a.receiver.close(a.c))
 	if a.sent != nil {
 		err = errors.Join(err, a.sent.Close())
 	}

@@ -39,10 +39,13 @@ type tile struct {
 // plan is the work of a batch. Its slices are reused from batch to batch.
 type plan struct {
 	batch     *compute.Batch
+	left      []int32            // rows of the batch that are computed; nil: all
+	next      int                // of left: not placed yet
 	pointwise *compute.Pointwise // of the shape
 	slots     int32              // used
 
 	first  []int32 // per segment the slot of its first token
+	rows   []span  // per segment its rows, counted without those that are not computed
 	slot   []int32 // per row
 	low    []int32 // per row its first slot in the window
 	high   []int32 // per row its last one there, where that is not always its own
@@ -56,10 +59,11 @@ type plan struct {
 	cut
 }
 
-// build cuts the batch into tiles of up to tokens tokens.
-func (p *plan) build(b *compute.Batch, tokens int) {
-	p.batch, p.slots = b, 0
-	p.first, p.slot, p.low, p.high = p.first[:0], p.slot[:0], p.low[:0], p.high[:0]
+// build cuts the batch into tiles of up to tokens tokens. left are the rows that are computed, ascending, nil: all.
+// What others would have written to their chunks is there.
+func (p *plan) build(b *compute.Batch, left []int32, tokens int) {
+	p.batch, p.left, p.next, p.slots = b, left, 0, 0
+	p.first, p.rows, p.slot, p.low, p.high = p.first[:0], p.rows[:0], p.slot[:0], p.low[:0], p.high[:0]
 	p.spans, p.tiles, p.pieces, p.scales = p.spans[:0], p.tiles[:0], p.pieces[:0], p.scales[:0]
 	for i := range b.Segments {
 		p.place(&b.Segments[i])
@@ -67,7 +71,7 @@ func (p *plan) build(b *compute.Batch, tokens int) {
 	joinable := false // the last tile is of short segments
 	for i := range b.Segments {
 		g := &b.Segments[i]
-		if g.Rows() == 0 {
+		if p.rows[i].start == p.rows[i].end {
 			continue
 		}
 		if p.bounded() {
@@ -88,20 +92,29 @@ func (p *plan) build(b *compute.Batch, tokens int) {
 // place gives a segment's tokens their slots and lists what is to be copied.
 func (p *plan) place(g *compute.Segment) {
 	p.first = append(p.first, p.slots)
+	first := int32(len(p.slot))
 	for t := g.Cached; t < g.Len; t++ {
+		if !p.computed(g.First + t - g.Cached) {
+			continue
+		}
 		p.slot = append(p.slot, p.slots+int32(t))
 		if p.pointwise != nil {
 			p.scales = append(p.scales, p.pointwise.ScaleOf(g))
 		}
 	}
+	p.rows = append(p.rows, span{first, int32(len(p.slot))})
+	copied := g.Cached
+	if len(p.slot)-int(first) < g.Rows() {
+		copied = g.Len // those that are computed are overwritten
+	}
 	start := 0 // of the chunk
-	for c := 0; start < g.Cached; c++ {
+	for c := 0; start < copied; c++ {
 		ch := &g.Chunks[c]
 		at := ch.Addr
 		if p.locate != nil {
 			at = p.locate(ch)
 		}
-		end := min(start+ch.Tokens, g.Cached)
+		end := min(start+ch.Tokens, copied)
 		for t := start; t < end; t += pieceSize {
 			p.pieces = append(p.pieces, piece{addr: at, home: ch.Addr, room: int32(ch.Tokens), token: int32(t - start),
 				tokens: int32(min(pieceSize, end-t)), slot: p.slots + int32(t)})
@@ -109,6 +122,18 @@ func (p *plan) place(g *compute.Segment) {
 		start += ch.Tokens
 	}
 	p.slots += int32(g.Len)
+}
+
+// computed reports whether a row is; it is asked for each, in order.
+func (p *plan) computed(row int) bool {
+	if p.left == nil {
+		return true
+	}
+	if p.next < len(p.left) && int(p.left[p.next]) == row {
+		p.next++
+		return true
+	}
+	return false
 }
 
 // view returns the slots that a segment sees besides its own, as few ranges in order. It is valid
@@ -140,54 +165,48 @@ func merge(views []span) []span {
 // cutLong adds the tiles of segment i by itself. A range that ends where the segment begins becomes
 // part of its window: a user behind its items is then as one causal sequence.
 func (p *plan) cutLong(i int, view []span, tokens int) {
-	g, low := &p.batch.Segments[i], p.first[i]
+	low := p.first[i]
 	if n := len(view); n > 0 && view[n-1].end == low {
 		low, view = view[n-1].start, view[:n-1]
 	}
-	spans := p.addSpans(view)
-	for t := g.Cached; t < g.Len; t += tokens {
-		n := min(tokens, g.Len-t)
-		slot := p.first[i] + int32(t)
-		p.addTile(tile{row: int32(g.First + t - g.Cached), tokens: int32(n), spans: spans,
-			window: span{low, slot + int32(n)}, maxLow: low, minSlot: slot})
-	}
-	for range g.Rows() {
+	p.addRows(p.rows[i], low, p.addSpans(view), tokens)
+	for range p.rows[i].end - p.rows[i].start {
 		p.low = append(p.low, low)
+	}
+}
+
+// addRows adds tiles of rows that see from slot low up to themselves, and spans.
+func (p *plan) addRows(rows span, low int32, spans span, tokens int) {
+	for r := rows.start; r < rows.end; r += int32(tokens) {
+		n := min(int32(tokens), rows.end-r)
+		p.addTile(tile{row: r, tokens: n, spans: spans, window: span{low, p.slot[r+n-1] + 1}, maxLow: low, minSlot: p.slot[r]})
 	}
 }
 
 // cutShort adds the rows of segment i to the last tile, as far as there is room and it pays, and to
 // new ones.
 func (p *plan) cutShort(i int, view []span, tokens int, joinable bool) {
-	g := &p.batch.Segments[i]
-	for range g.Rows() {
+	rows := p.rows[i]
+	for range rows.end - rows.start {
 		p.low = append(p.low, p.first[i])
 	}
-	t := g.Cached
 	if joinable {
-		t += p.join(i, view, tokens)
+		rows.start += p.join(i, view, tokens)
 	}
-	if t == g.Len {
-		return
-	}
-	spans := p.addSpans(view)
-	for ; t < g.Len; t += tokens {
-		n := min(tokens, g.Len-t)
-		slot := p.first[i] + int32(t)
-		p.addTile(tile{row: int32(g.First + t - g.Cached), tokens: int32(n), spans: spans,
-			window: span{p.first[i], slot + int32(n)}, maxLow: p.first[i], minSlot: slot})
+	if rows.start < rows.end {
+		p.addRows(rows, p.first[i], p.addSpans(view), tokens)
 	}
 }
 
 // join adds rows of the short segment i to the last tile and returns how many. It adds none when the
 // tile sees something else, or when the keys that lie between make a tile of its own cheaper.
-func (p *plan) join(i int, view []span, tokens int) int {
-	g, last := &p.batch.Segments[i], &p.tiles[len(p.tiles)-1]
-	n := min(tokens-int(last.tokens), g.Rows())
+func (p *plan) join(i int, view []span, tokens int) int32 {
+	g, rows, last := &p.batch.Segments[i], p.rows[i], &p.tiles[len(p.tiles)-1]
+	n := min(int32(tokens)-last.tokens, rows.end-rows.start)
 	if n <= 0 || !slices.Equal(p.spans[last.spans.start:last.spans.end], view) {
 		return 0
 	}
-	window := span{last.window.start, p.first[i] + int32(g.Cached+n)}
+	window := span{last.window.start, p.slot[rows.start+n-1] + 1}
 	alone := steps(span{p.first[i], p.first[i] + int32(g.Len)})
 	for _, v := range view {
 		alone += steps(v)
@@ -195,7 +214,7 @@ func (p *plan) join(i int, view []span, tokens int) int {
 	if more := steps(window) - steps(last.window); more > alone {
 		return 0
 	}
-	last.tokens += int32(n)
+	last.tokens += n
 	last.steps += steps(window) - steps(last.window)
 	last.window = window
 	last.maxLow = p.first[i]

@@ -3,6 +3,7 @@ package attend
 import (
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"testing"
 
 	"grebe/compute"
@@ -160,7 +161,7 @@ func TestPlanSeesWhatTheMaskSays(t *testing.T) {
 		r := rand.New(rand.NewPCG(seed, 7))
 		b := batchOf(r, 1+r.IntN(4))
 		group, heads, blocks := 1+r.IntN(12), 1+r.IntN(4), []int{1, 7, 132}[r.IntN(3)]
-		p.build(b, tileRows/group)
+		p.build(b, nil, tileRows/group)
 		way := split.Candidates()[seed%uint64(len(split.Candidates()))]
 		p.forced = nil
 		p.cutUnits(heads, blocks, 2*blocks)
@@ -241,12 +242,59 @@ func checkBlocks(list reader, blocks int) error {
 	return nil
 }
 
+// some draws rows of a batch that are left, some of them in runs.
+func some(r *rand.Rand, rows int) []int32 {
+	left := []int32{}
+	keep := false
+	for row := range rows {
+		if r.IntN(3) == 0 {
+			keep = r.IntN(2) == 0
+		}
+		if keep {
+			left = append(left, int32(row))
+		}
+	}
+	return left
+}
+
+// TestRowsLeftSeeWhatTheySaw: rows that are left see what they see in the whole batch, from the slots of their
+// tokens, and what is not computed is copied.
+func TestRowsLeftSeeWhatTheySaw(t *testing.T) {
+	p := plan{cut: cut{costs: measuredCosts}}
+	for seed := range uint64(300) {
+		r := rand.New(rand.NewPCG(seed, 8))
+		b := batchOf(r, 1+r.IntN(4))
+		left, tokens, heads := some(r, len(b.Tokens)), tileRows/(1+r.IntN(12)), 1+r.IntN(2)
+		p.build(b, left, tokens)
+		p.cutUnits(heads, 132, 264)
+		all, want := wanted(b), [][]int8{}
+		for _, row := range left {
+			want = append(want, all[row])
+		}
+		if err := checkMask(p.encode(nil), b, want, tokens, heads, 132); err != nil {
+			t.Fatalf("seed %d: %d of %d rows: %v", seed, len(left), len(b.Tokens), err)
+		}
+		there := make([]bool, p.slots) // computed, or copied
+		for _, slot := range p.slot {
+			there[slot] = true
+		}
+		for _, c := range p.pieces {
+			for i := range c.tokens {
+				there[c.slot+i] = true
+			}
+		}
+		if i := slices.Index(there, false); i >= 0 {
+			t.Fatalf("seed %d: nobody brings slot %d of %d", seed, i, p.slots)
+		}
+	}
+}
+
 // TestPiecesCoverWhatIsCached: every cached token is copied once, from where it lies.
 func TestPiecesCoverWhatIsCached(t *testing.T) {
 	p := plan{cut: cut{costs: measuredCosts}}
 	for seed := range uint64(100) {
 		b := batchOf(rand.New(rand.NewPCG(seed, 8)), 2)
-		p.build(b, 16)
+		p.build(b, nil, 16)
 		from := map[int32]string{}
 		for _, c := range p.pieces {
 			for i := range c.tokens {
@@ -292,7 +340,7 @@ func TestPlanShapes(t *testing.T) {
 		{"user-first", userFirst(1500, 100, 10), 48, 1, 13},
 	} {
 		p := plan{cut: cut{costs: measuredCosts}}
-		p.build(c.batch, tileRows/6)
+		p.build(c.batch, nil, tileRows/6)
 		p.cutUnits(2, 132, 264)
 		longest, spans := 0, 0
 		for i := range p.units {
@@ -368,7 +416,7 @@ func TestPlanningDoesNotAllocate(t *testing.T) {
 	var list []int32
 	b := batchOf(rand.New(rand.NewPCG(3, 3)), 8)
 	run := func() {
-		p.build(b, 21)
+		p.build(b, nil, 21)
 		p.cutUnits(2, 132, 264)
 		list = p.encode(list[:0])
 	}
@@ -384,7 +432,7 @@ func BenchmarkPlan(b *testing.B) {
 			p := plan{cut: cut{costs: measuredCosts}}
 			var list []int32
 			for b.Loop() {
-				p.build(batch, 21)
+				p.build(batch, nil, 21)
 				p.cutUnits(2, 132, 264)
 				list = p.encode(list[:0])
 			}

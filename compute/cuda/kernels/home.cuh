@@ -25,5 +25,7 @@ struct Span {
   int tokens; // as in Home
   int count;
   int start; // position of the first
+  int row;   // of the batch, of the first; those of the first cached tokens are not its
+  int cached;
   int zero;
 };

@@ -1,0 +1,425 @@
+package cuda
+
+import (
+	"errors"
+	"fmt"
+
+	"grebe/compute"
+	"grebe/compute/cuda/attend"
+	"grebe/compute/cuda/driver"
+	"grebe/internal/offheap"
+)
+
+// A batch that goes on with some of its rows runs in parts: what was recorded up to a layer that follows Keep is put
+// into the stream, and the rest is recorded as a batch of the rows that are left. Their keys and values go to their
+// tokens' places; all others are gathered from the chunks, where Place put them.
+//
+// Place runs in a stream of its own, a few layers first, so that the layers before it and after it compute beside
+// what comes over the bus. A layer waits for its own part, see tensor.beforeLeft.
+
+// placing is what Place needs.
+type placing struct {
+	stream *driver.Stream
+	done   []*driver.Event // by part of the layers: they are in place
+	sent   *driver.Event   // the runs have left the host
+	args   *driver.Args
+	place  *driver.Function
+	angles *driver.Function
+	from   int  // first layer that was placed in this batch and not gone on with yet; −1: none
+	busy   bool // something was placed that nobody has waited for
+
+	host      *driver.Host // the runs, and how far K is turned
+	dev       driver.Ptr
+	cos, sin  driver.Ptr
+	room      int // runs
+	count     int
+	angleRoom int // parts
+}
+
+// run is tokens that lie together in two chunks, as place.cu has it.
+type run struct {
+	from, to             uint64
+	fromRoom, toRoom     int32
+	fromToken, toToken   int32
+	tokens, turned, part int32
+	_                    int32
+}
+
+const runBytes = 48
+
+// placedParts are the first layers of the parts in which layers are placed.
+var placedParts = [...]int{0, 3, 9}
+
+// placedWith returns the part of a layer.
+func placedWith(layer int) int {
+	p := len(placedParts) - 1
+	for layer < placedParts[p] {
+		p--
+	}
+	return p
+}
+
+// firstLayer returns the first layer of the recorded operations.
+func (r *runner) firstLayer() int {
+	for i := range r.ops {
+		if r.ops[i].kind == opQKV {
+			return r.ops[i].layer
+		}
+	}
+	return -1
+}
+
+// goOn is called before a layer is recorded: a batch whose rows were dropped, or got K and V from elsewhere, goes on
+// as one of the rows that are left.
+func (r *runner) goOn(layer int) {
+	if r.err != nil || !r.kept && (r.placing.from < 0 || layer < r.placing.from) {
+		return
+	}
+	if !r.dropped {
+		r.ids = r.ids[:0]
+		for i := range r.batch.Tokens {
+			r.ids = append(r.ids, int32(i))
+		}
+	}
+	if err := r.batch.CheckKept(&r.shape, r.ids); err != nil {
+		r.fail(err)
+		return
+	}
+	if r.search.spec != nil {
+		r.fail(errors.Join(compute.ErrNoSearch, errors.New("cuda: searches do not go on with some of a prompt's rows")))
+		return
+	}
+	r.placing.from = -1
+	if err := r.flushed(); err != nil {
+		r.fail(fmt.Errorf("cuda: %w", err))
+		return
+	}
+	r.lefts = append(r.lefts[:0], r.ids...)
+	if r.left, r.kept = r.lefts, false; r.left == nil {
+		r.left = []int32{} // none, and not all
+	}
+}
+
+// flushed is flush from outside of the context. Nothing is recorded afterwards.
+func (r *runner) flushed() error {
+	defer r.dev.c.Leave()
+	err := r.dev.c.Enter()
+	if err == nil {
+		err = firstError(r.placing.open(r), r.flush())
+	}
+	r.ops = r.ops[:0]
+	return err
+}
+
+func (r *runner) Received(out []float32) error {
+	layer := r.attended
+	switch {
+	case layer < 0 || r.dropped || r.ran || r.shape.Pointwise != nil:
+		r.fail(errors.New("cuda: no attention of all rows was just computed"))
+	case len(out) != len(r.batch.Tokens):
+		r.fail(fmt.Errorf("cuda: attention received by %d rows into %d values", len(r.batch.Tokens), len(out)))
+	}
+	if r.err != nil || len(out) == 0 {
+		return r.err
+	}
+	if err := r.receive(layer, out); err != nil {
+		r.err = fmt.Errorf("cuda: attention received: %w", err)
+	}
+	return r.err
+}
+
+func (r *runner) receive(layer int, out []float32) error {
+	if err := r.flushed(); err != nil {
+		return err
+	}
+	defer r.dev.c.Leave()
+	if err := r.dev.c.Enter(); err != nil {
+		return err
+	}
+	from, err := r.att.receive(layer)
+	if err != nil {
+		return err
+	}
+	r.busy = true
+	n := r.att.sums()
+	if err := firstError(r.ioBytes(8*n), r.stream.Copy(r.io.Ptr, from, 8*n), r.wait()); err != nil {
+		return err
+	}
+	r.att.received(offheap.Slice[uint64](r.io.Bytes, n), out)
+	return nil
+}
+
+// share turns a sum over rows and heads in fixed point into a mean over heads.
+func share(sum uint64, heads int) float32 {
+	return float32(float64(sum) / (1 << attend.Fraction) / float64(heads))
+}
+
+func (t *tensor) receive(layer int) (driver.Ptr, error) {
+	return t.a.Receive(t.r.stream, layer, t.r.bufs.q, t.r.bufs.attCols)
+}
+
+func (t *tensor) sums() int {
+	_, n := t.a.Slots()
+	return n
+}
+
+func (t *tensor) received(sums []uint64, out []float32) {
+	slots, _ := t.a.Slots()
+	for row, slot := range slots {
+		out[row] = share(sums[slot], t.r.shape.Heads)
+	}
+}
+
+func (a *direct) receive(layer int) (driver.Ptr, error) {
+	r, s := a.r, &a.r.shape
+	if a.receives == nil {
+		f, err := r.dev.kernel("received_direct.cu", "received_direct", fmt.Sprintf("Q=%d", r.bufs.queryFormat()), fmt.Sprintf("KV=%d", s.KV),
+			fmt.Sprintf("HEADS=%d", s.Heads), fmt.Sprintf("KV_HEADS=%d", s.KVHeads), fmt.Sprintf("DIM=%d", s.HeadDim))
+		if err != nil {
+			return 0, err
+		}
+		a.receives = f
+	}
+	n := a.sums()
+	if err := firstError(r.resultBytes(8*n), r.stream.Fill(r.result, 0, 8*n)); err != nil {
+		return 0, err
+	}
+	args := r.args.Reset().Ptr(r.result).Ptr(r.bufs.q).Ptr(r.tables.sights()).Ptr(r.tables.spanTable()).Ptr(r.tables.trueRows())
+	return r.result, a.receives.Launch(r.stream, driver.Launch{Grid: [3]int{n, (s.Heads + 3) / 4}, Block: [3]int{128}},
+		args.Int(r.bufs.attCols).Int(layer).Float(a.scale))
+}
+
+func (a *direct) sums() int { return len(a.r.batch.Tokens) }
+
+func (a *direct) received(sums []uint64, out []float32) {
+	for row := range out {
+		out[row] = share(sums[row], a.r.shape.Heads)
+	}
+}
+
+func (r *runner) Place(from int, parts []compute.Part) {
+	if r.err != nil {
+		return
+	}
+	err := r.batch.CheckParts(&r.shape, parts)
+	for i := range parts {
+		if parts[i].From.Addr == 0 && err == nil {
+			err = fmt.Errorf("part %d is not in the device's memory", i)
+		}
+	}
+	if from < 0 || from > r.shape.Layers || r.ran {
+		err = fmt.Errorf("layers of %d from %d on, or results were taken", r.shape.Layers, from)
+	}
+	if err == nil && len(parts) > 0 && from < r.shape.Layers {
+		err = r.placeAll(from, parts)
+	}
+	if err != nil {
+		r.fail(fmt.Errorf("cuda: place: %w", err))
+	}
+}
+
+func (r *runner) placeAll(from int, parts []compute.Part) error {
+	defer r.dev.c.Leave()
+	if err := r.dev.c.Enter(); err != nil {
+		return err
+	}
+	p := &r.placing
+	if !r.begun {
+		if err := r.wait(); err != nil { // for a batch whose results nobody took
+			return err
+		}
+	}
+	if err := p.open(r); err != nil {
+		return err
+	}
+	if err := p.fill(r, parts); err != nil {
+		return err
+	}
+	if p.from < 0 || from < p.from {
+		p.from = from
+	}
+	p.busy = true
+	return p.launch(r, from, len(parts))
+}
+
+// open makes what is needed, the first time.
+func (p *placing) open(r *runner) (err error) {
+	if p.place != nil {
+		return nil
+	}
+	c, s := r.dev.c, &r.shape
+	if p.stream, err = c.NewStream(); err != nil {
+		return err
+	}
+	if p.args, err = driver.NewArgs(); err != nil {
+		return err
+	}
+	if p.sent, err = c.NewEvent(false); err != nil {
+		return err
+	}
+	for range placedParts {
+		e, err := c.NewEvent(false)
+		if err != nil {
+			return err
+		}
+		if p.done = append(p.done, e); err == nil {
+			err = e.Record(p.stream)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	if p.angles, err = r.dev.kernel("angles.cu", "angles"); err != nil {
+		return err
+	}
+	p.place, err = r.dev.kernel("place.cu", "place", fmt.Sprintf("KV=%d", s.KV), fmt.Sprintf("KV_HEADS=%d", s.KVHeads), fmt.Sprintf("DIM=%d", s.HeadDim))
+	return err
+}
+
+// fill writes the runs of parts, cut where chunks end, behind how far each part is turned.
+func (p *placing) fill(r *runner, parts []compute.Part) error {
+	if err := p.sent.Sync(); err != nil {
+		return err
+	}
+	runs := 0
+	for i := range parts {
+		runs += 1 + len(r.batch.Segments[parts[i].Segment].Chunks)
+	}
+	if err := p.grow(r, runs, len(parts)); err != nil {
+		return err
+	}
+	head := offheap.Slice[int32](p.host.Bytes, 4)
+	head[0] = int32(len(parts))
+	turns := offheap.Slice[int32](p.host.Bytes[turnsAt:], len(parts))
+	all := offheap.Slice[run](p.host.Bytes[p.runsAt():], p.room)
+	p.count = 0
+	for i := range parts {
+		turns[i] = int32(parts[i].Turn)
+		p.cut(all, &r.batch.Segments[parts[i].Segment], &parts[i], int32(i))
+	}
+	return nil
+}
+
+// cut appends the runs of a part to all.
+func (p *placing) cut(all []run, g *compute.Segment, part *compute.Part, number int32) {
+	start, end := 0, part.At+part.Tokens // of the chunk; of the part
+	for c := range g.Chunks {
+		ch := &g.Chunks[c]
+		from, to := max(start, part.At), min(start+ch.Tokens, end)
+		if from < to {
+			w := run{from: part.From.Addr, to: ch.Addr, fromRoom: int32(part.From.Tokens), toRoom: int32(ch.Tokens),
+				fromToken: int32(part.First + from - part.At), toToken: int32(from - start), tokens: int32(to - from), part: number}
+			if part.Turn != 0 {
+				w.turned = 1
+			}
+			all[p.count] = w
+			p.count++
+		}
+		start += ch.Tokens
+	}
+}
+
+// turnsAt is behind the number of parts.
+const turnsAt = 64
+
+func (p *placing) runsAt() int { return (turnsAt + 4*p.angleRoom + 63) &^ 63 }
+
+// grow makes room for runs and parts.
+func (p *placing) grow(r *runner, runs, parts int) error {
+	if runs <= p.room && parts <= p.angleRoom {
+		return nil
+	}
+	if err := p.stream.Sync(); err != nil {
+		return err
+	}
+	p.free(r.dev)
+	runs, parts = runs+runs/4+64, parts+parts/4+64
+	p.room, p.angleRoom = runs, parts
+	bytes, angles := p.runsAt()+runs*runBytes, 4*parts*r.shape.HeadDim/2
+	p.room, p.angleRoom = 0, 0
+	var err error
+	if p.host, err = r.dev.c.AllocHost(bytes); err != nil {
+		return err
+	}
+	for _, w := range []buffer{{&p.dev, bytes}, {&p.cos, angles}, {&p.sin, angles}} {
+		if *w.to, err = r.dev.alloc(w.bytes); err != nil {
+			return err
+		}
+	}
+	p.room, p.angleRoom = runs, parts
+	return nil
+}
+
+// launch puts the copies of all layers from one on into the stream of its own.
+func (p *placing) launch(r *runner, from, parts int) error {
+	half, s := r.shape.HeadDim/2, p.stream
+	if err := firstError(r.dev.memory.await(s), s.Copy(p.dev, p.host.Ptr, p.runsAt()+p.count*runBytes), p.sent.Record(s)); err != nil {
+		return err
+	}
+	if err := p.angles.Launch(s, driver.Launch{Grid: [3]int{(parts*half + 255) / 256}, Block: [3]int{256}},
+		p.args.Reset().Ptr(p.cos).Ptr(p.sin).Ptr(p.dev.At(turnsAt)).Ptr(r.bufs.frequencies).Ptr(p.dev).Int(half).Float(1)); err != nil {
+		return err
+	}
+	for i, first := range placedParts {
+		end := r.shape.Layers
+		if i+1 < len(placedParts) {
+			end = min(end, placedParts[i+1])
+		}
+		if first = max(first, from); first < end {
+			if err := p.place.Launch(s, driver.Launch{Grid: [3]int{2 * r.dev.c.Info().Processors}, Block: [3]int{256}},
+				p.args.Reset().Ptr(p.dev.At(p.runsAt())).Int(p.count).Ptr(p.cos).Ptr(p.sin).Int(first).Int(end-first)); err != nil {
+				return err
+			}
+		}
+		if err := p.done[i].Record(s); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// await makes a stream wait for all that was placed.
+func (p *placing) await(s *driver.Stream) error {
+	if len(p.done) == 0 {
+		return nil
+	}
+	return s.Wait(p.done[len(p.done)-1])
+}
+
+// placed makes the results wait for what was placed. It is called inside the context.
+func (r *runner) placed() error {
+	if !r.placing.busy {
+		return nil
+	}
+	r.placing.busy, r.busy = false, true
+	return r.placing.await(r.stream)
+}
+
+// free gives the memory back.
+func (p *placing) free(d *device) {
+	for _, q := range []*driver.Ptr{&p.dev, &p.cos, &p.sin} {
+		d.free(*q)
+		*q = 0
+	}
+	_ = d.c.FreeHost(p.host) // fails with a lost GPU only
+	p.host = nil
+}
+
+func (p *placing) close(d *device) {
+	if p.stream == nil {
+		return
+	}
+	_ = errors.Join(p.stream.Sync(), p.stream.Close()) // fail with a lost GPU only
+	if p.sent != nil {
+		_ = p.sent.Close()
+	}
+	for _, e := range p.done {
+		_ = e.Close()
+	}
+	p.free(d)
+	if p.args != nil {
+		p.args.Free()
+	}
+}
+
+var _ compute.Blender = (*runner)(nil)
