@@ -22,9 +22,9 @@ import (
 	"grebe/server/reuse"
 )
 
-// openStore makes the memory in which a model's KV is kept; nil when the configuration allows none. The pool
+// openStore makes the store in which a model's KV is kept; none when the configuration allows no memory for it. The pool
 // is that of the memory in which the device computes.
-func (s *stack) openStore(cfg *config.Config, mc *config.Model, shape compute.Shape, memory compute.Memory) (*kv.Store, *pool.Pool, error) {
+func (s *memory) openStore(cfg *config.Config, mc *config.Model, shape compute.Shape, memory compute.Memory) error {
 	rows := sharedRows(cfg, mc)
 	hostBytes := hostBytes(cfg, mc) + rows
 	bytes := hostBytes
@@ -33,37 +33,38 @@ func (s *stack) openStore(cfg *config.Config, mc *config.Model, shape compute.Sh
 	}
 	p, err := s.openPool(memory, bytes, shape)
 	if p == nil {
-		return nil, nil, err
+		return err
 	}
 	store := kv.New(shape, p)
 	both := &shared{pool: p, rows: rows, store: store}
 	if memory.Host() != memory {
 		host, err := s.openPool(memory.Host(), hostBytes, shape)
 		if err != nil {
-			return nil, nil, err
+			return err
 		}
 		if host != nil {
 			if err := store.SetHost(host); err != nil {
-				return nil, nil, err
+				return err
 			}
 			store.LowerAhead(bytes / 16)
 		}
 		both.pool, both.above = host, bytes
 	}
 	if rows > 0 {
-		s.shared[mc.Name] = both
+		s.shared = both
 	}
 	if err := store.SetPolicy(cfg.Cache.Policy); err != nil {
-		return nil, nil, err
+		return err
 	}
 	if err := store.Predict(); err != nil {
-		return nil, nil, err
+		return err
 	}
 	if err := s.openDisk(cfg, mc, store); err != nil {
-		return nil, nil, err
+		return err
 	}
 	s.onClose(func() error { store.Close(); return nil })
-	return store, p, nil
+	s.store, s.pages, s.entries = store, p, reuse.Share(store)
+	return nil
 }
 
 // hostBytes is what a model gets of the host's memory for KV.
@@ -103,7 +104,7 @@ func (s *stack) openPool(m compute.Memory, bytes int64, shape compute.Shape) (*p
 }
 
 // openDisk keeps a store's entries in the data folder too, if the configuration gives them room.
-func (s *stack) openDisk(cfg *config.Config, mc *config.Model, store *kv.Store) error {
+func (s *memory) openDisk(cfg *config.Config, mc *config.Model, store *kv.Store) error {
 	size := mc.Disk
 	if size.IsZero() {
 		size.Bytes = cfg.Cache.Disk.Bytes / int64(len(cfg.Models))
@@ -111,18 +112,14 @@ func (s *stack) openDisk(cfg *config.Config, mc *config.Model, store *kv.Store) 
 	if size.Bytes == 0 {
 		return nil
 	}
-	version, err := checkpointVersion(cfg, mc)
-	if err != nil {
-		return err
-	}
 	dir := filepath.Join(cfg.DataDir, "kv", mc.Name)
-	d, err := disk.Open(dir, disk.Options{Budget: size.Bytes, Version: version})
+	d, err := disk.Open(dir, disk.Options{Budget: size.Bytes, Version: s.version})
 	if err != nil {
 		return err
 	}
 	s.onClose(d.Close)
 	store.SetTier(d)
-	s.disks[mc.Name] = d
+	s.disk = d
 	return nil
 }
 
@@ -139,7 +136,7 @@ func checkpointVersion(cfg *config.Config, mc *config.Model) (kv.Key, error) {
 		return kv.Key{}, err
 	}
 	defer weights.Close()
-	return kv.KeyOf(weights.Digest(), nil, mc.DType+" "+mc.KVDType+"\n"+string(described)+describeTable(cfg, mc.ItemTable)), nil
+	return kv.KeyOf(weights.Digest(), nil, "2 "+mc.DType+" "+mc.KVDType+"\n"+string(described)+describeTable(cfg, mc.ItemTable)), nil
 }
 
 // describeTable says where a table's rows are and what stands in for those it lacks; nothing for no table.

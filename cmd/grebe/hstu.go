@@ -8,20 +8,18 @@ import (
 	"time"
 
 	"grebe/internal/config"
-	"grebe/kv"
 	"grebe/model"
 	"grebe/model/hstu"
-	"grebe/pool"
 	"grebe/prompt"
 	"grebe/server"
 	"grebe/server/reuse"
 )
 
 // openEvents opens a model of events. Its users' KV is kept only where a returning user can use it.
-func (s *stack) openEvents(ctx context.Context, cfg *config.Config, mc *config.Model, log *slog.Logger) (server.Model, error) {
+func (s *unit) openEvents(ctx context.Context, cfg *config.Config, mc *config.Model, log *slog.Logger) (server.Model, error) {
 	var none server.Model
 	start := time.Now()
-	m, err := hstu.Open(mc.Path, s.device, model.Options{DType: mc.DType, KV: mc.KVDType, Progress: progress(ctx, mc.Name, log)})
+	m, err := hstu.Open(mc.Path, s.device, model.Options{DType: mc.DType, KV: mc.KVDType, Progress: s.telling(ctx, mc.Name, log)})
 	if err != nil {
 		return none, err
 	}
@@ -34,37 +32,34 @@ func (s *stack) openEvents(ctx context.Context, cfg *config.Config, mc *config.M
 	if err != nil {
 		return none, err
 	}
-	var store *kv.Store
-	var pages *pool.Pool
 	why := m.Config().Recomputes()
 	if why == "" {
-		if store, pages, err = s.openStore(cfg, mc, m.Shape(), s.device.Memory()); err != nil {
+		if err := s.openMemory(cfg, mc, m.Shape(), s.device.Memory()); err != nil {
 			return none, err
 		}
 	} else {
 		log.Warn("every request of this model is computed anew", "model", mc.Name, "why", why)
 	}
-	both := s.shared[mc.Name]
-	if both != nil {
-		if err := s.divide(cfg, mc, both, log); err != nil {
+	both := s.memory.shared
+	if both != nil && !both.divided {
+		if err := s.memory.divide(cfg, mc, both, log); err != nil {
 			return none, err
 		}
 	}
-	d, err := s.openDispatcher(ctx, cfg, []replica{{m, s.device}}, store)
+	d, err := s.openDispatcher(ctx, cfg, []replica{{m, s.device}})
 	if err != nil {
 		return none, err
 	}
 	var cache *reuse.Cache
-	if store != nil {
-		opt := reuse.Options{Store: store, Pool: pages, Load: d, Shape: m.Shape()}
-		if cache, err = s.openCache(builder, opt, "user", d.Do, log); err != nil {
+	if s.memory.store != nil {
+		if cache, err = s.openCache(builder, s.options(d, m.Shape()), "user", d.Do, log); err != nil {
 			return none, err
 		}
 	}
 	log.Info("model loaded", "model", mc.Name, "architecture", hstu.Architecture, "dtype", m.DType(), "items", m.Items(),
 		"checkpoint", inBytes(m.CheckpointBytes()), "weights", inBytes(m.Bytes()), "seconds", seconds(time.Since(start)))
 	out := server.Model{
-		Name: mc.Name, Runner: d, Prompt: builder, Cache: cache, Disk: s.disks[mc.Name], Events: m,
+		Name: mc.Name, Runner: d, Prompt: builder, Cache: cache, Disk: s.memory.disk, Events: m,
 		Vocab: m.Vocab(), Positions: m.MaxPositions(), Architecture: hstu.Architecture, DType: m.DType().String(),
 	}
 	if both != nil && both.divider != nil {

@@ -46,6 +46,7 @@ type stack struct {
 	registry   *prometheus.Registry // of metrics
 	lost       chan error           // has why the device was lost
 	loaded     *loadedModels
+	loader     *loader
 	progress   func(model string, done, total int64) // is told how far loading is; nil: nobody is
 	closers    []func() error
 }
@@ -130,8 +131,10 @@ func (s *stack) open(ctx context.Context, cfg *config.Config, log *slog.Logger, 
 		return err
 	}
 	sc.Versions = s.keeper
-	sc.Loader, sc.Warm, sc.Trial = &loader{stack: s, cfg: cfg, log: log}, cfg.Reload.Warm.Percent/100, time.Duration(cfg.Reload.TrialMillis)*time.Millisecond
+	s.loader = &loader{stack: s, cfg: cfg, log: log}
+	sc.Loader, sc.Warm, sc.Trial = s.loader, cfg.Reload.Warm.Percent/100, time.Duration(cfg.Reload.TrialMillis)*time.Millisecond
 	s.server, err = server.New(sc)
+	s.loaded.front.Store(s.server)
 	return err
 }
 

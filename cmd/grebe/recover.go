@@ -19,8 +19,11 @@ import (
 // errLost ends the serving of a stack whose device is lost.
 var errLost = errors.New("the device is lost")
 
-// noteLost notes that the device is lost, for who serves the stack. It never waits.
+// noteLost notes that the device is lost, for who serves the stack, which is not ready from now on. It never waits.
 func (s *stack) noteLost(err error) {
+	if front := s.loaded.front.Load(); front != nil {
+		front.SetReady(false)
+	}
 	select {
 	case s.lost <- err:
 	default: // it is known
@@ -37,7 +40,6 @@ func (s *stack) watch(parent context.Context, log *slog.Logger) (ctx context.Con
 		select {
 		case err := <-s.lost:
 			log.Error("the device is lost: opening it again", "device", s.device.Name(), "error", err)
-			s.server.SetReady(false)
 			cancel(errLost)
 		case <-ctx.Done():
 		}

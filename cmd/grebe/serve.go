@@ -184,6 +184,7 @@ func serve(w *world, cfg *config.Config, log *slog.Logger, hooks serveHooks) err
 // serve serves a loaded stack until the world's context ends, or its device is lost. It returns the configuration that holds
 // then, which signals may have changed.
 func (s *stack) serve(w *world, cfg *config.Config, log *slog.Logger, hooks serveHooks, doors server.Listeners) (lost bool, now *config.Config, err error) {
+	s.loader.again = hooks.again
 	s.server.SetReady(true)
 	resident := residentBytes()
 	attrs := []any{"device", s.device.Name(), "http", address(doors.HTTP), "grpc", address(doors.GRPC), "admin", address(doors.Admin),

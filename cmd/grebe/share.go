@@ -48,7 +48,7 @@ func tableOf(cfg *config.Config, name string) *config.Table {
 
 // sharedRows are the bytes that a model's pool has for rows of its table; 0 where those have a pool of their own.
 func sharedRows(cfg *config.Config, mc *config.Model) int64 {
-	if mc.ItemTable == "" || sharers(cfg)[mc.ItemTable] != mc {
+	if by := sharers(cfg)[mc.ItemTable]; mc.ItemTable == "" || by == nil || by.Name != mc.Name {
 		return 0
 	}
 	return tableOf(cfg, mc.ItemTable).Cache.Bytes
@@ -61,6 +61,7 @@ type shared struct {
 	store *kv.Store
 	above int64 // bytes of KV in the device's memory
 
+	divided bool            // rows are cached in it
 	divider *divide.Divider // nil: the boundary stays where it is
 }
 
@@ -85,6 +86,7 @@ func (s *stack) divide(cfg *config.Config, mc *config.Model, m *shared, log *slo
 	if err := table.SetCache(cache); err != nil {
 		return err
 	}
+	m.divided = true
 	log.Info("KV and rows share memory", "model", mc.Name, "table", mc.ItemTable, "memory", inBytes(books.Total),
 		"rows", round(share, 3), "boundary", cfg.Cache.Boundary)
 	if cfg.Cache.Boundary == "fixed" {

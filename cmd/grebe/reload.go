@@ -1,0 +1,332 @@
+package main
+
+import (
+	"context"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"reflect"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+
+	"grebe/compute"
+	"grebe/internal/config"
+	"grebe/kv"
+	"grebe/kv/disk"
+	"grebe/pool"
+	"grebe/server"
+	"grebe/server/dispatch"
+	"grebe/server/reuse"
+)
+
+// unit is one checkpoint of a model with all that runs it. It is a part of the stack with an end of its own: Close frees it,
+// but for the memory, which another checkpoint may use too.
+type unit struct {
+	*stack
+	model   server.Model
+	version kv.Key // of all that KV depends on
+	memory  *memory
+	queue   *dispatch.Dispatcher
+	like    *dispatch.Dispatcher // of a checkpoint of the same shape; nil: there is none
+}
+
+// memory is what a model keeps KV in. All checkpoints of a shape share it, each under keys of its own.
+type memory struct {
+	*stack
+	shape   compute.Shape
+	version kv.Key // of the checkpoint that it was made for
+	store   *kv.Store
+	pages   *pool.Pool
+	disk    *disk.Store
+	entries *reuse.Shared
+	shared  *shared // with rows of a table; nil: it is KV's alone
+}
+
+// loadedModels are the checkpoints that are loaded.
+type loadedModels struct {
+	front atomic.Pointer[server.Server] // that serves them; nil: none does yet
+
+	mu    sync.Mutex
+	units map[string][]*unit // by model, the oldest first
+}
+
+func (l *loadedModels) of(model string) []*unit {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return slices.Clone(l.units[model])
+}
+
+func (l *loadedModels) add(u *unit) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.units == nil {
+		l.units = map[string][]*unit{}
+	}
+	l.units[u.model.Name] = append(l.units[u.model.Name], u)
+}
+
+// remove forgets a unit and returns those that are left of its model.
+func (l *loadedModels) remove(u *unit) []*unit {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	left := slices.DeleteFunc(l.units[u.model.Name], func(o *unit) bool { return o == u })
+	l.units[u.model.Name] = left
+	return slices.Clone(left)
+}
+
+// Close frees all of them, then their memory, which keeps on disk what is there.
+func (l *loadedModels) Close() error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	var errs []error
+	var memories []*memory
+	for _, units := range l.units {
+		for _, u := range slices.Backward(units) {
+			errs = append(errs, u.Close())
+			if !slices.Contains(memories, u.memory) {
+				memories = append(memories, u.memory)
+			}
+		}
+	}
+	for _, m := range memories {
+		errs = append(errs, m.Close())
+	}
+	l.units = nil
+	return errors.Join(errs...)
+}
+
+// branch is a part of the stack with closers of its own.
+func (s *stack) branch() *stack {
+	b := *s
+	b.closers, b.targets, b.checkpoint = nil, nil, 0
+	return &b
+}
+
+// openUnit loads a checkpoint.
+func (s *stack) openUnit(ctx context.Context, cfg *config.Config, mc *config.Model, log *slog.Logger) (*unit, error) {
+	u := &unit{stack: s.branch(), memory: &memory{stack: s.branch()}}
+	at, err := filepath.EvalSymlinks(mc.Path) // what a link names may change
+	if errors.Is(err, fs.ErrNotExist) {
+		at = mc.Path // opening it says so
+	} else if err != nil {
+		return nil, err
+	}
+	own := *mc
+	own.Path = at
+	if u.version, err = checkpointVersion(cfg, &own); err != nil {
+		return nil, err
+	}
+	if u.model, err = u.openModel(ctx, cfg, &own, log); err != nil {
+		err = errors.Join(err, u.Close())
+		return nil, errors.Join(err, u.memory.leave(s.loaded.of(mc.Name)))
+	}
+	u.model.Origin, u.model.Version = at, versionName(u.version, &own)
+	s.loaded.add(u)
+	return u, nil
+}
+
+// versionName is short for a checkpoint and how it is asked.
+func versionName(version kv.Key, mc *config.Model) string {
+	asked := *mc
+	asked.Path = ""
+	all := kv.KeyOf(version, nil, fmt.Sprintf("%+v", asked))
+	return hex.EncodeToString(all[:6])
+}
+
+// openMemory takes the memory of another checkpoint of the same shape, or makes one.
+func (u *unit) openMemory(cfg *config.Config, mc *config.Model, shape compute.Shape, at compute.Memory) error {
+	others := u.loaded.of(mc.Name)
+	for _, o := range others {
+		if o.memory.store != nil && reflect.DeepEqual(o.memory.shape, shape) {
+			u.memory, u.like = o.memory, o.queue
+			if u.memory.disk != nil {
+				u.memory.disk.SetVersion(u.version)
+			}
+			return nil
+		}
+	}
+	u.memory = &memory{stack: u.branch(), shape: shape, version: u.version}
+	if len(others) > 0 { // its folder is in use until the next start
+		without := *cfg
+		without.Cache.Disk = config.Size{}
+		own := *mc
+		own.Disk = config.Size{}
+		cfg, mc = &without, &own
+	}
+	return u.memory.openStore(cfg, mc, shape, at)
+}
+
+// leave frees the memory unless one of these uses it, whose entries it is then for.
+func (m *memory) leave(left []*unit) error {
+	for _, o := range slices.Backward(left) {
+		if o.memory == m {
+			if m.disk != nil {
+				m.disk.SetVersion(o.version)
+			}
+			return nil
+		}
+	}
+	return m.Close()
+}
+
+// options are what the unit's cache works with.
+func (u *unit) options(d *dispatch.Dispatcher, shape compute.Shape) reuse.Options {
+	return reuse.Options{Store: u.memory.store, Pool: u.memory.pages, Load: d, Shape: shape, Model: u.version, Shared: u.memory.entries}
+}
+
+// retire frees a checkpoint that serves no more, and all that was kept of it.
+func (u *unit) retire(s *stack) error {
+	if s.keeper != nil && u.model.Generate != nil {
+		s.keeper.Remove(u.model.Generate)
+	}
+	left := u.loaded.remove(u)
+	err := u.Close()
+	if cache := u.model.Cache; cache != nil {
+		if slices.ContainsFunc(left, func(o *unit) bool { return o.version == u.version }) {
+			cache.Leave()
+		} else {
+			err = errors.Join(err, cache.Clear())
+		}
+	}
+	return errors.Join(err, u.memory.leave(left))
+}
+
+// loader opens further checkpoints of a stack's models.
+type loader struct {
+	stack *stack
+	cfg   *config.Config
+	log   *slog.Logger
+	again func() (*config.Config, error) // reads the configuration again; nil: it stays
+	free  func(compute.Device) int64     // memory for another checkpoint; nil: freeMemory
+}
+
+// Open implements server.Loader. The model's part of the configuration is read again.
+func (l *loader) Open(ctx context.Context, name, folder string, progress func(done, total int64)) (*server.Model, error) {
+	mc, err := l.model(name)
+	if err != nil {
+		return nil, err
+	}
+	if folder != "" {
+		mc.Path = folder
+	}
+	if err := l.worthIt(mc); err != nil {
+		return nil, err
+	}
+	s := l.stack.branch()
+	s.progress = func(_ string, done, total int64) { progress(done, total) }
+	u, err := s.openUnit(ctx, l.cfg, mc, l.log)
+	if err != nil {
+		return nil, err
+	}
+	if len(u.targets) > 0 && s.keeper == nil {
+		err = errors.New("codes were added to the model's configuration: they need a restart")
+	} else if len(u.targets) > 0 {
+		err = s.keeper.Add(u.targets[0])
+	}
+	if err != nil {
+		return nil, errors.Join(err, u.retire(s))
+	}
+	m := u.model
+	m.Retire = func() error { return u.retire(s) }
+	return &m, nil
+}
+
+// model returns what the configuration says of a model now.
+func (l *loader) model(name string) (*config.Model, error) {
+	cfg := l.cfg
+	if l.again != nil {
+		var err error
+		if cfg, err = l.again(); err != nil {
+			return nil, fmt.Errorf("read the configuration again: %w", err)
+		}
+	}
+	for i := range cfg.Models {
+		if cfg.Models[i].Name == name {
+			mc := cfg.Models[i]
+			return &mc, nil
+		}
+	}
+	return nil, fmt.Errorf("the configuration has no model %q any more", name)
+}
+
+// worthIt refuses a checkpoint that serves already, and one that there is no memory for.
+func (l *loader) worthIt(mc *config.Model) error {
+	at, err := filepath.EvalSymlinks(mc.Path)
+	if err != nil {
+		return err
+	}
+	own := *mc
+	own.Path = at
+	version, err := checkpointVersion(l.cfg, &own)
+	if err != nil {
+		return err
+	}
+	for _, u := range l.stack.loaded.of(mc.Name) {
+		if u.model.Version == versionName(version, &own) {
+			return fmt.Errorf("%w (%s)", server.ErrUnchanged, u.model.Version)
+		}
+	}
+	files, err := filepath.Glob(filepath.Join(at, "*.safetensors"))
+	if err != nil {
+		return err
+	}
+	need := int64(0)
+	for _, f := range files {
+		if st, err := os.Stat(f); err == nil {
+			need += st.Size()
+		}
+	}
+	free := l.free
+	if free == nil {
+		free = freeMemory
+	}
+	need += need / 8 // activations, and what packing adds
+	if have := free(l.stack.device); have >= 0 && have < need {
+		return fmt.Errorf("%w: it takes %s, and %s are free on %s", server.ErrNoMemory, inBytes(need), inBytes(have), l.stack.device.Name())
+	}
+	return nil
+}
+
+// freeMemory is what a device has left, or the host where it computes; negative when the system does not tell.
+func freeMemory(d compute.Device) int64 {
+	if m := d.Memory(); m.Host() != m {
+		free, _ := m.Sizes()
+		return free
+	}
+	free, known := number("/proc/meminfo", "MemAvailable:")
+	if known {
+		free <<= 10 // it is in KiB
+	} else {
+		free = -1
+	}
+	// In a container the system's free memory is not all ours. What files take there is given back when needed.
+	limit, bounded := number("/sys/fs/cgroup/memory.max", "")
+	used, _ := number("/sys/fs/cgroup/memory.current", "")
+	files, _ := number("/sys/fs/cgroup/memory.stat", "file ")
+	if left := max(0, limit-used+files); bounded && (free < 0 || left < free) {
+		free = left
+	}
+	return free
+}
+
+// number reads the number behind a word that begins a line of a file.
+func number(file, word string) (int64, bool) {
+	data, err := os.ReadFile(file)
+	if err != nil {
+		return 0, false
+	}
+	for line := range strings.Lines(string(data)) {
+		if rest, ok := strings.CutPrefix(line, word); ok {
+			n, err := strconv.ParseInt(strings.TrimSuffix(strings.TrimSpace(rest), " kB"), 10, 64)
+			return n, err == nil
+		}
+	}
+	return 0, false
+}
