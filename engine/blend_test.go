@@ -84,7 +84,8 @@ func distance(a, b []float32) float64 {
 
 // With all tokens repaired a blended prompt is the prompt; with none it is near it, and in between nearer.
 func TestBlend(t *testing.T) {
-	devices := map[string]compute.Device{"ref": ref.New()}
+	devices := cpuDevices(t)
+	devices["ref"] = ref.New()
 	for name, dev := range devices {
 		for _, dtype := range []string{"f32", "bf16"} {
 			t.Run(name+" "+dtype, func(t *testing.T) {

@@ -20,8 +20,8 @@ func (c *call) checkBlend() error {
 		return errorf(unprocessable, "prefix", "model %q reads events, which blend does not: want auto, user or item", m.Name)
 	case m.Scoring.Kind != Identifier:
 		return errorf(unprocessable, "prefix", "model %q scores item by item: blend needs scoring by identifier", m.Name)
-	case m.Cache == nil || m.Blend == nil:
-		return errorf(unprocessable, "prefix", "model %q keeps no KV that could be blended", m.Name)
+	case m.Cache != nil && m.Blend == nil:
+		return errorf(unprocessable, "prefix", "model %q keeps its KV in a format that cannot be moved: want kv_dtype auto, f32 or bf16", m.Name)
 	}
 	return nil
 }
@@ -51,7 +51,8 @@ func (w *work) pays(pointwise bool, visit *reuse.Visit) bool {
 	return how != nil && how.Auto && w.auto && !pointwise && w.lay == nil && w.model.Scoring.Kind == Identifier && visit.BlendPays(how)
 }
 
-// runBlended ranks with an ordinary prompt, of which KV from anywhere stands in for some tokens. visit was begun.
+// runBlended ranks with an ordinary prompt, of which KV from anywhere stands in for some tokens. visit was begun, or is
+// nil where there is no cache and all is computed.
 func (s *Server) runBlended(ctx context.Context, w *work, visit *reuse.Blended, start time.Time, ask func(l *prompt.Layout, job *engine.Job)) (*ranking, error) {
 	r := &ranking{prefix: "blend"}
 	var err error
@@ -59,9 +60,11 @@ func (s *Server) runBlended(ctx context.Context, w *work, visit *reuse.Blended, 
 	job := &engine.Job{Plan: r.layout.Plan}
 	if err == nil {
 		ask(&r.layout, job)
-		visit.Attach(&r.layout, job, w.model.Blend, w.budgetOf())
-		r.fetch = time.Since(start)
-		s.cfg.Tracer.Stage(ctx, "fetch", start, r.fetch)
+		if visit != nil {
+			visit.Attach(&r.layout, job, w.model.Blend, w.budgetOf())
+			r.fetch = time.Since(start)
+			s.cfg.Tracer.Stage(ctx, "fetch", start, r.fetch)
+		}
 		r.result, err = s.do(ctx, w.call, job)
 	} else {
 		err = layoutError(err)
@@ -70,7 +73,9 @@ func (s *Server) runBlended(ctx context.Context, w *work, visit *reuse.Blended, 
 		r.blended(visit, w.explain)
 		s.metrics.reused(w.call.op, r.usage().BySource)
 	}
-	visit.End(&r.layout, r.result)
+	if visit != nil {
+		visit.End(&r.layout, r.result)
+	}
 	return r, err
 }
 
@@ -84,8 +89,10 @@ func (w *work) budgetOf() blend.Budget {
 
 // blended notes where the tokens of a blended prompt came from.
 func (r *ranking) blended(visit *reuse.Blended, explain bool) {
-	a := visit.Account(r.result)
-	r.account = &a
+	r.account = &reuse.Account{}
+	if visit != nil {
+		*r.account = visit.Account(r.result)
+	}
 	if !explain {
 		return
 	}
@@ -97,14 +104,20 @@ func (r *ranking) blended(visit *reuse.Blended, explain bool) {
 				if k+1 < len(r.layout.ItemAt) {
 					end = r.layout.ItemAt[k+1]
 				}
-				n, source := visit.Part(r.result, i, at)
+				var n int
+				var source string
+				if visit != nil {
+					n, source = visit.Part(r.result, i, at)
+				}
 				r.parts = append(r.parts, &grebev1.Part{Kind: plan.Item.String(), Tokens: int32(end - at), Cached: int32(n), Source: source})
 			}
 			continue
 		}
 		p := &grebev1.Part{Kind: seg.Kind.String(), Tokens: int32(len(seg.Tokens))}
-		n, source := visit.Cached(i)
-		p.Cached, p.Source = int32(n), source
+		if visit != nil {
+			n, source := visit.Cached(i)
+			p.Cached, p.Source = int32(n), source
+		}
 		r.parts = append(r.parts, p)
 	}
 }

@@ -85,6 +85,10 @@ func (m *metrics) reused(op string, by *grebev1.Sources) {
 	m.tokens.WithLabelValues(op, "device").Add(float64(by.Device))
 	m.tokens.WithLabelValues(op, "host").Add(float64(by.Host))
 	m.tokens.WithLabelValues(op, "disk").Add(float64(by.Disk))
+	if by.Prototype+by.Recomputed > 0 {
+		m.tokens.WithLabelValues(op, "prototype").Add(float64(by.Prototype))
+		m.tokens.WithLabelValues(op, "recomputed").Add(float64(by.Recomputed))
+	}
 }
 
 func (m *metrics) recommended(op string, r *generate.Result) {

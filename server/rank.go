@@ -181,8 +181,12 @@ func (s *Server) rankItems(ctx context.Context, w *work, items []*prompt.Item) (
 // wanted of it.
 func (s *Server) run(ctx context.Context, w *work, pointwise bool, ask func(l *prompt.Layout, job *engine.Job)) (*ranking, error) {
 	cache, start := w.model.Cache, time.Now()
-	if w.blend && !pointwise {
-		return s.runBlended(ctx, w, cache.BeginBlend(w.asked(pointwise)), start, ask)
+	if w.blend {
+		var visit *reuse.Blended
+		if cache != nil {
+			visit = cache.BeginBlend(w.asked(pointwise))
+		}
+		return s.runBlended(ctx, w, visit, start, ask)
 	}
 	var visit *reuse.Visit
 	order := fixedOrder(w.policy)

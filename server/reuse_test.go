@@ -30,6 +30,7 @@ import (
 // cacheWorld is a small model behind two doors: with a cache, and without.
 type cacheWorld struct {
 	cached, plain *Server
+	model         Model // of cached
 	cache         *reuse.Cache
 	store         *kv.Store
 	pool          *pool.Pool
@@ -138,6 +139,7 @@ func newCacheWorldOver(t *testing.T, where farMemory, seed uint64, pointwise boo
 	w.plain, err = New(Config{Models: []Model{sm}, SLO: time.Minute})
 	must(t, err)
 	sm.Cache = w.cache
+	w.model = sm
 	w.cached, err = New(Config{Models: []Model{sm}, SLO: time.Minute})
 	must(t, err)
 	t.Cleanup(func() {

@@ -118,7 +118,7 @@ func (v *Blended) Account(r *engine.Result) (a Account) {
 // Part returns how many tokens were reused of the block that stands at a token of a segment, and where it was.
 func (v *Blended) Part(r *engine.Result, segment, at int) (reused int, source string) {
 	for i := range v.parts {
-		if p := &v.parts[i]; p.Segment == segment && p.At == at && p.Entry != nil && i < len(r.Reused) {
+		if p := &v.parts[i]; p.Segment == segment && p.At == at && i < len(r.Reused) && r.Reused[i] > 0 {
 			return r.Reused[i], v.sources[i]
 		}
 	}

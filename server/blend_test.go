@@ -1,0 +1,123 @@
+package server
+
+import (
+	"context"
+	"fmt"
+	"math"
+	"strings"
+	"testing"
+	"time"
+
+	grebev1 "grebe/api/grebe/v1"
+	"grebe/blend"
+	"grebe/server/reuse"
+)
+
+// newBlendWorld is a world whose server with a cache blends.
+func newBlendWorld(t *testing.T, where farMemory, seed uint64, auto bool) *cacheWorld {
+	t.Helper()
+	w := newCacheWorldIn(t, where, seed, false)
+	m := w.model
+	m.Blend = &reuse.Blend{Budget: blend.Budget{Items: 0.3, History: 0.3}, Auto: auto}
+	var err error
+	w.cached, err = New(Config{Models: []Model{m}, SLO: time.Minute})
+	must(t, err)
+	return w
+}
+
+func spread(r *grebev1.RankResponse) map[int32]float64 {
+	out := map[int32]float64{}
+	for _, x := range r.Results {
+		out[x.Index] = float64(x.Logit)
+	}
+	return out
+}
+
+// Between requests of all kinds, blended ones with a budget of 1 give the scores of the whole prompt, and with less ones
+// that are near; the account of tokens adds up, and nothing that is not exact gets into the cache.
+func TestBlendedRequests(t *testing.T) {
+	for seed := range uint64(6) {
+		t.Run(fmt.Sprint(seed), func(t *testing.T) {
+			w := newBlendWorld(t, farMemory(seed%3), seed, false)
+			reused, off, count := int32(0), 0.0, 0
+			for step := range 100 {
+				w.change()
+				if w.rand.IntN(2) == 0 {
+					w.compare(t, step, w.request([]string{"auto", "user", "item"}[w.rand.IntN(3)]))
+					continue
+				}
+				req := w.request("blend")
+				full, err := w.plain.Rank(t.Context(), req)
+				must(t, err)
+				req.Budget = &grebev1.Budget{Items: 1, History: 1}
+				if w.rand.IntN(2) == 0 {
+					req.Budget = nil
+				}
+				got, err := w.cached.Rank(t.Context(), req)
+				must(t, err)
+				u := got.Usage
+				by := u.BySource
+				if got.Prefix != "blend" || u.CachedTokens+u.ComputedTokens != u.PromptTokens || by.Device+by.Host+by.Disk+by.Prototype != u.CachedTokens ||
+					by.Recomputed > u.ComputedTokens || u.UserTokens+u.ItemTokens+u.InstructionTokens != u.PromptTokens {
+					t.Fatalf("step %d: the account of a %s prompt does not add up: %v", step, got.Prefix, u)
+				}
+				checkParts(t, step, got)
+				want := spread(full)
+				for i, logit := range spread(got) {
+					d := math.Abs(logit - want[i])
+					if req.Budget != nil && d > 1e-6 {
+						t.Fatalf("step %d: repaired whole, candidate %d has the logit %v, want %v", step, i, logit, want[i])
+					}
+					off, count = off+d, count+1
+				}
+				if req.Budget == nil {
+					reused += u.CachedTokens
+				}
+			}
+			if reused == 0 || off == 0 {
+				t.Errorf("nothing was reused, or nothing differs: %d tokens, %v", reused, off)
+			}
+			t.Logf("%d tokens reused, logits off by %.3g on average", reused, off/float64(count))
+		})
+	}
+}
+
+// With the model's leave, auto blends when that is predicted to be faster, and never else.
+func TestAutoBlends(t *testing.T) {
+	for _, auto := range []bool{false, true} {
+		w := newBlendWorld(t, near, 5, auto)
+		chose := map[string]int{}
+		for range 60 {
+			got, err := w.cached.Rank(t.Context(), w.request("auto"))
+			must(t, err)
+			chose[got.Prefix]++
+		}
+		if auto == (chose["blend"] == 0) {
+			t.Errorf("blend.auto: %v, and the prefixes were %v", auto, chose)
+		}
+	}
+}
+
+func TestBlendRefusals(t *testing.T) {
+	w := newBlendWorld(t, near, 3, false)
+	point := newCacheWorld(t, 3, true)
+	blended := func(change func(r *grebev1.RankRequest)) *grebev1.RankRequest {
+		r := w.request("blend")
+		change(r)
+		return r
+	}
+	for _, c := range []struct {
+		s    *Server
+		req  *grebev1.RankRequest
+		want string
+	}{
+		{w.cached, blended(func(r *grebev1.RankRequest) { r.Budget = &grebev1.Budget{Items: 1.5} }), "items: 1.5 is not between 0 and 1"},
+		{w.cached, blended(func(r *grebev1.RankRequest) { r.Budget = &grebev1.Budget{History: math.NaN()} }), "history: NaN"},
+		{w.cached, blended(func(r *grebev1.RankRequest) { r.Prefix, r.Budget = "user", &grebev1.Budget{} }), "is for prefix blend"},
+		{point.cached, point.request("blend"), "scores item by item"},
+	} {
+		if _, err := c.s.Rank(context.Background(), c.req); err == nil || !strings.Contains(err.Error(), c.want) {
+			t.Errorf("error %v, want one with %q", err, c.want)
+		}
+	}
+}
