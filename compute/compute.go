@@ -239,7 +239,8 @@ type Pair struct{ Row, ID int32 }
 
 // Runner runs the operations of one batch at a time.
 type Runner interface {
-	// Begin takes the batch, which MUST stay unchanged until the last operation on it returned.
+	// Begin takes the batch, which MUST stay unchanged until the last operation on it returned. Nothing of the batch
+	// before is under way when it returns, whether or not its results were taken.
 	Begin(b *Batch) error
 	// Embed sets x[r] = table[b.Tokens[r]].
 	Embed(table Table)

@@ -124,6 +124,7 @@ func (r *runner) Received(out []float32) error {
 	}
 	if err := r.receive(layer, out); err != nil {
 		r.err = fmt.Errorf("cuda: attention received: %w", err)
+		r.giveUp()
 	}
 	return r.err
 }

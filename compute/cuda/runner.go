@@ -188,6 +188,7 @@ func (r *runner) fail(err error) {
 }
 
 func (r *runner) Begin(b *compute.Batch) error {
+	r.giveUp()
 	r.ops, r.rows, r.kept, r.ran = r.ops[:0], 0, false, false
 	r.begun, r.dropped, r.left, r.base, r.attended, r.placing.from = false, false, nil, false, -1, -1
 	r.batch = b
@@ -373,6 +374,7 @@ func (r *runner) checkRows(rows []int32) {
 // waits for both.
 func (r *runner) finish(get func(r *runner) error) error {
 	if r.err != nil {
+		r.giveUp()
 		return r.err
 	}
 	defer r.dev.c.Leave()
@@ -392,8 +394,26 @@ func (r *runner) finish(get func(r *runner) error) error {
 	}
 	if err != nil {
 		r.err = fmt.Errorf("cuda: %w", err)
+		r.giveUp()
 	}
 	return r.err
+}
+
+// giveUp waits for what was started of a batch that failed, or whose results nobody took: its memory may be freed
+// next. Errors are those of a lost GPU, and come back with the next result.
+func (r *runner) giveUp() {
+	if !r.busy && !r.placing.busy {
+		return
+	}
+	defer r.dev.c.Leave()
+	if r.dev.c.Enter() != nil {
+		return
+	}
+	_ = r.wait()
+	if r.placing.busy {
+		r.placing.busy = false
+		_ = r.placing.stream.Sync()
+	}
 }
 
 // ioBytes makes room for n bytes of small inputs and outputs.
