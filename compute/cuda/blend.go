@@ -59,10 +59,10 @@ func placedWith(layer int) int {
 	return p
 }
 
-// firstLayer returns the first layer of the recorded operations.
+// firstLayer returns the first layer whose attention is among the recorded operations; −1: there is none.
 func (r *runner) firstLayer() int {
 	for i := range r.ops {
-		if r.ops[i].kind == opQKV {
+		if k := r.ops[i].kind; k == opQKV || k == opUVQK || k == opAttend {
 			return r.ops[i].layer
 		}
 	}

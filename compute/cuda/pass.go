@@ -99,8 +99,10 @@ func (r *runner) flush() error {
 	if err := firstError(r.tables.upload(r.stream), r.sums.upload(r.stream, len(r.batch.Tokens)), r.sent.Record(r.stream)); err != nil {
 		return err
 	}
-	if err := r.att.plan(r.batch, r.left); err != nil {
-		return err
+	if r.firstLayer() >= 0 {
+		if err := r.att.plan(r.batch, r.left); err != nil {
+			return err
+		}
 	}
 	if err := r.launch(); err != nil {
 		return err
