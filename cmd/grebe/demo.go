@@ -15,7 +15,7 @@ import (
 )
 
 type demoCmd struct {
-	Once   bool   `help:"Answer one ranking and one recommendation on standard output and exit."`
+	Once   bool   `help:"Answer a ranking and a recommendation with each model on standard output and exit."`
 	JSON   bool   `name:"json" help:"With --once: print JSON, as when the output is no terminal."`
 	Listen string `default:"127.0.0.1:8080" help:"Address of HTTP." placeholder:"HOST:PORT"`
 	Data   string `type:"path" help:"Folder for the demo's files; default: the user's cache folder." placeholder:"DIR"`
@@ -33,7 +33,7 @@ Examples:
     grebe demo --listen 127.0.0.1:9000 --data ./demo`
 }
 
-const aboutDemo = "The shop and its customers are invented; the model was trained on other customers of the same shop (training/README.md)."
+const aboutDemo = "The shop and its customers are invented; the models were trained on other customers of the same shop (training/README.md)."
 
 func (c *demoCmd) Run(w *world) error {
 	dir := c.Data
@@ -73,7 +73,9 @@ Grebe is serving its demo on http://%[1]s/
 
 Rank some items for a customer (kaya runs, camps and swims; others: rosa, grace, jonas, hugo, dario):
   curl -s http://%[1]s/v1/rank -d '{"model": "shop", "user": {"id": "kaya"}, "candidates": [{"id": "i00040"}, {"id": "i02500"}, {"id": "i05100"}, {"id": "i08700"}], "top_k": 3}'
-The same with the items first, for a customer described in words, and a question per item (pointwise):
+The same by the other model, an HSTU, which reads kaya's purchases and searches as events instead of a text:
+  curl -s http://%[1]s/v1/rank -d '{"model": "shop-hstu", "user": {"id": "kaya"}, "candidates": [{"id": "i00040"}, {"id": "i02500"}, {"id": "i05100"}, {"id": "i08700"}], "top_k": 3}'
+With the items first, for a customer described in words, a question per item (pointwise):
   curl -s http://%[1]s/v1/rank -d '{"model": "shop-pointwise", "user": {"text": "Ada is into baking. Likes things made by hand and plain, simple design. Pays a fair price.\n\n1 July 2026, searched for \"flour for bread\"\n"}, "candidates": [{"id": "i00040"}, {"id": "i02500"}, {"id": "i05100"}], "prefix": "item"}'
 Recommend from the whole shop, but for camping, what kaya does not have yet:
   curl -s http://%[1]s/v1/recommend -d '{"model": "shop", "user": {"id": "kaya"}, "n": 5, "exclude_seen": true, "filter": {"department": ["Camping"]}}'
@@ -86,7 +88,7 @@ Ctrl-C stops.
 `, addr, aboutDemo, filepath.Dir(file), file)
 }
 
-// once loads the demo without opening a door and answers two requests.
+// once loads the demo without opening a door and asks both models for a ranking and for items.
 func (c *demoCmd) once(w *world, cfg *config.Config) error {
 	c.LogLevel = "warn"
 	s, err := load(w.ctx, cfg, c.logger(w.stderr))
@@ -98,55 +100,91 @@ func (c *demoCmd) once(w *world, cfg *config.Config) error {
 	if err != nil {
 		return err
 	}
+	language, err := demoAsk(w, s, demo.Model, offer)
+	if err != nil {
+		return err
+	}
+	events, err := demoAsk(w, s, demo.HSTU, offer)
+	if err != nil {
+		return err
+	}
+	if c.JSON || !w.terminal {
+		enc := json.NewEncoder(w.stdout)
+		enc.SetIndent("", "  ")
+		return enc.Encode(struct {
+			Notes []string `json:"notes"`
+			demoAnswers
+			HSTU demoAnswers `json:"hstu"`
+		}{[]string{aboutDemo}, *language, *events})
+	}
+	return printAnswers(w, s.device.Name(), offer, language, events)
+}
+
+// demoAnswers are what one model says.
+type demoAnswers struct {
+	Rank      json.RawMessage `json:"rank"`
+	Recommend json.RawMessage `json:"recommend"`
+}
+
+// demoAsk asks a model for the best of what is offered, and of the whole shop.
+func demoAsk(w *world, s *stack, model string, offer *demo.Offer) (*demoAnswers, error) {
 	user := &grebev1.User{Id: demo.User}
-	ask := &grebev1.RankRequest{Model: demo.Model, User: user, TopK: 5, DeadlineMs: 30_000}
+	ask := &grebev1.RankRequest{Model: model, User: user, TopK: 5, DeadlineMs: 30_000}
 	for _, it := range offer.Items {
 		ask.Candidates = append(ask.Candidates, &grebev1.Item{Id: it.Id})
 	}
 	ranked, err := s.server.Rank(w.ctx, ask)
 	if err != nil {
-		return err
+		return nil, err
 	}
-	generated, err := s.server.Recommend(w.ctx, &grebev1.RecommendRequest{Model: demo.Model, User: user, N: 5, ExcludeSeen: true, DeadlineMs: 30_000})
+	found, err := s.server.Recommend(w.ctx, &grebev1.RecommendRequest{Model: model, User: user, N: 5, ExcludeSeen: true, DeadlineMs: 30_000})
 	if err != nil {
-		return err
+		return nil, err
 	}
-	rank, recommend := wire.EncodeRank(ranked), wire.EncodeRecommend(generated)
-	if c.JSON || !w.terminal {
-		enc := json.NewEncoder(w.stdout)
-		enc.SetIndent("", "  ")
-		return enc.Encode(struct {
-			Notes     []string        `json:"notes"`
-			Rank      json.RawMessage `json:"rank"`
-			Recommend json.RawMessage `json:"recommend"`
-		}{[]string{aboutDemo}, rank, recommend})
-	}
-	return printAnswers(w, s.device.Name(), offer, rank, recommend)
+	return &demoAnswers{wire.EncodeRank(ranked), wire.EncodeRecommend(found)}, nil
 }
 
-// printAnswers shows both answers to people.
-func printAnswers(w *world, device string, offer *demo.Offer, rank, recommend []byte) error {
-	var r rankResponse
-	if err := json.Unmarshal(rank, &r); err != nil {
-		return fmt.Errorf("read the ranking: %w", err)
-	}
-	var g recommendResponse
-	if err := json.Unmarshal(recommend, &g); err != nil {
-		return fmt.Errorf("read the recommendation: %w", err)
-	}
+// printAnswers shows all answers to people.
+func printAnswers(w *world, device string, offer *demo.Offer, language, events *demoAnswers) error {
 	texts, err := demo.Texts()
 	if err != nil {
 		return err
 	}
 	fmt.Fprintf(w.stdout, "%s\n…\n%s\n\n", offer.Profile(), strings.Join(offer.Tail(8), "\n"))
-	fmt.Fprintf(w.stdout, "The best 5 of %d items that %s is offered, on %s:\n\n", len(offer.Items), demo.User, device)
+	list := fmt.Sprintf("The best 5 of %d items that %s is offered", len(offer.Items), demo.User)
+	all := fmt.Sprintf("Five items for %s out of all %d", demo.User, len(texts))
+	for _, part := range []struct {
+		answers        *demoAnswers
+		ranked, chosen string
+	}{
+		{language, list + ", by the language model, on " + device, all + ", by beam search over their semantic IDs"},
+		{events, list + ", by HSTU, which reads events instead of a text", all + ", by HSTU's vectors"},
+	} {
+		if err := part.answers.print(w, part.ranked, part.chosen, texts); err != nil {
+			return err
+		}
+	}
+	_, err = fmt.Fprintf(w.stdout, "%s\n", aboutDemo)
+	return err
+}
+
+func (a *demoAnswers) print(w *world, ranked, chosen string, texts map[string]string) error {
+	var r rankResponse
+	if err := json.Unmarshal(a.Rank, &r); err != nil {
+		return fmt.Errorf("read the ranking: %w", err)
+	}
+	var g recommendResponse
+	if err := json.Unmarshal(a.Recommend, &g); err != nil {
+		return fmt.Errorf("read the recommendation: %w", err)
+	}
+	fmt.Fprintf(w.stdout, "%s:\n\n", ranked)
 	if err := r.table(w.stdout, texts); err != nil {
 		return err
 	}
-	fmt.Fprintf(w.stdout, "\nFive items generated for %s out of all %d, by beam search over their semantic IDs:\n\n", demo.User, len(texts))
+	fmt.Fprintf(w.stdout, "\n%s:\n\n", chosen)
 	if err := g.table(w.stdout, texts); err != nil {
 		return err
 	}
-	_, err = fmt.Fprintf(w.stdout, "\n%s\n", aboutDemo)
+	_, err := fmt.Fprintln(w.stdout)
 	return err
 }

@@ -344,8 +344,8 @@ func TestDemoPrintsLinesThatWork(t *testing.T) {
 		}
 		tried++
 	}
-	if tried != 3 || !strings.Contains(out.String(), "invented") {
-		t.Errorf("%d curl lines, want 3, and that the shop is invented, in\n%s", tried, out.String())
+	if tried != 4 || !strings.Contains(out.String(), "invented") {
+		t.Errorf("%d curl lines, want 4, and that the shop is invented, in\n%s", tried, out.String())
 	}
 	if exit := r.stop(t); exit != exitDone {
 		t.Errorf("after SIGTERM the demo exits with %d, want 0", exit)

@@ -47,7 +47,7 @@ func TestEvalUntrained(t *testing.T) {
 // items first. What breaks scores, masks, positions or tokens falls below these bars: weights that were not
 // trained are at a tenth of the optimum, popularity at three tenths.
 func TestEvalDemo(t *testing.T) {
-	out, errs, code := grebe(t, "eval", "--device", "cpu", "--users", "20", "--ways", "user,item,pointwise,beam", "--json")
+	out, errs, code := grebe(t, "eval", "--device", "cpu", "--users", "20", "--ways", "user,item,pointwise,beam,hstu", "--json")
 	if code != exitDone {
 		t.Fatalf("exit %d: %s", code, errs)
 	}
@@ -61,13 +61,18 @@ func TestEvalDemo(t *testing.T) {
 			ndcg[l.Way] = l.Expected.Value
 		}
 	}
-	for way, share := range map[string]float64{"user-first": 0.8, "item-first": 0.8, "pointwise": 0.6} {
+	for way, share := range map[string]float64{"user-first": 0.8, "item-first": 0.8, "pointwise": 0.6, "HSTU, user-first": 0.82, "HSTU, item-first": 0.82} {
 		if got := ndcg[way] / ndcg["optimum"]; !(got >= share) {
 			t.Errorf("%s: expected NDCG@10 is %.3f of the optimum's, want at least %.2f (%v)", way, got, share, ndcg)
 		}
 	}
 	if r.Random || r.Unreal != 0 || r.Short != 0 {
 		t.Errorf("random %v, %d items that do not exist, %d short lists", r.Random, r.Unreal, r.Short)
+	}
+	for _, l := range r.Generation {
+		if got := l.At[2].Hit.Value; l.Model && got < 0.1 {
+			t.Errorf("%s: the next purchase is among 20 items for %.2f of the customers, want a tenth: popularity has one in fifty", l.Way, got)
+		}
 	}
 }
 

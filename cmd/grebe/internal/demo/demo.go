@@ -21,7 +21,7 @@ import (
 )
 
 // version names the folder; a change to what Ensure writes needs a new one.
-const version = "demo-3"
+const version = "demo-4"
 
 // ConfigFile is the configuration in the folder.
 const ConfigFile = "grebe.yaml"
@@ -44,9 +44,10 @@ var customers = []struct {
 	number int
 }{{"kaya", 12}, {"rosa", 9}, {"grace", 1}, {"jonas", 6}, {"hugo", 5}, {"dario", 3}}
 
-// Model is the language model, and User whose ranking the demo shows.
+// Model is the language model, HSTU the other one, and User whose ranking the demo shows.
 const (
 	Model = "shop"
+	HSTU  = "shop-hstu"
 	User  = "kaya"
 )
 

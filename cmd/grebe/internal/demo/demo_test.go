@@ -2,8 +2,10 @@ package demo
 
 import (
 	"bytes"
+	"encoding/json"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -11,6 +13,7 @@ import (
 	"grebe/internal/wire"
 	"grebe/model"
 	"grebe/model/tokenizer"
+	"grebe/workload/shop"
 )
 
 // The embedded checkpoint fits the shop: its vocabulary has a token for every item, by name, and for every code.
@@ -62,6 +65,29 @@ func TestTrainedModelKnowsTheShop(t *testing.T) {
 		if id, _ := tok.TokenID(name); id != token {
 			t.Errorf("%s is token %d, the configuration says %d", name, id, token)
 		}
+	}
+}
+
+// The embedded HSTU has a row for every item, in the shop's order, and for every other event of its customers.
+func TestHSTUKnowsTheShop(t *testing.T) {
+	w, err := shop.New(seed, shop.Default)
+	if err != nil {
+		t.Fatal(err)
+	}
+	data, err := trained.ReadFile("trained/hstu/items.json")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got []string
+	if err := json.Unmarshal(data, &got); err != nil {
+		t.Fatal(err)
+	}
+	var want []string
+	for i := range w.Items {
+		want = append(want, w.Items[i].ID)
+	}
+	if want = append(want, w.Marks()...); !slices.Equal(got, want) {
+		t.Errorf("items.json has %d names, the shop %d, or they differ", len(got), len(want))
 	}
 }
 
