@@ -26,7 +26,6 @@ import (
 	"grebe/compute"
 	"grebe/compute/cpu/internal/feature"
 	"grebe/compute/cpu/internal/team"
-	"grebe/compute/cpu/vec"
 	"grebe/internal/offheap"
 )
 
@@ -94,7 +93,7 @@ func New(s compute.Shape, l feature.Level, t *team.Team) (*Attention, error) {
 	}
 	a.pack.Do = a.packTask
 	a.attend.Do = a.unitTask
-	a.weigh.job.Do, a.weigh.dot = a.weighTask, vec.For(l).Dot
+	a.weigh.job.Do = a.weighTask
 	return a, nil
 }
 

@@ -16,6 +16,9 @@ func softmaxAVX512(s unsafe.Pointer, state *state, keys, cols, first, masked int
 func pointwiseAVX512(s unsafe.Pointer, state *state, keys, cols, first, masked int, scale float32)
 
 //go:noescape
+func weighAVX512(s unsafe.Pointer, state *state, sums unsafe.Pointer, keys, cols, first, masked int, scale float32)
+
+//go:noescape
 func rescaleAVX512(o unsafe.Pointer, state *state, rows int)
 
 //go:noescape

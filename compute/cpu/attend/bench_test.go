@@ -129,3 +129,41 @@ func BenchmarkWalk(b *testing.B) {
 		}
 	}
 }
+
+// BenchmarkReceived reports how long weighing the keys takes, in parts of the attention that it follows: of one
+// thread's processor time, in turns.
+func BenchmarkReceived(b *testing.B) {
+	for _, kv := range []compute.DType{compute.BF16, compute.F32} {
+		s := shape(kv, 16, 8, 128)
+		batch := newBatch(b, s, 1, layout{chunk: 64}, []int{1}, []testSegment{{len: 207, cached: 207}, {len: 473, sees: []int{0}},
+			{len: 1860, sees: []int{0, 1}}, {len: 60, sees: []int{0, 1, 2}}})
+		for level := feature.Best(); level > feature.Plain; level-- {
+			if level == feature.AMX && kv == compute.F32 {
+				continue
+			}
+			b.Run(fmt.Sprintf("%v/%v", kv, level), func(b *testing.B) {
+				tm := team.New(1)
+				defer tm.Close()
+				a, err := New(*s, level, tm)
+				if err != nil {
+					b.Fatal(err)
+				}
+				defer a.Close()
+				if err := a.Plan(&batch.Batch); err != nil {
+					b.Fatal(err)
+				}
+				out, received := make([]float32, len(batch.q)), make([]float32, len(batch.Tokens))
+				var attend, weigh int64
+				for b.Loop() {
+					start := cpuTime()
+					a.Run(1, batch.q, out)
+					between := cpuTime()
+					a.Received(batch.q, received)
+					attend, weigh = attend+between-start, weigh+cpuTime()-between
+				}
+				b.ReportMetric(float64(weigh)/float64(attend), "of-attention")
+				b.ReportMetric(float64(attend)/float64(b.N)/1e6, "attention-cpu-ms")
+			})
+		}
+	}
+}

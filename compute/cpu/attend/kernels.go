@@ -28,10 +28,10 @@ type kernels struct {
 	loadQ func(dst unsafe.Pointer, rows *[lanes]unsafe.Pointer, dims, cols int)
 	// walk goes through keys of a run.
 	walk func(w *walk)
-	// scores sets those of the walk's block of keys, and softmax turns them into probabilities in float32, not
-	// normalised: the two halves of a step that weighing needs.
-	scores  func(w *walk)
-	softmax func(s unsafe.Pointer, st *state, keys, cols, first, masked int, scale float32)
+	// scores sets those of the walk's block of keys, and weigh adds the probabilities that they are, times the
+	// state's factors, to the keys' sums; its maxima are final.
+	scores func(w *walk)
+	weigh  func(s unsafe.Pointer, st *state, sums unsafe.Pointer, keys, cols, first, masked int, scale float32)
 	// storeO divides outputs by the sums and writes them to rows.
 	storeO func(o unsafe.Pointer, st *state, rows *[lanes]unsafe.Pointer, dims, cols int)
 }
@@ -82,7 +82,7 @@ func float32Kernels(kv compute.DType, parts float32Parts) *kernels {
 	k := &kernels{
 		size: 4, dimStep: 16, keyStep: panel, panelKey: 4 * panel,
 		pack: packF32Plain, loadQ: loadQPlain, storeO: storeOPlain, walk: parts.walk,
-		scores: parts.scores, softmax: parts.softmax,
+		scores: parts.scores, weigh: parts.weigh,
 	}
 	if kv == compute.BF16 {
 		k.pack = packBF16Plain
@@ -92,6 +92,19 @@ func float32Kernels(kv compute.DType, parts float32Parts) *kernels {
 
 func (f *float32Parts) scores(w *walk) {
 	f.product(w.s, w.k, w.q, w.block/panel, w.dims, 4*panel*w.dims, w.cols, 0)
+}
+
+// weigh adds up lanes in the order in which weigh512 does.
+func (f *float32Parts) weigh(s unsafe.Pointer, st *state, sums unsafe.Pointer, keys, cols, first, masked int, scale float32) {
+	factors := st.factors
+	f.softmax(s, st, keys, cols, first, masked, scale)
+	st.factors = factors // which softmax changes
+	to := unsafe.Slice((*[lanes / 2]float32)(sums), keys)
+	for i, row := range rowsOf(s, keys) {
+		for l, p := range row[:cols*lanes/2] {
+			to[i][l%(lanes/2)] += p * factors[l]
+		}
+	}
 }
 
 func (f *float32Parts) walk(w *walk) {

@@ -15,11 +15,11 @@ func kernelsFor(l feature.Level, kv compute.DType, dims int) *kernels {
 		return &kernels{
 			size: 2, dimStep: 32, keyStep: 32,
 			pack: packAMX, loadQ: loadQAMX, walk: walkAMX, storeO: storeOAVX512,
-			scores: scoresAMX, softmax: softmaxAVX512,
+			scores: scoresAMX, weigh: weighAVX512,
 		}
 	case l >= feature.AVX512:
 		k := float32Kernels(kv, float32Parts{productAVX512, softmaxAVX512, rescaleAVX512})
-		k.pack, k.loadQ, k.storeO = packF32AVX512, loadQAVX512, storeOAVX512
+		k.pack, k.loadQ, k.storeO, k.weigh = packF32AVX512, loadQAVX512, storeOAVX512, weighAVX512
 		if kv == compute.BF16 {
 			k.pack = packBF16AVX512
 		}

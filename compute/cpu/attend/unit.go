@@ -43,17 +43,16 @@ type worker struct {
 	rows   [lanes]unsafe.Pointer
 	zeros  unsafe.Pointer // a row of zeros
 	waste  unsafe.Pointer // a row to write to
-	// Of weighing: the tile under way, and the inverse sums of its lanes.
-	unit    unit
-	inverse laneRow
-	wide    []uint16 // bf16 of packKeys keys and as many values, where chunks have another format
+	unit   unit           // of weighing, under way
+	sums   unsafe.Pointer // of weighKeys keys, by lanes of a column
+	wide   []uint16       // bf16 of packKeys keys and as many values, where chunks have another format
 }
 
 func newWorker(dims, padded int) (*worker, error) {
 	const scores = blockKeys * lanes * 4
 	perTile := roundUp(int(unsafe.Sizeof(state{})), 64) + 2*padded*lanes*4
 	wide := 2 * packKeys * dims * 2
-	m, err := offheap.Alloc(unitTiles*perTile + 2*scores + 2*roundUp(4*dims, 64) + roundUp(wide, 64))
+	m, err := offheap.Alloc(unitTiles*perTile + 2*scores + 2*roundUp(4*dims, 64) + roundUp(wide, 64) + weighKeys*lanes/2*4)
 	if err != nil {
 		return nil, fmt.Errorf("attend: memory of a worker: %w", err)
 	}
@@ -65,7 +64,7 @@ func newWorker(dims, padded int) (*worker, error) {
 	}
 	w := &worker{memory: m}
 	s, p := take(scores), take(scores)
-	w.zeros, w.waste = take(4*dims), take(4*dims)
+	w.zeros, w.waste, w.sums = take(4*dims), take(4*dims), take(weighKeys*lanes/2*4)
 	w.wide = unsafe.Slice((*uint16)(take(wide)), wide/2)
 	for i := range w.tiles {
 		w.tiles[i].walk = walk{s: s, p: p, dims: padded, state: (*state)(take(int(unsafe.Sizeof(state{})))),

@@ -18,7 +18,6 @@ type weighing struct {
 	seen  []int32 // segments that see the runs, one run after the other
 	ends  []int32 // per run the end of its part of seen
 	sums  []float32
-	dot   func(x, y []float32) float32
 }
 
 // lane is what the softmax of a query ended with.
@@ -108,8 +107,9 @@ func (a *Attention) weighTask(worker, task int) {
 	w, x := a.workers[worker], &a.weigh
 	slot, k := task/len(x.tasks), &x.tasks[task%len(x.tasks)]
 	r := &a.plan.runs[k.run]
-	sums := x.sums[(a.head+slot)*a.plan.keys+int(k.at):][:min(weighKeys, r.keys-int(k.key))]
-	clear(sums)
+	n := min(weighKeys, r.keys-int(k.key))
+	byLane := unsafe.Slice((*[lanes / 2]float32)(w.sums), weighKeys)
+	clear(byLane)
 	for _, i := range x.viewers(k.run) {
 		q := &a.plan.queries[i]
 		own := a.plan.alone[i] == k.run
@@ -118,19 +118,24 @@ func (a *Attention) weighTask(worker, task int) {
 				continue // all keys are hidden
 			}
 			w.unit = unit{segment: i, lane: int32(first), tiles: 1, siblings: 1}
-			a.weighTile(w, slot, k, own, sums)
+			a.weighTile(w, slot, k, n, own)
+		}
+	}
+	for i, to := 0, x.sums[(a.head+slot)*a.plan.keys+int(k.at):]; i < n; i++ {
+		to[i] = 0
+		for _, v := range byLane[i] {
+			to[i] += v
 		}
 	}
 }
 
-// weighTile adds the probabilities of the worker's tile of queries for a span of keys to their sums.
-func (a *Attention) weighTile(w *worker, slot int, k *weighTask, own bool, sums []float32) {
+// weighTile adds the probabilities of the worker's tile of queries for a span of n keys to their sums.
+func (a *Attention) weighTile(w *worker, slot int, k *weighTask, n int, own bool) {
 	t, u, r := &w.tiles[0], &w.unit, &a.plan.runs[k.run]
 	a.begin(w, t, u, 0, slot)
 	a.enter(t, u.segment, r.keys, own)
-	a.endState(t, u, slot, &w.inverse)
-	inverse := w.inverse[:t.walk.cols*lanes/2]
-	x, end := &t.walk, min(int(k.key)+len(sums), t.keys)
+	a.endState(t, u, slot)
+	x, end := &t.walk, min(int(k.key)+n, t.keys)
 	for key := int(k.key); key < end; key += blockKeys {
 		x.k = unsafe.Add(a.keysAt(r, slot), key*a.plan.keySize)
 		x.block = roundUp(min(blockKeys, end-key), a.kern.keyStep)
@@ -139,27 +144,26 @@ func (a *Attention) weighTile(w *worker, slot int, k *weighTask, own bool, sums 
 		if key+x.block > t.open {
 			masked = 1
 		}
-		a.kern.softmax(x.s, x.state, x.block, x.cols, key, masked, x.scale)
-		to := sums[key-int(k.key):][:min(blockKeys, end-key)]
-		rows := rowsOf(x.s, len(to))
-		for i := range rows {
-			to[i] += a.weigh.dot(rows[i][:len(inverse)], inverse)
-		}
+		a.kern.weigh(x.s, x.state, unsafe.Add(w.sums, (key-int(k.key))*lanes/2*4), x.block, x.cols, key, masked, x.scale)
 	}
 }
 
 // endState sets the state of a tile to what its softmax ended with: no score rises far enough above the maxima to
-// change them.
-func (a *Attention) endState(t *tile, u *unit, slot int, inverse *[lanes]float32) {
+// change them. Factors are the inverse sums.
+func (a *Attention) endState(t *tile, u *unit, slot int) {
 	q, st := &a.plan.queries[u.segment], t.walk.state
+	row, g := q.row-q.skip+t.first/a.group, t.first%a.group
 	for l := range st.maxes {
-		st.maxes[l], inverse[l] = 0, 0
 		if t.first+l >= t.end {
+			st.maxes[l], st.factors[l] = 0, 0
 			continue
 		}
-		row, g := q.row-q.skip+(t.first+l)/a.group, (t.first+l)%a.group
+		if g == a.group {
+			row, g = row+1, 0
+		}
 		f := a.weigh.final[row*a.shape.Heads+(a.head+slot)*a.group+g]
-		st.maxes[l], inverse[l] = f.max, 1/f.sum
+		st.maxes[l], st.factors[l] = f.max, 1/f.sum
+		g++
 	}
 }
 

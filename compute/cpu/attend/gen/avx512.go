@@ -4,6 +4,7 @@ func avx512(g *gen) {
 	g.product512()
 	g.softmax512()
 	g.pointwise512()
+	g.weigh512()
 	g.rescale512()
 	g.loadQ512()
 	g.storeO512()
@@ -61,6 +62,36 @@ func (g *gen) softmax512() {
 	x.constants("scale+48(FP)")
 	x.step()
 	g.P("\tMOVQ state+8(FP), DX\n\tMOVQ R10, %d(DX)", changed)
+	g.ret()
+}
+
+// weigh512 adds the probabilities of each key, times the lanes' factors, to its row of 16 sums: those of lanes l
+// and l+16 to the same. Maxima are final.
+func (g *gen) weigh512() {
+	g.fn("weighAVX512", "s unsafe.Pointer, state *state, sums unsafe.Pointer, keys, cols, first, masked int, scale float32",
+		"s:AX", "state:DX", "sums:BX", "cols:R12", "masked:R13")
+	x := softmax{gen: g}
+	x.constants("scale+56(FP)")
+	g.P("column:\n\tVMOVUPS %d(DX), Z24\n\tVMOVUPS %d(DX), Z25\n\tVMOVDQU32 %d(DX), Z27\n\tVPBROADCASTD first+40(FP), Z29", maxes, factors, limits)
+	g.P("\tMOVQ AX, SI\n\tMOVQ BX, DI\n\tMOVQ keys+24(FP), CX\n\tTESTQ R13, R13\n\tJNZ edge")
+	for _, at := range []string{"full", "edge"} {
+		g.P("\tPCALIGN $32\n%s:", at)
+		for i := range 4 {
+			t, f, p, mask := 3*i, 3*i+1, 3*i+2, ""
+			g.P("\tVMOVUPS %d(SI), Z%d\n\tVFMSUB213PS Z24, Z22, Z%d", row*i, t, t)
+			x.exp2(t, f, p)
+			if at == "edge" {
+				mask = "K1, "
+				g.P("\tVPCMPD $2, Z27, Z29, K1\n\tVPADDD Z23, Z29, Z29")
+			}
+			g.P("\tVMOVUPS %d(DI), Z%d\n\tVFMADD231PS Z25, Z%d, %sZ%d\n\tVMOVUPS Z%d, %d(DI)", 64*i, t, p, mask, t, t, 64*i)
+		}
+		g.P("\tADDQ $%d, SI\n\tADDQ $256, DI\n\tSUBQ $4, CX\n\tJNZ %s", 4*row, at)
+		if at == "full" {
+			g.P("\tJMP next")
+		}
+	}
+	g.P("next:\n\tADDQ $64, AX\n\tADDQ $64, DX\n\tDECQ R12\n\tJNZ column")
 	g.ret()
 }
 
