@@ -1,0 +1,58 @@
+package proto
+
+import "math"
+
+// dims is the length of the vectors that walkers add up: the embedding, and its projections on the hyperplanes.
+// Both are linear, so that a hyperplane's side of a context costs an addition per token.
+const dims = Width + Planes
+
+// vector is an embedding with its projections.
+type vector [dims]float32
+
+// rows are what a token adds to the sums, one for each.
+type rows [Scales]vector
+
+// frame is what contexts are expressed in: base + place × places + the sums, in steps of an embedding.
+type frame struct {
+	base, places vector
+	steps        float32 // that make 1
+}
+
+// advanceGo takes a token's rows into the sums, of which left stays.
+func advanceGo(sums, row *rows, left *[Scales]float32) {
+	for j := range sums {
+		for i, x := range row[j] {
+			sums[j][i] = float32(sums[j][i]*left[j]) + x
+		}
+	}
+}
+
+func (f *frame) at(sums *rows, i int, place float32) float32 {
+	return sums[0][i] + sums[1][i] + sums[2][i] + f.base[i] + float32(f.places[i]*place)
+}
+
+// expressGo quantises the context at a place. The sketch has a bit for each hyperplane: set where the context lies
+// above the threshold.
+func expressGo(sums *rows, f *frame, place float32, thresholds *[Planes]float32, out *[Width]int8) uint64 {
+	for i := range out {
+		q := math.RoundToEven(float64(f.at(sums, i, place) * f.steps))
+		out[i] = int8(max(-128, min(127, q)))
+	}
+	var sketch uint64
+	for i, t := range thresholds {
+		if f.at(sums, Width+i, place) > t {
+			sketch |= 1 << i
+		}
+	}
+	return sketch
+}
+
+// distance is the square of the distance of two quantised embeddings, in steps.
+func distanceGo(a, b *[Width]int8) int32 {
+	var sum int32
+	for i := range a {
+		d := int32(a[i]) - int32(b[i])
+		sum += d * d
+	}
+	return sum
+}
