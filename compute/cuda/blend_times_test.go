@@ -1,0 +1,217 @@
+package cuda
+
+import (
+	"math"
+	"math/rand/v2"
+	"os"
+	"slices"
+	"testing"
+	"time"
+
+	"grebe/compute"
+)
+
+// blendTimed is a prompt of Qwen3-8B's shape: a cached preamble, history of which each token has a prototype, items
+// that have blocks, and a question. All layers have the same weights, which are larger than caches.
+type blendTimed struct {
+	*timedModel
+	r        compute.Blender
+	batch    *compute.Batch
+	parts    []compute.Part
+	rows     []int32 // that go on
+	received []float32
+	out      []float32
+}
+
+const (
+	blendPreamble, blendHistory, blendQuestion = 207, 400, 20
+	blendItems, blendItem                      = 24, 76
+	blendBudget                                = 0.3
+)
+
+// newBlendTimed lets rows of all that has something to stand in go on by chance.
+func newBlendTimed(t *testing.T, d compute.Device, far bool) *blendTimed {
+	t.Helper()
+	s := compute.Shape{Layers: 36, Hidden: 4096, Heads: 32, KVHeads: 8, HeadDim: 128, Inter: 12288, Eps: 1e-6, KV: compute.BF16, Rope: compute.Rope{Scale: 1}}
+	for i := range s.HeadDim / 2 {
+		s.Rope.InvFreq = append(s.Rope.InvFreq, float32(math.Pow(1e6, -2*float64(i)/float64(s.HeadDim))))
+	}
+	m := &timedModel{shape: s}
+	x := &blendTimed{timedModel: m, batch: &compute.Batch{}, out: make([]float32, s.Hidden)}
+	var failed error
+	must := func(err error) {
+		if err != nil && failed == nil {
+			failed = err
+		}
+	}
+	linear := func(rows, cols int) compute.Linear {
+		l, err := d.Linear(compute.BF16, noise(rows, cols, float32(math.Sqrt(3/float64(cols)))))
+		must(err)
+		return l
+	}
+	var err error
+	m.table, err = d.Table(noise(1000, s.Hidden, 1))
+	must(err)
+	norm, err := d.Vector(noise(1, s.Hidden, 1))
+	must(err)
+	gateUp, err := d.GateUp(compute.BF16, noise(s.Inter, s.Hidden, 0.03), noise(s.Inter, s.Hidden, 0.03))
+	must(err)
+	a := compute.AttentionWeights{Norm: norm, QKV: linear((s.Heads+2*s.KVHeads)*s.HeadDim, s.Hidden), Out: linear(s.Hidden, s.Heads*s.HeadDim)}
+	f := compute.FFNWeights{Norm: norm, GateUp: gateUp, Down: linear(s.Hidden, s.Inter)}
+	for range s.Layers {
+		m.attn, m.ffn = append(m.attn, a), append(m.ffn, f)
+	}
+	chunk := func(mem compute.Memory, n int) compute.Chunk {
+		b, err := mem.Alloc(s.ChunkBytes(n, false))
+		must(err)
+		if err == nil {
+			t.Cleanup(func() { mem.Free(b) })
+			must(mem.Zero(b))
+		}
+		return b.Chunk(n, false)
+	}
+	x.lay(d, far, chunk)
+	r, err := d.Open(s, 4096)
+	must(err)
+	if failed != nil {
+		t.Fatal(failed)
+	}
+	t.Cleanup(func() { _ = r.Close() })
+	x.r = r.(compute.Blender)
+	return x
+}
+
+// lay makes the batch, the parts and the rows that go on.
+func (x *blendTimed) lay(d compute.Device, far bool, chunk func(mem compute.Memory, n int) compute.Chunk) {
+	sources, random := d.Memory(), rand.New(rand.NewPCG(1, 2))
+	if far {
+		sources = sources.Host()
+	}
+	n, b := blendHistory+blendItems*blendItem+blendQuestion, x.batch
+	g := compute.Segment{Len: n, Sees: []int32{0}}
+	for at := 0; at < n; at += 64 {
+		g.Chunks = append(g.Chunks, chunk(d.Memory(), 64))
+	}
+	b.Segments = []compute.Segment{{Len: blendPreamble, Cached: blendPreamble, Chunks: []compute.Chunk{chunk(d.Memory(), blendPreamble)}}, g}
+	for i := range n {
+		b.Tokens, b.Positions = append(b.Tokens, int32(i%1000)), append(b.Positions, int32(blendPreamble+i))
+		if i >= n-blendQuestion || random.Float64() < blendBudget {
+			x.rows = append(x.rows, int32(i))
+		}
+	}
+	x.received = make([]float32, n)
+	page := chunk(sources, blendHistory)
+	for i, from := range random.Perm(blendHistory) {
+		x.parts = append(x.parts, compute.Part{Segment: 1, At: i, Tokens: 1, From: page, First: from, Turn: i - from})
+	}
+	for i := range blendItems {
+		x.parts = append(x.parts, compute.Part{Segment: 1, At: blendHistory + i*blendItem, Tokens: blendItem, From: chunk(sources, blendItem), Turn: 400 + i*blendItem})
+	}
+}
+
+// blend runs the prompt with what stands in, and returns how long it took up to the choice of rows.
+func (x *blendTimed) blend(received bool) (time.Duration, error) {
+	begin := time.Now()
+	r := x.r
+	if err := r.Begin(x.batch); err != nil {
+		return 0, err
+	}
+	r.Embed(x.table)
+	r.QKV(0, &x.attn[0])
+	r.Attend(0)
+	r.Place(1, x.parts)
+	if received {
+		if err := r.Received(x.received); err != nil {
+			return 0, err
+		}
+	}
+	first := time.Since(begin)
+	r.Keep(x.rows)
+	for l := range x.attn {
+		if l > 0 {
+			r.QKV(l, &x.attn[l])
+			r.Attend(l)
+		}
+		if l == len(x.attn)-1 {
+			r.Keep(x.rows[len(x.rows)-1:])
+		}
+		r.Output(&x.attn[l])
+		r.FFN(&x.ffn[l])
+	}
+	return first, r.Hidden(nil, x.rows[len(x.rows)-1:], x.out)
+}
+
+// full runs it without.
+func (x *blendTimed) full() error {
+	if err := x.r.Begin(x.batch); err != nil {
+		return err
+	}
+	x.r.Embed(x.table)
+	last := int32(len(x.batch.Tokens) - 1)
+	for l := range x.attn {
+		x.r.QKV(l, &x.attn[l])
+		x.r.Attend(l)
+		if l == len(x.attn)-1 {
+			x.r.Keep([]int32{last})
+		}
+		x.r.Output(&x.attn[l])
+		x.r.FFN(&x.ffn[l])
+	}
+	return x.r.Hidden(nil, []int32{last}, x.out)
+}
+
+// TestBlendTimes prints what a blended prompt takes beside the whole one, and where its time goes. It is for people:
+// GREBE_BLEND_TIMES=1.
+func TestBlendTimes(t *testing.T) {
+	if os.Getenv("GREBE_BLEND_TIMES") == "" {
+		t.Skip("GREBE_BLEND_TIMES is not set")
+	}
+	d := open(t, Options{})
+	defer d.Close()
+	t.Run("device", func(t *testing.T) { newBlendTimed(t, d, false).print(t) })
+	t.Run("host", func(t *testing.T) { newBlendTimed(t, d, true).print(t) })
+}
+
+func (x *blendTimed) print(t *testing.T) {
+	var first time.Duration
+	timesOf := func(f func() error) float64 {
+		var all []time.Duration
+		for i := range 15 {
+			begin := time.Now()
+			if err := f(); err != nil {
+				t.Fatal(err)
+			}
+			if i >= 4 {
+				all = append(all, time.Since(begin))
+			}
+		}
+		slices.Sort(all)
+		return float64(all[len(all)/2].Microseconds()) / 1e3
+	}
+	ms := func(d time.Duration) float64 { return float64(d.Microseconds()) / 1e3 }
+	full := timesOf(x.full)
+	blended := timesOf(func() (err error) { first, err = x.blend(true); return err })
+	n, left := len(x.batch.Tokens), len(x.rows)
+	t.Logf("%d rows %.2f ms, %d left %.2f ms: %.2f × of %.2f × (%.0f %%); up to the choice %.2f ms", n, full, left, blended, full/blended,
+		float64(n)/float64(left), 100*full/blended*float64(left)/float64(n), ms(first))
+	t.Logf("without attention received %.2f ms", timesOf(func() error { _, err := x.blend(false); return err }))
+	t.Logf("placing alone %.2f ms", timesOf(func() error {
+		if err := x.r.Begin(x.batch); err != nil {
+			return err
+		}
+		x.r.Embed(x.table)
+		x.r.Place(1, x.parts)
+		return x.r.Hidden(nil, []int32{0}, x.out)
+	}))
+	parts := x.parts
+	x.parts = nil
+	t.Logf("placing nothing %.2f ms", timesOf(func() error { _, err := x.blend(true); return err }))
+	x.parts = parts
+	for _, left := range []int{640, 704, 768} {
+		x.rows = x.rows[:0]
+		for i := n - left; i < n; i++ {
+			x.rows = append(x.rows, int32(i))
+		}
+		t.Logf("%d left %.2f ms", left, timesOf(func() error { _, err := x.blend(true); return err }))
+	}
+}
