@@ -24,9 +24,9 @@ type Model struct {
 	// Natural reports whether a token may have prototypes. Identifiers, numbers and delimiters may not: they say
 	// something about this user that no other history says.
 	Natural func(token int32) bool
-	// Teacher is nil, or gives a vector per token of a history such that the distance of two tokens' is the error
-	// of taking one for the other: then contexts are embedded so that they predict it.
-	Teacher func(ctx context.Context, tokens []int32) ([][]float32, error)
+	// Teacher is nil, or gives a vector for each of some tokens of a history, such that the distance of two tokens' is
+	// the error of taking one for the other: then contexts are embedded so that they predict it.
+	Teacher func(ctx context.Context, tokens []int32, at []int) ([][]float32, error)
 }
 
 // Progress is told which part of the work is under way, and how many histories it has gone through.
@@ -65,6 +65,7 @@ func Extend(ctx context.Context, x *Index, most int, m Model, in Histories, prog
 	}
 	s := *x.space
 	s.rowOf, s.tokens, s.rows, s.floors = slices.Clone(s.rowOf), slices.Clone(s.tokens), slices.Clone(s.rows), slices.Clone(s.floors)
+	s.images = slices.Clone(s.images)
 	s.cfg.Most = most
 	if err := s.cfg.Validate(); err != nil {
 		return nil, err

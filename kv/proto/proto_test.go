@@ -283,9 +283,9 @@ func TestTeacher(t *testing.T) {
 	}
 	w, unseen := begin(newWorld(1, 300, Width)), begin(newWorld(2, 40, Width))
 	m := w.model()
-	m.Teacher = func(_ context.Context, tokens []int32) ([][]float32, error) {
-		out := make([][]float32, len(tokens))
-		for i := range tokens {
+	m.Teacher = func(_ context.Context, tokens []int32, at []int) ([][]float32, error) {
+		out := make([][]float32, len(at))
+		for i := range at {
 			out[i] = w.embeddings[tokens[0]]
 		}
 		return out, nil

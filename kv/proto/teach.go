@@ -49,11 +49,12 @@ func (b *builder) sample() ([]lesson, error) {
 		if err != nil {
 			return nil, fmt.Errorf("proto: history %d: %w", i, err)
 		}
-		targets, err := b.model.Teacher(b.ctx, tokens)
+		at := b.asked(tokens)
+		targets, err := b.model.Teacher(b.ctx, tokens, at)
 		if err != nil {
 			return nil, fmt.Errorf("proto: history %d: %w", i, err)
 		}
-		out = b.lessonsOf(out, tokens, targets)
+		out = b.lessonsOf(out, tokens, at, targets)
 		if b.progress != nil {
 			b.progress("lessons", min(len(out), b.space.cfg.Lessons), b.space.cfg.Lessons)
 		}
@@ -61,19 +62,31 @@ func (b *builder) sample() ([]lesson, error) {
 	return out, nil
 }
 
-// lessonsOf appends those of a history. Of long ones some tokens are left out: there are more different users then.
-func (b *builder) lessonsOf(out []lesson, tokens []int32, targets [][]float32) []lesson {
+// asked returns the tokens of a history that the teacher is asked about. Of long ones some are left out: there are
+// more different users then.
+func (b *builder) asked(tokens []int32) (at []int) {
 	const most = 256
 	step := 1 + len(tokens)/most
+	for i := 0; i < len(tokens); i += step {
+		if b.model.Natural(tokens[i]) {
+			at = append(at, i)
+		}
+	}
+	return at
+}
+
+// lessonsOf appends those of a history.
+func (b *builder) lessonsOf(out []lesson, tokens []int32, at []int, targets [][]float32) []lesson {
 	var sums [Scales][Width]float32
 	for i, t := range tokens {
-		if i < len(targets) && i%step == 0 && b.model.Natural(t) {
-			l := lesson{token: t, target: b.space.fold(targets[i])}
+		if len(at) > 0 && at[0] == i {
+			l := lesson{token: t, target: b.space.fold(targets[0])}
 			for j := range sums {
 				copy(l.context[j*Width:], sums[j][:])
 			}
 			l.context[features-1] = place(i)
 			out = append(out, l)
+			at, targets = at[1:], targets[1:]
 		}
 		e := b.model.Embeddings(t)
 		if e == nil {

@@ -1,0 +1,230 @@
+package reuse
+
+import (
+	"encoding/binary"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"net/url"
+	"path/filepath"
+	"strconv"
+	"sync"
+
+	"grebe/blend"
+	"grebe/engine"
+	"grebe/kv"
+	"grebe/kv/proto"
+	"grebe/meta"
+	"grebe/plan"
+)
+
+// Prototypes is a model's semantic history pool (RCL-2): an index that finds prototypes for tokens of histories, and
+// pages of their KV, which are entries of the store like items. It is safe for concurrent use.
+type Prototypes struct {
+	cache *Cache
+	file  string
+
+	mu    sync.RWMutex // for writing: the index changes
+	index *proto.Index
+	keys  []kv.Key // of pages
+}
+
+// PrototypesFile returns where the index of a model lies.
+func PrototypesFile(dataDir, model string) string {
+	return filepath.Join(dataDir, "prototypes", url.PathEscape(model)+".proto")
+}
+
+// ErrOtherModel says that prototypes were made with other weights, another preamble or another format of KV.
+var ErrOtherModel = errors.New("reuse: the prototypes were made for another model")
+
+// OpenPrototypes opens the index in a file. Where there is none the error is an fs.ErrNotExist. The caller MUST Close
+// it, after all matches were released.
+func (c *Cache) OpenPrototypes(file string) (*Prototypes, error) {
+	x, err := proto.Open(file)
+	if err != nil {
+		return nil, fmt.Errorf("reuse: %w", err)
+	}
+	if x.Model() != c.prototypeSpace() {
+		return nil, errors.Join(fmt.Errorf("%w: %s", ErrOtherModel, file), x.Close())
+	}
+	return c.prototypes(file, x), nil
+}
+
+func (c *Cache) prototypes(file string, x *proto.Index) *Prototypes {
+	p := &Prototypes{cache: c, file: file, index: x, keys: make([]kv.Key, (x.Len()+proto.Page-1)/proto.Page)}
+	for _, g := range x.Generations() {
+		for i := 0; i < g.Len; i += proto.Page {
+			// A page has what its generation depends on, and a place there: adding others leaves it.
+			id := hex.EncodeToString(g.Digest[:]) + " " + strconv.Itoa(i/proto.Page)
+			p.keys[(g.First+i)/proto.Page] = kv.KeyOf(c.prototypeSpace(), nil, id)
+		}
+	}
+	return p
+}
+
+// prototypeSpace is the context of prototypes' keys: all that their KV depends on but the histories.
+func (c *Cache) prototypeSpace() kv.Key { return kv.KeyOf(c.preamble.key, nil, "prototypes") }
+
+// source names a user in an index.
+func (c *Cache) source(userID string) uint64 {
+	key := kv.KeyOf(c.userSpace, nil, "source of prototypes "+userID)
+	return binary.LittleEndian.Uint64(key[:])
+}
+
+// Close gives back the index's memory.
+func (p *Prototypes) Close() error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.index.Close()
+}
+
+// Len returns the number of prototypes.
+func (p *Prototypes) Len() int {
+	p.mu.RLock()
+	defer p.mu.RUnlock()
+	return p.index.Len()
+}
+
+// DropUser removes the pages with prototypes of a user's history from every tier. What shares pages with them is
+// matched no more until the pool is made anew.
+func (p *Prototypes) DropUser(id string) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	pages := p.index.Remove(p.cache.source(id))
+	if len(pages) == 0 {
+		return nil
+	}
+	errs := []error{p.index.Write(p.file)}
+	for _, page := range pages {
+		errs = append(errs, p.cache.opt.Store.Delete(p.keys[page]))
+	}
+	return errors.Join(errs...)
+}
+
+// Matches are the prototypes of one request. The zero value is ready, and it is used again after Release.
+type Matches struct {
+	from    *Prototypes
+	scratch proto.Scratch
+	found   []proto.Match
+	runs    []run
+	pages   map[int32]*kv.Entry // pinned; nil: it lies below memory, or nowhere
+	drift   []float32
+	tokens  int
+}
+
+// run is a run of tokens that stand in a page as they do in the history.
+type run struct {
+	at, tokens  int
+	page, first int32
+	turn        int
+}
+
+// Find looks up prototypes for the tokens user[from:] of a user's segment that begins at a position: those whose
+// drift is at most most, 0 for all. It pins pages that are in memory.
+func (p *Prototypes) Find(m *Matches, user []int32, from, start int, most float32) {
+	if most == 0 {
+		most = 1
+	}
+	m.from, m.tokens, m.runs = p, 0, m.runs[:0]
+	m.found, m.drift = resize(m.found, len(user)), resize(m.drift, len(user))
+	if m.pages == nil {
+		m.pages = map[int32]*kv.Entry{}
+	}
+	p.mu.RLock()
+	defer p.mu.RUnlock()
+	p.index.Match(&m.scratch, user, from, most, m.found)
+	base := len(p.cache.preamble.tokens)
+	for i, f := range m.found {
+		m.drift[i] = f.Drift
+		if f.Prototype < 0 {
+			continue
+		}
+		page, place := f.Prototype/proto.Page, f.Prototype%proto.Page
+		if !m.has(page) {
+			continue
+		}
+		m.tokens++
+		turn := start + i - base - int(p.index.Prototype(int(f.Prototype)).Place)
+		if n := len(m.runs); n > 0 {
+			if r := &m.runs[n-1]; r.at+r.tokens == i && r.page == page && int(r.first)+r.tokens == int(place) && r.turn == turn {
+				r.tokens++
+				continue
+			}
+		}
+		m.runs = append(m.runs, run{at: i, tokens: 1, page: page, first: place, turn: turn})
+	}
+}
+
+// has pins a page, and reports whether there is one, in memory or below it.
+func (m *Matches) has(page int32) bool {
+	e, known := m.pages[page]
+	if !known {
+		e, _ = m.from.cache.opt.Store.Get(m.from.keys[page])
+		m.pages[page] = e
+	}
+	return e != nil || m.from.cache.opt.Store.Below(m.from.keys[page])
+}
+
+// Tokens returns the number of tokens that have a prototype.
+func (m *Matches) Tokens() int { return m.tokens }
+
+// Append appends the matches as parts of a segment, ascending. The entry of a part whose page lies below memory is nil
+// until Fetch.
+func (m *Matches) Append(dst []engine.Part, segment int) []engine.Part {
+	for _, r := range m.runs {
+		dst = append(dst, engine.Part{
+			Segment: segment, At: r.at, Tokens: r.tokens, Entry: m.pages[r.page], First: int(r.first), Turn: r.turn,
+			Source: blend.Prototype, Drift: m.drift[r.at : r.at+r.tokens],
+		})
+	}
+	return dst
+}
+
+// Missing returns the number of pages that Fetch would fetch.
+func (m *Matches) Missing() int {
+	n := 0
+	for _, r := range m.runs {
+		if m.pages[r.page] == nil {
+			n++
+		}
+	}
+	return n
+}
+
+// Fetch brings pages up from below memory and fills in the entries of the parts that Append appended, which may be
+// done while the first layer is computed. What does not come is computed.
+func (m *Matches) Fetch(parts []engine.Part) {
+	for i := range parts {
+		if parts[i].Entry != nil || i >= len(m.runs) {
+			continue
+		}
+		page := m.runs[i].page
+		if m.pages[page] == nil {
+			m.pages[page] = m.from.fetch(m.from.keys[page])
+		}
+		parts[i].Entry = m.pages[page]
+	}
+}
+
+func (p *Prototypes) fetch(key kv.Key) *kv.Entry {
+	c := p.cache
+	if at := c.opt.Store.Fetch(key); at != kv.Nowhere {
+		e, _ := c.opt.Store.Get(key)
+		if e != nil {
+			c.opt.Index.Put(key, meta.Entry{Kind: plan.Item, Tokens: int32(e.Len()), Tier: tierOf(at)}, c.opt.Now())
+		}
+		return e
+	}
+	return nil
+}
+
+// Release gives back the pages. It MUST be called when the job is done.
+func (m *Matches) Release() {
+	for page, e := range m.pages {
+		if e != nil {
+			e.Release()
+		}
+		delete(m.pages, page)
+	}
+	m.runs, m.tokens = m.runs[:0], 0
+}

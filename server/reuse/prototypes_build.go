@@ -1,0 +1,293 @@
+package reuse
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"math"
+	"os"
+	"path/filepath"
+
+	"grebe/compute"
+	"grebe/engine"
+	"grebe/kv"
+	"grebe/kv/proto"
+	"grebe/kv/proto/rows"
+	"grebe/meta"
+	"grebe/plan"
+)
+
+// Pool says what prototypes are made of.
+type Pool struct {
+	Users      []string                         // ids
+	History    func(i int) ([]int32, error)     // tokens of a user's segment; it is asked several times
+	Embeddings func(token int32) []float32      // of the model
+	Natural    func(token int32) bool           // whether a token may have prototypes; nil: all may
+	Bytes      int64                            // of KV, at most
+	Config     proto.Config                     // Most is set from Bytes
+	Fresh      bool                             // forget the prototypes that there are
+	Progress   func(part string, done, all int) // nil: nobody is told
+}
+
+// Built says what a build did.
+type Built struct {
+	Prototypes, Added int
+	Pages, Computed   int // pages of KV in all, and those that were computed
+	Tokens            int // that were computed for them
+	Lost              int // pages whose histories are gone
+	Bytes             int64
+}
+
+// BuildPrototypes makes the prototypes of histories, or adds those that are not covered yet to the ones in the file,
+// and computes the pages of KV that are nowhere. It can be stopped, and goes on when it is called again.
+func (c *Cache) BuildPrototypes(ctx context.Context, do Do, file string, from *Pool) (*Built, error) {
+	if c.opt.Shape.KV == compute.FP8 || c.opt.Shape.Pointwise != nil {
+		return nil, fmt.Errorf("reuse: KV in %v cannot be moved to other positions", c.opt.Shape.KV)
+	}
+	b := &poolBuild{cache: c, do: do, pool: from, bySource: map[uint64]int{}}
+	for i, id := range from.Users {
+		b.bySource[c.source(id)] = i
+	}
+	x, added, err := b.index(ctx, file)
+	if err != nil {
+		return nil, err
+	}
+	p := c.prototypes(file, x)
+	defer p.Close()
+	out := &Built{Prototypes: x.Len(), Added: added, Bytes: int64(x.Len()) * c.bytesPerToken}
+	return out, b.pages(ctx, p, out)
+}
+
+// poolBuild is a build under way.
+type poolBuild struct {
+	cache    *Cache
+	do       Do
+	pool     *Pool
+	bySource map[uint64]int
+}
+
+// Len and History are those of proto.Histories.
+func (b *poolBuild) Len() int { return len(b.pool.Users) }
+
+func (b *poolBuild) History(i int) ([]int32, uint64, error) {
+	tokens, err := b.pool.History(i)
+	return tokens, b.cache.source(b.pool.Users[i]), err
+}
+
+func (b *poolBuild) tell(part string, done, all int) {
+	if b.pool.Progress != nil {
+		b.pool.Progress(part, done, all)
+	}
+}
+
+// index makes or extends the index, and writes it.
+func (b *poolBuild) index(ctx context.Context, file string) (x *proto.Index, added int, err error) {
+	c := b.cache
+	cfg := b.pool.Config
+	cfg.Most = int(b.pool.Bytes/c.bytesPerToken) / proto.Page * proto.Page
+	if cfg.Most < proto.Page {
+		return nil, 0, fmt.Errorf("reuse: %d bytes are no room for a page of prototypes, which takes %d", b.pool.Bytes, proto.Page*c.bytesPerToken)
+	}
+	natural := b.pool.Natural
+	if natural == nil {
+		natural = func(int32) bool { return true }
+	}
+	m := proto.Model{Digest: c.prototypeSpace(), Embeddings: b.pool.Embeddings, Natural: natural, Teacher: b.teach}
+	old, err := proto.Open(file)
+	switch {
+	case errors.Is(err, fs.ErrNotExist), b.pool.Fresh, errors.Is(err, proto.ErrDamaged):
+		x, err = proto.Build(ctx, cfg, m, b, b.tell)
+	case err != nil:
+		return nil, 0, fmt.Errorf("reuse: %w", err)
+	case old.Model() != m.Digest:
+		x, err = proto.Build(ctx, cfg, m, b, b.tell) // of another model: nothing of it can be used
+	default:
+		added = -old.Len()
+		if old.Len() >= cfg.Most { // it is full
+			return old, 0, nil
+		}
+		x, err = proto.Extend(ctx, old, cfg.Most, m, b, b.tell)
+	}
+	if old != nil {
+		defer old.Close()
+	}
+	if err != nil {
+		return nil, 0, fmt.Errorf("reuse: %w", err)
+	}
+	if err := os.MkdirAll(filepath.Dir(file), 0o700); err != nil {
+		return nil, 0, fmt.Errorf("reuse: %w", err)
+	}
+	if err := x.Write(file); err != nil {
+		return nil, 0, fmt.Errorf("reuse: %w", err)
+	}
+	return x, added + x.Len(), nil
+}
+
+// history computes a history's KV as it is served, and copies it to the host.
+func (b *poolBuild) history(ctx context.Context, tokens []int32) ([]rows.Chunk, error) {
+	c := b.cache
+	p := &plan.Plan{}
+	var sees []int32
+	if len(c.preamble.tokens) > 0 {
+		p.Segments = append(p.Segments, plan.Segment{Kind: plan.Preamble, Tokens: c.preamble.tokens})
+		sees = []int32{0}
+	}
+	user := len(p.Segments)
+	p.Segments = append(p.Segments, plan.Segment{Kind: plan.User, Tokens: tokens, Start: len(c.preamble.tokens), Sees: sees})
+	job := &engine.Job{Plan: p, Keep: make([]bool, user+1), Cached: make([]*kv.Entry, user+1)}
+	job.Keep[user] = true
+	if user > 0 {
+		if e, _ := c.opt.Store.Get(c.preamble.key); e != nil {
+			defer e.Release()
+			job.Cached[0] = e
+		}
+	}
+	ctx, cancel := context.WithTimeout(ctx, batchTime)
+	defer cancel()
+	r, err := b.do(ctx, job)
+	if err != nil {
+		return nil, fmt.Errorf("reuse: compute a history of %d tokens: %w", len(tokens), err)
+	}
+	e := r.Kept[user]
+	if e == nil {
+		return nil, fmt.Errorf("reuse: keep a history of %d tokens: %w", len(tokens), kv.ErrFull)
+	}
+	defer e.Release()
+	return rows.Read(c.opt.Pool.Memory(), &c.opt.Shape, e)
+}
+
+// teach returns, for some tokens of a history, their keys and values of all layers but the first, which depend on
+// nothing but the token: each layer's of length 1, and together so that distances are relative errors.
+func (b *poolBuild) teach(ctx context.Context, tokens []int32, at []int) ([][]float32, error) {
+	chunks, err := b.history(ctx, tokens)
+	if err != nil {
+		return nil, err
+	}
+	s := &b.cache.opt.Shape
+	n := rows.Width(s)
+	out := make([][]float32, len(at))
+	for i, t := range at {
+		chunk, place := rows.Find(chunks, t)
+		v := make([]float32, 0, 2*(s.Layers-1)*n)
+		for l := 1; l < s.Layers; l++ {
+			v = v[:len(v)+2*n]
+			k, values := v[len(v)-2*n:len(v)-n], v[len(v)-n:]
+			chunk.Keys(k, s, l, place, len(b.cache.preamble.tokens)+t)
+			chunk.Values(values, s, l, place)
+			share := 1 / math.Sqrt(2*float64(s.Layers-1))
+			stretch(k, share)
+			stretch(values, share)
+		}
+		out[i] = v
+	}
+	return out, nil
+}
+
+// stretch makes a vector's length what it shall be, unless it is 0.
+func stretch(v []float32, to float64) {
+	sum := 0.0
+	for _, x := range v {
+		sum += float64(x) * float64(x)
+	}
+	if sum > 0 {
+		by := float32(to / math.Sqrt(sum))
+		for i := range v {
+			v[i] *= by
+		}
+	}
+}
+
+// pages computes the pages that are nowhere yet.
+func (b *poolBuild) pages(ctx context.Context, p *Prototypes, out *Built) error {
+	held := held{source: math.MaxUint64}
+	defer b.cache.opt.Store.Drain()
+	for page, key := range p.keys {
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		first := page * proto.Page
+		n := 0
+		for n < proto.Page && first+n < p.index.Len() && p.index.Prototype(first+n).Count > 0 {
+			n++
+		}
+		if n == 0 || !p.index.Alive(page) {
+			continue
+		}
+		out.Pages++
+		var have [1]int32
+		if b.cache.opt.Store.Peek([]kv.Key{key}, have[:]); have[0] == 0 && !b.cache.opt.Store.Below(key) {
+			ok, err := b.page(ctx, p, key, first, n, &held, out)
+			if err != nil {
+				return err
+			}
+			if !ok {
+				out.Lost++
+			}
+		}
+		b.tell("pages", page+1, len(p.keys))
+	}
+	return nil
+}
+
+// held is the history that was computed last: its prototypes may be in two pages.
+type held struct {
+	source uint64
+	tokens int
+	chunks []rows.Chunk
+}
+
+// page computes a page's KV and publishes it; false when a history is gone.
+func (b *poolBuild) page(ctx context.Context, p *Prototypes, key kv.Key, first, n int, h *held, out *Built) (bool, error) {
+	c := b.cache
+	s := &c.opt.Shape
+	raw := make([]byte, s.ChunkBytes(n, false))
+	for i := range n {
+		is := p.index.Prototype(first + i)
+		if h.source != is.Source || int(is.Place) >= h.tokens {
+			ok, err := b.hold(ctx, h, is, out)
+			if !ok || err != nil {
+				return false, err
+			}
+		}
+		chunk, place := rows.Find(h.chunks, int(is.Place))
+		rows.Copy(s, raw, i, n, chunk, place)
+	}
+	e, err := c.opt.Store.Reserve(kv.Exact, n, nil)
+	if err != nil {
+		return false, fmt.Errorf("reuse: keep a page of prototypes: %w", err)
+	}
+	defer e.Release()
+	chunk := e.AppendChunks(nil)[0]
+	block := compute.Block{Addr: chunk.Addr, Bytes: chunk.Bytes, Size: len(raw)}
+	if err := c.opt.Pool.Memory().Write(block, raw); err != nil {
+		return false, fmt.Errorf("reuse: keep a page of prototypes: %w", err)
+	}
+	c.opt.Store.Publish(plan.Item, key, nil, e)
+	c.opt.Index.Put(key, meta.Entry{Kind: plan.Item, Tokens: int32(n), Tier: c.home}, c.opt.Now())
+	c.opt.Store.Drain() // so that nothing is dropped before it was written
+	out.Computed++
+	return true, nil
+}
+
+// hold computes the history of a prototype; false when it is gone, or another one.
+func (b *poolBuild) hold(ctx context.Context, h *held, is proto.Prototype, out *Built) (bool, error) {
+	i, ok := b.bySource[is.Source]
+	if !ok {
+		return false, nil
+	}
+	tokens, err := b.pool.History(i)
+	if err != nil {
+		return false, fmt.Errorf("reuse: history of user %s: %w", b.pool.Users[i], err)
+	}
+	if int(is.Place) >= len(tokens) || tokens[is.Place] != is.Token {
+		return false, nil
+	}
+	chunks, err := b.history(ctx, tokens)
+	if err != nil {
+		return false, err
+	}
+	*h = held{source: is.Source, tokens: len(tokens), chunks: chunks}
+	out.Tokens += len(tokens)
+	return true, nil
+}
