@@ -6,16 +6,16 @@ import "math"
 // saved, in milliseconds of the link and of the GPU. It learns nothing and has no model of the workload.
 //
 // Milliseconds of a busy resource weigh more: waiting grows as 1/(1−load)², so that is the weight. What a cache
-// would save is taken per GiB, over that distance up to eight GiB at which it is the most: just below a working set the
-// first GiB saves nothing.
+// would save is taken per step of a Curve, over that distance (up to eight steps, a quarter or half of the pool) at which it is
+// the most: below a working set the first steps save nothing.
 type Climb struct {
-	emb, kv float64 // saved per GiB, decayed over epochs
+	emb, kv float64 // saved per step, decayed over epochs
 }
 
 const (
 	climbMemory = 0.5  // of what earlier epochs said
 	climbIgnore = 0.1  // differences within so much of the sum are none
-	climbReach  = 8    // GiB
+	climbReach  = 8    // steps
 	climbGain   = 0.12 // change of the share were all that could be saved on one side
 	largestMove = 0.06
 )
@@ -57,7 +57,12 @@ func (c *Curve) steepest() float64 {
 		sum += c[i]
 		best = max(best, sum/float64(i+1))
 	}
-	return best
+	for i := climbReach; i < curveSteps; i++ {
+		sum += c[i]
+	}
+	sum += c[curveSteps]
+	best = max(best, sum/curveQuarter)
+	return max(best, (sum+c[curveSteps+1])/curveHalf)
 }
 
 // PID keeps the loads of link and GPU apart by a set difference: embeddings relieve the one, KV both.

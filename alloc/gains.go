@@ -1,18 +1,25 @@
 package alloc
 
-// Curve sums what a larger cache would have saved, by how much larger it would have had to be.
-type Curve [curveSteps]float64
+// Curve sums what a larger cache would have saved, by how much larger it would have had to be: in steps of 1/120 of the pool
+// up to 16, then up to a quarter and up to half of the pool.
+type Curve [curveSteps + 2]float64
 
 const (
-	curveSteps = 16
-	// CurveStep is the memory of a step of a Curve.
-	CurveStep = 1 << 30
+	curveSteps   = 16
+	curveParts   = 120 // of the pool, each a step: a GiB of 120
+	curveQuarter = curveParts / 4
+	curveHalf    = curveParts / 2
 )
 
-// Add notes a miss that a cache larger by depth bytes would not have had, and what that would have saved.
-func (c *Curve) Add(depth int64, saved float64) {
-	if i := depth / CurveStep; i < curveSteps {
+// Add notes a miss that a cache larger by depth of the pool's bytes would not have had, and what that would have saved.
+func (c *Curve) Add(depth, pool int64, saved float64) {
+	switch i := depth * curveParts / max(pool, 1); {
+	case i < curveSteps:
 		c[i] += saved
+	case i < curveQuarter:
+		c[curveSteps] += saved
+	case i < curveHalf:
+		c[curveSteps+1] += saved
 	}
 }
 

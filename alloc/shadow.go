@@ -5,6 +5,7 @@ package alloc
 type Shadow struct {
 	every uint64
 	bytes int64 // capacity
+	pool  int64 // bytes that there are for both sides
 	used  int64
 	at    map[uint64]int32
 	items []shadowItem // 0 is the list's head: next is the newest, prev the oldest
@@ -28,9 +29,9 @@ func NewShadow(every, entries int) *Shadow {
 	return s
 }
 
-// Resize says what the cache may hold.
-func (s *Shadow) Resize(bytes int64) {
-	s.bytes = bytes
+// Resize says what the cache may hold, and how much both may.
+func (s *Shadow) Resize(bytes, pool int64) {
+	s.bytes, s.pool = bytes, pool
 	s.shrink(0)
 }
 
@@ -49,7 +50,7 @@ func (s *Shadow) Use(key uint64, bytes int64, saved float64) {
 		return
 	}
 	if depth, ok := s.ghost.Missed(key); ok {
-		s.curve.Add(depth, saved*float64(s.every))
+		s.curve.Add(depth, s.pool, saved*float64(s.every))
 	}
 	if bytes > s.bytes {
 		return

@@ -11,7 +11,7 @@ func TestShadowOfASample(t *testing.T) {
 	said := func(every int) float64 {
 		r := rand.New(rand.NewPCG(3, 3))
 		s := NewShadow(every, 20000)
-		s.Resize(2 << 30)
+		s.Resize(2<<30, 120<<30)
 		const rows = 1 << 20 // bytes of an entry
 		for range 400_000 {
 			k := uint64(1 + math.Pow(r.Float64(), 2.5)*20000)
@@ -28,14 +28,14 @@ func TestShadowOfASample(t *testing.T) {
 
 func TestShadowKeepsWithinItsBytes(t *testing.T) {
 	s := NewShadow(1, 8)
-	s.Resize(100)
+	s.Resize(100, 1000)
 	for k := uint64(1); k <= 50; k++ {
 		s.Use(k<<20, int64(1+k%60), 1)
 		if s.used > 100 || len(s.at) > 8 {
 			t.Fatalf("%d bytes in %d entries", s.used, len(s.at))
 		}
 	}
-	s.Resize(10)
+	s.Resize(10, 1000)
 	if s.used > 10 {
 		t.Errorf("%d bytes after shrinking to 10", s.used)
 	}

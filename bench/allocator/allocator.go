@@ -10,6 +10,7 @@ import (
 	"io"
 	"math"
 	"slices"
+	"strings"
 
 	"grebe/alloc"
 	"grebe/workload/regime"
@@ -20,7 +21,7 @@ type Options struct {
 	Workloads []string // of regime.Names
 	Seeds     int      // of regime.VerdictSeeds, at most 5; 5
 	Step      float64  // between the static shares that are tried; 0.05
-	Parts     []string // boundary, real, verdict, loads; all
+	Parts     []string // boundary, real, verdict, loads, margins; all
 	Costs     string   // of Costs; "measured"
 	JSON      bool
 }
@@ -52,7 +53,7 @@ func (o Options) orDefaults() (Options, error) {
 	return o, nil
 }
 
-var parts = []string{"boundary", "real", "verdict", "loads"}
+var parts = []string{"boundary", "real", "verdict", "loads", "margins"}
 
 // Report is all that was found.
 type Report struct {
@@ -61,6 +62,7 @@ type Report struct {
 	Real     []Real    `json:"real,omitempty"`
 	Verdicts []Verdict `json:"verdicts,omitempty"`
 	Loads    []Load    `json:"loads,omitempty"`
+	Margins  []Margin  `json:"margins,omitempty"`
 	Checks   []Check   `json:"checks,omitempty"`
 }
 
@@ -106,6 +108,7 @@ type contender struct {
 	name  string
 	make  func() alloc.Controller
 	naive bool
+	small bool // only on one GPU: a node's workloads take ten times as long
 }
 
 func contenders() ([]contender, error) {
@@ -126,12 +129,12 @@ func contenders() ([]contender, error) {
 		{name: "trees", make: func() alloc.Controller { return &follower{trees: pred.Trees} }},
 		{name: "recurrent", make: func() alloc.Controller { return &follower{gated: pred.Recurrent} }},
 		{name: "ppo", make: smart(alloc.SmartConfig{NoAdapter: true, NoRescue: true})},
-		{name: "ppo+adapter", make: smart(alloc.SmartConfig{NoRescue: true})},
-		{name: "ppo+recovery", make: smart(alloc.SmartConfig{NoAdapter: true})},
+		{name: "ppo+adapter", make: smart(alloc.SmartConfig{NoRescue: true}), small: true},
+		{name: "ppo+recovery", make: smart(alloc.SmartConfig{NoAdapter: true}), small: true},
 		{name: "smart", make: smart(alloc.SmartConfig{})},
-		{name: "smart, recovery 0.12", make: smart(alloc.SmartConfig{RescueStep: 0.12})},
+		{name: "smart, recovery 0.12", make: smart(alloc.SmartConfig{RescueStep: 0.12}), small: true},
 		{name: "climb", make: newClimb},
-		{name: "climb, refill at once", make: newClimb, naive: true},
+		{name: "climb, refill at once", make: newClimb, naive: true, small: true},
 	}, nil
 }
 
@@ -179,6 +182,12 @@ func Run(ctx context.Context, opt Options, w io.Writer) (*Report, error) {
 		}
 		p.loads(rep.Loads)
 	}
+	if slices.Contains(opt.Parts, "margins") {
+		p.marginHead()
+		if rep.Margins, err = margins(ctx, cost, opt, p.margin); err != nil {
+			return nil, err
+		}
+	}
 	rep.check()
 	p.checks(rep.Checks)
 	return rep, p.finish(rep)
@@ -198,8 +207,11 @@ func verdict(cost *Cost, name string, opt Options) (*Verdict, error) {
 	if err != nil {
 		return nil, err
 	}
+	if specs[0].GPUs > 0 {
+		all = slices.DeleteFunc(all, func(c contender) bool { return c.small })
+	}
 	v := &Verdict{Workload: name, Seeds: opt.Seeds, Shares: grid(opt.Step), Hot: specs[0].Hot[regime.Warm:]}
-	runs, err := sweep(cost, specs, v.Shares)
+	runs, err := sweep(cost, specs, v.Shares, how{})
 	if err != nil {
 		return nil, err
 	}
@@ -210,7 +222,10 @@ func verdict(cost *Cost, name string, opt Options) (*Verdict, error) {
 			best = i
 		}
 	}
-	v.Best, v.Optimum = v.Shares[best], bestShares(v.Shares, runs)
+	v.Best = v.Shares[best]
+	if v.Optimum, err = optimum(cost, specs, v.Shares, runs); err != nil {
+		return nil, err
+	}
 	got := make([][]*played, len(all)+1)
 	for i := range got {
 		got[i] = make([]*played, len(specs))
@@ -219,10 +234,10 @@ func verdict(cost *Cost, name string, opt Options) (*Verdict, error) {
 		k, s := i/len(specs), i%len(specs)
 		var err error
 		if k == len(all) {
-			got[k][s], err = play(cost, &specs[s], &oracle{shares: v.Optimum}, false)
+			got[k][s], err = play(cost, &specs[s], &oracle{shares: v.Optimum}, how{})
 			return err
 		}
-		got[k][s], err = play(cost, &specs[s], all[k].make(), all[k].naive)
+		got[k][s], err = play(cost, &specs[s], all[k].make(), how{naive: all[k].naive})
 		return err
 	})
 	if err != nil {
@@ -321,11 +336,12 @@ func (r *Report) check() {
 				continue
 			}
 			name := v.Workload + ", " + l.Controller
-			if v.Workload == "trend" || v.Workload == "burst" {
+			kind := strings.TrimPrefix(v.Workload, "node-")
+			if kind == "trend" || kind == "burst" {
 				add(name+": P99 to the best static", l.ToStatic.Mean, "at most 0.8", l.ToStatic.Mean <= 0.8)
 			}
 			add(name+": P99 to the optimum", l.ToOptimum.Mean, "at most 1.05", l.ToOptimum.Mean <= 1.05)
-			if s, ok := share[v.Workload]; ok {
+			if s, ok := share[kind]; ok {
 				add(name+": share within the SLO", l.Within, fmt.Sprintf("at least %.3f", s), l.Within >= s)
 			}
 		}

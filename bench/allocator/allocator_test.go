@@ -81,7 +81,7 @@ func TestPlayIsDeterministic(t *testing.T) {
 	spec := short(t, "trend", 2)
 	var last *played
 	for range 2 {
-		p, err := play(costs(t), &spec, newClimb(), false)
+		p, err := play(costs(t), &spec, newClimb(), how{})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -95,11 +95,11 @@ func TestPlayIsDeterministic(t *testing.T) {
 // More memory for embeddings gives more hits there and fewer in KV.
 func TestSidesPullAtEachOther(t *testing.T) {
 	spec := short(t, "steady", 3)
-	low, err := play(costs(t), &spec, alloc.Static(0.15), false)
+	low, err := play(costs(t), &spec, alloc.Static(0.15), how{})
 	if err != nil {
 		t.Fatal(err)
 	}
-	high, err := play(costs(t), &spec, alloc.Static(0.9), false)
+	high, err := play(costs(t), &spec, alloc.Static(0.9), how{})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -17,6 +17,7 @@ type Cost struct {
 	RowBytes int64   `json:"row_bytes"`
 	KVBytes  int64   `json:"kv_event_bytes"`
 	Pool     int64   `json:"pool_bytes"`
+	GPUs     int     `json:"-"` // that share the pool, each with a link
 }
 
 //go:embed derived.json measured.json
@@ -40,4 +41,11 @@ func Costs(name string) (*Cost, error) {
 func (c *Cost) compute(rows, cached int) float64 {
 	n, m := float64(rows), float64(cached)
 	return (c.Base + c.Row*n + c.Cached*m + c.Pair*n*(m+n/2)) / 1e3
+}
+
+// of returns the costs of a node of so many GPUs.
+func (c *Cost) of(gpus int) *Cost {
+	n := *c
+	n.GPUs, n.Pool = gpus, c.Pool*int64(gpus)
+	return &n
 }

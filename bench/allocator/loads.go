@@ -49,7 +49,7 @@ func loads(ctx context.Context, cost *Cost, opt Options) ([]Load, error) {
 }
 
 func load(cost *Cost, specs []regime.Spec, shares []float64) (*Load, error) {
-	runs, err := sweep(cost, specs, shares)
+	runs, err := sweep(cost, specs, shares, how{})
 	if err != nil {
 		return nil, err
 	}
@@ -62,15 +62,18 @@ func load(cost *Cost, specs []regime.Spec, shares []float64) (*Load, error) {
 			half = i
 		}
 	}
-	ideal := bestShares(shares, runs)
+	ideal, err := optimum(cost, specs, shares, runs)
+	if err != nil {
+		return nil, err
+	}
 	got := [2][]*played{make([]*played, len(specs)), make([]*played, len(specs))}
 	err = each(2*len(specs), func(i int) error {
 		var err error
 		s := i / 2
 		if i%2 == 0 {
-			got[0][s], err = play(cost, &specs[s], &oracle{shares: ideal}, false)
+			got[0][s], err = play(cost, &specs[s], &oracle{shares: ideal}, how{})
 		} else {
-			got[1][s], err = play(cost, &specs[s], newClimb(), false)
+			got[1][s], err = play(cost, &specs[s], newClimb(), how{})
 		}
 		return err
 	})

@@ -12,24 +12,25 @@ import (
 	"grebe/workload/regime"
 )
 
-// node serves a stream in virtual time: one GPU, one link to the host's memory, a pool with a boundary, and the two
-// caches on it. A request first fetches the rows of embeddings that it lacks over the link, then computes; each takes one request
-// at a time, in the order of arrival, so that one's fetch overlaps another's computing.
+// node serves a stream in virtual time: one GPU or several, each with its link to the host's memory, one pool with a boundary, and
+// the two caches on it. A request goes to the GPU that will be done with it first. It fetches the rows of embeddings that it
+// lacks over the link, then computes; each takes one request at a time, in the order of arrival, so that one's fetch overlaps
+// another's computing.
 type node struct {
-	cost     *Cost
-	spec     *regime.Spec
-	stream   *regime.Stream
-	pool     *pool.Pool
-	kv       kvCache
-	emb      embCache
-	governor alloc.Governor
-	naive    bool    // refill at once, before all demand
-	link     float64 // free from then on, in seconds
-	gpu      float64
-	now      float64
-	rows     []int32
-	seen     map[uint64]visits // users of the last minute
-	swept    float64
+	cost        *Cost
+	spec        *regime.Spec
+	stream      *regime.Stream
+	pool        *pool.Pool
+	kv          kvCache
+	emb         embCache
+	governor    alloc.Governor
+	naive       bool      // refill at once, before all demand
+	links, gpus []float64 // free from then on, in seconds
+	now         float64
+	rows        []int32
+	seen        map[uint64]visits // users of the last minute
+	swept       float64
+	fresh       bool // every epoch begins with nobody waiting
 
 	pending *regime.Request // read from the stream, of a later epoch
 	epoch   int
@@ -64,12 +65,13 @@ func newNode(cost *Cost, spec *regime.Spec, alpha float64) (*node, error) {
 	if err != nil {
 		return nil, err
 	}
+	cost = cost.of(max(spec.GPUs, 1))
 	p, err := pool.Over(nowhere{}, cost.Pool, page)
 	if err != nil {
 		return nil, err
 	}
-	n := &node{cost: cost, spec: spec, stream: stream, pool: p, seen: map[uint64]visits{}}
-	n.governor = alloc.Governor{Link: cost.Link, Share: 0.5}
+	n := &node{cost: cost, spec: spec, stream: stream, pool: p, seen: map[uint64]visits{}, gpus: make([]float64, cost.GPUs), links: make([]float64, cost.GPUs)}
+	n.governor = alloc.Governor{Link: cost.Link * float64(len(n.links)), Share: 0.5}
 	n.kv = newKVCache(p, cost, n)
 	n.emb = newEmbCache(p.For(pool.Embeddings), cost, spec)
 	n.move(0, alpha)
@@ -90,7 +92,10 @@ func (n *node) move(now, alpha float64) {
 	}
 	n.emb.resize()
 	if n.naive && n.emb.grains() > before {
-		n.link = max(n.link, now) + float64(n.emb.refill(math.MaxInt64))/n.cost.Link
+		each := float64(n.emb.refill(math.MaxInt64)) / n.cost.Link / float64(len(n.links))
+		for i := range n.links {
+			n.links[i] = max(n.links[i], now) + each
+		}
 	}
 }
 
@@ -108,12 +113,14 @@ func (n *node) serve(r *regime.Request) {
 		b.kvHits++
 	} else if depth, ok := n.kv.ghost.Missed(r.User); ok {
 		saved := n.cost.compute(r.Events+n.spec.Candidates, 0) - n.cost.compute(n.spec.NewEvents+n.spec.Candidates, r.Events)
-		b.gains.KV.Add(depth, saved)
-		b.gains.KVLink.Add(depth, 1e3*float64(int64(r.Events*n.spec.Tables)*n.cost.RowBytes)/n.cost.Link)
+		b.gains.KV.Add(depth, n.cost.Pool, saved)
+		b.gains.KVLink.Add(depth, n.cost.Pool, 1e3*float64(int64(r.Events*n.spec.Tables)*n.cost.RowBytes)/n.cost.Link)
 	}
 	rows := r.Events - cached + n.spec.Candidates
 	compute := n.cost.compute(rows, cached) / 1e3
-	n.kv.put(r, back)
+	if !n.spec.LRU || r.Hot {
+		n.kv.put(r, back)
+	}
 
 	n.rows = n.stream.AppendRows(n.rows[:0], r, cached)
 	missed := 0
@@ -130,15 +137,34 @@ func (n *node) serve(r *regime.Request) {
 	fetch := float64(int64(missed)*grain) / n.cost.Link
 	n.governor.Demand(r.At, int64(missed)*grain)
 
-	n.link = max(n.link, r.At) + fetch
-	n.gpu = max(n.gpu, n.link) + compute
-	b.linkBusy += fetch
-	b.gpuBusy += compute
-	n.lat = append(n.lat, 1e3*(n.gpu-r.At))
+	done := n.run(r.At, fetch, compute)
+	b.linkBusy += fetch / float64(len(n.gpus))
+	b.gpuBusy += compute / float64(len(n.gpus))
+	n.lat = append(n.lat, 1e3*(done-r.At))
 }
 
-// visit notes who came and returns when they are expected back: who came before, after a time like the last one.
+// run sends a request to the GPU that will be done with it first, and returns when.
+func (n *node) run(at, fetch, compute float64) float64 {
+	best, first := 0, math.Inf(1)
+	for i := range n.gpus {
+		if done := max(n.gpus[i], max(n.links[i], at)+fetch) + compute; done < first {
+			best, first = i, done
+		}
+	}
+	n.links[best] = max(n.links[best], at) + fetch
+	n.gpus[best] = first
+	return first
+}
+
+// visit notes who came and returns when they are expected back: who came before, after a time like the last one. A node that
+// knows its hot users expects nothing.
 func (n *node) visit(r *regime.Request) float64 {
+	if n.spec.LRU {
+		if r.Hot {
+			n.books.hot++
+		}
+		return r.At
+	}
 	v, ok := n.seen[r.User]
 	if !ok || r.At-v.last > hotWithin {
 		n.seen[r.User] = visits{last: r.At}
@@ -172,11 +198,15 @@ const patience = 2.5
 
 // background refills embeddings with what the governor grants since the last request, while the link is idle.
 func (n *node) background(now float64) {
-	if n.naive || n.link >= now || n.emb.room() == 0 {
+	idle := 0.0 // seconds of links
+	for _, free := range n.links {
+		idle += max(0, now-free)
+	}
+	if n.naive || idle == 0 || n.emb.room() == 0 {
 		return
 	}
 	grain := n.cost.RowBytes * int64(n.spec.Grain)
-	granted := n.governor.Grant(now, int64((now-n.link)*n.cost.Link))
+	granted := n.governor.Grant(now, int64(idle*n.cost.Link))
 	done := n.emb.refill(granted / grain)
 	n.governor.Spend(done)
 	n.books.refilled += done
@@ -185,6 +215,10 @@ func (n *node) background(now float64) {
 // next serves an epoch; false when the workload has ended.
 func (n *node) next() bool {
 	n.lat, n.books = n.lat[:0], tally{}
+	if n.fresh {
+		clear(n.links)
+		clear(n.gpus)
+	}
 	end := float64(n.epoch+1) * regime.EpochSeconds
 	if n.epoch >= len(n.spec.Hot) {
 		return false
@@ -227,6 +261,7 @@ type kvCache struct {
 	cost   *Cost
 	policy evict.Policy
 	ghost  *alloc.Ghost
+	lru    bool // of hot users only
 	slot   map[uint64]evict.Slot
 	items  []kvItem
 	free   []evict.Slot
@@ -245,11 +280,15 @@ const kvPolicy = "blind"
 
 func newKVCache(p *pool.Pool, cost *Cost, n *node) kvCache {
 	slots := int(cost.Pool / piece)
-	policy, err := evict.New(kvPolicy, evict.Config{Slots: slots, Bytes: cost.Pool, Refresh: n.overdue})
+	name := kvPolicy
+	if n.spec.LRU {
+		name = "lru"
+	}
+	policy, err := evict.New(name, evict.Config{Slots: slots, Bytes: cost.Pool, Refresh: n.overdue})
 	if err != nil {
 		panic(err) // a constant
 	}
-	c := kvCache{pool: p, cost: cost, policy: policy, ghost: alloc.NewGhost(4096), slot: map[uint64]evict.Slot{}, items: make([]kvItem, slots)}
+	c := kvCache{pool: p, cost: cost, policy: policy, lru: n.spec.LRU, ghost: alloc.NewGhost(4096 * cost.GPUs), slot: map[uint64]evict.Slot{}, items: make([]kvItem, slots)}
 	for i := slots - 1; i >= 0; i-- {
 		c.free = append(c.free, evict.Slot(i))
 	}
@@ -331,7 +370,7 @@ func (c *kvCache) evictOther(keep evict.Slot) bool {
 		return false
 	}
 	it := &c.items[s]
-	if it.hits > 0 { // the others came once, and are in nobody's way
+	if it.hits > 0 || c.lru { // the others came once, and are in nobody's way
 		c.ghost.Evicted(it.user, int64(len(it.runs))*piece)
 	}
 	delete(c.slot, it.user)
@@ -352,6 +391,7 @@ type embCache struct {
 	ghost  *alloc.Ghost
 	runs   []pool.Run // one per grain that the cache may hold
 	bytes  int        // of a grain
+	total  int64      // of the pool
 	slot   []int32    // by grain, −1: not cached
 	key    []int32    // by slot
 	free   []int32
@@ -367,7 +407,7 @@ func newEmbCache(p *pool.Pool, cost *Cost, spec *regime.Spec) embCache {
 	if err != nil {
 		panic(err) // a constant
 	}
-	c := embCache{pool: p, policy: policy, ghost: alloc.NewGhost(slots), bytes: bytes, slot: make([]int32, spec.Grains), key: make([]int32, slots)}
+	c := embCache{pool: p, policy: policy, ghost: alloc.NewGhost(slots), bytes: bytes, total: cost.Pool, slot: make([]int32, spec.Grains), key: make([]int32, slots)}
 	for i := range c.slot {
 		c.slot[i] = -1
 	}
@@ -416,7 +456,7 @@ func (c *embCache) use(row int32, ms float64, g *alloc.Curve) bool {
 		return true
 	}
 	if depth, ok := c.ghost.Missed(a.Key); ok {
-		g.Add(depth, ms)
+		g.Add(depth, c.total, ms)
 	}
 	c.insert(row, a)
 	return false

@@ -45,8 +45,11 @@ type learner interface{ Learn() }
 // start is the share that every controller begins with.
 const start = 0.5
 
-// play serves a workload. A static share holds from the beginning. Naive refills new capacity at once.
-func play(cost *Cost, spec *regime.Spec, c alloc.Controller, naive bool) (*played, error) {
+// how says how a workload is served. Naive refills new capacity at once. Fresh lets every epoch begin with nobody waiting.
+type how struct{ naive, fresh bool }
+
+// play serves a workload. A static share holds from the beginning.
+func play(cost *Cost, spec *regime.Spec, c alloc.Controller, h how) (*played, error) {
 	alpha := start
 	if s, ok := c.(alloc.Static); ok {
 		alpha = float64(s)
@@ -55,7 +58,7 @@ func play(cost *Cost, spec *regime.Spec, c alloc.Controller, naive bool) (*playe
 	if err != nil {
 		return nil, err
 	}
-	n.naive = naive
+	n.naive, n.fresh = h.naive, h.fresh
 	p := &played{}
 	var sum tally
 	for n.next() {
@@ -143,14 +146,14 @@ func each(n int, f func(i int) error) error {
 }
 
 // sweep serves a workload with every static share, for every seed. Results are by share, then seed.
-func sweep(cost *Cost, specs []regime.Spec, shares []float64) ([][]*played, error) {
+func sweep(cost *Cost, specs []regime.Spec, shares []float64, h how) ([][]*played, error) {
 	out := make([][]*played, len(shares))
 	for i := range out {
 		out[i] = make([]*played, len(specs))
 	}
 	err := each(len(shares)*len(specs), func(i int) error {
 		a, s := i/len(specs), i%len(specs)
-		p, err := play(cost, &specs[s], alloc.Static(shares[a]), false)
+		p, err := play(cost, &specs[s], alloc.Static(shares[a]), h)
 		out[a][s] = p
 		return err
 	})
@@ -158,12 +161,12 @@ func sweep(cost *Cost, specs []regime.Spec, shares []float64) ([][]*played, erro
 }
 
 // bestShares returns for each epoch the share with the least P99, the mean over the seeds, in caches that always had that
-// share. Two epochs before and after count too, since one epoch's P99 is made of some fifteen requests.
-func bestShares(shares []float64, runs [][]*played) []float64 {
+// share. So many epochs before and after count too: two on one GPU, where an epoch's P99 is made of some fifteen requests.
+func bestShares(shares []float64, runs [][]*played, around int) []float64 {
 	epochs := len(runs[0][0].p99)
 	at := func(a, e int) float64 {
 		sum := 0.0
-		for d := -2; d <= 2; d++ {
+		for d := -around; d <= around; d++ {
 			for _, r := range runs[a] {
 				sum += r.p99[min(max(e+d, 0), epochs-1)]
 			}
@@ -181,6 +184,57 @@ func bestShares(shares []float64, runs [][]*played) []float64 {
 		}
 	}
 	return best
+}
+
+// optimum returns the shares by epoch that serve a workload best of those that are tried. On one GPU they are each epoch's best
+// (bestShares). On a node it is the schedule of the least P99 of the first seed among three kinds: each epoch's best, found with
+// nobody waiting when an epoch begins, since what is best for an epoch does not depend on what a wrong share did to those
+// before; straight lines over the hot share, since moving has a price that an epoch by itself does not show; and the static ones.
+func optimum(cost *Cost, specs []regime.Spec, shares []float64, runs [][]*played) ([]float64, error) {
+	spec := &specs[0]
+	if spec.GPUs == 0 {
+		return bestShares(shares, runs, 2), nil
+	}
+	alone, err := sweep(cost, specs[:min(2, len(specs))], shares, how{fresh: true})
+	if err != nil {
+		return nil, err
+	}
+	tries := [][]float64{bestShares(shares, alone, 0)}
+	for _, low := range []float64{0.5, 0.6, 0.7, 0.8} {
+		for _, high := range []float64{0.2, 0.3, 0.4, 0.5} {
+			tries = append(tries, line(spec, low, high))
+		}
+	}
+	got := make([]*played, len(tries))
+	err = each(len(tries), func(i int) error {
+		var err error
+		got[i], err = play(cost, spec, &oracle{shares: tries[i]}, how{})
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	best, least := tries[0], got[0].P99()
+	for i := range tries {
+		if p := got[i].P99(); p < least {
+			best, least = tries[i], p
+		}
+	}
+	for i, a := range shares {
+		if p := runs[i][0].P99(); p < least {
+			best, least = line(spec, a, a), p
+		}
+	}
+	return best, nil
+}
+
+// line is a schedule by the share of hot users: low where it is 0.2, high where it is 0.5, straight in between.
+func line(spec *regime.Spec, low, high float64) []float64 {
+	var out []float64
+	for _, h := range spec.Hot[regime.Warm:] {
+		out = append(out, alloc.Clip(low+(high-low)*(h-0.2)/0.3))
+	}
+	return out
 }
 
 // oracle knows each epoch's best share beforehand.

@@ -55,11 +55,11 @@ func TrainPredictors(ctx context.Context) ([]byte, error) {
 			return nil, err
 		}
 		spec := regime.Training(uint64(fitFirst+w), regime.Warm+fitEpochs)
-		runs, err := sweep(cost, []regime.Spec{spec}, shares)
+		runs, err := sweep(cost, []regime.Spec{spec}, shares, how{})
 		if err != nil {
 			return nil, err
 		}
-		best := bestShares(shares, runs)
+		best := bestShares(shares, runs, 2)
 		for a := range shares {
 			states := runs[a][0].states
 			want := make([]float64, len(states))

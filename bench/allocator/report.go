@@ -43,6 +43,16 @@ func (p *printer) loads(loads []Load) {
 	p.printf("\n")
 }
 
+func (p *printer) marginHead() {
+	p.printf("what moving brings at best: P99 in ms, seed %d, no controller\n%-12s %4s %10s %6s %18s %8s %18s %8s %8s %12s\n", marginSeed,
+		"", "GPUs", "KV", "load", "best static", "in SLO", "optimum", "in SLO", "below", "its shares")
+}
+
+func (p *printer) margin(m *Margin) {
+	p.printf("%-12s %4d %10s %5.2fx %8.1f (at %.1f) %7.2f%% %18.1f %7.2f%% %7.1f%% %.2f to %.2f\n", m.Workload, m.GPUs, m.KV, m.Times,
+		m.Static, m.Best, 100*m.InStatic, m.Optimum, 100*m.Within, 100*(1-m.Optimum/m.Static), m.Least, m.Most)
+}
+
 func (p *printer) boundary(b *Boundary) {
 	p.printf("the boundary of a pool of %d pages of %d KiB, %d workers on it\n", b.Pages, b.PageBytes>>10, b.Workers)
 	p.printf("  moving 4 %% of it (%d pages)  %8.1f µs, 99 %% within %.1f µs\n", b.Moved, b.FourPercent, b.FourWorst)

@@ -8,10 +8,10 @@ import (
 )
 
 type benchAllocatorCmd struct {
-	Workloads []string `help:"steady, trend, burst, swing; default all." placeholder:"NAME,..."`
+	Workloads []string `help:"steady, trend, burst, swing, node-steady, node-trend, node-burst; default all." placeholder:"NAME,..."`
 	Seeds     int      `help:"Seeds of each; default and most 5." placeholder:"N"`
 	Step      float64  `help:"Between the static shares that are tried; default 0.05." placeholder:"S"`
-	Parts     []string `help:"boundary, real, verdict, loads; default all." placeholder:"PART,..."`
+	Parts     []string `help:"boundary, real, verdict, loads, margins; default all." placeholder:"PART,..."`
 	Costs     string   `help:"measured, or derived: what work takes on an H200; default measured." placeholder:"NAME"`
 	HTML      string   `name:"html" type:"path" help:"Write shares over time beside the optimum's here." placeholder:"FILE"`
 	Check     bool     `help:"Fail when a bar is not reached."`
@@ -21,7 +21,7 @@ type benchAllocatorCmd struct {
 func (benchAllocatorCmd) Help() string {
 	return `Divides a pool between embeddings and KV by every controller, on the same requests in virtual time, with the costs of an H200;
 the optimum knows each epoch's best share beforehand. Also measures what moving the boundary costs on this
-machine. Takes about ten minutes.
+machine. Takes an hour; a part and a workload take minutes.
 
 Example:
 

@@ -269,8 +269,9 @@ func (d *Divider) apply(alpha float64) {
 	defer d.mu.Unlock()
 	d.count.moved += int64(moved) * int64(slab)
 	d.filling = d.filling || want > now
-	d.rows.Resize(books.Total)
-	d.kv.Resize(d.cfg.Above + d.cfg.Pool.For(pool.KV).Stats().Total)
+	kv := d.cfg.Pool.For(pool.KV).Stats().Total
+	d.rows.Resize(books.Total, books.Total+kv)
+	d.kv.Resize(d.cfg.Above+kv, books.Total+kv)
 }
 
 // Fill copies rows to new capacity, as many as the governor allows now. False when there is nothing left to do.

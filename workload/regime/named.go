@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math"
 	"math/rand/v2"
+	"strings"
 )
 
 // Warm is how many epochs of a workload are for caches and controllers to settle: nothing is judged there.
@@ -22,8 +23,10 @@ func base(name string, seed uint64) Spec {
 	}
 }
 
-// Names are those that Named knows: the three of the paper, and swing.
-func Names() []string { return []string{"steady", "trend", "burst", "swing"} }
+// Names are those that Named knows: the three of the paper and swing on one GPU, and the three again on a node of eight.
+func Names() []string {
+	return []string{"steady", "trend", "burst", "swing", "node-steady", "node-trend", "node-burst"}
+}
 
 // VerdictSeeds are the seeds on which controllers are judged. Nothing is trained or tuned on them.
 func VerdictSeeds() []uint64 { return []uint64{9001, 9002, 9003, 9004, 9005} }
@@ -35,9 +38,14 @@ func VerdictSeeds() []uint64 { return []uint64{9001, 9002, 9003, 9004, 9005} }
 //	burst   it is 0.2, and 0.5 for 3 to 5 epochs now and then
 //	swing   it goes up and down between 0.05 and 0.6, the ends of the paper's figure 16, in four minutes
 //
+// Those that begin with node- are a second reading of the paper, see node.
+//
 // Seeds change users, lengths, items and times of arrival. When bursts come is the same for all seeds, so that the best
 // division of an epoch can be found from several draws of it.
 func Named(name string, seed uint64) (Spec, error) {
+	if kind, ok := strings.CutPrefix(name, "node-"); ok {
+		return node(kind, seed)
+	}
 	s := base(name, seed)
 	s.Hot = make([]float64, Warm+measured)
 	for i := range s.Hot {

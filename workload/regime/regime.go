@@ -44,6 +44,13 @@ type Spec struct {
 	NewEvents            int     // events added between requests of a session
 	Candidates           int
 
+	// Return says that hot users who leave when their share falls are the first to come when it rises.
+	Return bool
+	// GPUs is of how many the node is that serves; 0: one. LRU says that it keeps KV of hot users, in the order of use;
+	// otherwise of all, by predicted returns.
+	GPUs int
+	LRU  bool
+
 	Tables int     // rows that an event or candidate looks up
 	Grains int     // of all tables
 	Grain  int     // rows that a grain stands for
@@ -82,7 +89,8 @@ type Stream struct {
 	now    float64 // until here sessions have been adjusted
 	cold   float64 // time of the next cold request
 	hot    sessions
-	rates  float64 // sum over sessions of 1/gap
+	away   []*session // who will return
+	rates  float64    // sum over sessions of 1/gap
 	users  uint64
 	number uint64
 	ranks  []float64 // quantiles of the law of popularity
@@ -179,8 +187,7 @@ func (s *Stream) adjust() {
 	h := s.spec.Hot[s.epoch(s.now)]
 	want := h * s.spec.rate(h)
 	for s.rates < want {
-		x := &session{user: s.newUser(), events: s.length(s.now)}
-		x.gap = s.spec.Gap * math.Exp(s.spec.Spread*s.rng.NormFloat64())
+		x := s.begin()
 		x.at = s.now + s.rng.Float64()*x.gap
 		s.rates += 1 / x.gap
 		heap.Push(&s.hot, x)
@@ -188,7 +195,22 @@ func (s *Stream) adjust() {
 	for s.rates > want*1.02 && len(s.hot) > 0 {
 		x := heap.Remove(&s.hot, s.rng.IntN(len(s.hot))).(*session)
 		s.rates -= 1 / x.gap
+		if s.spec.Return {
+			s.away = append(s.away, x)
+		}
 	}
+}
+
+// begin returns a hot user: one who was away, or a new one.
+func (s *Stream) begin() *session {
+	if n := len(s.away); n > 0 {
+		x := s.away[n-1]
+		s.away = s.away[:n-1]
+		return x
+	}
+	x := &session{user: s.newUser(), events: s.length(s.now)}
+	x.gap = s.spec.Gap * math.Exp(s.spec.Spread*s.rng.NormFloat64())
+	return x
 }
 
 func (s *Stream) newUser() uint64 {
