@@ -89,7 +89,7 @@ func (w *work) budgetOf() blend.Budget {
 
 // blended notes where the tokens of a blended prompt came from.
 func (r *ranking) blended(visit *reuse.Blended, explain bool) {
-	r.account = &reuse.Account{}
+	r.account = &reuse.Account{Computed: r.result.Computed}
 	if visit != nil {
 		*r.account = visit.Account(r.result)
 	}
@@ -116,6 +116,9 @@ func (r *ranking) blended(visit *reuse.Blended, explain bool) {
 		p := &grebev1.Part{Kind: seg.Kind.String(), Tokens: int32(len(seg.Tokens))}
 		if visit != nil {
 			n, source := visit.Cached(i)
+			if found := visit.Prototypes(r.result, i); found > 0 {
+				n, source = found, "prototype"
+			}
 			p.Cached, p.Source = int32(n), source
 		}
 		r.parts = append(r.parts, p)
@@ -129,7 +132,7 @@ func (r *ranking) usage() *grebev1.Usage {
 	}
 	a := r.account
 	u := promptUsage(r.layout.Plan, 0, 0, 0)
-	u.CachedTokens, u.ComputedTokens = int32(a.Reused()), int32(r.result.Computed)
+	u.CachedTokens, u.ComputedTokens = int32(a.Reused()), int32(a.Computed)
 	u.BySource = &grebev1.Sources{
 		Device: int32(a.Device), Host: int32(a.Host), Disk: int32(a.Disk),
 		Prototype: int32(a.Prototype), Recomputed: int32(a.Recomputed),

@@ -1,10 +1,14 @@
 package reuse
 
 import (
+	"slices"
 	"sync"
 
 	"grebe/blend"
 	"grebe/engine"
+	"grebe/kv"
+	"grebe/meta"
+	"grebe/plan"
 	"grebe/prompt"
 	"grebe/schedule"
 )
@@ -15,6 +19,8 @@ type Blend struct {
 	Budget blend.Budget
 	Drift  float32 // weight of a prototype's drift beside attention
 	Auto   bool    // an automatic choice may blend
+	// Prototypes finds what may stand in for tokens of a history; nil: nothing does.
+	Prototypes *Prototypes
 }
 
 // Blended is a request's way through the cache when its prompt is an ordinary one. Its owner MUST call End.
@@ -26,6 +32,10 @@ type Blended struct {
 	missing []int // items whose blocks are on disk, each with its part
 	disk    int   // tokens of prefixes that came from below memory
 	device  int   // tokens of prefixes that were in the device's memory
+	fill    []int // items whose blocks are made beside the prompt
+	filled  int   // the first of their segments in the job's plan
+	matches Matches
+	matched int // parts that are prototypes
 }
 
 // BeginBlend finds what is cached for a request with an ordinary prompt.
@@ -41,13 +51,20 @@ func (c *Cache) BeginBlend(r *Request) *Blended {
 func (v *Blended) Attach(l *prompt.Layout, job *engine.Job, how *Blend, budget blend.Budget) {
 	v.Visit.Attach(l, job)
 	v.disk, v.device = v.Disk, v.Device
+	v.findPrototypes(l, job, how.Prototypes)
 	start := l.Plan.Segments[l.Items].Start
 	base := len(v.cache.preamble.tokens) + len(v.cache.leadIn.tokens)
 	for i, at := range l.ItemAt {
 		part := engine.Part{
 			Segment: l.Items, At: at, Tokens: int(v.lengths[i]), Turn: start + at - base, Source: blend.Block,
 		}
-		if part.Tokens == 0 || v.tiers[i] == schedule.Missing {
+		if part.Tokens == 0 {
+			continue
+		}
+		if v.tiers[i] == schedule.Missing {
+			if v.uses[i] > 0 && !slices.ContainsFunc(v.fill, func(j int) bool { return v.items[j] == v.items[i] }) {
+				v.fill = append(v.fill, i)
+			}
 			continue
 		}
 		if part.Entry = v.itemEntry(i, false); part.Entry != nil {
@@ -61,9 +78,94 @@ func (v *Blended) Attach(l *prompt.Layout, job *engine.Job, how *Blend, budget b
 		}
 	}
 	job.Blend = &engine.Blend{Parts: v.parts, Budget: budget, Drift: how.Drift}
-	if len(v.missing) > 0 {
+	v.makeBlocks(l, job)
+	if len(v.missing) > 0 || v.matches.Missing() > 0 {
 		v.fetched.Go(v.fetchBlocks)
 		job.Blend.Load = v.fetched.Wait
+	}
+}
+
+// findPrototypes lets prototypes stand in for tokens of a user of whom less than half is cached. What is computed of the
+// user then is not kept: it is not exact.
+func (v *Blended) findPrototypes(l *prompt.Layout, job *engine.Job, from *Prototypes) {
+	if from == nil || job.Cached == nil || len(v.tokens) == 0 {
+		return
+	}
+	if e := job.Cached[l.User]; e != nil && 2*e.Len() >= len(v.tokens) {
+		return
+	}
+	from.Find(&v.matches, v.tokens, 0, l.Plan.Segments[l.User].Start, 0)
+	if v.matches.Tokens() == 0 {
+		return
+	}
+	v.parts = v.matches.Append(v.parts, l.User)
+	v.matched = len(v.parts)
+	for range v.parts {
+		v.sources = append(v.sources, "prototype")
+	}
+	if job.Cached[l.User] != nil { // what was found of the user gives way
+		v.device, v.disk = min(v.device, v.sharedTokens(job)), 0
+	}
+	job.Cached[l.User], job.Keep[l.User] = nil, false
+}
+
+// sharedTokens returns how many tokens before the user are cached.
+func (v *Blended) sharedTokens(job *engine.Job) (n int) {
+	if e := job.Cached[0]; e != nil {
+		n = e.Len()
+	}
+	return n
+}
+
+// makeBlocks has the job compute, beside the prompt, the blocks of items that came before and have none: an item-first
+// ranking would have made them, and a blended prompt makes none by itself. The layout keeps the prompt alone.
+func (v *Blended) makeBlocks(l *prompt.Layout, job *engine.Job) {
+	if len(v.fill) == 0 {
+		return
+	}
+	c := v.cache
+	segments := slices.Clone(l.Plan.Segments)
+	add := func(s plan.Segment, e *kv.Entry) int32 {
+		segments = append(segments, s)
+		v.cachedIn, v.sources, v.keep = append(v.cachedIn, e), append(v.sources, ""), append(v.keep, e == nil)
+		return int32(len(segments) - 1)
+	}
+	var sees []int32
+	pos := len(c.preamble.tokens)
+	if pos > 0 {
+		sees = append(sees, 0)
+	}
+	if len(c.leadIn.tokens) > 0 {
+		e, _ := c.opt.Store.Get(c.leadIn.key)
+		if e != nil {
+			v.pinned = append(v.pinned, e)
+		}
+		sees = append(sees, add(plan.Segment{Kind: plan.Preamble, Tokens: c.leadIn.tokens, Start: pos, Sees: sees}, e))
+		v.keep[len(v.keep)-1] = false // rankings with the items first keep it
+		pos += len(c.leadIn.tokens)
+	}
+	v.filled = len(segments)
+	line := &l.Plan.Segments[l.Items]
+	for _, i := range v.fill {
+		at := l.ItemAt[i]
+		add(plan.Segment{Kind: plan.Item, Tokens: line.Tokens[at : at+int(v.lengths[i])], Start: pos, Sees: sees}, nil)
+	}
+	job.Plan = &plan.Plan{Segments: segments}
+	job.Cached, job.Keep = v.cachedIn, v.keep
+}
+
+// publishBlocks makes the blocks that a job made findable.
+func (v *Blended) publishBlocks(r *engine.Result) {
+	if r == nil || len(v.fill) == 0 || len(r.Kept) < v.filled+len(v.fill) {
+		return
+	}
+	c := v.cache
+	for k, i := range v.fill {
+		if e := r.Kept[v.filled+k]; e != nil {
+			c.opt.Store.Publish(plan.Item, v.items[i], nil, e)
+			c.opt.Index.Put(v.items[i], meta.Entry{Kind: plan.Item, Tokens: int32(e.Len()), Tier: c.home}, c.opt.Now())
+			e.Release()
+		}
 	}
 }
 
@@ -71,8 +173,11 @@ func (v *Blended) add(p engine.Part, source string) {
 	v.parts, v.sources = append(v.parts, p), append(v.sources, source)
 }
 
-// fetchBlocks brings blocks up from disk. What does not come is computed.
+// fetchBlocks brings blocks and prototypes up from disk. What does not come is computed.
 func (v *Blended) fetchBlocks() {
+	if v.matches.Missing() > 0 {
+		v.matches.Fetch(v.parts[:v.matched])
+	}
 	for k := 0; k < len(v.missing); k += 2 {
 		i, part := v.missing[k], v.missing[k+1]
 		if e := v.itemEntry(i, true); e != nil {
@@ -86,6 +191,7 @@ func (v *Blended) fetchBlocks() {
 // computed again.
 type Account struct {
 	Device, Host, Disk, Prototype, Recomputed int
+	Computed                                  int // of the prompt, those computed again among them
 }
 
 // Reused returns the tokens that were reused.
@@ -93,9 +199,15 @@ func (a *Account) Reused() int { return a.Device + a.Host + a.Disk + a.Prototype
 
 // Account reads a result.
 func (v *Blended) Account(r *engine.Result) (a Account) {
-	a.Disk = min(v.disk, r.Cached) // what was found is not used by a job that had to run without
-	a.Device = min(v.device, r.Cached-a.Disk)
-	a.Host = r.Cached - a.Disk - a.Device
+	cached := r.Cached
+	a.Computed = r.Computed
+	if len(v.fill) > 0 {
+		besides, made := v.beside(r.Cached > 0)
+		cached, a.Computed = cached-besides, a.Computed-made
+	}
+	a.Disk = min(v.disk, cached) // what was found is not used by a job that had to run without
+	a.Device = min(v.device, cached-a.Disk)
+	a.Host = cached - a.Disk - a.Device
 	for i, n := range r.Reused {
 		if v.parts[i].Entry == nil {
 			continue
@@ -115,6 +227,32 @@ func (v *Blended) Account(r *engine.Result) (a Account) {
 	return a
 }
 
+// beside returns how many tokens beside the prompt were cached, and how many computed. A job that had to run without
+// what was cached computed all of them.
+func (v *Blended) beside(with bool) (cached, computed int) {
+	for _, i := range v.fill {
+		computed += int(v.lengths[i])
+	}
+	switch lead := v.cache.leadIn.tokens; {
+	case len(lead) == 0:
+	case with && v.cachedIn[v.filled-1] != nil:
+		cached = len(lead)
+	default:
+		computed += len(lead)
+	}
+	return cached, computed
+}
+
+// Prototypes returns how many tokens of a segment were reused from prototypes.
+func (v *Blended) Prototypes(r *engine.Result, segment int) (n int) {
+	for i := range v.parts[:v.matched] {
+		if v.parts[i].Segment == segment && i < len(r.Reused) {
+			n += r.Reused[i]
+		}
+	}
+	return n
+}
+
 // Part returns how many tokens were reused of the block that stands at a token of a segment, and where it was.
 func (v *Blended) Part(r *engine.Result, segment, at int) (reused int, source string) {
 	for i := range v.parts {
@@ -129,6 +267,8 @@ func (v *Blended) Part(r *engine.Result, segment, at int) (reused int, source st
 func (v *Blended) End(l *prompt.Layout, r *engine.Result) {
 	v.fetched.Wait() // a job that never ran has not waited
 	v.cache.opt.Index.NoteItems(v.items, v.cache.opt.Now())
+	v.publishBlocks(r)
+	v.matches.Release()
 	v.Visit.End(l, r)
 }
 
