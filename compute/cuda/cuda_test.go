@@ -35,6 +35,20 @@ func TestConformance(t *testing.T) {
 	}
 }
 
+// TestConformanceFused: products by kernels of our own, which small models do not meet otherwise.
+func TestConformanceFused(t *testing.T) {
+	if ownProducts {
+		t.Skip("another product stands in for all")
+	}
+	computetest.Run(t, "fused", func(t *testing.T) compute.Device {
+		d := open(t, Options{Fused: true})
+		if !d.(*device).fuses {
+			t.Skip("this GPU has no fused products")
+		}
+		return d
+	}, computetest.Options{NoAlloc: true})
+}
+
 func TestBucket(t *testing.T) {
 	for rows, want := range map[int]int{1: 8, 8: 8, 9: 16, 33: 64, 64: 64, 65: 128, 128: 128, 129: 256, 2048: 2048, 2049: 2176} {
 		if got := bucket(rows); got != want {

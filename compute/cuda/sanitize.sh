@@ -49,6 +49,8 @@ cases() {
     for o in attend layers qkv fp8 blend; do echo "host-$v-$o $host/^$v\$/^$o\$"; done
     echo "host-$v-rest $host/^$v\$ $host/^$v\$/^(attend|layers|qkv|fp8|blend$not)\$"
   done
+  [ $1 = none ] && echo "fused ^TestConformanceFused\$ ^TestConformanceFused\$/./^(attend|qkv|embed|weights_.*|fp8)\$"
+  echo "fused-layers ^TestConformanceFused\$/./^(layers|ffn)\$/^seed.*0\$"
   digits="0 1 2 5 3 4 6 7 8 9"
   [ -n "$short" ] && digits="0 1 2 5"
   for d in $digits; do
@@ -70,7 +72,7 @@ one() {
   [ -n "$END" ] && [ $((END - $(date +%s))) -lt "$limit" ] && limit=$((END - $(date +%s)))
   [ "$limit" -lt 3 ] && echo "not begun: $name" && return
   run="compute-sanitizer --tool $tool $ARGS"
-  [ "$tool" = racecheck ] && run="$run $RACE_ARGS" && [ "${PRODUCTS:-}" != library ] && local -x GREBE_TEST_PRODUCTS=own
+  [ "$tool" = racecheck ] && run="$run $RACE_ARGS" && [ "${PRODUCTS:-}" != library ] && [[ $name != *fused* ]] && local -x GREBE_TEST_PRODUCTS=own
   [ "$tool" = none ] && run=
   timeout "$limit" $run "$BIN" -test.v -test.run "$2" -test.skip "${3:-^\$}" >"$log" 2>&1
   rc=$?
