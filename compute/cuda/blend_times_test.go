@@ -1,6 +1,7 @@
 package cuda
 
 import (
+	"fmt"
 	"math"
 	"math/rand/v2"
 	"os"
@@ -9,6 +10,7 @@ import (
 	"time"
 
 	"grebe/compute"
+	"grebe/compute/cuda/driver"
 )
 
 // blendTimed is a prompt of Qwen3-8B's shape: a cached preamble, history of which each token has a prototype, items
@@ -168,8 +170,15 @@ func TestBlendTimes(t *testing.T) {
 	}
 	d := open(t, Options{})
 	defer d.Close()
-	t.Run("device", func(t *testing.T) { newBlendTimed(t, d, false).print(t) })
-	t.Run("host", func(t *testing.T) { newBlendTimed(t, d, true).print(t) })
+	for name, far := range map[string]bool{"device": false, "host": true} {
+		t.Run(name, func(t *testing.T) {
+			x := newBlendTimed(t, d, far)
+			x.print(t)
+			if !far {
+				x.products(t, d.(*device))
+			}
+		})
+	}
 }
 
 func (x *blendTimed) print(t *testing.T) {
@@ -213,5 +222,30 @@ func (x *blendTimed) print(t *testing.T) {
 			x.rows = append(x.rows, int32(i))
 		}
 		t.Logf("%d left %.2f ms", left, timesOf(func() error { _, err := x.blend(true); return err }))
+	}
+}
+
+// products prints what products take by the number of rows.
+func (x *blendTimed) products(t *testing.T, d *device) {
+	s := &x.shape
+	defer d.c.Leave()
+	if err := d.c.Enter(); err != nil {
+		t.Fatal(err)
+	}
+	for _, m := range []int{640, 704, 768, 2304} {
+		var us [4]float64
+		if _, err := d.tile(m, 2*s.Inter, s.Hidden); err != nil {
+			t.Fatal(err)
+		}
+		us[0] = d.tuned.best[fmt.Sprintf("gateup %dx%dx%d", coarse(m), 2*s.Inter, s.Hidden)].Microseconds
+		for i, p := range []driver.Product{{N: (s.Heads + 2*s.KVHeads) * s.HeadDim, K: s.Hidden, In: driver.NumberBF16, Out: driver.NumberBF16},
+			{N: s.Hidden, K: s.Heads * s.HeadDim, In: driver.NumberBF16, Add: true}, {N: s.Hidden, K: s.Inter, In: driver.NumberBF16, Add: true}} {
+			p.M = coarse(m)
+			if _, err := d.fastest(p); err != nil {
+				t.Fatal(err)
+			}
+			us[i+1] = d.tuned.best[fmt.Sprintf("%dx%dx%d %d-%d add=%v", p.M, p.N, p.K, p.In, p.Out, p.Add)].Microseconds
+		}
+		t.Logf("products of %d rows (timed for %d): gate and up %.1f µs, QKV %.1f, output %.1f, down %.1f", m, coarse(m), us[0], us[1], us[2], us[3])
 	}
 }
