@@ -121,3 +121,27 @@ func TestBlendRefusals(t *testing.T) {
 		}
 	}
 }
+
+// Items that come again without a block get one beside the prompt, which the next request takes; its tokens are not
+// counted as the prompt's.
+func TestBlendMakesBlocks(t *testing.T) {
+	w := newBlendWorld(t, near, 4, false)
+	req := w.request("blend")
+	req.User.Id = "u"
+	full, err := w.plain.Rank(t.Context(), req)
+	must(t, err)
+	var last *grebev1.RankResponse
+	for range 3 {
+		last, err = w.cached.Rank(t.Context(), req)
+		must(t, err)
+		u := last.Usage
+		if u.PromptTokens != full.Usage.PromptTokens || u.CachedTokens+u.ComputedTokens != u.PromptTokens {
+			t.Fatalf("the account does not add up: %v", u)
+		}
+		w.index.Apply(time.Second)
+	}
+	u := last.Usage
+	if by := u.BySource; by.Recomputed == 0 || u.CachedTokens < u.ItemTokens/2+u.UserTokens {
+		t.Errorf("the third request reused %d tokens, %d of items and %d of the user: %v", u.CachedTokens, u.ItemTokens, u.UserTokens, by)
+	}
+}

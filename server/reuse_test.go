@@ -32,6 +32,7 @@ type cacheWorld struct {
 	cached, plain *Server
 	model         Model // of cached
 	cache         *reuse.Cache
+	index         *meta.Index
 	store         *kv.Store
 	pool          *pool.Pool
 	shape         compute.Shape
@@ -130,7 +131,7 @@ func newCacheWorldOver(t *testing.T, where farMemory, seed uint64, pointwise boo
 	must(t, err)
 	index, err := meta.New(meta.Options{Users: 1000, Items: 1000})
 	must(t, err)
-	w := &cacheWorld{store: store, pool: pages, shape: shape, rand: r}
+	w := &cacheWorld{index: index, store: store, pool: pages, shape: shape, rand: r}
 	w.cache = reuse.New(b, reuse.Options{Store: store, Pool: pages, Index: index, Load: d, Shape: shape, Policy: schedule.Predicted})
 	sm := Model{Name: "m", Runner: d, Prompt: b, Vocab: m.Vocab(), Positions: m.MaxPositions()}
 	if pointwise {
