@@ -94,13 +94,13 @@ func (s *Server) do(ctx context.Context, c *call, job *engine.Job) (*engine.Resu
 	if err != nil {
 		return nil, s.explain(c, err)
 	}
-	if len(res.Logits) != len(job.Want) {
-		return nil, s.explain(c, fmt.Errorf("%d answers for %d questions", len(res.Logits), len(job.Want)))
-	}
-	for i, logits := range res.Logits {
-		if err := checkLogits(logits, len(job.Want[i].IDs)); err != nil {
-			return nil, s.explain(c, err)
+	if err := checkResult(job, res); err != nil {
+		for _, e := range res.Kept { // what led to it is not kept
+			if e != nil {
+				e.Release()
+			}
 		}
+		return nil, s.explain(c, err)
 	}
 	s.metrics.ran(c.op, res)
 	if time.Since(c.start) <= c.deadline {
@@ -116,6 +116,24 @@ func (s *Server) explain(c *call, err error) error {
 		s.log.Error("a job failed", "op", c.op, "model", c.model.Name, "error", err)
 	}
 	return e
+}
+
+// checkResult makes sure that a job's answers are there, and are numbers.
+func checkResult(job *engine.Job, res *engine.Result) error {
+	if len(res.Logits) != len(job.Want) {
+		return fmt.Errorf("%d answers for %d questions", len(res.Logits), len(job.Want))
+	}
+	for i, logits := range res.Logits {
+		if err := checkLogits(logits, len(job.Want[i].IDs)); err != nil {
+			return err
+		}
+	}
+	for i, state := range res.Hidden {
+		if err := checkLogits(state, len(state)); err != nil {
+			return fmt.Errorf("state of segment %d: %w", job.Hidden[i], err)
+		}
+	}
+	return nil
 }
 
 // checkLogits makes sure that no response carries NaN or infinity.

@@ -281,6 +281,7 @@ func New(cfg Config) (*Server, error) {
 		guard: cfg.Guard, hotUsers: newHot(), hotItems: newHot(), hideSeed: maphash.MakeSeed(),
 	}
 	s.SetDeadlines(cfg.SLO, cfg.MaxDeadline)
+	s.cfg.Models = nil // nothing shall hold a checkpoint that is retired
 	s.life, s.die = context.WithCancel(context.Background())
 	for _, sl := range slots {
 		s.models[sl.name] = sl

@@ -202,6 +202,7 @@ func (s *stack) keepSnapshots(cfg *config.Config, log *slog.Logger) error {
 		snap := s.targets[i].Generator.Snapshot()
 		log.Info("items that can be generated", "model", s.targets[i].Name, "items", snap.Len(), "without_codes", snap.Skipped)
 	}
+	s.targets = nil // the keeper knows them; nothing shall hold one that is retired
 	ctx, stop := context.WithCancel(context.Background())
 	var wg sync.WaitGroup
 	wg.Go(func() { k.Run(ctx) })

@@ -37,7 +37,7 @@ type stack struct {
 	devices    []compute.Device // more than one: a GPU for each worker, until all are taken
 	server     *server.Server
 	catalog    *catalog.Catalog
-	models     []server.Model
+	models     []server.Model    // as they were loaded first
 	tables     *embed.Tables     // nil: there are none
 	targets    []generate.Target // models that recommend
 	keeper     *generate.Keeper  // of their snapshots; nil: there are none
@@ -120,6 +120,7 @@ func (s *stack) open(ctx context.Context, cfg *config.Config, log *slog.Logger, 
 		if err != nil {
 			return fmt.Errorf("model %s: %w", cfg.Models[i].Name, err)
 		}
+		u.model.Retire = func() error { return u.retire(s) }
 		sc.Models, s.targets = append(sc.Models, u.model), append(s.targets, u.targets...)
 		s.checkpoint += u.checkpoint
 	}
@@ -237,7 +238,7 @@ func (s *unit) openDispatcher(ctx context.Context, cfg *config.Config, replicas 
 		return nil, err
 	}
 	if s.like != nil { // under load its times are better known than those of the first batches
-		times = s.like.Model()
+		times, s.like = s.like.Model(), nil
 	}
 	d, err := dispatch.New(engines, dispatch.Options{
 		Queue: cfg.Engine.Queue, SLO: time.Duration(cfg.SLOMillis) * time.Millisecond, Model: times, Lost: s.noteLost,

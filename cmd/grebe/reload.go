@@ -105,7 +105,7 @@ func (l *loadedModels) Close() error {
 // branch is a part of the stack with closers of its own.
 func (s *stack) branch() *stack {
 	b := *s
-	b.closers, b.targets, b.checkpoint = nil, nil, 0
+	b.closers, b.models, b.targets, b.checkpoint = nil, nil, nil, 0
 	return &b
 }
 
@@ -231,10 +231,10 @@ func (l *loader) Open(ctx context.Context, name, folder string, progress func(do
 		err = s.keeper.Add(u.targets[0])
 	}
 	if err != nil {
-		return nil, errors.Join(err, u.retire(s))
+		return nil, errors.Join(err, u.retire(l.stack))
 	}
+	u.model.Retire = func() error { return u.retire(l.stack) }
 	m := u.model
-	m.Retire = func() error { return u.retire(s) }
 	return &m, nil
 }
 

@@ -185,6 +185,7 @@ func serve(w *world, cfg *config.Config, log *slog.Logger, hooks serveHooks) err
 // then, which signals may have changed.
 func (s *stack) serve(w *world, cfg *config.Config, log *slog.Logger, hooks serveHooks, doors server.Listeners) (lost bool, now *config.Config, err error) {
 	s.loader.again = hooks.again
+	s.models = nil // nothing shall hold a checkpoint that is retired
 	s.server.SetReady(true)
 	resident := residentBytes()
 	attrs := []any{"device", s.device.Name(), "http", address(doors.HTTP), "grpc", address(doors.GRPC), "admin", address(doors.Admin),

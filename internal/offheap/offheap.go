@@ -4,6 +4,7 @@ package offheap
 
 import (
 	"fmt"
+	"sync/atomic"
 	"syscall"
 	"unsafe"
 )
@@ -15,6 +16,11 @@ type Block struct {
 	Bytes  []byte // aligned to 4 KiB, to 2 MiB when that large
 	mapped []byte
 }
+
+var mapped atomic.Int64
+
+// Mapped returns the bytes of all blocks that are not freed yet, touched or not.
+func Mapped() int64 { return mapped.Load() }
 
 // Alloc maps n bytes, backed by huge pages where n is large and the system has them.
 func Alloc(n int) (*Block, error) {
@@ -29,6 +35,7 @@ func Alloc(n int) (*Block, error) {
 	if err != nil {
 		return nil, fmt.Errorf("offheap: map %d bytes: %w", n, err)
 	}
+	mapped.Add(int64(len(m)))
 	b := &Block{Bytes: m[:n:n], mapped: m}
 	if n >= hugePage {
 		skip := int(-uintptr(unsafe.Pointer(&m[0])) & (hugePage - 1))
@@ -41,6 +48,7 @@ func Alloc(n int) (*Block, error) {
 // Free unmaps the block. Nothing may use its bytes afterwards.
 func (b *Block) Free() {
 	if b.mapped != nil {
+		mapped.Add(-int64(len(b.mapped)))
 		_ = syscall.Munmap(b.mapped) // fails only for addresses that Alloc did not return
 		b.mapped, b.Bytes = nil, nil
 	}

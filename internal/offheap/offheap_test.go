@@ -6,6 +6,12 @@ import (
 )
 
 func TestAllocDiscardFree(t *testing.T) {
+	before := Mapped()
+	defer func() {
+		if after := Mapped(); after != before {
+			t.Errorf("%d bytes are mapped, %d before", after, before)
+		}
+	}()
 	for _, n := range []int{0, 1, 4096, hugePage - 1, hugePage, 3*hugePage + 5} {
 		b, err := Alloc(n)
 		if err != nil {
