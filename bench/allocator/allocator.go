@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"io"
 	"math"
+	"os"
 	"slices"
 	"strings"
 
@@ -23,6 +24,7 @@ type Options struct {
 	Step      float64  // between the static shares that are tried; 0.05
 	Parts     []string // boundary, real, verdict, loads, margins; all
 	Costs     string   // of Costs; "measured"
+	Policy    string   // file of another policy than the one that the binary carries; none
 	JSON      bool
 }
 
@@ -111,10 +113,10 @@ type contender struct {
 	small bool // only on one GPU: a node's workloads take ten times as long
 }
 
-func contenders() ([]contender, error) {
-	base, err := alloc.TrainedPolicy()
+func contenders(opt Options) ([]contender, error) {
+	base, err := policy(opt.Policy)
 	if err != nil {
-		return nil, fmt.Errorf("allocator: the embedded policy: %w", err)
+		return nil, fmt.Errorf("allocator: the policy: %w", err)
 	}
 	pred, err := trainedPredictors()
 	if err != nil {
@@ -136,6 +138,18 @@ func contenders() ([]contender, error) {
 		{name: "climb", make: newClimb},
 		{name: "climb, refill at once", make: newClimb, naive: true, small: true},
 	}, nil
+}
+
+// policy reads a policy from a file, or takes the one that the binary carries.
+func policy(file string) (*alloc.Policy, error) {
+	if file == "" {
+		return alloc.TrainedPolicy()
+	}
+	data, err := os.ReadFile(file)
+	if err != nil {
+		return nil, err
+	}
+	return alloc.ReadPolicy(data)
 }
 
 // Run measures and prints.
@@ -203,7 +217,7 @@ func verdict(cost *Cost, name string, opt Options) (*Verdict, error) {
 		}
 		specs = append(specs, s)
 	}
-	all, err := contenders()
+	all, err := contenders(opt)
 	if err != nil {
 		return nil, err
 	}

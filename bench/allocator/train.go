@@ -15,17 +15,17 @@ import (
 
 // TrainOptions say how the base policy is trained. Zero values mean the defaults, with which the embedded policy was made.
 type TrainOptions struct {
-	Rounds   int    // of serving and learning; 100
-	Episodes int    // workloads served per round; 8
+	Rounds   int    // of serving and learning; 50
+	Episodes int    // workloads served per round; 16
 	Seed     uint64 // 1
 }
 
 func (o TrainOptions) orDefaults() TrainOptions {
 	if o.Rounds == 0 {
-		o.Rounds = 100
+		o.Rounds = 50
 	}
 	if o.Episodes == 0 {
-		o.Episodes = 8
+		o.Episodes = 16
 	}
 	if o.Seed == 0 {
 		o.Seed = 1
