@@ -34,6 +34,7 @@ func blendChecks(opts Options) []check {
 			add("turn", c, blendTurn)
 		case opts.SameBits:
 			add("same bits", c, blendBits)
+			add("in place", c, blendInPlace)
 		}
 	}
 	for i, f := range formats[:3] {
@@ -256,6 +257,37 @@ func blendBits(d compute.Device, c config) error {
 	for i := range plain {
 		if !slices.Equal(want.batch.whole(i), got.batch.whole(base+i)) {
 			return fmt.Errorf("the KV of segment %d is another beside others", i)
+		}
+	}
+	return nil
+}
+
+// blendInPlace: for a block that was computed where it stands, with nothing before it, stands what it computes
+// itself: dropping its rows changes no bit of those that see it.
+func blendInPlace(d compute.Device, c config) error {
+	r, m := newRandom(c.seed), newModel(c)
+	block := 1 + r.IntN(150)
+	p := r.natural(0, block, 3)
+	alone, _, err := m.on(d, wholeLayers, []plan{p[:1]})
+	if err != nil {
+		return err
+	}
+	b, want, err := m.on(d, wholeLayers, []plan{p})
+	if err != nil {
+		return err
+	}
+	x := &blend{plans: []plan{p}, sources: []source{{tokens: block, kv: alone.whole(0)}}, parts: []standIn{{tokens: block}},
+		rows: []int32{int32(block), int32(block + 1), int32(block + 2)}}
+	got, err := m.blendOn(d, x)
+	if err != nil {
+		return err
+	}
+	if k := differ(got.x, want.x[block*c.shape.Hidden:]); k >= 0 {
+		return fmt.Errorf("value %d is %v, %v in the plain pass", k, got.x[k], want.x[block*c.shape.Hidden+k])
+	}
+	for i := range p {
+		if !slices.Equal(got.batch.whole(i), b.whole(i)) {
+			return fmt.Errorf("the KV of segment %d is another than in the plain pass", i)
 		}
 	}
 	return nil
