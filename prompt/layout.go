@@ -15,10 +15,12 @@ const (
 	// Causal is an ordinary prompt: user, items and instruction one after the other, each token seeing all
 	// before it. Items are one segment.
 	Causal
+	// CausalItems is one with the items before the user, behind the lead-in.
+	CausalItems
 )
 
 func (o Order) String() string {
-	return [...]string{"user", "item", "causal"}[o]
+	return [...]string{"user", "item", "causal", "causal items"}[o]
 }
 
 // Layout is a plan and where its parts are.
@@ -92,6 +94,18 @@ func (b *Builder) Rank(order Order, user []int32, items [][]int32) (Layout, erro
 		l.Answers, _ = l.add(plan.Instruction, b.instruction, end, with(sees, idx...))
 		return l, nil
 	}
+	if order == CausalItems {
+		if len(b.leadIn) > 0 {
+			var lead int
+			lead, pos = l.add(plan.Preamble, b.leadIn, pos, sees)
+			sees = with(sees, int32(lead))
+		}
+		l.Items, pos = l.addLine(items, pos, sees)
+		sees = with(sees, int32(l.Items))
+		l.User, pos = l.add(plan.User, user, pos, sees)
+		l.Answers, _ = l.add(plan.Instruction, b.instruction, pos, with(sees, int32(l.User)))
+		return l, nil
+	}
 	if order == Causal {
 		l.User, pos = l.add(plan.User, user, pos, sees)
 		sees = with(sees, int32(l.User))
@@ -117,9 +131,15 @@ func (b *Builder) leadItems(l *Layout, sees []int32, pos int, items [][]int32) (
 	return with(sees, idx...), end
 }
 
+// ErrCausal says that a way of scoring needs items that do not see each other.
+var ErrCausal = errors.New("an ordinary prompt is scored by identifier, not item by item")
+
 // Pointwise lays out one discriminant per item. User-first the result equals separate prompts
 // [preamble, user, item, instruction].
 func (b *Builder) Pointwise(order Order, user []int32, items [][]int32) (Layout, error) {
+	if order >= Causal {
+		return Layout{}, ErrCausal
+	}
 	if order == UserFirst {
 		return b.pointwiseUserFirst(user, items), nil
 	}

@@ -56,7 +56,7 @@ func (w *work) pays(pointwise bool, visit *reuse.Visit) bool {
 func (s *Server) runBlended(ctx context.Context, w *work, visit *reuse.Blended, start time.Time, ask func(l *prompt.Layout, job *engine.Job)) (*ranking, error) {
 	r := &ranking{prefix: "blend"}
 	var err error
-	r.layout, err = w.model.Prompt.Rank(prompt.Causal, w.user, w.items)
+	r.layout, err = w.model.Prompt.Rank(w.model.Blend.Order(), w.user, w.items)
 	job := &engine.Job{Plan: r.layout.Plan}
 	if err == nil {
 		ask(&r.layout, job)

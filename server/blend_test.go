@@ -18,9 +18,12 @@ func newBlendWorld(t *testing.T, where farMemory, seed uint64, auto bool) *cache
 	t.Helper()
 	w := newCacheWorldIn(t, where, seed, false)
 	m := w.model
-	m.Blend = &reuse.Blend{Budget: blend.Budget{Items: 0.3, History: 0.3}, Auto: auto}
+	m.Blend = &reuse.Blend{Budget: blend.Budget{Items: 0.3, History: 0.3}, Auto: auto, ItemsFirst: seed%2 == 1}
 	var err error
 	w.cached, err = New(Config{Models: []Model{m}, SLO: time.Minute})
+	must(t, err)
+	m.Cache = nil
+	w.plain, err = New(Config{Models: []Model{m}, SLO: time.Minute})
 	must(t, err)
 	return w
 }

@@ -73,7 +73,7 @@ type Model struct {
 	Disk     *disk.Store         // what is kept below memory; nil: nothing
 	Generate *generate.Generator // nil: the model has no codes, and cannot recommend
 	Scoring  Scoring
-	// Blend is nil, or says how prompts are blended; then there is a Cache.
+	// Blend is nil, or says how prompts are blended; without a Cache nothing is, and they are computed whole.
 	Blend *reuse.Blend
 	// Events is nil, or the model of events that Runner runs: then there are no texts, and no codes.
 	Events *hstu.Model
@@ -334,6 +334,9 @@ func (s *Server) changedFor(m *checkpoint, c catalog.Change) {
 		err = m.Cache.ItemChanged(c.OldItem, c.NewItem)
 	case c.NewUser == nil:
 		err = m.Cache.DropUser(c.ID)
+		if m.Blend != nil && m.Blend.Prototypes != nil {
+			err = errors.Join(err, m.Blend.Prototypes.DropUser(c.ID))
+		}
 	}
 	if err != nil {
 		s.log.Error("cached KV could not be removed", "model", m.Name, "error", err)

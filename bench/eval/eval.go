@@ -35,7 +35,9 @@ type Asker interface {
 type Way struct {
 	Name   string
 	Model  string // of the server
-	Prefix string // of rankings: user, item or auto
+	Prefix string // of rankings: user, item, auto or blend
+	// Budget is how much of a blended prompt is computed again; nil: what the model's configuration says.
+	Budget *grebev1.Budget
 	// Generate asks for items of the whole catalog instead.
 	Generate bool
 	// FirstIdentifier, when positive, is the token that stands for the first candidate of a list, the
@@ -185,7 +187,7 @@ func (e *evaluation) take(res *result, k int, list []string, err error, note fun
 
 // Request is a question as a ranking.
 func (d *Data) Request(w *Way, q *Question) *grebev1.RankRequest {
-	req := &grebev1.RankRequest{Model: w.Model, User: d.users[q.User], Prefix: w.Prefix, DeadlineMs: deadlineMs}
+	req := &grebev1.RankRequest{Model: w.Model, User: d.users[q.User], Prefix: w.Prefix, Budget: w.Budget, DeadlineMs: deadlineMs}
 	for i, id := range q.Candidates {
 		c := &grebev1.Item{Id: id}
 		if w.FirstIdentifier > 0 {

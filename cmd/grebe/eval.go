@@ -37,7 +37,8 @@ type evalRunCmd struct {
 	Config     string   `short:"c" type:"path" help:"Configuration of the server with the models to measure; default the demo's." placeholder:"FILE"`
 	Checkpoint string   `type:"path" help:"A checkpoint instead, with plain prompts." placeholder:"DIR"`
 	Untrained  bool     `help:"A model of random weights instead, whose results must be those of chance."`
-	Ways       []string `help:"user, item, auto, pointwise, beam, hstu; default all that the models can do." placeholder:"WAY,..."`
+	Ways       []string `help:"user, item, auto, blend, pointwise, beam, hstu; default all that the models can do." placeholder:"WAY,..."`
+	Target     float64  `name:"blend-target" help:"Find the smallest budgets with which blended prompts reach this share of the whole prompts' NDCG@10." placeholder:"SHARE"`
 	Users      int      `help:"Users; default 200 of the shop, all of a file." placeholder:"N"`
 
 	ItemsFile    string `name:"items-file" type:"path" help:"Items (NDJSON); default the configuration's, or the shop's." placeholder:"FILE"`
@@ -69,6 +70,7 @@ A line of a requests file: {"user": "u1", "candidates": ["i1", "i2"], "chosen": 
 Examples:
 
     grebe eval -c grebe.yaml --users 500 --html eval.html
+    grebe eval -c grebe.yaml --blend-target 0.98
     grebe eval --checkpoint ./my-model --ways user,item
     grebe eval -c grebe.yaml --items-file items.ndjson --users-file users.ndjson --json`
 }
@@ -79,6 +81,12 @@ func (c *evalRunCmd) Run(w *world) error {
 	}
 	if err := c.checkWays(); err != nil {
 		return err
+	}
+	if c.Target != 0 {
+		if !(c.Target > 0 && c.Target < 1) {
+			return usagef("--blend-target: %v: want a share such as 0.98", c.Target)
+		}
+		c.Ways = []string{"item", "blend"}
 	}
 	if c.Config+c.Checkpoint == "" && !c.Untrained && c.RequestsFile+c.UsersFile == "" {
 		dir := demo.Dir()
@@ -110,7 +118,7 @@ func (c *evalRunCmd) Run(w *world) error {
 	return r.Text(w.stdout)
 }
 
-var evalWays = []string{"user", "item", "auto", "pointwise", "beam", "hstu"}
+var evalWays = []string{"user", "item", "auto", "blend", "pointwise", "beam", "hstu"}
 
 func (c *evalRunCmd) checkWays() error {
 	for _, name := range c.Ways {
@@ -137,6 +145,9 @@ func (c *evalRunCmd) measure(w *world, tmp string) (*eval.Report, error) {
 	}
 	defer s.Close()
 	ways, notes := c.waysOf(s, data)
+	if c.Target != 0 {
+		ways = blendWays(ways)
+	}
 	if len(ways) == 0 {
 		return nil, fmt.Errorf("no model of the configuration can do any of %v", c.Ways)
 	}
@@ -149,6 +160,9 @@ func (c *evalRunCmd) measure(w *world, tmp string) (*eval.Report, error) {
 	r.Device, r.Model, r.Random = s.device.Name(), describeModels(s), c.untrained()
 	if c.untrained() {
 		notes = append(notes, "The weights are random: the models' results are chance, as they must be. What this shows is the machinery, and what there is to learn: the optimum.")
+	}
+	if c.Target != 0 {
+		notes = append(notes, c.budgets(r))
 	}
 	r.Notes = append(r.Notes, notes...)
 	return r, nil
@@ -314,9 +328,9 @@ func (c *evalRunCmd) waysOf(s *stack, d *eval.Data) ([]eval.Way, []string) {
 			first = identifiersByPlace
 			notes = append(notes, "The items have no identifiers: candidates were given tokens by their place in the list, which no model was trained for unless it was for just that.")
 		}
-		for _, prefix := range []string{"user", "item", "auto"} {
-			if wanted(prefix) {
-				name := map[string]string{"user": "user-first", "item": "item-first", "auto": "auto"}[prefix]
+		for _, prefix := range []string{"user", "item", "auto", "blend"} {
+			if wanted(prefix) && (prefix != "blend" || m.Blend != nil) {
+				name := map[string]string{"user": "user-first", "item": "item-first", "auto": "auto", "blend": "blend"}[prefix]
 				add(prefix, m, eval.Way{Name: name, Prefix: prefix, FirstIdentifier: first})
 			}
 		}
@@ -335,6 +349,7 @@ func (c *evalRunCmd) waysOf(s *stack, d *eval.Data) ([]eval.Way, []string) {
 // needs says what a model must have for a way.
 var needs = map[string]string{
 	"user": "it takes scoring by identifier", "item": "it takes scoring by identifier", "auto": "it takes scoring by identifier",
+	"blend":     "it takes scoring by identifier, and KV in f32 or bf16",
 	"pointwise": "it takes scoring: {kind: pointwise}, or a checkpoint whose vocabulary has --yes and --no as one token each",
 	"beam":      "it takes codes in the configuration and in the items",
 	"hstu":      "it takes a checkpoint of HSTU",

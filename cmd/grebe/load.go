@@ -12,7 +12,6 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
-	"grebe/blend"
 	"grebe/catalog"
 	"grebe/compute"
 	"grebe/embed"
@@ -204,6 +203,10 @@ func (s *unit) openModel(ctx context.Context, cfg *config.Config, mc *config.Mod
 			return none, err
 		}
 	}
+	blending, err := s.openBlend(cfg, mc, m, cache, log)
+	if err != nil {
+		return none, err
+	}
 	generator := &generate.Generator{Prompt: builder, Do: d.Do, Cache: cache, Shape: m.Shape(), Widths: mc.Codes.BeamWidths}
 	if builder.Depth() == 0 {
 		generator = nil
@@ -214,16 +217,8 @@ func (s *unit) openModel(ctx context.Context, cfg *config.Config, mc *config.Mod
 		"checkpoint", inBytes(m.CheckpointBytes()), "weights", inBytes(m.Bytes()), "seconds", seconds(time.Since(start)))
 	return server.Model{
 		Name: mc.Name, Runner: d, Prompt: builder, Cache: cache, Disk: s.memory.disk, Generate: generator, Scoring: scoring,
-		Blend: blendOf(mc, m, cache), Vocab: m.Vocab(), Positions: m.MaxPositions(), Architecture: described.Architecture, DType: m.DType().String(),
+		Blend: blending, Vocab: m.Vocab(), Positions: m.MaxPositions(), Architecture: described.Architecture, DType: m.DType().String(),
 	}, nil
-}
-
-// blendOf says how prompts are blended; nil where the model or its KV cannot be.
-func blendOf(mc *config.Model, m model.Model, cache *reuse.Cache) *reuse.Blend {
-	if _, ok := m.(model.Blender); !ok || cache == nil || m.Shape().KV == compute.FP8 || m.Shape().Layers < 2 {
-		return nil
-	}
-	return &reuse.Blend{Budget: blend.Budget{Items: mc.Blend.Items, History: mc.Blend.History, Window: mc.Blend.Window}, Auto: mc.Blend.Auto}
 }
 
 // openDispatcher opens a model's engines, measures them and puts a queue before them.

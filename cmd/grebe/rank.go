@@ -130,6 +130,10 @@ func (r *rankResponse) table(out io.Writer, texts map[string]string) error {
 	if err := t.Flush(); err != nil {
 		return err
 	}
-	_, err := fmt.Fprintf(out, "%s-first, %s\n", r.Prefix, &r.cost)
+	order := r.Prefix
+	if order == "user" || order == "item" {
+		order += "-first"
+	}
+	_, err := fmt.Fprintf(out, "%s, %s\n", order, &r.cost)
 	return err
 }

@@ -78,6 +78,7 @@ type Blend struct {
 	Items   float64 `yaml:"items"`   // share of the items' tokens that is computed again, 0 to 1; 0.3
 	History float64 `yaml:"history"` // share of the history's tokens with a prototype that is, 0 to 1; 0.3
 	Window  int     `yaml:"window"`  // last tokens of the prompt that are computed in any case; 0
+	First   string  `yaml:"first"`   // what stands first in the prompt: user or item; user
 	// Prototypes stand in for tokens of histories, where grebe index --prototypes made some; true
 	Prototypes bool `yaml:"prototypes"`
 }
@@ -199,7 +200,7 @@ func (m *Model) setDefaults() {
 		KVDType:      "auto",
 		Prompt:       Prompt{User: "{text}", History: "text", Separator: "\n", Item: "{text}"},
 		Scoring:      Scoring{Kind: "identifier"},
-		Blend:        Blend{Items: 0.3, History: 0.3, Prototypes: true},
+		Blend:        Blend{Items: 0.3, History: 0.3, First: "user", Prototypes: true},
 		DeviceMemory: Size{Percent: 80},
 	}
 }

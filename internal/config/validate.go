@@ -156,6 +156,7 @@ func (m *Model) Validate() error {
 			p.add(name, "%v: want a share from 0 to 1", share)
 		}
 	}
+	p.oneOf("blend.first", m.Blend.First, "user", "item")
 	if m.Blend.Window < 0 {
 		p.add("blend.window", "%d: want 0 or more tokens", m.Blend.Window)
 	}

@@ -19,6 +19,8 @@ type Blend struct {
 	Budget blend.Budget
 	Drift  float32 // weight of a prototype's drift beside attention
 	Auto   bool    // an automatic choice may blend
+	// ItemsFirst puts the items before the user (BAT-8): then nothing of the user is a prefix that could be cached.
+	ItemsFirst bool
 	// Prototypes finds what may stand in for tokens of a history; nil: nothing does.
 	Prototypes *Prototypes
 }
@@ -27,7 +29,7 @@ type Blend struct {
 type Blended struct {
 	*Visit
 	parts   []engine.Part
-	sources []string // of the parts: device, host, disk, prototype
+	from    []string // where each part is: device, host, disk, prototype
 	fetched sync.WaitGroup
 	missing []int // items whose blocks are on disk, each with its part
 	disk    int   // tokens of prefixes that came from below memory
@@ -35,7 +37,8 @@ type Blended struct {
 	fill    []int // items whose blocks are made beside the prompt
 	filled  int   // the first of their segments in the job's plan
 	matches Matches
-	matched int // parts that are prototypes
+	first   int // part that is a prototype
+	matched int // parts that are
 }
 
 // BeginBlend finds what is cached for a request with an ordinary prompt.
@@ -45,13 +48,48 @@ func (c *Cache) BeginBlend(r *Request) *Blended {
 	return &Blended{Visit: c.Begin(&copied)}
 }
 
-// Attach gives a job, laid out as prompt.Causal, what can be reused: preamble and user as prefixes, which are exact,
-// items as blocks, and prototypes for a user of whom little is cached. Blocks that lie on disk are fetched until the
-// job needs them.
+// Order is that of the prompt.
+func (b *Blend) Order() prompt.Order {
+	if b != nil && b.ItemsFirst {
+		return prompt.CausalItems
+	}
+	return prompt.Causal
+}
+
+// Attach gives a job, laid out in the order of how, what can be reused: what stands before the user, and the user, as
+// prefixes, which are exact; items as blocks; and prototypes for a user of whom little is cached. What lies on disk is
+// fetched until the job needs it.
 func (v *Blended) Attach(l *prompt.Layout, job *engine.Job, how *Blend, budget blend.Budget) {
-	v.Visit.Attach(l, job)
+	v.Visit.Attach(v.before(l), job)
 	v.disk, v.device = v.Disk, v.Device
-	v.findPrototypes(l, job, how.Prototypes)
+	if how.ItemsFirst { // parts ascend by segment
+		v.findBlocks(l)
+		v.findPrototypes(l, job, how.Prototypes)
+	} else {
+		v.findPrototypes(l, job, how.Prototypes)
+		v.findBlocks(l)
+	}
+	job.Blend = &engine.Blend{Parts: v.parts, Budget: budget, Drift: how.Drift}
+	v.makeBlocks(l, job)
+	if len(v.missing) > 0 || v.matches.Missing() > 0 {
+		v.fetched.Go(v.fetchBlocks)
+		job.Blend.Load = v.fetched.Wait
+	}
+}
+
+// before is the layout as a visit with the user first takes it. A user behind the items is no prefix: the visit then sees
+// what stands before the items alone.
+func (v *Blended) before(l *prompt.Layout) *prompt.Layout {
+	if l.User < l.Items {
+		return l
+	}
+	out := *l
+	out.User, v.tokens = l.Items, nil
+	return &out
+}
+
+// findBlocks lets items' blocks stand in for them.
+func (v *Blended) findBlocks(l *prompt.Layout) {
 	start := l.Plan.Segments[l.Items].Start
 	base := len(v.cache.preamble.tokens) + len(v.cache.leadIn.tokens)
 	for i, at := range l.ItemAt {
@@ -77,44 +115,38 @@ func (v *Blended) Attach(l *prompt.Layout, job *engine.Job, how *Blend, budget b
 			v.add(part, "disk")
 		}
 	}
-	job.Blend = &engine.Blend{Parts: v.parts, Budget: budget, Drift: how.Drift}
-	v.makeBlocks(l, job)
-	if len(v.missing) > 0 || v.matches.Missing() > 0 {
-		v.fetched.Go(v.fetchBlocks)
-		job.Blend.Load = v.fetched.Wait
-	}
 }
 
 // findPrototypes lets prototypes stand in for tokens of a user of whom less than half is cached. What is computed of the
 // user then is not kept: it is not exact.
 func (v *Blended) findPrototypes(l *prompt.Layout, job *engine.Job, from *Prototypes) {
-	if from == nil || job.Cached == nil || len(v.tokens) == 0 {
+	user := &l.Plan.Segments[l.User]
+	v.first = len(v.parts)
+	if from == nil || job.Cached == nil || len(user.Tokens) == 0 {
 		return
 	}
-	if e := job.Cached[l.User]; e != nil && 2*e.Len() >= len(v.tokens) {
+	e := job.Cached[l.User]
+	if e != nil && 2*e.Len() >= len(user.Tokens) {
 		return
 	}
-	from.Find(&v.matches, v.tokens, 0, l.Plan.Segments[l.User].Start, 0)
+	from.Find(&v.matches, user.Tokens, 0, user.Start, 0)
 	if v.matches.Tokens() == 0 {
 		return
 	}
 	v.parts = v.matches.Append(v.parts, l.User)
-	v.matched = len(v.parts)
-	for range v.parts {
-		v.sources = append(v.sources, "prototype")
+	for range v.parts[v.first:] {
+		v.from = append(v.from, "prototype")
+		v.matched++
 	}
-	if job.Cached[l.User] != nil { // what was found of the user gives way
-		v.device, v.disk = min(v.device, v.sharedTokens(job)), 0
+	if e != nil { // what was found of the user gives way
+		switch v.sources[l.User] {
+		case "device":
+			v.device -= e.Len()
+		case "disk":
+			v.disk -= e.Len()
+		}
 	}
 	job.Cached[l.User], job.Keep[l.User] = nil, false
-}
-
-// sharedTokens returns how many tokens before the user are cached.
-func (v *Blended) sharedTokens(job *engine.Job) (n int) {
-	if e := job.Cached[0]; e != nil {
-		n = e.Len()
-	}
-	return n
 }
 
 // makeBlocks has the job compute, beside the prompt, the blocks of items that came before and have none: an item-first
@@ -170,13 +202,13 @@ func (v *Blended) publishBlocks(r *engine.Result) {
 }
 
 func (v *Blended) add(p engine.Part, source string) {
-	v.parts, v.sources = append(v.parts, p), append(v.sources, source)
+	v.parts, v.from = append(v.parts, p), append(v.from, source)
 }
 
 // fetchBlocks brings blocks and prototypes up from disk. What does not come is computed.
 func (v *Blended) fetchBlocks() {
 	if v.matches.Missing() > 0 {
-		v.matches.Fetch(v.parts[:v.matched])
+		v.matches.Fetch(v.parts[v.first : v.first+v.matched])
 	}
 	for k := 0; k < len(v.missing); k += 2 {
 		i, part := v.missing[k], v.missing[k+1]
@@ -213,7 +245,7 @@ func (v *Blended) Account(r *engine.Result) (a Account) {
 			continue
 		}
 		a.Recomputed += v.parts[i].Tokens - n
-		switch v.sources[i] {
+		switch v.from[i] {
 		case "device":
 			a.Device += n
 		case "disk":
@@ -245,7 +277,7 @@ func (v *Blended) beside(with bool) (cached, computed int) {
 
 // Prototypes returns how many tokens of a segment were reused from prototypes.
 func (v *Blended) Prototypes(r *engine.Result, segment int) (n int) {
-	for i := range v.parts[:v.matched] {
+	for i := v.first; i < v.first+v.matched; i++ {
 		if v.parts[i].Segment == segment && i < len(r.Reused) {
 			n += r.Reused[i]
 		}
@@ -257,7 +289,7 @@ func (v *Blended) Prototypes(r *engine.Result, segment int) (n int) {
 func (v *Blended) Part(r *engine.Result, segment, at int) (reused int, source string) {
 	for i := range v.parts {
 		if p := &v.parts[i]; p.Segment == segment && p.At == at && i < len(r.Reused) && r.Reused[i] > 0 {
-			return r.Reused[i], v.sources[i]
+			return r.Reused[i], v.from[i]
 		}
 	}
 	return 0, ""
@@ -269,7 +301,7 @@ func (v *Blended) End(l *prompt.Layout, r *engine.Result) {
 	v.cache.opt.Index.NoteItems(v.items, v.cache.opt.Now())
 	v.publishBlocks(r)
 	v.matches.Release()
-	v.Visit.End(l, r)
+	v.Visit.End(v.before(l), r)
 }
 
 // BlendInstead turns a visit, whatever was decided, into one for an ordinary prompt.

@@ -1,0 +1,45 @@
+package main
+
+import (
+	"errors"
+	"io/fs"
+	"log/slog"
+
+	"grebe/blend"
+	"grebe/compute"
+	"grebe/internal/config"
+	"grebe/model"
+	"grebe/server/reuse"
+)
+
+// driftWeight is how much a prototype that is nothing like its token counts beside the attention that an average token
+// receives (bench/blend measures with the same).
+const driftWeight = 4
+
+// openBlend says how a model's prompts are blended, with its prototypes; nil where the model or its KV cannot be.
+func (s *unit) openBlend(cfg *config.Config, mc *config.Model, m model.Model, cache *reuse.Cache, log *slog.Logger) (*reuse.Blend, error) {
+	if _, ok := m.(model.Blender); !ok || m.Shape().KV == compute.FP8 || m.Shape().Layers < 2 {
+		return nil, nil
+	}
+	b := &reuse.Blend{
+		Budget: blend.Budget{Items: mc.Blend.Items, History: mc.Blend.History, Window: mc.Blend.Window},
+		Drift:  driftWeight, Auto: mc.Blend.Auto, ItemsFirst: mc.Blend.First == "item",
+	}
+	if cache == nil || !mc.Blend.Prototypes {
+		return b, nil
+	}
+	p, err := cache.OpenPrototypes(reuse.PrototypesFile(cfg.DataDir, mc.Name))
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return b, nil
+	case errors.Is(err, reuse.ErrOtherModel):
+		log.Warn("prototypes are not used: they were made with other weights; run grebe index --prototypes", "model", mc.Name, "error", err)
+		return b, nil
+	case err != nil:
+		return nil, err
+	}
+	s.onClose(p.Close)
+	b.Prototypes = p
+	log.Info("prototypes of histories", "model", mc.Name, "prototypes", p.Len())
+	return b, nil
+}
