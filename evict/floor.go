@@ -33,8 +33,16 @@ import "slices"
 //   - With a smaller b the credit binds only until predictions have earned it: each that comes true
 //     (LRU gives the entry up unseen, or misses what stayed here instead) pays its bytes back or more.
 //
-// The shadow is exact and not sampled: it costs about 130 bytes per slot with everything else here, small beside a KV page or
-// an embedding row, and the bound is then a proof and not a likelihood. Evictions forced by evictable
+// # What is lent
+//
+// A small b makes useless predictions harmless and good ones slow: to differ from LRU by a whole cache, credit has to
+// double many times. So b starts small and is raised by what predictions have shown on paper: a follower, keys
+// alone, goes wherever predictions lead it, and as many bytes as it ever was ahead of LRU are lent, at most Lend times the
+// capacity. The bound above holds with b and what was lent, so by proof with b + Lend·capacity; predictions that
+// do not earn on paper get nothing.
+//
+// The shadow is exact and not sampled: it costs about 130 bytes per slot with everything else here (the follower, which is sampled,
+// an eighth as much again in large caches), small beside a KV page, and the bound is then a proof and not a likelihood. Evictions forced by evictable
 // refusing every safe victim, or asked for while there is room, are counted (Stats.Forced) and weaken the
 // bound by their bytes.
 //
@@ -58,7 +66,8 @@ type Floor struct {
 	late      [maxRefresh]Slot
 	returnsAt [maxRefresh]int64
 	random    uint64
-	hidden    []Slot // taken out of heaps while one victim is sought
+	follower  *follower // nil: nothing is lent
+	hidden    []Slot    // taken out of heaps while one victim is sought
 
 	shadow      list    // nodes: slots, then ghosts
 	shadowBytes int64   // held by the shadow
@@ -97,6 +106,7 @@ type FloorConfig struct {
 	Loss   float64 // ε, share of LRU's hit bytes that may be lost for good; 0.005
 	Credit float64 // b, as a share of the capacity; 1/64
 	Cap    float64 // most credit that can be saved up, as a share of the capacity; 2
+	Lend   float64 // most credit that is lent, as a share of the capacity; 1; below 0: none
 }
 
 // FloorStats says where a Floor stands against LRU, in bytes.
@@ -105,6 +115,7 @@ type FloorStats struct {
 	LRUHits, LRUMisses int64
 	Away               int64   // Φ, held by the shadow and not cached
 	Forced             int64   // evicted without credit because nothing safe could go
+	Lent               int64   // of b, on what predictions showed on paper
 	Credit             float64 // C
 }
 
@@ -128,6 +139,9 @@ func NewFloor(c Config, f FloorConfig) *Floor {
 	for i := range p.ghosts {
 		p.free = append(p.free, int32(n+len(p.ghosts)-1-i))
 	}
+	if f.Lend > 0 {
+		p.follower = newFollower(c)
+	}
 	return p
 }
 
@@ -141,6 +155,9 @@ func (f FloorConfig) orDefaults() FloorConfig {
 	if f.Cap == 0 {
 		f.Cap = 2
 	}
+	if f.Lend == 0 {
+		f.Lend = 1
+	}
 	return f
 }
 
@@ -148,6 +165,9 @@ func (f FloorConfig) orDefaults() FloorConfig {
 func (p *Floor) Stats() FloorStats {
 	s := p.stats
 	s.Credit = p.credit
+	if p.follower != nil {
+		s.Lent = p.follower.lent
+	}
 	return s
 }
 
@@ -176,7 +196,13 @@ func (p *Floor) Hit(s Slot, a Access) {
 	p.place(s)
 }
 
-func (p *Floor) begin(a Access) { p.now, p.pending = a.Now, 0 }
+func (p *Floor) begin(a Access) {
+	p.now, p.pending = a.Now, 0
+	if f := p.follower; f != nil {
+		f.request(a)
+		p.earn(float64(f.lend(int64(p.cfg.Lend * float64(p.capacity)))))
+	}
+}
 
 func (p *Floor) shadowHit(bytes int64) {
 	p.stats.LRUHits += bytes
@@ -261,16 +287,25 @@ func (p *Floor) Resize(bytes int64) {
 	p.capacity = bytes
 	p.trim()
 	p.earn(0)
+	if p.follower != nil {
+		p.follower.resize(bytes)
+	}
 }
 
 // Predict takes the prediction as one made now.
 func (p *Floor) Predict(s Slot, ret int64) {
 	p.entries[s].ret = ret
 	p.place(s)
+	if p.follower != nil {
+		p.follower.predict(p.entries[s].key, p.now, ret)
+	}
 }
 
 func (p *Floor) Remove(s Slot) {
 	p.unplace(s)
+	if p.follower != nil {
+		p.follower.remove(p.entries[s].key)
+	}
 	if p.shadow.has(s) {
 		p.shadow.remove(s)
 		p.shadowBytes -= p.entries[s].bytes
@@ -386,8 +421,7 @@ func (p *Floor) expire() {
 		if p.entries[s].class&overdue == 0 {
 			p.expiry.push(s, 0) // as place expects it
 		}
-		p.entries[s].ret = p.returnsAt[i]
-		p.place(s)
+		p.Predict(s, p.returnsAt[i])
 	}
 }
 

@@ -12,7 +12,10 @@ func checkFloor(t *testing.T, what string, p *Floor, lruHits int64) {
 	if s.LRUHits != lruHits {
 		t.Fatalf("%s: the shadow hit %d bytes, LRU %d", what, s.LRUHits, lruHits)
 	}
-	b := p.cfg.Credit * float64(p.capacity)
+	if most := p.cfg.Lend * float64(p.capacity); float64(s.Lent) > max(most, 0) {
+		t.Fatalf("%s: %d bytes were lent, at most %.0f may be", what, s.Lent, most)
+	}
+	b := p.cfg.Credit*float64(p.capacity) + float64(s.Lent)
 	if limit := float64(s.LRUMisses) + p.cfg.Loss*float64(s.LRUHits) + b; float64(s.Misses+s.Away) > limit+1e-6 {
 		t.Fatalf("%s: missed %d and away %d, the bound is %.2f", what, s.Misses, s.Away, limit)
 	}
@@ -27,13 +30,38 @@ func TestFloorHoldsUnderAdversaries(t *testing.T) {
 		r := rand.New(rand.NewPCG(8, 8))
 		for range 300 {
 			keys, k := randomTrace(r, 100+r.IntN(600), 3+r.IntN(60)), 1+r.IntN(24)
-			cfg := FloorConfig{Loss: []float64{0.001, 0.01, 0.1}[r.IntN(3)], Credit: []float64{0.05, 0.5, 2}[r.IntN(3)]}
+			cfg := FloorConfig{Loss: []float64{0.001, 0.01, 0.1}[r.IntN(3)], Credit: []float64{0.05, 0.5, 2}[r.IntN(3)], Lend: []float64{-1, 0.2, 1}[r.IntN(3)]}
 			p := NewFloor(Config{Slots: k, Bytes: int64(k)}, cfg)
 			hits := replay(t, p, keys, k, adversary(r, NextUses(keys)))
 			checkFloor(t, name, p, int64(replay(t, make1(t, "lru", k), keys, k, nil)))
 			if int64(hits) != p.Stats().Hits {
 				t.Fatalf("%s: counted %d hits, had %d", name, p.Stats().Hits, hits)
 			}
+		}
+	}
+}
+
+// Predictions that earn nothing on paper are lent nothing: reversed ones cost LRU's hits ε and b, not more. Good ones are lent all.
+func TestLentOnlyToWhatEarns(t *testing.T) {
+	r := rand.New(rand.NewPCG(15, 15))
+	keys, k := make([]uint64, 40000), 200
+	for i := range keys {
+		keys[i] = uint64(r.ExpFloat64() * 400)
+	}
+	next := NextUses(keys)
+	lru := replay(t, make1(t, "lru", k), keys, k, nil)
+	for name, ret := range map[string]func(int) int64{
+		"reversed": adversaries["nearest first"](r, next), "random": adversaries["random"](r, next), "perfect": func(i int) int64 { return next[i] },
+	} {
+		p := NewFloor(Config{Slots: k, Bytes: int64(k)}, FloorConfig{})
+		hits := replay(t, p, keys, k, ret)
+		checkFloor(t, name, p, int64(lru))
+		lent := p.Stats().Lent
+		if name == "perfect" && lent != int64(k) {
+			t.Errorf("perfect predictions: %d of %d lent", lent, k)
+		}
+		if name != "perfect" && (lent > int64(k/10) || float64(hits) < .99*float64(lru)) {
+			t.Errorf("%s predictions: %d lent, %d hits to LRU's %d", name, lent, hits, lru)
 		}
 	}
 }

@@ -39,7 +39,7 @@ func NewForecaster(entries int) *Forecaster {
 	return &Forecaster{
 		Tracker: NewTracker(TrackerConfig{
 			Keys: 8 * entries, Window: window, Every: (1 + timeWorth) * span * float64(entries) / window, Entries: entries,
-			HalfLife: int64(entries / 32), Horizon: int64(4 * entries), Pause: int64(16 * entries),
+			HalfLife: int64(entries / 32), Horizon: int64(4 * entries),
 		}),
 		every: uint64(min(max(entries, 5000), 20000)),
 	}
@@ -94,20 +94,14 @@ func (f *Forecaster) Learn(now int64, p TrainParams) {
 // Lesson is what a model is trained on: copies, for whoever trains elsewhere.
 type Lesson struct {
 	samples  []Sample
-	outcomes []Outcome // of sessions
-	labels   []float32 // of everything else
+	outcomes []Outcome
 }
 
-// Lesson returns what can be learnt now; nil while that is too little. Entries of sessions pause, and return once or never: of
-// those the rate of returns is learnt. Other keys come in bursts at all scales, and for them the mean of log2 of the time
-// until they return tells better what a cache gains; rates let the few that never return outweigh the many that do soon.
+// Lesson returns what can be learnt now; nil while that is too little. It is the rate of returns within a horizon of about
+// what an entry's place in the cache is worth: see Tracker.Outcomes.
 func (f *Forecaster) Lesson(now int64) *Lesson {
 	l := &Lesson{}
-	if f.Tracker.sessions() {
-		l.samples, l.outcomes = f.Tracker.Outcomes(now)
-	} else {
-		l.samples, l.labels = f.Tracker.Labelled(now)
-	}
+	l.samples, l.outcomes = f.Tracker.Outcomes(now)
 	if len(l.samples) < minSamples {
 		return nil
 	}
@@ -115,12 +109,7 @@ func (f *Forecaster) Lesson(now int64) *Lesson {
 }
 
 // Train makes a model of a lesson.
-func (l *Lesson) Train(p TrainParams) *Model {
-	if l.outcomes != nil {
-		return TrainReturns(l.samples, l.outcomes, p)
-	}
-	return Train(l.samples, l.labels, p)
-}
+func (l *Lesson) Train(p TrainParams) *Model { return TrainReturns(l.samples, l.outcomes, p) }
 
 // Use predicts with a model from the next access on.
 func (f *Forecaster) Use(m *Model) { f.model = m }

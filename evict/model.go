@@ -7,7 +7,7 @@ import (
 )
 
 // Features is how many numbers describe an access; Tracker says which.
-const Features = 32
+const Features = 31
 
 // Sample is the description of one access.
 type Sample [Features]float32

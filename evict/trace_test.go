@@ -89,7 +89,6 @@ func mooncake(t testing.TB, which string) *trace {
 	for lines.Scan() {
 		var r struct {
 			Input  float32  `json:"input_length"`
-			Output float32  `json:"output_length"`
 			Blocks []uint64 `json:"hash_ids"`
 		}
 		if err := json.Unmarshal(lines.Bytes(), &r); err != nil {
@@ -103,7 +102,7 @@ func mooncake(t testing.TB, which string) *trace {
 		}
 		for i, b := range r.Blocks {
 			turns[b] = turn
-			tr.add(b, Context{Turn: turn, Prompt: r.Input, Output: r.Output, Before: float32(i), After: float32(len(r.Blocks) - 1 - i)}, ids)
+			tr.add(b, Context{Turn: turn, Prompt: r.Input, Before: float32(i), After: float32(len(r.Blocks) - 1 - i)}, ids)
 		}
 	}
 	if err := lines.Err(); err != nil {

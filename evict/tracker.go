@@ -3,9 +3,8 @@ package evict
 import "math"
 
 const (
-	gaps        = 10
-	counters    = 10
-	turnFeature = gaps + counters + 1
+	gaps     = 10
+	counters = 10
 )
 
 // Context is what the cache knows of a request beyond its time. What it does not know is 0.
@@ -14,12 +13,11 @@ type Context struct {
 	Prompt float32 // prompt length, tokens
 	Bytes  float32 // size of the entry, any unit
 	Cost   float32 // time to compute the entry again, any unit
-	Output float32 // length of what was generated behind the prompt, tokens
 	Before float32 // what of the prompt stands before the entry, any unit
 	After  float32 // and what behind it
 	Known  float32 // share of the prompt that was known
 	Behind float32 // what stood behind the last known part when that was last requested, −1 when nothing was known: 0, the prompt continues that one
-	New    float32 // how much longer the prompt is than that one and its output were, tokens
+	New    float32 // how much longer the prompt is than that one was, tokens
 	Since  float32 // log2(1 + time since that one)
 }
 
@@ -30,8 +28,7 @@ type TrackerConfig struct {
 	Every    float64 // a sample per so many accesses; see Tracker
 	Entries  int     // cached
 	HalfLife int64   // of the fastest counter; each next one lives twice as long
-	Horizon  int64   // how long a sample is watched
-	Pause    int64   // the same for what belongs to a session (Context.Turn above 0), which pauses, and returns once or never
+	Horizon  int64   // how long Labelled watches a sample
 }
 
 // Tracker turns accesses into Samples: ten gaps (log2(1+gap)), of which the first is the time since the key's
@@ -86,7 +83,6 @@ const (
 func NewTracker(c TrackerConfig) *Tracker {
 	c.Keys, c.Window, c.Every, c.Entries = max(c.Keys, 1), max(c.Window, 1), max(c.Every, 1), max(c.Entries, 1)
 	c.HalfLife, c.Horizon = max(c.HalfLife, 1), max(c.Horizon, 1)
-	c.Pause = max(c.Pause, c.Horizon)
 	return &Tracker{cfg: c, byKey: newTable(c.Keys), recent: newList(c.Keys), entries: make([]history, c.Keys)}
 }
 
@@ -129,7 +125,7 @@ func (t *Tracker) describe(i int32, now int64, x *Sample) {
 	copy(x[gaps:gaps+counters], h.count[:])
 	c := &h.ctx
 	*(*[Features - gaps - counters]float32)(x[gaps+counters:]) = [...]float32{
-		h.uses, c.Turn, c.Prompt, c.Bytes, c.Cost, c.Output, c.Before, c.After, c.Known, c.Behind, c.New, c.Since,
+		h.uses, c.Turn, c.Prompt, c.Bytes, c.Cost, c.Before, c.After, c.Known, c.Behind, c.New, c.Since,
 	}
 	t.worth += timeWorth * float64(now-h.seen) / float64(t.cfg.Entries)
 	h.seen = now
@@ -265,19 +261,9 @@ func (t *Tracker) Labelled(now int64) ([]Sample, []float32) {
 	return xs, ys
 }
 
-// sessions reports whether most samples are of sessions.
-func (t *Tracker) sessions() bool {
-	n := 0
-	for i := range t.window {
-		if t.window[i].x[turnFeature] > 0 {
-			n++
-		}
-	}
-	return 2*n > len(t.window)
-}
-
 // Outcomes returns copies of the window's samples and what became of each until now, or within the horizon.
 func (t *Tracker) Outcomes(now int64) ([]Sample, []Outcome) {
+	horizon := t.horizon(now)
 	xs, out := make([]Sample, 0, len(t.window)), make([]Outcome, 0, len(t.window))
 	for i := range t.window {
 		s := &t.window[i]
@@ -288,14 +274,40 @@ func (t *Tracker) Outcomes(now int64) ([]Sample, []Outcome) {
 		if watched == 0 {
 			continue
 		}
-		horizon := t.cfg.Horizon
-		if s.x[turnFeature] > 0 {
-			horizon = t.cfg.Pause
-		}
 		xs = append(xs, s.x)
 		out = append(out, Outcome{Time: float32(min(watched, horizon)), Returned: s.returned && watched <= horizon})
 	}
 	return xs, out
+}
+
+const (
+	returning   = 0.2 // share of the samples that return within the horizon
+	mostDoubled = 6
+)
+
+// horizon is how long Outcomes watches samples: as many requests as the cache has entries, doubled until a fifth of the samples
+// that are old enough returned within it. What happens later decides no eviction, but where next to
+// nothing returns in time, as in loops larger than the cache, there would be nothing to learn.
+func (t *Tracker) horizon(now int64) int64 {
+	h := int64(t.cfg.Entries)
+	for range mostDoubled {
+		old, back := 0, 0
+		for i := range t.window {
+			s := &t.window[i]
+			if now-s.at <= h {
+				continue
+			}
+			old++
+			if s.returned && s.watched <= h {
+				back++
+			}
+		}
+		if old < minSamples/4 || float64(back) >= returning*float64(old) {
+			break
+		}
+		h *= 2
+	}
+	return h
 }
 
 // Return turns a prediction into the absolute time that Access.Return wants.

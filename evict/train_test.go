@@ -159,10 +159,10 @@ func TestPredictDoesNotAllocate(t *testing.T) {
 }
 
 func TestTrackerFeaturesAndLabels(t *testing.T) {
-	tr := NewTracker(TrackerConfig{Keys: 2, Window: 100, Every: 1, HalfLife: 4, Horizon: 10, Pause: 30})
+	tr := NewTracker(TrackerConfig{Keys: 2, Window: 100, Every: 1, HalfLife: 4, Horizon: 10, Entries: 6})
 	var x Sample
-	tr.Access(7, 100, Context{Turn: 6, Prompt: 50, Bytes: 3, Cost: 4, Output: 5, Before: 8, After: 9, Known: .5, Behind: 2, New: 12, Since: 13}, &x)
-	if x[0] != 0 || x[1] != unknownGap || x[10] != 1 || !reflect.DeepEqual(x[20:], []float32{1, 6, 50, 3, 4, 5, 8, 9, .5, 2, 12, 13}) {
+	tr.Access(7, 100, Context{Turn: 6, Prompt: 50, Bytes: 3, Cost: 4, Before: 8, After: 9, Known: .5, Behind: 2, New: 12, Since: 13}, &x)
+	if x[0] != 0 || x[1] != unknownGap || x[10] != 1 || !reflect.DeepEqual(x[20:], []float32{1, 6, 50, 3, 4, 8, 9, .5, 2, 12, 13}) {
 		t.Fatalf("first access described as %v", x)
 	}
 	tr.Describe(7, 103, &x)
@@ -181,21 +181,35 @@ func TestTrackerFeaturesAndLabels(t *testing.T) {
 	if _, ys = tr.Labelled(5000); len(ys) != 3 || ys[0] != 3 || ys[2] != float32(math.Log2(21)) {
 		t.Fatalf("labels %v, want log2 of 1+7, 1+4 and, beyond the horizon of 10, 1+20", ys)
 	}
-	// The first two belong to a session and returned; the third does too and is watched for 30 at most.
+	// All are watched for six requests, as many as the cache has entries; only the second returned within them.
 	_, seen := tr.Outcomes(112)
-	if !reflect.DeepEqual(seen, []Outcome{{7, true}, {4, true}, {5, false}}) {
+	if !reflect.DeepEqual(seen, []Outcome{{6, false}, {4, true}, {5, false}}) {
 		t.Fatalf("outcomes %v", seen)
 	}
-	if _, seen = tr.Outcomes(5000); !reflect.DeepEqual(seen[2], Outcome{30, false}) {
+	if _, seen = tr.Outcomes(5000); !reflect.DeepEqual(seen[2], Outcome{6, false}) {
 		t.Fatalf("the last outcome is %v long after", seen[2])
 	}
 	tr.Access(8, 5000, Context{}, &x)
 	tr.Access(9, 5001, Context{}, &x) // forgets 7
-	if _, seen = tr.Outcomes(6000); len(seen) != 5 || seen[3] != (Outcome{10, false}) {
-		t.Fatalf("outcomes %v, want that of 8 cut at the horizon of 10", seen)
+	if _, seen = tr.Outcomes(6000); len(seen) != 5 || seen[3] != (Outcome{6, false}) {
+		t.Fatalf("outcomes %v, want that of 8 cut at 6", seen)
 	}
 	if tr.Describe(7, 5002, &x) || !tr.Describe(8, 5002, &x) {
 		t.Fatal("the least recent key was not the one forgotten")
+	}
+}
+
+// Where next to nothing returns within as many requests as there are entries, samples are watched for longer.
+func TestHorizonGrowsUntilSomethingReturns(t *testing.T) {
+	for _, c := range []struct{ loop, want int64 }{{50, 100}, {150, 200}, {700, 800}} {
+		tr := NewTracker(TrackerConfig{Keys: 2000, Window: 4000, Every: 1, HalfLife: 4, Entries: 100})
+		var x Sample
+		for now := range int64(8000) {
+			tr.Access(uint64(now%c.loop), now, Context{}, &x)
+		}
+		if h := tr.horizon(8000); h != c.want {
+			t.Errorf("a loop of %d through a cache of 100: samples are watched for %d, want %d", c.loop, h, c.want)
+		}
 	}
 }
 

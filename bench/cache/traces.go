@@ -82,8 +82,8 @@ func readKeys(name, path string) (*trace, error) {
 	}
 }
 
-// readPrompts reads blocks in order of hash_ids. What a server knows of each prompt goes along; the length of its output is
-// known before the prompt's blocks are evicted, though not when they are first asked for.
+// readPrompts reads blocks in order of hash_ids. What a cache of prompts knows of each goes along; the length of the output is
+// left out, since rankings have none.
 func readPrompts(name, path string) (*trace, error) {
 	f, err := os.Open(path)
 	if err != nil {
@@ -115,7 +115,6 @@ func readPrompts(name, path string) (*trace, error) {
 type prompt struct {
 	At     float64  `json:"timestamp"` // milliseconds
 	Input  float32  `json:"input_length"`
-	Output float32  `json:"output_length"`
 	Blocks []uint64 `json:"hash_ids"`
 	turn   float32
 }
@@ -126,7 +125,7 @@ type sessions map[uint64]*prompt
 // next returns what is known of a prompt, from the last prompt that had its deepest known block. It continues that one, as
 // the next turn, when the block was its last or last but one (the last is seldom full); otherwise they share a beginning only.
 func (s sessions) next(r *prompt) evict.Context {
-	c := evict.Context{Prompt: r.Input, Output: r.Output, Behind: -1}
+	c := evict.Context{Prompt: r.Input, Behind: -1}
 	known := 0
 	for known < len(r.Blocks) && s[r.Blocks[known]] != nil {
 		known++
@@ -138,7 +137,7 @@ func (s sessions) next(r *prompt) evict.Context {
 		if behind <= 1 {
 			r.turn = last.turn + 1
 		}
-		c.Known, c.Behind, c.New = float32(known)/float32(len(r.Blocks)), float32(behind), r.Input-last.Input-last.Output
+		c.Known, c.Behind, c.New = float32(known)/float32(len(r.Blocks)), float32(behind), r.Input-last.Input
 		c.Since = float32(math.Log2(1 + r.At - last.At))
 	}
 	c.Turn = r.turn
