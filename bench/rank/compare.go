@@ -214,6 +214,7 @@ func (b *bout) saturate(ctx context.Context) error {
 		line.Saturated = toRE.Variants[i].Result
 		line.OverRE = toRE.Variants[i].Metrics[0]
 		line.OverUP = toUP[i]
+		line.P99OverFirst = toRE.Variants[i].Metrics[2]
 	}
 	return nil
 }

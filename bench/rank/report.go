@@ -71,6 +71,7 @@ type Policy struct {
 	Saturated      load.Result      `json:"saturated"`
 	OverRE         load.MetricRatio `json:"over_re"` // throughput
 	OverUP         load.MetricRatio `json:"over_up"`
+	P99OverFirst   load.MetricRatio `json:"p99_over_first"` // block by block
 	Open           *load.Result     `json:"open,omitempty"`
 	Found          *load.Found      `json:"found,omitempty"`
 }
@@ -147,6 +148,9 @@ func (p *printer) workload(r *Workload) {
 		head = append(head, "requests/s")
 		head = append(head, r.ratios()...)
 		head = append(head, "P50 ms", "P99 ms")
+		if r.Pressure {
+			head = append(head, "P99 of blocks")
+		}
 	}
 	rows := [][]string{append(head, "tokens", "computed", "reused", "user first", "cached", "users", "items", "evicted")}
 	for i := range r.Policies {
@@ -158,6 +162,9 @@ func (p *printer) workload(r *Workload) {
 				row = append(row, interval(&l.OverRE))
 			}
 			row = append(row, fmt.Sprintf("%.1f", l.Saturated.Latency.P50), fmt.Sprintf("%.1f", l.Saturated.Latency.P99))
+			if r.Pressure {
+				row = append(row, interval(&l.P99OverFirst))
+			}
 		}
 		rows = append(rows, append(row,
 			fmt.Sprintf("%.0f", l.PromptTokens), fmt.Sprintf("%.0f", l.ComputedTokens), percent(l.Reused), percent(l.UserFirst),
