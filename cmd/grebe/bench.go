@@ -9,20 +9,21 @@ import (
 )
 
 type benchCmd struct {
-	Gemm      benchGemmCmd      `cmd:"" help:"Matrix products of Qwen2's shapes beside oneDNN and OpenBLAS."`
-	GPU       benchGPUCmd       `cmd:"" name:"gpu" help:"Prompts and rankings of Qwen2-1.5B's shape on a GPU, beside PyTorch."`
-	Prefill   benchPrefillCmd   `cmd:"" help:"Reading prompts with a Qwen2-0.5B-shaped model, and rankings by stage."`
-	HSTU      benchHSTUCmd      `cmd:"" name:"hstu" help:"A model of events: long histories, returning users, retrieval."`
-	Rank      benchRankCmd      `cmd:"" help:"Rankings by each policy for what is reused, on workloads shaped as BAT's."`
-	Assemble  benchAssembleCmd  `cmd:"" help:"What it costs to rank with items gathered from the cache; decisions; memory."`
-	Beam      benchBeamCmd      `cmd:"" help:"Generating items: attention of beams, selection, recommendations; catalogs with real codes."`
-	Catalog   benchCatalogCmd   `cmd:"" help:"What versions of a large catalog cost: build, change, store, map, go back."`
-	Cache     benchCacheCmd     `cmd:"" help:"Eviction policies on real and generated traces, beside the offline optimum."`
-	Allocator benchAllocatorCmd `cmd:"" help:"Dividing memory between embeddings and KV, by every controller, beside the optimum."`
-	Embed     benchEmbedCmd     `cmd:"" help:"Sums of embedding rows from Redis through a cache, by policy of eviction."`
-	KV8       benchKV8Cmd       `cmd:"" name:"kv8" help:"What KV in FP8 does to rankings: scores, orders, quality, memory, time."`
-	Blend     benchBlendCmd     `cmd:"" help:"Prompts of which KV from anywhere stands in for some tokens: quality, speed."`
-	Beauty    benchBeautyCmd    `cmd:"" help:"Whether both prompt orders rank Amazon Beauty alike."`
+	Gemm       benchGemmCmd       `cmd:"" help:"Matrix products of Qwen2's shapes beside oneDNN and OpenBLAS."`
+	GPU        benchGPUCmd        `cmd:"" name:"gpu" help:"Prompts and rankings of Qwen2-1.5B's shape on a GPU, beside PyTorch."`
+	Prefill    benchPrefillCmd    `cmd:"" help:"Reading prompts with a Qwen2-0.5B-shaped model, and rankings by stage."`
+	HSTU       benchHSTUCmd       `cmd:"" name:"hstu" help:"A model of events: long histories, returning users, retrieval."`
+	Rank       benchRankCmd       `cmd:"" help:"Rankings by each policy for what is reused, on workloads shaped as BAT's."`
+	Assemble   benchAssembleCmd   `cmd:"" help:"What it costs to rank with items gathered from the cache; decisions; memory."`
+	Beam       benchBeamCmd       `cmd:"" help:"Generating items: attention of beams, selection, recommendations; catalogs with real codes."`
+	Catalog    benchCatalogCmd    `cmd:"" help:"What versions of a large catalog cost: build, change, store, map, go back."`
+	Cache      benchCacheCmd      `cmd:"" help:"Eviction policies on real and generated traces, beside the offline optimum."`
+	Allocator  benchAllocatorCmd  `cmd:"" help:"Dividing memory between embeddings and KV, by every controller, beside the optimum."`
+	Embed      benchEmbedCmd      `cmd:"" help:"Sums of embedding rows from Redis through a cache, by policy of eviction."`
+	KV8        benchKV8Cmd        `cmd:"" name:"kv8" help:"What KV in FP8 does to rankings: scores, orders, quality, memory, time."`
+	Blend      benchBlendCmd      `cmd:"" help:"Prompts of which KV from anywhere stands in for some tokens: quality, speed."`
+	Prototypes benchPrototypesCmd `cmd:"" help:"Prototypes of history tokens: error of their keys and values, coverage, lookups."`
+	Beauty     benchBeautyCmd     `cmd:"" help:"Whether both prompt orders rank Amazon Beauty alike."`
 }
 
 func (benchCmd) Help() string {

@@ -10,10 +10,11 @@ import (
 	"grebe/server"
 )
 
-// indexCmd computes the KV of the catalog's items ahead of requests.
+// indexCmd computes the KV of the catalog's items, or prototypes of users' histories, ahead of requests.
 type indexCmd struct {
 	Config string `short:"c" required:"" type:"path" help:"Configuration file of the server." placeholder:"FILE"`
 	Model  string `help:"Compute for this model only; default all." placeholder:"NAME"`
+	prototypeFlags
 	logFlags
 }
 
@@ -24,11 +25,15 @@ folder, where the server finds them. What is there already is not computed again
 stopped goes on where it was. The server, which does the same for items that are added or change while it
 runs, must not be running.
 
+With --prototypes it goes over users' histories instead and makes the pool of prototypes from which blended prompts take keys and
+values of history tokens. A pool that is there is added to.
+
 Needs room on disk for them: cache: {disk: 10GiB} in the configuration.
 
-Example:
+Examples:
 
-    grebe index -c grebe.yaml`
+    grebe index -c grebe.yaml
+    grebe index -c grebe.yaml --prototypes --prototype-memory 1GiB`
 }
 
 func (c *indexCmd) Run(w *world) error {
@@ -50,7 +55,14 @@ func (c *indexCmd) Run(w *world) error {
 		if disk := cfg.Models[i].Disk.Bytes + cfg.Cache.Disk.Bytes; disk == 0 || m.Cache == nil {
 			return fmt.Errorf("model %s: nothing would be kept: give cache.disk and cache.host_memory a size", m.Name)
 		}
-		if err := s.index(w, m); err != nil {
+		index := func() error { return s.index(w, m) }
+		if c.Prototypes {
+			if m.Events != nil {
+				continue // a model of events has no texts
+			}
+			index = func() error { return c.prototypeFlags.make(w, s, m, &cfg.Config, &cfg.Models[i]) }
+		}
+		if err := index(); err != nil {
 			return fmt.Errorf("model %s: %w", m.Name, err)
 		}
 		done++

@@ -196,7 +196,7 @@ func (b *builder) measure() error {
 
 // cluster finds clusters of occurrences that the old index does not cover.
 func (b *builder) cluster() (*clusters, error) {
-	c := newClusters(b.seen, 4*b.space.cfg.Most, b.space.cfg.Radius*b.space.frame.steps)
+	c := newClusters(b.seen, 4*b.space.cfg.Most, b.space.radius())
 	err := b.each("clusters", func(h int, tokens []int32, _ uint64) error {
 		covered := b.covered(tokens)
 		var vector [Width]int8
@@ -218,7 +218,7 @@ func (b *builder) covered(tokens []int32) []Match {
 		return nil
 	}
 	b.matches = slices.Grow(b.matches[:0], len(tokens))[:len(tokens)]
-	b.old.Match(&b.scratch, tokens, 0, 1, b.matches)
+	b.old.cover(&b.scratch, tokens, b.matches)
 	return b.matches
 }
 
@@ -241,7 +241,7 @@ func (b *builder) represent(c *clusters) (*Index, error) {
 	out := make([]Match, 0, 4096)
 	matched := func(tokens []int32, f func(i, cluster int, sketch uint64, vector *[Width]int8)) {
 		out = slices.Grow(out[:0], len(tokens))[:len(tokens)]
-		leaders.Match(&leaders.build, tokens, 0, 1, out)
+		leaders.cover(&leaders.build, tokens, out)
 		var vector [Width]int8
 		b.walk(tokens, func(i int, row int32) {
 			if k := int(out[i].Prototype); k >= 0 {

@@ -22,9 +22,9 @@ type clusters struct {
 	heads    []int32 // −1: none
 }
 
-// newClusters makes tables for rows that occur so often. The radius is in steps.
-func newClusters(seen []uint32, most int, radius float32) *clusters {
-	c := &clusters{radius: int32(radius * radius), most: most}
+// newClusters makes tables for rows that occur so often.
+func newClusters(seen []uint32, most int, radius int32) *clusters {
+	c := &clusters{radius: radius, most: most}
 	total := 0
 	for _, n := range seen {
 		k := bucketBits(int(n) / 2)

@@ -146,12 +146,25 @@ type Scratch struct {
 	touched uint64
 }
 
-// Match sets out[i] to the nearest prototype of tokens[i], for each i from from on: one within the radius, whose
-// drift is at most most. Tokens are a whole history. It allocates nothing.
+// Match sets out[i] to the nearest prototype of tokens[i], for each i from from on, if its drift is at most most.
+// Tokens are a whole history. It allocates nothing.
 func (x *Index) Match(s *Scratch, tokens []int32, from int, most float32, out []Match) {
-	steps := x.space.frame.steps
-	radius := x.space.cfg.Radius * steps
-	limit := int32(radius * radius)
+	x.match(s, tokens, from, math.MaxInt32-1, most, out)
+}
+
+// cover is Match for prototypes within the radius.
+func (x *Index) cover(s *Scratch, tokens []int32, out []Match) {
+	x.match(s, tokens, 0, x.space.radius(), 1, out)
+}
+
+// radius is that of clusters, squared and in steps.
+func (s *space) radius() int32 {
+	r := s.cfg.Radius * s.frame.steps
+	return int32(min(r*r, math.MaxInt32/2))
+}
+
+// match is Match for prototypes whose squared distance, in steps, is at most limit.
+func (x *Index) match(s *Scratch, tokens []int32, from int, limit int32, most float32, out []Match) {
 	out = out[:len(tokens)]
 	s.sums = rows{}
 	for i := 0; i < from; i++ {
@@ -296,4 +309,32 @@ func (s *space) drift(d, row int32) float32 {
 	floor := s.floors[row]
 	near := float32(d) / (s.frame.steps * s.frame.steps)
 	return min(1, float32(math.Sqrt(float64(near+float32(floor*floor)))))
+}
+
+// Exhaustive returns the nearest prototype of a token of a history by comparing all: what Match is measured against.
+func (x *Index) Exhaustive(tokens []int32, at int) Match {
+	var sums rows
+	for _, t := range tokens[:at] {
+		x.advance(&sums, t)
+	}
+	row := x.space.row(tokens[at])
+	none := Match{Prototype: -1, Drift: 1}
+	if row == 0 {
+		return none
+	}
+	var vector [Width]int8
+	express(&sums, &x.space.frame, place(at), &x.thresholds[row], &vector)
+	best, number := int32(math.MaxInt32), int32(-1)
+	for i := range x.prototypes {
+		if x.prototypes[i].Token != tokens[at] || !x.alive(i) {
+			continue
+		}
+		if d := distance(&vector, &x.vectors[i]); d < best {
+			best, number = d, int32(i)
+		}
+	}
+	if number < 0 {
+		return none
+	}
+	return Match{Prototype: number, Drift: x.space.drift(best, row)}
 }

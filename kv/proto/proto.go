@@ -42,8 +42,7 @@ type Config struct {
 	Seed uint64
 	// Left is what is left of the sums one token later. DefaultLeft.
 	Left [Scales]float32
-	// Radius is the distance within which occurrences make a cluster, and within which a prototype matches: a
-	// relative error, 0 to 1. DefaultRadius.
+	// Radius is the distance within which occurrences make a cluster: a relative error, 0 to 1. DefaultRadius.
 	Radius float32
 	// Least is the number of histories that a cluster occurs in to be kept. 2.
 	Least int

@@ -45,10 +45,7 @@ func (c *Cache) BuildPrototypes(ctx context.Context, do Do, file string, from *P
 	if c.opt.Shape.KV == compute.FP8 || c.opt.Shape.Pointwise != nil {
 		return nil, fmt.Errorf("reuse: KV in %v cannot be moved to other positions", c.opt.Shape.KV)
 	}
-	b := &poolBuild{cache: c, do: do, pool: from, bySource: map[uint64]int{}}
-	for i, id := range from.Users {
-		b.bySource[c.source(id)] = i
-	}
+	b := c.poolBuild(do, from)
 	x, added, err := b.index(ctx, file)
 	if err != nil {
 		return nil, err
@@ -57,6 +54,34 @@ func (c *Cache) BuildPrototypes(ctx context.Context, do Do, file string, from *P
 	defer p.Close()
 	out := &Built{Prototypes: x.Len(), Added: added, Bytes: int64(x.Len()) * c.bytesPerToken}
 	return out, b.pages(ctx, p, out)
+}
+
+// IndexPrototypes makes the index of a pool alone, of at most so many prototypes: without their KV nothing can be
+// reused, but lookups can be measured.
+func (c *Cache) IndexPrototypes(ctx context.Context, do Do, from *Pool, most int) (*proto.Index, error) {
+	b := c.poolBuild(do, from)
+	cfg := from.Config
+	cfg.Most = most
+	return proto.Build(ctx, cfg, b.model(), b, b.tell)
+}
+
+// HistoryKV computes the keys and values of a user's segment and copies them to the host.
+func (c *Cache) HistoryKV(ctx context.Context, do Do, tokens []int32) ([]rows.Chunk, error) {
+	return (&poolBuild{cache: c, do: do}).history(ctx, tokens)
+}
+
+// Shape returns that of the model.
+func (c *Cache) Shape() compute.Shape { return c.opt.Shape }
+
+// Memory is where entries lie.
+func (c *Cache) Memory() compute.Memory { return c.opt.Pool.Memory() }
+
+func (c *Cache) poolBuild(do Do, from *Pool) *poolBuild {
+	b := &poolBuild{cache: c, do: do, pool: from, bySource: map[uint64]int{}}
+	for i, id := range from.Users {
+		b.bySource[c.source(id)] = i
+	}
+	return b
 }
 
 // poolBuild is a build under way.
@@ -81,6 +106,15 @@ func (b *poolBuild) tell(part string, done, all int) {
 	}
 }
 
+// model is what the index needs to know of the model.
+func (b *poolBuild) model() proto.Model {
+	natural := b.pool.Natural
+	if natural == nil {
+		natural = func(int32) bool { return true }
+	}
+	return proto.Model{Digest: b.cache.prototypeSpace(), Embeddings: b.pool.Embeddings, Natural: natural, Teacher: b.teach}
+}
+
 // index makes or extends the index, and writes it.
 func (b *poolBuild) index(ctx context.Context, file string) (x *proto.Index, added int, err error) {
 	c := b.cache
@@ -89,11 +123,7 @@ func (b *poolBuild) index(ctx context.Context, file string) (x *proto.Index, add
 	if cfg.Most < proto.Page {
 		return nil, 0, fmt.Errorf("reuse: %d bytes are no room for a page of prototypes, which takes %d", b.pool.Bytes, proto.Page*c.bytesPerToken)
 	}
-	natural := b.pool.Natural
-	if natural == nil {
-		natural = func(int32) bool { return true }
-	}
-	m := proto.Model{Digest: c.prototypeSpace(), Embeddings: b.pool.Embeddings, Natural: natural, Teacher: b.teach}
+	m := b.model()
 	old, err := proto.Open(file)
 	switch {
 	case errors.Is(err, fs.ErrNotExist), b.pool.Fresh, errors.Is(err, proto.ErrDamaged):

@@ -1,0 +1,78 @@
+package proto
+
+import (
+	"math/rand/v2"
+	"slices"
+	"sync"
+
+	pool "grebe/kv/proto"
+)
+
+// rounds is how often all unseen histories are looked up; the median counts.
+const rounds = 7
+
+// time looks up all unseen histories on several threads.
+func (o *Options) time(x *pool.Index, l *Lookup) {
+	tokens, longest := 0, 0
+	for _, h := range o.Unseen {
+		tokens += len(h)
+		longest = max(longest, len(h))
+	}
+	scratch, out := make([]pool.Scratch, o.Threads), make([][]pool.Match, o.Threads)
+	for i := range out {
+		out[i] = make([]pool.Match, longest)
+	}
+	var rates []float64
+	for range rounds {
+		// As many tokens as take a while: a round is long beside the start of its threads.
+		times := 1 + 2_000_000/max(tokens, 1)
+		start := o.Now()
+		var wait sync.WaitGroup
+		for t := range o.Threads {
+			wait.Go(func() {
+				for range times {
+					for i := t; i < len(o.Unseen); i += o.Threads {
+						x.Match(&scratch[t], o.Unseen[i], 0, 1, out[t])
+					}
+				}
+			})
+		}
+		wait.Wait()
+		rates = append(rates, float64(times*tokens)/o.Now().Sub(start).Seconds())
+	}
+	slices.Sort(rates)
+	l.Slowest, l.PerSecond, l.Fastest = rates[0], rates[rounds/2], rates[rounds-1]
+}
+
+// samples is how many tokens are searched exactly.
+const samples = 2000
+
+// recall compares lookups with exact search.
+func (o *Options) recall(x *pool.Index, l *Lookup) {
+	r := rand.New(rand.NewPCG(o.Seed, 2))
+	var s pool.Scratch
+	inReach, nearest, found := 0, 0, 0
+	for l.Sampled < samples {
+		h := o.Unseen[r.IntN(len(o.Unseen))]
+		out := make([]pool.Match, len(h))
+		x.Match(&s, h, 0, 1, out)
+		for range 8 {
+			at := r.IntN(len(h))
+			if l.Sampled++; !o.Pool.Natural(h[at]) {
+				continue
+			}
+			best := x.Exhaustive(h, at)
+			if best.Prototype < 0 {
+				continue
+			}
+			inReach++
+			if out[at].Prototype >= 0 {
+				found++
+			}
+			if out[at].Prototype >= 0 && out[at].Drift == best.Drift {
+				nearest++
+			}
+		}
+	}
+	l.Recall, l.Found = float64(nearest)/float64(max(inReach, 1)), float64(found)/float64(max(inReach, 1))
+}

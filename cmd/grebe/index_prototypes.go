@@ -1,0 +1,173 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"path/filepath"
+	"time"
+
+	grebev1 "grebe/api/grebe/v1"
+	"grebe/catalog"
+	"grebe/internal/config"
+	"grebe/kv/proto"
+	"grebe/model"
+	"grebe/model/safetensors"
+	"grebe/model/tokenizer"
+	"grebe/server"
+	"grebe/server/reuse"
+)
+
+// prototypeFlags say how a pool of prototypes is made.
+type prototypeFlags struct {
+	Prototypes bool    `help:"Make prototypes of users' histories, for blended prompts, instead of computing items."`
+	Users      int     `name:"prototype-users" default:"20000" help:"Users whose histories are gone over, at most; default ${default}." placeholder:"N"`
+	Memory     string  `name:"prototype-memory" default:"64MiB" help:"KV of prototypes, at most; default ${default}." placeholder:"SIZE"`
+	Radius     float32 `name:"prototype-radius" help:"How far apart contexts may be that count as the same, as a relative error of keys and values; default 0.08." placeholder:"R"`
+	Least      int     `name:"prototype-least" help:"Users in whose histories a context occurs, at least; default 2." placeholder:"N"`
+	Fresh      bool    `name:"prototype-fresh" help:"Forget the prototypes that there are; default: what they do not cover is added."`
+}
+
+// make makes those of one model.
+func (f *prototypeFlags) make(w *world, s *stack, m *server.Model, cfg *config.Config, mc *config.Model) error {
+	size, err := config.ParseSize(f.Memory)
+	if err != nil || size.Bytes <= 0 {
+		return usagef("--prototype-memory: %q: want a size such as 64MiB", f.Memory)
+	}
+	ids, _ := s.catalog.UserIDs("", f.Users, false)
+	if len(ids) == 0 {
+		return errors.New("the catalog has no users to make prototypes of")
+	}
+	users := make([]*grebev1.User, 0, len(ids))
+	for _, id := range ids {
+		if u, ok := s.catalog.User(id); ok {
+			users = append(users, u)
+		}
+	}
+	p, closer, err := poolOf(s.catalog, m, mc.Path, users)
+	if err != nil {
+		return err
+	}
+	defer closer.Close()
+	bar := newPoolBar(w.stderr, w.terminal)
+	p.Bytes, p.Fresh, p.Progress = size.Bytes, f.Fresh, bar.update
+	p.Config = proto.Config{Radius: f.Radius, Least: f.Least}
+	built, err := m.Cache.BuildPrototypes(w.ctx, m.Runner.Do, reuse.PrototypesFile(cfg.DataDir, m.Name), p)
+	bar.end()
+	if built != nil {
+		fmt.Fprintf(w.stdout, "%s: %d prototypes (%s of KV) of %d users, %d new; %d of %d pages computed from %d tokens",
+			m.Name, built.Prototypes, inBytes(built.Bytes), len(p.Users), built.Added, built.Computed, built.Pages, built.Tokens)
+		if built.Lost > 0 {
+			fmt.Fprintf(w.stdout, ", %d pages whose users are gone", built.Lost)
+		}
+		fmt.Fprintln(w.stdout)
+	}
+	if err != nil {
+		return fmt.Errorf("%w; run the same command again to go on", err)
+	}
+	return nil
+}
+
+// poolOf has users' histories in memory, as tokens, and what prototypes need to know of the model. The closer MUST be
+// closed when the pool is no longer used.
+func poolOf(c *catalog.Catalog, m *server.Model, dir string, users []*grebev1.User) (*reuse.Pool, io.Closer, error) {
+	p := &reuse.Pool{}
+	var histories [][]int32
+	for _, u := range users {
+		resolved, _ := c.Resolve(u)
+		tokens, err := m.Prompt.UserTokens(resolved)
+		if err != nil || len(tokens) == 0 {
+			continue // a user without a text for this model has no history to learn from
+		}
+		if most := m.Positions - len(m.Prompt.Preamble()); m.Positions > 0 && len(tokens) > most {
+			tokens = tokens[:most]
+		}
+		p.Users, histories = append(p.Users, u.Id), append(histories, tokens)
+	}
+	if len(histories) == 0 {
+		return nil, nil, errors.New("no user has a history that this model reads")
+	}
+	p.History = func(i int) ([]int32, error) { return histories[i], nil }
+	set, err := safetensors.Open(dir)
+	if err != nil {
+		return nil, nil, err
+	}
+	if p.Embeddings, err = embeddingsOf(set); err == nil {
+		p.Natural, err = naturalTokens(c, dir, m.Vocab)
+	}
+	if err != nil {
+		return nil, nil, errors.Join(err, set.Close())
+	}
+	return p, set, nil
+}
+
+// embeddingsOf reads tokens' embeddings from a checkpoint.
+func embeddingsOf(set *safetensors.Set) (func(token int32) []float32, error) {
+	t, err := set.Tensor("model." + model.Embedding)
+	if err != nil {
+		if t, err = set.Tensor(model.Embedding); err != nil {
+			return nil, err
+		}
+	}
+	size := len(t.Data) / t.Rows
+	return func(token int32) []float32 {
+		if token < 0 || int(token) >= t.Rows {
+			return nil
+		}
+		row := t
+		row.Rows, row.Data = 1, t.Data[int(token)*size:(int(token)+1)*size]
+		return safetensors.Floats(row)
+	}, nil
+}
+
+// naturalTokens says which tokens may have prototypes: pieces of natural language that stand for no item.
+func naturalTokens(c *catalog.Catalog, dir string, vocab int) (func(token int32) bool, error) {
+	tok, err := tokenizer.Load(filepath.Join(dir, "tokenizer.json"))
+	if err != nil {
+		return nil, fmt.Errorf("which tokens are numbers, identifiers and delimiters: %w", err)
+	}
+	natural := make([]bool, vocab)
+	for i := range natural {
+		text, ok := tok.TokenText(int32(i))
+		natural[i] = ok && proto.Natural(text)
+	}
+	for _, it := range c.Items() {
+		if it.Identifier >= 0 && int(it.Identifier) < vocab {
+			natural[it.Identifier] = false
+		}
+	}
+	return func(token int32) bool { return token >= 0 && int(token) < vocab && natural[token] }, nil
+}
+
+// poolBar shows how far a pool is: a line that is written again on a terminal, a line now and then elsewhere.
+type poolBar struct {
+	out      io.Writer
+	terminal bool
+	shown    time.Time
+	part     string
+}
+
+func newPoolBar(out io.Writer, terminal bool) *poolBar { return &poolBar{out: out, terminal: terminal} }
+
+func (b *poolBar) update(part string, done, total int) {
+	every := 10 * time.Second
+	if b.terminal {
+		every = 200 * time.Millisecond
+	}
+	if part == b.part && time.Since(b.shown) < every {
+		return
+	}
+	b.part, b.shown = part, time.Now()
+	line := fmt.Sprintf("prototypes: %s %d of %d", part, done, total)
+	if b.terminal {
+		fmt.Fprintf(b.out, "\r%s\x1b[K", line)
+		return
+	}
+	fmt.Fprintln(b.out, line)
+}
+
+func (b *poolBar) end() {
+	if b.terminal {
+		fmt.Fprintln(b.out)
+	}
+}
