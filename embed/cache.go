@@ -250,7 +250,7 @@ func (c *Cache) put(h uint64, home int, now uint64, row []byte, e Epoch) {
 	s := &c.sets[home]
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if int(c.n.Load()) != e.sets || s.updates.Load() != e.updates || s.find(h) >= 0 {
+	if !c.lacks(s, h, e) {
 		return
 	}
 	slot, ok := c.chosen.place(home, s, h, now)
@@ -261,10 +261,7 @@ func (c *Cache) put(h uint64, home int, now uint64, row []byte, e Epoch) {
 	if s.tag(slot) != 0 {
 		c.evictions.Add(1)
 	}
-	s.begin()
-	s.set(slot, h)
-	writeRow(c.row(s, slot), row[:c.rowBytes])
-	s.end()
+	c.write(s, slot, h, row)
 }
 
 // Remove forgets a row, wherever it is, and what was fetched of it before; call it after the store has changed it.

@@ -13,7 +13,8 @@ import (
 // row is not worth the place of any.
 type chooser interface {
 	place(home int, s *set, h, now uint64) (int, bool)
-	use(word, now uint64) uint64 // the stamp after another use; takes no lock
+	use(word, now uint64) uint64    // the stamp after another use; takes no lock
+	ask(home int, s *set, h uint64) // for the memory that place looks at
 	removed(home int, s *set, slot int)
 	opened(home int)                      // the set comes into use, empty
 	expect(home int, h, word, now uint64) // a row with that stamp is coming from another set
@@ -38,6 +39,7 @@ func (oldest) place(_ int, s *set, _, now uint64) (int, bool) {
 }
 
 func (oldest) use(_, now uint64) uint64           { return now }
+func (oldest) ask(_ int, s *set, _ uint64)        { prefetch(unsafe.Pointer(&s.slots), setBytes-setHead) }
 func (oldest) removed(int, *set, int)             {}
 func (oldest) opened(int)                         {}
 func (oldest) expect(int, uint64, uint64, uint64) {}
@@ -62,6 +64,13 @@ func newValued(most, rows int) *valued {
 }
 
 func (v *valued) setBytes() int { return int(unsafe.Sizeof(valuedSet{})) }
+
+// ask leaves out stamps: most places are chosen without a look at all.
+func (v *valued) ask(home int, _ *set, h uint64) {
+	t := &v.sets[home]
+	prefetch(unsafe.Pointer(t), 1)
+	prefetch(unsafe.Pointer(&t.ghost[h>>8%(evict.GhostLen/4)*4]), 1)
+}
 
 func (v *valued) removed(int, *set, int) {}
 
@@ -106,6 +115,11 @@ type adaptedSet struct {
 
 func newAdapted(name string, most int, l *learner) *adapted {
 	return &adapted{name: name, learner: l, history: newHistory(most), sets: make([]adaptedSet, most)}
+}
+
+func (a *adapted) ask(home int, s *set, h uint64) {
+	prefetch(unsafe.Pointer(&s.slots), setBytes-setHead)
+	prefetch(unsafe.Pointer(a.history.at(home, h)), 1)
 }
 
 func (a *adapted) opened(home int) {

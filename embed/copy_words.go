@@ -28,5 +28,8 @@ func words(row []byte) []uint64 {
 	return unsafe.Slice((*uint64)(unsafe.Pointer(unsafe.SliceData(row))), len(row)/8)
 }
 
+// bump adds one to a version.
+func bump(p *atomic.Uint32) { p.Add(1) }
+
 // mark stores a stamp.
 func mark(p *atomic.Uint64, m uint64) { p.Store(m) }

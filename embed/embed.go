@@ -172,7 +172,9 @@ func (t *Table) Gather(ctx context.Context, keys []uint64, out []byte) Gathered 
 		copy(out[int(i)*rb:][:rb], row)
 	}
 	t.count(&g)
-	t.fill(s, rb)
+	if t.cache != nil {
+		t.cache.fill(s)
+	}
 	t.told(keys, &g, s, took)
 	return g
 }
@@ -208,19 +210,6 @@ func (t *Table) fetch(ctx context.Context, s *scratch, g *Gathered) {
 		t.failures.Add(1)
 		g.Err = err
 		return
-	}
-}
-
-// fill offers what was fetched to the cache.
-func (t *Table) fill(s *scratch, rb int) {
-	if t.cache == nil {
-		return
-	}
-	for u, k := range s.keys {
-		if s.found[u] {
-			h := mix(k)
-			t.cache.put(h, t.cache.home(h, s.sets), s.times[u], s.rows[u*rb:(u+1)*rb], Epoch{s.sets, s.epochs[u]})
-		}
 	}
 }
 

@@ -22,13 +22,14 @@ type Memory struct {
 	free     func() // of memory outside the heap
 
 	mu      sync.RWMutex
+	n       uint64 // rows
 	rows    []byte
 	present []uint64 // a bit per row
 }
 
 // NewMemory makes an empty store for keys below n, in memory outside the heap.
 func NewMemory(n, rowBytes int) *Memory {
-	m := &Memory{rowBytes: rowBytes, present: make([]uint64, (n+63)/64)}
+	m := &Memory{rowBytes: rowBytes, n: uint64(n), present: make([]uint64, (n+63)/64)}
 	block, err := offheap.Alloc(n * rowBytes)
 	if err != nil { // the heap may still have it, and says so when it has not
 		m.rows = make([]byte, n*rowBytes)
@@ -58,7 +59,7 @@ func OpenFile(path string, rowBytes int) (*Memory, error) {
 		return nil, fmt.Errorf("embed: map %s: %w", path, err)
 	}
 	n := int(size) / rowBytes
-	m := &Memory{rowBytes: rowBytes, mapped: true, rows: data, present: make([]uint64, (n+63)/64)}
+	m := &Memory{rowBytes: rowBytes, mapped: true, n: uint64(n), rows: data, present: make([]uint64, (n+63)/64)}
 	for i := range n {
 		m.present[i/64] |= 1 << (i % 64)
 	}
@@ -66,7 +67,7 @@ func OpenFile(path string, rowBytes int) (*Memory, error) {
 }
 
 func (m *Memory) has(key uint64) bool {
-	return key < uint64(len(m.rows)/m.rowBytes) && m.present[key/64]>>(key%64)&1 == 1
+	return key < m.n && m.present[key/64]>>(key%64)&1 == 1
 }
 
 func (m *Memory) row(key uint64) []byte { return m.rows[int(key)*m.rowBytes:][:m.rowBytes] }
@@ -104,8 +105,8 @@ func (m *Memory) Put(ctx context.Context, keys []uint64, rows []byte) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	for i, k := range keys {
-		if n := uint64(len(m.rows) / m.rowBytes); k >= n {
-			return fmt.Errorf("embed: put row %d of a table of %d", k, n)
+		if k >= m.n {
+			return fmt.Errorf("embed: put row %d of a table of %d", k, m.n)
 		}
 		copy(m.row(k), rows[i*m.rowBytes:])
 		m.present[k/64] |= 1 << (k % 64)
@@ -140,7 +141,7 @@ func (m *Memory) Close() error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	rows := m.rows
-	m.rows, m.present = nil, nil
+	m.rows, m.present, m.n = nil, nil, 0
 	if m.free != nil {
 		m.free()
 		m.free = nil

@@ -72,8 +72,9 @@ func (s *set) empty() int {
 
 func (s *set) tag(slot int) uint64 { return s.tags[slot/8].Load() >> (slot % 8 * 8) & 0xFF }
 
-func (s *set) begin() { s.version.Add(1) }
-func (s *set) end()   { s.version.Add(1) }
+// begin and end enclose changes. The caller holds mu.
+func (s *set) begin() { bump(&s.version) }
+func (s *set) end()   { bump(&s.version) }
 
 func (s *set) set(slot int, h uint64) {
 	s.retag(slot, tagOf(h))

@@ -20,6 +20,11 @@ func prefetch(p unsafe.Pointer, n int)
 //go:noescape
 func prefetchFar(p unsafe.Pointer, n int)
 
+// prefetchWrite asks for memory that is about to be written.
+//
+//go:noescape
+func prefetchWrite(p unsafe.Pointer, n int)
+
 // match32 returns a bit per tag of 64 that is equal.
 //
 //go:noescape

@@ -17,8 +17,34 @@ loop:
 TEXT ·prefetchFar(SB), NOSPLIT, $0-16
 	MOVQ p+0(FP), AX
 	MOVQ n+8(FP), CX
-loop:
+lines:
+	CMPQ CX, $512
+	JLT  line
+	PREFETCHT2 0(AX)
+	PREFETCHT2 64(AX)
+	PREFETCHT2 128(AX)
+	PREFETCHT2 192(AX)
+	PREFETCHT2 256(AX)
+	PREFETCHT2 320(AX)
+	PREFETCHT2 384(AX)
+	PREFETCHT2 448(AX)
+	ADDQ $512, AX
+	SUBQ $512, CX
+	JG   lines
+	RET
+line:
 	PREFETCHT2 (AX)
+	ADDQ $64, AX
+	SUBQ $64, CX
+	JG   line
+	RET
+
+// func prefetchWrite(p unsafe.Pointer, n int)
+TEXT ·prefetchWrite(SB), NOSPLIT, $0-16
+	MOVQ p+0(FP), AX
+	MOVQ n+8(FP), CX
+loop:
+	BYTE $0x0F; BYTE $0x0D; BYTE $0x08 // PREFETCHW (AX), nothing where it is not known
 	ADDQ $64, AX
 	SUBQ $64, CX
 	JG   loop

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"runtime"
+	"slices"
 	"sync"
 	"time"
 
@@ -13,9 +14,9 @@ import (
 )
 
 // Gather compares gathers of rows with plain copies of as many bytes, by as many threads, from memory larger than the
-// processor's caches.
+// processor's caches to the same place.
 type Gather struct {
-	MiB   int    `json:"mib"` // of cached rows
+	MiB   int    `json:"mib"` // of the table, and of what the copies are made from
 	Rates []Rate `json:"rates"`
 }
 
@@ -23,6 +24,7 @@ type Gather struct {
 type Rate struct {
 	What    string  `json:"what"`
 	Threads int     `json:"threads"`
+	Batch   int     `json:"batch"` // rows
 	Hits    float64 `json:"hit_rate"`
 	Bytes   float64 `json:"bytes"` // per second, median
 	Ratio   Ratio   `json:"ratio"` // to the contiguous copy
@@ -30,20 +32,30 @@ type Rate struct {
 
 const (
 	gatherRows  = 1 << 21 // 1 GiB
-	gatherBatch = 4096
-	gatherLoops = 4 // batches of a measurement
+	gatherLeast = 16384   // rows of a measurement
+	gatherSplit = 2048    // rows of a batch from which on the table takes two threads
 )
 
-// ways to fill a batch, in the order in which they take turns.
-var gatherWays = []string{"contiguous copy", "random rows, places known", "all hit", "90 % hit", "90 % hit, misses from memory"}
+var gatherBatches = []int{256, 1024, 4096, 8192}
 
-// gatherer has what the ways need.
+// gatherCases are caches before one table in memory, whose rows are looked up evenly. A cache of nine tenths of
+// them hits nine times in ten; what it misses is fetched, and cached or declined.
+var gatherCases = []struct {
+	what, policy string
+	tenths       int // of the table's rows, that the cache has room for
+}{
+	{"all hit", "lru", 15}, // sets are not filled evenly: all rows must fit
+	{"90 % hit, default", "default", 9},
+	{"90 % hit, lru", "lru", 9},
+}
+
+// gatherer fills batches.
 type gatherer struct {
 	src, out []byte
+	store    *table.Memory
+	cached   *table.Table
+	rows     int // of the table
 	keys     []uint64
-	all, few *table.Table // the latter's store has nothing: a miss costs no more than to know it
-	wide     *table.Table // a miss is fetched and cached
-	known    table.Store
 	found    []bool
 	r        *rand.Rand
 	at       int
@@ -51,153 +63,169 @@ type gatherer struct {
 }
 
 func (o *Options) gather(ctx context.Context) (*Gather, error) {
-	rows := min(gatherRows, max(o.Rows, 1<<12))
-	g, end, err := o.newGatherer(ctx, rows)
+	g, end, err := o.newGatherer(ctx, min(gatherRows, max(o.Rows, 1<<14)))
 	if err != nil {
 		return nil, err
 	}
 	defer end()
-	report := &Gather{MiB: rows * rowBytes >> 20}
-	before := runtime.GOMAXPROCS(0)
-	defer runtime.GOMAXPROCS(before)
-	for _, threads := range []int{1, before} {
-		if threads == before && len(report.Rates) > 0 && before == 1 {
-			break
+	report := &Gather{MiB: g.rows * rowBytes >> 20}
+	for _, c := range gatherCases {
+		cache, end, err := newCache(g.rows*c.tenths/10, rowBytes, c.policy)
+		if err != nil {
+			return nil, err
 		}
-		runtime.GOMAXPROCS(threads)
-		report.Rates = append(report.Rates, o.gatherRates(ctx, g, rows, threads)...)
+		if g.cached, err = table.NewTable(g.store, cache, table.TableConfig{}); err == nil {
+			g.warm(ctx)
+			report.Rates = append(report.Rates, o.gatherCase(ctx, g, c.what)...)
+		}
+		end()
+		if err != nil {
+			return nil, err
+		}
 	}
 	return report, ctx.Err()
 }
 
-// newGatherer fills a cache with rows keys, from a store that has a ninth more.
+// newGatherer loads the table.
 func (o *Options) newGatherer(ctx context.Context, rows int) (*gatherer, func(), error) {
-	cache, end, err := newCache(rows*3/2, rowBytes, "lru") // sets are not filled evenly: all rows must fit
+	most := slices.Max(gatherBatches)
+	memory, err := offheap.Alloc((rows + most) * rowBytes)
 	if err != nil {
 		return nil, nil, err
 	}
-	src, err := offheap.Alloc(rows * rowBytes)
-	if err != nil {
+	g := &gatherer{
+		src: memory.Bytes[:rows*rowBytes], out: memory.Bytes[rows*rowBytes:], store: table.NewMemory(rows, rowBytes), rows: rows,
+		keys: make([]uint64, most), found: make([]bool, most), r: rand.New(rand.NewPCG(o.Seed, 3)),
+	}
+	end := func() { memory.Free(); g.store.Close() }
+	for i := range memory.Bytes {
+		memory.Bytes[i] = byte(i)
+	}
+	if err := (&Options{Rows: rows}).load(ctx, g.store); err != nil {
 		end()
 		return nil, nil, err
 	}
-	g := &gatherer{src: src.Bytes, out: make([]byte, gatherBatch*rowBytes), keys: make([]uint64, gatherBatch), r: rand.New(rand.NewPCG(o.Seed, 3))}
-	wide := table.NewMemory(rows*10/9, rowBytes)
-	closeAll := func() { end(); src.Free(); wide.Close() }
-	g.known, g.found = wide, make([]bool, gatherBatch)
-	for i := 0; i < len(g.src); i += 512 {
-		g.src[i] = byte(i)
-	}
-	if err := (&Options{Rows: rows * 10 / 9}).load(ctx, wide); err != nil {
-		closeAll()
-		return nil, nil, err
-	}
-	empty := table.NewMemory(0, rowBytes)
-	for _, t := range []struct {
-		at    **table.Table
-		store table.Store
-	}{{&g.all, wide}, {&g.few, empty}, {&g.wide, wide}} {
-		if *t.at, err = table.NewTable(t.store, cache, table.TableConfig{}); err != nil {
-			closeAll()
-			return nil, nil, err
-		}
-	}
-	for first := 0; first < rows; first += gatherBatch {
-		for i := range g.keys {
-			g.keys[i] = uint64((first + i) % rows)
-		}
-		g.all.Gather(ctx, g.keys, g.out)
-	}
-	return g, closeAll, ctx.Err()
+	return g, end, nil
 }
 
-func (o *Options) gatherRates(ctx context.Context, g *gatherer, rows, threads int) []Rate {
-	seconds, hits := make([][]float64, len(gatherWays)), make([]int, len(gatherWays))
+// warm fills the cache with rows in order, then looks up as many as measured ones are, until what is cached is what is
+// cached when lookups go on for ever.
+func (g *gatherer) warm(ctx context.Context) {
+	for first := 0; first < g.rows; first += len(g.keys) {
+		for i := range g.keys {
+			g.keys[i] = uint64((first + i) % g.rows)
+		}
+		g.cached.Gather(ctx, g.keys, g.out)
+	}
+	for n := 0; n < g.rows; n += len(g.keys) {
+		g.draw(g.keys)
+		g.cached.Gather(ctx, g.keys, g.out)
+	}
+}
+
+func (g *gatherer) draw(keys []uint64) {
+	for i := range keys {
+		keys[i] = g.r.Uint64N(uint64(g.rows))
+	}
+}
+
+// gatherCase measures one cache at all sizes of batches.
+func (o *Options) gatherCase(ctx context.Context, g *gatherer, what string) []Rate {
+	before := runtime.GOMAXPROCS(0)
+	defer runtime.GOMAXPROCS(before)
+	var out []Rate
+	for _, threads := range slices.Compact([]int{1, before}) {
+		runtime.GOMAXPROCS(threads)
+		for _, batch := range gatherBatches {
+			if threads == 1 || batch >= gatherSplit {
+				out = append(out, o.gatherRates(ctx, g, what, batch, threads)...)
+			}
+		}
+	}
+	return out
+}
+
+// gatherRates lets the ways take turns.
+func (o *Options) gatherRates(ctx context.Context, g *gatherer, what string, batch, threads int) []Rate {
+	ways := []struct {
+		what string
+		fill func(keys []uint64)
+	}{
+		{"contiguous copy", func(keys []uint64) { g.copies(len(keys), threads) }},
+		{"random rows, places known", func(keys []uint64) { g.gatherKnown(ctx, keys, threads) }},
+		{what, func(keys []uint64) { g.hits += g.cached.Gather(ctx, keys, g.out).Hits }},
+	}
+	seconds := make([][]float64, len(ways))
+	loops := max(1, gatherLeast/batch)
+	g.hits = 0
 	for range 4 * o.Rounds {
-		for w := range gatherWays {
-			g.hits = 0
-			seconds[w] = append(seconds[w], g.measure(ctx, w, rows, threads))
-			hits[w] += g.hits
+		for w := range ways {
+			seconds[w] = append(seconds[w], g.measure(batch, loops, ways[w].fill))
 		}
 	}
 	var out []Rate
-	for w, what := range gatherWays {
+	for w := range ways {
 		ratios := make([]float64, len(seconds[w]))
 		for i, s := range seconds[w] {
 			ratios[i] = seconds[0][i] / s
 		}
 		out = append(out, Rate{
-			What: what, Threads: threads, Hits: float64(hits[w]) / float64(len(ratios)*gatherLoops*gatherBatch),
-			Bytes: float64(gatherLoops*len(g.out)) / median(seconds[w]), Ratio: interval(ratios),
+			What: ways[w].what, Threads: threads, Batch: batch,
+			Bytes: float64(loops*batch*rowBytes) / median(seconds[w]), Ratio: interval(ratios),
 		})
 	}
+	out[len(out)-1].Hits = float64(g.hits) / float64(4*o.Rounds*loops*batch)
 	return out
 }
 
-// measure returns the seconds of some batches by one way.
-func (g *gatherer) measure(ctx context.Context, way, rows, threads int) float64 {
+// measure returns the seconds of some batches.
+func (g *gatherer) measure(batch, loops int, fill func(keys []uint64)) float64 {
 	var total time.Duration
-	for range gatherLoops {
-		spread := uint64(rows)
-		for i := range g.keys {
-			g.keys[i] = g.r.Uint64N(spread)
-			if way >= 3 && g.r.IntN(10) == 0 { // not cached, and never looked up again
-				g.keys[i] = uint64(rows) + g.r.Uint64N(uint64(rows)/9)
-			}
-		}
-		g.at = (g.at + len(g.out)) % (len(g.src) - len(g.out) + 1)
+	keys := g.keys[:batch]
+	for range loops {
+		g.draw(keys)
+		g.at = (g.at + batch*rowBytes) % (len(g.src) - batch*rowBytes + 1)
 		begin := time.Now()
-		switch way {
-		case 0:
-			g.copies(threads)
-		case 1:
-			g.gatherKnown(ctx, threads)
-		case 2:
-			g.hits += g.all.Gather(ctx, g.keys, g.out).Hits
-		case 3:
-			g.hits += g.few.Gather(ctx, g.keys, g.out).Hits
-		case 4:
-			g.hits += g.wide.Gather(ctx, g.keys, g.out).Hits
-		}
+		fill(keys)
 		total += time.Since(begin)
 	}
 	return total.Seconds()
 }
 
 // copies fills the batch from one place.
-func (g *gatherer) copies(threads int) {
-	divided(threads, func(first, last int) {
+func (g *gatherer) copies(batch, threads int) {
+	divided(batch, threads, func(first, last int) {
 		copy(g.out[first*rowBytes:last*rowBytes], g.src[g.at+first*rowBytes:])
 	})
 }
 
-// gatherKnown fills it with rows of a table in memory, whose places are known from the keys, asked for ahead as the cache does: what a
+// gatherKnown fills it with rows of the table, whose places are known from the keys, asked for ahead as the cache does: what a
 // look-up in no time would reach.
-func (g *gatherer) gatherKnown(ctx context.Context, threads int) {
-	divided(threads, func(first, last int) {
-		g.known.Gather(ctx, g.keys[first:last], g.out[first*rowBytes:last*rowBytes], g.found[first:last])
+func (g *gatherer) gatherKnown(ctx context.Context, keys []uint64, threads int) {
+	divided(len(keys), threads, func(first, last int) {
+		_ = g.store.Gather(ctx, keys[first:last], g.out[first*rowBytes:last*rowBytes], g.found[first:last])
 	})
 }
 
 // divided gives each thread its part of a batch.
-func divided(threads int, part func(first, last int)) {
+func divided(batch, threads int, part func(first, last int)) {
 	var wg sync.WaitGroup
 	for p := 1; p < threads; p++ {
-		wg.Go(func() { part(gatherBatch*p/threads, gatherBatch*(p+1)/threads) })
+		wg.Go(func() { part(batch*p/threads, batch*(p+1)/threads) })
 	}
-	part(0, gatherBatch/threads)
+	part(0, batch/threads)
 	wg.Wait()
 }
 
 func (p *printer) gather(g *Gather) {
-	p.printf("batches of %d rows of %d bytes from %d MiB of cached rows, beside copies of as many bytes by as many threads\n\n", gatherBatch, rowBytes, g.MiB)
+	p.printf("batches of rows of %d bytes of a table of %d MiB in memory, beside copies of as many bytes by as many threads\n\n", rowBytes, g.MiB)
 	for _, r := range g.Rates {
 		hits := ""
 		if r.Hits > 0 {
 			hits = fmt.Sprintf("%.1f %% hits", 100*r.Hits)
 		}
-		p.printf("threads %d  %-30s %6.2f GB/s  %.2f of the contiguous copy (%.2f to %.2f)  %s\n",
-			r.Threads, r.What, r.Bytes/1e9, r.Ratio.Median, r.Ratio.Low, r.Ratio.High, hits)
+		p.printf("threads %d  batch %4d  %-26s %6.2f GB/s  %.2f of the contiguous copy (%.2f to %.2f)  %s\n",
+			r.Threads, r.Batch, r.What, r.Bytes/1e9, r.Ratio.Median, r.Ratio.Low, r.Ratio.High, hits)
 	}
 	p.printf("\n")
 }
