@@ -10,7 +10,8 @@
 // Logits, Project and Hidden copy results out. Every operation is defined by compute/ref, which is written to
 // be obviously right; computetest holds every device against it.
 //
-// A device may run the rounds of beam searches by itself: see Searcher.
+// A device may run the rounds of beam searches by itself: see Searcher. It may go on with some rows of a batch,
+// with KV from elsewhere in place of the others': see Blender.
 //
 // A Runner is used by one goroutine at a time. Operations return no error: a device that fails
 // keeps the first failure and returns it from Logits, Project and Hidden.
