@@ -61,6 +61,8 @@ var routes = map[string]*route{
 	"/metrics":             {op: "metrics", role: guard.Admin, open: true, methods: map[string]handler{"GET": (*Server).getMetrics}},
 	"/v2/health/live":      {op: "health", open: true, methods: map[string]handler{"GET": (*Server).getLive}},
 	"/v2/health/ready":     {op: "health", open: true, methods: map[string]handler{"GET": (*Server).getReady}},
+	"/livez":               {op: "health", open: true, methods: map[string]handler{"GET": (*Server).getLive}},
+	"/readyz":              {op: "health", open: true, methods: map[string]handler{"GET": (*Server).getReady}},
 }
 
 // routesByID have an id as the last part of their path.
@@ -135,7 +137,9 @@ func (s *Server) AdminHandler() http.Handler {
 		rep, err := s.getMetrics(r, "") // the admin listener asks for no key
 		s.write(w, r, rep, err)
 	})
-	mux.Handle("/v2/health/", open)
+	for _, path := range []string{"/v2/health/", "/livez", "/readyz"} {
+		mux.Handle(path, open)
+	}
 	mux.HandleFunc("POST /v1/models/", s.adminModels)
 	mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
 		s.write(w, r, reply{}, errorf(notFound, "", "no %s here: this is the admin listener", quoted(r.URL.Path)))

@@ -6,14 +6,12 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
-	"net/http"
 	"strings"
 	"time"
 
 	"grebe/compute/cuda"
 	"grebe/internal/config"
 	"grebe/server"
-	"grebe/server/guard"
 )
 
 // errLost ends the serving of a stack whose device is lost.
@@ -71,23 +69,19 @@ func reopen(w *world, cfg *config.Config, log *slog.Logger, at server.Listeners,
 			*d.key = d.ln.Addr().String()
 		}
 	}
-	room, err := waitingRoom(w.ctx, &bound)
-	if err != nil {
-		return nil, server.Listeners{}, err
-	}
-	s, err := loadOn(w.ctx, cfg, log, open)
-	room()
-	if err != nil {
-		if w.ctx.Err() != nil {
-			return nil, server.Listeners{}, nil
-		}
-		return nil, server.Listeners{}, w.startOver(log, cfg.Device, n, fmt.Errorf("open the lost device again: %w", err))
-	}
 	doors, err := listen(w.ctx, &bound)
 	if err != nil {
-		return nil, doors, errors.Join(err, s.Close())
+		return nil, doors, fmt.Errorf("listen again: %w", err)
 	}
-	return s, doors, nil
+	s, err := loadBehind(w.ctx, cfg, log, open, doors)
+	if err == nil {
+		return s, doors, nil
+	}
+	closeAll(doors)
+	if w.ctx.Err() != nil {
+		return nil, server.Listeners{}, nil
+	}
+	return nil, server.Listeners{}, w.startOver(log, cfg.Device, n, fmt.Errorf("open the lost device again: %w", err))
 }
 
 // A device may be lost so many times in a row, each time soon after serving began: one that is lost more often
@@ -144,45 +138,4 @@ func (w *world) startOver(log *slog.Logger, device string, n losses, err error) 
 	}
 	log.Error("the device cannot be opened again in this process: starting over", "error", err, "losses", int(n))
 	return errors.Join(err, w.exec(append(n.env(w.env), config.EnvName("device")+"="+device)))
-}
-
-// waitingRoom answers 503 at the address of HTTP until close is called.
-func waitingRoom(ctx context.Context, cfg *config.Config) (closed func(), err error) {
-	if cfg.Listen == "" {
-		return func() {}, nil
-	}
-	ln, err := new(net.ListenConfig).Listen(ctx, "tcp", cfg.Listen)
-	if err != nil {
-		return nil, fmt.Errorf("listen again: %w", err)
-	}
-	srv := &http.Server{ReadHeaderTimeout: 5 * time.Second, Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		w.Header().Set("Content-Type", "application/json")
-		if r.URL.Path == "/v2/health/live" { // it works on it: nobody shall kill it
-			fmt.Fprintln(w, `{"live":true}`)
-			return
-		}
-		w.Header().Set("Retry-After", "5")
-		w.WriteHeader(http.StatusServiceUnavailable)
-		fmt.Fprintln(w, `{"error":{"code":"unavailable","message":"the device is lost and being opened again"}}`)
-	})}
-	if cfg.TLS.Cert != "" {
-		c, err := guard.LoadCertificates(cfg.TLS.Cert, cfg.TLS.Key, cfg.TLS.ClientCA)
-		if err != nil {
-			return nil, errors.Join(err, ln.Close())
-		}
-		srv.TLSConfig = c.Config()
-	}
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		if srv.TLSConfig != nil {
-			_ = srv.ServeTLS(ln, "", "")
-			return
-		}
-		_ = srv.Serve(ln) // until it is closed
-	}()
-	return func() {
-		_ = srv.Close()
-		<-done
-	}, nil
 }

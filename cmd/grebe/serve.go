@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"io"
@@ -15,6 +16,7 @@ import (
 
 	"grebe/internal/config"
 	"grebe/server"
+	"grebe/server/guard"
 )
 
 type serveCmd struct {
@@ -152,7 +154,7 @@ func serve(w *world, cfg *config.Config, log *slog.Logger, hooks serveHooks) err
 	if err != nil {
 		return err
 	}
-	s, err := loadOn(w.ctx, cfg, log, open)
+	s, err := loadBehind(w.ctx, cfg, log, open, doors)
 	if err != nil {
 		closeAll(doors)
 		if w.ctx.Err() != nil {
@@ -179,6 +181,23 @@ func serve(w *world, cfg *config.Config, log *slog.Logger, hooks serveHooks) err
 			return err // or it was stopped meanwhile
 		}
 	}
+}
+
+// loadBehind loads a stack while its doors tell that it is being loaded, and how far it is.
+func loadBehind(ctx context.Context, cfg *config.Config, log *slog.Logger, open opener, doors server.Listeners) (*stack, error) {
+	var secure *tls.Config
+	if cfg.TLS.Cert != "" {
+		c, err := guard.LoadCertificates(cfg.TLS.Cert, cfg.TLS.Key, cfg.TLS.ClientCA)
+		if err != nil {
+			return nil, err
+		}
+		secure = c.Config()
+	}
+	lobby := server.OpenLobby(doors, secure)
+	defer lobby.Leave()
+	return loadTelling(ctx, cfg, log, open, func(model string, done, total int64) {
+		lobby.Say(fmt.Sprintf("loading model %s, %d %%", model, 100*done/max(total, 1)))
+	})
 }
 
 // serve serves a loaded stack until the world's context ends, or its device is lost. It returns the configuration that holds

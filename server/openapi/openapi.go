@@ -59,6 +59,8 @@ var Calls = []Call{
 	{"GET", "/v1/hot", "get_hot", "Users and items that are asked for most", "", "", "ids and counts", false, nil, "admin"},
 	{"GET", "/v2/health/live", "live", "The process answers", "", "", `{"live": true}`, false, nil, ""},
 	{"GET", "/v2/health/ready", "ready", "Requests are answered; 503 while not", "", "", `{"ready": true}`, false, nil, ""},
+	{"GET", "/livez", "livez", "As /v2/health/live", "", "", `{"live": true}`, false, nil, ""},
+	{"GET", "/readyz", "readyz", "As /v2/health/ready", "", "", `{"ready": true}`, false, nil, ""},
 	{"GET", "/metrics", "metrics", "Prometheus' text format", "", "", "text", false, nil, "admin"},
 }
 
