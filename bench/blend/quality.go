@@ -19,18 +19,20 @@ import (
 
 // QualityOptions say what Quality measures. Zero values stand for defaults.
 type QualityOptions struct {
-	Device  compute.Device // taken over
-	Model   model.Model    // taken over
-	Prompt  *prompt.Builder
-	Data    *eval.Data
-	Budgets []float64 // 0 to 1
-	Rules   []string
-	Window  int
-	Seed    uint64
-	// History finds prototypes for a user's tokens, which begin at a position; nil: histories are computed.
-	History  func(tokens []int32, start int) (parts []engine.Part, release func())
+	Device   compute.Device // taken over
+	Model    model.Model    // taken over
+	Prompt   *prompt.Builder
+	Data     *eval.Data
+	Budgets  []float64 // 0 to 1
+	Rules    []string
+	Window   int
+	Seed     uint64
+	History  History // nil: histories are computed
 	Progress func(done, total int)
 }
+
+// History finds prototypes for a user's tokens, which begin at a position.
+type History func(tokens []int32, start int) (parts []engine.Part, release func())
 
 // Quality is what blending does to rankings.
 type Quality struct {

@@ -10,9 +10,12 @@ import (
 	"grebe/bench/blend"
 	"grebe/cmd/grebe/internal/demo"
 	"grebe/compute"
+	"grebe/engine"
 	"grebe/internal/config"
+	"grebe/kv/proto"
 	"grebe/model"
 	"grebe/prompt"
+	"grebe/server/reuse"
 )
 
 type benchBlendCmd struct {
@@ -74,6 +77,9 @@ type benchBlendQualityCmd struct {
 	Budgets      []float64 `help:"Shares that are computed again; default 0.05,0.1,0.15,0.2,0.3,0.5,0.7,1." placeholder:"SHARE,..."`
 	Rules        []string  `help:"attention, cacheblend, epic; default all." placeholder:"RULE,..."`
 	Window       int       `help:"Last tokens that are always computed; default ${default}." default:"0" placeholder:"N"`
+	PoolFile     string    `name:"pool-file" type:"path" help:"Users (NDJSON) to make prototypes of, instead of the shop's." placeholder:"FILE"`
+	PoolUsers    int       `name:"pool-users" help:"Make prototypes of so many of the shop's training customers, which stand in for histories too." placeholder:"N"`
+	Memory       string    `default:"64MiB" help:"KV of the prototypes, at most; default ${default}." placeholder:"SIZE"`
 	DType        string    `name:"dtype" default:"auto" help:"auto, f32 or bf16; default ${default}." placeholder:"FORMAT"`
 	Seed         uint64    `default:"1" help:"Of the shop and of intervals; default ${default}."`
 	JSON         bool      `name:"json" help:"Print JSON."`
@@ -144,11 +150,69 @@ func (c *benchBlendQualityCmd) measure(w *world, tmp string) (*blend.Quality, er
 	if err != nil {
 		return nil, errors.Join(err, dev.Close())
 	}
+	var history blend.History
+	if c.PoolUsers > 0 {
+		found, done, err := c.history(w, tmp, mc.Name)
+		if err != nil {
+			return nil, errors.Join(err, m.Close(), dev.Close())
+		}
+		defer done()
+		history = found
+	}
 	bar := newRequestBar(w)
 	defer bar.end()
 	return blend.MeasureQuality(w.ctx, blend.QualityOptions{
-		Device: dev, Model: m, Prompt: builder, Data: data, Budgets: c.Budgets, Rules: c.Rules, Window: c.Window, Seed: c.Seed, Progress: bar.update,
+		History: history, Device: dev, Model: m, Prompt: builder, Data: data, Budgets: c.Budgets, Rules: c.Rules, Window: c.Window, Seed: c.Seed, Progress: bar.update,
 	})
+}
+
+// history makes prototypes and returns what finds them.
+func (c *benchBlendQualityCmd) history(w *world, tmp, name string) (blend.History, func(), error) {
+	size, err := config.ParseSize(c.Memory)
+	if err != nil || size.Bytes <= 0 {
+		return nil, nil, usagef("--memory: %q: want a size such as 64MiB", c.Memory)
+	}
+	made := &benchPrototypesCmd{Config: c.Config, Model: name, PoolUsers: c.PoolUsers, Users: 1, Seed: c.Seed, UsersFile: c.PoolFile}
+	cfg, err := made.configure(w, tmp, size.Bytes)
+	if err != nil {
+		return nil, nil, err
+	}
+	s, err := load(w.ctx, cfg, c.logger(w.stderr))
+	if err != nil {
+		return nil, nil, err
+	}
+	p, err := c.pool(w, made, s, cfg, filepath.Join(tmp, "pool.proto"), size.Bytes)
+	if err != nil {
+		return nil, nil, errors.Join(err, s.Close())
+	}
+	find := func(tokens []int32, start int) ([]engine.Part, func()) {
+		m := &reuse.Matches{}
+		p.Find(m, tokens, 0, start, 0)
+		parts := m.Append(nil, 0)
+		m.Fetch(parts)
+		return parts, m.Release
+	}
+	return find, func() { _ = errors.Join(p.Close(), s.Close()) }, nil
+}
+
+func (c *benchBlendQualityCmd) pool(w *world, made *benchPrototypesCmd, s *stack, cfg *config.Config, file string, bytes int64) (*reuse.Prototypes, error) {
+	users, _, _, err := made.users()
+	if err != nil {
+		return nil, err
+	}
+	m := &s.models[0]
+	from, closer, err := poolOf(s.catalog, m, cfg.Models[0].Path, users)
+	if err != nil {
+		return nil, err
+	}
+	defer closer.Close()
+	bar := newPoolBar(w.stderr, w.terminal)
+	defer bar.end()
+	from.Bytes, from.Progress, from.Config = bytes, bar.update, proto.Config{Seed: c.Seed}
+	if _, err := m.Cache.BuildPrototypes(w.ctx, m.Runner.Do, file, from); err != nil {
+		return nil, err
+	}
+	return m.Cache.OpenPrototypes(file)
 }
 
 // model returns the one to measure.
