@@ -163,9 +163,14 @@ func regress(list []lesson) []float32 {
 	if !factor(g, columns) {
 		return nil
 	}
-	out := make([]float32, features*Width)
-	for c := range Width {
-		substitute(g, columns, features+c, out[c:])
+	y := make([]float64, 0, features*Width)
+	for i := range features {
+		y = append(y, g[i*columns+features:(i+1)*columns]...)
+	}
+	substitute(g, columns, y)
+	out := make([]float32, len(y))
+	for i, v := range y {
+		out[i] = float32(v)
 	}
 	return out
 }
@@ -207,23 +212,32 @@ func factor(g []float64, stride int) bool {
 	return true
 }
 
-// substitute solves for one column and writes it to every Width-th value of out.
-func substitute(g []float64, stride, column int, out []float32) {
-	var y [features]float64
-	for i := range y {
-		sum := g[i*stride+column]
+// substitute solves for all targets: y, which has a row of them for each feature, in place.
+func substitute(g []float64, stride int, y []float64) {
+	row := func(i int) []float64 { return y[i*Width : (i+1)*Width] }
+	for i := range features {
 		for k, x := range g[i*stride : i*stride+i] {
-			sum -= float64(x * y[k])
+			takeAway(row(i), row(k), x)
 		}
-		y[i] = sum / g[i*stride+i]
+		divide(row(i), g[i*stride+i])
 	}
 	for i := features - 1; i >= 0; i-- {
-		sum := y[i]
-		for k := i + 1; k < features; k++ {
-			sum -= float64(g[k*stride+i] * y[k])
+		divide(row(i), g[i*stride+i])
+		for k, x := range g[i*stride : i*stride+i] {
+			takeAway(row(k), row(i), x)
 		}
-		y[i] = sum / g[i*stride+i]
-		out[i*Width] = float32(y[i])
+	}
+}
+
+func takeAway(dst, src []float64, times float64) {
+	for i, x := range src {
+		dst[i] -= float64(x * times)
+	}
+}
+
+func divide(v []float64, by float64) {
+	for i := range v {
+		v[i] /= by
 	}
 }
 
