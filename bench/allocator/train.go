@@ -15,17 +15,17 @@ import (
 
 // TrainOptions say how the base policy is trained. Zero values mean the defaults, with which the embedded policy was made.
 type TrainOptions struct {
-	Rounds   int    // of serving and learning; 50
-	Episodes int    // workloads served per round; 16
+	Rounds   int    // of serving and learning; 100
+	Episodes int    // workloads served per round; 8
 	Seed     uint64 // 1
 }
 
 func (o TrainOptions) orDefaults() TrainOptions {
 	if o.Rounds == 0 {
-		o.Rounds = 50
+		o.Rounds = 100
 	}
 	if o.Episodes == 0 {
-		o.Episodes = 16
+		o.Episodes = 8
 	}
 	if o.Seed == 0 {
 		o.Seed = 1
@@ -69,7 +69,7 @@ func reward(s *alloc.State) float64 {
 // the same bytes on the same architecture. It returns the policy as alloc.ReadPolicy reads it.
 func Train(ctx context.Context, opt TrainOptions, log io.Writer) ([]byte, error) {
 	opt = opt.orDefaults()
-	teach, err := newSchool()
+	cost, err := Costs("derived")
 	if err != nil {
 		return nil, err
 	}
@@ -84,7 +84,7 @@ func Train(ctx context.Context, opt TrainOptions, log io.Writer) ([]byte, error)
 		episodes := make([][]step, opt.Episodes)
 		err := each(opt.Episodes, func(i int) error {
 			var err error
-			episodes[i], err = teach.episode(actor.Clone(), critic.Clone(), opt.Seed<<32+uint64(round*opt.Episodes+i))
+			episodes[i], err = episode(cost, actor.Clone(), critic.Clone(), opt.Seed<<32+uint64(round*opt.Episodes+i))
 			return err
 		})
 		if err != nil {
@@ -103,32 +103,10 @@ func Train(ctx context.Context, opt TrainOptions, log io.Writer) ([]byte, error)
 	return actor.AppendBinary(nil), nil
 }
 
-// school has the workloads that are trained on: every other one on a node, with the costs that those are judged with.
-type school struct{ derived, measured *Cost }
-
-func newSchool() (s school, err error) {
-	if s.derived, err = Costs("derived"); err != nil {
-		return s, err
-	}
-	s.measured, err = Costs("measured")
-	return s, err
-}
-
-func (s school) workload(seed uint64, epochs int) (*Cost, regime.Spec, error) {
-	if seed%2 == 0 {
-		return s.derived, regime.Training(seed, epochs), nil
-	}
-	spec, err := regime.TrainingNode(seed, epochs)
-	return s.measured, spec, err
-}
-
 // episode serves a workload, decisions drawn from the actor.
-func (s school) episode(actor, critic *net.Net, seed uint64) ([]step, error) {
+func episode(cost *Cost, actor, critic *net.Net, seed uint64) ([]step, error) {
 	r := rand.New(rand.NewPCG(seed, 0xE9))
-	cost, spec, err := s.workload(seed, warmEpochs+decisions+1)
-	if err != nil {
-		return nil, err
-	}
+	spec := regime.Training(seed, warmEpochs+decisions+1)
 	alpha := alloc.MinShare + (alloc.MaxShare-alloc.MinShare)*r.Float64()
 	n, err := newNode(cost, &spec, alpha)
 	if err != nil {
