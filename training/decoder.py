@@ -38,7 +38,7 @@ def rotate(x, cos, sin):
 
 def attend(q, k, v, bias):
     """q, k, v: [batch, heads, rows, dim]; bias: [batch, 1, rows of q, rows of k], or None for causal."""
-    if HAVE_SDPA and q.is_cuda:
+    if HAVE_SDPA and q.is_cuda and q.dtype != torch.float32:
         from torch.nn.attention import SDPBackend, sdpa_kernel
 
         if bias is None:

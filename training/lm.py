@@ -56,7 +56,7 @@ class Trainer:
         seed_all(a.seed)
         self.a = a
         self.device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-        self.dtype = torch.bfloat16 if self.device.type == "cuda" else torch.float32
+        self.dtype = torch.bfloat16 if self.device.type == "cuda" and not a.f32 else torch.float32
         self.world = World(a.data)
         m = self.world.meta
         shape = Shape(m["vocabulary"], a.hidden, a.layers, a.heads, a.kv_heads, a.inter)
@@ -258,6 +258,7 @@ def arguments():
     p.add_argument("--data", required=True, help="folder of grebe eval world --arrays")
     p.add_argument("--out", help="folder to write")
     p.add_argument("--check", type=int, default=0, help="instead: measure the model of --start on so many test customers")
+    p.add_argument("--f32", action="store_true", help="with --check: in float32 on a GPU too")
     p.add_argument("--seconds", type=float, default=180)
     p.add_argument("--steps", type=int, default=0, help="instead of seconds")
     p.add_argument("--seed", type=int, default=1)
@@ -290,10 +291,10 @@ def check(a):
 
 
 if __name__ == "__main__":
-    with contextlib.suppress(RuntimeError):
-        torch.set_float32_matmul_precision("high")
-    torch.set_num_threads(max(1, min(torch.get_num_threads(), 8)))
     given = arguments()
+    with contextlib.suppress(RuntimeError):
+        torch.set_float32_matmul_precision("highest" if given.f32 else "high")
+    torch.set_num_threads(max(1, min(torch.get_num_threads(), 8)))
     if given.check:
         check(given)
     else:

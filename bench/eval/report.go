@@ -43,6 +43,8 @@ type Line struct {
 	TooLong int     `json:"too_long,omitempty"` // prompts that the model had no room for; they count as wrong
 	// Expected is NDCG@10 in expectation over what users take, where probabilities are known.
 	Expected *Estimate `json:"expected_ndcg_10,omitempty"`
+	// Each is that of every user, or NDCG@10 where probabilities are not known: two runs can be compared user by user.
+	Each []float64 `json:"each,omitempty"`
 
 	ndcg, recall, expected []float64 // at the headline cut, per user
 }
@@ -146,7 +148,7 @@ func (l *Line) summarise(values [][]Metrics, seed uint64) {
 			MRR: Mean(column(func(m Metrics) float64 { return m.MRR }), seed), Hit: Mean(column(func(m Metrics) float64 { return m.Hit }), seed),
 		})
 		if k == headline {
-			l.ndcg, l.recall = ndcg, recall
+			l.ndcg, l.recall, l.Each = ndcg, recall, ndcg
 		}
 	}
 }
@@ -168,7 +170,7 @@ func (l *Line) expect(d *Data, res *result, seed uint64) {
 		l.expected = append(l.expected, Expected(in, headline).NDCG)
 	}
 	e := Mean(l.expected, seed)
-	l.Expected = &e
+	l.Expected, l.Each = &e, l.expected
 }
 
 // compare relates each model's line to the optimum and to popularity, and the orders of a prompt to
