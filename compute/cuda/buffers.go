@@ -6,7 +6,6 @@ import (
 	"grebe/compute"
 	"grebe/compute/cuda/attend"
 	"grebe/compute/cuda/driver"
-	"grebe/compute/cuda/product"
 	"grebe/internal/offheap"
 )
 
@@ -62,7 +61,6 @@ type buffers struct {
 	qkv, q driver.Ptr
 	gateUp driver.Ptr
 	gated  driver.Ptr    // input of the second product; that of Mix
-	parts  driver.Ptr    // of a product that is cut, for up to maxPartRows rows
 	u      [2]driver.Ptr // of layers of HSTU, beside att
 }
 
@@ -149,15 +147,12 @@ func (b *buffers) need(d *device, dt compute.DType) error {
 	b.tensor = dt == compute.BF16 && !d.opt.Direct && attend.Supports(b.shape)
 	size, query := dt.Size()*b.rows, b.queryFormat().Size()*b.rows
 	gateUp, u := b.gateUpFormat().Size()*b.rows*2*b.inter, 0
-	parts := 0
 	if b.shape.Pointwise != nil {
 		gateUp, u = 0, size*b.attCols
-	} else if dt == compute.BF16 && d.fuses {
-		parts = 4 * product.MaxSplit * min(b.rows, maxPartRows) * b.hidden
 	}
 	return take(d, &b.typed, []buffer{{&b.u[0], u}, {&b.u[1], u},
 		{&b.att[0], size * b.attCols}, {&b.att[1], size * b.attCols}, {&b.normed, size * b.hidden},
-		{&b.qkv, query * b.qkvCols}, {&b.q, query * b.attCols}, {&b.gateUp, gateUp}, {&b.gated, size * b.inter}, {&b.parts, parts}})
+		{&b.qkv, query * b.qkvCols}, {&b.q, query * b.attCols}, {&b.gateUp, gateUp}, {&b.gated, size * b.inter}})
 }
 
 // current returns where x is.

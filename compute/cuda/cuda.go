@@ -38,8 +38,6 @@ type Options struct {
 	NoGraphs bool // run operations one by one, for tests
 	// NoOverlap starts a kernel only when the one before it has ended, for measurements.
 	NoOverlap bool
-	// Parts cuts products of few rows, for measurements.
-	Parts bool
 	// Direct computes attention by the kernel that is written to be obviously right, for tests.
 	Direct bool
 	// Fused has products by kernels of our own wherever these can, however small they are, for tests.

@@ -7,11 +7,10 @@ import (
 	"grebe/compute/cuda/product"
 )
 
-// fusedKey is a product by kernels of our own in a batch.
+// fusedKey is a product of gate and up in a batch.
 type fusedKey struct {
 	w    *linear
 	m    int
-	in   driver.Ptr
 	rows driver.Ptr
 }
 
@@ -21,7 +20,7 @@ func (r *runner) fused(p *pass, o *op) (*product.Call, error) {
 	if !r.dev.fuses || r.dev.opt.OwnProducts || o.bias != nil || o.w.dt.Size() != 2 || o.w.cols%64 != 0 || o.w.cols < 128 {
 		return nil, nil
 	}
-	key := fusedKey{o.w, p.m, r.bufs.normed, p.rows}
+	key := fusedKey{o.w, p.m, p.rows}
 	if c, ok := r.calls[key]; ok {
 		return c, nil
 	}
@@ -39,15 +38,11 @@ func (r *runner) fused(p *pass, o *op) (*product.Call, error) {
 			return nil, err
 		}
 	}
-	r.keepCall(key, c)
-	return c, nil
-}
-
-func (r *runner) keepCall(key fusedKey, c *product.Call) {
 	if r.calls == nil || len(r.calls) >= maxCalls {
 		r.calls = map[fusedKey]*product.Call{}
 	}
 	r.calls[key] = c
+	return c, nil
 }
 
 // maxCalls of prepared products are kept per runner.
@@ -56,7 +51,7 @@ const maxCalls = 4096
 // tile returns how the fused product of m rows is best cut, or nil when it is not worth it.
 func (d *device) tile(m, n, k int) (*product.Tile, error) {
 	if d.opt.Fused {
-		return first(product.Tiles(d.c.Info(), m, n, k)), nil
+		return &product.Tiles(d.c.Info(), m, n, k)[0], nil
 	}
 	m = coarse(m)
 	if m*n*k < untimed {
@@ -160,9 +155,14 @@ func (r *race) two(gated, rows driver.Ptr) (float64, error) {
 
 // one times the fused product.
 func (r *race) one(op product.Op, t product.Tile) (float64, error) {
-	calls, err := r.prepared(op, t)
-	if err != nil {
-		return 0, err
+	calls := map[driver.Ptr]*product.Call{}
+	for i := range r.copies {
+		op.W = r.w.At(i * r.wBytes)
+		c, err := r.d.set.Prepare(op, t)
+		if err != nil {
+			return 0, err
+		}
+		calls[op.W] = c
 	}
 	a, err := driver.NewArgs()
 	if err != nil {
@@ -170,18 +170,4 @@ func (r *race) one(op product.Op, t product.Tile) (float64, error) {
 	}
 	defer a.Free()
 	return r.timeOf(func(w driver.Ptr) error { return calls[w].Launch(r.stream, a, r.d.overlaps()) })
-}
-
-// prepared makes a call of op for each of the weights.
-func (r *race) prepared(op product.Op, t product.Tile) (map[driver.Ptr]*product.Call, error) {
-	calls := map[driver.Ptr]*product.Call{}
-	for i := range r.copies {
-		op.W = r.w.At(i * r.wBytes)
-		c, err := r.d.set.Prepare(op, t)
-		if err != nil {
-			return nil, err
-		}
-		calls[op.W] = c
-	}
-	return calls, nil
 }

@@ -197,7 +197,7 @@ func (r *runner) wait() error {
 // emit puts all recorded operations into the stream.
 func (r *runner) emit() error {
 	p := pass{m: r.tables.rows, rows: r.tables.trueRows(), cores: r.graphs.cores}
-	r.bufs.second, r.bufs.moved, r.pending = r.base, false, 0
+	r.bufs.second, r.bufs.moved = r.base, false
 	turned := false
 	for i := range r.ops {
 		o := &r.ops[i]
@@ -223,9 +223,9 @@ func (r *runner) emit() error {
 			}
 			err = r.gather(&p)
 		case opOutput:
-			err = r.add(&p, r.bufs.attention(), o.w, o.bias, r.follows(i, opFFN))
+			err = r.add(&p, r.bufs.attention(), o.w, o.bias)
 		case opFFN:
-			err = r.ffn(&p, o, r.follows(i, opQKV))
+			err = r.ffn(&p, o)
 		case opSum:
 			err = r.sum(&p, o)
 		case opUVQK:
@@ -265,14 +265,8 @@ func (r *runner) angles(p *pass) error {
 		a.Int(half).Float(r.shape.Rope.Scale))
 }
 
-// follows reports whether an operation of a kind is behind operation i.
-func (r *runner) follows(i int, kind opKind) bool { return i+1 < len(r.ops) && r.ops[i+1].kind == kind }
-
-// norm writes norm(x) to the input of a product, and brings x up to date before.
+// norm writes norm(x) to the input of a product.
 func (r *runner) norm(p *pass, gain *vector) error {
-	if r.pending > 0 {
-		return r.normSum(p, gain)
-	}
 	a := r.args.Reset().Ptr(r.bufs.normed).Ptr(r.bufs.current()).Ptr(gain.pointer()).Ptr(0).Ptr(p.rows)
 	return p.cores.norm.Launch(r.stream, r.overlapping(driver.Launch{Grid: [3]int{p.m}, Block: [3]int{r.bufs.normThreads()}}),
 		a.Int(r.shape.Hidden).Float(r.shape.Eps))
@@ -290,13 +284,8 @@ func (r *runner) product(p driver.Product, out, in driver.Ptr, w *linear) error 
 	return plan.Run(r.stream, out, in, w.data, r.bufs.workspace, workspace)
 }
 
-// add adds in·wᵀ and bias to x. Where a norm follows, that may be left to it.
-func (r *runner) add(p *pass, in driver.Ptr, w *linear, bias *vector, norm bool) error {
-	if norm && bias == nil {
-		if done, err := r.addParts(p, in, w); done || err != nil {
-			return err
-		}
-	}
+// add adds in·wᵀ and bias to x.
+func (r *runner) add(p *pass, in driver.Ptr, w *linear, bias *vector) error {
 	if bias != nil {
 		a := r.args.Reset().Ptr(r.bufs.current()).Ptr(bias.data).Ptr(p.rows).Int(r.bufs.hidden).Int(r.shape.Hidden)
 		if err := p.cores.bias.Launch(r.stream, r.overlapping(driver.Launch{Grid: [3]int{p.m}, Block: threads(r.shape.Hidden)}), a); err != nil {
@@ -353,8 +342,7 @@ func (r *runner) gather(p *pass) error {
 	return nil
 }
 
-// ffn runs the feed-forward layer; norm says whether a norm follows.
-func (r *runner) ffn(p *pass, o *op, norm bool) error {
+func (r *runner) ffn(p *pass, o *op) error {
 	if err := r.norm(p, o.norm); err != nil {
 		return err
 	}
@@ -366,13 +354,13 @@ func (r *runner) ffn(p *pass, o *op, norm bool) error {
 		if err := call.Launch(r.stream, r.args, r.dev.overlaps()); err != nil {
 			return err
 		}
-		return r.add(p, r.bufs.gated, o.down, o.downBias, norm)
+		return r.add(p, r.bufs.gated, o.down, o.downBias)
 	}
-	return r.unfused(p, o, norm)
+	return r.unfused(p, o)
 }
 
 // unfused is ffn behind its norm by a product and a kernel.
-func (r *runner) unfused(p *pass, o *op, norm bool) error {
+func (r *runner) unfused(p *pass, o *op) error {
 	product := driver.Product{M: p.m, N: o.w.rows, K: o.w.cols, In: numberOf(o.w.dt), Out: numberOf(r.bufs.gateUpFormat())}
 	if err := r.product(product, r.bufs.gateUp, r.bufs.normed, o.w); err != nil {
 		return err
@@ -383,7 +371,7 @@ func (r *runner) unfused(p *pass, o *op, norm bool) error {
 	if err := p.cores.silu.Launch(r.stream, r.overlapping(driver.Launch{Grid: [3]int{p.m, (columns/8 + block[0] - 1) / block[0]}, Block: block}), a); err != nil {
 		return err
 	}
-	return r.add(p, r.bufs.gated, o.down, o.downBias, norm)
+	return r.add(p, r.bufs.gated, o.down, o.downBias)
 }
 
 // graphs are captured passes, the most recently used last.

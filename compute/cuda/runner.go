@@ -39,22 +39,20 @@ type runner struct {
 
 	capturing bool // operations are recorded as a graph
 
-	stream  *driver.Stream
-	done    *driver.Event
-	sent    *driver.Event // the tables have left the host
-	args    *driver.Args
-	bufs    buffers
-	tables  tables
-	att     attention
-	graphs  graphs
-	calls   map[fusedKey]*product.Call             // nil where a product is not fused
-	sumsOf  [product.MaxSplit + 1]*driver.Function // norm.cu's, by the parts that it adds up
-	pending int                                    // parts of a product that x does not have yet
-	sums    sums
-	io      *driver.Host // small inputs and outputs of results
-	result  driver.Ptr   // of Project
-	room    int          // bytes of result
-	search  searching
+	stream *driver.Stream
+	done   *driver.Event
+	sent   *driver.Event // the tables have left the host
+	args   *driver.Args
+	bufs   buffers
+	tables tables
+	att    attention
+	graphs graphs
+	calls  map[fusedKey]*product.Call // nil where a product is not fused
+	sums   sums
+	io     *driver.Host // small inputs and outputs of results
+	result driver.Ptr   // of Project
+	room   int          // bytes of result
+	search searching
 
 	normTo, logitsOf [formats]*driver.Function // by the format of the result, and of the table
 }

@@ -267,7 +267,7 @@ func (r *runner) mix(p *pass, o *op) error {
 		a.Int(r.bufs.attCols).Int(r.bufs.inter).Int(perHead).Float(r.shape.Eps)); err != nil {
 		return err
 	}
-	return r.add(p, r.bufs.gated, o.w, nil, false)
+	return r.add(p, r.bufs.gated, o.w, nil)
 }
 
 var _ compute.STU = (*runner)(nil)

@@ -3,8 +3,6 @@
 //	FORM 0  out = silu(gate) · up, bf16; row 2i of W is row i of the gate's matrix, row 2i+1 of up's
 //	FORM 1  out = x·Wᵀ + bias, bf16
 //	FORM 2  out += x·Wᵀ + bias, float
-//	FORM 3  out[i] = part i of x·Wᵀ, float: K is cut into SPLIT parts, so that few rows give work to all of the GPU.
-//	        What reads it adds them up, always in the same order (norm.cu)
 //
 // A block is a producer and two consumers of 4 warps each. It takes one tile of BM rows by BN rows of W
 // after the other, so that the grid is as large as the GPU. The producer's one thread lets the copy
@@ -31,7 +29,6 @@
 // check: BM=256 BN=136 STAGES=4 CM=1 CN=2 GROUP=16 FORM=0 BIAS=1 TURNS=0
 // check: BM=256 BN=192 STAGES=4 CM=1 CN=1 GROUP=16 FORM=1 BIAS=0 TURNS=0
 // check: BM=128 BN=96 STAGES=6 CM=1 CN=2 GROUP=16 FORM=2 BIAS=1 TURNS=0
-// check: BM=128 BN=96 STAGES=6 CM=2 CN=1 GROUP=16 FORM=3 BIAS=0 TURNS=0 SPLIT=4
 #include "grebe.cuh"
 
 #if GREBE_ARCH >= 90
@@ -40,10 +37,6 @@
 #ifdef __clang__ // which does not know it before version 20
 #undef __grid_constant__
 #define __grid_constant__
-#endif
-
-#ifndef SPLIT
-#define SPLIT 1
 #endif
 
 struct __align__(64) TensorMap { u64 words[16]; };
@@ -109,16 +102,10 @@ DEVICE void cluster_sync() {
 struct Tiles {
   int down, across, rank, first, step; // clusters of tiles; this block's place in its cluster, its tiles
   int row, col;                        // first row and column of this block's tile
-  int part;                            // of K
 
-  DEVICE int count() const { return down * across * SPLIT; }
-  // Columns of the part.
-  DEVICE int begin(int k) const { return SPLIT == 1 ? 0 : k / depth * part / SPLIT * depth; }
-  DEVICE int end(int k) const { return SPLIT == 1 ? k : k / depth * (part + 1) / SPLIT * depth; }
+  DEVICE int count() const { return down * across; }
   // Rows run first, in groups that the cache holds, so that W is read once per group.
   DEVICE void take(int t) {
-    part = t % SPLIT;
-    t /= SPLIT;
     int whole = GROUP * across, g = t / whole, r = t - g * whole;
     int high = min_i(GROUP, down - g * GROUP), n = r / high, m = g * GROUP + r - n * high;
     row = (m * CM + (CM > 1 ? rank : 0)) * BM;
@@ -135,8 +122,6 @@ struct End {
   void* out;
   const float* bias;
   int rows, cols, stride;
-  u64 plane; // values of a part
-  int part;
 };
 
 // Adds the bias of two columns of W, of which the first is even, to two rows of them.
@@ -267,18 +252,6 @@ DEVICE void finish(const End& e, const float (&d)[BN / 2], int row, int col, int
     store4<16 * j>(lower, hasLower & inside, v[j], v[j + 1], v[j + 2], v[j + 3]);
   });
 }
-#elif FORM == 3
-DEVICE void finish(const End& e, const float (&d)[BN / 2], int row, int col, int c) {
-  float* upper = (float*)e.out + e.part * e.plane + (u64)row * e.stride + col + 2 * c;
-  float* lower = upper + (u64)8 * e.stride;
-  bool has = row < e.rows, hasLower = row + 8 < e.rows;
-  for_each<0, BN / 8, 1>([&](auto at) {
-    constexpr int j = decltype(at)::value;
-    bool inside = col + 8 * j < e.cols;
-    store2<32 * j>(upper, has & inside, f_bits(d[4 * j]), f_bits(d[4 * j + 1]));
-    store2<32 * j>(lower, hasLower & inside, f_bits(d[4 * j + 2]), f_bits(d[4 * j + 3]));
-  });
-}
 #else
 // Each value is added to by one thread, once: the result does not depend on an order.
 DEVICE void finish(const End& e, const float (&d)[BN / 2], int row, int col, int c) {
@@ -326,20 +299,19 @@ DEVICE void copy_w(const Buffers& b, const Tiles& t, const TensorMap* w, int c) 
 DEVICE void produce(Buffers b, Tiles tiles, const TensorMap* x, const TensorMap* w, int k, const int* rows) {
   if (tiles.first >= tiles.count()) return;
   tiles.take(tiles.first);
-  int begin = tiles.begin(k), early = min_i(begin + STAGES * depth, tiles.end(k));
-  for (int c = begin; c < early; c += depth, b.index++) {
+  int early = min_i(STAGES * depth, k);
+  for (int c = 0; c < early; c += depth, b.index++) {
     barrier_expect(b.filled(), stageBytes);
     copy_w(b, tiles, w, c);
   }
   wait_for_previous();
   int n = *rows;
   b.index = 0;
-  for (int c = begin; c < early; c += depth, b.index++) copy_x(b, tiles, x, c);
+  for (int c = 0; c < early; c += depth, b.index++) copy_x(b, tiles, x, c);
   for (int t = tiles.first; t < tiles.count(); t += tiles.step) {
     tiles.take(t);
     if (tiles.empty(t, n)) continue;
-    int end = tiles.end(k);
-    for (int c = t == tiles.first ? early : tiles.begin(k); c < end; c += depth, b.index++) {
+    for (int c = t == tiles.first ? early : 0; c < k; c += depth, b.index++) {
       barrier_wait(b.emptied(b.index), b.parity() ^ 1);
       barrier_expect(b.filled(), stageBytes);
       copy_x(b, tiles, x, c);
@@ -366,22 +338,21 @@ DEVICE void release(const Buffers& b, int index) {
 DEVICE void await_turn(int who) { asm volatile("bar.sync %0, 256;" ::"r"(1 + who) : "memory"); }
 DEVICE void end_turn(int who) { asm volatile("bar.arrive %0, 256;" ::"r"(2 - who) : "memory"); }
 
-DEVICE void consume(Buffers b, Tiles tiles, End& e, int k, int who) {
+DEVICE void consume(Buffers b, Tiles tiles, const End& e, int k, int who) {
   int lane = threadIdx.x & 31, warp = threadIdx.x >> 5 & 3;
   int turn = 0, share = TURNS ? 0 : who; // which part of the tile's rows is the consumer's
   for (int t = tiles.first; t < tiles.count(); t += tiles.step) {
     tiles.take(t);
     if (tiles.empty(t, e.rows)) continue;
     if (TURNS && turn++ % 2 != who) {
-      b.index += (tiles.end(k) - tiles.begin(k)) / depth;
+      b.index += k / depth;
       continue;
     }
     if (TURNS && turn > 1) await_turn(who);
     float d[blocks][BN / 2]; // cleared, since a first step that does not add makes the compiler wait for each wgmma
 #pragma unroll
     for (int i = 0; i < blocks * BN / 2; i++) d[i / (BN / 2)][i % (BN / 2)] = 0;
-    int begin = tiles.begin(k), end = tiles.end(k);
-    for (int c = begin; c < end; c += depth, b.index++) {
+    for (int c = 0; c < k; c += depth, b.index++) {
       barrier_wait(b.filled(), b.parity());
       asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
       u64 x = descriptor(b.x() + share * (xBytes / 2)), w = descriptor(b.w());
@@ -391,7 +362,7 @@ DEVICE void consume(Buffers b, Tiles tiles, End& e, int k, int who) {
         for (int i = 0; i < blocks; i++) multiply(d[i], x + s * 2 + i * (64 * 128 >> 4), w + s * 2);
       }
       asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
-      if (c > begin) {
+      if (c > 0) {
         multiplied<1>();
         release(b, b.index - 1);
       }
@@ -400,7 +371,6 @@ DEVICE void consume(Buffers b, Tiles tiles, End& e, int k, int who) {
     multiplied<0>();
     release(b, b.index - 1);
     int row = tiles.row + share * (BM / 2);
-    e.part = tiles.part;
 #pragma unroll
     for (int i = 0; i < blocks; i++) finish(e, d[i], row + i * 64 + warp * 16 + lane / 4, tiles.col, lane & 3);
   }
@@ -442,7 +412,7 @@ KERNEL void __launch_bounds__(384, 1)
   } else {
     asm volatile("setmaxnreg.inc.sync.aligned.u32 232;");
     wait_for_previous();
-    End e = {out, bias, min_i(*rows, most), cols, stride, (u64)most * stride, 0};
+    End e = {out, bias, min_i(*rows, most), cols, stride};
     consume(b, tiles, e, k, who - 1);
   }
   if (cluster > 1) cluster_sync();

@@ -7,10 +7,6 @@
 // check: OUT=1 STRIDE=1536 THREADS=192
 // check: OUT=0 STRIDE=48 THREADS=32
 // check: OUT=1 STRIDE=16384 THREADS=1024
-// check: OUT=1 STRIDE=1536 THREADS=192 PARTS=4
-//
-// With PARTS there is rms_norm_sum, which first adds so many parts of a product (gateup.cu) to x, in their order.
-// Each has plane values.
 #include "grebe.cuh"
 #include "load.cuh"
 
@@ -51,49 +47,3 @@ KERNEL void __launch_bounds__(THREADS) rms_norm(u8* out, const float* x, const f
     store8<OUT>(out + ((u64)i * STRIDE + c) * size, v[t]);
   }
 }
-
-#ifdef PARTS
-KERNEL void __launch_bounds__(THREADS) rms_norm_sum(u8* out, float* x, const float* gain, const float* parts, const int* rows, int width, float eps, int plane) {
-  const int size = OUT == 0 ? 4 : 2;
-  __shared__ float scratch[33];
-  int i = blockIdx.x;
-  float g[TURNS][8], v[TURNS][8];
-#pragma unroll
-  for (int t = 0; t < TURNS; t++) {
-    int c = (t * THREADS + threadIdx.x) * 8;
-    if (gain && c < STRIDE) load8<0>(gain + c, g[t]);
-  }
-  wait_for_previous();
-  allow_next();
-  if (i >= *rows) return;
-  float sum = 0;
-#pragma unroll
-  for (int t = 0; t < TURNS; t++) {
-    int c = (t * THREADS + threadIdx.x) * 8;
-    if (c >= STRIDE) break;
-    u64 at = (u64)i * STRIDE + c;
-    float p[PARTS][8];
-    load8<0>(x + at, v[t]);
-#pragma unroll
-    for (int s = 0; s < PARTS; s++) load8<0>(parts + (u64)s * plane + at, p[s]);
-#pragma unroll
-    for (int k = 0; k < 8; k++) {
-#pragma unroll
-      for (int s = 0; s < PARTS; s++) v[t][k] += p[s][k];
-      sum += v[t][k] * v[t][k];
-    }
-    store8<0>(x + at, v[t]);
-  }
-  float scale = 1;
-  if (gain) scale = rsqrt_exact(block_sum(sum, scratch) / (float)width + eps);
-#pragma unroll
-  for (int t = 0; t < TURNS; t++) {
-    int c = (t * THREADS + threadIdx.x) * 8;
-    if (c >= STRIDE) break;
-    if (gain)
-#pragma unroll
-      for (int k = 0; k < 8; k++) v[t][k] = v[t][k] * scale * g[t][k];
-    store8<OUT>(out + ((u64)i * STRIDE + c) * size, v[t]);
-  }
-}
-#endif

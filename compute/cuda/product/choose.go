@@ -20,12 +20,8 @@ type Timing struct {
 // will be multiplied, and returns them, the fastest first. weights are several matrices like op.W, used in
 // turn, so that a cache that holds one of them does not decide. What out holds is lost.
 func (s *Set) Choose(stream *driver.Stream, op Op, weights []driver.Ptr) ([]Timing, error) {
-	tiles := Tiles
-	if op.Form == Parts {
-		tiles = SplitTiles
-	}
 	var calls [][]*Call
-	for _, t := range tiles(s.c.Info(), op.Most, op.N, op.K) {
+	for _, t := range Tiles(s.c.Info(), op.Most, op.N, op.K) {
 		row := make([]*Call, 0, len(weights))
 		for _, w := range weights {
 			op.W = w

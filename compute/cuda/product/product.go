@@ -28,10 +28,9 @@ const (
 	GateUp Form = iota // out = silu(gate)·up in bf16, N/2 columns; W is packed by PackGateUp
 	Plain              // out = x·Wᵀ + bias in bf16
 	Add                // out += x·Wᵀ + bias in float32
-	Parts              // out[i] = x·Wᵀ over part i of K, in float32, Most·Stride values each: Tile.Split parts
 )
 
-func (f Form) String() string { return [...]string{"gateup", "plain", "add", "parts"}[f] }
+func (f Form) String() string { return [...]string{"gateup", "plain", "add"}[f] }
 
 // Op is a product on addresses of one GPU. W is [N][K] and x [Most][K], bf16, row by row without gaps.
 // N is a multiple of 8, in form GateUp of 16, and K of 64.
@@ -54,8 +53,6 @@ func (o *Op) validate() error {
 		return fmt.Errorf("product: gate and up of %d columns, want a multiple of 8", o.N/2)
 	case o.Stride%8 != 0 || o.Stride < o.columns():
 		return fmt.Errorf("product: stride %d for %d columns", o.Stride, o.columns())
-	case o.Form == Parts && o.Bias != 0:
-		return errors.New("product: parts have no bias")
 	case o.X%16 != 0 || o.W%16 != 0 || o.Out%16 != 0 || o.Bias%8 != 0:
 		return fmt.Errorf("product: addresses %#x, %#x, %#x, %#x are not aligned", o.X, o.W, o.Out, o.Bias)
 	}
@@ -142,9 +139,6 @@ func (s *Set) Prepare(op Op, t Tile) (*Call, error) {
 	if err := t.validate(s.c.Info()); err != nil {
 		return nil, err
 	}
-	if (t.Split > 1) != (op.Form == Parts) || op.K/depth < t.Split {
-		return nil, fmt.Errorf("product: %v of K %d by tiles %v", op.Form, op.K, t)
-	}
 	f, err := s.load(key{op.Form, t, op.Bias != 0})
 	if err != nil {
 		return nil, err
@@ -171,9 +165,6 @@ func (c *Call) Launch(s *driver.Stream, args *driver.Args, overlap bool) error {
 	return c.function.Launch(s, driver.Launch{Grid: [3]int{c.grid}, Block: [3]int{threads}, Shared: c.tile.shared(),
 		Cluster: c.tile.cluster(), Overlap: overlap}, args)
 }
-
-// Split is how many parts K is cut into.
-func (c *Call) Split() int { return c.tile.Split }
 
 // Resources says what the compiler gave the call's kernel.
 func (c *Call) Resources() (driver.Resources, error) { return c.function.Resources() }

@@ -303,56 +303,6 @@ func (m *machine) checkProduct(form Form, tile Tile, rows, n, k int, bias bool) 
 	}
 }
 
-// TestParts: parts of products add up to them, whatever cuts K and the rows.
-func TestParts(t *testing.T) {
-	m := gpu(t)
-	for i, tile := range []Tile{{Rows: 128, Cols: 96, Stages: 6, Share: ShareW, Split: 4}, {Rows: 128, Cols: 72, Stages: 3, Split: 2},
-		{Rows: 128, Cols: 136, Stages: 4, Share: ShareX, Split: 3}, {Rows: 256, Cols: 112, Stages: 4, Share: ShareW, Split: 6}, {Rows: 128, Cols: 64, Stages: 6, Split: 5}} {
-		rows, k := []int{256, 77, 513, 300, 1}[i], []int{8960, 320, 1536, 448, 704}[i]
-		t.Run(fmt.Sprintf("%v/%d", tile, rows), func(t *testing.T) { m.in(t).checkParts(tile, rows, 1528, k) })
-	}
-}
-
-func (m *machine) checkParts(tile Tile, rows, n, k int) {
-	const most = 640
-	e := m.example(Parts, rows, most, n, k, false)
-	size := most * e.op.Stride
-	old := m.random(2*size*tile.Split, 1)
-	e.op.Out = m.upload(old)
-	c, err := m.set.Prepare(e.op, tile)
-	m.must(err)
-	m.must(c.Launch(m.stream, m.args, false))
-	got, before := floats(m.download(e.op.Out, len(old))), floats(old)
-	wrong, errSum, sum := 0, 0.0, 0.0
-	for _, r := range []int{0, rows / 3, rows * 9 / 10, rows - 1} {
-		for col := range n {
-			v, want := 0.0, e.want(r, col)
-			for p := range tile.Split {
-				v += float64(got[p*size+r*e.op.Stride+col])
-			}
-			errSum += (v - want) * (v - want)
-			sum += want * want
-			if !(math.Abs(v-want) <= 0.001*math.Abs(want)+0.001) {
-				if wrong++; wrong < 4 {
-					m.tb.Errorf("(%d,%d) is %g, want %g", r, col, v, want)
-				}
-			}
-		}
-	}
-	if wrong > 0 || !(errSum <= 1e-7*sum) {
-		m.tb.Errorf("%d values are wrong, error² %g of %g", wrong, errSum, sum)
-	}
-	for p := range tile.Split {
-		for r := range most {
-			for col := range e.op.Stride {
-				if i := p*size + r*e.op.Stride + col; (r >= rows || col >= n) && math.Float32bits(got[i]) != math.Float32bits(before[i]) {
-					m.tb.Fatalf("part %d, row %d, column %d was written", p, r, col)
-				}
-			}
-		}
-	}
-}
-
 // TestOverlappedProducts chains two products whose second one starts before the first has finished, and
 // must read the first's result all the same.
 func TestOverlappedProducts(t *testing.T) {

@@ -33,15 +33,11 @@ type Tile struct {
 	// Turns lets the two consumers of a block compute whole tiles in turns, so that one's end runs under
 	// the other's products. For 128 rows and at most 192 columns.
 	Turns bool
-	Split int `json:",omitempty"` // parts of K, for form Parts
 }
 
 func (t Tile) String() string {
-	more := map[bool]string{true: " turns", false: ""}[t.Turns]
-	if t.Split > 1 {
-		more += fmt.Sprintf(" /%d", t.Split)
-	}
-	return fmt.Sprintf("%dx%d/%d%s%s", t.Rows, t.Cols, t.Stages, [...]string{"", " W", " X"}[t.Share], more)
+	turns := map[bool]string{true: " turns", false: ""}
+	return fmt.Sprintf("%dx%d/%d%s%s", t.Rows, t.Cols, t.Stages, [...]string{"", " W", " X"}[t.Share], turns[t.Turns])
 }
 
 func (t Tile) cluster() int {
@@ -79,7 +75,7 @@ func (t Tile) validate(info driver.Info) error {
 	wide := t.Cols > 256 || (t.Rows == 256 || t.Turns) && t.Cols > 192 || t.Turns && t.Rows != 128
 	step := 8 * t.down()
 	if t.Rows != 128 && t.Rows != 256 || t.Cols <= 0 || wide || t.Cols%step != 0 ||
-		t.Stages < 2 || t.shared() > info.SharedMemory || t.Split < 0 || t.Split > MaxSplit || t.Turns && t.Split > 1 {
+		t.Stages < 2 || t.shared() > info.SharedMemory {
 		return fmt.Errorf("product: no tile %v (%d of %d bytes of shared memory)", t, t.shared(), info.SharedMemory)
 	}
 	return nil
@@ -90,7 +86,7 @@ func (t Tile) defines(form Form, bias bool) []string {
 	return []string{fmt.Sprintf("BM=%d", t.Rows), fmt.Sprintf("BN=%d", t.Cols), fmt.Sprintf("STAGES=%d", t.Stages),
 		fmt.Sprintf("CM=%d", t.down()), fmt.Sprintf("CN=%d", t.across()),
 		fmt.Sprintf("GROUP=%d", max(1, group/(t.Rows*t.down()))), fmt.Sprintf("FORM=%d", form),
-		"BIAS=" + number[bias], "TURNS=" + number[t.Turns], fmt.Sprintf("SPLIT=%d", max(1, t.Split))}
+		"BIAS=" + number[bias], "TURNS=" + number[t.Turns]}
 }
 
 // cost estimates the cycles of a product: rounds of tiles, each of which takes the tensor cores' time, or
@@ -102,10 +98,9 @@ func (t Tile) cost(info driver.Info, rows, n, k int) float64 {
 		ends          = 1200 // what is not hidden
 	)
 	clusters := info.Processors / t.cluster()
-	parts := max(1, t.Split)
-	tiles := up(rows, t.Rows*t.down()) * up(n, t.Cols*t.across()) * parts
+	tiles := up(rows, t.Rows*t.down()) * up(n, t.Cols*t.across())
 	rounds := float64(up(tiles, clusters))
-	steps := float64(up(k/depth, parts))
+	steps := float64(k / depth)
 	multiply := float64(t.Rows*t.Cols*depth*2) / flopsPerCycle
 	copied := float64((t.xBox()+t.wBox())*depth*2) / bytesPerCycle
 	if t.Turns {
@@ -128,24 +123,6 @@ func Tiles(info driver.Info, rows, n, k int) []Tile {
 	}
 	slices.SortStableFunc(all, func(a, b Tile) int { return cmp.Compare(a.cost(info, rows, n, k), b.cost(info, rows, n, k)) })
 	return all
-}
-
-// MaxSplit is the most parts that K is cut into.
-const MaxSplit = 6
-
-// SplitTiles returns tiles that cut K, for few rows.
-func SplitTiles(info driver.Info, rows, n, k int) []Tile {
-	const perKind = 1
-	var all []Tile
-	for split := 2; split <= min(MaxSplit, k/depth/2); split++ {
-		for _, kind := range []Tile{{Rows: 128, Share: ShareW, Split: split}, {Rows: 128, Share: ShareX, Split: split}, {Rows: 128, Split: split}} {
-			if rows > kind.Rows || kind.Share != ShareW {
-				all = append(all, kind.best(info, rows, n, k, perKind)...)
-			}
-		}
-	}
-	slices.SortStableFunc(all, func(a, b Tile) int { return cmp.Compare(a.cost(info, rows, n, k), b.cost(info, rows, n, k)) })
-	return all[:min(len(all), 8)]
 }
 
 // best returns up to limit tiles of t's rows and share.
