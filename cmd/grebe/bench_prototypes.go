@@ -26,8 +26,9 @@ type benchPrototypesCmd struct {
 	UsersFile string    `name:"users-file" type:"path" help:"Users (NDJSON), of whom the last --users are not in the pool; default the shop's customers." placeholder:"FILE"`
 	PoolUsers int       `name:"pool-users" default:"2000" help:"Users in the pool; default ${default}." placeholder:"N"`
 	Users     int       `default:"50" help:"Users who are not; default ${default}." placeholder:"N"`
+	Split     string    `default:"test" enum:"test,validation" help:"Which of the shop's customers they are: test, or validation to choose settings by; default ${default}."`
 	Memory    string    `default:"64MiB" help:"KV of the pool, at most; default ${default}." placeholder:"SIZE"`
-	Radius    float32   `help:"Of clusters and matches; default 0.08." placeholder:"R"`
+	Radius    float32   `help:"Of clusters; default 0.1." placeholder:"R"`
 	Least     int       `help:"Users that a cluster occurs with, at least; default 2." placeholder:"N"`
 	Left      []float32 `help:"What is left of the three sums of a context after a token." placeholder:"X,Y,Z"`
 
@@ -182,7 +183,11 @@ func (c *benchPrototypesCmd) users() (pool, unseen, many []*grebev1.User, err er
 			}
 			return out
 		}
-		pool, unseen = customers(shop.Train, c.PoolUsers), customers(shop.Test, c.Users)
+		split := shop.Test
+		if c.Split == "validation" {
+			split = shop.Validation
+		}
+		pool, unseen = customers(shop.Train, c.PoolUsers), customers(split, c.Users)
 		if c.Many > 0 {
 			many = customers(shop.Train, c.ManyUsers)
 		}

@@ -23,7 +23,7 @@ type prototypeFlags struct {
 	Prototypes bool    `help:"Make prototypes of users' histories, for blended prompts, instead of computing items."`
 	Users      int     `name:"prototype-users" default:"20000" help:"Users whose histories are gone over, at most; default ${default}." placeholder:"N"`
 	Memory     string  `name:"prototype-memory" default:"64MiB" help:"KV of prototypes, at most; default ${default}." placeholder:"SIZE"`
-	Radius     float32 `name:"prototype-radius" help:"How far apart contexts may be that count as the same, as a relative error of keys and values; default 0.08." placeholder:"R"`
+	Radius     float32 `name:"prototype-radius" help:"How far apart contexts may be that count as the same, as a relative error of keys and values; default 0.1." placeholder:"R"`
 	Least      int     `name:"prototype-least" help:"Users in whose histories a context occurs, at least; default 2." placeholder:"N"`
 	Fresh      bool    `name:"prototype-fresh" help:"Forget the prototypes that there are; default: what they do not cover is added."`
 }

@@ -155,7 +155,7 @@ func (b *builder) learn() error {
 // walk calls f with every token that may have a prototype, the context in b.scratch.sums.
 func (b *builder) walk(tokens []int32, f func(i int, row int32)) {
 	s := b.space
-	b.scratch.sums = rows{}
+	b.scratch.sums = sums{}
 	for i, t := range tokens {
 		r := s.row(t)
 		if b.natural[r] {

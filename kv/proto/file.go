@@ -211,7 +211,7 @@ func (h *head) read(cfg Config, data []byte) (*Index, error) {
 	pages := (n + Page - 1) / Page
 	sizes := [sections]int{
 		Width * 4, dims * 4, dims * 4, int(h.Taught) * features * Width * 4, rowCount * 4, rowCount * 4,
-		rowCount * Scales * dims * 4, rowCount * Planes * 4, n * int(unsafe.Sizeof(Prototype{})), n * 8, n * Width, parts*generation + pages,
+		rowCount * Scales * dims * 2, rowCount * Planes * 4, n * int(unsafe.Sizeof(Prototype{})), n * 8, n * Width, parts*generation + pages,
 	}
 	var list [sections][]byte
 	for i, size := range sizes {

@@ -31,8 +31,13 @@ type buckets struct {
 	bits    []uint8  // by row
 	first   []uint32 // by row: of starts
 	starts  []uint32 // of buckets in entries, by row, table and key, with one more behind each row
-	numbers []uint32
-	sketch  []uint64
+	entries []entry
+}
+
+// entry is a prototype in a bucket.
+type entry struct {
+	sketch uint64
+	number uint32
 }
 
 const (
@@ -76,10 +81,10 @@ func (x *Index) fill() {
 		b.starts[i] = total
 		total += n
 	}
-	b.numbers, b.sketch = make([]uint32, total), make([]uint64, total)
+	b.entries = make([]entry, total)
 	next := append([]uint32(nil), b.starts...)
 	b.each(x, func(at uint32, i int) {
-		b.numbers[next[at]], b.sketch[next[at]] = uint32(i), x.sketches[i]
+		b.entries[next[at]] = entry{x.sketches[i], uint32(i)}
 		next[at]++
 	})
 	x.buckets = b
@@ -135,7 +140,7 @@ const block = 32
 
 // Scratch is a lookup's memory: one for each that runs. The zero value is ready.
 type Scratch struct {
-	sums    rows
+	sums    sums
 	rows    [block]int32
 	sketch  [block]uint64
 	vector  [block][Width]int8
@@ -166,7 +171,7 @@ func (s *space) radius() int32 {
 // match is Match for prototypes whose squared distance, in steps, is at most limit.
 func (x *Index) match(s *Scratch, tokens []int32, from int, limit int32, most float32, out []Match) {
 	out = out[:len(tokens)]
-	s.sums = rows{}
+	s.sums = sums{}
 	for i := 0; i < from; i++ {
 		out[i] = Match{Prototype: -1, Drift: 1}
 		x.advance(&s.sums, tokens[i])
@@ -181,8 +186,8 @@ func (x *Index) match(s *Scratch, tokens []int32, from int, limit int32, most fl
 	}
 }
 
-func (x *Index) advance(sums *rows, token int32) {
-	advance(sums, &x.space.rows[x.space.row(token)], &x.space.cfg.Left)
+func (x *Index) advance(s *sums, token int32) {
+	advance(s, &x.space.rows[x.space.row(token)], &x.space.cfg.Left)
 }
 
 // embed makes the contexts of a block of tokens that begins at a place. Tokens that have no prototype get row 0.
@@ -212,7 +217,7 @@ func (x *Index) ask(s *Scratch, n int) {
 			start, end := b.starts[at], b.starts[at+1]
 			s.starts[i][t], s.ends[i][t] = start, min(end, start+scanned)
 			if start < end {
-				touched += b.sketch[start] + uint64(b.numbers[start])
+				touched += b.entries[start].sketch
 			}
 		}
 	}
@@ -231,17 +236,18 @@ func (x *Index) scan(s *Scratch, n int) {
 		}
 		sketch := s.sketch[i]
 		for t := range Tables {
-			start, end := s.starts[i][t], s.ends[i][t]
-			numbers := b.numbers[start:end]
-			for k, other := range b.sketch[start:end] {
-				d := uint8(bits.OnesCount64(other ^ sketch))
+			for _, e := range b.entries[s.starts[i][t]:s.ends[i][t]] {
+				d := uint8(bits.OnesCount64(e.sketch ^ sketch))
 				if count == compared && d >= far[compared-1] {
 					continue
 				}
-				count = keep(found, &far, count, numbers[k], d)
+				count = keep(found, &far, count, e.number, d)
 			}
 		}
 		s.count[i] = count
+		for _, c := range found[:count] {
+			prefetch(&x.vectors[c])
+		}
 	}
 }
 
@@ -313,9 +319,9 @@ func (s *space) drift(d, row int32) float32 {
 
 // Exhaustive returns the nearest prototype of a token of a history by comparing all: what Match is measured against.
 func (x *Index) Exhaustive(tokens []int32, at int) Match {
-	var sums rows
+	var before sums
 	for _, t := range tokens[:at] {
-		x.advance(&sums, t)
+		x.advance(&before, t)
 	}
 	row := x.space.row(tokens[at])
 	none := Match{Prototype: -1, Drift: 1}
@@ -323,7 +329,7 @@ func (x *Index) Exhaustive(tokens []int32, at int) Match {
 		return none
 	}
 	var vector [Width]int8
-	express(&sums, &x.space.frame, place(at), &x.thresholds[row], &vector)
+	express(&before, &x.space.frame, place(at), &x.thresholds[row], &vector)
 	best, number := int32(math.MaxInt32), int32(-1)
 	for i := range x.prototypes {
 		if x.prototypes[i].Token != tokens[at] || !x.alive(i) {

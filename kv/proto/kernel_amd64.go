@@ -8,27 +8,32 @@ import "golang.org/x/sys/cpu"
 var wide = cpu.X86.HasAVX2
 
 //go:noescape
-func advanceAVX2(sums, row *rows, left *[Scales]float32)
+func advanceAVX2(s *sums, row *rows, left *[Scales]float32)
 
 //go:noescape
-func expressAVX2(sums *rows, f *frame, place float32, thresholds *[Planes]float32, out *[Width]int8) uint64
+func expressAVX2(s *sums, f *frame, place float32, thresholds *[Planes]float32, out *[Width]int8) uint64
 
 //go:noescape
 func distanceAVX2(a, b *[Width]int8) int32
 
-func advance(sums, row *rows, left *[Scales]float32) {
+// prefetch asks for a vector that is compared soon.
+//
+//go:noescape
+func prefetch(v *[Width]int8)
+
+func advance(s *sums, row *rows, left *[Scales]float32) {
 	if wide {
-		advanceAVX2(sums, row, left)
+		advanceAVX2(s, row, left)
 		return
 	}
-	advanceGo(sums, row, left)
+	advanceGo(s, row, left)
 }
 
-func express(sums *rows, f *frame, place float32, thresholds *[Planes]float32, out *[Width]int8) uint64 {
+func express(s *sums, f *frame, place float32, thresholds *[Planes]float32, out *[Width]int8) uint64 {
 	if wide {
-		return expressAVX2(sums, f, place, thresholds, out)
+		return expressAVX2(s, f, place, thresholds, out)
 	}
-	return expressGo(sums, f, place, thresholds, out)
+	return expressGo(s, f, place, thresholds, out)
 }
 
 func distance(a, b *[Width]int8) int32 {

@@ -2,12 +2,12 @@
 
 #include "textflag.h"
 
-// A vector has 320 floats, of which the first 256 are the embedding: 1280 bytes. Sums are three of them, a frame
-// has the base, the places and the steps.
+// A vector has 320 floats, of which the first 256 are the embedding: 1280 bytes. Sums are three of them, rows are
+// three with the upper halves of floats, and a frame has the base, the places and the steps.
 
-// func advanceAVX2(sums, row *rows, left *[Scales]float32)
+// func advanceAVX2(s *sums, row *rows, left *[Scales]float32)
 TEXT ·advanceAVX2(SB), NOSPLIT, $0-24
-	MOVQ         sums+0(FP), DI
+	MOVQ         s+0(FP), DI
 	MOVQ         row+8(FP), SI
 	MOVQ         left+16(FP), DX
 	VBROADCASTSS 0(DX), Y13
@@ -15,19 +15,25 @@ TEXT ·advanceAVX2(SB), NOSPLIT, $0-24
 	VBROADCASTSS 8(DX), Y15
 	MOVQ         $40, CX
 loop:
-	VMULPS  (DI), Y13, Y0
-	VMULPS  1280(DI), Y14, Y1
-	VMULPS  2560(DI), Y15, Y2
-	VADDPS  (SI), Y0, Y0
-	VADDPS  1280(SI), Y1, Y1
-	VADDPS  2560(SI), Y2, Y2
-	VMOVUPS Y0, (DI)
-	VMOVUPS Y1, 1280(DI)
-	VMOVUPS Y2, 2560(DI)
-	ADDQ    $32, SI
-	ADDQ    $32, DI
-	DECQ    CX
-	JNZ     loop
+	VPMOVZXWD (SI), Y3
+	VPMOVZXWD 640(SI), Y4
+	VPMOVZXWD 1280(SI), Y5
+	VMULPS    (DI), Y13, Y0
+	VMULPS    1280(DI), Y14, Y1
+	VMULPS    2560(DI), Y15, Y2
+	VPSLLD    $16, Y3, Y3
+	VPSLLD    $16, Y4, Y4
+	VPSLLD    $16, Y5, Y5
+	VADDPS    Y3, Y0, Y0
+	VADDPS    Y4, Y1, Y1
+	VADDPS    Y5, Y2, Y2
+	VMOVUPS   Y0, (DI)
+	VMOVUPS   Y1, 1280(DI)
+	VMOVUPS   Y2, 2560(DI)
+	ADDQ      $16, SI
+	ADDQ      $32, DI
+	DECQ      CX
+	JNZ       loop
 	VZEROUPPER
 	RET
 
@@ -50,9 +56,9 @@ DATA order<>+24(SB)/4, $3
 DATA order<>+28(SB)/4, $7
 GLOBL order<>(SB), RODATA, $32
 
-// func expressAVX2(sums *rows, f *frame, place float32, thresholds *[Planes]float32, out *[Width]int8) uint64
+// func expressAVX2(s *sums, f *frame, place float32, thresholds *[Planes]float32, out *[Width]int8) uint64
 TEXT ·expressAVX2(SB), NOSPLIT, $0-48
-	MOVQ         sums+0(FP), DI
+	MOVQ         s+0(FP), DI
 	MOVQ         f+8(FP), SI
 	VBROADCASTSS place+16(FP), Y15
 	MOVQ         thresholds+24(FP), R8
@@ -136,4 +142,13 @@ loop:
 	VMOVD        X0, AX
 	VZEROUPPER
 	MOVL         AX, ret+16(FP)
+	RET
+
+// func prefetch(v *[Width]int8)
+TEXT ·prefetch(SB), NOSPLIT, $0-8
+	MOVQ       v+0(FP), AX
+	PREFETCHT0 (AX)
+	PREFETCHT0 64(AX)
+	PREFETCHT0 128(AX)
+	PREFETCHT0 192(AX)
 	RET

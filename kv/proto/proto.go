@@ -54,7 +54,7 @@ type Config struct {
 
 // DefaultRadius was chosen, as DefaultLeft was, by the error of matched keys and values on users who were not in the
 // pool, which `grebe bench prototypes` measures.
-const DefaultRadius = 0.08
+const DefaultRadius = 0.1
 
 // DefaultLeft has sums over the last words, over some sentences, and over nearly all.
 var DefaultLeft = [Scales]float32{0.6, 0.98, 0.9995}

@@ -83,17 +83,19 @@ func TestKernelsAgree(t *testing.T) {
 		}
 	}
 	for range 50 {
-		var a, row rows
+		var a, added sums
 		f := frame{steps: 300}
 		var thresholds [Planes]float32
 		for j := range a {
 			fill(a[j][:])
-			fill(row[j][:])
+			fill(added[j][:])
 		}
 		fill(f.base[:])
 		fill(f.places[:])
 		fill(thresholds[:])
 		thresholds[3] = f.at(&a, Width+3, 1.5) // equal is not above
+		var row rows
+		row.round(&added)
 		b := a
 		left := [Scales]float32{0.5, 0.9, 0.99}
 		var one, two [Width]int8
@@ -139,15 +141,15 @@ func TestMatchAgainstExactSearch(t *testing.T) {
 	for _, h := range unseen.histories {
 		out := make([]Match, len(h))
 		x.Match(&s, h, 0, 1, out)
-		var sums rows
+		var before sums
 		for i, token := range h {
 			row := x.space.row(token)
 			if token < firstNum {
 				natural++
 			}
 			var v [Width]int8
-			express(&sums, &x.space.frame, place(i), &x.thresholds[row], &v)
-			x.advance(&sums, token)
+			express(&before, &x.space.frame, place(i), &x.thresholds[row], &v)
+			x.advance(&before, token)
 			best, number := exact(x, &v, token)
 			within := number >= 0
 			got := out[i]

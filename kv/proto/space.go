@@ -114,18 +114,20 @@ func (s *space) learn(tokens []int32, of Embeddings) {
 			continue
 		}
 		u := s.feature(e)
-		var row rows
-		for j := range row {
+		var v sums
+		for j := range v {
 			gain := s.gain(j)
 			for i, x := range u {
 				if s.images == nil {
-					row[j][i] = x * gain * plainShare
+					v[j][i] = x * gain * plainShare
 					continue
 				}
-				addScaled(row[j][:Width], s.images[(j*Width+i)*Width:][:Width], x*gain)
+				addScaled(v[j][:Width], s.images[(j*Width+i)*Width:][:Width], x*gain)
 			}
-			s.project(&row[j])
+			s.project(&v[j])
 		}
+		var row rows
+		row.round(&v)
 		s.insert(t, &row)
 	}
 }

@@ -77,12 +77,12 @@ func (b *builder) asked(tokens []int32) (at []int) {
 
 // lessonsOf appends those of a history.
 func (b *builder) lessonsOf(out []lesson, tokens []int32, at []int, targets [][]float32) []lesson {
-	var sums [Scales][Width]float32
+	var before [Scales][Width]float32
 	for i, t := range tokens {
 		if len(at) > 0 && at[0] == i {
 			l := lesson{token: t, target: b.space.fold(targets[0])}
-			for j := range sums {
-				copy(l.context[j*Width:], sums[j][:])
+			for j := range before {
+				copy(l.context[j*Width:], before[j][:])
 			}
 			l.context[features-1] = place(i)
 			out = append(out, l)
@@ -93,10 +93,10 @@ func (b *builder) lessonsOf(out []lesson, tokens []int32, at []int, targets [][]
 			e = b.space.mean[:]
 		}
 		u := b.space.feature(e)
-		for j := range sums {
+		for j := range before {
 			left, gain := b.space.cfg.Left[j], b.space.gain(j)
 			for d, x := range u {
-				sums[j][d] = float32(sums[j][d]*left) + float32(x*gain)
+				before[j][d] = float32(before[j][d]*left) + float32(x*gain)
 			}
 		}
 	}
@@ -106,17 +106,17 @@ func (b *builder) lessonsOf(out []lesson, tokens []int32, at []int, targets [][]
 // centreByToken takes the mean of each token's occurrences away, of contexts and targets: what is the same for all of
 // them needs no prediction. It returns the mean of all contexts.
 func centreByToken(list []lesson) (mean [features]float64) {
-	type sums struct {
+	type total struct {
 		n       int
 		context [features]float64
 		target  [Width]float64
 	}
-	by := map[int32]*sums{}
+	by := map[int32]*total{}
 	for i := range list {
 		l := &list[i]
 		s := by[l.token]
 		if s == nil {
-			s = &sums{}
+			s = &total{}
 			by[l.token] = s
 		}
 		s.n++
