@@ -128,6 +128,9 @@ func NewBatcher(c BatcherConfig, m PrefillModel) (*Batcher, error) {
 // their own time, by which they are shed and told apart.
 func (b *Batcher) SetModel(m PrefillModel) { b.model = m }
 
+// SetSLO changes the latency that clients are promised. Deadlines of requests that wait stay as they are.
+func (b *Batcher) SetSLO(slo time.Duration) { b.config.SLO = slo }
+
 // Len is the number of requests that wait.
 func (b *Batcher) Len() int { return b.latest.len() }
 

@@ -236,7 +236,9 @@ func (s *Server) retrieve(ctx context.Context, c *call, id string, req *grebev1.
 	if err := checkLogits(r.result.Hidden[0], m.Config().Hidden); err != nil {
 		return nil, s.explain(c, fmt.Errorf("the state of the last event: %w", err))
 	}
-	found, err := m.Retrieve(r.result.Hidden[0], n, h.at.Query, eligible)
+	ctx, cancel := context.WithDeadline(ctx, c.start.Add(c.deadline))
+	defer cancel()
+	found, broken, err := m.Retrieve(ctx, r.result.Hidden[0], n, h.at.Query, eligible)
 	if err != nil {
 		return nil, s.explain(c, err)
 	}
@@ -246,6 +248,13 @@ func (s *Server) retrieve(ctx context.Context, c *call, id string, req *grebev1.
 		TimingMs: &grebev1.Timing{
 			Queue: milliseconds(r.result.Queue), Fetch: milliseconds(r.fetch), Compute: milliseconds(r.result.Compute + time.Since(start)),
 		},
+	}
+	if broken > 0 {
+		if h.note != "" {
+			h.note += "; "
+		}
+		h.note += fmt.Sprintf("%d items were left out: their scores are no finite numbers", broken)
+		s.log.Warn("items have scores that are no finite numbers: they are never recommended", "model", c.model.Name, "items", broken)
 	}
 	resp.Usage.Note = noteOf(m, h)
 	for _, f := range found {

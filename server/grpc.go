@@ -3,9 +3,12 @@ package server
 import (
 	"context"
 	"crypto/tls"
+	"io"
 	"net/http"
 	"strconv"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"time"
 
 	"google.golang.org/grpc"
@@ -18,6 +21,7 @@ import (
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
 	"google.golang.org/grpc/tap"
+	"google.golang.org/protobuf/proto"
 
 	grebev1 "grebe/api/grebe/v1"
 	"grebe/server/guard"
@@ -80,6 +84,7 @@ func (s *Server) newGRPC(secure *tls.Config) *grpc.Server {
 		grpc.ForceServerCodecV2(boundedCodec{encoding.GetCodecV2(grpcproto.Name)}),
 		grpc.WaitForHandlers(true),
 		grpc.UnaryInterceptor(s.intercept),
+		grpc.StreamInterceptor(s.watch),
 	}
 	if secure != nil {
 		opts = append(opts, grpc.Creds(credentials.NewTLS(secure)))
@@ -93,7 +98,11 @@ func (s *Server) newGRPC(secure *tls.Config) *grpc.Server {
 // maxStreams bounds the calls under way on one connection: each may hold a message of MaxBody.
 const maxStreams = 128
 
-// tap turns away those without a key before their messages are read.
+// readingMiB is how much of MaxBuffered is set aside for a message that is being read: most have less.
+const readingMiB = 1
+
+// tap turns away those without a key before their messages are read, and those that come while the messages of too many
+// others, over all connections, are being read. A message that does not come in time ends its call.
 func (s *Server) tap(ctx context.Context, info *tap.Info) (context.Context, error) {
 	if grpcOps[info.FullMethodName] == "" {
 		return ctx, nil // health
@@ -101,8 +110,41 @@ func (s *Server) tap(ctx context.Context, info *tap.Info) (context.Context, erro
 	if err := s.guard.Knows(keyIn(info.Header)); err != nil {
 		return nil, status.Error(codes.Unauthenticated, err.Error())
 	}
-	return ctx, nil
+	most := max(1, s.cfg.MaxBuffered/(readingMiB<<20))
+	if s.reading.Add(1) > most {
+		s.reading.Add(-1)
+		return nil, status.Errorf(codes.ResourceExhausted, "the messages of %d calls are being read", most)
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	late := time.AfterFunc(s.cfg.ReadTimeout, cancel)
+	done := sync.OnceFunc(func() {
+		late.Stop()
+		s.reading.Add(-1)
+	})
+	context.AfterFunc(ctx, func() {
+		done()
+		cancel()
+	})
+	return context.WithValue(ctx, readKey{}, done), nil
 }
+
+// readKey finds, in a call's context, what is to be called when its message is read.
+type readKey struct{}
+
+// watch ends streams, which only those have who watch the server's health, when the server stops: nobody else would.
+func (s *Server) watch(srv any, stream grpc.ServerStream, _ *grpc.StreamServerInfo, next grpc.StreamHandler) error {
+	ctx, cancel := context.WithCancel(stream.Context())
+	defer cancel()
+	defer context.AfterFunc(s.watching, cancel)()
+	return next(srv, &watchStream{stream, ctx})
+}
+
+type watchStream struct {
+	grpc.ServerStream
+	ctx context.Context
+}
+
+func (w *watchStream) Context() context.Context { return w.ctx }
 
 var grpcOps = map[string]string{
 	grebev1.Grebe_Rank_FullMethodName:            "rank",
@@ -123,6 +165,11 @@ func (s *Server) intercept(ctx context.Context, req any, info *grpc.UnaryServerI
 	if op == "" {
 		return next(ctx, req) // health
 	}
+	if read, ok := ctx.Value(readKey{}).(func()); ok {
+		read()
+	}
+	s.handlers.Add(1)
+	defer s.handlers.Add(-1)
 	start := time.Now()
 	ctx, end := s.cfg.Tracer.GRPC(ctx, op)
 	resp, err := s.guarded(ctx, op, req, next)
@@ -146,6 +193,11 @@ func (s *Server) guarded(ctx context.Context, op string, req any, next grpc.Unar
 		return nil, err
 	}
 	defer release()
+	free, err := s.hold(int64(proto.Size(req.(proto.Message))))
+	if err != nil {
+		return nil, err
+	}
+	defer free()
 	return next(ctx, req)
 }
 
@@ -186,12 +238,33 @@ func (s *Server) frontDoor(g *grpc.Server) http.Handler {
 				turnAway(w, err)
 				return
 			}
+			body := &heldBody{ReadCloser: r.Body, server: s}
+			defer body.free()
+			r.Body = body
 			g.ServeHTTP(w, r)
 			return
 		}
 		web.ServeHTTP(w, r)
 	})
 }
+
+// heldBody counts what it reads among the bytes of requests under way.
+type heldBody struct {
+	io.ReadCloser
+	server *Server
+	held   atomic.Int64
+}
+
+func (b *heldBody) Read(p []byte) (int, error) {
+	n, err := b.ReadCloser.Read(p)
+	b.held.Add(int64(n))
+	if b.server.bodies.Add(int64(n)) > b.server.cfg.MaxBuffered {
+		return 0, errorf(exhausted, "", "the requests under way have %d bytes", b.server.cfg.MaxBuffered)
+	}
+	return n, err
+}
+
+func (b *heldBody) free() { b.server.bodies.Add(-b.held.Swap(0)) }
 
 // turnAway answers a call of gRPC whose message is not read.
 func turnAway(w http.ResponseWriter, err error) {

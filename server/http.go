@@ -161,6 +161,8 @@ func (s *Server) adminModels(w http.ResponseWriter, r *http.Request) {
 
 // serve answers one request and counts it.
 func (s *Server) serve(w http.ResponseWriter, r *http.Request) {
+	s.handlers.Add(1)
+	defer s.handlers.Add(-1)
 	start := time.Now()
 	rt, id := findRoute(r.URL)
 	end := func(int) {}
@@ -238,6 +240,11 @@ func (s *Server) buffer(r *http.Request) (free func(), err error) {
 	if n < 0 {
 		n = s.cfg.MaxBody
 	}
+	return s.hold(n)
+}
+
+// hold counts bytes of a request under way; the caller MUST call free.
+func (s *Server) hold(n int64) (free func(), err error) {
 	if s.bodies.Add(n) > s.cfg.MaxBuffered {
 		s.bodies.Add(-n)
 		return nil, errorf(exhausted, "", "the requests under way have %d bytes", s.cfg.MaxBuffered)

@@ -292,7 +292,11 @@ func TestTooManyInFlight(t *testing.T) {
 }
 
 func TestNewRefuses(t *testing.T) {
-	good := newWorld(t).cfg
+	w := newWorld(t)
+	good := w.cfg
+	for _, sl := range w.served {
+		good.Models = append(good.Models, *sl.serving().Model)
+	}
 	for name, change := range map[string]func(*Config){
 		"no models":       func(c *Config) { c.Models = nil },
 		"no name":         func(c *Config) { c.Models[0].Name = "" },

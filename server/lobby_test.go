@@ -39,7 +39,9 @@ func TestLobby(t *testing.T) {
 		}
 		for _, path := range []string{"/v2/health/ready", "/readyz", "/v1/rank", "/metrics", "/"} {
 			status, h, text := get(t, c, "http://"+at.Addr().String()+path)
-			var e struct{ Error struct{ Code, Message string } }
+			var e struct {
+				Error struct{ Code, Message string }
+			}
 			if err := json.Unmarshal([]byte(text), &e); err != nil || status != http.StatusServiceUnavailable || h.Get("Retry-After") == "" ||
 				e.Error.Code != "unavailable" || e.Error.Message != "loading model x, 40 %" {
 				t.Errorf("%s: %d %s %v", path, status, text, err)

@@ -13,9 +13,15 @@ import (
 	"runtime"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/health/grpc_health_v1"
+	"google.golang.org/grpc/status"
+
+	grebev1 "grebe/api/grebe/v1"
 	"grebe/engine"
 )
 
@@ -112,9 +118,12 @@ func TestServeFinishesWhatIsUnderWay(t *testing.T) {
 func TestServeCutsWhatDoesNotFinish(t *testing.T) {
 	w := newWorld(t, func(c *Config) { c.ShutdownTimeout = 20 * time.Millisecond })
 	inside := make(chan struct{})
+	var ended atomic.Bool
 	w.runner.set(func(ctx context.Context, _ *engine.Job) error {
 		close(inside)
 		<-ctx.Done() // ends because the server closes the connection, long before the deadline
+		time.Sleep(20 * time.Millisecond)
+		ended.Store(true)
 		return ctx.Err()
 	})
 	s := serve(t, w)
@@ -131,8 +140,73 @@ func TestServeCutsWhatDoesNotFinish(t *testing.T) {
 	if err := s.stop(); err != nil {
 		t.Error(err)
 	}
+	if !ended.Load() || w.handlers.Load() != 0 {
+		t.Error("a handler outlives the server")
+	}
 	if err := <-failed; err == nil {
 		t.Error("the request was answered")
+	}
+}
+
+// Those who watch the server's health do not keep it from stopping: they are told, and their streams end.
+func TestServeDoesNotWaitForWatchers(t *testing.T) {
+	w := newWorld(t, func(c *Config) { c.ShutdownTimeout = time.Hour })
+	s := serve(t, w)
+	var watchers []grpc_health_v1.Health_WatchClient
+	for _, ln := range []net.Listener{s.grpc, s.http} {
+		stream, err := grpc_health_v1.NewHealthClient(dial(t, ln.Addr().String())).Watch(context.Background(), &grpc_health_v1.HealthCheckRequest{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if m, err := stream.Recv(); err != nil || m.Status != grpc_health_v1.HealthCheckResponse_SERVING {
+			t.Fatalf("%v %v", m, err)
+		}
+		watchers = append(watchers, stream)
+	}
+	if err := s.stop(); err != nil {
+		t.Error(err)
+	}
+	for _, stream := range watchers {
+		for {
+			if _, err := stream.Recv(); err != nil {
+				break
+			}
+		}
+	}
+}
+
+// Bytes of messages of gRPC count with those of all other requests, on both ports.
+func TestBytesUnderWayAreBoundedForGRPC(t *testing.T) {
+	w := newWorld(t, func(c *Config) { c.MaxBody, c.MaxBuffered = 1<<20, 1<<20 })
+	s := serve(t, w)
+	req := &grebev1.RankRequest{Model: "id", User: &grebev1.User{Tokens: []int32{1, 2}}, Candidates: []*grebev1.Item{{Tokens: []int32{3}, Identifier: new(int32)}}}
+	for _, ln := range []net.Listener{s.grpc, s.http} {
+		c := grebev1.NewGrebeClient(dial(t, ln.Addr().String()))
+		if _, err := c.Rank(t.Context(), req); err != nil {
+			t.Fatalf("with nothing under way: %v", err)
+		}
+		free, err := w.hold(1 << 20)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := c.Rank(t.Context(), req); status.Code(err) == codes.OK {
+			t.Error("a call is taken while all bytes are in use")
+		}
+		free()
+		if _, err := c.Rank(t.Context(), req); err != nil {
+			t.Errorf("with nothing under way again: %v", err)
+		}
+	}
+	w.reading.Add(1)
+	if _, err := grebev1.NewGrebeClient(dial(t, s.grpc.Addr().String())).Rank(t.Context(), req); status.Code(err) != codes.ResourceExhausted {
+		t.Errorf("while as many messages are read as may be: %v", err)
+	}
+	w.reading.Add(-1)
+	if err := s.stop(); err != nil {
+		t.Error(err)
+	}
+	if w.bodies.Load() != 0 || w.reading.Load() != 0 {
+		t.Errorf("%d bytes and %d messages are left on the books", w.bodies.Load(), w.reading.Load())
 	}
 }
 

@@ -236,6 +236,12 @@ type Server struct {
 	life       context.Context // of what runs in the background
 	die        context.CancelFunc
 	background sync.WaitGroup
+	handlers   atomic.Int64    // of HTTP and gRPC, under way
+	cut        context.Context // ends when requests under way shall
+	cutOff     context.CancelFunc
+	watching   context.Context // ends when nobody need watch the server's health any more
+	unwatch    context.CancelFunc
+	reading    atomic.Int64 // calls of gRPC whose message is not read yet
 }
 
 // States of a server.
@@ -283,6 +289,8 @@ func New(cfg Config) (*Server, error) {
 	s.SetDeadlines(cfg.SLO, cfg.MaxDeadline)
 	s.cfg.Models = nil // nothing shall hold a checkpoint that is retired
 	s.life, s.die = context.WithCancel(context.Background())
+	s.cut, s.cutOff = context.WithCancel(context.Background())
+	s.watching, s.unwatch = context.WithCancel(context.Background())
 	for _, sl := range slots {
 		s.models[sl.name] = sl
 	}
@@ -437,6 +445,7 @@ func (s *Server) newHTTP(h http.Handler) *http.Server {
 		ReadTimeout:       s.cfg.ReadTimeout,
 		WriteTimeout:      s.cfg.WriteTimeout,
 		IdleTimeout:       s.cfg.IdleTimeout,
+		BaseContext:       func(net.Listener) context.Context { return s.cut },
 		MaxHeaderBytes:    64 << 10,
 		ErrorLog:          slog.NewLogLogger(s.log.Handler(), slog.LevelDebug),
 	}
@@ -444,6 +453,9 @@ func (s *Server) newHTTP(h http.Handler) *http.Server {
 
 // shutdown drains all servers at once and, when the time is up, cuts what is left.
 func (s *Server) shutdown(web, admin *http.Server, shared, alone *grpc.Server) {
+	s.unwatch()
+	defer s.waitForHandlers()
+	defer s.cutOff()
 	ctx, cancel := context.WithTimeout(context.Background(), s.cfg.ShutdownTimeout)
 	defer cancel()
 	drained := make(chan struct{})
@@ -454,6 +466,7 @@ func (s *Server) shutdown(web, admin *http.Server, shared, alone *grpc.Server) {
 	for _, h := range []*http.Server{web, admin} {
 		if err := h.Shutdown(ctx); err != nil {
 			s.log.Warn("requests cut off at shutdown", "error", err)
+			s.cutOff()
 			h.Close()
 		}
 	}
@@ -464,4 +477,17 @@ func (s *Server) shutdown(web, admin *http.Server, shared, alone *grpc.Server) {
 		<-drained
 	}
 	shared.Stop()
+}
+
+// cutWithin is how long handlers have to notice that their request was cut off.
+const cutWithin = 5 * time.Second
+
+// waitForHandlers waits until no request is under way. One that does not notice that it was cut off is left behind.
+func (s *Server) waitForHandlers() {
+	for end := time.Now().Add(cutWithin); s.handlers.Load() > 0; time.Sleep(time.Millisecond) {
+		if time.Now().After(end) {
+			s.log.Error("requests that were cut off do not end: they are left behind", "requests", s.handlers.Load())
+			return
+		}
+	}
 }

@@ -148,6 +148,7 @@ func (s *stack) reconfigure(old, next *config.Config, log *slog.Logger) error {
 		}
 	}
 	s.server.SetDeadlines(time.Duration(next.SLOMillis)*time.Millisecond, time.Duration(next.Limits.DeadlineMillis)*time.Millisecond)
+	s.loaded.setSLO(time.Duration(next.SLOMillis) * time.Millisecond)
 	log.Info("configuration read again", "keys", len(keys), "slo_ms", next.SLOMillis)
 	if names := needRestart(old, next); len(names) > 0 {
 		log.Warn("changed, but only the next start takes it over", "keys", strings.Join(names, ", "))

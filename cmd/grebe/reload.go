@@ -15,6 +15,7 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"grebe/compute"
 	"grebe/internal/config"
@@ -55,6 +56,7 @@ type loadedModels struct {
 
 	mu    sync.Mutex
 	units map[string][]*unit // by model, the oldest first
+	slo   time.Duration      // that a signal brought; 0: the configuration's
 }
 
 func (l *loadedModels) of(model string) []*unit {
@@ -70,6 +72,21 @@ func (l *loadedModels) add(u *unit) {
 		l.units = map[string][]*unit{}
 	}
 	l.units[u.model.Name] = append(l.units[u.model.Name], u)
+	if l.slo > 0 {
+		u.queue.SetSLO(l.slo)
+	}
+}
+
+// setSLO changes the latency that batches are made for, also of checkpoints to come.
+func (l *loadedModels) setSLO(slo time.Duration) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.slo = slo
+	for _, units := range l.units {
+		for _, u := range units {
+			u.queue.SetSLO(slo)
+		}
+	}
 }
 
 // remove forgets a unit and returns those that are left of its model.

@@ -1,7 +1,9 @@
 package hstu
 
 import (
+	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"math"
 	"os"
@@ -196,7 +198,7 @@ func TestFixtures(t *testing.T) {
 // checkRetrieval compares all items' scores, and their order.
 func checkRetrieval(t *testing.T, m *Model, state, want []float32) {
 	t.Helper()
-	found, err := m.Retrieve(state, len(want)+5, 0, nil)
+	found, _, err := m.Retrieve(t.Context(), state, len(want)+5, 0, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -208,7 +210,7 @@ func checkRetrieval(t *testing.T, m *Model, state, want []float32) {
 		}
 	}
 	near(t, "retrieval", got, want)
-	few, err := m.Retrieve(state, 3, 0, func(item int32) bool { return item != found[1].Item })
+	few, _, err := m.Retrieve(t.Context(), state, 3, 0, func(item int32) bool { return item != found[1].Item })
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -216,5 +218,18 @@ func checkRetrieval(t *testing.T, m *Model, state, want []float32) {
 		if few[i] != found[j] {
 			t.Fatalf("without the second, the best are %v of %v", few, found[:4])
 		}
+	}
+	b := m.index.blocks[0]
+	b.bias = make([]float32, b.out)
+	b.bias[found[0].Item] = float32(math.NaN())
+	rest, broken, err := m.Retrieve(t.Context(), state, 1, 0, nil)
+	if err != nil || broken != 1 || rest[0] != found[1] {
+		t.Errorf("with a NaN for the best item: %v, %d broken, %v; want %v", rest, broken, err, found[1])
+	}
+	b.bias = nil
+	gone, cancel := context.WithCancel(t.Context())
+	cancel()
+	if _, _, err := m.Retrieve(gone, state, 1, 0, nil); !errors.Is(err, context.Canceled) {
+		t.Errorf("when nobody waits any more: %v", err)
 	}
 }

@@ -1,6 +1,7 @@
 package hstu
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"math"
@@ -49,35 +50,44 @@ type Found struct {
 
 // Retrieve returns the n items that the state of a history's last row scores best, best first, ties by row.
 // Items that eligible refuses are left out; it is asked only of items that would be among the best, and may be
-// nil.
-func (m *Model) Retrieve(hidden []float32, n int, query int64, eligible func(item int32) bool) ([]Found, error) {
+// nil. Broken is how many more have a score that is no finite number, and are left out. Retrieve ends when ctx does.
+func (m *Model) Retrieve(ctx context.Context, hidden []float32, n int, query int64, eligible func(item int32) bool) (found []Found, broken int, err error) {
 	if m.index == nil {
-		return nil, errors.New("hstu: the model retrieves nothing")
+		return nil, 0, errors.New("hstu: the model retrieves nothing")
 	}
 	user, err := m.post.apply(hidden, m.cfg.Hidden, query)
 	if err != nil {
-		return nil, err
+		return nil, 0, err
 	}
 	for i, v := range user { // no score would be the best
 		if f := float64(v); math.IsNaN(f) || math.IsInf(f, 0) {
-			return nil, fmt.Errorf("hstu: value %d of the user's vector is %v", i, v)
+			return nil, 0, fmt.Errorf("hstu: value %d of the user's vector is %v", i, v)
 		}
 	}
 	best := top{n: n}
 	first := int32(0)
 	for _, b := range m.index.blocks {
+		if err := ctx.Err(); err != nil {
+			return nil, 0, err
+		}
 		scores, err := b.apply(user)
 		if err != nil {
-			return nil, err
+			return nil, 0, err
 		}
 		for i, s := range scores {
+			if f := float64(s); math.IsNaN(f) || math.IsInf(f, 0) {
+				if eligible == nil || eligible(first+int32(i)) {
+					broken++
+				}
+				continue
+			}
 			if best.takes(s) && (eligible == nil || eligible(first+int32(i))) {
 				best.add(Found{first + int32(i), s})
 			}
 		}
 		first += int32(b.out)
 	}
-	return best.sorted(), nil
+	return best.sorted(), broken, nil
 }
 
 // top keeps the n best of what comes in the order of items: a heap with the worst on top.
@@ -88,7 +98,7 @@ type top struct {
 
 // takes reports whether a score is among the best so far. An equal one is not: its item comes later.
 func (t *top) takes(s float32) bool {
-	return s == s && (len(t.heap) < t.n || t.n > 0 && s > t.heap[0].Score)
+	return len(t.heap) < t.n || t.n > 0 && s > t.heap[0].Score
 }
 
 func worse(a, b Found) bool { return a.Score < b.Score || a.Score == b.Score && a.Item > b.Item }

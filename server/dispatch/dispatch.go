@@ -356,6 +356,13 @@ func (d *Dispatcher) observe(b *batch, took time.Duration) {
 	d.batcher.SetModel(d.tuner.Model())
 }
 
+// SetSLO changes the latency that batches are made for.
+func (d *Dispatcher) SetSLO(slo time.Duration) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.batcher.SetSLO(slo)
+}
+
 // Model returns the prefill-time model as the batches so far have taught it.
 func (d *Dispatcher) Model() schedule.PrefillModel {
 	d.mu.Lock()

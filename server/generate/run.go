@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"slices"
 	"time"
 
@@ -171,6 +172,14 @@ func (r *run) prefill(ctx context.Context, out *Result) error {
 		r.job.Cached, r.job.Keep = nil, nil
 		res, err = r.g.Do(ctx, &r.job)
 	}
+	if err == nil && slices.ContainsFunc(r.job.Into, notNumber) {
+		for _, e := range res.Kept { // what led to it is not kept
+			if e != nil {
+				e.Release()
+			}
+		}
+		res, err = nil, errors.New("generate: logits that are no numbers")
+	}
 	if visit != nil {
 		out.Disk, out.Device = visit.Disk, visit.Device // before the end, after which the visit is another request's
 		r.prompt = visit.EndPrompt(&r.layout, res)
@@ -185,6 +194,9 @@ func (r *run) prefill(ctx context.Context, out *Result) error {
 	out.Queue, out.Compute, out.BatchTokens = res.Queue, res.Compute, res.BatchTokens
 	return nil
 }
+
+// notNumber reports what no logit may be. One of −Inf is a probability of zero.
+func notNumber(logit float32) bool { return logit != logit || logit > math.MaxFloat32 }
 
 // round computes the rows of the beams and chooses their continuations.
 func (r *run) round(ctx context.Context, out *Result) error {
