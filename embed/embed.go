@@ -110,6 +110,7 @@ type Gathered struct {
 	Asked   int   // distinct keys that the store was asked for
 	Default int   // rows that are the default
 	Broken  int   // of these, rows that the store has but no table can: of another size, or not of finite numbers
+	Outage  int   // of these, rows that the store, or a part of it, did not give
 	Err     error // of the store; the rows are complete all the same
 }
 
@@ -123,7 +124,7 @@ type scratch struct {
 	times   []uint64
 	rows    []byte
 	found   []bool
-	broken  []bool // of the keys, some that were not found
+	why     []cause // of the keys that were not found
 	watched []access
 	lookups lookups
 	hashes  []uint64 // of all keys, for who watches
@@ -165,8 +166,11 @@ func (t *Table) Gather(ctx context.Context, keys []uint64, out []byte) Gathered 
 			g.Fetched++
 		} else {
 			g.Default++
-			if s.broken[u] {
+			switch s.why[u] {
+			case isBroken:
 				g.Broken++
+			case isOut:
+				g.Outage++
 			}
 		}
 		copy(out[int(i)*rb:][:rb], row)
@@ -183,35 +187,58 @@ func (t *Table) count(g *Gathered) {
 	if g.Default == 0 {
 		return
 	}
-	if g.Err != nil {
-		t.outage.Add(int64(g.Default))
-		return
-	}
+	t.outage.Add(int64(g.Outage))
 	t.broken.Add(int64(g.Broken))
-	t.missing.Add(int64(g.Default - g.Broken))
+	t.missing.Add(int64(g.Default - g.Broken - g.Outage))
 }
 
-// fetch asks the store for the distinct keys; after an error none was found, except that broken rows are left out by themselves.
+// fetch asks the store for the distinct keys; after an error none was found, except that broken rows, and those of a part of the
+// store that does not answer, are left out by themselves.
 func (t *Table) fetch(ctx context.Context, s *scratch, g *Gathered) {
 	n := len(s.keys)
 	s.rows = grown(s.rows, n*t.store.RowBytes())
-	s.found, s.broken = grown(s.found, n), grown(s.broken, n)
-	clear(s.broken)
+	s.found, s.why = grown(s.found, n), grown(s.why, n)
+	clear(s.why)
 	ctx, cancel := context.WithTimeout(ctx, t.timeout)
 	defer cancel()
 	err := t.store.Gather(ctx, s.keys, s.rows, s.found)
-	var bad *BrokenError
-	if errors.As(err, &bad) {
-		for _, u := range bad.Rows {
-			s.found[u], s.broken[u] = false, true
-		}
-	} else if err != nil {
-		clear(s.found)
-		t.failures.Add(1)
-		g.Err = err
+	if err == nil {
 		return
 	}
+	var bad *BrokenError
+	var out *OutageError
+	if errors.As(err, &bad) {
+		s.leaveOut(bad.Rows, isBroken)
+	}
+	if errors.As(err, &out) {
+		s.leaveOut(out.Rows, isOut)
+	}
+	if bad != nil && out == nil {
+		return
+	}
+	t.failures.Add(1)
+	if g.Err = err; out == nil {
+		for u := range s.why {
+			s.found[u], s.why[u] = false, isOut
+		}
+	}
 }
+
+// leaveOut says why some of the keys have no row.
+func (s *scratch) leaveOut(rows []int, why cause) {
+	for _, u := range rows {
+		s.found[u], s.why[u] = false, why
+	}
+}
+
+// cause says why a key that was asked for has no row.
+type cause uint8
+
+const (
+	isMissing cause = iota
+	isBroken
+	isOut
+)
 
 // Put writes rows to the store and forgets those that are cached. It does not write them to the cache: of two Puts of a
 // row at once, the one that the store had first may come here last.

@@ -23,6 +23,7 @@ type RedisConfig struct {
 	// Pause is how long the server is not asked after it failed, so that an outage costs requests no
 	// deadline each; 50 ms.
 	Pause time.Duration
+	Dial  time.Duration // how long making a connection may take; 1 s
 }
 
 // Redis is a Store in Redis or Valkey, one server or a cluster: a string per row. It connects when it can, and again after an
@@ -44,7 +45,15 @@ type Redis struct {
 	until      time.Time // not asked before
 	closed     bool
 	attempts   sync.WaitGroup
+	asking     chan struct{} // a place for every read under way
 }
+
+const (
+	// mostAsking bounds reads under way, with those that nobody waits for any more.
+	mostAsking = 256
+	// lateness is how long after its deadline a read may still come: then a cluster says what it has from the nodes that answer.
+	lateness = 5 * time.Millisecond
+)
 
 // NewRedis makes the store; it connects on the first use.
 func NewRedis(cfg RedisConfig) (*Redis, error) {
@@ -57,7 +66,10 @@ func NewRedis(cfg RedisConfig) (*Redis, error) {
 	if cfg.Pause <= 0 {
 		cfg.Pause = 50 * time.Millisecond
 	}
-	return &Redis{cfg: cfg, lost: make(chan struct{}, 1), ended: make(chan struct{})}, nil
+	if cfg.Dial <= 0 {
+		cfg.Dial = time.Second
+	}
+	return &Redis{cfg: cfg, lost: make(chan struct{}, 1), ended: make(chan struct{}), asking: make(chan struct{}, mostAsking)}, nil
 }
 
 // Watch calls changed with the keys of rows that were changed by anybody, nil: any may have been. Call it before
@@ -110,7 +122,7 @@ func (r *Redis) mend() {
 }
 
 func (r *Redis) answers() bool {
-	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), r.cfg.Dial)
 	defer cancel()
 	client, err := r.connected(ctx)
 	return err == nil && client.Do(ctx, client.B().Ping().Build()).Error() == nil
@@ -154,7 +166,7 @@ func (r *Redis) connect() {
 	option := rueidis.ClientOption{
 		InitAddress: r.cfg.Addresses, Username: r.cfg.Username, Password: r.cfg.Password,
 		DisableCache: true, DisableRetry: true, ReadBufferEachConn: 1 << 20, WriteBufferEachConn: 1 << 18,
-		Dialer: net.Dialer{Timeout: time.Second}, ConnWriteTimeout: 5 * time.Second,
+		Dialer: net.Dialer{Timeout: r.cfg.Dial}, ConnWriteTimeout: 5 * time.Second,
 	}
 	if len(r.watchers) > 0 {
 		option.DisableCache, option.OnInvalidations = false, r.invalidated
@@ -209,7 +221,40 @@ func (r *Redis) names(keys []uint64) []string {
 	return out
 }
 
-// Gather is one MGET, or one per node of a cluster.
+// ask calls read in a goroutine and returns when it is done or, soon, when ctx is: the client may wait for a connection that another
+// call is making, whatever ctx says. What read returns after that nobody sees, so it MUST NOT write to the caller's memory.
+func (r *Redis) ask(ctx context.Context, read func() []rueidis.RedisResult) ([]rueidis.RedisResult, error) {
+	select {
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	case r.asking <- struct{}{}:
+	}
+	answer := make(chan []rueidis.RedisResult, 1)
+	r.mu.Lock()
+	if r.closed {
+		r.mu.Unlock()
+		<-r.asking
+		return nil, ErrUnavailable
+	}
+	r.attempts.Go(func() {
+		answer <- read()
+		<-r.asking
+	})
+	r.mu.Unlock()
+	select {
+	case a := <-answer:
+		return a, nil
+	case <-ctx.Done():
+	}
+	select {
+	case a := <-answer:
+		return a, nil
+	case <-time.After(lateness):
+		return nil, ctx.Err()
+	}
+}
+
+// Gather is one MGET, or a pipeline to each node of a cluster.
 func (r *Redis) Gather(ctx context.Context, keys []uint64, rows []byte, found []bool) error {
 	if len(keys) == 0 {
 		return nil
@@ -222,7 +267,13 @@ func (r *Redis) Gather(ctx context.Context, keys []uint64, rows []byte, found []
 	if client.Mode() == rueidis.ClientModeCluster {
 		return r.gatherCluster(ctx, client, names, rows, found)
 	}
-	values, err := client.Do(ctx, client.B().Mget().Key(names...).Build()).ToArray()
+	results, err := r.ask(ctx, func() []rueidis.RedisResult {
+		return []rueidis.RedisResult{client.Do(ctx, client.B().Mget().Key(names...).Build())}
+	})
+	var values []rueidis.RedisMessage
+	if err == nil {
+		values, err = results[0].ToArray()
+	}
 	if err != nil {
 		return r.check(ctx, fmt.Sprintf("gather %d rows", len(keys)), err)
 	}
@@ -233,17 +284,40 @@ func (r *Redis) Gather(ctx context.Context, keys []uint64, rows []byte, found []
 	return brokenRows(broken)
 }
 
+// gatherCluster asks for each row by itself, since nodes fail by themselves.
 func (r *Redis) gatherCluster(ctx context.Context, client rueidis.Client, names []string, rows []byte, found []bool) error {
-	values, err := rueidis.MGet(client, ctx, names)
+	results, err := r.ask(ctx, func() []rueidis.RedisResult {
+		commands := make([]rueidis.Completed, len(names))
+		for i, name := range names {
+			commands[i] = client.B().Get().Key(name).Build()
+		}
+		return client.DoMulti(ctx, commands...)
+	})
+	what := fmt.Sprintf("gather %d rows", len(names))
 	if err != nil {
-		return r.check(ctx, fmt.Sprintf("gather %d rows", len(names)), err)
+		return r.check(ctx, what, err)
 	}
 	var broken []int
-	for i, name := range names {
-		v := values[name]
-		broken = r.take(&v, i, rows, found, broken)
+	var gone OutageError
+	for i := range results {
+		v, err := results[i].ToMessage()
+		said, answered := rueidis.IsRedisErr(err)
+		switch {
+		case err == nil || rueidis.IsRedisNil(err):
+			broken = r.take(&v, i, rows, found, broken)
+		case answered && strings.HasPrefix(said.Error(), "WRONGTYPE"):
+			found[i], broken = false, append(broken, i)
+		default:
+			found[i], gone.Rows, gone.Err = false, append(gone.Rows, i), err
+		}
 	}
-	return brokenRows(broken)
+	switch len(gone.Rows) {
+	case 0:
+		return brokenRows(broken)
+	case len(names):
+		return r.check(ctx, what, gone.Err)
+	}
+	return errors.Join(brokenRows(broken), &gone)
 }
 
 // take copies a row, or appends to broken that it is none.
@@ -312,9 +386,9 @@ func (r *Redis) Close() error {
 	client := r.client
 	r.client = nil
 	r.mu.Unlock()
-	r.attempts.Wait()
 	if client != nil {
 		client.Close()
 	}
+	r.attempts.Wait()
 	return nil
 }

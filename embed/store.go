@@ -11,7 +11,8 @@ import (
 type Store interface {
 	// Gather writes the row of keys[i] to rows[i·RowBytes:] and true to found[i], or false when there is none:
 	// what is in rows is then undefined. One round trip for all keys, which may repeat. After an error
-	// nothing of the results counts, except that a [BrokenError] is about some rows alone. It returns soon after ctx is done.
+	// nothing of the results counts, except that a [BrokenError] and an [OutageError] are about some rows alone; one may hold
+	// both. It returns soon after ctx is done.
 	Gather(ctx context.Context, keys []uint64, rows []byte, found []bool) error
 	// Put writes rows, one after the other as Gather returns them. After an error some may be written.
 	Put(ctx context.Context, keys []uint64, rows []byte) error
@@ -53,6 +54,19 @@ func brokenRows(rows []int) error {
 	}
 	return &BrokenError{rows}
 }
+
+// OutageError says that a part of a store did not answer: keys[i] for each i of Rows were not found, and Err says why. All others of
+// the Gather are as they should be. A cluster returns it.
+type OutageError struct {
+	Rows []int
+	Err  error
+}
+
+func (e *OutageError) Error() string {
+	return fmt.Sprintf("embed: %d rows are in a part of the store that does not answer: %v", len(e.Rows), e.Err)
+}
+
+func (e *OutageError) Unwrap() error { return e.Err }
 
 // finite reports whether a row's float32 all are: their exponents are not all ones.
 func finite(row []byte) bool {

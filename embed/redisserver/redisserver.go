@@ -85,26 +85,32 @@ func (s *Server) ready() error {
 
 // Command sends one command and wants an answer that is no error.
 func (s *Server) Command(words ...string) error {
+	_, err := s.ask(words...)
+	return err
+}
+
+// ask returns the beginning of the answer to a command.
+func (s *Server) ask(words ...string) (string, error) {
 	c, err := net.DialTimeout("tcp", s.Addr, time.Second)
 	if err != nil {
-		return err
+		return "", err
 	}
 	defer c.Close()
 	if err := c.SetDeadline(time.Now().Add(5 * time.Second)); err != nil {
-		return err
+		return "", err
 	}
 	if _, err := fmt.Fprintf(c, "%s\r\n", strings.Join(words, " ")); err != nil {
-		return err
+		return "", err
 	}
 	answer := make([]byte, 512)
 	n, err := c.Read(answer)
 	if err != nil {
-		return err
+		return "", err
 	}
 	if answer[0] == '-' {
-		return fmt.Errorf("redisserver: %s: %s", words[0], strings.TrimSpace(string(answer[1:n])))
+		return "", fmt.Errorf("redisserver: %s: %s", words[0], strings.TrimSpace(string(answer[1:n])))
 	}
-	return nil
+	return string(answer[:n]), nil
 }
 
 // Halt kills the server; its rows are lost. Resume starts it again.
