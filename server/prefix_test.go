@@ -50,7 +50,7 @@ func (w *cacheWorld) compareScores(t *testing.T, step int) {
 	}
 	req.Items = append(req.Items, &grebev1.Input{Tokens: []int32{}})
 	w.sameScores(t, fmt.Sprint("step ", step), req)
-	if w.plain.cfg.Models[0].Scoring.Kind != Pointwise {
+	if w.plain.served[0].serving().Scoring.Kind != Pointwise {
 		return
 	}
 	text := strings.Repeat("which of these ", 1+w.rand.IntN(8))
@@ -132,7 +132,7 @@ func TestKnownPrefixesSaveWork(t *testing.T) {
 	query := &grebev1.Input{Tokens: with(10)}
 	_, err := w.cached.Score(t.Context(), &grebev1.ScoreRequest{Query: query, Items: []*grebev1.Input{{Tokens: item}}, LabelTokenIds: []int32{9}, ApplySoftmax: true})
 	must(t, err)
-	fixed := len(w.plain.cfg.Models[0].Prompt.Preamble())
+	fixed := len(w.plain.served[0].serving().Prompt.Preamble())
 	if got, want := w.counted(t, "score", "host")-before, fixed+len(shared); got != want {
 		t.Errorf("a score whose query begins alike reused %d tokens, want %d", got, want)
 	}
@@ -150,7 +150,7 @@ func TestScoresOfWhatIsKnown(t *testing.T) {
 		must(t, err)
 		index, err := meta.New(meta.Options{Users: 10, Items: 10})
 		must(t, err)
-		m := w.plain.cfg.Models[0]
+		m := *w.plain.served[0].serving().Model
 		m.Prompt = b
 		w.plain, err = New(Config{Models: []Model{m}, SLO: w.plain.cfg.SLO})
 		must(t, err)

@@ -332,7 +332,7 @@ func TestReuseSavesWork(t *testing.T) {
 		must(t, err)
 		return r.Usage
 	}
-	fixed := int32(len(w.plain.cfg.Models[0].Prompt.Preamble()))
+	fixed := int32(len(w.plain.served[0].serving().Prompt.Preamble()))
 	rank("user", user)
 	u := rank("user", append(slices.Clone(user), w.tokens(7)...))
 	if want := u.ItemTokens + 7 + 2; u.ComputedTokens != want {
