@@ -317,13 +317,50 @@ func (d *Data) category(id string) (string, bool) {
 	return it.Attributes["category"].Values[0], true
 }
 
-// unseen returns the items that a user does not have.
-func (d *Data) unseen(ids []string, user string) []string {
-	seen := map[string]bool{}
-	for _, id := range d.users[user].History {
-		seen[id] = true
+// shelves are the items of the whole catalog, the most popular first, and those of each category.
+type shelves struct {
+	all        []string
+	byCategory map[string][]string
+}
+
+func (d *Data) shelves() *shelves {
+	s := &shelves{all: d.byPopularity(d.order), byCategory: map[string][]string{}}
+	for _, id := range s.all {
+		if c, ok := d.category(id); ok {
+			s.byCategory[c] = append(s.byCategory[c], id)
+		}
 	}
-	return slices.DeleteFunc(slices.Clone(ids), func(id string) bool { return seen[id] })
+	return s
+}
+
+// first returns the first items that are not in a history: those of its categories, where category says them, the latest
+// first, then all others, each by popularity.
+func (s *shelves) first(history []string, category func(string) (string, bool)) []string {
+	taken := map[string]bool{}
+	for _, id := range history {
+		taken[id] = true
+	}
+	var out []string
+	add := func(ids []string) {
+		for _, id := range ids {
+			if len(out) == generated {
+				return
+			}
+			if !taken[id] {
+				taken[id] = true
+				out = append(out, id)
+			}
+		}
+	}
+	if category != nil {
+		for _, id := range slices.Backward(history) {
+			if c, ok := category(id); ok {
+				add(s.byCategory[c]) // again: nothing is left to add
+			}
+		}
+	}
+	add(s.all)
+	return out
 }
 
 // lines calls each for the lines of a file that are not empty.

@@ -266,12 +266,11 @@ func (e *evaluation) recommendBaselines() []result {
 		return nil
 	}
 	popular, recent, best := result{way: "popularity"}, result{way: "most recent category"}, result{way: "optimum"}
-	order := e.data.byPopularity(e.data.order)
+	shelves := e.data.shelves()
 	for i := range e.data.Questions {
 		q := &e.data.Questions[i]
-		unseen := e.data.unseen(order, q.User)
-		popular.lists = append(popular.lists, head(unseen))
-		recent.lists = append(recent.lists, head(e.data.byRecency(unseen, q.User)))
+		popular.lists = append(popular.lists, shelves.first(e.data.users[q.User].History, nil))
+		recent.lists = append(recent.lists, shelves.first(e.data.users[q.User].History, e.data.category))
 		list := make([]string, len(q.Best))
 		for k, b := range q.Best {
 			list[k] = b.ID
@@ -283,8 +282,6 @@ func (e *evaluation) recommendBaselines() []result {
 	}
 	return []result{popular, recent, best}
 }
-
-func head(list []string) []string { return slices.Clone(list[:min(generated, len(list))]) }
 
 // byProbability orders candidates as the optimum does.
 func byProbability(q *Question) []string {

@@ -85,6 +85,23 @@ func TestTheOracleReachesTheOptimum(t *testing.T) {
 	}
 }
 
+// Lists over the whole catalog are the orders of candidate lists, taken of all items that the user does not have.
+func TestShelvesAreTheOrdersOfAllItems(t *testing.T) {
+	d := Shop(small(t), 40)
+	s := d.shelves()
+	for i := range d.Questions {
+		user := d.Questions[i].User
+		history := d.users[user].History
+		all := slices.DeleteFunc(slices.Clone(d.order), func(id string) bool { return slices.Contains(history, id) })
+		if got, want := s.first(history, nil), d.byPopularity(all)[:generated]; !slices.Equal(got, want) {
+			t.Fatalf("%s: by popularity %v, want %v", user, got, want)
+		}
+		if got, want := s.first(history, d.category), d.byRecency(all, user)[:generated]; !slices.Equal(got, want) {
+			t.Fatalf("%s: by recency %v, want %v", user, got, want)
+		}
+	}
+}
+
 // However many requests run at a time and however often all is asked, the answers are those of the questions, and what is
 // told of a pass is told of the last one.
 func TestRequestsAtATimeAndPasses(t *testing.T) {
