@@ -82,7 +82,7 @@ func TestQuality(t *testing.T) {
 	}
 	for _, l := range q.Lines {
 		switch {
-		case l.Budget == 1 && l.Rule != "user-first" && l.Rule != "item-first" && (l.Error > 1e-5 || l.Top != 1):
+		case l.Budget == 1 && l.Rule != "user-first" && l.Rule != "item-first" && (l.Error > 1e-5 || l.Top < 0.999):
 			t.Errorf("%s with everything repaired is off by %v", l.Rule, l.Error)
 		case l.Budget < 1 && (l.Error == 0 || l.Compute >= q.Tokens):
 			t.Errorf("%s at %v computed %v of %v tokens, off by %v", l.Rule, l.Budget, l.Compute, q.Tokens, l.Error)
