@@ -9,7 +9,9 @@ package proto
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"io/fs"
 	"math"
 	"math/rand/v2"
 	"slices"
@@ -33,11 +35,13 @@ type Options struct {
 	// Preamble is the length of what stands before a history.
 	Preamble int
 	// Many is what the index is made of by which lookups are measured, of at most Most prototypes; nil: they are not.
-	Many    *reuse.Pool
-	Most    int
-	Threads int // that look up at once
-	Seed    uint64
-	Now     func() time.Time
+	Many *reuse.Pool
+	// ManyFile keeps that index; one that is there is used. Empty: it is kept nowhere.
+	ManyFile string
+	Most     int
+	Threads  int // that look up at once
+	Seed     uint64
+	Now      func() time.Time
 }
 
 // Report is what was measured.
@@ -311,12 +315,27 @@ func (s *sums) report(r *Report) {
 
 // lookups measures an index of many prototypes, without their KV.
 func (o *Options) lookups(ctx context.Context) (*Lookup, error) {
-	x, err := o.Cache.IndexPrototypes(ctx, o.Do, o.Many, o.Most/pool.Page*pool.Page)
+	x, err := o.many(ctx)
 	if err != nil {
 		return nil, err
 	}
+	defer x.Close()
 	l := &Lookup{Prototypes: x.Len(), Threads: o.Threads}
 	o.time(x, l)
 	o.recall(x, l)
 	return l, nil
+}
+
+// many opens or makes the index.
+func (o *Options) many(ctx context.Context) (*pool.Index, error) {
+	if o.ManyFile != "" {
+		if x, err := pool.Open(o.ManyFile); !errors.Is(err, fs.ErrNotExist) {
+			return x, err
+		}
+	}
+	x, err := o.Cache.IndexPrototypes(ctx, o.Do, o.Many, o.Most/pool.Page*pool.Page)
+	if err == nil && o.ManyFile != "" {
+		err = x.Write(o.ManyFile)
+	}
+	return x, err
 }

@@ -35,6 +35,7 @@ type benchPrototypesCmd struct {
 	Many       int     `help:"Measure lookups in an index of so many prototypes too." placeholder:"N"`
 	ManyUsers  int     `name:"many-users" default:"20000" help:"Users that it is made of; default ${default}." placeholder:"N"`
 	ManyRadius float32 `name:"many-radius" default:"0.02" help:"Of its clusters, small enough that there are so many; default ${default}." placeholder:"R"`
+	ManyFile   string  `name:"many-file" type:"path" help:"Keep that index in a file, or use the one that is there." placeholder:"FILE"`
 	Threads    int     `help:"Lookups at once; default all processors." placeholder:"N"`
 
 	Seed uint64 `default:"1" help:"Of the shop and the samples; default ${default}."`
@@ -101,7 +102,7 @@ func (c *benchPrototypesCmd) measure(w *world, tmp string, size int64) (*benchpr
 	bar := newPoolBar(w.stderr, w.terminal)
 	defer bar.end()
 	o := &benchproto.Options{Cache: m.Cache, Do: m.Runner.Do, File: filepath.Join(tmp, "pool.proto"), Preamble: len(m.Prompt.Preamble()),
-		Threads: c.Threads, Most: c.Many, Seed: c.Seed}
+		Threads: c.Threads, Most: c.Many, ManyFile: c.ManyFile, Seed: c.Seed}
 	if o.Threads < 1 {
 		o.Threads = runtime.GOMAXPROCS(0)
 	}

@@ -180,7 +180,7 @@ func (m *Matches) Append(dst []engine.Part, segment int) []engine.Part {
 	return dst
 }
 
-// Missing returns the number of pages that Fetch would fetch.
+// Missing returns the number of parts that Fetch would fill in.
 func (m *Matches) Missing() int {
 	n := 0
 	for _, r := range m.runs {
