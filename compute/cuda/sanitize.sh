@@ -7,7 +7,7 @@
 # The tool "none" runs the cases by themselves: it compiles the kernels, which later processes find in the cache.
 # OUT gets a log for each process and summary.txt: what was clean, what was not, and how many cases ran. Where a tool
 # itself fails in the matrix library's kernels, the process runs again with a product of our own ("own" in its name).
-# Environment: JOBS (14) processes at a time; LIMIT (100) seconds for each; VARIANTS (graphs plain direct);
+# Environment: JOBS (14) processes at a time; LIMIT (600) seconds for each; VARIANTS (graphs plain direct);
 # SHORT=1: only seeds that cover every head dimension of the tensor cores; PRODUCTS=library: racecheck with the matrix
 # library's products, for which it takes minutes and gigabytes, instead of our own; RACE_ARGS and ARGS for
 # compute-sanitizer, the first for racecheck only; SKIP, a file with names of processes, one per line, that need not run again; END,
@@ -17,7 +17,7 @@ bin=$1 out=$2
 shift 2
 tools=${*:-none memcheck racecheck}
 mkdir -p "$out"
-export BIN=$bin DIR=$out LIMIT=${LIMIT:-100} ARGS=${ARGS:-} END=${END:-}
+export BIN=$bin DIR=$out LIMIT=${LIMIT:-600} ARGS=${ARGS:-} END=${END:-}
 # To leave out the library's products (--kernel-name-exclude) would be faster, but the tool then fails in them.
 export RACE_ARGS=${RACE_ARGS:-}
 
