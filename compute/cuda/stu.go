@@ -170,6 +170,9 @@ func (r *runner) UVQK(layer int, w *compute.STUWeights) {
 	if layer < 0 || layer >= s.Layers {
 		r.fail(fmt.Errorf("cuda: layer %d of %d", layer, s.Layers))
 	}
+	if r.kept {
+		r.fail(errors.New("cuda: a layer of HSTU behind Keep"))
+	}
 	r.record(o)
 }
 
