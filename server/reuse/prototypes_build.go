@@ -260,6 +260,9 @@ func (b *poolBuild) pages(ctx context.Context, p *Prototypes, out *Built) error 
 	return nil
 }
 
+// drainEvery is after how many pages those that were published are waited for.
+const drainEvery = 16
+
 // held is the history that was computed last: its prototypes may be in two pages.
 type held struct {
 	source uint64
@@ -295,8 +298,9 @@ func (b *poolBuild) page(ctx context.Context, p *Prototypes, key kv.Key, first, 
 	}
 	c.opt.Store.Publish(plan.Item, key, nil, e)
 	c.opt.Index.Put(key, meta.Entry{Kind: plan.Item, Tokens: int32(n), Tier: c.home}, c.opt.Now())
-	c.opt.Store.Drain() // so that nothing is dropped before it was written
-	out.Computed++
+	if out.Computed++; out.Computed%drainEvery == 0 {
+		c.opt.Store.Drain() // so that nothing is dropped before it was written
+	}
 	return true, nil
 }
 
