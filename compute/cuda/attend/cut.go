@@ -156,6 +156,23 @@ func (p *plan) cutEven(heads, blocks, steps int) {
 	}
 }
 
+// cutSingly gives every whole tile and head to a block of its own, the long ones first, and returns how many there are:
+// the GPU deals them out itself, and planning takes no time.
+func (p *plan) cutSingly(heads int) (blocks int) {
+	p.describe(heads, 1, 0)
+	p.queued, p.parts, p.split = p.queued[:0], 0, 0
+	for _, o := range p.order {
+		u := unit{tile: int32(o & (1<<32 - 1)), part: -1, first: -1, parts: 1}
+		u.to = p.tiles[u.tile].steps
+		for head := range heads {
+			u.head, u.block = int32(head), int32(len(p.queued))
+			p.queued = append(p.queued, u)
+		}
+	}
+	p.list(len(p.queued))
+	return len(p.queued)
+}
+
 // least returns about the least room between low and high with which try succeeds; it does with high.
 func least(low, high int, try func(room int) bool) int {
 	for high-low > low/64 {

@@ -274,6 +274,10 @@ func TestRowsLeftSeeWhatTheySaw(t *testing.T) {
 		if err := checkMask(p.encode(nil), b, want, tokens, heads, 132); err != nil {
 			t.Fatalf("seed %d: %d of %d rows: %v", seed, len(left), len(b.Tokens), err)
 		}
+		blocks := p.cutSingly(heads)
+		if err := checkMask(p.encode(nil), b, want, tokens, heads, blocks); err != nil {
+			t.Fatalf("seed %d: %d of %d rows, a block for each tile: %v", seed, len(left), len(b.Tokens), err)
+		}
 		there := make([]bool, p.slots) // computed, or copied
 		for _, slot := range p.slot {
 			there[slot] = true

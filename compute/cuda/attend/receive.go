@@ -6,13 +6,10 @@ import (
 	"unsafe"
 
 	"grebe/compute/cuda/driver"
-	"grebe/compute/cuda/split"
 )
 
 // Fraction are the bits behind the point of what Receive adds up.
 const Fraction = 32
-
-var wholeTiles = split.Split{Form: split.Whole}
 
 // receiver is what Receive needs, made when it is first called.
 type receiver struct {
@@ -32,11 +29,7 @@ func (a *Attention) Receive(s *driver.Stream, layer int, queries driver.Ptr, que
 	if err := a.prepareReceive(); err != nil {
 		return 0, fmt.Errorf("attend: %w", err)
 	}
-	blocks := 2 * a.c.Info().Processors
-	forced := a.plan.forced
-	a.plan.forced = &wholeTiles
-	a.plan.cutUnits(a.cfg.Shape.KVHeads, blocks, 0)
-	a.plan.forced = forced
+	blocks := a.plan.cutSingly(a.cfg.Shape.KVHeads)
 	list := a.plan.encode(r.words[:0])
 	if len(list) > len(r.words) {
 		if err := a.growReceiver(2 * len(list)); err != nil {
