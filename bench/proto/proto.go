@@ -82,6 +82,7 @@ type Lookup struct {
 	PerSecond  float64 // tokens, median
 	Slowest    float64
 	Fastest    float64
+	Nanos      float64 // of a processor, per token
 	Recall     float64 // share of tokens with a prototype in reach that got the nearest
 	Found      float64 // share of them that got one
 	Sampled    int
