@@ -247,3 +247,15 @@ func BenchmarkSmart(b *testing.B) {
 		s.Decide(&o)
 	}
 }
+
+// A working set far beyond a cache counts as well, for less.
+func TestCurveReachesHalfOfThePool(t *testing.T) {
+	const pool = 120 << 30
+	var near, far, beyond Curve
+	near.Add(1<<30, pool, 1)
+	far.Add(40<<30, pool, 1)
+	beyond.Add(70<<30, pool, 1)
+	if n, f, b := near.steepest(), far.steepest(), beyond.steepest(); n <= f || f <= 0 || b != 0 {
+		t.Errorf("a saving of 1 a step away is worth %v, at a third of the pool %v, beyond half of it %v", n, f, b)
+	}
+}

@@ -197,3 +197,38 @@ func TestReportNamesAll(t *testing.T) {
 		t.Error("an unknown part gave no error")
 	}
 }
+
+// A request goes to the GPU that is done with it first, and waits for that one's link and computing alone.
+func TestNodesServeInParallel(t *testing.T) {
+	n := &node{links: make([]float64, 2), gpus: make([]float64, 2)}
+	for i, want := range []float64{3, 3, 5, 5, 7} { // fetching takes 1, computing 2
+		if got := n.run(0, 1, 2); got != want {
+			t.Errorf("request %d is done at %v, want %v", i, got, want)
+		}
+	}
+}
+
+// The optimum of a node is never worse than the best static share, on the seed that it was found on.
+func TestOptimumOfANode(t *testing.T) {
+	spec := short(t, "node-trend", 3)
+	spec.GPUs, spec.Rate = 1, 300
+	cost := costs(t)
+	shares, specs := []float64{0.3, 0.5, 0.7}, []regime.Spec{spec}
+	runs, err := sweep(cost, specs, shares, how{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ideal, err := optimum(cost, specs, shares, runs)
+	if err != nil {
+		t.Fatal(err)
+	}
+	p, err := play(cost, &spec, &oracle{shares: ideal}, how{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i, r := range runs {
+		if p.P99() > 1.001*r[0].P99() {
+			t.Errorf("P99 %.2f with the optimum's shares %v, %.2f with %.1f", p.P99(), ideal, r[0].P99(), shares[i])
+		}
+	}
+}
