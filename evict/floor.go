@@ -36,10 +36,10 @@ import "slices"
 // # What is lent
 //
 // A small b makes useless predictions harmless and good ones slow: to differ from LRU by a whole cache, credit has to
-// double many times. So b starts small and is raised by what predictions have shown on paper: a follower, keys
-// alone, goes wherever predictions lead it, and as many bytes as it ever was ahead of LRU are lent, at most Lend times the
-// capacity. The bound above holds with b and what was lent, so by proof with b + Lend·capacity; predictions that
-// do not earn on paper get nothing.
+// double many times. So credit is also lent on what predictions show on paper: a follower, keys alone, goes wherever
+// predictions lead it, and as many bytes as it is ahead of LRU are lent, at most Lend times the capacity, and taken
+// back as it falls behind. The bound above holds with b and the most that was ever lent, so by proof with
+// b + Lend·capacity; predictions that do not earn on paper get nothing.
 //
 // The shadow is exact and not sampled: it costs about 130 bytes per slot with everything else here (the follower, which is sampled,
 // an eighth as much again in large caches), small beside a KV page, and the bound is then a proof and not a likelihood. Evictions forced by evictable
@@ -106,7 +106,7 @@ type FloorConfig struct {
 	Loss   float64 // ε, share of LRU's hit bytes that may be lost for good; 0.005
 	Credit float64 // b, as a share of the capacity; 1/64
 	Cap    float64 // most credit that can be saved up, as a share of the capacity; 2
-	Lend   float64 // most credit that is lent, as a share of the capacity; 1; below 0: none
+	Lend   float64 // most credit that is lent, as a share of the capacity; 1/4; below 0: none
 }
 
 // FloorStats says where a Floor stands against LRU, in bytes.
@@ -115,7 +115,7 @@ type FloorStats struct {
 	LRUHits, LRUMisses int64
 	Away               int64   // Φ, held by the shadow and not cached
 	Forced             int64   // evicted without credit because nothing safe could go
-	Lent               int64   // of b, on what predictions showed on paper
+	Lent               int64   // at most at any time, on what predictions showed on paper
 	Credit             float64 // C
 }
 
@@ -156,7 +156,7 @@ func (f FloorConfig) orDefaults() FloorConfig {
 		f.Cap = 2
 	}
 	if f.Lend == 0 {
-		f.Lend = 1
+		f.Lend = 0.25
 	}
 	return f
 }
@@ -166,7 +166,7 @@ func (p *Floor) Stats() FloorStats {
 	s := p.stats
 	s.Credit = p.credit
 	if p.follower != nil {
-		s.Lent = p.follower.lent
+		s.Lent = p.follower.most
 	}
 	return s
 }

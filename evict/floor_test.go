@@ -57,8 +57,8 @@ func TestLentOnlyToWhatEarns(t *testing.T) {
 		hits := replay(t, p, keys, k, ret)
 		checkFloor(t, name, p, int64(lru))
 		lent := p.Stats().Lent
-		if name == "perfect" && lent != int64(k) {
-			t.Errorf("perfect predictions: %d of %d lent", lent, k)
+		if name == "perfect" && lent != int64(k/4) {
+			t.Errorf("perfect predictions: %d lent, want a quarter of %d", lent, k)
 		}
 		if name != "perfect" && (lent > int64(k/10) || float64(hits) < .99*float64(lru)) {
 			t.Errorf("%s predictions: %d lent, %d hits to LRU's %d", name, lent, hits, lru)

@@ -10,7 +10,8 @@ type follower struct {
 	slotOf table
 	free   []Slot
 	used   int64
-	lent   int64 // bytes, as much as it was ever ahead of LRU
+	lent   int64 // bytes, as much as it is ahead of LRU
+	most   int64 // that was ever lent
 }
 
 const (
@@ -101,13 +102,11 @@ func (f *follower) resize(bytes int64) {
 	f.trim(bytes, 0)
 }
 
-// lend returns the bytes by which it is ahead of LRU now, up to most, and more than it ever was.
-func (f *follower) lend(most int64) int64 {
+// lend returns by how many bytes what is lent changes: it is as much as the follower is ahead of LRU now, up to a limit.
+func (f *follower) lend(limit int64) int64 {
 	s := &f.cache.stats
-	more := min((s.Hits-s.LRUHits)*f.share, most) - f.lent
-	if more <= 0 {
-		return 0
-	}
-	f.lent += more
-	return more
+	change := min(max((s.Hits-s.LRUHits)*f.share, 0), limit) - f.lent
+	f.lent += change
+	f.most = max(f.most, f.lent)
+	return change
 }
