@@ -29,7 +29,7 @@ func TestSums(t *testing.T) {
 	if l := r.Layers[1]; l.K != 0 || l.V != 1 || l.VCos != 0 || l.StaticK != 2 || l.StaticV != 2 {
 		t.Errorf("%+v", l)
 	}
-	if q := r.Drift[3]; q.Drift != 0.9 || math.Abs(q.Error-math.Sqrt2) > 1e-12 {
+	if q := r.Drift[3]; q.Drift != float64(float32(0.9)) || math.Abs(q.Error-math.Sqrt2) > 1e-12 {
 		t.Errorf("the quarter with the largest drift has %+v", q)
 	}
 	var out bytes.Buffer
