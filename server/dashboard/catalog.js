@@ -1,4 +1,4 @@
-// The view of the catalog: its size, versions, what models generate from it, what is asked for most.
+// The view of the catalog and the models: sizes, versions, checkpoints and their reloads, what models generate from it, what is asked for most.
 import { element, getJSON, getText, short } from "./api.js";
 import { parse, sum } from "./metrics.js";
 
@@ -28,15 +28,29 @@ function entries(metrics) {
   return rows.sort();
 }
 
+// reload says what a model's reload is at, or how the last one ended.
+function reload(r) {
+  if (!r) return "never reloaded";
+  const took = " after " + age(r.seconds);
+  if (r.state === "done") return "reloaded, " + short(r.warmed_items) + " items warmed," + took;
+  if (r.state === "failed" || r.state === "rolled_back") return r.state.replace("_", " ") + took + ": " + r.error;
+  return r.state + ", " + Math.round(100 * r.progress) + " %";
+}
+
+const over = (r) => !r || ["done", "failed", "rolled_back"].includes(r.state);
+
 export async function openCatalog() {
   const body = document.getElementById("catalog-body");
   try {
+    const models = await getJSON("/v1/models").then((m) => m.data).catch(() => []);
     const c = await getJSON("/v1/catalog");
     const hot = await getJSON("/v1/hot").catch(() => null);
     const metrics = await getText("/metrics").then(parse).catch(() => ({}));
     const cards = [
       table("Catalog", [["", ""], ["", number]], [["items", short(c.items)], ["users", short(c.users)], ["version", c.version],
         ["memory", short(c.memory_bytes, "B")], ["kept on disk", c.durable ? "yes" : "no"]]),
+      table("Models", [["model"], ["architecture"], ["checkpoint"], ["loaded for", number], ["reload"]],
+        models.map((m) => [m.id, m.architecture, m.version || "", age(Date.now() / 1000 - m.created), reload(m.reload)])),
       table("What models generate from", [["model"], ["version"], ["items", number], ["left out", number], ["age", number], ["follows the catalog"]],
         (c.models || []).map((m) => [m.model, m.version, short(m.items), short(m.skipped), age(m.age_seconds), m.pinned ? "no, pinned" : "yes"])),
       table("Versions that can be activated", [["version"], ["items", number], ["age", number], ["used by"]],
@@ -49,6 +63,7 @@ export async function openCatalog() {
     }
     body.className = "grid";
     body.replaceChildren(...cards);
+    if (!models.every((m) => over(m.reload))) setTimeout(() => body.closest("[hidden]") || openCatalog(), 2000);
   } catch (problem) {
     body.replaceChildren(element("p", { class: "problem", role: "alert" }, problem.message));
   }

@@ -11,12 +11,12 @@ const charts = {
   requests: new Chart({ title: "Requests per second", names: ["rank", "recommend"], explain: "Answered requests by operation" }),
   latency: new Chart({ title: "Latency", unit: " ms", names: ["P50", "P99"], limit: slo, explain: "Of rankings and recommendations; the dashed line is the deadline of requests that name none" }),
   tokens: new Chart({ title: "Prompt tokens per second", stacked: true, names: ["computed", "device", "host", "disk", "peer"], explain: "By where their KV came from" }),
-  prefix: new Chart({ title: "Prefix choices per second", stacked: true, names: ["user", "item", "none"] }),
+  prefix: new Chart({ title: "Prefix choices per second", stacked: true, names: ["user", "item", "blend", "none"] }),
   batch: new Chart({ title: "Tokens computed per batch", names: ["mean"], explain: "Of the batches that jobs were part of" }),
   queue: new Chart({ title: "Queue", unit: " ms", names: ["P50", "P99"], explain: "Time that a job waits for its batch" }),
   refused: new Chart({ title: "Not answered, per second", stacked: true, names: ["shed", "expired", "bad request", "failed"] }),
   memory: new Chart({ title: "Memory of the caches", unit: "B", stacked: true, names: ["user", "item", "preamble", "prefix", "embedding", "free"] }),
-  boundary: new Chart({ title: "Share of the pool for embeddings (α)", names: ["α"], explain: "Where embedding tables and KV share one pool" }),
+  boundary: new Chart({ title: "Share of the pool for embeddings (α)", names: ["α"], explain: "Where embedding tables and KV share one pool; the mean of the models" }),
   evictions: new Chart({ title: "Evictions per second", stacked: true, names: ["user", "item", "prefix"] }),
   predictions: new Chart({ title: "Wrong predictions of return", unit: " %", names: ["wrong"], explain: "Off by more than a factor of two, of the predictions that were put to the test" }),
 };
@@ -54,7 +54,7 @@ function show(now, old, seconds, time) {
   memory.embedding = sum(now, "grebe_embed_bytes");
   memory.free = Math.max(0, sum(now, "grebe_pool_bytes") - sum(now, "grebe_pool_used_bytes"));
   charts.memory.add(time, memory);
-  if (now.grebe_pool_boundary) charts.boundary.add(time, { "α": sum(now, "grebe_pool_boundary") });
+  if (now.grebe_pool_boundary) charts.boundary.add(time, { "α": sum(now, "grebe_pool_boundary") / now.grebe_pool_boundary.length });
   charts.evictions.add(time, change("grebe_evictions_total", "kind"));
   const put = sum(now, "grebe_predictions_total") - sum(old, "grebe_predictions_total");
   const wrong = sum(now, "grebe_prediction_errors_total") - sum(old, "grebe_prediction_errors_total");
