@@ -82,11 +82,14 @@ func (o *Options) recall(x *pool.Index, l *Lookup) {
 			inReach++
 			if out[at].Prototype >= 0 {
 				found++
+				l.Drift += float64(out[at].Drift)
+				l.BestDrift += float64(best.Drift)
 			}
 			if out[at].Prototype >= 0 && out[at].Drift == best.Drift {
 				nearest++
 			}
 		}
 	}
+	l.Drift, l.BestDrift = l.Drift/float64(max(found, 1)), l.BestDrift/float64(max(found, 1))
 	l.Recall, l.Found = float64(nearest)/float64(max(inReach, 1)), float64(found)/float64(max(inReach, 1))
 }

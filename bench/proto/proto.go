@@ -86,6 +86,8 @@ type Lookup struct {
 	Recall     float64 // share of tokens with a prototype in reach that got the nearest
 	Found      float64 // share of them that got one
 	Sampled    int
+	// Drift is the mean of what lookups find, and BestDrift that of the nearest.
+	Drift, BestDrift float64
 }
 
 // Run measures.

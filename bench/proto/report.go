@@ -35,8 +35,8 @@ func (r *Report) Text(out io.Writer) error {
 	}
 	fmt.Fprintln(out)
 	if l := r.Lookup; l != nil {
-		fmt.Fprintf(out, "lookups among %d prototypes, %d threads: %.2f million tokens/s (%.2f to %.2f in %d rounds), %.0f ns of a processor each; recall@1 %.3f of tokens that have one in reach, %.3f got any\n",
-			l.Prototypes, l.Threads, l.PerSecond/1e6, l.Slowest/1e6, l.Fastest/1e6, rounds, l.Nanos, l.Recall, l.Found)
+		fmt.Fprintf(out, "lookups among %d prototypes, %d threads: %.2f million tokens/s (%.2f to %.2f in %d rounds), %.0f ns of a processor each; recall@1 %.3f of tokens that have one, %.3f got any; mean drift %.3f, of the nearest %.3f\n",
+			l.Prototypes, l.Threads, l.PerSecond/1e6, l.Slowest/1e6, l.Fastest/1e6, rounds, l.Nanos, l.Recall, l.Found, l.Drift, l.BestDrift)
 	}
 	return nil
 }
