@@ -3,11 +3,13 @@ package engine
 import (
 	"errors"
 	"fmt"
+	"slices"
 
 	"grebe/blend"
 	"grebe/compute"
 	"grebe/kv"
 	"grebe/model"
+	"grebe/plan"
 )
 
 // Blend lets KV from anywhere stand in for tokens of a job's plan: blocks of items, prototypes. The first layers
@@ -16,6 +18,9 @@ import (
 type Blend struct {
 	Parts  []Part // by segment and place, ascending
 	Budget blend.Budget
+	// Beside is the number of the plan's last segments that no part of the prompt sees: they are computed whole, and
+	// do not count for the budget's window, nor for scores.
+	Beside int
 	// Drift is the weight of what Part.Drift says beside the attention that a token receives.
 	Drift float32
 	// Load is nil, or is called when the first layer is under way, and may fill in the Entries of parts. The
@@ -71,6 +76,9 @@ func (e *Engine) checkBlend(j *Job) error {
 	if err := b.Budget.Check(); err != nil {
 		return fmt.Errorf("engine: budget: %w", err)
 	}
+	if err := j.checkBeside(); err != nil {
+		return err
+	}
 	segment, end := -1, 0
 	for i := range b.Parts {
 		p := &b.Parts[i]
@@ -89,9 +97,57 @@ func (e *Engine) checkBlend(j *Job) error {
 		}
 		end = p.At + p.Tokens
 	}
+	if err := j.checkExact(); err != nil {
+		return err
+	}
 	for _, s := range j.answering() {
 		if j.blended(s) {
 			return fmt.Errorf("engine: an answer is wanted of segment %d, for whose tokens parts stand in", s)
+		}
+	}
+	return nil
+}
+
+// LeaveBeside has a job compute its prompt alone, and reports whether it was to compute more.
+func (j *Job) LeaveBeside() bool {
+	if j.Blend == nil || j.Blend.Beside == 0 {
+		return false
+	}
+	n := len(j.Plan.Segments) - j.Blend.Beside
+	j.Plan, j.Blend.Beside = &plan.Plan{Segments: j.Plan.Segments[:n]}, 0
+	if j.Cached != nil {
+		j.Cached = j.Cached[:n]
+	}
+	if j.Keep != nil {
+		j.Keep = j.Keep[:n]
+	}
+	return true
+}
+
+// checkBeside makes sure that nothing of the prompt sees what is computed beside it, and that nothing stands in for that.
+func (j *Job) checkBeside() error {
+	n := len(j.Plan.Segments)
+	if j.Blend.Beside < 0 || j.Blend.Beside > n {
+		return fmt.Errorf("engine: %d segments beside a prompt, of %d", j.Blend.Beside, n)
+	}
+	for i := n - j.Blend.Beside; i < n; i++ {
+		if j.blended(i) || slices.Contains(j.answering(), i) {
+			return fmt.Errorf("engine: segment %d is beside the prompt, but answers, or parts stand in for its tokens", i)
+		}
+	}
+	return nil
+}
+
+// checkExact refuses to keep KV that depends on what parts stand in for: what is kept is exact.
+func (j *Job) checkExact() error {
+	near := make([]bool, len(j.Plan.Segments))
+	for i := range near {
+		near[i] = j.blended(i)
+		for _, s := range j.Plan.Segments[i].Sees {
+			near[i] = near[i] || near[s]
+		}
+		if near[i] && j.Keep != nil && j.Keep[i] {
+			return fmt.Errorf("engine: the KV of segment %d shall be kept, but it sees tokens for which parts stand in", i)
 		}
 	}
 	return nil
@@ -221,12 +277,14 @@ func (p *pass) choose(received []float32) []int32 {
 			continue
 		}
 		segments := p.batch.Segments[t.base : t.base+len(t.job.Plan.Segments)]
-		first, end := span(segments)
+		first, all := span(segments)
 		if t.job.Blend == nil {
-			for row := first; row < end; row++ {
-				m.chosen = append(m.chosen, int32(row))
-			}
+			m.whole(first, all)
 			continue
+		}
+		end := all
+		if n := len(segments) - t.job.Blend.Beside; n < len(segments) {
+			segments, end = segments[:n], segments[n].First
 		}
 		var got []float32
 		if received != nil {
@@ -235,8 +293,16 @@ func (p *pass) choose(received []float32) []int32 {
 		before := len(m.chosen)
 		m.chosen = m.chooseOf(t, segments, first, end-first, got)
 		t.account(m.chosen[before:], first)
+		m.whole(end, all)
 	}
 	return m.chosen
+}
+
+// whole has all of some rows go on.
+func (m *blending) whole(first, end int) {
+	for row := first; row < end; row++ {
+		m.chosen = append(m.chosen, int32(row))
+	}
 }
 
 // span returns the rows of a task's segments.

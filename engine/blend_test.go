@@ -228,3 +228,52 @@ func TestBlendByAnotherRule(t *testing.T) {
 		}
 	}
 }
+
+// What is computed beside a prompt changes nothing of it: not which tokens are repaired, nor the answer. It may be left.
+func TestBesideAPrompt(t *testing.T) {
+	e := newTiny(t, ref.New(), "f32", Options{})
+	r := rand.New(rand.NewPCG(8, 2))
+	for range 4 {
+		o := newOrdinary(t, e, r)
+		blended := func() *Job {
+			return o.job(&Blend{Parts: o.parts(), Budget: blend.Budget{Items: 0.2, Window: 12}})
+		}
+		alone, err := e.Do(context.Background(), blended())
+		if err != nil {
+			t.Fatal(err)
+		}
+		job := blended()
+		more := &plan.Plan{Segments: append([]plan.Segment(nil), o.plan.Segments...)}
+		for range 3 {
+			more.Segments = append(more.Segments, plan.Segment{Kind: plan.Item, Tokens: randomTokens(r, 20), Start: o.base, Sees: []int32{0}})
+		}
+		job.Plan, job.Blend.Beside, job.Keep = more, 3, make([]bool, len(more.Segments))
+		job.Keep[5] = true
+		both, err := e.Do(context.Background(), job)
+		if err != nil {
+			t.Fatal(err)
+		}
+		both.Kept[5].Release()
+		if fmt.Sprint(both.Reused) != fmt.Sprint(alone.Reused) || distance(both.Logits[0], alone.Logits[0]) > 1e-6 {
+			t.Errorf("with segments beside it %v tokens of parts are reused, alone %v; the answer is off by %g",
+				both.Reused, alone.Reused, distance(both.Logits[0], alone.Logits[0]))
+		}
+		if !job.LeaveBeside() || job.LeaveBeside() {
+			t.Error("what is beside the prompt can be left once")
+		}
+		if left, err := e.Do(context.Background(), job); err != nil || left.Computed != alone.Computed {
+			t.Errorf("left: %v computed, %v; want %d", left, err, alone.Computed)
+		}
+	}
+}
+
+// Nothing that depends on what stands in for tokens can be kept.
+func TestBlendKeepsExactOnly(t *testing.T) {
+	e := newTiny(t, ref.New(), "f32", Options{})
+	o := newOrdinary(t, e, rand.New(rand.NewPCG(9, 2)))
+	job := o.job(&Blend{Parts: o.parts()})
+	job.Keep = []bool{false, false, false, true}
+	if _, err := e.Do(context.Background(), job); err == nil || !strings.Contains(err.Error(), "sees tokens for which parts stand in") {
+		t.Errorf("the instruction behind blended items can be kept: %v", err)
+	}
+}

@@ -10,6 +10,7 @@ import (
 
 	grebev1 "grebe/api/grebe/v1"
 	"grebe/blend"
+	"grebe/engine"
 	"grebe/server/reuse"
 )
 
@@ -146,5 +147,37 @@ func TestBlendMakesBlocks(t *testing.T) {
 	u := last.Usage
 	if by := u.BySource; by.Recomputed == 0 || u.CachedTokens < u.ItemTokens/2+u.UserTokens {
 		t.Errorf("the third request reused %d tokens, %d of items and %d of the user: %v", u.CachedTokens, u.ItemTokens, u.UserTokens, by)
+	}
+}
+
+// Where a prompt fits into a batch, and blocks beside it do not, it is answered without them.
+func TestBlocksDoNotMakeAPromptTooLarge(t *testing.T) {
+	w := newBlendWorld(t, near, 4, false)
+	req := w.request("blend")
+	req.User.Id = "u"
+	full, err := w.plain.Rank(t.Context(), req)
+	must(t, err)
+	m, refused := w.model, 0
+	m.Blend = &reuse.Blend{Budget: blend.Budget{Items: 0.3, History: 0.3}}
+	do := m.Runner.Do
+	m.Runner = runner(func(ctx context.Context, job *engine.Job) (*engine.Result, error) {
+		if job.Plan.Tokens() > int(full.Usage.PromptTokens) {
+			refused++
+			return nil, engine.ErrTooLarge
+		}
+		return do(ctx, job)
+	})
+	s, err := New(Config{Models: []Model{m}, SLO: time.Minute})
+	must(t, err)
+	for range 3 {
+		got, err := s.Rank(t.Context(), req)
+		must(t, err)
+		if u := got.Usage; u.PromptTokens != full.Usage.PromptTokens || u.CachedTokens+u.ComputedTokens != u.PromptTokens {
+			t.Fatalf("the account does not add up: %v", u)
+		}
+		w.index.Apply(time.Second)
+	}
+	if refused == 0 {
+		t.Error("no request was to make blocks")
 	}
 }

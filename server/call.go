@@ -78,7 +78,11 @@ func (s *Server) compatibleModel(name string) string {
 
 // do runs a job within the call's deadline and counts what it took.
 func (s *Server) do(ctx context.Context, c *call, job *engine.Job) (*engine.Result, error) {
-	if err := c.checkPositions(job.Plan); err != nil {
+	err := c.checkPositions(job.Plan)
+	if err != nil && job.LeaveBeside() {
+		err = c.checkPositions(job.Plan)
+	}
+	if err != nil {
 		return nil, err
 	}
 	ctx, cancel := context.WithDeadline(ctx, c.start.Add(c.deadline))
@@ -87,6 +91,9 @@ func (s *Server) do(ctx context.Context, c *call, job *engine.Job) (*engine.Resu
 		return nil, asError(err)
 	}
 	res, err := c.model.Runner.Do(ctx, job)
+	if errors.Is(err, engine.ErrTooLarge) && job.LeaveBeside() { // what others may use later shall not cost this request its answer
+		res, err = c.model.Runner.Do(ctx, job)
+	}
 	if errors.Is(err, kv.ErrFull) { // no room to go on from what is cached: compute all of it
 		job.Cached, job.Keep = nil, nil
 		res, err = c.model.Runner.Do(ctx, job)

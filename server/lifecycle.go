@@ -65,11 +65,18 @@ func (sl *slot) serving() *checkpoint {
 	return sl.now
 }
 
-// loaded returns all checkpoints that hold something.
-func (sl *slot) loaded() []*checkpoint {
+// hold returns all checkpoints that are not being freed. The caller MUST release each.
+func (sl *slot) hold() []*checkpoint {
 	sl.mu.Lock()
 	defer sl.mu.Unlock()
-	return append(slices.Clone(sl.beside), sl.now)
+	var out []*checkpoint
+	for _, c := range append(slices.Clone(sl.beside), sl.now) {
+		if !c.retired || c.refs > 0 {
+			c.refs++
+			out = append(out, c)
+		}
+	}
+	return out
 }
 
 // bring adds a checkpoint that does not serve yet: from now on it hears of changes.
@@ -95,17 +102,17 @@ func (sl *slot) exchange(next *checkpoint) {
 	sl.beside[i], sl.now = sl.now, next
 }
 
-// back ends a trial: the checkpoint that is held serves again. False when there is no trial.
-func (sl *slot) back(why string) bool {
+// back ends a trial: the checkpoint that is held serves again. It returns the reload that ends so, nil when there is no trial.
+func (sl *slot) back(why string) *reloading {
 	sl.mu.Lock()
 	defer sl.mu.Unlock()
 	if sl.held == nil {
-		return false
+		return nil
 	}
 	sl.exchange(sl.held)
 	sl.held = nil
 	sl.reload.rolledBack(why)
-	return true
+	return sl.reload
 }
 
 // keep ends a trial: the new checkpoint stays. False when it was rolled back already.
@@ -166,7 +173,7 @@ func once[R any](s *Server, op, model string, deadline int32, answer func(*call)
 // distrust takes a checkpoint on trial back, and reports whether another one serves now.
 func (s *Server) distrust(c *call) bool {
 	now, before := c.slot.onTrial(c.model)
-	if now && c.slot.back("a request failed; the log says why") {
+	if now && c.slot.back("a request failed; the log says why") != nil {
 		s.log.Error("a request failed on a checkpoint that is on trial: the one before it serves again", "model", c.slot.name, "version", c.model.Version)
 		return true
 	}

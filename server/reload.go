@@ -101,9 +101,9 @@ func (s *Server) RollbackModel(ctx context.Context, req *grebev1.RollbackModelRe
 	if err != nil {
 		return nil, err
 	}
-	if sl.back("asked for") {
+	if r := sl.back("asked for"); r != nil {
 		s.log.Info("rolled back", "model", sl.name)
-		return s.describeWhen(ctx, sl, sl.reload, req.Wait)
+		return s.describeWhen(ctx, sl, r, req.Wait)
 	}
 	sl.mu.Lock()
 	before := sl.before

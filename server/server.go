@@ -325,8 +325,9 @@ func (s *Server) changed(c catalog.Change) {
 		s.hotUsers.forget(c.ID)
 	}
 	for _, sl := range s.served {
-		for _, m := range sl.loaded() {
+		for _, m := range sl.hold() {
 			s.changedFor(m, c)
+			sl.release(m)
 		}
 	}
 }

@@ -10,6 +10,7 @@ import (
 	"math"
 	"os"
 	"path/filepath"
+	"slices"
 	"syscall"
 	"unsafe"
 )
@@ -86,6 +87,7 @@ func (x *Index) encode(f io.Writer) error {
 		return errors.New("this processor keeps numbers in another order")
 	}
 	s := x.space
+	prototypes, sketches, vectors := x.withoutDead()
 	h := head{Model: x.model, Seed: s.cfg.Seed, Left: s.cfg.Left, Radius: s.cfg.Radius, Least: uint32(s.cfg.Least), Most: uint32(s.cfg.Most),
 		Lessons: uint32(s.cfg.Lessons), Steps: s.frame.steps, Unknown: s.unknown,
 		Rows: uint64(len(s.rows)), Prototypes: uint64(len(x.prototypes)), Generations: uint64(len(x.parts))}
@@ -95,7 +97,7 @@ func (x *Index) encode(f io.Writer) error {
 	}
 	list := [sections][]byte{
 		bytesOf(s.mean[:]), bytesOf(s.frame.base[:]), bytesOf(s.frame.places[:]), bytesOf(s.images), bytesOf(s.tokens), bytesOf(s.floors),
-		bytesOf(s.rows), bytesOf(x.thresholds), bytesOf(x.prototypes), bytesOf(x.sketches), bytesOf(x.vectors), x.tail(),
+		bytesOf(s.rows), bytesOf(x.thresholds), bytesOf(prototypes), bytesOf(sketches), bytesOf(vectors), x.tail(),
 	}
 	for i, b := range list {
 		h.Sums[i] = crc32.Checksum(b, castagnoli)
@@ -115,6 +117,21 @@ func (x *Index) encode(f io.Writer) error {
 		w.Write(pad[:padding(len(b))])
 	}
 	return w.Flush() // has the first error
+}
+
+// withoutDead returns what is known of prototypes, and nothing of those in pages that were removed: who was deleted leaves no
+// tokens behind.
+func (x *Index) withoutDead() ([]Prototype, []uint64, [][Width]int8) {
+	if !slices.Contains(x.dead, true) {
+		return x.prototypes, x.sketches, x.vectors
+	}
+	prototypes, sketches, vectors := slices.Clone(x.prototypes), slices.Clone(x.sketches), slices.Clone(x.vectors)
+	for i := range prototypes {
+		if x.dead[i/Page] {
+			prototypes[i], sketches[i], vectors[i] = Prototype{}, 0, [Width]int8{}
+		}
+	}
+	return prototypes, sketches, vectors
 }
 
 func padding(n int) int { return -n & (align - 1) }

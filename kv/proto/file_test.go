@@ -148,6 +148,11 @@ func TestRemove(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer y.Close()
+	for i := range y.Len() {
+		if p := y.Prototype(i); p.Source == source || slices.Contains(pages, i/Page) && (p != Prototype{} || y.vectors[i] != [Width]int8{}) {
+			t.Fatalf("the file still has prototype %d, %+v, of a page that was removed", i, p)
+		}
+	}
 	var s Scratch
 	for i, h := range w.histories {
 		out := make([]Match, len(h))

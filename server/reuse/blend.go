@@ -36,6 +36,7 @@ type Blended struct {
 	device  int   // tokens of prefixes that were in the device's memory
 	fill    []int // items whose blocks are made beside the prompt
 	filled  int   // the first of their segments in the job's plan
+	job     *engine.Job
 	matches Matches
 	first   int // part that is a prototype
 	matched int // parts that are
@@ -61,7 +62,7 @@ func (b *Blend) Order() prompt.Order {
 // fetched until the job needs it.
 func (v *Blended) Attach(l *prompt.Layout, job *engine.Job, how *Blend, budget blend.Budget) {
 	v.Visit.Attach(v.before(l), job)
-	v.disk, v.device = v.Disk, v.Device
+	v.job, v.disk, v.device = job, v.Disk, v.Device
 	if how.ItemsFirst { // parts ascend by segment
 		v.findBlocks(l)
 		v.findPrototypes(l, job, how.Prototypes)
@@ -182,6 +183,7 @@ func (v *Blended) makeBlocks(l *prompt.Layout, job *engine.Job) {
 		at := l.ItemAt[i]
 		add(plan.Segment{Kind: plan.Item, Tokens: line.Tokens[at : at+int(v.lengths[i])], Start: pos, Sees: sees}, nil)
 	}
+	job.Blend.Beside = len(segments) - len(l.Plan.Segments)
 	job.Plan = &plan.Plan{Segments: segments}
 	job.Cached, job.Keep = v.cachedIn, v.keep
 }
@@ -233,7 +235,7 @@ func (a *Account) Reused() int { return a.Device + a.Host + a.Disk + a.Prototype
 func (v *Blended) Account(r *engine.Result) (a Account) {
 	cached := r.Cached
 	a.Computed = r.Computed
-	if len(v.fill) > 0 {
+	if v.job.Blend.Beside > 0 {
 		besides, made := v.beside(r.Cached > 0)
 		cached, a.Computed = cached-besides, a.Computed-made
 	}
