@@ -101,9 +101,9 @@ sanitize-gpu: ## the GPU's conformance suite under compute-sanitizer; bin/cuda.t
 
 .PHONY: fuzz
 fuzz: ## each fuzz test for FUZZTIME
-	@set -e; for pkg in $$($(GO) list ./...); do \
-	  for f in $$($(GO) test -list '^Fuzz' $$pkg | grep '^Fuzz' || true); do \
-	    echo "fuzz $$pkg $$f"; $(GO) test -run '^$$' -fuzz "^$$f$$" -fuzztime $(FUZZTIME) -fuzzminimizetime 1s $$pkg; \
+	@set -e; for file in $$(grep -rl --include='*_test.go' '^func Fuzz' .); do \
+	  for f in $$(sed -n 's/^func \(Fuzz[A-Za-z0-9_]*\)(.*/\1/p' $$file); do \
+	    echo "fuzz $$(dirname $$file) $$f"; $(GO) test -run '^$$' -fuzz "^$$f$$" -fuzztime $(FUZZTIME) -fuzzminimizetime 1s $$(dirname $$file); \
 	  done; done
 
 .PHONY: crash
