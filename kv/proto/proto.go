@@ -20,7 +20,7 @@
 // Tokens that a filter names (identifiers, numbers, delimiters) get none. An index may be added to: prototypes
 // keep their numbers and contexts, and what they cover makes no new ones.
 //
-// The package is pure but for the file of Open and Write. The same histories, in the same order, and the same
+// The package touches nothing but the file of Open and Write. The same histories, in the same order, and the same
 // seed give the same index, on every processor. An Index is safe for concurrent use.
 package proto
 
