@@ -266,8 +266,13 @@ const drainEvery = 16
 // held is the history that was computed last: its prototypes may be in two pages.
 type held struct {
 	source uint64
-	tokens int
+	tokens []int32
 	chunks []rows.Chunk
+}
+
+// has reports whether a prototype's token is still where it was.
+func (h *held) has(is *proto.Prototype) bool {
+	return int(is.Place) < len(h.tokens) && h.tokens[is.Place] == is.Token
 }
 
 // page computes a page's KV and publishes it; false when a history is gone.
@@ -277,11 +282,14 @@ func (b *poolBuild) page(ctx context.Context, p *Prototypes, key kv.Key, first, 
 	raw := make([]byte, s.ChunkBytes(n, false))
 	for i := range n {
 		is := p.index.Prototype(first + i)
-		if h.source != is.Source || int(is.Place) >= h.tokens {
-			ok, err := b.hold(ctx, h, is, out)
+		if h.source != is.Source {
+			ok, err := b.hold(ctx, h, &is, out)
 			if !ok || err != nil {
 				return false, err
 			}
+		}
+		if !h.has(&is) {
+			return false, nil
 		}
 		chunk, place := rows.Find(h.chunks, int(is.Place))
 		rows.Copy(s, raw, i, n, chunk, place)
@@ -305,7 +313,7 @@ func (b *poolBuild) page(ctx context.Context, p *Prototypes, key kv.Key, first, 
 }
 
 // hold computes the history of a prototype; false when it is gone, or another one.
-func (b *poolBuild) hold(ctx context.Context, h *held, is proto.Prototype, out *Built) (bool, error) {
+func (b *poolBuild) hold(ctx context.Context, h *held, is *proto.Prototype, out *Built) (bool, error) {
 	i, ok := b.bySource[is.Source]
 	if !ok {
 		return false, nil
@@ -314,14 +322,14 @@ func (b *poolBuild) hold(ctx context.Context, h *held, is proto.Prototype, out *
 	if err != nil {
 		return false, fmt.Errorf("reuse: history of user %s: %w", b.pool.Users[i], err)
 	}
-	if int(is.Place) >= len(tokens) || tokens[is.Place] != is.Token {
+	if next := (held{tokens: tokens}); !next.has(is) {
 		return false, nil
 	}
 	chunks, err := b.history(ctx, tokens)
 	if err != nil {
 		return false, err
 	}
-	*h = held{source: is.Source, tokens: len(tokens), chunks: chunks}
+	*h = held{source: is.Source, tokens: tokens, chunks: chunks}
 	out.Tokens += len(tokens)
 	return true, nil
 }

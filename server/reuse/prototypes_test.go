@@ -337,3 +337,43 @@ func TestBuildPrototypesIsCancelled(t *testing.T) {
 		t.Errorf("a build that was stopped went on with %+v", *built)
 	}
 }
+
+// A page whose histories changed since is not computed: what is kept of a prototype is the KV of its token.
+func TestPagesOfChangedHistoriesAreLost(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "pool", "x.proto")
+	users := people(1, 30)
+	newMachine(t, 7, nil, "", false).build(t, file, users)
+	was := users.History
+	now := map[uint64][]int32{}
+	users.History = func(i int) ([]int32, error) { // the second half is another one
+		tokens, err := was(i)
+		tokens = append([]int32(nil), tokens...)
+		for j := len(tokens) / 2; j < len(tokens); j++ {
+			tokens[j] = (tokens[j] + 1) % vocabulary
+		}
+		return tokens, err
+	}
+	m := newMachine(t, 7, nil, "", false) // the pages are gone
+	for i, id := range users.Users {
+		now[m.source(id)], _ = users.History(i)
+	}
+	if built := m.build(t, file, users); built.Lost == 0 {
+		t.Errorf("no page was lost: %+v", *built)
+	}
+	p, err := m.OpenPrototypes(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer p.Close()
+	for i := range p.Len() {
+		is := p.index.Prototype(i)
+		e, _ := m.store.Get(p.keys[i/proto.Page])
+		if e == nil {
+			continue
+		}
+		e.Release()
+		if tokens := now[is.Source]; is.Count > 0 && (int(is.Place) >= len(tokens) || tokens[is.Place] != is.Token) {
+			t.Fatalf("page %d has KV of another token for prototype %d, %+v", i/proto.Page, i, is)
+		}
+	}
+}
