@@ -1,0 +1,36 @@
+package cuda
+
+import (
+	"slices"
+	"testing"
+
+	"grebe/compute"
+)
+
+// TestRunsOfParts: runs are cut where chunks end, and cover a part's tokens in order.
+func TestRunsOfParts(t *testing.T) {
+	g := &compute.Segment{Len: 20, Cached: 3}
+	for i := range 3 {
+		g.Chunks = append(g.Chunks, compute.Chunk{Addr: uint64(100 + i), Tokens: 8})
+	}
+	p := &placing{}
+	all := make([]run, 4)
+	p.cut(all, g, &compute.Part{At: 5, Tokens: 13, From: compute.Chunk{Addr: 7, Tokens: 30}, First: 11, Turn: 2}, 6)
+	want := []run{
+		{from: 7, to: 100, fromRoom: 30, toRoom: 8, fromToken: 11, toToken: 5, tokens: 3, turned: 1, part: 6},
+		{from: 7, to: 101, fromRoom: 30, toRoom: 8, fromToken: 14, toToken: 0, tokens: 8, turned: 1, part: 6},
+		{from: 7, to: 102, fromRoom: 30, toRoom: 8, fromToken: 22, toToken: 0, tokens: 2, turned: 1, part: 6},
+	}
+	if !slices.Equal(all[:p.count], want) {
+		t.Errorf("runs %+v, want %+v", all[:p.count], want)
+	}
+}
+
+// TestPlacedParts: every layer is of the last part that begins at it or before.
+func TestPlacedParts(t *testing.T) {
+	for layer, want := range map[int]int{0: 0, 2: 0, 3: 1, 8: 1, 9: 2, 35: 2} {
+		if got := placedWith(layer); got != want {
+			t.Errorf("layer %d is of part %d, want %d", layer, got, want)
+		}
+	}
+}
