@@ -85,3 +85,23 @@ func TestTraceDrifts(t *testing.T) {
 		t.Errorf("%.2f of the popular rows are the same, want half", share)
 	}
 }
+
+// Gathers of a small table: every way has a rate, and hits are what the cases say.
+func TestGather(t *testing.T) {
+	r, err := Run(t.Context(), Options{Parts: []string{"gather"}, Rows: 1 << 14, Rounds: 1}, io.Discard)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, x := range r.Gather.Rates {
+		want := 0.0
+		switch {
+		case x.What == "all hit":
+			want = 1
+		case strings.HasPrefix(x.What, "90 %"):
+			want = 0.9
+		}
+		if x.Bytes <= 0 || math.Abs(x.Hits-want) > 0.06 {
+			t.Errorf("%s, batches of %d: %.0f bytes/s, %.3f hits, want about %.1f", x.What, x.Batch, x.Bytes, x.Hits, want)
+		}
+	}
+}

@@ -42,11 +42,14 @@ var gatherBatches = []int{256, 1024, 4096, 8192}
 // them hits nine times in ten; what it misses is fetched, and cached or declined.
 var gatherCases = []struct {
 	what, policy string
-	tenths       int // of the table's rows, that the cache has room for
+	tenths       int  // of the table's rows, that the cache has room for
+	filled       int  // tenths of the table's rows that it is filled with in order
+	nothing      bool // is fetched: a miss is a default row, the cache alone is measured
 }{
-	{"all hit", "lru", 15}, // sets are not filled evenly: all rows must fit
-	{"90 % hit, default", "default", 9},
-	{"90 % hit, lru", "lru", 9},
+	{"all hit", "lru", 15, 10, false}, // sets are not filled evenly: all rows must fit
+	{"90 % hit, nothing fetched", "lru", 15, 9, true},
+	{"90 % hit, fetched, default", "default", 9, 10, false},
+	{"90 % hit, fetched, lru", "lru", 9, 10, false},
 }
 
 // gatherer fills batches.
@@ -75,7 +78,13 @@ func (o *Options) gather(ctx context.Context) (*Gather, error) {
 			return nil, err
 		}
 		if g.cached, err = table.NewTable(g.store, cache, table.TableConfig{}); err == nil {
-			g.warm(ctx)
+			g.warm(ctx, g.rows*c.filled/10)
+		}
+		if c.nothing {
+			g.cached, err = table.NewTable(table.NewMemory(0, rowBytes), cache, table.TableConfig{})
+		}
+		if err == nil {
+			g.steady(ctx)
 			report.Rates = append(report.Rates, o.gatherCase(ctx, g, c.what)...)
 		}
 		end()
@@ -108,15 +117,18 @@ func (o *Options) newGatherer(ctx context.Context, rows int) (*gatherer, func(),
 	return g, end, nil
 }
 
-// warm fills the cache with rows in order, then looks up as many as measured ones are, until what is cached is what is
-// cached when lookups go on for ever.
-func (g *gatherer) warm(ctx context.Context) {
-	for first := 0; first < g.rows; first += len(g.keys) {
+// warm fills the cache with rows in order.
+func (g *gatherer) warm(ctx context.Context, rows int) {
+	for first := 0; first < rows; first += len(g.keys) {
 		for i := range g.keys {
-			g.keys[i] = uint64((first + i) % g.rows)
+			g.keys[i] = uint64((first + i) % rows)
 		}
 		g.cached.Gather(ctx, g.keys, g.out)
 	}
+}
+
+// steady looks rows up as the measurement does, until what is cached is what is cached when that goes on for ever.
+func (g *gatherer) steady(ctx context.Context) {
 	for n := 0; n < g.rows; n += len(g.keys) {
 		g.draw(g.keys)
 		g.cached.Gather(ctx, g.keys, g.out)
@@ -224,7 +236,7 @@ func (p *printer) gather(g *Gather) {
 		if r.Hits > 0 {
 			hits = fmt.Sprintf("%.1f %% hits", 100*r.Hits)
 		}
-		p.printf("threads %d  batch %4d  %-26s %6.2f GB/s  %.2f of the contiguous copy (%.2f to %.2f)  %s\n",
+		p.printf("threads %d  batch %4d  %-28s %6.2f GB/s  %.2f of the contiguous copy (%.2f to %.2f)  %s\n",
 			r.Threads, r.Batch, r.What, r.Bytes/1e9, r.Ratio.Median, r.Ratio.Low, r.Ratio.High, hits)
 	}
 	p.printf("\n")
