@@ -8,6 +8,7 @@ import (
 	"grebe/blend"
 	"grebe/compute"
 	"grebe/internal/config"
+	"grebe/kv/proto"
 	"grebe/model"
 	"grebe/server/reuse"
 )
@@ -35,7 +36,11 @@ func (s *unit) openBlend(cfg *config.Config, mc *config.Model, m model.Model, ca
 	case errors.Is(err, reuse.ErrOtherModel):
 		log.Warn("prototypes are not used: they were made with other weights; run grebe index --prototypes", "model", mc.Name, "error", err)
 		return b, nil
+	case errors.Is(err, proto.ErrDamaged): // or of another version: prompts are computed without them
+		log.Error("prototypes are not used; run grebe index --prototypes", "model", mc.Name, "error", err)
+		return b, nil
 	case err != nil:
+		cache.Leave()
 		return nil, err
 	}
 	s.onClose(p.Close)

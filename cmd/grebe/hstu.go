@@ -38,6 +38,9 @@ func (s *unit) openEvents(ctx context.Context, cfg *config.Config, mc *config.Mo
 			return none, err
 		}
 	} else {
+		if err := s.checkRows(mc.Name, nil); err != nil {
+			return none, err
+		}
 		log.Warn("every request of this model is computed anew", "model", mc.Name, "why", why)
 	}
 	both := s.memory.shared

@@ -159,6 +159,9 @@ func versionName(version kv.Key, mc *config.Model) string {
 
 // openMemory takes the memory of another checkpoint of the same shape, or makes one.
 func (u *unit) openMemory(cfg *config.Config, mc *config.Model, shape compute.Shape, at compute.Memory) error {
+	if err := u.checkRows(mc.Name, &shape); err != nil {
+		return err
+	}
 	others := u.loaded.of(mc.Name)
 	for _, o := range others {
 		if o.memory.store != nil && reflect.DeepEqual(o.memory.shape, shape) {
@@ -178,6 +181,17 @@ func (u *unit) openMemory(cfg *config.Config, mc *config.Model, shape compute.Sh
 		cfg, mc = &without, &own
 	}
 	return u.memory.openStore(cfg, mc, shape, at)
+}
+
+// checkRows refuses to go on in other memory than that of the checkpoint that serves where this has rows of a table too: it
+// would be freed while the table is in use. Without a shape nothing is kept.
+func (u *unit) checkRows(model string, shape *compute.Shape) error {
+	for _, o := range u.loaded.of(model) {
+		if o.memory.shared != nil && o.memory.shared.divided && (shape == nil || !reflect.DeepEqual(o.memory.shape, *shape)) {
+			return errors.New("the checkpoint's KV has another shape, and rows of its item table lie in the memory of the one that serves: it needs a restart")
+		}
+	}
+	return nil
 }
 
 // leave frees the memory unless one of these uses it, whose entries it is then for.

@@ -216,3 +216,41 @@ func TestWhoShares(t *testing.T) {
 		}
 	}
 }
+
+// Rows of a table lie in the memory of the checkpoint that serves: one that needs other memory is refused, and changes nothing.
+func TestRowsStayWhenAnotherShapeComes(t *testing.T) {
+	for _, boundary := range []string{"fixed", "climb"} {
+		t.Run(boundary, func(t *testing.T) {
+			cfg := eventsWithTable(t, boundary)
+			other := withoutRetrieval(t, cfg.Models[0].Path)
+			spoil(t, filepath.Join(other, "config.json"), func(data []byte) []byte {
+				return bytes.Replace(data, []byte(`"hstu_attn_num_layers":2`), []byte(`"hstu_attn_num_layers":1`), 1)
+			})
+			s, err := load(t.Context(), cfg, slog.New(slog.DiscardHandler))
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer s.Close()
+			s.server.SetReady(true)
+			before, err := ranked(t.Context(), s, visit(1, 1))
+			if err != nil {
+				t.Fatal(err)
+			}
+			table := s.tables.Table("items")
+			cache := table.Cache()
+			m, err := s.loader.Open(t.Context(), "m", other, func(int64, int64) {})
+			if err == nil {
+				err = m.Retire()
+				t.Errorf("a checkpoint of another shape was taken, and retired: %v", err)
+			} else if !strings.Contains(err.Error(), "restart") {
+				t.Errorf("refused with %v", err)
+			}
+			if table.Cache() != cache {
+				t.Fatal("the table's rows are cached elsewhere, in memory that is gone")
+			}
+			if after, err := ranked(t.Context(), s, visit(1, 1)); err != nil || after != before {
+				t.Errorf("answers with %s, %v after it; want %s", after, err, before)
+			}
+		})
+	}
+}
