@@ -1,7 +1,9 @@
 package embed
 
 import (
+	"fmt"
 	"math/rand/v2"
+	"sync/atomic"
 	"testing"
 
 	"grebe/pool"
@@ -33,5 +35,33 @@ func BenchmarkGather(b *testing.B) {
 		b.StartTimer()
 		s.reset()
 		c.gather(keys, out, &s)
+	}
+}
+
+// BenchmarkFolderPut writes rows one by one, each on the disk when its Put returns, by one caller and by many at once.
+func BenchmarkFolderPut(b *testing.B) {
+	for _, callers := range []int{1, 32} {
+		b.Run(fmt.Sprint(callers), func(b *testing.B) {
+			f, err := OpenFolder(b.TempDir())
+			if err != nil {
+				b.Fatal(err)
+			}
+			defer f.Close()
+			p, err := f.Table("items", 512)
+			if err != nil {
+				b.Fatal(err)
+			}
+			var next atomic.Uint64
+			b.SetParallelism(callers)
+			b.RunParallel(func(pb *testing.PB) {
+				row := make([]byte, 512)
+				for pb.Next() {
+					if err := p.Put(b.Context(), []uint64{next.Add(1)}, row); err != nil {
+						b.Error(err)
+						return
+					}
+				}
+			})
+		})
 	}
 }

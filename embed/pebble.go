@@ -12,7 +12,7 @@ import (
 
 // Folder keeps tables on disk, in a Pebble database of this process alone. What a Put or a
 // Delete did is on the disk when it returns, so that neither the process nor the machine loses it when it dies: write
-// many rows at once, for each call waits for the disk. It is safe for concurrent use. The caller MUST Close it, after
+// many rows at once, for each call waits for the disk; calls at the same time wait together, once. It is safe for concurrent use. The caller MUST Close it, after
 // its tables.
 type Folder struct {
 	db    *pebble.DB
