@@ -9,6 +9,7 @@ import (
 
 	grebev1 "grebe/api/grebe/v1"
 	"grebe/engine"
+	"grebe/internal/offheap"
 	"grebe/server/generate"
 )
 
@@ -52,7 +53,10 @@ func newMetrics(r prometheus.Registerer) (*metrics, error) {
 		unknown: prometheus.NewCounter(prometheus.CounterOpts{
 			Name: "grebe_history_unknown_total", Help: "Items of histories that the catalog does not have, left out of prompts."}),
 	}
-	for _, c := range []prometheus.Collector{m.requests, m.seconds, m.queue, m.sloOK, m.tokens, m.prefix,
+	offHeap := prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+		Name: "grebe_offheap_bytes", Help: "Memory mapped outside the Go heap: weights, activations, pools; touched or not."},
+		func() float64 { return float64(offheap.Mapped()) })
+	for _, c := range []prometheus.Collector{offHeap, m.requests, m.seconds, m.queue, m.sloOK, m.tokens, m.prefix,
 		m.batchTokens, m.beamRows, m.panics, m.unknown} {
 		if err := r.Register(c); err != nil {
 			return nil, err
