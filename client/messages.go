@@ -40,14 +40,21 @@ type Event struct {
 
 // RankRequest asks for an order of candidates.
 type RankRequest struct {
-	Model          string `json:"model,omitempty"` // may be empty when one model is loaded
-	User           User   `json:"user"`
-	Candidates     []Item `json:"candidates"`            // 1 to 10000
-	TopK           int    `json:"top_k,omitempty"`       // 0: all
-	Prefix         string `json:"prefix,omitempty"`      // auto when empty
-	DeadlineMillis int    `json:"deadline_ms,omitempty"` // 0: the server's
-	RequestID      string `json:"request_id,omitempty"`
-	Explain        bool   `json:"explain,omitempty"` // fill Parts
+	Model          string  `json:"model,omitempty"` // may be empty when one model is loaded
+	User           User    `json:"user"`
+	Candidates     []Item  `json:"candidates"`            // 1 to 10000
+	TopK           int     `json:"top_k,omitempty"`       // 0: all
+	Prefix         string  `json:"prefix,omitempty"`      // auto when empty
+	DeadlineMillis int     `json:"deadline_ms,omitempty"` // 0: the server's
+	RequestID      string  `json:"request_id,omitempty"`
+	Explain        bool    `json:"explain,omitempty"` // fill Parts
+	Budget         *Budget `json:"budget,omitempty"`  // of a blended prompt; nil: the model's
+}
+
+// Budget is how much of a blended prompt is computed again.
+type Budget struct {
+	Items   float64 `json:"items"`   // share of the items' tokens, 0 to 1
+	History float64 `json:"history"` // share of the tokens of the history that have a prototype, 0 to 1
 }
 
 // RankResponse is an order of candidates, best first.
