@@ -4,6 +4,8 @@ import (
 	"context"
 	"fmt"
 	"math"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -179,5 +181,23 @@ func TestBlocksDoNotMakeAPromptTooLarge(t *testing.T) {
 	}
 	if refused == 0 {
 		t.Error("no request was to make blocks")
+	}
+}
+
+// Prototypes that are not used go when a user is deleted: nothing can be taken out of them.
+func TestUnusedPrototypesGoWithAUser(t *testing.T) {
+	w := newBlendWorld(t, near, 2, false)
+	file := filepath.Join(t.TempDir(), "m.proto")
+	must(t, os.WriteFile(file, []byte("of other weights"), 0o600))
+	m := w.model
+	m.Blend = &reuse.Blend{Unused: file}
+	s, err := New(Config{Models: []Model{m}})
+	must(t, err)
+	_, err = s.catalog.PutUser(&grebev1.User{Id: "u", Tokens: []int32{1}})
+	must(t, err)
+	_, err = s.deleteUser(nil, "u")
+	must(t, err)
+	if _, err := os.Stat(file); !os.IsNotExist(err) {
+		t.Errorf("the file is still there: %v", err)
 	}
 }

@@ -343,8 +343,8 @@ func (s *Server) changedFor(m *checkpoint, c catalog.Change) {
 		err = m.Cache.ItemChanged(c.OldItem, c.NewItem)
 	case c.NewUser == nil:
 		err = m.Cache.DropUser(c.ID)
-		if m.Blend != nil && m.Blend.Prototypes != nil {
-			err = errors.Join(err, m.Blend.Prototypes.DropUser(c.ID))
+		if m.Blend != nil {
+			err = errors.Join(err, m.Blend.DropUser(c.ID))
 		}
 	}
 	if err != nil {

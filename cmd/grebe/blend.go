@@ -26,10 +26,11 @@ func (s *unit) openBlend(cfg *config.Config, mc *config.Model, m model.Model, ca
 		Budget: blend.Budget{Items: mc.Blend.Items, History: mc.Blend.History, Window: mc.Blend.Window},
 		Drift:  driftWeight, Auto: mc.Blend.Auto, ItemsFirst: mc.Blend.First == "item",
 	}
+	b.Unused = reuse.PrototypesFile(cfg.DataDir, mc.Name)
 	if cache == nil || !mc.Blend.Prototypes {
 		return b, nil
 	}
-	p, err := cache.OpenPrototypes(reuse.PrototypesFile(cfg.DataDir, mc.Name))
+	p, err := cache.OpenPrototypes(b.Unused)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
 		return b, nil
@@ -44,7 +45,7 @@ func (s *unit) openBlend(cfg *config.Config, mc *config.Model, m model.Model, ca
 		return nil, err
 	}
 	s.onClose(p.Close)
-	b.Prototypes = p
+	b.Prototypes, b.Unused = p, ""
 	log.Info("prototypes of histories", "model", mc.Name, "prototypes", p.Len())
 	return b, nil
 }

@@ -1,6 +1,10 @@
 package reuse
 
 import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
 	"slices"
 	"sync"
 
@@ -23,6 +27,23 @@ type Blend struct {
 	ItemsFirst bool
 	// Prototypes finds what may stand in for tokens of a history; nil: nothing does.
 	Prototypes *Prototypes
+	// Unused is the file of prototypes that are there and not used, "" for none. Nothing can be taken out of them, so that
+	// they go with the first user who is deleted.
+	Unused string
+}
+
+// DropUser removes what prototypes have of a user.
+func (b *Blend) DropUser(id string) error {
+	if b.Prototypes != nil {
+		return b.Prototypes.DropUser(id)
+	}
+	if b.Unused == "" {
+		return nil
+	}
+	if err := os.Remove(b.Unused); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("reuse: remove prototypes that are not used: %w", err)
+	}
+	return nil
 }
 
 // Blended is a request's way through the cache when its prompt is an ordinary one. Its owner MUST call End.
