@@ -2,12 +2,16 @@ package kv
 
 import (
 	"encoding/binary"
+	"errors"
 	"math/rand/v2"
+	"runtime"
 	"testing"
 
 	"grebe/compute/computetest"
 	"grebe/compute/ref"
+	"grebe/evict"
 	"grebe/plan"
+	"grebe/pool"
 )
 
 // Models are trained in the background while the store is used, are swapped in, and end with the store; their accuracy is
@@ -60,4 +64,54 @@ func TestLRUPredictsNothing(t *testing.T) {
 	if s.trainer != nil || s.top.forecast != nil {
 		t.Error("LRU has a predictor")
 	}
+}
+
+// BenchmarkPredictedHit is a hit with predictions by a model, beside one without; heap is what the books, the policy and
+// the predictor take per entry.
+func BenchmarkPredictedHit(b *testing.B) {
+	for _, policy := range []string{"lru", "default"} {
+		b.Run(policy, func(b *testing.B) {
+			p, err := pool.New(1<<26, 256)
+			if err != nil {
+				b.Fatal(err)
+			}
+			defer p.Close()
+			before := heap()
+			s := New(shape, p)
+			defer s.Close()
+			if err := errors.Join(s.SetPolicy(policy), s.Predict()); err != nil {
+				b.Fatal(err)
+			}
+			const entries = 20000
+			keys := make([]Key, entries)
+			for i := range keys {
+				e, err := s.Reserve(Exact, 10, nil)
+				if err != nil {
+					b.Fatal(err)
+				}
+				keys[i] = KeyOf(Key{}, []int32{int32(i)}, "")
+				s.Publish(plan.Item, keys[i], nil, e)
+				e.Release()
+			}
+			hit := func(i int) {
+				e, _ := s.Get(keys[i*7919%entries])
+				e.Release()
+			}
+			for i := 0; evict.Predicts(policy) && s.Forecasts().Models == 0; i++ {
+				hit(i)
+			}
+			b.ReportAllocs()
+			for i := 0; b.Loop(); i++ {
+				hit(i)
+			}
+			b.ReportMetric(float64(heap()-before)/entries, "heap-bytes/entry")
+		})
+	}
+}
+
+func heap() int64 {
+	runtime.GC()
+	var m runtime.MemStats
+	runtime.ReadMemStats(&m)
+	return int64(m.HeapAlloc)
 }
