@@ -151,7 +151,10 @@ func TestKVAndRowsShareMemory(t *testing.T) {
 		}
 		break
 	}
-	last := both.divider.Step()
+	last := both.divider.Step() // on a fast machine the first one that has seen enough
+	if last.From != last.To {
+		moved++
+	}
 	if moved == 0 || last.To == begin {
 		t.Errorf("the boundary was at %.3f and is at %.3f after %d moves", begin, last.To, moved)
 	}

@@ -12,6 +12,7 @@ import (
 
 	"grebe/internal/config"
 	"grebe/model"
+	"grebe/model/hstu"
 	"grebe/model/safetensors"
 	"grebe/model/tokenizer"
 )
@@ -50,9 +51,34 @@ func examineConfig(r *Report, file string, env []string, free int64) {
 	ports(r, &cfg.Config, Fail)
 }
 
+// weights returns the bytes of a folder's tensors, if they can be opened.
+func weights(r *Report, check, dir string) (int64, bool) {
+	set, err := safetensors.Open(dir)
+	if err != nil {
+		r.add(check, Fail, "download the folder again, all shards of it", "%v", err)
+		return 0, false
+	}
+	size := set.Bytes()
+	if err := set.Close(); err != nil {
+		r.add(check, Warn, "", "%v", err)
+	}
+	return size, true
+}
+
 // checkpoint opens a model's folder without loading it and returns its size in bytes.
 func checkpoint(r *Report, m *config.Model) int64 {
 	check := "model " + m.Name
+	if hstu.Is(m.Path) {
+		if _, err := hstu.ReadConfig(m.Path); err != nil {
+			r.add(check, Fail, "model/hstu/FORMAT.md says what the folder of a model of events has", "%v", err)
+			return 0
+		}
+		size, ok := weights(r, check, m.Path)
+		if ok {
+			r.add(check, OK, "", "HSTU, %s in %s", gigabytes(size), m.Path)
+		}
+		return size
+	}
 	described, err := model.ReadConfig(m.Path)
 	if err != nil {
 		r.add(check, Fail, "path must be a Hugging Face folder: config.json, *.safetensors, tokenizer.json", "%v", err)
@@ -62,14 +88,9 @@ func checkpoint(r *Report, m *config.Model) int64 {
 		r.add(check, Fail, "known are "+strings.Join(model.Architectures(), ", "), "architecture %s is unknown", described.Architecture)
 		return 0
 	}
-	weights, err := safetensors.Open(m.Path)
-	if err != nil {
-		r.add(check, Fail, "download the folder again, all shards of it", "%v", err)
+	size, ok := weights(r, check, m.Path)
+	if !ok {
 		return 0
-	}
-	size := weights.Bytes()
-	if err := weights.Close(); err != nil {
-		r.add(check, Warn, "", "%v", err)
 	}
 	r.add(check, OK, "", "%s, %s in %s", described.Architecture, gigabytes(size), m.Path)
 	file := filepath.Join(m.Path, "tokenizer.json")
