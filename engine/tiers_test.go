@@ -176,7 +176,7 @@ func survivesTheTiers(t *testing.T, dev compute.Device, dtype string) {
 	fill(kv.Nowhere)
 	at := w.store.Fetch(kv.Key{1})
 	if at == kv.Nowhere {
-		t.Fatal("the user is not on the disk")
+		t.Fatalf("the user is not on the disk: %+v", w.store.BelowStats())
 	}
 	again("from the disk", at)
 	w.close(t)
