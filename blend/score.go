@@ -1,5 +1,9 @@
 package blend
 
+// DriftWeight is how much a prototype that is nothing like its token counts beside the attention that an average
+// token receives.
+const DriftWeight = 4
+
 // ByAttention sets score to RcLLM's importance: the attention that a token received in the first layer and, of a
 // prototype, how far it is from the token that it stands in for. Received sums over all rows behind a token, of which
 // an early one has more: it is divided by their number, so that scores compare over the prompt. Drift may be nil.

@@ -89,9 +89,6 @@ func TestBlend(t *testing.T) {
 	for name, dev := range devices {
 		for _, dtype := range []string{"f32", "bf16"} {
 			t.Run(name+" "+dtype, func(t *testing.T) {
-				if dtype == "bf16" && name != "amx" {
-					t.Skip("once is enough")
-				}
 				e := newTiny(t, dev, dtype, Options{})
 				r := rand.New(rand.NewPCG(4, 2))
 				for round := range 3 {

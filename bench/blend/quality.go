@@ -168,7 +168,7 @@ func (s *system) answer(ctx context.Context, o *QualityOptions, w *way, p *laid,
 		job.Plan, job.Want[0].Segment = other.Plan, other.Answers
 	default:
 		job.Blend = &engine.Blend{
-			Parts: parts, Budget: blend.Budget{Items: w.budget, History: w.budget, Window: o.Window}, Drift: DriftWeight, Rule: s.rule(w.rule, parts),
+			Parts: parts, Budget: blend.Budget{Items: w.budget, History: w.budget, Window: o.Window}, Drift: blend.DriftWeight, Rule: s.rule(w.rule, parts),
 		}
 	}
 	r, err := s.engine.Do(ctx, job)
@@ -177,9 +177,6 @@ func (s *system) answer(ctx context.Context, o *QualityOptions, w *way, p *laid,
 	}
 	return r.Logits[0], r.Computed, nil
 }
-
-// DriftWeight is how much a prototype that is nothing like its token counts beside the attention of an average token.
-const DriftWeight = 4
 
 // note adds a question's metrics.
 func (w *way) note(q *eval.Question, logits, full []float32) {

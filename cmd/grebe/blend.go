@@ -13,10 +13,6 @@ import (
 	"grebe/server/reuse"
 )
 
-// driftWeight is how much a prototype that is nothing like its token counts beside the attention that an average token
-// receives (bench/blend measures with the same).
-const driftWeight = 4
-
 // openBlend says how a model's prompts are blended, with its prototypes; nil where the model or its KV cannot be.
 func (s *unit) openBlend(cfg *config.Config, mc *config.Model, m model.Model, cache *reuse.Cache, log *slog.Logger) (*reuse.Blend, error) {
 	if _, ok := m.(model.Blender); !ok || m.Shape().KV == compute.FP8 || m.Shape().Layers < 2 {
@@ -24,7 +20,7 @@ func (s *unit) openBlend(cfg *config.Config, mc *config.Model, m model.Model, ca
 	}
 	b := &reuse.Blend{
 		Budget: blend.Budget{Items: mc.Blend.Items, History: mc.Blend.History, Window: mc.Blend.Window},
-		Drift:  driftWeight, Auto: mc.Blend.Auto, ItemsFirst: mc.Blend.First == "item",
+		Drift:  blend.DriftWeight, Auto: mc.Blend.Auto, ItemsFirst: mc.Blend.First == "item",
 	}
 	b.Unused = reuse.PrototypesFile(cfg.DataDir, mc.Name)
 	if cache == nil || !mc.Blend.Prototypes {

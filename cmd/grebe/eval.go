@@ -60,8 +60,8 @@ type evalRunCmd struct {
 }
 
 func (evalRunCmd) Help() string {
-	return `Asks the same questions in each way: rankings with the user first, the items first, as auto chooses, and pointwise;
-items of the whole catalog by beam search. Says Recall, MRR, NDCG and HIT with intervals, beside chance, popularity and
+	return `Asks the same questions in each way: rankings with the user first, the items first, as auto chooses, with blended prompts, and
+pointwise; items of the whole catalog by beam search. Says Recall, MRR, NDCG and HIT with intervals, beside chance, popularity and
 the most recent category; on the built-in shop also beside the best ranking that is possible. Without a model it measures
 those of the demo, which were trained for that shop.
 

@@ -107,6 +107,9 @@ func judge(t *testing.T, when string, warm, end looked) {
 	if end.outside-warm.outside > slack {
 		t.Errorf("%s: %d MiB more are mapped outside the heap", when, (end.outside-warm.outside)>>20)
 	}
+	if grown := end.resident - warm.resident; grown > 64<<20 {
+		t.Errorf("%s: %d MiB more are resident", when, grown>>20)
+	}
 	// The collector lets the heap double; the binary, stacks and mapped files come on top.
 	if most := 2*end.heap + end.used + 160<<20; end.resident > most {
 		t.Errorf("%s: %d MiB are resident, what is known explains %d", when, end.resident>>20, most>>20)
