@@ -274,3 +274,48 @@ func TestBlendKeepsExactOnly(t *testing.T) {
 		t.Errorf("the instruction behind blended items can be kept: %v", err)
 	}
 }
+
+// counted is memory whose allocations are counted.
+type counted struct {
+	compute.Memory
+	allocs int
+}
+
+func (c *counted) Alloc(n int) (compute.Block, error) {
+	c.allocs++
+	return c.Memory.Alloc(n)
+}
+
+// Batches that need much scratch and batches that need little take turns in the same memory; what is not needed for long
+// is given back.
+func TestScratchInTurns(t *testing.T) {
+	mem := &counted{Memory: ref.New().Memory()}
+	shape := compute.Shape{Layers: 4, Hidden: 8, Heads: 1, KVHeads: 1, HeadDim: 8, KV: compute.F32}
+	e := &Engine{memory: mem, shape: shape}
+	p := &pass{}
+	defer p.free()
+	reserve := func(tokens int) {
+		t.Helper()
+		p.tasks = []task{{job: &Job{Plan: &plan.Plan{Segments: []plan.Segment{{Tokens: make([]int32, tokens)}}}}}}
+		if err := p.reserveScratch(e); err != nil {
+			t.Fatal(err)
+		}
+		if need := shape.ChunkBytes(tokens, true); p.scratch.Size < need {
+			t.Fatalf("%d bytes of scratch, %d are needed", p.scratch.Size, need)
+		}
+	}
+	large := 3 * keptScratch / shape.ChunkBytes(1, true)
+	for range 2 * scratchUnused {
+		reserve(large)
+		reserve(10)
+	}
+	if mem.allocs != 1 {
+		t.Errorf("scratch was made %d times for batches that take turns", mem.allocs)
+	}
+	for range scratchUnused {
+		reserve(10)
+	}
+	if p.scratch.Size > keptScratch || mem.allocs != 2 {
+		t.Errorf("%d bytes of scratch after many small batches, made %d times", p.scratch.Size, mem.allocs)
+	}
+}

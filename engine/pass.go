@@ -26,6 +26,7 @@ type pass struct {
 	mem     compute.Memory
 	scratch compute.Block // of mem: KV of segments that nobody keeps, one layer
 	used    int           // bytes of scratch in use
+	unused  int           // batches in a row that needed less than half of scratch
 	blend   blending
 }
 
@@ -38,8 +39,10 @@ type task struct {
 
 const (
 	chunkAlign = 256
-	// keptScratch bytes of scratch are kept even when batches become smaller.
-	keptScratch = 64 << 20
+	// keptScratch bytes of scratch are kept even when batches become smaller. More is kept until so many batches in a
+	// row did with less than half: batches that blend need room for all layers, others for one, and both come in turns.
+	keptScratch   = 64 << 20
+	scratchUnused = 64
 )
 
 // run computes the tasks' jobs. One that gets no room fails alone; a failure of the device concerns
@@ -138,10 +141,16 @@ func (p *pass) reserveScratch(e *Engine) error {
 			}
 		}
 	}
-	if p.scratch.Size > 0 && p.scratch.Size >= need && p.scratch.Size <= max(2*need, keptScratch) {
-		return nil
+	if p.scratch.Size > 0 && p.scratch.Size >= need {
+		if p.unused++; p.scratch.Size <= max(2*need, keptScratch) {
+			p.unused = 0
+		}
+		if p.unused < scratchUnused {
+			return nil
+		}
 	}
 	p.free()
+	p.unused = 0
 	p.mem = e.memory
 	b, err := e.memory.Alloc(max(need, 1<<20))
 	if err != nil {

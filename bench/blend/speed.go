@@ -139,36 +139,17 @@ func roomFor(prompts []Prompt, shape compute.Shape) int64 {
 
 // time measures a prompt with and without blending, in turns.
 func (s *system) time(ctx context.Context, o *SpeedOptions, p Prompt, budget float64) (line SpeedLine, err error) {
-	user := ints(o.Seed+2, p.History)
-	items, ids := make([][]int32, p.Items), make([]string, p.Items)
-	for i := range items {
-		items[i] = ints(o.Seed+3+uint64(i), p.Each)
-		ids[i] = fmt.Sprint(p.Each, "/", i)
-	}
-	if err := s.compute(ctx, ids, items); err != nil {
-		return line, err
-	}
-	l, err := s.prompt.Rank(prompt.Causal, user, items)
+	q, err := s.question(ctx, o.Seed, p)
 	if err != nil {
 		return line, err
 	}
-	la := &laid{layout: l, items: ids, identifiers: []int32{1, 2, 3}, lengths: slices.Repeat([]int{p.Each}, p.Items)}
-	head, history, err := s.history(ctx, user)
-	if err != nil {
-		return line, err
-	}
-	defer release(head, history)
-	parts := s.historyParts(&l, history, len(user))
-	parts = append(parts, s.parts(la)...)
-	cached := make([]*kv.Entry, len(l.Plan.Segments))
-	cached[0] = head
-	jobs := [2]*engine.Job{la.job(nil), la.job(&engine.Blend{Parts: parts, Budget: blend.Budget{Items: budget, History: budget, Window: 0}})}
-	line = SpeedLine{Prompt: p, Tokens: l.Plan.Tokens(), Budget: budget}
+	defer q.release()
+	jobs := [2]*engine.Job{q.job(nil), q.job(&blend.Budget{Items: budget, History: budget})}
+	line = SpeedLine{Prompt: p, Tokens: q.laid.layout.Plan.Tokens(), Budget: budget}
 	var times [2][]float64
 	const warm = 3
 	for round := range o.Repeats + warm {
 		for i, j := range jobs {
-			j.Cached = cached
 			r, err := s.engine.Do(ctx, j)
 			if err != nil {
 				return line, err
@@ -193,6 +174,55 @@ func (s *system) time(ctx context.Context, o *SpeedOptions, p Prompt, budget flo
 	return line, nil
 }
 
+// question is a prompt of random tokens with all that stands in for them.
+type question struct {
+	laid          *laid
+	parts         []engine.Part
+	cached        []*kv.Entry // the preamble
+	head, history *kv.Entry
+}
+
+// question lays out a prompt. What it asks for MUST be released.
+func (s *system) question(ctx context.Context, seed uint64, p Prompt) (*question, error) {
+	user := ints(seed+2, p.History)
+	items, ids := make([][]int32, p.Items), make([]string, p.Items)
+	for i := range items {
+		items[i] = ints(seed+3+uint64(i), p.Each)
+		ids[i] = fmt.Sprint(seed, "/", p.Each, "/", i)
+	}
+	if err := s.compute(ctx, ids, items); err != nil {
+		return nil, err
+	}
+	l, err := s.prompt.Rank(prompt.Causal, user, items)
+	if err != nil {
+		return nil, err
+	}
+	q := &question{laid: &laid{layout: l, items: ids, identifiers: []int32{1, 2, 3}, lengths: slices.Repeat([]int{p.Each}, p.Items)}}
+	if q.head, q.history, err = s.history(ctx, user); err != nil {
+		return nil, err
+	}
+	q.parts = append(s.historyParts(&l, q.history, len(user)), s.parts(q.laid)...)
+	q.cached = make([]*kv.Entry, len(l.Plan.Segments))
+	q.cached[0] = q.head
+	return q, nil
+}
+
+func (q *question) release() {
+	q.head.Release()
+	q.history.Release()
+}
+
+// job computes the prompt behind its preamble; with a budget, blended.
+func (q *question) job(budget *blend.Budget) *engine.Job {
+	var b *engine.Blend
+	if budget != nil {
+		b = &engine.Blend{Parts: q.parts, Budget: *budget}
+	}
+	j := q.laid.job(b)
+	j.Cached = q.cached
+	return j
+}
+
 // history computes what stands for prototypes: KV of as many tokens, of other tokens' histories.
 func (s *system) history(ctx context.Context, user []int32) (head, history *kv.Entry, err error) {
 	other := slices.Clone(user)
@@ -210,12 +240,6 @@ func (s *system) history(ctx context.Context, user []int32) (head, history *kv.E
 		return nil, nil, kv.ErrFull
 	}
 	return r.Kept[0], r.Kept[1], nil
-}
-
-func release(entries ...*kv.Entry) {
-	for _, e := range entries {
-		e.Release()
-	}
 }
 
 // historyParts lets single tokens of an entry, in random order, stand in for those of the user.
