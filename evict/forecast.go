@@ -4,7 +4,7 @@ package evict
 const minSamples = 1000
 
 // Forecaster predicts returns with the latest model that it was given. It keeps the parts of the
-// loop that are pure: when Due the caller calls Learn, or trains on a Lesson elsewhere and hands the model to Use between two accesses.
+// loop that are pure: when Due the caller calls Learn, or gathers a Lesson, trains on it elsewhere and hands the model to Use between two accesses.
 //
 // Synchronous: Access predicts. Asynchronous: Note records and queues, and whoever has time takes the Queries, predicts with
 // Model without any lock, and gives the answers to Policy.Predict for keys that are still cached.
@@ -13,8 +13,7 @@ type Forecaster struct {
 	model   *Model
 	every   uint64
 	trained uint64
-	x       [1]Sample
-	y       [1]float32
+	x       Sample
 	batch   [maxRefresh]Sample
 	out     [maxRefresh]float32
 	at      [maxRefresh]int
@@ -47,20 +46,20 @@ func NewForecaster(entries int) *Forecaster {
 
 // Access records a request and predicts when the key returns; without a model, now, which says nothing.
 func (f *Forecaster) Access(key uint64, now int64, c Context) int64 {
-	f.Tracker.Access(key, now, c, &f.x[0])
+	f.Tracker.Access(key, now, c, &f.x)
 	if f.model == nil {
 		return now
 	}
-	f.model.Predict(f.x[:], f.y[:])
-	f.Tracker.Guess(key, f.y[0])
-	return Return(now, f.y[0])
+	y := f.model.one(&f.x)
+	f.Tracker.guessLatest(y)
+	return Return(now, y)
 }
 
 // Note records a request and queues it for a prediction, in place of Access.
 func (f *Forecaster) Note(key uint64, now int64, c Context) {
-	f.Tracker.Access(key, now, c, &f.x[0])
+	f.Tracker.Access(key, now, c, &f.x)
 	if f.model != nil && len(f.queue) < maxQueries {
-		f.queue = append(f.queue, Query{key, now, f.x[0]})
+		f.queue = append(f.queue, Query{key, now, f.x})
 	}
 }
 
@@ -86,30 +85,12 @@ func (f *Forecaster) Due() bool {
 // Learn trains on what is known now and uses the model, for callers that can wait for it. It does nothing
 // while there is too little to learn from.
 func (f *Forecaster) Learn(now int64, p TrainParams) {
-	if l := f.Lesson(now); l != nil {
-		f.Use(l.Train(p))
+	var l Lesson
+	l.gather(f.Tracker, now, len(f.Tracker.window))
+	if m := l.Train(p); m != nil {
+		f.Use(m)
 	}
 }
-
-// Lesson is what a model is trained on: copies, for whoever trains elsewhere.
-type Lesson struct {
-	samples  []Sample
-	outcomes []Outcome
-}
-
-// Lesson returns what can be learnt now; nil while that is too little. It is the rate of returns within a horizon of about
-// what an entry's place in the cache is worth: see Tracker.Outcomes.
-func (f *Forecaster) Lesson(now int64) *Lesson {
-	l := &Lesson{}
-	l.samples, l.outcomes = f.Tracker.Outcomes(now)
-	if len(l.samples) < minSamples {
-		return nil
-	}
-	return l
-}
-
-// Train makes a model of a lesson.
-func (l *Lesson) Train(p TrainParams) *Model { return TrainReturns(l.samples, l.outcomes, p) }
 
 // Use predicts with a model from the next access on.
 func (f *Forecaster) Use(m *Model) { f.model = m }

@@ -53,12 +53,48 @@ func (m *Model) predict(samples []Sample, out []float32) {
 		for i := range out {
 			x, n := &keys[i%batch], 0
 			for range m.depth {
-				c := nodes[n]
-				n = 2*n + 1 + int(uint64(int64(c.key)-int64(x[c.feature%padded]))>>63)
+				n = below(nodes, n, x)
 			}
 			out[i] += leaf[n-inner]
 		}
 	}
+}
+
+// one predicts for a single sample, as predict does: with no batch to go on with while a comparison waits for the one before, four
+// trees are walked at a time.
+func (m *Model) one(s *Sample) float32 {
+	var x [padded]int32
+	for f, v := range s {
+		x[f] = sortable(v)
+	}
+	y := m.base
+	inner, leaves := 1<<m.depth-1, 1<<m.depth
+	nodes, leaf := m.nodes, m.leaf
+	for ; len(leaf) >= 4*leaves; nodes, leaf = nodes[4*inner:], leaf[4*leaves:] {
+		t0, t1, t2, t3 := nodes[:inner], nodes[inner:2*inner], nodes[2*inner:3*inner], nodes[3*inner:4*inner]
+		n0, n1, n2, n3 := 0, 0, 0, 0
+		for range m.depth {
+			n0, n1, n2, n3 = below(t0, n0, &x), below(t1, n1, &x), below(t2, n2, &x), below(t3, n3, &x)
+		}
+		y += leaf[n0-inner]
+		y += leaf[n1-inner+leaves]
+		y += leaf[n2-inner+2*leaves]
+		y += leaf[n3-inner+3*leaves]
+	}
+	for ; len(leaf) > 0; nodes, leaf = nodes[inner:], leaf[leaves:] {
+		n := 0
+		for range m.depth {
+			n = below(nodes, n, &x)
+		}
+		y += leaf[n-inner]
+	}
+	return y
+}
+
+// below returns the node that a sample goes to from node n.
+func below(nodes []compareNode, n int, x *[padded]int32) int {
+	c := nodes[n]
+	return 2*n + 1 + int(uint64(int64(c.key)-int64(x[c.feature%padded]))>>63)
 }
 
 // compareNode sends a sample right when its feature's key is larger.

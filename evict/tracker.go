@@ -46,6 +46,7 @@ type Tracker struct {
 	recent   list
 	entries  []history
 	used     int
+	latest   int32 // entry of the last Access
 	window   []pendingSample
 	accesses uint64
 	kept     uint64
@@ -83,7 +84,7 @@ const (
 func NewTracker(c TrackerConfig) *Tracker {
 	c.Keys, c.Window, c.Every, c.Entries = max(c.Keys, 1), max(c.Window, 1), max(c.Every, 1), max(c.Entries, 1)
 	c.HalfLife, c.Horizon = max(c.HalfLife, 1), max(c.Horizon, 1)
-	return &Tracker{cfg: c, byKey: newTable(c.Keys), recent: newList(c.Keys), entries: make([]history, c.Keys)}
+	return &Tracker{cfg: c, byKey: newTable(c.Keys), recent: newList(c.Keys), entries: make([]history, c.Keys), window: make([]pendingSample, 0, c.Window)}
 }
 
 // Access records a request and describes it in x.
@@ -99,6 +100,7 @@ func (t *Tracker) Access(key uint64, now int64, c Context, x *Sample) {
 		t.entries[i].first()
 		t.byKey.put(key, i)
 	}
+	t.latest = i
 	t.recent.pushNewest(i)
 	h := &t.entries[i]
 	h.last, h.seen, h.ctx = now, now, c
@@ -120,7 +122,10 @@ func (t *Tracker) Describe(key uint64, now int64, x *Sample) bool {
 // describe writes an entry's features and keeps some as samples: training sees what prediction sees.
 func (t *Tracker) describe(i int32, now int64, x *Sample) {
 	h := &t.entries[i]
-	x[0] = float32(math.Log2(1 + float64(now-h.last)))
+	x[0] = 0
+	if now != h.last {
+		x[0] = float32(math.Log2(1 + float64(now-h.last)))
+	}
 	copy(x[1:gaps], h.gap[:])
 	copy(x[gaps:gaps+counters], h.count[:])
 	c := &h.ctx
@@ -214,6 +219,9 @@ func (t *Tracker) Guess(key uint64, log2 float32) {
 	}
 }
 
+// guessLatest is Guess for the key of the last Access.
+func (t *Tracker) guessLatest(log2 float32) { t.entries[t.latest].guess = log2 }
+
 // Error returns the recent root mean squared error of guesses that came to an answer, in doublings of
 // time, and how many there were. Keys that never return give no answer.
 func (t *Tracker) Error() (rms float64, n int64) { return math.Sqrt(t.errors.mean), t.errors.n }
@@ -263,51 +271,10 @@ func (t *Tracker) Labelled(now int64) ([]Sample, []float32) {
 
 // Outcomes returns copies of the window's samples and what became of each until now, or within the horizon.
 func (t *Tracker) Outcomes(now int64) ([]Sample, []Outcome) {
-	horizon := t.horizon(now)
-	xs, out := make([]Sample, 0, len(t.window)), make([]Outcome, 0, len(t.window))
-	for i := range t.window {
-		s := &t.window[i]
-		watched := s.watched
-		if watched < 0 {
-			watched = now - s.at
-		}
-		if watched == 0 {
-			continue
-		}
-		xs = append(xs, s.x)
-		out = append(out, Outcome{Time: float32(min(watched, horizon)), Returned: s.returned && watched <= horizon})
-	}
-	return xs, out
-}
-
-const (
-	returning   = 0.2 // share of the samples that return within the horizon
-	mostDoubled = 6
-)
-
-// horizon is how long Outcomes watches samples: as many requests as the cache has entries, doubled until a fifth of the samples
-// that are old enough returned within it. What happens later decides no eviction, but where next to
-// nothing returns in time, as in loops larger than the cache, there would be nothing to learn.
-func (t *Tracker) horizon(now int64) int64 {
-	h := int64(t.cfg.Entries)
-	for range mostDoubled {
-		old, back := 0, 0
-		for i := range t.window {
-			s := &t.window[i]
-			if now-s.at <= h {
-				continue
-			}
-			old++
-			if s.returned && s.watched <= h {
-				back++
-			}
-		}
-		if old < minSamples/4 || float64(back) >= returning*float64(old) {
-			break
-		}
-		h *= 2
-	}
-	return h
+	var l Lesson
+	l.gather(t, now, len(t.window))
+	l.conclude()
+	return l.samples, l.outcomes
 }
 
 // Return turns a prediction into the absolute time that Access.Return wants.

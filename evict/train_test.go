@@ -207,8 +207,58 @@ func TestHorizonGrowsUntilSomethingReturns(t *testing.T) {
 		for now := range int64(8000) {
 			tr.Access(uint64(now%c.loop), now, Context{}, &x)
 		}
-		if h := tr.horizon(8000); h != c.want {
+		var l Lesson
+		l.gather(tr, 8000, 4000)
+		if h := l.horizon(); h != c.want {
 			t.Errorf("a loop of %d through a cache of 100: samples are watched for %d, want %d", c.loop, h, c.want)
+		}
+	}
+}
+
+// A lesson that is gathered in steps is the one that is gathered at once; its memory serves the next.
+func TestLessonGathersInSteps(t *testing.T) {
+	f := NewForecaster(300)
+	r := rand.New(rand.NewPCG(3, 4))
+	l := NewLesson(f)
+	for now := range int64(20000) {
+		f.Access(uint64(r.ExpFloat64()*200), now, Context{}) // some return, some do not
+		if now%7000 != 6999 {
+			continue
+		}
+		l.Reset()
+		steps := 1
+		for l.Gather(f, now) {
+			steps++
+		}
+		l.conclude()
+		xs, out := f.Tracker.Outcomes(now)
+		if !reflect.DeepEqual(l.samples, xs) || !reflect.DeepEqual(l.outcomes, out) {
+			t.Fatalf("after %d requests the lessons differ: %d samples in steps, %d at once", now, len(l.samples), len(xs))
+		}
+		if want := (len(f.Tracker.window) + gathered - 1) / gathered; steps != want {
+			t.Errorf("%d samples were gathered in %d steps, want %d", len(f.Tracker.window), steps, want)
+		}
+	}
+	if n := testing.AllocsPerRun(10, func() {
+		l.Reset()
+		for l.Gather(f, 20000) {
+		}
+	}); n != 0 {
+		t.Errorf("gathering allocates %v times", n)
+	}
+}
+
+// One sample alone gives the bits that it gives in a batch.
+func TestPredictOneIsPredict(t *testing.T) {
+	xs, ys := learnable(3000, 5)
+	out := make([]float32, len(xs))
+	for trees := range 10 {
+		m := Train(xs, ys, TrainParams{Trees: trees + 1, Depth: 1 + trees%maxDepth})
+		m.Predict(xs, out)
+		for i := range xs {
+			if got := m.one(&xs[i]); got != out[i] {
+				t.Fatalf("%d trees, sample %d: %v alone, %v in a batch", trees+1, i, got, out[i])
+			}
 		}
 	}
 }
@@ -233,6 +283,14 @@ func BenchmarkTrain50000(b *testing.B) {
 	xs, ys := learnable(50000, 8)
 	for b.Loop() {
 		Train(xs, ys, TrainParams{})
+	}
+}
+
+func BenchmarkPredictOne(b *testing.B) {
+	xs, ys := learnable(5000, 9)
+	m := Train(xs, ys, TrainParams{})
+	for i := 0; b.Loop(); i++ {
+		m.one(&xs[i%4096])
 	}
 }
 

@@ -28,15 +28,13 @@ func newForecast(slots int) *forecast {
 	return &forecast{Forecaster: evict.NewForecaster(n)}
 }
 
-// lesson is what a model of a level is trained on.
-type lesson struct {
-	level *level
-	*evict.Lesson
-}
-
-// trainer trains models in the background, one at a time.
+// trainer trains models in the background, one at a time. What it trains on is gathered by the uses themselves, a few samples
+// each: so none waits for a window to be copied, and nobody but users of the store takes its lock often.
 type trainer struct {
-	lessons chan lesson
+	lesson  *evict.Lesson // guarded by Store.mu, but while it is in lessons or trained on
+	of      *level        // whose samples are being gathered; guarded by Store.mu
+	busy    bool          // the lesson is taken; guarded by Store.mu
+	lessons chan *level
 	wg      sync.WaitGroup
 }
 
@@ -53,30 +51,41 @@ func (s *Store) Predict() error {
 	if err := s.SetPolicy(s.policy); err != nil { // again, with predictions
 		return err
 	}
-	t := &trainer{lessons: make(chan lesson, 1)}
+	t := &trainer{lesson: evict.NewLesson(s.top.forecast.Forecaster), lessons: make(chan *level, 1)}
 	s.trainer = t
 	for _, l := range s.levels {
-		l.teach = t.offer
+		l.teach = t.gather
 	}
 	t.wg.Go(func() {
-		for lesson := range t.lessons {
-			m := lesson.Train(evict.TrainParams{})
+		for l := range t.lessons {
+			m := t.lesson.Train(evict.TrainParams{})
 			s.mu.Lock()
-			lesson.level.forecast.Use(m)
-			lesson.level.forecast.models++
+			t.done(l, m)
 			s.mu.Unlock()
 		}
 	})
 	return nil
 }
 
-// offer passes what a level has learnt from to the trainer, unless it is busy. The caller holds Store.mu.
-func (t *trainer) offer(l *level) {
-	if len(t.lessons) == cap(t.lessons) {
+// gather goes on with the lesson of a level, or begins one when it is due and no other is under way. The caller holds Store.mu.
+func (t *trainer) gather(l *level) {
+	if !t.busy && l.forecast.Due() {
+		t.busy, t.of = true, l
+		t.lesson.Reset()
+	}
+	if t.of != l || t.lesson.Gather(l.forecast.Forecaster, l.now) {
 		return
 	}
-	if what := l.forecast.Lesson(l.now); what != nil {
-		t.lessons <- lesson{l, what} // never waits: only holders of Store.mu send
+	t.of = nil
+	t.lessons <- l // never waits: there is one lesson
+}
+
+// done puts a model into use; nil: there was too little to learn from. The caller holds Store.mu.
+func (t *trainer) done(l *level, m *evict.Model) {
+	t.busy = false
+	if m != nil {
+		l.forecast.Use(m)
+		l.forecast.models++
 	}
 }
 
@@ -95,9 +104,7 @@ func (l *level) predict(p *published) int64 {
 		return 0
 	}
 	ret := f.Access(p.key.hash(), l.now, p.context())
-	if f.Due() {
-		l.teach(l)
-	}
+	l.teach(l)
 	return ret
 }
 

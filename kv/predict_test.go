@@ -5,7 +5,9 @@ import (
 	"errors"
 	"math/rand/v2"
 	"runtime"
+	"slices"
 	"testing"
+	"time"
 
 	"grebe/compute/computetest"
 	"grebe/compute/ref"
@@ -66,47 +68,102 @@ func TestLRUPredictsNothing(t *testing.T) {
 	}
 }
 
-// BenchmarkPredictedHit is a hit with predictions by a model, beside one without; heap is what the books, the policy and
+// A hit allocates nothing, with a model in use and while samples are gathered for the next one.
+func TestPredictedHitAllocatesNothing(t *testing.T) {
+	s, hit := predicting(t, "default")
+	s.rest()
+	idle := &trainer{lesson: evict.NewLesson(s.top.forecast.Forecaster), lessons: make(chan *level, 1)}
+	s.top.teach = idle.gather
+	const hits = 20000
+	i := 0
+	if n := testing.AllocsPerRun(1, func() {
+		for range hits {
+			hit(i)
+			i++
+		}
+	}); n != 0 {
+		t.Errorf("%d hits allocate %v times, want 0", hits, n)
+	}
+	if len(idle.lessons) != 1 {
+		t.Errorf("%d lessons were gathered by %d hits, want 1", len(idle.lessons), i)
+	}
+}
+
+// BenchmarkPredictedHit is a hit with predictions by a model, beside one without: while no model is trained, and while one is
+// all the time. It also prints how long the slowest one of a thousand takes, and the slowest of all; heap is what the books, the policy and
 // the predictor take per entry.
 func BenchmarkPredictedHit(b *testing.B) {
-	for _, policy := range []string{"lru", "default"} {
-		b.Run(policy, func(b *testing.B) {
-			p, err := pool.New(1<<26, 256)
-			if err != nil {
-				b.Fatal(err)
-			}
-			defer p.Close()
+	for _, c := range []struct{ name, policy string }{{"lru", "lru"}, {"still", "default"}, {"training", "default"}} {
+		b.Run(c.name, func(b *testing.B) {
 			before := heap()
-			s := New(shape, p)
-			defer s.Close()
-			if err := errors.Join(s.SetPolicy(policy), s.Predict()); err != nil {
-				b.Fatal(err)
+			s, hit := predicting(b, c.policy)
+			if c.name == "still" {
+				s.rest()
 			}
-			const entries = 20000
-			keys := make([]Key, entries)
-			for i := range keys {
-				e, err := s.Reserve(Exact, 10, nil)
-				if err != nil {
-					b.Fatal(err)
-				}
-				keys[i] = KeyOf(Key{}, []int32{int32(i)}, "")
-				s.Publish(plan.Item, keys[i], nil, e)
-				e.Release()
-			}
-			hit := func(i int) {
-				e, _ := s.Get(keys[i*7919%entries])
-				e.Release()
-			}
-			for i := 0; evict.Predicts(policy) && s.Forecasts().Models == 0; i++ {
-				hit(i)
-			}
+			times := make([]time.Duration, 0, 1<<22)
 			b.ReportAllocs()
 			for i := 0; b.Loop(); i++ {
+				if i%16 > 0 {
+					hit(i)
+					continue
+				}
+				start := time.Now()
 				hit(i)
+				times = append(times, time.Since(start))
 			}
-			b.ReportMetric(float64(heap()-before)/entries, "heap-bytes/entry")
+			b.ReportMetric(slowest(times, 0.001), "p99.9-us")
+			b.ReportMetric(slowest(times, 0), "max-us")
+			b.ReportMetric(float64(heap()-before)/predictedEntries, "heap-bytes/entry")
 		})
 	}
+}
+
+const predictedEntries = 20000
+
+// predicting returns a store whose first model is in use, if its policy predicts, and what makes a hit in it.
+func predicting(b testing.TB, policy string) (*Store, func(int)) {
+	p, err := pool.New(1<<26, 256)
+	if err != nil {
+		b.Fatal(err)
+	}
+	s := New(shape, p)
+	b.Cleanup(func() { s.Close(); p.Close() })
+	if err := errors.Join(s.SetPolicy(policy), s.Predict()); err != nil {
+		b.Fatal(err)
+	}
+	keys := make([]Key, predictedEntries)
+	for i := range keys {
+		e, err := s.Reserve(Exact, 10, nil)
+		if err != nil {
+			b.Fatal(err)
+		}
+		keys[i] = KeyOf(Key{}, []int32{int32(i)}, "")
+		s.Publish(plan.Item, keys[i], nil, e)
+		e.Release()
+	}
+	hit := func(i int) {
+		e, _ := s.Get(keys[i*7919%predictedEntries])
+		e.Release()
+	}
+	for i := 0; evict.Predicts(policy) && s.Forecasts().Models == 0; i++ {
+		hit(i)
+	}
+	return s, hit
+}
+
+// rest ends the training; the last model stays in use.
+func (s *Store) rest() {
+	s.trainer.stop()
+	s.trainer = nil
+	for _, l := range s.levels {
+		l.teach = func(*level) {}
+	}
+}
+
+// slowest returns the time that no more than a share of all is longer than, in µs.
+func slowest(times []time.Duration, share float64) float64 {
+	slices.Sort(times)
+	return float64(times[int(float64(len(times)-1)*(1-share))].Nanoseconds()) / 1000
 }
 
 func heap() int64 {
