@@ -9,7 +9,6 @@
 package blend
 
 import (
-	"cmp"
 	"fmt"
 	"math"
 	"slices"
@@ -45,44 +44,151 @@ func (b Budget) Check() error {
 }
 
 // Chooser keeps the memory of Choose.
-type Chooser struct{ order []int32 }
+type Chooser struct {
+	keys   [Prototype + 1][]uint64 // of the tokens that have a source: the highest score first, then the earliest token
+	chosen []bool
+}
 
 // Choose appends base plus the numbers, ascending, of the tokens that are computed: those without a source, the
 // window, and of either source the share with the highest scores. Of equal scores the earlier token's counts more.
 // A score that is no number counts as the highest: what is broken is computed.
 func (c *Chooser) Choose(dst []int32, base int32, from []Source, score []float32, b Budget) []int32 {
-	first := len(dst)
-	c.order = c.order[:0]
+	return c.ChooseFewer(dst, base, from, score, b, 0)
+}
+
+// ChooseFewer leaves out those of the tokens that Choose would append for a share below 1 whose scores are lowest, so many of them.
+func (c *Chooser) ChooseFewer(dst []int32, base int32, from []Source, score []float32, b Budget, fewer int) []int32 {
+	for s := range c.keys {
+		c.keys[s] = c.keys[s][:0]
+	}
+	c.chosen = append(c.chosen[:0], make([]bool, len(from))...)
 	window := len(from) - b.Window
 	for i, s := range from {
 		if s == Own || i >= window {
-			dst = append(dst, base+int32(i))
+			c.chosen[i] = true
 			continue
 		}
-		c.order = append(c.order, int32(i))
+		c.keys[s] = append(c.keys[s], key(score[i], i))
 	}
-	rest := c.order
-	slices.SortStableFunc(rest, func(i, j int32) int { // a sort by source, then score
-		if by := cmp.Compare(from[i], from[j]); by != 0 {
-			return by
+	optional := c.keys[Own] // free: tokens without a source need no key
+	for s, keys := range c.keys[Block:] {
+		n := taken(len(keys), b.share(Block+Source(s)))
+		lowest(keys, n)
+		if n < len(keys) {
+			optional = append(optional, keys[:n]...)
 		}
-		return cmp.Compare(rank(score[j]), rank(score[i]))
-	})
-	blocks := 0
-	for blocks < len(rest) && from[rest[blocks]] == Block {
-		blocks++
+		c.mark(keys[:n], true)
 	}
-	for _, part := range []struct {
-		of    []int32
-		share float64
-	}{{rest[:blocks], b.Items}, {rest[blocks:], b.History}} {
-		n := min(len(part.of), int(math.Ceil(part.share*float64(len(part.of))-1e-9)))
-		for _, i := range part.of[:n] {
-			dst = append(dst, base+i)
+	c.keys[Own] = optional
+	kept := max(0, len(optional)-fewer)
+	lowest(optional, kept)
+	c.mark(optional[kept:], false)
+	for i, yes := range c.chosen {
+		if yes {
+			dst = append(dst, base+int32(i))
 		}
 	}
-	slices.Sort(dst[first:])
 	return dst
+}
+
+// Count returns how many tokens Choose appends, and how many of them ChooseFewer may leave out.
+func Count(from []Source, b Budget) (all, optional int) {
+	var of [Prototype + 1]int
+	window := len(from) - b.Window
+	for i, s := range from {
+		if i >= window {
+			s = Own
+		}
+		of[s]++
+	}
+	all = of[Own]
+	for s := Block; s <= Prototype; s++ {
+		n := taken(of[s], b.share(s))
+		all += n
+		if n < of[s] {
+			optional += n
+		}
+	}
+	return all, optional
+}
+
+// Fewer returns how many of the optional among all rows are left out where a device takes as long for a number of
+// rows as for the next multiple: those beyond the last multiple, unless they are more than a tenth of the optional ones.
+func Fewer(all, optional, multiple int) int {
+	if multiple <= 1 || all < multiple {
+		return 0
+	}
+	if beyond := all % multiple; 10*beyond <= optional {
+		return beyond
+	}
+	return 0
+}
+
+func (b *Budget) share(s Source) float64 {
+	if s == Prototype {
+		return b.History
+	}
+	return b.Items
+}
+
+// taken is how many of n tokens a share is.
+func taken(n int, share float64) int { return min(n, int(math.Ceil(share*float64(n)-1e-9))) }
+
+func (c *Chooser) mark(keys []uint64, yes bool) {
+	for _, k := range keys {
+		c.chosen[uint32(k)] = yes
+	}
+}
+
+// key sorts by descending score, then by ascending number.
+func key(score float32, i int) uint64 {
+	v := rank(score)
+	if v == 0 {
+		v = 0 // and not −0
+	}
+	bits := math.Float32bits(v)
+	if bits>>31 == 0 {
+		bits = ^(bits | 1<<31)
+	}
+	return uint64(bits)<<32 | uint64(uint32(i))
+}
+
+// lowest moves the n lowest of keys, which differ, to the front.
+func lowest(keys []uint64, n int) {
+	for rounds := 0; n > 0 && n < len(keys); rounds++ {
+		if len(keys) <= 32 || rounds > 48 {
+			slices.Sort(keys)
+			return
+		}
+		at := partition(keys)
+		switch {
+		case at < n:
+			keys, n = keys[at:], n-at
+		default:
+			keys = keys[:at]
+		}
+	}
+}
+
+// partition moves keys up to the median of three to the front, and returns how many there are: at least one, and not all.
+func partition(keys []uint64) int {
+	a, b, c := keys[0], keys[len(keys)/2], keys[len(keys)-1]
+	pivot := max(min(a, b), min(max(a, b), c))
+	i, j := 0, len(keys)-1
+	for {
+		for keys[i] < pivot {
+			i++
+		}
+		for keys[j] > pivot {
+			j--
+		}
+		if i >= j {
+			return i
+		}
+		keys[i], keys[j] = keys[j], keys[i]
+		i++
+		j--
+	}
 }
 
 func rank(v float32) float32 {

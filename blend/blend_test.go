@@ -1,7 +1,9 @@
 package blend
 
 import (
+	"cmp"
 	"math"
+	"math/rand/v2"
 	"slices"
 	"testing"
 
@@ -67,7 +69,71 @@ func TestChooseAgainstDefinition(t *testing.T) {
 				t.Fatalf("token %d of %v with scores %v and %+v: chosen %v, want %v", i, from, score, b, !want, want)
 			}
 		}
+		fewer(t, from, score, b, got)
 	})
+}
+
+// fewer checks what is left out of all: the lowest scores, later tokens first, and nothing that has to be computed.
+func fewer(t *rapid.T, from []Source, score []float32, b Budget, all []int32) {
+	may := func(i int32) bool {
+		n := 0
+		for k, s := range from {
+			if s == from[i] && k < len(from)-b.Window {
+				n++
+			}
+		}
+		share := map[Source]float64{Block: b.Items, Prototype: b.History}[from[i]]
+		return from[i] != Own && int(i) < len(from)-b.Window && int(math.Ceil(share*float64(n)-1e-9)) < n
+	}
+	var must, optional []int32
+	for _, i := range all {
+		if may(i) {
+			optional = append(optional, i)
+		} else {
+			must = append(must, i)
+		}
+	}
+	if a, o := Count(from, b); a != len(all) || o != len(optional) {
+		t.Fatalf("counted %d with %d optional, chosen were %d with %d", a, o, len(all), len(optional))
+	}
+	slices.SortStableFunc(optional, func(i, j int32) int { return cmp.Compare(rank(score[j]), rank(score[i])) })
+	n := rapid.IntRange(0, len(optional)+1).Draw(t, "fewer")
+	want := append(must, optional[:max(0, len(optional)-n)]...)
+	slices.Sort(want)
+	var c Chooser
+	if got := c.ChooseFewer(nil, 0, from, score, b, n); !slices.Equal(got, want) {
+		t.Fatalf("%d fewer of %v with scores %v and %+v: %v, want %v", n, from, score, b, got, want)
+	}
+}
+
+// Rows beyond a multiple are left out where they are few.
+func TestFewer(t *testing.T) {
+	for _, x := range []struct{ all, optional, multiple, want int }{
+		{688, 668, 128, 48}, {619, 599, 128, 0}, {640, 620, 128, 0}, {688, 668, 1, 0}, {688, 668, 0, 0}, {100, 90, 128, 0}, {688, 479, 128, 0}, {688, 480, 128, 48},
+	} {
+		if got := Fewer(x.all, x.optional, x.multiple); got != x.want {
+			t.Errorf("of %d rows, %d of them optional, in multiples of %d, %d are left out, want %d", x.all, x.optional, x.multiple, got, x.want)
+		}
+	}
+}
+
+// A long list is selected from as a sort would.
+func TestLowest(t *testing.T) {
+	r := rand.New(rand.NewPCG(1, 2))
+	for range 50 {
+		keys := make([]uint64, 1+r.IntN(3000))
+		for i := range keys {
+			keys[i] = key(float32(r.IntN(500)), i)
+		}
+		n := r.IntN(len(keys) + 1)
+		want := slices.Sorted(slices.Values(keys))[:n]
+		lowest(keys, n)
+		got := keys[:n]
+		slices.Sort(got)
+		if !slices.Equal(got, want) {
+			t.Fatalf("the %d lowest of %d keys are others", n, len(keys))
+		}
+	}
 }
 
 func TestScores(t *testing.T) {

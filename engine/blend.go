@@ -194,12 +194,15 @@ func (b *Blend) with(other *Blend) bool {
 // blending is a pass's memory of what stands in for rows.
 type blending struct {
 	parts   []compute.Part
-	from    []blend.Source
+	from    []blend.Source // of all rows of the batch
 	score   []float32
 	drift   []float32
 	chunks  []compute.Chunk
+	entry   *kv.Entry // whose chunks these are
 	chosen  []int32
 	chooser blend.Chooser
+
+	fewer, optional int // of the rows that may be left out, how many are, see blend.Fewer
 }
 
 // blends returns the first task whose job blends.
@@ -224,7 +227,7 @@ func (p *pass) repair(first *task) *model.Repair {
 // load collects what stands in for the tasks' rows.
 func (p *pass) load() ([]compute.Part, error) {
 	m := &p.blend
-	m.parts = m.parts[:0]
+	m.parts, m.entry = m.parts[:0], nil
 	for i := range p.tasks {
 		t := &p.tasks[i]
 		b := t.job.Blend
@@ -248,12 +251,15 @@ func (p *pass) load() ([]compute.Part, error) {
 			})
 		}
 	}
+	m.look(p)
 	return m.parts, nil
 }
 
 // locate finds the chunk of a part's tokens, and the first of them there.
 func (m *blending) locate(p *Part) (compute.Chunk, int, error) {
-	m.chunks = p.Entry.AppendChunks(m.chunks[:0])
+	if p.Entry != m.entry { // parts of one entry come together
+		m.chunks, m.entry = p.Entry.AppendChunks(m.chunks[:0]), p.Entry
+	}
 	first := p.First
 	for _, c := range m.chunks {
 		if first < c.Tokens {
@@ -271,31 +277,85 @@ func (m *blending) locate(p *Part) (compute.Chunk, int, error) {
 func (p *pass) choose(received []float32) []int32 {
 	m := &p.blend
 	m.chosen = m.chosen[:0]
+	fewer, optional := m.fewer, m.optional
 	for i := range p.tasks {
 		t := &p.tasks[i]
 		if t.out.Err != nil {
 			continue
 		}
-		segments := p.batch.Segments[t.base : t.base+len(t.job.Plan.Segments)]
-		first, all := span(segments)
+		first, end, all := p.span(t)
 		if t.job.Blend == nil {
 			m.whole(first, all)
 			continue
-		}
-		end := all
-		if n := len(segments) - t.job.Blend.Beside; n < len(segments) {
-			segments, end = segments[:n], segments[n].First
 		}
 		var got []float32
 		if received != nil {
 			got = received[first:end]
 		}
+		less := 0
+		if _, n := blend.Count(m.from[first:end], t.job.Blend.Budget); n > 0 { // of as many as each task has
+			less = fewer * n / optional
+			fewer, optional = fewer-less, optional-n
+		}
 		before := len(m.chosen)
-		m.chosen = m.chooseOf(t, segments, first, end-first, got)
+		m.chosen = m.chooseOf(p, t, got, less)
 		t.account(m.chosen[before:], first)
 		m.whole(end, all)
 	}
 	return m.chosen
+}
+
+// look notes what rows may come from, and counts.
+func (m *blending) look(p *pass) {
+	m.from = resized(m.from, len(p.batch.Tokens))
+	clear(m.from)
+	rows := 0
+	m.optional = 0
+	for i := range p.tasks {
+		t := &p.tasks[i]
+		if t.out.Err != nil {
+			continue
+		}
+		first, end, all := p.span(t)
+		if t.job.Blend == nil {
+			rows += all - first
+			continue
+		}
+		segments := p.segments(t)
+		for k := range t.job.Blend.Parts {
+			part := &t.job.Blend.Parts[k]
+			if part.Entry == nil {
+				continue
+			}
+			at := segments[part.Segment].First + part.At
+			for row := at; row < at+part.Tokens; row++ {
+				m.from[row] = part.Source
+			}
+		}
+		n, may := blend.Count(m.from[first:end], t.job.Blend.Budget)
+		rows, m.optional = rows+n+all-end, m.optional+may
+	}
+	m.fewer = blend.Fewer(rows, m.optional, p.multiple)
+}
+
+// segments returns those of a task in the batch.
+func (p *pass) segments(t *task) []compute.Segment {
+	return p.batch.Segments[t.base : t.base+len(t.job.Plan.Segments)]
+}
+
+// span returns the rows of a task's segments: the first one, the end of the prompt's, and that of all.
+func (p *pass) span(t *task) (first, end, all int) {
+	segments := p.segments(t)
+	if len(segments) == 0 {
+		return 0, 0, 0
+	}
+	last := &segments[len(segments)-1]
+	first, all = segments[0].First, last.First+last.Rows()
+	end = all
+	if b := t.job.Blend; b != nil && b.Beside > 0 {
+		end = segments[len(segments)-b.Beside].First
+	}
+	return first, end, all
 }
 
 // whole has all of some rows go on.
@@ -305,38 +365,26 @@ func (m *blending) whole(first, end int) {
 	}
 }
 
-// span returns the rows of a task's segments.
-func span(segments []compute.Segment) (first, end int) {
-	if len(segments) == 0 {
-		return 0, 0
-	}
-	last := &segments[len(segments)-1]
-	return segments[0].First, last.First + last.Rows()
-}
-
-// chooseOf appends the rows of one task.
-func (m *blending) chooseOf(t *task, segments []compute.Segment, first, n int, received []float32) []int32 {
+// chooseOf appends the rows of one task, and leaves so many out.
+func (m *blending) chooseOf(p *pass, t *task, received []float32, fewer int) []int32 {
 	b := t.job.Blend
-	m.from, m.score, m.drift = resized(m.from, n), resized(m.score, n), resized(m.drift, n)
-	clear(m.from)
+	first, end, _ := p.span(t)
+	segments, n := p.segments(t), end-first
+	segments = segments[:len(segments)-b.Beside]
+	m.score, m.drift = resized(m.score, n), resized(m.drift, n)
 	clear(m.drift)
 	for i := range b.Parts {
-		p := &b.Parts[i]
-		if p.Entry == nil {
-			continue
+		if part := &b.Parts[i]; part.Entry != nil {
+			copy(m.drift[segments[part.Segment].First-first+part.At:], part.Drift)
 		}
-		at := segments[p.Segment].First - first + p.At
-		for k := range p.Tokens {
-			m.from[at+k] = p.Source
-		}
-		copy(m.drift[at:], p.Drift)
 	}
+	from := m.from[first:end]
 	if b.Rule != nil {
-		b.Rule.Score(m.score, received, m.from, segments)
+		b.Rule.Score(m.score, received, from, segments)
 	} else {
 		blend.ByAttention(m.score, received, m.drift, b.Drift)
 	}
-	return m.chooser.Choose(m.chosen, int32(first), m.from, m.score, b.Budget)
+	return m.chooser.ChooseFewer(m.chosen, int32(first), from, m.score, b.Budget, fewer)
 }
 
 // account notes how many tokens of each part were reused. rows, ascending, are those that are computed.

@@ -2,6 +2,7 @@ package engine
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"math"
 	"math/rand/v2"
@@ -273,6 +274,76 @@ func TestBlendKeepsExactOnly(t *testing.T) {
 	if _, err := e.Do(context.Background(), job); err == nil || !strings.Contains(err.Error(), "sees tokens for which parts stand in") {
 		t.Errorf("the instruction behind blended items can be kept: %v", err)
 	}
+}
+
+// Where the device works in multiples of rows, those beyond the last one are left out: the least important ones, and none
+// of what has to be computed. What is said to be computed is what was.
+func TestBlendInMultiples(t *testing.T) {
+	const multiple = 8
+	plain, rounds := newTiny(t, ref.New(), "f32", Options{}), newTiny(t, ref.New(), "f32", Options{Multiple: multiple})
+	r := rand.New(rand.NewPCG(8, 1))
+	rounded := 0
+	for range 12 {
+		var jobs, same, whole []*Job
+		var want []*ordinary
+		for range 2 { // in one batch
+			a := newOrdinary(t, plain, r)
+			b := &ordinary{plan: a.plan, items: a.items, at: a.at, base: a.base, start: a.start, blocks: blocksOf(t, rounds, a)}
+			half := blend.Budget{Items: 0.9}
+			jobs, same = append(jobs, b.job(&Blend{Parts: b.parts(), Budget: half})), append(same, a.job(&Blend{Parts: a.parts(), Budget: half}))
+			whole = append(whole, b.job(&Blend{Parts: b.parts(), Budget: blend.Budget{Items: 1}}))
+			want = append(want, a)
+		}
+		got, plainly, all := make([]Outcome, 2), make([]Outcome, 2), make([]Outcome, 2)
+		rounds.Run(jobs, got)
+		plain.Run(same, plainly)
+		rounds.Run(whole, all)
+		rows, before := 0, 0
+		for i := range got {
+			if err := errors.Join(got[i].Err, plainly[i].Err, all[i].Err); err != nil {
+				t.Fatal(err)
+			}
+			rows, before = rows+got[i].Computed, before+plainly[i].Computed
+			if n := want[i].plan.Tokens(); all[i].Computed != n || got[i].Computed+sum(got[i].Reused) != n {
+				t.Fatalf("of %d tokens %d were computed at budget 1, and %d computed and %v reused at 0.9", n, all[i].Computed, got[i].Computed, got[i].Reused)
+			}
+			if got[i].Computed == plainly[i].Computed && distance(got[i].Logits[0], plainly[i].Logits[0]) != 0 {
+				t.Error("the same rows were computed, and the answers differ")
+			}
+		}
+		optional := before
+		for _, o := range want {
+			optional -= o.plan.Tokens() - len(o.plan.Segments[2].Tokens)
+		}
+		if left := blend.Fewer(before, optional, multiple); rows != before-left {
+			t.Errorf("%d rows were computed, want %d fewer than %d", rows, left, before)
+		} else if left > 0 {
+			rounded++
+		}
+	}
+	if rounded == 0 {
+		t.Error("nothing was ever left out")
+	}
+}
+
+// blocksOf computes the items of o by another engine.
+func blocksOf(t *testing.T, e *tiny, o *ordinary) []*kv.Entry {
+	t.Helper()
+	alone, keep := &plan.Plan{Segments: o.plan.Segments[:1:1]}, []bool{false}
+	for _, it := range o.items {
+		alone.Segments = append(alone.Segments, plan.Segment{Kind: plan.Item, Tokens: it, Start: o.base, Sees: []int32{0}})
+		keep = append(keep, true)
+	}
+	res, err := e.Do(t.Context(), &Job{Plan: alone, Keep: keep})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		for _, b := range res.Kept[1:] {
+			b.Release()
+		}
+	})
+	return res.Kept[1:]
 }
 
 // counted is memory whose allocations are counted.

@@ -101,6 +101,10 @@ type Options struct {
 	MaxTokens int // most tokens computed in one batch, and so in one job; 131072
 	// Cache is where kept KV lives; nil when jobs keep nothing.
 	Cache *kv.Store
+	// Multiple is the number of rows that a blended batch is rounded down to a multiple of, as far as budgets leave
+	// room for it (blend.Fewer): at most a tenth of what was chosen is left out. By default it is what the device
+	// works in, which then takes no longer for the last row of a multiple than for the first; 1 rounds nothing.
+	Multiple int
 }
 
 // Engine runs jobs on one device.
@@ -139,7 +143,19 @@ func New(m Model, dev compute.Device, opt Options) (*Engine, error) {
 	if d, ok := m.(doubter); ok {
 		e.doubts = d.Incomplete
 	}
+	e.pass.multiple = multiple(r, opt)
 	return e, nil
+}
+
+// multiple is Options.Multiple, or the runner's own.
+func multiple(r compute.Runner, opt Options) int {
+	if opt.Multiple > 0 {
+		return opt.Multiple
+	}
+	if m, ok := r.(interface{ Multiple() int }); ok {
+		return m.Multiple()
+	}
+	return 1
 }
 
 // failed says what an error of the device means.

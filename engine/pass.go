@@ -28,6 +28,8 @@ type pass struct {
 	used    int           // bytes of scratch in use
 	unused  int           // batches in a row that needed less than half of scratch
 	blend   blending
+
+	multiple int // of rows, for which the device takes as long as for a few less; 1 where it does not
 }
 
 // task is a job of the batch.
