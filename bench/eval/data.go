@@ -8,7 +8,10 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"os"
+	"runtime"
 	"slices"
+	"sync"
+	"sync/atomic"
 
 	grebev1 "grebe/api/grebe/v1"
 	"grebe/internal/wire"
@@ -46,6 +49,9 @@ type Data struct {
 	order  []string // ids of all items
 	users  map[string]*grebev1.User
 	counts map[string]int // how often each item was taken, by people other than in the questions' answers
+
+	// chances returns the true probabilities of items to be question k's next; nil where they are not known.
+	chances func(k int, ids []string) []float64
 }
 
 // Known reports whether the true probabilities are known.
@@ -68,15 +74,52 @@ func Shop(w *shop.World, users int) *Data {
 	for i := range w.Items {
 		d.addItem(w.ItemMessage(i))
 	}
-	for n := range counted {
-		d.count(w.UserMessage(w.User(shop.Train, n)).History)
+	histories := make([][]string, counted)
+	onAllCores(counted, func(n int) { histories[n] = w.UserMessage(w.User(shop.Train, n)).History })
+	for _, h := range histories {
+		d.count(h)
 	}
-	for n := range users {
-		u := w.User(shop.Test, n)
-		d.users[u.ID] = w.UserMessage(u)
-		d.Questions = append(d.Questions, Ask(w, u))
+	numbers := make(map[string]int, len(w.Items))
+	for i := range w.Items {
+		numbers[w.Items[i].ID] = i
+	}
+	states := d.customers(w, users)
+	d.chances = func(k int, ids []string) []float64 {
+		items := make([]int, len(ids))
+		for i, id := range ids {
+			items[i] = numbers[id]
+		}
+		return states[k].Probabilities(items)
 	}
 	return d
+}
+
+// customers adds test customers and the questions about them, and returns what they want.
+func (d *Data) customers(w *shop.World, n int) []*shop.State {
+	d.Questions = make([]Question, n)
+	states, messages := make([]*shop.State, n), make([]*grebev1.User, n)
+	onAllCores(n, func(k int) {
+		u := w.User(shop.Test, k)
+		d.Questions[k], states[k], messages[k] = Ask(w, u), w.State(u), w.UserMessage(u)
+	})
+	for _, m := range messages {
+		d.users[m.Id] = m
+	}
+	return states
+}
+
+// onAllCores calls f with 0 to n-1.
+func onAllCores(n int, f func(k int)) {
+	var next atomic.Int64
+	var wg sync.WaitGroup
+	for range runtime.GOMAXPROCS(0) {
+		wg.Go(func() {
+			for k := int(next.Add(1)) - 1; k < n; k = int(next.Add(1)) - 1 {
+				f(k)
+			}
+		})
+	}
+	wg.Wait()
 }
 
 // Equip takes the items as a file has them, with identifiers and codes; all items must be in it.

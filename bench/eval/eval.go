@@ -52,6 +52,7 @@ type Options struct {
 	Seed     uint64
 	Parallel int                   // requests at a time, which the server may compute together; 1
 	Passes   int                   // how often all is asked; the last answers are measured, those of warm caches; 1
+	Bare     bool                  // without intervals, which take long where there are many users
 	Progress func(done, total int) // called after each request
 }
 
@@ -90,7 +91,11 @@ func Run(ctx context.Context, d *Data, a Asker, o Options) (*Report, error) {
 	}
 	r.UserTokens, r.ItemTokens, r.AutoUserFirst = e.usage.userTokens(), e.usage.itemTokens(), e.usage.userFirst()
 	r.Unreal, r.Short = e.unreal, e.short
-	r.fill(d, rank, recommend, o.Seed)
+	by := bootstrap{o.Seed, resamples}
+	if o.Bare {
+		by.samples = 0
+	}
+	r.fill(d, rank, recommend, by)
 	return r, nil
 }
 
@@ -99,6 +104,7 @@ type result struct {
 	way     string
 	model   bool // a model's, not a baseline's
 	lists   [][]string
+	scores  [][]float64 // of rankings: of each candidate, in the question's order
 	seconds float64
 	tooLong int // prompts that the model has no room for: their answers are empty
 	tokens  int // of the prompts
@@ -108,7 +114,7 @@ type result struct {
 // answers asks all questions in one way.
 func (e *evaluation) answers(ctx context.Context, w *Way) (result, error) {
 	start := time.Now()
-	res := result{way: w.Name, model: true, lists: make([][]string, len(e.data.Questions))}
+	res := result{way: w.Name, model: true, lists: make([][]string, len(e.data.Questions)), scores: make([][]float64, len(e.data.Questions))}
 	ask := e.rank
 	if w.Generate {
 		ask = e.recommend
@@ -203,10 +209,13 @@ func (d *Data) Request(w *Way, q *Question) *grebev1.RankRequest {
 func (e *evaluation) rank(ctx context.Context, w *Way, q *Question, res *result, k int) error {
 	resp, err := e.asker.Rank(ctx, e.data.Request(w, q))
 	var list []string
+	scores := make([]float64, len(q.Candidates))
 	for _, x := range resp.GetResults() {
 		list = append(list, q.Candidates[x.Index])
+		scores[x.Index] = float64(x.Logit)
 	}
 	return e.take(res, k, list, err, func() {
+		res.scores[k] = scores
 		u := resp.Usage
 		res.tokens, res.cached = res.tokens+int(u.PromptTokens), res.cached+int(u.CachedTokens)
 		e.usage.requests++

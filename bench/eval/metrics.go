@@ -63,17 +63,27 @@ type Estimate struct {
 const resamples = 1000
 
 // Mean returns the mean of values, one per user, with a bootstrap interval.
-func Mean(values []float64, seed uint64) Estimate {
+func Mean(values []float64, seed uint64) Estimate { return bootstrap{seed, resamples}.mean(values) }
+
+// Ratio returns the sum of a over the sum of b, values of the same users, with a bootstrap interval in
+// which a user's values stay together.
+func Ratio(a, b []float64, seed uint64) Estimate { return bootstrap{seed, resamples}.ratio(a, b) }
+
+// bootstrap makes intervals of so many samples; without any they are the value itself.
+type bootstrap struct {
+	seed    uint64
+	samples int
+}
+
+func (s bootstrap) mean(values []float64) Estimate {
 	ones := make([]float64, len(values))
 	for i := range ones {
 		ones[i] = 1
 	}
-	return Ratio(values, ones, seed)
+	return s.ratio(values, ones)
 }
 
-// Ratio returns the sum of a over the sum of b, values of the same users, with a bootstrap interval in
-// which a user's values stay together.
-func Ratio(a, b []float64, seed uint64) Estimate {
+func (s bootstrap) ratio(a, b []float64) Estimate {
 	var sa, sb float64
 	for i := range a {
 		sa += a[i]
@@ -82,9 +92,9 @@ func Ratio(a, b []float64, seed uint64) Estimate {
 	if len(a) == 0 || sb == 0 {
 		return Estimate{}
 	}
-	r := rand.New(rand.NewPCG(seed, uint64(len(a))))
-	ratios := make([]float64, 0, resamples)
-	for range resamples {
+	r := rand.New(rand.NewPCG(s.seed, uint64(len(a))))
+	ratios := make([]float64, 0, s.samples)
+	for range s.samples {
 		var x, y float64
 		for range a {
 			i := r.IntN(len(a))
@@ -94,6 +104,9 @@ func Ratio(a, b []float64, seed uint64) Estimate {
 		if y != 0 {
 			ratios = append(ratios, x/y)
 		}
+	}
+	if len(ratios) == 0 {
+		return Estimate{sa / sb, sa / sb, sa / sb}
 	}
 	slices.Sort(ratios)
 	at := func(q float64) float64 { return ratios[int(q*float64(len(ratios)-1)+0.5)] }

@@ -45,8 +45,12 @@ type Line struct {
 	Expected *Estimate `json:"expected_ndcg_10,omitempty"`
 	// Each is that of every user, or NDCG@10 where probabilities are not known: two runs can be compared user by user.
 	Each []float64 `json:"each,omitempty"`
+	// EachRecall and EachMRR are Recall@10, which is HIT@10 where one item is right, and MRR@10 likewise.
+	EachRecall []float64 `json:"each_recall,omitempty"`
+	EachMRR    []float64 `json:"each_mrr,omitempty"`
 
-	ndcg, recall, expected []float64 // at the headline cut, per user
+	ndcg, recall, expected []float64   // at the headline cut, per user
+	scores                 [][]float64 // of candidates, per user
 }
 
 // Cut is the metrics at k.
@@ -75,7 +79,7 @@ func newReport(d *Data) *Report {
 	return r
 }
 
-func (r *Report) fill(d *Data, rank, recommend []result, seed uint64) {
+func (r *Report) fill(d *Data, rank, recommend []result, by bootstrap) {
 	chance := Line{Way: "chance"}
 	var values [][]Metrics
 	for i := range d.Questions {
@@ -83,19 +87,22 @@ func (r *Report) fill(d *Data, rank, recommend []result, seed uint64) {
 		p := slices.Repeat([]float64{1 / float64(n)}, n)
 		values = append(values, atCuts(func(k int) Metrics { return Expected(p, k) }))
 	}
-	chance.summarise(values, seed)
+	chance.summarise(values, by)
 	r.Ranking = []Line{chance}
 	for _, res := range rank {
 		l := newLine(&res)
-		l.summarise(realised(d, &res, func(q *Question) string { return q.Chosen }), seed)
+		l.summarise(realised(d, &res, func(q *Question) string { return q.Chosen }), by)
 		if d.Known() {
-			l.expect(d, &res, seed)
+			l.expect(d, &res, by)
 		}
 		r.Ranking = append(r.Ranking, l)
 	}
 	for _, res := range recommend {
 		l := newLine(&res)
-		l.summarise(realised(d, &res, func(q *Question) string { return q.Next }), seed)
+		l.summarise(realised(d, &res, func(q *Question) string { return q.Next }), by)
+		if d.chances != nil {
+			l.each(d.expectedNext(&res))
+		}
 		r.Generation = append(r.Generation, l)
 	}
 	for _, l := range slices.Concat(r.Ranking, r.Generation) {
@@ -103,12 +110,12 @@ func (r *Report) fill(d *Data, rank, recommend []result, seed uint64) {
 			r.Notes = append(r.Notes, fmt.Sprintf("%s: %d of %d prompts are longer than the model has positions; they count as wrong.", l.Way, l.TooLong, r.Users))
 		}
 	}
-	r.compare(seed)
+	r.compare(by)
 }
 
 func newLine(res *result) Line {
 	cached := float64(res.cached) / float64(max(res.tokens, 1))
-	return Line{Way: res.way, Model: res.model, Seconds: res.seconds, Cached: cached, TooLong: res.tooLong}
+	return Line{Way: res.way, Model: res.model, Seconds: res.seconds, Cached: cached, TooLong: res.tooLong, scores: res.scores}
 }
 
 func atCuts(at func(k int) Metrics) []Metrics {
@@ -132,29 +139,49 @@ func realised(d *Data, res *result, answer func(*Question) string) [][]Metrics {
 	return out
 }
 
+// column returns the metrics of all users at the cut of number c.
+func column(values [][]Metrics, c int) []Metrics {
+	out := make([]Metrics, len(values))
+	for i := range values {
+		out[i] = values[i][c]
+	}
+	return out
+}
+
 // summarise takes means over users.
-func (l *Line) summarise(values [][]Metrics, seed uint64) {
+func (l *Line) summarise(values [][]Metrics, by bootstrap) {
 	for c, k := range cuts {
-		column := func(f func(Metrics) float64) []float64 {
-			out := make([]float64, len(values))
-			for i := range values {
-				out[i] = f(values[i][c])
+		at := column(values, c)
+		one := func(f func(Metrics) float64) []float64 {
+			out := make([]float64, len(at))
+			for i := range at {
+				out[i] = f(at[i])
 			}
 			return out
 		}
-		recall, ndcg := column(func(m Metrics) float64 { return m.Recall }), column(func(m Metrics) float64 { return m.NDCG })
+		recall, ndcg := one(func(m Metrics) float64 { return m.Recall }), one(func(m Metrics) float64 { return m.NDCG })
 		l.At = append(l.At, Cut{
-			K: k, Recall: Mean(recall, seed), NDCG: Mean(ndcg, seed),
-			MRR: Mean(column(func(m Metrics) float64 { return m.MRR }), seed), Hit: Mean(column(func(m Metrics) float64 { return m.Hit }), seed),
+			K: k, Recall: by.mean(recall), NDCG: by.mean(ndcg),
+			MRR: by.mean(one(func(m Metrics) float64 { return m.MRR })), Hit: by.mean(one(func(m Metrics) float64 { return m.Hit })),
 		})
 		if k == headline {
-			l.ndcg, l.recall, l.Each = ndcg, recall, ndcg
+			l.ndcg, l.recall = ndcg, recall
+			l.each(at)
 		}
 	}
 }
 
-// expect computes NDCG in expectation over what users take.
-func (l *Line) expect(d *Data, res *result, seed uint64) {
+// each keeps the metrics of every user.
+func (l *Line) each(of []Metrics) {
+	l.Each, l.EachRecall, l.EachMRR = nil, nil, nil
+	for _, m := range of {
+		l.Each, l.EachRecall, l.EachMRR = append(l.Each, m.NDCG), append(l.EachRecall, m.Recall), append(l.EachMRR, m.MRR)
+	}
+}
+
+// expect computes metrics in expectation over what users take.
+func (l *Line) expect(d *Data, res *result, by bootstrap) {
+	of := make([]Metrics, len(d.Questions))
 	for i := range d.Questions {
 		q := &d.Questions[i]
 		p := map[string]float64{}
@@ -167,15 +194,27 @@ func (l *Line) expect(d *Data, res *result, seed uint64) {
 		for k, id := range res.lists[i] {
 			in[k] = p[id] / total
 		}
-		l.expected = append(l.expected, Expected(in, headline).NDCG)
+		of[i] = Expected(in, headline)
 	}
-	e := Mean(l.expected, seed)
-	l.Expected, l.Each = &e, l.expected
+	l.each(of)
+	l.expected = l.Each
+	e := by.mean(l.expected)
+	l.Expected = &e
+}
+
+// expectedNext returns the metrics at the headline cut in expectation over what users take of the whole catalog.
+func (d *Data) expectedNext(res *result) []Metrics {
+	of := make([]Metrics, len(d.Questions))
+	for i, list := range res.lists {
+		real := slices.DeleteFunc(slices.Clone(list), func(id string) bool { return d.items[id] == nil })
+		of[i] = Expected(d.chances(i, real), headline)
+	}
+	return of
 }
 
 // compare relates each model's line to the optimum and to popularity, and the orders of a prompt to
 // the first.
-func (r *Report) compare(seed uint64) {
+func (r *Report) compare(by bootstrap) {
 	find := func(lines []Line, way string) *Line {
 		for i := range lines {
 			if lines[i].Way == way {
@@ -186,7 +225,7 @@ func (r *Report) compare(seed uint64) {
 	}
 	add := func(what, metric string, l, over *Line, values func(*Line) []float64) {
 		if over != nil && over != l && len(values(over)) > 0 {
-			r.Comparisons = append(r.Comparisons, Comparison{what, metric, l.Way, over.Way, Ratio(values(l), values(over), seed)})
+			r.Comparisons = append(r.Comparisons, Comparison{what, metric, l.Way, over.Way, by.ratio(values(l), values(over))})
 		}
 	}
 	expected, metric := func(l *Line) []float64 { return l.expected }, "expected NDCG@10"

@@ -39,6 +39,7 @@ type evalRunCmd struct {
 	Untrained  bool     `help:"A model of random weights instead, whose results must be those of chance."`
 	Ways       []string `help:"user, item, auto, blend, pointwise, beam, hstu; default all that the models can do." placeholder:"WAY,..."`
 	Target     float64  `name:"blend-target" help:"Find the smallest budgets with which blended prompts reach this share of the whole prompts' NDCG@10." placeholder:"SHARE"`
+	Compare    []string `help:"Measure with each of these and say what changes against the first: words of cpu, plain, avx2, avx512, amx, cuda, f32, bf16, kv-f32, kv-bf16, kv-fp8, batched, cached, joined by +; or files of --json." placeholder:"SETUP,..."`
 	Users      int      `help:"Users; default 200 of the shop, all of a file." placeholder:"N"`
 
 	ItemsFile    string `name:"items-file" type:"path" help:"Items (NDJSON); default the configuration's, or the shop's." placeholder:"FILE"`
@@ -71,6 +72,7 @@ Examples:
 
     grebe eval -c grebe.yaml --users 500 --html eval.html
     grebe eval -c grebe.yaml --blend-target 0.98
+    grebe eval -c grebe.yaml --users 1000 --compare cpu+f32,cuda+bf16,cuda+bf16+kv-fp8
     grebe eval --checkpoint ./my-model --ways user,item
     grebe eval -c grebe.yaml --items-file items.ndjson --users-file users.ndjson --json`
 }
@@ -103,6 +105,16 @@ func (c *evalRunCmd) Run(w *world) error {
 		return err
 	}
 	defer os.RemoveAll(tmp)
+	if len(c.Compare) > 0 {
+		r, err := c.compareSetups(w, tmp)
+		if err != nil {
+			return err
+		}
+		if c.JSON {
+			return r.JSON(w.stdout)
+		}
+		return r.Text(w.stdout)
+	}
 	r, err := c.measure(w, tmp)
 	if err != nil {
 		return err
@@ -139,32 +151,16 @@ func (c *evalRunCmd) measure(w *world, tmp string) (*eval.Report, error) {
 	if err != nil {
 		return nil, err
 	}
-	s, err := load(w.ctx, cfg, c.logger(w.stderr))
+	r, err := c.ask(w, data, cfg, openDevices, false)
 	if err != nil {
 		return nil, err
 	}
-	defer s.Close()
-	ways, notes := c.waysOf(s, data)
-	if c.Target != 0 {
-		ways = blendWays(ways)
-	}
-	if len(ways) == 0 {
-		return nil, fmt.Errorf("no model of the configuration can do any of %v", c.Ways)
-	}
-	bar := newRequestBar(w)
-	r, err := eval.Run(w.ctx, data, s.server, eval.Options{Ways: ways, Width: c.Width, Seed: c.Seed, Parallel: c.Parallel, Passes: c.Passes, Progress: bar.update})
-	bar.end()
-	if err != nil {
-		return nil, err
-	}
-	r.Device, r.Model, r.Random = s.device.Name(), describeModels(s), c.untrained()
 	if c.untrained() {
-		notes = append(notes, "The weights are random: the models' results are chance, as they must be. What this shows is the machinery, and what there is to learn: the optimum.")
+		r.Notes = append(r.Notes, "The weights are random: the models' results are chance, as they must be. What this shows is the machinery, and what there is to learn: the optimum.")
 	}
 	if c.Target != 0 {
-		notes = append(notes, c.budgets(r))
+		r.Notes = append(r.Notes, c.budgets(r))
 	}
-	r.Notes = append(r.Notes, notes...)
 	return r, nil
 }
 

@@ -116,3 +116,41 @@ func TestEvalMistakes(t *testing.T) {
 		}
 	}
 }
+
+// Setups that compute the same change nothing; bf16 instead of f32 changes scores, and an earlier run stands in for a setup.
+func TestEvalCompare(t *testing.T) {
+	out, errs, code := grebe(t, "eval", "--untrained", "--users", "4", "--ways", "user,pointwise,beam", "--width", "20", "--json", "--compare", "cpu+f32,cpu+f32+batched,plain+f32+cached,cpu+bf16+kv-fp8")
+	if code != exitDone {
+		t.Fatalf("exit %d: %s", code, errs)
+	}
+	var c eval.Contrast
+	if err := json.Unmarshal([]byte(out), &c); err != nil {
+		t.Fatal(err)
+	}
+	if len(c.Lines) != 12 || len(c.Reports) != 4 {
+		t.Fatalf("%d lines of %d setups, want four ways of three setups beside the reference: %s", len(c.Lines), len(c.Reports), out)
+	}
+	for _, l := range c.Lines {
+		switch {
+		case l.Setup == "cpu+f32+batched" && (l.Changed != 0 || l.Noise != nil && *l.Noise != 0):
+			t.Errorf("%s: batches change %d users, noise %v", l.Way, l.Changed, *l.Noise)
+		case l.Setup == "plain+f32+cached" && (l.Cached == 0 || l.Noise != nil && *l.Noise > 1e-4):
+			t.Errorf("%s: plain code with %.2f cached has a noise of %v", l.Way, l.Cached, *l.Noise)
+		case l.Setup == "cpu+bf16+kv-fp8" && l.Noise != nil && *l.Noise == 0:
+			t.Errorf("%s: KV in fp8 changes nothing", l.Way)
+		}
+	}
+	file := filepath.Join(t.TempDir(), "earlier.json")
+	if err := os.WriteFile(file, []byte(out), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	out, errs, code = grebe(t, "eval", "--untrained", "--compare", file+","+file)
+	if code != exitDone || !strings.Contains(out, "cpu+bf16+kv-fp8") || !strings.Contains(out, "three digits") {
+		t.Errorf("exit %d: %s%s", code, errs, out)
+	}
+	for _, bad := range []string{"f32", "f32,sideways", "f32,no-such.json"} {
+		if _, errs, code := grebe(t, "eval", "--untrained", "--compare", bad); code == exitDone || errs == "" {
+			t.Errorf("--compare %s: exit %d, %q", bad, code, errs)
+		}
+	}
+}

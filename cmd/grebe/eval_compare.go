@@ -1,0 +1,194 @@
+package main
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"runtime"
+	"slices"
+	"strings"
+
+	"grebe/bench/eval"
+	"grebe/compute"
+	"grebe/compute/cpu"
+	"grebe/internal/config"
+	"grebe/model/hstu"
+)
+
+// setup is one way of computing that --compare names.
+type setup struct {
+	name      string
+	device    string // "": as configured
+	level     string // of the CPU's kernels; "": the best
+	dtype, kv string // "": as configured
+	parallel  int
+	passes    int
+}
+
+// atATime is how many requests batched setups have under way.
+const atATime = 16
+
+// parseSetup reads the words of a setup, joined by +.
+func parseSetup(text string) (setup, error) {
+	s := setup{name: text}
+	for word := range strings.SplitSeq(text, "+") {
+		switch word {
+		case "cpu", "cuda":
+			s.device = word
+		case "plain", "avx2", "avx512", "amx":
+			s.device, s.level = "cpu", word
+		case "f32", "bf16":
+			s.dtype = word
+		case "kv-f32", "kv-bf16", "kv-fp8":
+			s.kv = strings.TrimPrefix(word, "kv-")
+		case "batched":
+			s.parallel = atATime
+		case "cached":
+			s.passes = 2
+		default:
+			return s, usagef("--compare: %s: %q: want words such as cpu, avx512, cuda, f32, bf16, kv-fp8, batched, cached, joined by +, or a file of --json", text, word)
+		}
+	}
+	return s, nil
+}
+
+// compareSetups measures with all setups and says what they change.
+func (c *evalRunCmd) compareSetups(w *world, tmp string) (*eval.Contrast, error) {
+	if len(c.Compare) < 2 {
+		return nil, usagef("--compare: want a reference and others, such as cpu+f32,bf16")
+	}
+	parsed := make([]setup, len(c.Compare))
+	for i, text := range c.Compare {
+		if strings.HasSuffix(text, ".json") {
+			parsed[i] = setup{name: text}
+			continue
+		}
+		var err error
+		if parsed[i], err = parseSetup(text); err != nil {
+			return nil, err
+		}
+	}
+	var data *eval.Data
+	var items string
+	var all []eval.Setup
+	for _, s := range parsed {
+		if strings.HasSuffix(s.name, ".json") {
+			earlier, err := readReports(s.name)
+			if err != nil {
+				return nil, err
+			}
+			all = append(all, earlier...)
+			continue
+		}
+		if data == nil {
+			var err error
+			if data, items, err = c.data(tmp); err != nil {
+				return nil, err
+			}
+		}
+		r, err := c.measureSetup(w, tmp, data, items, &s)
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w", s.name, err)
+		}
+		all = append(all, eval.Setup{Name: s.name, Report: r})
+	}
+	return eval.Compare(all)
+}
+
+// readReports reads what an earlier run printed: a report, or those of a comparison.
+func readReports(file string) ([]eval.Setup, error) {
+	text, err := os.ReadFile(file)
+	if err != nil {
+		return nil, err
+	}
+	var c eval.Contrast
+	if err := json.Unmarshal(text, &c); err != nil {
+		return nil, fmt.Errorf("%s: %w", file, err)
+	}
+	if len(c.Reports) == 0 {
+		var r eval.Report
+		if err := json.Unmarshal(text, &r); err != nil {
+			return nil, fmt.Errorf("%s: %w", file, err)
+		}
+		return []eval.Setup{{Name: strings.TrimSuffix(file, ".json"), Report: &r}}, nil
+	}
+	var out []eval.Setup
+	for i, r := range c.Reports {
+		out = append(out, eval.Setup{Name: c.Setups[i].Name, Report: r})
+	}
+	return out, nil
+}
+
+// measureSetup asks all questions with one setup.
+func (c *evalRunCmd) measureSetup(w *world, tmp string, data *eval.Data, items string, s *setup) (*eval.Report, error) {
+	one := *c
+	if s.device != "" {
+		one.Device = &s.device
+	}
+	if s.dtype != "" {
+		one.DType = s.dtype
+	}
+	one.Parallel, one.Passes = max(c.Parallel, s.parallel), max(c.Passes, s.passes)
+	cfg, err := one.configure(w, tmp, data, items)
+	if err != nil {
+		return nil, err
+	}
+	for i := range cfg.Models {
+		if _, err := hstu.ReadConfig(cfg.Models[i].Path); err != nil && s.kv != "" { // models of events have KV in the products' format
+			cfg.Models[i].KVDType = s.kv
+		}
+	}
+	open := openDevices
+	if s.level != "" {
+		open = s.openLevel
+	}
+	fmt.Fprintln(w.stderr, s.name)
+	return one.ask(w, data, cfg, open, true)
+}
+
+// openLevel opens the CPU with kernels of the setup's level, in as many parts as there are workers.
+func (s *setup) openLevel(cfg *config.Config, _ *slog.Logger) ([]compute.Device, error) {
+	threads := cfg.Threads
+	if threads == 0 {
+		threads = runtime.GOMAXPROCS(0)
+	}
+	var out []compute.Device
+	for range max(1, cfg.Workers) {
+		d, err := cpu.New(cpu.Options{Threads: max(1, threads/max(1, cfg.Workers)), Level: s.level})
+		if err != nil {
+			for _, d := range out {
+				err = errors.Join(err, d.Close())
+			}
+			return nil, err
+		}
+		out = append(out, d)
+	}
+	return out, nil
+}
+
+// ask loads what a configuration names and asks all questions.
+func (c *evalRunCmd) ask(w *world, data *eval.Data, cfg *config.Config, open opener, bare bool) (*eval.Report, error) {
+	s, err := loadOn(w.ctx, cfg, c.logger(w.stderr), open)
+	if err != nil {
+		return nil, err
+	}
+	defer s.Close()
+	ways, notes := c.waysOf(s, data)
+	if c.Target != 0 {
+		ways = blendWays(ways)
+	}
+	if len(ways) == 0 {
+		return nil, fmt.Errorf("no model of the configuration can do any of %v", c.Ways)
+	}
+	bar := newRequestBar(w)
+	r, err := eval.Run(w.ctx, data, s.server, eval.Options{Ways: ways, Width: c.Width, Seed: c.Seed, Parallel: c.Parallel, Passes: c.Passes, Bare: bare, Progress: bar.update})
+	bar.end()
+	if err != nil {
+		return nil, err
+	}
+	r.Device, r.Model, r.Random = s.device.Name(), describeModels(s), c.untrained()
+	r.Notes = slices.Concat(r.Notes, notes)
+	return r, nil
+}
