@@ -20,7 +20,7 @@ func Optimal(keys []uint64, k int) (hits int) {
 	next := NextUses(keys)
 	slotOf := make(map[uint64]Slot, k)
 	keyOf := make([]uint64, k)
-	h := heap{key: make([]int64, k), pos: make([]int32, k)}
+	h := newHeap(k, make([]int32, k))
 	for i, key := range keys {
 		s, ok := slotOf[key]
 		switch {

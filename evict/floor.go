@@ -41,7 +41,7 @@ import "slices"
 // back as it falls behind. The bound above holds with b and the most that was ever lent, so by proof with
 // b + Lend·capacity; predictions that do not earn on paper get nothing.
 //
-// The shadow is exact and not sampled: it costs about 130 bytes per slot with everything else here (the follower, which is sampled,
+// The shadow is exact and not sampled: it costs about 150 bytes per slot with everything else here (the follower, which is sampled,
 // an eighth as much again in large caches), small beside a KV page, and the bound is then a proof and not a likelihood. Evictions forced by evictable
 // refusing every safe victim, or asked for while there is room, are counted (Stats.Forced) and weaken the
 // bound by their bytes.
@@ -59,9 +59,8 @@ type Floor struct {
 	stats    FloorStats
 
 	entries   []floorEntry // per slot
-	key       []int64      // per slot, for ahead and overdue
 	heaps     [4]heap      // see class
-	expiry    heap         // entries not yet overdue, the soonest return first
+	expiry    heap         // entries not yet overdue, the soonest due first, or sooner than it is due
 	refresh   func([]Slot, []int64)
 	late      [maxRefresh]Slot
 	returnsAt [maxRefresh]int64
@@ -82,6 +81,7 @@ type floorEntry struct {
 	bytes int64
 	last  int64
 	ret   int64
+	due   int64 // while it is ahead: when it is looked at again
 	class class
 }
 
@@ -125,14 +125,14 @@ func NewFloor(c Config, f FloorConfig) *Floor {
 	n := c.Slots
 	p := &Floor{
 		capacity: c.Bytes, slots: int32(n), cfg: f, refresh: c.Refresh, credit: f.Credit * float64(c.Bytes),
-		entries: make([]floorEntry, n), key: make([]int64, n),
-		shadow: newList(2*n + 1), ghosts: make([]ghost, n+1), byKey: newTable(n + 1),
+		entries: make([]floorEntry, n),
+		shadow:  newList(2*n + 1), ghosts: make([]ghost, n+1), byKey: newTable(n + 1),
 	}
 	pos := make([]int32, n)
 	for i := range p.heaps {
-		p.heaps[i] = heap{slots: make([]Slot, 0, n), key: p.key, pos: pos}
+		p.heaps[i] = newHeap(n, pos)
 	}
-	p.expiry = heap{slots: make([]Slot, 0, n), key: make([]int64, n), pos: make([]int32, n)}
+	p.expiry = newHeap(n, make([]int32, n))
 	for i := range pos {
 		pos[i], p.expiry.pos[i], p.entries[i].class = unlinked, unlinked, none
 	}
@@ -313,14 +313,22 @@ func (p *Floor) Remove(s Slot) {
 	}
 }
 
-// place puts an entry into the heap where it belongs.
+// place puts an entry into the heaps where it belongs. What is due later than before stays where it was in expiry until it comes up
+// there: most uses cost nothing there.
 func (p *Floor) place(s Slot) {
-	p.unplace(s)
 	e := &p.entries[s]
+	p.unlink(s)
 	e.class = overdue
 	if e.ret > p.now {
-		e.class = ahead
-		p.expiry.push(s, -p.due(e))
+		e.class, e.due = ahead, p.due(e)
+	}
+	at := p.expiry.pos[s]
+	if at != unlinked && (e.class == overdue || -p.expiry.keys[at] > e.due) {
+		p.expiry.remove(s)
+		at = unlinked
+	}
+	if at == unlinked && e.class == ahead {
+		p.expiry.push(s, -e.due)
 	}
 	p.link(s)
 }
@@ -337,26 +345,33 @@ func (p *Floor) due(e *floorEntry) int64 {
 
 func (p *Floor) link(s Slot) {
 	e := &p.entries[s]
-	key := e.ret
-	if e.class&overdue != 0 {
-		key = -e.last
-	}
 	if p.shadow.has(s) {
 		e.class |= shadowed
 	}
-	p.heaps[e.class].push(s, key)
+	p.heaps[e.class].push(s, e.rank())
+}
+
+// rank is an entry's key in its heap.
+func (e *floorEntry) rank() int64 {
+	if e.class&overdue != 0 {
+		return -e.last
+	}
+	return e.ret
+}
+
+// unlink takes an entry out of its heap, but not out of expiry.
+func (p *Floor) unlink(s Slot) {
+	if e := &p.entries[s]; e.class != none {
+		p.heaps[e.class].remove(s)
+		e.class = none
+	}
 }
 
 func (p *Floor) unplace(s Slot) {
-	e := &p.entries[s]
-	if e.class == none {
-		return
-	}
-	p.heaps[e.class].remove(s)
-	if e.class&overdue == 0 {
+	p.unlink(s)
+	if p.expiry.pos[s] != unlinked {
 		p.expiry.remove(s)
 	}
-	e.class = none
 }
 
 // Victim evicts the farthest return; a risky one only within the credit.
@@ -399,16 +414,21 @@ func (p *Floor) forced(evictable func(Slot) bool) Slot {
 // rest is overdue, or waits for its turn.
 func (p *Floor) expire() {
 	n := 0
-	for n < maxRefresh {
+	for later := 0; n < maxRefresh && later < maxLater; {
 		s, ok := p.expiry.top()
-		if !ok || -p.expiry.key[s] > p.now {
+		if !ok || -p.expiry.keys[0] > p.now {
 			break
+		}
+		p.expiry.remove(s)
+		if p.entries[s].due > p.now {
+			p.expiry.push(s, -p.entries[s].due)
+			later++
+			continue
 		}
 		if p.refresh == nil {
 			p.place(s)
 			continue
 		}
-		p.expiry.remove(s)
 		p.late[n], p.returnsAt[n] = s, p.entries[s].ret
 		n++
 	}
@@ -418,9 +438,6 @@ func (p *Floor) expire() {
 	}
 	p.refresh(p.late[:n], p.returnsAt[:n])
 	for i, s := range p.late[:n] {
-		if p.entries[s].class&overdue == 0 {
-			p.expiry.push(s, 0) // as place expects it
-		}
 		p.Predict(s, p.returnsAt[i])
 	}
 }
@@ -454,6 +471,9 @@ func (p *Floor) anyone(n int) int {
 	}
 	return n
 }
+
+// maxLater is how many entries that were used meanwhile, and are due later than when they came up, one eviction passes by.
+const maxLater = 256
 
 // drawn is how many entries are drawn per eviction.
 const drawn = 4
@@ -491,7 +511,7 @@ func (p *Floor) allowed(c class, evictable func(Slot) bool) (Slot, bool) {
 
 func (p *Floor) unhide() {
 	for _, s := range p.hidden {
-		p.heaps[p.entries[s].class].push(s, p.key[s])
+		p.heaps[p.entries[s].class].push(s, p.entries[s].rank())
 	}
 	p.hidden = p.hidden[:0]
 }

@@ -1,11 +1,16 @@
 package evict
 
-// heap is a binary heap of slots, the largest key first. Keys and positions are arrays by slot that
-// several heaps share when a slot is in at most one of them.
+// heap is a binary heap of slots, the largest key first. Keys lie in the heap's own order: on the way up or down they are
+// read one after the other, and not wherever slots lie. Positions are an array by slot that several heaps share when a slot is in at
+// most one of them.
 type heap struct {
+	keys  []int64
 	slots []Slot
-	key   []int64
 	pos   []int32
+}
+
+func newHeap(n int, pos []int32) heap {
+	return heap{keys: make([]int64, 0, n), slots: make([]Slot, 0, n), pos: pos}
 }
 
 func (h *heap) top() (Slot, bool) {
@@ -16,54 +21,57 @@ func (h *heap) top() (Slot, bool) {
 }
 
 func (h *heap) push(s Slot, key int64) {
-	h.key[s] = key
-	h.slots = append(h.slots, s)
-	h.up(len(h.slots) - 1)
+	h.keys, h.slots = append(h.keys, key), append(h.slots, s)
+	h.up(len(h.slots)-1, s, key)
 }
 
 func (h *heap) remove(s Slot) {
 	i, last := int(h.pos[s]), len(h.slots)-1
-	moved := h.slots[last]
-	h.slots = h.slots[:last]
+	moved, key := h.slots[last], h.keys[last]
+	h.slots, h.keys = h.slots[:last], h.keys[:last]
 	h.pos[s] = unlinked
 	if i == last {
 		return
 	}
-	h.slots[i], h.pos[moved] = moved, int32(i)
-	h.up(i)
-	h.down(int(h.pos[moved]))
+	if i > 0 && h.keys[(i-1)/2] < key {
+		h.up(i, moved, key)
+		return
+	}
+	h.down(i, moved, key)
 }
 
-func (h *heap) up(i int) {
-	s := h.slots[i]
+// up finds the place of a slot at i or above it.
+func (h *heap) up(i int, s Slot, key int64) {
 	for i > 0 {
 		parent := (i - 1) / 2
-		if h.key[h.slots[parent]] >= h.key[s] {
+		if h.keys[parent] >= key {
 			break
 		}
-		h.slots[i] = h.slots[parent]
-		h.pos[h.slots[i]] = int32(i)
+		h.set(i, h.slots[parent], h.keys[parent])
 		i = parent
 	}
-	h.slots[i], h.pos[s] = s, int32(i)
+	h.set(i, s, key)
 }
 
-func (h *heap) down(i int) {
-	s := h.slots[i]
+// down finds it at i or below.
+func (h *heap) down(i int, s Slot, key int64) {
 	for {
 		c := 2*i + 1
-		if c >= len(h.slots) {
+		if c >= len(h.keys) {
 			break
 		}
-		if c+1 < len(h.slots) && h.key[h.slots[c+1]] > h.key[h.slots[c]] {
+		if c+1 < len(h.keys) && h.keys[c+1] > h.keys[c] {
 			c++
 		}
-		if h.key[h.slots[c]] <= h.key[s] {
+		if h.keys[c] <= key {
 			break
 		}
-		h.slots[i] = h.slots[c]
-		h.pos[h.slots[i]] = int32(i)
+		h.set(i, h.slots[c], h.keys[c])
 		i = c
 	}
-	h.slots[i], h.pos[s] = s, int32(i)
+	h.set(i, s, key)
+}
+
+func (h *heap) set(i int, s Slot, key int64) {
+	h.slots[i], h.keys[i], h.pos[s] = s, key, int32(i)
 }

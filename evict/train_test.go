@@ -271,8 +271,8 @@ func TestTrackerStaysBounded(t *testing.T) {
 		tr.Access(r.Uint64N(300), now, Context{}, &x)
 		tr.Describe(r.Uint64N(300), now, &x)
 	}
-	if len(tr.window) != 64 || tr.byKey.used != 50 || len(tr.byKey.vals) > 128 {
-		t.Errorf("window of %d, %d keys in a table of %d", len(tr.window), tr.byKey.used, len(tr.byKey.vals))
+	if len(tr.window) != 64 || tr.byKey.used != 50 || len(tr.byKey.cells) > 128 {
+		t.Errorf("window of %d, %d keys in a table of %d", len(tr.window), tr.byKey.used, len(tr.byKey.cells))
 	}
 	if n := testing.AllocsPerRun(1000, func() { tr.Access(r.Uint64N(300), 30000, Context{}, &x) }); n != 0 {
 		t.Errorf("an access allocates %v times", n)

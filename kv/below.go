@@ -178,7 +178,7 @@ func (s *Store) clean(l *level, more func() bool) {
 		s.mu.Lock()
 		slot := l.recency.oldest()
 		for slot != l.recency.end() && l.bySlot[slot].clean {
-			slot = l.recency.newer[slot]
+			slot = l.recency.after(slot)
 		}
 		if slot == l.recency.end() {
 			s.mu.Unlock()

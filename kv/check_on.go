@@ -46,7 +46,7 @@ func (s *Store) check() {
 			}
 		}
 		recent := 0
-		for slot := l.recency.oldest(); slot != l.recency.end(); slot = l.recency.newer[slot] {
+		for slot := l.recency.oldest(); slot != l.recency.end(); slot = l.recency.after(slot) {
 			if recent++; l.bySlot[slot] == nil || recent > held[l] {
 				panic(fmt.Sprintf("kv: slot %d is among the recent ones, but holds nothing", slot))
 			}

@@ -4,10 +4,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"math/rand/v2"
-	"runtime"
-	"slices"
 	"testing"
-	"time"
 
 	"grebe/compute/computetest"
 	"grebe/compute/ref"
@@ -89,35 +86,6 @@ func TestPredictedHitAllocatesNothing(t *testing.T) {
 	}
 }
 
-// BenchmarkPredictedHit is a hit with predictions by a model, beside one without: while no model is trained, and while one is
-// all the time. It also prints how long the slowest one of a thousand takes, and the slowest of all; heap is what the books, the policy and
-// the predictor take per entry.
-func BenchmarkPredictedHit(b *testing.B) {
-	for _, c := range []struct{ name, policy string }{{"lru", "lru"}, {"still", "default"}, {"training", "default"}} {
-		b.Run(c.name, func(b *testing.B) {
-			before := heap()
-			s, hit := predicting(b, c.policy)
-			if c.name == "still" {
-				s.rest()
-			}
-			times := make([]time.Duration, 0, 1<<22)
-			b.ReportAllocs()
-			for i := 0; b.Loop(); i++ {
-				if i%16 > 0 {
-					hit(i)
-					continue
-				}
-				start := time.Now()
-				hit(i)
-				times = append(times, time.Since(start))
-			}
-			b.ReportMetric(slowest(times, 0.001), "p99.9-us")
-			b.ReportMetric(slowest(times, 0), "max-us")
-			b.ReportMetric(float64(heap()-before)/predictedEntries, "heap-bytes/entry")
-		})
-	}
-}
-
 const predictedEntries = 20000
 
 // predicting returns a store whose first model is in use, if its policy predicts, and what makes a hit in it.
@@ -158,17 +126,4 @@ func (s *Store) rest() {
 	for _, l := range s.levels {
 		l.teach = func(*level) {}
 	}
-}
-
-// slowest returns the time that no more than a share of all is longer than, in µs.
-func slowest(times []time.Duration, share float64) float64 {
-	slices.Sort(times)
-	return float64(times[int(float64(len(times)-1)*(1-share))].Nanoseconds()) / 1000
-}
-
-func heap() int64 {
-	runtime.GC()
-	var m runtime.MemStats
-	runtime.ReadMemStats(&m)
-	return int64(m.HeapAlloc)
 }

@@ -4,31 +4,37 @@ import "grebe/evict"
 
 // recency is the order in which the entries of a level were used, by slot: a ring whose last element
 // stands for both ends.
-type recency struct{ newer, older []evict.Slot }
+type recency []neighbours
+
+type neighbours struct{ newer, older evict.Slot }
 
 func newRecency(slots int) recency {
-	r := recency{newer: make([]evict.Slot, slots+1), older: make([]evict.Slot, slots+1)}
-	r.newer[slots], r.older[slots] = evict.Slot(slots), evict.Slot(slots)
+	r := make(recency, slots+1)
+	r[slots] = neighbours{evict.Slot(slots), evict.Slot(slots)}
 	return r
 }
 
-func (r *recency) end() evict.Slot { return evict.Slot(len(r.newer) - 1) }
+func (r recency) end() evict.Slot { return evict.Slot(len(r) - 1) }
 
 // oldest returns the slot that was not used for longest; end when there is none.
-func (r *recency) oldest() evict.Slot { return r.newer[r.end()] }
+func (r recency) oldest() evict.Slot { return r[r.end()].newer }
 
-func (r *recency) add(s evict.Slot) {
+// after returns the slot that was used next; end when there is none.
+func (r recency) after(s evict.Slot) evict.Slot { return r[s].newer }
+
+func (r recency) add(s evict.Slot) {
 	end := r.end()
-	last := r.older[end]
-	r.older[s], r.newer[s] = last, end
-	r.newer[last], r.older[end] = s, s
+	last := r[end].older
+	r[s] = neighbours{newer: end, older: last}
+	r[last].newer, r[end].older = s, s
 }
 
-func (r *recency) remove(s evict.Slot) {
-	r.newer[r.older[s]], r.older[r.newer[s]] = r.newer[s], r.older[s]
+func (r recency) remove(s evict.Slot) {
+	was := r[s]
+	r[was.older].newer, r[was.newer].older = was.newer, was.older
 }
 
-func (r *recency) use(s evict.Slot) {
+func (r recency) use(s evict.Slot) {
 	r.remove(s)
 	r.add(s)
 }
