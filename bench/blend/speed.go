@@ -95,21 +95,7 @@ func MeasureSpeed(ctx context.Context, o SpeedOptions) (*Speed, error) {
 	if o.Requests <= 0 {
 		o.Requests = 2000
 	}
-	shape, ok := Shapes[o.Shape]
-	if !ok {
-		return nil, fmt.Errorf("bench blend: no shape %q", o.Shape)
-	}
-	m, err := randomModel(o.Device, shape, o.Seed)
-	if err != nil {
-		return nil, err
-	}
-	b, err := prompt.New(prompt.Config{
-		Preamble: prompt.Text{Tokens: ints(o.Seed, prompts[0].Preamble)}, Instruction: prompt.Text{Tokens: ints(o.Seed+1, prompts[0].Question)},
-	}, nil, randomVocab)
-	if err != nil {
-		return nil, err
-	}
-	s, err := newSystem(o.Device, m, b, roomFor(o.Prompts, m.Shape()), 8192)
+	s, err := newRandom(o.Device, o.Shape, o.Seed, o.Prompts, 1, 8192)
 	if err != nil {
 		return nil, err
 	}
@@ -129,10 +115,30 @@ func MeasureSpeed(ctx context.Context, o SpeedOptions) (*Speed, error) {
 
 const randomVocab = 4096
 
-func roomFor(prompts []Prompt, shape compute.Shape) int64 {
+// newRandom makes a system of random weights with room for some prompts of each kind.
+func newRandom(d compute.Device, name string, seed uint64, kinds []Prompt, each, rows int) (*system, error) {
+	shape, ok := Shapes[name]
+	if !ok {
+		return nil, fmt.Errorf("bench blend: no shape %q", name)
+	}
+	m, err := randomModel(d, shape, seed)
+	if err != nil {
+		return nil, err
+	}
+	b, err := prompt.New(prompt.Config{
+		Preamble: prompt.Text{Tokens: ints(seed, prompts[0].Preamble)}, Instruction: prompt.Text{Tokens: ints(seed+1, prompts[0].Question)},
+	}, nil, randomVocab)
+	if err != nil {
+		return nil, err
+	}
+	return newSystem(d, m, b, roomFor(kinds, each, m.Shape()), rows)
+}
+
+// roomFor has room for the blocks and histories of some prompts of each kind, and as much again.
+func roomFor(kinds []Prompt, each int, shape compute.Shape) int64 {
 	n := 0
-	for i := range prompts {
-		n += 2 * prompts[i].tokens()
+	for i := range kinds {
+		n += 2 * each * kinds[i].tokens()
 	}
 	return int64(n)*int64(shape.ChunkBytes(1, false)) + 64<<20
 }

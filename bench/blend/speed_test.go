@@ -54,7 +54,7 @@ func BenchmarkHost(b *testing.B) {
 	if err != nil {
 		b.Fatal(err)
 	}
-	s, err := newSystem(idle{dev}, m, builder, roomFor(prompts, m.Shape()), 8192)
+	s, err := newSystem(idle{dev}, m, builder, roomFor(prompts, 1, m.Shape()), 8192)
 	if err != nil {
 		b.Fatal(err)
 	}

@@ -21,6 +21,7 @@ import (
 type benchBlendCmd struct {
 	Quality benchBlendQualityCmd `cmd:"" help:"How much worse blended prompts rank, by how much of them is repaired and by which rule."`
 	Speed   benchBlendSpeedCmd   `cmd:"" help:"How much sooner blended prompts answer than with a prefix cache."`
+	Load    benchBlendLoadCmd    `cmd:"" help:"Latency of blended prompts under load, beside a prefix cache's."`
 }
 
 func (benchBlendCmd) Help() string {
@@ -29,7 +30,8 @@ func (benchBlendCmd) Help() string {
 Examples:
 
     grebe bench blend quality --users 100
-    grebe bench blend speed --shape qwen3-8b --device cuda`
+    grebe bench blend speed --shape qwen3-8b --device cuda
+    grebe bench blend load --shape qwen3-8b --device cuda`
 }
 
 type benchBlendSpeedCmd struct {
@@ -67,6 +69,47 @@ func (c *benchBlendSpeedCmd) Run(w *world) error {
 	return r.Text(w.stdout)
 }
 
+type benchBlendLoadCmd struct {
+	Shape   string  `default:"qwen3-0.6b" enum:"tiny,qwen3-0.6b,qwen3-8b" help:"Shape of random weights: ${enum}; default ${default}."`
+	Device  string  `default:"cpu" enum:"cpu,cuda" help:"${enum}; default ${default}."`
+	Budget  float64 `default:"0.3" help:"Share that is computed again; default ${default}."`
+	Share   float64 `default:"0.8" help:"Of the prefix cache's capacity at which requests arrive; default ${default}."`
+	Seconds float64 `default:"48" help:"Of requests, both ways together; default ${default}."`
+	Rounds  int     `default:"3" help:"In which both take turns; default ${default}."`
+	Prompts int     `default:"4" help:"Of each of three kinds; default ${default}."`
+	Seed    uint64  `default:"1" help:"Of weights, tokens and arrivals; default ${default}."`
+	JSON    bool    `name:"json" help:"Print JSON."`
+}
+
+func (benchBlendLoadCmd) Help() string {
+	return `Prompts as of "bench blend speed", to an engine behind the server's queue and batches. First it is asked as much as it can
+answer, computing all but the preamble. Then requests arrive at random, at a share of that, and prompts are computed so or
+blended, in turns and at the same times. Latency counts from when a request was due.
+
+Examples:
+
+    grebe bench blend load --shape tiny
+    grebe bench blend load --shape qwen3-8b --device cuda --json`
+}
+
+func (c *benchBlendLoadCmd) Run(w *world) error {
+	cfg := config.Config{Device: c.Device}
+	dev, err := openDevice(&cfg, slog.New(slog.DiscardHandler))
+	if err != nil {
+		return err
+	}
+	r, err := blend.MeasureLoad(w.ctx, blend.LoadOptions{
+		Device: dev, Shape: c.Shape, Each: c.Prompts, Budget: c.Budget, Share: c.Share, Seconds: c.Seconds, Rounds: c.Rounds, Seed: c.Seed,
+	})
+	if err != nil {
+		return err
+	}
+	if c.JSON {
+		return r.JSON(w.stdout)
+	}
+	return r.Text(w.stdout)
+}
+
 type benchBlendQualityCmd struct {
 	Config       string    `short:"c" type:"path" help:"Configuration with the model to measure; default the demo's." placeholder:"FILE"`
 	Model        string    `help:"Name of the model; default the first that scores by identifier." placeholder:"NAME"`
@@ -80,6 +123,7 @@ type benchBlendQualityCmd struct {
 	PoolFile     string    `name:"pool-file" type:"path" help:"Users (NDJSON) to make prototypes of, instead of the shop's." placeholder:"FILE"`
 	PoolUsers    int       `name:"pool-users" help:"Make prototypes of so many of the shop's training customers, which stand in for histories too." placeholder:"N"`
 	Memory       string    `default:"64MiB" help:"KV of the prototypes, at most; default ${default}." placeholder:"SIZE"`
+	Device       string    `default:"auto" enum:"auto,cpu,cuda" help:"${enum}; default ${default}."`
 	DType        string    `name:"dtype" default:"auto" help:"auto, f32 or bf16; default ${default}." placeholder:"FORMAT"`
 	Seed         uint64    `default:"1" help:"Of the shop and of intervals; default ${default}."`
 	JSON         bool      `name:"json" help:"Print JSON."`
@@ -138,6 +182,9 @@ func (c *benchBlendQualityCmd) measure(w *world, tmp string) (*blend.Quality, er
 	if err != nil {
 		return nil, err
 	}
+	if c.Device != "auto" {
+		cfg.Device = c.Device
+	}
 	mc, err := c.model(&cfg.Config)
 	if err != nil {
 		return nil, err
@@ -176,6 +223,9 @@ func (c *benchBlendQualityCmd) history(w *world, tmp, name string) (blend.Histor
 	cfg, err := made.configure(w, tmp, size.Bytes)
 	if err != nil {
 		return nil, nil, err
+	}
+	if c.Device != "auto" {
+		cfg.Device = c.Device
 	}
 	s, err := load(w.ctx, cfg, c.logger(w.stderr))
 	if err != nil {
