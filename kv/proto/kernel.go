@@ -49,8 +49,11 @@ func (f *frame) at(s *sums, i int, place float32) float32 {
 // above the threshold.
 func expressGo(s *sums, f *frame, place float32, thresholds *[Planes]float32, out *[Width]int8) uint64 {
 	for i := range out {
-		q := math.RoundToEven(float64(f.at(s, i, place) * f.steps))
-		out[i] = int8(max(-128, min(127, q)))
+		q := f.at(s, i, place) * f.steps
+		if !(q <= 127) { // what is no number too
+			q = 127
+		}
+		out[i] = int8(max(-128, math.RoundToEven(float64(q))))
 	}
 	var sketch uint64
 	for i, t := range thresholds {

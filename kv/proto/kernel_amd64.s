@@ -56,6 +56,9 @@ DATA order<>+24(SB)/4, $3
 DATA order<>+28(SB)/4, $7
 GLOBL order<>(SB), RODATA, $32
 
+DATA most<>+0(SB)/4, $0x42FE0000 // 127.0
+GLOBL most<>(SB), RODATA, $4
+
 // func expressAVX2(s *sums, f *frame, place float32, thresholds *[Planes]float32, out *[Width]int8) uint64
 TEXT ·expressAVX2(SB), NOSPLIT, $0-48
 	MOVQ         s+0(FP), DI
@@ -65,6 +68,7 @@ TEXT ·expressAVX2(SB), NOSPLIT, $0-48
 	MOVQ         out+32(FP), DX
 	VBROADCASTSS 2560(SI), Y14
 	VMOVDQU      order<>(SB), Y13
+	VBROADCASTSS most<>(SB), Y12
 	MOVQ         $8, CX
 quantise:
 	VALUE(0, Y0)
@@ -75,6 +79,12 @@ quantise:
 	VMULPS    Y14, Y1, Y1
 	VMULPS    Y14, Y2, Y2
 	VMULPS    Y14, Y3, Y3
+
+	// What is too large for an integer would become the least one. What is no number becomes the most.
+	VMINPS    Y12, Y0, Y0
+	VMINPS    Y12, Y1, Y1
+	VMINPS    Y12, Y2, Y2
+	VMINPS    Y12, Y3, Y3
 	VCVTPS2DQ Y0, Y0
 	VCVTPS2DQ Y1, Y1
 	VCVTPS2DQ Y2, Y2
