@@ -1,6 +1,7 @@
 package blend
 
 import (
+	"fmt"
 	"math"
 	"unsafe"
 
@@ -11,40 +12,104 @@ import (
 
 // rule returns a way to choose; nil for the engine's own.
 func (s *system) rule(name string, parts []engine.Part) *engine.Rule {
+	d := &deviation{shape: s.model.Shape(), memory: s.device.Memory(), parts: parts}
 	switch name {
 	case "cacheblend":
-		d := &deviation{shape: s.model.Shape(), parts: parts}
-		return &engine.Rule{Layer: 1, Score: d.score}
+		return &engine.Rule{Layer: 1, Received: s.onGPU(), Score: func(score, _ []float32, _ []blend.Source, segments []compute.Segment) {
+			d.score(score, segments)
+		}}
 	case "epic":
 		return &engine.Rule{Score: func(score, _ []float32, from []blend.Source, segments []compute.Segment) {
-			begins := make([]bool, len(score))
-			for i := range parts {
-				begins[segments[parts[i].Segment].First-segments[0].First+parts[i].At] = true
+			blend.ByPlace(score, from, begins(len(score), parts, segments))
+		}}
+	case "begin":
+		return &engine.Rule{Received: true, Score: func(score, received []float32, _ []blend.Source, segments []compute.Segment) {
+			blend.ByAttention(score, received, drifts(len(score), parts, segments), blend.DriftWeight)
+			for i, first := range begins(len(score), parts, segments) {
+				if first {
+					score[i] += float32(len(score)) // above all others
+				}
 			}
-			blend.ByPlace(score, from, begins)
+		}}
+	case "second":
+		return &engine.Rule{Layer: 1, Received: true, Score: func(score, received []float32, _ []blend.Source, segments []compute.Segment) {
+			blend.ByAttention(score, received, drifts(len(score), parts, segments), blend.DriftWeight)
+		}}
+	case "product":
+		return &engine.Rule{Layer: 1, Received: true, Score: func(score, received []float32, _ []blend.Source, segments []compute.Segment) {
+			d.score(score, segments)
+			for i := range score {
+				score[i] = float32(math.Sqrt(float64(score[i]))) * received[i]
+			}
 		}}
 	}
 	return nil
 }
 
-// deviation is CacheBlend's score: how far K and V of the second layer are from what stands in for them.
-type deviation struct {
-	shape compute.Shape
-	parts []engine.Part
+// onGPU reports whether K and V are where the host does not see them. Rules that read them wait for the layer there, which
+// asking for the attention received does.
+func (s *system) onGPU() bool { return s.device.Memory().Host() != s.device.Memory() }
+
+// begins says which rows are the first of a part.
+func begins(rows int, parts []engine.Part, segments []compute.Segment) []bool {
+	out := make([]bool, rows)
+	for i := range parts {
+		out[row(&parts[i], segments)] = true
+	}
+	return out
 }
 
-func (d *deviation) score(score, _ []float32, from []blend.Source, segments []compute.Segment) {
+// drifts are those of the parts' rows.
+func drifts(rows int, parts []engine.Part, segments []compute.Segment) []float32 {
+	out := make([]float32, rows)
+	for i := range parts {
+		copy(out[row(&parts[i], segments):], parts[i].Drift)
+	}
+	return out
+}
+
+// row is the first of a part.
+func row(p *engine.Part, segments []compute.Segment) int {
+	return segments[p.Segment].First - segments[0].First + p.At
+}
+
+// deviation is CacheBlend's score: how far K and V of the second layer are from what stands in for them.
+type deviation struct {
+	shape  compute.Shape
+	memory compute.Memory
+	parts  []engine.Part
+}
+
+func (d *deviation) score(score []float32, segments []compute.Segment) {
 	clear(score)
+	host := map[int][]compute.Chunk{} // by segment
 	for i := range d.parts {
 		p := &d.parts[i]
-		g := &segments[p.Segment]
-		chunks := p.Entry.AppendChunks(nil)
+		if host[p.Segment] == nil {
+			host[p.Segment] = d.seen(segments[p.Segment].Chunks)
+		}
+		chunks := d.seen(p.Entry.AppendChunks(nil))
 		for t := range p.Tokens {
-			own, at := find(g.Chunks, p.At+t)
+			own, at := find(host[p.Segment], p.At+t)
 			other, there := find(chunks, p.First+t)
-			score[g.First-segments[0].First+p.At+t] = float32(d.distance(own, at, other, there, p.Turn))
+			score[row(p, segments)+t] = float32(d.distance(own, at, other, there, p.Turn))
 		}
 	}
+}
+
+// seen returns chunks whose bytes the host sees.
+func (d *deviation) seen(chunks []compute.Chunk) []compute.Chunk {
+	out := make([]compute.Chunk, len(chunks))
+	copy(out, chunks)
+	for i := range out {
+		if c := &out[i]; c.Bytes == nil {
+			c.Bytes = make([]byte, c.Size)
+			if err := d.memory.Read(c.Bytes, compute.Block{Addr: c.Addr, Size: c.Size}); err != nil {
+				panic(fmt.Sprintf("bench blend: read K and V: %v", err)) // a benchmark: nothing is served
+			}
+		}
+	}
+	return out
 }
 
 // find returns the chunk of a token and its place there.

@@ -227,6 +227,7 @@ func (c *benchBlendQualityCmd) history(w *world, tmp, name string) (blend.Histor
 	if c.Device != "auto" {
 		cfg.Device = c.Device
 	}
+	cfg.Models[0].DType = c.DType // prototypes stand in for what the model computes
 	s, err := load(w.ctx, cfg, c.logger(w.stderr))
 	if err != nil {
 		return nil, nil, err

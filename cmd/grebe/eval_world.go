@@ -29,6 +29,7 @@ type evalWorldCmd struct {
 	Rate       float64 `default:"20" help:"Requests of the trace per second, on average; default ${default}."`
 	Tokenizer  string  `type:"path" help:"tokenizer.json to count tokens with." placeholder:"FILE"`
 	Arrays     bool    `help:"Write arrays of integers for the scripts of training/ instead, with a tokenizer."`
+	ItemsFile  string  `name:"items-file" type:"path" help:"With --arrays: items (NDJSON) with texts, instead of the shop's; who had them is left to the scripts." placeholder:"FILE"`
 	JSON       bool    `name:"json" help:"Print the statistics as JSON."`
 }
 
@@ -43,10 +44,14 @@ Examples:
 
     grebe eval world --out ./shop --train 2000
     grebe eval world --out ./shop --tokenizer ./my-model/tokenizer.json
-    grebe eval world --out ./arrays --arrays --train 50000`
+    grebe eval world --out ./arrays --arrays --train 50000
+    grebe eval world --out ./arrays --arrays --items-file items.ndjson`
 }
 
 func (c *evalWorldCmd) Run(w *world) error {
+	if c.ItemsFile != "" {
+		return c.catalog()
+	}
 	if c.Items < 1000 {
 		return usagef("--items: %d: want at least 1000", c.Items)
 	}
@@ -104,6 +109,21 @@ func (c *evalWorldCmd) arrays(sh *shop.World) error {
 		}
 	}
 	return nil
+}
+
+// catalog writes a catalog of others for the training scripts.
+func (c *evalWorldCmd) catalog() error {
+	if !c.Arrays {
+		return usagef("--items-file: only with --arrays")
+	}
+	items, err := eval.Items(c.ItemsFile)
+	if err != nil {
+		return err
+	}
+	if err := os.MkdirAll(c.Out, 0o755); err != nil {
+		return err
+	}
+	return arrays.Catalog(c.Out, items, "The customer bought:\n")
 }
 
 // customers writes the customers of a split and the questions about them.

@@ -64,6 +64,7 @@ type Meta struct {
 	FirstCode       []int              `json:"first_code"`
 	Levels          []int              `json:"levels"`
 	Marks           []string           `json:"marks"` // rows of streams that are no items
+	Head            string             `json:"head,omitempty"` // first line of a user's text; of a catalog (Catalog)
 	Prompts         Prompts            `json:"prompts"`
 	Tokens          map[string][]int32 `json:"tokens"` // of the fixed parts, by their names in Prompts
 }
@@ -102,25 +103,38 @@ func New(dir string, w *shop.World) (*Writer, error) {
 // vocabulary trains the BPE and adds the special tokens.
 func (x *Writer) vocabulary() ([]byte, error) {
 	p := &prompts
-	var texts []string
-	for range 100 { // often enough that each word of a prompt becomes a token
-		texts = append(texts, p.Preamble, p.LeadIn, " "+p.Instruction, " "+p.Pointwise, p.Instruction, p.Pointwise, p.GenerateInstruction)
-	}
+	texts := repeated(p.Preamble, p.LeadIn, " "+p.Instruction, " "+p.Pointwise, p.Instruction, p.Pointwise, p.GenerateInstruction)
 	for i := range x.w.Items {
 		texts = append(texts, x.w.Items[i].Text())
 	}
 	for n := range 400 {
 		texts = append(texts, x.w.Text(x.w.User(shop.Train, n)))
 	}
-	vocab := toybpe.Train(texts, merges)
+	ids := make([]string, len(x.w.Items))
+	for i := range ids {
+		ids[i] = x.w.Items[i].ID
+	}
+	return x.number(toybpe.Train(texts, merges), ids, Levels)
+}
+
+// repeated returns texts often enough that each of their words becomes a token.
+func repeated(texts ...string) (out []string) {
+	for range 100 {
+		out = append(out, texts...)
+	}
+	return out
+}
+
+// number adds the special tokens to a vocabulary, notes their numbers and returns tokenizer.json.
+func (x *Writer) number(vocab *toybpe.Vocabulary, ids []string, levels []int) ([]byte, error) {
 	special := []string{"<yes>", "<no>"}
-	for i := range x.w.Items {
-		special = append(special, "<"+x.w.Items[i].ID+">")
+	for _, id := range ids {
+		special = append(special, "<"+id+">")
 	}
 	m := &x.meta
 	m.Words, m.Yes, m.No = vocab.Size(), vocab.Size(), vocab.Size()+1
-	m.FirstIdentifier, m.Items, m.Levels = vocab.Size()+2, len(x.w.Items), Levels
-	for l, size := range Levels {
+	m.FirstIdentifier, m.Items, m.Levels = vocab.Size()+2, len(ids), levels
+	for l, size := range levels {
 		m.FirstCode = append(m.FirstCode, vocab.Size()+len(special))
 		for c := range size {
 			special = append(special, fmt.Sprintf("<%c_%d>", 'a'+l, c))
@@ -136,7 +150,10 @@ func (x *Writer) vocabulary() ([]byte, error) {
 
 func (x *Writer) describe() {
 	p := &prompts
-	x.meta.Prompts, x.meta.Marks = *p, x.w.Marks()
+	x.meta.Prompts = *p
+	if x.w != nil {
+		x.meta.Marks = x.w.Marks()
+	}
 	x.meta.Tokens = map[string][]int32{
 		"preamble": x.tok.Encode(p.Preamble), "lead_in": x.tok.Encode(p.LeadIn), "instruction": x.tok.Encode(p.Instruction),
 		"pointwise": x.tok.Encode(p.Pointwise), "generate_instruction": x.tok.Encode(p.GenerateInstruction),
