@@ -38,14 +38,15 @@ type system struct {
 }
 
 // newSystem takes over dev and m. Room is the bytes for blocks.
-func newSystem(dev compute.Device, m model.Model, b *prompt.Builder, room int64, rows int) (*system, error) {
+func newSystem(dev compute.Device, m model.Model, b *prompt.Builder, room int64, opt engine.Options) (*system, error) {
 	s := &system{device: dev, model: m, prompt: b, blocks: map[string]*kv.Entry{}}
 	var err error
 	if s.pool, err = pool.Over(dev.Memory(), room, 64<<10); err != nil {
 		return nil, err
 	}
 	s.store = kv.New(m.Shape(), s.pool)
-	s.engine, err = engine.New(m, dev, engine.Options{MaxTokens: rows, Cache: s.store})
+	opt.Cache = s.store
+	s.engine, err = engine.New(m, dev, opt)
 	return s, err
 }
 

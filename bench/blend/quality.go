@@ -26,6 +26,7 @@ type QualityOptions struct {
 	Budgets  []float64 // 0 to 1
 	Rules    []string
 	Window   int
+	Multiple int // of rows that budgets are rounded down to, see engine.Options; 0: the device's
 	Seed     uint64
 	History  History // nil: histories are computed
 	Progress func(done, total int)
@@ -79,7 +80,7 @@ func MeasureQuality(ctx context.Context, o QualityOptions) (q *Quality, err erro
 	if len(o.Rules) == 0 {
 		o.Rules = Rules
 	}
-	s, err := newSystem(o.Device, o.Model, o.Prompt, 2<<30, 16384)
+	s, err := newSystem(o.Device, o.Model, o.Prompt, 2<<30, engine.Options{MaxTokens: 16384, Multiple: o.Multiple})
 	if err != nil {
 		return nil, err
 	}

@@ -131,7 +131,7 @@ func newRandom(d compute.Device, name string, seed uint64, kinds []Prompt, each,
 	if err != nil {
 		return nil, err
 	}
-	return newSystem(d, m, b, roomFor(kinds, each, m.Shape()), rows)
+	return newSystem(d, m, b, roomFor(kinds, each, m.Shape()), engine.Options{MaxTokens: rows})
 }
 
 // roomFor has room for the blocks and histories of some prompts of each kind, and as much again.

@@ -6,6 +6,7 @@ import (
 	"grebe/blend"
 	"grebe/compute"
 	"grebe/compute/cpu"
+	"grebe/engine"
 	"grebe/prompt"
 )
 
@@ -54,7 +55,7 @@ func BenchmarkHost(b *testing.B) {
 	if err != nil {
 		b.Fatal(err)
 	}
-	s, err := newSystem(idle{dev}, m, builder, roomFor(prompts, 1, m.Shape()), 8192)
+	s, err := newSystem(idle{dev}, m, builder, roomFor(prompts, 1, m.Shape()), engine.Options{MaxTokens: 8192})
 	if err != nil {
 		b.Fatal(err)
 	}

@@ -120,6 +120,7 @@ type benchBlendQualityCmd struct {
 	Budgets      []float64 `help:"Shares that are computed again; default 0.05,0.1,0.15,0.2,0.3,0.5,0.7,1." placeholder:"SHARE,..."`
 	Rules        []string  `help:"attention, cacheblend, epic; default all." placeholder:"RULE,..."`
 	Window       int       `help:"Last tokens that are always computed; default ${default}." default:"0" placeholder:"N"`
+	Multiple     int       `help:"Round the number of rows down to a multiple, as a GPU does with 128; default the device's." placeholder:"N"`
 	PoolFile     string    `name:"pool-file" type:"path" help:"Users (NDJSON) to make prototypes of, instead of the shop's." placeholder:"FILE"`
 	PoolUsers    int       `name:"pool-users" help:"Make prototypes of so many of the shop's training customers, which stand in for histories too." placeholder:"N"`
 	Memory       string    `default:"64MiB" help:"KV of the prototypes, at most; default ${default}." placeholder:"SIZE"`
@@ -209,7 +210,7 @@ func (c *benchBlendQualityCmd) measure(w *world, tmp string) (*blend.Quality, er
 	bar := newRequestBar(w)
 	defer bar.end()
 	return blend.MeasureQuality(w.ctx, blend.QualityOptions{
-		History: history, Device: dev, Model: m, Prompt: builder, Data: data, Budgets: c.Budgets, Rules: c.Rules, Window: c.Window, Seed: c.Seed, Progress: bar.update,
+		History: history, Device: dev, Model: m, Prompt: builder, Data: data, Budgets: c.Budgets, Rules: c.Rules, Window: c.Window, Multiple: c.Multiple, Seed: c.Seed, Progress: bar.update,
 	})
 }
 
