@@ -53,7 +53,8 @@ class World:
         self.first, self.count = self.meta["first_identifier"], self.meta["items"]
         tokens, offsets = np.load(os.path.join(folder, "items.tokens.npy")), np.load(os.path.join(folder, "items.offsets.npy"))
         self.items = [tokens[a:b] for a, b in zip(offsets[:-1], offsets[1:])]
-        self.attributes = np.load(os.path.join(folder, "items.attributes.npy"))
+        attributes = os.path.join(folder, "items.attributes.npy")
+        self.attributes = np.load(attributes) if os.path.exists(attributes) else np.zeros((self.count, 0), dtype=np.uint16)
 
     def features(self):
         """Returns numbers of what items share: words of the title, the last words (a price's), attributes."""
@@ -152,7 +153,7 @@ class Questions(torch.utils.data.IterableDataset):
     def plan(self, r, u, order, listed):
         s, w = self.split, self.world
         candidates, chosen = self.choose(r, u, listed)
-        asked, asked_chosen = ([], -1) if order == "causal" else pick(r, len(candidates), chosen, self.asked)
+        asked, asked_chosen = ([], -1) if order == "causal" or self.asked == 0 else pick(r, len(candidates), chosen, self.asked)
         chunks, targets = s.chunks(u), s.targets(u)
         p, user, instruction, each = w.prompts.questions(order, chunks, [w.items[i] for i in candidates], asked)
         rows, items = [], []

@@ -63,7 +63,7 @@ type Meta struct {
 	Items           int                `json:"items"`
 	FirstCode       []int              `json:"first_code"`
 	Levels          []int              `json:"levels"`
-	Marks           []string           `json:"marks"` // rows of streams that are no items
+	Marks           []string           `json:"marks"`          // rows of streams that are no items
 	Head            string             `json:"head,omitempty"` // first line of a user's text; of a catalog (Catalog)
 	Prompts         Prompts            `json:"prompts"`
 	Tokens          map[string][]int32 `json:"tokens"` // of the fixed parts, by their names in Prompts
