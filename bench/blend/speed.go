@@ -28,6 +28,7 @@ type SpeedOptions struct {
 	Budgets  []float64 // for items and history alike; 0.3
 	Repeats  int       // 9
 	Requests int       // of the queue; 2,000
+	Multiple int       // as in QualityOptions
 	Seed     uint64
 }
 
@@ -95,7 +96,7 @@ func MeasureSpeed(ctx context.Context, o SpeedOptions) (*Speed, error) {
 	if o.Requests <= 0 {
 		o.Requests = 2000
 	}
-	s, err := newRandom(o.Device, o.Shape, o.Seed, o.Prompts, 1, 8192)
+	s, err := newRandom(o.Device, o.Shape, o.Seed, o.Prompts, 1, engine.Options{MaxTokens: 8192, Multiple: o.Multiple})
 	if err != nil {
 		return nil, err
 	}
@@ -116,7 +117,7 @@ func MeasureSpeed(ctx context.Context, o SpeedOptions) (*Speed, error) {
 const randomVocab = 4096
 
 // newRandom makes a system of random weights with room for some prompts of each kind.
-func newRandom(d compute.Device, name string, seed uint64, kinds []Prompt, each, rows int) (*system, error) {
+func newRandom(d compute.Device, name string, seed uint64, kinds []Prompt, each int, opt engine.Options) (*system, error) {
 	shape, ok := Shapes[name]
 	if !ok {
 		return nil, fmt.Errorf("bench blend: no shape %q", name)
@@ -131,7 +132,7 @@ func newRandom(d compute.Device, name string, seed uint64, kinds []Prompt, each,
 	if err != nil {
 		return nil, err
 	}
-	return newSystem(d, m, b, roomFor(kinds, each, m.Shape()), engine.Options{MaxTokens: rows})
+	return newSystem(d, m, b, roomFor(kinds, each, m.Shape()), opt)
 }
 
 // roomFor has room for the blocks and histories of some prompts of each kind, and as much again.

@@ -35,12 +35,13 @@ Examples:
 }
 
 type benchBlendSpeedCmd struct {
-	Shape   string    `default:"qwen3-0.6b" enum:"tiny,qwen3-0.6b,qwen3-8b" help:"Shape of random weights: ${enum}; default ${default}."`
-	Device  string    `default:"cpu" enum:"cpu,cuda" help:"${enum}; default ${default}."`
-	Budgets []float64 `help:"Shares that are computed again; default 0.3." placeholder:"SHARE,..."`
-	Repeats int       `help:"Runs of each, in turns; default 9." placeholder:"N"`
-	Seed    uint64    `default:"1" help:"Of weights and tokens; default ${default}."`
-	JSON    bool      `name:"json" help:"Print JSON."`
+	Shape    string    `default:"qwen3-0.6b" enum:"tiny,qwen3-0.6b,qwen3-8b" help:"Shape of random weights: ${enum}; default ${default}."`
+	Device   string    `default:"cpu" enum:"cpu,cuda" help:"${enum}; default ${default}."`
+	Budgets  []float64 `help:"Shares that are computed again; default 0.3." placeholder:"SHARE,..."`
+	Repeats  int       `help:"Runs of each, in turns; default 9." placeholder:"N"`
+	Multiple int       `help:"Round the number of rows down to a multiple; default the device's, 1: do not." placeholder:"N"`
+	Seed     uint64    `default:"1" help:"Of weights and tokens; default ${default}."`
+	JSON     bool      `name:"json" help:"Print JSON."`
 }
 
 func (benchBlendSpeedCmd) Help() string {
@@ -59,7 +60,7 @@ func (c *benchBlendSpeedCmd) Run(w *world) error {
 	if err != nil {
 		return err
 	}
-	r, err := blend.MeasureSpeed(w.ctx, blend.SpeedOptions{Device: dev, Shape: c.Shape, Budgets: c.Budgets, Repeats: c.Repeats, Seed: c.Seed})
+	r, err := blend.MeasureSpeed(w.ctx, blend.SpeedOptions{Device: dev, Shape: c.Shape, Budgets: c.Budgets, Repeats: c.Repeats, Multiple: c.Multiple, Seed: c.Seed})
 	if err != nil {
 		return err
 	}
