@@ -174,6 +174,9 @@ func (u *unit) openMemory(cfg *config.Config, mc *config.Model, shape compute.Sh
 	}
 	u.memory = &memory{stack: u.branch(), shape: shape, version: u.version}
 	if len(others) > 0 { // its folder is in use until the next start
+		if err := u.checkRoom(cfg, mc, at); err != nil {
+			return err
+		}
 		without := *cfg
 		without.Cache.Disk = config.Size{}
 		own := *mc
@@ -190,6 +193,20 @@ func (u *unit) checkRows(model string, shape *compute.Shape) error {
 		if o.memory.shared != nil && o.memory.shared.divided && (shape == nil || !reflect.DeepEqual(o.memory.shape, *shape)) {
 			return errors.New("the checkpoint's KV has another shape, and rows of its item table lie in the memory of the one that serves: it needs a restart")
 		}
+	}
+	return nil
+}
+
+// checkRoom refuses KV of another shape than that of the checkpoint that serves where the host has no room for both: pages are taken
+// as they are filled, so that it would not show before. Of a device's memory a pool takes what is left.
+func (u *unit) checkRoom(cfg *config.Config, mc *config.Model, at compute.Memory) error {
+	have, need := freeHost(), hostBytes(cfg, mc)
+	if at.Host() == at && u.loader != nil {
+		have = u.loader.freeOn(u.device)
+	}
+	if have >= 0 && have < need {
+		return fmt.Errorf("%w: its KV has another shape and takes %s of the host's memory beside that of the one that serves, and %s are free",
+			server.ErrNoMemory, inBytes(need), inBytes(have))
 	}
 	return nil
 }
@@ -314,15 +331,18 @@ func (l *loader) worthIt(mc *config.Model) error {
 			need += st.Size()
 		}
 	}
-	free := l.free
-	if free == nil {
-		free = freeMemory
-	}
 	need += need / 8 // activations, and what packing adds
-	if have := free(l.stack.device); have >= 0 && have < need {
+	if have := l.freeOn(l.stack.device); have >= 0 && have < need {
 		return fmt.Errorf("%w: it takes %s, and %s are free on %s", server.ErrNoMemory, inBytes(need), inBytes(have), l.stack.device.Name())
 	}
 	return nil
+}
+
+func (l *loader) freeOn(d compute.Device) int64 {
+	if l.free != nil {
+		return l.free(d)
+	}
+	return freeMemory(d)
 }
 
 // freeMemory is what a device has left, or the host where it computes; negative when the system does not tell.
@@ -331,6 +351,11 @@ func freeMemory(d compute.Device) int64 {
 		free, _ := m.Sizes()
 		return free
 	}
+	return freeHost()
+}
+
+// freeHost is what the host has left; negative when the system does not tell.
+func freeHost() int64 {
 	free, known := number("/proc/meminfo", "MemAvailable:")
 	if known {
 		free <<= 10 // it is in KiB

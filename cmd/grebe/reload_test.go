@@ -406,6 +406,34 @@ func TestReloadThatFails(t *testing.T) {
 	w.onlyOwnEntries(t)
 }
 
+// A checkpoint whose KV has another shape needs memory of its own for it beside that of the one that serves: without it, the reload is
+// refused and nothing else happens; with it, the new one serves.
+func TestReloadToAnotherShapeNeedsRoom(t *testing.T) {
+	w := newReloadWorld(t, config.Setting{Path: "models[0].host_memory", Value: "32MiB"})
+	spec := modeltest.Spec{Architecture: modeltest.Qwen3, Hidden: 128, Layers: 3, Heads: 4, KVHeads: 2, HeadDim: 32, Inter: 512, Vocab: 4000, Seed: 5}
+	if err := modeltest.Write(filepath.Join(w.dir, "deep"), spec); err != nil {
+		t.Fatal(err)
+	}
+	w.serve(t)
+	before, err := w.answer(0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	w.point(t, "deep")
+	w.stack.loader.free = func(compute.Device) int64 { return 16 << 20 } // the weights fit, 32 MiB of KV do not
+	status, now := w.reload(t, "reload")
+	if status != http.StatusConflict || !strings.Contains(now.text, "not enough memory") || !strings.Contains(now.text, "another shape") {
+		t.Errorf("without room for another KV: %d %s", status, now.text)
+	}
+	if after, err := w.answer(0); err != nil || after != before || len(w.stack.loaded.of("m")) != 1 {
+		t.Errorf("after a refused reload: %s, %v; want %s of one checkpoint", after, err, before)
+	}
+	w.stack.loader.free = func(compute.Device) int64 { return 48 << 20 }
+	if status, now := w.reload(t, "reload"); status != http.StatusAccepted || now.Reload.State != "done" {
+		t.Errorf("with room: %d %s", status, now.text)
+	}
+}
+
 func spoil(t *testing.T, file string, how func([]byte) []byte) {
 	t.Helper()
 	data, err := os.ReadFile(file)
