@@ -7,6 +7,8 @@
 # The tool "none" runs the cases by themselves: it compiles the kernels, which later processes find in the cache.
 # OUT gets a log for each process and summary.txt: what was clean, what was not, and how many cases ran. Where a tool
 # itself fails in the matrix library's kernels, the process runs again with a product of our own ("own" in its name).
+# What the host had no memory for beside the others (the largest search takes 74 GB), and where the tool failed for
+# other reasons, runs again at the end, one at a time.
 # Environment: JOBS (14) processes at a time; LIMIT (600) seconds for each; VARIANTS (graphs plain direct);
 # SHORT=1: only seeds that cover every head dimension of the tensor cores; PRODUCTS=library: racecheck with the matrix
 # library's products, for which it takes minutes and gigabytes, instead of our own; RACE_ARGS and ARGS for
@@ -90,9 +92,25 @@ one() {
 }
 export -f one
 
+# disturbed runs what others or the tool disturbed again, and takes its verdicts in the place of the first ones.
+disturbed() {
+  local list=$DIR/$1.list first=$DIR/$1.first name
+  { grep 'exit 9)\|exit 137)' "$first" | awk '{print $5}'
+    grep -l 'Internal Sanitizer Error\|Device not supported' "$DIR/$1"-*.log | xargs -r -n 1 basename -s .log; } | sort -u | while read -r name; do
+    grep "^$name " "$list" | xargs -r -L 1 bash -c 'one "$@"' _ >>"$DIR/$1.second"
+  done
+  [ -s "$DIR/$1.second" ] || return 0
+  awk '{for (i = 1; i <= NF; i++) if ($i ~ /-/) {print $i; break}}' "$DIR/$1.second" >"$DIR/$1.again"
+  grep -v -w -F -f "$DIR/$1.again" "$first" >"$first.rest"
+  cat "$first.rest" "$DIR/$1.second" >"$first"
+}
+
 : >"$out/summary.txt"
 for tool in $tools; do
-  cases $tool | sed "s/^/$tool-/" | { [ -n "${SKIP:-}" ] && grep -v -w -F -f "$SKIP" || cat; } | xargs -P "${JOBS:-14}" -L 1 bash -c 'one "$@"' _ >>"$out/summary.txt"
+  cases $tool | sed "s/^/$tool-/" | { [ -n "${SKIP:-}" ] && grep -v -w -F -f "$SKIP" || cat; } >"$out/$tool.list"
+  xargs -P "${JOBS:-14}" -L 1 bash -c 'one "$@"' _ <"$out/$tool.list" >"$out/$tool.first"
+  [ "$tool" = none ] || disturbed "$tool"
+  cat "$out/$tool.first" >>"$out/summary.txt"
 done
 for tool in $tools; do
   echo "$tool: $(cat "$out/$tool"-*.log | grep -- '--- PASS: Test.*/.*/' | awk '{print $3}' | sort -u | wc -l) cases passed;" \
