@@ -21,6 +21,7 @@ type Model struct {
 	threshold []float32     // go right when the feature is larger
 	leaf      []float32     // per tree 2^depth
 	nodes     []compareNode // feature and threshold, as predict wants them
+	trees     []tree        // the same and leaves, as one wants them
 }
 
 const (
@@ -67,29 +68,41 @@ func (m *Model) one(s *Sample) float32 {
 	for f, v := range s {
 		x[f] = sortable(v)
 	}
-	y := m.base
-	inner, leaves := 1<<m.depth-1, 1<<m.depth
-	nodes, leaf := m.nodes, m.leaf
-	for ; len(leaf) >= 4*leaves; nodes, leaf = nodes[4*inner:], leaf[4*leaves:] {
-		t0, t1, t2, t3 := nodes[:inner], nodes[inner:2*inner], nodes[2*inner:3*inner], nodes[3*inner:4*inner]
-		n0, n1, n2, n3 := 0, 0, 0, 0
+	y, trees := m.base, m.trees
+	for ; len(trees) >= 4; trees = trees[4:] {
+		t0, t1, t2, t3 := &trees[0], &trees[1], &trees[2], &trees[3]
+		n0, n1, n2, n3 := 1, 1, 1, 1
 		for range m.depth {
-			n0, n1, n2, n3 = below(t0, n0, &x), below(t1, n1, &x), below(t2, n2, &x), below(t3, n3, &x)
+			n0, n1, n2, n3 = t0.below(n0, &x), t1.below(n1, &x), t2.below(n2, &x), t3.below(n3, &x)
 		}
-		y += leaf[n0-inner]
-		y += leaf[n1-inner+leaves]
-		y += leaf[n2-inner+2*leaves]
-		y += leaf[n3-inner+3*leaves]
+		y += t0.leaf(n0, m.depth)
+		y += t1.leaf(n1, m.depth)
+		y += t2.leaf(n2, m.depth)
+		y += t3.leaf(n3, m.depth)
 	}
-	for ; len(leaf) > 0; nodes, leaf = nodes[inner:], leaf[leaves:] {
-		n := 0
+	for t := range trees {
+		n := 1
 		for range m.depth {
-			n = below(nodes, n, &x)
+			n = trees[t].below(n, &x)
 		}
-		y += leaf[n-inner]
+		y += trees[t].leaf(n, m.depth)
 	}
 	return y
 }
+
+// tree is one of the trees as one wants it: of a size that no index can leave. The root is node 1, the children of n are 2n and 2n+1, of
+// which those below the last node are leaves.
+type tree struct {
+	nodes  [1 << maxDepth]compareNode
+	leaves [1 << maxDepth]float32
+}
+
+func (t *tree) below(n int, x *[padded]int32) int {
+	c := t.nodes[n&(len(t.nodes)-1)]
+	return 2*n + int(uint64(int64(c.key)-int64(x[c.feature%padded]))>>63)
+}
+
+func (t *tree) leaf(n, depth int) float32 { return t.leaves[(n-1<<depth)&(len(t.leaves)-1)] }
 
 // below returns the node that a sample goes to from node n.
 func below(nodes []compareNode, n int, x *[padded]int32) int {
@@ -115,6 +128,12 @@ func (m *Model) index() {
 	for i, f := range m.feature {
 		m.nodes[i] = compareNode{sortable(m.threshold[i]), uint32(f)}
 	}
+	inner, leaves := 1<<m.depth-1, 1<<m.depth
+	m.trees = make([]tree, len(m.leaf)/leaves)
+	for t := range m.trees {
+		copy(m.trees[t].nodes[1:], m.nodes[t*inner:(t+1)*inner])
+		copy(m.trees[t].leaves[:], m.leaf[t*leaves:(t+1)*leaves])
+	}
 }
 
 // rescale multiplies all that trees add.
@@ -122,6 +141,7 @@ func (m *Model) rescale(by float32) {
 	for i := range m.leaf {
 		m.leaf[i] *= by
 	}
+	m.index()
 }
 
 type modelJSON struct {

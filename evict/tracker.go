@@ -183,7 +183,7 @@ func (h *history) first() {
 // again notes that a known key is requested.
 func (h *history) again(now int64, t *Tracker) {
 	gap := float64(now - h.last)
-	y := float32(math.Log2(1 + gap))
+	y := float32(log2(1 + gap))
 	if h.guess >= 0 {
 		t.errors.add(float64(h.guess - y))
 		h.guess = -1
@@ -191,7 +191,7 @@ func (h *history) again(now int64, t *Tracker) {
 	copy(h.gap[1:], h.gap[:])
 	h.gap[0] = y
 	// The slowest counter's decay squared is the next faster one's.
-	decay := float32(math.Exp2(-gap / float64(t.cfg.HalfLife<<(counters-1))))
+	decay := float32(exp2(-gap / float64(t.cfg.HalfLife<<(counters-1))))
 	for c := counters - 1; c >= 0; c-- {
 		h.count[c] = 1 + h.count[c]*decay
 		decay *= decay
@@ -277,10 +277,10 @@ func (t *Tracker) Outcomes(now int64) ([]Sample, []Outcome) {
 	return l.samples, l.outcomes
 }
 
-// Return turns a prediction into the absolute time that Access.Return wants.
-func Return(now int64, log2 float32) int64 {
-	if log2 >= 61 {
+// Return turns a prediction, log2(1 + time), into the absolute time that Access.Return wants.
+func Return(now int64, y float32) int64 {
+	if y >= 61 {
 		return Never
 	}
-	return now + int64(math.Exp2(float64(max(log2, 0)))-1)
+	return now + int64(exp2(float64(max(y, 0)))-1)
 }

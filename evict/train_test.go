@@ -254,6 +254,9 @@ func TestPredictOneIsPredict(t *testing.T) {
 	out := make([]float32, len(xs))
 	for trees := range 10 {
 		m := Train(xs, ys, TrainParams{Trees: trees + 1, Depth: 1 + trees%maxDepth})
+		if trees%2 == 1 {
+			m.rescale(2)
+		}
 		m.Predict(xs, out)
 		for i := range xs {
 			if got := m.one(&xs[i]); got != out[i] {
