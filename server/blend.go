@@ -70,7 +70,7 @@ func (s *Server) runBlended(ctx context.Context, w *work, visit *reuse.Blended, 
 		err = layoutError(err)
 	}
 	if err == nil {
-		r.blended(visit, w.explain)
+		r.blended(job, visit, w.explain)
 		s.metrics.reused(w.call.op, r.usage().BySource)
 	}
 	if visit != nil {
@@ -87,8 +87,8 @@ func (w *work) budgetOf() blend.Budget {
 	return w.model.Blend.Budget
 }
 
-// blended notes where the tokens of a blended prompt came from.
-func (r *ranking) blended(visit *reuse.Blended, explain bool) {
+// blended notes where the tokens of a blended prompt came from. A job that had to run without what was cached has none of it left.
+func (r *ranking) blended(job *engine.Job, visit *reuse.Blended, explain bool) {
 	r.account = &reuse.Account{Computed: r.result.Computed}
 	if visit != nil {
 		*r.account = visit.Account(r.result)
@@ -115,7 +115,11 @@ func (r *ranking) blended(visit *reuse.Blended, explain bool) {
 		}
 		p := &grebev1.Part{Kind: seg.Kind.String(), Tokens: int32(len(seg.Tokens))}
 		if visit != nil {
-			n, source := visit.Cached(i)
+			var n int
+			var source string
+			if job.Cached != nil {
+				n, source = visit.Cached(i)
+			}
 			if found := visit.Prototypes(r.result, i); found > 0 {
 				n, source = found, "prototype"
 			}

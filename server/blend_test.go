@@ -13,6 +13,8 @@ import (
 	grebev1 "grebe/api/grebe/v1"
 	"grebe/blend"
 	"grebe/engine"
+	"grebe/kv"
+	"grebe/plan"
 	"grebe/server/reuse"
 )
 
@@ -181,6 +183,41 @@ func TestBlocksDoNotMakeAPromptTooLarge(t *testing.T) {
 	}
 	if refused == 0 {
 		t.Error("no request was to make blocks")
+	}
+}
+
+// A prompt that has to be computed without what is cached of it says so, part by part.
+func TestBlendWithoutRoomReusesNoPrefix(t *testing.T) {
+	w := newBlendWorld(t, near, 4, false)
+	req := w.request("blend")
+	req.User.Id, req.Explain = "u", true
+	for range 3 {
+		_, err := w.cached.Rank(t.Context(), req)
+		must(t, err)
+		w.index.Apply(time.Second)
+	}
+	m := w.model
+	m.Blend = &reuse.Blend{Budget: blend.Budget{Items: 0.3, History: 0.3}}
+	do, full := m.Runner.Do, 0
+	m.Runner = runner(func(ctx context.Context, job *engine.Job) (*engine.Result, error) {
+		if job.Cached != nil {
+			full++
+			return nil, kv.ErrFull
+		}
+		return do(ctx, job)
+	})
+	s, err := New(Config{Models: []Model{m}, SLO: time.Minute})
+	must(t, err)
+	got, err := s.Rank(t.Context(), req)
+	must(t, err)
+	checkParts(t, 0, got)
+	for _, p := range got.Parts {
+		if p.Kind != plan.Item.String() && p.Cached > 0 {
+			t.Errorf("%d of %d tokens of the %s are said to come from %s", p.Cached, p.Tokens, p.Kind, p.Source)
+		}
+	}
+	if full == 0 || len(got.Parts) == 0 {
+		t.Errorf("%d jobs found no room, %d parts", full, len(got.Parts))
 	}
 }
 
