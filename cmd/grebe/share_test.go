@@ -5,8 +5,11 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"math"
 	"math/rand/v2"
+	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -15,6 +18,7 @@ import (
 	grebev1 "grebe/api/grebe/v1"
 	"grebe/embed"
 	"grebe/internal/config"
+	"grebe/model/hstu/hstutest"
 	"grebe/model/safetensors"
 	"grebe/pool"
 )
@@ -24,7 +28,13 @@ import (
 func eventsWithTable(t *testing.T, boundary string) *config.Config {
 	t.Helper()
 	fixture := filepath.Join("..", "..", "testdata", "fixtures", "hstu", "absolute")
-	weights, err := safetensors.Open(fixture)
+	return tableOfEvents(t, fixture, "1MiB", config.Setting{Path: "device", Value: "cpu"}, config.Setting{Path: "cache.boundary", Value: boundary})
+}
+
+// tableOfEvents is eventsWithTable for another checkpoint, with so much memory for rows, and as much for KV.
+func tableOfEvents(t *testing.T, path, memory string, more ...config.Setting) *config.Config {
+	t.Helper()
+	weights, err := safetensors.Open(path)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -33,13 +43,13 @@ func eventsWithTable(t *testing.T, boundary string) *config.Config {
 	if err != nil {
 		t.Fatal(err)
 	}
-	data := t.TempDir()
-	l, err := config.Load(config.Source{Flags: []config.Setting{
-		{Path: "device", Value: "cpu"}, {Path: "data_dir", Value: data}, {Path: "threads", Value: "1"}, {Path: "slo_ms", Value: "60000"},
-		{Path: "models[0].path", Value: withoutRetrieval(t, fixture)}, {Path: "models[0].name", Value: "m"}, {Path: "models[0].item_table", Value: "items"},
-		{Path: "models[0].host_memory", Value: "1MiB"}, {Path: "cache.boundary", Value: boundary},
-		{Path: "tables[0].name", Value: "items"}, {Path: "tables[0].dim", Value: "32"}, {Path: "tables[0].cache", Value: "1MiB"}, {Path: "tables[0].timeout_ms", Value: "60000"},
-	}})
+	data, dim := t.TempDir(), items.Cols
+	l, err := config.Load(config.Source{Flags: append([]config.Setting{
+		{Path: "data_dir", Value: data}, {Path: "threads", Value: "1"}, {Path: "slo_ms", Value: "60000"},
+		{Path: "models[0].path", Value: withoutRetrieval(t, path)}, {Path: "models[0].name", Value: "m"}, {Path: "models[0].item_table", Value: "items"},
+		{Path: "models[0].host_memory", Value: memory}, {Path: "tables[0].cache", Value: memory},
+		{Path: "tables[0].name", Value: "items"}, {Path: "tables[0].dim", Value: fmt.Sprint(dim)}, {Path: "tables[0].timeout_ms", Value: "60000"},
+	}, more...)})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -48,7 +58,7 @@ func eventsWithTable(t *testing.T, boundary string) *config.Config {
 		t.Fatal(err)
 	}
 	rows := items.Data
-	keys := make([]uint64, len(rows)/128)
+	keys := make([]uint64, len(rows)/(4*dim))
 	for i := range keys {
 		keys[i] = uint64(i)
 	}
@@ -84,12 +94,54 @@ func ranked(ctx context.Context, s *stack, r *grebev1.RankRequest) (string, erro
 	return text, nil
 }
 
+// farApart is the largest difference of two rankings' scores, as ranked returns them; +Inf where one has other items.
+func farApart(a, b string) float64 {
+	if a == b {
+		return 0
+	}
+	scores := func(text string) map[string]float64 {
+		out, words := map[string]float64{}, strings.Fields(text)
+		for i := 0; i+1 < len(words); i += 2 {
+			out[words[i]], _ = strconv.ParseFloat(words[i+1], 64)
+		}
+		return out
+	}
+	x, y, most := scores(a), scores(b), 0.0
+	for id := range y {
+		if _, ok := x[id]; !ok || len(x) != len(y) {
+			return math.Inf(1)
+		}
+		most = max(most, math.Abs(x[id]-y[id]))
+	}
+	return most
+}
+
 // A model of events and its table of items share one pool: under load the boundary moves both ways, every answer is
 // what it is without a cache, and no page is lost.
 func TestKVAndRowsShareMemory(t *testing.T) {
+	shareMemory(t, func(boundary string) *config.Config { return eventsWithTable(t, boundary) }, 0)
+}
+
+// The same where KV is in a GPU's memory, of which there is little, before it comes to the pool that rows have too.
+func TestKVAndRowsShareMemoryOfAGPU(t *testing.T) {
+	needGPU(t)
+	dir := filepath.Join(t.TempDir(), "hstu")
+	if err := os.Mkdir(dir, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := hstutest.Write(dir, hstutest.Spec{Hidden: 512, Layers: 2, Heads: 4, HeadDim: 128, Items: 50, MaxSeqLen: 200, Seed: 1}); err != nil {
+		t.Fatal(err)
+	}
+	shareMemory(t, func(boundary string) *config.Config {
+		return tableOfEvents(t, dir, "8MiB", config.Setting{Path: "device", Value: "cuda"}, config.Setting{Path: "models[0].dtype", Value: "f32"},
+			config.Setting{Path: "models[0].device_memory", Value: "8MiB"}, config.Setting{Path: "cache.boundary", Value: boundary})
+	}, 1e-4)
+}
+
+func shareMemory(t *testing.T, with func(boundary string) *config.Config, tolerance float64) {
 	const users, visits, workers = 48, 4, 4
 	var want [users][visits]string
-	plain := eventsWithTable(t, "fixed")
+	plain := with("fixed")
 	plain.Models[0].HostMemory = config.Size{Bytes: 64 << 20}
 	s, err := load(t.Context(), plain, slog.New(slog.DiscardHandler))
 	if err != nil {
@@ -110,7 +162,7 @@ func TestKVAndRowsShareMemory(t *testing.T) {
 	}
 
 	var log bytes.Buffer
-	s, err = load(t.Context(), eventsWithTable(t, "climb"), slog.New(slog.NewTextHandler(&log, nil)))
+	s, err = load(t.Context(), with("climb"), slog.New(slog.NewTextHandler(&log, nil)))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -131,8 +183,8 @@ func TestKVAndRowsShareMemory(t *testing.T) {
 					answered.Add(1)
 					if err != nil {
 						t.Errorf("user %d, visit %d: %v", u, v, err)
-					} else if got != want[u][v] {
-						t.Errorf("user %d, visit %d: %s, computed anew %s", u, v, got, want[u][v])
+					} else if apart := farApart(got, want[u][v]); apart > tolerance {
+						t.Errorf("user %d, visit %d: %s, computed anew %s: %.2g apart, want at most %g", u, v, got, want[u][v], apart, tolerance)
 					}
 				}
 			}
@@ -186,6 +238,7 @@ func TestKVAndRowsShareMemory(t *testing.T) {
 	if shown["grebe_pool_boundary"] != last.To {
 		t.Errorf("grebe_pool_boundary is %v, the last decision %+v", shown["grebe_pool_boundary"], last)
 	}
+	t.Logf("%d answers; the controller moved the boundary %d times, it was at %.3f and is at %.3f; %+v", answered.Load(), moved.Load(), begin, last.To, s.tables.Table("items").Stats().Cache)
 	if err := s.Close(); err != nil { // a pool complains of pages that are in use
 		t.Error(err)
 	}
