@@ -198,6 +198,15 @@ func (e *Engine) Do(ctx context.Context, j *Job) (*Result, error) {
 	return j.Deliver(&out)
 }
 
+// Fetch waits for what Blend.Load brings, so that the engine does not. Whoever has a queue calls it before the job takes a place
+// there: a batch that waits for a disk has all who share the device wait.
+func (j *Job) Fetch() {
+	if j.Blend != nil && j.Blend.Load != nil {
+		j.Blend.Load()
+		j.Blend.Load = nil
+	}
+}
+
 // alone is a batch of one job.
 type alone struct {
 	jobs [1]*Job

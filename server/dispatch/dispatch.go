@@ -125,7 +125,7 @@ const probeAfter = time.Second
 const tunerMemory = 256
 
 // Do queues a job and waits for its result. The context's deadline is the job's; when the context
-// ends while the job waits, the job leaves the queue.
+// ends while the job waits, the job leaves the queue. A job that has something to fetch takes its place when that is there.
 func (d *Dispatcher) Do(ctx context.Context, j *engine.Job) (*engine.Result, error) {
 	cost, err := d.engines[0].Check(j)
 	if err != nil {
@@ -138,7 +138,12 @@ func (d *Dispatcher) Do(ctx context.Context, j *engine.Job) (*engine.Result, err
 	if c == nil {
 		c = &call{done: make(chan struct{}, 1)}
 	}
-	c.job, c.cost, c.queued = j, cost, time.Now()
+	c.job, c.cost, c.queued = j, cost, time.Now() // it came now, whatever it waits for
+	j.Fetch()
+	if err := ended(ctx); err != nil {
+		d.calls.Put(c)
+		return nil, err
+	}
 	id, err := d.add(ctx, c)
 	if err != nil {
 		return nil, err

@@ -80,7 +80,7 @@ func (b *Blend) Order() prompt.Order {
 
 // Attach gives a job, laid out in the order of how, what can be reused: what stands before the user, and the user, as
 // prefixes, which are exact; items as blocks; and prototypes for a user of whom little is cached. What lies on disk is
-// fetched until the job needs it.
+// fetched meanwhile; the job waits for it outside the queue.
 func (v *Blended) Attach(l *prompt.Layout, job *engine.Job, how *Blend, budget blend.Budget) {
 	v.Visit.Attach(v.before(l), job)
 	v.job, v.disk, v.device = job, v.Disk, v.Device
