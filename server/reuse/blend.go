@@ -86,9 +86,9 @@ func (v *Blended) Attach(l *prompt.Layout, job *engine.Job, how *Blend, budget b
 	v.job, v.disk, v.device = job, v.Disk, v.Device
 	if how.ItemsFirst { // parts ascend by segment
 		v.findBlocks(l)
-		v.findPrototypes(l, job, how.Prototypes)
+		v.findPrototypes(l, job, how.Prototypes, budget)
 	} else {
-		v.findPrototypes(l, job, how.Prototypes)
+		v.findPrototypes(l, job, how.Prototypes, budget)
 		v.findBlocks(l)
 	}
 	job.Blend = &engine.Blend{Parts: v.parts, Budget: budget, Drift: how.Drift}
@@ -139,9 +139,9 @@ func (v *Blended) findBlocks(l *prompt.Layout) {
 	}
 }
 
-// findPrototypes lets prototypes stand in for tokens of a user of whom less than half is cached. What is computed of the
-// user then is not kept: it is not exact.
-func (v *Blended) findPrototypes(l *prompt.Layout, job *engine.Job, from *Prototypes) {
+// findPrototypes lets prototypes stand in for tokens of a user of whom less than half is cached, unless the user is worth keeping. What
+// is computed of the user with them is not kept: it is not exact.
+func (v *Blended) findPrototypes(l *prompt.Layout, job *engine.Job, from *Prototypes, budget blend.Budget) {
 	user := &l.Plan.Segments[l.User]
 	v.first = len(v.parts)
 	if from == nil || job.Cached == nil || len(user.Tokens) == 0 {
@@ -153,6 +153,10 @@ func (v *Blended) findPrototypes(l *prompt.Layout, job *engine.Job, from *Protot
 	}
 	from.Find(&v.matches, user.Tokens, 0, user.Start, 0)
 	if v.matches.Tokens() == 0 {
+		return
+	}
+	if job.Keep[l.User] && v.invests(v.matches.Tokens(), e, budget) {
+		v.matches.Release()
 		return
 	}
 	v.parts = v.matches.Append(v.parts, l.User)
@@ -169,6 +173,22 @@ func (v *Blended) findPrototypes(l *prompt.Layout, job *engine.Job, from *Protot
 		}
 	}
 	job.Cached[l.User], job.Keep[l.User] = nil, false
+}
+
+// invests reports whether the user is better computed whole, and kept, than with prototypes for so many tokens: where what is cached of it
+// spares as much, and where it came before and is expected to save more when it comes again than it costs now.
+func (v *Blended) invests(matched int, cached *kv.Entry, budget blend.Budget) bool {
+	in, model := &v.in, v.cache.opt.Load.Model()
+	ms := func(rows float64) float64 {
+		return model.Predict(int(rows), int(rows*(float64(in.Preamble)+float64(in.User)/2)), 1) - model.Predict(0, 0, 1)
+	}
+	layers, whole := float64(v.cache.opt.Shape.Layers), float64(in.User)
+	near := ms(whole - float64(matched)*(1-budget.History)*(layers-1)/layers)
+	if cached != nil {
+		whole -= float64(cached.Len())
+	}
+	exact := ms(whole)
+	return exact < near || classOf(in.Frequency) > 0 && exact-near < in.Returns*near
 }
 
 // makeBlocks has the job compute, beside the prompt, the blocks of items that came before and have none: an item-first

@@ -10,6 +10,7 @@ import (
 	"sync"
 	"testing"
 
+	"grebe/blend"
 	"grebe/compute"
 	"grebe/compute/computetest"
 	"grebe/compute/cpu"
@@ -78,7 +79,7 @@ func newMachine(t *testing.T, seed uint64, preamble []int32, folder string, far 
 	if err != nil {
 		t.Fatal(err)
 	}
-	b, err := prompt.New(prompt.Config{Preamble: prompt.Text{Tokens: preamble}}, nil, vocabulary)
+	b, err := prompt.New(prompt.Config{Preamble: prompt.Text{Tokens: preamble}, Instruction: prompt.Text{Tokens: []int32{9}}}, nil, vocabulary)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -218,6 +219,67 @@ func checkOwn(t *testing.T, m *machine, file string, users *Pool) {
 	}
 	if own < p.Len()/2 || matched < own {
 		t.Errorf("%d of %d prototypes were found by the token that they were made of, %d matches", own, p.Len(), matched)
+	}
+}
+
+// linear takes a hundredth of a millisecond per token.
+type linear struct{ quiet }
+
+func (linear) Model() schedule.PrefillModel { return schedule.PrefillModel{Row: 0.01} }
+
+// A user who comes for the first time is answered with prototypes; who comes back is computed whole once, and kept; from then on all of
+// the user is reused, exactly.
+func TestUsersWhoComeBackAreKept(t *testing.T) {
+	m := newMachine(t, 7, []int32{1, 2, 3}, "", false)
+	m.opt.Load = linear{}
+	file := filepath.Join(t.TempDir(), "x.proto")
+	m.build(t, file, people(1, 30))
+	p, err := m.OpenPrototypes(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer p.Close()
+	others := people(2, 8)
+	how := &Blend{Budget: blend.Budget{Items: 0.1, History: 0.5}, Prototypes: p}
+	ask := func(id string, tokens []int32) (prototypes, cached int) {
+		items := [][]int32{{5, 6}}
+		v := m.BeginBlend(&Request{UserID: id, User: tokens, Items: items})
+		l, err := m.prompt.Rank(how.Order(), tokens, items)
+		if err != nil {
+			t.Fatal(err)
+		}
+		job := &engine.Job{Plan: l.Plan}
+		v.Attach(&l, job, how, how.Budget)
+		r, err := m.engine.Do(t.Context(), job)
+		if err != nil {
+			t.Fatal(err)
+		}
+		prototypes = v.Prototypes(r, l.User)
+		cached, _ = v.Cached(l.User)
+		v.End(&l, r)
+		m.opt.Index.Apply(m.opt.Now())
+		return prototypes, cached
+	}
+	for i, id := range others.Users {
+		tokens, _ := others.History(i)
+		if first, cached := ask(id, tokens); first == 0 || cached != 0 {
+			t.Errorf("user %d, first visit: %d tokens of prototypes, %d cached", i, first, cached)
+		}
+		if second, cached := ask(id, tokens); second != 0 || cached != 0 {
+			t.Errorf("user %d, second visit: %d tokens of prototypes, %d cached, want to compute all", i, second, cached)
+		}
+		if third, cached := ask(id, tokens); third != 0 || cached != len(tokens) {
+			t.Errorf("user %d, third visit: %d tokens of prototypes, %d of %d cached", i, third, cached, len(tokens))
+		}
+	}
+	// Of a user who is to be kept no more than prototypes would spare is computed in vain.
+	in := schedule.Request{User: 1000, Frequency: 1, Returns: 0.1}
+	v := &Blended{Visit: &Visit{cache: m.Cache, in: in}}
+	if v.invests(500, nil, how.Budget) {
+		t.Error("a user who hardly returns is computed whole")
+	}
+	if v.in.Frequency = 0; v.invests(10, nil, how.Budget) {
+		t.Error("a user who never came is computed whole")
 	}
 }
 
