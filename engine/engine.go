@@ -233,19 +233,16 @@ type Outcome struct {
 }
 
 // Run computes jobs as one batch, or searches and others as one each, and sets out[i] to the outcome of jobs[i]. A job that is wrong or
-// finds no room fails alone. Together they may compute MaxTokens tokens at most.
+// finds no room fails alone. Jobs that compute more than MaxTokens tokens together become several batches: of a job that blends, Check
+// expects less than what its first layer computes.
 func (e *Engine) Run(jobs []*Job, out []Outcome) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	start := time.Now()
 	e.tasks = e.tasks[:0]
-	rows := 0
 	for i, j := range jobs {
 		out[i] = Outcome{}
 		n, err := e.check(j)
-		if rows+n > e.opt.MaxTokens && err == nil {
-			err = fmt.Errorf("%w: %d tokens beside %d of the batch, at most %d", ErrTooLarge, n, rows, e.opt.MaxTokens)
-		}
 		if e.closed {
 			err = ErrClosed
 		}
@@ -253,8 +250,7 @@ func (e *Engine) Run(jobs []*Job, out []Outcome) {
 			out[i].Err = err
 			continue
 		}
-		rows += n
-		e.tasks = append(e.tasks, task{job: j, out: &out[i]})
+		e.tasks = append(e.tasks, task{job: j, out: &out[i], rows: n})
 	}
 	for left := e.tasks; len(left) > 0; {
 		n := e.group(left)

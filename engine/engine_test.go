@@ -344,8 +344,9 @@ func TestErrors(t *testing.T) {
 	out := make([]Outcome, 3)
 	fits := &plan.Plan{Segments: []plan.Segment{{Kind: plan.User, Tokens: make([]int32, 19)}}}
 	e.Run([]*Job{{Plan: one}, {Plan: fits}, {Plan: one}}, out)
-	if out[0].Err != nil || !errors.Is(out[1].Err, ErrTooLarge) || out[2].Err != nil {
-		t.Errorf("a batch that overflows at its second job: got %v, %v, %v", out[0].Err, out[1].Err, out[2].Err)
+	if out[0].Err != nil || out[1].Err != nil || out[2].Err != nil || out[0].BatchTokens == out[1].BatchTokens || out[0].BatchTokens != out[2].BatchTokens {
+		t.Errorf("jobs that are more than a batch together: got %v, %v, %v in batches of %d, %d and %d tokens",
+			out[0].Err, out[1].Err, out[2].Err, out[0].BatchTokens, out[1].BatchTokens, out[2].BatchTokens)
 	}
 	e.Engine.Close()
 	if _, err := e.Do(t.Context(), &Job{Plan: one}); !errors.Is(err, ErrClosed) {

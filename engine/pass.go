@@ -37,6 +37,7 @@ type task struct {
 	job  *Job
 	out  *Outcome
 	base int // its first segment in the batch
+	rows int // that it computes, in the first layer at least
 }
 
 const (

@@ -79,14 +79,15 @@ func (s *Search) cost(c *Cost, prompt, most int) {
 }
 
 // group puts those of the tasks that run together with the first one to the front, and returns how many
-// they are: all that search for nothing, or a few searches of one kind.
+// they are: as many as fit of those that search for nothing, or a few searches of one kind.
 func (e *Engine) group(tasks []task) int {
-	first, n := tasks[0].job.Search, 1
+	first, n, rows := tasks[0].job.Search, 1, tasks[0].rows
 	for i := 1; i < len(tasks); i++ {
 		s := tasks[i].job.Search
-		if !tasks[i].job.Blend.with(tasks[0].job.Blend) || (s == nil) != (first == nil) || s != nil && (!s.with(first) || n == maxSearches || (n+1)*s.rows() > e.opt.MaxTokens) {
+		if rows+tasks[i].rows > e.opt.MaxTokens || !tasks[i].job.Blend.with(tasks[0].job.Blend) || (s == nil) != (first == nil) || s != nil && (!s.with(first) || n == maxSearches || (n+1)*s.rows() > e.opt.MaxTokens) {
 			continue
 		}
+		rows += tasks[i].rows
 		tasks[n], tasks[i] = tasks[i], tasks[n]
 		n++
 	}

@@ -159,7 +159,7 @@ func (o *LoadOptions) warmup() time.Duration { return time.Duration(o.Warmup * f
 
 // open makes the model, its prompts with all that stands in for their tokens, and the queue.
 func (o *LoadOptions) open(ctx context.Context) (*loaded, error) {
-	sys, err := newRandom(o.Device, o.Shape, o.Seed, o.Prompts, o.Each, engine.Options{MaxTokens: 8192})
+	sys, err := newRandom(o.Device, o.Shape, o.Seed, o.Prompts, o.Each, engine.Options{MaxTokens: 16384})
 	if err != nil {
 		return nil, err
 	}
