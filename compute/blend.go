@@ -25,6 +25,13 @@ type Blender interface {
 	Place(from int, parts []Part)
 }
 
+// Starter is a Runner that collects operations before it computes them.
+type Starter interface {
+	// Start has it begin with those that it has, and returns at once: the caller is going to do something else before
+	// it asks for a result.
+	Start()
+}
+
 // Part is a run of tokens whose KV stands in for that of tokens of a segment.
 //
 // K is turned as Rope says, by Turn instead of a position and without Scale, which it has already: in

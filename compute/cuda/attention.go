@@ -124,6 +124,7 @@ func (t *tensor) direct() bool { return false }
 func (t *tensor) plan(b *compute.Batch, left []int32) error {
 	t.cached, t.left = len(left) < len(b.Tokens), left != nil
 	if t.left {
+		t.a.Hurry(false)
 		if t.stage != nil {
 			t.stage.chunks = t.stage.chunks[:0] // whose copies lack what was placed
 		}
@@ -136,6 +137,7 @@ func (t *tensor) plan(b *compute.Batch, left []int32) error {
 	if t.stage == nil {
 		return t.a.Begin(t.r.stream, b)
 	}
+	t.a.Hurry(t.r.brief)
 	if err := firstError(t.stage.begin(b), t.a.Begin(t.r.stream, b)); err != nil || !t.stage.crowded() {
 		return err
 	}

@@ -15,7 +15,10 @@ import (
 // tokens' places; all others are gathered from the chunks, where Place put them.
 //
 // Place runs in a stream of its own, a few layers first, so that the layers before it and after it compute beside
-// what comes over the bus. A layer waits for its own part, see tensor.beforeLeft.
+// what comes over the bus. A layer waits for its own part, see tensor.beforeLeft. Chunks in the host's memory are
+// fetched by copies, in another stream ahead of it, see fetching. The host's way to the GPU is one: what the batch itself
+// sends there would wait behind these copies. So the first part's begin behind what Received sends, and the others'
+// behind the tables of the batch that goes on.
 
 // placing is what Place needs.
 type placing struct {
@@ -26,6 +29,8 @@ type placing struct {
 	place  *driver.Function
 	angles *driver.Function
 	from   int  // first layer that was placed in this batch and not gone on with yet; −1: none
+	first  int  // layer from which on runs are placed
+	late   int  // last parts of the layers that are not in the stream yet
 	busy   bool // something was placed that nobody has waited for
 
 	host      *driver.Host // the runs, and how far K is turned
@@ -34,6 +39,8 @@ type placing struct {
 	room      int // runs
 	count     int
 	angleRoom int // parts
+
+	fetch fetching
 }
 
 // run is tokens that lie together in two chunks, as place.cu has it.
@@ -48,7 +55,7 @@ type run struct {
 const runBytes = 48
 
 // placedParts are the first layers of the parts in which layers are placed.
-var placedParts = [...]int{0, 3, 9}
+var placedParts = [...]int{0, 3, 9, 18}
 
 // placedWith returns the part of a layer.
 func placedWith(layer int) int {
@@ -111,6 +118,20 @@ func (r *runner) flushed() error {
 	return err
 }
 
+// Start puts what was recorded so far into the stream, so that the GPU computes while the host goes about something else.
+func (r *runner) Start() {
+	if r.err != nil || r.ran || r.dropped || len(r.ops) == 0 {
+		return
+	}
+	r.brief = true
+	err := r.flushed()
+	r.brief = false
+	if err != nil {
+		r.err = fmt.Errorf("cuda: start: %w", err)
+		r.giveUp()
+	}
+}
+
 func (r *runner) Received(out []float32) error {
 	layer := r.attended
 	switch {
@@ -142,8 +163,11 @@ func (r *runner) receive(layer int, out []float32) error {
 		return err
 	}
 	r.busy = true
+	if err := r.placing.launch(r, placedWith(r.placing.first)+1); err != nil {
+		return err
+	}
 	n := r.att.sums()
-	if err := firstError(r.ioBytes(8*n), r.stream.Copy(r.io.Ptr, from, 8*n), r.wait()); err != nil {
+	if err := firstError(r.ioBytes(8*n), r.stream.Copy(r.io.Ptr, from, 8*n), r.waitPolling(pollsAmid)); err != nil {
 		return err
 	}
 	r.att.received(offheap.Slice[uint64](r.io.Bytes, n), out)
@@ -233,14 +257,20 @@ func (r *runner) placeAll(from int, parts []compute.Part) error {
 	if err := p.open(r); err != nil {
 		return err
 	}
-	if err := p.fill(r, parts); err != nil {
+	if err := p.launch(r, len(placedParts)); err != nil { // what was to be placed before
+		return err
+	}
+	if err := firstError(p.fetch.choose(r, parts, !p.busy), p.fill(r, parts)); err != nil {
 		return err
 	}
 	if p.from < 0 || from < p.from {
 		p.from = from
 	}
 	p.busy = true
-	return p.launch(r, from, len(parts))
+	if err := p.send(r, from, len(parts)); err != nil || p.fetch.active {
+		return err
+	}
+	return p.launch(r, len(placedParts))
 }
 
 // open makes what is needed, the first time.
@@ -269,6 +299,9 @@ func (p *placing) open(r *runner) (err error) {
 		if err != nil {
 			return err
 		}
+	}
+	if err := p.fetch.open(r); err != nil {
+		return err
 	}
 	if p.angles, err = r.dev.kernel("angles.cu", "angles"); err != nil {
 		return err
@@ -308,7 +341,7 @@ func (p *placing) cut(all []run, g *compute.Segment, part *compute.Part, number 
 		ch := &g.Chunks[c]
 		from, to := max(start, part.At), min(start+ch.Tokens, end)
 		if from < to {
-			w := run{from: part.From.Addr, to: ch.Addr, fromRoom: int32(part.From.Tokens), toRoom: int32(ch.Tokens),
+			w := run{from: p.fetch.locate(&part.From), to: ch.Addr, fromRoom: int32(part.From.Tokens), toRoom: int32(ch.Tokens),
 				fromToken: int32(part.First + from - part.At), toToken: int32(from - start), tokens: int32(to - from), part: number}
 			if part.Turn != 0 {
 				w.turned = 1
@@ -351,24 +384,25 @@ func (p *placing) grow(r *runner, runs, parts int) error {
 	return nil
 }
 
-// launch puts the copies of all layers from one on into the stream of its own.
-func (p *placing) launch(r *runner, from, parts int) error {
+// send puts the copy of the runs, and how far K is turned, into the stream of its own.
+func (p *placing) send(r *runner, from, parts int) error {
 	half, s := r.shape.HeadDim/2, p.stream
+	p.first, p.late = from, len(placedParts)
 	if err := firstError(r.dev.memory.await(s), s.Copy(p.dev, p.host.Ptr, p.runsAt()+p.count*runBytes), p.sent.Record(s)); err != nil {
 		return err
 	}
-	if err := p.angles.Launch(s, driver.Launch{Grid: [3]int{(parts*half + 255) / 256}, Block: [3]int{256}},
-		p.args.Reset().Ptr(p.cos).Ptr(p.sin).Ptr(p.dev.At(turnsAt)).Ptr(r.bufs.frequencies).Ptr(p.dev).Int(half).Float(1)); err != nil {
-		return err
-	}
-	for i, first := range placedParts {
-		end := r.shape.Layers
-		if i+1 < len(placedParts) {
-			end = min(end, placedParts[i+1])
-		}
-		if first = max(first, from); first < end {
-			if err := p.place.Launch(s, driver.Launch{Grid: [3]int{2 * r.dev.c.Info().Processors}, Block: [3]int{256}},
-				p.args.Reset().Ptr(p.dev.At(p.runsAt())).Int(p.count).Ptr(p.cos).Ptr(p.sin).Int(first).Int(end-first)); err != nil {
+	return p.angles.Launch(s, driver.Launch{Grid: [3]int{(parts*half + 255) / 256}, Block: [3]int{256}},
+		p.args.Reset().Ptr(p.cos).Ptr(p.sin).Ptr(p.dev.At(turnsAt)).Ptr(r.bufs.frequencies).Ptr(p.dev).Int(half).Float(1))
+}
+
+// launch puts the parts up to one that are not there yet into the stream.
+func (p *placing) launch(r *runner, end int) error {
+	s := p.stream
+	for ; len(placedParts)-p.late < end; p.late-- {
+		i := len(placedParts) - p.late
+		if first, end := placedLayers(i, p.first, r.shape.Layers); first < end {
+			if err := firstError(p.fetch.start(r, i, first, end), p.fetch.await(s, i), p.place.Launch(s, driver.Launch{Grid: [3]int{2 * r.dev.c.Info().Processors}, Block: [3]int{256}},
+				p.args.Reset().Ptr(p.dev.At(p.runsAt())).Int(p.count).Ptr(p.cos).Ptr(p.sin).Int(first).Int(end-first))); err != nil {
 				return err
 			}
 		}
@@ -377,6 +411,15 @@ func (p *placing) launch(r *runner, from, parts int) error {
 		}
 	}
 	return nil
+}
+
+// placedLayers returns the layers of a part that are from on.
+func placedLayers(part, from, layers int) (first, end int) {
+	end = layers
+	if part+1 < len(placedParts) {
+		end = min(end, placedParts[part+1])
+	}
+	return max(placedParts[part], from), end
 }
 
 // await makes a stream wait for all that was placed.
@@ -393,7 +436,7 @@ func (r *runner) placed() error {
 		return nil
 	}
 	r.placing.busy, r.busy = false, true
-	return r.placing.await(r.stream)
+	return firstError(r.placing.launch(r, len(placedParts)), r.placing.await(r.stream))
 }
 
 // free gives the memory back.
@@ -411,6 +454,7 @@ func (p *placing) close(d *device) {
 		return
 	}
 	_ = errors.Join(p.stream.Sync(), p.stream.Close()) // fail with a lost GPU only
+	p.fetch.close(d)
 	if p.sent != nil {
 		_ = p.sent.Close()
 	}
@@ -423,4 +467,7 @@ func (p *placing) close(d *device) {
 	}
 }
 
-var _ compute.Blender = (*runner)(nil)
+var (
+	_ compute.Blender = (*runner)(nil)
+	_ compute.Starter = (*runner)(nil)
+)

@@ -28,7 +28,7 @@ func TestRunsOfParts(t *testing.T) {
 
 // TestPlacedParts: every layer is of the last part that begins at it or before.
 func TestPlacedParts(t *testing.T) {
-	for layer, want := range map[int]int{0: 0, 2: 0, 3: 1, 8: 1, 9: 2, 35: 2} {
+	for layer, want := range map[int]int{0: 0, 2: 0, 3: 1, 8: 1, 9: 2, 17: 2, 18: 3, 35: 3} {
 		if got := placedWith(layer); got != want {
 			t.Errorf("layer %d is of part %d, want %d", layer, got, want)
 		}

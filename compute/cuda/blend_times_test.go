@@ -111,23 +111,33 @@ func (x *blendTimed) lay(d compute.Device, far bool, chunk func(mem compute.Memo
 	}
 }
 
-// blend runs the prompt with what stands in, and returns how long it took up to the choice of rows.
-func (x *blendTimed) blend(received bool) (time.Duration, error) {
+// hostTimes say when the host was through with what, from the batch on.
+type hostTimes struct{ started, placed, received, last time.Duration }
+
+func (h hostTimes) String() string {
+	return fmt.Sprintf("the host had started the first layer after %v, placing after %v, attention received after %v, recorded the rest after %v", h.started, h.placed, h.received, h.last)
+}
+
+// blend runs the prompt with what stands in.
+func (x *blendTimed) blend(received bool) (h hostTimes, err error) {
 	begin := time.Now()
 	r := x.r
 	if err := r.Begin(x.batch); err != nil {
-		return 0, err
+		return h, err
 	}
 	r.Embed(x.table)
 	r.QKV(0, &x.attn[0])
 	r.Attend(0)
+	r.(compute.Starter).Start()
+	h.started = time.Since(begin)
 	r.Place(1, x.parts)
+	h.placed = time.Since(begin)
 	if received {
 		if err := r.Received(x.received); err != nil {
-			return 0, err
+			return h, err
 		}
 	}
-	first := time.Since(begin)
+	h.received = time.Since(begin)
 	r.Keep(x.rows)
 	for l := range x.attn {
 		if l > 0 {
@@ -140,7 +150,8 @@ func (x *blendTimed) blend(received bool) (time.Duration, error) {
 		r.Output(&x.attn[l])
 		r.FFN(&x.ffn[l])
 	}
-	return first, r.Hidden(nil, x.rows[len(x.rows)-1:], x.out)
+	h.last = time.Since(begin)
+	return h, r.Hidden(nil, x.rows[len(x.rows)-1:], x.out)
 }
 
 // full runs it without.
@@ -182,7 +193,7 @@ func TestBlendTimes(t *testing.T) {
 }
 
 func (x *blendTimed) print(t *testing.T) {
-	var first time.Duration
+	var host hostTimes
 	timesOf := func(f func() error) float64 {
 		var all []time.Duration
 		for i := range 15 {
@@ -197,12 +208,11 @@ func (x *blendTimed) print(t *testing.T) {
 		slices.Sort(all)
 		return float64(all[len(all)/2].Microseconds()) / 1e3
 	}
-	ms := func(d time.Duration) float64 { return float64(d.Microseconds()) / 1e3 }
 	full := timesOf(x.full)
-	blended := timesOf(func() (err error) { first, err = x.blend(true); return err })
+	blended := timesOf(func() (err error) { host, err = x.blend(true); return err })
 	n, left := len(x.batch.Tokens), len(x.rows)
-	t.Logf("%d rows %.2f ms, %d left %.2f ms: %.2f × of %.2f × (%.0f %%); up to the choice %.2f ms", n, full, left, blended, full/blended,
-		float64(n)/float64(left), 100*full/blended*float64(left)/float64(n), ms(first))
+	t.Logf("%d rows %.2f ms, %d left %.2f ms: %.2f × of %.2f × (%.0f %%); %v", n, full, left, blended, full/blended,
+		float64(n)/float64(left), 100*full/blended*float64(left)/float64(n), host)
 	t.Logf("without attention received %.2f ms", timesOf(func() error { _, err := x.blend(false); return err }))
 	t.Logf("placing alone %.2f ms", timesOf(func() error {
 		if err := x.r.Begin(x.batch); err != nil {

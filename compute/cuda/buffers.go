@@ -20,8 +20,14 @@ func bucket(rows int) int {
 			return n
 		}
 	}
-	return (rows + 127) &^ 127
+	return (rows + tileRows - 1) / tileRows * tileRows
 }
+
+// tileRows are computed together by products: fewer take as long.
+const tileRows = 128
+
+// Multiple returns the number of rows for which the GPU takes as long as for a few less, and with them every multiple.
+func (r *runner) Multiple() int { return tileRows }
 
 // Sizes returns rows of batches, ascending and at most most, for each of which something is prepared when it is
 // first seen: products are timed.

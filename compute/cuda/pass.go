@@ -81,7 +81,7 @@ func (r *runner) start() error {
 func (r *runner) flush() error {
 	var err error
 	if r.begun {
-		err = r.sent.Sync() // the tables may be written again
+		err = r.poll(r.sent, polls) // the tables may be written again
 	} else {
 		err = r.wait() // for a batch whose results nobody took
 	}
@@ -99,10 +99,8 @@ func (r *runner) flush() error {
 	if err := firstError(r.tables.upload(r.stream), r.sums.upload(r.stream, len(r.batch.Tokens)), r.sent.Record(r.stream)); err != nil {
 		return err
 	}
-	if r.firstLayer() >= 0 {
-		if err := r.att.plan(r.batch, r.left); err != nil {
-			return err
-		}
+	if err := r.plan(); err != nil {
+		return err
 	}
 	if err := r.launch(); err != nil {
 		return err
@@ -112,6 +110,17 @@ func (r *runner) flush() error {
 	}
 	r.bufs.second = r.base
 	return nil
+}
+
+// plan prepares attention, and has all that the layers wait for in its stream.
+func (r *runner) plan() error {
+	if r.firstLayer() < 0 {
+		return nil
+	}
+	if r.att.direct() { // which waits for it in its plan
+		return firstError(r.placing.launch(r, len(placedParts)), r.att.plan(r.batch, r.left))
+	}
+	return firstError(r.att.plan(r.batch, r.left), r.placing.launch(r, len(placedParts)))
 }
 
 // prepare makes what the operations need and fills the batch's tables.
@@ -172,26 +181,35 @@ func (r *runner) format() (compute.DType, error) {
 	return dt, nil
 }
 
-// polls is how long a result is polled for before the thread sleeps.
-const polls = 200 * time.Microsecond
+// polls is how long a result is polled for before the thread sleeps. What the rest of a batch depends on is polled for
+// longer: meanwhile the GPU has nothing to do.
+const (
+	polls     = 200 * time.Microsecond
+	pollsAmid = 4 * time.Millisecond
+)
 
 // wait waits for the stream's work.
-func (r *runner) wait() error {
+func (r *runner) wait() error { return r.waitPolling(polls) }
+
+func (r *runner) waitPolling(polls time.Duration) error {
 	if !r.busy {
 		return nil
 	}
 	if err := r.done.Record(r.stream); err != nil {
 		return err
 	}
+	r.busy = false
+	return r.poll(r.done, polls)
+}
+
+// poll waits for an event, and lets the thread sleep after a while.
+func (r *runner) poll(e *driver.Event, polls time.Duration) error {
 	for begin := time.Now(); time.Since(begin) < polls; runtime.Gosched() {
-		done, err := r.done.Done()
-		if done || err != nil {
-			r.busy = false
+		if done, err := e.Done(); done || err != nil {
 			return err
 		}
 	}
-	r.busy = false
-	return r.done.Sync()
+	return e.Sync()
 }
 
 // emit puts all recorded operations into the stream.

@@ -38,6 +38,7 @@ type runner struct {
 	placing  placing
 
 	capturing bool // operations are recorded as a graph
+	brief     bool // what is started is few layers: plans have to be made soon rather than well
 
 	stream *driver.Stream
 	done   *driver.Event
@@ -411,8 +412,8 @@ func (r *runner) giveUp() {
 	}
 	_ = r.wait()
 	if r.placing.busy {
-		r.placing.busy = false
-		_ = r.placing.stream.Sync()
+		r.placing.busy, r.placing.late = false, 0
+		_ = errors.Join(r.placing.fetch.stream.Sync(), r.placing.stream.Sync())
 	}
 }
 

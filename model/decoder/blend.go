@@ -58,6 +58,9 @@ func (d *decoder) blender(r compute.Runner, repair *model.Repair) (compute.Blend
 // repair places what stands in for rows and drops those that are not chosen. Placing comes first: a device
 // may do it while it weighs the rows.
 func (d *decoder) repair(r compute.Blender, b *compute.Batch, repair *model.Repair, keep []int32) error {
+	if s, ok := r.(compute.Starter); ok {
+		s.Start() // the layers so far run while what stands in is loaded
+	}
 	parts, err := repair.Load()
 	if err != nil {
 		return fmt.Errorf("load what stands in: %w", err)

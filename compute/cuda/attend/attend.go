@@ -312,6 +312,9 @@ func (a *Attention) BeginLeft(s *driver.Stream, b *compute.Batch, left []int32) 
 	return errors.Join(s.Copy(a.list, a.pinned.Ptr, len(list)*wordBytes), a.sent.Record(s))
 }
 
+// Hurry says whether batches begun from now on serve few layers, so that a plan is better made soon than well.
+func (a *Attention) Hurry(yes bool) { a.plan.hurry = yes }
+
 // Gather copies the cached tokens' K and V of layers layer to layer+n−1 into the scratch.
 func (a *Attention) Gather(s *driver.Stream, layer, n int) error {
 	return a.gatherLayers(s, layer, n, a.cfg.Overlap, 0)

@@ -38,6 +38,7 @@ type cut struct {
 	costs  costs
 	model  *split.Model // chooses how; nil: the costs do
 	forced *split.Split // for measurements: the way to cut
+	hurry  bool         // cut by few tries
 	units  []unit       // those of block 0, then those of block 1, …
 	blocks []span       // per block its units
 	parts  int32        // of all split tiles
@@ -52,6 +53,10 @@ type cut struct {
 // cutUnits deals the tiles out to blocks, cut as the model chooses. parts are at most so many.
 func (p *plan) cutUnits(heads, blocks, parts int) {
 	p.describe(heads, blocks, parts)
+	if p.hurry && p.cutSoon(heads, blocks, parts) {
+		p.list(blocks)
+		return
+	}
 	way := p.model.Choose(&p.work)
 	if p.forced != nil {
 		way = *p.forced
@@ -116,6 +121,18 @@ func (p *plan) cutBalanced(heads, blocks int) {
 	if !p.pack(heads, blocks, apart, true) {
 		p.pack(heads, blocks, whole, false)
 	}
+}
+
+// cutSoon is about as good as cutBalanced, in a few tries instead of a search. It reports whether one was good.
+func (p *plan) cutSoon(heads, blocks, parts int) bool {
+	room, _ := p.shares(heads, blocks)
+	for range 4 {
+		room += room/24 + 1
+		if p.pack(heads, blocks, room, true) {
+			return int(p.parts) <= parts
+		}
+	}
+	return false
 }
 
 // cutEstimated cuts tiles when that lets the last block end earlier.

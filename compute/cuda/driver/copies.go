@@ -2,6 +2,7 @@ package driver
 
 import (
 	"fmt"
+	"runtime"
 	"unsafe"
 )
 
@@ -11,6 +12,14 @@ var copyBatch = symbol{name: "cuMemcpyBatchAsync"}
 // Copies are copies between memory of the GPU and pinned memory that are started together. The zero value is none.
 type Copies struct {
 	to, from, bytes []uintptr
+
+	call *copyCall // of all calls, so that they take no memory
+}
+
+// copyCall is what a call needs besides.
+type copyCall struct {
+	attributes    copyAttributes
+	first, failed uintptr
 }
 
 // Reset forgets the copies.
@@ -51,11 +60,17 @@ func (s *Stream) CopyAll(c *Copies) error {
 		}
 		return nil
 	}
-	attributes, first, failed := copyAttributes{order: orderOfStream, flags: beside}, uintptr(0), uintptr(0)
-	err := s.c.call(copyBatch, uintptr(unsafe.Pointer(&c.to[0])), uintptr(unsafe.Pointer(&c.from[0])), uintptr(unsafe.Pointer(&c.bytes[0])), uintptr(n),
-		uintptr(unsafe.Pointer(&attributes)), uintptr(unsafe.Pointer(&first)), 1, uintptr(unsafe.Pointer(&failed)), s.handle)
+	if c.call == nil {
+		c.call = new(copyCall)
+	}
+	v := c.call
+	*v = copyCall{attributes: copyAttributes{order: orderOfStream, flags: beside}}
+	// All that the arguments point to is on the heap, and stays where it is.
+	err := s.c.hot(&copyBatch, uintptr(unsafe.Pointer(&c.to[0])), uintptr(unsafe.Pointer(&c.from[0])), uintptr(unsafe.Pointer(&c.bytes[0])), uintptr(n),
+		uintptr(unsafe.Pointer(&v.attributes)), uintptr(unsafe.Pointer(&v.first)), 1, uintptr(unsafe.Pointer(&v.failed)), s.handle)
+	runtime.KeepAlive(c)
 	if err != nil {
-		i := min(int(failed), n-1)
+		i := min(int(v.failed), n-1)
 		return fmt.Errorf("copy %d of %d, %d bytes from %#x to %#x: %w", i, n, c.bytes[i], c.from[i], c.to[i], err)
 	}
 	return nil
