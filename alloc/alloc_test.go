@@ -207,10 +207,10 @@ func TestAdapterLearns(t *testing.T) {
 }
 
 func TestDecisionsAllocateNothing(t *testing.T) {
-	o := Observation{State: State{Hot: 0.3, Alpha: 0.5, P99: 20}}
+	o := Observation{State: State{Hot: 0.3, Alpha: 0.5, P99: 20}, Requests: 1000}
 	o.Gains.KV[3] = 1
 	for name, c := range map[string]Controller{
-		"smart": NewSmart(constant(t, 2), SmartConfig{SLO: 30}), "climb": &Climb{}, "pid": &PID{P: 0.1},
+		"smart": NewSmart(constant(t, 2), SmartConfig{SLO: 30}), "climb": &Climb{SLO: 30}, "pid": &PID{P: 0.1},
 	} {
 		if a := testing.AllocsPerRun(2000, func() { c.Decide(&o) }); a != 0 {
 			t.Errorf("%s: %v allocations", name, a)

@@ -22,7 +22,7 @@ type Options struct {
 	Workloads []string // of regime.Names
 	Seeds     int      // of regime.VerdictSeeds, at most 5; 5
 	Step      float64  // between the static shares that are tried; 0.05
-	Parts     []string // boundary, real, verdict, loads, margins; all
+	Parts     []string // boundary, real, verdict, loads, margins, bound; all
 	Costs     string   // of Costs; "measured"
 	Policy    string   // file of another policy than the one that the binary carries; none
 	JSON      bool
@@ -55,7 +55,7 @@ func (o Options) orDefaults() (Options, error) {
 	return o, nil
 }
 
-var parts = []string{"boundary", "real", "verdict", "loads", "margins"}
+var parts = []string{"boundary", "real", "verdict", "loads", "margins", "bound"}
 
 // Report is all that was found.
 type Report struct {
@@ -65,6 +65,7 @@ type Report struct {
 	Verdicts []Verdict `json:"verdicts,omitempty"`
 	Loads    []Load    `json:"loads,omitempty"`
 	Margins  []Margin  `json:"margins,omitempty"`
+	Bounds   []Bound   `json:"bounds,omitempty"`
 	Checks   []Check   `json:"checks,omitempty"`
 }
 
@@ -135,6 +136,7 @@ func contenders(opt Options) ([]contender, error) {
 		{name: "ppo+recovery", make: smart(alloc.SmartConfig{NoAdapter: true}), small: true},
 		{name: "smart", make: smart(alloc.SmartConfig{})},
 		{name: "smart, recovery 0.12", make: smart(alloc.SmartConfig{RescueStep: 0.12}), small: true},
+		{name: "climb, always", make: func() alloc.Controller { return &alloc.Climb{} }},
 		{name: "climb", make: newClimb},
 		{name: "climb, refill at once", make: newClimb, naive: true, small: true},
 	}, nil
@@ -202,20 +204,35 @@ func Run(ctx context.Context, opt Options, w io.Writer) (*Report, error) {
 			return nil, err
 		}
 	}
+	if slices.Contains(opt.Parts, "bound") {
+		p.boundHead()
+		if rep.Bounds, err = bounds(ctx, cost, opt, p.bound); err != nil {
+			return nil, err
+		}
+	}
 	rep.check()
 	p.checks(rep.Checks)
 	return rep, p.finish(rep)
 }
 
-// verdict serves one workload with all.
-func verdict(cost *Cost, name string, opt Options) (*Verdict, error) {
+// verdictSpecs returns a workload with each of so many seeds of the verdict.
+func verdictSpecs(name string, seeds int) ([]regime.Spec, error) {
 	var specs []regime.Spec
-	for _, seed := range regime.VerdictSeeds()[:opt.Seeds] {
+	for _, seed := range regime.VerdictSeeds()[:seeds] {
 		s, err := regime.Named(name, seed)
 		if err != nil {
 			return nil, err
 		}
 		specs = append(specs, s)
+	}
+	return specs, nil
+}
+
+// verdict serves one workload with all.
+func verdict(cost *Cost, name string, opt Options) (*Verdict, error) {
+	specs, err := verdictSpecs(name, opt.Seeds)
+	if err != nil {
+		return nil, err
 	}
 	all, err := contenders(opt)
 	if err != nil {
@@ -319,6 +336,11 @@ func ratio(runs, to []*played) Interval {
 	for i := range runs {
 		r[i] = runs[i].P99() / to[i].P99()
 	}
+	return interval(r)
+}
+
+// interval is the mean of what seeds gave, and where it lies with 95 % confidence.
+func interval(r []float64) Interval {
 	m, square := average(r), 0.0
 	for _, x := range r {
 		square += (x - m) * (x - m)

@@ -6,6 +6,7 @@ import (
 	"io"
 	"math"
 	"math/rand/v2"
+	"slices"
 	"strings"
 	"testing"
 
@@ -230,5 +231,51 @@ func TestOptimumOfANode(t *testing.T) {
 		if p.P99() > 1.001*r[0].P99() {
 			t.Errorf("P99 %.2f with the optimum's shares %v, %.2f with %.1f", p.P99(), ideal, r[0].P99(), shares[i])
 		}
+	}
+}
+
+// Every epoch may be taken from another run: of two with one slow epoch each, none is left.
+func TestIdealTakesEachEpochsBest(t *testing.T) {
+	quick, slow := make([]float64, 100), make([]float64, 100)
+	for i := range quick {
+		quick[i], slow[i] = 10, 20
+	}
+	run := func(epochs ...[]float64) *played {
+		p := &played{lats: epochs}
+		for _, e := range epochs {
+			p.all = append(p.all, e...)
+		}
+		slices.Sort(p.all)
+		return p
+	}
+	if got := idealP99([]*played{run(quick, slow), run(slow, quick)}); math.Abs(got-10) > 0.01 {
+		t.Errorf("P99 of %v, want 10", got)
+	}
+	if got := idealP99([]*played{run(quick, slow), run(quick, slow)}); math.Abs(got-20) > 0.01 {
+		t.Errorf("P99 of %v, want 20", got)
+	}
+}
+
+// No share and no schedule is below the ideal of a workload.
+func TestBoundIsBelowAll(t *testing.T) {
+	spec := short(t, "node-burst", 6)
+	spec.GPUs, spec.Rate = 1, 300
+	shares := []float64{0.3, 0.5, 0.7}
+	b, err := bound(costs(t), []regime.Spec{spec}, shares)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if b.Ideal > b.Static {
+		t.Errorf("P99 of %.2f, the best static share has %.2f", b.Ideal, b.Static)
+	}
+	p, err := play(costs(t), &spec, &oracle{shares: []float64{0.5, 0.3, 0.3, 0.3, 0.3, 0.7}}, how{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if b.Ideal > p.P99() {
+		t.Errorf("P99 of %.2f, a schedule has %.2f", b.Ideal, p.P99())
+	}
+	if got, want := phasesOf(&spec), []int{phaseCalm, phaseFirst, phaseSecond, phaseBurst, phaseBurst, phaseAfter}; !slices.Equal(got, want) {
+		t.Errorf("phases %v, want %v", got, want)
 	}
 }

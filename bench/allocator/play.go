@@ -14,9 +14,10 @@ const SLO = 30
 
 // played is a workload as one controller served it. Epochs of warming up are left out.
 type played struct {
-	alpha  []float64 // by epoch
-	p99    []float64 // by epoch, milliseconds
-	all    []float64 // of all requests, milliseconds, sorted
+	alpha  []float64   // by epoch
+	p99    []float64   // by epoch, milliseconds
+	all    []float64   // of all requests, milliseconds, sorted
+	lats   [][]float64 // the same by epoch, where they are kept
 	states [][alloc.Features]float64
 	late   int
 	kvHit  float64
@@ -37,7 +38,7 @@ func quantile(sorted []float64, q float64) float64 {
 	return sorted[min(int(q*float64(len(sorted))), len(sorted)-1)]
 }
 
-func newClimb() alloc.Controller { return &alloc.Climb{} }
+func newClimb() alloc.Controller { return &alloc.Climb{SLO: SLO} }
 
 // learner is a controller that learns beside the serving path.
 type learner interface{ Learn() }
@@ -45,12 +46,19 @@ type learner interface{ Learn() }
 // start is the share that every controller begins with.
 const start = 0.5
 
-// how says how a workload is served. Naive refills new capacity at once. Fresh lets every epoch begin with nobody waiting.
-type how struct{ naive, fresh bool }
+// how says how a workload is served. Naive refills new capacity at once. Fresh lets every epoch begin with nobody waiting. Keep
+// keeps latencies by epoch. From is the share to begin with, if not start.
+type how struct {
+	naive, fresh, keep bool
+	from               float64
+}
 
 // play serves a workload. A static share holds from the beginning.
 func play(cost *Cost, spec *regime.Spec, c alloc.Controller, h how) (*played, error) {
 	alpha := start
+	if h.from > 0 {
+		alpha = h.from
+	}
 	if s, ok := c.(alloc.Static); ok {
 		alpha = float64(s)
 	}
@@ -67,6 +75,9 @@ func play(cost *Cost, spec *regime.Spec, c alloc.Controller, h how) (*played, er
 			p.alpha = append(p.alpha, alpha)
 			p.p99 = append(p.p99, o.P99)
 			p.all = append(p.all, n.lat...)
+			if h.keep {
+				p.lats = append(p.lats, slices.Clone(n.lat))
+			}
 			var x [alloc.Features]float64
 			o.Vector(&x, SLO)
 			p.states = append(p.states, x)

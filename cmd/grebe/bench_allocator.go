@@ -11,7 +11,7 @@ type benchAllocatorCmd struct {
 	Workloads []string `help:"steady, trend, burst, swing, node-steady, node-trend, node-burst; default all." placeholder:"NAME,..."`
 	Seeds     int      `help:"Seeds of each; default and most 5." placeholder:"N"`
 	Step      float64  `help:"Between the static shares that are tried; default 0.05." placeholder:"S"`
-	Parts     []string `help:"boundary, real, verdict, loads, margins; default all." placeholder:"PART,..."`
+	Parts     []string `help:"boundary, real, verdict, loads, margins, bound; default all." placeholder:"PART,..."`
 	Costs     string   `help:"measured, or derived: what work takes on an H200; default measured." placeholder:"NAME"`
 	Policy    string   `type:"path" help:"Judge this policy, of grebe train allocator, instead of the one in the binary." placeholder:"FILE"`
 	HTML      string   `name:"html" type:"path" help:"Write shares over time beside the optimum's here." placeholder:"FILE"`

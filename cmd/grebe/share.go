@@ -112,7 +112,7 @@ func (s *stack) divide(cfg *config.Config, mc *config.Model, m *shared, log *slo
 
 func controllerOf(name string, slo time.Duration) (alloc.Controller, error) {
 	if name != "smart" {
-		return &alloc.Climb{}, nil
+		return &alloc.Climb{SLO: float64(slo) / float64(time.Millisecond)}, nil
 	}
 	policy, err := alloc.TrainedPolicy()
 	if err != nil {

@@ -27,13 +27,7 @@ const nodeEpochs = 48
 // Rates were chosen with static shares and the optimum alone, on another seed: near the highest at which the optimum keeps 99.9 %
 // of the requests within 30 ms.
 func node(kind string, seed uint64) (Spec, error) {
-	s := base("node-"+kind, seed)
-	s.GPUs, s.LRU, s.Return = 8, true, true
-	s.Gap, s.Tables, s.Skew, s.Grains, s.Grain = 5, 30, 0.86, 78_125, 65536
-	s.Hot = make([]float64, Warm+nodeEpochs)
-	for i := range s.Hot {
-		s.Hot[i] = 0.2
-	}
+	s := nodeBase("node-"+kind, seed)
 	switch kind {
 	case "steady":
 		s.Rate = 8 * 450
@@ -49,4 +43,16 @@ func node(kind string, seed uint64) (Spec, error) {
 		return Spec{}, fmt.Errorf("regime: no workload node-%s", kind)
 	}
 	return s, nil
+}
+
+// nodeBase is what the workloads of a node have in common: a hot share of 0.2 all the time.
+func nodeBase(name string, seed uint64) Spec {
+	s := base(name, seed)
+	s.GPUs, s.LRU, s.Return = 8, true, true
+	s.Gap, s.Tables, s.Skew, s.Grains, s.Grain = 5, 30, 0.86, 78_125, 65536
+	s.Hot = make([]float64, Warm+nodeEpochs)
+	for i := range s.Hot {
+		s.Hot[i] = 0.2
+	}
+	return s
 }

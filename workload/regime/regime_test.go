@@ -115,3 +115,19 @@ func TestSpecsThatMakeNoSense(t *testing.T) {
 		t.Error("a hot share of 1 gave no error")
 	}
 }
+
+// What nodes are tuned on is theirs alone: other seeds, and courses of every kind.
+func TestTrainingNodes(t *testing.T) {
+	for seed := range uint64(10) {
+		s := TrainingNode(seed)
+		if err := s.Validate(); err != nil {
+			t.Errorf("seed %d: %v", seed, err)
+		}
+		if slices.Contains(VerdictSeeds(), s.Seed) || s.GPUs != 8 {
+			t.Errorf("seed %d: drawn from seed %d, %d GPUs", seed, s.Seed, s.GPUs)
+		}
+		if level := slices.Max(s.Hot) == slices.Min(s.Hot); level != (seed%5 == 0) {
+			t.Errorf("seed %d: the hot share is %v to %v", seed, slices.Min(s.Hot), slices.Max(s.Hot))
+		}
+	}
+}
