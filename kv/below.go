@@ -32,6 +32,9 @@ type below struct {
 	writing map[Key]int      // writes, fetches and deletions, queued or under way
 	deleted map[Key]struct{} // those of writing whose key is or was being deleted
 
+	// held is read-locked while an entry is held to be written: until then it cannot make room.
+	held sync.RWMutex
+
 	written, lost, failed atomic.Int64
 }
 
@@ -153,6 +156,8 @@ func (s *Store) spill() {
 // write puts an entry below. It takes over its reference and its begun write.
 func (s *Store) write(w pending) {
 	b, p := s.below, w.p
+	b.held.RLock()
+	defer b.held.RUnlock()
 	err := s.withPayload(w.e, func(payload [][]byte) error { return b.tier.Put(p.key, encodeMeta(p, w.e), payload) })
 	if err != nil {
 		b.failed.Add(1)
@@ -249,6 +254,21 @@ func (s *Store) Fetch(key Key) Place {
 	}
 	s.below.begin(key)
 	defer s.below.finish(key)
+	at, err := s.fetch(key)
+	if errors.Is(err, ErrFull) { // what could make room may just be written
+		s.below.rest()
+		at, _ = s.fetch(key)
+	}
+	return at
+}
+
+// rest waits until what is being written is.
+func (b *below) rest() {
+	b.held.Lock()
+	defer b.held.Unlock()
+}
+
+func (s *Store) fetch(key Key) (Place, error) {
 	to := s.levels[len(s.levels)-1]
 	p := &published{key: key, clean: true}
 	var e *Entry
@@ -266,17 +286,17 @@ func (s *Store) Fetch(key Key) Place {
 		return in.begin(s, e)
 	})
 	if e == nil {
-		return Nowhere
+		return Nowhere, err
 	}
 	defer e.Release()
 	if err = errors.Join(err, in.end(ok && err == nil)); !ok || err != nil {
-		return Nowhere
+		return Nowhere, err
 	}
 	p.entry = e
 	if !s.publish(p, to) {
-		return Nowhere
+		return Nowhere, nil
 	}
-	return to.place
+	return to.place, nil
 }
 
 // LayoutOf says how entries of a kind are cut: users grow, the rest has its final length.

@@ -2,11 +2,13 @@ package kv
 
 import (
 	"bytes"
+	"errors"
 	"os"
 	"path/filepath"
 	"testing"
 
 	"grebe/compute"
+	"grebe/compute/ref"
 	"grebe/kv/disk"
 	"grebe/plan"
 )
@@ -109,6 +111,56 @@ func evictionGoesBelow(t *testing.T, m compute.Memory) {
 		e, _ := s.GetPrefix(Key{byte(i)}, append([]int32{int32(i)}, tokens[1:]...))
 		check(t, e, 64, byte(i))
 		e.Release()
+	}
+}
+
+// slowTier waits before it writes, and tells when there was no place for what it read.
+type slowTier struct {
+	Tier
+	begun, proceed, missed chan struct{}
+}
+
+func (s *slowTier) Put(key [32]byte, meta []byte, payload [][]byte) error {
+	s.begun <- struct{}{}
+	<-s.proceed
+	return s.Tier.Put(key, meta, payload)
+}
+
+func (s *slowTier) Get(key [32]byte, place func([]byte, int64) ([][]byte, error)) ([]byte, bool, error) {
+	meta, ok, err := s.Tier.Get(key, place)
+	if err != nil {
+		s.missed <- struct{}{}
+	}
+	return meta, ok, err
+}
+
+// What is being written cannot make room, but only until it is written: an entry that is fetched meanwhile comes.
+func TestFetchWaitsForAWriteThatHoldsTheRoom(t *testing.T) {
+	p := newPool(t, ref.New().Memory(), 64)
+	slow := &slowTier{openDisk(t, t.TempDir()), make(chan struct{}), make(chan struct{}), make(chan struct{})}
+	s := New(shape, p)
+	s.SetTier(slow)
+	add(t, s, plan.Item, Key{1}, nil, 40, 1) // fills more than half: another of its size does not fit beside it
+	<-slow.begun
+	slow.proceed <- struct{}{}
+	s.Drain()
+	add(t, s, plan.Item, Key{2}, nil, 40, 2)
+	<-slow.begun // it is held now
+	at := make(chan Place)
+	go func() { at <- s.Fetch(Key{1}) }()
+	<-slow.missed
+	slow.proceed <- struct{}{}
+	if <-at == Nowhere {
+		t.Error("the entry was not fetched, though the other could make room as soon as it was written")
+	}
+	if e := get(s, Key{1}); e != nil {
+		check(t, e, 40, 1)
+		e.Release()
+	}
+	s.Drain()
+	s.Close()
+	if err := errors.Join(slow.Tier.(*disk.Store).Close(), p.Close()); err != nil {
+		t.Error(err)
 	}
 }
 
