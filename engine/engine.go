@@ -11,6 +11,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 
@@ -254,15 +255,31 @@ func (e *Engine) Run(jobs []*Job, out []Outcome) {
 	}
 	for left := e.tasks; len(left) > 0; {
 		n := e.group(left)
-		e.pass.tasks = left[:n]
-		e.pass.run(e)
-		took := time.Since(start)
-		for i := range e.pass.tasks {
-			r := &e.pass.tasks[i].out.Result
-			r.Compute, r.BatchTokens = took, len(e.pass.batch.Tokens)
+		if err := e.runTasks(left[:n], start); err != nil && n > 1 && !errors.Is(err, ErrLost) && anyBlends(left[:n]) {
+			for i := range n { // what stands in for tokens is known late, and one job's may be wrong: the others are answered
+				*left[i].out = Outcome{}
+				_ = e.runTasks(left[i:i+1], start) // its outcome has it
+			}
 		}
 		left = left[n:]
 	}
+}
+
+// runTasks runs tasks as one batch. It returns what failed all of them.
+func (e *Engine) runTasks(tasks []task, start time.Time) error {
+	e.pass.tasks = tasks
+	err := e.pass.run(e)
+	took := time.Since(start)
+	for i := range tasks {
+		r := &tasks[i].out.Result
+		r.Compute, r.BatchTokens = took, len(e.pass.batch.Tokens)
+	}
+	return err
+}
+
+// anyBlends reports whether a task's job blends.
+func anyBlends(tasks []task) bool {
+	return slices.ContainsFunc(tasks, func(t task) bool { return t.job.Blend != nil })
 }
 
 // Close releases the device, after a batch under way. Later jobs fail with ErrClosed.

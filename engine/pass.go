@@ -48,19 +48,22 @@ const (
 	scratchUnused = 64
 )
 
-// run computes the tasks' jobs. One that gets no room fails alone; a failure of the device concerns
+// run computes the tasks' jobs. One that gets no room fails alone; a failure of the device, which is returned, concerns
 // all the others.
-func (p *pass) run(e *Engine) {
+func (p *pass) run(e *Engine) error {
 	p.reset()
 	defer p.release()
-	if err := p.compute(e); err != nil {
-		err = e.failed(err)
-		for i := range p.tasks {
-			if o := p.tasks[i].out; o.Err == nil {
-				*o = Outcome{Err: err}
-			}
+	err := p.compute(e)
+	if err == nil {
+		return nil
+	}
+	err = e.failed(err)
+	for i := range p.tasks {
+		if o := p.tasks[i].out; o.Err == nil {
+			*o = Outcome{Err: err}
 		}
 	}
+	return err
 }
 
 func (p *pass) compute(e *Engine) error {
