@@ -201,8 +201,6 @@ type blending struct {
 	entry   *kv.Entry // whose chunks these are
 	chosen  []int32
 	chooser blend.Chooser
-
-	fewer, optional int // of the rows that may be left out, how many are, see blend.Fewer
 }
 
 // blends returns the first task whose job blends.
@@ -277,7 +275,6 @@ func (m *blending) locate(p *Part) (compute.Chunk, int, error) {
 func (p *pass) choose(received []float32) []int32 {
 	m := &p.blend
 	m.chosen = m.chosen[:0]
-	fewer, optional := m.fewer, m.optional
 	for i := range p.tasks {
 		t := &p.tasks[i]
 		if t.out.Err != nil {
@@ -292,33 +289,21 @@ func (p *pass) choose(received []float32) []int32 {
 		if received != nil {
 			got = received[first:end]
 		}
-		less := 0
-		if _, n := blend.Count(m.from[first:end], t.job.Blend.Budget); n > 0 { // of as many as each task has
-			less = fewer * n / optional
-			fewer, optional = fewer-less, optional-n
-		}
 		before := len(m.chosen)
-		m.chosen = m.chooseOf(p, t, got, less)
+		m.chosen = m.chooseOf(p, t, got)
 		t.account(m.chosen[before:], first)
 		m.whole(end, all)
 	}
 	return m.chosen
 }
 
-// look notes what rows may come from, and counts.
+// look notes what rows may come from.
 func (m *blending) look(p *pass) {
 	m.from = resized(m.from, len(p.batch.Tokens))
 	clear(m.from)
-	rows := 0
-	m.optional = 0
 	for i := range p.tasks {
 		t := &p.tasks[i]
-		if t.out.Err != nil {
-			continue
-		}
-		first, end, all := p.span(t)
-		if t.job.Blend == nil {
-			rows += all - first
+		if t.out.Err != nil || t.job.Blend == nil {
 			continue
 		}
 		segments := p.segments(t)
@@ -332,10 +317,7 @@ func (m *blending) look(p *pass) {
 				m.from[row] = part.Source
 			}
 		}
-		n, may := blend.Count(m.from[first:end], t.job.Blend.Budget)
-		rows, m.optional = rows+n+all-end, m.optional+may
 	}
-	m.fewer = blend.Fewer(rows, m.optional, p.multiple)
 }
 
 // segments returns those of a task in the batch.
@@ -365,8 +347,8 @@ func (m *blending) whole(first, end int) {
 	}
 }
 
-// chooseOf appends the rows of one task, and leaves so many out.
-func (m *blending) chooseOf(p *pass, t *task, received []float32, fewer int) []int32 {
+// chooseOf appends the rows of one task. Those beyond a multiple that are left out are its own, whoever shares the batch.
+func (m *blending) chooseOf(p *pass, t *task, received []float32) []int32 {
 	b := t.job.Blend
 	first, end, _ := p.span(t)
 	segments, n := p.segments(t), end-first
@@ -384,7 +366,8 @@ func (m *blending) chooseOf(p *pass, t *task, received []float32, fewer int) []i
 	} else {
 		blend.ByAttention(m.score, received, m.drift, b.Drift)
 	}
-	return m.chooser.ChooseFewer(m.chosen, int32(first), from, m.score, b.Budget, fewer)
+	all, optional := blend.Count(from, b.Budget)
+	return m.chooser.ChooseFewer(m.chosen, int32(first), from, m.score, b.Budget, blend.Fewer(all, optional, p.multiple))
 }
 
 // account notes how many tokens of each part were reused. rows, ascending, are those that are computed.

@@ -289,8 +289,8 @@ func TestBlendInMultiples(t *testing.T) {
 		for range 2 { // in one batch
 			a := newOrdinary(t, plain, r)
 			b := &ordinary{plan: a.plan, items: a.items, at: a.at, base: a.base, start: a.start, blocks: blocksOf(t, rounds, a)}
-			half := blend.Budget{Items: 0.9}
-			jobs, same = append(jobs, b.job(&Blend{Parts: b.parts(), Budget: half})), append(same, a.job(&Blend{Parts: a.parts(), Budget: half}))
+			most := blend.Budget{Items: 0.9}
+			jobs, same = append(jobs, b.job(&Blend{Parts: b.parts(), Budget: most})), append(same, a.job(&Blend{Parts: a.parts(), Budget: most}))
 			whole = append(whole, b.job(&Blend{Parts: b.parts(), Budget: blend.Budget{Items: 1}}))
 			want = append(want, a)
 		}
@@ -298,27 +298,32 @@ func TestBlendInMultiples(t *testing.T) {
 		rounds.Run(jobs, got)
 		plain.Run(same, plainly)
 		rounds.Run(whole, all)
-		rows, before := 0, 0
 		for i := range got {
 			if err := errors.Join(got[i].Err, plainly[i].Err, all[i].Err); err != nil {
 				t.Fatal(err)
 			}
-			rows, before = rows+got[i].Computed, before+plainly[i].Computed
-			if n := want[i].plan.Tokens(); all[i].Computed != n || got[i].Computed+sum(got[i].Reused) != n {
+			n := want[i].plan.Tokens()
+			if all[i].Computed != n || got[i].Computed+sum(got[i].Reused) != n {
 				t.Fatalf("of %d tokens %d were computed at budget 1, and %d computed and %v reused at 0.9", n, all[i].Computed, got[i].Computed, got[i].Reused)
+			}
+			optional := plainly[i].Computed - (n - len(want[i].plan.Segments[2].Tokens))
+			left := blend.Fewer(plainly[i].Computed, optional, multiple)
+			if left > 0 {
+				rounded++
+			}
+			if got[i].Computed != plainly[i].Computed-left {
+				t.Errorf("%d rows were computed, want %d fewer than %d", got[i].Computed, left, plainly[i].Computed)
+			}
+			alone, err := rounds.Do(t.Context(), jobs[i])
+			if err != nil {
+				t.Fatal(err)
+			}
+			if d := distance(alone.Logits[0], got[i].Logits[0]); alone.Computed != got[i].Computed || d != 0 {
+				t.Errorf("alone %d rows are computed, beside another %d, and the answers differ by %g", alone.Computed, got[i].Computed, d)
 			}
 			if got[i].Computed == plainly[i].Computed && distance(got[i].Logits[0], plainly[i].Logits[0]) != 0 {
 				t.Error("the same rows were computed, and the answers differ")
 			}
-		}
-		optional := before
-		for _, o := range want {
-			optional -= o.plan.Tokens() - len(o.plan.Segments[2].Tokens)
-		}
-		if left := blend.Fewer(before, optional, multiple); rows != before-left {
-			t.Errorf("%d rows were computed, want %d fewer than %d", rows, left, before)
-		} else if left > 0 {
-			rounded++
 		}
 	}
 	if rounded == 0 {
