@@ -161,7 +161,7 @@ func (s *system) time(ctx context.Context, o *SpeedOptions, p Prompt, budget flo
 			if err != nil {
 				return line, err
 			}
-			if line.Computed[i] = r.Computed; round == 0 && r.Compute > time.Second {
+			if line.Computed[i] = r.Computed; round == 1 && r.Compute > time.Second {
 				warm = 1
 			}
 			if round >= warm {
