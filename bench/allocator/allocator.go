@@ -5,6 +5,7 @@
 package allocator
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"io"
@@ -24,6 +25,7 @@ type Options struct {
 	Step      float64  // between the static shares that are tried; 0.05
 	Parts     []string // boundary, real, verdict, loads, margins, bound; all
 	Costs     string   // of Costs; "measured"
+	Rate      float64  // of the workloads of verdict and bound, times their own; 1, and several for the bound
 	Policy    string   // file of another policy than the one that the binary carries; none
 	JSON      bool
 }
@@ -49,6 +51,9 @@ func (o Options) orDefaults() (Options, error) {
 			return o, fmt.Errorf("allocator: no part %q", p)
 		}
 	}
+	if o.Rate != 0 && (o.Rate < 0.1 || o.Rate > 10) {
+		return o, fmt.Errorf("allocator: %v times the rate: want 0.1 to 10", o.Rate)
+	}
 	if o.Seeds < 1 || o.Seeds > len(regime.VerdictSeeds()) || o.Step < 0.01 || o.Step > 0.2 {
 		return o, fmt.Errorf("allocator: %d seeds and steps of %v: want 1 to %d and 0.01 to 0.2", o.Seeds, o.Step, len(regime.VerdictSeeds()))
 	}
@@ -72,6 +77,7 @@ type Report struct {
 // Verdict is one workload under all controllers.
 type Verdict struct {
 	Workload string    `json:"workload"`
+	Rate     float64   `json:"rate"` // times the workload's own
 	Seeds    int       `json:"seeds"`
 	Shares   []float64 `json:"shares"`  // static ones
 	Statics  []float64 `json:"statics"` // P99 of each, milliseconds, the mean over seeds
@@ -215,14 +221,15 @@ func Run(ctx context.Context, opt Options, w io.Writer) (*Report, error) {
 	return rep, p.finish(rep)
 }
 
-// verdictSpecs returns a workload with each of so many seeds of the verdict.
-func verdictSpecs(name string, seeds int) ([]regime.Spec, error) {
+// verdictSpecs returns a workload with each of so many seeds of the verdict, at its rate times times.
+func verdictSpecs(name string, seeds int, times float64) ([]regime.Spec, error) {
 	var specs []regime.Spec
 	for _, seed := range regime.VerdictSeeds()[:seeds] {
 		s, err := regime.Named(name, seed)
 		if err != nil {
 			return nil, err
 		}
+		s.Rate *= times
 		specs = append(specs, s)
 	}
 	return specs, nil
@@ -230,7 +237,8 @@ func verdictSpecs(name string, seeds int) ([]regime.Spec, error) {
 
 // verdict serves one workload with all.
 func verdict(cost *Cost, name string, opt Options) (*Verdict, error) {
-	specs, err := verdictSpecs(name, opt.Seeds)
+	rate := cmp.Or(opt.Rate, 1)
+	specs, err := verdictSpecs(name, opt.Seeds, rate)
 	if err != nil {
 		return nil, err
 	}
@@ -241,7 +249,7 @@ func verdict(cost *Cost, name string, opt Options) (*Verdict, error) {
 	if specs[0].GPUs > 0 {
 		all = slices.DeleteFunc(all, func(c contender) bool { return c.small })
 	}
-	v := &Verdict{Workload: name, Seeds: opt.Seeds, Shares: grid(opt.Step), Hot: specs[0].Hot[regime.Warm:]}
+	v := &Verdict{Workload: name, Rate: rate, Seeds: opt.Seeds, Shares: grid(opt.Step), Hot: specs[0].Hot[regime.Warm:]}
 	runs, err := sweep(cost, specs, v.Shares, how{})
 	if err != nil {
 		return nil, err

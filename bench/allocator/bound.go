@@ -32,26 +32,27 @@ type Bound struct {
 	Phases   []float64 `json:"phases"`   // shares found
 }
 
-// boundTimes are the loads at which there is a bound, times a workload's own.
-var boundTimes = []float64{0.8, 0.9, 0.95, 1, 1.05}
+// boundTimes are the loads at which there is a bound unless one is named, times a workload's own.
+var boundTimes = []float64{0.9, 0.95, 1, 1.05}
 
 // bounds finds them for the workloads of a node.
 func bounds(ctx context.Context, cost *Cost, opt Options, show func(*Bound)) ([]Bound, error) {
 	var out []Bound
+	loads := boundTimes
+	if opt.Rate != 0 {
+		loads = []float64{opt.Rate}
+	}
 	for _, name := range opt.Workloads {
-		for _, times := range boundTimes {
+		for _, times := range loads {
 			if err := ctx.Err(); err != nil {
 				return nil, err
 			}
-			specs, err := verdictSpecs(name, opt.Seeds)
+			specs, err := verdictSpecs(name, opt.Seeds, times)
 			if err != nil {
 				return nil, err
 			}
 			if specs[0].GPUs == 0 {
 				break
-			}
-			for i := range specs {
-				specs[i].Rate *= times
 			}
 			b, err := bound(cost, specs, grid(opt.Step))
 			if err != nil {

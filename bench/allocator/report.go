@@ -22,7 +22,7 @@ func (p *printer) head(c *Cost) {
 }
 
 func (p *printer) verdict(v *Verdict) {
-	p.printf("%s, %d seeds, shares of embeddings\n", v.Workload, v.Seeds)
+	p.printf("%s at %.2f of its rate, %d seeds, shares of embeddings\n", v.Workload, v.Rate, v.Seeds)
 	p.printf("%-24s %8s %8s %8s %22s %22s %6s %6s %6s\n", "", "P99 ms", "epochs", "in SLO", "to best static", "to optimum", "gap", "KV", "rows")
 	for i := range v.Lines {
 		l := &v.Lines[i]

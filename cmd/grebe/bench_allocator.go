@@ -13,6 +13,7 @@ type benchAllocatorCmd struct {
 	Step      float64  `help:"Between the static shares that are tried; default 0.05." placeholder:"S"`
 	Parts     []string `help:"boundary, real, verdict, loads, margins, bound; default all." placeholder:"PART,..."`
 	Costs     string   `help:"measured, or derived: what work takes on an H200; default measured." placeholder:"NAME"`
+	Rate      float64  `help:"Rate of the workloads of verdict and bound, times their own; default 1, and several for the bound." placeholder:"X"`
 	Policy    string   `type:"path" help:"Judge this policy, of grebe train allocator, instead of the one in the binary." placeholder:"FILE"`
 	HTML      string   `name:"html" type:"path" help:"Write shares over time beside the optimum's here." placeholder:"FILE"`
 	Check     bool     `help:"Fail when a bar is not reached."`
@@ -30,7 +31,7 @@ Example:
 }
 
 func (c *benchAllocatorCmd) Run(w *world) error {
-	r, err := allocator.Run(w.ctx, allocator.Options{Workloads: c.Workloads, Seeds: c.Seeds, Step: c.Step, Parts: c.Parts, Costs: c.Costs, Policy: c.Policy, JSON: c.JSON}, w.stdout)
+	r, err := allocator.Run(w.ctx, allocator.Options{Workloads: c.Workloads, Seeds: c.Seeds, Step: c.Step, Parts: c.Parts, Costs: c.Costs, Rate: c.Rate, Policy: c.Policy, JSON: c.JSON}, w.stdout)
 	if err != nil {
 		return err
 	}
