@@ -69,8 +69,14 @@ func (d *Data) Texts() bool {
 const counted = 2000
 
 // Shop returns questions of the first test customers of the shop.
-func Shop(w *shop.World, users int) *Data {
+func Shop(w *shop.World, users int) *Data { return ShopFrom(w, 0, users) }
+
+// ShopFrom is Shop without some of the first customers.
+func ShopFrom(w *shop.World, first, users int) *Data {
 	d := newData("the shop, test customers (in no training split)")
+	if first > 0 {
+		d.Name += fmt.Sprintf(" without the first %d", first)
+	}
 	for i := range w.Items {
 		d.addItem(w.ItemMessage(i))
 	}
@@ -83,7 +89,7 @@ func Shop(w *shop.World, users int) *Data {
 	for i := range w.Items {
 		numbers[w.Items[i].ID] = i
 	}
-	states := d.customers(w, users)
+	states := d.customers(w, first, users)
 	d.chances = func(k int, ids []string) []float64 {
 		items := make([]int, len(ids))
 		for i, id := range ids {
@@ -95,11 +101,11 @@ func Shop(w *shop.World, users int) *Data {
 }
 
 // customers adds test customers and the questions about them, and returns what they want.
-func (d *Data) customers(w *shop.World, n int) []*shop.State {
+func (d *Data) customers(w *shop.World, first, n int) []*shop.State {
 	d.Questions = make([]Question, n)
 	states, messages := make([]*shop.State, n), make([]*grebev1.User, n)
 	onAllCores(n, func(k int) {
-		u := w.User(shop.Test, k)
+		u := w.User(shop.Test, first+k)
 		d.Questions[k], states[k], messages[k] = Ask(w, u), w.State(u), w.UserMessage(u)
 	})
 	for _, m := range messages {

@@ -37,10 +37,11 @@ type evalRunCmd struct {
 	Config     string   `short:"c" type:"path" help:"Configuration of the server with the models to measure; default the demo's." placeholder:"FILE"`
 	Checkpoint string   `type:"path" help:"A checkpoint instead, with plain prompts." placeholder:"DIR"`
 	Untrained  bool     `help:"A model of random weights instead, whose results must be those of chance."`
-	Ways       []string `help:"user, item, auto, blend, pointwise, beam, hstu; default all that the models can do." placeholder:"WAY,..."`
+	Ways       []string `help:"user, item, auto, blend, pointwise (of which pointwise-user, pointwise-item), beam, hstu; default all that the models can do." placeholder:"WAY,..."`
 	Target     float64  `name:"blend-target" help:"Find the smallest budgets with which blended prompts reach this share of the whole prompts' NDCG@10." placeholder:"SHARE"`
 	Compare    []string `help:"Measure with each of these and say what changes against the first: words of cpu, plain, avx2, avx512, amx, cuda, f32, bf16, kv-f32, kv-bf16, kv-fp8, batched, cached, joined by +; or files of --json." placeholder:"SETUP,..."`
 	Users      int      `help:"Users; default 200 of the shop, all of a file." placeholder:"N"`
+	Skip       int      `help:"Leave out so many of the shop's test customers at the beginning, to share them among machines." placeholder:"N"`
 
 	ItemsFile    string `name:"items-file" type:"path" help:"Items (NDJSON); default the configuration's, or the shop's." placeholder:"FILE"`
 	UsersFile    string `name:"users-file" type:"path" help:"Users (NDJSON) whose last item is held out; default the shop's test customers." placeholder:"FILE"`
@@ -105,22 +106,17 @@ func (c *evalRunCmd) Run(w *world) error {
 		return err
 	}
 	defer os.RemoveAll(tmp)
+	var r result
 	if len(c.Compare) > 0 {
-		r, err := c.compareSetups(w, tmp)
-		if err != nil {
-			return err
-		}
-		if c.JSON {
-			return r.JSON(w.stdout)
-		}
-		return r.Text(w.stdout)
+		r, err = c.compareSetups(w, tmp)
+	} else {
+		r, err = c.measure(w, tmp)
 	}
-	r, err := c.measure(w, tmp)
 	if err != nil {
 		return err
 	}
-	if c.HTML != "" {
-		if err := writeFile(c.HTML, r.HTML); err != nil {
+	if whole, ok := r.(*eval.Report); ok && c.HTML != "" {
+		if err := writeFile(c.HTML, whole.HTML); err != nil {
 			return err
 		}
 	}
@@ -130,7 +126,7 @@ func (c *evalRunCmd) Run(w *world) error {
 	return r.Text(w.stdout)
 }
 
-var evalWays = []string{"user", "item", "auto", "blend", "pointwise", "beam", "hstu"}
+var evalWays = []string{"user", "item", "auto", "blend", "pointwise", "pointwise-user", "pointwise-item", "beam", "hstu"}
 
 func (c *evalRunCmd) checkWays() error {
 	for _, name := range c.Ways {
@@ -213,7 +209,7 @@ func (c *evalRunCmd) shop(tmp, items string) (*eval.Data, string, error) {
 	if users <= 0 {
 		users = 200
 	}
-	d := eval.Shop(sh, users)
+	d := eval.ShopFrom(sh, max(0, c.Skip), users)
 	if err := d.Equip(items); err != nil {
 		return nil, "", fmt.Errorf("%w (is this another catalog? Then give --users-file too)", err)
 	}
@@ -313,10 +309,7 @@ func (c *evalRunCmd) waysOf(s *stack, d *eval.Data) ([]eval.Way, []string) {
 			continue
 		}
 		if m.Scoring.Kind == server.Pointwise {
-			if wanted("pointwise") {
-				add("pointwise", m, eval.Way{Name: "pointwise", Prefix: "user"})
-				add("pointwise", m, eval.Way{Name: "pointwise, item-first", Prefix: "item"})
-			}
+			c.addPointwise(func(kind string, w eval.Way) { add(kind, m, w) })
 			continue
 		}
 		var first int32
@@ -336,10 +329,22 @@ func (c *evalRunCmd) waysOf(s *stack, d *eval.Data) ([]eval.Way, []string) {
 	}
 	for _, name := range c.Ways {
 		if !found[name] {
-			notes = append(notes, fmt.Sprintf("Not measured: %s, which no model here can do (%s).", name, needs[name]))
+			notes = append(notes, fmt.Sprintf("Not measured: %s, which no model here can do (%s).", name, needs[strings.TrimSuffix(strings.TrimSuffix(name, "-user"), "-item")]))
 		}
 	}
 	return ways, slices.Compact(notes)
+}
+
+// addPointwise adds the orders of pointwise prompts: both, or the one that is asked for.
+func (c *evalRunCmd) addPointwise(add func(kind string, w eval.Way)) {
+	for _, w := range []eval.Way{{Name: "pointwise", Prefix: "user"}, {Name: "pointwise, item-first", Prefix: "item"}} {
+		switch one := "pointwise-" + w.Prefix; {
+		case len(c.Ways) == 0 || slices.Contains(c.Ways, "pointwise"):
+			add("pointwise", w)
+		case slices.Contains(c.Ways, one):
+			add(one, w)
+		}
+	}
 }
 
 // needs says what a model must have for a way.

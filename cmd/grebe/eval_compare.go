@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"os"
 	"runtime"
@@ -54,32 +55,28 @@ func parseSetup(text string) (setup, error) {
 	return s, nil
 }
 
-// compareSetups measures with all setups and says what they change.
-func (c *evalRunCmd) compareSetups(w *world, tmp string) (*eval.Contrast, error) {
-	if len(c.Compare) < 2 {
-		return nil, usagef("--compare: want a reference and others, such as cpu+f32,bf16")
-	}
-	parsed := make([]setup, len(c.Compare))
+// compareSetups measures with all setups and says what they change, or, where there is one alone, what it reaches: to be
+// compared elsewhere.
+func (c *evalRunCmd) compareSetups(w *world, tmp string) (result, error) {
+	// What can be wrong is found before anything is measured.
+	parsed, earlier := make([]setup, len(c.Compare)), make([][]eval.Setup, len(c.Compare))
 	for i, text := range c.Compare {
-		if strings.HasSuffix(text, ".json") {
-			parsed[i] = setup{name: text}
-			continue
-		}
 		var err error
-		if parsed[i], err = parseSetup(text); err != nil {
+		if strings.HasSuffix(text, ".json") {
+			earlier[i], err = readReports(text)
+		} else {
+			parsed[i], err = parseSetup(text)
+		}
+		if err != nil {
 			return nil, err
 		}
 	}
 	var data *eval.Data
 	var items string
 	var all []eval.Setup
-	for _, s := range parsed {
-		if strings.HasSuffix(s.name, ".json") {
-			earlier, err := readReports(s.name)
-			if err != nil {
-				return nil, err
-			}
-			all = append(all, earlier...)
+	for i, s := range parsed {
+		if earlier[i] != nil {
+			all = append(all, earlier[i]...)
 			continue
 		}
 		if data == nil {
@@ -89,12 +86,25 @@ func (c *evalRunCmd) compareSetups(w *world, tmp string) (*eval.Contrast, error)
 			}
 		}
 		r, err := c.measureSetup(w, tmp, data, items, &s)
+		if err != nil && w.ctx.Err() != nil && len(all) > 0 {
+			fmt.Fprintf(w.stderr, "interrupted: %s is left out, and what follows\n", s.name)
+			break
+		}
 		if err != nil {
 			return nil, fmt.Errorf("%s: %w", s.name, err)
 		}
 		all = append(all, eval.Setup{Name: s.name, Report: r})
 	}
+	if len(all) == 1 {
+		return all[0].Report, nil
+	}
 	return eval.Compare(all)
+}
+
+// result is what can be printed.
+type result interface {
+	JSON(io.Writer) error
+	Text(io.Writer) error
 }
 
 // readReports reads what an earlier run printed: a report, or those of a comparison.
