@@ -66,7 +66,7 @@ func Ensure(dir string) error { return place(dir, writeShop) }
 // place writes a folder unless it is there already. It is complete or absent: it is written beside dir
 // and moved.
 func place(dir string, write func(dir string) error) error {
-	if _, err := os.Stat(filepath.Join(dir, ConfigFile)); err == nil {
+	if complete(dir) {
 		return nil
 	}
 	if err := os.MkdirAll(filepath.Dir(dir), 0o755); err != nil {
@@ -83,16 +83,26 @@ func place(dir string, write func(dir string) error) error {
 	if err := os.Chmod(tmp, 0o755); err != nil {
 		return fmt.Errorf("demo: %w", err)
 	}
-	if err := os.Remove(dir); err != nil && !errors.Is(err, fs.ErrNotExist) {
+	err = os.Remove(dir)
+	if complete(dir) {
+		return nil // another process was faster and wrote the same
+	}
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("demo: %s has other files in it: give an empty folder or a new one", dir)
 	}
 	if err := os.Rename(tmp, dir); err != nil {
-		if _, other := os.Stat(filepath.Join(dir, ConfigFile)); other == nil {
-			return nil // another process was faster and wrote the same
+		if complete(dir) {
+			return nil // likewise
 		}
 		return fmt.Errorf("demo: %w", err)
 	}
 	return nil
+}
+
+// complete reports whether place has written dir.
+func complete(dir string) bool {
+	_, err := os.Stat(filepath.Join(dir, ConfigFile))
+	return err == nil
 }
 
 func writeShop(dir string) error {

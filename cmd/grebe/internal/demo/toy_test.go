@@ -138,3 +138,18 @@ func TestForeignFilesAreLeftAlone(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// Processes that start at the same time do not refuse what the other wrote.
+func TestAnotherProcessWasFaster(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "demo")
+	write := func(to string) error { return os.WriteFile(filepath.Join(to, ConfigFile), nil, 0o644) }
+	err := place(dir, func(to string) error {
+		if err := place(dir, write); err != nil {
+			t.Fatal(err)
+		}
+		return write(to)
+	})
+	if err != nil {
+		t.Error(err)
+	}
+}
