@@ -98,11 +98,17 @@ func (s *Server) newGRPC(secure *tls.Config) *grpc.Server {
 // maxStreams bounds the calls under way on one connection: each may hold a message of MaxBody.
 const maxStreams = 128
 
-// readingMiB is how much of MaxBuffered is set aside for a message that is being read: most have less.
-const readingMiB = 1
+// A message that is being read has up to MaxBody bytes, which nobody counts before it is whole. Most are small and come at once: so readingMiB
+// of MaxBuffered are set aside for each, and MaxBody for those that take longer than defaultPatience. What is held is then at most
+// MaxBuffered and what the network brings in that time.
+const (
+	readingMiB      = 1
+	defaultPatience = time.Second
+)
 
 // tap turns away those without a key before their messages are read, and those that come while the messages of too many
-// others, over all connections, are being read. A message that does not come in time ends its call.
+// others, over all connections, are being read. A message that does not come in time ends its call, as does one that comes slowly
+// while too many others do.
 func (s *Server) tap(ctx context.Context, info *tap.Info) (context.Context, error) {
 	if grpcOps[info.FullMethodName] == "" {
 		return ctx, nil // health
@@ -117,8 +123,16 @@ func (s *Server) tap(ctx context.Context, info *tap.Info) (context.Context, erro
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	late := time.AfterFunc(s.cfg.ReadTimeout, cancel)
+	slow := time.AfterFunc(s.patience, func() {
+		if s.slow.Add(1) > max(1, s.cfg.MaxBuffered/s.cfg.MaxBody) {
+			cancel()
+		}
+	})
 	done := sync.OnceFunc(func() {
 		late.Stop()
+		if !slow.Stop() {
+			s.slow.Add(-1)
+		}
 		s.reading.Add(-1)
 	})
 	context.AfterFunc(ctx, func() {

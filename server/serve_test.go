@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"bytes"
 	"context"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"io"
@@ -20,6 +21,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/health/grpc_health_v1"
 	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
 
 	grebev1 "grebe/api/grebe/v1"
 	"grebe/engine"
@@ -207,6 +209,80 @@ func TestBytesUnderWayAreBoundedForGRPC(t *testing.T) {
 	}
 	if w.bodies.Load() != 0 || w.reading.Load() != 0 {
 		t.Errorf("%d bytes and %d messages are left on the books", w.bodies.Load(), w.reading.Load())
+	}
+}
+
+// Calls whose messages come slowly hold as much as a message may have: of more than fit the last ones end, and the others are
+// answered when their messages are whole.
+func TestSlowMessagesOfGRPCAreBounded(t *testing.T) {
+	w := newWorld(t, func(c *Config) { c.MaxBody, c.MaxBuffered = 1<<20, 3<<20 })
+	w.patience = time.Millisecond
+	s := serve(t, w)
+	message, err := proto.Marshal(&grebev1.RankRequest{Model: "id", User: &grebev1.User{Tokens: []int32{1, 2}}, Candidates: []*grebev1.Item{{Tokens: []int32{3}, Identifier: new(int32)}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	frame := append(binary.BigEndian.AppendUint32([]byte{0}, uint32(len(message))), message...)
+	var protocols http.Protocols
+	protocols.SetUnencryptedHTTP2(true)
+	client := &http.Client{Transport: &http.Transport{Protocols: &protocols}}
+	defer client.CloseIdleConnections()
+	const calls = 3
+	rests, answers := make([]*io.PipeWriter, calls), make(chan string)
+	call := func(i int) {
+		body, rest := io.Pipe()
+		rests[i] = rest
+		req, err := http.NewRequest(http.MethodPost, "http://"+s.grpc.Addr().String()+grebev1.Grebe_Rank_FullMethodName, body)
+		if err != nil {
+			t.Fatal(err)
+		}
+		req.Header.Set("Content-Type", "application/grpc")
+		req.Header.Set("TE", "trailers")
+		go func() {
+			resp, err := client.Do(req)
+			if err != nil {
+				answers <- err.Error()
+				return
+			}
+			defer resp.Body.Close()
+			_, _ = io.Copy(io.Discard, resp.Body)
+			answers <- resp.Header.Get("Grpc-Status") + resp.Trailer.Get("Grpc-Status")
+		}()
+	}
+	slow := func(n int64) {
+		for w.slow.Load() != n {
+			time.Sleep(time.Millisecond)
+		}
+	}
+	for i := range calls {
+		call(i)
+		if _, err := rests[i].Write(frame[:9]); err != nil {
+			t.Fatal(err)
+		}
+		slow(int64(i + 1)) // as many as fit
+	}
+	rests = append(rests, nil)
+	call(calls)
+	if got := <-answers; got == "0" {
+		t.Error("one more slow message than fits is answered")
+	}
+	slow(calls)
+	for _, rest := range rests[:calls] {
+		if _, err := rest.Write(frame[9:]); err != nil {
+			t.Error(err)
+		}
+		rest.Close()
+		if got := <-answers; got != "0" {
+			t.Errorf("a slow message that came is answered with %q", got)
+		}
+	}
+	rests[calls].Close()
+	slow(0)
+	if err := s.stop(); err != nil {
+		t.Error(err)
+	}
+	if w.reading.Load() != 0 {
+		t.Errorf("%d messages are left on the books", w.reading.Load())
 	}
 }
 

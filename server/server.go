@@ -242,6 +242,8 @@ type Server struct {
 	watching   context.Context // ends when nobody need watch the server's health any more
 	unwatch    context.CancelFunc
 	reading    atomic.Int64 // calls of gRPC whose message is not read yet
+	slow       atomic.Int64 // of those, since longer than patience
+	patience   time.Duration
 }
 
 // States of a server.
@@ -285,6 +287,7 @@ func New(cfg Config) (*Server, error) {
 		cfg: cfg, models: map[string]*slot{}, served: slots, lifecycle: lifecycle, catalog: cfg.Catalog, log: cfg.Logger, metrics: m,
 		created: time.Now().Unix(), now: time.Now, slots: make(chan struct{}, cfg.MaxInFlight), health: health.NewServer(),
 		guard: cfg.Guard, hotUsers: newHot(), hotItems: newHot(), hideSeed: maphash.MakeSeed(),
+		patience: defaultPatience,
 	}
 	s.SetDeadlines(cfg.SLO, cfg.MaxDeadline)
 	s.cfg.Models = nil // nothing shall hold a checkpoint that is retired
