@@ -37,9 +37,11 @@ import "slices"
 //
 // A small b makes useless predictions harmless and good ones slow: to differ from LRU by a whole cache, credit has to
 // double many times. So credit is also lent on what predictions show on paper: a follower, keys alone, goes wherever
-// predictions lead it, and as many bytes as it is ahead of LRU are lent, at most Lend times the capacity, and taken
+// predictions lead it, and four times as many bytes as it is ahead of LRU are lent, at most Lend times the capacity, and taken
 // back as it falls behind. The bound above holds with b and the most that was ever lent, so by proof with
-// b + Lend·capacity; predictions that do not earn on paper get nothing.
+// b + Lend·capacity; predictions that do not earn on paper get nothing. And while the follower has of late lost more than an
+// eighth of the capacity to LRU, no risky victim is chosen, whatever credit there is: what was earned is not spent on
+// predictions that have become wrong.
 //
 // The shadow is exact and not sampled: it costs about 150 bytes per slot with everything else here (the follower, which is sampled,
 // an eighth as much again in large caches), small beside a KV page, and the bound is then a proof and not a likelihood. Evictions forced by evictable
@@ -106,7 +108,7 @@ type FloorConfig struct {
 	Loss   float64 // ε, share of LRU's hit bytes that may be lost for good; 0.005
 	Credit float64 // b, as a share of the capacity; 1/64
 	Cap    float64 // most credit that can be saved up, as a share of the capacity; 2
-	Lend   float64 // most credit that is lent, as a share of the capacity; 1/4; below 0: none
+	Lend   float64 // most credit that is lent, as a share of the capacity; 1; below 0: none
 }
 
 // FloorStats says where a Floor stands against LRU, in bytes.
@@ -156,7 +158,7 @@ func (f FloorConfig) orDefaults() FloorConfig {
 		f.Cap = 2
 	}
 	if f.Lend == 0 {
-		f.Lend = 0.25
+		f.Lend = 1
 	}
 	return f
 }
@@ -398,8 +400,11 @@ func (p *Floor) Victim(evictable func(Slot) bool) (Slot, bool) {
 }
 
 func (p *Floor) covers(s Slot) bool {
-	return p.credit+float64(p.pending) >= float64(p.entries[s].bytes)
+	return !p.wrong() && p.credit+float64(p.pending) >= float64(p.entries[s].bytes)
 }
+
+// wrong reports whether predictions have become so.
+func (p *Floor) wrong() bool { return p.follower != nil && p.follower.behind() }
 
 // forced finds LRU's own victim among entries of which one may go.
 func (p *Floor) forced(evictable func(Slot) bool) Slot {
@@ -476,7 +481,7 @@ func (p *Floor) anyone(n int) int {
 const maxLater = 256
 
 // drawn is how many entries are drawn per eviction.
-const drawn = 4
+const drawn = 48
 
 // returns is when an entry is expected back.
 func (p *Floor) returns(s Slot) int64 {

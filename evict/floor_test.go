@@ -57,12 +57,37 @@ func TestLentOnlyToWhatEarns(t *testing.T) {
 		hits := replay(t, p, keys, k, ret)
 		checkFloor(t, name, p, int64(lru))
 		lent := p.Stats().Lent
-		if name == "perfect" && lent != int64(k/4) {
-			t.Errorf("perfect predictions: %d lent, want a quarter of %d", lent, k)
+		if name == "perfect" && lent != int64(k) {
+			t.Errorf("perfect predictions: %d lent, want the whole cache of %d", lent, k)
 		}
-		if name != "perfect" && (lent > int64(k/10) || float64(hits) < .99*float64(lru)) {
+		if name != "perfect" && (lent > lendTimes*int64(k/10) || float64(hits) < .99*float64(lru)) {
 			t.Errorf("%s predictions: %d lent, %d hits to LRU's %d", name, lent, hits, lru)
 		}
+	}
+}
+
+// What good predictions earned is not spent when they turn bad: of the credit for two caches less than half a cache is lost.
+func TestWrongPredictionsAreLeft(t *testing.T) {
+	r := rand.New(rand.NewPCG(16, 16))
+	keys, k := make([]uint64, 60000), 200
+	for i := range keys {
+		keys[i] = uint64(r.ExpFloat64() * 400)
+	}
+	next := NextUses(keys)
+	bad := adversaries["nearest first"](r, next)
+	p := NewFloor(Config{Slots: k, Bytes: int64(k)}, FloorConfig{})
+	lead := int64(0)
+	replay(t, p, keys, k, func(i int) int64 {
+		s := p.Stats()
+		if i < len(keys)/2 {
+			lead = s.Hits - s.LRUHits
+			return next[i]
+		}
+		return bad(i)
+	})
+	s := p.Stats()
+	if lead < int64(2*k) || s.Hits-s.LRUHits < lead-int64(k/2) {
+		t.Errorf("good predictions were %d hits ahead of LRU, and after as many bad ones %d, of a cache of %d", lead, s.Hits-s.LRUHits, k)
 	}
 }
 

@@ -10,12 +10,17 @@ type follower struct {
 	slotOf table
 	free   []Slot
 	used   int64
-	lent   int64 // bytes, as much as it is ahead of LRU
-	most   int64 // that was ever lent
+	lent   int64   // bytes, as much as it is ahead of LRU
+	most   int64   // that was ever lent
+	lead   int64   // over LRU, bytes of the sample
+	recent float64 // of the lead, all keys' bytes: decays within some turnovers of the cache
 }
 
 const (
-	leastFollowed = 2048 // slots of a sample
+	lendTimes     = 4     // of the lead is lent
+	recentTimes   = 1.5   // as many requests as entries: how long what is recent lasts
+	mostBehind    = 0.125 // of the capacity: predictions that lost more of late are not followed
+	leastFollowed = 2048  // slots of a sample
 	mostShare     = 8
 )
 
@@ -102,11 +107,19 @@ func (f *follower) resize(bytes int64) {
 	f.trim(bytes, 0)
 }
 
-// lend returns by how many bytes what is lent changes: it is as much as the follower is ahead of LRU now, up to a limit.
+// lend returns by how many bytes what is lent changes: it is some times what the follower is ahead of LRU now, up to a limit.
 func (f *follower) lend(limit int64) int64 {
-	s := &f.cache.stats
-	change := min(max((s.Hits-s.LRUHits)*f.share, 0), limit) - f.lent
+	lead := f.cache.stats.Hits - f.cache.stats.LRUHits
+	f.recent += float64((lead - f.lead) * f.share)
+	f.recent -= f.recent / (recentTimes * float64(max(f.cache.shadowCount, 1)) * float64(f.share))
+	f.lead = lead
+	change := min(max(lendTimes*lead*f.share, 0), limit) - f.lent
 	f.lent += change
 	f.most = max(f.most, f.lent)
 	return change
+}
+
+// behind reports whether predictions lost to LRU of late.
+func (f *follower) behind() bool {
+	return f.recent < -mostBehind*float64(f.cache.capacity*f.share)
 }

@@ -10,7 +10,9 @@ const minSamples = 1000
 // Model without any lock, and gives the answers to Policy.Predict for keys that are still cached.
 type Forecaster struct {
 	Tracker *Tracker
-	model   *Model
+	model   *Model // the mean of the latest
+	latest  []*Model
+	since   []uint64 // accesses when the latest came into use
 	every   uint64
 	trained uint64
 	x       Sample
@@ -30,11 +32,14 @@ type Query struct {
 // maxQueries is how many wait at most; what comes beyond is not predicted.
 const maxQueries = 1024
 
+// averaged is how many models predict together.
+const averaged = 3
+
 // NewForecaster makes one for a cache of about so many entries, whose clock advances by about one per access. It
-// remembers eight times as many keys and 50,000 samples.
+// remembers eight times as many keys and 100,000 samples.
 func NewForecaster(entries int) *Forecaster {
 	entries = max(entries, 1)
-	const window, span = 50000, 32 // the samples' accesses, in entries
+	const window, span = 100000, 32 // the samples' accesses, in entries
 	return &Forecaster{
 		Tracker: NewTracker(TrackerConfig{
 			Keys: 8 * entries, Window: window, Every: (1 + timeWorth) * span * float64(entries) / window, Entries: entries,
@@ -75,7 +80,7 @@ func (f *Forecaster) Model() *Model { return f.model }
 
 // Due says once per interval that it is time to train.
 func (f *Forecaster) Due() bool {
-	if f.Tracker.accesses-f.trained < min(f.every, max(minSamples, f.Tracker.accesses/4)) {
+	if f.Tracker.accesses-f.trained < min(f.every, max(minSamples, f.Tracker.accesses/8)) {
 		return false
 	}
 	f.trained = f.Tracker.accesses
@@ -92,8 +97,16 @@ func (f *Forecaster) Learn(now int64, p TrainParams) {
 	}
 }
 
-// Use predicts with a model from the next access on.
-func (f *Forecaster) Use(m *Model) { f.model = m }
+// Use predicts with a model from the next access on: with the mean of it and the two before, but for those that knew less than
+// half of what is known now. Single models differ by their draws of samples.
+func (f *Forecaster) Use(m *Model) {
+	now := f.Tracker.accesses
+	f.latest, f.since = append(f.latest, m), append(f.since, now)
+	for len(f.latest) > averaged || 2*f.since[0] < now {
+		f.latest, f.since = f.latest[1:], f.since[1:]
+	}
+	f.model = average(f.latest)
+}
 
 // Refresh predicts again for keys that did not return when predicted: returns[i] of keys[i], at most 64.
 func (f *Forecaster) Refresh(keys []uint64, now int64, returns []int64) {

@@ -8,6 +8,7 @@ type Lesson struct {
 	outcomes []Outcome
 	entries  int // cached
 	next     int // of the window
+	seed     uint64
 }
 
 // seen is what had become of a sample when it was copied.
@@ -31,7 +32,7 @@ func NewLesson(f *Forecaster) *Lesson {
 func (l *Lesson) Gather(f *Forecaster, now int64) bool { return l.gather(f.Tracker, now, gathered) }
 
 func (l *Lesson) gather(t *Tracker, now int64, n int) bool {
-	l.entries = t.cfg.Entries
+	l.entries, l.seed = t.cfg.Entries, t.accesses
 	end := min(l.next+n, len(t.window))
 	for i := l.next; i < end; i++ {
 		s := &t.window[i]
@@ -51,11 +52,14 @@ func (l *Lesson) Reset() {
 }
 
 // Train makes a model of a lesson: of the rate of returns within a horizon of about what an entry's place in the cache is worth.
-// Nil when there is too little to learn from. The lesson MUST be Reset before it is used again.
+// Nil when there is too little to learn from. Without a seed it takes one of the lesson's own, so that models differ. The lesson MUST be Reset before it is used again.
 func (l *Lesson) Train(p TrainParams) *Model {
 	l.conclude()
 	if len(l.samples) < minSamples {
 		return nil
+	}
+	if p.Seed == 0 {
+		p.Seed = l.seed
 	}
 	return TrainReturns(l.samples, l.outcomes, p)
 }

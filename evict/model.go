@@ -7,7 +7,7 @@ import (
 )
 
 // Features is how many numbers describe an access; Tracker says which.
-const Features = 31
+const Features = 34
 
 // Sample is the description of one access.
 type Sample [Features]float32
@@ -26,7 +26,7 @@ type Model struct {
 
 const (
 	batch  = 64
-	padded = 32 // Features up to a power of two: an index cut to it needs no check
+	padded = 64 // Features up to a power of two: an index cut to it needs no check
 )
 
 // Predict writes the prediction for each sample into out, which is at least as long. It allocates nothing.
@@ -134,6 +134,23 @@ func (m *Model) index() {
 		copy(m.trees[t].nodes[1:], m.nodes[t*inner:(t+1)*inner])
 		copy(m.trees[t].leaves[:], m.leaf[t*leaves:(t+1)*leaves])
 	}
+}
+
+// average makes one model of several of the same depth.
+func average(models []*Model) *Model {
+	if len(models) == 1 {
+		return models[0]
+	}
+	m, share := &Model{depth: models[0].depth}, 1/float32(len(models))
+	for _, o := range models {
+		m.base += share * o.base
+		m.feature, m.threshold = append(m.feature, o.feature...), append(m.threshold, o.threshold...)
+		for _, v := range o.leaf {
+			m.leaf = append(m.leaf, share*v)
+		}
+	}
+	m.index()
+	return m
 }
 
 // rescale multiplies all that trees add.

@@ -34,14 +34,14 @@ func NewSlab(rows int) Slab {
 	return Slab{last: n - 6, short: n, long: n + 6}
 }
 
-func field(now uint64, halfLife uint) uint64 { return now >> (halfLife - fraction) }
+func field(now uint64, halfLife uint) uint64 { return now >> ((halfLife - fraction) & 63) }
 
 // behind is the logarithm of a count now: a field's distance from the time.
 func behind(f, t uint64) int32 { return int32(uint32(f-t)<<(32-fieldBits)) >> (32 - fieldBits) }
 
 // First is the stamp of a row's first use.
 func (c Slab) First(now uint64) Stamp {
-	return Stamp(now>>c.last<<(2*fieldBits) | field(now, c.short)&fieldMask<<fieldBits | field(now, c.long)&fieldMask)
+	return Stamp(now>>(c.last&63)<<(2*fieldBits) | field(now, c.short)&fieldMask<<fieldBits | field(now, c.long)&fieldMask)
 }
 
 // Use is the stamp after another use.
@@ -49,12 +49,12 @@ func (c Slab) Use(m Stamp, now uint64) Stamp {
 	s, l := field(now, c.short), field(now, c.long)
 	short := s + uint64(plusOne(behind(uint64(m)>>fieldBits, s)))
 	long := l + uint64(plusOne(behind(uint64(m), l)))
-	return Stamp(now>>c.last<<(2*fieldBits) | short&fieldMask<<fieldBits | long&fieldMask)
+	return Stamp(now>>(c.last&63)<<(2*fieldBits) | short&fieldMask<<fieldBits | long&fieldMask)
 }
 
 // Age is the time since the last use, in 64ths of the cache's size.
 func (c Slab) Age(m Stamp, now uint64) int32 {
-	return int32(uint32(now>>c.last-uint64(m)>>(2*fieldBits))<<8) >> 8
+	return int32(uint32(now>>(c.last&63)-uint64(m)>>(2*fieldBits))<<8) >> 8
 }
 
 // Mode is how stamps are valued.
@@ -70,33 +70,32 @@ func (c Slab) Value(m Stamp, now uint64, mode Mode) int32 {
 	if mode == LRU {
 		return -c.Age(m, now)
 	}
-	a := behind(uint64(m), field(now, c.long))
-	b := behind(uint64(m)>>fieldBits, field(now, c.short)) + int32(mode-1)*(1<<fraction)*modeStep
-	if a < b {
-		a, b = b, a
-	}
-	return a + more(a-b)
+	return worth(m, field(now, c.short), field(now, c.long), weightOf(mode))
 }
+
+// worth is the logarithm of the long count plus the weighted short one; the time is in units of the fields.
+func worth(m Stamp, short, long uint64, weight int32) int32 {
+	a := behind(uint64(m), long)
+	b := behind(uint64(m)>>fieldBits, short) + weight
+	return a - less(a-b, 0) + more(a-b)
+}
+
+// weightOf is the logarithm of what the short count is multiplied by.
+func weightOf(mode Mode) int32 { return int32(mode-1) * (1 << fraction) * modeStep }
 
 const modeStep = 2
 
 // plusOne is log2(2^d + 1) in 32nds.
-func plusOne(d int32) int32 {
-	if d < 0 {
-		return more(-d)
-	}
-	return d + more(d)
-}
+func plusOne(d int32) int32 { return d - less(d, 0) + more(d) }
 
-// more is log2(1 + 2^−d) in 32nds, for d ≥ 0.
+// more is log2(1 + 2^−|d|) in 32nds. It has no branches: which one is taken could not be foreseen.
 func more(d int32) int32 {
-	if d >= int32(len(moreOf)) {
-		return 0
-	}
-	return int32(moreOf[d])
+	sign := d >> 31
+	d = (d ^ sign) - sign
+	return int32(moreOf[uint8(d|(255-d)>>31)]) // 255 stands for all that is larger
 }
 
-var moreOf = func() (t [7 << fraction]uint8) {
+var moreOf = func() (t [256]uint8) {
 	for d := range t {
 		t[d] = uint8(math.Round(math.Log2(1+math.Exp2(-float64(d)/(1<<fraction))) * (1 << fraction)))
 	}
@@ -105,25 +104,37 @@ var moreOf = func() (t [7 << fraction]uint8) {
 
 // Queue has the slots of a set that go next, found by a look at all: most misses look at one of them only.
 type Queue struct {
-	slots    [7]uint8
+	slots    [queueLen]uint8
 	n        uint8
 	at       uint64 // time of the look
 	declined uint8
 }
 
+const queueLen = 7
+
 // patience is how many missed rows are declined before a set is looked at again.
 const patience = 32
 
+// Stamps are those of a set's slots.
+type Stamps interface {
+	Stamp(slot int) Stamp
+	Stamps() [SlabSlots]Stamp
+}
+
 // Place decides for a missed row with stamp m: the slot whose row it replaces, or false when it is worth less than all. The set
-// is full; stamps loads a slot's.
-func (c Slab) Place(q *Queue, m Stamp, now uint64, mode Mode, stamps func(slot int) Stamp) (int, bool) {
-	for looked := false; ; {
-		if q.n == 0 || q.declined >= patience {
-			c.look(q, now, mode, stamps)
+// is full.
+func (c Slab) Place(q *Queue, m Stamp, now uint64, mode Mode, of Stamps) (int, bool) {
+	looked := false
+	if q.declined >= patience {
+		q.n = 0
+	}
+	for {
+		if q.n == 0 {
+			c.look(q, now, mode, of)
 			looked = true
 		}
-		slot := int(q.slots[q.n-1])
-		x := stamps(slot)
+		slot := int(q.slots[(q.n-1)%queueLen])
+		x := of.Stamp(slot)
 		if !looked && c.Age(x, q.at) < 0 { // used since the look; after a late one, all may have been
 			q.n--
 			continue
@@ -137,29 +148,64 @@ func (c Slab) Place(q *Queue, m Stamp, now uint64, mode Mode, stamps func(slot i
 	}
 }
 
+// Waiting returns the slots that go next, the next one last, as long as they are not used.
+func (q *Queue) Waiting() []uint8 {
+	if q.declined >= patience {
+		return nil
+	}
+	return q.slots[:min(q.n, queueLen)]
+}
+
+// Next returns the slot that Place would take now, or false when it would look at all.
+func (c Slab) Next(q *Queue, of Stamps) (slot int, ok bool) {
+	waiting, at := q.Waiting(), q.at
+	for i := len(waiting) - 1; i >= 0; i-- {
+		if slot := int(waiting[i]) % SlabSlots; c.Age(of.Stamp(slot), at) >= 0 {
+			return slot, true
+		}
+	}
+	return 0, false
+}
+
 // look finds the slots that are worth least, the least last.
-func (c Slab) look(q *Queue, now uint64, mode Mode, stamps func(slot int) Stamp) {
-	var values [7]int32
-	*q = Queue{at: now}
-	for slot := range SlabSlots {
-		v := c.Value(stamps(slot), now, mode)
-		if int(q.n) == len(q.slots) && v >= values[0] {
-			continue
+func (c Slab) look(q *Queue, now uint64, mode Mode, of Stamps) {
+	all := of.Stamps()
+	var words [SlabSlots]int32 // a value and a slot: all are different
+	if mode == LRU {
+		for slot, m := range all {
+			words[slot] = -c.Age(m, now)*SlabSlots + int32(SlabSlots-1-slot)
 		}
-		i := int(q.n)
-		if i == len(q.slots) { // the first goes
-			copy(values[:], values[1:])
-			copy(q.slots[:], q.slots[1:])
-			i--
-		} else {
-			q.n++
+	} else {
+		short, long, weight := field(now, c.short), field(now, c.long), weightOf(mode)
+		for slot, m := range all {
+			words[slot] = worth(m, short, long, weight)*SlabSlots + int32(SlabSlots-1-slot)
 		}
-		for ; i > 0 && values[i-1] < v; i-- {
-			values[i], q.slots[i] = values[i-1], q.slots[i-1]
-		}
-		values[i], q.slots[i] = v, uint8(slot)
+	}
+	const groups = 8
+	var least [groups]int32 // of each group of slots
+	for g := range least {
+		least[g] = leastOf((*[groups]int32)(words[g*groups:]))
+	}
+	*q = Queue{n: queueLen, at: now}
+	for i := queueLen - 1; i >= 0; i-- {
+		w := leastOf(&least)
+		slot := SlabSlots - 1 - int(w)&(SlabSlots-1)
+		q.slots[i] = uint8(slot)
+		words[slot] = gone
+		g := slot / groups
+		least[g] = leastOf((*[groups]int32)(words[g*groups:]))
 	}
 }
+
+// gone is larger than all words.
+const gone = 1 << 29
+
+// leastOf has no branches either.
+func leastOf(w *[8]int32) int32 {
+	return less(less(less(w[0], w[1]), less(w[2], w[3])), less(less(w[4], w[5]), less(w[6], w[7])))
+}
+
+func less(a, b int32) int32 { return b + (a-b)&((a-b)>>31) }
 
 // Ghost remembers stamps of rows that are not cached: of four whose places are the same, those worth most.
 type Ghost [GhostLen]uint64
@@ -170,6 +216,12 @@ const GhostLen = 128
 const ways = 4
 
 // A word is tag<<40 | short<<20 | long.
+// Ask returns the memory that Take and Put of a row look at: the word there, and those of its line.
+func (g *Ghost) Ask(h uint64) *uint64 {
+	first, _ := ghostAt(h)
+	return &g[first]
+}
+
 func ghostAt(h uint64) (first int, tag uint64) {
 	return int(h>>8) % (GhostLen / ways) * ways, h >> 16 << 40
 }

@@ -1,8 +1,10 @@
 package evict
 
 import (
+	"cmp"
 	"math"
 	"math/rand/v2"
+	"slices"
 	"testing"
 )
 
@@ -60,7 +62,6 @@ func TestPlace(t *testing.T) {
 		stamps[i] = c.First(now)
 	}
 	var q Queue
-	load := func(i int) Stamp { return stamps[i] }
 	placed, declined := 0, 0
 	for range 20_000 {
 		now += 1 + r.Uint64N(3)
@@ -69,7 +70,7 @@ func TestPlace(t *testing.T) {
 			continue
 		}
 		m := c.First(now)
-		slot, ok := c.Place(&q, m, now, 2, load)
+		slot, ok := c.Place(&q, m, now, 2, (*tinyStamps)(&stamps))
 		if !ok {
 			declined++
 			continue
@@ -88,12 +89,80 @@ func TestPlace(t *testing.T) {
 	}
 }
 
+// look finds what a sort would.
+func TestLook(t *testing.T) {
+	c, r := NewSlab(5000), rand.New(rand.NewPCG(4, 4))
+	for turn := range 400 {
+		var stamps tinyStamps
+		now := r.Uint64N(1 << 40)
+		for i := range stamps {
+			stamps[i] = c.First(now - r.Uint64N(1+now%(1<<uint(1+turn%22))))
+			for range r.IntN(3) {
+				stamps[i] = c.Use(stamps[i], now-r.Uint64N(1<<10))
+			}
+		}
+		for mode := range Mode(modes) {
+			slots := make([]int, SlabSlots)
+			for i := range slots {
+				slots[i] = i
+			}
+			slices.SortFunc(slots, func(a, b int) int { // of those that are worth the same the last goes first
+				return cmp.Or(cmp.Compare(c.Value(stamps[a], now, mode), c.Value(stamps[b], now, mode)), b-a)
+			})
+			var q Queue
+			c.look(&q, now, mode, &stamps)
+			for i, slot := range slots[:queueLen] {
+				if got := int(q.slots[queueLen-1-i]); got != slot {
+					t.Fatalf("mode %d: slot %d goes as number %d, want %d", mode, got, i, slot)
+				}
+			}
+			if next, ok := c.Next(&q, &stamps); !ok || next != slots[0] {
+				t.Fatalf("mode %d: the next is %d, %v; want %d", mode, next, ok, slots[0])
+			}
+		}
+	}
+}
+
+// Where all rows are looked up alike most missed rows may be left out, where some are popular for a while they may not.
+func TestSpare(t *testing.T) {
+	r, slab := rand.New(rand.NewPCG(5, 5)), NewSlab(1024)
+	alike, popular := NewTuner(slab, 16), NewTuner(slab, 16)
+	mix := func(k uint64) uint64 { return (k + 1) * 0xBF58476D1CE4E5B9 }
+	spares := 0
+	for now := range uint64(300_000) {
+		alike.Access(mix(r.Uint64N(1150)), now)
+		popular.Access(mix(now/4000*300+uint64(math.Exp(r.Float64()*math.Log(5000)))), now)
+		if now > 100_000 && alike.Spare() {
+			spares++
+		}
+	}
+	if spares < 190_000 {
+		t.Errorf("rows that are looked up alike are spared at %d of 200,000 look-ups", spares)
+	}
+	if popular.Spare() {
+		t.Error("rows are spared where those that are popular change")
+	}
+	n := 0
+	for h := range uint64(32_000) {
+		if !Spared(mix(h), 7*h) {
+			n++
+		}
+	}
+	if n < 800 || n > 1200 {
+		t.Errorf("%d of 32,000 rows are offered, want one in 32", n)
+	}
+}
+
 // A miss that is told late, after all rows were used again, still gets an answer.
 func TestPlaceLate(t *testing.T) {
 	c := NewSlab(64)
 	var q Queue
 	for mode := range Mode(modes) {
-		c.Place(&q, c.First(1000), 1000, mode, func(int) Stamp { return c.First(5000) })
+		var stamps tinyStamps
+		for i := range stamps {
+			stamps[i] = c.First(5000)
+		}
+		c.Place(&q, c.First(1000), 1000, mode, &stamps)
 	}
 }
 

@@ -33,7 +33,8 @@ type TrackerConfig struct {
 
 // Tracker turns accesses into Samples: ten gaps (log2(1+gap)), of which the first is the time since the key's
 // last request and the others lie between its latest requests, latest first, 64 when unknown; ten
-// exponentially decayed counts of its requests; how often it was requested; then the fields of its last Context.
+// exponentially decayed counts of its requests, as they stand at the time of the description; how often it was requested; by
+// how much the first gap is above the latest other, their mean and the largest, −64 when unknown; then the fields of its last Context.
 //
 // Some descriptions are kept as samples and wait in a sliding window for what becomes of them. An access counts as one, and a
 // description at a later time by how long the key was not looked at: twice what its share of the cache's time is. So two thirds
@@ -63,6 +64,8 @@ type history struct {
 	sample int32 // in the window, unlabelled; −1 for none
 	guess  float32
 	uses   float32
+	mean   float32 // of the closed gaps
+	most   float32
 	ctx    Context
 }
 
@@ -123,14 +126,23 @@ func (t *Tracker) Describe(key uint64, now int64, x *Sample) bool {
 func (t *Tracker) describe(i int32, now int64, x *Sample) {
 	h := &t.entries[i]
 	x[0] = 0
-	if now != h.last {
-		x[0] = float32(math.Log2(1 + float64(now-h.last)))
-	}
 	copy(x[1:gaps], h.gap[:])
 	copy(x[gaps:gaps+counters], h.count[:])
+	if now != h.last {
+		x[0] = float32(log2(1 + float64(now-h.last)))
+		decay := t.decay(now - h.last)
+		for c := counters - 1; c >= 0; c-- {
+			x[gaps+c] *= decay
+			decay *= decay
+		}
+	}
+	over := [...]float32{-unknownGap, -unknownGap, -unknownGap}
+	if h.gap[0] != unknownGap {
+		over = [...]float32{x[0] - h.gap[0], x[0] - h.mean, x[0] - h.most}
+	}
 	c := &h.ctx
 	*(*[Features - gaps - counters]float32)(x[gaps+counters:]) = [...]float32{
-		h.uses, c.Turn, c.Prompt, c.Bytes, c.Cost, c.Before, c.After, c.Known, c.Behind, c.New, c.Since,
+		h.uses, over[0], over[1], over[2], c.Turn, c.Prompt, c.Bytes, c.Cost, c.Before, c.After, c.Known, c.Behind, c.New, c.Since,
 	}
 	t.worth += timeWorth * float64(now-h.seen) / float64(t.cfg.Entries)
 	h.seen = now
@@ -142,7 +154,7 @@ func (t *Tracker) describe(i int32, now int64, x *Sample) {
 
 // every is how much is worth a sample now: less in the beginning, when there are few to learn from.
 func (t *Tracker) every() float64 {
-	begun := 4 * (1 + timeWorth) * float64(t.accesses) / float64(t.cfg.Window)
+	begun := (1 + timeWorth) * float64(t.accesses) / float64(t.cfg.Window)
 	return min(t.cfg.Every, max(1, begun))
 }
 
@@ -182,20 +194,37 @@ func (h *history) first() {
 
 // again notes that a known key is requested.
 func (h *history) again(now int64, t *Tracker) {
-	gap := float64(now - h.last)
-	y := float32(log2(1 + gap))
+	y := float32(log2(1 + float64(now-h.last)))
 	if h.guess >= 0 {
 		t.errors.add(float64(h.guess - y))
 		h.guess = -1
 	}
 	copy(h.gap[1:], h.gap[:])
 	h.gap[0] = y
-	// The slowest counter's decay squared is the next faster one's.
-	decay := float32(exp2(-gap / float64(t.cfg.HalfLife<<(counters-1))))
+	h.mean, h.most = h.sumUp()
+	decay := t.decay(now - h.last)
 	for c := counters - 1; c >= 0; c-- {
 		h.count[c] = 1 + h.count[c]*decay
 		decay *= decay
 	}
+}
+
+// decay is that of the slowest counter; squared, it is that of the next faster one.
+func (t *Tracker) decay(gap int64) float32 {
+	return float32(exp2(-float64(gap) / float64(t.cfg.HalfLife<<(counters-1))))
+}
+
+// sumUp returns the mean and the largest of the closed gaps, of which there is one at least.
+func (h *history) sumUp() (mean, most float32) {
+	n := float32(0)
+	for _, g := range h.gap {
+		if g == unknownGap {
+			break
+		}
+		n++
+		mean, most = mean+g, max(most, g)
+	}
+	return mean / n, most
 }
 
 // keep puts a sample into the window in place of the oldest.

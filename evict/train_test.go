@@ -162,16 +162,19 @@ func TestTrackerFeaturesAndLabels(t *testing.T) {
 	tr := NewTracker(TrackerConfig{Keys: 2, Window: 100, Every: 1, HalfLife: 4, Horizon: 10, Entries: 6})
 	var x Sample
 	tr.Access(7, 100, Context{Turn: 6, Prompt: 50, Bytes: 3, Cost: 4, Before: 8, After: 9, Known: .5, Behind: 2, New: 12, Since: 13}, &x)
-	if x[0] != 0 || x[1] != unknownGap || x[10] != 1 || !reflect.DeepEqual(x[20:], []float32{1, 6, 50, 3, 4, 8, 9, .5, 2, 12, 13}) {
+	if x[0] != 0 || x[1] != unknownGap || x[10] != 1 || !reflect.DeepEqual(x[20:], []float32{1, -unknownGap, -unknownGap, -unknownGap, 6, 50, 3, 4, 8, 9, .5, 2, 12, 13}) {
 		t.Fatalf("first access described as %v", x)
 	}
 	tr.Describe(7, 103, &x)
-	if x[0] != 2 {
-		t.Fatalf("three units later the open gap is %v, want log2(4)", x[0])
+	if x[0] != 2 || math.Abs(float64(x[10])-math.Exp2(-3.0/4)) > 1e-5 {
+		t.Fatalf("three units later the open gap is %v, want log2(4), and the fastest counter %v, want 2^(-3/4)", x[0], x[10])
 	}
 	tr.Access(7, 107, Context{Turn: 2}, &x)
 	if x[0] != 0 || x[1] != 3 || x[2] != unknownGap || math.Abs(float64(x[10])-(1+math.Exp2(-7.0/4))) > 1e-5 || math.Abs(float64(x[19])-(1+math.Exp2(-7.0/2048))) > 1e-5 {
 		t.Fatalf("second access described as %v", x)
+	}
+	if !reflect.DeepEqual(x[21:24], []float32{-3, -3, -3}) {
+		t.Fatalf("the open gap of 0 is %v above the latest other, their mean and the largest, want -3", x[21:24])
 	}
 	// Samples of 100, 103 and 107; the window spans 12, so the horizon is 6 and the last is too young.
 	_, ys := tr.Labelled(112)
@@ -304,4 +307,30 @@ func BenchmarkPredict64(b *testing.B) {
 		m.Predict(xs[i%64*64:][:64], out)
 	}
 	b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N)/64, "ns/prediction")
+}
+
+// The models that predict together predict their mean, and those that knew too little are left out.
+func TestForecasterAverages(t *testing.T) {
+	xs, ys := learnable(3000, 9)
+	models, out := make([]*Model, 4), make([][]float32, 4)
+	for i := range models {
+		models[i], out[i] = Train(xs, ys, TrainParams{Seed: uint64(i + 1)}), make([]float32, 50)
+		models[i].Predict(xs[:50], out[i])
+	}
+	f, got := NewForecaster(100), make([]float32, 50)
+	for i, accesses := range []uint64{400, 1000, 1500, 1900} {
+		f.Tracker.accesses = accesses
+		f.Use(models[i])
+		first := []int{0, 1, 1, 1}[i]
+		f.Model().Predict(xs[:50], got)
+		for j := range got {
+			want := float32(0)
+			for _, o := range out[first : i+1] {
+				want += o[j] / float32(i+1-first)
+			}
+			if math.Abs(float64(got[j]-want)) > 1e-3 {
+				t.Fatalf("after model %d: predicted %v, the mean of models %d to %d is %v", i, got[j], first, i, want)
+			}
+		}
+	}
 }

@@ -18,7 +18,9 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"runtime"
 	"slices"
+	"sync"
 	"time"
 
 	"grebe/bench/rank"
@@ -248,24 +250,13 @@ func (r *Report) replayAt(ctx context.Context, o *Options, t *trace, share float
 		return err
 	}
 	gap := mean(warmServices(t, lru.hit)) / busy
-	for _, name := range slices.Concat(o.Policies, []string{"optimum"}) {
-		if err := ctx.Err(); err != nil {
-			return err
-		}
-		var out *outcome
-		switch {
-		case name == "optimum":
-			out = best
-		case name == "lru":
-			out = lru
-		case evict.Predicts(name):
-			out, err = replay(t, name, k, &learnt{f: evict.NewForecaster(k)})
-		default:
-			out, err = replay(t, name, k, nothing(t))
-		}
-		if err != nil {
-			return err
-		}
+	names := slices.Concat(o.Policies, []string{"optimum"})
+	outs, err := replayAll(ctx, t, names, k, lru, best)
+	if err != nil {
+		return err
+	}
+	for i, name := range names {
+		out := outs[i]
 		total := out.ns*float64(len(t.keys)) + float64(out.trained)
 		res := Result{
 			Trace: t.name, Share: share, Entries: k, Policy: name, Rate: float64(out.hits) / float64(len(t.keys)),
@@ -276,6 +267,37 @@ func (r *Report) replayAt(ctx context.Context, o *Options, t *trace, share float
 		p.result(&res)
 	}
 	return nil
+}
+
+// replayAll replays policies, as many at a time as there are processors.
+func replayAll(ctx context.Context, t *trace, names []string, k int, lru, best *outcome) ([]*outcome, error) {
+	outs, errs := make([]*outcome, len(names)), make([]error, len(names))
+	free := make(chan struct{}, runtime.GOMAXPROCS(0))
+	var wg sync.WaitGroup
+	for i, name := range names {
+		switch {
+		case name == "optimum":
+			outs[i] = best
+			continue
+		case name == "lru":
+			outs[i] = lru
+			continue
+		}
+		free <- struct{}{}
+		wg.Go(func() {
+			defer func() { <-free }()
+			if errs[i] = ctx.Err(); errs[i] != nil {
+				return
+			}
+			var s source = nothing(t)
+			if evict.Predicts(name) {
+				s = &learnt{f: evict.NewForecaster(k)}
+			}
+			outs[i], errs[i] = replay(t, name, k, s)
+		})
+	}
+	wg.Wait()
+	return outs, errors.Join(errs...)
 }
 
 // closed is the share of the gap between LRU and the optimum; 0 where there is none.
