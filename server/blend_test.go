@@ -2,6 +2,7 @@ package server
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"math"
 	"os"
@@ -218,6 +219,32 @@ func TestBlendWithoutRoomReusesNoPrefix(t *testing.T) {
 	}
 	if full == 0 || len(got.Parts) == 0 {
 		t.Errorf("%d jobs found no room, %d parts", full, len(got.Parts))
+	}
+}
+
+// A checkpoint that fails at blended prompts alone is found out before it serves.
+func TestProbeBlends(t *testing.T) {
+	w := newBlendWorld(t, near, 4, false)
+	m := w.model
+	m.Blend = &reuse.Blend{Budget: blend.Budget{Items: 0.3, History: 0.3}}
+	broken, parts, do := false, 0, m.Runner.Do
+	m.Runner = runner(func(ctx context.Context, job *engine.Job) (*engine.Result, error) {
+		if job.Blend != nil {
+			parts += len(job.Blend.Parts)
+			if broken {
+				return nil, errors.New("cannot blend")
+			}
+		}
+		return do(ctx, job)
+	})
+	s, err := New(Config{Models: []Model{m}, SLO: time.Minute})
+	must(t, err)
+	if err := s.probe(t.Context(), newCheckpoint(&m)); err != nil || parts == 0 {
+		t.Errorf("a probe of a checkpoint that blends: %v, with %d blocks", err, parts)
+	}
+	broken = true
+	if err := s.probe(t.Context(), newCheckpoint(&m)); err == nil {
+		t.Error("a checkpoint that cannot blend passes")
 	}
 }
 

@@ -280,7 +280,7 @@ func (s *Server) probe(ctx context.Context, next *checkpoint) error {
 	}
 	for _, user := range users {
 		for _, candidates := range [][]*grebev1.Item{made, known} {
-			for _, prefix := range []string{"user", "item"} {
+			for _, prefix := range []string{"user", "item", "blend"} { // the last of blocks that the one before it made
 				_, err := s.rank(ctx, c, &grebev1.RankRequest{User: user, Candidates: candidates, Prefix: prefix})
 				if err := ownFault(err); err != nil {
 					return err
