@@ -35,11 +35,11 @@ func (c Config) Validate() error {
 // Remove lock one set. All are safe for concurrent use, also while the cache grows and shrinks.
 type Cache struct {
 	pool     *pool.Pool
-	books    *offheap.Block // of the sets
-	sets     []set          // all that there may be; the first n are in use
-	n        atomic.Int64   // sets in use
-	fewest   atomic.Int64   // that were ever in use
-	origin   unsafe.Pointer // of the rows' places
+	books    []*offheap.Block // of the sets
+	sets     []set            // all that there may be; the first n are in use
+	n        atomic.Int64     // sets in use
+	fewest   atomic.Int64     // that were ever in use
+	origin   unsafe.Pointer   // of the rows' places
 	rowBytes int
 	perSlab  int // sets of a slab
 	least    int // slabs that it keeps
@@ -89,13 +89,18 @@ func NewCache(p *pool.Pool, cfg Config) (*Cache, error) {
 	if slabs < c.least {
 		return nil, fmt.Errorf("embed: a cache of %d rows cannot grow to %d: want at most %d times as many", cfg.Rows, cfg.MaxRows, leastShare)
 	}
-	if err := c.makeSets(most * c.perSlab); err != nil {
+	sets, block, err := makeBooks[set](most * c.perSlab)
+	if err != nil {
 		return nil, fmt.Errorf("embed: books of %d rows: %w", most*slabRows, err)
 	}
+	c.sets, c.books = sets, append(c.books, block)
 	c.slabs = make([]pool.Run, 0, most)
 	c.fewest.Store(int64(slabs * c.perSlab))
 	c.clock.Store(1) // so that there is a time before the first access
-	c.choose(cfg.Policy, slabs*slabRows)
+	if err := c.choose(cfg.Policy, slabs*slabRows); err != nil {
+		block.Free()
+		return nil, fmt.Errorf("embed: books of %d rows: %w", most*slabRows, err)
+	}
 	if got, err := c.Grow(slabs); got < slabs {
 		c.Close()
 		return nil, fmt.Errorf("embed: take pages for %d slabs of %d bytes: %w", slabs, c.SlabBytes(), err)
@@ -103,12 +108,16 @@ func NewCache(p *pool.Pool, cfg Config) (*Cache, error) {
 	return c, nil
 }
 
-func (c *Cache) choose(policy string, rows int) {
+func (c *Cache) choose(policy string, rows int) error {
 	switch policy {
 	case "lru":
 		c.chosen = oldest{}
 	case "", "default":
-		v := newValued(len(c.sets), rows)
+		v, block, err := newValued(len(c.sets), rows)
+		if err != nil {
+			return err
+		}
+		c.books = append(c.books, block)
 		c.chosen, c.listens, c.stop = v, &v.tuner.listener, v.tuner.stop
 		v.tuner.start()
 	default:
@@ -116,21 +125,21 @@ func (c *Cache) choose(policy string, rows int) {
 		c.chosen, c.listens, c.stop = newAdapted(policy, len(c.sets), l), &l.listener, l.stop
 		l.start()
 	}
+	return nil
 }
 
-// makeSets takes memory outside the heap, with huge pages, because a look-up goes to any place of it. The race detector
+// makeBooks takes memory outside the heap, with huge pages, because a look-up goes to any place of it. The race detector
 // knows locks on the heap only.
-func (c *Cache) makeSets(n int) error {
+func makeBooks[T any](n int) ([]T, *offheap.Block, error) {
 	if raceBuild {
-		c.sets, c.books = make([]set, n), &offheap.Block{}
-		return nil
+		return make([]T, n), &offheap.Block{}, nil
 	}
-	block, err := offheap.Alloc(n * setBytes)
+	var v T
+	block, err := offheap.Alloc(n * int(unsafe.Sizeof(v)))
 	if err != nil {
-		return err
+		return nil, nil, err
 	}
-	c.books, c.sets = block, offheap.Slice[set](block.Bytes, n)
-	return nil
+	return offheap.Slice[T](block.Bytes, n), block, nil
 }
 
 // Close gives the pages back. Nobody may use the cache any more.
@@ -145,7 +154,9 @@ func (c *Cache) Close() {
 		c.pool.Free(r)
 	}
 	c.slabs, c.sets = nil, nil
-	c.books.Free()
+	for _, b := range c.books {
+		b.Free()
+	}
 }
 
 // RowBytes returns the size of a row.

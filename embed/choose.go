@@ -7,6 +7,7 @@ import (
 	"unsafe"
 
 	"grebe/evict"
+	"grebe/internal/offheap"
 )
 
 // chooser finds the slot for a missed row in its set, whose lock the caller holds. It stamps the slot; false when the
@@ -15,6 +16,8 @@ type chooser interface {
 	place(home int, s *set, h, now uint64) (int, bool)
 	use(word, now uint64) uint64    // the stamp after another use; takes no lock
 	ask(home int, s *set, h uint64) // for the memory that place looks at
+	hint(home int, s *set)          // asks for more of it, when that which was asked for is there; takes no lock
+	next(home int, s *set) int      // asks for the rest, some time after hint; the slot that place would choose, −1: not known
 	removed(home int, s *set, slot int)
 	opened(home int)                      // the set comes into use, empty
 	expect(home int, h, word, now uint64) // a row with that stamp is coming from another set
@@ -40,6 +43,8 @@ func (oldest) place(_ int, s *set, _, now uint64) (int, bool) {
 
 func (oldest) use(_, now uint64) uint64           { return now }
 func (oldest) ask(_ int, s *set, _ uint64)        { prefetch(unsafe.Pointer(&s.slots), setBytes-setHead) }
+func (oldest) hint(int, *set)                     {}
+func (oldest) next(int, *set) int                 { return -1 }
 func (oldest) removed(int, *set, int)             {}
 func (oldest) opened(int)                         {}
 func (oldest) expect(int, uint64, uint64, uint64) {}
@@ -53,14 +58,17 @@ type valued struct {
 	sets  []valuedSet
 }
 
+// valuedSet begins with a cache line for the queue.
 type valuedSet struct {
 	queue evict.Queue
+	_     [64 - unsafe.Sizeof(evict.Queue{})]byte
 	ghost evict.Ghost
 }
 
-func newValued(most, rows int) *valued {
+func newValued(most, rows int) (*valued, *offheap.Block, error) {
 	slab := evict.NewSlab(rows)
-	return &valued{slab: slab, tuner: newTuner(slab, rows), sets: make([]valuedSet, most)}
+	sets, block, err := makeBooks[valuedSet](most)
+	return &valued{slab: slab, tuner: newTuner(slab, rows), sets: sets}, block, err
 }
 
 func (v *valued) setBytes() int { return int(unsafe.Sizeof(valuedSet{})) }
@@ -69,7 +77,32 @@ func (v *valued) setBytes() int { return int(unsafe.Sizeof(valuedSet{})) }
 func (v *valued) ask(home int, _ *set, h uint64) {
 	t := &v.sets[home]
 	prefetch(unsafe.Pointer(t), 1)
-	prefetch(unsafe.Pointer(&t.ghost[h>>8%(evict.GhostLen/4)*4]), 1)
+	prefetch(unsafe.Pointer(t.ghost.Ask(h)), 1)
+}
+
+// hint asks for the stamps of those that go next. What it reads may be changing.
+func (v *valued) hint(home int, s *set) {
+	if raceBuild {
+		return
+	}
+	for _, slot := range v.sets[home].queue.Waiting() {
+		prefetch(unsafe.Pointer(&s.slots[slot%setSlots]), 16)
+	}
+}
+
+// next asks for what is remembered of the row that goes, or for all stamps where one is looked for.
+func (v *valued) next(home int, s *set) int {
+	if raceBuild {
+		return -1
+	}
+	t := &v.sets[home]
+	slot, ok := v.slab.Next(&t.queue, s)
+	if !ok {
+		prefetch(unsafe.Pointer(&s.slots), setBytes-setHead)
+		return -1
+	}
+	prefetch(unsafe.Pointer(t.ghost.Ask(s.slots[slot].key.Load())), 1)
+	return slot
 }
 
 func (v *valued) removed(int, *set, int) {}
@@ -87,7 +120,7 @@ func (v *valued) place(home int, s *set, h, now uint64) (int, bool) {
 	m := t.ghost.Take(v.slab, h, now)
 	slot := s.empty()
 	if slot < 0 {
-		victim, ok := v.slab.Place(&t.queue, m, now, mode, func(i int) evict.Stamp { return evict.Stamp(s.slots[i].meta.Load()) })
+		victim, ok := v.slab.Place(&t.queue, m, now, mode, s)
 		if !ok {
 			t.ghost.Put(v.slab, h, m, now, mode)
 			return 0, false
@@ -121,6 +154,9 @@ func (a *adapted) ask(home int, s *set, h uint64) {
 	prefetch(unsafe.Pointer(&s.slots), setBytes-setHead)
 	prefetch(unsafe.Pointer(a.history.at(home, h)), 1)
 }
+
+func (a *adapted) hint(int, *set)     {}
+func (a *adapted) next(int, *set) int { return -1 }
 
 func (a *adapted) opened(home int) {
 	p, err := evict.New(a.name, evict.Config{Slots: setSlots, Bytes: setSlots})

@@ -20,7 +20,8 @@
 // # The table
 //
 // [Table] gathers batches: hits from the cache, all misses of a batch in one round trip to the store within a
-// deadline. A row that the store does not have, or cannot give in time, is the table's default row, and counted: a batch
+// deadline. A table in memory has no round trip: its rows are copied straight from there, and where they are looked up so evenly that
+// placing them makes no hits, most are not placed. A row that the store does not have, or cannot give in time, is the table's default row, and counted: a batch
 // never fails. So is a row of another size or of numbers that are not finite; the others of its batch are not touched by it. Rows that others change in Redis are forgotten as soon as the server tells, those that are Put through the
 // table at once.
 package embed
@@ -43,7 +44,8 @@ type TableConfig struct {
 // Table reads rows of a store, through a cache where it has one. Safe for concurrent use.
 type Table struct {
 	store   Store
-	cache   *Cache // nil: none
+	memory  *Memory // the store, where it is in memory
+	cache   *Cache  // nil: none
 	def     []byte
 	timeout time.Duration
 	scratch sync.Pool
@@ -78,6 +80,7 @@ func NewTable(s Store, c *Cache, cfg TableConfig) (*Table, error) {
 		cfg.Timeout = 100 * time.Millisecond
 	}
 	t := &Table{store: s, cache: c, def: cfg.Default, timeout: cfg.Timeout}
+	t.memory, _ = s.(*Memory)
 	if w, ok := s.(watched); ok && c != nil {
 		w.Watch(c.changed)
 	}
@@ -107,7 +110,7 @@ func (t *Table) Cache() *Cache { return t.cache }
 type Gathered struct {
 	Hits    int
 	Fetched int
-	Asked   int   // distinct keys that the store was asked for
+	Asked   int   // distinct keys that the store was asked for; a [Memory] behind a cache is asked for each lookup
 	Default int   // rows that are the default
 	Broken  int   // of these, rows that the store has but no table can: of another size, or not of finite numbers
 	Outage  int   // of these, rows that the store, or a part of it, did not give
@@ -132,6 +135,7 @@ type scratch struct {
 	sets    int      // in use then
 	stripe  int
 	parts   []*scratch // of other threads
+	near    near
 }
 
 // Gather writes the row of keys[i] to out[i·RowBytes:]. It always fills all rows.
@@ -140,6 +144,9 @@ func (t *Table) Gather(ctx context.Context, keys []uint64, out []byte) Gathered 
 	defer t.scratch.Put(s)
 	s.reset()
 	t.lookups.Add(int64(len(keys)))
+	if t.near(ctx) {
+		return t.gatherNear(keys, out, s)
+	}
 	if t.cache == nil {
 		for i := range keys {
 			s.misses = append(s.misses, int32(i))
@@ -267,6 +274,7 @@ func (t *Table) Delete(ctx context.Context, keys []uint64) error {
 func (s *scratch) reset() {
 	s.misses, s.unique, s.keys = s.misses[:0], s.unique[:0], s.keys[:0]
 	s.epochs, s.times, s.watched = s.epochs[:0], s.times[:0], s.watched[:0]
+	s.near.reset(nil)
 }
 
 // distinct lists the missed keys once each.

@@ -3,6 +3,8 @@ package embed
 import (
 	"runtime"
 	"sync"
+
+	"grebe/evict"
 )
 
 // inParallel is how many keys make work for another thread.
@@ -19,8 +21,10 @@ func (c *Cache) gather(keys []uint64, out []byte, s *scratch) {
 		c.gatherRun(keys, out, s, 0)
 	}
 	c.gate.leave(e, s.stripe, c.pool)
-	c.hits.Add(int64(len(keys) - len(s.misses)))
-	c.misses.Add(int64(len(s.misses)))
+	misses := len(s.misses) + s.near.misses()
+	c.hits.Add(int64(len(keys) - misses))
+	c.misses.Add(int64(misses))
+	c.offered(s.near.declined, s.near.evicted)
 	if len(s.watched) > 0 {
 		c.listens.record(s.watched)
 	}
@@ -36,6 +40,7 @@ func (c *Cache) gatherParts(keys []uint64, out []byte, s *scratch, parts int) {
 		part := s.parts[p-1]
 		part.reset()
 		part.at, part.sets = s.at, s.sets
+		part.near.reset(s.near.table)
 		first, last := len(keys)*p/parts, len(keys)*(p+1)/parts
 		wg.Go(func() { c.gatherRun(keys[first:last], out[first*c.rowBytes:], part, first) })
 	}
@@ -44,11 +49,12 @@ func (c *Cache) gatherParts(keys []uint64, out []byte, s *scratch, parts int) {
 	for _, part := range s.parts[:parts-1] {
 		s.misses = append(s.misses, part.misses...)
 		s.watched = append(s.watched, part.watched...)
+		s.near.add(&part.near)
 	}
 }
 
 // step is how many rows are copied before their uses are recorded: their slots are still in the nearest cache.
-const step = 64
+const step = 128
 
 // gatherRun looks up keys that stand at first of the batch, by one thread.
 func (c *Cache) gatherRun(keys []uint64, out []byte, s *scratch, first int) {
@@ -57,12 +63,16 @@ func (c *Cache) gatherRun(keys []uint64, out []byte, s *scratch, first int) {
 	}
 	out = out[:len(keys)*c.rowBytes]
 	l := &s.lookups
-	l.begin(c, keys, s.sets)
+	l.begin(c, keys, s.sets, s.near.memory())
 	l.run(c, out, -lead, 0)
 	for from := 0; from < len(keys); from += step {
 		to := min(from+step, len(keys))
 		l.run(c, out, from, to)
 		c.settle(l, out, from, to, s, first)
+		s.near.advance(c, out, s.sets)
+	}
+	for !s.near.done() {
+		s.near.advance(c, out, s.sets)
 	}
 }
 
@@ -72,18 +82,25 @@ func (c *Cache) settle(l *lookups, out []byte, from, to int, s *scratch, first i
 	if c.listens != nil {
 		mask = c.listens.mask.Load()
 	}
+	v, _ := c.chosen.(*valued)
 	sets, slots, hashes := l.sets[lead:], l.slots[lead:], l.hashes[lead:]
 	now := s.at + uint64(first)
 	for i := from; i < to; i++ {
+		at := now + uint64(i)
 		switch slot := slots[i]; {
+		case slot >= 0 && v != nil:
+			p := &sets[i].slots[slot%setSlots].meta
+			mark(p, uint64(v.slab.Use(evict.Stamp(p.Load()), at)))
 		case slot >= 0:
-			c.mark(sets[i], slot, now+uint64(i))
-		case slot == disturbed && c.read(hashes[i], sets[i], now+uint64(i), out[i*c.rowBytes:]):
+			c.mark(sets[i], slot, at)
+		case slot == disturbed && c.read(hashes[i], sets[i], at, out[i*c.rowBytes:]):
+		case l.near != nil:
+			s.near.missed(c, i, l.keys[i], hashes[i], at, sets[i], out[i*c.rowBytes:][:c.rowBytes], slot == stored)
 		default:
 			s.misses = append(s.misses, int32(first+i))
 		}
 		if hashes[i]&mask == 0 && c.listens != nil {
-			s.watched = append(s.watched, access{hashes[i], now + uint64(i)})
+			s.watched = append(s.watched, access{hashes[i], at})
 		}
 	}
 }

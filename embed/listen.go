@@ -73,6 +73,7 @@ func share(shift int) uint64 { return (1<<shift - 1) << 40 }
 type tuner struct {
 	listener
 	mode  atomic.Int32
+	spare atomic.Bool // missed rows may be left out
 	tuner *evict.Tuner
 	turns atomic.Int64 // of the goroutine
 }
@@ -81,9 +82,12 @@ type tuner struct {
 // little, and take time of a core in proportion.
 const tunedRows = 128
 
+// mostShift bounds how few keys are heard of: of a cache of millions of rows it would take minutes to hear enough of one in 2¹⁴.
+const mostShift = 10
+
 func newTuner(slab evict.Slab, rows int) *tuner {
 	shift := 0
-	for rows>>(shift+1) >= tunedRows && shift < 20 {
+	for rows>>(shift+1) >= tunedRows && shift < mostShift {
 		shift++
 	}
 	t := &tuner{listener: newListener(), tuner: evict.NewTuner(slab, rows>>shift/setSlots)}
@@ -109,5 +113,6 @@ func (t *tuner) start() {
 func (t *tuner) turn() {
 	t.each(t.tuner.Access)
 	t.mode.Store(int32(t.tuner.Best()))
+	t.spare.Store(t.tuner.Spare())
 	t.turns.Add(1)
 }

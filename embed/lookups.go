@@ -17,8 +17,10 @@ const (
 	lead     = setAhead // places before and behind the keys, of sets without rows
 )
 
-// lookups are keys under way. Key i is at i+lead.
+// lookups are keys under way. Key i is at i+lead. With a table in memory the rows of those that miss take the same way.
 type lookups struct {
+	keys   []uint64
+	near   *Memory // nil: what misses is not looked for
 	hashes []uint64
 	sets   []*set
 	masks  []uint64 // slots that have the key's tag
@@ -28,12 +30,16 @@ type lookups struct {
 // disturbed marks a key whose row a writer may have changed during its copy.
 const disturbed = -2
 
+// stored marks a key that is not cached and whose row is in the table in memory.
+const stored = -3
+
 // nowhere has no row of any key.
 var nowhere set
 
 // begin prepares for keys, at their homes among n sets.
-func (l *lookups) begin(c *Cache, keys []uint64, n int) {
+func (l *lookups) begin(c *Cache, keys []uint64, n int, near *Memory) {
 	all := len(keys) + 2*lead
+	l.keys, l.near = keys, near
 	l.hashes, l.sets, l.masks, l.slots = grown(l.hashes, all), grown(l.sets, all), grown(l.masks, all), grown(l.slots, all)
 	for i := range lead {
 		l.sets[i], l.sets[all-1-i] = &nowhere, &nowhere
@@ -52,8 +58,11 @@ func (l *lookups) runPlain(c *Cache, out []byte, from, to int) {
 		prefetch(unsafe.Pointer(l.sets[i+setAhead]), setHead)
 		l.compareTags(i + tagAhead)
 		l.compareKeys(c, i+rowAhead)
-		if l.slots[i] >= 0 {
+		switch slot := l.slots[i]; {
+		case slot >= 0:
 			l.take(c, i, out[(i-lead)*c.rowBytes:][:c.rowBytes])
+		case slot == stored:
+			copyBytes(out[(i-lead)*c.rowBytes:][:c.rowBytes], l.near.row(l.keys[i-lead]))
 		}
 	}
 }
@@ -76,6 +85,10 @@ func (l *lookups) compareKeys(c *Cache, i int) {
 			prefetchFar(unsafe.Pointer(unsafe.SliceData(c.row(s, slot))), c.rowBytes)
 			return
 		}
+	}
+	if k := i - lead; l.near != nil && k >= 0 && k < len(l.keys) && l.near.has(l.keys[k]) {
+		l.slots[i] = stored
+		prefetchFar(unsafe.Pointer(unsafe.SliceData(l.near.row(l.keys[k]))), c.rowBytes)
 	}
 }
 

@@ -20,6 +20,13 @@ type flight struct {
 	out      unsafe.Pointer
 	rowBytes int
 	from, to int
+
+	// of the table in memory:
+	keys    *uint64 // from key 0
+	count   int     // keys
+	table   unsafe.Pointer
+	present *uint64 // a bit per row
+	rows    uint64  // 0: there is none
 }
 
 // runWide is runPlain for rows of whole cache lines.
@@ -35,6 +42,10 @@ func (l *lookups) run(c *Cache, out []byte, from, to int) {
 	f := flight{
 		hashes: &l.hashes[lead], sets: &l.sets[lead], masks: &l.masks[lead], slots: &l.slots[lead],
 		origin: c.origin, out: unsafe.Pointer(&out[max(from, 0)*c.rowBytes]), rowBytes: c.rowBytes, from: from, to: to,
+	}
+	if m := l.near; m != nil && m.n > 0 && len(l.keys) > 0 {
+		f.keys, f.count = &l.keys[0], len(l.keys)
+		f.table, f.present, f.rows = unsafe.Pointer(&m.rows[0]), &m.present[0], m.n
 	}
 	if from < 0 { // no row of these is copied
 		f.out = nil

@@ -45,9 +45,8 @@ askKeys:
 
 compareKeys:
 	MOVQ  (const_rowAhead*8)(R10)(BX*8), DX
-	MOVQ  $-1, CX
 	TESTQ DX, DX
-	JZ    compared
+	JZ    missed
 	MOVQ  (const_rowAhead*8)(R9)(BX*8), SI
 	MOVQ  (const_rowAhead*8)(R8)(BX*8), AX
 
@@ -59,8 +58,28 @@ nextKey:
 	JE     askRow
 	BLSRQ  DX, DX
 	JNZ    nextKey
-	MOVQ   $-1, CX
-	JMP    compared
+
+missed: // is it in the table?
+	MOVQ $-1, CX
+	LEAQ const_rowAhead(BX), AX
+	CMPQ AX, flight_count(DI)
+	JAE  compared // also before the first key
+	MOVQ flight_keys(DI), DX
+	MOVQ (DX)(AX*8), AX
+	CMPQ AX, flight_rows(DI)
+	JAE  compared
+	MOVQ flight_present(DI), DX
+	MOVQ AX, SI
+	SHRQ $6, SI
+	MOVQ (DX)(SI*8), DX
+	BTQ  AX, DX
+	JCC  compared
+	MOVQ $const_stored, CX
+	MOVQ AX, DX
+	IMULQ R13, DX
+	ADDQ flight_table(DI), DX
+	LEAQ (DX)(R13*1), AX
+	JMP  askLine
 
 askRow:
 	MOVQ  CX, DX
@@ -80,9 +99,9 @@ compared:
 
 	// copy
 	MOVQ    (R11)(BX*8), CX
-	TESTQ   CX, CX
-	JS      next
 	MOVQ    (R9)(BX*8), SI
+	TESTQ   CX, CX
+	JS      notCached
 	MOVQ    (R8)(BX*8), AX
 	MOVL    set_version(SI), R15
 	TESTL   $1, R15
@@ -141,6 +160,19 @@ copied:
 
 broken:
 	MOVQ $const_disturbed, (R11)(BX*8)
+	JMP  next
+
+notCached:
+	CMPQ  CX, $const_stored
+	JNE   next
+	MOVL  set_version(SI), R15
+	MOVQ  flight_keys(DI), CX
+	MOVQ  (CX)(BX*8), CX
+	IMULQ R13, CX
+	ADDQ  flight_table(DI), CX
+	MOVQ  R13, DX
+	MOVQ  R14, AX
+	JMP   copyLines
 
 next:
 	ADDQ R13, R14

@@ -6,6 +6,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"unsafe"
+
+	"grebe/evict"
 )
 
 const setSlots = 64
@@ -99,6 +101,16 @@ func (s *set) retag(slot int, tag uint64) {
 	at := slot % 8 * 8
 	w := &s.tags[slot/8]
 	w.Store(w.Load()&^(0xFF<<at) | tag<<at)
+}
+
+// Stamp and Stamps are for package evict's Slab.
+func (s *set) Stamp(slot int) evict.Stamp { return evict.Stamp(s.slots[slot].meta.Load()) }
+
+func (s *set) Stamps() (all [setSlots]evict.Stamp) {
+	for i := range all {
+		all[i] = s.Stamp(i)
+	}
+	return all
 }
 
 func (s *set) stamp(slot int) stamp { return stamp(s.slots[slot].meta.Load()) }
