@@ -1,11 +1,14 @@
 package blend
 
 // DriftWeight is how much a prototype that is nothing like its token counts beside the attention that an average
-// token receives.
-const DriftWeight = 4
+// token receives. Tokens of a history receive many times that, so it is large.
+const DriftWeight = 64
 
-// ByAttention sets score to RcLLM's importance: the attention that a token received in the first layer and, of a
-// prototype, how far it is from the token that it stands in for. Received sums over all rows behind a token, of which
+// WholeLayers is how many layers compute all tokens before some are chosen. RcLLM takes one: but what tokens attend to there is
+// decided by their words alone, and says little of what they attend to later. The second tells more than half of the rest of the budget.
+const WholeLayers = 2
+
+// ByAttention sets score to RcLLM's importance: the attention that a token received in a layer and, of a prototype, how far it is from the token that it stands in for. Received sums over all rows behind a token, of which
 // an early one has more: it is divided by their number, so that scores compare over the prompt. Drift may be nil.
 func ByAttention(score, received, drift []float32, weight float32) {
 	n := len(received)

@@ -26,11 +26,14 @@ type Blend struct {
 	// Load is nil, or is called when the first layer is under way, and may fill in the Entries of parts. The
 	// tokens of a part that has none are computed.
 	Load func()
-	// Rule is nil for RcLLM's; others are there to be compared with.
+	// Layers is how many layers compute all tokens before the choice, which goes by the attention in the last of them; at least
+	// 1, RcLLM's, and at least one layer is left. A batch takes the most of its jobs'.
+	Layers int
+	// Rule is nil for attention; others are there to be compared with.
 	Rule *Rule
 }
 
-// Rule scores tokens for blend.Chooser in another way than by attention received in the first layer.
+// Rule scores tokens for blend.Chooser in another way than by attention received.
 type Rule struct {
 	Layer    int  // the last layer that computes all tokens
 	Received bool // the rule wants to know the attention received in that layer
@@ -172,11 +175,16 @@ func (b *Blend) expected(n, layers int) int {
 		}
 		saved += (1 - share) * float64(b.Parts[i].Tokens)
 	}
-	first := 1
-	if b.Rule != nil {
-		first += b.Rule.Layer
-	}
+	first := b.whole(layers)
 	return max(1, n-int(saved*float64(layers-first)/float64(layers)))
+}
+
+// whole returns how many of a model's layers compute all tokens.
+func (b *Blend) whole(layers int) int {
+	if b.Rule != nil {
+		return 1 + b.Rule.Layer
+	}
+	return max(1, min(b.Layers, layers-1))
 }
 
 // with reports whether a job that blends so, or nil, may share a batch: all rows are chosen after the same layer.
@@ -213,11 +221,17 @@ func (p *pass) blends() *task {
 	return nil
 }
 
-// repair says how the model goes through the batch.
-func (p *pass) repair(first *task) *model.Repair {
+// repair says how a model of so many layers goes through the batch.
+func (p *pass) repair(first *task, layers int) *model.Repair {
 	r := &model.Repair{Received: true, Load: p.load, Choose: p.choose}
 	if rule := first.job.Blend.Rule; rule != nil {
 		r.Layer, r.Received = rule.Layer, rule.Received
+		return r
+	}
+	for i := range p.tasks {
+		if b := p.tasks[i].job.Blend; b != nil {
+			r.Layer = max(r.Layer, b.whole(layers)-1)
+		}
 	}
 	return r
 }

@@ -95,7 +95,7 @@ func (p *pass) compute(e *Engine) error {
 // forward runs the model, and gives up what was to be kept if the model's inputs were incomplete.
 func (p *pass) forward(e *Engine) error {
 	if t := p.blends(); t != nil {
-		err := e.model.(model.Blender).Blend(e.runner, &p.batch, p.repair(t), p.keep)
+		err := e.model.(model.Blender).Blend(e.runner, &p.batch, p.repair(t, e.shape.Layers), p.keep)
 		if err != nil {
 			_ = e.runner.Begin(&compute.Batch{}) // nothing of the failed one may be under way when its memory is freed
 		}

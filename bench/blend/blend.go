@@ -1,7 +1,8 @@
 // Package blend measures prompts of which KV from anywhere stands in for some tokens: how much worse they rank than the
 // same prompts computed in full, by how much is repaired and by which rule, and how much faster they are.
 //
-// The rivals choose other tokens with the same engine: CacheBlend's rule those whose KV in the second layer deviates
+// The rivals choose other tokens with the same engine: RcLLM's rule those that much attention goes to in the first layer rather
+// than the second, CacheBlend's those whose KV in the second layer deviates
 // most from what stands in, EPIC's the first of each block, none none. A prefix cache computes what full computation
 // does: only the preamble is shared by prompts of different users.
 package blend
@@ -24,7 +25,7 @@ import (
 )
 
 // Rules are the ways to choose what is computed again.
-var Rules = []string{"attention", "cacheblend", "epic"}
+var Rules = []string{"attention", "rcllm", "cacheblend", "epic"}
 
 // system is a model with an engine, its prompts and the blocks of items.
 type system struct {

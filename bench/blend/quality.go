@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"math"
+	"sync"
 	"text/tabwriter"
 	"time"
 
@@ -21,6 +22,7 @@ import (
 type QualityOptions struct {
 	Device   compute.Device // taken over
 	Model    model.Model    // taken over
+	More     []Copy         // taken over: the same model on further devices, which share the questions
 	Prompt   *prompt.Builder
 	Data     *eval.Data
 	Budgets  []float64 // 0 to 1
@@ -32,7 +34,13 @@ type QualityOptions struct {
 	Progress func(done, total int)
 }
 
-// History finds prototypes for a user's tokens, which begin at a position.
+// Copy is a model on a device.
+type Copy struct {
+	Device compute.Device
+	Model  model.Model
+}
+
+// History finds prototypes for a user's tokens, which begin at a position. Several may ask at a time.
 type History func(tokens []int32, start int) (parts []engine.Part, release func())
 
 // Quality is what blending does to rankings.
@@ -60,15 +68,18 @@ type Line struct {
 	Compute float64       `json:"computed"`
 }
 
-// way is how a prompt is computed.
+// way is how a prompt is computed, and what came out for each user.
 type way struct {
 	rule   string
 	budget float64
 	ndcg   []float64
-	hit    [3]float64
-	err    float64
-	top    float64
-	tokens int
+	users  []outcome
+}
+
+type outcome struct {
+	hit      [3]float64
+	err, top float64
+	tokens   int
 }
 
 // MeasureQuality asks every question in all ways. Of the true probabilities, where they are known, metrics are in expectation;
@@ -80,57 +91,107 @@ func MeasureQuality(ctx context.Context, o QualityOptions) (q *Quality, err erro
 	if len(o.Rules) == 0 {
 		o.Rules = Rules
 	}
-	s, err := newSystem(o.Device, o.Model, o.Prompt, 2<<30, engine.Options{MaxTokens: 16384, Multiple: o.Multiple})
-	if err != nil {
-		return nil, err
-	}
-	defer s.close()
+	n := len(o.Data.Questions)
 	ways := []*way{{rule: "full", budget: 1}, {rule: "user-first", budget: 1}, {rule: "item-first", budget: 1}, {rule: "none"}}
 	for _, r := range o.Rules {
 		for _, b := range o.Budgets {
 			ways = append(ways, &way{rule: r, budget: b})
 		}
 	}
-	q = &Quality{Date: time.Now().UTC().Format(time.DateOnly), Device: o.Device.Name(), Data: o.Data.Name, Users: len(o.Data.Questions)}
-	for i := range o.Data.Questions {
-		if err := s.ask(ctx, &o, &o.Data.Questions[i], ways, q); err != nil {
-			return nil, fmt.Errorf("bench blend: user %s: %w", o.Data.Questions[i].User, err)
-		}
-		if o.Progress != nil {
-			o.Progress(i+1, len(o.Data.Questions))
-		}
-	}
-	n := float64(len(o.Data.Questions))
 	for _, w := range ways {
-		l := Line{Rule: w.rule, Budget: w.budget, NDCG: eval.Mean(w.ndcg, o.Seed), Share: eval.Ratio(w.ndcg, ways[0].ndcg, o.Seed),
-			Error: w.err / n, Top: w.top / n, Compute: float64(w.tokens) / n}
-		for k := range l.Hit {
-			l.Hit[k] = w.hit[k] / n
-		}
-		q.Lines = append(q.Lines, l)
+		w.ndcg, w.users = make([]float64, n), make([]outcome, n)
 	}
-	q.Tokens, q.Items, q.History, q.Prototype = q.Tokens/n, q.Items/n, q.History/n, q.Prototype/n
+	q = &Quality{Date: time.Now().UTC().Format(time.DateOnly), Device: o.Device.Name(), Data: o.Data.Name, Users: n}
+	if more := len(o.More); more > 0 {
+		q.Device += fmt.Sprintf(", %d at a time", more+1)
+	}
+	if err := o.askAll(ctx, ways, q); err != nil {
+		return nil, err
+	}
+	for _, w := range ways {
+		q.Lines = append(q.Lines, w.line(ways[0], o.Seed))
+	}
+	each := float64(n)
+	q.Tokens, q.Items, q.History, q.Prototype = q.Tokens/each, q.Items/each, q.History/each, q.Prototype/each
 	return q, nil
 }
 
+// askAll has the copies of the model share the questions.
+func (o *QualityOptions) askAll(ctx context.Context, ways []*way, q *Quality) error {
+	ctx, stop := context.WithCancelCause(ctx)
+	defer stop(nil)
+	var mu sync.Mutex // of q, next and done
+	next, done := 0, 0
+	take := func() int {
+		mu.Lock()
+		defer mu.Unlock()
+		next++
+		return next - 1
+	}
+	finish := func(c counts) {
+		mu.Lock()
+		defer mu.Unlock()
+		q.Tokens, q.Items, q.History, q.Prototype = q.Tokens+c.tokens, q.Items+c.items, q.History+c.history, q.Prototype+c.prototype
+		if done++; o.Progress != nil {
+			o.Progress(done, len(o.Data.Questions))
+		}
+	}
+	var wg sync.WaitGroup
+	for _, c := range append([]Copy{{o.Device, o.Model}}, o.More...) {
+		wg.Go(func() {
+			s, err := newSystem(c.Device, c.Model, o.Prompt, 2<<30, engine.Options{MaxTokens: 16384, Multiple: o.Multiple})
+			if err != nil {
+				stop(err)
+				return
+			}
+			defer s.close()
+			for i := take(); i < len(o.Data.Questions) && ctx.Err() == nil; i = take() {
+				c, err := s.ask(ctx, o, i, ways)
+				if err != nil {
+					stop(fmt.Errorf("bench blend: user %s: %w", o.Data.Questions[i].User, err))
+					return
+				}
+				finish(c)
+			}
+		})
+	}
+	wg.Wait()
+	return context.Cause(ctx)
+}
+
+// line sums up a way, beside full computation.
+func (w *way) line(full *way, seed uint64) Line {
+	n := float64(len(w.users))
+	l := Line{Rule: w.rule, Budget: w.budget, NDCG: eval.Mean(w.ndcg, seed), Share: eval.Ratio(w.ndcg, full.ndcg, seed)}
+	for _, u := range w.users {
+		l.Error, l.Top, l.Compute = l.Error+u.err/n, l.Top+u.top/n, l.Compute+float64(u.tokens)/n
+		for k := range l.Hit {
+			l.Hit[k] += u.hit[k] / n
+		}
+	}
+	return l
+}
+
+// counts are the tokens of a prompt.
+type counts struct{ tokens, items, history, prototype float64 }
+
 // ask asks one question in all ways.
-func (s *system) ask(ctx context.Context, o *QualityOptions, question *eval.Question, ways []*way, q *Quality) error {
+func (s *system) ask(ctx context.Context, o *QualityOptions, number int, ways []*way) (c counts, err error) {
+	question := &o.Data.Questions[number]
 	p, err := s.lay(ctx, o.Data, question)
 	if err != nil {
-		return err
+		return c, err
 	}
 	l := &p.layout
 	user := &l.Plan.Segments[l.User]
-	q.Tokens += float64(l.Plan.Tokens())
-	q.Items += float64(len(l.Plan.Segments[l.Items].Tokens))
-	q.History += float64(len(user.Tokens))
+	c = counts{tokens: float64(l.Plan.Tokens()), items: float64(len(l.Plan.Segments[l.Items].Tokens)), history: float64(len(user.Tokens))}
 	parts := s.parts(p)
 	if o.History != nil {
 		found, release := o.History(user.Tokens, user.Start)
 		defer release()
 		for i := range found {
 			found[i].Segment = l.User
-			q.Prototype += float64(found[i].Tokens)
+			c.prototype += float64(found[i].Tokens)
 		}
 		parts = append(found, parts...)
 	}
@@ -138,15 +199,15 @@ func (s *system) ask(ctx context.Context, o *QualityOptions, question *eval.Ques
 	for _, w := range ways {
 		logits, computed, err := s.answer(ctx, o, w, p, parts)
 		if err != nil {
-			return fmt.Errorf("%s at %v: %w", w.rule, w.budget, err)
+			return c, fmt.Errorf("%s at %v: %w", w.rule, w.budget, err)
 		}
 		if full == nil {
 			full = logits
 		}
-		w.note(question, logits, full)
-		w.tokens += computed
+		w.note(number, question, logits, full)
+		w.users[number].tokens = computed
 	}
-	return nil
+	return c, nil
 }
 
 // answer computes a prompt in one way.
@@ -169,7 +230,8 @@ func (s *system) answer(ctx context.Context, o *QualityOptions, w *way, p *laid,
 		job.Plan, job.Want[0].Segment = other.Plan, other.Answers
 	default:
 		job.Blend = &engine.Blend{
-			Parts: parts, Budget: blend.Budget{Items: w.budget, History: w.budget, Window: o.Window}, Drift: blend.DriftWeight, Rule: s.rule(w.rule, parts),
+			Parts: parts, Budget: blend.Budget{Items: w.budget, History: w.budget, Window: o.Window}, Drift: blend.DriftWeight,
+			Layers: blend.WholeLayers, Rule: s.rule(w.rule, parts),
 		}
 	}
 	r, err := s.engine.Do(ctx, job)
@@ -180,7 +242,8 @@ func (s *system) answer(ctx context.Context, o *QualityOptions, w *way, p *laid,
 }
 
 // note adds a question's metrics.
-func (w *way) note(q *eval.Question, logits, full []float32) {
+func (w *way) note(number int, q *eval.Question, logits, full []float32) {
+	u := &w.users[number]
 	order := ranked(logits)
 	p := make([]float64, len(order))
 	total := 0.0
@@ -195,9 +258,9 @@ func (w *way) note(q *eval.Question, logits, full []float32) {
 	for i := range p {
 		p[i] /= total
 	}
-	w.ndcg = append(w.ndcg, eval.Expected(p, 10).NDCG)
+	w.ndcg[number] = eval.Expected(p, 10).NDCG
 	for k, n := range []int{1, 5, 10} {
-		w.hit[k] += eval.Expected(p, n).Hit
+		u.hit[k] = eval.Expected(p, n).Hit
 	}
 	best := map[int]bool{}
 	k := min(10, len(order))
@@ -206,10 +269,10 @@ func (w *way) note(q *eval.Question, logits, full []float32) {
 	}
 	for _, c := range order[:k] {
 		if best[c] {
-			w.top += 1 / float64(k)
+			u.top += 1 / float64(k)
 		}
 	}
-	w.err += distance(logits, full)
+	u.err = distance(logits, full)
 }
 
 // distance is the root mean square difference of logits, whose mean does not matter, over their spread.

@@ -22,25 +22,10 @@ func (s *system) rule(name string, parts []engine.Part) *engine.Rule {
 		return &engine.Rule{Score: func(score, _ []float32, from []blend.Source, segments []compute.Segment) {
 			blend.ByPlace(score, from, begins(len(score), parts, segments))
 		}}
-	case "begin":
+	case "rcllm":
 		return &engine.Rule{Received: true, Score: func(score, received []float32, _ []blend.Source, segments []compute.Segment) {
-			blend.ByAttention(score, received, drifts(len(score), parts, segments), blend.DriftWeight)
-			for i, first := range begins(len(score), parts, segments) {
-				if first {
-					score[i] += float32(len(score)) // above all others
-				}
-			}
-		}}
-	case "second":
-		return &engine.Rule{Layer: 1, Received: true, Score: func(score, received []float32, _ []blend.Source, segments []compute.Segment) {
-			blend.ByAttention(score, received, drifts(len(score), parts, segments), blend.DriftWeight)
-		}}
-	case "product":
-		return &engine.Rule{Layer: 1, Received: true, Score: func(score, received []float32, _ []blend.Source, segments []compute.Segment) {
-			d.score(score, segments)
-			for i := range score {
-				score[i] = float32(math.Sqrt(float64(score[i]))) * received[i]
-			}
+			const weight = 4 // which was best for this rule
+			blend.ByAttention(score, received, drifts(len(score), parts, segments), weight)
 		}}
 	}
 	return nil

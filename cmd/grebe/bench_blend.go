@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"runtime"
 
 	"grebe/bench/blend"
 	"grebe/cmd/grebe/internal/demo"
@@ -119,7 +120,7 @@ type benchBlendQualityCmd struct {
 	UsersFile    string    `name:"users-file" type:"path" help:"Users (NDJSON) whose last item is held out; default the shop's test customers." placeholder:"FILE"`
 	RequestsFile string    `name:"requests-file" type:"path" help:"Questions (NDJSON) about these users, with their candidates." placeholder:"FILE"`
 	Budgets      []float64 `help:"Shares that are computed again; default 0.05,0.1,0.15,0.2,0.3,0.5,0.7,1." placeholder:"SHARE,..."`
-	Rules        []string  `help:"attention, cacheblend, epic; default all." placeholder:"RULE,..."`
+	Rules        []string  `help:"attention, rcllm, cacheblend, epic; default all." placeholder:"RULE,..."`
 	Window       int       `help:"Last tokens that are always computed; default ${default}." default:"0" placeholder:"N"`
 	Multiple     int       `help:"Round the number of rows down to a multiple, as a GPU does with 128; default the device's." placeholder:"N"`
 	PoolFile     string    `name:"pool-file" type:"path" help:"Users (NDJSON) to make prototypes of, instead of the shop's." placeholder:"FILE"`
@@ -127,6 +128,7 @@ type benchBlendQualityCmd struct {
 	Memory       string    `default:"64MiB" help:"KV of the prototypes, at most; default ${default}." placeholder:"SIZE"`
 	Device       string    `default:"auto" enum:"auto,cpu,cuda" help:"${enum}; default ${default}."`
 	DType        string    `name:"dtype" default:"auto" help:"auto, f32 or bf16; default ${default}." placeholder:"FORMAT"`
+	Parallel     int       `default:"1" help:"Users at a time, each with a share of the processors; default ${default}." placeholder:"N"`
 	Seed         uint64    `default:"1" help:"Of the shop and of intervals; default ${default}."`
 	JSON         bool      `name:"json" help:"Print JSON."`
 	logFlags
@@ -134,8 +136,8 @@ type benchBlendQualityCmd struct {
 
 func (benchBlendQualityCmd) Help() string {
 	return `Asks the same questions with ordinary prompts, computed in full and with items' blocks standing in: with no repair, and
-with a share of the tokens computed again that is chosen by the attention they receive (Grebe's rule), by CacheBlend's rule or by
-EPIC's. Says NDCG@10 and hit rates beside full computation's.
+with a share of the tokens computed again that is chosen by the attention they receive in the second layer (Grebe's rule) or
+in the first (RcLLM's), by CacheBlend's rule or by EPIC's. Says NDCG@10 and hit rates beside full computation's.
 
 Examples:
 
@@ -191,19 +193,15 @@ func (c *benchBlendQualityCmd) measure(w *world, tmp string) (*blend.Quality, er
 	if err != nil {
 		return nil, err
 	}
-	dev, err := openDevice(&cfg.Config, c.logger(w.stderr))
+	copies, builder, err := c.open(w, &cfg.Config, mc)
 	if err != nil {
 		return nil, err
-	}
-	m, builder, err := openPrompts(dev, mc, c.DType)
-	if err != nil {
-		return nil, errors.Join(err, dev.Close())
 	}
 	var history blend.History
 	if c.PoolUsers > 0 {
 		found, done, err := c.history(w, tmp, mc.Name)
 		if err != nil {
-			return nil, errors.Join(err, m.Close(), dev.Close())
+			return nil, errors.Join(err, closeCopies(copies))
 		}
 		defer done()
 		history = found
@@ -211,8 +209,38 @@ func (c *benchBlendQualityCmd) measure(w *world, tmp string) (*blend.Quality, er
 	bar := newRequestBar(w)
 	defer bar.end()
 	return blend.MeasureQuality(w.ctx, blend.QualityOptions{
-		History: history, Device: dev, Model: m, Prompt: builder, Data: data, Budgets: c.Budgets, Rules: c.Rules, Window: c.Window, Multiple: c.Multiple, Seed: c.Seed, Progress: bar.update,
+		History: history, Device: copies[0].Device, Model: copies[0].Model, More: copies[1:], Prompt: builder, Data: data,
+		Budgets: c.Budgets, Rules: c.Rules, Window: c.Window, Multiple: c.Multiple, Seed: c.Seed, Progress: bar.update,
 	})
+}
+
+// open opens the model as often as users are asked about at a time.
+func (c *benchBlendQualityCmd) open(w *world, cfg *config.Config, mc *config.Model) ([]blend.Copy, *prompt.Builder, error) {
+	if c.Parallel > 1 && cfg.Threads == 0 {
+		cfg.Threads = max(1, runtime.GOMAXPROCS(0)/c.Parallel)
+	}
+	var copies []blend.Copy
+	var builder *prompt.Builder
+	for range max(1, c.Parallel) {
+		dev, err := openDevice(cfg, c.logger(w.stderr))
+		if err != nil {
+			return nil, nil, errors.Join(err, closeCopies(copies))
+		}
+		m, b, err := openPrompts(dev, mc, c.DType)
+		if err != nil {
+			return nil, nil, errors.Join(err, dev.Close(), closeCopies(copies))
+		}
+		copies, builder = append(copies, blend.Copy{Device: dev, Model: m}), b
+	}
+	return copies, builder, nil
+}
+
+func closeCopies(copies []blend.Copy) error {
+	var errs []error
+	for _, c := range copies {
+		errs = append(errs, c.Model.Close(), c.Device.Close())
+	}
+	return errors.Join(errs...)
 }
 
 // history makes prototypes and returns what finds them.

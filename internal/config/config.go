@@ -77,6 +77,7 @@ type Blend struct {
 	Auto    bool    `yaml:"auto"`    // prefix auto may blend too, where that is predicted to be faster; false
 	Items   float64 `yaml:"items"`   // share of the items' tokens that is computed again, 0 to 1; 0.3
 	History float64 `yaml:"history"` // share of the history's tokens with a prototype that is, 0 to 1; 0.3
+	Layers  int     `yaml:"layers"`  // that compute all tokens before some are chosen, 1 or more; 2
 	Window  int     `yaml:"window"`  // last tokens of the prompt that are computed in any case; 0
 	First   string  `yaml:"first"`   // what stands first in the prompt: user or item; user
 	// Prototypes stand in for tokens of histories, where grebe index --prototypes made some; true
@@ -200,7 +201,7 @@ func (m *Model) setDefaults() {
 		KVDType:      "auto",
 		Prompt:       Prompt{User: "{text}", History: "text", Separator: "\n", Item: "{text}"},
 		Scoring:      Scoring{Kind: "identifier"},
-		Blend:        Blend{Items: 0.3, History: 0.3, First: "user", Prototypes: true},
+		Blend:        Blend{Items: 0.3, History: 0.3, Layers: 2, First: "user", Prototypes: true},
 		DeviceMemory: Size{Percent: 80},
 	}
 }

@@ -157,6 +157,9 @@ func (m *Model) Validate() error {
 		}
 	}
 	p.oneOf("blend.first", m.Blend.First, "user", "item")
+	if m.Blend.Layers < 1 {
+		p.add("blend.layers", "%d: want 1 or more", m.Blend.Layers)
+	}
 	if m.Blend.Window < 0 {
 		p.add("blend.window", "%d: want 0 or more tokens", m.Blend.Window)
 	}

@@ -22,6 +22,7 @@ import (
 type Blend struct {
 	Budget blend.Budget
 	Drift  float32 // weight of a prototype's drift beside attention
+	Layers int     // that compute all tokens, see engine.Blend
 	Auto   bool    // an automatic choice may blend
 	// ItemsFirst puts the items before the user (BAT-8): then nothing of the user is a prefix that could be cached.
 	ItemsFirst bool
@@ -91,7 +92,7 @@ func (v *Blended) Attach(l *prompt.Layout, job *engine.Job, how *Blend, budget b
 		v.findPrototypes(l, job, how.Prototypes, budget)
 		v.findBlocks(l)
 	}
-	job.Blend = &engine.Blend{Parts: v.parts, Budget: budget, Drift: how.Drift}
+	job.Blend = &engine.Blend{Parts: v.parts, Budget: budget, Drift: how.Drift, Layers: how.Layers}
 	v.makeBlocks(l, job)
 	if len(v.missing) > 0 || v.matches.Missing() > 0 {
 		v.fetched.Go(v.fetchBlocks)
