@@ -4,8 +4,8 @@ package blend
 // token receives. Tokens of a history receive many times that, so it is large.
 const DriftWeight = 64
 
-// WholeLayers is how many layers compute all tokens before some are chosen. RcLLM takes one: but what tokens attend to there is
-// decided by their words alone, and says little of what they attend to later. The second tells more than half of the rest of the budget.
+// WholeLayers is how many layers compute all tokens before some are chosen. RcLLM takes one: but where attention goes in that
+// is decided by words and places alone, and says little of where it goes later. By the second, a third of the budget is as good.
 const WholeLayers = 2
 
 // ByAttention sets score to RcLLM's importance: the attention that a token received in a layer and, of a prototype, how far it is from the token that it stands in for. Received sums over all rows behind a token, of which

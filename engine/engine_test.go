@@ -61,9 +61,15 @@ type tiny struct {
 // newTiny computes in dtype; the format of KV may follow a +.
 func newTiny(t *testing.T, dev compute.Device, dtype string, opt Options) *tiny {
 	t.Helper()
+	return newTinyOf(t, dev, dtype, opt, 2)
+}
+
+// newTinyOf has so many layers.
+func newTinyOf(t *testing.T, dev compute.Device, dtype string, opt Options, layers int) *tiny {
+	t.Helper()
 	dtype, kvDType, _ := strings.Cut(dtype, "+")
 	dir := t.TempDir()
-	spec := modeltest.Spec{Architecture: "Qwen3ForCausalLM", Hidden: 96, Layers: 2, Heads: 6, KVHeads: 2, HeadDim: 32, Inter: 160, Vocab: 200, Seed: 7}
+	spec := modeltest.Spec{Architecture: "Qwen3ForCausalLM", Hidden: 96, Layers: layers, Heads: 6, KVHeads: 2, HeadDim: 32, Inter: 160, Vocab: 200, Seed: 7}
 	if err := modeltest.Write(dir, spec); err != nil {
 		t.Fatal(err)
 	}
