@@ -143,13 +143,13 @@ func TestSpare(t *testing.T) {
 		t.Error("rows are spared where those that are popular change")
 	}
 	n := 0
-	for h := range uint64(32_000) {
+	for h := range uint64(128_000) {
 		if !Spared(mix(h), 7*h) {
 			n++
 		}
 	}
 	if n < 800 || n > 1200 {
-		t.Errorf("%d of 32,000 rows are offered, want one in 32", n)
+		t.Errorf("%d of 128,000 rows are offered, want one in 128", n)
 	}
 }
 

@@ -12,6 +12,7 @@ type Tuner struct {
 	slab  Slab
 	tiny  [modes]tiny
 	fewer tiny
+	full  float64 // misses of the best mode, decayed as those of fewer are
 	seen  int
 	best  Mode
 	spare bool
@@ -52,6 +53,8 @@ const (
 	memory    = 0.9  // of the misses before, what counts of them after each
 	margin    = 0.99 // another mode must miss this much less
 
+	longMemory = 0.97 // for what must not change for the sake of a little
+
 	mayLose = 1.02 // rows are spared when that misses at most so much more
 	lost    = 1.04 // and no longer when it misses so much more
 )
@@ -63,9 +66,9 @@ func (t *Tuner) Best() Mode { return t.best }
 func (t *Tuner) Spare() bool { return t.spare }
 
 // spared is how many missed rows there are for one that is offered.
-const spared = 32
+const spared = 128
 
-// Spared reports whether a missed row is one of those that may be left out. It names all but one in 32, others at
+// Spared reports whether a missed row is one of those that may be left out. It names all but one in 128, others at
 // another time.
 func Spared(h, now uint64) bool { return (h^now)*0x9E3779B97F4A7C15>>32%spared != 0 }
 
@@ -74,6 +77,9 @@ func (t *Tuner) Access(h, now uint64) {
 	for m := range t.tiny {
 		if !t.tiny[m].access(t.slab, h, now, Mode(m), false) {
 			t.tiny[m].misses++
+			if Mode(m) == t.best {
+				t.full++
+			}
 		}
 	}
 	if !t.fewer.access(t.slab, h, now, t.best, Spared(h, now)) {
@@ -95,11 +101,12 @@ func (t *Tuner) Access(h, now uint64) {
 	if t.spare {
 		limit = lost
 	}
-	t.spare = t.fewer.misses <= limit*t.tiny[best].misses
+	t.spare = t.fewer.misses <= limit*t.full
 	for m := range t.tiny {
 		t.tiny[m].misses *= memory
 	}
-	t.fewer.misses *= memory
+	t.fewer.misses *= longMemory
+	t.full *= longMemory
 }
 
 // access reports a hit. A row that is left out takes a free slot only.
