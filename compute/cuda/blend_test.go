@@ -26,6 +26,28 @@ func TestRunsOfParts(t *testing.T) {
 	}
 }
 
+// TestPlacedLayers: parts of the layers follow one another, from the first that is placed to the last.
+func TestPlacedLayers(t *testing.T) {
+	for _, layers := range []int{1, 3, 4, 12, 36} {
+		for from := range layers {
+			next := from
+			for part := range placedParts {
+				first, end := placedLayers(part, from, layers)
+				if first >= end {
+					continue
+				}
+				if first != next || placedWith(first) != part || placedWith(end-1) != part {
+					t.Fatalf("part %d of %d layers from %d on is %d to %d, behind %d", part, layers, from, first, end, next)
+				}
+				next = end
+			}
+			if next != layers {
+				t.Fatalf("of %d layers from %d on, those up to %d are placed", layers, from, next)
+			}
+		}
+	}
+}
+
 // TestPlacedParts: every layer is of the last part that begins at it or before.
 func TestPlacedParts(t *testing.T) {
 	for layer, want := range map[int]int{0: 0, 2: 0, 3: 1, 8: 1, 9: 2, 17: 2, 18: 3, 35: 3} {

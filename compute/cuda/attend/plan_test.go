@@ -173,6 +173,13 @@ func TestPlanSeesWhatTheMaskSays(t *testing.T) {
 		if err := checkList(list, b, tileRows/group, heads, blocks); err != nil {
 			t.Fatalf("seed %d: %d rows, %d segments, group %d, %d heads, %d blocks, cut %v: %v", seed, len(b.Tokens), len(b.Segments), group, heads, blocks, way, err)
 		}
+		p.hurry, p.forced = true, nil
+		p.cutUnits(heads, blocks, 2*blocks)
+		p.hurry = false
+		list = p.encode(list[:0])
+		if err := checkList(list, b, tileRows/group, heads, blocks); err != nil || int(p.parts) > 2*blocks {
+			t.Fatalf("seed %d, cut in a hurry into %d parts for %d blocks: %v", seed, p.parts, blocks, err)
+		}
 	}
 }
 
