@@ -57,7 +57,8 @@ type Options struct {
 }
 
 const (
-	deadlineMs = 60_000
+	// DeadlineMs is that of the requests, which a server must allow: what is measured is not how fast they are.
+	DeadlineMs = 900_000
 	generated  = 20 // items asked for in generation
 	headline   = 10 // the cut that comparisons are about
 )
@@ -193,7 +194,7 @@ func (e *evaluation) take(res *result, k int, list []string, err error, note fun
 
 // Request is a question as a ranking.
 func (d *Data) Request(w *Way, q *Question) *grebev1.RankRequest {
-	req := &grebev1.RankRequest{Model: w.Model, User: d.users[q.User], Prefix: w.Prefix, Budget: w.Budget, DeadlineMs: deadlineMs}
+	req := &grebev1.RankRequest{Model: w.Model, User: d.users[q.User], Prefix: w.Prefix, Budget: w.Budget, DeadlineMs: DeadlineMs}
 	for i, id := range q.Candidates {
 		c := &grebev1.Item{Id: id}
 		if w.FirstIdentifier > 0 {
@@ -233,7 +234,7 @@ func (e *evaluation) rank(ctx context.Context, w *Way, q *Question, res *result,
 
 func (e *evaluation) recommend(ctx context.Context, w *Way, q *Question, res *result, k int) error {
 	resp, err := e.asker.Recommend(ctx, &grebev1.RecommendRequest{
-		Model: w.Model, User: e.data.users[q.User], N: generated, BeamWidth: int32(e.options.Width), ExcludeSeen: true, DeadlineMs: deadlineMs,
+		Model: w.Model, User: e.data.users[q.User], N: generated, BeamWidth: int32(e.options.Width), ExcludeSeen: true, DeadlineMs: DeadlineMs,
 	})
 	var list []string
 	for _, x := range resp.GetResults() {

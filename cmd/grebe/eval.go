@@ -240,6 +240,7 @@ func (c *evalRunCmd) configure(w *world, tmp string, d *eval.Data, items string)
 		return nil, err
 	}
 	cfg.Catalog.Users = "" // users come with the requests
+	cfg.Limits.DeadlineMillis = max(cfg.Limits.DeadlineMillis, eval.DeadlineMs)
 	for i := range cfg.Models {
 		if c.DType != "" {
 			cfg.Models[i].DType = c.DType
