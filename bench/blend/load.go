@@ -29,6 +29,7 @@ type LoadOptions struct {
 	Rounds  int            // in which both ways take turns; 3
 	Warmup  float64        // seconds of each round that do not count; 1
 	SLO     time.Duration  // that batches are made for; the server's default
+	Layers  int            // that compute all tokens; blend.WholeLayers
 	Seed    uint64
 }
 
@@ -63,6 +64,7 @@ type loaded struct {
 	*system
 	queue     *dispatch.Dispatcher
 	questions []*question
+	layers    int
 	failure   atomic.Pointer[error] // the first
 }
 
@@ -163,7 +165,7 @@ func (o *LoadOptions) open(ctx context.Context) (*loaded, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &loaded{system: sys}
+	s := &loaded{system: sys, layers: o.Layers}
 	for i := range o.Each * len(o.Prompts) {
 		q, err := s.question(ctx, o.Seed+uint64(1000*i), o.Prompts[i%len(o.Prompts)])
 		if err != nil {
@@ -185,7 +187,7 @@ func (o *LoadOptions) open(ctx context.Context) (*loaded, error) {
 func (s *loaded) do(budget *blend.Budget, computed *tally) load.Do {
 	jobs := make([]*engine.Job, len(s.questions))
 	for i, q := range s.questions {
-		jobs[i] = q.job(budget)
+		jobs[i] = q.job(budget, s.layers)
 	}
 	return func(ctx context.Context, i int) error {
 		j := *jobs[i%len(jobs)]

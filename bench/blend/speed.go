@@ -1,6 +1,7 @@
 package blend
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -29,6 +30,7 @@ type SpeedOptions struct {
 	Repeats  int       // 9
 	Requests int       // of the queue; 2,000
 	Multiple int       // as in QualityOptions
+	Layers   int       // that compute all tokens; blend.WholeLayers
 	Seed     uint64
 }
 
@@ -151,7 +153,7 @@ func (s *system) time(ctx context.Context, o *SpeedOptions, p Prompt, budget flo
 		return line, err
 	}
 	defer q.release()
-	jobs := [2]*engine.Job{q.job(nil), q.job(&blend.Budget{Items: budget, History: budget})}
+	jobs := [2]*engine.Job{q.job(nil, 0), q.job(&blend.Budget{Items: budget, History: budget}, o.Layers)}
 	line = SpeedLine{Prompt: p, Tokens: q.laid.layout.Plan.Tokens(), Budget: budget}
 	var times [2][]float64
 	warm := 3 // a GPU prepares what it sees again; passes that take long are those of a CPU
@@ -221,11 +223,11 @@ func (q *question) release() {
 	q.history.Release()
 }
 
-// job computes the prompt behind its preamble; with a budget, blended.
-func (q *question) job(budget *blend.Budget) *engine.Job {
+// job computes the prompt behind its preamble; with a budget, blended behind layers that compute all tokens.
+func (q *question) job(budget *blend.Budget, layers int) *engine.Job {
 	var b *engine.Blend
 	if budget != nil {
-		b = &engine.Blend{Parts: q.parts, Budget: *budget}
+		b = &engine.Blend{Parts: q.parts, Budget: *budget, Layers: cmp.Or(layers, blend.WholeLayers)}
 	}
 	j := q.laid.job(b)
 	j.Cached = q.cached

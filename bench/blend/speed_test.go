@@ -67,7 +67,7 @@ func BenchmarkHost(b *testing.B) {
 				b.Fatal(err)
 			}
 			defer q.release()
-			j := q.job(budget)
+			j := q.job(budget, 0)
 			for b.Loop() {
 				if _, err := s.engine.Do(b.Context(), j); err != nil {
 					b.Fatal(err)

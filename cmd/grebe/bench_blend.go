@@ -41,6 +41,7 @@ type benchBlendSpeedCmd struct {
 	Budgets  []float64 `help:"Shares that are computed again; default 0.3." placeholder:"SHARE,..."`
 	Repeats  int       `help:"Runs of each, in turns; default 9." placeholder:"N"`
 	Multiple int       `help:"Round the number of rows down to a multiple; default the device's, 1: do not." placeholder:"N"`
+	Layers   int       `help:"Layers that compute all tokens; default as served, 1: as RcLLM." placeholder:"N"`
 	Seed     uint64    `default:"1" help:"Of weights and tokens; default ${default}."`
 	JSON     bool      `name:"json" help:"Print JSON."`
 }
@@ -61,7 +62,7 @@ func (c *benchBlendSpeedCmd) Run(w *world) error {
 	if err != nil {
 		return err
 	}
-	r, err := blend.MeasureSpeed(w.ctx, blend.SpeedOptions{Device: dev, Shape: c.Shape, Budgets: c.Budgets, Repeats: c.Repeats, Multiple: c.Multiple, Seed: c.Seed})
+	r, err := blend.MeasureSpeed(w.ctx, blend.SpeedOptions{Device: dev, Shape: c.Shape, Budgets: c.Budgets, Repeats: c.Repeats, Multiple: c.Multiple, Layers: c.Layers, Seed: c.Seed})
 	if err != nil {
 		return err
 	}
@@ -79,6 +80,7 @@ type benchBlendLoadCmd struct {
 	Seconds float64 `default:"48" help:"Of requests, both ways together; default ${default}."`
 	Rounds  int     `default:"3" help:"In which both take turns; default ${default}."`
 	Prompts int     `default:"4" help:"Of each of three kinds; default ${default}."`
+	Layers  int     `help:"Layers that compute all tokens; default as served, 1: as RcLLM." placeholder:"N"`
 	Seed    uint64  `default:"1" help:"Of weights, tokens and arrivals; default ${default}."`
 	JSON    bool    `name:"json" help:"Print JSON."`
 }
@@ -101,7 +103,7 @@ func (c *benchBlendLoadCmd) Run(w *world) error {
 		return err
 	}
 	r, err := blend.MeasureLoad(w.ctx, blend.LoadOptions{
-		Device: dev, Shape: c.Shape, Each: c.Prompts, Budget: c.Budget, Share: c.Share, Seconds: c.Seconds, Rounds: c.Rounds, Seed: c.Seed,
+		Device: dev, Shape: c.Shape, Each: c.Prompts, Budget: c.Budget, Share: c.Share, Seconds: c.Seconds, Rounds: c.Rounds, Layers: c.Layers, Seed: c.Seed,
 	})
 	if err != nil {
 		return err
