@@ -273,11 +273,19 @@ func (r *runner) placeAll(from int, parts []compute.Part) error {
 	return p.launch(r, len(placedParts))
 }
 
-// open makes what is needed, the first time.
-func (p *placing) open(r *runner) (err error) {
+// open makes what is needed, the first time, or nothing.
+func (p *placing) open(r *runner) error {
 	if p.place != nil {
 		return nil
 	}
+	err := p.make(r)
+	if err != nil {
+		p.close(r.dev)
+	}
+	return err
+}
+
+func (p *placing) make(r *runner) (err error) {
 	c, s := r.dev.c, &r.shape
 	if p.stream, err = c.NewStream(); err != nil {
 		return err
@@ -293,10 +301,8 @@ func (p *placing) open(r *runner) (err error) {
 		if err != nil {
 			return err
 		}
-		if p.done = append(p.done, e); err == nil {
-			err = e.Record(p.stream)
-		}
-		if err != nil {
+		p.done = append(p.done, e)
+		if err := e.Record(p.stream); err != nil {
 			return err
 		}
 	}
@@ -465,6 +471,7 @@ func (p *placing) close(d *device) {
 	if p.args != nil {
 		p.args.Free()
 	}
+	*p = placing{from: -1}
 }
 
 var (
