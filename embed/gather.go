@@ -85,9 +85,11 @@ func (c *Cache) settle(l *lookups, out []byte, from, to int, s *scratch, first i
 	v, _ := c.chosen.(*valued)
 	sets, slots, hashes := l.sets[lead:], l.slots[lead:], l.hashes[lead:]
 	now := s.at + uint64(first)
+	marked := v != nil && l.marks(v.slab, from, to, now+uint64(from))
 	for i := from; i < to; i++ {
 		at := now + uint64(i)
 		switch slot := slots[i]; {
+		case slot >= 0 && marked:
 		case slot >= 0 && v != nil:
 			p := &sets[i].slots[slot%setSlots].meta
 			mark(p, uint64(v.slab.Use(evict.Stamp(p.Load()), at)))

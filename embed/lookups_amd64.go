@@ -6,6 +6,8 @@ import (
 	"unsafe"
 
 	"golang.org/x/sys/cpu"
+
+	"grebe/evict"
 )
 
 var hasWide = cpu.X86.HasAVX512F && cpu.X86.HasAVX512BW && cpu.X86.HasBMI1
@@ -33,6 +35,33 @@ type flight struct {
 //
 //go:noescape
 func runWide(f *flight)
+
+var hasMarks = hasWide && cpu.X86.HasAVX512DQ && cpu.X86.HasBMI2
+
+// marking is what markWide works on: n keys, the first of which is used now.
+type marking struct {
+	sets              **set
+	slots             *int
+	n                 int
+	now               uint64
+	last, short, long uint64
+	more              *[256]uint64
+}
+
+// markWide is [evict.Slab]'s Use for the stamps of all keys that have a slot, eight at a time.
+//
+//go:noescape
+func markWide(m *marking)
+
+// marks records the uses of keys from … to−1; false where the caller must.
+func (l *lookups) marks(slab evict.Slab, from, to int, now uint64) bool {
+	if !hasMarks {
+		return false
+	}
+	last, short, long, more := slab.Parts()
+	markWide(&marking{&l.sets[lead+from], &l.slots[lead+from], to - from, now, uint64(last), uint64(short), uint64(long), more})
+	return true
+}
 
 func (l *lookups) run(c *Cache, out []byte, from, to int) {
 	if !hasWide || c.rowBytes%64 != 0 {

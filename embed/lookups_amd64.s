@@ -180,3 +180,97 @@ next:
 	CMPQ BX, flight_to(DI)
 	JLT  turn
 	RET
+
+DATA ·lanes+0(SB)/8, $0
+DATA ·lanes+8(SB)/8, $1
+DATA ·lanes+16(SB)/8, $2
+DATA ·lanes+24(SB)/8, $3
+DATA ·lanes+32(SB)/8, $4
+DATA ·lanes+40(SB)/8, $5
+DATA ·lanes+48(SB)/8, $6
+DATA ·lanes+56(SB)/8, $7
+GLOBL ·lanes(SB), RODATA|NOPTR, $64
+
+// func markWide(m *marking)
+//
+// Z0 has slots, Z1 sets, Z2 where their stamps are, Z3 stamps, Z4 the time; Z5 … Z7 the time in units of short, long and last. Z8 and Z9 become the
+// counts. K1 has the keys with a slot.
+TEXT ·markWide(SB), NOSPLIT, $0-8
+	MOVQ         m+0(FP), DI
+	MOVQ         marking_sets(DI), R9
+	MOVQ         marking_slots(DI), R11
+	MOVQ         marking_n(DI), CX
+	MOVQ         marking_more(DI), R10
+	VPBROADCASTQ marking_now(DI), Z4
+	VPADDQ       ·lanes(SB), Z4, Z4
+	VMOVQ        marking_last(DI), X24
+	VMOVQ        marking_short(DI), X25
+	VMOVQ        marking_long(DI), X26
+	MOVQ         $8, AX
+	VPBROADCASTQ AX, Z20
+	MOVQ         $0xFFFFF, AX
+	VPBROADCASTQ AX, Z21
+	MOVQ         $255, AX
+	VPBROADCASTQ AX, Z22
+	VPXORQ       Z23, Z23, Z23
+	XORQ         R8, R8
+	XORQ         BX, BX
+
+eight:
+	MOVQ CX, AX
+	SUBQ BX, AX
+	JLE  done
+	MOVQ $-1, DX
+	BZHIQ AX, DX, DX
+	KMOVB DX, K4
+	VMOVDQU64.Z (R11)(BX*8), K4, Z0
+	VPCMPQ      $5, Z23, Z0, K4, K1
+	VMOVDQU64.Z (R9)(BX*8), K4, Z1
+	VPSLLQ      $4, Z0, Z2
+	VPADDQ      Z1, Z2, Z2
+	KMOVB       K1, K2
+	VPXORQ      Z3, Z3, Z3
+	VPGATHERQQ  (set_slots+8)(R8)(Z2*1), K2, Z3
+	VPSRLQ      X25, Z4, Z5
+	VPSRLQ      X26, Z4, Z6
+	VPSRLQ      X24, Z4, Z7
+
+	// how far the counts are behind, 20 bits with sign
+	VPSRLQ $20, Z3, Z8
+	VPSUBQ Z5, Z8, Z8
+	VPSLLQ $44, Z8, Z8
+	VPSRAQ $44, Z8, Z8
+	VPSUBQ Z6, Z3, Z9
+	VPSLLQ $44, Z9, Z9
+	VPSRAQ $44, Z9, Z9
+
+	// plus one use
+	VPABSQ     Z8, Z10
+	VPMINUQ    Z22, Z10, Z10
+	KXNORB     K3, K3, K3
+	VPGATHERQQ (R10)(Z10*8), K3, Z11
+	VPABSQ     Z9, Z12
+	VPMINUQ    Z22, Z12, Z12
+	KXNORB     K3, K3, K3
+	VPGATHERQQ (R10)(Z12*8), K3, Z13
+	VPMAXSQ    Z23, Z8, Z8
+	VPADDQ     Z11, Z8, Z8
+	VPADDQ     Z5, Z8, Z8
+	VPANDQ     Z21, Z8, Z8
+	VPSLLQ     $20, Z8, Z8
+	VPMAXSQ    Z23, Z9, Z9
+	VPADDQ     Z13, Z9, Z9
+	VPADDQ     Z6, Z9, Z9
+	VPANDQ     Z21, Z9, Z9
+	VPSLLQ     $40, Z7, Z7
+	VPORQ      Z8, Z7, Z7
+	VPORQ      Z9, Z7, Z7
+	KMOVB      K1, K2
+	VPSCATTERQQ Z7, K2, (set_slots+8)(R8)(Z2*1)
+	VPADDQ     Z20, Z4, Z4
+	ADDQ       $8, BX
+	JMP        eight
+
+done:
+	VZEROUPPER
+	RET

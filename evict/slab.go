@@ -52,6 +52,19 @@ func (c Slab) Use(m Stamp, now uint64) Stamp {
 	return Stamp(now>>(c.last&63)<<(2*fieldBits) | short&fieldMask<<fieldBits | long&fieldMask)
 }
 
+// Parts returns what Use is made of, for who does many at once by vectors: how far the time is shifted to the units of the fields
+// last, short and long, and log2(1 + 2^−d) by d, where 255 stands for all that is larger.
+func (c Slab) Parts() (last, short, long uint, more *[256]uint64) {
+	return c.last, c.short - fraction, c.long - fraction, &wideMore
+}
+
+var wideMore = func() (t [256]uint64) {
+	for d := range t {
+		t[d] = uint64(moreOf[d])
+	}
+	return t
+}()
+
 // Age is the time since the last use, in 64ths of the cache's size.
 func (c Slab) Age(m Stamp, now uint64) int32 {
 	return int32(uint32(now>>(c.last&63)-uint64(m)>>(2*fieldBits))<<8) >> 8
