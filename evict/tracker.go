@@ -23,8 +23,8 @@ type Context struct {
 
 // TrackerConfig sizes a Tracker. Times are in the unit of Access.Now.
 type TrackerConfig struct {
-	Keys     int     // keys remembered, the most recent; about 170 bytes each
-	Window   int     // samples kept for training; about 160 bytes each
+	Keys     int     // keys remembered, the most recent; about 180 bytes each
+	Window   int     // samples kept for training; about 170 bytes each
 	Every    float64 // a sample per so many accesses; see Tracker
 	Entries  int     // cached
 	HalfLife int64   // of the fastest counter; each next one lives twice as long
