@@ -480,8 +480,9 @@ func (p *Floor) anyone(n int) int {
 // maxLater is how many entries that were used meanwhile, and are due later than when they came up, one eviction passes by.
 const maxLater = 256
 
-// drawn is how many entries are drawn per eviction.
-const drawn = 48
+// drawn is how many entries are drawn per eviction. 48 close half a point more of scarab-recs' gap at 10 % and make an eviction
+// three times as long.
+const drawn = 12
 
 // returns is when an entry is expected back.
 func (p *Floor) returns(s Slot) int64 {
