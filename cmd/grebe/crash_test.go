@@ -14,6 +14,7 @@ import (
 	"regexp"
 	"strconv"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 )
@@ -171,8 +172,9 @@ func sameAnswers(t *testing.T, config string, requests int) (fromDisk int) {
 }
 
 type crashServer struct {
-	cmd *exec.Cmd
-	url string
+	cmd  *exec.Cmd
+	url  string
+	dead sync.Once
 }
 
 // startServer serves config on a free port.
@@ -191,7 +193,7 @@ func startServer(t *testing.T, config string, args ...string) *crashServer {
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
-	s := &crashServer{cmd, "http://" + addr}
+	s := &crashServer{cmd: cmd, url: "http://" + addr}
 	for deadline := time.Now().Add(30 * time.Second); ; {
 		if resp, err := http.Get(s.url + "/v2/health/ready"); err == nil {
 			resp.Body.Close()
@@ -207,9 +209,12 @@ func startServer(t *testing.T, config string, args ...string) *crashServer {
 	}
 }
 
+// kill may be called by a timer and by the test at the same time; two Waits at once would wait for each other's end for ever.
 func (s *crashServer) kill() {
-	_ = s.cmd.Process.Kill()
-	_ = s.cmd.Wait()
+	s.dead.Do(func() {
+		_ = s.cmd.Process.Kill()
+		_ = s.cmd.Wait()
+	})
 }
 
 type crashAnswer struct {
