@@ -24,7 +24,8 @@ type Blend struct {
 	// Drift is the weight of what Part.Drift says beside the attention that a token receives.
 	Drift float32
 	// Load is nil, or is called when the first layer is under way, and may fill in the Entries of parts. The
-	// tokens of a part that has none are computed.
+	// tokens of a part that has none are computed. A queue calls it before the job takes its place (Job.Fetch), since
+	// others would wait for it under the engine's lock.
 	Load func()
 	// Layers is how many layers compute all tokens before the choice, which goes by the attention in the last of them; at least
 	// 1, RcLLM's, and at least one layer is left. A batch takes the most of its jobs'.

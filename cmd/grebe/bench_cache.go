@@ -17,7 +17,7 @@ type benchCacheCmd struct {
 
 func (benchCacheCmd) Help() string {
 	return `Replays real and generated traces through every eviction policy, beside the offline optimum. Predictions are learnt
-on the way. Then perfect predictions are made wrong, from 0 to 100 %. Takes about ten minutes.
+on the way. Then perfect predictions are made wrong, from 0 to 100 %. Everything takes more than an hour on two cores; the options choose.
 
 Example:
 
