@@ -7,8 +7,8 @@
 # The tool "none" runs the cases by themselves: it compiles the kernels, which later processes find in the cache.
 # OUT gets a log for each process and summary.txt: what was clean, what was not, and how many cases ran. Where a tool
 # itself fails in the matrix library's kernels, the process runs again with a product of our own ("own" in its name).
-# What the host had no memory for beside the others (the largest search takes 74 GB), and where the tool failed for
-# other reasons, runs again at the end, one at a time.
+# What the host had no memory for beside the others, and where the tool failed for other reasons, runs again at the
+# end, one at a time.
 # Environment: JOBS (14) processes at a time; LIMIT (600) seconds for each; VARIANTS (graphs plain direct);
 # SHORT=1: only seeds that cover every head dimension of the tensor cores; PRODUCTS=library: racecheck with the matrix
 # library's products, for which it takes minutes and gigabytes, instead of our own; RACE_ARGS and ARGS for
@@ -70,7 +70,10 @@ cases() {
 
 # one runs the process of a name, a pattern of cases, and a pattern of those to leave out.
 one() {
-  local name=$1 tool=${1%%-*} log=$DIR/$1.log begin=$SECONDS limit=$LIMIT run rc passed verdict
+  local name=$1 tool=${1%%-*} log=$DIR/$1.log begin limit=$LIMIT run rc passed verdict
+  # under racecheck the largest searches take up to 74 GB of the host's memory: one after the other, beside the rest
+  [[ $name =~ ^racecheck-.*search-(graphs|one_by_one)-[235]$ ]] && exec 9>"$DIR/large" && flock 9
+  begin=$SECONDS
   [ -n "$END" ] && [ $((END - $(date +%s))) -lt "$limit" ] && limit=$((END - $(date +%s)))
   [ "$limit" -lt 3 ] && echo "not begun: $name" && return
   run="compute-sanitizer --tool $tool $ARGS"
