@@ -4,6 +4,11 @@ package blend
 // token receives. Tokens of a history receive many times that, so it is large.
 const DriftWeight = 64
 
+// DriftLimit is how far a prototype may be from the token that it stands in for: farther ones are none, and their tokens are
+// computed. Drift is the error of keys and values, relative to their length, that a match is expected to have: at 1 it is as wrong as nothing
+// at all. So one limit does for all models and pools.
+const DriftLimit = 0.6
+
 // WholeLayers is how many layers compute all tokens before some are chosen. RcLLM takes one: but where attention goes in that
 // is decided by words and places alone, and says little of where it goes later. By the second, a third of the budget is as good.
 const WholeLayers = 2

@@ -80,6 +80,9 @@ func TestQuality(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	if len(q.Pairs) != 2 || q.Pairs[1].NDCG.Value > 1e-9 || q.Pairs[1].NDCG.Value < -1e-9 {
+		t.Errorf("pairs %+v: with everything repaired rules do not differ", q.Pairs)
+	}
 	for _, l := range q.Lines {
 		switch {
 		case l.Budget == 1 && l.Rule != "user-first" && l.Rule != "item-first" && (l.Error > 1e-5 || l.Top < 0.999):
@@ -87,6 +90,29 @@ func TestQuality(t *testing.T) {
 		case l.Budget < 1 && (l.Error == 0 || l.Compute >= q.Tokens):
 			t.Errorf("%s at %v computed %v of %v tokens, off by %v", l.Rule, l.Budget, l.Compute, q.Tokens, l.Error)
 		}
+	}
+}
+
+// Differences are taken user by user: a rule that is always a little better is so for sure, however much users differ.
+func TestPairs(t *testing.T) {
+	full, one, two, other := &way{rule: "full"}, &way{rule: "a", budget: 0.1}, &way{rule: "b", budget: 0.1}, &way{rule: "b", budget: 0.2}
+	for i := range 40 {
+		v := float64(i%10) / 10
+		full.ndcg = append(full.ndcg, v)
+		one.ndcg, one.users = append(one.ndcg, v-0.01), append(one.users, outcome{err: v})
+		two.ndcg, two.users = append(two.ndcg, v-0.02-0.001*float64(i%2)), append(two.users, outcome{err: v + 0.5})
+	}
+	other.ndcg, other.users = two.ndcg, two.users
+	got := pairs([]*way{full, one, two, other}, []string{"a", "b"}, 1)
+	if len(got) != 1 || got[0].Rule != "a" || got[0].Than != "b" || got[0].Budget != 0.1 {
+		t.Fatalf("got %+v, want one pair at 0.1", got)
+	}
+	p := got[0]
+	if p.NDCG.Value < 0.0233-1e-4 || p.NDCG.Value > 0.0233+1e-4 || p.NDCG.Low < 0.015 || p.NDCG.High > 0.04 {
+		t.Errorf("of full %+v, want 0.0105/0.45", p.NDCG)
+	}
+	if e := p.Error; e.Value < -0.5-1e-9 || e.Value > -0.5+1e-9 || e.High-e.Low > 1e-9 {
+		t.Errorf("error %+v, want -0.5", e)
 	}
 }
 

@@ -54,6 +54,7 @@ type Quality struct {
 	History   float64 `json:"history"` // of its user
 	Prototype float64 `json:"prototype"`
 	Lines     []Line  `json:"lines"`
+	Pairs     []Pair  `json:"pairs"` // of the first rule with each other, by budget
 }
 
 // Line is one way, over all users.
@@ -66,6 +67,15 @@ type Line struct {
 	Error   float64       `json:"error"`   // of logits: root mean square over their standard deviation
 	Top     float64       `json:"top"`     // share of full computation's ten best that are among the ten best
 	Compute float64       `json:"computed"`
+}
+
+// Pair compares two rules at one budget, user by user. Intervals are of the differences: they are narrower than those of either.
+type Pair struct {
+	Rule   string        `json:"rule"`
+	Than   string        `json:"than"`
+	Budget float64       `json:"budget"`
+	NDCG   eval.Estimate `json:"of_full"` // how much more of full computation's NDCG@10 Rule has
+	Error  eval.Estimate `json:"error"`   // how much larger its error is
 }
 
 // way is how a prompt is computed, and what came out for each user.
@@ -111,6 +121,7 @@ func MeasureQuality(ctx context.Context, o QualityOptions) (q *Quality, err erro
 	for _, w := range ways {
 		q.Lines = append(q.Lines, w.line(ways[0], o.Seed))
 	}
+	q.Pairs = pairs(ways, o.Rules, o.Seed)
 	each := float64(n)
 	q.Tokens, q.Items, q.History, q.Prototype = q.Tokens/each, q.Items/each, q.History/each, q.Prototype/each
 	return q, nil
@@ -170,6 +181,31 @@ func (w *way) line(full *way, seed uint64) Line {
 		}
 	}
 	return l
+}
+
+// pairs compares the first rule with the others. The first way is full computation.
+func pairs(ways []*way, rules []string, seed uint64) (out []Pair) {
+	for _, than := range rules[1:] {
+		for _, w := range ways {
+			for _, other := range ways {
+				if w.rule == rules[0] && other.rule == than && other.budget == w.budget {
+					out = append(out, w.pair(other, ways[0], seed))
+				}
+			}
+		}
+	}
+	return out
+}
+
+// pair compares a way with another of the same budget.
+func (w *way) pair(than, full *way, seed uint64) Pair {
+	more, larger := make([]float64, len(w.ndcg)), make([]float64, len(w.ndcg))
+	for i := range more {
+		more[i], larger[i] = w.ndcg[i]-than.ndcg[i], w.users[i].err-than.users[i].err
+	}
+	return Pair{
+		Rule: w.rule, Than: than.rule, Budget: w.budget, NDCG: eval.Ratio(more, full.ndcg, seed), Error: eval.Mean(larger, seed),
+	}
 }
 
 // counts are the tokens of a prompt.
@@ -309,6 +345,15 @@ func (q *Quality) Text(out io.Writer) error {
 	for _, l := range q.Lines {
 		fmt.Fprintf(w, "%s\t%.2f\t%.0f\t%.4f\t%.3f [%.3f, %.3f]\t%.3f\t%.3f\t%.3f\t%.3f\t%.2f\t\n",
 			l.Rule, l.Budget, l.Compute, l.NDCG.Value, l.Share.Value, l.Share.Low, l.Share.High, l.Hit[0], l.Hit[1], l.Hit[2], l.Error, l.Top)
+	}
+	if err := w.Flush(); err != nil || len(q.Pairs) == 0 {
+		return err
+	}
+	fmt.Fprintln(out, "\nDifferences, user by user:")
+	fmt.Fprintln(w, "rule\tthan\tbudget\tof full\terror\t")
+	for _, p := range q.Pairs {
+		fmt.Fprintf(w, "%s\t%s\t%.2f\t%+.4f [%+.4f, %+.4f]\t%+.4f [%+.4f, %+.4f]\t\n",
+			p.Rule, p.Than, p.Budget, p.NDCG.Value, p.NDCG.Low, p.NDCG.High, p.Error.Value, p.Error.Low, p.Error.High)
 	}
 	return w.Flush()
 }

@@ -63,6 +63,8 @@ type deviation struct {
 	shape  compute.Shape
 	memory compute.Memory
 	parts  []engine.Part
+	turn   [2][]float64 // sines and cosines of a part's turn
+	pair   [2][]float64 // a token's own vector, and what stands in for it
 }
 
 func (d *deviation) score(score []float32, segments []compute.Segment) {
@@ -74,10 +76,11 @@ func (d *deviation) score(score []float32, segments []compute.Segment) {
 			host[p.Segment] = d.seen(segments[p.Segment].Chunks)
 		}
 		chunks := d.seen(p.Entry.AppendChunks(nil))
+		d.turns(p.Turn)
 		for t := range p.Tokens {
 			own, at := find(host[p.Segment], p.At+t)
 			other, there := find(chunks, p.First+t)
-			score[row(p, segments)+t] = float32(d.distance(own, at, other, there, p.Turn))
+			score[row(p, segments)+t] = float32(d.distance(own, at, other, there))
 		}
 	}
 }
@@ -107,15 +110,24 @@ func find(chunks []compute.Chunk, token int) (*compute.Chunk, int) {
 	return &chunks[i], token
 }
 
+// turns sets how K of a part is turned.
+func (d *deviation) turns(by int) {
+	d.turn[0], d.turn[1] = d.turn[0][:0], d.turn[1][:0]
+	for _, f := range d.shape.Rope.InvFreq {
+		sin, cos := math.Sincos(float64(by) * float64(f))
+		d.turn[0], d.turn[1] = append(d.turn[0], sin), append(d.turn[1], cos)
+	}
+}
+
 // distance is that of a token's K and V in layer 1, K turned.
-func (d *deviation) distance(own *compute.Chunk, at int, other *compute.Chunk, there, turn int) float64 {
+func (d *deviation) distance(own *compute.Chunk, at int, other *compute.Chunk, there int) float64 {
 	sum, n := 0.0, d.shape.HeadDim
 	for i := range 2 * d.shape.KVHeads {
-		a, b := d.vector(own, i, at), d.vector(other, i, there)
+		d.pair[0], d.pair[1] = d.vector(d.pair[0], own, i, at), d.vector(d.pair[1], other, i, there)
+		a, b := d.pair[0], d.pair[1]
 		if i < d.shape.KVHeads {
-			for k, f := range d.shape.Rope.InvFreq {
-				sin, cos := math.Sincos(float64(turn) * float64(f))
-				x, y := b[k], b[k+n/2]
+			for k, sin := range d.turn[0] {
+				x, y, cos := b[k], b[k+n/2], d.turn[1][k]
 				b[k], b[k+n/2] = x*cos-y*sin, y*cos+x*sin
 			}
 		}
@@ -126,15 +138,16 @@ func (d *deviation) distance(own *compute.Chunk, at int, other *compute.Chunk, t
 	return sum
 }
 
-func (d *deviation) vector(c *compute.Chunk, i, token int) []float64 {
+// vector reads a head's K or V of a token in layer 1 into out, which it returns.
+func (d *deviation) vector(out []float64, c *compute.Chunk, i, token int) []float64 {
 	b := c.Bytes[d.shape.TokenAt(1, i, token, c.Tokens):]
-	out := make([]float64, d.shape.HeadDim)
-	for k := range out {
+	out = out[:0]
+	for k := range d.shape.HeadDim {
 		if d.shape.KV == compute.BF16 {
-			out[k] = float64(math.Float32frombits(uint32(b[2*k])<<16 | uint32(b[2*k+1])<<24))
+			out = append(out, float64(math.Float32frombits(uint32(b[2*k])<<16|uint32(b[2*k+1])<<24)))
 			continue
 		}
-		out[k] = float64(*(*float32)(unsafe.Pointer(&b[4*k])))
+		out = append(out, float64(*(*float32)(unsafe.Pointer(&b[4*k]))))
 	}
 	return out
 }

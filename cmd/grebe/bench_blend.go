@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -9,6 +10,7 @@ import (
 	"runtime"
 
 	"grebe/bench/blend"
+	rule "grebe/blend"
 	"grebe/cmd/grebe/internal/demo"
 	"grebe/compute"
 	"grebe/engine"
@@ -128,6 +130,7 @@ type benchBlendQualityCmd struct {
 	PoolFile     string    `name:"pool-file" type:"path" help:"Users (NDJSON) to make prototypes of, instead of the shop's." placeholder:"FILE"`
 	PoolUsers    int       `name:"pool-users" help:"Make prototypes of so many of the shop's training customers, which stand in for histories too." placeholder:"N"`
 	Memory       string    `default:"64MiB" help:"KV of the prototypes, at most; default ${default}." placeholder:"SIZE"`
+	DriftLimit   float32   `name:"drift-limit" help:"Tokens whose prototypes are farther away, 0 to 1, are computed; default as served, 1: none is." placeholder:"X"`
 	Device       string    `default:"auto" enum:"auto,cpu,cuda" help:"${enum}; default ${default}."`
 	DType        string    `name:"dtype" default:"auto" help:"auto, f32 or bf16; default ${default}." placeholder:"FORMAT"`
 	Parallel     int       `default:"1" help:"Users at a time, each with a share of the processors; default ${default}." placeholder:"N"`
@@ -270,7 +273,7 @@ func (c *benchBlendQualityCmd) history(w *world, tmp, name string) (blend.Histor
 	}
 	find := func(tokens []int32, start int) ([]engine.Part, func()) {
 		m := &reuse.Matches{}
-		p.Find(m, tokens, 0, start, 0)
+		p.Find(m, tokens, 0, start, cmp.Or(c.DriftLimit, rule.DriftLimit))
 		parts := m.Append(nil, 0)
 		m.Fetch(parts)
 		return parts, m.Release

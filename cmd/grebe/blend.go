@@ -20,7 +20,7 @@ func (s *unit) openBlend(cfg *config.Config, mc *config.Model, m model.Model, ca
 	}
 	b := &reuse.Blend{
 		Budget: blend.Budget{Items: mc.Blend.Items, History: mc.Blend.History, Window: mc.Blend.Window},
-		Drift:  blend.DriftWeight, Layers: mc.Blend.Layers, Auto: mc.Blend.Auto, ItemsFirst: mc.Blend.First == "item",
+		Drift:  blend.DriftWeight, Limit: float32(mc.Blend.DriftLimit), Layers: mc.Blend.Layers, Auto: mc.Blend.Auto, ItemsFirst: mc.Blend.First == "item",
 	}
 	b.Unused = reuse.PrototypesFile(cfg.DataDir, mc.Name)
 	if cache == nil || !mc.Blend.Prototypes {

@@ -82,6 +82,8 @@ type Blend struct {
 	First   string  `yaml:"first"`   // what stands first in the prompt: user or item; user
 	// Prototypes stand in for tokens of histories, where grebe index --prototypes made some; true
 	Prototypes bool `yaml:"prototypes"`
+	// DriftLimit is how far a prototype may be from its token, above 0 to 1: a token whose prototype is farther is computed; 0.6
+	DriftLimit float64 `yaml:"drift_limit"`
 }
 
 // Codes says which tokens stand for semantic IDs: ranges, or texts of the vocabulary.
@@ -201,7 +203,7 @@ func (m *Model) setDefaults() {
 		KVDType:      "auto",
 		Prompt:       Prompt{User: "{text}", History: "text", Separator: "\n", Item: "{text}"},
 		Scoring:      Scoring{Kind: "identifier"},
-		Blend:        Blend{Items: 0.3, History: 0.3, Layers: 2, First: "user", Prototypes: true},
+		Blend:        Blend{Items: 0.3, History: 0.3, Layers: 2, First: "user", Prototypes: true, DriftLimit: 0.6},
 		DeviceMemory: Size{Percent: 80},
 	}
 }

@@ -100,6 +100,7 @@ func TestLoadNamesThePlaceOfEachProblem(t *testing.T) {
 		{"no model", "slo_ms: 5\n", "models: no model"},
 		{"contradicting codes", "models:\n  - path: x\n    codes: {pattern: [\"<%d>\"], size: [1], first_token: [2]}\n", ":3: models[0].codes: give either"},
 		{"beams of no level", "models:\n  - path: x\n    codes: {first_token: [2], size: [1], beam_widths: [8, 9]}\n", ":3: models[0].codes.beam_widths: 9 at 1"},
+		{"no drift", "models:\n  - path: x\n    blend: {drift_limit: 0}\n", ":3: models[0].blend.drift_limit: 0: want more than 0"},
 		{"codes without codes", "models:\n  - path: x\n    prompt: {history: codes}\n", ":3: models[0].prompt.history: codes, but the model has no codes"},
 		{"answers for identifier", "models:\n  - path: x\n    scoring: {\"yes\": \"a\", \"no\": \"b\"}\n", ":3: models[0].scoring: yes and no belong to"},
 		{"pointwise without answers", "models:\n  - path: x\n    scoring: {kind: pointwise}\n", ":3: models[0].scoring: pointwise scoring needs"},

@@ -163,6 +163,9 @@ func (m *Model) Validate() error {
 	if m.Blend.Window < 0 {
 		p.add("blend.window", "%d: want 0 or more tokens", m.Blend.Window)
 	}
+	if d := m.Blend.DriftLimit; !(d > 0 && d <= 1) {
+		p.add("blend.drift_limit", "%v: want more than 0, up to 1; prototypes: false takes none", d)
+	}
 	if m.Blend.Auto && m.KVDType == "fp8" {
 		p.add("blend.auto", "KV in fp8 cannot be moved to other positions: want kv_dtype auto, f32 or bf16")
 	}

@@ -22,6 +22,7 @@ import (
 type Blend struct {
 	Budget blend.Budget
 	Drift  float32 // weight of a prototype's drift beside attention
+	Limit  float32 // of drift: tokens whose prototypes are farther away have none; 0: those of all are taken
 	Layers int     // that compute all tokens, see engine.Blend
 	Auto   bool    // an automatic choice may blend
 	// ItemsFirst puts the items before the user (BAT-8): then nothing of the user is a prefix that could be cached.
@@ -87,9 +88,9 @@ func (v *Blended) Attach(l *prompt.Layout, job *engine.Job, how *Blend, budget b
 	v.job, v.disk, v.device = job, v.Disk, v.Device
 	if how.ItemsFirst { // parts ascend by segment
 		v.findBlocks(l)
-		v.findPrototypes(l, job, how.Prototypes, budget)
+		v.findPrototypes(l, job, how, budget)
 	} else {
-		v.findPrototypes(l, job, how.Prototypes, budget)
+		v.findPrototypes(l, job, how, budget)
 		v.findBlocks(l)
 	}
 	job.Blend = &engine.Blend{Parts: v.parts, Budget: budget, Drift: how.Drift, Layers: how.Layers}
@@ -142,7 +143,8 @@ func (v *Blended) findBlocks(l *prompt.Layout) {
 
 // findPrototypes lets prototypes stand in for tokens of a user of whom less than half is cached, unless the user is worth keeping. What
 // is computed of the user with them is not kept: it is not exact.
-func (v *Blended) findPrototypes(l *prompt.Layout, job *engine.Job, from *Prototypes, budget blend.Budget) {
+func (v *Blended) findPrototypes(l *prompt.Layout, job *engine.Job, how *Blend, budget blend.Budget) {
+	from := how.Prototypes
 	user := &l.Plan.Segments[l.User]
 	v.first = len(v.parts)
 	if from == nil || job.Cached == nil || len(user.Tokens) == 0 {
@@ -152,11 +154,11 @@ func (v *Blended) findPrototypes(l *prompt.Layout, job *engine.Job, from *Protot
 	if e != nil && 2*e.Len() >= len(user.Tokens) {
 		return
 	}
-	from.Find(&v.matches, user.Tokens, 0, user.Start, 0)
+	from.Find(&v.matches, user.Tokens, 0, user.Start, how.Limit)
 	if v.matches.Tokens() == 0 {
 		return
 	}
-	if job.Keep[l.User] && v.invests(v.matches.Tokens(), e, budget) {
+	if job.Keep[l.User] && (fewOf*v.matches.Tokens() < len(user.Tokens) || v.invests(v.matches.Tokens(), e, budget)) {
 		v.matches.Release()
 		return
 	}
@@ -175,6 +177,9 @@ func (v *Blended) findPrototypes(l *prompt.Layout, job *engine.Job, from *Protot
 	}
 	job.Cached[l.User], job.Keep[l.User] = nil, false
 }
+
+// fewOf is the part of a user's tokens below which prototypes are not worth that nothing of the user can be kept: one of so many.
+const fewOf = 16
 
 // invests reports whether the user is better computed whole, and kept, than with prototypes for so many tokens: where what is cached of it
 // spares as much, and where it came before and is expected to save more when it comes again than it costs now.

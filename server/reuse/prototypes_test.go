@@ -4,9 +4,11 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"io/fs"
 	"math/rand/v2"
 	"path/filepath"
+	"slices"
 	"sync"
 	"testing"
 
@@ -281,6 +283,82 @@ func TestUsersWhoComeBackAreKept(t *testing.T) {
 	if v.in.Frequency = 0; v.invests(10, nil, how.Budget) {
 		t.Error("a user who never came is computed whole")
 	}
+}
+
+// A token whose prototype is farther away than the limit has none: it is computed, and counts so. Where few are left, the
+// user is computed whole, and kept.
+func TestFarPrototypesAreNone(t *testing.T) {
+	m := newMachine(t, 7, []int32{1, 2, 3}, "", false)
+	m.opt.Load = linear{}
+	file := filepath.Join(t.TempDir(), "x.proto")
+	m.build(t, file, people(1, 30))
+	p, err := m.OpenPrototypes(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer p.Close()
+	others, few := people(2, 8), 0
+	for i, id := range others.Users {
+		tokens, _ := others.History(i)
+		limit := middle(p, tokens)
+		near := 0
+		for _, d := range found(p, tokens, limit) {
+			if near++; d > limit {
+				t.Errorf("user %d: a match at %v, the limit is %v", i, d, limit)
+			}
+		}
+		if all := len(found(p, tokens, 0)); near == 0 || near >= all {
+			t.Fatalf("user %d: %d of %d matches within %v, want some of them", i, near, all, limit)
+		}
+		limits := map[float32]int{limit: near, 1e-6: 0}
+		if nearest := slices.Min(found(p, tokens, 0)); fewOf*len(found(p, tokens, nearest)) < len(tokens) {
+			limits[nearest] = 0
+			few++
+		}
+		for limit, want := range limits {
+			how := &Blend{Prototypes: p, Limit: limit}
+			v := m.BeginBlend(&Request{UserID: fmt.Sprint(id, limit), User: tokens, Items: [][]int32{{5, 6}}})
+			l, err := m.prompt.Rank(how.Order(), tokens, [][]int32{{5, 6}})
+			if err != nil {
+				t.Fatal(err)
+			}
+			job := &engine.Job{Plan: l.Plan}
+			v.Attach(&l, job, how, how.Budget)
+			if kept := job.Keep[l.User]; kept != (want == 0) {
+				t.Errorf("user %d with %d matches: kept %v", i, want, kept)
+			}
+			r, err := m.engine.Do(t.Context(), job)
+			if err != nil {
+				t.Fatal(err)
+			}
+			a := v.Account(r)
+			if a.Prototype != want || a.Recomputed != 0 || a.Computed+a.Reused() != l.Plan.Tokens() {
+				t.Errorf("user %d, %d matches: %+v of %d tokens", i, want, a, l.Plan.Tokens())
+			}
+			v.End(&l, r)
+		}
+	}
+	if few == 0 {
+		t.Error("nobody has few matches")
+	}
+}
+
+// found returns the drifts of the matches within a limit.
+func found(p *Prototypes, tokens []int32, limit float32) (drifts []float32) {
+	var m Matches
+	defer m.Release()
+	p.Find(&m, tokens, 0, 3, limit)
+	for _, part := range m.Append(nil, 1) {
+		drifts = append(drifts, part.Drift...)
+	}
+	return drifts
+}
+
+// middle is the median of the drifts of a history's matches.
+func middle(p *Prototypes, tokens []int32) float32 {
+	all := found(p, tokens, 0)
+	slices.Sort(all)
+	return all[len(all)/2]
 }
 
 // prototypeOf is the number of what stands in for a part's token.
