@@ -26,7 +26,7 @@
 // entry's last ones hold or, for a new entry, it is as for LRU.
 //
 // [Tracker] turns accesses into features and training samples, [Train] and [TrainReturns] grow trees on them, [Model]
-// predicts when an entry returns.
+// predicts when an entry returns: in assembly where the processor has AVX-512, with the bits that Go gives.
 package evict
 
 import (

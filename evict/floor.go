@@ -1,7 +1,5 @@
 package evict
 
-import "slices"
-
 // Floor is the default policy: it evicts what is predicted to return last, but never falls behind LRU by
 // more than a stated margin, whatever the predictions.
 //
@@ -85,6 +83,7 @@ type floorEntry struct {
 	ret   int64
 	due   int64 // while it is ahead: when it is looked at again
 	class class
+	asked bool // a new prediction is under way
 }
 
 type ghost struct {
@@ -296,10 +295,11 @@ func (p *Floor) Resize(bytes int64) {
 
 // Predict takes the prediction as one made now.
 func (p *Floor) Predict(s Slot, ret int64) {
-	p.entries[s].ret = ret
-	p.place(s)
+	e := &p.entries[s]
+	e.ret = ret
+	p.placeOn(e.class&shadowed, s)
 	if p.follower != nil {
-		p.follower.predict(p.entries[s].key, p.now, ret)
+		p.follower.predict(e.key, p.now, ret)
 	}
 }
 
@@ -318,21 +318,36 @@ func (p *Floor) Remove(s Slot) {
 // place puts an entry into the heaps where it belongs. What is due later than before stays where it was in expiry until it comes up
 // there: most uses cost nothing there.
 func (p *Floor) place(s Slot) {
-	e := &p.entries[s]
-	p.unlink(s)
-	e.class = overdue
+	side := ahead
+	if p.shadow.has(s) {
+		side = shadowed
+	}
+	p.placeOn(side, s)
+}
+
+// placeOn is place for an entry of which is known whether the shadow holds it.
+func (p *Floor) placeOn(side class, s Slot) {
+	e, c := &p.entries[s], overdue
 	if e.ret > p.now {
-		e.class, e.due = ahead, p.due(e)
+		c, e.due = ahead, p.due(e)
 	}
 	at := p.expiry.pos[s]
-	if at != unlinked && (e.class == overdue || -p.expiry.keys[at] > e.due) {
-		p.expiry.remove(s)
-		at = unlinked
-	}
-	if at == unlinked && e.class == ahead {
+	switch {
+	case at == unlinked && c == ahead:
 		p.expiry.push(s, -e.due)
+	case at != unlinked && c == overdue:
+		p.expiry.remove(s)
+	case at != unlinked && -p.expiry.keys[at] > e.due:
+		p.expiry.move(s, -e.due)
 	}
-	p.link(s)
+	c |= side
+	if c == e.class {
+		p.heaps[c].move(s, e.rank())
+		return
+	}
+	p.unlink(s)
+	e.class = c
+	p.heaps[c].push(s, e.rank())
 }
 
 // due is when a prediction is looked at again: with a Refresh each time the entry's age has doubled, at
@@ -343,14 +358,6 @@ func (p *Floor) due(e *floorEntry) int64 {
 		return e.ret
 	}
 	return p.now + min(wait, max(p.now-e.last, wait/8, 1))
-}
-
-func (p *Floor) link(s Slot) {
-	e := &p.entries[s]
-	if p.shadow.has(s) {
-		e.class |= shadowed
-	}
-	p.heaps[e.class].push(s, e.rank())
 }
 
 // rank is an entry's key in its heap.
@@ -424,57 +431,72 @@ func (p *Floor) expire() {
 		if !ok || -p.expiry.keys[0] > p.now {
 			break
 		}
-		p.expiry.remove(s)
-		if p.entries[s].due > p.now {
-			p.expiry.push(s, -p.entries[s].due)
+		e := &p.entries[s]
+		if e.due > p.now {
+			p.expiry.move(s, -e.due)
 			later++
 			continue
 		}
+		p.expiry.remove(s)
 		if p.refresh == nil {
 			p.place(s)
 			continue
 		}
-		p.late[n], p.returnsAt[n] = s, p.entries[s].ret
+		e.asked = true
+		p.late[n], p.returnsAt[n] = s, e.ret
 		n++
 	}
-	n = p.anyone(n)
-	if n == 0 {
+	if p.refresh == nil {
+		return
+	}
+	due := n
+	if n = p.anyone(n); n == 0 {
 		return
 	}
 	p.refresh(p.late[:n], p.returnsAt[:n])
 	for i, s := range p.late[:n] {
-		p.Predict(s, p.returnsAt[i])
+		e := &p.entries[s]
+		e.asked = false
+		if ret := p.returnsAt[i]; ret != e.ret || ret <= p.now || i < due {
+			p.Predict(s, ret)
+		}
 	}
 }
 
 // anyone adds entries by chance to the n that are looked at again: predictions are never much older than it takes to replace the
 // cache, and whoever learns from what it is asked sees all of the cache.
 func (p *Floor) anyone(n int) int {
-	if p.refresh == nil {
-		return n
+	held := 0
+	for i := range p.heaps {
+		held += len(p.heaps[i].slots)
 	}
-	for range drawn {
+	for range min(drawn, held) {
 		if n == maxRefresh {
 			break
 		}
 		p.random = p.random*6364136223846793005 + 1442695040888963407
-		s := Slot(p.random >> 32 * uint64(p.slots) >> 32)
+		s := p.nth(int(p.random >> 32 * uint64(held) >> 32))
 		e := &p.entries[s]
-		switch {
-		case e.class == none:
-			continue
-		case e.class&overdue == 0:
-			if p.expiry.pos[s] == unlinked { // already among them
-				continue
-			}
-			p.expiry.remove(s)
-		case slices.Contains(p.late[:n], s):
+		if e.asked {
 			continue
 		}
+		e.asked = true
 		p.late[n], p.returnsAt[n] = s, e.ret
 		n++
 	}
 	return n
+}
+
+// nth is one of the entries, all of which are in one of the heaps.
+func (p *Floor) nth(i int) Slot {
+	for h := range p.heaps {
+		slots := p.heaps[h].slots
+		if i < len(slots) {
+			return slots[i]
+		}
+		i -= len(slots)
+	}
+	panic("evict: an entry beyond the last")
 }
 
 // maxLater is how many entries that were used meanwhile, and are due later than when they came up, one eviction passes by.

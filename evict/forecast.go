@@ -110,13 +110,7 @@ func (f *Forecaster) Use(m *Model) {
 
 // Refresh predicts again for keys that did not return when predicted: returns[i] of keys[i], at most 64.
 func (f *Forecaster) Refresh(keys []uint64, now int64, returns []int64) {
-	n := 0
-	for i, key := range keys {
-		if f.Tracker.Describe(key, now, &f.batch[n]) {
-			f.at[n] = i
-			n++
-		}
-	}
+	n := f.Tracker.describeAll(keys, now, &f.batch, &f.at)
 	if f.model == nil {
 		return
 	}

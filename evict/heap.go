@@ -40,6 +40,16 @@ func (h *heap) remove(s Slot) {
 	h.down(i, moved, key)
 }
 
+// move gives a slot of the heap another key.
+func (h *heap) move(s Slot, key int64) {
+	i := int(h.pos[s])
+	if i > 0 && h.keys[(i-1)/2] < key {
+		h.up(i, s, key)
+		return
+	}
+	h.down(i, s, key)
+}
+
 // up finds the place of a slot at i or above it.
 func (h *heap) up(i int, s Slot, key int64) {
 	for i > 0 {

@@ -20,13 +20,16 @@ type Model struct {
 	feature   []uint8       // per tree 2^depth−1 inner nodes, heap order
 	threshold []float32     // go right when the feature is larger
 	leaf      []float32     // per tree 2^depth
-	nodes     []compareNode // feature and threshold, as predict wants them
-	trees     []tree        // the same and leaves, as one wants them
+	nodes     []compareNode // feature and threshold, as predictPlain wants them
+	trees     []tree        // the same and leaves, as onePlain wants them
+	wide      *wideTrees    // and as the assembly wants them; nil without
 }
 
 const (
 	batch  = 64
 	padded = 64 // Features up to a power of two: an index cut to it needs no check
+
+	partials = 16 // sums that trees are added to in turn, so that 16 can be walked side by side
 )
 
 // Predict writes the prediction for each sample into out, which is at least as long. It allocates nothing.
@@ -38,15 +41,15 @@ func (m *Model) Predict(samples []Sample, out []float32) {
 	m.predict(samples, out[:len(samples)])
 }
 
-// predict takes one batch. Comparisons are of integers in the order of the floats, so that no branch depends on
+// predictPlain takes one batch. Comparisons are of integers in the order of the floats, so that no branch depends on
 // data; trees are outside and samples inside, so that a tree stays in the first-level cache.
-func (m *Model) predict(samples []Sample, out []float32) {
+func (m *Model) predictPlain(samples []Sample, out []float32) {
 	var keys [batch][padded]int32
+	var sums [batch][partials]float32
 	for i := range samples {
 		for f, v := range &samples[i] {
 			keys[i%batch][f] = sortable(v)
 		}
-		out[i] = m.base
 	}
 	inner, leaves := 1<<m.depth-1, 1<<m.depth
 	for t := 0; t*leaves < len(m.leaf); t++ {
@@ -56,41 +59,57 @@ func (m *Model) predict(samples []Sample, out []float32) {
 			for range m.depth {
 				n = below(nodes, n, x)
 			}
-			out[i] += leaf[n-inner]
+			sums[i%batch][t%partials] += leaf[n-inner]
 		}
+	}
+	for i := range out {
+		out[i] = m.base + together(&sums[i%batch])
 	}
 }
 
-// one predicts for a single sample, as predict does: with no batch to go on with while a comparison waits for the one before, four
+// onePlain predicts for a single sample: with no batch to go on with while a comparison waits for the one before, four
 // trees are walked at a time.
-func (m *Model) one(s *Sample) float32 {
+func (m *Model) onePlain(s *Sample) float32 {
 	var x [padded]int32
 	for f, v := range s {
 		x[f] = sortable(v)
 	}
-	y, trees := m.base, m.trees
+	var sums [partials]float32
+	trees, at := m.trees, 0
 	for ; len(trees) >= 4; trees = trees[4:] {
 		t0, t1, t2, t3 := &trees[0], &trees[1], &trees[2], &trees[3]
 		n0, n1, n2, n3 := 1, 1, 1, 1
 		for range m.depth {
 			n0, n1, n2, n3 = t0.below(n0, &x), t1.below(n1, &x), t2.below(n2, &x), t3.below(n3, &x)
 		}
-		y += t0.leaf(n0, m.depth)
-		y += t1.leaf(n1, m.depth)
-		y += t2.leaf(n2, m.depth)
-		y += t3.leaf(n3, m.depth)
+		four := (*[4]float32)(sums[at%partials:])
+		four[0] += t0.leaf(n0, m.depth)
+		four[1] += t1.leaf(n1, m.depth)
+		four[2] += t2.leaf(n2, m.depth)
+		four[3] += t3.leaf(n3, m.depth)
+		at += 4
 	}
 	for t := range trees {
 		n := 1
 		for range m.depth {
 			n = trees[t].below(n, &x)
 		}
-		y += trees[t].leaf(n, m.depth)
+		sums[(at+t)%partials] += trees[t].leaf(n, m.depth)
 	}
-	return y
+	return m.base + together(&sums)
 }
 
-// tree is one of the trees as one wants it: of a size that no index can leave. The root is node 1, the children of n are 2n and 2n+1, of
+// together adds up partial sums, half to half.
+func together(sums *[partials]float32) float32 {
+	for half := partials / 2; half > 0; half /= 2 {
+		for i := range half {
+			sums[i] += sums[i+half]
+		}
+	}
+	return sums[0]
+}
+
+// tree is one of the trees as onePlain wants it: of a size that no index can leave. The root is node 1, the children of n are 2n and 2n+1, of
 // which those below the last node are leaves.
 type tree struct {
 	nodes  [1 << maxDepth]compareNode
@@ -134,6 +153,7 @@ func (m *Model) index() {
 		copy(m.trees[t].nodes[1:], m.nodes[t*inner:(t+1)*inner])
 		copy(m.trees[t].leaves[:], m.leaf[t*leaves:(t+1)*leaves])
 	}
+	m.wide = widen(m)
 }
 
 // average makes one model of several of the same depth.

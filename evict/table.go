@@ -1,6 +1,9 @@
 package evict
 
-import "math/bits"
+import (
+	"math/bits"
+	"unsafe"
+)
 
 // table maps keys to small integers ≥ 0 by linear probing. It grows when three quarters full.
 type table struct {
@@ -31,6 +34,9 @@ func (t *table) home(key uint64) int {
 	hi, lo := bits.Mul64(key^0x9E3779B97F4A7C15, 0xD6E8FEB86659FD93)
 	return int((hi ^ lo) & uint64(len(t.cells)-1))
 }
+
+// prefetch asks for the memory that find reads.
+func (t *table) prefetch(key uint64) { prefetch(unsafe.Pointer(&t.cells[t.home(key)])) }
 
 // find returns where key is, or the free place where it would go.
 func (t *table) find(key uint64) int {

@@ -122,6 +122,28 @@ func (t *Tracker) Describe(key uint64, now int64, x *Sample) bool {
 	return ok
 }
 
+// describeAll describes those of up to 64 keys that are remembered, in xs one after the other, and says in at which they are. Entries lie far
+// apart in memory: all are asked for before the first is read.
+func (t *Tracker) describeAll(keys []uint64, now int64, xs *[maxRefresh]Sample, at *[maxRefresh]int) (n int) {
+	var entries [maxRefresh]int32
+	for _, key := range keys {
+		t.byKey.prefetch(key)
+	}
+	for i, key := range keys {
+		e, ok := t.byKey.get(key)
+		if !ok {
+			continue
+		}
+		prefetchHistory(&t.entries[e])
+		entries[n], at[n] = e, i
+		n++
+	}
+	for i, e := range entries[:n] {
+		t.describe(e, now, &xs[i])
+	}
+	return n
+}
+
 // describe writes an entry's features and keeps some as samples: training sees what prediction sees.
 func (t *Tracker) describe(i int32, now int64, x *Sample) {
 	h := &t.entries[i]

@@ -2,6 +2,7 @@ package evict
 
 import (
 	"encoding/json"
+	"fmt"
 	"math"
 	"math/rand/v2"
 	"reflect"
@@ -292,21 +293,43 @@ func BenchmarkTrain50000(b *testing.B) {
 	}
 }
 
-func BenchmarkPredictOne(b *testing.B) {
+// threeModels is what predicts by default: the mean of three models.
+func threeModels() (*Model, []Sample) {
 	xs, ys := learnable(5000, 9)
-	m := Train(xs, ys, TrainParams{})
-	for i := 0; b.Loop(); i++ {
-		m.one(&xs[i%4096])
+	var models []*Model
+	for seed := range uint64(averaged) {
+		models = append(models, Train(xs, ys, TrainParams{Seed: seed + 1}))
 	}
+	return average(models), xs
 }
 
-func BenchmarkPredict64(b *testing.B) {
-	xs, ys := learnable(5000, 9)
-	m, out := Train(xs, ys, TrainParams{}), make([]float32, 64)
-	for i := 0; b.Loop(); i++ {
-		m.Predict(xs[i%64*64:][:64], out)
+func BenchmarkPredictOne(b *testing.B) {
+	m, xs := threeModels()
+	b.Run("plain", func(b *testing.B) {
+		for i := 0; b.Loop(); i++ {
+			m.onePlain(&xs[i%4096])
+		}
+	})
+	b.Run("best", func(b *testing.B) {
+		for i := 0; b.Loop(); i++ {
+			m.one(&xs[i%4096])
+		}
+	})
+}
+
+func BenchmarkPredict(b *testing.B) {
+	m, xs := threeModels()
+	out := make([]float32, 64)
+	for _, n := range []int{12, 64} {
+		for name, predict := range map[string]func([]Sample, []float32){"plain": m.predictPlain, "best": m.predict} {
+			b.Run(fmt.Sprintf("%s/%d", name, n), func(b *testing.B) {
+				for i := 0; b.Loop(); i++ {
+					predict(xs[i%64*64:][:n], out[:n])
+				}
+				b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N)/float64(n), "ns/prediction")
+			})
+		}
 	}
-	b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N)/64, "ns/prediction")
 }
 
 // The models that predict together predict their mean, and those that knew too little are left out.

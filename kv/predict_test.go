@@ -88,7 +88,7 @@ func TestPredictedHitAllocatesNothing(t *testing.T) {
 
 const predictedEntries = 20000
 
-// predicting returns a store whose first model is in use, if its policy predicts, and what makes a hit in it.
+// predicting returns a store whose first three models are in use, if its policy predicts, and what makes a hit in it.
 func predicting(b testing.TB, policy string) (*Store, func(int)) {
 	p, err := pool.New(1<<26, 256)
 	if err != nil {
@@ -113,7 +113,7 @@ func predicting(b testing.TB, policy string) (*Store, func(int)) {
 		e, _ := s.Get(keys[i*7919%predictedEntries])
 		e.Release()
 	}
-	for i := 0; evict.Predicts(policy) && s.Forecasts().Models == 0; i++ {
+	for i := 0; evict.Predicts(policy) && s.Forecasts().Models < 3; i++ {
 		hit(i)
 	}
 	return s, hit
