@@ -155,10 +155,7 @@ func (v *Blended) findPrototypes(l *prompt.Layout, job *engine.Job, how *Blend, 
 		return
 	}
 	from.Find(&v.matches, user.Tokens, 0, user.Start, how.Limit)
-	if v.matches.Tokens() == 0 {
-		return
-	}
-	if job.Keep[l.User] && (fewOf*v.matches.Tokens() < len(user.Tokens) || v.invests(v.matches.Tokens(), e, budget)) {
+	if fewOf*v.matches.Tokens() < len(user.Tokens) || job.Keep[l.User] && v.invests(v.matches.Tokens(), e, budget) {
 		v.matches.Release()
 		return
 	}
@@ -178,7 +175,8 @@ func (v *Blended) findPrototypes(l *prompt.Layout, job *engine.Job, how *Blend, 
 	job.Cached[l.User], job.Keep[l.User] = nil, false
 }
 
-// fewOf is the part of a user's tokens below which prototypes are not worth that nothing of the user can be kept: one of so many.
+// fewOf is the part of a user's tokens, one of so many, below which prototypes are left alone: they spare next to nothing, and
+// what of the user is cached is not used with them, nor what is computed kept.
 const fewOf = 16
 
 // invests reports whether the user is better computed whole, and kept, than with prototypes for so many tokens: where what is cached of it
