@@ -27,6 +27,7 @@ type QualityOptions struct {
 	Data     *eval.Data
 	Budgets  []float64 // 0 to 1
 	Rules    []string
+	NoOrders bool // leave out prompts with the user and with the items first
 	Window   int
 	Multiple int // of rows that budgets are rounded down to, see engine.Options; 0: the device's
 	Seed     uint64
@@ -102,7 +103,11 @@ func MeasureQuality(ctx context.Context, o QualityOptions) (q *Quality, err erro
 		o.Rules = Rules
 	}
 	n := len(o.Data.Questions)
-	ways := []*way{{rule: "full", budget: 1}, {rule: "user-first", budget: 1}, {rule: "item-first", budget: 1}, {rule: "none"}}
+	ways := []*way{{rule: "full", budget: 1}}
+	if !o.NoOrders {
+		ways = append(ways, &way{rule: "user-first", budget: 1}, &way{rule: "item-first", budget: 1})
+	}
+	ways = append(ways, &way{rule: "none"})
 	for _, r := range o.Rules {
 		for _, b := range o.Budgets {
 			ways = append(ways, &way{rule: r, budget: b})

@@ -125,6 +125,7 @@ type benchBlendQualityCmd struct {
 	RequestsFile string    `name:"requests-file" type:"path" help:"Questions (NDJSON) about these users, with their candidates." placeholder:"FILE"`
 	Budgets      []float64 `help:"Shares that are computed again; default 0.05,0.1,0.15,0.2,0.3,0.5,0.7,1." placeholder:"SHARE,..."`
 	Rules        []string  `help:"attention, rcllm, cacheblend, epic; default all." placeholder:"RULE,..."`
+	NoOrders     bool      `name:"no-orders" help:"Leave out prompts with the user and with the items first."`
 	Window       int       `help:"Last tokens that are always computed; default ${default}." default:"0" placeholder:"N"`
 	Multiple     int       `help:"Round the number of rows down to a multiple, as a GPU does with 128; default the device's." placeholder:"N"`
 	PoolFile     string    `name:"pool-file" type:"path" help:"Users (NDJSON) to make prototypes of, instead of the shop's." placeholder:"FILE"`
@@ -215,7 +216,7 @@ func (c *benchBlendQualityCmd) measure(w *world, tmp string) (*blend.Quality, er
 	defer bar.end()
 	return blend.MeasureQuality(w.ctx, blend.QualityOptions{
 		History: history, Device: copies[0].Device, Model: copies[0].Model, More: copies[1:], Prompt: builder, Data: data,
-		Budgets: c.Budgets, Rules: c.Rules, Window: c.Window, Multiple: c.Multiple, Seed: c.Seed, Progress: bar.update,
+		Budgets: c.Budgets, Rules: c.Rules, NoOrders: c.NoOrders, Window: c.Window, Multiple: c.Multiple, Seed: c.Seed, Progress: bar.update,
 	})
 }
 
