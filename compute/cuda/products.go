@@ -233,7 +233,9 @@ func newRace(d *device, p driver.Product) (*race, error) {
 
 func (r *race) close() {
 	c := r.d.c
-	_ = c.Sync()
+	if r.stream != nil {
+		_ = r.stream.Sync() // not for the whole GPU: products are timed under a lock, and others may be capturing
+	}
 	for _, p := range []driver.Ptr{r.x, r.w, r.out, r.space} {
 		_ = c.Free(p)
 	}

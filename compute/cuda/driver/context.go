@@ -257,5 +257,10 @@ func (c *Context) failed(s symbol, code int32, args []uintptr) error {
 	return err
 }
 
-// Sync waits for everything that was started on the GPU.
-func (c *Context) Sync() error { return c.call(cu.contextSync) }
+// Sync waits for everything that was started on the GPU, and for captures to end. It MUST NOT be called within one, nor with a lock held that
+// one may wait for.
+func (c *Context) Sync() error {
+	captures.Lock()
+	defer captures.Unlock()
+	return c.call(cu.contextSync)
+}

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"math"
 	"strings"
+	"sync"
 	"testing"
 	"unsafe"
 )
@@ -161,6 +162,68 @@ func TestLaunchAndGraph(t *testing.T) {
 	}
 	must(errors.Join(g.Close(), s.Close(), c.Free(dev), c.FreeHost(host), m.Close()))
 	a.Free()
+}
+
+// TestCapturesBesideWaits: some capture while others wait for the GPU, allocate and free, as models that share a GPU do.
+func TestCapturesBesideWaits(t *testing.T) {
+	gpu(t)
+	const rounds = 300
+	var wg sync.WaitGroup
+	each := func(f func(*Context) error) {
+		wg.Go(func() {
+			c, err := New(0)
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			defer c.Close()
+			defer c.Leave()
+			if err := errors.Join(c.Enter(), f(c)); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	for range 3 {
+		each(func(c *Context) error {
+			s, err := c.NewStream()
+			if err != nil {
+				return err
+			}
+			defer s.Close()
+			p, err := c.Alloc(1 << 20)
+			if err != nil {
+				return err
+			}
+			defer c.Free(p)
+			for range rounds {
+				g, err := s.Capture(func() error {
+					for range 20 {
+						if err := s.Fill(p, 1, 1<<20); err != nil {
+							return err
+						}
+					}
+					return nil
+				})
+				if err == nil {
+					err = errors.Join(g.Launch(s), s.Sync(), g.Close())
+				}
+				if err != nil {
+					return err
+				}
+			}
+			return nil
+		})
+		each(func(c *Context) error {
+			for range rounds {
+				p, err := c.Alloc(1 << 20)
+				if err := errors.Join(err, c.Sync(), c.Free(p)); err != nil {
+					return err
+				}
+			}
+			return nil
+		})
+	}
+	wg.Wait()
 }
 
 // TestFailuresAreNamed: an allocation that cannot be served says so and does no harm.

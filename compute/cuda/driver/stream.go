@@ -1,6 +1,7 @@
 package driver
 
 import (
+	"sync"
 	"time"
 	"unsafe"
 )
@@ -83,10 +84,16 @@ type Graph struct {
 	handle uintptr // executable
 }
 
+// captures is held by those who capture, and for writing by those who wait for a whole context: the driver spoils the captures of all
+// threads when one waits. It is one for all GPUs, and for all Contexts of a GPU, which share one of the driver's.
+var captures sync.RWMutex
+
 // Capture records what f puts into the stream instead of running it. f MUST NOT wait for the GPU
 // or allocate its memory. The caller MUST Close the graph after its last launch has run.
 func (s *Stream) Capture(f func() error) (*Graph, error) {
 	const threadLocal = 1 // allocations of other threads do no harm
+	captures.RLock()
+	defer captures.RUnlock()
 	if err := s.c.call(cu.streamBeginCapture, s.handle, threadLocal); err != nil {
 		return nil, err
 	}
