@@ -10,6 +10,9 @@ import "fmt"
 // Epoch is how many seconds pass between decisions.
 const Epoch = 5
 
+// Glances is how many parts of an epoch a Watcher sees.
+const Glances = 10
+
 // The share stays within these, so that neither cache starves.
 const (
 	MinShare = 0.1
@@ -39,6 +42,9 @@ type Observation struct {
 	Gains    Gains
 }
 
+// load is that of what is busiest.
+func (o *Observation) load() float64 { return max(o.LinkLoad, o.GPULoad) }
+
 // Decision says what a controller wants and why.
 type Decision struct {
 	From, To float64 // the share before and after
@@ -58,6 +64,13 @@ func (d Decision) String() string {
 // Controller chooses the share of the next epoch.
 type Controller interface {
 	Decide(*Observation) Decision
+}
+
+// Watcher is a controller that looks at every part of an epoch and may move the boundary there and then.
+type Watcher interface {
+	Controller
+	// Glance is told what a part was like. P99 and Late are of the last whole epoch. False: nothing is to be done.
+	Glance(*Observation) (Decision, bool)
 }
 
 // Static never moves.

@@ -9,19 +9,22 @@ import "math"
 // would save is taken per step of a Curve, over that distance (up to eight steps, a quarter or half of the pool) at which it is
 // the most: below a working set the first steps save nothing.
 //
-// Moving has a price that an epoch does not show: KV that leaves with the boundary was the next burst's, and a burst is over before
-// the boundary is where the burst wants it. So, where the SLO is known, the boundary follows (up to 0.06 an epoch) only
-// what lasts, once there was a reason: P99 near the SLO, or hot users who drift. Before that it creeps. In a burst, and for
-// some minutes after one, it moves only in epochs that are near the SLO themselves, little, and then waits an epoch to see what came
-// of it: pressure of calm and of bursts moves it to between what they want, and there it stays.
+// Moving has a price that an epoch does not show: KV that leaves with the boundary was the next burst's. So, where the SLO is
+// known, the boundary follows at once only hot users who drift and nodes that are busy. Else it creeps: what calm has no need of is
+// kept for a burst.
+//
+// A burst is over before epochs have moved the boundary, and its first seconds are the worst: KV of those who come is computed, and
+// soon it pushes out that of those who were there. So Glance gives KV memory as fast as a burst can fill it, for as long as the node
+// is busy; faster would take rows for pages that nobody has filled yet. Of that, what a burst turns out not to need goes back
+// while it lasts: its end is as bad as its beginning for who has no rows then.
 type Climb struct {
-	SLO float64 // of requests, milliseconds; 0: the boundary always follows
+	SLO float64 // of requests, milliseconds; 0: the boundary always follows, and glances do nothing
 
-	emb, kv  float64 // saved per step, decayed over epochs
-	course   course
-	follows  bool // there was a reason to, since the last burst
-	volatile int  // epochs for which another burst is expected
-	pushed   bool // the epoch before was pressed, and moved the boundary
+	emb, kv float64 // saved per step, decayed over epochs
+	course  course
+	follows bool    // hot users drifted, and there was no burst since
+	surge   int     // glances for which hot users have been many
+	lent    float64 // what KV got in this burst and has not given back
 }
 
 const (
@@ -30,18 +33,24 @@ const (
 	climbReach  = 8    // steps
 	climbGain   = 0.12 // change of the share were all that could be saved on one side
 	climbCreep  = 0.002
+	climbRise   = 0.035 // most that embeddings get in an epoch when hot users do not drift
 	largestMove = 0.06
 )
 
-// What pressure does.
+// Loads of the link or the GPU.
 const (
-	pressedAt    = 0.8   // of the SLO, as P99 of an epoch
-	pushLeast    = 0.005 // change of the share when P99 is there
-	pushSteep    = 0.03  // and for every time as much
-	pushMost     = 0.03
-	pushLean     = 0.3  // lean at which the change is as much as that
-	burstLean    = 0.15 // KV that just holds a burst shows no gain and would lose much
-	burstsWithin = 100  // epochs in which another is expected
+	restAt   = 0.84
+	busyAt   = 0.86
+	jammedAt = 0.95
+)
+
+const (
+	pressedAt   = 0.8   // of the SLO, as P99 of an epoch: as good a reason to follow as a load
+	surgeStep   = 0.02  // change of the share in a glance when hot users have become many,
+	ghostStep   = 0.025 // and when ghosts say that KV lacks it
+	rowStep     = 0.006 // and when embeddings do
+	giveBack    = 0.05  // change of the share in an epoch of a burst that the node serves with ease
+	glanceLeast = 100   // requests that tell something
 )
 
 // Decide moves at most as far as the largest of Deltas. It allocates nothing.
@@ -52,58 +61,96 @@ func (c *Climb) Decide(o *Observation) Decision {
 }
 
 func (c *Climb) change(o *Observation) float64 {
+	emb, kv := savings(o)
+	c.emb = climbMemory*c.emb + (1-climbMemory)*emb
+	c.kv = climbMemory*c.kv + (1-climbMemory)*kv
+	change := climbGain * lean(c.emb, c.kv)
 	if c.SLO == 0 {
-		return climbGain * c.lean(o, climbMemory)
+		return change
 	}
 	if o.Requests == 0 {
 		return 0
 	}
 	away, ended := c.course.note(o.Hot, o.Requests)
-	if ended {
-		c.volatile, c.follows = burstsWithin, false
+	if away {
+		return c.unlend(o)
 	}
-	if away || c.volatile > 0 {
-		c.volatile = max(c.volatile-1, 0)
-		return c.push(o, away)
+	c.lent = 0
+	c.follows = c.follows && !ended || c.course.drifts()
+	switch {
+	case c.follows:
+		return change
+	case o.load() > busyAt, c.course.known() && o.P99 > pressedAt*c.SLO:
+		return min(change, climbRise)
 	}
-	c.follows = c.follows || c.course.known() && c.pressure(o) > 1 || c.course.drifts()
-	if !c.follows {
-		return climbCreep * c.lean(o, climbMemory)
-	}
-	return climbGain * c.lean(o, climbMemory)
+	return change * climbCreep / climbGain
 }
 
-// pressure is above 1 when P99 is too near to the SLO.
-func (c *Climb) pressure(o *Observation) float64 { return o.P99 / (pressedAt * c.SLO) }
-
-// push moves the boundary when an epoch is pressed, by what the epoch itself says, unless the one before did: requests that waited then are
-// in this one's P99.
-func (c *Climb) push(o *Observation, burst bool) float64 {
-	lean, over := c.lean(o, 0), c.pressure(o)-1
-	if c.pushed = !c.pushed && over > 0; !c.pushed {
+// unlend takes back some of what KV got in a burst, when the node has an easy time.
+func (c *Climb) unlend(o *Observation) float64 {
+	if o.load() >= restAt {
 		return 0
 	}
-	if burst {
-		lean -= burstLean
+	back := min(giveBack, c.lent)
+	c.lent -= back
+	return back
+}
+
+// Glance moves the boundary in bursts and jams. It allocates nothing.
+func (c *Climb) Glance(o *Observation) (Decision, bool) {
+	d := Decision{From: o.Alpha, To: o.Alpha}
+	if c.SLO == 0 || o.Requests < glanceLeast {
+		return d, false
 	}
-	return min(pushLeast+pushSteep*over, pushMost) * min(max(lean/pushLean, -1), 1)
+	d.Base = c.react(o)
+	d.To = Clip(o.Alpha + d.Base)
+	if c.surge > 0 {
+		c.lent += max(d.From-d.To, 0)
+	}
+	return d, d.To != d.From
+}
+
+func (c *Climb) react(o *Observation) float64 {
+	c.surge++
+	if !c.course.above(o.Hot, o.Requests) {
+		c.surge = 0
+	}
+	bar := jammedAt
+	if c.surge > 0 && c.surge <= Glances {
+		bar = busyAt
+	}
+	if o.load() < bar {
+		return 0
+	}
+	switch lean := lean(savings(o)); {
+	case lean < 0:
+		return -ghostStep
+	case c.surge > 0:
+		return -surgeStep
+	case lean > 0:
+		return rowStep
+	}
+	return 0
+}
+
+// savings are what a step more of memory would have saved on either side, in milliseconds by weight.
+func savings(o *Observation) (emb, kv float64) {
+	link, gpu := weight(o.LinkLoad), weight(o.GPULoad)
+	var e, k Curve
+	for i := range e {
+		e[i] = link * o.Gains.Emb[i]
+		k[i] = gpu*o.Gains.KV[i] + link*(1-o.EmbHit)*o.Gains.KVLink[i]
+	}
+	return e.steepest(), k.steepest()
 }
 
 // lean says which side would save more: 1 were all that can be saved on that of embeddings, −1 on that of KV.
-func (c *Climb) lean(o *Observation, memory float64) float64 {
-	link, gpu := weight(o.LinkLoad), weight(o.GPULoad)
-	var emb, kv Curve
-	for i := range emb {
-		emb[i] = link * o.Gains.Emb[i]
-		kv[i] = gpu*o.Gains.KV[i] + link*(1-o.EmbHit)*o.Gains.KVLink[i]
-	}
-	c.emb = memory*c.emb + (1-memory)*emb.steepest()
-	c.kv = memory*c.kv + (1-memory)*kv.steepest()
-	sum := c.emb + c.kv
+func lean(emb, kv float64) float64 {
+	sum := emb + kv
 	if sum <= 0 {
 		return 0
 	}
-	if lean := (c.emb - c.kv) / sum; math.Abs(lean) > climbIgnore {
+	if lean := (emb - kv) / sum; math.Abs(lean) > climbIgnore {
 		return lean
 	}
 	return 0

@@ -48,6 +48,9 @@ func TestClimbHasAReasonToFollow(t *testing.T) {
 	if got[4] > 0.51 || got[11] < 0.7 {
 		t.Errorf("P99 of 28 ms of 30: shares %.3f, want that it follows once there were some epochs", got)
 	}
+	if got := live(&Climb{SLO: 30}, 0.5, repeat(3, busy(calm(12), 0.9))...); math.Abs(got[2]-0.5-3*climbRise) > 1e-9 {
+		t.Errorf("a load of 0.9: shares %.3f, want that it follows by %.3f an epoch", got, climbRise)
+	}
 	var drift []Observation
 	for i := range 24 {
 		o := hot(12)
@@ -59,33 +62,88 @@ func TestClimbHasAReasonToFollow(t *testing.T) {
 	}
 }
 
+// Epochs of a burst move nothing, and those after it only creep.
 func TestClimbDoesNotFollowBursts(t *testing.T) {
 	c := &Climb{SLO: 30}
 	at := live(c, 0.5, repeat(15, calm(12))...)[14]
-	got := live(c, at, append(repeat(5, hot(15)), repeat(60, calm(12))...)...)
-	for i, a := range got {
+	for i, a := range live(c, at, repeat(5, hot(15))...) {
 		if a != at {
-			t.Fatalf("epoch %d after a burst began that was within the SLO: the share went from %.3f to %.3f", i, at, a)
+			t.Fatalf("epoch %d of a burst that was within the SLO: the share went from %.3f to %.3f", i, at, a)
 		}
+	}
+	if got := live(c, at, repeat(60, calm(12))...)[59]; got < at || got > at+60*climbCreep {
+		t.Errorf("in 60 epochs after the burst the share went from %.3f to %.3f, want a creep", at, got)
 	}
 }
 
-// Pressure of a burst moves the boundary, a little and not in every epoch, and calm does not take that back.
-func TestClimbLearnsFromBursts(t *testing.T) {
-	c := &Climb{SLO: 30}
-	at := live(c, 0.5, repeat(15, calm(12))...)[14]
-	got := live(c, at, append(repeat(4, hot(200)), repeat(10, calm(12))...)...)
-	for i := range got {
-		before := at
-		if i > 0 {
-			before = got[i-1]
-		}
-		if want := i == 0 || i == 2; (got[i] < before) != want || before-got[i] > pushMost+1e-12 {
-			t.Errorf("epoch %d: the share went from %.3f to %.3f", i, before, got[i])
+// busy is what half a second is like whose load is so much.
+func busy(o Observation, load float64) Observation {
+	o.LinkLoad, o.Requests = load, 1000
+	return o
+}
+
+// look shows parts of epochs and returns how far the share moved.
+func look(c *Climb, alpha float64, parts ...Observation) float64 {
+	moved := 0.0
+	for _, o := range parts {
+		o.Alpha = alpha + moved
+		if d, ok := c.Glance(&o); ok {
+			moved += d.To - d.From
 		}
 	}
-	if last := got[len(got)-1]; last != got[3] {
-		t.Errorf("after the burst the share went from %.3f to %.3f", got[3], last)
+	return moved
+}
+
+func TestClimbReactsWithinAnEpoch(t *testing.T) {
+	many := hot(12)
+	many.Gains = Gains{} // nobody has come twice
+	lacks := hot(12)
+	lacks.Gains.KV[0] = 1000
+	few := busy(many, 0.9)
+	few.Requests = glanceLeast - 1
+	for _, c := range []struct {
+		name  string
+		parts []Observation
+		want  float64
+	}{
+		{"a burst begins at a busy node", repeat(4, busy(many, 0.9)), -4 * surgeStep},
+		{"the same, and ghosts say that KV lacks it", repeat(4, busy(lacks, 0.9)), -4 * ghostStep},
+		{"a burst begins at a node with time", repeat(4, busy(many, 0.8)), 0},
+		{"a burst begins, too few requests to tell", repeat(4, few), 0},
+		{"a burst that lasts, the node busy", repeat(20, busy(many, 0.9)), -Glances * surgeStep},
+		{"calm, and a jam", repeat(4, busy(calm(12), 1)), 4 * rowStep},
+		{"calm, and a node that is busy", repeat(4, busy(calm(12), 0.9)), 0},
+	} {
+		climb := &Climb{SLO: 30}
+		at := live(climb, 0.5, repeat(15, calm(12))...)[14]
+		if got := look(climb, at, c.parts...); math.Abs(got-c.want) > 1e-9 {
+			t.Errorf("%s: the share moved by %.3f, want %.3f", c.name, got, c.want)
+		}
+	}
+	if got := look(&Climb{}, 0.5, repeat(4, busy(hot(12), 1))...); got != 0 {
+		t.Errorf("one that always follows moved by %.3f between epochs", got)
+	}
+}
+
+// What KV got in a burst and does not need goes back while the burst lasts, and no more than that.
+func TestClimbGivesBack(t *testing.T) {
+	c := &Climb{SLO: 30}
+	at := live(c, 0.5, repeat(15, calm(12))...)[14]
+	low := at + look(c, at, repeat(4, busy(hot(12), 0.9))...)
+	if got := live(c, low, busy(hot(12), 0.9))[0]; got != low {
+		t.Errorf("a busy epoch of a burst: the share went from %.3f to %.3f", low, got)
+	}
+	got := live(c, low, repeat(3, hot(12))...)
+	if math.Abs(got[0]-low-giveBack) > 1e-9 || math.Abs(got[2]-at) > 1e-9 {
+		t.Errorf("three easy epochs of a burst: the share went from %.3f to %.3f, want back to %.3f", low, got, at)
+	}
+}
+
+func TestClimbAllocatesNothing(t *testing.T) {
+	c := &Climb{SLO: 30}
+	o := busy(hot(40), 0.99)
+	if n := testing.AllocsPerRun(100, func() { c.Decide(&o); c.Glance(&o) }); n != 0 {
+		t.Errorf("a decision and a glance allocate %v times", n)
 	}
 }
 

@@ -27,7 +27,7 @@ func (c *course) known() bool { return c.n > courseEpochs/2 }
 func (c *course) note(hot float64, requests int) (away, ended bool) {
 	last := c.at(courseEpochs - 1)
 	if c.n > 2 {
-		away = math.Abs(hot-c.median()) > courseJump+1/math.Sqrt(float64(requests)) // two standard deviations at most
+		away = math.Abs(hot-c.median()) > farFrom(requests)
 	}
 	c.hot[c.n%courseEpochs] = hot
 	c.n++
@@ -35,6 +35,14 @@ func (c *course) note(hot float64, requests int) (away, ended bool) {
 	c.out = away
 	return away, ended
 }
+
+// above reports whether so many requests, some of an epoch's, had far more hot users than epochs had lately.
+func (c *course) above(hot float64, requests int) bool {
+	return c.n > 2 && hot-c.median() > farFrom(requests)
+}
+
+// farFrom is how far from the median a share of so many requests is no chance: two standard deviations at most, and more.
+func farFrom(requests int) float64 { return courseJump + 1/math.Sqrt(float64(requests)) }
 
 // drifts reports whether the share went one way slowly.
 func (c *course) drifts() bool {

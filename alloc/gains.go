@@ -29,3 +29,19 @@ type Gains struct {
 	KV     Curve // of the GPU, by KV that would have been cached
 	KVLink Curve // of the link, by rows that would not have been looked up then, had none been cached
 }
+
+// Plus returns the sum of both.
+func (g *Gains) Plus(o *Gains) Gains { return g.with(o, 1) }
+
+// Less returns what there is beyond another.
+func (g *Gains) Less(o *Gains) Gains { return g.with(o, -1) }
+
+func (g *Gains) with(o *Gains, sign float64) Gains {
+	sum := *g
+	for i := range sum.Emb {
+		sum.Emb[i] += sign * o.Emb[i]
+		sum.KV[i] += sign * o.KV[i]
+		sum.KVLink[i] += sign * o.KVLink[i]
+	}
+	return sum
+}

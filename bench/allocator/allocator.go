@@ -117,7 +117,8 @@ type contender struct {
 	name  string
 	make  func() alloc.Controller
 	naive bool
-	small bool // only on one GPU: a node's workloads take ten times as long
+	from  float64 // share to begin with, if not start
+	small bool    // only on one GPU: a node's workloads take ten times as long
 }
 
 func contenders(opt Options) ([]contender, error) {
@@ -144,6 +145,8 @@ func contenders(opt Options) ([]contender, error) {
 		{name: "smart, recovery 0.12", make: smart(alloc.SmartConfig{RescueStep: 0.12}), small: true},
 		{name: "climb, always", make: func() alloc.Controller { return &alloc.Climb{} }},
 		{name: "climb", make: newClimb},
+		{name: "climb, from 0.3", make: newClimb, from: 0.3},
+		{name: "climb, from 0.7", make: newClimb, from: 0.7},
 		{name: "climb, refill at once", make: newClimb, naive: true, small: true},
 	}, nil
 }
@@ -276,7 +279,7 @@ func verdict(cost *Cost, name string, opt Options) (*Verdict, error) {
 			got[k][s], err = play(cost, &specs[s], &oracle{shares: v.Optimum}, how{})
 			return err
 		}
-		got[k][s], err = play(cost, &specs[s], all[k].make(), how{naive: all[k].naive})
+		got[k][s], err = play(cost, &specs[s], all[k].make(), how{naive: all[k].naive, from: all[k].from})
 		return err
 	})
 	if err != nil {

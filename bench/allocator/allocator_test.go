@@ -43,7 +43,15 @@ func (w wander) Decide(o *alloc.Observation) alloc.Decision {
 
 // However the boundary moves, each side owns what its caches say and all pages come back.
 func TestPagesAreNeitherLostNorOwnedTwice(t *testing.T) {
-	spec := short(t, "burst", 0)
+	t.Run("burst", func(t *testing.T) { ownedOnce(t, short(t, "burst", 0)) })
+	t.Run("node-burst", func(t *testing.T) { // grains of four pieces
+		spec := short(t, "node-burst", 0)
+		spec.GPUs, spec.Rate = 1, 300
+		ownedOnce(t, spec)
+	})
+}
+
+func ownedOnce(t *testing.T, spec regime.Spec) {
 	n, err := newNode(costs(t), &spec, 0.5)
 	if err != nil {
 		t.Fatal(err)
@@ -59,8 +67,8 @@ func TestPagesAreNeitherLostNorOwnedTwice(t *testing.T) {
 		if got := n.pool.Stats().Used; got != int64(runs)*piece {
 			t.Fatalf("epoch %d: KV owns %d bytes and its entries have %d", n.epoch, got, int64(runs)*piece)
 		}
-		if got := n.emb.pool.Stats().Used; got != int64(len(n.emb.runs))*int64(n.emb.bytes) || n.emb.used > len(n.emb.runs) {
-			t.Fatalf("epoch %d: embeddings own %d bytes, %d grains of room of which %d are used", n.epoch, got, len(n.emb.runs), n.emb.used)
+		if got := n.emb.pool.Stats().Used; got != int64(n.emb.grains())*int64(n.emb.bytes) || n.emb.used > n.emb.grains() {
+			t.Fatalf("epoch %d: embeddings own %d bytes, %d grains of room of which %d are used", n.epoch, got, n.emb.grains(), n.emb.used)
 		}
 		if over := n.pool.Over() + n.emb.pool.Over(); over != 0 {
 			t.Fatalf("epoch %d: %d bytes on the wrong side after a move to %.2f", n.epoch, over, alpha)
@@ -74,6 +82,44 @@ func TestPagesAreNeitherLostNorOwnedTwice(t *testing.T) {
 	n.emb.pool.FreeRuns(n.emb.runs)
 	if err := n.pool.Close(); err != nil {
 		t.Error(err)
+	}
+}
+
+// half moves to a share after the fifth part of every epoch.
+type half struct {
+	to    float64
+	parts []alloc.Observation
+}
+
+func (h *half) Decide(o *alloc.Observation) alloc.Decision {
+	return alloc.Decision{From: o.Alpha, To: start}
+}
+
+func (h *half) Glance(o *alloc.Observation) (alloc.Decision, bool) {
+	h.parts = append(h.parts, *o)
+	return alloc.Decision{From: o.Alpha, To: h.to}, len(h.parts)%alloc.Glances == 5
+}
+
+// Parts of an epoch make an epoch, and a boundary that moves in the middle has moved for the rest of it.
+func TestGlances(t *testing.T) {
+	spec := short(t, "burst", 2)
+	h := &half{to: 0.3}
+	p, err := play(costs(t), &spec, h, how{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if want := len(spec.Hot) * alloc.Glances; len(h.parts) != want {
+		t.Fatalf("%d glances, want %d", len(h.parts), want)
+	}
+	requests := 0
+	for i, o := range h.parts[regime.Warm*alloc.Glances:] {
+		requests += o.Requests
+		if want := map[bool]float64{true: start, false: h.to}[i%alloc.Glances < 5]; o.Alpha != want {
+			t.Errorf("part %d: a share of %v, want %v", i, o.Alpha, want)
+		}
+	}
+	if requests != len(p.all) {
+		t.Errorf("%d requests in the parts, %d in the epochs", requests, len(p.all))
 	}
 }
 

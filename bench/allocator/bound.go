@@ -8,12 +8,13 @@ import (
 	"grebe/workload/regime"
 )
 
-// Bound is what no schedule of shares goes below, beside what schedules reach.
+// Bound is what no schedule of shares that changes between epochs goes below, beside what schedules reach. A controller that moves within
+// epochs (alloc.Watcher) may.
 //
 // Ideal chooses a share for every epoch, with the hits that caches have which always had that share, nothing to refill, and
 // nobody waiting when the epoch begins; of all such choices it is the least P99. A schedule has no more hits in an epoch than the
 // caches that always had its share: what is in a smaller cache of least recently used entries is in a larger one too. So
-// no controller, however well it knows the future, is below it (but for a change in which rows are looked up, which follows
+// no controller that decides once an epoch, however well it knows the future, is below it (but for a change in which rows are looked up, which follows
 // from hits in KV).
 //
 // Found is the best schedule that was found with the node as it is: the share depends on the phase of a burst, all phases known

@@ -32,7 +32,8 @@ type node struct {
 	swept       float64
 	fresh       bool // every epoch begins with nobody waiting
 
-	pending *regime.Request // read from the stream, of a later epoch
+	glance  func(part *tally, now float64) // told what a part of an epoch was like; nil: nobody
+	pending *regime.Request                // read from the stream, of later
 	epoch   int
 	lat     []float64 // of the epoch, milliseconds
 	books   tally
@@ -46,6 +47,17 @@ type tally struct {
 	linkBusy, gpuBusy           float64 // seconds
 	refilled                    int64   // bytes
 	gains                       alloc.Gains
+}
+
+// since returns what was counted after before was.
+func (t *tally) since(before *tally) *tally {
+	d := tally{
+		requests: t.requests - before.requests, hot: t.hot - before.hot, kvHits: t.kvHits - before.kvHits, events: t.events - before.events,
+		looks: t.looks - before.looks, lookHits: t.lookHits - before.lookHits,
+		linkBusy: t.linkBusy - before.linkBusy, gpuBusy: t.gpuBusy - before.gpuBusy,
+	}
+	d.gains = t.gains.Less(&before.gains)
+	return &d
 }
 
 // visits is what is known of a user.
@@ -219,27 +231,40 @@ func (n *node) next() bool {
 		clear(n.links)
 		clear(n.gpus)
 	}
-	end := float64(n.epoch+1) * regime.EpochSeconds
 	if n.epoch >= len(n.spec.Hot) {
 		return false
 	}
+	begin := float64(n.epoch) * regime.EpochSeconds
+	var before tally
+	for part := 1; part <= alloc.Glances; part++ {
+		end := begin + float64(part*regime.EpochSeconds)/alloc.Glances
+		n.until(end)
+		if n.glance != nil {
+			n.glance(n.books.since(&before), end)
+			before = n.books
+		}
+	}
+	n.epoch++
+	n.forget(begin + regime.EpochSeconds)
+	return true
+}
+
+// until serves all requests before a time.
+func (n *node) until(end float64) {
 	for {
 		if n.pending == nil {
 			r, ok := n.stream.Next()
 			if !ok {
-				break
+				return
 			}
 			n.pending = &r
 		}
 		if n.pending.At >= end {
-			break
+			return
 		}
 		n.serve(n.pending)
 		n.pending = nil
 	}
-	n.epoch++
-	n.forget(end)
-	return true
 }
 
 // forget drops users who have not come for long.
@@ -389,11 +414,12 @@ type embCache struct {
 	pool   *pool.Pool
 	policy evict.Policy
 	ghost  *alloc.Ghost
-	runs   []pool.Run // one per grain that the cache may hold
-	bytes  int        // of a grain
-	total  int64      // of the pool
-	slot   []int32    // by grain, −1: not cached
-	key    []int32    // by slot
+	runs   []pool.Run // per for each grain that the cache may hold
+	per    int
+	bytes  int     // of a grain
+	total  int64   // of the pool
+	slot   []int32 // by grain, −1: not cached
+	key    []int32 // by slot
 	free   []int32
 	used   int
 	now    int64
@@ -407,7 +433,7 @@ func newEmbCache(p *pool.Pool, cost *Cost, spec *regime.Spec) embCache {
 	if err != nil {
 		panic(err) // a constant
 	}
-	c := embCache{pool: p, policy: policy, ghost: alloc.NewGhost(slots), bytes: bytes, total: cost.Pool, slot: make([]int32, spec.Grains), key: make([]int32, slots)}
+	c := embCache{pool: p, policy: policy, ghost: alloc.NewGhost(slots), per: max(1, bytes/piece), bytes: bytes, total: cost.Pool, slot: make([]int32, spec.Grains), key: make([]int32, slots)}
 	for i := range c.slot {
 		c.slot[i] = -1
 	}
@@ -417,23 +443,23 @@ func newEmbCache(p *pool.Pool, cost *Cost, spec *regime.Spec) embCache {
 	return c
 }
 
-func (c *embCache) grains() int { return len(c.runs) }
-func (c *embCache) room() int   { return len(c.runs) - c.used }
+func (c *embCache) grains() int { return len(c.runs) / c.per }
+func (c *embCache) room() int   { return c.grains() - c.used }
 
-// resize takes pages, or evicts and gives them back, as the boundary says.
+// resize takes pages, or evicts and gives them back, as the boundary says. A grain stands for rows that may lie anywhere, so it needs no
+// longer runs of pages than KV does.
 func (c *embCache) resize() {
-	books := c.pool.Stats()
-	want := int(books.Total) / c.bytes
-	if want > len(c.runs) {
-		c.runs = c.pool.AllocRuns(c.runs, c.bytes, want-len(c.runs))
+	want := int(c.pool.Stats().Total) / c.bytes
+	if more := want*c.per - len(c.runs); more > 0 {
+		c.runs = c.pool.AllocRuns(c.runs, c.bytes/c.per, more)
 		c.at = 0
 		return
 	}
 	for c.used > want {
 		c.evictOne()
 	}
-	c.pool.FreeRuns(c.runs[want:])
-	c.runs = c.runs[:want]
+	c.pool.FreeRuns(c.runs[want*c.per:])
+	c.runs = c.runs[:want*c.per]
 }
 
 func (c *embCache) evictOne() {
@@ -463,11 +489,11 @@ func (c *embCache) use(row int32, ms float64, g *alloc.Curve) bool {
 }
 
 func (c *embCache) insert(row int32, a evict.Access) {
-	if len(c.runs) == 0 {
+	if c.grains() == 0 {
 		return
 	}
 	c.policy.Miss(a)
-	if c.used >= len(c.runs) {
+	if c.used >= c.grains() {
 		c.evictOne()
 	}
 	s := c.free[len(c.free)-1]

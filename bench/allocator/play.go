@@ -69,8 +69,19 @@ func play(cost *Cost, spec *regime.Spec, c alloc.Controller, h how) (*played, er
 	n.naive, n.fresh = h.naive, h.fresh
 	p := &played{}
 	var sum tally
+	var o alloc.Observation
+	if w, ok := c.(alloc.Watcher); ok {
+		n.glance = func(part *tally, now float64) {
+			g := part.observe(alpha, float64(regime.EpochSeconds)/alloc.Glances)
+			g.P99, g.Late = o.P99, o.Late
+			if d, ok := w.Glance(&g); ok {
+				alpha = d.To
+				n.move(now, alpha)
+			}
+		}
+	}
 	for n.next() {
-		o := n.observe(alpha)
+		o = n.observe(alpha)
 		if n.epoch > regime.Warm {
 			p.alpha = append(p.alpha, alpha)
 			p.p99 = append(p.p99, o.P99)
@@ -106,19 +117,26 @@ func play(cost *Cost, spec *regime.Spec, c alloc.Controller, h how) (*played, er
 // observe returns what the epoch that has just ended was like.
 func (n *node) observe(alpha float64) alloc.Observation {
 	b := &n.books
-	r := float64(max(b.requests, 1))
 	for _, l := range n.lat {
 		if l > SLO {
 			b.late++
 		}
 	}
 	slices.Sort(n.lat)
+	o := b.observe(alpha, regime.EpochSeconds)
+	o.Late, o.P99 = float64(b.late)/float64(max(b.requests, 1)), quantile(n.lat, 0.99)
+	return o
+}
+
+// observe returns what so many seconds were like, but for latencies.
+func (t *tally) observe(alpha, seconds float64) alloc.Observation {
+	r := float64(max(t.requests, 1))
 	return alloc.Observation{
 		State: alloc.State{
-			Hot: float64(b.hot) / r, KVHit: float64(b.kvHits) / r, EmbHit: float64(b.lookHits) / float64(max(b.looks, 1)),
-			Events: float64(b.events) / r, Late: float64(b.late) / r, Alpha: alpha, P99: quantile(n.lat, 0.99),
+			Hot: float64(t.hot) / r, KVHit: float64(t.kvHits) / r, EmbHit: float64(t.lookHits) / float64(max(t.looks, 1)),
+			Events: float64(t.events) / r, Alpha: alpha,
 		},
-		Requests: b.requests, LinkLoad: b.linkBusy / regime.EpochSeconds, GPULoad: b.gpuBusy / regime.EpochSeconds, Gains: b.gains,
+		Requests: t.requests, LinkLoad: t.linkBusy / seconds, GPULoad: t.gpuBusy / seconds, Gains: t.gains,
 	}
 }
 
