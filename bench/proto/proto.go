@@ -17,6 +17,7 @@ import (
 	"slices"
 	"time"
 
+	"grebe/blend"
 	"grebe/engine"
 	"grebe/kv"
 	pool "grebe/kv/proto"
@@ -62,7 +63,9 @@ type Report struct {
 	// embeddings of tokens alone gives.
 	Near, NearStatic float64
 	Drift            []Quarter
-	Lookup           *Lookup
+	// Within is the share of matches within the limit of drift that is served, and Served their mean error.
+	Within, Served float64
+	Lookup         *Lookup
 }
 
 // Layer has mean errors and cosines of matches, and the errors of static ones.
@@ -305,6 +308,12 @@ func (s *sums) report(r *Report) {
 		}
 		return 0
 	})
+	for _, d := range s.drifts {
+		if d.Drift <= blend.DriftLimit {
+			r.Within, r.Served = r.Within+1/n, r.Served+d.Error
+		}
+	}
+	r.Served /= max(1, r.Within*n)
 	for i := range 4 {
 		part := s.drifts[len(s.drifts)*i/4 : len(s.drifts)*(i+1)/4]
 		var q Quarter

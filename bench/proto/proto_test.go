@@ -32,6 +32,9 @@ func TestSums(t *testing.T) {
 	if q := r.Drift[3]; q.Drift != float64(float32(0.9)) || math.Abs(q.Error-math.Sqrt2) > 1e-12 {
 		t.Errorf("the quarter with the largest drift has %+v", q)
 	}
+	if math.Abs(r.Within-0.5) > 1e-12 || r.Served != 0 {
+		t.Errorf("%v of the matches are served, with an error of %v; want the half that is right", r.Within, r.Served)
+	}
 	var out bytes.Buffer
 	if err := r.Text(&out); err != nil || !strings.Contains(out.String(), "50.0 % of matches") {
 		t.Errorf("%v\n%s", err, &out)

@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"io"
 	"text/tabwriter"
+
+	"grebe/blend"
 )
 
 // JSON prints the report for programs.
@@ -33,7 +35,7 @@ func (r *Report) Text(out io.Writer) error {
 	for _, q := range r.Drift {
 		fmt.Fprintf(out, " %.3f at drift %.3f ", q.Error, q.Drift)
 	}
-	fmt.Fprintln(out)
+	fmt.Fprintf(out, "\ndrift within %.2f, which is served: %.1f %% of the matches, error %.3f\n", blend.DriftLimit, 100*r.Within, r.Served)
 	if l := r.Lookup; l != nil {
 		fmt.Fprintf(out, "lookups among %d prototypes, %d threads: %.2f million tokens/s (%.2f to %.2f in %d rounds), %.0f ns of a processor each; recall@1 %.3f of tokens that have one, %.3f got any; mean drift %.3f, of the nearest %.3f\n",
 			l.Prototypes, l.Threads, l.PerSecond/1e6, l.Slowest/1e6, l.Fastest/1e6, rounds, l.Nanos, l.Recall, l.Found, l.Drift, l.BestDrift)
