@@ -1,6 +1,6 @@
 // Package divide keeps a pool divided between embeddings and KV as a controller wants it. Requests tell it what they
-// were like; at the end of an epoch it asks the controller, moves the boundary and lets both caches follow: KV evicts
-// what it owns too much of, embeddings take the pages or give theirs back. New capacity for embeddings is filled in the
+// were like; at the end of an epoch it asks the controller, and one that watches (alloc.Watcher) after every part of it, moves the
+// boundary and lets both caches follow: KV evicts what it owns too much of, embeddings take the pages or give theirs back. New capacity for embeddings is filled in the
 // background, as fast as a governor allows beside demand. Every decision is logged with its reasons and counted.
 //
 // What more memory would have saved is estimated by shadows of both caches (alloc.Shadow), which see one row in 64 and
@@ -65,8 +65,10 @@ type Divider struct {
 	rows, kv *alloc.Shadow
 	seen     map[uint64]time.Time // when users came last
 	epoch    epoch
+	part     part // of the epoch, as it was at the last glance
 	last     alloc.Decision
 	lastP99  float64
+	lastLate float64
 	saves    float64 // milliseconds that a cached row saves: what the last epoch's missed ones took
 	filling  bool    // new capacity is not filled yet
 
@@ -74,15 +76,31 @@ type Divider struct {
 	count struct{ decisions, recoveries, moved, filled int64 }
 }
 
-// epoch is what requests told since the last decision.
+// epoch is what requests told since the last decision of an epoch.
 type epoch struct {
+	part
+	latencies []float64 // milliseconds, of the first mostSamples
+	late      int
+	gains     alloc.Gains // but for those since the last glance
+}
+
+// part counts from the beginning of an epoch, or what happened since there was another.
+type part struct {
 	began               time.Time
 	requests            int
-	latencies           []float64 // milliseconds, of the first mostSamples
-	hot, kvHits, late   int
+	hot, kvHits         int
 	lookups, lookupHits int
 	events              int
 	fetching, computing float64 // milliseconds
+}
+
+// since returns what was counted after before was.
+func (p part) since(before part) part {
+	return part{
+		began: before.began, requests: p.requests - before.requests, hot: p.hot - before.hot, kvHits: p.kvHits - before.kvHits,
+		lookups: p.lookups - before.lookups, lookupHits: p.lookupHits - before.lookupHits, events: p.events - before.events,
+		fetching: p.fetching - before.fetching, computing: p.computing - before.computing,
+	}
 }
 
 const (
@@ -123,7 +141,7 @@ func New(cfg Config, alpha float64) (*Divider, error) {
 	d.governor = alloc.Governor{Link: cfg.Link, Share: cfg.Share}
 	d.saves = 1e3 * float64(cfg.Rows.RowBytes()) / cfg.Link
 	d.rows, d.kv = alloc.NewShadow(watchRows, shadowRows), alloc.NewShadow(1, shadowUsers)
-	d.epoch.began = d.start
+	d.epoch.began, d.part.began = d.start, d.start
 	d.last = alloc.Decision{From: alpha, To: alloc.Clip(alpha)}
 	d.apply(d.last.To)
 	return d, nil
@@ -196,11 +214,8 @@ func (d *Divider) Step() alloc.Decision {
 	d.mu.Lock()
 	o := d.observe(now)
 	dec := d.cfg.Controller.Decide(&o)
-	d.last, d.lastP99 = dec, o.P99
-	d.count.decisions++
-	if dec.Recovery {
-		d.count.recoveries++
-	}
+	d.note(dec)
+	d.lastP99, d.lastLate = o.P99, o.Late
 	for u, t := range d.seen {
 		if now.Sub(t) > hotWithin {
 			delete(d.seen, u)
@@ -211,8 +226,7 @@ func (d *Divider) Step() alloc.Decision {
 	if o.Requests == 0 && dec.From == dec.To {
 		level = slog.LevelDebug // nobody came
 	}
-	d.cfg.Log.Log(context.Background(), level, "pool: "+dec.String(), "model", d.cfg.Name, "hot", round(o.Hot), "kv_hits", round(o.KVHit), "row_hits", round(o.EmbHit),
-		"events", math.Round(o.Events), "late", round(o.Late), "p99_ms", round(o.P99), "requests", o.Requests)
+	d.explain(level, dec, &o)
 	d.apply(dec.To) // also for what was in use the last time
 	if l, ok := d.cfg.Controller.(interface{ Learn() }); ok {
 		d.mu.Lock()
@@ -222,21 +236,57 @@ func (d *Divider) Step() alloc.Decision {
 	return dec
 }
 
+// Glance shows the last part of the epoch to a controller that watches, and moves if that wants it. It reports whether it moved.
+func (d *Divider) Glance() bool {
+	w, ok := d.cfg.Controller.(alloc.Watcher)
+	if !ok {
+		return false
+	}
+	now := d.cfg.Now()
+	d.mu.Lock()
+	gains := alloc.Gains{Emb: d.rows.Take(), KV: d.kv.Take()}
+	d.epoch.gains = d.epoch.gains.Plus(&gains)
+	o := d.describe(d.epoch.since(d.part), now)
+	o.Gains, o.P99, o.Late = gains, d.lastP99, d.lastLate
+	d.part = d.epoch.part
+	d.part.began = now
+	dec, moves := w.Glance(&o)
+	if moves {
+		d.note(dec)
+	}
+	d.mu.Unlock()
+	if !moves {
+		return false
+	}
+	d.explain(slog.LevelInfo, dec, &o)
+	d.apply(dec.To)
+	return true
+}
+
+// note keeps the books of decisions. Called with the lock held.
+func (d *Divider) note(dec alloc.Decision) {
+	d.last = dec
+	d.count.decisions++
+	if dec.Recovery {
+		d.count.recoveries++
+	}
+}
+
+// explain logs a decision and what it was made from.
+func (d *Divider) explain(level slog.Level, dec alloc.Decision, o *alloc.Observation) {
+	d.cfg.Log.Log(context.Background(), level, "pool: "+dec.String(), "model", d.cfg.Name, "hot", round(o.Hot), "kv_hits", round(o.KVHit), "row_hits", round(o.EmbHit),
+		"events", math.Round(o.Events), "late", round(o.Late), "p99_ms", round(o.P99), "requests", o.Requests)
+}
+
 func round(x float64) float64 { return math.Round(x*1e4) / 1e4 }
 
 // observe sums the epoch up and begins the next. Called with the lock held.
 func (d *Divider) observe(now time.Time) alloc.Observation {
 	e := &d.epoch
-	n := float64(max(e.requests, 1))
-	passed := max(ms(now.Sub(e.began)), 1)
-	o := alloc.Observation{
-		State: alloc.State{
-			Hot: float64(e.hot) / n, KVHit: float64(e.kvHits) / n, EmbHit: float64(e.lookupHits) / float64(max(e.lookups, 1)),
-			Events: float64(e.events) / n, Late: float64(e.late) / n, Alpha: d.last.To, P99: d.lastP99,
-		},
-		Requests: e.requests, LinkLoad: e.fetching / passed, GPULoad: e.computing / passed,
-		Gains: alloc.Gains{Emb: d.rows.Take(), KV: d.kv.Take()},
-	}
+	o := d.describe(e.part, now)
+	rest := alloc.Gains{Emb: d.rows.Take(), KV: d.kv.Take()}
+	o.Gains = e.gains.Plus(&rest)
+	o.Late, o.P99 = float64(e.late)/float64(max(e.requests, 1)), d.lastP99
 	if misses := e.lookups - e.lookupHits; misses > 0 && e.fetching > 0 {
 		d.saves = e.fetching / float64(misses)
 	}
@@ -244,8 +294,22 @@ func (d *Divider) observe(now time.Time) alloc.Observation {
 		slices.Sort(e.latencies)
 		o.P99 = e.latencies[(len(e.latencies)*99+99)/100-1]
 	}
-	*e = epoch{began: now, latencies: e.latencies[:0]}
+	*e = epoch{part: part{began: now}, latencies: e.latencies[:0]}
+	d.part = e.part
 	return o
+}
+
+// describe says what a part of an epoch was like, but for latencies and gains. Called with the lock held.
+func (d *Divider) describe(p part, now time.Time) alloc.Observation {
+	n := float64(max(p.requests, 1))
+	passed := max(ms(now.Sub(p.began)), 1)
+	return alloc.Observation{
+		State: alloc.State{
+			Hot: float64(p.hot) / n, KVHit: float64(p.kvHits) / n, EmbHit: float64(p.lookupHits) / float64(max(p.lookups, 1)),
+			Events: float64(p.events) / n, Alpha: d.last.To,
+		},
+		Requests: p.requests, LinkLoad: p.fetching / passed, GPULoad: p.computing / passed,
+	}
 }
 
 // apply moves the boundary and has both sides follow.
@@ -299,19 +363,26 @@ func (d *Divider) Fill() bool {
 	return !done
 }
 
-// Run makes a Step per epoch and fills in between, until ctx is done.
+// Run makes a Step per epoch, Glances within it, and fills in between, until ctx is done.
 func (d *Divider) Run(ctx context.Context) {
-	epochs := time.NewTicker(alloc.Epoch * time.Second)
-	defer epochs.Stop()
+	parts := time.NewTicker(alloc.Epoch * time.Second / alloc.Glances)
+	defer parts.Stop()
 	fills := time.NewTicker(fillPause)
 	defer fills.Stop()
-	for {
+	for n := 1; ; {
 		select {
 		case <-ctx.Done():
 			return
-		case <-epochs.C:
-			d.Step()
-			fills.Reset(fillPause)
+		case <-parts.C:
+			moved := d.Glance()
+			if n++; n > alloc.Glances {
+				n = 1
+				d.Step()
+				moved = true
+			}
+			if moved {
+				fills.Reset(fillPause)
+			}
 		case <-fills.C:
 			if !d.Fill() {
 				fills.Stop()

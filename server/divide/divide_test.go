@@ -175,6 +175,68 @@ func TestClimbsOnShadows(t *testing.T) {
 	s.close(t)
 }
 
+// watcher remembers what it saw, and moves when it is told to.
+type watcher struct {
+	parts  []alloc.Observation
+	epochs []alloc.Observation
+	to     float64 // 0: stay
+}
+
+func (w *watcher) Decide(o *alloc.Observation) alloc.Decision {
+	w.epochs = append(w.epochs, *o)
+	return alloc.Decision{From: o.Alpha, To: o.Alpha}
+}
+
+func (w *watcher) Glance(o *alloc.Observation) (alloc.Decision, bool) {
+	w.parts = append(w.parts, *o)
+	return alloc.Decision{From: o.Alpha, To: w.to}, w.to > 0
+}
+
+// Parts of an epoch are what happened in each, and together are the epoch; a glance may move the boundary.
+func TestGlances(t *testing.T) {
+	s := newSystem(t)
+	clock := time.Unix(1000, 0)
+	w := &watcher{}
+	d, err := New(Config{Pool: s.pool, Rows: s.rows, KV: s.store, Controller: w, Now: func() time.Time { return clock }}, 0.5)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for part := range 3 {
+		for i := range 100 * (part + 1) { // users in a circle a little larger than KV's part
+			d.Done(Request{User: uint64(1 + i%40), KVBytes: 1 << 18, Saved: 3 * time.Millisecond, Computing: time.Millisecond, Latency: 50 * time.Millisecond})
+		}
+		clock = clock.Add(time.Second)
+		if part < 2 && d.Glance() {
+			t.Error("a boundary moved that should stay")
+		}
+	}
+	w.to = 0.7
+	if !d.Glance() || s.pool.Boundary() < 0.69 || d.count.decisions != 1 {
+		t.Errorf("after a glance that wanted 0.7 the boundary is at %.2f, %d decisions", s.pool.Boundary(), d.count.decisions)
+	}
+	d.Step()
+	gains := 0.0
+	for i, o := range w.parts {
+		if want := 100 * (i + 1); o.Requests != want || o.GPULoad < 0.099*float64(i+1) || o.GPULoad > 0.101*float64(i+1) {
+			t.Errorf("part %d: %d requests and a load of %.3f, want %d and a tenth for each hundred", i, o.Requests, o.GPULoad, want)
+		}
+		gains += total(o.Gains.KV)
+	}
+	if e := w.epochs[0]; e.Requests != 600 || e.Alpha != 0.7 || e.Late != 1 || e.P99 != 50 || total(e.Gains.KV) != gains || gains == 0 {
+		t.Errorf("an epoch of %d requests, share %.2f, %.2f late, P99 %.0f, KV would have saved %.0f; want 600, 0.70, 1.00, 50 and the %.0f of its parts",
+			e.Requests, e.Alpha, e.Late, e.P99, total(e.Gains.KV), gains)
+	}
+	s.close(t)
+}
+
+func total(c alloc.Curve) float64 {
+	sum := 0.0
+	for _, v := range c {
+		sum += v
+	}
+	return sum
+}
+
 func TestDecisionsAreExplained(t *testing.T) {
 	var log bytes.Buffer
 	s := newSystem(t)
@@ -211,15 +273,17 @@ func TestDecisionsAreExplained(t *testing.T) {
 func TestRunKeepsEpochs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newSystem(t)
-		d, err := New(Config{Pool: s.pool, Rows: s.rows, KV: s.store, Controller: alloc.Static(0.6)}, 0.5)
+		w := &watcher{}
+		d, err := New(Config{Pool: s.pool, Rows: s.rows, KV: s.store, Controller: w}, 0.5)
 		if err != nil {
 			t.Fatal(err)
 		}
 		ctx, cancel := context.WithTimeout(t.Context(), 3*alloc.Epoch*time.Second+time.Second)
 		defer cancel()
 		d.Run(ctx)
-		if d.count.decisions != 3 {
-			t.Errorf("%d decisions in three epochs", d.count.decisions)
+		if len(w.epochs) != 3 || d.count.decisions != 3 || len(w.parts) != 3*alloc.Glances+2 {
+			t.Errorf("%d epochs, %d decisions and %d glances in three epochs and a second, want 3, 3 and %d",
+				len(w.epochs), d.count.decisions, len(w.parts), 3*alloc.Glances+2)
 		}
 		s.close(t)
 	})
