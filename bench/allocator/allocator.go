@@ -224,10 +224,10 @@ func Run(ctx context.Context, opt Options, w io.Writer) (*Report, error) {
 	return rep, p.finish(rep)
 }
 
-// verdictSpecs returns a workload with each of so many seeds of the verdict, at its rate times times.
-func verdictSpecs(name string, seeds int, times float64) ([]regime.Spec, error) {
+// specsOf returns a workload with each seed, at its rate times times.
+func specsOf(name string, seeds []uint64, times float64) ([]regime.Spec, error) {
 	var specs []regime.Spec
-	for _, seed := range regime.VerdictSeeds()[:seeds] {
+	for _, seed := range seeds {
 		s, err := regime.Named(name, seed)
 		if err != nil {
 			return nil, err
@@ -241,7 +241,7 @@ func verdictSpecs(name string, seeds int, times float64) ([]regime.Spec, error) 
 // verdict serves one workload with all.
 func verdict(cost *Cost, name string, opt Options) (*Verdict, error) {
 	rate := cmp.Or(opt.Rate, 1)
-	specs, err := verdictSpecs(name, opt.Seeds, rate)
+	specs, err := specsOf(name, regime.VerdictSeeds()[:opt.Seeds], rate)
 	if err != nil {
 		return nil, err
 	}

@@ -22,19 +22,22 @@ import (
 type Bound struct {
 	Workload string    `json:"workload"`
 	Times    float64   `json:"times"` // the workload's own rate
-	Seeds    int       `json:"seeds"` // of the verdict
+	Seeds    int       `json:"seeds"`
 	Best     float64   `json:"best"`
 	Static   float64   `json:"static"`   // P99 there, milliseconds
 	InStatic float64   `json:"in_slo"`   // share within the SLO
 	Ideal    float64   `json:"ideal"`    // P99
 	ToStatic Interval  `json:"to_ideal"` // ideal to static, seed by seed
-	Found    float64   `json:"found"`    // P99 on the seed that is not judged
+	Climb    float64   `json:"climb"`    // P99 of the default controller
+	InClimb  float64   `json:"climb_in_slo"`
+	ClimbTo  Interval  `json:"to_climb"` // to static, seed by seed
+	Found    float64   `json:"found"`    // P99 on the first seed
 	FoundTo  float64   `json:"found_to"` // to the best static share of that seed
 	Phases   []float64 `json:"phases"`   // shares found
 }
 
 // boundTimes are the loads at which there is a bound unless one is named, times a workload's own.
-var boundTimes = []float64{0.9, 0.95, 1, 1.05}
+var boundTimes = []float64{0.9, 0.95, 1, 1.02, 1.05}
 
 // bounds finds them for the workloads of a node.
 func bounds(ctx context.Context, cost *Cost, opt Options, show func(*Bound)) ([]Bound, error) {
@@ -48,7 +51,7 @@ func bounds(ctx context.Context, cost *Cost, opt Options, show func(*Bound)) ([]
 			if err := ctx.Err(); err != nil {
 				return nil, err
 			}
-			specs, err := verdictSpecs(name, opt.Seeds, times)
+			specs, err := specsOf(name, unjudged(opt.Seeds), times)
 			if err != nil {
 				return nil, err
 			}
@@ -70,6 +73,15 @@ func bounds(ctx context.Context, cost *Cost, opt Options, show func(*Bound)) ([]
 	return out, nil
 }
 
+// unjudged returns so many seeds that are none of the verdict's.
+func unjudged(n int) []uint64 {
+	seeds := make([]uint64, n)
+	for i := range seeds {
+		seeds[i] = marginSeed + uint64(i)
+	}
+	return seeds
+}
+
 func bound(cost *Cost, specs []regime.Spec, shares []float64) (*Bound, error) {
 	runs, err := sweep(cost, specs, shares, how{})
 	if err != nil {
@@ -77,6 +89,16 @@ func bound(cost *Cost, specs []regime.Spec, shares []float64) (*Bound, error) {
 	}
 	best := leastP99(runs)
 	b := &Bound{Seeds: len(specs), Best: shares[best], Static: mean(runs[best], (*played).P99), InStatic: mean(runs[best], (*played).within)}
+	climbs := make([]*played, len(specs))
+	err = each(len(specs), func(i int) error {
+		var err error
+		climbs[i], err = play(cost, &specs[i], newClimb(), how{})
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	b.Climb, b.InClimb, b.ClimbTo = mean(climbs, (*played).P99), mean(climbs, (*played).within), ratio(climbs, runs[best])
 	alone, err := sweep(cost, specs, shares, how{fresh: true, keep: true})
 	if err != nil {
 		return nil, err
@@ -165,7 +187,7 @@ func phasesOf(spec *regime.Spec) []int {
 	return out
 }
 
-// search looks for the schedule by phases on a seed that is not judged, from its best static share on.
+// search looks for the schedule by phases on the first seed, from its best static share on.
 func (b *Bound) search(cost *Cost, name string, shares []float64) error {
 	spec, err := regime.Named(name, marginSeed)
 	if err != nil {

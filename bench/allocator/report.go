@@ -54,13 +54,13 @@ func (p *printer) margin(m *Margin) {
 }
 
 func (p *printer) boundHead() {
-	p.printf("what no schedule of shares goes below: P99 in ms; ideal: every epoch's best share with the hits of always having had it, nobody waiting\n")
+	p.printf("what no schedule of shares by epochs goes below: P99 in ms; ideal: every epoch's best share with the hits of always having had it, nobody waiting\n")
 	p.printf("when it begins. Found: the best schedule by phases of a burst (calm, first, second, further, after), on seed %d, beside its best static\n", marginSeed)
-	p.printf("%-12s %6s %18s %8s %8s %22s %10s %8s  %s\n", "", "load", "best static", "in SLO", "ideal", "to best static", "found", "to it", "its shares")
+	p.printf("%-12s %6s %18s %8s %8s %22s %8s %8s %22s %10s %8s  %s\n", "", "load", "best static", "in SLO", "ideal", "to best static", "climb", "in SLO", "to best static", "found", "to it", "its shares")
 }
 
 func (p *printer) bound(b *Bound) {
-	p.printf("%-12s %5.2fx %8.1f (at %.2f) %7.2f%% %8.1f %s %10.1f %8.3f  %.2f\n", b.Workload, b.Times, b.Static, b.Best, 100*b.InStatic, b.Ideal, b.ToStatic, b.Found, b.FoundTo, b.Phases)
+	p.printf("%-12s %5.2fx %8.1f (at %.2f) %7.2f%% %8.1f %s %8.1f %7.2f%% %s %10.1f %8.3f  %.2f\n", b.Workload, b.Times, b.Static, b.Best, 100*b.InStatic, b.Ideal, b.ToStatic, b.Climb, 100*b.InClimb, b.ClimbTo, b.Found, b.FoundTo, b.Phases)
 }
 
 func (p *printer) boundary(b *Boundary) {
