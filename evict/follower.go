@@ -10,14 +10,15 @@ type follower struct {
 	slotOf table
 	free   []Slot
 	used   int64
-	lent   int64   // bytes, as much as it is ahead of LRU
+	lent   int64   // bytes, some times what it is ahead of LRU
 	most   int64   // that was ever lent
 	lead   int64   // over LRU, bytes of the sample
+	ahead  int64   // of the lead, what was gained since it was lowest
 	recent float64 // of the lead, all keys' bytes: decays within some turnovers of the cache
 }
 
 const (
-	lendTimes     = 4     // of the lead is lent
+	lendTimes     = 4     // what it is ahead is lent
 	recentTimes   = 1.5   // as many requests as entries: how long what is recent lasts
 	mostBehind    = 0.125 // of the capacity: predictions that lost more of late are not followed
 	leastFollowed = 2048  // slots of a sample
@@ -107,13 +108,15 @@ func (f *follower) resize(bytes int64) {
 	f.trim(bytes, 0)
 }
 
-// lend returns by how many bytes what is lent changes: it is some times what the follower is ahead of LRU now, up to a limit.
+// lend returns by how many bytes what is lent changes: it is some times what the follower is ahead of LRU, up to a limit. What it lost
+// before it began to gain does not count: first models are bad ones.
 func (f *follower) lend(limit int64) int64 {
 	lead := f.cache.stats.Hits - f.cache.stats.LRUHits
+	f.ahead = max(f.ahead+lead-f.lead, 0)
 	f.recent += float64((lead - f.lead) * f.share)
 	f.recent -= f.recent / (recentTimes * float64(max(f.cache.shadowCount, 1)) * float64(f.share))
 	f.lead = lead
-	change := min(max(lendTimes*lead*f.share, 0), limit) - f.lent
+	change := min(lendTimes*f.ahead*f.share, limit) - f.lent
 	f.lent += change
 	f.most = max(f.most, f.lent)
 	return change

@@ -20,6 +20,7 @@ type Forecaster struct {
 	out     [maxRefresh]float32
 	at      [maxRefresh]int
 	queue   []Query
+	asked   bool // by Refresh, whose descriptions are of all that is cached
 }
 
 // Query is a request that wants a prediction.
@@ -51,6 +52,7 @@ func NewForecaster(entries int) *Forecaster {
 
 // Access records a request and predicts when the key returns; without a model, now, which says nothing.
 func (f *Forecaster) Access(key uint64, now int64, c Context) int64 {
+	f.lookBack(now)
 	f.Tracker.Access(key, now, c, &f.x)
 	if f.model == nil {
 		return now
@@ -60,8 +62,17 @@ func (f *Forecaster) Access(key uint64, now int64, c Context) int64 {
 	return Return(now, y)
 }
 
+// lookBack has an entry described by chance until the cache is full and asks for that itself. Else the first victims were chosen by models
+// that never saw an entry which is not just used.
+func (f *Forecaster) lookBack(now int64) {
+	if !f.asked {
+		f.Tracker.describeAny(now, &f.x)
+	}
+}
+
 // Note records a request and queues it for a prediction, in place of Access.
 func (f *Forecaster) Note(key uint64, now int64, c Context) {
+	f.lookBack(now)
 	f.Tracker.Access(key, now, c, &f.x)
 	if f.model != nil && len(f.queue) < maxQueries {
 		f.queue = append(f.queue, Query{key, now, f.x})
@@ -110,6 +121,7 @@ func (f *Forecaster) Use(m *Model) {
 
 // Refresh predicts again for keys that did not return when predicted: returns[i] of keys[i], at most 64.
 func (f *Forecaster) Refresh(keys []uint64, now int64, returns []int64) {
+	f.asked = true
 	n := f.Tracker.describeAll(keys, now, &f.batch, &f.at)
 	if f.model == nil {
 		return

@@ -7,7 +7,7 @@ import (
 )
 
 // Features is how many numbers describe an access; Tracker says which.
-const Features = 34
+const Features = 36
 
 // Sample is the description of one access.
 type Sample [Features]float32

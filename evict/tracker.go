@@ -23,8 +23,8 @@ type Context struct {
 
 // TrackerConfig sizes a Tracker. Times are in the unit of Access.Now.
 type TrackerConfig struct {
-	Keys     int     // keys remembered, the most recent; about 180 bytes each
-	Window   int     // samples kept for training; about 170 bytes each
+	Keys     int     // keys remembered, the most recent; about 190 bytes each
+	Window   int     // samples kept for training; about 180 bytes each
 	Every    float64 // a sample per so many accesses; see Tracker
 	Entries  int     // cached
 	HalfLife int64   // of the fastest counter; each next one lives twice as long
@@ -34,7 +34,8 @@ type TrackerConfig struct {
 // Tracker turns accesses into Samples: ten gaps (log2(1+gap)), of which the first is the time since the key's
 // last request and the others lie between its latest requests, latest first, 64 when unknown; ten
 // exponentially decayed counts of its requests, as they stand at the time of the description; how often it was requested; by
-// how much the first gap is above the latest other, their mean and the largest, −64 when unknown; then the fields of its last Context.
+// how much the first gap is above the latest other, their mean and the largest, −64 when unknown, and what share of them is longer, −1 when
+// unknown; the time since its first request (log2(1+time)); then the fields of its last Context.
 //
 // Some descriptions are kept as samples and wait in a sliding window for what becomes of them. An access counts as one, and a
 // description at a later time by how long the key was not looked at: twice what its share of the cache's time is. So two thirds
@@ -53,10 +54,12 @@ type Tracker struct {
 	kept     uint64
 	worth    float64 // of descriptions since the last sample
 	errors   errorMean
+	random   uint64
 }
 
 type history struct {
 	key    uint64
+	since  int64 // first request
 	last   int64
 	seen   int64             // when it was last described
 	gap    [gaps - 1]float32 // closed gaps
@@ -99,7 +102,7 @@ func (t *Tracker) Access(key uint64, now int64, c Context, x *Sample) {
 		t.entries[i].again(now, t)
 	} else {
 		i = t.take(now)
-		t.entries[i] = history{key: key, sample: -1, guess: -1}
+		t.entries[i] = history{key: key, since: now, sample: -1, guess: -1}
 		t.entries[i].first()
 		t.byKey.put(key, i)
 	}
@@ -120,6 +123,15 @@ func (t *Tracker) Describe(key uint64, now int64, x *Sample) bool {
 		t.describe(i, now, x)
 	}
 	return ok
+}
+
+// describeAny describes one of the keys, while there are no more than are cached.
+func (t *Tracker) describeAny(now int64, x *Sample) {
+	if t.used == 0 || t.used > t.cfg.Entries {
+		return
+	}
+	t.random = t.random*6364136223846793005 + 1442695040888963407
+	t.describe(int32(t.random>>32*uint64(t.used)>>32), now, x)
 }
 
 // describeAll describes those of up to 64 keys that are remembered, in xs one after the other, and says in at which they are. Entries lie far
@@ -158,13 +170,13 @@ func (t *Tracker) describe(i int32, now int64, x *Sample) {
 			decay *= decay
 		}
 	}
-	over := [...]float32{-unknownGap, -unknownGap, -unknownGap}
+	over := [...]float32{-unknownGap, -unknownGap, -unknownGap, -1}
 	if h.gap[0] != unknownGap {
-		over = [...]float32{x[0] - h.gap[0], x[0] - h.mean, x[0] - h.most}
+		over = [...]float32{x[0] - h.gap[0], x[0] - h.mean, x[0] - h.most, h.longer(x[0])}
 	}
 	c := &h.ctx
 	*(*[Features - gaps - counters]float32)(x[gaps+counters:]) = [...]float32{
-		h.uses, over[0], over[1], over[2], c.Turn, c.Prompt, c.Bytes, c.Cost, c.Before, c.After, c.Known, c.Behind, c.New, c.Since,
+		h.uses, over[0], over[1], over[2], over[3], float32(log2(1 + float64(now-h.since))), c.Turn, c.Prompt, c.Bytes, c.Cost, c.Before, c.After, c.Known, c.Behind, c.New, c.Since,
 	}
 	t.worth += timeWorth * float64(now-h.seen) / float64(t.cfg.Entries)
 	h.seen = now
@@ -247,6 +259,21 @@ func (h *history) sumUp() (mean, most float32) {
 		mean, most = mean+g, max(most, g)
 	}
 	return mean / n, most
+}
+
+// longer returns the share of the closed gaps, of which there is one at least, that are longer than one.
+func (h *history) longer(gap float32) float32 {
+	n, longer := float32(0), float32(0)
+	for _, g := range h.gap {
+		if g == unknownGap {
+			break
+		}
+		n++
+		if g > gap {
+			longer++
+		}
+	}
+	return longer / n
 }
 
 // keep puts a sample into the window in place of the oldest.

@@ -282,6 +282,8 @@ func replayAll(ctx context.Context, t *trace, names []string, k int, lru, best *
 		case name == "lru":
 			outs[i] = lru
 			continue
+		case name == "laru-cost" && t.costs == nil && slices.Contains(names, "laru"):
+			continue // all cost the same: it is LARU
 		}
 		free <- struct{}{}
 		wg.Go(func() {
@@ -297,6 +299,9 @@ func replayAll(ctx context.Context, t *trace, names []string, k int, lru, best *
 		})
 	}
 	wg.Wait()
+	if i, laru := slices.Index(names, "laru-cost"), slices.Index(names, "laru"); i >= 0 && laru >= 0 && t.costs == nil {
+		outs[i] = outs[laru]
+	}
 	return outs, errors.Join(errs...)
 }
 
