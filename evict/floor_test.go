@@ -66,6 +66,28 @@ func TestLentOnlyToWhatEarns(t *testing.T) {
 	}
 }
 
+// What predictions lost while they were bad does not keep good ones from being lent: nine tenths of the trace reversed, then perfect.
+func TestLentToWhatHasBecomeGood(t *testing.T) {
+	r := rand.New(rand.NewPCG(17, 17))
+	keys, k := make([]uint64, 40000), 200
+	for i := range keys {
+		keys[i] = uint64(r.ExpFloat64() * 400)
+	}
+	next := NextUses(keys)
+	bad := adversaries["nearest first"](r, next)
+	p := NewFloor(Config{Slots: k, Bytes: int64(k)}, FloorConfig{})
+	replay(t, p, keys, k, func(i int) int64 {
+		if i < len(keys)*9/10 {
+			return bad(i)
+		}
+		return next[i]
+	})
+	checkFloor(t, "bad, then perfect", p, int64(replay(t, make1(t, "lru", k), keys, k, nil)))
+	if lead, lent := p.follower.lead, p.follower.lent; lead >= 0 || lent != int64(k) {
+		t.Errorf("a follower that is %d ahead in all is lent %d, want one behind and the whole cache of %d", lead, lent, k)
+	}
+}
+
 // What good predictions earned is not spent when they turn bad: of the credit for two caches less than half a cache is lost.
 func TestWrongPredictionsAreLeft(t *testing.T) {
 	r := rand.New(rand.NewPCG(16, 16))
@@ -79,7 +101,7 @@ func TestWrongPredictionsAreLeft(t *testing.T) {
 	lead := int64(0)
 	replay(t, p, keys, k, func(i int) int64 {
 		s := p.Stats()
-		if i < len(keys)/2 {
+		if i < len(keys)*9/10 {
 			lead = s.Hits - s.LRUHits
 			return next[i]
 		}

@@ -76,8 +76,12 @@ const nobody = 1<<31 - 1
 // predict does what predictPlain does.
 func (m *Model) predict(samples []Sample, out []float32) {
 	w := m.wide
-	if w == nil || len(samples) < 2 {
+	switch {
+	case w == nil || len(samples) == 0:
 		m.predictPlain(samples, out)
+		return
+	case len(samples) == 1:
+		out[0] = m.one(&samples[0])
 		return
 	}
 	var x columns

@@ -333,6 +333,33 @@ func BenchmarkPredict(b *testing.B) {
 	}
 }
 
+// Before the first eviction models learn from entries that wait, not only from those just used; after it, from what evictions ask for.
+func TestForecasterLooksBack(t *testing.T) {
+	f := NewForecaster(1000)
+	waiting := func() (n int) {
+		for _, s := range f.Tracker.window {
+			if s.x[0] > 0 {
+				n++
+			}
+		}
+		return n
+	}
+	for now := range int64(900) {
+		f.Access(uint64(now), now, Context{})
+	}
+	before := waiting()
+	if all := len(f.Tracker.window); before < all/5 || before > 3*all/4 {
+		t.Errorf("%d of %d samples are of entries that wait", before, all)
+	}
+	f.Refresh([]uint64{1 << 40}, 900, make([]int64, 1)) // of a key that is not remembered
+	for now := range int64(100) {
+		f.Access(uint64(now), 900+now, Context{})
+	}
+	if after := waiting(); after > before {
+		t.Errorf("%d more samples of entries that wait, though evictions ask for them", after-before)
+	}
+}
+
 // The models that predict together predict their mean, and those that knew too little are left out.
 func TestForecasterAverages(t *testing.T) {
 	xs, ys := learnable(3000, 9)
