@@ -72,6 +72,7 @@ type Attention struct {
 	scratch  driver.Ptr
 	partials driver.Ptr
 	counters driver.Ptr
+	logs     driver.Ptr // of rows' sums, for Receive
 	keys     *driver.TensorMap
 	queries  queryMap
 	receiver receiver
@@ -137,6 +138,11 @@ func (a *Attention) open() error {
 	}
 	if a.counters, err = a.zeros(a.maxPartials() * 2 * wordBytes); err != nil {
 		return err
+	}
+	if s := &a.cfg.Shape; s.Pointwise == nil {
+		if a.logs, err = a.c.Alloc(a.cfg.Rows * s.Heads * 4); err != nil {
+			return err
+		}
 	}
 	if err := a.growList(1<<16 + 4*a.cfg.Rows); err != nil {
 		return err
@@ -339,7 +345,7 @@ func (a *Attention) gatherLayers(s *driver.Stream, layer, n int, overlap bool, h
 // with strides elements from row to row; queries have room for Config.Rows rows.
 func (a *Attention) Run(s *driver.Stream, layer int, queries driver.Ptr, queryStride int, out driver.Ptr, outStride int) error {
 	buffer := layer % a.cfg.Buffers
-	args := a.args.Reset().Ptr(out).Int(outStride).Ptr(a.list).Ptr(a.partials).Ptr(a.counters).Float(a.scale).Int(buffer)
+	args := a.args.Reset().Ptr(out).Int(outStride).Ptr(a.list).Ptr(a.partials).Ptr(a.counters).Float(a.scale).Int(buffer).Ptr(a.logs)
 	l := driver.Launch{Grid: [3]int{a.c.Info().Processors}, Shared: a.shared(), Overlap: a.cfg.Overlap}
 	if !a.hopper() {
 		l.Block = [3]int{256}
@@ -369,7 +375,7 @@ func (a *Attention) mapQueries(at driver.Ptr, stride int) error {
 
 // Close gives everything back. Nothing may be running.
 func (a *Attention) Close() error {
-	err := errors.Join(a.c.Free(a.scratch), a.c.Free(a.list), a.c.Free(a.partials), a.c.Free(a.counters), a.c.FreeHost(a.pinned), a.receiver.close(a.c))
+	err := errors.Join(a.c.Free(a.scratch), a.c.Free(a.list), a.c.Free(a.partials), a.c.Free(a.counters), a.c.Free(a.logs), a.c.FreeHost(a.pinned), a.receiver.close(a.c))
 	if a.sent != nil {
 		err = errors.Join(err, a.sent.Close())
 	}

@@ -42,7 +42,7 @@ func (a *Attention) Receive(s *driver.Stream, layer int, queries driver.Ptr, que
 	}
 	l := driver.Launch{Grid: [3]int{blocks}, Block: [3]int{256}, Shared: tileRows * (a.rowBytes() + 16)}
 	return r.sums, r.run.Launch(s, l, a.args.Reset().Ptr(r.sums).Ptr(r.list).Float(a.scale).Int(layer%a.cfg.Buffers).
-		Ptr(queries).Int(queryStride).Ptr(a.scratch).Int(a.cfg.Slots))
+		Ptr(a.logs).Ptr(queries).Int(queryStride).Ptr(a.scratch).Int(a.cfg.Slots))
 }
 
 // Slots returns, for each row of the last Begin's batch, where its key is, and how many slots there are. It is valid

@@ -305,7 +305,7 @@ DEVICE void consume(u8* shared, Control* control, const int* list, float scale, 
 }
 
 KERNEL void __launch_bounds__(384, 1)
-    attend(bf16* out, int stride, const int* list, F4* partials, int* counters, float scale, int buffer,
+    attend(bf16* out, int stride, const int* list, F4* partials, int* counters, float scale, int buffer, float* logs,
            const __grid_constant__ Map queries, const __grid_constant__ Map keys) {
   extern __shared__ u8 memory[];
   u8* shared = memory + (1024 - (shared_address(memory) & 1023) & 1023);
@@ -330,7 +330,7 @@ KERNEL void __launch_bounds__(384, 1)
     if (threadIdx.x == 0) produce(shared, c, list, &queries, &keys, buffer);
   } else {
     asm volatile("setmaxnreg.inc.sync.aligned.u32 232;");
-    consume(shared, c, list, scale, Output{out, partials, counters, stride, scales_of(list)}, uniform(threadIdx.x / 128) - 1);
+    consume(shared, c, list, scale, Output{out, partials, counters, stride, scales_of(list), logs}, uniform(threadIdx.x / 128) - 1);
   }
 }
 #else

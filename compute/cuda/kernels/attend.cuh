@@ -33,6 +33,7 @@ struct __align__(16) Unit {
   DEVICE int head() const { return size >> 8; }
 };
 
+DEVICE float log2_fast(float x) { float y; asm("lg2.approx.f32 %0, %1;" : "=f"(y) : "f"(x)); return y; }
 DEVICE U4 load4(const int* p) {
   U4 v;
   asm volatile("ld.global.v4.u32 {%0,%1,%2,%3}, [%4];" : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "l"(p));
@@ -166,6 +167,7 @@ struct Output {
   int* counters; // per split tile and half: parts that are done; 0 between launches
   int stride;    // elements from row to row
   const float* scales; // per row of the batch what a pointwise result is multiplied by
+  float* logs;         // [row][HEADS]: log2 of the sum of a softmax, for received.cu
 };
 #define PART_F4 ((SUMS / 4 + 1) * 128) // of 64 rows
 
@@ -212,6 +214,19 @@ DEVICE void store_rows(const float (&o)[SUMS], float l0, float l1, const Output&
   }
 }
 
+// Stores the logarithms of two rows' sums: probabilities are 2^(score·scale − log).
+DEVICE void store_logs(float log0, float log1, const Output& to, const Unit& u, const Place& at) {
+#if !POINTWISE
+  int lane = at.thread & 31, first = at.half * 64 + (at.thread >> 5) * 16 + lane / 4;
+  if (lane & 3) return;
+#pragma unroll
+  for (int r = 0; r < 2; r++) {
+    int row = first + 8 * r, token = row / GROUP;
+    if (token < u.tokens()) to.logs[(u64)(u.row + token) * HEADS + u.head() * GROUP + row % GROUP] = r ? log1 : log0;
+  }
+#endif
+}
+
 // Adds the sums v of another part, in m's own scale, to o.
 DEVICE void add_part(float (&o)[SUMS], F4& x, const F4 (&v)[SUMS / 4], const F4& s) {
 #if POINTWISE
@@ -245,6 +260,7 @@ DEVICE void finish(float (&o)[SUMS], Softmax& x, float scale, const Unit& u, con
   x.l0 += shuffle_xor(x.l0, 2);
   x.l1 += shuffle_xor(x.l1, 2);
   if (u.part < 0) {
+    store_logs(x.m0 * scale + log2_fast(x.l0), x.m1 * scale + log2_fast(x.l1), to, u, at);
     store_rows(o, x.l0, x.l1, to, u, at);
     return;
   }
@@ -273,5 +289,6 @@ DEVICE void finish(float (&o)[SUMS], Softmax& x, float scale, const Unit& u, con
     for (int j = 0; j < SUMS / 4; j++) v[j] = load_l2(from + j * 128);
     add_part(o, sums, v, s);
   }
+  store_logs(sums.x + log2_fast(sums.y), sums.z + log2_fast(sums.w), to, u, at);
   store_rows(o, sums.y, sums.w, to, u, at);
 }

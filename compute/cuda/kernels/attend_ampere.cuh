@@ -21,7 +21,7 @@ DEVICE void step_values(float (&o)[SUMS], const float (&s)[KEYS / 2], u32 values
 }
 
 KERNEL void __launch_bounds__(256, 1)
-    attend(bf16* out, int stride, const int* list, F4* partials, int* counters, float scale, int buffer,
+    attend(bf16* out, int stride, const int* list, F4* partials, int* counters, float scale, int buffer, float* logs,
            const bf16* queries, int query_stride, const bf16* scratch, int slots) {
   extern __shared__ __align__(128) u8 memory[];
   __shared__ int flag[2];
@@ -69,6 +69,6 @@ KERNEL void __launch_bounds__(256, 1)
       advance(w, list, u);
       __syncthreads();
     }
-    finish(o, x, scale, u, Output{out, partials, counters, stride, scales_of(list)}, Place{half, (int)(threadIdx.x & 127)}, 1 + half, &flag[half]);
+    finish(o, x, scale, u, Output{out, partials, counters, stride, scales_of(list), logs}, Place{half, (int)(threadIdx.x & 127)}, 1 + half, &flag[half]);
   }
 }

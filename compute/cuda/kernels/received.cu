@@ -1,7 +1,7 @@
 // received: what every key received of the attention of all rows that see it: probabilities, summed over rows and
-// query heads. Units are those of attend.cu, each a whole tile: a block goes through its keys twice, first for the
-// sums of the softmax, then for the probabilities. Sums are in fixed point (FRACTION bits), so that the order in which
-// blocks end changes nothing. Scores as in attend_ampere.cuh: one layer of a pass needs it.
+// query heads. Units are those of attend.cu, each a whole tile. The sums of the rows' softmax are attend.cu's own. Sums
+// are in fixed point (FRACTION bits), so that the order in which blocks end changes nothing. Scores as in
+// attend_ampere.cuh: one layer of a pass needs it.
 // check: HEADS=12 KV_HEADS=2 HEAD_DIM=128
 // check: HEADS=4 KV_HEADS=2 HEAD_DIM=64
 // check: HEADS=3 KV_HEADS=3 HEAD_DIM=80
@@ -12,7 +12,6 @@
 #define FRACTION 32
 #define WARPS 8
 
-DEVICE float log2_fast(float x) { float y; asm("lg2.approx.f32 %0, %1;" : "=f"(y) : "f"(x)); return y; }
 DEVICE void add_fixed(u64* to, float v) {
   u64 fixed = (u64)((double)v * (double)(1ull << FRACTION) + 0.5);
   asm volatile("red.relaxed.gpu.global.add.u64 [%0], %1;" ::"l"(to), "l"(fixed) : "memory");
@@ -24,33 +23,27 @@ DEVICE void load_keys(u32 to, const Scratch& from, int matrix, int start) {
   }
 }
 
-// Goes through the keys of a unit, two stages in turns, and calls each(scores, walk) for every step.
-template <class F>
-DEVICE void each_step(const Scratch& from, const Unit& u, const int* list, u32 shared, int matrix, const u32 (&q)[HEAD_DIM / 4], int row, F each) {
-  Walk ahead = walk(list, u), w = ahead;
-  load_keys(shared, from, matrix, ahead.start);
-  copies_commit();
-  advance(ahead, list, u);
-  for (int i = 0; w.span < u.spans; i++) {
-    if (ahead.span < u.spans) {
-      load_keys(shared + (i + 1 & 1) * KEYS * ROW_BYTES, from, matrix, ahead.start);
-      advance(ahead, list, u);
-    }
-    copies_commit();
-    copies_wait<1>();
-    __syncthreads();
-    float s[KEYS / 2];
-    step_products(s, q, shared + (i & 1) * KEYS * ROW_BYTES);
-    mask_scores(s, w, u, list, row);
-    each(s, w);
-    advance(w, list, u);
-    __syncthreads();
+// Adds up n values of 8 lanes that differ in the bits 4, 8 and 16 of their number. Lanes halve what they have at each
+// step: lane l is left with the sums of v[n/8·k] … for k = l/16%2·4 + l/8%2·2 + l/4%2.
+template <int N, int BIT> DEVICE void add_lanes(float (&v)[16]) {
+  bool upper = threadIdx.x & BIT;
+#pragma unroll
+  for (int i = 0; i < N / 2; i++) {
+    float other = shuffle_xor(upper ? v[i] : v[i + N / 2], BIT);
+    v[i] = (upper ? v[i + N / 2] : v[i]) + other;
   }
 }
 
-KERNEL void __launch_bounds__(256, 1) received(u64* sums, const int* list, float scale, int buffer, const bf16* queries, int query_stride, const bf16* scratch, int slots) {
+// The logarithm of a row's sum; rows beyond the tile's tokens have probabilities of 0.
+DEVICE float log_of(const float* logs, const Unit& u, int row) {
+  if (row / GROUP >= u.tokens()) return -MINUS_INF;
+  return logs[(u64)(u.row + row / GROUP) * HEADS + u.head() * GROUP + row % GROUP];
+}
+
+KERNEL void __launch_bounds__(256, 2)
+    received(u64* sums, const int* list, float scale, int buffer, const float* logs, const bf16* queries, int query_stride, const bf16* scratch, int slots) {
   extern __shared__ __align__(128) u8 memory[]; // the queries, or two stages of keys
-  __shared__ float columns[WARPS][KEYS];
+  __shared__ F2 columns[WARPS][KEYS / 2];
   u32 shared = shared_address(memory);
   int lane = threadIdx.x & 31, warp = threadIdx.x >> 5, row = warp * 16 + lane / 4;
   int first = list[LIST_BLOCKS + 2 * blockIdx.x], units = list[LIST_BLOCKS + 2 * blockIdx.x + 1];
@@ -60,6 +53,7 @@ KERNEL void __launch_bounds__(256, 1) received(u64* sums, const int* list, float
     int matrix = (buffer * KV_HEADS + u.head()) * 2;
     load_queries(shared, queries, query_stride, u);
     copies_commit();
+    float b0 = log_of(logs, u, row), b1 = log_of(logs, u, row + 8);
     copies_wait<0>();
     __syncthreads();
     u32 q[HEAD_DIM / 4];
@@ -67,35 +61,44 @@ KERNEL void __launch_bounds__(256, 1) received(u64* sums, const int* list, float
     for (int c = 0; c < HEAD_DIM / 16; c++)
       load_fragments(q + 4 * c, shared + (warp * 16 + (lane & 7) + (lane >> 3 & 1) * 8) * ROW_BYTES + c * 32 + (lane >> 4) * 16);
     __syncthreads();
-    Softmax x = {MINUS_INF, MINUS_INF, 0, 0, 0, 0};
-    each_step(from, u, list, shared, matrix, q, row, [&](float (&s)[KEYS / 2], const Walk&) { soften(s, x, scale); });
-    x.l0 += shuffle_xor(x.l0, 1);
-    x.l1 += shuffle_xor(x.l1, 1);
-    x.l0 += shuffle_xor(x.l0, 2);
-    x.l1 += shuffle_xor(x.l1, 2);
-    // Probabilities are 2^(score·scale − b). Rows beyond the tile's tokens get none.
-    float b0 = row / GROUP < u.tokens() ? x.m0 * scale + log2_fast(x.l0) : -MINUS_INF;
-    float b1 = (row + 8) / GROUP < u.tokens() ? x.m1 * scale + log2_fast(x.l1) : -MINUS_INF;
-    each_step(from, u, list, shared, matrix, q, row, [&](float (&s)[KEYS / 2], const Walk& w) {
+    Walk ahead = walk(list, u), w = ahead;
 #pragma unroll
-      for (int j = 0; j < KEYS / 8; j++) {
-#pragma unroll
-        for (int e = 0; e < 2; e++) {
-          float p = exp2_fast(s[4 * j + e] * scale - b0) + exp2_fast(s[4 * j + 2 + e] * scale - b1);
-          p += shuffle_xor(p, 4);
-          p += shuffle_xor(p, 8);
-          p += shuffle_xor(p, 16);
-          if (lane < 4) columns[warp][8 * j + 2 * lane + e] = p;
-        }
+    for (int i = 0; i < 2; i++) {
+      if (ahead.span < u.spans) {
+        load_keys(shared + i * KEYS * ROW_BYTES, from, matrix, ahead.start);
+        advance(ahead, list, u);
       }
-      __syncthreads();
+      copies_commit();
+    }
+    for (int i = 0; w.span < u.spans; i++) {
+      u32 keys = shared + (i & 1) * KEYS * ROW_BYTES;
+      copies_wait<1>();
+      __syncthreads(); // the keys are there, and the columns of the step before are added up
+      float s[KEYS / 2], v[KEYS / 4];
+      step_products(s, q, keys);
+      mask_scores(s, w, u, list, row);
+#pragma unroll
+      for (int k = 0; k < KEYS / 4; k++) // of the columns 8·(k/2) + 2·(lane%4) + k%2
+        v[k] = exp2_fast(s[4 * (k / 2) + k % 2] * scale - b0) + exp2_fast(s[4 * (k / 2) + 2 + k % 2] * scale - b1);
+      add_lanes<16, 16>(v);
+      add_lanes<8, 8>(v);
+      add_lanes<4, 4>(v);
+      columns[warp][4 * ((lane >> 4) * 4 + (lane >> 3 & 1) * 2 + (lane >> 2 & 1)) + (lane & 3)] = F2{v[0], v[1]};
+      __syncthreads(); // the columns are there, and nobody needs these keys any more
+      if (ahead.span < u.spans) {
+        load_keys(keys, from, matrix, ahead.start);
+        advance(ahead, list, u);
+      }
+      copies_commit();
       int key = threadIdx.x;
       if (key < KEYS && w.start + key < w.end) {
         float p = 0;
 #pragma unroll
-        for (int i = 0; i < WARPS; i++) p += columns[i][key];
+        for (int k = 0; k < WARPS; k++) p += ((const float*)columns[k])[key];
         if (p > 0) add_fixed(sums + w.start + key, p);
       }
-    });
+      advance(w, list, u);
+    }
+    __syncthreads();
   }
 }
