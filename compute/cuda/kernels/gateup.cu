@@ -10,7 +10,7 @@
 // blocks may form a cluster: with CM = 2 they have neighbouring rows and share W's part, with CN = 2
 // they have neighbouring columns and share x's; each copies half of what is shared to both.
 //
-// Consumer w takes rows w·BM/2 … of the tile. With TURNS the consumers take whole tiles in turns instead:
+// Consumer w takes rows w·BM/2 … of the tile, if there are any. With TURNS the consumers take whole tiles in turns instead:
 // one's products run under the other's end.
 //
 // Shared memory of a buffer: rows of 128 bytes, x's then W's, in groups of 8 rows (1,024 bytes) within
@@ -104,10 +104,11 @@ struct Tiles {
   int row, col;                        // first row and column of this block's tile
 
   DEVICE int count() const { return down * across; }
-  // Rows run first, in groups that the cache holds, so that W is read once per group.
+  // Rows run first, in groups that the cache holds, so that W is read once per group. Which of them a cluster begins with
+  // changes from round to round: the last may be short, and everybody is to get some of those.
   DEVICE void take(int t) {
     int whole = GROUP * across, g = t / whole, r = t - g * whole;
-    int high = min_i(GROUP, down - g * GROUP), n = r / high, m = g * GROUP + r - n * high;
+    int high = min_i(GROUP, down - g * GROUP), n = r / high, m = g * GROUP + (r - n * high + (n * high + high / 2) / step) % high;
     row = (m * CM + (CM > 1 ? rank : 0)) * BM;
     col = (n * CN + (CN > 1 ? rank : 0)) * BN;
   }
@@ -338,6 +339,13 @@ DEVICE void release(const Buffers& b, int index) {
 DEVICE void await_turn(int who) { asm volatile("bar.sync %0, 256;" ::"r"(1 + who) : "memory"); }
 DEVICE void end_turn(int who) { asm volatile("bar.arrive %0, 256;" ::"r"(2 - who) : "memory"); }
 
+// Tells the compiler that v is the same in all lanes.
+DEVICE int same_in_all(int v) {
+  int y;
+  asm volatile("shfl.sync.idx.b32 %0, %1, 0, 31, 0xffffffff;" : "=r"(y) : "r"(v));
+  return y;
+}
+
 DEVICE void consume(Buffers b, Tiles tiles, const End& e, int k, int who) {
   int lane = threadIdx.x & 31, warp = threadIdx.x >> 5 & 3;
   int turn = 0, share = TURNS ? 0 : who; // which part of the tile's rows is the consumer's
@@ -349,6 +357,14 @@ DEVICE void consume(Buffers b, Tiles tiles, const End& e, int k, int who) {
       continue;
     }
     if (TURNS && turn > 1) await_turn(who);
+    int row = tiles.row + share * (BM / 2);
+    if (!TURNS && same_in_all(row >= e.rows)) { // the other consumer has the tile to itself, and takes half the time
+      for (int c = 0; c < k; c += depth, b.index++) {
+        barrier_wait(b.filled(), b.parity());
+        release(b, b.index);
+      }
+      continue;
+    }
     float d[blocks][BN / 2]; // cleared, since a first step that does not add makes the compiler wait for each wgmma
 #pragma unroll
     for (int i = 0; i < blocks * BN / 2; i++) d[i / (BN / 2)][i % (BN / 2)] = 0;
@@ -370,7 +386,6 @@ DEVICE void consume(Buffers b, Tiles tiles, const End& e, int k, int who) {
     if (TURNS) end_turn(who);
     multiplied<0>();
     release(b, b.index - 1);
-    int row = tiles.row + share * (BM / 2);
 #pragma unroll
     for (int i = 0; i < blocks; i++) finish(e, d[i], row + i * 64 + warp * 16 + lane / 4, tiles.col, lane & 3);
   }

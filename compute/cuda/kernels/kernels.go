@@ -14,8 +14,10 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strings"
+	"sync"
 
 	"grebe/compute/cuda/driver"
 )
@@ -56,6 +58,32 @@ func Load(c *driver.Context, file string, defines ...string) (*driver.Module, er
 	}
 	write(path, code)
 	return m, nil
+}
+
+// Prepare compiles file with each of several lists of defines, side by side, so that Load finds them in the cache. What fails will fail in Load.
+func Prepare(c *driver.Context, file string, lists [][]string) {
+	text, err := source(file)
+	version, versionErr := driver.CompilerVersion()
+	if err != nil || versionErr != nil || CacheDir() == "" {
+		return
+	}
+	var wg sync.WaitGroup
+	free := make(chan struct{}, runtime.GOMAXPROCS(0))
+	for _, defines := range lists {
+		options := options(c.Info().Arch, defines)
+		path := cached(file, text, version, options)
+		if _, ok := read(path); ok {
+			continue
+		}
+		wg.Go(func() {
+			free <- struct{}{}
+			defer func() { <-free }()
+			if code, err := driver.Compile(file, text, options); err == nil {
+				write(path, code)
+			}
+		})
+	}
+	wg.Wait()
 }
 
 // options are the compiler's. Only Hopper has instructions of its own that the kernels use.

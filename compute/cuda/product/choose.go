@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"grebe/compute/cuda/driver"
+	"grebe/compute/cuda/kernels"
 )
 
 // Timing is how long a product took by tiles of one kind.
@@ -21,7 +22,9 @@ type Timing struct {
 // turn, so that a cache that holds one of them does not decide. What out holds is lost.
 func (s *Set) Choose(stream *driver.Stream, op Op, weights []driver.Ptr) ([]Timing, error) {
 	var calls [][]*Call
-	for _, t := range Tiles(s.c.Info(), op.Most, op.N, op.K) {
+	tiles := Tiles(s.c.Info(), op.Most, op.N, op.K)
+	s.compile(&op, tiles)
+	for _, t := range tiles {
 		row := make([]*Call, 0, len(weights))
 		for _, w := range weights {
 			op.W = w
@@ -43,6 +46,17 @@ func (s *Set) Choose(stream *driver.Stream, op Op, weights []driver.Ptr) ([]Timi
 	}
 	slices.SortStableFunc(out, func(a, b Timing) int { return cmp.Compare(a.Time, b.Time) })
 	return out, nil
+}
+
+// compile compiles what is missing of the kernels for tiles, side by side.
+func (s *Set) compile(op *Op, tiles []Tile) {
+	var lists [][]string
+	for _, t := range tiles {
+		if _, ok := s.kernels[key{op.Form, t, op.Bias != 0}]; !ok {
+			lists = append(lists, t.defines(op.Form, op.Bias != 0))
+		}
+	}
+	kernels.Prepare(s.c, "gateup.cu", lists)
 }
 
 // measure returns the median time of one launch of each row of calls, whose rounds alternate.

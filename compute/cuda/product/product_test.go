@@ -62,6 +62,24 @@ func TestTilesAreValidAndCheapestFirst(t *testing.T) {
 	}
 }
 
+// TestEveryTileIsTakenOnce: whatever the number of tiles, and in whichever order clusters take them.
+func TestEveryTileIsTakenOnce(t *testing.T) {
+	for _, o := range []order{{1, 7, 16, 66}, {3, 64, 16, 66}, {4, 64, 16, 66}, {5, 13, 32, 66}, {7, 80, 16, 132}, {40, 9, 16, 66}, {33, 50, 32, 132}, {17, 1, 16, 5}} {
+		taken := map[[2]int]bool{}
+		for i := range o.down * o.across {
+			m, n := o.take(i)
+			if m < 0 || m >= o.down || n < 0 || n >= o.across || taken[[2]int{m, n}] {
+				t.Fatalf("%+v: tile %d is row %d, column %d, beyond the last or taken before", o, i, m, n)
+			}
+			taken[[2]int{m, n}] = true
+		}
+	}
+	o := order{3, 64, 16, 66} // 640 rows of 256 by 24,576 columns of 2 · 192: the last row of tiles is half a one
+	if got := o.longest(2, 1); got != 5 {
+		t.Errorf("the longest of 66 clusters has %v to do, of tiles that cost 2, 2 and 1; want 5", got)
+	}
+}
+
 // machine is a GPU with what tests need on it.
 type machine struct {
 	tb     testing.TB
@@ -334,14 +352,18 @@ func TestOverlappedProducts(t *testing.T) {
 // TestGateUpOfRealShapes checks a few rows of the shapes that models have, more tiles than processors.
 func TestGateUpOfRealShapes(t *testing.T) {
 	m := gpu(t)
-	for _, s := range []struct{ rows, n, k int }{{256, 17920, 1536}, {1000, 12288, 2048}} {
+	for _, s := range []struct{ rows, n, k int }{{256, 17920, 1536}, {1000, 12288, 2048}, {620, 24576, 256}, {850, 24576, 256}} {
 		e := m.example(GateUp, s.rows, s.rows, s.n, s.k, false)
 		for _, tile := range Tiles(m.c.Info(), s.rows, s.n, s.k) {
 			m.must(m.c.Upload(e.op.Out, e.out))
 			c, err := m.set.Prepare(e.op, tile)
 			m.must(err)
 			m.must(c.Launch(m.stream, m.args, false))
-			if err := e.check(m, []int{s.rows - 1}); err != nil {
+			rows := []int{s.rows - 1}
+			if s.k < 1000 {
+				rows = append(rows, 0, 127, 130, 300, 511, 512, 600)
+			}
+			if err := e.check(m, rows); err != nil {
 				t.Errorf("%v: %v", tile, err)
 			}
 		}

@@ -71,6 +71,9 @@ func (t Tile) stageBytes() int { return (t.Rows + t.Cols) * depth * 2 }
 // shared is the shared memory of a block: the buffers, room to align them to 1,024, and two barriers each.
 func (t Tile) shared() int { return 1024 + t.Stages*(t.stageBytes()+16) }
 
+// group is how many tiles below one another go together.
+func (t Tile) group() int { return max(1, group/(t.Rows*t.down())) }
+
 func (t Tile) validate(info driver.Info) error {
 	wide := t.Cols > 256 || (t.Rows == 256 || t.Turns) && t.Cols > 192 || t.Turns && t.Rows != 128
 	step := 8 * t.down()
@@ -85,12 +88,12 @@ func (t Tile) defines(form Form, bias bool) []string {
 	number := map[bool]string{true: "1", false: "0"}
 	return []string{fmt.Sprintf("BM=%d", t.Rows), fmt.Sprintf("BN=%d", t.Cols), fmt.Sprintf("STAGES=%d", t.Stages),
 		fmt.Sprintf("CM=%d", t.down()), fmt.Sprintf("CN=%d", t.across()),
-		fmt.Sprintf("GROUP=%d", max(1, group/(t.Rows*t.down()))), fmt.Sprintf("FORM=%d", form),
+		fmt.Sprintf("GROUP=%d", t.group()), fmt.Sprintf("FORM=%d", form),
 		"BIAS=" + number[bias], "TURNS=" + number[t.Turns]}
 }
 
-// cost estimates the cycles of a product: rounds of tiles, each of which takes the tensor cores' time, or
-// that of the copies, and a start and an end.
+// cost estimates the cycles of a product: those of the cluster that has the most to do, whose tiles each take the tensor cores'
+// time, or that of the copies, and a start and an end.
 func (t Tile) cost(info driver.Info, rows, n, k int) float64 {
 	const (
 		flopsPerCycle = 4096
@@ -98,15 +101,48 @@ func (t Tile) cost(info driver.Info, rows, n, k int) float64 {
 		ends          = 1200 // what is not hidden
 	)
 	clusters := info.Processors / t.cluster()
-	tiles := up(rows, t.Rows*t.down()) * up(n, t.Cols*t.across())
-	rounds := float64(up(tiles, clusters))
+	o := order{down: up(rows, t.Rows*t.down()), across: up(n, t.Cols*t.across()), group: t.group(), clusters: clusters}
 	steps := float64(k / depth)
 	multiply := float64(t.Rows*t.Cols*depth*2) / flopsPerCycle
 	copied := float64((t.xBox()+t.wBox())*depth*2) / bytesPerCycle
+	whole := steps * max(multiply, copied)
 	if t.Turns {
-		return rounds*steps*max(multiply, copied) + ends
+		return float64(up(o.down*o.across, clusters))*whole + ends
 	}
-	return rounds * (steps*max(multiply, copied) + ends)
+	last := whole
+	if rows-(o.down-1)*t.Rows*t.down() <= t.Rows/2 { // one consumer has nothing to do
+		last = steps * max(multiply/2, copied)
+	}
+	return o.longest(whole+ends, last+ends)
+}
+
+// order is that in which clusters of blocks take tiles, as Tiles of gateup.cu.
+type order struct{ down, across, group, clusters int }
+
+// take returns the row and the column of tile i.
+func (o *order) take(i int) (m, n int) {
+	g := i / (o.group * o.across)
+	r := i - g*o.group*o.across
+	high := min(o.group, o.down-g*o.group)
+	n = r / high
+	return g*o.group + (r-n*high+(n*high+high/2)/o.clusters)%high, n
+}
+
+// longest returns the cost of the cluster that has the most to do, where tiles of the last row cost last and others whole.
+func (o *order) longest(whole, last float64) float64 {
+	most, all := 0.0, o.down*o.across
+	for c := range min(o.clusters, all) {
+		sum := 0.0
+		for i := c; i < all; i += o.clusters {
+			if m, _ := o.take(i); m == o.down-1 {
+				sum += last
+			} else {
+				sum += whole
+			}
+		}
+		most = max(most, sum)
+	}
+	return most
 }
 
 func up(a, b int) int { return (a + b - 1) / b }
