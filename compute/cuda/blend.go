@@ -14,30 +14,32 @@ import (
 // into the stream, and the rest is recorded as a batch of the rows that are left. Their keys and values go to their
 // tokens' places; all others are gathered from the chunks, where Place put them.
 //
-// Place runs in a stream of its own, a few layers first, so that the layers before it and after it compute beside
-// what comes over the bus. A layer waits for its own part, see tensor.beforeLeft. Chunks in the host's memory are
+// Place runs in a stream of its own, a few layers first. Where it is followed by Received, it waits for what that adds up: while
+// the host chooses rows, the GPU has nothing else to do. A layer waits for its own part, see tensor.beforeLeft. Chunks in the host's memory are
 // fetched by copies, in another stream ahead of it, see fetching. The host's way to the GPU is one: what the batch itself
 // sends there would wait behind these copies. So the first part's begin behind what Received sends, and the others'
 // behind the tables of the batch that goes on.
 
 // placing is what Place needs.
 type placing struct {
-	stream *driver.Stream
-	done   []*driver.Event // by part of the layers: they are in place
-	sent   *driver.Event   // the runs have left the host
-	args   *driver.Args
-	place  *driver.Function
-	angles *driver.Function
-	from   int  // first layer that was placed in this batch and not gone on with yet; −1: none
-	first  int  // layer from which on runs are placed
-	late   int  // last parts of the layers that are not in the stream yet
-	busy   bool // something was placed that nobody has waited for
+	stream  *driver.Stream
+	done    []*driver.Event // by part of the layers: they are in place
+	sent    *driver.Event   // the runs have left the host
+	weighed *driver.Event   // attention received is known
+	args    *driver.Args
+	place   *driver.Function
+	angles  *driver.Function
+	from    int  // first layer that was placed in this batch and not gone on with yet; −1: none
+	first   int  // layer from which on runs are placed
+	late    int  // last parts of the layers that are not in the stream yet
+	busy    bool // something was placed that nobody has waited for
 
 	host      *driver.Host // the runs, and how far K is turned
 	dev       driver.Ptr
 	cos, sin  driver.Ptr
 	room      int // runs
 	count     int
+	short     int // the first of them, of few tokens
 	angleRoom int // parts
 
 	fetch fetching
@@ -163,7 +165,7 @@ func (r *runner) receive(layer int, out []float32) error {
 		return err
 	}
 	r.busy = true
-	if err := r.placing.launch(r, placedWith(r.placing.first)+1); err != nil {
+	if err := r.placing.follow(r); err != nil {
 		return err
 	}
 	n := r.att.sums()
@@ -267,10 +269,7 @@ func (r *runner) placeAll(from int, parts []compute.Part) error {
 		p.from = from
 	}
 	p.busy = true
-	if err := p.send(r, from, len(parts)); err != nil || p.fetch.active {
-		return err
-	}
-	return p.launch(r, len(placedParts))
+	return p.send(r, from, len(parts))
 }
 
 // open makes what is needed, the first time, or nothing.
@@ -294,6 +293,9 @@ func (p *placing) make(r *runner) (err error) {
 		return err
 	}
 	if p.sent, err = c.NewEvent(false); err != nil {
+		return err
+	}
+	if p.weighed, err = c.NewEvent(false); err != nil {
 		return err
 	}
 	for range placedParts {
@@ -333,12 +335,21 @@ func (p *placing) fill(r *runner, parts []compute.Part) error {
 	turns := offheap.Slice[int32](p.host.Bytes[turnsAt:], len(parts))
 	all := offheap.Slice[run](p.host.Bytes[p.runsAt():], p.room)
 	p.count = 0
-	for i := range parts {
-		turns[i] = int32(parts[i].Turn)
-		p.cut(all, &r.batch.Segments[parts[i].Segment], &parts[i], int32(i))
+	for _, short := range []bool{true, false} {
+		for i := range parts {
+			if turns[i] = int32(parts[i].Turn); parts[i].Tokens <= shortRun == short {
+				p.cut(all, &r.batch.Segments[parts[i].Segment], &parts[i], int32(i))
+			}
+		}
+		if short {
+			p.short = p.count
+		}
 	}
 	return nil
 }
+
+// shortRun tokens are placed by a warp for all heads.
+const shortRun = 4
 
 // cut appends the runs of a part to all.
 func (p *placing) cut(all []run, g *compute.Segment, part *compute.Part, number int32) {
@@ -407,8 +418,8 @@ func (p *placing) launch(r *runner, end int) error {
 	for ; len(placedParts)-p.late < end; p.late-- {
 		i := len(placedParts) - p.late
 		if first, end := placedLayers(i, p.first, r.shape.Layers); first < end {
-			if err := firstError(p.fetch.start(r, i, first, end), p.fetch.await(s, i), p.place.Launch(s, driver.Launch{Grid: [3]int{2 * r.dev.c.Info().Processors}, Block: [3]int{256}},
-				p.args.Reset().Ptr(p.dev.At(p.runsAt())).Int(p.count).Ptr(p.cos).Ptr(p.sin).Int(first).Int(end-first))); err != nil {
+			if err := firstError(p.fetch.start(r, i, first, end), p.fetch.await(s, i), p.place.Launch(s, driver.Launch{Grid: [3]int{4 * r.dev.c.Info().Processors}, Block: [3]int{256}},
+				p.args.Reset().Ptr(p.dev.At(p.runsAt())).Int(p.count).Int(p.short).Ptr(p.cos).Ptr(p.sin).Int(first).Int(end-first))); err != nil {
 				return err
 			}
 		}
@@ -417,6 +428,15 @@ func (p *placing) launch(r *runner, end int) error {
 		}
 	}
 	return nil
+}
+
+// follow has parts placed behind what is in the runner's stream: while rows are chosen, it has nothing to do. What is fetched from the
+// host's memory comes in parts, the first of which need not wait.
+func (p *placing) follow(r *runner) error {
+	if p.fetch.active {
+		return p.launch(r, placedWith(p.first)+1)
+	}
+	return firstError(p.weighed.Record(r.stream), p.stream.Wait(p.weighed), p.launch(r, len(placedParts)))
 }
 
 // placedLayers returns the layers of a part that are from on.
@@ -461,8 +481,10 @@ func (p *placing) close(d *device) {
 	}
 	_ = errors.Join(p.stream.Sync(), p.stream.Close()) // fail with a lost GPU only
 	p.fetch.close(d)
-	if p.sent != nil {
-		_ = p.sent.Close()
+	for _, e := range []*driver.Event{p.sent, p.weighed} {
+		if e != nil {
+			_ = e.Close()
+		}
 	}
 	for _, e := range p.done {
 		_ = e.Close()

@@ -26,15 +26,16 @@ type blendTimed struct {
 }
 
 const (
-	blendPreamble, blendHistory, blendQuestion = 207, 400, 20
-	blendItems, blendItem                      = 24, 76
+	blendPreamble, blendHistory, blendQuestion = 207, 520, 20
+	blendItems, blendItem                      = 17, 87
 	blendBudget                                = 0.3
+	blendWhole                                 = 2 // layers that compute all rows
 )
 
 // newBlendTimed lets rows of all that has something to stand in go on by chance.
-func newBlendTimed(t *testing.T, d compute.Device, far bool) *blendTimed {
+func newBlendTimed(t *testing.T, d compute.Device, layers int, far bool) *blendTimed {
 	t.Helper()
-	s := compute.Shape{Layers: 36, Hidden: 4096, Heads: 32, KVHeads: 8, HeadDim: 128, Inter: 12288, Eps: 1e-6, KV: compute.BF16, Rope: compute.Rope{Scale: 1}}
+	s := compute.Shape{Layers: layers, Hidden: 4096, Heads: 32, KVHeads: 8, HeadDim: 128, Inter: 12288, Eps: 1e-6, KV: compute.BF16, Rope: compute.Rope{Scale: 1}}
 	for i := range s.HeadDim / 2 {
 		s.Rope.InvFreq = append(s.Rope.InvFreq, float32(math.Pow(1e6, -2*float64(i)/float64(s.HeadDim))))
 	}
@@ -115,7 +116,7 @@ func (x *blendTimed) lay(d compute.Device, far bool, chunk func(mem compute.Memo
 type hostTimes struct{ started, placed, received, last time.Duration }
 
 func (h hostTimes) String() string {
-	return fmt.Sprintf("the host had started the first layer after %v, placing after %v, attention received after %v, recorded the rest after %v", h.started, h.placed, h.received, h.last)
+	return fmt.Sprintf("the host had started the whole layers after %v, placing after %v, attention received after %v, recorded the rest after %v", h.started, h.placed, h.received, h.last)
 }
 
 // blend runs the prompt with what stands in.
@@ -126,11 +127,18 @@ func (x *blendTimed) blend(received bool) (h hostTimes, err error) {
 		return h, err
 	}
 	r.Embed(x.table)
-	r.QKV(0, &x.attn[0])
-	r.Attend(0)
+	for l := range blendWhole - 1 {
+		r.QKV(l, &x.attn[l])
+		r.Attend(l)
+		r.Output(&x.attn[l])
+		r.FFN(&x.ffn[l])
+	}
+	const last = blendWhole - 1
+	r.QKV(last, &x.attn[last])
+	r.Attend(last)
 	r.(compute.Starter).Start()
 	h.started = time.Since(begin)
-	r.Place(1, x.parts)
+	r.Place(blendWhole, x.parts)
 	h.placed = time.Since(begin)
 	if received {
 		if err := r.Received(x.received); err != nil {
@@ -139,8 +147,8 @@ func (x *blendTimed) blend(received bool) (h hostTimes, err error) {
 	}
 	h.received = time.Since(begin)
 	r.Keep(x.rows)
-	for l := range x.attn {
-		if l > 0 {
+	for l := last; l < len(x.attn); l++ {
+		if l > last {
 			r.QKV(l, &x.attn[l])
 			r.Attend(l)
 		}
@@ -183,12 +191,28 @@ func TestBlendTimes(t *testing.T) {
 	defer d.Close()
 	for name, far := range map[string]bool{"device": false, "host": true} {
 		t.Run(name, func(t *testing.T) {
-			x := newBlendTimed(t, d, far)
+			x := newBlendTimed(t, d, 36, far)
 			x.print(t)
 			if !far {
 				x.products(t, d.(*device))
 			}
 		})
+	}
+}
+
+// TestBlendTrace runs a whole and a blended prompt of few layers, for a profiler: GREBE_BLEND_TRACE=1.
+func TestBlendTrace(t *testing.T) {
+	if os.Getenv("GREBE_BLEND_TRACE") == "" {
+		t.Skip("GREBE_BLEND_TRACE is not set")
+	}
+	d := open(t, Options{NoGraphs: true, NoOverlap: true})
+	defer d.Close()
+	x := newBlendTimed(t, d, 5, false)
+	if err := x.full(); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := x.blend(true); err != nil {
+		t.Fatal(err)
 	}
 }
 
@@ -226,12 +250,15 @@ func (x *blendTimed) print(t *testing.T) {
 	x.parts = nil
 	t.Logf("placing nothing %.2f ms", timesOf(func() error { _, err := x.blend(true); return err }))
 	x.parts = parts
-	for _, left := range []int{640, 704, 768} {
-		x.rows = x.rows[:0]
-		for i := n - left; i < n; i++ {
-			x.rows = append(x.rows, int32(i))
+	for _, left := range []int{620, 640, 768} {
+		for _, from := range []int{0, n - left} {
+			x.rows = x.rows[:0]
+			for i := range left - 1 {
+				x.rows = append(x.rows, int32(from+i))
+			}
+			x.rows = append(x.rows, int32(n-1))
+			t.Logf("%d left, from row %d on, %.2f ms", left, from, timesOf(func() error { _, err := x.blend(true); return err }))
 		}
-		t.Logf("%d left %.2f ms", left, timesOf(func() error { _, err := x.blend(true); return err }))
 	}
 }
 
@@ -242,7 +269,7 @@ func (x *blendTimed) products(t *testing.T, d *device) {
 	if err := d.c.Enter(); err != nil {
 		t.Fatal(err)
 	}
-	for _, m := range []int{640, 704, 768, 2304} {
+	for _, m := range []int{640, 768, 896, 2048} {
 		var us [4]float64
 		if _, err := d.tile(m, 2*s.Inter, s.Hidden); err != nil {
 			t.Fatal(err)

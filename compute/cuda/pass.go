@@ -99,6 +99,11 @@ func (r *runner) flush() error {
 	if err := firstError(r.tables.upload(r.stream), r.sums.upload(r.stream, len(r.batch.Tokens)), r.sent.Record(r.stream)); err != nil {
 		return err
 	}
+	if r.ahead = r.brief && len(r.ops) > 1 && r.ops[0].kind == opEmbed && r.ops[1].kind == opQKV; r.ahead {
+		if err := r.first(); err != nil {
+			return err
+		}
+	}
 	if err := r.plan(); err != nil {
 		return err
 	}
@@ -110,6 +115,19 @@ func (r *runner) flush() error {
 	}
 	r.bufs.second = r.base
 	return nil
+}
+
+// first puts what needs no plan of attention into the stream, so that the GPU computes while one is made: the embedding, and the first
+// product.
+func (r *runner) first() error {
+	p := r.pass()
+	r.bufs.second, r.bufs.moved = r.base, false
+	return firstError(r.embed(&p, &r.ops[0]), r.projectQKV(&p, &r.ops[1]))
+}
+
+// pass is how the recorded operations begin.
+func (r *runner) pass() pass {
+	return pass{m: r.tables.rows, rows: r.tables.trueRows(), cores: r.graphs.cores}
 }
 
 // plan prepares attention, and has all that the layers wait for in its stream.
@@ -214,15 +232,17 @@ func (r *runner) poll(e *driver.Event, polls time.Duration) error {
 
 // emit puts all recorded operations into the stream.
 func (r *runner) emit() error {
-	p := pass{m: r.tables.rows, rows: r.tables.trueRows(), cores: r.graphs.cores}
+	p := r.pass()
 	r.bufs.second, r.bufs.moved = r.base, false
-	turned := false
+	turned, ahead := false, r.ahead
 	for i := range r.ops {
 		o := &r.ops[i]
 		var err error
 		switch o.kind {
 		case opEmbed:
-			err = r.embed(&p, o)
+			if !ahead {
+				err = r.embed(&p, o)
+			}
 		case opQKV:
 			if !turned {
 				turned, err = true, r.angles(&p)
@@ -230,8 +250,11 @@ func (r *runner) emit() error {
 			if err == nil {
 				err = r.att.before(o.layer)
 			}
-			if err == nil {
-				err = r.qkv(&p, o)
+			if err == nil && !ahead {
+				err = r.projectQKV(&p, o)
+			}
+			if ahead = false; err == nil {
+				err = r.turn(&p, o)
 			}
 		case opAttend:
 			err = r.att.launch(o.layer)
@@ -323,14 +346,17 @@ func ropeHeads(dim int) int {
 	return 4
 }
 
-func (r *runner) qkv(p *pass, o *op) error {
+// projectQKV is the product of QKV behind its norm.
+func (r *runner) projectQKV(p *pass, o *op) error {
 	if err := r.norm(p, o.norm); err != nil {
 		return err
 	}
 	product := driver.Product{M: p.m, N: o.w.rows, K: o.w.cols, In: numberOf(o.w.dt), Out: numberOf(r.bufs.queryFormat())}
-	if err := r.product(product, r.bufs.qkv, r.bufs.normed, o.w); err != nil {
-		return err
-	}
+	return r.product(product, r.bufs.qkv, r.bufs.normed, o.w)
+}
+
+// turn puts queries, keys and values where attention reads them.
+func (r *runner) turn(p *pass, o *op) error {
 	a := r.args.Reset().Ptr(r.bufs.q).Ptr(r.bufs.qkv).Ptr(o.bias.pointer()).Ptr(o.qNorm.pointer()).Ptr(o.kNorm.pointer()).
 		Ptr(r.bufs.cos).Ptr(r.bufs.sin).Ptr(r.tables.homes()).Ptr(p.rows)
 	heads, each := r.shape.Heads+2*r.shape.KVHeads, ropeHeads(r.shape.HeadDim)
@@ -404,6 +430,7 @@ type graph struct {
 	rows, kept int // buckets
 	shape      int // of attention's launches
 	base       bool
+	ahead      bool
 	ops        []op
 	exec       *driver.Graph // nil until it is captured
 	seen, used int
@@ -462,7 +489,7 @@ func (g *graphs) find(r *runner) *graph {
 	}
 	shape := r.att.shape()
 	for _, v := range g.list {
-		if v.rows == r.tables.rows && v.kept == kept && v.shape == shape && v.base == r.base && slices.Equal(v.ops, r.ops) {
+		if v.rows == r.tables.rows && v.kept == kept && v.shape == shape && v.base == r.base && v.ahead == r.ahead && slices.Equal(v.ops, r.ops) {
 			v.used = g.clock
 			return v
 		}
@@ -477,7 +504,7 @@ func (g *graphs) find(r *runner) *graph {
 		g.list[oldest].close()
 		g.list = slices.Delete(g.list, oldest, oldest+1)
 	}
-	v := &graph{rows: r.tables.rows, kept: kept, shape: shape, base: r.base, ops: slices.Clone(r.ops), used: g.clock}
+	v := &graph{rows: r.tables.rows, kept: kept, shape: shape, base: r.base, ahead: r.ahead, ops: slices.Clone(r.ops), used: g.clock}
 	g.list = append(g.list, v)
 	return v
 }

@@ -38,6 +38,7 @@ type runner struct {
 	placing  placing
 
 	capturing bool // operations are recorded as a graph
+	ahead     bool // the first operations are in the stream already, up to the first product
 	brief     bool // what is started is few layers: plans have to be made soon rather than well
 
 	stream *driver.Stream
