@@ -171,6 +171,9 @@ func (x *laid) run(m *model, r compute.Blender, w *packed, received []float32) e
 		r.QKV(l, &w.attention[l])
 		r.Attend(l)
 		if l == x.layer {
+			if s, ok := r.(compute.Starter); ok && len(x.rows)%2 == 0 {
+				s.Start()
+			}
 			r.Place(l+1, x.parts)
 			if err := r.Received(received); err != nil {
 				return fmt.Errorf("received: %w", err)
