@@ -75,6 +75,9 @@ type SpeedLine struct {
 	Ratio    float64 `json:"ratio"`    // of the times, median of the repeats' own
 	Allowed  float64 `json:"allowed"`  // of the tokens computed
 	Reached  float64 `json:"reached"`  // ratio over allowed
+	// The same with the layers that compute all tokens counted as such.
+	LayersAllow   float64 `json:"layers_allow"`
+	LayersReached float64 `json:"layers_reached"`
 	// At 80 % of the baseline's capacity, Poisson arrivals, one after the other: P99 of the wait and the time.
 	P99   [2]float64 `json:"p99_ms"` // full, blended
 	P99By float64    `json:"p99_ratio"`
@@ -178,11 +181,19 @@ func (s *system) time(ctx context.Context, o *SpeedOptions, p Prompt, budget flo
 	}
 	line.Ratio, line.Allowed = median(by), float64(line.Computed[0])/float64(line.Computed[1])
 	line.Reached = line.Ratio / line.Allowed
+	line.LayersAllow = inLayers(line.Computed, s.model.Shape().Layers, cmp.Or(o.Layers, blend.WholeLayers))
+	line.LayersReached = line.Ratio / line.LayersAllow
 	for i := range times {
 		line.P99[i] = queue(times[i], median(times[0])/0.8, o.Requests, o.Seed)
 	}
 	line.P99By = line.P99[0] / line.P99[1]
 	return line, nil
+}
+
+// inLayers returns how many times fewer tokens are computed, summed over layers, of which the first, whole many, compute all.
+func inLayers(computed [2]int, layers, whole int) float64 {
+	whole = min(whole, layers-1)
+	return float64(layers*computed[0]) / float64(whole*computed[0]+(layers-whole)*computed[1])
 }
 
 // question is a prompt of random tokens with all that stands in for them.
@@ -365,14 +376,15 @@ func (s *Speed) JSON(w io.Writer) error {
 // Text writes a table.
 func (s *Speed) Text(w io.Writer) error {
 	fmt.Fprintf(w, "%s, %s\n%s's shape, random weights, bf16; the preamble is cached in both\n\n", s.Date, s.Device, s.Shape)
-	fmt.Fprintf(w, "%7s %8s %8s %7s  %9s %9s  %6s %8s %8s  %10s %10s %6s\n",
-		"tokens", "history", "items", "budget", "full ms", "blend ms", "ratio", "allowed", "reached", "P99 full", "P99 blend", "ratio")
+	fmt.Fprintf(w, "%7s %8s %8s %7s  %9s %9s  %6s %8s %8s %7s %8s  %10s %10s %6s\n",
+		"tokens", "history", "items", "budget", "full ms", "blend ms", "ratio", "allowed", "reached", "layers", "reached", "P99 full", "P99 blend", "ratio")
 	for _, l := range s.Lines {
-		_, err := fmt.Fprintf(w, "%7d %8d %8d %7.2f  %9.2f %9.2f  %6.2f %8.2f %7.0f%%  %10.1f %10.1f %6.2f\n", l.Tokens, l.Prompt.History, l.Prompt.Items*l.Prompt.Each,
-			l.Budget, l.Full, l.Blend, l.Ratio, l.Allowed, 100*l.Reached, l.P99[0], l.P99[1], l.P99By)
+		_, err := fmt.Fprintf(w, "%7d %8d %8d %7.2f  %9.2f %9.2f  %6.2f %8.2f %7.0f%% %7.2f %7.0f%%  %10.1f %10.1f %6.2f\n", l.Tokens, l.Prompt.History, l.Prompt.Items*l.Prompt.Each,
+			l.Budget, l.Full, l.Blend, l.Ratio, l.Allowed, 100*l.Reached, l.LayersAllow, 100*l.LayersReached, l.P99[0], l.P99[1], l.P99By)
 		if err != nil {
 			return err
 		}
 	}
-	return nil
+	_, err := fmt.Fprintln(w, "\nallowed: fewer rows that go on; layers: fewer rows, summed over all layers")
+	return err
 }

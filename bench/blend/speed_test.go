@@ -78,3 +78,13 @@ func BenchmarkHost(b *testing.B) {
 }
 
 var _ compute.Blender = (*idleRunner)(nil)
+
+// TestInLayers: whole layers count as such.
+func TestInLayers(t *testing.T) {
+	if got := inLayers([2]int{1000, 250}, 36, 2); got != 36000/(2000+34*250.0) {
+		t.Errorf("two of 36 layers whole: %v", got)
+	}
+	if got := inLayers([2]int{1000, 250}, 2, 4); got != 2000/1250.0 {
+		t.Errorf("one layer is left at least: %v", got)
+	}
+}
