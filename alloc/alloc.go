@@ -1,5 +1,5 @@
 // Package alloc decides how a pool of memory is divided between embeddings and KV: α, the embeddings' share, anew
-// every epoch from what the last one was like (SEEDS.md HLM-3), and how fast new capacity is filled (HLM-4).
+// every epoch from what the last one was like (SEEDS.md HLM-3), or every part of one (Watcher), and how fast new capacity is filled (HLM-4).
 //
 // The package is pure: time is an argument, a decision is a plain value. Decisions allocate nothing. Controllers are
 // not safe for concurrent use.
