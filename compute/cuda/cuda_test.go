@@ -6,16 +6,20 @@ import (
 
 	"grebe/compute"
 	"grebe/compute/computetest"
+	"grebe/compute/cuda/driver"
 )
 
 // ownProducts has tests run without the matrix library's kernels, which checking tools may fail in.
 var ownProducts = os.Getenv("GREBE_TEST_PRODUCTS") == "own"
 
-// open opens the first GPU or skips the test.
+// open opens the first GPU or skips the test. A GPU whose memory others use is there: the test fails.
 func open(t *testing.T, opt Options) Device {
 	t.Helper()
 	opt.OwnProducts = ownProducts
 	d, err := New(opt)
+	if driver.OutOfMemory(err) {
+		t.Fatal(err)
+	}
 	if err != nil {
 		t.Skipf("no GPU to test on: %v", err)
 	}

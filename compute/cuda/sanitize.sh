@@ -99,7 +99,7 @@ export -f one
 disturbed() {
   local list=$DIR/$1.list first=$DIR/$1.first name
   { grep 'exit 9)\|exit 137)' "$first" | awk '{print $5}'
-    grep -l 'Internal Sanitizer Error\|Device not supported' "$DIR/$1"-*.log | xargs -r -n 1 basename -s .log; } | sort -u | while read -r name; do
+    grep -l 'Internal Sanitizer Error\|Device not supported\|CUDA_ERROR_OUT_OF_MEMORY' "$DIR/$1"-*.log | xargs -r -n 1 basename -s .log; } | sort -u | while read -r name; do
     grep "^$name " "$list" | xargs -r -L 1 bash -c 'one "$@"' _ >>"$DIR/$1.second"
   done
   [ -s "$DIR/$1.second" ] || return 0
@@ -118,6 +118,6 @@ done
 for tool in $tools; do
   echo "$tool: $(cat "$out/$tool"-*.log | grep -- '--- PASS: Test.*/.*/' | awk '{print $3}' | sort -u | wc -l) cases passed;" \
     "$(grep -c "^clean: $tool" "$out/summary.txt") processes clean, $(grep "$tool" "$out/summary.txt" | grep -c '^NOT') not clean," \
-    "$(grep "$tool" "$out/summary.txt" | grep -c '^not') not ended, $(grep "$tool" "$out/summary.txt" | grep -c '^the tool') in which the tool failed"
+    "$(grep "$tool" "$out/summary.txt" | grep -c '^not') not ended, $(grep "$tool" "$out/summary.txt" | grep -c '^no cases') without cases, $(grep "$tool" "$out/summary.txt" | grep -c '^the tool') in which the tool failed"
 done
-grep -i '^not\|^the tool' "$out/summary.txt"
+grep -i '^no\|^the tool' "$out/summary.txt"
