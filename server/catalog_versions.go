@@ -94,6 +94,10 @@ func (s *Server) describeCatalog() *grebev1.CatalogResponse {
 		Items: int64(st.Items), Users: int64(st.Users), Version: strconv.FormatUint(st.Version, 10), Digest: st.Digest,
 		MemoryBytes: st.Memory, Durable: st.Durable,
 	}
+	var versions []generate.VersionInfo
+	if s.cfg.Versions != nil {
+		versions = s.cfg.Versions.Versions() // before the models: those that have followed a version since are not behind it below
+	}
 	for _, sl := range s.served {
 		m := sl.serving()
 		if snap := m.snapshot(); snap != nil {
@@ -104,10 +108,7 @@ func (s *Server) describeCatalog() *grebev1.CatalogResponse {
 			})
 		}
 	}
-	if s.cfg.Versions == nil {
-		return resp
-	}
-	for _, v := range s.cfg.Versions.Versions() {
+	for _, v := range versions {
 		resp.Versions = append(resp.Versions, &grebev1.CatalogVersion{
 			Version: v.Version, Digest: v.Digest, Items: int64(v.Items), AgeSeconds: time.Since(v.Created).Seconds(), Models: v.Models,
 		})

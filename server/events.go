@@ -160,16 +160,21 @@ func (s *Server) rankEvents(ctx context.Context, w *work, user *grebev1.User, ca
 type Served struct {
 	User      string // "": nobody in particular
 	Events    int
-	Cached    int // tokens whose KV was cached
-	Computing time.Duration
+	Cached    int           // tokens whose KV was cached
+	Computing time.Duration // its part of the batch's
 	Latency   time.Duration
 }
 
 // served tells who wants to know what an answered request was like.
 func (c *call) served(user string, h *history, r *ranking) {
-	if c.model.Served != nil {
-		c.model.Served(Served{User: user, Events: len(h.rows), Cached: r.result.Cached, Computing: r.result.Compute, Latency: time.Since(c.start)})
+	if c.model.Served == nil {
+		return
 	}
+	computing := r.result.Compute
+	if all := r.result.BatchTokens; all > 0 { // the batch's, of which others have their parts
+		computing = time.Duration(float64(computing) * float64(r.result.Computed) / float64(all))
+	}
+	c.model.Served(Served{User: user, Events: len(h.rows), Cached: r.result.Cached, Computing: computing, Latency: time.Since(c.start)})
 }
 
 // predict turns the states of candidates into scores.

@@ -69,8 +69,9 @@ type Divider struct {
 	last     alloc.Decision
 	lastP99  float64
 	lastLate float64
-	saves    float64 // milliseconds that a cached row saves: what the last epoch's missed ones took
-	filling  bool    // new capacity is not filled yet
+	saves    float64   // milliseconds that a cached row saves: what the last epoch's missed ones took
+	filling  bool      // new capacity is not filled yet
+	fetched  time.Time // end of the last fetch
 
 	moves sync.Mutex // one move or filling at a time
 	count struct{ decisions, recoveries, moved, filled int64 }
@@ -92,6 +93,7 @@ type part struct {
 	lookups, lookupHits int
 	events              int
 	fetching, computing float64 // milliseconds
+	linked              float64 // in which something was fetched
 }
 
 // since returns what was counted after before was.
@@ -99,7 +101,7 @@ func (p part) since(before part) part {
 	return part{
 		began: before.began, requests: p.requests - before.requests, hot: p.hot - before.hot, kvHits: p.kvHits - before.kvHits,
 		lookups: p.lookups - before.lookups, lookupHits: p.lookupHits - before.lookupHits, events: p.events - before.events,
-		fetching: p.fetching - before.fetching, computing: p.computing - before.computing,
+		fetching: p.fetching - before.fetching, computing: p.computing - before.computing, linked: p.linked - before.linked,
 	}
 }
 
@@ -154,7 +156,7 @@ type Request struct {
 	KVBytes   int64  // that the user's KV takes
 	KVHit     bool
 	Saved     time.Duration // computing that a hit in KV saves, or saved
-	Computing time.Duration
+	Computing time.Duration // its part of a batch's
 	Latency   time.Duration
 }
 
@@ -190,7 +192,7 @@ func (d *Divider) Done(r Request) {
 
 // Gathered notes rows that were looked up, by hashes of their keys, how many were cached, and how long the others took.
 func (d *Divider) Gathered(keys []uint64, hits int, fetching time.Duration) {
-	now := d.cfg.Now().Sub(d.start).Seconds()
+	now := d.cfg.Now()
 	row := int64(d.cfg.Rows.RowBytes())
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -198,7 +200,11 @@ func (d *Divider) Gathered(keys []uint64, hits int, fetching time.Duration) {
 	e.lookups += len(keys)
 	e.lookupHits += hits
 	e.fetching += ms(fetching)
-	d.governor.Demand(now, int64(len(keys)-hits)*row)
+	if fetching > 0 { // requests fetch side by side, and the link is as busy as if one did
+		e.linked += ms(min(fetching, max(now.Sub(d.fetched), 0)))
+		d.fetched = now
+	}
+	d.governor.Demand(now.Sub(d.start).Seconds(), int64(len(keys)-hits)*row)
 	for _, k := range keys {
 		if d.rows.Watches(k) {
 			d.rows.Use(k, row, d.saves)
@@ -308,7 +314,7 @@ func (d *Divider) describe(p part, now time.Time) alloc.Observation {
 			Hot: float64(p.hot) / n, KVHit: float64(p.kvHits) / n, EmbHit: float64(p.lookupHits) / float64(max(p.lookups, 1)),
 			Events: float64(p.events) / n, Alpha: d.last.To,
 		},
-		Requests: p.requests, LinkLoad: p.fetching / passed, GPULoad: p.computing / passed,
+		Requests: p.requests, LinkLoad: p.linked / passed, GPULoad: p.computing / passed,
 	}
 }
 

@@ -229,6 +229,29 @@ func TestGlances(t *testing.T) {
 	s.close(t)
 }
 
+// Requests that fetch side by side keep the link as busy as one of them does.
+func TestLinkIsBusyOnce(t *testing.T) {
+	s := newSystem(t)
+	clock := time.Unix(1000, 0)
+	w := &watcher{}
+	d, err := New(Config{Pool: s.pool, Rows: s.rows, KV: s.store, Controller: w, Now: func() time.Time { return clock }}, 0.5)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for range 10 { // 40 ms of 100, by four at a time, of which the last begins a little later
+		clock = clock.Add(100 * time.Millisecond)
+		for _, took := range []time.Duration{40, 40, 40, 30} {
+			d.Gathered([]uint64{1, 2}, 1, took*time.Millisecond)
+		}
+	}
+	d.Gathered([]uint64{1, 2}, 2, 0)
+	d.Glance()
+	if got := w.parts[0].LinkLoad; got < 0.399 || got > 0.401 {
+		t.Errorf("a load of %.3f, want 0.4", got)
+	}
+	s.close(t)
+}
+
 func total(c alloc.Curve) float64 {
 	sum := 0.0
 	for _, v := range c {
