@@ -192,15 +192,20 @@ func (w *watcher) Glance(o *alloc.Observation) (alloc.Decision, bool) {
 	return alloc.Decision{From: o.Alpha, To: w.to}, w.to > 0
 }
 
-// Parts of an epoch are what happened in each, and together are the epoch; a glance may move the boundary.
-func TestGlances(t *testing.T) {
-	s := newSystem(t)
-	clock := time.Unix(1000, 0)
-	w := &watcher{}
-	d, err := New(Config{Pool: s.pool, Rows: s.rows, KV: s.store, Controller: w, Now: func() time.Time { return clock }}, 0.5)
+// watched returns a divider of the system at 0.5 that asks w, by a clock that the test sets.
+func (s *system) watched(t *testing.T, w *watcher, clock *time.Time) *Divider {
+	t.Helper()
+	d, err := New(Config{Pool: s.pool, Rows: s.rows, KV: s.store, Controller: w, Now: func() time.Time { return *clock }}, 0.5)
 	if err != nil {
 		t.Fatal(err)
 	}
+	return d
+}
+
+// Parts of an epoch are what happened in each, and together are the epoch; a glance may move the boundary.
+func TestGlances(t *testing.T) {
+	s, w, clock := newSystem(t), &watcher{}, time.Unix(1000, 0)
+	d := s.watched(t, w, &clock)
 	for part := range 3 {
 		for i := range 100 * (part + 1) { // users in a circle a little larger than KV's part
 			d.Done(Request{User: uint64(1 + i%40), KVBytes: 1 << 18, Saved: 3 * time.Millisecond, Computing: time.Millisecond, Latency: 50 * time.Millisecond})
@@ -231,13 +236,8 @@ func TestGlances(t *testing.T) {
 
 // Requests that fetch side by side keep the link as busy as one of them does.
 func TestLinkIsBusyOnce(t *testing.T) {
-	s := newSystem(t)
-	clock := time.Unix(1000, 0)
-	w := &watcher{}
-	d, err := New(Config{Pool: s.pool, Rows: s.rows, KV: s.store, Controller: w, Now: func() time.Time { return clock }}, 0.5)
-	if err != nil {
-		t.Fatal(err)
-	}
+	s, w, clock := newSystem(t), &watcher{}, time.Unix(1000, 0)
+	d := s.watched(t, w, &clock)
 	for range 10 { // 40 ms of 100, by four at a time, of which the last begins a little later
 		clock = clock.Add(100 * time.Millisecond)
 		for _, took := range []time.Duration{40, 40, 40, 30} {
