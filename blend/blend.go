@@ -53,11 +53,12 @@ type Chooser struct {
 // window, and of either source the share with the highest scores. Of equal scores the earlier token's counts more.
 // A score that is no number counts as the highest: what is broken is computed.
 func (c *Chooser) Choose(dst []int32, base int32, from []Source, score []float32, b Budget) []int32 {
-	return c.ChooseFewer(dst, base, from, score, b, 0)
+	return c.ChooseRounded(dst, base, from, score, b, 0)
 }
 
-// ChooseFewer leaves out those of the tokens that Choose would append for a share below 1 whose scores are lowest, so many of them.
-func (c *Chooser) ChooseFewer(dst []int32, base int32, from []Source, score []float32, b Budget, fewer int) []int32 {
+// ChooseRounded appends so many more tokens than Choose, those with the highest scores of the ones that Choose leaves out, or
+// so many fewer, without the lowest of those that it takes. Shares of 0 and 1 stay what they are.
+func (c *Chooser) ChooseRounded(dst []int32, base int32, from []Source, score []float32, b Budget, more int) []int32 {
 	for s := range c.keys {
 		c.keys[s] = c.keys[s][:0]
 	}
@@ -70,19 +71,28 @@ func (c *Chooser) ChooseFewer(dst []int32, base int32, from []Source, score []fl
 		}
 		c.keys[s] = append(c.keys[s], key(score[i], i))
 	}
-	optional := c.keys[Own] // free: tokens without a source need no key
+	between := c.keys[Own] // free: tokens without a source need no key. Those that rounding adds or takes away
 	for s, keys := range c.keys[Block:] {
 		n := taken(len(keys), b.share(Block+Source(s)))
 		lowest(keys, n)
-		if n < len(keys) {
-			optional = append(optional, keys[:n]...)
-		}
 		c.mark(keys[:n], true)
+		if n > 0 && n < len(keys) && more > 0 {
+			between = append(between, keys[n:]...)
+		} else if n > 0 && n < len(keys) && more < 0 {
+			between = append(between, keys[:n]...)
+		}
 	}
-	c.keys[Own] = optional
-	kept := max(0, len(optional)-fewer)
-	lowest(optional, kept)
-	c.mark(optional[kept:], false)
+	c.keys[Own] = between
+	at := min(more, len(between))
+	if more < 0 {
+		at = max(0, len(between)+more)
+	}
+	lowest(between, at)
+	if more < 0 {
+		c.mark(between[at:], false)
+	} else {
+		c.mark(between[:at], true)
+	}
 	for i, yes := range c.chosen {
 		if yes {
 			dst = append(dst, base+int32(i))
@@ -91,8 +101,8 @@ func (c *Chooser) ChooseFewer(dst []int32, base int32, from []Source, score []fl
 	return dst
 }
 
-// Count returns how many tokens Choose appends, and how many of them ChooseFewer may leave out.
-func Count(from []Source, b Budget) (all, optional int) {
+// Count returns how many tokens Choose appends, how many of them ChooseRounded may leave out, and how many others it may add.
+func Count(from []Source, b Budget) (all, optional, spare int) {
 	var of [Prototype + 1]int
 	window := len(from) - b.Window
 	for i, s := range from {
@@ -105,21 +115,27 @@ func Count(from []Source, b Budget) (all, optional int) {
 	for s := Block; s <= Prototype; s++ {
 		n := taken(of[s], b.share(s))
 		all += n
-		if n < of[s] {
+		if n > 0 && n < of[s] {
 			optional += n
+			spare += of[s] - n
 		}
 	}
-	return all, optional
+	return all, optional, spare
 }
 
-// Fewer returns how many of the optional among all rows are left out where a device takes as long for a number of
-// rows as for the next multiple: those beyond the last multiple, unless they are more than a tenth of the optional ones.
-func Fewer(all, optional, multiple int) int {
-	if multiple <= 1 || all < multiple {
+// Round returns how many more rows than all are computed, or fewer, where a device takes as long for a number of rows as for the next
+// multiple: the nearest one, unless that changes the optional ones by more than a tenth.
+func Round(all, optional, spare, multiple int) int {
+	if multiple <= 1 || all%multiple == 0 {
 		return 0
 	}
-	if beyond := all % multiple; 10*beyond <= optional {
-		return beyond
+	beyond := all % multiple
+	missing := multiple - beyond
+	switch {
+	case missing < beyond && missing <= spare && 10*missing <= optional:
+		return missing
+	case 10*beyond <= optional:
+		return -beyond
 	}
 	return 0
 }

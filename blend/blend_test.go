@@ -69,13 +69,14 @@ func TestChooseAgainstDefinition(t *testing.T) {
 				t.Fatalf("token %d of %v with scores %v and %+v: chosen %v, want %v", i, from, score, b, !want, want)
 			}
 		}
-		fewer(t, from, score, b, got)
+		rounded(t, from, score, b, got)
 	})
 }
 
-// fewer checks what is left out of all: the lowest scores, later tokens first, and nothing that has to be computed.
-func fewer(t *rapid.T, from []Source, score []float32, b Budget, all []int32) {
-	may := func(i int32) bool {
+// rounded checks what is added to all, or left out: the highest scores of the others, earlier tokens first, or the lowest, later ones first;
+// never what has to be computed, nor of a source whose share is 0 or 1.
+func rounded(t *rapid.T, from []Source, score []float32, b Budget, all []int32) {
+	between := func(i int) bool {
 		n := 0
 		for k, s := range from {
 			if s == from[i] && k < len(from)-b.Window {
@@ -83,36 +84,44 @@ func fewer(t *rapid.T, from []Source, score []float32, b Budget, all []int32) {
 			}
 		}
 		share := map[Source]float64{Block: b.Items, Prototype: b.History}[from[i]]
-		return from[i] != Own && int(i) < len(from)-b.Window && int(math.Ceil(share*float64(n)-1e-9)) < n
+		chosen := int(math.Ceil(share*float64(n) - 1e-9))
+		return from[i] != Own && i < len(from)-b.Window && chosen > 0 && chosen < n
 	}
-	var must, optional []int32
-	for _, i := range all {
-		if may(i) {
-			optional = append(optional, i)
-		} else {
-			must = append(must, i)
+	var must, optional, spare []int32
+	for i := range from {
+		switch yes := slices.Contains(all, int32(i)); {
+		case between(i) && yes:
+			optional = append(optional, int32(i))
+		case between(i):
+			spare = append(spare, int32(i))
+		case yes:
+			must = append(must, int32(i))
 		}
 	}
-	if a, o := Count(from, b); a != len(all) || o != len(optional) {
-		t.Fatalf("counted %d with %d optional, chosen were %d with %d", a, o, len(all), len(optional))
+	if a, o, s := Count(from, b); a != len(all) || o != len(optional) || s != len(spare) {
+		t.Fatalf("counted %d with %d optional and %d to spare, there are %d, %d and %d", a, o, s, len(all), len(optional), len(spare))
 	}
-	slices.SortStableFunc(optional, func(i, j int32) int { return cmp.Compare(rank(score[j]), rank(score[i])) })
-	n := rapid.IntRange(0, len(optional)+1).Draw(t, "fewer")
-	want := append(must, optional[:max(0, len(optional)-n)]...)
+	for _, of := range [][]int32{optional, spare} {
+		slices.SortStableFunc(of, func(i, j int32) int { return cmp.Compare(rank(score[j]), rank(score[i])) })
+	}
+	n := rapid.IntRange(-len(optional)-1, len(spare)+1).Draw(t, "more")
+	want := append(must, optional[:max(0, len(optional)+min(0, n))]...)
+	want = append(want, spare[:min(max(0, n), len(spare))]...)
 	slices.Sort(want)
 	var c Chooser
-	if got := c.ChooseFewer(nil, 0, from, score, b, n); !slices.Equal(got, want) {
-		t.Fatalf("%d fewer of %v with scores %v and %+v: %v, want %v", n, from, score, b, got, want)
+	if got := c.ChooseRounded(nil, 0, from, score, b, n); !slices.Equal(got, want) {
+		t.Fatalf("%d more of %v with scores %v and %+v: %v, want %v", n, from, score, b, got, want)
 	}
 }
 
-// Rows beyond a multiple are left out where they are few.
-func TestFewer(t *testing.T) {
-	for _, x := range []struct{ all, optional, multiple, want int }{
-		{688, 668, 128, 48}, {619, 599, 128, 0}, {640, 620, 128, 0}, {688, 668, 1, 0}, {688, 668, 0, 0}, {100, 90, 128, 0}, {688, 479, 128, 0}, {688, 480, 128, 48},
+// Rows become the nearest multiple where that changes few.
+func TestRound(t *testing.T) {
+	for _, x := range []struct{ all, optional, spare, multiple, want int }{
+		{688, 668, 1000, 128, -48}, {619, 599, 1000, 128, 21}, {640, 620, 1000, 128, 0}, {688, 668, 1000, 1, 0}, {688, 668, 1000, 0, 0}, {100, 90, 1000, 128, 0},
+		{688, 479, 1000, 128, 0}, {688, 480, 1000, 128, -48}, {619, 599, 20, 128, 0}, {122, 90, 1000, 128, 6}, {713, 713, 10, 128, 0}, {713, 730, 10, 128, -73}, {713, 730, 55, 128, 55},
 	} {
-		if got := Fewer(x.all, x.optional, x.multiple); got != x.want {
-			t.Errorf("of %d rows, %d of them optional, in multiples of %d, %d are left out, want %d", x.all, x.optional, x.multiple, got, x.want)
+		if got := Round(x.all, x.optional, x.spare, x.multiple); got != x.want {
+			t.Errorf("of %d rows, %d of them optional, %d to spare, in multiples of %d: %+d, want %+d", x.all, x.optional, x.spare, x.multiple, got, x.want)
 		}
 	}
 }

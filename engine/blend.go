@@ -362,7 +362,7 @@ func (m *blending) whole(first, end int) {
 	}
 }
 
-// chooseOf appends the rows of one task. Those beyond a multiple that are left out are its own, whoever shares the batch.
+// chooseOf appends the rows of one task. It is rounded by itself, whoever shares the batch.
 func (m *blending) chooseOf(p *pass, t *task, received []float32) []int32 {
 	b := t.job.Blend
 	first, end, _ := p.span(t)
@@ -381,8 +381,9 @@ func (m *blending) chooseOf(p *pass, t *task, received []float32) []int32 {
 	} else {
 		blend.ByAttention(m.score, received, m.drift, b.Drift)
 	}
-	all, optional := blend.Count(from, b.Budget)
-	return m.chooser.ChooseFewer(m.chosen, int32(first), from, m.score, b.Budget, blend.Fewer(all, optional, p.multiple))
+	all, optional, spare := blend.Count(from, b.Budget)
+	more := blend.Round(all, optional, spare, p.multiple)
+	return m.chooser.ChooseRounded(m.chosen, int32(first), from, m.score, b.Budget, more)
 }
 
 // account notes how many tokens of each part were reused. rows, ascending, are those that are computed.

@@ -276,13 +276,13 @@ func TestBlendKeepsExactOnly(t *testing.T) {
 	}
 }
 
-// Where the device works in multiples of rows, those beyond the last one are left out: the least important ones, and none
-// of what has to be computed. What is said to be computed is what was.
+// Where the device works in multiples of rows, a few are left out or added: the least important ones, and never one
+// that has to be computed; the most important of the others. What is said to be computed is what was.
 func TestBlendInMultiples(t *testing.T) {
 	const multiple = 8
 	plain, rounds := newTiny(t, ref.New(), "f32", Options{}), newTiny(t, ref.New(), "f32", Options{Multiple: multiple})
 	r := rand.New(rand.NewPCG(8, 1))
-	rounded := 0
+	fewer, more := 0, 0
 	for range 12 {
 		var jobs, same, whole []*Job
 		var want []*ordinary
@@ -307,12 +307,14 @@ func TestBlendInMultiples(t *testing.T) {
 				t.Fatalf("of %d tokens %d were computed at budget 1, and %d computed and %v reused at 0.9", n, all[i].Computed, got[i].Computed, got[i].Reused)
 			}
 			optional := plainly[i].Computed - (n - len(want[i].plan.Segments[2].Tokens))
-			left := blend.Fewer(plainly[i].Computed, optional, multiple)
-			if left > 0 {
-				rounded++
+			change := blend.Round(plainly[i].Computed, optional, n-plainly[i].Computed, multiple)
+			if change < 0 {
+				fewer++
+			} else if change > 0 {
+				more++
 			}
-			if got[i].Computed != plainly[i].Computed-left {
-				t.Errorf("%d rows were computed, want %d fewer than %d", got[i].Computed, left, plainly[i].Computed)
+			if got[i].Computed != plainly[i].Computed+change {
+				t.Errorf("%d rows were computed, want %d and %+d", got[i].Computed, plainly[i].Computed, change)
 			}
 			alone, err := rounds.Do(t.Context(), jobs[i])
 			if err != nil {
@@ -326,8 +328,8 @@ func TestBlendInMultiples(t *testing.T) {
 			}
 		}
 	}
-	if rounded == 0 {
-		t.Error("nothing was ever left out")
+	if fewer == 0 || more == 0 {
+		t.Errorf("rows were left out %d times and added %d times", fewer, more)
 	}
 }
 

@@ -102,9 +102,9 @@ type Options struct {
 	MaxTokens int // most tokens computed in one batch, and so in one job; 131072
 	// Cache is where kept KV lives; nil when jobs keep nothing.
 	Cache *kv.Store
-	// Multiple is the number of rows that those of a job that blends are rounded down to a multiple of, as far as budgets leave
-	// room for it (blend.Fewer): at most a tenth of what was chosen is left out. By default it is what the device
-	// works in, which then takes no longer for the last row of a multiple than for the first; 1 rounds nothing.
+	// Multiple is what the number of rows of a job that blends is rounded to the nearest multiple of (blend.Round), where
+	// that changes what was chosen by a tenth at most. By default it is what the device works in, which takes as
+	// long for the first row of a multiple as for all of them; 1 rounds nothing.
 	Multiple int
 }
 

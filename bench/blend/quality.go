@@ -29,7 +29,7 @@ type QualityOptions struct {
 	Rules    []string
 	NoOrders bool // leave out prompts with the user and with the items first
 	Window   int
-	Multiple int // of rows that budgets are rounded down to, see engine.Options; 0: the device's
+	Multiple int // of rows that budgets are rounded to, see engine.Options; 0: the device's
 	Seed     uint64
 	History  History // nil: histories are computed
 	Progress func(done, total int)

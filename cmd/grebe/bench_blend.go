@@ -42,7 +42,7 @@ type benchBlendSpeedCmd struct {
 	Device   string    `default:"cpu" enum:"cpu,cuda" help:"${enum}; default ${default}."`
 	Budgets  []float64 `help:"Shares that are computed again; default 0.3." placeholder:"SHARE,..."`
 	Repeats  int       `help:"Runs of each, in turns; default 9." placeholder:"N"`
-	Multiple int       `help:"Round the number of rows down to a multiple; default the device's, 1: do not." placeholder:"N"`
+	Multiple int       `help:"Round the number of rows to a multiple; default the device's, 1: do not." placeholder:"N"`
 	Layers   int       `help:"Layers that compute all tokens; default as served, 1: as RcLLM." placeholder:"N"`
 	Seed     uint64    `default:"1" help:"Of weights and tokens; default ${default}."`
 	JSON     bool      `name:"json" help:"Print JSON."`
@@ -127,7 +127,7 @@ type benchBlendQualityCmd struct {
 	Rules        []string  `help:"attention, rcllm, cacheblend, epic; default all." placeholder:"RULE,..."`
 	NoOrders     bool      `name:"no-orders" help:"Leave out prompts with the user and with the items first."`
 	Window       int       `help:"Last tokens that are always computed; default ${default}." default:"0" placeholder:"N"`
-	Multiple     int       `help:"Round the number of rows down to a multiple, as a GPU does with 128; default the device's." placeholder:"N"`
+	Multiple     int       `help:"Round the number of rows to a multiple, as a GPU does to 128; default the device's." placeholder:"N"`
 	PoolFile     string    `name:"pool-file" type:"path" help:"Users (NDJSON) to make prototypes of, instead of the shop's." placeholder:"FILE"`
 	PoolUsers    int       `name:"pool-users" help:"Make prototypes of so many of the shop's training customers, which stand in for histories too." placeholder:"N"`
 	Memory       string    `default:"64MiB" help:"KV of the prototypes, at most; default ${default}." placeholder:"SIZE"`
