@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"time"
 
 	"grebe/blend"
 	"grebe/compute"
@@ -23,10 +24,11 @@ type Blend struct {
 	Beside int
 	// Drift is the weight of what Part.Drift says beside the attention that a token receives.
 	Drift float32
-	// Load is nil, or is called when the first layer is under way, and may fill in the Entries of parts. The
-	// tokens of a part that has none are computed. A queue calls it before the job takes its place (Job.Fetch), since
-	// others would wait for it under the engine's lock.
-	Load func()
+	// Load is nil, or brings the Entries of parts that have none yet while the first layers compute. The tokens of a part that has none
+	// when rows are chosen are computed. A batch waits for it, and all who share the engine with it: at most for Patience, 0 for as long as it
+	// takes. Whoever has a queue therefore calls Job.Approach, or Job.Fetch, before the job takes its place.
+	Load     *Loading
+	Patience time.Duration
 	// Layers is how many layers compute all tokens before the choice, which goes by the attention in the last of them; at least
 	// 1, RcLLM's, and at least one layer is left. A batch takes the most of its jobs'.
 	Layers int
@@ -168,16 +170,31 @@ func (j *Job) answering() []int {
 
 // expected returns about how many of n rows a blended job computes, layers counted.
 func (b *Blend) expected(n, layers int) int {
+	return max(1, n-int(b.saved(layers, func(*Part) bool { return true })))
+}
+
+// saved returns about how many rows parts save, layers counted: those of which which says so.
+func (b *Blend) saved(layers int, which func(*Part) bool) float64 {
 	saved := 0.0
 	for i := range b.Parts {
+		p := &b.Parts[i]
+		if !which(p) {
+			continue
+		}
 		share := b.Budget.Items
-		if b.Parts[i].Source == blend.Prototype {
+		if p.Source == blend.Prototype {
 			share = b.Budget.History
 		}
-		saved += (1 - share) * float64(b.Parts[i].Tokens)
+		saved += (1 - share) * float64(p.Tokens)
 	}
-	first := b.whole(layers)
-	return max(1, n-int(saved*float64(layers-first)/float64(layers)))
+	return saved * float64(layers-b.whole(layers)) / float64(layers)
+}
+
+// shares returns Cost.First and Cost.Late of a job with n rows, of which so many are expected to be computed, layers counted.
+func (b *Blend) shares(n, expected, layers int) (first, late float64) {
+	first = float64(n*b.whole(layers)) / float64(layers)
+	late = b.saved(layers, func(p *Part) bool { return p.Entry == nil })
+	return first / float64(expected), late / float64(expected)
 }
 
 // whole returns how many of a model's layers compute all tokens.
@@ -237,22 +254,38 @@ func (p *pass) repair(first *task, layers int) *model.Repair {
 	return r
 }
 
+// take has what is read for the tasks stand in for their rows. They wait together: no longer than the most patient of them.
+func (p *pass) take() {
+	start := time.Now()
+	for i := range p.tasks {
+		t := &p.tasks[i]
+		b := t.job.Blend
+		if t.out.Err != nil || b == nil || b.Load == nil {
+			continue
+		}
+		most := b.Patience
+		if most > 0 {
+			most = max(most-time.Since(start), -1)
+		}
+		p.waited += b.Load.Take(b.Parts, most)
+	}
+}
+
 // load collects what stands in for the tasks' rows.
 func (p *pass) load() ([]compute.Part, error) {
 	m := &p.blend
 	m.parts, m.entry = m.parts[:0], nil
+	p.take()
 	for i := range p.tasks {
 		t := &p.tasks[i]
 		b := t.job.Blend
 		if t.out.Err != nil || b == nil {
 			continue
 		}
-		if b.Load != nil {
-			b.Load()
-		}
 		for k := range b.Parts {
 			part := &b.Parts[k]
 			if part.Entry == nil {
+				t.out.Late += part.Tokens
 				continue
 			}
 			chunk, at, err := m.locate(part)

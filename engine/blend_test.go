@@ -29,6 +29,18 @@ type ordinary struct {
 
 func newOrdinary(t *testing.T, e *tiny, r *rand.Rand) *ordinary {
 	t.Helper()
+	o := makeOrdinary(t, e, r)
+	t.Cleanup(func() {
+		for _, b := range o.blocks {
+			b.Release()
+		}
+	})
+	return o
+}
+
+// makeOrdinary leaves the blocks to the caller, who releases them.
+func makeOrdinary(t *testing.T, e *tiny, r *rand.Rand) *ordinary {
+	t.Helper()
 	o := &ordinary{base: 3}
 	preamble, user := randomTokens(r, o.base), randomTokens(r, 20+r.IntN(60))
 	alone := &plan.Plan{Segments: []plan.Segment{{Kind: plan.Preamble, Tokens: preamble}}}
@@ -46,11 +58,6 @@ func newOrdinary(t *testing.T, e *tiny, r *rand.Rand) *ordinary {
 		t.Fatal(err)
 	}
 	o.blocks = res.Kept[1:]
-	t.Cleanup(func() {
-		for _, b := range o.blocks {
-			b.Release()
-		}
-	})
 	o.start = o.base + len(user)
 	o.plan = &plan.Plan{Segments: []plan.Segment{
 		{Kind: plan.Preamble, Tokens: preamble},
@@ -64,10 +71,17 @@ func newOrdinary(t *testing.T, e *tiny, r *rand.Rand) *ordinary {
 func (o *ordinary) parts() []Part {
 	var out []Part
 	for i, at := range o.at {
-		out = append(out, Part{Segment: 2, At: at, Tokens: len(o.items[i]), Entry: o.blocks[i], Turn: o.start + at - o.base, Source: blend.Block})
+		p := Part{Segment: 2, At: at, Tokens: len(o.items[i]), Turn: o.start + at - o.base, Source: blend.Block}
+		if o.blocks != nil {
+			p.Entry = o.blocks[i]
+		}
+		out = append(out, p)
 	}
 	return out
 }
+
+// tokens are those of the items.
+func (o *ordinary) tokens() int { return len(o.plan.Segments[2].Tokens) }
 
 func (o *ordinary) job(b *Blend) *Job {
 	return &Job{Plan: o.plan, Want: []Want{{Segment: 3, IDs: ids(200)}}, Blend: b}
@@ -145,13 +159,15 @@ func TestBlendInABatch(t *testing.T) {
 	for i := range late {
 		late[i].Entry = nil
 	}
-	blendLate := &Blend{Parts: late, Budget: budget, Load: func() {
-		for i := range late {
-			if i != 1 {
-				late[i].Entry = o.blocks[i]
-			}
+	blendLate := &Blend{Parts: late, Budget: budget, Load: NewLoading(o.tokens(), &Pace{})}
+	for i, block := range o.blocks {
+		blendLate.Load.Next(block.Len())
+		if i == 1 {
+			block = nil
 		}
-	}}
+		blendLate.Load.Came(block, []int{i})
+	}
+	blendLate.Load.End()
 	jobs := []*Job{o.job(&Blend{Parts: o.parts(), Budget: budget}), other.job(nil), other.job(&Blend{Parts: other.parts()}), o.job(blendLate)}
 	out := make([]Outcome, len(jobs))
 	e.Run(jobs, out)

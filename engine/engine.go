@@ -91,9 +91,11 @@ type Result struct {
 	Computed    int           // tokens computed
 	Cached      int           // tokens taken from Job.Cached
 	Blended     int           // tokens for which a part of Job.Blend could stand in
+	Late        int           // tokens of parts for which nothing came, or not in time
 	Reused      []int         // one per part of Job.Blend: its tokens that were not computed again
 	Queue       time.Duration // waiting for its batch; the queue's owner fills it in
 	Compute     time.Duration // of the batch
+	Waited      time.Duration // of that, for what Job.Blend's Load brings
 	BatchTokens int           // tokens computed in the batch
 }
 
@@ -187,6 +189,9 @@ func (e *Engine) Do(ctx context.Context, j *Job) (*Result, error) {
 	if j.Meanwhile != nil {
 		j.Meanwhile()
 	}
+	if l := j.loading(); l != nil { // what is not read when the caller leaves is computed: a batch that runs ends
+		defer context.AfterFunc(ctx, l.Stop)()
+	}
 	a, _ := e.alone.Get().(*alone)
 	if a == nil {
 		a = &alone{}
@@ -197,15 +202,6 @@ func (e *Engine) Do(ctx context.Context, j *Job) (*Result, error) {
 	*a = alone{}
 	e.alone.Put(a)
 	return j.Deliver(&out)
-}
-
-// Fetch waits for what Blend.Load brings, so that the engine does not. Whoever has a queue calls it before the job takes a place
-// there: a batch that waits for a disk has all who share the device wait.
-func (j *Job) Fetch() {
-	if j.Blend != nil && j.Blend.Load != nil {
-		j.Blend.Load()
-		j.Blend.Load = nil
-	}
 }
 
 // alone is a batch of one job.
@@ -272,7 +268,7 @@ func (e *Engine) runTasks(tasks []task, start time.Time) error {
 	took := time.Since(start)
 	for i := range tasks {
 		r := &tasks[i].out.Result
-		r.Compute, r.BatchTokens = took, len(e.pass.batch.Tokens)
+		r.Compute, r.BatchTokens, r.Waited = took, len(e.pass.batch.Tokens), e.pass.waited
 	}
 	return err
 }
@@ -299,6 +295,9 @@ func (e *Engine) Close() error {
 type Cost struct {
 	Rows int // tokens
 	Keys int // keys that they attend to, summed
+	// Of a job that blends: the share of Rows that is computed before rows are chosen, and how many times Rows would be computed more if nothing
+	// came of what is read from a disk.
+	First, Late float64
 }
 
 // Check validates a job before it costs anything, and counts what it computes.
@@ -312,6 +311,7 @@ func (e *Engine) Check(j *Job) (cost Cost, err error) {
 		defer func() {
 			cost.Rows = j.Blend.expected(rows, e.shape.Layers)
 			cost.Keys = int(float64(cost.Keys) * float64(cost.Rows) / float64(max(rows, 1)))
+			cost.First, cost.Late = j.Blend.shares(rows, cost.Rows, e.shape.Layers)
 		}()
 	}
 	all := 0

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"time"
 
 	"grebe/compute"
 	"grebe/kv"
@@ -28,6 +29,7 @@ type pass struct {
 	used    int           // bytes of scratch in use
 	unused  int           // batches in a row that needed less than half of scratch
 	blend   blending
+	waited  time.Duration // for what is read from disks
 
 	multiple int // of rows, for which the device takes as long as for a few less; 1 where it does not
 }
@@ -132,7 +134,7 @@ func (p *pass) reset() {
 		p.heads[i].head, p.heads[i].owner = nil, nil
 	}
 	p.heads = p.heads[:0]
-	p.used = 0
+	p.used, p.waited = 0, 0
 }
 
 // reserveScratch makes room for the KV of all segments that are not cached, so that the chunks of

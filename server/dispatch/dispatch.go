@@ -5,6 +5,10 @@
 // request that its deadline makes pointless leaves the queue without computing. What a batch took is
 // fed back to the model of prefill times that the decisions rest on.
 //
+// A job for which blocks are being read from a disk takes its place when these are expected before its first layers, which need none of
+// them, are computed: so it waits for the disk or for these layers, whichever takes longer, and nobody who shares its batch waits for the disk. Where a disk is
+// slower than expected, a batch waits for it no longer than it would take to compute what is missing, and computes it then.
+//
 // Lock order: Dispatcher.mu is a leaf.
 package dispatch
 
@@ -38,6 +42,8 @@ type Options struct {
 	Queue int           // requests that may wait; 1024
 	SLO   time.Duration // latency that batches are made for; 200 ms
 	Model schedule.PrefillModel
+	// ReadAhead has jobs take their places when all is read that they read from disks, and nothing of that overlaps their own layers.
+	ReadAhead bool
 	// Lost is called, once, when an engine's device is lost (engine.ErrLost): it does no more work, and jobs
 	// fail from then on. It MUST return soon; nil: nobody is told.
 	Lost func(error)
@@ -46,6 +52,7 @@ type Options struct {
 // Dispatcher queues jobs and runs them in batches.
 type Dispatcher struct {
 	engines []Engine
+	ahead   bool      // see Options.ReadAhead
 	start   time.Time // the epoch of the Batcher's times
 	wg      sync.WaitGroup
 	calls   sync.Pool // of *call that nobody waits for
@@ -95,7 +102,7 @@ func New(engines []Engine, opt Options) (*Dispatcher, error) {
 		return nil, fmt.Errorf("dispatch: %w", err)
 	}
 	d := &Dispatcher{
-		engines: engines, start: time.Now(), batcher: b, tuner: tuner, lost: opt.Lost,
+		engines: engines, ahead: opt.ReadAhead, start: time.Now(), batcher: b, tuner: tuner, lost: opt.Lost,
 		waiting: map[uint64]*call{},
 	}
 	for range engines {
@@ -125,7 +132,7 @@ const probeAfter = time.Second
 const tunerMemory = 256
 
 // Do queues a job and waits for its result. The context's deadline is the job's; when the context
-// ends while the job waits, the job leaves the queue. A job that has something to fetch takes its place when that is there.
+// ends while the job waits, the job leaves the queue. A job for which something is read from a disk takes its place when that is near.
 func (d *Dispatcher) Do(ctx context.Context, j *engine.Job) (*engine.Result, error) {
 	cost, err := d.engines[0].Check(j)
 	if err != nil {
@@ -139,8 +146,7 @@ func (d *Dispatcher) Do(ctx context.Context, j *engine.Job) (*engine.Result, err
 		c = &call{done: make(chan struct{}, 1)}
 	}
 	c.job, c.cost, c.queued = j, cost, time.Now() // it came now, whatever it waits for
-	j.Fetch()
-	if err := ended(ctx); err != nil {
+	if err := d.approach(ctx, j, &cost); err != nil {
 		d.calls.Put(c)
 		return nil, err
 	}
@@ -157,12 +163,29 @@ func (d *Dispatcher) Do(ctx context.Context, j *engine.Job) (*engine.Result, err
 		if d.remove(id) {
 			return nil, ended(ctx)
 		}
-		<-c.done // its batch runs: the job's memory is in use until it ends
+		j.Leave() // nobody waits for a disk on its behalf
+		<-c.done  // its batch runs: the job's memory is in use until it ends
 	}
 	out := c.out
 	c.job, c.out = nil, engine.Outcome{}
 	d.calls.Put(c)
 	return j.Deliver(&out)
+}
+
+// approach waits until a job is to take its place: at once, unless something is read for it from a disk.
+func (d *Dispatcher) approach(ctx context.Context, j *engine.Job, cost *engine.Cost) error {
+	if j.Blend == nil || j.Blend.Load == nil {
+		return nil
+	}
+	if d.ahead {
+		_ = j.Fetch(ctx)
+		return ended(ctx)
+	}
+	m := d.Model()
+	ms := m.Predict(cost.Rows, cost.Keys, 1) - m.Predict(0, 0, 1)
+	of := func(share float64) time.Duration { return time.Duration(ms * share * float64(time.Millisecond)) }
+	_ = j.Approach(ctx, of(cost.First), of(cost.Late))
+	return ended(ctx)
 }
 
 // meanwhile does what a job's caller does while it waits. Should that panic, the panic goes on when the job is
@@ -257,6 +280,7 @@ func (d *Dispatcher) work(e Engine, wake chan struct{}) {
 		took := time.Since(start)
 		d.watch(b.out)
 		for i, c := range b.calls {
+			b.waited, b.late = max(b.waited, b.out[i].Waited), b.late || b.out[i].Late > 0
 			c.out = b.out[i]
 			c.out.Queue = start.Sub(c.queued)
 			c.done <- struct{}{} // from here on it is another job's
@@ -280,7 +304,9 @@ type batch struct {
 	jobs      []*engine.Job
 	out       []engine.Outcome
 	cost      engine.Cost
-	predicted float64 // milliseconds
+	predicted float64       // milliseconds
+	waited    time.Duration // of what it took, for disks
+	late      bool          // something did not come, and was computed
 }
 
 // reset forgets the last batch, and what it referred to.
@@ -289,7 +315,7 @@ func (b *batch) reset() {
 	clear(b.jobs)
 	clear(b.out)
 	b.calls, b.jobs, b.out = b.calls[:0], b.jobs[:0], b.out[:0]
-	b.cost, b.predicted = engine.Cost{}, 0
+	b.cost, b.predicted, b.waited, b.late = engine.Cost{}, 0, 0, false
 }
 
 func (b *batch) add(c *call) {
@@ -351,12 +377,16 @@ func (d *Dispatcher) sleep(timer *time.Timer, at time.Duration, wake chan struct
 	}
 }
 
-// observe teaches the model what a batch took.
+// observe teaches the model what a batch took: not what it waited for a disk, and nothing where more was computed than its jobs said.
 func (d *Dispatcher) observe(b *batch, took time.Duration) {
+	took -= b.waited
 	s := schedule.Sample{Requests: len(b.calls), Rows: b.cost.Rows, Keys: b.cost.Keys, Ms: float64(took) / float64(time.Millisecond)}
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.running -= b.predicted
+	if b.late {
+		return
+	}
 	d.tuner.Observe(s)
 	d.batcher.SetModel(d.tuner.Model())
 }

@@ -36,7 +36,6 @@ func (c *clockwork) MaxTokens() int { return 1000 }
 func (c *clockwork) Run(jobs []*engine.Job, out []engine.Outcome) {
 	n := 0
 	for i, j := range jobs {
-		j.Fetch()
 		out[i].Computed = j.Plan.Tokens()
 		out[i].Err = c.fail
 		n += j.Plan.Tokens()
@@ -94,41 +93,6 @@ func TestBatchesShareTheFixedCost(t *testing.T) {
 		}
 		if ms, n := d.Backlog(); math.Abs(ms) > 1e-9 || n != 0 {
 			t.Errorf("%v ms and %d requests are left", ms, n)
-		}
-	})
-}
-
-// A job that waits for a disk has no other wait, keeps its place by when it came, and does not outlive its deadline.
-func TestNobodyWaitsForWhatOneFetches(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		e := &clockwork{}
-		d := open(t, Options{SLO: time.Second}, e)
-		defer d.Close()
-		start := time.Now()
-		var wg sync.WaitGroup
-		slow := job(10)
-		slow.Blend = &engine.Blend{Load: func() { time.Sleep(300 * time.Millisecond) }}
-		wg.Go(func() {
-			if _, err := d.Do(t.Context(), slow); err != nil || slow.Blend.Load != nil || time.Since(start) < 300*time.Millisecond {
-				t.Errorf("what was to be fetched: %v after %v", err, time.Since(start))
-			}
-		})
-		late := job(10)
-		late.Blend = &engine.Blend{Load: func() { time.Sleep(200 * time.Millisecond) }}
-		wg.Go(func() {
-			ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
-			defer cancel()
-			if _, err := d.Do(ctx, late); !errors.Is(err, ErrExpired) {
-				t.Errorf("with a deadline that passes while it fetches: %v", err)
-			}
-		})
-		synctest.Wait()
-		if _, err := d.Do(t.Context(), job(10)); err != nil || time.Since(start) > 50*time.Millisecond {
-			t.Errorf("a job of 11 ms beside it: %v after %v", err, time.Since(start))
-		}
-		wg.Wait()
-		if n := e.batches.Load(); n != 2 {
-			t.Errorf("%d batches, want 2", n)
 		}
 	})
 }

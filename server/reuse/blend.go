@@ -6,7 +6,6 @@ import (
 	"io/fs"
 	"os"
 	"slices"
-	"sync"
 
 	"grebe/blend"
 	"grebe/engine"
@@ -53,12 +52,12 @@ type Blended struct {
 	*Visit
 	parts   []engine.Part
 	from    []string // where each part is: device, host, disk, prototype
-	fetched sync.WaitGroup
-	missing []int // items whose blocks are on disk, each with its part
-	disk    int   // tokens of prefixes that came from below memory
-	device  int   // tokens of prefixes that were in the device's memory
-	fill    []int // items whose blocks are made beside the prompt
-	filled  int   // the first of their segments in the job's plan
+	missing []wanted // what lies on disk
+	load    *load    // brings that; nil: there is nothing
+	disk    int      // tokens of prefixes that came from below memory
+	device  int      // tokens of prefixes that were in the device's memory
+	fill    []int    // items whose blocks are made beside the prompt
+	filled  int      // the first of their segments in the job's plan
 	job     *engine.Job
 	matches Matches
 	first   int // part that is a prototype
@@ -82,7 +81,7 @@ func (b *Blend) Order() prompt.Order {
 
 // Attach gives a job, laid out in the order of how, what can be reused: what stands before the user, and the user, as
 // prefixes, which are exact; items as blocks; and prototypes for a user of whom little is cached. What lies on disk is
-// fetched meanwhile; the job waits for it outside the queue.
+// read meanwhile, while the job waits for its turn and computes its first layers.
 func (v *Blended) Attach(l *prompt.Layout, job *engine.Job, how *Blend, budget blend.Budget) {
 	v.Visit.Attach(v.before(l), job)
 	v.job, v.disk, v.device = job, v.Disk, v.Device
@@ -95,9 +94,10 @@ func (v *Blended) Attach(l *prompt.Layout, job *engine.Job, how *Blend, budget b
 	}
 	job.Blend = &engine.Blend{Parts: v.parts, Budget: budget, Drift: how.Drift, Layers: how.Layers}
 	v.makeBlocks(l, job)
-	if len(v.missing) > 0 || v.matches.Missing() > 0 {
-		v.fetched.Go(v.fetchBlocks)
-		job.Blend.Load = v.fetched.Wait
+	v.missing = v.matches.wanted(v.missing, v.first)
+	if len(v.missing) > 0 {
+		v.load = v.cache.startLoad(v.missing)
+		job.Blend.Load = v.load.Loading
 	}
 }
 
@@ -123,20 +123,20 @@ func (v *Blended) findBlocks(l *prompt.Layout) {
 		if part.Tokens == 0 {
 			continue
 		}
-		if v.tiers[i] == schedule.Missing {
-			if v.uses[i] > 0 && !slices.ContainsFunc(v.fill, func(j int) bool { return v.items[j] == v.items[i] }) {
-				v.fill = append(v.fill, i)
+		if v.tiers[i] != schedule.Missing {
+			if part.Entry = v.itemEntry(i, false); part.Entry != nil {
+				v.pinned = append(v.pinned, part.Entry)
+				v.add(part, v.source)
+				continue
 			}
-			continue
+			if v.tiers[i] == schedule.Disk || v.cache.opt.Store.Below(v.items[i]) { // or it went there just now
+				v.missing = append(v.missing, wanted{key: v.items[i], tokens: part.Tokens, parts: []int{len(v.parts)}})
+				v.add(part, "disk")
+				continue
+			}
 		}
-		if part.Entry = v.itemEntry(i, false); part.Entry != nil {
-			v.pinned = append(v.pinned, part.Entry)
-			v.add(part, v.source)
-			continue
-		}
-		if v.tiers[i] == schedule.Disk {
-			v.missing = append(v.missing, i, len(v.parts))
-			v.add(part, "disk")
+		if v.uses[i] > 0 && !slices.ContainsFunc(v.fill, func(j int) bool { return v.items[j] == v.items[i] }) {
+			v.fill = append(v.fill, i)
 		}
 	}
 }
@@ -252,20 +252,6 @@ func (v *Blended) add(p engine.Part, source string) {
 	v.parts, v.from = append(v.parts, p), append(v.from, source)
 }
 
-// fetchBlocks brings blocks and prototypes up from disk. What does not come is computed.
-func (v *Blended) fetchBlocks() {
-	if v.matches.Missing() > 0 {
-		v.matches.Fetch(v.parts[v.first : v.first+v.matched])
-	}
-	for k := 0; k < len(v.missing); k += 2 {
-		i, part := v.missing[k], v.missing[k+1]
-		if e := v.itemEntry(i, true); e != nil {
-			v.pinned = append(v.pinned, e)
-			v.parts[part].Entry = e
-		}
-	}
-}
-
 // Account says of how many tokens KV was reused, by where it was, and for how many that could have been, but were
 // computed again.
 type Account struct {
@@ -344,7 +330,9 @@ func (v *Blended) Part(r *engine.Result, segment, at int) (reused int, source st
 
 // End publishes what the job computed exactly and gives back what it used.
 func (v *Blended) End(l *prompt.Layout, r *engine.Result) {
-	v.fetched.Wait() // a job that never ran has not waited
+	if v.load != nil {
+		v.load.release()
+	}
 	v.cache.opt.Index.NoteItems(v.items, v.cache.opt.Now())
 	v.publishBlocks(r)
 	v.matches.Release()

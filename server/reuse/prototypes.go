@@ -14,8 +14,6 @@ import (
 	"grebe/engine"
 	"grebe/kv"
 	"grebe/kv/proto"
-	"grebe/meta"
-	"grebe/plan"
 )
 
 // Prototypes is a model's semantic history pool (RCL-2): an index that finds prototypes for tokens of histories, and
@@ -180,19 +178,8 @@ func (m *Matches) Append(dst []engine.Part, segment int) []engine.Part {
 	return dst
 }
 
-// Missing returns the number of parts that Fetch would fill in.
-func (m *Matches) Missing() int {
-	n := 0
-	for _, r := range m.runs {
-		if m.pages[r.page] == nil {
-			n++
-		}
-	}
-	return n
-}
-
-// Fetch brings pages up from below memory and fills in the entries of the parts that Append appended, which may be
-// done while the first layer is computed. What does not come is computed.
+// Fetch brings pages up from below memory and fills in the entries of the parts that Append appended. What does not come is
+// computed. A request's own are brought beside it instead, see wanted.
 func (m *Matches) Fetch(parts []engine.Part) {
 	for i := range parts {
 		if parts[i].Entry != nil || i >= len(m.runs) {
@@ -200,22 +187,28 @@ func (m *Matches) Fetch(parts []engine.Part) {
 		}
 		page := m.runs[i].page
 		if m.pages[page] == nil {
-			m.pages[page] = m.from.fetch(m.from.keys[page])
+			m.pages[page] = m.from.cache.fetch(m.from.keys[page])
 		}
 		parts[i].Entry = m.pages[page]
 	}
 }
 
-func (p *Prototypes) fetch(key kv.Key) *kv.Entry {
-	c := p.cache
-	if at := c.opt.Store.Fetch(key); at != kv.Nowhere {
-		e, _ := c.opt.Store.Get(key)
-		if e != nil {
-			c.opt.Index.Put(key, meta.Entry{Kind: plan.Item, Tokens: int32(e.Len()), Tier: tierOf(at)}, c.opt.Now())
+// wanted appends the pages that lie below memory, with the parts of a job that they stand in for: Append's, the first of which is given.
+func (m *Matches) wanted(dst []wanted, first int) []wanted {
+	at := map[int32]int{}
+	for i, r := range m.runs {
+		if m.pages[r.page] != nil {
+			continue
 		}
-		return e
+		k, ok := at[r.page]
+		if !ok {
+			k = len(dst)
+			at[r.page] = k
+			dst = append(dst, wanted{key: m.from.keys[r.page], tokens: proto.Page})
+		}
+		dst[k].parts = append(dst[k].parts, first+i)
 	}
-	return nil
+	return dst
 }
 
 // Release gives back the pages. It MUST be called when the job is done.

@@ -71,6 +71,7 @@ type Cache struct {
 	returns          *returns
 	full             atomic.Bool // something had to make room
 	decisions        [2][schedule.Deadline + 1]atomic.Int64
+	loads            loads
 }
 
 // shared is a fixed segment at the beginning of prompts.
@@ -86,6 +87,7 @@ func New(b *prompt.Builder, opt Options) *Cache {
 		opt.Now = func() time.Duration { return time.Since(start) }
 	}
 	c := &Cache{opt: opt, prompt: b, changed: make(chan []int32, changes), returns: newReturns(), question: int32(len(b.Instruction()))}
+	c.loads.readers = make(chan struct{}, maxReaders)
 	base := kv.KeyOf(opt.Model, nil, "grebe kv 1 "+opt.Shape.KV.String())
 	c.preamble = shared{b.Preamble(), kv.KeyOf(base, b.Preamble(), "preamble")}
 	c.leadIn = shared{b.LeadIn(), kv.KeyOf(c.preamble.key, b.LeadIn(), "lead-in")}
@@ -534,8 +536,9 @@ func (c *Cache) DropItem(tokens []int32) error { return c.opt.Store.Delete(c.Ite
 // applyEvery is how often noted accesses are counted.
 const applyEvery = 200 * time.Millisecond
 
-// Run counts noted accesses in the background until ctx ends.
+// Run counts noted accesses in the background until ctx ends, and then waits for what is read for requests that have ended.
 func (c *Cache) Run(ctx context.Context) {
+	defer c.Settle()
 	tick := time.NewTicker(applyEvery)
 	defer tick.Stop()
 	for {

@@ -55,6 +55,7 @@ func (s *Shared) join(c *Cache) {
 // Clear removes all that the cache keeps from every tier, and has the store tell it nothing any more. The cache MUST
 // NOT be in use, nor be used after.
 func (c *Cache) Clear() error {
+	c.Settle()
 	var errs []error
 	for _, key := range c.opt.Index.Keys() {
 		errs = append(errs, c.opt.Store.Delete(key))
@@ -66,6 +67,7 @@ func (c *Cache) Clear() error {
 
 // Leave has the store tell the cache nothing any more. What it keeps stays, for another cache of the same weights.
 func (c *Cache) Leave() {
+	c.Settle()
 	s := c.opt.Shared
 	s.mu.Lock()
 	defer s.mu.Unlock()

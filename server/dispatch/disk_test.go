@@ -1,0 +1,193 @@
+package dispatch
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"grebe/engine"
+	"grebe/kv"
+)
+
+// clockworkDisk is a clockwork whose jobs blend: a quarter of their time is that of their first layers, and what does not come from
+// a disk takes as long again as the whole job.
+type clockworkDisk struct{ clockwork }
+
+func (c *clockworkDisk) Check(j *engine.Job) (engine.Cost, error) {
+	cost, err := c.clockwork.Check(j)
+	if j.Blend != nil {
+		cost.First, cost.Late = 0.25, 1
+	}
+	return cost, err
+}
+
+func (c *clockworkDisk) Run(jobs []*engine.Job, out []engine.Outcome) {
+	n, first, late, waited := 0, 0, 0, time.Duration(0)
+	for _, j := range jobs {
+		n += j.Plan.Tokens()
+		if j.Blend != nil {
+			first += j.Plan.Tokens() / 4
+		}
+	}
+	time.Sleep(time.Duration(first) * time.Millisecond)
+	for _, j := range jobs {
+		if j.Blend == nil {
+			continue
+		}
+		waited += j.Blend.Load.Take(j.Blend.Parts, j.Blend.Patience)
+		if j.Blend.Load.Wait(ended0) != nil { // something is missing
+			late += j.Plan.Tokens()
+		}
+	}
+	time.Sleep(time.Duration(1+n+late-first) * time.Millisecond)
+	c.batches.Add(1)
+	for i := range out {
+		out[i].Waited, out[i].Late = waited, late
+	}
+}
+
+// ended0 is a context that has ended.
+var ended0 = func() context.Context {
+	ctx, cancel := context.WithCancel(context.Background())
+	cancel()
+	return ctx
+}()
+
+// known is a pace of so long a time for a token.
+func known(each time.Duration) *engine.Pace {
+	p := &engine.Pace{}
+	l := engine.NewLoading(1, p)
+	l.Next(1)
+	time.Sleep(each)
+	l.Came(&kv.Entry{}, nil)
+	return p
+}
+
+// blended is a job for which entries of 10 tokens are read, each in its time. A time of 0 never ends before its test does.
+func blended(t *testing.T, tokens int, pace *engine.Pace, reads ...time.Duration) *engine.Job {
+	j := job(tokens)
+	l := engine.NewLoading(10*len(reads), pace)
+	j.Blend = &engine.Blend{Load: l}
+	go func() {
+		defer l.End()
+		for _, d := range reads {
+			if !l.Next(10) {
+				return
+			}
+			if d == 0 {
+				<-t.Context().Done()
+				return
+			}
+			time.Sleep(d)
+			l.Came(&kv.Entry{}, nil)
+		}
+	}()
+	return j
+}
+
+const ms = time.Millisecond
+
+// A job's first layers and its reads overlap: it takes as long as the longer of them and its other layers.
+func TestReadsOverlapFirstLayers(t *testing.T) {
+	for name, c := range map[string]struct {
+		reads       []time.Duration
+		want, ahead time.Duration // with 10 ms of first layers and 31 of others
+	}{
+		"a slow disk": {[]time.Duration{10 * ms, 10 * ms, 10 * ms, 10 * ms}, 71 * ms, 81 * ms},
+		"a fast disk": {[]time.Duration{4 * ms, 4 * ms}, 41 * ms, 49 * ms},
+	} {
+		for _, ahead := range []bool{false, true} {
+			synctest.Test(t, func(t *testing.T) {
+				d := open(t, Options{SLO: time.Second, ReadAhead: ahead}, &clockworkDisk{})
+				defer d.Close()
+				pace := known(c.reads[0] / 10)
+				start := time.Now()
+				if _, err := d.Do(t.Context(), blended(t, 40, pace, c.reads...)); err != nil {
+					t.Fatal(err)
+				}
+				want := c.want
+				if ahead {
+					want = c.ahead
+				}
+				if took := time.Since(start); took > want+ms || took < want-ms {
+					t.Errorf("%s, read ahead %v: %v, want %v", name, ahead, took, want)
+				}
+			})
+		}
+	}
+}
+
+// A job that waits for a disk has no other wait, keeps its place by when it came, and does not outlive its deadline, nor a caller who leaves.
+func TestNobodyWaitsForWhatOneReads(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := &clockworkDisk{}
+		d := open(t, Options{SLO: time.Second}, e)
+		defer d.Close()
+		pace := known(10 * ms)
+		start := time.Now()
+		var wg sync.WaitGroup
+		wg.Go(func() {
+			_, err := d.Do(t.Context(), blended(t, 10, pace, 100*ms, 100*ms, 100*ms))
+			if took := time.Since(start); err != nil || took < 300*ms || took > 320*ms {
+				t.Errorf("what is read in 300 ms: %v after %v", err, took)
+			}
+		})
+		wg.Go(func() {
+			ctx, cancel := context.WithTimeout(t.Context(), 100*ms)
+			defer cancel()
+			_, err := d.Do(ctx, blended(t, 10, pace, 200*ms, 0))
+			if took := time.Since(start); !errors.Is(err, ErrExpired) || took > 101*ms {
+				t.Errorf("with a deadline that passes while a disk hangs: %v after %v", err, took)
+			}
+		})
+		wg.Go(func() {
+			ctx, cancel := context.WithCancel(t.Context())
+			time.AfterFunc(50*ms, cancel)
+			_, err := d.Do(ctx, blended(t, 10, pace, 0))
+			if took := time.Since(start); !errors.Is(err, context.Canceled) || took > 51*ms {
+				t.Errorf("who leaves while a disk hangs: %v after %v", err, took)
+			}
+		})
+		synctest.Wait()
+		if _, err := d.Do(t.Context(), job(10)); err != nil || time.Since(start) > 20*ms {
+			t.Errorf("a job of 11 ms beside them: %v after %v", err, time.Since(start))
+		}
+		wg.Wait()
+		if n := e.batches.Load(); n != 2 {
+			t.Errorf("%d batches, want 2", n)
+		}
+	})
+}
+
+// A disk that is slower than it was has a batch wait for as long as what is missing takes to compute, and no longer; then that is computed. What
+// batches took is learned without such waits. When the caller leaves, nobody waits any more.
+func TestABatchWaitsForADiskNoLongerThanItSaves(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d := open(t, Options{SLO: time.Second}, &clockworkDisk{})
+		defer d.Close()
+		pace := known(ms)
+		start := time.Now()
+		// Ten milliseconds of a read, ten of first layers, 40 of patience, and 71 to compute all.
+		if _, err := d.Do(t.Context(), blended(t, 40, pace, 10*ms, 0)); err != nil || time.Since(start) > 133*ms || time.Since(start) < 125*ms {
+			t.Errorf("a disk that hangs: %v after %v, want 131 ms", err, time.Since(start))
+		}
+		start = time.Now()
+		// The read takes 30 ms instead of 10: twenty of them are waited for.
+		if _, err := d.Do(t.Context(), blended(t, 40, known(ms), 30*ms)); err != nil || time.Since(start) > 63*ms || time.Since(start) < 60*ms {
+			t.Errorf("a disk that is late: %v after %v, want 61 ms", err, time.Since(start))
+		}
+		if m := d.Model(); m.Predict(40, 820, 1) > 43 {
+			t.Errorf("a job of 41 ms is predicted to take %.1f: waits for disks were learned", m.Predict(40, 820, 1))
+		}
+		start = time.Now()
+		ctx, cancel := context.WithCancel(t.Context())
+		time.AfterFunc(20*ms, cancel)
+		// It is given up while the batch waits, which then computes 71 ms.
+		if _, err := d.Do(ctx, blended(t, 40, pace, 0)); err != nil || time.Since(start) > 93*ms {
+			t.Errorf("a caller who left: %v after %v, want 91 ms", err, time.Since(start))
+		}
+	})
+}

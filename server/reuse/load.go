@@ -1,0 +1,156 @@
+package reuse
+
+import (
+	"sync"
+
+	"grebe/engine"
+	"grebe/kv"
+	"grebe/meta"
+	"grebe/plan"
+)
+
+// load reads entries from below memory for a request, beside it, and pins them. It outlives a request that does not wait for it, and
+// then by one read at most: the cache owns its goroutine (Settle).
+type load struct {
+	*engine.Loading
+	cache *Cache
+
+	mu    sync.Mutex
+	pins  []*kv.Entry
+	freed bool // by the request: what still comes is let go
+}
+
+// wanted is an entry below memory that is to stand in for some parts of a job.
+type wanted struct {
+	key    kv.Key
+	tokens int
+	parts  []int
+}
+
+// maxReaders bounds the requests for which entries are read at a time. The others wait for their turns while they are wanted: a disk that hangs
+// holds no more goroutines than these.
+const maxReaders = 32
+
+// startLoad begins to read entries. The caller MUST release what comes.
+func (c *Cache) startLoad(want []wanted) *load {
+	tokens := 0
+	for i := range want {
+		tokens += want[i].tokens
+	}
+	l := &load{Loading: engine.NewLoading(tokens, &c.loads.pace), cache: c}
+	if !c.loads.start(func() { l.run(want) }) {
+		l.End()
+	}
+	return l
+}
+
+// loads are those of a cache.
+type loads struct {
+	pace    engine.Pace   // at which they read
+	readers chan struct{} // holds one for each that does
+
+	mu      sync.Mutex
+	settled bool
+	wg      sync.WaitGroup
+}
+
+// start runs a load, and reports whether there are any more.
+func (l *loads) start(run func()) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.settled {
+		return false
+	}
+	l.wg.Go(run)
+	return true
+}
+
+// run reads all, one after the other: a part of a job whose entry does not come is computed.
+func (l *load) run(want []wanted) {
+	defer l.End()
+	select {
+	case l.cache.loads.readers <- struct{}{}:
+		defer func() { <-l.cache.loads.readers }()
+	case <-l.Stopped():
+		return
+	}
+	for i := range want {
+		if w := &want[i]; !l.bring(w) {
+			return
+		}
+	}
+}
+
+// bring reads one entry, unless somebody else brought it, and reports whether more is wanted.
+func (l *load) bring(w *wanted) bool {
+	store := l.cache.opt.Store
+	if e, _ := store.Get(w.key); e != nil {
+		if !l.pin(e) {
+			return false
+		}
+		l.Here(w.tokens, e, w.parts)
+		return true
+	}
+	if !l.Next(w.tokens) {
+		return false
+	}
+	e := l.cache.fetch(w.key)
+	if e != nil && !l.pin(e) {
+		return false
+	}
+	l.Came(e, w.parts)
+	return true
+}
+
+// pin keeps an entry until the request has ended; false: it has, and the entry is let go.
+func (l *load) pin(e *kv.Entry) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.freed {
+		e.Release()
+		return false
+	}
+	l.pins = append(l.pins, e)
+	return true
+}
+
+// release ends the load: what was read is let go, and no more is read. It does not wait. No job may use what came any more.
+func (l *load) release() {
+	l.Stop()
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.freed = true
+	for _, e := range l.pins {
+		e.Release()
+	}
+	l.pins = nil
+}
+
+// fetch brings a block or a page up into memory and returns it with a reference; nil when it does not come. The index learns where it is.
+func (c *Cache) fetch(key kv.Key) *kv.Entry {
+	store := c.opt.Store
+	at := store.Fetch(key)
+	if at == kv.Nowhere {
+		c.dropped(key)
+		return nil
+	}
+	e, _ := store.Get(key)
+	if e == nil { // it had to make room at once, of which the store told
+		return nil
+	}
+	c.opt.Index.Put(key, meta.Entry{Kind: plan.Item, Tokens: int32(e.Len()), Tier: tierOf(at)}, c.opt.Now())
+	var there [1]int32
+	if store.Peek([]kv.Key{key}, there[:]); there[0] == 0 { // dropped or deleted before the index knew of it
+		c.dropped(key)
+	}
+	return e
+}
+
+// Settle ends what reads from below memory for requests: it returns when nothing is read any more. A request that comes later, or is under way,
+// computes what it finds there.
+func (c *Cache) Settle() {
+	c.loads.mu.Lock()
+	c.loads.settled = true
+	c.loads.mu.Unlock()
+	c.loads.wg.Wait()
+}
