@@ -40,6 +40,7 @@ type cacheWorld struct {
 	users         [][]int32
 	items         [][]int32
 	strangers     [][]int32 // who came without a name
+	engines       []dispatch.Engine
 }
 
 // maxTokens is what the largest request of these tests computes.
@@ -62,9 +63,9 @@ func newCacheWorldIn(t *testing.T, where farMemory, seed uint64, pointwise bool)
 	return newCacheWorldOver(t, where, seed, pointwise, nil)
 }
 
-// newCacheWorldOver takes its pages by take, or draws how many there are.
+// newCacheWorldOver takes its pages by take, or draws how many there are. With over it has a disk, which it sees through that.
 func newCacheWorldOver(t *testing.T, where farMemory, seed uint64, pointwise bool,
-	take func(compute.Memory, compute.Shape) (*pool.Pool, error)) *cacheWorld {
+	take func(compute.Memory, compute.Shape) (*pool.Pool, error), over ...func(kv.Tier) kv.Tier) *cacheWorld {
 	t.Helper()
 	r := rand.New(rand.NewPCG(seed, 9))
 	dev, err := cpu.New(cpu.Options{Threads: 2})
@@ -100,11 +101,15 @@ func newCacheWorldOver(t *testing.T, where farMemory, seed uint64, pointwise boo
 		must(t, store.SetHost(hostPages))
 	}
 	must(t, store.SetPolicy(evict.Names()[r.IntN(len(evict.Names()))]))
-	if r.IntN(2) == 0 {
+	if r.IntN(2) == 0 || len(over) > 0 {
 		d, err := disk.Open(t.TempDir(), disk.Options{Budget: 1 << 20 << r.IntN(5)})
 		must(t, err)
 		t.Cleanup(func() { d.Close() })
-		store.SetTier(d)
+		var tier kv.Tier = d
+		for _, f := range over {
+			tier = f(tier)
+		}
+		store.SetTier(tier)
 	}
 	e, err := engine.New(m, dev, engine.Options{MaxTokens: maxTokens, Cache: store})
 	must(t, err)
@@ -131,7 +136,7 @@ func newCacheWorldOver(t *testing.T, where farMemory, seed uint64, pointwise boo
 	must(t, err)
 	index, err := meta.New(meta.Options{Users: 1000, Items: 1000})
 	must(t, err)
-	w := &cacheWorld{index: index, store: store, pool: pages, shape: shape, rand: r}
+	w := &cacheWorld{index: index, store: store, pool: pages, shape: shape, rand: r, engines: engines}
 	w.cache = reuse.New(b, reuse.Options{Store: store, Pool: pages, Index: index, Load: d, Shape: shape, Policy: schedule.Predicted})
 	sm := Model{Name: "m", Runner: d, Prompt: b, Vocab: m.Vocab(), Positions: m.MaxPositions()}
 	if pointwise {
@@ -144,6 +149,7 @@ func newCacheWorldOver(t *testing.T, where farMemory, seed uint64, pointwise boo
 	w.cached, err = New(Config{Models: []Model{sm}, SLO: time.Minute})
 	must(t, err)
 	t.Cleanup(func() {
+		w.cache.Settle()
 		d.Close()
 		e.Close()
 		store.Close()
