@@ -39,7 +39,7 @@ var (
 	// ErrFull says that the catalog holds as much as it may.
 	ErrFull = errors.New("the catalog is full")
 	// ErrLocked says that another process, or this one, has the folder open.
-	ErrLocked = errors.New("the catalog is in use")
+	ErrLocked = errors.New("the catalog is in use by another process")
 	// ErrFailed says that a write to the disk failed; only reads are possible until the catalog is
 	// opened again, since what the disk holds is not known.
 	ErrFailed = errors.New("the catalog's disk failed")

@@ -1,6 +1,7 @@
 package server
 
 import (
+	"cmp"
 	"context"
 	"time"
 
@@ -32,7 +33,7 @@ func (c *call) budget(req *grebev1.RankRequest) (*blend.Budget, error) {
 		return nil, nil
 	}
 	if req.Prefix != "blend" {
-		return nil, errorf(invalidArgument, "budget", "is for prefix blend, not %s", quoted(req.Prefix))
+		return nil, errorf(invalidArgument, "budget", "is for prefix blend alone: the request's prefix is %s", quoted(cmp.Or(req.Prefix, "auto")))
 	}
 	b := blend.Budget{Items: req.Budget.Items, History: req.Budget.History}
 	if err := b.Check(); err != nil {

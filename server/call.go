@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"strings"
 	"time"
 
 	grebev1 "grebe/api/grebe/v1"
@@ -62,9 +63,22 @@ func (s *Server) slot(name string) (*slot, error) {
 		return m, nil
 	}
 	if name == "" {
-		return nil, errorf(invalidArgument, "model", "is missing: %d models are loaded", len(s.served))
+		return nil, errorf(invalidArgument, "model", "is missing: give one of %s", s.names())
 	}
-	return nil, errorf(notFound, "model", "no model %s", quoted(name))
+	return nil, errorf(notFound, "model", "no model %s: there are %s", quoted(name), s.names())
+}
+
+// names lists the models for a message, the first of them.
+func (s *Server) names() string {
+	var names []string
+	for i, m := range s.served {
+		if i == 10 {
+			names = append(names, "…")
+			break
+		}
+		names = append(names, quoted(m.name))
+	}
+	return strings.Join(names, ", ")
 }
 
 // compatibleModel finds a model by the name that a client of another server sends: SGLang's clients

@@ -127,7 +127,7 @@ func (s *Server) catalogError(err error) error {
 		return errorf(exhausted, "", "%v", err)
 	case errors.Is(err, catalog.ErrFailed):
 		s.log.Error("the catalog takes no writes", "error", err)
-		return errorf(unavailable, "", "%v", catalog.ErrFailed)
+		return errorf(unavailable, "", "%v: it takes no changes until the server is started again", catalog.ErrFailed)
 	case errors.Is(err, catalog.ErrClosed):
 		return errorf(unavailable, "", "shutting down")
 	}

@@ -206,6 +206,7 @@ func (s *Server) answer(rt *route, w http.ResponseWriter, r *http.Request, id st
 		defer release()
 	}
 	if r.ContentLength > s.cfg.MaxBody && !rt.stream {
+		s.swallow(r)
 		return reply{}, bodyTooLarge(s.cfg.MaxBody)
 	}
 	free, err := s.buffer(r)
@@ -231,6 +232,14 @@ func presentedKey(r *http.Request) string {
 
 func bodyTooLarge(limit int64) error {
 	return errorf(tooLarge, "", "the body has more than %d bytes", limit)
+}
+
+// swallow reads what a client sends of a body that is too large, within reason: one that writes all of it before it reads would see a
+// broken connection instead of the answer. One that waits to be told to go on is not told.
+func (s *Server) swallow(r *http.Request) {
+	if r.Header.Get("Expect") == "" && r.ContentLength <= 8*s.cfg.MaxBody {
+		_, _ = io.Copy(io.Discard, r.Body)
+	}
 }
 
 // buffer reserves memory for a request's body, or for the largest piece of a longer one; the caller

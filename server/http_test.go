@@ -70,6 +70,32 @@ func TestBodyLimit(t *testing.T) {
 	}
 }
 
+// A client that writes its whole body before it reads is told that the body is too large; one that waits to be told to go on does not
+// have to send it.
+func TestBodyTooLargeIsRead(t *testing.T) {
+	w := newWorld(t, func(c *Config) { c.MaxBody = 100 })
+	for expect, left := range map[string]int{"": 0, "100-continue": 500} {
+		body := strings.NewReader(strings.Repeat(" ", 500))
+		req := httptest.NewRequest("POST", "/v1/rank", body)
+		req.Header.Set("Expect", expect)
+		rec := httptest.NewRecorder()
+		w.Handler().ServeHTTP(rec, req)
+		wantError(t, rec, 413, "too_large", "")
+		if body.Len() != left {
+			t.Errorf("expect %q: %d bytes of the body were not read, want %d", expect, body.Len(), left)
+		}
+	}
+}
+
+func TestUnknownModelsAreToldTheNames(t *testing.T) {
+	w := newWorld(t)
+	for _, body := range []string{`{"user":{"id":"u1"},"candidates":[{"id":"i1"}]}`, `{"model":"nope","user":{"id":"u1"},"candidates":[{"id":"i1"}]}`} {
+		if rec := w.ask("POST", "/v1/rank", body); !strings.Contains(rec.Body.String(), `\"id\"`) {
+			t.Errorf("%s: %d %s, want the names of the models", body, rec.Code, rec.Body)
+		}
+	}
+}
+
 func TestBodiesUnderWay(t *testing.T) {
 	w := newWorld(t, func(c *Config) { c.MaxBody, c.MaxBuffered = 150, 200 })
 	inside, release := make(chan struct{}), make(chan struct{})

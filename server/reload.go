@@ -176,7 +176,9 @@ func (s *Server) reload(sl *slot, r *reloading, back *origin) {
 	})
 	s.lifecycle.reloads.WithLabelValues(sl.name, outcome).Inc()
 	st := r.describe()
-	if err != nil {
+	if errors.Is(err, ErrUnchanged) || errors.Is(err, errBack) || s.life.Err() != nil { // as it was asked, or told already
+		s.log.Warn("a reload ended without a new checkpoint", "model", sl.name, "outcome", outcome, "reason", err, "seconds", st.Seconds)
+	} else if err != nil {
 		s.log.Error("a reload ended without a new checkpoint", "model", sl.name, "outcome", outcome, "reason", st.Error, "seconds", st.Seconds)
 	} else {
 		s.log.Info("reloaded", "model", sl.name, "version", st.To, "warmed_items", st.WarmedItems, "seconds", st.Seconds)

@@ -23,7 +23,7 @@ type benchRankCmd struct {
 	NoIndex       bool          `help:"Compute items when first asked for, not before."`
 	Clients       int           `help:"Clients of the closed loop; default 4." placeholder:"N"`
 	Open          float64       `help:"Also send Poisson arrivals, at this share of user-first's saturated rate." placeholder:"SHARE"`
-	Search        bool          `help:"Also look for each policy's highest rate within the SLO ."`
+	Search        bool          `help:"Also look for each policy's highest rate within the SLO."`
 	SearchTime    time.Duration `help:"Most time for the search on a workload; default 10m." placeholder:"TIME"`
 	Repeats       int           `help:"Runs at a rate, of which most must keep the SLO; default 3." placeholder:"N"`
 	Seconds       float64       `help:"Of each run with arrivals; default 10." placeholder:"N"`

@@ -173,17 +173,22 @@ func TestDashboard(t *testing.T) {
 	if rows == 0 || boxes < 2 || !strings.HasPrefix(title, "History:") {
 		t.Errorf("the playground shows %d generated items, %d parts of a prompt and %q", rows, boxes, title)
 	}
-	var text string
+	var text, cut string
 	var wide bool
 	err = chromedp.Run(ctx,
 		chromedp.Click("#tab-catalog"), chromedp.WaitVisible("#catalog-body table"),
-		chromedp.Text("#catalog-body", &text), dark("light"), shoot("dashboard-catalog.png"),
+		chromedp.Text("#catalog-body", &text),
+		chromedp.Evaluate(`[...document.querySelectorAll("#catalog-body .scroll")].filter(e => e.scrollWidth > e.clientWidth).map(e => e.textContent).join()`, &cut),
+		dark("light"), shoot("dashboard-catalog.png"),
 		chromedp.EmulateViewport(390, 800), chromedp.Click("#tab-live"),
 		chromedp.Evaluate(`document.documentElement.scrollWidth > document.documentElement.clientWidth`, &wide),
 		shoot("dashboard-phone.png"),
 	)
 	if err != nil {
 		t.Fatalf("catalog: %v; %v", err, complaints())
+	}
+	if cut != "" || !strings.Contains(text, "9,540") {
+		t.Errorf("tables that have no room: %q; the catalog says %q, want 9,540 items", cut, text)
 	}
 	if !strings.Contains(text, "items") || wide {
 		t.Errorf("the catalog says %q; wider than a phone: %v", text, wide)

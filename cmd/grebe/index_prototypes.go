@@ -10,6 +10,7 @@ import (
 	grebev1 "grebe/api/grebe/v1"
 	"grebe/catalog"
 	"grebe/internal/config"
+	"grebe/kv"
 	"grebe/kv/proto"
 	"grebe/model"
 	"grebe/model/safetensors"
@@ -61,6 +62,9 @@ func (f *prototypeFlags) make(w *world, s *stack, m *server.Model, cfg *config.C
 			fmt.Fprintf(w.stdout, ", %d pages whose users are gone", built.Lost)
 		}
 		fmt.Fprintln(w.stdout)
+	}
+	if errors.Is(err, kv.ErrFull) {
+		return fmt.Errorf("%w; a history has to fit into the model's part of cache.host_memory: give it more for this command, with GREBE_CACHE_HOST_MEMORY=1GiB", err)
 	}
 	if err != nil {
 		return fmt.Errorf("%w; run the same command again to go on", err)

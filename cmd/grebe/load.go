@@ -147,10 +147,10 @@ func (s *stack) openCatalog(cfg *config.Config, log *slog.Logger) (*catalog.Cata
 	s.onClose(items.Close)
 	files := &loadedFiles{path: filepath.Join(cfg.DataDir, "catalog.loaded.json")}
 	if err := files.once(cfg.Catalog.Items, items.LoadItems); err != nil {
-		return nil, err
+		return nil, fmt.Errorf("catalog.items: %w", err)
 	}
 	if err := files.once(cfg.Catalog.Users, items.LoadUsers); err != nil {
-		return nil, err
+		return nil, fmt.Errorf("catalog.users: %w", err)
 	}
 	if n, users, _ := items.Counts(); n+users > 0 {
 		log.Info("catalog loaded", "items", n, "users", users)

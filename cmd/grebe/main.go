@@ -24,7 +24,7 @@ const (
 
 // cli is the command line.
 type cli struct {
-	Demo       demoCmd       `cmd:"" help:"Serve a small generated model and catalog: see it work."`
+	Demo       demoCmd       `cmd:"" help:"Serve an invented shop with small trained models: see it work."`
 	Serve      serveCmd      `cmd:"" help:"Serve models over HTTP and gRPC."`
 	Import     importCmd     `cmd:"" help:"Load items or users from NDJSON files."`
 	Table      tableCmd      `cmd:"" help:"Fill tables of embeddings."`

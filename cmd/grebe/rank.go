@@ -24,7 +24,7 @@ func (rankCmd) Help() string {
 
 Examples:
 
-    grebe rank --user ana --candidates i3,i10,i34,i41 --top-k 3
+    grebe rank --model shop --user kaya --candidates i00040,i02500,i05100 --top-k 2
     grebe rank --user-text "Likes birds." --candidates-file items.ndjson --prefix item
     grebe rank --server http://10.0.0.7:8080 --request request.json --json`
 }

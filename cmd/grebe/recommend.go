@@ -24,7 +24,7 @@ table on a terminal and the response's JSON otherwise. The score is the log-prob
 
 Examples:
 
-    grebe recommend --user ana -n 5 --exclude-seen
+    grebe recommend --model shop --user kaya -n 5 --exclude-seen
     grebe recommend --history i9,i19 --filter category=books,music --exclude i3
     grebe recommend --user-text "Likes birds." --beam-width 512 --json
     grebe recommend --server http://10.0.0.7:8080 --request request.json`

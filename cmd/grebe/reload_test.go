@@ -382,6 +382,9 @@ func TestReloadThatFails(t *testing.T) {
 	if status != http.StatusConflict || !strings.Contains(now.text, "is the one") {
 		t.Errorf("without a new checkpoint: %d %s", status, now.text)
 	}
+	if log := w.log.String(); !strings.Contains(log, "a reload ended") || strings.Contains(log, "level=ERROR") {
+		t.Errorf("that the checkpoint is the same is logged as an error, or not at all:\n%s", log)
+	}
 	if status, now = w.reload(t, "rollback"); status != http.StatusConflict || !strings.Contains(now.text, "no other checkpoint") {
 		t.Errorf("with nothing to go back to: %d %s", status, now.text)
 	}

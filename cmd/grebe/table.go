@@ -17,6 +17,12 @@ type tableCmd struct {
 	Import tableImportCmd `cmd:"" help:"Write rows of a table of embeddings from files."`
 }
 
+func (tableCmd) Help() string {
+	return `Examples:
+
+    grebe table import items vectors.npy -c grebe.yaml`
+}
+
 type tableImportCmd struct {
 	Table    string   `arg:"" help:"Name of the table, as the configuration has it."`
 	Files    []string `arg:"" type:"path" help:"Rows: .npy (float32, two dimensions), .f32 (numbers row after row) or .ndjson ({\"key\": 17, \"row\": [..]} per line)." placeholder:"FILE"`

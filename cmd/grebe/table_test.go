@@ -2,6 +2,8 @@ package main
 
 import (
 	"bytes"
+	"log/slog"
+	"net"
 	"os"
 	"path/filepath"
 	"slices"
@@ -9,6 +11,7 @@ import (
 	"testing"
 
 	"grebe/embed"
+	"grebe/internal/config"
 )
 
 // Rows come from all kinds of files into a table in Pebble; a bad file is refused with its place.
@@ -56,5 +59,21 @@ func TestTableImport(t *testing.T) {
 	tables.Table("items").Gather(t.Context(), []uint64{0, 1, 10, 11, 20}, embed.Bytes(out))
 	if want := []float32{1, 2, 9, 9, 5, 6, 7, 8, 1, 1}; !slices.Equal(out, want) {
 		t.Errorf("rows %v, want %v", out, want)
+	}
+}
+
+// A store that does not answer costs no request: somebody has to say so.
+func TestStoresThatDoNotAnswerAreToldOf(t *testing.T) {
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer ln.Close()
+	for warned, addresses := range map[bool][]string{true: {"127.0.0.1:1"}, false: {"127.0.0.1:1", ln.Addr().String()}} {
+		var log bytes.Buffer
+		warnOfSilence(&config.Table{Name: "rows", Store: "redis", Addresses: addresses}, slog.New(slog.NewTextHandler(&log, nil)))
+		if strings.Contains(log.String(), "rows") != warned {
+			t.Errorf("%q is logged of %v", log.String(), addresses)
+		}
 	}
 }

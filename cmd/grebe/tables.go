@@ -1,7 +1,9 @@
 package main
 
 import (
+	"errors"
 	"log/slog"
+	"net"
 	"os"
 	"path/filepath"
 	"time"
@@ -21,7 +23,26 @@ func (s *stack) openTables(cfg *config.Config, log *slog.Logger) (*embed.Tables,
 	}
 	s.onClose(tables.Close)
 	log.Info("tables of embeddings opened", "tables", tables.Names())
+	for i := range cfg.Tables {
+		warnOfSilence(&cfg.Tables[i], log)
+	}
 	return tables, nil
+}
+
+// warnOfSilence says when a table's store cannot be reached: requests do not fail by that, so that nobody else would.
+func warnOfSilence(t *config.Table, log *slog.Logger) {
+	var failed error
+	for _, addr := range t.Addresses {
+		conn, err := net.DialTimeout("tcp", addr, 500*time.Millisecond)
+		if err == nil {
+			conn.Close()
+			return
+		}
+		failed = errors.Join(failed, err)
+	}
+	if failed != nil {
+		log.Warn("the store of a table does not answer: until it does, rows are the table's default", "table", t.Name, "error", failed)
+	}
 }
 
 // tablesDir is where the tables in Pebble are.

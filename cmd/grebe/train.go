@@ -11,6 +11,12 @@ type trainCmd struct {
 	Allocator trainAllocatorCmd `cmd:"" help:"Train the policy that divides memory between embeddings and KV."`
 }
 
+func (trainCmd) Help() string {
+	return `Examples:
+
+    grebe train allocator --out policy.bin`
+}
+
 type trainAllocatorCmd struct {
 	Out      string `type:"path" default:"policy.bin" help:"Where the policy goes; default ${default}." placeholder:"FILE"`
 	Rounds   int    `help:"Rounds of serving and learning; default 100." placeholder:"N"`

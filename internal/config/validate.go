@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"net/url"
 	"slices"
 	"strings"
 )
@@ -69,6 +70,11 @@ func (c *Config) Validate() error {
 	}
 	if c.Tracing.Sample.Bytes != 0 || c.Tracing.Sample.Percent > 100 {
 		p.add("tracing.sample", "%s: want a share of up to 100%%", c.Tracing.Sample)
+	}
+	if e := c.Tracing.Endpoint; e != "" {
+		if u, err := url.Parse(e); err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" {
+			p.add("tracing.endpoint", "%q is not an address: write one such as http://localhost:4318/v1/traces", e)
+		}
 	}
 	p.oneOf("dashboard.user_ids", c.Dashboard.UserIDs, "hidden", "shown")
 	if c.DataDir == "" {

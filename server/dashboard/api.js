@@ -71,7 +71,12 @@ export function short(n, unit = "") {
   if (!Number.isFinite(n)) return "–";
   const a = Math.abs(n);
   for (const [size, name] of [[1e12, "T"], [1e9, "G"], [1e6, "M"], [1e3, "k"]]) {
-    if (a >= size) return (n / size).toPrecision(3) + name + unit;
+    if (a >= size) return (n / size).toPrecision(3) + (unit === "B" ? " " : "") + name + unit;
   }
-  return (a >= 100 || Number.isInteger(n) ? n.toFixed(0) : n.toPrecision(2)) + unit;
+  return (a >= 100 || Number.isInteger(n) ? n.toFixed(0) : n.toPrecision(2)) + (unit === "B" ? " " : "") + unit;
+}
+
+// whole writes out a number of things, such as 9,540.
+export function whole(n) {
+  return Number(n || 0).toLocaleString("en-US");
 }

@@ -1,9 +1,9 @@
 // The view of the catalog and the models: sizes, versions, checkpoints and their reloads, what models generate from it, what is asked for most.
-import { element, getJSON, getText, short } from "./api.js";
+import { element, getJSON, getText, short, whole } from "./api.js";
 import { parse, sum } from "./metrics.js";
 
-function table(caption, heads, rows) {
-  return element("div", { class: "card scroll" }, element("h2", {}, caption),
+function table(caption, heads, rows, wide = "") {
+  return element("div", { class: "card scroll " + wide }, element("h2", {}, caption),
     rows.length ? element("table", {},
       element("thead", {}, element("tr", {}, ...heads.map((h) => element("th", { class: h[1] || "" }, h[0])))),
       element("tbody", {}, ...rows.map((r) => element("tr", {}, ...r.map((c, i) => element("td", { class: heads[i][1] || "" }, String(c)))))))
@@ -23,7 +23,7 @@ function entries(metrics) {
   const rows = [];
   for (const { labels, value } of metrics.grebe_kv_entries || []) {
     const bytes = sum(metrics, "grebe_kv_bytes", (l) => l.kind === labels.kind && l.tier === labels.tier);
-    if (value > 0) rows.push([labels.kind, labels.tier, short(value), short(bytes, "B")]);
+    if (value > 0) rows.push([labels.kind, labels.tier, whole(value), short(bytes, "B")]);
   }
   return rows.sort();
 }
@@ -32,7 +32,7 @@ function entries(metrics) {
 function reload(r) {
   if (!r) return "never reloaded";
   const took = " after " + age(r.seconds);
-  if (r.state === "done") return "reloaded, " + short(r.warmed_items) + " items warmed," + took;
+  if (r.state === "done") return "reloaded, " + whole(r.warmed_items) + " items warmed," + took;
   if (r.state === "failed" || r.state === "rolled_back") return r.state.replace("_", " ") + took + ": " + r.error;
   return r.state + ", " + Math.round(100 * r.progress) + " %";
 }
@@ -47,19 +47,19 @@ export async function openCatalog() {
     const hot = await getJSON("/v1/hot").catch(() => null);
     const metrics = await getText("/metrics").then(parse).catch(() => ({}));
     const cards = [
-      table("Catalog", [["", ""], ["", number]], [["items", short(c.items)], ["users", short(c.users)], ["version", c.version],
+      table("Catalog", [["", ""], ["", number]], [["items", whole(c.items)], ["users", whole(c.users)], ["version", c.version],
         ["memory", short(c.memory_bytes, "B")], ["kept on disk", c.durable ? "yes" : "no"]]),
       table("Models", [["model"], ["architecture"], ["checkpoint"], ["loaded for", number], ["reload"]],
-        models.map((m) => [m.id, m.architecture, m.version || "", age(Date.now() / 1000 - m.created), reload(m.reload)])),
+        models.map((m) => [m.id, m.architecture, m.version || "", age(Date.now() / 1000 - m.created), reload(m.reload)]), "wide"),
       table("What models generate from", [["model"], ["version"], ["items", number], ["left out", number], ["age", number], ["follows the catalog"]],
-        (c.models || []).map((m) => [m.model, m.version, short(m.items), short(m.skipped), age(m.age_seconds), m.pinned ? "no, pinned" : "yes"])),
+        (c.models || []).map((m) => [m.model, m.version, whole(m.items), whole(m.skipped), age(m.age_seconds), m.pinned ? "no, pinned" : "yes"])),
       table("Versions that can be activated", [["version"], ["items", number], ["age", number], ["used by"]],
-        (c.versions || []).map((v) => [v.version, short(v.items), age(v.age_seconds), (v.models || []).join(", ")])),
+        (c.versions || []).map((v) => [v.version, whole(v.items), age(v.age_seconds), (v.models || []).join(", ")])),
       table("Cached keys and values, by place", [["kind"], ["place"], ["entries", number], ["size", number]], entries(metrics)),
     ];
     if (hot) {
-      cards.push(table("Items asked for most", [["item"], ["requests", number]], hot.items.map((i) => [i.text || i.id, short(i.count)])));
-      cards.push(table(hot.user_ids === "shown" ? "Users asked for most" : "Users asked for most (ids hidden)", [["user"], ["requests", number]], hot.users.map((u) => [u.id, short(u.count)])));
+      cards.push(table("Items asked for most", [["item"], ["requests", number]], hot.items.map((i) => [i.text || i.id, whole(i.count)])));
+      cards.push(table(hot.user_ids === "shown" ? "Users asked for most" : "Users asked for most (ids hidden)", [["user"], ["requests", number]], hot.users.map((u) => [u.id, whole(u.count)])));
     }
     body.className = "grid";
     body.replaceChildren(...cards);

@@ -70,7 +70,7 @@ func place(dir string, write func(dir string) error) error {
 		return nil
 	}
 	if err := os.MkdirAll(filepath.Dir(dir), 0o755); err != nil {
-		return fmt.Errorf("demo: %w", err)
+		return fmt.Errorf("demo: %w (give a folder that can be written with --data)", err)
 	}
 	tmp, err := os.MkdirTemp(filepath.Dir(dir), "demo-*")
 	if err != nil {

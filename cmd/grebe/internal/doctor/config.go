@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"time"
 
 	"grebe/internal/config"
 	"grebe/model"
@@ -45,6 +46,9 @@ func examineConfig(r *Report, file string, env []string, free int64) {
 	}
 	if total := int64(memoryPerCheckpoint * float64(need)); free > 0 && total > free {
 		r.add("memory", Fail, "free some, take a smaller model or a machine with more", "the models need about %s, but %s are free", gigabytes(total), gigabytes(free))
+	}
+	for i := range cfg.Tables {
+		reachable(r, &cfg.Tables[i])
 	}
 	readable(r, "catalog", cfg.Catalog.Items)
 	readable(r, "catalog", cfg.Catalog.Users)
@@ -116,6 +120,19 @@ func readable(r *Report, check, file string) {
 	}
 	f.Close()
 	r.add(check, OK, "", "%s", file)
+}
+
+// reachable tries to connect to each address of a table's store.
+func reachable(r *Report, t *config.Table) {
+	for _, addr := range t.Addresses {
+		conn, err := net.DialTimeout("tcp", addr, 2*time.Second)
+		if err != nil {
+			r.add("table "+t.Name, Fail, "start Redis or Valkey there, or correct addresses; until it answers, every row is the table's default", "%v", err)
+			continue
+		}
+		conn.Close()
+		r.add("table "+t.Name, OK, "", "%s answers", addr)
+	}
 }
 
 // ports tries to listen where a server would.

@@ -49,10 +49,14 @@ func (r *Report) Failed() bool {
 // Print writes the report for people.
 func (r *Report) Print(w io.Writer) error {
 	var b strings.Builder
+	wide := 14
 	for _, f := range r.Findings {
-		fmt.Fprintf(&b, "%-5s %-14s %s\n", f.Status, f.Check, f.Detail)
+		wide = max(wide, min(30, len(f.Check)))
+	}
+	for _, f := range r.Findings {
+		fmt.Fprintf(&b, "%-5s %-*s %s\n", f.Status, wide, f.Check, f.Detail)
 		if f.Remedy != "" {
-			fmt.Fprintf(&b, "%-5s %-14s -> %s\n", "", "", f.Remedy)
+			fmt.Fprintf(&b, "%-5s %-*s -> %s\n", "", wide, "", f.Remedy)
 		}
 	}
 	_, err := io.WriteString(w, b.String())

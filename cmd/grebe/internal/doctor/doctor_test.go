@@ -92,11 +92,12 @@ func TestConfigProblemsFailWithARemedy(t *testing.T) {
 	dir := put(t, map[string]string{
 		"bad.yaml": "lisen: x\nmodels: [{path: y}]\n",
 		"grebe.yaml": "listen: " + taken.Addr().String() + "\nadmin_listen: \"\"\ngrpc_listen: \"\"\n" +
-			"models: [{name: m, path: absent}]\ncatalog: {items: absent.ndjson}\n",
+			"models: [{name: m, path: absent}]\ncatalog: {items: absent.ndjson}\n" +
+			"tables: [{name: t, dim: 4, store: redis, addresses: [\"127.0.0.1:1\"]}, {name: there, dim: 4, store: redis, addresses: [\"" + taken.Addr().String() + "\"]}]\n",
 	})
 	for file, checks := range map[string][]string{
 		"bad.yaml":   {"configuration"},
-		"grebe.yaml": {"model m", "catalog", "listen"},
+		"grebe.yaml": {"model m", "catalog", "listen", "table t"},
 	} {
 		r := &Report{}
 		examineConfig(r, filepath.Join(dir, file), nil, 1<<40)
@@ -104,6 +105,9 @@ func TestConfigProblemsFailWithARemedy(t *testing.T) {
 			if f := find(t, r, c); f.Status != Fail || f.Remedy == "" {
 				t.Errorf("%s: %+v, want a failure with a remedy", file, f)
 			}
+		}
+		if file == "grebe.yaml" && find(t, r, "table there").Status != OK {
+			t.Errorf("%s: %+v of a store that answers", file, find(t, r, "table there"))
 		}
 		if !r.Failed() {
 			t.Errorf("%s: the report does not fail", file)

@@ -103,7 +103,12 @@ func (m *machine) kilobytes(key string) int64 {
 	return n << 10
 }
 
-func gigabytes(n int64) string { return strconv.FormatFloat(float64(n)/1e9, 'f', 1, 64) + " GB" }
+func gigabytes(n int64) string {
+	if n < 100e6 {
+		return strconv.FormatFloat(float64(n)/1e6, 'f', 1, 64) + " MB"
+	}
+	return strconv.FormatFloat(float64(n)/1e9, 'f', 1, 64) + " GB"
+}
 
 var chosen = regexp.MustCompile(`\[(\w+)\]`)
 
