@@ -16,12 +16,30 @@ import time
 
 import numpy as np
 import torch
+import torch.nn as nn
 import torch.nn.functional as F
 
 import lm
 from data import to_device
-from decoder import Decoder, Shape, seed_all
+from decoder import Decoder, Shape, incidence, seed_all
 from titles import CANDIDATES, Catalog, Histories, Layouts, Mixed, People, Places, Rankings
+
+
+class Beside(nn.Module):
+    """What training needs and serving does not: how a candidate's last state is read, and, where identifiers say nothing of
+    items, a vector of each item to tell which one is bought next."""
+
+    def __init__(self, hidden, features):
+        super().__init__()
+        self.each, self.items = nn.Parameter(torch.randn(hidden) * hidden**-0.5), None
+        if features is not None:
+            has = incidence(features)
+            self.register_buffer("has", has)
+            self.items = nn.Parameter(torch.randn(len(features), hidden) * 0.02)
+            self.table = nn.Parameter(torch.randn(has.shape[1], hidden) * 0.01)
+
+    def vectors(self):
+        return self.items + self.has @ self.table.to(self.has.dtype)
 
 
 class Trainer(lm.Trainer):
@@ -32,14 +50,22 @@ class Trainer(lm.Trainer):
         self.dtype = torch.bfloat16 if self.device.type == "cuda" else torch.float32
         self.world, self.people = Catalog(a.arrays), People(a.data)
         shape = Shape(self.world.meta["vocabulary"], a.hidden, a.layers, a.heads, a.kv_heads, a.inter)
-        self.model = Decoder(shape, self.world.first, self.world.features(), a.dropout).to(self.device)
+        features, self.anonymous = self.world.features(), a.identifiers == "anonymous"
+        shared = torch.zeros((len(features), 1), dtype=torch.int64)  # one vector, which says that it is an identifier
+        self.model = Decoder(shape, self.world.first, features if a.identifiers == "words" else shared, a.dropout).to(self.device)
+        self.beside = Beside(a.hidden, features if self.anonymous else None).to(self.device)
         self.optimizers = self.model.optimizers(a.matrices, a.others, a.decay)
+        self.optimizers[1].add_param_group({"params": list(self.beside.parameters())})
         for g in self.optimizers[1].param_groups:
             g["weight_decay"] = a.decay
         self.rates = [[g["lr"] for g in o.param_groups] for o in self.optimizers]
         popular = torch.from_numpy(self.people.popular).float() + 1e-6
         self.popular = popular.log().to(self.device)
         self.sums, self.log = {}, []
+
+    def identifiers(self, embedding):
+        """The vectors of all items."""
+        return self.beside.vectors().to(self.dtype) if self.anonymous else super().identifiers(embedding)
 
     def dense(self, batch, hidden, ids):
         logits = (self.answers(hidden, batch["dense_rows"]) @ ids.T).float() + self.popular
@@ -52,6 +78,24 @@ class Trainer(lm.Trainer):
         positions = torch.arange(n, device=self.device)[None].expand(len(batch["tokens"]), -1)
         return self.model(embedding, batch["tokens"].long(), positions, None, self.dtype)
 
+    def alone(self, batch, embedding, whole=2):
+        """The states of ordinary prompts in which, behind the first layers, keys and values of candidates are those of candidates that saw
+        the preamble and themselves alone: what grebe serves with prefix: blend and nothing repaired, but for places. The rows of candidates that
+        stand alone come behind the prompt's."""
+        tokens, owner = batch["tokens"].long(), batch["owner"]
+        b, n = tokens.shape
+        at = torch.arange(n, device=self.device)
+        causal, self_alone = (at[:, None] >= at[None, :])[None], torch.eye(n, dtype=torch.bool, device=self.device)[None]
+        listed = owner >= 0
+        lead = (at < len(self.world.prompts.preamble))[None, None, :] & listed[:, :, None]
+        block = causal & (owner[:, :, None] == owner[:, None, :]) & listed[:, :, None]
+        below = torch.cat((lead, block | self_alone), 2)
+        early = torch.cat((torch.cat((causal.expand(b, -1, -1), torch.zeros_like(block)), 2), below), 1)
+        late = torch.cat((torch.cat((causal & ~listed[:, None, :] | self_alone, causal & listed[:, None, :]), 2), below), 1)
+        masks = [torch.zeros((b, 1, 2 * n, 2 * n), dtype=self.dtype, device=self.device).masked_fill_(~m[:, None], float("-inf")) for m in (early, late)]
+        bias = [masks[i >= whole] for i in range(self.a.layers)]
+        return self.model(embedding, tokens.repeat(1, 2), at.repeat(2)[None].expand(b, -1), bias, self.dtype)[:, :n]
+
     def scores(self, batch, hidden, embedding):
         answer = self.answers(hidden, batch["answer_rows"])
         listed = embedding[self.world.first + batch["candidates"]].to(self.dtype)
@@ -61,10 +105,23 @@ class Trainer(lm.Trainer):
         embedding = self.model.embedding()
         ids, hidden, name = self.identifiers(embedding), self.states(batch, embedding), batch["order"]
         answer, scores = self.scores(batch, hidden, embedding)
-        return {
-            "dense_item" if name == "item" else "dense": self.dense(batch, hidden, ids), name: F.cross_entropy(scores, batch["chosen"]),
-            name + "_all": 0.5 * F.cross_entropy((answer @ ids.T).float() + self.popular, batch["next"]),
-        }
+        out = {"dense_item" if name == "item" else "dense": self.dense(batch, hidden, ids), name: F.cross_entropy(scores, batch["chosen"])}
+        if not self.anonymous:
+            out[name + "_all"] = 0.5 * F.cross_entropy((answer @ ids.T).float() + self.popular, batch["next"])
+        if self.a.each > 0 and name == "causal":
+            out.update(self.candidates(batch, hidden, embedding))
+        return out
+
+    def candidates(self, batch, hidden, embedding):
+        """What candidates say at their ends: how likely they are taken, and, where identifiers are anonymous, their own."""
+        states = self.answers(hidden, batch["ends"]).reshape(*batch["ends"].shape, -1)
+        out = {"each": self.a.each * F.cross_entropy((states @ self.beside.each.to(self.dtype)).float(), batch["chosen"])}
+        if self.anonymous:
+            names = embedding[self.world.first + batch["candidates"]].to(self.dtype)
+            b, k, _ = states.shape
+            own = torch.arange(k, device=self.device).repeat(b)
+            out["own"] = 0.1 * F.cross_entropy((states @ names.transpose(1, 2)).float().reshape(b * k, k), own)
+        return out
 
     def run(self, dataset, cost, until):
         """As lm.py's; with rankings, it looks at validation now and then and keeps the best."""
@@ -99,12 +156,13 @@ class Trainer(lm.Trainer):
         causal.world, causal.people = self.world, self.people
         truth = np.zeros(len(users), dtype=np.int64)
         for part in np.array_split(by, max(1, len(by) * 2300 // rows)):
-            if order == "causal":
+            if order in ("causal", "alone"):
                 batch = causal.batch([causal.held(users[k]) for k in part])
             else:
                 batch = layouts.batch(np.random.default_rng(0), part, order)
             batch = to_device(batch, self.device)
-            _, scores = self.scores(batch, self.states(batch, embedding), embedding)
+            hidden = self.alone(batch, embedding) if order == "alone" else self.states(batch, embedding)
+            _, scores = self.scores(batch, hidden, embedding)
             found[part], truth[part] = scores.cpu().numpy(), batch["chosen"].cpu().numpy()
         self.model.train()
         own = found[np.arange(len(users)), truth]
@@ -115,17 +173,17 @@ class Trainer(lm.Trainer):
         self.best, self.clock = (-1.0, None), lm.Clock(a.seconds, a.steps)
         if a.first > 0:
             self.run(Histories(self.world, self.people, a.rows, a.seed), self.histories, a.first)
-        rankings = Rankings(self.world, self.people, a.rows, a.seed + 1)
+        rankings = Rankings(self.world, self.people, a.rows, a.seed + 1, self.anonymous)
         layouts = Layouts(self.world, Places(self.world, self.people, rankings.places), a.rows, a.seed + 2) if a.layouts > 0 else rankings
         self.run(Mixed(rankings, layouts, a.layouts), self.questions, 1.0)
         self.look()
         self.model.load_state_dict(self.best[1])
         self.model.round()
+        self.model.save(a.out)
         result = self.result()
         result["step"], result["seconds"] = self.clock.step, round(time.time() - self.clock.start, 1)
         print("result", json.dumps(result), flush=True)
         self.log.append({"result": result, "settings": vars(a)})
-        self.model.save(a.out)
         with open(os.path.join(a.out, "log.json"), "w") as f:
             for line in self.log:
                 f.write(json.dumps(line) + "\n")
@@ -137,6 +195,8 @@ class Trainer(lm.Trainer):
             for order in ("causal", "user", "item") if a.layouts > 0 else ("causal",):
                 out[f"{name} {order}"] = metrics(self.asked(order, users))
             out[f"{name} popularity"] = metrics(self.by_popularity(users))
+            print(name, json.dumps(out), flush=True)
+        out["validation, candidates alone"] = metrics(self.asked("alone", self.people.validation[: a.validate]))
         self.dtype = torch.float32
         torch.backends.cuda.matmul.allow_tf32 = False
         found = self.asked("causal", self.people.test[: a.exact], 4096)
@@ -171,6 +231,8 @@ def arguments():
     p.add_argument("--first", type=float, default=0.15, help="share of the run on plain histories")
     p.add_argument("--low", type=float, default=0.7, help="share of the learning rate behind them")
     p.add_argument("--layouts", type=float, default=0.5, help="share of the batches that are user-first or item-first")
+    p.add_argument("--identifiers", default="words", choices=("words", "bare", "anonymous"), help="an identifier's vector has those of its title's words; is its own; or says nothing of the item: in training, prompts give them at random")
+    p.add_argument("--each", type=float, default=0, help="weight of what candidates say of themselves, in ordinary prompts")
     p.add_argument("--hidden", type=int, default=256)
     p.add_argument("--layers", type=int, default=4)
     p.add_argument("--heads", type=int, default=4)

@@ -94,8 +94,8 @@ class Decoder(nn.Module):
     def forward(self, embedding, tokens, positions, bias=None, dtype=torch.float32, split=0):
         """Returns the hidden states before the last norm: [batch, rows, hidden].
 
-        bias is the mask of all rows, or None for causal. With split, the rows before it see only each
-        other; bias is then (theirs or None, that of the rows behind)."""
+        bias is the mask of all rows, a list of one for each layer, or None for causal. With split, the rows before it
+        see only each other; bias is then (theirs or None, that of the rows behind)."""
         s = self.shape
         b, n = tokens.shape
         x = F.embedding(tokens, embedding).to(dtype)
@@ -104,7 +104,7 @@ class Decoder(nn.Module):
         q, kv, d = s.heads * s.head_dim, s.kv_heads * s.head_dim, s.head_dim
         group = s.heads // s.kv_heads
         stacked = [w.to(dtype).unbind(0) for w in (self.qkv, self.o, self.gate_up, self.down)]
-        for w_qkv, w_o, w_gate_up, w_down in zip(*stacked):
+        for i, (w_qkv, w_o, w_gate_up, w_down) in enumerate(zip(*stacked)):
             qk, v = F.linear(rms(x), w_qkv).split((q + kv, kv), dim=-1)
             qk = rotate(rms(qk.reshape(b, n, s.heads + s.kv_heads, d)), cos, sin).transpose(1, 2)
             qs, ks = qk[:, : s.heads] * SHARP, qk[:, s.heads :].repeat_interleave(group, 1)
@@ -113,7 +113,7 @@ class Decoder(nn.Module):
                 first = attend(qs[:, :, :split], ks[:, :, :split], vs[:, :, :split], bias[0])
                 y = torch.cat((first, attend(qs[:, :, split:], ks, vs, bias[1])), 2)
             else:
-                y = attend(qs, ks, vs, bias)
+                y = attend(qs, ks, vs, bias[i] if isinstance(bias, list) else bias)
             y = y.transpose(1, 2).reshape(b, n, q)
             x = x + F.dropout(F.linear(y, w_o), self.dropout, self.training)
             gate, up = F.linear(rms(x), w_gate_up).chunk(2, dim=-1)
