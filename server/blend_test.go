@@ -49,10 +49,13 @@ func TestBlendedRequests(t *testing.T) {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
 			w := newBlendWorld(t, farMemory(seed%3), seed, false)
 			reused, off, count := int32(0), 0.0, 0
+			prompts, before := 0, w.countedAll(t, "rank")
 			for step := range 100 {
 				w.change()
 				if w.rand.IntN(2) == 0 {
+					before -= w.countedAll(t, "rank")
 					w.compare(t, step, w.request([]string{"auto", "user", "item"}[w.rand.IntN(3)]))
+					before += w.countedAll(t, "rank")
 					continue
 				}
 				req := w.request("blend")
@@ -71,6 +74,7 @@ func TestBlendedRequests(t *testing.T) {
 					t.Fatalf("step %d: the account of a %s prompt does not add up: %v", step, got.Prefix, u)
 				}
 				checkParts(t, step, got)
+				prompts += int(u.PromptTokens)
 				want := spread(full)
 				for i, logit := range spread(got) {
 					d := math.Abs(logit - want[i])
@@ -82,6 +86,9 @@ func TestBlendedRequests(t *testing.T) {
 				if req.Budget == nil {
 					reused += u.CachedTokens
 				}
+			}
+			if counted := w.countedAll(t, "rank") - before; counted != prompts {
+				t.Errorf("the metrics have %d tokens of blended prompts by source, the answers %d", counted, prompts)
 			}
 			if reused == 0 || off == 0 {
 				t.Errorf("nothing was reused, or nothing differs: %d tokens, %v", reused, off)

@@ -19,7 +19,8 @@ type metrics struct {
 	seconds     *prometheus.HistogramVec
 	queue       prometheus.Histogram
 	sloOK       *prometheus.CounterVec
-	tokens      *prometheus.CounterVec
+	tokens      *prometheus.CounterVec // their sum is that of the prompts' tokens
+	recomputed  prometheus.Counter
 	prefix      *prometheus.CounterVec
 	batchTokens prometheus.Histogram
 	beamRows    prometheus.Histogram
@@ -40,6 +41,8 @@ func newMetrics(r prometheus.Registerer) (*metrics, error) {
 			Name: "grebe_slo_ok_total", Help: "Requests answered within their deadline."}, []string{"op"}),
 		tokens: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "grebe_tokens_total", Help: "Prompt tokens, by where their KV came from."}, []string{"op", "source"}),
+		recomputed: prometheus.NewCounter(prometheus.CounterOpts{
+			Name: "grebe_recomputed_tokens_total", Help: "Tokens of blended prompts that had KV and were computed again; they are among the computed ones."}),
 		prefix: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "grebe_prefix_choice_total", Help: "Rankings by the prefix order that was used."}, []string{"prefix"}),
 		batchTokens: prometheus.NewHistogram(prometheus.HistogramOpts{
@@ -56,7 +59,7 @@ func newMetrics(r prometheus.Registerer) (*metrics, error) {
 	offHeap := prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 		Name: "grebe_offheap_bytes", Help: "Memory mapped outside the Go heap: weights, activations, pools; touched or not."},
 		func() float64 { return float64(offheap.Mapped()) })
-	for _, c := range []prometheus.Collector{offHeap, m.requests, m.seconds, m.queue, m.sloOK, m.tokens, m.prefix,
+	for _, c := range []prometheus.Collector{offHeap, m.requests, m.seconds, m.queue, m.sloOK, m.tokens, m.recomputed, m.prefix,
 		m.batchTokens, m.beamRows, m.panics, m.unknown} {
 		if err := r.Register(c); err != nil {
 			return nil, err
@@ -89,10 +92,10 @@ func (m *metrics) reused(op string, by *grebev1.Sources) {
 	m.tokens.WithLabelValues(op, "device").Add(float64(by.Device))
 	m.tokens.WithLabelValues(op, "host").Add(float64(by.Host))
 	m.tokens.WithLabelValues(op, "disk").Add(float64(by.Disk))
-	if by.Prototype+by.Recomputed > 0 {
+	if by.Prototype > 0 {
 		m.tokens.WithLabelValues(op, "prototype").Add(float64(by.Prototype))
-		m.tokens.WithLabelValues(op, "recomputed").Add(float64(by.Recomputed))
 	}
+	m.recomputed.Add(float64(by.Recomputed))
 }
 
 func (m *metrics) recommended(op string, r *generate.Result) {

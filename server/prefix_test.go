@@ -6,6 +6,7 @@ import (
 	"net/http/httptest"
 	"reflect"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -85,6 +86,22 @@ func (w *cacheWorld) counted(t *testing.T, op, source string) (n int) {
 	name := fmt.Sprintf("grebe_tokens_total{op=%q,source=%q} ", op, source)
 	_, after, _ := strings.Cut(rec.Body.String(), name)
 	_, _ = fmt.Sscan(after, &n)
+	return n
+}
+
+// countedAll returns the tokens of an operation in the server's metrics, from all sources.
+func (w *cacheWorld) countedAll(t *testing.T, op string) (n int) {
+	t.Helper()
+	rec := httptest.NewRecorder()
+	w.cached.Handler().ServeHTTP(rec, httptest.NewRequest("GET", "/metrics", nil))
+	for line := range strings.Lines(rec.Body.String()) {
+		if after, ok := strings.CutPrefix(line, fmt.Sprintf("grebe_tokens_total{op=%q,source=", op)); ok {
+			_, value, _ := strings.Cut(after, "} ")
+			f, err := strconv.ParseFloat(strings.TrimSpace(value), 64)
+			must(t, err)
+			n += int(f)
+		}
+	}
 	return n
 }
 

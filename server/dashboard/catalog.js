@@ -47,10 +47,10 @@ export async function openCatalog() {
     const hot = await getJSON("/v1/hot").catch(() => null);
     const metrics = await getText("/metrics").then(parse).catch(() => ({}));
     const cards = [
-      table("Catalog", [["", ""], ["", number]], [["items", whole(c.items)], ["users", whole(c.users)], ["version", c.version],
-        ["memory", short(c.memory_bytes, "B")], ["kept on disk", c.durable ? "yes" : "no"]]),
       table("Models", [["model"], ["architecture"], ["checkpoint"], ["loaded for", number], ["reload"]],
         models.map((m) => [m.id, m.architecture, m.version || "", age(Date.now() / 1000 - m.created), reload(m.reload)]), "wide"),
+      table("Catalog", [["", ""], ["", number]], [["items", whole(c.items)], ["users", whole(c.users)], ["version", c.version],
+        ["memory", short(c.memory_bytes, "B")], ["kept on disk", c.durable ? "yes" : "no"]]),
       table("What models generate from", [["model"], ["version"], ["items", number], ["left out", number], ["age", number], ["follows the catalog"]],
         (c.models || []).map((m) => [m.model, m.version, whole(m.items), whole(m.skipped), age(m.age_seconds), m.pinned ? "no, pinned" : "yes"])),
       table("Versions that can be activated", [["version"], ["items", number], ["age", number], ["used by"]],

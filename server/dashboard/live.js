@@ -10,7 +10,7 @@ const asking = (l) => l.op === "rank" || l.op === "recommend" || l.op === "score
 const charts = {
   requests: new Chart({ title: "Requests per second", names: ["rank", "recommend"], explain: "Answered requests by operation" }),
   latency: new Chart({ title: "Latency", unit: " ms", names: ["P50", "P99"], limit: slo, explain: "Of rankings and recommendations; the dashed line is the deadline of requests that name none" }),
-  tokens: new Chart({ title: "Prompt tokens per second", stacked: true, names: ["computed", "device", "host", "disk", "peer"], explain: "By where their KV came from" }),
+  tokens: new Chart({ title: "Prompt tokens per second", stacked: true, names: ["computed", "device", "host", "disk", "peer", "prototype"], explain: "By where their KV came from" }),
   prefix: new Chart({ title: "Prefix choices per second", stacked: true, names: ["user", "item", "blend", "none"] }),
   batch: new Chart({ title: "Tokens computed per batch", names: ["mean"], explain: "Of the batches that jobs were part of" }),
   queue: new Chart({ title: "Queue", unit: " ms", names: ["P50", "P99"], explain: "Time that a job waits for its batch" }),

@@ -3,7 +3,7 @@ import { element, getJSON, postJSON, short, svg } from "./api.js";
 
 const user = document.getElementById("user");
 const howMany = document.getElementById("how-many");
-const sources = ["computed", "device", "host", "disk", "peer"];
+const sources = ["computed", "device", "host", "disk", "peer", "prototype"];
 const texts = new Map(); // of items, by id
 let candidates = [];
 
