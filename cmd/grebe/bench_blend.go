@@ -25,6 +25,7 @@ type benchBlendCmd struct {
 	Quality benchBlendQualityCmd `cmd:"" help:"How much worse blended prompts rank, by how much of them is repaired and by which rule."`
 	Speed   benchBlendSpeedCmd   `cmd:"" help:"How much sooner blended prompts answer than with a prefix cache."`
 	Load    benchBlendLoadCmd    `cmd:"" help:"Latency of blended prompts under load, beside a prefix cache's."`
+	Disk    benchBlendDiskCmd    `cmd:"" help:"How soon blended prompts answer whose blocks are on disk."`
 }
 
 func (benchBlendCmd) Help() string {
@@ -34,7 +35,8 @@ Examples:
 
     grebe bench blend quality --users 100
     grebe bench blend speed --shape qwen3-8b --device cuda
-    grebe bench blend load --shape qwen3-8b --device cuda`
+    grebe bench blend load --shape qwen3-8b --device cuda
+    grebe bench blend disk`
 }
 
 type benchBlendSpeedCmd struct {
@@ -106,6 +108,59 @@ func (c *benchBlendLoadCmd) Run(w *world) error {
 	}
 	r, err := blend.MeasureLoad(w.ctx, blend.LoadOptions{
 		Device: dev, Shape: c.Shape, Each: c.Prompts, Budget: c.Budget, Share: c.Share, Seconds: c.Seconds, Rounds: c.Rounds, Layers: c.Layers, Seed: c.Seed,
+	})
+	if err != nil {
+		return err
+	}
+	if c.JSON {
+		return r.JSON(w.stdout)
+	}
+	return r.Text(w.stdout)
+}
+
+type benchBlendDiskCmd struct {
+	Shape   string  `default:"qwen3-0.6b" enum:"tiny,qwen3-0.6b,qwen3-8b" help:"Shape of random weights: ${enum}; default ${default}."`
+	Device  string  `default:"cpu" enum:"cpu,cuda" help:"${enum}; default ${default}."`
+	Dir     string  `type:"path" help:"Folder on the disk to measure; default that of temporary files." placeholder:"DIR"`
+	Rate    string  `help:"Read no faster than so much per second, such as 1GiB, whatever is in the system's cache; default as the disk does, with nothing there." placeholder:"SIZE"`
+	Budget  float64 `default:"0.3" help:"Share that is computed again; default ${default}."`
+	Repeats int     `help:"Runs of each way, in turns; default 7." placeholder:"N"`
+	Layers  int     `help:"Layers that compute all tokens; default as served, 1: as RcLLM." placeholder:"N"`
+	Seed    uint64  `default:"1" help:"Of weights and tokens; default ${default}."`
+	JSON    bool    `name:"json" help:"Print JSON."`
+}
+
+func (benchBlendDiskCmd) Help() string {
+	return `Prompts as of "bench blend speed", one at a time through the server's queue, whose items' blocks are on disk. They are read before the
+prompt takes its place there (ahead), or beside the layers that compute all its tokens and need none of them (beside), as served. Scores of
+all are compared, and are the same.
+
+Examples:
+
+    grebe bench blend disk
+    grebe bench blend disk --shape tiny --rate 1GiB --json`
+}
+
+func (c *benchBlendDiskCmd) Run(w *world) error {
+	rate := 0.0
+	if c.Rate != "" {
+		size, err := config.ParseSize(c.Rate)
+		if err != nil || size.Bytes <= 0 {
+			return usagef("--rate: %q: want a size such as 1GiB", c.Rate)
+		}
+		rate = float64(size.Bytes)
+	}
+	tmp, err := os.MkdirTemp(c.Dir, "grebe-blend-")
+	if err != nil {
+		return err
+	}
+	defer os.RemoveAll(tmp)
+	dev, err := openDevice(&config.Config{Device: c.Device}, slog.New(slog.DiscardHandler))
+	if err != nil {
+		return err
+	}
+	r, err := blend.MeasureDisk(w.ctx, blend.DiskOptions{
+		Device: dev, Dir: tmp, Shape: c.Shape, Budget: c.Budget, Repeats: c.Repeats, Rate: rate, Layers: c.Layers, Seed: c.Seed,
 	})
 	if err != nil {
 		return err

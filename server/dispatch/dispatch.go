@@ -182,7 +182,7 @@ func (d *Dispatcher) approach(ctx context.Context, j *engine.Job, cost *engine.C
 		return ended(ctx)
 	}
 	m := d.Model()
-	ms := m.Predict(cost.Rows, cost.Keys, 1) - m.Predict(0, 0, 1)
+	ms := m.Predict(cost.Rows, cost.Keys, 1)
 	of := func(share float64) time.Duration { return time.Duration(ms * share * float64(time.Millisecond)) }
 	_ = j.Approach(ctx, of(cost.First), of(cost.Late))
 	return ended(ctx)
