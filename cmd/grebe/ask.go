@@ -3,6 +3,7 @@ package main
 import (
 	"bytes"
 	"cmp"
+	"crypto/tls"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -11,6 +12,7 @@ import (
 	"net/url"
 	"os"
 	"strings"
+	"syscall"
 	"time"
 )
 
@@ -23,7 +25,7 @@ type askFlags struct {
 	Model      string        `help:"Name of the model; may be left out when the server has one."`
 	User       string        `xor:"user" help:"Id of a user that the server knows." placeholder:"ID"`
 	UserText   string        `xor:"user" help:"The user in words." placeholder:"TEXT"`
-	History    []string      `xor:"user" help:"Ids of what the user chose, oldest first." placeholder:"ID,..."`
+	History    []string      `xor:"user" help:"Ids of what the user chose, oldest first." placeholder:"ID"`
 	DeadlineMS int           `name:"deadline-ms" help:"Deadline in milliseconds; 0 for the server's." placeholder:"MS"`
 	Request    string        `help:"Send this file as the request's body; - for standard input." placeholder:"FILE"`
 	JSON       bool          `name:"json" help:"Print the response as JSON, as when the output is no terminal."`
@@ -112,7 +114,7 @@ func (c *askFlags) post(w *world, path string, body []byte) ([]byte, error) {
 	}
 	resp, err := client.Do(req)
 	if err != nil {
-		return nil, fmt.Errorf("%s: %w (is a server running there? `grebe demo` starts one)", op, err)
+		return nil, fmt.Errorf("%s: %w%s", op, err, hint(err))
 	}
 	defer resp.Body.Close()
 	answer, err := io.ReadAll(io.LimitReader(resp.Body, maxResponse))
@@ -133,7 +135,22 @@ func serverError(status string, answer []byte) error {
 		} `json:"error"`
 	}
 	if json.Unmarshal(answer, &e) != nil || e.Error.Message == "" {
-		return fmt.Errorf("the server says %s", status)
+		said, _, _ := strings.Cut(strings.TrimSpace(string(answer)), "\n")
+		return fmt.Errorf("the server says %s %.200q", status, said)
 	}
 	return errors.New(cmp.Or(e.Error.Code, status) + ": " + e.Error.Message)
+}
+
+// hint says what may be done about a request that did not get through.
+func hint(err error) string {
+	var bad *tls.CertificateVerificationError
+	switch {
+	case errors.As(err, &bad):
+		return " (--ca FILE names the authority that signed the server's certificate)"
+	case errors.Is(err, syscall.ECONNREFUSED):
+		return " (is a server running there? `grebe demo` starts one)"
+	case os.IsTimeout(err):
+		return " (--timeout allows more time)"
+	}
+	return ""
 }

@@ -34,10 +34,10 @@ func (benchCmd) Help() string {
 }
 
 type benchGemmCmd struct {
-	Rows    []int    `help:"Rows of activations; default 256,512,1024." placeholder:"N,..."`
-	Threads []int    `help:"Numbers of threads; default 1,2." placeholder:"N,..."`
-	Formats []string `help:"bf16, f32; default both." placeholder:"FORMAT,..."`
-	Models  []string `help:"qwen2-0.5b, qwen2-1.5b; default both." placeholder:"MODEL,..."`
+	Rows    []int    `help:"Rows of activations; default 256,512,1024." placeholder:"N"`
+	Threads []int    `help:"Numbers of threads; default 1,2." placeholder:"N"`
+	Formats []string `help:"bf16, f32; default both." placeholder:"FORMAT"`
+	Models  []string `help:"qwen2-0.5b, qwen2-1.5b; default both." placeholder:"MODEL"`
 	Rounds  int      `help:"Least rounds of a line; default and least 11." placeholder:"N"`
 	Seconds float64  `help:"How long a line may go on while its confidence interval is wide; default 9." placeholder:"S"`
 	Check   bool     `help:"Say whether every line reaches its bar (bf16 1.0, f32 0.95) and fail if not."`
@@ -72,8 +72,8 @@ func (c *benchGemmCmd) Run(w *world) error {
 }
 
 type benchPrefillCmd struct {
-	Tokens  []int    `help:"Lengths of prompts; default 128,512,1000,4000." placeholder:"N,..."`
-	Formats []string `help:"bf16, f32; default both." placeholder:"FORMAT,..."`
+	Tokens  []int    `help:"Lengths of prompts; default 128,512,1000,4000." placeholder:"N"`
+	Formats []string `help:"bf16, f32; default both." placeholder:"FORMAT"`
 	Repeats int      `help:"Repeats of short prompts; long ones have fewer, at least 3; default 7." placeholder:"N"`
 	Threads int      `help:"Threads; default all cores." placeholder:"N"`
 	NoRank  bool     `help:"Leave out the rankings."`

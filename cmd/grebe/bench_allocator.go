@@ -8,10 +8,10 @@ import (
 )
 
 type benchAllocatorCmd struct {
-	Workloads []string `help:"steady, trend, burst, swing, node-steady, node-trend, node-burst; default all." placeholder:"NAME,..."`
+	Workloads []string `help:"steady, trend, burst, swing, node-steady, node-trend, node-burst; default all." placeholder:"NAME"`
 	Seeds     int      `help:"Seeds of each; default and most 5." placeholder:"N"`
 	Step      float64  `help:"Between the static shares that are tried; default 0.05." placeholder:"S"`
-	Parts     []string `help:"boundary, real, verdict, loads, margins, bound; default all." placeholder:"PART,..."`
+	Parts     []string `help:"boundary, real, verdict, loads, margins, bound; default all." placeholder:"PART"`
 	Costs     string   `help:"measured, or derived: what work takes on an H200; default measured." placeholder:"NAME"`
 	Rate      float64  `help:"Rate of the workloads of verdict and bound, times their own; default 1, and several for the bound." placeholder:"X"`
 	Policy    string   `type:"path" help:"Judge this policy, of grebe train allocator, instead of the one in the binary." placeholder:"FILE"`

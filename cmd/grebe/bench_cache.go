@@ -4,10 +4,10 @@ import "grebe/bench/cache"
 
 type benchCacheCmd struct {
 	Data     string    `type:"path" default:"../shared/data/traces" help:"Folder of the real traces; default ${default}." placeholder:"DIR"`
-	Traces   []string  `help:"scarab-recs, mooncake-conversation, mooncake-synthetic, zipf, scans, loops, drift; default all." placeholder:"NAME,..."`
-	Sizes    []float64 `help:"Shares of the distinct keys that the cache holds; default 0.01,0.03,0.1,0.3." placeholder:"SHARE,..."`
-	Policies []string  `help:"Policies beside the optimum; default all." placeholder:"NAME,..."`
-	Parts    []string  `help:"table, replay, sweep, train, rank; default all." placeholder:"PART,..."`
+	Traces   []string  `help:"scarab-recs, mooncake-conversation, mooncake-synthetic, zipf, scans, loops, drift; default all." placeholder:"NAME"`
+	Sizes    []float64 `help:"Shares of the distinct keys that the cache holds; default 0.01,0.03,0.1,0.3." placeholder:"SHARE"`
+	Policies []string  `help:"Policies beside the optimum; default all." placeholder:"NAME"`
+	Parts    []string  `help:"table, replay, sweep, train, rank; default all." placeholder:"PART"`
 	XGBoost  bool      `name:"xgboost" help:"Also train XGBoost on the same samples (Debian: python3-xgboost)."`
 	Python   string    `help:"The Python that has XGBoost; default python3." placeholder:"FILE"`
 	SVG      string    `name:"svg" type:"path" help:"Write the plot of the error sweep here." placeholder:"FILE"`

@@ -4,11 +4,11 @@ import "grebe/bench/catalog"
 
 type benchCatalogCmd struct {
 	Items   int      `help:"Items; default 10000000." placeholder:"N"`
-	Changes []int    `help:"Items of each delta; default 1,1000,100000." placeholder:"N,..."`
+	Changes []int    `help:"Items of each delta; default 1,1000,100000." placeholder:"N"`
 	Levels  int      `help:"Levels of codes; default 3." placeholder:"N"`
 	Size    int      `help:"Codes of a level; default 8192." placeholder:"N"`
-	Kinds   []string `help:"uniform, clustered; default both." placeholder:"KIND,..."`
-	Parts   []string `help:"index, versions; default both." placeholder:"PART,..."`
+	Kinds   []string `help:"uniform, clustered; default both." placeholder:"KIND"`
+	Parts   []string `help:"index, versions; default both." placeholder:"PART"`
 	Repeats int      `help:"Repeats of each delta; default 5." placeholder:"N"`
 	Dir     string   `type:"path" help:"Where the files go; default: a temporary folder." placeholder:"DIR"`
 	Check   bool     `help:"Fail when a bar is not reached."`

@@ -8,15 +8,15 @@ import (
 
 type benchEmbedCmd struct {
 	Rows     int           `help:"Rows of the table; default 1000000." placeholder:"N"`
-	Percents []float64     `help:"Cache sizes, percent of the table; default 1,3,5." placeholder:"P,..."`
-	Batches  []int         `help:"Sums per batch; default 64,256,1024,4096." placeholder:"N,..."`
-	Traces   []string      `help:"drift, fast, zipf, scarab; default all." placeholder:"TRACE,..."`
-	Policies []string      `help:"none, lru, laru, default; default all." placeholder:"POLICY,..."`
+	Percents []float64     `help:"Cache sizes, percent of the table; default 1,3,5." placeholder:"P"`
+	Batches  []int         `help:"Sums per batch; default 64,256,1024,4096." placeholder:"N"`
+	Traces   []string      `help:"drift, fast, zipf, scarab; default all." placeholder:"TRACE"`
+	Policies []string      `help:"none, lru, laru, default; default all." placeholder:"POLICY"`
 	Skew     float64       `help:"Exponent of Zipf's law; default 0.99." placeholder:"S"`
 	HalfLife int           `help:"Lookups after which half of the popular rows are others, in drift; default 20 per row." placeholder:"N"`
 	Warm     int           `help:"Lookups before measuring; default 4000000." placeholder:"N"`
 	Rounds   int           `help:"Rounds, in which the policies take turns; default 9." placeholder:"N"`
-	Parts    []string      `help:"hits, sums, gather, outage; default all." placeholder:"PART,..."`
+	Parts    []string      `help:"hits, sums, gather, outage; default all." placeholder:"PART"`
 	Outage   time.Duration `help:"How long Redis is gone in outage; default 10s." placeholder:"T"`
 	Data     string        `type:"path" default:"../shared/data/traces" help:"Folder of scarab-recs.trace; default ${default}." placeholder:"DIR"`
 	Seed     uint64        `help:"Seed of the traces." placeholder:"N"`

@@ -6,7 +6,7 @@ import (
 )
 
 type benchGPUCmd struct {
-	Tokens    []int  `help:"Lengths of prompts; default 256,1024,4096,8192." placeholder:"N,..."`
+	Tokens    []int  `help:"Lengths of prompts; default 256,1024,4096,8192." placeholder:"N"`
 	Repeats   int    `help:"Repeats of each case; default and least 20." placeholder:"N"`
 	GPU       int    `name:"gpu" help:"Number of the GPU." placeholder:"N"`
 	Peers     string `help:"A Python with torch and transformers that runs the peers; default: no peers." placeholder:"PYTHON"`

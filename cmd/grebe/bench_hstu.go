@@ -3,7 +3,7 @@ package main
 import "grebe/bench/hstu"
 
 type benchHSTUCmd struct {
-	Events     []int  `help:"Lengths of histories; default 1000,5000,15000." placeholder:"N,..."`
+	Events     []int  `help:"Lengths of histories; default 1000,5000,15000." placeholder:"N"`
 	New        int    `help:"Events since a returning user's last visit; default 20." placeholder:"N"`
 	Candidates int    `help:"Candidates of a ranking; default 100." placeholder:"N"`
 	Items      int    `help:"Items of the table; default 1000000." placeholder:"N"`

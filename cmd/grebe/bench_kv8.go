@@ -19,7 +19,7 @@ import (
 type benchKV8Cmd struct {
 	Config     string   `short:"c" type:"path" help:"Configuration of the server with the models to measure." placeholder:"FILE"`
 	Checkpoint string   `type:"path" help:"A checkpoint instead, with plain prompts." placeholder:"DIR"`
-	Ways       []string `help:"user, item, pointwise; default all that the models can do." placeholder:"WAY,..."`
+	Ways       []string `help:"user, item, pointwise; default all that the models can do." placeholder:"WAY"`
 	Users      int      `help:"Users; default 200 of the shop, all of a file." placeholder:"N"`
 
 	ItemsFile    string `name:"items-file" type:"path" help:"Items (NDJSON); default the configuration's, or the shop's." placeholder:"FILE"`

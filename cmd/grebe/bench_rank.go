@@ -9,16 +9,16 @@ import (
 )
 
 type benchRankCmd struct {
-	Workloads     []string      `help:"games, beauty, books, industry (default), also industry-spread and with -bursts behind each." placeholder:"NAME,..."`
-	Policies      []string      `help:"item, longer, bat, predicted beside none and user; default all." placeholder:"NAME,..."`
+	Workloads     []string      `help:"games, beauty, books, industry (default), also industry-spread and with -bursts behind each." placeholder:"NAME"`
+	Policies      []string      `help:"item, longer, bat, predicted beside none and user; default all." placeholder:"NAME"`
 	Requests      int           `help:"Requests per workload, warm-up included; users and items are scaled so that they are an hour's; default 1200." placeholder:"N"`
 	Warmup        float64       `help:"Share of the requests that warm up; default a third." placeholder:"SHARE"`
 	DryWarmup     bool          `help:"Warm up without computing: caches hold random numbers then."`
-	CachePolicies []string      `help:"Compare who leaves the cache instead, users reused: lru, laru, default, ..." placeholder:"NAME,..."`
+	CachePolicies []string      `help:"Compare who leaves the cache instead, users reused: lru, laru, default, ..." placeholder:"NAME"`
 	Blocks        int           `help:"Blocks that the policies take turns in; default 25." placeholder:"N"`
 	Tokens        float64       `help:"Scale of the lengths; default 0.25." placeholder:"SHARE"`
 	Memory        float64       `help:"Share of the users' tokens that fits beside all items; default the paper's for each workload." default:"-1" placeholder:"SHARE"`
-	Sweep         []float64     `help:"Shares of memory for which tokens are counted, without computing." placeholder:"SHARE,..."`
+	Sweep         []float64     `help:"Shares of memory for which tokens are counted, without computing." placeholder:"SHARE"`
 	Count         bool          `help:"Count tokens only, compute nothing."`
 	NoIndex       bool          `help:"Compute items when first asked for, not before."`
 	Clients       int           `help:"Clients of the closed loop; default 4." placeholder:"N"`
@@ -64,7 +64,7 @@ func (c *benchRankCmd) Run(w *world) error {
 }
 
 type benchAssembleCmd struct {
-	Models  []string `help:"tiny, small, medium, qwen2-0.5b, qwen2-1.5b; default small." placeholder:"NAME,..."`
+	Models  []string `help:"tiny, small, medium, qwen2-0.5b, qwen2-1.5b; default small." placeholder:"NAME"`
 	Device  string   `help:"cpu or cuda; default cpu. A GPU is also measured with the cached part in the host's memory." placeholder:"NAME"`
 	Dir     string   `type:"path" help:"Folder of the checkpoint when there is one model; default: in the user's cache folder." placeholder:"DIR"`
 	Items   int      `help:"Cached items; default 100." placeholder:"N"`

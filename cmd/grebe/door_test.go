@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"crypto/ecdsa"
 	"crypto/elliptic"
 	"crypto/rand"
@@ -8,9 +9,12 @@ import (
 	"crypto/x509"
 	"crypto/x509/pkix"
 	"encoding/pem"
+	"io"
+	"log"
 	"math/big"
 	"net"
 	"net/http"
+	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"strings"
@@ -213,4 +217,52 @@ func TestHangupChangesDeadlines(t *testing.T) {
 		t.Errorf("a deadline above the new limit is %d: %s", code, body)
 	}
 	r.stop(t)
+}
+
+// A key is added only to a file that the server takes with it.
+func TestKeysAreAddedToWhatTheServerTakes(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "keys.yaml")
+	add := func(name string, want int, says string) {
+		t.Helper()
+		if out, errs, code := grebe(t, "key", "--name", name, "--add", file); code != want || !strings.Contains(errs, says) || (out != "") != (want == exitDone) {
+			t.Errorf("a key for %s: exits with %d and says %q and %q, want %d and %q", name, code, out, errs, want, says)
+		}
+	}
+	add("shop", exitDone, "")
+	data, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(file, bytes.TrimSpace(data), 0o600); err != nil { // as an editor may leave it
+		t.Fatal(err)
+	}
+	add("import", exitDone, "")
+	add("shop", exitFailed, `"shop"`)
+	if keys, err := readKeys(file); err != nil || len(keys) != 2 {
+		t.Errorf("the file has %d keys, %v; want 2", len(keys), err)
+	}
+	if err := os.WriteFile(file, []byte("- {name: "), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	add("other", exitFailed, "nothing was added")
+}
+
+// Why a request did not get through is not always that there is no server.
+func TestHintsFitTheProblem(t *testing.T) {
+	secure := httptest.NewUnstartedServer(http.NotFoundHandler())
+	secure.Config.ErrorLog = log.New(io.Discard, "", 0)
+	secure.StartTLS()
+	defer secure.Close()
+	open := httptest.NewServer(http.NotFoundHandler())
+	defer open.Close()
+	for server, says := range map[string]string{
+		secure.URL: "--ca FILE",
+		strings.Replace(secure.URL, "https:", "http:", 1): "HTTPS server",
+		strings.Replace(open.URL, "http:", "https:", 1):   "HTTP response to HTTPS client",
+		"http://127.0.0.1:1":                              "is a server running",
+	} {
+		if _, errs, code := grebe(t, "rank", "--server", server, "--user", "a", "--candidates", "b"); code != exitFailed || !strings.Contains(errs, says) {
+			t.Errorf("%s: exits with %d and says %q, want %q", server, code, errs, says)
+		}
+	}
 }

@@ -1,8 +1,10 @@
 package main
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"strings"
 
@@ -44,18 +46,34 @@ func (c *keyCmd) Run(w *world) error {
 	if c.Burst > 0 {
 		line += fmt.Sprintf(", burst: %d", c.Burst)
 	}
-	if err := c.keep(w, line+"}\n"); err != nil {
+	if err := c.keep(w, k, line+"}\n"); err != nil {
 		return err
 	}
 	_, err := fmt.Fprintln(w.stdout, key)
 	return err
 }
 
-// keep writes a line where the server will find it.
-func (c *keyCmd) keep(w *world, line string) error {
+// keep writes a line where the server will find it, unless the server would then refuse the file.
+func (c *keyCmd) keep(w *world, k guard.Key, line string) error {
 	if c.Add == "" {
 		_, err := fmt.Fprint(w.stderr, line)
 		return err
+	}
+	before, err := os.ReadFile(c.Add)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	if len(bytes.TrimSpace(before)) > 0 {
+		keys, err := readKeys(c.Add)
+		if err == nil {
+			_, err = guard.New(append(keys, k))
+		}
+		if err != nil {
+			return fmt.Errorf("nothing was added to %s: %w", c.Add, err)
+		}
+		if before[len(before)-1] != '\n' {
+			line = "\n" + line
+		}
 	}
 	f, err := os.OpenFile(c.Add, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
 	if err != nil {

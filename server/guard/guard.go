@@ -120,7 +120,7 @@ func (g *Guard) Replace(keys []Key) error {
 		}
 		for j := range next {
 			if next[j].name == e.name || next[j].digest == e.digest {
-				return fmt.Errorf("guard: key %d: the same name or digest as key %d", i, j)
+				return fmt.Errorf("guard: keys %d and %d have the same name or digest: %q and %q", j, i, next[j].name, e.name)
 			}
 		}
 		for j := range old {
