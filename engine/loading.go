@@ -163,11 +163,11 @@ func (l *Loading) near(within time.Duration) (near bool, again time.Duration, ch
 	if l.ended {
 		return true, 0, nil
 	}
-	one, known := l.pace.expect(l.reading)
+	one, known := l.pace.Expect(l.reading)
 	if !known || l.since.IsZero() {
 		return false, 0, l.changed
 	}
-	rest, _ := l.pace.expect(l.left - l.reading)
+	rest, _ := l.pace.Expect(l.left - l.reading)
 	took := time.Duration(0)
 	if l.reading > 0 {
 		took = time.Since(l.since)
@@ -232,8 +232,8 @@ func (p *Pace) note(tokens int, took time.Duration) {
 	p.token += weight * (one - p.token)
 }
 
-// expect returns how long so many tokens' KV takes, and whether that is known.
-func (p *Pace) expect(tokens int) (time.Duration, bool) {
+// Expect returns how long so many tokens' KV takes, and whether that is known.
+func (p *Pace) Expect(tokens int) (time.Duration, bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return time.Duration(p.token * float64(tokens)), p.token > 0

@@ -31,11 +31,18 @@ type below struct {
 	idle    *sync.Cond       // signalled when writing becomes empty
 	writing map[Key]int      // writes, fetches and deletions, queued or under way
 	deleted map[Key]struct{} // those of writing whose key is or was being deleted
+	fetches map[Key]*fetch   // under way
 
 	// held is read-locked while an entry is held to be written: until then it cannot make room.
 	held sync.RWMutex
 
 	written, lost, failed atomic.Int64
+}
+
+// fetch is an entry that is being brought up: who wants it too waits for that.
+type fetch struct {
+	done chan struct{}
+	at   Place
 }
 
 // pending is an entry that is to be written; it holds a reference and a begun write.
@@ -54,7 +61,7 @@ const spillQueue = 256
 func (s *Store) SetTier(t Tier) {
 	b := &below{
 		tier: t, queue: make(chan pending, spillQueue), kick: make(chan struct{}, 1),
-		deleted: map[Key]struct{}{}, writing: map[Key]int{},
+		deleted: map[Key]struct{}{}, writing: map[Key]int{}, fetches: map[Key]*fetch{},
 	}
 	b.idle = sync.NewCond(&b.mu)
 	s.below = b
@@ -247,19 +254,45 @@ func (s *Store) Below(key Key) bool {
 }
 
 // Fetch brings an entry up into memory, the host's if there is a level of it, publishes it and returns
-// where; Nowhere when there is none below, it is damaged, or memory has no room.
+// where; Nowhere when there is none below, it is damaged, or memory has no room. An entry is read once for all who want it at a time.
 func (s *Store) Fetch(key Key) Place {
 	if !s.Below(key) {
 		return Nowhere
 	}
+	f, first := s.below.join(key)
+	if !first {
+		<-f.done
+		return f.at
+	}
+	defer s.below.leave(key, f)
 	s.below.begin(key)
 	defer s.below.finish(key)
-	at, err := s.fetch(key)
+	var err error
+	f.at, err = s.fetch(key)
 	if errors.Is(err, ErrFull) { // what could make room may just be written
 		s.below.rest()
-		at, _ = s.fetch(key)
+		f.at, _ = s.fetch(key)
 	}
-	return at
+	return f.at
+}
+
+// join returns the fetch of an entry, and whether the caller is the first, who brings it and MUST leave.
+func (b *below) join(key Key) (f *fetch, first bool) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if f = b.fetches[key]; f != nil {
+		return f, false
+	}
+	f = &fetch{done: make(chan struct{})}
+	b.fetches[key] = f
+	return f, true
+}
+
+func (b *below) leave(key Key, f *fetch) {
+	b.mu.Lock()
+	delete(b.fetches, key)
+	b.mu.Unlock()
+	close(f.done)
 }
 
 // rest waits until what is being written is.

@@ -5,7 +5,10 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"sync"
+	"sync/atomic"
 	"testing"
+	"testing/synctest"
 
 	"grebe/compute"
 	"grebe/compute/ref"
@@ -252,5 +255,64 @@ func damageIsAMiss(t *testing.T, m compute.Memory) {
 		e := get(s, Key{1})
 		check(t, e, 20, 3) // undamaged after all: then it must be right
 		e.Release()
+	}
+}
+
+// slow is a tier whose reads wait.
+type slow struct {
+	Tier
+	reads atomic.Int32
+	gate  chan struct{}
+}
+
+func (s *slow) Get(key [32]byte, place func([]byte, int64) ([][]byte, error)) ([]byte, bool, error) {
+	s.reads.Add(1)
+	<-s.gate
+	return s.Tier.Get(key, place)
+}
+
+// An entry that several want at a time is read once, and all have it, or none where it was deleted meanwhile.
+func TestAnEntryIsReadOnce(t *testing.T) {
+	for _, deleted := range []bool{false, true} {
+		dir := t.TempDir()
+		first, done := withDisk(t, ref.New().Memory(), dir, 1000)
+		add(t, first, plan.Item, Key{1}, nil, 20, 7)
+		done()
+		synctest.Test(t, func(t *testing.T) {
+			p, d := newPool(t, ref.New().Memory(), 1000), openDisk(t, dir)
+			s, tier := New(shape, p), &slow{Tier: d, gate: make(chan struct{})}
+			s.SetTier(tier)
+			var found atomic.Int32
+			var wg sync.WaitGroup
+			for range 5 {
+				wg.Go(func() {
+					if s.Fetch(Key{1}) != Nowhere {
+						found.Add(1)
+					}
+				})
+			}
+			synctest.Wait()
+			want := int32(5)
+			if deleted {
+				want = 0
+				if err := s.Delete(Key{1}); err != nil {
+					t.Error(err)
+				}
+			}
+			close(tier.gate)
+			wg.Wait()
+			if tier.reads.Load() != 1 || found.Load() != want {
+				t.Errorf("deleted %v: five who want an entry read it %d times, and %d have it", deleted, tier.reads.Load(), found.Load())
+			}
+			if e, _ := s.Get(Key{1}); (e != nil) == deleted {
+				t.Errorf("deleted %v: it is there %v", deleted, e != nil)
+			} else if e != nil {
+				e.Release()
+			}
+			s.Close()
+			if err := errors.Join(d.Close(), p.Close()); err != nil {
+				t.Error(err)
+			}
+		})
 	}
 }

@@ -134,6 +134,7 @@ func (v *Blended) findBlocks(l *prompt.Layout) {
 				v.add(part, "disk")
 				continue
 			}
+			v.cache.opt.Index.Drop(v.items[i]) // it is nowhere: the next request may make it
 		}
 		if v.uses[i] > 0 && !slices.ContainsFunc(v.fill, func(j int) bool { return v.items[j] == v.items[i] }) {
 			v.fill = append(v.fill, i)
@@ -346,14 +347,17 @@ func (c *Cache) BlendInstead(v *Visit) *Blended {
 }
 
 // BlendPays reports whether a blended prompt is predicted to take less time than the order that was decided on, all
-// that may save others later included.
+// that may save others later included. What is read from disk takes time only beyond that of the first layers.
 func (v *Visit) BlendPays(how *Blend) bool {
 	c, in := v.cache, &v.in
-	known, all := 0, 0
+	known, all, disk, blocks := 0, 0, 0, 0
 	for i, n := range v.lengths {
 		all += int(n)
 		if v.tiers[i] != schedule.Missing {
 			known += int(n)
+		}
+		if v.tiers[i] == schedule.Disk {
+			disk, blocks = disk+int(n), blocks+1
 		}
 	}
 	cached := 0
@@ -361,9 +365,15 @@ func (v *Visit) BlendPays(how *Blend) bool {
 		cached = max(cached, int(n))
 	}
 	layers := float64(c.opt.Shape.Layers)
-	rows := float64(int(in.User)-cached+all+int(c.question)) - float64(known)*(1-how.Budget.Items)*(layers-1)/layers
-	keys := rows * (float64(in.Preamble) + float64(in.User) + float64(all)/2)
+	whole := float64(int(in.User) - cached + all + int(c.question))
+	rows := whole - float64(known)*(1-how.Budget.Items)*(layers-1)/layers
+	each := float64(in.Preamble) + float64(in.User) + float64(all)/2 // keys of a row
 	model := c.opt.Load.Model()
+	ms := model.Predict(int(rows), int(rows*each), 1)
+	if disk > 0 {
+		first := model.Predict(int(whole), int(whole*each), 1) * float64(max(how.Layers, 1)) / layers
+		ms += max(0, c.readMs(blocks, disk)-first)
+	}
 	chosen := v.Decision.Chosen()
-	return in.Queue+model.Predict(int(rows), int(keys), 1) < chosen.Ms-chosen.Value
+	return in.Queue+ms < chosen.Ms-chosen.Value
 }

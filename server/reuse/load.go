@@ -2,11 +2,13 @@ package reuse
 
 import (
 	"sync"
+	"time"
 
 	"grebe/engine"
 	"grebe/kv"
 	"grebe/meta"
 	"grebe/plan"
+	"grebe/schedule"
 )
 
 // load reads entries from below memory for a request, beside it, and pins them. It outlives a request that does not wait for it, and
@@ -144,6 +146,15 @@ func (c *Cache) fetch(key kv.Key) *kv.Entry {
 		c.dropped(key)
 	}
 	return e
+}
+
+// readMs is how many milliseconds it takes to read so many blocks with so many tokens: as the last reads did, or a guess before the first.
+func (c *Cache) readMs(blocks, tokens int) float64 {
+	if d, known := c.loads.pace.Expect(tokens); known {
+		return float64(d) / float64(time.Millisecond)
+	}
+	t := &c.costs.Transfer[schedule.Disk]
+	return float64(blocks)*t.Entry + float64(tokens)*t.Token
 }
 
 // Settle ends what reads from below memory for requests: it returns when nothing is read any more. A request that comes later, or is under way,

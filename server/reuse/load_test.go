@@ -1,0 +1,92 @@
+package reuse
+
+import (
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"grebe/blend"
+	"grebe/engine"
+	"grebe/kv"
+	"grebe/meta"
+	"grebe/plan"
+	"grebe/schedule"
+)
+
+// An automatic choice counts what it takes to read blocks, at the pace of the last reads, but for what the first layers hide of it.
+func TestASlowDiskMakesBlendingPayLess(t *testing.T) {
+	m := newMachine(t, 7, []int32{1, 2, 3}, "", false)
+	m.opt.Load = linear{}
+	how := &Blend{Budget: blend.Budget{Items: 0.1, History: 1}, Layers: 1}
+	var items [][]int32
+	for i := range 20 {
+		items = append(items, make([]int32, 50))
+		items[i][0] = int32(i)
+		m.opt.Index.Put(m.ItemKey(items[i]), meta.Entry{Kind: plan.Item, Tokens: 50, Tier: schedule.Disk}, 0)
+	}
+	pays := func() bool {
+		v := m.Begin(&Request{User: make([]int32, 100), Items: items, Policy: schedule.User})
+		return v.BlendPays(how)
+	}
+	if !pays() {
+		t.Error("half of the tokens are computed, and that does not pay")
+	}
+	for each, want := range map[time.Duration]bool{time.Microsecond: true, time.Millisecond: false} {
+		synctest.Test(t, func(t *testing.T) {
+			m.loads.pace = engine.Pace{}
+			l := engine.NewLoading(1, &m.loads.pace)
+			l.Next(1)
+			time.Sleep(each)
+			l.Came(&kv.Entry{}, nil)
+			if pays() != want {
+				t.Errorf("with %v for each token that is read, blending pays: %v", each, !want)
+			}
+		})
+	}
+}
+
+// A block that the index knows, and neither the store has nor the disk, is made anew by later prompts.
+func TestABlockThatIsNowhereIsMade(t *testing.T) {
+	m := newMachine(t, 7, []int32{1, 2, 3}, "", false)
+	items := [][]int32{{5, 6, 7}, {8, 9}}
+	how := &Blend{}
+	ask := func() *engine.Result {
+		t.Helper()
+		v := m.BeginBlend(&Request{User: []int32{3, 4}, Items: items})
+		l, err := m.prompt.Rank(how.Order(), []int32{3, 4}, items)
+		if err != nil {
+			t.Fatal(err)
+		}
+		job := &engine.Job{Plan: l.Plan}
+		v.Attach(&l, job, how, how.Budget)
+		r, err := m.engine.Do(t.Context(), job)
+		if err != nil {
+			t.Fatal(err)
+		}
+		v.End(&l, r)
+		m.opt.Index.Apply(m.opt.Now())
+		return r
+	}
+	ask() // items were seen once
+	m.opt.Index.Put(m.ItemKey(items[0]), meta.Entry{Kind: plan.Item, Tokens: 3, Tier: schedule.Host}, 0)
+	m.opt.Index.Put(m.ItemKey(items[1]), meta.Entry{Kind: plan.Item, Tokens: 2, Tier: schedule.Disk}, 0)
+	if r := ask(); r.Blended != 0 || r.Late != 2 {
+		t.Errorf("blocks that are nowhere: %d tokens reused, %d late", r.Blended, r.Late)
+	}
+	ask() // now it is known, and they are made
+	if r := ask(); r.Blended != 5 {
+		t.Errorf("%d tokens have a block, want those of both items", r.Blended)
+	}
+}
+
+// After Settle nothing is read: what is on disk is computed.
+func TestNothingIsReadAfterSettle(t *testing.T) {
+	m := newMachine(t, 7, nil, t.TempDir(), false)
+	m.Settle()
+	l := m.startLoad([]wanted{{key: kv.Key{1}, tokens: 3, parts: []int{0}}})
+	parts := []engine.Part{{Tokens: 3}}
+	if l.Take(parts, 0); parts[0].Entry != nil {
+		t.Error("something came")
+	}
+	l.release()
+}
