@@ -108,12 +108,21 @@ type rowWriter struct {
 	put, deleted int
 }
 
+// decodeRow reads a row and nothing else.
+func decodeRow(text []byte, row *tableRow) error {
+	d := json.NewDecoder(bytes.NewReader(text))
+	d.DisallowUnknownFields()
+	return d.Decode(row)
+}
+
 func (w *rowWriter) line(n int, text []byte) error {
 	var row tableRow
 	field := fmt.Sprintf("line %d", n)
-	switch err := json.Unmarshal(text, &row); {
-	case err != nil:
-		return errorf(invalidArgument, field, "%v", err)
+	switch {
+	case !json.Valid(text):
+		return errorf(invalidArgument, field, "is not JSON")
+	case decodeRow(text, &row) != nil || row.Delete && row.Row != nil:
+		return errorf(invalidArgument, field, `want {"key": 17, "row": [0.5, 1]} or {"key": 17, "delete": true}`)
 	case row.Key == nil:
 		return errorf(invalidArgument, field, "has no key")
 	case row.Delete:
