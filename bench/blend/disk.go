@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"slices"
 	"sync"
 	"time"
@@ -17,6 +18,7 @@ import (
 	"grebe/kv"
 	"grebe/kv/disk"
 	"grebe/plan"
+	"grebe/pool"
 	"grebe/server/dispatch"
 )
 
@@ -26,6 +28,7 @@ type DiskOptions struct {
 	Dir     string         // where blocks are written; it is the caller's
 	Shape   string         // of Shapes; qwen3-0.6b
 	Prompts []Prompt
+	Only    int     // of the prompts: the first is 1; 0: all
 	Budget  float64 // for items and history alike; 0.3
 	Repeats int     // 7
 	Rate    float64 // bytes per second at which the disk reads at most; 0: as it does, nothing of it in the system's cache
@@ -55,9 +58,10 @@ type DiskLine struct {
 	Beside float64 `json:"beside_ms"` // the blocks are read beside the first layers
 	Saved  float64 `json:"saved_ms"`  // median of the repeats' own
 	Late   int     `json:"late"`      // tokens that did not come in time and were computed, in all runs
+	Off    float64 `json:"off"`       // most by which a score differs from that with the blocks in memory, where none was late
 }
 
-// slowed is a disk that reads no faster than so many bytes per second.
+// slowed is a disk that reads no faster than so many bytes per second, and deletes nothing: blocks are deleted to have them leave memory.
 type slowed struct {
 	*disk.Store
 	rate float64
@@ -72,10 +76,13 @@ func (s *slowed) Get(key [32]byte, place func([]byte, int64) ([][]byte, error)) 
 	return meta, ok, err
 }
 
+func (s *slowed) Delete(...[32]byte) error { return nil }
+
 // shelf is a system whose blocks are on a disk.
 type shelf struct {
 	*system
 	disk   *disk.Store
+	host   *pool.Pool // nil: the device computes in the host's memory
 	dir    string
 	cold   bool // nothing of the disk may be in the system's cache
 	queues [2]*dispatch.Dispatcher
@@ -93,6 +100,9 @@ func MeasureDisk(ctx context.Context, o DiskOptions) (*Disk, error) {
 	o.Shape, o.Budget, o.Repeats = cmp.Or(o.Shape, "qwen3-0.6b"), cmp.Or(o.Budget, 0.3), cmp.Or(o.Repeats, 7)
 	if len(o.Prompts) == 0 {
 		o.Prompts = prompts
+	}
+	if o.Only > 0 {
+		o.Prompts = o.Prompts[o.Only-1 : o.Only]
 	}
 	s, err := o.open(ctx)
 	if err != nil {
@@ -119,6 +129,14 @@ func (o *DiskOptions) open(ctx context.Context) (*shelf, error) {
 		return nil, errors.Join(err, d.Close())
 	}
 	s := &shelf{system: sys, disk: d, dir: o.Dir, cold: o.Rate <= 0}
+	if m := o.Device.Memory(); m.Host() != m { // what is read goes there, as served
+		if s.host, err = pool.Over(m.Host(), roomFor(o.Prompts, 1, s.model.Shape()), 64<<10); err == nil {
+			err = s.store.SetHost(s.host)
+		}
+		if err != nil {
+			return nil, errors.Join(err, s.close())
+		}
+	}
 	s.store.SetTier(&slowed{d, o.Rate})
 	times, err := dispatch.Profile(ctx, s.engine, s.model.MaxPositions())
 	for i := range s.queues {
@@ -139,7 +157,16 @@ func (s *shelf) close() error {
 			errs = append(errs, q.Close())
 		}
 	}
-	return errors.Join(append(errs, s.system.close(), s.disk.Close())...)
+	for _, e := range s.blocks {
+		e.Release()
+	}
+	s.blocks = nil
+	errs = append(errs, s.engine.Close())
+	s.store.Close()
+	if s.host != nil {
+		errs = append(errs, s.host.Close())
+	}
+	return errors.Join(append(errs, s.pool.Close(), s.model.Close(), s.device.Close(), s.disk.Close())...)
 }
 
 // measure times a prompt in all ways, in turns.
@@ -162,13 +189,14 @@ func (s *shelf) measure(ctx context.Context, o *DiskOptions, p Prompt) (line Dis
 		}
 		logits = r.Logits[0]
 		memory = append(memory, took)
-		for way := range times {
+		for i := range times {
+			way := (i + round) % 2
 			l, err := s.fromDisk(ctx, way, job, keys)
 			if err != nil {
 				return line, err
 			}
-			if l.late == 0 && !slices.Equal(l.logits, logits) {
-				return line, errors.New("blocks from disk yield other scores than in memory")
+			if l.late == 0 {
+				line.Off = max(line.Off, apart(l.logits, logits))
 			}
 			times[way] = append(times[way], l.took)
 			if way == ahead {
@@ -184,6 +212,14 @@ func (s *shelf) measure(ctx context.Context, o *DiskOptions, p Prompt) (line Dis
 	line.Ahead, line.Beside = median(times[ahead][1:]), median(times[beside][1:])
 	line.First, err = s.first(job)
 	return line, err
+}
+
+// apart returns the largest difference of two answers.
+func apart(a, b []float32) (most float64) {
+	for i := range a {
+		most = max(most, math.Abs(float64(a[i]-b[i])))
+	}
+	return most
 }
 
 // first predicts how long a job's layers before the choice take.
@@ -252,19 +288,13 @@ func milliseconds(since time.Time) float64 { return time.Since(since).Seconds() 
 
 // lower has the blocks leave memory, and the system's cache.
 func (s *shelf) lower(keys []kv.Key) error {
-	var room []*kv.Entry
-	defer func() {
-		for _, e := range room {
-			e.Release()
+	for _, key := range keys {
+		if key == (kv.Key{}) {
+			continue
 		}
-	}()
-	there := make([]int32, len(keys))
-	for s.store.Peek(keys, there); slices.Max(there) > 0; s.store.Peek(keys, there) {
-		e, err := s.store.Reserve(kv.Exact, 64, nil)
-		if err != nil {
-			return fmt.Errorf("blocks that stay in memory: %w", err)
+		if err := s.store.Delete(key); err != nil { // the disk keeps it, see slowed
+			return err
 		}
-		room = append(room, e)
 	}
 	if s.cold {
 		return forget(s.dir)
@@ -345,14 +375,14 @@ func (d *Disk) Text(w io.Writer) error {
 		rate = fmt.Sprintf("at %.0f MiB/s", d.Rate/(1<<20))
 	}
 	fmt.Fprintf(w, "%s, %s\n%s's shape, random weights, bf16, budget %.2f; items' blocks are on disk, %s\n\n", d.Date, d.Device, d.Shape, d.Budget, rate)
-	fmt.Fprintf(w, "%7s %10s  %10s %9s %9s %9s %9s %9s %6s\n", "tokens", "blocks MiB", "memory ms", "first ms", "read ms", "ahead ms", "beside ms", "saved ms", "late")
+	fmt.Fprintf(w, "%7s %10s  %10s %9s %9s %9s %9s %9s %6s %6s\n", "tokens", "blocks MiB", "memory ms", "first ms", "read ms", "ahead ms", "beside ms", "saved ms", "late", "off")
 	for _, l := range d.Lines {
-		_, err := fmt.Fprintf(w, "%7d %10.1f  %10.2f %9.2f %9.2f %9.2f %9.2f %9.2f %6d\n", l.Tokens, float64(l.Bytes)/(1<<20),
-			l.Memory, l.First, l.Read, l.Ahead, l.Beside, l.Saved, l.Late)
+		_, err := fmt.Fprintf(w, "%7d %10.1f  %10.2f %9.2f %9.2f %9.2f %9.2f %9.2f %6d %6.2g\n", l.Tokens, float64(l.Bytes)/(1<<20),
+			l.Memory, l.First, l.Read, l.Ahead, l.Beside, l.Saved, l.Late, l.Off)
 		if err != nil {
 			return err
 		}
 	}
-	_, err := fmt.Fprintln(w, "\nmemory: with the blocks there; first: its layers before rows are chosen, predicted; ahead: read, then computed; beside: read beside these layers;\nlate: tokens that were computed since they did not come in time")
+	_, err := fmt.Fprintln(w, "\nmemory: with the blocks there; first: its layers before rows are chosen, predicted; ahead: read, then computed; beside: read beside these layers;\nlate: tokens that were computed since they did not come in time; off: most that scores differ from those with the blocks in memory")
 	return err
 }

@@ -123,6 +123,7 @@ type benchBlendDiskCmd struct {
 	Device  string  `default:"cpu" enum:"cpu,cuda" help:"${enum}; default ${default}."`
 	Dir     string  `type:"path" help:"Folder on the disk to measure; default that of temporary files." placeholder:"DIR"`
 	Rate    string  `help:"Read no faster than so much per second, such as 1GiB, whatever is in the system's cache; default as the disk does, with nothing there." placeholder:"SIZE"`
+	Only    int     `default:"0" enum:"0,1,2,3" help:"Of the three prompts, the first, second or third alone; default all." placeholder:"N"`
 	Budget  float64 `default:"0.3" help:"Share that is computed again; default ${default}."`
 	Repeats int     `help:"Runs of each way, in turns; default 7." placeholder:"N"`
 	Layers  int     `help:"Layers that compute all tokens; default as served, 1: as RcLLM." placeholder:"N"`
@@ -160,7 +161,7 @@ func (c *benchBlendDiskCmd) Run(w *world) error {
 		return err
 	}
 	r, err := blend.MeasureDisk(w.ctx, blend.DiskOptions{
-		Device: dev, Dir: tmp, Shape: c.Shape, Budget: c.Budget, Repeats: c.Repeats, Rate: rate, Layers: c.Layers, Seed: c.Seed,
+		Device: dev, Dir: tmp, Shape: c.Shape, Only: c.Only, Budget: c.Budget, Repeats: c.Repeats, Rate: rate, Layers: c.Layers, Seed: c.Seed,
 	})
 	if err != nil {
 		return err
