@@ -5,7 +5,9 @@ import (
 	"fmt"
 	"math"
 	"math/rand/v2"
+	"net/http/httptest"
 	"runtime"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -183,8 +185,15 @@ func TestNobodyWaitsForADiskThatHangs(t *testing.T) {
 	close(hangs)
 	w.cache.Settle()
 	req.Prefix = "blend" // what the disk has is computed now
-	_, err = w.cached.Rank(t.Context(), req)
+	got, err := w.cached.Rank(t.Context(), req)
 	must(t, err)
+	rec := httptest.NewRecorder()
+	w.cached.Handler().ServeHTTP(rec, httptest.NewRequest("GET", "/metrics", nil))
+	_, after, _ := strings.Cut(rec.Body.String(), "\ngrebe_late_tokens_total ")
+	late := 0
+	if _, err := fmt.Sscan(after, &late); err != nil || late == 0 || int32(late) > got.Usage.ItemTokens {
+		t.Errorf("%d tokens are said to be late, %v", late, err)
+	}
 }
 
 // Many requests at once, whose blocks are read, missed, held up, evicted and deleted, and who leave, get the scores of the whole prompt where

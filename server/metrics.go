@@ -21,6 +21,7 @@ type metrics struct {
 	sloOK       *prometheus.CounterVec
 	tokens      *prometheus.CounterVec // their sum is that of the prompts' tokens
 	recomputed  prometheus.Counter
+	late        prometheus.Counter
 	prefix      *prometheus.CounterVec
 	batchTokens prometheus.Histogram
 	beamRows    prometheus.Histogram
@@ -43,6 +44,8 @@ func newMetrics(r prometheus.Registerer) (*metrics, error) {
 			Name: "grebe_tokens_total", Help: "Prompt tokens, by where their KV came from."}, []string{"op", "source"}),
 		recomputed: prometheus.NewCounter(prometheus.CounterOpts{
 			Name: "grebe_recomputed_tokens_total", Help: "Tokens of blended prompts that had KV and were computed again; they are among the computed ones."}),
+		late: prometheus.NewCounter(prometheus.CounterOpts{
+			Name: "grebe_late_tokens_total", Help: "Tokens of blended prompts whose KV did not come from disk, or not in time; they are among the computed ones."}),
 		prefix: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "grebe_prefix_choice_total", Help: "Rankings by the prefix order that was used."}, []string{"prefix"}),
 		batchTokens: prometheus.NewHistogram(prometheus.HistogramOpts{
@@ -59,7 +62,7 @@ func newMetrics(r prometheus.Registerer) (*metrics, error) {
 	offHeap := prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 		Name: "grebe_offheap_bytes", Help: "Memory mapped outside the Go heap: weights, activations, pools; touched or not."},
 		func() float64 { return float64(offheap.Mapped()) })
-	for _, c := range []prometheus.Collector{offHeap, m.requests, m.seconds, m.queue, m.sloOK, m.tokens, m.recomputed, m.prefix,
+	for _, c := range []prometheus.Collector{offHeap, m.requests, m.seconds, m.queue, m.sloOK, m.tokens, m.recomputed, m.late, m.prefix,
 		m.batchTokens, m.beamRows, m.panics, m.unknown} {
 		if err := r.Register(c); err != nil {
 			return nil, err
@@ -85,6 +88,7 @@ func (m *metrics) ran(op string, r *engine.Result) {
 	m.queue.Observe(r.Queue.Seconds())
 	m.batchTokens.Observe(float64(r.BatchTokens))
 	m.tokens.WithLabelValues(op, "computed").Add(float64(r.Computed))
+	m.late.Add(float64(r.Late))
 }
 
 // reused counts the tokens that were cached, by where they were.
