@@ -138,7 +138,8 @@ func (o *DiskOptions) open(ctx context.Context) (*shelf, error) {
 		}
 	}
 	s.store.SetTier(&slowed{d, o.Rate})
-	times, err := dispatch.Profile(ctx, s.engine, s.model.MaxPositions())
+	// Sizes that no prompt here has are not prepared for.
+	times, err := dispatch.Profile(ctx, struct{ dispatch.Engine }{s.engine}, s.model.MaxPositions())
 	for i := range s.queues {
 		if err == nil {
 			s.queues[i], err = dispatch.New([]dispatch.Engine{s.engine}, dispatch.Options{Model: times, SLO: time.Hour, ReadAhead: i == ahead})
