@@ -42,6 +42,55 @@ func TestGrowingUserFP8(t *testing.T) {
 	}
 }
 
+// Keeping KV in FP8, having no room to, or neither, changes no bit: scratch is scaled as what is kept.
+func TestKeepingChangesNothingFP8(t *testing.T) {
+	for name, dev := range cpuDevices(t) {
+		t.Run(name, func(t *testing.T) {
+			r := rand.New(rand.NewPCG(3, 7))
+			for _, dtype := range []string{"bf16+fp8", "f32+fp8"} {
+				e := newTiny(t, dev, dtype, Options{})
+				for _, n := range []int{1, 63, 64, 65, 128, 200} {
+					user, item := randomTokens(r, n), randomTokens(r, 70)
+					p := &plan.Plan{Segments: []plan.Segment{{Kind: plan.User, Tokens: user}, {Kind: plan.Item, Tokens: item, Start: n, Sees: []int32{0}},
+						{Kind: plan.Instruction, Tokens: []int32{4, 5}, Start: n + 70, Sees: []int32{0, 1}}}}
+					job := &Job{Plan: p, Want: []Want{{Segment: 2, IDs: ids(50)}}, Hidden: []int{2}}
+					alone, err := e.Do(t.Context(), job)
+					if err != nil {
+						t.Fatal(err)
+					}
+					job.Keep = []bool{true, true, false}
+					kept, err := e.Do(t.Context(), job)
+					if err != nil {
+						t.Fatal(err)
+					}
+					compare(t, fmt.Sprintf("%s, %d tokens, kept", dtype, n), kept, alone)
+					var full []*kv.Entry
+					for {
+						entry, err := e.store.Reserve(kv.Exact, 64, nil)
+						if err != nil {
+							break
+						}
+						full = append(full, entry)
+					}
+					for _, k := range []*kv.Entry{kept.Kept[0], kept.Kept[1]} {
+						k.Release()
+					}
+					none, err := e.Do(t.Context(), job)
+					if err != nil {
+						t.Fatal(err)
+					}
+					compare(t, fmt.Sprintf("%s, %d tokens, no room", dtype, n), none, alone)
+					for _, k := range append(full, none.Kept...) {
+						if k != nil {
+							k.Release()
+						}
+					}
+				}
+			}
+		})
+	}
+}
+
 // Beams take their scales with them when they move.
 func TestBeamsFP8(t *testing.T) {
 	for name, dev := range cpuDevices(t) {

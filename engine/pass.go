@@ -9,6 +9,7 @@ import (
 	"grebe/compute"
 	"grebe/kv"
 	"grebe/model"
+	"grebe/plan"
 )
 
 // pass is one batch on its way through the model. Its memory is kept from batch to batch.
@@ -144,8 +145,9 @@ func (p *pass) reserveScratch(e *Engine) error {
 	need := 0
 	for _, t := range p.tasks {
 		for i := range t.job.Plan.Segments {
-			if n := len(t.job.Plan.Segments[i].Tokens); n > 0 && t.job.cached(i) == nil && t.job.beam(i) < 0 {
-				need += align(e.shape.ChunkBytes(n, !t.job.blended(i)))
+			seg := &t.job.Plan.Segments[i]
+			if n := len(seg.Tokens); n > 0 && t.job.cached(i) == nil && t.job.beam(i) < 0 {
+				need += scratchBytes(&e.shape, seg.Kind, n, !t.job.blended(i))
 			}
 		}
 	}
@@ -271,7 +273,7 @@ func (p *pass) memory(e *Engine, job *Job, i int, r *Result) ([]compute.Chunk, e
 		}
 		entry, err := e.opt.Cache.Reserve(kv.LayoutOf(job.Plan.Segments[i].Kind), tokens, cached)
 		if errors.Is(err, kv.ErrFull) && cached == nil {
-			p.room(e, tokens, true) // computed, but not kept
+			p.room(e, job.Plan.Segments[i].Kind, tokens, true) // computed, but not kept
 			break
 		}
 		if err != nil {
@@ -290,16 +292,40 @@ func (p *pass) memory(e *Engine, job *Job, i int, r *Result) ([]compute.Chunk, e
 		}
 		p.chunks = cached.AppendChunks(p.chunks)
 	default:
-		p.room(e, tokens, !job.blended(i))
+		p.room(e, job.Plan.Segments[i].Kind, tokens, !job.blended(i))
 	}
 	return p.chunks[from:len(p.chunks):len(p.chunks)], nil
 }
 
-// room adds a chunk of scratch: for one layer, or for all where not all of them compute the tokens.
-func (p *pass) room(e *Engine, tokens int, transient bool) {
-	n := e.shape.ChunkBytes(tokens, transient)
-	p.chunks = append(p.chunks, p.scratch.Slice(p.used, n).Chunk(tokens, transient))
-	p.used += align(n)
+// room adds chunks of scratch: for one layer, or for all where not all of them compute the tokens.
+func (p *pass) room(e *Engine, kind plan.Kind, tokens int, transient bool) {
+	most := scratchTokens(&e.shape, kind, tokens)
+	for ; tokens > 0; tokens -= most {
+		t := min(tokens, most)
+		n := e.shape.ChunkBytes(t, transient)
+		p.chunks = append(p.chunks, p.scratch.Slice(p.used, n).Chunk(t, transient))
+		p.used += align(n)
+	}
+}
+
+// scratchTokens is how many tokens of a segment are in a chunk of scratch: all, unless chunks have scales. These are cut as they are when they are
+// kept, so that keeping a segment changes nothing.
+func scratchTokens(s *compute.Shape, kind plan.Kind, tokens int) int {
+	if s.ScaleBytes() == 0 || kv.LayoutOf(kind) != kv.Chain {
+		return tokens
+	}
+	return kv.ChainTokens
+}
+
+// scratchBytes is how much room a segment takes of scratch.
+func scratchBytes(s *compute.Shape, kind plan.Kind, tokens int, transient bool) int {
+	most := scratchTokens(s, kind, tokens)
+	full, rest := tokens/most, tokens%most
+	n := full * align(s.ChunkBytes(most, transient))
+	if rest > 0 {
+		n += align(s.ChunkBytes(rest, transient))
+	}
+	return n
 }
 
 // want collects the rows and logits that the tasks ask for.
