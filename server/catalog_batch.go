@@ -121,6 +121,9 @@ func (b *batch) flush() error {
 		case res.Err != nil:
 			b.failed(b.lines[i], b.s.catalogError(res.Err))
 		case !res.Changed:
+			if op.DeleteUser != "" {
+				b.s.forgetUser(op.DeleteUser)
+			}
 			b.resp.Unchanged++
 		case op.PutItem == nil && op.PutUser == nil:
 			b.resp.Deleted++

@@ -21,6 +21,7 @@ import (
 
 // Rank orders candidates for a user.
 func (s *Server) Rank(ctx context.Context, req *grebev1.RankRequest) (*grebev1.RankResponse, error) {
+	defer s.serving(req.User.GetId())()
 	resp, err := on(s, "rank", req.Model, req.DeadlineMs, func(c *call) (*grebev1.RankResponse, error) { return s.rank(ctx, c, req) })
 	if err == nil {
 		s.noteHot(req.User.GetId(), req.Candidates)

@@ -25,6 +25,7 @@ const maxExcluded = 512
 
 // Recommend generates items of the catalog for a user.
 func (s *Server) Recommend(ctx context.Context, req *grebev1.RecommendRequest) (*grebev1.RecommendResponse, error) {
+	defer s.serving(req.User.GetId())()
 	resp, err := on(s, "recommend", req.Model, req.DeadlineMs, func(c *call) (*grebev1.RecommendResponse, error) { return s.recommend(ctx, c, req) })
 	if err == nil {
 		s.noteHot(req.User.GetId(), nil)

@@ -227,6 +227,7 @@ type Server struct {
 	times   atomic.Pointer[deadlines]
 
 	hotUsers, hotItems *hot
+	present            present
 	hideSeed           maphash.Seed
 	state              atomic.Int32
 	health             *health.Server
@@ -325,6 +326,7 @@ func (s *Server) changed(c catalog.Change) {
 		s.hotItems.forget(c.ID)
 	}
 	if c.OldItem == nil && c.NewItem == nil && c.NewUser == nil {
+		s.present.deleted(c.ID)
 		s.hotUsers.forget(c.ID)
 	}
 	for _, sl := range s.served {

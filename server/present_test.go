@@ -1,0 +1,97 @@
+package server
+
+import (
+	"context"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"time"
+
+	grebev1 "grebe/api/grebe/v1"
+	"grebe/engine"
+)
+
+// Whoever is deleted while a request of theirs is computed is not cached by it, nor listed among those who are asked for.
+func TestDeletionWinsOverRequestsUnderWay(t *testing.T) {
+	w := newCacheWorldOver(t, near, 7, false, nil)
+	m := w.model
+	computed, goOn := make(chan struct{}), make(chan struct{})
+	m.Runner = runner(func(ctx context.Context, job *engine.Job) (*engine.Result, error) {
+		r, err := w.model.Runner.Do(ctx, job)
+		computed <- struct{}{}
+		<-goOn
+		return r, err
+	})
+	s, err := New(Config{Models: []Model{m}, SLO: time.Minute})
+	must(t, err)
+	s.SetReady(true)
+	ann, id := w.tokens(50), int32(231)
+	_, err = s.catalog.PutUser(&grebev1.User{Id: "ann", Tokens: ann})
+	must(t, err)
+	done := make(chan error)
+	for _, known := range []bool{true, false} {
+		user := &grebev1.User{Id: "ann"}
+		if !known {
+			user.Tokens = ann // the catalog does not have her any more
+		}
+		go func() {
+			_, err := s.Rank(t.Context(), &grebev1.RankRequest{Prefix: "user", User: user, Candidates: []*grebev1.Item{{Tokens: w.items[0], Identifier: &id}}})
+			done <- err
+		}()
+		<-computed
+		if code := deleteUser(s, "ann"); (code == http.StatusNoContent) != known {
+			t.Errorf("deleting her answers %d; in the catalog: %v", code, known)
+		}
+		goOn <- struct{}{}
+		must(t, <-done)
+		if n := w.cachedOf("ann", ann); n > 0 {
+			t.Errorf("in the catalog: %v: %d tokens of hers are cached after the deletion", known, n)
+		}
+		if hot := s.hotUsers.top(10); len(hot) > 0 {
+			t.Errorf("in the catalog: %v: %v are asked for most", known, hot)
+		}
+	}
+	if len(s.present.users) > 0 {
+		t.Errorf("%v are still present", s.present.users)
+	}
+}
+
+// A user whom only requests named can be deleted: alone, and by a line of a batch.
+func TestUsersOfRequestsAreDeleted(t *testing.T) {
+	w := newCacheWorldOver(t, near, 7, false, nil)
+	w.cached.SetReady(true)
+	bob, id := w.tokens(50), int32(231)
+	for _, way := range []func() int{
+		func() int { return deleteUser(w.cached, "bob") },
+		func() int { return told(w.cached, "POST", "/v1/users:batch", `{"delete":"bob"}`) },
+	} {
+		_, err := w.cached.Rank(t.Context(), &grebev1.RankRequest{Prefix: "user", User: &grebev1.User{Id: "bob", Tokens: bob},
+			Candidates: []*grebev1.Item{{Tokens: w.items[0], Identifier: &id}}})
+		must(t, err)
+		if w.cachedOf("bob", bob) == 0 {
+			t.Fatal("he is not cached")
+		}
+		code := way()
+		if n := w.cachedOf("bob", bob); n > 0 {
+			t.Errorf("answers %d, and %d tokens of his are cached", code, n)
+		}
+	}
+}
+
+func (w *cacheWorld) cachedOf(user string, tokens []int32) int {
+	e, _ := w.store.GetPrefix(w.cache.UserKey(user, nil), tokens)
+	if e == nil {
+		return 0
+	}
+	defer e.Release()
+	return e.Len()
+}
+
+func deleteUser(s *Server, id string) int { return told(s, "DELETE", "/v1/users/"+id, "") }
+
+func told(s *Server, method, path, body string) int {
+	rec := httptest.NewRecorder()
+	s.Handler().ServeHTTP(rec, httptest.NewRequest(method, path, strings.NewReader(body)))
+	return rec.Code
+}
