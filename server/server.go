@@ -105,6 +105,9 @@ type Config struct {
 	// Versions keeps the versions of the catalog that models generate; nil: there are none to choose from.
 	Versions *generate.Keeper
 
+	// UserDeleted is called when a user is deleted, to remove KV that may be theirs and that none of the models has; nil: there is none.
+	UserDeleted func() error
+
 	// Tables of embeddings, whose rows /v1/tables reads and changes; nil: there are none. They stay the caller's.
 	Tables *embed.Tables
 
@@ -328,6 +331,11 @@ func (s *Server) changed(c catalog.Change) {
 	if c.OldItem == nil && c.NewItem == nil && c.NewUser == nil {
 		s.present.deleted(c.ID)
 		s.hotUsers.forget(c.ID)
+		if s.cfg.UserDeleted != nil {
+			if err := s.cfg.UserDeleted(); err != nil {
+				s.log.Error("KV of models that are not served could not be removed", "error", err)
+			}
+		}
 	}
 	for _, sl := range s.served {
 		for _, m := range sl.hold() {

@@ -105,15 +105,11 @@ func (s *stack) openPool(m compute.Memory, bytes int64, shape compute.Shape) (*p
 
 // openDisk keeps a store's entries in the data folder too, if the configuration gives them room.
 func (s *memory) openDisk(cfg *config.Config, mc *config.Model, store *kv.Store) error {
-	size := mc.Disk
-	if size.IsZero() {
-		size.Bytes = cfg.Cache.Disk.Bytes / int64(len(cfg.Models))
-	}
-	if size.Bytes == 0 {
+	bytes, dir := diskOf(cfg, mc)
+	if bytes == 0 {
 		return nil
 	}
-	dir := filepath.Join(cfg.DataDir, "kv", mc.Name)
-	d, err := disk.Open(dir, disk.Options{Budget: size.Bytes, Version: s.version})
+	d, err := disk.Open(dir, disk.Options{Budget: bytes, Version: s.version})
 	if err != nil {
 		return err
 	}

@@ -28,7 +28,7 @@ type evalCmd struct {
 func (evalCmd) Help() string {
 	return `Examples:
 
-    grebe eval --users 100
+    grebe eval --users 100                 (grebe eval run --help lists the flags)
     grebe eval -c grebe.yaml --html eval.html
     grebe eval world --out ./shop`
 }

@@ -102,6 +102,7 @@ func (s *stack) open(ctx context.Context, cfg *config.Config, log *slog.Logger, 
 		DrainDelay:      time.Duration(cfg.Limits.DrainMillis) * time.Millisecond,
 	}
 	sc.Registry = s.registry
+	sc.UserDeleted = func() error { return removeUnused(cfg) }
 	sc.ShowUsers = cfg.Dashboard.UserIDs == "shown"
 	if err := s.openDoor(cfg, &sc, log); err != nil {
 		return err

@@ -107,6 +107,7 @@ func TestLoadNamesThePlaceOfEachProblem(t *testing.T) {
 		{"bad tokens", "models:\n  - path: x\n    prompt: {instruction: {tokens: a}}\n", ":3: models[0].prompt.instruction: tokens: want a list"},
 		{"syntax", model + "slo_ms: [\n", ":"},
 		{"two documents", model + "---\n" + model, "more than one YAML document"},
+		{"a name of dots", "models: [{name: .., path: x}]\n", ":1: models[0].name: \"..\": / and :"},
 		{"no endpoint", model + "tracing: {endpoint: foo}\n", ":2: tracing.endpoint: \"foo\" is not an address"},
 		{"endpoint without scheme", model + "tracing: {endpoint: \"localhost:4318\"}\n", ":2: tracing.endpoint: \"localhost:4318\" is not an address"},
 		{"deadlines", model + "slo_ms: 70000\n", ":2: slo_ms: 70000 is more than limits.deadline_ms"},

@@ -141,8 +141,8 @@ func (m *Model) Validate() error {
 	if m.Path == "" {
 		p.add("path", "is missing: give the checkpoint's folder")
 	}
-	if strings.ContainsAny(m.Name, "/:") {
-		p.add("name", "%q: / and : have a meaning in addresses", m.Name)
+	if strings.ContainsAny(m.Name, "/:") || m.Name == "." || m.Name == ".." {
+		p.add("name", "%q: / and : have a meaning in addresses, as dots alone do", m.Name)
 	}
 	p.oneOf("dtype", m.DType, "auto", "f32", "bf16")
 	p.oneOf("kv_dtype", m.KVDType, "auto", "f32", "bf16", "fp8")

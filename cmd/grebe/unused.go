@@ -1,0 +1,59 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"syscall"
+
+	"grebe/internal/config"
+	"grebe/server/reuse"
+)
+
+// diskOf returns how many bytes of KV a model may keep on disk, and where.
+func diskOf(cfg *config.Config, mc *config.Model) (bytes int64, dir string) {
+	bytes = mc.Disk.Bytes
+	if mc.Disk.IsZero() {
+		bytes = cfg.Cache.Disk.Bytes / int64(len(cfg.Models))
+	}
+	return bytes, filepath.Join(cfg.DataDir, "kv", mc.Name)
+}
+
+// removeUnused removes from the data folder KV and prototypes of models that are not served any more, or have no room on disk
+// any more. Nothing can be taken out of them while nobody has them open, so that all of it goes with the first user who is deleted.
+func removeUnused(cfg *config.Config) error {
+	var used []string
+	for i := range cfg.Models {
+		m := &cfg.Models[i]
+		used = append(used, reuse.PrototypesFile(cfg.DataDir, m.Name)) // the model removes those that it does not use
+		if bytes, dir := diskOf(cfg, m); bytes > 0 {
+			used = append(used, dir)
+		}
+	}
+	var errs []error
+	for _, folder := range []string{filepath.Join(cfg.DataDir, "kv"), filepath.Dir(reuse.PrototypesFile(cfg.DataDir, "any"))} {
+		entries, err := os.ReadDir(folder)
+		if err != nil && !errors.Is(err, fs.ErrNotExist) {
+			errs = append(errs, fmt.Errorf("look for KV that is not used: %w", err))
+		}
+		for _, e := range entries {
+			if name := filepath.Join(folder, e.Name()); !slices.Contains(used, name) && !open(name) {
+				errs = append(errs, os.RemoveAll(name))
+			}
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// open reports whether somebody has a folder of KV open, such as a checkpoint that came with another configuration.
+func open(dir string) bool {
+	f, err := os.OpenFile(filepath.Join(dir, "LOCK"), os.O_RDWR, 0)
+	if err != nil {
+		return false
+	}
+	defer f.Close() // gives the lock back
+	return syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB) != nil
+}
