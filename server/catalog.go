@@ -72,7 +72,7 @@ func (s *Server) putUser(r *http.Request, id string) (reply, error) {
 func (s *Server) deleteUser(_ *http.Request, id string) (reply, error) {
 	ok, err := s.catalog.DeleteUser(id)
 	if !ok && err == nil {
-		s.forgetUser(id)
+		s.ForgetUser(id)
 		return reply{}, errorf(notFound, "", "no user %s: what was cached under that id is removed", quoted(id))
 	}
 	return s.deleted(ok, err, "user", id)

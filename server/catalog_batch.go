@@ -122,7 +122,7 @@ func (b *batch) flush() error {
 			b.failed(b.lines[i], b.s.catalogError(res.Err))
 		case !res.Changed:
 			if op.DeleteUser != "" {
-				b.s.forgetUser(op.DeleteUser)
+				b.s.ForgetUser(op.DeleteUser)
 			}
 			b.resp.Unchanged++
 		case op.PutItem == nil && op.PutUser == nil:

@@ -59,10 +59,10 @@ func (s *Server) serving(id string) (end func()) {
 	leave := s.present.enter(id)
 	return func() {
 		if leave() {
-			s.forgetUser(id)
+			s.ForgetUser(id)
 		}
 	}
 }
 
-// forgetUser drops what is cached under a user's id, whom the catalog may never have known: requests may give users whole.
-func (s *Server) forgetUser(id string) { s.changed(catalog.Change{ID: id}) }
+// ForgetUser drops what is cached under a user's id, whom the catalog may never have known: requests may give users whole.
+func (s *Server) ForgetUser(id string) { s.changed(catalog.Change{ID: id}) }

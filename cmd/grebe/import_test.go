@@ -96,7 +96,7 @@ func TestImportWhileAServerRuns(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer c.Close()
-	imported(t, 1, `in use: .*--server`, writeLines(t, "items.ndjson", `{"id":"a"}`), "--data-dir", dir)
+	imported(t, 1, `in use by another process: .*--server`, writeLines(t, "items.ndjson", `{"id":"a"}`), "--data-dir", dir)
 }
 
 type idleRunner struct{}

@@ -136,7 +136,10 @@ func (s *stack) open(ctx context.Context, cfg *config.Config, log *slog.Logger, 
 	sc.Loader, sc.Warm, sc.Trial = s.loader, cfg.Reload.Warm.Percent/100, time.Duration(cfg.Reload.TrialMillis)*time.Millisecond
 	s.server, err = server.New(sc)
 	s.loaded.front.Store(s.server)
-	return err
+	if err != nil {
+		return err
+	}
+	return forgetDeleted(cfg.DataDir, s.server)
 }
 
 // openCatalog opens the catalog in the data folder and adds what the configuration's files name.

@@ -1,0 +1,62 @@
+package main
+
+import (
+	"bufio"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+
+	"grebe/server"
+)
+
+// deletedFile has the ids of users who were deleted while no server ran, a JSON string per line: what is cached of them is dropped
+// at the next start, since only a server can find it.
+func deletedFile(dataDir string) string { return filepath.Join(dataDir, "deleted-users") }
+
+// noteDeleted adds users to that file, durably, before they are deleted.
+func noteDeleted(dataDir string, ids []string) error {
+	if len(ids) == 0 {
+		return nil
+	}
+	f, err := os.OpenFile(deletedFile(dataDir), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
+	if err != nil {
+		return err
+	}
+	var lines []byte
+	for _, id := range ids {
+		line, err := json.Marshal(id)
+		if err != nil {
+			return errors.Join(err, f.Close())
+		}
+		lines = append(append(lines, line...), '\n')
+	}
+	_, err = f.Write(lines)
+	return errors.Join(err, f.Sync(), f.Close())
+}
+
+// forgetDeleted has a server drop what is cached of those users.
+func forgetDeleted(dataDir string, s *server.Server) error {
+	f, err := os.Open(deletedFile(dataDir))
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	lines := bufio.NewScanner(f)
+	for lines.Scan() {
+		var id string
+		if err := json.Unmarshal(lines.Bytes(), &id); err != nil { // cut off by a crash: the user was not deleted yet
+			continue
+		}
+		s.ForgetUser(id)
+	}
+	if err := lines.Err(); err != nil {
+		return fmt.Errorf("read the users who were deleted: %w", err)
+	}
+	return os.Remove(f.Name())
+}
