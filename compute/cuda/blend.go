@@ -14,25 +14,25 @@ import (
 // into the stream, and the rest is recorded as a batch of the rows that are left. Their keys and values go to their
 // tokens' places; all others are gathered from the chunks, where Place put them.
 //
-// Place runs in a stream of its own, a few layers first. Where it is followed by Received, it waits for what that adds up: while
-// the host chooses rows, the GPU has nothing else to do. A layer waits for its own part, see tensor.beforeLeft. Chunks in the host's memory are
+// Place runs in a stream of its own, a few layers first. Where it is followed by Received, it waits for the attention of which that adds up
+// what was received: while the host chooses rows, the GPU has nothing else to do. A layer waits for its own part, see tensor.beforeLeft. Chunks in the host's memory are
 // fetched by copies, in another stream ahead of it, see fetching. The host's way to the GPU is one: what the batch itself
 // sends there would wait behind these copies. So the first part's begin behind what Received sends, and the others'
 // behind the tables of the batch that goes on.
 
 // placing is what Place needs.
 type placing struct {
-	stream  *driver.Stream
-	done    []*driver.Event // by part of the layers: they are in place
-	sent    *driver.Event   // the runs have left the host
-	weighed *driver.Event   // attention received is known
-	args    *driver.Args
-	place   *driver.Function
-	angles  *driver.Function
-	from    int  // first layer that was placed in this batch and not gone on with yet; −1: none
-	first   int  // layer from which on runs are placed
-	late    int  // last parts of the layers that are not in the stream yet
-	busy    bool // something was placed that nobody has waited for
+	stream   *driver.Stream
+	done     []*driver.Event // by part of the layers: they are in place
+	sent     *driver.Event   // the runs have left the host
+	attended *driver.Event   // the attention that Received is asked about is computed
+	args     *driver.Args
+	place    *driver.Function
+	angles   *driver.Function
+	from     int  // first layer that was placed in this batch and not gone on with yet; −1: none
+	first    int  // layer from which on runs are placed
+	late     int  // last parts of the layers that are not in the stream yet
+	busy     bool // something was placed that nobody has waited for
 
 	host      *driver.Host // the runs, and how far K is turned
 	dev       driver.Ptr
@@ -160,16 +160,28 @@ func (r *runner) receive(layer int, out []float32) error {
 	if err := r.dev.c.Enter(); err != nil {
 		return err
 	}
+	p := &r.placing
+	beside := p.first > layer // the sums read nothing of what is placed
+	if beside {
+		if err := p.attended.Record(r.stream); err != nil {
+			return err
+		}
+	}
 	from, err := r.att.receive(layer)
 	if err != nil {
 		return err
 	}
 	r.busy = true
-	if err := r.placing.follow(r); err != nil {
+	if !beside {
+		if err := p.attended.Record(r.stream); err != nil {
+			return err
+		}
+	}
+	if err := p.follow(r); err != nil {
 		return err
 	}
 	n := r.att.sums()
-	if err := firstError(r.ioBytes(8*n), r.stream.Copy(r.io.Ptr, from, 8*n), r.waitPolling(pollsAmid)); err != nil {
+	if err := firstError(r.ioBytes(8*n), r.stream.Copy(r.io.Ptr, from, 8*n), r.waitAmid()); err != nil {
 		return err
 	}
 	r.att.received(offheap.Slice[uint64](r.io.Bytes, n), out)
@@ -295,7 +307,7 @@ func (p *placing) make(r *runner) (err error) {
 	if p.sent, err = c.NewEvent(false); err != nil {
 		return err
 	}
-	if p.weighed, err = c.NewEvent(false); err != nil {
+	if p.attended, err = c.NewEvent(false); err != nil {
 		return err
 	}
 	for range placedParts {
@@ -430,13 +442,13 @@ func (p *placing) launch(r *runner, end int) error {
 	return nil
 }
 
-// follow has parts placed behind what is in the runner's stream: while rows are chosen, it has nothing to do. What is fetched from the
-// host's memory comes in parts, the first of which need not wait.
+// follow has parts placed behind attention: beside the end of the kernel that adds up what was received, and while rows are chosen, when the
+// GPU has nothing else to do. What is fetched from the host's memory comes in parts, the first of which need not wait.
 func (p *placing) follow(r *runner) error {
 	if p.fetch.active {
 		return p.launch(r, placedWith(p.first)+1)
 	}
-	return firstError(p.weighed.Record(r.stream), p.stream.Wait(p.weighed), p.launch(r, len(placedParts)))
+	return firstError(p.stream.Wait(p.attended), p.launch(r, len(placedParts)))
 }
 
 // placedLayers returns the layers of a part that are from on.
@@ -481,7 +493,7 @@ func (p *placing) close(d *device) {
 	}
 	_ = errors.Join(p.stream.Sync(), p.stream.Close()) // fail with a lost GPU only
 	p.fetch.close(d)
-	for _, e := range []*driver.Event{p.sent, p.weighed} {
+	for _, e := range []*driver.Event{p.sent, p.attended} {
 		if e != nil {
 			_ = e.Close()
 		}

@@ -17,6 +17,7 @@ import (
 // that have blocks, and a question. All layers have the same weights, which are larger than caches.
 type blendTimed struct {
 	*timedModel
+	layers   int // that are run
 	r        compute.Blender
 	batch    *compute.Batch
 	parts    []compute.Part
@@ -40,7 +41,7 @@ func newBlendTimed(t *testing.T, d compute.Device, layers int, far bool) *blendT
 		s.Rope.InvFreq = append(s.Rope.InvFreq, float32(math.Pow(1e6, -2*float64(i)/float64(s.HeadDim))))
 	}
 	m := &timedModel{shape: s}
-	x := &blendTimed{timedModel: m, batch: &compute.Batch{}, out: make([]float32, s.Hidden)}
+	x := &blendTimed{timedModel: m, layers: layers, batch: &compute.Batch{}, out: make([]float32, s.Hidden)}
 	var failed error
 	must := func(err error) {
 		if err != nil && failed == nil {
@@ -113,10 +114,11 @@ func (x *blendTimed) lay(d compute.Device, far bool, chunk func(mem compute.Memo
 }
 
 // hostTimes say when the host was through with what, from the batch on.
-type hostTimes struct{ started, placed, received, last time.Duration }
+type hostTimes struct{ started, placed, received, next, last, all time.Duration }
 
 func (h hostTimes) String() string {
-	return fmt.Sprintf("the host had started the whole layers after %v, placing after %v, attention received after %v, recorded the rest after %v", h.started, h.placed, h.received, h.last)
+	return fmt.Sprintf("the host had started the whole layers after %v, placing after %v, attention received after %v, the rest of that layer after %v, recorded the others after %v, started them after %v",
+		h.started, h.placed, h.received, h.next, h.last, h.all)
 }
 
 // blend runs the prompt with what stands in.
@@ -147,19 +149,33 @@ func (x *blendTimed) blend(received bool) (h hostTimes, err error) {
 	}
 	h.received = time.Since(begin)
 	r.Keep(x.rows)
-	for l := last; l < len(x.attn); l++ {
+	for l := last; l < x.layers; l++ {
 		if l > last {
 			r.QKV(l, &x.attn[l])
 			r.Attend(l)
 		}
-		if l == len(x.attn)-1 {
+		if l == last+1 {
+			h.next = time.Since(begin)
+		}
+		if l == x.layers-1 {
 			r.Keep(x.rows[len(x.rows)-1:])
 		}
 		r.Output(&x.attn[l])
 		r.FFN(&x.ffn[l])
 	}
 	h.last = time.Since(begin)
+	if err := x.start(); err != nil {
+		return h, err
+	}
+	h.all = time.Since(begin)
 	return h, r.Hidden(nil, x.rows[len(x.rows)-1:], x.out)
+}
+
+// start puts all that was recorded into the stream, as taking a result does.
+func (x *blendTimed) start() error {
+	r := x.r.(*runner)
+	defer r.dev.c.Leave()
+	return firstError(r.err, r.dev.c.Enter(), r.start())
 }
 
 // full runs it without.
@@ -169,10 +185,10 @@ func (x *blendTimed) full() error {
 	}
 	x.r.Embed(x.table)
 	last := int32(len(x.batch.Tokens) - 1)
-	for l := range x.attn {
+	for l := range x.layers {
 		x.r.QKV(l, &x.attn[l])
 		x.r.Attend(l)
-		if l == len(x.attn)-1 {
+		if l == x.layers-1 {
 			x.r.Keep([]int32{last})
 		}
 		x.r.Output(&x.attn[l])
@@ -237,6 +253,12 @@ func (x *blendTimed) print(t *testing.T) {
 	n, left := len(x.batch.Tokens), len(x.rows)
 	t.Logf("%d rows %.2f ms, %d left %.2f ms: %.2f × of %.2f × (%.0f %%); %v", n, full, left, blended, full/blended,
 		float64(n)/float64(left), 100*full/blended*float64(left)/float64(n), host)
+	x.layers /= 2
+	half, halfBlended := timesOf(x.full), timesOf(func() error { _, err := x.blend(true); return err })
+	layer, blendedLayer := 1e3*(full-half)/float64(x.layers), 1e3*(blended-halfBlended)/float64(x.layers)
+	x.layers *= 2
+	t.Logf("a layer %.1f µs of all rows, %.1f of those left: %.2f ×; besides %.2f ms", layer, blendedLayer, layer/blendedLayer,
+		blended-1e-3*blendedLayer*float64(x.layers-blendWhole))
 	t.Logf("without attention received %.2f ms", timesOf(func() error { _, err := x.blend(false); return err }))
 	t.Logf("placing alone %.2f ms", timesOf(func() error {
 		if err := x.r.Begin(x.batch); err != nil {

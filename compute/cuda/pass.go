@@ -2,7 +2,6 @@ package cuda
 
 import (
 	"fmt"
-	"runtime"
 	"slices"
 	"time"
 
@@ -118,11 +117,14 @@ func (r *runner) flush() error {
 }
 
 // first puts what needs no plan of attention into the stream, so that the GPU computes while one is made: the embedding, and the first
-// product.
+// product. It is a graph of its own: one launch takes the host less time than three.
 func (r *runner) first() error {
-	p := r.pass()
-	r.bufs.second, r.bufs.moved = r.base, false
-	return firstError(r.embed(&p, &r.ops[0]), r.projectQKV(&p, &r.ops[1]))
+	key := graph{rows: r.tables.rows, shape: noPlan, base: r.base, ops: r.ops[:2]}
+	return r.run(&key, func() error {
+		p := r.pass()
+		r.bufs.second, r.bufs.moved = r.base, false
+		return firstError(r.embed(&p, &r.ops[0]), r.projectQKV(&p, &r.ops[1]))
+	})
 }
 
 // pass is how the recorded operations begin.
@@ -162,7 +164,9 @@ func (r *runner) prepare() error {
 	if !r.kept {
 		keep = nil
 	}
-	return r.tables.fill(r.dev, r.batch, r.left, keep, r.att.direct())
+	again := r.filled && r.left == nil // of the same rows
+	r.filled = true
+	return r.tables.fill(r.dev, r.batch, r.left, keep, r.att.direct(), again)
 }
 
 // need makes the buffers for products in dt. What was prepared for those of another format goes.
@@ -200,16 +204,16 @@ func (r *runner) format() (compute.DType, error) {
 }
 
 // polls is how long a result is polled for before the thread sleeps. What the rest of a batch depends on is polled for
-// longer: meanwhile the GPU has nothing to do.
+// longer: meanwhile the GPU has nothing to do. To wake up takes a thread 0.15 ms: it sleeps until the last layer begins, and polls
+// during that.
 const (
 	polls     = 200 * time.Microsecond
+	pollsNear = 500 * time.Microsecond
 	pollsAmid = 4 * time.Millisecond
 )
 
 // wait waits for the stream's work.
-func (r *runner) wait() error { return r.waitPolling(polls) }
-
-func (r *runner) waitPolling(polls time.Duration) error {
+func (r *runner) wait() error {
 	if !r.busy {
 		return nil
 	}
@@ -217,12 +221,22 @@ func (r *runner) waitPolling(polls time.Duration) error {
 		return err
 	}
 	r.busy = false
-	return r.poll(r.done, polls)
+	return firstError(r.poll(r.near, polls), r.poll(r.done, pollsNear))
 }
 
-// poll waits for an event, and lets the thread sleep after a while.
+// waitAmid waits for the stream's work when there is more to come.
+func (r *runner) waitAmid() error {
+	if err := r.done.Record(r.stream); err != nil {
+		return err
+	}
+	r.busy = false
+	return r.poll(r.done, pollsAmid)
+}
+
+// poll waits for an event, and lets the thread sleep after a while. It does not yield: the goroutine keeps its thread, and two others
+// would have to wake up, one after the other, before it goes on.
 func (r *runner) poll(e *driver.Event, polls time.Duration) error {
-	for begin := time.Now(); time.Since(begin) < polls; runtime.Gosched() {
+	for begin := time.Now(); time.Since(begin) < polls; {
 		if done, err := e.Done(); done || err != nil {
 			return err
 		}
@@ -230,14 +244,42 @@ func (r *runner) poll(e *driver.Event, polls time.Duration) error {
 	return e.Sync()
 }
 
+// lastLayer returns where the last layer begins among the operations, −1 where there is one at most.
+func (r *runner) lastLayer() int {
+	at, layers := -1, 0
+	for i := range r.ops {
+		if k := r.ops[i].kind; k == opQKV || k == opUVQK {
+			at, layers = i, layers+1
+		}
+	}
+	if layers < 2 {
+		return -1
+	}
+	return at
+}
+
+// nears tells who waits for a result that the last layer begins.
+func (r *runner) nears() error {
+	if r.capturing {
+		return r.near.RecordOutside(r.stream)
+	}
+	return r.near.Record(r.stream)
+}
+
 // emit puts all recorded operations into the stream.
 func (r *runner) emit() error {
 	p := r.pass()
 	r.bufs.second, r.bufs.moved = r.base, false
-	turned, ahead := false, r.ahead
+	turned, ahead, last := false, r.ahead, r.lastLayer()
 	for i := range r.ops {
 		o := &r.ops[i]
 		var err error
+		if i == last {
+			err = r.nears()
+		}
+		if err != nil {
+			return err
+		}
 		switch o.kind {
 		case opEmbed:
 			if !ahead {
@@ -428,7 +470,7 @@ type graphs struct {
 // graph is a kind of pass, captured when it is run again.
 type graph struct {
 	rows, kept int // buckets
-	shape      int // of attention's launches
+	shape      int // of attention's launches, or noPlan
 	base       bool
 	ahead      bool
 	ops        []op
@@ -437,6 +479,7 @@ type graph struct {
 }
 
 const (
+	noPlan    = -1 // the shape of a graph without attention
 	maxGraphs = 48 // kept per runner
 	// largeSeen is how often a batch above maxGraphRows, of which there are many sizes, is seen before it
 	// is captured.
@@ -458,16 +501,28 @@ func (v *graph) close() {
 
 // launch runs the recorded operations: as a graph where they have run before.
 func (r *runner) launch() error {
-	if r.dev.opt.NoGraphs {
-		return r.emit()
+	key := graph{rows: r.tables.rows, shape: r.att.shape(), base: r.base, ahead: r.ahead, ops: r.ops}
+	if r.kept {
+		key.kept = bucket(len(r.keep))
+		if len(r.keep) == 0 {
+			key.kept = -1
+		}
 	}
-	v := r.graphs.find(r)
+	return r.run(&key, r.emit)
+}
+
+// run runs what emit puts into the stream, which depends on key alone: as a graph where it has run before.
+func (r *runner) run(key *graph, emit func() error) error {
+	if r.dev.opt.NoGraphs {
+		return emit()
+	}
+	v := r.graphs.find(key)
 	if v.seen++; v.seen < 2 || v.seen < largeSeen && r.tables.rows > maxGraphRows {
-		return r.emit() // which prepares all that a capture cannot
+		return emit() // which prepares all that a capture cannot
 	}
 	if v.exec == nil {
 		r.capturing = true
-		exec, err := r.stream.Capture(r.emit)
+		exec, err := r.stream.Capture(emit)
 		r.capturing = false
 		if err != nil {
 			return fmt.Errorf("capture a batch of %d rows: %w", r.tables.rows, err)
@@ -477,19 +532,11 @@ func (r *runner) launch() error {
 	return v.exec.Launch(r.stream)
 }
 
-// find returns the graph of what is recorded, or makes a place for it.
-func (g *graphs) find(r *runner) *graph {
+// find returns the graph that is like key, or makes a place for it.
+func (g *graphs) find(key *graph) *graph {
 	g.clock++
-	kept := 0
-	if r.kept {
-		kept = bucket(len(r.keep))
-		if len(r.keep) == 0 {
-			kept = -1
-		}
-	}
-	shape := r.att.shape()
 	for _, v := range g.list {
-		if v.rows == r.tables.rows && v.kept == kept && v.shape == shape && v.base == r.base && v.ahead == r.ahead && slices.Equal(v.ops, r.ops) {
+		if v.rows == key.rows && v.kept == key.kept && v.shape == key.shape && v.base == key.base && v.ahead == key.ahead && slices.Equal(v.ops, key.ops) {
 			v.used = g.clock
 			return v
 		}
@@ -504,7 +551,7 @@ func (g *graphs) find(r *runner) *graph {
 		g.list[oldest].close()
 		g.list = slices.Delete(g.list, oldest, oldest+1)
 	}
-	v := &graph{rows: r.tables.rows, kept: kept, shape: shape, base: r.base, ahead: r.ahead, ops: slices.Clone(r.ops), used: g.clock}
+	v := &graph{rows: key.rows, kept: key.kept, shape: key.shape, base: key.base, ahead: key.ahead, ops: slices.Clone(key.ops), used: g.clock}
 	g.list = append(g.list, v)
 	return v
 }

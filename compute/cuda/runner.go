@@ -29,6 +29,7 @@ type runner struct {
 
 	// Of a batch that goes on with some rows, in several parts.
 	begun    bool    // some ops were started
+	filled   bool    // the tables are
 	dropped  bool    // Keep was called
 	ids      []int32 // rows of the batch that Keep left
 	left     []int32 // those that the recorded ops begin with; nil: all
@@ -43,6 +44,7 @@ type runner struct {
 
 	stream *driver.Stream
 	done   *driver.Event
+	near   *driver.Event // the last layer of a batch begins
 	sent   *driver.Event // the tables have left the host
 	args   *driver.Args
 	bufs   buffers
@@ -133,6 +135,9 @@ func (r *runner) open() (err error) {
 	if r.sent, err = c.NewEvent(false); err != nil {
 		return err
 	}
+	if r.near, err = c.NewEvent(false); err != nil {
+		return err
+	}
 	if r.args, err = driver.NewArgs(); err != nil {
 		return err
 	}
@@ -171,11 +176,10 @@ func (r *runner) close() error {
 	if r.args != nil {
 		r.args.Free()
 	}
-	if r.done != nil {
-		err = errors.Join(err, r.done.Close())
-	}
-	if r.sent != nil {
-		err = errors.Join(err, r.sent.Close())
+	for _, e := range []*driver.Event{r.done, r.sent, r.near} {
+		if e != nil {
+			err = errors.Join(err, e.Close())
+		}
 	}
 	if r.stream != nil {
 		err = errors.Join(err, r.stream.Close())
@@ -192,7 +196,7 @@ func (r *runner) fail(err error) {
 func (r *runner) Begin(b *compute.Batch) error {
 	r.giveUp()
 	r.ops, r.rows, r.kept, r.ran = r.ops[:0], 0, false, false
-	r.begun, r.dropped, r.left, r.base, r.attended, r.placing.from = false, false, nil, false, -1, -1
+	r.begun, r.filled, r.dropped, r.left, r.base, r.attended, r.placing.from = false, false, false, nil, false, -1, -1
 	r.batch = b
 	r.err = r.begin(b)
 	if r.err == nil {

@@ -228,7 +228,7 @@ func (r *runner) startRound() error {
 	r.ran = true
 	host := r.tables.host
 	r.tables.host = s.hosts[s.level]
-	err := firstError(r.tables.fill(r.dev, r.batch, nil, nil, false), r.tables.upload(r.stream))
+	err := firstError(r.tables.fill(r.dev, r.batch, nil, nil, false, false), r.tables.upload(r.stream))
 	r.tables.host = host
 	if err != nil {
 		return err

@@ -94,13 +94,20 @@ func (t *tables) positions() driver.Ptr { return t.dev.At(t.positionsAt()) }
 func (t *tables) kept() driver.Ptr      { return t.dev.At(t.keepAt()) }
 
 // fill writes the tables of a batch, or of those of its rows that are left. keep lists the rows of these that go on
-// after Keep. Nothing of what was written before may still be on its way.
-func (t *tables) fill(d *device, b *compute.Batch, left, keep []int32, sights bool) error {
+// after Keep. Nothing of what was written before may still be on its way. Where the tables of the same rows were filled last,
+// again, only these are written.
+func (t *tables) fill(d *device, b *compute.Batch, left, keep []int32, sights, again bool) error {
 	rows := len(b.Tokens)
 	if left != nil {
 		rows = len(left)
 	}
 	t.rows = bucket(rows)
+	copy(offheap.Slice[int32](t.host.Bytes[t.keepAt():], t.rows), keep)
+	h := &offheap.Slice[header](t.host.Bytes, 1)[0]
+	if again {
+		h.kept = int32(len(keep))
+		return nil
+	}
 	positions := offheap.Slice[int32](t.host.Bytes[t.positionsAt():], t.rows)
 	if left == nil {
 		copy(offheap.Slice[int32](t.host.Bytes[t.tokensAt():], t.rows), b.Tokens)
@@ -109,7 +116,6 @@ func (t *tables) fill(d *device, b *compute.Batch, left, keep []int32, sights bo
 	for i, row := range left {
 		positions[i] = b.Positions[row]
 	}
-	copy(offheap.Slice[int32](t.host.Bytes[t.keepAt():], t.rows), keep)
 	t.locate(b, left)
 	t.spans = t.spans[:0]
 	if sights {
@@ -121,7 +127,6 @@ func (t *tables) fill(d *device, b *compute.Batch, left, keep []int32, sights bo
 			copy(offheap.Slice[span](t.spansHost.Bytes, len(t.spans)), t.spans)
 		}
 	}
-	h := &offheap.Slice[header](t.host.Bytes, 1)[0]
 	*h = header{rows: int32(rows), kept: int32(len(keep)), spans: uint64(t.spansDev)}
 	return nil
 }
@@ -186,17 +191,18 @@ func (t *tables) locate(b *compute.Batch, left some) {
 	row := 0
 	for i := range b.Segments {
 		s := &b.Segments[i]
-		at, c := 0, 0 // first token of chunk c
-		for k := s.Cached; k < s.Len; k++ {
-			for k >= at+s.Chunks[c].Tokens {
-				at += s.Chunks[c].Tokens
-				c++
+		at := 0 // first token of the chunk
+		for c := range s.Chunks {
+			ch := &s.Chunks[c]
+			h := home{chunk: ch.Addr, tokens: room(ch)}
+			for k := max(at, s.Cached); k < min(at+ch.Tokens, s.Len); k++ {
+				if left.next(s.First + k - s.Cached) {
+					h.token = int32(k - at)
+					homes[row] = h
+					row++
+				}
 			}
-			if !left.next(s.First + k - s.Cached) {
-				continue
-			}
-			homes[row] = home{s.Chunks[c].Addr, room(&s.Chunks[c]), int32(k - at)}
-			row++
+			at += ch.Tokens
 		}
 	}
 }

@@ -61,6 +61,13 @@ func (e *Event) Close() error { return e.c.call(cu.eventDestroy, e.handle) }
 // Record puts the event at the end of the stream's work so far.
 func (e *Event) Record(s *Stream) error { return e.c.hot(&cu.eventRecord, e.handle, s.handle) }
 
+// RecordOutside is Record while the stream is captured, for an event that is waited for outside of the capture: each launch of the
+// graph records it.
+func (e *Event) RecordOutside(s *Stream) error {
+	const external = 1
+	return e.c.hot(&cu.eventRecordFlags, e.handle, s.handle, external)
+}
+
 // Sync waits for the event. The thread sleeps meanwhile.
 func (e *Event) Sync() error { return e.c.hot(&cu.eventSync, e.handle) }
 

@@ -36,6 +36,7 @@ var cu struct {
 	eventCreate          symbol `c:"cuEventCreate"`
 	eventDestroy         symbol `c:"cuEventDestroy_v2"`
 	eventRecord          symbol `c:"cuEventRecord"`
+	eventRecordFlags     symbol `c:"cuEventRecordWithFlags"`
 	eventSync            symbol `c:"cuEventSynchronize"`
 	eventQuery           symbol `c:"cuEventQuery"`
 	eventElapsed         symbol `c:"cuEventElapsedTime"`
