@@ -114,6 +114,11 @@ crash: ## kill the server and the indexer 50 times each
 soak: ## ten minutes at 80 % of capacity, with a restart in the middle
 	CGO_ENABLED=0 GREBE_SOAK=10m $(GO) test -count=1 -v -timeout 20m -run Soak ./cmd/grebe
 
+.PHONY: chaos
+chaos: ## ten minutes of faults, under the race detector: every answer beside that of a server without caches
+	CGO_ENABLED=1 $(GO) build -race -o bin/grebe-race ./cmd/grebe
+	GREBE_BINARY=$(CURDIR)/bin/grebe-race GREBE_CHAOS=10m $(GO) test -count=1 -v -timeout 30m -run Chaos ./cmd/grebe
+
 .PHONY: clean
 clean: ## remove what was built
 	rm -rf bin
