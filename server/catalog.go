@@ -71,11 +71,28 @@ func (s *Server) putUser(r *http.Request, id string) (reply, error) {
 
 func (s *Server) deleteUser(_ *http.Request, id string) (reply, error) {
 	ok, err := s.catalog.DeleteUser(id)
-	if !ok && err == nil {
-		s.ForgetUser(id)
+	if err != nil {
+		return reply{}, s.catalogError(err)
+	}
+	if err := s.forgotten(id, ok); err != nil {
+		return reply{}, err
+	}
+	if !ok {
 		return reply{}, errorf(notFound, "", "no user %s: what was cached under that id is removed", quoted(id))
 	}
-	return s.deleted(ok, err, "user", id)
+	return reply{status: http.StatusNoContent}, nil
+}
+
+// forgotten makes sure that nothing is cached of a user who was deleted from the catalog, or was not there.
+func (s *Server) forgotten(id string, there bool) error {
+	left := s.present.failure(id) // the catalog had it dropped
+	if !there {
+		left = s.ForgetUser(id)
+	}
+	if left != nil {
+		return errorf(unavailable, "", "what is cached of the user could not be removed from disk: ask again")
+	}
+	return nil
 }
 
 // postEvents appends events to a user, who is created when unknown: events of a new user come first.

@@ -120,10 +120,8 @@ func (b *batch) flush() error {
 			return b.s.catalogError(res.Err)
 		case res.Err != nil:
 			b.failed(b.lines[i], b.s.catalogError(res.Err))
+		case op.DeleteUser != "" && b.left(i, res.Changed):
 		case !res.Changed:
-			if op.DeleteUser != "" {
-				b.s.ForgetUser(op.DeleteUser)
-			}
 			b.resp.Unchanged++
 		case op.PutItem == nil && op.PutUser == nil:
 			b.resp.Deleted++
@@ -136,6 +134,15 @@ func (b *batch) flush() error {
 	clear(b.ops)
 	b.ops, b.lines, b.bytes = b.ops[:0], b.lines[:0], 0
 	return nil
+}
+
+// left reports whether something that is cached of a deleted user could not be removed, and tells of it.
+func (b *batch) left(i int, there bool) bool {
+	err := b.s.forgotten(b.ops[i].DeleteUser, there)
+	if err != nil {
+		b.failed(b.lines[i], err)
+	}
+	return err != nil
 }
 
 var errLongLine = errors.New("the line is too long")

@@ -1,6 +1,7 @@
 package server
 
 import (
+	"errors"
 	"sync"
 
 	"grebe/catalog"
@@ -11,6 +12,7 @@ import (
 type present struct {
 	mu    sync.Mutex
 	users map[string]*visits
+	left  map[string]error // users of whom something could not be removed, until whoever deletes them is told
 }
 
 type visits struct {
@@ -51,6 +53,28 @@ func (p *present) deleted(id string) {
 	}
 }
 
+// failed notes why something of a deleted user is left; nil: nothing is.
+func (p *present) failed(id string, err error) {
+	if err == nil {
+		return
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.left == nil {
+		p.left = map[string]error{}
+	}
+	p.left[id] = err
+}
+
+// failure returns what failed noted, once.
+func (p *present) failure(id string) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	err := p.left[id]
+	delete(p.left, id)
+	return err
+}
+
 // serving notes a request for a user; the caller MUST call the returned function at its end.
 func (s *Server) serving(id string) (end func()) {
 	if id == "" {
@@ -59,10 +83,21 @@ func (s *Server) serving(id string) (end func()) {
 	leave := s.present.enter(id)
 	return func() {
 		if leave() {
-			s.ForgetUser(id)
+			_ = s.ForgetUser(id) // what fails is logged
 		}
 	}
 }
 
-// ForgetUser drops what is cached under a user's id, whom the catalog may never have known: requests may give users whole.
-func (s *Server) ForgetUser(id string) { s.changed(catalog.Change{ID: id}) }
+// ForgetUser drops what is cached under a user's id, whom the catalog may never have known: requests may give users whole. After an
+// error some of it may be left on disk.
+func (s *Server) ForgetUser(id string) error {
+	s.present.deleted(id)
+	s.hotUsers.forget(id)
+	var err error
+	if s.cfg.UserDeleted != nil {
+		if err = s.cfg.UserDeleted(); err != nil {
+			s.log.Error("KV of models that are not served could not be removed", "error", err)
+		}
+	}
+	return errors.Join(err, s.drop(catalog.Change{ID: id}))
+}

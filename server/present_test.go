@@ -2,14 +2,17 @@ package server
 
 import (
 	"context"
+	"errors"
 	"net/http"
 	"net/http/httptest"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	grebev1 "grebe/api/grebe/v1"
 	"grebe/engine"
+	"grebe/kv"
 )
 
 // Whoever is deleted while a request of theirs is computed is not cached by it, nor listed among those who are asked for.
@@ -76,6 +79,52 @@ func TestUsersOfRequestsAreDeleted(t *testing.T) {
 		if n := w.cachedOf("bob", bob); n > 0 {
 			t.Errorf("answers %d, and %d tokens of his are cached", code, n)
 		}
+	}
+}
+
+// badErasure is a disk on which nothing can be erased for a while.
+type badErasure struct {
+	kv.Tier
+	bad *atomic.Bool
+}
+
+func (b badErasure) Delete(keys ...[32]byte) error {
+	if b.bad.Load() {
+		return errors.New("bad sector")
+	}
+	return b.Tier.Delete(keys...)
+}
+
+// Whoever deletes a user is told when the disk keeps something of them, and can ask again.
+func TestDeletionsThatFailAreToldOf(t *testing.T) {
+	var bad atomic.Bool
+	w := newCacheWorldOver(t, near, 7, false, nil, func(t kv.Tier) kv.Tier { return badErasure{t, &bad} })
+	s := w.cached
+	s.SetReady(true)
+	for _, id := range []string{"ann", "bob"} {
+		_, err := s.catalog.PutUser(&grebev1.User{Id: id, Tokens: w.tokens(50)})
+		must(t, err)
+	}
+	batch := func() string {
+		rec := httptest.NewRecorder()
+		s.Handler().ServeHTTP(rec, httptest.NewRequest("POST", "/v1/users:batch", strings.NewReader(`{"delete":"bob"}`)))
+		return rec.Body.String()
+	}
+	bad.Store(true)
+	for range 2 { // she is in the catalog, and then not any more
+		if code := deleteUser(s, "ann"); code != http.StatusServiceUnavailable {
+			t.Errorf("deleting answers %d, want 503", code)
+		}
+		if got := batch(); !strings.Contains(got, `"failed":1`) || !strings.Contains(got, "ask again") {
+			t.Errorf("deleting by a line answers %s", got)
+		}
+	}
+	bad.Store(false)
+	if code := deleteUser(s, "ann"); code != http.StatusNotFound {
+		t.Errorf("deleting her at last answers %d, want 404", code)
+	}
+	if got := batch(); !strings.Contains(got, `"failed":0`) || len(s.present.left) > 0 {
+		t.Errorf("deleting him at last answers %s; left: %v", got, s.present.left)
 	}
 }
 

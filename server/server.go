@@ -325,31 +325,32 @@ func (r runner) Do(ctx context.Context, job *engine.Job) (*engine.Result, error)
 
 // changed drops what is cached of items that changed and of users that were deleted.
 func (s *Server) changed(c catalog.Change) {
+	if c.OldItem == nil && c.NewItem == nil && c.NewUser == nil {
+		s.present.failed(c.ID, s.ForgetUser(c.ID))
+		return
+	}
 	if c.OldItem != nil && c.NewItem == nil {
 		s.hotItems.forget(c.ID)
 	}
-	if c.OldItem == nil && c.NewItem == nil && c.NewUser == nil {
-		s.present.deleted(c.ID)
-		s.hotUsers.forget(c.ID)
-		if s.cfg.UserDeleted != nil {
-			if err := s.cfg.UserDeleted(); err != nil {
-				s.log.Error("KV of models that are not served could not be removed", "error", err)
-			}
-		}
-	}
+	_ = s.drop(c) // what is left of an item is nobody's
+}
+
+// drop removes what models have cached of what is no more.
+func (s *Server) drop(c catalog.Change) error {
+	var errs []error
 	for _, sl := range s.served {
 		for _, m := range sl.hold() {
-			s.changedFor(m, c)
+			errs = append(errs, s.dropFrom(m, c))
 			sl.release(m)
 		}
 	}
+	return errors.Join(errs...)
 }
 
-func (s *Server) changedFor(m *checkpoint, c catalog.Change) {
+func (s *Server) dropFrom(m *checkpoint, c catalog.Change) (err error) {
 	if m.Cache == nil {
-		return
+		return nil
 	}
-	var err error
 	switch {
 	case m.Events != nil && (c.OldItem != nil || c.NewItem != nil): // items are rows of the checkpoint
 	case c.OldItem != nil || c.NewItem != nil:
@@ -363,6 +364,7 @@ func (s *Server) changedFor(m *checkpoint, c catalog.Change) {
 	if err != nil {
 		s.log.Error("cached KV could not be removed", "model", m.Name, "error", err)
 	}
+	return err
 }
 
 // deadlines are what a request may take.

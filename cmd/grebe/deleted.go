@@ -47,16 +47,20 @@ func forgetDeleted(dataDir string, s *server.Server) error {
 		return err
 	}
 	defer f.Close()
+	var left error
 	lines := bufio.NewScanner(f)
 	for lines.Scan() {
 		var id string
 		if err := json.Unmarshal(lines.Bytes(), &id); err != nil { // cut off by a crash: the user was not deleted yet
 			continue
 		}
-		s.ForgetUser(id)
+		left = errors.Join(left, s.ForgetUser(id))
 	}
 	if err := lines.Err(); err != nil {
 		return fmt.Errorf("read the users who were deleted: %w", err)
+	}
+	if left != nil { // it is logged, and tried again at the next start
+		return nil
 	}
 	return os.Remove(f.Name())
 }
