@@ -3,7 +3,10 @@ package dispatch
 import (
 	"context"
 	"errors"
+	"math"
+	"math/rand/v2"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -190,4 +193,44 @@ func TestABatchWaitsForADiskNoLongerThanItSaves(t *testing.T) {
 			t.Errorf("a caller who left: %v after %v, want 91 ms", err, time.Since(start))
 		}
 	})
+}
+
+// Under load, with reads that take from half to twice as long as expected, jobs that read are answered sooner than when all is read ahead, and the
+// others hardly later: batches seldom wait for a disk.
+func TestReadsUnderLoad(t *testing.T) {
+	var reading, others [2]time.Duration // mean latency, beside and ahead
+	for way, ahead := range []bool{false, true} {
+		synctest.Test(t, func(t *testing.T) {
+			d := open(t, Options{SLO: time.Second, ReadAhead: ahead}, &clockworkDisk{})
+			defer d.Close()
+			r := rand.New(rand.NewPCG(1, 4))
+			pace := known(ms)
+			var wg sync.WaitGroup
+			var took [2]atomic.Int64
+			const each = 300
+			for i := range 2 * each {
+				time.Sleep(time.Duration(r.ExpFloat64() * 60 * float64(ms))) // 41 ms of work every 60
+				var reads []time.Duration
+				for range 2 + r.IntN(6) {
+					reads = append(reads, time.Duration(10*math.Exp2(2*r.Float64()-1)*float64(ms)))
+				}
+				wg.Go(func() {
+					start, j := time.Now(), job(40)
+					if i%2 == 0 {
+						j = blended(t, 40, pace, reads...)
+					}
+					if _, err := d.Do(t.Context(), j); err != nil {
+						t.Error(err)
+					}
+					took[i%2].Add(int64(time.Since(start)))
+				})
+			}
+			wg.Wait()
+			reading[way], others[way] = time.Duration(took[0].Load()/each), time.Duration(took[1].Load()/each)
+		})
+	}
+	t.Logf("jobs that read: %v, ahead %v; others: %v, ahead %v", reading[0], reading[1], others[0], others[1])
+	if reading[0] > reading[1]-5*ms || others[0] > others[1]+5*ms {
+		t.Errorf("jobs that read take %v, and %v when all is read ahead; the others %v, and %v", reading[0], reading[1], others[0], others[1])
+	}
 }
