@@ -15,6 +15,7 @@ import (
 	"grebe/kv"
 	"grebe/plan"
 	"grebe/prompt"
+	"grebe/server/dispatch"
 )
 
 // maxText bounds the bytes of one text, since tokenising takes time that nothing interrupts.
@@ -133,6 +134,9 @@ func (s *Server) do(ctx context.Context, c *call, job *engine.Job) (*engine.Resu
 // explain turns an error of the engine into one for the client, and logs one that is our own fault.
 func (s *Server) explain(c *call, err error) error {
 	e := asError(err)
+	if errors.Is(err, dispatch.ErrShed) {
+		return errorf(exhausted, "", "the request is predicted to miss its deadline of %d ms: ask again later, or with a longer deadline_ms", c.deadline.Milliseconds())
+	}
 	if e.code == internal {
 		s.log.Error("a job failed", "op", c.op, "model", c.model.Name, "error", err)
 	}

@@ -39,7 +39,13 @@ func (s *Server) putItem(r *http.Request, id string) (reply, error) {
 
 func (s *Server) deleteItem(_ *http.Request, id string) (reply, error) {
 	ok, err := s.catalog.DeleteItem(id)
-	return s.deleted(ok, err, "item", id)
+	switch {
+	case err != nil:
+		return reply{}, s.catalogError(err)
+	case !ok:
+		return reply{}, errorf(notFound, "", "no item %s", quoted(id))
+	}
+	return reply{status: http.StatusNoContent}, nil
 }
 
 func (s *Server) getUser(_ *http.Request, id string) (reply, error) {
@@ -129,16 +135,6 @@ func putStatus(created bool) int {
 		return http.StatusCreated
 	}
 	return http.StatusOK
-}
-
-func (s *Server) deleted(ok bool, err error, kind, id string) (reply, error) {
-	switch {
-	case err != nil:
-		return reply{}, s.catalogError(err)
-	case !ok:
-		return reply{}, errorf(notFound, "", "no %s %s", kind, quoted(id))
-	}
-	return reply{status: http.StatusNoContent}, nil
 }
 
 // catalogError turns an error of the catalog into one for the client.
