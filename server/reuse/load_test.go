@@ -8,6 +8,7 @@ import (
 	"grebe/blend"
 	"grebe/engine"
 	"grebe/kv"
+	"grebe/kv/disk"
 	"grebe/meta"
 	"grebe/plan"
 	"grebe/schedule"
@@ -89,4 +90,68 @@ func TestNothingIsReadAfterSettle(t *testing.T) {
 		t.Error("something came")
 	}
 	l.release()
+}
+
+// heldDisk is a disk whose reads wait for a test.
+type heldDisk struct {
+	*disk.Store
+	reading, goOn chan struct{}
+}
+
+func (h *heldDisk) Get(key [32]byte, place func([]byte, int64) ([][]byte, error)) ([]byte, bool, error) {
+	h.reading <- struct{}{}
+	<-h.goOn
+	return h.Store.Get(key, place)
+}
+
+// A request ends while a block is read for it: it does not wait, what comes is let go, and nothing of it is left when the cache is
+// cleared, as that of a checkpoint that serves no more is.
+func TestAReadOutlivesItsRequest(t *testing.T) {
+	m := newMachine(t, 7, nil, "", false)
+	d, err := disk.Open(t.TempDir(), disk.Options{Budget: 64 << 20})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer m.close()
+	slow := &heldDisk{d, make(chan struct{}, 1), make(chan struct{})}
+	m.store.SetTier(slow)
+	key := m.ItemKey([]int32{1, 2, 3})
+	block, err := m.store.Reserve(kv.Exact, 3, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	m.store.Publish(plan.Item, key, nil, block)
+	m.opt.Index.Put(key, meta.Entry{Kind: plan.Item, Tokens: 3, Tier: schedule.Host}, 0)
+	block.Release()
+	m.store.Flush()
+	books := m.opt.Pool.Stats()
+	for n := int(books.Total); ; n /= 2 { // all make room
+		if e, err := m.store.Reserve(kv.Exact, n/m.opt.Shape.ChunkBytes(1, false), nil); err == nil {
+			e.Release()
+			break
+		}
+	}
+	l := m.startLoad([]wanted{{key: key, tokens: 3, parts: []int{0}}, {key: key, tokens: 3, parts: []int{1}}})
+	<-slow.reading
+	l.release() // returns though the read does not
+	cleared := make(chan error)
+	go func() { cleared <- m.Clear() }()
+	close(slow.goOn)
+	if err := <-cleared; err != nil {
+		t.Fatal(err)
+	}
+	parts := make([]engine.Part, 2)
+	if l.Take(parts, 0); len(l.pins) > 0 {
+		t.Error("what came for nobody is pinned")
+	}
+	if e, _ := m.store.Get(key); e != nil || m.store.Below(key) {
+		t.Error("a block of a cleared cache is left")
+	}
+	if used := m.opt.Pool.Stats().Used; used != 0 {
+		t.Errorf("%d bytes are in use", used)
+	}
+	m.close()
+	if err := d.Close(); err != nil {
+		t.Error(err)
+	}
 }
