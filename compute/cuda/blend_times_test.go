@@ -296,7 +296,7 @@ func (x *blendTimed) products(t *testing.T, d *device) {
 		if _, err := d.tile(m, 2*s.Inter, s.Hidden); err != nil {
 			t.Fatal(err)
 		}
-		us[0] = d.tuned.best[fmt.Sprintf("gateup %dx%dx%d", coarse(m), 2*s.Inter, s.Hidden)].Microseconds
+		us[0] = d.tuned.best[fusedName(coarse(m), 2*s.Inter, s.Hidden)].Microseconds
 		for i, p := range []driver.Product{{N: (s.Heads + 2*s.KVHeads) * s.HeadDim, K: s.Hidden, In: driver.NumberBF16, Out: driver.NumberBF16},
 			{N: s.Hidden, K: s.Heads * s.HeadDim, In: driver.NumberBF16, Add: true}, {N: s.Hidden, K: s.Inter, In: driver.NumberBF16, Add: true}} {
 			p.M = coarse(m)

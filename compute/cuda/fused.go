@@ -59,7 +59,7 @@ func (d *device) tile(m, n, k int) (*product.Tile, error) {
 	}
 	d.tuned.mu.Lock()
 	defer d.tuned.mu.Unlock()
-	key := fmt.Sprintf("gateup %dx%dx%d", m, n, k)
+	key := fusedName(m, n, k)
 	if t, ok := d.tuned.best[key]; ok {
 		return t.Tile, nil
 	}
@@ -74,6 +74,9 @@ func (d *device) tile(m, n, k int) (*product.Tile, error) {
 	d.tuned.save()
 	return t.Tile, nil
 }
+
+// fusedName is what a fused product is remembered by. Its number changes with the tiles that are tried.
+func fusedName(m, n, k int) string { return fmt.Sprintf("gateup 2 %dx%dx%d", m, n, k) }
 
 // raceFused times the library's product followed by silu against the fused product.
 func (d *device) raceFused(p driver.Product) (timed, error) {

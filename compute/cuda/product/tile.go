@@ -154,7 +154,7 @@ func Tiles(info driver.Info, rows, n, k int) []Tile {
 	for _, kind := range []Tile{{Rows: 128, Share: ShareW}, {Rows: 128, Share: ShareX}, {Rows: 256, Share: ShareX}, {Rows: 256, Share: ShareW}} {
 		all = append(all, kind.best(info, rows, n, k, perKind)...)
 	}
-	for _, kind := range []Tile{{Rows: 128, Share: ShareW, Turns: true}, {Rows: 128, Share: ShareX, Turns: true}} {
+	for _, kind := range []Tile{{Rows: 128}, {Rows: 256}, {Rows: 128, Share: ShareW, Turns: true}, {Rows: 128, Share: ShareX, Turns: true}} {
 		all = append(all, kind.best(info, rows, n, k, 1)...)
 	}
 	slices.SortStableFunc(all, func(a, b Tile) int { return cmp.Compare(a.cost(info, rows, n, k), b.cost(info, rows, n, k)) })
