@@ -278,18 +278,21 @@ func (c *Cache) put(h uint64, home int, now uint64, row []byte, e Epoch) {
 // Remove forgets a row, wherever it is, and what was fetched of it before; call it after the store has changed it.
 func (c *Cache) Remove(key uint64) {
 	h := mix(key)
-	c.homes(h, func(home int) {
-		s := &c.sets[home]
-		s.mu.Lock()
-		defer s.mu.Unlock()
-		s.updates.Add(1)
-		if slot := s.find(h); slot >= 0 {
-			c.chosen.removed(home, s, slot)
-			s.begin()
-			s.clear(slot)
-			s.end()
-		}
-	})
+	c.homes(h, func(home int) { c.forget(h, home) })
+}
+
+// forget is Remove in one of a row's homes.
+func (c *Cache) forget(h uint64, home int) {
+	s := &c.sets[home]
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.updates.Add(1)
+	if slot := s.find(h); slot >= 0 {
+		c.chosen.removed(home, s, slot)
+		s.begin()
+		s.clear(slot)
+		s.end()
+	}
 }
 
 // changed forgets rows that others changed in the store; nil: all.

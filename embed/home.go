@@ -1,6 +1,9 @@
 package embed
 
-import "math/bits"
+import (
+	"math/bits"
+	"slices"
+)
 
 // A key's home is the first of a sequence of draws from the most sets that the cache may have that is one of the sets
 // it has. So when a set comes, some keys move to it and all others stay; when it goes, its keys go to other sets and
@@ -46,20 +49,23 @@ func (c *Cache) later(x uint64, n int) int {
 	return 0
 }
 
-// homes calls visit for every set that may have been the key's home since the cache was made.
+// homes calls visit for every set that may have been the key's home since the cache was made, the lowest first: Rehome moves rows to higher
+// sets, and one that is on its way meets the visitor at one of its ends.
 func (c *Cache) homes(x uint64, visit func(home int)) {
+	var few [16]int
+	all := few[:0]
 	least, lowest := len(c.sets), int(c.fewest.Load())
-	for range draws {
+	for i := 0; i < draws && least >= lowest; i++ {
 		set := 0
-		if set, x = draw(x, uint64(len(c.sets))); set >= least {
-			continue
-		}
-		visit(set)
-		if least = set; set < lowest {
-			return
+		if set, x = draw(x, uint64(len(c.sets))); set < least {
+			least = set
+			all = append(all, set)
 		}
 	}
-	if least > 0 {
-		visit(0)
+	if least >= lowest && least > 0 {
+		all = append(all, 0)
+	}
+	for _, home := range slices.Backward(all) {
+		visit(home)
 	}
 }

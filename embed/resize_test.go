@@ -181,6 +181,31 @@ func TestHomes(t *testing.T) {
 	}
 }
 
+// A row that is moved to its new home while it is removed is in none of its homes afterwards.
+func TestRemovedWhileItMoves(t *testing.T) {
+	c, _ := resizable(t, "lru", 4, 64)
+	var row [testRow]byte
+	for behind := range 3 {
+		for key := range uint64(200) {
+			c.Shrink(60)
+			c.Put(key, row[:], c.Epoch(key))
+			if _, err := c.Grow(60); err != nil {
+				t.Fatal(err)
+			}
+			h, visited := mix(key), 0
+			c.homes(h, func(home int) { // as Remove does
+				c.forget(h, home)
+				if visited++; visited == behind+1 {
+					c.Rehome(1 << 20) // by another thread, before the next home is visited
+				}
+			})
+			if c.Get(key, row[:]) {
+				t.Fatalf("row %d is there after it was removed: it moved behind visit %d", key, behind)
+			}
+		}
+	}
+}
+
 // Growing and shrinking by slabs of sets; go test -bench Resize prints the time per slab.
 func BenchmarkResize(b *testing.B) {
 	const rows, bytes = 1 << 16, 512
