@@ -72,7 +72,7 @@ func (s *Server) runBlended(ctx context.Context, w *work, visit *reuse.Blended, 
 	}
 	if err == nil {
 		r.blended(job, visit, w.explain)
-		s.metrics.reused(w.call.op, r.usage().BySource)
+		s.metrics.prompted(w.call.op, r.account.Computed, r.usage().BySource)
 	}
 	if visit != nil {
 		visit.End(&r.layout, r.result)

@@ -147,10 +147,13 @@ func TestBlendMakesBlocks(t *testing.T) {
 	full, err := w.plain.Rank(t.Context(), req)
 	must(t, err)
 	var last *grebev1.RankResponse
-	for range 3 {
+	for i := range 3 {
 		last, err = w.cached.Rank(t.Context(), req)
 		must(t, err)
 		u := last.Usage
+		if n := w.countedAll(t, "rank"); n != (i+1)*int(u.PromptTokens) {
+			t.Errorf("%d tokens are counted of %d prompts of %d", n, i+1, u.PromptTokens)
+		}
 		if u.PromptTokens != full.Usage.PromptTokens || u.CachedTokens+u.ComputedTokens != u.PromptTokens {
 			t.Fatalf("the account does not add up: %v", u)
 		}

@@ -124,7 +124,7 @@ func (s *Server) do(ctx context.Context, c *call, job *engine.Job) (*engine.Resu
 		}
 		return nil, s.explain(c, err)
 	}
-	s.metrics.ran(c.op, res)
+	s.metrics.ran(res)
 	if time.Since(c.start) <= c.deadline {
 		s.metrics.sloOK.WithLabelValues(c.op).Inc()
 	}

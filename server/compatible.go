@@ -70,13 +70,17 @@ func (s *Server) score(ctx context.Context, c *call, req *grebev1.ScoreRequest) 
 func (s *Server) doUnnamed(ctx context.Context, c *call, l *prompt.Layout, job *engine.Job) (*engine.Result, error) {
 	cache := c.model.Cache
 	if cache == nil {
-		return s.do(ctx, c, job)
+		res, err := s.do(ctx, c, job)
+		if err == nil {
+			s.metrics.prompted(c.op, res.Computed, &grebev1.Sources{})
+		}
+		return res, err
 	}
 	visit := cache.Unnamed(l)
 	visit.Attach(l, job)
 	res, err := s.do(ctx, c, job)
 	if err == nil {
-		s.metrics.reused(c.op, sources(res.Cached, visit.Device, visit.Disk))
+		s.metrics.prompted(c.op, res.Computed, sources(res.Cached, visit.Device, visit.Disk))
 	}
 	visit.EndUnnamed(l, res)
 	return res, err

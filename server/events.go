@@ -283,7 +283,9 @@ func (s *Server) lastEvent(ctx context.Context, c *call, id string, h *history) 
 	job := &engine.Job{Plan: l.Plan, Hidden: []int{l.Answers}}
 	var err error
 	if c.model.Cache == nil {
-		r.result, err = s.do(ctx, c, job)
+		if r.result, err = s.do(ctx, c, job); err == nil {
+			s.metrics.prompted(c.op, r.result.Computed, &grebev1.Sources{})
+		}
 		return r, err
 	}
 	start := time.Now()
@@ -298,7 +300,7 @@ func (s *Server) lastEvent(ctx context.Context, c *call, id string, h *history) 
 		}
 	}
 	if err == nil {
-		s.metrics.reused(c.op, sources(r.result.Cached, r.device, r.disk))
+		s.metrics.prompted(c.op, r.result.Computed, sources(r.result.Cached, r.device, r.disk))
 	}
 	return r, err
 }

@@ -84,15 +84,16 @@ func (m *metrics) answered(op string, status int, took time.Duration) {
 	m.seconds.WithLabelValues(op).Observe(took.Seconds())
 }
 
-func (m *metrics) ran(op string, r *engine.Result) {
+func (m *metrics) ran(r *engine.Result) {
 	m.queue.Observe(r.Queue.Seconds())
 	m.batchTokens.Observe(float64(r.BatchTokens))
-	m.tokens.WithLabelValues(op, "computed").Add(float64(r.Computed))
 	m.late.Add(float64(r.Late))
 }
 
-// reused counts the tokens that were cached, by where they were.
-func (m *metrics) reused(op string, by *grebev1.Sources) {
+// prompted counts a prompt's tokens: those that were computed, and those that were cached by where they were. What was computed
+// beside the prompt, for others, is not among them.
+func (m *metrics) prompted(op string, computed int, by *grebev1.Sources) {
+	m.tokens.WithLabelValues(op, "computed").Add(float64(computed))
 	m.tokens.WithLabelValues(op, "device").Add(float64(by.Device))
 	m.tokens.WithLabelValues(op, "host").Add(float64(by.Host))
 	m.tokens.WithLabelValues(op, "disk").Add(float64(by.Disk))
@@ -106,6 +107,5 @@ func (m *metrics) recommended(op string, r *generate.Result) {
 	m.queue.Observe(r.Queue.Seconds())
 	m.batchTokens.Observe(float64(r.BatchTokens))
 	m.beamRows.Observe(float64(r.Rows))
-	m.tokens.WithLabelValues(op, "computed").Add(float64(r.Computed))
-	m.reused(op, sources(r.Cached, r.Device, r.Disk))
+	m.prompted(op, r.Computed, sources(r.Cached, r.Device, r.Disk))
 }

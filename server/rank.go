@@ -231,7 +231,7 @@ func (s *Server) run(ctx context.Context, w *work, pointwise bool, ask func(l *p
 		visit.End(&r.layout, r.result)
 	}
 	if err == nil {
-		s.metrics.reused(w.call.op, sources(r.result.Cached, r.device, r.disk))
+		s.metrics.prompted(w.call.op, r.result.Computed, sources(r.result.Cached, r.device, r.disk))
 	}
 	return r, err
 }

@@ -281,6 +281,7 @@ func (s *Server) probe(ctx context.Context, next *checkpoint) error {
 		known = append(known, &grebev1.Item{Id: id})
 	}
 	for _, user := range users {
+		defer s.serving(user.Id)()
 		for _, candidates := range [][]*grebev1.Item{made, known} {
 			for _, prefix := range []string{"user", "item", "blend"} { // the last of blocks that the one before it made
 				_, err := s.rank(ctx, c, &grebev1.RankRequest{User: user, Candidates: candidates, Prefix: prefix})
