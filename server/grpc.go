@@ -189,7 +189,7 @@ func (s *Server) intercept(ctx context.Context, req any, info *grpc.UnaryServerI
 	resp, err := s.guarded(ctx, op, req, next)
 	code := http.StatusOK
 	if err != nil {
-		e := asError(err)
+		e := s.answerFor(err)
 		code, err = e.code.status, status.Error(e.code.grpc, e.Error())
 	}
 	end(code)

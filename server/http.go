@@ -293,11 +293,20 @@ func (s *Server) rescue(op string, err *error) {
 	}
 }
 
+// answerFor is asError's, but a request that the server cut off is told so: its client is still there.
+func (s *Server) answerFor(err error) *Error {
+	e := asError(err)
+	if e.code == canceled && s.cut.Err() != nil {
+		return errorf(unavailable, "", "shutting down")
+	}
+	return e
+}
+
 // write sends a reply or an error and returns the status.
 func (s *Server) write(w http.ResponseWriter, r *http.Request, rep reply, err error) int {
 	h := w.Header()
 	if err != nil {
-		e := asError(err)
+		e := s.answerFor(err)
 		if e.code == internal {
 			s.log.Error("internal error", "error", err) // the path may have an id in it
 		}

@@ -150,6 +150,15 @@ func TestServeCutsWhatDoesNotFinish(t *testing.T) {
 	}
 }
 
+// A request that is cut off is not told that its client went away.
+func TestRequestsThatAreCutOffAreTold(t *testing.T) {
+	w := newWorld(t)
+	w.runner.set(func(context.Context, *engine.Job) error { return context.Canceled })
+	wantError(t, w.ask("POST", "/v1/rank", goodRank), 499, "canceled", "")
+	w.cutOff()
+	wantError(t, w.ask("POST", "/v1/rank", goodRank), 503, "unavailable", "")
+}
+
 // Those who watch the server's health do not keep it from stopping: they are told, and their streams end.
 func TestServeDoesNotWaitForWatchers(t *testing.T) {
 	w := newWorld(t, func(c *Config) { c.ShutdownTimeout = time.Hour })
