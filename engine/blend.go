@@ -26,9 +26,11 @@ type Blend struct {
 	Drift float32
 	// Load is nil, or brings the Entries of parts that have none yet while the first layers compute. The tokens of a part that has none
 	// when rows are chosen are computed. A batch waits for it, and all who share the engine with it: at most for Patience, 0 for as long as it
-	// takes. Whoever has a queue therefore calls Job.Approach, or Job.Fetch, before the job takes its place.
-	Load     *Loading
-	Patience time.Duration
+	// takes. Whoever has a queue therefore calls Job.Approach, or Job.Fetch, before the job takes its place. Patience is for all that Load brings,
+	// and less by what came. First is about how long the first layers take: a device that computes them meanwhile has a batch wait for that long
+	// at no cost.
+	Load            *Loading
+	Patience, First time.Duration
 	// Layers is how many layers compute all tokens before the choice, which goes by the attention in the last of them; at least
 	// 1, RcLLM's, and at least one layer is left. A batch takes the most of its jobs'.
 	Layers int
@@ -254,21 +256,30 @@ func (p *pass) repair(first *task, layers int) *model.Repair {
 	return r
 }
 
-// take has what is read for the tasks stand in for their rows. They wait together: no longer than the most patient of them.
+// take has what is read for the tasks stand in for their rows. They wait together: no longer than the most patient of them, each by what it
+// still misses, and beside first layers that are still computed.
 func (p *pass) take() {
 	start := time.Now()
+	var waited, free time.Duration
 	for i := range p.tasks {
 		t := &p.tasks[i]
 		b := t.job.Blend
 		if t.out.Err != nil || b == nil || b.Load == nil {
 			continue
 		}
-		most := b.Patience
-		if most > 0 {
-			most = max(most-time.Since(start), -1)
+		most, first := b.Patience, time.Duration(0)
+		if p.starts {
+			first = b.First
 		}
-		p.waited += b.Load.Take(b.Parts, most)
+		if most > 0 {
+			if most = first + b.Load.share(most) - time.Since(start); most <= 0 { // 0 is for ever
+				most = -1
+			}
+		}
+		free = max(free, first)
+		waited += b.Load.Take(b.Parts, most)
 	}
+	p.waited += max(0, waited-free)
 }
 
 // load collects what stands in for the tasks' rows.

@@ -95,7 +95,7 @@ type Result struct {
 	Reused      []int         // one per part of Job.Blend: its tokens that were not computed again
 	Queue       time.Duration // waiting for its batch; the queue's owner fills it in
 	Compute     time.Duration // of the batch
-	Waited      time.Duration // of that, for what Job.Blend's Load brings
+	Waited      time.Duration // of that, for what Job.Blend's Load brings, when nothing was computed
 	BatchTokens int           // tokens computed in the batch
 }
 
@@ -147,6 +147,7 @@ func New(m Model, dev compute.Device, opt Options) (*Engine, error) {
 		e.doubts = d.Incomplete
 	}
 	e.pass.multiple = multiple(r, opt)
+	_, e.pass.starts = r.(compute.Starter)
 	return e, nil
 }
 
@@ -236,7 +237,7 @@ func (e *Engine) Run(jobs []*Job, out []Outcome) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	start := time.Now()
-	e.tasks = e.tasks[:0]
+	e.tasks, e.pass.waited = e.tasks[:0], 0
 	for i, j := range jobs {
 		out[i] = Outcome{}
 		n, err := e.check(j)

@@ -21,7 +21,8 @@ type Loading struct {
 	mu      sync.Mutex
 	changed chan struct{} // closed, and made anew, when something came
 	came    []arrival     // that was not taken yet
-	left    int           // tokens whose KV is not here yet
+	all     int           // tokens
+	left    int           // of these, those whose KV is not here yet
 	reading int           // of these, tokens of what is read now; 0: nothing is
 	since   time.Time     // when that began
 	ended   bool
@@ -36,7 +37,7 @@ type arrival struct {
 
 // NewLoading returns what brings the KV of so many tokens, at a pace that reads before it had and that it adds to.
 func NewLoading(tokens int, pace *Pace) *Loading {
-	return &Loading{pace: pace, stop: make(chan struct{}), changed: make(chan struct{}), left: tokens}
+	return &Loading{pace: pace, stop: make(chan struct{}), changed: make(chan struct{}), all: tokens, left: tokens}
 }
 
 // Next begins to read an entry of so many tokens. It reports whether anybody wants it.
@@ -181,6 +182,13 @@ func (l *Loading) near(within time.Duration) (near bool, again time.Duration, ch
 	return false, again, l.changed
 }
 
+// share returns what of a time for all tokens is for those that are left, more than nothing.
+func (l *Loading) share(of time.Duration) time.Duration {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return max(1, time.Duration(float64(of)*float64(l.left)/float64(max(l.all, 1))))
+}
+
 // Take sets the entries of the parts that came, after it waited for all that comes, at most for a time unless that is 0. It returns
 // how long it waited. It may be called again, and then adds what came since.
 func (l *Loading) Take(parts []Part, most time.Duration) (waited time.Duration) {
@@ -262,7 +270,7 @@ func (j *Job) Approach(ctx context.Context, first, patience time.Duration) error
 	if l == nil {
 		return nil
 	}
-	j.Blend.Patience = max(patience, 1)
+	j.Blend.First, j.Blend.Patience = max(first, 0), max(patience, 1)
 	return l.Near(ctx, first)
 }
 

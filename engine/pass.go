@@ -30,9 +30,10 @@ type pass struct {
 	used    int           // bytes of scratch in use
 	unused  int           // batches in a row that needed less than half of scratch
 	blend   blending
-	waited  time.Duration // for what is read from disks
+	waited  time.Duration // for what is read from disks, by all batches of a call of Run
 
-	multiple int // of rows, for which the device takes as long as for a few less; 1 where it does not
+	starts   bool // the device computes first layers while what stands in is loaded
+	multiple int  // of rows, for which the device takes as long as for a few less; 1 where it does not
 }
 
 // task is a job of the batch.
@@ -135,7 +136,7 @@ func (p *pass) reset() {
 		p.heads[i].head, p.heads[i].owner = nil, nil
 	}
 	p.heads = p.heads[:0]
-	p.used, p.waited = 0, 0
+	p.used = 0
 }
 
 // reserveScratch makes room for the KV of all segments that are not cached, so that the chunks of
