@@ -152,7 +152,7 @@ func parse(k *Key) (entry, error) {
 			return e, fmt.Errorf("%q: no role %q: want serve, catalog or admin", k.Name, r)
 		}
 	}
-	if k.Rate < 0 || k.Burst < 0 || (k.Burst > 0 && k.Rate == 0) {
+	if !(k.Rate >= 0) || k.Burst < 0 || (k.Burst > 0 && k.Rate == 0) {
 		return e, fmt.Errorf("%q: rate %v and burst %d: a rate is above 0, and a burst needs one", k.Name, k.Rate, k.Burst)
 	}
 	if k.Rate > 0 {
@@ -248,6 +248,9 @@ type bucket struct {
 	at          time.Time // of left; zero before the first request
 }
 
+// longest bounds a wait: that of a tiny rate has no place in a Duration.
+const longest = 365 * 24 * time.Hour
+
 // spend takes one request out, or returns how long until there is one.
 func (b *bucket) spend(now time.Time) time.Duration {
 	b.mu.Lock()
@@ -258,7 +261,7 @@ func (b *bucket) spend(now time.Time) time.Duration {
 	if b.at.IsZero() || now.After(b.at) {
 		b.at = now
 	}
-	if wait := time.Duration((1 - b.left) / b.rate * float64(time.Second)); wait > 0 {
+	if wait := time.Duration(min((1-b.left)/b.rate, longest.Seconds()) * float64(time.Second)); wait > 0 {
 		return wait
 	}
 	b.left-- // may end a rounding error below 0, which the next request pays

@@ -2,6 +2,7 @@ package guard
 
 import (
 	"errors"
+	"math"
 	"strings"
 	"sync"
 	"testing"
@@ -95,6 +96,17 @@ func TestRate(t *testing.T) {
 	}
 }
 
+// A rate so small that the wait has no place in a Duration is a limit all the same.
+func TestSmallRate(t *testing.T) {
+	key, digest := NewKey()
+	g := newGuard(t, Key{Name: "a", SHA256: digest, Roles: []Role{Serve}, Rate: 1e-12, Burst: 1})
+	for i := range 3 {
+		if _, err := g.Check(key, Serve, t0.Add(time.Duration(i)*time.Hour)); (err == nil) != (i == 0) {
+			t.Fatalf("request %d of one in 30,000 years: %v", i, err)
+		}
+	}
+}
+
 func TestReplaceKeepsWhatWasSpent(t *testing.T) {
 	key, digest := NewKey()
 	k := Key{Name: "a", SHA256: digest, Roles: []Role{Serve}, Rate: 1, Burst: 2}
@@ -127,6 +139,7 @@ func TestBadKeys(t *testing.T) {
 		"wrong role":  {{Name: "a", SHA256: d, Roles: []Role{"root"}}},
 		"short":       {{Name: "a", SHA256: d[:62], Roles: []Role{Serve}}},
 		"burst alone": {{Name: "a", SHA256: d, Roles: []Role{Serve}, Burst: 3}},
+		"no number":   {{Name: "a", SHA256: d, Roles: []Role{Serve}, Rate: math.NaN()}},
 		"same name":   {{Name: "a", SHA256: d, Roles: []Role{Serve}}, {Name: "a", SHA256: d2, Roles: []Role{Serve}}},
 		"same key":    {{Name: "a", SHA256: d, Roles: []Role{Serve}}, {Name: "b", SHA256: d, Roles: []Role{Serve}}},
 		"too many":    make([]Key, MaxKeys+1),
