@@ -220,6 +220,7 @@ func (l *Loading) Take(parts []Part, most time.Duration) (waited time.Duration) 
 type Pace struct {
 	mu    sync.Mutex
 	token float64 // nanoseconds per token's KV; 0: nothing was read yet
+	last  time.Time
 }
 
 // paceMemory is how many tokens' KV tell half of the pace.
@@ -238,6 +239,14 @@ func (p *Pace) note(tokens int, took time.Duration) {
 		weight = 1
 	}
 	p.token += weight * (one - p.token)
+	p.last = time.Now()
+}
+
+// Age returns how long ago the last read ended.
+func (p *Pace) Age() time.Duration {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return time.Since(p.last)
 }
 
 // Expect returns how long so many tokens' KV takes, and whether that is known.

@@ -148,9 +148,13 @@ func (c *Cache) fetch(key kv.Key) *kv.Entry {
 	return e
 }
 
-// readMs is how many milliseconds it takes to read so many blocks with so many tokens: as the last reads did, or a guess before the first.
+// paceLasts is for how long what reads took says what the next will. A disk that was slow is then asked again: automatic choices
+// that avoid it would never learn that it is not any more.
+const paceLasts = 30 * time.Second
+
+// readMs is how many milliseconds it takes to read so many blocks with so many tokens: as the last reads did, or a guess where there are none of late.
 func (c *Cache) readMs(blocks, tokens int) float64 {
-	if d, known := c.loads.pace.Expect(tokens); known {
+	if d, known := c.loads.pace.Expect(tokens); known && c.loads.pace.Age() < paceLasts {
 		return float64(d) / float64(time.Millisecond)
 	}
 	t := &c.costs.Transfer[schedule.Disk]

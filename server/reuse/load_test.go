@@ -14,7 +14,8 @@ import (
 	"grebe/schedule"
 )
 
-// An automatic choice counts what it takes to read blocks, at the pace of the last reads, but for what the first layers hide of it.
+// An automatic choice counts what it takes to read blocks, at the pace of the last reads, but for what the first layers hide of it. One
+// slow read does not keep blocks on disk for ever.
 func TestASlowDiskMakesBlendingPayLess(t *testing.T) {
 	m := newMachine(t, 7, []int32{1, 2, 3}, "", false)
 	m.opt.Load = linear{}
@@ -41,6 +42,10 @@ func TestASlowDiskMakesBlendingPayLess(t *testing.T) {
 			l.Came(&kv.Entry{}, nil)
 			if pays() != want {
 				t.Errorf("with %v for each token that is read, blending pays: %v", each, !want)
+			}
+			time.Sleep(paceLasts)
+			if !pays() {
+				t.Errorf("with %v for each token that was read long ago, blending does not pay: nothing would be read any more", each)
 			}
 		})
 	}
