@@ -25,7 +25,7 @@ func noteDeleted(dataDir string, ids []string) error {
 	if err != nil {
 		return err
 	}
-	var lines []byte
+	lines := []byte{'\n'} // what was cut off by a crash before ends here
 	for _, id := range ids {
 		line, err := json.Marshal(id)
 		if err != nil {
@@ -51,7 +51,7 @@ func forgetDeleted(dataDir string, s *server.Server) error {
 	lines := bufio.NewScanner(f)
 	for lines.Scan() {
 		var id string
-		if err := json.Unmarshal(lines.Bytes(), &id); err != nil { // cut off by a crash: the user was not deleted yet
+		if err := json.Unmarshal(lines.Bytes(), &id); err != nil { // empty, or cut off by a crash: the user was not deleted yet
 			continue
 		}
 		left = errors.Join(left, s.ForgetUser(id))

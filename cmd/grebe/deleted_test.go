@@ -36,6 +36,9 @@ func TestUsersDeletedByImportsAreForgotten(t *testing.T) {
 	if err := os.WriteFile(file, []byte(`{"delete":"u1"}`+"\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
+	if err := os.WriteFile(deletedFile(w.cfg.DataDir), []byte(`"u`), 0o600); err != nil { // an import before was killed as it wrote this
+		t.Fatal(err)
+	}
 	if out, errs, code := grebe(t, "import", file, "--kind", "users", "--data-dir", w.cfg.DataDir); code != exitDone {
 		t.Fatalf("import: %s%s", out, errs)
 	}
