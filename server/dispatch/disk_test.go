@@ -139,10 +139,10 @@ func TestNobodyWaitsForWhatOneReads(t *testing.T) {
 			}
 		})
 		wg.Go(func() {
-			ctx, cancel := context.WithTimeout(t.Context(), 100*ms)
+			ctx, cancel := context.WithTimeout(t.Context(), 15*ms)
 			defer cancel()
 			_, err := d.Do(ctx, blended(t, 10, pace, 200*ms, 0))
-			if took := time.Since(start); !errors.Is(err, ErrExpired) || took > 101*ms {
+			if took := time.Since(start); !errors.Is(err, ErrExpired) || took > 16*ms {
 				t.Errorf("with a deadline that passes while a disk hangs: %v after %v", err, took)
 			}
 		})
@@ -162,6 +162,32 @@ func TestNobodyWaitsForWhatOneReads(t *testing.T) {
 		if n := e.batches.Load(); n != 2 {
 			t.Errorf("%d batches, want 2", n)
 		}
+	})
+}
+
+// A disk that hangs costs nobody the answer, be they many: what has not come is computed when it is high time for that.
+func TestADiskThatHangsCostsNobodyTheAnswer(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d := open(t, Options{SLO: time.Second}, &clockworkDisk{})
+		defer d.Close()
+		pace := known(ms)
+		var wg sync.WaitGroup
+		for i := range 20 {
+			wg.Go(func() {
+				time.Sleep(time.Duration(i) * 50 * ms)
+				start := time.Now()
+				ctx, cancel := context.WithTimeout(t.Context(), 500*ms)
+				defer cancel()
+				j := blended(t, 10, pace, 10*ms, 0)
+				if i%2 == 0 { // its reader waits for others
+					j.Blend.Load = engine.NewLoading(20, pace)
+				}
+				if _, err := d.Do(ctx, j); err != nil {
+					t.Errorf("a job of 21 ms, with 500 for it: %v after %v", err, time.Since(start))
+				}
+			})
+		}
+		wg.Wait()
 	})
 }
 

@@ -7,7 +7,8 @@
 //
 // A job for which blocks are being read from a disk takes its place when these are expected before its first layers, which need none of
 // them, are computed: so it waits for the disk or for these layers, whichever takes longer, and nobody who shares its batch waits for the disk. Where a disk is
-// slower than expected, a batch waits for it no longer than it would take to compute what is missing, and computes it then.
+// slower than expected, a batch waits for it no longer than it would take to compute what is missing, and computes it then. Where a disk hangs, a job
+// takes its place without the rest as long as it can still meet its deadline so.
 //
 // Lock order: Dispatcher.mu is a leaf.
 package dispatch
@@ -146,7 +147,8 @@ func (d *Dispatcher) Do(ctx context.Context, j *engine.Job) (*engine.Result, err
 		c = &call{done: make(chan struct{}, 1)}
 	}
 	c.job, c.cost, c.queued = j, cost, time.Now() // it came now, whatever it waits for
-	if err := d.approach(ctx, j, &cost); err != nil {
+	if err := d.approach(ctx, c); err != nil {
+		c.job = nil
 		d.calls.Put(c)
 		return nil, err
 	}
@@ -172,8 +174,10 @@ func (d *Dispatcher) Do(ctx context.Context, j *engine.Job) (*engine.Result, err
 	return j.Deliver(&out)
 }
 
-// approach waits until a job is to take its place: at once, unless something is read for it from a disk.
-func (d *Dispatcher) approach(ctx context.Context, j *engine.Job, cost *engine.Cost) error {
+// approach waits until a job is to take its place: at once, unless something is read for it from a disk. What has not come
+// when it is high time to compute is computed.
+func (d *Dispatcher) approach(ctx context.Context, c *call) error {
+	j, cost := c.job, &c.cost
 	if j.Blend == nil || j.Blend.Load == nil {
 		return nil
 	}
@@ -184,8 +188,26 @@ func (d *Dispatcher) approach(ctx context.Context, j *engine.Job, cost *engine.C
 	m := d.Model()
 	ms := m.Predict(cost.Rows, cost.Keys, 1)
 	of := func(share float64) time.Duration { return time.Duration(ms * share * float64(time.Millisecond)) }
-	_ = j.Approach(ctx, of(cost.First), of(cost.Late))
+	within, cancel := d.inTime(ctx, of(1+cost.Late))
+	defer cancel()
+	if j.Approach(within, of(cost.First), of(cost.Late)) != nil && ctx.Err() == nil {
+		j.Leave()
+		cost.Rows += int(cost.Late * float64(cost.Rows))
+		cost.Keys += int(cost.Late * float64(cost.Keys))
+	}
 	return ended(ctx)
+}
+
+// inTime returns a context that ends when it is high time to compute what takes so long: before the deadline by twice that, for predictions
+// err, and by what waits now. It is as the given one where there is no deadline, or so little time that only what is read can help.
+func (d *Dispatcher) inTime(ctx context.Context, takes time.Duration) (context.Context, context.CancelFunc) {
+	waits, _ := d.Backlog()
+	deadline, ok := ctx.Deadline()
+	at := deadline.Add(-2*takes - time.Duration(waits*float64(time.Millisecond)))
+	if !ok || !at.After(time.Now()) {
+		return context.WithCancel(ctx)
+	}
+	return context.WithDeadline(ctx, at)
 }
 
 // meanwhile does what a job's caller does while it waits. Should that panic, the panic goes on when the job is
