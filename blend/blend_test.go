@@ -155,6 +155,16 @@ func TestScores(t *testing.T) {
 	if !slices.Equal(score, []float32{1, 2, 1, 1}) {
 		t.Errorf("with drift %v", score)
 	}
+	from := []Source{Own, Block, Block, Block}
+	score = []float32{8, 1, 2, 1}
+	AddDeviation(score, []float32{0, 3, 0, 1}, from)
+	if !slices.Equal(score, []float32{2, 1, 0.5, 0.5}) {
+		t.Errorf("with deviation %v", score)
+	}
+	score = []float32{8, 1, 2, 1}
+	if AddDeviation(score, make([]float32, 4), from); !slices.Equal(score, []float32{8, 1, 2, 1}) {
+		t.Errorf("where nothing deviates, attention alone is scored %v", score)
+	}
 	ByPlace(score, []Source{Own, Block, Block, Block}, []bool{false, true, false, true})
 	if !slices.Equal(score, []float32{0, 0, -1, 0}) {
 		t.Errorf("by place %v", score)

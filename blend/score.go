@@ -30,6 +30,24 @@ func ByAttention(score, received, drift []float32, weight float32) {
 	}
 }
 
+// AddDeviation adds to score, which ByAttention set, how far K and V of tokens that have a source are from what would stand in for them: each of the
+// two over its mean of these tokens. What much attention goes to and what is far off both count; a product would leave out tokens that are far off
+// and that little attention goes to yet.
+func AddDeviation(score, deviated []float32, from []Source) {
+	var attention, deviation float32
+	for i, s := range from {
+		if s != Own {
+			attention, deviation = attention+score[i], deviation+deviated[i]
+		}
+	}
+	if attention == 0 || deviation == 0 {
+		return
+	}
+	for i, d := range deviated {
+		score[i] = score[i]/attention + d/deviation
+	}
+}
+
 // ByPlace sets score to EPIC's rule: the first tokens of every block count most. Begins says where blocks begin.
 func ByPlace(score []float32, from []Source, begins []bool) {
 	at := 0

@@ -3,7 +3,7 @@
 //
 // The rivals choose other tokens with the same engine: RcLLM's rule those that much attention goes to in the first layer rather
 // than the second, CacheBlend's those whose KV in the second layer deviates
-// most from what stands in, EPIC's the first of each block, none none. A prefix cache computes what full computation
+// most from what stands in, EPIC's the first of each block, none none; both is ours with CacheBlend's deviation added. A prefix cache computes what full computation
 // does: only the preamble is shared by prompts of different users.
 package blend
 
@@ -24,7 +24,7 @@ import (
 	"grebe/prompt"
 )
 
-// Rules are the ways to choose what is computed again.
+// Rules are the ways to choose what is computed again that are compared where nothing else is said.
 var Rules = []string{"attention", "rcllm", "cacheblend", "epic"}
 
 // system is a model with an engine, its prompts and the blocks of items.

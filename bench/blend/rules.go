@@ -18,6 +18,13 @@ func (s *system) rule(name string, parts []engine.Part) *engine.Rule {
 		return &engine.Rule{Layer: 1, Received: s.onGPU(), Score: func(score, _ []float32, _ []blend.Source, segments []compute.Segment) {
 			d.score(score, segments)
 		}}
+	case "both":
+		return &engine.Rule{Layer: 1, Received: true, Score: func(score, received []float32, from []blend.Source, segments []compute.Segment) {
+			blend.ByAttention(score, received, drifts(len(score), parts, segments), blend.DriftWeight)
+			deviated := make([]float32, len(score))
+			d.score(deviated, segments)
+			blend.AddDeviation(score, deviated, from)
+		}}
 	case "epic":
 		return &engine.Rule{Score: func(score, _ []float32, from []blend.Source, segments []compute.Segment) {
 			blend.ByPlace(score, from, begins(len(score), parts, segments))

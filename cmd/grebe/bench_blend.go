@@ -180,7 +180,7 @@ type benchBlendQualityCmd struct {
 	UsersFile    string    `name:"users-file" type:"path" help:"Users (NDJSON) whose last item is held out; default the shop's test customers." placeholder:"FILE"`
 	RequestsFile string    `name:"requests-file" type:"path" help:"Questions (NDJSON) about these users, with their candidates." placeholder:"FILE"`
 	Budgets      []float64 `help:"Shares that are computed again; default 0.05,0.1,0.15,0.2,0.3,0.5,0.7,1." placeholder:"SHARE,..."`
-	Rules        []string  `help:"attention, rcllm, cacheblend, epic; default all." placeholder:"RULE,..."`
+	Rules        []string  `help:"attention, rcllm, cacheblend, epic, both (attention and deviation); default the first four." placeholder:"RULE,..."`
 	NoOrders     bool      `name:"no-orders" help:"Leave out prompts with the user and with the items first."`
 	Window       int       `help:"Last tokens that are always computed; default ${default}." default:"0" placeholder:"N"`
 	Multiple     int       `help:"Round the number of rows to a multiple, as a GPU does to 128; default the device's." placeholder:"N"`
