@@ -79,7 +79,11 @@ func (s *stack) itemTable(mc *config.Model, m *hstu.Model) error {
 		}
 		return nil
 	}
-	rows, err := m.FromTable(s.tables.Table(mc.ItemTable))
+	table := s.tables.Table(mc.ItemTable)
+	if table == nil {
+		return fmt.Errorf("item_table %s: tables are opened when the server starts: it needs a restart", mc.ItemTable)
+	}
+	rows, err := m.FromTable(table)
 	if err != nil {
 		return fmt.Errorf("item_table %s: %w", mc.ItemTable, err)
 	}

@@ -9,6 +9,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -314,5 +315,24 @@ func TestRowsStayWhenAnotherShapeComes(t *testing.T) {
 				t.Errorf("answers with %s, %v after it; want %s", after, err, before)
 			}
 		})
+	}
+}
+
+// A reload that finds a table in the configuration that was not there at the start is refused.
+func TestReloadWithANewTable(t *testing.T) {
+	cfg := eventsWithTable(t, "climb")
+	s, err := load(t.Context(), cfg, slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	l := &loader{stack: s, cfg: cfg, log: slog.New(slog.DiscardHandler), again: func() (*config.Config, error) {
+		next := *cfg
+		next.Models = slices.Clone(cfg.Models)
+		next.Models[0].ItemTable = "new"
+		return &next, nil
+	}}
+	if _, err := l.Open(t.Context(), "m", "", func(int64, int64) {}); err == nil || !strings.Contains(err.Error(), "restart") {
+		t.Errorf("got %v, want that it needs a restart", err)
 	}
 }
