@@ -76,7 +76,7 @@ func TestQuality(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	q, err := MeasureQuality(t.Context(), QualityOptions{Device: dev, Model: m, Prompt: b, Data: data, Budgets: []float64{0.3, 1}, Rules: []string{"attention", "both"}})
+	q, err := MeasureQuality(t.Context(), QualityOptions{Device: dev, Model: m, Prompt: b, Data: data, Budgets: []float64{0.3, 1}, Rules: []string{"attention", "epic"}})
 	if err != nil {
 		t.Fatal(err)
 	}
