@@ -16,30 +16,12 @@ import time
 
 import numpy as np
 import torch
-import torch.nn as nn
 import torch.nn.functional as F
 
 import lm
 from data import to_device
-from decoder import Decoder, Shape, incidence, seed_all
+from decoder import Decoder, Shape, seed_all
 from titles import CANDIDATES, Catalog, Histories, Layouts, Mixed, People, Places, Rankings
-
-
-class Beside(nn.Module):
-    """What training needs and serving does not: how a candidate's last state is read, and, where identifiers say nothing of
-    items, a vector of each item to tell which one is bought next."""
-
-    def __init__(self, hidden, features):
-        super().__init__()
-        self.each, self.items = nn.Parameter(torch.randn(hidden) * hidden**-0.5), None
-        if features is not None:
-            has = incidence(features)
-            self.register_buffer("has", has)
-            self.items = nn.Parameter(torch.randn(len(features), hidden) * 0.02)
-            self.table = nn.Parameter(torch.randn(has.shape[1], hidden) * 0.01)
-
-    def vectors(self):
-        return self.items + self.has @ self.table.to(self.has.dtype)
 
 
 class Trainer(lm.Trainer):
@@ -50,22 +32,14 @@ class Trainer(lm.Trainer):
         self.dtype = torch.bfloat16 if self.device.type == "cuda" else torch.float32
         self.world, self.people = Catalog(a.arrays), People(a.data)
         shape = Shape(self.world.meta["vocabulary"], a.hidden, a.layers, a.heads, a.kv_heads, a.inter)
-        features, self.anonymous = self.world.features(), a.identifiers == "anonymous"
-        shared = torch.zeros((len(features), 1), dtype=torch.int64)  # one vector, which says that it is an identifier
-        self.model = Decoder(shape, self.world.first, features if a.identifiers == "words" else shared, a.dropout).to(self.device)
-        self.beside = Beside(a.hidden, features if self.anonymous else None).to(self.device)
+        self.model = Decoder(shape, self.world.first, self.world.features(), a.dropout).to(self.device)
         self.optimizers = self.model.optimizers(a.matrices, a.others, a.decay)
-        self.optimizers[1].add_param_group({"params": list(self.beside.parameters())})
         for g in self.optimizers[1].param_groups:
             g["weight_decay"] = a.decay
         self.rates = [[g["lr"] for g in o.param_groups] for o in self.optimizers]
         popular = torch.from_numpy(self.people.popular).float() + 1e-6
         self.popular = popular.log().to(self.device)
         self.sums, self.log = {}, []
-
-    def identifiers(self, embedding):
-        """The vectors of all items."""
-        return self.beside.vectors().to(self.dtype) if self.anonymous else super().identifiers(embedding)
 
     def dense(self, batch, hidden, ids):
         logits = (self.answers(hidden, batch["dense_rows"]) @ ids.T).float() + self.popular
@@ -105,23 +79,10 @@ class Trainer(lm.Trainer):
         embedding = self.model.embedding()
         ids, hidden, name = self.identifiers(embedding), self.states(batch, embedding), batch["order"]
         answer, scores = self.scores(batch, hidden, embedding)
-        out = {"dense_item" if name == "item" else "dense": self.dense(batch, hidden, ids), name: F.cross_entropy(scores, batch["chosen"])}
-        if not self.anonymous:
-            out[name + "_all"] = 0.5 * F.cross_entropy((answer @ ids.T).float() + self.popular, batch["next"])
-        if self.a.each > 0 and name == "causal":
-            out.update(self.candidates(batch, hidden, embedding))
-        return out
-
-    def candidates(self, batch, hidden, embedding):
-        """What candidates say at their ends: how likely they are taken, and, where identifiers are anonymous, their own."""
-        states = self.answers(hidden, batch["ends"]).reshape(*batch["ends"].shape, -1)
-        out = {"each": self.a.each * F.cross_entropy((states @ self.beside.each.to(self.dtype)).float(), batch["chosen"])}
-        if self.anonymous:
-            names = embedding[self.world.first + batch["candidates"]].to(self.dtype)
-            b, k, _ = states.shape
-            own = torch.arange(k, device=self.device).repeat(b)
-            out["own"] = 0.1 * F.cross_entropy((states @ names.transpose(1, 2)).float().reshape(b * k, k), own)
-        return out
+        return {
+            "dense_item" if name == "item" else "dense": self.dense(batch, hidden, ids), name: F.cross_entropy(scores, batch["chosen"]),
+            name + "_all": 0.5 * F.cross_entropy((answer @ ids.T).float() + self.popular, batch["next"]),
+        }
 
     def run(self, dataset, cost, until):
         """As lm.py's; with rankings, it looks at validation now and then and keeps the best."""
@@ -168,12 +129,35 @@ class Trainer(lm.Trainer):
         own = found[np.arange(len(users)), truth]
         return found, (found > own[:, None]).sum(1)
 
+    @torch.no_grad()
+    def reads(self, users):
+        """Where the answer's attention goes, mean over people: of each layer the shares of history and candidates, and the largest share
+        of candidates that one head has."""
+        self.model.eval()
+        embedding, rankings = self.model.embedding(), Rankings.__new__(Rankings)
+        rankings.world, rankings.people = self.world, self.people
+        total = np.zeros((self.a.layers, 3))
+        for u in users:
+            batch = to_device(rankings.batch([rankings.held(u)]), self.device)
+            n = int(batch["answer_rows"]) + 1
+            watch, at, listed = [], torch.arange(n, device=self.device), batch["owner"][0, :n] >= 0
+            self.model(embedding, batch["tokens"][:, :n].long(), at[None], None, self.dtype, watch=watch)
+            first = int(torch.nonzero(listed)[0])
+            history = (at >= len(self.world.prompts.preamble)) & (at < first)
+            heads = [(w[0, :, history].sum(1), w[0, :, listed].sum(1)) for w in watch]
+            total += np.array([(float(h.mean()), float(c.mean()), float(c.max())) for h, c in heads])
+        return np.round(total / len(users), 3).tolist()
+
     def main(self):
         a = self.a
         self.best, self.clock = (-1.0, None), lm.Clock(a.seconds, a.steps)
+        if a.check:
+            self.model.load(a.check)
+            print("result", json.dumps(self.result()), flush=True)
+            return
         if a.first > 0:
             self.run(Histories(self.world, self.people, a.rows, a.seed), self.histories, a.first)
-        rankings = Rankings(self.world, self.people, a.rows, a.seed + 1, self.anonymous)
+        rankings = Rankings(self.world, self.people, a.rows, a.seed + 1)
         layouts = Layouts(self.world, Places(self.world, self.people, rankings.places), a.rows, a.seed + 2) if a.layouts > 0 else rankings
         self.run(Mixed(rankings, layouts, a.layouts), self.questions, 1.0)
         self.look()
@@ -195,7 +179,7 @@ class Trainer(lm.Trainer):
             for order in ("causal", "user", "item") if a.layouts > 0 else ("causal",):
                 out[f"{name} {order}"] = metrics(self.asked(order, users))
             out[f"{name} popularity"] = metrics(self.by_popularity(users))
-            print(name, json.dumps(out), flush=True)
+        out["answer reads history, candidates, candidates by one head"] = self.reads(self.people.validation[: min(a.validate, 100)])
         out["validation, candidates alone"] = metrics(self.asked("alone", self.people.validation[: a.validate]))
         self.dtype = torch.float32
         torch.backends.cuda.matmul.allow_tf32 = False
@@ -225,14 +209,13 @@ def arguments():
     p.add_argument("--data", required=True, help="folder of Beauty")
     p.add_argument("--arrays", required=True, help="folder of grebe eval world --arrays --items-file")
     p.add_argument("--out", required=True)
+    p.add_argument("--check", default="", help="instead: measure the model of this folder")
     p.add_argument("--seconds", type=float, default=180)
     p.add_argument("--steps", type=int, default=0, help="instead of seconds")
     p.add_argument("--seed", type=int, default=1)
     p.add_argument("--first", type=float, default=0.15, help="share of the run on plain histories")
     p.add_argument("--low", type=float, default=0.7, help="share of the learning rate behind them")
     p.add_argument("--layouts", type=float, default=0.5, help="share of the batches that are user-first or item-first")
-    p.add_argument("--identifiers", default="words", choices=("words", "bare", "anonymous"), help="an identifier's vector has those of its title's words; is its own; or says nothing of the item: in training, prompts give them at random")
-    p.add_argument("--each", type=float, default=0, help="weight of what candidates say of themselves, in ordinary prompts")
     p.add_argument("--hidden", type=int, default=256)
     p.add_argument("--layers", type=int, default=4)
     p.add_argument("--heads", type=int, default=4)

@@ -91,11 +91,12 @@ class Decoder(nn.Module):
         end = self.first + shared.shape[0]
         return torch.cat((self.embed[: self.first], self.embed[self.first : end] + shared, self.embed[end:]))
 
-    def forward(self, embedding, tokens, positions, bias=None, dtype=torch.float32, split=0):
+    def forward(self, embedding, tokens, positions, bias=None, dtype=torch.float32, split=0, watch=None):
         """Returns the hidden states before the last norm: [batch, rows, hidden].
 
         bias is the mask of all rows, a list of one for each layer, or None for causal. With split, the rows before it
-        see only each other; bias is then (theirs or None, that of the rows behind)."""
+        see only each other; bias is then (theirs or None, that of the rows behind). watch, a list, gets of each layer where the last row's
+        attention goes: [batch, heads, rows]."""
         s = self.shape
         b, n = tokens.shape
         x = F.embedding(tokens, embedding).to(dtype)
@@ -114,6 +115,8 @@ class Decoder(nn.Module):
                 y = torch.cat((first, attend(qs[:, :, split:], ks, vs, bias[1])), 2)
             else:
                 y = attend(qs, ks, vs, bias[i] if isinstance(bias, list) else bias)
+            if watch is not None:
+                watch.append(torch.softmax((qs[:, :, -1:] @ ks.transpose(-1, -2))[:, :, 0].float() / math.sqrt(d), -1))
             y = y.transpose(1, 2).reshape(b, n, q)
             x = x + F.dropout(F.linear(y, w_o), self.dropout, self.training)
             gate, up = F.linear(rms(x), w_gate_up).chunk(2, dim=-1)

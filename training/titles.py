@@ -133,10 +133,10 @@ class Histories(torch.utils.data.IterableDataset):
 
 class Rankings(torch.utils.data.IterableDataset):
     """Batches of ordinary prompts: preamble, person, candidates one after the other, question. Of those who are trained on, any
-    purchase but the first may be asked for, and candidates are drawn anew each time; where items are anonymous, their identifiers too."""
+    purchase but the first may be asked for, and candidates are drawn anew each time."""
 
-    def __init__(self, world, people, rows, seed, anonymous=False):
-        self.world, self.people, self.rows, self.seed, self.anonymous = world, people, rows, seed, anonymous
+    def __init__(self, world, people, rows, seed):
+        self.world, self.people, self.rows, self.seed = world, people, rows, seed
         self.places = np.array([(u, k) for u in people.train for k in range(1, len(people.data.people[u]))])
 
     def __iter__(self):
@@ -144,8 +144,7 @@ class Rankings(torch.utils.data.IterableDataset):
         while True:
             listed = CANDIDATES if r.random() < 0.4 else 32
             n = max(1, self.rows // ((listed * 19) + 160))
-            names = [r.choice(self.world.count, listed, replace=False) for _ in range(n)] if self.anonymous else None
-            yield self.batch([self.question(r, *self.places[k], listed) for k in r.integers(len(self.places), size=n)], names)
+            yield self.batch([self.question(r, *self.places[k], listed) for k in r.integers(len(self.places), size=n)])
 
     def question(self, r, u, k, listed):
         bought = self.people.data.people[u]
@@ -159,31 +158,27 @@ class Rankings(torch.utils.data.IterableDataset):
         bought = self.people.data.people[u]
         return bought[:-1], self.people.offers[u], int(bought[-1])
 
-    def batch(self, questions, names=None):
-        """Lays out questions. names are the identifiers that candidates have in each, where these are not their own."""
+    def batch(self, questions):
         w, p = self.world, self.world.prompts
         head, ask = np.asarray(p.preamble, dtype=np.int32), np.asarray(p.instruction, dtype=np.int32)
-        names = names or [c for _, c, _ in questions]
         parts = [[head, w.text(h)] + [w.items[i] for i in c] + [ask] for h, c, _ in questions]
         width = pad(max(sum(map(len, t)) for t in parts))
         tokens = np.zeros((len(parts), width), dtype=np.int32)
         owner = np.full((len(parts), width), -1, dtype=np.int32)  # the candidate that a row is of
-        rows, items, ends = [], [], []
-        for b, (t, (history, listed, truth), called) in enumerate(zip(parts, questions, names)):
+        rows, items, answers = [], [], []
+        for b, (t, (history, listed, truth)) in enumerate(zip(parts, questions)):
             sizes = np.array([len(x) for x in t])
             after = np.cumsum(sizes)
             tokens[b, : after[-1]] = np.concatenate(t)
-            tokens[b, after[1:-2]] = w.first + called
             owner[b, after[1] : after[-2]] = np.repeat(np.arange(len(listed)), sizes[2:-1])
-            ends.append(b * width + after[2:] - 1)
+            answers.append(b * width + after[-1] - 1)
             told = np.append(history[-LONGEST:], truth)
-            lines = len(head) + len(w.head) + np.cumsum([len(w.lines[i]) for i in told[:-1]])
-            rows.append(b * width + lines - 1)
+            rows.append(b * width + len(head) + len(w.head) + np.cumsum([len(w.lines[i]) for i in told[:-1]]) - 1)
             items.append(told[1:])
         return {
-            "order": "causal", "tokens": tensor(tokens), "owner": tensor(owner), "candidates": tensor(np.array(names)),
-            "answer_rows": tensor(np.array([e[-1] for e in ends])), "ends": tensor(np.array([e[:-1] for e in ends])),
-            "chosen": tensor(np.array([int(np.nonzero(c == t)[0][0]) for _, c, t in questions])), "next": tensor(np.array([t for _, _, t in questions])),
+            "order": "causal", "tokens": tensor(tokens), "owner": tensor(owner), "answer_rows": tensor(np.array(answers)),
+            "candidates": tensor(np.array([c for _, c, _ in questions])), "next": tensor(np.array([t for _, _, t in questions])),
+            "chosen": tensor(np.array([int(np.nonzero(c == t)[0][0]) for _, c, t in questions])),
             "dense_rows": tensor(np.concatenate(rows)), "dense_items": tensor(np.concatenate(items)),
         }
 
