@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"strings"
@@ -251,6 +252,11 @@ func TestProbeBlends(t *testing.T) {
 	must(t, err)
 	if err := s.probe(t.Context(), newCheckpoint(&m)); err != nil || parts == 0 {
 		t.Errorf("a probe of a checkpoint that blends: %v, with %d blocks", err, parts)
+	}
+	rec := httptest.NewRecorder()
+	s.Handler().ServeHTTP(rec, httptest.NewRequest("GET", "/metrics", nil))
+	if strings.Contains(rec.Body.String(), "grebe_prefix_choice_total{") {
+		t.Error("prefixes of probes are counted as rankings'")
 	}
 	broken = true
 	if err := s.probe(t.Context(), newCheckpoint(&m)); err == nil {

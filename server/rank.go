@@ -64,7 +64,9 @@ func (s *Server) rank(ctx context.Context, c *call, req *grebev1.RankRequest) (*
 	if err != nil {
 		return nil, err
 	}
-	s.metrics.prefix.WithLabelValues(r.prefix).Inc()
+	if c.op == "rank" { // and no probe of a checkpoint
+		s.metrics.prefix.WithLabelValues(r.prefix).Inc()
+	}
 	resp := &grebev1.RankResponse{
 		Model: c.model.Name, RequestId: id, Prefix: r.prefix, Node: s.cfg.Node,
 		Usage: r.usage(),
@@ -199,6 +201,9 @@ func (s *Server) run(ctx context.Context, w *work, pointwise bool, ask func(l *p
 		order = visit.Order()
 	}
 	r := &ranking{prefix: order.String()}
+	if visit != nil { // whatever happens
+		defer func() { visit.End(&r.layout, r.result) }()
+	}
 	if w.policy == schedule.None {
 		r.prefix = "none"
 	}
@@ -228,7 +233,6 @@ func (s *Server) run(ctx context.Context, w *work, pointwise bool, ask func(l *p
 	}
 	if visit != nil {
 		r.disk, r.device = visit.Disk, visit.Device
-		visit.End(&r.layout, r.result)
 	}
 	if err == nil {
 		s.metrics.prompted(w.call.op, r.result.Computed, sources(r.result.Cached, r.device, r.disk))
