@@ -2,6 +2,7 @@ package catalog
 
 import (
 	"bytes"
+	"context"
 	"encoding/hex"
 	"errors"
 	"flag"
@@ -463,7 +464,7 @@ func TestDeletedBytesLeaveTheFiles(t *testing.T) {
 			t.Fatal(err)
 		}
 		if flushed {
-			if err := c.store.sweeper.compact(t.Context(), nil, true); err != nil {
+			if err := c.store.compact(t.Context(), nil, true); err != nil {
 				t.Fatal(err)
 			}
 			shut(t, c)
@@ -525,6 +526,37 @@ func TestSweepIsResumed(t *testing.T) {
 	c = open(t, dir, Options{SweepDelay: time.Millisecond})
 	waitSwept(t, c)
 	if files := holds(t, dir, secret); len(files) > 0 {
+		t.Errorf("the bytes are still in %v", files)
+	}
+	shut(t, c)
+}
+
+// TestSweepIsTriedAgain has the first sweeps fail, as on a full disk: nobody has to delete anything else for the next one.
+func TestSweepIsTriedAgain(t *testing.T) {
+	dir := t.TempDir()
+	c := open(t, dir, Options{SweepDelay: time.Hour})
+	secret := "5d0c2b9e1f6a47c38b7e9d4f0a1c2e3b"
+	if _, err := c.PutUser(&grebev1.User{Id: secret}); err != nil {
+		t.Fatal(err)
+	}
+	c.store.sweeper.stop()
+	c.opt.SweepDelay = time.Millisecond
+	ctx, cancel := context.WithCancel(t.Context())
+	failures := 3
+	s := &sweeper{c: c, cancel: cancel, done: make(chan struct{}), wake: make(chan struct{}, 1)}
+	s.compact = func(ctx context.Context, keys [][keySize]byte, all bool) error {
+		if failures--; failures >= 0 {
+			return errors.New("no space left on device")
+		}
+		return c.store.compact(ctx, keys, all)
+	}
+	c.store.sweeper = s
+	go s.run(ctx)
+	if _, err := c.DeleteUser(secret); err != nil {
+		t.Fatal(err)
+	}
+	waitSwept(t, c)
+	if files := holds(t, dir, []byte(secret)); len(files) > 0 {
 		t.Errorf("the bytes are still in %v", files)
 	}
 	shut(t, c)

@@ -15,6 +15,8 @@ type sweeper struct {
 	cancel context.CancelFunc
 	done   chan struct{}
 	wake   chan struct{} // of one
+	// compact removes the bytes of deleted keys, or of all that were deleted.
+	compact func(ctx context.Context, keys [][keySize]byte, all bool) error
 
 	mu   sync.Mutex
 	keys [][keySize]byte // deleted, at most maxKeys
@@ -27,9 +29,9 @@ const maxKeys = 32
 // newSweeper starts a sweeper. pending says that bytes were left when the catalog was last closed.
 func newSweeper(c *Catalog, pending bool) *sweeper {
 	ctx, cancel := context.WithCancel(context.Background())
-	s := &sweeper{c: c, cancel: cancel, done: make(chan struct{}), wake: make(chan struct{}, 1), all: pending}
+	s := &sweeper{c: c, cancel: cancel, done: make(chan struct{}), wake: make(chan struct{}, 1), compact: c.store.compact, all: pending}
 	if pending {
-		s.wake <- struct{}{}
+		s.start()
 	}
 	go s.run(ctx)
 	return s
@@ -44,6 +46,11 @@ func (s *sweeper) add(key [keySize]byte) {
 		s.all = true
 	}
 	s.mu.Unlock()
+	s.start()
+}
+
+// start has a sweep begin soon.
+func (s *sweeper) start() {
 	select {
 	case s.wake <- struct{}{}:
 	default:
@@ -78,13 +85,20 @@ func (s *sweeper) run(ctx context.Context) {
 		case <-time.After(pause):
 		}
 		start := time.Now()
-		s.sweep(ctx)
-		pause = max(s.c.opt.SweepDelay, 4*time.Since(start))
+		if s.sweep(ctx) {
+			pause = max(s.c.opt.SweepDelay, 4*time.Since(start))
+			continue
+		}
+		pause = max(pause, min(2*pause, mostPause))
+		s.start()
 	}
 }
 
-// sweep removes the bytes of what was deleted so far.
-func (s *sweeper) sweep(ctx context.Context) {
+// mostPause is how long a sweep that fails again and again waits for the next.
+const mostPause = time.Minute
+
+// sweep removes the bytes of what was deleted so far; false when some may be left.
+func (s *sweeper) sweep(ctx context.Context) bool {
 	s.mu.Lock()
 	keys, all := s.keys, s.all
 	s.keys, s.all = nil, false
@@ -95,15 +109,16 @@ func (s *sweeper) sweep(ctx context.Context) {
 	s.mu.Unlock()
 	if err != nil {
 		if ctx.Err() == nil {
-			s.c.opt.Logger.Error("the bytes of deleted entries could not be removed", "error", err)
+			s.c.opt.Logger.Error("the bytes of deleted entries could not be removed: it is tried again", "error", err)
 		}
-		return
+		return false
 	}
 	s.c.write(&writer{muts: []mutation{{verb: sweepDone}}})
+	return true
 }
 
-func (s *sweeper) compact(ctx context.Context, keys [][keySize]byte, all bool) error {
-	db := s.c.store.db
+func (s *store) compact(ctx context.Context, keys [][keySize]byte, all bool) error {
+	db := s.db
 	// The name says tests, but there is no other way to know that the old files are gone.
 	defer db.TestOnlyWaitForCleaning()
 	if all {
