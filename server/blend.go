@@ -56,6 +56,9 @@ func (w *work) pays(pointwise bool, visit *reuse.Visit) bool {
 // nil where there is no cache and all is computed.
 func (s *Server) runBlended(ctx context.Context, w *work, visit *reuse.Blended, start time.Time, ask func(l *prompt.Layout, job *engine.Job)) (*ranking, error) {
 	r := &ranking{prefix: "blend"}
+	if visit != nil { // whatever happens
+		defer func() { visit.End(&r.layout, r.result) }()
+	}
 	var err error
 	r.layout, err = w.model.Prompt.Rank(w.model.Blend.Order(), w.user, w.items)
 	job := &engine.Job{Plan: r.layout.Plan}
@@ -73,9 +76,6 @@ func (s *Server) runBlended(ctx context.Context, w *work, visit *reuse.Blended, 
 	if err == nil {
 		r.blended(job, visit, w.explain)
 		s.metrics.prompted(w.call.op, r.account.Computed, r.usage().BySource)
-	}
-	if visit != nil {
-		visit.End(&r.layout, r.result)
 	}
 	return r, err
 }

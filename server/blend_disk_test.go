@@ -283,3 +283,39 @@ func TestBlendFromAFaultyDisk(t *testing.T) {
 		})
 	}
 }
+
+// broken is a queue with a fault.
+type broken struct{}
+
+func (broken) Do(context.Context, *engine.Job) (*engine.Result, error) { panic("broken") }
+
+// A request that panics keeps nothing of the cache: all of its memory can be had afterwards.
+func TestAPanicPinsNothing(t *testing.T) {
+	w, _, _ := newDiskWorld(t, near, 4, 4000)
+	m := w.model
+	m.Runner, m.Blend = broken{}, &reuse.Blend{Budget: blend.Budget{Items: 0.3, History: 0.3}}
+	s, err := New(Config{Models: []Model{m}, SLO: time.Minute})
+	must(t, err)
+	req := w.request("item")
+	for _, prefix := range []string{"user", "item"} {
+		req.Prefix = prefix
+		_, err := w.cached.Rank(t.Context(), req)
+		must(t, err)
+	}
+	for _, prefix := range []string{"user", "item", "blend"} {
+		req.Prefix = prefix
+		func() {
+			defer func() {
+				if recover() == nil {
+					t.Errorf("prefix %s: no panic", prefix)
+				}
+			}()
+			_, _ = s.Rank(t.Context(), req)
+		}()
+	}
+	w.cache.Settle()
+	w.lower(t)
+	if used := w.pool.Stats().Used; used > 0 {
+		t.Errorf("%d bytes cannot be had any more", used)
+	}
+}
