@@ -165,7 +165,7 @@ func TestNobodyWaitsForWhatOneReads(t *testing.T) {
 	})
 }
 
-// A disk that hangs costs nobody the answer, be they many: what has not come is computed when it is high time for that.
+// A disk that hangs costs nobody the answer as long as the engine keeps up: what has not come is computed when it is high time for that.
 func TestADiskThatHangsCostsNobodyTheAnswer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := open(t, Options{SLO: time.Second}, &clockworkDisk{})
