@@ -8,6 +8,8 @@ import (
 	"io/fs"
 	"log/slog"
 	"os"
+	"sync"
+	"time"
 
 	"github.com/cockroachdb/pebble/v2"
 	"github.com/cockroachdb/pebble/v2/vfs"
@@ -140,7 +142,7 @@ func pebbleOptions(lock *pebble.Lock, log *slog.Logger) *pebble.Options {
 		FormatMajorVersion: pebble.FormatTableFormatV6,
 		MemTableSize:       16 << 20,
 		Cleaner:            eraserOf(pebble.ArchiveCleaner{}.Clean),
-		Logger:             logger{log},
+		Logger:             newLogger(log),
 	}
 }
 
@@ -352,16 +354,40 @@ func eraserOf[FileType any](func(vfs.FS, FileType, string) error) eraser[FileTyp
 	return eraser[FileType]{}
 }
 
-// logger passes on what the store says in trouble.
-type logger struct{ log *slog.Logger }
+// logger passes on what the store says in trouble. A store without room on its disk tries again hundreds of times a second: the
+// same is not said again for a while.
+type logger struct {
+	log *slog.Logger
+	now func() time.Duration
 
-func (logger) Infof(string, ...any) {}
+	mu     sync.Mutex
+	silent time.Duration // until then
+	left   int           // messages that were left out since the last
+}
 
-func (l logger) Errorf(format string, args ...any) {
-	l.log.Error("the catalog's store", "message", fmt.Sprintf(format, args...))
+// logPause is for how long the store's next trouble is not told.
+const logPause = 5 * time.Second
+
+func newLogger(log *slog.Logger) *logger {
+	start := time.Now()
+	return &logger{log: log, now: func() time.Duration { return time.Since(start) }, silent: -1}
+}
+
+func (*logger) Infof(string, ...any) {}
+
+func (l *logger) Errorf(format string, args ...any) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	now := l.now()
+	if now <= l.silent {
+		l.left++
+		return
+	}
+	l.log.Error("the catalog's store", "message", fmt.Sprintf(format, args...), "left_out", l.left)
+	l.silent, l.left = now+logPause, 0
 }
 
 // Fatalf is told of what the store cannot survive. It must not return.
-func (l logger) Fatalf(format string, args ...any) {
+func (l *logger) Fatalf(format string, args ...any) {
 	panic("catalog: the store failed: " + fmt.Sprintf(format, args...))
 }
