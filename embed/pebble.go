@@ -6,8 +6,10 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"sync/atomic"
 
 	"github.com/cockroachdb/pebble/v2"
+	"github.com/cockroachdb/pebble/v2/vfs"
 )
 
 // Folder keeps tables on disk, in a Pebble database of this process alone. What a Put or a
@@ -15,8 +17,24 @@ import (
 // many rows at once, for each call waits for the disk; calls at the same time wait together, once. It is safe for concurrent use. The caller MUST Close it, after
 // its tables.
 type Folder struct {
-	db    *pebble.DB
-	cache *pebble.Cache
+	db     *pebble.DB
+	cache  *pebble.Cache
+	failed atomic.Pointer[error] // of the first write that did; nil: none did
+}
+
+// write changes the database. That panics when its log cannot be written, and its log is of no use from then on: so there are no more changes.
+func (f *Folder) write(change func() error) (err error) {
+	if failed := f.failed.Load(); failed != nil {
+		return *failed
+	}
+	defer func() {
+		if p := recover(); p != nil {
+			failed := fmt.Errorf("%w: the tables' disk failed, and they take no changes until they are opened again: %v", ErrUnavailable, p)
+			f.failed.CompareAndSwap(nil, &failed)
+			err = failed
+		}
+	}()
+	return change()
 }
 
 // OpenFolder opens the tables in a folder, which it makes where it is missing.
@@ -24,15 +42,19 @@ func OpenFolder(dir string) (*Folder, error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return nil, fmt.Errorf("embed: open tables: %w", err)
 	}
+	return openFolder(dir, vfs.Default)
+}
+
+func openFolder(dir string, fs vfs.FS) (*Folder, error) {
 	cache := pebble.NewCache(64 << 20)
 	db, err := pebble.Open(dir, &pebble.Options{
-		Cache: cache, FormatMajorVersion: pebble.FormatTableFormatV6, MemTableSize: 32 << 20, Logger: silent{},
+		FS: fs, Cache: cache, FormatMajorVersion: pebble.FormatTableFormatV6, MemTableSize: 32 << 20, Logger: silent{},
 	})
 	if err != nil {
 		cache.Unref()
 		return nil, fmt.Errorf("embed: open tables in %s: %w", dir, err)
 	}
-	return &Folder{db, cache}, nil
+	return &Folder{db: db, cache: cache}, nil
 }
 
 // silent drops what Pebble says of compactions; errors come back from calls.
@@ -43,11 +65,13 @@ func (silent) Errorf(string, ...any)      {}
 func (silent) Fatalf(f string, as ...any) { panic(fmt.Sprintf("embed: "+f, as...)) }
 
 // Sync returns when all rows that were Put are on the disk.
-func (f *Folder) Sync() error { return f.db.LogData(nil, pebble.Sync) }
+func (f *Folder) Sync() error {
+	return f.write(func() error { return f.db.LogData(nil, pebble.Sync) })
+}
 
-// Close closes the database.
+// Close closes the database, unless its disk failed: then it is left as it is.
 func (f *Folder) Close() error {
-	err := f.db.Close()
+	err := f.write(f.db.Close)
 	f.cache.Unref()
 	return err
 }
@@ -61,7 +85,9 @@ func (f *Folder) Table(name string, rowBytes int) (*Pebble, error) {
 	value, closer, err := f.db.Get(meta)
 	switch {
 	case errors.Is(err, pebble.ErrNotFound):
-		err = f.db.Set(meta, binary.LittleEndian.AppendUint64(nil, uint64(rowBytes)), pebble.Sync)
+		err = f.write(func() error {
+			return f.db.Set(meta, binary.LittleEndian.AppendUint64(nil, uint64(rowBytes)), pebble.Sync)
+		})
 	case err == nil:
 		if n := binary.LittleEndian.Uint64(value); n != uint64(rowBytes) {
 			err = fmt.Errorf("it has rows of %d bytes, not %d: %w", n, rowBytes, ErrRow)
@@ -148,7 +174,7 @@ func (p *Pebble) change(ctx context.Context, keys []uint64, add func(b *pebble.B
 			return fmt.Errorf("embed: change row %d: %w", k, err)
 		}
 	}
-	if err := b.Commit(pebble.Sync); err != nil {
+	if err := p.folder.write(func() error { return b.Commit(pebble.Sync) }); err != nil {
 		return fmt.Errorf("embed: change %d rows: %w", len(keys), err)
 	}
 	return nil
