@@ -313,6 +313,17 @@ func TestAPanicPinsNothing(t *testing.T) {
 			_, _ = s.Rank(t.Context(), req)
 		}()
 	}
+	score := &grebev1.ScoreRequest{Query: &grebev1.Input{Tokens: w.tokens(40)}, Items: []*grebev1.Input{{Tokens: w.tokens(5)}}, LabelTokenIds: []int32{3, 4}, ApplySoftmax: true}
+	_, err = w.cached.Score(t.Context(), score)
+	must(t, err)
+	func() {
+		defer func() {
+			if recover() == nil {
+				t.Error("score: no panic")
+			}
+		}()
+		_, _ = s.Score(t.Context(), score)
+	}()
 	w.cache.Settle()
 	w.lower(t)
 	if used := w.pool.Stats().Used; used > 0 {

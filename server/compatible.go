@@ -77,12 +77,13 @@ func (s *Server) doUnnamed(ctx context.Context, c *call, l *prompt.Layout, job *
 		return res, err
 	}
 	visit := cache.Unnamed(l)
+	var res *engine.Result
+	defer func() { visit.EndUnnamed(l, res) }() // whatever happens
 	visit.Attach(l, job)
-	res, err := s.do(ctx, c, job)
-	if err == nil {
+	var err error
+	if res, err = s.do(ctx, c, job); err == nil {
 		s.metrics.prompted(c.op, res.Computed, sources(res.Cached, visit.Device, visit.Disk))
 	}
-	visit.EndUnnamed(l, res)
 	return res, err
 }
 

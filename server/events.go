@@ -290,15 +290,17 @@ func (s *Server) lastEvent(ctx context.Context, c *call, id string, h *history) 
 	}
 	start := time.Now()
 	visit := c.model.Cache.Generate(id, h.tokens)
+	defer func() { // whatever happens
+		for _, e := range visit.EndPrompt(l, r.result) {
+			if e != nil {
+				e.Release()
+			}
+		}
+	}()
 	visit.AttachPrompt(l, job)
 	r.fetch = time.Since(start)
 	r.result, err = s.do(ctx, c, job)
 	r.disk, r.device = visit.Disk, visit.Device
-	for _, e := range visit.EndPrompt(l, r.result) {
-		if e != nil {
-			e.Release()
-		}
-	}
 	if err == nil {
 		s.metrics.prompted(c.op, r.result.Computed, sources(r.result.Cached, r.device, r.disk))
 	}

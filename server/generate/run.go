@@ -14,7 +14,6 @@ import (
 	"grebe/kv"
 	"grebe/plan"
 	"grebe/prompt"
-	"grebe/server/reuse"
 )
 
 // run is a request on its way through its rounds. Its memory is kept for the next one.
@@ -161,13 +160,18 @@ func (r *run) first(ctx context.Context, out *Result) error {
 // prefill runs the job of the prompt, with what is cached of it, and keeps what it computes.
 func (r *run) prefill(ctx context.Context, out *Result) error {
 	start := time.Now()
-	var visit *reuse.Visit
+	var res *engine.Result
 	if cache := r.g.Cache; cache != nil {
-		visit = cache.Generate(r.request.UserID, r.request.User)
+		visit := cache.Generate(r.request.UserID, r.request.User)
+		defer func() { // whatever happens
+			out.Disk, out.Device = visit.Disk, visit.Device // before the end, after which the visit is another request's
+			r.prompt = visit.EndPrompt(&r.layout, res)
+		}()
 		visit.AttachPrompt(&r.layout, &r.job)
 		out.Fetch = time.Since(start)
 	}
-	res, err := r.g.Do(ctx, &r.job)
+	var err error
+	res, err = r.g.Do(ctx, &r.job)
 	if errors.Is(err, kv.ErrFull) {
 		r.job.Cached, r.job.Keep = nil, nil
 		res, err = r.g.Do(ctx, &r.job)
@@ -179,10 +183,6 @@ func (r *run) prefill(ctx context.Context, out *Result) error {
 			}
 		}
 		res, err = nil, errors.New("generate: logits that are no numbers")
-	}
-	if visit != nil {
-		out.Disk, out.Device = visit.Disk, visit.Device // before the end, after which the visit is another request's
-		r.prompt = visit.EndPrompt(&r.layout, res)
 	}
 	if err == nil {
 		err = r.failed
