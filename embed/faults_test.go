@@ -216,3 +216,35 @@ func TestFileRefusesDelete(t *testing.T) {
 		t.Errorf("row 7 after that: found %v, error %v", found[0], err)
 	}
 }
+
+// A cache that comes when its store is connected already hears of changes too: one model may have used the table before another caches its rows.
+func TestLateCacheBeforeRedis(t *testing.T) {
+	server := redis(t)
+	store, other := emptyRedis(t, server), emptyRedis(t, server)
+	defer store.Close()
+	defer other.Close()
+	table, err := embed.NewTable(store, nil, embed.TableConfig{Timeout: 5 * time.Second})
+	if err != nil {
+		t.Fatal(err)
+	}
+	key, out := []uint64{7}, make([]byte, rowBytes)
+	if err := other.Put(t.Context(), key, embedtest.Row(7, 1, rowBytes)); err != nil {
+		t.Fatal(err)
+	}
+	table.Gather(t.Context(), key, out) // connects
+	if err := table.SetCache(newCache(t, 64, "lru")); err != nil {
+		t.Fatal(err)
+	}
+	if g := table.Gather(t.Context(), key, out); g.Fetched != 1 {
+		t.Fatalf("before the change: %+v", g)
+	}
+	want := embedtest.Row(7, 2, rowBytes)
+	if err := other.Put(t.Context(), key, want); err != nil {
+		t.Fatal(err)
+	}
+	for end := time.Now().Add(10 * time.Second); string(out) != string(want); table.Gather(t.Context(), key, out) {
+		if time.Now().After(end) {
+			t.Fatal("the change is not seen")
+		}
+	}
+}

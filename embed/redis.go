@@ -72,11 +72,26 @@ func NewRedis(cfg RedisConfig) (*Redis, error) {
 	return &Redis{cfg: cfg, lost: make(chan struct{}, 1), ended: make(chan struct{}), asking: make(chan struct{}, mostAsking)}, nil
 }
 
-// Watch calls changed with the keys of rows that were changed by anybody, nil: any may have been. Call it before
-// anything else: a store that is connected already tells nothing.
+// Watch calls changed with the keys of rows that were changed by anybody, nil: any may have been. A connection that was made before anybody
+// watched tells nothing: it is made anew. Reads under way fail then, so call it before requests come.
 func (r *Redis) Watch(changed func(keys []uint64)) {
-	if r.watchers = append(r.watchers, changed); len(r.watchers) == 1 {
+	r.mu.Lock()
+	for r.connecting != nil { // it may not know yet that somebody watches
+		wait := r.connecting
+		r.mu.Unlock()
+		<-wait
+		r.mu.Lock()
+	}
+	r.watchers = append(r.watchers, changed)
+	first := len(r.watchers) == 1
+	var deaf rueidis.Client
+	if first {
+		deaf, r.client = r.client, nil
 		r.attempts.Go(r.mend)
+	}
+	r.mu.Unlock()
+	if deaf != nil {
+		deaf.Close()
 	}
 }
 

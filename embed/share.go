@@ -13,7 +13,7 @@ func RowsIn(bytes int64, page, rowBytes int) int {
 // MinRows returns how many rows a cache that may grow to so many must have: Config.Rows for Config.MaxRows.
 func MinRows(most int) int { return (most + leastShare - 1) / leastShare }
 
-// SetCache puts a cache before a table that has none. It MUST be called before the table is used. The cache stays the
+// SetCache puts a cache before a table that has none. It MUST be called while nobody uses the table. The cache stays the
 // caller's, who closes it after the last use of the table.
 func (t *Table) SetCache(c *Cache) error {
 	fresh, err := NewTable(t.store, c, TableConfig{Default: t.def, Timeout: t.timeout})
