@@ -25,6 +25,7 @@ type Prototypes struct {
 	mu    sync.RWMutex // for writing: the index changes
 	index *proto.Index
 	keys  []kv.Key // of pages
+	stale bool     // the file has users who were dropped: it could not be written
 }
 
 // PrototypesFile returns where the index of a model lies.
@@ -89,10 +90,12 @@ func (p *Prototypes) DropUser(id string) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	pages := p.index.Remove(p.cache.source(id))
-	if len(pages) == 0 {
+	if len(pages) == 0 && !p.stale {
 		return nil
 	}
-	errs := []error{p.index.Write(p.file)}
+	err := p.index.Write(p.file)
+	p.stale = err != nil
+	errs := []error{err}
 	for _, page := range pages {
 		errs = append(errs, p.cache.opt.Store.Delete(p.keys[page]))
 	}

@@ -431,6 +431,13 @@ func TestPrototypesForgetUsers(t *testing.T) {
 	if len(gone) == 0 {
 		t.Fatal("the user has no prototype")
 	}
+	p.file = filepath.Join(file, "nowhere")
+	for range 2 { // who asks again is told again
+		if err := p.DropUser(users.Users[0]); err == nil {
+			t.Fatal("no error, but the user is still in the file")
+		}
+	}
+	p.file = file
 	if err := p.DropUser(users.Users[0]); err != nil {
 		t.Fatal(err)
 	}
