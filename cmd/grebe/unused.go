@@ -7,7 +7,9 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"syscall"
+	"time"
 
 	"grebe/internal/config"
 	"grebe/server/reuse"
@@ -40,12 +42,18 @@ func removeUnused(cfg *config.Config) error {
 			errs = append(errs, fmt.Errorf("look for KV that is not used: %w", err))
 		}
 		for _, e := range entries {
-			if name := filepath.Join(folder, e.Name()); !slices.Contains(used, name) && !open(name) {
+			if name := filepath.Join(folder, e.Name()); !slices.Contains(used, name) && !open(name) && !written(e) {
 				errs = append(errs, os.RemoveAll(name))
 			}
 		}
 	}
 	return errors.Join(errs...)
+}
+
+// written reports whether a model may just be writing its prototypes to a file, which then gets their name. One that a crash left grows old.
+func written(e fs.DirEntry) bool {
+	info, err := e.Info()
+	return err == nil && strings.HasPrefix(e.Name(), ".proto-") && time.Since(info.ModTime()) < time.Minute
 }
 
 // open reports whether somebody has a folder of KV open, such as a checkpoint that came with another configuration.

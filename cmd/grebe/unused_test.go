@@ -6,6 +6,7 @@ import (
 	"path/filepath"
 	"slices"
 	"testing"
+	"time"
 
 	"grebe/internal/config"
 	"grebe/kv/disk"
@@ -54,5 +55,32 @@ func TestDeletedUsersAreInNoFile(t *testing.T) {
 		if err := other.Close(); err != nil {
 			t.Error(err)
 		}
+	}
+}
+
+// A file that a model is just writing its prototypes to, because another user is deleted, is left to it; one that a crash left goes.
+func TestFilesThatAreWrittenStay(t *testing.T) {
+	cfg := &config.Config{DataDir: t.TempDir()}
+	folder := filepath.Join(cfg.DataDir, "prototypes")
+	if err := os.Mkdir(folder, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	now, before := filepath.Join(folder, ".proto-1"), filepath.Join(folder, ".proto-2")
+	for _, name := range []string{now, before} {
+		if err := os.WriteFile(name, nil, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := os.Chtimes(before, time.Time{}, time.Now().Add(-time.Hour)); err != nil {
+		t.Fatal(err)
+	}
+	if err := removeUnused(cfg); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := os.Stat(now); err != nil {
+		t.Errorf("the file that is written: %v", err)
+	}
+	if _, err := os.Stat(before); err == nil {
+		t.Error("the file of a crash is still there")
 	}
 }
