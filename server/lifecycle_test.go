@@ -1,6 +1,13 @@
 package server
 
-import "testing"
+import (
+	"context"
+	"net/http"
+	"strings"
+	"testing"
+
+	"grebe/engine"
+)
 
 // Whoever tells checkpoints of a change holds them: none is freed meanwhile, and one that is being freed is told nothing.
 func TestHoldCheckpoints(t *testing.T) {
@@ -28,5 +35,30 @@ func TestHoldCheckpoints(t *testing.T) {
 	}
 	if last := sl.hold(); len(again) != 2 || len(last) != 1 || last[0] != sl.now {
 		t.Errorf("%d checkpoints are held while one drains, %d after it", len(again), len(last))
+	}
+}
+
+// loaderFunc is a Loader.
+type loaderFunc func() *Model
+
+func (f loaderFunc) Open(context.Context, string, string, func(done, total int64)) (*Model, error) {
+	return f(), nil
+}
+
+// A checkpoint that panics while it is loaded, or when it is tried, fails its reload alone.
+func TestReloadThatPanics(t *testing.T) {
+	for name, load := range map[string]loaderFunc{
+		"loading": func() *Model { panic("on purpose") },
+		"trying": func() *Model {
+			return &Model{Name: "id", Prompt: newBuilder(t, bytesTokenizer{}), Vocab: vocab, Runner: runner(func(context.Context, *engine.Job) (*engine.Result, error) { panic("on purpose") })}
+		},
+	} {
+		w := newWorld(t, func(c *Config) { c.Loader = load })
+		if rec := w.ask("POST", "/v1/models/id:reload", `{"wait":true}`); rec.Code != http.StatusConflict || !strings.Contains(rec.Body.String(), "stays as it was") {
+			t.Errorf("%s: %d %s", name, rec.Code, rec.Body)
+		}
+		if rec := w.ask("POST", "/v1/rank", `{"model":"id","user":{"id":"u1"},"candidates":[{"id":"i1"}]}`); rec.Code != http.StatusOK {
+			t.Errorf("%s: afterwards %d %s", name, rec.Code, rec.Body)
+		}
 	}
 }

@@ -195,7 +195,7 @@ func (s *Server) replace(ctx context.Context, sl *slot, r *reloading, back *orig
 	if back != nil {
 		folder = back.folder
 	}
-	m, err := s.cfg.Loader.Open(ctx, sl.name, folder, r.progress)
+	m, err := s.open(ctx, sl, folder, r)
 	if err != nil {
 		return err
 	}
@@ -224,8 +224,15 @@ func (s *Server) replace(ctx context.Context, sl *slot, r *reloading, back *orig
 	return s.dispose(ctx, sl, old)
 }
 
-// ready checks and warms a checkpoint that shall serve.
-func (s *Server) ready(ctx context.Context, sl *slot, next *checkpoint, r *reloading, back *origin) error {
+// open loads a checkpoint. A panic fails the reload, not the server.
+func (s *Server) open(ctx context.Context, sl *slot, folder string, r *reloading) (m *Model, err error) {
+	defer s.rescue("reload", &err)
+	return s.cfg.Loader.Open(ctx, sl.name, folder, r.progress)
+}
+
+// ready checks and warms a checkpoint that shall serve. A panic is an error of the checkpoint.
+func (s *Server) ready(ctx context.Context, sl *slot, next *checkpoint, r *reloading, back *origin) (err error) {
+	defer s.rescue("reload", &err)
 	if back != nil && next.Version != back.version {
 		return fmt.Errorf("the folder has version %s now, not %s which served before", next.Version, back.version)
 	}
