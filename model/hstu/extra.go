@@ -83,7 +83,19 @@ func (c *Config) extra(t, slots, events int, at *Moment) int32 {
 			time = at.Events[event]
 		}
 	}
-	return c.pack(min(position, c.PositionBuckets-1), c.bucket(at.Query-time))
+	return c.pack(min(position, c.PositionBuckets-1), c.bucket(before(at.Query, time)))
+}
+
+// before returns by how many seconds an event is; times are whatever somebody sent, and may be farther apart than can be told.
+func before(query, event int64) int64 {
+	seconds := query - event
+	switch {
+	case event < 0 && seconds < query:
+		return math.MaxInt64
+	case event > 0 && seconds > query:
+		return math.MinInt64
+	}
+	return seconds
 }
 
 // bucket returns the row of the time table for so many seconds before the query; −1 without one.
