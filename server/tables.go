@@ -115,6 +115,13 @@ func decodeRow(text []byte, row *tableRow) error {
 	return d.Decode(row)
 }
 
+// LacksNumbers reports whether a row has null among its numbers, as some programs write what is not finite: it is no zero.
+func LacksNumbers(line []byte) bool {
+	_, row, _ := bytes.Cut(line, []byte{'['})
+	row, _, _ = bytes.Cut(row, []byte{']'})
+	return bytes.Contains(row, []byte("null"))
+}
+
 func (w *rowWriter) line(n int, text []byte) error {
 	var row tableRow
 	field := fmt.Sprintf("line %d", n)
@@ -129,6 +136,8 @@ func (w *rowWriter) line(n int, text []byte) error {
 		return w.remove(*row.Key)
 	case len(row.Row) != w.table.Dim():
 		return errorf(invalidArgument, field, "the row has %d numbers, the table's %d", len(row.Row), w.table.Dim())
+	case LacksNumbers(text):
+		return errorf(invalidArgument, field, "the row has null where a number should be")
 	case !embed.Finite(row.Row):
 		return errorf(invalidArgument, field, "the row has numbers that are not finite")
 	}

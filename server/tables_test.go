@@ -39,6 +39,7 @@ func TestRowsOverHTTP(t *testing.T) {
 		{"POST", "/v1/tables/items", "{\"key\":1,\"row\":[5,6]}\n\n{\"key\":2,\"delete\":true}\n", "{\"put\":1,\"deleted\":1}\n", ""},
 		{"GET", "/v1/tables/items?key=1&key=2", "", "{\"key\":1,\"row\":[5,6]}\n{\"key\":2,\"row\":[9,9]}\n", ""},
 		{"POST", "/v1/tables/items", "{\"key\":4,\"row\":[1,2]}\n{\"key\":1,\"row\":[5]}\n", "", "line 2"},
+		{"POST", "/v1/tables/items", "{\"key\":4,\"row\":[1,null]}\n", "", "null"},
 		{"GET", "/v1/tables/items?key=4", "", "{\"key\":4,\"row\":[1,2]}\n", ""},
 		{"POST", "/v1/tables/items", "{\"row\":[5,1]}\n", "", "no key"},
 		{"POST", "/v1/tables/items", "x\n", "", "line 1"},

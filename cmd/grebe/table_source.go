@@ -13,6 +13,7 @@ import (
 	"strings"
 
 	"grebe/embed"
+	"grebe/server"
 )
 
 // rowFile reads rows some at a time; next returns io.EOF after the last.
@@ -23,6 +24,7 @@ type rowFile struct {
 	dim  int
 	key  uint64 // of the next row, where the file has none
 	line int    // of an NDJSON file
+	rows int64  // that the header of a .npy file promises
 	read func(f *rowFile, row []float32) (uint64, error)
 }
 
@@ -44,7 +46,12 @@ func openRows(name string, dim int, first uint64) (*rowFile, error) {
 			err = fmt.Errorf("%s has %d bytes, no whole number of rows of %d", name, r.size, dim)
 		}
 	case ".npy":
-		err = r.header()
+		if err = r.header(); err == nil && r.size-r.done() != 4*int64(dim)*r.rows {
+			err = fmt.Errorf("the header says %d rows of %d numbers, %d bytes follow: the file was cut off or damaged", r.rows, dim, r.size-r.done())
+		}
+		if err != nil {
+			err = fmt.Errorf("%s: %w", name, err)
+		}
 	case ".ndjson", ".jsonl":
 		r.read = (*rowFile).text
 	default:
@@ -121,6 +128,9 @@ func (f *rowFile) text(row []float32) (uint64, error) {
 		if v.Key == nil || len(v.Row) != f.dim {
 			return 0, fmt.Errorf("line %d: want a key and a row of %d numbers, got %d", f.line, f.dim, len(v.Row))
 		}
+		if server.LacksNumbers(line) {
+			return 0, fmt.Errorf("line %d: the row has null where a number should be", f.line)
+		}
 		copy(row, v.Row)
 		return *v.Key, nil
 	}
@@ -158,6 +168,11 @@ func (f *rowFile) header() error {
 	if n, err := strconv.Atoi(string(shape[2])); err != nil || n != f.dim {
 		return fmt.Errorf("rows of %s numbers, the table's have %d", shape[2], f.dim)
 	}
+	rows, err := strconv.ParseInt(string(shape[1]), 10, 64)
+	if err != nil || rows > f.size { // a row takes more than a byte
+		return fmt.Errorf("%s rows in a file of %d bytes", shape[1], f.size)
+	}
+	f.rows = rows
 	return nil
 }
 
