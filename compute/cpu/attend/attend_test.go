@@ -541,6 +541,34 @@ func TestLayouts(t *testing.T) {
 	}
 }
 
+// A key that is no number leaves none to the rows that see it, though its value is one: nothing looks
+// right that was computed from it. Rows that do not see it are as they were.
+func TestKeyThatIsNoNumber(t *testing.T) {
+	const layer, tokens = 1, 150
+	for _, kv := range []compute.DType{compute.F32, compute.BF16} {
+		for _, bad := range []int{0, 5, 63, 130} {
+			s := shape(kv, 4, 2, 16)
+			b := newBatch(t, s, layer, layout{}, []int{1}, []testSegment{{len: tokens}})
+			good := newBatch(t, s, layer, layout{}, []int{1}, []testSegment{{len: tokens}})
+			for h := range s.KVHeads {
+				row := (layer*2*s.KVHeads+h)*tokens + bad
+				for i := range s.KV.Size() { // all ones
+					b.Segments[0].Chunks[0].Bytes[row*s.HeadDim*s.KV.Size()+i] = 0xff
+				}
+			}
+			for level := feature.Plain; level <= feature.Best(); level++ {
+				want, got := run1(t, s, level, 1, layer, good), run1(t, s, level, 1, layer, b)
+				for i := range got {
+					token := i / (s.Heads * s.HeadDim)
+					if isNaN := got[i] != got[i]; isNaN != (token >= bad) || !isNaN && got[i] != want[i] {
+						t.Fatalf("%v %v: key %d is no number, and value %d of row %d is %v", kv, level, bad, i, token, got[i])
+					}
+				}
+			}
+		}
+	}
+}
+
 func TestExp2(t *testing.T) {
 	if exp2(0) != 1 {
 		t.Errorf("2^0 is %v", exp2(0))

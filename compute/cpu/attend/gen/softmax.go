@@ -195,11 +195,12 @@ func (g *gen) tableAVX2() {
 }
 
 // exp2AVX2 is exp2 on Y registers with constants in memory at (R11): coefficients from the highest
-// to 1, then the lowest argument −127, at which the result is 0, and the integers 127 and 1.
+// to 1, then the lowest argument −127, at which the result is 0, and the integers 127 and 1. The maximum
+// has the argument second, which it returns when that is NaN: what is no number stays none.
 func (g *gen) exp2AVX2(t, f, p int) {
 	at := func(i int) string { return fmt.Sprintf("%d(R11)", 32*i) }
 	n := len(exp5) + 1
-	g.P("\tVMAXPS %s, Y%d, Y%d\n\tVROUNDPS $1, Y%d, Y%d\n\tVSUBPS Y%d, Y%d, Y%d", at(n), t, t, t, p, p, t, f)
+	g.P("\tVMOVUPS %s, Y%d\n\tVMAXPS Y%d, Y%d, Y%d\n\tVROUNDPS $1, Y%d, Y%d\n\tVSUBPS Y%d, Y%d, Y%d", at(n), p, t, p, t, t, p, p, t, f)
 	g.P("\tVCVTTPS2DQ Y%d, Y%d\n\tVPADDD %s, Y%d, Y%d\n\tVPSLLD $23, Y%d, Y%d", p, t, at(n+1), t, t, t, t)
 	g.P("\tVMOVUPS %s, Y%d", at(0), p)
 	for i := 1; i < n; i++ {
