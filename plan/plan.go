@@ -9,6 +9,7 @@
 package plan
 
 import (
+	"errors"
 	"fmt"
 	"slices"
 )
@@ -67,6 +68,9 @@ func (p *Plan) Tokens() int {
 	return n
 }
 
+// ErrTooLong says that a plan takes positions that the model does not have.
+var ErrTooLong = errors.New("too long")
+
 // Validate checks that a plan can run on a model with vocab tokens and positions below positions.
 func (p *Plan) Validate(vocab, positions int) error {
 	for i := range p.Segments {
@@ -75,8 +79,8 @@ func (p *Plan) Validate(vocab, positions int) error {
 			return fmt.Errorf("plan: segment %d has no kind %d", i, s.Kind)
 		}
 		if s.Start < 0 || s.Start > positions || len(s.Tokens) > positions-s.Start {
-			return fmt.Errorf("plan: segment %d (%s) takes positions %d to %d, but the model has %d",
-				i, s.Kind, s.Start, s.Start+len(s.Tokens), positions)
+			return fmt.Errorf("plan: %w: segment %d (%s) takes positions %d to %d, but the model has %d",
+				ErrTooLong, i, s.Kind, s.Start, s.Start+len(s.Tokens), positions)
 		}
 		if s.Extra != nil && len(s.Extra) != len(s.Tokens) {
 			return fmt.Errorf("plan: segment %d (%s) has %d tokens, but extra numbers of %d", i, s.Kind, len(s.Tokens), len(s.Extra))

@@ -348,7 +348,7 @@ func (s *Server) warm(ctx context.Context, old, next *checkpoint, r *reloading) 
 		list = append(list, tokens)
 	}
 	done := int64(0)
-	_, err := next.Cache.Precompute(ctx, next.Runner.Do, list, func(items, _ int) {
+	_, _, err := next.Cache.Precompute(ctx, next.Runner.Do, list, func(items, _ int) {
 		done += int64(items)
 		r.progress(done, int64(len(list)))
 		r.set(func(now *grebev1.Reload) { now.WarmedItems = done })

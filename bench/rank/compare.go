@@ -271,7 +271,8 @@ func (l *Policy) fill(v *variant, before tally, reasons map[string]int64) {
 
 // indexItems computes all items' KV, before the first request.
 func (v *variant) indexItems(ctx context.Context) (int, error) {
-	return v.cache.Precompute(ctx, v.runner.Do, v.source.items, nil)
+	n, _, err := v.cache.Precompute(ctx, v.runner.Do, v.source.items, nil)
+	return n, err
 }
 
 // reasons counts the cache's decisions.

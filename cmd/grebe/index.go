@@ -86,11 +86,14 @@ func (s *stack) index(w *world, m *server.Model) error {
 		items = append(items, tokens)
 	}
 	bar := newItemBar(w.stderr, w.terminal, len(items))
-	computed, err := m.Cache.Precompute(w.ctx, m.Runner.Do, items, bar.add)
+	computed, tooLong, err := m.Cache.Precompute(w.ctx, m.Runner.Do, items, bar.add)
 	bar.end()
-	fmt.Fprintf(w.stdout, "%s: %d of %d items computed, %d were there already", m.Name, computed, len(items), bar.items-computed)
+	fmt.Fprintf(w.stdout, "%s: %d of %d items computed, %d were there already", m.Name, computed, len(items), bar.items-computed-tooLong)
 	if skipped > 0 {
 		fmt.Fprintf(w.stdout, ", %d have no tokens", skipped)
+	}
+	if tooLong > 0 {
+		fmt.Fprintf(w.stdout, ", %d are too long for the model", tooLong)
 	}
 	fmt.Fprintln(w.stdout)
 	if err != nil {

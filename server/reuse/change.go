@@ -56,7 +56,7 @@ func (c *Cache) Refresh(ctx context.Context, do Do, failed func(error)) {
 		if !c.collect(ctx, &batch) {
 			return
 		}
-		if _, err := c.Precompute(ctx, do, batch, nil); err != nil && ctx.Err() == nil {
+		if _, _, err := c.Precompute(ctx, do, batch, nil); err != nil && ctx.Err() == nil {
 			failed(err)
 		}
 	}

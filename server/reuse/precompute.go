@@ -2,11 +2,13 @@ package reuse
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
 	"grebe/engine"
 	"grebe/kv"
+	"grebe/plan"
 	"grebe/schedule"
 )
 
@@ -22,20 +24,20 @@ const batchTokens = 1024
 const batchTime = 10 * time.Minute
 
 // Precompute computes the KV of items that are cached nowhere yet, and keeps it. It returns how many
-// it computed. Progress, if not nil, is told of every step: items looked at, tokens computed.
-func (c *Cache) Precompute(ctx context.Context, do Do, items [][]int32, progress func(items, tokens int)) (int, error) {
-	computed := 0
+// it computed, and how many it left out because the model has no room for them: no prompt has them
+// either. Progress, if not nil, is told of every step: items looked at, tokens computed.
+func (c *Cache) Precompute(ctx context.Context, do Do, items [][]int32, progress func(items, tokens int)) (computed, tooLong int, err error) {
 	keys := make([]kv.Key, 1)
 	tiers := make([]schedule.Tier, 1)
 	var batch [][]int32
 	tokens, looked := 0, 0
 	flush := func() error {
-		if len(batch) > 0 {
-			if err := c.compute(ctx, do, batch); err != nil {
-				return fmt.Errorf("reuse: compute the KV of %d items: %w", len(batch), err)
-			}
+		n, err := c.computeFitting(ctx, do, batch)
+		if err != nil {
+			return fmt.Errorf("reuse: compute the KV of %d items: %w", len(batch), err)
 		}
-		computed += len(batch)
+		computed += n
+		tooLong += len(batch) - n
 		if progress != nil {
 			progress(looked, tokens)
 		}
@@ -51,15 +53,41 @@ func (c *Cache) Precompute(ctx context.Context, do Do, items [][]int32, progress
 		if tokens+len(it) > batchTokens && len(batch) > 0 {
 			looked--
 			if err := flush(); err != nil {
-				return computed, err
+				return computed, tooLong, err
 			}
 			looked++
 		}
 		batch = append(batch, it)
 		tokens += len(it)
 	}
-	err := flush()
-	return computed, err
+	err = flush()
+	return computed, tooLong, err
+}
+
+// computeFitting computes those items of a batch that the model has room for, and returns how many these are.
+func (c *Cache) computeFitting(ctx context.Context, do Do, items [][]int32) (int, error) {
+	if len(items) == 0 {
+		return 0, nil
+	}
+	err := c.compute(ctx, do, items)
+	if err == nil {
+		return len(items), nil
+	}
+	if !errors.Is(err, plan.ErrTooLong) && !errors.Is(err, engine.ErrTooLarge) {
+		return 0, err
+	}
+	if len(items) == 1 {
+		return 0, nil
+	}
+	fit := 0
+	for i := range items { // one by one: only some are to blame
+		n, err := c.computeFitting(ctx, do, items[i:i+1])
+		if err != nil {
+			return fit, err
+		}
+		fit += n
+	}
+	return fit, nil
 }
 
 // compute runs a batch of items through the model and has them written to every tier.
