@@ -28,9 +28,10 @@ type below struct {
 	wg    sync.WaitGroup
 
 	mu      sync.Mutex
-	idle    *sync.Cond       // signalled when writing becomes empty
+	idle    *sync.Cond       // signalled when writing becomes empty, and when a put ends
 	writing map[Key]int      // writes, fetches and deletions, queued or under way
 	deleted map[Key]struct{} // those of writing whose key is or was being deleted
+	putting map[Key]int      // those of writing that the tier is being given
 	fetches map[Key]*fetch   // under way
 
 	// held is read-locked while an entry is held to be written: until then it cannot make room.
@@ -61,7 +62,7 @@ const spillQueue = 256
 func (s *Store) SetTier(t Tier) {
 	b := &below{
 		tier: t, queue: make(chan pending, spillQueue), kick: make(chan struct{}, 1),
-		deleted: map[Key]struct{}{}, writing: map[Key]int{}, fetches: map[Key]*fetch{},
+		deleted: map[Key]struct{}{}, writing: map[Key]int{}, putting: map[Key]int{}, fetches: map[Key]*fetch{},
 	}
 	b.idle = sync.NewCond(&b.mu)
 	s.below = b
@@ -113,12 +114,36 @@ func (b *below) begin(key Key) {
 	b.mu.Unlock()
 }
 
-// condemn begins a deletion: what is under way for the key will not last.
+// condemn begins a deletion: what is under way for the key will not last. When it returns nothing of the key is being put, and
+// nothing will be until the deletion is finished.
 func (b *below) condemn(key Key) {
 	b.mu.Lock()
+	defer b.mu.Unlock()
 	b.writing[key]++
 	b.deleted[key] = struct{}{}
-	b.mu.Unlock()
+	for b.putting[key] > 0 {
+		b.idle.Wait()
+	}
+}
+
+// beginPut reports whether an entry may be given to the tier; then endPut MUST follow.
+func (b *below) beginPut(key Key) bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if _, ok := b.deleted[key]; ok {
+		return false
+	}
+	b.putting[key]++
+	return true
+}
+
+func (b *below) endPut(key Key) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.putting[key]--; b.putting[key] == 0 {
+		delete(b.putting, key)
+	}
+	b.idle.Broadcast()
 }
 
 // condemned reports whether the key is being deleted.
@@ -163,24 +188,24 @@ func (s *Store) spill() {
 // write puts an entry below. It takes over its reference and its begun write.
 func (s *Store) write(w pending) {
 	b, p := s.below, w.p
+	defer b.finish(p.key)
 	b.held.RLock()
 	defer b.held.RUnlock()
+	defer w.e.Release()
+	if !b.beginPut(p.key) {
+		return // deleted
+	}
+	defer b.endPut(p.key)
 	err := s.withPayload(w.e, func(payload [][]byte) error { return b.tier.Put(p.key, encodeMeta(p, w.e), payload) })
 	if err != nil {
 		b.failed.Add(1)
-	} else {
-		b.written.Add(1)
-		s.mu.Lock()
-		p.clean = true
-		s.mu.Unlock()
-		s.stored(p.key, p.kind, w.e.len)
+		return
 	}
-	w.e.Release()
-	if b.condemned(p.key) { // before or during the write; a later deletion finds the record itself
-		_ = b.tier.Delete(p.key) // counted by the tier
-		s.dropped(p.key)
-	}
-	b.finish(p.key)
+	b.written.Add(1)
+	s.mu.Lock()
+	p.clean = true
+	s.mu.Unlock()
+	s.stored(p.key, p.kind, w.e.len)
 }
 
 // clean writes a level's entries that are not below yet, the least recently used first, while more

@@ -316,3 +316,43 @@ func TestAnEntryIsReadOnce(t *testing.T) {
 		})
 	}
 }
+
+// A deletion is over when nothing of the entry is below, nor will be: what waits to be written is not, and what is being written
+// is waited for.
+func TestNothingIsWrittenAfterItsDeletion(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p, d := newPool(t, ref.New().Memory(), 1000), openDisk(t, t.TempDir())
+		s, tier := New(shape, p), &slowTier{d, make(chan struct{}, 2), make(chan struct{}), nil}
+		s.SetTier(tier)
+		add(t, s, plan.Item, Key{1}, nil, 20, 1)
+		<-tier.begun
+		add(t, s, plan.Item, Key{2}, nil, 20, 2) // waits behind it
+		if err := s.Delete(Key{2}); err != nil {
+			t.Error(err)
+		}
+		deleted := make(chan error, 1)
+		go func() { deleted <- s.Delete(Key{1}) }()
+		synctest.Wait()
+		select {
+		case <-deleted:
+			t.Error("an entry's deletion was over while the entry was being written")
+			deleted <- nil
+		default:
+		}
+		close(tier.proceed)
+		if err := <-deleted; err != nil {
+			t.Error(err)
+		}
+		if s.Below(Key{1}) {
+			t.Error("an entry that was being written is there after its deletion")
+		}
+		s.Drain()
+		if len(tier.begun) > 0 {
+			t.Error("an entry was written after its deletion")
+		}
+		s.Close()
+		if err := errors.Join(d.Close(), p.Close()); err != nil {
+			t.Error(err)
+		}
+	})
+}
