@@ -173,7 +173,7 @@ func capacity(t *testing.T, c *client.Client) float64 {
 }
 
 // looked is what a server had in use at one moment: heap is what is alive on it.
-type looked struct{ resident, heap, outside, used, pool, goroutines int64 }
+type looked struct{ resident, heap, outside, used, pool, goroutines, files int64 }
 
 // look has a server collect its garbage and reads its metrics.
 func look(t *testing.T, r *running, admin string) (l looked) {
