@@ -142,6 +142,31 @@ func (x *Index) Drop(key kv.Key) {
 	delete(x.entries, key)
 }
 
+// Sample appends to dst the keys of those of about n entries, others each time, that are on disk only: for who looks whether they still
+// are. A disk drops what has to make room there, and tells nobody.
+func (x *Index) Sample(dst []kv.Key, n int) []kv.Key {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	for key, e := range x.entries { // from a random place on
+		if n--; n < 0 {
+			break
+		}
+		if e.Tier == schedule.Disk {
+			dst = append(dst, key)
+		}
+	}
+	return dst
+}
+
+// DropDisk records that an entry is no longer on disk, unless it is known to be held higher.
+func (x *Index) DropDisk(key kv.Key) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	if e, ok := x.entries[key]; ok && e.Tier == schedule.Disk {
+		delete(x.entries, key)
+	}
+}
+
 // Keys returns the keys of all entries.
 func (x *Index) Keys() []kv.Key {
 	x.mu.Lock()

@@ -1,6 +1,7 @@
 package reuse
 
 import (
+	"context"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -82,6 +83,35 @@ func TestABlockThatIsNowhereIsMade(t *testing.T) {
 	ask() // now it is known, and they are made
 	if r := ask(); r.Blended != 5 {
 		t.Errorf("%d tokens have a block, want those of both items", r.Blended)
+	}
+}
+
+// What had to make room on disk is not taken to be there for ever: the index has no more entries than there are.
+func TestTheIndexForgetsWhatTheDiskDropped(t *testing.T) {
+	m := newMachine(t, 7, nil, t.TempDir(), false)
+	e, err := m.store.Reserve(kv.Exact, 3, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	there := m.ItemKey([]int32{1, 2, 3})
+	m.store.Publish(plan.Item, there, nil, e)
+	e.Release()
+	m.store.Drain()
+	m.opt.Index.Put(there, meta.Entry{Kind: plan.Item, Tokens: 3, Tier: schedule.Disk}, 0)
+	for i := range 100 {
+		m.opt.Index.Put(kv.Key{byte(i), 1}, meta.Entry{Kind: plan.User, Tokens: 9, Tier: schedule.Disk}, 0)
+	}
+	m.opt.Index.Put(kv.Key{200}, meta.Entry{Kind: plan.User, Tokens: 9, Tier: schedule.Host}, 0)
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithCancel(t.Context())
+		time.AfterFunc(time.Second, cancel)
+		m.Run(ctx)
+	})
+	if n := m.Known(); n != 2 {
+		t.Errorf("the index knows %d entries, and there is one on disk and one in memory", n)
+	}
+	if e, ok := m.opt.Index.Lookup(there); !ok || e.Tier != schedule.Disk {
+		t.Errorf("of what is on disk it knows %+v, %v", e, ok)
 	}
 }
 

@@ -536,17 +536,34 @@ func (c *Cache) DropItem(tokens []int32) error { return c.opt.Store.Delete(c.Ite
 // applyEvery is how often noted accesses are counted.
 const applyEvery = 200 * time.Millisecond
 
+// looked is how many entries of the index are looked at as often as that: some thousands a second, which is more than
+// are written to a disk.
+const looked = 512
+
+// lookBelow has the index forget entries that had to make room on disk. Otherwise it would know of all that ever was there.
+func (c *Cache) lookBelow(keys []kv.Key) []kv.Key {
+	keys = c.opt.Index.Sample(keys[:0], looked)
+	for _, key := range keys {
+		if !c.opt.Store.Below(key) {
+			c.opt.Index.DropDisk(key)
+		}
+	}
+	return keys
+}
+
 // Run counts noted accesses in the background until ctx ends, and then waits for what is read for requests that have ended.
 func (c *Cache) Run(ctx context.Context) {
 	defer c.Settle()
 	tick := time.NewTicker(applyEvery)
 	defer tick.Stop()
+	var below []kv.Key
 	for {
 		select {
 		case <-ctx.Done():
 			return
 		case <-tick.C:
 			c.opt.Index.Apply(c.opt.Now())
+			below = c.lookBelow(below)
 		}
 	}
 }
