@@ -138,8 +138,10 @@ func ParseConfig(raw []byte) (*Config, error) {
 		return nil, err
 	}
 	var err error
-	c.Rope, err = f.rope()
-	return c, err
+	if c.Rope, err = f.rope(); err != nil {
+		return nil, err
+	}
+	return c, c.Rope.check(c.HeadDim)
 }
 
 // sizes copies the integers, each within its bounds.

@@ -103,6 +103,16 @@ func (p *ropeFile) scaling(f *configFile, r *RopeConfig) error {
 	return nil
 }
 
+// check refuses parameters that are numbers, but whose frequencies in float32 are none, or turn nothing.
+func (r *RopeConfig) check(headDim int) error {
+	for i, f := range r.Rope(headDim).InvFreq {
+		if !finite(float64(f)) || f <= 0 {
+			return fmt.Errorf("rope_theta %v, rope_type %q with factor %v: frequency %d is %v", r.Theta, r.Type, r.Factor, i, f)
+		}
+	}
+	return nil
+}
+
 // Rope returns the rotary embedding for heads of headDim values. Every step is rounded to float32 in
 // the order transformers does it, so that the frequencies are its own to the bit or nearly so: a
 // difference in the last bit grows with the position.
