@@ -245,12 +245,16 @@ func (c *Config) checkTasks() error {
 }
 
 func (c *Config) checkFeatures() error {
-	slots := 0
+	slots, tokens := 0, int64(c.Items)*int64(c.actions())
 	for i, f := range c.Features {
 		if f.Name == "" || f.Table == "" || f.Rows < 1 || f.Rows > maxSlots*maxSlots/8 || f.MaxLength < 1 || f.MaxLength > maxSlots || f.MinRows < 0 {
 			return fmt.Errorf("contextual_features[%d]: %+v makes no sense", i, f)
 		}
 		slots += f.MaxLength
+		tokens += int64(f.MaxLength) * int64(f.Rows+1)
+	}
+	if tokens > math.MaxInt32 {
+		return fmt.Errorf("num_items %d with %d kinds of actions and the contextual_features' rows are %d tokens, more than 31 bits tell apart", c.Items, c.actions(), tokens)
 	}
 	if slots > maxSlots {
 		return fmt.Errorf("contextual_features take %d rows, at most %d", slots, maxSlots)
