@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"math"
 	"math/rand/v2"
 	"os"
 	"path/filepath"
@@ -121,6 +122,47 @@ func TestOpenNamesTheTensor(t *testing.T) {
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("got %v, want an error with %q", err, want)
 		}
+	}
+}
+
+// A weight that is no finite number is an error that names its tensor: behind a sigmoid it could be a score like any other.
+func TestOpenRefusesInfinities(t *testing.T) {
+	for _, name := range []string{"_multitask_module._prediction_module.1.bias", "_hstu_transducer._stu_module._stu_layers.0._uvqk_beta"} {
+		for _, bad := range []float64{math.Inf(1), math.Inf(-1), math.NaN()} {
+			dir := t.TempDir()
+			copyFile(t, filepath.Join(fixtureDir("absolute"), model.ConfigFile), filepath.Join(dir, model.ConfigFile))
+			spoil(t, filepath.Join(fixtureDir("absolute"), safetensors.SingleFile), filepath.Join(dir, safetensors.SingleFile), name, float32(bad))
+			_, err := Open(dir, ref.New(), model.Options{})
+			if err == nil || !strings.Contains(err.Error(), name) || !strings.Contains(err.Error(), "value 0 is") {
+				t.Errorf("%s is %v: %v", name, bad, err)
+			}
+		}
+	}
+}
+
+// spoil copies a file of tensors with the first value of one of them, an F32, changed.
+func spoil(t *testing.T, from, to, name string, value float32) {
+	t.Helper()
+	set, err := safetensors.OpenFile(from)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer set.Close()
+	var list []safetensors.Named
+	for _, n := range set.Names() {
+		info, _ := set.Lookup(n)
+		v, err := set.Flat(n)
+		if err != nil {
+			t.Fatal(err)
+		}
+		data := slices.Clone(v.Data)
+		if n == name {
+			copy(data, safetensors.Encode(nil, compute.F32, value))
+		}
+		list = append(list, safetensors.Named{Name: n, DType: v.DType, Shape: info.Shape, Data: safetensors.Bytes(data)})
+	}
+	if err := safetensors.Write(to, list); err != nil {
+		t.Fatal(err)
 	}
 }
 

@@ -82,13 +82,21 @@ func (l *loader) tensor(name string, shape ...int) compute.Tensor {
 	return t
 }
 
-// floats returns the values of a tensor.
+// floats returns the values of a tensor. One that is infinite fails: a sigmoid behind it would make a number of it
+// again, and scores that look right.
 func (l *loader) floats(name string, shape ...int) []float32 {
 	t := l.tensor(name, shape...)
 	if l.err != nil {
 		return nil
 	}
-	return safetensors.Floats(t)
+	values := safetensors.Floats(t)
+	for i, v := range values {
+		if f := float64(v); math.IsNaN(f) || math.IsInf(f, 0) {
+			l.fail(fmt.Errorf("tensor %q: value %d is %v", name, i, v))
+			return nil
+		}
+	}
+	return values
 }
 
 func tensorF32(values []float32, rows, cols int) compute.Tensor {
