@@ -27,6 +27,7 @@ type level struct {
 	place   Place
 	pool    *pool.Pool
 	policy  evict.Policy
+	room    int64 // bytes, as the policy knows
 	bySlot  []*published
 	free    []evict.Slot
 	recency recency
@@ -60,7 +61,8 @@ func newLevel(p *pool.Pool, shape *compute.Shape) *level {
 
 // setPolicy chooses who leaves the level, which is empty.
 func (l *level) setPolicy(name string) (err error) {
-	c := evict.Config{Slots: len(l.bySlot), Bytes: l.pool.Stats().Total}
+	l.room = l.pool.Stats().Total
+	c := evict.Config{Slots: len(l.bySlot), Bytes: l.room}
 	if l.forecast != nil {
 		c.Refresh = l.refresh
 	}
@@ -69,6 +71,14 @@ func (l *level) setPolicy(name string) (err error) {
 		return fmt.Errorf("kv: %w", err)
 	}
 	return nil
+}
+
+// resize tells the policy when the pool's boundary was moved: what it compares itself with has as much room.
+func (l *level) resize() {
+	if room := max(l.pool.Stats().Total, 1); room != l.room {
+		l.room = room
+		l.policy.Resize(room)
+	}
 }
 
 // evictable reports whether nobody reads the entry in a slot, and nothing known follows it.
@@ -144,6 +154,7 @@ func (s *Store) newChunk(l *level, tokens int) (*chunk, error) {
 // when there is none.
 func (s *Store) evictOne(l *level) bool {
 	s.mu.Lock()
+	l.resize()
 	slot, ok := l.policy.Victim(l.evictable)
 	if !ok {
 		s.mu.Unlock()

@@ -448,3 +448,45 @@ func TestDefaultIsLRUWithoutPredictions(t *testing.T) {
 		t.Errorf("LRU dropped %d entries, the default %d, or not the same ones", len(drops[0]), len(drops[1]))
 	}
 }
+
+// resized notes what a policy is told of the cache's size.
+type resized struct {
+	evict.Policy
+	to []int64
+}
+
+func (r *resized) Resize(bytes int64) {
+	r.to = append(r.to, bytes)
+	r.Policy.Resize(bytes)
+}
+
+// A policy chooses by what fits: it follows the boundary of the pool, which is set after the store is made.
+func TestPolicyFollowsTheBoundary(t *testing.T) {
+	p := newPool(t, ref.New().Memory(), 64*ChainTokens)
+	s := New(shape, p)
+	if err := s.SetPolicy("default"); err != nil {
+		t.Fatal(err)
+	}
+	policy := &resized{Policy: s.top.policy}
+	s.top.policy = policy
+	var want []int64
+	for round, share := range []float64{0, 0.5, 0.25, 0.75} {
+		p.SetBoundary(share)
+		if share > 0 {
+			want = append(want, p.Stats().Total)
+		}
+		for i := range 100 { // more than fit
+			add(t, s, plan.User, Key{byte(round), byte(i)}, make([]int32, ChainTokens), ChainTokens, 1)
+		}
+		if over := p.Over(); over > 0 {
+			t.Errorf("with a share of %v for others, %d bytes too many", share, over)
+		}
+	}
+	if !slices.Equal(policy.to, want) {
+		t.Errorf("the policy was told of %d bytes, the pool had %d", policy.to, want)
+	}
+	s.Close()
+	if err := p.Close(); err != nil {
+		t.Error(err)
+	}
+}
