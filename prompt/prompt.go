@@ -7,6 +7,7 @@
 package prompt
 
 import (
+	"errors"
 	"fmt"
 	"strings"
 )
@@ -181,6 +182,9 @@ func (b *Builder) UserTokens(u *User) ([]int32, error) {
 
 // listed writes one item of a history.
 func (b *Builder) listed(w *writer, it *Item) {
+	if w.err != nil {
+		return
+	}
 	switch b.history {
 	case historyCodes:
 		ids, err := b.CodeTokens(it.Codes)
@@ -230,17 +234,40 @@ func (b *Builder) writeItem(w *writer, it *Item) {
 	}
 }
 
+// maxSegment bounds the bytes of texts and the tokens of one segment, far beyond the positions of any model: a short history may
+// name a long item many thousand times, and what it stands for would fill the memory before anyone counts positions.
+const maxSegment = 16 << 20
+
+// ErrTooLarge says that a user or an item is larger than any model takes.
+var ErrTooLarge = errors.New("its texts are larger than 16 MiB together")
+
 // writer joins texts and tokens: neighbouring texts are tokenised together, as one text.
 type writer struct {
-	b   *Builder
-	buf strings.Builder
-	ids []int32
-	err error
+	b    *Builder
+	buf  strings.Builder
+	ids  []int32
+	size int // bytes of texts and tokens so far
+	err  error
 }
 
-func (w *writer) text(s string) { w.buf.WriteString(s) }
+// room reports whether so much more may be written.
+func (w *writer) room(n int) bool {
+	if w.size += n; w.size > maxSegment {
+		w.fail(ErrTooLarge)
+	}
+	return w.err == nil
+}
+
+func (w *writer) text(s string) {
+	if w.room(len(s)) {
+		w.buf.WriteString(s)
+	}
+}
 
 func (w *writer) tokens(ids []int32) {
+	if !w.room(len(ids)) {
+		return
+	}
 	w.flush()
 	w.ids = append(w.ids, ids...)
 }
@@ -252,7 +279,7 @@ func (w *writer) fail(err error) {
 }
 
 func (w *writer) flush() {
-	if w.buf.Len() == 0 {
+	if w.buf.Len() == 0 || w.err != nil {
 		return
 	}
 	if w.b.tok == nil {

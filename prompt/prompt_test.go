@@ -1,6 +1,7 @@
 package prompt
 
 import (
+	"errors"
 	"fmt"
 	"reflect"
 	"strings"
@@ -218,5 +219,46 @@ func TestErrorsNameTheField(t *testing.T) {
 	}
 	if _, err := b.ItemTokens(&Item{Tokens: []int32{-3}}); err == nil || !strings.Contains(err.Error(), "tokens[0]: -3") {
 		t.Errorf("a negative token: got %v", err)
+	}
+}
+
+// counting tokenises a text to one token, and counts the bytes of all texts.
+type counting struct {
+	letters
+	bytes *int
+}
+
+func (c counting) AppendEncode(dst []int32, text string) []int32 {
+	*c.bytes += len(text)
+	return append(dst, 1)
+}
+
+// A short history that names a long item many times is refused before it fills the memory.
+func TestSegmentsAreBounded(t *testing.T) {
+	bytes := 0
+	b, err := New(Config{User: "{history}", Item: "{text}{attributes.a}"}, counting{bytes: &bytes}, 400)
+	if err != nil {
+		t.Fatal(err)
+	}
+	long := strings.Repeat("x", 1<<20)
+	for name, it := range map[string]*Item{
+		"text":       {Text: long},
+		"attributes": {Attributes: map[string][]string{"a": {long}}},
+		"tokens":     {Tokens: make([]int32, 1<<20)},
+	} {
+		history := make([]*Item, 100_000)
+		for i := range history {
+			history[i] = it
+		}
+		if got, err := b.UserTokens(&User{History: history[:16]}); err != nil || len(got) == 0 {
+			t.Errorf("%s: 16 MiB are %d tokens, %v", name, len(got), err)
+		}
+		bytes = 0
+		if _, err := b.UserTokens(&User{History: history}); !errors.Is(err, ErrTooLarge) || bytes > 0 {
+			t.Errorf("%s: a history of %d items of 1 MiB: got %v and %d bytes tokenised", name, len(history), err, bytes)
+		}
+	}
+	if _, err := b.ItemTokens(&Item{Text: long, Attributes: map[string][]string{"a": make([]string, 10<<20)}}); !errors.Is(err, ErrTooLarge) {
+		t.Errorf("an item with far too many values: got %v", err)
 	}
 }

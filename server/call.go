@@ -214,7 +214,7 @@ func (s *Server) userTokens(c *call, m *grebev1.User) ([]int32, error) {
 	s.metrics.unknown.Add(float64(unknown))
 	tokens, err := c.model.Prompt.UserTokens(u)
 	if err != nil {
-		return nil, errorf(unprocessable, "user", "%v", err)
+		return nil, promptError("user", err)
 	}
 	return tokens, nil
 }
@@ -247,12 +247,20 @@ func (s *Server) candidate(c *call, i int, m *grebev1.Item) (*prompt.Item, error
 func (c *call) itemTokens(i int, it *prompt.Item) ([]int32, error) {
 	ids, err := c.model.Prompt.ItemTokens(it)
 	if err != nil {
-		return nil, errorf(unprocessable, path{"candidates", i}.String(), "%v", err)
+		return nil, promptError(path{"candidates", i}.String(), err)
 	}
 	if len(ids) == 0 {
 		return nil, errorf(invalidArgument, path{"candidates", i}.String(), "has no tokens")
 	}
 	return ids, nil
+}
+
+// promptError says why a user or an item has no tokens.
+func promptError(field string, err error) error {
+	if errors.Is(err, prompt.ErrTooLarge) {
+		return errorf(tooLarge, field, "%v", err)
+	}
+	return errorf(unprocessable, field, "%v", err)
 }
 
 // path names an element of a request's list, or the field itself when index is negative. It is made

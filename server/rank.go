@@ -148,7 +148,12 @@ func (r *ranking) best(n int) []int {
 	for i := range idx {
 		idx[i] = i
 	}
-	slices.SortStableFunc(idx, func(a, b int) int { return cmp.Compare(r.logits[b], r.logits[a]) })
+	slices.SortStableFunc(idx, func(a, b int) int {
+		if c := cmp.Compare(r.logits[b], r.logits[a]); c != 0 || r.tasks == nil {
+			return c
+		}
+		return cmp.Compare(r.scores[b], r.scores[a]) // of a model of events the logit is the score, rounded
+	})
 	if n > 0 && n < len(idx) {
 		idx = idx[:n]
 	}

@@ -191,6 +191,21 @@ func TestRankTopKAndTies(t *testing.T) {
 	}
 }
 
+// Scores of a model of events are sums of tasks with weights: what tells two of them apart may be lost in the logit, which is rounded.
+func TestScoresThatRoundToOneLogit(t *testing.T) {
+	scores := []float64{900.00001, 900.00002, 900.00001, 900.5}
+	r := &ranking{scores: scores, tasks: make([]map[string]float64, len(scores))}
+	for _, s := range scores {
+		r.logits = append(r.logits, float32(s))
+	}
+	if r.logits[0] != r.logits[1] {
+		t.Fatalf("logits %v: want some that are rounded to one", r.logits)
+	}
+	if got, want := r.best(0), []int{3, 1, 0, 2}; !slices.Equal(got, want) {
+		t.Errorf("order %v of the scores %v, want %v", got, scores, want)
+	}
+}
+
 func TestRankTenThousand(t *testing.T) {
 	w := newWorld(t)
 	c := strings.Repeat(`{"tokens":[1,2]},`, 9999) + `{"tokens":[3]}`
@@ -261,6 +276,17 @@ func TestRankErrors(t *testing.T) {
 			t.Fatalf("for %.300s", c.body)
 		}
 	}
+}
+
+// A history of few bytes may stand for texts that no memory holds: it is refused before they are put together.
+func TestRankHistoryOfLongItems(t *testing.T) {
+	w := newWorld(t)
+	if rec := w.ask("PUT", "/v1/items/long", `{"text":"`+strings.Repeat("x", 900_000)+`"}`); rec.Code != 201 {
+		t.Fatalf("status %d: %s", rec.Code, rec.Body)
+	}
+	history := strings.Repeat(`"long",`, 99_999) + `"long"`
+	rec := w.ask("POST", "/v1/rank", `{"model":"id","user":{"history":[`+history+`]},"candidates":[{"id":"i1"}]}`)
+	wantError(t, rec, 413, "too_large", "user")
 }
 
 func TestRankMessageOfTheContract(t *testing.T) {
