@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"grebe/internal/config"
+	"grebe/kv/disk"
 	"grebe/server"
 )
 
@@ -52,7 +53,7 @@ func (c *indexCmd) Run(w *world) error {
 		if c.Model != "" && c.Model != m.Name {
 			continue
 		}
-		if disk := cfg.Models[i].Disk.Bytes + cfg.Cache.Disk.Bytes; disk == 0 || m.Cache == nil {
+		if room := cfg.Models[i].Disk.Bytes + cfg.Cache.Disk.Bytes; room == 0 || m.Cache == nil {
 			return fmt.Errorf("model %s: nothing would be kept: give cache.disk and cache.host_memory a size", m.Name)
 		}
 		index := func() error { return s.index(w, m) }
@@ -86,6 +87,10 @@ func (s *stack) index(w *world, m *server.Model) error {
 		items = append(items, tokens)
 	}
 	bar := newItemBar(w.stderr, w.terminal, len(items))
+	var before, after disk.Stats
+	if m.Disk != nil {
+		before = m.Disk.Stats()
+	}
 	computed, tooLong, err := m.Cache.Precompute(w.ctx, m.Runner.Do, items, bar.add)
 	bar.end()
 	fmt.Fprintf(w.stdout, "%s: %d of %d items computed, %d were there already", m.Name, computed, len(items), bar.items-computed-tooLong)
@@ -95,9 +100,23 @@ func (s *stack) index(w *world, m *server.Model) error {
 	if tooLong > 0 {
 		fmt.Fprintf(w.stdout, ", %d are too long for the model", tooLong)
 	}
+	if m.Disk != nil {
+		after = m.Disk.Stats()
+	}
+	if n := after.Evictions - before.Evictions; n > 0 {
+		fmt.Fprintf(w.stdout, "; %d entries had to make room for others: give cache.disk more", n)
+	}
 	fmt.Fprintln(w.stdout)
 	if err != nil {
 		return fmt.Errorf("%w; run the same command again to go on", err)
+	}
+	return unwritten(&before, &after)
+}
+
+// unwritten is an error when writes to disk failed meanwhile: what was computed is not kept then.
+func unwritten(before, after *disk.Stats) error {
+	if n := after.WriteErrors - before.WriteErrors; n > 0 {
+		return fmt.Errorf("%d writes to disk failed, so that not all that was computed is kept: look whether the disk is full, then run the same command again", n)
 	}
 	return nil
 }

@@ -1,0 +1,31 @@
+package main
+
+import (
+	"os"
+	"strings"
+	"testing"
+
+	"grebe/kv/disk"
+)
+
+// What was computed and is not kept is told: nobody would look for it before a server is slow.
+func TestIndexTellsWhatIsNotKept(t *testing.T) {
+	if err := unwritten(&disk.Stats{WriteErrors: 2}, &disk.Stats{WriteErrors: 5}); err == nil || !strings.Contains(err.Error(), "3 writes to disk failed") {
+		t.Errorf("three writes failed: %v", err)
+	}
+	if err := unwritten(&disk.Stats{WriteErrors: 2}, &disk.Stats{WriteErrors: 2}); err != nil {
+		t.Errorf("no write failed: %v", err)
+	}
+	config := crashSite(t, 600)
+	text, err := os.ReadFile(config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(config, []byte(strings.Replace(string(text), "disk: 1GiB", "disk: 1MiB", 1)), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	out, errs, code := grebe(t, "index", "-c", config)
+	if code != exitDone || !strings.Contains(out, "had to make room for others: give cache.disk more") {
+		t.Errorf("a disk for a part of the items: exit code %d: %s%s", code, out, errs)
+	}
+}
