@@ -35,6 +35,9 @@ func (f *prototypeFlags) make(w *world, s *stack, m *server.Model, cfg *config.C
 	if err != nil || size.Bytes <= 0 {
 		return usagef("--prototype-memory: %q: want a size such as 64MiB", f.Memory)
 	}
+	if f.Users < 1 {
+		return usagef("--prototype-users: %d: want at least 1", f.Users)
+	}
 	ids, _ := s.catalog.UserIDs("", f.Users, false)
 	if len(ids) == 0 {
 		return errors.New("the catalog has no users to make prototypes of")

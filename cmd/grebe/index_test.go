@@ -29,3 +29,10 @@ func TestIndexTellsWhatIsNotKept(t *testing.T) {
 		t.Errorf("a disk for a part of the items: exit code %d: %s%s", code, out, errs)
 	}
 }
+
+func TestPrototypesOfNoUsers(t *testing.T) {
+	out, errs, code := grebe(t, "index", "-c", crashSite(t, 1), "--prototypes", "--prototype-users=-1")
+	if code != exitUsage || !strings.Contains(errs, "--prototype-users: -1: want at least 1") {
+		t.Errorf("exit code %d: %s%s", code, out, errs)
+	}
+}
