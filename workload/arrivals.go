@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"math"
 	"math/rand/v2"
 	"os"
 	"path/filepath"
@@ -19,9 +20,25 @@ type Arrivals interface {
 	Next() (at time.Duration, ok bool)
 }
 
-// Poisson returns arrivals at independent times, rate per second on average, without end.
+// Poisson returns arrivals at independent times, rate per second on average, for as long as a time.Duration is; at a rate of 0, none.
 func Poisson(rate float64, seed uint64) Arrivals {
-	return &poisson{gap: float64(time.Second) / rate, rng: rand.New(rand.NewPCG(seed, golden))}
+	return &poisson{gap: gap(rate), rng: rand.New(rand.NewPCG(seed, golden))}
+}
+
+// gap is the time between arrivals, in nanoseconds.
+func gap(rate float64) float64 {
+	if rate > 0 {
+		return float64(time.Second) / rate
+	}
+	return math.Inf(1)
+}
+
+// within returns a time, and false where it is too far away to be one.
+func within(at float64) (time.Duration, bool) {
+	if at < math.MaxInt64 {
+		return time.Duration(at), true
+	}
+	return math.MaxInt64, false
 }
 
 type poisson struct {
@@ -32,11 +49,11 @@ type poisson struct {
 
 func (p *poisson) Next() (time.Duration, bool) {
 	p.at += p.rng.ExpFloat64() * p.gap
-	return time.Duration(p.at), true
+	return within(p.at)
 }
 
-// Uniform returns arrivals at equal distances, rate per second, the first at 0, without end.
-func Uniform(rate float64) Arrivals { return &uniform{gap: float64(time.Second) / rate} }
+// Uniform returns arrivals at equal distances, rate per second, the first at 0, for as long as a time.Duration is; at a rate of 0, none.
+func Uniform(rate float64) Arrivals { return &uniform{gap: gap(rate)} }
 
 type uniform struct {
 	gap float64
@@ -45,7 +62,7 @@ type uniform struct {
 
 func (u *uniform) Next() (time.Duration, bool) {
 	u.n++
-	return time.Duration(float64(u.n-1) * u.gap), true
+	return within(float64(u.n-1) * u.gap) // not a number, so none, where the gap is infinite
 }
 
 // Trace returns the arrivals of a recording, speedup times as fast; the recording ends.

@@ -49,6 +49,17 @@ func TestUniformArrivals(t *testing.T) {
 	}
 }
 
+// A rate that was measured may be 0: nobody comes then, rather than everybody at once.
+func TestNoArrivals(t *testing.T) {
+	for _, rate := range []float64{0, -1, math.NaN(), math.SmallestNonzeroFloat64} {
+		for name, a := range map[string]Arrivals{"poisson": Poisson(rate, 1), "uniform": Uniform(rate)} {
+			if got := take(a, 100); len(got) > 1 || len(got) == 1 && got[0] != 0 {
+				t.Errorf("%s: arrivals at %v at a rate of %v, want none", name, got, rate)
+			}
+		}
+	}
+}
+
 func TestTraceArrivals(t *testing.T) {
 	got := take(Trace([]time.Duration{0, time.Second, 3 * time.Second}, 2), 10)
 	if want := []time.Duration{0, time.Second / 2, 3 * time.Second / 2}; !slices.Equal(got, want) {

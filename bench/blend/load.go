@@ -86,25 +86,19 @@ func MeasureLoad(ctx context.Context, o LoadOptions) (*Load, error) {
 	defer s.close()
 	out := &Load{Date: time.Now().UTC().Format(time.DateOnly), Device: o.Device.Name(), Shape: o.Shape, Budget: o.Budget, Share: o.Share}
 	budgets := [2]*blend.Budget{nil, {Items: o.Budget, History: o.Budget}}
-	const workers = 16
-	const patience = time.Minute // the queue sheds nothing: what is late is measured
 	for i, b := range budgets {
-		r, err := load.Closed(ctx, load.Options{Workers: workers, Warmup: o.warmup(), Duration: o.part(8), Timeout: patience}, s.do(b, nil))
-		if err == nil {
-			err = s.failed()
-		}
-		if err != nil {
+		if out.Capacity[i], err = s.capacity(ctx, &o, b); err != nil {
 			return nil, fmt.Errorf("bench blend: capacity: %w", err)
 		}
-		out.Capacity[i] = r.Throughput
 	}
 	out.Rate = o.Share * out.Capacity[0]
+	during := max(o.part(2*o.Rounds), time.Duration(waiting/out.Rate*float64(time.Second)))
 	var runs [2][]load.Result
 	var computed [2]tally
 	for round := range o.Rounds {
 		for i, b := range budgets {
 			r, err := load.Open(ctx, load.Options{Arrivals: workload.Poisson(out.Rate, o.Seed+uint64(round)), Warmup: o.warmup(),
-				Duration: o.part(2 * o.Rounds), Timeout: patience, Drain: patience}, s.do(b, &computed[i]))
+				Duration: during, Timeout: patience, Drain: patience}, s.do(b, &computed[i]))
 			if err == nil {
 				err = s.failed()
 			}
@@ -123,6 +117,29 @@ func MeasureLoad(ctx context.Context, o LoadOptions) (*Load, error) {
 	out.P50By = out.Ways[0].Latency.P50 / out.Ways[1].Latency.P50
 	out.P99By = out.Ways[0].Latency.P99 / out.Ways[1].Latency.P99
 	return out, nil
+}
+
+const (
+	waiting  = 16          // requests that always wait while the capacity is measured, and the fewest of a round on average
+	patience = time.Minute // the queue sheds nothing: what is late is measured
+)
+
+// capacity is how many requests are answered per second. A time in which not all that wait are answered says nothing: it is doubled.
+func (s *loaded) capacity(ctx context.Context, o *LoadOptions, budget *blend.Budget) (float64, error) {
+	for d := o.part(8); ; d *= 2 {
+		r, err := load.Closed(ctx, load.Options{Workers: waiting, Warmup: o.warmup(), Duration: d, Timeout: patience}, s.do(budget, nil))
+		if err == nil {
+			err = s.failed()
+		}
+		switch {
+		case err != nil:
+			return 0, err
+		case r.Answered >= waiting:
+			return r.Throughput, nil
+		case d > patience:
+			return 0, fmt.Errorf("%d requests of %d were answered in %v", r.Answered, r.Requests, d)
+		}
+	}
 }
 
 func (o *LoadOptions) defaults() {

@@ -139,7 +139,10 @@ func Open(ctx context.Context, o Options, do Do) (Result, error) {
 		return Result{}, fmt.Errorf("load %s: no arrivals", o.Name)
 	}
 	times, warm, from := o.schedule()
-	if len(times) == warm {
+	switch {
+	case len(times) == 0:
+		return Result{}, fmt.Errorf("load %s: no request arrives", o.Name)
+	case len(times) == warm:
 		return Result{}, fmt.Errorf("load %s: all %d requests are warm-up", o.Name, warm)
 	}
 	r := &openRun{Options: o, do: do, times: times, warm: warm, from: from, rec: newRecorder(&o)}
