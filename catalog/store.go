@@ -13,6 +13,8 @@ import (
 
 	"github.com/cockroachdb/pebble/v2"
 	"github.com/cockroachdb/pebble/v2/vfs"
+
+	"grebe/internal/pebbleopen"
 )
 
 // store is a catalog on disk. FORMAT.md describes what it writes.
@@ -127,7 +129,7 @@ func openStore(dir string, log *slog.Logger) (*store, error) {
 		return nil, ErrLocked
 	}
 	s := &store{lock: lock}
-	if s.db, err = pebble.Open(dir, pebbleOptions(lock, log)); err != nil {
+	if s.db, err = pebbleopen.Open(dir, pebbleOptions(lock, log)); err != nil {
 		return nil, errors.Join(err, lock.Close())
 	}
 	if err := s.checkFormat(); err != nil {

@@ -80,3 +80,34 @@ func TestTablesOnAFullDisk(t *testing.T) {
 		t.Errorf("Close: %v, want %v", err, ErrUnavailable)
 	}
 }
+
+// Tables whose last rows are in their log alone cannot be opened on a full disk. That is an error, and the rows are there when there is room.
+func TestOpenOnAFullDisk(t *testing.T) {
+	disk := &fullDisk{FS: vfs.NewCrashableMem()}
+	f, err := openFolder("tables", disk)
+	if err != nil {
+		t.Fatal(err)
+	}
+	p, err := f.Table("a", 8)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := errors.Join(p.Put(t.Context(), []uint64{1}, []byte{1, 0, 0, 0, 2, 0, 0, 0}), f.Close()); err != nil {
+		t.Fatal(err)
+	}
+	disk.full.Store(true)
+	if f, err := openFolder("tables", disk); !errors.Is(err, syscall.ENOSPC) {
+		t.Fatalf("opened %v: %v", f, err)
+	}
+	if f, err = openFolder("tables", disk.FS.(*vfs.MemFS).CrashClone(vfs.CrashCloneCfg{})); err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	if p, err = f.Table("a", 8); err != nil {
+		t.Fatal(err)
+	}
+	rows, found := make([]byte, 8), make([]bool, 1)
+	if err := p.Gather(t.Context(), []uint64{1}, rows, found); err != nil || !found[0] || rows[4] != 2 {
+		t.Errorf("row %v, found %v, %v", rows, found, err)
+	}
+}

@@ -10,6 +10,8 @@ import (
 
 	"github.com/cockroachdb/pebble/v2"
 	"github.com/cockroachdb/pebble/v2/vfs"
+
+	"grebe/internal/pebbleopen"
 )
 
 // Folder keeps tables on disk, in a Pebble database of this process alone. What a Put or a
@@ -47,7 +49,7 @@ func OpenFolder(dir string) (*Folder, error) {
 
 func openFolder(dir string, fs vfs.FS) (*Folder, error) {
 	cache := pebble.NewCache(64 << 20)
-	db, err := pebble.Open(dir, &pebble.Options{
+	db, err := pebbleopen.Open(dir, &pebble.Options{
 		FS: fs, Cache: cache, FormatMajorVersion: pebble.FormatTableFormatV6, MemTableSize: 32 << 20, Logger: silent{},
 	})
 	if err != nil {
