@@ -30,6 +30,12 @@ type Options struct {
 	JSON      bool
 }
 
+// Validate reports the first option that makes no sense.
+func (o Options) Validate() error {
+	_, err := o.orDefaults()
+	return err
+}
+
 func (o Options) orDefaults() (Options, error) {
 	if len(o.Workloads) == 0 {
 		o.Workloads = regime.Names()

@@ -44,6 +44,9 @@ type Options struct {
 // policies are those shown, in order.
 var policies = []string{"lru", "sieve", "laru", "laru-cost", "blind", "filtered", "default"}
 
+// Validate reports the first option that makes no sense.
+func (o Options) Validate() error { return o.setDefaults() }
+
 func (o *Options) setDefaults() error {
 	if o.Data == "" {
 		o.Data = "../shared/data/traces"

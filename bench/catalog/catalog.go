@@ -38,6 +38,9 @@ type Options struct {
 	JSON    bool
 }
 
+// Validate reports the first option that makes no sense.
+func (o Options) Validate() error { return o.setDefaults() }
+
 func (o *Options) setDefaults() error {
 	for _, d := range []struct {
 		v   *int

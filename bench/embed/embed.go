@@ -43,6 +43,9 @@ const (
 	least     = 32768 // lookups of a round
 )
 
+// Validate reports the first option that makes no sense.
+func (o Options) Validate() error { return o.setDefaults() }
+
 func (o *Options) setDefaults() error {
 	for _, d := range []struct {
 		v   *int

@@ -19,9 +19,11 @@ import (
 	"fmt"
 	"io"
 	"runtime"
+	"slices"
 	"strings"
 	"time"
 
+	"grebe/evict"
 	"grebe/schedule"
 	"grebe/workload"
 )
@@ -65,6 +67,9 @@ type Options struct {
 	Progress io.Writer
 }
 
+// Validate reports the first option that makes no sense.
+func (o Options) Validate() error { return o.setDefaults() }
+
 func (o *Options) setDefaults() error {
 	if len(o.Workloads) == 0 {
 		o.Workloads = []string{"games", "beauty", "books", "industry"}
@@ -77,6 +82,16 @@ func (o *Options) setDefaults() error {
 	}
 	for _, p := range o.Policies {
 		if _, err := schedule.ParsePolicy(p); err != nil {
+			return err
+		}
+	}
+	for _, p := range o.CachePolicies {
+		if !slices.Contains(evict.Names(), p) {
+			return fmt.Errorf("policy of the cache %q is not one of %q", p, evict.Names())
+		}
+	}
+	for _, name := range o.Workloads {
+		if _, err := workload.Named(name, workload.Scale{}); err != nil {
 			return err
 		}
 	}

@@ -26,10 +26,10 @@ type askFlags struct {
 	User       string        `xor:"user" help:"Id of a user that the server knows." placeholder:"ID"`
 	UserText   string        `xor:"user" help:"The user in words." placeholder:"TEXT"`
 	History    []string      `xor:"user" help:"Ids of what the user chose, oldest first." placeholder:"ID"`
-	DeadlineMS int           `name:"deadline-ms" help:"Deadline in milliseconds; 0 for the server's." placeholder:"MS"`
+	DeadlineMS int           `name:"deadline-ms" want:"at least 0" help:"Deadline in milliseconds; 0 for the server's." placeholder:"MS"`
 	Request    string        `help:"Send this file as the request's body; - for standard input." placeholder:"FILE"`
 	JSON       bool          `name:"json" help:"Print the response as JSON, as when the output is no terminal."`
-	Timeout    time.Duration `default:"60s" help:"Give up after this time."`
+	Timeout    time.Duration `default:"60s" want:"above 0" help:"Give up after this time."`
 	accessFlags
 }
 

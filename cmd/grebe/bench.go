@@ -34,12 +34,12 @@ func (benchCmd) Help() string {
 }
 
 type benchGemmCmd struct {
-	Rows    []int    `help:"Rows of activations; default 256,512,1024." placeholder:"N"`
-	Threads []int    `help:"Numbers of threads; default 1,2." placeholder:"N"`
-	Formats []string `help:"bf16, f32; default both." placeholder:"FORMAT"`
-	Models  []string `help:"qwen2-0.5b, qwen2-1.5b; default both." placeholder:"MODEL"`
-	Rounds  int      `help:"Least rounds of a line; default and least 11." placeholder:"N"`
-	Seconds float64  `help:"How long a line may go on while its confidence interval is wide; default 9." placeholder:"S"`
+	Rows    []int    `want:"at least 1" help:"Rows of activations; default 256,512,1024." placeholder:"N"`
+	Threads []int    `want:"at least 1 and at most 1024" help:"Numbers of threads; default 1,2." placeholder:"N"`
+	Formats []string `want:"one of bf16, f32" help:"bf16, f32; default both." placeholder:"FORMAT"`
+	Models  []string `want:"one of qwen2-0.5b, qwen2-1.5b" help:"qwen2-0.5b, qwen2-1.5b; default both." placeholder:"MODEL"`
+	Rounds  int      `want:"at least 1" help:"Least rounds of a line; default and least 11." placeholder:"N"`
+	Seconds float64  `want:"above 0 and at most 86400" help:"How long a line may go on while its confidence interval is wide; default 9." placeholder:"S"`
 	Check   bool     `help:"Say whether every line reaches its bar (bf16 1.0, f32 0.95) and fail if not."`
 	JSON    bool     `name:"json" help:"Print JSON."`
 }
@@ -54,28 +54,18 @@ Example:
 }
 
 func (c *benchGemmCmd) Run(w *world) error {
-	formats, err := parseFormats(c.Formats)
-	if err != nil {
-		return err
-	}
-	if err := positive("--rows", c.Rows); err != nil {
-		return err
-	}
-	if err := positive("--threads", c.Threads); err != nil {
-		return err
-	}
-	_, err = gemm.Run(w.ctx, gemm.Options{
-		Rows: c.Rows, Threads: c.Threads, Formats: formats, Models: c.Models, Rounds: c.Rounds,
+	_, err := gemm.Run(w.ctx, gemm.Options{
+		Rows: c.Rows, Threads: c.Threads, Formats: formats(c.Formats), Models: c.Models, Rounds: c.Rounds,
 		Patience: time.Duration(c.Seconds * float64(time.Second)), Check: c.Check, JSON: c.JSON,
 	}, w.stdout)
 	return err
 }
 
 type benchPrefillCmd struct {
-	Tokens  []int    `help:"Lengths of prompts; default 128,512,1000,4000." placeholder:"N"`
-	Formats []string `help:"bf16, f32; default both." placeholder:"FORMAT"`
-	Repeats int      `help:"Repeats of short prompts; long ones have fewer, at least 3; default 7." placeholder:"N"`
-	Threads int      `help:"Threads; default all cores." placeholder:"N"`
+	Tokens  []int    `want:"at least 1" help:"Lengths of prompts; default 128,512,1000,4000." placeholder:"N"`
+	Formats []string `want:"one of bf16, f32" help:"bf16, f32; default both." placeholder:"FORMAT"`
+	Repeats int      `want:"at least 1" help:"Repeats of short prompts; long ones have fewer, at least 3; default 7." placeholder:"N"`
+	Threads int      `want:"at least 1 and at most 1024" help:"Threads; default all cores." placeholder:"N"`
 	NoRank  bool     `help:"Leave out the rankings."`
 	Dir     string   `type:"path" help:"Folder of the checkpoint, written (1 GB) when missing; default: in the user's cache folder." placeholder:"DIR"`
 	JSON    bool     `name:"json" help:"Print JSON."`
@@ -90,39 +80,21 @@ Example:
 }
 
 func (c *benchPrefillCmd) Run(w *world) error {
-	formats, err := parseFormats(c.Formats)
-	if err != nil {
-		return err
-	}
-	if err := positive("--tokens", c.Tokens); err != nil {
-		return err
-	}
-	_, err = prefill.Run(w.ctx, prefill.Options{
-		Dir: c.Dir, Tokens: c.Tokens, Formats: formats, Repeats: c.Repeats, Threads: c.Threads, NoRank: c.NoRank, JSON: c.JSON,
+	_, err := prefill.Run(w.ctx, prefill.Options{
+		Dir: c.Dir, Tokens: c.Tokens, Formats: formats(c.Formats), Repeats: c.Repeats, Threads: c.Threads, NoRank: c.NoRank, JSON: c.JSON,
 	}, w.stdout)
 	return err
 }
 
-func parseFormats(names []string) ([]compute.DType, error) {
+// formats returns those of names that were checked.
+func formats(names []string) []compute.DType {
 	var out []compute.DType
 	for _, n := range names {
-		switch n {
-		case "bf16":
+		if n == "bf16" {
 			out = append(out, compute.BF16)
-		case "f32":
+		} else {
 			out = append(out, compute.F32)
-		default:
-			return nil, usagef("--formats: %q: want bf16 or f32", n)
 		}
 	}
-	return out, nil
-}
-
-func positive(flag string, values []int) error {
-	for _, v := range values {
-		if v < 1 {
-			return usagef("%s: %d is not positive", flag, v)
-		}
-	}
-	return nil
+	return out
 }

@@ -8,12 +8,12 @@ import (
 )
 
 type benchAllocatorCmd struct {
-	Workloads []string `help:"steady, trend, burst, swing, node-steady, node-trend, node-burst; default all." placeholder:"NAME"`
-	Seeds     int      `help:"Seeds of each; default and most 5." placeholder:"N"`
-	Step      float64  `help:"Between the static shares that are tried; default 0.05." placeholder:"S"`
-	Parts     []string `help:"boundary, real, verdict, loads, margins, bound; default all." placeholder:"PART"`
-	Costs     string   `help:"measured, or derived: what work takes on an H200; default measured." placeholder:"NAME"`
-	Rate      float64  `help:"Rate of the workloads of verdict and bound, times their own; default 1, and several for the bound." placeholder:"X"`
+	Workloads []string `want:"one of steady, trend, burst, swing, node-steady, node-trend, node-burst" help:"steady, trend, burst, swing, node-steady, node-trend, node-burst; default all." placeholder:"NAME"`
+	Seeds     int      `want:"at least 1 and at most 5" help:"Seeds of each; default and most 5." placeholder:"N"`
+	Step      float64  `want:"at least 0.01 and at most 0.2" help:"Between the static shares that are tried; default 0.05." placeholder:"S"`
+	Parts     []string `want:"one of boundary, real, verdict, loads, margins, bound" help:"boundary, real, verdict, loads, margins, bound; default all." placeholder:"PART"`
+	Costs     string   `want:"one of measured, derived" help:"measured, or derived: what work takes on an H200; default measured." placeholder:"NAME"`
+	Rate      float64  `want:"at least 0.1 and at most 10" help:"Rate of the workloads of verdict and bound, times their own; default 1, and several for the bound." placeholder:"X"`
 	Policy    string   `type:"path" help:"Judge this policy, of grebe train allocator, instead of the one in the binary." placeholder:"FILE"`
 	HTML      string   `name:"html" type:"path" help:"Write shares over time beside the optimum's here." placeholder:"FILE"`
 	Check     bool     `help:"Fail when a bar is not reached."`
@@ -31,7 +31,11 @@ Example:
 }
 
 func (c *benchAllocatorCmd) Run(w *world) error {
-	r, err := allocator.Run(w.ctx, allocator.Options{Workloads: c.Workloads, Seeds: c.Seeds, Step: c.Step, Parts: c.Parts, Costs: c.Costs, Rate: c.Rate, Policy: c.Policy, JSON: c.JSON}, w.stdout)
+	o := allocator.Options{Workloads: c.Workloads, Seeds: c.Seeds, Step: c.Step, Parts: c.Parts, Costs: c.Costs, Rate: c.Rate, Policy: c.Policy, JSON: c.JSON}
+	if err := o.Validate(); err != nil {
+		return usageError{err}
+	}
+	r, err := allocator.Run(w.ctx, o, w.stdout)
 	if err != nil {
 		return err
 	}

@@ -8,19 +8,19 @@ import (
 )
 
 type benchBeamCmd struct {
-	Parts    []string `help:"attention, selection, recommend; default all." placeholder:"PART"`
-	Widths   []int    `help:"Beam widths; default 128,256,512 for attention, 128,512 for recommendations, with 32 for closed loops." placeholder:"N"`
-	Contexts []int    `help:"Tokens of the prompt, multiples of 16; default 1024,4096 for attention, the first for recommendations." placeholder:"N"`
-	Blocks   int      `help:"Blocks that what is compared takes turns in; default 9." placeholder:"N"`
-	Clients  []int    `help:"Clients of the closed loops; default 1,4,16." placeholder:"N"`
-	Requests int      `help:"Requests of each closed loop; default 48." placeholder:"N"`
-	Model    string   `help:"tiny, small, qwen3-0.6b; default small, with --data tiny." placeholder:"NAME"`
+	Parts    []string `want:"one of attention, selection, recommend" help:"attention, selection, recommend; default all." placeholder:"PART"`
+	Widths   []int    `want:"at least 1 and at most 4096" help:"Beam widths; default 128,256,512 for attention, 128,512 for recommendations, with 32 for closed loops." placeholder:"N"`
+	Contexts []int    `want:"at least 1" help:"Tokens of the prompt, multiples of 16; default 1024,4096 for attention, the first for recommendations." placeholder:"N"`
+	Blocks   int      `want:"at least 1" help:"Blocks that what is compared takes turns in; default 9." placeholder:"N"`
+	Clients  []int    `want:"at least 1" help:"Clients of the closed loops; default 1,4,16." placeholder:"N"`
+	Requests int      `want:"at least 1" help:"Requests of each closed loop; default 48." placeholder:"N"`
+	Model    string   `want:"one of tiny, small, qwen3-0.6b" help:"tiny, small, qwen3-0.6b; default small, with --data tiny." placeholder:"NAME"`
 	Dir      string   `type:"path" help:"Folder of the checkpoint, written when missing; default: in the user's cache folder." placeholder:"DIR"`
-	Threads  int      `help:"Threads; default all cores." placeholder:"N"`
+	Threads  int      `want:"at least 1 and at most 1024" help:"Threads; default all cores." placeholder:"N"`
 
-	Data   []string `help:"Recommend to every test user of industrial or beauty instead." placeholder:"NAME"`
+	Data   []string `want:"one of industrial, beauty" help:"Recommend to every test user of industrial or beauty instead." placeholder:"NAME"`
 	Folder string   `type:"path" default:"../shared/data" help:"Folder with the data; default ${default}." placeholder:"DIR"`
-	Users  int      `help:"With --data: test users; default all." placeholder:"N"`
+	Users  int      `want:"at least 1" help:"With --data: test users; default all." placeholder:"N"`
 
 	Check bool `help:"Fail when a bar is not reached."`
 	JSON  bool `name:"json" help:"Print JSON."`
@@ -39,14 +39,6 @@ Examples:
 }
 
 func (c *benchBeamCmd) Run(w *world) error {
-	for _, f := range []struct {
-		name   string
-		values []int
-	}{{"--widths", c.Widths}, {"--contexts", c.Contexts}, {"--clients", c.Clients}} {
-		if err := positive(f.name, f.values); err != nil {
-			return err
-		}
-	}
 	for _, n := range c.Contexts {
 		if n%16 != 0 {
 			return usagef("--contexts: %d is no multiple of 16", n)

@@ -42,10 +42,10 @@ Examples:
 type benchBlendSpeedCmd struct {
 	Shape    string    `default:"qwen3-0.6b" enum:"tiny,qwen3-0.6b,qwen3-8b" help:"Shape of random weights: ${enum}; default ${default}."`
 	Device   string    `default:"cpu" enum:"cpu,cuda" help:"${enum}; default ${default}."`
-	Budgets  []float64 `help:"Shares that are computed again; default 0.3." placeholder:"SHARE,..."`
-	Repeats  int       `help:"Runs of each, in turns; default 9." placeholder:"N"`
-	Multiple int       `help:"Round the number of rows to a multiple; default the device's, 1: do not." placeholder:"N"`
-	Layers   int       `help:"Layers that compute all tokens; default as served, 1: as RcLLM." placeholder:"N"`
+	Budgets  []float64 `want:"at least 0 and at most 1" help:"Shares that are computed again; default 0.3." placeholder:"SHARE,..."`
+	Repeats  int       `want:"at least 1" help:"Runs of each, in turns; default 9." placeholder:"N"`
+	Multiple int       `want:"at least 1" help:"Round the number of rows to a multiple; default the device's, 1: do not." placeholder:"N"`
+	Layers   int       `want:"at least 1" help:"Layers that compute all tokens; default as served, 1: as RcLLM." placeholder:"N"`
 	Seed     uint64    `default:"1" help:"Of weights and tokens; default ${default}."`
 	JSON     bool      `name:"json" help:"Print JSON."`
 }
@@ -79,12 +79,12 @@ func (c *benchBlendSpeedCmd) Run(w *world) error {
 type benchBlendLoadCmd struct {
 	Shape   string  `default:"qwen3-0.6b" enum:"tiny,qwen3-0.6b,qwen3-8b" help:"Shape of random weights: ${enum}; default ${default}."`
 	Device  string  `default:"cpu" enum:"cpu,cuda" help:"${enum}; default ${default}."`
-	Budget  float64 `default:"0.3" help:"Share that is computed again; default ${default}."`
-	Share   float64 `default:"0.8" help:"Of the prefix cache's capacity at which requests arrive; default ${default}."`
-	Seconds float64 `default:"48" help:"Of requests, both ways together; default ${default}."`
-	Rounds  int     `default:"3" help:"In which both take turns; default ${default}."`
-	Prompts int     `default:"4" help:"Of each of three kinds; default ${default}."`
-	Layers  int     `help:"Layers that compute all tokens; default as served, 1: as RcLLM." placeholder:"N"`
+	Budget  float64 `default:"0.3" want:"above 0 and at most 1" help:"Share that is computed again; default ${default}."`
+	Share   float64 `default:"0.8" want:"at least 0.01 and at most 10" help:"Of the prefix cache's capacity at which requests arrive; default ${default}."`
+	Seconds float64 `default:"48" want:"above 0 and at most 86400" help:"Of requests, both ways together; default ${default}."`
+	Rounds  int     `default:"3" want:"at least 1" help:"In which both take turns; default ${default}."`
+	Prompts int     `default:"4" want:"at least 1" help:"Of each of three kinds; default ${default}."`
+	Layers  int     `want:"at least 1" help:"Layers that compute all tokens; default as served, 1: as RcLLM." placeholder:"N"`
 	Seed    uint64  `default:"1" help:"Of weights, tokens and arrivals; default ${default}."`
 	JSON    bool    `name:"json" help:"Print JSON."`
 }
@@ -122,11 +122,11 @@ type benchBlendDiskCmd struct {
 	Shape   string  `default:"qwen3-0.6b" enum:"tiny,qwen3-0.6b,qwen3-8b" help:"Shape of random weights: ${enum}; default ${default}."`
 	Device  string  `default:"cpu" enum:"cpu,cuda" help:"${enum}; default ${default}."`
 	Dir     string  `type:"path" help:"Folder on the disk to measure; default that of temporary files." placeholder:"DIR"`
-	Rate    string  `help:"Read no faster than so much per second, such as 1GiB, whatever is in the system's cache; default as the disk does, with nothing there." placeholder:"SIZE"`
+	Rate    string  `want:"a size such as 1GiB" help:"Read no faster than so much per second, such as 1GiB, whatever is in the system's cache; default as the disk does, with nothing there." placeholder:"SIZE"`
 	Only    int     `default:"0" enum:"0,1,2,3" help:"Of the three prompts, the first, second or third alone; default all." placeholder:"N"`
-	Budget  float64 `default:"0.3" help:"Share that is computed again; default ${default}."`
-	Repeats int     `help:"Runs of each way, in turns; default 7." placeholder:"N"`
-	Layers  int     `help:"Layers that compute all tokens; default as served, 1: as RcLLM." placeholder:"N"`
+	Budget  float64 `default:"0.3" want:"above 0 and at most 1" help:"Share that is computed again; default ${default}."`
+	Repeats int     `want:"at least 1" help:"Runs of each way, in turns; default 7." placeholder:"N"`
+	Layers  int     `want:"at least 1" help:"Layers that compute all tokens; default as served, 1: as RcLLM." placeholder:"N"`
 	Seed    uint64  `default:"1" help:"Of weights and tokens; default ${default}."`
 	JSON    bool    `name:"json" help:"Print JSON."`
 }
@@ -146,8 +146,8 @@ func (c *benchBlendDiskCmd) Run(w *world) error {
 	rate := 0.0
 	if c.Rate != "" {
 		size, err := config.ParseSize(c.Rate)
-		if err != nil || size.Bytes <= 0 {
-			return usagef("--rate: %q: want a size such as 1GiB", c.Rate)
+		if err != nil {
+			return err
 		}
 		rate = float64(size.Bytes)
 	}
@@ -175,22 +175,22 @@ func (c *benchBlendDiskCmd) Run(w *world) error {
 type benchBlendQualityCmd struct {
 	Config       string    `short:"c" type:"path" help:"Configuration with the model to measure; default the demo's." placeholder:"FILE"`
 	Model        string    `help:"Name of the model; default the first that scores by identifier." placeholder:"NAME"`
-	Users        int       `help:"Users; default 200 of the shop, all of a file." placeholder:"N"`
+	Users        int       `want:"at least 1" help:"Users; default 200 of the shop, all of a file." placeholder:"N"`
 	ItemsFile    string    `name:"items-file" type:"path" help:"Items (NDJSON); default the configuration's." placeholder:"FILE"`
 	UsersFile    string    `name:"users-file" type:"path" help:"Users (NDJSON) whose last item is held out; default the shop's test customers." placeholder:"FILE"`
 	RequestsFile string    `name:"requests-file" type:"path" help:"Questions (NDJSON) about these users, with their candidates." placeholder:"FILE"`
-	Budgets      []float64 `help:"Shares that are computed again; default 0.05,0.1,0.15,0.2,0.3,0.5,0.7,1." placeholder:"SHARE,..."`
-	Rules        []string  `help:"attention, rcllm, cacheblend, epic, both (attention and deviation); default the first four." placeholder:"RULE,..."`
+	Budgets      []float64 `want:"at least 0 and at most 1" help:"Shares that are computed again; default 0.05,0.1,0.15,0.2,0.3,0.5,0.7,1." placeholder:"SHARE,..."`
+	Rules        []string  `want:"one of attention, rcllm, cacheblend, epic, both" help:"attention, rcllm, cacheblend, epic, both (attention and deviation); default the first four." placeholder:"RULE,..."`
 	NoOrders     bool      `name:"no-orders" help:"Leave out prompts with the user and with the items first."`
-	Window       int       `help:"Last tokens that are always computed; default ${default}." default:"0" placeholder:"N"`
-	Multiple     int       `help:"Round the number of rows to a multiple, as a GPU does to 128; default the device's." placeholder:"N"`
+	Window       int       `want:"at least 0" help:"Last tokens that are always computed; default ${default}." default:"0" placeholder:"N"`
+	Multiple     int       `want:"at least 1" help:"Round the number of rows to a multiple, as a GPU does to 128; default the device's." placeholder:"N"`
 	PoolFile     string    `name:"pool-file" type:"path" help:"Users (NDJSON) to make prototypes of, instead of the shop's." placeholder:"FILE"`
-	PoolUsers    int       `name:"pool-users" help:"Make prototypes of so many of the shop's training customers, which stand in for histories too." placeholder:"N"`
-	Memory       string    `default:"64MiB" help:"KV of the prototypes, at most; default ${default}." placeholder:"SIZE"`
-	DriftLimit   float32   `name:"drift-limit" help:"Tokens whose prototypes are farther away, 0 to 1, are computed; default as served, 1: none is." placeholder:"X"`
+	PoolUsers    int       `name:"pool-users" want:"at least 1" help:"Make prototypes of so many of the shop's training customers, which stand in for histories too." placeholder:"N"`
+	Memory       string    `default:"64MiB" want:"a size such as 64MiB" help:"KV of the prototypes, at most; default ${default}." placeholder:"SIZE"`
+	DriftLimit   float32   `name:"drift-limit" want:"above 0 and at most 1" help:"Tokens whose prototypes are farther away, 0 to 1, are computed; default as served, 1: none is." placeholder:"X"`
 	Device       string    `default:"auto" enum:"auto,cpu,cuda" help:"${enum}; default ${default}."`
-	DType        string    `name:"dtype" default:"auto" help:"auto, f32 or bf16; default ${default}." placeholder:"FORMAT"`
-	Parallel     int       `default:"1" help:"Users at a time, each with a share of the processors; default ${default}." placeholder:"N"`
+	DType        string    `name:"dtype" default:"auto" want:"one of auto, f32, bf16" help:"auto, f32 or bf16; default ${default}." placeholder:"FORMAT"`
+	Parallel     int       `default:"1" want:"at least 1 and at most 1024" help:"Users at a time, each with a share of the processors; default ${default}." placeholder:"N"`
 	Seed         uint64    `default:"1" help:"Of the shop and of intervals; default ${default}."`
 	JSON         bool      `name:"json" help:"Print JSON."`
 	logFlags
@@ -208,11 +208,6 @@ Examples:
 }
 
 func (c *benchBlendQualityCmd) Run(w *world) error {
-	for _, b := range c.Budgets {
-		if !(b >= 0 && b <= 1) {
-			return usagef("--budgets: %v: want 0 to 1", b)
-		}
-	}
 	if c.LogLevel == "info" {
 		c.LogLevel = "error" // the progress bar and the result are what a reader waits for
 	}
@@ -308,8 +303,8 @@ func closeCopies(copies []blend.Copy) error {
 // history makes prototypes and returns what finds them.
 func (c *benchBlendQualityCmd) history(w *world, tmp, name string) (blend.History, func(), error) {
 	size, err := config.ParseSize(c.Memory)
-	if err != nil || size.Bytes <= 0 {
-		return nil, nil, usagef("--memory: %q: want a size such as 64MiB", c.Memory)
+	if err != nil {
+		return nil, nil, err
 	}
 	made := &benchPrototypesCmd{Config: c.Config, Model: name, PoolUsers: c.PoolUsers, Users: 1, Seed: c.Seed, UsersFile: c.PoolFile}
 	cfg, err := made.configure(w, tmp, size.Bytes)

@@ -3,13 +3,13 @@ package main
 import "grebe/bench/catalog"
 
 type benchCatalogCmd struct {
-	Items   int      `help:"Items; default 10000000." placeholder:"N"`
-	Changes []int    `help:"Items of each delta; default 1,1000,100000." placeholder:"N"`
-	Levels  int      `help:"Levels of codes; default 3." placeholder:"N"`
-	Size    int      `help:"Codes of a level; default 8192." placeholder:"N"`
-	Kinds   []string `help:"uniform, clustered; default both." placeholder:"KIND"`
-	Parts   []string `help:"index, versions; default both." placeholder:"PART"`
-	Repeats int      `help:"Repeats of each delta; default 5." placeholder:"N"`
+	Items   int      `want:"at least 1" help:"Items; default 10000000." placeholder:"N"`
+	Changes []int    `want:"at least 1" help:"Items of each delta; default 1,1000,100000." placeholder:"N"`
+	Levels  int      `want:"at least 1" help:"Levels of codes; default 3." placeholder:"N"`
+	Size    int      `want:"at least 1" help:"Codes of a level; default 8192." placeholder:"N"`
+	Kinds   []string `want:"one of uniform, clustered" help:"uniform, clustered; default both." placeholder:"KIND"`
+	Parts   []string `want:"one of index, versions" help:"index, versions; default both." placeholder:"PART"`
+	Repeats int      `want:"at least 1" help:"Repeats of each delta; default 5." placeholder:"N"`
 	Dir     string   `type:"path" help:"Where the files go; default: a temporary folder." placeholder:"DIR"`
 	Check   bool     `help:"Fail when a bar is not reached."`
 	JSON    bool     `name:"json" help:"Print JSON."`
@@ -26,13 +26,14 @@ Example:
 }
 
 func (c *benchCatalogCmd) Run(w *world) error {
-	if err := positive("--changes", c.Changes); err != nil {
-		return err
-	}
-	r, err := catalog.Run(w.ctx, catalog.Options{
+	o := catalog.Options{
 		Items: c.Items, Changes: c.Changes, Levels: c.Levels, Size: c.Size, Kinds: c.Kinds, Parts: c.Parts, Repeats: c.Repeats,
 		Dir: c.Dir, JSON: c.JSON,
-	}, w.stdout)
+	}
+	if err := o.Validate(); err != nil {
+		return usageError{err}
+	}
+	r, err := catalog.Run(w.ctx, o, w.stdout)
 	if err == nil && c.Check && !catalog.Passed(r.Checks) {
 		return errReported
 	}

@@ -6,9 +6,9 @@ import (
 )
 
 type benchGPUCmd struct {
-	Tokens    []int  `help:"Lengths of prompts; default 256,1024,4096,8192." placeholder:"N"`
-	Repeats   int    `help:"Repeats of each case; default and least 20." placeholder:"N"`
-	GPU       int    `name:"gpu" help:"Number of the GPU." placeholder:"N"`
+	Tokens    []int  `want:"at least 1" help:"Lengths of prompts; default 256,1024,4096,8192." placeholder:"N"`
+	Repeats   int    `want:"at least 1" help:"Repeats of each case; default and least 20." placeholder:"N"`
+	GPU       int    `name:"gpu" want:"at least 0" help:"Number of the GPU." placeholder:"N"`
 	Peers     string `help:"A Python with torch and transformers that runs the peers; default: no peers." placeholder:"PYTHON"`
 	NoRank    bool   `help:"Leave out the rankings."`
 	NoSearch  bool   `help:"Leave out the recommendations."`
@@ -35,9 +35,6 @@ Examples:
 }
 
 func (c *benchGPUCmd) Run(w *world) error {
-	if err := positive("--tokens", c.Tokens); err != nil {
-		return err
-	}
 	_, err := gpu.Run(w.ctx, gpu.Options{
 		Tokens: c.Tokens, Repeats: c.Repeats, Peers: c.Peers, NoRank: c.NoRank, NoRecommend: c.NoSearch, NoChecks: c.NoChecks, NoKernels: c.NoKernels, Tune: c.Tune, Rank: c.Rank, JSON: c.JSON, File: c.File,
 		Device: cuda.Options{GPU: c.GPU, Plain: c.Plain, NoGraphs: c.NoGraphs, NoOverlap: c.NoOverlap, FixedSplit: c.Fixed},

@@ -3,12 +3,12 @@ package main
 import "grebe/bench/hstu"
 
 type benchHSTUCmd struct {
-	Events     []int  `help:"Lengths of histories; default 1000,5000,15000." placeholder:"N"`
-	New        int    `help:"Events since a returning user's last visit; default 20." placeholder:"N"`
-	Candidates int    `help:"Candidates of a ranking; default 100." placeholder:"N"`
-	Items      int    `help:"Items of the table; default 1000000." placeholder:"N"`
-	Repeats    int    `help:"Repeats, of which medians are shown; default 5." placeholder:"N"`
-	Threads    int    `help:"Threads; default all cores." placeholder:"N"`
+	Events     []int  `want:"at least 1" help:"Lengths of histories; default 1000,5000,15000." placeholder:"N"`
+	New        int    `want:"at least 1" help:"Events since a returning user's last visit; default 20." placeholder:"N"`
+	Candidates int    `want:"at least 1" help:"Candidates of a ranking; default 100." placeholder:"N"`
+	Items      int    `want:"at least 1" help:"Items of the table; default 1000000." placeholder:"N"`
+	Repeats    int    `want:"at least 1" help:"Repeats, of which medians are shown; default 5." placeholder:"N"`
+	Threads    int    `want:"at least 1 and at most 1024" help:"Threads; default all cores." placeholder:"N"`
 	DType      string `name:"dtype" default:"bf16" enum:"bf16,f32" help:"bf16 or f32."`
 	JSON       bool   `name:"json" help:"Print JSON."`
 }
@@ -22,9 +22,6 @@ Example:
 }
 
 func (c *benchHSTUCmd) Run(w *world) error {
-	if err := positive("--events", c.Events); err != nil {
-		return err
-	}
 	_, err := hstu.Run(w.ctx, hstu.Options{
 		Events: c.Events, New: c.New, Candidates: c.Candidates, Items: c.Items, Repeats: c.Repeats, Threads: c.Threads, DType: c.DType, JSON: c.JSON,
 	}, w.stdout)

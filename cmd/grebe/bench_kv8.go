@@ -19,17 +19,17 @@ import (
 type benchKV8Cmd struct {
 	Config     string   `short:"c" type:"path" help:"Configuration of the server with the models to measure." placeholder:"FILE"`
 	Checkpoint string   `type:"path" help:"A checkpoint instead, with plain prompts." placeholder:"DIR"`
-	Ways       []string `help:"user, item, pointwise; default all that the models can do." placeholder:"WAY"`
-	Users      int      `help:"Users; default 200 of the shop, all of a file." placeholder:"N"`
+	Ways       []string `want:"one of user, item, pointwise" help:"user, item, pointwise; default all that the models can do." placeholder:"WAY"`
+	Users      int      `want:"at least 1" help:"Users; default 200 of the shop, all of a file." placeholder:"N"`
 
 	ItemsFile    string `name:"items-file" type:"path" help:"Items (NDJSON); default the configuration's, or the shop's." placeholder:"FILE"`
 	UsersFile    string `name:"users-file" type:"path" help:"Users (NDJSON) whose last item is held out; default the shop's test customers." placeholder:"FILE"`
 	RequestsFile string `name:"requests-file" type:"path" help:"Questions (NDJSON) about these users, with their candidates." placeholder:"FILE"`
 
-	Device *string `help:"auto, cpu or cuda."`
-	DType  string  `name:"dtype" default:"bf16" help:"Format of products; default ${default}." placeholder:"FORMAT"`
-	From   string  `default:"bf16" help:"The format of KV to compare with: f32 or bf16; default ${default}." placeholder:"FORMAT"`
-	To     string  `default:"fp8" help:"The format of KV that is compared; default ${default}." placeholder:"FORMAT"`
+	Device *string `want:"one of auto, cpu, cuda" help:"auto, cpu or cuda."`
+	DType  string  `name:"dtype" default:"bf16" want:"one of auto, f32, bf16" help:"Format of products; default ${default}." placeholder:"FORMAT"`
+	From   string  `default:"bf16" want:"one of f32, bf16, fp8" help:"The format of KV to compare with: f32 or bf16; default ${default}." placeholder:"FORMAT"`
+	To     string  `default:"fp8" want:"one of f32, bf16, fp8" help:"The format of KV that is compared; default ${default}." placeholder:"FORMAT"`
 	Seed   uint64  `default:"1" help:"Of the shop and of intervals; default ${default}."`
 	JSON   bool    `name:"json" help:"Print JSON."`
 	logFlags
@@ -53,11 +53,6 @@ const kvMemory = 2 << 30
 func (c *benchKV8Cmd) Run(w *world) error {
 	if c.Config != "" && c.Checkpoint != "" {
 		return usagef("give either -c or --checkpoint")
-	}
-	for _, name := range c.Ways {
-		if !slices.Contains([]string{"user", "item", "pointwise"}, name) {
-			return usagef("--ways: %q: want some of user, item, pointwise", name)
-		}
 	}
 	if c.LogLevel == "info" {
 		c.LogLevel = "error" // the progress bar and the result are what a reader waits for

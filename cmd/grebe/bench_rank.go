@@ -10,29 +10,29 @@ import (
 
 type benchRankCmd struct {
 	Workloads     []string      `help:"games, beauty, books, industry (default), also industry-spread and with -bursts behind each." placeholder:"NAME"`
-	Policies      []string      `help:"item, longer, bat, predicted beside none and user; default all." placeholder:"NAME"`
-	Requests      int           `help:"Requests per workload, warm-up included; users and items are scaled so that they are an hour's; default 1200." placeholder:"N"`
-	Warmup        float64       `help:"Share of the requests that warm up; default a third." placeholder:"SHARE"`
+	Policies      []string      `want:"one of item, longer, bat, predicted, none, user" help:"item, longer, bat, predicted beside none and user; default all." placeholder:"NAME"`
+	Requests      int           `want:"at least 1" help:"Requests per workload, warm-up included; users and items are scaled so that they are an hour's; default 1200." placeholder:"N"`
+	Warmup        float64       `want:"above 0 and below 1" help:"Share of the requests that warm up; default a third." placeholder:"SHARE"`
 	DryWarmup     bool          `help:"Warm up without computing: caches hold random numbers then."`
 	CachePolicies []string      `help:"Compare who leaves the cache instead, users reused: lru, laru, default, ..." placeholder:"NAME"`
-	Blocks        int           `help:"Blocks that the policies take turns in; default 25." placeholder:"N"`
-	Tokens        float64       `help:"Scale of the lengths; default 0.25." placeholder:"SHARE"`
-	Memory        float64       `help:"Share of the users' tokens that fits beside all items; default the paper's for each workload." default:"-1" placeholder:"SHARE"`
-	Sweep         []float64     `help:"Shares of memory for which tokens are counted, without computing." placeholder:"SHARE"`
+	Blocks        int           `want:"at least 1" help:"Blocks that the policies take turns in; default 25." placeholder:"N"`
+	Tokens        float64       `want:"above 0 and at most 1" help:"Scale of the lengths; default 0.25." placeholder:"SHARE"`
+	Memory        float64       `want:"at least 0 and at most 1" help:"Share of the users' tokens that fits beside all items; default the paper's for each workload." default:"-1" placeholder:"SHARE"`
+	Sweep         []float64     `want:"at least 0 and at most 1" help:"Shares of memory for which tokens are counted, without computing." placeholder:"SHARE"`
 	Count         bool          `help:"Count tokens only, compute nothing."`
 	NoIndex       bool          `help:"Compute items when first asked for, not before."`
-	Clients       int           `help:"Clients of the closed loop; default 4." placeholder:"N"`
-	Open          float64       `help:"Also send Poisson arrivals, at this share of user-first's saturated rate." placeholder:"SHARE"`
+	Clients       int           `want:"at least 1" help:"Clients of the closed loop; default 4." placeholder:"N"`
+	Open          float64       `want:"above 0 and at most 10" help:"Also send Poisson arrivals, at this share of user-first's saturated rate." placeholder:"SHARE"`
 	Search        bool          `help:"Also look for each policy's highest rate within the SLO."`
-	SearchTime    time.Duration `help:"Most time for the search on a workload; default 10m." placeholder:"TIME"`
-	Repeats       int           `help:"Runs at a rate, of which most must keep the SLO; default 3." placeholder:"N"`
-	Seconds       float64       `help:"Of each run with arrivals; default 10." placeholder:"N"`
-	SLO           time.Duration `name:"slo" help:"The SLO; default 200ms." placeholder:"TIME"`
-	Model         string        `help:"tiny, small, medium, qwen2-0.5b, qwen2-1.5b; default small." placeholder:"NAME"`
-	Device        string        `help:"cpu or cuda; default cpu." placeholder:"NAME"`
+	SearchTime    time.Duration `want:"above 0" help:"Most time for the search on a workload; default 10m." placeholder:"TIME"`
+	Repeats       int           `want:"at least 1" help:"Runs at a rate, of which most must keep the SLO; default 3." placeholder:"N"`
+	Seconds       float64       `want:"above 0 and at most 86400" help:"Of each run with arrivals; default 10." placeholder:"N"`
+	SLO           time.Duration `name:"slo" want:"above 0" help:"The SLO; default 200ms." placeholder:"TIME"`
+	Model         string        `want:"one of tiny, small, medium, qwen2-0.5b, qwen2-1.5b" help:"tiny, small, medium, qwen2-0.5b, qwen2-1.5b; default small." placeholder:"NAME"`
+	Device        string        `want:"one of cpu, cuda" help:"cpu or cuda; default cpu." placeholder:"NAME"`
 	Dir           string        `type:"path" help:"Folder of the checkpoint, written when missing; default: in the user's cache folder." placeholder:"DIR"`
-	Format        string        `help:"bf16 or f32; default bf16." placeholder:"FORMAT"`
-	Threads       int           `help:"Threads; default all cores." placeholder:"N"`
+	Format        string        `want:"one of bf16, f32" help:"bf16 or f32; default bf16." placeholder:"FORMAT"`
+	Threads       int           `want:"at least 1 and at most 1024" help:"Threads; default all cores." placeholder:"N"`
 	Seed          uint64        `help:"Of the requests; default 1." placeholder:"N"`
 	Check         bool          `help:"Fail when a bar is not reached."`
 	JSON          bool          `name:"json" help:"Print JSON."`
@@ -51,12 +51,16 @@ Example:
 }
 
 func (c *benchRankCmd) Run(w *world) error {
-	r, err := rank.Run(w.ctx, rank.Options{
+	o := rank.Options{
 		Workloads: c.Workloads, Policies: c.Policies, CachePolicies: c.CachePolicies, Requests: c.Requests, Warmup: c.Warmup, DryWarmup: c.DryWarmup,
 		SearchTime: c.SearchTime, Repeats: c.Repeats, Blocks: c.Blocks, Tokens: c.Tokens, Memory: c.Memory,
 		Sweep: c.Sweep, Count: c.Count, NoIndex: c.NoIndex, Clients: c.Clients, Open: c.Open, Search: c.Search, SLO: c.SLO, Seconds: c.Seconds, Model: c.Model,
 		Dir: c.Dir, Format: c.Format, Device: c.Device, Threads: c.Threads, Seed: c.Seed, JSON: c.JSON, Progress: w.stderr,
-	}, w.stdout)
+	}
+	if err := o.Validate(); err != nil {
+		return usageError{err}
+	}
+	r, err := rank.Run(w.ctx, o, w.stdout)
 	if err == nil && c.Check && !rank.Passed(r.Checks) {
 		return errReported
 	}
@@ -64,15 +68,15 @@ func (c *benchRankCmd) Run(w *world) error {
 }
 
 type benchAssembleCmd struct {
-	Models  []string `help:"tiny, small, medium, qwen2-0.5b, qwen2-1.5b; default small." placeholder:"NAME"`
-	Device  string   `help:"cpu or cuda; default cpu. A GPU is also measured with the cached part in the host's memory." placeholder:"NAME"`
+	Models  []string `want:"one of tiny, small, medium, qwen2-0.5b, qwen2-1.5b" help:"tiny, small, medium, qwen2-0.5b, qwen2-1.5b; default small." placeholder:"NAME"`
+	Device  string   `want:"one of cpu, cuda" help:"cpu or cuda; default cpu. A GPU is also measured with the cached part in the host's memory." placeholder:"NAME"`
 	Dir     string   `type:"path" help:"Folder of the checkpoint when there is one model; default: in the user's cache folder." placeholder:"DIR"`
-	Items   int      `help:"Cached items; default 100." placeholder:"N"`
-	Tokens  int      `help:"Tokens per item; default 10." placeholder:"N"`
-	User    int      `help:"Tokens of the user; default 1500." placeholder:"N"`
-	Repeats int      `help:"Repeats; default 9." placeholder:"N"`
-	Format  string   `help:"bf16 or f32; default bf16." placeholder:"FORMAT"`
-	Threads int      `help:"Threads; default all cores." placeholder:"N"`
+	Items   int      `want:"at least 1" help:"Cached items; default 100." placeholder:"N"`
+	Tokens  int      `want:"at least 1" help:"Tokens per item; default 10." placeholder:"N"`
+	User    int      `want:"at least 1" help:"Tokens of the user; default 1500." placeholder:"N"`
+	Repeats int      `want:"at least 1" help:"Repeats; default 9." placeholder:"N"`
+	Format  string   `want:"one of bf16, f32" help:"bf16 or f32; default bf16." placeholder:"FORMAT"`
+	Threads int      `want:"at least 1 and at most 1024" help:"Threads; default all cores." placeholder:"N"`
 	Check   bool     `help:"Fail when a bar is not reached."`
 	JSON    bool     `name:"json" help:"Print JSON."`
 }
@@ -105,11 +109,11 @@ type benchBeautyCmd struct {
 	Tokenizer  string `type:"path" default:"../shared/data/tokenizers/qwen3/tokenizer.json" help:"Tokenizer for the random model; default ${default}." placeholder:"FILE"`
 	Checkpoint string `type:"path" help:"Folder of a trained model with its tokenizer; default a small random one." placeholder:"DIR"`
 	Dir        string `type:"path" help:"Folder of the random model, written when missing; default: in the user's cache folder." placeholder:"DIR"`
-	Users      int    `help:"Users; default 50." placeholder:"N"`
-	Candidates int    `help:"Candidates of each; default 100." placeholder:"N"`
-	History    int    `help:"Last items of a history that are used; default 20." placeholder:"N"`
-	Format     string `help:"bf16 or f32; default bf16." placeholder:"FORMAT"`
-	Threads    int    `help:"Threads; default all cores." placeholder:"N"`
+	Users      int    `want:"at least 1" help:"Users; default 50." placeholder:"N"`
+	Candidates int    `want:"at least 2" help:"Candidates of each; default 100." placeholder:"N"`
+	History    int    `want:"at least 1" help:"Last items of a history that are used; default 20." placeholder:"N"`
+	Format     string `want:"one of bf16, f32" help:"bf16 or f32; default bf16." placeholder:"FORMAT"`
+	Threads    int    `want:"at least 1 and at most 1024" help:"Threads; default all cores." placeholder:"N"`
 	JSON       bool   `name:"json" help:"Print JSON."`
 }
 

@@ -37,22 +37,22 @@ type evalRunCmd struct {
 	Config     string   `short:"c" type:"path" help:"Configuration of the server with the models to measure; default the demo's." placeholder:"FILE"`
 	Checkpoint string   `type:"path" help:"A checkpoint instead, with plain prompts." placeholder:"DIR"`
 	Untrained  bool     `help:"A model of random weights instead, whose results must be those of chance."`
-	Ways       []string `help:"user, item, auto, blend, pointwise (of which pointwise-user, pointwise-item), beam, hstu; default all that the models can do." placeholder:"WAY"`
-	Target     float64  `name:"blend-target" help:"Find the smallest budgets with which blended prompts reach this share of the whole prompts' NDCG@10." placeholder:"SHARE"`
+	Ways       []string `want:"one of user, item, auto, blend, pointwise, pointwise-user, pointwise-item, beam, hstu" help:"user, item, auto, blend, pointwise (of which pointwise-user, pointwise-item), beam, hstu; default all that the models can do." placeholder:"WAY"`
+	Target     float64  `name:"blend-target" want:"above 0 and below 1" help:"Find the smallest budgets with which blended prompts reach this share of the whole prompts' NDCG@10." placeholder:"SHARE"`
 	Compare    []string `help:"Measure with each of these and say what changes against the first: words of cpu, plain, avx2, avx512, amx, cuda, f32, bf16, kv-f32, kv-bf16, kv-fp8, batched, cached, joined by +; or files of --json." placeholder:"SETUP"`
-	Users      int      `help:"Users; default 200 of the shop, all of a file." placeholder:"N"`
-	Skip       int      `help:"Leave out so many of the shop's test customers at the beginning, to share them among machines." placeholder:"N"`
+	Users      int      `want:"at least 1" help:"Users; default 200 of the shop, all of a file." placeholder:"N"`
+	Skip       int      `want:"at least 0" help:"Leave out so many of the shop's test customers at the beginning, to share them among machines." placeholder:"N"`
 
 	ItemsFile    string `name:"items-file" type:"path" help:"Items (NDJSON); default the configuration's, or the shop's." placeholder:"FILE"`
 	UsersFile    string `name:"users-file" type:"path" help:"Users (NDJSON) whose last item is held out; default the shop's test customers." placeholder:"FILE"`
 	RequestsFile string `name:"requests-file" type:"path" help:"Questions (NDJSON) about these users, with their candidates." placeholder:"FILE"`
-	Candidates   int    `help:"Candidates where they are drawn; default 100." placeholder:"N"`
+	Candidates   int    `want:"at least 2 and at most 10000" help:"Candidates where they are drawn; default 100." placeholder:"N"`
 
-	Width    int     `help:"Width of beams; default 64." placeholder:"N"`
-	Parallel int     `default:"1" help:"Requests at a time, which are computed in batches; default ${default}." placeholder:"N"`
-	Passes   int     `default:"1" help:"How often all is asked; the last answers, from warm caches, are measured; default ${default}." placeholder:"N"`
-	Device   *string `help:"auto, cpu or cuda."`
-	DType    string  `name:"dtype" help:"auto, f32 or bf16, for all models." placeholder:"FORMAT"`
+	Width    int     `want:"at least 1 and at most 4096" help:"Width of beams; default 64." placeholder:"N"`
+	Parallel int     `default:"1" want:"at least 1 and at most 1024" help:"Requests at a time, which are computed in batches; default ${default}." placeholder:"N"`
+	Passes   int     `default:"1" want:"at least 1" help:"How often all is asked; the last answers, from warm caches, are measured; default ${default}." placeholder:"N"`
+	Device   *string `want:"one of auto, cpu, cuda" help:"auto, cpu or cuda."`
+	DType    string  `name:"dtype" want:"one of auto, f32, bf16" help:"auto, f32 or bf16, for all models." placeholder:"FORMAT"`
 	Yes      string  `default:"yes" help:"With --checkpoint: the token that means yes, for pointwise; default ${default}."`
 	No       string  `default:"no" help:"The token that means no; default ${default}."`
 	Seed     uint64  `default:"1" help:"Of the shop, of drawn candidates and of intervals; default ${default}."`
@@ -82,13 +82,7 @@ func (c *evalRunCmd) Run(w *world) error {
 	if (c.Config != "" && c.Checkpoint != "") || (c.Untrained && c.Config+c.Checkpoint != "") {
 		return usagef("give one of -c, --checkpoint and --untrained")
 	}
-	if err := c.checkWays(); err != nil {
-		return err
-	}
 	if c.Target != 0 {
-		if !(c.Target > 0 && c.Target < 1) {
-			return usagef("--blend-target: %v: want a share such as 0.98", c.Target)
-		}
 		c.Ways = []string{"item", "blend"}
 	}
 	if c.Config+c.Checkpoint == "" && !c.Untrained && c.RequestsFile+c.UsersFile == "" {
@@ -124,17 +118,6 @@ func (c *evalRunCmd) Run(w *world) error {
 		return r.JSON(w.stdout)
 	}
 	return r.Text(w.stdout)
-}
-
-var evalWays = []string{"user", "item", "auto", "blend", "pointwise", "pointwise-user", "pointwise-item", "beam", "hstu"}
-
-func (c *evalRunCmd) checkWays() error {
-	for _, name := range c.Ways {
-		if !slices.Contains(evalWays, name) {
-			return usagef("--ways: %q: want some of %s", name, strings.Join(evalWays, ", "))
-		}
-	}
-	return nil
 }
 
 // measure opens the models with a data folder of their own and asks.

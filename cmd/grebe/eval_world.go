@@ -20,13 +20,13 @@ import (
 type evalWorldCmd struct {
 	Out        string  `required:"" type:"path" help:"Folder to write to, made if needed." placeholder:"DIR"`
 	Seed       uint64  `default:"1" help:"Of the shop; default ${default}."`
-	Items      int     `default:"10000" help:"Items, about; default ${default}."`
-	Train      int     `default:"20000" help:"Customers to train on; default ${default}."`
-	Validation int     `default:"1000" help:"Customers to choose settings by; default ${default}."`
-	Test       int     `default:"1000" help:"Customers to measure on; default ${default}."`
-	Cuts       int     `default:"4" help:"Further questions about each customer to train on, at random places of the history; default ${default}."`
-	Requests   int     `default:"2000" help:"Requests of the trace; default ${default}."`
-	Rate       float64 `default:"20" help:"Requests of the trace per second, on average; default ${default}."`
+	Items      int     `default:"10000" want:"at least 1000" help:"Items, about; default ${default}."`
+	Train      int     `default:"20000" want:"at least 0" help:"Customers to train on; default ${default}."`
+	Validation int     `default:"1000" want:"at least 0" help:"Customers to choose settings by; default ${default}."`
+	Test       int     `default:"1000" want:"at least 0" help:"Customers to measure on; default ${default}."`
+	Cuts       int     `default:"4" want:"at least 0" help:"Further questions about each customer to train on, at random places of the history; default ${default}."`
+	Requests   int     `default:"2000" want:"at least 0" help:"Requests of the trace; default ${default}."`
+	Rate       float64 `default:"20" want:"above 0" help:"Requests of the trace per second, on average; default ${default}."`
 	Tokenizer  string  `type:"path" help:"tokenizer.json to count tokens with." placeholder:"FILE"`
 	Arrays     bool    `help:"Write arrays of integers for the scripts of training/ instead, with a tokenizer."`
 	ItemsFile  string  `name:"items-file" type:"path" help:"With --arrays: items (NDJSON) with texts, instead of the shop's; who had them is left to the scripts." placeholder:"FILE"`
@@ -51,15 +51,6 @@ Examples:
 func (c *evalWorldCmd) Run(w *world) error {
 	if c.ItemsFile != "" {
 		return c.catalog()
-	}
-	if c.Items < 1000 {
-		return usagef("--items: %d: want at least 1000", c.Items)
-	}
-	if c.Cuts < 0 {
-		return usagef("--cuts: %d: want 0 or more", c.Cuts)
-	}
-	if c.Rate <= 0 {
-		return usagef("--rate: %v: want more than 0", c.Rate)
 	}
 	sh, err := shop.New(c.Seed, c.Items)
 	if err != nil {

@@ -3,6 +3,7 @@ package main
 import (
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 	"time"
 
@@ -42,6 +43,9 @@ func (c *indexCmd) Run(w *world) error {
 	if err != nil {
 		return err
 	}
+	if c.Model != "" && !slices.ContainsFunc(cfg.Models, func(m config.Model) bool { return m.Name == c.Model }) {
+		return usagef("no model %q in %s", c.Model, c.Config)
+	}
 	s, err := load(w.ctx, &cfg.Config, c.logger(w.stderr))
 	if err != nil {
 		return err
@@ -69,7 +73,7 @@ func (c *indexCmd) Run(w *world) error {
 		done++
 	}
 	if done == 0 {
-		return usagef("no model %q in %s", c.Model, c.Config)
+		return usagef("prototypes are of histories as texts, which models of events do not read: no other is asked for of %s", c.Config)
 	}
 	return nil
 }

@@ -22,21 +22,18 @@ import (
 // prototypeFlags say how a pool of prototypes is made.
 type prototypeFlags struct {
 	Prototypes bool    `help:"Make prototypes of users' histories, for blended prompts, instead of computing items."`
-	Users      int     `name:"prototype-users" default:"20000" help:"Users whose histories are gone over, at most; default ${default}." placeholder:"N"`
-	Memory     string  `name:"prototype-memory" default:"64MiB" help:"KV of prototypes, at most; default ${default}." placeholder:"SIZE"`
-	Radius     float32 `name:"prototype-radius" help:"How far apart contexts may be that count as the same, as a relative error of keys and values; default 0.1." placeholder:"R"`
-	Least      int     `name:"prototype-least" help:"Users in whose histories a context occurs, at least; default 2." placeholder:"N"`
+	Users      int     `name:"prototype-users" default:"20000" want:"at least 1" help:"Users whose histories are gone over, at most; default ${default}." placeholder:"N"`
+	Memory     string  `name:"prototype-memory" default:"64MiB" want:"a size such as 64MiB" help:"KV of prototypes, at most; default ${default}." placeholder:"SIZE"`
+	Radius     float32 `name:"prototype-radius" want:"above 0 and at most 1" help:"How far apart contexts may be that count as the same, as a relative error of keys and values; default 0.1." placeholder:"R"`
+	Least      int     `name:"prototype-least" want:"at least 1" help:"Users in whose histories a context occurs, at least; default 2." placeholder:"N"`
 	Fresh      bool    `name:"prototype-fresh" help:"Forget the prototypes that there are; default: what they do not cover is added."`
 }
 
 // make makes those of one model.
 func (f *prototypeFlags) make(w *world, s *stack, m *server.Model, cfg *config.Config, mc *config.Model) error {
 	size, err := config.ParseSize(f.Memory)
-	if err != nil || size.Bytes <= 0 {
-		return usagef("--prototype-memory: %q: want a size such as 64MiB", f.Memory)
-	}
-	if f.Users < 1 {
-		return usagef("--prototype-users: %d: want at least 1", f.Users)
+	if err != nil {
+		return err
 	}
 	ids, _ := s.catalog.UserIDs("", f.Users, false)
 	if len(ids) == 0 {

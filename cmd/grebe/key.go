@@ -14,8 +14,8 @@ import (
 type keyCmd struct {
 	Name  string   `required:"" help:"Who will use it; shown in logs and errors."`
 	Roles []string `default:"serve" enum:"serve,catalog,admin" help:"What it opens: ${enum}."`
-	Rate  float64  `help:"Requests per second; 0 for no limit." placeholder:"N"`
-	Burst int      `help:"Requests at once; 0 for one second's worth." placeholder:"N"`
+	Rate  float64  `want:"at least 0" help:"Requests per second; 0 for no limit." placeholder:"N"`
+	Burst int      `want:"at least 0" help:"Requests at once; 0 for one second's worth." placeholder:"N"`
 	Add   string   `type:"path" help:"Add what the server needs to know to this file; else it is printed on standard error." placeholder:"FILE"`
 }
 

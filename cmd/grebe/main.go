@@ -109,6 +109,9 @@ func run(args []string, w *world) int {
 	if exited >= 0 {
 		return exited // --help
 	}
+	if err == nil {
+		err = checkFlags(cmd)
+	}
 	if err != nil {
 		fmt.Fprintf(w.stderr, "grebe: %v\nTry: grebe --help\n", err)
 		return exitUsage

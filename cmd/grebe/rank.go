@@ -15,7 +15,7 @@ type rankCmd struct {
 	askFlags
 	Candidates     []string `xor:"candidates" help:"Ids of the items to rank." placeholder:"ID"`
 	CandidatesFile string   `xor:"candidates" type:"path" help:"File with one candidate per line: an id, or an item as JSON." placeholder:"FILE"`
-	TopK           int      `help:"Return only the best K; 0 for all." placeholder:"K"`
+	TopK           int      `want:"at least 0" help:"Return only the best K; 0 for all." placeholder:"K"`
 	Prefix         string   `default:"auto" enum:"auto,user,item,none,blend" help:"What comes first and is reused: ${enum}."`
 }
 

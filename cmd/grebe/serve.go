@@ -26,10 +26,10 @@ type serveCmd struct {
 	Listen      *string  `help:"Address of HTTP." placeholder:"HOST:PORT"`
 	AdminListen *string  `help:"Address of /debug and admin calls; empty for none." placeholder:"HOST:PORT"`
 	GRPCListen  *string  `name:"grpc-listen" help:"Address of gRPC; empty for none." placeholder:"HOST:PORT"`
-	Device      *string  `help:"auto, cpu or cuda."`
-	Threads     *int     `help:"Threads of the CPU; 0 for all cores."`
+	Device      *string  `want:"one of auto, cpu, cuda" help:"auto, cpu or cuda."`
+	Threads     *int     `want:"at least 0 and at most 1024" help:"Threads of the CPU; 0 for all cores."`
 	DataDir     *string  `type:"path" help:"Folder for what the server keeps." placeholder:"DIR"`
-	SLOMS       *int     `name:"slo-ms" help:"Default deadline of a request in milliseconds." placeholder:"MS"`
+	SLOMS       *int     `name:"slo-ms" want:"at least 1 and at most 3600000" help:"Default deadline of a request in milliseconds." placeholder:"MS"`
 	Set         []string `sep:"none" help:"Set any key of the configuration, such as models[0].dtype=f32." placeholder:"KEY=VALUE"`
 	logFlags
 }

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"path/filepath"
 	"time"
 
 	"golang.org/x/term"
@@ -28,7 +29,7 @@ type tableImportCmd struct {
 	Files    []string `arg:"" type:"path" help:"Rows: .npy (float32, two dimensions), .f32 (numbers row after row) or .ndjson ({\"key\": 17, \"row\": [..]} per line)." placeholder:"FILE"`
 	Config   string   `short:"c" type:"path" xor:"target" help:"Write to the table's store, as this configuration names it." placeholder:"FILE"`
 	Server   string   `xor:"target" help:"Write through this running server." placeholder:"URL"`
-	Dim      int      `help:"Numbers of a row; needed with --server." placeholder:"N"`
+	Dim      int      `want:"at least 1" help:"Numbers of a row; needed with --server." placeholder:"N"`
 	FirstKey uint64   `help:"Key of the first row of .npy and .f32 files; the others follow." placeholder:"N"`
 	accessFlags
 }
@@ -51,6 +52,9 @@ type rowSink interface {
 }
 
 func (c *tableImportCmd) Run(w *world) error {
+	if err := c.apart(); err != nil {
+		return err
+	}
 	sink, err := c.sink(w)
 	if err != nil {
 		return err
@@ -61,6 +65,21 @@ func (c *tableImportCmd) Run(w *world) error {
 		}
 	}
 	return errors.Join(err, sink.close())
+}
+
+// apart refuses files whose rows would replace each other's: those without keys all begin at the same one.
+func (c *tableImportCmd) apart() error {
+	before := ""
+	for _, name := range c.Files {
+		if ext := filepath.Ext(name); ext != ".npy" && ext != ".f32" {
+			continue
+		}
+		if before != "" {
+			return usagef("the rows of %s would replace those of %s: import files without keys one by one, each with its --first-key", name, before)
+		}
+		before = name
+	}
+	return nil
 }
 
 func (c *tableImportCmd) sink(w *world) (rowSink, error) {

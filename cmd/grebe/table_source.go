@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -24,7 +25,7 @@ type rowFile struct {
 	dim  int
 	key  uint64 // of the next row, where the file has none
 	line int    // of an NDJSON file
-	rows int64  // that the header of a .npy file promises
+	rows int64  // of a .npy or .f32 file
 	read func(f *rowFile, row []float32) (uint64, error)
 }
 
@@ -42,7 +43,7 @@ func openRows(name string, dim int, first uint64) (*rowFile, error) {
 	}
 	switch filepath.Ext(name) {
 	case ".f32":
-		if r.size%int64(4*dim) != 0 {
+		if r.rows = r.size / int64(4*dim); r.size != r.rows*int64(4*dim) {
 			err = fmt.Errorf("%s has %d bytes, no whole number of rows of %d", name, r.size, dim)
 		}
 	case ".npy":
@@ -56,6 +57,9 @@ func openRows(name string, dim int, first uint64) (*rowFile, error) {
 		r.read = (*rowFile).text
 	default:
 		err = usagef("%s: want a file that ends in .npy, .f32 or .ndjson", name)
+	}
+	if err == nil && r.rows > 0 && first > math.MaxUint64-uint64(r.rows-1) {
+		err = usagef("--first-key: %d: the last of %d rows would have a key beyond %d", first, r.rows, uint64(math.MaxUint64))
 	}
 	if err != nil {
 		f.Close()
