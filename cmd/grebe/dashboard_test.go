@@ -37,12 +37,13 @@ func browser(t *testing.T, home string) (ctx context.Context, complaints func() 
 	t.Cleanup(func() { _ = os.RemoveAll(profile) })
 	opts := append(chromedp.DefaultExecAllocatorOptions[:], chromedp.ExecPath(path), chromedp.NoSandbox,
 		chromedp.Flag("disable-quic", true), chromedp.Flag("disable-background-networking", true),
-		chromedp.Flag("disable-component-update", true), chromedp.Flag("disable-sync", true), chromedp.UserDataDir(profile))
+		chromedp.Flag("disable-component-update", true), chromedp.Flag("disable-sync", true), chromedp.UserDataDir(profile),
+		chromedp.WSURLReadTimeout(time.Until(late(t))))
 	alloc, cancel := chromedp.NewExecAllocator(context.Background(), opts...)
 	t.Cleanup(cancel)
 	ctx, cancel = chromedp.NewContext(alloc)
 	t.Cleanup(cancel)
-	ctx, cancel = context.WithTimeout(ctx, 2*time.Minute)
+	ctx, cancel = context.WithDeadline(ctx, late(t))
 	t.Cleanup(cancel)
 	var mu sync.Mutex
 	var found []string
@@ -132,6 +133,7 @@ func TestDashboard(t *testing.T) {
 	ctx, complaints := browser(t, r.http)
 	defer loadDemo(t, r.http)()
 
+	patient := chromedp.WithPollingTimeout(0) // until the browser's context ends
 	moving := `[...document.querySelectorAll("figure")].filter(f => f.querySelector("path.line, path.area")).length`
 	var charts int
 	dark := func(scheme string) chromedp.Action {
@@ -140,8 +142,8 @@ func TestDashboard(t *testing.T) {
 	err := chromedp.Run(ctx,
 		chromedp.EmulateViewport(1280, 900), dark("light"),
 		chromedp.Navigate(r.http+"/"),
-		chromedp.Poll(moving+` >= 6`, nil, chromedp.WithPollingTimeout(40*time.Second)),
-		chromedp.Poll(`document.querySelector("#state").textContent === "ready"`, nil),
+		chromedp.Poll(moving+` >= 6`, nil, patient),
+		chromedp.Poll(`document.querySelector("#state").textContent === "ready"`, nil, patient),
 		chromedp.Sleep(4*time.Second), // for charts that people can see
 		chromedp.Evaluate(moving, &charts),
 		shoot("dashboard-live.png"),
@@ -155,7 +157,7 @@ func TestDashboard(t *testing.T) {
 	err = chromedp.Run(ctx,
 		chromedp.Focus("#tab-live"), chromedp.KeyEvent(kb.ArrowRight), // to the playground
 		chromedp.WaitVisible("[data-side=A] form button"),
-		chromedp.Poll(`document.querySelectorAll("#history li").length > 0`, nil),
+		chromedp.Poll(`document.querySelectorAll("#history li").length > 0`, nil, patient),
 		chromedp.Click("[data-side=A] form button"),
 		chromedp.WaitVisible(answered("A")),
 		chromedp.SetValue(`[data-side=B] select[name=op]`, "recommend"),

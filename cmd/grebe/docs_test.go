@@ -82,7 +82,7 @@ func runDocument(t *testing.T, doc string, lines []string) {
 		if err := cmd.Start(); err != nil {
 			t.Fatal(err)
 		}
-		enough := patience(cmd)
+		enough := patience(t, cmd)
 		err := cmd.Wait()
 		enough()
 		if err != nil {
@@ -103,10 +103,10 @@ func background(t *testing.T, dir string, env []string, command, addr string) {
 	}
 	t.Cleanup(func() {
 		_ = cmd.Process.Signal(syscall.SIGTERM)
-		defer patience(cmd)()
+		defer patience(t, cmd)()
 		_ = cmd.Wait()
 	})
-	for end := time.Now().Add(time.Minute); ; time.Sleep(50 * time.Millisecond) {
+	for ; ; time.Sleep(50 * time.Millisecond) {
 		resp, err := http.Get("http://" + addr + "/v2/health/ready")
 		if err == nil {
 			resp.Body.Close()
@@ -114,7 +114,7 @@ func background(t *testing.T, dir string, env []string, command, addr string) {
 				return
 			}
 		}
-		if time.Now().After(end) {
+		if time.Now().After(late(t)) {
 			t.Fatalf("`%s` does not answer:\n%s", command, out.String())
 		}
 	}

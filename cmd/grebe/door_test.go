@@ -182,7 +182,7 @@ func (r *running) hangup(t *testing.T, want string) {
 	if err := r.cmd.Process.Signal(syscall.SIGHUP); err != nil {
 		t.Fatal(err)
 	}
-	defer patience(r.cmd)()
+	defer patience(t, r.cmd)()
 	for line := range r.log {
 		if strings.Contains(line, want) {
 			return

@@ -200,7 +200,7 @@ func start(t *testing.T, args ...string) *running {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = cmd.Process.Kill() })
-	defer patience(cmd)()
+	defer patience(t, cmd)()
 	r := &running{cmd: cmd, log: make(chan string, 1000)}
 	lines := bufio.NewScanner(pipe)
 	var seen strings.Builder
@@ -232,9 +232,20 @@ func start(t *testing.T, args ...string) *running {
 	return r
 }
 
-// patience kills a command that takes too long; the returned function calls it off.
-func patience(cmd *exec.Cmd) (enough func() bool) {
-	return time.AfterFunc(time.Minute, func() { _ = cmd.Process.Kill() }).Stop
+// unhurried is for commands whose requests carry no deadline of their own: the machine may be slow.
+var unhurried = append(os.Environ(), "GREBE_SLO_MS=30000")
+
+// patience kills a command that hangs; the returned function calls it off.
+func patience(t *testing.T, cmd *exec.Cmd) (enough func() bool) {
+	return time.AfterFunc(time.Until(late(t)), func() { _ = cmd.Process.Kill() }).Stop
+}
+
+// late is when a test stops waiting: a moment before all tests have to be done, however slow the machine is.
+func late(t *testing.T) time.Time {
+	if end, ok := t.Deadline(); ok {
+		return end.Add(-15 * time.Second)
+	}
+	return time.Now().Add(time.Hour)
 }
 
 // stop asks the server to end and returns its exit code.
@@ -243,7 +254,7 @@ func (r *running) stop(t *testing.T) int {
 	if err := r.cmd.Process.Signal(syscall.SIGTERM); err != nil {
 		t.Fatal(err)
 	}
-	defer patience(r.cmd)()
+	defer patience(t, r.cmd)()
 	for range r.log { // until the pipe closes
 	}
 	_ = r.cmd.Wait()
@@ -360,12 +371,12 @@ func startDemo(t *testing.T, out *bytes.Buffer) *running {
 		t.Fatal(err)
 	}
 	cmd := exec.Command(binary, "demo", "--data", filepath.Join(t.TempDir(), "demo"), "--listen", "127.0.0.1:0")
-	cmd.Stdout = write
+	cmd.Stdout, cmd.Env = write, unhurried
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = cmd.Process.Kill() })
-	defer patience(cmd)()
+	defer patience(t, cmd)()
 	write.Close()
 	lines := bufio.NewScanner(read)
 	for lines.Scan() {

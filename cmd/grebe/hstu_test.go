@@ -19,7 +19,7 @@ import (
 func TestServeEvents(t *testing.T) {
 	model := filepath.Join("..", "..", "testdata", "fixtures", "hstu", "absolute")
 	r := start(t, "serve", "--model", model, "--device", "cpu", "--set", "data_dir="+t.TempDir(),
-		"--listen", "127.0.0.1:0", "--admin-listen=", "--grpc-listen=")
+		"--listen", "127.0.0.1:0", "--admin-listen=", "--grpc-listen=", "--slo-ms", "30000")
 	ask := func(path, body string) (out struct {
 		Results []struct {
 			ID    string
@@ -151,6 +151,7 @@ func TestServeEventsFromATable(t *testing.T) {
 grpc_listen: ""
 admin_listen: ""
 device: cpu
+slo_ms: 30000
 data_dir: %s
 tables:
   - {name: items, store: file, file: rows.f32, dim: 32}
