@@ -174,6 +174,21 @@ func (c *Checkpoint) Pick(cols int, p Part, rows []int32) (compute.Linear, error
 	return l, nil
 }
 
+// Finite fails where a value of a vector, of no columns, or of a matrix is infinite or no number.
+func (c *Checkpoint) Finite(cols int, p Part) {
+	shape := []int{p.Rows, cols}
+	if cols == 0 {
+		shape = shape[:1]
+	}
+	t, name := c.tensor(p.Name, shape...)
+	if c.err != nil {
+		return
+	}
+	if i := safetensors.NotFinite(t); i >= 0 {
+		c.err = fmt.Errorf("%s: tensor %q: value %d is infinite or no number", c.where(), name, i)
+	}
+}
+
 // Vector loads the concatenation of vectors.
 func (c *Checkpoint) Vector(parts ...Part) compute.Vector {
 	var values []byte

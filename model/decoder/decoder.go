@@ -62,12 +62,26 @@ func Build(c *model.Checkpoint, f Features) (model.Model, error) {
 	return d, nil
 }
 
-// load packs the weights of one layer, whose tensors' names start with prefix.
+// load packs the weights of one layer, whose tensors' names start with prefix. What keys and values are computed from has to be
+// finite where they are kept in FP8, which has no infinity: they would become large numbers, and scores that look right. In other
+// formats the scores are no numbers, and are refused.
 func load(c *model.Checkpoint, f Features, prefix string) (l layer) {
 	cfg := c.Config
 	part := func(name string, rows int) model.Part { return model.Part{Name: prefix + name, Rows: rows} }
 	q, kv := cfg.Heads*cfg.HeadDim, cfg.KVHeads*cfg.HeadDim
 
+	if c.KV == compute.FP8 {
+		c.Finite(0, part("input_layernorm.weight", cfg.Hidden))
+		for _, name := range []string{"self_attn.k_proj", "self_attn.v_proj"} {
+			c.Finite(cfg.Hidden, part(name+".weight", kv))
+			if f.QKVBias {
+				c.Finite(0, part(name+".bias", kv))
+			}
+		}
+		if f.QKNorm {
+			c.Finite(0, part("self_attn.k_norm.weight", cfg.HeadDim))
+		}
+	}
 	a := &l.attention
 	a.Norm = c.Vector(part("input_layernorm.weight", cfg.Hidden))
 	a.QKV = c.Linear(cfg.Hidden, part("self_attn.q_proj.weight", q),

@@ -23,6 +23,26 @@ func Floats(t compute.Tensor) []float32 {
 	return out
 }
 
+// NotFinite returns the place of the first value that is infinite or no number; -1 where all are finite.
+func NotFinite(t compute.Tensor) int {
+	const f32, bf16, f16 = 0x7f800000, 0x7f80, 0x7c00 // exponents of what is not finite
+	for i := range t.Rows * t.Cols {
+		bad := false
+		switch t.DType {
+		case compute.F32:
+			bad = binary.LittleEndian.Uint32(t.Data[4*i:])&f32 == f32
+		case compute.BF16:
+			bad = binary.LittleEndian.Uint16(t.Data[2*i:])&bf16 == bf16
+		case compute.F16:
+			bad = binary.LittleEndian.Uint16(t.Data[2*i:])&f16 == f16
+		}
+		if bad {
+			return i
+		}
+	}
+	return -1
+}
+
 func fromF16(h uint16) float32 {
 	sign := uint32(h&0x8000) << 16
 	exp, frac := uint32(h>>10&0x1f), uint32(h&0x3ff)
