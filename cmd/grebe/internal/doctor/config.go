@@ -50,6 +50,11 @@ func examineConfig(r *Report, file string, env []string, free int64) {
 	for i := range cfg.Tables {
 		reachable(r, &cfg.Tables[i])
 	}
+	writable(r, cfg.DataDir)
+	readable(r, "auth.keys", cfg.Auth.Keys)
+	readable(r, "tls.cert", cfg.TLS.Cert)
+	readable(r, "tls.key", cfg.TLS.Key)
+	readable(r, "tls.client_ca", cfg.TLS.ClientCA)
 	readable(r, "catalog", cfg.Catalog.Items)
 	readable(r, "catalog", cfg.Catalog.Users)
 	ports(r, &cfg.Config, Fail)
@@ -98,15 +103,50 @@ func checkpoint(r *Report, m *config.Model) int64 {
 	}
 	r.add(check, OK, "", "%s, %s in %s", described.Architecture, gigabytes(size), m.Path)
 	file := filepath.Join(m.Path, "tokenizer.json")
-	switch _, err := tokenizer.Load(file); {
+	switch tok, err := tokenizer.Load(file); {
 	case errors.Is(err, fs.ErrNotExist):
 		r.add(check, Warn, "put the model's tokenizer.json into its folder", "no tokenizer: requests must give tokens")
 	case err != nil:
 		r.add(check, Fail, "only byte-level BPE is known (Qwen, Llama 3, GPT-2)", "%v", err)
 	default:
 		r.add(check, OK, "", "%s", file)
+		answers(r, check, &m.Scoring, tok)
 	}
 	return size
+}
+
+// answers looks for the tokens that pointwise scoring compares.
+func answers(r *Report, check string, s *config.Scoring, tok *tokenizer.Tokenizer) {
+	if s.Kind != "pointwise" {
+		return
+	}
+	for _, t := range []config.Token{s.Yes, s.No} {
+		if _, ok := tok.TokenID(t.Text); !ok && !t.ByID {
+			r.add(check, Fail, "answers are one token each: try them with or without the space in front", "scoring: %s is not one token of the vocabulary", t)
+		}
+	}
+}
+
+// writable tries to make a file where the data goes, or in the folder that its own would be made in.
+func writable(r *Report, dir string) {
+	at := dir
+	for {
+		if _, err := os.Lstat(at); err == nil || at == filepath.Dir(at) {
+			break
+		}
+		at = filepath.Dir(at)
+	}
+	f, err := os.CreateTemp(at, ".grebe-doctor-")
+	if err != nil {
+		r.add("data_dir", Fail, "name a folder that can be written to", "%s: %v", dir, err)
+		return
+	}
+	f.Close()
+	if err := os.Remove(f.Name()); err != nil {
+		r.add("data_dir", Warn, "", "%v", err)
+		return
+	}
+	r.add("data_dir", OK, "", "%s", dir)
 }
 
 func readable(r *Report, check, file string) {
@@ -122,8 +162,9 @@ func readable(r *Report, check, file string) {
 	r.add(check, OK, "", "%s", file)
 }
 
-// reachable tries to connect to each address of a table's store.
+// reachable opens a table's file, or tries to connect to each address of its store.
 func reachable(r *Report, t *config.Table) {
+	readable(r, "table "+t.Name, t.File)
 	for _, addr := range t.Addresses {
 		conn, err := net.DialTimeout("tcp", addr, 2*time.Second)
 		if err != nil {

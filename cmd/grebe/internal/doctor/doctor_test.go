@@ -4,8 +4,12 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
+
+	"grebe/cmd/grebe/internal/demo"
+	_ "grebe/model/qwen"
 )
 
 // put writes files below a new root.
@@ -93,11 +97,12 @@ func TestConfigProblemsFailWithARemedy(t *testing.T) {
 		"bad.yaml": "lisen: x\nmodels: [{path: y}]\n",
 		"grebe.yaml": "listen: " + taken.Addr().String() + "\nadmin_listen: \"\"\ngrpc_listen: \"\"\n" +
 			"models: [{name: m, path: absent}]\ncatalog: {items: absent.ndjson}\n" +
-			"tables: [{name: t, dim: 4, store: redis, addresses: [\"127.0.0.1:1\"]}, {name: there, dim: 4, store: redis, addresses: [\"" + taken.Addr().String() + "\"]}]\n",
+			"data_dir: bad.yaml/data\nauth: {keys: absent.yaml}\ntls: {cert: absent.pem, key: absent.key}\n" +
+			"tables: [{name: f, dim: 4, store: file, file: absent.f32}, {name: t, dim: 4, store: redis, addresses: [\"127.0.0.1:1\"]}, {name: there, dim: 4, store: redis, addresses: [\"" + taken.Addr().String() + "\"]}]\n",
 	})
 	for file, checks := range map[string][]string{
 		"bad.yaml":   {"configuration"},
-		"grebe.yaml": {"model m", "catalog", "listen", "table t"},
+		"grebe.yaml": {"model m", "catalog", "listen", "table t", "table f", "data_dir", "auth.keys", "tls.cert", "tls.key"},
 	} {
 		r := &Report{}
 		examineConfig(r, filepath.Join(dir, file), nil, 1<<40)
@@ -111,6 +116,31 @@ func TestConfigProblemsFailWithARemedy(t *testing.T) {
 		}
 		if !r.Failed() {
 			t.Errorf("%s: the report does not fail", file)
+		}
+	}
+}
+
+// What cannot be scored is told before a start, which would fail.
+func TestAnswersThatAreNoTokens(t *testing.T) {
+	folder := t.TempDir()
+	if err := demo.Ensure(folder); err != nil {
+		t.Fatal(err)
+	}
+	lm := filepath.Join(folder, "lm")
+	for scoring, want := range map[string]Status{
+		`{kind: pointwise, "yes": " yes", "no": " no"}`:          OK,
+		`{kind: pointwise, "yes": "certainly not", "no": " no"}`: Fail,
+		`{kind: pointwise, "yes": 5, "no": 6}`:                   OK,
+	} {
+		dir := put(t, map[string]string{"grebe.yaml": "data_dir: data\nmodels: [{name: m, path: " + lm + ", scoring: " + scoring + "}]\n"})
+		r := &Report{}
+		examineConfig(r, filepath.Join(dir, "grebe.yaml"), nil, 1<<40)
+		failed := slices.ContainsFunc(r.Findings, func(f Finding) bool { return f.Check == "model m" && f.Status == Fail })
+		if failed != (want == Fail) {
+			t.Errorf("%s: %+v", scoring, r.Findings)
+		}
+		if left, _ := filepath.Glob(filepath.Join(dir, ".grebe-doctor-*")); len(left) > 0 {
+			t.Errorf("left behind: %q", left)
 		}
 	}
 }
