@@ -128,9 +128,9 @@ func TestAnswersThatAreNoTokens(t *testing.T) {
 	}
 	lm := filepath.Join(folder, "lm")
 	for scoring, want := range map[string]Status{
-		`{kind: pointwise, "yes": "yes", "no": "no"}`:           OK,
-		`{kind: pointwise, "yes": "certainly not", "no": "no"}`: Fail,
-		`{kind: pointwise, "yes": 5, "no": 6}`:                  OK,
+		`{kind: pointwise, "yes": "a", "no": "b"}`:             OK,
+		`{kind: pointwise, "yes": "certainly not", "no": "b"}`: Fail,
+		`{kind: pointwise, "yes": 5, "no": 6}`:                 OK,
 	} {
 		dir := put(t, map[string]string{"grebe.yaml": "data_dir: data\nmodels: [{name: m, path: " + lm + ", scoring: " + scoring + "}]\n"})
 		r := &Report{}
