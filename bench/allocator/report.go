@@ -1,9 +1,10 @@
 package allocator
 
 import (
-	"encoding/json"
 	"fmt"
 	"io"
+
+	"grebe/bench/report"
 )
 
 type printer struct {
@@ -94,7 +95,5 @@ func (p *printer) finish(r *Report) error {
 	if !p.json {
 		return nil
 	}
-	e := json.NewEncoder(p.w)
-	e.SetIndent("", "  ")
-	return e.Encode(r)
+	return report.JSON(p.w, r)
 }

@@ -1,9 +1,10 @@
 package beam
 
 import (
-	"encoding/json"
 	"fmt"
 	"io"
+
+	"grebe/bench/report"
 )
 
 // printer writes tables as they come, or nothing until the JSON at the end.
@@ -20,11 +21,9 @@ func (p *printer) printf(format string, args ...any) {
 	_, p.err = fmt.Fprintf(p.w, format, args...)
 }
 
-func (p *printer) finish(report any, checks []Check) error {
+func (p *printer) finish(found any, checks []Check) error {
 	if p.json {
-		e := json.NewEncoder(p.w)
-		e.SetIndent("", "  ")
-		return e.Encode(report)
+		return report.JSON(p.w, found)
 	}
 	p.printf("\n")
 	for _, c := range checks {

@@ -116,6 +116,18 @@ func TestPairs(t *testing.T) {
 	}
 }
 
+// One candidate, or logits that are all the same, have no spread: where nothing is off, the error is 0.
+func TestDistanceWithoutSpread(t *testing.T) {
+	for _, c := range []struct{ a, b []float32 }{{[]float32{3}, []float32{5}}, {[]float32{1, 1}, []float32{1, 1}}, {nil, nil}} {
+		if d := distance(c.a, c.b); d != 0 {
+			t.Errorf("%v from %v: %v", c.a, c.b, d)
+		}
+	}
+	if d := distance([]float32{0, 2}, []float32{0, 1}); d < 0.999 || d > 1.001 {
+		t.Errorf("half of the spread more on each side is %v", d)
+	}
+}
+
 func exists(name string) bool {
 	_, err := os.Stat(name)
 	return err == nil

@@ -2,7 +2,6 @@ package blend
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -10,6 +9,7 @@ import (
 	"time"
 
 	"grebe/bench/load"
+	"grebe/bench/report"
 	"grebe/blend"
 	"grebe/compute"
 	"grebe/engine"
@@ -233,9 +233,7 @@ func (s *loaded) close() error {
 
 // JSON writes the report.
 func (l *Load) JSON(w io.Writer) error {
-	e := json.NewEncoder(w)
-	e.SetIndent("", " ")
-	return e.Encode(l)
+	return report.JSON(w, l)
 }
 
 // Text writes a table.

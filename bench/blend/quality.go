@@ -2,7 +2,6 @@ package blend
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"io"
 	"math"
@@ -11,6 +10,7 @@ import (
 	"time"
 
 	"grebe/bench/eval"
+	"grebe/bench/report"
 	"grebe/blend"
 	"grebe/compute"
 	"grebe/engine"
@@ -316,7 +316,7 @@ func (w *way) note(number int, q *eval.Question, logits, full []float32) {
 	u.err = distance(logits, full)
 }
 
-// distance is the root mean square difference of logits, whose mean does not matter, over their spread.
+// distance is the root mean square difference of logits, whose mean does not matter, over their spread; 0 where there is none.
 func distance(a, b []float32) float64 {
 	var shift, mean float64
 	n := float64(len(a))
@@ -329,6 +329,9 @@ func distance(a, b []float32) float64 {
 		off += sq(float64(a[i]-b[i]) - shift)
 		spread += sq(float64(b[i]) - mean)
 	}
+	if off == 0 {
+		return 0 // of one candidate, or of logits that are all the same, too
+	}
 	return math.Sqrt(off / spread)
 }
 
@@ -336,9 +339,7 @@ func sq(x float64) float64 { return x * x }
 
 // JSON writes the report.
 func (q *Quality) JSON(w io.Writer) error {
-	e := json.NewEncoder(w)
-	e.SetIndent("", " ")
-	return e.Encode(q)
+	return report.JSON(w, q)
 }
 
 // Text writes a table.

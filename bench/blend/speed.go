@@ -3,7 +3,6 @@ package blend
 import (
 	"cmp"
 	"context"
-	"encoding/json"
 	"fmt"
 	"io"
 	"math"
@@ -11,6 +10,7 @@ import (
 	"slices"
 	"time"
 
+	"grebe/bench/report"
 	"grebe/blend"
 	"grebe/compute"
 	"grebe/engine"
@@ -368,9 +368,7 @@ func tensor(seed uint64, rows, cols int) compute.Tensor {
 
 // JSON writes the report.
 func (s *Speed) JSON(w io.Writer) error {
-	e := json.NewEncoder(w)
-	e.SetIndent("", " ")
-	return e.Encode(s)
+	return report.JSON(w, s)
 }
 
 // Text writes a table.

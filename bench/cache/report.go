@@ -1,9 +1,10 @@
 package cache
 
 import (
-	"encoding/json"
 	"fmt"
 	"io"
+
+	"grebe/bench/report"
 )
 
 // printer writes tables as they come, or nothing until the JSON at the end.
@@ -43,9 +44,7 @@ func (p *printer) result(x *Result) {
 
 func (p *printer) finish(r *Report) error {
 	if p.json {
-		e := json.NewEncoder(p.w)
-		e.SetIndent("", "  ")
-		return e.Encode(r)
+		return report.JSON(p.w, r)
 	}
 	p.printf("\n")
 	for _, c := range r.Checks {

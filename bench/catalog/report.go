@@ -1,9 +1,10 @@
 package catalog
 
 import (
-	"encoding/json"
 	"fmt"
 	"io"
+
+	"grebe/bench/report"
 )
 
 // Bars of issue and design, for ten million items.
@@ -82,9 +83,7 @@ func (p *printer) deltas(lead string, all []Delta) {
 
 func (p *printer) finish(r *Report) error {
 	if p.json {
-		e := json.NewEncoder(p.w)
-		e.SetIndent("", "  ")
-		return e.Encode(r)
+		return report.JSON(p.w, r)
 	}
 	p.printf("\n")
 	for _, c := range r.Checks {

@@ -1,12 +1,13 @@
 package eval
 
 import (
-	"encoding/json"
 	"fmt"
 	"io"
 	"math"
 	"strings"
 	"text/tabwriter"
+
+	"grebe/bench/report"
 )
 
 // Setup is one way of computing, such as bf16 on a GPU, and what was measured with it.
@@ -196,9 +197,7 @@ func ties(scores [][]float64) int {
 
 // JSON writes the contrast for machines.
 func (c *Contrast) JSON(w io.Writer) error {
-	e := json.NewEncoder(w)
-	e.SetIndent("", " ")
-	return e.Encode(c)
+	return report.JSON(w, c)
 }
 
 // Text writes the contrast for people.

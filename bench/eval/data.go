@@ -6,6 +6,7 @@ import (
 	"cmp"
 	"encoding/json"
 	"fmt"
+	"math"
 	"math/rand/v2"
 	"os"
 	"runtime"
@@ -275,6 +276,16 @@ func (d *Data) check(q *Question) error {
 	}
 	if n := len(q.Probabilities); n > 0 && n != len(q.Candidates) {
 		return fmt.Errorf("probabilities: %d for %d candidates", n, len(q.Candidates))
+	}
+	sum := 0.0
+	for i, p := range q.Probabilities {
+		if p < 0 {
+			return fmt.Errorf("probabilities[%d]: %v is negative", i, p)
+		}
+		sum += p
+	}
+	if len(q.Probabilities) > 0 && !(sum > 0 && sum <= math.MaxFloat64) {
+		return fmt.Errorf("probabilities: their sum is %v", sum)
 	}
 	return nil
 }

@@ -1,13 +1,14 @@
 package eval
 
 import (
-	"encoding/json"
 	"fmt"
 	"io"
 	"slices"
 	"strings"
 	"text/tabwriter"
 	"time"
+
+	"grebe/bench/report"
 )
 
 // Report is what Run measured.
@@ -256,9 +257,7 @@ func (r *Report) compare(by bootstrap) {
 
 // JSON writes the report for machines.
 func (r *Report) JSON(w io.Writer) error {
-	e := json.NewEncoder(w)
-	e.SetIndent("", "  ")
-	return e.Encode(r)
+	return report.JSON(w, r)
 }
 
 // Text writes the report for people.

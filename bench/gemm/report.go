@@ -1,13 +1,13 @@
 package gemm
 
 import (
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"math"
 	"strings"
 
+	"grebe/bench/report"
 	"grebe/compute"
 )
 
@@ -60,9 +60,7 @@ func number(format string, v float64) string {
 
 func (t *table) finish(r *Report, check bool) error {
 	if t.json {
-		e := json.NewEncoder(t.w)
-		e.SetIndent("", "  ")
-		return e.Encode(r)
+		return report.JSON(t.w, r)
 	}
 	t.printf("\nratio to the fastest peer\n%-5s %3s %6s %6s %6s  %s\n", "type", "thr", "worst", "mean", "below", "worst at")
 	for _, s := range r.Summary {

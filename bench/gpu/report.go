@@ -1,13 +1,13 @@
 package gpu
 
 import (
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"os"
 	"strings"
 
+	"grebe/bench/report"
 	"grebe/compute/cuda/split"
 )
 
@@ -22,9 +22,7 @@ func (r *Report) save(file string) error {
 
 func (r *Report) write(w io.Writer, asJSON bool) error {
 	if asJSON {
-		e := json.NewEncoder(w)
-		e.SetIndent("", "  ")
-		return e.Encode(r)
+		return report.JSON(w, r)
 	}
 	p := &printer{w: w}
 	p.printf("%s, %s, driver for CUDA %s", r.Date.Format("2006-01-02 15:04"), r.Device, r.CUDA)

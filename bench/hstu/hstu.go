@@ -7,7 +7,6 @@ package hstu
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -20,6 +19,7 @@ import (
 	"text/tabwriter"
 	"time"
 
+	"grebe/bench/report"
 	"grebe/compute"
 	"grebe/compute/cpu"
 	"grebe/engine"
@@ -115,7 +115,7 @@ func Run(ctx context.Context, o Options, w io.Writer) (Report, error) {
 		return r, fmt.Errorf("bench hstu: %w", err)
 	}
 	if o.JSON {
-		return r, json.NewEncoder(w).Encode(r)
+		return r, report.JSON(w, r)
 	}
 	return r, r.write(w, &o)
 }

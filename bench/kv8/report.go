@@ -1,16 +1,15 @@
 package kv8
 
 import (
-	"encoding/json"
 	"fmt"
 	"io"
+
+	"grebe/bench/report"
 )
 
 // JSON writes the report for programs.
 func (r *Report) JSON(w io.Writer) error {
-	e := json.NewEncoder(w)
-	e.SetIndent("", "  ")
-	return e.Encode(r)
+	return report.JSON(w, r)
 }
 
 // Text writes it for people.

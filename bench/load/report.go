@@ -1,20 +1,19 @@
 package load
 
 import (
-	"encoding/json"
 	"fmt"
 	"io"
 	"maps"
 	"slices"
 	"strings"
 	"text/tabwriter"
+
+	"grebe/bench/report"
 )
 
 // WriteJSON writes a Result, Found or Comparison, or a struct that holds some, as indented JSON.
-func WriteJSON(w io.Writer, report any) error {
-	e := json.NewEncoder(w)
-	e.SetIndent("", "  ")
-	return e.Encode(report)
+func WriteJSON(w io.Writer, of any) error {
+	return report.JSON(w, of)
 }
 
 // WriteTable writes a line per result, times in milliseconds.

@@ -1,9 +1,10 @@
 package prefill
 
 import (
-	"encoding/json"
 	"fmt"
 	"io"
+
+	"grebe/bench/report"
 )
 
 // table writes lines as they come, or nothing until the JSON at the end.
@@ -42,9 +43,7 @@ func (t *table) lines(lines []Line) {
 
 func (t *table) finish(r *Report) error {
 	if t.json {
-		e := json.NewEncoder(t.w)
-		e.SetIndent("", "  ")
-		return e.Encode(r)
+		return report.JSON(t.w, r)
 	}
 	if len(r.Ranks) > 0 {
 		t.printf("\nrank: a user of %d tokens, %d items of %d; medians in ms\n", userTokens, candidates, itemTokens)

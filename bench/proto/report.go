@@ -1,19 +1,17 @@
 package proto
 
 import (
-	"encoding/json"
 	"fmt"
 	"io"
 	"text/tabwriter"
 
+	"grebe/bench/report"
 	"grebe/blend"
 )
 
 // JSON prints the report for programs.
 func (r *Report) JSON(w io.Writer) error {
-	e := json.NewEncoder(w)
-	e.SetIndent("", "  ")
-	return e.Encode(r)
+	return report.JSON(w, r)
 }
 
 // Text prints the report for people.

@@ -1,7 +1,6 @@
 package rank
 
 import (
-	"encoding/json"
 	"fmt"
 	"io"
 	"maps"
@@ -10,6 +9,7 @@ import (
 	"text/tabwriter"
 
 	"grebe/bench/load"
+	"grebe/bench/report"
 	"grebe/workload"
 )
 
@@ -111,13 +111,11 @@ func (p *printer) table(rows [][]string) {
 	p.err = t.Flush()
 }
 
-func (p *printer) finish(report any) error {
+func (p *printer) finish(found any) error {
 	if !p.json || p.err != nil {
 		return p.err
 	}
-	e := json.NewEncoder(p.w)
-	e.SetIndent("", "  ")
-	return e.Encode(report)
+	return report.JSON(p.w, found)
 }
 
 func (p *printer) head(r *Report) {
