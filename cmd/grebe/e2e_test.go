@@ -94,7 +94,8 @@ func TestExitCodes(t *testing.T) {
 		{[]string{"serve", "-c", "absent.yaml"}, exitFailed, "absent.yaml"},
 		{[]string{"serve", "--model", "absent", "--listen", "127.0.0.1:0", "--admin-listen=", "--grpc-listen="}, exitFailed, "config.json"},
 		{[]string{"serve", "--model", "x", "--set", "nothing"}, exitUsage, "KEY=VALUE"},
-		{[]string{"serve", "--model", "x", "--device", "tpu"}, exitFailed, "flag --device: device: \"tpu\": want one of auto, cpu, cuda"},
+		{[]string{"serve", "--model", "x", "--device", "tpu"}, exitUsage, "--device: tpu: want one of auto, cpu, cuda"},
+		{[]string{"serve", "--model", "x", "--set", "device=tpu"}, exitFailed, "device: \"tpu\": want one of auto, cpu, cuda"},
 		{[]string{"rank"}, exitUsage, "for whom?"},
 		{[]string{"rank", "--user", "a"}, exitUsage, "rank what?"},
 		{[]string{"rank", "--user", "a", "--user-text", "b"}, exitUsage, "user"},
@@ -109,7 +110,7 @@ func TestExitCodes(t *testing.T) {
 		{[]string{"recommend", "--request", "absent.json"}, exitFailed, "absent.json"},
 		{[]string{"recommend", "--server", "http://127.0.0.1:1", "--user", "a"}, exitFailed, "is a server running"},
 		{[]string{"bench", "prefill", "--formats", "int4"}, exitUsage, "int4"},
-		{[]string{"bench", "gemm", "--rows", "0"}, exitUsage, "not positive"},
+		{[]string{"bench", "gemm", "--rows", "0"}, exitUsage, "--rows: 0: want at least 1"},
 		{[]string{"doctor", "-c", bad}, exitFailed, ""},
 	} {
 		_, errs, code := grebe(t, c.args...)

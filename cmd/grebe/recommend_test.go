@@ -53,7 +53,7 @@ func TestRecommendFromAServer(t *testing.T) {
 	if again := recommend(t, r, "--request", file); !slices.Equal(again.ids(), all.ids()) {
 		t.Errorf("the same request from a file: %v, want %v", again.ids(), all.ids())
 	}
-	if _, errs, exit := grebe(t, "recommend", "--server", r.http, "--user", "ana", "-n", "20000"); exit != exitFailed || !strings.Contains(errs, "n: 20000") {
+	if _, errs, exit := grebe(t, "recommend", "--server", r.http, "--user", "ana", "-n", "20000"); exit != exitUsage || !strings.Contains(errs, "n: 20000") {
 		t.Errorf("twenty thousand items: exits with %d and says %q", exit, errs)
 	}
 	followsTheCatalog(t, r)
