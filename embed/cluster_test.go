@@ -85,20 +85,29 @@ func clusterOutage(t *testing.T, nodes []*redisserver.Server, stop, resume func(
 	if err != nil {
 		t.Fatal(err)
 	}
+	unhurried, err := embed.NewTable(store, nil, embed.TableConfig{Default: def, Timeout: time.Minute})
+	if err != nil {
+		t.Fatal(err)
+	}
 	keys, out := putAll(t, store), make([]byte, clusterKeys*rowBytes)
-	if g := table.Gather(t.Context(), keys, out); g.Fetched != clusterKeys || g.Err != nil {
+	if g := unhurried.Gather(t.Context(), keys, out); g.Fetched != clusterKeys || g.Err != nil {
 		t.Fatalf("before: %+v", g)
 	}
 	if err := stop(); err != nil {
 		t.Fatal(err)
 	}
-	g := table.Gather(t.Context(), keys, out)
-	var gone *embed.OutageError
-	if !errors.As(g.Err, &gone) || g.Fetched+g.Outage != clusterKeys || g.Fetched < clusterKeys/2 || g.Outage < clusterKeys/5 {
-		t.Fatalf("with one of three nodes stopped: %+v; want about two thirds of %d rows and an OutageError", g, clusterKeys)
+	var g embed.Gathered
+	var lacking, failures int64
+	for g.Fetched < clusterKeys/2 { // until the other nodes answer in time: the machine may be slow
+		g = table.Gather(t.Context(), keys, out)
+		var gone *embed.OutageError
+		if !errors.As(g.Err, &gone) || g.Fetched+g.Outage != clusterKeys || g.Outage < clusterKeys/5 {
+			t.Fatalf("with one of three nodes stopped: %+v; want about two thirds of %d rows and an OutageError", g, clusterKeys)
+		}
+		lacking, failures = lacking+int64(g.Outage), failures+1
 	}
-	if s := table.Stats(); s.Outage != int64(g.Outage) || s.Missing != 0 || s.Failures != 1 {
-		t.Errorf("counted %+v, want %d rows of one outage", s, g.Outage)
+	if s := table.Stats(); s.Outage != lacking || s.Missing != 0 || s.Failures != failures {
+		t.Errorf("counted %+v, want %d rows of %d outages", s, lacking, failures)
 	}
 	for i, k := range keys {
 		if row := string(out[i*rowBytes:][:rowBytes]); row != string(def) && row != string(embedtest.Row(k, 1, rowBytes)) {
@@ -117,7 +126,7 @@ func clusterOutage(t *testing.T, nodes []*redisserver.Server, stop, resume func(
 		}
 	}
 	putAll(t, store)
-	if g := table.Gather(t.Context(), keys, out); g.Fetched != clusterKeys || g.Err != nil {
+	if g := unhurried.Gather(t.Context(), keys, out); g.Fetched != clusterKeys || g.Err != nil {
 		t.Errorf("afterwards: %+v", g)
 	}
 }
