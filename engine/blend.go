@@ -34,7 +34,10 @@ type Blend struct {
 	// Layers is how many layers compute all tokens before the choice, which goes by the attention in the last of them; at least
 	// 1, RcLLM's, and at least one layer is left. A batch takes the most of its jobs'.
 	Layers int
-	// Rule is nil for attention; others are there to be compared with.
+	// Importance is nil, or says which tokens of blocks are computed again instead of the attention that they receive; prototypes go by
+	// attention and drift all the same.
+	Importance *blend.Importance
+	// Rule is nil for attention, or importance; others are there to be compared with.
 	Rule *Rule
 }
 
@@ -44,6 +47,9 @@ type Rule struct {
 	Received bool // the rule wants to know the attention received in that layer
 	// Score sets the scores of the job's rows. Segments are those of the job's plan in the batch.
 	Score func(score, received []float32, from []blend.Source, segments []compute.Segment)
+	// Watch, instead of all that, has the job compute everything, and is told of the attention that its rows received in each layer. Nobody else is
+	// in the batch, and nothing stands in for anything, so that what is kept is exact.
+	Watch func(layer int, received []float32)
 }
 
 // Part is a run of a segment's tokens whose KV is in an entry, at other positions.
@@ -80,6 +86,9 @@ func (e *Engine) checkBlend(j *Job) error {
 	}
 	if j.Search != nil || j.Beams != nil {
 		return errors.New("engine: a search does not blend")
+	}
+	if b.Rule != nil && b.Rule.Watch != nil && len(b.Parts) > 0 {
+		return errors.New("engine: a job is watched that parts stand in for")
 	}
 	if err := b.Budget.Check(); err != nil {
 		return fmt.Errorf("engine: budget: %w", err)
@@ -201,6 +210,9 @@ func (b *Blend) shares(n, expected, layers int) (first, late float64) {
 
 // whole returns how many of a model's layers compute all tokens.
 func (b *Blend) whole(layers int) int {
+	if b.Rule != nil && b.Rule.Watch != nil {
+		return layers
+	}
 	if b.Rule != nil {
 		return 1 + b.Rule.Layer
 	}
@@ -243,17 +255,22 @@ func (p *pass) blends() *task {
 
 // repair says how a model of so many layers goes through the batch.
 func (p *pass) repair(first *task, layers int) *model.Repair {
-	r := &model.Repair{Received: true, Load: p.load, Choose: p.choose}
+	r := &model.Repair{Load: p.load, Choose: p.choose}
 	if rule := first.job.Blend.Rule; rule != nil {
-		r.Layer, r.Received = rule.Layer, rule.Received
+		r.Layer, r.Received, r.Watch = rule.Layer, rule.Received, rule.Watch
 		return r
 	}
 	for i := range p.tasks {
 		if b := p.tasks[i].job.Blend; b != nil {
-			r.Layer = max(r.Layer, b.whole(layers)-1)
+			r.Layer, r.Received = max(r.Layer, b.whole(layers)-1), r.Received || b.byAttention()
 		}
 	}
 	return r
+}
+
+// byAttention reports whether tokens are chosen by the attention that they receive.
+func (b *Blend) byAttention() bool {
+	return b.Importance == nil || slices.ContainsFunc(b.Parts, func(p Part) bool { return p.Source == blend.Prototype })
 }
 
 // take has what is read for the tasks stand in for their rows. They wait together: no longer than the most patient of them, each by what it
@@ -420,10 +437,16 @@ func (m *blending) chooseOf(p *pass, t *task, received []float32) []int32 {
 		}
 	}
 	from := m.from[first:end]
-	if b.Rule != nil {
+	switch {
+	case b.Rule != nil:
 		b.Rule.Score(m.score, received, from, segments)
-	} else {
+	case received == nil:
+		clear(m.score)
+	default:
 		blend.ByAttention(m.score, received, m.drift, b.Drift)
+	}
+	if b.Rule == nil && b.Importance != nil {
+		b.Importance.Score(m.score, p.batch.Tokens[first:end], from)
 	}
 	all, optional, spare := blend.Count(from, b.Budget)
 	more := blend.Round(all, optional, spare, p.multiple)

@@ -57,7 +57,8 @@ type Blender interface {
 	Model
 	// Blend is Forward with a repair: of the rows that the repair does not choose, the layers after Repair.Layer
 	// are not computed, and other rows attend to the KV that stands in for them. The runner MUST be a
-	// compute.Blender. With keep nil, the rows chosen are carried through the last layer.
+	// compute.Blender. With keep nil, the rows chosen are carried through the last layer. A repair that watches repairs nothing:
+	// then it is Forward, and Watch is told of every layer.
 	Blend(r compute.Runner, b *compute.Batch, repair *Repair, keep []int32) error
 }
 
@@ -74,6 +75,8 @@ type Repair struct {
 	// Choose returns the rows that go on, ascending; all that are in keep MUST be among them, and all for which
 	// nothing stands in should. received has a value per row, or is nil. The result is used until the pass ends.
 	Choose func(received []float32) []int32
+	// Watch is nil, or told how much attention each row received in each layer, in order. The values are used again.
+	Watch func(layer int, received []float32)
 }
 
 // Options say how to open a model. The zero value is a good choice.

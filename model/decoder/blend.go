@@ -22,6 +22,9 @@ func (d *decoder) Blend(r compute.Runner, b *compute.Batch, repair *model.Repair
 		return err
 	}
 	r.Embed(d.embedding)
+	if repair.Watch != nil {
+		return d.watch(blender, b, repair, keep)
+	}
 	for i := range repair.Layer {
 		d.layer(r, i, nil)
 	}
@@ -47,12 +50,36 @@ func (d *decoder) blender(r compute.Runner, repair *model.Repair) (compute.Blend
 		return nil, fmt.Errorf("decoder: blend: the device's runner, %T, does not", r)
 	case d.shape.KV == compute.FP8:
 		return nil, errors.New("decoder: blend: KV in fp8 cannot be moved to other positions")
+	case repair.Watch != nil:
 	case repair.Layer < 0 || repair.Layer >= len(d.layers)-1:
 		return nil, fmt.Errorf("decoder: blend: choose rows after layer %d of %d", repair.Layer, len(d.layers))
 	case repair.Load == nil || repair.Choose == nil:
 		return nil, errors.New("decoder: blend: a repair without Load or Choose")
 	}
 	return blender, nil
+}
+
+// watch goes through all layers and says what attention rows received.
+func (d *decoder) watch(r compute.Blender, b *compute.Batch, repair *model.Repair, keep []int32) error {
+	received := make([]float32, len(b.Tokens))
+	for i := range d.layers {
+		w := &d.layers[i]
+		r.QKV(i, &w.attention)
+		r.Attend(i)
+		if err := r.Received(received); err != nil {
+			return fmt.Errorf("decoder: watch layer %d: %w", i, err)
+		}
+		repair.Watch(i, received)
+		if last := i == len(d.layers)-1; last && keep != nil {
+			if len(keep) == 0 {
+				break // the KV is all that was wanted
+			}
+			r.Keep(keep)
+		}
+		r.Output(&w.attention)
+		r.FFN(&w.ffn)
+	}
+	return nil
 }
 
 // repair places what stands in for rows and drops those that are not chosen. Placing comes first: a device
