@@ -3,6 +3,7 @@ package embed
 import (
 	"context"
 	"encoding/binary"
+	"fmt"
 	"math"
 	"slices"
 	"sync"
@@ -38,6 +39,9 @@ const (
 	outageRows    = 100_000 // at most
 	outageBatch   = 256
 	outageClients = 2
+	outageLeast   = 10          // requests of a phase, however slow the machine is
+	outageLacks   = 0.8         // of a phase's rows are defaults at most while Redis is there
+	outageBack    = time.Minute // until that is so
 )
 
 // outageRun is the state of a run.
@@ -101,8 +105,8 @@ func (o *Options) outage(ctx context.Context, hung bool) (*Outage, error) {
 func (r *outageRun) breakIt(ctx context.Context, server *redisserver.Server, gone time.Duration, hung bool, begin time.Time) ([2]time.Duration, error) {
 	var marks [2]time.Duration
 	around := min(5*time.Second, 2*gone)
-	if err := wait(ctx, around); err != nil {
-		return marks, err
+	if err := r.phase(ctx, around, begin, 0, outageLacks); err != nil {
+		return marks, fmt.Errorf("before the outage: %w", err)
 	}
 	marks[0] = time.Since(begin)
 	var err error
@@ -112,7 +116,7 @@ func (r *outageRun) breakIt(ctx context.Context, server *redisserver.Server, gon
 		server.Halt()
 	}
 	if err == nil {
-		err = wait(ctx, gone)
+		err = r.phase(ctx, gone, begin, time.Since(begin), 1)
 	}
 	if err != nil {
 		return marks, err
@@ -123,10 +127,34 @@ func (r *outageRun) breakIt(ctx context.Context, server *redisserver.Server, gon
 		err = server.Resume()
 	}
 	marks[1] = time.Since(begin)
-	if err == nil {
-		err = wait(ctx, around)
+	if err != nil {
+		return marks, err
 	}
-	return marks, err
+	if err := r.phase(ctx, around, begin, marks[1], outageLacks); err != nil {
+		return marks, fmt.Errorf("after the outage: %w", err)
+	}
+	return marks, nil
+}
+
+// phase lets clients ask for a while, and until enough of what they asked since then was answered and no more than a share of it lacks
+// rows: a slow machine answers little, and late, in the same time.
+func (r *outageRun) phase(ctx context.Context, lasts time.Duration, begin time.Time, since time.Duration, lacks float64) error {
+	end := since + max(lasts, outageBack)
+	for {
+		if err := wait(ctx, lasts); err != nil {
+			return err
+		}
+		r.mu.Lock()
+		p := phase("", r.tries, since, math.MaxInt64)
+		r.mu.Unlock()
+		if p.Requests >= outageLeast && p.Defaults <= lacks {
+			return nil
+		}
+		if p.Defaults > lacks && time.Since(begin) > end {
+			return fmt.Errorf("%.3f of the rows of %d requests were defaults, for %v", p.Defaults, p.Requests, time.Since(begin)-since)
+		}
+		lasts = 10 * time.Millisecond
+	}
 }
 
 func wait(ctx context.Context, d time.Duration) error {
@@ -141,7 +169,6 @@ func wait(ctx context.Context, d time.Duration) error {
 // client gathers and looks at every row.
 func (r *outageRun) client(ctx context.Context, from stream, begin time.Time) {
 	keys, rows := make([]uint64, outageBatch), make([]byte, outageBatch*rowBytes)
-	var mine []try
 	for ctx.Err() == nil {
 		from.next(keys)
 		start := time.Now()
@@ -157,11 +184,10 @@ func (r *outageRun) client(ctx context.Context, from stream, begin time.Time) {
 			}
 		}
 		t.wrong = t.wrong || zeros != g.Default
-		mine = append(mine, t)
+		r.mu.Lock()
+		r.tries = append(r.tries, t)
+		r.mu.Unlock()
 	}
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.tries = append(r.tries, mine...)
 }
 
 // rowIs says whether a row is the key's, as load made it, or the default, which is zeros, as no row of load's is.
