@@ -174,7 +174,7 @@ func survivesTheTiers(t *testing.T, dev compute.Device, dtype string) {
 	again("from the host's memory", kv.Host)
 	w.store.Flush()
 	fill(kv.Nowhere)
-	at := w.store.Fetch(kv.Key{1})
+	at := w.store.Fetch(t.Context(), kv.Key{1})
 	if at == kv.Nowhere {
 		t.Fatalf("the user is not on the disk: %+v", w.store.BelowStats())
 	}
@@ -182,7 +182,7 @@ func survivesTheTiers(t *testing.T, dev compute.Device, dtype string) {
 	w.close(t)
 	w = openLevels(t, dev, dtype, dir, room)
 	defer w.close(t)
-	if at = w.store.Fetch(kv.Key{1}); at == kv.Nowhere {
+	if at = w.store.Fetch(t.Context(), kv.Key{1}); at == kv.Nowhere {
 		t.Fatal("the user is not on the disk after a restart")
 	}
 	again("after a restart", at)

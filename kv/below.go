@@ -1,11 +1,13 @@
 package kv
 
 import (
+	"context"
 	"encoding/binary"
 	"errors"
 	"fmt"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"grebe/plan"
 )
@@ -33,6 +35,7 @@ type below struct {
 	deleted map[Key]struct{} // those of writing whose key is or was being deleted
 	putting map[Key]int      // those of writing that the tier is being given
 	fetches map[Key]*fetch   // under way
+	readers chan struct{}    // holds one for each of them that reads
 
 	// held is read-locked while an entry is held to be written: until then it cannot make room.
 	held sync.RWMutex
@@ -42,9 +45,17 @@ type below struct {
 
 // fetch is an entry that is being brought up: who wants it too waits for that.
 type fetch struct {
-	done chan struct{}
-	at   Place
+	done  chan struct{}
+	at    Place
+	since time.Time // it is read; guarded by below.mu
 }
+
+const (
+	// maxReaders bounds the entries that are read at a time. A tier that hangs holds no more threads than these.
+	maxReaders = 128
+	// hungAfter is for how long one is read before the tier is taken to hang: until that ends no other is begun.
+	hungAfter = 10 * time.Second
+)
 
 // pending is an entry that is to be written; it holds a reference and a begun write.
 type pending struct {
@@ -63,6 +74,7 @@ func (s *Store) SetTier(t Tier) {
 	b := &below{
 		tier: t, queue: make(chan pending, spillQueue), kick: make(chan struct{}, 1),
 		deleted: map[Key]struct{}{}, writing: map[Key]int{}, putting: map[Key]int{}, fetches: map[Key]*fetch{},
+		readers: make(chan struct{}, maxReaders),
 	}
 	b.idle = sync.NewCond(&b.mu)
 	s.below = b
@@ -279,38 +291,73 @@ func (s *Store) Below(key Key) bool {
 }
 
 // Fetch brings an entry up into memory, the host's if there is a level of it, publishes it and returns
-// where; Nowhere when there is none below, it is damaged, or memory has no room. An entry is read once for all who want it at a time.
-func (s *Store) Fetch(key Key) Place {
-	if !s.Below(key) {
+// where; Nowhere when there is none below, it is damaged, memory has no room, or ctx ends first. An entry is read once for all who want it at a time.
+//
+// A read cannot be stopped: one that nobody waits for any more goes on by itself, keeps its entry's memory until it ends, and Drain and Close wait for it.
+func (s *Store) Fetch(ctx context.Context, key Key) Place {
+	if ctx.Err() != nil || !s.Below(key) {
 		return Nowhere
 	}
-	f, first := s.below.join(key)
-	if !first {
-		<-f.done
-		return f.at
+	b := s.below
+	f, first := b.join(key)
+	if f == nil {
+		return Nowhere
 	}
-	defer s.below.leave(key, f)
-	s.below.begin(key)
-	defer s.below.finish(key)
+	if first {
+		select {
+		case b.readers <- struct{}{}:
+		case <-ctx.Done():
+			b.leave(key, f)
+			return Nowhere
+		}
+		b.begin(key)
+		b.reads(f)
+		go s.bring(key, f)
+	}
+	select {
+	case <-f.done:
+		return f.at
+	case <-ctx.Done():
+		return Nowhere
+	}
+}
+
+// bring reads what was begun.
+func (s *Store) bring(key Key, f *fetch) {
+	b := s.below
+	defer func() { <-b.readers }()
+	defer b.leave(key, f)
+	defer b.finish(key)
 	var err error
 	f.at, err = s.fetch(key)
 	if errors.Is(err, ErrFull) { // what could make room may just be written
-		s.below.rest()
+		b.rest()
 		f.at, _ = s.fetch(key)
 	}
-	return f.at
 }
 
-// join returns the fetch of an entry, and whether the caller is the first, who brings it and MUST leave.
+// join returns the fetch of an entry, and whether the caller is the first, who brings it and MUST leave; nil when the tier hangs.
 func (b *below) join(key Key) (f *fetch, first bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
+	for _, f := range b.fetches {
+		if !f.since.IsZero() && time.Since(f.since) > hungAfter {
+			return nil, false
+		}
+	}
 	if f = b.fetches[key]; f != nil {
 		return f, false
 	}
 	f = &fetch{done: make(chan struct{})}
 	b.fetches[key] = f
 	return f, true
+}
+
+// reads notes that a fetch reads from now on.
+func (b *below) reads(f *fetch) {
+	b.mu.Lock()
+	f.since = time.Now()
+	b.mu.Unlock()
 }
 
 func (b *below) leave(key Key, f *fetch) {
@@ -391,14 +438,27 @@ func (s *Store) Flush() {
 	s.Drain()
 }
 
-// Drain returns when everything that was to be written below is.
-func (s *Store) Drain() {
-	if s.below == nil {
-		return
+// Drain returns when everything that was to be written below is, and nothing is read from there.
+func (s *Store) Drain() { _ = s.DrainWithin(context.Background()) }
+
+// DrainWithin is Drain, or returns why ctx ended before.
+func (s *Store) DrainWithin(ctx context.Context) error {
+	b := s.below
+	if b == nil {
+		return nil
 	}
-	s.below.mu.Lock()
-	defer s.below.mu.Unlock()
-	for len(s.below.writing) > 0 {
-		s.below.idle.Wait()
+	defer context.AfterFunc(ctx, func() {
+		b.mu.Lock()
+		defer b.mu.Unlock()
+		b.idle.Broadcast()
+	})()
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for len(b.writing) > 0 {
+		if err := ctx.Err(); err != nil {
+			return fmt.Errorf("kv: wait for the tier below memory: %w", err)
+		}
+		b.idle.Wait()
 	}
+	return nil
 }

@@ -80,7 +80,7 @@ func entriesSurviveBelow(t *testing.T, m compute.Memory) {
 	if found != 2 {
 		t.Errorf("%d entries survived, want 2", found)
 	}
-	if s.Fetch(Key{1}) != s.Top() || s.Fetch(Key{2}) != s.Top() {
+	if s.Fetch(t.Context(), Key{1}) != s.Top() || s.Fetch(t.Context(), Key{2}) != s.Top() {
 		t.Fatal("an entry cannot be fetched")
 	}
 	item := get(s, Key{1})
@@ -89,7 +89,7 @@ func entriesSurviveBelow(t *testing.T, m compute.Memory) {
 	check(t, user, 70, 6)
 	item.Release()
 	user.Release()
-	if s.Fetch(Key{3}) != Nowhere {
+	if s.Fetch(t.Context(), Key{3}) != Nowhere {
 		t.Error("an entry that never was has been fetched")
 	}
 }
@@ -107,7 +107,7 @@ func evictionGoesBelow(t *testing.T, m compute.Memory) {
 		s.Flush()
 	}
 	for i := range 40 {
-		if n, _ := s.PeekPrefix(Key{byte(i)}, []int32{int32(i)}); n == 0 && s.Fetch(Key{byte(i)}) == Nowhere {
+		if n, _ := s.PeekPrefix(Key{byte(i)}, []int32{int32(i)}); n == 0 && s.Fetch(t.Context(), Key{byte(i)}) == Nowhere {
 			t.Errorf("user %d is lost", i)
 			continue
 		}
@@ -150,7 +150,7 @@ func TestFetchWaitsForAWriteThatHoldsTheRoom(t *testing.T) {
 	add(t, s, plan.Item, Key{2}, nil, 40, 2)
 	<-slow.begun // it is held now
 	at := make(chan Place)
-	go func() { at <- s.Fetch(Key{1}) }()
+	go func() { at <- s.Fetch(t.Context(), Key{1}) }()
 	<-slow.missed
 	slow.proceed <- struct{}{}
 	if <-at == Nowhere {
@@ -251,7 +251,7 @@ func damageIsAMiss(t *testing.T, m compute.Memory) {
 	}
 	s, done = withDisk(t, m, dir, 256)
 	defer done()
-	if s.Fetch(Key{1}) != Nowhere {
+	if s.Fetch(t.Context(), Key{1}) != Nowhere {
 		e := get(s, Key{1})
 		check(t, e, 20, 3) // undamaged after all: then it must be right
 		e.Release()
@@ -286,7 +286,7 @@ func TestAnEntryIsReadOnce(t *testing.T) {
 			var wg sync.WaitGroup
 			for range 5 {
 				wg.Go(func() {
-					if s.Fetch(Key{1}) != Nowhere {
+					if s.Fetch(t.Context(), Key{1}) != Nowhere {
 						found.Add(1)
 					}
 				})

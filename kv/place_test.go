@@ -200,7 +200,7 @@ func (w *world) step() {
 		}
 		delete(w.known, key)
 	case op < 17:
-		if at := w.s.Fetch(key); at != Nowhere && w.known[key].mark == 0 {
+		if at := w.s.Fetch(w.t.Context(), key); at != Nowhere && w.known[key].mark == 0 {
 			w.t.Fatalf("fetched key %v, which was deleted or never there", key[:3])
 		}
 	case len(w.held) > 0:

@@ -65,7 +65,7 @@ func (s *Server) runBlended(ctx context.Context, w *work, visit *reuse.Blended, 
 	if err == nil {
 		ask(&r.layout, job)
 		if visit != nil {
-			visit.Attach(&r.layout, job, w.model.Blend, w.budgetOf())
+			visit.Attach(ctx, &r.layout, job, w.model.Blend, w.budgetOf())
 			r.fetch = time.Since(start)
 			s.cfg.Tracer.Stage(ctx, "fetch", start, r.fetch)
 		}

@@ -91,6 +91,11 @@ func (s *Server) compatibleModel(name string) string {
 	return name
 }
 
+// within returns ctx with the call's deadline.
+func (c *call) within(ctx context.Context) (context.Context, context.CancelFunc) {
+	return context.WithDeadline(ctx, c.start.Add(c.deadline))
+}
+
 // do runs a job within the call's deadline and counts what it took.
 func (s *Server) do(ctx context.Context, c *call, job *engine.Job) (*engine.Result, error) {
 	err := c.checkPositions(job.Plan)
@@ -100,7 +105,7 @@ func (s *Server) do(ctx context.Context, c *call, job *engine.Job) (*engine.Resu
 	if err != nil {
 		return nil, err
 	}
-	ctx, cancel := context.WithDeadline(ctx, c.start.Add(c.deadline))
+	ctx, cancel := c.within(ctx)
 	defer cancel()
 	if err := ctx.Err(); err != nil {
 		return nil, asError(err)

@@ -79,7 +79,7 @@ func (s *Server) doUnnamed(ctx context.Context, c *call, l *prompt.Layout, job *
 	visit := cache.Unnamed(l)
 	var res *engine.Result
 	defer func() { visit.EndUnnamed(l, res) }() // whatever happens
-	visit.Attach(l, job)
+	visit.Attach(ctx, l, job)
 	var err error
 	if res, err = s.do(ctx, c, job); err == nil {
 		s.metrics.prompted(c.op, res.Computed, sources(res.Cached, visit.Device, visit.Disk))

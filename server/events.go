@@ -241,7 +241,7 @@ func (s *Server) retrieve(ctx context.Context, c *call, id string, req *grebev1.
 	if err := checkLogits(r.result.Hidden[0], m.Config().Hidden); err != nil {
 		return nil, s.explain(c, fmt.Errorf("the state of the last event: %w", err))
 	}
-	ctx, cancel := context.WithDeadline(ctx, c.start.Add(c.deadline))
+	ctx, cancel := c.within(ctx)
 	defer cancel()
 	found, broken, err := m.Retrieve(ctx, r.result.Hidden[0], n, h.at.Query, eligible)
 	if err != nil {
@@ -289,6 +289,8 @@ func (s *Server) lastEvent(ctx context.Context, c *call, id string, h *history) 
 		return r, err
 	}
 	start := time.Now()
+	ctx, cancel := c.within(ctx)
+	defer cancel()
 	visit := c.model.Cache.Generate(id, h.tokens)
 	defer func() { // whatever happens
 		for _, e := range visit.EndPrompt(l, r.result) {
@@ -297,7 +299,7 @@ func (s *Server) lastEvent(ctx context.Context, c *call, id string, h *history) 
 			}
 		}
 	}()
-	visit.AttachPrompt(l, job)
+	visit.AttachPrompt(ctx, l, job)
 	r.fetch = time.Since(start)
 	r.result, err = s.do(ctx, c, job)
 	r.disk, r.device = visit.Disk, visit.Device

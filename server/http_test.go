@@ -212,6 +212,15 @@ func TestCatalogFull(t *testing.T) {
 func TestMetrics(t *testing.T) {
 	reg := prometheus.NewRegistry()
 	w := newWorld(t, func(c *Config) { c.Registry = reg })
+	before := w.ask("GET", "/metrics", "").Body.String()
+	for _, line := range []string{ // alerts need them before anything happened
+		`grebe_slo_ok_total{op="rank"} 0`, `grebe_slo_ok_total{op="recommend"} 0`,
+		`grebe_requests_total{code="200",op="rank"} 0`, `grebe_requests_total{code="500",op="recommend"} 0`,
+	} {
+		if !strings.Contains(before, line+"\n") {
+			t.Errorf("metrics of a server that was asked nothing lack %q", line)
+		}
+	}
 	w.rank(t, goodRank)
 	w.ask("POST", "/v1/rank", `{`)
 	w.ask("GET", "/some/id/that/must/not/be/a/label", "")

@@ -76,7 +76,18 @@ func newMetrics(r prometheus.Registerer) (*metrics, error) {
 			}
 		}
 	}
+	m.begin()
 	return m, nil
+}
+
+// begin has what alerts divide by, and what they watch for, there from the start: the rate of a counter that is not there is no
+// number, so that a server that never answered in time would alert nobody, and the first failure would not count.
+func (m *metrics) begin() {
+	for _, op := range []string{"rank", "recommend"} {
+		m.sloOK.WithLabelValues(op)
+		m.requests.WithLabelValues(op, "200")
+		m.requests.WithLabelValues(op, "500")
+	}
 }
 
 func (m *metrics) answered(op string, status int, took time.Duration) {

@@ -189,6 +189,8 @@ func (s *Server) rankItems(ctx context.Context, w *work, items []*prompt.Item) (
 // wanted of it.
 func (s *Server) run(ctx context.Context, w *work, pointwise bool, ask func(l *prompt.Layout, job *engine.Job)) (*ranking, error) {
 	cache, start := w.model.Cache, time.Now()
+	ctx, cancel := w.within(ctx)
+	defer cancel()
 	if w.blend {
 		var visit *reuse.Blended
 		if cache != nil {
@@ -225,7 +227,7 @@ func (s *Server) run(ctx context.Context, w *work, pointwise bool, ask func(l *p
 	if err == nil {
 		ask(&r.layout, job)
 		if visit != nil {
-			visit.Attach(&r.layout, job)
+			visit.Attach(ctx, &r.layout, job)
 			r.fetch = time.Since(start)
 			s.cfg.Tracer.Stage(ctx, "fetch", start, r.fetch)
 		}

@@ -114,7 +114,7 @@ func (s *Server) generation(c *call, req *grebev1.RecommendRequest) (*generate.R
 
 // generate runs a recommendation within the call's deadline and counts what it took.
 func (s *Server) generate(ctx context.Context, c *call, r *generate.Request) (*generate.Result, error) {
-	ctx, cancel := context.WithDeadline(ctx, c.start.Add(c.deadline))
+	ctx, cancel := c.within(ctx)
 	defer cancel()
 	if err := ctx.Err(); err != nil {
 		return nil, asError(err)

@@ -3,7 +3,6 @@ package blend
 import (
 	"cmp"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -12,6 +11,7 @@ import (
 	"sync"
 	"time"
 
+	"grebe/bench/report"
 	"grebe/blend"
 	"grebe/compute"
 	"grebe/engine"
@@ -340,7 +340,7 @@ func (s *shelf) start(way int, job *engine.Job, keys []kv.Key) (*engine.Job, *re
 			if !l.Next(parts[i].Tokens) {
 				break
 			}
-			s.store.Fetch(keys[i])
+			s.store.Fetch(context.Background(), keys[i])
 			e, _ := s.store.Get(keys[i])
 			if e != nil {
 				l.pins = append(l.pins, e)
@@ -364,9 +364,7 @@ func (l *reading) release() {
 
 // JSON writes the report.
 func (d *Disk) JSON(w io.Writer) error {
-	e := json.NewEncoder(w)
-	e.SetIndent("", " ")
-	return e.Encode(d)
+	return report.JSON(w, d)
 }
 
 // Text writes a table.

@@ -37,8 +37,7 @@ func (s *unit) openBlend(cfg *config.Config, mc *config.Model, m model.Model, ca
 		log.Error("prototypes are not used; run grebe index --prototypes", "model", mc.Name, "error", err)
 		return b, nil
 	case err != nil:
-		cache.Leave()
-		return nil, err
+		return nil, errors.Join(err, cache.Leave())
 	}
 	s.onClose(p.Close)
 	b.Prototypes, b.Unused = p, ""

@@ -63,6 +63,9 @@ func (s *memory) openStore(cfg *config.Config, mc *config.Model, shape compute.S
 		return err
 	}
 	s.onClose(func() error { store.Close(); return nil })
+	s.onClose(func() error {
+		return unlessHung(s.disk, "write KV to its disk and end what is read from there", func() error { store.Flush(); return nil })
+	})
 	s.store, s.pages, s.entries = store, p, reuse.Share(store)
 	return nil
 }
@@ -113,7 +116,7 @@ func (s *memory) openDisk(cfg *config.Config, mc *config.Model, store *kv.Store)
 	if err != nil {
 		return err
 	}
-	s.onClose(d.Close)
+	s.onClose(func() error { return unlessHung(d, "close the disk that KV is kept on", d.Close) })
 	store.SetTier(d)
 	s.disk = d
 	return nil
@@ -168,14 +171,15 @@ func (s *stack) openCache(b *prompt.Builder, opt reuse.Options, policy string, d
 	c := reuse.New(b, opt)
 	ctx, stop := context.WithCancel(context.Background())
 	var wg sync.WaitGroup
-	wg.Go(func() { c.Run(ctx) })
+	var settled error
+	wg.Go(func() { settled = c.Run(ctx) })
 	wg.Go(func() {
 		c.Refresh(ctx, do, func(err error) { log.Warn("items were not computed ahead", "error", err) })
 	})
 	s.onClose(func() error {
 		stop()
 		wg.Wait()
-		return nil
+		return settled
 	})
 	return c, nil
 }

@@ -52,10 +52,14 @@ type stack struct {
 
 func (s *stack) onClose(f func() error) { s.closers = append(s.closers, f) }
 
+// Close closes what was opened last first, and leaves what a disk that hangs still uses.
 func (s *stack) Close() error {
 	var errs []error
 	for i := len(s.closers) - 1; i >= 0; i-- {
-		errs = append(errs, s.closers[i]())
+		err := s.closers[i]()
+		if errs = append(errs, err); errors.Is(err, errHung) {
+			break
+		}
 	}
 	s.closers = nil
 	return errors.Join(errs...)

@@ -166,10 +166,7 @@ func (u *unit) openMemory(cfg *config.Config, mc *config.Model, shape compute.Sh
 	for _, o := range others {
 		if o.memory.store != nil && reflect.DeepEqual(o.memory.shape, shape) {
 			u.memory, u.like = o.memory, o.queue
-			if u.memory.disk != nil {
-				u.memory.disk.SetVersion(u.version)
-			}
-			return nil
+			return u.memory.keep(u.version)
 		}
 	}
 	u.memory = &memory{stack: u.branch(), shape: shape, version: u.version}
@@ -215,13 +212,18 @@ func (u *unit) checkRoom(cfg *config.Config, mc *config.Model, at compute.Memory
 func (m *memory) leave(left []*unit) error {
 	for _, o := range slices.Backward(left) {
 		if o.memory == m {
-			if m.disk != nil {
-				m.disk.SetVersion(o.version)
-			}
-			return nil
+			return m.keep(o.version)
 		}
 	}
 	return m.Close()
+}
+
+// keep has what is written to disk from now on be that of a checkpoint.
+func (m *memory) keep(version kv.Key) error {
+	if m.disk == nil {
+		return nil
+	}
+	return unlessHung(m.disk, "name the checkpoint to the disk that its KV is kept on", func() error { m.disk.SetVersion(version); return nil })
 }
 
 // options are what the unit's cache works with.
@@ -237,11 +239,14 @@ func (u *unit) retire(s *stack) error {
 	left := u.loaded.remove(u)
 	err := u.Close()
 	if cache := u.model.Cache; cache != nil {
+		end := cache.Clear
 		if slices.ContainsFunc(left, func(o *unit) bool { return o.version == u.version }) {
-			cache.Leave()
-		} else {
-			err = errors.Join(err, cache.Clear())
+			end = cache.Leave
 		}
+		err = errors.Join(err, unlessHung(u.memory.disk, "delete the KV of a checkpoint from its disk", end))
+	}
+	if errors.Is(err, errHung) { // which still uses the memory
+		return err
 	}
 	return errors.Join(err, u.memory.leave(left))
 }

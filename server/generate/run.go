@@ -167,7 +167,7 @@ func (r *run) prefill(ctx context.Context, out *Result) error {
 			out.Disk, out.Device = visit.Disk, visit.Device // before the end, after which the visit is another request's
 			r.prompt = visit.EndPrompt(&r.layout, res)
 		}()
-		visit.AttachPrompt(&r.layout, &r.job)
+		visit.AttachPrompt(ctx, &r.layout, &r.job)
 		out.Fetch = time.Since(start)
 	}
 	var err error

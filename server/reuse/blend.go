@@ -1,6 +1,7 @@
 package reuse
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -82,8 +83,8 @@ func (b *Blend) Order() prompt.Order {
 // Attach gives a job, laid out in the order of how, what can be reused: what stands before the user, and the user, as
 // prefixes, which are exact; items as blocks; and prototypes for a user of whom little is cached. What lies on disk is
 // read meanwhile, while the job waits for its turn and computes its first layers.
-func (v *Blended) Attach(l *prompt.Layout, job *engine.Job, how *Blend, budget blend.Budget) {
-	v.Visit.Attach(v.before(l), job)
+func (v *Blended) Attach(ctx context.Context, l *prompt.Layout, job *engine.Job, how *Blend, budget blend.Budget) {
+	v.Visit.Attach(ctx, v.before(l), job)
 	v.job, v.disk, v.device = job, v.Disk, v.Device
 	if how.ItemsFirst { // parts ascend by segment
 		v.findBlocks(l)
@@ -124,7 +125,7 @@ func (v *Blended) findBlocks(l *prompt.Layout) {
 			continue
 		}
 		if v.tiers[i] != schedule.Missing {
-			if part.Entry = v.itemEntry(i, false); part.Entry != nil {
+			if part.Entry = v.itemEntry(i, nil); part.Entry != nil {
 				v.pinned = append(v.pinned, part.Entry)
 				v.add(part, v.source)
 				continue

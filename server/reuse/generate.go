@@ -1,6 +1,8 @@
 package reuse
 
 import (
+	"context"
+
 	"grebe/engine"
 	"grebe/kv"
 	"grebe/plan"
@@ -20,7 +22,7 @@ func (c *Cache) Generate(userID string, user []int32) *Visit {
 
 // AttachPrompt gives a generation's first job what is cached of its prompt, and asks for all of it to
 // be kept. Where the prompt ends with the user, the user's last token is computed: it answers.
-func (v *Visit) AttachPrompt(l *prompt.Layout, job *engine.Job) {
+func (v *Visit) AttachPrompt(ctx context.Context, l *prompt.Layout, job *engine.Job) {
 	n := len(l.Plan.Segments)
 	v.cachedIn, v.keep = resize(v.cachedIn, n), resize(v.keep, n)
 	clear(v.cachedIn)
@@ -39,7 +41,13 @@ func (v *Visit) AttachPrompt(l *prompt.Layout, job *engine.Job) {
 	if len(user) == 0 {
 		return
 	}
-	e := v.userEntry(user, c.opt.Store.Below(v.user))
+	var bring func(kv.Key) bool
+	if c.opt.Store.Below(v.user) {
+		within, cancel := c.inTime(ctx, l.Plan)
+		defer cancel()
+		bring = func(key kv.Key) bool { return v.fetch(within, key) }
+	}
+	e := v.userEntry(user, bring)
 	v.hit = e != nil
 	v.pin(l.User, e)
 }

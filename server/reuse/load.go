@@ -1,6 +1,8 @@
 package reuse
 
 import (
+	"context"
+	"errors"
 	"sync"
 	"time"
 
@@ -51,9 +53,17 @@ type loads struct {
 	pace    engine.Pace   // at which they read
 	readers chan struct{} // holds one for each that does
 
+	ctx  context.Context // ends when nobody waits for a read any more
+	stop context.CancelFunc
+
 	mu      sync.Mutex
 	settled bool
 	wg      sync.WaitGroup
+}
+
+func (l *loads) init() {
+	l.readers = make(chan struct{}, maxReaders)
+	l.ctx, l.stop = context.WithCancel(context.Background())
 }
 
 // start runs a load, and reports whether there are any more.
@@ -74,6 +84,8 @@ func (l *load) run(want []wanted) {
 	case l.cache.loads.readers <- struct{}{}:
 		defer func() { <-l.cache.loads.readers }()
 	case <-l.Stopped():
+		return
+	case <-l.cache.loads.ctx.Done():
 		return
 	}
 	for i := range want {
@@ -96,7 +108,7 @@ func (l *load) bring(w *wanted) bool {
 	if !l.Next(w.tokens) {
 		return false
 	}
-	e := l.cache.fetch(w.key)
+	e := l.cache.fetch(l.cache.loads.ctx, w.key)
 	if e != nil && !l.pin(e) {
 		return false
 	}
@@ -129,9 +141,9 @@ func (l *load) release() {
 }
 
 // fetch brings a block or a page up into memory and returns it with a reference; nil when it does not come. The index learns where it is.
-func (c *Cache) fetch(key kv.Key) *kv.Entry {
+func (c *Cache) fetch(ctx context.Context, key kv.Key) *kv.Entry {
 	store := c.opt.Store
-	at := store.Fetch(key)
+	at := store.Fetch(ctx, key)
 	if at == kv.Nowhere {
 		c.dropped(key)
 		return nil
@@ -161,11 +173,23 @@ func (c *Cache) readMs(blocks, tokens int) float64 {
 	return float64(blocks)*t.Entry + float64(tokens)*t.Token
 }
 
-// Settle ends what reads from below memory for requests: it returns when nothing is read any more. A request that comes later, or is under way,
-// computes what it finds there.
-func (c *Cache) Settle() {
-	c.loads.mu.Lock()
-	c.loads.settled = true
-	c.loads.mu.Unlock()
-	c.loads.wg.Wait()
+// settleWithin is how long a read may take that is under way when a cache is settled.
+const settleWithin = 5 * time.Second
+
+// errHangs says that a disk does not answer.
+var errHangs = errors.New("reuse: a read from below memory does not end: it is left to itself, with the memory that it reads into")
+
+// Settle ends what reads from below memory for requests: it returns when nothing is read any more, or with an error when the rest hangs. A request
+// that comes later, or is under way, computes what it finds there.
+func (c *Cache) Settle() error {
+	l := &c.loads
+	l.mu.Lock()
+	l.settled = true
+	l.mu.Unlock()
+	hangs := time.AfterFunc(settleWithin, l.stop)
+	l.wg.Wait()
+	if hangs.Stop() && l.ctx.Err() == nil {
+		return nil
+	}
+	return errHangs
 }

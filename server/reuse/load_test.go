@@ -65,7 +65,7 @@ func TestABlockThatIsNowhereIsMade(t *testing.T) {
 			t.Fatal(err)
 		}
 		job := &engine.Job{Plan: l.Plan}
-		v.Attach(&l, job, how, how.Budget)
+		v.Attach(t.Context(), &l, job, how, how.Budget)
 		r, err := m.engine.Do(t.Context(), job)
 		if err != nil {
 			t.Fatal(err)

@@ -97,13 +97,12 @@ func (c *Cache) compute(ctx context.Context, do Do, items [][]int32) error {
 	v.Decision = schedule.Decision{Order: schedule.ItemFirst, Reuse: true}
 	l := c.prompt.ItemsAlone(items)
 	job := &engine.Job{Plan: l.Plan}
-	v.Attach(&l, job)
-	ctx, cancel := context.WithTimeout(ctx, batchTime)
+	v.Attach(ctx, &l, job)
+	within, cancel := context.WithTimeout(ctx, batchTime)
 	defer cancel()
-	r, err := do(ctx, job)
+	r, err := do(within, job)
 	v.finish(&l, r)
-	c.opt.Store.Drain()
-	return err
+	return errors.Join(err, c.opt.Store.DrainWithin(ctx))
 }
 
 // Bytes is the memory that the KV of so many tokens takes.

@@ -1,6 +1,7 @@
 package reuse
 
 import (
+	"context"
 	"encoding/binary"
 	"encoding/hex"
 	"errors"
@@ -190,7 +191,7 @@ func (m *Matches) Fetch(parts []engine.Part) {
 		}
 		page := m.runs[i].page
 		if m.pages[page] == nil {
-			m.pages[page] = m.from.cache.fetch(m.from.keys[page])
+			m.pages[page] = m.from.cache.fetch(context.Background(), m.from.keys[page])
 		}
 		parts[i].Entry = m.pages[page]
 	}

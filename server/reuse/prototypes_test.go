@@ -251,7 +251,7 @@ func TestUsersWhoComeBackAreKept(t *testing.T) {
 			t.Fatal(err)
 		}
 		job := &engine.Job{Plan: l.Plan}
-		v.Attach(&l, job, how, how.Budget)
+		v.Attach(t.Context(), &l, job, how, how.Budget)
 		r, err := m.engine.Do(t.Context(), job)
 		if err != nil {
 			t.Fatal(err)
@@ -323,7 +323,7 @@ func TestFarPrototypesAreNone(t *testing.T) {
 				t.Fatal(err)
 			}
 			job := &engine.Job{Plan: l.Plan}
-			v.Attach(&l, job, how, how.Budget)
+			v.Attach(t.Context(), &l, job, how, how.Budget)
 			if kept := job.Keep[l.User]; kept != (want == 0) {
 				t.Errorf("user %d with %d matches: kept %v", i, want, kept)
 			}

@@ -87,7 +87,7 @@ func New(b *prompt.Builder, opt Options) *Cache {
 		opt.Now = func() time.Duration { return time.Since(start) }
 	}
 	c := &Cache{opt: opt, prompt: b, changed: make(chan []int32, changes), returns: newReturns(), question: int32(len(b.Instruction()))}
-	c.loads.readers = make(chan struct{}, maxReaders)
+	c.loads.init()
 	base := kv.KeyOf(opt.Model, nil, "grebe kv 1 "+opt.Shape.KV.String())
 	c.preamble = shared{b.Preamble(), kv.KeyOf(base, b.Preamble(), "preamble")}
 	c.leadIn = shared{b.LeadIn(), kv.KeyOf(c.preamble.key, b.LeadIn(), "lead-in")}
@@ -316,8 +316,9 @@ func (v *Visit) Order() prompt.Order {
 }
 
 // Attach gives a job, laid out in the decision's order, the entries that it can reuse, and asks for
-// those that shall be kept.
-func (v *Visit) Attach(l *prompt.Layout, job *engine.Job) {
+// those that shall be kept. What is read from below memory for that has come before it is high time to compute it, or is computed: ctx has the
+// request's deadline.
+func (v *Visit) Attach(ctx context.Context, l *prompt.Layout, job *engine.Job) {
 	if !v.Decision.Reuse {
 		return
 	}
@@ -332,19 +333,24 @@ func (v *Visit) Attach(l *prompt.Layout, job *engine.Job) {
 			v.attach(i, v.found(c.opt.Store.Get(s.key)), len(s.tokens))
 		}
 	}
-	fetch := v.Decision.Chosen().Load.Has(schedule.Disk)
+	var bring func(kv.Key) bool
+	if v.Decision.Chosen().Load.Has(schedule.Disk) {
+		within, cancel := c.inTime(ctx, l.Plan)
+		defer cancel()
+		bring = func(key kv.Key) bool { return v.fetch(within, key) }
+	}
 	if v.Decision.Order == schedule.UserFirst {
 		user := v.tokens
 		if len(user) > 0 && answers(job, l.User) {
 			user = user[:len(user)-1]
 		}
 		if len(user) > 0 {
-			v.attach(l.User, v.userEntry(user, fetch), len(v.tokens))
+			v.attach(l.User, v.userEntry(user, bring), len(v.tokens))
 		}
 		return
 	}
 	for i := range v.items {
-		v.attach(l.Items+i, v.itemEntry(i, fetch), int(v.lengths[i]))
+		v.attach(l.Items+i, v.itemEntry(i, bring), int(v.lengths[i]))
 	}
 }
 
@@ -354,15 +360,15 @@ func answers(job *engine.Job, segment int) bool {
 		slices.ContainsFunc(job.Want, func(w engine.Want) bool { return w.Segment == segment })
 }
 
-// userEntry returns what is cached of these tokens of the user, brought up from below memory if need be:
+// userEntry returns what is cached of these tokens of the user, brought up from below memory if need be, unless bring is nil:
 // the user's own entry, or a known prefix that is longer.
-func (v *Visit) userEntry(tokens []int32, fetch bool) *kv.Entry {
+func (v *Visit) userEntry(tokens []int32, bring func(kv.Key) bool) *kv.Entry {
 	store, space := v.cache.opt.Store, v.cache.userSpace
 	var own *kv.Entry
 	at, disk := kv.Nowhere, false
 	if v.named {
 		own, at = store.GetPrefix(v.user, tokens)
-		if disk = own == nil && fetch && v.fetch(v.user); disk {
+		if disk = own == nil && bring != nil && bring(v.user); disk {
 			own, at = store.GetPrefix(v.user, tokens)
 		}
 	}
@@ -403,23 +409,46 @@ func (v *Visit) fetched(e *kv.Entry, _ kv.Place) *kv.Entry {
 	return e
 }
 
-// itemEntry returns an item's entry, brought up from below memory if need be.
-func (v *Visit) itemEntry(i int, fetch bool) *kv.Entry {
+// itemEntry returns an item's entry, brought up from below memory if need be, unless bring is nil.
+func (v *Visit) itemEntry(i int, bring func(kv.Key) bool) *kv.Entry {
 	store := v.cache.opt.Store
 	e := v.found(store.Get(v.items[i]))
-	if e != nil || !fetch || v.tiers[i] != schedule.Disk || !v.fetch(v.items[i]) {
+	if e != nil || bring == nil || v.tiers[i] != schedule.Disk || !bring(v.items[i]) {
 		return e
 	}
 	return v.fetched(store.Get(v.items[i]))
 }
 
-// fetch brings an entry up into memory.
-func (v *Visit) fetch(key kv.Key) bool {
+// inTime returns a context that ends when it is high time to compute what a plan's segments are: half of the time that is left beyond computing
+// all of them is for reading what may spare that. It is as the given one where there is no deadline, or so little time that only what is read can help.
+func (c *Cache) inTime(ctx context.Context, p *plan.Plan) (context.Context, context.CancelFunc) {
+	deadline, ok := ctx.Deadline()
+	rows, keys := 0, 0
+	for i := range p.Segments {
+		n, seen := len(p.Segments[i].Tokens), 0
+		for _, k := range p.Segments[i].Sees {
+			seen += len(p.Segments[k].Tokens)
+		}
+		rows, keys = rows+n, keys+n*seen+n*(n+1)/2
+	}
+	model := c.opt.Load.Model()
+	waits, _ := c.opt.Load.Backlog()
+	spare := time.Until(deadline) - time.Duration((waits+model.Predict(rows, keys, 1))*float64(time.Millisecond))
+	if !ok || spare <= 0 {
+		return context.WithCancel(ctx)
+	}
+	return context.WithTimeout(ctx, spare/2)
+}
+
+// fetch brings an entry up into memory, unless ctx ends before.
+func (v *Visit) fetch(ctx context.Context, key kv.Key) bool {
 	c := v.cache
 	known, _ := c.opt.Index.Lookup(key)
-	at := c.opt.Store.Fetch(key)
+	at := c.opt.Store.Fetch(ctx, key)
 	if at == kv.Nowhere {
-		c.dropped(key)
+		if ctx.Err() == nil {
+			c.dropped(key)
+		}
 		return false
 	}
 	known.Tier = tierOf(at)
@@ -551,16 +580,15 @@ func (c *Cache) lookBelow(keys []kv.Key) []kv.Key {
 	return keys
 }
 
-// Run counts noted accesses in the background until ctx ends, and then waits for what is read for requests that have ended.
-func (c *Cache) Run(ctx context.Context) {
-	defer c.Settle()
+// Run counts noted accesses in the background until ctx ends, and then settles the cache.
+func (c *Cache) Run(ctx context.Context) error {
 	tick := time.NewTicker(applyEvery)
 	defer tick.Stop()
 	var below []kv.Key
 	for {
 		select {
 		case <-ctx.Done():
-			return
+			return c.Settle()
 		case <-tick.C:
 			c.opt.Index.Apply(c.opt.Now())
 			below = c.lookBelow(below)

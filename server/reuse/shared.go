@@ -55,19 +55,23 @@ func (s *Shared) join(c *Cache) {
 // Clear removes all that the cache keeps from every tier, and has the store tell it nothing any more. The cache MUST
 // NOT be in use, nor be used after.
 func (c *Cache) Clear() error {
-	c.Settle()
-	var errs []error
+	errs := []error{c.Settle()}
 	for _, key := range c.opt.Index.Keys() {
 		errs = append(errs, c.opt.Store.Delete(key))
 	}
 	c.opt.Store.Forget(c.userSpace)
-	c.Leave()
+	c.leave()
 	return errors.Join(errs...)
 }
 
 // Leave has the store tell the cache nothing any more. What it keeps stays, for another cache of the same weights.
-func (c *Cache) Leave() {
-	c.Settle()
+func (c *Cache) Leave() error {
+	err := c.Settle()
+	c.leave()
+	return err
+}
+
+func (c *Cache) leave() {
 	s := c.opt.Shared
 	s.mu.Lock()
 	defer s.mu.Unlock()

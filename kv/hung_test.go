@@ -1,0 +1,158 @@
+package kv
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"grebe/compute/ref"
+	"grebe/plan"
+)
+
+// records is a tier in memory whose reads wait for a test, half done.
+type records struct {
+	Tier
+	mu   sync.Mutex
+	all  map[Key]record
+	open chan struct{} // closed: reads go on
+	read int           // how many were begun
+}
+
+type record struct {
+	meta    []byte
+	payload []byte
+}
+
+func (r *records) Has(key [32]byte) (int64, bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	e, ok := r.all[key]
+	return int64(len(e.payload)), ok
+}
+
+func (r *records) Put(key [32]byte, meta []byte, payload [][]byte) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	var all []byte
+	for _, p := range payload {
+		all = append(all, p...)
+	}
+	r.all[key] = record{meta, all}
+	return nil
+}
+
+func (r *records) Get(key [32]byte, place func([]byte, int64) ([][]byte, error)) ([]byte, bool, error) {
+	r.mu.Lock()
+	e, ok := r.all[key]
+	r.read++
+	r.mu.Unlock()
+	if !ok {
+		return nil, false, nil
+	}
+	pieces, err := place(e.meta, int64(len(e.payload)))
+	if err != nil {
+		return nil, false, err
+	}
+	<-r.open
+	at := 0
+	for _, p := range pieces {
+		at += copy(p, e.payload[at:])
+	}
+	return e.meta, true, nil
+}
+
+func (r *records) Delete(keys ...[32]byte) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, k := range keys {
+		delete(r.all, k)
+	}
+	return nil
+}
+
+func (r *records) begun() int {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.read
+}
+
+// A read that does not end holds nobody longer than they want to wait, and after a while nobody at all. Its memory is nobody else's until it ends,
+// and what it reads is then there for others, unless it was deleted meanwhile.
+func TestATierThatHangs(t *testing.T) { synctest.Test(t, aTierThatHangs) }
+
+func aTierThatHangs(t *testing.T) {
+	p := newPool(t, ref.New().Memory(), 128)
+	tier := &records{all: map[Key]record{}, open: make(chan struct{})}
+	s := New(shape, p)
+	s.SetTier(tier)
+	for i := range 4 {
+		add(t, s, plan.Item, Key{byte(i)}, nil, 40, byte(10+i))
+		s.Drain()
+	}
+	fill := func() { // all that nobody uses makes room
+		for n := 128; n > 0; n-- {
+			if e, err := s.Reserve(Exact, n, nil); err == nil {
+				e.Release()
+				return
+			}
+		}
+	}
+	fill()
+	fetch := func(key Key, within time.Duration) (Place, time.Duration) {
+		ctx, cancel := context.WithTimeout(t.Context(), within)
+		defer cancel()
+		start := time.Now()
+		at := s.Fetch(ctx, key)
+		return at, time.Since(start)
+	}
+	for range 2 { // two want the same
+		if at, took := fetch(Key{1}, time.Second); at != Nowhere || took != time.Second {
+			t.Errorf("a read that hangs: at %v after %v, want nothing after a second", at, took)
+		}
+	}
+	if n := tier.begun(); n != 1 {
+		t.Errorf("an entry is read %d times at once", n)
+	}
+	if at, took := fetch(Key{2}, time.Second); at != Nowhere || took != time.Second {
+		t.Errorf("another: at %v after %v, want nothing after a second", at, took)
+	}
+	if used := p.Stats().Used; used == 0 {
+		t.Error("memory that is read into is free")
+	}
+	fill()
+	time.Sleep(hungAfter)
+	if at, took := fetch(Key{3}, time.Second); at != Nowhere || took != 0 || tier.begun() > 2 {
+		t.Errorf("long after: at %v after %v, %d reads, want no other to be begun", at, took, tier.begun())
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+	defer cancel()
+	if err := s.DrainWithin(ctx); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("nothing is read: %v", err)
+	}
+	if err := s.Delete(Key{2}); err != nil {
+		t.Error(err)
+	}
+	close(tier.open)
+	s.Drain()
+	if e, _ := s.Get(Key{2}); e != nil {
+		t.Error("what was deleted while it was read is there")
+	}
+	if at, _ := fetch(Key{3}, time.Second); at == Nowhere {
+		t.Error("nothing is read from a tier that hung")
+	}
+	for _, i := range []byte{1, 3} {
+		e := get(s, Key{i})
+		check(t, e, 40, 10+i)
+		e.Release()
+	}
+	s.Close()
+	if used := p.Stats().Used; used != 0 {
+		t.Errorf("%d bytes are in use", used)
+	}
+	if err := p.Close(); err != nil {
+		t.Error(err)
+	}
+}
