@@ -32,7 +32,9 @@ type QualityOptions struct {
 	Multiple int // of rows that budgets are rounded to, see engine.Options; 0: the device's
 	Seed     uint64
 	History  History // nil: histories are computed
-	Progress func(done, total int)
+	// Importance is what the rule learned goes by.
+	Importance *blend.Importance
+	Progress   func(done, total int)
 }
 
 // Copy is a model on a device.
@@ -273,6 +275,9 @@ func (s *system) answer(ctx context.Context, o *QualityOptions, w *way, p *laid,
 		job.Blend = &engine.Blend{
 			Parts: parts, Budget: blend.Budget{Items: w.budget, History: w.budget, Window: o.Window}, Drift: blend.DriftWeight,
 			Layers: blend.WholeLayers, Rule: s.rule(w.rule, parts),
+		}
+		if w.rule == "learned" {
+			job.Blend.Importance = o.Importance
 		}
 	}
 	r, err := s.engine.Do(ctx, job)

@@ -8,7 +8,9 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
+	"slices"
 
+	grebev1 "grebe/api/grebe/v1"
 	"grebe/bench/blend"
 	rule "grebe/blend"
 	"grebe/cmd/grebe/internal/demo"
@@ -180,12 +182,13 @@ type benchBlendQualityCmd struct {
 	UsersFile    string    `name:"users-file" type:"path" help:"Users (NDJSON) whose last item is held out; default the shop's test customers." placeholder:"FILE"`
 	RequestsFile string    `name:"requests-file" type:"path" help:"Questions (NDJSON) about these users, with their candidates." placeholder:"FILE"`
 	Budgets      []float64 `want:"at least 0 and at most 1" help:"Shares that are computed again; default 0.05,0.1,0.15,0.2,0.3,0.5,0.7,1." placeholder:"SHARE,..."`
-	Rules        []string  `want:"one of attention, rcllm, cacheblend, epic, both" help:"attention, rcllm, cacheblend, epic, both (attention and deviation); default the first four." placeholder:"RULE,..."`
+	Rules        []string  `want:"one of learned, attention, rcllm, cacheblend, epic, both" help:"learned (with --learn), attention, rcllm, cacheblend, epic, both (attention and deviation); default all but the last." placeholder:"RULE,..."`
 	NoOrders     bool      `name:"no-orders" help:"Leave out prompts with the user and with the items first."`
 	Window       int       `want:"at least 0" help:"Last tokens that are always computed; default ${default}." default:"0" placeholder:"N"`
 	Multiple     int       `want:"at least 1" help:"Round the number of rows to a multiple, as a GPU does to 128; default the device's." placeholder:"N"`
 	PoolFile     string    `name:"pool-file" type:"path" help:"Users (NDJSON) to make prototypes of, instead of the shop's." placeholder:"FILE"`
 	PoolUsers    int       `name:"pool-users" want:"at least 1" help:"Make prototypes of so many of the shop's training customers, which stand in for histories too." placeholder:"N"`
+	Learn        int       `want:"at least 1" help:"Learn from prompts of so many of them which tokens of items to compute again: the rule learned, Grebe's where grebe index --importance was run." placeholder:"N"`
 	Memory       string    `default:"64MiB" want:"a size such as 64MiB" help:"KV of the prototypes, at most; default ${default}." placeholder:"SIZE"`
 	DriftLimit   float32   `name:"drift-limit" want:"above 0 and at most 1" help:"Tokens whose prototypes are farther away, 0 to 1, are computed; default as served, 1: none is." placeholder:"X"`
 	Device       string    `default:"auto" enum:"auto,cpu,cuda" help:"${enum}; default ${default}."`
@@ -199,11 +202,12 @@ type benchBlendQualityCmd struct {
 func (benchBlendQualityCmd) Help() string {
 	return `Asks the same questions with ordinary prompts, computed in full and with items' blocks standing in: with no repair, and
 with a share of the tokens computed again that is chosen by the attention they receive in the second layer (Grebe's rule) or
-in the first (RcLLM's), by CacheBlend's rule or by EPIC's. Says NDCG@10 and hit rates beside full computation's.
+in the first (RcLLM's), by CacheBlend's rule or by EPIC's; with --learn, by what was learned of tokens. Says NDCG@10 and hit rates beside full computation's.
 
 Examples:
 
     grebe bench blend quality --users 100
+    grebe bench blend quality --users 100 --pool-users 1000 --learn 32
     grebe bench blend quality -c grebe.yaml --users-file users.ndjson --budgets 0.1,0.3`
 }
 
@@ -234,6 +238,14 @@ func (c *benchBlendQualityCmd) Run(w *world) error {
 }
 
 func (c *benchBlendQualityCmd) measure(w *world, tmp string) (*blend.Quality, error) {
+	switch learned := slices.Contains(c.Rules, "learned"); {
+	case c.Learn > 0 && c.PoolUsers == 0:
+		return nil, usagef("--learn: from whom? Give --pool-users")
+	case learned && c.Learn == 0:
+		return nil, usagef("--rules learned: from how many prompts? Give --learn")
+	case len(c.Rules) == 0 && c.Learn > 0:
+		c.Rules = append([]string{"learned"}, blend.Rules...)
+	}
 	e := &evalRunCmd{Config: c.Config, Users: c.Users, ItemsFile: c.ItemsFile, UsersFile: c.UsersFile, RequestsFile: c.RequestsFile, Seed: c.Seed}
 	data, _, err := e.data(tmp)
 	if err != nil {
@@ -254,19 +266,17 @@ func (c *benchBlendQualityCmd) measure(w *world, tmp string) (*blend.Quality, er
 	if err != nil {
 		return nil, err
 	}
-	var history blend.History
+	var other others
 	if c.PoolUsers > 0 {
-		found, done, err := c.history(w, tmp, mc.Name)
-		if err != nil {
+		if other, err = c.others(w, tmp, mc.Name); err != nil {
 			return nil, errors.Join(err, closeCopies(copies))
 		}
-		defer done()
-		history = found
+		defer other.close()
 	}
 	bar := newRequestBar(w)
 	defer bar.end()
 	return blend.MeasureQuality(w.ctx, blend.QualityOptions{
-		History: history, Device: copies[0].Device, Model: copies[0].Model, More: copies[1:], Prompt: builder, Data: data,
+		History: other.history, Importance: other.importance, Device: copies[0].Device, Model: copies[0].Model, More: copies[1:], Prompt: builder, Data: data,
 		Budgets: c.Budgets, Rules: c.Rules, NoOrders: c.NoOrders, Window: c.Window, Multiple: c.Multiple, Seed: c.Seed, Progress: bar.update,
 	})
 }
@@ -300,16 +310,23 @@ func closeCopies(copies []blend.Copy) error {
 	return errors.Join(errs...)
 }
 
-// history makes prototypes and returns what finds them.
-func (c *benchBlendQualityCmd) history(w *world, tmp, name string) (blend.History, func(), error) {
+// others is what is known from other users than those who are asked about.
+type others struct {
+	history    blend.History
+	importance *rule.Importance // nil: none was asked for
+	close      func()
+}
+
+// others makes prototypes, and learns what matters.
+func (c *benchBlendQualityCmd) others(w *world, tmp, name string) (out others, err error) {
 	size, err := config.ParseSize(c.Memory)
 	if err != nil {
-		return nil, nil, err
+		return out, err
 	}
 	made := &benchPrototypesCmd{Config: c.Config, Model: name, PoolUsers: c.PoolUsers, Users: 1, Seed: c.Seed, UsersFile: c.PoolFile}
 	cfg, err := made.configure(w, tmp, size.Bytes)
 	if err != nil {
-		return nil, nil, err
+		return out, err
 	}
 	if c.Device != "auto" {
 		cfg.Device = c.Device
@@ -317,27 +334,35 @@ func (c *benchBlendQualityCmd) history(w *world, tmp, name string) (blend.Histor
 	cfg.Models[0].DType = c.DType // prototypes stand in for what the model computes
 	s, err := load(w.ctx, cfg, c.logger(w.stderr))
 	if err != nil {
-		return nil, nil, err
+		return out, err
 	}
-	p, err := c.pool(w, made, s, cfg, filepath.Join(tmp, "pool.proto"), size.Bytes)
+	users, _, _, err := made.users()
 	if err != nil {
-		return nil, nil, errors.Join(err, s.Close())
+		return out, errors.Join(err, s.Close())
 	}
-	find := func(tokens []int32, start int) ([]engine.Part, func()) {
+	p, err := c.pool(w, users, s, cfg, filepath.Join(tmp, "pool.proto"), size.Bytes)
+	if err == nil && c.Learn > 0 {
+		m, f := &s.models[0], importanceFlags{Prompts: c.Learn, Candidates: 100}
+		out.importance, _, err = f.measure(w, s.catalog, m, cfg.Models[0].Blend.Layers, usersOf(s.catalog, c.Learn, m, users))
+		if err != nil {
+			err = errors.Join(err, p.Close())
+		}
+	}
+	if err != nil {
+		return out, errors.Join(err, s.Close())
+	}
+	out.history = func(tokens []int32, start int) ([]engine.Part, func()) {
 		m := &reuse.Matches{}
 		p.Find(m, tokens, 0, start, cmp.Or(c.DriftLimit, rule.DriftLimit))
 		parts := m.Append(nil, 0)
 		m.Fetch(parts)
 		return parts, m.Release
 	}
-	return find, func() { _ = errors.Join(p.Close(), s.Close()) }, nil
+	out.close = func() { _ = errors.Join(p.Close(), s.Close()) }
+	return out, nil
 }
 
-func (c *benchBlendQualityCmd) pool(w *world, made *benchPrototypesCmd, s *stack, cfg *config.Config, file string, bytes int64) (*reuse.Prototypes, error) {
-	users, _, _, err := made.users()
-	if err != nil {
-		return nil, err
-	}
+func (c *benchBlendQualityCmd) pool(w *world, users []*grebev1.User, s *stack, cfg *config.Config, file string, bytes int64) (*reuse.Prototypes, error) {
 	m := &s.models[0]
 	from, closer, err := poolOf(s.catalog, m, cfg.Models[0].Path, users)
 	if err != nil {
@@ -346,7 +371,7 @@ func (c *benchBlendQualityCmd) pool(w *world, made *benchPrototypesCmd, s *stack
 	defer closer.Close()
 	bar := newPoolBar(w.stderr, w.terminal)
 	defer bar.end()
-	from.Bytes, from.Progress, from.Config = bytes, bar.update, proto.Config{Seed: c.Seed}
+	from.Bytes, from.Progress, from.Config = bytes, bar.prototypes, proto.Config{Seed: c.Seed}
 	if _, err := m.Cache.BuildPrototypes(w.ctx, m.Runner.Do, file, from); err != nil {
 		return nil, err
 	}

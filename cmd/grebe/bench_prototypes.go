@@ -109,7 +109,7 @@ func (c *benchPrototypesCmd) measure(w *world, tmp string, size int64) (*benchpr
 			return nil, err
 		}
 		s.onClose(closer.Close)
-		p.Bytes, p.Progress = size, bar.update
+		p.Bytes, p.Progress = size, bar.prototypes
 		p.Config = proto.Config{Seed: c.Seed, Radius: radius, Least: least}
 		copy(p.Config.Left[:], c.Left)
 		return p, nil

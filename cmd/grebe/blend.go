@@ -13,6 +13,20 @@ import (
 	"grebe/server/reuse"
 )
 
+// openImportance reads what was learned of a model; nil where nothing was, or with other weights: attention chooses then.
+func openImportance(cache *reuse.Cache, file, name string, log *slog.Logger) *blend.Importance {
+	m, err := cache.ReadImportance(file)
+	switch {
+	case err == nil:
+		log.Info("importance of items' tokens", "model", name)
+	case errors.Is(err, reuse.ErrOtherModel):
+		log.Warn("importance is not used: it was learned with other weights; run grebe index --importance", "model", name, "error", err)
+	case !errors.Is(err, fs.ErrNotExist):
+		log.Error("importance is not used; run grebe index --importance", "model", name, "error", err)
+	}
+	return m
+}
+
 // openBlend says how a model's prompts are blended, with its prototypes; nil where the model or its KV cannot be.
 func (s *unit) openBlend(cfg *config.Config, mc *config.Model, m model.Model, cache *reuse.Cache, log *slog.Logger) (*reuse.Blend, error) {
 	if _, ok := m.(model.Blender); !ok || m.Shape().KV == compute.FP8 || m.Shape().Layers < 2 {
@@ -23,6 +37,9 @@ func (s *unit) openBlend(cfg *config.Config, mc *config.Model, m model.Model, ca
 		Drift:  blend.DriftWeight, Limit: float32(mc.Blend.DriftLimit), Layers: mc.Blend.Layers, Auto: mc.Blend.Auto, ItemsFirst: mc.Blend.First == "item",
 	}
 	b.Unused = reuse.PrototypesFile(cfg.DataDir, mc.Name)
+	if cache != nil && mc.Blend.Importance {
+		b.Importance = openImportance(cache, reuse.ImportanceFile(cfg.DataDir, mc.Name), mc.Name, log)
+	}
 	if cache == nil || !mc.Blend.Prototypes {
 		return b, nil
 	}

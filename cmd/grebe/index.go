@@ -17,6 +17,7 @@ type indexCmd struct {
 	Config string `short:"c" required:"" type:"path" help:"Configuration file of the server." placeholder:"FILE"`
 	Model  string `help:"Compute for this model only; default all." placeholder:"NAME"`
 	prototypeFlags
+	importanceFlags
 	logFlags
 }
 
@@ -30,15 +31,22 @@ runs, must not be running.
 With --prototypes it goes over users' histories instead and makes the pool of prototypes from which blended prompts take keys and
 values of history tokens. A pool that is there is added to.
 
+With --importance it ranks random items for some users instead, with ordinary prompts that are computed whole, and learns which tokens of items blended
+prompts have to compute again.
+
 Needs room on disk for them: cache: {disk: 10GiB} in the configuration.
 
 Examples:
 
     grebe index -c grebe.yaml
-    grebe index -c grebe.yaml --prototypes --prototype-memory 1GiB`
+    grebe index -c grebe.yaml --prototypes --prototype-memory 1GiB
+    grebe index -c grebe.yaml --importance`
 }
 
 func (c *indexCmd) Run(w *world) error {
+	if c.Prototypes && c.Importance {
+		return usagef("--prototypes and --importance: one at a time")
+	}
 	cfg, err := config.Load(config.Source{File: c.Config, Env: w.env})
 	if err != nil {
 		return err
@@ -57,15 +65,21 @@ func (c *indexCmd) Run(w *world) error {
 		if c.Model != "" && c.Model != m.Name {
 			continue
 		}
-		if room := cfg.Models[i].Disk.Bytes + cfg.Cache.Disk.Bytes; room == 0 || m.Cache == nil {
+		if m.Cache == nil {
+			return fmt.Errorf("model %s: nothing is cached: give cache.host_memory a size", m.Name)
+		}
+		if room := cfg.Models[i].Disk.Bytes + cfg.Cache.Disk.Bytes; room == 0 && !c.Importance {
 			return fmt.Errorf("model %s: nothing would be kept: give cache.disk and cache.host_memory a size", m.Name)
 		}
 		index := func() error { return s.index(w, m) }
-		if c.Prototypes {
-			if m.Events != nil {
-				continue // a model of events has no texts
-			}
+		if m.Events != nil && (c.Prototypes || c.Importance) {
+			continue // a model of events has no texts
+		}
+		switch {
+		case c.Prototypes:
 			index = func() error { return c.prototypeFlags.make(w, s, m, &cfg.Config, &cfg.Models[i]) }
+		case c.Importance:
+			index = func() error { return c.importanceFlags.learn(w, s, m, &cfg.Config, &cfg.Models[i]) }
 		}
 		if err := index(); err != nil {
 			return fmt.Errorf("model %s: %w", m.Name, err)
@@ -73,7 +87,7 @@ func (c *indexCmd) Run(w *world) error {
 		done++
 	}
 	if done == 0 {
-		return usagef("prototypes are of histories as texts, which models of events do not read: no other is asked for of %s", c.Config)
+		return usagef("prototypes and importance are of texts, which models of events do not read: no other is asked for of %s", c.Config)
 	}
 	return nil
 }

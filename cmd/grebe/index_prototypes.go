@@ -51,7 +51,7 @@ func (f *prototypeFlags) make(w *world, s *stack, m *server.Model, cfg *config.C
 	}
 	defer closer.Close()
 	bar := newPoolBar(w.stderr, w.terminal)
-	p.Bytes, p.Fresh, p.Progress = size.Bytes, f.Fresh, bar.update
+	p.Bytes, p.Fresh, p.Progress = size.Bytes, f.Fresh, bar.prototypes
 	p.Config = proto.Config{Radius: f.Radius, Least: f.Least}
 	built, err := m.Cache.BuildPrototypes(w.ctx, m.Runner.Do, reuse.PrototypesFile(cfg.DataDir, m.Name), p)
 	bar.end()
@@ -153,6 +153,10 @@ type poolBar struct {
 
 func newPoolBar(out io.Writer, terminal bool) *poolBar { return &poolBar{out: out, terminal: terminal} }
 
+func (b *poolBar) prototypes(part string, done, total int) {
+	b.update("prototypes: "+part, done, total)
+}
+
 func (b *poolBar) update(part string, done, total int) {
 	every := 10 * time.Second
 	if b.terminal {
@@ -162,7 +166,7 @@ func (b *poolBar) update(part string, done, total int) {
 		return
 	}
 	b.part, b.shown = part, time.Now()
-	line := fmt.Sprintf("prototypes: %s %d of %d", part, done, total)
+	line := fmt.Sprintf("%s %d of %d", part, done, total)
 	if b.terminal {
 		fmt.Fprintf(b.out, "\r%s\x1b[K", line)
 		return

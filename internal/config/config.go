@@ -80,6 +80,8 @@ type Blend struct {
 	Layers  int     `yaml:"layers"`  // that compute all tokens before some are chosen, 1 or more; 2
 	Window  int     `yaml:"window"`  // last tokens of the prompt that are computed in any case; 0
 	First   string  `yaml:"first"`   // what stands first in the prompt: user or item; user
+	// Importance, where grebe index --importance learned it, says which tokens of items are computed again; true
+	Importance bool `yaml:"importance"`
 	// Prototypes stand in for tokens of histories, where grebe index --prototypes made some; true
 	Prototypes bool `yaml:"prototypes"`
 	// DriftLimit is how far a prototype may be from its token, above 0 to 1: a token whose prototype is farther is computed; 0.6
@@ -203,7 +205,7 @@ func (m *Model) setDefaults() {
 		KVDType:      "auto",
 		Prompt:       Prompt{User: "{text}", History: "text", Separator: "\n", Item: "{text}"},
 		Scoring:      Scoring{Kind: "identifier"},
-		Blend:        Blend{Items: 0.3, History: 0.3, Layers: 2, First: "user", Prototypes: true, DriftLimit: 0.6},
+		Blend:        Blend{Items: 0.3, History: 0.3, Layers: 2, First: "user", Importance: true, Prototypes: true, DriftLimit: 0.6},
 		DeviceMemory: Size{Percent: 80},
 	}
 }

@@ -27,6 +27,8 @@ type Blend struct {
 	Auto   bool    // an automatic choice may blend
 	// ItemsFirst puts the items before the user (BAT-8): then nothing of the user is a prefix that could be cached.
 	ItemsFirst bool
+	// Importance says which tokens of items are computed again; nil: those that much attention goes to are.
+	Importance *blend.Importance
 	// Prototypes finds what may stand in for tokens of a history; nil: nothing does.
 	Prototypes *Prototypes
 	// Unused is the file of prototypes that are there and not used, "" for none. Nothing can be taken out of them, so that
@@ -93,7 +95,7 @@ func (v *Blended) Attach(ctx context.Context, l *prompt.Layout, job *engine.Job,
 		v.findPrototypes(l, job, how, budget)
 		v.findBlocks(l)
 	}
-	job.Blend = &engine.Blend{Parts: v.parts, Budget: budget, Drift: how.Drift, Layers: how.Layers}
+	job.Blend = &engine.Blend{Parts: v.parts, Budget: budget, Drift: how.Drift, Layers: how.Layers, Importance: how.Importance}
 	v.makeBlocks(l, job)
 	v.missing = v.matches.wanted(v.missing, v.first)
 	if len(v.missing) > 0 {

@@ -34,8 +34,8 @@ func PrototypesFile(dataDir, model string) string {
 	return filepath.Join(dataDir, "prototypes", url.PathEscape(model)+".proto")
 }
 
-// ErrOtherModel says that prototypes were made with other weights, another preamble or another format of KV.
-var ErrOtherModel = errors.New("reuse: the prototypes were made for another model")
+// ErrOtherModel says that prototypes, or importance, were made with other weights, another preamble or another format of KV.
+var ErrOtherModel = errors.New("reuse: it was made for another model")
 
 // OpenPrototypes opens the index in a file. Where there is none the error is an fs.ErrNotExist. The caller MUST Close
 // it, after all matches were released.

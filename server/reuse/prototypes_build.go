@@ -42,8 +42,8 @@ type Built struct {
 // BuildPrototypes makes the prototypes of histories, or adds those that are not covered yet to the ones in the file,
 // and computes the pages of KV that are nowhere. It can be stopped, and goes on when it is called again.
 func (c *Cache) BuildPrototypes(ctx context.Context, do Do, file string, from *Pool) (*Built, error) {
-	if c.opt.Shape.KV == compute.FP8 || c.opt.Shape.Pointwise != nil {
-		return nil, fmt.Errorf("reuse: KV in %v cannot be moved to other positions", c.opt.Shape.KV)
+	if err := c.movable(); err != nil {
+		return nil, err
 	}
 	b := c.poolBuild(do, from)
 	x, added, err := b.index(ctx, file)
@@ -54,6 +54,14 @@ func (c *Cache) BuildPrototypes(ctx context.Context, do Do, file string, from *P
 	defer p.Close()
 	out := &Built{Prototypes: x.Len(), Added: added, Bytes: int64(x.Len()) * c.bytesPerToken}
 	return out, b.pages(ctx, p, out)
+}
+
+// movable refuses a model whose KV stays where it is.
+func (c *Cache) movable() error {
+	if c.opt.Shape.KV == compute.FP8 || c.opt.Shape.Pointwise != nil {
+		return fmt.Errorf("reuse: KV in %v cannot be moved to other positions", c.opt.Shape.KV)
+	}
+	return nil
 }
 
 // IndexPrototypes makes the index of a pool alone, of at most so many prototypes: without their KV nothing can be

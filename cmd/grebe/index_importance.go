@@ -1,0 +1,114 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"math/rand/v2"
+
+	grebev1 "grebe/api/grebe/v1"
+	"grebe/blend"
+	"grebe/catalog"
+	"grebe/internal/config"
+	"grebe/kv"
+	"grebe/server"
+	"grebe/server/reuse"
+)
+
+// importanceFlags say how it is learned which tokens of items are computed again.
+type importanceFlags struct {
+	Importance bool `help:"Learn which tokens of items to compute again in blended prompts, instead of computing items."`
+	Prompts    int  `name:"importance-prompts" default:"32" want:"at least 1" help:"Prompts to learn from, each of another user; default ${default}." placeholder:"N"`
+	Candidates int  `name:"importance-candidates" default:"100" want:"at least 1" help:"Items of each, drawn at random; default ${default}." placeholder:"N"`
+}
+
+// learn learns for one model.
+func (f *importanceFlags) learn(w *world, s *stack, m *server.Model, cfg *config.Config, mc *config.Model) error {
+	if m.Blend == nil {
+		return errors.New("its prompts cannot be blended")
+	}
+	got, n, err := f.measure(w, s.catalog, m, mc.Blend.Layers, catalogUsers(s.catalog, f.Prompts, m))
+	if errors.Is(err, kv.ErrFull) {
+		return fmt.Errorf("%w; a prompt has to fit into the model's part of cache.host_memory: give it more for this command, with GREBE_CACHE_HOST_MEMORY=1GiB", err)
+	}
+	if err != nil {
+		return err
+	}
+	if err := m.Cache.WriteImportance(reuse.ImportanceFile(cfg.DataDir, m.Name), got); err != nil {
+		return err
+	}
+	fmt.Fprintf(w.stdout, "%s: which tokens of items to compute again was learned from %d prompts\n", m.Name, n)
+	return nil
+}
+
+// measure learns from users, as tokens, and items of the catalog drawn at random. It returns what was learned, and from how many prompts.
+func (f *importanceFlags) measure(w *world, c *catalog.Catalog, m *server.Model, layers int, users [][]int32) (*blend.Importance, int, error) {
+	items, alike := itemsOf(c, m)
+	if len(users) == 0 || len(items) == 0 {
+		return nil, 0, errors.New("the catalog has no users and items with texts for this model to learn from")
+	}
+	bar := newPoolBar(w.stderr, w.terminal)
+	defer bar.end()
+	r := rand.New(rand.NewPCG(1, uint64(len(items))))
+	got, err := m.Cache.LearnImportance(w.ctx, m.Runner.Do, &reuse.Samples{
+		Prompts: len(users), Vocab: m.Vocab, Alike: alike, Order: m.Blend.Order(), Layers: layers,
+		Prompt:   func(i int) ([]int32, [][]int32, error) { u, list := f.fit(r, m, users[i], items); return u, list, nil },
+		Progress: func(done, all int) { bar.update("importance: prompt", done, all) },
+	})
+	return got, len(users), err
+}
+
+// fit draws items for a prompt, as many as the model has positions for, and cuts a user who is too long for half of them.
+func (f *importanceFlags) fit(r *rand.Rand, m *server.Model, user []int32, items [][]int32) ([]int32, [][]int32) {
+	const others = 1024 // preamble and question, at most
+	room := m.Positions - others
+	if m.Positions == 0 {
+		room = 1 << 20
+	}
+	user = user[:min(len(user), max(0, room/2))]
+	room -= len(user)
+	var out [][]int32
+	for _, i := range r.Perm(len(items))[:min(f.Candidates, len(items))] {
+		if room -= len(items[i]); room < 0 {
+			break
+		}
+		out = append(out, items[i])
+	}
+	return user, out
+}
+
+// itemsOf returns the tokens of all items that a model reads, and which tokens stand for items.
+func itemsOf(c *catalog.Catalog, m *server.Model) (items [][]int32, alike func(token int32) bool) {
+	identifier := map[int32]bool{}
+	for _, it := range c.Items() {
+		if it.Identifier >= 0 {
+			identifier[it.Identifier] = true
+		}
+		if tokens, err := m.Prompt.ItemTokens(it); err == nil && len(tokens) > 0 {
+			items = append(items, tokens)
+		}
+	}
+	return items, func(token int32) bool { return identifier[token] }
+}
+
+// catalogUsers returns the tokens of some users of the catalog.
+func catalogUsers(c *catalog.Catalog, most int, m *server.Model) [][]int32 {
+	ids, _ := c.UserIDs("", 1000+10*most, false) // some may have no text
+	var users []*grebev1.User
+	for _, id := range ids {
+		if u, ok := c.User(id); ok {
+			users = append(users, u)
+		}
+	}
+	return usersOf(c, most, m, users)
+}
+
+// usersOf returns the tokens of some of the users, those that have any.
+func usersOf(c *catalog.Catalog, most int, m *server.Model, users []*grebev1.User) (out [][]int32) {
+	for _, u := range users {
+		resolved, _ := c.Resolve(u)
+		if tokens, err := m.Prompt.UserTokens(resolved); err == nil && len(tokens) > 0 && len(out) < most {
+			out = append(out, tokens)
+		}
+	}
+	return out
+}

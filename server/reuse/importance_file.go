@@ -1,0 +1,97 @@
+package reuse
+
+import (
+	"bytes"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"hash/crc32"
+	"net/url"
+	"os"
+	"path/filepath"
+
+	"grebe/blend"
+	"grebe/kv"
+)
+
+// The file of an importance: magic, what it was learned with (32 bytes), the number of tokens and their values as float32, and a CRC-32C of all that;
+// numbers are little-endian.
+const importanceMagic = "grebeim1"
+
+var castagnoli = crc32.MakeTable(crc32.Castagnoli)
+
+// ImportanceFile returns where what was learned of a model lies.
+func ImportanceFile(dataDir, model string) string {
+	return filepath.Join(dataDir, "importance", url.PathEscape(model)+".importance")
+}
+
+// importanceSpace is what importance depends on beside the prompts that it was learned from.
+func (c *Cache) importanceSpace() kv.Key {
+	return kv.KeyOf(c.leadIn.key, nil, "importance")
+}
+
+// WriteImportance writes what was learned to a file, whole or not at all.
+func (c *Cache) WriteImportance(file string, m *blend.Importance) error {
+	space := c.importanceSpace()
+	raw := append([]byte(importanceMagic), space[:]...)
+	raw = binary.LittleEndian.AppendUint32(raw, uint32(len(m.Tokens())))
+	raw, err := binary.Append(raw, binary.LittleEndian, m.Tokens())
+	if err == nil {
+		raw = binary.LittleEndian.AppendUint32(raw, crc32.Checksum(raw, castagnoli))
+		err = replaceFile(file, raw)
+	}
+	if err != nil {
+		return fmt.Errorf("reuse: write importance: %w", err)
+	}
+	return nil
+}
+
+func replaceFile(name string, raw []byte) error {
+	if err := os.MkdirAll(filepath.Dir(name), 0o700); err != nil {
+		return err
+	}
+	f, err := os.CreateTemp(filepath.Dir(name), ".new-*")
+	if err != nil {
+		return err
+	}
+	defer os.Remove(f.Name())
+	_, err = f.Write(raw)
+	if err == nil {
+		err = f.Sync()
+	}
+	if err = errors.Join(err, f.Close()); err != nil {
+		return err
+	}
+	return os.Rename(f.Name(), name)
+}
+
+// ErrDamaged says that a file is not what was written.
+var ErrDamaged = errors.New("reuse: the file is damaged")
+
+// ReadImportance reads what was learned. Where there is no file the error is an fs.ErrNotExist.
+func (c *Cache) ReadImportance(file string) (*blend.Importance, error) {
+	raw, err := os.ReadFile(file)
+	if err != nil {
+		return nil, fmt.Errorf("reuse: read importance: %w", err)
+	}
+	space := c.importanceSpace()
+	head := len(importanceMagic) + len(space) + 4
+	n := len(raw) - 4
+	if n < head || string(raw[:len(importanceMagic)]) != importanceMagic || crc32.Checksum(raw[:n], castagnoli) != binary.LittleEndian.Uint32(raw[n:]) ||
+		uint64(n-head) != 4*uint64(binary.LittleEndian.Uint32(raw[head-4:])) {
+		return nil, fmt.Errorf("%w: %s", ErrDamaged, file)
+	}
+	if !bytes.Equal(raw[len(importanceMagic):head-4], space[:]) {
+		return nil, fmt.Errorf("%w: %s", ErrOtherModel, file)
+	}
+	of := make([]float32, (n-head)/4)
+	if _, err := binary.Decode(raw[head:n], binary.LittleEndian, of); err != nil {
+		return nil, fmt.Errorf("reuse: read importance: %w", err)
+	}
+	for i, v := range of {
+		if !(v >= 0) { // a value that is no number would choose its token always
+			return nil, fmt.Errorf("%w: %s: token %d has %v", ErrDamaged, file, i, v)
+		}
+	}
+	return blend.NewImportance(of), nil
+}
