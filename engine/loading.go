@@ -182,6 +182,13 @@ func (l *Loading) near(within time.Duration) (near bool, again time.Duration, ch
 	return false, again, l.changed
 }
 
+// expect returns how long what is left takes at the pace so far, and whether that is known.
+func (l *Loading) expect() (time.Duration, bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.pace.Expect(l.left)
+}
+
 // share returns what of a time for all tokens is for those that are left, more than nothing.
 func (l *Loading) share(of time.Duration) time.Duration {
 	l.mu.Lock()
@@ -281,6 +288,24 @@ func (j *Job) Approach(ctx context.Context, first, patience time.Duration) error
 	}
 	j.Blend.First, j.Blend.Patience = max(first, 0), max(patience, 1)
 	return l.Near(ctx, first)
+}
+
+// Expects returns how long what is left of Blend.Load is expected to take, 0 where nothing is known of that.
+func (j *Job) Expects() time.Duration {
+	if l := j.loading(); l != nil {
+		if d, known := l.expect(); known {
+			return d
+		}
+	}
+	return 0
+}
+
+// Hasten has a job take its turn though much of Blend.Load is missing: what comes while the layers before the choice are computed, which take
+// about first, is used, and no batch waits for the rest.
+func (j *Job) Hasten(first time.Duration) {
+	if j.loading() != nil {
+		j.Blend.First, j.Blend.Patience = max(first, 0), 1
+	}
 }
 
 // Leave has nobody wait for what a job reads: whoever wanted the answer is gone.

@@ -133,24 +133,24 @@ func TestNobodyWaitsForWhatOneReads(t *testing.T) {
 		start := time.Now()
 		var wg sync.WaitGroup
 		wg.Go(func() {
-			_, err := d.Do(t.Context(), blended(t, 10, pace, 100*ms, 100*ms, 100*ms))
-			if took := time.Since(start); err != nil || took < 300*ms || took > 320*ms {
-				t.Errorf("what is read in 300 ms: %v after %v", err, took)
+			_, err := d.Do(t.Context(), blended(t, 200, pace, 100*ms, 100*ms, 100*ms))
+			if took := time.Since(start); err != nil || took < 450*ms || took > 502*ms { // some of that beside
+				t.Errorf("what is read in 300 ms and computed in 201: %v after %v", err, took)
 			}
 		})
 		wg.Go(func() {
 			ctx, cancel := context.WithTimeout(t.Context(), 15*ms)
 			defer cancel()
-			_, err := d.Do(ctx, blended(t, 10, pace, 200*ms, 0))
+			_, err := d.Do(ctx, blended(t, 200, pace, 200*ms, 0))
 			if took := time.Since(start); !errors.Is(err, ErrExpired) || took > 16*ms {
 				t.Errorf("with a deadline that passes while a disk hangs: %v after %v", err, took)
 			}
 		})
 		wg.Go(func() {
 			ctx, cancel := context.WithCancel(t.Context())
-			time.AfterFunc(50*ms, cancel)
-			_, err := d.Do(ctx, blended(t, 10, pace, 0))
-			if took := time.Since(start); !errors.Is(err, context.Canceled) || took > 51*ms {
+			time.AfterFunc(40*ms, cancel)
+			_, err := d.Do(ctx, blended(t, 200, pace, 0))
+			if took := time.Since(start); !errors.Is(err, context.Canceled) || took > 41*ms {
 				t.Errorf("who leaves while a disk hangs: %v after %v", err, took)
 			}
 		})
@@ -218,6 +218,49 @@ func TestABatchWaitsForADiskNoLongerThanItSaves(t *testing.T) {
 		if _, err := d.Do(ctx, blended(t, 40, pace, 0)); err != nil || time.Since(start) > 93*ms {
 			t.Errorf("a caller who left: %v after %v, want 91 ms", err, time.Since(start))
 		}
+	})
+}
+
+// A disk that is known to take far longer than to compute what it has is not waited for: what comes before rows are chosen is used, and the rest is read for
+// others. Where much waits anyway, so does the disk's time.
+func TestNobodyWaitsForADiskThatIsMuchSlower(t *testing.T) {
+	for name, c := range map[string]struct {
+		each time.Duration // for an entry of 10 tokens
+		want time.Duration // for four of them, of a job of 10 ms of first layers and 31 of others, or 71
+	}{
+		"as slow as to compute them":     {10 * ms, 71 * ms},
+		"more than twice as slow":        {30 * ms, 81 * ms},
+		"as slow as in a fairy tale":     {10 * time.Second, 81 * ms},
+		"so quick that nothing is to do": {time.Millisecond, 41 * ms},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			d := open(t, Options{SLO: time.Minute}, &clockworkDisk{})
+			defer d.Close()
+			start := time.Now().Add(c.each / 10) // the pace takes a moment
+			j := blended(t, 40, known(c.each/10), c.each, c.each, c.each, c.each)
+			if _, err := d.Do(t.Context(), j); err != nil {
+				t.Fatal(err)
+			}
+			if took := time.Since(start); took < c.want-ms || took > c.want+ms {
+				t.Errorf("a disk that is %s: %v, want %v", name, took, c.want)
+			}
+			if err := j.Blend.Load.Wait(t.Context()); err != nil || time.Since(start) < 4*c.each {
+				t.Errorf("a disk that is %s: what it has was read after %v, %v", name, time.Since(start), err)
+			}
+		})
+	}
+	synctest.Test(t, func(t *testing.T) {
+		d := open(t, Options{SLO: time.Minute}, &clockworkDisk{})
+		defer d.Close()
+		var wg sync.WaitGroup
+		pace := known(3 * ms)
+		wg.Go(func() { _, _ = d.Do(t.Context(), job(400)) })
+		synctest.Wait()
+		start := time.Now()
+		if _, err := d.Do(t.Context(), blended(t, 40, pace, 30*ms, 30*ms, 30*ms, 30*ms)); err != nil || time.Since(start) > 443*ms {
+			t.Errorf("behind a batch of 401 ms, what is read in 120: %v after %v, want 442 ms", err, time.Since(start))
+		}
+		wg.Wait()
 	})
 }
 

@@ -8,7 +8,8 @@
 // A job for which blocks are being read from a disk takes its place when these are expected before its first layers, which need none of
 // them, are computed: so it waits for the disk or for these layers, whichever takes longer, and nobody who shares its batch waits for the disk. Where a disk is
 // slower than expected, a batch waits for it no longer than it would take to compute what is missing, and computes it then. Where a disk hangs, a job
-// takes its place without the rest as long as it can still meet its deadline so.
+// takes its place without the rest as long as it can still meet its deadline so. Where a disk is known to take far longer than to compute what it has,
+// a job takes its place at once, and only what comes meanwhile is used.
 //
 // Lock order: Dispatcher.mu is a leaf.
 package dispatch
@@ -188,14 +189,27 @@ func (d *Dispatcher) approach(ctx context.Context, c *call) error {
 	m := d.Model()
 	ms := m.Predict(cost.Rows, cost.Keys, 1)
 	of := func(share float64) time.Duration { return time.Duration(ms * share * float64(time.Millisecond)) }
+	first, late := of(cost.First), of(cost.Late)
 	within, cancel := d.inTime(ctx, of(1+cost.Late))
 	defer cancel()
-	if j.Approach(within, of(cost.First), of(cost.Late)) != nil && ctx.Err() == nil {
+	switch {
+	case d.slower(j.Expects()-first, late):
+		j.Hasten(first)
+	case j.Approach(within, first, late) == nil || ctx.Err() != nil:
+		return ended(ctx)
+	default:
 		j.Leave()
-		cost.Rows += int(cost.Late * float64(cost.Rows))
-		cost.Keys += int(cost.Late * float64(cost.Keys))
 	}
+	cost.Rows += int(cost.Late * float64(cost.Rows))
+	cost.Keys += int(cost.Late * float64(cost.Keys))
 	return ended(ctx)
+}
+
+// slower reports whether a disk takes so much longer, beyond what waits now, than to compute what it has, that nobody waits for it: twice as
+// long, for predictions err, and who waits leaves the engine to others.
+func (d *Dispatcher) slower(disk, computed time.Duration) bool {
+	waits, _ := d.Backlog()
+	return disk > 2*computed+time.Duration(waits*float64(time.Millisecond))
 }
 
 // inTime returns a context that ends when it is high time to compute what takes so long: before the deadline by twice that, for predictions
