@@ -113,7 +113,10 @@ func (l *loadedModels) Close() error {
 		}
 	}
 	for _, m := range memories {
-		errs = append(errs, m.Close())
+		err := m.Close()
+		if errs = append(errs, err); errors.Is(err, errHung) {
+			break // all are on one disk
+		}
 	}
 	l.units = nil
 	return errors.Join(errs...)
