@@ -31,10 +31,16 @@ import (
 	"grebe/prompt"
 )
 
+// New is how many events there are since the last visit, and Shortest the length of the shortest history, unless options say otherwise.
+const (
+	New      = 20
+	Shortest = 1000
+)
+
 // Options say what to measure. Zero values stand for defaults.
 type Options struct {
 	Events     []int // lengths of histories; 1000, 5000, 15000
-	New        int   // events since the last visit; 20
+	New        int   // events since the last visit, fewer than each history has; New
 	Candidates int   // 100
 	Items      int   // 1,000,000
 	Repeats    int   // 5
@@ -52,9 +58,9 @@ func (o *Options) setDefaults() {
 		}
 	}
 	if len(o.Events) == 0 {
-		o.Events = []int{1000, 5000, 15000}
+		o.Events = []int{Shortest, 5000, 15000}
 	}
-	set(&o.New, 20)
+	set(&o.New, New)
 	set(&o.Candidates, 100)
 	set(&o.Items, 1_000_000)
 	set(&o.Repeats, 5)

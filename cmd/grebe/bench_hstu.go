@@ -1,6 +1,11 @@
 package main
 
-import "grebe/bench/hstu"
+import (
+	"cmp"
+	"slices"
+
+	"grebe/bench/hstu"
+)
 
 type benchHSTUCmd struct {
 	Events     []int  `want:"at least 1" help:"Lengths of histories; default 1000,5000,15000." placeholder:"N"`
@@ -22,6 +27,12 @@ Example:
 }
 
 func (c *benchHSTUCmd) Run(w *world) error {
+	if len(c.Events) > 0 && slices.Min(c.Events) <= cmp.Or(c.New, hstu.New) {
+		return usagef("--events: %d: want more than the %d since the last visit (--new)", slices.Min(c.Events), cmp.Or(c.New, hstu.New))
+	}
+	if c.New >= hstu.Shortest && len(c.Events) == 0 {
+		return usagef("--new: %d: want fewer than the shortest history has, %d", c.New, hstu.Shortest)
+	}
 	_, err := hstu.Run(w.ctx, hstu.Options{
 		Events: c.Events, New: c.New, Candidates: c.Candidates, Items: c.Items, Repeats: c.Repeats, Threads: c.Threads, DType: c.DType, JSON: c.JSON,
 	}, w.stdout)

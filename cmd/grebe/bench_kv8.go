@@ -54,6 +54,9 @@ func (c *benchKV8Cmd) Run(w *world) error {
 	if c.Config != "" && c.Checkpoint != "" {
 		return usagef("give either -c or --checkpoint")
 	}
+	if c.From == c.To {
+		return usagef("--from and --to: both are %s: there is nothing to compare", c.To)
+	}
 	if c.LogLevel == "info" {
 		c.LogLevel = "error" // the progress bar and the result are what a reader waits for
 	}

@@ -110,7 +110,7 @@ type benchBeautyCmd struct {
 	Checkpoint string `type:"path" help:"Folder of a trained model with its tokenizer; default a small random one." placeholder:"DIR"`
 	Dir        string `type:"path" help:"Folder of the random model, written when missing; default: in the user's cache folder." placeholder:"DIR"`
 	Users      int    `want:"at least 1" help:"Users; default 50." placeholder:"N"`
-	Candidates int    `want:"at least 2" help:"Candidates of each; default 100." placeholder:"N"`
+	Candidates int    `want:"at least 2 and at most 10000" help:"Candidates of each; default 100." placeholder:"N"`
 	History    int    `want:"at least 1" help:"Last items of a history that are used; default 20." placeholder:"N"`
 	Format     string `want:"one of bf16, f32" help:"bf16 or f32; default bf16." placeholder:"FORMAT"`
 	Threads    int    `want:"at least 1 and at most 1024" help:"Threads; default all cores." placeholder:"N"`
