@@ -110,6 +110,7 @@ func TestLoadNamesThePlaceOfEachProblem(t *testing.T) {
 		{"a name of dots", "models: [{name: .., path: x}]\n", ":1: models[0].name: \"..\": / and :"},
 		{"no endpoint", model + "tracing: {endpoint: foo}\n", ":2: tracing.endpoint: \"foo\" is not an address"},
 		{"endpoint without scheme", model + "tracing: {endpoint: \"localhost:4318\"}\n", ":2: tracing.endpoint: \"localhost:4318\" is not an address"},
+		{"a trial for ever", model + "reload: {trial_ms: 9300000000000}\n", ":2: reload.trial_ms: 9300000000000 is not between"},
 		{"deadlines", model + "slo_ms: 70000\n", ":2: slo_ms: 70000 is more than limits.deadline_ms"},
 	} {
 		t.Run(c.name, func(t *testing.T) {

@@ -65,9 +65,7 @@ func (c *Config) Validate() error {
 	if c.Reload.Warm.Bytes != 0 || c.Reload.Warm.Percent > 100 {
 		p.add("reload.warm", "%s: want a share of up to 100%%", c.Reload.Warm)
 	}
-	if c.Reload.TrialMillis < 0 {
-		p.add("reload.trial_ms", "%d is negative", c.Reload.TrialMillis)
-	}
+	p.between("reload.trial_ms", c.Reload.TrialMillis, 0, 604_800_000) // a week: no more than can be counted in nanoseconds
 	if c.Tracing.Sample.Bytes != 0 || c.Tracing.Sample.Percent > 100 {
 		p.add("tracing.sample", "%s: want a share of up to 100%%", c.Tracing.Sample)
 	}
