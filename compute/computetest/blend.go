@@ -291,9 +291,17 @@ func (m *model) agreeBlended(d compute.Device, x *blend) error {
 
 // compareReceived: a probability is off by as much of it as its score is off, and a row received few at worst.
 func (m *model) compareReceived(b *batch, got, want []float32) error {
+	return m.compareReceivedIn(0, b, got, want)
+}
+
+// compareReceivedIn is compareReceived behind so many layers: scores are off by what these are.
+func (m *model) compareReceivedIn(layers int, b *batch, got, want []float32) error {
 	s := &m.shape
 	operand, sharp := s.KV, m.sharp*float64(s.Rope.Scale)*float64(s.Rope.Scale)
 	scores := varQKV(m.dt) + variance(operand) + varKV(m.dt, s.KV)
+	if layers > 0 {
+		scores += varLayers(layers, m.dt, s.KV, 1.5)
+	}
 	l := within(m.narrowHeads()*2*sharp*sharp*scores + variance(operand) + variance(compute.F32))
 	for row := range want {
 		if err := l.compareRow(got[row:row+1], want[row:row+1], 0); err != nil {

@@ -43,6 +43,7 @@ func blendChecks(opts Options) []check {
 		g := []geometry{{64, 4, 2, 64, 48}, {48, 4, 1, 128, 32}}[i%2]
 		c := config{seed: uint64(7100 + i), shape: g.shape(3, f.kv), dt: f.dt, src: compute.F32, headed: true, sharp: 1}
 		add("long", c, blendLong)
+		add("watch", c, blendWatch)
 		if opts.NoAlloc && f.dt == f.kv {
 			add("no allocation", config{seed: c.seed, shape: geometries[3].shape(3, f.kv), dt: f.dt, sharp: 1}, blendAllocates)
 		}
