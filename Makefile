@@ -14,6 +14,9 @@ HAVE_CC := $(shell command -v gcc || command -v clang)
 
 FUZZTIME ?= 60s
 
+# What hangs ends after this, per package. Go's own limit of 10 minutes is not far on a machine that is slow or shared.
+LIMIT ?= 30m
+
 .PHONY: help
 help: ## list the targets
 	@grep -E '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 18
@@ -46,24 +49,24 @@ test: redis browser clang test-unit test-race test-noasm test-invariants test-ar
 
 .PHONY: test-unit
 test-unit: ## unit, conformance and end-to-end tests
-	CGO_ENABLED=0 $(GO) test ./...
+	CGO_ENABLED=0 $(GO) test -timeout $(LIMIT) ./...
 
 .PHONY: test-race
 test-race: ## the concurrent packages under the race detector
 ifeq ($(HAVE_CC),)
 	@echo "race detector skipped: it needs a C compiler (gcc or clang)"
 else
-	CGO_ENABLED=1 $(GO) test -race -skip '.*/plain' $(CONCURRENT)
+	CGO_ENABLED=1 $(GO) test -timeout $(LIMIT) -race -skip '.*/plain' $(CONCURRENT)
 endif
 
 .PHONY: test-noasm
 test-noasm: ## the portable kernels
-	CGO_ENABLED=0 $(GO) test -tags noasm ./compute/... ./engine/...
+	CGO_ENABLED=0 $(GO) test -timeout $(LIMIT) -tags noasm ./compute/... ./engine/...
 
 .PHONY: test-invariants
 test-invariants: ## with expensive self-checks compiled in
-	CGO_ENABLED=0 $(GO) test -tags invariants ./pool ./kv ./engine
-	CGO_ENABLED=0 $(GO) test -tags invariants -run Reuse ./server
+	CGO_ENABLED=0 $(GO) test -timeout $(LIMIT) -tags invariants ./pool ./kv ./engine
+	CGO_ENABLED=0 $(GO) test -timeout $(LIMIT) -tags invariants -run Reuse ./server
 
 .PHONY: test-arm64
 test-arm64: ## everything compiles for arm64
