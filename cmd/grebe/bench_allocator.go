@@ -15,7 +15,7 @@ type benchAllocatorCmd struct {
 	Costs     string   `want:"one of measured, derived" help:"measured, or derived: what work takes on an H200; default measured." placeholder:"NAME"`
 	Rate      float64  `want:"at least 0.1 and at most 10" help:"Rate of the workloads of verdict and bound, times their own; default 1, and several for the bound." placeholder:"X"`
 	Policy    string   `type:"path" help:"Judge this policy, of grebe train allocator, instead of the one in the binary." placeholder:"FILE"`
-	HTML      string   `name:"html" type:"path" help:"Write shares over time beside the optimum's here." placeholder:"FILE"`
+	HTML      string   `name:"html" type:"path" want:"a file that can be written" help:"Write shares over time beside the optimum's here." placeholder:"FILE"`
 	Check     bool     `help:"Fail when a bar is not reached."`
 	JSON      bool     `name:"json" help:"Print JSON."`
 }

@@ -10,7 +10,7 @@ type benchCacheCmd struct {
 	Parts    []string  `want:"one of table, replay, sweep, train, rank" help:"table, replay, sweep, train, rank; default all." placeholder:"PART"`
 	XGBoost  bool      `name:"xgboost" help:"Also train XGBoost on the same samples (Debian: python3-xgboost)."`
 	Python   string    `help:"The Python that has XGBoost; default python3." placeholder:"FILE"`
-	SVG      string    `name:"svg" type:"path" help:"Write the plot of the error sweep here." placeholder:"FILE"`
+	SVG      string    `name:"svg" type:"path" want:"a file that can be written" help:"Write the plot of the error sweep here." placeholder:"FILE"`
 	Check    bool      `help:"Fail when a target is not reached."`
 	JSON     bool      `name:"json" help:"Print JSON."`
 }

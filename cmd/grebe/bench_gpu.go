@@ -21,7 +21,7 @@ type benchGPUCmd struct {
 	Fixed     bool   `help:"Cut attention by fixed costs, not as measurements say."`
 	Plain     bool   `help:"Keep to instructions of Ampere."`
 	JSON      bool   `name:"json" help:"Print JSON."`
-	File      string `type:"path" help:"Write JSON to this file besides." placeholder:"FILE"`
+	File      string `type:"path" want:"a file that can be written" help:"Write JSON to this file besides." placeholder:"FILE"`
 }
 
 func (benchGPUCmd) Help() string {

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -57,7 +58,7 @@ type evalRunCmd struct {
 	No       string  `default:"no" help:"The token that means no; default ${default}."`
 	Seed     uint64  `default:"1" help:"Of the shop, of drawn candidates and of intervals; default ${default}."`
 	JSON     bool    `name:"json" help:"Print JSON."`
-	HTML     string  `name:"html" type:"path" help:"Also write one page for a browser." placeholder:"FILE"`
+	HTML     string  `name:"html" type:"path" want:"a file that can be written" help:"Also write one page for a browser." placeholder:"FILE"`
 	logFlags
 }
 
@@ -81,6 +82,9 @@ Examples:
 func (c *evalRunCmd) Run(w *world) error {
 	if (c.Config != "" && c.Checkpoint != "") || (c.Untrained && c.Config+c.Checkpoint != "") {
 		return usagef("give one of -c, --checkpoint and --untrained")
+	}
+	if c.HTML != "" && len(c.Compare) > 1 {
+		return usagef("--html: a page shows one measurement, not those of --compare")
 	}
 	if c.Target != 0 {
 		c.Ways = []string{"item", "blend"}
@@ -109,15 +113,15 @@ func (c *evalRunCmd) Run(w *world) error {
 	if err != nil {
 		return err
 	}
-	if whole, ok := r.(*eval.Report); ok && c.HTML != "" {
-		if err := writeFile(c.HTML, whole.HTML); err != nil {
-			return err
-		}
-	}
+	write := r.Text
 	if c.JSON {
-		return r.JSON(w.stdout)
+		write = r.JSON
 	}
-	return r.Text(w.stdout)
+	err = write(w.stdout)
+	if whole, ok := r.(*eval.Report); ok && c.HTML != "" {
+		err = errors.Join(err, writeFile(c.HTML, whole.HTML))
+	}
+	return err
 }
 
 // measure opens the models with a data folder of their own and asks.

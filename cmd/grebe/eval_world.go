@@ -26,7 +26,7 @@ type evalWorldCmd struct {
 	Test       int     `default:"1000" want:"at least 0" help:"Customers to measure on; default ${default}."`
 	Cuts       int     `default:"4" want:"at least 0" help:"Further questions about each customer to train on, at random places of the history; default ${default}."`
 	Requests   int     `default:"2000" want:"at least 0" help:"Requests of the trace; default ${default}."`
-	Rate       float64 `default:"20" want:"above 0" help:"Requests of the trace per second, on average; default ${default}."`
+	Rate       float64 `default:"20" want:"at least 0.001 and at most 1000000" help:"Requests of the trace per second, on average; default ${default}."`
 	Tokenizer  string  `type:"path" help:"tokenizer.json to count tokens with." placeholder:"FILE"`
 	Arrays     bool    `help:"Write arrays of integers for the scripts of training/ instead, with a tokenizer."`
 	ItemsFile  string  `name:"items-file" type:"path" help:"With --arrays: items (NDJSON) with texts, instead of the shop's; who had them is left to the scripts." placeholder:"FILE"`

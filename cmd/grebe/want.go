@@ -1,8 +1,11 @@
 package main
 
 import (
+	"errors"
 	"fmt"
+	"io/fs"
 	"math"
+	"os"
 	"reflect"
 	"slices"
 	"strconv"
@@ -14,7 +17,8 @@ import (
 )
 
 // checkFlags holds the flags of a command line against their tags want, before the command begins. A tag is a part of the
-// message: "at least 1", "above 0 and at most 1" (bounds: at least, above, at most, below), "one of bf16, f32" or "a size such as 64MiB".
+// message: "at least 1", "above 0 and at most 1" (bounds: at least, above, at most, below), "one of bf16, f32", "a size such as
+// 64MiB" or "a file that can be written".
 // Defaults are not looked at: a flag that may be left out may have one out of bounds.
 func checkFlags(cmd *kong.Context) error {
 	for _, p := range cmd.Path {
@@ -53,6 +57,9 @@ func meets(v reflect.Value, want string) bool {
 	if names, ok := strings.CutPrefix(want, "one of "); ok {
 		return slices.Contains(strings.Split(names, ", "), v.String())
 	}
+	if want == "a file that can be written" {
+		return writable(v.String())
+	}
 	if strings.HasPrefix(want, "a size") {
 		size, err := config.ParseSize(v.String())
 		return err == nil && size.Bytes > 0
@@ -65,6 +72,23 @@ func meets(v reflect.Value, want string) bool {
 		if !within(f, bound) {
 			return false
 		}
+	}
+	return true
+}
+
+// writable tries a file that a result of hours may go to. What is in it stays; what is no plain file, such as a pipe, is not touched.
+func writable(name string) bool {
+	info, err := os.Stat(name)
+	if err == nil && !info.Mode().IsRegular() {
+		return !info.IsDir()
+	}
+	f, failed := os.OpenFile(name, os.O_WRONLY|os.O_CREATE, 0o644)
+	if failed != nil {
+		return false
+	}
+	f.Close()
+	if errors.Is(err, fs.ErrNotExist) {
+		return os.Remove(name) == nil
 	}
 	return true
 }

@@ -59,6 +59,8 @@ func senseless(f *kong.Flag) []string {
 		return nil
 	case strings.HasPrefix(want, "one of "):
 		return []string{"sideways"}
+	case want == "a file that can be written":
+		return []string{"/nowhere/to/be/found", "/"}
 	case strings.HasPrefix(want, "a size"):
 		return []string{"much", "0", "50%"}
 	}
@@ -110,6 +112,7 @@ func TestOptionsThatMakeNoSense(t *testing.T) {
 		"bench hstu --new 1000",
 		"bench hstu --events 1000,5 --new 5",
 		"bench kv8 --to bf16",
+		"eval --compare cpu+f32,cpu+bf16 --html eval.html",
 		"bench prototypes --left 0.5",
 		"table import items a.npy b.f32 -c no.yaml",
 		"table import items --server http://127.0.0.1:1 --dim 2 --first-key 18446744073709551615 " + two,
@@ -133,5 +136,25 @@ func TestLastKey(t *testing.T) {
 	defer rows.close()
 	if keys, _, err := rows.next(); err != nil || len(keys) != 2 || keys[1] != math.MaxUint64 {
 		t.Errorf("keys %v, %v", keys, err)
+	}
+}
+
+// Trying a file leaves no trace: neither a new one, nor less in one that is there.
+func TestTriedFiles(t *testing.T) {
+	dir := t.TempDir()
+	there := filepath.Join(dir, "there")
+	if err := os.WriteFile(there, []byte("kept"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for name, want := range map[string]bool{there: true, filepath.Join(dir, "new"): true, dir: false, filepath.Join(there, "below"): false, os.DevNull: true} {
+		if got := writable(name); got != want {
+			t.Errorf("%s: %v", name, got)
+		}
+	}
+	if files, err := os.ReadDir(dir); err != nil || len(files) != 1 {
+		t.Errorf("left behind: %v, %v", files, err)
+	}
+	if data, err := os.ReadFile(there); err != nil || string(data) != "kept" {
+		t.Errorf("%q, %v", data, err)
 	}
 }
