@@ -208,7 +208,12 @@ func (s *Store) write(w pending) {
 		return // deleted
 	}
 	defer b.endPut(p.key)
-	err := s.withPayload(w.e, func(payload [][]byte) error { return b.tier.Put(p.key, encodeMeta(p, w.e), payload) })
+	e, tokens := w.e, p.tokens
+	if len(tokens) > MostBelow {
+		e, tokens = e.leading(MostBelow), tokens[:MostBelow]
+		defer e.Release()
+	}
+	err := s.withPayload(e, func(payload [][]byte) error { return b.tier.Put(p.key, encodeMeta(p.kind, e.len, tokens), payload) })
 	if err != nil {
 		b.failed.Add(1)
 		return
@@ -217,7 +222,7 @@ func (s *Store) write(w pending) {
 	s.mu.Lock()
 	p.clean = true
 	s.mu.Unlock()
-	s.stored(p.key, p.kind, w.e.len)
+	s.stored(p.key, p.kind, e.len)
 }
 
 // clean writes a level's entries that are not below yet, the least recently used first, while more
@@ -243,12 +248,15 @@ func (s *Store) clean(l *level, more func() bool) {
 	}
 }
 
+// MostBelow is how many tokens of a user are kept below memory, the first ones: their numbers are a record's meta, of which a tier takes 64 KiB.
+const MostBelow = (64<<10 - 5) / 4 / ChainTokens * ChainTokens
+
 // Meta of an entry below memory: kind, length, and a user's tokens.
-func encodeMeta(p *published, e *Entry) []byte {
-	b := make([]byte, 5, 5+4*len(p.tokens))
-	b[0] = byte(p.kind)
-	binary.LittleEndian.PutUint32(b[1:], uint32(e.len))
-	for _, t := range p.tokens {
+func encodeMeta(kind plan.Kind, length int, tokens []int32) []byte {
+	b := make([]byte, 5, 5+4*len(tokens))
+	b[0] = byte(kind)
+	binary.LittleEndian.PutUint32(b[1:], uint32(length))
+	for _, t := range tokens {
 		b = binary.LittleEndian.AppendUint32(b, uint32(t))
 	}
 	return b

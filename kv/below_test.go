@@ -94,6 +94,43 @@ func entriesSurviveBelow(t *testing.T, m compute.Memory) {
 	}
 }
 
+// Of a user with more tokens than a record can name, as many as it can are kept.
+func TestLongUsersAreKeptInPart(t *testing.T) { everywhere(t, longUsersAreKeptInPart) }
+
+func longUsersAreKeptInPart(t *testing.T, m compute.Memory) {
+	if MostBelow != (disk.MaxMeta-5)/4/ChainTokens*ChainTokens {
+		t.Fatalf("%d tokens of a user are kept, and a record's meta has %d bytes", MostBelow, disk.MaxMeta)
+	}
+	dir := t.TempDir()
+	tokens := make([]int32, MostBelow+100)
+	for i := range tokens {
+		tokens[i] = int32(i % 1000)
+	}
+	s, done := withDisk(t, m, dir, 2*len(tokens)+2*ChainTokens)
+	var stored atomic.Int64
+	s.OnStore(func(_ Key, _ plan.Kind, n int) { stored.Add(int64(n)) })
+	add(t, s, plan.User, Key{1}, tokens[:MostBelow], MostBelow, 3)
+	add(t, s, plan.User, Key{2}, tokens, len(tokens), 4)
+	s.Flush()
+	if b := s.BelowStats(); b.Written != 2 || b.Failed > 0 || stored.Load() != 2*MostBelow {
+		t.Errorf("%d users were written and %d failed; of both %d tokens are said to be there, want %d each", b.Written, b.Failed, stored.Load(), MostBelow)
+	}
+	done()
+	s, done = withDisk(t, m, dir, 2*len(tokens)+2*ChainTokens)
+	defer done()
+	for i, key := range []Key{{1}, {2}} {
+		if s.Fetch(t.Context(), key) != s.Top() {
+			t.Fatalf("user %v cannot be fetched", key[0])
+		}
+		e, _ := s.GetPrefix(key, tokens)
+		if e.Len() != MostBelow {
+			t.Errorf("user %v has %d tokens, want %d", key[0], e.Len(), MostBelow)
+		}
+		check(t, e, MostBelow, byte(3+i))
+		e.Release()
+	}
+}
+
 // What is evicted can be fetched again; nothing that is fetched is wrong.
 func TestEvictionGoesBelow(t *testing.T) { everywhere(t, evictionGoesBelow) }
 

@@ -115,6 +115,38 @@ func TestTheIndexForgetsWhatTheDiskDropped(t *testing.T) {
 	}
 }
 
+// Of a user with more tokens than are kept on disk, the index knows how many are there when the rest had to make room.
+func TestALongUserOnDisk(t *testing.T) {
+	m := newMachine(t, 7, nil, t.TempDir(), false)
+	user := make([]int32, kv.MostBelow+100)
+	e, err := m.store.Reserve(kv.Chain, len(user), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	key := m.UserKey("u", nil)
+	m.store.Publish(plan.User, key, user, e)
+	m.opt.Index.Put(key, meta.Entry{Kind: plan.User, Tokens: int32(len(user)), Tier: schedule.Host}, 0)
+	e.Release()
+	m.store.Flush()
+	for n := int(m.opt.Pool.Stats().Total); ; n /= 2 { // it makes room
+		if e, err := m.store.Reserve(kv.Exact, n/m.opt.Shape.ChunkBytes(1, false), nil); err == nil {
+			e.Release()
+			break
+		}
+	}
+	if e, ok := m.opt.Index.Lookup(key); !ok || e.Tier != schedule.Disk || e.Tokens != kv.MostBelow {
+		t.Errorf("the index knows %+v, %v, of a user of whom %d tokens are on disk", e, ok, kv.MostBelow)
+	}
+	v := m.Generate("u", user)
+	l := m.prompt.Generate(user)
+	job := &engine.Job{Plan: l.Plan}
+	v.AttachPrompt(t.Context(), &l, job)
+	if e := job.Cached[l.User]; e == nil || e.Len() != kv.MostBelow || v.Disk != kv.MostBelow {
+		t.Errorf("%d tokens came from disk, want %d", v.Disk, kv.MostBelow)
+	}
+	v.EndPrompt(&l, nil)
+}
+
 // After Settle nothing is read: what is on disk is computed.
 func TestNothingIsReadAfterSettle(t *testing.T) {
 	m := newMachine(t, 7, nil, t.TempDir(), false)

@@ -140,6 +140,10 @@ func (c *Cache) dropped(key kv.Key) {
 	c.noteFull()
 	if c.opt.Store.Below(key) {
 		c.opt.Index.Lower(key, schedule.Disk)
+		if e, ok := c.opt.Index.Lookup(key); ok && e.Kind == plan.User && e.Tokens > kv.MostBelow {
+			e.Tokens = kv.MostBelow
+			c.opt.Index.Put(key, e, c.opt.Now())
+		}
 		return
 	}
 	c.opt.Index.Drop(key)
