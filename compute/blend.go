@@ -21,7 +21,8 @@ type Blender interface {
 	// Place copies K and V of the layers from on to where parts say, turning K. Parts do not overlap in what they
 	// write, and read no chunk that is written. It is called after Begin and before the QKV of layer from. A
 	// device may do it as late as it wants, and leave out rows that are computed: parts and what they read MUST
-	// stay unchanged until the batch's results were returned. A second call is for other rows.
+	// stay unchanged until the batch's results were returned. A second call is for other rows. Layers that follow find it
+	// there; a device may have it elsewhere, and leave in the chunks what they held.
 	Place(from int, parts []Part)
 }
 

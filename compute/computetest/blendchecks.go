@@ -11,6 +11,9 @@ import (
 // blendChecks hold a runner that is a compute.Blender to what that says.
 func blendChecks(opts Options) []check {
 	var out []check
+	agree := func(run func(d compute.Device, c config, opts Options) error) func(d compute.Device, c config) error {
+		return func(d compute.Device, c config) error { return run(d, c, opts) }
+	}
 	add := func(name string, c config, run func(d compute.Device, c config) error) {
 		s := &c.shape
 		name = fmt.Sprintf("blend/%s/seed%d/%d×%d,%d×%d×%d,%d,%v→%v,kv_%v", name, c.seed, s.Layers, s.Hidden, s.Heads, s.KVHeads, s.HeadDim, s.Inter, c.src, c.dt, s.KV)
@@ -27,7 +30,7 @@ func blendChecks(opts Options) []check {
 		g.inter = max(g.inter, minInter)
 		c := config{seed: uint64(7000 + i), shape: g.shape(2+i%3, f.kv), dt: f.dt, src: sources[i%3], bare: i%4 == 3, headed: i%2 == 0, sharp: 1}
 		if i < len(geometries) || i%3 == 0 {
-			add("pass", c, blendPass)
+			add("pass", c, agree(blendPass))
 		}
 		switch {
 		case i%3 == 0:
@@ -42,7 +45,7 @@ func blendChecks(opts Options) []check {
 	for i, f := range formats[:3] {
 		g := []geometry{{64, 4, 2, 64, 48}, {48, 4, 1, 128, 32}}[i%2]
 		c := config{seed: uint64(7100 + i), shape: g.shape(3, f.kv), dt: f.dt, src: compute.F32, headed: true, sharp: 1}
-		add("long", c, blendLong)
+		add("long", c, agree(blendLong))
 		add("watch", c, blendWatch)
 		if opts.NoAlloc && f.dt == f.kv {
 			add("no allocation", config{seed: c.seed, shape: geometries[3].shape(3, f.kv), dt: f.dt, sharp: 1}, blendAllocates)
@@ -50,28 +53,36 @@ func blendChecks(opts Options) []check {
 	}
 	c := config{seed: 7200, shape: geometries[3].shape(3, compute.BF16), dt: compute.BF16, sharp: 1}
 	add("misuse", c, blendMisuse)
-	add("nothing goes on", c, blendNothing)
+	add("nothing goes on", c, agree(blendNothing))
 	return out
 }
 
 // blendPass: plans of every kind, cached prefixes that blended segments see, segments that nothing stands in for.
-func blendPass(d compute.Device, c config) error {
+func blendPass(d compute.Device, c config, opts Options) error {
 	r := newRandom(c.seed)
 	plans := r.mixed(&c.shape, int32(r.IntN(3000)))
 	natural := r.natural(int32(r.IntN(100)), 1+r.IntN(20), r.IntN(30), 40+r.IntN(60), 1+r.IntN(4))
 	natural[0].cached, natural[0].kv = len(natural[0].tokens), r.kv(&c.shape, len(natural[0].tokens))
 	natural[2].chunks = chain(len(natural[2].tokens), 1+r.IntN(64))
 	plans = slices.Insert(plans, r.IntN(len(plans)+1), natural)
-	return newModel(c).agreeBlended(d, r.blend(&c.shape, r.IntN(c.shape.Layers-1), plans...))
+	x := r.blend(&c.shape, r.IntN(c.shape.Layers-1), plans...)
+	if c.seed%3 == 0 {
+		x.bring()
+	}
+	return newModel(c).agreeBlended(d, x, opts)
 }
 
 // blendLong is large enough for every kernel's inner tiles.
-func blendLong(d compute.Device, c config) error {
+func blendLong(d compute.Device, c config, opts Options) error {
 	r := newRandom(c.seed)
 	natural := r.natural(0, 70, 60, 290, 9)
 	natural[0].cached, natural[0].kv = 70, r.kv(&c.shape, 70)
 	natural[2].chunks = chain(290, 64)
-	return newModel(c).agreeBlended(d, r.blend(&c.shape, 0, natural, r.causal(5, 90)))
+	x := r.blend(&c.shape, 0, natural, r.causal(5, 90))
+	if c.seed%2 == 1 {
+		x.bring()
+	}
+	return newModel(c).agreeBlended(d, x, opts)
 }
 
 // blendAll: when all rows go on, what stood in for them is gone.
@@ -297,11 +308,11 @@ func blendInPlace(d compute.Device, c config) error {
 }
 
 // blendNothing: no row may be left to go on with.
-func blendNothing(d compute.Device, c config) error {
+func blendNothing(d compute.Device, c config, opts Options) error {
 	r := newRandom(c.seed)
 	x := &blend{plans: []plan{r.causal(0, 20)}, sources: []source{{tokens: 20, kv: r.kv(&c.shape, 20)}},
 		parts: []standIn{{tokens: 20, turn: 3}}, rows: []int32{}, last: []int32{}}
-	return newModel(c).agreeBlended(d, x)
+	return newModel(c).agreeBlended(d, x, opts)
 }
 
 // blendMisuse: what does not fit is refused, and the next batch runs.

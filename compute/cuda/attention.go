@@ -89,10 +89,13 @@ func (a *direct) launch(layer int) error {
 type tensor struct {
 	r       *runner
 	a       *attend.Attention
-	buffers int
-	stage   *staging // nil: what is cached in the host's memory is used in place
-	cached  bool     // the batch has cached tokens
-	left    bool     // of the batch, some rows are left
+	given   *attend.Attention // of batches whose scratch holds what stands in; nil: there was none yet
+	now     *attend.Attention // the one of the two that the last plan is of
+	buffers int               // of a
+	noRoom  bool              // for given
+	stage   *staging          // nil: what is cached in the host's memory is used in place
+	cached  bool              // the batch has cached tokens
+	left    bool              // of the batch, some rows are left
 }
 
 // scratchBytes is how much scratch may be taken so that one launch gathers the cached tokens of many
@@ -100,9 +103,12 @@ type tensor struct {
 const scratchBytes = 512 << 20
 
 func newTensor(r *runner) (*tensor, error) {
-	s := &r.shape
+	s, most := &r.shape, scratchBytes
+	if n := r.dev.opt.Scratch; n > 0 {
+		most = n
+	}
 	layer := r.bufs.rows * attend.SlotBytes(s)
-	t := &tensor{r: r, buffers: max(1, min(s.Layers, scratchBytes/layer))}
+	t := &tensor{r: r, buffers: max(1, min(s.Layers, most/layer))}
 	cfg, err := r.attendConfig()
 	if err != nil {
 		return nil, err
@@ -116,21 +122,27 @@ func newTensor(r *runner) (*tensor, error) {
 		t.stage.close()
 		return nil, err
 	}
+	t.now = t.a
 	return t, nil
 }
 
 func (t *tensor) direct() bool { return false }
 
 func (t *tensor) plan(b *compute.Batch, left []int32) error {
-	t.cached, t.left = len(left) < len(b.Tokens), left != nil
-	if t.left {
+	if t.left = left != nil; t.left {
 		t.a.Hurry(false)
 		if t.stage != nil {
 			t.stage.chunks = t.stage.chunks[:0] // whose copies lack what was placed
 		}
-		return t.a.BeginLeft(t.r.stream, b, left)
+		held := attend.Held{Rows: t.r.placing.held}
+		if t.now = t.a; len(held.Rows) > 0 {
+			t.now, held.Cached = t.given, true
+		}
+		err := t.now.BeginLeft(t.r.stream, b, left, held)
+		t.cached = t.now.Gathers()
+		return err
 	}
-	t.cached = false
+	t.now, t.cached = t.a, false
 	for i := range b.Segments {
 		t.cached = t.cached || b.Segments[i].Cached > 0
 	}
@@ -186,30 +198,30 @@ func (t *tensor) beforeStep(layer int) error {
 }
 
 func (t *tensor) scratch(a *driver.Args, layer int) *driver.Args {
-	s := t.a.Scratch()
-	at := layer % t.buffers * s.Slots * attend.SlotBytes(&t.r.shape)
+	s := t.now.Scratch()
+	at := layer % s.Buffers * s.Slots * attend.SlotBytes(&t.r.shape)
 	return a.Ptr(s.Base.At(at)).Ptr(s.List).Int(s.Slots)
 }
 
 func (t *tensor) launch(layer int) error {
 	b := &t.r.bufs
-	return t.a.Run(t.r.stream, layer, b.q, b.attCols, b.att[0], b.attCols)
+	return t.now.Run(t.r.stream, layer, b.q, b.attCols, b.att[0], b.attCols)
 }
 
 // beforeLeft gathers all layers up to the next that is waited for, or for which there is no room, where a batch goes
 // on with some rows.
 func (t *tensor) beforeLeft(layer int) error {
 	p, first := placedWith(layer), layer == t.r.firstLayer()
-	at := placedParts[p]
-	if !first && (layer-at)%t.buffers != 0 {
+	at, buffers := placedParts[p], t.now.Scratch().Buffers
+	if !first && (layer-at)%buffers != 0 {
 		return nil
 	}
-	end := min(at+((layer-at)/t.buffers+1)*t.buffers, t.r.shape.Layers)
+	end := min(at+((layer-at)/buffers+1)*buffers, t.r.shape.Layers)
 	if p+1 < len(placedParts) {
 		end = min(end, placedParts[p+1])
 	}
 	s := t.r.stream
-	if first || layer == at {
+	if first || layer == at && !t.r.placing.together() {
 		wait := s.Wait
 		if t.r.capturing {
 			wait = s.WaitOutside
@@ -217,16 +229,24 @@ func (t *tensor) beforeLeft(layer int) error {
 		if err := wait(t.r.placing.done[p]); err != nil {
 			return err
 		}
+		t.r.alone = !t.cached
 	}
 	if !t.cached {
 		return nil
 	}
-	return t.a.GatherAlone(s, layer, end-layer)
+	return t.now.GatherAlone(s, layer, end-layer)
 }
 
 func (t *tensor) shape() int {
-	shape := 6 * t.a.Epoch()
+	shape := 16 * t.now.Epoch()
+	if t.left && t.r.placing.together() {
+		shape += 8
+	}
 	switch {
+	case t.now != t.a && t.cached:
+		shape += 7
+	case t.now != t.a:
+		shape += 6
 	case t.left && t.cached:
 		shape += 5
 	case t.left:
@@ -243,7 +263,56 @@ func (t *tensor) shape() int {
 
 func (t *tensor) close() {
 	_ = t.a.Close() // fails with a lost GPU only
+	t.closeGiven()
 	if t.stage != nil {
 		t.stage.close()
 	}
 }
+
+// closeGiven gives back what batches took whose scratch holds what stands in. Nothing may be running.
+func (t *tensor) closeGiven() {
+	if t.given != nil {
+		_ = t.given.Close() // fails with a lost GPU only
+		t.given = nil
+	}
+}
+
+// giveScratch returns attention whose scratch has room for so many slots in all layers; nil: that would be too much of the GPU's memory.
+func (t *tensor) giveScratch(slots int) (*attend.Attention, error) {
+	s := &t.r.shape
+	most := int(t.r.dev.c.Info().Memory / givenShare)
+	if n := t.r.dev.opt.Scratch; n > 0 {
+		most = n
+	}
+	if t.noRoom || slots*s.Layers*attend.SlotBytes(s) > most {
+		return nil, nil
+	}
+	err := t.takeGiven(slots)
+	if driver.OutOfMemory(err) {
+		t.closeGiven()
+		t.noRoom = true
+		return nil, nil
+	}
+	return t.given, err
+}
+
+// takeGiven makes given, or has it grow.
+func (t *tensor) takeGiven(slots int) error {
+	if t.given != nil && t.given.Scratch().Slots >= slots {
+		return nil
+	}
+	slots += slots / 8 // so that it seldom grows
+	if t.given != nil {
+		return t.given.Reserve(slots)
+	}
+	cfg, err := t.r.attendConfig()
+	if err != nil {
+		return err
+	}
+	cfg.Slots, cfg.Buffers = slots, t.r.shape.Layers
+	t.given, err = attend.New(t.r.dev.c, cfg)
+	return err
+}
+
+// givenShare of the GPU's memory is the most that giveScratch takes.
+const givenShare = 64

@@ -12,10 +12,11 @@ import (
 
 // A batch that goes on with some of its rows runs in parts: what was recorded up to a layer that follows Keep is put
 // into the stream, and the rest is recorded as a batch of the rows that are left. Their keys and values go to their
-// tokens' places; all others are gathered from the chunks, where Place put them.
+// tokens' places; all others are gathered from the chunks, where Place put them, unless it put them into attention's scratch.
 //
-// Place runs in a stream of its own, a few layers first. Where it is followed by Received, it waits for the attention of which that adds up
-// what was received: while the host chooses rows, the GPU has nothing else to do. A layer waits for its own part, see tensor.beforeLeft. Chunks in the host's memory are
+// Place runs in a stream of its own, whose blocks are short and give way to those of the batch. Where it is followed by Received, it waits for the attention
+// of which that adds up what was received: while the host chooses rows, the GPU has nothing else to do. What stands in goes straight to attention's scratch where it
+// can, see goStraight. Chunks in the host's memory come in parts, a few layers first, and a layer waits for its own part, see tensor.beforeLeft: they are
 // fetched by copies, in another stream ahead of it, see fetching. The host's way to the GPU is one: what the batch itself
 // sends there would wait behind these copies. So the first part's begin behind what Received sends, and the others'
 // behind the tables of the batch that goes on.
@@ -43,6 +44,11 @@ type placing struct {
 	angleRoom int // parts
 
 	fetch fetching
+
+	straight bool    // the runs go to attention's scratch
+	to       run     // the beginning of that
+	slots    []int32 // there, of the segments' first tokens
+	held     []bool  // by row of the batch: what stands in for it is there, in all layers to come; empty: nothing is
 }
 
 // run is tokens that lie together in two chunks, as place.cu has it.
@@ -51,7 +57,7 @@ type run struct {
 	fromRoom, toRoom     int32
 	fromToken, toToken   int32
 	tokens, turned, part int32
-	_                    int32
+	straight             int32 // to is attention's scratch, toRoom and toToken are in slots
 }
 
 const runBytes = 48
@@ -274,7 +280,7 @@ func (r *runner) placeAll(from int, parts []compute.Part) error {
 	if err := p.launch(r, len(placedParts)); err != nil { // what was to be placed before
 		return err
 	}
-	if err := firstError(p.fetch.choose(r, parts, !p.busy), p.fill(r, parts)); err != nil {
+	if err := firstError(p.fetch.choose(r, parts, !p.busy), p.goStraight(r, from), p.fill(r, parts)); err != nil {
 		return err
 	}
 	if p.from < 0 || from < p.from {
@@ -335,9 +341,12 @@ func (p *placing) fill(r *runner, parts []compute.Part) error {
 	if err := p.sent.Sync(); err != nil {
 		return err
 	}
-	runs := 0
+	runs, alone := 0, p.straight && len(p.held) == 0 // the scratch has nothing of the batch yet
+	if alone {
+		runs = cachedRuns(r.batch)
+	}
 	for i := range parts {
-		runs += 1 + len(r.batch.Segments[parts[i].Segment].Chunks)
+		runs += 1 + len(r.batch.Segments[parts[i].Segment].Chunks) + parts[i].Tokens/longRun
 	}
 	if err := p.grow(r, runs, len(parts)); err != nil {
 		return err
@@ -346,22 +355,40 @@ func (p *placing) fill(r *runner, parts []compute.Part) error {
 	head[0] = int32(len(parts))
 	turns := offheap.Slice[int32](p.host.Bytes[turnsAt:], len(parts))
 	all := offheap.Slice[run](p.host.Bytes[p.runsAt():], p.room)
+	p.list(r.batch, parts, turns, all, alone)
+	return nil
+}
+
+// list writes the runs of parts to all and how far these are turned to turns; alone: the batch's cached tokens as well.
+func (p *placing) list(b *compute.Batch, parts []compute.Part, turns []int32, all []run, alone bool) {
 	p.count = 0
 	for _, short := range []bool{true, false} {
 		for i := range parts {
-			if turns[i] = int32(parts[i].Turn); parts[i].Tokens <= shortRun == short {
-				p.cut(all, &r.batch.Segments[parts[i].Segment], &parts[i], int32(i))
+			part := &parts[i]
+			g := &b.Segments[part.Segment]
+			if turns[i] = int32(part.Turn); part.Tokens <= shortRun != short {
+				continue
 			}
+			if p.straight {
+				p.add(all, &part.From, part.First, p.slotsOf(part.Segment, part.At, part.Tokens, part.Turn, i))
+				continue
+			}
+			p.cut(all, g, part, int32(i))
 		}
 		if short {
 			p.short = p.count
 		}
 	}
-	return nil
+	if alone {
+		p.addCached(all, b)
+	}
+	if p.straight {
+		p.hold(b, parts)
+	}
 }
 
-// shortRun tokens are placed by a warp for all heads.
-const shortRun = 4
+// shortRun tokens are placed by a warp for all heads; longRun is the most of a head that one takes at a time.
+const shortRun, longRun = 4, 32
 
 // cut appends the runs of a part to all.
 func (p *placing) cut(all []run, g *compute.Segment, part *compute.Part, number int32) {
@@ -370,15 +397,30 @@ func (p *placing) cut(all []run, g *compute.Segment, part *compute.Part, number 
 		ch := &g.Chunks[c]
 		from, to := max(start, part.At), min(start+ch.Tokens, end)
 		if from < to {
-			w := run{from: p.fetch.locate(&part.From), to: ch.Addr, fromRoom: int32(part.From.Tokens), toRoom: int32(ch.Tokens),
-				fromToken: int32(part.First + from - part.At), toToken: int32(from - start), tokens: int32(to - from), part: number}
-			if part.Turn != 0 {
-				w.turned = 1
-			}
-			all[p.count] = w
-			p.count++
+			p.add(all, &part.From, part.First+from-part.At, run{to: ch.Addr, toRoom: int32(ch.Tokens), toToken: int32(from - start), tokens: int32(to - from),
+				turned: turned(part.Turn), part: number})
 		}
 		start += ch.Tokens
+	}
+}
+
+// turned says as place.cu has it whether K is.
+func turned(turn int) int32 {
+	if turn != 0 {
+		return 1
+	}
+	return 0
+}
+
+// add appends a run of a chunk's tokens, from one of them on, to all, cut so that none is long.
+func (p *placing) add(all []run, chunk *compute.Chunk, first int, w run) {
+	w.from, w.fromRoom, w.fromToken = p.fetch.locate(chunk), int32(chunk.Tokens), int32(first)
+	for left := w.tokens; left > 0; left -= w.tokens {
+		w.tokens = min(left, longRun)
+		all[p.count] = w
+		p.count++
+		w.fromToken += w.tokens
+		w.toToken += w.tokens
 	}
 }
 
@@ -424,22 +466,40 @@ func (p *placing) send(r *runner, from, parts int) error {
 		p.args.Reset().Ptr(p.cos).Ptr(p.sin).Ptr(p.dev.At(turnsAt)).Ptr(r.bufs.frequencies).Ptr(p.dev).Int(half).Float(1))
 }
 
-// launch puts the parts up to one that are not there yet into the stream.
+// launch puts the parts up to one that are not there yet into the stream: those that are fetched one by one, others together.
 func (p *placing) launch(r *runner, end int) error {
 	s := p.stream
-	for ; len(placedParts)-p.late < end; p.late-- {
+	for len(placedParts)-p.late < end {
 		i := len(placedParts) - p.late
-		if first, end := placedLayers(i, p.first, r.shape.Layers); first < end {
-			if err := firstError(p.fetch.start(r, i, first, end), p.fetch.await(s, i), p.place.Launch(s, driver.Launch{Grid: [3]int{4 * r.dev.c.Info().Processors}, Block: [3]int{256}},
+		n := 1
+		if p.together() {
+			n = end - i
+		}
+		first, _ := placedLayers(i, p.first, r.shape.Layers)
+		if _, end := placedLayers(i+n-1, p.first, r.shape.Layers); first < end {
+			if err := firstError(p.fetch.start(r, i, first, end), p.fetch.await(s, i), p.place.Launch(s, driver.Launch{Grid: [3]int{p.blocks(r, end-first)}, Block: [3]int{256}},
 				p.args.Reset().Ptr(p.dev.At(p.runsAt())).Int(p.count).Int(p.short).Ptr(p.cos).Ptr(p.sin).Int(first).Int(end-first))); err != nil {
 				return err
 			}
 		}
-		if err := p.done[i].Record(s); err != nil {
-			return err
+		for ; n > 0; n-- {
+			if err := p.done[len(placedParts)-p.late].Record(s); err != nil {
+				return err
+			}
+			p.late--
 		}
 	}
 	return nil
+}
+
+// together reports whether all parts are placed by one launch: layers then wait once.
+func (p *placing) together() bool { return !p.fetch.active }
+
+// blocks returns how many place.cu takes for so many layers: its warps have two runs of a head each. It is odd, so that one of
+// them is of keys, which take longer, and one of values.
+func (p *placing) blocks(r *runner, layers int) int {
+	runs := (p.short + 2*r.shape.KVHeads*(p.count-p.short)) * layers
+	return (runs+15)/16 | 1
 }
 
 // follow has parts placed behind attention: beside the end of the kernel that adds up what was received, and while rows are chosen, when the

@@ -44,6 +44,9 @@ type Options struct {
 	Fused bool
 	// OwnProducts computes products by such a kernel, not by the matrix library, for tools that cannot follow that one.
 	OwnProducts bool
+	// Scratch bounds the memory of attention's keys and values in bytes, for tests: by default it has room for all layers of a batch, if that is
+	// little of the GPU's.
+	Scratch int
 	// FixedSplit cuts attention's work by fixed costs, not as measurements on the GPU say.
 	FixedSplit bool
 }

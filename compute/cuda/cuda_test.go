@@ -35,8 +35,13 @@ func TestConformance(t *testing.T) {
 		{"plain", Options{Plain: true}},
 		{"direct", Options{Direct: true, NoGraphs: true}},
 	} {
-		computetest.Run(t, c.name, func(t *testing.T) compute.Device { return open(t, c.opt) }, computetest.Options{NoAlloc: !c.opt.NoGraphs && !ownProducts, STU: true})
+		computetest.Run(t, c.name, func(t *testing.T) compute.Device { return open(t, c.opt) }, computetest.Options{NoAlloc: !c.opt.NoGraphs && !ownProducts, STU: true, Aside: !c.opt.Direct})
 	}
+}
+
+// TestConformanceScratch: attention's scratch has room for one layer at a time, and none for what stands in, which chunks get.
+func TestConformanceScratch(t *testing.T) {
+	computetest.Run(t, "small", func(t *testing.T) compute.Device { return open(t, Options{Scratch: 1}) }, computetest.Options{NoAlloc: !ownProducts, STU: true})
 }
 
 // TestConformanceFused: products by kernels of our own, which small models do not meet otherwise.
@@ -50,7 +55,23 @@ func TestConformanceFused(t *testing.T) {
 			t.Skip("this GPU has no fused products")
 		}
 		return d
-	}, computetest.Options{NoAlloc: true})
+	}, computetest.Options{NoAlloc: true, Aside: true})
+}
+
+// TestStraightBits: whether what stands in goes straight to attention's scratch or by way of chunks, results have the same bits.
+func TestStraightBits(t *testing.T) {
+	for name, opt := range map[string]Options{"graphs": {}, "plain": {Plain: true}, "one by one": {NoGraphs: true}} {
+		t.Run(name, func(t *testing.T) {
+			a := open(t, opt)
+			defer a.Close()
+			opt.Scratch = 1
+			b := open(t, opt)
+			defer b.Close()
+			if err := computetest.SameBlends(a, b); err != nil {
+				t.Error(err)
+			}
+		})
+	}
 }
 
 func TestBucket(t *testing.T) {

@@ -204,11 +204,11 @@ func (r *runner) format() (compute.DType, error) {
 }
 
 // polls is how long a result is polled for before the thread sleeps. What the rest of a batch depends on is polled for
-// longer: meanwhile the GPU has nothing to do. To wake up takes a thread 0.15 ms: it sleeps until the last layer begins, and polls
-// during that.
+// longer: meanwhile the GPU has nothing to do. To wake up takes a thread 0.15 ms and more: it sleeps until the last layer is near, and polls
+// from then on.
 const (
 	polls     = 200 * time.Microsecond
-	pollsNear = 500 * time.Microsecond
+	pollsNear = 1500 * time.Microsecond
 	pollsAmid = 4 * time.Millisecond
 )
 
@@ -244,21 +244,25 @@ func (r *runner) poll(e *driver.Event, polls time.Duration) error {
 	return e.Sync()
 }
 
-// lastLayer returns where the last layer begins among the operations, −1 where there is one at most.
-func (r *runner) lastLayer() int {
+// nearEnd returns which of the operations is ahead of the last layer, whose rows may be few and which then takes less time than to wake
+// up: the feed-forward layer before it, or its first where there is none. −1 where there is one layer at most.
+func (r *runner) nearEnd() int {
 	at, layers := -1, 0
 	for i := range r.ops {
 		if k := r.ops[i].kind; k == opQKV || k == opUVQK {
 			at, layers = i, layers+1
 		}
 	}
-	if layers < 2 {
+	switch {
+	case layers < 2:
 		return -1
+	case r.ops[at-1].kind == opFFN:
+		return at - 1
 	}
 	return at
 }
 
-// nears tells who waits for a result that the last layer begins.
+// nears tells who waits for a result that the last layer is near.
 func (r *runner) nears() error {
 	if r.capturing {
 		return r.near.RecordOutside(r.stream)
@@ -270,11 +274,11 @@ func (r *runner) nears() error {
 func (r *runner) emit() error {
 	p := r.pass()
 	r.bufs.second, r.bufs.moved = r.base, false
-	turned, ahead, last := false, r.ahead, r.lastLayer()
+	turned, ahead, near := false, r.ahead, r.nearEnd()
 	for i := range r.ops {
 		o := &r.ops[i]
 		var err error
-		if i == last {
+		if i == near {
 			err = r.nears()
 		}
 		if err != nil {
@@ -328,7 +332,8 @@ func (r *runner) emit() error {
 // overlapping lets a kernel's start overlap the end of the one before it. Kernels wait for that one before
 // they touch what it wrote, and none ends without having waited, so that the next one may rely on all.
 func (r *runner) overlapping(l driver.Launch) driver.Launch {
-	l.Overlap = r.dev.overlaps()
+	l.Overlap = r.dev.overlaps() && !r.alone
+	r.alone = false
 	return l
 }
 

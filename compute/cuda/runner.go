@@ -39,6 +39,7 @@ type runner struct {
 	placing  placing
 
 	capturing bool // operations are recorded as a graph
+	alone     bool // the next kernel starts when all before it in the stream has ended: that is no kernel
 	ahead     bool // the first operations are in the stream already, up to the first product
 	brief     bool // what is started is few layers: plans have to be made soon rather than well
 
@@ -126,7 +127,7 @@ func (d *device) Open(s compute.Shape, maxRows int) (compute.Runner, error) {
 
 func (r *runner) open() (err error) {
 	c := r.dev.c
-	if r.stream, err = c.NewStream(); err != nil {
+	if r.stream, err = c.NewUrgentStream(); err != nil {
 		return err
 	}
 	if r.done, err = c.NewEvent(false); err != nil {
@@ -197,6 +198,7 @@ func (r *runner) Begin(b *compute.Batch) error {
 	r.giveUp()
 	r.ops, r.rows, r.kept, r.ran = r.ops[:0], 0, false, false
 	r.begun, r.filled, r.dropped, r.left, r.base, r.attended, r.placing.from = false, false, false, nil, false, -1, -1
+	r.placing.held = r.placing.held[:0]
 	r.batch = b
 	r.err = r.begin(b)
 	if r.err == nil {

@@ -51,6 +51,9 @@ cases() {
     for o in attend layers qkv fp8 blend; do echo "host-$v-$o $host/^$v\$/^$o\$"; done
     echo "host-$v-rest $host/^$v\$ $host/^$v\$/^(attend|layers|qkv|fp8|blend$not)\$"
   done
+  echo "same-blends ^TestStraightBits\$"
+  echo "small-blend ^TestConformanceScratch\$/./^blend\$ ^TestConformanceScratch\$/./^blend\$/^(none$not)\$"
+  [ $1 = none ] && echo "small-rest ^TestConformanceScratch\$ ^TestConformanceScratch\$/./^(blend|layers|attend|fp8)\$" && echo "small-layers ^TestConformanceScratch\$/./^(layers|attend|fp8)\$"
   [ $1 = none ] && echo "fused ^TestConformanceFused\$ ^TestConformanceFused\$/./^(attend|qkv|embed|weights_.*|fp8)\$"
   echo "fused-layers ^TestConformanceFused\$/./^(layers|ffn)\$/^seed.*0\$"
   digits="0 1 2 5 3 4 6 7 8 9"

@@ -83,7 +83,7 @@ func (r *runner) openBeams() error {
 		return err
 	}
 	s.follow, s.set = f, topk.New(r.dev.c)
-	s.att = &beamAttention{tensor: tensor{r: r, a: a, buffers: shape.Layers}}
+	s.att = &beamAttention{tensor: tensor{r: r, a: a, now: a, buffers: shape.Layers}}
 	return nil
 }
 

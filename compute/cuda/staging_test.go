@@ -79,6 +79,6 @@ func TestConformanceFromHost(t *testing.T) {
 			d := open(t, c.opt)
 			d.UseInPlace(c.inPlace)
 			return fromHost{d}
-		}, computetest.Options{})
+		}, computetest.Options{Aside: true})
 	}
 }

@@ -289,16 +289,28 @@ func (a *Attention) Scratch() Scratch {
 }
 
 // Begin plans the batch and sends the list in the stream's order. The batch is not used afterwards.
-func (a *Attention) Begin(s *driver.Stream, b *compute.Batch) error { return a.BeginLeft(s, b, nil) }
+func (a *Attention) Begin(s *driver.Stream, b *compute.Batch) error {
+	return a.BeginLeft(s, b, nil, Held{})
+}
+
+// Held says what the scratch holds already in the layers to come, which is not gathered: an earlier Begin of the same
+// batch, whose slots are the same, or the caller has put it there. It needs a buffer for every layer.
+type Held struct {
+	Cached bool   // all cached tokens
+	Rows   []bool // of the batch's rows, those that are true; nil: none
+}
+
+// Gathers reports whether Gather has anything to copy.
+func (a *Attention) Gathers() bool { return len(a.plan.pieces) > 0 }
 
 // BeginLeft is Begin when only some of the batch's rows are left to be computed, ascending; nil: all. They are then
-// numbered from 0 on. The others' K and V lie in their chunks.
-func (a *Attention) BeginLeft(s *driver.Stream, b *compute.Batch, left []int32) error {
+// numbered from 0 on. The others' K and V lie in their chunks, but for what is held.
+func (a *Attention) BeginLeft(s *driver.Stream, b *compute.Batch, left []int32, held Held) error {
 	if len(b.Tokens) > a.cfg.Rows {
 		return fmt.Errorf("attend: %d rows, at most %d", len(b.Tokens), a.cfg.Rows)
 	}
 	p := &a.plan
-	p.build(b, left, tileRows/a.group)
+	p.build(b, left, held, tileRows/a.group)
 	p.cutUnits(a.cfg.Shape.KVHeads, a.c.Info().Processors, a.maxPartials())
 	if int(p.slots) > a.cfg.Slots {
 		if err := errors.Join(a.c.Sync(), a.growScratch(int(p.slots)+int(p.slots)/4)); err != nil {

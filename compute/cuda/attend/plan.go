@@ -40,6 +40,7 @@ type tile struct {
 type plan struct {
 	batch     *compute.Batch
 	left      []int32            // rows of the batch that are computed; nil: all
+	held      Held               // what need not be gathered of the others
 	next      int                // of left: not placed yet
 	pointwise *compute.Pointwise // of the shape
 	slots     int32              // used
@@ -54,15 +55,16 @@ type plan struct {
 	spans  []span
 	tiles  []tile
 	pieces []piece
+	lost   []span                      // of a segment's tokens: not computed, and not held
 	scales []float32                   // per row what the result is multiplied by, for HSTU only
 	locate func(*compute.Chunk) uint64 // as Config.Locate
 	cut
 }
 
 // build cuts the batch into tiles of up to tokens tokens. left are the rows that are computed, ascending, nil: all.
-// What others would have written to their chunks is there.
-func (p *plan) build(b *compute.Batch, left []int32, tokens int) {
-	p.batch, p.left, p.next, p.slots = b, left, 0, 0
+// What others would have written to their chunks is there, or in the scratch.
+func (p *plan) build(b *compute.Batch, left []int32, held Held, tokens int) {
+	p.batch, p.left, p.held, p.next, p.slots = b, left, held, 0, 0
 	p.first, p.rows, p.slot, p.low, p.high = p.first[:0], p.rows[:0], p.slot[:0], p.low[:0], p.high[:0]
 	p.spans, p.tiles, p.pieces, p.scales = p.spans[:0], p.tiles[:0], p.pieces[:0], p.scales[:0]
 	for i := range b.Segments {
@@ -93,8 +95,16 @@ func (p *plan) build(b *compute.Batch, left []int32, tokens int) {
 func (p *plan) place(g *compute.Segment) {
 	p.first = append(p.first, p.slots)
 	first := int32(len(p.slot))
+	p.lost = p.lost[:0]
+	if !p.held.Cached {
+		p.lose(0, int32(g.Cached))
+	}
 	for t := g.Cached; t < g.Len; t++ {
-		if !p.computed(g.First + t - g.Cached) {
+		row := g.First + t - g.Cached
+		if !p.computed(row) {
+			if p.held.Rows == nil || !p.held.Rows[row] {
+				p.lose(int32(t), int32(t)+1)
+			}
 			continue
 		}
 		p.slot = append(p.slot, p.slots+int32(t))
@@ -103,25 +113,55 @@ func (p *plan) place(g *compute.Segment) {
 		}
 	}
 	p.rows = append(p.rows, span{first, int32(len(p.slot))})
-	copied := g.Cached
-	if len(p.slot)-int(first) < g.Rows() {
-		copied = g.Len // those that are computed are overwritten
+	if p.held.Rows == nil && len(p.slot)-int(first) < g.Rows() {
+		p.lost = append(p.lost[:0], span{0, int32(g.Len)}) // few long pieces; those that are computed are overwritten
 	}
-	start := 0 // of the chunk
-	for c := 0; start < copied; c++ {
-		ch := &g.Chunks[c]
-		at := ch.Addr
-		if p.locate != nil {
-			at = p.locate(ch)
-		}
-		end := min(start+ch.Tokens, copied)
-		for t := start; t < end; t += pieceSize {
-			p.pieces = append(p.pieces, piece{addr: at, home: ch.Addr, room: int32(ch.Tokens), token: int32(t - start),
-				tokens: int32(min(pieceSize, end-t)), slot: p.slots + int32(t)})
-		}
-		start += ch.Tokens
-	}
+	p.gather(g)
 	p.slots += int32(g.Len)
+}
+
+// lose has tokens of a segment gathered, behind those that are so far.
+func (p *plan) lose(from, to int32) {
+	if n := len(p.lost); n > 0 && p.lost[n-1].end == from {
+		p.lost[n-1].end = to
+		return
+	}
+	if from < to {
+		p.lost = append(p.lost, span{from, to})
+	}
+}
+
+// gather lists the pieces of what a segment lost.
+func (p *plan) gather(g *compute.Segment) {
+	next, start := 0, int32(0) // of lost; of the chunk
+	for c := 0; next < len(p.lost); c++ {
+		ch := &g.Chunks[c]
+		end := start + int32(ch.Tokens)
+		at := uint64(0)
+		for next < len(p.lost) && p.lost[next].start < end {
+			if at == 0 {
+				at = p.located(ch)
+			}
+			from, to := max(start, p.lost[next].start), min(end, p.lost[next].end)
+			for t := from; t < to; t += pieceSize {
+				p.pieces = append(p.pieces, piece{addr: at, home: ch.Addr, room: int32(ch.Tokens), token: t - start,
+					tokens: min(pieceSize, to-t), slot: p.slots + t})
+			}
+			if p.lost[next].end > end {
+				break
+			}
+			next++
+		}
+		start = end
+	}
+}
+
+// located says where a chunk is gathered from.
+func (p *plan) located(ch *compute.Chunk) uint64 {
+	if p.locate == nil {
+		return ch.Addr
+	}
+	return p.locate(ch)
 }
 
 // computed reports whether a row is; it is asked for each, in order.

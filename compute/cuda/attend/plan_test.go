@@ -161,7 +161,7 @@ func TestPlanSeesWhatTheMaskSays(t *testing.T) {
 		r := rand.New(rand.NewPCG(seed, 7))
 		b := batchOf(r, 1+r.IntN(4))
 		group, heads, blocks := 1+r.IntN(12), 1+r.IntN(4), []int{1, 7, 132}[r.IntN(3)]
-		p.build(b, nil, tileRows/group)
+		p.build(b, nil, Held{}, tileRows/group)
 		way := split.Candidates()[seed%uint64(len(split.Candidates()))]
 		p.forced = nil
 		p.cutUnits(heads, blocks, 2*blocks)
@@ -265,14 +265,15 @@ func some(r *rand.Rand, rows int) []int32 {
 }
 
 // TestRowsLeftSeeWhatTheySaw: rows that are left see what they see in the whole batch, from the slots of their
-// tokens, and what is not computed is copied.
+// tokens, and what is neither computed nor held is copied, from where it lies. What is held is left alone.
 func TestRowsLeftSeeWhatTheySaw(t *testing.T) {
 	p := plan{cut: cut{costs: measuredCosts}}
 	for seed := range uint64(300) {
 		r := rand.New(rand.NewPCG(seed, 8))
 		b := batchOf(r, 1+r.IntN(4))
 		left, tokens, heads := some(r, len(b.Tokens)), tileRows/(1+r.IntN(12)), 1+r.IntN(2)
-		p.build(b, left, tokens)
+		held := someHeld(r, len(b.Tokens))
+		p.build(b, left, held, tokens)
 		p.cutUnits(heads, 132, 264)
 		all, want := wanted(b), [][]int8{}
 		for _, row := range left {
@@ -285,19 +286,59 @@ func TestRowsLeftSeeWhatTheySaw(t *testing.T) {
 		if err := checkMask(p.encode(nil), b, want, tokens, heads, blocks); err != nil {
 			t.Fatalf("seed %d: %d of %d rows, a block for each tile: %v", seed, len(left), len(b.Tokens), err)
 		}
-		there := make([]bool, p.slots) // computed, or copied
-		for _, slot := range p.slot {
-			there[slot] = true
-		}
-		for _, c := range p.pieces {
-			for i := range c.tokens {
-				there[c.slot+i] = true
-			}
-		}
-		if i := slices.Index(there, false); i >= 0 {
-			t.Fatalf("seed %d: nobody brings slot %d of %d", seed, i, p.slots)
+		if err := checkBrought(&p, b, left, held); err != nil {
+			t.Fatalf("seed %d: %v", seed, err)
 		}
 	}
+}
+
+// someHeld draws what the scratch holds, or nothing.
+func someHeld(r *rand.Rand, rows int) (held Held) {
+	held.Cached = r.IntN(2) == 0
+	if r.IntN(2) == 0 {
+		held.Rows = make([]bool, rows)
+		for _, row := range some(r, rows) {
+			held.Rows[row] = true
+		}
+	}
+	return held
+}
+
+// checkBrought: every token is computed, held or copied from its chunk, and what is held is not overwritten.
+func checkBrought(p *plan, b *compute.Batch, left []int32, held Held) error {
+	copied := map[int32]string{}
+	for _, c := range p.pieces {
+		for i := range c.tokens {
+			if copied[c.slot+i] != "" {
+				return fmt.Errorf("slot %d is copied twice", c.slot+i)
+			}
+			copied[c.slot+i] = fmt.Sprint(c.addr, c.room, c.token+i)
+		}
+	}
+	slot := int32(0)
+	for i := range b.Segments {
+		g := &b.Segments[i]
+		chunk, token := 0, 0
+		for k := range g.Len {
+			for ; token == g.Chunks[chunk].Tokens; token = 0 {
+				chunk++
+			}
+			ch, row := &g.Chunks[chunk], g.First+k-g.Cached
+			_, computed := slices.BinarySearch(left, int32(row))
+			there := k < g.Cached && held.Cached || k >= g.Cached && (computed || held.Rows != nil && held.Rows[row])
+			switch from := copied[slot]; {
+			case from == "" && !there:
+				return fmt.Errorf("segment %d: nobody brings token %d of %d (%d cached)", i, k, g.Len, g.Cached)
+			case from != "" && from != fmt.Sprint(ch.Addr, ch.Tokens, token):
+				return fmt.Errorf("segment %d token %d is copied from %s, want %d %d %d", i, k, from, ch.Addr, ch.Tokens, token)
+			case from != "" && there && !(computed && held.Rows == nil) && !(k < g.Cached && held.Rows == nil && g.Rows() > 0):
+				return fmt.Errorf("segment %d: token %d of %d (%d cached) is there, and copied", i, k, g.Len, g.Cached)
+			}
+			slot++
+			token++
+		}
+	}
+	return nil
 }
 
 // TestPiecesCoverWhatIsCached: every cached token is copied once, from where it lies.
@@ -305,7 +346,7 @@ func TestPiecesCoverWhatIsCached(t *testing.T) {
 	p := plan{cut: cut{costs: measuredCosts}}
 	for seed := range uint64(100) {
 		b := batchOf(rand.New(rand.NewPCG(seed, 8)), 2)
-		p.build(b, nil, 16)
+		p.build(b, nil, Held{}, 16)
 		from := map[int32]string{}
 		for _, c := range p.pieces {
 			for i := range c.tokens {
@@ -351,7 +392,7 @@ func TestPlanShapes(t *testing.T) {
 		{"user-first", userFirst(1500, 100, 10), 48, 1, 13},
 	} {
 		p := plan{cut: cut{costs: measuredCosts}}
-		p.build(c.batch, nil, tileRows/6)
+		p.build(c.batch, nil, Held{}, tileRows/6)
 		p.cutUnits(2, 132, 264)
 		longest, spans := 0, 0
 		for i := range p.units {
@@ -427,7 +468,7 @@ func TestPlanningDoesNotAllocate(t *testing.T) {
 	var list []int32
 	b := batchOf(rand.New(rand.NewPCG(3, 3)), 8)
 	run := func() {
-		p.build(b, nil, 21)
+		p.build(b, nil, Held{}, 21)
 		p.cutUnits(2, 132, 264)
 		list = p.encode(list[:0])
 	}
@@ -443,7 +484,7 @@ func BenchmarkPlan(b *testing.B) {
 			p := plan{cut: cut{costs: measuredCosts}}
 			var list []int32
 			for b.Loop() {
-				p.build(batch, nil, 21)
+				p.build(batch, nil, Held{}, 21)
 				p.cutUnits(2, 132, 264)
 				list = p.encode(list[:0])
 			}

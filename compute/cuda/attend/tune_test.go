@@ -13,7 +13,7 @@ func TestLessons(t *testing.T) {
 	p := plan{cut: cut{costs: measuredCosts}}
 	cut := 0
 	for i, b := range lessons() {
-		p.build(b, nil, tileRows/6)
+		p.build(b, nil, Held{}, tileRows/6)
 		p.cutUnits(2, 132, 264)
 		if len(b.Tokens) > sweepRows || p.slots > sweepSlots || len(b.Tokens) == 0 {
 			t.Errorf("lesson %d has %d rows and %d tokens", i, len(b.Tokens), p.slots)

@@ -55,7 +55,7 @@ func TestBoundedPlanSeesWhatTheMaskSays(t *testing.T) {
 			rows += g.Rows()
 		}
 		heads, blocks := 1+r.IntN(4), []int{1, 7, 132}[r.IntN(3)]
-		p.build(b, nil, tileRows)
+		p.build(b, nil, Held{}, tileRows)
 		p.cutUnits(heads, blocks, 2*blocks)
 		list = p.encode(list[:0])
 		if err := checkMask(list, b, bounded(b, w), tileRows, heads, blocks); err != nil {
@@ -72,7 +72,7 @@ func TestWindowsSaveWork(t *testing.T) {
 		add(b, 1, 0, []int32{0})
 		b.Segments[len(b.Segments)-1].Start = 10000
 	}
-	p.build(b, nil, tileRows)
+	p.build(b, nil, Held{}, tileRows)
 	steps := 0
 	for i := range p.tiles {
 		steps += int(p.tiles[i].steps)

@@ -19,6 +19,13 @@ func (c *Context) NewStream() (*Stream, error) {
 	return s, c.call(cu.streamCreate, uintptr(unsafe.Pointer(&s.handle)), nonBlocking)
 }
 
+// NewUrgentStream is NewStream for work whose blocks go ahead of those of other streams that wait for a multiprocessor.
+func (c *Context) NewUrgentStream() (*Stream, error) {
+	const nonBlocking, first = 1, 1<<32 - 1 // priorities are ints: −1 goes ahead of 0
+	s := &Stream{c: c}
+	return s, c.call(cu.streamCreateUrgent, uintptr(unsafe.Pointer(&s.handle)), nonBlocking, first)
+}
+
 // Context returns the GPU that the stream is of.
 func (s *Stream) Context() *Context { return s.c }
 

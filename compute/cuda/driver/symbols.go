@@ -28,6 +28,7 @@ var cu struct {
 	set8Async            symbol `c:"cuMemsetD8Async"`
 	set32Async           symbol `c:"cuMemsetD32Async"`
 	streamCreate         symbol `c:"cuStreamCreate"`
+	streamCreateUrgent   symbol `c:"cuStreamCreateWithPriority"`
 	streamDestroy        symbol `c:"cuStreamDestroy_v2"`
 	streamSync           symbol `c:"cuStreamSynchronize"`
 	streamWait           symbol `c:"cuStreamWaitEvent"`
