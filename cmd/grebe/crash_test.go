@@ -1,12 +1,12 @@
 package main
 
 import (
+	"bufio"
 	"bytes"
 	"encoding/json"
 	"fmt"
 	"io"
 	"math/rand/v2"
-	"net"
 	"net/http"
 	"os"
 	"os/exec"
@@ -196,33 +196,30 @@ type crashServer struct {
 // startServer serves config on a free port.
 func startServer(t *testing.T, config string, args ...string) *crashServer {
 	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
+	args = append([]string{"serve", "-c", config, "--listen", "127.0.0.1:0", "--admin-listen=", "--grpc-listen=", "--log-format", "json"}, args...)
+	cmd := exec.Command(binary, args...)
+	pipe, err := cmd.StderrPipe()
 	if err != nil {
 		t.Fatal(err)
 	}
-	addr := l.Addr().String()
-	l.Close()
-	args = append([]string{"serve", "-c", config, "--listen", addr, "--admin-listen=", "--grpc-listen="}, args...)
-	cmd := exec.Command(binary, args...)
-	var log bytes.Buffer
-	cmd.Stderr = &log
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
-	s := &crashServer{cmd: cmd, url: "http://" + addr}
-	for {
-		if resp, err := http.Get(s.url + "/v2/health/ready"); err == nil {
-			resp.Body.Close()
-			if resp.StatusCode == http.StatusOK {
-				return s
-			}
+	defer patience(t, cmd)()
+	s := &crashServer{cmd: cmd}
+	var log bytes.Buffer
+	for lines := bufio.NewScanner(pipe); lines.Scan(); {
+		var l struct{ Msg, HTTP string }
+		if json.Unmarshal(lines.Bytes(), &l) == nil && l.Msg == "serving" {
+			s.url = "http://" + l.HTTP
+			go func() { _, _ = io.Copy(io.Discard, pipe) }()
+			return s
 		}
-		if time.Now().After(late(t)) {
-			s.kill()
-			t.Fatalf("the server does not become ready: %s", log.String())
-		}
-		time.Sleep(5 * time.Millisecond)
+		log.WriteString(lines.Text() + "\n")
 	}
+	s.kill()
+	t.Fatalf("the server does not become ready: %s", log.String())
+	return nil
 }
 
 // kill may be called by a timer and by the test at the same time; two Waits at once would wait for each other's end for ever.

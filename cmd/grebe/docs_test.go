@@ -101,12 +101,18 @@ func background(t *testing.T, dir string, env []string, command, addr string) {
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		_ = cmd.Wait()
+	}()
 	t.Cleanup(func() {
 		_ = cmd.Process.Signal(syscall.SIGTERM)
 		defer patience(t, cmd)()
-		_ = cmd.Wait()
+		<-ended
 	})
-	for ; ; time.Sleep(50 * time.Millisecond) {
+	defer patience(t, cmd)()
+	for {
 		resp, err := http.Get("http://" + addr + "/v2/health/ready")
 		if err == nil {
 			resp.Body.Close()
@@ -114,8 +120,10 @@ func background(t *testing.T, dir string, env []string, command, addr string) {
 				return
 			}
 		}
-		if time.Now().After(late(t)) {
-			t.Fatalf("`%s` does not answer:\n%s", command, out.String())
+		select {
+		case <-ended:
+			t.Fatalf("`%s` ends before it answers:\n%s", command, out.String())
+		case <-time.After(50 * time.Millisecond):
 		}
 	}
 }
