@@ -126,13 +126,40 @@ func (b *below) begin(key Key) {
 	b.mu.Unlock()
 }
 
-// condemn begins a deletion: what is under way for the key will not last. When it returns nothing of the key is being put, and
-// nothing will be until the deletion is finished.
+// condemn begins a deletion: what is under way for the key will not last, and nothing of it is begun any more until the deletion is finished.
 func (b *below) condemn(key Key) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.writing[key]++
 	b.deleted[key] = struct{}{}
+}
+
+// erase ends a deletion that was begun: when it returns nil nothing of the key is below, nor being put there. Where the tier does not answer it returns an
+// error after a while, and the deletion goes on by itself.
+func (b *below) erase(key Key) error {
+	done := make(chan error, 1)
+	go func() {
+		b.awaitPuts(key)
+		err := b.tier.Delete(key)
+		b.finish(key)
+		done <- err
+	}()
+	tick := time.NewTicker(hungAfter)
+	defer tick.Stop()
+	for range 3 { // one may come at once where the process was stopped
+		select {
+		case err := <-done:
+			return err
+		case <-tick.C:
+		}
+	}
+	return errors.New("the tier does not answer: the deletion goes on by itself")
+}
+
+// awaitPuts returns when nothing of a key that is condemned is being put.
+func (b *below) awaitPuts(key Key) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
 	for b.putting[key] > 0 {
 		b.idle.Wait()
 	}

@@ -19,6 +19,7 @@ type records struct {
 	all  map[Key]record
 	open chan struct{} // closed: reads go on
 	read int           // how many were begun
+	gone chan struct{} // closed: deletions go on; nil: none waits
 }
 
 type record struct {
@@ -65,6 +66,9 @@ func (r *records) Get(key [32]byte, place func([]byte, int64) ([][]byte, error))
 }
 
 func (r *records) Delete(keys ...[32]byte) error {
+	if r.gone != nil {
+		<-r.gone
+	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for _, k := range keys {
@@ -155,4 +159,32 @@ func aTierThatHangs(t *testing.T) {
 	if err := p.Close(); err != nil {
 		t.Error(err)
 	}
+}
+
+// A deletion from a tier that hangs returns, with an error. Nobody gets what is deleted, nor is it written again, and it is gone when the tier answers.
+func TestADeletionFromATierThatHangs(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s, _ := newStore(t, ref.New().Memory(), 128)
+		tier := &records{all: map[Key]record{}, gone: make(chan struct{})}
+		s.SetTier(tier)
+		add(t, s, plan.Item, Key{1}, nil, 40, 1)
+		s.Drain()
+		start := time.Now()
+		if err := s.Delete(Key{1}); err == nil || time.Since(start) > time.Minute {
+			t.Errorf("deleted from a tier that hangs: %v after %v", err, time.Since(start))
+		}
+		if e, _ := s.Get(Key{1}); e != nil || s.Below(Key{1}) {
+			t.Error("what is being deleted is there")
+		}
+		add(t, s, plan.Item, Key{1}, nil, 40, 2) // is computed again
+		synctest.Wait()
+		close(tier.gone)
+		s.Drain()
+		if s.Below(Key{1}) {
+			t.Error("what was deleted is below")
+		}
+		if err := s.Delete(Key{1}); err != nil {
+			t.Error(err)
+		}
+	})
 }

@@ -473,11 +473,11 @@ func (s *Store) PeekPrefix(key Key, tokens []int32) (int, Place) {
 }
 
 // Delete drops the entry under key, if there is one, from every tier. Its memory is freed, and
-// zeroed, with its last reader; below memory its bytes are gone when Delete returns without an error.
+// zeroed, with its last reader; below memory its bytes are gone when Delete returns without an error. Where the tier
+// hangs it returns one after a while.
 func (s *Store) Delete(key Key) error {
 	if s.below != nil {
 		s.below.condemn(key) // first: what is on its way must not be published after the entry is removed
-		defer s.below.finish(key)
 	}
 	s.mu.Lock()
 	var e *Entry
@@ -489,7 +489,7 @@ func (s *Store) Delete(key Key) error {
 	s.mu.Unlock()
 	var err error
 	if s.below != nil {
-		if err = s.below.tier.Delete(key); err != nil {
+		if err = s.below.erase(key); err != nil {
 			err = fmt.Errorf("kv: delete below memory: %w", err)
 		}
 	}

@@ -11,8 +11,10 @@ import (
 // errHung says that a disk does not answer, and that somebody still waits for it: what lies below that MUST be left as it is.
 var errHung = errors.New("the disk does not answer: what waits for it is left to itself, with its memory")
 
-// hungAfter is for how long a disk does nothing before it is taken to hang.
-const hungAfter = 30 * time.Second
+const (
+	hungAfter = 30 * time.Second // for as long as that a disk does nothing before it is taken to hang
+	looks     = 3                // at it meanwhile: one may be too early where the process was stopped
+)
 
 // unlessHung does what may have to wait for the disk of a store, and returns errHung where that does nothing any more. What was begun then goes on by
 // itself if the disk ever answers. Without a disk it just does it.
@@ -27,18 +29,19 @@ func unlessHung(d *disk.Store, what string, f func() error) error {
 func unlessStill(progress func() any, what string, f func() error) error {
 	done := make(chan error, 1)
 	go func() { done <- f() }()
-	tick := time.NewTicker(hungAfter)
+	tick := time.NewTicker(hungAfter / looks)
 	defer tick.Stop()
-	for last := progress(); ; {
+	last, still := progress(), 0
+	for still < looks {
 		select {
 		case err := <-done:
 			return err
 		case <-tick.C:
 		}
 		now := progress()
-		if now == last {
-			return fmt.Errorf("%s: %w", what, errHung)
+		if still++; now != last {
+			last, still = now, 0
 		}
-		last = now
 	}
+	return fmt.Errorf("%s: %w", what, errHung)
 }

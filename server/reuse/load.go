@@ -174,7 +174,7 @@ func (c *Cache) readMs(blocks, tokens int) float64 {
 }
 
 // settleWithin is how long a read may take that is under way when a cache is settled.
-const settleWithin = 5 * time.Second
+const settleWithin = 10 * time.Second
 
 // errHangs says that a disk does not answer.
 var errHangs = errors.New("reuse: a read from below memory does not end: it is left to itself, with the memory that it reads into")
