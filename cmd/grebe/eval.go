@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"slices"
@@ -16,6 +17,7 @@ import (
 	"grebe/cmd/grebe/internal/demo"
 	"grebe/internal/config"
 	"grebe/server"
+	"grebe/server/reuse"
 	"grebe/workload/shop"
 )
 
@@ -236,7 +238,38 @@ func (c *evalRunCmd) configure(w *world, tmp string, d *eval.Data, items string)
 		cfg.Models[i].Disk = config.Size{}
 	}
 	cfg.Cache.Disk = config.Size{}
-	return &cfg.Config, os.MkdirAll(cfg.DataDir, 0o700)
+	if err := os.MkdirAll(cfg.DataDir, 0o700); err != nil {
+		return nil, err
+	}
+	if c.Config == "" {
+		return &cfg.Config, nil
+	}
+	served, err := config.Load(config.Source{File: file, Env: w.env})
+	if err == nil {
+		err = copyImportance(served.DataDir, cfg.DataDir, cfg.Models)
+	}
+	return &cfg.Config, err
+}
+
+// copyImportance takes along what was learned of models: blended prompts are measured as they are served.
+func copyImportance(from, to string, models []config.Model) error {
+	for i := range models {
+		raw, err := os.ReadFile(reuse.ImportanceFile(from, models[i].Name))
+		if errors.Is(err, fs.ErrNotExist) {
+			continue
+		}
+		name := reuse.ImportanceFile(to, models[i].Name)
+		if err == nil {
+			err = os.MkdirAll(filepath.Dir(name), 0o700)
+		}
+		if err == nil {
+			err = os.WriteFile(name, raw, 0o600)
+		}
+		if err != nil {
+			return fmt.Errorf("what grebe index --importance learned: %w", err)
+		}
+	}
+	return nil
 }
 
 // plain sets a checkpoint with plain prompts, and the same one for pointwise where its tokenizer can

@@ -42,6 +42,15 @@ func TestIndexImportance(t *testing.T) {
 	if m.Blend.Importance == nil || !strings.Contains(said.String(), "importance of items' tokens") {
 		t.Errorf("a server does not go by what was learned, and says: %s", &said)
 	}
+	e := &evalRunCmd{Config: file}
+	tmp := t.TempDir()
+	measured, err := e.configure(&world{env: os.Environ()}, tmp, nil, cfg.Catalog.Items)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if openImportance(m.Cache, reuse.ImportanceFile(measured.DataDir, m.Name), m.Name, log) == nil || measured.DataDir == cfg.DataDir {
+		t.Errorf("an evaluation does not go by what was learned, in %s", measured.DataDir)
+	}
 	where := reuse.ImportanceFile(cfg.DataDir, m.Name)
 	if err := os.WriteFile(where, []byte("grebeim1 and no more"), 0o600); err != nil {
 		t.Fatal(err)
