@@ -3,6 +3,7 @@ package pebbleopen
 import (
 	"errors"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"syscall"
 	"testing"
@@ -14,12 +15,15 @@ import (
 // disk is one that is full for files of some kind.
 type disk struct {
 	vfs.FS
+	mu     sync.Mutex
 	full   string       // part of their names; empty: it is not full
 	writes atomic.Int64 // that failed
 }
 
 func (d *disk) Create(name string, c vfs.DiskWriteCategory) (vfs.File, error) {
 	f, err := d.FS.Create(name, c)
+	d.mu.Lock()
+	defer d.mu.Unlock()
 	return &file{f, d, d.full != "" && strings.Contains(name, d.full)}, err
 }
 
