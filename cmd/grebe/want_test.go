@@ -112,12 +112,23 @@ func TestOptionsThatMakeNoSense(t *testing.T) {
 		"bench hstu --new 1000",
 		"bench hstu --events 1000,5 --new 5",
 		"bench kv8 --to bf16",
+		"index -c no.yaml --prototype-fresh",
+		"index -c no.yaml --prototype-users 5",
 		"eval --compare cpu+f32,cpu+bf16 --html eval.html",
 		"bench prototypes --left 0.5",
 		"table import items a.npy b.f32 -c no.yaml",
 		"table import items --server http://127.0.0.1:1 --dim 2 --first-key 18446744073709551615 " + two,
 	} {
 		if _, errs, code := grebe(t, strings.Fields(args)...); code != exitUsage || errs == "" {
+			t.Errorf("%s: exit code %d, %q", args, code, errs)
+		}
+	}
+}
+
+// What makes sense is not refused: it is the missing file that these fail for.
+func TestOptionsThatMakeSense(t *testing.T) {
+	for _, args := range []string{"index -c no.yaml", "index -c no.yaml --prototypes --prototype-users 5 --prototype-fresh"} {
+		if _, errs, code := grebe(t, strings.Fields(args)...); code != exitFailed || !strings.Contains(errs, "no.yaml") {
 			t.Errorf("%s: exit code %d, %q", args, code, errs)
 		}
 	}
