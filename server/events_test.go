@@ -65,7 +65,7 @@ func newEventWorldOn(t *testing.T, dev compute.Device, dir, dtype string, pages 
 	must(t, err)
 	w := &eventWorld{model: m, catalog: catalog.New(catalog.Options{}), rand: rand.New(rand.NewPCG(uint64(pages), 4))}
 	serve := func(e *engine.Engine, c *reuse.Cache) *Server {
-		s, err := New(Config{Catalog: w.catalog, SLO: time.Minute, Models: []Model{{Name: "m", Runner: e, Prompt: b, Cache: c, Events: m,
+		s, err := New(Config{Catalog: w.catalog, SLO: time.Hour, Models: []Model{{Name: "m", Runner: e, Prompt: b, Cache: c, Events: m,
 			Vocab: m.Vocab(), Positions: m.MaxPositions()}}})
 		must(t, err)
 		s.now = func() time.Time { return time.Unix(1_700_000_000, 0) }

@@ -142,11 +142,11 @@ func newCacheWorldOver(t *testing.T, where farMemory, seed uint64, pointwise boo
 	if pointwise {
 		sm.Scoring = Scoring{Kind: Pointwise, Yes: 11, No: 12}
 	}
-	w.plain, err = New(Config{Models: []Model{sm}, SLO: time.Minute})
+	w.plain, err = New(Config{Models: []Model{sm}, SLO: time.Hour}) // the machine may be slow
 	must(t, err)
 	sm.Cache = w.cache
 	w.model = sm
-	w.cached, err = New(Config{Models: []Model{sm}, SLO: time.Minute})
+	w.cached, err = New(Config{Models: []Model{sm}, SLO: time.Hour}) // the machine may be slow
 	must(t, err)
 	t.Cleanup(func() {
 		w.cache.Settle()
