@@ -343,7 +343,7 @@ func (c *benchBlendQualityCmd) others(w *world, tmp, name string) (out others, e
 	p, err := c.pool(w, users, s, cfg, filepath.Join(tmp, "pool.proto"), size.Bytes)
 	if err == nil && c.Learn > 0 {
 		m, f := &s.models[0], importanceFlags{Prompts: c.Learn, Candidates: 100}
-		out.importance, _, err = f.measure(w, s.catalog, m, cfg.Models[0].Blend.Layers, usersOf(s.catalog, c.Learn, m, users))
+		out.importance, err = f.measure(w, s.catalog, m, cfg.Models[0].Blend.Layers, usersOf(s.catalog, c.Learn, m, users))
 		if err != nil {
 			err = errors.Join(err, p.Close())
 		}

@@ -34,7 +34,7 @@ values of history tokens. A pool that is there is added to.
 With --importance it ranks random items for some users instead, with ordinary prompts that are computed whole, and learns which tokens of items blended
 prompts have to compute again.
 
-Needs room on disk for them: cache: {disk: 10GiB} in the configuration.
+Items and prototypes need room on disk: cache: {disk: 10GiB} in the configuration.
 
 Examples:
 

@@ -17,7 +17,7 @@ import (
 // importanceFlags say how it is learned which tokens of items are computed again.
 type importanceFlags struct {
 	Importance bool `help:"Learn which tokens of items to compute again in blended prompts, instead of computing items."`
-	Prompts    int  `name:"importance-prompts" default:"32" want:"at least 1" help:"Prompts to learn from, each of another user; default ${default}." placeholder:"N"`
+	Prompts    int  `name:"importance-prompts" default:"32" want:"at least 1" help:"Prompts to learn from, of as many users where there are; default ${default}." placeholder:"N"`
 	Candidates int  `name:"importance-candidates" default:"100" want:"at least 1" help:"Items of each, drawn at random; default ${default}." placeholder:"N"`
 }
 
@@ -26,7 +26,7 @@ func (f *importanceFlags) learn(w *world, s *stack, m *server.Model, cfg *config
 	if m.Blend == nil {
 		return errors.New("its prompts cannot be blended")
 	}
-	got, n, err := f.measure(w, s.catalog, m, mc.Blend.Layers, catalogUsers(s.catalog, f.Prompts, m))
+	got, err := f.measure(w, s.catalog, m, mc.Blend.Layers, catalogUsers(s.catalog, f.Prompts, m))
 	if errors.Is(err, kv.ErrFull) {
 		return fmt.Errorf("%w; a prompt has to fit into the model's part of cache.host_memory: give it more for this command, with GREBE_CACHE_HOST_MEMORY=1GiB", err)
 	}
@@ -36,25 +36,27 @@ func (f *importanceFlags) learn(w *world, s *stack, m *server.Model, cfg *config
 	if err := m.Cache.WriteImportance(reuse.ImportanceFile(cfg.DataDir, m.Name), got); err != nil {
 		return err
 	}
-	fmt.Fprintf(w.stdout, "%s: which tokens of items to compute again was learned from %d prompts\n", m.Name, n)
+	fmt.Fprintf(w.stdout, "%s: which tokens of items to compute again was learned from %d prompts\n", m.Name, f.Prompts)
 	return nil
 }
 
-// measure learns from users, as tokens, and items of the catalog drawn at random. It returns what was learned, and from how many prompts.
-func (f *importanceFlags) measure(w *world, c *catalog.Catalog, m *server.Model, layers int, users [][]int32) (*blend.Importance, int, error) {
+// measure learns from users, as tokens, who take turns, and items of the catalog drawn at random.
+func (f *importanceFlags) measure(w *world, c *catalog.Catalog, m *server.Model, layers int, users [][]int32) (*blend.Importance, error) {
 	items, alike := itemsOf(c, m)
 	if len(users) == 0 || len(items) == 0 {
-		return nil, 0, errors.New("the catalog has no users and items with texts for this model to learn from")
+		return nil, errors.New("the catalog has no users and items with texts for this model to learn from")
 	}
 	bar := newPoolBar(w.stderr, w.terminal)
 	defer bar.end()
 	r := rand.New(rand.NewPCG(1, uint64(len(items))))
-	got, err := m.Cache.LearnImportance(w.ctx, m.Runner.Do, &reuse.Samples{
-		Prompts: len(users), Vocab: m.Vocab, Alike: alike, Order: m.Blend.Order(), Layers: layers,
-		Prompt:   func(i int) ([]int32, [][]int32, error) { u, list := f.fit(r, m, users[i], items); return u, list, nil },
+	return m.Cache.LearnImportance(w.ctx, m.Runner.Do, &reuse.Samples{
+		Prompts: f.Prompts, Vocab: m.Vocab, Alike: alike, Order: m.Blend.Order(), Layers: layers,
+		Prompt: func(i int) ([]int32, [][]int32, error) {
+			user, list := f.fit(r, m, users[i%len(users)], items)
+			return user, list, nil
+		},
 		Progress: func(done, all int) { bar.update("importance: prompt", done, all) },
 	})
-	return got, len(users), err
 }
 
 // fit draws items for a prompt, as many as the model has positions for, and cuts a user who is too long for half of them.
