@@ -47,6 +47,9 @@ func (c *indexCmd) Run(w *world) error {
 	if none := (prototypeFlags{Users: 20000, Memory: "64MiB"}); !c.Prototypes && c.prototypeFlags != none { // their defaults
 		return usagef("--prototype-users and its like go with --prototypes: without it, items are computed")
 	}
+	if none := (importanceFlags{Prompts: 32, Candidates: 100}); !c.Importance && c.importanceFlags != none {
+		return usagef("--importance-prompts and its like go with --importance: without it, items are computed")
+	}
 	if c.Prototypes && c.Importance {
 		return usagef("--prototypes and --importance: one at a time")
 	}

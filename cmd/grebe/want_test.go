@@ -114,6 +114,7 @@ func TestOptionsThatMakeNoSense(t *testing.T) {
 		"bench kv8 --to bf16",
 		"index -c no.yaml --prototype-fresh",
 		"index -c no.yaml --prototype-users 5",
+		"index -c no.yaml --importance-prompts 5",
 		"eval --compare cpu+f32,cpu+bf16 --html eval.html",
 		"bench prototypes --left 0.5",
 		"table import items a.npy b.f32 -c no.yaml",
