@@ -61,7 +61,7 @@ endif
 
 .PHONY: test-noasm
 test-noasm: ## the portable kernels
-	CGO_ENABLED=0 $(GO) test -timeout $(LIMIT) -tags noasm ./compute/... ./engine/...
+	CGO_ENABLED=0 $(GO) test -timeout $(LIMIT) -tags noasm ./compute/cpu/... ./engine/...
 
 .PHONY: test-invariants
 test-invariants: ## with expensive self-checks compiled in
