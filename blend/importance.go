@@ -1,5 +1,7 @@
 package blend
 
+import "math"
+
 // Importance says how much it matters that a token of a block is computed again: the attention that it receives in the layers behind
 // the whole ones, times how far its keys and values there are off when its block stands in. It is learned by token, from prompts that
 // were computed whole: a price or the end of a line draws attention, and depends on what stands before it, in whatever prompt. The mean
@@ -58,8 +60,8 @@ func (t *Tally) Add(tokens []int32, matters []float64) {
 	for _, m := range matters {
 		mean += m / float64(len(matters))
 	}
-	if !(mean > 0) {
-		return
+	if !(mean > 0) || math.IsInf(mean, 1) {
+		return // nothing is off, or numbers are broken
 	}
 	for i, token := range tokens {
 		t.sum[token] += matters[i] / mean
@@ -68,7 +70,7 @@ func (t *Tally) Add(tokens []int32, matters []float64) {
 	t.prompts++
 }
 
-// Prompts returns how many were added.
+// Prompts returns how many said anything.
 func (t *Tally) Prompts() int { return t.prompts }
 
 // Importance returns what was learned. A token that was seen seldom is taken for one like all, as if it had been seen once more.

@@ -14,6 +14,8 @@ func TestTally(t *testing.T) {
 	m.Add([]int32{0, 1, 7, 2}, []float64{2, 1, 3, 2})     // over the mean, 2: 1, 0.5, 1.5, 1
 	m.Add([]int32{3, 3}, []float64{0, 0})                 // says nothing
 	m.Add(nil, nil)
+	m.Add([]int32{3, 4}, []float64{math.Inf(1), 1})
+	m.Add([]int32{3, 4}, []float64{math.NaN(), 1})
 	mean := (2 + 0.5 + 1 + 1 + 0.5 + 1) / 6.0 // of the words
 	want := []float64{(4 + mean) / 4, (1 + mean) / 3, (1 + mean) / 2, mean, mean, mean, 1, 1}
 	got := m.Importance()

@@ -70,10 +70,9 @@ func (f *importanceFlags) fit(r *rand.Rand, m *server.Model, user []int32, items
 	room -= len(user)
 	var out [][]int32
 	for _, i := range r.Perm(len(items))[:min(f.Candidates, len(items))] {
-		if room -= len(items[i]); room < 0 {
-			break
+		if len(items[i]) <= room {
+			out, room = append(out, items[i]), room-len(items[i])
 		}
-		out = append(out, items[i])
 	}
 	return user, out
 }

@@ -2,6 +2,7 @@ package reuse
 
 import (
 	"context"
+	"errors"
 	"fmt"
 
 	"grebe/blend"
@@ -35,6 +36,9 @@ func (c *Cache) LearnImportance(ctx context.Context, do Do, from *Samples) (*ble
 		if err != nil {
 			return nil, err
 		}
+		if len(items) == 0 {
+			continue // nothing is to be learned from it
+		}
 		s := sample{cache: c, do: do, items: items, order: from.Order, layers: min(max(1, from.Layers), c.opt.Shape.Layers-1)}
 		matters, err := s.learn(ctx, user)
 		if err != nil {
@@ -44,6 +48,9 @@ func (c *Cache) LearnImportance(ctx context.Context, do Do, from *Samples) (*ble
 		if from.Progress != nil {
 			from.Progress(i+1, from.Prompts)
 		}
+	}
+	if tally.Prompts() == 0 {
+		return nil, errors.New("reuse: no prompt says which tokens matter: blocks are never off, or what is computed is no number")
 	}
 	return tally.Importance(), nil
 }

@@ -11,6 +11,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"testing"
 
 	"grebe/blend"
@@ -154,6 +155,11 @@ func TestLearnImportanceFails(t *testing.T) {
 	from.Progress = func(int, int) { cancel() }
 	if _, err := m.LearnImportance(ctx, m.engine.Do, from); !errors.Is(err, context.Canceled) {
 		t.Errorf("error %v after it was canceled", err)
+	}
+	nothing := lists(2, 1)
+	nothing.Prompt = func(int) ([]int32, [][]int32, error) { return []int32{5}, nil, nil }
+	if _, err := m.LearnImportance(t.Context(), m.engine.Do, nothing); err == nil || !strings.Contains(err.Error(), "no prompt says") {
+		t.Errorf("error %v where there are no items", err)
 	}
 	none := func(ctx context.Context, j *engine.Job) (*engine.Result, error) {
 		r, err := m.engine.Do(ctx, j)
