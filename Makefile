@@ -109,6 +109,13 @@ fuzz: ## each fuzz test for FUZZTIME
 	    echo "fuzz $$(dirname $$file) $$f"; $(GO) test -run '^$$' -fuzz "^$$f$$" -fuzztime $(FUZZTIME) -fuzzminimizetime 1s $$(dirname $$file); \
 	  done; done
 
+N ?= 40
+
+.PHONY: mutate
+mutate: ## change PKG in N random places, one at a time, and print the changes that no test notices (SEED, WITH, RACE=1)
+	@test -n "$(PKG)" || { echo "name a package: make mutate PKG=./catalog"; exit 2; }
+	$(GO) run ./internal/mutate -n $(N) $(if $(SEED),-seed $(SEED)) $(if $(WITH),-with $(WITH)) $(if $(RACE),-race) $(PKG)
+
 .PHONY: crash
 crash: ## kill the server and the indexer 50 times each
 	CGO_ENABLED=0 GREBE_CRASHES=50 $(GO) test -count=1 -v -run Killed ./cmd/grebe
