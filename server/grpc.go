@@ -110,8 +110,14 @@ const (
 // others, over all connections, are being read. A message that does not come in time ends its call, as does one that comes slowly
 // while too many others do.
 func (s *Server) tap(ctx context.Context, info *tap.Info) (context.Context, error) {
+	if strings.HasPrefix(info.FullMethodName, healthPrefix) {
+		return ctx, nil
+	}
+	if err := s.screenCall(ctx, info.Header); err != nil {
+		return nil, err
+	}
 	if grpcOps[info.FullMethodName] == "" {
-		return ctx, nil // health
+		return ctx, nil // what says nothing of anyone
 	}
 	if err := s.guard.Knows(keyIn(info.Header)); err != nil {
 		return nil, status.Error(codes.Unauthenticated, err.Error())
@@ -141,6 +147,9 @@ func (s *Server) tap(ctx context.Context, info *tap.Info) (context.Context, erro
 	})
 	return context.WithValue(ctx, readKey{}, done), nil
 }
+
+// healthPrefix begins the methods of the health service, which answers everyone.
+const healthPrefix = "/grpc.health.v1.Health/"
 
 // readKey finds, in a call's context, what is to be called when its message is read.
 type readKey struct{}
@@ -247,9 +256,9 @@ func keyIn(md metadata.MD) string {
 func (s *Server) frontDoor(g *grpc.Server) http.Handler {
 	web := s.Handler()
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if r.ProtoMajor == 2 && strings.HasPrefix(r.Header.Get("Content-Type"), "application/grpc") {
+		if isGRPC(r) {
 			if err := s.guard.Knows(presentedKey(r)); err != nil && grpcOps[r.URL.Path] != "" {
-				turnAway(w, err)
+				turnAway(w, codes.Unauthenticated, err)
 				return
 			}
 			body := &heldBody{ReadCloser: r.Body, server: s}
@@ -260,6 +269,11 @@ func (s *Server) frontDoor(g *grpc.Server) http.Handler {
 		}
 		web.ServeHTTP(w, r)
 	})
+}
+
+// isGRPC reports whether a request is a call of gRPC.
+func isGRPC(r *http.Request) bool {
+	return r.ProtoMajor == 2 && strings.HasPrefix(r.Header.Get("Content-Type"), "application/grpc")
 }
 
 // heldBody counts what it reads among the bytes of requests under way.
@@ -281,10 +295,10 @@ func (b *heldBody) Read(p []byte) (int, error) {
 func (b *heldBody) free() { b.server.bodies.Add(-b.held.Swap(0)) }
 
 // turnAway answers a call of gRPC whose message is not read.
-func turnAway(w http.ResponseWriter, err error) {
+func turnAway(w http.ResponseWriter, code codes.Code, err error) {
 	h := w.Header()
 	h.Set("Content-Type", "application/grpc")
-	h.Set("Grpc-Status", strconv.Itoa(int(codes.Unauthenticated)))
+	h.Set("Grpc-Status", strconv.Itoa(int(code)))
 	h.Set("Grpc-Message", err.Error())
 	w.WriteHeader(http.StatusOK)
 }

@@ -131,6 +131,9 @@ type Config struct {
 
 	// Guard decides who may ask; nil: everyone. The admin listener asks nobody.
 	Guard *guard.Guard
+	// Hosts are names, besides loopback and the address that a client connected to, under which the server is
+	// reached; "*": any. While there are no keys, and on the admin listener, others are refused; none.
+	Hosts []string
 	// ShowUsers lets /v1/hot and the dashboard name users; otherwise they see a stand-in for each.
 	ShowUsers bool
 	// Tracer is told where the time of requests went; nil: nobody is.
@@ -227,6 +230,7 @@ type Server struct {
 	slots   chan struct{}
 	bodies  atomic.Int64 // bytes of bodies under way
 	guard   *guard.Guard
+	site    site
 	times   atomic.Pointer[deadlines]
 
 	hotUsers, hotItems *hot
@@ -290,7 +294,7 @@ func New(cfg Config) (*Server, error) {
 	s := &Server{
 		cfg: cfg, models: map[string]*slot{}, served: slots, lifecycle: lifecycle, catalog: cfg.Catalog, log: cfg.Logger, metrics: m,
 		created: time.Now().Unix(), now: time.Now, slots: make(chan struct{}, cfg.MaxInFlight), health: health.NewServer(),
-		guard: cfg.Guard, hotUsers: newHot(), hotItems: newHot(), hideSeed: maphash.MakeSeed(),
+		guard: cfg.Guard, site: newSite(cfg.Hosts), hotUsers: newHot(), hotItems: newHot(), hideSeed: maphash.MakeSeed(),
 		patience: defaultPatience,
 	}
 	s.SetDeadlines(cfg.SLO, cfg.MaxDeadline)
@@ -396,8 +400,8 @@ type Listeners struct {
 func (s *Server) Serve(ctx context.Context, l Listeners) error {
 	shared := s.newGRPC(nil) // behind net/http: its connections cannot be drained, only closed
 	alone := s.newGRPC(s.cfg.TLS)
-	web := s.newHTTP(s.frontDoor(shared))
-	admin := s.newHTTP(s.AdminHandler())
+	web := s.newHTTP(s.screened(s.frontDoor(shared), false))
+	admin := s.newHTTP(s.screened(s.AdminHandler(), true))
 	web.Protocols = new(http.Protocols)
 	web.Protocols.SetHTTP1(true)
 	web.Protocols.SetUnencryptedHTTP2(s.cfg.TLS == nil)

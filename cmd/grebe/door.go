@@ -60,6 +60,17 @@ func (s *stack) openDoor(cfg *config.Config, sc *server.Config, log *slog.Logger
 	return nil
 }
 
+// hostsOf returns the names under which clients reach the server: those that are configured and those that it listens on.
+func hostsOf(cfg *config.Config) []string {
+	hosts := slices.Clone(cfg.Hosts)
+	for _, addr := range []string{cfg.Listen, cfg.GRPCListen, cfg.AdminListen} {
+		if host, _, err := net.SplitHostPort(addr); err == nil && host != "" && net.ParseIP(host) == nil {
+			hosts = append(hosts, host)
+		}
+	}
+	return hosts
+}
+
 // closeTracer sends the last spans, if the collector takes them soon. One that does not is no reason to fail.
 func closeTracer(t *tracing.Tracer) error {
 	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Second)

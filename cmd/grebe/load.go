@@ -104,6 +104,7 @@ func (s *stack) open(ctx context.Context, cfg *config.Config, log *slog.Logger, 
 		MaxBody:         cfg.Limits.Body.Bytes,
 		MaxInFlight:     cfg.Limits.InFlight,
 		DrainDelay:      time.Duration(cfg.Limits.DrainMillis) * time.Millisecond,
+		Hosts:           hostsOf(cfg),
 	}
 	sc.Registry = s.registry
 	sc.UserDeleted = func() error { return removeUnused(cfg) }

@@ -11,26 +11,29 @@ package config
 
 // Config is a server's configuration. Each field says its unit and default.
 type Config struct {
-	Listen      string    `yaml:"listen"`       // address of HTTP; 127.0.0.1:8080
-	AdminListen string    `yaml:"admin_listen"` // address of /debug and admin calls, "" for none; 127.0.0.1:8081
-	GRPCListen  string    `yaml:"grpc_listen"`  // address of gRPC, "" for none; 127.0.0.1:9090
-	Device      string    `yaml:"device"`       // auto, cpu or cuda; auto
-	Threads     int       `yaml:"threads"`      // threads of the CPU device, 0 for all cores; 0
-	DataDir     string    `yaml:"data_dir"`     // folder for what the server keeps; ./grebe-data
-	Models      []Model   `yaml:"models"`       // at least one
-	Tables      []Table   `yaml:"tables"`       // of embeddings; none
-	SLOMillis   int       `yaml:"slo_ms"`       // default deadline of a request in milliseconds; 200
-	Schedule    Schedule  `yaml:"schedule"`
-	Cache       Cache     `yaml:"cache"`
-	Workers     int       `yaml:"workers"` // engine replicas on this machine; 1
-	Engine      Engine    `yaml:"engine"`
-	Limits      Limits    `yaml:"limits"`
-	TLS         TLS       `yaml:"tls"`
-	Auth        Auth      `yaml:"auth"`
-	Dashboard   Dashboard `yaml:"dashboard"`
-	Tracing     Tracing   `yaml:"tracing"`
-	Catalog     Catalog   `yaml:"catalog"`
-	Reload      Reload    `yaml:"reload"`
+	Listen      string `yaml:"listen"`       // address of HTTP; 127.0.0.1:8080
+	AdminListen string `yaml:"admin_listen"` // address of /debug and admin calls, "" for none; 127.0.0.1:8081
+	GRPCListen  string `yaml:"grpc_listen"`  // address of gRPC, "" for none; 127.0.0.1:9090
+	// Hosts are names under which clients reach a server without keys, besides loopback and the address that they
+	// connect to; "*" for any; none
+	Hosts     []string  `yaml:"hosts"`
+	Device    string    `yaml:"device"`   // auto, cpu or cuda; auto
+	Threads   int       `yaml:"threads"`  // threads of the CPU device, 0 for all cores; 0
+	DataDir   string    `yaml:"data_dir"` // folder for what the server keeps; ./grebe-data
+	Models    []Model   `yaml:"models"`   // at least one
+	Tables    []Table   `yaml:"tables"`   // of embeddings; none
+	SLOMillis int       `yaml:"slo_ms"`   // default deadline of a request in milliseconds; 200
+	Schedule  Schedule  `yaml:"schedule"`
+	Cache     Cache     `yaml:"cache"`
+	Workers   int       `yaml:"workers"` // engine replicas on this machine; 1
+	Engine    Engine    `yaml:"engine"`
+	Limits    Limits    `yaml:"limits"`
+	TLS       TLS       `yaml:"tls"`
+	Auth      Auth      `yaml:"auth"`
+	Dashboard Dashboard `yaml:"dashboard"`
+	Tracing   Tracing   `yaml:"tracing"`
+	Catalog   Catalog   `yaml:"catalog"`
+	Reload    Reload    `yaml:"reload"`
 }
 
 // Model is one checkpoint to serve.

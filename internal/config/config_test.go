@@ -272,3 +272,17 @@ func TestTables(t *testing.T) {
 		}
 	}
 }
+
+func TestHostsAreNamesWithoutSchemeAndPort(t *testing.T) {
+	for host, ok := range map[string]bool{
+		"grebe.example": true, "*": true, "10.1.2.3": true, "::1": true,
+		"": false, "http://grebe.example": false, "grebe.example:8080": false, "grebe.example/": false,
+	} {
+		c := Config{Listen: "127.0.0.1:1", Hosts: []string{host}}
+		var p problems
+		c.validateAddresses(&p)
+		if (len(p) == 0) != ok {
+			t.Errorf("hosts: [%q]: %v, want it taken: %v", host, p, ok)
+		}
+	}
+}

@@ -108,6 +108,11 @@ func (c *Config) validateAddresses(p *problems) {
 		}
 		used[a.addr] = a.path
 	}
+	for i, h := range c.Hosts {
+		if h == "" || strings.ContainsAny(h, "/ \t") || strings.Contains(h, ":") && net.ParseIP(h) == nil {
+			p.add(fmt.Sprintf("hosts[%d]", i), "%q is not a host: write a name such as grebe.example, without scheme and port", h)
+		}
+	}
 }
 
 func (c *Config) validateModels(p *problems) {
