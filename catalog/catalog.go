@@ -18,6 +18,9 @@
 // them: it starts Options.SweepDelay after the first deletion, takes as long as rewriting those files
 // takes, and is resumed after a restart.
 //
+// What others keep of a user is theirs to remove: with Options.TrackDeletions a deletion stays recorded, user id
+// included, until they call DeletionDone.
+//
 // Locks: the queue of writers (queueMu), then the maps (mu), which is held for map operations only.
 // The one writer that leads a round is alone in changing the maps, so it reads them without a lock.
 package catalog
@@ -58,7 +61,10 @@ type Options struct {
 	MaxHistory int           // items of a user's history, and events, the oldest are dropped; 20,000
 	SweepDelay time.Duration // from a deletion to the start of the sweep that removes its bytes; 1 s
 	OnChange   func(Change)  // see Subscribe
-	Logger     *slog.Logger  // nothing is logged
+	// TrackDeletions records each deleted user, in the batch that deletes it, until DeletionDone. Whoever keeps something
+	// of users elsewhere can then remove it after a crash: see PendingDeletions. Default: deletions are not recorded.
+	TrackDeletions bool
+	Logger         *slog.Logger // nothing is logged
 }
 
 func (o *Options) setDefaults() {
@@ -109,6 +115,8 @@ type Catalog struct {
 	totals  totals
 	failed  error // sticky
 	watches []func(Change)
+
+	deletions deletions
 
 	queueMu sync.Mutex
 	queue   []*writer

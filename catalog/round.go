@@ -30,7 +30,8 @@ type round struct {
 	nItems int
 	nUsers int
 	steps  []step
-	batch  *batch // nil: in memory alone
+	done   []string // users whose records of a deletion go
+	batch  *batch   // nil: in memory alone
 }
 
 func (c *Catalog) round(group []*writer) {
@@ -113,8 +114,15 @@ func (r *round) publish() {
 	}
 	for i := range r.steps {
 		if s := &r.steps[i]; s.deletion {
+			if s.user && c.opt.TrackDeletions {
+				c.deletions.add(s.id, s.version)
+			}
 			c.store.sweeper.add(keyOf(s.user, s.id))
 		}
+	}
+	for _, id := range r.done {
+		c.deletions.cleared(id)
+		c.store.sweeper.add(deletionKey(id))
 	}
 }
 
@@ -176,6 +184,8 @@ func (r *round) mutate(m *mutation) {
 		r.deleteUser(m)
 	case appendEvents:
 		r.appendEvents(m)
+	case clearDeletions:
+		r.clearDeletions()
 	case sweepDone:
 		if r.batch != nil && r.c.store.sweeper.idle() && !r.deletes() {
 			r.batch.unmark()
@@ -293,11 +303,26 @@ func (r *round) deleteUser(m *mutation) {
 	}
 	r.nUsers--
 	r.totals.bytes -= old.size
-	r.add(step{id: m.id, user: true, oldUser: old, deletion: true})
+	version := r.add(step{id: m.id, user: true, oldUser: old, deletion: true})
 	r.users[m.id] = nil
 	m.Changed = true
 	if r.batch != nil {
 		r.batch.delete(true, m.id)
+		if r.c.opt.TrackDeletions {
+			r.batch.intend(m.id, version)
+		}
+	}
+}
+
+// clearDeletions removes the records of deletions that are done, unless the round makes new ones of the same users: those
+// come with a round of their own.
+func (r *round) clearDeletions() {
+	if r.batch == nil || r.deletes() {
+		return
+	}
+	r.done = r.c.deletions.takeDone()
+	for _, id := range r.done {
+		r.batch.fulfil(id)
 	}
 }
 

@@ -218,6 +218,8 @@ func (c *Catalog) readEntry(kind byte, value []byte) error {
 		return c.readItem(value)
 	case 'u':
 		return c.readUser(value)
+	case deletionKind:
+		return c.deletions.read(value)
 	}
 	return nil
 }

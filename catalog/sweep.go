@@ -99,6 +99,9 @@ const mostPause = time.Minute
 
 // sweep removes the bytes of what was deleted so far; false when some may be left.
 func (s *sweeper) sweep(ctx context.Context) bool {
+	if s.c.deletions.anyDone() {
+		s.c.write(&writer{muts: []mutation{{verb: clearDeletions}}})
+	}
 	s.mu.Lock()
 	keys, all := s.keys, s.all
 	s.keys, s.all = nil, false
@@ -122,7 +125,7 @@ func (s *store) compact(ctx context.Context, keys [][keySize]byte, all bool) err
 	// The name says tests, but there is no other way to know that the old files are gone.
 	defer db.TestOnlyWaitForCleaning()
 	if all {
-		return db.Compact(ctx, []byte("i"), []byte("v"), false)
+		return db.Compact(ctx, []byte{deletionKind}, []byte("v"), false)
 	}
 	slices.SortFunc(keys, func(a, b [keySize]byte) int { return bytes.Compare(a[:], b[:]) })
 	for _, k := range keys {

@@ -49,7 +49,8 @@ const (
 	putUser
 	deleteUser
 	appendEvents
-	sweepDone // no deletion waits for the sweep: its mark may go
+	clearDeletions // records of deletions that are done may go
+	sweepDone      // no deletion waits for the sweep: its mark may go
 )
 
 // mutation is one change asked for, and what became of it.

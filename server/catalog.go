@@ -93,7 +93,7 @@ func (s *Server) deleteUser(_ *http.Request, id string) (reply, error) {
 func (s *Server) forgotten(id string, there bool) error {
 	left := s.present.failure(id) // the catalog had it dropped
 	if !there {
-		left = s.ForgetUser(id)
+		left = s.FinishDeletion(id)
 	}
 	if left != nil {
 		return errorf(unavailable, "", "what is cached of the user could not be removed from disk: ask again")

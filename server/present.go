@@ -83,9 +83,31 @@ func (s *Server) serving(id string) (end func()) {
 	leave := s.present.enter(id)
 	return func() {
 		if leave() {
-			_ = s.ForgetUser(id) // what fails is logged
+			_ = s.FinishDeletion(id) // what fails is logged
 		}
 	}
+}
+
+// busy reports whether requests for a user who was deleted meanwhile are under way.
+func (p *present) busy(id string) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	v := p.users[id]
+	return v != nil && v.deleted
+}
+
+// FinishDeletion drops what is cached of a user and then has the catalog forget that the deletion is pending, unless a
+// request that may cache more is under way: that one finishes the deletion at its end. After an error the deletion
+// stays pending, and the next start tries again.
+func (s *Server) FinishDeletion(id string) error {
+	version := s.catalog.PendingDeletion(id)
+	if err := s.ForgetUser(id); err != nil {
+		return err
+	}
+	if !s.present.busy(id) {
+		s.catalog.DeletionDone(id, version)
+	}
+	return nil
 }
 
 // ForgetUser drops what is cached under a user's id, whom the catalog may never have known: requests may give users whole. After an

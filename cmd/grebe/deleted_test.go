@@ -2,31 +2,22 @@ package main
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net/http"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
+
+	"grebe/catalog"
 )
 
 // A user who is deleted by an import while no server runs is not cached any more when one runs again; others are.
 func TestUsersDeletedByImportsAreForgotten(t *testing.T) {
 	w := newReloadWorld(t)
-	cached := func(t *testing.T, user int) int {
-		t.Helper()
-		body := fmt.Sprintf(`{"user":{"id":"u%d","tokens":[%s9]},"candidates":[{"id":"i1"},{"id":"i2"}],"prefix":"user"}`, user, strings.Repeat(fmt.Sprint(300+user, ","), 70))
-		code, text, err := w.post("/v1/rank", body)
-		var a struct {
-			Usage struct {
-				Cached int `json:"cached_tokens"`
-			}
-		}
-		if err != nil || code != http.StatusOK || json.Unmarshal([]byte(text), &a) != nil {
-			t.Fatalf("rank: %d %s %v", code, text, err)
-		}
-		return a.Usage.Cached
-	}
+	cached := w.cachedTokens
 	t.Run("before", func(t *testing.T) {
 		w.serve(t)
 		cached(t, 1)
@@ -54,4 +45,51 @@ func TestUsersDeletedByImportsAreForgotten(t *testing.T) {
 			t.Error("the list of deleted users is still there")
 		}
 	})
+}
+
+// A server that is killed between the commit of a user's deletion and the drop of the user's KV drops it at its next start.
+func TestDeletionCutShortIsFinishedAtTheStart(t *testing.T) {
+	w := newReloadWorld(t)
+	cached := w.cachedTokens
+	t.Run("before", func(t *testing.T) {
+		w.serve(t)
+		cached(t, 1)
+		cached(t, 2)
+	})
+	c, err := catalog.Open(catalogDir(w.cfg.DataDir), catalog.Options{TrackDeletions: true, SweepDelay: time.Hour})
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, err = c.DeleteUser("u1") // durable, and nobody is told
+	if err := errors.Join(err, c.Close()); err != nil {
+		t.Fatal(err)
+	}
+	t.Run("after", func(t *testing.T) {
+		w.serve(t)
+		if n := cached(t, 2); n == 0 {
+			t.Error("nothing is cached of a user who is still there")
+		}
+		if n := cached(t, 1); n > 0 {
+			t.Errorf("%d tokens of a deleted user are cached", n)
+		}
+		if left := w.stack.catalog.PendingDeletions(); len(left) > 0 {
+			t.Errorf("the deletion of %q is pending", left)
+		}
+	})
+}
+
+// cachedTokens ranks for a user and returns how many of the tokens were cached.
+func (w *reloadWorld) cachedTokens(t *testing.T, user int) int {
+	t.Helper()
+	body := fmt.Sprintf(`{"user":{"id":"u%d","tokens":[%s9]},"candidates":[{"id":"i1"},{"id":"i2"}],"prefix":"user"}`, user, strings.Repeat(fmt.Sprint(300+user, ","), 70))
+	code, text, err := w.post("/v1/rank", body)
+	var a struct {
+		Usage struct {
+			Cached int `json:"cached_tokens"`
+		}
+	}
+	if err != nil || code != http.StatusOK || json.Unmarshal([]byte(text), &a) != nil {
+		t.Fatalf("rank: %d %s %v", code, text, err)
+	}
+	return a.Usage.Cached
 }

@@ -144,12 +144,15 @@ func (s *stack) open(ctx context.Context, cfg *config.Config, log *slog.Logger, 
 	if err != nil {
 		return err
 	}
+	for _, id := range s.catalog.PendingDeletions() { // a crash came between the deletion and the drops of what is cached
+		_ = s.server.FinishDeletion(id) // what fails is logged, and tried again at the next start
+	}
 	return forgetDeleted(cfg.DataDir, s.server)
 }
 
 // openCatalog opens the catalog in the data folder and adds what the configuration's files name.
 func (s *stack) openCatalog(cfg *config.Config, log *slog.Logger) (*catalog.Catalog, error) {
-	items, err := catalog.Open(filepath.Join(cfg.DataDir, "catalog"), catalog.Options{Logger: log})
+	items, err := catalog.Open(filepath.Join(cfg.DataDir, "catalog"), catalog.Options{Logger: log, TrackDeletions: true})
 	if err != nil {
 		return nil, err
 	}
