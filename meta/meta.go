@@ -224,7 +224,8 @@ func (x *Index) NoteUser(key kv.Key, now time.Duration, hit bool) {
 	x.note(access{key: Hash(key), at: now, hit: hit})
 }
 
-// NoteItems notes an item-first use of items, to be counted later.
+// NoteItems notes a request that had these items as candidates, to be counted later. It counts in either prefix order:
+// the count is how often the items' KV could have been used.
 func (x *Index) NoteItems(keys []kv.Key, now time.Duration) {
 	x.mu.Lock()
 	defer x.mu.Unlock()

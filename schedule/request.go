@@ -45,8 +45,8 @@ type Request struct {
 
 	Items    []int32 // tokens of each candidate (their sum is τ_i)
 	ItemTier []Tier  // where the KV of each candidate lies; nil: nowhere
-	// ItemFrequency is the expected number of later item-first uses of each candidate within the
-	// window, read for missing ones only; nil: unknown, taken as 0.
+	// ItemFrequency is the expected number of later requests with each candidate within the window,
+	// read for missing ones only; nil: unknown, taken as 0.
 	ItemFrequency []float32
 
 	Frequency float64 // f_u: requests of this user within the window, this one not counted

@@ -337,7 +337,6 @@ func (v *Blended) End(l *prompt.Layout, r *engine.Result) {
 	if v.load != nil {
 		v.load.release()
 	}
-	v.cache.opt.Index.NoteItems(v.items, v.cache.opt.Now())
 	v.publishBlocks(r)
 	v.matches.Release()
 	v.Visit.End(v.before(l), r)

@@ -509,7 +509,7 @@ func (v *Visit) End(l *prompt.Layout, r *engine.Result) {
 		c.returns.kept(user, v.in.Returns)
 	}
 	c.opt.Index.NoteUser(v.user, now, v.hit)
-	if v.Decision.Order == schedule.ItemFirst && v.Decision.Reuse {
+	if v.Decision.Reuse { // in either order: otherwise a cold server would never learn that items return
 		c.opt.Index.NoteItems(v.items, now)
 	}
 	v.finish(l, r)
