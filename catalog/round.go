@@ -5,6 +5,7 @@ import (
 	"math"
 
 	grebev1 "grebe/api/grebe/v1"
+	"grebe/internal/pebbleopen"
 	"grebe/prompt"
 )
 
@@ -81,7 +82,11 @@ func (r *round) commit() error {
 	if r.batch == nil || r.batch.empty() {
 		return nil
 	}
-	return r.batch.commit(r.totals.version)
+	if err := r.batch.commit(r.totals.version); err != nil {
+		return err
+	}
+	r.c.store.db.SetNote(pebbleopen.Note{r.totals.version, uint64(r.nItems), uint64(r.nUsers)})
+	return nil
 }
 
 // publishAtOnce bounds the map operations during which readers wait.

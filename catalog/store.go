@@ -19,7 +19,7 @@ import (
 
 // store is a catalog on disk. FORMAT.md describes what it writes.
 type store struct {
-	db      *pebble.DB
+	db      *pebbleopen.DB
 	lock    *pebble.Lock
 	sweeper *sweeper
 }
@@ -71,6 +71,9 @@ func (c *Catalog) open(dir string) error {
 		return err
 	}
 	if err := c.read(s); err != nil {
+		if pebble.IsCorruptionError(err) || errors.Is(err, errRecord) {
+			err = &pebbleopen.DamageError{Dir: dir, Problems: []string{err.Error()}}
+		}
 		return errors.Join(err, s.close())
 	}
 	pending, err := s.has(sweepKey)
@@ -296,11 +299,12 @@ func nextFrame(b []byte) (f frame, rest []byte, err error) {
 // batch collects what a round writes. It fails when it is committed, if at all.
 type batch struct {
 	b   *pebble.Batch
+	db  *pebbleopen.DB
 	buf []byte
 	err error
 }
 
-func (s *store) batch() *batch { return &batch{b: s.db.NewBatch()} }
+func (s *store) batch() *batch { return &batch{b: s.db.NewBatch(), db: s.db} }
 
 func (b *batch) close() { b.b.Close() }
 
@@ -338,8 +342,8 @@ func (b *batch) commit(version uint64) (err error) {
 		}
 	}()
 	b.note(b.b.Set(versionKey, binary.LittleEndian.AppendUint64(nil, version), nil))
-	if b.err != nil {
-		return b.err
+	if err := errors.Join(b.err, b.db.Failed()); err != nil {
+		return err
 	}
 	return b.b.Commit(pebble.Sync)
 }

@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"sync/atomic"
 
@@ -19,7 +20,7 @@ import (
 // many rows at once, for each call waits for the disk; calls at the same time wait together, once. It is safe for concurrent use. The caller MUST Close it, after
 // its tables.
 type Folder struct {
-	db     *pebble.DB
+	db     *pebbleopen.DB
 	cache  *pebble.Cache
 	failed atomic.Pointer[error] // of the first write that did; nil: none did
 }
@@ -28,6 +29,9 @@ type Folder struct {
 func (f *Folder) write(change func() error) (err error) {
 	if failed := f.failed.Load(); failed != nil {
 		return *failed
+	}
+	if err := f.db.Failed(); err != nil {
+		return fmt.Errorf("%w: %w", ErrUnavailable, err)
 	}
 	defer func() {
 		if p := recover(); p != nil {
@@ -57,6 +61,21 @@ func openFolder(dir string, fs vfs.FS) (*Folder, error) {
 		return nil, fmt.Errorf("embed: open tables in %s: %w", dir, err)
 	}
 	return &Folder{db: db, cache: cache}, nil
+}
+
+// problems says what is wrong with the folder's files.
+func (f *Folder) problems() []string {
+	var out []string
+	if n := f.db.Corruptions(); n > 0 {
+		out = append(out, fmt.Sprintf("embedding tables: damaged blocks were met %d times; their rows are the default until "+
+			"`grebe doctor --repair` has run or they are written again", n))
+	}
+	if err := f.db.Failed(); err != nil {
+		out = append(out, fmt.Sprintf("embedding tables: %v", err))
+	} else if failed := f.failed.Load(); failed != nil {
+		out = append(out, (*failed).Error())
+	}
+	return out
 }
 
 // silent drops what Pebble says of compactions; errors come back from calls.
@@ -114,10 +133,20 @@ func (p *Pebble) name(buf []byte, key uint64) []byte {
 	return binary.BigEndian.AppendUint64(append(buf[:0], p.prefix...), key)
 }
 
+// get reads one value. Should Pebble panic over a damaged block, that is an error too.
+func (f *Folder) get(key []byte) (value []byte, closer io.Closer, err error) {
+	defer func() {
+		if p := recover(); p != nil {
+			err = pebble.ErrCorruption
+		}
+	}()
+	return f.db.Get(key)
+}
+
 // some is how many rows are read or written between two looks at the context.
 const some = 256
 
-// Gather reads rows one by one.
+// Gather reads rows one by one. A row in a damaged block counts as broken; the others are not touched by it.
 func (p *Pebble) Gather(ctx context.Context, keys []uint64, rows []byte, found []bool) error {
 	var buf []byte
 	var broken []int
@@ -126,8 +155,12 @@ func (p *Pebble) Gather(ctx context.Context, keys []uint64, rows []byte, found [
 			return fmt.Errorf("embed: gather %d rows: %w", len(keys), ctx.Err())
 		}
 		buf = p.name(buf, k)
-		value, closer, err := p.folder.db.Get(buf)
+		value, closer, err := p.folder.get(buf)
 		if found[i] = err == nil; errors.Is(err, pebble.ErrNotFound) {
+			continue
+		}
+		if pebble.IsCorruptionError(err) {
+			broken = append(broken, i)
 			continue
 		}
 		if err != nil {

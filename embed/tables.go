@@ -156,6 +156,14 @@ func (t *Tables) Sync() error {
 	return t.folder.Sync()
 }
 
+// Problems says what is wrong with the tables' files, for people: damaged blocks, a disk that failed.
+func (t *Tables) Problems() []string {
+	if t == nil || t.folder == nil {
+		return nil
+	}
+	return t.folder.problems()
+}
+
 // Close closes all tables.
 func (t *Tables) Close() error {
 	var errs []error

@@ -1,43 +1,90 @@
-// Package pebbleopen opens Pebble databases, and gives up where one cannot be opened. What was written last is in a database's log alone, and Pebble
-// writes it to a table before it opens: where that fails, as on a disk that is full, Pebble tries again for ever, as fast as it can. So it does while it is
-// open: there it is slowed down.
+// Package pebbleopen opens Pebble databases such that damage and failing disks are reported, never silent and never fatal.
+//
+//   - A ledger beside the database records how much of its logs and manifests is durable. Open compares the files with it
+//     before Pebble sees them: a lost marker, a flipped bit in a log or a missing file is a [DamageError], and changes nothing.
+//   - Damage that is found later, in a table's blocks, is counted and returned by the read that hit it.
+//   - Pebble writes the log's contents to a table before it opens. Where that fails, as on a full disk, Pebble tries again
+//     for ever: Open gives up. While the database is open such writes are slowed down.
+//   - An error that Pebble would end the process for makes the database fail instead: it takes no more writes.
 package pebbleopen
 
 import (
+	"errors"
 	"fmt"
+	"runtime"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/cockroachdb/pebble/v2"
 	"github.com/cockroachdb/pebble/v2/vfs"
 )
 
-// Open is pebble.Open that returns the first error of such a write. It takes the place of opt's listener. What Pebble had begun is then left as it is until the process ends: it
-// does nothing any more, and keeps its files open and its folder locked. Nothing that was in the database is lost.
-func Open(dir string, opt *pebble.Options) (*pebble.DB, error) {
-	a := &attempt{failed: make(chan struct{})}
-	own := opt.Clone()
-	own.EventListener = &pebble.EventListener{
-		FlushEnd: func(i pebble.FlushInfo) { a.flushed(i.Err) },
-		CompactionEnd: func(i pebble.CompactionInfo) {
-			if i.Err == nil {
-				a.pace(false)
-			}
-		},
-		BackgroundError: func(err error) {
-			if a.flushes(err) {
-				a.fail(err)
-			}
-			a.pace(true)
-			opt.Logger.Errorf("background error: %s", err)
-		},
+// DB is an open database.
+type DB struct {
+	*pebble.DB
+	ledger  *ledger
+	attempt *attempt
+}
+
+// Corruptions returns how many times damaged blocks were met since the database was opened.
+func (d *DB) Corruptions() int64 { return d.attempt.corruptions.Load() }
+
+// Failed returns why the database takes no more writes, nil while it does. Its owner MUST NOT write to it or close it then:
+// both might wait for ever. Reads go on to work.
+func (d *DB) Failed() error {
+	if err := d.attempt.fatal.Load(); err != nil {
+		return *err
 	}
-	own.Logger = logger{opt.Logger, a}
+	return nil
+}
+
+// SetNote records a note beside what is durable. It does not wait for the disk.
+func (d *DB) SetNote(n Note) { d.ledger.setNote(n) }
+
+// Note returns the last note that was recorded.
+func (d *DB) Note() Note {
+	d.ledger.mu.Lock()
+	defer d.ledger.mu.Unlock()
+	return d.ledger.note
+}
+
+// Close closes the database and its ledger.
+func (d *DB) Close() error { return errors.Join(d.DB.Close(), d.ledger.close()) }
+
+// Open is pebble.Open that returns a DamageError for damaged files, and the first error of a write that Pebble would repeat.
+// It takes the place of opt's listener. What Pebble had begun is then left as it is until the process ends: it
+// does nothing any more, and keeps its files open and its folder locked. Nothing that was in the database is lost.
+func Open(dir string, opt *pebble.Options) (*DB, error) {
+	own := opt.Clone()
 	if own.FS == nil {
 		own.FS = vfs.Default
 	}
-	own.FS = paced{own.FS, a}
+	l, renewed, err := verify(dir, own.FS)
+	if err != nil {
+		return nil, err
+	}
+	if err := errors.Join(own.FS.MkdirAll(dir, 0o700), l.start(dir, own.FS)); err != nil {
+		return nil, err
+	}
+	if renewed != "" {
+		opt.Logger.Errorf("the ledger of %s was made anew from the files: %s", dir, renewed)
+	}
+	db, err := openVerified(dir, own, l)
+	if err != nil {
+		return nil, errors.Join(err, l.close())
+	}
+	return db, nil
+}
+
+// openVerified opens a database that was compared with its ledger.
+func openVerified(dir string, own *pebble.Options, l *ledger) (*DB, error) {
+	a := &attempt{failed: make(chan struct{})}
+	log := own.Logger
+	own.EventListener = a.listener(log)
+	own.Logger = logger{log, a}
+	own.FS = paced{recording{own.FS, l}, a}
 	done := make(chan struct{})
 	var db *pebble.DB
 	var err error
@@ -58,7 +105,10 @@ func Open(dir string, opt *pebble.Options) (*pebble.DB, error) {
 		return nil, fmt.Errorf("what was written last cannot be brought to its place, and is in the log alone: %w", failed)
 	}
 	<-done
-	return db, err
+	if err != nil {
+		return nil, Damage(dir, err)
+	}
+	return &DB{DB: db, ledger: l, attempt: a}, nil
 }
 
 // attempt is one to open a database.
@@ -70,6 +120,31 @@ type attempt struct {
 	err   error
 	over  bool
 	pause time.Duration // before the next table, since the last could not be written
+
+	corruptions atomic.Int64
+	fatal       atomic.Pointer[error] // what Pebble would end the process for, once it is open
+}
+
+func (a *attempt) listener(log pebble.Logger) *pebble.EventListener {
+	return &pebble.EventListener{
+		FlushEnd: func(i pebble.FlushInfo) { a.flushed(i.Err) },
+		CompactionEnd: func(i pebble.CompactionInfo) {
+			if i.Err == nil {
+				a.pace(false)
+			}
+		},
+		BackgroundError: func(err error) {
+			if a.flushes(err) {
+				a.fail(err)
+			}
+			a.pace(true)
+			log.Errorf("background error: %s", err)
+		},
+		DataCorruption: func(i pebble.DataCorruptionInfo) {
+			a.corruptions.Add(1)
+			log.Errorf("%s is damaged: %v", i.Path, i.Details)
+		},
+	}
 }
 
 func (a *attempt) flushed(err error) {
@@ -144,7 +219,17 @@ type logger struct {
 	a *attempt
 }
 
+// Fatalf does not return. While the database is being opened it ends the attempt. A commit that fails panics in its caller.
+// Anything else fails in a goroutine of Pebble's own, where a panic would end the process: that goroutine ends alone, and
+// lets go of its locks.
 func (l logger) Fatalf(format string, args ...any) {
-	l.a.fail(fmt.Errorf(format, args...))
-	l.Logger.Fatalf(format, args...)
+	err := fmt.Errorf(format, args...)
+	l.a.fail(err)
+	failed := fmt.Errorf("the database takes no more writes until it is opened again: %w", err)
+	l.a.fatal.CompareAndSwap(nil, &failed)
+	if strings.HasPrefix(format, "pebble: fatal commit error") {
+		panic(failed)
+	}
+	l.Errorf("%v", failed)
+	runtime.Goexit()
 }

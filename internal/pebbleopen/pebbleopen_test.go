@@ -22,19 +22,20 @@ type disk struct {
 
 func (d *disk) Create(name string, c vfs.DiskWriteCategory) (vfs.File, error) {
 	f, err := d.FS.Create(name, c)
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	return &file{f, d, d.full != "" && strings.Contains(name, d.full)}, err
+	return &file{f, d, name}, err
 }
 
 type file struct {
 	vfs.File
 	disk *disk
-	full bool
+	name string
 }
 
 func (f *file) Write(p []byte) (int, error) {
-	if f.full {
+	f.disk.mu.Lock()
+	full := f.disk.full != "" && strings.Contains(f.name, f.disk.full)
+	f.disk.mu.Unlock()
+	if full {
 		f.disk.writes.Add(1)
 		return 0, syscall.ENOSPC
 	}
@@ -47,7 +48,7 @@ func (silent) Infof(string, ...any)      {}
 func (silent) Errorf(string, ...any)     {}
 func (silent) Fatalf(f string, _ ...any) { panic(f) }
 
-func open(fs vfs.FS) (*pebble.DB, error) {
+func open(fs vfs.FS) (*DB, error) {
 	return Open("db", &pebble.Options{FS: fs, Logger: silent{}, FormatMajorVersion: pebble.FormatTableFormatV6})
 }
 

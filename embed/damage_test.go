@@ -1,0 +1,83 @@
+package embed_test
+
+import (
+	"bytes"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"grebe/embed"
+	"grebe/embed/embedtest"
+)
+
+// Rows in damaged blocks are the table's default rows, and counted; rows elsewhere are served, and the process goes on. Pebble's
+// own listener ends the process.
+func TestRowsInDamagedBlocks(t *testing.T) {
+	dir := t.TempDir()
+	const n = 4000
+	keys := make([]uint64, n)
+	var rows []byte
+	for i := range keys {
+		keys[i] = uint64(i)
+		rows = append(rows, embedtest.Row(keys[i], 1, rowBytes)...)
+	}
+	put := func(write bool) *embed.Tables {
+		tables, err := embed.OpenTables(dir, []embed.Spec{{Name: "items", Store: "pebble", Dim: rowBytes / 4}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if write {
+			if err := tables.Table("items").Put(t.Context(), keys, rows); err != nil {
+				t.Fatal(err)
+			}
+		}
+		return tables
+	}
+	if err := put(true).Close(); err != nil {
+		t.Fatal(err)
+	}
+	if err := put(false).Close(); err != nil { // the log becomes a table
+		t.Fatal(err)
+	}
+	tables, err := filepath.Glob(filepath.Join(dir, "*.sst"))
+	if err != nil || len(tables) != 1 {
+		t.Fatal(tables, err)
+	}
+	data, err := os.ReadFile(tables[0])
+	if err != nil {
+		t.Fatal(err)
+	}
+	data[100] ^= 1
+	if err := os.WriteFile(tables[0], data, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	opened := put(false)
+	table := opened.Table("items")
+	got := make([]byte, len(rows))
+	g := table.Gather(t.Context(), keys, got)
+	if g.Err != nil || g.Broken == 0 || g.Broken == n || g.Default != g.Broken || g.Fetched != n-g.Broken {
+		t.Fatalf("%+v", g)
+	}
+	zero := make([]byte, rowBytes)
+	whole := 0
+	for i := range keys {
+		switch row := got[i*rowBytes:][:rowBytes]; {
+		case bytes.Equal(row, rows[i*rowBytes:][:rowBytes]):
+			whole++
+		case !bytes.Equal(row, zero):
+			t.Fatalf("row %d is neither its own nor the default", i)
+		}
+	}
+	if whole != g.Fetched {
+		t.Errorf("%d rows are whole, and %d were fetched", whole, g.Fetched)
+	}
+	if s := table.Stats(); s.Broken != int64(g.Broken) {
+		t.Errorf("%d broken rows are counted, want %d", s.Broken, g.Broken)
+	}
+	if p := opened.Problems(); len(p) != 1 {
+		t.Errorf("problems: %q", p)
+	}
+	if err := opened.Close(); err != nil {
+		t.Error(err)
+	}
+}
