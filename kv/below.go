@@ -30,8 +30,9 @@ type below struct {
 	wg    sync.WaitGroup
 
 	mu      sync.Mutex
-	idle    *sync.Cond       // signalled when writing becomes empty, and when a put ends
-	writing map[Key]int      // writes, fetches and deletions, queued or under way
+	idle    *sync.Cond       // signalled when a put ends
+	open    map[*op]struct{} // writes, fetches and deletions, queued or under way
+	writing map[Key]int      // how many of them each key has
 	deleted map[Key]struct{} // those of writing whose key is or was being deleted
 	putting map[Key]int      // those of writing that the tier is being given
 	fetches map[Key]*fetch   // under way
@@ -43,10 +44,17 @@ type below struct {
 	written, lost, failed atomic.Int64
 }
 
+// op is a write, a fetch or a deletion.
+type op struct {
+	put  bool          // a write
+	done chan struct{} // closed at its end
+}
+
 // fetch is an entry that is being brought up: who wants it too waits for that.
 type fetch struct {
 	done  chan struct{}
 	at    Place
+	left  bool      // it was not read: who was to bring it stopped waiting for a turn
 	since time.Time // it is read; guarded by below.mu
 }
 
@@ -55,12 +63,15 @@ const (
 	maxReaders = 128
 	// hungAfter is for how long one is read before the tier is taken to hang: until that ends no other is begun.
 	hungAfter = 10 * time.Second
+	// cleanAtOnce is how many users are written before queued items have their turn.
+	cleanAtOnce = 32
 )
 
 // pending is an entry that is to be written; it holds a reference and a begun write.
 type pending struct {
-	p *published
-	e *Entry
+	p  *published
+	e  *Entry
+	op *op
 }
 
 // spillQueue is how many items may wait to be written; what finds no place is written when it is
@@ -72,40 +83,67 @@ const spillQueue = 256
 // there already. It MUST be called before the store is used. Close stops it.
 func (s *Store) SetTier(t Tier) {
 	b := &below{
-		tier: t, queue: make(chan pending, spillQueue), kick: make(chan struct{}, 1),
+		tier: t, queue: make(chan pending, spillQueue), kick: make(chan struct{}, 1), open: map[*op]struct{}{},
 		deleted: map[Key]struct{}{}, writing: map[Key]int{}, putting: map[Key]int{}, fetches: map[Key]*fetch{},
 		readers: make(chan struct{}, maxReaders),
 	}
 	b.idle = sync.NewCond(&b.mu)
 	s.below = b
+	for _, l := range s.levels {
+		l.track()
+	}
 	b.wg.Add(1)
 	go s.spill()
 }
 
-// prepare begins the write of an entry that is being published: of an item, which is written soon. It is
-// called with mu held, so that a deletion comes before it or knows of it; offer MUST follow.
-func (s *Store) prepare(p *published) {
-	if s.below != nil && p.tokens == nil {
-		p.entry.Retain()
-		s.below.begin(p.key)
+// prepare begins the write of an entry that is being published: of an item, which is written soon; of a user it returns
+// nothing. It is called with mu held, so that a deletion comes before it or knows of it; offer MUST follow.
+func (s *Store) prepare(p *published) pending {
+	if s.below == nil || p.tokens != nil {
+		return pending{}
 	}
+	return s.hold(p)
+}
+
+// hold begins the write of an entry: while it is under way it is not listed as dirty. It is called with mu held.
+func (s *Store) hold(p *published) pending {
+	p.writing = true
+	if p.level != nil {
+		p.level.cleaned(p)
+	}
+	p.entry.Retain()
+	return pending{p, p.entry, s.below.begin(p.key, true)}
 }
 
 // offer has a published entry written.
-func (s *Store) offer(p *published, e *Entry) {
+func (s *Store) offer(w pending) {
 	b := s.below
 	if b == nil {
 		return
 	}
-	if p.tokens != nil {
+	if w.p == nil {
 		s.kick()
 		return
 	}
 	select {
-	case b.queue <- pending{p, e}:
+	case b.queue <- w:
 	default:
-		e.Release()
-		b.finish(p.key)
+		s.end(w, false, false)
+		w.e.Release()
+		b.finish(w.op, w.p.key)
+	}
+}
+
+// end notes how the write of an entry ended. What was not written is tried later, what failed a few times more.
+func (s *Store) end(w pending, written, failed bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	w.p.writing, w.p.clean = false, written
+	if failed {
+		w.p.tries++
+	}
+	if !written && w.p.level != nil {
+		w.p.level.soil(w.p)
 	}
 }
 
@@ -120,28 +158,40 @@ func (s *Store) kick() {
 	}
 }
 
-func (b *below) begin(key Key) {
-	b.mu.Lock()
-	b.writing[key]++
-	b.mu.Unlock()
-}
-
-// condemn begins a deletion: what is under way for the key will not last, and nothing of it is begun any more until the deletion is finished.
-func (b *below) condemn(key Key) {
+func (b *below) begin(key Key, put bool) *op {
+	o := &op{put: put, done: make(chan struct{})}
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.writing[key]++
-	b.deleted[key] = struct{}{}
+	b.open[o] = struct{}{}
+	return o
 }
 
-// erase ends a deletion that was begun: when it returns nil nothing of the key is below, nor being put there. Where the tier does not answer it returns an
+// condemn begins a deletion: what is under way for the keys will not last, and nothing of them is begun any more until the deletion is finished.
+func (b *below) condemn(keys []Key) *op {
+	o := &op{done: make(chan struct{})}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for _, key := range keys {
+		b.writing[key]++
+		b.deleted[key] = struct{}{}
+	}
+	b.open[o] = struct{}{}
+	return o
+}
+
+// erase ends a deletion that was begun: when it returns nil nothing of the keys is below, nor being put there. Where the tier does not answer it returns an
 // error after a while, and the deletion goes on by itself.
-func (b *below) erase(key Key) error {
+func (b *below) erase(keys []Key, o *op) error {
 	done := make(chan error, 1)
 	go func() {
-		b.awaitPuts(key)
-		err := b.tier.Delete(key)
-		b.finish(key)
+		b.awaitPuts(keys)
+		names := make([][32]byte, len(keys))
+		for i := range keys {
+			names[i] = keys[i]
+		}
+		err := b.tier.Delete(names...)
+		b.finish(o, keys...)
 		done <- err
 	}()
 	tick := time.NewTicker(hungAfter)
@@ -156,12 +206,14 @@ func (b *below) erase(key Key) error {
 	return errors.New("the tier does not answer: the deletion goes on by itself")
 }
 
-// awaitPuts returns when nothing of a key that is condemned is being put.
-func (b *below) awaitPuts(key Key) {
+// awaitPuts returns when nothing of keys that are condemned is being put.
+func (b *below) awaitPuts(keys []Key) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	for b.putting[key] > 0 {
-		b.idle.Wait()
+	for _, key := range keys {
+		for b.putting[key] > 0 {
+			b.idle.Wait()
+		}
 	}
 }
 
@@ -194,17 +246,17 @@ func (b *below) condemned(key Key) bool {
 }
 
 // finish ends what was begun.
-func (b *below) finish(key Key) {
+func (b *below) finish(o *op, keys ...Key) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if b.writing[key]--; b.writing[key] > 0 {
-		return
+	for _, key := range keys {
+		if b.writing[key]--; b.writing[key] == 0 {
+			delete(b.writing, key)
+			delete(b.deleted, key)
+		}
 	}
-	delete(b.writing, key)
-	delete(b.deleted, key)
-	if len(b.writing) == 0 {
-		b.idle.Broadcast()
-	}
+	delete(b.open, o)
+	close(o.done)
 }
 
 func (s *Store) spill() {
@@ -219,20 +271,30 @@ func (s *Store) spill() {
 			s.write(w)
 		case <-b.kick:
 			last := s.levels[len(s.levels)-1]
-			s.clean(last, func() bool { books := last.pool.Stats(); return books.Used > books.Total/2 })
+			if s.clean(last, cleanAtOnce, func() bool { books := last.pool.Stats(); return books.Used > books.Total/2 }) {
+				s.kick() // after items that wait
+			}
 		}
 	}
 }
 
-// write puts an entry below. It takes over its reference and its begun write.
-func (s *Store) write(w pending) {
+// write puts an entry below, and reports whether it is there. It takes over its reference and its begun write.
+func (s *Store) write(w pending) bool {
 	b, p := s.below, w.p
-	defer b.finish(p.key)
+	defer b.finish(w.op, p.key)
 	b.held.RLock()
 	defer b.held.RUnlock()
 	defer w.e.Release()
+	written := s.put(w)
+	s.end(w, written, !written)
+	return written
+}
+
+// put gives an entry to the tier, unless it was deleted.
+func (s *Store) put(w pending) bool {
+	b, p := s.below, w.p
 	if !b.beginPut(p.key) {
-		return // deleted
+		return false
 	}
 	defer b.endPut(p.key)
 	e, tokens := w.e, p.tokens
@@ -243,36 +305,29 @@ func (s *Store) write(w pending) {
 	err := s.withPayload(e, func(payload [][]byte) error { return b.tier.Put(p.key, encodeMeta(p.kind, e.len, tokens), payload) })
 	if err != nil {
 		b.failed.Add(1)
-		return
+		return false
 	}
 	b.written.Add(1)
-	s.mu.Lock()
-	p.clean = true
-	s.mu.Unlock()
 	s.stored(p.key, p.kind, e.len)
+	return true
 }
 
-// clean writes a level's entries that are not below yet, the least recently used first, while more
-// says so.
-func (s *Store) clean(l *level, more func() bool) {
-	for more() {
+// clean writes up to n of a level's dirty entries, the least recently used first, while more says so. It reports whether
+// there may be others to write.
+func (s *Store) clean(l *level, n int, more func() bool) bool {
+	failed := false
+	for ; n > 0 && more(); n-- {
 		s.mu.Lock()
-		slot := l.recency.oldest()
-		for slot != l.recency.end() && l.bySlot[slot].clean {
-			slot = l.recency.after(slot)
-		}
-		if slot == l.recency.end() {
+		slot := l.dirty.oldest()
+		if slot == l.dirty.end() {
 			s.mu.Unlock()
-			return
+			return false
 		}
-		p := l.bySlot[slot]
-		p.clean = true // tried; a failure is not tried again and again
-		e := p.entry
-		e.Retain()
-		s.below.begin(p.key)
+		w := s.hold(l.bySlot[slot])
 		s.mu.Unlock()
-		s.write(pending{p, e})
+		failed = !s.write(w) || failed
 	}
+	return n == 0 && !failed // what failed is tried again when the next user is published
 }
 
 // MostBelow is how many tokens of a user are kept below memory, the first ones: their numbers are a record's meta, of which a tier takes 64 KiB.
@@ -334,35 +389,41 @@ func (s *Store) Fetch(ctx context.Context, key Key) Place {
 		return Nowhere
 	}
 	b := s.below
-	f, first := b.join(key)
-	if f == nil {
-		return Nowhere
-	}
-	if first {
-		select {
-		case b.readers <- struct{}{}:
-		case <-ctx.Done():
-			b.leave(key, f)
+	for {
+		f, first := b.join(key)
+		if f == nil {
 			return Nowhere
 		}
-		b.begin(key)
-		b.reads(f)
-		go s.bring(key, f)
-	}
-	select {
-	case <-f.done:
-		return f.at
-	case <-ctx.Done():
-		return Nowhere
+		if first {
+			select {
+			case b.readers <- struct{}{}:
+			case <-ctx.Done():
+				f.left = true
+				b.leave(key, f)
+				return Nowhere
+			}
+			o := b.begin(key, false)
+			b.reads(f)
+			go s.bring(key, f, o)
+		}
+		select {
+		case <-f.done:
+		case <-ctx.Done():
+			return Nowhere
+		}
+		if !f.left {
+			return f.at
+		}
+		// Nobody brings it any more: the next who wants it does.
 	}
 }
 
 // bring reads what was begun.
-func (s *Store) bring(key Key, f *fetch) {
+func (s *Store) bring(key Key, f *fetch, o *op) {
 	b := s.below
 	defer func() { <-b.readers }()
 	defer b.leave(key, f)
-	defer b.finish(key)
+	defer b.finish(o, key)
 	var err error
 	f.at, err = s.fetch(key)
 	if errors.Is(err, ErrFull) { // what could make room may just be written
@@ -462,38 +523,54 @@ func (s *Store) BelowStats() BelowStats {
 	return BelowStats{Written: s.below.written.Load(), Lost: s.below.lost.Load(), Failed: s.below.failed.Load()}
 }
 
-// Flush writes everything below that is not there yet.
+// Flush writes everything below that is not there yet. What cannot be written is tried once.
 func (s *Store) Flush() {
 	if s.below == nil {
 		return
 	}
 	for _, l := range s.levels {
-		s.clean(l, func() bool { return true })
+		s.mu.Lock()
+		n := l.unclean
+		s.mu.Unlock()
+		s.clean(l, n, func() bool { return true })
 	}
 	s.Drain()
 }
 
-// Drain returns when everything that was to be written below is, and nothing is read from there.
+// Drain returns when everything is written below that was to be, and all is read that was being read, when it was called.
 func (s *Store) Drain() { _ = s.DrainWithin(context.Background()) }
 
 // DrainWithin is Drain, or returns why ctx ended before.
 func (s *Store) DrainWithin(ctx context.Context) error {
+	return s.await(ctx, func(*op) bool { return true })
+}
+
+// Written returns when everything is written below that was to be when it was called, or why ctx ended before. It
+// does not wait for what others read from there.
+func (s *Store) Written(ctx context.Context) error {
+	return s.await(ctx, func(o *op) bool { return o.put })
+}
+
+// await waits for some of what is under way now.
+func (s *Store) await(ctx context.Context, which func(*op) bool) error {
 	b := s.below
 	if b == nil {
 		return nil
 	}
-	defer context.AfterFunc(ctx, func() {
-		b.mu.Lock()
-		defer b.mu.Unlock()
-		b.idle.Broadcast()
-	})()
+	var all []*op
 	b.mu.Lock()
-	defer b.mu.Unlock()
-	for len(b.writing) > 0 {
-		if err := ctx.Err(); err != nil {
-			return fmt.Errorf("kv: wait for the tier below memory: %w", err)
+	for o := range b.open {
+		if which(o) {
+			all = append(all, o)
 		}
-		b.idle.Wait()
+	}
+	b.mu.Unlock()
+	for _, o := range all {
+		select {
+		case <-o.done:
+		case <-ctx.Done():
+			return fmt.Errorf("kv: wait for the tier below memory: %w", ctx.Err())
+		}
 	}
 	return nil
 }

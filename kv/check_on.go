@@ -51,6 +51,15 @@ func (s *Store) check() {
 				panic(fmt.Sprintf("kv: slot %d is among the recent ones, but holds nothing", slot))
 			}
 		}
+		dirty := 0
+		for slot := l.dirty.oldest(); slot != l.dirty.end(); slot = l.dirty.after(slot) {
+			if dirty++; l.bySlot[slot] == nil || !l.bySlot[slot].dirty || l.bySlot[slot].clean || dirty > l.unclean {
+				panic(fmt.Sprintf("kv: slot %d is among the dirty ones, but holds nothing that is dirty", slot))
+			}
+		}
+		if dirty != l.unclean {
+			panic(fmt.Sprintf("kv: %d dirty entries are listed, the books say %d", dirty, l.unclean))
+		}
 		if held[l]+len(l.free) != len(l.bySlot) || recent != held[l] {
 			panic(fmt.Sprintf("kv: %d slots held, %d free, %d recent, of %d", held[l], len(l.free), recent, len(l.bySlot)))
 		}

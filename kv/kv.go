@@ -171,7 +171,10 @@ type published struct {
 	// Guarded by Store.mu.
 	entry   *Entry
 	request request
-	clean   bool   // written below, or not worth trying again
+	clean   bool   // written below
+	writing bool   // it is on its way below
+	dirty   bool   // among its level's dirty entries
+	tries   uint8  // writes that failed
 	level   *level // nil while it is moved
 	slot    evict.Slot
 	used    bool // since it came to its level
@@ -217,6 +220,9 @@ func (s *Store) SetHost(p *pool.Pool) error {
 		return errors.New("kv: the pool below the device's is not of the host's memory")
 	}
 	s.host, s.levels = host, []*level{s.top, host}
+	if s.below != nil {
+		host.track()
+	}
 	return s.SetPolicy(s.policy)
 }
 
@@ -359,13 +365,14 @@ func (s *Store) publish(p *published, to *level) bool {
 		s.index[p.key] = p
 		to.put(p)
 	}
+	var w pending
 	if fresh {
-		s.prepare(p)
+		w = s.prepare(p)
 	}
 	s.check()
 	s.mu.Unlock()
 	if fresh {
-		s.offer(p, e)
+		s.offer(w)
 	}
 	if old != nil {
 		old.Release()
@@ -462,6 +469,17 @@ func (s *Store) Peek(keys []Key, tokens []int32) {
 	}
 }
 
+// Where returns how many tokens the entry under key has and where it is, 0 and Nowhere when memory has none, without
+// counting it as a use.
+func (s *Store) Where(key Key) (tokens int, at Place) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if p, ok := s.index[key]; ok {
+		return p.entry.len, p.entry.place()
+	}
+	return 0, Nowhere
+}
+
 // PeekPrefix returns how many tokens GetPrefix would find, and where, without counting it as a use.
 func (s *Store) PeekPrefix(key Key, tokens []int32) (int, Place) {
 	s.mu.Lock()
@@ -472,29 +490,42 @@ func (s *Store) PeekPrefix(key Key, tokens []int32) (int, Place) {
 	return 0, Nowhere
 }
 
-// Delete drops the entry under key, if there is one, from every tier. Its memory is freed, and
-// zeroed, with its last reader; below memory its bytes are gone when Delete returns without an error. Where the tier
-// hangs it returns one after a while.
-func (s *Store) Delete(key Key) error {
+// deleteAtOnce bounds the entries that a deletion removes while readers wait.
+const deleteAtOnce = 64
+
+// Delete drops the entries under keys from every tier, where there are any. Their memory is freed, and
+// zeroed, with the last reader; below memory their bytes are gone when Delete returns without an error. Deleting many
+// keys costs little more than deleting one. If the tier hangs, Delete returns an error after a while.
+func (s *Store) Delete(keys ...Key) error {
+	if len(keys) == 0 {
+		return nil
+	}
+	var deletion *op
 	if s.below != nil {
-		s.below.condemn(key) // first: what is on its way must not be published after the entry is removed
+		deletion = s.below.condemn(keys) // first: what is on its way must not be published after the entry is removed
 	}
-	s.mu.Lock()
-	var e *Entry
-	if p, ok := s.index[key]; ok {
-		s.remove(p)
-		e = p.entry
+	var gone []*Entry
+	for from := 0; from < len(keys); from += deleteAtOnce {
+		s.mu.Lock()
+		for _, key := range keys[from:min(from+deleteAtOnce, len(keys))] {
+			if p, ok := s.index[key]; ok {
+				s.remove(p)
+				gone = append(gone, p.entry)
+			}
+		}
 		s.check()
+		s.mu.Unlock()
 	}
-	s.mu.Unlock()
 	var err error
 	if s.below != nil {
-		if err = s.below.erase(key); err != nil {
+		if err = s.below.erase(keys, deletion); err != nil {
 			err = fmt.Errorf("kv: delete below memory: %w", err)
 		}
 	}
-	s.dropped(key)
-	if e != nil {
+	for _, key := range keys {
+		s.dropped(key)
+	}
+	for _, e := range gone {
 		e.Release()
 	}
 	return err

@@ -31,7 +31,9 @@ type level struct {
 	bySlot  []*published
 	free    []evict.Slot
 	recency recency
-	now     int64 // uses so far: the policy's clock
+	dirty   recency // of the entries that are not below yet; nil: there is no tier
+	unclean int     // how many these are
+	now     int64   // uses so far: the policy's clock
 
 	forecast *forecast // nil: nothing is predicted
 	teach    func(*level)
@@ -93,6 +95,7 @@ func (l *level) put(p *published) {
 	l.free = l.free[:len(l.free)-1]
 	l.bySlot[p.slot] = p
 	l.recency.add(p.slot)
+	l.soil(p)
 	l.count(p, 1)
 	a := l.access(p)
 	l.policy.Miss(a)
@@ -104,6 +107,7 @@ func (l *level) take(p *published, chosen bool) {
 	if !chosen {
 		l.policy.Remove(p.slot)
 	}
+	l.cleaned(p)
 	l.bySlot[p.slot] = nil
 	l.free = append(l.free, p.slot)
 	l.recency.remove(p.slot)
@@ -114,7 +118,35 @@ func (l *level) take(p *published, chosen bool) {
 // hit notes a use.
 func (l *level) hit(p *published) {
 	l.recency.use(p.slot)
+	if p.dirty {
+		l.dirty.use(p.slot)
+	}
 	l.policy.Hit(p.slot, l.access(p))
+}
+
+// track has the level list its dirty entries. It MUST be called while the level is empty.
+func (l *level) track() { l.dirty = newRecency(len(l.bySlot)) }
+
+// maxTries is how many writes of an entry may fail before it is not written any more.
+const maxTries = 3
+
+// soil lists an entry of the level as dirty, unless it is below already, on its way there, or not worth trying again.
+func (l *level) soil(p *published) {
+	if l.dirty == nil || p.clean || p.writing || p.dirty || p.tries >= maxTries {
+		return
+	}
+	p.dirty = true
+	l.unclean++
+	l.dirty.add(p.slot)
+}
+
+// cleaned takes an entry of the level off the list of dirty ones.
+func (l *level) cleaned(p *published) {
+	if p.dirty {
+		p.dirty = false
+		l.unclean--
+		l.dirty.remove(p.slot)
+	}
 }
 
 // access describes a use of an entry to the policy.

@@ -17,7 +17,12 @@ func newRecency(slots int) recency {
 func (r recency) end() evict.Slot { return evict.Slot(len(r) - 1) }
 
 // oldest returns the slot that was not used for longest; end when there is none.
-func (r recency) oldest() evict.Slot { return r[r.end()].newer }
+func (r recency) oldest() evict.Slot {
+	if len(r) == 0 {
+		return r.end()
+	}
+	return r[r.end()].newer
+}
 
 // after returns the slot that was used next; end when there is none.
 func (r recency) after(s evict.Slot) evict.Slot { return r[s].newer }

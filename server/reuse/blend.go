@@ -11,7 +11,6 @@ import (
 	"grebe/blend"
 	"grebe/engine"
 	"grebe/kv"
-	"grebe/meta"
 	"grebe/plan"
 	"grebe/prompt"
 	"grebe/schedule"
@@ -246,7 +245,7 @@ func (v *Blended) publishBlocks(r *engine.Result) {
 	for k, i := range v.fill {
 		if e := r.Kept[v.filled+k]; e != nil {
 			c.opt.Store.Publish(plan.Item, v.items[i], nil, e)
-			c.opt.Index.Put(v.items[i], meta.Entry{Kind: plan.Item, Tokens: int32(e.Len()), Tier: c.home}, c.opt.Now())
+			c.holds(v.items[i], plan.Item)
 			e.Release()
 		}
 	}

@@ -8,7 +8,6 @@ import (
 
 	"grebe/engine"
 	"grebe/kv"
-	"grebe/meta"
 	"grebe/plan"
 	"grebe/schedule"
 )
@@ -143,8 +142,7 @@ func (l *load) release() {
 // fetch brings a block or a page up into memory and returns it with a reference; nil when it does not come. The index learns where it is.
 func (c *Cache) fetch(ctx context.Context, key kv.Key) *kv.Entry {
 	store := c.opt.Store
-	at := store.Fetch(ctx, key)
-	if at == kv.Nowhere {
+	if store.Fetch(ctx, key) == kv.Nowhere {
 		c.dropped(key)
 		return nil
 	}
@@ -152,11 +150,7 @@ func (c *Cache) fetch(ctx context.Context, key kv.Key) *kv.Entry {
 	if e == nil { // it had to make room at once, of which the store told
 		return nil
 	}
-	c.opt.Index.Put(key, meta.Entry{Kind: plan.Item, Tokens: int32(e.Len()), Tier: tierOf(at)}, c.opt.Now())
-	var there [1]int32
-	if store.Peek([]kv.Key{key}, there[:]); there[0] == 0 { // dropped or deleted before the index knew of it
-		c.dropped(key)
-	}
+	c.holds(key, plan.Item)
 	return e
 }
 

@@ -102,7 +102,7 @@ func (c *Cache) compute(ctx context.Context, do Do, items [][]int32) error {
 	defer cancel()
 	r, err := do(within, job)
 	v.finish(&l, r)
-	return errors.Join(err, c.opt.Store.DrainWithin(ctx))
+	return errors.Join(err, c.opt.Store.Written(ctx))
 }
 
 // Bytes is the memory that the KV of so many tokens takes.

@@ -14,7 +14,6 @@ import (
 	"grebe/kv"
 	"grebe/kv/proto"
 	"grebe/kv/proto/rows"
-	"grebe/meta"
 	"grebe/plan"
 )
 
@@ -239,7 +238,6 @@ func stretch(v []float32, to float64) {
 // pages computes the pages that are nowhere yet.
 func (b *poolBuild) pages(ctx context.Context, p *Prototypes, out *Built) error {
 	held := held{source: math.MaxUint64}
-	defer b.cache.opt.Store.Drain()
 	for page, key := range p.keys {
 		if err := ctx.Err(); err != nil {
 			return err
@@ -265,7 +263,7 @@ func (b *poolBuild) pages(ctx context.Context, p *Prototypes, out *Built) error 
 		}
 		b.tell("pages", page+1, len(p.keys))
 	}
-	return nil
+	return b.cache.opt.Store.Written(ctx)
 }
 
 // drainEvery is after how many pages those that were published are waited for.
@@ -313,9 +311,12 @@ func (b *poolBuild) page(ctx context.Context, p *Prototypes, key kv.Key, first, 
 		return false, fmt.Errorf("reuse: keep a page of prototypes: %w", err)
 	}
 	c.opt.Store.Publish(plan.Item, key, nil, e)
-	c.opt.Index.Put(key, meta.Entry{Kind: plan.Item, Tokens: int32(n), Tier: c.home}, c.opt.Now())
+	c.holds(key, plan.Item)
 	if out.Computed++; out.Computed%drainEvery == 0 {
-		c.opt.Store.Drain() // so that nothing is dropped before it was written
+		// So that nothing is dropped before it was written.
+		if err := c.opt.Store.Written(ctx); err != nil {
+			return false, err
+		}
 	}
 	return true, nil
 }

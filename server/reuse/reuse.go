@@ -447,17 +447,35 @@ func (c *Cache) inTime(ctx context.Context, p *plan.Plan) (context.Context, cont
 // fetch brings an entry up into memory, unless ctx ends before.
 func (v *Visit) fetch(ctx context.Context, key kv.Key) bool {
 	c := v.cache
-	known, _ := c.opt.Index.Lookup(key)
-	at := c.opt.Store.Fetch(ctx, key)
-	if at == kv.Nowhere {
+	if c.opt.Store.Fetch(ctx, key) == kv.Nowhere {
 		if ctx.Err() == nil {
 			c.dropped(key)
 		}
 		return false
 	}
-	known.Tier = tierOf(at)
-	c.opt.Index.Put(key, known, c.opt.Now())
+	kind := plan.Item
+	if v.named && key == v.user {
+		kind = plan.User
+	}
+	c.holds(key, kind)
 	return true
+}
+
+// holds tells the index where an entry is that came to memory just now. The store may have dropped, moved or replaced it
+// before the index knew of it: then the index is told that too.
+func (c *Cache) holds(key kv.Key, kind plan.Kind) {
+	tokens, at := c.opt.Store.Where(key)
+	for range 2 {
+		if tokens == 0 {
+			c.dropped(key)
+			return
+		}
+		c.opt.Index.Put(key, meta.Entry{Kind: kind, Tokens: int32(tokens), Tier: tierOf(at)}, c.opt.Now())
+		was, before := tokens, at
+		if tokens, at = c.opt.Store.Where(key); tokens == was && at == before {
+			return
+		}
+	}
 }
 
 // shared returns the fixed segments of a layout by index.
@@ -519,7 +537,7 @@ func (v *Visit) End(l *prompt.Layout, r *engine.Result) {
 func (v *Visit) finish(l *prompt.Layout, r *engine.Result) {
 	c := v.cache
 	if r != nil && r.Kept != nil {
-		v.publish(l, r, c.opt.Now())
+		v.publish(l, r)
 	}
 	for _, e := range v.pinned {
 		e.Release()
@@ -530,7 +548,7 @@ func (v *Visit) finish(l *prompt.Layout, r *engine.Result) {
 	c.visits.Put(v)
 }
 
-func (v *Visit) publish(l *prompt.Layout, r *engine.Result, now time.Duration) {
+func (v *Visit) publish(l *prompt.Layout, r *engine.Result) {
 	c := v.cache
 	put := func(segment int, kind plan.Kind, key kv.Key, tokens []int32) {
 		e := r.Kept[segment]
@@ -542,7 +560,7 @@ func (v *Visit) publish(l *prompt.Layout, r *engine.Result, now time.Duration) {
 			c.opt.Store.Insert(c.userSpace, tokens, e)
 		default:
 			c.opt.Store.Publish(kind, key, tokens, e)
-			c.opt.Index.Put(key, meta.Entry{Kind: kind, Tokens: int32(e.Len()), Tier: c.home}, now)
+			c.holds(key, kind)
 		}
 		e.Release()
 	}

@@ -1,0 +1,248 @@
+package kv
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"grebe/compute/ref"
+	"grebe/plan"
+)
+
+// scripted is a tier in memory that refuses writes while fails says so, and notes the order of those that it takes. A
+// read of a key in gates waits until its gate is closed.
+type scripted struct {
+	records
+	fails func(Key) bool
+	order []Key
+	gates map[Key]chan struct{}
+}
+
+func newScripted() *scripted {
+	t := &scripted{records: records{all: map[Key]record{}, open: make(chan struct{})}, fails: func(Key) bool { return false }}
+	close(t.open)
+	return t
+}
+
+func (t *scripted) Put(key [32]byte, meta []byte, payload [][]byte) error {
+	t.mu.Lock()
+	refused := t.fails(key)
+	if !refused {
+		t.order = append(t.order, key)
+	}
+	t.mu.Unlock()
+	if refused {
+		return errors.New("refused")
+	}
+	return t.records.Put(key, meta, payload)
+}
+
+func (t *scripted) Get(key [32]byte, place func([]byte, int64) ([][]byte, error)) ([]byte, bool, error) {
+	if gate := t.gates[key]; gate != nil {
+		<-gate
+	}
+	return t.records.Get(key, place)
+}
+
+func (t *scripted) Range(func([32]byte, []byte, int64) bool) {}
+
+// tokensOf returns the tokens of a test's user.
+func tokensOf(n int) []int32 {
+	out := make([]int32, n)
+	for i := range out {
+		out[i] = int32(i + 1)
+	}
+	return out
+}
+
+// What is written next is found without looking at what is written already, and the least recently used is written first.
+func TestDirtyEntriesAreFoundAtOnce(t *testing.T) {
+	s, _ := newStore(t, ref.New().Memory(), 200*ChainTokens)
+	tier := newScripted()
+	s.SetTier(tier)
+	tokens := tokensOf(ChainTokens)
+	const clean = 40
+	for i := range clean {
+		add(t, s, plan.User, Key{1, byte(i)}, tokens, len(tokens), 1)
+	}
+	s.Flush()
+	if s.top.unclean != 0 || len(tier.order) != clean {
+		t.Fatalf("%d entries are dirty after a flush that wrote %d of %d", s.top.unclean, len(tier.order), clean)
+	}
+	for i := range 4 {
+		add(t, s, plan.User, Key{2, byte(i)}, tokens, len(tokens), 1)
+	}
+	get(s, Key{2, 0}).Release() // from now on the last of them
+	for i := range clean {
+		get(s, Key{1, byte(i)}).Release()
+	}
+	if first := s.top.bySlot[s.top.dirty.oldest()]; first.key != (Key{2, 1}) || s.top.unclean != 4 {
+		t.Errorf("the first of %d dirty entries is %v, want that of the second user among 4", s.top.unclean, first.key[:2])
+	}
+	s.Flush()
+	want := []Key{{2, 1}, {2, 2}, {2, 3}, {2, 0}}
+	for i, key := range tier.order[clean:] {
+		if key != want[i] {
+			t.Errorf("entry %d is written %v, want %v", i, key[:2], want[i][:2])
+		}
+	}
+	if len(tier.order) != clean+len(want) {
+		t.Errorf("%d writes, want %d", len(tier.order), clean+len(want))
+	}
+}
+
+// An entry whose write failed is not taken to be below: it is tried again, a few times, and counts as lost when it makes
+// room before that succeeded.
+func TestAFailedWriteIsTriedAgain(t *testing.T) {
+	s, _ := newStore(t, ref.New().Memory(), 8*ChainTokens)
+	tier := newScripted()
+	s.SetTier(tier)
+	tokens := tokensOf(ChainTokens)
+	tier.fails = func(key Key) bool { return true }
+	add(t, s, plan.User, Key{1}, tokens, len(tokens), 1)
+	add(t, s, plan.User, Key{2}, tokens, len(tokens), 2)
+	s.Flush()
+	if b := s.BelowStats(); b.Failed != 2 || b.Written != 0 {
+		t.Fatalf("%+v after a tier that takes nothing", b)
+	}
+	tier.mu.Lock()
+	tier.fails = func(key Key) bool { return key == Key{2} }
+	tier.mu.Unlock()
+	s.Flush()
+	if !s.Below(Key{1}) {
+		t.Error("an entry whose first write failed is never written")
+	}
+	for range 5 {
+		s.Flush()
+	}
+	if b := s.BelowStats(); b.Failed != 1+maxTries || b.Written != 1 {
+		t.Errorf("%+v: an entry that cannot be written is tried more than %d times", b, maxTries)
+	}
+	for i := range 8 { // all that is there makes room
+		add(t, s, plan.User, Key{3, byte(i)}, tokens, len(tokens), 3)
+	}
+	if b := s.BelowStats(); b.Lost < 1 {
+		t.Error("an entry that could not be written made room, and is not counted as lost")
+	}
+}
+
+// Who waits for writes does not wait for reads of others, and who waits for what is under way not for what began since.
+func TestWaitingForWritesBesideReads(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s, _ := newStore(t, ref.New().Memory(), 16*ChainTokens)
+		tier := newScripted()
+		tier.gates = map[Key]chan struct{}{{1}: make(chan struct{}), {2}: make(chan struct{})}
+		s.SetTier(tier)
+		for i := range 2 {
+			add(t, s, plan.Item, Key{byte(1 + i)}, nil, 16, 1)
+		}
+		s.Drain()
+		for s.evictOne(s.top) {
+		}
+		go s.Fetch(context.Background(), Key{1})
+		synctest.Wait()
+		add(t, s, plan.Item, Key{3}, nil, 16, 1)
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		if err := s.Written(ctx); err != nil || !s.Below(Key{3}) {
+			t.Errorf("waiting for a write beside a read: %v, written: %v", err, s.Below(Key{3}))
+		}
+		drained := make(chan struct{})
+		go func() {
+			defer close(drained)
+			s.Drain()
+		}()
+		synctest.Wait()
+		go s.Fetch(context.Background(), Key{2}) // it is read when the first has come
+		synctest.Wait()
+		close(tier.gates[Key{1}])
+		synctest.Wait()
+		select {
+		case <-drained:
+		default:
+			t.Error("who waits for what is read waits for a read that began later")
+		}
+		close(tier.gates[Key{2}])
+		s.Drain()
+	})
+}
+
+// Whoever wants an entry gets it also when the one who was to bring it leaves before there is a turn to read.
+func TestAFetchOutlivesItsFirst(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s, _ := newStore(t, ref.New().Memory(), 16*ChainTokens)
+		s.SetTier(newScripted())
+		add(t, s, plan.Item, Key{1}, nil, 16, 1)
+		s.Drain()
+		for s.evictOne(s.top) {
+		}
+		for range maxReaders { // all turns are taken
+			s.below.readers <- struct{}{}
+		}
+		first, leave := context.WithCancel(t.Context())
+		go s.Fetch(first, Key{1})
+		synctest.Wait()
+		got := make(chan Place, 2)
+		for range 2 {
+			go func() { got <- s.Fetch(t.Context(), Key{1}) }()
+		}
+		synctest.Wait()
+		leave()
+		synctest.Wait()
+		for range maxReaders {
+			<-s.below.readers
+		}
+		for range 2 {
+			if at := <-got; at == Nowhere {
+				t.Error("who waited for an entry gets nothing because another one left")
+			}
+		}
+	})
+}
+
+// A deletion of many entries removes all of them from memory and below, in one call of the tier.
+func TestManyEntriesAreDeletedAtOnce(t *testing.T) {
+	s, _ := newStore(t, ref.New().Memory(), 200*ChainTokens)
+	tier := &countingDeletes{scripted: newScripted()}
+	s.SetTier(tier)
+	var keys []Key
+	for i := range 3 * deleteAtOnce / 2 {
+		keys = append(keys, Key{byte(i), 1})
+		add(t, s, plan.Item, keys[i], nil, 16, 1)
+		s.Drain()
+	}
+	keep := Key{255, 2}
+	add(t, s, plan.Item, keep, nil, 16, 1)
+	s.Drain()
+	if err := s.Delete(append(keys, Key{254, 9})...); err != nil {
+		t.Fatal(err)
+	}
+	for _, key := range keys {
+		if e, _ := s.Get(key); e != nil || s.Below(key) {
+			t.Fatalf("entry %v is there after it was deleted", key[:2])
+		}
+	}
+	if e, _ := s.Get(keep); e == nil || !s.Below(keep) {
+		t.Error("another entry is gone")
+	} else {
+		e.Release()
+	}
+	if tier.calls != 1 {
+		t.Errorf("the tier is asked %d times", tier.calls)
+	}
+	if err := s.Delete(); err != nil || tier.calls != 1 {
+		t.Errorf("deleting nothing: %v, %d calls", err, tier.calls)
+	}
+}
+
+type countingDeletes struct {
+	*scripted
+	calls int
+}
+
+func (t *countingDeletes) Delete(keys ...[32]byte) error {
+	t.calls++
+	return t.scripted.Delete(keys...)
+}
