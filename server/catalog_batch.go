@@ -3,11 +3,11 @@ package server
 import (
 	"bufio"
 	"bytes"
+	"context"
 	"errors"
 	"io"
 	"net/http"
 	"strconv"
-	"time"
 
 	grebev1 "grebe/api/grebe/v1"
 	"grebe/catalog"
@@ -39,6 +39,7 @@ func (s *Server) postUsers(r *http.Request, _ string) (reply, error) {
 // others are made.
 type batch struct {
 	s      *Server
+	ctx    context.Context
 	decode func([]byte) (catalog.Op, error)
 	resp   grebev1.BatchResponse
 	line   int64 // read so far, blank ones too
@@ -52,7 +53,8 @@ func (s *Server) postBatch(r *http.Request, decode func([]byte) (catalog.Op, err
 	if err := checkMediaType(r, "application/x-ndjson", linesLike); err != nil {
 		return reply{}, err
 	}
-	b := &batch{s: s, decode: decode}
+	b := &batch{s: s, ctx: r.Context(), decode: decode}
+	body, _ := r.Body.(*meteredBody)
 	in := &lineReader{r: bufio.NewReaderSize(r.Body, 64<<10), most: s.cfg.MaxBody}
 	for {
 		line, err := in.next()
@@ -65,6 +67,9 @@ func (s *Server) postBatch(r *http.Request, decode func([]byte) (catalog.Op, err
 		}
 		if err := b.add(line, err); err != nil {
 			return reply{}, err
+		}
+		if body != nil {
+			body.keep(int64(b.bytes + in.r.Buffered() + cap(in.long)))
 		}
 	}
 	if err := b.flush(); err != nil {
@@ -113,6 +118,14 @@ func (b *batch) failed(line int64, err error) {
 
 // flush makes the changes of the lines taken so far. It fails when the catalog takes none any more.
 func (b *batch) flush() error {
+	if len(b.ops) == 0 {
+		return nil
+	}
+	release, err := b.s.queue(b.ctx)
+	if err != nil {
+		return err
+	}
+	defer release()
 	for i, res := range b.s.catalog.Apply(b.ops) {
 		op := &b.ops[i]
 		switch {
@@ -191,28 +204,4 @@ func (l *lineReader) check(n int) error {
 		return errLongLine
 	}
 	return nil
-}
-
-// patient lets a streaming request take as long as it needs, as long as its bytes keep coming.
-func (s *Server) patient(w http.ResponseWriter, r *http.Request) {
-	if r.Body == nil {
-		return
-	}
-	c := http.NewResponseController(w)
-	r.Body = &patientBody{ReadCloser: r.Body, more: func() {
-		// Connections without deadlines, as in tests, need none.
-		_ = c.SetReadDeadline(time.Now().Add(s.cfg.ReadTimeout))
-		_ = c.SetWriteDeadline(time.Now().Add(s.cfg.WriteTimeout))
-	}}
-}
-
-// patientBody moves the connection's deadlines before each read.
-type patientBody struct {
-	io.ReadCloser
-	more func()
-}
-
-func (b *patientBody) Read(p []byte) (int, error) {
-	b.more()
-	return b.ReadCloser.Read(p)
 }

@@ -34,6 +34,7 @@ var (
 	wrongMediaType   = code{"unsupported_media_type", http.StatusUnsupportedMediaType, codes.InvalidArgument}
 	unprocessable    = code{"unprocessable", http.StatusUnprocessableEntity, codes.FailedPrecondition}
 	exhausted        = code{"resource_exhausted", http.StatusTooManyRequests, codes.ResourceExhausted}
+	requestTimeout   = code{"request_timeout", http.StatusRequestTimeout, codes.Aborted}
 	canceled         = code{"canceled", 499, codes.Canceled}
 	internal         = code{"internal", http.StatusInternalServerError, codes.Internal}
 	unavailable      = code{"unavailable", http.StatusServiceUnavailable, codes.Unavailable}

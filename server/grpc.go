@@ -3,12 +3,10 @@ package server
 import (
 	"context"
 	"crypto/tls"
-	"io"
 	"net/http"
 	"strconv"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"google.golang.org/grpc"
@@ -98,13 +96,13 @@ func (s *Server) newGRPC(secure *tls.Config) *grpc.Server {
 // maxStreams bounds the calls under way on one connection: each may hold a message of MaxBody.
 const maxStreams = 128
 
-// A message that is being read has up to MaxBody bytes, which nobody counts before it is whole. Most are small and come at once: so readingMiB
-// of MaxBuffered are set aside for each, and MaxBody for those that take longer than defaultPatience. What is held is then at most
-// MaxBuffered and what the network brings in that time.
-const (
-	readingMiB      = 1
-	defaultPatience = time.Second
-)
+// A message that is being read has up to MaxBody bytes, which nobody counts before it is whole. Most are small and come at once: smallBody bytes
+// of MaxBuffered are set aside for each, and MaxBody for those that take longer than defaultPatience. So the server holds at most
+// MaxBuffered, and what the network brings in that time.
+const defaultPatience = time.Second
+
+// mostReading is how many messages may be read at a time.
+func (s *Server) mostReading() int64 { return max(1, s.cfg.MaxBuffered/smallBody) }
 
 // tap turns away those without a key before their messages are read, and those that come while the messages of too many
 // others, over all connections, are being read. A message that does not come in time ends its call, as does one that comes slowly
@@ -122,7 +120,7 @@ func (s *Server) tap(ctx context.Context, info *tap.Info) (context.Context, erro
 	if err := s.guard.Knows(keyIn(info.Header)); err != nil {
 		return nil, status.Error(codes.Unauthenticated, err.Error())
 	}
-	most := max(1, s.cfg.MaxBuffered/(readingMiB<<20))
+	most := s.mostReading()
 	if s.reading.Add(1) > most {
 		s.reading.Add(-1)
 		return nil, status.Errorf(codes.ResourceExhausted, "the messages of %d calls are being read", most)
@@ -261,9 +259,9 @@ func (s *Server) frontDoor(g *grpc.Server) http.Handler {
 				turnAway(w, codes.Unauthenticated, err)
 				return
 			}
-			body := &heldBody{ReadCloser: r.Body, server: s}
+			body := s.meter(w, r, "", false)
+			body.timed = grpcOps[r.URL.Path] != "" // others may watch, or ask again
 			defer body.free()
-			r.Body = body
 			g.ServeHTTP(w, r)
 			return
 		}
@@ -275,24 +273,6 @@ func (s *Server) frontDoor(g *grpc.Server) http.Handler {
 func isGRPC(r *http.Request) bool {
 	return r.ProtoMajor == 2 && strings.HasPrefix(r.Header.Get("Content-Type"), "application/grpc")
 }
-
-// heldBody counts what it reads among the bytes of requests under way.
-type heldBody struct {
-	io.ReadCloser
-	server *Server
-	held   atomic.Int64
-}
-
-func (b *heldBody) Read(p []byte) (int, error) {
-	n, err := b.ReadCloser.Read(p)
-	b.held.Add(int64(n))
-	if b.server.bodies.Add(int64(n)) > b.server.cfg.MaxBuffered {
-		return 0, errorf(exhausted, "", "the requests under way have %d bytes", b.server.cfg.MaxBuffered)
-	}
-	return n, err
-}
-
-func (b *heldBody) free() { b.server.bodies.Add(-b.held.Swap(0)) }
 
 // turnAway answers a call of gRPC whose message is not read.
 func turnAway(w http.ResponseWriter, code codes.Code, err error) {

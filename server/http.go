@@ -153,8 +153,11 @@ func (s *Server) adminModels(w http.ResponseWriter, r *http.Request) {
 	var rep reply
 	err := error(errorf(notFound, "", "no %s here: this is the admin listener", quoted(r.URL.Path)))
 	if h := rt.methods[http.MethodPost]; rt.op == "reload" && h != nil {
-		r.Body = http.MaxBytesReader(w, r.Body, s.cfg.MaxBody)
-		rep, err = h(s, r, name)
+		body := s.meter(w, r, "", false)
+		defer body.free()
+		if err = s.receive(w, r); err == nil {
+			rep, err = h(s, r, name)
+		}
 	}
 	s.write(w, r, rep, err)
 }
@@ -193,10 +196,28 @@ func (s *Server) answer(rt *route, w http.ResponseWriter, r *http.Request, id st
 		w.Header().Set("Allow", rt.allow())
 		return reply{}, errorf(methodNotAllowed, "", "%s does not take %s", quoted(r.URL.Path), quoted(r.Method))
 	}
+	key := ""
 	if rt.role != "" {
-		if _, err := s.guard.Check(presentedKey(r), rt.role, time.Now()); err != nil {
+		if key, err = s.guard.Check(presentedKey(r), rt.role, time.Now()); err != nil {
 			return reply{}, err
 		}
+	}
+	if !rt.open && s.state.Load() == starting {
+		return reply{}, notReady()
+	}
+	if r.Body != nil && r.Body != http.NoBody {
+		body := s.meter(w, r, key, rt.stream)
+		defer body.free()
+	}
+	if rt.stream {
+		return h(s, r, id) // it takes a place for each piece
+	}
+	if r.ContentLength > s.cfg.MaxBody {
+		s.swallow(r)
+		return reply{}, bodyTooLarge(s.cfg.MaxBody)
+	}
+	if err := s.receive(w, r); err != nil {
+		return reply{}, err
 	}
 	if !rt.open {
 		release, err := s.admit()
@@ -205,22 +226,10 @@ func (s *Server) answer(rt *route, w http.ResponseWriter, r *http.Request, id st
 		}
 		defer release()
 	}
-	if r.ContentLength > s.cfg.MaxBody && !rt.stream {
-		s.swallow(r)
-		return reply{}, bodyTooLarge(s.cfg.MaxBody)
-	}
-	free, err := s.buffer(r)
-	if err != nil {
-		return reply{}, err
-	}
-	defer free()
-	if rt.stream {
-		s.patient(w, r)
-	} else if r.Body != nil {
-		r.Body = http.MaxBytesReader(w, r.Body, s.cfg.MaxBody)
-	}
 	return h(s, r, id)
 }
+
+func notReady() error { return errorf(unavailable, "", "not ready yet") }
 
 // presentedKey returns the key that a request shows, or "".
 func presentedKey(r *http.Request) string {
@@ -237,19 +246,18 @@ func bodyTooLarge(limit int64) error {
 // swallow reads what a client sends of a body that is too large, within reason: one that writes all of it before it reads would see a
 // broken connection instead of the answer. One that waits to be told to go on is not told.
 func (s *Server) swallow(r *http.Request) {
-	if r.Header.Get("Expect") == "" && r.ContentLength <= 8*s.cfg.MaxBody {
-		_, _ = io.Copy(io.Discard, r.Body)
+	body, ok := r.Body.(*meteredBody)
+	if !ok || r.Header.Get("Expect") != "" || r.ContentLength > 8*s.cfg.MaxBody {
+		return
 	}
-}
-
-// buffer reserves memory for a request's body, or for the largest piece of a longer one; the caller
-// MUST call free. A body of unknown length counts as the longest.
-func (s *Server) buffer(r *http.Request) (free func(), err error) {
-	n := min(r.ContentLength, s.cfg.MaxBody)
-	if n < 0 {
-		n = s.cfg.MaxBody
+	buf := make([]byte, 32<<10)
+	for {
+		_, err := body.Read(buf)
+		if err != nil {
+			return
+		}
+		body.keep(0) // it is thrown away
 	}
-	return s.hold(n)
 }
 
 // hold counts bytes of a request under way; the caller MUST call free.
@@ -274,7 +282,7 @@ func (rt *route) allow() string {
 // admit takes a place among the requests under way; the caller MUST call release.
 func (s *Server) admit() (release func(), err error) {
 	if s.state.Load() == starting {
-		return nil, errorf(unavailable, "", "not ready yet")
+		return nil, notReady()
 	}
 	select {
 	case s.slots <- struct{}{}:
@@ -349,6 +357,9 @@ func readBody(r *http.Request) ([]byte, error) {
 	if err := checkMediaType(r, "application/json", jsonLike); err != nil {
 		return nil, err
 	}
+	if whole, ok := r.Body.(wholeBody); ok {
+		return whole.data, nil
+	}
 	body, err := io.ReadAll(r.Body)
 	if err == nil {
 		return body, nil
@@ -373,7 +384,10 @@ func checkMediaType(r *http.Request, want string, ok func(string) bool) error {
 // readError explains why a body could not be read to its end.
 func readError(r *http.Request, err error) error {
 	var large *http.MaxBytesError
+	var own *Error
 	switch {
+	case errors.As(err, &own):
+		return own
 	case errors.As(err, &large):
 		return bodyTooLarge(large.Limit)
 	case errors.Is(r.Context().Err(), context.Canceled):

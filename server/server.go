@@ -229,6 +229,7 @@ type Server struct {
 	created int64 // seconds since 1970
 	slots   chan struct{}
 	bodies  atomic.Int64 // bytes of bodies under way
+	intake  intake
 	guard   *guard.Guard
 	site    site
 	times   atomic.Pointer[deadlines]
@@ -406,6 +407,7 @@ func (s *Server) Serve(ctx context.Context, l Listeners) error {
 	web.Protocols.SetHTTP1(true)
 	web.Protocols.SetUnencryptedHTTP2(s.cfg.TLS == nil)
 	web.Protocols.SetHTTP2(s.cfg.TLS != nil)
+	web.HTTP2 = &http.HTTP2Config{MaxConcurrentStreams: min(s.cfg.MaxInFlight, maxStreams)}
 	// pprof's profiles take as long as they are asked to.
 	admin.WriteTimeout = 0
 
