@@ -30,16 +30,51 @@ type attention interface {
 	// sums is how many there are.
 	sums() int
 	// shape tells apart plans whose launches differ.
-	shape() int
+	shape() launches
+	// settle waits for copies that were started for the batch and that none of its layers waited for, behind the last of
+	// which it is called.
+	settle() error
+	// copying reports whether copies may be under way, and idle waits for them.
+	copying() bool
+	idle() error
 	close()
 }
+
+// launches tells plans apart that put different launches into the stream for the same operations.
+type launches struct {
+	kind     launchKind
+	epoch    int  // of the memory that they use
+	cached   bool // the batch has cached tokens
+	together bool // what was placed is waited for once
+	held     held // in the scratch ahead of them
+}
+
+type launchKind uint8
+
+const (
+	kindPlain launchKind = iota
+	kindFew              // cached tokens come from the host's memory, in parts
+	kindMany
+	kindLeft  // some rows are left
+	kindGiven // and the scratch holds what replaces the others
+	kindBeams // of a search
+	kindNone  // without attention
+)
 
 // newAttention chooses how the runner computes attention.
 func newAttention(r *runner) (attention, error) {
 	if r.bufs.tensor {
-		return newTensor(r)
+		t, err := newTensor(r)
+		if err != nil {
+			return nil, err // and not a *tensor of nil
+		}
+		return t, nil
 	}
-	return newDirect(r)
+	d, err := newDirect(r)
+	if err != nil {
+		return nil, err
+	}
+	return d, nil
 }
 
 // direct is attend_direct.cu.
@@ -66,7 +101,10 @@ func newDirect(r *runner) (*direct, error) {
 
 func (a *direct) direct() bool     { return true }
 func (a *direct) before(int) error { return nil }
-func (a *direct) shape() int       { return 0 }
+func (a *direct) shape() launches  { return launches{} }
+func (a *direct) settle() error    { return nil }
+func (a *direct) copying() bool    { return false }
+func (a *direct) idle() error      { return nil }
 func (a *direct) close()           {}
 
 func (a *direct) plan(_ *compute.Batch, left []int32) error {
@@ -96,6 +134,8 @@ type tensor struct {
 	stage   *staging          // nil: what is cached in the host's memory is used in place
 	cached  bool              // the batch has cached tokens
 	left    bool              // of the batch, some rows are left
+	gathers gathers           // of batches with all rows
+	batch   uint64            // that gathers is of, as in runner.batches
 }
 
 // scratchBytes is how much scratch may be taken so that one launch gathers the cached tokens of many
@@ -109,6 +149,7 @@ func newTensor(r *runner) (*tensor, error) {
 	}
 	layer := r.bufs.rows * attend.SlotBytes(s)
 	t := &tensor{r: r, buffers: max(1, min(s.Layers, most/layer))}
+	t.gathers.layers, t.gathers.buffers = s.Layers, t.buffers
 	cfg, err := r.attendConfig()
 	if err != nil {
 		return nil, err
@@ -146,18 +187,31 @@ func (t *tensor) plan(b *compute.Batch, left []int32) error {
 	for i := range b.Segments {
 		t.cached = t.cached || b.Segments[i].Cached > 0
 	}
+	again := t.batch == t.r.batches // with further layers of it
+	t.batch = t.r.batches
 	if t.stage == nil {
+		if !again {
+			t.gathers.begin(resident)
+		}
+		t.gathers.plan(t.r.layers())
 		return t.a.Begin(t.r.stream, b)
 	}
 	t.a.Hurry(t.r.brief)
-	if err := firstError(t.stage.begin(b), t.a.Begin(t.r.stream, b)); err != nil || !t.stage.crowded() {
+	if again {
+		t.stage.again()
+		t.gathers.plan(t.r.layers())
+		return t.a.Begin(t.r.stream, b)
+	}
+	if err := t.stage.begin(b); err != nil {
 		return err
 	}
-	for _, p := range t.stage.many {
-		if p.part != inPlace {
-			break
-		}
-		if err := t.a.GatherHome(t.r.stream, p.first, p.layers); err != nil {
+	t.gathers.begin(t.stage.parts())
+	t.gathers.plan(t.r.layers())
+	if err := t.a.Begin(t.r.stream, b); err != nil || !t.stage.crowded() {
+		return err
+	}
+	if s, ok := t.gathers.ahead(); ok {
+		if err := t.a.GatherHome(t.r.stream, s.first, s.layers); err != nil {
 			return err
 		}
 	}
@@ -173,28 +227,24 @@ func (t *tensor) before(layer int) error {
 		return t.beforeLeft(layer)
 	case !t.cached:
 		return nil
-	case t.staged():
-		return t.beforeStep(layer)
-	case layer%t.buffers != 0:
-		return nil
 	}
-	return t.a.Gather(t.r.stream, layer, min(t.buffers, t.r.shape.Layers-layer))
-}
-
-// beforeStep gathers the layers of the staging's step that begins with a layer, when they are there.
-func (t *tensor) beforeStep(layer int) error {
-	p, s := t.stage.stepAt(layer), t.r.stream
+	p, s := t.gathers.at(layer), t.r.stream
 	switch {
-	case p == nil, p.part == inPlace: // that was gathered ahead of all
+	case p == nil:
 		return nil
-	case p.part == fetched:
+	case p.source == inPlace:
+		return t.a.GatherHome(s, layer, p.layers)
+	case p.source == onDevice:
 		return t.a.Gather(s, layer, p.layers)
 	}
 	wait := s.Wait
 	if t.r.capturing {
 		wait = s.WaitOutside
 	}
-	return firstError(wait(t.stage.done[p.part]), t.a.GatherAlone(s, layer, p.layers))
+	if err := wait(t.stage.done[p.source]); err != nil {
+		return err
+	}
+	return t.a.GatherAlone(s, layer, p.layers)
 }
 
 func (t *tensor) scratch(a *driver.Args, layer int) *driver.Args {
@@ -237,29 +287,37 @@ func (t *tensor) beforeLeft(layer int) error {
 	return t.now.GatherAlone(s, layer, end-layer)
 }
 
-func (t *tensor) shape() int {
-	shape := 16 * t.now.Epoch()
-	if t.left && t.r.placing.together() {
-		shape += 8
-	}
+func (t *tensor) shape() launches {
+	l := launches{epoch: t.now.Epoch()}
 	switch {
-	case t.now != t.a && t.cached:
-		shape += 7
 	case t.now != t.a:
-		shape += 6
-	case t.left && t.cached:
-		shape += 5
+		l.kind = kindGiven
 	case t.left:
-		shape += 4
+		l.kind = kindLeft
 	case t.staged() && t.stage.crowded():
-		shape += 3
+		l.kind, l.held = kindMany, t.gathers.began
 	case t.staged():
-		shape += 2
+		l.kind, l.held = kindFew, t.gathers.began
 	case t.cached:
-		shape++
+		l.held = t.gathers.began
 	}
-	return shape
+	l.cached, l.together = t.cached, t.left && t.r.placing.together()
+	return l
 }
+
+func (t *tensor) settle() error {
+	if !t.copying() {
+		return nil
+	}
+	if t.gathers.waits() {
+		return t.idle()
+	}
+	t.stage.busy = false
+	return nil
+}
+
+func (t *tensor) copying() bool { return t.stage != nil && t.stage.busy }
+func (t *tensor) idle() error   { return t.stage.idle() }
 
 func (t *tensor) close() {
 	_ = t.a.Close() // fails with a lost GPU only

@@ -84,6 +84,17 @@ func (r *runner) firstLayer() int {
 	return -1
 }
 
+// layers goes through the layers whose attention is among the recorded operations.
+func (r *runner) layers() func(yield func(int) bool) {
+	return func(yield func(int) bool) {
+		for i := range r.ops {
+			if k := r.ops[i].kind; (k == opQKV || k == opUVQK) && !yield(r.ops[i].layer) {
+				return
+			}
+		}
+	}
+}
+
 // goOn is called before a layer is recorded: a batch whose rows were dropped, or got K and V from elsewhere, goes on
 // as one of the rows that are left.
 func (r *runner) goOn(layer int) {
@@ -120,7 +131,10 @@ func (r *runner) flushed() error {
 	defer r.dev.c.Leave()
 	err := r.dev.c.Enter()
 	if err == nil {
-		err = firstError(r.placing.open(r), r.flush())
+		err = r.placing.open(r)
+	}
+	if err == nil {
+		err = r.flush()
 	}
 	r.ops = r.ops[:0]
 	return err
@@ -148,8 +162,12 @@ func (r *runner) Received(out []float32) error {
 	case len(out) != len(r.batch.Tokens):
 		r.fail(fmt.Errorf("cuda: attention received by %d rows into %d values", len(r.batch.Tokens), len(out)))
 	}
-	if r.err != nil || len(out) == 0 {
+	if r.err != nil {
+		r.giveUp()
 		return r.err
+	}
+	if len(out) == 0 {
+		return nil
 	}
 	if err := r.receive(layer, out); err != nil {
 		r.err = fmt.Errorf("cuda: attention received: %w", err)
@@ -187,7 +205,13 @@ func (r *runner) receive(layer int, out []float32) error {
 		return err
 	}
 	n := r.att.sums()
-	if err := firstError(r.ioBytes(8*n), r.stream.Copy(r.io.Ptr, from, 8*n), r.waitAmid()); err != nil {
+	if err := r.ioBytes(8 * n); err != nil {
+		return err
+	}
+	if err := r.stream.Copy(r.io.Ptr, from, 8*n); err != nil {
+		return err
+	}
+	if err := r.waitAmid(); err != nil {
 		return err
 	}
 	r.att.received(offheap.Slice[uint64](r.io.Bytes, n), out)
@@ -200,16 +224,16 @@ func share(sum uint64, heads int) float32 {
 }
 
 func (t *tensor) receive(layer int) (driver.Ptr, error) {
-	return t.a.Receive(t.r.stream, layer, t.r.bufs.q, t.r.bufs.attCols)
+	return t.now.Receive(t.r.stream, layer, t.r.bufs.q, t.r.bufs.attCols)
 }
 
 func (t *tensor) sums() int {
-	_, n := t.a.Slots()
+	_, n := t.now.Slots()
 	return n
 }
 
 func (t *tensor) received(sums []uint64, out []float32) {
-	slots, _ := t.a.Slots()
+	slots, _ := t.now.Slots()
 	for row, slot := range slots {
 		out[row] = share(sums[slot], t.r.shape.Heads)
 	}
@@ -226,7 +250,10 @@ func (a *direct) receive(layer int) (driver.Ptr, error) {
 		a.receives = f
 	}
 	n := a.sums()
-	if err := firstError(r.resultBytes(8*n), r.stream.Fill(r.result, 0, 8*n)); err != nil {
+	if err := r.resultBytes(8 * n); err != nil {
+		return 0, err
+	}
+	if err := r.stream.Fill(r.result, 0, 8*n); err != nil {
 		return 0, err
 	}
 	args := r.args.Reset().Ptr(r.result).Ptr(r.bufs.q).Ptr(r.tables.sights()).Ptr(r.tables.spanTable()).Ptr(r.tables.trueRows())
@@ -280,7 +307,13 @@ func (r *runner) placeAll(from int, parts []compute.Part) error {
 	if err := p.launch(r, len(placedParts)); err != nil { // what was to be placed before
 		return err
 	}
-	if err := firstError(p.fetch.choose(r, parts, !p.busy), p.goStraight(r, from), p.fill(r, parts)); err != nil {
+	if err := p.fetch.choose(r, parts, !p.busy); err != nil {
+		return err
+	}
+	if err := p.goStraight(r, from); err != nil {
+		return err
+	}
+	if err := p.fill(r, parts); err != nil {
 		return err
 	}
 	if p.from < 0 || from < p.from {
@@ -459,7 +492,13 @@ func (p *placing) grow(r *runner, runs, parts int) error {
 func (p *placing) send(r *runner, from, parts int) error {
 	half, s := r.shape.HeadDim/2, p.stream
 	p.first, p.late = from, len(placedParts)
-	if err := firstError(r.dev.memory.await(s), s.Copy(p.dev, p.host.Ptr, p.runsAt()+p.count*runBytes), p.sent.Record(s)); err != nil {
+	if err := r.dev.memory.await(s); err != nil {
+		return err
+	}
+	if err := s.Copy(p.dev, p.host.Ptr, p.runsAt()+p.count*runBytes); err != nil {
+		return err
+	}
+	if err := p.sent.Record(s); err != nil {
 		return err
 	}
 	return p.angles.Launch(s, driver.Launch{Grid: [3]int{(parts*half + 255) / 256}, Block: [3]int{256}},
@@ -477,8 +516,15 @@ func (p *placing) launch(r *runner, end int) error {
 		}
 		first, _ := placedLayers(i, p.first, r.shape.Layers)
 		if _, end := placedLayers(i+n-1, p.first, r.shape.Layers); first < end {
-			if err := firstError(p.fetch.start(r, i, first, end), p.fetch.await(s, i), p.place.Launch(s, driver.Launch{Grid: [3]int{p.blocks(r, end-first)}, Block: [3]int{256}},
-				p.args.Reset().Ptr(p.dev.At(p.runsAt())).Int(p.count).Int(p.short).Ptr(p.cos).Ptr(p.sin).Int(first).Int(end-first))); err != nil {
+			if err := p.fetch.start(r, i, first, end); err != nil {
+				return err
+			}
+			if err := p.fetch.await(s, i); err != nil {
+				return err
+			}
+			a := p.args.Reset().Ptr(p.dev.At(p.runsAt())).Int(p.count).Int(p.short).Ptr(p.cos).Ptr(p.sin)
+			l := driver.Launch{Grid: [3]int{p.blocks(r, end-first)}, Block: [3]int{256}}
+			if err := p.place.Launch(s, l, a.Int(first).Int(end-first)); err != nil {
 				return err
 			}
 		}
@@ -508,7 +554,10 @@ func (p *placing) follow(r *runner) error {
 	if p.fetch.active {
 		return p.launch(r, placedWith(p.first)+1)
 	}
-	return firstError(p.stream.Wait(p.attended), p.launch(r, len(placedParts)))
+	if err := p.stream.Wait(p.attended); err != nil {
+		return err
+	}
+	return p.launch(r, len(placedParts))
 }
 
 // placedLayers returns the layers of a part that are from on.
@@ -533,8 +582,15 @@ func (r *runner) placed() error {
 	if !r.placing.busy {
 		return nil
 	}
-	r.placing.busy, r.busy = false, true
-	return firstError(r.placing.launch(r, len(placedParts)), r.placing.await(r.stream))
+	r.busy = true
+	if err := r.placing.launch(r, len(placedParts)); err != nil {
+		return err
+	}
+	if err := r.placing.await(r.stream); err != nil {
+		return err
+	}
+	r.placing.busy = false
+	return nil
 }
 
 // free gives the memory back.

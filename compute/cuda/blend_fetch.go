@@ -145,7 +145,13 @@ func (f *fetching) start(r *runner, part, first, end int) error {
 			f.copies.Add(w.to.At(first*w.layer), w.from.At(first*w.layer), (end-first)*w.layer)
 		}
 	}
-	return firstError(r.dev.memory.await(f.stream), f.stream.CopyAll(&f.copies), f.done[part].Record(f.stream))
+	if err := r.dev.memory.await(f.stream); err != nil {
+		return err
+	}
+	if err := f.stream.CopyAll(&f.copies); err != nil {
+		return err
+	}
+	return f.done[part].Record(f.stream)
 }
 
 // await makes the stream in which chunks are placed wait for those of a part of the layers.

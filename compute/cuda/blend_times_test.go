@@ -1,6 +1,7 @@
 package cuda
 
 import (
+	"errors"
 	"fmt"
 	"math"
 	"math/rand/v2"
@@ -175,7 +176,10 @@ func (x *blendTimed) blend(received bool) (h hostTimes, err error) {
 func (x *blendTimed) start() error {
 	r := x.r.(*runner)
 	defer r.dev.c.Leave()
-	return firstError(r.err, r.dev.c.Enter(), r.start())
+	if err := errors.Join(r.err, r.dev.c.Enter()); err != nil {
+		return err
+	}
+	return r.start()
 }
 
 // full runs it without.

@@ -65,8 +65,17 @@ func (x *multiplier) run(d *device, m *linear, rows int, in, out []float32) erro
 	results := 4 * len(in)
 	l := driver.Launch{Grid: [3]int{(m.out + multiplyColumns - 1) / multiplyColumns, (rows + multiplyRows - 1) / multiplyRows}, Block: [3]int{256}}
 	a := x.args.Reset().Ptr(x.dev.At(results)).Ptr(x.dev).Ptr(m.data).Int(rows).Int(m.in).Int(m.out).Int(m.cols)
-	if err := firstError(x.stream.Copy(x.dev, x.host.Ptr, results), f.Launch(x.stream, l, a),
-		x.stream.Copy(x.host.Ptr.At(results), x.dev.At(results), 4*len(out)), x.stream.Sync()); err != nil {
+	err = x.stream.Copy(x.dev, x.host.Ptr, results)
+	if err == nil {
+		err = f.Launch(x.stream, l, a)
+	}
+	if err == nil {
+		err = x.stream.Copy(x.host.Ptr.At(results), x.dev.At(results), 4*len(out))
+	}
+	if failed := x.stream.Sync(); err == nil { // also after a failure: the memory may be freed next
+		err = failed
+	}
+	if err != nil {
 		return err
 	}
 	copy(out, offheap.Slice[float32](x.host.Bytes[results:], len(out)))

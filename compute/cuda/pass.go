@@ -95,7 +95,13 @@ func (r *runner) flush() error {
 	if err := r.dev.memory.await(r.stream); err != nil {
 		return err
 	}
-	if err := firstError(r.tables.upload(r.stream), r.sums.upload(r.stream, len(r.batch.Tokens)), r.sent.Record(r.stream)); err != nil {
+	if err := r.tables.upload(r.stream); err != nil {
+		return err
+	}
+	if err := r.sums.upload(r.stream, len(r.batch.Tokens)); err != nil {
+		return err
+	}
+	if err := r.sent.Record(r.stream); err != nil {
 		return err
 	}
 	if r.ahead = r.brief && len(r.ops) > 1 && r.ops[0].kind == opEmbed && r.ops[1].kind == opQKV; r.ahead {
@@ -119,11 +125,14 @@ func (r *runner) flush() error {
 // first puts what needs no plan of attention into the stream, so that the GPU computes while one is made: the embedding, and the first
 // product. It is a graph of its own: one launch takes the host less time than three.
 func (r *runner) first() error {
-	key := graph{rows: r.tables.rows, shape: noPlan, base: r.base, ops: r.ops[:2]}
+	key := graph{rows: r.tables.rows, shape: launches{kind: kindNone}, base: r.base, ops: r.ops[:2]}
 	return r.run(&key, func() error {
 		p := r.pass()
 		r.bufs.second, r.bufs.moved = r.base, false
-		return firstError(r.embed(&p, &r.ops[0]), r.projectQKV(&p, &r.ops[1]))
+		if err := r.embed(&p, &r.ops[0]); err != nil {
+			return err
+		}
+		return r.projectQKV(&p, &r.ops[1])
 	})
 }
 
@@ -138,9 +147,15 @@ func (r *runner) plan() error {
 		return nil
 	}
 	if r.att.direct() { // which waits for it in its plan
-		return firstError(r.placing.launch(r, len(placedParts)), r.att.plan(r.batch, r.left))
+		if err := r.placing.launch(r, len(placedParts)); err != nil {
+			return err
+		}
+		return r.att.plan(r.batch, r.left)
 	}
-	return firstError(r.att.plan(r.batch, r.left), r.placing.launch(r, len(placedParts)))
+	if err := r.att.plan(r.batch, r.left); err != nil {
+		return err
+	}
+	return r.placing.launch(r, len(placedParts))
 }
 
 // prepare makes what the operations need and fills the batch's tables.
@@ -220,8 +235,14 @@ func (r *runner) wait() error {
 	if err := r.done.Record(r.stream); err != nil {
 		return err
 	}
+	if err := r.poll(r.near, polls); err != nil {
+		return err
+	}
+	if err := r.poll(r.done, pollsNear); err != nil {
+		return err
+	}
 	r.busy = false
-	return firstError(r.poll(r.near, polls), r.poll(r.done, pollsNear))
+	return nil
 }
 
 // waitAmid waits for the stream's work when there is more to come.
@@ -229,8 +250,11 @@ func (r *runner) waitAmid() error {
 	if err := r.done.Record(r.stream); err != nil {
 		return err
 	}
+	if err := r.poll(r.done, pollsAmid); err != nil {
+		return err
+	}
 	r.busy = false
-	return r.poll(r.done, pollsAmid)
+	return nil
 }
 
 // poll waits for an event, and lets the thread sleep after a while. It does not yield: the goroutine keeps its thread, and two others
@@ -475,7 +499,7 @@ type graphs struct {
 // graph is a kind of pass, captured when it is run again.
 type graph struct {
 	rows, kept int // buckets
-	shape      int // of attention's launches, or noPlan
+	shape      launches
 	base       bool
 	ahead      bool
 	ops        []op
@@ -484,7 +508,6 @@ type graph struct {
 }
 
 const (
-	noPlan    = -1 // the shape of a graph without attention
 	maxGraphs = 48 // kept per runner
 	// largeSeen is how often a batch above maxGraphRows, of which there are many sizes, is seen before it
 	// is captured.

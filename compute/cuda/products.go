@@ -370,7 +370,7 @@ func (r *race) replay(f func(w driver.Ptr) error, n, replays int) (float64, erro
 	defer g.Close()
 	var all []time.Duration
 	for i := range replays + 1 {
-		if err := firstError(r.begin.Record(r.stream), g.Launch(r.stream), r.end.Record(r.stream), r.end.Sync()); err != nil {
+		if err := r.timeOnce(g); err != nil {
 			return 0, err
 		}
 		took, err := r.end.Since(r.begin)
@@ -385,13 +385,18 @@ func (r *race) replay(f func(w driver.Ptr) error, n, replays int) (float64, erro
 	return float64(all[len(all)/2].Nanoseconds()) / 1e3 / float64(n), nil
 }
 
-func firstError(errs ...error) error {
-	for _, err := range errs {
-		if err != nil {
-			return err
-		}
+// timeOnce runs a graph between the two events.
+func (r *race) timeOnce(g *driver.Graph) error {
+	if err := r.begin.Record(r.stream); err != nil {
+		return err
 	}
-	return nil
+	if err := g.Launch(r.stream); err != nil {
+		return err
+	}
+	if err := r.end.Record(r.stream); err != nil {
+		return err
+	}
+	return r.end.Sync()
 }
 
 // ownProduct computes out = in·wᵀ, or adds to out, without the matrix library.

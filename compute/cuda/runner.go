@@ -17,15 +17,16 @@ type runner struct {
 	shape compute.Shape
 	max   int // rows that a batch may have
 
-	err   error // the first failure since Begin
-	batch *compute.Batch
-	ops   []op
-	keep  []int32 // rows of x that go on after Keep
-	place []int32 // row of x for each row of the batch, −1 when dropped
-	rows  int     // of x as recorded so far
-	kept  bool    // Keep is among ops
-	ran   bool    // the last ops were started
-	busy  bool    // and may still run
+	err     error  // the first failure since Begin
+	batches uint64 // that were begun
+	batch   *compute.Batch
+	ops     []op
+	keep    []int32 // rows of x that go on after Keep
+	place   []int32 // row of x for each row of the batch, −1 when dropped
+	rows    int     // of x as recorded so far
+	kept    bool    // Keep is among ops
+	ran     bool    // the last ops were started
+	busy    bool    // and may still run
 
 	// Of a batch that goes on with some rows, in several parts.
 	begun    bool    // some ops were started
@@ -196,6 +197,7 @@ func (r *runner) fail(err error) {
 
 func (r *runner) Begin(b *compute.Batch) error {
 	r.giveUp()
+	r.batches++
 	r.ops, r.rows, r.kept, r.ran = r.ops[:0], 0, false, false
 	r.begun, r.filled, r.dropped, r.left, r.base, r.attended, r.placing.from = false, false, false, nil, false, -1, -1
 	r.placing.held = r.placing.held[:0]
@@ -400,6 +402,9 @@ func (r *runner) finish(get func(r *runner) error) error {
 	if err == nil {
 		err = r.wait()
 	}
+	if err == nil && r.att != nil {
+		err = r.att.settle()
+	}
 	if err != nil {
 		r.err = fmt.Errorf("cuda: %w", err)
 		r.giveUp()
@@ -410,14 +415,19 @@ func (r *runner) finish(get func(r *runner) error) error {
 // giveUp waits for what was started of a batch that failed, or whose results nobody took: its memory may be freed
 // next. Errors are those of a lost GPU, and come back with the next result.
 func (r *runner) giveUp() {
-	if !r.busy && !r.placing.busy {
+	copying := r.att != nil && r.att.copying()
+	if !r.busy && !r.placing.busy && !copying {
 		return
 	}
 	defer r.dev.c.Leave()
 	if r.dev.c.Enter() != nil {
 		return
 	}
-	_ = r.wait()
+	_ = r.stream.Sync()
+	r.busy = false
+	if copying {
+		_ = r.att.idle()
+	}
 	if r.placing.busy {
 		r.placing.busy, r.placing.late = false, 0
 		_ = errors.Join(r.placing.fetch.stream.Sync(), r.placing.stream.Sync())

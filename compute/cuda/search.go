@@ -56,7 +56,11 @@ func (a *beamAttention) plan(b *compute.Batch, left []int32) error {
 }
 
 // shape is none of tensor's.
-func (a *beamAttention) shape() int { return -1 - a.tensor.shape() }
+func (a *beamAttention) shape() launches {
+	l := a.tensor.shape()
+	l.kind = kindBeams
+	return l
+}
 
 // rows returns how many rows a level's logits are of.
 func (s *searching) rows(level int) int {
@@ -73,6 +77,10 @@ func (r *runner) Search(spec *compute.Search) error {
 	if err := spec.Validate(r.batch); err != nil {
 		r.err = err
 		return err
+	}
+	if r.begun || len(r.ops) > 0 {
+		r.fail(errors.New("cuda: a search of a batch of which layers were started or recorded"))
+		return r.err
 	}
 	t, ok := spec.Tree.(*tree)
 	if !ok {
@@ -104,17 +112,23 @@ func (r *runner) Select(norm compute.Vector, head compute.Linear) {
 	case s.level == 0 && (!r.kept || len(r.keep) != len(s.spec.Prompts)):
 		r.fail(errors.New("cuda: a search without Keep of its prompts' rows"))
 	}
+	if r.err == nil {
+		if err := r.chosenBy(gain, w); err != nil {
+			r.err = fmt.Errorf("cuda: level %d of a search: %w", s.level, err)
+		}
+	}
 	if r.err != nil {
-		return
+		r.giveUp()
 	}
+}
+
+// chosenBy is choose from outside of the context.
+func (r *runner) chosenBy(gain *vector, head *linear) error {
 	defer r.dev.c.Leave()
-	err := r.dev.c.Enter()
-	if err == nil {
-		err = r.choose(gain, w)
+	if err := r.dev.c.Enter(); err != nil {
+		return err
 	}
-	if err != nil {
-		r.err = fmt.Errorf("cuda: level %d of a search: %w", s.level, err)
-	}
+	return r.choose(gain, head)
 }
 
 // choose puts the batch, its logits and the selection into the stream.
@@ -134,7 +148,10 @@ func (r *runner) choose(gain *vector, head *linear) error {
 	p := pass{m: bucket(s.rows(s.level)), rows: r.tables.trueRows(), cores: r.graphs.cores}
 	if s.level == 0 {
 		p.rows = r.tables.keptRows()
-		if err := firstError(r.start(), s.now.q.Begin(r.stream)); err != nil {
+		if err := r.start(); err != nil {
+			return err
+		}
+		if err := s.now.q.Begin(r.stream); err != nil {
 			return err
 		}
 	} else if err := r.startRound(); err != nil {
@@ -171,11 +188,11 @@ func (r *runner) Round() {
 	if s.spec == nil || s.level+1 >= len(s.spec.Widths) {
 		r.fail(errors.New("cuda: a round outside of a search, or after its last level"))
 	}
-	if r.err != nil {
-		return
-	}
-	if !r.ran {
+	if r.err == nil && !r.ran {
 		r.fail(errors.New("cuda: a round before the selection"))
+	}
+	if r.err != nil {
+		r.giveUp()
 		return
 	}
 	s.level++
@@ -228,12 +245,22 @@ func (r *runner) startRound() error {
 	r.ran = true
 	host := r.tables.host
 	r.tables.host = s.hosts[s.level]
-	err := firstError(r.tables.fill(r.dev, r.batch, nil, nil, false, false), r.tables.upload(r.stream))
+	err := r.tables.fill(r.dev, r.batch, nil, nil, false, false)
+	if err == nil {
+		r.busy = true
+		err = r.tables.upload(r.stream)
+	}
 	r.tables.host = host
 	if err != nil {
 		return err
 	}
-	if err := firstError(r.att.plan(r.batch, nil), r.followParents(), r.settle()); err != nil {
+	if err := r.att.plan(r.batch, nil); err != nil {
+		return err
+	}
+	if err := r.followParents(); err != nil {
+		return err
+	}
+	if err := r.settle(); err != nil {
 		return err
 	}
 	r.bufs.second = false
@@ -261,6 +288,7 @@ func (r *runner) Found(out [][]compute.Leaf) error {
 	spec := s.spec
 	s.spec = nil
 	if r.err != nil {
+		r.giveUp() // earlier levels may still write to the prompts' KV
 		return r.err
 	}
 	width := spec.Widths[s.level]
@@ -298,8 +326,13 @@ func (r *runner) fetch(width, requests int) error {
 	}
 	for i := range requests {
 		b, to := r.search.now.q.Beams(r.search.level+1, i), r.io.Ptr.At(i*stride)
-		if err := firstError(r.stream.Copy(to, b.Head, 8), r.stream.Copy(to.At(16), b.Scores, 8*width),
-			r.stream.Copy(to.At(16+8*width), b.Nodes, 4*width)); err != nil {
+		if err := r.stream.Copy(to, b.Head, 8); err != nil {
+			return err
+		}
+		if err := r.stream.Copy(to.At(16), b.Scores, 8*width); err != nil {
+			return err
+		}
+		if err := r.stream.Copy(to.At(16+8*width), b.Nodes, 4*width); err != nil {
 			return err
 		}
 	}

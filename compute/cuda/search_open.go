@@ -36,7 +36,10 @@ func (r *runner) openSearch() error {
 	if err != nil {
 		return err
 	}
-	if err := firstError(r.wait(), r.need(dt)); err != nil {
+	if err := r.wait(); err != nil {
+		return err
+	}
+	if err := r.need(dt); err != nil {
 		return err
 	}
 	if !r.bufs.tensor {
@@ -83,7 +86,8 @@ func (r *runner) openBeams() error {
 		return err
 	}
 	s.follow, s.set = f, topk.New(r.dev.c)
-	s.att = &beamAttention{tensor: tensor{r: r, a: a, now: a, buffers: shape.Layers}}
+	s.att = &beamAttention{tensor: tensor{r: r, a: a, now: a, buffers: shape.Layers,
+		gathers: gathers{layers: shape.Layers, buffers: shape.Layers}}}
 	return nil
 }
 

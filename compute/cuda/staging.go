@@ -18,8 +18,8 @@ import (
 type staging struct {
 	dev    *device
 	shape  *compute.Shape
-	few    []step // by which few chunks are gathered
-	many   []step
+	few    []part // in which few chunks come
+	many   []part
 	stream *driver.Stream
 	done   []*driver.Event // by part: it is on the GPU
 	placed *driver.Event   // layers that are gathered in place are on the GPU
@@ -28,7 +28,8 @@ type staging struct {
 	bytes  int
 	used   int
 	chunks []moving
-	next   int // of chunks: not located yet
+	next   int  // of chunks: not located yet
+	busy   bool // copies were started that nobody may have waited for
 	copies driver.Copies
 }
 
@@ -37,18 +38,6 @@ type moving struct {
 	from, to driver.Ptr
 	layer    int // bytes
 }
-
-// step is layers that are gathered at a time.
-type step struct {
-	first, layers int
-	part          int // that is waited for first
-}
-
-// Other values of step.part.
-const (
-	fetched = -1 // with an earlier step's
-	inPlace = -2
-)
 
 const (
 	fewChunks = 64
@@ -62,29 +51,13 @@ const (
 	stagedTo  = 256 // bytes that chunks are aligned to
 )
 
-// steps cuts layers where parts begin, and so that a step has most layers at most. A negative part is in place.
-func steps(layers, most int, parts []step) []step {
-	var out []step
-	for i, p := range parts {
-		end := layers
-		if i+1 < len(parts) {
-			end = min(layers, parts[i+1].first)
-		}
-		for at, part := p.first, p.part; at < end; at += most {
-			out = append(out, step{at, min(most, end-at), part})
-			if part >= 0 {
-				part = fetched
-			}
-		}
-	}
-	return out
-}
+// resident is the parts of a batch all of whose cached KV is in the GPU's memory, or is read in place.
+var resident = []part{{0, onDevice}}
 
 func newStaging(r *runner, buffers int) (*staging, error) {
-	layers := r.shape.Layers
 	s := &staging{dev: r.dev, shape: &r.shape,
-		few:  steps(layers, buffers, []step{{first: 0, part: 0}, {first: firstPart, part: 1}, {first: firstPart + secondPart, part: 2}}),
-		many: steps(layers, buffers, []step{{first: 0, part: inPlace}, {first: placeLayers, part: 0}})}
+		few:  []part{{0, 0}, {firstPart, 1}, {firstPart + secondPart, 2}},
+		many: []part{{0, inPlace}, {min(placeLayers, buffers), 0}}}
 	var err error
 	if s.stream, err = r.dev.c.NewStream(); err != nil {
 		return s, err
@@ -102,23 +75,15 @@ func newStaging(r *runner, buffers int) (*staging, error) {
 	return s, nil
 }
 
-// steps returns those of the batch.
-func (s *staging) steps() []step {
-	if s.crowded() {
+// parts returns those of the batch.
+func (s *staging) parts() []part {
+	switch {
+	case len(s.chunks) == 0:
+		return resident
+	case s.crowded():
 		return s.many
 	}
 	return s.few
-}
-
-// stepAt returns the step that begins with a layer; nil: none does.
-func (s *staging) stepAt(layer int) *step {
-	all := s.steps()
-	for i := range all {
-		if all[i].first == layer {
-			return &all[i]
-		}
-	}
-	return nil
 }
 
 // close gives everything back; it fails with a lost GPU only.
@@ -170,12 +135,30 @@ func (s *staging) begin(b *compute.Batch) error {
 	return s.start()
 }
 
+// idle waits for the copies.
+func (s *staging) idle() error {
+	if err := s.stream.Sync(); err != nil {
+		return err
+	}
+	s.busy = false
+	return nil
+}
+
+// again has locate find the chunks of the same batch once more.
+func (s *staging) again() { s.next = 0 }
+
 // crowded reports whether the batch has many chunks.
 func (s *staging) crowded() bool { return len(s.chunks) > fewChunks }
 
 // follow starts the copies of many chunks behind what is in the stream: the layers gathered in place.
 func (s *staging) follow(behind *driver.Stream) error {
-	return firstError(s.placed.Record(behind), s.stream.Wait(s.placed), s.start())
+	if err := s.placed.Record(behind); err != nil {
+		return err
+	}
+	if err := s.stream.Wait(s.placed); err != nil {
+		return err
+	}
+	return s.start()
 }
 
 // add takes a chunk up, at an offset for now.
@@ -192,6 +175,11 @@ func (s *staging) add(c *compute.Chunk) {
 func (s *staging) grow() error {
 	if s.used <= s.bytes {
 		return nil
+	}
+	if s.busy { // with copies to the room that there is
+		if err := s.idle(); err != nil {
+			return err
+		}
 	}
 	s.dev.free(s.room)
 	s.room, s.bytes = 0, 0
@@ -222,24 +210,25 @@ func (s *staging) start() error {
 	if err := s.dev.memory.await(s.stream); err != nil {
 		return err
 	}
-	all := s.steps()
-	for i := range all {
-		if all[i].part < 0 {
+	s.busy = true
+	all := s.parts()
+	for i, p := range all {
+		if p.source < 0 || p.first >= s.shape.Layers {
 			continue
 		}
-		first, end := all[i].first, s.shape.Layers
-		for _, later := range all[i+1:] {
-			if later.part >= 0 {
-				end = later.first
-				break
-			}
+		end := s.shape.Layers
+		if i+1 < len(all) {
+			end = min(end, all[i+1].first)
 		}
 		s.copies.Reset()
 		for k := range s.chunks {
 			c := &s.chunks[k]
-			s.copies.Add(c.to.At(first*c.layer), c.from.At(first*c.layer), (end-first)*c.layer)
+			s.copies.Add(c.to.At(p.first*c.layer), c.from.At(p.first*c.layer), (end-p.first)*c.layer)
 		}
-		if err := firstError(s.stream.CopyAll(&s.copies), s.done[all[i].part].Record(s.stream)); err != nil {
+		if err := s.stream.CopyAll(&s.copies); err != nil {
+			return err
+		}
+		if err := s.done[p.source].Record(s.stream); err != nil {
 			return err
 		}
 	}

@@ -7,30 +7,57 @@ import (
 	"grebe/compute/computetest"
 )
 
-// TestSteps: steps cover all layers in order, fit the scratch, and each part is waited for once, where it begins.
-func TestSteps(t *testing.T) {
-	parts := [][]step{{{first: 0, part: 0}, {first: 2, part: 1}, {first: 8, part: 2}}, {{first: 0, part: inPlace}, {first: 3, part: 0}}}
-	for _, c := range []struct{ layers, most int }{{1, 1}, {2, 2}, {3, 1}, {28, 28}, {28, 15}, {28, 3}, {28, 1}, {80, 40}} {
-		for _, p := range parts {
-			next, waited := 0, map[int]int{}
-			for _, s := range steps(c.layers, c.most, p) {
-				if s.first != next || s.layers < 1 || s.layers > c.most {
-					t.Errorf("%d layers, at most %d: step %+v after %d layers", c.layers, c.most, s, next)
-				}
-				next += s.layers
-				if s.part >= 0 {
-					waited[s.part]++
-				}
-			}
-			if next != c.layers {
-				t.Errorf("%d layers, at most %d: the steps have %d", c.layers, c.most, next)
-			}
-			for _, q := range p {
-				if want := min(1, max(0, c.layers-q.first)); q.part >= 0 && waited[q.part] != want {
-					t.Errorf("%d layers, at most %d: part %d is waited for %d times, want %d", c.layers, c.most, q.part, waited[q.part], want)
+// TestGathers: each layer is in its buffer when it runs, and each part is waited for before it is copied from, wherever the batch is
+// launched in pieces.
+func TestGathers(t *testing.T) {
+	for _, layers := range []int{1, 2, 3, 28, 80} {
+		for _, buffers := range []int{1, 2, 3, 4, 15, 28, 80} {
+			buffers = min(buffers, layers)
+			for _, parts := range [][]part{resident, {{0, 0}, {2, 1}, {8, 2}}, {{0, inPlace}, {min(placeLayers, buffers), 0}}} {
+				for piece := 1; piece <= layers; piece += 1 + layers/5 {
+					g := gathers{layers: layers, buffers: buffers}
+					g.begin(parts)
+					in, waited := make([]int, buffers), map[int]bool{onDevice: true, inPlace: true}
+					for at := 0; at < layers; at += piece {
+						g.plan(func(yield func(int) bool) {
+							for l := at; l < min(at+piece, layers) && yield(l); l++ {
+							}
+						})
+						if s, ok := g.ahead(); ok {
+							copyStep(t, &s, in)
+						}
+						for l := at; l < min(at+piece, layers); l++ {
+							if s := g.at(l); s != nil {
+								waited[s.source] = true
+								copyStep(t, s, in)
+							}
+							if in[l%buffers] != l {
+								t.Fatalf("%d layers, %d buffers, %v, %d at a time: layer %d finds layer %d", layers, buffers, parts, piece, l, in[l%buffers])
+							}
+							for i, p := range parts {
+								if p.first <= l && (i+1 == len(parts) || l < parts[i+1].first) && !waited[p.source] {
+									t.Fatalf("%d layers, %d buffers, %v, %d at a time: layer %d does not wait for part %d", layers, buffers, parts, piece, l, i)
+								}
+							}
+						}
+					}
+					if g.waits() {
+						t.Errorf("%d layers, %d buffers, %v, %d at a time: nobody waited for a part", layers, buffers, parts, piece)
+					}
 				}
 			}
 		}
+	}
+}
+
+// copyStep notes which layers a step puts into which buffers.
+func copyStep(t *testing.T, s *step, in []int) {
+	t.Helper()
+	if s.layers < 1 || s.layers > len(in) {
+		t.Fatalf("a step of %d layers into %d buffers", s.layers, len(in))
+	}
+	for l := s.first; l < s.first+s.layers; l++ {
+		in[l%len(in)] = l
 	}
 }
 

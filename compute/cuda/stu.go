@@ -109,7 +109,11 @@ func (r *runner) takeSum(parts []compute.SumPart) error {
 	if err := r.dev.c.Enter(); err != nil {
 		return err
 	}
-	if err := firstError(r.wait(), r.sums.open(r.dev, r.bufs.rows, r.bufs.hidden)); err != nil {
+	err := r.wait()
+	if err == nil {
+		err = r.sums.open(r.dev, r.bufs.rows, r.bufs.hidden)
+	}
+	if err != nil {
 		return err
 	}
 	s := &r.sums

@@ -2,6 +2,7 @@ package cuda
 
 import (
 	"encoding/json"
+	"errors"
 	"math"
 	"math/rand/v2"
 	"os"
@@ -108,7 +109,7 @@ func stuWeights(t *testing.T, d compute.Device, s *compute.Shape) []compute.STUW
 		last, err2 := d.Linear(compute.BF16, noise(s.Hidden, 3*n, 0.04))
 		norm, err3 := d.Vector(noise(1, s.Hidden, 1))
 		bias, err4 := d.Vector(noise(1, 4*n, 0.1))
-		if err := firstError(err1, err2, err3, err4); err != nil {
+		if err := errors.Join(err1, err2, err3, err4); err != nil {
 			t.Fatal(err)
 		}
 		out = append(out, compute.STUWeights{Norm: norm, NormBias: norm, UVQK: uvqk, UVQKBias: bias, OutNorm: norm, OutNormBias: norm, Out: last})
@@ -195,7 +196,7 @@ func timeCopies(t *testing.T, d Device) []copyTime {
 	m := d.Memory()
 	near, err1 := m.Alloc(most)
 	host, err2 := m.Host().Alloc(most)
-	if err := firstError(err1, err2); err != nil {
+	if err := errors.Join(err1, err2); err != nil {
 		t.Fatal(err)
 	}
 	defer m.Free(near)

@@ -212,11 +212,7 @@ func (a *Attention) zeros(n int) (driver.Ptr, error) {
 	if err != nil {
 		return 0, err
 	}
-	s, err := a.c.NewStream()
-	if err != nil {
-		return p, err
-	}
-	return p, errors.Join(s.Fill(p, 0, n), s.Sync(), s.Close())
+	return p, a.c.Zero(p, n)
 }
 
 // growList makes room for words words.
@@ -264,7 +260,11 @@ func (a *Attention) Reserve(slots int) error {
 	if slots <= a.cfg.Slots {
 		return nil
 	}
-	if err := errors.Join(a.c.Sync(), a.growScratch(slots)); err != nil {
+	err := a.c.Sync()
+	if err == nil {
+		err = a.growScratch(slots)
+	}
+	if err != nil {
 		return fmt.Errorf("attend: %w", err)
 	}
 	return nil
@@ -313,8 +313,8 @@ func (a *Attention) BeginLeft(s *driver.Stream, b *compute.Batch, left []int32, 
 	p.build(b, left, held, tileRows/a.group)
 	p.cutUnits(a.cfg.Shape.KVHeads, a.c.Info().Processors, a.maxPartials())
 	if int(p.slots) > a.cfg.Slots {
-		if err := errors.Join(a.c.Sync(), a.growScratch(int(p.slots)+int(p.slots)/4)); err != nil {
-			return fmt.Errorf("attend: %w", err)
+		if err := a.Reserve(int(p.slots) + int(p.slots)/4); err != nil {
+			return err
 		}
 	}
 	if err := a.sent.Sync(); err != nil {
@@ -322,12 +322,19 @@ func (a *Attention) BeginLeft(s *driver.Stream, b *compute.Batch, left []int32, 
 	}
 	list := p.encode(a.words[:0])
 	if len(list) > len(a.words) {
-		if err := errors.Join(a.c.Sync(), a.growList(2*len(list))); err != nil {
+		err := a.c.Sync()
+		if err == nil {
+			err = a.growList(2 * len(list))
+		}
+		if err != nil {
 			return fmt.Errorf("attend: %w", err)
 		}
 		copy(a.words, list)
 	}
-	return errors.Join(s.Copy(a.list, a.pinned.Ptr, len(list)*wordBytes), a.sent.Record(s))
+	if err := s.Copy(a.list, a.pinned.Ptr, len(list)*wordBytes); err != nil {
+		return err
+	}
+	return a.sent.Record(s)
 }
 
 // Hurry says whether batches begun from now on serve few layers, so that a plan is better made soon than well.
@@ -349,6 +356,9 @@ func (a *Attention) GatherAlone(s *driver.Stream, layer, n int) error {
 }
 
 func (a *Attention) gatherLayers(s *driver.Stream, layer, n int, overlap bool, home int) error {
+	if n > a.cfg.Buffers {
+		return fmt.Errorf("attend: %d layers from %d on into %d buffers", n, layer, a.cfg.Buffers)
+	}
 	l := driver.Launch{Grid: [3]int{a.c.Info().Processors * gathersPerSM}, Block: [3]int{256}, Overlap: overlap}
 	return a.gather.Launch(s, l, a.args.Reset().Ptr(a.scratch).Int(a.cfg.Slots).Int(a.cfg.Buffers).Ptr(a.list).Int(layer).Int(n).Int(home))
 }

@@ -37,7 +37,10 @@ func (a *Attention) Receive(s *driver.Stream, layer int, queries driver.Ptr, que
 		}
 		copy(r.words, list)
 	}
-	if err := errors.Join(s.Copy(r.list, r.pinned.Ptr, len(list)*wordBytes), s.Fill(r.sums, 0, int(a.plan.slots)*8)); err != nil {
+	if err := s.Copy(r.list, r.pinned.Ptr, len(list)*wordBytes); err != nil {
+		return 0, fmt.Errorf("attend: %w", err)
+	}
+	if err := s.Fill(r.sums, 0, int(a.plan.slots)*8); err != nil {
 		return 0, fmt.Errorf("attend: %w", err)
 	}
 	l := driver.Launch{Grid: [3]int{blocks}, Block: [3]int{256}, Shared: tileRows * (a.rowBytes() + 16)}
@@ -78,7 +81,10 @@ func (a *Attention) prepareReceive() error {
 // growReceiver makes room for a list of words words.
 func (a *Attention) growReceiver(words int) error {
 	r := &a.receiver
-	err := errors.Join(a.c.Sync(), a.c.Free(r.list), a.c.FreeHost(r.pinned))
+	if err := a.c.Sync(); err != nil {
+		return err
+	}
+	err := errors.Join(a.c.Free(r.list), a.c.FreeHost(r.pinned))
 	r.list, r.pinned, r.words = 0, nil, nil
 	if err != nil {
 		return err

@@ -5,8 +5,6 @@ import (
 	"fmt"
 	"unsafe"
 
-	"github.com/ebitengine/purego"
-
 	"grebe/internal/offheap"
 )
 
@@ -48,7 +46,10 @@ type Blas struct {
 // NewBlas starts the matrix library. The caller MUST Close it.
 func (c *Context) NewBlas() (*Blas, error) {
 	b := &Blas{c: c}
-	return b, c.call(lt.create, uintptr(unsafe.Pointer(&b.handle)))
+	if err := c.call(lt.create, uintptr(unsafe.Pointer(&b.handle))); err != nil {
+		return nil, err
+	}
+	return b, nil
 }
 
 // Close ends it.
@@ -59,8 +60,7 @@ func BlasVersion() (int, error) {
 	if _, err := Open(); err != nil {
 		return 0, err
 	}
-	r, _, _ := purego.SyscallN(lt.version.addr)
-	return int(r), nil
+	return int(invoke(&lt.version, nil)), nil
 }
 
 // Plan is a product that is ready to run.

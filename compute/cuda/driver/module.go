@@ -186,6 +186,9 @@ func (f *Function) Launch(s *Stream, l Launch, a *Args) error {
 	c := a.slots[configAt:][:configWords]
 	c[0], c[1], c[2] = word(l.Grid[0], l.Grid[1]), word(l.Grid[2], l.Block[0]), word(l.Block[1], l.Block[2])
 	c[3], c[4], c[5], c[6] = uint64(uint32(l.Shared)), uint64(s.handle), uint64(a.address(attrsAt)), uint64(n)
+	if a.count < maxArgs {
+		a.slots[a.count] = 0 // ends the list for a Hook: the driver knows how many there are
+	}
 	if err := f.c.hot(&cu.launch, a.address(configAt), f.handle, a.address(0), 0); err != nil {
 		return fmt.Errorf("launch %s with %+v: %w", f.name, l, err)
 	}

@@ -16,14 +16,20 @@ type Stream struct {
 func (c *Context) NewStream() (*Stream, error) {
 	const nonBlocking = 1
 	s := &Stream{c: c}
-	return s, c.call(cu.streamCreate, uintptr(unsafe.Pointer(&s.handle)), nonBlocking)
+	if err := c.call(cu.streamCreate, uintptr(unsafe.Pointer(&s.handle)), nonBlocking); err != nil {
+		return nil, err
+	}
+	return s, nil
 }
 
 // NewUrgentStream is NewStream for work whose blocks go ahead of those of other streams that wait for a multiprocessor.
 func (c *Context) NewUrgentStream() (*Stream, error) {
 	const nonBlocking, first = 1, 1<<32 - 1 // priorities are ints: −1 goes ahead of 0
 	s := &Stream{c: c}
-	return s, c.call(cu.streamCreateUrgent, uintptr(unsafe.Pointer(&s.handle)), nonBlocking, first)
+	if err := c.call(cu.streamCreateUrgent, uintptr(unsafe.Pointer(&s.handle)), nonBlocking, first); err != nil {
+		return nil, err
+	}
+	return s, nil
 }
 
 // Context returns the GPU that the stream is of.
@@ -59,7 +65,10 @@ func (c *Context) NewEvent(timed bool) (*Event, error) {
 		flags |= untimed
 	}
 	e := &Event{c: c}
-	return e, c.call(cu.eventCreate, uintptr(unsafe.Pointer(&e.handle)), flags)
+	if err := c.call(cu.eventCreate, uintptr(unsafe.Pointer(&e.handle)), flags); err != nil {
+		return nil, err
+	}
+	return e, nil
 }
 
 // Close gives the event back.
@@ -124,7 +133,10 @@ func (s *Stream) Capture(f func() error) (*Graph, error) {
 		return nil, err
 	}
 	g := &Graph{c: s.c}
-	return g, s.c.call(cu.graphInstantiate, uintptr(unsafe.Pointer(&g.handle)), captured, 0)
+	if err := s.c.call(cu.graphInstantiate, uintptr(unsafe.Pointer(&g.handle)), captured, 0); err != nil {
+		return nil, err
+	}
+	return g, nil
 }
 
 // Launch starts the graph in the stream's order.

@@ -1,0 +1,254 @@
+package cuda
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	"grebe/compute"
+	"grebe/compute/cuda/drivertest"
+)
+
+// task is something a runner does, of which every call of the driver is made to fail in turn.
+type task struct {
+	name string
+	run  func(x *tried) error
+}
+
+// tried is what tasks use.
+type tried struct {
+	d     *device
+	r     compute.Runner
+	m     *small
+	near  *kept
+	far   *kept // in the host's memory
+	tree  compute.Tree
+	heads []compute.Linear
+	parts []compute.Part
+}
+
+func tasks() []task {
+	at := func(n int) func(int) bool { return func(l int) bool { return l == n } }
+	never := func(int) bool { return false }
+	return []task{
+		{"pass", func(x *tried) error { return x.m.run(x.r, &x.near.batch, launchedInPieces{"", never, never}) }},
+		{"pass from the host's memory", func(x *tried) error {
+			return x.m.run(x.r, &x.far.batch, launchedInPieces{"", never, never})
+		}},
+		{"started", func(x *tried) error { return x.m.run(x.r, &x.far.batch, launchedInPieces{"", never, at(1)}) }},
+		{"received", func(x *tried) error {
+			return x.m.run(x.r, &x.far.batch, launchedInPieces{"", func(int) bool { return true }, never})
+		}},
+		{"blend", (*tried).blend},
+		{"search", (*tried).search},
+		{"project", (*tried).project},
+	}
+}
+
+func newTried(t *testing.T, d *device) *tried {
+	t.Helper()
+	m := newSmall(t, d, 4)
+	x := &tried{d: d, m: m}
+	x.near, x.far = newKept(t, d.Memory(), &m.shape, 3, 4), newKept(t, d.Memory().Host(), &m.shape, fewChunks+1, 4)
+	levels := []compute.TreeLevel{
+		{Size: 16, Starts: []uint32{0, 4}, Codes: []uint32{0, 1, 2, 3}, Tokens: make([]int32, 16)},
+		{Size: 16, Starts: []uint32{0, 1, 2, 3, 4}, Codes: []uint32{0, 0, 0, 0}, Tokens: make([]int32, 16)},
+		{Size: 16, Starts: []uint32{0, 1, 2, 3, 4}, Codes: []uint32{0, 0, 0, 0}, Tokens: make([]int32, 16)},
+	}
+	var err error
+	if x.tree, err = d.Tree(levels); err != nil {
+		t.Fatal(err)
+	}
+	x.open(t)
+	x.heads = []compute.Linear{m.head, m.head, m.head}
+	last := len(x.far.batch.Segments) - 1
+	x.parts = []compute.Part{{Segment: last, At: 1, Tokens: 2, From: x.far.batch.Segments[0].Chunks[0], Turn: 3}}
+	return x
+}
+
+// open opens a runner. The caller MUST close it.
+func (x *tried) open(t *testing.T) {
+	t.Helper()
+	var err error
+	if x.r, err = x.d.Open(x.m.shape, 16); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func (x *tried) free() {
+	x.near.free()
+	x.far.free()
+}
+
+func (x *tried) blend() error {
+	b, r := &x.far.batch, x.r.(compute.Blender)
+	if err := r.Begin(b); err != nil {
+		return err
+	}
+	r.Embed(x.m.embed)
+	for l := range x.m.shape.Layers {
+		r.QKV(l, &x.m.attention)
+		r.Attend(l)
+		if l == 1 {
+			r.(compute.Starter).Start()
+			r.Place(2, x.parts)
+			if err := r.Received(make([]float32, len(b.Tokens))); err != nil {
+				return err
+			}
+			r.Keep([]int32{0, 3})
+		}
+		r.Output(&x.m.attention)
+		r.FFN(&x.m.ffn)
+	}
+	return r.Hidden(nil, []int32{3}, make([]float32, x.m.shape.Hidden))
+}
+
+func (x *tried) search() error {
+	b, r := &x.near.batch, x.r.(compute.Searcher)
+	if err := r.Begin(b); err != nil {
+		return err
+	}
+	spec := compute.Search{Tree: x.tree, Widths: []int{2, 3, 3}, Prompts: []compute.Prompt{{Row: 3, Position: 4, Sees: []int32{0, 3}}}}
+	if err := r.Search(&spec); err != nil {
+		return err
+	}
+	for level, head := range x.heads {
+		if level > 0 {
+			r.Round()
+		}
+		r.Embed(x.m.embed)
+		for l := range x.m.shape.Layers {
+			r.QKV(l, &x.m.attention)
+			r.Attend(l)
+			if level == 0 && l == x.m.shape.Layers-1 {
+				r.Keep([]int32{3})
+			}
+			r.Output(&x.m.attention)
+			r.FFN(&x.m.ffn)
+		}
+		r.Select(x.m.norm, head)
+	}
+	return r.Found(make([][]compute.Leaf, 1))
+}
+
+func (x *tried) project() error {
+	if err := x.r.Begin(&x.near.batch); err != nil {
+		return err
+	}
+	x.r.Embed(x.m.embed)
+	x.r.QKV(0, &x.m.attention)
+	x.r.Attend(0)
+	x.r.Output(&x.m.attention)
+	return x.r.Project(x.m.norm, x.m.head, []int32{0, 2}, make([]float32, 2*x.m.head.Out()))
+}
+
+// failNth makes call n from now on fail, and returns how many calls were made and which one failed.
+func failNth(g *drivertest.GPU, n int, code int32) (calls *int, failed *string) {
+	calls, failed = new(int), new(string)
+	g.Fail = func(call string) int32 {
+		if strings.Contains(call, "Destroy") || strings.Contains(call, "Free") || strings.Contains(call, "Unload") {
+			return 0 // whose failures leave nothing to be done
+		}
+		*calls++
+		if *calls-1 != n {
+			return 0
+		}
+		*failed = call
+		return code
+	}
+	return calls, failed
+}
+
+// TestFailedCallLeavesNothingUnderWay: whatever call of the driver fails, at a task's first run or at a later one, the task returns an
+// error or succeeds without what failed. When it returns, the GPU has nothing left to do: its caller frees the KV. The next task
+// succeeds.
+func TestFailedCallLeavesNothingUnderWay(t *testing.T) {
+	for _, graphs := range []bool{false, true} {
+		for _, task := range tasks() {
+			t.Run(fmt.Sprintf("%s/graphs=%v", task.name, graphs), func(t *testing.T) {
+				g, d := simulate(t, Options{NoGraphs: !graphs})
+				x := newTried(t, d)
+				defer x.free()
+				defer x.r.Close()
+				for _, code := range []int32{1, 2} { // invalid value, out of memory
+					for turn := 0; ; turn++ {
+						calls, failed := failNth(g, turn, code)
+						err := task.run(x)
+						g.Fail = nil
+						if pending := g.Pending(); len(pending) > 0 {
+							t.Fatalf("call %d, %s, failed with %d (%v): %v are still under way", turn, *failed, code, err, pending)
+						}
+						if *failed == "" {
+							if err != nil {
+								t.Fatalf("nothing failed after %d calls: %v", *calls, err)
+							}
+							break
+						}
+						if err := task.run(x); err != nil {
+							t.Fatalf("after call %d, %s, failed with %d: %v", turn, *failed, code, err)
+						}
+						if len(g.Errors) > 0 {
+							t.Fatalf("call %d, %s, failed with %d: %v", turn, *failed, code, g.Errors)
+						}
+					}
+				}
+			})
+		}
+	}
+}
+
+// TestFirstRunsFail: a runner whose first task fails at any call gives all memory back when it is closed.
+func TestFirstRunsFail(t *testing.T) {
+	for _, task := range tasks() {
+		t.Run(task.name, func(t *testing.T) {
+			g, d := simulate(t, Options{})
+			x := newTried(t, d)
+			defer x.free()
+			if err := task.run(x); err != nil { // so that the device has compiled what is kept
+				t.Fatal(err)
+			}
+			if err := x.r.Close(); err != nil {
+				t.Fatal(err)
+			}
+			before := runnersHold(g) // while the collector finds none of x
+			for turn := 0; ; turn++ {
+				x.open(t)
+				_, failed := failNth(g, turn, 1)
+				err := task.run(x)
+				g.Fail = nil
+				if pending := g.Pending(); len(pending) > 0 {
+					t.Fatalf("call %d, %s, failed (%v): %v are still under way", turn, *failed, err, pending)
+				}
+				if err := x.r.Close(); err != nil {
+					t.Fatalf("close after call %d, %s, failed: %v", turn, *failed, err)
+				}
+				if len(g.Errors) > 0 {
+					t.Fatalf("call %d, %s, failed: %v", turn, *failed, g.Errors)
+				}
+				if *failed == "" {
+					break
+				}
+				after := runnersHold(g)
+				for what, n := range before {
+					if after[what] -= n; after[what] == 0 {
+						delete(after, what)
+					}
+				}
+				if len(after) > 0 {
+					t.Fatalf("call %d, %s, failed (%v): held beyond what there was: %v", turn, *failed, err, after)
+				}
+			}
+		})
+	}
+}
+
+// runnersHold is what runners give back when they are closed.
+func runnersHold(g *drivertest.GPU) map[string]int {
+	out := map[string]int{}
+	for _, what := range g.Held() {
+		if !strings.Contains(what, "module") && !strings.Contains(what, "matrix") {
+			out[what]++
+		}
+	}
+	return out
+}
