@@ -41,6 +41,12 @@ import (
 // ChainTokens is the length of the chunks of a chain.
 const ChainTokens = 64
 
+// ComputeVersion is part of everything that names KV: keys, and the version of records on disk. It is raised when a defect is fixed that made
+// KV wrong, so that KV from before the fix is not reused.
+//
+//	3: devices read the KV of another layer for prompts with more than 64 entries in the host's memory
+const ComputeVersion = 3
+
 // ErrFull says that the cache is full of entries in use.
 var ErrFull = errors.New("kv: no room: everything cached is in use")
 

@@ -135,7 +135,7 @@ func checkpointVersion(cfg *config.Config, mc *config.Model) (kv.Key, error) {
 		return kv.Key{}, err
 	}
 	defer weights.Close()
-	return kv.KeyOf(weights.Digest(), nil, "2 "+mc.DType+" "+mc.KVDType+"\n"+string(described)+describeTable(cfg, mc.ItemTable)), nil
+	return kv.KeyOf(weights.Digest(), nil, fmt.Sprintf("%d %s %s\n%s%s", kv.ComputeVersion, mc.DType, mc.KVDType, described, describeTable(cfg, mc.ItemTable))), nil
 }
 
 // describeTable says where a table's rows are and what stands in for those it lacks; nothing for no table.

@@ -18,6 +18,7 @@ package reuse
 
 import (
 	"context"
+	"fmt"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -88,7 +89,7 @@ func New(b *prompt.Builder, opt Options) *Cache {
 	}
 	c := &Cache{opt: opt, prompt: b, changed: make(chan []int32, changes), returns: newReturns(), question: int32(len(b.Instruction()))}
 	c.loads.init()
-	base := kv.KeyOf(opt.Model, nil, "grebe kv 1 "+opt.Shape.KV.String())
+	base := kv.KeyOf(opt.Model, nil, fmt.Sprintf("grebe kv %d %v", kv.ComputeVersion, opt.Shape.KV))
 	c.preamble = shared{b.Preamble(), kv.KeyOf(base, b.Preamble(), "preamble")}
 	c.leadIn = shared{b.LeadIn(), kv.KeyOf(c.preamble.key, b.LeadIn(), "lead-in")}
 	c.userSpace = kv.KeyOf(c.preamble.key, nil, "user")

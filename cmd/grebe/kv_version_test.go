@@ -1,0 +1,64 @@
+package main
+
+import (
+	"os"
+	"path/filepath"
+	"testing"
+
+	"grebe/internal/config"
+	"grebe/kv"
+	"grebe/kv/disk"
+	"grebe/model/safetensors"
+)
+
+// TestKVFromBeforeAFixIsNotReused: records that a release wrote whose devices computed wrong KV are not found, and are erased.
+func TestKVFromBeforeAFixIsNotReused(t *testing.T) {
+	path := filepath.Join("..", "..", "testdata", "fixtures", "hstu", "absolute")
+	mc := &config.Model{Name: "m", Path: path, DType: "bf16", KVDType: "bf16"}
+	described, err := os.ReadFile(filepath.Join(path, "config.json"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	weights, err := safetensors.Open(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer weights.Close()
+	wrong := kv.KeyOf(weights.Digest(), nil, "2 bf16 bf16\n"+string(described)) // as releases up to the fix had it
+	right, err := checkpointVersion(&config.Config{}, mc)
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir, key := t.TempDir(), disk.Key{1}
+	write := func(version kv.Key) {
+		t.Helper()
+		d, err := disk.Open(dir, disk.Options{Budget: 16 << 20, Version: version})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := d.Put(key, nil, [][]byte{make([]byte, 4096)}); err != nil {
+			t.Fatal(err)
+		}
+		if err := d.Close(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	found := func() (ok bool, stale uint64) {
+		t.Helper()
+		d, err := disk.Open(dir, disk.Options{Budget: 16 << 20, Version: right})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer d.Close()
+		_, ok = d.Has(key)
+		return ok, d.Stats().StaleRecords
+	}
+	write(wrong)
+	if ok, stale := found(); ok || stale != 1 {
+		t.Errorf("a record from before the fix: found %v, %d erased; want it erased", ok, stale)
+	}
+	write(right)
+	if ok, _ := found(); !ok {
+		t.Error("a record of this version is not found")
+	}
+}
