@@ -31,7 +31,10 @@ func checks(workloads []*Workload) []Check {
 		if auto == nil {
 			continue
 		}
-		out = append(out, w.computed(auto))
+		out = append(out, computed(w.Name, w.Policies))
+		if w.Cold != nil {
+			out = append(out, computed(w.Name+", cold", w.Cold))
+		}
 		if auto.Saturated.Requests == 0 && auto.OverUP.Ratio == 0 {
 			continue // only counted
 		}
@@ -48,26 +51,34 @@ func checks(workloads []*Workload) []Check {
 	return out
 }
 
-func (w *Workload) policy(name string) *Policy {
-	for i := range w.Policies {
-		if w.Policies[i].Name == name {
-			return &w.Policies[i]
+func (w *Workload) policy(name string) *Policy { return named(w.Policies, name) }
+
+func named(policies []Policy, name string) *Policy {
+	for i := range policies {
+		if policies[i].Name == name {
+			return &policies[i]
 		}
 	}
 	return nil
 }
 
-// computed checks that auto computes next to no more than the best of the others.
-func (w *Workload) computed(auto *Policy) Check {
-	var best *Policy
-	for i := range w.Policies {
-		if l := &w.Policies[i]; l != auto && (best == nil || l.ComputedTokens < best.ComputedTokens) {
+// rival returns auto and, of the others, the one that computes the fewest tokens.
+func rival(policies []Policy) (auto, best *Policy) {
+	auto = named(policies, "auto")
+	for i := range policies {
+		if l := &policies[i]; l != auto && (best == nil || l.ComputedTokens < best.ComputedTokens) {
 			best = l
 		}
 	}
+	return auto, best
+}
+
+// computed checks that auto computes next to no more than the best of the others.
+func computed(name string, policies []Policy) Check {
+	auto, best := rival(policies)
 	ratio := auto.ComputedTokens / best.ComputedTokens
 	return Check{
-		What: fmt.Sprintf("%s: auto computes at most %.2f× the tokens of the best other policy (%s)", w.Name, maxComputed, best.Name),
+		What: fmt.Sprintf("%s: auto computes at most %.2f× the tokens of the best other policy (%s)", name, maxComputed, best.Name),
 		Got:  fmt.Sprintf("%.0f / %.0f = %.3f", auto.ComputedTokens, best.ComputedTokens, ratio),
 		OK:   ratio <= maxComputed,
 	}

@@ -48,9 +48,9 @@ func (s *system) workload(ctx context.Context, o *Options, name string) (*Worklo
 	defer b.close()
 	r.Bound = b.bound(math.Inf(1))
 	r.MemoryBound = b.bound(float64(memory.users))
-	steps := []func(context.Context) error{b.open, b.saturate, b.openLoop, b.search, b.sweep}
+	steps := []func(context.Context) error{b.open, b.saturate, b.openLoop, b.search, b.countCold, b.sweep}
 	if o.Count {
-		steps = []func(context.Context) error{b.countAll, b.sweep}
+		steps = []func(context.Context) error{b.countAll, b.countCold, b.sweep}
 	}
 	for _, step := range steps {
 		if err := step(ctx); err != nil {
@@ -129,7 +129,7 @@ func (b *bout) open(ctx context.Context) error {
 				return err
 			}
 		}
-		if usesItems(p) && !b.options.NoIndex {
+		if usesItems(p) && b.options.start() == Indexed {
 			start := time.Now()
 			if line.Indexed, err = v.indexItems(ctx); err != nil {
 				return fmt.Errorf("index: %w", err)
@@ -369,7 +369,7 @@ func (b *bout) sweep(ctx context.Context) error {
 		line := Sweep{Share: share, Bytes: memory.bytes, Computed: map[string]float64{}}
 		for _, p := range b.options.policies() {
 			l := Policy{}
-			if err := b.count(ctx, p, memory.bytes, &l); err != nil {
+			if err := b.count(ctx, p, memory.bytes, b.options.start(), &l); err != nil {
 				return fmt.Errorf("sweep at %v: %w", share, err)
 			}
 			line.Computed[display(p)] = l.ComputedTokens
@@ -380,26 +380,41 @@ func (b *bout) sweep(ctx context.Context) error {
 }
 
 // countAll is saturate without computing.
-func (b *bout) countAll(ctx context.Context) error {
+func (b *bout) countAll(ctx context.Context) (err error) {
+	b.report.Policies, err = b.countFrom(ctx, b.options.start())
+	return err
+}
+
+// countCold counts what the policies compute when caches begin empty.
+func (b *bout) countCold(ctx context.Context) (err error) {
+	if b.options.countsCold() {
+		b.report.Cold, err = b.countFrom(ctx, Cold)
+	}
+	return err
+}
+
+// countFrom counts what each policy computes when caches begin that way.
+func (b *bout) countFrom(ctx context.Context, start string) ([]Policy, error) {
+	var out []Policy
 	for _, p := range b.options.policies() {
 		line := Policy{Name: display(p), Policy: p.String()}
-		if err := b.count(ctx, p, b.memory, &line); err != nil {
-			return err
+		if err := b.count(ctx, p, b.memory, start, &line); err != nil {
+			return nil, err
 		}
-		b.report.Policies = append(b.report.Policies, line)
+		out = append(out, line)
 	}
-	return nil
+	return out, nil
 }
 
 // count replays the stream dry and fills in what was computed after the warm-up.
-func (b *bout) count(ctx context.Context, p schedule.Policy, memory int64, line *Policy) error {
+func (b *bout) count(ctx context.Context, p schedule.Policy, memory int64, start string, line *Policy) error {
 	times := b.system.flops()
 	v, err := b.system.newVariant(ctx, p, b.source, memory, &times)
 	if err != nil {
 		return err
 	}
 	defer v.close()
-	if usesItems(p) && !b.options.NoIndex {
+	if usesItems(p) && start == Indexed {
 		if line.Indexed, err = v.indexItems(ctx); err != nil {
 			return err
 		}
@@ -407,14 +422,16 @@ func (b *bout) count(ctx context.Context, p schedule.Policy, memory int64, line 
 	perBlock, warm := b.options.blocks()
 	var before tally
 	var reasons map[string]int64
+	work := &v.runner.(*dry).work
 	for i := range perBlock * (warm + b.options.Blocks) {
 		if i == perBlock*warm {
-			before, reasons = v.tally(), v.reasons()
+			before, reasons, *work = v.tally(), v.reasons(), 0
 		}
 		if err := v.do(ctx, i); err != nil {
 			return err
 		}
 	}
 	line.fill(v, before, reasons)
+	line.WorkMs = *work / float64(perBlock*b.options.Blocks)
 	return nil
 }

@@ -14,6 +14,7 @@ import (
 type dry struct {
 	store *kv.Store
 	model schedule.PrefillModel
+	work  float64 // milliseconds that the jobs so far would take by the model; jobs come one at a time
 }
 
 // Backlog is none: requests come one after the other.
@@ -25,6 +26,7 @@ func (d *dry) Model() schedule.PrefillModel { return d.model }
 // Do answers with zeros.
 func (d *dry) Do(_ context.Context, j *engine.Job) (*engine.Result, error) {
 	r := &engine.Result{Kept: make([]*kv.Entry, len(j.Plan.Segments))}
+	keys := 0
 	for i := range j.Plan.Segments {
 		tokens, have := len(j.Plan.Segments[i].Tokens), 0
 		var cached *kv.Entry
@@ -36,6 +38,11 @@ func (d *dry) Do(_ context.Context, j *engine.Job) (*engine.Result, error) {
 		}
 		r.Cached += have
 		r.Computed += tokens - have
+		seen := 0
+		for _, k := range j.Plan.Segments[i].Sees {
+			seen += len(j.Plan.Segments[k].Tokens)
+		}
+		keys += (tokens-have)*seen + (tokens*(tokens+1)-have*(have+1))/2
 		if j.Keep == nil || !j.Keep[i] {
 			continue
 		}
@@ -48,6 +55,7 @@ func (d *dry) Do(_ context.Context, j *engine.Job) (*engine.Result, error) {
 		}
 		r.Kept[i] = e
 	}
+	d.work += d.model.Predict(r.Computed, keys, 1)
 	for _, w := range j.Want {
 		r.Logits = append(r.Logits, make([]float32, len(w.IDs)))
 	}

@@ -28,6 +28,12 @@ import (
 	"grebe/workload"
 )
 
+// How caches begin.
+const (
+	Cold    = "cold"
+	Indexed = "indexed"
+)
+
 // Options say what Run measures. Zero values stand for defaults.
 type Options struct {
 	Workloads []string // names of package workload; the four of Table 1
@@ -40,13 +46,15 @@ type Options struct {
 	Tokens    float64 // scale of the lengths; 0.25
 	// Memory is the share of the users' tokens that the cache has room for beside all items; negative:
 	// the paper's for each workload.
-	Memory  float64
-	Sweep   []float64 // shares for which tokens are counted without computing
-	Count   bool      // count tokens only, at Memory too
-	NoIndex bool      // items are computed when first asked for, not before the first request
-	Clients int       // of the closed loop; 4
-	Open    float64   // load of the open loop as a share of UP's saturated rate; 0: left out
-	Search  bool      // look for each policy's highest rate within the SLO
+	Memory float64
+	Sweep  []float64 // shares for which tokens are counted without computing
+	Count  bool      // count tokens only, at Memory too
+	// Starts says how caches begin: Cold, with items computed when first asked for, or Indexed, with all items computed
+	// before the first request. With both, the default, the indexed start is measured and the cold one is counted beside it.
+	Starts  []string
+	Clients int     // of the closed loop; 4
+	Open    float64 // load of the open loop as a share of UP's saturated rate; 0: left out
+	Search  bool    // look for each policy's highest rate within the SLO
 	// SearchTime bounds the search on a workload; 10 minutes. Repeats is how often a rate is tried, at most; 3.
 	SearchTime time.Duration
 	Repeats    int
@@ -76,6 +84,14 @@ func (o *Options) setDefaults() error {
 	}
 	if len(o.Policies) == 0 {
 		o.Policies = []string{"item", "longer", "bat", "predicted"}
+	}
+	if len(o.Starts) == 0 {
+		o.Starts = []string{Cold, Indexed}
+	}
+	for _, s := range o.Starts {
+		if s != Cold && s != Indexed {
+			return fmt.Errorf("start %q is neither %s nor %s", s, Cold, Indexed)
+		}
 	}
 	if o.Count && len(o.CachePolicies) > 0 {
 		return errors.New("policies of the cache are timed, not counted")
@@ -151,6 +167,19 @@ func (o *Options) spec(name string) (workload.Spec, float64, error) {
 	return s, scale, err
 }
 
+// start is how the caches of the main comparison begin.
+func (o *Options) start() string {
+	if slices.Contains(o.Starts, Indexed) {
+		return Indexed
+	}
+	return Cold
+}
+
+// countsCold reports whether a cold start is counted beside the main comparison.
+func (o *Options) countsCold() bool {
+	return o.start() == Indexed && slices.Contains(o.Starts, Cold) && len(o.CachePolicies) == 0
+}
+
 // policies returns all to be compared: RE and UP first.
 func (o *Options) policies() []schedule.Policy {
 	out := []schedule.Policy{schedule.None, schedule.User}
@@ -185,7 +214,7 @@ func Run(ctx context.Context, o Options, w io.Writer) (*Report, error) {
 	perBlock, warm := o.blocks()
 	r := &Report{
 		Date: time.Now().UTC().Format(time.DateOnly), Device: sys.device.Name(), Model: sys.describe(), Format: o.Format,
-		TokenScale: o.Tokens, Clients: o.Clients, BlockRequests: perBlock, WarmupBlocks: warm, Blocks: o.Blocks, Indexed: !o.NoIndex, Counted: o.Count, DryWarmup: o.DryWarmup,
+		TokenScale: o.Tokens, Clients: o.Clients, BlockRequests: perBlock, WarmupBlocks: warm, Blocks: o.Blocks, Start: o.start(), Counted: o.Count, DryWarmup: o.DryWarmup,
 	}
 	p := newPrinter(w, o.JSON)
 	p.head(r)

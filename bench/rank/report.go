@@ -24,7 +24,7 @@ type Report struct {
 	BlockRequests int         `json:"block_requests"`
 	WarmupBlocks  int         `json:"warmup_blocks"`
 	Blocks        int         `json:"blocks"`
-	Indexed       bool        `json:"indexed"`
+	Start         string      `json:"start"`   // cold or indexed: how the main comparison's caches begin
 	Counted       bool        `json:"counted"` // nothing was computed
 	DryWarmup     bool        `json:"dry_warmup"`
 	Workloads     []*Workload `json:"workloads"`
@@ -46,6 +46,7 @@ type Workload struct {
 	MemoryBound float64  `json:"memory_bound_tokens"`
 	Pressure    bool     `json:"pressure"` // policies of the cache are compared
 	Policies    []Policy `json:"policies"`
+	Cold        []Policy `json:"cold,omitempty"` // counted from a cold start, where Policies start indexed
 	Sweep       []Sweep  `json:"sweep,omitempty"`
 }
 
@@ -58,7 +59,8 @@ type Policy struct {
 	IndexSeconds   float64          `json:"index_seconds"`
 	PromptTokens   float64          `json:"prompt_tokens"`
 	ComputedTokens float64          `json:"computed_tokens"`
-	Reused         float64          `json:"reused"` // share of the prompts' tokens
+	WorkMs         float64          `json:"work_ms,omitempty"` // of a counted request, at a TFLOP/s
+	Reused         float64          `json:"reused"`            // share of the prompts' tokens
 	UserFirst      float64          `json:"user_first"`
 	Decisions      map[string]int64 `json:"decisions,omitempty"`
 	PoolBytes      int64            `json:"pool_bytes"` // in use at the end
@@ -128,10 +130,10 @@ func (p *printer) head(r *Report) {
 	if r.DryWarmup {
 		p.printf("All of the warm-up but one block filled the caches without computing.\n")
 	}
-	if r.Indexed {
-		p.printf("Items were computed before the first request for the policies that can use them.\n")
+	if r.Start == Cold {
+		p.printf("Caches start cold: items are computed when first asked for.\n")
 	} else {
-		p.printf("Items are computed when first asked for.\n")
+		p.printf("Items were computed before the first request for the policies that can use them; \"cold\" columns are counted without that.\n")
 	}
 }
 
@@ -150,7 +152,11 @@ func (p *printer) workload(r *Workload) {
 			head = append(head, "P99 of blocks")
 		}
 	}
-	rows := [][]string{append(head, "tokens", "computed", "reused", "user first", "cached", "users", "items", "evicted")}
+	head = append(head, "tokens", "computed", "reused", "user first", "cached", "users", "items", "evicted")
+	if r.Cold != nil {
+		head = append(head, "cold: computed", "reused", "user first")
+	}
+	rows := [][]string{head}
 	for i := range r.Policies {
 		l := &r.Policies[i]
 		row := []string{l.Name}
@@ -164,10 +170,15 @@ func (p *printer) workload(r *Workload) {
 				row = append(row, interval(&l.P99OverFirst))
 			}
 		}
-		rows = append(rows, append(row,
+		row = append(row,
 			fmt.Sprintf("%.0f", l.PromptTokens), fmt.Sprintf("%.0f", l.ComputedTokens), percent(l.Reused), percent(l.UserFirst),
 			mib(l.PoolBytes), fmt.Sprint(l.Users), fmt.Sprint(l.Items), fmt.Sprintf("%d+%d", l.EvictedUsers, l.EvictedItems),
-		))
+		)
+		if r.Cold != nil {
+			c := &r.Cold[i]
+			row = append(row, fmt.Sprintf("%.0f", c.ComputedTokens), percent(c.Reused), percent(c.UserFirst))
+		}
+		rows = append(rows, row)
 	}
 	p.table(rows)
 	if !r.Pressure {
@@ -178,17 +189,26 @@ func (p *printer) workload(r *Workload) {
 		if l.Indexed > 0 {
 			p.printf("%s: %d items indexed in %.1f s\n", l.Name, l.Indexed, l.IndexSeconds)
 		}
-		if len(l.Decisions) > 1 {
-			p.printf("%s decided:", l.Name)
-			for _, why := range slices.Sorted(maps.Keys(l.Decisions)) {
-				p.printf(" %s %d", why, l.Decisions[why])
-			}
-			p.printf("\n")
+		p.decided(l, "")
+		if r.Cold != nil {
+			p.decided(&r.Cold[i], ", cold,")
 		}
 	}
 	p.openLoop(r)
 	p.found(r)
 	p.sweep(r)
+}
+
+// decided prints why a policy chose its orders.
+func (p *printer) decided(l *Policy, start string) {
+	if len(l.Decisions) < 2 {
+		return
+	}
+	p.printf("%s%s decided:", l.Name, start)
+	for _, why := range slices.Sorted(maps.Keys(l.Decisions)) {
+		p.printf(" %s %d", why, l.Decisions[why])
+	}
+	p.printf("\n")
 }
 
 // ratios are the heads of the columns with ratios.

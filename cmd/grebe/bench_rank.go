@@ -20,7 +20,10 @@ type benchRankCmd struct {
 	Memory        float64       `want:"at least 0 and at most 1" help:"Share of the users' tokens that fits beside all items; default the paper's for each workload." default:"-1" placeholder:"SHARE"`
 	Sweep         []float64     `want:"at least 0 and at most 1" help:"Shares of memory for which tokens are counted, without computing." placeholder:"SHARE"`
 	Count         bool          `help:"Count tokens only, compute nothing."`
-	NoIndex       bool          `help:"Compute items when first asked for, not before."`
+	Start         []string      `want:"one of cold, indexed" help:"How caches begin: indexed (all items computed before the first request), cold (computed when first asked for); default indexed, with a cold start counted beside it." placeholder:"HOW"`
+	NoIndex       bool          `help:"The same as --start cold."`
+	Cells         bool          `help:"Count tokens for each workload, seed (1 to 4), cold and indexed, print auto's ratio to the best other policy, and fail when one is above 1.03."`
+	Seeds         []uint64      `want:"at least 1" help:"Seeds of --cells; default 1,2,3,4." placeholder:"N"`
 	Clients       int           `want:"at least 1" help:"Clients of the closed loop; default 4." placeholder:"N"`
 	Open          float64       `want:"above 0 and at most 10" help:"Also send Poisson arrivals, at this share of user-first's saturated rate." placeholder:"SHARE"`
 	Search        bool          `help:"Also look for each policy's highest rate within the SLO."`
@@ -45,6 +48,7 @@ ten minutes on two cores. The weights are random.
 
 Example:
 
+    grebe bench rank --cells
     grebe bench rank --workloads beauty --sweep 0.05,0.2,0.5 --check
     grebe bench rank --workloads books --search --seconds 5 --repeats 1
     grebe bench rank --workloads beauty --memory 0.1 --requests 20000 --warmup 0.97 --dry-warmup --cache-policies lru,laru,default --open 0.9`
@@ -54,11 +58,29 @@ func (c *benchRankCmd) Run(w *world) error {
 	o := rank.Options{
 		Workloads: c.Workloads, Policies: c.Policies, CachePolicies: c.CachePolicies, Requests: c.Requests, Warmup: c.Warmup, DryWarmup: c.DryWarmup,
 		SearchTime: c.SearchTime, Repeats: c.Repeats, Blocks: c.Blocks, Tokens: c.Tokens, Memory: c.Memory,
-		Sweep: c.Sweep, Count: c.Count, NoIndex: c.NoIndex, Clients: c.Clients, Open: c.Open, Search: c.Search, SLO: c.SLO, Seconds: c.Seconds, Model: c.Model,
+		Sweep: c.Sweep, Count: c.Count || c.Cells, Starts: c.Start, Clients: c.Clients, Open: c.Open, Search: c.Search, SLO: c.SLO, Seconds: c.Seconds, Model: c.Model,
 		Dir: c.Dir, Format: c.Format, Device: c.Device, Threads: c.Threads, Seed: c.Seed, JSON: c.JSON, Progress: w.stderr,
+	}
+	switch {
+	case c.NoIndex && len(c.Start) > 0:
+		return usagef("--no-index is --start cold: give one of them")
+	case c.NoIndex:
+		o.Starts = []string{rank.Cold}
+	case len(c.Seeds) > 0 && !c.Cells:
+		return usagef("--seeds belongs to --cells; --seed is that of one run")
 	}
 	if err := o.Validate(); err != nil {
 		return usageError{err}
+	}
+	if c.Cells {
+		if len(c.Seeds) == 0 {
+			c.Seeds = []uint64{1, 2, 3, 4}
+		}
+		r, err := rank.Cells(w.ctx, o, c.Seeds, w.stdout)
+		if err == nil && !r.Passed() {
+			return errReported
+		}
+		return err
 	}
 	r, err := rank.Run(w.ctx, o, w.stdout)
 	if err == nil && c.Check && !rank.Passed(r.Checks) {
