@@ -25,6 +25,7 @@ type Config struct {
 	Instruction         Text   // the question of a ranking; none
 	GenerateInstruction Text   // the question of a generation; none
 	User                string // template of the user segment: {text}, {history}; "{text}"
+	Query               string // template of a query to rerank documents by: {text}; User, where it has {text}
 	Item                string // template of an item: {text}, {id}, {attributes.NAME}; "{text}"
 	History             string // how {history} lists items: text, codes or identifier; text
 	Separator           string // between listed items; "\n" is the configuration's default, not this one's
@@ -72,6 +73,7 @@ type Builder struct {
 	instruction []int32
 	generate    []int32
 	user, item  template
+	query       template // none: the model takes no queries
 	history     historyKind
 	separator   string
 	codes       Codes
@@ -100,6 +102,9 @@ func New(cfg Config, tok Tokenizer, vocab int) (*Builder, error) {
 	if b.user, err = parse(orElse(cfg.User, "{text}"), "text", "history"); err != nil {
 		return nil, fmt.Errorf("prompt.user: %w", err)
 	}
+	if b.query, err = parseQuery(cfg.Query, b.user); err != nil {
+		return nil, err
+	}
 	if b.item, err = parse(orElse(cfg.Item, "{text}"), "text", "id", "attributes."); err != nil {
 		return nil, fmt.Errorf("prompt.item: %w", err)
 	}
@@ -111,6 +116,24 @@ func New(cfg Config, tok Tokenizer, vocab int) (*Builder, error) {
 	}
 	b.codes = cfg.Codes
 	return b, nil
+}
+
+// parseQuery reads the template of queries. Without one, the user's is used if it shows texts.
+func parseQuery(text string, user template) (template, error) {
+	if text == "" {
+		if user.has("text") {
+			return user, nil
+		}
+		return nil, nil
+	}
+	t, err := parse(text, "text")
+	if err == nil && !t.has("text") {
+		err = errors.New("{text} is missing: the query would not be read")
+	}
+	if err != nil {
+		return nil, fmt.Errorf("prompt.query: %w", err)
+	}
+	return t, nil
 }
 
 func orElse(s, def string) string {
@@ -156,13 +179,33 @@ func (b *Builder) Encode(text string) ([]int32, error) {
 	return b.tok.AppendEncode(nil, text), nil
 }
 
+// ShowsText and ShowsHistory report whether the user segment shows a user's text, and their history.
+func (b *Builder) ShowsText() bool    { return b.user.has("text") }
+func (b *Builder) ShowsHistory() bool { return b.user.has("history") }
+
+// errNoQuery says that a query would be dropped.
+var errNoQuery = errors.New("the model's prompt.user has no {text}, so the query would not be read: set prompt.query")
+
+// QueryTokens returns the tokens of a query, which stands where the user does.
+func (b *Builder) QueryTokens(text string) ([]int32, error) {
+	if b.query == nil {
+		return nil, errNoQuery
+	}
+	return b.segment(b.query, &User{Text: text})
+}
+
 // UserTokens returns the tokens of the user segment.
 func (b *Builder) UserTokens(u *User) ([]int32, error) {
 	if u.Tokens != nil {
 		return u.Tokens, b.CheckTokens(u.Tokens)
 	}
+	return b.segment(b.user, u)
+}
+
+// segment returns the tokens of a template of the user.
+func (b *Builder) segment(t template, u *User) ([]int32, error) {
 	w := writer{b: b}
-	for _, p := range b.user {
+	for _, p := range t {
 		switch p.field {
 		case "":
 			w.text(p.literal)

@@ -11,6 +11,11 @@ type part struct{ literal, field string }
 
 type template []part
 
+// has reports whether a template shows a field.
+func (t template) has(field string) bool {
+	return slices.ContainsFunc(t, func(p part) bool { return p.field == field })
+}
+
 // parse reads a template with fields in braces; "{{" and "}}" stand for braces themselves. A known
 // name that ends in a dot allows any name behind it.
 func parse(s string, known ...string) (template, error) {

@@ -201,6 +201,9 @@ func (s *Server) whom(c *call, m *grebev1.User) (*grebev1.User, error) {
 		return nil, errorf(invalidArgument, "user", "is missing")
 	}
 	if m.Text != nil || m.Tokens != nil || m.History != nil || m.Events != nil {
+		if err := c.checkShown(m); err != nil {
+			return nil, err
+		}
 		return m, c.checkInput(path{"user", -1}, m.Text, m.Tokens)
 	}
 	if m.Id == "" {
@@ -211,6 +214,19 @@ func (s *Server) whom(c *call, m *grebev1.User) (*grebev1.User, error) {
 		return nil, errorf(invalidArgument, "user.id", "no user %s", quoted(m.Id))
 	}
 	return known, nil
+}
+
+// checkShown refuses what a request says of its user and the model's prompt would drop.
+func (c *call) checkShown(m *grebev1.User) error {
+	p := c.model.Prompt
+	switch {
+	case p == nil || c.model.Events != nil || m.Tokens != nil:
+	case m.GetText() != "" && !p.ShowsText():
+		return errorf(unprocessable, "user.text", "the prompt of %q has no {text}, so the text would not be read", c.model.Name)
+	case len(m.History) > 0 && !p.ShowsHistory():
+		return errorf(unprocessable, "user.history", "the prompt of %q has no {history}, so the history would not be read", c.model.Name)
+	}
+	return nil
 }
 
 // userTokens returns the tokens of whom a request is for.

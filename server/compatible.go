@@ -9,7 +9,6 @@ import (
 	"grebe/engine"
 	"grebe/plan"
 	"grebe/prompt"
-	"grebe/schedule"
 )
 
 // maxAnswers bounds the logits that one request may ask for: 64 MiB of them, and as much again twice
@@ -168,77 +167,6 @@ func (c *call) alive(ctx context.Context) error {
 		return asError(context.DeadlineExceeded)
 	}
 	return nil
-}
-
-// Rerank orders documents by their relevance to a query: the query as the user's text, each
-// document as an item's, scored pointwise.
-func (s *Server) Rerank(ctx context.Context, req *grebev1.RerankRequest) (*grebev1.RerankResponse, error) {
-	return on(s, "rerank", s.compatibleModel(req.Model), 0, func(c *call) (*grebev1.RerankResponse, error) { return s.rerank(ctx, c, req) })
-}
-
-func (s *Server) rerank(ctx context.Context, c *call, req *grebev1.RerankRequest) (*grebev1.RerankResponse, error) {
-	if c.model.Scoring.Kind != Pointwise {
-		return nil, errorf(unprocessable, "model", "%q scores by identifier: reranking needs a model that scores pointwise", c.model.Name)
-	}
-	if err := checkCount("documents", len(req.Documents)); err != nil {
-		return nil, err
-	}
-	if req.Query == "" {
-		return nil, errorf(invalidArgument, "query", "is missing")
-	}
-	if req.TopN < 0 {
-		return nil, errorf(invalidArgument, "top_n", "%d is negative", req.TopN)
-	}
-	if len(req.Query) > maxText {
-		return nil, errorf(tooLarge, "query", "%d bytes, at most %d", len(req.Query), maxText)
-	}
-	user, err := c.model.Prompt.UserTokens(&prompt.User{Text: req.Query})
-	if err != nil {
-		return nil, errorf(unprocessable, "query", "%v", err)
-	}
-	tokens, err := c.documents(ctx, req.Documents)
-	if err != nil {
-		return nil, err
-	}
-	r, err := s.rankPointwise(ctx, &work{call: c, policy: schedule.User, user: user, items: tokens})
-	if err != nil {
-		return nil, err
-	}
-	id, err := requestID("")
-	if err != nil {
-		return nil, err
-	}
-	resp := &grebev1.RerankResponse{Object: "list", Id: id, Model: c.model.Name, Usage: compatibleUsage(r.layout.Plan)}
-	for _, i := range r.best(int(req.TopN)) {
-		rel := &grebev1.Relevance{Index: int32(i), RelevanceScore: r.scores[i]}
-		if req.ReturnDocuments == nil || *req.ReturnDocuments {
-			rel.Document = &req.Documents[i]
-		}
-		resp.Results = append(resp.Results, rel)
-	}
-	return resp, nil
-}
-
-func (c *call) documents(ctx context.Context, docs []string) ([][]int32, error) {
-	tokens := make([][]int32, len(docs))
-	for i, d := range docs {
-		field := path{"documents", i}
-		if err := c.alive(ctx); err != nil {
-			return nil, err
-		}
-		if len(d) > maxText {
-			return nil, errorf(tooLarge, field.String(), "%d bytes, at most %d", len(d), maxText)
-		}
-		ids, err := c.model.Prompt.ItemTokens(&prompt.Item{Text: d, Identifier: -1})
-		if err != nil {
-			return nil, errorf(unprocessable, field.String(), "%v", err)
-		}
-		if len(ids) == 0 {
-			return nil, errorf(invalidArgument, field.String(), "has no tokens")
-		}
-		tokens[i] = ids
-	}
-	return tokens, nil
 }
 
 // ListModels lists the models, in the form of OpenAI's list.

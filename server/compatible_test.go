@@ -177,7 +177,6 @@ func TestRerankErrors(t *testing.T) {
 		{`{"model":"pw","query":"q","documents":["a",""]}`, 400, "invalid_argument", "documents[1]"},
 		{`{"model":"pw","query":"q","documents":["a",{"title":"b"}]}`, 400, "invalid_argument", "documents[1]"},
 		{`{"model":"pw","query":"q","documents":["a"],"top_n":-1}`, 400, "invalid_argument", "top_n"},
-		{`{"query":"q","documents":["a"]}`, 400, "invalid_argument", "model"},
 	} {
 		wantError(t, w.ask("POST", "/v1/rerank", c.body), c.status, c.code, c.field)
 	}

@@ -17,6 +17,9 @@ import (
 	"google.golang.org/grpc/health/grpc_health_v1"
 	"google.golang.org/grpc/keepalive"
 	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/reflection"
+	reflectionv1 "google.golang.org/grpc/reflection/grpc_reflection_v1"
+	reflectionv1alpha "google.golang.org/grpc/reflection/grpc_reflection_v1alpha"
 	"google.golang.org/grpc/status"
 	"google.golang.org/grpc/tap"
 	"google.golang.org/protobuf/proto"
@@ -71,7 +74,7 @@ func (g grpcService) RollbackCatalog(ctx context.Context, r *grebev1.RollbackCat
 	return g.s.RollbackCatalog(ctx, r)
 }
 
-// newGRPC returns a gRPC server with the service and the health service; secure may be nil.
+// newGRPC returns a gRPC server with the service, the health service and reflection; secure may be nil.
 func (s *Server) newGRPC(secure *tls.Config) *grpc.Server {
 	opts := []grpc.ServerOption{
 		grpc.MaxRecvMsgSize(int(s.cfg.MaxBody)),
@@ -90,6 +93,7 @@ func (s *Server) newGRPC(secure *tls.Config) *grpc.Server {
 	g := grpc.NewServer(opts...)
 	grebev1.RegisterGrebeServer(g, grpcService{s: s})
 	grpc_health_v1.RegisterHealthServer(g, s.health)
+	reflection.Register(g)
 	return g
 }
 
@@ -114,8 +118,8 @@ func (s *Server) tap(ctx context.Context, info *tap.Info) (context.Context, erro
 	if err := s.screenCall(ctx, info.Header); err != nil {
 		return nil, err
 	}
-	if grpcOps[info.FullMethodName] == "" {
-		return ctx, nil // what says nothing of anyone
+	if grpcOps[info.FullMethodName] == "" && !reflections[info.FullMethodName] {
+		return ctx, nil // unknown: refused later
 	}
 	if err := s.guard.Knows(keyIn(info.Header)); err != nil {
 		return nil, status.Error(codes.Unauthenticated, err.Error())
@@ -152,8 +156,19 @@ const healthPrefix = "/grpc.health.v1.Health/"
 // readKey finds, in a call's context, what is to be called when its message is read.
 type readKey struct{}
 
-// watch ends streams, which only those have who watch the server's health, when the server stops: nobody else would.
-func (s *Server) watch(srv any, stream grpc.ServerStream, _ *grpc.StreamServerInfo, next grpc.StreamHandler) error {
+// reflections are the streams that describe the API. They need a key, where the server has any.
+var reflections = map[string]bool{
+	reflectionv1.ServerReflection_ServerReflectionInfo_FullMethodName:      true,
+	reflectionv1alpha.ServerReflection_ServerReflectionInfo_FullMethodName: true,
+}
+
+// watch ends streams (health and reflection) when the server stops: nobody else would.
+func (s *Server) watch(srv any, stream grpc.ServerStream, info *grpc.StreamServerInfo, next grpc.StreamHandler) error {
+	if reflections[info.FullMethod] {
+		if err := s.guard.Knows(keyInMetadata(stream.Context())); err != nil {
+			return status.Error(codes.Unauthenticated, err.Error())
+		}
+	}
 	ctx, cancel := context.WithCancel(stream.Context())
 	defer cancel()
 	defer context.AfterFunc(s.watching, cancel)()

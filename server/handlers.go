@@ -24,11 +24,7 @@ func post[Req, Resp any](r *http.Request, decode func([]byte) (*Req, error),
 	if err != nil {
 		return reply{}, err
 	}
-	resp, err := call(r.Context(), req)
-	if err != nil {
-		return reply{}, err
-	}
-	return reply{body: encode(resp)}, nil
+	return answered(call(r.Context(), req))(encode)
 }
 
 func (s *Server) postRank(r *http.Request, _ string) (reply, error) {
@@ -39,12 +35,56 @@ func (s *Server) postRecommend(r *http.Request, _ string) (reply, error) {
 	return post(r, wire.DecodeRecommend, s.Recommend, wire.EncodeRecommend)
 }
 
+// postScore answers in the shape of the request: SGLang's or vLLM's.
 func (s *Server) postScore(r *http.Request, _ string) (reply, error) {
-	return post(r, wire.DecodeScore, s.Score, wire.EncodeScore)
+	body, err := readBody(r)
+	if err != nil {
+		return reply{}, err
+	}
+	one, pairs, err := wire.DecodeScore(body)
+	switch {
+	case err != nil:
+		return reply{}, err
+	case pairs != nil:
+		return answered(s.scorePairs(r.Context(), pairs))(wire.EncodePairs)
+	}
+	return answered(s.Score(r.Context(), one))(wire.EncodeScore)
 }
 
+// postRerank answers in the shape of the request: Jina's and Cohere's, or TEI's.
 func (s *Server) postRerank(r *http.Request, _ string) (reply, error) {
-	return post(r, wire.DecodeRerank, s.Rerank, wire.EncodeRerank)
+	body, err := readBody(r)
+	if err != nil {
+		return reply{}, err
+	}
+	req, texts, err := wire.DecodeRerank(body)
+	if err != nil {
+		return reply{}, err
+	}
+	encode := wire.EncodeRerank
+	if texts {
+		encode = wire.EncodeRerankTEI
+	}
+	return answered(s.Rerank(r.Context(), req))(encode)
+}
+
+// postRerankCohere answers as the second version of Cohere's API does.
+func (s *Server) postRerankCohere(r *http.Request, _ string) (reply, error) {
+	decode := func(in []byte) (*grebev1.RerankRequest, error) {
+		req, _, err := wire.DecodeRerank(in)
+		return req, err
+	}
+	return post(r, decode, s.Rerank, wire.EncodeRerankCohere)
+}
+
+// answered returns what encodes a response, or its error.
+func answered[Resp any](resp *Resp, err error) func(encode func(*Resp) []byte) (reply, error) {
+	return func(encode func(*Resp) []byte) (reply, error) {
+		if err != nil {
+			return reply{}, err
+		}
+		return reply{body: encode(resp)}, nil
+	}
 }
 
 func (s *Server) getModels(r *http.Request, _ string) (reply, error) {

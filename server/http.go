@@ -49,6 +49,9 @@ var routes = map[string]*route{
 	"/v1/recommend":        {op: "recommend", role: guard.Serve, methods: map[string]handler{"POST": (*Server).postRecommend}},
 	"/v1/score":            {op: "score", role: guard.Serve, methods: map[string]handler{"POST": (*Server).postScore}},
 	"/v1/rerank":           {op: "rerank", role: guard.Serve, methods: map[string]handler{"POST": (*Server).postRerank}},
+	"/score":               {op: "score", role: guard.Serve, methods: map[string]handler{"POST": (*Server).postScore}},
+	"/rerank":              {op: "rerank", role: guard.Serve, methods: map[string]handler{"POST": (*Server).postRerank}},
+	"/v2/rerank":           {op: "rerank", role: guard.Serve, methods: map[string]handler{"POST": (*Server).postRerankCohere}},
 	"/v1/models":           {op: "models", role: guard.Serve, methods: map[string]handler{"GET": (*Server).getModels}},
 	"/v1/items:batch":      {op: "items", role: guard.Catalog, stream: true, methods: map[string]handler{"POST": (*Server).postItems}},
 	"/v1/users:batch":      {op: "users", role: guard.Catalog, stream: true, methods: map[string]handler{"POST": (*Server).postUsers}},
@@ -61,6 +64,7 @@ var routes = map[string]*route{
 	"/metrics":             {op: "metrics", role: guard.Admin, open: true, methods: map[string]handler{"GET": (*Server).getMetrics}},
 	"/v2/health/live":      {op: "health", open: true, methods: map[string]handler{"GET": (*Server).getLive}},
 	"/v2/health/ready":     {op: "health", open: true, methods: map[string]handler{"GET": (*Server).getReady}},
+	"/health":              {op: "health", open: true, methods: map[string]handler{"GET": (*Server).getReady}},
 	"/livez":               {op: "health", open: true, methods: map[string]handler{"GET": (*Server).getLive}},
 	"/readyz":              {op: "health", open: true, methods: map[string]handler{"GET": (*Server).getReady}},
 }
@@ -137,7 +141,7 @@ func (s *Server) AdminHandler() http.Handler {
 		rep, err := s.getMetrics(r, "") // the admin listener asks for no key
 		s.write(w, r, rep, err)
 	})
-	for _, path := range []string{"/v2/health/", "/livez", "/readyz"} {
+	for _, path := range []string{"/v2/health/", "/health", "/livez", "/readyz"} {
 		mux.Handle(path, open)
 	}
 	mux.HandleFunc("POST /v1/models/", s.adminModels)

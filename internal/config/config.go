@@ -59,6 +59,7 @@ type Model struct {
 type Prompt struct {
 	Preamble            Text   `yaml:"preamble"`             // first in every prompt; none
 	User                string `yaml:"user"`                 // template of the user segment: {text}, {history}; "{text}"
+	Query               string `yaml:"query"`                // template of a query that documents are reranked by: {text}; user
 	History             string `yaml:"history"`              // how {history} lists items: text, codes or identifier; text
 	Separator           string `yaml:"separator"`            // between listed items; "\n"
 	Item                string `yaml:"item"`                 // template of an item: {text}, {id}, {attributes.NAME}; "{text}"

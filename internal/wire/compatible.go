@@ -6,12 +6,23 @@ import (
 	grebev1 "grebe/api/grebe/v1"
 )
 
-// DecodeScore reads a request of /v1/score, as SGLang takes it: items may be one text too.
-func DecodeScore(in []byte) (*grebev1.ScoreRequest, error) {
-	m := &grebev1.ScoreRequest{}
+// Pairs is a request of /score in vLLM's shape. One text of the first list may go with all of the second.
+type Pairs struct {
+	Model         string
+	First, Second []string
+}
+
+// DecodeScore reads a request of /v1/score: in SGLang's shape (query, items), where items may be one text too, or in
+// vLLM's (text_1, text_2). Exactly one of the results is not nil.
+func DecodeScore(in []byte) (*grebev1.ScoreRequest, *Pairs, error) {
+	m, p, paired := &grebev1.ScoreRequest{}, &Pairs{}, false
 	err := decode(in, true, func(d *decoder) {
 		d.object(func(key string) {
 			switch key {
+			case "text_1", "data_1":
+				p.First, paired = d.oneOrMore(), true
+			case "text_2", "data_2":
+				p.Second, paired = d.oneOrMore(), true
 			case "model":
 				m.Model = d.string()
 			case "query":
@@ -34,7 +45,11 @@ func DecodeScore(in []byte) (*grebev1.ScoreRequest, error) {
 			}
 		})
 	})
-	return m, err
+	if paired {
+		p.Model = m.Model
+		return nil, p, err
+	}
+	return m, nil, err
 }
 
 // input reads a text or a list of tokens.
@@ -51,10 +66,10 @@ func (d *decoder) input() *grebev1.Input {
 }
 
 // DecodeRerank reads a request of /v1/rerank, as Jina and Cohere take it: documents are texts or
-// objects with a text.
-func DecodeRerank(in []byte) (*grebev1.RerankRequest, error) {
-	m := &grebev1.RerankRequest{}
-	err := decode(in, true, func(d *decoder) {
+// objects with a text. Texts reports whether it came in TEI's shape (texts, return_text), which has an answer of its own.
+func DecodeRerank(in []byte) (m *grebev1.RerankRequest, texts bool, err error) {
+	m = &grebev1.RerankRequest{}
+	err = decode(in, true, func(d *decoder) {
 		d.object(func(key string) {
 			switch key {
 			case "model":
@@ -62,11 +77,12 @@ func DecodeRerank(in []byte) (*grebev1.RerankRequest, error) {
 			case "query":
 				m.Query = d.document()
 			case "documents":
-				m.Documents = nil
-				d.list(MaxCandidates, func() { m.Documents = append(m.Documents, d.document()) })
+				m.Documents = d.documents()
+			case "texts":
+				m.Documents, texts = d.documents(), true
 			case "top_n":
 				m.TopN = int32(d.integer(math.MinInt32, math.MaxInt32))
-			case "return_documents":
+			case "return_documents", "return_text":
 				b := d.bool()
 				m.ReturnDocuments = &b
 			default:
@@ -74,7 +90,24 @@ func DecodeRerank(in []byte) (*grebev1.RerankRequest, error) {
 			}
 		})
 	})
-	return m, err
+	if texts && m.ReturnDocuments == nil {
+		m.ReturnDocuments = new(bool)
+	}
+	return m, texts, err
+}
+
+// oneOrMore reads a text or a list of documents.
+func (d *decoder) oneOrMore() []string {
+	if d.peek() == '"' {
+		return []string{d.string()}
+	}
+	return d.documents()
+}
+
+func (d *decoder) documents() []string {
+	var out []string
+	d.list(MaxCandidates, func() { out = append(out, d.document()) })
+	return out
 }
 
 // document reads a text, or an object with a text.

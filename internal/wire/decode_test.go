@@ -125,7 +125,7 @@ func TestDecodeRankRefuses(t *testing.T) {
 }
 
 func TestDecodeLenient(t *testing.T) {
-	got, err := DecodeScore([]byte(`{"query":"q","items":["a",[1,2],""],"label_token_ids":[9],"apply_softmax":true,"item_first":null,
+	got, _, err := DecodeScore([]byte(`{"query":"q","items":["a",[1,2],""],"label_token_ids":[9],"apply_softmax":true,"item_first":null,
 		"model":null,"extra":{"a":[1,{"b":null}],"c":-1.5e3,"d":false,"d":true},"apply_softmax":false}`))
 	if err != nil {
 		t.Fatal(err)
@@ -138,10 +138,10 @@ func TestDecodeLenient(t *testing.T) {
 	if !proto.Equal(got, want) {
 		t.Errorf("got %v, want %v", got, want)
 	}
-	if got, err := DecodeScore([]byte(`{"items":"one"}`)); err != nil || len(got.Items) != 1 || got.Items[0].GetText() != "one" {
+	if got, _, err := DecodeScore([]byte(`{"items":"one"}`)); err != nil || len(got.Items) != 1 || got.Items[0].GetText() != "one" {
 		t.Errorf("one text as items: %v, %v", got, err)
 	}
-	r, err := DecodeRerank([]byte(`{"query":{"text":"q","x":1},"documents":["a",{"id":3,"text":"b"}],"top_n":2,"return_documents":false,"max_chunks":9}`))
+	r, _, err := DecodeRerank([]byte(`{"query":{"text":"q","x":1},"documents":["a",{"id":3,"text":"b"}],"top_n":2,"return_documents":false,"max_chunks":9}`))
 	wantR := &grebev1.RerankRequest{Query: "q", Documents: []string{"a", "b"}, TopN: 2, ReturnDocuments: proto.Bool(false)}
 	if err != nil || !proto.Equal(r, wantR) {
 		t.Errorf("got %v, %v; want %v", r, err, wantR)
@@ -155,14 +155,14 @@ func TestDecodeLenient(t *testing.T) {
 		`{"x":` + strings.Repeat(`{"a":`, 1000000): "x" + strings.Repeat(".a", maxDepth-1),
 		`{"x":nul}`: "x",
 	} {
-		_, err := DecodeRerank([]byte(in))
+		_, _, err := DecodeRerank([]byte(in))
 		var e *Error
 		if !errors.As(err, &e) || e.Field != field {
 			t.Errorf("%.60s: error %v, want one of field %q", in, err, field)
 		}
 	}
 	for _, in := range []string{`{"query":5}`, `{"query":{}}`, `{"items":[{}]}`, `{"items":5}`, `{"label_token_ids":[-1]}`, `{"apply_softmax":"yes"}`, `[]`} {
-		if _, err := DecodeScore([]byte(in)); err == nil {
+		if _, _, err := DecodeScore([]byte(in)); err == nil {
 			t.Errorf("%s: accepted", in)
 		}
 	}
@@ -284,8 +284,8 @@ func FuzzDecodeRank(f *testing.F) {
 		} else if !utf8.ValidString(err.Error()) {
 			t.Fatalf("the error %q is not UTF-8", err)
 		}
-		_, lenient := DecodeScore(in)
-		_, rerank := DecodeRerank(in)
+		_, _, lenient := DecodeScore(in)
+		_, _, rerank := DecodeRerank(in)
 		if (lenient == nil || rerank == nil) && !json.Valid(in) {
 			t.Fatalf("accepted %q, which is not JSON", in)
 		}

@@ -237,6 +237,64 @@ func EncodeRerank(m *grebev1.RerankResponse) []byte {
 	})
 }
 
+// EncodeRerankCohere writes a response of /v2/rerank, as Cohere's second version of the API has it.
+func EncodeRerankCohere(m *grebev1.RerankResponse) []byte {
+	return encode(func(w *writer) {
+		w.string("id", m.Id)
+		w.list("results", len(m.Results), func(i int) {
+			w.nested('{', '}', func() {
+				w.int("index", int64(m.Results[i].Index))
+				w.float("relevance_score", m.Results[i].RelevanceScore)
+			})
+		})
+		w.object("meta", func() { w.object("api_version", func() { w.string("version", "2") }) })
+	})
+}
+
+// EncodeRerankTEI writes a response of /rerank, as TEI (Text Embeddings Inference) has it: a bare list.
+func EncodeRerankTEI(m *grebev1.RerankResponse) []byte {
+	w := &writer{}
+	w.nested('[', ']', func() {
+		for _, r := range m.Results {
+			w.sep()
+			w.nested('{', '}', func() {
+				w.int("index", int64(r.Index))
+				w.float("score", r.RelevanceScore)
+				if r.Document != nil {
+					w.string("text", *r.Document)
+				}
+			})
+		}
+	})
+	return append(w.buf, '\n')
+}
+
+// PairScores are the scores of Pairs, in their order.
+type PairScores struct {
+	ID, Model string
+	Created   int64 // seconds since 1970
+	Scores    []float64
+	Usage     *grebev1.CompatibleUsage
+}
+
+// EncodePairs writes a response of /score in vLLM's shape.
+func EncodePairs(m *PairScores) []byte {
+	return encode(func(w *writer) {
+		w.string("id", m.ID)
+		w.string("object", "list")
+		w.int("created", m.Created)
+		w.string("model", m.Model)
+		w.list("data", len(m.Scores), func(i int) {
+			w.nested('{', '}', func() {
+				w.int("index", int64(i))
+				w.string("object", "score")
+				w.float("score", m.Scores[i])
+			})
+		})
+		w.compatibleUsage(m.Usage)
+	})
+}
+
 // EncodeItem writes an item. Fields without a value are left out.
 func EncodeItem(m *grebev1.Item) []byte {
 	return encode(func(w *writer) {

@@ -22,8 +22,8 @@ type Call struct {
 	Method, Path string
 	Op           string // unique name, for clients that are generated
 	Summary      string
-	Request      string // name of a message; none: no body
-	Response     string // name of a message; none: described by Returns
+	Request      string // name of a message, or names with | between them; none: no body
+	Response     string // likewise; none: described by Returns
 	Returns      string
 	Lines        bool     // the body is NDJSON
 	Query        []string // parameters
@@ -34,8 +34,11 @@ type Call struct {
 var Calls = []Call{
 	{"POST", "/v1/rank", "rank", "Order candidates for a user", "RankRequest", "RankResponse", "", false, nil, "serve"},
 	{"POST", "/v1/recommend", "recommend", "Generate items of the catalog for a user", "RecommendRequest", "RecommendResponse", "", false, nil, "serve"},
-	{"POST", "/v1/score", "score", "Probabilities of label tokens after a query and each item (SGLang's and vLLM's shape)", "ScoreRequest", "ScoreResponse", "", false, nil, "serve"},
-	{"POST", "/v1/rerank", "rerank", "Order documents by relevance to a query (Jina's and Cohere's shape)", "RerankRequest", "RerankResponse", "", false, nil, "serve"},
+	{"POST", "/v1/score", "score", "Probabilities of label tokens after a query and each item (SGLang's shape), or relevance of pairs of texts (vLLM's)", "ScoreRequest|PairsRequest", "ScoreResponse|PairsResponse", "", false, nil, "serve"},
+	{"POST", "/score", "score_pairs", "As /v1/score", "PairsRequest|ScoreRequest", "PairsResponse|ScoreResponse", "", false, nil, "serve"},
+	{"POST", "/v1/rerank", "rerank", "Order documents by relevance to a query (Jina's and Cohere's shape, or TEI's)", "RerankRequest|TextsRequest", "RerankResponse|TextsResponse", "", false, nil, "serve"},
+	{"POST", "/rerank", "rerank_texts", "As /v1/rerank", "TextsRequest|RerankRequest", "TextsResponse|RerankResponse", "", false, nil, "serve"},
+	{"POST", "/v2/rerank", "rerank_v2", "Order documents by relevance to a query (the second version of Cohere's shape)", "RerankRequest", "RerankV2Response", "", false, nil, "serve"},
 	{"GET", "/v1/models", "list_models", "What is loaded", "", "ListModelsResponse", "", false, nil, "serve"},
 	{"GET", "/v1/models/{id}", "get_model", "A model: its checkpoint, and how far a reload is", "", "Model", "", false, nil, "serve"},
 	{"POST", "/v1/models/{id}:reload", "reload_model", "Bring up the checkpoint that the configuration names now beside the one that serves, and swap them", "ReloadModelRequest", "Model", "", false, nil, "admin"},
@@ -59,6 +62,7 @@ var Calls = []Call{
 	{"GET", "/v1/hot", "get_hot", "Users and items that are asked for most", "", "", "ids and counts", false, nil, "admin"},
 	{"GET", "/v2/health/live", "live", "The process answers", "", "", `{"live": true}`, false, nil, ""},
 	{"GET", "/v2/health/ready", "ready", "Requests are answered; 503 while not", "", "", `{"ready": true}`, false, nil, ""},
+	{"GET", "/health", "health", "As /v2/health/ready", "", "", `{"ready": true}`, false, nil, ""},
 	{"GET", "/livez", "livez", "As /v2/health/live", "", "", `{"live": true}`, false, nil, ""},
 	{"GET", "/readyz", "readyz", "As /v2/health/ready", "", "", `{"ready": true}`, false, nil, ""},
 	{"GET", "/metrics", "metrics", "Prometheus' text format", "", "", "text", false, nil, "admin"},
@@ -76,16 +80,20 @@ func Document(version string) []byte {
 			paths[c.Path] = at
 		}
 		at[strings.ToLower(c.Method)] = c.describe()
-		for _, name := range []string{c.Request, c.Response} {
-			if name != "" {
+		for _, name := range strings.Split(c.Request+"|"+c.Response, "|") {
+			if own := foreign[name]; own != nil {
+				schemas[name] = own
+			} else if name != "" {
 				addSchema(schemas, said, messages().ByName(protoreflect.Name(name)))
 			}
 		}
 	}
 	doc, err := json.MarshalIndent(object{
 		"openapi": "3.1.0",
-		"info": object{"title": "Grebe", "version": version, "license": object{"name": "see LICENSE"},
+		"info": object{"title": "Grebe", "version": version, "license": object{"name": "Apache 2.0", "identifier": "Apache-2.0"},
 			"description": "A server for generative recommenders: ranks candidates with language models and generates items of a catalog."},
+		"servers":  []object{{"url": "/", "description": "The server that this document came from."}},
+		"tags":     tags,
 		"paths":    paths,
 		"security": []object{{}, {"key": []string{}}},
 		"components": object{
@@ -106,13 +114,14 @@ func messages() protoreflect.MessageDescriptors {
 func (c *Call) describe() object {
 	ok := object{"description": c.Returns}
 	if c.Response != "" {
-		ok = object{"description": c.Response, "content": object{"application/json": object{"schema": ref(c.Response)}}}
+		ok = object{"description": c.Summary, "content": object{"application/json": object{"schema": oneOf(c.Response)}}}
 	}
 	failed := object{"description": "What is wrong, and where", "content": object{"application/json": object{"schema": ref("Error")}}}
-	out := object{"operationId": c.Op, "summary": c.Summary, "responses": object{"2XX": ok, "4XX": failed, "5XX": failed}}
+	out := object{"operationId": c.Op, "tags": []string{c.tag()}, "summary": c.Summary, "responses": object{"2XX": ok, "4XX": failed, "5XX": failed}}
 	if c.Role != "" {
 		out["description"] = "Role of the key: " + c.Role + "."
 	} else {
+		out["description"] = "Open to everyone."
 		out["security"] = []object{{}}
 	}
 	if c.Request != "" {
@@ -120,7 +129,11 @@ func (c *Call) describe() object {
 		if c.Lines {
 			kind = "application/x-ndjson"
 		}
-		out["requestBody"] = object{"required": true, "content": object{kind: object{"schema": ref(c.Request)}}}
+		body := object{"schema": oneOf(c.Request)}
+		if example := examples[c.Op]; example != "" {
+			body["example"] = json.RawMessage(example)
+		}
+		out["requestBody"] = object{"required": true, "content": object{kind: body}}
 	}
 	var params []object
 	if strings.Contains(c.Path, "{id}") {
@@ -133,6 +146,19 @@ func (c *Call) describe() object {
 		out["parameters"] = params
 	}
 	return out
+}
+
+// oneOf refers to one of several messages.
+func oneOf(names string) object {
+	all := strings.Split(names, "|")
+	if len(all) == 1 {
+		return ref(all[0])
+	}
+	var refs []object
+	for _, name := range all {
+		refs = append(refs, ref(name))
+	}
+	return object{"anyOf": refs}
 }
 
 func ref(name string) object { return object{"$ref": "#/components/schemas/" + name} }
@@ -151,7 +177,11 @@ func addSchema(schemas object, said map[string]string, m protoreflect.MessageDes
 		return
 	}
 	props := object{}
-	schemas[name] = object{"type": "object", "properties": props, "description": said[name]}
+	schema := object{"type": "object", "properties": props, "description": said[name]}
+	if fields := required[name]; fields != nil {
+		schema["required"] = fields
+	}
+	schemas[name] = schema
 	for i := range m.Fields().Len() {
 		f := m.Fields().Get(i)
 		p := property(schemas, said, f)

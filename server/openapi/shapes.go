@@ -1,0 +1,97 @@
+package openapi
+
+import "strings"
+
+// tags group the calls.
+var tags = []object{
+	{"name": "serving", "description": "Rank candidates and recommend items."},
+	{"name": "compatible", "description": "The same in the shapes of other servers. Unknown fields are ignored."},
+	{"name": "catalog", "description": "Items, users, their events, and versions of the catalog."},
+	{"name": "tables", "description": "Tables of embeddings."},
+	{"name": "models", "description": "Loaded models."},
+	{"name": "operations", "description": "Health and metrics."},
+}
+
+// tag returns the group of a call.
+func (c *Call) tag() string {
+	for _, g := range []struct{ part, tag string }{
+		{"rerank", "compatible"}, {"score", "compatible"}, {"/v1/models", "models"}, {"/v1/tables", "tables"},
+		{"/v1/rank", "serving"}, {"/v1/recommend", "serving"}, {"/v1/", "catalog"},
+	} {
+		if strings.Contains(c.Path, g.part) {
+			return g.tag
+		}
+	}
+	return "operations"
+}
+
+// required lists what every message of a kind has.
+var required = map[string][]string{
+	"RankRequest":            {"user", "candidates"},
+	"RankResponse":           {"model", "request_id", "prefix", "node", "results", "usage", "timing_ms"},
+	"RecommendRequest":       {"user"},
+	"RecommendResponse":      {"model", "request_id", "node", "results", "catalog_version", "usage", "timing_ms"},
+	"ScoreRequest":           {"query", "items", "label_token_ids"},
+	"ScoreResponse":          {"object", "model", "scores", "usage"},
+	"RerankRequest":          {"query", "documents"},
+	"RerankResponse":         {"object", "id", "model", "results", "usage"},
+	"Relevance":              {"index", "relevance_score"},
+	"ListModelsResponse":     {"object", "data"},
+	"Model":                  {"id", "object", "created", "owned_by"},
+	"AppendEventsRequest":    {"events"},
+	"ActivateCatalogRequest": {"version"},
+}
+
+var (
+	text  = object{"type": "string"}
+	texts = object{"type": "array", "items": text}
+	count = object{"type": "integer"}
+	usage = ref("CompatibleUsage")
+)
+
+func shape(description string, fields []string, properties object) object {
+	return object{"type": "object", "description": description, "required": fields, "properties": properties}
+}
+
+// foreign are messages that only clients of other servers read and write.
+var foreign = map[string]object{
+	"PairsRequest": shape("Pairs of texts, as vLLM takes them.", []string{"text_1", "text_2"}, object{
+		"model":  text,
+		"text_1": object{"oneOf": []object{text, texts}, "description": "One text for all of text_2, or one for each."},
+		"text_2": object{"oneOf": []object{text, texts}},
+	}),
+	"PairsResponse": shape("Relevance of each pair.", []string{"id", "object", "created", "model", "data", "usage"}, object{
+		"id": text, "object": text, "created": count, "model": text, "usage": usage,
+		"data": object{"type": "array", "items": object{"type": "object", "required": []string{"index", "object", "score"},
+			"properties": object{"index": count, "object": text, "score": object{"type": "number"}}}},
+	}),
+	"TextsRequest": shape("Texts to rerank, as TEI takes them.", []string{"query", "texts"}, object{
+		"query": text, "texts": texts, "return_text": object{"type": "boolean"},
+	}),
+	"TextsResponse": {"type": "array", "description": "Texts, best first.", "items": object{"type": "object",
+		"required": []string{"index", "score"}, "properties": object{"index": count, "score": object{"type": "number"}, "text": text}}},
+	"RerankV2Response": shape("Documents, best first.", []string{"id", "results", "meta"}, object{
+		"id": text, "results": object{"type": "array", "items": ref("Relevance")},
+		"meta": object{"type": "object", "properties": object{"api_version": object{"type": "object", "properties": object{"version": text}}}},
+	}),
+}
+
+// examples are bodies that work against grebe demo, by operation.
+var examples = map[string]string{
+	"rank":             `{"model": "shop", "user": {"id": "kaya"}, "candidates": [{"id": "i00040"}, {"id": "i02500"}], "top_k": 2}`,
+	"recommend":        `{"model": "shop", "user": {"id": "kaya"}, "n": 5, "filter": {"department": ["Camping"]}}`,
+	"score":            `{"model": "shop", "query": "A camper.", "items": ["A tent", "A kettle"], "label_token_ids": [2628, 2629], "apply_softmax": true}`,
+	"score_pairs":      `{"model": "shop-pointwise", "text_1": "A camper.", "text_2": ["A tent", "A kettle"]}`,
+	"rerank":           `{"model": "shop-pointwise", "query": "A camper.", "documents": ["A tent", "A kettle"], "top_n": 1}`,
+	"rerank_texts":     `{"query": "A camper.", "texts": ["A tent", "A kettle"], "return_text": true}`,
+	"rerank_v2":        `{"model": "shop-pointwise", "query": "A camper.", "documents": ["A tent", "A kettle"], "top_n": 1}`,
+	"put_item":         `{"id": "i1", "text": "Field guide to water birds", "attributes": {"department": ["Books"]}}`,
+	"put_items":        `{"id": "i1", "text": "Field guide to water birds"}`,
+	"put_user":         `{"id": "u1", "history": ["i00040"]}`,
+	"put_users":        `{"id": "u1", "history": ["i00040"]}`,
+	"append_events":    `{"events": [{"item": "i00040", "time": 1783000000, "action": 5}]}`,
+	"activate_catalog": `{"version": "auto"}`,
+	"rollback_catalog": `{}`,
+	"reload_model":     `{}`,
+	"rollback_model":   `{}`,
+}
