@@ -2,9 +2,9 @@ package embed
 
 import (
 	"runtime"
-	"sync"
 
 	"grebe/evict"
+	"grebe/internal/contain"
 )
 
 // inParallel is how many keys make work for another thread.
@@ -13,14 +13,7 @@ const inParallel = 1024
 // gather is Get for many keys, whose rows go to out; those that miss are listed in s.
 func (c *Cache) gather(keys []uint64, out []byte, s *scratch) {
 	s.at = c.tick(len(keys))
-	e := c.gate.enter(s.stripe)
-	s.sets = int(c.n.Load())
-	if parts := min(len(keys)/inParallel, runtime.GOMAXPROCS(0)); parts > 1 {
-		c.gatherParts(keys, out, s, parts)
-	} else {
-		c.gatherRun(keys, out, s, 0)
-	}
-	c.gate.leave(e, s.stripe, c.pool)
+	c.gatherInside(keys, out, s)
 	misses := len(s.misses) + s.near.misses()
 	c.hits.Add(int64(len(keys) - misses))
 	c.misses.Add(int64(misses))
@@ -30,12 +23,24 @@ func (c *Cache) gather(keys []uint64, out []byte, s *scratch) {
 	}
 }
 
+// gatherInside looks up keys while the sets stay where they are.
+func (c *Cache) gatherInside(keys []uint64, out []byte, s *scratch) {
+	e := c.gate.enter(s.stripe)
+	defer func() { c.gate.leave(e, s.stripe, c.pool) }()
+	s.sets = int(c.n.Load())
+	if parts := min(len(keys)/inParallel, runtime.GOMAXPROCS(0)); parts > 1 {
+		c.gatherParts(keys, out, s, parts)
+	} else {
+		c.gatherRun(keys, out, s, 0)
+	}
+}
+
 // gatherParts divides the keys among threads.
 func (c *Cache) gatherParts(keys []uint64, out []byte, s *scratch, parts int) {
 	for len(s.parts) < parts-1 {
 		s.parts = append(s.parts, &scratch{})
 	}
-	var wg sync.WaitGroup
+	var wg contain.Group
 	for p := 1; p < parts; p++ {
 		part := s.parts[p-1]
 		part.reset()

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"grebe/compute"
+	"grebe/internal/contain"
 	"grebe/kv"
 	"grebe/model"
 	"grebe/plan"
@@ -57,6 +58,7 @@ const (
 func (p *pass) run(e *Engine) error {
 	p.reset()
 	defer p.release()
+	defer p.settle(e)
 	err := p.compute(e)
 	if err == nil {
 		return nil
@@ -68,6 +70,21 @@ func (p *pass) run(e *Engine) error {
 		}
 	}
 	return err
+}
+
+// settle passes a panic on, when nothing of the batch can be under way on the device any more: its memory is freed next.
+// To be deferred.
+func (p *pass) settle(e *Engine) {
+	r := recover()
+	if r == nil {
+		return
+	}
+	failed := contain.Of(r)
+	func() {
+		defer func() { _ = recover() }() // the first one says what happened
+		_ = e.runner.Begin(&compute.Batch{})
+	}()
+	panic(failed)
 }
 
 func (p *pass) compute(e *Engine) error {

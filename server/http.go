@@ -3,7 +3,6 @@ package server
 import (
 	"context"
 	"errors"
-	"fmt"
 	"io"
 	"maps"
 	"math"
@@ -11,12 +10,12 @@ import (
 	"net/http"
 	"net/http/pprof"
 	"net/url"
-	"runtime/debug"
 	"slices"
 	"strconv"
 	"strings"
 	"time"
 
+	"grebe/internal/contain"
 	"grebe/internal/wire"
 	"grebe/server/dashboard"
 	"grebe/server/guard"
@@ -299,10 +298,15 @@ func (s *Server) admit() (release func(), err error) {
 // rescue turns a panic into an internal error. To be deferred.
 func (s *Server) rescue(op string, err *error) {
 	if p := recover(); p != nil {
-		s.metrics.panics.Inc()
-		s.log.Error("panic in a handler", "op", op, "panic", fmt.Sprint(p), "stack", string(debug.Stack()))
+		s.Panicked(op, contain.Of(p))
 		*err = errorf(internal, "", "internal error")
 	}
+}
+
+// Panicked counts and logs a panic that was contained. Op says where: an operation, or "engine".
+func (s *Server) Panicked(op string, p *contain.Panic) {
+	s.metrics.panics.Inc()
+	s.log.Error("panic", "op", op, "panic", p.String(), "stack", string(p.Stack))
 }
 
 // answerFor is asError's, but a request that the server cut off is told so: its client is still there.

@@ -55,7 +55,7 @@ func newMetrics(r prometheus.Registerer) (*metrics, error) {
 			Name: "grebe_beam_rows", Help: "Beams computed for a recommendation, over all its rounds.",
 			Buckets: prometheus.ExponentialBuckets(1, 2, 15)}),
 		panics: prometheus.NewCounter(prometheus.CounterOpts{
-			Name: "grebe_panics_total", Help: "Panics caught in handlers."}),
+			Name: "grebe_panics_total", Help: "Panics contained in handlers and engines."}),
 		unknown: prometheus.NewCounter(prometheus.CounterOpts{
 			Name: "grebe_history_unknown_total", Help: "Items of histories that the catalog does not have, left out of prompts."}),
 	}

@@ -249,6 +249,7 @@ func (s *unit) openDispatcher(ctx context.Context, cfg *config.Config, replicas 
 	}
 	d, err := dispatch.New(engines, dispatch.Options{
 		Queue: cfg.Engine.Queue, SLO: time.Duration(cfg.SLOMillis) * time.Millisecond, Model: times, Lost: s.noteLost,
+		Panicked: s.notePanic,
 	})
 	if err != nil {
 		return nil, err

@@ -11,6 +11,7 @@ import (
 
 	"grebe/compute/cuda"
 	"grebe/internal/config"
+	"grebe/internal/contain"
 	"grebe/server"
 )
 
@@ -25,6 +26,13 @@ func (s *stack) noteLost(err error) {
 	select {
 	case s.lost <- err:
 	default: // it is known
+	}
+}
+
+// notePanic counts and logs a panic of an engine, whose batch failed.
+func (s *stack) notePanic(p *contain.Panic) {
+	if front := s.loaded.front.Load(); front != nil { // nobody asks before
+		front.Panicked("engine", p)
 	}
 }
 

@@ -4,9 +4,9 @@ import (
 	"fmt"
 	"math"
 	"runtime"
-	"sync"
 
 	"grebe/compute"
+	"grebe/internal/contain"
 )
 
 // epsMLP is of the norms outside the layers.
@@ -61,7 +61,7 @@ const ownWork = 1 << 18
 // multiply sets out = rows·weightsᵀ, on as many cores as are worth it.
 func (l *linear) multiply(rows, out []float32) {
 	parts := max(1, min(runtime.GOMAXPROCS(0), len(out)*l.in/ownWork))
-	var wg sync.WaitGroup
+	var wg contain.Group
 	for p := range parts {
 		wg.Go(func() {
 			for at := len(out) * p / parts; at < len(out)*(p+1)/parts; at++ {

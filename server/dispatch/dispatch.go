@@ -3,7 +3,8 @@
 //
 // Engines pull: whoever is free asks the Batcher for its next batch, so load spreads by itself. A
 // request that its deadline makes pointless leaves the queue without computing. What a batch took is
-// fed back to the model of prefill times that the decisions rest on.
+// fed back to the model of prefill times that the decisions rest on. A panic in an engine fails the jobs of its batch with
+// ErrPanicked; the engine goes on with the next.
 //
 // A job for which blocks are being read from a disk takes its place when these are expected before its first layers, which need none of
 // them, are computed: so it waits for the disk or for these layers, whichever takes longer, and nobody who shares its batch waits for the disk. Where a disk is
@@ -22,6 +23,7 @@ import (
 	"time"
 
 	"grebe/engine"
+	"grebe/internal/contain"
 	"grebe/schedule"
 )
 
@@ -30,6 +32,7 @@ var (
 	ErrQueueFull = errors.New("dispatch: the queue is full")
 	ErrExpired   = errors.New("dispatch: the deadline passed in the queue")
 	ErrShed      = errors.New("dispatch: the deadline cannot be met")
+	ErrPanicked  = errors.New("dispatch: the engine panicked")
 )
 
 // Engine is what a Dispatcher feeds. An engine.Engine is one.
@@ -49,6 +52,8 @@ type Options struct {
 	// Lost is called, once, when an engine's device is lost (engine.ErrLost): it does no more work, and jobs
 	// fail from then on. It MUST return soon; nil: nobody is told.
 	Lost func(error)
+	// Panicked is called when an engine panicked, with where it did. It MUST return soon; nil: nobody is told.
+	Panicked func(*contain.Panic)
 }
 
 // Dispatcher queues jobs and runs them in batches.
@@ -60,6 +65,7 @@ type Dispatcher struct {
 	calls   sync.Pool // of *call that nobody waits for
 	lost    func(error)
 	losing  sync.Once
+	alarm   func(*contain.Panic)
 
 	mu      sync.Mutex
 	batcher *schedule.Batcher
@@ -104,7 +110,7 @@ func New(engines []Engine, opt Options) (*Dispatcher, error) {
 		return nil, fmt.Errorf("dispatch: %w", err)
 	}
 	d := &Dispatcher{
-		engines: engines, ahead: opt.ReadAhead, start: time.Now(), batcher: b, tuner: tuner, lost: opt.Lost,
+		engines: engines, ahead: opt.ReadAhead, start: time.Now(), batcher: b, tuner: tuner, lost: opt.Lost, alarm: opt.Panicked,
 		waiting: map[uint64]*call{},
 	}
 	for range engines {
@@ -312,7 +318,7 @@ func (d *Dispatcher) work(e Engine, wake chan struct{}) {
 			continue
 		}
 		start := time.Now()
-		e.Run(b.jobs, b.out)
+		d.run(e, &b)
 		took := time.Since(start)
 		d.watch(b.out)
 		for i, c := range b.calls {
@@ -323,6 +329,25 @@ func (d *Dispatcher) work(e Engine, wake chan struct{}) {
 		}
 		d.observe(&b, took)
 	}
+}
+
+// run runs a batch. A panic fails all of its jobs.
+func (d *Dispatcher) run(e Engine, b *batch) {
+	defer func() {
+		r := recover()
+		if r == nil {
+			return
+		}
+		p := contain.Of(r)
+		for i := range b.out {
+			b.out[i] = engine.Outcome{Err: fmt.Errorf("%w: %v", ErrPanicked, p)}
+		}
+		b.late = true // what it took says nothing
+		if d.alarm != nil {
+			d.alarm(p)
+		}
+	}()
+	e.Run(b.jobs, b.out)
 }
 
 // watch tells of a device that is lost.

@@ -2,13 +2,16 @@
 // that an operation of a few microseconds is worth splitting.
 //
 // A job's tasks are claimed one by one by an atomic counter: which worker runs which task is not
-// fixed, so tasks must not depend on it for their results. Run allocates nothing.
+// fixed, so tasks must not depend on it for their results. Run allocates nothing. If a task panics, Run panics with it when
+// the others have ended.
 package team
 
 import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"grebe/internal/contain"
 )
 
 // spinFor is how long an idle worker spins before it parks. Operations of a layer follow each
@@ -32,6 +35,7 @@ type Team struct {
 	done   atomic.Int64
 	parked atomic.Int64
 	closed atomic.Bool
+	failed contain.First
 	mu     sync.Mutex // guards waiting on wake; held by nobody while a job runs
 	wake   *sync.Cond
 	wg     sync.WaitGroup
@@ -79,6 +83,7 @@ func (t *Team) Run(n int, job *Job) {
 	for t.done.Load() != int64(n) {
 		pause()
 	}
+	t.failed.Raise()
 }
 
 // step claims and runs one task; it reports false when there is none.
@@ -91,11 +96,19 @@ func (t *Team) step(w int) bool {
 		}
 		j := t.job.Load()
 		if t.state.CompareAndSwap(s, s+1) {
-			j.Do(w, int(next))
-			t.done.Add(1)
+			t.do(j, w, int(next))
 			return true
 		}
 	}
+}
+
+// do runs one task. A panic is kept for Run's caller: in a worker it would end the process.
+func (t *Team) do(j *Job, w, task int) {
+	defer func() {
+		t.failed.Note(recover())
+		t.done.Add(1)
+	}()
+	j.Do(w, task)
 }
 
 func (t *Team) idle() bool {
