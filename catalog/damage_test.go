@@ -98,3 +98,58 @@ func TestDamagedCatalogIsRefused(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// A repair of a catalog keeps every entry but those in the damaged record, counts what is missing, and continues the versions.
+// A second repair, or one of a sound catalog, does nothing.
+func TestRepairOfACatalog(t *testing.T) {
+	dir := filled(t)
+	if loss, err := Repair(dir); loss != nil || err != nil {
+		t.Fatalf("a sound catalog: %+v, %v", loss, err)
+	}
+	logs, err := filepath.Glob(filepath.Join(dir, "*.log"))
+	if err != nil || len(logs) == 0 {
+		t.Fatal(logs, err)
+	}
+	log := logs[len(logs)-1]
+	data, err := os.ReadFile(log)
+	if err != nil {
+		t.Fatal(err)
+	}
+	data[len(data)/3] ^= 4
+	if err := os.WriteFile(log, data, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if problems, err := Examine(dir); len(problems) != 1 || err != nil {
+		t.Errorf("examined: %q, %v", problems, err)
+	}
+	loss, err := Repair(dir)
+	if err != nil || loss == nil {
+		t.Fatalf("%+v, %v", loss, err)
+	}
+	if text := strings.Join(loss.Lost, "; "); !strings.Contains(text, "items: there were 65, and there are 64") {
+		t.Errorf("lost: %s", text)
+	}
+	if again, err := Repair(dir); again != nil || err != nil {
+		t.Errorf("repaired twice: %+v, %v", again, err)
+	}
+	c, err := Open(dir, Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	items, users, _ := c.Counts()
+	if items != 64 || users != 20 {
+		t.Errorf("%d items, %d users", items, users)
+	}
+	if _, err := c.PutItem(&grebev1.Item{Id: "new", Text: new("text")}); err != nil {
+		t.Fatal(err)
+	}
+	if c.totals.version != 86 {
+		t.Errorf("the next change has version %d, want 86", c.totals.version)
+	}
+	if _, err := Repair(dir); !errors.Is(err, ErrLocked) {
+		t.Errorf("an open catalog: %v", err)
+	}
+	if err := c.Close(); err != nil {
+		t.Error(err)
+	}
+}

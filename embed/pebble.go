@@ -53,14 +53,18 @@ func OpenFolder(dir string) (*Folder, error) {
 
 func openFolder(dir string, fs vfs.FS) (*Folder, error) {
 	cache := pebble.NewCache(64 << 20)
-	db, err := pebbleopen.Open(dir, &pebble.Options{
-		FS: fs, Cache: cache, FormatMajorVersion: pebble.FormatTableFormatV6, MemTableSize: 32 << 20, Logger: silent{},
-	})
+	opt := folderOptions(fs)
+	opt.Cache = cache
+	db, err := pebbleopen.Open(dir, opt)
 	if err != nil {
 		cache.Unref()
 		return nil, fmt.Errorf("embed: open tables in %s: %w", dir, err)
 	}
 	return &Folder{db: db, cache: cache}, nil
+}
+
+func folderOptions(fs vfs.FS) *pebble.Options {
+	return &pebble.Options{FS: fs, FormatMajorVersion: pebble.FormatTableFormatV6, MemTableSize: 32 << 20, Logger: silent{}}
 }
 
 // problems says what is wrong with the folder's files.

@@ -32,6 +32,15 @@ func Examine(dir string, opt *pebble.Options) ([]string, error) {
 	return r.examine(nil)
 }
 
+// Read calls visit for every key of a closed database, and changes nothing. The caller holds the folder's lock.
+func Read(dir string, opt *pebble.Options, visit func(key, value []byte)) error {
+	r := repairer{dir: dir, opt: opt, disk: opt.FS}
+	if r.disk == nil {
+		r.disk = vfs.Default
+	}
+	return r.readAll(nil, visit)
+}
+
 // Repair makes a database usable that Open or a read refuses as damaged. It returns nil when nothing is wrong. Where a small
 // file can be made anew it does that. Otherwise it copies all that can be read into a new database, and keeps the
 // damaged folder beside it. It may be cut off at any moment, and run again. The caller holds the folder's lock.
@@ -81,7 +90,7 @@ func (r *repairer) examine(hidden func(name string) bool) ([]string, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := r.readAll(hidden); err == nil {
+	if err := r.readAll(hidden, func(_, _ []byte) {}); err == nil {
 		return nil, nil
 	} else if err = Damage(r.dir, err); errors.As(err, &damage) {
 		return damage.Problems, nil
@@ -111,7 +120,7 @@ func (quiet) Infof(string, ...any)            {}
 func (quiet) Errorf(string, ...any)           {}
 func (quiet) Fatalf(format string, as ...any) { panic(fmt.Sprintf(format, as...)) }
 
-func (r *repairer) readAll(hidden func(name string) bool) error {
+func (r *repairer) readAll(hidden func(name string) bool, visit func(key, value []byte)) error {
 	db, err := r.reader(hidden, false)
 	if err != nil {
 		return err
@@ -122,9 +131,11 @@ func (r *repairer) readAll(hidden func(name string) bool) error {
 		return err
 	}
 	for ok := it.First(); ok; ok = it.Next() {
-		if _, err := it.ValueAndErr(); err != nil {
+		value, err := it.ValueAndErr()
+		if err != nil {
 			return errors.Join(err, it.Close())
 		}
+		visit(it.Key(), value)
 	}
 	return it.Close()
 }

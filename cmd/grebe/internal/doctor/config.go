@@ -51,6 +51,7 @@ func examineConfig(r *Report, file string, env []string, free int64) {
 		reachable(r, &cfg.Tables[i])
 	}
 	writable(r, cfg.DataDir)
+	damage(r, cfg.DataDir)
 	readable(r, "auth.keys", cfg.Auth.Keys)
 	readable(r, "tls.cert", cfg.TLS.Cert)
 	readable(r, "tls.key", cfg.TLS.Key)

@@ -1,5 +1,5 @@
 // Package doctor looks at a machine and a configuration and says what is good, what is missing and
-// what to do about it. It changes nothing. Libraries are looked for by their files, and opened only
+// what to do about it. Only Repair changes anything. Libraries are looked for by their files, and opened only
 // where there is a GPU to use them with.
 package doctor
 
@@ -13,10 +13,11 @@ import (
 type Status string
 
 const (
-	OK   Status = "ok"   // as it should be
-	Info Status = "info" // absent, and nothing needs it
-	Warn Status = "warn" // works, but worse than it could
-	Fail Status = "fail" // something needed is broken
+	OK    Status = "ok"    // as it should be
+	Info  Status = "info"  // absent, and nothing needs it
+	Warn  Status = "warn"  // works, but worse than it could
+	Fail  Status = "fail"  // something needed is broken
+	Fixed Status = "fixed" // was broken, and was repaired
 )
 
 // Finding is the outcome of one check.

@@ -1,0 +1,163 @@
+package catalog
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"os"
+
+	"github.com/cockroachdb/pebble/v2"
+	"github.com/cockroachdb/pebble/v2/vfs"
+
+	"grebe/internal/pebbleopen"
+)
+
+// Examine reads a whole catalog that no process has open and says what is wrong with it. It changes nothing.
+func Examine(dir string) ([]string, error) {
+	lock, err := lockFolder(dir)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	defer lock.Close()
+	opt := pebbleOptions(lock, slog.New(slog.DiscardHandler))
+	problems, err := pebbleopen.Examine(dir, opt)
+	if err != nil || len(problems) > 0 {
+		return problems, err
+	}
+	s, err := survey(dir, opt)
+	if err != nil {
+		return nil, err
+	}
+	return s.problems(), nil
+}
+
+// Repair makes a catalog usable that Open refuses as damaged: it keeps all entries that can be read. It returns nil when
+// nothing is wrong with it. The version goes on from the last one that was recorded.
+func Repair(dir string) (*pebbleopen.Loss, error) {
+	if _, err := os.Stat(dir + ".repairing"); err == nil { // it may have been cut off when the folder was moved away
+		if err := os.MkdirAll(dir, 0o700); err != nil {
+			return nil, err
+		}
+	}
+	lock, err := lockFolder(dir)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	defer lock.Close()
+	opt := pebbleOptions(lock, slog.New(slog.DiscardHandler))
+	loss, err := pebbleopen.Repair(dir, opt)
+	if err != nil {
+		return loss, err
+	}
+	s, err := survey(dir, opt)
+	if err != nil {
+		return loss, err
+	}
+	if loss == nil && len(s.bad) == 0 {
+		return nil, nil
+	}
+	if loss == nil {
+		loss = &pebbleopen.Loss{Problems: s.problems()}
+	}
+	loss.Lost = append(loss.Lost, s.problems()...)
+	if note := loss.Note; note[0] > 0 {
+		loss.Lost = append(loss.Lost, s.missing(note)...)
+	}
+	return loss, s.mend(dir, opt, loss.Note)
+}
+
+func lockFolder(dir string) (*pebble.Lock, error) {
+	if _, err := os.Stat(dir); err != nil {
+		return nil, err
+	}
+	lock, err := pebble.LockDirectory(dir, vfs.Default)
+	var path *fs.PathError
+	if err != nil && !errors.As(err, &path) {
+		return nil, ErrLocked
+	}
+	return lock, err
+}
+
+// surveyed is what a database holds.
+type surveyed struct {
+	items, users int
+	version      uint64
+	newest       uint64   // version of an entry
+	bad          [][]byte // keys of entries that cannot be read
+}
+
+func survey(dir string, opt *pebble.Options) (*surveyed, error) {
+	s := &surveyed{}
+	c := New(Options{})
+	err := pebbleopen.Read(dir, opt, func(key, value []byte) {
+		if string(key) == string(versionKey) && len(value) == 8 {
+			s.version = binary.LittleEndian.Uint64(value)
+		}
+		if len(key) != keySize || key[0] != 'i' && key[0] != 'u' {
+			return
+		}
+		if err := c.readEntry(key[0], value); err != nil {
+			s.bad = append(s.bad, append([]byte(nil), key...))
+		}
+	})
+	if errors.Is(err, pebble.ErrDBDoesNotExist) {
+		err = nil
+	}
+	s.items, s.users = len(c.items), len(c.users)
+	for _, e := range c.items {
+		s.newest = max(s.newest, e.version)
+	}
+	for _, e := range c.users {
+		s.newest = max(s.newest, e.version)
+	}
+	return s, err
+}
+
+func (s *surveyed) problems() []string {
+	if len(s.bad) == 0 {
+		return nil
+	}
+	return []string{fmt.Sprintf("%d entries cannot be read", len(s.bad))}
+}
+
+// missing compares with the numbers that were recorded with the last change.
+func (s *surveyed) missing(note pebbleopen.Note) []string {
+	var out []string
+	for _, n := range []struct {
+		what     string
+		had, has uint64
+	}{{"items", note[1], uint64(s.items)}, {"users", note[2], uint64(s.users)}} {
+		if n.had != n.has {
+			out = append(out, fmt.Sprintf("%s: there were %d, and there are %d", n.what, n.had, n.has))
+		}
+	}
+	if last := max(s.version, s.newest); last < note[0] {
+		out = append(out, fmt.Sprintf("changes %d to %d", last+1, note[0]))
+	}
+	return out
+}
+
+// mend removes what cannot be read and makes sure that versions grow.
+func (s *surveyed) mend(dir string, opt *pebble.Options, note pebbleopen.Note) error {
+	db, err := pebbleopen.Open(dir, opt)
+	if err != nil {
+		return err
+	}
+	version := max(s.version, s.newest, note[0])
+	b := db.NewBatch()
+	for _, key := range s.bad {
+		err = errors.Join(err, b.Delete(key, nil))
+	}
+	err = errors.Join(err, b.Set(versionKey, binary.LittleEndian.AppendUint64(nil, version), nil),
+		b.Set(formatKey, binary.LittleEndian.AppendUint64(nil, format), nil), b.Commit(pebble.Sync))
+	db.SetNote(pebbleopen.Note{version, uint64(s.items), uint64(s.users)})
+	return errors.Join(err, db.Close())
+}
