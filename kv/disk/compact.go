@@ -3,6 +3,7 @@ package disk
 import (
 	"errors"
 	"fmt"
+	"syscall"
 )
 
 // halfDead returns a segment of which at least half is dead space that only rewriting can free, or
@@ -39,13 +40,24 @@ func (s *Store) limitSegments() error {
 	if n <= s.maxSegments || least == nil {
 		return nil
 	}
-	s.compact(least)
-	return s.drain()
+	return errors.Join(s.compact(least), s.drain())
 }
 
-// compact copies the records of a segment to the active one and drops it. Readers of the segment go
-// on undisturbed. A record that cannot be copied counts as evicted. The caller holds w.
-func (s *Store) compact(seg *segment) {
+// copied is a record that was copied to another segment.
+type copied struct {
+	to     *segment
+	source int64 // where it was
+	h      header
+}
+
+func (c *copied) place() extent {
+	return extent{c.to, int64(c.h.offset), recordSize(c.h.meta, c.h.payload)}
+}
+
+// compact copies the records of a segment to the active one and those after it, and drops it when the copies are durable.
+// Readers of the segment go on undisturbed. A record that cannot be read or has no room counts as evicted. If copies cannot
+// be written or do not become durable, all records stay where they are and compact returns an error. The caller holds w.
+func (s *Store) compact(seg *segment) error {
 	if seg == s.active {
 		s.active = nil
 	}
@@ -54,36 +66,66 @@ func (s *Store) compact(seg *segment) {
 	s.stats.Compactions++
 	s.mu.Unlock()
 	defer s.release(seg)
+	var list []copied
+	var broken error // writes fail
 	err := seg.walk(seg.end, func(h header) {
-		if err := s.move(seg, h); err != nil {
+		if broken != nil {
+			return
+		}
+		c, err := s.copyRecord(seg, h)
+		switch {
+		case err == nil && c.to != nil:
+			list = append(list, c)
+		case err == nil:
+		case errors.Is(err, errUnread), errors.Is(err, ErrNoRoom), errors.Is(err, syscall.ENOSPC):
 			s.opt.Logger.Warn("disk: dropped a record while compacting", "segment", seg.id, "error", err)
+		default:
+			broken = err
 		}
 	}, func(off, n int64, torn bool) {})
 	if err != nil {
 		s.opt.Logger.Warn("disk: compact", "segment", seg.id, "error", err)
 	}
-	if s.active != nil {
-		_ = s.syncSegment(s.active) // counted; at worst a power cut loses the copies
+	if err := errors.Join(broken, s.syncCopies(list)); err != nil {
+		for i := range list {
+			s.putPending(list[i].place())
+		}
+		return fmt.Errorf("compact segment %d: %w", seg.id, err)
+	}
+	for i := range list {
+		if c := &list[i]; !s.moved(seg, c) {
+			s.putPending(c.place())
+		}
 	}
 	s.forgetAll(seg)
 	s.drop(seg)
+	return nil
 }
 
-var errMoved = errors.New("no longer at its place")
+// syncCopies makes the segments that records were copied to durable.
+func (s *Store) syncCopies(list []copied) error {
+	for i := range list {
+		if to := list[i].to; to.dirty {
+			if err := s.syncSegment(to); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
 
-// move copies one record to the active segment.
-func (s *Store) move(from *segment, h header) error {
-	id := s.owner(from, &h)
-	if id == 0 {
-		return nil
+// copyRecord copies one record to the active segment; to is nil if the record is nobody's any more, or has no room.
+func (s *Store) copyRecord(from *segment, h header) (c copied, err error) {
+	if s.owner(from, &h) == 0 {
+		return c, nil
 	}
 	size := recordSize(h.meta, h.payload)
 	if !s.punch && !s.roomToCopy(size) {
-		return nil // forgetAll evicts it
+		return c, nil // forgetAll evicts it
 	}
 	to, err := s.reserveCopy(size)
 	if err != nil {
-		return err
+		return c, err
 	}
 	source := int64(h.offset)
 	h.nonce, h.offset = to.nonce, uint64(to.end-size)
@@ -91,13 +133,11 @@ func (s *Store) move(from *segment, h header) error {
 	if err == nil {
 		err = writeHeader(to, &h)
 	}
-	if err == nil && !s.moved(from, to, source, &h) {
-		err = errMoved
-	}
 	if err != nil {
 		s.abandon(to, size)
+		return c, err
 	}
-	return err
+	return copied{to, source, h}, nil
 }
 
 // owner returns the id of the record at this place of a segment, or 0 if it is nobody's.
@@ -135,6 +175,8 @@ func (s *Store) reserveCopy(size int64) (*segment, error) {
 	return s.active, nil
 }
 
+var errUnread = errors.New("read")
+
 func copyBody(to, from *segment, h *header, source int64) error {
 	to.dirty = true
 	buf := make([]byte, step)
@@ -142,7 +184,7 @@ func copyBody(to, from *segment, h *header, source int64) error {
 	for done := int64(headerSize); done < n; {
 		part := buf[:min(step, n-done)]
 		if err := readFull(from.f, part, source+done); err != nil {
-			return fmt.Errorf("read: %w", err)
+			return fmt.Errorf("%w: %w", errUnread, err)
 		}
 		if _, err := to.f.WriteAt(part, int64(h.offset)+done); err != nil {
 			return fmt.Errorf("write: %w", err)
@@ -153,15 +195,15 @@ func copyBody(to, from *segment, h *header, source int64) error {
 }
 
 // moved makes the copy the record, keeping its time of use, unless the record is gone meanwhile.
-func (s *Store) moved(from, to *segment, source int64, h *header) bool {
+func (s *Store) moved(from *segment, c *copied) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	id := s.index.find(&h.key)
-	if id == 0 || !s.index.at(id).same(&record{seg: from.id, block: uint32(source / block)}) {
+	id := s.index.find(&c.h.key)
+	if id == 0 || !s.index.at(id).same(&record{seg: from.id, block: uint32(c.source / block)}) {
 		return false
 	}
 	from.records--
-	s.place(id, to, h)
+	s.place(id, c.to, &c.h)
 	return true
 }
 

@@ -57,7 +57,7 @@ func TestTruncatedAnywhere(t *testing.T) {
 	skipUnderRace(t)
 	for _, holes := range []bool{true, false} {
 		d, sizes := small(t, holes)
-		whole := d.only(t).data
+		whole := d.only(t).Data
 		var starts, ends []int
 		for at, i := block, 0; i < len(sizes); i++ {
 			starts = append(starts, at)
@@ -100,7 +100,7 @@ func TestAnyByteFlipped(t *testing.T) {
 	skipUnderRace(t)
 	for _, reopen := range []bool{true, false} {
 		d, sizes := small(t, true)
-		n := len(d.only(t).data)
+		n := len(d.only(t).Data)
 		for at := range n {
 			c := d.copyOf()
 			f := c.only(t)
@@ -108,7 +108,7 @@ func TestAnyByteFlipped(t *testing.T) {
 			if !reopen { // damaged while the store has it open
 				s = mustOpen(t, c, Options{Budget: mib})
 			}
-			f.data[at] ^= 1 << (at % 8)
+			f.Data[at] ^= 1 << (at % 8)
 			if reopen {
 				s = mustOpen(t, c, Options{Budget: mib})
 			}
@@ -130,7 +130,7 @@ func TestAnyByteFlipped(t *testing.T) {
 // The same on real files, at every 61st byte.
 func TestDamagedFiles(t *testing.T) {
 	d, sizes := small(t, true)
-	whole := d.only(t).data
+	whole := d.only(t).Data
 	dir := t.TempDir()
 	name := filepath.Join(dir, segmentName(1))
 	for at := 0; at < len(whole); at += 61 {

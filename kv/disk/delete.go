@@ -34,7 +34,9 @@ func (s *Store) Delete(keys ...Key) error {
 // scrub erases all that awaits erasure, and makes this and every erasure before it durable. Headers go
 // first and for good, so that no power cut can leave half a record; zeros then reach the disk before
 // the space is given back, so that they stand where the bytes stood. The caller holds w.
-func (s *Store) scrub() error {
+func (s *Store) scrub() error { return s.despiteFailedSyncs(s.scrubOnce) }
+
+func (s *Store) scrubOnce() error {
 	list := s.takePending()
 	err := s.overwrite(list, func(e extent) (int64, int64) { return e.off, min(e.n, block) })
 	if err == nil {

@@ -4,7 +4,7 @@
 // It is a cache, and checksums decide what is in it. Records are appended to segment files; a record
 // counts once its header stands, and the header is written last. Killing the process at any moment
 // leaves every record whose Put returned and nothing half-written. A power cut may also lose records
-// written since the last Sync. A torn or corrupted record is a miss and a counter, never wrong bytes
+// written since the last Sync, by this process or by one that was killed. A torn or corrupted record is a miss and a counter, never wrong bytes
 // and never an error. Delete is durable when it returns, and leaves no byte of the record in the
 // files. FORMAT.md describes the files.
 //
@@ -164,22 +164,69 @@ func (s *Store) Sync() error {
 
 // sync erases what awaits it and makes every segment durable. The caller holds w.
 func (s *Store) sync() error {
-	err := s.drain()
-	for _, seg := range s.segments() {
-		if seg.dirty {
-			err = errors.Join(err, s.syncSegment(seg))
+	return s.despiteFailedSyncs(func() error {
+		err := s.drain()
+		for _, seg := range s.segments() {
+			if seg.dirty {
+				err = errors.Join(err, s.syncSegment(seg))
+			}
 		}
-	}
-	return errors.Join(err, s.syncFolder())
+		return errors.Join(err, s.syncFolder())
+	})
 }
 
+// despiteFailedSyncs calls f, and once more if f failed and the segments whose sync failed could be rewritten. It
+// rewrites those that an earlier call left, first. The caller holds w.
+func (s *Store) despiteFailedSyncs(f func() error) error {
+	if err := s.rewriteFailed(); err != nil {
+		return err
+	}
+	err := f()
+	if err == nil || s.rewriteFailed() != nil {
+		return err
+	}
+	return f()
+}
+
+// errFailedBefore is why a segment is not used that a process before failed to sync.
+var errFailedBefore = errors.New("a process before could not sync it")
+
+// syncSegment makes a segment durable. A sync that fails leaves the pages clean: a later one would succeed without
+// writing them. So the segment is not used any more, and its records are copied to another. The caller holds w.
 func (s *Store) syncSegment(seg *segment) error {
+	if seg.failed != nil {
+		return fmt.Errorf("disk: segment %d is to be rewritten since a sync failed: %w", seg.id, seg.failed)
+	}
 	if err := seg.f.Sync(); err != nil {
 		s.countWriteError()
+		s.fail(seg, err)
 		return fmt.Errorf("disk: sync segment %d: %w", seg.id, err)
 	}
 	seg.dirty, seg.erased = false, false
 	return nil
+}
+
+// fail notes that a sync of a segment failed, in the file too: a process that follows this one finds the same pages, and
+// must not trust them either.
+func (s *Store) fail(seg *segment, err error) {
+	seg.failed = err
+	if seg == s.active {
+		s.active = nil
+	}
+	if _, err := seg.f.WriteAt(failedMark, failedMarkAt); err != nil {
+		s.opt.Logger.Error("disk: mark a segment whose sync failed", "segment", seg.id, "error", err)
+	}
+}
+
+// rewriteFailed copies the records of segments whose sync failed to others and removes them. The caller holds w.
+func (s *Store) rewriteFailed() error {
+	var errs []error
+	for _, seg := range s.segments() {
+		if seg.failed != nil {
+			errs = append(errs, s.compact(seg))
+		}
+	}
+	return errors.Join(errs...)
 }
 
 func (s *Store) syncFolder() error {

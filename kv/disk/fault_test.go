@@ -123,3 +123,30 @@ func TestReadErrorIsAMiss(t *testing.T) {
 	}
 	books(t, s)
 }
+
+// A Put that cannot give back the space of what went before fails: it would evict more and more without freeing any.
+func TestPutFailsWhileNothingCanBeErased(t *testing.T) {
+	d := newMemFolder(t, true)
+	s := mustOpen(t, d, Options{Budget: mib})
+	mustPut(t, s, keyOf(1), nil, pattern(keyOf(1), 'p', 0, 1000))
+	d.fail = func(op string) error {
+		if op == "punch" {
+			return syscall.EIO
+		}
+		return nil
+	}
+	mustPut(t, s, keyOf(1), nil, pattern(keyOf(1), 'p', 1, 1000)) // the old one stays, to be erased
+	if err := s.Put(keyOf(2), nil, [][]byte{pattern(keyOf(2), 'p', 0, 1000)}); !errors.Is(err, syscall.EIO) {
+		t.Errorf("put while nothing can be erased: %v", err)
+	}
+	if _, ok := s.Has(keyOf(2)); ok {
+		t.Error("a record whose put failed is there")
+	}
+	if st := s.Stats(); st.Entries != 1 || st.Evictions != 0 || st.WriteErrors == 0 {
+		t.Errorf("after it: %+v", st)
+	}
+	d.fail = nil
+	mustPut(t, s, keyOf(2), nil, pattern(keyOf(2), 'p', 0, 1000))
+	d.cut = true
+	books(t, s)
+}

@@ -1,6 +1,7 @@
 package disk
 
 import (
+	"bytes"
 	"encoding/binary"
 	"hash/crc32"
 )
@@ -14,7 +15,11 @@ const (
 	maxBytes      = 1 << 44  // of a store: block numbers and record ids have 32 bits
 	segmentMagic  = 0x53564b47
 	recordMagic   = 0x52564b47
+	failedMarkAt  = 20 // in a segment's first block
 )
+
+// failedMark stands in the first block of a segment whose sync failed.
+var failedMark = []byte("GKVF")
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
@@ -113,11 +118,12 @@ func encodeSegment(nonce uint64) []byte {
 	return b
 }
 
-func decodeSegment(b []byte) (nonce uint64, ok bool) {
+// decodeSegment reads the first block of a segment; failed says that a sync of it failed.
+func decodeSegment(b []byte) (nonce uint64, failed, ok bool) {
 	le := binary.LittleEndian
 	if len(b) < block || le.Uint32(b) != segmentMagic || le.Uint32(b[4:]) != formatVersion ||
 		le.Uint32(b[16:]) != checksum(b[:16]) {
-		return 0, false
+		return 0, false, false
 	}
-	return le.Uint64(b[8:]), true
+	return le.Uint64(b[8:]), bytes.Equal(b[failedMarkAt:failedMarkAt+len(failedMark)], failedMark), true
 }

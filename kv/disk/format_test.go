@@ -3,6 +3,7 @@ package disk
 import (
 	"bytes"
 	"hash/crc32"
+	"math"
 	"testing"
 )
 
@@ -39,6 +40,41 @@ func TestFormat(t *testing.T) {
 	} {
 		if at, size := payloadAt(int(c.meta), c.payload), recordSize(int(c.meta), c.payload); at != c.at || size != c.size {
 			t.Errorf("meta %d, payload %d: at %d of %d, want at %d of %d", c.meta, c.payload, at, size, c.at, c.size)
+		}
+	}
+}
+
+// Lengths that no store writes are no record, whatever the checksums say: they would be used to compute offsets.
+func TestHostileLengthsAreNoRecord(t *testing.T) {
+	for _, c := range []struct {
+		payload int64
+		meta    uint32
+		ok      bool
+	}{
+		{0, 0, true}, {maxBytes, MaxMeta, true}, {maxBytes, MaxMeta + 1, false}, {maxBytes + 1, MaxMeta, false},
+		{-1, 0, false}, {math.MinInt64, 0, false}, {math.MaxInt64, 0, false}, {0, math.MaxUint32, false},
+	} {
+		h := header{nonce: 7, offset: block, seq: 1, key: keyOf(1), payload: c.payload, meta: int(c.meta)}
+		b := make([]byte, block)
+		h.encode(b)
+		if _, ok := decode(b, 7, block); ok != c.ok {
+			t.Fatalf("a payload of %d and a meta of %d bytes: a record is %v, want %v", c.payload, c.meta, ok, c.ok)
+		}
+		d := newMemFolder(t, true)
+		s := mustOpen(t, d, Options{Budget: mib})
+		mustPut(t, s, keyOf(2), nil, pattern(keyOf(2), 'p', 0, 1000))
+		seg := s.segments()[0]
+		h.nonce, h.offset = seg.nonce, uint64(seg.end)
+		h.encode(b)
+		if _, err := seg.f.WriteAt(b, seg.end); err != nil {
+			t.Fatal(err)
+		}
+		s = mustOpen(t, d.copyOf(), Options{Budget: mib})
+		if _, ok := s.Has(keyOf(1)); ok != (c.payload == 0 && c.meta == 0) {
+			t.Errorf("a payload of %d and a meta of %d bytes: a record that is not there is found: %v", c.payload, c.meta, ok)
+		}
+		if _, p, ok := fetch(t, s, keyOf(2)); !ok || !bytes.Equal(p, pattern(keyOf(2), 'p', 0, 1000)) {
+			t.Errorf("a payload of %d and a meta of %d bytes: the record before it is lost", c.payload, c.meta)
 		}
 	}
 }

@@ -7,7 +7,7 @@ func FuzzOpen(f *testing.F) {
 	d, _ := small(&testing.T{}, true)
 	var whole []byte
 	for _, file := range d.files {
-		whole = file.data
+		whole = file.Data
 	}
 	f.Add(whole)
 	f.Add(whole[:len(whole)/2])

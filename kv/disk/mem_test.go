@@ -4,14 +4,15 @@ import (
 	"errors"
 	"io"
 	"io/fs"
+	"maps"
 	"math/rand/v2"
 	"slices"
 	"sync"
 	"syscall"
 	"testing"
-)
 
-const sector = 512
+	"grebe/internal/durable/durabletest"
+)
 
 // memFolder is a folder in memory that knows which bytes a power cut may take, counts the space its
 // files hold, and fails on demand.
@@ -57,7 +58,7 @@ func (d *memFolder) Create(name string) (file, error) {
 	if d.files[name] != nil {
 		return nil, fs.ErrExist
 	}
-	f := &memFile{dir: d, blocks: map[int64]bool{}, past: map[int64][][]byte{}}
+	f := &memFile{dir: d, blocks: map[int64]bool{}}
 	d.files[name] = f
 	f.open++
 	return f, nil
@@ -97,10 +98,7 @@ func (d *memFolder) Sync() error {
 	if err := d.check("sync"); err != nil {
 		return err
 	}
-	d.durable = map[string]*memFile{}
-	for n, f := range d.files {
-		d.durable[n] = f
-	}
+	d.durable = maps.Clone(d.files)
 	return nil
 }
 
@@ -136,64 +134,54 @@ func (d *memFolder) checkBudget() {
 func (d *memFolder) all() []byte {
 	var b []byte
 	for _, f := range d.files {
-		b = append(b, f.data...)
+		b = append(b, f.Data...)
 	}
 	return b
 }
 
-// powerCut returns what a disk may show afterwards: every sector as of the last Sync or as of any write
-// since, every file there or not if that is not durable.
+// powerCut returns what a disk may show afterwards: every sector as of the last Sync or as of any write since, every
+// file there or not if that is not durable. Without r all that is not durable is gone.
 func (d *memFolder) powerCut(r *rand.Rand) *memFolder {
 	c := newMemFolder(d.t, d.holes)
 	c.cut = true
-	names := map[string]bool{}
-	for n := range d.files {
-		names[n] = true
-	}
-	for n := range d.durable {
-		names[n] = true
-	}
-	for _, n := range slices.Sorted(func(yield func(string) bool) {
-		for n := range names {
-			if !yield(n) {
-				return
-			}
-		}
-	}) {
-		f, old := d.files[n], d.durable[n]
-		if f != old && r.IntN(2) == 0 {
-			f = old
+	names := maps.Clone(d.files)
+	maps.Copy(names, d.durable)
+	for _, n := range slices.Sorted(maps.Keys(names)) {
+		f := d.durable[n]
+		if now := d.files[n]; now != f && r != nil && r.IntN(2) == 0 {
+			f = now
 		}
 		if f != nil {
 			c.files[n] = f.survivor(c, r)
 		}
 	}
-	c.durable = map[string]*memFile{}
-	for n, f := range c.files {
-		c.durable[n] = f
-	}
+	c.durable = maps.Clone(c.files)
 	return c
 }
 
-// copyOf returns the folder as a killed process leaves it.
+// copyOf returns the folder as a killed process leaves it: all is there, and what was not durable is not durable yet.
 func (d *memFolder) copyOf() *memFolder {
 	c := newMemFolder(d.t, d.holes)
-	for n, f := range d.files {
-		g := &memFile{dir: c, data: slices.Clone(f.data), blocks: map[int64]bool{}, past: map[int64][][]byte{}}
-		for b := range f.blocks {
-			g.blocks[b] = true
+	c.cut = d.cut
+	copies := map[*memFile]*memFile{}
+	copied := func(files map[string]*memFile) map[string]*memFile {
+		out := map[string]*memFile{}
+		for n, f := range files {
+			if copies[f] == nil {
+				copies[f] = &memFile{dir: c, Pages: f.Pages.Clone(), blocks: maps.Clone(f.blocks)}
+			}
+			out[n] = copies[f]
 		}
-		c.files[n], c.durable[n] = g, g
+		return out
 	}
+	c.files, c.durable = copied(d.files), copied(d.durable)
 	return c
 }
 
 type memFile struct {
-	dir    *memFolder
-	data   []byte
-	blocks map[int64]bool     // that take space
-	past   map[int64][][]byte // what each sector was since the last Sync
-	sizes  []int64            // likewise the size
+	dir *memFolder
+	durabletest.Pages
+	blocks map[int64]bool // that take space
 	open   int
 	bad    bool // reads fail
 }
@@ -202,7 +190,7 @@ func (f *memFile) held() int64 {
 	if f.dir.holes {
 		return int64(len(f.blocks)) * block
 	}
-	return roundUp(int64(len(f.data)), block)
+	return roundUp(int64(len(f.Data)), block)
 }
 
 func (f *memFile) ReadAt(b []byte, off int64) (int, error) {
@@ -211,40 +199,23 @@ func (f *memFile) ReadAt(b []byte, off int64) (int, error) {
 	if f.bad {
 		return 0, syscall.EIO
 	}
-	if off >= int64(len(f.data)) {
+	if off >= int64(len(f.Data)) {
 		return 0, io.EOF
 	}
-	n := copy(b, f.data[off:])
+	n := copy(b, f.Data[off:])
 	if n < len(b) {
 		return n, io.EOF
 	}
 	return n, nil
 }
 
-// remember keeps the sectors of a range that is about to change.
-func (f *memFile) remember(off, end int64) {
-	for s := off / sector; s*sector < end; s++ {
-		was := make([]byte, sector)
-		if s*sector < int64(len(f.data)) {
-			copy(was, f.data[s*sector:])
-		}
-		f.past[s] = append(f.past[s], was)
-	}
-}
-
 func (f *memFile) resize(n int64) {
-	f.sizes = append(f.sizes, int64(len(f.data)))
-	if n <= int64(len(f.data)) {
-		f.remember(n, int64(len(f.data)))
-		f.data = f.data[:n:n]
-		for b := range f.blocks {
-			if b*block >= n {
-				delete(f.blocks, b)
-			}
+	f.Pages.Resize(n)
+	for b := range f.blocks {
+		if b*block >= n {
+			delete(f.blocks, b)
 		}
-		return
 	}
-	f.data = append(f.data, make([]byte, n-int64(len(f.data)))...)
 }
 
 func (f *memFile) WriteAt(b []byte, off int64) (int, error) {
@@ -258,11 +229,7 @@ func (f *memFile) WriteAt(b []byte, off int64) (int, error) {
 		return 0, err
 	}
 	end := off + int64(len(b))
-	f.remember(off, end)
-	if end > int64(len(f.data)) {
-		f.resize(end)
-	}
-	copy(f.data[off:], b)
+	f.Pages.WriteAt(b, off)
 	for blk := off / block; blk*block < end; blk++ {
 		f.blocks[blk] = true
 	}
@@ -273,7 +240,7 @@ func (f *memFile) WriteAt(b []byte, off int64) (int, error) {
 func (f *memFile) Size() (int64, error) {
 	f.dir.mu.Lock()
 	defer f.dir.mu.Unlock()
-	return int64(len(f.data)), nil
+	return int64(len(f.Data)), nil
 }
 
 func (f *memFile) Truncate(n int64) error {
@@ -295,11 +262,7 @@ func (f *memFile) Punch(off, n int64) error {
 	if err := f.dir.check("punch"); err != nil {
 		return err
 	}
-	end := min(off+n, int64(len(f.data)))
-	if end > off {
-		f.remember(off, end)
-		clear(f.data[off:end])
-	}
+	f.Clear(off, n)
 	for blk := off / block; blk < (off+n)/block; blk++ {
 		delete(f.blocks, blk)
 	}
@@ -312,7 +275,7 @@ func (f *memFile) NextData(off int64) (int64, error) {
 	if !f.dir.holes {
 		return off, nil
 	}
-	for blk := off / block; blk*block < int64(len(f.data)); blk++ {
+	for blk := off / block; blk*block < int64(len(f.Data)); blk++ {
 		if f.blocks[blk] {
 			return max(off, blk*block), nil
 		}
@@ -324,9 +287,10 @@ func (f *memFile) Sync() error {
 	f.dir.mu.Lock()
 	defer f.dir.mu.Unlock()
 	if err := f.dir.check("sync"); err != nil {
+		f.Pages.FailSync()
 		return err
 	}
-	f.past, f.sizes = map[int64][][]byte{}, nil
+	f.Pages.Sync()
 	return nil
 }
 
@@ -338,28 +302,12 @@ func (f *memFile) Close() error {
 }
 
 func (f *memFile) survivor(d *memFolder, r *rand.Rand) *memFile {
-	g := &memFile{dir: d, data: slices.Clone(f.data), blocks: map[int64]bool{}, past: map[int64][][]byte{}}
-	if n := len(f.sizes); n > 0 {
-		if i := r.IntN(n + 1); i < n {
-			g.resize(f.sizes[i])
-		}
-	}
-	oldest := r.IntN(3) == 0 // nothing but the size got through
-	for s := int64(0); s*sector < int64(len(g.data)); s++ {
-		if old := f.past[s]; len(old) > 0 {
-			if i := r.IntN(len(old) + 1); oldest {
-				copy(g.data[s*sector:], old[0])
-			} else if i < len(old) {
-				copy(g.data[s*sector:], old[i])
-			}
-		}
-	}
-	for b := range (int64(len(g.data)) + block - 1) / block {
-		if f.blocks[b] || !zero(g.data[b*block:min((b+1)*block, int64(len(g.data)))]) {
+	g := &memFile{dir: d, Pages: f.Pages.Cut(r), blocks: map[int64]bool{}}
+	for b := range (int64(len(g.Data)) + block - 1) / block {
+		if f.blocks[b] || !zero(g.Data[b*block:min((b+1)*block, int64(len(g.Data)))]) {
 			g.blocks[b] = true
 		}
 	}
-	g.past, g.sizes = map[int64][][]byte{}, nil
 	return g
 }
 

@@ -75,7 +75,7 @@ func TestNothingHidesUnderATornRecord(t *testing.T) {
 		mustPut(t, s, keyOf(1), nil, pattern(keyOf(1), 'p', 0, 20_000))
 		d = d.copyOf()
 		d.only(t).resize(2*block + 100)
-		d.only(t).sizes, d.only(t).past = nil, map[int64][][]byte{}
+		d.only(t).Pages.Sync()
 
 		s = mustOpen(t, d, opt)
 		for k := 2; k < 9; k++ {

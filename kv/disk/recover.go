@@ -22,6 +22,7 @@ func (s *Store) recover() error {
 		return fmt.Errorf("list: %w", err)
 	}
 	slices.Sort(names)
+	s.unlinked = true   // files that the process before made or removed
 	seqs := []uint64{0} // by id
 	for _, name := range names {
 		id, ok := segmentID(name)
@@ -67,13 +68,17 @@ func (s *Store) load(id uint32, seqs []uint64) ([]uint64, error) {
 	}
 	first := make([]byte, block)
 	n, err := f.ReadAt(first, 0) // an error leaves no segment
-	nonce, ok := decodeSegment(first[:n])
+	nonce, failed, ok := decodeSegment(first[:n])
 	if !ok {
 		s.opt.Logger.Warn("disk: a file is no segment", "segment", id, "bytes", size, "error", err)
 		s.discard(&segment{id: id, f: f, end: roundUp(size, block), refs: 1})
 		return seqs, nil
 	}
-	seg := &segment{id: id, nonce: nonce, f: f, end: block, refs: 1}
+	// What is in it may be the work of a process that was killed, and in no more than the system's memory.
+	seg := &segment{id: id, nonce: nonce, f: f, end: block, refs: 1, dirty: true, erased: true}
+	if failed {
+		seg.failed = errFailedBefore
+	}
 	s.segs[id] = seg
 	var rest []extent
 	err = seg.walk(size, func(h header) { seqs = s.admit(seg, &h, seqs) }, func(off, n int64, torn bool) {
@@ -89,7 +94,9 @@ func (s *Store) load(id uint32, seqs []uint64) ([]uint64, error) {
 	}
 	s.cut(seg, size, rest)
 	s.held += s.holds(seg)
-	s.active = seg
+	if seg.failed == nil {
+		s.active = seg
+	}
 	return seqs, nil
 }
 

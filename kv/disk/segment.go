@@ -24,6 +24,7 @@ type segment struct {
 	end    int64 // where the next record goes, a multiple of block
 	dirty  bool  // something written is not durable yet
 	erased bool  // some of that is an erasure, which Delete must see durable
+	failed error // why a sync failed: what is durable of it is not known, and it takes no more records
 
 	// Guarded by Store.mu.
 	bytes   int64 // taken by records and by what awaits erasure
@@ -67,7 +68,10 @@ func (s *Store) newSegment() error {
 	s.mu.Unlock()
 	_, err = f.WriteAt(encodeSegment(seg.nonce), 0)
 	if err == nil {
-		err = errors.Join(f.Sync(), s.dir.Sync())
+		err = s.syncSegment(seg)
+	}
+	if err == nil {
+		err = s.dir.Sync()
 	}
 	if err != nil {
 		s.drop(seg)

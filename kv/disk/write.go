@@ -153,11 +153,7 @@ func (s *Store) truncate(seg *segment, size int64) error {
 	if err := seg.f.Truncate(size); err != nil {
 		return err
 	}
-	if err := seg.f.Sync(); err != nil {
-		return err
-	}
-	seg.dirty, seg.erased = false, false
-	return nil
+	return s.syncSegment(seg)
 }
 
 // publish makes a written record the one its key finds. The caller holds w.
@@ -195,7 +191,9 @@ func (s *Store) makeRoom(n int64) error {
 			return nil
 		}
 		if victim := s.halfDead(); victim != nil {
-			s.compact(victim)
+			if err := s.compact(victim); err != nil {
+				return err
+			}
 			continue
 		}
 		if oldest == 0 {
