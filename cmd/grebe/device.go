@@ -9,6 +9,7 @@ import (
 	"grebe/compute"
 	"grebe/compute/cpu"
 	"grebe/compute/cuda"
+	"grebe/compute/cuda/driver"
 	"grebe/engine"
 	"grebe/internal/config"
 	"grebe/model"
@@ -25,9 +26,19 @@ func openDevice(cfg *config.Config, log *slog.Logger) (compute.Device, error) {
 		if cfg.Device == "cuda" {
 			return nil, fmt.Errorf("device cuda: %w (grebe doctor says more)", err)
 		}
-		log.Warn("no GPU to run on: using the CPU", "reason", err)
+		sayWhyCPU(err, log)
 	}
 	return cpu.New(cpu.Options{Threads: cfg.Threads})
+}
+
+// sayWhyCPU logs why no GPU is used. A machine without a driver has none, which is nothing to warn of.
+func sayWhyCPU(err error, log *slog.Logger) {
+	var missing *driver.MissingError
+	if errors.As(err, &missing) && missing.Driver() {
+		log.Info("running on the CPU: this machine has no NVIDIA driver")
+		return
+	}
+	log.Warn("running on the CPU: the GPU cannot be used", "reason", err)
 }
 
 // openDevices opens the device that cfg names and, where that is a GPU and there are several, one for each further

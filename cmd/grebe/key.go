@@ -16,6 +16,7 @@ type keyCmd struct {
 	Roles []string `default:"serve" enum:"serve,catalog,admin" help:"What it opens: ${enum}."`
 	Rate  float64  `want:"at least 0" help:"Requests per second; 0 for no limit." placeholder:"N"`
 	Burst int      `want:"at least 0" help:"Requests at once; 0 for one second's worth." placeholder:"N"`
+	Out   string   `type:"path" help:"Write the key to this new file, which only its owner can read, instead of standard output." placeholder:"FILE"`
 	Add   string   `type:"path" help:"Add what the server needs to know to this file; else it is printed on standard error." placeholder:"FILE"`
 }
 
@@ -26,7 +27,7 @@ reads and changes items, users and versions; admin does everything.
 
 Examples:
 
-    grebe key --name shop --add keys.yaml > shop.key
+    grebe key --name shop --add keys.yaml --out shop.key
     grebe key --name nightly-import --roles catalog --rate 50 --add keys.yaml`
 }
 
@@ -49,8 +50,21 @@ func (c *keyCmd) Run(w *world) error {
 	if err := c.keep(w, k, line+"}\n"); err != nil {
 		return err
 	}
+	if c.Out != "" {
+		return c.write(key)
+	}
 	_, err := fmt.Fprintln(w.stdout, key)
 	return err
+}
+
+// write puts the key into a new file that only its owner can read.
+func (c *keyCmd) write(key string) error {
+	f, err := os.OpenFile(c.Out, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
+	if err != nil {
+		return fmt.Errorf("write the key: %w", err)
+	}
+	_, err = fmt.Fprintln(f, key)
+	return errors.Join(err, f.Close())
 }
 
 // keep writes a line where the server will find it, unless the server would then refuse the file.

@@ -32,6 +32,7 @@ type cli struct {
 	Rank       rankCmd       `cmd:"" help:"Ask a server to rank candidates for a user."`
 	Recommend  recommendCmd  `cmd:"" help:"Ask a server for items of its catalog for a user."`
 	Doctor     doctorCmd     `cmd:"" help:"Check this machine and a configuration, with a remedy for each problem."`
+	Health     healthCmd     `cmd:"" help:"Check that a server is ready."`
 	Key        keyCmd        `cmd:"" help:"Make an API key."`
 	Eval       evalCmd       `cmd:"" help:"Measure how good rankings and recommendations are."`
 	Train      trainCmd      `cmd:"" help:"Train what the binary carries."`
@@ -39,6 +40,8 @@ type cli struct {
 	Completion completionCmd `cmd:"" help:"Print a script that completes commands in a shell."`
 	Complete   completeCmd   `cmd:"" hidden:"" passthrough:""`
 	Version    versionCmd    `cmd:"" help:"Print the version."`
+
+	ShowVersion versionFlag `name:"version" help:"Print the version."`
 }
 
 const description = `Grebe serves generative recommenders: it ranks candidates with a language model, generates
@@ -95,9 +98,9 @@ func execSelf(env []string) error {
 func run(args []string, w *world) int {
 	exited := -1
 	parser, err := kong.New(&cli{},
-		kong.Name("grebe"), kong.Description(description), kong.Writers(w.stdout, w.stderr),
+		kong.Name("grebe"), kong.Description(description), kong.Writers(w.stdout, w.stderr), kong.Bind(w),
 		kong.Exit(func(code int) { exited = code }),
-		kong.ConfigureHelp(kong.HelpOptions{Compact: true, WrapUpperBound: 100}),
+		kong.ConfigureHelp(kong.HelpOptions{Compact: true, NoExpandSubcommands: true, WrapUpperBound: 100}),
 	)
 	if err != nil {
 		panic(err) // the struct above is wrong: every test of a command fails

@@ -58,7 +58,7 @@ func (c *rankCmd) Run(w *world) error {
 		return err
 	}
 	var r rankResponse
-	return c.ask(w, "/v1/rank", body, &r, func() error { return r.table(w.stdout, nil) })
+	return c.ask(w, "/v1/rank", body, &r, func() error { return r.table(w.stdout, c.titles(w, r.ids())) })
 }
 
 func (c *rankCmd) body(w *world) ([]byte, error) {
@@ -118,6 +118,14 @@ func readCandidates(name string) ([]json.RawMessage, error) {
 		return nil, fmt.Errorf("%s has no candidates", name)
 	}
 	return out, nil
+}
+
+func (r *rankResponse) ids() []string {
+	var ids []string
+	for _, x := range r.Results {
+		ids = append(ids, x.ID)
+	}
+	return ids
 }
 
 // table prints a ranking for people; texts says what the items are, nil when unknown.

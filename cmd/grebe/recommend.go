@@ -61,7 +61,7 @@ func (c *recommendCmd) Run(w *world) error {
 		return err
 	}
 	var r recommendResponse
-	return c.ask(w, "/v1/recommend", body, &r, func() error { return r.table(w.stdout, nil) })
+	return c.ask(w, "/v1/recommend", body, &r, func() error { return r.table(w.stdout, c.titles(w, r.ids())) })
 }
 
 func (c *recommendCmd) body(w *world) ([]byte, error) {
@@ -93,6 +93,14 @@ func parseFilter(flags []string) (map[string][]string, error) {
 		out[name] = append(out[name], strings.Split(values, ",")...)
 	}
 	return out, nil
+}
+
+func (r *recommendResponse) ids() []string {
+	var ids []string
+	for _, x := range r.Results {
+		ids = append(ids, x.ID)
+	}
+	return ids
 }
 
 // table prints items for people; texts says what they are, nil when unknown.

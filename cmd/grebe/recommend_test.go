@@ -23,14 +23,6 @@ func recommend(t *testing.T, r *running, args ...string) recommendResponse {
 	return got
 }
 
-func (r *recommendResponse) ids() []string {
-	var out []string
-	for _, x := range r.Results {
-		out = append(out, x.ID)
-	}
-	return out
-}
-
 func TestRecommendFromAServer(t *testing.T) {
 	r := start(t, "serve", "-c", filepath.Join(demoData, demo.ConfigFile), "--listen", "127.0.0.1:0",
 		"--admin-listen=", "--grpc-listen=", "--slo-ms", "30000", "--data-dir", t.TempDir())

@@ -2,10 +2,12 @@ package main
 
 import (
 	"errors"
+	"fmt"
 	"log/slog"
 	"net"
 	"os"
 	"path/filepath"
+	"syscall"
 	"time"
 
 	"grebe/embed"
@@ -18,6 +20,9 @@ func (s *stack) openTables(cfg *config.Config, log *slog.Logger) (*embed.Tables,
 		return nil, nil
 	}
 	tables, err := embed.OpenTables(tablesDir(cfg.DataDir), tableSpecs(cfg))
+	if errors.Is(err, syscall.EAGAIN) {
+		return nil, fmt.Errorf("data_dir %s is in use by another process: stop it, or give this server a data_dir of its own", cfg.DataDir)
+	}
 	if err != nil {
 		return nil, err
 	}

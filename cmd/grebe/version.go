@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"runtime"
 	"runtime/debug"
+
+	"github.com/alecthomas/kong"
 )
 
 // version is set by the linker; a plain go build leaves it to the build's own information.
@@ -12,6 +14,16 @@ var version = ""
 type versionCmd struct{}
 
 func (versionCmd) Help() string { return "Example:\n\n    grebe version" }
+
+// versionFlag prints the version wherever it stands.
+type versionFlag bool
+
+// BeforeReset runs before the rest of the command line is checked.
+func (versionFlag) BeforeReset(app *kong.Kong, w *world) error {
+	err := versionCmd{}.Run(w)
+	app.Exit(exitDone)
+	return err
+}
 
 func (versionCmd) Run(w *world) error {
 	_, err := fmt.Fprintf(w.stdout, "grebe %s (%s, %s/%s)\n", versionText(), runtime.Version(), runtime.GOOS, runtime.GOARCH)

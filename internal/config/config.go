@@ -13,13 +13,13 @@ package config
 type Config struct {
 	Listen      string `yaml:"listen"`       // address of HTTP; 127.0.0.1:8080
 	AdminListen string `yaml:"admin_listen"` // address of /debug and admin calls, "" for none; 127.0.0.1:8081
-	GRPCListen  string `yaml:"grpc_listen"`  // address of gRPC, "" for none; 127.0.0.1:9090
+	GRPCListen  string `yaml:"grpc_listen"`  // address of gRPC, "" for none; 127.0.0.1:8082
 	// Hosts are names under which clients reach a server without keys, besides loopback and the address that they
 	// connect to; "*" for any; none
 	Hosts     []string  `yaml:"hosts"`
 	Device    string    `yaml:"device"`   // auto, cpu or cuda; auto
 	Threads   int       `yaml:"threads"`  // threads of the CPU device, 0 for all cores; 0
-	DataDir   string    `yaml:"data_dir"` // folder for what the server keeps; ./grebe-data
+	DataDir   string    `yaml:"data_dir"` // folder for what the server keeps; grebe-data beside the configuration file
 	Models    []Model   `yaml:"models"`   // at least one
 	Tables    []Table   `yaml:"tables"`   // of embeddings; none
 	SLOMillis int       `yaml:"slo_ms"`   // default deadline of a request in milliseconds; 200
@@ -169,7 +169,7 @@ type Reload struct {
 // Default returns the configuration of a server that is told nothing. It has no model.
 func Default() *Config {
 	return &Config{
-		Listen: "127.0.0.1:8080", AdminListen: "127.0.0.1:8081", GRPCListen: "127.0.0.1:9090",
+		Listen: "127.0.0.1:8080", AdminListen: "127.0.0.1:8081", GRPCListen: "127.0.0.1:8082",
 		Device: "auto", DataDir: "./grebe-data", SLOMillis: 200, Workers: 1,
 		Schedule:  Schedule{Policy: "predicted"},
 		Cache:     Cache{Policy: "default", HostMemory: Size{Bytes: 4 << 30}, Boundary: "climb"},

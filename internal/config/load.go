@@ -56,6 +56,9 @@ func Load(src Source) (*Loaded, error) {
 	if err := l.apply(src.Flags); err != nil {
 		return nil, err
 	}
+	if err := l.placeData(src.File); err != nil {
+		return nil, err
+	}
 	l.finish()
 	if err := l.Validate(); err != nil {
 		return nil, l.locate(err)
@@ -124,6 +127,33 @@ func syntaxError(name string, err error) error {
 		return fmt.Errorf("%s:%s: %s", name, m[1], msg[len(m[0]):])
 	}
 	return fmt.Errorf("%s:1: %s", name, strings.TrimPrefix(msg, "yaml: "))
+}
+
+// placeData puts the default folder of data beside the configuration, like every other path, so that a server finds its
+// data wherever it is started from. A folder that was made in the working directory is not passed over silently.
+func (l *Loaded) placeData(file string) error {
+	if _, given := l.origins["data_dir"]; given || file == "" {
+		return nil
+	}
+	beside := filepath.Join(filepath.Dir(file), l.DataDir)
+	if !exists(beside) && exists(l.DataDir) && !sameFolder(filepath.Dir(file)) {
+		return fmt.Errorf("%s does not set data_dir, which is then %s; but %s is in the working directory: "+
+			"set data_dir to the one to use", file, beside, l.DataDir)
+	}
+	l.DataDir = beside
+	return nil
+}
+
+func exists(path string) bool {
+	_, err := os.Stat(path)
+	return err == nil
+}
+
+// sameFolder reports whether a folder is the working directory.
+func sameFolder(dir string) bool {
+	a, err := os.Stat(dir)
+	b, err2 := os.Stat(".")
+	return err == nil && err2 == nil && os.SameFile(a, b)
 }
 
 // resolve makes the paths that a file gave relative to its folder.

@@ -39,6 +39,9 @@ type MissingError struct {
 	Remedy  string
 }
 
+// Driver reports whether the driver itself is missing: the machine has no GPU that anyone set up.
+func (e *MissingError) Driver() bool { return e.Library == driverLibrary.what }
+
 func (e *MissingError) Error() string {
 	return fmt.Sprintf("driver: no %s found (tried %s): %s", e.Library, strings.Join(e.Tried, ", "), e.Remedy)
 }

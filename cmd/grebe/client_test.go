@@ -1,0 +1,117 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"grebe/compute/cuda/driver"
+)
+
+// command runs a command line in this process, on a terminal.
+func command(t *testing.T, args ...string) (stdout, stderr string, code int) {
+	t.Helper()
+	var out, errs bytes.Buffer
+	code = run(args, &world{ctx: context.Background(), stdout: &out, stderr: &errs, terminal: true})
+	return out.String(), errs.String(), code
+}
+
+func TestVersionFlag(t *testing.T) {
+	want, _, _ := command(t, "version")
+	for _, args := range [][]string{{"--version"}, {"serve", "--version"}} {
+		if out, errs, code := command(t, args...); code != exitDone || out != want || errs != "" {
+			t.Errorf("%q prints %q, %q and exits with %d, want %q", args, out, errs, code, want)
+		}
+	}
+}
+
+// The first screen of help shows each command once, and what users need before what developers do.
+func TestHelpIsShort(t *testing.T) {
+	out, _, _ := command(t, "--help")
+	serve, bench := strings.Index(out, "serve"), strings.Index(out, "bench")
+	if serve < 0 || bench < serve || strings.Count(out, "bench") != 1 {
+		t.Errorf("help lists benchmarks one by one, or first:\n%s", out)
+	}
+}
+
+func TestKeyFileIsPrivate(t *testing.T) {
+	dir := t.TempDir()
+	file := filepath.Join(dir, "shop.key")
+	args := []string{"key", "--name", "shop", "--add", filepath.Join(dir, "keys.yaml"), "--out", file}
+	if out, errs, code := command(t, args...); code != exitDone || out != "" {
+		t.Fatalf("prints %q, %q and exits with %d", out, errs, code)
+	}
+	info, err := os.Stat(file)
+	if err != nil || info.Mode().Perm() != 0o600 {
+		t.Errorf("%v, %v", info.Mode(), err)
+	}
+	args[2] = "other"
+	if _, errs, code := command(t, args...); code != exitFailed || !strings.Contains(errs, "exists") {
+		t.Errorf("a key over a key: %q, exits with %d", errs, code)
+	}
+}
+
+func TestHealthCommand(t *testing.T) {
+	ready := false
+	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if !ready || r.URL.Path != "/v2/health/ready" {
+			http.Error(w, "not ready yet", http.StatusServiceUnavailable)
+		}
+	}))
+	defer s.Close()
+	if _, errs, code := command(t, "health", "--server", s.URL); code != exitFailed || !strings.Contains(errs, "not ready yet") {
+		t.Errorf("a server that starts: %q, exits with %d", errs, code)
+	}
+	ready = true
+	if out, errs, code := command(t, "health", "--server", s.URL); code != exitDone || out != "ready\n" {
+		t.Errorf("%q, %q, exits with %d", out, errs, code)
+	}
+}
+
+// Tables show what items are, as far as the server tells.
+func TestTablesShowTitles(t *testing.T) {
+	items := http.StatusOK
+	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		id, isItem := strings.CutPrefix(r.URL.Path, "/v1/items/")
+		switch {
+		case isItem && items != http.StatusOK:
+			w.WriteHeader(items)
+		case isItem && id == "a/b":
+			fmt.Fprintf(w, `{"id": "a/b", "text": "A tent\nfor two"}`)
+		case isItem:
+			w.WriteHeader(http.StatusNotFound)
+		default:
+			fmt.Fprint(w, `{"results": [{"index": 0, "id": "gone"}, {"index": 1, "id": "a/b"}]}`)
+		}
+	}))
+	defer s.Close()
+	for _, args := range [][]string{{"rank", "--candidates", "gone,a/b"}, {"recommend"}} {
+		args = append(args, "--server", s.URL, "--user", "u")
+		items = http.StatusOK
+		if out, errs, code := command(t, args...); code != exitDone || !strings.Contains(out, "A tent\n") {
+			t.Errorf("%q prints\n%s%s and exits with %d", args, out, errs, code)
+		}
+		items = http.StatusForbidden
+		if out, errs, code := command(t, args...); code != exitDone || !strings.Contains(out, "a/b") {
+			t.Errorf("without the right to see items, %q prints\n%s%s and exits with %d", args, out, errs, code)
+		}
+	}
+}
+
+func TestNoDriverIsNoWarning(t *testing.T) {
+	for library, level := range map[string]string{"NVIDIA driver (libcuda)": "INFO", "CUDA run-time compiler (libnvrtc)": "WARN"} {
+		var out bytes.Buffer
+		err := fmt.Errorf("cuda: %w", &driver.MissingError{Library: library, Remedy: "install it"})
+		sayWhyCPU(err, slog.New(slog.NewTextHandler(&out, nil)))
+		if !strings.Contains(out.String(), "level="+level) || (level == "WARN") != strings.Contains(out.String(), "install it") {
+			t.Errorf("without %s: %s", library, &out)
+		}
+	}
+}

@@ -1,0 +1,52 @@
+package main
+
+import (
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"strings"
+	"time"
+)
+
+type healthCmd struct {
+	Server  string        `default:"http://127.0.0.1:8080" env:"GREBE_SERVER" help:"Address of the server." placeholder:"URL"`
+	Timeout time.Duration `default:"3s" want:"above 0" help:"Give up after this time."`
+	accessFlags
+}
+
+func (healthCmd) Help() string {
+	return `Exits with 0 when the server answers requests, and with 1 and the reason otherwise. For health checks of containers.
+
+Example:
+
+    grebe health --server http://127.0.0.1:8080`
+}
+
+func (c *healthCmd) Run(w *world) error {
+	base, err := url.Parse(c.Server)
+	if err != nil || base.Host == "" {
+		return usagef("--server %q is not an address such as http://127.0.0.1:8080", c.Server)
+	}
+	req, err := http.NewRequestWithContext(w.ctx, http.MethodGet, base.JoinPath("/v2/health/ready").String(), nil)
+	if err != nil {
+		return err
+	}
+	client, err := c.client(w, c.Timeout)
+	if err != nil {
+		return err
+	}
+	resp, err := client.Do(req)
+	if err != nil {
+		return fmt.Errorf("%s does not answer: %w", c.Server, err)
+	}
+	defer resp.Body.Close()
+	body, err := io.ReadAll(io.LimitReader(resp.Body, 4<<10))
+	if err == nil && resp.StatusCode != http.StatusOK {
+		err = fmt.Errorf("%s is not ready: %s", c.Server, strings.TrimSpace(string(body)))
+	}
+	if err == nil {
+		_, err = fmt.Fprintln(w.stdout, "ready")
+	}
+	return err
+}
