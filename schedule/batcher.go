@@ -19,6 +19,8 @@ type BatcherConfig struct {
 	Efficiency float64
 	// Margin is added to every prediction as a share of it, for the model's error. Default 0.
 	Margin float64
+	// Answer is the time from the end of a batch until its clients have their answers. Default 0.
+	Answer time.Duration
 }
 
 // DefaultBatcher has the defaults for an SLO.
@@ -37,8 +39,8 @@ func (c BatcherConfig) Validate() error {
 		return fmt.Errorf("schedule: batcher with at most %d rows", c.MaxRows)
 	case !(c.Efficiency > 0 && c.Efficiency < 1):
 		return fmt.Errorf("schedule: batcher efficiency %v is not in (0, 1)", c.Efficiency)
-	case !(c.Margin >= 0) || math.IsInf(c.Margin, 1):
-		return fmt.Errorf("schedule: batcher margin %v", c.Margin)
+	case !(c.Margin >= 0) || math.IsInf(c.Margin, 1) || c.Answer < 0:
+		return fmt.Errorf("schedule: batcher margin %v, %v for answers", c.Margin, c.Answer)
 	}
 	return nil
 }
@@ -67,7 +69,8 @@ type Job struct {
 // and never so long that a member would miss its deadline.
 //
 // A request that would miss its deadline even if it ran alone at once is shed, before any compute, and
-// no other is. So each leaves the queue by the first step at or after its deadline less its own time.
+// no other is. So each leaves the queue by the first step at or after its deadline less its own time. A
+// deadline is met when the answer reaches the client by then: Answer after the end of the batch.
 //
 // A request that alone takes more than half the SLO is huge. It runs alone, and only when no small one
 // waits, or when all of those can still be served in time after it, or when the small ones have been
@@ -131,6 +134,39 @@ func (b *Batcher) SetModel(m PrefillModel) { b.model = m }
 // SetSLO changes the latency that clients are promised. Deadlines of requests that wait stay as they are.
 func (b *Batcher) SetSLO(slo time.Duration) { b.config.SLO = slo }
 
+// SetSlack changes the margin and the time for answers.
+func (b *Batcher) SetSlack(margin float64, answer time.Duration) {
+	b.config.Margin, b.config.Answer = max(0, margin), max(0, answer)
+}
+
+// Alone predicts the time of a request by itself.
+func (b *Batcher) Alone(rows, keys int) time.Duration { return b.predict(load{rows, keys, 1}) }
+
+// Span is predicted milliseconds with the margin.
+func (b *Batcher) Span(ms float64) time.Duration { return b.time(ms) }
+
+// Answer is the time from the end of a batch until its clients have their answers.
+func (b *Batcher) Answer() time.Duration { return b.config.Answer }
+
+// Ahead predicts how long the waiting requests take that run before one with a deadline: those with an earlier one, in batches
+// as full as the target allows.
+func (b *Batcher) Ahead(deadline time.Duration) time.Duration {
+	fixed := b.time(b.model.Fixed)
+	var work time.Duration
+	n := 0
+	for _, slot := range b.latest.order {
+		if b.jobs[slot].Deadline <= deadline {
+			work += max(0, b.alone[slot]-fixed)
+			n++
+		}
+	}
+	batches := n
+	if room := b.Target() - fixed; room > 0 {
+		batches = min(n, int((work+room-1)/room))
+	}
+	return work + time.Duration(batches)*fixed
+}
+
 // Len is the number of requests that wait.
 func (b *Batcher) Len() int { return b.latest.len() }
 
@@ -184,7 +220,7 @@ func (b *Batcher) Step(now time.Duration) (batch, shed []Job, wake time.Duration
 	b.batch, b.shed = b.batch[:0], b.shed[:0]
 	for b.latest.len() > 0 {
 		slot, latest := b.latest.first()
-		if latest >= now {
+		if latest-b.config.Answer >= now {
 			break
 		}
 		b.shed = append(b.shed, b.drop(slot))
@@ -192,7 +228,12 @@ func (b *Batcher) Step(now time.Duration) (batch, shed []Job, wake time.Duration
 	wake = Never
 	switch {
 	case b.hugeIsNext(now):
-		slot, _ := b.huge.first()
+		slot, deadline := b.huge.first()
+		if b.late(now, b.Alone(b.jobs[slot].Rows, b.jobs[slot].Keys), deadline) {
+			b.shed = append(b.shed, b.drop(slot))
+			wake = now
+			break
+		}
 		b.passed = 0
 		b.batch = append(b.batch, b.drop(slot))
 	case b.small.len() > 0:
@@ -220,19 +261,29 @@ func (b *Batcher) hugeIsNext(now time.Duration) bool {
 	}
 	// The others can wait if their whole queue would make the earliest of their deadlines.
 	_, deadline := b.small.first()
-	return now+takes+b.predict(b.smalls) <= deadline
+	return !b.late(now, takes+b.predict(b.smalls), deadline)
+}
+
+// late reports whether what starts now and takes so long misses a deadline.
+func (b *Batcher) late(now, takes, deadline time.Duration) bool {
+	return now+takes+b.config.Answer > deadline
 }
 
 // fill moves the next small batch out of the queue.
 func (b *Batcher) fill(now time.Duration) {
-	_, deadline := b.small.first()
 	var sum load
-	var took time.Duration
+	var first, took time.Duration // first: the earliest deadline
 	for b.small.len() > 0 {
-		slot, _ := b.small.first()
+		slot, deadline := b.small.first()
 		next := sum.plus(&b.jobs[slot])
 		takes := b.predict(next)
-		if sum.requests > 0 && (!b.fits(next, takes) || now+takes > deadline || takes >= took+b.alone[slot]) {
+		if sum.requests == 0 {
+			if b.late(now, takes, deadline) { // the model changed since it came
+				b.shed = append(b.shed, b.drop(slot))
+				continue
+			}
+			first = deadline
+		} else if !b.fits(next, takes) || b.late(now, takes, first) || takes >= took+b.alone[slot] {
 			break
 		}
 		sum, took = next, takes
@@ -266,7 +317,7 @@ func (b *Batcher) holdUntil(now time.Duration) time.Duration {
 		return now
 	}
 	_, deadline := b.small.first()
-	return min(due, b.holding+b.time(b.model.Fixed), deadline-takes)
+	return min(due, b.holding+b.time(b.model.Fixed), deadline-takes-b.config.Answer)
 }
 
 // drop takes a slot out of the queue.

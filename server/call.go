@@ -378,3 +378,29 @@ func quoted(s string) string {
 	}
 	return fmt.Sprintf("%q", s)
 }
+
+// arrivedKey finds, in a request's context, when it was complete.
+type arrivedKey struct{}
+
+// arrived notes that a request is complete: its deadline counts from here, what it takes to decode it included.
+func arrived(ctx context.Context) context.Context {
+	return context.WithValue(ctx, arrivedKey{}, time.Now())
+}
+
+// entered answers a request of a size at its place before the engines, or refuses it where it is predicted to miss its
+// deadline: before its texts are looked up and made tokens of.
+func entered[R any](ctx context.Context, c *call, kind dispatch.Kind, size int, answer func(context.Context) (R, error)) (R, error) {
+	if at, ok := ctx.Value(arrivedKey{}).(time.Time); ok {
+		c.start = at
+	}
+	if c.model.Admit == nil {
+		return answer(ctx)
+	}
+	place, err := c.model.Admit(kind, size, c.start.Add(c.deadline))
+	if err != nil {
+		var none R
+		return none, err
+	}
+	defer place.Leave()
+	return answer(place.Within(ctx))
+}

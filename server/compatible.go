@@ -9,6 +9,7 @@ import (
 	"grebe/engine"
 	"grebe/plan"
 	"grebe/prompt"
+	"grebe/server/dispatch"
 )
 
 // maxAnswers bounds the logits that one request may ask for: 64 MiB of them, and as much again twice
@@ -21,7 +22,11 @@ const maxAnswers = 16 << 20
 // tokenises their texts together, so that equal scores for certain need tokens, not texts. The
 // model's preamble and instruction, if it has any, stand around them.
 func (s *Server) Score(ctx context.Context, req *grebev1.ScoreRequest) (*grebev1.ScoreResponse, error) {
-	return on(s, "score", s.compatibleModel(req.Model), 0, func(c *call) (*grebev1.ScoreResponse, error) { return s.score(ctx, c, req) })
+	return on(s, "score", s.compatibleModel(req.Model), 0, func(c *call) (*grebev1.ScoreResponse, error) {
+		return entered(ctx, c, dispatch.Single, len(req.Items), func(ctx context.Context) (*grebev1.ScoreResponse, error) {
+			return s.score(ctx, c, req)
+		})
+	})
 }
 
 func (s *Server) score(ctx context.Context, c *call, req *grebev1.ScoreRequest) (*grebev1.ScoreResponse, error) {

@@ -74,6 +74,7 @@ func asError(err error) *Error {
 	var bad *wire.Error
 	var denied *guard.DeniedError
 	var limit *guard.LimitError
+	var shed *dispatch.ShedError
 	switch {
 	case errors.As(err, &own):
 		return own
@@ -87,6 +88,8 @@ func asError(err error) *Error {
 		return &Error{code: exhausted, problem: limit.Error(), after: limit.After}
 	case errors.Is(err, dispatch.ErrQueueFull):
 		return errorf(exhausted, "", "the queue is full")
+	case errors.As(err, &shed):
+		return &Error{code: exhausted, problem: "the request is predicted to miss its deadline", after: shed.After}
 	case errors.Is(err, dispatch.ErrShed):
 		return errorf(exhausted, "", "the request is predicted to miss its deadline")
 	case errors.Is(err, dispatch.ErrExpired), errors.Is(err, context.DeadlineExceeded):

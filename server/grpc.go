@@ -207,7 +207,7 @@ func (s *Server) intercept(ctx context.Context, req any, info *grpc.UnaryServerI
 	s.handlers.Add(1)
 	defer s.handlers.Add(-1)
 	start := time.Now()
-	ctx, end := s.cfg.Tracer.GRPC(ctx, op)
+	ctx, end := s.cfg.Tracer.GRPC(arrived(ctx), op)
 	resp, err := s.guarded(ctx, op, req, next)
 	code := http.StatusOK
 	if err != nil {

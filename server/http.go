@@ -228,6 +228,7 @@ func (s *Server) answer(rt *route, w http.ResponseWriter, r *http.Request, id st
 			return reply{}, err
 		}
 		defer release()
+		r = r.WithContext(arrived(r.Context()))
 	}
 	return h(s, r, id)
 }

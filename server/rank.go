@@ -15,6 +15,7 @@ import (
 	"grebe/engine"
 	"grebe/prompt"
 	"grebe/schedule"
+	"grebe/server/dispatch"
 	"grebe/server/reuse"
 	"grebe/server/tracing"
 )
@@ -22,7 +23,11 @@ import (
 // Rank orders candidates for a user.
 func (s *Server) Rank(ctx context.Context, req *grebev1.RankRequest) (*grebev1.RankResponse, error) {
 	defer s.serving(req.User.GetId())()
-	resp, err := on(s, "rank", req.Model, req.DeadlineMs, func(c *call) (*grebev1.RankResponse, error) { return s.rank(ctx, c, req) })
+	resp, err := on(s, "rank", req.Model, req.DeadlineMs, func(c *call) (*grebev1.RankResponse, error) {
+		return entered(ctx, c, dispatch.Single, len(req.Candidates), func(ctx context.Context) (*grebev1.RankResponse, error) {
+			return s.rank(ctx, c, req)
+		})
+	})
 	if err == nil {
 		s.noteHot(req.User.GetId(), req.Candidates)
 	}

@@ -10,6 +10,7 @@ import (
 
 	grebev1 "grebe/api/grebe/v1"
 	"grebe/internal/wire"
+	"grebe/server/dispatch"
 	"grebe/server/generate"
 	"grebe/server/tracing"
 )
@@ -26,7 +27,11 @@ const maxExcluded = 512
 // Recommend generates items of the catalog for a user.
 func (s *Server) Recommend(ctx context.Context, req *grebev1.RecommendRequest) (*grebev1.RecommendResponse, error) {
 	defer s.serving(req.User.GetId())()
-	resp, err := on(s, "recommend", req.Model, req.DeadlineMs, func(c *call) (*grebev1.RecommendResponse, error) { return s.recommend(ctx, c, req) })
+	resp, err := on(s, "recommend", req.Model, req.DeadlineMs, func(c *call) (*grebev1.RecommendResponse, error) {
+		return entered(ctx, c, dispatch.Rounds, 1, func(ctx context.Context) (*grebev1.RecommendResponse, error) {
+			return s.recommend(ctx, c, req)
+		})
+	})
 	if err == nil {
 		s.noteHot(req.User.GetId(), nil)
 	}

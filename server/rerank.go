@@ -7,12 +7,17 @@ import (
 	"grebe/internal/wire"
 	"grebe/prompt"
 	"grebe/schedule"
+	"grebe/server/dispatch"
 )
 
 // Rerank orders documents by their relevance to a query: the query by the model's template of queries, each
 // document as an item's text, scored pointwise.
 func (s *Server) Rerank(ctx context.Context, req *grebev1.RerankRequest) (*grebev1.RerankResponse, error) {
-	return on(s, "rerank", s.judge(req.Model), 0, func(c *call) (*grebev1.RerankResponse, error) { return s.rerank(ctx, c, req) })
+	return on(s, "rerank", s.judge(req.Model), 0, func(c *call) (*grebev1.RerankResponse, error) {
+		return entered(ctx, c, dispatch.Single, len(req.Documents), func(ctx context.Context) (*grebev1.RerankResponse, error) {
+			return s.rerank(ctx, c, req)
+		})
+	})
 }
 
 func (s *Server) rerank(ctx context.Context, c *call, req *grebev1.RerankRequest) (*grebev1.RerankResponse, error) {
@@ -119,7 +124,11 @@ func (c *call) document(field path, text string) ([]int32, error) {
 // scorePairs scores second texts by their relevance to first ones, as vLLM does: one first text goes with all second
 // ones, or each with its own. Pairs with the same first text are computed together.
 func (s *Server) scorePairs(ctx context.Context, req *wire.Pairs) (*wire.PairScores, error) {
-	return on(s, "score", s.judge(req.Model), 0, func(c *call) (*wire.PairScores, error) { return s.pairs(ctx, c, req) })
+	return on(s, "score", s.judge(req.Model), 0, func(c *call) (*wire.PairScores, error) {
+		return entered(ctx, c, dispatch.Rounds, len(req.Second), func(ctx context.Context) (*wire.PairScores, error) {
+			return s.pairs(ctx, c, req)
+		})
+	})
 }
 
 func (s *Server) pairs(ctx context.Context, c *call, req *wire.Pairs) (*wire.PairScores, error) {

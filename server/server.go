@@ -30,6 +30,7 @@ import (
 	"grebe/kv/disk"
 	"grebe/model/hstu"
 	"grebe/prompt"
+	"grebe/server/dispatch"
 	"grebe/server/generate"
 	"grebe/server/guard"
 	"grebe/server/reuse"
@@ -66,8 +67,10 @@ type Scoring struct {
 
 // Model is one model to serve.
 type Model struct {
-	Name     string
-	Runner   Runner
+	Name   string
+	Runner Runner
+	// Admit takes a place for a request before anything is computed for it, as dispatch.Dispatcher does; nil: everyone is let in.
+	Admit    func(kind dispatch.Kind, size int, deadline time.Time) (*dispatch.Place, error)
 	Prompt   *prompt.Builder
 	Cache    *reuse.Cache        // nil: everything is computed
 	Disk     *disk.Store         // what is kept below memory; nil: nothing

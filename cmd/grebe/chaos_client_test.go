@@ -400,7 +400,7 @@ func (k *chaosClient) slowly(body object) {
 	defer conn.Close()
 	_ = conn.SetDeadline(time.Now().Add(2 * time.Second))
 	data, _ := json.Marshal(body)
-	fmt.Fprintf(conn, "POST /v1/rank HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n", len(data))
+	fmt.Fprintf(conn, "POST /v1/rank HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n", len(data))
 	for len(data) > 0 && k.r.IntN(60) > 0 {
 		n := min(len(data), 1+k.r.IntN(40))
 		if _, err := conn.Write(data[:n]); err != nil {

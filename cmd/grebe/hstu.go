@@ -62,7 +62,7 @@ func (s *unit) openEvents(ctx context.Context, cfg *config.Config, mc *config.Mo
 	log.Info("model loaded", "model", mc.Name, "architecture", hstu.Architecture, "dtype", m.DType(), "items", m.Items(),
 		"checkpoint", inBytes(m.CheckpointBytes()), "weights", inBytes(m.Bytes()), "seconds", seconds(time.Since(start)))
 	out := server.Model{
-		Name: mc.Name, Runner: d, Prompt: builder, Cache: cache, Disk: s.memory.disk, Events: m,
+		Name: mc.Name, Runner: d, Admit: d.Admit, Prompt: builder, Cache: cache, Disk: s.memory.disk, Events: m,
 		Vocab: m.Vocab(), Positions: m.MaxPositions(), Architecture: hstu.Architecture, DType: m.DType().String(),
 	}
 	if both != nil && both.divider != nil {

@@ -228,7 +228,7 @@ func (s *unit) openModel(ctx context.Context, cfg *config.Config, mc *config.Mod
 	log.Info("model loaded", "model", mc.Name, "architecture", described.Architecture, "dtype", m.DType(), "kv", m.Shape().KV,
 		"checkpoint", inBytes(m.CheckpointBytes()), "weights", inBytes(m.Bytes()), "seconds", seconds(time.Since(start)))
 	return server.Model{
-		Name: mc.Name, Runner: d, Prompt: builder, Cache: cache, Disk: s.memory.disk, Generate: generator, Scoring: scoring,
+		Name: mc.Name, Runner: d, Admit: d.Admit, Prompt: builder, Cache: cache, Disk: s.memory.disk, Generate: generator, Scoring: scoring,
 		Blend: blending, Vocab: m.Vocab(), Positions: m.MaxPositions(), Architecture: described.Architecture, DType: m.DType().String(),
 	}, nil
 }

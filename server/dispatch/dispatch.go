@@ -6,6 +6,9 @@
 // fed back to the model of prefill times that the decisions rest on. A panic in an engine fails the jobs of its batch with
 // ErrPanicked; the engine goes on with the next.
 //
+// Admit refuses a request before anything is done for it, where it is predicted to miss its deadline behind what is
+// under way. Predictions allow for their own errors as measured, and for the way of the answer to the client.
+//
 // A job for which blocks are being read from a disk takes its place when these are expected before its first layers, which need none of
 // them, are computed: so it waits for the disk or for these layers, whichever takes longer, and nobody who shares its batch waits for the disk. Where a disk is
 // slower than expected, a batch waits for it no longer than it would take to compute what is missing, and computes it then. Where a disk hangs, a job
@@ -19,6 +22,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"runtime"
 	"sync"
 	"time"
 
@@ -70,13 +74,23 @@ type Dispatcher struct {
 	mu      sync.Mutex
 	batcher *schedule.Batcher
 	tuner   *schedule.Tuner
+	model   schedule.PrefillModel // the tuner's
 	waiting map[uint64]*call
 	next    uint64
-	queued  engine.Cost   // of all that waits
-	running float64       // predicted milliseconds of batches under way, over all engines
-	ran     time.Duration // when the last batch was taken
+	queued  engine.Cost     // of all that waits
+	running float64         // predicted milliseconds of batches under way, over all engines
+	busy    int             // engines that run a batch
+	ends    []time.Duration // by engine: when its batch is predicted to end
+	ran     time.Duration   // when the last batch was taken
+	seen    int             // batches that were measured, up to settled
 	closed  bool
-	wakes   []chan struct{} // of each engine's goroutine: holds one when there may be something to do
+
+	places   int     // requests that were admitted and have not left
+	promised float64 // milliseconds that they are expected to take, besides what waits and runs
+	usual    [kinds]usual
+	errors   schedule.Quantile // of what batches took, as a multiple of what was predicted
+	wakeups  schedule.Quantile // milliseconds from the end of a batch until a caller goes on
+	wakes    []chan struct{}   // of each engine's goroutine: holds one when there may be something to do
 }
 
 // call is a job on its way.
@@ -84,6 +98,7 @@ type call struct {
 	job    *engine.Job
 	cost   engine.Cost
 	queued time.Time
+	ended  time.Time // when its batch did
 	out    engine.Outcome
 	done   chan struct{} // one is sent when out is set
 }
@@ -111,14 +126,15 @@ func New(engines []Engine, opt Options) (*Dispatcher, error) {
 	}
 	d := &Dispatcher{
 		engines: engines, ahead: opt.ReadAhead, start: time.Now(), batcher: b, tuner: tuner, lost: opt.Lost, alarm: opt.Panicked,
-		waiting: map[uint64]*call{},
+		waiting: map[uint64]*call{}, model: tuner.Model(), ends: make([]time.Duration, len(engines)),
+		errors: schedule.NewQuantile(1+leastMargin, .95), wakeups: schedule.NewQuantile(.5, .95),
 	}
 	for range engines {
 		d.wakes = append(d.wakes, make(chan struct{}, 1))
 	}
 	for i, e := range engines {
 		d.wg.Add(1)
-		go d.work(e, d.wakes[i])
+		go d.work(e, i)
 	}
 	return d, nil
 }
@@ -135,6 +151,10 @@ func mostRows(e Engine) int {
 // probeAfter is how long an engine that sheds everything stays idle before it computes a request all
 // the same. A prediction can be wrong, and only a measurement corrects it.
 const probeAfter = time.Second
+
+// settled is how many batches have to be measured before predictions are trusted on an idle engine: until then it tries what has time
+// left, since a machine that is slow when it starts is soon faster than predicted.
+const settled = 16
 
 // tunerMemory is how many batches the model of prefill times remembers.
 const tunerMemory = 256
@@ -175,8 +195,11 @@ func (d *Dispatcher) Do(ctx context.Context, j *engine.Job) (*engine.Result, err
 		j.Leave() // nobody waits for a disk on its behalf
 		<-c.done  // its batch runs: the job's memory is in use until it ends
 	}
+	if !c.ended.IsZero() {
+		d.woke(time.Since(c.ended))
+	}
 	out := c.out
-	c.job, c.out = nil, engine.Outcome{}
+	c.job, c.out, c.ended = nil, engine.Outcome{}, time.Time{}
 	d.calls.Put(c)
 	return j.Deliver(&out)
 }
@@ -254,6 +277,11 @@ func (d *Dispatcher) add(ctx context.Context, c *call) (uint64, error) {
 	if deadline, ok := ctx.Deadline(); ok {
 		job.Deadline = deadline.Sub(d.start)
 	}
+	if p, ok := ctx.Value(placeKey{}).(*Place); ok && p.d == d {
+		if err := p.enter(&job); err != nil {
+			return 0, err
+		}
+	}
 	if !d.batcher.Add(job) {
 		return 0, ErrQueueFull
 	}
@@ -303,13 +331,14 @@ func (d *Dispatcher) signal() {
 }
 
 // work runs batches on one engine until the Dispatcher is closed.
-func (d *Dispatcher) work(e Engine, wake chan struct{}) {
+func (d *Dispatcher) work(e Engine, n int) {
 	defer d.wg.Done()
+	wake := d.wakes[n]
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	var b batch
 	for {
-		at, open := d.take(&b)
+		at, open := d.take(&b, n)
 		if !open {
 			return
 		}
@@ -319,15 +348,18 @@ func (d *Dispatcher) work(e Engine, wake chan struct{}) {
 		}
 		start := time.Now()
 		d.run(e, &b)
-		took := time.Since(start)
+		end := time.Now()
+		took := end.Sub(start)
 		d.watch(b.out)
 		for i, c := range b.calls {
 			b.waited, b.late = max(b.waited, b.out[i].Waited), b.late || b.out[i].Late > 0
 			c.out = b.out[i]
 			c.out.Queue = start.Sub(c.queued)
+			c.ended = end
 			c.done <- struct{}{} // from here on it is another job's
 		}
-		d.observe(&b, took)
+		d.observe(&b, took, n)
+		runtime.Gosched() // where cores are few, the answers go out before the next batch begins
 	}
 }
 
@@ -386,7 +418,7 @@ func (b *batch) add(c *call) {
 }
 
 // take asks the Batcher for a batch. Without one it returns when to ask again.
-func (d *Dispatcher) take(b *batch) (at time.Duration, open bool) {
+func (d *Dispatcher) take(b *batch, n int) (at time.Duration, open bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	b.reset()
@@ -395,7 +427,7 @@ func (d *Dispatcher) take(b *batch) (at time.Duration, open bool) {
 	}
 	now := time.Since(d.start)
 	jobs, shed, at := d.batcher.Step(now)
-	if len(jobs) == 0 && len(shed) > 0 && now-d.ran > probeAfter {
+	if len(jobs) == 0 && len(shed) > 0 && d.tries(&shed[0], now) {
 		jobs, shed = shed[:1], shed[1:]
 	}
 	for i := range shed {
@@ -409,13 +441,26 @@ func (d *Dispatcher) take(b *batch) (at time.Duration, open bool) {
 			b.add(c)
 		}
 	}
-	m := d.tuner.Model()
-	b.predicted = m.Predict(b.cost.Rows, b.cost.Keys, len(b.calls))
-	d.running += b.predicted
+	if len(b.calls) > 0 {
+		d.busy++
+		b.predicted = d.model.Predict(b.cost.Rows, b.cost.Keys, len(b.calls))
+		d.running += b.predicted
+		d.ends[n] = now + d.batcher.Span(b.predicted)
+	}
 	if len(b.calls) > 0 && d.batcher.Len() > 0 {
 		d.signal() // another engine may be free for what is left
 	}
 	return at, true
+}
+
+// tries reports whether an engine that would be idle computes a job that was shed: where the job may still end in time if nothing
+// goes wrong, where too little was measured to be sure, and every now and then. Called with the lock held.
+func (d *Dispatcher) tries(j *schedule.Job, now time.Duration) bool {
+	if d.busy > 0 || j.Deadline <= now {
+		return false
+	}
+	alone := time.Duration(d.model.Predict(j.Rows, j.Keys, 1) * float64(time.Millisecond))
+	return d.seen < settled || now-d.ran > probeAfter || now+alone <= j.Deadline
 }
 
 // answer ends a waiting job with an error. Called with the lock held.
@@ -439,17 +484,23 @@ func (d *Dispatcher) sleep(timer *time.Timer, at time.Duration, wake chan struct
 }
 
 // observe teaches the model what a batch took: not what it waited for a disk, and nothing where more was computed than its jobs said.
-func (d *Dispatcher) observe(b *batch, took time.Duration) {
+func (d *Dispatcher) observe(b *batch, took time.Duration, n int) {
 	took -= b.waited
 	s := schedule.Sample{Requests: len(b.calls), Rows: b.cost.Rows, Keys: b.cost.Keys, Ms: float64(took) / float64(time.Millisecond)}
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.running -= b.predicted
+	d.busy--
+	d.ends[n] = 0
 	if b.late {
 		return
 	}
+	d.seen = min(d.seen+1, settled)
+	d.errors.Observe(s.Ms / max(b.predicted, 1e-6))
 	d.tuner.Observe(s)
-	d.batcher.SetModel(d.tuner.Model())
+	d.model = d.tuner.Model()
+	d.batcher.SetModel(d.model)
+	d.correct()
 }
 
 // SetSLO changes the latency that batches are made for.

@@ -1,0 +1,172 @@
+package dispatch
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"grebe/schedule"
+)
+
+// ShedError refuses a request that is predicted to miss its deadline. It is an ErrShed.
+type ShedError struct {
+	After time.Duration // when a request like it is predicted to be answered in time
+}
+
+func (e *ShedError) Error() string {
+	return fmt.Sprintf("%v: ask again in %v", ErrShed, e.After.Round(time.Millisecond))
+}
+
+// Unwrap makes it an ErrShed.
+func (e *ShedError) Unwrap() error { return ErrShed }
+
+// Kind tells requests apart whose times are alike.
+type Kind uint8
+
+// Kinds of requests.
+const (
+	Single Kind = iota // one job
+	Rounds             // jobs one after the other, as many as a search needs
+	kinds
+)
+
+// Place is a request between its admission and its answer. Its work counts among what is ahead of others, also while it has
+// no job in the queue: before the first, and between two.
+type Place struct {
+	d    *Dispatcher
+	kind Kind
+	size float64
+	left float64 // milliseconds that its jobs are still expected to take
+	// spent is what its jobs were predicted to take.
+	spent float64
+	jobs  int
+}
+
+type placeKey struct{}
+
+// Within returns a context whose jobs are the place's.
+func (p *Place) Within(ctx context.Context) context.Context {
+	return context.WithValue(ctx, placeKey{}, p)
+}
+
+// Admit takes a place for a request of a size, such as its number of candidates, before anything is computed for it. Where it is
+// predicted to miss its deadline behind what waits, it returns a ShedError. When nothing is under way, the request is tried
+// whatever is predicted. The caller MUST call Leave.
+func (d *Dispatcher) Admit(kind Kind, size int, deadline time.Time) (*Place, error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	p := &Place{d: d, kind: kind, size: float64(max(1, size))}
+	p.left = p.size * d.usual[kind].each
+	own := p.left
+	if kind == Single {
+		own *= roughly // its job's size is not known yet
+	}
+	if err := d.inTimeFor(own, deadline.Sub(d.start)); err != nil {
+		return nil, err
+	}
+	d.promised += p.left
+	d.places++
+	return p, nil
+}
+
+// roughly is the share of a request's usual time that is taken for granted before its job is known.
+const roughly = .7
+
+// Leave gives the place back.
+func (p *Place) Leave() {
+	d := p.d
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.promised -= p.left
+	p.left = 0
+	if d.places--; d.places == 0 {
+		d.promised = 0 // and no rounding errors
+	}
+	if p.jobs > 0 {
+		d.usual[p.kind].observe(p.spent / p.size)
+	}
+}
+
+// usual is what requests of a kind take, in milliseconds per size.
+type usual struct {
+	each float64
+	seen bool
+}
+
+func (u *usual) observe(each float64) {
+	if !u.seen {
+		u.each, u.seen = each, true
+		return
+	}
+	u.each += (each - u.each) / 16
+}
+
+// enter decides on a job of a place, and counts it as no longer expected. Called with the lock held.
+func (p *Place) enter(job *schedule.Job) error {
+	d := p.d
+	own := d.model.Predict(job.Rows, job.Keys, 1)
+	if p.jobs == 0 {
+		takes := own
+		if p.kind == Rounds {
+			takes = max(own, p.left)
+		}
+		d.promised -= p.left
+		d.places--
+		err := d.inTimeFor(takes, job.Deadline)
+		d.promised += p.left
+		d.places++
+		if err != nil {
+			return err
+		}
+	}
+	rest := 0.0
+	if p.kind == Rounds {
+		rest = max(0, p.left-own)
+	}
+	d.promised += rest - p.left
+	p.left = rest
+	p.jobs++
+	p.spent += own
+	return nil
+}
+
+// inTimeFor returns a ShedError for work of so many milliseconds that is predicted to miss its deadline. Called with the lock held.
+func (d *Dispatcher) inTimeFor(own float64, deadline time.Duration) error {
+	if d.busy == 0 && len(d.waiting) == 0 && d.places == 0 {
+		return nil
+	}
+	now := time.Since(d.start)
+	ahead := d.batcher.Ahead(deadline) + d.batcher.Span(d.promised)
+	for _, end := range d.ends {
+		ahead += max(0, end-now)
+	}
+	ahead /= time.Duration(len(d.engines))
+	late := now + ahead + d.batcher.Span(own) + d.batcher.Answer() - deadline
+	if late <= 0 {
+		return nil
+	}
+	return &ShedError{After: late}
+}
+
+// Bounds of what predictions are given on top.
+const (
+	leastMargin = .05
+	mostMargin  = 1
+	// sending is for making an answer, and for the network between the client and the server.
+	sending = 2 * time.Millisecond
+)
+
+// correct has the batcher allow for how far predictions were off, and for how long goroutines wait for a core: once to read a
+// request and once to write its answer. Called with the lock held.
+func (d *Dispatcher) correct() {
+	margin := min(max(d.errors.Value()-1, leastMargin), mostMargin)
+	wake := time.Duration(d.wakeups.Value() * float64(time.Millisecond))
+	d.batcher.SetSlack(margin, 2*wake+sending)
+}
+
+// woke notes how long after the end of its batch a caller went on.
+func (d *Dispatcher) woke(after time.Duration) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.wakeups.Observe(float64(after) / float64(time.Millisecond))
+}
