@@ -102,6 +102,11 @@ sanitize-gpu: ## the GPU's conformance suite under compute-sanitizer; bin/cuda.t
 	@test -x bin/cuda.test || CGO_ENABLED=0 $(GO) test -c -o bin/cuda.test ./compute/cuda
 	compute/cuda/sanitize.sh bin/cuda.test bin/sanitize
 
+.PHONY: gpu-check
+gpu-check: ## logits from every tier of KV on a GPU, with scratch for 1 to 8 layers; bin/grebe may be built elsewhere
+	@test -x bin/grebe || $(MAKE) build
+	./bin/grebe bench tiers --device cuda
+
 .PHONY: fuzz
 fuzz: ## each fuzz test for FUZZTIME
 	@set -e; for file in $$(grep -rl --include='*_test.go' '^func Fuzz' .); do \

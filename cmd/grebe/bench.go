@@ -23,6 +23,7 @@ type benchCmd struct {
 	KV8        benchKV8Cmd        `cmd:"" name:"kv8" help:"What KV in FP8 does to rankings: scores, orders, quality, memory, time."`
 	Blend      benchBlendCmd      `cmd:"" help:"Prompts of which KV from anywhere stands in for some tokens: quality, speed."`
 	Prototypes benchPrototypesCmd `cmd:"" help:"Prototypes of history tokens: error of their keys and values, coverage, lookups."`
+	Tiers      benchTiersCmd      `cmd:"" help:"Check that logits are the same from KV on the device, in host memory and on disk."`
 	Beauty     benchBeautyCmd     `cmd:"" help:"Whether both prompt orders rank Amazon Beauty alike."`
 }
 

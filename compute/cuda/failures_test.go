@@ -2,10 +2,12 @@ package cuda
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 
 	"grebe/compute"
+	"grebe/compute/cuda/driver"
 	"grebe/compute/cuda/drivertest"
 )
 
@@ -100,7 +102,8 @@ func (x *tried) blend() error {
 		r.Output(&x.m.attention)
 		r.FFN(&x.m.ffn)
 	}
-	return r.Hidden(nil, []int32{3}, make([]float32, x.m.shape.Hidden))
+	x.m.out = make([]float32, x.m.shape.Hidden)
+	return r.Hidden(nil, []int32{3}, x.m.out)
 }
 
 func (x *tried) search() error {
@@ -128,7 +131,13 @@ func (x *tried) search() error {
 		}
 		r.Select(x.m.norm, head)
 	}
-	return r.Found(make([][]compute.Leaf, 1))
+	found := make([][]compute.Leaf, 1)
+	err := r.Found(found)
+	x.m.out = nil
+	for _, l := range found[0] {
+		x.m.out = append(x.m.out, float32(l.Node), float32(l.Score))
+	}
+	return err
 }
 
 func (x *tried) project() error {
@@ -139,7 +148,8 @@ func (x *tried) project() error {
 	x.r.QKV(0, &x.m.attention)
 	x.r.Attend(0)
 	x.r.Output(&x.m.attention)
-	return x.r.Project(x.m.norm, x.m.head, []int32{0, 2}, make([]float32, 2*x.m.head.Out()))
+	x.m.out = make([]float32, 2*x.m.head.Out())
+	return x.r.Project(x.m.norm, x.m.head, []int32{0, 2}, x.m.out)
 }
 
 // failNth makes call n from now on fail, and returns how many calls were made and which one failed.
@@ -194,6 +204,64 @@ func TestFailedCallLeavesNothingUnderWay(t *testing.T) {
 				}
 			})
 		}
+	}
+}
+
+// TestFailedCallsOnTheGPU: on a GPU, whatever call of the driver fails, the task that follows yields what it does without failures.
+func TestFailedCallsOnTheGPU(t *testing.T) {
+	for _, graphs := range []bool{false, true} {
+		for _, task := range tasks() {
+			t.Run(fmt.Sprintf("%s/graphs=%v", task.name, graphs), func(t *testing.T) {
+				d := open(t, Options{NoGraphs: !graphs, FixedSplit: true})
+				defer d.Close()
+				x := newTried(t, d.(*device))
+				defer x.free()
+				defer func() { _ = x.r.Close() }()
+				for range 3 { // so that graphs are captured
+					if err := task.run(x); err != nil {
+						t.Fatal(err)
+					}
+				}
+				want := x.m.out
+				for turn := 0; ; turn++ {
+					failed := ""
+					undo := driver.SetHook(failsAt(turn, &failed), false)
+					err := task.run(x)
+					undo()
+					if failed == "" {
+						if err != nil {
+							t.Fatalf("nothing failed: %v", err)
+						}
+						t.Logf("%d calls failed in turn", turn)
+						break
+					}
+					if err := task.run(x); err != nil {
+						t.Fatalf("after call %d, %s, failed: %v", turn, failed, err)
+					}
+					if !slices.Equal(x.m.out, want) {
+						t.Fatalf("after call %d, %s, failed: %v, want %v", turn, failed, x.m.out, want)
+					}
+				}
+			})
+		}
+	}
+}
+
+// failsAt makes call n fail, but for those that give something back. What ends a capture is called all the same.
+func failsAt(n int, failed *string) driver.Hook {
+	calls := 0
+	return func(call string, _ []uintptr, real func() int32) int32 {
+		if strings.Contains(call, "Destroy") || strings.Contains(call, "Free") || strings.Contains(call, "Unload") {
+			return real()
+		}
+		calls++
+		if calls-1 != n {
+			return real()
+		}
+		if *failed = call; call == "cuStreamEndCapture" {
+			real()
+		}
+		return 1
 	}
 }
 
