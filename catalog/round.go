@@ -19,6 +19,8 @@ type step struct {
 	newUser  *userEntry
 	version  uint64
 	deletion bool
+	from     string // an import
+	ended    bool   // it has ended; nothing else changed
 }
 
 // round is what the writers of a group change together: first worked out, then made durable, then
@@ -33,6 +35,7 @@ type round struct {
 	steps  []step
 	done   []string // users whose records of a deletion go
 	batch  *batch   // nil: in memory alone
+	from   string   // the import of the writer whose turn it is
 }
 
 func (c *Catalog) round(group []*writer) {
@@ -53,6 +56,7 @@ func (c *Catalog) round(group []*writer) {
 			w.fail(failed)
 			continue
 		}
+		r.from = w.from
 		for i := range w.muts {
 			if m := &w.muts[i]; m.Err == nil {
 				r.mutate(m)
@@ -79,7 +83,7 @@ func (c *Catalog) round(group []*writer) {
 
 // commit makes the round durable.
 func (r *round) commit() error {
-	if r.batch == nil || r.batch.empty() {
+	if r.batch == nil || r.batch.empty() && r.totals.version == r.c.totals.version {
 		return nil
 	}
 	if err := r.batch.commit(r.totals.version); err != nil {
@@ -99,6 +103,7 @@ func (r *round) publish() {
 		c.mu.Lock()
 		for i := from; i < min(from+publishAtOnce, len(r.steps)); i++ {
 			switch s := &r.steps[i]; {
+			case s.ended:
 			case s.newItem != nil:
 				c.items[s.newItem.item.ID] = s.newItem
 			case s.newUser != nil:
@@ -139,7 +144,7 @@ func (r *round) tell(watches []func(Change)) {
 		s := &r.steps[i]
 		ch := Change{
 			ID: s.id, Version: s.version, OldItem: s.oldItem.message(), NewItem: s.newItem.message(),
-			OldUser: s.oldUser.message(), NewUser: s.newUser.message(),
+			OldUser: s.oldUser.message(), NewUser: s.newUser.message(), Import: s.from, Ended: s.ended,
 		}
 		for _, f := range watches {
 			f(ch)
@@ -191,6 +196,8 @@ func (r *round) mutate(m *mutation) {
 		r.appendEvents(m)
 	case clearDeletions:
 		r.clearDeletions()
+	case endImport:
+		m.version = r.add(step{ended: true})
 	case sweepDone:
 		if r.batch != nil && r.c.store.sweeper.idle() && !r.deletes() {
 			r.batch.unmark()
@@ -209,7 +216,7 @@ func (r *round) deletes() bool {
 
 func (r *round) add(s step) uint64 {
 	r.totals.version++
-	s.version = r.totals.version
+	s.version, s.from = r.totals.version, r.from
 	r.steps = append(r.steps, s)
 	return s.version
 }

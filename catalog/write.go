@@ -15,6 +15,8 @@ type Change struct {
 	Version          uint64 // of the catalog and of the new entry
 	OldItem, NewItem *prompt.Item
 	OldUser, NewUser *grebev1.User
+	Import           string // the import that made it; "": none
+	Ended            bool   // Import has ended, and nothing else changed: the other fields are empty but Version
 }
 
 // Subscribe makes f hear of every change from now on, one at a time and in the order of versions,
@@ -49,6 +51,7 @@ const (
 	putUser
 	deleteUser
 	appendEvents
+	endImport      // an import has ended: a version of the catalog without a change
 	clearDeletions // records of deletions that are done may go
 	sweepDone      // no deletion waits for the sweep: its mark may go
 )
@@ -62,8 +65,9 @@ type mutation struct {
 	user   *userEntry
 
 	Result
-	dropped int   // of a history
-	entry   *User // after appendEvents
+	dropped int    // of a history
+	entry   *User  // after appendEvents
+	version uint64 // after endImport
 }
 
 // User is a user's entry as AppendEvents left it.
@@ -75,6 +79,7 @@ type User struct {
 // writer is a call that waits for its mutations.
 type writer struct {
 	muts []mutation
+	from string    // the import that they are part of; "": none
 	wake chan bool // true: lead the next round; false: done
 }
 
@@ -112,8 +117,11 @@ func (c *Catalog) gone(op Op) (bool, error) {
 
 // Apply makes changes in order, each by itself: one that fails keeps no other from being made. It
 // returns when all are durable.
-func (c *Catalog) Apply(ops []Op) []Result {
-	w := &writer{muts: make([]mutation, len(ops))}
+func (c *Catalog) Apply(ops []Op) []Result { return c.ApplyImport("", ops) }
+
+// ApplyImport is Apply as part of an import, which Change names. EndImport ends it.
+func (c *Catalog) ApplyImport(id string, ops []Op) []Result {
+	w := &writer{muts: make([]mutation, len(ops)), from: id}
 	for i := range ops {
 		w.muts[i].prepare(&ops[i], c.opt.MaxHistory)
 	}
@@ -123,6 +131,13 @@ func (c *Catalog) Apply(ops []Op) []Result {
 		out[i] = w.muts[i].Result
 	}
 	return out
+}
+
+// EndImport tells subscribers that an import has ended, by a Change with the version that it returns.
+func (c *Catalog) EndImport(id string) (version uint64, err error) {
+	w := &writer{muts: []mutation{{verb: endImport}}, from: id}
+	c.write(w)
+	return w.muts[0].version, w.muts[0].Err
 }
 
 // AppendEvents appends events to a user, who is created when unknown; created says so. Where the user
@@ -172,6 +187,7 @@ func (m *mutation) prepare(op *Op, maxHistory int) {
 		}
 	case op.DeleteUser != "":
 		m.verb, m.id = deleteUser, op.DeleteUser
+		m.Err = checkID(m.id)
 	default:
 		m.verb, m.id = deleteItem, op.DeleteItem
 		m.Err = checkID(m.id)

@@ -333,6 +333,9 @@ func (r runner) Do(ctx context.Context, job *engine.Job) (*engine.Result, error)
 
 // changed drops what is cached of items that changed and of users that were deleted.
 func (s *Server) changed(c catalog.Change) {
+	if c.Ended {
+		return
+	}
 	if c.OldItem == nil && c.NewItem == nil && c.NewUser == nil {
 		s.present.failed(c.ID, s.FinishDeletion(c.ID))
 		return

@@ -18,8 +18,11 @@ import (
 
 // FORMAT.md describes what is written here.
 const (
-	itemsMagic = "grebeIT1"
-	headSize   = 64 // of a head, checksum included
+	itemsMagic = "grebeIT2"
+	plainMagic = "grebeIT1" // without texts, and without items that have no codes
+	headSize   = 64         // of a head, checksum included
+
+	maxSlots = 1 << 31 // an op of a log has a slot in 31 bits
 
 	numberDigits = 20 // of a generation, at the end of a file's name
 )
@@ -52,12 +55,31 @@ func (g *Generation) create() error {
 	if err := WriteFile(g.file("items"), g.writeItems); err != nil {
 		return err
 	}
+	if err := g.mapBase(); err != nil {
+		return err
+	}
 	var err error
 	if g.log, err = os.OpenFile(g.file("log"), os.O_CREATE|os.O_TRUNC|os.O_WRONLY, 0o600); err != nil {
 		return err
 	}
 	g.size, g.failed = 0, false
 	return syncFolder(g.dir)
+}
+
+// mapBase has the items that were just written read from their file, so that they take no memory of the
+// heap. No table of the generation may have been handed out yet.
+func (g *Generation) mapBase() error {
+	s := &g.table.base
+	m, err := mapFile(g.file("items"))
+	if err != nil {
+		return err
+	}
+	from := len(itemsMagic) + headSize + 16 + 8*len(s.marks)
+	if len(m.data) != from+len(s.blob)+8 {
+		return fmt.Errorf("%w: %s has %d bytes", ErrDamaged, g.file("items"), len(m.data))
+	}
+	s.blob, s.owner = m.data[from:][:len(s.blob):len(s.blob)], m
+	return nil
 }
 
 func (g *Generation) writeItems(w io.Writer) error {
@@ -255,12 +277,21 @@ func readBase(name string) (h head, s segment, err error) {
 	return h, s, err
 }
 
+// isPlain tells the two formats of items apart; ok is false of anything else.
+func isPlain(magic string) (plain, ok bool) {
+	return magic == plainMagic, magic == plainMagic || magic == itemsMagic
+}
+
 func parseItems(data []byte) (h head, s segment, err error) {
 	bad := func(format string, args ...any) (head, segment, error) {
 		return h, segment{}, fmt.Errorf("%w: %s", ErrDamaged, fmt.Sprintf(format, args...))
 	}
 	const fixed = len(itemsMagic) + headSize + 16
-	if len(data) < fixed+8 || string(data[:len(itemsMagic)]) != itemsMagic {
+	if len(data) < fixed+8 {
+		return bad("it does not begin like a file of items")
+	}
+	plain, ok := isPlain(string(data[:len(itemsMagic)]))
+	if !ok {
 		return bad("it does not begin like a file of items")
 	}
 	body := data[:len(data)-8]
@@ -271,11 +302,19 @@ func parseItems(data []byte) (h head, s segment, err error) {
 		return h, s, err
 	}
 	n, size := binary.LittleEndian.Uint64(body[fixed-16:]), binary.LittleEndian.Uint64(body[fixed-8:])
-	marks := (n + markEvery - 1) / markEvery
-	if n > 1<<31 || uint64(len(body)-fixed) != 8*marks+size || uint64(h.items) != n {
+	// Each number is bounded before it is used in a sum: a file may say anything.
+	room, total := uint64(len(body)-fixed), uint64(h.items)
+	if !plain {
+		total += uint64(h.bare)
+	}
+	if n > maxSlots || size > room || h.items < 0 || h.bare < 0 || total != n {
 		return bad("its length does not fit its %d items", n)
 	}
-	s = segment{marks: make([]uint64, marks), blob: body[fixed+8*int(marks):], n: int(n)}
+	marks := (n + markEvery - 1) / markEvery
+	if room != 8*marks+size {
+		return bad("its length does not fit its %d items", n)
+	}
+	s = segment{marks: make([]uint64, marks), blob: body[fixed+8*int(marks):], n: int(n), plain: plain}
 	for i := range s.marks {
 		s.marks[i] = binary.LittleEndian.Uint64(body[fixed+8*i:])
 	}

@@ -1,19 +1,22 @@
 package history
 
 import (
+	"cmp"
 	"crypto/sha256"
 	"encoding/binary"
 	"encoding/hex"
+	"iter"
 	"math"
 	"os"
 	"runtime"
+	"slices"
 	"sync"
 	"time"
 
 	"grebe/catalog"
 )
 
-// Digest identifies the items of a version: their ids, codes and attributes, whatever their order. It is
+// Digest identifies the items of a version by their contents, whatever their order. It is
 // a sum of digests, which guards against mistakes and damage, not against somebody who makes items for it.
 type Digest [2]uint64
 
@@ -71,6 +74,7 @@ type Generation struct {
 	begun     head
 	dir       string
 	baseSlots int
+	plain     bool // of format 1: without texts, and without items that have no codes
 
 	table *Table // of the last version; nil: to be loaded
 	ops   []uint32
@@ -140,10 +144,21 @@ func (g *Generation) apply(f *frame) *Version {
 		g.now.digest = g.now.digest.plus(digestOf(r.content))
 		g.ops = append(g.ops, slot<<1)
 	}
-	g.now.items += len(f.added) - len(f.removed)
+	total := g.total(&g.now) + len(f.added) - len(f.removed)
 	g.now.number, g.now.created, g.now.bare = f.version, f.created, f.bare
+	if g.now.items = total; !g.plain {
+		g.now.items -= f.bare
+	}
 	f.items, f.digest = g.now.items, g.now.digest
 	return g.version(g.now, len(g.ops), g.table.Slots())
+}
+
+// total returns the slots in use at a version.
+func (g *Generation) total(h *head) int {
+	if g.plain {
+		return h.items
+	}
+	return h.items + h.bare
 }
 
 // settle lets go of the generation before, which now nobody goes on from.
@@ -156,7 +171,7 @@ func (g *Generation) settle() {
 
 // long reports whether it is time for the next generation.
 func (g *Generation) long(least int) bool {
-	return g.failed || len(g.ops) > max(least, g.baseSlots/4)
+	return len(g.ops) > max(least, g.baseSlots/4)
 }
 
 // compact makes the next generation, which begins with the items of the last version.
@@ -180,10 +195,7 @@ func (g *Generation) diff(items []catalog.Entry) (f frame, ok bool) {
 	var buf []byte
 	add := func(e catalog.Entry) { f.added = append(f.added, record{e.Version, content(nil, e.Item)}) }
 	i := 0
-	for slot, r := range g.table.all(0) {
-		if !g.lives(uint32(slot)) {
-			continue
-		}
+	for slot, r := range g.byVersion() {
 		for ; i < len(items) && items[i].Version < r.version; i++ {
 			add(items[i])
 		}
@@ -195,12 +207,52 @@ func (g *Generation) diff(items []catalog.Entry) (f frame, ok bool) {
 			i++
 			continue
 		}
-		f.removed = append(f.removed, uint32(slot))
+		f.removed = append(f.removed, slot)
 	}
 	for ; i < len(items); i++ {
 		add(items[i])
 	}
 	return f, true
+}
+
+// byVersion visits the slots in use in the order of their items' versions. Slots are in that order but for
+// items of imports, which get theirs when the import ends.
+func (g *Generation) byVersion() iter.Seq2[uint32, record] {
+	return func(yield func(uint32, record) bool) {
+		last, sorted := uint64(0), true
+		for slot, r := range g.table.all(0) {
+			if sorted = sorted && (r.version >= last || !g.lives(uint32(slot))); !sorted {
+				break
+			}
+			if g.lives(uint32(slot)) {
+				last = r.version
+			}
+		}
+		if sorted {
+			for slot, r := range g.table.all(0) {
+				if g.lives(uint32(slot)) && !yield(uint32(slot), r) {
+					return
+				}
+			}
+			return
+		}
+		type place struct {
+			slot uint32
+			r    record
+		}
+		var order []place
+		for slot, r := range g.table.all(0) {
+			if g.lives(uint32(slot)) {
+				order = append(order, place{uint32(slot), r})
+			}
+		}
+		slices.SortFunc(order, func(a, b place) int { return cmp.Compare(a.r.version, b.r.version) })
+		for _, p := range order {
+			if !yield(p.slot, p.r) {
+				return
+			}
+		}
+	}
 }
 
 // net returns what a part of the log comes to.
@@ -237,7 +289,7 @@ func (g *Generation) live(v *Version) []uint32 {
 	for _, op := range g.ops[:v.ops] {
 		alive[op>>1] = op&goes == 0
 	}
-	out := make([]uint32, 0, v.Items)
+	out := make([]uint32, 0, v.Items+v.Bare)
 	for slot, yes := range alive {
 		if yes {
 			out = append(out, uint32(slot))

@@ -1,11 +1,12 @@
-// Package history keeps the items that can be generated, those with codes, at several versions of a
-// catalog: in memory, and in files when it is given a folder.
+// Package history keeps a catalog's items at several of its versions: in memory, and in files when it is
+// given a folder. A version has the whole items, so that a model that goes back to it also goes back to
+// their texts.
 //
 // Items lie in generations. A generation begins with all items of one version, its base, and grows by
 // what later versions add and remove; a version is a place in that log. When the log has become long
 // against the base a new generation begins. So a version costs what changed, not what there is.
 //
-// What a version is made of never changes. Its Digest is a sum over its items' ids, codes and attributes,
+// What a version is made of never changes. Its Digest is a sum over its items' contents,
 // which does not depend on their order or history; the digest in a file is checked when the file is read.
 //
 // Versions are kept up to a bound, the younger the denser: of three in a row the one in the middle goes
@@ -25,6 +26,8 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"os"
+	"slices"
 	"sync"
 	"time"
 
@@ -39,6 +42,8 @@ type Options struct {
 	Compact int                       // changes of a generation before the next one, or a quarter of its items; 16,384
 	Logger  *slog.Logger              // nothing is logged
 	Now     func() time.Time          // time.Now
+
+	readFile func(name string) ([]byte, error) // os.ReadFile; tests let it fail
 }
 
 func (o *Options) setDefaults() {
@@ -57,6 +62,9 @@ func (o *Options) setDefaults() {
 	if o.Now == nil {
 		o.Now = time.Now
 	}
+	if o.readFile == nil {
+		o.readFile = os.ReadFile
+	}
 }
 
 // History is the versions that are kept.
@@ -67,14 +75,22 @@ type History struct {
 	current  *Generation
 	versions []*Version // oldest first; the last is the head
 	damaged  int
+	pause    time.Duration // between attempts to write to a disk that fails
+	retry    time.Time     // of the next attempt
 }
+
+// A disk that cannot be written to is tried again after a pause, which doubles up to the longest.
+const (
+	firstPause   = time.Second
+	longestPause = time.Minute
+)
 
 // Version is the items at one version of the catalog. It never changes.
 type Version struct {
 	Number  uint64 // of the catalog
 	Created time.Time
 	Items   int // with codes
-	Bare    int // without codes, which are in no table
+	Bare    int // without codes
 	Digest  Digest
 
 	gen   *Generation
@@ -85,9 +101,8 @@ type Version struct {
 // Delta is what changes a catalog's items.
 type Delta struct {
 	Version uint64          // of the catalog afterwards
-	Bare    int             // items without codes afterwards
 	Remove  []string        // ids; those that are not there are passed over
-	Add     []catalog.Entry // with codes, of ids that are not there or removed, versions ascending
+	Add     []catalog.Entry // of ids that are not there or removed, versions ascending
 }
 
 // Open restores what the folder has and brings it to what the catalog has: all its items, versions
@@ -95,28 +110,26 @@ type Delta struct {
 func Open(items []catalog.Entry, version uint64, opt Options) (*History, error) {
 	opt.setDefaults()
 	h := &History{opt: opt}
-	with, bare := split(items)
 	if opt.Dir != "" {
 		if err := h.restore(version); err != nil {
 			return nil, fmt.Errorf("history: %w", err)
 		}
 	}
-	if err := h.follow(with, version, bare); err != nil {
+	if err := h.follow(items, version, countBare(items)); err != nil {
 		return nil, fmt.Errorf("history: %w", errors.Join(err, h.close()))
 	}
 	h.thin()
 	return h, nil
 }
 
-// split returns the items that have codes, and how many have none.
-func split(items []catalog.Entry) (with []catalog.Entry, bare int) {
-	with = make([]catalog.Entry, 0, len(items))
+// countBare returns how many items have no codes.
+func countBare(items []catalog.Entry) (bare int) {
 	for _, e := range items {
-		if len(e.Item.Codes) > 0 {
-			with = append(with, e)
+		if len(e.Item.Codes) == 0 {
+			bare++
 		}
 	}
-	return with, len(items) - len(with)
+	return bare
 }
 
 // Close closes the files. Versions that were handed out stay valid.
@@ -184,15 +197,19 @@ func (h *History) Apply(d Delta) (*Version, error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	g := h.current
-	f := frame{version: d.Version, created: h.opt.Now(), bare: d.Bare}
+	f := frame{version: d.Version, created: h.opt.Now(), bare: g.now.bare}
 	for _, id := range d.Remove {
 		if slot, ok := g.table.Find(id, g.lives); ok {
 			f.removed = append(f.removed, slot)
+			if g.table.record(slot).bare() {
+				f.bare--
+			}
 		}
 	}
 	for _, e := range d.Add {
 		f.added = append(f.added, record{e.Version, content(nil, e.Item)})
 	}
+	f.bare += countBare(d.Add)
 	return h.push(g, f)
 }
 
@@ -205,7 +222,7 @@ func (h *History) push(g *Generation, f frame) (*Version, error) {
 	v := g.apply(&f)
 	h.versions = append(h.versions, v)
 	err := g.write(&f)
-	if g.long(h.opt.Compact) {
+	if g.long(h.opt.Compact) || g.failed && !h.opt.Now().Before(h.retry) {
 		err = h.renew(v)
 	}
 	h.thin()
@@ -221,28 +238,87 @@ func (h *History) renew(v *Version) error {
 	h.current = old.compact(v)
 	h.versions[len(h.versions)-1] = h.current.first()
 	err := h.current.create()
+	if err == nil {
+		h.pause = 0
+	} else {
+		h.pause = min(max(firstPause, 2*h.pause), longestPause)
+		h.retry = h.opt.Now().Add(h.pause)
+	}
 	_ = old.close() // all that was written to it is synced
+	if old.failed {
+		h.abandon(old)
+	}
 	h.sweep(old)
 	return err
 }
 
+// abandon drops the versions of a generation that could not be written. They are in memory alone, each
+// generation with all of its items: of a disk that stays full they would fill the memory too.
+func (h *History) abandon(g *Generation) {
+	h.versions = slices.DeleteFunc(h.versions, func(v *Version) bool { return v.gen == g && !h.opt.InUse(v.Number) })
+}
+
 // begin makes a first generation.
 func (h *History) begin(items []catalog.Entry, version uint64, bare int) error {
+	return h.beginAt(items, head{number: version, created: h.opt.Now(), bare: bare})
+}
+
+// beginAt makes a generation of items. Earlier versions that are listed stay.
+func (h *History) beginAt(items []catalog.Entry, at head) error {
 	var base segment
 	var buf []byte
 	for _, e := range items {
 		buf = content(buf[:0], e.Item)
 		base.add(e.Version, buf)
 	}
-	g := newGeneration(h.opt.Dir, head{number: version, created: h.opt.Now(), bare: bare, items: base.n, digest: base.digest()}, base)
-	h.current, h.versions = g, []*Version{g.first()}
+	at.items, at.digest = base.n-at.bare, base.digest()
+	g := newGeneration(h.opt.Dir, at, base)
+	h.current, h.versions = g, append(h.versions, g.first())
 	return g.create()
+}
+
+// upgrade goes on from a generation of format 1, whose records have no texts: a new one begins with whole
+// items. Versions before it stay as they are.
+func (h *History) upgrade(items []catalog.Entry, version uint64, bare int) error {
+	old, last := h.current, h.versions[len(h.versions)-1]
+	var sum Digest
+	for _, e := range items {
+		if len(e.Item.Codes) > 0 {
+			sum = sum.plus(digestOf(generated(nil, e.Item)))
+		}
+	}
+	at := head{number: last.Number, created: last.Created, bare: bare}
+	if sum != last.Digest {
+		if version <= last.Number {
+			h.hurt(h.opt.Dir, errors.New("it does not fit the catalog"))
+			if err := h.discard(); err != nil {
+				return err
+			}
+			return h.begin(items, version, bare)
+		}
+		at.number, at.created = version, h.opt.Now()
+	} else {
+		h.versions = h.versions[:len(h.versions)-1]
+	}
+	if err := old.close(); err != nil {
+		return err
+	}
+	if err := h.beginAt(items, at); err != nil {
+		return err
+	}
+	if old.begun.number != at.number { // else its file has just been replaced
+		h.sweep(old)
+	}
+	return nil
 }
 
 // follow brings the head to what the catalog has.
 func (h *History) follow(items []catalog.Entry, version uint64, bare int) error {
 	if h.current == nil {
 		return h.begin(items, version, bare)
+	}
+	if h.current.plain {
+		return h.upgrade(items, version, bare)
 	}
 	f, ok := h.current.diff(items)
 	f.version, f.created, f.bare = version, h.opt.Now(), bare
@@ -345,6 +421,9 @@ func (h *History) Forget(v *Version) {
 
 // Before reports whether a version is of the same generation as another and not later.
 func (v *Version) Before(w *Version) bool { return v.gen == w.gen && v.ops <= w.ops }
+
+// Plain reports whether the version's files are of format 1, which has neither texts nor items without codes.
+func (v *Version) Plain() bool { return v.gen.plain }
 
 // Base reports whether a version begins its generation.
 func (v *Version) Base() bool { return v.ops == 0 }

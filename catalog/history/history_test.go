@@ -55,7 +55,13 @@ func (w *world) change(r *rand.Rand) {
 		delete(w.items, id)
 		return
 	}
-	it := &prompt.Item{ID: id}
+	it := &prompt.Item{ID: id, Identifier: r.Int32N(3) - 1}
+	if r.IntN(2) == 0 {
+		it.Text = fmt.Sprint("text ", r.IntN(100))
+	}
+	if r.IntN(3) == 0 {
+		it.Tokens = make([]int32, r.IntN(3))
+	}
 	for range r.IntN(4) { // none at times
 		it.Codes = append(it.Codes, r.Int32N(1000)-2)
 	}
@@ -74,9 +80,7 @@ func (w *world) delta() Delta {
 	slices.Sort(w.changed)
 	d.Remove = append(d.Remove, slices.Compact(w.changed)...)
 	for _, e := range w.entries() {
-		if len(e.Item.Codes) == 0 {
-			d.Bare++
-		} else if slices.Contains(d.Remove, e.Item.ID) {
+		if slices.Contains(d.Remove, e.Item.ID) {
 			d.Add = append(d.Add, e)
 		}
 	}
@@ -116,6 +120,9 @@ func (w *world) check(t fataler, h *History, v *Version) {
 		if e.Item == nil || got[id] || !slices.Equal(table.Codes(nil, slot), e.Item.Codes) {
 			t.Fatalf("version %d has %s with codes %v, want %v", v.Number, id, table.Codes(nil, slot), e.Item)
 		}
+		if it, whole := table.Item(slot); !whole || !reflect.DeepEqual(it, e.Item) {
+			t.Fatalf("version %d has %+v, want %+v", v.Number, it, e.Item)
+		}
 		if found, ok := table.Find(id, func(s uint32) bool { return slices.Contains(live, s) }); !ok || found != slot {
 			t.Fatalf("%s is found in slot %d, want %d", id, found, slot)
 		}
@@ -125,9 +132,11 @@ func (w *world) check(t fataler, h *History, v *Version) {
 		got[id], last = true, e.Version
 		digest = digest.plus(digestOf(content(nil, e.Item)))
 	}
-	with, bare := split(slices.Collect(maps.Values(w.was[v.Number])))
-	if len(got) != len(with) || v.Items != len(with) || v.Digest != digest || v.Bare > bare+len(w.was[v.Number]) {
-		t.Fatalf("version %d has %d items, says %d, want %d; digest %v, want %v", v.Number, len(got), v.Items, len(with), v.Digest, digest)
+	was := w.was[v.Number]
+	bare := countBare(slices.Collect(maps.Values(was)))
+	if len(got) != len(was) || v.Items != len(was)-bare || v.Bare != bare || v.Digest != digest {
+		t.Fatalf("version %d has %d items, says %d and %d without codes, want %d and %d; digest %v, want %v",
+			v.Number, len(got), v.Items, v.Bare, len(was)-bare, bare, v.Digest, digest)
 	}
 	w.checkAttributes(t, v, live)
 	h.Unload(v)

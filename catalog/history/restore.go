@@ -95,17 +95,24 @@ func (g *Generation) list(h *History) ([]*Version, error) {
 	}
 	defer f.Close()
 	start := make([]byte, len(itemsMagic)+headSize)
-	if _, err := io.ReadFull(f, start); err != nil {
+	switch _, err := io.ReadFull(f, start); {
+	case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF):
 		return nil, fmt.Errorf("%w: %w", ErrDamaged, err)
+	case err != nil:
+		return nil, err
 	}
-	if string(start[:len(itemsMagic)]) != itemsMagic {
+	var ok bool
+	if g.plain, ok = isPlain(string(start[:len(itemsMagic)])); !ok {
 		return nil, fmt.Errorf("%w: it does not begin like a file of items", ErrDamaged)
 	}
 	if err := g.begin(decodeHead(start[len(itemsMagic):])); err != nil {
 		return nil, err
 	}
-	g.baseSlots = g.begun.items
-	frames, _ := g.frames(h)
+	g.baseSlots = g.total(&g.begun)
+	frames, _, err := g.frames(h)
+	if err != nil {
+		return nil, err
+	}
 	out, ops, slots := []*Version{g.first()}, 0, g.baseSlots
 	for i := range frames {
 		f := &frames[i]
@@ -135,27 +142,35 @@ func gone(err error) error {
 }
 
 // frames reads the log as far as it is whole; size is how far that is. A generation that was just begun
-// may have none.
-func (g *Generation) frames(h *History) (frames []frame, size int64) {
-	data, err := os.ReadFile(g.file("log"))
-	if err == nil {
-		frames, size, err = readLog(data)
+// may have none. A log that cannot be read is an error: it may be whole, and nothing is cut off.
+func (g *Generation) frames(h *History) (frames []frame, size int64, err error) {
+	data, err := h.opt.readFile(g.file("log"))
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return nil, 0, nil
+	case err != nil:
+		return nil, 0, fmt.Errorf("read %s: %w", g.file("log"), err)
 	}
-	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+	frames, size, err = readLog(data)
+	if err != nil {
 		h.hurt(g.file("log"), err)
 	}
-	return frames, size
+	return frames, size, nil
 }
 
 // load reads the items and goes through the log, as far as both are whole, and returns the versions.
 func (g *Generation) load(h *History) ([]*Version, int64, error) {
 	begun, base, err := readBase(g.file("items"))
+	g.plain = base.plain
 	if err = g.begin(begun, gone(err)); err != nil {
+		return nil, 0, err
+	}
+	frames, size, err := g.frames(h)
+	if err != nil {
 		return nil, 0, err
 	}
 	g.fill(base)
 	out := []*Version{g.first()}
-	frames, size := g.frames(h)
 	for i := range frames {
 		f := &frames[i]
 		if err := g.fits(f); err != nil {
@@ -182,7 +197,8 @@ func (g *Generation) fits(f *frame) error {
 	for _, r := range f.added {
 		digest = digest.plus(digestOf(r.content))
 	}
-	if digest != f.digest || f.items != g.now.items+len(f.added)-len(f.removed) {
+	h := f.head()
+	if digest != f.digest || g.total(&h) != g.total(&g.now)+len(f.added)-len(f.removed) {
 		return fmt.Errorf("%w: version %d has digest %v, want %v", ErrDamaged, f.version, digest, f.digest)
 	}
 	return nil

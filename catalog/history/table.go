@@ -49,6 +49,13 @@ func (t *Table) ID(slot uint32) string {
 	return strings.Clone(t.record(slot).id())
 }
 
+// Item returns the item in a slot. whole is false where the files are of format 1: text, tokens and
+// identifier are then not known.
+func (t *Table) Item(slot uint32) (it *prompt.Item, whole bool) {
+	defer runtime.KeepAlive(t)
+	return t.record(slot).item()
+}
+
 // Codes appends the codes of the item in a slot to dst.
 func (t *Table) Codes(dst []int32, slot uint32) []int32 {
 	defer runtime.KeepAlive(t)
@@ -128,15 +135,36 @@ func (t *Table) add(version uint64, content []byte) uint32 {
 // record is an item as a table holds it:
 //
 //	record  = uvarint(bytes that follow) uvarint(version) content
-//	content = id, count of codes, codes, count of attributes, {name, count of values, values}…
+//	content = id, count of codes, codes, count of attributes, {name, count of values, values}…, rest
+//	rest    = 1, text, count of tokens plus one or 0 for none, tokens, identifier
 //
 // Strings have their length before them, numbers are varints, names are sorted: a content has one form.
+// Records of format 1 end before rest.
 type record struct {
 	version uint64
 	content []byte
 }
 
+// rest1 begins the part of a content that format 1 does not have.
+const rest1 = 1
+
+// content appends the form of an item to dst.
 func content(dst []byte, it *prompt.Item) []byte {
+	dst = append(generated(dst, it), rest1)
+	dst = appendString(dst, it.Text)
+	if it.Tokens == nil {
+		dst = binary.AppendUvarint(dst, 0)
+	} else {
+		dst = binary.AppendUvarint(dst, uint64(len(it.Tokens))+1)
+		for _, t := range it.Tokens {
+			dst = binary.AppendVarint(dst, int64(t))
+		}
+	}
+	return binary.AppendVarint(dst, int64(it.Identifier))
+}
+
+// generated appends the part of a content that decides what is generated: all that format 1 has.
+func generated(dst []byte, it *prompt.Item) []byte {
 	dst = appendString(dst, it.ID)
 	dst = binary.AppendUvarint(dst, uint64(len(it.Codes)))
 	for _, c := range it.Codes {
@@ -201,6 +229,13 @@ func (r record) id() string {
 	return w.str()
 }
 
+// bare reports whether the item has no codes.
+func (r record) bare() bool {
+	w := walker(r.content)
+	w.str()
+	return w.count() == 0
+}
+
 func (r record) codes(dst []int32) []int32 {
 	w := walker(r.content)
 	w.str()
@@ -208,6 +243,57 @@ func (r record) codes(dst []int32) []int32 {
 		dst = append(dst, int32(w.number()))
 	}
 	return dst
+}
+
+// item decodes the whole item. whole is false of a record of format 1, which has neither text nor tokens
+// nor identifier.
+func (r record) item() (it *prompt.Item, whole bool) {
+	w := walker(r.content)
+	it = &prompt.Item{ID: strings.Clone(w.str()), Identifier: -1}
+	for n := w.count(); n > 0 && len(w) > 0; n-- {
+		it.Codes = append(it.Codes, int32(w.number()))
+	}
+	for n := w.count(); n > 0 && len(w) > 0; n-- {
+		if it.Attributes == nil {
+			it.Attributes = map[string][]string{}
+		}
+		name := strings.Clone(w.str())
+		values := []string{}
+		for m := w.count(); m > 0 && len(w) > 0; m-- {
+			values = append(values, strings.Clone(w.str()))
+		}
+		it.Attributes[name] = values
+	}
+	if len(w) == 0 || w[0] != rest1 {
+		return it, false
+	}
+	w = w[1:]
+	it.Text = strings.Clone(w.str())
+	if n := w.count(); n > 0 {
+		it.Tokens = []int32{}
+		for ; n > 1 && len(w) > 0; n-- {
+			it.Tokens = append(it.Tokens, int32(w.number()))
+		}
+	}
+	it.Identifier = int32(w.number())
+	return it, true
+}
+
+// names visits the names of the attributes until visit returns false. They share the record's memory.
+func (r record) names(visit func(string) bool) {
+	w := walker(r.content)
+	w.str()
+	for n := w.count(); n > 0 && len(w) > 0; n-- {
+		w.number()
+	}
+	for n := w.count(); n > 0 && len(w) > 0; n-- {
+		if !visit(w.str()) {
+			return
+		}
+		for m := w.count(); m > 0 && len(w) > 0; m-- {
+			w.str()
+		}
+	}
 }
 
 // values visits the values of an attribute until visit returns false.
@@ -235,6 +321,7 @@ type segment struct {
 	blob  []byte
 	marks []uint64
 	n     int
+	plain bool     // read from a file of format 1
 	owner *mapping // of their memory, which must stay reachable; nil: the heap's
 }
 

@@ -43,6 +43,7 @@ type Generator struct {
 	Widths []int
 
 	snapshot atomic.Pointer[Snapshot]
+	view     atomic.Pointer[View]
 	runs     sync.Pool // of *run
 }
 
@@ -50,7 +51,19 @@ type Generator struct {
 func (g *Generator) Snapshot() *Snapshot { return g.snapshot.Load() }
 
 // Use has new requests generate the items of s. Those under way keep theirs.
-func (g *Generator) Use(s *Snapshot) { g.snapshot.Store(s) }
+func (g *Generator) Use(s *Snapshot) {
+	g.view.Store(nil)
+	g.snapshot.Store(s)
+}
+
+// View returns the items as the model sees them; nil: as the catalog has them.
+func (g *Generator) View() *View { return g.view.Load() }
+
+// stay has new requests generate the items of a version that was activated.
+func (g *Generator) stay(v *View) {
+	g.view.Store(v)
+	g.snapshot.Store(v.snap)
+}
 
 // Request says for whom and what.
 type Request struct {

@@ -10,12 +10,12 @@ import (
 	"slices"
 	"strconv"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"grebe/beam"
 	"grebe/catalog"
 	"grebe/catalog/history"
-	"grebe/prompt"
 )
 
 // settle is how long a change waits for others before snapshots are made of both.
@@ -47,17 +47,24 @@ type KeeperOptions struct {
 type Keeper struct {
 	log     *slog.Logger
 	dir     string
+	catalog *catalog.Catalog
+	now     func() time.Time
 	changed chan struct{} // has an element when snapshots are to be made
 
 	build   sync.Mutex // to make snapshots and to switch between them
 	history *history.History
 
+	view atomic.Pointer[View] // of all models that stay with one version; nil: there is none
+
 	mu      sync.Mutex
 	targets []*target // replaced with build held, never changed
-	version uint64
-	bare    int // items without codes
+	version uint64    // of the last change in pending
 	pending map[string]catalog.Entry
-	pins    map[string]uint64 // versions that models stay with, by their names
+	imports map[string]*importing // under way
+	ended   []history.Delta       // of imports, each a version
+	heard   uint64                // version of the last import that ended
+	hearing chan struct{}         // closed when the next import ends
+	pins    map[string]pin        // versions that models stay with, by their names
 }
 
 // target is a model and the last snapshot made for it.
@@ -71,27 +78,26 @@ type target struct {
 // before it returns. What was kept on disk is read back: snapshots are then not built but mapped, and the
 // versions in use are those of before. Run makes the later snapshots. The caller MUST Close the keeper.
 func NewKeeper(c *catalog.Catalog, opt KeeperOptions, targets ...Target) (*Keeper, error) {
-	k := &Keeper{log: opt.Logger, dir: opt.Dir, changed: make(chan struct{}, 1), pending: map[string]catalog.Entry{}, pins: map[string]uint64{}}
+	k := &Keeper{
+		log: opt.Logger, dir: opt.Dir, catalog: c, changed: make(chan struct{}, 1), pending: map[string]catalog.Entry{}, pins: map[string]pin{},
+		imports: map[string]*importing{}, hearing: make(chan struct{}), now: time.Now,
+	}
 	if k.log == nil {
 		k.log = slog.New(slog.DiscardHandler)
 	}
 	for _, t := range targets {
 		k.targets = append(k.targets, &target{Target: t, indexer: newIndexer(t.Generator.Prompt)})
 	}
-	pinErr := k.readPins()
 	k.version = c.Stats().Version
-	items := c.Entries()
-	for _, e := range items {
-		if !hasCodes(e.Item) {
-			k.bare++
-		}
-	}
-	var err error
-	if k.history, err = history.Open(items, k.version, history.Options{Dir: opt.Dir, Keep: opt.Keep, InUse: k.inUse, Compact: opt.compact, Logger: k.log}); err != nil {
+	hurt, err := k.readPins(k.version)
+	if err != nil {
 		return nil, err
 	}
-	if pinErr != nil {
-		k.history.Hurt(k.pinFile(), pinErr)
+	if k.history, err = history.Open(c.Entries(), k.version, history.Options{Dir: opt.Dir, Keep: opt.Keep, InUse: k.inUse, Compact: opt.compact, Logger: k.log}); err != nil {
+		return nil, err
+	}
+	if hurt != nil {
+		k.history.Hurt(k.pinFile(), hurt)
 	}
 	if err := k.start(); err != nil {
 		return nil, errors.Join(err, k.Close())
@@ -109,6 +115,7 @@ func (k *Keeper) start() error {
 			return err
 		}
 	}
+	k.review()
 	return nil
 }
 
@@ -117,17 +124,22 @@ func (k *Keeper) begin(t *target) error {
 	if err := k.follow(t, k.history.Head()); err != nil {
 		return fmt.Errorf("model %s: %w", t.Name, err)
 	}
-	pin, ok := k.pin(t.Name)
+	p, ok := k.pin(t.Name)
 	if !ok {
 		return nil
 	}
-	s, err := k.earlier(t, pin)
-	if err != nil {
-		k.log.Error("the version that was activated is not there any more: the latest is used", "model", t.Name, "version", pin, "error", err)
-		k.unpin(t.Name)
-		s = t.head
+	var v *View
+	s, err := k.earlier(t, p.Version)
+	if err == nil {
+		v, err = k.viewOf(t, s, p.At)
 	}
-	t.Generator.Use(s)
+	if err != nil {
+		k.log.Error("the version that was activated is not there any more: the latest is used", "model", t.Name, "version", p.Version, "error", err)
+		k.unpin(t.Name)
+		t.Generator.Use(t.head)
+		return nil
+	}
+	t.Generator.stay(v)
 	return nil
 }
 
@@ -168,10 +180,15 @@ func (k *Keeper) Close() error { return k.history.Close() }
 // Run makes snapshots until ctx ends. What cannot be made is logged, and the one before stays in use.
 func (k *Keeper) Run(ctx context.Context) {
 	pause := settle
+	idle := time.NewTicker(importIdle / 10)
+	defer idle.Stop()
 	for {
 		select {
 		case <-ctx.Done():
 			return
+		case <-idle.C:
+			k.expire(ctx)
+			continue
 		case <-k.changed:
 		}
 		select {
@@ -188,43 +205,59 @@ func (k *Keeper) Run(ctx context.Context) {
 
 // hear takes in a change of the catalog.
 func (k *Keeper) hear(c catalog.Change) {
+	if c.Ended {
+		k.importEnded(c.Import, c.Version)
+		return
+	}
 	if c.OldItem == nil && c.NewItem == nil {
 		return // of a user
 	}
 	k.mu.Lock()
-	k.version = c.Version
-	if c.OldItem != nil && !hasCodes(c.OldItem) {
-		k.bare--
+	e := catalog.Entry{Item: c.NewItem, Version: c.Version}
+	into := k.imports[c.Import]
+	for _, im := range k.imports { // the latest change of an item counts
+		if im != into {
+			delete(im.pending, c.ID)
+		}
 	}
-	if c.NewItem != nil && !hasCodes(c.NewItem) {
-		k.bare++
-	}
-	changed := hasCodes(c.OldItem) || hasCodes(c.NewItem)
-	if changed {
-		k.pending[c.ID] = catalog.Entry{Item: c.NewItem, Version: c.Version}
-	}
-	k.mu.Unlock()
-	if !changed {
+	if into != nil {
+		delete(k.pending, c.ID)
+		into.pending[c.ID], into.last = e, k.now()
+		k.mu.Unlock()
 		return
 	}
+	k.pending[c.ID], k.version = e, c.Version
+	k.mu.Unlock()
+	k.wake()
+}
+
+// wake has Run make snapshots soon.
+func (k *Keeper) wake() {
 	select {
 	case k.changed <- struct{}{}:
 	default: // it is known already
 	}
 }
 
-func hasCodes(it *prompt.Item) bool { return it != nil && len(it.Codes) > 0 }
-
-// take returns what changed since it was last called.
-func (k *Keeper) take() history.Delta {
+// take returns what changed since it was last called, but for imports that are under way: a delta for each
+// import that ended, and one for all other changes, versions ascending.
+func (k *Keeper) take() []history.Delta {
 	k.mu.Lock()
-	d := history.Delta{Version: k.version, Bare: k.bare}
-	pending := k.pending
-	k.pending = map[string]catalog.Entry{}
+	pending, version, out := k.pending, k.version, k.ended
+	k.pending, k.ended = map[string]catalog.Entry{}, nil
 	k.mu.Unlock()
-	for id, e := range pending {
+	if len(pending) > 0 {
+		out = append(out, deltaOf(pending, version))
+	}
+	slices.SortFunc(out, func(a, b history.Delta) int { return cmp.Compare(a.Version, b.Version) })
+	return out
+}
+
+func deltaOf(changes map[string]catalog.Entry, version uint64) history.Delta {
+	d := history.Delta{Version: version}
+	for id, e := range changes {
 		d.Remove = append(d.Remove, id)
-		if hasCodes(e.Item) {
+		if e.Item != nil {
 			d.Add = append(d.Add, e)
 		}
 	}
@@ -239,9 +272,12 @@ func (k *Keeper) Renew() {
 	k.build.Lock()
 	defer k.build.Unlock()
 	start := time.Now()
-	v, err := k.history.Apply(k.take())
-	if err != nil {
-		k.log.Error("a version of the catalog is not on disk", "version", v.Number, "error", err)
+	v := k.history.Head()
+	for _, d := range k.take() {
+		var err error
+		if v, err = k.history.Apply(d); err != nil {
+			k.log.Error("a version of the catalog is not on disk", "version", v.Number, "error", err)
+		}
 	}
 	for _, t := range k.following() {
 		if err := k.follow(t, v); err != nil {

@@ -3,12 +3,8 @@ package generate
 import (
 	"crypto/sha256"
 	"encoding/hex"
-	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
-	"os"
-	"path/filepath"
 	"slices"
 	"strconv"
 	"time"
@@ -31,7 +27,7 @@ var (
 // VersionInfo describes a version of the catalog that can be activated.
 type VersionInfo struct {
 	Version string
-	Digest  string // of ids, codes and attributes of its items that have codes
+	Digest  string // of the contents of its items
 	Items   int    // with codes
 	Created time.Time
 	Models  []string // that generate its items now
@@ -61,11 +57,11 @@ func (k *Keeper) Pinned(model string) bool {
 	return ok
 }
 
-func (k *Keeper) pin(model string) (number uint64, ok bool) {
+func (k *Keeper) pin(model string) (p pin, ok bool) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	number, ok = k.pins[model]
-	return number, ok
+	p, ok = k.pins[model]
+	return p, ok
 }
 
 func (k *Keeper) unpin(model string) {
@@ -77,7 +73,7 @@ func (k *Keeper) unpin(model string) {
 // inUse reports whether a version must stay.
 func (k *Keeper) inUse(number uint64) bool {
 	for _, t := range k.following() {
-		if pin, ok := k.pin(t.Name); ok && pin == number {
+		if p, ok := k.pin(t.Name); ok && p.Version == number {
 			return true
 		}
 		if s := t.Generator.Snapshot(); s != nil && s.at != nil && s.at.Number == number {
@@ -163,26 +159,33 @@ func (k *Keeper) follows(targets []*target) error {
 		t.head.warm(t.Generator.Snapshot())
 		t.Generator.Use(t.head)
 	}
+	k.review()
 	return nil
 }
 
 // activate makes the snapshots of all versions, then has the models use them.
 func (k *Keeper) activate(next map[*target]uint64) error {
-	made, pins := map[*target]*Snapshot{}, k.pinned()
+	at := k.catalog.Stats().Version
+	made, pins := map[*target]*View{}, k.pinned()
 	for t, number := range next {
 		s, err := k.earlier(t, number)
 		if err != nil {
 			return err
 		}
+		v, err := k.viewOf(t, s, at)
+		if err != nil {
+			return err
+		}
 		s.warm(t.Generator.Snapshot())
-		made[t], pins[t.Name] = s, number
+		made[t], pins[t.Name] = v, pin{Version: number, At: at}
 	}
 	if err := k.writePins(pins); err != nil {
 		return err
 	}
-	for t, s := range made {
-		t.Generator.Use(s)
-		k.log.Info("a version of the catalog was activated", "model", t.Name, "version", s.Version, "items", s.Len())
+	defer k.review()
+	for t, v := range made {
+		t.Generator.stay(v)
+		k.log.Info("a version of the catalog was activated", "model", t.Name, "version", v.snap.Version, "items", v.snap.Len())
 	}
 	return nil
 }
@@ -218,55 +221,4 @@ func (k *Keeper) earlier(t *target, number uint64) (*Snapshot, error) {
 func indexName(model string) string {
 	sum := sha256.Sum256([]byte(model))
 	return hex.EncodeToString(sum[:8])
-}
-
-func (k *Keeper) pinFile() string { return filepath.Join(k.dir, "activated.json") }
-
-// readPins reads which versions were activated.
-func (k *Keeper) readPins() error {
-	if k.dir == "" {
-		return nil
-	}
-	data, err := os.ReadFile(k.pinFile())
-	if missing(err) {
-		return nil
-	}
-	if err == nil {
-		err = json.Unmarshal(data, &k.pins)
-	}
-	if err != nil {
-		k.pins = map[string]uint64{}
-	}
-	return err
-}
-
-func (k *Keeper) pinned() map[string]uint64 {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	out := map[string]uint64{}
-	for model, number := range k.pins {
-		out[model] = number
-	}
-	return out
-}
-
-// writePins makes it last which versions were activated.
-func (k *Keeper) writePins(pins map[string]uint64) error {
-	if k.dir != "" {
-		data, err := json.Marshal(pins)
-		if err != nil {
-			return err
-		}
-		err = history.WriteFile(k.pinFile(), func(w io.Writer) error {
-			_, err := w.Write(append(data, '\n'))
-			return err
-		})
-		if err != nil {
-			return fmt.Errorf("generate: the activated version cannot be written: %w", err)
-		}
-	}
-	k.mu.Lock()
-	k.pins = pins
-	k.mu.Unlock()
-	return nil
 }

@@ -1,0 +1,108 @@
+package generate
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"grebe/catalog"
+)
+
+// importing is an import under way. What it changes becomes one version when it ends; models generate
+// what they did until then.
+type importing struct {
+	pending map[string]catalog.Entry // by id; without an item: deleted
+	last    time.Time                // it was heard of
+}
+
+const (
+	// maxImports bounds the imports under way at a time.
+	maxImports = 64
+	// importIdle is after how long an import that nothing is heard of is taken as ended.
+	importIdle = 10 * time.Minute
+)
+
+// ErrImports says that too many imports are under way.
+var ErrImports = errors.New("too many imports are under way")
+
+// BeginImport begins an import, or goes on with it: what Catalog.ApplyImport changes in its name becomes one
+// version at its end. One that nothing is heard of for ten minutes ends by itself.
+func (k *Keeper) BeginImport(id string) error {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	im := k.imports[id]
+	if im == nil {
+		if len(k.imports) >= maxImports {
+			return fmt.Errorf("%w: %d", ErrImports, maxImports)
+		}
+		im = &importing{pending: map[string]catalog.Entry{}}
+		k.imports[id] = im
+	}
+	im.last = k.now()
+	return nil
+}
+
+// EndImport ends an import and returns when the models that follow the catalog generate its items. Ending
+// one that is not under way does nothing.
+func (k *Keeper) EndImport(ctx context.Context, id string) error {
+	k.mu.Lock()
+	im := k.imports[id]
+	k.mu.Unlock()
+	if im == nil {
+		return nil
+	}
+	version, err := k.catalog.EndImport(id)
+	if err != nil {
+		return err
+	}
+	for {
+		k.mu.Lock()
+		heard, more := k.heard >= version, k.hearing
+		k.mu.Unlock()
+		if heard {
+			break
+		}
+		select {
+		case <-more:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+	k.Renew()
+	return nil
+}
+
+// importEnded makes what an import changed ready to become a version.
+func (k *Keeper) importEnded(id string, version uint64) {
+	k.mu.Lock()
+	if im := k.imports[id]; im != nil {
+		delete(k.imports, id)
+		if len(im.pending) > 0 {
+			k.ended = append(k.ended, deltaOf(im.pending, version))
+		}
+	}
+	k.heard = version
+	close(k.hearing)
+	k.hearing = make(chan struct{})
+	k.mu.Unlock()
+	k.wake()
+}
+
+// expire ends the imports that nothing was heard of for long.
+func (k *Keeper) expire(ctx context.Context) {
+	var gone []string
+	k.mu.Lock()
+	for id, im := range k.imports {
+		if k.now().Sub(im.last) >= importIdle {
+			gone = append(gone, id)
+		}
+	}
+	k.mu.Unlock()
+	for _, id := range gone {
+		k.log.Warn("an import was not ended: what it changed becomes a version", "idle", importIdle)
+		if err := k.EndImport(ctx, id); err != nil {
+			k.log.Error("an import cannot be ended", "error", err)
+		}
+	}
+}

@@ -1,0 +1,144 @@
+package generate
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"hash/crc32"
+	"io"
+	"os"
+	"path/filepath"
+
+	"grebe/catalog/history"
+)
+
+// pin is a version that a model stays with.
+type pin struct {
+	Version uint64 `json:"version"`
+	At      uint64 `json:"at"` // version of the catalog when it was activated: later changes of items are seen
+}
+
+// pinsFile is the content of activated.json. FORMAT.md of package history describes it.
+type pinsFile struct {
+	Format   int             `json:"format"`
+	Pins     json.RawMessage `json:"pins"`
+	Checksum string          `json:"checksum"` // of the bytes of Pins
+}
+
+const pinsFormat = 2
+
+var castagnoli = crc32.MakeTable(crc32.Castagnoli)
+
+func pinsChecksum(pins []byte) string { return fmt.Sprintf("%08x", crc32.Checksum(pins, castagnoli)) }
+
+func (k *Keeper) pinFile() string { return filepath.Join(k.dir, "activated.json") }
+
+// pinCopy has the same content: one of both may be damaged.
+func (k *Keeper) pinCopy() string { return filepath.Join(k.dir, "activated.copy.json") }
+
+// readPins reads which versions were activated. hurt says what is damaged but was recovered from the other
+// copy. Where both are damaged the start is refused: a model would silently generate other items.
+func (k *Keeper) readPins(version uint64) (hurt, err error) {
+	if k.dir == "" {
+		return nil, nil
+	}
+	pins, err := decodePins(k.pinFile(), version)
+	if err == nil {
+		if pins == nil { // never activated, or lost: then the copy has it
+			copied, err := decodePins(k.pinCopy(), version)
+			if err != nil || copied == nil {
+				return err, nil
+			}
+			k.pins = copied
+			return errors.New("it is gone: its copy is used"), k.writePins(copied)
+		}
+		k.pins = pins
+		if copied, err := decodePins(k.pinCopy(), version); err != nil || copied == nil {
+			return err, k.writePins(pins)
+		}
+		return nil, nil
+	}
+	if !errors.Is(err, history.ErrDamaged) {
+		return nil, err
+	}
+	copied, second := decodePins(k.pinCopy(), version)
+	if second != nil || copied == nil {
+		return nil, fmt.Errorf("generate: %s and its copy are damaged: it is not known which version of the catalog was activated. "+
+			"Remove both files to generate the latest items, then activate the version you want: %w", k.pinFile(), errors.Join(err, second))
+	}
+	k.pins = copied
+	return err, k.writePins(copied)
+}
+
+// decodePins reads one copy; nil: there is none.
+func decodePins(name string, version uint64) (map[string]pin, error) {
+	data, err := os.ReadFile(name)
+	if missing(err) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	damaged := func(err error) (map[string]pin, error) {
+		return nil, fmt.Errorf("%w: %s: %w", history.ErrDamaged, filepath.Base(name), err)
+	}
+	// The format before is a map of numbers without a checksum.
+	before := map[string]uint64{}
+	if json.Unmarshal(data, &before) == nil {
+		pins := map[string]pin{}
+		for model, number := range before {
+			pins[model] = pin{Version: number, At: version}
+		}
+		return pins, nil
+	}
+	var f pinsFile
+	if err := json.Unmarshal(data, &f); err != nil {
+		return damaged(err)
+	}
+	if f.Format != pinsFormat || f.Checksum != pinsChecksum(f.Pins) {
+		return damaged(fmt.Errorf("format %d with checksum %q, want %d with %q", f.Format, f.Checksum, pinsFormat, pinsChecksum(f.Pins)))
+	}
+	pins := map[string]pin{}
+	if err := json.Unmarshal(f.Pins, &pins); err != nil {
+		return damaged(err)
+	}
+	return pins, nil
+}
+
+func (k *Keeper) pinned() map[string]pin {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	out := map[string]pin{}
+	for model, p := range k.pins {
+		out[model] = p
+	}
+	return out
+}
+
+// writePins makes it last which versions were activated.
+func (k *Keeper) writePins(pins map[string]pin) error {
+	if k.dir != "" {
+		body, err := json.Marshal(pins)
+		if err != nil {
+			return err
+		}
+		data, err := json.Marshal(pinsFile{Format: pinsFormat, Pins: body, Checksum: pinsChecksum(body)})
+		if err != nil {
+			return err
+		}
+		// The copy comes second: after a crash between the two the file itself counts.
+		for _, name := range []string{k.pinFile(), k.pinCopy()} {
+			err = errors.Join(err, history.WriteFile(name, func(w io.Writer) error {
+				_, err := w.Write(append(data, '\n'))
+				return err
+			}))
+		}
+		if err != nil {
+			return fmt.Errorf("generate: the activated version cannot be written: %w", err)
+		}
+	}
+	k.mu.Lock()
+	k.pins = pins
+	k.mu.Unlock()
+	return nil
+}

@@ -1,0 +1,74 @@
+package generate
+
+import (
+	"grebe/catalog"
+	"grebe/prompt"
+)
+
+// View is the catalog's items as they were at a version that was activated: texts, attributes and all. Items
+// that were changed after the activation are seen as they are. It never changes.
+type View struct {
+	snap *Snapshot
+	at   uint64   // version of the catalog when it was activated
+	live []uint64 // slots in use at the version, a bit each
+}
+
+// viewOf makes the view of a snapshot for a model.
+func (k *Keeper) viewOf(t *target, s *Snapshot, at uint64) (*View, error) {
+	if v := t.Generator.View(); v != nil && v.snap == s {
+		return &View{snap: s, at: at, live: v.live}, nil
+	}
+	if err := k.history.Load(s.at); err != nil {
+		return nil, err
+	}
+	defer k.history.Unload(s.at)
+	v := &View{snap: s, at: at, live: make([]uint64, (s.table.Slots()+63)/64)}
+	for _, slot := range s.at.Live() {
+		v.live[slot/64] |= 1 << (slot % 64)
+	}
+	return v, nil
+}
+
+// Version returns the version that was activated.
+func (v *View) Version() string { return v.snap.Version }
+
+// Item returns an item as it is seen; v may be nil, then it is the catalog's. The caller MUST NOT change it.
+func (v *View) Item(c *catalog.Catalog, id string) (*prompt.Item, bool) {
+	now, version, ok := c.Lookup(id)
+	if v == nil || ok && version > v.at {
+		return now, ok
+	}
+	slot, found := v.snap.table.Find(id, func(slot uint32) bool { return v.live[slot/64]>>(slot%64)&1 != 0 })
+	if !found {
+		if v.snap.at.Plain() && ok && !hasCodes(now) { // its files name no items without codes
+			return now, true
+		}
+		return nil, false
+	}
+	it, whole := v.snap.table.Item(slot)
+	if !whole && ok { // kept without text: codes and attributes are those of then
+		it.Text, it.Tokens, it.Identifier = now.Text, now.Tokens, now.Identifier
+	}
+	return it, true
+}
+
+func hasCodes(it *prompt.Item) bool { return it != nil && len(it.Codes) > 0 }
+
+// View returns the items as all models see them that stay with one version; nil: as the catalog has them.
+func (k *Keeper) View() *View { return k.view.Load() }
+
+// review finds the view that all models share. build is held.
+func (k *Keeper) review() {
+	var all *View
+	for i, t := range k.following() {
+		v := t.Generator.View()
+		if v == nil || i > 0 && v.snap.Version != all.snap.Version {
+			k.view.Store(nil)
+			return
+		}
+		if i == 0 {
+			all = v
+		}
+	}
+	k.view.Store(all)
+}
