@@ -26,6 +26,7 @@
 package catalog
 
 import (
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -108,6 +109,7 @@ type userEntry struct {
 type Catalog struct {
 	opt   Options
 	store *store // nil: in memory alone
+	id    string
 
 	mu      sync.RWMutex
 	items   map[string]*itemEntry
@@ -135,7 +137,7 @@ type totals struct {
 // New returns an empty catalog in memory. It needs no Close.
 func New(opt Options) *Catalog {
 	opt.setDefaults()
-	c := &Catalog{opt: opt, items: map[string]*itemEntry{}, users: map[string]*userEntry{}}
+	c := &Catalog{opt: opt, id: rand.Text(), items: map[string]*itemEntry{}, users: map[string]*userEntry{}}
 	if opt.OnChange != nil {
 		c.watches = []func(Change){opt.OnChange}
 	}
@@ -156,6 +158,7 @@ type Stats struct {
 	Memory       int64  // estimated bytes
 	Dropped      int64  // items and events dropped from histories that were too long, since the start
 	Durable      bool
+	ID           string // made at random when the catalog was created; kept on disk
 }
 
 // Stats returns the catalog's description at one moment.
@@ -164,7 +167,7 @@ func (c *Catalog) Stats() Stats {
 	defer c.mu.RUnlock()
 	return Stats{
 		Items: len(c.items), Users: len(c.users), Version: c.totals.version, Digest: c.totals.digest.String(),
-		Memory: c.totals.bytes, Dropped: c.totals.dropped, Durable: c.store != nil,
+		Memory: c.totals.bytes, Dropped: c.totals.dropped, Durable: c.store != nil, ID: c.id,
 	}
 }
 
@@ -201,12 +204,23 @@ func (c *Catalog) User(id string) (*grebev1.User, bool) {
 // the catalog, for instance because they were deleted since, are left out and counted. A user
 // without history but with events has the events' items as history.
 func (c *Catalog) Resolve(m *grebev1.User) (u *prompt.User, unknown int) {
-	u = &prompt.User{ID: m.Id, Text: m.GetText(), Tokens: m.Tokens}
 	c.mu.RLock()
 	defer c.mu.RUnlock()
+	return ResolveWith(m, func(id string) (*prompt.Item, bool) {
+		e, ok := c.items[id]
+		if !ok {
+			return nil, false
+		}
+		return &e.item, true
+	})
+}
+
+// ResolveWith is Resolve with items that find returns.
+func ResolveWith(m *grebev1.User, find func(id string) (*prompt.Item, bool)) (u *prompt.User, unknown int) {
+	u = &prompt.User{ID: m.Id, Text: m.GetText(), Tokens: m.Tokens}
 	add := func(id string) {
-		if e, ok := c.items[id]; ok {
-			u.History = append(u.History, &e.item)
+		if it, ok := find(id); ok {
+			u.History = append(u.History, it)
 		} else {
 			unknown++
 		}
@@ -254,6 +268,9 @@ func Message(it *prompt.Item) *grebev1.Item {
 	}
 	return m
 }
+
+// CheckID reports what is wrong with the id of an item or a user.
+func CheckID(id string) error { return checkID(id) }
 
 func checkID(id string) error {
 	if id == "" {

@@ -31,6 +31,7 @@ const format = 1
 var (
 	formatKey  = []byte("mformat")
 	versionKey = []byte("mversion")
+	idKey      = []byte("mid")
 	sweepKey   = []byte("msweep") // there while deleted bytes may be in the files
 )
 
@@ -74,6 +75,9 @@ func (c *Catalog) open(dir string) error {
 		if pebble.IsCorruptionError(err) || errors.Is(err, errRecord) {
 			err = &pebbleopen.DamageError{Dir: dir, Problems: []string{err.Error()}}
 		}
+		return errors.Join(err, s.close())
+	}
+	if c.id, err = s.identify(c.id); err != nil {
 		return errors.Join(err, s.close())
 	}
 	pending, err := s.has(sweepKey)
@@ -166,6 +170,19 @@ func (s *store) checkFormat() error {
 		return fmt.Errorf("the files have format %d, and this build reads format %d", v, format)
 	}
 	return nil
+}
+
+// identify returns the catalog's id, which is fresh where it has none yet.
+func (s *store) identify(fresh string) (string, error) {
+	v, closer, err := s.db.Get(idKey)
+	if errors.Is(err, pebble.ErrNotFound) {
+		return fresh, s.db.Set(idKey, []byte(fresh), pebble.Sync)
+	}
+	if err != nil {
+		return "", err
+	}
+	id := string(v)
+	return id, closer.Close()
 }
 
 func (s *store) has(key []byte) (bool, error) {

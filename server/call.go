@@ -231,13 +231,22 @@ func (c *call) checkShown(m *grebev1.User) error {
 
 // userTokens returns the tokens of whom a request is for.
 func (s *Server) userTokens(c *call, m *grebev1.User) ([]int32, error) {
-	u, unknown := s.catalog.Resolve(m)
+	u, unknown := s.resolve(c, m)
 	s.metrics.unknown.Add(float64(unknown))
 	tokens, err := c.model.Prompt.UserTokens(u)
 	if err != nil {
 		return nil, promptError("user", err)
 	}
 	return tokens, nil
+}
+
+// resolve turns a user into what prompt takes, with the items as the model sees them.
+func (s *Server) resolve(c *call, m *grebev1.User) (u *prompt.User, unknown int) {
+	v := s.view(c.model.Model)
+	if v == nil {
+		return s.catalog.Resolve(m)
+	}
+	return catalog.ResolveWith(m, func(id string) (*prompt.Item, bool) { return v.Item(s.catalog, id) })
 }
 
 // candidate returns a candidate: the one given, or the catalog's.
@@ -252,7 +261,7 @@ func (s *Server) candidate(c *call, i int, m *grebev1.Item) (*prompt.Item, error
 	if m.Id == "" {
 		return nil, errorf(invalidArgument, field.String(), "give id, text or tokens")
 	}
-	it, ok := s.catalog.Item(m.Id)
+	it, ok := s.item(c.model.Model, m.Id)
 	if !ok {
 		return nil, errorf(invalidArgument, field.String()+".id", "no item %s", quoted(m.Id))
 	}

@@ -11,7 +11,7 @@ import (
 )
 
 func (s *Server) getItem(_ *http.Request, id string) (reply, error) {
-	it, ok := s.catalog.Item(id)
+	it, ok := s.item(nil, id)
 	if !ok {
 		return reply{}, errorf(notFound, "", "no item %s", quoted(id))
 	}
@@ -34,7 +34,7 @@ func (s *Server) putItem(r *http.Request, id string) (reply, error) {
 	if err != nil {
 		return reply{}, s.catalogError(err)
 	}
-	return reply{status: putStatus(created), body: wire.EncodeItem(m)}, nil
+	return reply{status: putStatus(created), body: wire.EncodePutItem(m, s.warnings(m.Id, m.Codes))}, nil
 }
 
 func (s *Server) deleteItem(_ *http.Request, id string) (reply, error) {

@@ -21,15 +21,27 @@ const (
 	batchErrors = 100       // that a response tells
 )
 
+// postItems changes items by lines. All lines of a request become one version of the catalog; with ?import=ID all
+// lines of the requests that name it do, when the one comes that has ?end too.
 func (s *Server) postItems(r *http.Request, _ string) (reply, error) {
-	return s.postBatch(r, func(line []byte) (catalog.Op, error) {
-		m, gone, err := wire.DecodeItemLine(line)
-		return catalog.Op{PutItem: m, DeleteItem: gone}, err
-	})
+	im, err := s.beginImport(r)
+	if err != nil {
+		return reply{}, err
+	}
+	out, err := s.postBatch(r, im, decodeItemOp)
+	if im.ends {
+		err = errors.Join(err, im.end(r.Context()))
+	}
+	return out, err
+}
+
+func decodeItemOp(line []byte) (catalog.Op, error) {
+	m, gone, err := wire.DecodeItemLine(line)
+	return catalog.Op{PutItem: m, DeleteItem: gone}, err
 }
 
 func (s *Server) postUsers(r *http.Request, _ string) (reply, error) {
-	return s.postBatch(r, func(line []byte) (catalog.Op, error) {
+	return s.postBatch(r, nil, func(line []byte) (catalog.Op, error) {
 		m, gone, err := wire.DecodeUserLine(line)
 		return catalog.Op{PutUser: m, DeleteUser: gone}, err
 	})
@@ -41,42 +53,68 @@ type batch struct {
 	s      *Server
 	ctx    context.Context
 	decode func([]byte) (catalog.Op, error)
+	from   *itemImport // nil: of users
 	resp   grebev1.BatchResponse
 	line   int64 // read so far, blank ones too
 	ops    []catalog.Op
 	lines  []int64 // of ops
 	bytes  int
+	// stopped is why no more changes can be made.
+	stopped error
 }
 
 // postBatch reads lines as they come and changes the catalog by them, in order.
-func (s *Server) postBatch(r *http.Request, decode func([]byte) (catalog.Op, error)) (reply, error) {
-	if err := checkMediaType(r, "application/x-ndjson", linesLike); err != nil {
+func (s *Server) postBatch(r *http.Request, from *itemImport, decode func([]byte) (catalog.Op, error)) (reply, error) {
+	b := &batch{s: s, ctx: r.Context(), from: from, decode: decode}
+	err := s.eachLine(r, func() int { return b.bytes }, b.add)
+	if err != nil && b.stopped == nil {
+		err = errors.Join(err, b.flush()) // what came before is kept: a client that sends it again changes nothing
+	}
+	if err != nil {
 		return reply{}, err
 	}
-	b := &batch{s: s, ctx: r.Context(), decode: decode}
+	if err := b.flush(); err != nil {
+		return reply{}, err
+	}
+	if from != nil && from.ends {
+		if err := from.end(r.Context()); err != nil {
+			return reply{}, err
+		}
+	}
+	if from != nil && from.forecast != nil {
+		for _, m := range from.forecast.Impacts() {
+			if text := m.Warning(); text != "" {
+				b.resp.Warnings = append(b.resp.Warnings, text)
+			}
+		}
+	}
+	b.resp.Version = strconv.FormatUint(s.catalog.Stats().Version, 10)
+	return reply{body: wire.EncodeBatch(&b.resp)}, nil
+}
+
+// eachLine reads the lines of a request as they come. A line that is too long comes with an error. held says how many
+// bytes of lines are kept in memory.
+func (s *Server) eachLine(r *http.Request, held func() int, take func(line []byte, problem error) error) error {
+	if err := checkMediaType(r, "application/x-ndjson", linesLike); err != nil {
+		return err
+	}
 	body, _ := r.Body.(*meteredBody)
 	in := &lineReader{r: bufio.NewReaderSize(r.Body, 64<<10), most: s.cfg.MaxBody}
 	for {
 		line, err := in.next()
 		if errors.Is(err, io.EOF) {
-			break
+			return nil
 		}
 		if err != nil && !errors.Is(err, errLongLine) {
-			// What came before is kept: a client that sends it again changes nothing.
-			return reply{}, errors.Join(readError(r, err), b.flush())
+			return readError(r, err)
 		}
-		if err := b.add(line, err); err != nil {
-			return reply{}, err
+		if err := take(line, err); err != nil {
+			return err
 		}
 		if body != nil {
-			body.keep(int64(b.bytes + in.r.Buffered() + cap(in.long)))
+			body.keep(int64(held() + in.r.Buffered() + cap(in.long)))
 		}
 	}
-	if err := b.flush(); err != nil {
-		return reply{}, err
-	}
-	b.resp.Version = strconv.FormatUint(s.catalog.Stats().Version, 10)
-	return reply{body: wire.EncodeBatch(&b.resp)}, nil
 }
 
 func linesLike(kind string) bool {
@@ -99,9 +137,11 @@ func (b *batch) add(line []byte, problem error) error {
 		b.failed(b.line, err)
 		return nil
 	}
+	b.from.foresee(&op)
 	b.ops, b.lines, b.bytes = append(b.ops, op), append(b.lines, b.line), b.bytes+len(line)
 	if len(b.ops) >= batchLines || b.bytes >= batchBytes {
-		return b.flush()
+		b.stopped = b.flush()
+		return b.stopped
 	}
 	return nil
 }
@@ -126,7 +166,7 @@ func (b *batch) flush() error {
 		return err
 	}
 	defer release()
-	for i, res := range b.s.catalog.Apply(b.ops) {
+	for i, res := range b.s.catalog.ApplyImport(b.from.name(), b.ops) {
 		op := &b.ops[i]
 		switch {
 		case errors.Is(res.Err, catalog.ErrFailed), errors.Is(res.Err, catalog.ErrClosed):

@@ -92,7 +92,7 @@ func (s *Server) describeCatalog() *grebev1.CatalogResponse {
 	st := s.catalog.Stats()
 	resp := &grebev1.CatalogResponse{
 		Items: int64(st.Items), Users: int64(st.Users), Version: strconv.FormatUint(st.Version, 10), Digest: st.Digest,
-		MemoryBytes: st.Memory, Durable: st.Durable,
+		MemoryBytes: st.Memory, Durable: st.Durable, Id: st.ID,
 	}
 	var versions []generate.VersionInfo
 	if s.cfg.Versions != nil {
@@ -104,7 +104,8 @@ func (s *Server) describeCatalog() *grebev1.CatalogResponse {
 			resp.Models = append(resp.Models, &grebev1.Snapshot{
 				Model: m.Name, Version: snap.Version, Digest: snap.Digest(),
 				Items: int64(snap.Len()), Skipped: int64(snap.Skipped), AgeSeconds: time.Since(snap.Created).Seconds(),
-				Pinned: s.cfg.Versions != nil && s.cfg.Versions.Pinned(m.Name),
+				Pinned:   s.cfg.Versions != nil && s.cfg.Versions.Pinned(m.Name),
+				Unusable: int64(snap.Unusable), Examples: snap.Examples,
 			})
 		}
 	}

@@ -24,6 +24,8 @@ type catalogBody struct {
 	Models  []struct {
 		Model, Version string
 		Pinned         bool
+		Unusable       int
+		Examples       []string
 	}
 	Versions []struct {
 		Version, Digest string

@@ -92,7 +92,7 @@ func (s *Server) row(m *hstu.Model, id string, identifier *int32) (int32, bool) 
 		return m.Row(id)
 	}
 	if identifier == nil {
-		it, ok := s.catalog.Item(id)
+		it, ok := s.item(nil, id)
 		if !ok {
 			return 0, false
 		}
@@ -337,7 +337,7 @@ func (s *Server) eligible(m *hstu.Model, req *grebev1.RecommendRequest, filter m
 		if known == 0 {
 			return len(filter) == 0
 		}
-		it, ok := s.catalog.Item(m.Name(row))
+		it, ok := s.item(nil, m.Name(row))
 		return ok && matches(it, filter)
 	}
 }

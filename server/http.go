@@ -53,6 +53,7 @@ var routes = map[string]*route{
 	"/v2/rerank":           {op: "rerank", role: guard.Serve, methods: map[string]handler{"POST": (*Server).postRerankCohere}},
 	"/v1/models":           {op: "models", role: guard.Serve, methods: map[string]handler{"GET": (*Server).getModels}},
 	"/v1/items:batch":      {op: "items", role: guard.Catalog, stream: true, methods: map[string]handler{"POST": (*Server).postItems}},
+	"/v1/items:check":      {op: "items", role: guard.Catalog, stream: true, methods: map[string]handler{"POST": (*Server).postCheckItems}},
 	"/v1/users:batch":      {op: "users", role: guard.Catalog, stream: true, methods: map[string]handler{"POST": (*Server).postUsers}},
 	"/v1/items":            {op: "items", role: guard.Catalog, methods: map[string]handler{"GET": (*Server).listItems}},
 	"/v1/users":            {op: "users", role: guard.Catalog, methods: map[string]handler{"GET": (*Server).listUsers}},

@@ -506,6 +506,7 @@ func TestRecommendIsCountedAndShown(t *testing.T) {
 	var got struct {
 		Items, Users    int
 		Version, Digest string
+		ID              string
 		MemoryBytes     int64 `json:"memory_bytes"`
 		Durable         bool
 		Models          []struct {
@@ -513,6 +514,8 @@ func TestRecommendIsCountedAndShown(t *testing.T) {
 			Items, Skipped         int
 			Age                    float64 `json:"age_seconds"`
 			Pinned                 bool
+			Unusable               int
+			Examples               []string
 		}
 		Versions []any
 	}
@@ -523,7 +526,7 @@ func TestRecommendIsCountedAndShown(t *testing.T) {
 	if m := got.Models[0]; m.Model != "m" || m.Version != got.Version || m.Digest == "" || m.Items != 30 || m.Skipped != 2 || m.Age < 0 {
 		t.Errorf("model m: %+v of %+v", m, got)
 	}
-	if m := got.Models[2]; m.Model != "deep" || m.Digest != "" || m.Items != 0 || m.Skipped != 32 {
+	if m := got.Models[2]; m.Model != "deep" || m.Digest != "" || m.Items != 0 || m.Skipped != 32 || m.Unusable != 31 || len(m.Examples) != 3 {
 		t.Errorf("model deep: %+v", m)
 	}
 }

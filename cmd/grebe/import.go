@@ -1,7 +1,9 @@
 package main
 
 import (
+	"cmp"
 	"context"
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"os"
@@ -21,13 +23,17 @@ type importCmd struct {
 	Kind    string   `default:"" enum:"items,users," help:"What the files hold: items or users; default: told by name or content."`
 	OnError string   `default:"stop" enum:"skip,stop" help:"What a bad line does: ${enum}."`
 	Restart bool     `help:"Begin at the start of each file, whatever was imported before."`
+	Force   bool     `help:"Import even if a model is left with fewer than half of the items that it can generate."`
 	accessFlags
 }
 
 func (importCmd) Help() string {
-	return `Every line is a change by itself. An import that was stopped goes on where it was when the same
-command is run again: lines that are there already are passed over. Bad lines are told with their
-number and reason.
+	return `An import becomes one version of the catalog, which POST /v1/catalog:rollback undoes. One that was stopped
+goes on where it was when the same command is run again. Bad lines are reported with number and reason.
+
+Before anything changes the items are checked against the models: those of the server, or of -c. Codes that
+a model does not have are reported. An import that would leave a model with fewer than half of the items
+that it can generate stops; --force lets it go on.
 
 A server has its data_dir to itself: while it runs, import through it with --server.
 
@@ -53,12 +59,79 @@ func (c *importCmd) Run(w *world) error {
 	if err != nil {
 		return err
 	}
-	for _, f := range files {
-		if err = c.one(w, f, dst, states); err != nil {
-			break
+	return errors.Join(c.all(w, files, dst, states), dst.close())
+}
+
+// all imports the files as one version.
+func (c *importCmd) all(w *world, files []*source, dst sink, states string) error {
+	target, err := dst.identity(w.ctx)
+	if err != nil {
+		return err
+	}
+	jobs := make([]*job, len(files))
+	id := ""
+	for i, src := range files {
+		st, err := loadImportState(states, src, target)
+		if err != nil {
+			return err
+		}
+		if c.Restart {
+			st.begin()
+		}
+		id = cmp.Or(id, st.Import)
+		jobs[i] = &job{c: c, w: w, src: src, dst: dst, state: st}
+	}
+	if err := c.check(w, files, dst); err != nil {
+		return err
+	}
+	if err := dst.begin(cmp.Or(id, rand.Text()), id != ""); err != nil {
+		return err
+	}
+	for _, j := range jobs {
+		j.state.Import = dst.importID()
+		if err := j.all(); err != nil {
+			return err
 		}
 	}
-	return errors.Join(err, dst.close())
+	if err := dst.end(w.ctx); err != nil {
+		return err
+	}
+	for _, j := range jobs {
+		if err := j.state.remove(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// check says what the import would do to the models before it does it.
+func (c *importCmd) check(w *world, files []*source, dst sink) error {
+	var items []*source
+	for _, f := range files {
+		if f.kind == kindItems {
+			items = append(items, f)
+		}
+	}
+	if len(items) == 0 {
+		return nil
+	}
+	impacts, err := dst.forecast(w.ctx, items)
+	if err != nil {
+		return err
+	}
+	var halved []string
+	for _, m := range impacts {
+		if text := m.Warning(); text != "" {
+			fmt.Fprintln(w.stderr, "Warning: "+text)
+		}
+		if m.Halves() {
+			halved = append(halved, fmt.Sprintf("model %q would be left with %d of the %d items that it can generate", m.Model, m.After, m.Before))
+		}
+	}
+	if len(halved) > 0 && !c.Force {
+		return fmt.Errorf("nothing was imported: %s. If this is what you want, run it again with --force", strings.Join(halved, "; "))
+	}
+	return nil
 }
 
 // sources looks at all files before anything is changed.
@@ -98,7 +171,7 @@ func (c *importCmd) target(w *world) (sink, string, error) {
 	if err != nil {
 		return nil, "", err
 	}
-	return &localSink{cat, dir}, filepath.Join(dir, "imports"), nil
+	return &localSink{c: cat, dir: dir, config: c.Config, w: w}, filepath.Join(dir, "imports"), nil
 }
 
 // catalogDir is where the catalog of a data_dir is.
@@ -140,31 +213,26 @@ type job struct {
 // errStopped ends an import that the user interrupted.
 var errStopped = errors.New("stopped")
 
-func (c *importCmd) one(w *world, src *source, dst sink, states string) error {
-	st, err := loadImportState(states, src, dst.name())
-	if err != nil {
-		return err
-	}
-	if c.Restart {
-		st.begin()
-	}
-	fmt.Fprintf(w.stderr, "%s: %s (%s) into %s\n", src.path, src.kind, src.why, dst.name())
+// all imports a file. Its state stays until the whole import is done.
+func (j *job) all() error {
+	w, st := j.w, j.state
+	fmt.Fprintf(w.stderr, "%s: %s (%s) into %s\n", j.src.path, j.src.kind, j.src.why, j.dst.name())
 	if st.Offset > 0 {
 		fmt.Fprintf(w.stderr, "Going on at line %d, after %s; --restart begins anew.\n", st.Line+1, inBytes(st.Offset))
 	}
-	j := &job{c: c, w: w, src: src, dst: dst, state: st, bar: newProgressBar(w, src, st)}
-	err = j.run()
+	j.bar = newProgressBar(w, j.src, st)
+	err := j.run()
 	j.bar.done()
+	if saved := st.save(j.src); saved != nil {
+		return errors.Join(err, saved)
+	}
 	if err == nil {
 		j.summary("Done")
-		return st.remove()
-	}
-	if saved := st.save(); saved != nil {
-		return errors.Join(err, saved)
+		return nil
 	}
 	j.summary("Stopped")
 	if errors.Is(err, errStopped) {
-		fmt.Fprintf(w.stderr, "Stopped at line %d of %s. Run the same command again to go on from there.\n", st.Line, src.path)
+		fmt.Fprintf(w.stderr, "Stopped at line %d of %s. Run the same command again to go on from there.\n", st.Line, j.src.path)
 		return errReported
 	}
 	return err
@@ -173,7 +241,7 @@ func (c *importCmd) one(w *world, src *source, dst sink, states string) error {
 // run imports the file from where the state is.
 func (j *job) run() error {
 	ctx, cancel := context.WithCancel(j.w.ctx)
-	chunks, wait, err := j.src.chunks(ctx, j.state.Offset, j.state.Line)
+	chunks, wait, err := j.src.chunks(ctx, j.state)
 	if err != nil {
 		cancel()
 		return err
@@ -221,18 +289,18 @@ func (j *job) apply(part *chunk) error {
 			lines[i].err = problems[i]
 		}
 		if err := j.tell(&lines[i]); err != nil {
-			j.state.Line, j.state.Offset = lines[i].number-1, lines[i].start
+			j.state.Line, j.state.Offset, j.state.Digest = lines[i].number-1, lines[i].start, ""
 			return err
 		}
 	}
 	if len(lines) < len(part.lines) {
 		l := &part.lines[len(lines)]
-		j.state.Line, j.state.Offset = l.number-1, l.start
+		j.state.Line, j.state.Offset, j.state.Digest = l.number-1, l.start, ""
 		return j.tell(l)
 	}
-	j.state.Line, j.state.Offset = part.endLine, part.end
+	j.state.Line, j.state.Offset, j.state.Digest = part.endLine, part.end, part.digest
 	j.bar.update()
-	return j.state.saveSometimes()
+	return j.state.saveSometimes(j.src)
 }
 
 // tell tells what is wrong with a line, if anything, and stops the import where that was asked for.

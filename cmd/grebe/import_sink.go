@@ -7,12 +7,15 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"net/http"
 	"net/url"
 	"strings"
 	"time"
 
 	"grebe/catalog"
+	"grebe/internal/config"
+	"grebe/server/generate"
 )
 
 // counts are what became of lines.
@@ -27,6 +30,14 @@ type counts struct {
 // sink is what lines are imported into.
 type sink interface {
 	name() string
+	// identity returns the id of the catalog behind it.
+	identity(ctx context.Context) (string, error)
+	// forecast says what files of items would do to the models.
+	forecast(ctx context.Context, files []*source) ([]generate.Impact, error)
+	// begin begins an import, or goes on with it. All of it becomes one version at its end.
+	begin(id string, again bool) error
+	importID() string
+	end(ctx context.Context) error
 	// apply makes the changes of the lines without an error and returns when they are durable, with
 	// what is wrong with each line, if anything.
 	apply(ctx context.Context, kind string, lines []line, n *counts) ([]error, error)
@@ -35,13 +46,68 @@ type sink interface {
 
 // localSink is a catalog that this process has to itself.
 type localSink struct {
-	c   *catalog.Catalog
-	dir string
+	c      *catalog.Catalog
+	dir    string
+	config string // of the models; "": they are not known
+	w      *world
+	id     string
 }
 
 func (s *localSink) name() string { return s.dir }
 
 func (s *localSink) close() error { return s.c.Close() }
+
+func (s *localSink) identity(context.Context) (string, error) { return s.c.Stats().ID, nil }
+
+func (s *localSink) importID() string { return s.id }
+
+// forecast goes over the files once more than the import does.
+func (s *localSink) forecast(ctx context.Context, files []*source) ([]generate.Impact, error) {
+	if s.config == "" {
+		return nil, nil
+	}
+	cfg, err := config.Load(config.Source{File: s.config, Env: s.w.env})
+	if err != nil {
+		return nil, err
+	}
+	models, err := codesOf(&cfg.Config)
+	if err != nil || len(models) == 0 {
+		return nil, err
+	}
+	countUsable(models, s.c.Items())
+	f := generate.NewForecast(s.c.Item, models...)
+	for _, src := range files {
+		err := src.each(ctx, func(l *line) {
+			switch {
+			case l.err != nil:
+			case l.op.PutItem != nil:
+				f.Put(l.op.PutItem.Id, l.op.PutItem.Codes)
+			default:
+				f.Delete(l.op.DeleteItem)
+			}
+		})
+		if err != nil {
+			return nil, err
+		}
+	}
+	return f.Impacts(), nil
+}
+
+// begin makes what was changed before a version of its own.
+func (s *localSink) begin(id string, again bool) error {
+	s.id = id
+	if again {
+		return nil
+	}
+	return s.record()
+}
+
+func (s *localSink) end(context.Context) error { return s.record() }
+
+// record makes the catalog as it is a version, unless it is one.
+func (s *localSink) record() error {
+	return generate.Record(s.c, generate.KeeperOptions{Dir: versionsDir(s.dir), Keep: math.MaxInt}) // the server drops what are too many
+}
 
 func (s *localSink) apply(_ context.Context, _ string, lines []line, n *counts) ([]error, error) {
 	ops := make([]catalog.Op, 0, len(lines))
@@ -53,7 +119,7 @@ func (s *localSink) apply(_ context.Context, _ string, lines []line, n *counts) 
 	}
 	var gone []string
 	for i := range ops {
-		if ops[i].DeleteUser != "" {
+		if id := ops[i].DeleteUser; id != "" && catalog.CheckID(id) == nil {
 			gone = append(gone, ops[i].DeleteUser)
 		}
 	}
@@ -84,6 +150,7 @@ func (s *localSink) apply(_ context.Context, _ string, lines []line, n *counts) 
 type serverSink struct {
 	base   string
 	client *http.Client
+	id     string // of the import
 }
 
 func newServerSink(w *world, server string, access *accessFlags) (*serverSink, error) {
@@ -103,6 +170,53 @@ func (s *serverSink) name() string { return s.base }
 func (s *serverSink) close() error {
 	s.client.CloseIdleConnections()
 	return nil
+}
+
+func (s *serverSink) identity(ctx context.Context) (string, error) {
+	var a struct {
+		ID string `json:"id"`
+	}
+	if err := s.call(ctx, http.MethodGet, "/v1/catalog", nil, &a); err != nil {
+		return "", err
+	}
+	if a.ID == "" { // a server of another version
+		return s.base, nil
+	}
+	return a.ID, nil
+}
+
+func (s *serverSink) importID() string { return s.id }
+
+// forecast has the server go over the files.
+func (s *serverSink) forecast(ctx context.Context, files []*source) ([]generate.Impact, error) {
+	in, out := io.Pipe()
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		var err error
+		for _, src := range files {
+			if err = src.copy(out); err != nil {
+				break
+			}
+		}
+		out.CloseWithError(err) // nil: the end
+	}()
+	var a struct {
+		Models []generate.Impact `json:"models"`
+	}
+	err := s.call(ctx, http.MethodPost, "/v1/items:check", in, &a)
+	in.Close()
+	<-done
+	return a.Models, err
+}
+
+func (s *serverSink) begin(id string, _ bool) error {
+	s.id = id
+	return nil
+}
+
+func (s *serverSink) end(ctx context.Context) error {
+	return s.call(ctx, http.MethodPost, "/v1/items:batch?end&import="+url.QueryEscape(s.id), strings.NewReader(""), &batchAnswer{})
 }
 
 // batchAnswer is the response to a batch.
@@ -156,26 +270,37 @@ func (s *serverSink) apply(ctx context.Context, kind string, lines []line, n *co
 }
 
 func (s *serverSink) post(ctx context.Context, kind string, body []byte) (*batchAnswer, error) {
-	req, err := http.NewRequestWithContext(ctx, http.MethodPost, s.base+"/v1/"+kind+":batch", bytes.NewReader(body))
-	if err != nil {
-		return nil, err
+	path := "/v1/" + kind + ":batch"
+	if kind == kindItems {
+		path += "?import=" + url.QueryEscape(s.id)
 	}
-	req.Header.Set("Content-Type", "application/x-ndjson")
+	var a batchAnswer
+	return &a, s.call(ctx, http.MethodPost, path, bytes.NewReader(body), &a)
+}
+
+// call sends a request and reads the answer into out.
+func (s *serverSink) call(ctx context.Context, method, path string, body io.Reader, out any) error {
+	req, err := http.NewRequestWithContext(ctx, method, s.base+path, body)
+	if err != nil {
+		return err
+	}
+	if body != nil {
+		req.Header.Set("Content-Type", "application/x-ndjson")
+	}
 	resp, err := s.client.Do(req)
 	if err != nil {
-		return nil, fmt.Errorf("%w (does the server run?)", err)
+		return fmt.Errorf("%w (does the server run?)", err)
 	}
 	defer resp.Body.Close()
 	text, err := io.ReadAll(io.LimitReader(resp.Body, maxResponse))
 	if err != nil {
-		return nil, fmt.Errorf("read the answer of %s: %w", s.base, err)
+		return fmt.Errorf("read the answer of %s: %w", s.base, err)
 	}
 	if resp.StatusCode != http.StatusOK {
-		return nil, fmt.Errorf("%s answered %s: %s", s.base, resp.Status, bytes.TrimSpace(text))
+		return fmt.Errorf("%s answered %s: %s", s.base, resp.Status, bytes.TrimSpace(text))
 	}
-	var a batchAnswer
-	if err := json.Unmarshal(text, &a); err != nil {
-		return nil, fmt.Errorf("read the answer of %s: %w", s.base, err)
+	if err := json.Unmarshal(text, out); err != nil {
+		return fmt.Errorf("read the answer of %s: %w", s.base, err)
 	}
-	return &a, nil
+	return nil
 }

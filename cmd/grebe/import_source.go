@@ -8,6 +8,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"hash"
 	"io"
 	"os"
 	"path/filepath"
@@ -21,17 +22,15 @@ import (
 const (
 	maxImportLine = 16 << 20 // bytes of a line
 	chunkBytes    = 256 << 10
-	headBytes     = 64 << 10 // of a file that tell it from another
+	headBytes     = 64 << 10 // of a file that tell what it holds
 )
 
 // source is a file to import.
 type source struct {
-	path  string
-	kind  string
-	why   string // how the kind is known
-	size  int64
-	mtime int64  // nanoseconds
-	head  string // digest of its first bytes
+	path string
+	kind string
+	why  string // how the kind is known
+	size int64
 }
 
 func newSource(path, kind string) (*source, error) {
@@ -52,8 +51,7 @@ func newSource(path, kind string) (*source, error) {
 	if err != nil && !errors.Is(err, io.EOF) && !errors.Is(err, io.ErrUnexpectedEOF) {
 		return nil, err
 	}
-	sum := sha256.Sum256(head[:n])
-	s := &source{path: path, kind: kind, why: "as --kind says", size: info.Size(), mtime: info.ModTime().UnixNano(), head: hex.EncodeToString(sum[:])}
+	s := &source{path: path, kind: kind, why: "as --kind says", size: info.Size()}
 	if kind == "" {
 		s.kind, s.why = guessKind(filepath.Base(path), head[:n])
 	}
@@ -99,7 +97,8 @@ type chunk struct {
 	lines   []line
 	end     int64 // offset after it
 	endLine int64
-	err     error // reading failed
+	digest  string // of all bytes before end
+	err     error  // reading failed
 }
 
 // bad returns the index of the first bad line, or −1.
@@ -112,20 +111,21 @@ func (c *chunk) bad() int {
 	return -1
 }
 
-// chunks reads a file from an offset, decodes its lines on all cores and hands them out in order. The
+// chunks reads a file from where a state is, decodes its lines on all cores and hands them out in order. The
 // caller MUST end ctx and call wait.
-func (s *source) chunks(ctx context.Context, offset, lineNumber int64) (out <-chan chan *chunk, wait func(), err error) {
+func (s *source) chunks(ctx context.Context, from *importState) (out <-chan chan *chunk, wait func(), err error) {
 	f, err := os.Open(s.path)
 	if err != nil {
 		return nil, nil, err
 	}
-	if _, err := f.Seek(offset, io.SeekStart); err != nil {
+	if _, err := f.Seek(from.Offset, io.SeekStart); err != nil {
 		return nil, nil, errors.Join(err, f.Close())
 	}
 	type task struct {
 		part *chunk
 		out  chan *chunk
 	}
+	r := &chunkReader{r: bufio.NewReaderSize(f, 1<<20), sum: from.sum, offset: from.Offset, line: from.Line}
 	workers := runtime.GOMAXPROCS(0)
 	order, tasks := make(chan chan *chunk, 2*workers), make(chan task)
 	var wg sync.WaitGroup
@@ -133,7 +133,6 @@ func (s *source) chunks(ctx context.Context, offset, lineNumber int64) (out <-ch
 		defer f.Close()
 		defer close(order)
 		defer close(tasks)
-		r := &chunkReader{r: bufio.NewReaderSize(f, 1<<20), offset: offset, line: lineNumber}
 		for ctx.Err() == nil {
 			part := r.next()
 			if part == nil {
@@ -168,9 +167,49 @@ func (s *source) chunks(ctx context.Context, offset, lineNumber int64) (out <-ch
 	return order, wg.Wait, nil
 }
 
+// each visits all lines of the file that are not blank, in order.
+func (s *source) each(ctx context.Context, visit func(*line)) error {
+	ctx, cancel := context.WithCancel(ctx)
+	chunks, wait, err := s.chunks(ctx, &importState{sum: sha256.New()})
+	if err != nil {
+		cancel()
+		return err
+	}
+	defer wait()
+	defer cancel()
+	for ch := range chunks {
+		part, ok := <-ch
+		if !ok {
+			break
+		}
+		if part.err != nil {
+			return fmt.Errorf("read %s: %w", s.path, part.err)
+		}
+		for i := range part.lines {
+			visit(&part.lines[i])
+		}
+	}
+	return ctx.Err()
+}
+
+// copy writes the file and an end of line to w.
+func (s *source) copy(w io.Writer) error {
+	f, err := os.Open(s.path)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	if _, err := io.Copy(w, f); err != nil {
+		return err
+	}
+	_, err = io.WriteString(w, "\n")
+	return err
+}
+
 // chunkReader splits a file into chunks.
 type chunkReader struct {
 	r      *bufio.Reader
+	sum    hash.Hash // of all bytes before offset
 	offset int64
 	line   int64
 	ended  bool
@@ -203,7 +242,7 @@ func (r *chunkReader) next() *chunk {
 			break
 		}
 	}
-	c.end, c.endLine = r.offset, r.line
+	c.end, c.endLine, c.digest = r.offset, r.line, hex.EncodeToString(r.sum.Sum(nil))
 	return c
 }
 
@@ -212,6 +251,7 @@ func (r *chunkReader) readLine() (text []byte, tooLong bool, err error) {
 	for {
 		piece, err := r.r.ReadSlice('\n')
 		r.offset += int64(len(piece))
+		r.sum.Write(piece)
 		if len(text)+len(piece) > maxImportLine+1 {
 			text, tooLong = nil, true
 		}

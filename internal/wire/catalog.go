@@ -87,6 +87,13 @@ func EncodeAppendEvents(m *grebev1.AppendEventsResponse) []byte {
 		w.int("events", int64(m.Events))
 		w.int("history", int64(m.History))
 		w.string("version", m.Version)
+		if m.Duplicates > 0 {
+			w.int("duplicates", int64(m.Duplicates))
+		}
+		if m.UnknownItems > 0 {
+			w.int("unknown_items", int64(m.UnknownItems))
+			w.strings("unknown", m.Unknown)
+		}
 	})
 }
 
@@ -111,6 +118,9 @@ func EncodeBatch(m *grebev1.BatchResponse) []byte {
 			})
 		})
 		w.string("version", m.Version)
+		if len(m.Warnings) > 0 {
+			w.strings("warnings", m.Warnings)
+		}
 	})
 }
 
@@ -123,6 +133,7 @@ func EncodeCatalog(m *grebev1.CatalogResponse) []byte {
 		w.string("digest", m.Digest)
 		w.int("memory_bytes", m.MemoryBytes)
 		w.bool("durable", m.Durable)
+		w.string("id", m.Id)
 		if len(m.Models) == 0 {
 			return
 		}
@@ -189,6 +200,10 @@ func (w *writer) snapshot(m *grebev1.Snapshot) {
 	w.int("skipped", m.Skipped)
 	w.float("age_seconds", m.AgeSeconds)
 	w.bool("pinned", m.Pinned)
+	w.int("unusable", m.Unusable)
+	if len(m.Examples) > 0 {
+		w.strings("examples", m.Examples)
+	}
 }
 
 func (w *writer) bool(name string, v bool) {

@@ -296,7 +296,10 @@ func EncodePairs(m *PairScores) []byte {
 }
 
 // EncodeItem writes an item. Fields without a value are left out.
-func EncodeItem(m *grebev1.Item) []byte {
+func EncodeItem(m *grebev1.Item) []byte { return EncodePutItem(m, nil) }
+
+// EncodePutItem writes the response to PUT /v1/items/{id}: the item, and warnings if there are any.
+func EncodePutItem(m *grebev1.Item, warnings []string) []byte {
 	return encode(func(w *writer) {
 		w.string("id", m.Id)
 		w.text(m.Text)
@@ -305,14 +308,16 @@ func EncodeItem(m *grebev1.Item) []byte {
 			w.int("identifier", int64(*m.Identifier))
 		}
 		w.ints("codes", m.Codes)
-		if len(m.Attributes) == 0 {
-			return
+		if len(m.Attributes) > 0 {
+			w.object("attributes", func() {
+				for _, name := range slices.Sorted(maps.Keys(m.Attributes)) {
+					w.strings(name, m.Attributes[name].GetValues())
+				}
+			})
 		}
-		w.object("attributes", func() {
-			for _, name := range slices.Sorted(maps.Keys(m.Attributes)) {
-				w.strings(name, m.Attributes[name].GetValues())
-			}
-		})
+		if len(warnings) > 0 {
+			w.strings("warnings", warnings)
+		}
 	})
 }
 
@@ -331,6 +336,9 @@ func EncodeUser(m *grebev1.User) []byte {
 		w.list("events", len(m.Events), func(i int) {
 			e := m.Events[i]
 			w.nested('{', '}', func() {
+				if e.Id != "" {
+					w.string("id", e.Id)
+				}
 				w.string("item", e.Item)
 				w.int("time", e.Time)
 				w.int("action", int64(e.Action))

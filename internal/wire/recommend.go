@@ -73,6 +73,9 @@ func EncodeRecommend(m *grebev1.RecommendResponse) []byte {
 			})
 		})
 		w.bool("short", m.Short)
+		if m.ShortReason != "" {
+			w.string("short_reason", m.ShortReason)
+		}
 		w.string("catalog_version", m.CatalogVersion)
 		w.object("usage", func() { w.usage(m.Usage) })
 		w.object("timing_ms", func() { w.timing(m.TimingMs) })

@@ -132,6 +132,8 @@ func (d *decoder) user(m *grebev1.User) {
 func (d *decoder) event(m *grebev1.Event) {
 	d.object(func(key string) {
 		switch key {
+		case "id":
+			m.Id = d.string()
 		case "item":
 			m.Item = d.string()
 		case "time":

@@ -4,9 +4,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
+	"slices"
 	"time"
 
 	"grebe/catalog"
+	"grebe/catalog/history"
 )
 
 // importing is an import under way. What it changes becomes one version when it ends; models generate
@@ -105,4 +108,34 @@ func (k *Keeper) expire(ctx context.Context) {
 			k.log.Error("an import cannot be ended", "error", err)
 		}
 	}
+}
+
+// Record makes what a catalog has a version, unless it is one already, for a process that serves no models. A
+// catalog without codes that has no versions yet gets none.
+func Record(c *catalog.Catalog, opt KeeperOptions) error {
+	items := c.Entries()
+	if _, err := os.Stat(opt.Dir); missing(err) && !slices.ContainsFunc(items, func(e catalog.Entry) bool { return hasCodes(e.Item) }) {
+		return nil
+	}
+	k := &Keeper{log: opt.Logger, dir: opt.Dir, pins: map[string]pin{}}
+	version := c.Stats().Version
+	hurt, err := k.readPins(version)
+	if err != nil {
+		return err
+	}
+	h, err := history.Open(items, version, history.Options{Dir: opt.Dir, Keep: opt.Keep, Logger: opt.Logger, InUse: func(number uint64) bool {
+		for _, p := range k.pins {
+			if p.Version == number {
+				return true
+			}
+		}
+		return false
+	}})
+	if err != nil {
+		return err
+	}
+	if hurt != nil {
+		h.Hurt(k.pinFile(), hurt)
+	}
+	return h.Close()
 }

@@ -9,6 +9,7 @@ import (
 	"os"
 	"slices"
 	"strconv"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -72,6 +73,7 @@ type target struct {
 	Target
 	indexer *indexer
 	head    *Snapshot
+	latest  atomic.Int64 // items of head
 }
 
 // NewKeeper makes the first snapshots and follows the catalog from then on, which nobody may change
@@ -153,8 +155,9 @@ func (k *Keeper) Add(next Target) error {
 		return err
 	}
 	k.mu.Lock()
-	defer k.mu.Unlock()
 	k.targets = append(slices.Clone(k.targets), t)
+	k.mu.Unlock()
+	k.review()
 	return nil
 }
 
@@ -163,8 +166,9 @@ func (k *Keeper) Remove(g *Generator) {
 	k.build.Lock()
 	defer k.build.Unlock()
 	k.mu.Lock()
-	defer k.mu.Unlock()
 	k.targets = slices.DeleteFunc(slices.Clone(k.targets), func(t *target) bool { return t.Generator == g })
+	k.mu.Unlock()
+	k.review()
 }
 
 // following returns the models whose snapshots are made.
@@ -296,6 +300,7 @@ func (k *Keeper) follow(t *target, v *history.Version) error {
 			return err
 		}
 		t.head = s
+		t.latest.Store(int64(s.Len()))
 		k.store(t, v, s.index)
 	}
 	if !k.Pinned(t.Name) && t.Generator.Snapshot() != t.head {
@@ -316,7 +321,14 @@ func (k *Keeper) snapshot(t *target, v *history.Version, near *Snapshot) (*Snaps
 	if err := s.complete(ix, t.Generator.Prompt, t.Model, was); err != nil {
 		return nil, err
 	}
-	s.Skipped = v.Bare + v.Items - s.Len()
+	s.Skipped, s.Unusable = v.Bare+v.Items-s.Len(), v.Items-s.Len()
+	if s.Unusable > 0 {
+		s.Examples = t.indexer.unusable(v)
+	}
+	if known := t.head; s.Unusable > 0 && (known == nil || s.Unusable > known.Unusable) {
+		k.log.Warn("items have codes that the model does not have: they are never generated",
+			"model", t.Name, "items", s.Unusable, "of", v.Items, "examples", strings.Join(s.Examples, "; "))
+	}
 	return s, nil
 }
 

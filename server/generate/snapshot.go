@@ -17,6 +17,9 @@ type Snapshot struct {
 	Version string
 	Created time.Time // of the version
 	Skipped int       // items without codes that the model has
+	// Unusable are those of Skipped that have codes, with the first Examples of them and the reasons.
+	Unusable int
+	Examples []string
 
 	index  *beam.Index    // nil: no item can be generated
 	table  *history.Table // the index's items are its slots

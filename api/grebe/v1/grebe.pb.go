@@ -239,6 +239,7 @@ type Event struct {
 	Time          int64                  `protobuf:"varint,2,opt,name=time,proto3" json:"time,omitempty"` // seconds since 1970
 	Action        int32                  `protobuf:"varint,3,opt,name=action,proto3" json:"action,omitempty"`
 	Features      map[string]float64     `protobuf:"bytes,4,rep,name=features,proto3" json:"features,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"fixed64,2,opt,name=value"`
+	Id            string                 `protobuf:"bytes,5,opt,name=id,proto3" json:"id,omitempty"` // of the event, at most 128 bytes; one that the user has already is not added again
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -299,6 +300,13 @@ func (x *Event) GetFeatures() map[string]float64 {
 		return x.Features
 	}
 	return nil
+}
+
+func (x *Event) GetId() string {
+	if x != nil {
+		return x.Id
+	}
+	return ""
 }
 
 type RankRequest struct {
@@ -838,10 +846,11 @@ type RecommendResponse struct {
 	RequestId      string                 `protobuf:"bytes,2,opt,name=request_id,json=requestId,proto3" json:"request_id,omitempty"`
 	Node           string                 `protobuf:"bytes,3,opt,name=node,proto3" json:"node,omitempty"`
 	Results        []*Recommended         `protobuf:"bytes,4,rep,name=results,proto3" json:"results,omitempty"`                                     // best first, items of one path in catalog order
-	Short          bool                   `protobuf:"varint,5,opt,name=short,proto3" json:"short,omitempty"`                                        // fewer than n came back
+	Short          bool                   `protobuf:"varint,5,opt,name=short,proto3" json:"short,omitempty"`                                        // fewer than n came back: short_reason says why
 	CatalogVersion string                 `protobuf:"bytes,6,opt,name=catalog_version,json=catalogVersion,proto3" json:"catalog_version,omitempty"` // of the items that could come back, all from this one version
 	Usage          *Usage                 `protobuf:"bytes,7,opt,name=usage,proto3" json:"usage,omitempty"`
 	TimingMs       *Timing                `protobuf:"bytes,8,opt,name=timing_ms,json=timingMs,proto3" json:"timing_ms,omitempty"`
+	ShortReason    string                 `protobuf:"bytes,15,opt,name=short_reason,json=shortReason,proto3" json:"short_reason,omitempty"` // catalog: no more items are eligible; beam: more are, but the search kept too few paths
 	unknownFields  protoimpl.UnknownFields
 	sizeCache      protoimpl.SizeCache
 }
@@ -930,6 +939,13 @@ func (x *RecommendResponse) GetTimingMs() *Timing {
 		return x.TimingMs
 	}
 	return nil
+}
+
+func (x *RecommendResponse) GetShortReason() string {
+	if x != nil {
+		return x.ShortReason
+	}
+	return ""
 }
 
 // Recommended is an item of the catalog.
@@ -2198,7 +2214,7 @@ func (x *RollbackModelRequest) GetWait() bool {
 type AppendEventsRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Id            string                 `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`         // of the user; in JSON: in the path
-	Events        []*Event               `protobuf:"bytes,2,rep,name=events,proto3" json:"events,omitempty"` // at least one, oldest first
+	Events        []*Event               `protobuf:"bytes,2,rep,name=events,proto3" json:"events,omitempty"` // at least one; they are kept in the order of their times
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2253,10 +2269,13 @@ type AppendEventsResponse struct {
 	Id            string                 `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
 	Created       bool                   `protobuf:"varint,2,opt,name=created,proto3" json:"created,omitempty"`
 	Appended      int32                  `protobuf:"varint,3,opt,name=appended,proto3" json:"appended,omitempty"`
-	Dropped       int32                  `protobuf:"varint,4,opt,name=dropped,proto3" json:"dropped,omitempty"` // oldest items and events of a history that became too long
-	Events        int32                  `protobuf:"varint,5,opt,name=events,proto3" json:"events,omitempty"`   // that the user has
-	History       int32                  `protobuf:"varint,6,opt,name=history,proto3" json:"history,omitempty"` // items of the user's history, 0 when it has only events
-	Version       string                 `protobuf:"bytes,7,opt,name=version,proto3" json:"version,omitempty"`  // of the user and of the catalog
+	Dropped       int32                  `protobuf:"varint,4,opt,name=dropped,proto3" json:"dropped,omitempty"`                               // oldest items and events of a history that became too long
+	Events        int32                  `protobuf:"varint,5,opt,name=events,proto3" json:"events,omitempty"`                                 // that the user has
+	History       int32                  `protobuf:"varint,6,opt,name=history,proto3" json:"history,omitempty"`                               // items of the user's history, 0 when it has only events
+	Version       string                 `protobuf:"bytes,7,opt,name=version,proto3" json:"version,omitempty"`                                // of the user and of the catalog
+	Duplicates    int32                  `protobuf:"varint,8,opt,name=duplicates,proto3" json:"duplicates,omitempty"`                         // events that were not appended: the user has their ids already
+	UnknownItems  int32                  `protobuf:"varint,9,opt,name=unknown_items,json=unknownItems,proto3" json:"unknown_items,omitempty"` // events whose items the catalog does not have; they are kept
+	Unknown       []string               `protobuf:"bytes,10,rep,name=unknown,proto3" json:"unknown,omitempty"`                               // the first of those items
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2340,6 +2359,27 @@ func (x *AppendEventsResponse) GetVersion() string {
 	return ""
 }
 
+func (x *AppendEventsResponse) GetDuplicates() int32 {
+	if x != nil {
+		return x.Duplicates
+	}
+	return 0
+}
+
+func (x *AppendEventsResponse) GetUnknownItems() int32 {
+	if x != nil {
+		return x.UnknownItems
+	}
+	return 0
+}
+
+func (x *AppendEventsResponse) GetUnknown() []string {
+	if x != nil {
+		return x.Unknown
+	}
+	return nil
+}
+
 // BatchResponse counts what became of the lines of a batch; blank ones are not counted.
 type BatchResponse struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -2349,8 +2389,9 @@ type BatchResponse struct {
 	Deleted       int64                  `protobuf:"varint,4,opt,name=deleted,proto3" json:"deleted,omitempty"`
 	Unchanged     int64                  `protobuf:"varint,5,opt,name=unchanged,proto3" json:"unchanged,omitempty"` // there already as given, or not there to be deleted
 	Failed        int64                  `protobuf:"varint,6,opt,name=failed,proto3" json:"failed,omitempty"`
-	Errors        []*LineError           `protobuf:"bytes,7,rep,name=errors,proto3" json:"errors,omitempty"`   // the first of them
-	Version       string                 `protobuf:"bytes,8,opt,name=version,proto3" json:"version,omitempty"` // of the catalog
+	Errors        []*LineError           `protobuf:"bytes,7,rep,name=errors,proto3" json:"errors,omitempty"`     // the first of them
+	Version       string                 `protobuf:"bytes,8,opt,name=version,proto3" json:"version,omitempty"`   // of the catalog
+	Warnings      []string               `protobuf:"bytes,9,rep,name=warnings,proto3" json:"warnings,omitempty"` // what was accepted but cannot be used, with counts and examples
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2441,6 +2482,13 @@ func (x *BatchResponse) GetVersion() string {
 	return ""
 }
 
+func (x *BatchResponse) GetWarnings() []string {
+	if x != nil {
+		return x.Warnings
+	}
+	return nil
+}
+
 // LineError is what is wrong with a line.
 type LineError struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -2521,6 +2569,7 @@ type CatalogResponse struct {
 	Durable       bool                   `protobuf:"varint,6,opt,name=durable,proto3" json:"durable,omitempty"`                            // kept on disk
 	Models        []*Snapshot            `protobuf:"bytes,7,rep,name=models,proto3" json:"models,omitempty"`                               // what each model that has codes can generate
 	Versions      []*CatalogVersion      `protobuf:"bytes,8,rep,name=versions,proto3" json:"versions,omitempty"`                           // that can be activated, newest first
+	Id            string                 `protobuf:"bytes,9,opt,name=id,proto3" json:"id,omitempty"`                                       // of this catalog, made at random when it was created
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2609,6 +2658,13 @@ func (x *CatalogResponse) GetVersions() []*CatalogVersion {
 		return x.Versions
 	}
 	return nil
+}
+
+func (x *CatalogResponse) GetId() string {
+	if x != nil {
+		return x.Id
+	}
+	return ""
 }
 
 type GetCatalogRequest struct {
@@ -2755,7 +2811,7 @@ func (x *RollbackCatalogRequest) GetModel() string {
 type CatalogVersion struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Version       string                 `protobuf:"bytes,1,opt,name=version,proto3" json:"version,omitempty"`
-	Digest        string                 `protobuf:"bytes,2,opt,name=digest,proto3" json:"digest,omitempty"` // of ids, codes and attributes of the items that have codes, whatever their order
+	Digest        string                 `protobuf:"bytes,2,opt,name=digest,proto3" json:"digest,omitempty"` // of the items' contents, whatever their order
 	Items         int64                  `protobuf:"varint,3,opt,name=items,proto3" json:"items,omitempty"`  // that have codes
 	AgeSeconds    float64                `protobuf:"fixed64,4,opt,name=age_seconds,json=ageSeconds,proto3" json:"age_seconds,omitempty"`
 	Models        []string               `protobuf:"bytes,5,rep,name=models,proto3" json:"models,omitempty"` // that generate its items now
@@ -2838,6 +2894,8 @@ type Snapshot struct {
 	Skipped       int64                  `protobuf:"varint,5,opt,name=skipped,proto3" json:"skipped,omitempty"`                          // items without codes that the model has
 	AgeSeconds    float64                `protobuf:"fixed64,6,opt,name=age_seconds,json=ageSeconds,proto3" json:"age_seconds,omitempty"` // of the version
 	Pinned        bool                   `protobuf:"varint,7,opt,name=pinned,proto3" json:"pinned,omitempty"`                            // it was activated: the model does not follow the catalog
+	Unusable      int64                  `protobuf:"varint,8,opt,name=unusable,proto3" json:"unusable,omitempty"`                        // of skipped, items with codes that the model does not have
+	Examples      []string               `protobuf:"bytes,9,rep,name=examples,proto3" json:"examples,omitempty"`                         // the first of those, with the reason
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2921,6 +2979,20 @@ func (x *Snapshot) GetPinned() bool {
 	return false
 }
 
+func (x *Snapshot) GetUnusable() int64 {
+	if x != nil {
+		return x.Unusable
+	}
+	return 0
+}
+
+func (x *Snapshot) GetExamples() []string {
+	if x != nil {
+		return x.Examples
+	}
+	return nil
+}
+
 var File_grebe_v1_grebe_proto protoreflect.FileDescriptor
 
 const file_grebe_v1_grebe_proto_rawDesc = "" +
@@ -2950,12 +3022,13 @@ const file_grebe_v1_grebe_proto_rawDesc = "" +
 	"\x04text\x18\x03 \x01(\tH\x00R\x04text\x88\x01\x01\x12\x16\n" +
 	"\x06tokens\x18\x04 \x03(\x05R\x06tokens\x12'\n" +
 	"\x06events\x18\x05 \x03(\v2\x0f.grebe.v1.EventR\x06eventsB\a\n" +
-	"\x05_text\"\xbf\x01\n" +
+	"\x05_text\"\xcf\x01\n" +
 	"\x05Event\x12\x12\n" +
 	"\x04item\x18\x01 \x01(\tR\x04item\x12\x12\n" +
 	"\x04time\x18\x02 \x01(\x03R\x04time\x12\x16\n" +
 	"\x06action\x18\x03 \x01(\x05R\x06action\x129\n" +
-	"\bfeatures\x18\x04 \x03(\v2\x1d.grebe.v1.Event.FeaturesEntryR\bfeatures\x1a;\n" +
+	"\bfeatures\x18\x04 \x03(\v2\x1d.grebe.v1.Event.FeaturesEntryR\bfeatures\x12\x0e\n" +
+	"\x02id\x18\x05 \x01(\tR\x02id\x1a;\n" +
 	"\rFeaturesEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\x01R\x05value:\x028\x01\"\xa8\x02\n" +
@@ -3019,7 +3092,7 @@ const file_grebe_v1_grebe_proto_rawDesc = "" +
 	" \x01(\tR\trequestId\x1aK\n" +
 	"\vFilterEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12&\n" +
-	"\x05value\x18\x02 \x01(\v2\x10.grebe.v1.ValuesR\x05value:\x028\x01\"\xa2\x02\n" +
+	"\x05value\x18\x02 \x01(\v2\x10.grebe.v1.ValuesR\x05value:\x028\x01\"\xc5\x02\n" +
 	"\x11RecommendResponse\x12\x14\n" +
 	"\x05model\x18\x01 \x01(\tR\x05model\x12\x1d\n" +
 	"\n" +
@@ -3029,7 +3102,8 @@ const file_grebe_v1_grebe_proto_rawDesc = "" +
 	"\x05short\x18\x05 \x01(\bR\x05short\x12'\n" +
 	"\x0fcatalog_version\x18\x06 \x01(\tR\x0ecatalogVersion\x12%\n" +
 	"\x05usage\x18\a \x01(\v2\x0f.grebe.v1.UsageR\x05usage\x12-\n" +
-	"\ttiming_ms\x18\b \x01(\v2\x10.grebe.v1.TimingR\btimingMs\"I\n" +
+	"\ttiming_ms\x18\b \x01(\v2\x10.grebe.v1.TimingR\btimingMs\x12!\n" +
+	"\fshort_reason\x18\x0f \x01(\tR\vshortReason\"I\n" +
 	"\vRecommended\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x14\n" +
 	"\x05codes\x18\x02 \x03(\x05R\x05codes\x12\x14\n" +
@@ -3136,7 +3210,7 @@ const file_grebe_v1_grebe_proto_rawDesc = "" +
 	"\x04wait\x18\x02 \x01(\bR\x04wait\"N\n" +
 	"\x13AppendEventsRequest\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12'\n" +
-	"\x06events\x18\x02 \x03(\v2\x0f.grebe.v1.EventR\x06events\"\xc2\x01\n" +
+	"\x06events\x18\x02 \x03(\v2\x0f.grebe.v1.EventR\x06events\"\xa1\x02\n" +
 	"\x14AppendEventsResponse\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x18\n" +
 	"\acreated\x18\x02 \x01(\bR\acreated\x12\x1a\n" +
@@ -3144,7 +3218,13 @@ const file_grebe_v1_grebe_proto_rawDesc = "" +
 	"\adropped\x18\x04 \x01(\x05R\adropped\x12\x16\n" +
 	"\x06events\x18\x05 \x01(\x05R\x06events\x12\x18\n" +
 	"\ahistory\x18\x06 \x01(\x05R\ahistory\x12\x18\n" +
-	"\aversion\x18\a \x01(\tR\aversion\"\xf2\x01\n" +
+	"\aversion\x18\a \x01(\tR\aversion\x12\x1e\n" +
+	"\n" +
+	"duplicates\x18\b \x01(\x05R\n" +
+	"duplicates\x12#\n" +
+	"\runknown_items\x18\t \x01(\x05R\funknownItems\x12\x18\n" +
+	"\aunknown\x18\n" +
+	" \x03(\tR\aunknown\"\x8e\x02\n" +
 	"\rBatchResponse\x12\x14\n" +
 	"\x05lines\x18\x01 \x01(\x03R\x05lines\x12\x18\n" +
 	"\acreated\x18\x02 \x01(\x03R\acreated\x12\x1a\n" +
@@ -3153,12 +3233,13 @@ const file_grebe_v1_grebe_proto_rawDesc = "" +
 	"\tunchanged\x18\x05 \x01(\x03R\tunchanged\x12\x16\n" +
 	"\x06failed\x18\x06 \x01(\x03R\x06failed\x12+\n" +
 	"\x06errors\x18\a \x03(\v2\x13.grebe.v1.LineErrorR\x06errors\x12\x18\n" +
-	"\aversion\x18\b \x01(\tR\aversion\"c\n" +
+	"\aversion\x18\b \x01(\tR\aversion\x12\x1a\n" +
+	"\bwarnings\x18\t \x03(\tR\bwarnings\"c\n" +
 	"\tLineError\x12\x12\n" +
 	"\x04line\x18\x01 \x01(\x03R\x04line\x12\x12\n" +
 	"\x04code\x18\x02 \x01(\tR\x04code\x12\x18\n" +
 	"\amessage\x18\x03 \x01(\tR\amessage\x12\x14\n" +
-	"\x05field\x18\x04 \x01(\tR\x05field\"\x8e\x02\n" +
+	"\x05field\x18\x04 \x01(\tR\x05field\"\x9e\x02\n" +
 	"\x0fCatalogResponse\x12\x14\n" +
 	"\x05items\x18\x01 \x01(\x03R\x05items\x12\x14\n" +
 	"\x05users\x18\x02 \x01(\x03R\x05users\x12\x18\n" +
@@ -3167,7 +3248,8 @@ const file_grebe_v1_grebe_proto_rawDesc = "" +
 	"\fmemory_bytes\x18\x05 \x01(\x03R\vmemoryBytes\x12\x18\n" +
 	"\adurable\x18\x06 \x01(\bR\adurable\x12*\n" +
 	"\x06models\x18\a \x03(\v2\x12.grebe.v1.SnapshotR\x06models\x124\n" +
-	"\bversions\x18\b \x03(\v2\x18.grebe.v1.CatalogVersionR\bversions\"\x13\n" +
+	"\bversions\x18\b \x03(\v2\x18.grebe.v1.CatalogVersionR\bversions\x12\x0e\n" +
+	"\x02id\x18\t \x01(\tR\x02id\"\x13\n" +
 	"\x11GetCatalogRequest\"`\n" +
 	"\x16ActivateCatalogRequest\x12\x18\n" +
 	"\aversion\x18\x01 \x01(\tR\aversion\x12\x16\n" +
@@ -3181,7 +3263,7 @@ const file_grebe_v1_grebe_proto_rawDesc = "" +
 	"\x05items\x18\x03 \x01(\x03R\x05items\x12\x1f\n" +
 	"\vage_seconds\x18\x04 \x01(\x01R\n" +
 	"ageSeconds\x12\x16\n" +
-	"\x06models\x18\x05 \x03(\tR\x06models\"\xbb\x01\n" +
+	"\x06models\x18\x05 \x03(\tR\x06models\"\xf3\x01\n" +
 	"\bSnapshot\x12\x14\n" +
 	"\x05model\x18\x01 \x01(\tR\x05model\x12\x18\n" +
 	"\aversion\x18\x02 \x01(\tR\aversion\x12\x16\n" +
@@ -3190,7 +3272,9 @@ const file_grebe_v1_grebe_proto_rawDesc = "" +
 	"\askipped\x18\x05 \x01(\x03R\askipped\x12\x1f\n" +
 	"\vage_seconds\x18\x06 \x01(\x01R\n" +
 	"ageSeconds\x12\x16\n" +
-	"\x06pinned\x18\a \x01(\bR\x06pinned2\xaa\x05\n" +
+	"\x06pinned\x18\a \x01(\bR\x06pinned\x12\x1a\n" +
+	"\bunusable\x18\b \x01(\x03R\bunusable\x12\x1a\n" +
+	"\bexamples\x18\t \x03(\tR\bexamples2\xaa\x05\n" +
 	"\x05Grebe\x125\n" +
 	"\x04Rank\x12\x15.grebe.v1.RankRequest\x1a\x16.grebe.v1.RankResponse\x12D\n" +
 	"\tRecommend\x12\x1a.grebe.v1.RecommendRequest\x1a\x1b.grebe.v1.RecommendResponse\x128\n" +
