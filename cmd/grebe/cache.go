@@ -24,7 +24,7 @@ import (
 
 // openStore makes the store in which a model's KV is kept; none when the configuration allows no memory for it. The pool
 // is that of the memory in which the device computes.
-func (s *memory) openStore(cfg *config.Config, mc *config.Model, shape compute.Shape, memory compute.Memory) error {
+func (s *memory) openStore(cfg *config.Config, mc *config.Model, shape compute.Shape, memory compute.Memory, log *slog.Logger) error {
 	rows := sharedRows(cfg, mc)
 	hostBytes := hostBytes(cfg, mc) + rows
 	bytes := hostBytes
@@ -59,7 +59,7 @@ func (s *memory) openStore(cfg *config.Config, mc *config.Model, shape compute.S
 	if err := store.Predict(); err != nil {
 		return err
 	}
-	if err := s.openDisk(cfg, mc, store); err != nil {
+	if err := s.openDisk(cfg, mc, store, log); err != nil {
 		return err
 	}
 	s.onClose(func() error { store.Close(); return nil })
@@ -107,12 +107,12 @@ func (s *stack) openPool(m compute.Memory, bytes int64, shape compute.Shape) (*p
 }
 
 // openDisk keeps a store's entries in the data folder too, if the configuration gives them room.
-func (s *memory) openDisk(cfg *config.Config, mc *config.Model, store *kv.Store) error {
+func (s *memory) openDisk(cfg *config.Config, mc *config.Model, store *kv.Store, log *slog.Logger) error {
 	bytes, dir := diskOf(cfg, mc)
 	if bytes == 0 {
 		return nil
 	}
-	d, err := disk.Open(dir, disk.Options{Budget: bytes, Version: s.version})
+	d, err := disk.Open(dir, disk.Options{Budget: bytes, Version: s.version, Logger: log})
 	if err != nil {
 		return err
 	}

@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 
+	"grebe/internal/durable"
 	"grebe/server"
 )
 
@@ -34,7 +35,7 @@ func noteDeleted(dataDir string, ids []string) error {
 		lines = append(append(lines, line...), '\n')
 	}
 	_, err = f.Write(lines)
-	return errors.Join(err, f.Sync(), f.Close())
+	return errors.Join(err, f.Sync(), f.Close(), durable.SyncDir(dataDir))
 }
 
 // forgetDeleted has a server drop what is cached of those users.

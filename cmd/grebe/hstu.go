@@ -34,7 +34,7 @@ func (s *unit) openEvents(ctx context.Context, cfg *config.Config, mc *config.Mo
 	}
 	why := m.Config().Recomputes()
 	if why == "" {
-		if err := s.openMemory(cfg, mc, m.Shape(), s.device.Memory()); err != nil {
+		if err := s.openMemory(cfg, mc, m.Shape(), s.device.Memory(), log); err != nil {
 			return none, err
 		}
 	} else {

@@ -132,6 +132,9 @@ func (s *stack) open(ctx context.Context, cfg *config.Config, log *slog.Logger, 
 	if s.catalog, err = s.openCatalog(cfg, log); err != nil {
 		return err
 	}
+	if err := removeLeftovers(cfg); err != nil {
+		return fmt.Errorf("remove what a crash left half-written: %w", err)
+	}
 	sc.Catalog, s.models = s.catalog, sc.Models
 	if err := s.keepSnapshots(cfg, log); err != nil {
 		return err
@@ -202,7 +205,7 @@ func (s *unit) openModel(ctx context.Context, cfg *config.Config, mc *config.Mod
 	if err != nil {
 		return none, err
 	}
-	if err := s.openMemory(cfg, mc, m.Shape(), cacheMemory(replicas)); err != nil {
+	if err := s.openMemory(cfg, mc, m.Shape(), cacheMemory(replicas), log); err != nil {
 		return none, err
 	}
 	d, err := s.openDispatcher(ctx, cfg, replicas)

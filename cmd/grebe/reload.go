@@ -161,7 +161,7 @@ func versionName(version kv.Key, mc *config.Model) string {
 }
 
 // openMemory takes the memory of another checkpoint of the same shape, or makes one.
-func (u *unit) openMemory(cfg *config.Config, mc *config.Model, shape compute.Shape, at compute.Memory) error {
+func (u *unit) openMemory(cfg *config.Config, mc *config.Model, shape compute.Shape, at compute.Memory, log *slog.Logger) error {
 	if err := u.checkRows(mc.Name, &shape); err != nil {
 		return err
 	}
@@ -183,7 +183,7 @@ func (u *unit) openMemory(cfg *config.Config, mc *config.Model, shape compute.Sh
 		own.Disk = config.Size{}
 		cfg, mc = &without, &own
 	}
-	return u.memory.openStore(cfg, mc, shape, at)
+	return u.memory.openStore(cfg, mc, shape, at, log)
 }
 
 // checkRows refuses to go on in other memory than that of the checkpoint that serves where this has rows of a table too: it

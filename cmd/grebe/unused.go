@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"grebe/internal/config"
+	"grebe/internal/durable"
 	"grebe/server/reuse"
 )
 
@@ -43,17 +44,28 @@ func removeUnused(cfg *config.Config) error {
 		}
 		for _, e := range entries {
 			if name := filepath.Join(folder, e.Name()); !slices.Contains(used, name) && !open(name) && !written(e) {
-				errs = append(errs, os.RemoveAll(name))
+				errs = append(errs, durable.RemoveAll(name))
 			}
 		}
 	}
 	return errors.Join(errs...)
 }
 
-// written reports whether a model may just be writing its prototypes to a file, which then gets their name. One that a crash left grows old.
+// written reports whether a model may just be writing its prototypes to a file, which then gets their name. One that was left grows
+// old; what a crash left is removed at the start, see removeLeftovers.
 func written(e fs.DirEntry) bool {
 	info, err := e.Info()
-	return err == nil && strings.HasPrefix(e.Name(), ".proto-") && time.Since(info.ModTime()) < time.Minute
+	return err == nil && strings.HasSuffix(e.Name(), durable.PartSuffix) && time.Since(info.ModTime()) < time.Minute
+}
+
+// removeLeftovers removes files that a crash left half-written: they may have what users who were deleted since had. The caller
+// has the data folder to itself. Versions before wrote to files of the names that begin with a dot.
+func removeLeftovers(cfg *config.Config) error {
+	return errors.Join(
+		durable.RemoveParts(cfg.DataDir),
+		durable.RemoveParts(filepath.Dir(reuse.PrototypesFile(cfg.DataDir, "any")), ".proto-"),
+		durable.RemoveParts(filepath.Dir(reuse.ImportanceFile(cfg.DataDir, "any")), ".new-"),
+	)
 }
 
 // open reports whether somebody has a folder of KV open, such as a checkpoint that came with another configuration.

@@ -1,14 +1,18 @@
 package main
 
 import (
+	"io"
 	"net/http"
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
 	"grebe/internal/config"
+	"grebe/internal/durable"
+	"grebe/internal/durable/durabletest"
 	"grebe/kv/disk"
 )
 
@@ -65,7 +69,7 @@ func TestFilesThatAreWrittenStay(t *testing.T) {
 	if err := os.Mkdir(folder, 0o700); err != nil {
 		t.Fatal(err)
 	}
-	now, before := filepath.Join(folder, ".proto-1"), filepath.Join(folder, ".proto-2")
+	now, before := filepath.Join(folder, "m.proto.1.part"), filepath.Join(folder, "m.proto.2.part")
 	for _, name := range []string{now, before} {
 		if err := os.WriteFile(name, nil, 0o600); err != nil {
 			t.Fatal(err)
@@ -82,5 +86,80 @@ func TestFilesThatAreWrittenStay(t *testing.T) {
 	}
 	if _, err := os.Stat(before); err == nil {
 		t.Error("the file of a crash is still there")
+	}
+}
+
+// Files that a crash left half-written, by this version or one before, are gone after a start: they may have what users who were
+// deleted since had.
+func TestHalfWrittenFilesGoAtTheStart(t *testing.T) {
+	w := newReloadWorld(t)
+	left := []string{
+		"prototypes/m.proto.0000beef.part", "prototypes/.proto-123", "importance/.new-123", "importance/m.importance.0000beef.part", "deleted-users.0000beef.part",
+	}
+	kept := []string{"prototypes/other.proto", "importance/other.importance"}
+	for _, name := range append(left, kept...) {
+		full := filepath.Join(w.cfg.DataDir, name)
+		if err := os.MkdirAll(filepath.Dir(full), 0o700); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(full, []byte("half"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	w.serve(t)
+	for _, name := range left {
+		if _, err := os.Stat(filepath.Join(w.cfg.DataDir, name)); err == nil {
+			t.Errorf("%s is still there", name)
+		}
+	}
+	for _, name := range kept {
+		if _, err := os.Stat(filepath.Join(w.cfg.DataDir, name)); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+// Damage of the KV on disk is logged by the server: a segment with a broken first block is removed, and somebody should know.
+func TestDamagedKVIsLogged(t *testing.T) {
+	w := newReloadWorld(t)
+	file := filepath.Join(w.cfg.DataDir, "kv", "m", "00000001.seg")
+	if err := os.MkdirAll(filepath.Dir(file), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(file, []byte("no segment"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	w.serve(t)
+	if text := w.log.String(); !strings.Contains(text, "a file is no segment") {
+		t.Errorf("the log says nothing of it: %s", text)
+	}
+}
+
+// The folders of models that are not served stay removed after a power cut.
+func TestUnusedFoldersStayRemovedAfterAPowerCut(t *testing.T) {
+	cfg := &config.Config{DataDir: t.TempDir()}
+	d := durabletest.NewDisk()
+	stop, err := d.Mount(cfg.DataDir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer stop()
+	for _, name := range []string{"kv/old/00000001.seg", "prototypes/old.proto"} {
+		full := filepath.Join(cfg.DataDir, name)
+		if err := durable.MkdirAll(filepath.Dir(full)); err != nil {
+			t.Fatal(err)
+		}
+		if err := durable.WriteFile(full, func(w io.Writer) error { _, err := io.WriteString(w, "a user's"); return err }); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if n := len(d.Cut(nil).Files()); n != 2 {
+		t.Fatalf("%d files are durable, want 2", n)
+	}
+	if err := removeUnused(cfg); err != nil {
+		t.Fatal(err)
+	}
+	if left := d.Cut(nil).Files(); len(left) > 0 {
+		t.Errorf("a power cut brought back %v", left)
 	}
 }

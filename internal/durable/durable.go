@@ -11,10 +11,13 @@ package durable
 import (
 	"bufio"
 	"errors"
+	"fmt"
 	"io"
 	"io/fs"
+	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -270,10 +273,14 @@ func removeTree(name string) error {
 	return Unlink(name)
 }
 
+// PartSuffix ends the names of files that WriteFile has not finished.
+const PartSuffix = ".part"
+
 // WriteFile makes a file whole or not at all: after a crash at any moment the name has the old contents or the new
-// ones. The contents are written to name + ".part" first; a crash may leave that file, and the next WriteFile replaces it.
+// ones. The contents are written to another name first, which begins with name and ends with PartSuffix. A crash may
+// leave that file: see RemoveParts.
 func WriteFile(name string, write func(io.Writer) error) error {
-	part := name + ".part"
+	part := fmt.Sprintf("%s.%08x%s", name, rand.Uint32(), PartSuffix)
 	f, err := OpenFile(part, true)
 	if err != nil {
 		return err
@@ -293,4 +300,31 @@ func WriteFile(name string, write func(io.Writer) error) error {
 		return errors.Join(err, Unlink(part))
 	}
 	return SyncDir(filepath.Dir(name))
+}
+
+// RemoveParts removes, durably, what unfinished writes left in a folder: files whose names end in PartSuffix or begin
+// with one of the prefixes. Call it when nobody writes there. A folder that is not there has none.
+func RemoveParts(dir string, prefixes ...string) error {
+	entries, err := os.ReadDir(dir)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	var errs []error
+	found := false
+	for _, e := range entries {
+		name := e.Name()
+		left := strings.HasSuffix(name, PartSuffix) ||
+			slices.ContainsFunc(prefixes, func(p string) bool { return strings.HasPrefix(name, p) })
+		if left && !e.IsDir() {
+			found = true
+			errs = append(errs, Unlink(filepath.Join(dir, name)))
+		}
+	}
+	if found {
+		errs = append(errs, SyncDir(dir))
+	}
+	return errors.Join(errs...)
 }

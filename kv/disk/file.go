@@ -7,6 +7,8 @@ import (
 	"os"
 	"path/filepath"
 	"syscall"
+
+	"grebe/internal/durable"
 )
 
 // folder is what the store needs of a directory, file of a file in it. Tests put faults and power
@@ -41,7 +43,7 @@ type osFolder struct {
 }
 
 func openFolder(path string) (folder, error) {
-	if err := os.MkdirAll(path, 0o700); err != nil {
+	if err := durable.MkdirAll(path); err != nil {
 		return nil, fmt.Errorf("disk: make directory: %w", err)
 	}
 	lock, err := os.OpenFile(filepath.Join(path, lockName), os.O_RDWR|os.O_CREATE, 0o600)
@@ -82,13 +84,7 @@ func (d *osFolder) Remove(name string) error         { return os.Remove(filepath
 func (d *osFolder) Close() error                     { return d.lock.Close() }
 func (d *osFolder) Punches() bool                    { return punches(d.lock) }
 
-func (d *osFolder) Sync() error {
-	f, err := os.Open(d.path)
-	if err != nil {
-		return err
-	}
-	return errors.Join(f.Sync(), f.Close())
-}
+func (d *osFolder) Sync() error { return durable.SyncDir(d.path) }
 
 type osFile struct{ *os.File }
 

@@ -9,10 +9,11 @@ import (
 	"io"
 	"math"
 	"os"
-	"path/filepath"
 	"slices"
 	"syscall"
 	"unsafe"
+
+	"grebe/internal/durable"
 )
 
 // The file is described in FORMAT.md.
@@ -59,24 +60,10 @@ func bytesOf[T any](s []T) []byte {
 	return unsafe.Slice((*byte)(unsafe.Pointer(unsafe.SliceData(s))), len(s)*int(unsafe.Sizeof(s[0])))
 }
 
-// Write writes the index to a file, whole or not at all.
+// Write writes the index to a file, whole or not at all. It is durable when Write returns: a power cut does not bring back
+// prototypes of a user who was removed.
 func (x *Index) Write(name string) error {
-	f, err := os.CreateTemp(filepath.Dir(name), ".proto-*")
-	if err != nil {
-		return fmt.Errorf("proto: write %s: %w", name, err)
-	}
-	defer os.Remove(f.Name())
-	err = x.encode(f)
-	if err == nil {
-		err = f.Sync()
-	}
-	if e := f.Close(); err == nil {
-		err = e
-	}
-	if err == nil {
-		err = os.Rename(f.Name(), name)
-	}
-	if err != nil {
+	if err := durable.WriteFile(name, x.encode); err != nil {
 		return fmt.Errorf("proto: write %s: %w", name, err)
 	}
 	return nil

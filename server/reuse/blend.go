@@ -2,14 +2,12 @@ package reuse
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"io/fs"
-	"os"
 	"slices"
 
 	"grebe/blend"
 	"grebe/engine"
+	"grebe/internal/durable"
 	"grebe/kv"
 	"grebe/plan"
 	"grebe/prompt"
@@ -43,7 +41,7 @@ func (b *Blend) DropUser(id string) error {
 	if b.Unused == "" {
 		return nil
 	}
-	if err := os.Remove(b.Unused); err != nil && !errors.Is(err, fs.ErrNotExist) {
+	if err := durable.Remove(b.Unused); err != nil {
 		return fmt.Errorf("reuse: remove prototypes that are not used: %w", err)
 	}
 	return nil

@@ -6,11 +6,13 @@ import (
 	"errors"
 	"fmt"
 	"hash/crc32"
+	"io"
 	"net/url"
 	"os"
 	"path/filepath"
 
 	"grebe/blend"
+	"grebe/internal/durable"
 	"grebe/kv"
 )
 
@@ -47,22 +49,13 @@ func (c *Cache) WriteImportance(file string, m *blend.Importance) error {
 }
 
 func replaceFile(name string, raw []byte) error {
-	if err := os.MkdirAll(filepath.Dir(name), 0o700); err != nil {
+	if err := durable.MkdirAll(filepath.Dir(name)); err != nil {
 		return err
 	}
-	f, err := os.CreateTemp(filepath.Dir(name), ".new-*")
-	if err != nil {
+	return durable.WriteFile(name, func(w io.Writer) error {
+		_, err := w.Write(raw)
 		return err
-	}
-	defer os.Remove(f.Name())
-	_, err = f.Write(raw)
-	if err == nil {
-		err = f.Sync()
-	}
-	if err = errors.Join(err, f.Close()); err != nil {
-		return err
-	}
-	return os.Rename(f.Name(), name)
+	})
 }
 
 // ErrDamaged says that a file is not what was written.

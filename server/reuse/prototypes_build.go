@@ -6,11 +6,11 @@ import (
 	"fmt"
 	"io/fs"
 	"math"
-	"os"
 	"path/filepath"
 
 	"grebe/compute"
 	"grebe/engine"
+	"grebe/internal/durable"
 	"grebe/kv"
 	"grebe/kv/proto"
 	"grebe/kv/proto/rows"
@@ -152,7 +152,7 @@ func (b *poolBuild) index(ctx context.Context, file string) (x *proto.Index, add
 	if err != nil {
 		return nil, 0, fmt.Errorf("reuse: %w", err)
 	}
-	if err := os.MkdirAll(filepath.Dir(file), 0o700); err != nil {
+	if err := durable.MkdirAll(filepath.Dir(file)); err != nil {
 		return nil, 0, fmt.Errorf("reuse: %w", err)
 	}
 	if err := x.Write(file); err != nil {
