@@ -21,7 +21,11 @@ func TestMaskOfUserFirst(t *testing.T) {
 		"xx.xx.",
 		"xxxxxx",
 	}
-	for q, row := range p.Mask() {
+	mask := p.Mask()
+	if len(mask) != len(want) {
+		t.Fatalf("the mask has %d rows, want %d", len(mask), len(want))
+	}
+	for q, row := range mask {
 		var b strings.Builder
 		for _, on := range row {
 			b.WriteByte(".x"[map[bool]int{true: 1}[on]])

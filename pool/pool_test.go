@@ -4,6 +4,8 @@ import (
 	"errors"
 	"math/rand/v2"
 	"testing"
+
+	"grebe/compute"
 )
 
 // Random allocations and frees against a plain map of owned pages.
@@ -117,3 +119,16 @@ func mustAlloc(t *testing.T, p *Pool, n int) Run {
 	}
 	return r
 }
+
+// A pool over memory that cannot be had is an error, not a pool of none.
+func TestOverReportsAFailedAllocation(t *testing.T) {
+	if p, err := Over(full{}, 1<<20, 4096); err == nil || p != nil || !errors.Is(err, errNone) {
+		t.Errorf("%v, %v", p, err)
+	}
+}
+
+var errNone = errors.New("none left")
+
+type full struct{ compute.Memory }
+
+func (full) Alloc(int) (compute.Block, error) { return compute.Block{}, errNone }

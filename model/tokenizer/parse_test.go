@@ -41,6 +41,34 @@ func TestAgreesWithLibrary(t *testing.T) {
 	}
 }
 
+// An added token may have id 0, before normalisation or after it.
+func TestAddedTokenZero(t *testing.T) {
+	for _, normalized := range []bool{false, true} {
+		tok := mustParse(t, smallTokenizer(smallOptions{split: patterns["qwen"], nfc: true,
+			added: []map[string]any{{"content": first(t), "normalized": normalized}}}))
+		id, ok := tok.TokenID(first(t))
+		if !ok || id != 0 {
+			t.Fatalf("%q is token %d, %v, want 0", first(t), id, ok)
+		}
+		text := "the" + first(t) + "cat"
+		if got := tok.AppendEncode(nil, text); !slices.Contains(got, 0) {
+			t.Errorf("normalized %v: %q is %v, want token 0 in it", normalized, text, got)
+		}
+	}
+}
+
+// first returns the text of token 0 of the small vocabulary.
+func first(t *testing.T) string {
+	t.Helper()
+	for text, id := range trainSmall().vocab {
+		if id == 0 {
+			return text
+		}
+	}
+	t.Fatal("no token 0")
+	return ""
+}
+
 func TestAddedTokens(t *testing.T) {
 	tok := mustParse(t, smallTokenizer(smallOptions{split: patterns["qwen"], nfc: true, added: someAdded}))
 	for text, want := range map[string][]string{
