@@ -334,3 +334,17 @@ func paddingOnly(c catalog, data []byte) bool {
 	want, _ := Build(c.sizes, c.codes)
 	return err == nil && ix.Digest() == want.Digest() && slices.Equal(ix.items, want.items)
 }
+
+// Codes of a node that do not ascend are refused even where digest and checksum fit them: a search would not find what is there.
+func TestCodesOutOfOrderAreSeen(t *testing.T) {
+	for _, codes := range [][]uint16{{1, 3, 2}, {2, 1, 3}, {1, 1, 3}, {0, 2, 2}} {
+		ix, err := Build([]int{4}, []int32{1, 2, 3})
+		if err != nil {
+			t.Fatal(err)
+		}
+		copy(ix.levels[0].codes.short, codes)
+		if _, err := Open(store(t, ix), 3, nil); !errors.Is(err, ErrDamaged) {
+			t.Errorf("codes %v: %v", codes, err)
+		}
+	}
+}

@@ -5,8 +5,9 @@ import (
 	"errors"
 	"fmt"
 	"math"
-	"os"
 	"path/filepath"
+
+	"grebe/internal/readfile"
 )
 
 // ConfigFile is the name of the file in a checkpoint's folder that describes the model.
@@ -87,14 +88,7 @@ type configFile struct {
 // ReadConfig reads the config.json of a checkpoint's folder.
 func ReadConfig(dir string) (*Config, error) {
 	path := filepath.Join(dir, ConfigFile)
-	st, err := os.Stat(path)
-	if err != nil {
-		return nil, fmt.Errorf("model: %w", err)
-	}
-	if !st.Mode().IsRegular() || st.Size() > maxConfig {
-		return nil, fmt.Errorf("model: %s is not a file of at most %d bytes", path, maxConfig)
-	}
-	raw, err := os.ReadFile(path)
+	raw, err := readfile.Regular(path, maxConfig)
 	if err != nil {
 		return nil, fmt.Errorf("model: %w", err)
 	}

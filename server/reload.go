@@ -273,12 +273,7 @@ const probes = 16
 // request's fault; what fails, or is no finite number, is its own.
 func (s *Server) probe(ctx context.Context, next *checkpoint) error {
 	c := &call{op: "probe", start: time.Now(), deadline: time.Minute, model: next}
-	tokens := make([]int32, min(probes, next.Vocab))
-	made := make([]*grebev1.Item, len(tokens))
-	for i := range tokens {
-		tokens[i] = int32(i * (next.Vocab / len(tokens)))
-		made[i] = &grebev1.Item{Tokens: tokens[i : i+1], Identifier: &tokens[i]}
-	}
+	tokens, made := madeUp(next)
 	users := []*grebev1.User{{Tokens: tokens}}
 	for _, id := range askedFor(s.hotUsers, s.catalog.UserIDs, 3) {
 		users = append(users, &grebev1.User{Id: id})

@@ -4,13 +4,13 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
-	"os"
 	"path/filepath"
 	"sync"
 	"syscall"
 
 	"grebe/compute"
 	"grebe/internal/config"
+	"grebe/internal/readfile"
 	"grebe/kv"
 	"grebe/kv/disk"
 	"grebe/meta"
@@ -126,7 +126,7 @@ func (s *memory) openDisk(cfg *config.Config, mc *config.Model, store *kv.Store,
 // checkpoint, configuration, format or table of items are never used. Rows that change in the table itself
 // are not seen.
 func checkpointVersion(cfg *config.Config, mc *config.Model) (kv.Key, error) {
-	described, err := os.ReadFile(filepath.Join(mc.Path, "config.json"))
+	described, err := readfile.Regular(filepath.Join(mc.Path, "config.json"), 16<<20)
 	if err != nil {
 		return kv.Key{}, err
 	}

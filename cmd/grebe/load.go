@@ -150,6 +150,9 @@ func (s *stack) open(ctx context.Context, cfg *config.Config, log *slog.Logger, 
 	for _, id := range s.catalog.PendingDeletions() { // a crash came between the deletion and the drops of what is cached
 		_ = s.server.FinishDeletion(id) // what fails is logged, and tried again at the next start
 	}
+	if err := s.server.Check(ctx); err != nil {
+		return err
+	}
 	return forgetDeleted(cfg.DataDir, s.server)
 }
 

@@ -5,10 +5,10 @@ import (
 	"errors"
 	"fmt"
 	"math"
-	"os"
 	"path/filepath"
 	"slices"
 
+	"grebe/internal/readfile"
 	"grebe/model"
 )
 
@@ -100,7 +100,7 @@ const (
 
 // Is reports whether the checkpoint in dir is one of HSTU.
 func Is(dir string) bool {
-	raw, err := readSmall(filepath.Join(dir, model.ConfigFile))
+	raw, err := readfile.Regular(filepath.Join(dir, model.ConfigFile), maxConfig)
 	if err != nil {
 		return false
 	}
@@ -110,21 +110,10 @@ func Is(dir string) bool {
 	}{&c.Architectures}) == nil && len(c.Architectures) > 0 && c.Architectures[0] == Architecture
 }
 
-func readSmall(path string) ([]byte, error) {
-	st, err := os.Stat(path)
-	if err != nil {
-		return nil, err
-	}
-	if !st.Mode().IsRegular() || st.Size() > maxConfig {
-		return nil, fmt.Errorf("%s is not a file of at most %d bytes", path, maxConfig)
-	}
-	return os.ReadFile(path)
-}
-
 // ReadConfig reads the config.json of a checkpoint's folder.
 func ReadConfig(dir string) (*Config, error) {
 	path := filepath.Join(dir, model.ConfigFile)
-	raw, err := readSmall(path)
+	raw, err := readfile.Regular(path, maxConfig)
 	if err != nil {
 		return nil, fmt.Errorf("hstu: %w", err)
 	}

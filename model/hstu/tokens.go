@@ -5,8 +5,9 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"os"
 	"path/filepath"
+
+	"grebe/internal/readfile"
 )
 
 // ItemsFile lists the ids of a checkpoint's items.
@@ -29,6 +30,9 @@ type slot struct {
 	first   int // token of the absent one
 }
 
+// maxItemsFile bounds the file of items' ids.
+const maxItemsFile = 4 << 30
+
 func newVocabulary(cfg *Config, dir string) (Vocabulary, error) {
 	v := Vocabulary{cfg: cfg, size: cfg.Items * cfg.actions()}
 	for i, f := range cfg.Features {
@@ -38,7 +42,7 @@ func newVocabulary(cfg *Config, dir string) (Vocabulary, error) {
 		}
 	}
 	path := filepath.Join(dir, ItemsFile)
-	raw, err := os.ReadFile(path)
+	raw, err := readfile.Regular(path, maxItemsFile)
 	if errors.Is(err, fs.ErrNotExist) {
 		return v, nil
 	}

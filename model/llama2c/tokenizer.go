@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"os"
 	"strconv"
+
+	"grebe/internal/readfile"
 )
 
 // The special tokens of every llama2.c vocabulary.
@@ -29,7 +31,7 @@ func ReadTokenizer(path string) (*Tokenizer, error) {
 	if !st.Mode().IsRegular() || st.Size() > maxTokenizer {
 		return nil, fmt.Errorf("llama2c: %s is not a file of at most %d bytes", path, maxTokenizer)
 	}
-	raw, err := os.ReadFile(path)
+	raw, err := readfile.Regular(path, maxFile)
 	if err != nil {
 		return nil, fmt.Errorf("llama2c: %w", err)
 	}

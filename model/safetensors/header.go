@@ -15,6 +15,9 @@ import (
 const (
 	// maxHeader is the limit of the format's own implementation.
 	maxHeader = 100_000_000
+	// maxTensors bounds the tensors of a file, and of a checkpoint. The largest that are known have under 100,000; a header
+	// of 100 MB can name 800,000, which take a gigabyte of memory and seconds to read.
+	maxTensors = 1 << 17
 	// maxRank keeps a hostile shape from taking more memory than its text.
 	maxRank = 32
 	// maxName keeps error messages readable.
@@ -104,6 +107,9 @@ func (p *headerParser) header() ([]Info, error) {
 		t, err := p.tensor(name)
 		if err != nil {
 			return fmt.Errorf("tensor %q: %w", name, err)
+		}
+		if len(tensors) == maxTensors {
+			return fmt.Errorf("more than %d tensors", maxTensors)
 		}
 		tensors = append(tensors, t)
 		return nil

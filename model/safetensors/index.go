@@ -6,15 +6,16 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"os"
 	"path/filepath"
 	"slices"
+
+	"grebe/internal/readfile"
 )
 
 // openIndex opens the shards that an index names. Every tensor must be where the index says, and
 // nowhere else.
 func openIndex(dir, path string) (*Set, error) {
-	raw, err := readIndex(path)
+	raw, err := readfile.Regular(path, maxHeader)
 	if err != nil {
 		return nil, fmt.Errorf("safetensors: %s: %w", path, err)
 	}
@@ -27,17 +28,6 @@ func openIndex(dir, path string) (*Set, error) {
 		return nil, errors.Join(err, s.Close())
 	}
 	return s, nil
-}
-
-func readIndex(path string) ([]byte, error) {
-	st, err := os.Stat(path)
-	if err != nil {
-		return nil, err
-	}
-	if !st.Mode().IsRegular() || st.Size() > maxHeader {
-		return nil, fmt.Errorf("not a file of at most %d bytes", maxHeader)
-	}
-	return os.ReadFile(path)
 }
 
 func (s *Set) addShards(dir string, weightMap map[string]string) error {
@@ -102,6 +92,9 @@ func (p *headerParser) weightMap() (map[string]string, error) {
 		}
 		if !filepath.IsLocal(file) || filepath.Clean(file) != file || filepath.Ext(file) != ".safetensors" {
 			return fmt.Errorf("weight_map: tensor %q: %.200q is not the name of a .safetensors file in this folder", name, file)
+		}
+		if len(m) == maxTensors {
+			return fmt.Errorf("weight_map: more than %d tensors", maxTensors)
 		}
 		m[name] = file
 		return nil

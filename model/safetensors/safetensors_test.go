@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/binary"
 	"errors"
+	"fmt"
 	"io"
 	"math"
 	"os"
@@ -149,6 +150,8 @@ func TestHostileHeaders(t *testing.T) {
 		{"hole", `{"a":{` + ok + `},"b":{"dtype":"F32","shape":[1],"data_offsets":[12,16]}}`, 16, "hole"},
 		{"metadata", `{"__metadata__":{"a":1}}`, 0, "__metadata__"},
 		{"deep", `{"a":{"x":` + strings.Repeat("[", 20000) + `}}`, 0, "x"},
+		{"key of no string", `{1:{` + ok + `}}`, 8, "invalid character"},
+		{"half a key", `{"a`, 0, "EOF"},
 		{"long name", `{"` + strings.Repeat("x", 5000) + `":{` + ok + `}}`, 8, "at most"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -269,6 +272,10 @@ func TestHostileIndex(t *testing.T) {
 		{`{"weight_map":{"a":"one.safetensors","c":"both.safetensors"}}`, `"a" is in both`},
 		{`{"weight_map":{"a":"one.safetensors","a":"two.safetensors"}}`, "occurs twice"},
 		{`{"weight_map":{"a":1}}`, "want a string"},
+		{`{"weight_map":{"a":"both.safetensors","b":"two.safetensors","d":"two.safetensors"}}`, `"d" is not in`},
+		{`{"weight_map":{"b":"both.safetensors","a":"both.safetensors","c":"two.safetensors"}}`, "is not in"},
+		{`{"weight_map":{1:"one.safetensors"}}`, "invalid character"},
+		{`{1:2}`, "invalid character"},
 		{`{"weight_map":{}}`, "empty"},
 		{`{}`, "empty"},
 		{`{"weight_map":{"a":"one.safetensors"}} {}`, "follows"},
@@ -281,6 +288,43 @@ func TestHostileIndex(t *testing.T) {
 	}
 	_, err := Open(t.TempDir())
 	wantError(t, err, SingleFile, IndexFile)
+}
+
+// Headers and indexes that name more tensors than any model has are refused before they take much memory.
+func TestTooManyTensors(t *testing.T) {
+	var header, index strings.Builder
+	for i := range maxTensors + 1 {
+		fmt.Fprintf(&header, `,"t%d":{"dtype":"U8","shape":[0],"data_offsets":[0,0]}`, i)
+		fmt.Fprintf(&index, `,"t%d":"one.safetensors"`, i)
+	}
+	dir := t.TempDir()
+	path := filepath.Join(dir, "many.safetensors")
+	writeRaw(t, path, "{"+header.String()[1:]+"}", 0)
+	_, err := OpenFile(path)
+	wantError(t, err, path, "more than 131072 tensors")
+	writeFile(t, filepath.Join(dir, IndexFile), []byte(`{"weight_map":{`+index.String()[1:]+"}}"))
+	_, err = Open(dir)
+	wantError(t, err, IndexFile, "more than 131072 tensors")
+}
+
+// An index that is no regular file, or too large, is refused without being read.
+func TestIndexThatIsNoFile(t *testing.T) {
+	dir := t.TempDir()
+	path := filepath.Join(dir, IndexFile)
+	if err := os.Symlink("/dev/zero", path); err != nil {
+		t.Fatal(err)
+	}
+	_, err := Open(dir)
+	wantError(t, err, path, "regular file")
+	if err := os.Remove(path); err != nil {
+		t.Fatal(err)
+	}
+	writeFile(t, path, nil)
+	if err := os.Truncate(path, maxHeader+1); err != nil {
+		t.Fatal(err)
+	}
+	_, err = Open(dir)
+	wantError(t, err, path, "at most")
 }
 
 func TestWriteErrors(t *testing.T) {

@@ -84,6 +84,9 @@ func (s *Set) add(path string) error {
 		}
 		s.tensors[t.Name] = entry{t, sh}
 	}
+	if len(s.tensors) > maxTensors {
+		return fmt.Errorf("safetensors: %s: the checkpoint has more than %d tensors", path, maxTensors)
+	}
 	return nil
 }
 

@@ -5,9 +5,10 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"os"
 	"strings"
 	"unicode/utf8"
+
+	"grebe/internal/readfile"
 )
 
 // maxFileSize bounds a tokenizer.json. Real ones are below 40 MB.
@@ -15,14 +16,7 @@ const maxFileSize = 1 << 30
 
 // Load reads the tokenizer.json at path.
 func Load(path string) (*Tokenizer, error) {
-	info, err := os.Stat(path)
-	if err != nil {
-		return nil, fmt.Errorf("tokenizer: %w", err)
-	}
-	if info.Size() > maxFileSize {
-		return nil, fmt.Errorf("tokenizer: %s has %d bytes, more than %d", path, info.Size(), maxFileSize)
-	}
-	data, err := os.ReadFile(path)
+	data, err := readfile.Regular(path, maxFileSize)
 	if err != nil {
 		return nil, fmt.Errorf("tokenizer: %w", err)
 	}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"slices"
 	"time"
 
 	"grebe/engine"
@@ -185,6 +186,14 @@ func measure(e Engine, requests, tokens int) (schedule.Sample, error) {
 		if out[i].Err != nil {
 			return s, out[i].Err
 		}
+		for _, state := range out[i].Result.Hidden {
+			if slices.ContainsFunc(state, func(x float32) bool { return x-x != 0 }) { // NaN or an infinity
+				return s, ErrNotFinite
+			}
+		}
 	}
 	return s, nil
 }
+
+// ErrNotFinite says that a model's weights make its hidden states NaN or infinite.
+var ErrNotFinite = errors.New("the model does not answer with finite numbers: its weights hold NaN or infinities, or overflow the format")
