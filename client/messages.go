@@ -51,17 +51,18 @@ type RankRequest struct {
 	Budget         *Budget `json:"budget,omitempty"`  // of a blended prompt; nil: the model's
 }
 
-// Budget is how much of a blended prompt is computed again.
+// Budget is how much of a blended prompt is computed again. A share that is nil is the model's.
 type Budget struct {
-	Items   float64 `json:"items"`   // share of the items' tokens, 0 to 1
-	History float64 `json:"history"` // share of the tokens of the history that have a prototype, 0 to 1
+	Items   *float64 `json:"items,omitempty"`   // share of the items' tokens, 0 to 1
+	History *float64 `json:"history,omitempty"` // share of the tokens of the history that have a prototype, 0 to 1
 }
 
 // RankResponse is an order of candidates, best first.
 type RankResponse struct {
 	Model     string   `json:"model"`
 	RequestID string   `json:"request_id"`
-	Prefix    string   `json:"prefix"` // what was used
+	Prefix    string   `json:"prefix"`        // what was used
+	Reason    string   `json:"prefix_reason"` // why
 	Node      string   `json:"node"`
 	Results   []Ranked `json:"results"`
 	Usage     Usage    `json:"usage"`
@@ -120,7 +121,7 @@ type Recommended struct {
 	Score float64 `json:"score"`
 }
 
-// Usage counts tokens: prompt = user + item + instruction = cached + computed.
+// Usage counts tokens: prompt = user + item + instruction = cached + computed. Computed tokens passed all layers.
 type Usage struct {
 	Prompt      int            `json:"prompt_tokens"`
 	Cached      int            `json:"cached_tokens"`
@@ -130,7 +131,9 @@ type Usage struct {
 	Instruction int            `json:"instruction_tokens"`
 	BySource    map[string]int `json:"by_source"`
 	Beam        int            `json:"beam_tokens"`
-	Note        string         `json:"note"` // why nothing was reused, where a model cannot
+	Partly      int            `json:"partly_computed_tokens"` // of Cached, those that passed the first layers of a blended prompt
+	Beside      int            `json:"beside_tokens"`          // of items, computed beside a blended prompt for later ones
+	Note        string         `json:"note"`                   // why nothing was reused, where a model cannot
 }
 
 // Timing is in milliseconds.

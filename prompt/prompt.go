@@ -28,6 +28,7 @@ type Config struct {
 	Query               string // template of a query to rerank documents by: {text}; User, where it has {text}
 	Item                string // template of an item: {text}, {id}, {attributes.NAME}; "{text}"
 	History             string // how {history} lists items: text, codes or identifier; text
+	HistoryItem         string // template of an item that {history} lists as text, with Item's fields; "{text}"
 	Separator           string // between listed items; "\n" is the configuration's default, not this one's
 	Codes               Codes  // tokens of semantic IDs; none
 }
@@ -74,6 +75,7 @@ type Builder struct {
 	generate    []int32
 	user, item  template
 	query       template // none: the model takes no queries
+	past        template // of an item in a history
 	history     historyKind
 	separator   string
 	codes       Codes
@@ -107,6 +109,9 @@ func New(cfg Config, tok Tokenizer, vocab int) (*Builder, error) {
 	}
 	if b.item, err = parse(orElse(cfg.Item, "{text}"), "text", "id", "attributes."); err != nil {
 		return nil, fmt.Errorf("prompt.item: %w", err)
+	}
+	if b.past, err = parse(orElse(cfg.HistoryItem, "{text}"), "text", "id", "attributes."); err != nil {
+		return nil, fmt.Errorf("prompt.history_item: %w", err)
 	}
 	if b.history, err = parseHistory(orElse(cfg.History, "text")); err != nil {
 		return nil, err
@@ -241,7 +246,7 @@ func (b *Builder) listed(w *writer, it *Item) {
 		}
 		w.tokens([]int32{it.Identifier})
 	default:
-		b.writeItem(w, it)
+		b.writeItem(w, b.past, it)
 	}
 }
 
@@ -251,11 +256,12 @@ func (b *Builder) ItemTokens(it *Item) ([]int32, error) {
 		return it.Tokens, b.CheckTokens(it.Tokens)
 	}
 	w := writer{b: b}
-	b.writeItem(&w, it)
+	b.writeItem(&w, b.item, it)
 	return w.done()
 }
 
-func (b *Builder) writeItem(w *writer, it *Item) {
+// writeItem writes an item by a template, or the tokens that it comes with.
+func (b *Builder) writeItem(w *writer, by template, it *Item) {
 	if it.Tokens != nil {
 		if err := b.CheckTokens(it.Tokens); err != nil {
 			w.fail(fmt.Errorf("item %q: %w", it.ID, err))
@@ -263,7 +269,7 @@ func (b *Builder) writeItem(w *writer, it *Item) {
 		w.tokens(it.Tokens)
 		return
 	}
-	for _, p := range b.item {
+	for _, p := range by {
 		switch {
 		case p.field == "":
 			w.text(p.literal)

@@ -175,7 +175,8 @@ func TestTemplates(t *testing.T) {
 		"text":           {Config{}, &User{Text: "hi"}, text("hi")},
 		"tokens win":     {Config{}, &User{Text: "hi", Tokens: []int32{5}}, []int32{5}},
 		"empty tokens":   {Config{}, &User{Text: "hi", Tokens: []int32{}}, nil},
-		"history":        {Config{User: "{text}: {history}.", Item: "[{text}/{id}/{attributes.category}]", Separator: "; "}, &User{Text: "u", History: []*Item{toy, toy}}, text("u: [a toy/i1/toys, kids]; [a toy/i1/toys, kids].")},
+		"past items":     {Config{User: "Bought: {history}.", Item: "Would they buy {text}?", Separator: "; "}, &User{History: []*Item{toy, toy}}, text("Bought: a toy; a toy.")},
+		"history":        {Config{User: "{text}: {history}.", Item: "{text}!", HistoryItem: "[{text}/{id}/{attributes.category}]", Separator: "; "}, &User{Text: "u", History: []*Item{toy, toy}}, text("u: [a toy/i1/toys, kids]; [a toy/i1/toys, kids].")},
 		"raw item":       {Config{User: "<{history}>", Separator: ","}, &User{History: []*Item{toy, raw}}, join(text("<a toy,"), []int32{42, 43}, text(">"))},
 		"codes":          {Config{User: "{history}", History: "codes", Codes: ranges}, &User{History: []*Item{toy, raw}}, []int32{103, 209, 100, 201}},
 		"codes by text":  {Config{User: "{history}", History: "codes", Codes: Codes{Pattern: []string{"<a_%d>", "<b_%d>"}}}, &User{History: []*Item{toy}}, []int32{303, 319}},
@@ -195,11 +196,12 @@ func TestErrorsNameTheField(t *testing.T) {
 		`prompt.item: template "{attributes.}": no field {attributes.}`:                  {Item: "{attributes.}"},
 		`never closed`: {User: "{text"},
 		`prompt.instruction: tokens[1]: 400 is outside the vocabulary of 400`: {Instruction: Text{Tokens: []int32{1, 400}}},
-		`prompt.history: "names"`:                   {History: "names"},
-		`codes: level 1 takes tokens 395 to 405`:    {Codes: Codes{FirstToken: []int32{0, 395}, Size: []int32{5, 10}}},
-		`codes.pattern[0]: "<a>" needs exactly one`: {Codes: Codes{Pattern: []string{"<a>"}}},
-		`codes: give either pattern or first_token`: {Codes: Codes{Pattern: []string{"%d"}, Size: []int32{1}}},
-		`codes: 1 first tokens but 0 sizes`:         {Codes: Codes{FirstToken: []int32{1}}},
+		`prompt.history_item: template "{when}"`:                              {HistoryItem: "{when}"},
+		`prompt.history: "names"`:                                             {History: "names"},
+		`codes: level 1 takes tokens 395 to 405`:                              {Codes: Codes{FirstToken: []int32{0, 395}, Size: []int32{5, 10}}},
+		`codes.pattern[0]: "<a>" needs exactly one`:                           {Codes: Codes{Pattern: []string{"<a>"}}},
+		`codes: give either pattern or first_token`:                           {Codes: Codes{Pattern: []string{"%d"}, Size: []int32{1}}},
+		`codes: 1 first tokens but 0 sizes`:                                   {Codes: Codes{FirstToken: []int32{1}}},
 	} {
 		if _, err := New(cfg, letters{}, 400); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("got %v, want an error with %q", err, want)
@@ -236,7 +238,7 @@ func (c counting) AppendEncode(dst []int32, text string) []int32 {
 // A short history that names a long item many times is refused before it fills the memory.
 func TestSegmentsAreBounded(t *testing.T) {
 	bytes := 0
-	b, err := New(Config{User: "{history}", Item: "{text}{attributes.a}"}, counting{bytes: &bytes}, 400)
+	b, err := New(Config{User: "{history}", Item: "{text}{attributes.a}", HistoryItem: "{text}{attributes.a}"}, counting{bytes: &bytes}, 400)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -38,6 +38,28 @@ const (
 
 func (o Order) String() string { return [...]string{"user", "item"}[o] }
 
+// Orders is a set of prefix orders. The empty set stands for both.
+type Orders uint8
+
+// Of returns the set of these orders.
+func Of(orders ...Order) (s Orders) {
+	for _, o := range orders {
+		s |= 1 << o
+	}
+	return s
+}
+
+// Only returns the one order that the set allows, and whether there is just one.
+func (s Orders) Only() (Order, bool) {
+	switch s {
+	case 1 << UserFirst:
+		return UserFirst, true
+	case 1 << ItemFirst:
+		return ItemFirst, true
+	}
+	return 0, false
+}
+
 // Reason says in a word why an order was chosen, for logs and metrics.
 type Reason uint8
 
@@ -50,10 +72,11 @@ const (
 	Cheaper                 // predicted: costs least now
 	Invest                  // predicted: costs more now, less than it is expected to save
 	Deadline                // predicted: the other order would miss the deadline
-	numReasons
+	Only                    // the configuration allows no other order
+	NumReasons
 )
 
-var reasonNames = [numReasons]string{"fixed", "user-long", "user-short", "user-hot", "user-cold", "cheaper", "invest", "deadline"}
+var reasonNames = [NumReasons]string{"fixed", "user-long", "user-short", "user-hot", "user-cold", "cheaper", "invest", "deadline", "only"}
 
 func (r Reason) String() string { return reasonNames[r] }
 
@@ -84,6 +107,8 @@ func (d *Decision) Chosen() *Option {
 // values are at least 0, the order taken never costs more than the other one by more than the saving
 // expected from it. The value is forgone when it would cost the request its deadline. On a tie the
 // items come first.
+//
+// Predicted, BAT and Longer choose among Request.Orders. Policies that name an order take it.
 func Decide(in *Request, c *Costs, policy Policy) Decision {
 	how := loadAll
 	switch policy {
@@ -98,6 +123,10 @@ func Decide(in *Request, c *Costs, policy Policy) Decision {
 		c.value(in, &s, &d.User, &d.Item)
 	}
 	long := int(in.User) >= s.total
+	if only, ok := in.Orders.Only(); ok && policy <= Longer {
+		d.Order, d.Reason = only, Only
+		return d
+	}
 	switch policy {
 	case Predicted:
 		d.predicted(in)

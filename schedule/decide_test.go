@@ -257,7 +257,7 @@ func TestSlowTiersAreNotLoaded(t *testing.T) {
 // What predicted promises, on random requests.
 func TestPredictedNeverOverpays(t *testing.T) {
 	rng := rand.New(rand.NewPCG(2, 2))
-	var seen [numReasons]int
+	var seen [NumReasons]int
 	for range 20_000 {
 		in, c := draw(rng)
 		d := Decide(&in, &c, Predicted)
@@ -293,7 +293,7 @@ func TestNames(t *testing.T) {
 	if _, err := ParsePolicy("auto"); err == nil || !strings.Contains(err.Error(), `"auto"`) {
 		t.Errorf("auto is the server's word, got %v", err)
 	}
-	for r := range numReasons {
+	for r := range NumReasons {
 		if r.String() == "" {
 			t.Errorf("reason %d has no name", r)
 		}
@@ -341,5 +341,34 @@ func BenchmarkDecide(b *testing.B) {
 			}
 			b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N)/float64(n), "ns/candidate")
 		})
+	}
+}
+
+// A policy that chooses chooses among the orders that are allowed, and prices both all the same. One that names an order takes it.
+func TestOnlyAllowedOrdersAreChosen(t *testing.T) {
+	rng := rand.New(rand.NewPCG(5, 5))
+	for range 2000 {
+		in, c := draw(rng)
+		for p := range policyNames {
+			policy := Policy(p)
+			free := Decide(&in, &c, policy)
+			for _, allowed := range []Order{UserFirst, ItemFirst} {
+				one := in
+				one.Orders = Of(allowed)
+				got := Decide(&one, &c, policy)
+				want := free
+				if policy == Predicted || policy == BAT || policy == Longer {
+					want.Order, want.Reason = allowed, Only
+				}
+				if got != want {
+					t.Fatalf("%v with %v alone: %+v, want %+v", policy, allowed, got, want)
+				}
+			}
+			both := in
+			both.Orders = Of(UserFirst, ItemFirst)
+			if got := Decide(&both, &c, policy); got != free {
+				t.Fatalf("%v with both orders: %+v, want %+v", policy, got, free)
+			}
+		}
 	}
 }

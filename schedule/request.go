@@ -37,6 +37,8 @@ type Request struct {
 	SharedCached bool  // preamble and lead-in are cached
 	Question     int32 // instruction tokens, always computed
 	PerItem      bool  // the question is asked of each candidate apart (pointwise)
+	// Orders are the prefix orders that a policy may choose among; empty: both.
+	Orders Orders
 
 	User int32 // the user's tokens (τ_u)
 	// UserCached is how many of them are cached, per tier: a prefix, whose beginning lies in the

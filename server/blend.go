@@ -27,7 +27,7 @@ func (c *call) checkBlend() error {
 	return nil
 }
 
-// budget returns the budget that a request gives, nil where it gives none.
+// budget returns the budget that a request gives, nil where it gives none. A share that it leaves out is the model's.
 func (c *call) budget(req *grebev1.RankRequest) (*blend.Budget, error) {
 	if req.Budget == nil {
 		return nil, nil
@@ -35,12 +35,18 @@ func (c *call) budget(req *grebev1.RankRequest) (*blend.Budget, error) {
 	if req.Prefix != "blend" {
 		return nil, errorf(invalidArgument, "budget", "is for prefix blend alone: the request's prefix is %s", quoted(cmp.Or(req.Prefix, "auto")))
 	}
-	b := blend.Budget{Items: req.Budget.Items, History: req.Budget.History}
+	var b blend.Budget
+	if c.model.Blend != nil {
+		b = c.model.Blend.Budget
+	}
+	if req.Budget.Items != nil {
+		b.Items = *req.Budget.Items
+	}
+	if req.Budget.History != nil {
+		b.History = *req.Budget.History
+	}
 	if err := b.Check(); err != nil {
 		return nil, errorf(invalidArgument, "budget", "%v", err)
-	}
-	if c.model.Blend != nil {
-		b.Window = c.model.Blend.Budget.Window
 	}
 	return &b, nil
 }
@@ -55,7 +61,7 @@ func (w *work) pays(pointwise bool, visit *reuse.Visit) bool {
 // runBlended ranks with an ordinary prompt, of which KV from anywhere stands in for some tokens. visit was begun, or is
 // nil where there is no cache and all is computed.
 func (s *Server) runBlended(ctx context.Context, w *work, visit *reuse.Blended, start time.Time, ask func(l *prompt.Layout, job *engine.Job)) (*ranking, error) {
-	r := &ranking{prefix: "blend"}
+	r := &ranking{prefix: "blend", reason: "blend"}
 	if visit != nil { // whatever happens
 		defer func() { visit.End(&r.layout, r.result) }()
 	}
@@ -138,6 +144,7 @@ func (r *ranking) usage() *grebev1.Usage {
 	a := r.account
 	u := promptUsage(r.layout.Plan, 0, 0, 0)
 	u.CachedTokens, u.ComputedTokens = int32(a.Reused()), int32(a.Computed)
+	u.PartlyComputedTokens, u.BesideTokens = int32(a.Partly), int32(a.Beside)
 	u.BySource = &grebev1.Sources{
 		Device: int32(a.Device), Host: int32(a.Host), Disk: int32(a.Disk),
 		Prototype: int32(a.Prototype), Recomputed: int32(a.Recomputed),

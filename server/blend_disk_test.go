@@ -214,7 +214,7 @@ func TestBlendFromAFaultyDisk(t *testing.T) {
 				must(t, err)
 				asked, want = append(asked, req), append(want, spread(full))
 				if w.rand.IntN(3) == 0 {
-					req.Budget = &grebev1.Budget{Items: 1, History: 1}
+					req.Budget = &grebev1.Budget{Items: new(1.0), History: new(1.0)}
 				}
 			}
 			for _, req := range asked[:20] {

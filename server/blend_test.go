@@ -62,7 +62,7 @@ func TestBlendedRequests(t *testing.T) {
 				req := w.request("blend")
 				full, err := w.plain.Rank(t.Context(), req)
 				must(t, err)
-				req.Budget = &grebev1.Budget{Items: 1, History: 1}
+				req.Budget = &grebev1.Budget{Items: new(1.0), History: new(1.0)}
 				if w.rand.IntN(2) == 0 {
 					req.Budget = nil
 				}
@@ -128,8 +128,8 @@ func TestBlendRefusals(t *testing.T) {
 		req  *grebev1.RankRequest
 		want string
 	}{
-		{w.cached, blended(func(r *grebev1.RankRequest) { r.Budget = &grebev1.Budget{Items: 1.5} }), "items: 1.5 is not between 0 and 1"},
-		{w.cached, blended(func(r *grebev1.RankRequest) { r.Budget = &grebev1.Budget{History: math.NaN()} }), "history: NaN"},
+		{w.cached, blended(func(r *grebev1.RankRequest) { r.Budget = &grebev1.Budget{Items: new(1.5)} }), "items: 1.5 is not between 0 and 1"},
+		{w.cached, blended(func(r *grebev1.RankRequest) { r.Budget = &grebev1.Budget{History: new(math.NaN())} }), "history: NaN"},
 		{w.cached, blended(func(r *grebev1.RankRequest) { r.Prefix, r.Budget = "user", &grebev1.Budget{} }), "is for prefix blend"},
 		{point.cached, point.request("blend"), "scores item by item"},
 	} {

@@ -367,9 +367,13 @@ func sources(cached, device, disk int) *grebev1.Sources {
 	return &grebev1.Sources{Device: int32(device), Host: int32(cached - device - disk), Disk: int32(disk)}
 }
 
-func compatibleUsage(p *plan.Plan) *grebev1.CompatibleUsage {
+// compatibleUsage counts the tokens of a prompt, so many of which were cached, as other servers do.
+func compatibleUsage(p *plan.Plan, cached int) *grebev1.CompatibleUsage {
 	n := int32(p.Tokens())
-	return &grebev1.CompatibleUsage{PromptTokens: n, TotalTokens: n}
+	return &grebev1.CompatibleUsage{
+		PromptTokens: n, TotalTokens: n, CachedTokens: int32(cached),
+		PromptTokensDetails: &grebev1.PromptDetails{CachedTokens: int32(cached)},
+	}
 }
 
 // layoutError explains why a prompt cannot be laid out.

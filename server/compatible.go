@@ -63,7 +63,7 @@ func (s *Server) score(ctx context.Context, c *call, req *grebev1.ScoreRequest) 
 	if err != nil {
 		return nil, err
 	}
-	resp := &grebev1.ScoreResponse{Object: "scoring", Model: c.model.Name, Usage: compatibleUsage(l.Plan)}
+	resp := &grebev1.ScoreResponse{Object: "scoring", Model: c.model.Name, Usage: compatibleUsage(l.Plan, res.Cached)}
 	for _, logits := range res.Logits {
 		resp.Scores = append(resp.Scores, &grebev1.Scores{Values: labelScores(logits, req)})
 	}

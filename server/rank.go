@@ -73,7 +73,7 @@ func (s *Server) rank(ctx context.Context, c *call, req *grebev1.RankRequest) (*
 		s.metrics.prefix.WithLabelValues(r.prefix).Inc()
 	}
 	resp := &grebev1.RankResponse{
-		Model: c.model.Name, RequestId: id, Prefix: r.prefix, Node: s.cfg.Node,
+		Model: c.model.Name, RequestId: id, Prefix: r.prefix, PrefixReason: w.reason(r), Node: s.cfg.Node,
 		Usage: r.usage(),
 		TimingMs: &grebev1.Timing{
 			Queue: milliseconds(r.result.Queue), Fetch: milliseconds(r.fetch), Compute: milliseconds(r.result.Compute),
@@ -126,6 +126,7 @@ type work struct {
 // ranking is what came out of a job: a logit and a score for each item.
 type ranking struct {
 	prefix string
+	reason string // why, in a word
 	layout prompt.Layout
 	result *engine.Result
 	fetch  time.Duration // finding and pinning what is cached
@@ -212,8 +213,9 @@ func (s *Server) run(ctx context.Context, w *work, pointwise bool, ask func(l *p
 		}
 		order = visit.Order()
 	}
-	r := &ranking{prefix: order.String()}
+	r := &ranking{prefix: order.String(), reason: "no-cache"}
 	if visit != nil { // whatever happens
+		r.reason = visit.Decision.Reason.String()
 		defer func() { visit.End(&r.layout, r.result) }()
 	}
 	if w.policy == schedule.None {
@@ -258,6 +260,14 @@ func (w *work) asked(pointwise bool) *reuse.Request {
 		UserID: w.userID, User: w.user, Items: w.items, Pointwise: pointwise, Policy: w.policy,
 		Slack: time.Until(w.start.Add(w.deadline)),
 	}
+}
+
+// reason says why a ranking's prefix was used.
+func (w *work) reason(r *ranking) string {
+	if !w.auto {
+		return "requested"
+	}
+	return r.reason
 }
 
 // fixedOrder is the order of a policy where there is no cache to choose by.
@@ -350,6 +360,9 @@ func (s *Server) policy(c *call, prefix string) (schedule.Policy, error) {
 		}
 		if c.model.Cache != nil {
 			return c.model.Cache.Policy(), nil
+		}
+		if only, ok := c.model.Orders.Only(); ok && only == schedule.ItemFirst {
+			return schedule.Item, nil
 		}
 		return schedule.User, nil
 	case "user":

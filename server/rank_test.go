@@ -19,6 +19,7 @@ type rankBody struct {
 	Model     string `json:"model"`
 	RequestID string `json:"request_id"`
 	Prefix    string `json:"prefix"`
+	Reason    string `json:"prefix_reason"`
 	Node      string `json:"node"`
 	Results   []struct {
 		Index int     `json:"index"`

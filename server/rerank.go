@@ -41,7 +41,7 @@ func (s *Server) rerank(ctx context.Context, c *call, req *grebev1.RerankRequest
 	if err != nil {
 		return nil, err
 	}
-	resp := &grebev1.RerankResponse{Object: "list", Id: id, Model: c.model.Name, Usage: compatibleUsage(r.layout.Plan)}
+	resp := &grebev1.RerankResponse{Object: "list", Id: id, Model: c.model.Name, Usage: compatibleUsage(r.layout.Plan, r.result.Cached)}
 	for _, i := range r.best(int(req.TopN)) {
 		rel := &grebev1.Relevance{Index: int32(i), RelevanceScore: r.scores[i]}
 		if req.ReturnDocuments == nil || *req.ReturnDocuments {
@@ -183,8 +183,10 @@ func (s *Server) scoreGroup(ctx context.Context, c *call, q query, texts []strin
 	for k, i := range group {
 		resp.Scores[i] = r.scores[k]
 	}
-	used := compatibleUsage(r.layout.Plan)
+	used := compatibleUsage(r.layout.Plan, r.result.Cached)
 	resp.Usage.PromptTokens += used.PromptTokens
 	resp.Usage.TotalTokens += used.TotalTokens
+	resp.Usage.CachedTokens += used.CachedTokens
+	resp.Usage.PromptTokensDetails = &grebev1.PromptDetails{CachedTokens: resp.Usage.CachedTokens}
 	return nil
 }

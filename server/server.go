@@ -30,6 +30,7 @@ import (
 	"grebe/kv/disk"
 	"grebe/model/hstu"
 	"grebe/prompt"
+	"grebe/schedule"
 	"grebe/server/dispatch"
 	"grebe/server/generate"
 	"grebe/server/guard"
@@ -76,6 +77,7 @@ type Model struct {
 	Disk     *disk.Store         // what is kept below memory; nil: nothing
 	Generate *generate.Generator // nil: the model has no codes, and cannot recommend
 	Scoring  Scoring
+	Orders   schedule.Orders // that prefix auto may choose, those of Cache; empty: both
 	// Blend is nil, or says how prompts are blended; without a Cache nothing is, and they are computed whole.
 	Blend *reuse.Blend
 	// Events is nil, or the model of events that Runner runs: then there are no texts, and no codes.

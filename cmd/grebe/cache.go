@@ -148,6 +148,21 @@ func describeTable(cfg *config.Config, name string) string {
 	return ""
 }
 
+// prefixOf returns what prefix=auto means for a model, and the orders that it may choose.
+func prefixOf(cfg *config.Config, mc *config.Model) (schedule.Policy, schedule.Orders, error) {
+	name, listed := cfg.PrefixOf(mc)
+	policy, err := schedule.ParsePolicy(name)
+	var orders schedule.Orders
+	for _, o := range listed {
+		if o == "item" {
+			orders |= schedule.Of(schedule.ItemFirst)
+		} else {
+			orders |= schedule.Of(schedule.UserFirst)
+		}
+	}
+	return policy, orders, err
+}
+
 // pageFor is the largest page, up to 64 KiB, of which a token's KV takes a whole number, so that
 // entries of any length waste nothing; at least 256 bytes. With scales there is none such, and an entry
 // wastes half of 4 KiB.
@@ -160,11 +175,8 @@ func pageFor(shape *compute.Shape) int {
 }
 
 // openCache makes the part that decides what to reuse, and starts what it does in the background.
-func (s *stack) openCache(b *prompt.Builder, opt reuse.Options, policy string, do reuse.Do, log *slog.Logger) (*reuse.Cache, error) {
+func (s *stack) openCache(b *prompt.Builder, opt reuse.Options, do reuse.Do, log *slog.Logger) (*reuse.Cache, error) {
 	var err error
-	if opt.Policy, err = schedule.ParsePolicy(policy); err != nil {
-		return nil, err
-	}
 	if opt.Index, err = meta.New(meta.Options{}); err != nil {
 		return nil, err
 	}

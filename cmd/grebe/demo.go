@@ -75,8 +75,8 @@ Rank some items for a customer (kaya runs, camps and swims; others: rosa, grace,
   curl -s http://%[1]s/v1/rank -d '{"model": "shop", "user": {"id": "kaya"}, "candidates": [{"id": "i00040"}, {"id": "i02500"}, {"id": "i05100"}, {"id": "i08700"}], "top_k": 3}'
 The same by the other model, an HSTU, which reads kaya's purchases and searches as events instead of a text:
   curl -s http://%[1]s/v1/rank -d '{"model": "shop-hstu", "user": {"id": "kaya"}, "candidates": [{"id": "i00040"}, {"id": "i02500"}, {"id": "i05100"}, {"id": "i08700"}], "top_k": 3}'
-With the items first, for a customer described in words, a question per item (pointwise):
-  curl -s http://%[1]s/v1/rank -d '{"model": "shop-pointwise", "user": {"text": "Ada is into baking. Likes things made by hand and plain, simple design. Pays a fair price.\n\n1 July 2026, searched for \"flour for bread\"\n"}, "candidates": [{"id": "i00040"}, {"id": "i02500"}, {"id": "i05100"}], "prefix": "item"}'
+For a customer described in words, a question per item (pointwise):
+  curl -s http://%[1]s/v1/rank -d '{"model": "shop-pointwise", "user": {"text": "Ada is into baking. Likes things made by hand and plain, simple design. Pays a fair price.\n\n1 July 2026, searched for \"flour for bread\"\n"}, "candidates": [{"id": "i00040"}, {"id": "i02500"}, {"id": "i05100"}]}'
 Recommend from the whole shop, but for camping, what kaya does not have yet:
   curl -s http://%[1]s/v1/recommend -d '{"model": "shop", "user": {"id": "kaya"}, "n": 5, "exclude_seen": true, "filter": {"department": ["Camping"]}}'
 

@@ -24,7 +24,7 @@ func blendWays(ways []eval.Way) []eval.Way {
 			continue
 		}
 		at := func(name string, share float64) {
-			w.Name, w.Budget = name, &grebev1.Budget{Items: share, History: share}
+			w.Name, w.Budget = name, &grebev1.Budget{Items: &share, History: &share}
 			out = append(out, w)
 		}
 		at(wholeBlend, 1)

@@ -4,10 +4,14 @@ import (
 	"encoding/json"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
 	"grebe/bench/eval"
+	"grebe/cmd/grebe/internal/demo"
+	"grebe/internal/config"
+	"grebe/schedule"
 )
 
 // A model of random weights must be measured in every way, and must not look better than it is.
@@ -151,6 +155,26 @@ func TestEvalCompare(t *testing.T) {
 	for _, bad := range []string{"sideways", "f32,sideways", "f32,no-such.json"} {
 		if _, errs, code := grebe(t, "eval", "--untrained", "--compare", bad); code == exitDone || errs == "" {
 			t.Errorf("--compare %s: exit %d, %q", bad, code, errs)
+		}
+	}
+}
+
+// The demo states which orders of the prompt auto may choose: with a question per item the user comes first.
+func TestDemoStatesItsOrders(t *testing.T) {
+	dir := t.TempDir()
+	if err := demo.Ensure(dir); err != nil {
+		t.Fatal(err)
+	}
+	l, err := config.Load(config.Source{File: filepath.Join(dir, demo.ConfigFile)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, want := range map[string]schedule.Orders{
+		"shop": schedule.Of(schedule.UserFirst, schedule.ItemFirst), "shop-pointwise": schedule.Of(schedule.UserFirst),
+	} {
+		i := slices.IndexFunc(l.Models, func(m config.Model) bool { return m.Name == name })
+		if policy, orders, err := prefixOf(&l.Config, &l.Models[i]); err != nil || policy != schedule.Predicted || orders != want {
+			t.Errorf("%s: %v of %b (%v), want predicted of %b", name, policy, orders, err, want)
 		}
 	}
 }

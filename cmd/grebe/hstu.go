@@ -5,12 +5,14 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"time"
 
 	"grebe/internal/config"
 	"grebe/model"
 	"grebe/model/hstu"
 	"grebe/prompt"
+	"grebe/schedule"
 	"grebe/server"
 	"grebe/server/reuse"
 )
@@ -19,6 +21,9 @@ import (
 func (s *unit) openEvents(ctx context.Context, cfg *config.Config, mc *config.Model, log *slog.Logger) (server.Model, error) {
 	var none server.Model
 	start := time.Now()
+	if p := &mc.Prefix; p.Policy != "" && p.Policy != "user" || slices.Contains(p.Orders, "item") {
+		return none, errors.New("prefix: a model of events puts the user first: want policy user, or no prefix at all")
+	}
 	m, err := hstu.Open(mc.Path, s.device, model.Options{DType: mc.DType, KV: mc.KVDType, Progress: s.telling(ctx, mc.Name, log)})
 	if err != nil {
 		return none, err
@@ -55,7 +60,9 @@ func (s *unit) openEvents(ctx context.Context, cfg *config.Config, mc *config.Mo
 	}
 	var cache *reuse.Cache
 	if s.memory.store != nil {
-		if cache, err = s.openCache(builder, s.options(d, m.Shape()), "user", d.Do, log); err != nil {
+		opt := s.options(d, m.Shape())
+		opt.Policy = schedule.User
+		if cache, err = s.openCache(builder, opt, d.Do, log); err != nil {
 			return none, err
 		}
 	}

@@ -215,9 +215,15 @@ func (s *unit) openModel(ctx context.Context, cfg *config.Config, mc *config.Mod
 	if err != nil {
 		return none, err
 	}
+	policy, orders, err := prefixOf(cfg, mc)
+	if err != nil {
+		return none, err
+	}
 	var cache *reuse.Cache
 	if s.memory.store != nil {
-		if cache, err = s.openCache(builder, s.options(d, m.Shape()), cfg.Schedule.Policy, d.Do, log); err != nil {
+		opt := s.options(d, m.Shape())
+		opt.Policy, opt.Orders = policy, orders
+		if cache, err = s.openCache(builder, opt, d.Do, log); err != nil {
 			return none, err
 		}
 	}
@@ -235,7 +241,7 @@ func (s *unit) openModel(ctx context.Context, cfg *config.Config, mc *config.Mod
 		"checkpoint", inBytes(m.CheckpointBytes()), "weights", inBytes(m.Bytes()), "seconds", seconds(time.Since(start)))
 	return server.Model{
 		Name: mc.Name, Runner: d, Admit: d.Admit, Prompt: builder, Cache: cache, Disk: s.memory.disk, Generate: generator, Scoring: scoring,
-		Blend: blending, Vocab: m.Vocab(), Positions: m.MaxPositions(), Architecture: described.Architecture, DType: m.DType().String(),
+		Orders: orders, Blend: blending, Vocab: m.Vocab(), Positions: m.MaxPositions(), Architecture: described.Architecture, DType: m.DType().String(),
 	}, nil
 }
 
@@ -304,7 +310,7 @@ func promptConfig(mc *config.Model) prompt.Config {
 	return prompt.Config{
 		Preamble: text(p.Preamble), LeadIn: text(p.LeadIn), Instruction: text(p.Instruction),
 		GenerateInstruction: text(p.GenerateInstruction),
-		User:                p.User, Query: p.Query, Item: p.Item, History: p.History, Separator: p.Separator,
+		User:                p.User, Query: p.Query, Item: p.Item, History: p.History, HistoryItem: p.HistoryItem, Separator: p.Separator,
 		Codes: prompt.Codes{FirstToken: mc.Codes.FirstToken, Size: mc.Codes.Size, Pattern: mc.Codes.Pattern},
 	}
 }

@@ -46,6 +46,7 @@ type Model struct {
 	KVDType      string  `yaml:"kv_dtype"`
 	Prompt       Prompt  `yaml:"prompt"`
 	Scoring      Scoring `yaml:"scoring"`
+	Prefix       Prefix  `yaml:"prefix"`
 	Blend        Blend   `yaml:"blend"`
 	Codes        Codes   `yaml:"codes"`
 	DeviceMemory Size    `yaml:"device_memory"` // for KV and embeddings, bytes or a share of the device; 80%
@@ -61,6 +62,7 @@ type Prompt struct {
 	User                string `yaml:"user"`                 // template of the user segment: {text}, {history}; "{text}"
 	Query               string `yaml:"query"`                // template of a query that documents are reranked by: {text}; user
 	History             string `yaml:"history"`              // how {history} lists items: text, codes or identifier; text
+	HistoryItem         string `yaml:"history_item"`         // template of an item that {history} lists as text: {text}, {id}, {attributes.NAME}; "{text}"
 	Separator           string `yaml:"separator"`            // between listed items; "\n"
 	Item                string `yaml:"item"`                 // template of an item: {text}, {id}, {attributes.NAME}; "{text}"
 	LeadIn              Text   `yaml:"lead_in"`              // before the items of an item-first prompt; none
@@ -73,6 +75,13 @@ type Scoring struct {
 	Kind string `yaml:"kind"` // identifier or pointwise; identifier
 	Yes  Token  `yaml:"yes"`  // the answer that scores, for pointwise; none
 	No   Token  `yaml:"no"`   // the answer that it is held against, for pointwise; none
+}
+
+// Prefix says what prefix=auto means for one model.
+type Prefix struct {
+	Policy string `yaml:"policy"` // predicted, bat, longer, user, item or none; schedule.policy's
+	// Orders are those that auto may choose: user, item; both, and user alone where scoring is pointwise
+	Orders []string `yaml:"orders"`
 }
 
 // Blend says how requests with prefix blend are computed: KV from anywhere stands in for tokens of an ordinary prompt,
@@ -100,7 +109,7 @@ type Codes struct {
 	BeamWidths []int    `yaml:"beam_widths"` // most beams kept at each level, of requests that are wider; none
 }
 
-// Schedule says what prefix=auto means.
+// Schedule says what prefix=auto means, for models that do not say it themselves (models[].prefix).
 type Schedule struct {
 	Policy string `yaml:"policy"` // predicted, bat, longer, user, item or none; predicted
 }
@@ -207,7 +216,7 @@ func (m *Model) setDefaults() {
 	*m = Model{
 		DType:        "auto",
 		KVDType:      "auto",
-		Prompt:       Prompt{User: "{text}", History: "text", Separator: "\n", Item: "{text}"},
+		Prompt:       Prompt{User: "{text}", History: "text", HistoryItem: "{text}", Separator: "\n", Item: "{text}"},
 		Scoring:      Scoring{Kind: "identifier"},
 		Blend:        Blend{Items: 0.3, History: 0.3, Layers: 2, First: "user", Importance: true, Prototypes: true, DriftLimit: 0.6},
 		DeviceMemory: Size{Percent: 80},

@@ -102,6 +102,11 @@ func TestLoadNamesThePlaceOfEachProblem(t *testing.T) {
 		{"beams of no level", "models:\n  - path: x\n    codes: {first_token: [2], size: [1], beam_widths: [8, 9]}\n", ":3: models[0].codes.beam_widths: 9 at 1"},
 		{"no drift", "models:\n  - path: x\n    blend: {drift_limit: 0}\n", ":3: models[0].blend.drift_limit: 0: want more than 0"},
 		{"codes without codes", "models:\n  - path: x\n    prompt: {history: codes}\n", ":3: models[0].prompt.history: codes, but the model has no codes"},
+		{"no such order", "models:\n  - path: x\n    prefix: {orders: [user, first]}\n", ":3: models[0].prefix.orders[1]: \"first\": want one of user, item"},
+		{"an order twice", "models:\n  - path: x\n    prefix: {orders: [item, item]}\n", ":3: models[0].prefix.orders[1]: item is given twice"},
+		{"no such policy", "models:\n  - path: x\n    prefix: {policy: auto}\n", ":3: models[0].prefix.policy: \"auto\": want one of predicted"},
+		{"a policy without its order", "models:\n  - path: x\n    prefix: {policy: item, orders: [user]}\n", ":3: models[0].prefix: policy item puts the item first"},
+		{"past items as codes", "models:\n  - path: x\n    codes: {size: [1], first_token: [2]}\n    prompt: {history: codes, history_item: \"{id}\"}\n", ":4: models[0].prompt.history_item: is for history: text"},
 		{"answers for identifier", "models:\n  - path: x\n    scoring: {\"yes\": \"a\", \"no\": \"b\"}\n", ":3: models[0].scoring: yes and no belong to"},
 		{"pointwise without answers", "models:\n  - path: x\n    scoring: {kind: pointwise}\n", ":3: models[0].scoring: pointwise scoring needs"},
 		{"bad tokens", "models:\n  - path: x\n    prompt: {instruction: {tokens: a}}\n", ":3: models[0].prompt.instruction: tokens: want a list"},
@@ -283,6 +288,36 @@ func TestHostsAreNamesWithoutSchemeAndPort(t *testing.T) {
 		c.validateAddresses(&p)
 		if (len(p) == 0) != ok {
 			t.Errorf("hosts: [%q]: %v, want it taken: %v", host, p, ok)
+		}
+	}
+}
+
+func TestPrefixOfAModel(t *testing.T) {
+	for _, c := range []struct{ model, schedule, policy, orders string }{
+		{"", "", "predicted", "user item"},
+		{`scoring: {kind: pointwise, "yes": "a", "no": "b"}`, "", "predicted", "user"},
+		{`scoring: {kind: pointwise, "yes": "a", "no": "b"}, prefix: {orders: [item, user]}`, "", "predicted", "item user"},
+		{`scoring: {kind: pointwise, "yes": "a", "no": "b"}`, "item", "item", "item"}, // the policy leaves no choice
+		{"prefix: {policy: bat, orders: [user]}", "longer", "bat", "user"},
+		{"prefix: {policy: longer}", "user", "longer", "user item"},
+		{"prefix: {orders: [item]}", "user", "item", "item"}, // the model's goes before the schedule's
+		{"prefix: {policy: none}", "", "none", "user"},
+	} {
+		text := "models: [{path: x}]\n"
+		if c.model != "" {
+			text = "models: [{path: x, " + c.model + "}]\n"
+		}
+		if c.schedule != "" {
+			text += "schedule: {policy: " + c.schedule + "}\n"
+		}
+		l, err := Load(Source{File: write(t, text)})
+		if err != nil {
+			t.Errorf("%s: %v", text, err)
+			continue
+		}
+		policy, orders := l.PrefixOf(&l.Models[0])
+		if policy != c.policy || strings.Join(orders, " ") != c.orders {
+			t.Errorf("%s: %s of %v, want %s of %s", text, policy, orders, c.policy, c.orders)
 		}
 	}
 }

@@ -1,6 +1,7 @@
 package config
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"net"
@@ -42,7 +43,7 @@ func (c *Config) Validate() error {
 	p.oneOf("device", c.Device, "auto", "cpu", "cuda")
 	p.between("threads", c.Threads, 0, 1024)
 	p.between("slo_ms", c.SLOMillis, 1, 3_600_000)
-	p.oneOf("schedule.policy", c.Schedule.Policy, "predicted", "bat", "longer", "user", "item", "none")
+	p.oneOf("schedule.policy", c.Schedule.Policy, policies...)
 	p.between("workers", c.Workers, 1, 1024)
 	p.between("engine.max_tokens", c.Engine.MaxTokens, 1, 1<<20)
 	p.between("engine.queue", c.Engine.Queue, 1, 1<<20)
@@ -150,6 +151,9 @@ func (m *Model) Validate() error {
 	p.oneOf("dtype", m.DType, "auto", "f32", "bf16")
 	p.oneOf("kv_dtype", m.KVDType, "auto", "f32", "bf16", "fp8")
 	p.oneOf("prompt.history", m.Prompt.History, "text", "codes", "identifier")
+	if m.Prompt.History != "text" && m.Prompt.HistoryItem != "{text}" {
+		p.add("prompt.history_item", "is for history: text, but history is %s", m.Prompt.History)
+	}
 	p.oneOf("scoring.kind", m.Scoring.Kind, "identifier", "pointwise")
 	switch yes, no := !m.Scoring.Yes.IsZero(), !m.Scoring.No.IsZero(); {
 	case m.Scoring.Kind == "pointwise" && !(yes && no):
@@ -159,6 +163,7 @@ func (m *Model) Validate() error {
 	case m.Scoring.Kind == "identifier" && (yes || no):
 		p.add("scoring", "yes and no belong to kind: pointwise, but kind is identifier")
 	}
+	m.validatePrefix(&p)
 	m.validateCodes(&p)
 	for name, share := range map[string]float64{"blend.items": m.Blend.Items, "blend.history": m.Blend.History} {
 		if !(share >= 0 && share <= 1) {
@@ -182,6 +187,55 @@ func (m *Model) Validate() error {
 		p.add("disk", "%s: want a size such as 8GiB, not a share", m.Disk)
 	}
 	return errors.Join(p...)
+}
+
+// policies are those of prefix=auto.
+var policies = []string{"predicted", "bat", "longer", "user", "item", "none"}
+
+// validatePrefix also refuses a policy that names an order which is not among the orders.
+func (m *Model) validatePrefix(p *problems) {
+	if m.Prefix.Policy != "" {
+		p.oneOf("prefix.policy", m.Prefix.Policy, policies...)
+	}
+	for i, o := range m.Prefix.Orders {
+		p.oneOf(fmt.Sprintf("prefix.orders[%d]", i), o, "user", "item")
+		if slices.Contains(m.Prefix.Orders[:i], o) {
+			p.add(fmt.Sprintf("prefix.orders[%d]", i), "%s is given twice", o)
+		}
+	}
+	if want := orderOf(m.Prefix.Policy); want != "" && len(m.Prefix.Orders) > 0 && !slices.Contains(m.Prefix.Orders, want) {
+		p.add("prefix", "policy %s puts the %s first, which orders do not have", m.Prefix.Policy, want)
+	}
+}
+
+// orderOf is the one order that a policy takes; "" where it chooses.
+func orderOf(policy string) string {
+	switch policy {
+	case "user", "none":
+		return "user"
+	case "item":
+		return "item"
+	}
+	return ""
+}
+
+// PrefixOf returns what prefix=auto means for a model, and the orders that it may choose. A model that lists no orders has
+// both, or with pointwise scoring the user first alone: there a model reads what it was trained on, one prompt per candidate,
+// and the other order was measurably worse. A policy that names an order has that one.
+func (c *Config) PrefixOf(m *Model) (policy string, orders []string) {
+	policy, orders = cmp.Or(m.Prefix.Policy, c.Schedule.Policy), m.Prefix.Orders
+	fixed := orderOf(policy)
+	switch {
+	case fixed != "" && (len(orders) == 0 || slices.Contains(orders, fixed)):
+		return policy, []string{fixed}
+	case fixed != "": // the schedule's policy, which the model's orders go before
+		return orders[0], orders
+	case len(orders) > 0:
+		return policy, orders
+	case m.Scoring.Kind == "pointwise":
+		return policy, []string{"user"}
+	}
+	return policy, []string{"user", "item"}
 }
 
 func (m *Model) validateCodes(p *problems) {

@@ -121,6 +121,9 @@ func EncodeRank(m *grebev1.RankResponse) []byte {
 		w.string("model", m.Model)
 		w.string("request_id", m.RequestId)
 		w.string("prefix", m.Prefix)
+		if m.PrefixReason != "" {
+			w.string("prefix_reason", m.PrefixReason)
+		}
 		w.string("node", m.Node)
 		w.list("results", len(m.Results), func(i int) {
 			r := m.Results[i]
@@ -187,6 +190,12 @@ func (w *writer) usage(u *grebev1.Usage) {
 	if n := u.GetBeamTokens(); n > 0 {
 		w.int("beam_tokens", int64(n))
 	}
+	if n := u.GetPartlyComputedTokens(); n > 0 {
+		w.int("partly_computed_tokens", int64(n))
+	}
+	if n := u.GetBesideTokens(); n > 0 {
+		w.int("beside_tokens", int64(n))
+	}
 	if note := u.GetNote(); note != "" {
 		w.string("note", note)
 	}
@@ -197,6 +206,8 @@ func (w *writer) compatibleUsage(u *grebev1.CompatibleUsage) {
 		w.int("prompt_tokens", int64(u.GetPromptTokens()))
 		w.int("completion_tokens", int64(u.GetCompletionTokens()))
 		w.int("total_tokens", int64(u.GetTotalTokens()))
+		w.int("cached_tokens", int64(u.GetCachedTokens()))
+		w.object("prompt_tokens_details", func() { w.int("cached_tokens", int64(u.GetPromptTokensDetails().GetCachedTokens())) })
 	})
 }
 

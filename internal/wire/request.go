@@ -59,9 +59,9 @@ func (d *decoder) budget(m *grebev1.Budget) {
 	d.object(func(key string) {
 		switch key {
 		case "items":
-			m.Items = d.float()
+			m.Items = new(d.float())
 		case "history":
-			m.History = d.float()
+			m.History = new(d.float())
 		default:
 			d.unknown()
 		}

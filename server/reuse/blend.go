@@ -257,7 +257,9 @@ func (v *Blended) add(p engine.Part, source string) {
 // computed again.
 type Account struct {
 	Device, Host, Disk, Prototype, Recomputed int
-	Computed                                  int // of the prompt, those computed again among them
+	Computed                                  int // of the prompt, in all layers, those computed again among them
+	Partly                                    int // reused ones that were computed in the first layers (Blend.Layers)
+	Beside                                    int // computed in all layers and not of the prompt: items' blocks and their lead-in
 }
 
 // Reused returns the tokens that were reused.
@@ -269,7 +271,7 @@ func (v *Blended) Account(r *engine.Result) (a Account) {
 	a.Computed = r.Computed
 	if v.job.Blend.Beside > 0 {
 		besides, made := v.beside(r.Cached > 0)
-		cached, a.Computed = cached-besides, a.Computed-made
+		cached, a.Computed, a.Beside = cached-besides, a.Computed-made, made
 	}
 	a.Disk = min(v.disk, cached) // what was found is not used by a job that had to run without
 	a.Device = min(v.device, cached-a.Disk)
@@ -279,6 +281,7 @@ func (v *Blended) Account(r *engine.Result) (a Account) {
 			continue
 		}
 		a.Recomputed += v.parts[i].Tokens - n
+		a.Partly += n
 		switch v.from[i] {
 		case "device":
 			a.Device += n

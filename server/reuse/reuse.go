@@ -48,6 +48,7 @@ type Options struct {
 	Load   Load
 	Shape  compute.Shape
 	Policy schedule.Policy // what an automatic choice means
+	Orders schedule.Orders // that an automatic choice may take; empty: both
 	// Model is a digest of all of the model that KV depends on: weights, configuration, formats.
 	Model kv.Key
 	// Shared is what other caches over the same store have too; nil: there are none.
@@ -71,7 +72,7 @@ type Cache struct {
 	changed          chan []int32
 	returns          *returns
 	full             atomic.Bool // something had to make room
-	decisions        [2][schedule.Deadline + 1]atomic.Int64
+	decisions        [2][schedule.NumReasons]atomic.Int64
 	loads            loads
 }
 
@@ -230,7 +231,7 @@ func (c *Cache) Begin(r *Request) *Visit {
 	in := &v.in
 	*in = schedule.Request{
 		Preamble: int32(len(c.preamble.tokens)), LeadIn: int32(len(c.leadIn.tokens)),
-		Question: c.question, PerItem: r.Pointwise, User: int32(len(r.User)),
+		Question: c.question, PerItem: r.Pointwise, Orders: c.opt.Orders, User: int32(len(r.User)),
 		Items: v.lengths, ItemTier: v.tiers, ItemFrequency: v.uses,
 		Slack: float64(r.Slack) / float64(time.Millisecond),
 	}

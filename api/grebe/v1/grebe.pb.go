@@ -417,11 +417,11 @@ func (x *RankRequest) GetBudget() *Budget {
 	return nil
 }
 
-// Budget says how much of what could be reused is computed again (prefix: blend).
+// Budget says how much of what could be reused is computed again (prefix: blend). A share that is absent is the model's.
 type Budget struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Items         float64                `protobuf:"fixed64,1,opt,name=items,proto3" json:"items,omitempty"`     // share of the items' tokens, 0 to 1
-	History       float64                `protobuf:"fixed64,2,opt,name=history,proto3" json:"history,omitempty"` // share of the tokens of the history that have a prototype, 0 to 1
+	Items         *float64               `protobuf:"fixed64,1,opt,name=items,proto3,oneof" json:"items,omitempty"`     // share of the items' tokens, 0 to 1
+	History       *float64               `protobuf:"fixed64,2,opt,name=history,proto3,oneof" json:"history,omitempty"` // share of the tokens of the history that have a prototype, 0 to 1
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -457,29 +457,33 @@ func (*Budget) Descriptor() ([]byte, []int) {
 }
 
 func (x *Budget) GetItems() float64 {
-	if x != nil {
-		return x.Items
+	if x != nil && x.Items != nil {
+		return *x.Items
 	}
 	return 0
 }
 
 func (x *Budget) GetHistory() float64 {
-	if x != nil {
-		return x.History
+	if x != nil && x.History != nil {
+		return *x.History
 	}
 	return 0
 }
 
 type RankResponse struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Model         string                 `protobuf:"bytes,1,opt,name=model,proto3" json:"model,omitempty"`
-	RequestId     string                 `protobuf:"bytes,2,opt,name=request_id,json=requestId,proto3" json:"request_id,omitempty"`
-	Prefix        string                 `protobuf:"bytes,3,opt,name=prefix,proto3" json:"prefix,omitempty"` // what was used
-	Node          string                 `protobuf:"bytes,4,opt,name=node,proto3" json:"node,omitempty"`
-	Results       []*Ranked              `protobuf:"bytes,5,rep,name=results,proto3" json:"results,omitempty"` // best first, ties in input order
-	Usage         *Usage                 `protobuf:"bytes,6,opt,name=usage,proto3" json:"usage,omitempty"`
-	TimingMs      *Timing                `protobuf:"bytes,7,opt,name=timing_ms,json=timingMs,proto3" json:"timing_ms,omitempty"`
-	Parts         []*Part                `protobuf:"bytes,8,rep,name=parts,proto3" json:"parts,omitempty"` // of the prompt, in order; when explain was asked for
+	state     protoimpl.MessageState `protogen:"open.v1"`
+	Model     string                 `protobuf:"bytes,1,opt,name=model,proto3" json:"model,omitempty"`
+	RequestId string                 `protobuf:"bytes,2,opt,name=request_id,json=requestId,proto3" json:"request_id,omitempty"`
+	Prefix    string                 `protobuf:"bytes,3,opt,name=prefix,proto3" json:"prefix,omitempty"` // what was used
+	Node      string                 `protobuf:"bytes,4,opt,name=node,proto3" json:"node,omitempty"`
+	Results   []*Ranked              `protobuf:"bytes,5,rep,name=results,proto3" json:"results,omitempty"` // best first, ties in input order
+	Usage     *Usage                 `protobuf:"bytes,6,opt,name=usage,proto3" json:"usage,omitempty"`
+	TimingMs  *Timing                `protobuf:"bytes,7,opt,name=timing_ms,json=timingMs,proto3" json:"timing_ms,omitempty"`
+	Parts     []*Part                `protobuf:"bytes,8,rep,name=parts,proto3" json:"parts,omitempty"` // of the prompt, in order; when explain was asked for
+	// Why that prefix was used: requested (the request names it), only (the configuration allows no other order), fixed (so does
+	// its policy), no-cache (nothing can be reused), cheaper (it takes less time now), invest (it takes longer now and is expected to
+	// save more later), deadline (the other order would be late), blend; of other policies user-long, user-short, user-hot, user-cold.
+	PrefixReason  string `protobuf:"bytes,9,opt,name=prefix_reason,json=prefixReason,proto3" json:"prefix_reason,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -568,6 +572,13 @@ func (x *RankResponse) GetParts() []*Part {
 		return x.Parts
 	}
 	return nil
+}
+
+func (x *RankResponse) GetPrefixReason() string {
+	if x != nil {
+		return x.PrefixReason
+	}
+	return ""
 }
 
 // Part is a part of a prompt.
@@ -1011,6 +1022,7 @@ func (x *Recommended) GetScore() float64 {
 
 // Usage counts tokens: prompt = user + item + instruction = cached + computed. What belongs to
 // neither user nor items (preamble, lead-in, instruction, discriminants) counts as instruction.
+// A token counts as computed if it passed all layers of the model, and as cached otherwise.
 type Usage struct {
 	state             protoimpl.MessageState `protogen:"open.v1"`
 	PromptTokens      int32                  `protobuf:"varint,1,opt,name=prompt_tokens,json=promptTokens,proto3" json:"prompt_tokens,omitempty"`
@@ -1022,8 +1034,13 @@ type Usage struct {
 	BySource          *Sources               `protobuf:"bytes,7,opt,name=by_source,json=bySource,proto3" json:"by_source,omitempty"`
 	BeamTokens        int32                  `protobuf:"varint,8,opt,name=beam_tokens,json=beamTokens,proto3" json:"beam_tokens,omitempty"` // computed beyond the prompt, for paths; of recommendations only
 	Note              string                 `protobuf:"bytes,9,opt,name=note,proto3" json:"note,omitempty"`                                // why nothing could be reused, or what was left out of the history
-	unknownFields     protoimpl.UnknownFields
-	sizeCache         protoimpl.SizeCache
+	// Of the cached tokens of a blended prompt, those that passed its first layers (models[].blend.layers) all the same: there it is
+	// chosen which tokens pass the others.
+	PartlyComputedTokens int32 `protobuf:"varint,10,opt,name=partly_computed_tokens,json=partlyComputedTokens,proto3" json:"partly_computed_tokens,omitempty"`
+	// Tokens of items that were computed beside a blended prompt, for later ones. They passed all layers and are not part of the prompt.
+	BesideTokens  int32 `protobuf:"varint,11,opt,name=beside_tokens,json=besideTokens,proto3" json:"beside_tokens,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Usage) Reset() {
@@ -1117,6 +1134,20 @@ func (x *Usage) GetNote() string {
 		return x.Note
 	}
 	return ""
+}
+
+func (x *Usage) GetPartlyComputedTokens() int32 {
+	if x != nil {
+		return x.PartlyComputedTokens
+	}
+	return 0
+}
+
+func (x *Usage) GetBesideTokens() int32 {
+	if x != nil {
+		return x.BesideTokens
+	}
+	return 0
 }
 
 // Sources says where KV came from. All but recomputed add up to the cached tokens.
@@ -1526,12 +1557,14 @@ func (x *Scores) GetValues() []float64 {
 
 // CompatibleUsage is what clients of other servers read.
 type CompatibleUsage struct {
-	state            protoimpl.MessageState `protogen:"open.v1"`
-	PromptTokens     int32                  `protobuf:"varint,1,opt,name=prompt_tokens,json=promptTokens,proto3" json:"prompt_tokens,omitempty"`
-	CompletionTokens int32                  `protobuf:"varint,2,opt,name=completion_tokens,json=completionTokens,proto3" json:"completion_tokens,omitempty"`
-	TotalTokens      int32                  `protobuf:"varint,3,opt,name=total_tokens,json=totalTokens,proto3" json:"total_tokens,omitempty"`
-	unknownFields    protoimpl.UnknownFields
-	sizeCache        protoimpl.SizeCache
+	state               protoimpl.MessageState `protogen:"open.v1"`
+	PromptTokens        int32                  `protobuf:"varint,1,opt,name=prompt_tokens,json=promptTokens,proto3" json:"prompt_tokens,omitempty"`
+	CompletionTokens    int32                  `protobuf:"varint,2,opt,name=completion_tokens,json=completionTokens,proto3" json:"completion_tokens,omitempty"`
+	TotalTokens         int32                  `protobuf:"varint,3,opt,name=total_tokens,json=totalTokens,proto3" json:"total_tokens,omitempty"`
+	CachedTokens        int32                  `protobuf:"varint,4,opt,name=cached_tokens,json=cachedTokens,proto3" json:"cached_tokens,omitempty"` // of the prompt's tokens, those whose KV was reused
+	PromptTokensDetails *PromptDetails         `protobuf:"bytes,5,opt,name=prompt_tokens_details,json=promptTokensDetails,proto3" json:"prompt_tokens_details,omitempty"`
+	unknownFields       protoimpl.UnknownFields
+	sizeCache           protoimpl.SizeCache
 }
 
 func (x *CompatibleUsage) Reset() {
@@ -1585,6 +1618,65 @@ func (x *CompatibleUsage) GetTotalTokens() int32 {
 	return 0
 }
 
+func (x *CompatibleUsage) GetCachedTokens() int32 {
+	if x != nil {
+		return x.CachedTokens
+	}
+	return 0
+}
+
+func (x *CompatibleUsage) GetPromptTokensDetails() *PromptDetails {
+	if x != nil {
+		return x.PromptTokensDetails
+	}
+	return nil
+}
+
+// PromptDetails says the same where OpenAI's clients look for it.
+type PromptDetails struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	CachedTokens  int32                  `protobuf:"varint,1,opt,name=cached_tokens,json=cachedTokens,proto3" json:"cached_tokens,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PromptDetails) Reset() {
+	*x = PromptDetails{}
+	mi := &file_grebe_v1_grebe_proto_msgTypes[20]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PromptDetails) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PromptDetails) ProtoMessage() {}
+
+func (x *PromptDetails) ProtoReflect() protoreflect.Message {
+	mi := &file_grebe_v1_grebe_proto_msgTypes[20]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PromptDetails.ProtoReflect.Descriptor instead.
+func (*PromptDetails) Descriptor() ([]byte, []int) {
+	return file_grebe_v1_grebe_proto_rawDescGZIP(), []int{20}
+}
+
+func (x *PromptDetails) GetCachedTokens() int32 {
+	if x != nil {
+		return x.CachedTokens
+	}
+	return 0
+}
+
 type RerankRequest struct {
 	state           protoimpl.MessageState `protogen:"open.v1"`
 	Model           string                 `protobuf:"bytes,1,opt,name=model,proto3" json:"model,omitempty"`
@@ -1598,7 +1690,7 @@ type RerankRequest struct {
 
 func (x *RerankRequest) Reset() {
 	*x = RerankRequest{}
-	mi := &file_grebe_v1_grebe_proto_msgTypes[20]
+	mi := &file_grebe_v1_grebe_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1610,7 +1702,7 @@ func (x *RerankRequest) String() string {
 func (*RerankRequest) ProtoMessage() {}
 
 func (x *RerankRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_grebe_v1_grebe_proto_msgTypes[20]
+	mi := &file_grebe_v1_grebe_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1623,7 +1715,7 @@ func (x *RerankRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RerankRequest.ProtoReflect.Descriptor instead.
 func (*RerankRequest) Descriptor() ([]byte, []int) {
-	return file_grebe_v1_grebe_proto_rawDescGZIP(), []int{20}
+	return file_grebe_v1_grebe_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *RerankRequest) GetModel() string {
@@ -1674,7 +1766,7 @@ type RerankResponse struct {
 
 func (x *RerankResponse) Reset() {
 	*x = RerankResponse{}
-	mi := &file_grebe_v1_grebe_proto_msgTypes[21]
+	mi := &file_grebe_v1_grebe_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1686,7 +1778,7 @@ func (x *RerankResponse) String() string {
 func (*RerankResponse) ProtoMessage() {}
 
 func (x *RerankResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_grebe_v1_grebe_proto_msgTypes[21]
+	mi := &file_grebe_v1_grebe_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1699,7 +1791,7 @@ func (x *RerankResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RerankResponse.ProtoReflect.Descriptor instead.
 func (*RerankResponse) Descriptor() ([]byte, []int) {
-	return file_grebe_v1_grebe_proto_rawDescGZIP(), []int{21}
+	return file_grebe_v1_grebe_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *RerankResponse) GetObject() string {
@@ -1749,7 +1841,7 @@ type Relevance struct {
 
 func (x *Relevance) Reset() {
 	*x = Relevance{}
-	mi := &file_grebe_v1_grebe_proto_msgTypes[22]
+	mi := &file_grebe_v1_grebe_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1761,7 +1853,7 @@ func (x *Relevance) String() string {
 func (*Relevance) ProtoMessage() {}
 
 func (x *Relevance) ProtoReflect() protoreflect.Message {
-	mi := &file_grebe_v1_grebe_proto_msgTypes[22]
+	mi := &file_grebe_v1_grebe_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1774,7 +1866,7 @@ func (x *Relevance) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Relevance.ProtoReflect.Descriptor instead.
 func (*Relevance) Descriptor() ([]byte, []int) {
-	return file_grebe_v1_grebe_proto_rawDescGZIP(), []int{22}
+	return file_grebe_v1_grebe_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *Relevance) GetIndex() int32 {
@@ -1806,7 +1898,7 @@ type ListModelsRequest struct {
 
 func (x *ListModelsRequest) Reset() {
 	*x = ListModelsRequest{}
-	mi := &file_grebe_v1_grebe_proto_msgTypes[23]
+	mi := &file_grebe_v1_grebe_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1818,7 +1910,7 @@ func (x *ListModelsRequest) String() string {
 func (*ListModelsRequest) ProtoMessage() {}
 
 func (x *ListModelsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_grebe_v1_grebe_proto_msgTypes[23]
+	mi := &file_grebe_v1_grebe_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1831,7 +1923,7 @@ func (x *ListModelsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListModelsRequest.ProtoReflect.Descriptor instead.
 func (*ListModelsRequest) Descriptor() ([]byte, []int) {
-	return file_grebe_v1_grebe_proto_rawDescGZIP(), []int{23}
+	return file_grebe_v1_grebe_proto_rawDescGZIP(), []int{24}
 }
 
 type ListModelsResponse struct {
@@ -1844,7 +1936,7 @@ type ListModelsResponse struct {
 
 func (x *ListModelsResponse) Reset() {
 	*x = ListModelsResponse{}
-	mi := &file_grebe_v1_grebe_proto_msgTypes[24]
+	mi := &file_grebe_v1_grebe_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1856,7 +1948,7 @@ func (x *ListModelsResponse) String() string {
 func (*ListModelsResponse) ProtoMessage() {}
 
 func (x *ListModelsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_grebe_v1_grebe_proto_msgTypes[24]
+	mi := &file_grebe_v1_grebe_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1869,7 +1961,7 @@ func (x *ListModelsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListModelsResponse.ProtoReflect.Descriptor instead.
 func (*ListModelsResponse) Descriptor() ([]byte, []int) {
-	return file_grebe_v1_grebe_proto_rawDescGZIP(), []int{24}
+	return file_grebe_v1_grebe_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *ListModelsResponse) GetObject() string {
@@ -1906,7 +1998,7 @@ type Model struct {
 
 func (x *Model) Reset() {
 	*x = Model{}
-	mi := &file_grebe_v1_grebe_proto_msgTypes[25]
+	mi := &file_grebe_v1_grebe_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1918,7 +2010,7 @@ func (x *Model) String() string {
 func (*Model) ProtoMessage() {}
 
 func (x *Model) ProtoReflect() protoreflect.Message {
-	mi := &file_grebe_v1_grebe_proto_msgTypes[25]
+	mi := &file_grebe_v1_grebe_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1931,7 +2023,7 @@ func (x *Model) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Model.ProtoReflect.Descriptor instead.
 func (*Model) Descriptor() ([]byte, []int) {
-	return file_grebe_v1_grebe_proto_rawDescGZIP(), []int{25}
+	return file_grebe_v1_grebe_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *Model) GetId() string {
@@ -2027,7 +2119,7 @@ type Reload struct {
 
 func (x *Reload) Reset() {
 	*x = Reload{}
-	mi := &file_grebe_v1_grebe_proto_msgTypes[26]
+	mi := &file_grebe_v1_grebe_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2039,7 +2131,7 @@ func (x *Reload) String() string {
 func (*Reload) ProtoMessage() {}
 
 func (x *Reload) ProtoReflect() protoreflect.Message {
-	mi := &file_grebe_v1_grebe_proto_msgTypes[26]
+	mi := &file_grebe_v1_grebe_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2052,7 +2144,7 @@ func (x *Reload) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Reload.ProtoReflect.Descriptor instead.
 func (*Reload) Descriptor() ([]byte, []int) {
-	return file_grebe_v1_grebe_proto_rawDescGZIP(), []int{26}
+	return file_grebe_v1_grebe_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *Reload) GetState() string {
@@ -2115,7 +2207,7 @@ type ReloadModelRequest struct {
 
 func (x *ReloadModelRequest) Reset() {
 	*x = ReloadModelRequest{}
-	mi := &file_grebe_v1_grebe_proto_msgTypes[27]
+	mi := &file_grebe_v1_grebe_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2127,7 +2219,7 @@ func (x *ReloadModelRequest) String() string {
 func (*ReloadModelRequest) ProtoMessage() {}
 
 func (x *ReloadModelRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_grebe_v1_grebe_proto_msgTypes[27]
+	mi := &file_grebe_v1_grebe_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2140,7 +2232,7 @@ func (x *ReloadModelRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReloadModelRequest.ProtoReflect.Descriptor instead.
 func (*ReloadModelRequest) Descriptor() ([]byte, []int) {
-	return file_grebe_v1_grebe_proto_rawDescGZIP(), []int{27}
+	return file_grebe_v1_grebe_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *ReloadModelRequest) GetModel() string {
@@ -2168,7 +2260,7 @@ type RollbackModelRequest struct {
 
 func (x *RollbackModelRequest) Reset() {
 	*x = RollbackModelRequest{}
-	mi := &file_grebe_v1_grebe_proto_msgTypes[28]
+	mi := &file_grebe_v1_grebe_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2180,7 +2272,7 @@ func (x *RollbackModelRequest) String() string {
 func (*RollbackModelRequest) ProtoMessage() {}
 
 func (x *RollbackModelRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_grebe_v1_grebe_proto_msgTypes[28]
+	mi := &file_grebe_v1_grebe_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2193,7 +2285,7 @@ func (x *RollbackModelRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RollbackModelRequest.ProtoReflect.Descriptor instead.
 func (*RollbackModelRequest) Descriptor() ([]byte, []int) {
-	return file_grebe_v1_grebe_proto_rawDescGZIP(), []int{28}
+	return file_grebe_v1_grebe_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *RollbackModelRequest) GetModel() string {
@@ -2221,7 +2313,7 @@ type AppendEventsRequest struct {
 
 func (x *AppendEventsRequest) Reset() {
 	*x = AppendEventsRequest{}
-	mi := &file_grebe_v1_grebe_proto_msgTypes[29]
+	mi := &file_grebe_v1_grebe_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2233,7 +2325,7 @@ func (x *AppendEventsRequest) String() string {
 func (*AppendEventsRequest) ProtoMessage() {}
 
 func (x *AppendEventsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_grebe_v1_grebe_proto_msgTypes[29]
+	mi := &file_grebe_v1_grebe_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2246,7 +2338,7 @@ func (x *AppendEventsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AppendEventsRequest.ProtoReflect.Descriptor instead.
 func (*AppendEventsRequest) Descriptor() ([]byte, []int) {
-	return file_grebe_v1_grebe_proto_rawDescGZIP(), []int{29}
+	return file_grebe_v1_grebe_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *AppendEventsRequest) GetId() string {
@@ -2282,7 +2374,7 @@ type AppendEventsResponse struct {
 
 func (x *AppendEventsResponse) Reset() {
 	*x = AppendEventsResponse{}
-	mi := &file_grebe_v1_grebe_proto_msgTypes[30]
+	mi := &file_grebe_v1_grebe_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2294,7 +2386,7 @@ func (x *AppendEventsResponse) String() string {
 func (*AppendEventsResponse) ProtoMessage() {}
 
 func (x *AppendEventsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_grebe_v1_grebe_proto_msgTypes[30]
+	mi := &file_grebe_v1_grebe_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2307,7 +2399,7 @@ func (x *AppendEventsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AppendEventsResponse.ProtoReflect.Descriptor instead.
 func (*AppendEventsResponse) Descriptor() ([]byte, []int) {
-	return file_grebe_v1_grebe_proto_rawDescGZIP(), []int{30}
+	return file_grebe_v1_grebe_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *AppendEventsResponse) GetId() string {
@@ -2398,7 +2490,7 @@ type BatchResponse struct {
 
 func (x *BatchResponse) Reset() {
 	*x = BatchResponse{}
-	mi := &file_grebe_v1_grebe_proto_msgTypes[31]
+	mi := &file_grebe_v1_grebe_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2410,7 +2502,7 @@ func (x *BatchResponse) String() string {
 func (*BatchResponse) ProtoMessage() {}
 
 func (x *BatchResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_grebe_v1_grebe_proto_msgTypes[31]
+	mi := &file_grebe_v1_grebe_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2423,7 +2515,7 @@ func (x *BatchResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BatchResponse.ProtoReflect.Descriptor instead.
 func (*BatchResponse) Descriptor() ([]byte, []int) {
-	return file_grebe_v1_grebe_proto_rawDescGZIP(), []int{31}
+	return file_grebe_v1_grebe_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *BatchResponse) GetLines() int64 {
@@ -2502,7 +2594,7 @@ type LineError struct {
 
 func (x *LineError) Reset() {
 	*x = LineError{}
-	mi := &file_grebe_v1_grebe_proto_msgTypes[32]
+	mi := &file_grebe_v1_grebe_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2514,7 +2606,7 @@ func (x *LineError) String() string {
 func (*LineError) ProtoMessage() {}
 
 func (x *LineError) ProtoReflect() protoreflect.Message {
-	mi := &file_grebe_v1_grebe_proto_msgTypes[32]
+	mi := &file_grebe_v1_grebe_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2527,7 +2619,7 @@ func (x *LineError) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LineError.ProtoReflect.Descriptor instead.
 func (*LineError) Descriptor() ([]byte, []int) {
-	return file_grebe_v1_grebe_proto_rawDescGZIP(), []int{32}
+	return file_grebe_v1_grebe_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *LineError) GetLine() int64 {
@@ -2576,7 +2668,7 @@ type CatalogResponse struct {
 
 func (x *CatalogResponse) Reset() {
 	*x = CatalogResponse{}
-	mi := &file_grebe_v1_grebe_proto_msgTypes[33]
+	mi := &file_grebe_v1_grebe_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2588,7 +2680,7 @@ func (x *CatalogResponse) String() string {
 func (*CatalogResponse) ProtoMessage() {}
 
 func (x *CatalogResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_grebe_v1_grebe_proto_msgTypes[33]
+	mi := &file_grebe_v1_grebe_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2601,7 +2693,7 @@ func (x *CatalogResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CatalogResponse.ProtoReflect.Descriptor instead.
 func (*CatalogResponse) Descriptor() ([]byte, []int) {
-	return file_grebe_v1_grebe_proto_rawDescGZIP(), []int{33}
+	return file_grebe_v1_grebe_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *CatalogResponse) GetItems() int64 {
@@ -2675,7 +2767,7 @@ type GetCatalogRequest struct {
 
 func (x *GetCatalogRequest) Reset() {
 	*x = GetCatalogRequest{}
-	mi := &file_grebe_v1_grebe_proto_msgTypes[34]
+	mi := &file_grebe_v1_grebe_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2687,7 +2779,7 @@ func (x *GetCatalogRequest) String() string {
 func (*GetCatalogRequest) ProtoMessage() {}
 
 func (x *GetCatalogRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_grebe_v1_grebe_proto_msgTypes[34]
+	mi := &file_grebe_v1_grebe_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2700,7 +2792,7 @@ func (x *GetCatalogRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetCatalogRequest.ProtoReflect.Descriptor instead.
 func (*GetCatalogRequest) Descriptor() ([]byte, []int) {
-	return file_grebe_v1_grebe_proto_rawDescGZIP(), []int{34}
+	return file_grebe_v1_grebe_proto_rawDescGZIP(), []int{35}
 }
 
 type ActivateCatalogRequest struct {
@@ -2714,7 +2806,7 @@ type ActivateCatalogRequest struct {
 
 func (x *ActivateCatalogRequest) Reset() {
 	*x = ActivateCatalogRequest{}
-	mi := &file_grebe_v1_grebe_proto_msgTypes[35]
+	mi := &file_grebe_v1_grebe_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2726,7 +2818,7 @@ func (x *ActivateCatalogRequest) String() string {
 func (*ActivateCatalogRequest) ProtoMessage() {}
 
 func (x *ActivateCatalogRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_grebe_v1_grebe_proto_msgTypes[35]
+	mi := &file_grebe_v1_grebe_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2739,7 +2831,7 @@ func (x *ActivateCatalogRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ActivateCatalogRequest.ProtoReflect.Descriptor instead.
 func (*ActivateCatalogRequest) Descriptor() ([]byte, []int) {
-	return file_grebe_v1_grebe_proto_rawDescGZIP(), []int{35}
+	return file_grebe_v1_grebe_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *ActivateCatalogRequest) GetVersion() string {
@@ -2772,7 +2864,7 @@ type RollbackCatalogRequest struct {
 
 func (x *RollbackCatalogRequest) Reset() {
 	*x = RollbackCatalogRequest{}
-	mi := &file_grebe_v1_grebe_proto_msgTypes[36]
+	mi := &file_grebe_v1_grebe_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2784,7 +2876,7 @@ func (x *RollbackCatalogRequest) String() string {
 func (*RollbackCatalogRequest) ProtoMessage() {}
 
 func (x *RollbackCatalogRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_grebe_v1_grebe_proto_msgTypes[36]
+	mi := &file_grebe_v1_grebe_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2797,7 +2889,7 @@ func (x *RollbackCatalogRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RollbackCatalogRequest.ProtoReflect.Descriptor instead.
 func (*RollbackCatalogRequest) Descriptor() ([]byte, []int) {
-	return file_grebe_v1_grebe_proto_rawDescGZIP(), []int{36}
+	return file_grebe_v1_grebe_proto_rawDescGZIP(), []int{37}
 }
 
 func (x *RollbackCatalogRequest) GetModel() string {
@@ -2821,7 +2913,7 @@ type CatalogVersion struct {
 
 func (x *CatalogVersion) Reset() {
 	*x = CatalogVersion{}
-	mi := &file_grebe_v1_grebe_proto_msgTypes[37]
+	mi := &file_grebe_v1_grebe_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2833,7 +2925,7 @@ func (x *CatalogVersion) String() string {
 func (*CatalogVersion) ProtoMessage() {}
 
 func (x *CatalogVersion) ProtoReflect() protoreflect.Message {
-	mi := &file_grebe_v1_grebe_proto_msgTypes[37]
+	mi := &file_grebe_v1_grebe_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2846,7 +2938,7 @@ func (x *CatalogVersion) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CatalogVersion.ProtoReflect.Descriptor instead.
 func (*CatalogVersion) Descriptor() ([]byte, []int) {
-	return file_grebe_v1_grebe_proto_rawDescGZIP(), []int{37}
+	return file_grebe_v1_grebe_proto_rawDescGZIP(), []int{38}
 }
 
 func (x *CatalogVersion) GetVersion() string {
@@ -2902,7 +2994,7 @@ type Snapshot struct {
 
 func (x *Snapshot) Reset() {
 	*x = Snapshot{}
-	mi := &file_grebe_v1_grebe_proto_msgTypes[38]
+	mi := &file_grebe_v1_grebe_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2914,7 +3006,7 @@ func (x *Snapshot) String() string {
 func (*Snapshot) ProtoMessage() {}
 
 func (x *Snapshot) ProtoReflect() protoreflect.Message {
-	mi := &file_grebe_v1_grebe_proto_msgTypes[38]
+	mi := &file_grebe_v1_grebe_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2927,7 +3019,7 @@ func (x *Snapshot) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Snapshot.ProtoReflect.Descriptor instead.
 func (*Snapshot) Descriptor() ([]byte, []int) {
-	return file_grebe_v1_grebe_proto_rawDescGZIP(), []int{38}
+	return file_grebe_v1_grebe_proto_rawDescGZIP(), []int{39}
 }
 
 func (x *Snapshot) GetModel() string {
@@ -3045,10 +3137,13 @@ const file_grebe_v1_grebe_proto_rawDesc = "" +
 	"\n" +
 	"request_id\x18\a \x01(\tR\trequestId\x12\x18\n" +
 	"\aexplain\x18\b \x01(\bR\aexplain\x12(\n" +
-	"\x06budget\x18\t \x01(\v2\x10.grebe.v1.BudgetR\x06budget\"8\n" +
-	"\x06Budget\x12\x14\n" +
-	"\x05items\x18\x01 \x01(\x01R\x05items\x12\x18\n" +
-	"\ahistory\x18\x02 \x01(\x01R\ahistory\"\x97\x02\n" +
+	"\x06budget\x18\t \x01(\v2\x10.grebe.v1.BudgetR\x06budget\"X\n" +
+	"\x06Budget\x12\x19\n" +
+	"\x05items\x18\x01 \x01(\x01H\x00R\x05items\x88\x01\x01\x12\x1d\n" +
+	"\ahistory\x18\x02 \x01(\x01H\x01R\ahistory\x88\x01\x01B\b\n" +
+	"\x06_itemsB\n" +
+	"\n" +
+	"\b_history\"\xbc\x02\n" +
 	"\fRankResponse\x12\x14\n" +
 	"\x05model\x18\x01 \x01(\tR\x05model\x12\x1d\n" +
 	"\n" +
@@ -3058,7 +3153,8 @@ const file_grebe_v1_grebe_proto_rawDesc = "" +
 	"\aresults\x18\x05 \x03(\v2\x10.grebe.v1.RankedR\aresults\x12%\n" +
 	"\x05usage\x18\x06 \x01(\v2\x0f.grebe.v1.UsageR\x05usage\x12-\n" +
 	"\ttiming_ms\x18\a \x01(\v2\x10.grebe.v1.TimingR\btimingMs\x12$\n" +
-	"\x05parts\x18\b \x03(\v2\x0e.grebe.v1.PartR\x05parts\"r\n" +
+	"\x05parts\x18\b \x03(\v2\x0e.grebe.v1.PartR\x05parts\x12#\n" +
+	"\rprefix_reason\x18\t \x01(\tR\fprefixReason\"r\n" +
 	"\x04Part\x12\x12\n" +
 	"\x04kind\x18\x01 \x01(\tR\x04kind\x12\x0e\n" +
 	"\x02id\x18\x02 \x01(\tR\x02id\x12\x16\n" +
@@ -3107,7 +3203,7 @@ const file_grebe_v1_grebe_proto_rawDesc = "" +
 	"\vRecommended\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x14\n" +
 	"\x05codes\x18\x02 \x03(\x05R\x05codes\x12\x14\n" +
-	"\x05score\x18\x03 \x01(\x01R\x05score\"\xd0\x02\n" +
+	"\x05score\x18\x03 \x01(\x01R\x05score\"\xab\x03\n" +
 	"\x05Usage\x12#\n" +
 	"\rprompt_tokens\x18\x01 \x01(\x05R\fpromptTokens\x12#\n" +
 	"\rcached_tokens\x18\x02 \x01(\x05R\fcachedTokens\x12'\n" +
@@ -3120,7 +3216,10 @@ const file_grebe_v1_grebe_proto_rawDesc = "" +
 	"\tby_source\x18\a \x01(\v2\x11.grebe.v1.SourcesR\bbySource\x12\x1f\n" +
 	"\vbeam_tokens\x18\b \x01(\x05R\n" +
 	"beamTokens\x12\x12\n" +
-	"\x04note\x18\t \x01(\tR\x04note\"\x9b\x01\n" +
+	"\x04note\x18\t \x01(\tR\x04note\x124\n" +
+	"\x16partly_computed_tokens\x18\n" +
+	" \x01(\x05R\x14partlyComputedTokens\x12#\n" +
+	"\rbeside_tokens\x18\v \x01(\x05R\fbesideTokens\"\x9b\x01\n" +
 	"\aSources\x12\x16\n" +
 	"\x06device\x18\x01 \x01(\x05R\x06device\x12\x12\n" +
 	"\x04host\x18\x02 \x01(\x05R\x04host\x12\x12\n" +
@@ -3153,11 +3252,15 @@ const file_grebe_v1_grebe_proto_rawDesc = "" +
 	"\x06scores\x18\x03 \x03(\v2\x10.grebe.v1.ScoresR\x06scores\x12/\n" +
 	"\x05usage\x18\x04 \x01(\v2\x19.grebe.v1.CompatibleUsageR\x05usage\" \n" +
 	"\x06Scores\x12\x16\n" +
-	"\x06values\x18\x01 \x03(\x01R\x06values\"\x86\x01\n" +
+	"\x06values\x18\x01 \x03(\x01R\x06values\"\xf8\x01\n" +
 	"\x0fCompatibleUsage\x12#\n" +
 	"\rprompt_tokens\x18\x01 \x01(\x05R\fpromptTokens\x12+\n" +
 	"\x11completion_tokens\x18\x02 \x01(\x05R\x10completionTokens\x12!\n" +
-	"\ftotal_tokens\x18\x03 \x01(\x05R\vtotalTokens\"\xb3\x01\n" +
+	"\ftotal_tokens\x18\x03 \x01(\x05R\vtotalTokens\x12#\n" +
+	"\rcached_tokens\x18\x04 \x01(\x05R\fcachedTokens\x12K\n" +
+	"\x15prompt_tokens_details\x18\x05 \x01(\v2\x17.grebe.v1.PromptDetailsR\x13promptTokensDetails\"4\n" +
+	"\rPromptDetails\x12#\n" +
+	"\rcached_tokens\x18\x01 \x01(\x05R\fcachedTokens\"\xb3\x01\n" +
 	"\rRerankRequest\x12\x14\n" +
 	"\x05model\x18\x01 \x01(\tR\x05model\x12\x14\n" +
 	"\x05query\x18\x02 \x01(\tR\x05query\x12\x1c\n" +
@@ -3301,7 +3404,7 @@ func file_grebe_v1_grebe_proto_rawDescGZIP() []byte {
 	return file_grebe_v1_grebe_proto_rawDescData
 }
 
-var file_grebe_v1_grebe_proto_msgTypes = make([]protoimpl.MessageInfo, 43)
+var file_grebe_v1_grebe_proto_msgTypes = make([]protoimpl.MessageInfo, 44)
 var file_grebe_v1_grebe_proto_goTypes = []any{
 	(*Item)(nil),                   // 0: grebe.v1.Item
 	(*Values)(nil),                 // 1: grebe.v1.Values
@@ -3323,34 +3426,35 @@ var file_grebe_v1_grebe_proto_goTypes = []any{
 	(*ScoreResponse)(nil),          // 17: grebe.v1.ScoreResponse
 	(*Scores)(nil),                 // 18: grebe.v1.Scores
 	(*CompatibleUsage)(nil),        // 19: grebe.v1.CompatibleUsage
-	(*RerankRequest)(nil),          // 20: grebe.v1.RerankRequest
-	(*RerankResponse)(nil),         // 21: grebe.v1.RerankResponse
-	(*Relevance)(nil),              // 22: grebe.v1.Relevance
-	(*ListModelsRequest)(nil),      // 23: grebe.v1.ListModelsRequest
-	(*ListModelsResponse)(nil),     // 24: grebe.v1.ListModelsResponse
-	(*Model)(nil),                  // 25: grebe.v1.Model
-	(*Reload)(nil),                 // 26: grebe.v1.Reload
-	(*ReloadModelRequest)(nil),     // 27: grebe.v1.ReloadModelRequest
-	(*RollbackModelRequest)(nil),   // 28: grebe.v1.RollbackModelRequest
-	(*AppendEventsRequest)(nil),    // 29: grebe.v1.AppendEventsRequest
-	(*AppendEventsResponse)(nil),   // 30: grebe.v1.AppendEventsResponse
-	(*BatchResponse)(nil),          // 31: grebe.v1.BatchResponse
-	(*LineError)(nil),              // 32: grebe.v1.LineError
-	(*CatalogResponse)(nil),        // 33: grebe.v1.CatalogResponse
-	(*GetCatalogRequest)(nil),      // 34: grebe.v1.GetCatalogRequest
-	(*ActivateCatalogRequest)(nil), // 35: grebe.v1.ActivateCatalogRequest
-	(*RollbackCatalogRequest)(nil), // 36: grebe.v1.RollbackCatalogRequest
-	(*CatalogVersion)(nil),         // 37: grebe.v1.CatalogVersion
-	(*Snapshot)(nil),               // 38: grebe.v1.Snapshot
-	nil,                            // 39: grebe.v1.Item.AttributesEntry
-	nil,                            // 40: grebe.v1.Event.FeaturesEntry
-	nil,                            // 41: grebe.v1.Ranked.TasksEntry
-	nil,                            // 42: grebe.v1.RecommendRequest.FilterEntry
+	(*PromptDetails)(nil),          // 20: grebe.v1.PromptDetails
+	(*RerankRequest)(nil),          // 21: grebe.v1.RerankRequest
+	(*RerankResponse)(nil),         // 22: grebe.v1.RerankResponse
+	(*Relevance)(nil),              // 23: grebe.v1.Relevance
+	(*ListModelsRequest)(nil),      // 24: grebe.v1.ListModelsRequest
+	(*ListModelsResponse)(nil),     // 25: grebe.v1.ListModelsResponse
+	(*Model)(nil),                  // 26: grebe.v1.Model
+	(*Reload)(nil),                 // 27: grebe.v1.Reload
+	(*ReloadModelRequest)(nil),     // 28: grebe.v1.ReloadModelRequest
+	(*RollbackModelRequest)(nil),   // 29: grebe.v1.RollbackModelRequest
+	(*AppendEventsRequest)(nil),    // 30: grebe.v1.AppendEventsRequest
+	(*AppendEventsResponse)(nil),   // 31: grebe.v1.AppendEventsResponse
+	(*BatchResponse)(nil),          // 32: grebe.v1.BatchResponse
+	(*LineError)(nil),              // 33: grebe.v1.LineError
+	(*CatalogResponse)(nil),        // 34: grebe.v1.CatalogResponse
+	(*GetCatalogRequest)(nil),      // 35: grebe.v1.GetCatalogRequest
+	(*ActivateCatalogRequest)(nil), // 36: grebe.v1.ActivateCatalogRequest
+	(*RollbackCatalogRequest)(nil), // 37: grebe.v1.RollbackCatalogRequest
+	(*CatalogVersion)(nil),         // 38: grebe.v1.CatalogVersion
+	(*Snapshot)(nil),               // 39: grebe.v1.Snapshot
+	nil,                            // 40: grebe.v1.Item.AttributesEntry
+	nil,                            // 41: grebe.v1.Event.FeaturesEntry
+	nil,                            // 42: grebe.v1.Ranked.TasksEntry
+	nil,                            // 43: grebe.v1.RecommendRequest.FilterEntry
 }
 var file_grebe_v1_grebe_proto_depIdxs = []int32{
-	39, // 0: grebe.v1.Item.attributes:type_name -> grebe.v1.Item.AttributesEntry
+	40, // 0: grebe.v1.Item.attributes:type_name -> grebe.v1.Item.AttributesEntry
 	3,  // 1: grebe.v1.User.events:type_name -> grebe.v1.Event
-	40, // 2: grebe.v1.Event.features:type_name -> grebe.v1.Event.FeaturesEntry
+	41, // 2: grebe.v1.Event.features:type_name -> grebe.v1.Event.FeaturesEntry
 	2,  // 3: grebe.v1.RankRequest.user:type_name -> grebe.v1.User
 	0,  // 4: grebe.v1.RankRequest.candidates:type_name -> grebe.v1.Item
 	5,  // 5: grebe.v1.RankRequest.budget:type_name -> grebe.v1.Budget
@@ -3358,9 +3462,9 @@ var file_grebe_v1_grebe_proto_depIdxs = []int32{
 	12, // 7: grebe.v1.RankResponse.usage:type_name -> grebe.v1.Usage
 	14, // 8: grebe.v1.RankResponse.timing_ms:type_name -> grebe.v1.Timing
 	7,  // 9: grebe.v1.RankResponse.parts:type_name -> grebe.v1.Part
-	41, // 10: grebe.v1.Ranked.tasks:type_name -> grebe.v1.Ranked.TasksEntry
+	42, // 10: grebe.v1.Ranked.tasks:type_name -> grebe.v1.Ranked.TasksEntry
 	2,  // 11: grebe.v1.RecommendRequest.user:type_name -> grebe.v1.User
-	42, // 12: grebe.v1.RecommendRequest.filter:type_name -> grebe.v1.RecommendRequest.FilterEntry
+	43, // 12: grebe.v1.RecommendRequest.filter:type_name -> grebe.v1.RecommendRequest.FilterEntry
 	11, // 13: grebe.v1.RecommendResponse.results:type_name -> grebe.v1.Recommended
 	12, // 14: grebe.v1.RecommendResponse.usage:type_name -> grebe.v1.Usage
 	14, // 15: grebe.v1.RecommendResponse.timing_ms:type_name -> grebe.v1.Timing
@@ -3369,41 +3473,42 @@ var file_grebe_v1_grebe_proto_depIdxs = []int32{
 	15, // 18: grebe.v1.ScoreRequest.items:type_name -> grebe.v1.Input
 	18, // 19: grebe.v1.ScoreResponse.scores:type_name -> grebe.v1.Scores
 	19, // 20: grebe.v1.ScoreResponse.usage:type_name -> grebe.v1.CompatibleUsage
-	22, // 21: grebe.v1.RerankResponse.results:type_name -> grebe.v1.Relevance
-	19, // 22: grebe.v1.RerankResponse.usage:type_name -> grebe.v1.CompatibleUsage
-	25, // 23: grebe.v1.ListModelsResponse.data:type_name -> grebe.v1.Model
-	26, // 24: grebe.v1.Model.reload:type_name -> grebe.v1.Reload
-	3,  // 25: grebe.v1.AppendEventsRequest.events:type_name -> grebe.v1.Event
-	32, // 26: grebe.v1.BatchResponse.errors:type_name -> grebe.v1.LineError
-	38, // 27: grebe.v1.CatalogResponse.models:type_name -> grebe.v1.Snapshot
-	37, // 28: grebe.v1.CatalogResponse.versions:type_name -> grebe.v1.CatalogVersion
-	1,  // 29: grebe.v1.Item.AttributesEntry.value:type_name -> grebe.v1.Values
-	1,  // 30: grebe.v1.RecommendRequest.FilterEntry.value:type_name -> grebe.v1.Values
-	4,  // 31: grebe.v1.Grebe.Rank:input_type -> grebe.v1.RankRequest
-	9,  // 32: grebe.v1.Grebe.Recommend:input_type -> grebe.v1.RecommendRequest
-	16, // 33: grebe.v1.Grebe.Score:input_type -> grebe.v1.ScoreRequest
-	20, // 34: grebe.v1.Grebe.Rerank:input_type -> grebe.v1.RerankRequest
-	23, // 35: grebe.v1.Grebe.ListModels:input_type -> grebe.v1.ListModelsRequest
-	27, // 36: grebe.v1.Grebe.ReloadModel:input_type -> grebe.v1.ReloadModelRequest
-	28, // 37: grebe.v1.Grebe.RollbackModel:input_type -> grebe.v1.RollbackModelRequest
-	34, // 38: grebe.v1.Grebe.GetCatalog:input_type -> grebe.v1.GetCatalogRequest
-	35, // 39: grebe.v1.Grebe.ActivateCatalog:input_type -> grebe.v1.ActivateCatalogRequest
-	36, // 40: grebe.v1.Grebe.RollbackCatalog:input_type -> grebe.v1.RollbackCatalogRequest
-	6,  // 41: grebe.v1.Grebe.Rank:output_type -> grebe.v1.RankResponse
-	10, // 42: grebe.v1.Grebe.Recommend:output_type -> grebe.v1.RecommendResponse
-	17, // 43: grebe.v1.Grebe.Score:output_type -> grebe.v1.ScoreResponse
-	21, // 44: grebe.v1.Grebe.Rerank:output_type -> grebe.v1.RerankResponse
-	24, // 45: grebe.v1.Grebe.ListModels:output_type -> grebe.v1.ListModelsResponse
-	25, // 46: grebe.v1.Grebe.ReloadModel:output_type -> grebe.v1.Model
-	25, // 47: grebe.v1.Grebe.RollbackModel:output_type -> grebe.v1.Model
-	33, // 48: grebe.v1.Grebe.GetCatalog:output_type -> grebe.v1.CatalogResponse
-	33, // 49: grebe.v1.Grebe.ActivateCatalog:output_type -> grebe.v1.CatalogResponse
-	33, // 50: grebe.v1.Grebe.RollbackCatalog:output_type -> grebe.v1.CatalogResponse
-	41, // [41:51] is the sub-list for method output_type
-	31, // [31:41] is the sub-list for method input_type
-	31, // [31:31] is the sub-list for extension type_name
-	31, // [31:31] is the sub-list for extension extendee
-	0,  // [0:31] is the sub-list for field type_name
+	20, // 21: grebe.v1.CompatibleUsage.prompt_tokens_details:type_name -> grebe.v1.PromptDetails
+	23, // 22: grebe.v1.RerankResponse.results:type_name -> grebe.v1.Relevance
+	19, // 23: grebe.v1.RerankResponse.usage:type_name -> grebe.v1.CompatibleUsage
+	26, // 24: grebe.v1.ListModelsResponse.data:type_name -> grebe.v1.Model
+	27, // 25: grebe.v1.Model.reload:type_name -> grebe.v1.Reload
+	3,  // 26: grebe.v1.AppendEventsRequest.events:type_name -> grebe.v1.Event
+	33, // 27: grebe.v1.BatchResponse.errors:type_name -> grebe.v1.LineError
+	39, // 28: grebe.v1.CatalogResponse.models:type_name -> grebe.v1.Snapshot
+	38, // 29: grebe.v1.CatalogResponse.versions:type_name -> grebe.v1.CatalogVersion
+	1,  // 30: grebe.v1.Item.AttributesEntry.value:type_name -> grebe.v1.Values
+	1,  // 31: grebe.v1.RecommendRequest.FilterEntry.value:type_name -> grebe.v1.Values
+	4,  // 32: grebe.v1.Grebe.Rank:input_type -> grebe.v1.RankRequest
+	9,  // 33: grebe.v1.Grebe.Recommend:input_type -> grebe.v1.RecommendRequest
+	16, // 34: grebe.v1.Grebe.Score:input_type -> grebe.v1.ScoreRequest
+	21, // 35: grebe.v1.Grebe.Rerank:input_type -> grebe.v1.RerankRequest
+	24, // 36: grebe.v1.Grebe.ListModels:input_type -> grebe.v1.ListModelsRequest
+	28, // 37: grebe.v1.Grebe.ReloadModel:input_type -> grebe.v1.ReloadModelRequest
+	29, // 38: grebe.v1.Grebe.RollbackModel:input_type -> grebe.v1.RollbackModelRequest
+	35, // 39: grebe.v1.Grebe.GetCatalog:input_type -> grebe.v1.GetCatalogRequest
+	36, // 40: grebe.v1.Grebe.ActivateCatalog:input_type -> grebe.v1.ActivateCatalogRequest
+	37, // 41: grebe.v1.Grebe.RollbackCatalog:input_type -> grebe.v1.RollbackCatalogRequest
+	6,  // 42: grebe.v1.Grebe.Rank:output_type -> grebe.v1.RankResponse
+	10, // 43: grebe.v1.Grebe.Recommend:output_type -> grebe.v1.RecommendResponse
+	17, // 44: grebe.v1.Grebe.Score:output_type -> grebe.v1.ScoreResponse
+	22, // 45: grebe.v1.Grebe.Rerank:output_type -> grebe.v1.RerankResponse
+	25, // 46: grebe.v1.Grebe.ListModels:output_type -> grebe.v1.ListModelsResponse
+	26, // 47: grebe.v1.Grebe.ReloadModel:output_type -> grebe.v1.Model
+	26, // 48: grebe.v1.Grebe.RollbackModel:output_type -> grebe.v1.Model
+	34, // 49: grebe.v1.Grebe.GetCatalog:output_type -> grebe.v1.CatalogResponse
+	34, // 50: grebe.v1.Grebe.ActivateCatalog:output_type -> grebe.v1.CatalogResponse
+	34, // 51: grebe.v1.Grebe.RollbackCatalog:output_type -> grebe.v1.CatalogResponse
+	42, // [42:52] is the sub-list for method output_type
+	32, // [32:42] is the sub-list for method input_type
+	32, // [32:32] is the sub-list for extension type_name
+	32, // [32:32] is the sub-list for extension extendee
+	0,  // [0:32] is the sub-list for field type_name
 }
 
 func init() { file_grebe_v1_grebe_proto_init() }
@@ -3413,16 +3518,17 @@ func file_grebe_v1_grebe_proto_init() {
 	}
 	file_grebe_v1_grebe_proto_msgTypes[0].OneofWrappers = []any{}
 	file_grebe_v1_grebe_proto_msgTypes[2].OneofWrappers = []any{}
+	file_grebe_v1_grebe_proto_msgTypes[5].OneofWrappers = []any{}
 	file_grebe_v1_grebe_proto_msgTypes[15].OneofWrappers = []any{}
-	file_grebe_v1_grebe_proto_msgTypes[20].OneofWrappers = []any{}
-	file_grebe_v1_grebe_proto_msgTypes[22].OneofWrappers = []any{}
+	file_grebe_v1_grebe_proto_msgTypes[21].OneofWrappers = []any{}
+	file_grebe_v1_grebe_proto_msgTypes[23].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_grebe_v1_grebe_proto_rawDesc), len(file_grebe_v1_grebe_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   43,
+			NumMessages:   44,
 			NumExtensions: 0,
 			NumServices:   1,
 		},
