@@ -7,13 +7,13 @@ import (
 	"fmt"
 	"io/fs"
 	"log/slog"
-	"os"
 	"sync"
 	"time"
 
 	"github.com/cockroachdb/pebble/v2"
 	"github.com/cockroachdb/pebble/v2/vfs"
 
+	"grebe/internal/durable"
 	"grebe/internal/pebbleopen"
 )
 
@@ -124,7 +124,7 @@ func (c *Catalog) Close() error {
 }
 
 func openStore(dir string, log *slog.Logger) (*store, error) {
-	if err := os.MkdirAll(dir, 0o700); err != nil {
+	if err := durable.MkdirAll(dir); err != nil {
 		return nil, err
 	}
 	lock, err := pebble.LockDirectory(dir, vfs.Default)
@@ -150,7 +150,7 @@ func pebbleOptions(lock *pebble.Lock, log *slog.Logger) *pebble.Options {
 		Lock:               lock,
 		FormatMajorVersion: pebble.FormatTableFormatV6,
 		MemTableSize:       16 << 20,
-		Cleaner:            eraserOf(pebble.ArchiveCleaner{}.Clean),
+		Cleaner:            pebbleopen.Eraser(),
 		Logger:             newLogger(log),
 	}
 }
@@ -363,20 +363,6 @@ func (b *batch) commit(version uint64) (err error) {
 		return err
 	}
 	return b.b.Commit(pebble.Sync)
-}
-
-// eraser removes files that the store no longer needs. The store would rather write the next log over
-// an old one, whose bytes would then stay: it does not when its cleaner wants files as they are, as
-// the embedded one does.
-type eraser[FileType any] struct{ pebble.ArchiveCleaner }
-
-func (eraser[FileType]) Clean(fs vfs.FS, _ FileType, path string) error { return fs.Remove(path) }
-
-func (eraser[FileType]) String() string { return "erase" }
-
-// eraserOf finds the name of FileType, which the store does not export, from a method that takes one.
-func eraserOf[FileType any](func(vfs.FS, FileType, string) error) eraser[FileType] {
-	return eraser[FileType]{}
 }
 
 // logger passes on what the store says in trouble. A store without room on its disk tries again hundreds of times a second: the

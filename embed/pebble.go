@@ -6,23 +6,26 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"os"
+	"slices"
 	"sync/atomic"
 
 	"github.com/cockroachdb/pebble/v2"
 	"github.com/cockroachdb/pebble/v2/vfs"
 
+	"grebe/internal/durable"
 	"grebe/internal/pebbleopen"
 )
 
 // Folder keeps tables on disk, in a Pebble database of this process alone. What a Put or a
 // Delete did is on the disk when it returns, so that neither the process nor the machine loses it when it dies: write
-// many rows at once, for each call waits for the disk; calls at the same time wait together, once. It is safe for concurrent use. The caller MUST Close it, after
+// many rows at once, for each call waits for the disk; calls at the same time wait together, once. The bytes of deleted rows leave the
+// files a little later, see sweeper. It is safe for concurrent use. The caller MUST Close it, after
 // its tables.
 type Folder struct {
 	db     *pebbleopen.DB
 	cache  *pebble.Cache
 	failed atomic.Pointer[error] // of the first write that did; nil: none did
+	sweep  *sweeper
 }
 
 // write changes the database. That panics when its log cannot be written, and its log is of no use from then on: so there are no more changes.
@@ -45,7 +48,7 @@ func (f *Folder) write(change func() error) (err error) {
 
 // OpenFolder opens the tables in a folder, which it makes where it is missing.
 func OpenFolder(dir string) (*Folder, error) {
-	if err := os.MkdirAll(dir, 0o700); err != nil {
+	if err := durable.MkdirAll(dir); err != nil {
 		return nil, fmt.Errorf("embed: open tables: %w", err)
 	}
 	return openFolder(dir, vfs.Default)
@@ -60,11 +63,17 @@ func openFolder(dir string, fs vfs.FS) (*Folder, error) {
 		cache.Unref()
 		return nil, fmt.Errorf("embed: open tables in %s: %w", dir, err)
 	}
-	return &Folder{db: db, cache: cache}, nil
+	f := &Folder{db: db, cache: cache}
+	if f.sweep, err = newSweeper(f, sweepDelay); err != nil {
+		err = errors.Join(err, db.Close())
+		cache.Unref()
+		return nil, fmt.Errorf("embed: open tables in %s: %w", dir, err)
+	}
+	return f, nil
 }
 
 func folderOptions(fs vfs.FS) *pebble.Options {
-	return &pebble.Options{FS: fs, FormatMajorVersion: pebble.FormatTableFormatV6, MemTableSize: 32 << 20, Logger: silent{}}
+	return &pebble.Options{FS: fs, FormatMajorVersion: pebble.FormatTableFormatV6, MemTableSize: 32 << 20, Logger: silent{}, Cleaner: pebbleopen.Eraser()}
 }
 
 // problems says what is wrong with the folder's files.
@@ -96,6 +105,7 @@ func (f *Folder) Sync() error {
 
 // Close closes the database, unless its disk failed: then it is left as it is.
 func (f *Folder) Close() error {
+	f.sweep.stop()
 	err := f.write(f.db.Close)
 	f.cache.Unref()
 	return err
@@ -197,7 +207,25 @@ func (p *Pebble) Put(ctx context.Context, keys []uint64, rows []byte) error {
 
 // Delete removes all rows, or none.
 func (p *Pebble) Delete(ctx context.Context, keys []uint64) error {
-	return p.change(ctx, keys, func(b *pebble.Batch, _ int, name []byte) error { return b.Delete(name, nil) })
+	s := p.folder.sweep
+	s.gate.RLock()
+	defer s.gate.RUnlock()
+	var names [][]byte
+	err := p.change(ctx, keys, func(b *pebble.Batch, i int, name []byte) error {
+		if i < maxSwept+1 { // of more all rows are swept
+			names = append(names, slices.Clone(name))
+		}
+		if i == 0 {
+			if err := b.Set(sweepKey, nil, nil); err != nil {
+				return err
+			}
+		}
+		return b.Delete(name, nil)
+	})
+	if err == nil && len(names) > 0 {
+		s.add(names)
+	}
+	return err
 }
 
 func (p *Pebble) change(ctx context.Context, keys []uint64, add func(b *pebble.Batch, i int, name []byte) error) error {

@@ -29,6 +29,23 @@ type node struct {
 	pages   Pages
 	names   map[string]*node // of a folder; nil: it is a file
 	durable map[string]*node // likewise, as of the folder's last sync
+	changes []change         // since then, in order
+}
+
+// change is a name that came, went (to is nil) or names something else.
+type change struct {
+	name string
+	to   *node
+}
+
+// set changes what a name in a folder means; nil: nothing.
+func (n *node) set(name string, to *node) {
+	n.changes = append(n.changes[:len(n.changes):len(n.changes)], change{name, to})
+	if to == nil {
+		delete(n.names, name)
+		return
+	}
+	n.names[name] = to
 }
 
 func newFolder() *node { return &node{names: map[string]*node{}, durable: map[string]*node{}} }
@@ -72,6 +89,12 @@ func (n *node) clone(seen map[*node]*node) *node {
 	for name, child := range n.durable {
 		c.durable[name] = child.clone(seen)
 	}
+	for _, ch := range n.changes {
+		if ch.to != nil {
+			ch.to = ch.to.clone(seen)
+		}
+		c.changes = append(c.changes, ch)
+	}
 	return c
 }
 
@@ -85,19 +108,20 @@ func (n *node) cut(r *rand.Rand, seen map[*node]*node) *node {
 		c.pages = n.pages.Cut(r)
 		return c
 	}
-	c.names, c.durable = map[string]*node{}, map[string]*node{}
-	all := maps.Clone(n.names)
-	maps.Copy(all, n.durable)
-	for _, name := range slices.Sorted(maps.Keys(all)) {
-		child := n.durable[name]
-		if now := n.names[name]; now != child && r != nil && r.IntN(2) == 0 {
-			child = now
-		}
-		if child != nil {
-			k := child.cut(r, seen)
-			c.names[name], c.durable[name] = k, k
+	// File systems journal names: what is left is the names after so many changes.
+	names := maps.Clone(n.durable)
+	if r != nil {
+		for _, ch := range n.changes[:r.IntN(len(n.changes)+1)] {
+			if names[ch.name] = ch.to; ch.to == nil {
+				delete(names, ch.name)
+			}
 		}
 	}
+	c.names = map[string]*node{}
+	for _, name := range slices.Sorted(maps.Keys(names)) {
+		c.names[name] = names[name].cut(r, seen)
+	}
+	c.durable = maps.Clone(c.names)
 	return c
 }
 
@@ -156,7 +180,7 @@ func (d *Disk) create(path string, fresh bool) (n *node, err error) {
 		}
 		if n = dir.names[name]; n == nil || fresh {
 			n = &node{}
-			dir.names[name] = n
+			dir.set(name, n)
 		}
 		return nil
 	})
@@ -198,8 +222,8 @@ func (d *Disk) rename(from, to string) error {
 		if n == nil {
 			return &fs.PathError{Op: "rename", Path: from, Err: fs.ErrNotExist}
 		}
-		delete(dir.names, name)
-		target.names[as] = n
+		target.set(as, n)
+		dir.set(name, nil)
 		return nil
 	})
 }
@@ -213,7 +237,7 @@ func (d *Disk) remove(path string) error {
 		if dir.names[name] == nil {
 			return &fs.PathError{Op: "remove", Path: path, Err: fs.ErrNotExist}
 		}
-		delete(dir.names, name)
+		dir.set(name, nil)
 		return nil
 	})
 }
@@ -225,7 +249,7 @@ func (d *Disk) mkdir(path string) error {
 			return err
 		}
 		if dir.names[name] == nil {
-			dir.names[name] = newFolder()
+			dir.set(name, newFolder())
 		}
 		return nil
 	})
@@ -237,7 +261,7 @@ func (d *Disk) syncDir(path string) error {
 		if n == nil || n.names == nil {
 			return &fs.PathError{Op: "sync", Path: path, Err: fs.ErrNotExist}
 		}
-		n.durable = maps.Clone(n.names)
+		n.durable, n.changes = maps.Clone(n.names), nil
 		return nil
 	})
 }

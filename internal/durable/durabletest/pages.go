@@ -1,8 +1,8 @@
 // Package durabletest models a disk behind a page cache, for tests of kills and power cuts.
 //
 // What a process writes is visible at once, to the next process too if it is killed, but durable only after a sync. A
-// power cut drops what no sync made durable, whichever process wrote it: all of it, or any part, sector by sector and
-// name by name. Names (created, renamed, removed) are durable after a sync of their folder. A sync that fails leaves its
+// power cut drops what no sync made durable, whichever process wrote it: all of it, or any part, sector by sector; of a
+// folder's names it drops the last changes. Names (created, renamed, removed) are durable after a sync of their folder. A sync that fails leaves its
 // pages clean, as Linux does: they stay visible, no later sync writes them, and a power cut drops them unless they were
 // written once more.
 //

@@ -45,7 +45,7 @@ func (p pebbleFS) Link(from, to string) error {
 		case dir.names[name] != nil:
 			return &fs.PathError{Op: "link", Path: to, Err: fs.ErrExist}
 		}
-		dir.names[name] = n
+		dir.set(name, n)
 		return nil
 	})
 }
