@@ -16,31 +16,40 @@ const maxLine = 16 << 20
 // loadAtOnce bounds the lines of a file that are made durable together.
 const loadAtOnce = 1024
 
+// A Filter says whether a line of a file is to be loaded. It sees every line that is not blank, in order.
+type Filter func(id string, line []byte) (bool, error)
+
 // LoadItems adds the items of an NDJSON file, one per line; blank lines are passed over. A bad line
 // or an id that comes twice ends the load with an error that names file and line; the lines before it
 // are kept.
-func (c *Catalog) LoadItems(path string) (int, error) {
-	return c.load(path, func(line []byte) (string, Op, error) {
+func (c *Catalog) LoadItems(path string) (int, error) { return c.LoadItemsIf(path, nil) }
+
+// LoadItemsIf is LoadItems of the lines that a filter lets through.
+func (c *Catalog) LoadItemsIf(path string, filter Filter) (int, error) {
+	return c.load(path, filter, func(line []byte) (string, Op, error) {
 		m, err := wire.DecodeItem(line)
 		return m.Id, Op{PutItem: m}, err
 	})
 }
 
 // LoadUsers adds the users of an NDJSON file, as LoadItems does.
-func (c *Catalog) LoadUsers(path string) (int, error) {
-	return c.load(path, func(line []byte) (string, Op, error) {
+func (c *Catalog) LoadUsers(path string) (int, error) { return c.LoadUsersIf(path, nil) }
+
+// LoadUsersIf is LoadUsers of the lines that a filter lets through.
+func (c *Catalog) LoadUsersIf(path string, filter Filter) (int, error) {
+	return c.load(path, filter, func(line []byte) (string, Op, error) {
 		m, err := wire.DecodeUser(line)
 		return m.Id, Op{PutUser: m}, err
 	})
 }
 
-func (c *Catalog) load(path string, decode func([]byte) (string, Op, error)) (int, error) {
+func (c *Catalog) load(path string, filter Filter, decode func([]byte) (string, Op, error)) (int, error) {
 	f, err := os.Open(path)
 	if err != nil {
 		return 0, fmt.Errorf("catalog: %w", err)
 	}
 	defer f.Close()
-	l := &loader{c: c, decode: decode, first: map[string]int{}}
+	l := &loader{c: c, filter: filter, decode: decode, first: map[string]int{}}
 	if err := l.read(f); err != nil {
 		return l.n, fmt.Errorf("catalog: %s:%d: %w", path, l.line, err)
 	}
@@ -50,6 +59,7 @@ func (c *Catalog) load(path string, decode func([]byte) (string, Op, error)) (in
 // loader adds the lines of a file.
 type loader struct {
 	c      *Catalog
+	filter Filter // nil: all lines
 	decode func([]byte) (string, Op, error)
 	first  map[string]int // line of each id
 	ops    []Op
@@ -104,6 +114,11 @@ func (l *loader) add(line []byte) error {
 		return fmt.Errorf("id: %q comes twice, first in line %d", id, before)
 	}
 	l.first[id] = l.line
+	if l.filter != nil {
+		if wanted, err := l.filter(id, line); err != nil || !wanted {
+			return err
+		}
+	}
 	l.ops, l.lines = append(l.ops, op), append(l.lines, l.line)
 	return nil
 }

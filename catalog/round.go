@@ -301,6 +301,9 @@ func (r *round) replaceUser(old, e *userEntry) error {
 	}
 	if old == nil {
 		r.nUsers++
+		if r.batch != nil {
+			r.batch.unbury(e.user.Id)
+		}
 	}
 	r.totals.bytes += grow
 	e.version = r.add(step{id: e.user.Id, user: true, oldUser: old, newUser: e})
@@ -320,6 +323,7 @@ func (r *round) deleteUser(m *mutation) {
 	m.Changed = true
 	if r.batch != nil {
 		r.batch.delete(true, m.id)
+		r.batch.bury(m.id)
 		if r.c.opt.TrackDeletions {
 			r.batch.intend(m.id, version)
 		}

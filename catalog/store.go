@@ -8,6 +8,7 @@ import (
 	"io/fs"
 	"log/slog"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/cockroachdb/pebble/v2"
@@ -22,6 +23,7 @@ type store struct {
 	db      *pebbleopen.DB
 	lock    *pebble.Lock
 	sweeper *sweeper
+	buried  atomic.Bool // there may be users who were deleted, see Buried
 }
 
 // format is the version of what is on disk.
@@ -84,6 +86,11 @@ func (c *Catalog) open(dir string) error {
 	if err != nil {
 		return errors.Join(err, s.close())
 	}
+	buried, err := s.anyBuried()
+	if err != nil {
+		return errors.Join(err, s.close())
+	}
+	s.buried.Store(buried)
 	c.store = s
 	s.sweeper = newSweeper(c, pending)
 	return nil
@@ -315,13 +322,14 @@ func nextFrame(b []byte) (f frame, rest []byte, err error) {
 
 // batch collects what a round writes. It fails when it is committed, if at all.
 type batch struct {
+	s   *store
 	b   *pebble.Batch
 	db  *pebbleopen.DB
 	buf []byte
 	err error
 }
 
-func (s *store) batch() *batch { return &batch{b: s.db.NewBatch(), db: s.db} }
+func (s *store) batch() *batch { return &batch{s: s, b: s.db.NewBatch(), db: s.db} }
 
 func (b *batch) close() { b.b.Close() }
 

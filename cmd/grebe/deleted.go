@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -49,16 +50,19 @@ func forgetDeleted(dataDir string, s *server.Server) error {
 	}
 	defer f.Close()
 	var left error
-	lines := bufio.NewScanner(f)
-	for lines.Scan() {
+	lines := bufio.NewReader(f)
+	for {
+		line, err := lines.ReadBytes('\n') // of any length: earlier versions wrote ids unchecked
 		var id string
-		if err := json.Unmarshal(lines.Bytes(), &id); err != nil { // empty, or cut off by a crash: the user was not deleted yet
-			continue
+		if json.Unmarshal(line, &id) == nil { // else empty, or cut off by a crash: the user was not deleted yet
+			left = errors.Join(left, s.ForgetUser(id))
 		}
-		left = errors.Join(left, s.ForgetUser(id))
-	}
-	if err := lines.Err(); err != nil {
-		return fmt.Errorf("read the users who were deleted: %w", err)
+		if errors.Is(err, io.EOF) {
+			break
+		}
+		if err != nil {
+			return fmt.Errorf("read the users who were deleted: %w", err)
+		}
 	}
 	if left != nil { // it is logged, and tried again at the next start
 		return nil

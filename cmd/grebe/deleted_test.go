@@ -47,6 +47,27 @@ func TestUsersDeletedByImportsAreForgotten(t *testing.T) {
 	})
 }
 
+// The id of a deletion is checked as every id is. A folder into which an earlier version has written a longer one opens.
+func TestLongIDsOfDeletions(t *testing.T) {
+	w := newReloadWorld(t)
+	long := strings.Repeat("x", 70<<10)
+	file := writeLines(t, "users.ndjson", `{"id":"u7"}`, `{"delete":"`+long+`"}`, `{"id":"u8"}`)
+	imported(t, 1, `users.ndjson:2: id: 71680 bytes`, file, "--data-dir", w.cfg.DataDir)
+	imported(t, 0, `2 created, .* 1 bad`, file, "--data-dir", w.cfg.DataDir, "--on-error", "skip")
+	if data, err := os.ReadFile(deletedFile(w.cfg.DataDir)); err == nil && len(data) > 1<<10 {
+		t.Errorf("%d bytes were noted for an id that is refused", len(data))
+	}
+	if err := os.WriteFile(deletedFile(w.cfg.DataDir), []byte("\n\""+long+"\"\n\"u7\"\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	t.Run("serve", func(t *testing.T) {
+		w.serve(t)
+		if _, err := os.Stat(deletedFile(w.cfg.DataDir)); err == nil {
+			t.Error("the list of deleted users is still there")
+		}
+	})
+}
+
 // A server that is killed between the commit of a user's deletion and the drop of the user's KV drops it at its next start.
 func TestDeletionCutShortIsFinishedAtTheStart(t *testing.T) {
 	w := newReloadWorld(t)

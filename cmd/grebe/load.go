@@ -163,17 +163,34 @@ func (s *stack) openCatalog(cfg *config.Config, log *slog.Logger) (*catalog.Cata
 		return nil, err
 	}
 	s.onClose(items.Close)
-	files := &loadedFiles{path: filepath.Join(cfg.DataDir, "catalog.loaded.json")}
-	if err := files.once(cfg.Catalog.Items, items.LoadItems); err != nil {
-		return nil, fmt.Errorf("catalog.items: %w", err)
-	}
-	if err := files.once(cfg.Catalog.Users, items.LoadUsers); err != nil {
-		return nil, fmt.Errorf("catalog.users: %w", err)
+	if err := loadFiles(cfg, items, log); err != nil {
+		return nil, err
 	}
 	if n, users, _ := items.Counts(); n+users > 0 {
 		log.Info("catalog loaded", "items", n, "users", users)
 	}
 	return items, nil
+}
+
+// loadFiles adds what changed in the configuration's files of items and users since they were last loaded.
+func loadFiles(cfg *config.Config, c *catalog.Catalog, log *slog.Logger) error {
+	files := &loadedFiles{path: filepath.Join(cfg.DataDir, "catalog.loaded.json"), log: log}
+	err := files.once(cfg.Catalog.Items, func(id string) (has, deleted bool, err error) {
+		_, has = c.Item(id)
+		return has, false, nil
+	}, c.LoadItemsIf)
+	if err != nil {
+		return fmt.Errorf("catalog.items: %w", err)
+	}
+	err = files.once(cfg.Catalog.Users, func(id string) (has, deleted bool, err error) {
+		_, has = c.User(id)
+		deleted, err = c.Buried(id)
+		return has, deleted, err
+	}, c.LoadUsersIf)
+	if err != nil {
+		return fmt.Errorf("catalog.users: %w", err)
+	}
+	return nil
 }
 
 func (s *unit) openModel(ctx context.Context, cfg *config.Config, mc *config.Model, log *slog.Logger) (server.Model, error) {
