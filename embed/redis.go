@@ -2,6 +2,7 @@ package embed
 
 import (
 	"context"
+	"crypto/tls"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -182,13 +183,20 @@ func (r *Redis) connect() {
 		InitAddress: r.cfg.Addresses, Username: r.cfg.Username, Password: r.cfg.Password,
 		DisableCache: true, DisableRetry: true, ReadBufferEachConn: 1 << 20, WriteBufferEachConn: 1 << 18,
 		Dialer: net.Dialer{Timeout: r.cfg.Dial}, ConnWriteTimeout: 5 * time.Second,
+		DialCtxFn: func(ctx context.Context, address string, d *net.Dialer, _ *tls.Config) (net.Conn, error) {
+			conn, err := d.DialContext(ctx, "tcp", address)
+			if err != nil {
+				return nil, err
+			}
+			return checkReplies(conn, r.cfg.RowBytes), nil
+		},
 	}
 	if len(r.watchers) > 0 {
 		option.DisableCache, option.OnInvalidations = false, r.invalidated
 		option.ClientTrackingOptions = []string{"PREFIX", r.cfg.Prefix, "BCAST", "NOLOOP"}
 		option.PipelineMultiplex = -1 // one connection per server, which is not told of its own changes
 	}
-	client, err := rueidis.NewClient(option)
+	client, err := newClient(option)
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if err == nil && r.closed {
@@ -202,6 +210,16 @@ func (r *Redis) connect() {
 	}
 	close(r.connecting)
 	r.connecting = nil
+}
+
+// newClient is rueidis.NewClient. A panic over what a server said is an error.
+func newClient(option rueidis.ClientOption) (client rueidis.Client, err error) {
+	defer func() {
+		if p := recover(); p != nil {
+			err = fmt.Errorf("a malformed reply: %v", p)
+		}
+	}()
+	return rueidis.NewClient(option)
 }
 
 // fail begins a pause. The caller holds mu.
