@@ -142,8 +142,8 @@ func (b *Batcher) SetSlack(margin float64, answer time.Duration) {
 // Alone predicts the time of a request by itself.
 func (b *Batcher) Alone(rows, keys int) time.Duration { return b.predict(load{rows, keys, 1}) }
 
-// Span is predicted milliseconds with the margin.
-func (b *Batcher) Span(ms float64) time.Duration { return b.time(ms) }
+// Margin is the share that is added to every prediction.
+func (b *Batcher) Margin() float64 { return b.config.Margin }
 
 // Answer is the time from the end of a batch until its clients have their answers.
 func (b *Batcher) Answer() time.Duration { return b.config.Answer }

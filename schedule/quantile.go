@@ -1,27 +1,41 @@
 package schedule
 
-import "math"
+import "slices"
 
-// Quantile follows a quantile of positive numbers as they come. A number above the estimate raises it, one below lowers
-// it, in the ratio that keeps the wanted share below. Fixed memory, no allocation.
+// window is how many numbers a Quantile remembers.
+const window = 128
+
+// Quantile is a quantile of the last numbers. Fixed memory, no allocation.
 type Quantile struct {
-	value, share float64
+	share float64
+	last  [window]float64
+	next  int
+	value float64
+	stale bool
 }
 
-// pace is how far the estimate moves by a number, as a logarithm: some twenty numbers double it.
-const pace = .05
-
-// NewQuantile starts from an estimate above 0. Share is in (0, 1).
-func NewQuantile(first, share float64) Quantile { return Quantile{value: first, share: share} }
-
-// Observe takes in a number. What is not above 0 counts as very small.
-func (q *Quantile) Observe(v float64) {
-	if v > q.value {
-		q.value *= math.Exp(pace * q.share)
-	} else {
-		q.value *= math.Exp(-pace * (1 - q.share))
+// NewQuantile starts as if all numbers before had been first. Share is in (0, 1).
+func NewQuantile(first, share float64) Quantile {
+	q := Quantile{share: share, value: first}
+	for i := range q.last {
+		q.last[i] = first
 	}
+	return q
 }
 
-// Value is the estimate.
-func (q *Quantile) Value() float64 { return q.value }
+// Observe takes in a number and forgets the oldest one.
+func (q *Quantile) Observe(v float64) {
+	q.last[q.next] = v
+	q.next = (q.next + 1) % window
+	q.stale = true
+}
+
+// Value is the smallest number that at least the share of the last ones do not exceed.
+func (q *Quantile) Value() float64 {
+	if q.stale {
+		sorted := q.last
+		slices.Sort(sorted[:])
+		q.value, q.stale = sorted[min(window-1, int(q.share*window))], false
+	}
+	return q.value
+}

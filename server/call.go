@@ -2,10 +2,13 @@ package server
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"math"
+	"net"
 	"strings"
+	"syscall"
 	"time"
 
 	grebev1 "grebe/api/grebe/v1"
@@ -392,13 +395,28 @@ func quoted(s string) string {
 	return fmt.Sprintf("%q", s)
 }
 
-// arrivedKey finds, in a request's context, when it was complete.
-type arrivedKey struct{}
+// arrivedKey finds, in a request's context, when it was complete; connKey the connection that it came on.
+type (
+	arrivedKey struct{}
+	connKey    struct{}
+)
 
-// arrived notes that a request is complete: its deadline counts from here, what it takes to decode it included.
+// arrived notes when the last byte of a request arrived: its deadline counts from there, what it waited to be read and
+// takes to decode included.
 func arrived(ctx context.Context) context.Context {
-	return context.WithValue(ctx, arrivedKey{}, time.Now())
+	at := time.Now()
+	conn, _ := ctx.Value(connKey{}).(net.Conn)
+	if secure, ok := conn.(*tls.Conn); ok {
+		conn = secure.NetConn()
+	}
+	if c, ok := conn.(syscall.Conn); ok {
+		at = at.Add(-min(sinceData(c), mostUnread))
+	}
+	return context.WithValue(ctx, arrivedKey{}, at)
 }
+
+// mostUnread bounds how long a request is taken to have waited to be read.
+const mostUnread = 10 * time.Second
 
 // entered answers a request of a size at its place before the engines, or refuses it where it is predicted to miss its
 // deadline: before its texts are looked up and made tokens of.

@@ -24,6 +24,7 @@ type benchCmd struct {
 	Blend      benchBlendCmd      `cmd:"" help:"Prompts of which KV from anywhere stands in for some tokens: quality, speed."`
 	Prototypes benchPrototypesCmd `cmd:"" help:"Prototypes of history tokens: error of their keys and values, coverage, lookups."`
 	Tiers      benchTiersCmd      `cmd:"" help:"Check that logits are the same from KV on the device, in host memory and on disk."`
+	Overload   benchOverloadCmd   `cmd:"" help:"More requests than a server can answer, and slow connections of every kind."`
 	Beauty     benchBeautyCmd     `cmd:"" help:"Whether both prompt orders rank Amazon Beauty alike."`
 }
 

@@ -89,6 +89,7 @@ type Dispatcher struct {
 	promised float64 // milliseconds that they are expected to take, besides what waits and runs
 	usual    [kinds]usual
 	errors   schedule.Quantile // of what batches took, as a multiple of what was predicted
+	delays   schedule.Quantile // of when requests were answered, as a multiple of what was predicted when they came
 	wakeups  schedule.Quantile // milliseconds from the end of a batch until a caller goes on
 	wakes    []chan struct{}   // of each engine's goroutine: holds one when there may be something to do
 }
@@ -128,6 +129,7 @@ func New(engines []Engine, opt Options) (*Dispatcher, error) {
 		engines: engines, ahead: opt.ReadAhead, start: time.Now(), batcher: b, tuner: tuner, lost: opt.Lost, alarm: opt.Panicked,
 		waiting: map[uint64]*call{}, model: tuner.Model(), ends: make([]time.Duration, len(engines)),
 		errors: schedule.NewQuantile(1+leastMargin, .95), wakeups: schedule.NewQuantile(.5, .95),
+		delays: schedule.NewQuantile(1+leastDelay, .98),
 	}
 	for range engines {
 		d.wakes = append(d.wakes, make(chan struct{}, 1))
@@ -197,6 +199,9 @@ func (d *Dispatcher) Do(ctx context.Context, j *engine.Job) (*engine.Result, err
 	}
 	if !c.ended.IsZero() {
 		d.woke(time.Since(c.ended))
+	}
+	if p, ok := ctx.Value(placeKey{}).(*Place); ok && p.d == d {
+		p.done(c.out.Err)
 	}
 	out := c.out
 	c.job, c.out, c.ended = nil, engine.Outcome{}, time.Time{}
@@ -445,7 +450,7 @@ func (d *Dispatcher) take(b *batch, n int) (at time.Duration, open bool) {
 		d.busy++
 		b.predicted = d.model.Predict(b.cost.Rows, b.cost.Keys, len(b.calls))
 		d.running += b.predicted
-		d.ends[n] = now + d.batcher.Span(b.predicted)
+		d.ends[n] = now + time.Duration(b.predicted*float64(time.Millisecond))
 	}
 	if len(b.calls) > 0 && d.batcher.Len() > 0 {
 		d.signal() // another engine may be free for what is left

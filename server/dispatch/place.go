@@ -40,6 +40,9 @@ type Place struct {
 	// spent is what its jobs were predicted to take.
 	spent float64
 	jobs  int
+	// expected is how long after entered, when its first job came, the request was predicted to be answered, without any margin.
+	entered, expected time.Duration
+	answered          bool // a job of it was computed, and none failed
 }
 
 type placeKey struct{}
@@ -61,7 +64,7 @@ func (d *Dispatcher) Admit(kind Kind, size int, deadline time.Time) (*Place, err
 	if kind == Single {
 		own *= roughly // its job's size is not known yet
 	}
-	if err := d.inTimeFor(own, deadline.Sub(d.start)); err != nil {
+	if _, err := d.inTimeFor(own, deadline.Sub(d.start)); err != nil {
 		return nil, err
 	}
 	d.promised += p.left
@@ -84,6 +87,9 @@ func (p *Place) Leave() {
 	}
 	if p.jobs > 0 {
 		d.usual[p.kind].observe(p.spent / p.size)
+	}
+	if p.answered && p.expected > 0 {
+		d.delays.Observe(float64(time.Since(d.start)-p.entered) / float64(p.expected))
 	}
 }
 
@@ -112,7 +118,8 @@ func (p *Place) enter(job *schedule.Job) error {
 		}
 		d.promised -= p.left
 		d.places--
-		err := d.inTimeFor(takes, job.Deadline)
+		expected, err := d.inTimeFor(takes, job.Deadline)
+		p.entered, p.expected = time.Since(d.start), expected
 		d.promised += p.left
 		d.places++
 		if err != nil {
@@ -130,28 +137,31 @@ func (p *Place) enter(job *schedule.Job) error {
 	return nil
 }
 
-// inTimeFor returns a ShedError for work of so many milliseconds that is predicted to miss its deadline. Called with the lock held.
-func (d *Dispatcher) inTimeFor(own float64, deadline time.Duration) error {
-	if d.busy == 0 && len(d.waiting) == 0 && d.places == 0 {
-		return nil
-	}
+// inTimeFor predicts how long it takes until work of so many milliseconds is answered, behind what is under way. It returns a ShedError
+// where that is too late for the deadline, with what predictions were off by so far. Called with the lock held.
+func (d *Dispatcher) inTimeFor(own float64, deadline time.Duration) (time.Duration, error) {
 	now := time.Since(d.start)
-	ahead := d.batcher.Ahead(deadline) + d.batcher.Span(d.promised)
+	ms := own + d.promised
 	for _, end := range d.ends {
-		ahead += max(0, end-now)
+		ms += float64(max(0, end-now)) / float64(time.Millisecond)
 	}
-	ahead /= time.Duration(len(d.engines))
-	late := now + ahead + d.batcher.Span(own) + d.batcher.Answer() - deadline
+	ahead := float64(d.batcher.Ahead(deadline))/(1+d.batcher.Margin()) + ms*float64(time.Millisecond)
+	takes := time.Duration(ahead) / time.Duration(len(d.engines))
+	if d.busy == 0 && len(d.waiting) == 0 && d.places == 0 {
+		return takes, nil
+	}
+	factor := min(max(d.delays.Value(), 1+leastDelay), 1+mostDelay)
+	late := now + time.Duration(factor*float64(takes)) + d.batcher.Answer() - deadline
 	if late <= 0 {
-		return nil
+		return takes, nil
 	}
-	return &ShedError{After: late}
+	return takes, &ShedError{After: late}
 }
 
 // Bounds of what predictions are given on top.
 const (
-	leastMargin = .05
-	mostMargin  = 1
+	leastMargin, mostMargin = .05, 1 // of batches
+	leastDelay, mostDelay   = .15, 3 // of requests, behind others
 	// sending is for making an answer, and for the network between the client and the server.
 	sending = 2 * time.Millisecond
 )
@@ -162,6 +172,13 @@ func (d *Dispatcher) correct() {
 	margin := min(max(d.errors.Value()-1, leastMargin), mostMargin)
 	wake := time.Duration(d.wakeups.Value() * float64(time.Millisecond))
 	d.batcher.SetSlack(margin, 2*wake+sending)
+}
+
+// done notes whether a job of the place was computed.
+func (p *Place) done(err error) {
+	p.d.mu.Lock()
+	defer p.d.mu.Unlock()
+	p.answered = err == nil && (p.answered || p.jobs == 1)
 }
 
 // woke notes how long after the end of its batch a caller went on.
