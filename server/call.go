@@ -219,14 +219,15 @@ func (s *Server) whom(c *call, m *grebev1.User) (*grebev1.User, error) {
 	return known, nil
 }
 
-// checkShown refuses what a request says of its user and the model's prompt would drop.
+// checkShown refuses a user of whom the model's prompt would read nothing: a history alone where there is no {history}, a text
+// alone where there is no {text}. A history beside a text that is read is fine: users of a catalog have both, and exclude_seen needs it.
 func (c *call) checkShown(m *grebev1.User) error {
 	p := c.model.Prompt
 	switch {
 	case p == nil || c.model.Events != nil || m.Tokens != nil:
-	case m.GetText() != "" && !p.ShowsText():
+	case m.GetText() != "" && !p.ShowsText() && (len(m.History) == 0 || !p.ShowsHistory()):
 		return errorf(unprocessable, "user.text", "the prompt of %q has no {text}, so the text would not be read", c.model.Name)
-	case len(m.History) > 0 && !p.ShowsHistory():
+	case len(m.History) > 0 && !p.ShowsHistory() && (m.GetText() == "" || !p.ShowsText()):
 		return errorf(unprocessable, "user.history", "the prompt of %q has no {history}, so the history would not be read", c.model.Name)
 	}
 	return nil

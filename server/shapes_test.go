@@ -184,6 +184,10 @@ func TestQueryIsNeverDropped(t *testing.T) {
 	w = newWorld(t, pointwise("{text}", ""))
 	rec = w.ask("POST", "/v1/rank", `{"model":"pw","user":{"history":["i1"]},"candidates":[{"id":"i1"}]}`)
 	wantError(t, rec, 422, "unprocessable", "user.history")
+	rec = w.ask("POST", "/v1/rank", `{"model":"pw","user":{"text":"colour","history":["i1"]},"candidates":[{"id":"i1"}]}`)
+	if rec.Code != 200 { // the text is read; recommendations may want the history for exclude_seen
+		t.Errorf("a history beside a text: %d %s", rec.Code, rec.Body)
+	}
 
 	w = newWorld(t, pointwise("bought {history}", "wants {text}"))
 	var got rerankBody

@@ -129,6 +129,27 @@ func onAllCores(n int, f func(k int)) {
 	wg.Wait()
 }
 
+// IsShop reports whether a file has the items of the shop: all of them, and no others.
+func IsShop(path string, w *shop.World) (bool, error) {
+	own := make(map[string]bool, len(w.Items))
+	for i := range w.Items {
+		own[w.Items[i].ID] = true
+	}
+	others := false
+	err := lines(path, func(line []byte) error {
+		it, err := wire.DecodeItem(line)
+		if err != nil {
+			return err
+		}
+		if _, ok := own[it.Id]; !ok {
+			others = true
+		}
+		delete(own, it.Id)
+		return nil
+	})
+	return !others && len(own) == 0, err
+}
+
 // Equip takes the items as a file has them, with identifiers and codes; all items must be in it.
 func (d *Data) Equip(path string) error {
 	known := map[string]bool{}
@@ -235,7 +256,8 @@ func Read(f Files) (*Data, error) {
 		d.count(d.users[id].History)
 	}
 	if len(d.Questions) == 0 {
-		return nil, fmt.Errorf("eval: %s: no user with a history of two items of the catalog", f.Users)
+		return nil, fmt.Errorf("eval: %s: no user with a history of two items of the catalog %s: the last item of each history is held out to measure by",
+			f.Users, f.Items)
 	}
 	return d, nil
 }
@@ -296,6 +318,9 @@ func (d *Data) holdOut(f Files, order []string) error {
 	if f.Candidates <= 0 {
 		f.Candidates = 100
 	}
+	d.Notes = append(d.Notes, fmt.Sprintf("Each user's last item was held out: it is the right answer, among up to %d candidates, the others drawn at random. "+
+		"The best that is possible is not known.", f.Candidates))
+	told := false
 	for _, id := range order {
 		if f.Most > 0 && len(d.Questions) == f.Most {
 			break
@@ -305,7 +330,8 @@ func (d *Data) holdOut(f Files, order []string) error {
 		if last < 1 || d.items[u.History[last]] == nil {
 			continue
 		}
-		if u.Text != nil && len(d.Notes) == 0 {
+		if u.Text != nil && !told {
+			told = true
 			d.Notes = append(d.Notes, "Users have texts, which were used as they are: if a text names the item that was held out, the result is too good.")
 		}
 		answer := u.History[last]

@@ -77,7 +77,11 @@ Data: {{.R.Data}}, {{.R.Catalog}} items, {{.R.Users}} users.
 {{template "rows" .R.Generation}}{{end}}
 {{if .R.Comparisons}}<h2>Ratios</h2>
 <table><tr><th>metric</th><th>way</th><th>of</th><th>ratio</th><th>95 %</th></tr>
-{{range .R.Comparisons}}<tr><td>{{.Metric}}</td><td>{{.Way}}</td><td>{{.Over}}</td><td>{{printf "%.3f" .Ratio.Value}}</td><td>{{printf "%.3f" .Ratio.Low}}–{{printf "%.3f" .Ratio.High}}</td></tr>
+{{range .R.Comparisons}}<tr><td>{{.Metric}}</td><td>{{.Way}}</td><td>{{.Over}}</td><td>{{if .Ratio.Undefined}}n/a</td><td>{{else}}{{printf "%.3f" .Ratio.Value}}</td><td>{{printf "%.3f" .Ratio.Low}}–{{printf "%.3f" .Ratio.High}}{{end}}</td></tr>
+{{end}}</table>{{end}}
+{{if .R.Orders}}<h2>The two orders of the prompt</h2>
+<table><tr><th>model</th><th>metric</th><th>user-first</th><th>item-first</th><th>item-first of user-first</th><th>in the configuration</th></tr>
+{{range .R.Orders}}<tr><td>{{.Model}}</td><td>{{.Metric}}</td><td>{{.User}}</td><td>{{.Item}}</td><td>{{.Ratio}}</td><td><code>{{.Line}}</code></td></tr>
 {{end}}</table>{{end}}
 <p><small>Lines on the bars are 95 % intervals by bootstrap over users. Expected: over what the user takes, by the true probabilities.</small></p>
 </body></html>

@@ -58,6 +58,8 @@ type Estimate struct {
 	Value float64 `json:"value"`
 	Low   float64 `json:"low"`
 	High  float64 `json:"high"`
+	// Undefined is set of a ratio to values that are all zero. The other fields are then 0.
+	Undefined bool `json:"undefined,omitempty"`
 }
 
 const resamples = 1000
@@ -90,7 +92,7 @@ func (s bootstrap) ratio(a, b []float64) Estimate {
 		sb += b[i]
 	}
 	if len(a) == 0 || sb == 0 {
-		return Estimate{}
+		return Estimate{Undefined: len(a) > 0}
 	}
 	r := rand.New(rand.NewPCG(s.seed, uint64(len(a))))
 	ratios := make([]float64, 0, s.samples)
@@ -106,9 +108,9 @@ func (s bootstrap) ratio(a, b []float64) Estimate {
 		}
 	}
 	if len(ratios) == 0 {
-		return Estimate{sa / sb, sa / sb, sa / sb}
+		return Estimate{Value: sa / sb, Low: sa / sb, High: sa / sb}
 	}
 	slices.Sort(ratios)
 	at := func(q float64) float64 { return ratios[int(q*float64(len(ratios)-1)+0.5)] }
-	return Estimate{sa / sb, at(0.025), at(0.975)}
+	return Estimate{Value: sa / sb, Low: at(0.025), High: at(0.975)}
 }

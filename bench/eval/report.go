@@ -25,12 +25,13 @@ type Report struct {
 	UserTokens float64 `json:"user_tokens"` // mean over rankings
 	ItemTokens float64 `json:"item_tokens"`
 
-	AutoUserFirst float64      `json:"auto_user_first"` // share of auto's rankings with the user first
-	Unreal        int          `json:"unreal"`          // items that came back and do not exist
-	Short         int          `json:"short"`           // recommendations with fewer items than asked for
-	Ranking       []Line       `json:"ranking"`         // one of the candidates is right
-	Generation    []Line       `json:"generation"`      // one item of the whole catalog is right
-	Comparisons   []Comparison `json:"comparisons"`     // of NDCG@10 in rankings, Recall@10 in generation
+	AutoUserFirst float64      `json:"auto_user_first"`  // share of auto's rankings with the user first
+	Unreal        int          `json:"unreal"`           // items that came back and do not exist
+	Short         int          `json:"short"`            // recommendations with fewer items than asked for
+	Ranking       []Line       `json:"ranking"`          // one of the candidates is right
+	Generation    []Line       `json:"generation"`       // one item of the whole catalog is right
+	Comparisons   []Comparison `json:"comparisons"`      // of NDCG@10 in rankings, Recall@10 in generation
+	Orders        []Orders     `json:"orders,omitempty"` // of prompts, for each model that was asked in both
 	Notes         []string     `json:"notes"`
 }
 
@@ -288,6 +289,9 @@ func (r *Report) Text(w io.Writer) error {
 			return err
 		}
 	}
+	if err := r.orders(&b); err != nil {
+		return err
+	}
 	for _, n := range r.Notes {
 		fmt.Fprintf(&b, "\n%s\n", n)
 	}
@@ -295,8 +299,13 @@ func (r *Report) Text(w io.Writer) error {
 	return err
 }
 
-// String writes an estimate to three digits with its interval.
-func (e Estimate) String() string { return fmt.Sprintf("%.3f [%.3f, %.3f]", e.Value, e.Low, e.High) }
+// String writes an estimate to three digits with its interval, or n/a for a ratio over zero.
+func (e Estimate) String() string {
+	if e.Undefined {
+		return "n/a"
+	}
+	return fmt.Sprintf("%.3f [%.3f, %.3f]", e.Value, e.Low, e.High)
+}
 
 func table(w io.Writer, lines []Line, ranking bool) {
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', tabwriter.AlignRight)

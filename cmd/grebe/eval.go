@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
@@ -47,7 +48,7 @@ type evalRunCmd struct {
 	Skip       int      `want:"at least 0" help:"Leave out so many of the shop's test customers at the beginning, to share them among machines." placeholder:"N"`
 
 	ItemsFile    string `name:"items-file" type:"path" help:"Items (NDJSON); default the configuration's, or the shop's." placeholder:"FILE"`
-	UsersFile    string `name:"users-file" type:"path" help:"Users (NDJSON) whose last item is held out; default the shop's test customers." placeholder:"FILE"`
+	UsersFile    string `name:"users-file" type:"path" help:"Users (NDJSON) whose last item is held out; default the shop's test customers, of another catalog the configuration's users." placeholder:"FILE"`
 	RequestsFile string `name:"requests-file" type:"path" help:"Questions (NDJSON) about these users, with their candidates." placeholder:"FILE"`
 	Candidates   int    `want:"at least 2 and at most 10000" help:"Candidates where they are drawn; default 100." placeholder:"N"`
 
@@ -69,6 +70,9 @@ func (evalRunCmd) Help() string {
 pointwise; items of the whole catalog by beam search. Says Recall, MRR, NDCG and HIT with intervals, beside chance, popularity and
 the most recent category; on the built-in shop also beside the best ranking that is possible. Without a model it measures
 those of the demo, which were trained for that shop.
+
+With -c and another catalog, the last item of each user of catalog.users, or of --users-file, is held out and is the right answer. For each model that was
+asked in both orders of the prompt it prints which of them to allow, as a line for the configuration.
 
 A line of a requests file: {"user": "u1", "candidates": ["i1", "i2"], "chosen": "i2", "next": "i9"}.
 
@@ -153,35 +157,53 @@ func (c *evalRunCmd) measure(w *world, tmp string) (*eval.Report, error) {
 func (c *evalRunCmd) untrained() bool { return c.Config == "" && c.Checkpoint == "" }
 
 // data returns the questions, and the file of items that the server is to load.
+//
+// The built-in shop has customers of its own, whose true wishes are known. Of another catalog the last item of each user is held out.
 func (c *evalRunCmd) data(tmp string) (*eval.Data, string, error) {
-	items := c.ItemsFile
-	if items == "" && c.Config != "" {
+	items, users := c.ItemsFile, c.UsersFile
+	var theirs string // users of the configuration
+	if c.Config != "" {
 		cfg, err := config.Load(config.Source{File: c.Config})
 		if err != nil {
 			return nil, "", err
 		}
-		items = cfg.Catalog.Items
+		items, theirs = cmp.Or(items, cfg.Catalog.Items), cfg.Catalog.Users
+		if _, err := os.Stat(filepath.Join(cfg.DataDir, "catalog")); err == nil && items == "" {
+			return nil, "", usagef("%s names no catalog.items, and the catalog in %s belongs to the server: give --items-file and --users-file", c.Config, cfg.DataDir)
+		}
 	}
-	if c.UsersFile == "" {
-		return c.shop(tmp, items)
+	if users == "" {
+		if c.RequestsFile != "" {
+			return nil, "", usagef("--requests-file: about whom? Give --users-file")
+		}
+		sh, err := shop.New(c.Seed, shop.Default)
+		if err != nil {
+			return nil, "", err
+		}
+		own := true
+		if items != "" {
+			if own, err = eval.IsShop(items, sh); err != nil {
+				return nil, "", err
+			}
+		}
+		if own {
+			return c.shop(sh, tmp, items)
+		}
+		if users = theirs; users == "" {
+			return nil, "", usagef("%s is not the catalog of the built-in shop, so that it takes users to measure by: give --users-file, or catalog.users in the configuration. "+
+				"A line is {\"id\": \"u1\", \"history\": [\"i1\", \"i2\"]}; the last item of each history is held out", items)
+		}
 	}
 	if items == "" {
 		return nil, "", usagef("--users-file: whose items? Give --items-file")
 	}
-	d, err := eval.Read(eval.Files{Items: items, Users: c.UsersFile, Requests: c.RequestsFile, Most: c.Users, Candidates: c.Candidates, Seed: c.Seed})
+	d, err := eval.Read(eval.Files{Items: items, Users: users, Requests: c.RequestsFile, Most: c.Users, Candidates: c.Candidates, Seed: c.Seed})
 	return d, items, err
 }
 
 // shop asks about the shop's customers. Items of a file are the shop's with what a model needs beside:
 // identifiers and codes.
-func (c *evalRunCmd) shop(tmp, items string) (*eval.Data, string, error) {
-	if c.RequestsFile != "" {
-		return nil, "", usagef("--requests-file: about whom? Give --users-file")
-	}
-	sh, err := shop.New(c.Seed, shop.Default)
-	if err != nil {
-		return nil, "", err
-	}
+func (c *evalRunCmd) shop(sh *shop.World, tmp, items string) (*eval.Data, string, error) {
 	switch {
 	case c.untrained():
 		if err := eval.Untrained(tmp, sh); err != nil {
@@ -199,10 +221,7 @@ func (c *evalRunCmd) shop(tmp, items string) (*eval.Data, string, error) {
 		users = 200
 	}
 	d := eval.ShopFrom(sh, max(0, c.Skip), users)
-	if err := d.Equip(items); err != nil {
-		return nil, "", fmt.Errorf("%w (is this another catalog? Then give --users-file too)", err)
-	}
-	return d, items, nil
+	return d, items, d.Equip(items)
 }
 
 // configure returns the configuration to load. The server's own data folder is left alone.
@@ -317,6 +336,11 @@ func (c *evalRunCmd) waysOf(s *stack, d *eval.Data) ([]eval.Way, []string) {
 		w.Model = m.Name
 		ways = append(ways, w)
 	}
+	beams := func(m *server.Model) {
+		if m.Generate != nil && wanted("beam") {
+			add("beam", m, eval.Way{Name: "beam search", Generate: true})
+		}
+	}
 	for i := range s.models {
 		m := &s.models[i]
 		if m.Events != nil {
@@ -331,6 +355,7 @@ func (c *evalRunCmd) waysOf(s *stack, d *eval.Data) ([]eval.Way, []string) {
 		}
 		if m.Scoring.Kind == server.Pointwise {
 			c.addPointwise(func(kind string, w eval.Way) { add(kind, m, w) })
+			beams(m)
 			continue
 		}
 		var first int32
@@ -344,9 +369,7 @@ func (c *evalRunCmd) waysOf(s *stack, d *eval.Data) ([]eval.Way, []string) {
 				add(prefix, m, eval.Way{Name: name, Prefix: prefix, FirstIdentifier: first})
 			}
 		}
-		if m.Generate != nil && wanted("beam") {
-			add("beam", m, eval.Way{Name: "beam search", Generate: true})
-		}
+		beams(m)
 	}
 	for _, name := range c.Ways {
 		if !found[name] {

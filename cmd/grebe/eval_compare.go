@@ -198,7 +198,29 @@ func (c *evalRunCmd) ask(w *world, data *eval.Data, cfg *config.Config, open ope
 	if err != nil {
 		return nil, err
 	}
+	if !bare && !c.untrained() { // without intervals nothing is shown
+		c.compareOrders(r, ways, s)
+	}
 	r.Device, r.Model, r.Random = s.device.Name(), describeModels(s), c.untrained()
 	r.Notes = slices.Concat(r.Notes, notes)
 	return r, nil
+}
+
+// compareOrders says which orders of the prompt to allow, for each model that was asked in both.
+func (c *evalRunCmd) compareOrders(r *eval.Report, ways []eval.Way, s *stack) {
+	for i := range s.models {
+		m := &s.models[i]
+		if m.Events != nil { // auto puts the user first
+			continue
+		}
+		names := map[string]string{}
+		for k := range ways {
+			if w := &ways[k]; w.Model == m.Name && !w.Generate && w.Budget == nil {
+				names[w.Prefix] = w.Name
+			}
+		}
+		if names["user"] != "" && names["item"] != "" {
+			r.CompareOrders(m.Name, names["user"], names["item"], c.Seed)
+		}
+	}
 }

@@ -178,3 +178,44 @@ func TestDemoStatesItsOrders(t *testing.T) {
 		}
 	}
 }
+
+// Another catalog than the shop's is measured by the last items of its users, in every way that the models can: a model that
+// scores pointwise and has codes searches too.
+func TestEvalOtherCatalog(t *testing.T) {
+	text, err := os.ReadFile(filepath.Join(demoData, demo.ConfigFile))
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := t.TempDir()
+	configure := func(catalog string) string {
+		out := strings.ReplaceAll(string(text), "./checkpoint", filepath.Join(demoData, "checkpoint"))
+		out = strings.ReplaceAll(out, "scoring: {kind: identifier}", `scoring: {kind: pointwise, "yes": 300, "no": 301}`)
+		at := strings.Index(out, "catalog:")
+		file := filepath.Join(dir, "grebe.yaml")
+		if err := os.WriteFile(file, []byte(out[:at]+"data_dir: "+dir+"\n"+catalog), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		return file
+	}
+	items, users := filepath.Join(demoData, "items.ndjson"), filepath.Join(demoData, "users.ndjson")
+	out, errs, code := grebe(t, "eval", "--device", "cpu", "-c", configure("catalog: {items: "+items+", users: "+users+"}\n"), "--candidates", "20")
+	if code != exitDone {
+		t.Fatalf("exit %d: %s", code, errs)
+	}
+	for _, want := range []string{"pointwise, item-first", "beam search", "Each user's last item was held out", "Under model demo in the configuration: prefix: {orders: ["} {
+		if !strings.Contains(out, want) {
+			t.Errorf("the result lacks %q:\n%s", want, out)
+		}
+	}
+	_, errs, code = grebe(t, "eval", "-c", configure("catalog: {items: "+items+"}\n"))
+	if code != exitUsage || !strings.Contains(errs, "give --users-file, or catalog.users") {
+		t.Errorf("without users: exit %d, %s", code, errs)
+	}
+	if err := os.Mkdir(filepath.Join(dir, "catalog"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	_, errs, code = grebe(t, "eval", "-c", configure(""))
+	if code != exitUsage || !strings.Contains(errs, "belongs to the server: give --items-file and --users-file") {
+		t.Errorf("with a catalog that was imported: exit %d, %s", code, errs)
+	}
+}
