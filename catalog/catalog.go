@@ -34,6 +34,8 @@ import (
 	"sync"
 	"time"
 
+	"github.com/cockroachdb/pebble/v2/vfs"
+
 	grebev1 "grebe/api/grebe/v1"
 	"grebe/internal/wire"
 	"grebe/prompt"
@@ -65,7 +67,9 @@ type Options struct {
 	// TrackDeletions records each deleted user, in the batch that deletes it, until DeletionDone. Whoever keeps something
 	// of users elsewhere can then remove it after a crash: see PendingDeletions. Default: deletions are not recorded.
 	TrackDeletions bool
-	Logger         *slog.Logger // nothing is logged
+
+	disk   vfs.FS       // where the folder is; default: the system's. Tests put power cuts behind it.
+	Logger *slog.Logger // nothing is logged
 }
 
 func (o *Options) setDefaults() {

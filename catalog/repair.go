@@ -24,7 +24,7 @@ func Examine(dir string) ([]string, error) {
 		return nil, err
 	}
 	defer lock.Close()
-	opt := pebbleOptions(lock, slog.New(slog.DiscardHandler))
+	opt := pebbleOptions(lock, slog.New(slog.DiscardHandler), vfs.Default)
 	problems, err := pebbleopen.Examine(dir, opt)
 	if err != nil || len(problems) > 0 {
 		return problems, err
@@ -52,7 +52,7 @@ func Repair(dir string) (*pebbleopen.Loss, error) {
 		return nil, err
 	}
 	defer lock.Close()
-	opt := pebbleOptions(lock, slog.New(slog.DiscardHandler))
+	opt := pebbleOptions(lock, slog.New(slog.DiscardHandler), vfs.Default)
 	loss, err := pebbleopen.Repair(dir, opt)
 	if err != nil {
 		return loss, err

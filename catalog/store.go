@@ -69,7 +69,7 @@ func Open(dir string, opt Options) (*Catalog, error) {
 }
 
 func (c *Catalog) open(dir string) error {
-	s, err := openStore(dir, c.opt.Logger)
+	s, err := openStore(dir, c.opt.Logger, c.opt.disk)
 	if err != nil {
 		return err
 	}
@@ -92,7 +92,7 @@ func (c *Catalog) open(dir string) error {
 	}
 	s.buried.Store(buried)
 	c.store = s
-	s.sweeper = newSweeper(c, pending)
+	c.startSweeper(pending)
 	return nil
 }
 
@@ -130,11 +130,14 @@ func (c *Catalog) Close() error {
 	return nil
 }
 
-func openStore(dir string, log *slog.Logger) (*store, error) {
-	if err := durable.MkdirAll(dir); err != nil {
-		return nil, err
+func openStore(dir string, log *slog.Logger, disk vfs.FS) (*store, error) {
+	if disk == nil {
+		disk = vfs.Default
+		if err := durable.MkdirAll(dir); err != nil {
+			return nil, err
+		}
 	}
-	lock, err := pebble.LockDirectory(dir, vfs.Default)
+	lock, err := pebble.LockDirectory(dir, disk)
 	if err != nil {
 		var path *fs.PathError
 		if errors.As(err, &path) {
@@ -143,7 +146,7 @@ func openStore(dir string, log *slog.Logger) (*store, error) {
 		return nil, ErrLocked
 	}
 	s := &store{lock: lock}
-	if s.db, err = pebbleopen.Open(dir, pebbleOptions(lock, log)); err != nil {
+	if s.db, err = pebbleopen.Open(dir, pebbleOptions(lock, log, disk)); err != nil {
 		return nil, errors.Join(err, lock.Close())
 	}
 	if err := s.checkFormat(); err != nil {
@@ -152,8 +155,9 @@ func openStore(dir string, log *slog.Logger) (*store, error) {
 	return s, nil
 }
 
-func pebbleOptions(lock *pebble.Lock, log *slog.Logger) *pebble.Options {
+func pebbleOptions(lock *pebble.Lock, log *slog.Logger, disk vfs.FS) *pebble.Options {
 	return &pebble.Options{
+		FS:                 disk,
 		Lock:               lock,
 		FormatMajorVersion: pebble.FormatTableFormatV6,
 		MemTableSize:       16 << 20,

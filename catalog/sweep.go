@@ -26,15 +26,15 @@ type sweeper struct {
 // maxKeys bounds the files that are looked at one by one.
 const maxKeys = 32
 
-// newSweeper starts a sweeper. pending says that bytes were left when the catalog was last closed.
-func newSweeper(c *Catalog, pending bool) *sweeper {
+// startSweeper starts the catalog's sweeper. pending says that bytes were left when the catalog was last closed.
+func (c *Catalog) startSweeper(pending bool) {
 	ctx, cancel := context.WithCancel(context.Background())
 	s := &sweeper{c: c, cancel: cancel, done: make(chan struct{}), wake: make(chan struct{}, 1), compact: c.store.compact, all: pending}
+	c.store.sweeper = s // before it runs: its rounds look there
 	if pending {
 		s.start()
 	}
 	go s.run(ctx)
-	return s
 }
 
 // add notes a deletion that is durable.
