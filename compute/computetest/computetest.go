@@ -82,6 +82,7 @@ func checks(opts Options) []check {
 	all = append(all, blendChecks(opts)...)
 	if opts.STU {
 		all = append(all, stuChecks()...)
+		all = append(all, stuContainChecks()...)
 		all = append(all, check{"misuse/stu", stuMisuse})
 	}
 	if opts.SameBits && opts.STU {

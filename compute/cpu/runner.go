@@ -396,10 +396,27 @@ func (r *runner) writeKV(w, i int) {
 	}
 	copy(r.q[i*s.Heads*d:][:s.Heads*d], row)
 	at := r.home[id]
-	for kv := range 2 {
-		for h := range s.KVHeads {
-			src := row[(s.Heads+kv*s.KVHeads+h)*d:][:d]
-			r.store(at, kv, h, src)
+	for h := range s.KVHeads {
+		k, v := row[(s.Heads+h)*d:][:d], row[(s.Heads+s.KVHeads+h)*d:][:d]
+		contain(k, v)
+		r.store(at, 0, h, k)
+		r.store(at, 1, h, v)
+	}
+}
+
+// largestFinite is what bf16 has a finite number for.
+const largestFinite = 3.38e38
+
+// contain makes a value that is no finite number zeros, and its key NaN. Attention multiplies the values of keys that a row does
+// not see by 0: a value that is no number would spread to these rows. A key that is no number reaches the rows that see it alone.
+func contain(k, v []float32) {
+	for _, x := range v {
+		if !(x < largestFinite && x > -largestFinite) {
+			clear(v)
+			for i := range k {
+				k[i] = float32(math.NaN())
+			}
+			return
 		}
 	}
 }

@@ -147,8 +147,10 @@ func (r *runner) splitUVQK(i int) {
 	copy(r.q[i*n:][:n], row[2*n:])
 	at := r.home[i]
 	for h := range r.shape.Heads {
-		r.store(at, 0, h, row[3*n+h*d:][:d])
-		r.store(at, 1, h, row[n+h*d:][:d])
+		k, v := row[3*n+h*d:][:d], row[n+h*d:][:d]
+		contain(k, v)
+		r.store(at, 0, h, k)
+		r.store(at, 1, h, v)
 	}
 }
 
