@@ -220,6 +220,9 @@ eight:
 	MOVQ CX, AX
 	SUBQ BX, AX
 	JLE  done
+	MOVQ $8, DX
+	CMPQ AX, DX
+	CMOVQGT DX, AX // BZHI looks at eight bits of AX only
 	MOVQ $-1, DX
 	BZHIQ AX, DX, DX
 	KMOVB DX, K4

@@ -15,9 +15,13 @@ func TestMarksAgreeWithUse(t *testing.T) {
 		t.Skip("this processor has no AVX-512")
 	}
 	r := rand.New(rand.NewPCG(31, 32))
+	sizes := []int{255, 256, 257, 264, 300, 512, 521}
+	for n := 1; n <= 130; n++ {
+		sizes = append(sizes, n)
+	}
 	for _, rows := range []int{64, 5000, 1 << 21} {
 		slab := evict.NewSlab(rows)
-		for n := 1; n <= 130; n++ {
+		for _, n := range sizes {
 			sets, want := make([]set, n), make([]uint64, n*setSlots)
 			now := r.Uint64N(1 << 45)
 			for i := range want {
