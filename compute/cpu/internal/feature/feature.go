@@ -11,8 +11,8 @@ type Level uint8
 
 const (
 	Plain  Level = iota // portable Go
-	AVX2                // AVX2 and FMA
-	AVX512              // AVX-512 F, BW, DQ, VL
+	AVX2                // AVX2, FMA and F16C
+	AVX512              // AVX-512 F, BW, DQ, VL, and BMI2
 	AMX                 // AVX-512 and its bf16 conversions, AMX tiles with bf16
 )
 

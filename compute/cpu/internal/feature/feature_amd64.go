@@ -3,6 +3,7 @@
 package feature
 
 import (
+	"slices"
 	"sync"
 	"syscall"
 
@@ -11,16 +12,24 @@ import (
 
 var best = sync.OnceValue(func() Level {
 	x := &cpu.X86
+	return levelOf([]bool{x.HasAVX2, x.HasFMA, x.HasF16C},
+		[]bool{x.HasAVX512F, x.HasAVX512BW, x.HasAVX512DQ, x.HasAVX512VL, x.HasBMI2},
+		[]bool{x.HasAVX512BF16, x.HasAMXTile, x.HasAMXBF16}, permitTiles)
+})
+
+// levelOf returns the highest level all of whose instructions are there, as those of the levels below. tiles asks the system for
+// the last one's registers.
+func levelOf(avx2, avx512, amx []bool, tiles func() bool) Level {
 	switch {
-	case !x.HasAVX2 || !x.HasFMA:
+	case slices.Contains(avx2, false):
 		return Plain
-	case !x.HasAVX512F || !x.HasAVX512BW || !x.HasAVX512DQ || !x.HasAVX512VL:
+	case slices.Contains(avx512, false):
 		return AVX2
-	case !x.HasAVX512BF16 || !x.HasAMXTile || !x.HasAMXBF16 || !permitTiles():
+	case slices.Contains(amx, false) || !tiles():
 		return AVX512
 	}
 	return AMX
-})
+}
 
 // permitTiles asks Linux for the tile registers, once for the process; without it their use is
 // an illegal instruction.
