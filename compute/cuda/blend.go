@@ -325,7 +325,7 @@ func (r *runner) placeAll(from int, parts []compute.Part) error {
 
 // open makes what is needed, the first time, or nothing.
 func (p *placing) open(r *runner) error {
-	if p.place != nil {
+	if p.angles != nil {
 		return nil
 	}
 	err := p.make(r)
@@ -362,10 +362,13 @@ func (p *placing) make(r *runner) (err error) {
 	if err := p.fetch.open(r); err != nil {
 		return err
 	}
-	if p.angles, err = r.dev.kernel("angles.cu", "angles"); err != nil {
-		return err
+	if s.KV != compute.FP8 { // of which nothing is placed: CheckParts
+		defines := []string{fmt.Sprintf("KV=%d", s.KV), fmt.Sprintf("KV_HEADS=%d", s.KVHeads), fmt.Sprintf("DIM=%d", s.HeadDim)}
+		if p.place, err = r.dev.kernel("place.cu", "place", defines...); err != nil {
+			return err
+		}
 	}
-	p.place, err = r.dev.kernel("place.cu", "place", fmt.Sprintf("KV=%d", s.KV), fmt.Sprintf("KV_HEADS=%d", s.KVHeads), fmt.Sprintf("DIM=%d", s.HeadDim))
+	p.angles, err = r.dev.kernel("angles.cu", "angles")
 	return err
 }
 

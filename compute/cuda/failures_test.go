@@ -152,26 +152,30 @@ func (x *tried) project() error {
 	return x.r.Project(x.m.norm, x.m.head, []int32{0, 2}, x.m.out)
 }
 
-// failNth makes call n from now on fail, and returns how many calls were made and which one failed.
-func failNth(g *drivertest.GPU, n int, code int32) (calls *int, failed *string) {
-	calls, failed = new(int), new(string)
+// failNth makes call n from now on fail, and returns how many calls were made and which one failed. What puts more work into a stream behind
+// that is noted in after.
+func failNth(g *drivertest.GPU, n int, code int32) (calls *int, failed *string, after *[]string) {
+	calls, failed, after = new(int), new(string), new([]string)
 	g.Fail = func(call string) int32 {
 		if strings.Contains(call, "Destroy") || strings.Contains(call, "Free") || strings.Contains(call, "Unload") {
 			return 0 // whose failures leave nothing to be done
 		}
 		*calls++
-		if *calls-1 != n {
-			return 0
+		if *calls-1 == n {
+			*failed = call
+			return code
 		}
-		*failed = call
-		return code
+		if *failed != "" && slices.Contains([]string{"cuLaunchKernelEx", "cuMemcpyAsync", "cuMemsetD8Async", "cuGraphLaunch", "cublasLtMatmul"}, call) {
+			*after = append(*after, call)
+		}
+		return 0
 	}
-	return calls, failed
+	return calls, failed, after
 }
 
 // TestFailedCallLeavesNothingUnderWay: whatever call of the driver fails, at a task's first run or at a later one, the task returns an
-// error or succeeds without what failed. When it returns, the GPU has nothing left to do: its caller frees the KV. The next task
-// succeeds.
+// error or succeeds without what failed. With an error, no work follows the call that failed, and the GPU has nothing left to do when
+// it is returned: the caller frees the KV. The next task succeeds.
 func TestFailedCallLeavesNothingUnderWay(t *testing.T) {
 	for _, graphs := range []bool{false, true} {
 		for _, task := range tasks() {
@@ -182,11 +186,14 @@ func TestFailedCallLeavesNothingUnderWay(t *testing.T) {
 				defer x.r.Close()
 				for _, code := range []int32{1, 2} { // invalid value, out of memory
 					for turn := 0; ; turn++ {
-						calls, failed := failNth(g, turn, code)
+						calls, failed, after := failNth(g, turn, code)
 						err := task.run(x)
 						g.Fail = nil
 						if pending := g.Pending(); len(pending) > 0 {
 							t.Fatalf("call %d, %s, failed with %d (%v): %v are still under way", turn, *failed, code, err, pending)
+						}
+						if err != nil && len(*after) > 0 {
+							t.Fatalf("call %d, %s, failed with %d (%v): %v followed", turn, *failed, code, err, *after)
 						}
 						if *failed == "" {
 							if err != nil {
@@ -281,9 +288,12 @@ func TestFirstRunsFail(t *testing.T) {
 			before := runnersHold(g) // while the collector finds none of x
 			for turn := 0; ; turn++ {
 				x.open(t)
-				_, failed := failNth(g, turn, 1)
+				_, failed, after := failNth(g, turn, 1)
 				err := task.run(x)
 				g.Fail = nil
+				if err != nil && len(*after) > 0 {
+					t.Fatalf("call %d, %s, failed (%v): %v followed", turn, *failed, err, *after)
+				}
 				if pending := g.Pending(); len(pending) > 0 {
 					t.Fatalf("call %d, %s, failed (%v): %v are still under way", turn, *failed, err, pending)
 				}
@@ -296,14 +306,14 @@ func TestFirstRunsFail(t *testing.T) {
 				if *failed == "" {
 					break
 				}
-				after := runnersHold(g)
+				held := runnersHold(g)
 				for what, n := range before {
-					if after[what] -= n; after[what] == 0 {
-						delete(after, what)
+					if held[what] -= n; held[what] == 0 {
+						delete(held, what)
 					}
 				}
-				if len(after) > 0 {
-					t.Fatalf("call %d, %s, failed (%v): held beyond what there was: %v", turn, *failed, err, after)
+				if len(held) > 0 {
+					t.Fatalf("call %d, %s, failed (%v): held beyond what there was: %v", turn, *failed, err, held)
 				}
 			}
 		})

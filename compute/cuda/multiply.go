@@ -51,6 +51,7 @@ func (d *device) Multiply(w compute.Linear, in, out []float32) error {
 const (
 	multiplyColumns = 8 // of a block
 	multiplyRows    = 4
+	maxGridY        = 1<<16 - 1 // blocks of a grid along its second axis
 )
 
 func (x *multiplier) run(d *device, m *linear, rows int, in, out []float32) error {
@@ -63,7 +64,8 @@ func (x *multiplier) run(d *device, m *linear, rows int, in, out []float32) erro
 	}
 	copy(offheap.Slice[float32](x.host.Bytes, len(in)), in)
 	results := 4 * len(in)
-	l := driver.Launch{Grid: [3]int{(m.out + multiplyColumns - 1) / multiplyColumns, (rows + multiplyRows - 1) / multiplyRows}, Block: [3]int{256}}
+	grid := [3]int{(m.out + multiplyColumns - 1) / multiplyColumns, min((rows+multiplyRows-1)/multiplyRows, maxGridY)}
+	l := driver.Launch{Grid: grid, Block: [3]int{256}}
 	a := x.args.Reset().Ptr(x.dev.At(results)).Ptr(x.dev).Ptr(m.data).Int(rows).Int(m.in).Int(m.out).Int(m.cols)
 	err = x.stream.Copy(x.dev, x.host.Ptr, results)
 	if err == nil {

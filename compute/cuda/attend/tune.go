@@ -154,13 +154,18 @@ func (s *sweep) open(cfg Config) (err error) {
 	if err := s.a.Begin(s.stream, Behind(0, tileRows)); err != nil {
 		return err
 	}
-	run := func() (err error) {
+	run := func() error {
 		for l := range sweepLayers {
-			err = errors.Join(err, s.a.Run(s.stream, l, s.memory[2*l], width, s.memory[2*l+1], width))
+			if err := s.a.Run(s.stream, l, s.memory[2*l], width, s.memory[2*l+1], width); err != nil {
+				return err
+			}
 		}
+		return nil
+	}
+	if err := run(); err != nil {
 		return err
 	}
-	if err := errors.Join(run(), s.stream.Sync()); err != nil {
+	if err := s.stream.Sync(); err != nil {
 		return err
 	}
 	s.epoch = s.a.Epoch()
@@ -222,7 +227,19 @@ func (s *sweep) measure(b *compute.Batch, turns int) (split.Measured, error) {
 
 // time runs the layers once, by the plan of the batch.
 func (s *sweep) time(b *compute.Batch) (time.Duration, error) {
-	if err := errors.Join(s.a.Begin(s.stream, b), s.start.Record(s.stream), s.graph.Launch(s.stream), s.end.Record(s.stream), s.end.Sync()); err != nil {
+	if err := s.a.Begin(s.stream, b); err != nil {
+		return 0, err
+	}
+	if err := s.start.Record(s.stream); err != nil {
+		return 0, err
+	}
+	if err := s.graph.Launch(s.stream); err != nil {
+		return 0, err
+	}
+	if err := s.end.Record(s.stream); err != nil {
+		return 0, err
+	}
+	if err := s.end.Sync(); err != nil {
 		return 0, err
 	}
 	return s.end.Since(s.start)

@@ -6,51 +6,69 @@
 // 3·HEADS·DIM are written.
 // check: DT=1 HEADS=8 DIM=64
 // check: DT=0 HEADS=3 DIM=6
+// check: DT=1 HEADS=100 DIM=128
 #include "grebe.cuh"
 #include "load.cuh"
 
 #define WIDTH (HEADS * DIM)
+#define KEPT (WIDTH <= 10240) // a row of attention is kept in shared memory, of which a block has 48 KB without asking
 
-// The mean and what to multiply differences from it by.
-struct Norm { float mean, scale; };
+// What a value is made with.
+struct Norm {
+  u8* out;
+  const u8* u;
+  const float *gain, *shift;
+  float mean, scale;
+};
+
+// Writes value i, of attention v; at is the place of its gain and shift.
+DEVICE void finish(const Norm& n, int i, float v, int at) {
+  float own = load1<DT>(n.u, i), normed = (v - n.mean) * n.scale;
+  if (n.gain) normed *= n.gain[at];
+  if (n.shift) normed += n.shift[at];
+  store1<DT>(n.out, i, own);
+  store1<DT>(n.out, WIDTH + i, v);
+  store1<DT>(n.out, 2 * WIDTH + i, own * normed);
+}
 
 KERNEL void __launch_bounds__(128) mix(u8* out, const u8* u, const u8* a, const float* gain, const float* shift, const int* rows,
                                        int stride, int out_stride, int per_head, float eps) {
-  __shared__ float attention[WIDTH], scratch[33];
-  __shared__ Norm norms[HEADS];
+  __shared__ float scratch[33];
+#if KEPT
+  __shared__ float attention[WIDTH];
+#define AT(i) attention[i]
+#else
+#define AT(i) load1<DT>(a, i)
+#endif
   int row = blockIdx.x, lane = threadIdx.x & 31;
   wait_for_previous();
   allow_next();
   if (row >= *rows) return;
-  u += (u64)row * stride * SIZE_OF(DT);
   a += (u64)row * stride * SIZE_OF(DT);
-  out += (u64)row * out_stride * SIZE_OF(DT);
+  Norm n = {out + (u64)row * out_stride * SIZE_OF(DT), u + (u64)row * stride * SIZE_OF(DT), gain, shift, 0, 0};
   float sum = 0;
-  for (int i = threadIdx.x; i < WIDTH; i += 128) sum += attention[i] = load1<DT>(a, i);
-  float mean = block_sum(sum, scratch) / WIDTH, square = 0;
+  for (int i = threadIdx.x; i < WIDTH; i += 128) {
+    float v = load1<DT>(a, i);
+#if KEPT
+    attention[i] = v;
+#endif
+    sum += v;
+  }
+  n.mean = block_sum(sum, scratch) / WIDTH;
   __syncthreads();
   if (per_head) {
     for (int h = threadIdx.x >> 5; h < HEADS; h += 4) {
       float part = 0, squares = 0;
-      for (int i = lane; i < DIM; i += 32) part += attention[h * DIM + i];
-      part = warp_sum(part) / DIM;
-      for (int i = lane; i < DIM; i += 32) squares += (attention[h * DIM + i] - part) * (attention[h * DIM + i] - part);
-      float scale = rsqrt_exact(warp_sum(squares) / DIM + eps);
-      if (lane == 0) norms[h] = Norm{part, scale};
+      for (int i = lane; i < DIM; i += 32) part += AT(h * DIM + i);
+      n.mean = warp_sum(part) / DIM;
+      for (int i = lane; i < DIM; i += 32) squares += (AT(h * DIM + i) - n.mean) * (AT(h * DIM + i) - n.mean);
+      n.scale = rsqrt_exact(warp_sum(squares) / DIM + eps);
+      for (int i = lane; i < DIM; i += 32) finish(n, h * DIM + i, AT(h * DIM + i), h);
     }
-  } else {
-    for (int i = threadIdx.x; i < WIDTH; i += 128) square += (attention[i] - mean) * (attention[i] - mean);
-    float scale = rsqrt_exact(block_sum(square, scratch) / WIDTH + eps);
-    for (int h = threadIdx.x; h < HEADS; h += 128) norms[h] = Norm{mean, scale};
+    return;
   }
-  __syncthreads();
-  for (int i = threadIdx.x; i < WIDTH; i += 128) {
-    int h = i / DIM, g = per_head ? h : i;
-    float own = load1<DT>(u, i), v = (attention[i] - norms[h].mean) * norms[h].scale;
-    if (gain) v *= gain[g];
-    if (shift) v += shift[g];
-    store1<DT>(out, i, own);
-    store1<DT>(out, WIDTH + i, attention[i]);
-    store1<DT>(out, 2 * WIDTH + i, own * v);
-  }
+  float square = 0;
+  for (int i = threadIdx.x; i < WIDTH; i += 128) square += (AT(i) - n.mean) * (AT(i) - n.mean);
+  n.scale = rsqrt_exact(block_sum(square, scratch) / WIDTH + eps);
+  for (int i = threadIdx.x; i < WIDTH; i += 128) finish(n, i, AT(i), i);
 }

@@ -11,26 +11,28 @@
 #define ROWS 4
 
 KERNEL void __launch_bounds__(256) multiply(float* out, const float* in, const u8* w, int rows, int width, int columns, int stride) {
-  int column = blockIdx.x * 8 + (threadIdx.x >> 5), first = blockIdx.y * ROWS, lane = threadIdx.x & 31;
+  int column = blockIdx.x * 8 + (threadIdx.x >> 5), lane = threadIdx.x & 31;
   if (column >= columns) return;
   const u8* from = w + (u64)column * stride * SIZE_OF(W);
-  float sum[ROWS];
+  for (int first = blockIdx.y * ROWS; first < rows; first += gridDim.y * ROWS) { // a grid has up to 65,535 blocks along y
+    float sum[ROWS];
 #pragma unroll
-  for (int r = 0; r < ROWS; r++) sum[r] = 0;
-  for (int k = lane * 8; k < stride; k += 256) {
-    float v[8];
-    load8<W>(from + (u64)k * SIZE_OF(W), v);
+    for (int r = 0; r < ROWS; r++) sum[r] = 0;
+    for (int k = lane * 8; k < stride; k += 256) {
+      float v[8];
+      load8<W>(from + (u64)k * SIZE_OF(W), v);
+#pragma unroll
+      for (int r = 0; r < ROWS; r++) {
+        const float* x = in + (u64)min_i(first + r, rows - 1) * width;
+#pragma unroll
+        for (int i = 0; i < 8; i++)
+          if (k + i < width) sum[r] += v[i] * x[k + i];
+      }
+    }
 #pragma unroll
     for (int r = 0; r < ROWS; r++) {
-      const float* x = in + (u64)min_i(first + r, rows - 1) * width;
-#pragma unroll
-      for (int i = 0; i < 8; i++)
-        if (k + i < width) sum[r] += v[i] * x[k + i];
+      float s = warp_sum(sum[r]);
+      if (lane == 0 && first + r < rows) out[(u64)(first + r) * columns + column] = s;
     }
-  }
-#pragma unroll
-  for (int r = 0; r < ROWS; r++) {
-    float s = warp_sum(sum[r]);
-    if (lane == 0 && first + r < rows) out[(u64)(first + r) * columns + column] = s;
   }
 }

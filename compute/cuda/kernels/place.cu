@@ -4,13 +4,17 @@
 // short: others that are more urgent need not wait for long. Runs against memory bandwidth, or the bus. cosine and sine have a
 // row for each part; where turned is 0, bits are copied.
 //
-// KV is the format, 0 or 1.
+// KV is the format, 0 or 1: keys in e4m3 cannot be turned.
 // check: KV=1 KV_HEADS=2 DIM=128
 // check: KV=0 KV_HEADS=1 DIM=6
 // check: KV=1 KV_HEADS=3 DIM=80
 #include "grebe.cuh"
 #include "load.cuh"
 #include "home.cuh"
+
+#if KV > 1
+#error "place: no such format"
+#endif
 
 struct __align__(16) Run {
   u8 *from, *to;

@@ -4,6 +4,7 @@
 // sums has a value for each row of the batch, in fixed point as in received.cu.
 // check: Q=1 KV=1 HEADS=12 KV_HEADS=2 DIM=128
 // check: Q=0 KV=0 HEADS=3 KV_HEADS=1 DIM=6
+// check: Q=1 KV=3 HEADS=4 KV_HEADS=2 DIM=64
 #include "grebe.cuh"
 #include "load.cuh"
 #include "home.cuh"
@@ -41,13 +42,14 @@ KERNEL void __launch_bounds__(128) received_direct(u64* sums, const u8* q, const
       int count = min_i(s->count, left);
       left -= count;
       const u8* keys = head_of<KV>(s->chunk, s->tokens, layer, group, KV_HEADS, DIM * SIZE_OF(KV));
+      float key_scale = KV == FP8 ? scale * *(const float*)(keys - SCALE_BYTES(KV)) : scale;
       for (int base = 0; base < count; base += 32) {
         int k = base + lane;
         float score = -1e30f;
         if (k < count) {
           score = 0;
           for (int d = 0; d < DIM; d++) score += query[warp][d] * load1<KV>(keys, (u64)k * DIM + d);
-          score *= scale;
+          score *= key_scale;
         }
         if (turn == 0) {
           float now = max_f(most, warp_max(score));

@@ -119,7 +119,13 @@ func NewClock(s *driver.Stream) (*Clock, error) {
 
 // Time runs f, which puts work into the stream, and waits for it.
 func (c *Clock) Time(f func() error) (time.Duration, error) {
-	if err := errors.Join(c.start.Record(c.stream), f(), c.end.Record(c.stream)); err != nil {
+	if err := c.start.Record(c.stream); err != nil {
+		return 0, err
+	}
+	if err := f(); err != nil {
+		return 0, err
+	}
+	if err := c.end.Record(c.stream); err != nil {
 		return 0, err
 	}
 	if err := c.end.Sync(); err != nil {

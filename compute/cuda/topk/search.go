@@ -147,11 +147,18 @@ func (q *Search) Limit(level, request int, alive, dead driver.Ptr, n int) error 
 
 // Begin gives every request its first beam, the empty path.
 func (q *Search) Begin(s *driver.Stream) error {
-	var errs []error
 	for _, b := range q.beams[0] {
-		errs = append(errs, s.Copy(b.Head, q.roots[0], headBytes), s.Copy(b.Scores, q.roots[1], 8), s.Copy(b.Nodes, q.roots[1], 4))
+		if err := s.Copy(b.Head, q.roots[0], headBytes); err != nil {
+			return err
+		}
+		if err := s.Copy(b.Scores, q.roots[1], 8); err != nil {
+			return err
+		}
+		if err := s.Copy(b.Nodes, q.roots[1], 4); err != nil {
+			return err
+		}
 	}
-	return errors.Join(errs...)
+	return nil
 }
 
 // Round selects the continuations of all requests' beams at a level. args is overwritten. With overlap
@@ -165,6 +172,11 @@ func (q *Search) Round(s *driver.Stream, args *driver.Args, level int, overlap b
 	if err := launch(st.scan, rows, scan, overlap); err != nil {
 		return err
 	}
-	return errors.Join(launch(st.count, (rows+together-1)/together, scan, true), launch(st.pick, rows, scan, true),
-		launch(st.keep, keepGrid, keep, true))
+	if err := launch(st.count, (rows+together-1)/together, scan, true); err != nil {
+		return err
+	}
+	if err := launch(st.pick, rows, scan, true); err != nil {
+		return err
+	}
+	return launch(st.keep, keepGrid, keep, true)
 }
