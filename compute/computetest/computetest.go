@@ -78,8 +78,9 @@ func checks(opts Options) []check {
 	all = append(all, scaledChecks(opts)...)
 	all = append(all, containChecks()...)
 	all = append(all, misuseChecks()...)
-	all = append(all, check{"multiply", multiplies})
+	all = append(all, check{"multiply", multiplies}, check{"logits of any number", logitCounts})
 	all = append(all, blendChecks(opts)...)
+	all = append(all, crowdedChecks()...)
 	if opts.STU {
 		all = append(all, stuChecks()...)
 		all = append(all, stuContainChecks()...)

@@ -29,6 +29,14 @@ func (r random) mixed(s *compute.Shape, start int32) []plan {
 // attendChecks run QKV, Attend and Output of one layer.
 func attendChecks() []check {
 	var out []check
+	for i, g := range wideGeometries {
+		for j, f := range formats {
+			if f.dt == compute.BF16 && f.kv == compute.BF16 || i < 3 && f.kv == compute.F32 { // on GPUs, the first go through the tensor cores
+				out = append(out, attendCheck(config{seed: uint64(900 + 10*i + j), shape: g.shape(1, f.kv), dt: f.dt, src: sources[(i+j)%3],
+					headed: i%2 == 0, quiet: true, sharp: 1}, int32(i)*700))
+			}
+		}
+	}
 	for i := range 2 * len(geometries) {
 		for j, f := range formats {
 			seed := uint64(100 + 10*i + j)
@@ -42,18 +50,25 @@ func attendChecks() []check {
 			sharp := []float64{1, 4, 0.25}[(i+j)%3]
 			c := config{seed: seed, shape: g.shape(1, f.kv), dt: f.dt, src: sources[(i+j)%3], headed: i%2 == 0,
 				eye: g.hidden == g.heads*g.headDim, quiet: true, sharp: sharp}
-			name := fmt.Sprintf("attend/seed%d/%d,%d×%d×%d,%v,kv_%v", seed, g.hidden, g.heads, g.kvHeads, g.headDim, f.dt, f.kv)
-			out = append(out, check{name, func(d compute.Device) error {
-				r := newRandom(seed)
-				plans := r.mixed(&c.shape, int32(i%4)*9000)
-				if err := agree(d, c, steps{qkv: true, attend: true}, attendLimits(c), plans...); err != nil {
-					return fmt.Errorf("attend: %w", err)
-				}
-				return nil
-			}})
+			out = append(out, attendCheck(c, int32(i%4)*9000))
 		}
 	}
 	return out
+}
+
+// wideGeometries have heads of other sizes than most, and many query heads on a KV head: more than 8, and more than any tile has rows.
+var wideGeometries = []geometry{{96, 2, 1, 96, 1}, {64, 2, 1, 256, 1}, {64, 20, 1, 64, 1}, {48, 24, 2, 128, 1}, {40, 130, 1, 64, 1}, {66, 3, 3, 96, 1}}
+
+func attendCheck(c config, start int32) check {
+	s := &c.shape
+	name := fmt.Sprintf("attend/seed%d/%d,%d×%d×%d,%v,kv_%v", c.seed, s.Hidden, s.Heads, s.KVHeads, s.HeadDim, c.dt, s.KV)
+	return check{name, func(d compute.Device) error {
+		plans := newRandom(c.seed).mixed(&c.shape, start)
+		if err := agree(d, c, steps{qkv: true, attend: true}, attendLimits(c), plans...); err != nil {
+			return fmt.Errorf("attend: %w", err)
+		}
+		return nil
+	}}
 }
 
 // attendLimits: the scores' deviation is sharp but for the rotation's scale, which turns both sides.

@@ -3,6 +3,7 @@ package computetest
 import (
 	"errors"
 	"fmt"
+	"math"
 
 	"grebe/compute"
 )
@@ -171,6 +172,48 @@ func roundedTo(d compute.Device, kv compute.DType) error {
 	}
 	if differ*50 > all {
 		return fmt.Errorf("qkv: %v: %d of %d values of K and V are not the nearest %v, more than 2 %%", c, differ, all, kv)
+	}
+	return nil
+}
+
+// logitCounts: as many logits as are asked for are computed, and each is what it is alone.
+func logitCounts(d compute.Device) error {
+	c := config{seed: 31, shape: geometries[3].shape(1, compute.BF16), dt: compute.BF16, src: compute.F32, sharp: 1}
+	m := newModel(c)
+	w, err := m.pack(d)
+	if err != nil {
+		return err
+	}
+	r, err := d.Open(m.shape, 8)
+	if err != nil {
+		return err
+	}
+	defer r.Close()
+	b := newBatch(d.Memory(), &m.shape, newRandom(3).causal(0, 8))
+	if err := b.begin(r); err != nil {
+		return err
+	}
+	m.operations(r, w, wholeLayers)
+	var alone [8 * vocabulary]float32
+	for i := range alone {
+		if err := r.Logits(w.norm, w.head, []compute.Pair{{Row: int32(i / vocabulary), ID: int32(i % vocabulary)}}, alone[i:i+1]); err != nil {
+			return err
+		}
+	}
+	for _, n := range []int{1, 2, 127, 128, 129, 255, 256, 257, 512, 513, 769} {
+		pairs, out := make([]compute.Pair, n), make([]float32, n)
+		for i := range pairs {
+			pairs[i] = compute.Pair{Row: int32(i * 3 % 8), ID: int32(i * 7 % vocabulary)}
+			out[i] = float32(math.NaN())
+		}
+		if err := r.Logits(w.norm, w.head, pairs, out); err != nil {
+			return err
+		}
+		for i, p := range pairs {
+			if want := alone[int(p.Row)*vocabulary+int(p.ID)]; out[i] != want {
+				return fmt.Errorf("logit %d of %d is %v, want %v", i, n, out[i], want)
+			}
+		}
 	}
 	return nil
 }

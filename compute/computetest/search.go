@@ -19,6 +19,8 @@ type searchCase struct {
 	widths  []int
 	prompts [][2]int // tokens of the two segments of each prompt
 	dead    int      // nodes of each level that are left out
+	twins   bool     // neighbouring codes have equal logits
+	flat    bool     // all codes have
 }
 
 func searchCases() []searchCase {
@@ -33,7 +35,19 @@ func searchCases() []searchCase {
 		{config: long, sizes: []int{48, 48, 48}, paths: 5000, widths: []int{40, 60, 100}, prompts: [][2]int{{1, 500}, {130, 1}, {4, 5}}, dead: 7},
 		{config: near, sizes: []int{30, 30, 30, 30}, paths: 4000, widths: []int{30, 60, 70, 80}, prompts: [][2]int{{1, 1}, {2, 1}}},
 		{config: long, sizes: []int{6, 7, 8, 9, 10}, paths: 3000, widths: []int{6, 42, 256, 300, 400}, prompts: [][2]int{{60, 3}}, dead: 2},
+		{config: of(74, 4, 2, 64, compute.FP8), sizes: []int{30, 30, 30}, paths: 3000, widths: []int{20, 50, 60}, prompts: [][2]int{{6, 90}, {3, 1}}},
+		{config: of(75, 3, 3, 80, compute.BF16), sizes: []int{30, 30, 30}, paths: 3000, widths: []int{20, 50, 60}, prompts: [][2]int{{6, 90}}},
+		{config: of(76, 4, 2, 96, compute.BF16), sizes: []int{30, 30, 30}, paths: 3000, widths: []int{20, 50, 60}, prompts: [][2]int{{6, 90}}},
+		{config: of(77, 4, 2, 96, compute.FP8), sizes: []int{30, 30}, paths: 600, widths: []int{20, 50}, prompts: [][2]int{{6, 40}}},
+		{config: of(78, 4, 2, 64, compute.BF16), sizes: []int{48, 48, 48}, paths: 20000, widths: []int{48, 1024, 1024}, prompts: [][2]int{{2, 30}}},
+		{config: of(79, 4, 2, 64, compute.BF16), sizes: []int{40, 40, 40}, paths: 6000, widths: []int{21, 63, 101}, prompts: [][2]int{{2, 30}, {9, 9}}, twins: true},
+		{config: of(80, 4, 2, 64, compute.BF16), sizes: []int{40, 40}, paths: 900, widths: []int{21, 301}, prompts: [][2]int{{2, 30}}, flat: true},
 	}
+}
+
+// of is a model of two layers with heads of a kind.
+func of(seed uint64, heads, kvHeads, dim int, kv compute.DType) config {
+	return config{seed: seed, shape: shape(2, 240, heads, kvHeads, dim, 480, kv), dt: compute.BF16, src: compute.BF16, headed: true, sharp: 1}
 }
 
 // Search holds the searches of a device against those of ref.Searching on the same device: the paths are
@@ -47,6 +61,47 @@ func Search(t *testing.T, d compute.Device) {
 			}
 		})
 	}
+	t.Run("search NaN", func(t *testing.T) {
+		if err := searchNaN(d); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// searchNaN: a logit that is no number, at any level, is an error, and the next search is not affected.
+func searchNaN(d compute.Device) error {
+	c := searchCase{config: of(81, 4, 2, 64, compute.BF16), sizes: []int{20, 20, 20}, paths: 900, widths: []int{20, 60, 80}, prompts: [][2]int{{3, 9}}}
+	s, want, err := c.open(d)
+	if s != nil {
+		defer s.close()
+	}
+	if err != nil {
+		return err
+	}
+	bad := newRandom(1).tensor(compute.F32, 20, c.config.shape.Hidden, 0, 1)
+	for i := range 20 { // one weight of each code: whichever a beam has
+		copy(bad.Data[4*i*bad.Cols:], appendValue(nil, compute.F32, math.NaN()))
+	}
+	head, err := d.Linear(c.config.dt, bad)
+	if err != nil {
+		return err
+	}
+	for level := range s.heads {
+		good := s.heads[level]
+		s.heads[level] = head
+		if _, err := s.search(false); err == nil {
+			return fmt.Errorf("logits of level %d are no numbers, and that is no error", level)
+		}
+		s.heads[level] = good
+		got, err := s.search(false)
+		if err != nil {
+			return fmt.Errorf("after NaN at level %d: %w", level, err)
+		}
+		if err := sameLeaves(got[0], want[0], len(c.sizes)); err != nil {
+			return fmt.Errorf("after NaN at level %d: %w", level, err)
+		}
+	}
+	return nil
 }
 
 func (c searchCase) on(d compute.Device) error {
@@ -133,7 +188,14 @@ func (c searchCase) open(d compute.Device) (*searchRun, [][]compute.Leaf, error)
 	levels := c.levels()
 	r := newRandom(c.config.seed + 1)
 	for _, l := range levels {
-		head, err := d.Linear(c.config.dt, r.tensor(compute.BF16, l.Size, c.config.shape.Hidden, 0, 2/math.Sqrt(float64(c.config.shape.Hidden))))
+		weights := r.tensor(compute.BF16, l.Size, c.config.shape.Hidden, 0, 2/math.Sqrt(float64(c.config.shape.Hidden)))
+		for row := 2 * weights.Cols; c.twins && row < len(weights.Data); row += 4 * weights.Cols {
+			copy(weights.Data[row:][:2*weights.Cols], weights.Data[row-2*weights.Cols:])
+		}
+		if c.flat {
+			clear(weights.Data)
+		}
+		head, err := d.Linear(c.config.dt, weights)
 		if err != nil {
 			return nil, nil, err
 		}

@@ -167,6 +167,11 @@ func stuChecks() []check {
 			return []plan{r.causal(0, 520), r.pointwise(0, 330, []int{1, 1, 1}, 1), r.itemFirst(0, 0, 200, []int{1, 1, 1}, 1)}
 		}))
 	}
+	// More values of all heads than a block of a GPU has shared memory for.
+	for i, g := range []geometry{{16, 100, 100, 128, 1}, {24, 200, 200, 64, 1}} {
+		c := config{seed: uint64(6010 + i), shape: g.stuShape(1, compute.BF16, compute.Pointwise{Scale: 1}), dt: compute.BF16, src: compute.F32, sharp: 1, perHead: i == 1}
+		out = append(out, c.stuCheck(false, func(r random) []plan { return []plan{r.causal(0, 5), r.pointwise(0, 3, []int{1, 1}, 1)} }))
+	}
 	return out
 }
 
@@ -278,6 +283,9 @@ func multiplies(d compute.Device) error {
 	if !ok {
 		return nil // an optional part of the contract
 	}
+	if err := multipliesMany(d, mul); err != nil {
+		return err
+	}
 	for i, dt := range []compute.DType{compute.F32, compute.BF16, compute.F32} {
 		r := newRandom(uint64(i))
 		w := r.tensor(compute.F32, []int{30, 64, 1}[i], 70, 0, 1/sqrt(70))
@@ -313,6 +321,28 @@ func multiplies(d compute.Device) error {
 		}
 		if mul.Multiply(l, in[1:], got) == nil || mul.Multiply(l, in, got[1:]) == nil {
 			return fmt.Errorf("multiply: sizes that do not fit are no error")
+		}
+	}
+	return nil
+}
+
+// multipliesMany: more rows than a grid of a GPU has along an axis, even by fours.
+func multipliesMany(d compute.Device, mul compute.Multiplier) error {
+	const rows = 4*65535 + 77
+	l, err := d.Linear(compute.F32, compute.Tensor{DType: compute.F32, Rows: 1, Cols: 2, Data: appendValue(appendValue(nil, compute.F32, 1), compute.F32, 2)})
+	if err != nil {
+		return err
+	}
+	in, out := make([]float32, 2*rows), make([]float32, rows)
+	for i := range rows {
+		in[2*i], in[2*i+1], out[i] = float32(i%1000), float32(i/1000), -1
+	}
+	if err := mul.Multiply(l, in, out); err != nil {
+		return fmt.Errorf("multiply %d rows: %w", rows, err)
+	}
+	for i, v := range out {
+		if want := float32(i%1000) + 2*float32(i/1000); v != want {
+			return fmt.Errorf("multiply %d rows: row %d is %v, want %v", rows, i, v, want)
 		}
 	}
 	return nil

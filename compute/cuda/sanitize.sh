@@ -41,11 +41,23 @@ cases() {
     echo "$v-embed $suite/^$v\$/^embed\$"
     echo "$v-weights $suite/^$v\$/^weights_"
   done
-  for i in 5 3 2 1 4 0; do
+  for i in 10 5 3 2 1 4 0 6 7 8 9 11 12 NaN; do
     for v in graphs plain one_by_one; do
       [ -n "$short" ] && [ $v = one_by_one ] || echo "search-$v-$i ^TestSearch\$/^$v\$/^search_$i\$"
     done
   done
+  # Many cached segments with scratch for a few layers. Under a tool, of each variant those whose scratch is smallest.
+  for v in graphs plain one_by_one direct; do
+    for n in 1 2 3 4 5 6; do
+      { [ $v = graphs ] || [ $n -lt 3 ]; } && { [ $1 = none ] || [ $n -lt 4 -a $v = graphs ] || [ $n = 1 -a -z "$short" ]; } || continue
+      for at in host device in_place; do
+        [ $1 != none ] && [ $at != host ] && [ $v$n != graphs2 ] && continue
+        echo "crowded-$v-$n-$at ^TestCrowded\$/^$v\$/^${n}_layers\$/^$at\$"
+      done
+    done
+  done
+  [ $1 != racecheck ] && echo "failures ^TestFailedCallsOnTheGPU\$" && echo "many-graphs ^TestMoreKindsThanGraphsOnTheGPU\$"
+  [ $1 = none ] && echo "large ^TestLarge(Chunks|Tables)\$"
   for v in graphs one_by_one in_place; do
     [ $1 != none ] && echo "host-$v $host/^$v\$/^(attend|layers)\$/^seed[0-9]*0[0-9]\$" && continue
     for o in attend layers qkv fp8 blend; do echo "host-$v-$o $host/^$v\$/^$o\$"; done
@@ -75,7 +87,7 @@ cases() {
 one() {
   local name=$1 tool=${1%%-*} log=$DIR/$1.log begin limit=$LIMIT run rc passed verdict
   # under racecheck the largest searches take up to 74 GB of the host's memory: one after the other, beside the rest
-  [[ $name =~ ^racecheck-.*search-(graphs|one_by_one)-[235]$ ]] && exec 9>"$DIR/large" && flock 9
+  [[ $name =~ ^racecheck-.*search-(graphs|one_by_one)-([235]|10)$ ]] && exec 9>"$DIR/large" && flock 9
   begin=$SECONDS
   [ -n "$END" ] && [ $((END - $(date +%s))) -lt "$limit" ] && limit=$((END - $(date +%s)))
   [ "$limit" -lt 3 ] && echo "not begun: $name" && return
