@@ -97,9 +97,39 @@ func (m *model) append(id string, events []*grebev1.Event) {
 			u.Tokens = []int32{} // a clone loses it
 		}
 	}
+	// An event without a time counts as of the time of the one before it.
+	times := map[*grebev1.Event]int64{}
+	last, late := int64(0), false
+	for _, e := range u.Events {
+		if e.Time != 0 {
+			last = e.Time
+		}
+		times[e] = last
+	}
+	head, tail := len(u.History)-len(u.Events), len(u.History) >= len(u.Events) // the history ends with the events' items
+	for i, e := range u.Events {
+		tail = tail && u.History[head+i] == e.Item
+	}
 	for _, e := range events {
+		late = late || e.Time != 0 && e.Time < last
+		if e.Time != 0 {
+			last = e.Time
+		}
+		times[e] = last
 		if u.Events = append(u.Events, e); len(u.History) > 0 {
 			u.History = append(u.History, e.Item)
+		}
+	}
+	if late {
+		for i := range u.Events { // sort by insertion
+			for j := i; j > 0 && times[u.Events[j]] < times[u.Events[j-1]]; j-- {
+				u.Events[j], u.Events[j-1] = u.Events[j-1], u.Events[j]
+			}
+		}
+		for i, e := range u.Events {
+			if tail && len(u.History) > 0 {
+				u.History[head+i] = e.Item
+			}
 		}
 	}
 	if n := len(u.History); n > modelHistory {
@@ -117,7 +147,7 @@ var (
 	genInts  = rapid.SliceOfN(rapid.Int32Min(0), 0, 5)
 	genIDs   = rapid.SliceOfN(genID, 0, 12)
 	genEvent = rapid.Custom(func(t *rapid.T) *grebev1.Event {
-		e := &grebev1.Event{Item: genID.Draw(t, "item"), Time: rapid.Int64().Draw(t, "time"), Action: rapid.Int32().Draw(t, "action")}
+		e := &grebev1.Event{Item: genID.Draw(t, "item"), Time: rapid.OneOf(rapid.Int64(), rapid.Int64Range(0, 20)).Draw(t, "time"), Action: rapid.Int32().Draw(t, "action")}
 		if f := rapid.MapOfN(genText, rapid.Float64(), 0, 3).Draw(t, "features"); len(f) > 0 {
 			e.Features = f
 		}

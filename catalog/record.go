@@ -21,7 +21,7 @@ import (
 //	record  = uvarint(length of strings) strings numbers
 //	item    strings: id text {name values…}…     numbers: flags tokens identifier codes {count of values}…
 //	user    strings: id text history events      numbers: flags tokens history events
-//	events  strings: {item {feature}…}…          numbers: count {time action count {feature}…}…
+//	events  strings: {item {feature}…}… {id}…    numbers: count {time action count {feature}…}… 1, if an event has an id
 //
 // A string is its length and its bytes. FORMAT.md has the rest of what is on disk.
 type record []byte
@@ -162,6 +162,13 @@ func (r *recorder) events(events []*grebev1.Event) {
 			r.str(name)
 			r.numbers = binary.LittleEndian.AppendUint64(r.numbers, math.Float64bits(e.Features[name]))
 		}
+	}
+	if !slices.ContainsFunc(events, func(e *grebev1.Event) bool { return e.GetId() != "" }) {
+		return
+	}
+	r.count(1)
+	for _, e := range events {
+		r.str(e.GetId())
 	}
 }
 
@@ -360,6 +367,11 @@ func (p *player) events() []*grebev1.Event {
 			}
 		}
 		out[i] = e
+	}
+	if len(p.numbers) > 0 && p.count(1) == 1 { // events end their record
+		for _, e := range out {
+			e.Id = p.str()
+		}
 	}
 	return out
 }

@@ -344,17 +344,30 @@ func (r *round) clearDeletions() {
 
 func (r *round) appendEvents(m *mutation) {
 	old := r.user(m.id)
-	e, dropped, err := grown(old, m.id, m.record, r.c.opt.MaxHistory)
+	events, size, err := newEvents(m.record)
 	if err != nil {
 		m.Err = err
 		return
 	}
+	fresh := newOnes(old, events)
+	if m.duplicates = len(events) - len(fresh); m.duplicates > 0 {
+		if len(fresh) == 0 {
+			m.entry = &User{User: old.user, Version: old.version, Duplicates: m.duplicates}
+			return
+		}
+		m.record = eventsRecord(fresh)
+		if events, size, err = newEvents(m.record); err != nil {
+			m.Err = err
+			return
+		}
+	}
+	e, dropped := grown(old, m.id, events, size, r.c.opt.MaxHistory)
 	if m.Err = r.replaceUser(old, e); m.Err != nil {
 		return
 	}
 	r.totals.dropped += int64(dropped)
 	m.Created, m.Changed, m.dropped = old == nil, true, dropped
-	m.entry = &User{User: e.user, Version: e.version}
+	m.entry = &User{User: e.user, Version: e.version, Duplicates: m.duplicates}
 	switch {
 	case r.batch == nil:
 	case old == nil || e.appended == 0:
@@ -364,38 +377,41 @@ func (r *round) appendEvents(m *mutation) {
 	}
 }
 
-// grown returns a user with more events; old may be nil. An entry with appended == 0 is to be written
-// in full: because it is new, because something was dropped, or because so much was appended that
-// reading it back would take longer than it should.
-func grown(old *userEntry, id string, more record, maxHistory int) (e *userEntry, dropped int, err error) {
-	events, size, err := newEvents(more)
-	if err != nil {
-		return nil, 0, err
-	}
+// grown returns a user with more events, which take size bytes; old may be nil. Events are in the order of their times. An
+// entry with appended == 0 is to be written in full: because it is new, because something was dropped or events came late, or
+// because so much was appended that reading it back would take longer than it should.
+func grown(old *userEntry, id string, events []*grebev1.Event, size int64, maxHistory int) (e *userEntry, dropped int) {
 	if old == nil {
 		old = &userEntry{user: &grebev1.User{Id: id}, size: userStruct + int64(len(id))}
 	}
-	// The arrays are shared with the user before: readers of that one see no further than its end.
-	u := &grebev1.User{
-		Id: old.user.Id, Text: old.user.Text, Tokens: old.user.Tokens, History: old.user.History,
-		Events: append(old.user.Events, events...),
+	u := &grebev1.User{Id: old.user.Id, Text: old.user.Text, Tokens: old.user.Tokens, History: old.user.History, Events: old.user.Events}
+	late := !inOrder(u.Events, events)
+	if late {
+		insert(u, events)
+	} else {
+		// The arrays are shared with the user before: readers of that one see no further than its end.
+		u.Events = append(u.Events, events...)
+		if len(u.History) > 0 {
+			for _, ev := range events {
+				u.History = append(u.History, ev.Item)
+			}
+		}
 	}
 	if len(u.History) > 0 {
-		for _, ev := range events {
-			u.History = append(u.History, ev.Item)
-		}
 		size += 16 * int64(len(events))
 	}
 	e = &userEntry{user: u, size: old.size + size, appended: old.appended + len(events)}
 	dropped = trim(u, maxHistory, max(1, int(math.Ceil(float64(maxHistory)*0.75))))
 	if dropped > 0 {
 		// A fresh copy lets go of what was dropped.
-		if e, err = newUser(userRecord(u)); err != nil {
-			return nil, 0, err
+		fresh, err := newUser(userRecord(u))
+		if err != nil { // it was made of a user just now
+			panic(fmt.Sprintf("catalog: user %q: %v", id, err))
 		}
+		e = fresh
 	}
-	if e.appended >= max(64, len(u.Events)/2) {
+	if late || e.appended >= max(64, len(u.Events)/2) {
 		e.appended = 0
 	}
-	return e, dropped, nil
+	return e, dropped
 }

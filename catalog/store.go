@@ -285,10 +285,11 @@ func (c *Catalog) readUser(value []byte) error {
 		if f, rest, err = nextFrame(rest); err != nil || f.kind != eventsFrame {
 			return errRecord
 		}
-		before := e
-		if e, _, err = grown(before, before.user.Id, f.record, c.opt.MaxHistory); err != nil {
+		events, size, err := newEvents(f.record)
+		if err != nil {
 			return err
 		}
+		e, _ = grown(e, e.user.Id, events, size, c.opt.MaxHistory)
 		e.version = f.version
 	}
 	c.users[e.user.Id] = e

@@ -1,10 +1,7 @@
 package catalog
 
 import (
-	"fmt"
-
 	grebev1 "grebe/api/grebe/v1"
-	"grebe/internal/wire"
 	"grebe/prompt"
 )
 
@@ -65,15 +62,17 @@ type mutation struct {
 	user   *userEntry
 
 	Result
-	dropped int    // of a history
-	entry   *User  // after appendEvents
-	version uint64 // after endImport
+	dropped    int    // of a history
+	duplicates int    // events that the user has already
+	entry      *User  // after appendEvents
+	version    uint64 // after endImport
 }
 
 // User is a user's entry as AppendEvents left it.
 type User struct {
 	*grebev1.User
-	Version uint64
+	Version    uint64
+	Duplicates int // events that were not appended, since the user has their ids
 }
 
 // writer is a call that waits for its mutations.
@@ -140,24 +139,17 @@ func (c *Catalog) EndImport(id string) (version uint64, err error) {
 	return w.muts[0].version, w.muts[0].Err
 }
 
-// AppendEvents appends events to a user, who is created when unknown; created says so. Where the user
-// has a history, the events' items join it too, so that it grows at its end. Of a history or events
+// AppendEvents adds events to a user, who is created when unknown; created says so. Events are kept in the order of their
+// times, and one whose id the user has already is not added again. Where the user has a history, the events' items join it
+// too. Of a history or events
 // that become longer than Options.MaxHistory the oldest quarter and more is dropped and counted: the
 // rest then stays as it is, and what was computed for it stays of use, for many appends.
 func (c *Catalog) AppendEvents(id string, events []*grebev1.Event) (u User, created bool, dropped int, err error) {
 	if err := checkID(id); err != nil {
 		return User{}, false, 0, err
 	}
-	if len(events) == 0 {
-		return User{}, false, 0, &wire.Error{Field: "events", Problem: "give at least one"}
-	}
-	for i, e := range events {
-		if e.GetItem() == "" {
-			return User{}, false, 0, &wire.Error{Field: fmt.Sprintf("events[%d].item", i), Problem: "is missing"}
-		}
-		if len(e.Item) > maxID {
-			return User{}, false, 0, &wire.Error{Field: fmt.Sprintf("events[%d].item", i), Problem: fmt.Sprintf("%d bytes, at most %d", len(e.Item), maxID)}
-		}
+	if err := checkEvents(events); err != nil {
+		return User{}, false, 0, err
 	}
 	w := &writer{muts: []mutation{{verb: appendEvents, id: id, record: eventsRecord(events)}}}
 	c.write(w)

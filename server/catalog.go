@@ -115,10 +115,36 @@ func (s *Server) postEvents(r *http.Request, id string) (reply, error) {
 	if err != nil {
 		return reply{}, s.catalogError(err)
 	}
-	return reply{status: putStatus(created), body: wire.EncodeAppendEvents(&grebev1.AppendEventsResponse{
-		Id: id, Created: created, Appended: int32(len(m.Events)), Dropped: int32(dropped),
+	resp := &grebev1.AppendEventsResponse{
+		Id: id, Created: created, Appended: int32(len(m.Events) - u.Duplicates), Dropped: int32(dropped), Duplicates: int32(u.Duplicates),
 		Events: int32(len(u.Events)), History: int32(len(u.History)), Version: strconv.FormatUint(u.Version, 10),
-	})}, nil
+	}
+	for _, e := range m.Events {
+		if !s.knows(e.Item) {
+			if resp.UnknownItems++; len(resp.Unknown) < maxUnknown {
+				resp.Unknown = append(resp.Unknown, e.Item)
+			}
+		}
+	}
+	return reply{status: putStatus(created), body: wire.EncodeAppendEvents(resp)}, nil
+}
+
+// maxUnknown bounds how many unknown items a response names.
+const maxUnknown = 10
+
+// knows reports whether the catalog, or a model of events, has an item.
+func (s *Server) knows(id string) bool {
+	if _, ok := s.catalog.Item(id); ok {
+		return true
+	}
+	for _, sl := range s.served {
+		if m := sl.serving().Events; m != nil && m.Named() {
+			if _, ok := m.Row(id); ok {
+				return true
+			}
+		}
+	}
+	return false
 }
 
 // sameID makes the id in a body the one of the path; a different one is a mistake.

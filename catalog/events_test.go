@@ -1,0 +1,104 @@
+package catalog
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"testing"
+
+	grebev1 "grebe/api/grebe/v1"
+)
+
+func event(id, item string, time int64) *grebev1.Event {
+	return &grebev1.Event{Id: id, Item: item, Time: time, Features: map[string]float64{"f": 1}}
+}
+
+func timesOf(u *grebev1.User) string {
+	var out []string
+	for _, e := range u.Events {
+		out = append(out, fmt.Sprint(e.Item, "@", e.Time, e.Id))
+	}
+	return strings.Join(out, " ") + " | " + strings.Join(u.History, " ")
+}
+
+// Events are kept in the order of their times, those with an id that the user has are not added again, and all of it is
+// so after a restart.
+func TestEventsAreOrderedAndIdempotent(t *testing.T) {
+	dir := t.TempDir()
+	c := open(t, dir, Options{})
+	if _, err := c.PutUser(&grebev1.User{Id: "h", History: []string{"old"}}); err != nil {
+		t.Fatal(err)
+	}
+	add := func(id string, duplicates int, want string, events ...*grebev1.Event) {
+		t.Helper()
+		u, _, _, err := c.AppendEvents(id, events)
+		if err != nil {
+			t.Fatal(err)
+		}
+		got, _ := c.User(id)
+		if timesOf(got) != want || u.Duplicates != duplicates || len(u.Events) != len(got.Events) {
+			t.Fatalf("%s has %s, %d duplicates; want %s, %d", id, timesOf(got), u.Duplicates, want, duplicates)
+		}
+		shut(t, c)
+		c = open(t, dir, Options{})
+		if got, _ := c.User(id); timesOf(got) != want {
+			t.Fatalf("after a restart %s has %s, want %s", id, timesOf(got), want)
+		}
+	}
+	for _, id := range []string{"n", "h"} {
+		tail := func(items string) string {
+			if id == "n" {
+				return " | "
+			}
+			return " | old " + items
+		}
+		add(id, 0, "a@10x c@30"+tail("a c"), event("x", "a", 10), event("", "c", 30))
+		add(id, 0, "a@10x b@20y c@30"+tail("a b c"), event("y", "b", 20))
+		add(id, 1, "a@10x b@20y c@30 d@0"+tail("a b c d"), event("y", "b", 20), event("", "d", 0))
+		add(id, 0, "z@5 a@10x b@20y c@30 d@0 e@30z"+tail("z a b c d e"), event("z", "e", 30), event("", "z", 5))
+		add(id, 2, "z@5 a@10x b@20y c@30 d@0 e@30z"+tail("z a b c d e"), event("z", "e", 30), event("x", "other", 99))
+		add(id, 1, "z@5 a@10x b@20y c@30 d@0 e@30z f@40w"+tail("z a b c d e f"), event("w", "f", 40), event("w", "f", 40))
+	}
+	before := c.Stats().Version
+	if _, _, _, err := c.AppendEvents("n", []*grebev1.Event{event("w", "f", 40)}); err != nil || c.Stats().Version != before {
+		t.Errorf("a repeated event changed the catalog: %v", err)
+	}
+	if _, _, _, err := c.AppendEvents("n", []*grebev1.Event{event(strings.Repeat("x", 129), "f", 40)}); err == nil {
+		t.Error("an id of 129 bytes is accepted")
+	}
+	shut(t, c)
+}
+
+// Whatever the order in which events arrive, the user has them in the order of their times, and readers of an earlier
+// state see it unchanged.
+func TestEventsInAnyOrder(t *testing.T) {
+	r := rand.New(rand.NewPCG(6, 6))
+	for range 50 {
+		c := New(Options{})
+		var all []*grebev1.Event
+		for i := range 40 {
+			all = append(all, event(fmt.Sprint("e", i), fmt.Sprint("i", i), int64(1000+i)))
+		}
+		r.Shuffle(len(all), func(i, j int) { all[i], all[j] = all[j], all[i] })
+		for len(all) > 0 {
+			n := min(len(all), 1+r.IntN(5))
+			before, known := c.User("u")
+			was := ""
+			if known {
+				was = timesOf(before)
+			}
+			if _, _, _, err := c.AppendEvents("u", all[:n]); err != nil {
+				t.Fatal(err)
+			}
+			if known && timesOf(before) != was {
+				t.Fatal("what was handed out has changed")
+			}
+			all = all[n:]
+		}
+		u, _ := c.User("u")
+		if len(u.Events) != 40 || !slices.IsSortedFunc(u.Events, func(a, b *grebev1.Event) int { return int(a.Time - b.Time) }) {
+			t.Fatalf("the user has %s", timesOf(u))
+		}
+	}
+}
