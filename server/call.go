@@ -407,8 +407,11 @@ type (
 func arrived(ctx context.Context) context.Context {
 	at := time.Now()
 	conn, _ := ctx.Value(connKey{}).(net.Conn)
-	if secure, ok := conn.(*tls.Conn); ok {
-		conn = secure.NetConn()
+	switch c := conn.(type) {
+	case *tls.Conn:
+		conn = c.NetConn()
+	case *framedConn:
+		conn = c.Conn
 	}
 	if c, ok := conn.(syscall.Conn); ok {
 		at = at.Add(-min(sinceData(c), mostUnread))

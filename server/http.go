@@ -38,6 +38,7 @@ type route struct {
 	role    guard.Role // that a key needs; none: everyone is let in
 	open    bool       // answers before the server is ready, and however many requests are under way
 	stream  bool       // reads a body of any length piece by piece
+	list    bool       // makes a long list: one at a time
 	methods map[string]handler
 }
 
@@ -55,9 +56,9 @@ var routes = map[string]*route{
 	"/v1/items:batch":      {op: "items", role: guard.Catalog, stream: true, methods: map[string]handler{"POST": (*Server).postItems}},
 	"/v1/items:check":      {op: "items", role: guard.Catalog, stream: true, methods: map[string]handler{"POST": (*Server).postCheckItems}},
 	"/v1/users:batch":      {op: "users", role: guard.Catalog, stream: true, methods: map[string]handler{"POST": (*Server).postUsers}},
-	"/v1/items":            {op: "items", role: guard.Catalog, methods: map[string]handler{"GET": (*Server).listItems}},
-	"/v1/users":            {op: "users", role: guard.Catalog, methods: map[string]handler{"GET": (*Server).listUsers}},
-	"/v1/hot":              {op: "catalog", role: guard.Admin, methods: map[string]handler{"GET": (*Server).getHot}},
+	"/v1/items":            {op: "items", role: guard.Catalog, list: true, methods: map[string]handler{"GET": (*Server).listItems}},
+	"/v1/users":            {op: "users", role: guard.Catalog, list: true, methods: map[string]handler{"GET": (*Server).listUsers}},
+	"/v1/hot":              {op: "catalog", role: guard.Admin, list: true, methods: map[string]handler{"GET": (*Server).getHot}},
 	"/v1/catalog":          {op: "catalog", role: guard.Catalog, methods: map[string]handler{"GET": (*Server).getCatalog}},
 	"/v1/catalog:activate": {op: "catalog", role: guard.Catalog, methods: map[string]handler{"POST": (*Server).postActivate}},
 	"/v1/catalog:rollback": {op: "catalog", role: guard.Catalog, methods: map[string]handler{"POST": (*Server).postRollback}},
@@ -223,7 +224,13 @@ func (s *Server) answer(rt *route, w http.ResponseWriter, r *http.Request, id st
 	if err := s.receive(w, r); err != nil {
 		return reply{}, err
 	}
-	if !rt.open {
+	if rt.list {
+		leave, err := s.lists.wait(r.Context())
+		if err != nil {
+			return reply{}, err
+		}
+		defer leave()
+	} else if !rt.open {
 		release, err := s.admit()
 		if err != nil {
 			return reply{}, err

@@ -1,11 +1,42 @@
 package server
 
 import (
+	"context"
 	"encoding/json"
 	"net/http"
 	"net/url"
 	"strconv"
+	"sync"
+	"sync/atomic"
 )
+
+// line has requests for lists wait for each other: a list takes a core for milliseconds and nobody is in a hurry for it, so many of
+// them at once shall not take the cores from rankings.
+type line struct {
+	turn    sync.Mutex
+	waiting atomic.Int64
+}
+
+// maxWaiting bounds the requests for lists that wait.
+const maxWaiting = 64
+
+// wait returns when it is this request's turn; the caller MUST call leave.
+func (l *line) wait(ctx context.Context) (leave func(), err error) {
+	if l.waiting.Add(1) > maxWaiting {
+		l.waiting.Add(-1)
+		return nil, errorf(exhausted, "", "%d requests for lists wait", maxWaiting)
+	}
+	l.turn.Lock() // those before it take milliseconds each
+	leave = func() {
+		l.turn.Unlock()
+		l.waiting.Add(-1)
+	}
+	if err := ctx.Err(); err != nil {
+		leave()
+		return nil, err
+	}
+	return leave, nil
+}
 
 // maxListed bounds how many ids one listing returns.
 const maxListed = 1000

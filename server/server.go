@@ -233,6 +233,7 @@ type Server struct {
 	metrics *metrics
 	created int64 // seconds since 1970
 	slots   chan struct{}
+	lists   line         // of requests for lists
 	bodies  atomic.Int64 // bytes of bodies under way
 	intake  intake
 	guard   *guard.Guard
@@ -409,8 +410,8 @@ type Listeners struct {
 func (s *Server) Serve(ctx context.Context, l Listeners) error {
 	shared := s.newGRPC(nil) // behind net/http: its connections cannot be drained, only closed
 	alone := s.newGRPC(s.cfg.TLS)
-	web := s.newHTTP(s.screened(s.frontDoor(shared), false))
-	admin := s.newHTTP(s.screened(s.AdminHandler(), true))
+	web := s.newHTTP(s.framed(s.screened(s.frontDoor(shared), false)))
+	admin := s.newHTTP(s.framed(s.screened(s.AdminHandler(), true)))
 	web.Protocols = new(http.Protocols)
 	web.Protocols.SetHTTP1(true)
 	web.Protocols.SetUnencryptedHTTP2(s.cfg.TLS == nil)
@@ -439,12 +440,12 @@ func (s *Server) Serve(ctx context.Context, l Listeners) error {
 	}
 	start("HTTP", l.HTTP, func(ln net.Listener) error {
 		if s.cfg.TLS == nil {
-			return web.Serve(ln)
+			return web.Serve(framedListener{ln})
 		}
 		web.TLSConfig = s.cfg.TLS
 		return web.ServeTLS(ln, "", "")
 	})
-	start("admin", l.Admin, admin.Serve)
+	start("admin", l.Admin, func(ln net.Listener) error { return admin.Serve(framedListener{ln}) })
 	start("gRPC", l.GRPC, alone.Serve)
 
 	var failed error
@@ -476,9 +477,11 @@ func (s *Server) newHTTP(h http.Handler) *http.Server {
 		WriteTimeout:      s.cfg.WriteTimeout,
 		IdleTimeout:       s.cfg.IdleTimeout,
 		BaseContext:       func(net.Listener) context.Context { return s.cut },
-		ConnContext:       func(ctx context.Context, c net.Conn) context.Context { return context.WithValue(ctx, connKey{}, c) },
+		ConnContext:       withConn,
 		MaxHeaderBytes:    64 << 10,
-		ErrorLog:          slog.NewLogLogger(s.log.Handler(), slog.LevelDebug),
+		// All requests reach the handler, which counts them.
+		DisableGeneralOptionsHandler: true,
+		ErrorLog:                     slog.NewLogLogger(s.log.Handler(), slog.LevelDebug),
 	}
 }
 

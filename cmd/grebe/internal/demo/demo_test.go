@@ -130,3 +130,18 @@ func TestEmbeddedFilesAreSmall(t *testing.T) {
 		t.Errorf("%d bytes in all, %v", total, err)
 	}
 }
+
+// Requests of the demo and of the quickstart name no deadline: they have time on a busy machine that has just started.
+func TestTheDemoHasTime(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "demo")
+	if err := Ensure(dir); err != nil {
+		t.Fatal(err)
+	}
+	cfg, err := config.Load(config.Source{File: filepath.Join(dir, ConfigFile)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if cfg.SLOMillis < 5000 {
+		t.Errorf("the demo's requests have %d ms", cfg.SLOMillis)
+	}
+}
