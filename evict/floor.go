@@ -1,7 +1,9 @@
 package evict
 
-// Floor is the default policy: it evicts what is predicted to return last, but never falls behind LRU by
-// more than a stated margin, whatever the predictions.
+import "math"
+
+// Floor is the default policy. It evicts what is predicted to return last, or keeps what it has where keys return in a loop. It never
+// falls behind LRU by more than a stated margin, whatever the predictions and the requests.
 //
 // # How
 //
@@ -17,14 +19,16 @@ package evict
 //
 // Safe evictions always make enough room: what is cached and in the shadow, with the missed entry, is
 // part of the shadow and fits. A risky eviction, of an entry in the shadow, adds the victim's bytes to Φ. So
-// the credit C = L + ε·H + b − M − Φ is known at all times, and a prediction may choose a risky victim only
+// the credit C = L + ε·H + b − M − Φ is known at all times, and a risky victim may be chosen only
 // while C covers it. C is also cut to a cap, so that old gains do not pay for a later collapse.
 //
 // # What holds
 //
-//   - Always, for entries of any sizes: missed bytes ≤ LRU's + ε·(LRU's hit bytes) + b, hence
-//     hit bytes ≥ (1−ε)·LRU's − b. Over any stretch of requests the same holds with the cap plus
-//     what Φ was at its beginning in place of b.
+//   - Always, for entries of any sizes: missed bytes ≤ LRU's + ε·(LRU's hit bytes) + b + what was lent, and b and what is lent are
+//     together at most Lend·capacity. With the defaults: hits ≥ 99.5 % of LRU's less one cache. Over any
+//     stretch of requests the same holds with the cap plus what Φ was at its beginning in place of b.
+//   - Until the cache has gained on LRU, and while nothing below hits more than twice what LRU does, less is lent: hits ≥ 99 % of LRU's, or b less than
+//     99.5 % of them if that is lower. b is 0.1 % of the bytes of the first 5,000 requests: five entries.
 //   - For entries of one size, with b and cap ≥ 2·capacity: under perfect predictions the misses are
 //     the optimum's. (LRU's run up to now, then a change to the optimum's content, is a way to serve the
 //     trace, so M ≤ L + Φ at every moment; so M + Φ ≤ L + 2Φ ≤ L + 2k, and the credit never binds.)
@@ -34,21 +38,25 @@ package evict
 // # What is lent
 //
 // A small b makes useless predictions harmless and good ones slow: to differ from LRU by a whole cache, credit has to
-// double many times. So credit is also lent on what predictions show on paper: a follower, keys alone, goes wherever
-// predictions lead it, and four times as many bytes as it has gained on LRU since it was behind most are lent, at most Lend times the
-// capacity, and taken back as it loses again. The bound above holds with b and the most that was ever lent, so by proof with
-// b + Lend·capacity; predictions that do not earn on paper get nothing. And while the follower has of late lost more than an
-// eighth of the capacity to LRU, no risky victim is chosen, whatever credit there is: what was earned is not spent on
-// predictions that have become wrong.
+// double many times. So credit is also lent on evidence. A [follower] measures on paper what predictions gain on LRU, and what a cache gains that
+// keeps what it has ([keeper]). Four times the gain is lent, and taken back as it is lost again:
+//
+//   - at most ε·H − b, so a share of LRU's own hits; on predictions also twice what this cache has gained on LRU,
+//   - at most Lend·capacity − b where predictions or the keeper hit more than twice what LRU did. There LRU's hits say nothing: on a loop larger than
+//     the cache it has none, and to keep half a cache means to differ from LRU by that half before the first gain.
+//
+// While predictions have of late lost more than an eighth of the capacity to LRU, they choose no risky victim, whatever credit
+// there is: what was earned is not spent on predictions that have become wrong.
+//
+// While the cache keeps what it has, an entry that comes is the next victim unless it is used before; see follower.choose.
 //
 // The shadow is exact and not sampled: it costs about 150 bytes per slot with everything else here (the follower, which is sampled,
-// an eighth as much again in large caches), small beside a KV page, and the bound is then a proof and not a likelihood. Evictions forced by evictable
+// a fifth as much again in large caches), small beside a KV page, and the bound is then a proof and not a likelihood. Evictions forced by evictable
 // refusing every safe victim, or asked for while there is room, are counted (Stats.Forced) and weaken the
 // bound by their bytes.
 //
 // An entry that did not return when predicted is overdue; it is expected to stay away as long again
-// as it has been away, so overdue entries leave in LRU's order, and without predictions (Return ≤ Now)
-// the whole policy is LRU.
+// as it has been away, so overdue entries leave in LRU's order. Without any prediction (Return ≤ Now, no Refresh) the whole policy is LRU.
 type Floor struct {
 	capacity int64
 	slots    int32
@@ -57,6 +65,9 @@ type Floor struct {
 	credit   float64
 	pending  int64 // bytes of the missed entry until it is inserted: in Φ, but about to leave it
 	stats    FloorStats
+	started  int     // requests that added to b, up to startRequests
+	given    float64 // b so far
+	most     float64 // of b
 
 	entries   []floorEntry // per slot
 	heaps     [4]heap      // see class
@@ -65,6 +76,8 @@ type Floor struct {
 	late      [maxRefresh]Slot
 	returnsAt [maxRefresh]int64
 	random    uint64
+	kept      uint64    // entries that came while it keeps
+	predicted bool      // predictions come, or may be asked for
 	follower  *follower // nil: nothing is lent
 	hidden    []Slot    // taken out of heaps while one victim is sought
 
@@ -84,6 +97,7 @@ type floorEntry struct {
 	due   int64 // while it is ahead: when it is looked at again
 	class class
 	asked bool // a new prediction is under way
+	trial bool // it came while the cache keeps what it has, and was not used since
 }
 
 type ghost struct {
@@ -105,10 +119,14 @@ const (
 // FloorConfig bounds what predictions may cost. Zero values mean the defaults.
 type FloorConfig struct {
 	Loss   float64 // ε, share of LRU's hit bytes that may be lost for good; 0.005
-	Credit float64 // b, as a share of the capacity; 1/64
+	Credit float64 // most of b, as a share of the capacity; 1/16
+	Start  float64 // share of the bytes of the first 5,000 requests that is b; 0.001, or all of Credit at once where that is set
 	Cap    float64 // most credit that can be saved up, as a share of the capacity; 2
-	Lend   float64 // most credit that is lent, as a share of the capacity; 1; below 0: none
+	Lend   float64 // most of b and what is lent together, as a share of the capacity; 1; below 0: nothing is lent
 }
+
+// startRequests is how many requests add to b.
+const startRequests = 5000
 
 // FloorStats says where a Floor stands against LRU, in bytes.
 type FloorStats struct {
@@ -116,7 +134,8 @@ type FloorStats struct {
 	LRUHits, LRUMisses int64
 	Away               int64   // Φ, held by the shadow and not cached
 	Forced             int64   // evicted without credit because nothing safe could go
-	Lent               int64   // at most at any time, on what predictions showed on paper
+	Lent               int64   // at most at any time, on what was gained on paper
+	Keeping            bool    // it keeps what it has, as it should on loops
 	Credit             float64 // C
 }
 
@@ -125,7 +144,7 @@ func NewFloor(c Config, f FloorConfig) *Floor {
 	f = f.orDefaults()
 	n := c.Slots
 	p := &Floor{
-		capacity: c.Bytes, slots: int32(n), cfg: f, refresh: c.Refresh, credit: f.Credit * float64(c.Bytes),
+		capacity: c.Bytes, slots: int32(n), cfg: f, refresh: c.Refresh, predicted: c.Refresh != nil, most: f.Credit * float64(c.Bytes),
 		entries: make([]floorEntry, n),
 		shadow:  newList(2*n + 1), ghosts: make([]ghost, n+1), byKey: newTable(n + 1),
 	}
@@ -140,6 +159,10 @@ func NewFloor(c Config, f FloorConfig) *Floor {
 	for i := range p.ghosts {
 		p.free = append(p.free, int32(n+len(p.ghosts)-1-i))
 	}
+	if math.IsInf(f.Start, 1) {
+		p.start(p.most)
+		p.started = startRequests
+	}
 	if f.Lend > 0 {
 		p.follower = newFollower(c)
 	}
@@ -150,8 +173,14 @@ func (f FloorConfig) orDefaults() FloorConfig {
 	if f.Loss == 0 {
 		f.Loss = 0.005
 	}
+	if f.Start == 0 {
+		f.Start = 0.001
+		if f.Credit != 0 {
+			f.Start = math.Inf(1)
+		}
+	}
 	if f.Credit == 0 {
-		f.Credit = 1.0 / 64
+		f.Credit = 1.0 / 16
 	}
 	if f.Cap == 0 {
 		f.Cap = 2
@@ -167,7 +196,7 @@ func (p *Floor) Stats() FloorStats {
 	s := p.stats
 	s.Credit = p.credit
 	if p.follower != nil {
-		s.Lent = p.follower.most
+		s.Lent, s.Keeping = p.follower.most, p.follower.keeping
 	}
 	return s
 }
@@ -181,7 +210,7 @@ func (p *Floor) away(bytes int64) {
 }
 
 func (p *Floor) Hit(s Slot, a Access) {
-	p.begin(a)
+	p.begin(a, true)
 	e := &p.entries[s]
 	p.stats.Hits += e.bytes
 	if p.shadow.has(s) {
@@ -193,16 +222,39 @@ func (p *Floor) Hit(s Slot, a Access) {
 		p.earn(float64(e.bytes))
 		p.admit(s, e.bytes)
 	}
-	e.last, e.ret = a.Now, a.Return
+	e.last, e.ret, e.trial = a.Now, a.Return, false
 	p.place(s)
 }
 
-func (p *Floor) begin(a Access) {
+func (p *Floor) begin(a Access, hit bool) {
 	p.now, p.pending = a.Now, 0
-	if f := p.follower; f != nil {
-		f.request(a)
-		p.earn(float64(f.lend(int64(p.cfg.Lend * float64(p.capacity)))))
+	if p.started < startRequests {
+		p.started++
+		p.start(p.cfg.Start * float64(a.Bytes))
 	}
+	p.predicted = p.predicted || a.Return > a.Now
+	if f := p.follower; f != nil && f.sees(a.Key) {
+		f.request(a, hit)
+		p.earn(float64(f.judge(p.limits())))
+	}
+}
+
+// limits are what may be lent now.
+func (p *Floor) limits() (l limits) {
+	bytes := func(most float64) int64 { return max(int64(min(most, p.cfg.Lend*float64(p.capacity))-p.given), 0) }
+	share := p.cfg.Loss * float64(p.stats.LRUHits)
+	gained := max(p.stats.Hits-p.stats.LRUHits, 0)
+	if !p.predicted {
+		return limits{}
+	}
+	return limits{predictions: bytes(share + gainTimes*float64(gained)), keeper: bytes(share), loops: bytes(math.Inf(1))}
+}
+
+// start adds to b.
+func (p *Floor) start(bytes float64) {
+	bytes = min(bytes, p.most-p.given)
+	p.given += bytes
+	p.earn(bytes)
 }
 
 func (p *Floor) shadowHit(bytes int64) {
@@ -211,7 +263,7 @@ func (p *Floor) shadowHit(bytes int64) {
 }
 
 func (p *Floor) Miss(a Access) {
-	p.begin(a)
+	p.begin(a, false)
 	p.stats.Misses += a.Bytes
 	if g, ok := p.byKey.get(a.Key); ok {
 		p.shadowHit(a.Bytes)
@@ -274,12 +326,24 @@ func (p *Floor) trim() {
 func (p *Floor) Insert(s Slot, a Access) {
 	p.pending = 0
 	p.entries[s] = floorEntry{key: a.Key, bytes: a.Bytes, last: a.Now, ret: a.Return, class: none}
+	if p.keeping() {
+		p.try(s)
+	}
 	if g, ok := p.byKey.get(a.Key); ok {
 		p.shadow.replace(g, s)
 		p.shadowBytes += a.Bytes - p.ghosts[g-p.slots].bytes
 		p.lay(g)
 	}
 	p.place(s)
+}
+
+func (p *Floor) keeping() bool { return p.predicted && p.follower != nil && p.follower.keeping }
+
+// try makes a new entry the next victim, unless it is one of those that stay.
+func (p *Floor) try(s Slot) {
+	if p.kept++; p.kept%keptOne != 0 {
+		p.entries[s].trial, p.entries[s].ret = true, Never
+	}
 }
 
 // Resize changes the capacity of this cache and of the shadow: the bound is then against an LRU cache whose capacity changes
@@ -293,10 +357,12 @@ func (p *Floor) Resize(bytes int64) {
 	}
 }
 
-// Predict takes the prediction as one made now.
+// Predict takes the prediction as one made now. An entry on trial stays the next victim.
 func (p *Floor) Predict(s Slot, ret int64) {
 	e := &p.entries[s]
-	e.ret = ret
+	if e.trial = e.trial && p.keeping(); !e.trial {
+		e.ret = ret
+	}
 	p.placeOn(e.class&shadowed, s)
 	if p.follower != nil {
 		p.follower.predict(e.key, p.now, ret)
@@ -410,8 +476,8 @@ func (p *Floor) covers(s Slot) bool {
 	return !p.wrong() && p.credit+float64(p.pending) >= float64(p.entries[s].bytes)
 }
 
-// wrong reports whether predictions have become so.
-func (p *Floor) wrong() bool { return p.follower != nil && p.follower.behind() }
+// wrong reports whether predictions have become so, and are followed.
+func (p *Floor) wrong() bool { return p.follower != nil && !p.follower.keeping && p.follower.behind() }
 
 // forced finds LRU's own victim among entries of which one may go.
 func (p *Floor) forced(evictable func(Slot) bool) Slot {

@@ -15,7 +15,10 @@ func checkFloor(t *testing.T, what string, p *Floor, lruHits int64) {
 	if most := p.cfg.Lend * float64(p.capacity); float64(s.Lent) > max(most, 0) {
 		t.Fatalf("%s: %d bytes were lent, at most %.0f may be", what, s.Lent, most)
 	}
-	b := p.cfg.Credit*float64(p.capacity) + float64(s.Lent)
+	if most := p.cfg.Credit * float64(p.capacity); p.given > most+1e-9 {
+		t.Fatalf("%s: b is %.3f, at most %.3f", what, p.given, most)
+	}
+	b := p.given + float64(s.Lent)
 	if limit := float64(s.LRUMisses) + p.cfg.Loss*float64(s.LRUHits) + b; float64(s.Misses+s.Away) > limit+1e-6 {
 		t.Fatalf("%s: missed %d and away %d, the bound is %.2f", what, s.Misses, s.Away, limit)
 	}
@@ -41,12 +44,15 @@ func TestFloorHoldsUnderAdversaries(t *testing.T) {
 	}
 }
 
+// drifting draws a key of a popularity that moves on, so that a cache which keeps what it has gains nothing.
+func drifting(r *rand.Rand, i int) uint64 { return uint64(i/16) + uint64(r.ExpFloat64()*400) }
+
 // Predictions that earn nothing on paper are lent nothing: reversed ones cost LRU's hits ε and b, not more. Good ones are lent all.
 func TestLentOnlyToWhatEarns(t *testing.T) {
 	r := rand.New(rand.NewPCG(15, 15))
-	keys, k := make([]uint64, 40000), 200
+	keys, k := make([]uint64, 200000), 200 // half a percent of LRU's hits is more than the cache
 	for i := range keys {
-		keys[i] = uint64(r.ExpFloat64() * 400)
+		keys[i] = drifting(r, i)
 	}
 	next := NextUses(keys)
 	lru := replay(t, make1(t, "lru", k), keys, k, nil)
@@ -57,8 +63,8 @@ func TestLentOnlyToWhatEarns(t *testing.T) {
 		hits := replay(t, p, keys, k, ret)
 		checkFloor(t, name, p, int64(lru))
 		lent := p.Stats().Lent
-		if name == "perfect" && lent != int64(k) {
-			t.Errorf("perfect predictions: %d lent, want the whole cache of %d", lent, k)
+		if want := int64(k) - startRequests/1000; name == "perfect" && (lent < want || lent > int64(k)) {
+			t.Errorf("perfect predictions: %d lent, want at least %d: with b a whole cache", lent, want)
 		}
 		if name != "perfect" && (lent > lendTimes*int64(k/10) || float64(hits) < .99*float64(lru)) {
 			t.Errorf("%s predictions: %d lent, %d hits to LRU's %d", name, lent, hits, lru)
@@ -69,9 +75,9 @@ func TestLentOnlyToWhatEarns(t *testing.T) {
 // What predictions lost while they were bad does not keep good ones from being lent: nine tenths of the trace reversed, then perfect.
 func TestLentToWhatHasBecomeGood(t *testing.T) {
 	r := rand.New(rand.NewPCG(17, 17))
-	keys, k := make([]uint64, 40000), 200
+	keys, k := make([]uint64, 200000), 200
 	for i := range keys {
-		keys[i] = uint64(r.ExpFloat64() * 400)
+		keys[i] = drifting(r, i)
 	}
 	next := NextUses(keys)
 	bad := adversaries["nearest first"](r, next)
@@ -83,8 +89,9 @@ func TestLentToWhatHasBecomeGood(t *testing.T) {
 		return next[i]
 	})
 	checkFloor(t, "bad, then perfect", p, int64(replay(t, make1(t, "lru", k), keys, k, nil)))
-	if lead, lent := p.follower.lead, p.follower.lent; lead >= 0 || lent != int64(k) {
-		t.Errorf("a follower that is %d ahead in all is lent %d, want one behind and the whole cache of %d", lead, lent, k)
+	lead, lent := p.follower.was.predicted-p.follower.was.lru, p.follower.lent
+	if want := int64(k) - startRequests/1000; lead >= 0 || lent != want {
+		t.Errorf("a follower that is %d ahead in all is lent %d, want one behind and %d: with b a whole cache", lead, lent, want)
 	}
 }
 

@@ -24,6 +24,7 @@ func newList(n int) list {
 func (l *list) has(i int32) bool { return l.links[i].next != unlinked }
 
 func (l *list) pushNewest(i int32) { l.insertAfter(l.n, i) }
+func (l *list) pushOldest(i int32) { l.insertAfter(l.oldest(), i) }
 
 // insertAfter links i as the element next older than at.
 func (l *list) insertAfter(at, i int32) {
