@@ -364,6 +364,9 @@ func (s *Store) publish(p *published, to *level) bool {
 		s.remove(was)
 		old = was.entry
 	}
+	if p.tokens != nil && p.request.prompt.Tokens() == 0 {
+		p.request.prompt = s.top.asked(len(p.tokens), 0, &evict.Prompt{})
+	}
 	e, fresh := p.entry, !p.clean
 	room := len(to.free) > 0
 	if room {
@@ -419,7 +422,7 @@ func (s *Store) GetPrefix(key Key, tokens []int32) (*Entry, Place) {
 	} else if n := common(p.tokens, tokens); n == 0 {
 		return nil, Nowhere
 	} else {
-		p.request.prompt, p.request.known = int32(len(tokens)), int32(n)
+		p.request.prompt = s.top.asked(len(tokens), n, &p.request.prompt)
 	}
 	p, at := s.find(key)
 	if p == nil {

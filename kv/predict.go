@@ -108,28 +108,24 @@ func (l *level) predict(p *published) int64 {
 	return ret
 }
 
-// request is what is known of the last request that an entry was part of, in tokens.
+// request is the last request that an entry was part of. Of what has no prompt, such as an item, it is zero.
 type request struct {
-	prompt, known int32
-	before        int32 // of the prompt, the entry's first token
-	turn          int32 // of a run: how many were put behind each other, up to it
+	prompt evict.Prompt
+	before int32 // of the prompt, the entry's first token
 }
 
-// context describes an entry to the predictor. Entries of no session have a turn of 0, and their kind where runs have
-// what stood behind them.
+// asked describes a request of so many tokens, of which the first known ones end within an entry that was last part of another.
+func (l *level) asked(tokens, known int, last *evict.Prompt) evict.Prompt {
+	return evict.NextPrompt(tokens, known, ChainTokens, last.Last(), l.now)
+}
+
+// context describes an entry to the predictor.
 func (p *published) context() evict.Context {
-	tokens := float32(p.entry.len) // which is what it takes to compute it again, about
-	c := evict.Context{Prompt: tokens, Bytes: float32(p.entry.bytes), Cost: tokens, Behind: -1 - float32(p.kind)}
-	if r := &p.request; r.prompt > 0 {
-		c.Prompt, c.Before = float32(r.prompt), float32(r.before)
-		c.After = max(c.Prompt-c.Before-tokens, 0)
-		c.Known = float32(r.known) / c.Prompt
-		c.New = c.Prompt - float32(r.known)
+	tokens, bytes := float32(p.entry.len), float32(p.entry.bytes) // tokens are what it takes to compute it again, about
+	if r := &p.request; r.prompt.Tokens() > 0 {
+		return r.prompt.Context(int(r.before), p.entry.len, bytes, tokens)
 	}
-	if p.node != nil {
-		c.Turn, c.Behind = float32(p.request.turn), float32(p.node.Children())
-	}
-	return c
+	return evict.Single(int(p.kind), tokens, bytes, tokens)
 }
 
 // refresh predicts again for entries that were not used when predicted.

@@ -3,6 +3,7 @@ package kv
 import (
 	"encoding/binary"
 
+	"grebe/evict"
 	"grebe/kv/radix"
 	"grebe/plan"
 )
@@ -61,8 +62,10 @@ func (s *Store) Insert(context Key, tokens []int32, e *Entry) {
 			c.refs.Add(1)
 			run.add(c)
 		}
-		s.putNode(done.Added, run, request{prompt: int32(len(tokens)), known: int32(done.Start), before: int32(done.Start), turn: turnBehind(done.Added)})
-		s.use(done.Added.Parent(), len(tokens), done.Start)
+		parent := done.Added.Parent()
+		asked := s.insertedFor(parent, len(tokens), done.Start)
+		s.putNode(done.Added, run, request{prompt: asked, before: int32(done.Start)})
+		s.use(parent, asked)
 	}
 	s.check()
 	s.mu.Unlock()
@@ -82,12 +85,15 @@ func (e *Entry) chained(l *level) bool {
 	return true
 }
 
-// turnBehind returns the turn of a new run: one more than that of the run it continues, 1 where it branches off.
-func turnBehind(n *node) int32 {
-	if p := n.Parent(); p != nil && p.Children() == 1 {
-		return p.Value.request.turn + 1
+// insertedFor returns the request that a run is put behind another for. Most often it is the one that matched that other just before.
+func (s *Store) insertedFor(parent *node, tokens, known int) evict.Prompt {
+	if parent == nil {
+		return s.top.asked(tokens, 0, &evict.Prompt{})
 	}
-	return 1
+	if last := parent.Value.request.prompt; last.Tokens() == tokens {
+		return last
+	}
+	return s.top.asked(tokens, known, &parent.Value.request.prompt)
 }
 
 // putNode takes a run onto the books, with the store's reference.
@@ -119,12 +125,10 @@ func (s *Store) split(upper, lower *node) {
 	s.putNode(upper, first, r)
 }
 
-// use notes a use of a run and of all before it, for a prompt of which so many tokens are known. The first tokens come
-// last: then nothing is older than what follows it.
-func (s *Store) use(n *node, prompt, known int) {
+// use notes a use of a run and of all before it by a request. The first tokens come last: then nothing is older than what follows it.
+func (s *Store) use(n *node, asked evict.Prompt) {
 	for ; n != nil; n = n.Parent() {
-		r := &n.Value.request
-		r.prompt, r.known = int32(prompt), int32(known)
+		n.Value.request.prompt = asked
 		s.top.hit(n.Value)
 	}
 }
@@ -178,7 +182,8 @@ func (s *Store) Match(context Key, tokens []int32) (*Entry, Place) {
 	if n == 0 {
 		return nil, Nowhere
 	}
-	s.use(path[len(path)-1], len(tokens), n)
+	deepest := path[len(path)-1]
+	s.use(deepest, s.top.asked(len(tokens), n, &deepest.Value.request.prompt))
 	v := s.newView(n)
 	for _, run := range path {
 		for _, c := range run.Value.entry.chunks {

@@ -1,7 +1,9 @@
-// Package cache measures eviction: it replays traces through the policies of package evict, beside the
+// Package cache measures eviction. It compares the default policy with LRU at every request of real traces, generated loops or a user's own
+// trace (the floor). It replays traces through the policies of package evict, beside the
 // offline optimum, and says what share of the gap between LRU and the optimum each closes, what that does to
 // the time to the first token, and what an access costs (Run). Predictions are learnt on the way, from what
 // was requested before, or made wrong on purpose: some share of perfect ones is replaced (the error sweep).
+// Predictors get the features that the product's do, from the same extractor.
 // It also times training and prediction, and trains XGBoost on the same samples where it is installed.
 //
 // Nothing here is random between runs but times: traces are files or have fixed seeds, models train between two
@@ -30,10 +32,12 @@ import (
 // Options say what Run measures. Zero values stand for defaults.
 type Options struct {
 	Data     string    // folder of the real traces; ../shared/data/traces
-	Traces   []string  // names; all
+	Traces   []string  // names; all, or none beside File
+	File     string    // a user's own trace, replayed first
+	Format   string    // of File, one of Formats; text
 	Sizes    []float64 // shares of the distinct keys; 0.01, 0.03, 0.1, 0.3
 	Policies []string  // beside lru and the optimum; all
-	Parts    []string  // table, replay, sweep, train, rank; all
+	Parts    []string  // table, floor, replay, sweep, train, rank; all, with File floor and replay
 	XGBoost  bool      // train XGBoost on the same samples
 	Python   string    // that has XGBoost; python3
 	Dir      string    // folder of the checkpoint for rank; in the user's cache folder
@@ -44,6 +48,9 @@ type Options struct {
 // policies are those shown, in order.
 var policies = []string{"lru", "sieve", "laru", "laru-cost", "blind", "filtered", "default"}
 
+// parts of a run, in order.
+var parts = []string{"table", "floor", "replay", "sweep", "train", "rank"}
+
 // Validate reports the first option that makes no sense.
 func (o Options) Validate() error { return o.setDefaults() }
 
@@ -51,8 +58,14 @@ func (o *Options) setDefaults() error {
 	if o.Data == "" {
 		o.Data = "../shared/data/traces"
 	}
-	if len(o.Traces) == 0 {
-		o.Traces = slices.Concat(realTraces, madeTraces)
+	if o.Format == "" {
+		o.Format = "text"
+	}
+	if !knownFormat(o.Format) {
+		return fmt.Errorf("format %q is not one of %q", o.Format, Formats)
+	}
+	if len(o.Traces) == 0 && o.File == "" {
+		o.Traces = slices.Concat(realTraces, madeTraces, loopTraces)
 	}
 	if len(o.Sizes) == 0 {
 		o.Sizes = []float64{.01, .03, .1, .3}
@@ -61,10 +74,18 @@ func (o *Options) setDefaults() error {
 		o.Policies = policies
 	}
 	if len(o.Parts) == 0 {
-		o.Parts = []string{"table", "replay", "sweep", "train", "rank"}
+		o.Parts = parts
+		if o.File != "" {
+			o.Parts = []string{"floor", "replay"}
+		}
 	}
 	if o.Python == "" {
 		o.Python = "python3"
+	}
+	for _, p := range o.Parts {
+		if !slices.Contains(parts, p) {
+			return fmt.Errorf("part %q is not one of %q", p, parts)
+		}
 	}
 	for _, s := range o.Sizes {
 		if !(s > 0 && s <= 1) {
@@ -86,6 +107,7 @@ type Report struct {
 	Date    string          `json:"date"`
 	Tuned   string          `json:"tuned"`
 	Table   []Known         `json:"table,omitempty"`
+	Floor   []Floor         `json:"floor,omitempty"`
 	Results []Result        `json:"results,omitempty"`
 	Sweep   []Error         `json:"sweep,omitempty"`
 	Train   *Training       `json:"train,omitempty"`
@@ -145,6 +167,13 @@ func Run(ctx context.Context, o Options, w io.Writer) (*Report, error) {
 	r := &Report{Date: time.Now().UTC().Format(time.DateOnly), Tuned: tuned}
 	p := &printer{w: w, json: o.JSON}
 	var traces []*trace
+	if o.File != "" {
+		t, err := openFile(o.File, o.Format)
+		if err != nil {
+			return nil, fmt.Errorf("bench cache: %w", err)
+		}
+		traces = append(traces, t)
+	}
 	for _, name := range o.Traces {
 		t, err := open(o.Data, name)
 		if errors.Is(err, fs.ErrNotExist) {
@@ -162,7 +191,7 @@ func Run(ctx context.Context, o Options, w io.Writer) (*Report, error) {
 	steps := []struct {
 		part string
 		do   func(context.Context, *Options, []*trace, *printer) error
-	}{{"table", r.table}, {"replay", r.replay}, {"sweep", r.sweep}, {"train", r.train}, {"rank", r.rank}}
+	}{{"table", r.table}, {"floor", r.floor}, {"replay", r.replay}, {"sweep", r.sweep}, {"train", r.train}, {"rank", r.rank}}
 	for _, s := range steps {
 		if !o.part(s.part) {
 			continue
@@ -275,7 +304,7 @@ func (r *Report) replayAt(ctx context.Context, o *Options, t *trace, share float
 // replayAll replays policies, as many at a time as there are processors.
 func replayAll(ctx context.Context, t *trace, names []string, k int, lru, best *outcome) ([]*outcome, error) {
 	outs, errs := make([]*outcome, len(names)), make([]error, len(names))
-	free := make(chan struct{}, runtime.GOMAXPROCS(0))
+	slots := newSlots()
 	var wg sync.WaitGroup
 	for i, name := range names {
 		switch {
@@ -288,9 +317,9 @@ func replayAll(ctx context.Context, t *trace, names []string, k int, lru, best *
 		case name == "laru-cost" && t.costs == nil && slices.Contains(names, "laru"):
 			continue // all cost the same: it is LARU
 		}
-		free <- struct{}{}
+		slots.take()
 		wg.Go(func() {
-			defer func() { <-free }()
+			defer slots.give()
 			if errs[i] = ctx.Err(); errs[i] != nil {
 				return
 			}
@@ -307,6 +336,13 @@ func replayAll(ctx context.Context, t *trace, names []string, k int, lru, best *
 	}
 	return outs, errors.Join(errs...)
 }
+
+// slots are as many as there are processors.
+type slots chan struct{}
+
+func newSlots() slots { return make(slots, runtime.GOMAXPROCS(0)) }
+func (s slots) take() { s <- struct{}{} }
+func (s slots) give() { <-s }
 
 // closed is the share of the gap between LRU and the optimum; 0 where there is none.
 func closed(hits, lru, best int) float64 {

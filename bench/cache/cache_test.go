@@ -63,25 +63,6 @@ func TestMissingTracesAreSkipped(t *testing.T) {
 	}
 }
 
-// A prompt continues another where it goes on from its end, not where both begin alike.
-func TestTurns(t *testing.T) {
-	s := sessions{}
-	for i, c := range []struct {
-		blocks []uint64
-		turn   float32
-	}{
-		{[]uint64{0, 1, 2, 3}, 1},
-		{[]uint64{0, 10, 11, 12}, 1}, // shares the first block only
-		{[]uint64{0, 1, 2, 4, 5}, 2}, // the last block was not full
-		{[]uint64{0, 1, 2, 4, 5, 6}, 3},
-		{[]uint64{0, 10, 11, 12, 13}, 2},
-	} {
-		if got := s.next(&prompt{Blocks: c.blocks}).Turn; got != c.turn {
-			t.Errorf("prompt %d has turn %v, want %v", i, got, c.turn)
-		}
-	}
-}
-
 // Fewer blocks cached at the front means more to compute; what lies behind a gap does not help.
 func TestServices(t *testing.T) {
 	tr := &trace{prompts: []int32{0, 3, 6, 9}}

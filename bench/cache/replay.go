@@ -23,8 +23,8 @@ type outcome struct {
 
 // source predicts returns while a trace is replayed.
 type source interface {
-	// predict returns when request i's key returns.
-	predict(t *trace, i int) int64
+	// predict returns when request i's key returns. cached tells what the cache holds.
+	predict(t *trace, i int, cached func(uint64) bool) int64
 	// refresh predicts again at request i.
 	refresh(t *trace, i int, keys []uint64, returns []int64)
 }
@@ -32,20 +32,24 @@ type source interface {
 // known predicts from an array, request by request, and never again.
 type known []int64
 
-func (k known) predict(_ *trace, i int) int64        { return k[i] }
-func (known) refresh(*trace, int, []uint64, []int64) {}
-func perfect(t *trace) known                         { return evict.NextUses(t.keys) }
-func nothing(t *trace) known                         { return make(known, len(t.keys)) }
+func (k known) predict(_ *trace, i int, _ func(uint64) bool) int64 { return k[i] }
+func (known) refresh(*trace, int, []uint64, []int64)               {}
+func perfect(t *trace) known                                       { return evict.NextUses(t.keys) }
+func nothing(t *trace) known                                       { return make(known, len(t.keys)) }
 
 // learnt predicts with a model trained on the way.
 type learnt struct {
 	f      *evict.Forecaster
+	d      *describer
 	took   time.Duration
 	models int
 }
 
-func (l *learnt) predict(t *trace, i int) int64 {
-	ret := l.f.Access(t.keys[i], int64(i), t.contexts[i])
+func (l *learnt) predict(t *trace, i int, cached func(uint64) bool) int64 {
+	if l.d == nil {
+		l.d = newDescriber(t, cached)
+	}
+	ret := l.f.Access(t.keys[i], int64(i), l.d.context(i))
 	if l.f.Due() {
 		start := time.Now()
 		l.f.Learn(int64(i), evict.TrainParams{})
@@ -83,10 +87,11 @@ func replay(t *trace, policy string, k int, src source) (*outcome, error) {
 	if err != nil {
 		return nil, err
 	}
+	cached := func(key uint64) bool { return slotOf[key] >= 0 }
 	start := time.Now()
 	for i, key := range t.keys {
 		now = i
-		a := evict.Access{Key: key, Bytes: 1, Now: int64(i), Return: src.predict(t, i)}
+		a := evict.Access{Key: key, Bytes: 1, Now: int64(i), Return: src.predict(t, i, cached)}
 		if t.costs != nil {
 			a.Cost = t.costs[i]
 		}

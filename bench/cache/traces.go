@@ -11,8 +11,6 @@ import (
 	"math/rand/v2"
 	"os"
 	"path/filepath"
-
-	"grebe/evict"
 )
 
 // trace is requests for keys, which are dense, from 0. Requests of one prompt stand together.
@@ -20,9 +18,9 @@ type trace struct {
 	name     string
 	real     bool
 	keys     []uint64
-	contexts []evict.Context
 	costs    []float64 // milliseconds that a hit saves; nil: the same for all
 	prompts  []int32   // first request of each prompt; nil: each request is one
+	tokens   []int32   // of each prompt
 	distinct int
 	ids      map[uint64]uint64
 }
@@ -31,7 +29,7 @@ func newTrace(name string, real bool) *trace {
 	return &trace{name: name, real: real, ids: map[uint64]uint64{}}
 }
 
-func (t *trace) add(key uint64, c evict.Context) {
+func (t *trace) add(key uint64) {
 	id, ok := t.ids[key]
 	if !ok {
 		id = uint64(len(t.ids))
@@ -39,7 +37,6 @@ func (t *trace) add(key uint64, c evict.Context) {
 		t.distinct = len(t.ids)
 	}
 	t.keys = append(t.keys, id)
-	t.contexts = append(t.contexts, c)
 }
 
 // entries is how many a cache of a share of the distinct keys holds.
@@ -61,7 +58,10 @@ func open(dir, name string) (*trace, error) {
 	case "zipf", "scans", "loops", "drift":
 		return generate(name), nil
 	}
-	return nil, fmt.Errorf("trace %q is not one of %q and %q", name, realTraces, madeTraces)
+	if t := loops(name); t != nil {
+		return t, nil
+	}
+	return nil, fmt.Errorf("trace %q is not one of %q, %q and %q", name, realTraces, madeTraces, loopTraces)
 }
 
 func readKeys(name, path string) (*trace, error) {
@@ -78,19 +78,18 @@ func readKeys(name, path string) (*trace, error) {
 		} else if err != nil {
 			return nil, fmt.Errorf("read %s: key %d: %w", path, len(t.keys), err)
 		}
-		t.add(binary.BigEndian.Uint64(b[:]), evict.Context{Bytes: 1, Cost: 1})
+		t.add(binary.BigEndian.Uint64(b[:]))
 	}
 }
 
-// readPrompts reads blocks in order of hash_ids. What a cache of prompts knows of each goes along; the length of the output is
-// left out, since rankings have none.
+// readPrompts reads blocks in order of hash_ids. The length of the output is left out, since rankings have none.
 func readPrompts(name, path string) (*trace, error) {
 	f, err := os.Open(path)
 	if err != nil {
 		return nil, err
 	}
 	defer f.Close()
-	t, before := newTrace(name, true), sessions{}
+	t := newTrace(name, true)
 	lines := bufio.NewScanner(f)
 	lines.Buffer(nil, 1<<20)
 	for lines.Scan() {
@@ -98,14 +97,10 @@ func readPrompts(name, path string) (*trace, error) {
 		if err := json.Unmarshal(lines.Bytes(), &r); err != nil {
 			return nil, fmt.Errorf("read %s: prompt %d: %w", path, len(t.prompts), err)
 		}
-		c := before.next(&r)
-		t.prompts = append(t.prompts, int32(len(t.keys)))
+		t.prompts, t.tokens = append(t.prompts, int32(len(t.keys))), append(t.tokens, r.Input)
 		for i, b := range r.Blocks {
-			ms := blockTokens * (prefill.Row + prefill.Key*blockTokens*(float64(i)+.5))
-			t.costs = append(t.costs, ms)
-			c.Before, c.After, c.Cost = float32(i), float32(len(r.Blocks)-1-i), float32(ms)
-			c.Bytes = min(r.Input-blockTokens*float32(i), blockTokens)
-			t.add(b, c)
+			t.costs = append(t.costs, blockTokens*(prefill.Row+prefill.Key*blockTokens*(float64(i)+.5)))
+			t.add(b)
 		}
 	}
 	return t, lines.Err()
@@ -113,38 +108,8 @@ func readPrompts(name, path string) (*trace, error) {
 
 // prompt is a line of a trace.
 type prompt struct {
-	At     float64  `json:"timestamp"` // milliseconds
-	Input  float32  `json:"input_length"`
+	Input  int32    `json:"input_length"`
 	Blocks []uint64 `json:"hash_ids"`
-	turn   float32
-}
-
-// sessions remembers by block the last prompt that had it.
-type sessions map[uint64]*prompt
-
-// next returns what is known of a prompt, from the last prompt that had its deepest known block. It continues that one, as
-// the next turn, when the block was its last or last but one (the last is seldom full); otherwise they share a beginning only.
-func (s sessions) next(r *prompt) evict.Context {
-	c := evict.Context{Prompt: r.Input, Behind: -1}
-	known := 0
-	for known < len(r.Blocks) && s[r.Blocks[known]] != nil {
-		known++
-	}
-	r.turn = 1
-	if known > 0 {
-		last := s[r.Blocks[known-1]]
-		behind := len(last.Blocks) - known
-		if behind <= 1 {
-			r.turn = last.turn + 1
-		}
-		c.Known, c.Behind, c.New = float32(known)/float32(len(r.Blocks)), float32(behind), r.Input-last.Input
-		c.Since = float32(math.Log2(1 + r.At - last.At))
-	}
-	c.Turn = r.turn
-	for _, b := range r.Blocks {
-		s[b] = r
-	}
-	return c
 }
 
 const madeRequests, madeKeys = 200_000, 20_000
@@ -158,7 +123,7 @@ const madeRequests, madeKeys = 200_000, 20_000
 func generate(name string) *trace {
 	r := rand.New(rand.NewPCG(77, 7))
 	t, pick := newTrace(name, false), zipf(r, madeKeys, 0.9)
-	one := func(key uint64) { t.add(key, evict.Context{Bytes: 1, Cost: 1}) }
+	one := t.add
 	ranks := make([]uint64, madeKeys)
 	for i := range ranks {
 		ranks[i] = uint64(i)

@@ -100,8 +100,11 @@ func samplesOf(t *trace) (xs []evict.Sample, ys []float32, testX []evict.Sample,
 		Keys: 8 * k, Window: window, Every: max(1, float64(len(t.keys))/window), Entries: k, HalfLife: int64(k / 32), Horizon: int64(k),
 	})
 	var x evict.Sample
+	seen := make([]bool, t.distinct)
+	d := newDescriber(t, func(key uint64) bool { return seen[key] })
 	for i, key := range t.keys {
-		tracker.Access(key, int64(i), t.contexts[i], &x)
+		tracker.Access(key, int64(i), d.context(i), &x)
+		seen[key] = true
 	}
 	all, labels := tracker.Labelled(int64(len(t.keys)))
 	r := rand.New(rand.NewPCG(1, 2))
