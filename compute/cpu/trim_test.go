@@ -55,11 +55,10 @@ func TestLargeBatchesGiveMemoryBack(t *testing.T) {
 	for turn := range 5 {
 		run(keptRows + 1)
 		run(1)
-		switch held := offheap.Mapped(); {
-		case turn == 0:
-			before = held
-		case held != before:
-			t.Fatalf("after %d large batches %d bytes are held, after one %d", turn+1, held, before)
+		held := offheap.Mapped() // other tests' weights may go meanwhile
+		if turn > 0 && held > before {
+			t.Fatalf("after %d large batches %d bytes are held, after one less %d", turn+1, held, before)
 		}
+		before = held
 	}
 }
