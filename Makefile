@@ -125,6 +125,13 @@ mutate: ## change PKG in N random places, one at a time, and print the changes t
 crash: ## kill the server and the indexer 50 times each
 	CGO_ENABLED=0 GREBE_CRASHES=50 $(GO) test -count=1 -v -run Killed ./cmd/grebe
 
+POWERLOSS ?= 40
+.PHONY: powerloss
+powerloss: ## kills and power cuts at every change of a file, POWERLOSS random sequences per package
+	CGO_ENABLED=0 GREBE_POWERLOSS=$(POWERLOSS) $(GO) test -count=1 -v -timeout 60m \
+	    -run 'Survive|PowerCut|FailedSync|AfterAKill|Targets|StayRemoved|LeaveTheFiles|CutShort' \
+	    ./internal/durable/... ./kv/disk ./kv/proto ./catalog/... ./embed ./cmd/grebe
+
 .PHONY: soak
 soak: ## ten minutes at 80 % of capacity, with a restart in the middle
 	CGO_ENABLED=0 GREBE_SOAK=10m $(GO) test -count=1 -v -timeout 20m -run Soak ./cmd/grebe

@@ -1,7 +1,6 @@
 package history
 
 import (
-	"bufio"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -14,6 +13,8 @@ import (
 	"strings"
 	"syscall"
 	"time"
+
+	"grebe/internal/durable"
 )
 
 // FORMAT.md describes what is written here.
@@ -46,10 +47,7 @@ func (g *Generation) create() error {
 		return nil
 	}
 	g.failed = true // until all is there
-	if err := os.MkdirAll(g.dir, 0o700); err != nil {
-		return err
-	}
-	if err := syncFolder(filepath.Dir(g.dir)); err != nil {
+	if err := durable.MkdirAll(g.dir); err != nil {
 		return err
 	}
 	if err := WriteFile(g.file("items"), g.writeItems); err != nil {
@@ -59,11 +57,15 @@ func (g *Generation) create() error {
 		return err
 	}
 	var err error
-	if g.log, err = os.OpenFile(g.file("log"), os.O_CREATE|os.O_TRUNC|os.O_WRONLY, 0o600); err != nil {
+	if g.log, err = durable.OpenFile(g.file("log"), true); err != nil {
+		return err
+	}
+	if err := durable.SyncDir(g.dir); err != nil {
 		return err
 	}
 	g.size, g.failed = 0, false
-	return syncFolder(g.dir)
+	g.stored, g.safe = true, g.begun.number
+	return nil
 }
 
 // mapBase has the items that were just written read from their file, so that they take no memory of the
@@ -160,7 +162,13 @@ func (g *Generation) write(f *frame) error {
 	b := binary.LittleEndian.AppendUint64(nil, uint64(len(body)))
 	b = binary.LittleEndian.AppendUint64(b, uint64(crc32.Checksum(body, castagnoli)))
 	b = append(b, body...)
-	_, err := g.log.WriteAt(b, g.size)
+	var err error
+	if g.resumed {
+		err = g.rewriteLast()
+	}
+	if err == nil {
+		_, err = g.log.WriteAt(b, g.size)
+	}
 	if err == nil {
 		err = g.log.Sync()
 	}
@@ -168,7 +176,9 @@ func (g *Generation) write(f *frame) error {
 		g.failed = true
 		return errors.Join(err, g.log.Truncate(g.size))
 	}
+	g.resumed = false
 	g.size += int64(len(b))
+	g.safe = f.version
 	return nil
 }
 
@@ -348,34 +358,10 @@ func (s *segment) check() error {
 // WriteFile makes a file whole or not at all: after a crash at any moment the name has the old contents or
 // the new ones.
 func WriteFile(name string, write func(io.Writer) error) error {
-	part := name + ".part"
-	f, err := os.OpenFile(part, os.O_CREATE|os.O_TRUNC|os.O_WRONLY, 0o600)
-	if err != nil {
-		return err
+	if err := durable.WriteFile(name, write); err != nil {
+		return fmt.Errorf("write %s: %w", name, err)
 	}
-	w := bufio.NewWriterSize(f, 1<<20)
-	err = write(w)
-	if err == nil {
-		err = w.Flush()
-	}
-	if err == nil {
-		err = f.Sync()
-	}
-	if err = errors.Join(err, f.Close()); err != nil {
-		return errors.Join(fmt.Errorf("write %s: %w", name, err), os.Remove(part))
-	}
-	if err := os.Rename(part, name); err != nil {
-		return err
-	}
-	return syncFolder(filepath.Dir(name))
-}
-
-func syncFolder(dir string) error {
-	d, err := os.Open(dir)
-	if err != nil {
-		return err
-	}
-	return errors.Join(d.Sync(), d.Close())
+	return nil
 }
 
 // close ends the log.
@@ -395,7 +381,7 @@ func (g *Generation) retire() {
 	}
 }
 
-// remove deletes the generation's files.
+// remove deletes the generation's files, durably: they name items that were deleted.
 func (g *Generation) remove() error {
 	if g.dir == "" {
 		return nil
@@ -403,10 +389,10 @@ func (g *Generation) remove() error {
 	entries, err := os.ReadDir(g.dir)
 	for _, e := range entries {
 		if n, ok := generationOf(e.Name()); ok && n == g.begun.number {
-			err = errors.Join(err, os.Remove(filepath.Join(g.dir, e.Name())))
+			err = errors.Join(err, durable.Unlink(filepath.Join(g.dir, e.Name())))
 		}
 	}
-	return err
+	return errors.Join(err, durable.SyncDir(g.dir))
 }
 
 // generationOf returns the generation that a file belongs to, whole or not.

@@ -7,13 +7,13 @@ import (
 	"encoding/hex"
 	"iter"
 	"math"
-	"os"
 	"runtime"
 	"slices"
 	"sync"
 	"time"
 
 	"grebe/catalog"
+	"grebe/internal/durable"
 )
 
 // Digest identifies the items of a version by their contents, whatever their order. It is
@@ -81,9 +81,14 @@ type Generation struct {
 	now   head     // of the last version
 	alive []uint64 // slots in use at the last version
 
-	log    *os.File
-	size   int64 // of what is whole in it
-	failed bool  // the log cannot be appended to
+	log  *durable.File
+	size int64 // of what is whole in it
+	last int64 // where its last frame begins, if it was read
+
+	resumed bool   // it was read, and nothing has been appended since
+	stored  bool   // its files are there
+	safe    uint64 // the last version in them
+	failed  bool   // the log cannot be appended to
 
 	prior   *Version // what it begins with, in the generation before; until the next version
 	numbers []uint32 // slots here, by slots there

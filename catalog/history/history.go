@@ -253,9 +253,14 @@ func (h *History) renew(v *Version) error {
 }
 
 // abandon drops the versions of a generation that could not be written. They are in memory alone, each
-// generation with all of its items: of a disk that stays full they would fill the memory too.
+// generation with all of its items: of a disk that stays full they would fill the memory too. Versions that
+// were written before the failure stay, and can be read from their files.
 func (h *History) abandon(g *Generation) {
-	h.versions = slices.DeleteFunc(h.versions, func(v *Version) bool { return v.gen == g && !h.opt.InUse(v.Number) })
+	lost := func(v *Version) bool { return v.gen == g && (!g.stored || v.Number > g.safe) }
+	h.versions = slices.DeleteFunc(h.versions, func(v *Version) bool { return lost(v) && !h.opt.InUse(v.Number) })
+	if g.stored && !slices.ContainsFunc(h.versions, lost) {
+		g.failed = false
+	}
 }
 
 // begin makes a first generation.

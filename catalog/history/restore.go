@@ -9,6 +9,8 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+
+	"grebe/internal/durable"
 )
 
 // restore reads what the folder has. The newest generation that can be read becomes the current one; of
@@ -81,7 +83,7 @@ func generations(dir string) ([]uint64, error) {
 	for _, e := range entries {
 		n, ok := generationOf(e.Name())
 		if strings.HasSuffix(e.Name(), ".part") || ok && !slices.Contains(out, n) {
-			err = errors.Join(err, os.Remove(filepath.Join(dir, e.Name())))
+			err = errors.Join(err, durable.Unlink(filepath.Join(dir, e.Name())))
 		}
 	}
 	return out, err
@@ -178,6 +180,7 @@ func (g *Generation) load(h *History) ([]*Version, int64, error) {
 			return out, f.at, nil
 		}
 		out = append(out, g.apply(f))
+		g.last = f.at
 	}
 	return out, size, nil
 }
@@ -210,19 +213,42 @@ func (g *Generation) resume(h *History) ([]*Version, error) {
 	if err != nil {
 		return nil, err
 	}
-	if g.log, err = os.OpenFile(g.file("log"), os.O_CREATE|os.O_WRONLY, 0o600); err != nil {
+	if g.log, err = durable.OpenFile(g.file("log"), false); err != nil {
 		return nil, err
 	}
-	g.size = size
-	st, err := g.log.Stat()
-	if err == nil && st.Size() != size {
-		err = g.log.Truncate(size)
-	}
-	if err == nil {
-		err = syncFolder(g.dir) // the log may be new
-	}
-	if err != nil {
+	g.size, g.resumed = size, true
+	g.stored, g.safe = true, g.now.number
+	if err := errors.Join(g.secure(), durable.SyncDir(g.dir)); err != nil { // the log may be new
 		return nil, errors.Join(err, g.close())
 	}
 	return out, nil
+}
+
+// secure makes the log durable as far as it was read: its last frame may be the work of a process that was killed before
+// its sync.
+func (g *Generation) secure() error {
+	n, err := g.log.Size()
+	if err == nil && n != g.size {
+		err = g.log.Truncate(g.size)
+	}
+	if err != nil {
+		return err
+	}
+	return g.log.Sync()
+}
+
+// rewriteLast writes the last frame of a log that was read once more. The process before may have failed to sync it, which
+// leaves pages that no later sync writes.
+func (g *Generation) rewriteLast() error {
+	f, err := os.Open(g.file("log"))
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	b := make([]byte, g.size-g.last)
+	if _, err := f.ReadAt(b, g.last); err != nil {
+		return err
+	}
+	_, err = g.log.WriteAt(b, g.last)
+	return err
 }
