@@ -21,7 +21,7 @@ import (
 )
 
 // version names the folder; a change to what Ensure writes needs a new one.
-const version = "demo-6"
+const version = "demo-7"
 
 // ConfigFile is the configuration in the folder.
 const ConfigFile = "grebe.yaml"
