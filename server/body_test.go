@@ -289,3 +289,37 @@ func TestLargeBodiesAreBoundedByConnectionAndKey(t *testing.T) {
 		t.Errorf("%d bytes are left, of %v", w.bodies.Load(), w.intake.held)
 	}
 }
+
+// Batches that send nothing do not keep others from importing.
+func TestIdleBatchesDoNotKeepOthersFromImporting(t *testing.T) {
+	r := newRecommender(t)
+	s := serve(t, r.world)
+	var done sync.WaitGroup
+	var bodies []*io.PipeWriter
+	c := client(t)
+	for range 100 {
+		body, in := io.Pipe()
+		bodies = append(bodies, in)
+		done.Go(func() {
+			resp, err := c.Post(s.url("/v1/items:batch"), "application/x-ndjson", body)
+			if err == nil {
+				resp.Body.Close()
+			}
+		})
+		if _, err := io.WriteString(in, "\n"); err != nil { // it is under way
+			t.Fatal(err)
+		}
+	}
+	resp, err := c.Post(s.url("/v1/items:batch"), "application/x-ndjson", strings.NewReader(`{"id": "x1", "text": "t"}`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	resp.Body.Close()
+	if resp.StatusCode != http.StatusOK {
+		t.Errorf("an import beside 100 idle ones: %d", resp.StatusCode)
+	}
+	for _, in := range bodies {
+		in.Close()
+	}
+	done.Wait()
+}

@@ -24,12 +24,15 @@ const (
 // postItems changes items by lines. All lines of a request become one version of the catalog; with ?import=ID all
 // lines of the requests that name it do, when the one comes that has ?end too.
 func (s *Server) postItems(r *http.Request, _ string) (reply, error) {
-	im, err := s.beginImport(r)
+	im, err := s.importOf(r)
 	if err != nil {
 		return reply{}, err
 	}
 	out, err := s.postBatch(r, im, decodeItemOp)
-	if im.ends {
+	if err == nil && im.named {
+		err = im.begin() // though nothing changed
+	}
+	if im.ends && (im.begun || err == nil) {
 		err = errors.Join(err, im.end(r.Context()))
 	}
 	return out, err
@@ -166,6 +169,9 @@ func (b *batch) flush() error {
 		return err
 	}
 	defer release()
+	if err := b.from.begin(); err != nil {
+		return err
+	}
 	for i, res := range b.s.catalog.ApplyImport(b.from.name(), b.ops) {
 		op := &b.ops[i]
 		switch {

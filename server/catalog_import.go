@@ -20,18 +20,21 @@ const maxImportID = 64
 type itemImport struct {
 	s        *Server
 	id       string // "": no versions are kept
+	named    bool   // by the client
+	begun    bool   // by this request
 	ends     bool   // with this request
 	ended    bool
 	forecast *generate.Forecast // of the request's lines; nil: no model has codes
 }
 
-// beginImport returns the import that a request names, or one of its own.
-func (s *Server) beginImport(r *http.Request) (*itemImport, error) {
+// importOf returns the import that a request names, or one of its own. It begins with its first change: a client that sends
+// nothing keeps nobody else from importing.
+func (s *Server) importOf(r *http.Request) (*itemImport, error) {
 	q, err := url.ParseQuery(r.URL.RawQuery)
 	if err != nil {
 		return nil, errorf(invalidArgument, "", "the query cannot be read: %v", err)
 	}
-	im := &itemImport{s: s, id: q.Get("import"), ends: q.Has("end") || !q.Has("import")}
+	im := &itemImport{s: s, id: q.Get("import"), named: q.Has("import"), ends: q.Has("end") || !q.Has("import")}
 	if len(im.id) > maxImportID || q.Has("import") && im.id == "" {
 		return nil, errorf(invalidArgument, "import", "%d bytes: want 1 to %d", len(im.id), maxImportID)
 	}
@@ -42,11 +45,20 @@ func (s *Server) beginImport(r *http.Request) (*itemImport, error) {
 	if im.id == "" {
 		im.id = "request-" + rand.Text()
 	}
-	if err := s.cfg.Versions.BeginImport(im.id); err != nil {
-		return nil, errorf(exhausted, "", "%v", err)
-	}
 	im.forecast = s.forecast()
 	return im, nil
+}
+
+// begin begins the import, once.
+func (im *itemImport) begin() error {
+	if im == nil || im.id == "" || im.begun {
+		return nil
+	}
+	if err := im.s.cfg.Versions.BeginImport(im.id); err != nil {
+		return errorf(exhausted, "", "%v", err)
+	}
+	im.begun = true
+	return nil
 }
 
 // forecast begins to say what changes of items leave the models to generate.
@@ -74,8 +86,11 @@ func (im *itemImport) foresee(op *catalog.Op) {
 
 // end makes the import a version, once. It goes on when the client is gone: what was imported stays.
 func (im *itemImport) end(ctx context.Context) error {
-	if im.id == "" || im.ended {
+	if im.id == "" || im.ended || !im.begun && !im.named {
 		return nil
+	}
+	if err := im.begin(); err != nil {
+		return err
 	}
 	im.ended = true
 	err := im.s.cfg.Versions.EndImport(context.WithoutCancel(ctx), im.id)
