@@ -268,6 +268,18 @@ func (s *Search) lay(chosen []candidate) {
 	s.level++
 }
 
+// Eligible counts the items that the request may get, up to limit.
+func (s *Search) Eligible(limit int) int {
+	if s.eligible == nil {
+		return min(s.ix.Len(), limit)
+	}
+	n, end := 0, uint32(s.ix.Len())
+	for p, ok := s.eligible.next(0, end); ok && n < limit; p, ok = s.eligible.next(p+1, end) {
+		n++
+	}
+	return n
+}
+
 // Results appends the best n items of a search that is done to dst, best first: real, eligible and
 // distinct. Items of one path come in catalog order, with the same score. short says that there were
 // fewer. The codes are valid until the next call or Reset.

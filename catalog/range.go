@@ -2,6 +2,7 @@ package catalog
 
 import (
 	"cmp"
+	"maps"
 	"slices"
 	"strings"
 
@@ -79,4 +80,58 @@ func some[E any](all map[string]E, prefix string, limit int, random bool) (ids [
 		return ids[:limit], true
 	}
 	return ids, more
+}
+
+// maxSearched bounds the items that one call of Search looks at.
+const maxSearched = 1 << 18
+
+// Search returns up to limit items whose id or text has all words of a query, whatever their case, by id, and whether there
+// may be more. Of a catalog of more than 262,144 items it looks at a part, any one: for people who look around.
+func (c *Catalog) Search(query string, limit int) (found []*prompt.Item, more bool) {
+	words := strings.Fields(strings.ToLower(query))
+	c.mu.RLock()
+	all := make([]*prompt.Item, 0, min(len(c.items), maxSearched))
+	for _, e := range c.items {
+		if len(all) == maxSearched {
+			more = true
+			break
+		}
+		all = append(all, &e.item)
+	}
+	c.mu.RUnlock()
+	for _, it := range all {
+		if hasWords(it, words) {
+			found = append(found, it)
+		}
+	}
+	slices.SortFunc(found, func(a, b *prompt.Item) int { return cmp.Compare(a.ID, b.ID) })
+	if len(found) > limit {
+		return found[:limit], true
+	}
+	return found, more
+}
+
+func hasWords(it *prompt.Item, words []string) bool {
+	text := strings.ToLower(it.ID + " " + it.Text)
+	for _, w := range words {
+		if !strings.Contains(text, w) {
+			return false
+		}
+	}
+	return true
+}
+
+// Attributes reports whether an item has an attribute; if none has, it returns the names that there are, sorted. It goes
+// over all items.
+func (c *Catalog) Attributes(name string) (has bool, all []string) {
+	names := map[string]bool{}
+	for _, e := range c.Entries() {
+		if _, ok := e.Item.Attributes[name]; ok {
+			return true, nil
+		}
+		for n := range e.Item.Attributes {
+			names[n] = true
+		}
+	}
+	return false, slices.Sorted(maps.Keys(names))
 }

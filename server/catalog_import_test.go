@@ -195,3 +195,28 @@ func TestUnusableCodesAreReported(t *testing.T) {
 		t.Errorf("the one model that has the code is warned of: %s", rec.Body)
 	}
 }
+
+// A search finds items by words of their ids and texts.
+func TestSearchItems(t *testing.T) {
+	r := newRecommender(t)
+	r.lines(t, "", `{"id": "tent-2", "text": "Two-person TENT, green"}`, `{"id": "tent-1", "text": "One-person tent, red"}`, `{"id": "s", "text": "Stove"}`)
+	for query, want := range map[string]string{
+		"q=tent": `["tent-1","tent-2"]`, "q=Tent+GREEN": `["tent-2"]`, "q=tent&limit=1": `["tent-1"]`, "q=person+red": `["tent-1"]`, "q=nothing+like+it": `[]`,
+	} {
+		rec := r.ask("GET", "/v1/items?"+query, "")
+		var got struct {
+			IDs   json.RawMessage
+			More  bool
+			Items []struct{ ID, Text string }
+		}
+		if err := json.Unmarshal(rec.Body.Bytes(), &got); err != nil || rec.Code != 200 || string(got.IDs) != want || got.More != (query == "q=tent&limit=1") {
+			t.Errorf("%s: %d %s, want %s", query, rec.Code, rec.Body, want)
+		}
+		if len(got.Items) > 0 && !strings.Contains(got.Items[0].Text, "person") {
+			t.Errorf("%s: %s", query, rec.Body)
+		}
+	}
+	wantError(t, r.ask("GET", "/v1/items?q="+strings.Repeat("x", 257), ""), 400, "invalid_argument", "q")
+	wantError(t, r.ask("GET", "/v1/items?q=x&prefix=y", ""), 400, "invalid_argument", "q")
+	wantError(t, r.ask("GET", "/v1/users?q=x", ""), 400, "invalid_argument", "q")
+}

@@ -247,12 +247,20 @@ func (s *Server) retrieve(ctx context.Context, c *call, id string, req *grebev1.
 	if err != nil {
 		return nil, s.explain(c, err)
 	}
+	if len(found) == 0 {
+		if err := checkAttributes(filter, s.catalog); err != nil {
+			return nil, err
+		}
+	}
 	_, _, version := s.catalog.Counts()
 	resp := &grebev1.RecommendResponse{
 		Model: c.model.Name, RequestId: id, Node: s.cfg.Node, Short: len(found) < n, CatalogVersion: version, Usage: usage(r),
 		TimingMs: &grebev1.Timing{
 			Queue: milliseconds(r.result.Queue), Fetch: milliseconds(r.fetch), Compute: milliseconds(r.result.Compute + time.Since(start)),
 		},
+	}
+	if resp.Short {
+		resp.ShortReason = shortCatalog // all items were scored
 	}
 	if broken > 0 {
 		if h.note != "" {

@@ -44,29 +44,68 @@ const maxListed = 1000
 // listing is a part of what the catalog has, for people who look around.
 type listing struct {
 	IDs  []string `json:"ids"`
-	More bool     `json:"more"` // there are others that begin so
+	More bool     `json:"more"` // there may be others
+	// Items are those of IDs, of a search.
+	Items []listed `json:"items,omitempty"`
 }
 
+type listed struct {
+	ID   string `json:"id"`
+	Text string `json:"text"`
+}
+
+// maxQuery bounds the bytes of a search.
+const maxQuery = 256
+
 func (s *Server) listItems(r *http.Request, _ string) (reply, error) {
-	return listIDs(r, s.catalog.ItemIDs)
+	q, limit, err := listQuery(r)
+	if err != nil {
+		return reply{}, err
+	}
+	if !q.Has("q") {
+		return listIDs(q, limit, s.catalog.ItemIDs)
+	}
+	if len(q.Get("q")) > maxQuery {
+		return reply{}, errorf(invalidArgument, "q", "%d bytes, at most %d", len(q.Get("q")), maxQuery)
+	}
+	if q.Has("prefix") || q.Has("random") {
+		return reply{}, errorf(invalidArgument, "q", "goes with neither prefix nor random")
+	}
+	found, more := s.catalog.Search(q.Get("q"), limit)
+	out := listing{IDs: []string{}, More: more}
+	for _, it := range found {
+		out.IDs, out.Items = append(out.IDs, it.ID), append(out.Items, listed{it.ID, it.Text})
+	}
+	return asJSON(out)
 }
 
 func (s *Server) listUsers(r *http.Request, _ string) (reply, error) {
-	return listIDs(r, s.catalog.UserIDs)
+	q, limit, err := listQuery(r)
+	if err != nil {
+		return reply{}, err
+	}
+	if q.Has("q") {
+		return reply{}, errorf(invalidArgument, "q", "users are listed by prefix")
+	}
+	return listIDs(q, limit, s.catalog.UserIDs)
 }
 
-// listIDs answers with some ids that begin with ?prefix=, the first in order, or any with ?random; ?limit= of them.
-func listIDs(r *http.Request, find func(prefix string, limit int, random bool) ([]string, bool)) (reply, error) {
-	q, err := url.ParseQuery(r.URL.RawQuery)
-	if err != nil {
-		return reply{}, errorf(invalidArgument, "", "the query cannot be read: %v", err)
+// listQuery reads the query of a listing, and how many entries it asks for.
+func listQuery(r *http.Request) (q url.Values, limit int, err error) {
+	if q, err = url.ParseQuery(r.URL.RawQuery); err != nil {
+		return nil, 0, errorf(invalidArgument, "", "the query cannot be read: %v", err)
 	}
-	limit := 20
+	limit = 20
 	if text := q.Get("limit"); text != "" {
 		if limit, err = strconv.Atoi(text); err != nil || limit < 1 || limit > maxListed {
-			return reply{}, errorf(invalidArgument, "limit", "%s: want 1 to %d", quoted(text), maxListed)
+			return nil, 0, errorf(invalidArgument, "limit", "%s: want 1 to %d", quoted(text), maxListed)
 		}
 	}
+	return q, limit, nil
+}
+
+// listIDs answers with some ids that begin with ?prefix=, the first in order, or any with ?random.
+func listIDs(q url.Values, limit int, find func(prefix string, limit int, random bool) ([]string, bool)) (reply, error) {
 	out := listing{IDs: []string{}}
 	ids, more := find(q.Get("prefix"), limit, q.Has("random"))
 	out.IDs, out.More = append(out.IDs, ids...), more

@@ -4,8 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"math"
 	"slices"
+	"strings"
 	"time"
 
 	grebev1 "grebe/api/grebe/v1"
@@ -19,6 +21,12 @@ import (
 const (
 	defaultResults   = 10
 	defaultBeamWidth = 128
+)
+
+// Why fewer items came back than were wanted.
+const (
+	shortCatalog = "catalog" // no more are eligible
+	shortBeam    = "beam"    // more are, but the search kept too few paths
 )
 
 // maxExcluded bounds the bytes of an id in exclude; the catalog has none that is longer.
@@ -66,6 +74,11 @@ func (s *Server) recommend(ctx context.Context, c *call, req *grebev1.RecommendR
 		Model: c.model.Name, RequestId: id, Node: s.cfg.Node, Short: res.Short, CatalogVersion: res.Version, Usage: generationUsage(res),
 		TimingMs: &grebev1.Timing{Queue: milliseconds(res.Queue), Fetch: milliseconds(res.Fetch), Compute: milliseconds(res.Compute)},
 	}
+	if res.Short {
+		if resp.ShortReason = shortCatalog; res.Beam {
+			resp.ShortReason = shortBeam
+		}
+	}
 	for _, it := range res.Items {
 		resp.Results = append(resp.Results, &grebev1.Recommended{Id: it.ID, Codes: it.Codes, Score: it.Score})
 	}
@@ -86,7 +99,8 @@ func generationUsage(r *generate.Result) *grebev1.Usage {
 
 // generation checks a request and resolves its user.
 func (s *Server) generation(c *call, req *grebev1.RecommendRequest) (*generate.Request, error) {
-	r := &generate.Request{N: int(req.N), Width: int(req.BeamWidth), TopK: int(req.TopK)}
+	// A client that says how to search gets that search.
+	r := &generate.Request{N: int(req.N), Width: int(req.BeamWidth), TopK: int(req.TopK), Widen: req.BeamWidth == 0 && req.TopK == 0}
 	orDefault(&r.N, defaultResults)
 	orDefault(&r.Width, defaultBeamWidth)
 	if err := checkRange("n", r.N, 1, wire.MaxResults); err != nil {
@@ -103,6 +117,9 @@ func (s *Server) generation(c *call, req *grebev1.RecommendRequest) (*generate.R
 	}
 	var err error
 	if r.Filter, err = filterOf(req.Filter); err != nil {
+		return nil, err
+	}
+	if err := checkAttributes(r.Filter, c.model.Generate.Snapshot()); err != nil {
 		return nil, err
 	}
 	user, err := s.whom(c, req.User)
@@ -182,6 +199,36 @@ func filterOf(m map[string]*grebev1.Values) (map[string][]string, error) {
 		out[name] = v.Values
 	}
 	return out, nil
+}
+
+// checkAttributes refuses a filter on an attribute that no item has: it is most likely misspelt.
+func checkAttributes(filter map[string][]string, items interface {
+	Attributes(name string) (has bool, all []string)
+}) error {
+	for _, name := range slices.Sorted(maps.Keys(filter)) {
+		if has, all := items.Attributes(name); !has {
+			return noAttribute(name, all)
+		}
+	}
+	return nil
+}
+
+// maxShown bounds the attributes that an error names.
+const maxShown = 20
+
+func noAttribute(name string, all []string) error {
+	if len(all) == 0 {
+		return errorf(invalidArgument, "filter."+shown(name), "no item has attributes")
+	}
+	var names []string
+	for _, a := range all[:min(len(all), maxShown)] {
+		names = append(names, quoted(a))
+	}
+	more := ""
+	if n := len(all) - len(names); n > 0 {
+		more = fmt.Sprintf(" and %d more", n)
+	}
+	return errorf(invalidArgument, "filter."+shown(name), "no item has this attribute; items have %s%s", strings.Join(names, ", "), more)
 }
 
 // shown is a name as the path of an error shows it.

@@ -206,6 +206,7 @@ type recommendBody struct {
 		Score float64 `json:"score"`
 	} `json:"results"`
 	Short   bool   `json:"short"`
+	Reason  string `json:"short_reason"`
 	Version string `json:"catalog_version"`
 	Usage   struct {
 		Prompt      int            `json:"prompt_tokens"`
@@ -297,6 +298,67 @@ func TestRecommend(t *testing.T) {
 	}
 }
 
+// A filter on an attribute that no item has is refused, and the answer names those that there are.
+func TestFilterOnAnUnknownAttribute(t *testing.T) {
+	r := newRecommender(t)
+	ask := func() string {
+		rec := r.ask("POST", "/v1/recommend", `{"model": "m", "user": {"id": "u1"}, "filter": {"kindd": ["1"], "kind": ["1"]}}`)
+		wantError(t, rec, 400, "invalid_argument", "filter.kindd")
+		return rec.Body.String()
+	}
+	if text := ask(); !strings.Contains(text, `all`) || !strings.Contains(text, `kind`) || strings.Contains(text, "more") {
+		t.Errorf("the error does not name the attributes: %s", text)
+	}
+	it := &grebev1.Item{Id: "late", Codes: []int32{0, 0, 0}, Attributes: map[string]*grebev1.Values{}}
+	for i := range 30 {
+		it.Attributes[fmt.Sprint("x", i)] = &grebev1.Values{Values: []string{"1"}}
+	}
+	r.put(t, it)
+	r.until(t, "following", (*catalogBody).followed)
+	if text := ask(); !strings.Contains(text, "x0") || !strings.Contains(text, "and 12 more") {
+		t.Errorf("the error does not name the new attributes: %s", text)
+	}
+	if b := r.recommend(t, `"user": {"id": "u1"}, "filter": {"x29": ["1"]}`); !slices.Equal(b.ids(), []string{"late"}) {
+		t.Errorf("a new attribute finds %v", b.ids())
+	}
+}
+
+// An answer that is short says whether no more items are eligible or the search kept too few paths; a search whose width
+// the client did not choose is made wider.
+func TestShortSaysWhy(t *testing.T) {
+	r := newRecommender(t)
+	var lines []string
+	for i := range 3000 {
+		lines = append(lines, fmt.Sprintf(`{"id": "x%d", "text": "t", "codes": [%d, %d, %d], "attributes": {"rare": ["%d"]}}`, i, i%6, i/6%5, i/30%4, i%100))
+	}
+	r.lines(t, "", lines...)
+	ask := func(fields string) *recommendBody {
+		t.Helper()
+		rec := r.ask("POST", "/v1/recommend", `{"model": "m", "user": {"id": "u1"}, `+fields+`}`)
+		var b recommendBody
+		if err := json.Unmarshal(rec.Body.Bytes(), &b); rec.Code != 200 || err != nil {
+			t.Fatalf("%d, %s, %v", rec.Code, rec.Body, err)
+		}
+		return &b
+	}
+	for _, c := range []struct {
+		fields string
+		n      int
+		reason string
+	}{
+		{`"n": 40`, 40, ""},
+		{`"n": 10000`, 3030, "catalog"},
+		{`"n": 100, "filter": {"rare": ["7"]}`, 30, "catalog"},
+		{`"n": 3000, "beam_width": 2`, -1, "beam"},
+		{`"n": 31, "filter": {"rare": ["7"]}, "beam_width": 1`, -1, "beam"},
+	} {
+		b := ask(c.fields)
+		if b.Reason != c.reason || b.Short != (c.reason != "") || c.n >= 0 && len(b.Results) != c.n {
+			t.Errorf("%s: %d items, short %v because of %q; want %d and %q", c.fields, len(b.Results), b.Short, b.Reason, c.n, c.reason)
+		}
+	}
+}
+
 // Exclusions and filters leave out what they should, and change no score.
 func TestRecommendEligible(t *testing.T) {
 	r := newRecommender(t)
@@ -315,7 +377,6 @@ func TestRecommendEligible(t *testing.T) {
 		{`{"id": "u1"}`, `"filter": {"all": ["i1", "i2", "i3", "i4", "i5", "i6", "i9", "i10", "i11", "none"], "kind": ["1"]}`,
 			func(id string) bool { return id == "i1" || id == "i6" || id == "i11" }},
 		{`{"id": "u1"}`, `"filter": {"kind": ["none"]}`, func(string) bool { return false }},
-		{`{"id": "u1"}`, `"filter": {"colour": ["red"]}`, func(string) bool { return false }},
 	} {
 		all := r.recommend(t, `"n": 100, "user": `+c.user)
 		got := r.recommend(t, `"n": 100, "user": `+c.user+`, `+c.fields)

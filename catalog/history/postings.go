@@ -1,7 +1,9 @@
 package history
 
 import (
+	"maps"
 	"slices"
+	"strings"
 	"sync"
 )
 
@@ -12,6 +14,7 @@ const (
 	minPosted   = 1 << 16 // slots of all postings, or twice those of the table
 	maxAtOnce   = 8
 	maxNamed    = 1024 // bytes of an attribute's name and value
+	maxNames    = 4096 // attributes whose names are remembered
 )
 
 // postings remembers which slots have an attribute. All tables of a generation share it.
@@ -19,6 +22,9 @@ type postings struct {
 	mu    sync.Mutex
 	kept  map[attribute]*posting
 	total int // slots of all of them
+
+	names map[string]bool // of attributes, of the slots below named
+	named int
 }
 
 type attribute struct{ name, value string }
@@ -63,6 +69,35 @@ func (t *Table) Having(name string, values []string) [][]uint32 {
 		out[i] = found.slots[:n:n]
 	}
 	return out
+}
+
+// Named reports whether an item has an attribute, in use or not; if none has, it returns the names that there are, sorted.
+// Of more than 4,096 names all are taken to be there.
+func (t *Table) Named(name string) (has bool, all []string) {
+	p := t.found
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.names == nil {
+		p.names = map[string]bool{}
+	}
+	if p.names[name] || len(p.names) > maxNames {
+		return true, nil
+	}
+	if p.named < t.Slots() {
+		for _, r := range t.all(p.named) {
+			r.names(func(n string) bool {
+				if !p.names[n] {
+					p.names[strings.Clone(n)] = true
+				}
+				return len(p.names) <= maxNames
+			})
+		}
+		p.named = t.Slots()
+	}
+	if p.names[name] || len(p.names) > maxNames {
+		return true, nil
+	}
+	return false, slices.Sorted(maps.Keys(p.names))
 }
 
 func (p *postings) keep(t *Table, name string, found map[string]*posting, total int) {

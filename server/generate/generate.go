@@ -77,6 +77,11 @@ type Request struct {
 	// Free leaves the constraint out, to measure what it costs: any code may follow any other, and paths
 	// that are no items are dropped at the end. Nothing may be excluded or filtered then.
 	Free bool
+	// Widen searches once more with more beams, up to 4,096, where more items are eligible than the beams found. Width,
+	// TopK and Widths are then not what the client asked for.
+	Widen bool
+
+	whole bool // Generator.Widths do not narrow it
 }
 
 // Item is a recommended item.
@@ -89,7 +94,8 @@ type Item struct {
 // Result is what a request yields.
 type Result struct {
 	Items            []Item
-	Short            bool // fewer than N exist
+	Short            bool // fewer than N came back
+	Beam             bool // of Short: more are eligible, but the search kept too few paths
 	Version          string
 	Layout           prompt.Layout
 	Computed, Cached int // tokens, over all rounds
@@ -103,12 +109,36 @@ type Result struct {
 	Paths, Valid     int // that the last round kept, and those of them that items have: all, unless Free
 }
 
+// maxWidth bounds how wide a search becomes that came back short.
+const maxWidth = 4096
+
 // Recommend generates items for a request.
 func (g *Generator) Recommend(ctx context.Context, request *Request) (*Result, error) {
 	snap := g.snapshot.Load()
 	if snap == nil || snap.index == nil {
 		return nil, ErrNoCodes
 	}
+	out, err := g.once(ctx, snap, request)
+	if err != nil || !out.Beam || !request.Widen {
+		return out, err
+	}
+	wide := *request
+	wide.Width, wide.TopK, wide.whole = min(max(request.N, 4*request.Width), maxWidth), 0, true
+	wide.Width = max(wide.Width, request.Width)
+	more, err := g.once(ctx, snap, &wide)
+	if err != nil {
+		return nil, err
+	}
+	// The prompt is accounted for as the first search found it.
+	more.Layout, more.Prompt, more.Cached, more.Disk, more.Device = out.Layout, out.Prompt, out.Cached, out.Disk, out.Device
+	more.Computed += out.Computed
+	more.Rows += out.Rows
+	more.Fetch, more.Queue, more.Compute = more.Fetch+out.Fetch, more.Queue+out.Queue, more.Compute+out.Compute
+	return more, nil
+}
+
+// once runs one search.
+func (g *Generator) once(ctx context.Context, snap *Snapshot, request *Request) (*Result, error) {
 	r, _ := g.runs.Get().(*run)
 	if r == nil {
 		r = &run{}
@@ -122,6 +152,7 @@ func (g *Generator) Recommend(ctx context.Context, request *Request) (*Result, e
 	}
 	out.Paths, out.Valid = r.search.Reached()
 	r.results, out.Short = r.search.Results(r.results[:0], request.N)
+	out.Beam = out.Short && !request.Free && r.search.Eligible(len(r.results)+1) > len(r.results)
 	for _, item := range r.results {
 		out.Items = append(out.Items, Item{snap.table.ID(item.Item), slices.Clone(item.Codes), item.Score})
 	}

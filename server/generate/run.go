@@ -118,6 +118,9 @@ func (r *run) begin() error {
 	}
 	opt := beam.Options{Width: q.Width, TopK: q.TopK, N: q.N, Free: q.Free}
 	for _, w := range r.g.Widths {
+		if q.whole {
+			break
+		}
 		opt.Widths = append(opt.Widths, min(w, q.Width))
 	}
 	if err := r.search.Reset(r.snap.index, eligible, opt); err != nil {

@@ -97,6 +97,15 @@ func (s *Snapshot) Len() int {
 // Digest identifies the codes of all items that can be generated.
 func (s *Snapshot) Digest() string { return s.digest() }
 
+// Attributes reports whether an item of the catalog has an attribute, and if none has, which there are, sorted. A nil
+// snapshot has all.
+func (s *Snapshot) Attributes(name string) (has bool, all []string) {
+	if s == nil || s.table == nil {
+		return true, nil
+	}
+	return s.table.Named(name)
+}
+
 // number returns the number that an item has in the index.
 func (s *Snapshot) number(id string) (uint32, bool) { return s.table.Find(id, s.index.Holds) }
 

@@ -75,3 +75,21 @@ func TestWidthsOfRounds(t *testing.T) {
 		}
 	}
 }
+
+// A search that came back short though more items are eligible is made wider, if the request allows it.
+func TestAShortSearchIsMadeWider(t *testing.T) {
+	s := newSite(t, rand.New(rand.NewPCG(12, 12)), modeltest.Qwen3, 3, 150, true)
+	s.Widths = []int{1, 1, 5}
+	narrow := must(s.Recommend(t.Context(), &Request{UserID: "u", User: s.user, N: 60, Width: 5}))
+	if !narrow.Short || !narrow.Beam {
+		t.Fatalf("%d items, short %v, by the beam %v: the test tests nothing", len(narrow.Items), narrow.Short, narrow.Beam)
+	}
+	wide := must(s.Recommend(t.Context(), &Request{UserID: "u", User: s.user, N: 60, Width: 5, Widen: true}))
+	if len(wide.Items) != 60 || wide.Short || wide.Beam || wide.Rows <= narrow.Rows {
+		t.Errorf("made wider: %d items, short %v, %d rows", len(wide.Items), wide.Short, wide.Rows)
+	}
+	all := must(s.Recommend(t.Context(), &Request{UserID: "u", User: s.user, N: 10000, Width: 5, Widen: true}))
+	if !all.Short || all.Beam || len(all.Items) != s.Snapshot().Len() {
+		t.Errorf("all items: %d of %d, short %v, by the beam %v", len(all.Items), s.Snapshot().Len(), all.Short, all.Beam)
+	}
+}

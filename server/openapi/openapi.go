@@ -43,7 +43,7 @@ var Calls = []Call{
 	{"GET", "/v1/models/{id}", "get_model", "A model: its checkpoint, and how far a reload is", "", "Model", "", false, nil, "serve"},
 	{"POST", "/v1/models/{id}:reload", "reload_model", "Bring up the checkpoint that the configuration names now beside the one that serves, and swap them", "ReloadModelRequest", "Model", "", false, nil, "admin"},
 	{"POST", "/v1/models/{id}:rollback", "rollback_model", "Bring back the checkpoint before the one that serves", "RollbackModelRequest", "Model", "", false, nil, "admin"},
-	{"GET", "/v1/items", "list_items", "Some ids of items, for people who look around", "", "", "ids and whether there are more", false, []string{"prefix", "limit", "random"}, "catalog"},
+	{"GET", "/v1/items", "list_items", "Some ids of items, for people who look around", "", "", "ids and whether there are more", false, []string{"prefix", "limit", "random", "q"}, "catalog"},
 	{"GET", "/v1/items/{id}", "get_item", "An item", "", "Item", "", false, nil, "catalog"},
 	{"PUT", "/v1/items/{id}", "put_item", "Add or replace an item", "Item", "Item", "", false, nil, "catalog"},
 	{"DELETE", "/v1/items/{id}", "delete_item", "Remove an item and what is cached of it", "", "", "nothing", false, nil, "catalog"},

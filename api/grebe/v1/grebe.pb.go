@@ -740,7 +740,7 @@ type RecommendRequest struct {
 	Model         string                 `protobuf:"bytes,1,opt,name=model,proto3" json:"model,omitempty"` // may be empty when one model is loaded
 	User          *User                  `protobuf:"bytes,2,opt,name=user,proto3" json:"user,omitempty"`
 	N             int32                  `protobuf:"varint,3,opt,name=n,proto3" json:"n,omitempty"`                                                                                    // items wanted, 1 to 10000; 0: 10
-	BeamWidth     int32                  `protobuf:"varint,4,opt,name=beam_width,json=beamWidth,proto3" json:"beam_width,omitempty"`                                                   // paths kept per round, 1 to 4096; 0: 128
+	BeamWidth     int32                  `protobuf:"varint,4,opt,name=beam_width,json=beamWidth,proto3" json:"beam_width,omitempty"`                                                   // paths kept per round, 1 to 4096; 0: 128, and more where top_k is 0 too and fewer than n items were found
 	TopK          int32                  `protobuf:"varint,5,opt,name=top_k,json=topK,proto3" json:"top_k,omitempty"`                                                                  // continuations of one path that compete per round; 0: beam_width
 	Exclude       []string               `protobuf:"bytes,6,rep,name=exclude,proto3" json:"exclude,omitempty"`                                                                         // ids of items not wanted; unknown ones are passed over
 	ExcludeSeen   bool                   `protobuf:"varint,7,opt,name=exclude_seen,json=excludeSeen,proto3" json:"exclude_seen,omitempty"`                                             // leave out the items of the user's history and events; false when absent
