@@ -27,7 +27,7 @@ import "math"
 //   - Always, for entries of any sizes: missed bytes ≤ LRU's + ε·(LRU's hit bytes) + b + what was lent, and b and what is lent are
 //     together at most Lend·capacity. With the defaults: hits ≥ 99.5 % of LRU's less one cache. Over any
 //     stretch of requests the same holds with the cap plus what Φ was at its beginning in place of b.
-//   - Until the cache has gained on LRU, and while nothing below hits more than twice what LRU does, less is lent: hits ≥ 99 % of LRU's, or b less than
+//   - Until the cache has gained on LRU, and while the keeper below has not hit more than twice what LRU did, less is lent: hits ≥ 99 % of LRU's, or b less than
 //     99.5 % of them if that is lower. b is 0.1 % of the bytes of the first 5,000 requests: five entries.
 //   - For entries of one size, with b and cap ≥ 2·capacity: under perfect predictions the misses are
 //     the optimum's. (LRU's run up to now, then a change to the optimum's content, is a way to serve the
@@ -42,7 +42,7 @@ import "math"
 // keeps what it has ([keeper]). Four times the gain is lent, and taken back as it is lost again:
 //
 //   - at most ε·H − b, so a share of LRU's own hits; on predictions also twice what this cache has gained on LRU,
-//   - at most Lend·capacity − b where predictions or the keeper hit more than twice what LRU did. There LRU's hits say nothing: on a loop larger than
+//   - at most Lend·capacity − b where the keeper hit more than twice what LRU did. There LRU's hits say nothing: on a loop larger than
 //     the cache it has none, and to keep half a cache means to differ from LRU by that half before the first gain.
 //
 // While predictions have of late lost more than an eighth of the capacity to LRU, they choose no risky victim, whatever credit

@@ -40,7 +40,7 @@ const (
 	// to some caches: nothing is lent before it is made up for. Older losses do not count.
 	predictedDebt = 1 // caches
 	keptDebt      = 2
-	timesLRU      = 2 // what hit more than so many times what LRU did has a whole cache lent to it
+	timesLRU      = 2 // a keeper that hit more than so many times what LRU did has a whole cache lent to it
 	gainTimes     = 2 // of what the real cache gained, so many times is lent on predictions
 )
 
@@ -138,7 +138,7 @@ func (f *follower) resize(bytes int64) {
 	f.keeper.resize(bytes)
 }
 
-// limits are the most bytes that may be lent: to predictions, to the keeper, and to either where it hit more than twice what LRU did.
+// limits are the most bytes that may be lent: to predictions, to the keeper, and to the keeper where it hit more than twice what LRU did.
 type limits struct{ predictions, keeper, loops int64 }
 
 // judge compares the caches on paper after a request of the sample, and returns by how many bytes what is lent changes.
@@ -153,7 +153,7 @@ func (f *follower) judge(most limits) int64 {
 	f.keeps = max(f.keeps+gained.kept-gained.lru, -keptDebt*room)
 	f.choose(gained)
 	lend := func(gain, most int64) int64 { return min(lendTimes*max(gain, 0)*f.share, most) }
-	lent := max(lend(f.ahead, most.predictions), lend(now.predicted-timesLRU*now.lru, most.loops))
+	lent := lend(f.ahead, most.predictions)
 	if f.keeping {
 		lent = max(lent, lend(f.keeps, most.keeper), lend(now.kept-timesLRU*now.lru, most.loops))
 	}

@@ -21,6 +21,7 @@ type Forecaster struct {
 	at      [maxRefresh]int
 	queue   []Query
 	asked   bool // by Refresh, whose descriptions are of all that is cached
+	most    int  // entries that it can be made for
 }
 
 // Query is a request that wants a prediction.
@@ -38,15 +39,48 @@ const averaged = 3
 
 // NewForecaster makes one for a cache of about so many entries, whose clock advances by about one per access. It
 // remembers eight times as many keys and 100,000 samples.
-func NewForecaster(entries int) *Forecaster {
-	entries = max(entries, 1)
-	const window, span = 100000, 32 // the samples' accesses, in entries
-	return &Forecaster{
-		Tracker: NewTracker(TrackerConfig{
-			Keys: 8 * entries, Window: window, Every: (1 + timeWorth) * span * float64(entries) / window, Entries: entries,
-			HalfLife: int64(entries / 32), Horizon: int64(4 * entries),
-		}),
-		every: uint64(min(max(entries, 5000), 20000)),
+func NewForecaster(entries int) *Forecaster { return NewGrowingForecaster(entries, entries) }
+
+// NewGrowingForecaster makes one for a cache that holds more entries with time, from least to most: see Hold. Memory for most is
+// reserved, but what is not used yet is not touched.
+func NewGrowingForecaster(least, most int) *Forecaster {
+	least = max(least, 1)
+	f := &Forecaster{most: max(least, most)}
+	c := sizeOf(least)
+	c.Most = keysOf(f.most)
+	f.Tracker = NewTracker(c)
+	f.size(least)
+	return f
+}
+
+// Hold says how many entries the cache holds. Where that is more than the forecaster is made for, it remembers more keys from then on, at
+// least twice as many entries' and at most those of most entries.
+func (f *Forecaster) Hold(entries int) {
+	now := f.Tracker.cfg.Entries
+	if entries <= now || now >= f.most {
+		return
+	}
+	f.size(min(max(entries, 2*now), f.most))
+}
+
+func (f *Forecaster) size(entries int) {
+	f.Tracker.resize(sizeOf(entries))
+	f.every = uint64(min(max(entries, 5000), 20000))
+}
+
+const (
+	manyKeys = 1 << 17 // remembered: beyond, twice as many keys as entries are
+	window   = 100000  // samples
+	spanned  = 32      // the samples' accesses, in entries
+)
+
+// keysOf is how many keys are remembered for a cache of so many entries.
+func keysOf(entries int) int { return min(8*entries, max(manyKeys, 2*entries)) }
+
+func sizeOf(entries int) TrackerConfig {
+	return TrackerConfig{
+		Keys: keysOf(entries), Window: window, Every: (1 + timeWorth) * spanned * float64(entries) / window, Entries: entries,
+		HalfLife: int64(entries / 32), Horizon: int64(4 * entries),
 	}
 }
 

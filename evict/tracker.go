@@ -24,6 +24,7 @@ type Context struct {
 // TrackerConfig sizes a Tracker. Times are in the unit of Access.Now.
 type TrackerConfig struct {
 	Keys     int     // keys remembered, the most recent; about 190 bytes each
+	Most     int     // keys that there is room for if the tracker grows; Keys when fewer
 	Window   int     // samples kept for training; about 180 bytes each
 	Every    float64 // a sample per so many accesses; see Tracker
 	Entries  int     // cached
@@ -90,8 +91,19 @@ const (
 func NewTracker(c TrackerConfig) *Tracker {
 	c.Keys, c.Window, c.Every, c.Entries = max(c.Keys, 1), max(c.Window, 1), max(c.Every, 1), max(c.Entries, 1)
 	c.HalfLife, c.Horizon = max(c.HalfLife, 1), max(c.Horizon, 1)
-	return &Tracker{cfg: c, byKey: newTable(c.Keys), recent: newList(c.Keys), entries: make([]history, c.Keys), window: make([]pendingSample, 0, c.Window)}
+	c.Most = max(c.Most, c.Keys)
+	return &Tracker{cfg: c, byKey: newTable(c.Keys), recent: newList(c.Most), entries: make([]history, c.Most), window: make([]pendingSample, 0, c.Window)}
 }
+
+// resize has a tracker go on for a larger cache. What it remembers stays; the window does not change.
+func (t *Tracker) resize(c TrackerConfig) {
+	c.Keys, c.Most, c.Window = min(max(c.Keys, t.cfg.Keys), t.cfg.Most), t.cfg.Most, t.cfg.Window
+	c.Every, c.HalfLife, c.Horizon = max(c.Every, 1), max(c.HalfLife, 1), max(c.Horizon, 1)
+	t.cfg = c
+}
+
+// Remembers returns how many keys are remembered at most.
+func (t *Tracker) Remembers() int { return t.cfg.Keys }
 
 // Access records a request and describes it in x.
 func (t *Tracker) Access(key uint64, now int64, c Context, x *Sample) {
@@ -194,7 +206,7 @@ func (t *Tracker) every() float64 {
 
 // take finds an entry for a new key.
 func (t *Tracker) take(now int64) int32 {
-	if t.used < len(t.entries) {
+	if t.used < t.cfg.Keys {
 		t.used++
 		return int32(t.used - 1)
 	}

@@ -97,6 +97,9 @@ func (l *level) put(p *published) {
 	l.recency.add(p.slot)
 	l.soil(p)
 	l.count(p, 1)
+	if l.forecast != nil {
+		l.forecast.Hold(len(l.bySlot) - len(l.free))
+	}
 	a := l.access(p)
 	l.policy.Miss(a)
 	l.policy.Insert(p.slot, a)

@@ -13,19 +13,14 @@ type forecast struct {
 	models int64
 }
 
-// typicalTokens is how long an entry is taken to be, to size what is remembered of past ones.
-const typicalTokens = 64
-
 const (
-	leastRemembered = 1 << 10
-	mostRemembered  = 1 << 14
+	leastRemembered = 1 << 10 // entries
+	mostRemembered  = 1 << 18 // entries: half a million keys, about 100 MB
 )
 
-// newForecast remembers keys of about eight times the entries of a level of so many slots, each of which could
-// hold one of one token.
+// newForecast remembers keys of eight times the entries that a level of so many slots holds, and of large levels of twice as many.
 func newForecast(slots int) *forecast {
-	n := min(max(slots/typicalTokens, leastRemembered), mostRemembered)
-	return &forecast{Forecaster: evict.NewForecaster(n)}
+	return &forecast{Forecaster: evict.NewGrowingForecaster(leastRemembered, min(max(slots, leastRemembered), mostRemembered))}
 }
 
 // trainer trains models in the background, one at a time. What it trains on is gathered by the uses themselves, a few samples
@@ -135,6 +130,17 @@ func (l *level) refresh(slots []evict.Slot, returns []int64) {
 		keys[i] = l.bySlot[s].key.hash()
 	}
 	l.forecast.Refresh(keys, l.now, returns)
+}
+
+// Floor says where the policy of the level where the device computes stands against LRU; false when the policy has no floor.
+func (s *Store) Floor() (evict.FloorStats, bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	f, ok := s.top.policy.(*evict.Floor)
+	if !ok {
+		return evict.FloorStats{}, false
+	}
+	return f.Stats(), true
 }
 
 // Forecasts says how predictions did.

@@ -127,3 +127,30 @@ func (s *Store) rest() {
 		l.teach = func(*level) {}
 	}
 }
+
+// What the predictor remembers grows with the entries that a level holds, up to a bound.
+func TestForecastIsSizedByWhatIsHeld(t *testing.T) {
+	f := newForecast(1 << 19)
+	f.Hold(1 << 19)
+	if n := f.Tracker.Remembers(); n != 2*mostRemembered {
+		t.Errorf("for half a million entries %d keys are remembered, want %d", n, 2*mostRemembered)
+	}
+	if n := newForecast(8).Tracker.Remembers(); n != 8*leastRemembered {
+		t.Errorf("at the least %d keys are remembered, want %d", n, 8*leastRemembered)
+	}
+}
+
+// Where the default policy stands against LRU can be asked of a store; a policy without a floor has nothing to say.
+func TestFloorOfAStore(t *testing.T) {
+	if _, ok := newTiered(t, true, "lru", 64, 256).Floor(); ok {
+		t.Error("LRU has a floor")
+	}
+	w := newTiered(t, true, "default", 64, 256)
+	var key Key
+	add(t, w.Store, plan.Item, key, nil, 8, 1)
+	e, _ := w.Get(key)
+	e.Release()
+	if s, ok := w.Floor(); !ok || s.Hits == 0 || s.Hits != s.LRUHits {
+		t.Errorf("a store with one use stands at %+v, %v", s, ok)
+	}
+}

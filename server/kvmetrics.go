@@ -15,6 +15,8 @@ type cacheMetrics struct {
 	entries, bytes, evictions    *prometheus.Desc
 	poolTotal, poolUsed, indexed *prometheus.Desc
 	predicted, wrong, rms        *prometheus.Desc
+	hitBytes, forced             *prometheus.Desc
+	credit, lent                 *prometheus.Desc
 	damaged                      *prometheus.Desc
 }
 
@@ -31,6 +33,10 @@ func newCacheMetrics(models []*slot) *cacheMetrics {
 		wrong:     prometheus.NewDesc("grebe_prediction_errors_total", "Of these, those that were off by more than a factor of two.", nil, nil),
 		rms:       prometheus.NewDesc("grebe_prediction_rms_doublings", "Recent root mean squared error of predicted returns, in doublings of time; the worst model's.", nil, nil),
 	}
+	m.hitBytes = prometheus.NewDesc("grebe_eviction_hit_bytes_total", "Bytes that the cache hit, and that LRU would have hit with as much memory.", []string{"policy"}, nil)
+	m.forced = prometheus.NewDesc("grebe_eviction_forced_bytes_total", "Bytes evicted without credit because everything that LRU had given up was in use.", nil, nil)
+	m.credit = prometheus.NewDesc("grebe_eviction_credit_bytes", "Bytes by which eviction may still differ from LRU.", nil, nil)
+	m.lent = prometheus.NewDesc("grebe_eviction_lent_bytes", "Most bytes of that credit that were ever lent before they were earned.", nil, nil)
 	m.damaged = prometheus.NewDesc("grebe_checksum_failures_total", "Entries below memory that were found damaged, and dropped.", []string{"tier"}, nil)
 	return m
 }
@@ -51,7 +57,7 @@ func (m *cacheMetrics) stores() (caches []*reuse.Cache, disks []*disk.Store) {
 
 // Describe implements prometheus.Collector.
 func (m *cacheMetrics) Describe(out chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{m.entries, m.bytes, m.evictions, m.poolTotal, m.poolUsed, m.indexed, m.predicted, m.wrong, m.rms, m.damaged} {
+	for _, d := range []*prometheus.Desc{m.entries, m.bytes, m.evictions, m.poolTotal, m.poolUsed, m.indexed, m.predicted, m.wrong, m.rms, m.hitBytes, m.forced, m.credit, m.lent, m.damaged} {
 		out <- d
 	}
 }
@@ -97,6 +103,7 @@ func (m *cacheMetrics) Collect(out chan<- prometheus.Metric) {
 		wrong += float64(f.Wrong)
 		rms = max(rms, f.RMS)
 	}
+	m.collectFloor(caches, gauge, counter)
 	gauge(m.poolTotal, total)
 	gauge(m.poolUsed, used)
 	gauge(m.indexed, known)
@@ -116,4 +123,30 @@ func (m *cacheMetrics) Collect(out chan<- prometheus.Metric) {
 	gauge(m.entries, entries, "all", "disk")
 	gauge(m.bytes, bytes, "all", "disk")
 	counter(m.damaged, damaged, "disk")
+}
+
+// collectFloor reports where eviction stands against LRU, of the models whose policy keeps account of it.
+func (m *cacheMetrics) collectFloor(caches []*reuse.Cache, gauge, counter func(*prometheus.Desc, float64, ...string)) {
+	var own, lru, forced, credit, lent float64
+	found := false
+	for _, c := range caches {
+		s, ok := c.Floor()
+		if !ok {
+			continue
+		}
+		found = true
+		own += float64(s.Hits)
+		lru += float64(s.LRUHits)
+		forced += float64(s.Forced)
+		credit += s.Credit
+		lent += float64(s.Lent)
+	}
+	if !found {
+		return
+	}
+	counter(m.hitBytes, own, "own")
+	counter(m.hitBytes, lru, "lru")
+	counter(m.forced, forced)
+	gauge(m.credit, credit)
+	gauge(m.lent, lent)
 }

@@ -26,6 +26,7 @@ import (
 
 	"grebe/compute"
 	"grebe/engine"
+	"grebe/evict"
 	"grebe/kv"
 	"grebe/meta"
 	"grebe/plan"
@@ -644,3 +645,6 @@ func (c *Cache) Known() int { return c.opt.Index.Len() }
 
 // Forecasts says how the predictions that eviction uses did.
 func (c *Cache) Forecasts() kv.Forecasts { return c.opt.Store.Forecasts() }
+
+// Floor says where eviction stands against LRU; false when the policy keeps no account of it.
+func (c *Cache) Floor() (evict.FloorStats, bool) { return c.opt.Store.Floor() }
