@@ -12,6 +12,8 @@ import (
 	"os"
 	"path/filepath"
 	"time"
+
+	"grebe/internal/durable"
 )
 
 // importState says how far the import of a file into a catalog is: everything before Offset is durable. It is
@@ -95,18 +97,14 @@ func (s *importState) save(src *source) error {
 	if err != nil {
 		return err
 	}
-	if err := os.MkdirAll(filepath.Dir(s.name), 0o700); err != nil {
+	if err := durable.MkdirAll(filepath.Dir(s.name)); err != nil {
 		return err
 	}
-	if err := os.WriteFile(s.name+".new", data, 0o600); err != nil {
+	return durable.WriteFile(s.name, func(w io.Writer) error {
+		_, err := w.Write(data)
 		return err
-	}
-	return os.Rename(s.name+".new", s.name)
+	})
 }
 
-func (s *importState) remove() error {
-	if err := os.Remove(s.name); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return err
-	}
-	return nil
-}
+// remove ends the import, durably: a state that came back would have the next import of the file skip its lines.
+func (s *importState) remove() error { return durable.Remove(s.name) }
