@@ -42,7 +42,8 @@ type Options struct {
 	Direct bool
 	// Fused has products by kernels of our own wherever these can, however small they are, for tests.
 	Fused bool
-	// OwnProducts computes products by such a kernel, not by the matrix library, for tools that cannot follow that one.
+	// OwnProducts computes products by such a kernel, not by the matrix library, for tools that cannot follow that one. Attention
+	// then waits in a way that they can follow.
 	OwnProducts bool
 	// Scratch bounds the memory of attention's keys and values in bytes, for tests: by default it has room for all layers of a batch, if that is
 	// little of the GPU's.

@@ -45,6 +45,8 @@ type Config struct {
 	Buffers int  // layers that the scratch holds at a time, at least 1
 	Plain   bool // keep to Ampere's instructions
 	Overlap bool // let kernels start before the one ahead has finished (driver.Launch)
+	// EveryLane has each thread arrive at barriers, not one for its warp, for tools that follow threads one by one.
+	EveryLane bool
 	// Locate says where a chunk with cached tokens is gathered from; nil: from where it is. Begin calls it once
 	// for each of a batch's, in their order.
 	Locate func(*compute.Chunk) uint64
@@ -159,6 +161,9 @@ func defines(cfg *Config) []string {
 	}
 	if cfg.Plain {
 		out = append(out, kernels.Plain)
+	}
+	if cfg.EveryLane {
+		out = append(out, "EVERY_LANE=1")
 	}
 	return out
 }

@@ -21,6 +21,7 @@
 // check: HEADS=3 KV_HEADS=3 HEAD_DIM=80
 // check: HEADS=4 KV_HEADS=4 HEAD_DIM=64 POINTWISE=1
 // check: HEADS=4 KV_HEADS=4 HEAD_DIM=128 POINTWISE=1
+// check: HEADS=4 KV_HEADS=2 HEAD_DIM=64 EVERY_LANE=1
 #include "grebe.cuh"
 #include "attend.cuh"
 
@@ -33,6 +34,13 @@
 #define MATRIX_BYTES (COLUMN_BLOCKS * BLOCK_BYTES)
 #define STAGES 2
 #define QUERY_BYTES (COLUMN_BLOCKS * TILE_TOKENS * GROUP * 128)
+
+// A consumer's lane 0 arrives for its warp, whose lanes have read what they need: all of them passed the named barrier of take_turn
+// since. racecheck follows threads one by one and does not see that: with EVERY_LANE each lane arrives for itself.
+#ifndef EVERY_LANE
+#define EVERY_LANE 0
+#endif
+#define ARRIVALS (EVERY_LANE ? 256 : 8)
 
 struct Control { // behind the matrices
   u64 query_full, query_empty;
@@ -235,14 +243,14 @@ DEVICE void step(const Consumer& c, float (&o)[SUMS], u32 (&p)[32], Softmax& x, 
   end_turn(c.half);
   products_wait<1>();
   settle(s);
-  barrier_arrive_if(&c.control->key_empty[stage], c.lane == 0);
+  barrier_arrive_if(&c.control->key_empty[stage], EVERY_LANE || c.lane == 0);
   if (MASKED) mask_step(s, about, rows);
   soften(s, x, c.scale);
   settle(s);
   pin(x.l0 + x.l1, c.control);
   products_wait<0>();
   settle(o);
-  barrier_arrive_if(&c.control->value_empty[before], c.lane == 0);
+  barrier_arrive_if(&c.control->value_empty[before], EVERY_LANE || c.lane == 0);
   rescale(o, x);
 #pragma unroll
   for (int j = 0; j < 32; j++) p[j] = pack_bf16(s[2 * j], s[2 * j + 1]);
@@ -276,7 +284,7 @@ DEVICE void consume(u8* shared, Control* control, const int* list, float scale, 
       end_turn(half);
       products_wait<0>();
       settle(s);
-      barrier_arrive_if(&control->key_empty[stage], lane == 0);
+      barrier_arrive_if(&control->key_empty[stage], EVERY_LANE || lane == 0);
       if (uniform(about.z)) mask_step(s, about, rows);
       soften(s, x, scale);
 #pragma unroll
@@ -291,14 +299,14 @@ DEVICE void consume(u8* shared, Control* control, const int* list, float scale, 
       if (uniform(about.z)) step<true>(c, o, p, x, about, rows, stage, before, before_parity);
       else step<false>(c, o, p, x, about, rows, stage, before, before_parity);
     }
-    barrier_arrive_if(&control->query_empty, lane == 0);
+    barrier_arrive_if(&control->query_empty, EVERY_LANE || lane == 0);
     barrier_wait(&control->value_full[stage], parity);
     products_begin();
     all_values(o, p, c.values + stage * OPERAND_STRIDE);
     products_commit();
     products_wait<0>();
     settle(o);
-    barrier_arrive_if(&control->value_empty[stage], lane == 0);
+    barrier_arrive_if(&control->value_empty[stage], EVERY_LANE || lane == 0);
     if (++stage == STAGES) { stage = 0; parity ^= 1; }
     finish(o, x, scale, u, to, Place{half, thread}, 3 + half, &control->flag[half]);
   }
@@ -312,12 +320,12 @@ KERNEL void __launch_bounds__(384, 1)
   Control* c = (Control*)(shared + (1 + 2 * STAGES) * MATRIX_BYTES);
   if (threadIdx.x == 0) {
     barrier_init(&c->query_full, 1);
-    barrier_init(&c->query_empty, 8);
+    barrier_init(&c->query_empty, ARRIVALS);
     for (int i = 0; i < STAGES; i++) {
       barrier_init(&c->key_full[i], 1);
       barrier_init(&c->value_full[i], 1);
-      barrier_init(&c->key_empty[i], 8);
-      barrier_init(&c->value_empty[i], 8);
+      barrier_init(&c->key_empty[i], ARRIVALS);
+      barrier_init(&c->value_empty[i], ARRIVALS);
     }
     asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
     asm volatile("prefetch.tensormap [%0];" ::"l"(&queries) : "memory");
