@@ -2,9 +2,11 @@ package embed_test
 
 import (
 	"bytes"
+	"errors"
 	"os"
 	"path/filepath"
 	"testing"
+	"time"
 
 	"grebe/embed"
 	"grebe/embed/embedtest"
@@ -22,7 +24,7 @@ func TestRowsInDamagedBlocks(t *testing.T) {
 		rows = append(rows, embedtest.Row(keys[i], 1, rowBytes)...)
 	}
 	put := func(write bool) *embed.Tables {
-		tables, err := embed.OpenTables(dir, []embed.Spec{{Name: "items", Store: "pebble", Dim: rowBytes / 4}})
+		tables, err := embed.OpenTables(dir, []embed.Spec{{Name: "items", Store: "pebble", Dim: rowBytes / 4, Timeout: time.Minute}})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -79,5 +81,62 @@ func TestRowsInDamagedBlocks(t *testing.T) {
 	}
 	if err := opened.Close(); err != nil {
 		t.Error(err)
+	}
+}
+
+// A mapped file that is cut off under the map costs the rows that are gone: they are default rows and counted, the others are
+// served, and a write says that it failed. The fault used to end the process.
+func TestRowsOfAFileThatWasCutOff(t *testing.T) {
+	const dim, n = 1024, 64 // a page per row
+	file := filepath.Join(t.TempDir(), "rows")
+	rows := make([]float32, dim*n)
+	for i := range rows {
+		rows[i] = float32(1 + i/dim)
+	}
+	if err := os.WriteFile(file, embed.Bytes(rows), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, cache := range []int64{0, 1 << 20} {
+		if err := os.Truncate(file, 4*dim*n); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(file, embed.Bytes(rows), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		tables, err := embed.OpenTables(t.TempDir(), []embed.Spec{{Name: "f", Store: "file", File: file, Dim: dim, Cache: cache, Timeout: time.Minute}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := os.Truncate(file, 4*dim*10); err != nil {
+			t.Fatal(err)
+		}
+		keys := make([]uint64, n)
+		for i := range keys {
+			keys[i] = uint64((i * 37) % n)
+		}
+		got := make([]float32, dim*n)
+		g := tables.Table("f").Gather(t.Context(), keys, embed.Bytes(got))
+		if g.Err != nil || g.Broken != n-10 || g.Default != n-10 || g.Fetched != 10 {
+			t.Errorf("%+v", g)
+		}
+		for i, k := range keys {
+			want := float32(0)
+			if k < 10 {
+				want = float32(k + 1)
+			}
+			if got[i*dim] != want || got[i*dim+dim-1] != want {
+				t.Errorf("row %d begins with %v, want %v", k, got[i*dim], want)
+			}
+		}
+		if err := tables.Table("f").Put(t.Context(), []uint64{40}, embed.Bytes(got[:dim])); !errors.Is(err, embed.ErrUnavailable) {
+			t.Errorf("a row that is gone was written: %v", err)
+		}
+		if err := tables.Table("f").Put(t.Context(), []uint64{4}, embed.Bytes(got[:dim])); err != nil {
+			t.Error(err)
+		}
+		if p := tables.Problems(); len(p) != 1 {
+			t.Errorf("problems: %q", p)
+		}
+		tables.Close() // may say that the file is short
 	}
 }

@@ -5,8 +5,10 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"runtime/debug"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
@@ -19,7 +21,8 @@ import (
 type Memory struct {
 	rowBytes int
 	mapped   bool
-	free     func() // of memory outside the heap
+	free     func()       // of memory outside the heap
+	faults   atomic.Int64 // rows of a file that could not be read or written
 
 	mu      sync.RWMutex
 	n       uint64 // rows
@@ -72,7 +75,7 @@ func (m *Memory) has(key uint64) bool {
 
 func (m *Memory) row(key uint64) []byte { return m.rows[int(key)*m.rowBytes:][:m.rowBytes] }
 
-// Gather copies rows.
+// Gather copies rows. Rows of a file that cannot be read, as when it was cut off under the map, count as broken.
 func (m *Memory) Gather(ctx context.Context, keys []uint64, rows []byte, found []bool) error {
 	if err := ctx.Err(); err != nil {
 		return err
@@ -80,7 +83,31 @@ func (m *Memory) Gather(ctx context.Context, keys []uint64, rows []byte, found [
 	m.mu.RLock()
 	defer m.mu.RUnlock()
 	var broken []int
-	for i, k := range keys {
+	for at := 0; at < len(keys); {
+		var fault bool
+		at, fault = m.gather(keys, rows, found, at, &broken)
+		if fault {
+			m.faults.Add(1)
+			found[at], broken = false, append(broken, at)
+			at++
+		}
+	}
+	return brokenRows(broken)
+}
+
+// gather copies rows from one on until it is done or the memory of a row cannot be read: then it returns which.
+func (m *Memory) gather(keys []uint64, rows []byte, found []bool, from int, broken *[]int) (at int, fault bool) {
+	i := from
+	if m.mapped { // the map's memory is the file's, and a page without a file behind it faults
+		defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
+		defer func() {
+			if isFault(recover()) {
+				at, fault = i, true
+			}
+		}()
+	}
+	for ; i < len(keys); i++ {
+		k := keys[i]
 		if next := i + rowAhead; next < len(keys) && m.has(keys[next]) {
 			prefetchFar(unsafe.Pointer(unsafe.SliceData(m.row(keys[next]))), m.rowBytes)
 		}
@@ -88,10 +115,21 @@ func (m *Memory) Gather(ctx context.Context, keys []uint64, rows []byte, found [
 			copyBytes(rows[i*m.rowBytes:][:m.rowBytes], m.row(k))
 		}
 		if m.mapped && found[i] && !finite(rows[i*m.rowBytes:][:m.rowBytes]) {
-			found[i], broken = false, append(broken, i)
+			found[i], *broken = false, append(*broken, i)
 		}
 	}
-	return brokenRows(broken)
+	return i, false
+}
+
+// isFault reports whether a panic is that of memory that cannot be read or written. It panics again with any other.
+func isFault(p any) bool {
+	if p == nil {
+		return false
+	}
+	if e, ok := p.(interface{ Addr() uintptr }); ok && e.Addr() != 0 {
+		return true
+	}
+	panic(p)
 }
 
 // Put writes rows; a key that is not below n is an error.
@@ -104,6 +142,20 @@ func (m *Memory) Put(ctx context.Context, keys []uint64, rows []byte) error {
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
+	return m.put(keys, rows)
+}
+
+// put writes rows. The caller holds mu.
+func (m *Memory) put(keys []uint64, rows []byte) (err error) {
+	if m.mapped {
+		defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
+		defer func() {
+			if isFault(recover()) {
+				m.faults.Add(1)
+				err = fmt.Errorf("embed: put %d rows: %w: the file was cut off, or its disk is full", len(keys), ErrUnavailable)
+			}
+		}()
+	}
 	for i, k := range keys {
 		if k >= m.n {
 			return fmt.Errorf("embed: put row %d of a table of %d", k, m.n)

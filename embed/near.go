@@ -29,7 +29,6 @@ func (n *near) reset(t *Table) { *n = near{table: t, offers: n.offers[:0]} }
 func (n *near) add(o *near) {
 	n.got.Fetched += o.got.Fetched
 	n.got.Default += o.got.Default
-	n.got.Broken += o.got.Broken
 	n.declined += o.declined
 	n.evicted += o.evicted
 }
@@ -45,9 +44,9 @@ func (n *near) memory() *Memory {
 	return n.table.memory
 }
 
-// near reports whether rows are read straight from the store. Where the caller does not wait any more the store says so.
+// near reports whether rows are read straight from the store. A mapped file may be cut off, so its rows are read by the store. Where the caller does not wait any more the store says so.
 func (t *Table) near(ctx context.Context) bool {
-	return t.memory != nil && t.cache != nil && ctx.Err() == nil
+	return t.memory != nil && !t.memory.mapped && t.cache != nil && ctx.Err() == nil
 }
 
 func (t *Table) gatherNear(keys []uint64, out []byte, s *scratch) Gathered {
@@ -76,13 +75,9 @@ func (n *near) missed(c *Cache, i int, key, h, now uint64, s *set, dst []byte, t
 		copyBytes(dst, m.row(key))
 		there = true
 	}
-	broken := there && m.mapped && !finite(dst)
-	if !there || broken {
+	if !there {
 		copyBytes(dst, n.table.def)
 		n.got.Default++
-		if broken {
-			n.got.Broken++
-		}
 		return
 	}
 	n.got.Fetched++

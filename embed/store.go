@@ -38,13 +38,13 @@ var ErrKept = errors.New("rows of a mapped file cannot be deleted: put others in
 // ErrRow is returned for a row of another size than the table's.
 var ErrRow = errors.New("a row of another size")
 
-// BrokenError says that a store has rows that are none of the table's, of another size or of numbers that are not
-// finite: those of keys[i] for each i of Rows. They count as not found; all others of the Gather are as they should be.
+// BrokenError says that a store has rows that are none of the table's: of another size, of numbers that are not
+// finite, or damaged. They are those of keys[i] for each i of Rows. They count as not found; all others of the Gather are as they should be.
 // Redis, Pebble and mapped files look for them.
 type BrokenError struct{ Rows []int }
 
 func (e *BrokenError) Error() string {
-	return fmt.Sprintf("embed: %d rows in the store are of another size, or not of finite numbers", len(e.Rows))
+	return fmt.Sprintf("embed: %d rows in the store are of another size, not of finite numbers, or damaged", len(e.Rows))
 }
 
 // brokenRows returns an error where there are any.

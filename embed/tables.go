@@ -54,12 +54,13 @@ func (s *Spec) Validate() error {
 type Tables struct {
 	byName  map[string]*Table
 	folder  *Folder
+	files   map[string]*Memory
 	closers []func() error
 }
 
 // OpenTables opens all tables; those in Pebble are in dir.
 func OpenTables(dir string, specs []Spec) (*Tables, error) {
-	t := &Tables{byName: map[string]*Table{}}
+	t := &Tables{byName: map[string]*Table{}, files: map[string]*Memory{}}
 	for i := range specs {
 		if err := t.open(dir, &specs[i]); err != nil {
 			return nil, errors.Join(err, t.Close())
@@ -93,7 +94,11 @@ func (t *Tables) open(dir string, s *Spec) error {
 func (t *Tables) store(dir string, s *Spec) (Store, error) {
 	switch s.Store {
 	case "file":
-		return OpenFile(s.File, 4*s.Dim)
+		m, err := OpenFile(s.File, 4*s.Dim)
+		if err == nil {
+			t.files[s.Name] = m
+		}
+		return m, err
 	case "redis":
 		prefix := s.Prefix
 		if prefix == "" {
@@ -156,12 +161,21 @@ func (t *Tables) Sync() error {
 	return t.folder.Sync()
 }
 
-// Problems says what is wrong with the tables' files, for people: damaged blocks, a disk that failed.
+// Problems says what is wrong with the tables' files, for people: damaged blocks, a disk that failed, a file that was cut off.
 func (t *Tables) Problems() []string {
-	if t == nil || t.folder == nil {
+	if t == nil {
 		return nil
 	}
-	return t.folder.problems()
+	var out []string
+	if t.folder != nil {
+		out = t.folder.problems()
+	}
+	for _, name := range slices.Sorted(maps.Keys(t.files)) {
+		if n := t.files[name].faults.Load(); n > 0 {
+			out = append(out, fmt.Sprintf("table %s: its file was cut off, or its disk is full: %d rows could not be read or written", name, n))
+		}
+	}
+	return out
 }
 
 // Close closes all tables.
