@@ -25,6 +25,13 @@ func (c *Catalog) Subscribe(f func(Change)) {
 	c.watches = append(c.watches[:len(c.watches):len(c.watches)], f)
 }
 
+// Failed returns why the catalog takes no more changes, nil while it does.
+func (c *Catalog) Failed() error {
+	c.mu.RLock()
+	defer c.mu.RUnlock()
+	return c.failed
+}
+
 // Op is one change of a batch: exactly one field is set.
 type Op struct {
 	PutItem                *grebev1.Item

@@ -169,7 +169,9 @@ func (s *Server) catalogError(err error) error {
 	case errors.Is(err, catalog.ErrFull):
 		return errorf(exhausted, "", "%v", err)
 	case errors.Is(err, catalog.ErrFailed):
-		s.log.Error("the catalog takes no writes", "error", err)
+		if s.refused.Add(1) == 1 { // the rest is counted: readiness and a metric tell
+			s.log.Error("the catalog takes no writes", "error", err)
+		}
 		return errorf(unavailable, "", "%v: it takes no changes until the server is started again", catalog.ErrFailed)
 	case errors.Is(err, catalog.ErrClosed):
 		return errorf(unavailable, "", "shutting down")

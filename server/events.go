@@ -140,6 +140,7 @@ func (s *Server) rankEvents(ctx context.Context, w *work, user *grebev1.User, ca
 		l, err := w.model.Prompt.Targets(order, user, items)
 		return l, errors.Join(err, m.Annotate(l.Plan, l.User, &h.at))
 	}
+	doubts := m.Incomplete()
 	r, err := s.run(ctx, w, true, func(l *prompt.Layout, job *engine.Job) {
 		for i := range items {
 			job.Hidden = append(job.Hidden, l.Answers+i)
@@ -150,6 +151,9 @@ func (s *Server) rankEvents(ctx context.Context, w *work, user *grebev1.User, ca
 	}
 	r.note = noteOf(m, h)
 	err = s.predict(w.call, r, rows, h.at.Query)
+	if m.Incomplete() != doubts { // in this request's batch, or in one beside it
+		r.notes = append(r.notes, "rows of the model's item table could not be read: default rows were used in their place")
+	}
 	if err == nil {
 		w.served(user.Id, h, r)
 	}

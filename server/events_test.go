@@ -22,6 +22,7 @@ import (
 	"grebe/compute/cpu"
 	"grebe/embed"
 	"grebe/engine"
+	"grebe/internal/wire"
 	"grebe/kv"
 	"grebe/meta"
 	"grebe/model"
@@ -422,6 +423,9 @@ func TestEventsKeepNothingOfAnOutage(t *testing.T) {
 		got := rank(w.cached, step.events)
 		if int(got.Usage.CachedTokens) != step.cached {
 			t.Errorf("%+v: %d rows were cached", step, got.Usage.CachedTokens)
+		}
+		if len(got.Notes) > 0 != step.away || step.away != strings.Contains(string(wire.EncodeRank(got)), `"notes":["rows of`) {
+			t.Errorf("%+v: notes %q", step, got.Notes)
 		}
 		if want := rank(w.plain, step.events); !step.away && got.Results[0].Score != want.Results[0].Score {
 			t.Errorf("%+v: the score is %v, computed anew %v", step, got.Results[0].Score, want.Results[0].Score)

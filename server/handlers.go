@@ -3,6 +3,7 @@ package server
 import (
 	"bytes"
 	"context"
+	"encoding/json"
 	"net/http"
 
 	"github.com/prometheus/common/expfmt"
@@ -137,7 +138,15 @@ func (s *Server) getReady(*http.Request, string) (reply, error) {
 	case draining:
 		return reply{}, errorf(unavailable, "", "shutting down")
 	}
-	return reply{body: []byte("{\"ready\":true}\n")}, nil
+	problems := s.problems()
+	if len(problems) == 0 {
+		return reply{body: []byte("{\"ready\":true}\n")}, nil
+	}
+	body, err := json.Marshal(struct {
+		Ready    bool     `json:"ready"`
+		Degraded []string `json:"degraded"`
+	}{true, problems})
+	return reply{body: append(body, '\n')}, err
 }
 
 // getOpenAPI describes the API to programs that make clients of it.

@@ -79,7 +79,7 @@ func (s *Server) rank(ctx context.Context, c *call, req *grebev1.RankRequest) (*
 			Queue: milliseconds(r.result.Queue), Fetch: milliseconds(r.fetch), Compute: milliseconds(r.result.Compute),
 		},
 	}
-	resp.Usage.Note = r.note
+	resp.Usage.Note, resp.Notes = r.note, r.notes
 	name(r.parts, items)
 	resp.Parts = r.parts
 	for _, i := range r.best(int(req.TopK)) {
@@ -137,6 +137,7 @@ type ranking struct {
 	parts  []*grebev1.Part      // where asked for
 	tasks  []map[string]float64 // of a model of events, per item
 	note   string
+	notes  []string // why the answer is worse than it could be
 	// account says where the tokens of a blended prompt came from; nil of others.
 	account *reuse.Account
 }

@@ -229,6 +229,7 @@ type Server struct {
 	models  map[string]*slot
 	served  []*slot // in the order of the configuration
 	catalog *catalog.Catalog
+	refused atomic.Int64 // changes of a catalog whose disk failed
 	log     *slog.Logger
 	metrics *metrics
 	created int64 // seconds since 1970
@@ -303,6 +304,11 @@ func New(cfg Config) (*Server, error) {
 		created: time.Now().Unix(), now: time.Now, slots: make(chan struct{}, cfg.MaxInFlight), health: health.NewServer(),
 		guard: cfg.Guard, site: newSite(cfg.Hosts), hotUsers: newHot(), hotItems: newHot(), hideSeed: maphash.MakeSeed(),
 		patience: defaultPatience,
+	}
+	for _, c := range s.degradedMetrics() {
+		if err := cfg.Registry.Register(c); err != nil {
+			return nil, fmt.Errorf("server: %w", err)
+		}
 	}
 	s.SetDeadlines(cfg.SLO, cfg.MaxDeadline)
 	s.cfg.Models = nil // nothing shall hold a checkpoint that is retired

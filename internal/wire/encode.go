@@ -147,7 +147,15 @@ func EncodeRank(m *grebev1.RankResponse) []byte {
 		if m.Parts != nil {
 			w.list("parts", len(m.Parts), func(i int) { w.part(m.Parts[i]) })
 		}
+		w.notes(m.Notes)
 	})
+}
+
+// notes writes why an answer is worse than it could be, where it is.
+func (w *writer) notes(notes []string) {
+	if len(notes) > 0 {
+		w.strings("notes", notes)
+	}
 }
 
 func (w *writer) part(p *grebev1.Part) {

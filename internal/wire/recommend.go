@@ -79,5 +79,6 @@ func EncodeRecommend(m *grebev1.RecommendResponse) []byte {
 		w.string("catalog_version", m.CatalogVersion)
 		w.object("usage", func() { w.usage(m.Usage) })
 		w.object("timing_ms", func() { w.timing(m.TimingMs) })
+		w.notes(m.Notes)
 	})
 }

@@ -25,7 +25,7 @@ type gathered struct {
 
 // FromTable makes a table with rows of Shape().Hidden numbers a source of content rows. A row that the table
 // does not have is its default row: a request never fails for it, and the table counts it. Rows that its store
-// cannot give are the default too, but Incomplete tells.
+// cannot give, or that are damaged there, are the default too, but Incomplete tells.
 //
 // What is cached of a user was computed with the rows as they were then. The model MUST use an item's row for
 // nothing but content and ranking: what is computed from the checkpoint's rows would not be the table's.
@@ -59,7 +59,8 @@ func (s *tableRows) Gather(items []int32, out []float32) error {
 	} else {
 		g.rows = g.rows[:n]
 	}
-	if s.table.Gather(context.Background(), g.keys, g.rows).Err != nil { // within the table's own deadline
+	got := s.table.Gather(context.Background(), g.keys, g.rows) // within the table's own deadline
+	if got.Err != nil || got.Broken > 0 {
 		s.incomplete.Add(1)
 	}
 	for i := range out {

@@ -62,7 +62,7 @@ var Calls = []Call{
 	{"POST", "/v1/tables/{id}", "put_rows", `Write or delete rows of a table: a line each, {"key": 17, "row": [..]} or {"key": 17, "delete": true}`, "", "", "how many were put and deleted", true, nil, "catalog"},
 	{"GET", "/v1/hot", "get_hot", "Users and items that are asked for most", "", "", "ids and counts", false, nil, "admin"},
 	{"GET", "/v2/health/live", "live", "The process answers", "", "", `{"live": true}`, false, nil, ""},
-	{"GET", "/v2/health/ready", "ready", "Requests are answered; 503 while not", "", "", `{"ready": true}`, false, nil, ""},
+	{"GET", "/v2/health/ready", "ready", "Requests are answered; 503 while not", "", "", `{"ready": true}; "degraded" lists what is wrong all the same`, false, nil, ""},
 	{"GET", "/health", "health", "As /v2/health/ready", "", "", `{"ready": true}`, false, nil, ""},
 	{"GET", "/livez", "livez", "As /v2/health/live", "", "", `{"live": true}`, false, nil, ""},
 	{"GET", "/readyz", "readyz", "As /v2/health/ready", "", "", `{"ready": true}`, false, nil, ""},

@@ -483,7 +483,8 @@ type RankResponse struct {
 	// Why that prefix was used: requested (the request names it), only (the configuration allows no other order), fixed (so does
 	// its policy), no-cache (nothing can be reused), cheaper (it takes less time now), invest (it takes longer now and is expected to
 	// save more later), deadline (the other order would be late), blend; of other policies user-long, user-short, user-hot, user-cold.
-	PrefixReason  string `protobuf:"bytes,9,opt,name=prefix_reason,json=prefixReason,proto3" json:"prefix_reason,omitempty"`
+	PrefixReason  string   `protobuf:"bytes,9,opt,name=prefix_reason,json=prefixReason,proto3" json:"prefix_reason,omitempty"`
+	Notes         []string `protobuf:"bytes,10,rep,name=notes,proto3" json:"notes,omitempty"` // why the answer is worse than it could be, such as default rows of a table whose store failed
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -579,6 +580,13 @@ func (x *RankResponse) GetPrefixReason() string {
 		return x.PrefixReason
 	}
 	return ""
+}
+
+func (x *RankResponse) GetNotes() []string {
+	if x != nil {
+		return x.Notes
+	}
+	return nil
 }
 
 // Part is a part of a prompt.
@@ -861,6 +869,7 @@ type RecommendResponse struct {
 	CatalogVersion string                 `protobuf:"bytes,6,opt,name=catalog_version,json=catalogVersion,proto3" json:"catalog_version,omitempty"` // of the items that could come back, all from this one version
 	Usage          *Usage                 `protobuf:"bytes,7,opt,name=usage,proto3" json:"usage,omitempty"`
 	TimingMs       *Timing                `protobuf:"bytes,8,opt,name=timing_ms,json=timingMs,proto3" json:"timing_ms,omitempty"`
+	Notes          []string               `protobuf:"bytes,20,rep,name=notes,proto3" json:"notes,omitempty"`                                // as of RankResponse
 	ShortReason    string                 `protobuf:"bytes,15,opt,name=short_reason,json=shortReason,proto3" json:"short_reason,omitempty"` // catalog: no more items are eligible; beam: more are, but the search kept too few paths
 	unknownFields  protoimpl.UnknownFields
 	sizeCache      protoimpl.SizeCache
@@ -948,6 +957,13 @@ func (x *RecommendResponse) GetUsage() *Usage {
 func (x *RecommendResponse) GetTimingMs() *Timing {
 	if x != nil {
 		return x.TimingMs
+	}
+	return nil
+}
+
+func (x *RecommendResponse) GetNotes() []string {
+	if x != nil {
+		return x.Notes
 	}
 	return nil
 }
@@ -3143,7 +3159,7 @@ const file_grebe_v1_grebe_proto_rawDesc = "" +
 	"\ahistory\x18\x02 \x01(\x01H\x01R\ahistory\x88\x01\x01B\b\n" +
 	"\x06_itemsB\n" +
 	"\n" +
-	"\b_history\"\xbc\x02\n" +
+	"\b_history\"\xd2\x02\n" +
 	"\fRankResponse\x12\x14\n" +
 	"\x05model\x18\x01 \x01(\tR\x05model\x12\x1d\n" +
 	"\n" +
@@ -3154,7 +3170,9 @@ const file_grebe_v1_grebe_proto_rawDesc = "" +
 	"\x05usage\x18\x06 \x01(\v2\x0f.grebe.v1.UsageR\x05usage\x12-\n" +
 	"\ttiming_ms\x18\a \x01(\v2\x10.grebe.v1.TimingR\btimingMs\x12$\n" +
 	"\x05parts\x18\b \x03(\v2\x0e.grebe.v1.PartR\x05parts\x12#\n" +
-	"\rprefix_reason\x18\t \x01(\tR\fprefixReason\"r\n" +
+	"\rprefix_reason\x18\t \x01(\tR\fprefixReason\x12\x14\n" +
+	"\x05notes\x18\n" +
+	" \x03(\tR\x05notes\"r\n" +
 	"\x04Part\x12\x12\n" +
 	"\x04kind\x18\x01 \x01(\tR\x04kind\x12\x0e\n" +
 	"\x02id\x18\x02 \x01(\tR\x02id\x12\x16\n" +
@@ -3188,7 +3206,7 @@ const file_grebe_v1_grebe_proto_rawDesc = "" +
 	" \x01(\tR\trequestId\x1aK\n" +
 	"\vFilterEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12&\n" +
-	"\x05value\x18\x02 \x01(\v2\x10.grebe.v1.ValuesR\x05value:\x028\x01\"\xc5\x02\n" +
+	"\x05value\x18\x02 \x01(\v2\x10.grebe.v1.ValuesR\x05value:\x028\x01\"\xdb\x02\n" +
 	"\x11RecommendResponse\x12\x14\n" +
 	"\x05model\x18\x01 \x01(\tR\x05model\x12\x1d\n" +
 	"\n" +
@@ -3198,7 +3216,8 @@ const file_grebe_v1_grebe_proto_rawDesc = "" +
 	"\x05short\x18\x05 \x01(\bR\x05short\x12'\n" +
 	"\x0fcatalog_version\x18\x06 \x01(\tR\x0ecatalogVersion\x12%\n" +
 	"\x05usage\x18\a \x01(\v2\x0f.grebe.v1.UsageR\x05usage\x12-\n" +
-	"\ttiming_ms\x18\b \x01(\v2\x10.grebe.v1.TimingR\btimingMs\x12!\n" +
+	"\ttiming_ms\x18\b \x01(\v2\x10.grebe.v1.TimingR\btimingMs\x12\x14\n" +
+	"\x05notes\x18\x14 \x03(\tR\x05notes\x12!\n" +
 	"\fshort_reason\x18\x0f \x01(\tR\vshortReason\"I\n" +
 	"\vRecommended\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x14\n" +

@@ -1,0 +1,27 @@
+package server
+
+import (
+	"fmt"
+
+	"github.com/prometheus/client_golang/prometheus"
+)
+
+// problems says what is wrong with what the server keeps, for people. Requests are answered all the same: the answers may be
+// worse, or changes are refused.
+func (s *Server) problems() []string {
+	var out []string
+	if err := s.catalog.Failed(); err != nil {
+		out = append(out, fmt.Sprintf("%v; %d requests to change it were refused", err, s.refused.Load()))
+	}
+	return append(out, s.cfg.Tables.Problems()...)
+}
+
+// degradedMetrics tell of problems.
+func (s *Server) degradedMetrics() []prometheus.Collector {
+	return []prometheus.Collector{
+		prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "grebe_degraded", Help: "Problems with what the server keeps, which readiness lists."},
+			func() float64 { return float64(len(s.problems())) }),
+		prometheus.NewCounterFunc(prometheus.CounterOpts{Name: "grebe_catalog_refused_total", Help: "Requests to change the catalog that were refused since its disk failed."},
+			func() float64 { return float64(s.refused.Load()) }),
+	}
+}

@@ -1,0 +1,60 @@
+package server
+
+import (
+	"bytes"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"grebe/catalog"
+	"grebe/embed"
+)
+
+// Changes that a catalog refuses since its disk failed are logged once and counted.
+func TestRefusedChangesAreLoggedOnce(t *testing.T) {
+	var log bytes.Buffer
+	w := newWorld(t, func(c *Config) { c.Logger = slog.New(slog.NewTextHandler(&log, nil)) })
+	for range 5 {
+		err := w.catalogError(fmt.Errorf("%w: no space left", catalog.ErrFailed))
+		if e := asError(err); e.code != unavailable {
+			t.Errorf("%v", err)
+		}
+	}
+	if n := strings.Count(log.String(), "level=ERROR"); n != 1 {
+		t.Errorf("%d lines were logged:\n%s", n, log.String())
+	}
+	if body := w.ask("GET", "/metrics", "").Body.String(); !strings.Contains(body, "grebe_catalog_refused_total 5") {
+		t.Error("the refused changes are not counted")
+	}
+}
+
+// A server whose table was cut off answers that it is ready and what is wrong.
+func TestReadinessTellsWhatIsDegraded(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "rows")
+	if err := os.WriteFile(file, make([]byte, 8<<12), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	tables, err := embed.OpenTables(t.TempDir(), []embed.Spec{{Name: "f", Store: "file", File: file, Dim: 1 << 10}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer tables.Close()
+	w := newWorld(t, func(c *Config) { c.Tables = tables })
+	if body := w.ask("GET", "/v2/health/ready", "").Body.String(); body != "{\"ready\":true}\n" {
+		t.Errorf("sound: %s", body)
+	}
+	if err := os.Truncate(file, 0); err != nil {
+		t.Fatal(err)
+	}
+	tables.Table("f").Gather(t.Context(), []uint64{3}, make([]byte, 1<<12))
+	rec := w.ask("GET", "/v2/health/ready", "")
+	if body := rec.Body.String(); rec.Code != 200 || !strings.Contains(body, `{"ready":true,"degraded":["table f:`) {
+		t.Errorf("cut off: %d %s", rec.Code, body)
+	}
+	if body := w.ask("GET", "/metrics", "").Body.String(); !strings.Contains(body, "grebe_degraded 1") {
+		t.Error("no metric tells")
+	}
+}
