@@ -132,6 +132,10 @@ powerloss: ## kills and power cuts at every change of a file, POWERLOSS random s
 	    -run 'Survive|PowerCut|FailedSync|AfterAKill|Targets|StayRemoved|LeaveTheFiles|CutShort' \
 	    ./internal/durable/... ./kv/disk ./kv/proto ./catalog/... ./embed ./cmd/grebe
 
+.PHONY: damage
+damage: ## damage every file of a data folder in eight ways, one at a time, and start on it
+	CGO_ENABLED=0 GREBE_DAMAGE=all $(GO) test -count=1 -v -timeout 30m -run DamageOfTheDataFolder ./cmd/grebe
+
 .PHONY: soak
 soak: ## ten minutes at 80 % of capacity, with a restart in the middle
 	CGO_ENABLED=0 GREBE_SOAK=10m $(GO) test -count=1 -v -timeout 20m -run Soak ./cmd/grebe

@@ -63,6 +63,9 @@ func keyOf(user bool, id string) [keySize]byte {
 func Open(dir string, opt Options) (*Catalog, error) {
 	c := New(opt)
 	if err := c.open(dir); err != nil {
+		if pebble.IsCorruptionError(err) || errors.Is(err, errRecord) {
+			err = &pebbleopen.DamageError{Dir: dir, Problems: []string{err.Error()}}
+		}
 		return nil, fmt.Errorf("catalog: open %s: %w", dir, err)
 	}
 	return c, nil
@@ -74,9 +77,6 @@ func (c *Catalog) open(dir string) error {
 		return err
 	}
 	if err := c.read(s); err != nil {
-		if pebble.IsCorruptionError(err) || errors.Is(err, errRecord) {
-			err = &pebbleopen.DamageError{Dir: dir, Problems: []string{err.Error()}}
-		}
 		return errors.Join(err, s.close())
 	}
 	if c.id, err = s.identify(c.id); err != nil {

@@ -22,6 +22,7 @@ import (
 // files a little later, see sweeper. It is safe for concurrent use. The caller MUST Close it, after
 // its tables.
 type Folder struct {
+	dir    string
 	db     *pebbleopen.DB
 	cache  *pebble.Cache
 	failed atomic.Pointer[error] // of the first write that did; nil: none did
@@ -63,7 +64,7 @@ func openFolder(dir string, fs vfs.FS) (*Folder, error) {
 		cache.Unref()
 		return nil, fmt.Errorf("embed: open tables in %s: %w", dir, err)
 	}
-	f := &Folder{db: db, cache: cache}
+	f := &Folder{dir: dir, db: db, cache: cache}
 	if f.sweep, err = newSweeper(f, sweepDelay); err != nil {
 		err = errors.Join(err, db.Close())
 		cache.Unref()
@@ -128,6 +129,9 @@ func (f *Folder) Table(name string, rowBytes int) (*Pebble, error) {
 			err = fmt.Errorf("it has rows of %d bytes, not %d: %w", n, rowBytes, ErrRow)
 		}
 		err = errors.Join(err, closer.Close())
+	}
+	if pebble.IsCorruptionError(err) {
+		err = pebbleopen.Damage(f.dir, err)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("embed: open table %s: %w", name, err)

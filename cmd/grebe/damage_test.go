@@ -1,0 +1,286 @@
+package main
+
+import (
+	"bytes"
+	"cmp"
+	"encoding/json"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	grebev1 "grebe/api/grebe/v1"
+	"grebe/cmd/grebe/internal/doctor"
+	"grebe/embed"
+	"grebe/internal/config"
+)
+
+// damages are what is done to a file.
+var damages = []struct {
+	name string
+	do   func(data []byte) []byte // nil: the file is removed
+}{
+	{"flip the first byte", flipAt(0, 1)},
+	{"flip a byte in the first quarter", flipAt(1, 4)},
+	{"flip the middle byte", flipAt(1, 2)},
+	{"flip a byte in the last quarter", flipAt(3, 4)},
+	{"flip the last byte", flipAt(1, 1)},
+	{"truncate", func(data []byte) []byte { return data[:len(data)/2] }},
+	{"append", func(data []byte) []byte { return append(data, "some bytes that do not belong here"...) }},
+	{"delete", nil},
+}
+
+func flipAt(part, of int) func([]byte) []byte {
+	return func(data []byte) []byte {
+		if len(data) > 0 {
+			data[min(len(data)-1, len(data)*part/of)] ^= 0x10
+		}
+		return data
+	}
+}
+
+// remedy is what an error that refuses a start names.
+var remedy = regexp.MustCompile(`grebe doctor --repair|remove it|remove the|restore`)
+
+// damageWorld is a data folder that a server left when it was killed, and what it had acknowledged.
+type damageWorld struct {
+	*reloadWorld
+	left string
+	want string
+	rows string
+}
+
+func newDamageWorld(t *testing.T) *damageWorld {
+	t.Helper()
+	w := &damageWorld{reloadWorld: newReloadWorld(t,
+		config.Setting{Path: "tables[0].name", Value: "rows"}, config.Setting{Path: "tables[0].dim", Value: "4"},
+		config.Setting{Path: "tables[0].timeout_ms", Value: "60000"})}
+	w.left = filepath.Join(t.TempDir(), "left")
+	for run := range 3 { // what a run leaves in logs is in tables after the next start
+		s, err := load(t.Context(), w.cfg, slog.New(slog.DiscardHandler))
+		if err != nil {
+			t.Fatal(err)
+		}
+		w.change(t, s, run)
+		if run == 2 {
+			w.want, w.rows = w.state(t, s), w.tableRows(t, s)
+			if err := os.CopyFS(w.left, os.DirFS(w.cfg.DataDir)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if err := s.Close(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return w
+}
+
+// change makes changes of every kind.
+func (w *damageWorld) change(t *testing.T, s *stack, run int) {
+	t.Helper()
+	s.server.SetReady(true)
+	for i := range 12 {
+		id := fmt.Sprintf("n%d-%d", run, i)
+		identifier := int32(1500 + 12*run + i)
+		_, err := s.catalog.PutItem(&grebev1.Item{Id: id, Tokens: []int32{int32(20 + i)}, Identifier: &identifier, Codes: []int32{int32(i % 8), int32(i % 8)}})
+		if err == nil {
+			_, err = s.catalog.PutUser(&grebev1.User{Id: "w" + id, Tokens: []int32{5, 6, int32(7 + i)}})
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		row := []float32{float32(run), float32(i), 1, 2}
+		if err := s.tables.Table("rows").Put(t.Context(), []uint64{uint64(100*run + i)}, embed.Bytes(row)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, err := s.catalog.DeleteUser(fmt.Sprintf("wn%d-3", run)); err != nil {
+		t.Fatal(err)
+	}
+	for n := range 8 {
+		if _, err := w.ranked(t, s, n); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+func (w *damageWorld) ranked(t *testing.T, s *stack, n int) (string, error) {
+	req := &grebev1.RankRequest{User: &grebev1.User{Id: fmt.Sprintf("u%d", n%reloadUsers)}, Prefix: []string{"user", "item"}[n%2]}
+	for i := range 6 {
+		req.Candidates = append(req.Candidates, &grebev1.Item{Id: fmt.Sprintf("i%d", (n*5+i*3)%reloadItems)})
+	}
+	resp, err := s.server.Rank(t.Context(), req)
+	if err != nil {
+		return "", err
+	}
+	out, err := json.Marshal(resp.Results)
+	return string(out), err
+}
+
+// state is everything that a server knows of its catalog, and some answers.
+func (w *damageWorld) state(t *testing.T, s *stack) string {
+	t.Helper()
+	var b strings.Builder
+	items, _ := s.catalog.ItemIDs("", 1<<20, false)
+	slices.Sort(items)
+	for _, id := range items {
+		item, _ := s.catalog.Item(id)
+		fmt.Fprintln(&b, id, item)
+	}
+	users, _ := s.catalog.UserIDs("", 1<<20, false)
+	slices.Sort(users)
+	for _, id := range users {
+		user, _ := s.catalog.User(id)
+		text, err := json.Marshal(user)
+		if err != nil {
+			t.Fatal(err)
+		}
+		fmt.Fprintf(&b, "%s %s\n", id, text)
+	}
+	for n := range 4 {
+		answer, err := w.ranked(t, s, n)
+		fmt.Fprintln(&b, answer, err)
+	}
+	return b.String()
+}
+
+func (w *damageWorld) tableRows(t *testing.T, s *stack) string {
+	t.Helper()
+	var keys []uint64
+	for k := range uint64(300) {
+		keys = append(keys, k)
+	}
+	rows := make([]float32, 4*len(keys))
+	s.tables.Table("rows").Gather(t.Context(), keys, embed.Bytes(rows))
+	return fmt.Sprint(rows)
+}
+
+var numbers = regexp.MustCompile(`[0-9a-f]{16,}|[0-9]+`)
+
+// kinds returns a file of each kind of the folder: those whose names differ in numbers only are one kind.
+func (w *damageWorld) kinds(t *testing.T, all bool) []string {
+	t.Helper()
+	byKind := map[string][]string{}
+	err := filepath.WalkDir(w.left, func(path string, d fs.DirEntry, err error) error {
+		if err != nil || d.IsDir() {
+			return err
+		}
+		name, err := filepath.Rel(w.left, path)
+		kind := numbers.ReplaceAllString(name, "N")
+		byKind[kind] = append(byKind[kind], name)
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var out []string
+	for _, names := range byKind {
+		slices.SortFunc(names, func(a, b string) int { return cmp.Compare(w.size(t, b), w.size(t, a)) })
+		if out = append(out, names[0]); all {
+			out = append(out, names[1:]...)
+		}
+	}
+	slices.Sort(out)
+	return out
+}
+
+func (w *damageWorld) size(t *testing.T, name string) int64 {
+	t.Helper()
+	info, err := os.Stat(filepath.Join(w.left, name))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return info.Size()
+}
+
+// start starts a server on the configuration's folder and says how it came out.
+func (w *damageWorld) start(t *testing.T) (outcome string, problem string) {
+	t.Helper()
+	var log syncBuffer
+	s, err := load(t.Context(), w.cfg, slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelWarn})))
+	if err != nil {
+		if !remedy.MatchString(err.Error()) {
+			return "refused", fmt.Sprintf("refused without a remedy: %v", err)
+		}
+		return "refused", ""
+	}
+	s.server.SetReady(true)
+	state, rows := w.state(t, s), w.tableRows(t, s)
+	told := log.String() + strings.Join(s.tables.Problems(), "\n")
+	if err := s.Close(); err != nil {
+		return "closed", fmt.Sprintf("Close: %v", err)
+	}
+	switch {
+	case state != w.want:
+		return "changed", fmt.Sprintf("started with another catalog or other answers; the log says %q", told)
+	case rows != w.rows && told == "":
+		return "changed", "started with other rows of a table, and does not tell"
+	case told != "":
+		return "reported", ""
+	}
+	return "no change", ""
+}
+
+// Whatever happens to one file of the data folder, a start has all that was acknowledged, or says what it has not, or refuses and
+// names a remedy that works. A sample of the kinds of files and of damage runs here, all of them with GREBE_DAMAGE=all.
+func TestDamageOfTheDataFolder(t *testing.T) {
+	every := os.Getenv("GREBE_DAMAGE") == "all"
+	w := newDamageWorld(t)
+	outcomes := map[string]int{}
+	n := 0
+	for _, name := range w.kinds(t, every) {
+		for _, damage := range damages {
+			if n++; !every && n%9 != 0 {
+				continue
+			}
+			if err := os.RemoveAll(w.cfg.DataDir); err != nil {
+				t.Fatal(err)
+			}
+			if err := os.CopyFS(w.cfg.DataDir, os.DirFS(w.left)); err != nil {
+				t.Fatal(err)
+			}
+			path := filepath.Join(w.cfg.DataDir, name)
+			data, err := os.ReadFile(path)
+			if err != nil {
+				t.Fatal(err)
+			}
+			before := bytes.Clone(data)
+			if damage.do == nil {
+				err = os.Remove(path)
+			} else if data = damage.do(data); !bytes.Equal(data, before) {
+				err = os.WriteFile(path, data, 0o600)
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			outcome, problem := w.start(t)
+			if outcome == "refused" && problem == "" {
+				report := doctor.Repair(w.cfg.DataDir)
+				var text strings.Builder
+				if err := report.Print(&text); err != nil {
+					t.Fatal(err)
+				}
+				if report.Failed() {
+					problem = "the repair failed:\n" + text.String()
+				} else if again, still := w.start(t); again == "refused" {
+					problem = fmt.Sprintf("refused after a repair: %s\n%s", still, text.String())
+				} else if still != "" && !strings.Contains(text.String(), "lost:") && again == "changed" {
+					problem = "a repair lost something and does not tell:\n" + text.String()
+				}
+			}
+			outcomes[outcome]++
+			if problem != "" {
+				t.Errorf("%s: %s: %s", name, damage.name, problem)
+			}
+			if every {
+				t.Logf("%-60s %-34s %s", name, damage.name, outcome)
+			}
+		}
+	}
+	t.Logf("%v", outcomes)
+}
