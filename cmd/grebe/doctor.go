@@ -3,8 +3,13 @@ package main
 import (
 	"encoding/json"
 	"fmt"
+	"os"
 
+	"grebe/catalog"
 	"grebe/cmd/grebe/internal/doctor"
+	"grebe/internal/config"
+	"grebe/prompt"
+	"grebe/server/generate"
 )
 
 type doctorCmd struct {
@@ -40,6 +45,9 @@ func (c *doctorCmd) Run(w *world) error {
 		r = doctor.Repair(dir)
 	} else {
 		r = doctor.Examine("/", c.Config, w.env)
+		if c.Config != "" && !r.Failed() {
+			c.codes(w, r)
+		}
 	}
 	if err := c.print(w, r); err != nil {
 		return err
@@ -48,6 +56,49 @@ func (c *doctorCmd) Run(w *world) error {
 		return errReported
 	}
 	return nil
+}
+
+// codes reports items whose codes a model does not have, of the catalog and of the file that the configuration names.
+func (c *doctorCmd) codes(w *world, r *doctor.Report) {
+	cfg, err := config.Load(config.Source{File: c.Config, Env: w.env})
+	if err != nil {
+		return // it is reported
+	}
+	models, err := codesOf(&cfg.Config)
+	if err != nil {
+		r.Warn("codes", "correct the model's codes", "%v", err)
+		return
+	}
+	f := generate.NewForecast(func(string) (*prompt.Item, bool) { return nil, false }, models...)
+	if _, err := os.Stat(catalogDir(cfg.DataDir)); err == nil && len(models) > 0 {
+		items, err := catalog.Open(catalogDir(cfg.DataDir), catalog.Options{})
+		if err != nil { // a server has it, and says at its start what it cannot generate
+			return
+		}
+		for _, it := range items.Items() {
+			f.Put(it.ID, it.Codes)
+		}
+		if err := items.Close(); err != nil {
+			r.Warn("catalog", "", "%v", err)
+		}
+	} else if cfg.Catalog.Items != "" && len(models) > 0 {
+		src, err := newSource(cfg.Catalog.Items, kindItems)
+		if err == nil {
+			err = src.each(w.ctx, func(l *line) {
+				if l.err == nil && l.op.PutItem != nil {
+					f.Put(l.op.PutItem.Id, l.op.PutItem.Codes)
+				}
+			})
+		}
+		if err != nil {
+			r.Warn("catalog", "", "%v", err)
+		}
+	}
+	for _, m := range f.Impacts() {
+		if text := m.Warning(); text != "" {
+			r.Warn("codes", "make the items' codes and the model's codes fit: models[].codes", "%s", text)
+		}
+	}
 }
 
 func (c *doctorCmd) print(w *world, r *doctor.Report) error {

@@ -175,3 +175,17 @@ func TestImportIsNotResumedInAnotherFileOrCatalog(t *testing.T) {
 		t.Errorf("two catalogs have the ids %q and %q", a, b)
 	}
 }
+
+// doctor reports items with codes that a model does not have.
+func TestDoctorReportsUnusableCodes(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "data")
+	t.Setenv("GREBE_DATA_DIR", dir)
+	t.Setenv("GREBE_LISTEN", "127.0.0.1:0")
+	t.Setenv("GREBE_ADMIN_LISTEN", "127.0.0.1:0")
+	t.Setenv("GREBE_GRPC_LISTEN", "127.0.0.1:0")
+	imported(t, 0, `2 created`, writeLines(t, "items.ndjson", `{"id":"good","codes":[1,1,1]}`, `{"id":"bad","codes":[1,1,1,1]}`), "--data-dir", dir)
+	out, errs, _ := grebe(t, "doctor", "-c", filepath.Join(demoData, demo.ConfigFile))
+	if !strings.Contains(out, `does not have the codes of 1 items`) || !strings.Contains(out, `"bad": 4 codes`) {
+		t.Errorf("doctor says %s%s", out, errs)
+	}
+}

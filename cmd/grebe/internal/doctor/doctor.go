@@ -33,6 +33,11 @@ type Report struct {
 	Findings []Finding `json:"findings"`
 }
 
+// Warn adds a problem that keeps nothing from working.
+func (r *Report) Warn(check, remedy, format string, args ...any) {
+	r.add(check, Warn, remedy, format, args...)
+}
+
 func (r *Report) add(check string, s Status, remedy, format string, args ...any) {
 	r.Findings = append(r.Findings, Finding{Check: check, Status: s, Detail: fmt.Sprintf(format, args...), Remedy: remedy})
 }
