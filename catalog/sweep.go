@@ -100,7 +100,7 @@ const mostPause = time.Minute
 // sweep removes the bytes of what was deleted so far; false when some may be left.
 func (s *sweeper) sweep(ctx context.Context) bool {
 	if s.c.deletions.anyDone() {
-		s.c.write(&writer{muts: []mutation{{verb: clearDeletions}}})
+		s.c.write(context.Background(), &writer{muts: []mutation{{verb: clearDeletions}}})
 	}
 	s.mu.Lock()
 	keys, all := s.keys, s.all
@@ -116,7 +116,7 @@ func (s *sweeper) sweep(ctx context.Context) bool {
 		}
 		return false
 	}
-	s.c.write(&writer{muts: []mutation{{verb: sweepDone}}})
+	s.c.write(context.Background(), &writer{muts: []mutation{{verb: sweepDone}}})
 	return true
 }
 

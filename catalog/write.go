@@ -1,6 +1,9 @@
 package catalog
 
 import (
+	"context"
+	"slices"
+
 	grebev1 "grebe/api/grebe/v1"
 	"grebe/prompt"
 )
@@ -87,6 +90,7 @@ type writer struct {
 	muts []mutation
 	from string    // the import that they are part of; "": none
 	wake chan bool // true: lead the next round; false: done
+	next bool      // it is to lead; of queueMu
 }
 
 // bytes estimates what a writer adds to a round.
@@ -127,11 +131,16 @@ func (c *Catalog) Apply(ops []Op) []Result { return c.ApplyImport("", ops) }
 
 // ApplyImport is Apply as part of an import, which Change names. EndImport ends it.
 func (c *Catalog) ApplyImport(id string, ops []Op) []Result {
-	w := &writer{muts: make([]mutation, len(ops)), from: id}
+	return c.ApplyWithin(context.Background(), id, ops)
+}
+
+// ApplyWithin is ApplyImport, or Apply without an import, but fails with the context's error when that ends while the changes wait for others.
+func (c *Catalog) ApplyWithin(ctx context.Context, from string, ops []Op) []Result {
+	w := &writer{muts: make([]mutation, len(ops)), from: from}
 	for i := range ops {
 		w.muts[i].prepare(&ops[i], c.opt.MaxHistory)
 	}
-	c.write(w)
+	c.write(ctx, w)
 	out := make([]Result, len(ops))
 	for i := range out {
 		out[i] = w.muts[i].Result
@@ -142,7 +151,7 @@ func (c *Catalog) ApplyImport(id string, ops []Op) []Result {
 // EndImport tells subscribers that an import has ended, by a Change with the version that it returns.
 func (c *Catalog) EndImport(id string) (version uint64, err error) {
 	w := &writer{muts: []mutation{{verb: endImport}}, from: id}
-	c.write(w)
+	c.write(context.Background(), w)
 	return w.muts[0].version, w.muts[0].Err
 }
 
@@ -152,6 +161,11 @@ func (c *Catalog) EndImport(id string) (version uint64, err error) {
 // that become longer than Options.MaxHistory the oldest quarter and more is dropped and counted: the
 // rest then stays as it is, and what was computed for it stays of use, for many appends.
 func (c *Catalog) AppendEvents(id string, events []*grebev1.Event) (u User, created bool, dropped int, err error) {
+	return c.AppendEventsWithin(context.Background(), id, events)
+}
+
+// AppendEventsWithin is AppendEvents, but fails with the context's error when that ends while it waits for others.
+func (c *Catalog) AppendEventsWithin(ctx context.Context, id string, events []*grebev1.Event) (u User, created bool, dropped int, err error) {
 	if err := checkID(id); err != nil {
 		return User{}, false, 0, err
 	}
@@ -159,7 +173,7 @@ func (c *Catalog) AppendEvents(id string, events []*grebev1.Event) (u User, crea
 		return User{}, false, 0, err
 	}
 	w := &writer{muts: []mutation{{verb: appendEvents, id: id, record: eventsRecord(events)}}}
-	c.write(w)
+	c.write(ctx, w)
 	m := &w.muts[0]
 	if m.Err != nil {
 		return User{}, false, 0, m.Err
@@ -210,8 +224,13 @@ func trim(u *grebev1.User, most, left int) (dropped int) {
 const maxRound = 8 << 20
 
 // write makes a writer's mutations together with those of others that wait. The first writer in the
-// queue leads: it makes one round for all that have come, then wakes them and the next leader.
-func (c *Catalog) write(w *writer) {
+// queue leads: it makes one round for all that have come, then wakes them and the next leader. A writer whose context ends
+// leaves the queue; one that is in a round already, or leads the next, stays to its end.
+func (c *Catalog) write(ctx context.Context, w *writer) {
+	if err := ctx.Err(); err != nil {
+		w.fail(err)
+		return
+	}
 	w.wake = make(chan bool, 1)
 	c.queueMu.Lock()
 	if c.closed {
@@ -223,9 +242,34 @@ func (c *Catalog) write(w *writer) {
 	lead := !c.busy
 	c.busy = true
 	c.queueMu.Unlock()
-	if lead || <-w.wake {
+	if lead {
+		c.lead()
+		return
+	}
+	select {
+	case lead = <-w.wake:
+	case <-ctx.Done():
+		if c.leave(w) {
+			w.fail(ctx.Err())
+			return
+		}
+		lead = <-w.wake
+	}
+	if lead {
 		c.lead()
 	}
+}
+
+// leave takes a writer out of the queue; false when its round runs, or is its own to lead.
+func (c *Catalog) leave(w *writer) bool {
+	c.queueMu.Lock()
+	defer c.queueMu.Unlock()
+	i := slices.Index(c.queue, w)
+	if i < 0 || w.next {
+		return false
+	}
+	c.queue = slices.Delete(c.queue, i, i+1)
+	return true
 }
 
 func (c *Catalog) lead() {
@@ -245,6 +289,7 @@ func (c *Catalog) lead() {
 		var next *writer
 		if len(c.queue) > 0 {
 			next = c.queue[0]
+			next.next = true
 		} else {
 			c.busy = false
 		}

@@ -524,7 +524,10 @@ func (s *Store) BelowStats() BelowStats {
 }
 
 // Flush writes everything below that is not there yet. What cannot be written is tried once.
-func (s *Store) Flush() {
+func (s *Store) Flush() { s.flush(context.Background()) }
+
+// flush is Flush, and leaves what is not written when ctx ends.
+func (s *Store) flush(ctx context.Context) {
 	if s.below == nil {
 		return
 	}
@@ -532,7 +535,7 @@ func (s *Store) Flush() {
 		s.mu.Lock()
 		n := l.unclean
 		s.mu.Unlock()
-		s.clean(l, n, func() bool { return true })
+		s.clean(l, n, func() bool { return ctx.Err() == nil })
 	}
 	s.Drain()
 }

@@ -22,6 +22,7 @@
 package kv
 
 import (
+	"context"
 	"crypto/sha256"
 	"encoding/binary"
 	"errors"
@@ -540,19 +541,25 @@ func (s *Store) Delete(keys ...Key) error {
 	return err
 }
 
-// Close writes below what is not there yet, if there is a tier, and drops all published entries.
-// Memory of entries still referenced stays theirs.
-func (s *Store) Close() {
+// Stop ends what the store does in the background and writes below what is not there yet, until ctx ends, if there is a
+// tier. Nothing may use the store any more but Close.
+func (s *Store) Stop(ctx context.Context) {
 	s.ahead.stop()
 	s.ahead = nil
 	s.trainer.stop()
 	s.trainer = nil
 	if s.below != nil {
-		s.Flush()
+		s.flush(ctx)
 		close(s.below.queue)
 		s.below.wg.Wait()
 		s.below = nil
 	}
+}
+
+// Close writes below what is not there yet, if there is a tier, and drops all published entries.
+// Memory of entries still referenced stays theirs.
+func (s *Store) Close() {
+	s.Stop(context.Background())
 	s.mu.Lock()
 	var all []*Entry
 	for _, p := range s.index {

@@ -1,6 +1,7 @@
 package model
 
 import (
+	"context"
 	"fmt"
 	"slices"
 
@@ -20,6 +21,7 @@ type Checkpoint struct {
 	DType  compute.DType // of products
 	KV     compute.DType // of K and V
 
+	ctx         context.Context // of the loading
 	weights     *safetensors.Set
 	progress    func(done, total int64)
 	done, total int64
@@ -131,6 +133,9 @@ func (c *Checkpoint) GateUp(cols int, gate, up Part) compute.Linear {
 }
 
 func (c *Checkpoint) tensors(cols int, parts []Part) (tensors []compute.Tensor, names []string) {
+	if c.err == nil {
+		c.err = c.ctx.Err()
+	}
 	for _, p := range parts {
 		t, name := c.tensor(p.Name, p.Rows, cols)
 		tensors, names = append(tensors, t), append(names, name)

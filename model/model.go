@@ -12,6 +12,7 @@
 package model
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"maps"
@@ -89,6 +90,8 @@ type Options struct {
 	KV string
 	// Progress, when set, is called now and then with the bytes of weights loaded so far and in all.
 	Progress func(done, total int64)
+	// Context, when set, ends the loading: it is looked at before every matrix.
+	Context context.Context
 }
 
 // Build makes the model of an architecture. When it fails, Open releases the checkpoint; when it
@@ -131,12 +134,20 @@ func Open(dir string, dev compute.Device, opts Options) (Model, error) {
 	return m, nil
 }
 
+// Loading returns the context of the loading.
+func (o *Options) Loading() context.Context {
+	if o.Context == nil {
+		return context.Background()
+	}
+	return o.Context
+}
+
 func openCheckpoint(dir string, cfg *Config, dev compute.Device, opts Options) (*Checkpoint, error) {
 	weights, err := safetensors.Open(dir)
 	if err != nil {
 		return nil, fmt.Errorf("model: %w", err)
 	}
-	c := &Checkpoint{Config: cfg, Device: dev, weights: weights, progress: opts.Progress, total: weights.Bytes()}
+	c := &Checkpoint{Config: cfg, Device: dev, weights: weights, progress: opts.Progress, total: weights.Bytes(), ctx: opts.Loading()}
 	c.DType, err = c.chooseDType(opts.DType)
 	if err == nil {
 		c.KV, err = c.chooseKV(opts.KV)

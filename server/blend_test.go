@@ -275,7 +275,7 @@ func TestUnusedPrototypesGoWithAUser(t *testing.T) {
 	must(t, err)
 	_, err = s.catalog.PutUser(&grebev1.User{Id: "u", Tokens: []int32{1}})
 	must(t, err)
-	_, err = s.deleteUser(nil, "u")
+	_, err = s.deleteUser(httptest.NewRequest("DELETE", "/v1/users/u", nil), "u")
 	must(t, err)
 	if _, err := os.Stat(file); !os.IsNotExist(err) {
 		t.Errorf("the file is still there: %v", err)

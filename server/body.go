@@ -175,11 +175,11 @@ func (s *Server) receive(w http.ResponseWriter, r *http.Request) error {
 	return nil
 }
 
-// queue takes a place among the requests under way as admit does, but waits for one.
+// queue takes a place among the writes under way as admit does, but waits for one.
 func (s *Server) queue(ctx context.Context) (release func(), err error) {
 	select {
-	case s.slots <- struct{}{}:
-		return func() { <-s.slots }, nil
+	case s.writes <- struct{}{}:
+		return func() { <-s.writes }, nil
 	case <-ctx.Done():
 		return nil, asError(ctx.Err())
 	}

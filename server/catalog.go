@@ -1,6 +1,8 @@
 package server
 
 import (
+	"cmp"
+	"context"
 	"errors"
 	"net/http"
 	"strconv"
@@ -30,19 +32,35 @@ func (s *Server) putItem(r *http.Request, id string) (reply, error) {
 	if err := sameID(&m.Id, id); err != nil {
 		return reply{}, err
 	}
-	created, err := s.catalog.PutItem(m)
+	res, err := s.apply(r.Context(), catalog.Op{PutItem: m})
 	if err != nil {
-		return reply{}, s.catalogError(err)
+		return reply{}, err
 	}
-	return reply{status: putStatus(created), body: wire.EncodePutItem(m, s.warnings(m.Id, m.Codes))}, nil
+	return reply{status: putStatus(res.Created), body: wire.EncodePutItem(m, s.warnings(m.Id, m.Codes))}, nil
 }
 
-func (s *Server) deleteItem(_ *http.Request, id string) (reply, error) {
-	ok, err := s.catalog.DeleteItem(id)
+// apply makes one change of the catalog.
+func (s *Server) apply(ctx context.Context, op catalog.Op) (catalog.Result, error) {
+	if op.PutUser == nil && op.DeleteUser == "" {
+		done, err := s.drops.reserve(ctx, 1)
+		if err != nil {
+			return catalog.Result{}, s.catalogError(err)
+		}
+		defer done()
+	}
+	res := s.catalog.ApplyWithin(ctx, "", []catalog.Op{op})[0]
+	if res.Err != nil {
+		return res, s.catalogError(res.Err)
+	}
+	return res, nil
+}
+
+func (s *Server) deleteItem(r *http.Request, id string) (reply, error) {
+	res, err := s.apply(r.Context(), catalog.Op{DeleteItem: id})
 	switch {
 	case err != nil:
-		return reply{}, s.catalogError(err)
-	case !ok:
+		return reply{}, err
+	case !res.Changed:
 		return reply{}, errorf(notFound, "", "no item %s", quoted(id))
 	}
 	return reply{status: http.StatusNoContent}, nil
@@ -68,34 +86,37 @@ func (s *Server) putUser(r *http.Request, id string) (reply, error) {
 	if err := sameID(&m.Id, id); err != nil {
 		return reply{}, err
 	}
-	created, err := s.catalog.PutUser(m)
+	res, err := s.apply(r.Context(), catalog.Op{PutUser: m})
 	if err != nil {
-		return reply{}, s.catalogError(err)
-	}
-	return reply{status: putStatus(created), body: wire.EncodeUser(m)}, nil
-}
-
-func (s *Server) deleteUser(_ *http.Request, id string) (reply, error) {
-	ok, err := s.catalog.DeleteUser(id)
-	if err != nil {
-		return reply{}, s.catalogError(err)
-	}
-	if err := s.forgotten(id, ok); err != nil {
 		return reply{}, err
 	}
-	if !ok {
+	return reply{status: putStatus(res.Created), body: wire.EncodeUser(m)}, nil
+}
+
+func (s *Server) deleteUser(r *http.Request, id string) (reply, error) {
+	res, err := s.apply(r.Context(), catalog.Op{DeleteUser: id})
+	if err != nil {
+		return reply{}, err
+	}
+	if !res.Changed {
+		err = s.FinishDeletion(id)
+	}
+	if err := s.forgotten(r.Context(), id, err); err != nil {
+		return reply{}, err
+	}
+	if !res.Changed {
 		return reply{}, errorf(notFound, "", "no user %s: what was cached under that id is removed", quoted(id))
 	}
 	return reply{status: http.StatusNoContent}, nil
 }
 
-// forgotten makes sure that nothing is cached of a user who was deleted from the catalog, or was not there.
-func (s *Server) forgotten(id string, there bool) error {
-	left := s.present.failure(id) // the catalog had it dropped
-	if !there {
-		left = s.FinishDeletion(id)
+// forgotten makes sure that nothing is cached of a user who was deleted from the catalog. Of one who was not there, left says
+// what could not be removed.
+func (s *Server) forgotten(ctx context.Context, id string, left error) error {
+	if err := s.drops.await(ctx, id); err != nil {
+		return asError(err)
 	}
-	if left != nil {
+	if left = cmp.Or(left, s.present.failure(id)); left != nil {
 		return errorf(unavailable, "", "what is cached of the user could not be removed from disk: ask again")
 	}
 	return nil
@@ -111,7 +132,7 @@ func (s *Server) postEvents(r *http.Request, id string) (reply, error) {
 	if err != nil {
 		return reply{}, err
 	}
-	u, created, dropped, err := s.catalog.AppendEvents(id, m.Events)
+	u, created, dropped, err := s.catalog.AppendEventsWithin(r.Context(), id, m.Events)
 	if err != nil {
 		return reply{}, s.catalogError(err)
 	}

@@ -164,6 +164,11 @@ func (b *batch) flush() error {
 	if len(b.ops) == 0 {
 		return nil
 	}
+	done, err := b.s.drops.reserve(b.ctx, b.items())
+	if err != nil {
+		return asError(err)
+	}
+	defer done()
 	release, err := b.s.queue(b.ctx)
 	if err != nil {
 		return err
@@ -172,14 +177,16 @@ func (b *batch) flush() error {
 	if err := b.from.begin(); err != nil {
 		return err
 	}
-	for i, res := range b.s.catalog.ApplyImport(b.from.name(), b.ops) {
+	results := b.s.catalog.ApplyWithin(b.ctx, b.from.name(), b.ops)
+	unknown := b.forget(results)
+	for i, res := range results {
 		op := &b.ops[i]
 		switch {
-		case errors.Is(res.Err, catalog.ErrFailed), errors.Is(res.Err, catalog.ErrClosed):
+		case errors.Is(res.Err, catalog.ErrFailed), errors.Is(res.Err, catalog.ErrClosed), res.Err != nil && errors.Is(res.Err, b.ctx.Err()):
 			return b.s.catalogError(res.Err)
 		case res.Err != nil:
 			b.failed(b.lines[i], b.s.catalogError(res.Err))
-		case op.DeleteUser != "" && b.left(i, res.Changed):
+		case op.DeleteUser != "" && b.left(i, res.Changed, unknown):
 		case !res.Changed:
 			b.resp.Unchanged++
 		case op.PutItem == nil && op.PutUser == nil:
@@ -195,9 +202,38 @@ func (b *batch) flush() error {
 	return nil
 }
 
-// left reports whether something that is cached of a deleted user could not be removed, and tells of it.
-func (b *batch) left(i int, there bool) bool {
-	err := b.s.forgotten(b.ops[i].DeleteUser, there)
+// items counts the changes of items.
+func (b *batch) items() int {
+	n := 0
+	for i := range b.ops {
+		if b.ops[i].PutUser == nil && b.ops[i].DeleteUser == "" {
+			n++
+		}
+	}
+	return n
+}
+
+// forget removes what is cached of users who were to be deleted and whom the catalog does not have.
+func (b *batch) forget(results []catalog.Result) error {
+	var ids []string
+	for i := range results {
+		if id := b.ops[i].DeleteUser; id != "" && !results[i].Changed && results[i].Err == nil {
+			ids = append(ids, id)
+		}
+	}
+	if len(ids) == 0 {
+		return nil
+	}
+	return b.s.FinishDeletion(ids...)
+}
+
+// left reports whether something that is cached of a deleted user could not be removed, and tells of it. Unknown is what
+// could not be removed of users whom the catalog did not have.
+func (b *batch) left(i int, there bool, unknown error) bool {
+	if there {
+		unknown = nil
+	}
+	err := b.s.forgotten(b.ctx, b.ops[i].DeleteUser, unknown)
 	if err != nil {
 		b.failed(b.lines[i], err)
 	}

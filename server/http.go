@@ -231,7 +231,11 @@ func (s *Server) answer(rt *route, w http.ResponseWriter, r *http.Request, id st
 		}
 		defer leave()
 	} else if !rt.open {
-		release, err := s.admit()
+		places := s.slots
+		if rt.role == guard.Catalog { // what waits for the catalog's disk takes no place of a ranking
+			places = s.writes
+		}
+		release, err := s.admit(places)
 		if err != nil {
 			return reply{}, err
 		}
@@ -292,15 +296,15 @@ func (rt *route) allow() string {
 }
 
 // admit takes a place among the requests under way; the caller MUST call release.
-func (s *Server) admit() (release func(), err error) {
+func (s *Server) admit(places chan struct{}) (release func(), err error) {
 	if s.state.Load() == starting {
 		return nil, notReady()
 	}
 	select {
-	case s.slots <- struct{}{}:
-		return func() { <-s.slots }, nil
+	case places <- struct{}{}:
+		return func() { <-places }, nil
 	default:
-		return nil, errorf(exhausted, "", "%d requests are under way", cap(s.slots))
+		return nil, errorf(exhausted, "", "%d requests are under way", cap(places))
 	}
 }
 

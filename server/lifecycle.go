@@ -31,6 +31,40 @@ type slot struct {
 	held   *checkpoint   // what a trial goes back to; nil: there is no trial
 	before origin        // of what served before now
 	reload *reloading    // the last one; nil: there was none
+	// Users who were deleted since a checkpoint is being opened, which may have read something of them and does not hear of
+	// changes yet; nil: none is being opened.
+	deleted map[string]struct{}
+}
+
+// mostDeleted is how many users may be deleted while a checkpoint is opened.
+const mostDeleted = 1 << 16
+
+// expect begins to note the users who are deleted, for a checkpoint that is being opened.
+func (sl *slot) expect() {
+	sl.mu.Lock()
+	defer sl.mu.Unlock()
+	sl.deleted = map[string]struct{}{}
+}
+
+// expectNone ends that where nothing came of it.
+func (sl *slot) expectNone() {
+	sl.mu.Lock()
+	defer sl.mu.Unlock()
+	sl.deleted = nil
+}
+
+// forgets notes deleted users, if a checkpoint is being opened.
+func (sl *slot) forgets(ids []string) {
+	sl.mu.Lock()
+	defer sl.mu.Unlock()
+	if sl.deleted == nil {
+		return
+	}
+	for _, id := range ids {
+		if len(sl.deleted) <= mostDeleted {
+			sl.deleted[id] = struct{}{}
+		}
+	}
 }
 
 // origin is where a checkpoint came from, and what it was.
@@ -65,6 +99,15 @@ func (sl *slot) serving() *checkpoint {
 	return sl.now
 }
 
+// Serving returns the version of the checkpoint that serves a model; empty where there is no such model.
+func (s *Server) Serving(model string) string {
+	sl := s.models[model]
+	if sl == nil {
+		return ""
+	}
+	return sl.serving().Version
+}
+
 // hold returns all checkpoints that are not being freed. The caller MUST release each.
 func (sl *slot) hold() []*checkpoint {
 	sl.mu.Lock()
@@ -79,11 +122,14 @@ func (sl *slot) hold() []*checkpoint {
 	return out
 }
 
-// bring adds a checkpoint that does not serve yet: from now on it hears of changes.
-func (sl *slot) bring(c *checkpoint) {
+// bring adds a checkpoint that does not serve yet: from now on it hears of changes. It returns the users who were deleted
+// while it was opened, of whom it has not heard.
+func (sl *slot) bring(c *checkpoint) (deleted map[string]struct{}) {
 	sl.mu.Lock()
 	defer sl.mu.Unlock()
 	sl.beside = append(sl.beside, c)
+	deleted, sl.deleted = sl.deleted, nil
+	return deleted
 }
 
 // swap has a checkpoint that was brought serve, and holds the one before it until settled or swapped back.

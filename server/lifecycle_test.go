@@ -3,10 +3,13 @@ package server
 import (
 	"context"
 	"net/http"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 
 	"grebe/engine"
+	"grebe/server/reuse"
 )
 
 // Whoever tells checkpoints of a change holds them: none is freed meanwhile, and one that is being freed is told nothing.
@@ -60,5 +63,64 @@ func TestReloadThatPanics(t *testing.T) {
 		if rec := w.ask("POST", "/v1/rank", `{"model":"id","user":{"id":"u1"},"candidates":[{"id":"i1"}]}`); rec.Code != http.StatusOK {
 			t.Errorf("%s: afterwards %d %s", name, rec.Code, rec.Body)
 		}
+	}
+}
+
+// A server that stops does not wait for a checkpoint to be retired, which is told to end.
+func TestStoppingEndsARetirement(t *testing.T) {
+	retiring := make(chan struct{})
+	w := newWorld(t, func(c *Config) {
+		c.Models[0].Retire = func(ctx context.Context) error {
+			close(retiring)
+			<-ctx.Done()
+			return ctx.Err()
+		}
+		next := c.Models[0]
+		next.Version, next.Retire = "next", nil
+		c.Loader = loaderFunc(func() *Model { m := next; return &m })
+	})
+	ctx, stop := context.WithCancel(t.Context())
+	ended := make(chan error)
+	go func() { ended <- w.Serve(ctx, Listeners{}) }()
+	if rec := w.ask("POST", "/v1/models/id:reload", `{}`); rec.Code != http.StatusAccepted {
+		t.Fatalf("%d %s", rec.Code, rec.Body)
+	}
+	<-retiring
+	stop()
+	if err := <-ended; err != nil {
+		t.Error(err)
+	}
+}
+
+// A user who is deleted while a checkpoint is opened, which does not hear of changes yet, is dropped from it before it serves.
+func TestDeletionsWhileACheckpointIsOpened(t *testing.T) {
+	cw := newCacheWorldOver(t, near, 7, false, nil)
+	var w *world
+	w = newWorld(t, func(c *Config) {
+		m := cw.model
+		m.Name = "id"
+		c.Models = []Model{m}
+		c.Loader = loaderFunc(func() *Model {
+			next := m
+			next.Version = "next"
+			next.Blend = &reuse.Blend{Unused: filepath.Join(t.TempDir(), "old.proto")}
+			must(t, os.WriteFile(next.Blend.Unused, []byte("of u1"), 0o600))
+			deleted := w.ask("DELETE", "/v1/users/u1", "") // what it read of u1 it has to forget
+			if deleted.Code != http.StatusNoContent {
+				t.Errorf("%d %s", deleted.Code, deleted.Body)
+			}
+			t.Cleanup(func() {
+				if _, err := os.Stat(next.Blend.Unused); !os.IsNotExist(err) {
+					t.Error("a checkpoint keeps what it read of a user who was deleted while it was opened")
+				}
+			})
+			return &next
+		})
+	})
+	if rec := w.ask("POST", "/v1/models/id:reload", `{"wait":true}`); rec.Code != http.StatusAccepted {
+		t.Fatalf("%d %s", rec.Code, rec.Body)
+	}
+	if w.models["id"].deleted != nil {
+		t.Error("deleted users are noted though nothing is opened")
 	}
 }

@@ -3,8 +3,6 @@ package server
 import (
 	"errors"
 	"sync"
-
-	"grebe/catalog"
 )
 
 // present knows the users whose requests are under way: what such a request computes of a user who is deleted meanwhile would
@@ -96,30 +94,63 @@ func (p *present) busy(id string) bool {
 	return v != nil && v.deleted
 }
 
-// FinishDeletion drops what is cached of a user and then has the catalog forget that the deletion is pending, unless a
-// request that may cache more is under way: that one finishes the deletion at its end. After an error the deletion
-// stays pending, and the next start tries again.
-func (s *Server) FinishDeletion(id string) error {
-	version := s.catalog.PendingDeletion(id)
-	if err := s.ForgetUser(id); err != nil {
+// FinishDeletion drops what is cached of users and then has the catalog forget that their deletions are pending, unless a
+// request that may cache more of one is under way: that one finishes the deletion at its end. After an error the deletions
+// stay pending, and the next start tries again.
+func (s *Server) FinishDeletion(ids ...string) error {
+	versions := make([]uint64, len(ids))
+	for i, id := range ids {
+		versions[i] = s.catalog.PendingDeletion(id)
+	}
+	if err := s.ForgetUser(ids...); err != nil {
 		return err
 	}
-	if !s.present.busy(id) {
-		s.catalog.DeletionDone(id, version)
+	for i, id := range ids {
+		if !s.present.busy(id) {
+			s.catalog.DeletionDone(id, versions[i])
+		}
 	}
 	return nil
 }
 
-// ForgetUser drops what is cached under a user's id, whom the catalog may never have known: requests may give users whole. After an
+// ForgetUser drops what is cached under users' ids, whom the catalog may never have known: requests may give users whole. After an
 // error some of it may be left on disk.
-func (s *Server) ForgetUser(id string) error {
-	s.present.deleted(id)
-	s.hotUsers.forget(id)
-	var err error
+func (s *Server) ForgetUser(ids ...string) error {
+	for _, id := range ids {
+		s.present.deleted(id)
+		s.hotUsers.forget(id)
+	}
+	var errs []error
 	if s.cfg.UserDeleted != nil {
-		if err = s.cfg.UserDeleted(); err != nil {
+		err := s.cfg.UserDeleted()
+		if err != nil {
 			s.log.Error("KV of models that are not served could not be removed", "error", err)
 		}
+		errs = append(errs, err)
 	}
-	return errors.Join(err, s.drop(catalog.Change{ID: id}))
+	for _, sl := range s.served {
+		sl.forgets(ids)
+		for _, m := range sl.hold() {
+			errs = append(errs, s.dropUsers(m, ids))
+			sl.release(m)
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// dropUsers removes what a checkpoint has cached of users.
+func (s *Server) dropUsers(m *checkpoint, ids []string) error {
+	if m.Cache == nil || len(ids) == 0 {
+		return nil
+	}
+	err := m.Cache.DropUser(ids...)
+	if m.Blend != nil {
+		for _, id := range ids {
+			err = errors.Join(err, m.Blend.DropUser(id))
+		}
+	}
+	if err != nil {
+		s.log.Error("cached KV could not be removed", "model", m.Name, "error", err)
+	}
+	return err
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"sync"
 	"time"
@@ -195,14 +196,18 @@ func (s *Server) replace(ctx context.Context, sl *slot, r *reloading, back *orig
 	if back != nil {
 		folder = back.folder
 	}
+	sl.expect()
 	m, err := s.open(ctx, sl, folder, r)
 	if err != nil {
+		sl.expectNone()
 		return err
 	}
 	next := newCheckpoint(m)
 	m.trace(s.cfg.Tracer)
 	r.set(func(now *grebev1.Reload) { now.To = m.Version })
-	sl.bring(next)
+	if err := s.catchUp(next, sl.bring(next)); err != nil {
+		return errors.Join(err, s.dispose(ctx, sl, next))
+	}
 	if err := s.ready(ctx, sl, next, r, back); err != nil {
 		return errors.Join(err, s.dispose(ctx, sl, next))
 	}
@@ -222,6 +227,14 @@ func (s *Server) replace(ctx context.Context, sl *slot, r *reloading, back *orig
 	}
 	r.at("draining")
 	return s.dispose(ctx, sl, old)
+}
+
+// catchUp has a checkpoint drop what it read of users who were deleted while it was opened.
+func (s *Server) catchUp(next *checkpoint, deleted map[string]struct{}) error {
+	if len(deleted) > mostDeleted {
+		return fmt.Errorf("more than %d users were deleted while the checkpoint was opened: try again", mostDeleted)
+	}
+	return s.dropUsers(next, slices.Collect(maps.Keys(deleted)))
 }
 
 // open loads a checkpoint. A panic fails the reload, not the server.
@@ -260,7 +273,10 @@ func (s *Server) dispose(ctx context.Context, sl *slot, c *checkpoint) error {
 	if c.Retire == nil {
 		return nil
 	}
-	if err := c.Retire(); err != nil {
+	err := c.Retire(ctx)
+	if err != nil && ctx.Err() != nil {
+		s.log.Warn("what a checkpoint kept on disk is deleted at the next start", "model", sl.name, "version", c.Version, "reason", err)
+	} else if err != nil {
 		s.log.Error("what a checkpoint held was not freed", "model", sl.name, "version", c.Version, "error", err)
 	}
 	return nil

@@ -90,8 +90,9 @@ type Model struct {
 	Architecture, DType string
 	// Version names the checkpoint, and Origin is the folder where it was: a Loader opens it again from there.
 	Version, Origin string
-	// Retire frees all of it, once it serves no more; nil: nothing is to be freed.
-	Retire func() error
+	// Retire frees all of it, once it serves no more; nil: nothing is to be freed. When ctx ends it leaves what it keeps on
+	// disk for later, and MUST return soon.
+	Retire func(ctx context.Context) error
 }
 
 // scoring names the way in which the model scores.
@@ -124,7 +125,7 @@ type Config struct {
 	SLO         time.Duration // deadline of a request that names none; 200 ms
 	MaxDeadline time.Duration // longest deadline a request may name; 60 s
 	MaxBody     int64         // bytes of a request's body; 16 MiB
-	MaxInFlight int           // requests under way, more are shed; 1024
+	MaxInFlight int           // requests under way, and as many of the catalog's, more are shed; 1024
 	MaxBuffered int64         // bytes of bodies under way, more are shed; 512 MiB
 
 	HeaderTimeout   time.Duration // to read a request's header; 10 s
@@ -232,10 +233,11 @@ type Server struct {
 	refused atomic.Int64 // changes of a catalog whose disk failed
 	log     *slog.Logger
 	metrics *metrics
-	created int64 // seconds since 1970
-	slots   chan struct{}
-	lists   line         // of requests for lists
-	bodies  atomic.Int64 // bytes of bodies under way
+	created int64         // seconds since 1970
+	slots   chan struct{} // one for each request under way
+	writes  chan struct{} // likewise of the catalog's requests, which have places of their own
+	lists   line          // of requests for lists
+	bodies  atomic.Int64  // bytes of bodies under way
 	intake  intake
 	guard   *guard.Guard
 	site    site
@@ -243,6 +245,7 @@ type Server struct {
 
 	hotUsers, hotItems *hot
 	present            present
+	drops              drops
 	hideSeed           maphash.Seed
 	state              atomic.Int32
 	health             *health.Server
@@ -301,7 +304,7 @@ func New(cfg Config) (*Server, error) {
 	}
 	s := &Server{
 		cfg: cfg, models: map[string]*slot{}, served: slots, lifecycle: lifecycle, catalog: cfg.Catalog, log: cfg.Logger, metrics: m,
-		created: time.Now().Unix(), now: time.Now, slots: make(chan struct{}, cfg.MaxInFlight), health: health.NewServer(),
+		created: time.Now().Unix(), now: time.Now, slots: make(chan struct{}, cfg.MaxInFlight), writes: make(chan struct{}, cfg.MaxInFlight), health: health.NewServer(),
 		guard: cfg.Guard, site: newSite(cfg.Hosts), hotUsers: newHot(), hotItems: newHot(), hideSeed: maphash.MakeSeed(),
 		patience: defaultPatience,
 	}
@@ -339,53 +342,6 @@ type runner tracing.Do
 
 // Do implements Runner.
 func (r runner) Do(ctx context.Context, job *engine.Job) (*engine.Result, error) { return r(ctx, job) }
-
-// changed drops what is cached of items that changed and of users that were deleted.
-func (s *Server) changed(c catalog.Change) {
-	if c.Ended {
-		return
-	}
-	if c.OldItem == nil && c.NewItem == nil && c.NewUser == nil {
-		s.present.failed(c.ID, s.FinishDeletion(c.ID))
-		return
-	}
-	if c.OldItem != nil && c.NewItem == nil {
-		s.hotItems.forget(c.ID)
-	}
-	_ = s.drop(c) // what is left of an item is nobody's
-}
-
-// drop removes what models have cached of what is no more.
-func (s *Server) drop(c catalog.Change) error {
-	var errs []error
-	for _, sl := range s.served {
-		for _, m := range sl.hold() {
-			errs = append(errs, s.dropFrom(m, c))
-			sl.release(m)
-		}
-	}
-	return errors.Join(errs...)
-}
-
-func (s *Server) dropFrom(m *checkpoint, c catalog.Change) (err error) {
-	if m.Cache == nil {
-		return nil
-	}
-	switch {
-	case m.Events != nil && (c.OldItem != nil || c.NewItem != nil): // items are rows of the checkpoint
-	case c.OldItem != nil || c.NewItem != nil:
-		err = m.Cache.ItemChanged(c.OldItem, c.NewItem)
-	case c.NewUser == nil:
-		err = m.Cache.DropUser(c.ID)
-		if m.Blend != nil {
-			err = errors.Join(err, m.Blend.DropUser(c.ID))
-		}
-	}
-	if err != nil {
-		s.log.Error("cached KV could not be removed", "model", m.Name, "error", err)
-	}
-	return err
-}
 
 // deadlines are what a request may take.
 type deadlines struct{ usual, longest time.Duration }
@@ -470,6 +426,7 @@ func (s *Server) Serve(ctx context.Context, l Listeners) error {
 	for ; running > 0; running-- {
 		failed = errors.Join(failed, <-done)
 	}
+	s.drops.close()
 	s.die()
 	s.background.Wait()
 	return failed

@@ -64,7 +64,12 @@ func (s *memory) openStore(cfg *config.Config, mc *config.Model, shape compute.S
 	}
 	s.onClose(func() error { store.Close(); return nil })
 	s.onClose(func() error {
-		return unlessHung(s.disk, "write KV to its disk and end what is read from there", func() error { store.Flush(); return nil })
+		return unlessHung(s.disk, "write KV to its disk and end what is read from there", func() error {
+			ctx, cancel := s.loaded.closing()
+			defer cancel()
+			store.Stop(ctx)
+			return nil
+		})
 	})
 	s.store, s.pages, s.entries = store, p, reuse.Share(store)
 	return nil
@@ -125,7 +130,7 @@ func (s *memory) openDisk(cfg *config.Config, mc *config.Model, store *kv.Store,
 // checkpointVersion digests all of a model that its KV depends on, so that entries of another
 // checkpoint, configuration, format or table of items are never used. Rows that change in the table itself
 // are not seen.
-func checkpointVersion(cfg *config.Config, mc *config.Model) (kv.Key, error) {
+func checkpointVersion(ctx context.Context, cfg *config.Config, mc *config.Model) (kv.Key, error) {
 	described, err := readfile.Regular(filepath.Join(mc.Path, "config.json"), 16<<20)
 	if err != nil {
 		return kv.Key{}, err
@@ -135,7 +140,11 @@ func checkpointVersion(cfg *config.Config, mc *config.Model) (kv.Key, error) {
 		return kv.Key{}, err
 	}
 	defer weights.Close()
-	return kv.KeyOf(weights.Digest(), nil, fmt.Sprintf("%d %s %s\n%s%s", kv.ComputeVersion, mc.DType, mc.KVDType, described, describeTable(cfg, mc.ItemTable))), nil
+	digest, err := weights.DigestWithin(ctx)
+	if err != nil {
+		return kv.Key{}, err
+	}
+	return kv.KeyOf(digest, nil, fmt.Sprintf("%d %s %s\n%s%s", kv.ComputeVersion, mc.DType, mc.KVDType, described, describeTable(cfg, mc.ItemTable))), nil
 }
 
 // describeTable says where a table's rows are and what stands in for those it lacks; nothing for no table.

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -76,7 +77,7 @@ type replica struct {
 
 // replicas opens a model on further GPUs, if there are any and it can use them: the codes that a model generates
 // are searched for on the first alone. It returns those in the order of workers.
-func (s *stack) replicas(mc *config.Model, m engine.Model, generates bool, log *slog.Logger) ([]replica, error) {
+func (s *stack) replicas(ctx context.Context, mc *config.Model, m engine.Model, generates bool, log *slog.Logger) ([]replica, error) {
 	out := []replica{{m, s.device}}
 	if len(s.devices) == 1 {
 		return out, nil
@@ -86,7 +87,7 @@ func (s *stack) replicas(mc *config.Model, m engine.Model, generates bool, log *
 		return out, nil
 	}
 	for _, d := range s.devices[1:] {
-		again, err := model.Open(mc.Path, d, model.Options{DType: mc.DType, KV: mc.KVDType})
+		again, err := model.Open(mc.Path, d, model.Options{DType: mc.DType, KV: mc.KVDType, Context: ctx})
 		if err != nil {
 			return nil, err
 		}

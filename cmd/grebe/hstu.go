@@ -24,7 +24,7 @@ func (s *unit) openEvents(ctx context.Context, cfg *config.Config, mc *config.Mo
 	if p := &mc.Prefix; p.Policy != "" && p.Policy != "user" || slices.Contains(p.Orders, "item") {
 		return none, errors.New("prefix: a model of events puts the user first: want policy user, or no prefix at all")
 	}
-	m, err := hstu.Open(mc.Path, s.device, model.Options{DType: mc.DType, KV: mc.KVDType, Progress: s.telling(ctx, mc.Name, log)})
+	m, err := hstu.Open(mc.Path, s.device, model.Options{DType: mc.DType, KV: mc.KVDType, Progress: s.telling(ctx, mc.Name, log), Context: ctx})
 	if err != nil {
 		return none, err
 	}

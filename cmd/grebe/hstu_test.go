@@ -108,7 +108,7 @@ func TestCheckpointVersionOfTables(t *testing.T) {
 		"dim":           {Name: "a", Store: "pebble", Dim: 33},
 	} {
 		cfg := &config.Config{Tables: []config.Table{table}}
-		version, err := checkpointVersion(cfg, &config.Model{Path: path, ItemTable: table.Name})
+		version, err := checkpointVersion(t.Context(), cfg, &config.Model{Path: path, ItemTable: table.Name})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -117,7 +117,7 @@ func TestCheckpointVersionOfTables(t *testing.T) {
 		}
 		seen[version] = name
 	}
-	same, err := checkpointVersion(&config.Config{Tables: []config.Table{{Name: "a", Cache: config.Size{Bytes: 1}}}}, &config.Model{Path: path})
+	same, err := checkpointVersion(t.Context(), &config.Config{Tables: []config.Table{{Name: "a", Cache: config.Size{Bytes: 1}}}}, &config.Model{Path: path})
 	if err != nil || seen[same] != "none" {
 		t.Errorf("a table that the model does not use changes its version: %v", err)
 	}

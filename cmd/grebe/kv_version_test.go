@@ -25,7 +25,7 @@ func TestKVFromBeforeAFixIsNotReused(t *testing.T) {
 	}
 	defer weights.Close()
 	wrong := kv.KeyOf(weights.Digest(), nil, "2 bf16 bf16\n"+string(described)) // as releases up to the fix had it
-	right, err := checkpointVersion(&config.Config{}, mc)
+	right, err := checkpointVersion(t.Context(), &config.Config{}, mc)
 	if err != nil {
 		t.Fatal(err)
 	}

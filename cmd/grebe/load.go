@@ -125,7 +125,7 @@ func (s *stack) open(ctx context.Context, cfg *config.Config, log *slog.Logger, 
 		if err != nil {
 			return fmt.Errorf("model %s: %w", cfg.Models[i].Name, err)
 		}
-		u.model.Retire = func() error { return u.retire(s) }
+		u.model.Retire = func(ctx context.Context) error { return u.retire(ctx, s) }
 		sc.Models, s.targets = append(sc.Models, u.model), append(s.targets, u.targets...)
 		s.checkpoint += u.checkpoint
 	}
@@ -140,13 +140,18 @@ func (s *stack) open(ctx context.Context, cfg *config.Config, log *slog.Logger, 
 		return err
 	}
 	sc.Versions = s.keeper
-	s.loader = &loader{stack: s, cfg: cfg, log: log}
+	s.loader = newLoader(s, cfg, log)
 	sc.Loader, sc.Warm, sc.Trial = s.loader, cfg.Reload.Warm.Percent/100, time.Duration(cfg.Reload.TrialMillis)*time.Millisecond
 	s.server, err = server.New(sc)
 	s.loaded.front.Store(s.server)
 	if err != nil {
 		return err
 	}
+	s.onClose(func() error { // of servers that never served
+		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+		defer cancel()
+		return s.server.Settle(ctx)
+	})
 	for _, id := range s.catalog.PendingDeletions() { // a crash came between the deletion and the drops of what is cached
 		_ = s.server.FinishDeletion(id) // what fails is logged, and tried again at the next start
 	}
@@ -215,13 +220,13 @@ func (s *unit) openModel(ctx context.Context, cfg *config.Config, mc *config.Mod
 	if err != nil {
 		return none, err
 	}
-	m, err := model.Open(mc.Path, s.device, model.Options{DType: mc.DType, KV: mc.KVDType, Progress: s.telling(ctx, mc.Name, log)})
+	m, err := model.Open(mc.Path, s.device, model.Options{DType: mc.DType, KV: mc.KVDType, Progress: s.telling(ctx, mc.Name, log), Context: ctx})
 	if err != nil {
 		return none, err
 	}
 	s.onClose(m.Close)
 	s.checkpoint += m.CheckpointBytes()
-	replicas, err := s.replicas(mc, m, builder.Depth() > 0, log)
+	replicas, err := s.replicas(ctx, mc, m, builder.Depth() > 0, log)
 	if err != nil {
 		return none, err
 	}

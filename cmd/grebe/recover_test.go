@@ -44,11 +44,14 @@ func (d *frail) Lost() error {
 
 func (d *frail) Open(s compute.Shape, rows int) (compute.Runner, error) {
 	r, err := d.Device.Open(s, rows)
-	return &frailRunner{r, d}, err
+	if err != nil {
+		return nil, err
+	}
+	return &frailRunner{r.(compute.Blender), d}, nil
 }
 
 type frailRunner struct {
-	compute.Runner
+	compute.Blender
 	d *frail
 }
 
@@ -56,7 +59,7 @@ func (r *frailRunner) Begin(b *compute.Batch) error {
 	if err := r.d.Lost(); err != nil {
 		return err
 	}
-	return r.Runner.Begin(b)
+	return r.Blender.Begin(b)
 }
 
 // lostConfig writes a small model to a folder, and returns the configuration of a server for it.

@@ -32,7 +32,8 @@ import (
 type unit struct {
 	*stack
 	model   server.Model
-	version kv.Key // of all that KV depends on
+	version kv.Key       // of all that KV depends on
+	config  config.Model // that it was opened with, its folder resolved
 	memory  *memory
 	queue   *dispatch.Dispatcher
 	like    *dispatch.Dispatcher // of a checkpoint of the same shape; nil: there is none
@@ -57,6 +58,16 @@ type loadedModels struct {
 	mu    sync.Mutex
 	units map[string][]*unit // by model, the oldest first
 	slo   time.Duration      // that a signal brought; 0: the configuration's
+
+	closeBy atomic.Int64 // nanoseconds since 1970 by which all shall be closed; 0: whenever
+}
+
+// closing returns a context for what may be left undone when all is closed.
+func (l *loadedModels) closing() (context.Context, context.CancelFunc) {
+	if by := l.closeBy.Load(); by != 0 {
+		return context.WithDeadline(context.Background(), time.Unix(0, by))
+	}
+	return context.WithCancel(context.Background())
 }
 
 func (l *loadedModels) of(model string) []*unit {
@@ -140,9 +151,10 @@ func (s *stack) openUnit(ctx context.Context, cfg *config.Config, mc *config.Mod
 	}
 	own := *mc
 	own.Path = at
-	if u.version, err = checkpointVersion(cfg, &own); err != nil {
+	if u.version, err = checkpointVersion(ctx, cfg, &own); err != nil {
 		return nil, err
 	}
+	u.config = own
 	if u.model, err = u.openModel(ctx, cfg, &own, log); err != nil {
 		err = errors.Join(err, u.Close())
 		return nil, errors.Join(err, u.memory.leave(s.loaded.of(mc.Name)))
@@ -234,15 +246,16 @@ func (u *unit) options(d *dispatch.Dispatcher, shape compute.Shape) reuse.Option
 	return reuse.Options{Store: u.memory.store, Pool: u.memory.pages, Load: d, Shape: shape, Model: u.version, Shared: u.memory.entries}
 }
 
-// retire frees a checkpoint that serves no more, and all that was kept of it.
-func (u *unit) retire(s *stack) error {
+// retire frees a checkpoint that serves no more, and all that was kept of it. What is not deleted when ctx ends is deleted
+// when the disk is opened again: it has another version.
+func (u *unit) retire(ctx context.Context, s *stack) error {
 	if s.keeper != nil && u.model.Generate != nil {
 		s.keeper.Remove(u.model.Generate)
 	}
 	left := u.loaded.remove(u)
 	err := u.Close()
 	if cache := u.model.Cache; cache != nil {
-		end := cache.Clear
+		end := func() error { return cache.Clear(ctx) }
 		if slices.ContainsFunc(left, func(o *unit) bool { return o.version == u.version }) {
 			end = cache.Leave
 		}
@@ -261,10 +274,22 @@ type loader struct {
 	log   *slog.Logger
 	again func() (*config.Config, error) // reads the configuration again; nil: it stays
 	free  func(compute.Device) int64     // memory for another checkpoint; nil: freeMemory
+	turn  chan struct{}                  // holds one while a checkpoint is opened: what is free is known again when it is
 }
 
-// Open implements server.Loader. The model's part of the configuration is read again.
+func newLoader(s *stack, cfg *config.Config, log *slog.Logger) *loader {
+	return &loader{stack: s, cfg: cfg, log: log, turn: make(chan struct{}, 1)}
+}
+
+// Open implements server.Loader. The model's part of the configuration is read again. Checkpoints are opened one after the
+// other, since each looks first whether there is memory for it.
 func (l *loader) Open(ctx context.Context, name, folder string, progress func(done, total int64)) (*server.Model, error) {
+	select {
+	case l.turn <- struct{}{}:
+		defer func() { <-l.turn }()
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
 	mc, err := l.model(name)
 	if err != nil {
 		return nil, err
@@ -272,7 +297,7 @@ func (l *loader) Open(ctx context.Context, name, folder string, progress func(do
 	if folder != "" {
 		mc.Path = folder
 	}
-	if err := l.worthIt(mc); err != nil {
+	if err := l.worthIt(ctx, mc); err != nil {
 		return nil, err
 	}
 	s := l.stack.branch()
@@ -287,9 +312,9 @@ func (l *loader) Open(ctx context.Context, name, folder string, progress func(do
 		err = s.keeper.Add(u.targets[0])
 	}
 	if err != nil {
-		return nil, errors.Join(err, u.retire(l.stack))
+		return nil, errors.Join(err, u.retire(ctx, l.stack))
 	}
-	u.model.Retire = func() error { return u.retire(l.stack) }
+	u.model.Retire = func(ctx context.Context) error { return u.retire(ctx, l.stack) }
 	m := u.model
 	return &m, nil
 }
@@ -312,15 +337,31 @@ func (l *loader) model(name string) (*config.Model, error) {
 	return nil, fmt.Errorf("the configuration has no model %q any more", name)
 }
 
+// inForce is the configuration with which a stack is opened again as it serves now: each model with the checkpoint that it
+// was reloaded to, or rolled back to, and the way in which that is asked.
+func (s *stack) inForce(cfg *config.Config) *config.Config {
+	now := *cfg
+	now.Models = slices.Clone(cfg.Models)
+	for i := range now.Models {
+		name := now.Models[i].Name
+		for _, u := range s.loaded.of(name) {
+			if u.model.Version == s.server.Serving(name) {
+				now.Models[i] = u.config
+			}
+		}
+	}
+	return &now
+}
+
 // worthIt refuses a checkpoint that serves already, and one that there is no memory for.
-func (l *loader) worthIt(mc *config.Model) error {
+func (l *loader) worthIt(ctx context.Context, mc *config.Model) error {
 	at, err := filepath.EvalSymlinks(mc.Path)
 	if err != nil {
 		return err
 	}
 	own := *mc
 	own.Path = at
-	version, err := checkpointVersion(l.cfg, &own)
+	version, err := checkpointVersion(ctx, l.cfg, &own)
 	if err != nil {
 		return err
 	}

@@ -170,16 +170,18 @@ func serve(w *world, cfg *config.Config, log *slog.Logger, hooks serveHooks) err
 			log.Info("stopped")
 			return errors.Join(err, s.Close())
 		}
+		cfg = s.sameDevice(now)
+		again := s.inForce(cfg)
 		if err := s.Close(); err != nil {
 			log.Warn("closing what was on the lost device", "error", err)
 		}
 		if n, err = n.after(time.Since(began)); err != nil {
 			return err
 		}
-		cfg = s.sameDevice(now)
-		if s, doors, err = reopen(w, cfg, log, doors, open, n); err != nil || s == nil {
+		if s, doors, err = reopen(w, again, log, doors, open, n); err != nil || s == nil {
 			return err // or it was stopped meanwhile
 		}
+		s.loader.cfg = cfg // a reload takes what the configuration names
 	}
 }
 
@@ -220,6 +222,8 @@ func (s *stack) serve(w *world, cfg *config.Config, log *slog.Logger, hooks serv
 	defer func() { now = stop() }()
 	ctx, unwatch := s.watch(w.ctx, log)
 	defer unwatch()
+	within := time.Duration(cfg.Limits.ShutdownMillis) * time.Millisecond
+	context.AfterFunc(w.ctx, func() { s.loaded.closeBy.Store(time.Now().Add(within).UnixNano()) })
 	err = s.server.Serve(ctx, doors)
 	return context.Cause(ctx) == errLost && w.ctx.Err() == nil, cfg, err
 }

@@ -303,7 +303,7 @@ func TestRowsStayWhenAnotherShapeComes(t *testing.T) {
 			cache := table.Cache()
 			m, err := s.loader.Open(t.Context(), "m", other, func(int64, int64) {})
 			if err == nil {
-				err = m.Retire()
+				err = m.Retire(t.Context())
 				t.Errorf("a checkpoint of another shape was taken, and retired: %v", err)
 			} else if !strings.Contains(err.Error(), "restart") {
 				t.Errorf("refused with %v", err)
@@ -326,12 +326,13 @@ func TestReloadWithANewTable(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer s.Close()
-	l := &loader{stack: s, cfg: cfg, log: slog.New(slog.DiscardHandler), again: func() (*config.Config, error) {
+	l := newLoader(s, cfg, slog.New(slog.DiscardHandler))
+	l.again = func() (*config.Config, error) {
 		next := *cfg
 		next.Models = slices.Clone(cfg.Models)
 		next.Models[0].ItemTable = "new"
 		return &next, nil
-	}}
+	}
 	if _, err := l.Open(t.Context(), "m", "", func(int64, int64) {}); err == nil || !strings.Contains(err.Error(), "restart") {
 		t.Errorf("got %v, want that it needs a restart", err)
 	}

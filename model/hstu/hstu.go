@@ -64,7 +64,7 @@ func Open(dir string, dev compute.Device, opts model.Options) (*Model, error) {
 	if err != nil {
 		return nil, fmt.Errorf("hstu: %w", err)
 	}
-	l := &loader{cfg: cfg, dev: dev, set: set, progress: opts.Progress, total: set.Bytes()}
+	l := &loader{cfg: cfg, dev: dev, set: set, progress: opts.Progress, total: set.Bytes(), ctx: opts.Loading()}
 	m := &Model{cfg: cfg, set: set}
 	if l.dt, l.err = l.chooseDType(opts.DType); l.err == nil {
 		l.load(m)

@@ -1,6 +1,7 @@
 package hstu
 
 import (
+	"context"
 	"fmt"
 	"math"
 	"slices"
@@ -28,6 +29,7 @@ type loader struct {
 	dt          compute.DType
 	set         *safetensors.Set
 	held        int64
+	ctx         context.Context // of the loading
 	progress    func(done, total int64)
 	done, total int64
 	err         error
@@ -56,6 +58,9 @@ func (l *loader) chooseDType(name string) (compute.DType, error) {
 
 // tensor returns a view of a tensor of the given shape.
 func (l *loader) tensor(name string, shape ...int) compute.Tensor {
+	if l.err == nil {
+		l.err = l.ctx.Err()
+	}
 	if l.err != nil {
 		return compute.Tensor{}
 	}

@@ -2,7 +2,6 @@ package reuse
 
 import (
 	"context"
-	"errors"
 	"slices"
 	"time"
 
@@ -13,30 +12,50 @@ import (
 // needs them.
 const changes = 4096
 
-// ItemChanged drops what is cached of an item's old form from every tier, and has the new one
-// computed in the background. Either may be nil.
-func (c *Cache) ItemChanged(was, is *prompt.Item) error {
-	var old, tokens []int32
-	var errs []error
+// Change is what a change of an item means to a cache: Drop is what is cached of it that is of no use any more, Want the
+// tokens that it has now, if they are new.
+type Change struct {
+	Drop [][]int32
+	Want []int32
+}
+
+// Changed returns what a change of an item means: forms that it had, and the one that it has now; nil for none.
+func (c *Cache) Changed(was []*prompt.Item, is *prompt.Item) (ch Change) {
+	var tokens []int32
 	if is != nil {
 		tokens, _ = c.prompt.ItemTokens(is) // an item without tokens for this model is not ranked by it
 	}
-	if was != nil {
-		old, _ = c.prompt.ItemTokens(was)
-	}
-	if slices.Equal(old, tokens) {
-		return nil
-	}
-	if len(old) > 0 {
-		errs = append(errs, c.DropItem(old))
-	}
-	if len(tokens) > 0 {
-		select {
-		case c.changed <- tokens:
-		default:
+	same := false
+	for _, it := range was {
+		old, _ := c.prompt.ItemTokens(it)
+		if slices.Equal(old, tokens) {
+			same = true
+		} else if len(old) > 0 {
+			ch.Drop = append(ch.Drop, old)
 		}
 	}
-	return errors.Join(errs...)
+	if len(tokens) > 0 && !same {
+		ch.Want = tokens
+	}
+	return ch
+}
+
+// Apply drops what changes made useless from every tier, at once, and has what is new computed in the background.
+func (c *Cache) Apply(changes []Change) error {
+	var drop [][]int32
+	for i := range changes {
+		drop = append(drop, changes[i].Drop...)
+	}
+	err := c.DropItem(drop...)
+	for i := range changes {
+		if w := changes[i].Want; w != nil {
+			select {
+			case c.changed <- w:
+			default:
+			}
+		}
+	}
+	return err
 }
 
 // refreshPause is how long changes of items are collected before they are computed.

@@ -129,7 +129,7 @@ func TestSettleOnADiskThatHangs(t *testing.T) {
 		synctest.Wait()
 		l.release()
 		start := time.Now()
-		if err := m.Clear(); !errors.Is(err, errHangs) || time.Since(start) > settleWithin {
+		if err := m.Clear(t.Context()); !errors.Is(err, errHangs) || time.Since(start) > settleWithin {
 			t.Errorf("cleared on a disk that hangs: %v after %v", err, time.Since(start))
 		}
 		if err := m.Settle(); !errors.Is(err, errHangs) {

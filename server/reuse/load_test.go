@@ -202,7 +202,7 @@ func TestAReadOutlivesItsRequest(t *testing.T) {
 	<-slow.reading
 	l.release() // returns though the read does not
 	cleared := make(chan error)
-	go func() { cleared <- m.Clear() }()
+	go func() { cleared <- m.Clear(t.Context()) }()
 	close(slow.goOn)
 	if err := <-cleared; err != nil {
 		t.Fatal(err)

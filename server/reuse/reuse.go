@@ -581,11 +581,19 @@ func (v *Visit) publish(l *prompt.Layout, r *engine.Result) {
 	}
 }
 
-// DropUser removes what is cached for a user from every tier.
-func (c *Cache) DropUser(id string) error { return c.opt.Store.Delete(c.UserKey(id, nil)) }
+// DropUser removes what is cached for users from every tier, by this cache and by others that share its store.
+func (c *Cache) DropUser(ids ...string) error {
+	return c.opt.Store.Delete(c.opt.Shared.userKeys(ids)...)
+}
 
-// DropItem removes what is cached for an item with these tokens from every tier.
-func (c *Cache) DropItem(tokens []int32) error { return c.opt.Store.Delete(c.ItemKey(tokens)) }
+// DropItem removes what is cached for items with these tokens from every tier.
+func (c *Cache) DropItem(items ...[]int32) error {
+	keys := make([]kv.Key, len(items))
+	for i, tokens := range items {
+		keys[i] = c.ItemKey(tokens)
+	}
+	return c.opt.Store.Delete(keys...)
+}
 
 // applyEvery is how often noted accesses are counted.
 const applyEvery = 200 * time.Millisecond

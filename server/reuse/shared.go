@@ -1,7 +1,9 @@
 package reuse
 
 import (
+	"context"
 	"errors"
+	"fmt"
 	"slices"
 	"sync"
 
@@ -52,16 +54,28 @@ func (s *Shared) join(c *Cache) {
 	}
 }
 
-// Clear removes all that the cache keeps from every tier, and has the store tell it nothing any more. The cache MUST
-// NOT be in use, nor be used after.
-func (c *Cache) Clear() error {
-	errs := []error{c.Settle()}
-	for _, key := range c.opt.Index.Keys() {
-		errs = append(errs, c.opt.Store.Delete(key))
+// clearAtOnce is how many entries are deleted between looks at the context.
+const clearAtOnce = 512
+
+// Clear removes all that the cache keeps from every tier, or as much as it can before ctx ends, and has the store tell it
+// nothing any more. The cache MUST NOT be in use, nor be used after.
+func (c *Cache) Clear(ctx context.Context) error {
+	settled := c.Settle()
+	keys := c.opt.Index.Keys()
+	var failed error
+	for len(keys) > 0 && ctx.Err() == nil {
+		n := min(clearAtOnce, len(keys))
+		if err := c.opt.Store.Delete(keys[:n]...); err != nil && failed == nil {
+			failed = err // the others fail alike
+		}
+		keys = keys[n:]
+	}
+	if len(keys) > 0 {
+		failed = errors.Join(failed, fmt.Errorf("reuse: %d entries are not deleted: %w", len(keys), ctx.Err()))
 	}
 	c.opt.Store.Forget(c.userSpace)
 	c.leave()
-	return errors.Join(errs...)
+	return errors.Join(settled, failed)
 }
 
 // Leave has the store tell the cache nothing any more. What it keeps stays, for another cache of the same weights.
@@ -69,6 +83,19 @@ func (c *Cache) Leave() error {
 	err := c.Settle()
 	c.leave()
 	return err
+}
+
+// userKeys returns the keys of some users in all caches: in those too that are being cleared.
+func (s *Shared) userKeys(ids []string) []kv.Key {
+	var keys []kv.Key
+	s.each(func(c *Cache, _ bool) {
+		for _, id := range ids {
+			if key := c.UserKey(id, nil); len(s.caches) == 1 || !slices.Contains(keys, key) {
+				keys = append(keys, key)
+			}
+		}
+	})
+	return keys
 }
 
 func (c *Cache) leave() {

@@ -1,0 +1,99 @@
+package reuse
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"testing"
+
+	"grebe/kv"
+	"grebe/kv/disk"
+	"grebe/meta"
+	"grebe/plan"
+	"grebe/schedule"
+)
+
+// tallied is a disk that notes how many entries are deleted at a time.
+type tallied struct {
+	*disk.Store
+	deleted []int
+	after   func()
+}
+
+func (d *tallied) Delete(keys ...[32]byte) error {
+	d.deleted = append(d.deleted, len(keys))
+	err := d.Store.Delete(keys...)
+	if d.after != nil {
+		d.after()
+	}
+	return err
+}
+
+// withEntries is a cache over a disk with n items.
+func withEntries(t *testing.T, n int) (*machine, *tallied) {
+	t.Helper()
+	m := newMachine(t, 7, nil, "", false)
+	below, err := disk.Open(t.TempDir(), disk.Options{Budget: 64 << 20})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		m.close()
+		if err := below.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	d := &tallied{Store: below}
+	m.store.SetTier(d)
+	for i := range n {
+		key := kv.Key{byte(i), byte(i >> 8), 7}
+		if err := below.Put(key, nil, [][]byte{{1}}); err != nil {
+			t.Fatal(err)
+		}
+		m.opt.Index.Found(key, meta.Entry{Kind: plan.Item, Tokens: 1, Tier: schedule.Disk})
+	}
+	return m, d
+}
+
+// What a cache kept is deleted many entries at a time, and not all of it when the context ends: a server that stops does not
+// wait for it.
+func TestClearingACache(t *testing.T) {
+	const entries = 2*clearAtOnce + 100
+	m, d := withEntries(t, entries)
+	if err := m.Clear(t.Context()); err != nil || d.Stats().Entries != 0 {
+		t.Errorf("%v, and %d entries are left", err, d.Stats().Entries)
+	}
+	if want := []int{clearAtOnce, clearAtOnce, 100}; !slices.Equal(d.deleted, want) {
+		t.Errorf("%v entries are deleted at a time, want %v", d.deleted, want)
+	}
+
+	m, d = withEntries(t, entries)
+	ctx, cancel := context.WithCancel(t.Context())
+	d.after = cancel
+	if err := m.Clear(ctx); !errors.Is(err, context.Canceled) || len(d.deleted) != 1 {
+		t.Errorf("stopped after the first deletion: %v after %d", err, len(d.deleted))
+	}
+	if left := d.Stats().Entries; left != entries-clearAtOnce {
+		t.Errorf("%d entries are left, want %d", left, entries-clearAtOnce)
+	}
+}
+
+// A user who is deleted while a checkpoint is being retired leaves that one's entries too.
+func TestDroppingAUserFromEveryCheckpoint(t *testing.T) {
+	m, d := withEntries(t, 0)
+	opt := m.opt
+	opt.Model = kv.Key{99}
+	opt.Index, _ = meta.New(meta.Options{})
+	other := New(m.prompt, opt)
+	for _, c := range []*Cache{m.Cache, other} {
+		if err := d.Put(c.UserKey("ann", nil), nil, [][]byte{{1}}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := m.DropUser("ann", "bob"); err != nil || d.Stats().Entries != 0 {
+		t.Errorf("%v, and %d entries of hers are left", err, d.Stats().Entries)
+	}
+	if !slices.Equal(d.deleted, []int{4}) {
+		t.Errorf("%v entries are deleted at a time, want those of two users in two caches", d.deleted)
+	}
+}
