@@ -63,7 +63,7 @@ type Divider struct {
 	mu       sync.Mutex
 	governor alloc.Governor
 	rows, kv *alloc.Shadow
-	seen     map[uint64]time.Time // when users came last
+	seen     *visits // when users came last
 	epoch    epoch
 	part     part // of the epoch, as it was at the last glance
 	last     alloc.Decision
@@ -139,7 +139,7 @@ func New(cfg Config, alpha float64) (*Divider, error) {
 	if cfg.Now == nil {
 		cfg.Now = time.Now
 	}
-	d := &Divider{cfg: cfg, start: cfg.Now(), seen: map[uint64]time.Time{}}
+	d := &Divider{cfg: cfg, start: cfg.Now(), seen: newVisits(mostUsers)}
 	d.governor = alloc.Governor{Link: cfg.Link, Share: cfg.Share}
 	d.saves = 1e3 * float64(cfg.Rows.RowBytes()) / cfg.Link
 	d.rows, d.kv = alloc.NewShadow(watchRows, shadowRows), alloc.NewShadow(1, shadowUsers)
@@ -181,11 +181,8 @@ func (d *Divider) Done(r Request) {
 	if r.User == 0 {
 		return
 	}
-	if last, ok := d.seen[r.User]; ok && now.Sub(last) < hotWithin {
+	if d.seen.note(r.User, now) {
 		e.hot++
-	}
-	if len(d.seen) < mostUsers {
-		d.seen[r.User] = now
 	}
 	d.kv.Use(r.User, r.KVBytes, ms(r.Saved))
 }
@@ -222,11 +219,6 @@ func (d *Divider) Step() alloc.Decision {
 	dec := d.cfg.Controller.Decide(&o)
 	d.note(dec)
 	d.lastP99, d.lastLate = o.P99, o.Late
-	for u, t := range d.seen {
-		if now.Sub(t) > hotWithin {
-			delete(d.seen, u)
-		}
-	}
 	d.mu.Unlock()
 	level := slog.LevelInfo
 	if o.Requests == 0 && dec.From == dec.To {
