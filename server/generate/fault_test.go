@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"math/rand/v2"
 	"os"
 	"path/filepath"
@@ -275,5 +276,45 @@ func TestRollBackOverADamagedVersion(t *testing.T) {
 	}
 	if err := s.keeper.Rollback(""); !errors.Is(err, ErrOldest) {
 		t.Errorf("at the oldest: %v", err)
+	}
+}
+
+// KV of a prompt whose logits are not finite is neither published nor leaked: the user's next request computes all of it again
+// and gets the right answer. The site looks for leaked references in the end.
+func TestKVOfAPromptWithoutFiniteLogitsIsDropped(t *testing.T) {
+	for _, bad := range []float32{float32(math.NaN()), float32(math.Inf(1))} {
+		s := newSite(t, rand.New(rand.NewPCG(9, 9)), modeltest.Qwen3, 3, 50, true)
+		request := &Request{UserID: "u", User: s.user, N: 5, Width: 16}
+		do, kept := s.Do, 0
+		s.Do = func(ctx context.Context, j *engine.Job) (*engine.Result, error) {
+			res, err := do(ctx, j)
+			if err == nil {
+				j.Into[len(j.Into)-1] = bad
+				for _, e := range res.Kept {
+					if e != nil {
+						kept++
+					}
+				}
+			}
+			return res, err
+		}
+		if got, err := s.Recommend(t.Context(), request); err == nil {
+			t.Errorf("a logit of %v: answered with %d items", bad, len(got.Items))
+		}
+		if kept == 0 {
+			t.Fatal("the engine kept no KV: the test shows nothing")
+		}
+		s.Do = do
+		next := must(s.Recommend(t.Context(), request))
+		if next.Cached != 0 {
+			t.Errorf("a logit of %v: %d tokens of its KV were used again", bad, next.Cached)
+		}
+		want := must(s.Recommend(t.Context(), &Request{User: s.user, N: 5, Width: 16}))
+		if !slices.EqualFunc(next.Items, want.Items, func(a, b Item) bool { return a.ID == b.ID }) {
+			t.Errorf("a logit of %v: items %v afterwards, want %v", bad, next.Items, want.Items)
+		}
+		if again := must(s.Recommend(t.Context(), request)); again.Cached == 0 {
+			t.Error("KV of a good prompt is not used again: the test shows nothing")
+		}
 	}
 }
