@@ -32,6 +32,7 @@ type User struct {
 
 // Event is one thing a user did.
 type Event struct {
+	ID       string             `json:"id,omitempty"` // events with an id that was seen are ignored
 	Item     string             `json:"item"`
 	Time     int64              `json:"time,omitempty"` // seconds since 1970
 	Action   int32              `json:"action,omitempty"`
@@ -68,6 +69,7 @@ type RankResponse struct {
 	Usage     Usage    `json:"usage"`
 	Timing    Timing   `json:"timing_ms"`
 	Parts     []Part   `json:"parts"`
+	Notes     []string `json:"notes"` // why the answer is worse than it could be
 }
 
 // Ranked is a candidate's place.
@@ -108,10 +110,12 @@ type RecommendResponse struct {
 	RequestID      string        `json:"request_id"`
 	Node           string        `json:"node"`
 	Results        []Recommended `json:"results"`
-	Short          bool          `json:"short"` // fewer than n exist
+	Short          bool          `json:"short"`        // fewer than n came back
+	ShortReason    string        `json:"short_reason"` // catalog: no more are eligible; beam: the search kept too few paths
 	CatalogVersion string        `json:"catalog_version"`
 	Usage          Usage         `json:"usage"`
 	Timing         Timing        `json:"timing_ms"`
+	Notes          []string      `json:"notes"` // as of RankResponse
 }
 
 // Recommended is an item of the catalog.
