@@ -24,9 +24,6 @@ func (r recency) oldest() evict.Slot {
 	return r[r.end()].newer
 }
 
-// after returns the slot that was used next; end when there is none.
-func (r recency) after(s evict.Slot) evict.Slot { return r[s].newer }
-
 func (r recency) add(s evict.Slot) {
 	end := r.end()
 	last := r[end].older

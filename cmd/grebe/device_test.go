@@ -20,7 +20,7 @@ func TestDeviceFallsBack(t *testing.T) {
 	}
 	for device, want := range map[string]struct{ name, log, err string }{
 		"cpu":  {name: "cpu"},
-		"auto": {name: "cpu", log: "using the CPU"},
+		"auto": {name: "cpu", log: "running on the CPU"},
 		"cuda": {err: "grebe doctor"},
 	} {
 		var log bytes.Buffer

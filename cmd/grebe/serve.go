@@ -222,7 +222,7 @@ func (s *stack) serve(w *world, cfg *config.Config, log *slog.Logger, hooks serv
 	defer func() { now = stop() }()
 	ctx, unwatch := s.watch(w.ctx, log)
 	defer unwatch()
-	within := time.Duration(cfg.Limits.ShutdownMillis) * time.Millisecond
+	within := time.Duration(cfg.Limits.DrainMillis+cfg.Limits.ShutdownMillis) * time.Millisecond
 	context.AfterFunc(w.ctx, func() { s.loaded.closeBy.Store(time.Now().Add(within).UnixNano()) })
 	err = s.server.Serve(ctx, doors)
 	return context.Cause(ctx) == errLost && w.ctx.Err() == nil, cfg, err
