@@ -20,7 +20,9 @@ type client struct {
 	addr       string
 	http       *http.Client
 	items      []string
-	candidates int // of a request
+	candidates int      // of a request
+	models     []string // that are asked in turn
+	prefix     string   // what is reused
 
 	mu      sync.Mutex
 	outside []float64 // milliseconds, see account
@@ -28,7 +30,7 @@ type client struct {
 
 func newClient(addr string) *client {
 	tr := &http.Transport{MaxIdleConnsPerHost: 4096, DisableCompression: true}
-	return &client{addr: addr, http: &http.Client{Transport: tr}}
+	return &client{addr: addr, http: &http.Client{Transport: tr}, models: []string{"shop"}, prefix: "none"}
 }
 
 func (c *client) close() { c.http.CloseIdleConnections() }
@@ -53,7 +55,8 @@ func classOf(err error) string {
 // rank asks for a ranking of so many items.
 func (c *client) rank(ctx context.Context, i, candidates int, deadline time.Duration) error {
 	var b bytes.Buffer
-	fmt.Fprintf(&b, `{"model":"shop","user":{"text":"Ada is into baking. Likes plain design.\n"},"prefix":"none","top_k":1,"deadline_ms":%d,"candidates":[`, deadline.Milliseconds())
+	fmt.Fprintf(&b, `{"model":%q,"user":{"text":"Ada is into baking. Likes plain design.\n"},"prefix":%q,"top_k":1,"deadline_ms":%d,"candidates":[`,
+		c.models[i%len(c.models)], c.prefix, deadline.Milliseconds())
 	for k := range candidates {
 		if k > 0 {
 			b.WriteByte(',')
@@ -113,32 +116,38 @@ func (c *client) takeOutside() (p50, p99 float64) {
 
 const patience = 30 * time.Second
 
-// prepare finds items, how many of them a request needs to take long enough, and how many such requests the server answers.
+// prepare finds items, requests of them that take long enough, and how many of these the server answers.
 func (c *client) prepare(ctx context.Context, o *Options, r *Report) error {
 	if err := c.list(ctx); err != nil {
 		return err
 	}
+	var err error
+	if r.RequestMS, r.Capacity, err = c.calibrate(ctx, o.Least, max(3*time.Second, min(15*time.Second, o.Duration/3))); err != nil {
+		return err
+	}
+	r.Candidates = c.candidates
+	return nil
+}
+
+// calibrate finds how many items a request needs to take so long, its time in milliseconds, and how many such requests the server
+// answers per second.
+func (c *client) calibrate(ctx context.Context, least, duration time.Duration) (requestMS, capacity float64, err error) {
 	for c.candidates = 2; ; c.candidates = c.candidates*5/4 + 1 {
 		median, err := c.median(ctx, 9)
 		if err != nil {
-			return err
+			return 0, 0, err
 		}
-		r.RequestMS = float64(median) / float64(time.Millisecond)
-		if median >= o.Least*5/4 || c.candidates > len(c.items)/2 {
+		requestMS = float64(median) / float64(time.Millisecond)
+		if median >= least*5/4 || c.candidates > len(c.items)/2 {
 			break
 		}
 	}
-	r.Candidates = c.candidates
-	res, err := load.Closed(ctx, load.Options{Name: "capacity", Workers: 4, Duration: max(3*time.Second, min(15*time.Second, o.Duration/3)),
-		Warmup: time.Second, Timeout: patience, Classify: classOf,
-	}, func(ctx context.Context, i int) error { return c.rank(ctx, i, c.candidates, patience) })
-	if err != nil {
-		return err
+	res, err := load.Closed(ctx, load.Options{Name: "capacity", Workers: 4, Duration: duration, Warmup: time.Second, Timeout: patience, Classify: classOf},
+		func(ctx context.Context, i int) error { return c.rank(ctx, i, c.candidates, patience) })
+	if err == nil && res.Throughput == 0 {
+		err = fmt.Errorf("measure the capacity: no answer, errors %v", res.Errors)
 	}
-	if r.Capacity = res.Throughput; r.Capacity == 0 {
-		return fmt.Errorf("measure the capacity: no answer, errors %v", res.Errors)
-	}
-	return nil
+	return requestMS, res.Throughput, err
 }
 
 // median returns the median time of n requests, one after the other.

@@ -112,7 +112,7 @@ func Run(ctx context.Context, o Options, w io.Writer) (*Report, error) {
 		return nil, err
 	}
 	defer os.RemoveAll(dir)
-	addr, stop, err := start(ctx, &o, dir)
+	addr, stop, err := start(ctx, o.Program, "demo", "--data", filepath.Join(dir, "demo"), "--log-level", "error")
 	if err != nil {
 		return nil, fmt.Errorf("overload: start the server: %w", err)
 	}
@@ -143,15 +143,15 @@ func Run(ctx context.Context, o Options, w io.Writer) (*Report, error) {
 	return r, r.write(w)
 }
 
-// start runs the demo on all cores but the last, and waits until it is ready.
-func start(ctx context.Context, o *Options, dir string) (addr string, stop func(), err error) {
+// start runs a server on all cores but the last, and waits until it is ready.
+func start(ctx context.Context, program string, args ...string) (addr string, stop func(), err error) {
 	ln, err := new(net.ListenConfig).Listen(ctx, "tcp", "127.0.0.1:0")
 	if err != nil {
 		return "", nil, err
 	}
 	addr = ln.Addr().String()
 	ln.Close()
-	cmd := exec.CommandContext(ctx, o.Program, "demo", "--listen", addr, "--data", filepath.Join(dir, "demo"), "--log-level", "error")
+	cmd := exec.CommandContext(ctx, program, append(args, "--listen", addr)...)
 	cmd.Stderr = os.Stderr
 	cmd.Cancel = func() error { return cmd.Process.Signal(os.Interrupt) }
 	cmd.WaitDelay = 10 * time.Second

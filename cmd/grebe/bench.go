@@ -25,6 +25,8 @@ type benchCmd struct {
 	Prototypes benchPrototypesCmd `cmd:"" help:"Prototypes of history tokens: error of their keys and values, coverage, lookups."`
 	Tiers      benchTiersCmd      `cmd:"" help:"Check that logits are the same from KV on the device, in host memory and on disk."`
 	Overload   benchOverloadCmd   `cmd:"" help:"More requests than a server can answer, and slow connections of every kind."`
+	Import     benchImportCmd     `cmd:"" help:"Rankings and events beside an import that changes all items, with several models."`
+	KV         benchKVCmd         `cmd:"" name:"kv" help:"Lookups of cached KV in a full store, beside users that are published."`
 	Beauty     benchBeautyCmd     `cmd:"" help:"Whether both prompt orders rank Amazon Beauty alike."`
 }
 

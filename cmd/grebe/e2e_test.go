@@ -66,7 +66,7 @@ func grebe(t *testing.T, args ...string) (stdout, stderr string, code int) {
 func TestHelpOfEveryCommandHasAnExample(t *testing.T) {
 	for _, c := range []string{"demo", "serve", "rank", "recommend", "import", "index", "table import", "key", "health", "completion", "doctor", "eval", "eval world",
 		"train allocator", "bench", "bench gemm", "bench prefill", "bench rank", "bench beam", "bench cache", "bench embed", "bench gpu", "bench hstu",
-		"bench kv8", "bench allocator", "version"} {
+		"bench kv8", "bench allocator", "bench import", "bench kv", "version"} {
 		out, _, code := grebe(t, append(strings.Fields(c), "--help")...)
 		if code != exitDone || !strings.Contains(out, "Example") || !strings.Contains(out, "grebe "+c) {
 			t.Errorf("grebe %s --help exits with %d and says\n%s\nwant 0 and an example", c, code, out)
