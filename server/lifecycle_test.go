@@ -79,15 +79,12 @@ func TestStoppingEndsARetirement(t *testing.T) {
 		next.Version, next.Retire = "next", nil
 		c.Loader = loaderFunc(func() *Model { m := next; return &m })
 	})
-	ctx, stop := context.WithCancel(t.Context())
-	ended := make(chan error)
-	go func() { ended <- w.Serve(ctx, Listeners{}) }()
+	s := serve(t, w)
 	if rec := w.ask("POST", "/v1/models/id:reload", `{}`); rec.Code != http.StatusAccepted {
 		t.Fatalf("%d %s", rec.Code, rec.Body)
 	}
 	<-retiring
-	stop()
-	if err := <-ended; err != nil {
+	if err := s.stop(); err != nil {
 		t.Error(err)
 	}
 }
