@@ -35,6 +35,7 @@ type cacheWorld struct {
 	index         *meta.Index
 	store         *kv.Store
 	pool          *pool.Pool
+	host          *pool.Pool // nil: the device computes in the host's memory
 	shape         compute.Shape
 	rand          *rand.Rand
 	users         [][]int32
@@ -136,7 +137,7 @@ func newCacheWorldOver(t *testing.T, where farMemory, seed uint64, pointwise boo
 	must(t, err)
 	index, err := meta.New(meta.Options{Users: 1000, Items: 1000})
 	must(t, err)
-	w := &cacheWorld{index: index, store: store, pool: pages, shape: shape, rand: r, engines: engines}
+	w := &cacheWorld{index: index, store: store, pool: pages, host: hostPages, shape: shape, rand: r, engines: engines}
 	w.cache = reuse.New(b, reuse.Options{Store: store, Pool: pages, Index: index, Load: d, Shape: shape, Policy: schedule.Predicted})
 	sm := Model{Name: "m", Runner: d, Prompt: b, Vocab: m.Vocab(), Positions: m.MaxPositions()}
 	if pointwise {
