@@ -2,7 +2,11 @@
 
 package kv
 
-import "fmt"
+import (
+	"fmt"
+
+	"grebe/evict"
+)
 
 // reuseViews says whether released views are used again: here not, so that one released too often is found.
 const reuseViews = false
@@ -87,3 +91,6 @@ func (s *Store) checkKnown(f func(p *published)) {
 		f(p)
 	})
 }
+
+// after returns the slot that was used next; end when there is none.
+func (r recency) after(s evict.Slot) evict.Slot { return r[s].newer }
