@@ -4,8 +4,8 @@ import "grebe/bench/cache"
 
 type benchCacheCmd struct {
 	Data     string    `type:"path" default:"../shared/data/traces" help:"Folder of the real traces; default ${default}." placeholder:"DIR"`
-	Traces   []string  `want:"names of traces, as --help lists them" help:"scarab-recs, mooncake-conversation, mooncake-synthetic, zipf, scans, loops, drift, loop, loop-short, loop-long, loop-then-sweep, zigzag, zigzag-short, back-forth, back-forth-short, core, core-scans, nested, flips; default all." placeholder:"NAME"`
-	Trace    string    `type:"path" want:"a file of requests" help:"Replay your own trace: --parts floor,replay by default." placeholder:"FILE"`
+	Traces   []string  `want:"one of scarab-recs, mooncake-conversation, mooncake-synthetic, zipf, scans, loops, drift, loop, loop-short, loop-long, loop-then-sweep, zigzag, zigzag-short, back-forth, back-forth-short, core, core-scans, nested, flips" help:"scarab-recs, mooncake-conversation, mooncake-synthetic, zipf, scans, loops, drift, loop, loop-short, loop-long, loop-then-sweep, zigzag, zigzag-short, back-forth, back-forth-short, core, core-scans, nested, flips; default all." placeholder:"NAME"`
+	Trace    string    `type:"path" help:"Replay your own trace: --parts floor,replay by default." placeholder:"FILE"`
 	Format   string    `default:"text" want:"one of text, binary, arc, mooncake" help:"Of --trace: text (a key per line), binary (big-endian 64-bit keys), arc (lines of first key and count) or mooncake (JSON lines with hash_ids); default ${default}." placeholder:"FORMAT"`
 	Sizes    []float64 `want:"above 0 and at most 1" help:"Shares of the distinct keys that the cache holds; default 0.01,0.03,0.1,0.3." placeholder:"SHARE"`
 	Policies []string  `help:"Policies beside the optimum; default all." placeholder:"NAME"`

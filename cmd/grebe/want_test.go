@@ -28,6 +28,9 @@ func TestFlagsThatMakeNoSense(t *testing.T) {
 		command := strings.TrimPrefix(n.Path(), "grebe ")
 		for _, f := range n.Flags {
 			bad := senseless(f)
+			if f.Tag.Get("want") != "" && bad == nil {
+				t.Errorf("%s --%s: nothing meets the tag %q", command, f.Name, f.Tag.Get("want"))
+			}
 			if bad == nil && numeric(f.Target.Type()) && f.Name != "seed" && f.Name != "first-key" && f.Enum == "" {
 				t.Errorf("%s --%s has no tag want", command, f.Name)
 			}
@@ -63,6 +66,8 @@ func senseless(f *kong.Flag) []string {
 		return []string{"/nowhere/to/be/found", "/"}
 	case strings.HasPrefix(want, "a size"):
 		return []string{"much", "0", "50%"}
+	case !numeric(f.Target.Type()):
+		return nil // meets refuses every value of such a tag
 	}
 	var out []string
 	if element(f.Target.Type()).Kind() == reflect.Float64 || element(f.Target.Type()).Kind() == reflect.Float32 {
@@ -131,6 +136,23 @@ func TestOptionsThatMakeSense(t *testing.T) {
 	for _, args := range []string{"index -c no.yaml", "index -c no.yaml --prototypes --prototype-users 5 --prototype-fresh"} {
 		if _, errs, code := grebe(t, strings.Fields(args)...); code != exitFailed || !strings.Contains(errs, "no.yaml") {
 			t.Errorf("%s: exit code %d, %q", args, code, errs)
+		}
+	}
+}
+
+// Names of traces and a user's own file reach the benchmark of caches.
+func TestTracesOfBenchCache(t *testing.T) {
+	own := filepath.Join(t.TempDir(), "own.txt")
+	if err := os.WriteFile(own, []byte(strings.Repeat("a\nb\nc\nd\n", 50)), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for args, want := range map[string]string{
+		"--traces zigzag-short,loop-short --sizes 0.03 --parts floor": "loop-short",
+		"--trace " + own + " --sizes 0.5 --parts floor":               "own",
+	} {
+		out, errs, code := grebe(t, append([]string{"bench", "cache"}, strings.Fields(args)...)...)
+		if code != 0 || !strings.Contains(out, want) || !strings.Contains(out, "PASS") {
+			t.Errorf("%s: exit code %d, %q\n%s", args, code, errs, out)
 		}
 	}
 }
