@@ -4,21 +4,23 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"testing"
 
 	"grebe/compute"
 )
 
 // SameBlends runs blended passes on two devices, which have what stands in at different places, and fails where a result differs in a bit.
-func SameBlends(a, b compute.Device) error {
+func SameBlends(t *testing.T, a, b compute.Device) {
 	for i, g := range []geometry{{64, 4, 2, 64, 48}, {48, 4, 1, 128, 32}, {32, 6, 3, 80, 48}, {64, 8, 8, 64, 32}} {
 		c := config{seed: uint64(7300 + i), shape: g.shape([]int{20, 4, 10, 3}[i], compute.BF16), dt: compute.BF16, src: compute.F32, headed: true, sharp: 1}
 		for _, near := range []bool{false, true} {
-			if err := sameBlend(a, b, c, near); err != nil {
-				return fmt.Errorf("seed %d, all in the device's memory %v: %w", c.seed, near, err)
-			}
+			t.Run(fmt.Sprintf("seed%d/%v", c.seed, map[bool]string{false: "apart", true: "near"}[near]), func(t *testing.T) {
+				if err := sameBlend(a, b, c, near); err != nil {
+					t.Error(err)
+				}
+			})
 		}
 	}
-	return nil
 }
 
 func sameBlend(a, b compute.Device, c config, near bool) error {

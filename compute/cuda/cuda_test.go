@@ -67,9 +67,7 @@ func TestStraightBits(t *testing.T) {
 			opt.Scratch = 1
 			b := open(t, opt)
 			defer b.Close()
-			if err := computetest.SameBlends(a, b); err != nil {
-				t.Error(err)
-			}
+			computetest.SameBlends(t, a, b)
 		})
 	}
 }

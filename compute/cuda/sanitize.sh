@@ -63,7 +63,7 @@ cases() {
     for o in attend layers qkv fp8 blend; do echo "host-$v-$o $host/^$v\$/^$o\$"; done
     echo "host-$v-rest $host/^$v\$ $host/^$v\$/^(attend|layers|qkv|fp8|blend$not)\$"
   done
-  echo "same-blends ^TestStraightBits\$"
+  for i in 7300 7301 7302 7303; do echo "same-blends-$i ^TestStraightBits\$/./^seed$i\$"; done
   echo "small-blend ^TestConformanceScratch\$/./^blend\$ ^TestConformanceScratch\$/./^blend\$/^(none$not)\$"
   [ $1 = none ] && echo "small-rest ^TestConformanceScratch\$ ^TestConformanceScratch\$/./^(blend|layers|attend|fp8)\$" && echo "small-layers ^TestConformanceScratch\$/./^(layers|attend|fp8)\$"
   [ $1 = none ] && echo "fused ^TestConformanceFused\$ ^TestConformanceFused\$/./^(attend|qkv|embed|weights_.*|fp8)\$"
