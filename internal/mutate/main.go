@@ -6,7 +6,8 @@
 //
 // Sources are never written: each mutant is an overlay of the go command. The sample depends on the seed and the sources
 // alone. A mutant is killed when a test fails or takes far longer than without it; one that does not compile is left
-// out and another is drawn. -with names further packages whose tests run when the package's own notice nothing.
+// out and another is drawn. The quick tests run first and the slow ones only when those notice nothing; -with names
+// further packages whose tests run when the package's own notice nothing.
 package main
 
 import (
@@ -18,10 +19,8 @@ import (
 	"io"
 	"math/rand/v2"
 	"os"
-	"os/exec"
 	"os/signal"
 	"path/filepath"
-	"slices"
 	"strings"
 	"time"
 )
@@ -111,12 +110,10 @@ func try(ctx context.Context, o options, w io.Writer) (*result, error) {
 	}
 	defer os.RemoveAll(dir)
 
-	clean := time.Now()
-	if out, outcome := o.test(ctx, "", 30*time.Minute, o.pkg, o.with...); outcome != passed {
-		return nil, fmt.Errorf("the tests do not pass without a mutant:\n%s", out)
+	t, err := o.measure(ctx, dir)
+	if err != nil {
+		return nil, err
 	}
-	limit := 4*time.Since(clean) + time.Minute
-
 	r := &result{Package: o.pkg, Seed: o.seed, Sites: len(all)}
 	fmt.Fprintf(w, "%s: %d places to change, seed %d\n", o.pkg, len(all), o.seed)
 	rng := rand.New(rand.NewPCG(o.seed, 1))
@@ -129,7 +126,7 @@ func try(ctx context.Context, o options, w io.Writer) (*result, error) {
 		if err != nil {
 			return nil, err
 		}
-		outcome := o.outcome(ctx, overlay, limit)
+		outcome := t.try(ctx, overlay)
 		switch {
 		case ctx.Err() != nil, outcome == broken:
 			continue
@@ -146,8 +143,8 @@ func try(ctx context.Context, o options, w io.Writer) (*result, error) {
 
 // sites returns every mutant of the files that are built here.
 func (o *options) sites(ctx context.Context) ([]*mutant, error) {
-	cmd := exec.CommandContext(ctx, "go", "list", "-json=Dir,GoFiles", o.pkg)
-	cmd.Dir, cmd.Stderr = o.dir, os.Stderr
+	cmd := o.command(ctx, "list", "-json=Dir,GoFiles", o.pkg)
+	cmd.Stderr = os.Stderr
 	out, err := cmd.Output()
 	if err != nil {
 		return nil, fmt.Errorf("list %s: %w", o.pkg, err)
@@ -191,43 +188,4 @@ func (m *mutant) overlay(dir string) (string, error) {
 	}
 	path := filepath.Join(dir, "overlay.json")
 	return path, os.WriteFile(path, text, 0o600)
-}
-
-// What the tests made of a mutant.
-const (
-	passed = iota
-	failed
-	broken // it does not compile
-)
-
-func (o *options) outcome(ctx context.Context, overlay string, limit time.Duration) int {
-	_, outcome := o.test(ctx, overlay, limit, o.pkg)
-	if outcome == passed && len(o.with) > 0 {
-		_, outcome = o.test(ctx, overlay, limit, o.with[0], o.with[1:]...)
-	}
-	return outcome
-}
-
-// test runs packages' tests and returns what they printed.
-func (o *options) test(ctx context.Context, overlay string, limit time.Duration, pkg string, more ...string) (string, int) {
-	args := []string{"test", "-failfast", "-vet=off", "-timeout", limit.String()}
-	if overlay != "" {
-		args = append(args, "-overlay", overlay)
-	}
-	if o.race {
-		args = append(args, "-race")
-	}
-	if o.run != "" {
-		args = append(args, "-run", o.run)
-	}
-	cmd := exec.CommandContext(ctx, "go", slices.Concat(args, []string{pkg}, more)...)
-	cmd.Dir = o.dir
-	out, err := cmd.CombinedOutput()
-	switch {
-	case err == nil:
-		return string(out), passed
-	case strings.Contains(string(out), "[build failed]") || strings.Contains(string(out), "[setup failed]"):
-		return string(out), broken
-	}
-	return string(out), failed
 }

@@ -5,8 +5,10 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
+	"time"
 )
 
 const sample = `package sample
@@ -112,6 +114,96 @@ func TestTested(t *testing.T) {
 	}
 	if r.Killed != 1 || len(r.Survivors) != 1 || r.Survivors[0].line != 5 {
 		t.Errorf("killed %d, survivors %d, want one each, the survivor in line 5:\n%s", r.Killed, len(r.Survivors), &out)
+	}
+}
+
+// Tests that take long run after the others, and alone.
+func TestQuick(t *testing.T) {
+	log := "=== RUN   TestA\n--- PASS: TestA (3.00s)\n    --- PASS: TestA/sub (2.50s)\n--- PASS: TestB (0.50s)\n" +
+		"--- SKIP: TestC (0.00s)\n--- PASS: ExampleD (0.00s)\n--- PASS: TestE (0.60s)\nPASS\n"
+	if got, want := quick(log), "^(ExampleD|TestB)$"; got != want {
+		t.Errorf("got %s, want %s", got, want)
+	}
+	if got := quick("--- PASS: TestA (0.00s)\n--- PASS: TestB (0.00s)\nPASS\n"); got != "" {
+		t.Errorf("got %s, want all tests at once", got)
+	}
+}
+
+// A mutant is noticed by slow tests and by those of other packages too, and one that never ends is noticed.
+func TestTryNotices(t *testing.T) {
+	dir := t.TempDir()
+	write(t, dir, "go.mod", "module sample\n\ngo 1.26\n")
+	write(t, dir, "sample.go", `package sample
+
+func Sum(a, b int) int {
+	s := 0
+	for a != 0 {
+		a--
+		s++
+	}
+	return s + b
+}
+`)
+	write(t, dir, "sample_test.go", `package sample
+
+import "testing"
+
+func TestNothing(t *testing.T) {}
+
+func TestOneAndNone(t *testing.T) {
+	if Sum(1, 0) != 1 {
+		t.Fatal("1 + 0 is 1")
+	}
+}
+`)
+	if err := os.Mkdir(filepath.Join(dir, "user"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	write(t, dir, "user/user_test.go", `package user
+
+import (
+	"testing"
+
+	"sample"
+)
+
+func TestSum(t *testing.T) {
+	if sample.Sum(1, 2) != 3 {
+		t.Fatal("1 + 2 is 3")
+	}
+}
+`)
+	o := options{pkg: ".", dir: dir}
+	all, err := o.sites(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	temp := t.TempDir()
+	for _, c := range []struct {
+		what  string
+		with  []string
+		limit time.Duration
+		want  int
+	}{
+		{"drop s++", nil, time.Minute, failed},
+		{"s + b → -", nil, time.Minute, passed},
+		{"s + b → -", []string{"./user"}, time.Minute, failed},
+		{"drop a--", nil, 500 * time.Millisecond, failed}, // never ends
+	} {
+		i := slices.IndexFunc(all, func(m *mutant) bool { return m.what == c.what })
+		if i < 0 {
+			t.Fatalf("no mutant %q", c.what)
+		}
+		overlay, err := all[i].overlay(temp)
+		if err != nil {
+			t.Fatal(err)
+		}
+		o.with = c.with
+		ts := &tests{options: &o, folder: dir, binary: filepath.Join(temp, "x.test"), quick: "^(TestNothing)$"}
+		ts.limit, ts.others = c.limit, time.Minute
+		if got := ts.try(t.Context(), overlay); got != c.want {
+			t.Errorf("%s, with %v: %d, want %d", c.what, c.with, got, c.want)
+		}
 	}
 }
 
