@@ -25,3 +25,5 @@ func TestTroubleDoesNotFloodTheLog(t *testing.T) {
 		t.Errorf("how much was left out is not told:\n%s", out.String())
 	}
 }
+
+func textLogger(w *strings.Builder) *slog.Logger { return slog.New(slog.NewTextHandler(w, nil)) }

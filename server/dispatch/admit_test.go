@@ -5,6 +5,7 @@ import (
 	"errors"
 	"math"
 	"runtime"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -634,5 +635,33 @@ func TestCallsWaitForTheLock(t *testing.T) {
 		for !ended.Load() {
 			runtime.Gosched()
 		}
+	}
+}
+
+// Who comes when nobody waits for the answer any more is not queued.
+func TestWhoComesTooLateIsNotQueued(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := &clockwork{}
+		d := open(t, Options{}, e)
+		defer d.Close()
+		gone, cancel := context.WithCancel(t.Context())
+		cancel()
+		late, cancel := context.WithDeadline(t.Context(), time.Now())
+		defer cancel()
+		if _, err := d.Do(gone, job(1)); !errors.Is(err, context.Canceled) {
+			t.Errorf("a client that left: %v", err)
+		}
+		if _, err := d.Do(late, job(1)); !errors.Is(err, ErrExpired) {
+			t.Errorf("a deadline that has passed: %v", err)
+		}
+		if n := e.batches.Load(); n != 0 {
+			t.Errorf("%d batches ran", n)
+		}
+	})
+}
+
+func TestAShedErrorSaysWhenToAskAgain(t *testing.T) {
+	if got := (&ShedError{After: 1500400 * time.Microsecond}).Error(); !strings.Contains(got, "ask again in 1.5s") {
+		t.Errorf("it says %q", got)
 	}
 }
