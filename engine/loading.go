@@ -5,6 +5,7 @@ import (
 	"sync"
 	"time"
 
+	"grebe/internal/record"
 	"grebe/kv"
 )
 
@@ -27,6 +28,8 @@ type Loading struct {
 	since   time.Time     // when that began
 	ended   bool
 	stopped bool
+
+	rec *record.Room
 }
 
 // arrival is an entry that came, for some parts.
@@ -40,6 +43,12 @@ func NewLoading(tokens int, pace *Pace) *Loading {
 	return &Loading{pace: pace, stop: make(chan struct{}), changed: make(chan struct{}), all: tokens, left: tokens}
 }
 
+// Record has it write what comes and how long it waits. It MUST be called before it is used.
+func (l *Loading) Record(r *record.Room) {
+	l.rec = r
+	l.rec.In("wants", l.all)
+}
+
 // Next begins to read an entry of so many tokens. It reports whether anybody wants it.
 func (l *Loading) Next(tokens int) bool {
 	l.mu.Lock()
@@ -48,6 +57,9 @@ func (l *Loading) Next(tokens int) bool {
 		return false
 	}
 	l.reading, l.since = tokens, time.Now()
+	if l.rec.On() {
+		l.rec.In("next", tokens)
+	}
 	l.change()
 	return true
 }
@@ -56,8 +68,12 @@ func (l *Loading) Next(tokens int) bool {
 func (l *Loading) Came(e *kv.Entry, parts []int) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	took := time.Since(l.since)
+	if l.rec.On() {
+		l.rec.In("came", l.reading, e != nil, took)
+	}
 	if e != nil {
-		l.pace.note(l.reading, time.Since(l.since))
+		l.pace.note(l.reading, took)
 	}
 	l.arrive(l.reading, e, parts)
 }
@@ -66,6 +82,9 @@ func (l *Loading) Came(e *kv.Entry, parts []int) {
 func (l *Loading) Here(tokens int, e *kv.Entry, parts []int) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	if l.rec.On() {
+		l.rec.In("here", tokens)
+	}
 	l.arrive(tokens, e, parts)
 }
 
@@ -82,6 +101,9 @@ func (l *Loading) arrive(tokens int, e *kv.Entry, parts []int) {
 func (l *Loading) End() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	if l.rec.On() {
+		l.rec.In("end")
+	}
 	l.ended, l.left, l.reading = true, 0, 0
 	l.change()
 }
@@ -92,6 +114,9 @@ func (l *Loading) Stop() {
 	defer l.mu.Unlock()
 	if !l.stopped {
 		l.stopped = true
+		if l.rec.On() {
+			l.rec.In("stop")
+		}
 		close(l.stop)
 	}
 }
@@ -173,11 +198,16 @@ func (l *Loading) near(within time.Duration) (near bool, again time.Duration, ch
 	if l.reading > 0 {
 		took = time.Since(l.since)
 	}
-	if rest+max(one-took, took) <= within {
-		return true, 0, nil
-	}
-	if at := rest + one - within; at > took && 2*at <= one {
+	near = rest+max(one-took, took) <= within
+	if at := rest + one - within; !near && at > took && 2*at <= one {
 		again = at - took
+	}
+	if l.rec.On() {
+		l.rec.In("near", within, one, rest, took)
+		l.rec.Did("again", near, again)
+	}
+	if near {
+		return true, 0, nil
 	}
 	return false, again, l.changed
 }
@@ -212,6 +242,10 @@ func (l *Loading) Take(parts []Part, most time.Duration) (waited time.Duration) 
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	if l.rec.On() {
+		l.rec.In("take", most, waited)
+		l.rec.Did("took", len(l.came), l.left)
+	}
 	for _, a := range l.came {
 		for _, p := range a.parts {
 			if part := &parts[p]; part.First+part.Tokens <= a.entry.Len() { // another one cannot be what is wanted

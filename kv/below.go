@@ -107,6 +107,9 @@ func (s *Store) prepare(p *published) pending {
 
 // hold begins the write of an entry: while it is under way it is not listed as dirty. It is called with mu held.
 func (s *Store) hold(p *published) pending {
+	if s.rec.On() {
+		s.rec.Did("write", p.name())
+	}
 	p.writing = true
 	if p.level != nil {
 		p.level.cleaned(p)
@@ -138,6 +141,9 @@ func (s *Store) offer(w pending) {
 func (s *Store) end(w pending, written, failed bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if s.rec.On() {
+		s.rec.In("written", w.p.name(), written, failed)
+	}
 	w.p.writing, w.p.clean = false, written
 	if failed {
 		w.p.tries++
@@ -318,6 +324,9 @@ func (s *Store) clean(l *level, n int, more func() bool) bool {
 	failed := false
 	for ; n > 0 && more(); n-- {
 		s.mu.Lock()
+		if s.rec.On() {
+			s.rec.In("clean", l.place)
+		}
 		slot := l.dirty.oldest()
 		if slot == l.dirty.end() {
 			s.mu.Unlock()

@@ -21,7 +21,7 @@ type scripted struct {
 }
 
 func newScripted() *scripted {
-	t := &scripted{records: records{all: map[Key]record{}, open: make(chan struct{})}, fails: func(Key) bool { return false }}
+	t := &scripted{records: records{all: map[Key]stored{}, open: make(chan struct{})}, fails: func(Key) bool { return false }}
 	close(t.open)
 	return t
 }

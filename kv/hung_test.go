@@ -16,13 +16,13 @@ import (
 type records struct {
 	Tier
 	mu   sync.Mutex
-	all  map[Key]record
+	all  map[Key]stored
 	open chan struct{} // closed: reads go on
 	read int           // how many were begun
 	gone chan struct{} // closed: deletions go on; nil: none waits
 }
 
-type record struct {
+type stored struct {
 	meta    []byte
 	payload []byte
 }
@@ -41,7 +41,7 @@ func (r *records) Put(key [32]byte, meta []byte, payload [][]byte) error {
 	for _, p := range payload {
 		all = append(all, p...)
 	}
-	r.all[key] = record{meta, all}
+	r.all[key] = stored{meta, all}
 	return nil
 }
 
@@ -89,7 +89,7 @@ func TestATierThatHangs(t *testing.T) { synctest.Test(t, aTierThatHangs) }
 
 func aTierThatHangs(t *testing.T) {
 	p := newPool(t, ref.New().Memory(), 128)
-	tier := &records{all: map[Key]record{}, open: make(chan struct{})}
+	tier := &records{all: map[Key]stored{}, open: make(chan struct{})}
 	s := New(shape, p)
 	s.SetTier(tier)
 	for i := range 4 {
@@ -165,7 +165,7 @@ func aTierThatHangs(t *testing.T) {
 func TestADeletionFromATierThatHangs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, _ := newStore(t, ref.New().Memory(), 128)
-		tier := &records{all: map[Key]record{}, gone: make(chan struct{})}
+		tier := &records{all: map[Key]stored{}, gone: make(chan struct{})}
 		s.SetTier(tier)
 		add(t, s, plan.Item, Key{1}, nil, 40, 1)
 		s.Drain()

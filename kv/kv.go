@@ -34,6 +34,7 @@ import (
 
 	"grebe/compute"
 	"grebe/evict"
+	"grebe/internal/record"
 	"grebe/kv/radix"
 	"grebe/plan"
 	"grebe/pool"
@@ -156,6 +157,7 @@ type Store struct {
 	below     *below   // nil: nothing is kept below memory
 	ahead     *ahead   // nil: entries are lowered when their place is needed
 	trainer   *trainer // nil: nothing is predicted
+	rec       *record.Room
 
 	mu      sync.Mutex
 	index   map[Key]*published
@@ -352,6 +354,9 @@ func (s *Store) publish(p *published, to *level) bool {
 		s.mu.Unlock()
 		return false
 	}
+	if s.rec.On() {
+		s.rec.In("publish", p.name(), p.kindName(), to.place, p.entry.len, p.entry.bytes, len(p.tokens), p.clean)
+	}
 	var old *Entry
 	if was, ok := s.index[p.key]; ok {
 		if was.tokens == nil || was.entry == p.entry {
@@ -423,6 +428,9 @@ func (s *Store) GetPrefix(key Key, tokens []int32) (*Entry, Place) {
 	} else if n := common(p.tokens, tokens); n == 0 {
 		return nil, Nowhere
 	} else {
+		if s.rec.On() {
+			s.rec.In("asked", p.name(), len(tokens), n)
+		}
 		p.request.prompt = s.top.asked(len(tokens), n, &p.request.prompt)
 	}
 	p, at := s.find(key)
@@ -519,6 +527,9 @@ func (s *Store) Delete(keys ...Key) error {
 		s.mu.Lock()
 		for _, key := range keys[from:min(from+deleteAtOnce, len(keys))] {
 			if p, ok := s.index[key]; ok {
+				if s.rec.On() {
+					s.rec.In("delete", p.name())
+				}
 				s.remove(p)
 				gone = append(gone, p.entry)
 			}

@@ -7,6 +7,7 @@ import (
 
 	"grebe/compute"
 	"grebe/evict"
+	"grebe/internal/record"
 	"grebe/plan"
 	"grebe/pool"
 )
@@ -39,6 +40,7 @@ type level struct {
 	teach    func(*level)
 
 	stats [kinds]Stats
+	rec   *record.Room
 }
 
 // maxEntries is how many entries a level holds at most, for the sake of the policy's memory.
@@ -78,6 +80,9 @@ func (l *level) setPolicy(name string) (err error) {
 // resize tells the policy when the pool's boundary was moved: what it compares itself with has as much room.
 func (l *level) resize() {
 	if room := max(l.pool.Stats().Total, 1); room != l.room {
+		if l.rec.On() {
+			l.rec.In("resize", l.place, room)
+		}
 		l.room = room
 		l.policy.Resize(room)
 	}
@@ -94,6 +99,9 @@ func (l *level) put(p *published) {
 	p.level, p.slot, p.used = l, l.free[len(l.free)-1], false
 	l.free = l.free[:len(l.free)-1]
 	l.bySlot[p.slot] = p
+	if l.rec.On() {
+		l.rec.Did("put", p.name(), l.place, p.kindName(), p.entry.len, p.entry.bytes)
+	}
 	l.recency.add(p.slot)
 	l.soil(p)
 	l.count(p, 1)
@@ -107,6 +115,9 @@ func (l *level) put(p *published) {
 
 // take takes an entry off the books. The policy has let it go already if it chose it.
 func (l *level) take(p *published, chosen bool) {
+	if l.rec.On() {
+		l.rec.Did("take", p.name(), l.place, chosen)
+	}
 	if !chosen {
 		l.policy.Remove(p.slot)
 	}
@@ -120,6 +131,9 @@ func (l *level) take(p *published, chosen bool) {
 
 // hit notes a use.
 func (l *level) hit(p *published) {
+	if l.rec.On() {
+		l.rec.Did("hit", p.name(), l.place)
+	}
 	l.recency.use(p.slot)
 	if p.dirty {
 		l.dirty.use(p.slot)
@@ -190,7 +204,7 @@ func (s *Store) newChunk(l *level, tokens int) (*chunk, error) {
 func (s *Store) evictOne(l *level) bool {
 	s.mu.Lock()
 	l.resize()
-	slot, ok := l.policy.Victim(l.evictable)
+	slot, ok := s.victim(l)
 	if !ok {
 		s.mu.Unlock()
 		return false
@@ -214,6 +228,9 @@ func (s *Store) evictOne(l *level) bool {
 
 // drop forgets an entry that is on no level's books. It is called with mu held, and unlocks it.
 func (s *Store) drop(p *published) {
+	if s.rec.On() {
+		s.rec.Did("drop", p.name(), p.clean)
+	}
 	lost := !p.clean
 	delete(s.index, p.key)
 	s.check()
@@ -235,6 +252,9 @@ func (s *Store) move(p *published, to *level) {
 	s.mu.Unlock()
 	copied, err := s.copyTo(to, from)
 	s.mu.Lock()
+	if s.rec.On() {
+		s.rec.In("moved", p.name(), to.place, err == nil, s.index[p.key] == p)
+	}
 	s.moved.Broadcast()
 	if s.index[p.key] == p && err == nil && len(to.free) > 0 {
 		p.entry = copied
@@ -293,6 +313,9 @@ func (s *Store) find(key Key) (*published, Place) {
 		p, ok := s.index[key]
 		if !ok {
 			return nil, Nowhere
+		}
+		if s.rec.On() {
+			s.rec.In("find", p.name())
 		}
 		if p.level == nil { // on its way
 			if p.entry.usable(s.top) {

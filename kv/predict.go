@@ -78,6 +78,9 @@ func (t *trainer) gather(l *level) {
 // done puts a model into use; nil: there was too little to learn from. The caller holds Store.mu.
 func (t *trainer) done(l *level, m *evict.Model) {
 	t.busy = false
+	if l.rec.On() {
+		l.rec.In("model", l.place, m != nil)
+	}
 	if m != nil {
 		l.forecast.Use(m)
 		l.forecast.models++

@@ -48,6 +48,9 @@ func (s *Store) Insert(context Key, tokens []int32, e *Entry) {
 		s.mu.Lock()
 	}
 	done := s.known.Insert(context, tokens)
+	if s.rec.On() {
+		s.recordInsert(done, len(tokens))
+	}
 	if done.Lower != nil {
 		s.split(done.Upper, done.Lower)
 	}
@@ -141,6 +144,9 @@ func (p *published) removable() bool {
 
 // forget drops a run that the policy chose. It is called with mu held, and unlocks it.
 func (s *Store) forget(p *published) {
+	if s.rec.On() {
+		s.rec.Did("forget", p.name())
+	}
 	s.known.Remove(p.node)
 	s.check()
 	s.mu.Unlock()
@@ -163,6 +169,9 @@ func (s *Store) Forget(context Key) {
 	var all []*Entry
 	s.mu.Lock()
 	s.known.Cut(context, func(n *node) {
+		if s.rec.On() {
+			s.rec.In("delete", n.Value.name())
+		}
 		s.top.take(n.Value, false)
 		all = append(all, n.Value.entry)
 	})
@@ -183,6 +192,9 @@ func (s *Store) Match(context Key, tokens []int32) (*Entry, Place) {
 		return nil, Nowhere
 	}
 	deepest := path[len(path)-1]
+	if s.rec.On() {
+		s.rec.In("match", deepest.Value.name(), len(tokens), n)
+	}
 	s.use(deepest, s.top.asked(len(tokens), n, &deepest.Value.request.prompt))
 	v := s.newView(n)
 	for _, run := range path {

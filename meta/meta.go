@@ -15,6 +15,7 @@ import (
 	"sync"
 	"time"
 
+	"grebe/internal/record"
 	"grebe/kv"
 	"grebe/plan"
 	"grebe/schedule"
@@ -33,6 +34,7 @@ type Options struct {
 	Items  int           // items likewise; 1 << 18
 	Window time.Duration // of frequencies; schedule's default
 	Buffer int           // accesses noted before they must be counted; 65536
+	Record *record.Room  // nil: nothing is recorded
 }
 
 // Index holds the state of all entries of one model.
@@ -44,6 +46,7 @@ type Index struct {
 	coldest coldest // cached users by frequency
 	noted   []access
 	counted []schedule.Access
+	rec     *record.Room
 }
 
 type access struct {
@@ -66,8 +69,9 @@ func New(opt Options) (*Index, error) {
 	}
 	x := &Index{
 		entries: map[kv.Key]Entry{}, coldest: newColdest(),
-		noted: make([]access, 0, opt.Buffer), counted: make([]schedule.Access, 0, opt.Buffer),
+		noted: make([]access, 0, opt.Buffer), counted: make([]schedule.Access, 0, opt.Buffer), rec: opt.Record,
 	}
+	x.rec.In("open", opt.Users, opt.Items, opt.Window, opt.Buffer)
 	var err error
 	if x.users, err = frequency(opt.Users, opt.Window); err != nil {
 		return nil, err
@@ -94,6 +98,9 @@ func frequency(n int, window time.Duration) (*schedule.Frequency, error) {
 func (x *Index) Put(key kv.Key, e Entry, now time.Duration) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
+	if x.rec.On() {
+		x.rec.In("put", [32]byte(key), e.Kind, e.Tokens, e.Tier, now)
+	}
 	x.entries[key] = e
 	if e.Kind == plan.User && e.Tier != schedule.Disk {
 		x.coldest.set(key, x.users.Estimate(Hash(key), now))
@@ -104,6 +111,9 @@ func (x *Index) Put(key kv.Key, e Entry, now time.Duration) {
 func (x *Index) Found(key kv.Key, e Entry) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
+	if x.rec.On() {
+		x.rec.In("found", [32]byte(key), e.Kind, e.Tokens, e.Tier)
+	}
 	if _, ok := x.entries[key]; !ok {
 		x.entries[key] = e
 	}
@@ -121,6 +131,9 @@ func (x *Index) Lookup(key kv.Key) (Entry, bool) {
 func (x *Index) Lower(key kv.Key, tier schedule.Tier) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
+	if x.rec.On() {
+		x.rec.In("lower", [32]byte(key), tier)
+	}
 	e, ok := x.entries[key]
 	if !ok {
 		return
@@ -136,6 +149,9 @@ func (x *Index) Lower(key kv.Key, tier schedule.Tier) {
 func (x *Index) Drop(key kv.Key) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
+	if x.rec.On() {
+		x.rec.In("drop", [32]byte(key))
+	}
 	if x.entries[key].Kind == plan.User {
 		x.coldest.remove(key)
 	}
@@ -162,6 +178,9 @@ func (x *Index) Sample(dst []kv.Key, n int) []kv.Key {
 func (x *Index) DropDisk(key kv.Key) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
+	if x.rec.On() {
+		x.rec.In("gone", [32]byte(key))
+	}
 	if e, ok := x.entries[key]; ok && e.Tier == schedule.Disk {
 		delete(x.entries, key)
 	}
@@ -184,6 +203,10 @@ func (x *Index) Status(keys []kv.Key, tiers []schedule.Tier) {
 			tiers[i] = e.Tier
 		}
 	}
+	if x.rec.On() {
+		x.rec.In("status", record.Keys(keys))
+		x.rec.Did("tiers", record.Names(tiers))
+	}
 }
 
 // User returns a user's frequency, and the lowest one among cached users.
@@ -202,7 +225,12 @@ func (x *Index) User(key kv.Key, now time.Duration) (frequency, coldest float64)
 		}
 		x.coldest.set(k, coldest)
 	}
-	return x.users.Estimate(Hash(key), now), coldest
+	frequency = x.users.Estimate(Hash(key), now)
+	if x.rec.On() {
+		x.rec.In("user", [32]byte(key), now)
+		x.rec.Did("frequency", frequency, coldest)
+	}
+	return frequency, coldest
 }
 
 // Items sets out[i] to the expected uses of keys[i] where tiers[i] is Missing.
@@ -215,12 +243,19 @@ func (x *Index) Items(keys []kv.Key, tiers []schedule.Tier, now time.Duration, o
 			out[i] = float32(x.items.Estimate(Hash(keys[i]), now))
 		}
 	}
+	if x.rec.On() {
+		x.rec.In("wanted", record.Keys(keys), record.Names(tiers), now)
+		x.rec.Did("uses", out)
+	}
 }
 
 // NoteUser notes a request of a user, to be counted later.
 func (x *Index) NoteUser(key kv.Key, now time.Duration, hit bool) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
+	if x.rec.On() {
+		x.rec.In("use", [32]byte(key), now, hit)
+	}
 	x.note(access{key: Hash(key), at: now, hit: hit})
 }
 
@@ -229,6 +264,9 @@ func (x *Index) NoteUser(key kv.Key, now time.Duration, hit bool) {
 func (x *Index) NoteItems(keys []kv.Key, now time.Duration) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
+	if x.rec.On() {
+		x.rec.In("items", record.Keys(keys), now)
+	}
 	for i := range keys {
 		x.note(access{key: Hash(keys[i]), at: now, item: true})
 	}
@@ -246,6 +284,9 @@ func (x *Index) note(a access) {
 func (x *Index) Apply(now time.Duration) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
+	if x.rec.On() {
+		x.rec.In("apply", now)
+	}
 	x.apply(now)
 }
 

@@ -62,6 +62,7 @@ func (s *memory) openStore(cfg *config.Config, mc *config.Model, shape compute.S
 	if err := s.openDisk(cfg, mc, store, log); err != nil {
 		return err
 	}
+	store.Record(s.record.Room("kv"))
 	s.onClose(func() error { store.Close(); return nil })
 	s.onClose(func() error {
 		return unlessHung(s.disk, "write KV to its disk and end what is read from there", func() error {
@@ -186,7 +187,8 @@ func pageFor(shape *compute.Shape) int {
 // openCache makes the part that decides what to reuse, and starts what it does in the background.
 func (s *stack) openCache(b *prompt.Builder, opt reuse.Options, do reuse.Do, log *slog.Logger) (*reuse.Cache, error) {
 	var err error
-	if opt.Index, err = meta.New(meta.Options{}); err != nil {
+	opt.Record = s.record.Room("reuse")
+	if opt.Index, err = meta.New(meta.Options{Record: s.record.Room("meta")}); err != nil {
 		return nil, err
 	}
 	c := reuse.New(b, opt)

@@ -17,6 +17,7 @@ import (
 	"grebe/embed"
 	"grebe/engine"
 	"grebe/internal/config"
+	"grebe/internal/record"
 	"grebe/kv"
 	"grebe/model"
 	"grebe/model/hstu"
@@ -47,6 +48,7 @@ type stack struct {
 	loaded     *loadedModels
 	loader     *loader
 	progress   func(model string, done, total int64) // is told how far loading is; nil: nobody is
+	record     *record.Log                           // of decisions; nil: none are recorded
 	closers    []func() error
 }
 
@@ -89,6 +91,9 @@ func loadTelling(ctx context.Context, cfg *config.Config, log *slog.Logger, open
 
 func (s *stack) open(ctx context.Context, cfg *config.Config, log *slog.Logger, open opener) error {
 	var err error
+	if s.record, err = s.openRecord(cfg.Record, log); err != nil {
+		return err
+	}
 	if s.devices, err = open(cfg, log); err != nil {
 		return err
 	}
@@ -283,7 +288,7 @@ func (s *unit) openDispatcher(ctx context.Context, cfg *config.Config, replicas 
 	}
 	d, err := dispatch.New(engines, dispatch.Options{
 		Queue: cfg.Engine.Queue, SLO: time.Duration(cfg.SLOMillis) * time.Millisecond, Model: times, Lost: s.noteLost,
-		Panicked: s.notePanic,
+		Panicked: s.notePanic, Record: s.record.Room("dispatch"),
 	})
 	if err != nil {
 		return nil, err

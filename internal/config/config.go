@@ -20,6 +20,7 @@ type Config struct {
 	Device    string    `yaml:"device"`   // auto, cpu or cuda; auto
 	Threads   int       `yaml:"threads"`  // threads of the CPU device, 0 for all cores; 0
 	DataDir   string    `yaml:"data_dir"` // folder for what the server keeps; grebe-data beside the configuration file
+	Record    string    `yaml:"record"`   // file to which decisions are written, for a replay; empty: none
 	Models    []Model   `yaml:"models"`   // at least one
 	Tables    []Table   `yaml:"tables"`   // of embeddings; none
 	SLOMillis int       `yaml:"slo_ms"`   // default deadline of a request in milliseconds; 200

@@ -164,6 +164,7 @@ func (l *Loaded) resolve(dir string) {
 		}
 	}
 	fix("data_dir", &l.DataDir)
+	fix("record", &l.Record)
 	fix("catalog.items", &l.Catalog.Items)
 	fix("catalog.users", &l.Catalog.Users)
 	fix("tls.cert", &l.TLS.Cert)

@@ -28,6 +28,7 @@ import (
 
 	"grebe/engine"
 	"grebe/internal/contain"
+	"grebe/internal/record"
 	"grebe/schedule"
 )
 
@@ -58,6 +59,8 @@ type Options struct {
 	Lost func(error)
 	// Panicked is called when an engine panicked, with where it did. It MUST return soon; nil: nobody is told.
 	Panicked func(*contain.Panic)
+	// Record writes what came and what was decided; nil: nothing is recorded.
+	Record *record.Room
 }
 
 // Dispatcher queues jobs and runs them in batches.
@@ -70,6 +73,7 @@ type Dispatcher struct {
 	lost    func(error)
 	losing  sync.Once
 	alarm   func(*contain.Panic)
+	rec     *record.Room
 
 	mu      sync.Mutex
 	batcher *schedule.Batcher
@@ -92,6 +96,7 @@ type Dispatcher struct {
 	delays   schedule.Quantile // of when requests were answered, as a multiple of what was predicted when they came
 	wakeups  schedule.Quantile // milliseconds from the end of a batch until a caller goes on
 	wakes    []chan struct{}   // of each engine's goroutine: holds one when there may be something to do
+	recorded int               // places so far
 }
 
 // call is a job on its way.
@@ -129,8 +134,9 @@ func New(engines []Engine, opt Options) (*Dispatcher, error) {
 		engines: engines, ahead: opt.ReadAhead, start: time.Now(), batcher: b, tuner: tuner, lost: opt.Lost, alarm: opt.Panicked,
 		waiting: map[uint64]*call{}, model: tuner.Model(), ends: make([]time.Duration, len(engines)),
 		errors: schedule.NewQuantile(1+leastMargin, .95), wakeups: schedule.NewQuantile(.5, .95),
-		delays: schedule.NewQuantile(1+leastDelay, .98),
+		delays: schedule.NewQuantile(1+leastDelay, .98), rec: opt.Record,
 	}
+	d.recordOpen(&cfg)
 	for range engines {
 		d.wakes = append(d.wakes, make(chan struct{}, 1))
 	}
@@ -243,7 +249,12 @@ func (d *Dispatcher) approach(ctx context.Context, c *call) error {
 // long, for predictions err, and who waits leaves the engine to others.
 func (d *Dispatcher) slower(disk, computed time.Duration) bool {
 	waits, _ := d.Backlog()
-	return disk > 2*computed+time.Duration(waits*float64(time.Millisecond))
+	slower := disk > 2*computed+time.Duration(waits*float64(time.Millisecond))
+	if d.rec.On() {
+		d.rec.In("disk", disk, computed, waits)
+		d.rec.Did("slower", slower)
+	}
+	return slower
 }
 
 // inTime returns a context that ends when it is high time to compute what takes so long: before the deadline by twice that, for predictions
@@ -252,7 +263,12 @@ func (d *Dispatcher) inTime(ctx context.Context, takes time.Duration) (context.C
 	waits, _ := d.Backlog()
 	deadline, ok := ctx.Deadline()
 	at := deadline.Add(-2*takes - time.Duration(waits*float64(time.Millisecond)))
-	if !ok || !at.After(time.Now()) {
+	now := time.Now()
+	if d.rec.On() {
+		d.rec.In("patience", takes, waits, ok, deadline.Sub(now))
+		d.rec.Did("until", at.Sub(now))
+	}
+	if !ok || !at.After(now) {
 		return context.WithCancel(ctx)
 	}
 	return context.WithDeadline(ctx, at)
@@ -282,13 +298,23 @@ func (d *Dispatcher) add(ctx context.Context, c *call) (uint64, error) {
 	if deadline, ok := ctx.Deadline(); ok {
 		job.Deadline = deadline.Sub(d.start)
 	}
-	if p, ok := ctx.Value(placeKey{}).(*Place); ok && p.d == d {
+	p, ok := ctx.Value(placeKey{}).(*Place)
+	if d.rec.On() {
+		d.recordAdd(&job, p)
+	}
+	if ok && p.d == d {
 		if err := p.enter(&job); err != nil {
 			return 0, err
 		}
 	}
 	if !d.batcher.Add(job) {
+		if d.rec.On() {
+			d.rec.Did("full")
+		}
 		return 0, ErrQueueFull
+	}
+	if d.rec.On() {
+		d.rec.Did("queued")
 	}
 	d.waiting[d.next] = c
 	d.queued.Rows += c.cost.Rows
@@ -302,7 +328,11 @@ func (d *Dispatcher) remove(id uint64) bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.leave(id)
-	return d.batcher.Remove(id)
+	removed := d.batcher.Remove(id)
+	if d.rec.On() {
+		d.rec.In("remove", id, removed)
+	}
+	return removed
 }
 
 // leave takes a call out of those that wait; nil when it is not among them. Called with the lock held.
@@ -432,8 +462,14 @@ func (d *Dispatcher) take(b *batch, n int) (at time.Duration, open bool) {
 	}
 	now := time.Since(d.start)
 	jobs, shed, at := d.batcher.Step(now)
+	if d.rec.On() {
+		d.recordStep(n, now, jobs, shed, at)
+	}
 	if len(jobs) == 0 && len(shed) > 0 && d.tries(&shed[0], now) {
 		jobs, shed = shed[:1], shed[1:]
+		if d.rec.On() {
+			d.rec.Did("tries", jobs[0].ID)
+		}
 	}
 	for i := range shed {
 		d.answer(shed[i].ID, ErrShed)
@@ -494,6 +530,9 @@ func (d *Dispatcher) observe(b *batch, took time.Duration, n int) {
 	s := schedule.Sample{Requests: len(b.calls), Rows: b.cost.Rows, Keys: b.cost.Keys, Ms: float64(took) / float64(time.Millisecond)}
 	d.mu.Lock()
 	defer d.mu.Unlock()
+	if d.rec.On() {
+		d.rec.In("ran", n, s.Requests, s.Rows, s.Keys, s.Ms, b.late)
+	}
 	d.running -= b.predicted
 	d.busy--
 	d.ends[n] = 0
@@ -512,6 +551,9 @@ func (d *Dispatcher) observe(b *batch, took time.Duration, n int) {
 func (d *Dispatcher) SetSLO(slo time.Duration) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
+	if d.rec.On() {
+		d.rec.In("slo", slo)
+	}
 	d.batcher.SetSLO(slo)
 }
 

@@ -34,6 +34,7 @@ const (
 // no job in the queue: before the first, and between two.
 type Place struct {
 	d    *Dispatcher
+	id   int // of those that were recorded
 	kind Kind
 	size float64
 	left float64 // milliseconds that its jobs are still expected to take
@@ -64,6 +65,11 @@ func (d *Dispatcher) Admit(kind Kind, size int, deadline time.Time) (*Place, err
 	if kind == Single {
 		own *= roughly // its job's size is not known yet
 	}
+	if d.rec.On() {
+		d.recorded++
+		p.id = d.recorded
+		d.rec.In("admit", p.id, int(kind), size)
+	}
 	if _, err := d.inTimeFor(own, deadline.Sub(d.start)); err != nil {
 		return nil, err
 	}
@@ -80,6 +86,9 @@ func (p *Place) Leave() {
 	d := p.d
 	d.mu.Lock()
 	defer d.mu.Unlock()
+	if d.rec.On() {
+		d.rec.In("leave", p.id)
+	}
 	d.promised -= p.left
 	p.left = 0
 	if d.places--; d.places == 0 {
@@ -89,7 +98,11 @@ func (p *Place) Leave() {
 		d.usual[p.kind].observe(p.spent / p.size)
 	}
 	if p.answered && p.expected > 0 {
-		d.delays.Observe(float64(time.Since(d.start)-p.entered) / float64(p.expected))
+		delay := float64(time.Since(d.start)-p.entered) / float64(p.expected)
+		if d.rec.On() {
+			d.rec.In("delay", delay)
+		}
+		d.delays.Observe(delay)
 	}
 }
 
@@ -147,11 +160,15 @@ func (d *Dispatcher) inTimeFor(own float64, deadline time.Duration) (time.Durati
 	}
 	ahead := float64(d.batcher.Ahead(deadline))/(1+d.batcher.Margin()) + ms*float64(time.Millisecond)
 	takes := time.Duration(ahead) / time.Duration(len(d.engines))
-	if d.busy == 0 && len(d.waiting) == 0 && d.places == 0 {
-		return takes, nil
-	}
 	factor := min(max(d.delays.Value(), 1+leastDelay), 1+mostDelay)
 	late := now + time.Duration(factor*float64(takes)) + d.batcher.Answer() - deadline
+	if d.busy == 0 && len(d.waiting) == 0 && d.places == 0 {
+		late = 0
+	}
+	if d.rec.On() {
+		d.rec.In("price", own, deadline, now)
+		d.rec.Did("takes", takes, max(0, late))
+	}
 	if late <= 0 {
 		return takes, nil
 	}
@@ -171,6 +188,10 @@ const (
 func (d *Dispatcher) correct() {
 	margin := min(max(d.errors.Value()-1, leastMargin), mostMargin)
 	wake := time.Duration(d.wakeups.Value() * float64(time.Millisecond))
+	if d.rec.On() {
+		m := &d.model
+		d.rec.Did("learnt", m.Fixed, m.Row, m.Square, m.Key, m.Request, margin, 2*wake+sending)
+	}
 	d.batcher.SetSlack(margin, 2*wake+sending)
 }
 
@@ -185,5 +206,9 @@ func (p *Place) done(err error) {
 func (d *Dispatcher) woke(after time.Duration) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	d.wakeups.Observe(float64(after) / float64(time.Millisecond))
+	ms := float64(after) / float64(time.Millisecond)
+	if d.rec.On() {
+		d.rec.In("woke", ms)
+	}
+	d.wakeups.Observe(ms)
 }

@@ -193,7 +193,12 @@ func (v *Blended) invests(matched int, cached *kv.Entry, budget blend.Budget) bo
 		whole -= float64(cached.Len())
 	}
 	exact := ms(whole)
-	return exact < near || classOf(in.Frequency) > 0 && exact-near < in.Returns*near
+	invests := exact < near || classOf(in.Frequency) > 0 && exact-near < in.Returns*near
+	if v.cache.opt.Record.On() {
+		v.cache.opt.Record.In("invest", matched, whole, budget.History)
+		v.cache.opt.Record.Did("invests", exact, near, invests)
+	}
+	return invests
 }
 
 // makeBlocks has the job compute, beside the prompt, the blocks of items that came before and have none: an item-first
@@ -377,5 +382,10 @@ func (v *Visit) BlendPays(how *Blend) bool {
 		ms += max(0, c.readMs(blocks, disk)-first)
 	}
 	chosen := v.Decision.Chosen()
-	return in.Queue+ms < chosen.Ms-chosen.Value
+	pays := in.Queue+ms < chosen.Ms-chosen.Value
+	if c.opt.Record.On() {
+		c.opt.Record.In("blend", known, all, disk, blocks, cached, c.opt.Shape.Layers, how.Layers, how.Budget.Items)
+		c.opt.Record.Did("pays", ms, pays)
+	}
+	return pays
 }

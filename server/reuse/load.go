@@ -41,6 +41,9 @@ func (c *Cache) startLoad(want []wanted) *load {
 		tokens += want[i].tokens
 	}
 	l := &load{Loading: engine.NewLoading(tokens, &c.loads.pace), cache: c}
+	if c.opt.Record.On() {
+		l.Record(c.opt.Record.Sub("load"))
+	}
 	if !c.loads.start(func() { l.run(want) }) {
 		l.End()
 	}

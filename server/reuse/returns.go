@@ -3,6 +3,8 @@ package reuse
 import (
 	"sync"
 	"time"
+
+	"grebe/internal/record"
 )
 
 // returns learns how often users come back while their KV would still be cached, by how often they
@@ -19,6 +21,7 @@ type returns struct {
 	survival time.Duration // age at which users are evicted; 0: none was
 	hoped    float64       // returns expected of users that were kept and evicted
 	hits     float64       // returns that found them
+	rec      *record.Room
 }
 
 // lastSeen is a user's last request.
@@ -53,6 +56,9 @@ func (r *returns) note(user uint64, frequency float64, now time.Duration) {
 	class := classOf(frequency)
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	if r.rec.On() {
+		r.rec.In("came", user, frequency, now)
+	}
 	for i := range r.asked {
 		r.asked[i] *= fade
 		r.came[i] *= fade
@@ -77,6 +83,9 @@ func (r *returns) note(user uint64, frequency float64, now time.Duration) {
 func (r *returns) evicted(user uint64, now time.Duration) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	if r.rec.On() {
+		r.rec.In("evicted", user, now)
+	}
 	s := &r.seen[user%seenUsers]
 	if s.user != user {
 		return
@@ -108,7 +117,12 @@ func (r *returns) expect(frequency float64) float64 {
 		chance *= next
 		total += chance
 	}
-	return total * min((r.hits+priorHoped)/(r.hoped+priorHoped), 1)
+	total *= min((r.hits+priorHoped)/(r.hoped+priorHoped), 1)
+	if r.rec.On() {
+		r.rec.In("expect", frequency)
+		r.rec.Did("returns", total)
+	}
+	return total
 }
 
 // gain returns the share of a user's expected returns that is gained when another makes room for it, who
@@ -121,7 +135,12 @@ func (r *returns) gain(frequency float64) float64 {
 	for class := range r.asked {
 		gone += max(r.asked[class]-r.came[class], 0)
 	}
-	return max(0, 1-r.late/gone/r.chance(classOf(frequency)))
+	gain := max(0, 1-r.late/gone/r.chance(classOf(frequency)))
+	if r.rec.On() {
+		r.rec.In("gain", frequency)
+		r.rec.Did("share", gain)
+	}
+	return gain
 }
 
 // chance is that of a return of a user of a class while its KV would still be cached.
@@ -133,6 +152,9 @@ func (r *returns) chance(class int) float64 {
 func (r *returns) kept(user uint64, hope float64) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	if r.rec.On() {
+		r.rec.In("kept", user, hope)
+	}
 	if s := &r.seen[user%seenUsers]; s.user == user {
 		s.hope, s.hits = float32(hope), 0
 	}
@@ -142,6 +164,9 @@ func (r *returns) kept(user uint64, hope float64) {
 func (r *returns) hit(user uint64) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	if r.rec.On() {
+		r.rec.In("hit", user)
+	}
 	if s := &r.seen[user%seenUsers]; s.user == user {
 		s.hits++
 	}

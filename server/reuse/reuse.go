@@ -27,6 +27,7 @@ import (
 	"grebe/compute"
 	"grebe/engine"
 	"grebe/evict"
+	"grebe/internal/record"
 	"grebe/kv"
 	"grebe/meta"
 	"grebe/plan"
@@ -56,6 +57,8 @@ type Options struct {
 	Shared *Shared
 	// Now is the clock of frequencies, for replays faster than life; time since New.
 	Now func() time.Duration
+	// Record writes what was asked and what was decided; nil: nothing is recorded.
+	Record *record.Room
 }
 
 // Cache reuses the KV of one model.
@@ -90,6 +93,7 @@ func New(b *prompt.Builder, opt Options) *Cache {
 		opt.Now = func() time.Duration { return time.Since(start) }
 	}
 	c := &Cache{opt: opt, prompt: b, changed: make(chan []int32, changes), returns: newReturns(), question: int32(len(b.Instruction()))}
+	c.returns.rec = opt.Record
 	c.loads.init()
 	base := kv.KeyOf(opt.Model, nil, fmt.Sprintf("grebe kv %d %v", kv.ComputeVersion, opt.Shape.KV))
 	c.preamble = shared{b.Preamble(), kv.KeyOf(base, b.Preamble(), "preamble")}
@@ -247,6 +251,9 @@ func (c *Cache) Begin(r *Request) *Visit {
 	costs := c.costs
 	costs.Model = c.opt.Load.Model()
 	v.Decision = schedule.Decide(in, &costs, r.Policy)
+	if c.opt.Record.On() {
+		c.recordDecision(v, &costs, r.Policy)
+	}
 	c.decisions[v.Decision.Order][v.Decision.Reason].Add(1)
 	v.hit = v.Decision.Reuse && v.Decision.Order == schedule.UserFirst && own > 0
 	return v
@@ -441,6 +448,10 @@ func (c *Cache) inTime(ctx context.Context, p *plan.Plan) (context.Context, cont
 	model := c.opt.Load.Model()
 	waits, _ := c.opt.Load.Backlog()
 	spare := time.Until(deadline) - time.Duration((waits+model.Predict(rows, keys, 1))*float64(time.Millisecond))
+	if c.opt.Record.On() {
+		c.opt.Record.In("patience", rows, keys, waits, ok, time.Until(deadline))
+		c.opt.Record.Did("half", spare)
+	}
 	if !ok || spare <= 0 {
 		return context.WithCancel(ctx)
 	}
@@ -522,6 +533,9 @@ func (v *Visit) attach(segment int, e *kv.Entry, tokens int) {
 func (v *Visit) End(l *prompt.Layout, r *engine.Result) {
 	c, now := v.cache, v.cache.opt.Now()
 	user := meta.Hash(v.user)
+	if c.opt.Record.On() {
+		c.opt.Record.In("end", [32]byte(v.user), now, r != nil)
+	}
 	c.returns.note(user, v.in.Frequency, now)
 	switch {
 	case v.hit:

@@ -1,0 +1,82 @@
+package replay
+
+import (
+	"grebe/internal/record"
+	"grebe/schedule"
+)
+
+// queue replays which batches run, and what they teach.
+type queue struct {
+	config  schedule.BatcherConfig
+	batcher *schedule.Batcher
+	tuner   *schedule.Tuner
+	job     schedule.Job // that came last
+	run     string
+}
+
+// tunerMemory is that of a dispatcher.
+const tunerMemory = 256
+
+func (q *queue) in(op string, v *record.Values) {
+	switch op {
+	case "open":
+		v.Int()
+		q.config = schedule.BatcherConfig{Capacity: v.Int(), SLO: v.Time(), MaxRows: v.Int(), Efficiency: v.Float(), Margin: v.Float(), Answer: v.Time()}
+	case "model":
+		m := model(v)
+		m.Quality.Largest = schedule.Sample{Rows: v.Int(), Keys: v.Int(), Requests: v.Int()}
+		var err error
+		if q.batcher, err = schedule.NewBatcher(q.config, m); err != nil {
+			v.Fail(err)
+		}
+		if q.tuner, err = schedule.NewTuner(m, tunerMemory); err != nil {
+			v.Fail(err)
+		}
+	case "add":
+		q.job = schedule.Job{ID: v.Uint64()}
+		v.Int()
+		q.job.Rows, q.job.Keys, q.job.Arrival, q.job.Deadline = v.Int(), v.Int(), v.Time(), v.Time()
+	case "remove":
+		q.batcher.Remove(v.Uint64())
+	case "step":
+		v.Int()
+		jobs, shed, wake := q.batcher.Step(v.Time())
+		q.run = record.Text("run", ids(jobs), ids(shed), wake)
+	case "slo":
+		q.batcher.SetSLO(v.Time())
+	case "ran":
+		v.Int()
+		s := schedule.Sample{Requests: v.Int(), Rows: v.Int(), Keys: v.Int(), Ms: v.Float()}
+		if !v.Bool() {
+			q.tuner.Observe(s)
+		}
+	}
+}
+
+func (q *queue) did(op string, v *record.Values) string {
+	switch op {
+	case "queued", "full":
+		if q.batcher.Add(q.job) {
+			return "queued"
+		}
+		return "full"
+	case "run":
+		return q.run
+	case "learnt":
+		m := q.tuner.Model()
+		model(v) // what was learnt is compared, and the slack taken as it was
+		margin, answer := v.Float(), v.Time()
+		q.batcher.SetModel(m)
+		q.batcher.SetSlack(margin, answer)
+		return record.Text("learnt", m.Fixed, m.Row, m.Square, m.Key, m.Request, margin, answer)
+	}
+	return ""
+}
+
+func ids(jobs []schedule.Job) []uint64 {
+	out := make([]uint64, len(jobs))
+	for i := range jobs {
+		out[i] = jobs[i].ID
+	}
+	return out
+}

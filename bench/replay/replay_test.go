@@ -1,0 +1,78 @@
+package replay
+
+import (
+	"bytes"
+	"compress/gzip"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// unpack returns a log of testdata.
+func unpack(t *testing.T, file string) string {
+	t.Helper()
+	b, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	z, err := gzip.NewReader(bytes.NewReader(b))
+	if err != nil {
+		t.Fatal(err)
+	}
+	text, err := io.ReadAll(z)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(text)
+}
+
+// What was decided when the logs were recorded is decided today.
+func TestRecorded(t *testing.T) {
+	files, err := filepath.Glob("testdata/*.log.gz")
+	if err != nil || len(files) == 0 {
+		t.Fatalf("no logs: %v", err)
+	}
+	for _, file := range files {
+		r, err := Run(strings.NewReader(unpack(t, file)))
+		if err != nil {
+			t.Fatalf("%s: %v", file, err)
+		}
+		if r.Different > 0 {
+			t.Errorf("%s: %d decisions differ:\n%s", file, r.Different, strings.Join(r.Differences, "\n"))
+		}
+		for _, kind := range []string{"reuse order", "dispatch run", "dispatch queued", "dispatch learnt"} {
+			if r.Decisions[kind] == 0 {
+				t.Errorf("%s: no %q among %v", file, kind, r.Decisions)
+			}
+		}
+	}
+}
+
+// A decision that is another one, and an input that is, are told with their line.
+func TestDifferencesAreTold(t *testing.T) {
+	log := unpack(t, "testdata/disk.log.gz")
+	for was, is := range map[string]string{
+		"reuse0 . order user":     "reuse0 . order item",
+		"dispatch0 . run [1]":     "dispatch0 . run [2]",
+		"dispatch0 add 1 0 45 ":   "dispatch0 add 9 0 45 ",
+		"dispatch0 ran 0 1 45 ":   "dispatch0 ran 0 1 450 ",
+		"dispatch0 . queued":      "dispatch0 . full",
+		"reuse0 decide predicted": "reuse0 decide item",
+	} {
+		if !strings.Contains(log, was) {
+			t.Fatalf("the log has no %q", was)
+		}
+		r, err := Run(strings.NewReader(strings.Replace(log, was, is, 1)))
+		if err != nil || r.Different == 0 || len(r.Differences) == 0 || !strings.HasPrefix(r.Differences[0], "line ") {
+			t.Errorf("%q instead of %q: %+v, %v", is, was, r, err)
+		}
+	}
+	if _, err := Run(strings.NewReader("kv0 open lru - -\n")); err == nil {
+		t.Error("a log without decisions replays")
+	}
+	if _, err := Run(strings.NewReader("dispatch0 open x\n")); err == nil {
+		t.Error("a log that makes no sense replays")
+	}
+}

@@ -1,0 +1,52 @@
+package main
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+
+	"grebe/bench/replay"
+	"grebe/cmd/grebe/internal/demo"
+)
+
+// What a server decided while it served is decided again from its record, which has no ids.
+func TestRecordOfDecisions(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "decisions.log")
+	r := start(t, "serve", "-c", filepath.Join(demoData, demo.ConfigFile), "--listen", "127.0.0.1:0", "--data-dir", t.TempDir(),
+		"--admin-listen=", "--grpc-listen=", "--slo-ms", "30000", "--set", "record="+file)
+	var wg sync.WaitGroup
+	for range 4 {
+		wg.Go(func() {
+			for range 3 {
+				if code, body := r.get(t, "POST", "/v1/rank", `{"user": {"id": "ana"}, "candidates": [{"id": "i3"}, {"id": "i10"}, {"id": "i34"}]}`); code != 200 {
+					t.Errorf("rank is %d: %s", code, body)
+				}
+			}
+		})
+	}
+	wg.Wait()
+	if code, body := r.get(t, "DELETE", "/v1/users/ana", ""); code >= 300 {
+		t.Errorf("the deletion of a user is %d: %s", code, body)
+	}
+	if exit := r.stop(t); exit != exitDone {
+		t.Errorf("exits with %d", exit)
+	}
+	text, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if strings.Contains(string(text), "ana") {
+		t.Error("the record has a user's id")
+	}
+	for _, line := range []string{"\nkv0 publish ", "\nkv0 . put ", "\nkv0 find ", "\nkv0 delete ", "\nmeta0 put ", "\nmeta0 drop "} {
+		if !strings.Contains(string(text), line) {
+			t.Errorf("the record has no %q", line)
+		}
+	}
+	got, err := replay.Run(strings.NewReader(string(text)))
+	if err != nil || got.Different > 0 || got.Decisions["reuse order"] < 12 || got.Decisions["dispatch run"] < 12 {
+		t.Errorf("replayed: %+v, %v", got, err)
+	}
+}

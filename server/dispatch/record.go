@@ -1,0 +1,39 @@
+package dispatch
+
+import (
+	"time"
+
+	"grebe/schedule"
+)
+
+// recordOpen writes what the batcher began with.
+func (d *Dispatcher) recordOpen(c *schedule.BatcherConfig) {
+	if d.rec.On() {
+		m := &d.model
+		d.rec.In("open", len(d.engines), c.Capacity, c.SLO, c.MaxRows, c.Efficiency, c.Margin, c.Answer)
+		l := &m.Quality.Largest
+		d.rec.In("model", m.Fixed, m.Row, m.Square, m.Key, m.Request, l.Rows, l.Keys, l.Requests)
+	}
+}
+
+// recordStep writes what an engine that is free was given. Called with the lock held.
+func (d *Dispatcher) recordStep(engine int, now time.Duration, jobs, shed []schedule.Job, wake time.Duration) {
+	ids := func(jobs []schedule.Job) []uint64 {
+		out := make([]uint64, len(jobs))
+		for i := range jobs {
+			out[i] = jobs[i].ID
+		}
+		return out
+	}
+	d.rec.In("step", engine, now)
+	d.rec.Did("run", ids(jobs), ids(shed), wake)
+}
+
+// recordAdd writes a job that comes, and whose it is. Called with the lock held.
+func (d *Dispatcher) recordAdd(j *schedule.Job, p *Place) {
+	place := 0
+	if p != nil && p.d == d {
+		place = p.id
+	}
+	d.rec.In("add", j.ID, place, j.Rows, j.Keys, j.Arrival, j.Deadline)
+}
