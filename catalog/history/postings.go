@@ -55,8 +55,9 @@ func (t *Table) Having(name string, values []string) [][]uint32 {
 		}
 	}
 	t.post(name, stale)
+	many := len(stale) > maxAtOnce
 	for v, s := range stale {
-		if p.kept[attribute{name, v}] == nil && (len(stale) > maxAtOnce || len(name)+len(v) > maxNamed) {
+		if p.kept[attribute{name, v}] == nil && (many || len(name)+len(v) > maxNamed) {
 			delete(stale, v)
 			continue
 		}
