@@ -45,7 +45,7 @@ func TestLogSumAgainstFloat64(t *testing.T) {
 					t.Fatalf("seed %d: block %d has %v, want %v", seed, b, m, want)
 				}
 			}
-			if got := logSum(maxes, sums, top); math.Abs(got-want) > 1e-6 {
+			if got := logSum(maxes, sums, top); !(math.Abs(got-want) <= 1e-6) {
 				t.Fatalf("seed %d: log of sum %.9g, want %.9g", seed, got, want)
 			}
 		}

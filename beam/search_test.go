@@ -212,7 +212,7 @@ func sameResults(got, want []Result) error {
 	}
 	for i, g := range got {
 		w := want[i]
-		if g.Item != w.Item || !slices.Equal(g.Codes, w.Codes) || math.Abs(g.Score-w.Score) > 1e-5 {
+		if g.Item != w.Item || !slices.Equal(g.Codes, w.Codes) || !(math.Abs(g.Score-w.Score) <= 1e-5) {
 			return fmt.Errorf("result %d is %v, want %v", i, g, w)
 		}
 	}
