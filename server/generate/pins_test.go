@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"grebe/beam"
 	"grebe/compute"
 )
 
@@ -135,6 +136,10 @@ func TestIndexOfOtherPaths(t *testing.T) {
 	s.put("i1", 1, 1)
 	s.put("i2", 2, 2)
 	s.open()
+	s.put("gone", 3, 3)
+	s.keeper.Renew()
+	must(s.catalog.DeleteItem("gone"))
+	s.keeper.Renew()
 	x := newIndexer(s.prompt)
 	v := s.keeper.history.Head()
 	slots := v.Live()
@@ -151,6 +156,18 @@ func TestIndexOfOtherPaths(t *testing.T) {
 	must(0, x.write(name, must(x.build(other.keeper.history.Head().Table(), slots)), v))
 	if _, err := x.read(name, v); err == nil {
 		t.Error("the index of other paths is used")
+	}
+	for what, ix := range map[string]*beam.Index{ // of a model whose codes have another depth or other sizes
+		"fewer levels":  must(beam.Build([]int{20}, []int32{1, 2})),
+		"more levels":   must(beam.Build([]int{20, 20, 20}, []int32{1, 1, 0, 2, 2, 0})),
+		"a wider level": must(beam.Build([]int{20, 21}, []int32{1, 1, 2, 2})),
+		"fewer items":   must(beam.Build([]int{20, 20}, []int32{1, 1})),
+		"deleted items": must(beam.Build([]int{20, 20}, []int32{1, 1, 2, 2, 3, 3})),
+	} {
+		must(0, x.write(name, ix, v))
+		if _, err := x.read(name, v); err == nil {
+			t.Errorf("an index of %s is used", what)
+		}
 	}
 	must(0, os.WriteFile(name, []byte(indexMagic+"short"), 0o600))
 	if _, err := x.read(name, v); err == nil {
