@@ -386,6 +386,7 @@ func (d *Dispatcher) work(e Engine, n int) {
 		end := time.Now()
 		took := end.Sub(start)
 		d.watch(b.out)
+		d.free(&b, n) // before the answers: who has one finds the engine free
 		for i, c := range b.calls {
 			b.waited, b.late = max(b.waited, b.out[i].Waited), b.late || b.out[i].Late > 0
 			c.out = b.out[i]
@@ -524,6 +525,17 @@ func (d *Dispatcher) sleep(timer *time.Timer, at time.Duration, wake chan struct
 	}
 }
 
+// free notes that an engine's batch ended.
+func (d *Dispatcher) free(b *batch, n int) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.running -= b.predicted
+	if d.busy--; d.busy == 0 {
+		d.running = 0 // and no rounding errors
+	}
+	d.ends[n] = 0
+}
+
 // observe teaches the model what a batch took: not what it waited for a disk, and nothing where more was computed than its jobs said.
 func (d *Dispatcher) observe(b *batch, took time.Duration, n int) {
 	took -= b.waited
@@ -533,9 +545,6 @@ func (d *Dispatcher) observe(b *batch, took time.Duration, n int) {
 	if d.rec.On() {
 		d.rec.In("ran", n, s.Requests, s.Rows, s.Keys, s.Ms, b.late)
 	}
-	d.running -= b.predicted
-	d.busy--
-	d.ends[n] = 0
 	if b.late {
 		return
 	}

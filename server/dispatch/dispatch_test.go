@@ -97,6 +97,29 @@ func TestBatchesShareTheFixedCost(t *testing.T) {
 	})
 }
 
+// Who has an answer finds nothing of its own work among what is under way, to the last bit: who waits for an idle engine
+// goes by it.
+func TestAnAnswerLeavesAnIdleEngine(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d := open(t, Options{SLO: time.Second}, &clockwork{}, &clockwork{}, &clockwork{})
+		defer d.Close()
+		for round := range 20 {
+			var wg sync.WaitGroup
+			for i := range 3 {
+				wg.Go(func() {
+					if _, err := d.Do(t.Context(), job(7+10*i+round)); err != nil {
+						t.Error(err)
+					}
+				})
+			}
+			wg.Wait()
+			if ms, n := d.Backlog(); ms != 0 || n != 0 {
+				t.Fatalf("round %d: %v ms and %d requests are left", round, ms, n)
+			}
+		}
+	})
+}
+
 func TestTwoEnginesShareTheQueue(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a, b := &clockwork{}, &clockwork{}
