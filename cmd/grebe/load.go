@@ -82,7 +82,7 @@ func loadOn(ctx context.Context, cfg *config.Config, log *slog.Logger, open open
 
 // loadTelling is loadOn that tells how far it is.
 func loadTelling(ctx context.Context, cfg *config.Config, log *slog.Logger, open opener, progress func(model string, done, total int64)) (*stack, error) {
-	s := &stack{registry: prometheus.NewRegistry(), lost: make(chan error, 1), loaded: &loadedModels{}, progress: progress}
+	s := &stack{registry: prometheus.NewRegistry(), lost: make(chan error, 1), loaded: &loadedModels{spare: reuse.NewSpare()}, progress: progress}
 	if err := s.open(ctx, cfg, log, open); err != nil {
 		return nil, errors.Join(err, s.Close())
 	}

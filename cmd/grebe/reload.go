@@ -54,6 +54,7 @@ type memory struct {
 // loadedModels are the checkpoints that are loaded.
 type loadedModels struct {
 	front atomic.Pointer[server.Server] // that serves them; nil: none does yet
+	spare *reuse.Spare                  // when their caches compute ahead
 
 	mu    sync.Mutex
 	units map[string][]*unit // by model, the oldest first
@@ -243,7 +244,7 @@ func (m *memory) keep(version kv.Key) error {
 
 // options are what the unit's cache works with.
 func (u *unit) options(d *dispatch.Dispatcher, shape compute.Shape) reuse.Options {
-	return reuse.Options{Store: u.memory.store, Pool: u.memory.pages, Load: d, Shape: shape, Model: u.version, Shared: u.memory.entries}
+	return reuse.Options{Store: u.memory.store, Pool: u.memory.pages, Load: d, Shape: shape, Model: u.version, Shared: u.memory.entries, Spare: u.loaded.spare}
 }
 
 // retire frees a checkpoint that serves no more, and all that was kept of it. What is not deleted when ctx ends is deleted

@@ -3,17 +3,24 @@ package reuse
 import (
 	"context"
 	"slices"
-	"time"
+	"sync"
 
+	"grebe/kv"
+	"grebe/plan"
 	"grebe/prompt"
+	"grebe/schedule"
 )
 
-// changes is how many changed items may wait to be computed; further ones wait for a request that
-// needs them.
-const changes = 4096
+// mostChanged is how many changed items may wait to be computed again. Further ones are computed by the first
+// request that needs them.
+const mostChanged = 4096
 
-// Change is what a change of an item means to a cache: Drop is what is cached of it that is of no use any more, Want the
-// tokens that it has now, if they are new.
+// refreshTokens is how many tokens of changed items are computed at once: few, since a request that comes
+// meanwhile waits for them.
+const refreshTokens = 128
+
+// Change is what a change of an item means to a cache: Drop is what is cached of it that is of no use any more,
+// Want the tokens that it has now, if they are new.
 type Change struct {
 	Drop [][]int32
 	Want []int32
@@ -40,61 +47,147 @@ func (c *Cache) Changed(was []*prompt.Item, is *prompt.Item) (ch Change) {
 	return ch
 }
 
-// Apply drops what changes made useless from every tier, at once, and has what is new computed in the background.
-func (c *Cache) Apply(changes []Change) error {
-	var drop [][]int32
-	for i := range changes {
-		drop = append(drop, changes[i].Drop...)
+// noteItem notes that an entry is cached.
+func (c *Cache) noteItem(kind plan.Kind) {
+	if kind == plan.Item && !c.keepsItems.Load() {
+		c.keepsItems.Store(true)
 	}
-	err := c.DropItem(drop...)
-	for i := range changes {
-		if w := changes[i].Want; w != nil {
-			select {
-			case c.changed <- w:
-			default:
-			}
-		}
-	}
-	return err
 }
 
-// refreshPause is how long changes of items are collected before they are computed.
-const refreshPause = 100 * time.Millisecond
+// Apply drops what changes made useless from every tier, at once. Refresh computes the new forms of items that
+// were cached. It computes added items where others were ever cached: a model that ranks with users first needs
+// none.
+func (c *Cache) Apply(changes []Change) error {
+	var keys []kv.Key
+	for i := range changes {
+		for _, tokens := range changes[i].Drop {
+			keys = append(keys, c.ItemKey(tokens))
+		}
+	}
+	tiers := make([]schedule.Tier, len(keys))
+	c.opt.Index.Status(keys, tiers)
+	rest := keys
+	for i := range changes {
+		n := len(changes[i].Drop)
+		cached := n == 0 && c.keepsItems.Load()
+		for k, key := range rest[:n] {
+			cached = c.changed.remove(key) || tiers[len(keys)-len(rest)+k] != schedule.Missing || cached
+		}
+		rest = rest[n:]
+		if w := changes[i].Want; w != nil && cached {
+			c.changed.add(c.ItemKey(w), w)
+		}
+	}
+	return c.opt.Store.Delete(keys...)
+}
 
-// Refresh computes the KV of items that changed, when no request waits, until ctx ends. It reports
-// failures and goes on.
+// changed lists the items that changed and are to be computed again, oldest first.
+type changed struct {
+	some chan struct{} // holds one when there may be items
+
+	mu    sync.Mutex
+	items map[kv.Key]*changedItem
+	order []*changedItem // those not taken yet; also some that are gone
+}
+
+type changedItem struct {
+	key    kv.Key
+	tokens []int32
+	gone   bool // it is not listed any more
+}
+
+// add lists an item, unless there are too many.
+func (l *changed) add(key kv.Key, tokens []int32) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if len(l.items) >= mostChanged || l.items[key] != nil {
+		return
+	}
+	if len(l.order) >= 2*mostChanged {
+		l.order = slices.DeleteFunc(l.order, func(it *changedItem) bool { return it.gone })
+	}
+	it := &changedItem{key: key, tokens: tokens}
+	l.items[key] = it
+	l.order = append(l.order, it)
+	select {
+	case l.some <- struct{}{}:
+	default:
+	}
+}
+
+// remove takes an item out of the list and reports whether it was there.
+func (l *changed) remove(key kv.Key) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	it := l.items[key]
+	if it == nil {
+		return false
+	}
+	it.gone = true
+	delete(l.items, key)
+	return true
+}
+
+// take returns items of so many tokens together, at least one; none when there are none. They stay listed until
+// they are removed.
+func (l *changed) take(most int) (taken []*changedItem) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	tokens := 0
+	for len(l.order) > 0 {
+		it := l.order[0]
+		if !it.gone {
+			if tokens += len(it.tokens); tokens > most && len(taken) > 0 {
+				break
+			}
+			taken = append(taken, it)
+		}
+		l.order[0] = nil
+		l.order = l.order[1:]
+	}
+	return taken
+}
+
+// listed returns the tokens of taken items that did not change again.
+func (l *changed) listed(taken []*changedItem) (items [][]int32) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, it := range taken {
+		if !it.gone {
+			items = append(items, it.tokens)
+		}
+	}
+	return items
+}
+
+// Refresh computes the KV of items that changed or were added, as Apply lists them, in the time that requests
+// leave, until ctx ends. It reports failures and goes on.
 func (c *Cache) Refresh(ctx context.Context, do Do, failed func(error)) {
-	var batch [][]int32
+	defer c.opt.Spare.join(c.opt.Load)()
 	for {
 		select {
 		case <-ctx.Done():
 			return
-		case it := <-c.changed:
-			batch = append(batch[:0], it)
+		case <-c.changed.some:
 		}
-		if !c.collect(ctx, &batch) {
-			return
-		}
-		if _, _, err := c.Precompute(ctx, do, batch, nil); err != nil && ctx.Err() == nil {
-			failed(err)
-		}
-	}
-}
-
-// collect adds changes to the batch until there are no more for a while and no request waits; false
-// when ctx ended.
-func (c *Cache) collect(ctx context.Context, batch *[][]int32) bool {
-	for len(*batch) < changes {
-		select {
-		case <-ctx.Done():
-			return false
-		case it := <-c.changed:
-			*batch = append(*batch, it)
-		case <-time.After(refreshPause):
-			if _, waiting := c.opt.Load.Backlog(); waiting == 0 {
-				return true
+		for {
+			taken := c.changed.take(refreshTokens)
+			if len(taken) == 0 {
+				break
+			}
+			err := c.opt.Spare.use(ctx, func() error {
+				_, _, err := c.Precompute(ctx, do, c.changed.listed(taken), nil)
+				return err
+			})
+			for _, it := range taken {
+				c.changed.remove(it.key)
+			}
+			if ctx.Err() != nil {
+				return
+			}
+			if err != nil {
+				failed(err)
 			}
 		}
 	}
-	return true
 }

@@ -55,6 +55,8 @@ type Options struct {
 	Model kv.Key
 	// Shared is what other caches over the same store have too; nil: there are none.
 	Shared *Shared
+	// Spare is when changed items are computed again. The caches of a machine share one; nil: there is this one alone.
+	Spare *Spare
 	// Now is the clock of frequencies, for replays faster than life; time since New.
 	Now func() time.Duration
 	// Record writes what was asked and what was decided; nil: nothing is recorded.
@@ -73,9 +75,10 @@ type Cache struct {
 	costs            schedule.Costs
 	home             schedule.Tier // of what is computed
 	visits           sync.Pool     // of *Visit
-	changed          chan []int32
+	changed          changed
 	returns          *returns
 	full             atomic.Bool // something had to make room
+	keepsItems       atomic.Bool // an item is or was cached
 	decisions        [2][schedule.NumReasons]atomic.Int64
 	loads            loads
 }
@@ -92,9 +95,13 @@ func New(b *prompt.Builder, opt Options) *Cache {
 		start := time.Now()
 		opt.Now = func() time.Duration { return time.Since(start) }
 	}
-	c := &Cache{opt: opt, prompt: b, changed: make(chan []int32, changes), returns: newReturns(), question: int32(len(b.Instruction()))}
+	c := &Cache{opt: opt, prompt: b, returns: newReturns(), question: int32(len(b.Instruction()))}
 	c.returns.rec = opt.Record
 	c.loads.init()
+	c.changed.some, c.changed.items = make(chan struct{}, 1), map[kv.Key]*changedItem{}
+	if c.opt.Spare == nil {
+		c.opt.Spare = NewSpare()
+	}
 	base := kv.KeyOf(opt.Model, nil, fmt.Sprintf("grebe kv %d %v", kv.ComputeVersion, opt.Shape.KV))
 	c.preamble = shared{b.Preamble(), kv.KeyOf(base, b.Preamble(), "preamble")}
 	c.leadIn = shared{b.LeadIn(), kv.KeyOf(c.preamble.key, b.LeadIn(), "lead-in")}
@@ -117,6 +124,7 @@ func New(b *prompt.Builder, opt Options) *Cache {
 
 // stored tells the index of an entry below memory.
 func (c *Cache) stored(key kv.Key, kind plan.Kind, tokens int) {
+	c.noteItem(kind)
 	c.opt.Index.Found(key, meta.Entry{Kind: kind, Tokens: int32(tokens), Tier: schedule.Disk})
 }
 
@@ -484,6 +492,7 @@ func (c *Cache) holds(key kv.Key, kind plan.Kind) {
 			c.dropped(key)
 			return
 		}
+		c.noteItem(kind)
 		c.opt.Index.Put(key, meta.Entry{Kind: kind, Tokens: int32(tokens), Tier: tierOf(at)}, c.opt.Now())
 		was, before := tokens, at
 		if tokens, at = c.opt.Store.Where(key); tokens == was && at == before {

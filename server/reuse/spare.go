@@ -1,0 +1,95 @@
+package reuse
+
+import (
+	"context"
+	"sync"
+	"time"
+)
+
+// Spare is the time of a machine that requests leave. The caches of a machine share it: one of them computes ahead
+// at a time, only while no engine has anything to do, and for a tenth of the time while requests come.
+type Spare struct {
+	turn chan struct{} // holds one while a cache computes ahead, or rests after it
+
+	mu    sync.Mutex
+	loads map[*Load]struct{}
+	seen  time.Time // when a request was last under way
+}
+
+const (
+	// spareShare is the part of the time that work ahead takes while requests come: one of so many.
+	spareShare = 10
+	// spareLook is how often a cache looks whether the engines are idle.
+	spareLook = 5 * time.Millisecond
+	// spareQuiet is how long no request must have been seen before work ahead goes on without rests.
+	spareQuiet = time.Second
+)
+
+// NewSpare returns the spare time of a machine.
+func NewSpare() *Spare { return &Spare{turn: make(chan struct{}, 1), loads: map[*Load]struct{}{}} }
+
+// join adds engines whose requests come first, until the returned function is called.
+func (s *Spare) join(l Load) (leave func()) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.loads[&l] = struct{}{}
+	return func() {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		delete(s.loads, &l)
+	}
+}
+
+// use does a small piece of work in spare time and rests after it. It returns the work's error, or that of ctx
+// when it ended before.
+func (s *Spare) use(ctx context.Context, work func() error) error {
+	select {
+	case s.turn <- struct{}{}:
+		defer func() { <-s.turn }()
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	for s.busy() {
+		if err := sleep(ctx, spareLook); err != nil {
+			return err
+		}
+	}
+	start := time.Now()
+	err := work()
+	took := time.Since(start)
+	if s.busy() || s.recent() {
+		_ = sleep(ctx, (spareShare-1)*took) // whoever uses it next finds that ctx ended
+	}
+	return err
+}
+
+// busy reports whether a request waits or is computed.
+func (s *Spare) busy() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for l := range s.loads {
+		if ms, waiting := (*l).Backlog(); ms > 0 || waiting > 0 {
+			s.seen = time.Now()
+			return true
+		}
+	}
+	return false
+}
+
+// recent reports whether a request was seen a short time ago.
+func (s *Spare) recent() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return time.Since(s.seen) < spareQuiet
+}
+
+func sleep(ctx context.Context, d time.Duration) error {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
