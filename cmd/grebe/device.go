@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"runtime"
 
 	"grebe/compute"
 	"grebe/compute/cpu"
@@ -29,7 +28,7 @@ func openDevice(cfg *config.Config, log *slog.Logger) (compute.Device, error) {
 		}
 		sayWhyCPU(err, log)
 	}
-	return cpu.New(cpu.Options{Threads: cfg.Threads})
+	return cpu.New(cpu.Options{Threads: threadsOf(cfg)})
 }
 
 // sayWhyCPU logs why no GPU is used. A machine without a driver has none, which is nothing to warn of.
@@ -112,11 +111,7 @@ func (s *stack) workerDevice(cfg *config.Config, r *replica, i int) (compute.Dev
 	if _, gpu := r.device.(cuda.Device); gpu || len(s.devices) > 1 || cfg.Workers == 1 {
 		return r.device, nil
 	}
-	threads := cfg.Threads
-	if threads == 0 {
-		threads = runtime.GOMAXPROCS(0)
-	}
-	d, err := cpu.New(cpu.Options{Threads: max(1, (threads+i)/cfg.Workers)})
+	d, err := cpu.New(cpu.Options{Threads: max(1, (threadsOf(cfg)+i)/cfg.Workers)})
 	if err != nil {
 		return nil, err
 	}

@@ -27,7 +27,7 @@ type serveCmd struct {
 	AdminListen *string  `help:"Address of /debug and admin calls; empty for none." placeholder:"HOST:PORT"`
 	GRPCListen  *string  `name:"grpc-listen" help:"Address of gRPC; empty for none." placeholder:"HOST:PORT"`
 	Device      *string  `want:"one of auto, cpu, cuda" help:"auto, cpu or cuda."`
-	Threads     *int     `want:"at least 0 and at most 1024" help:"Threads of the CPU; 0 for all cores."`
+	Threads     *int     `want:"at least 0 and at most 1024" help:"Threads of the CPU; 0: one for each core, less one of eight or more."`
 	DataDir     *string  `type:"path" help:"Folder for what the server keeps." placeholder:"DIR"`
 	SLOMS       *int     `name:"slo-ms" want:"at least 1 and at most 3600000" help:"Default deadline of a request in milliseconds." placeholder:"MS"`
 	Set         []string `sep:"none" help:"Set any key of the configuration, such as models[0].dtype=f32." placeholder:"KEY=VALUE"`
@@ -164,6 +164,7 @@ func serve(w *world, cfg *config.Config, log *slog.Logger, hooks serveHooks) err
 		return err
 	}
 	for n := lossesBefore(w.env); ; {
+		yieldCores(cfg, s.device)
 		began := time.Now()
 		lost, now, err := s.serve(w, cfg, log, hooks, doors)
 		if !lost || err != nil {

@@ -18,7 +18,7 @@ type Config struct {
 	// connect to; "*" for any; none
 	Hosts     []string  `yaml:"hosts"`
 	Device    string    `yaml:"device"`   // auto, cpu or cuda; auto
-	Threads   int       `yaml:"threads"`  // threads of the CPU device, 0 for all cores; 0
+	Threads   int       `yaml:"threads"`  // threads of the CPU device, 0 for one on each core, less one of eight or more; 0
 	DataDir   string    `yaml:"data_dir"` // folder for what the server keeps; grebe-data beside the configuration file
 	Record    string    `yaml:"record"`   // file to which decisions are written, for a replay; empty: none
 	Models    []Model   `yaml:"models"`   // at least one
