@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 
 	"grebe/compute"
@@ -241,6 +242,28 @@ func TestOpenErrors(t *testing.T) {
 	}
 }
 
+// A file that is there but cannot be opened is an error.
+func TestNoFilesLeft(t *testing.T) {
+	path := filepath.Join(t.TempDir(), SingleFile)
+	if err := Write(path, []Named{f32("a", []int{1}, 1)}); err != nil {
+		t.Fatal(err)
+	}
+	var limit syscall.Rlimit
+	if err := syscall.Getrlimit(syscall.RLIMIT_NOFILE, &limit); err != nil {
+		t.Fatal(err)
+	}
+	none := limit
+	none.Cur = 0
+	if err := syscall.Setrlimit(syscall.RLIMIT_NOFILE, &none); err != nil {
+		t.Fatal(err)
+	}
+	_, err := OpenFile(path)
+	if err := syscall.Setrlimit(syscall.RLIMIT_NOFILE, &limit); err != nil {
+		t.Fatal(err)
+	}
+	wantError(t, err, path, "too many open files")
+}
+
 // Tensors of any rank can be read as one row of values.
 func TestFlat(t *testing.T) {
 	path := filepath.Join(t.TempDir(), SingleFile)
@@ -331,7 +354,9 @@ func TestWriteShardedErrors(t *testing.T) {
 	dir := t.TempDir()
 	wantError(t, WriteSharded(dir, 8, []Named{f32("a", []int{1}, 1), f32("b", []int{-1})}), dir, `"b"`, "negative")
 	wantError(t, WriteSharded(dir, 8, []Named{f32("a", []int{2}, 1)}), `"a"`, "4 bytes")
-	wantError(t, WriteSharded(dir, 8, []Named{{Name: "q", DType: 100, Shape: []int{1}}}), `"q"`, "cannot be written")
+	for _, dt := range []compute.DType{compute.DType(len(dtypeNames)), 100} { // the first after those with a name
+		wantError(t, WriteSharded(dir, 8, []Named{{Name: "q", DType: dt, Shape: []int{1}}}), `"q"`, "cannot be written")
+	}
 	if left, err := os.ReadDir(dir); len(left) != 0 || err != nil {
 		t.Errorf("left behind: %v, %v", left, err)
 	}
