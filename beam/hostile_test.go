@@ -4,7 +4,9 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"math/rand/v2"
 	"os"
+	"reflect"
 	"runtime"
 	"slices"
 	"strings"
@@ -174,4 +176,36 @@ func TestKernelsOfThisMachine(t *testing.T) {
 	if got := len(supported()); got != want {
 		t.Errorf("%d kernels, want %d", got, want)
 	}
+}
+
+// sliceBytes sums the memory of all slices that a value holds.
+func sliceBytes(v reflect.Value) int {
+	switch v.Kind() {
+	case reflect.Slice:
+		n := 0
+		if k := v.Type().Elem().Kind(); k != reflect.Struct {
+			return v.Len() * int(v.Type().Elem().Size())
+		}
+		for i := range v.Len() {
+			n += sliceBytes(v.Index(i))
+		}
+		return n
+	case reflect.Struct:
+		n := 0
+		for i := range v.NumField() {
+			n += sliceBytes(v.Field(i))
+		}
+		return n
+	}
+	return 0
+}
+
+// Bytes counts every table of an index, so that budgets hold.
+func TestBytesOfAnIndex(t *testing.T) {
+	eachCatalog(t, func(t *testing.T, _ *rand.Rand, c catalog) {
+		ix := c.build(t)
+		if got, want := ix.Bytes(), sliceBytes(reflect.ValueOf(ix).Elem()); got != want {
+			t.Errorf("%d bytes, want %d", got, want)
+		}
+	})
 }
