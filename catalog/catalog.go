@@ -67,6 +67,8 @@ type Options struct {
 	// TrackDeletions records each deleted user, in the batch that deletes it, until DeletionDone. Whoever keeps something
 	// of users elsewhere can then remove it after a crash: see PendingDeletions. Default: deletions are not recorded.
 	TrackDeletions bool
+	// TrackUnknown has TrackDeletions record users whom the catalog does not have too: caches may have something of them.
+	TrackUnknown bool
 
 	disk   vfs.FS       // where the folder is; default: the system's. Tests put power cuts behind it.
 	Logger *slog.Logger // nothing is logged

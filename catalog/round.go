@@ -33,6 +33,7 @@ type round struct {
 	nItems int
 	nUsers int
 	steps  []step
+	gone   []string // users who are not there and whose deletion is recorded all the same
 	done   []string // users whose records of a deletion go
 	batch  *batch   // nil: in memory alone
 	from   string   // the import of the writer whose turn it is
@@ -83,6 +84,9 @@ func (c *Catalog) round(group []*writer) {
 
 // commit makes the round durable.
 func (r *round) commit() error {
+	for _, id := range r.gone {
+		r.batch.intend(id, max(1, r.totals.version))
+	}
 	if r.batch == nil || r.batch.empty() && r.totals.version == r.c.totals.version {
 		return nil
 	}
@@ -129,6 +133,9 @@ func (r *round) publish() {
 			}
 			c.store.sweeper.add(keyOf(s.user, s.id))
 		}
+	}
+	for _, id := range r.gone {
+		c.deletions.add(id, max(1, r.totals.version))
 	}
 	for _, id := range r.done {
 		c.deletions.cleared(id)
@@ -206,6 +213,9 @@ func (r *round) mutate(m *mutation) {
 }
 
 func (r *round) deletes() bool {
+	if len(r.gone) > 0 {
+		return true
+	}
 	for i := range r.steps {
 		if r.steps[i].deletion {
 			return true
@@ -314,6 +324,9 @@ func (r *round) replaceUser(old, e *userEntry) error {
 func (r *round) deleteUser(m *mutation) {
 	old := r.user(m.id)
 	if old == nil {
+		if r.batch != nil && r.c.opt.TrackDeletions && r.c.opt.TrackUnknown {
+			r.gone = append(r.gone, m.id)
+		}
 		return
 	}
 	r.nUsers--

@@ -5,8 +5,10 @@ import (
 	"cmp"
 	"encoding/json"
 	"fmt"
+	"io"
 	"io/fs"
 	"log/slog"
+	"maps"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -15,9 +17,12 @@ import (
 	"testing"
 
 	grebev1 "grebe/api/grebe/v1"
+	"grebe/catalog"
 	"grebe/cmd/grebe/internal/doctor"
 	"grebe/embed"
 	"grebe/internal/config"
+	"grebe/model/safetensors"
+	"grebe/server/reuse"
 )
 
 // damages are what is done to a file.
@@ -47,13 +52,33 @@ func flipAt(part, of int) func([]byte) []byte {
 // remedy is what an error that refuses a start names.
 var remedy = regexp.MustCompile(`grebe doctor --repair|remove it|remove the|restore`)
 
+// dataKinds are all files that Grebe writes below data_dir, with N for numbers and digests. Unfinished files, which end in
+// durable.PartSuffix, are not among them: a start removes them.
+var dataKinds = []string{
+	"catalog.loaded.json", "catalog.loaded-N.lines",
+	"catalog/LOCK", "catalog/MANIFEST-N", "catalog/N.log", "catalog/N.sst", "catalog/OPTIONS-N", "catalog/ledger",
+	"catalog/marker.format-version.N.N", "catalog/marker.manifest.N.MANIFEST-N",
+	"importance/m.importance",
+	"imports/N.json",
+	"kv/m/LOCK", "kv/m/N.seg",
+	"prototypes/m.proto",
+	"tables.damaged-N", // a whole folder that grebe doctor --repair put aside
+	"tables/LOCK", "tables/MANIFEST-N", "tables/N.log", "tables/N.sst", "tables/OPTIONS-N", "tables/ledger",
+	"tables/marker.format-version.N.N", "tables/marker.manifest.N.MANIFEST-N",
+	"versions/activated.copy.json", "versions/activated.json", "versions/index-N-N", "versions/items-N", "versions/log-N",
+}
+
 // damageWorld is a data folder that a server left when it was killed, and what it had acknowledged.
 type damageWorld struct {
 	*reloadWorld
-	left string
-	want string
-	rows string
+	left  string
+	want  string // the catalog, and answers that depend on it alone
+	picks string // items that are generated, of the version that was activated
+	rows  string
+	users string // file whose import was stopped at its last line
 }
+
+const importedUsers = 5
 
 func newDamageWorld(t *testing.T) *damageWorld {
 	t.Helper()
@@ -61,14 +86,22 @@ func newDamageWorld(t *testing.T) *damageWorld {
 		config.Setting{Path: "tables[0].name", Value: "rows"}, config.Setting{Path: "tables[0].dim", Value: "4"},
 		config.Setting{Path: "tables[0].timeout_ms", Value: "60000"})}
 	w.left = filepath.Join(t.TempDir(), "left")
+	w.users = filepath.Join(w.dir, "more-users.ndjson")
 	for run := range 3 { // what a run leaves in logs is in tables after the next start
 		s, err := load(t.Context(), w.cfg, slog.New(slog.DiscardHandler))
 		if err != nil {
 			t.Fatal(err)
 		}
 		w.change(t, s, run)
-		if run == 2 {
-			w.want, w.rows = w.state(t, s), w.tableRows(t, s)
+		switch run {
+		case 1:
+			w.index(t, s)
+		case 2:
+			s.keeper.Renew()
+			if err := s.keeper.Rollback(""); err != nil {
+				t.Fatal(err)
+			}
+			w.want, w.picks, w.rows = w.state(t, s), w.generated(t, s), w.tableRows(t, s)
 			if err := os.CopyFS(w.left, os.DirFS(w.cfg.DataDir)); err != nil {
 				t.Fatal(err)
 			}
@@ -76,8 +109,110 @@ func newDamageWorld(t *testing.T) *damageWorld {
 		if err := s.Close(); err != nil {
 			t.Fatal(err)
 		}
+		switch run {
+		case 0:
+			w.repair(t)
+		case 1:
+			w.stopImport(t)
+		}
 	}
 	return w
+}
+
+// index makes prototypes and importance, as grebe index does.
+func (w *damageWorld) index(t *testing.T, s *stack) {
+	t.Helper()
+	m := &s.models[0]
+	flags := importanceFlags{Prompts: 2, Candidates: 4}
+	if err := flags.learn(&world{ctx: t.Context(), stdout: io.Discard, stderr: io.Discard}, s, m, w.cfg, &w.cfg.Models[0]); err != nil {
+		t.Fatal(err)
+	}
+	set, err := safetensors.Open(w.cfg.Models[0].Path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer set.Close()
+	pool := &reuse.Pool{Users: []string{"u0", "u1", "u2"}, Bytes: 1 << 20}
+	pool.History = func(i int) ([]int32, error) { // alike but for the first token
+		tokens := []int32{int32(300 + i)}
+		for k := range 100 {
+			tokens = append(tokens, int32(310+k%10))
+		}
+		return tokens, nil
+	}
+	if pool.Embeddings, err = embeddingsOf(set); err != nil {
+		t.Fatal(err)
+	}
+	built, err := m.Cache.BuildPrototypes(t.Context(), m.Runner.Do, reuse.PrototypesFile(w.cfg.DataDir, m.Name), pool)
+	if err != nil || built.Prototypes == 0 {
+		t.Fatalf("%+v, %v", built, err)
+	}
+}
+
+// repair has the tables lose a manifest, and repairs them: nothing is lost, and the damaged files are put aside.
+func (w *damageWorld) repair(t *testing.T) {
+	t.Helper()
+	names, err := filepath.Glob(filepath.Join(tablesDir(w.cfg.DataDir), "MANIFEST-*"))
+	if err != nil || len(names) == 0 {
+		t.Fatal(names, err)
+	}
+	for _, name := range names {
+		if err := os.Remove(name); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if report := doctor.Repair(w.cfg.DataDir); report.Failed() {
+		t.Fatal(report)
+	}
+}
+
+// stopImport imports a file of users whose last line is bad.
+func (w *damageWorld) stopImport(t *testing.T) {
+	t.Helper()
+	w.writeUsers(t, "no user")
+	w.imports(t, exitFailed)
+}
+
+func (w *damageWorld) writeUsers(t *testing.T, last string) {
+	t.Helper()
+	var lines []string
+	for i := range importedUsers {
+		lines = append(lines, fmt.Sprintf(`{"id":"imported%d","tokens":[1,2,%d]}`, i, 3+i))
+	}
+	if err := os.WriteFile(w.users, []byte(strings.Join(append(lines, last), "\n")), 0o600); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func (w *damageWorld) imports(t *testing.T, want int) {
+	t.Helper()
+	c := &importCmd{Files: []string{w.users}, Kind: kindUsers, OnError: "stop", DataDir: w.cfg.DataDir}
+	err := c.Run(&world{ctx: t.Context(), stdout: io.Discard, stderr: io.Discard})
+	if got := err == nil; got != (want == exitDone) {
+		t.Fatalf("import: %v", err)
+	}
+}
+
+// resume goes on with the import, whose file is in order now, and returns what is wrong with its outcome.
+func (w *damageWorld) resume(t *testing.T) string {
+	t.Helper()
+	w.writeUsers(t, `{"id":"the last","tokens":[9]}`)
+	defer w.writeUsers(t, "no user")
+	w.imports(t, exitDone)
+	c, err := catalog.Open(catalogDir(w.cfg.DataDir), catalog.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, last := c.User("the last")
+	for i := range importedUsers {
+		if _, ok := c.User(fmt.Sprint("imported", i)); !ok || !last {
+			return "lines of a file were not imported"
+		}
+	}
+	if err := c.Close(); err != nil {
+		t.Fatal(err)
+	}
+	return ""
 }
 
 // change makes changes of every kind.
@@ -109,8 +244,13 @@ func (w *damageWorld) change(t *testing.T, s *stack, run int) {
 	}
 }
 
+const blended = 102 // number of a request
+
 func (w *damageWorld) ranked(t *testing.T, s *stack, n int) (string, error) {
 	req := &grebev1.RankRequest{User: &grebev1.User{Id: fmt.Sprintf("u%d", n%reloadUsers)}, Prefix: []string{"user", "item"}[n%2]}
+	if n == blended {
+		req.Prefix = "blend"
+	}
 	for i := range 6 {
 		req.Candidates = append(req.Candidates, &grebev1.Item{Id: fmt.Sprintf("i%d", (n*5+i*3)%reloadItems)})
 	}
@@ -146,6 +286,27 @@ func (w *damageWorld) state(t *testing.T, s *stack) string {
 		answer, err := w.ranked(t, s, n)
 		fmt.Fprintln(&b, answer, err)
 	}
+	if _, err := w.ranked(t, s, blended); err != nil { // what it answers depends on what was learned
+		t.Errorf("a blended ranking: %v", err)
+	}
+	return b.String()
+}
+
+// generated are the recommendations to some users.
+func (w *damageWorld) generated(t *testing.T, s *stack) string {
+	t.Helper()
+	var b strings.Builder
+	for n := range 3 {
+		resp, err := s.server.Recommend(t.Context(), &grebev1.RecommendRequest{User: &grebev1.User{Id: fmt.Sprint("u", n)}, N: 60, BeamWidth: 64})
+		if err != nil {
+			t.Fatal(err)
+		}
+		text, err := json.Marshal(resp.Results)
+		if err != nil {
+			t.Fatal(err)
+		}
+		fmt.Fprintf(&b, "%s\n", text)
+	}
 	return b.String()
 }
 
@@ -162,7 +323,8 @@ func (w *damageWorld) tableRows(t *testing.T, s *stack) string {
 
 var numbers = regexp.MustCompile(`[0-9a-f]{16,}|[0-9]+`)
 
-// kinds returns a file of each kind of the folder: those whose names differ in numbers only are one kind.
+// kinds returns a file of each kind of the folder, or all files: those whose names differ in numbers only are one kind. All of
+// dataKinds are there, and no others.
 func (w *damageWorld) kinds(t *testing.T, all bool) []string {
 	t.Helper()
 	byKind := map[string][]string{}
@@ -172,16 +334,22 @@ func (w *damageWorld) kinds(t *testing.T, all bool) []string {
 		}
 		name, err := filepath.Rel(w.left, path)
 		kind := numbers.ReplaceAllString(name, "N")
+		if dir, _, ok := strings.Cut(kind, string(filepath.Separator)); ok && strings.HasSuffix(dir, ".damaged-N") {
+			kind = dir
+		}
 		byKind[kind] = append(byKind[kind], name)
 		return err
 	})
 	if err != nil {
 		t.Fatal(err)
 	}
+	if got := slices.Sorted(maps.Keys(byKind)); !slices.Equal(got, slices.Sorted(slices.Values(dataKinds))) {
+		t.Fatalf("the data folder has files of the kinds %q; known are %q: a new kind needs damage that it survives", got, dataKinds)
+	}
 	var out []string
-	for _, names := range byKind {
+	for kind, names := range byKind {
 		slices.SortFunc(names, func(a, b string) int { return cmp.Compare(w.size(t, b), w.size(t, a)) })
-		if out = append(out, names[0]); all {
+		if out = append(out, names[0]); all && !strings.HasSuffix(kind, ".damaged-N") {
 			out = append(out, names[1:]...)
 		}
 	}
@@ -210,7 +378,7 @@ func (w *damageWorld) start(t *testing.T) (outcome string, problem string) {
 		return "refused", ""
 	}
 	s.server.SetReady(true)
-	state, rows := w.state(t, s), w.tableRows(t, s)
+	state, picks, rows := w.state(t, s), w.generated(t, s), w.tableRows(t, s)
 	told := log.String() + strings.Join(s.tables.Problems(), "\n")
 	if err := s.Close(); err != nil {
 		return "closed", fmt.Sprintf("Close: %v", err)
@@ -218,6 +386,8 @@ func (w *damageWorld) start(t *testing.T) (outcome string, problem string) {
 	switch {
 	case state != w.want:
 		return "changed", fmt.Sprintf("started with another catalog or other answers; the log says %q", told)
+	case picks != w.picks && told == "":
+		return "changed", "started with another version of the catalog, and does not tell"
 	case rows != w.rows && told == "":
 		return "changed", "started with other rows of a table, and does not tell"
 	case told != "":
@@ -235,7 +405,7 @@ func TestDamageOfTheDataFolder(t *testing.T) {
 	n := 0
 	for _, name := range w.kinds(t, every) {
 		for _, damage := range damages {
-			if n++; !every && n%9 != 0 {
+			if n++; !every && n%13 != 0 {
 				continue
 			}
 			if err := os.RemoveAll(w.cfg.DataDir); err != nil {
@@ -272,6 +442,9 @@ func TestDamageOfTheDataFolder(t *testing.T) {
 				} else if still != "" && !strings.Contains(text.String(), "lost:") && again == "changed" {
 					problem = "a repair lost something and does not tell:\n" + text.String()
 				}
+			}
+			if strings.HasPrefix(name, "imports") && problem == "" {
+				problem = w.resume(t)
 			}
 			outcomes[outcome]++
 			if problem != "" {

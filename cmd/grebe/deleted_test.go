@@ -22,9 +22,10 @@ func TestUsersDeletedByImportsAreForgotten(t *testing.T) {
 		w.serve(t)
 		cached(t, 1)
 		cached(t, 2)
+		cached(t, 50) // whom the catalog does not have
 	})
 	file := filepath.Join(w.dir, "gone.ndjson")
-	if err := os.WriteFile(file, []byte(`{"delete":"u1"}`+"\n"), 0o600); err != nil {
+	if err := os.WriteFile(file, []byte(`{"delete":"u1"}`+"\n"+`{"delete":"u50"}`+"\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	if err := os.WriteFile(deletedFile(w.cfg.DataDir), []byte(`"u`), 0o600); err != nil { // an import before was killed as it wrote this
@@ -40,6 +41,12 @@ func TestUsersDeletedByImportsAreForgotten(t *testing.T) {
 		}
 		if n := cached(t, 1); n > 0 {
 			t.Errorf("%d tokens of a deleted user are cached", n)
+		}
+		if n := cached(t, 50); n > 0 {
+			t.Errorf("%d tokens of a deleted user are cached whom the catalog never had", n)
+		}
+		if left := w.stack.catalog.PendingDeletions(); len(left) > 0 {
+			t.Errorf("the deletion of %q is pending", left)
 		}
 		if _, err := os.Stat(deletedFile(w.cfg.DataDir)); err == nil {
 			t.Error("the list of deleted users is still there")

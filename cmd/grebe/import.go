@@ -164,18 +164,22 @@ func (c *importCmd) target(w *world) (sink, string, error) {
 	if dir, err = filepath.Abs(dir); err != nil {
 		return nil, "", err
 	}
-	cat, err := catalog.Open(catalogDir(dir), catalog.Options{})
+	// Only a server can find what is cached of users who are deleted here: the next one to start does.
+	cat, err := catalog.Open(catalogDir(dir), catalog.Options{TrackDeletions: true, TrackUnknown: true})
 	if errors.Is(err, catalog.ErrLocked) {
 		return nil, "", fmt.Errorf("%w: a server that runs on %s has it to itself: import through it with --server URL, or stop it", catalog.ErrLocked, dir)
 	}
 	if err != nil {
 		return nil, "", err
 	}
-	return &localSink{c: cat, dir: dir, config: c.Config, w: w}, filepath.Join(dir, "imports"), nil
+	return &localSink{c: cat, dir: dir, config: c.Config, w: w}, importsDir(dir), nil
 }
 
 // catalogDir is where the catalog of a data_dir is.
 func catalogDir(dataDir string) string { return filepath.Join(dataDir, "catalog") }
+
+// importsDir is where imports into a data_dir keep how far they are.
+func importsDir(dataDir string) string { return filepath.Join(dataDir, "imports") }
 
 func (c *importCmd) dataDir(w *world) (string, error) {
 	if c.DataDir != "" {

@@ -117,15 +117,6 @@ func (s *localSink) apply(_ context.Context, _ string, lines []line, n *counts) 
 			ops, at = append(ops, lines[i].op), append(at, i)
 		}
 	}
-	var gone []string
-	for i := range ops {
-		if id := ops[i].DeleteUser; id != "" && catalog.CheckID(id) == nil {
-			gone = append(gone, ops[i].DeleteUser)
-		}
-	}
-	if err := noteDeleted(s.dir, gone); err != nil {
-		return nil, err
-	}
 	problems := make([]error, len(lines))
 	for i, r := range s.c.Apply(ops) {
 		switch {

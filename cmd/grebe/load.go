@@ -157,8 +157,9 @@ func (s *stack) open(ctx context.Context, cfg *config.Config, log *slog.Logger, 
 		defer cancel()
 		return s.server.Settle(ctx)
 	})
-	for _, id := range s.catalog.PendingDeletions() { // a crash came between the deletion and the drops of what is cached
-		_ = s.server.FinishDeletion(id) // what fails is logged, and tried again at the next start
+	// Users whom an import deleted, or whose deletion a crash cut short. A failure is logged, and tried again at the next start.
+	if ids := s.catalog.PendingDeletions(); len(ids) > 0 {
+		_ = s.server.FinishDeletion(ids...)
 	}
 	if err := s.server.Check(ctx); err != nil {
 		return err

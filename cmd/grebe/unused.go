@@ -63,6 +63,7 @@ func written(e fs.DirEntry) bool {
 func removeLeftovers(cfg *config.Config) error {
 	return errors.Join(
 		durable.RemoveParts(cfg.DataDir),
+		durable.RemoveParts(importsDir(cfg.DataDir)),
 		durable.RemoveParts(filepath.Dir(reuse.PrototypesFile(cfg.DataDir, "any")), ".proto-"),
 		durable.RemoveParts(filepath.Dir(reuse.ImportanceFile(cfg.DataDir, "any")), ".new-"),
 	)
