@@ -60,7 +60,7 @@ func (c *Catalog) DeletionDone(id string, version uint64) {
 	}
 	d.mu.Unlock()
 	if known {
-		c.store.sweeper.start()
+		c.store.sweeper.Start()
 	}
 }
 

@@ -1,13 +1,16 @@
 package catalog
 
 import (
+	"errors"
 	"fmt"
 	"maps"
 	"math/rand/v2"
 	"os"
+	"os/exec"
 	"slices"
-	"strconv"
+	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
@@ -15,16 +18,6 @@ import (
 	"grebe/internal/durable"
 	"grebe/internal/durable/durabletest"
 )
-
-// sequences returns how many random sequences a power-loss test tries: few in a test run, GREBE_POWERLOSS of them in
-// `make powerloss`.
-func sequences(few uint64) uint64 {
-	n, err := strconv.ParseUint(os.Getenv("GREBE_POWERLOSS"), 10, 64)
-	if err != nil {
-		return few
-	}
-	return n
-}
 
 // promises are what a catalog owes its callers. Entries are named by kind and id, and described by what they contain;
 // an empty description is an entry that is not there.
@@ -36,7 +29,8 @@ type promises struct {
 	version  uint64
 }
 
-func (p *promises) copy() *promises {
+// Copy implements durabletest.Lives.
+func (p *promises) Copy() *promises {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return &promises{sure: maps.Clone(p.sure), underWay: maps.Clone(p.underWay), deleted: maps.Clone(p.deleted), version: p.version}
@@ -93,73 +87,129 @@ func (p *promises) hold(t *testing.T, c *Catalog, what string) {
 
 func lossCatalog(t *testing.T, d *durabletest.Disk, what string) *Catalog {
 	t.Helper()
-	c, err := Open("catalog", Options{disk: d.FS(), SweepDelay: time.Millisecond, TrackDeletions: true})
+	return sweepingCatalog(t, d, time.Millisecond, what)
+}
+
+func sweepingCatalog(t *testing.T, d *durabletest.Disk, delay time.Duration, what string) *Catalog {
+	t.Helper()
+	c, err := Open("catalog", Options{disk: d.FS(), SweepDelay: delay, TrackDeletions: true})
 	if err != nil {
 		t.Fatalf("%s: %v", what, err)
 	}
 	return c
 }
 
-// Items, users, events and batches: a kill, a power cut, and both in turn, at every change of a file or a folder. What a
-// call acknowledged is there, what it deleted is not, and the deletion of a user is pending until it is done.
-func TestCatalogSurvivesKillsAndPowerCuts(t *testing.T) {
-	t.Parallel()
-	for seed := range sequences(2) {
-		r := rand.New(rand.NewPCG(seed, 41))
-		d := durabletest.NewDisk()
-		if err := d.FS().MkdirAll("catalog", 0o700); err != nil {
-			t.Fatal(err)
-		}
-		if root, err := d.FS().OpenDir(""); err != nil || root.Sync() != nil {
-			t.Fatal(err)
-		}
-		p := &promises{sure: map[string]string{}, underWay: map[string]string{}, deleted: map[string]bool{}}
-		for life := range 4 {
-			d, p = p.live(t, d, r, fmt.Sprintf("seed %d, life %d", seed, life))
-		}
+func newPromises() *promises {
+	return &promises{sure: map[string]string{}, underWay: map[string]string{}, deleted: map[string]bool{}}
+}
+
+// check opens a catalog, compares it with what was promised and closes it.
+func check(t *testing.T) func(d *durabletest.Disk, p *promises, what string) {
+	return func(d *durabletest.Disk, p *promises, what string) {
+		t.Helper()
+		c := lossCatalog(t, d, what)
+		p.hold(t, c, what)
+		shut(t, c)
 	}
 }
 
-func (p *promises) live(t *testing.T, d *durabletest.Disk, r *rand.Rand, what string) (*durabletest.Disk, *promises) {
-	t.Helper()
-	type moment struct {
-		disk *durabletest.Disk
-		p    *promises
-		at   string
+// Items, users, events and batches: a kill, a power cut, and both in turn, at every change of a file or a folder, right after a
+// sync that fails too. What a call acknowledged is there, what it deleted is not, and the deletion of a user is pending
+// until it is done.
+func TestCatalogSurvivesKillsAndPowerCuts(t *testing.T) {
+	t.Parallel()
+	n, campaign := durabletest.Sequences(2)
+	tried := 0
+	for seed := range n {
+		r := rand.New(rand.NewPCG(seed, 41))
+		d, p := durabletest.NewDiskWith("catalog"), newPromises()
+		for life := range 4 {
+			l := &durabletest.Lives[*promises]{Check: check(t), Every: 1 + r.IntN(5)}
+			if campaign && seed == 0 {
+				l.Every = 1
+			}
+			l.Use = func(d *durabletest.Disk, p *promises, what string) {
+				c := lossCatalog(t, d, what)
+				p.hold(t, c, what)
+				for range 14 {
+					p.step(t, c, r)
+				}
+				shut(t, c)
+			}
+			d, p = l.Run(d, p, r, fmt.Sprintf("seed %d, life %d", seed, life))
+			tried += l.Tried()
+		}
 	}
-	var mu sync.Mutex
-	var moments []moment
-	n, every := 0, 1+r.IntN(5)
-	d.Before = func(kind durable.Kind, path string) error {
+	t.Logf("%d sequences: opened %d times after a kill or a power cut", n, tried)
+}
+
+// failingDisk is set in the process whose disk fails.
+const failingDisk = "GREBE_TEST_FAILING_DISK"
+
+// A sync that fails, of the log or of any other file, is an error of the call that waits for it, or costs nothing. The catalog
+// then takes no more writes. The next process loses nothing that was acknowledged, and what it shows survives a power cut.
+func TestCatalogSurvivesFailedSyncs(t *testing.T) {
+	t.Parallel()
+	if os.Getenv(failingDisk) == "" {
+		cmd := exec.Command(os.Args[0], "-test.run=^TestCatalogSurvivesFailedSyncs$")
+		cmd.Env = append(os.Environ(), failingDisk+"=1")
+		if out, err := cmd.CombinedOutput(); err != nil {
+			t.Errorf("%v\n%s", err, out)
+		}
+		return
+	}
+	logs := 0
+	for at := 1; ; at++ {
+		d, p, r := durabletest.NewDiskWith("catalog"), newPromises(), rand.New(rand.NewPCG(1, 42))
+		c := sweepingCatalog(t, d, time.Hour, "new") // closed only if its disk does not fail
+		var mu sync.Mutex
+		syncs, failed, over := 0, "", false
+		d.Before = func(kind durable.Kind, path string) error {
+			mu.Lock()
+			defer mu.Unlock()
+			if kind != durable.OpSync || over {
+				return nil
+			}
+			if syncs++; syncs != at {
+				return nil
+			}
+			failed = path
+			return syscall.EIO
+		}
+		var refused error
+		for range 12 {
+			if refused = p.try(c, r); refused != nil {
+				break
+			}
+		}
 		mu.Lock()
-		defer mu.Unlock()
-		if n++; n%every == 0 {
-			promised := p.copy() // before the disk: what is acknowledged meanwhile does not count
-			moments = append(moments, moment{d.Kill(), promised, fmt.Sprintf("%s: before change %d, %s of %s", what, n, kind, path)})
-		}
-		return nil
-	}
-	c := lossCatalog(t, d, what)
-	p.hold(t, c, what)
-	for range 14 {
-		p.step(t, c, r)
-	}
-	shut(t, c)
-	mu.Lock()
-	defer mu.Unlock()
-	d.Before = nil
-	for _, m := range moments {
-		for _, how := range []*rand.Rand{nil, r} {
-			c := lossCatalog(t, m.disk.Cut(how), m.at)
-			m.p.copy().hold(t, c, m.at+": a power cut")
+		path := failed
+		over = true
+		mu.Unlock()
+		if refused == nil && path == "" {
 			shut(t, c)
+			break // all were tried
 		}
+		if strings.HasSuffix(path, ".log") {
+			logs++
+			if !errors.Is(refused, ErrFailed) {
+				t.Errorf("sync %d, of the log %s, failed, and the call that waits for it returns %v", at, path, refused)
+			}
+		}
+		if refused != nil {
+			if err := p.Copy().try(c, r); !errors.Is(err, ErrFailed) {
+				t.Errorf("sync %d failed, and the catalog takes another write: %v", at, err)
+			}
+		}
+		what := fmt.Sprintf("sync %d, of %s, failed", at, path)
+		check(t)(d.Cut(nil), p.Copy(), what+", then a power cut")
+		next, seen := d.Kill(), p.Copy()
+		check(t)(next, seen, what+", then a restart")
+		check(t)(next.Cut(nil), seen, what+", then a restart and a power cut")
 	}
-	m := moments[r.IntN(len(moments))]
-	if r.IntN(2) == 0 {
-		return m.disk.Cut(r), m.p
+	if logs < 5 {
+		t.Errorf("%d syncs of logs were tried", logs)
 	}
-	return m.disk, m.p // killed
 }
 
 // step makes a few changes in one call and notes what it promises.
@@ -171,9 +221,15 @@ func (p *promises) step(t *testing.T, c *Catalog, r *rand.Rand) {
 		}
 		return
 	}
+	if err := p.try(c, r); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// try is step that returns what fails. What it wrote is then under way.
+func (p *promises) try(c *Catalog, r *rand.Rand) error {
 	if r.IntN(4) == 0 {
-		p.events(t, c, fmt.Sprint("u", r.IntN(lossIDs)), fmt.Sprint("e", r.IntN(1000)))
-		return
+		return p.events(c, fmt.Sprint("u", r.IntN(lossIDs)), fmt.Sprint("e", r.IntN(1000)))
 	}
 	var ops []Op
 	after, gone := map[string]string{}, map[string]bool{}
@@ -203,7 +259,7 @@ func (p *promises) step(t *testing.T, c *Catalog, r *rand.Rand) {
 	p.mu.Unlock()
 	for _, res := range c.Apply(ops) {
 		if res.Err != nil {
-			t.Fatal(res.Err)
+			return res.Err
 		}
 	}
 	p.mu.Lock()
@@ -224,10 +280,10 @@ func (p *promises) step(t *testing.T, c *Catalog, r *rand.Rand) {
 			c.DeletionDone(id, c.PendingDeletion(id))
 		}
 	}
+	return nil
 }
 
-func (p *promises) events(t *testing.T, c *Catalog, user, item string) {
-	t.Helper()
+func (p *promises) events(c *Catalog, user, item string) error {
 	p.mu.Lock()
 	before := p.sure[user]
 	if before == "" {
@@ -236,11 +292,12 @@ func (p *promises) events(t *testing.T, c *Catalog, user, item string) {
 	p.underWay[user] = before + " " + item
 	p.mu.Unlock()
 	if _, _, _, err := c.AppendEvents(user, []*grebev1.Event{{Item: item}}); err != nil {
-		t.Fatal(err)
+		return err
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.sure[user] = before + " " + item
 	delete(p.underWay, user)
 	p.version = c.Stats().Version
+	return nil
 }

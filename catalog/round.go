@@ -131,7 +131,8 @@ func (r *round) publish() {
 			if s.user && c.opt.TrackDeletions {
 				c.deletions.add(s.id, s.version)
 			}
-			c.store.sweeper.add(keyOf(s.user, s.id))
+			key := keyOf(s.user, s.id)
+			c.store.sweeper.Add(key[:])
 		}
 	}
 	for _, id := range r.gone {
@@ -139,7 +140,8 @@ func (r *round) publish() {
 	}
 	for _, id := range r.done {
 		c.deletions.cleared(id)
-		c.store.sweeper.add(deletionKey(id))
+		key := deletionKey(id)
+		c.store.sweeper.Add(key[:])
 	}
 }
 
@@ -206,7 +208,7 @@ func (r *round) mutate(m *mutation) {
 	case endImport:
 		m.version = r.add(step{ended: true})
 	case sweepDone:
-		if r.batch != nil && r.c.store.sweeper.idle() && !r.deletes() {
+		if r.batch != nil && r.c.store.sweeper.Idle() && !r.deletes() {
 			r.batch.unmark()
 		}
 	}

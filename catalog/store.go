@@ -22,7 +22,7 @@ import (
 type store struct {
 	db      *pebbleopen.DB
 	lock    *pebble.Lock
-	sweeper *sweeper
+	sweeper *pebbleopen.Sweeper
 	buried  atomic.Bool // there may be users who were deleted, see Buried
 }
 
@@ -120,10 +120,10 @@ func (c *Catalog) Close() error {
 	failed := c.failed
 	c.mu.RUnlock()
 	if failed != nil {
-		c.store.sweeper.cancel()
+		c.store.sweeper.Cancel()
 		return fmt.Errorf("catalog: close: %w", failed)
 	}
-	c.store.sweeper.stop()
+	c.store.sweeper.Stop()
 	if err := c.store.close(); err != nil {
 		return fmt.Errorf("catalog: close: %w", err)
 	}
@@ -363,19 +363,13 @@ func (b *batch) delete(user bool, id string) {
 
 func (b *batch) unmark() { b.note(b.b.Delete(sweepKey, nil)) }
 
-// commit makes the batch durable. The store panics when its log cannot be written: that is an error
-// here, so that reads go on to work.
-func (b *batch) commit(version uint64) (err error) {
-	defer func() {
-		if p := recover(); p != nil {
-			err = fmt.Errorf("%v", p)
-		}
-	}()
+// commit makes the batch durable. After an error of the store reads go on to work.
+func (b *batch) commit(version uint64) error {
 	b.note(b.b.Set(versionKey, binary.LittleEndian.AppendUint64(nil, version), nil))
-	if err := errors.Join(b.err, b.db.Failed()); err != nil {
-		return err
+	if b.err != nil {
+		return b.err
 	}
-	return b.b.Commit(pebble.Sync)
+	return b.db.Try(func() error { return b.b.Commit(pebble.Sync) })
 }
 
 // logger passes on what the store says in trouble. A store without room on its disk tries again hundreds of times a second: the

@@ -7,7 +7,7 @@ import (
 	"fmt"
 	"io"
 	"slices"
-	"sync/atomic"
+	"sync"
 
 	"github.com/cockroachdb/pebble/v2"
 	"github.com/cockroachdb/pebble/v2/vfs"
@@ -19,32 +19,23 @@ import (
 // Folder keeps tables on disk, in a Pebble database of this process alone. What a Put or a
 // Delete did is on the disk when it returns, so that neither the process nor the machine loses it when it dies: write
 // many rows at once, for each call waits for the disk; calls at the same time wait together, once. The bytes of deleted rows leave the
-// files a little later, see sweeper. It is safe for concurrent use. The caller MUST Close it, after
+// files a little later, see pebbleopen.Sweeper. It is safe for concurrent use. The caller MUST Close it, after
 // its tables.
 type Folder struct {
-	dir    string
-	db     *pebbleopen.DB
-	cache  *pebble.Cache
-	failed atomic.Pointer[error] // of the first write that did; nil: none did
-	sweep  *sweeper
+	dir      string
+	db       *pebbleopen.DB
+	cache    *pebble.Cache
+	sweeper  *pebbleopen.Sweeper
+	deleting sync.RWMutex // read: rows are being deleted; write: the mark of the sweeper goes
 }
 
-// write changes the database. That panics when its log cannot be written, and its log is of no use from then on: so there are no more changes.
-func (f *Folder) write(change func() error) (err error) {
-	if failed := f.failed.Load(); failed != nil {
-		return *failed
+// write changes the database. Once its disk failed there are no more changes.
+func (f *Folder) write(change func() error) error {
+	err := f.db.Try(change)
+	if failed := f.db.Failed(); failed != nil {
+		return fmt.Errorf("%w: the tables' disk failed: %w", ErrUnavailable, failed)
 	}
-	if err := f.db.Failed(); err != nil {
-		return fmt.Errorf("%w: %w", ErrUnavailable, err)
-	}
-	defer func() {
-		if p := recover(); p != nil {
-			failed := fmt.Errorf("%w: the tables' disk failed, and they take no changes until they are opened again: %v", ErrUnavailable, p)
-			f.failed.CompareAndSwap(nil, &failed)
-			err = failed
-		}
-	}()
-	return change()
+	return err
 }
 
 // OpenFolder opens the tables in a folder, which it makes where it is missing.
@@ -65,7 +56,7 @@ func openFolder(dir string, fs vfs.FS) (*Folder, error) {
 		return nil, fmt.Errorf("embed: open tables in %s: %w", dir, err)
 	}
 	f := &Folder{dir: dir, db: db, cache: cache}
-	if f.sweep, err = newSweeper(f, sweepDelay); err != nil {
+	if err = f.startSweeper(sweepDelay); err != nil {
 		err = errors.Join(err, db.Close())
 		cache.Unref()
 		return nil, fmt.Errorf("embed: open tables in %s: %w", dir, err)
@@ -86,8 +77,6 @@ func (f *Folder) problems() []string {
 	}
 	if err := f.db.Failed(); err != nil {
 		out = append(out, fmt.Sprintf("embedding tables: %v", err))
-	} else if failed := f.failed.Load(); failed != nil {
-		out = append(out, (*failed).Error())
 	}
 	return out
 }
@@ -106,7 +95,11 @@ func (f *Folder) Sync() error {
 
 // Close closes the database, unless its disk failed: then it is left as it is.
 func (f *Folder) Close() error {
-	f.sweep.stop()
+	if f.db.Failed() == nil {
+		f.sweeper.Stop()
+	} else {
+		f.sweeper.Cancel()
+	}
 	err := f.write(f.db.Close)
 	f.cache.Unref()
 	return err
@@ -211,12 +204,11 @@ func (p *Pebble) Put(ctx context.Context, keys []uint64, rows []byte) error {
 
 // Delete removes all rows, or none.
 func (p *Pebble) Delete(ctx context.Context, keys []uint64) error {
-	s := p.folder.sweep
-	s.gate.RLock()
-	defer s.gate.RUnlock()
+	p.folder.deleting.RLock()
+	defer p.folder.deleting.RUnlock()
 	var names [][]byte
 	err := p.change(ctx, keys, func(b *pebble.Batch, i int, name []byte) error {
-		if i < maxSwept+1 { // of more all rows are swept
+		if i <= pebbleopen.MostSwept { // of more all rows are swept
 			names = append(names, slices.Clone(name))
 		}
 		if i == 0 {
@@ -227,7 +219,7 @@ func (p *Pebble) Delete(ctx context.Context, keys []uint64) error {
 		return b.Delete(name, nil)
 	})
 	if err == nil && len(names) > 0 {
-		s.add(names)
+		p.folder.sweeper.Add(names...)
 	}
 	return err
 }

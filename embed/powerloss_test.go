@@ -2,13 +2,10 @@ package embed
 
 import (
 	"encoding/binary"
-	"errors"
 	"fmt"
 	"maps"
 	"math"
 	"math/rand/v2"
-	"os"
-	"strconv"
 	"strings"
 	"sync"
 	"syscall"
@@ -18,16 +15,6 @@ import (
 	"grebe/internal/durable/durabletest"
 )
 
-// sequences returns how many random sequences a power-loss test tries: few in a test run, GREBE_POWERLOSS of them in
-// `make powerloss`.
-func sequences(few uint64) uint64 {
-	n, err := strconv.ParseUint(os.Getenv("GREBE_POWERLOSS"), 10, 64)
-	if err != nil {
-		return few
-	}
-	return n
-}
-
 // rowBook is what a table owes its caller: the rows that were acknowledged, 0 for deleted, and those under way.
 type rowBook struct {
 	mu       sync.Mutex
@@ -35,7 +22,8 @@ type rowBook struct {
 	underWay map[uint64]float32
 }
 
-func (b *rowBook) copy() *rowBook {
+// Copy implements durabletest.Lives.
+func (b *rowBook) Copy() *rowBook {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return &rowBook{sure: maps.Clone(b.sure), underWay: maps.Clone(b.underWay)}
@@ -91,50 +79,47 @@ func (b *rowBook) checkRows(t *testing.T, p *Pebble, what string) {
 	clear(b.underWay)
 }
 
-// Rows of a table in Pebble: a kill, a power cut, and both in turn, at every change of a file or a folder.
-func TestTablesSurviveKillsAndPowerCuts(t *testing.T) {
-	t.Parallel()
-	for seed := range sequences(3) {
-		r := rand.New(rand.NewPCG(seed, 31))
-		d := durabletest.NewDisk()
-		if err := d.FS().MkdirAll("tables", 0o700); err != nil {
+func newRowBook() *rowBook {
+	return &rowBook{sure: map[uint64]float32{}, underWay: map[uint64]float32{}}
+}
+
+// checkTable opens a table, compares it with what was acknowledged and closes it.
+func checkTable(t *testing.T) func(d *durabletest.Disk, b *rowBook, what string) {
+	return func(d *durabletest.Disk, b *rowBook, what string) {
+		t.Helper()
+		f, p := lossTable(t, d)
+		b.checkRows(t, p, what)
+		if err := f.Close(); err != nil {
 			t.Fatal(err)
-		}
-		d = d.Kill() // the folder is there, and OpenFolder makes it durable
-		root, err := d.FS().OpenDir("")
-		if err != nil || root.Sync() != nil {
-			t.Fatal(err)
-		}
-		b := &rowBook{sure: map[uint64]float32{}, underWay: map[uint64]float32{}}
-		for life := range 4 {
-			what := fmt.Sprintf("seed %d, life %d", seed, life)
-			d, b = b.live(t, d, r, what)
 		}
 	}
 }
 
-// live opens the table, checks it and changes rows. It tries a power cut at each of its changes, and returns what one of
-// them, or a kill, leaves.
-func (b *rowBook) live(t *testing.T, d *durabletest.Disk, r *rand.Rand, what string) (*durabletest.Disk, *rowBook) {
-	t.Helper()
-	type moment struct {
-		disk *durabletest.Disk
-		book *rowBook
-		at   string
-	}
-	var mu sync.Mutex
-	var moments []moment
-	every := 1 + r.IntN(4)
-	n := 0
-	d.Before = func(kind durable.Kind, path string) error {
-		mu.Lock()
-		defer mu.Unlock()
-		if n++; n%every == 0 {
-			book := b.copy() // before the disk: what is acknowledged meanwhile is none of its business
-			moments = append(moments, moment{d.Kill(), book, fmt.Sprintf("%s: before change %d, %s of %s", what, n, kind, path)})
+// Rows of a table in Pebble: a kill, a power cut, and both in turn, at every change of a file or a folder, right after a sync
+// that fails too.
+func TestTablesSurviveKillsAndPowerCuts(t *testing.T) {
+	t.Parallel()
+	n, campaign := durabletest.Sequences(2)
+	tried := 0
+	for seed := range n {
+		r := rand.New(rand.NewPCG(seed, 31))
+		d, b := durabletest.NewDiskWith("tables"), newRowBook()
+		for life := range 4 {
+			l := &durabletest.Lives[*rowBook]{Check: checkTable(t), Every: 1 + r.IntN(4)}
+			if campaign && seed == 0 {
+				l.Every = 1
+			}
+			l.Use = func(d *durabletest.Disk, b *rowBook, what string) { b.use(t, d, r, what) }
+			d, b = l.Run(d, b, r, fmt.Sprintf("seed %d, life %d", seed, life))
+			tried += l.Tried()
 		}
-		return nil
 	}
+	t.Logf("%d sequences: opened %d times after a kill or a power cut", n, tried)
+}
+
+// use opens the table, checks it and changes rows.
+func (b *rowBook) use(t *testing.T, d *durabletest.Disk, r *rand.Rand, what string) {
+	t.Helper()
 	f, p := lossTable(t, d)
 	b.checkRows(t, p, what)
 	for range 12 {
@@ -163,26 +148,6 @@ func (b *rowBook) live(t *testing.T, d *durabletest.Disk, r *rand.Rand, what str
 	if err := f.Close(); err != nil {
 		t.Fatal(err)
 	}
-	d.Before = nil
-	mu.Lock()
-	defer mu.Unlock()
-	for i, m := range moments {
-		if testing.Short() && i%8 != 0 {
-			continue
-		}
-		for _, how := range []*rand.Rand{nil, r} {
-			f, p := lossTable(t, m.disk.Cut(how))
-			m.book.copy().checkRows(t, p, m.at+": a power cut")
-			if err := f.Close(); err != nil {
-				t.Fatal(err)
-			}
-		}
-	}
-	m := moments[r.IntN(len(moments))]
-	if r.IntN(2) == 0 {
-		return m.disk.Cut(r), m.book
-	}
-	return m.disk, m.book // killed
 }
 
 // A sync of the log that fails is an error of the call that waits for it, and leaves clean pages: the next process sees
@@ -190,13 +155,7 @@ func (b *rowBook) live(t *testing.T, d *durabletest.Disk, r *rand.Rand, what str
 func TestTablesSurviveFailedSyncs(t *testing.T) {
 	t.Parallel()
 	for at := 1; at <= 8; at++ {
-		d := durabletest.NewDisk()
-		if err := d.FS().MkdirAll("tables", 0o700); err != nil {
-			t.Fatal(err)
-		}
-		if root, err := d.FS().OpenDir(""); err != nil || root.Sync() != nil {
-			t.Fatal(err)
-		}
+		d := durabletest.NewDiskWith("tables")
 		_, p := lossTable(t, d) // never closed: its disk fails
 		var mu sync.Mutex
 		syncs := 0
@@ -210,7 +169,7 @@ func TestTablesSurviveFailedSyncs(t *testing.T) {
 			}
 			return nil
 		}
-		b := &rowBook{sure: map[uint64]float32{}, underWay: map[uint64]float32{}}
+		b := newRowBook()
 		for i := 1; b.underWay[0] == 0; i++ {
 			if err := p.Put(t.Context(), []uint64{0}, lossRow(float32(i))); err != nil {
 				b.underWay[0] = float32(i)
@@ -222,22 +181,17 @@ func TestTablesSurviveFailedSyncs(t *testing.T) {
 			t.Fatalf("sync %d fails: the last row acknowledged is %v", at, b.sure[0])
 		}
 		what := fmt.Sprintf("sync %d of the log failed", at)
-		f, p := lossTable(t, d.Cut(nil))
-		b.copy().checkRows(t, p, what+", then a power cut")
-		if err := f.Close(); err != nil {
-			t.Error(err)
-		}
+		checkTable(t)(d.Cut(nil), b.Copy(), what+", then a power cut")
 		// The next process opens what is visible, goes on, and then comes the power cut.
 		next := d.Kill()
-		f, p = lossTable(t, next)
+		f, p := lossTable(t, next)
 		b.checkRows(t, p, what+", then a restart")
 		if err := p.Put(t.Context(), []uint64{1}, lossRow(77)); err != nil {
 			t.Fatal(err)
 		}
 		b.sure[1] = 77
-		again, q := lossTable(t, next.Cut(nil))
-		b.checkRows(t, q, what+", then a restart and a power cut")
-		if err := errors.Join(f.Close(), again.Close()); err != nil {
+		checkTable(t)(next.Cut(nil), b, what+", then a restart and a power cut")
+		if err := f.Close(); err != nil {
 			t.Error(err)
 		}
 	}

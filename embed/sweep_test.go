@@ -14,8 +14,8 @@ import (
 	"grebe/internal/durable/durabletest"
 )
 
-// swept waits until no deleted row is left to sweep.
-func (f *Folder) swept(t *testing.T) {
+// waitSwept waits until no deleted row is left to sweep.
+func (f *Folder) waitSwept(t *testing.T) {
 	t.Helper()
 	for {
 		_, closer, err := f.db.Get(sweepKey)
@@ -32,9 +32,8 @@ func (f *Folder) swept(t *testing.T) {
 func sweepingFolder(t *testing.T, d *durabletest.Disk, delay time.Duration) (*Folder, *Pebble) {
 	t.Helper()
 	f, p := lossTable(t, d)
-	f.sweep.stop()
-	var err error
-	if f.sweep, err = newSweeper(f, delay); err != nil {
+	f.sweeper.Stop()
+	if err := f.startSweeper(delay); err != nil {
 		t.Fatal(err)
 	}
 	return f, p
@@ -90,7 +89,7 @@ func TestDeletedRowsLeaveTheFiles(t *testing.T) {
 						t.Fatal(err)
 					}
 				}
-				f.swept(t)
+				f.waitSwept(t)
 				all := d.Contents()
 				for _, key := range gone {
 					if bytes.Contains(all, noise(key)[100:116]) {

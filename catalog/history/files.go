@@ -26,6 +26,8 @@ const (
 	maxSlots = 1 << 31 // an op of a log has a slot in 31 bits
 
 	numberDigits = 20 // of a generation, at the end of a file's name
+
+	unsyncedMark = 'u' // follows the last frame of a log until it was synced
 )
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
@@ -162,13 +164,7 @@ func (g *Generation) write(f *frame) error {
 	b := binary.LittleEndian.AppendUint64(nil, uint64(len(body)))
 	b = binary.LittleEndian.AppendUint64(b, uint64(crc32.Checksum(body, castagnoli)))
 	b = append(b, body...)
-	var err error
-	if g.resumed {
-		err = g.rewriteLast()
-	}
-	if err == nil {
-		_, err = g.log.WriteAt(b, g.size)
-	}
+	_, err := g.log.WriteAt(append(b, unsyncedMark), g.size)
 	if err == nil {
 		err = g.log.Sync()
 	}
@@ -176,33 +172,36 @@ func (g *Generation) write(f *frame) error {
 		g.failed = true
 		return errors.Join(err, g.log.Truncate(g.size))
 	}
-	g.resumed = false
 	g.size += int64(len(b))
 	g.safe = f.version
+	_ = g.log.Truncate(g.size) // else the next frame takes the mark's place, or the next start removes it
 	return nil
 }
 
 // readLog returns the whole frames of a log, how many bytes they take, and what ends them before the
-// log's own end.
-func readLog(data []byte) (frames []frame, size int64, err error) {
+// log's own end. unsure says that the last one may not be durable.
+func readLog(data []byte) (frames []frame, size int64, unsure bool, err error) {
 	for at := data; len(at) > 0; {
+		if len(at) == 1 && at[0] == unsyncedMark {
+			return frames, size, true, nil
+		}
 		if len(at) < 16 {
-			return frames, size, fmt.Errorf("%w: %d bytes at its end are no frame", ErrDamaged, len(at))
+			return frames, size, false, fmt.Errorf("%w: %d bytes at its end are no frame", ErrDamaged, len(at))
 		}
 		n, sum := binary.LittleEndian.Uint64(at), binary.LittleEndian.Uint64(at[8:])
 		if n > uint64(len(at)-16) || sum != uint64(crc32.Checksum(at[16:16+n], castagnoli)) {
-			return frames, size, fmt.Errorf("%w: the frame at byte %d is torn or its checksum wrong", ErrDamaged, size)
+			return frames, size, false, fmt.Errorf("%w: the frame at byte %d is torn or its checksum wrong", ErrDamaged, size)
 		}
 		f, err := decodeFrame(at[16 : 16+n])
 		if err != nil {
-			return frames, size, err
+			return frames, size, false, err
 		}
 		f.at = size
 		frames = append(frames, f)
 		size += 16 + int64(n)
 		at = at[16+n:]
 	}
-	return frames, size, nil
+	return frames, size, false, nil
 }
 
 func decodeFrame(b []byte) (f frame, err error) {

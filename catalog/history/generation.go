@@ -85,10 +85,11 @@ type Generation struct {
 	size int64 // of what is whole in it
 	last int64 // where its last frame begins, if it was read
 
-	resumed bool   // it was read, and nothing has been appended since
-	stored  bool   // its files are there
-	safe    uint64 // the last version in them
-	failed  bool   // the log cannot be appended to
+	unsure bool // the process before may have failed to sync its last frame
+
+	stored bool   // its files are there
+	safe   uint64 // the last version in them
+	failed bool   // the log cannot be appended to
 
 	prior   *Version // what it begins with, in the generation before; until the next version
 	numbers []uint32 // slots here, by slots there

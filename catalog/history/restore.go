@@ -153,7 +153,7 @@ func (g *Generation) frames(h *History) (frames []frame, size int64, err error) 
 	case err != nil:
 		return nil, 0, fmt.Errorf("read %s: %w", g.file("log"), err)
 	}
-	frames, size, err = readLog(data)
+	frames, size, g.unsure, err = readLog(data)
 	if err != nil {
 		h.hurt(g.file("log"), err)
 	}
@@ -216,7 +216,7 @@ func (g *Generation) resume(h *History) ([]*Version, error) {
 	if g.log, err = durable.OpenFile(g.file("log"), false); err != nil {
 		return nil, err
 	}
-	g.size, g.resumed = size, true
+	g.size = size
 	g.stored, g.safe = true, g.now.number
 	if err := errors.Join(g.secure(), durable.SyncDir(g.dir)); err != nil { // the log may be new
 		return nil, errors.Join(err, g.close())
@@ -224,21 +224,26 @@ func (g *Generation) resume(h *History) ([]*Version, error) {
 	return out, nil
 }
 
-// secure makes the log durable as far as it was read: its last frame may be the work of a process that was killed before
-// its sync.
+// secure makes the log durable as far as it was read. Its last frame may be the work of a process that was killed before its
+// sync, or right after the sync failed. A failed sync leaves pages that no later one writes, so the frame is written once
+// more. Its mark goes when it is durable.
 func (g *Generation) secure() error {
 	n, err := g.log.Size()
-	if err == nil && n != g.size {
+	if err == nil && n != g.size && !g.unsure {
 		err = g.log.Truncate(g.size)
 	}
-	if err != nil {
-		return err
+	if err == nil && g.unsure {
+		err = g.rewriteLast()
 	}
-	return g.log.Sync()
+	if err == nil {
+		err = g.log.Sync()
+	}
+	if err == nil && g.unsure {
+		err = g.log.Truncate(g.size)
+	}
+	return err
 }
 
-// rewriteLast writes the last frame of a log that was read once more. The process before may have failed to sync it, which
-// leaves pages that no later sync writes.
 func (g *Generation) rewriteLast() error {
 	f, err := os.Open(g.file("log"))
 	if err != nil {

@@ -286,9 +286,8 @@ func (w *damageWorld) state(t *testing.T, s *stack) string {
 		answer, err := w.ranked(t, s, n)
 		fmt.Fprintln(&b, answer, err)
 	}
-	if _, err := w.ranked(t, s, blended); err != nil { // what it answers depends on what was learned
-		t.Errorf("a blended ranking: %v", err)
-	}
+	_, err := w.ranked(t, s, blended) // what it answers depends on what was learned
+	fmt.Fprintln(&b, err)
 	return b.String()
 }
 
@@ -298,14 +297,8 @@ func (w *damageWorld) generated(t *testing.T, s *stack) string {
 	var b strings.Builder
 	for n := range 3 {
 		resp, err := s.server.Recommend(t.Context(), &grebev1.RecommendRequest{User: &grebev1.User{Id: fmt.Sprint("u", n)}, N: 60, BeamWidth: 64})
-		if err != nil {
-			t.Fatal(err)
-		}
-		text, err := json.Marshal(resp.Results)
-		if err != nil {
-			t.Fatal(err)
-		}
-		fmt.Fprintf(&b, "%s\n", text)
+		text, _ := json.Marshal(resp.GetResults())
+		fmt.Fprintf(&b, "%s %v\n", text, err)
 	}
 	return b.String()
 }
@@ -397,13 +390,18 @@ func (w *damageWorld) start(t *testing.T) (outcome string, problem string) {
 }
 
 // Whatever happens to one file of the data folder, a start has all that was acknowledged, or says what it has not, or refuses and
-// names a remedy that works. A sample of the kinds of files and of damage runs here, all of them with GREBE_DAMAGE=all.
+// names a remedy that works. A sample of the kinds of files and of damage runs here, all of them with GREBE_DAMAGE=all, those of
+// some files with a part of their names instead of all.
 func TestDamageOfTheDataFolder(t *testing.T) {
-	every := os.Getenv("GREBE_DAMAGE") == "all"
+	part := os.Getenv("GREBE_DAMAGE")
+	every := part != ""
 	w := newDamageWorld(t)
 	outcomes := map[string]int{}
 	n := 0
 	for _, name := range w.kinds(t, every) {
+		if every && part != "all" && !strings.Contains(name, part) {
+			continue
+		}
 		for _, damage := range damages {
 			if n++; !every && n%13 != 0 {
 				continue

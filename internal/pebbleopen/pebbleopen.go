@@ -40,6 +40,21 @@ func (d *DB) Failed() error {
 	return nil
 }
 
+// Try calls write, which changes the database. Pebble panics when its log cannot be written or synced: that is an error, and
+// the database has failed from then on.
+func (d *DB) Try(write func() error) (err error) {
+	if err := d.Failed(); err != nil {
+		return err
+	}
+	defer func() {
+		if p := recover(); p != nil {
+			d.attempt.fails(fmt.Errorf("%v", p))
+			err = d.Failed()
+		}
+	}()
+	return write()
+}
+
 // SetNote records a note beside what is durable. It does not wait for the disk.
 func (d *DB) SetNote(n Note) { d.ledger.setNote(n) }
 
@@ -213,6 +228,13 @@ func (a *attempt) end() error {
 	return a.err
 }
 
+// fails notes what an open database cannot survive, if it is the first.
+func (a *attempt) fails(err error) error {
+	failed := fmt.Errorf("the database takes no more writes until it is opened again: %w", err)
+	a.fatal.CompareAndSwap(nil, &failed)
+	return failed
+}
+
 // logger has an attempt end with what the database cannot survive.
 type logger struct {
 	pebble.Logger
@@ -225,8 +247,7 @@ type logger struct {
 func (l logger) Fatalf(format string, args ...any) {
 	err := fmt.Errorf(format, args...)
 	l.a.fail(err)
-	failed := fmt.Errorf("the database takes no more writes until it is opened again: %w", err)
-	l.a.fatal.CompareAndSwap(nil, &failed)
+	failed := l.a.fails(err)
 	if strings.HasPrefix(format, "pebble: fatal commit error") {
 		panic(failed)
 	}

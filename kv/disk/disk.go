@@ -197,6 +197,8 @@ func (s *Store) syncSegment(seg *segment) error {
 	if seg.failed != nil {
 		return fmt.Errorf("disk: segment %d is to be rewritten since a sync failed: %w", seg.id, seg.failed)
 	}
+	s.dir.Mark(seg.id) // else a kill right after a failed sync would leave no sign of it
+	defer s.dir.Mark(0)
 	if err := seg.f.Sync(); err != nil {
 		s.countWriteError()
 		s.fail(seg, err)

@@ -1,6 +1,7 @@
 package disk
 
 import (
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"io"
@@ -19,6 +20,10 @@ type folder interface {
 	Open(name string) (file, error)
 	Remove(name string) error
 	Sync() error // makes Create and Remove durable
+	// Mark notes which segment is about to be synced, 0 for none. A process that is killed leaves the note; it need not
+	// survive a power cut, and one that cannot be written is none.
+	Mark(segment uint32)
+	Marked() uint32
 	Punches() bool
 	Close() error // lets another process have the folder
 }
@@ -85,6 +90,19 @@ func (d *osFolder) Close() error                     { return d.lock.Close() }
 func (d *osFolder) Punches() bool                    { return punches(d.lock) }
 
 func (d *osFolder) Sync() error { return durable.SyncDir(d.path) }
+
+func (d *osFolder) Mark(segment uint32) {
+	// Where this fails, as on a full disk, only a kill right after a sync that failed too could do harm.
+	_, _ = d.lock.WriteAt(binary.LittleEndian.AppendUint32(nil, segment), 0)
+}
+
+func (d *osFolder) Marked() uint32 {
+	var b [4]byte
+	if _, err := d.lock.ReadAt(b[:], 0); err != nil {
+		return 0 // nothing was marked yet
+	}
+	return binary.LittleEndian.Uint32(b[:])
+}
 
 type osFile struct{ *os.File }
 

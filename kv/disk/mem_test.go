@@ -23,6 +23,7 @@ type memFolder struct {
 	holes   bool
 	cut     bool                  // after a power cut records may have holes that the store counts
 	ghosts  []*memFile            // removed while open
+	marked  uint32                // see Mark
 	fail    func(op string) error // asked before each change
 	budget  int64                 // checked after each change when set
 	t       *testing.T
@@ -102,6 +103,16 @@ func (d *memFolder) Sync() error {
 	return nil
 }
 
+func (d *memFolder) Mark(segment uint32) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.check("mark") == nil {
+		d.marked = segment
+	}
+}
+
+func (d *memFolder) Marked() uint32 { return d.marked }
+
 func (d *memFolder) Punches() bool { return d.holes }
 func (d *memFolder) Close() error  { return nil }
 
@@ -156,13 +167,16 @@ func (d *memFolder) powerCut(r *rand.Rand) *memFolder {
 		}
 	}
 	c.durable = maps.Clone(c.files)
+	if r != nil && r.IntN(2) == 0 {
+		c.marked = d.marked
+	}
 	return c
 }
 
 // copyOf returns the folder as a killed process leaves it: all is there, and what was not durable is not durable yet.
 func (d *memFolder) copyOf() *memFolder {
 	c := newMemFolder(d.t, d.holes)
-	c.cut = d.cut
+	c.cut, c.marked = d.cut, d.marked
 	copies := map[*memFile]*memFile{}
 	copied := func(files map[string]*memFile) map[string]*memFile {
 		out := map[string]*memFile{}

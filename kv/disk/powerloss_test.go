@@ -3,23 +3,14 @@ package disk
 import (
 	"bytes"
 	"fmt"
+	"maps"
+	"math"
 	"math/rand/v2"
-	"os"
-	"strconv"
 	"syscall"
 	"testing"
-)
 
-// lives returns how many random sequences a power-loss test tries: few in a test run, GREBE_POWERLOSS of them in
-// `make powerloss`.
-func lives(t *testing.T, few uint64) uint64 {
-	t.Helper()
-	n, err := strconv.ParseUint(os.Getenv("GREBE_POWERLOSS"), 10, 64)
-	if err != nil {
-		return few
-	}
-	return n
-}
+	"grebe/internal/durable/durabletest"
+)
 
 const lossKeys = 20
 
@@ -40,52 +31,108 @@ type survivor struct {
 	evicted bool
 }
 
+func newSurvivor(t *testing.T, seed uint64, fails, holes bool) *survivor {
+	v := &survivor{
+		t: t, r: rand.New(rand.NewPCG(seed, 21)), d: newMemFolder(t, holes), opt: Options{Budget: 4 * mib, Segment: 128 << 10},
+		what: fmt.Sprintf("fails=%v holes=%v seed=%d", fails, holes, seed),
+		gen:  map[int]int{}, put: map[int]bool{}, synced: map[int]bool{}, deleted: map[int]bool{},
+	}
+	if seed%3 == 0 {
+		v.opt.Budget = mib // evicts and compacts
+	}
+	return v
+}
+
 // Puts, deletes and syncs, interrupted at any system call by a kill or a power cut, several times in any order, with and
 // without syncs that fail: what Sync acknowledged is there, what Delete acknowledged is not, in records and in bytes.
 func TestKillsAndPowerCuts(t *testing.T) {
 	t.Parallel()
 	skipUnderRace(t)
+	n, _ := durabletest.Sequences(8)
 	for _, fails := range []bool{false, true} {
 		for _, holes := range []bool{true, false} {
-			for seed := range lives(t, 8) {
-				s := &survivor{
-					t: t, r: rand.New(rand.NewPCG(seed, 21)), d: newMemFolder(t, holes), opt: Options{Budget: 4 * mib, Segment: 128 << 10},
-					what: fmt.Sprintf("fails=%v holes=%v seed=%d", fails, holes, seed),
-					gen:  map[int]int{}, put: map[int]bool{}, synced: map[int]bool{}, deleted: map[int]bool{},
-				}
-				if seed%3 == 0 {
-					s.opt.Budget = mib // evicts and compacts
-				}
+			for seed := range n {
+				v := newSurvivor(t, seed, fails, holes)
 				for range 5 {
-					s.live(fails)
+					killed, cut := v.live(fails, 1+v.r.IntN(150), math.MaxInt)
+					if v.r.IntN(2) == 0 {
+						v.d = killed
+						continue
+					}
+					v.loses(cut)
 				}
 			}
 		}
 	}
 }
 
-// live opens the store, checks it, and uses it until it is interrupted.
-func (v *survivor) live(fails bool) {
+// The same calls, interrupted at every system call in turn: by a power cut, by a kill, and by a kill and a power cut after the
+// restart. A test run tries every 41st.
+func TestPowerCutsAtEveryCall(t *testing.T) {
+	t.Parallel()
+	skipUnderRace(t)
+	step, tried := 41, 0
+	if _, campaign := durabletest.Sequences(0); campaign {
+		step = 1
+	}
+	for _, fails := range []bool{false, true} {
+		for _, holes := range []bool{true, false} {
+			for seed := range uint64(2) { // one of them evicts
+				for at := 1; ; at += step {
+					v := newSurvivor(t, seed, fails, holes)
+					v.what = fmt.Sprintf("%s, call %d", v.what, at)
+					killed, cut := v.live(fails, at, 60)
+					if killed == nil {
+						break
+					}
+					lost := v.copy()
+					lost.loses(cut)
+					lost.check(mustOpen(t, lost.d, v.opt))
+					v.d = killed
+					v.check(mustOpen(t, v.d, v.opt))
+					v.loses(v.d.powerCut(nil))
+					v.check(mustOpen(t, v.d, v.opt))
+					tried += 3
+				}
+			}
+		}
+	}
+	t.Logf("opened %d times after a kill or a power cut", tried)
+}
+
+func (v *survivor) copy() *survivor {
+	c := *v
+	c.gen, c.put, c.synced, c.deleted = maps.Clone(v.gen), maps.Clone(v.put), maps.Clone(v.synced), maps.Clone(v.deleted)
+	return &c
+}
+
+// loses goes on with what a power cut left.
+func (v *survivor) loses(cut *memFolder) {
+	v.d = cut
+	clear(v.put)
+	for k := range v.synced {
+		v.put[k] = true
+	}
+}
+
+// live opens the store, checks it, and uses it until it is interrupted at a system call, or for some steps: then it returns nil.
+func (v *survivor) live(fails bool, calls, steps int) (killed, cut *memFolder) {
 	v.t.Helper()
 	s := mustOpen(v.t, v.d, v.opt)
 	v.check(s)
-	var killed, cut *memFolder
-	calls := 1 + v.r.IntN(150)
-	failing, failed := 0, false
+	failing := 0
 	v.d.fail = func(op string) error {
-		// Between a sync that fails and the mark that the store sets next nobody can tell the segment from a good one: a
-		// kill in these few instructions is the one that is not tried.
-		if calls--; calls <= 0 && killed == nil && !failed {
+		if calls--; calls <= 0 && killed == nil {
 			killed, cut = v.d.copyOf(), v.d.powerCut(v.any())
 		}
-		if failed = failing > 0 && op == "sync"; failed {
+		if failing > 0 && op == "sync" {
 			failing--
 			return syscall.EIO
 		}
 		return nil
 	}
 	interrupted := func() bool { return killed != nil }
-	for !interrupted() {
+	for ; steps > 0 && !interrupted(); steps-- {
 		if failing = 0; fails && v.r.IntN(6) == 0 {
 			failing = 1 + v.r.IntN(3)
 		}
@@ -93,15 +140,7 @@ func (v *survivor) live(fails bool) {
 	}
 	v.d.fail = nil
 	v.evicted = v.evicted || s.Stats().Evictions > 0
-	if v.r.IntN(2) == 0 {
-		v.d = killed
-		return
-	}
-	v.d = cut
-	clear(v.put)
-	for k := range v.synced {
-		v.put[k] = true
-	}
+	return killed, cut
 }
 
 // any is how a power cut chooses what is left: in a third of them nothing that is not durable is.
@@ -187,6 +226,55 @@ func (v *survivor) known(k int, meta, payload []byte) bool {
 		}
 	}
 	return false
+}
+
+// A process is killed right after a sync that failed, before its next system call. The next one finds pages that are clean and
+// not durable: its Sync and Delete do not take them for durable.
+func TestAfterAKillRightAfterAFailedSync(t *testing.T) {
+	opt := Options{Budget: 2 * mib, Segment: 256 << 10}
+	for _, holes := range []bool{true, false} {
+		for _, deletes := range []bool{false, true} {
+			d := newMemFolder(t, holes)
+			s := mustOpen(t, d, opt)
+			for k := range 6 {
+				mustPut(t, s, keyOf(k), nil, pattern(keyOf(k), 'p', 0, 70_000))
+			}
+			if deletes {
+				if err := s.Sync(); err != nil {
+					t.Fatal(err)
+				}
+			}
+			var killed *memFolder
+			failed := false
+			d.fail = func(op string) error {
+				if failed && killed == nil {
+					killed = d.copyOf()
+				}
+				if op == "sync" && !failed {
+					failed = true
+					return syscall.EIO
+				}
+				return nil
+			}
+			change := func(s *Store) error {
+				if deletes {
+					return s.Delete(keyOf(1))
+				}
+				return s.Sync()
+			}
+			_ = change(s) // nobody lives to hear of it
+			s = mustOpen(t, killed, opt)
+			if err := change(s); err != nil {
+				t.Fatal(err)
+			}
+			s = mustOpen(t, killed.powerCut(nil), opt)
+			for k := range 6 {
+				if _, _, ok := fetch(t, s, keyOf(k)); ok == (deletes && k == 1) {
+					t.Errorf("holes=%v deletes=%v: record %d there: %v", holes, deletes, k, ok)
+				}
+			}
+		}
+	}
 }
 
 // Delete after a kill and a reopen makes the erasure durable though this process did not write it.

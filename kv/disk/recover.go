@@ -24,6 +24,7 @@ func (s *Store) recover() error {
 	slices.Sort(names)
 	s.unlinked = true   // files that the process before made or removed
 	seqs := []uint64{0} // by id
+	marked := s.dir.Marked()
 	for _, name := range names {
 		id, ok := segmentID(name)
 		if !ok {
@@ -33,7 +34,11 @@ func (s *Store) recover() error {
 		if seqs, err = s.load(id, seqs); err != nil {
 			return fmt.Errorf("segment %d: %w", id, err)
 		}
+		if seg := s.segs[id]; seg != nil && id == marked && seg.failed == nil {
+			s.fail(seg, errFailedBefore)
+		}
 	}
+	s.dir.Mark(0)
 	s.orderByAge(seqs)
 	for _, seg := range s.segments() {
 		if seg.records == 0 && seg != s.active {
