@@ -81,7 +81,7 @@ func TestFailedTellsWhy(t *testing.T) {
 	if err := c.Close(); !errors.Is(err, ErrFailed) {
 		t.Errorf("Close: %v", err)
 	}
-	<-c.store.sweeper.done
+	c.store.sweeper.Stop()
 }
 
 // Each change of a batch reports what became of it, and one that is refused keeps no other from being made.
@@ -304,7 +304,7 @@ func TestLongHistoriesAreTrimmed(t *testing.T) {
 // Everything that changes with a write waits for the locks.
 func TestWritersAndStatesWaitForTheirLocks(t *testing.T) {
 	c := open(t, t.TempDir(), Options{SweepDelay: time.Hour, TrackDeletions: true})
-	s, d := c.store.sweeper, &c.deletions
+	d := &c.deletions
 	w := &writer{}
 	for name, l := range map[string]struct {
 		lock, unlock func()
@@ -315,8 +315,6 @@ func TestWritersAndStatesWaitForTheirLocks(t *testing.T) {
 		"PutItem":           {c.queueMu.Lock, c.queueMu.Unlock, func() { c.PutItem(&grebev1.Item{Id: "a"}) }},
 		"publish":           {c.mu.Lock, c.mu.Unlock, func() { c.PutItem(&grebev1.Item{Id: "b"}) }},
 		"leave":             {c.queueMu.Lock, c.queueMu.Unlock, func() { c.leave(w) }},
-		"sweeper.add":       {s.mu.Lock, s.mu.Unlock, func() { s.add([keySize]byte{}) }},
-		"sweeper.idle":      {s.mu.Lock, s.mu.Unlock, func() { s.idle() }},
 		"PendingDeletions":  {d.mu.Lock, d.mu.Unlock, func() { c.PendingDeletions() }},
 		"PendingDeletion":   {d.mu.Lock, d.mu.Unlock, func() { c.PendingDeletion("u") }},
 		"DeletionDone":      {d.mu.Lock, d.mu.Unlock, func() { c.DeletionDone("u", 1) }},
@@ -364,8 +362,8 @@ func TestRecordsOfDeletionsGo(t *testing.T) {
 	if got := pending(); !slices.Equal(got, []string{"b", "c"}) {
 		t.Errorf("pending %v", got)
 	}
-	if !c.store.sweeper.sweep(t.Context()) {
-		t.Fatal("the sweep failed")
+	if err := c.store.sweeper.Sweep(t.Context()); err != nil {
+		t.Fatal(err)
 	}
 	for id, want := range map[string]bool{"a": false, "b": true, "c": true} {
 		key := deletionKey(id)
@@ -396,26 +394,5 @@ func TestRecordsOfDeletionsGo(t *testing.T) {
 	memory.DeletionDone("a", 1) // a catalog in memory has nothing to do
 	if got := memory.PendingDeletions(); len(got) != 0 {
 		t.Errorf("in memory %v is pending", got)
-	}
-}
-
-// A sweep looks at single keys while they are few, and at everything when more were deleted or a sweep failed.
-func TestSweepsOfManyDeletions(t *testing.T) {
-	s := &sweeper{wake: make(chan struct{}, 1)}
-	for i := range maxKeys {
-		s.add([keySize]byte{byte(i)})
-	}
-	if len(s.keys) != maxKeys || s.all || s.idle() {
-		t.Errorf("%d keys, everything %v, idle %v", len(s.keys), s.all, s.idle())
-	}
-	s.add([keySize]byte{99})
-	if len(s.keys) != maxKeys || !s.all {
-		t.Errorf("one more: %d keys, everything %v", len(s.keys), s.all)
-	}
-	if s = (&sweeper{all: true}); s.idle() {
-		t.Error("a sweep of everything is due, and the sweeper is idle")
-	}
-	if s = (&sweeper{}); !s.idle() {
-		t.Error("nothing is due, and the sweeper is not idle")
 	}
 }

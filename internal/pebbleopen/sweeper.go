@@ -114,7 +114,7 @@ func (s *Sweeper) run(ctx context.Context) {
 		case <-time.After(pause):
 		}
 		start := time.Now()
-		err := s.once(ctx)
+		err := s.Sweep(ctx)
 		if err == nil {
 			pause = max(s.opt.Delay, 4*time.Since(start))
 			continue
@@ -130,8 +130,8 @@ func (s *Sweeper) run(ctx context.Context) {
 	}
 }
 
-// once removes the bytes of what was deleted so far. After an error some may be left.
-func (s *Sweeper) once(ctx context.Context) error {
+// Sweep removes the bytes of what was deleted so far. After an error some may be left.
+func (s *Sweeper) Sweep(ctx context.Context) error {
 	if s.opt.Before != nil {
 		s.opt.Before()
 	}

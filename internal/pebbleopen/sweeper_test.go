@@ -3,10 +3,12 @@ package pebbleopen
 import (
 	"context"
 	"errors"
+	"runtime"
 	"strings"
 	"sync/atomic"
 	"syscall"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/cockroachdb/pebble/v2"
@@ -58,6 +60,73 @@ func TestSweepIsTriedAgain(t *testing.T) {
 	}
 	if err := db.Close(); err != nil {
 		t.Error(err)
+	}
+}
+
+// A sweep looks at single keys while these are few. One that fails is tried again, after pauses that double, and then at all keys.
+func TestPausesOfSweeps(t *testing.T) {
+	s := &Sweeper{wake: make(chan struct{}, 1)}
+	s.Add(make([][]byte, MostSwept-1)...)
+	s.Add(nil)
+	if len(s.keys) != MostSwept || s.all || len(s.wake) != 1 || s.Idle() {
+		t.Errorf("%d keys, all %v", len(s.keys), s.all)
+	}
+	s.Add(nil)
+	if len(s.keys) != MostSwept || !s.all {
+		t.Errorf("one more: %d keys, all %v", len(s.keys), s.all)
+	}
+	if (&Sweeper{all: true}).Idle() || !(&Sweeper{}).Idle() {
+		t.Error("a sweeper is idle when nothing is due, and only then")
+	}
+	synctest.Test(t, func(t *testing.T) {
+		s := (&DB{attempt: &attempt{}}).NewSweeper(Sweeping{Delay: time.Second})
+		var tried []bool // of all keys
+		s.compact = func(_ context.Context, keys [][]byte, all bool) error {
+			if len(keys) != 0 == all {
+				t.Errorf("%d keys, all %v", len(keys), all)
+			}
+			tried = append(tried, all)
+			return errors.New("no room")
+		}
+		s.Run()
+		s.Add([]byte{1})
+		time.Sleep(time.Millisecond) // between two sweeps
+		for n, pause := range []time.Duration{1, 2, 4, 8, 16, 32, 60, 60} {
+			time.Sleep(pause*time.Second - 2*time.Millisecond)
+			synctest.Wait()
+			if len(tried) != n {
+				t.Errorf("sweep %d came early", n)
+			}
+			time.Sleep(2 * time.Millisecond)
+			synctest.Wait()
+			if len(tried) != n+1 || tried[n] != (n > 0) {
+				t.Errorf("after %ds: sweeps of all keys %v", pause, tried)
+			}
+		}
+		s.Stop()
+	})
+}
+
+// The sweeper's list is guarded by its lock.
+func TestSweepersWaitForTheirLock(t *testing.T) {
+	s := &Sweeper{wake: make(chan struct{}, 1)}
+	for name, call := range map[string]func(){"Add": func() { s.Add([]byte{1}) }, "Idle": func() { s.Idle() }} {
+		s.mu.Lock()
+		done := make(chan struct{})
+		go func() {
+			defer close(done)
+			call()
+		}()
+		for range 5_000 { // it has many turns
+			runtime.Gosched()
+		}
+		select {
+		case <-done:
+			t.Errorf("%s does not wait", name)
+		default:
+		}
+		s.mu.Unlock()
+		<-done
 	}
 }
 
