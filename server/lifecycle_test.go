@@ -7,12 +7,14 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"grebe/engine"
 	"grebe/server/reuse"
 )
 
-// Whoever tells checkpoints of a change holds them: none is freed meanwhile, and one that is being freed is told nothing.
+// Whoever tells checkpoints of a change holds them: none is freed meanwhile, and one that is being freed is told
+// nothing.
 func TestHoldCheckpoints(t *testing.T) {
 	sl := &slot{now: newCheckpoint(&Model{})}
 	next := newCheckpoint(&Model{})
@@ -89,7 +91,46 @@ func TestStoppingEndsARetirement(t *testing.T) {
 	}
 }
 
-// A user who is deleted while a checkpoint is opened, which does not hear of changes yet, is dropped from it before it serves.
+// A server that stops ends a reload when it begins to stop, not when all requests have ended: one of these may
+// wait for the reload. That one is answered.
+func TestStoppingAnswersWhoWaitsForAReload(t *testing.T) {
+	retiring := make(chan struct{})
+	w := newWorld(t, func(c *Config) {
+		c.ShutdownTimeout = time.Minute
+		c.Models[0].Retire = func(ctx context.Context) error {
+			close(retiring)
+			<-ctx.Done()
+			return ctx.Err()
+		}
+		next := c.Models[0]
+		next.Version, next.Retire = "next", nil
+		c.Loader = loaderFunc(func() *Model { m := next; return &m })
+	})
+	s := serve(t, w)
+	answered := make(chan string, 1)
+	go func() {
+		resp, err := client(t).Post(s.url("/v1/models/id:reload"), "application/json", strings.NewReader(`{"wait":true}`))
+		if err != nil {
+			answered <- err.Error()
+			return
+		}
+		defer resp.Body.Close()
+		answered <- resp.Status
+	}()
+	<-retiring
+	if err := s.stop(); err != nil {
+		t.Error(err)
+	}
+	if got := <-answered; !strings.HasPrefix(got, "202 ") {
+		t.Errorf("who waits for a reload is answered %s", got)
+	}
+	if rec := w.ask("POST", "/v1/models/id:reload", `{}`); rec.Code != http.StatusServiceUnavailable {
+		t.Errorf("a reload of a stopped server: %d %s", rec.Code, rec.Body)
+	}
+}
+
+// A user who is deleted while a checkpoint is opened, which does not hear of changes yet, is dropped from it
+// before it serves.
 func TestDeletionsWhileACheckpointIsOpened(t *testing.T) {
 	cw := newCacheWorldOver(t, near, 7, false, nil)
 	var w *world

@@ -148,7 +148,7 @@ func (s *Server) startReload(sl *slot, back *origin) (*reloading, error) {
 	if sl.reload != nil && !sl.reload.over() {
 		return nil, errorf(conflict, "", "model %q is being reloaded: %s", sl.name, sl.reload.describe().State)
 	}
-	if s.life.Err() != nil {
+	if s.changing.Err() != nil {
 		return nil, errorf(unavailable, "", "shutting down")
 	}
 	r.now.From = sl.now.Version
@@ -162,7 +162,7 @@ func (s *Server) startReload(sl *slot, back *origin) (*reloading, error) {
 func (s *Server) reload(sl *slot, r *reloading, back *origin) {
 	s.log.Info("reloading", "model", sl.name, "from", r.now.From)
 	outcome := "done"
-	err := s.replace(s.life, sl, r, back)
+	err := s.replace(s.changing, sl, r, back)
 	switch {
 	case errors.Is(err, errBack):
 		outcome = "rolled_back"
@@ -177,7 +177,8 @@ func (s *Server) reload(sl *slot, r *reloading, back *origin) {
 	})
 	s.lifecycle.reloads.WithLabelValues(sl.name, outcome).Inc()
 	st := r.describe()
-	if errors.Is(err, ErrUnchanged) || errors.Is(err, errBack) || s.life.Err() != nil { // as it was asked, or told already
+	stopped := err != nil && s.changing.Err() != nil
+	if errors.Is(err, ErrUnchanged) || errors.Is(err, errBack) || stopped { // as it was asked, or told already
 		s.log.Warn("a reload ended without a new checkpoint", "model", sl.name, "outcome", outcome, "reason", err, "seconds", st.Seconds)
 	} else if err != nil {
 		s.log.Error("a reload ended without a new checkpoint", "model", sl.name, "outcome", outcome, "reason", st.Error, "seconds", st.Seconds)

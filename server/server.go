@@ -253,7 +253,9 @@ type Server struct {
 
 	lifecycle  *lifecycleMetrics
 	life       context.Context // of what runs in the background
+	changing   context.Context // of reloads, which end when the server begins to stop
 	die        context.CancelFunc
+	endChanges context.CancelFunc
 	background sync.WaitGroup
 	handlers   atomic.Int64    // of HTTP and gRPC, under way
 	cut        context.Context // ends when requests under way shall
@@ -316,6 +318,7 @@ func New(cfg Config) (*Server, error) {
 	s.SetDeadlines(cfg.SLO, cfg.MaxDeadline)
 	s.cfg.Models = nil // nothing shall hold a checkpoint that is retired
 	s.life, s.die = context.WithCancel(context.Background())
+	s.changing, s.endChanges = context.WithCancel(s.life)
 	s.cut, s.cutOff = context.WithCancel(context.Background())
 	s.watching, s.unwatch = context.WithCancel(context.Background())
 	for _, sl := range slots {
@@ -419,6 +422,7 @@ func (s *Server) Serve(ctx context.Context, l Listeners) error {
 		}
 	}
 	s.setState(draining)
+	s.endChanges()
 	if failed == nil && s.cfg.DrainDelay > 0 {
 		time.Sleep(s.cfg.DrainDelay) // balancers notice, and send what comes elsewhere
 	}

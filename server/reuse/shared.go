@@ -54,8 +54,8 @@ func (s *Shared) join(c *Cache) {
 	}
 }
 
-// clearAtOnce is how many entries are deleted between looks at the context.
-const clearAtOnce = 512
+// clearAtOnce is how many entries are deleted between looks at the context. On a slow disk each may take milliseconds.
+const clearAtOnce = 64
 
 // Clear removes all that the cache keeps from every tier, or as much as it can before ctx ends, and has the store tell it
 // nothing any more. The cache MUST NOT be in use, nor be used after.
