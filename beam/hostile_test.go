@@ -1,8 +1,12 @@
 package beam
 
 import (
+	"bytes"
+	"crypto/sha256"
+	"encoding/binary"
 	"errors"
 	"fmt"
+	"hash/crc32"
 	"math"
 	"math/rand/v2"
 	"os"
@@ -208,4 +212,37 @@ func TestBytesOfAnIndex(t *testing.T) {
 			t.Errorf("%d bytes, want %d", got, want)
 		}
 	})
+}
+
+// The stored form of a small index, written down by hand: files outlive the program that wrote them.
+func TestStoredForm(t *testing.T) {
+	ix := catalog{sizes: []int{3, 70000}, codes: []int32{2, 69999, 0, 5, 0, 5}}.build(t)
+	var tree []byte
+	put := func(values ...any) {
+		for _, v := range values {
+			var err error
+			if tree, err = binary.Append(tree, binary.LittleEndian, v); err != nil {
+				t.Fatal(err)
+			}
+		}
+		for len(tree)%8 != 0 {
+			tree = append(tree, 0)
+		}
+	}
+	put([]uint32{2, 3, 3, 2, 70000, 2}) // two levels, three items; sizes and nodes
+	put([]uint16{0, 2})                 // the codes of level 0, of two bytes each
+	put(uint64(0b11))                   // both have one child
+	put([]uint32{5, 69999})             // the codes of level 1, of four
+	put(uint64(0b101))                  // two items, then one
+	digest := sha256.Sum256(tree)
+	want := append([]byte("grebeIX1"), tree...)
+	tree = append(want, digest[:]...)
+	put([]uint32{1, 2, 0}) // the items
+	put(uint64(crc32.Checksum(tree, crc32.MakeTable(crc32.Castagnoli))))
+	if got := store(t, ix); !bytes.Equal(got, tree) {
+		t.Errorf("stored as\n%x, want\n%x", got, tree)
+	}
+	if ix.Digest() != Digest(digest) {
+		t.Errorf("digest %v, want %x", ix.Digest(), digest)
+	}
 }

@@ -444,6 +444,27 @@ func TestSearchRefuses(t *testing.T) {
 			t.Errorf("%v: %v, want %q", bad.logits, err, bad.want)
 		}
 	}
+	if err := s.Advance([]float32{1, 2, 3}, 3); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Advance(make([]float32, 8), 5); err != nil || s.Rows() != 0 {
+		t.Errorf("two rows of three, five apart: %v", err)
+	}
+	if err := s.Reset(ix, nil, Options{Width: 2}); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Advance([]float32{1, 2, 3}, 3); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Advance(make([]float32, 7), 5); err == nil || !strings.Contains(err.Error(), "want 2 rows of 3") {
+		t.Errorf("a logit less than two rows have: %v", err)
+	}
+	if err := s.Reset(ix, nil, Options{Width: 2}); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Advance([]float32{1, 2}, 3); err == nil {
+		t.Error("two logits of three were taken")
+	}
 	drive(t, s, ix, hashed(1)) // an error leaves the search where it was
 	if got, short := s.Results(nil, 2); len(got) != 2 || short {
 		t.Errorf("after errors: %v, short %v", got, short)
