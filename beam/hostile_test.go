@@ -15,6 +15,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"unsafe"
 )
 
 // Trees that cannot be walked safely are refused even where digest and checksum fit them, as an attacker's do.
@@ -71,6 +72,10 @@ func TestPlacesAreBounded(t *testing.T) {
 	data := store(t, catalog{sizes: []int{3}, codes: []int32{1}}.build(t))
 	if _, err := Open(data, math.MaxInt32+1, nil); !errors.Is(err, ErrDamaged) {
 		t.Errorf("%v", err)
+	}
+	ix := catalog{sizes: []int{3}, codes: []int32{1}}.build(t)
+	if err := ix.check(math.MaxInt32); err != nil {
+		t.Errorf("as many places as there may be: %v", err)
 	}
 	for number, ok := range map[uint32]bool{math.MaxInt32: true, math.MaxInt32 + 1: false, 2: false, 3: true} {
 		if err := checkNumbers([]uint32{number}, 1, 3); (err == nil) != ok {
@@ -244,5 +249,28 @@ func TestStoredForm(t *testing.T) {
 	}
 	if ix.Digest() != Digest(digest) {
 		t.Errorf("digest %v, want %x", ix.Digest(), digest)
+	}
+}
+
+// An index that is opened lies in the bytes it was opened from, where they are aligned: it takes no memory of its own.
+func TestOpenedInPlace(t *testing.T) {
+	if binary.NativeEndian.Uint16([]byte{1, 0}) != 1 {
+		t.Skip("this machine keeps numbers in another order")
+	}
+	data := store(t, catalog{sizes: []int{3, 70000}, codes: []int32{2, 69999, 0, 5, 0, 5}}.build(t))
+	words := make([]uint64, (len(data)+7)/8) // aligned
+	mapped := unsafe.Slice((*byte)(unsafe.Pointer(&words[0])), len(data))
+	copy(mapped, data)
+	ix, err := Open(mapped, 3, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	within := func(p unsafe.Pointer) bool {
+		at := uintptr(p) - uintptr(unsafe.Pointer(&words[0]))
+		return at < uintptr(len(data))
+	}
+	if !within(unsafe.Pointer(&ix.items[0])) || !within(unsafe.Pointer(&ix.levels[0].codes.short[0])) ||
+		!within(unsafe.Pointer(&ix.levels[1].codes.long[0])) || !within(unsafe.Pointer(&ix.levels[0].below.words[0])) {
+		t.Error("the index copied what it was opened from")
 	}
 }
