@@ -438,7 +438,7 @@ func TestDamageOfTheDataFolder(t *testing.T) {
 				} else if again, still := w.start(t); again == "refused" {
 					problem = fmt.Sprintf("refused after a repair: %s\n%s", still, text.String())
 				} else if still != "" && !strings.Contains(text.String(), "lost:") && again == "changed" {
-					problem = "a repair lost something and does not tell:\n" + text.String()
+					problem = fmt.Sprintf("a repair lost something and does not tell: %s\n%s", still, text.String())
 				}
 			}
 			if strings.HasPrefix(name, "imports") && problem == "" {

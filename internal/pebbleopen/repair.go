@@ -262,10 +262,15 @@ func (r *repairer) copyTo(fresh, sorted string, loss *Loss) error {
 	return errors.Join(err, tmp.Close())
 }
 
-// liveTables returns the names of the tables that the manifest lists, nil where it cannot be read. Others may be older
+// liveTables returns the names of the tables that the manifest lists, nil where it cannot be read or is not as it was synced:
+// Pebble reads a manifest up to its first damaged record, and so might not know the newest tables. Others may be older
 // than what was deleted since.
 func (r *repairer) liveTables(loss *Loss) map[string]bool {
-	db, err := r.reader(func(name string) bool { return isLog(name) || strings.HasPrefix(name, "OPTIONS-") }, true)
+	err := r.manifest()
+	var db *pebble.DB
+	if err == nil {
+		db, err = r.reader(func(name string) bool { return isLog(name) || strings.HasPrefix(name, "OPTIONS-") }, true)
+	}
 	if err != nil {
 		loss.Problems = append(loss.Problems, "the list of tables cannot be read: entries that were deleted shortly before may be back")
 		return nil
@@ -283,6 +288,27 @@ func (r *repairer) liveTables(loss *Loss) map[string]bool {
 		}
 	}
 	return live
+}
+
+// manifest returns what is wrong with the manifest in use, as far as the ledger tells.
+func (r *repairer) manifest() error {
+	name, err := atomicfs.ReadMarker(r.disk, r.dir, "manifest")
+	if err != nil {
+		return err
+	}
+	l, err := readLedger(r.dir, r.disk)
+	if err != nil {
+		return nil // nothing is known
+	}
+	e, ok := l.files[name]
+	if !ok {
+		return nil
+	}
+	problem, err := e.check(r.disk, r.disk.PathJoin(r.dir, name))
+	if err == nil && problem != "" {
+		err = errors.New(problem)
+	}
+	return err
 }
 
 // hiding is a file system without some files.
