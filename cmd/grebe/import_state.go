@@ -43,6 +43,9 @@ func loadImportState(dir string, src *source, target string) (*importState, erro
 	if errors.Is(err, fs.ErrNotExist) {
 		return s, nil
 	}
+	if err == nil { // the process before may have been killed before it did
+		err = durable.SyncDir(dir)
+	}
 	if err != nil {
 		return nil, err
 	}

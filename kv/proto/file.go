@@ -9,6 +9,7 @@ import (
 	"io"
 	"math"
 	"os"
+	"path/filepath"
 	"slices"
 	"syscall"
 	"unsafe"
@@ -170,6 +171,10 @@ func Open(name string) (*Index, error) {
 		return nil, fmt.Errorf("%s: %w", name, err)
 	}
 	x.unmap = func() error { return syscall.Munmap(data) }
+	// The process before may have been killed before it synced the folder: the file that it replaced could come back.
+	if err := durable.SyncDir(filepath.Dir(name)); err != nil {
+		return nil, errors.Join(fmt.Errorf("proto: sync the folder of %s: %w", name, err), x.Close())
+	}
 	return x, nil
 }
 

@@ -1,16 +1,22 @@
 package proto
 
 import (
+	"math/rand/v2"
 	"path/filepath"
 	"testing"
 
-	"grebe/internal/durable"
 	"grebe/internal/durable/durabletest"
 )
 
+// removal is what an index owes its caller: a user who was removed is gone.
+type removal struct{ gone bool }
+
+// Copy implements durabletest.Lives.
+func (r *removal) Copy() *removal { return &removal{r.gone} }
+
 // A file of prototypes is written whole or not at all, and durably: a kill or a power cut between any two changes of the
-// folder leaves the index before or the one after, and after Write returned the one after. So a user who was removed
-// does not come back.
+// folder, in any order, leaves the index before or the one after, and after Write returned the one after. A user who was
+// removed does not come back, and neither does one whom the index that was opened does not have.
 func TestWriteSurvivesPowerCuts(t *testing.T) {
 	x, _, _ := written(t)
 	d := durabletest.NewDisk()
@@ -28,41 +34,38 @@ func TestWriteSurvivesPowerCuts(t *testing.T) {
 	if pages := x.Remove(source); len(pages) == 0 {
 		t.Fatal("nothing to remove")
 	}
-	var disks []*durabletest.Disk
-	d.Before = func(durable.Kind, string) error {
-		// A kill, and then a power cut; or the cut alone, which leaves the same.
-		disks = append(disks, d.Kill(), d.Kill().Cut(nil))
-		return nil
+	l := &durabletest.Lives[*removal]{Every: 1}
+	l.Use = func(_ *durabletest.Disk, owed *removal, _ string) {
+		if err := x.Write(file); err != nil {
+			t.Fatal(err)
+		}
+		owed.gone = true
 	}
-	if err := x.Write(file); err != nil {
-		t.Fatal(err)
-	}
-	d.Before = nil
-	before := len(disks)
-	disks = append(disks, d.Kill(), d.Kill().Cut(nil))
-	for i, c := range disks {
+	l.Check = func(d *durabletest.Disk, owed *removal, what string) {
 		at := t.TempDir()
-		stop, err := c.Mount(at)
+		stop, err := d.Mount(at)
 		if err != nil {
 			t.Fatal(err)
 		}
+		defer stop()
 		y, err := Open(filepath.Join(at, "m.proto"))
 		if err != nil {
-			t.Fatalf("boundary %d of %d: %v", i, len(disks), err)
+			t.Fatalf("%s: %v", what, err)
 		}
+		defer y.Close()
 		there := false
 		for j := range y.prototypes {
 			there = there || y.prototypes[j].Count > 0 && y.prototypes[j].Source == source
 		}
-		if there && i >= before {
-			t.Errorf("a removed user came back with a power cut after Write returned")
+		if there && owed.gone {
+			t.Errorf("%s: a removed user came back", what)
 		}
-		if err := y.Close(); err != nil {
-			t.Error(err)
-		}
-		stop()
+		owed.gone = !there
 	}
-	if before < 8 {
-		t.Errorf("%d boundaries were tried", before)
+	owed := &removal{}
+	l.Run(d, owed, rand.New(rand.NewPCG(1, 61)), "write")
+	l.Check(d.Cut(nil), owed, "a power cut after Write returned")
+	if l.Tried() < 25 {
+		t.Errorf("kills and power cuts were tried %d times", l.Tried())
 	}
 }

@@ -27,6 +27,7 @@ type Prototypes struct {
 	index *proto.Index
 	keys  []kv.Key // of pages
 	stale bool     // the file has users who were dropped: it could not be written
+	left  []kv.Key // pages of such users that could not be deleted
 }
 
 // PrototypesFile returns where the index of a model lies.
@@ -90,17 +91,20 @@ func (p *Prototypes) Len() int {
 func (p *Prototypes) DropUser(id string) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	pages := p.index.Remove(p.cache.source(id))
-	if len(pages) == 0 && !p.stale {
+	for _, page := range p.index.Remove(p.cache.source(id)) {
+		p.left, p.stale = append(p.left, p.keys[page]), true
+	}
+	if !p.stale {
 		return nil
 	}
+	// The file goes last: after a crash it is how the next process finds the pages.
+	if err := p.cache.opt.Store.Delete(p.left...); err != nil {
+		return err
+	}
+	p.left = nil
 	err := p.index.Write(p.file)
 	p.stale = err != nil
-	errs := []error{err}
-	for _, page := range pages {
-		errs = append(errs, p.cache.opt.Store.Delete(p.keys[page]))
-	}
-	return errors.Join(errs...)
+	return err
 }
 
 // Matches are the prototypes of one request. The zero value is ready, and it is used again after Release.

@@ -17,6 +17,7 @@ import (
 	"grebe/compute/computetest"
 	"grebe/compute/cpu"
 	"grebe/engine"
+	"grebe/internal/durable"
 	"grebe/kv"
 	"grebe/kv/disk"
 	"grebe/kv/proto"
@@ -411,6 +412,15 @@ func TestPrototypesOfOthersAreRefused(t *testing.T) {
 	}
 }
 
+// watching is called before each change of a file.
+type watching struct{ call func() }
+
+// Do implements durable.Watcher.
+func (w *watching) Do(_ durable.Op, run func() error) error {
+	w.call()
+	return run()
+}
+
 // A user who is deleted leaves nothing in the pool.
 func TestPrototypesForgetUsers(t *testing.T) {
 	m := newMachine(t, 7, []int32{1}, t.TempDir(), false)
@@ -431,6 +441,20 @@ func TestPrototypesForgetUsers(t *testing.T) {
 	if len(gone) == 0 {
 		t.Fatal("the user has no prototype")
 	}
+	// A kill before the file is written leaves the user in it: the next process deletes the pages once more. After the file
+	// it would not know them.
+	watched := 0
+	stop, err := durable.Watch(filepath.Dir(file), &watching{func() {
+		watched++
+		for _, key := range gone {
+			if e, _ := m.store.Get(key); e != nil || m.store.Below(key) {
+				t.Error("the file is written before the pages are deleted")
+			}
+		}
+	}})
+	if err != nil {
+		t.Fatal(err)
+	}
 	p.file = filepath.Join(file, "nowhere")
 	for range 2 { // who asks again is told again
 		if err := p.DropUser(users.Users[0]); err == nil {
@@ -440,6 +464,10 @@ func TestPrototypesForgetUsers(t *testing.T) {
 	p.file = file
 	if err := p.DropUser(users.Users[0]); err != nil {
 		t.Fatal(err)
+	}
+	stop()
+	if watched == 0 {
+		t.Error("nothing was written")
 	}
 	for round := range 2 {
 		for _, key := range gone {
