@@ -327,6 +327,9 @@ func TestViewOfAnActivatedVersion(t *testing.T) {
 		t.Helper()
 		must(s.catalog.PutItem(&grebev1.Item{Id: id, Text: &text, Codes: codes}))
 	}
+	for i := range 200 { // more than a word has bits
+		text(fmt.Sprint("more", i), fmt.Sprint("text ", i), int32(i%20), int32(i/20))
+	}
 	text("i1", "old", 1, 1)
 	text("i2", "kept", 2, 2)
 	text("bare", "no codes")
@@ -354,6 +357,12 @@ func TestViewOfAnActivatedVersion(t *testing.T) {
 		t.Error("one model follows the catalog, and there is a view of all")
 	}
 	then := map[string]string{"i1": "old", "i2": "kept", "i4": "", "bare": "no codes", "none": ""}
+	for i := range 200 {
+		then[fmt.Sprint("more", i)] = fmt.Sprint("text ", i)
+		if i%3 == 0 {
+			must(s.catalog.DeleteItem(fmt.Sprint("more", i)))
+		}
+	}
 	sees("rolled back", s.models["a"].View(), then)
 	must(0, s.keeper.Rollback("b"))
 	v := s.keeper.View()

@@ -49,7 +49,6 @@ func (k *Keeper) readPins(version uint64) (hurt, err error) {
 			if err != nil || copied == nil {
 				return err, nil
 			}
-			k.pins = copied
 			return errors.New("it is gone: its copy is used"), k.writePins(copied)
 		}
 		k.pins = pins
@@ -66,7 +65,6 @@ func (k *Keeper) readPins(version uint64) (hurt, err error) {
 		return nil, fmt.Errorf("generate: %s and its copy are damaged: it is not known which version of the catalog was activated. "+
 			"Remove both files to generate the latest items, then activate the version you want: %w", k.pinFile(), errors.Join(err, second))
 	}
-	k.pins = copied
 	return err, k.writePins(copied)
 }
 

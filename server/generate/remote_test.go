@@ -85,6 +85,9 @@ func TestDeviceSearches(t *testing.T) {
 					*jobs = 0
 					got := must(remote.Recommend(t.Context(), &request))
 					sameItems(t, got, must(rounds.Recommend(t.Context(), &request)))
+					if c.alone && (got.Computed != got.Prompt+got.Rows || (got.Rows > 0) != (depth > 1)) {
+						t.Errorf("%d tokens computed, %d of the prompt, %d rows", got.Computed, got.Prompt, got.Rows)
+					}
 					if c.alone && *jobs != 1 {
 						t.Errorf("%d jobs for %+v, which the device runs by itself", *jobs, c.Request)
 					}

@@ -1,0 +1,90 @@
+package generate
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"grebe/catalog"
+)
+
+// An import that is large enough to begin a generation, and a change after it, are seen together: what the models had before is of a generation
+// that is not the one before any more.
+func TestAChangeRightBehindALargeImport(t *testing.T) {
+	s := newShelf(t)
+	s.fill(80)
+	s.open()
+	var ops []catalog.Op
+	for i := range 120 {
+		ops = append(ops, catalog.Op{PutItem: coded(fmt.Sprint("i", i), int32(i%20), int32(i%7))})
+	}
+	s.imports("x", ops...)
+	must(s.catalog.EndImport("x"))
+	s.put("i3", 19, 19)
+	s.keeper.Renew()
+	want := contentsOf(must(NewSnapshot("", s.catalog.Items(), s.prompt, &packer{2}, nil)))
+	s.want("both", "a", want)
+	if n := len(s.keeper.Versions()); n != 3 {
+		t.Errorf("%d versions, want three", n)
+	}
+	s.open()
+	s.want("after a restart", "b", want)
+}
+
+// Versions and indices that cannot be written are told of, and generated all the same until the process ends.
+func TestVersionsThatCannotBeWritten(t *testing.T) {
+	s := newShelf(t)
+	s.dir = filepath.Join(s.dir, "versions")
+	s.fill(80)
+	s.open()
+	if s.log.Len() != 0 {
+		t.Errorf("the log says %s", s.log.String())
+	}
+	must(0, os.Rename(s.dir, s.dir+".away"))
+	must(0, os.WriteFile(s.dir, nil, 0o600)) // no folder can be made there
+	for i := range 120 {                     // another generation
+		s.put(fmt.Sprint("i", i%60), int32(i%20), 3)
+	}
+	s.keeper.Renew()
+	s.want("not on disk", "a", contentsOf(must(NewSnapshot("", s.catalog.Items(), s.prompt, &packer{2}, nil))))
+	if !strings.Contains(s.log.String(), "a version of the catalog is not on disk") {
+		t.Errorf("the log says %s", s.log.String())
+	}
+	must(0, os.Remove(s.dir))
+	must(0, os.Rename(s.dir+".away", s.dir))
+	s.open()
+	names := must(filepath.Glob(filepath.Join(s.dir, "index-*")))
+	if len(names) == 0 {
+		t.Fatal("no index is on disk")
+	}
+	for _, name := range names {
+		must(0, os.Remove(name))
+		must(0, os.MkdirAll(filepath.Join(name, "in the way"), 0o700))
+	}
+	s.open()
+	s.want("without its index", "a", contentsOf(must(NewSnapshot("", s.catalog.Items(), s.prompt, &packer{2}, nil))))
+	if !strings.Contains(s.log.String(), "an index is not on disk") {
+		t.Errorf("the log says %s", s.log.String())
+	}
+}
+
+// A keeper whose versions cannot be read does not start.
+func TestVersionsThatCannotBeRead(t *testing.T) {
+	s := newShelf(t)
+	s.put("i1", 1, 1)
+	s.open()
+	must(0, s.keeper.Close())
+	folder := filepath.Join(s.dir, fmt.Sprintf("items-%020d", 9))
+	must(0, os.Mkdir(folder, 0o700))
+	k, err := NewKeeper(s.catalog, KeeperOptions{Dir: s.dir}, Target{"a", &Generator{Prompt: s.prompt}, &packer{4}})
+	if err == nil || k != nil {
+		t.Errorf("a folder instead of a file of items: %v", err)
+	}
+	if err := Record(s.catalog, KeeperOptions{Dir: s.dir}); err == nil {
+		t.Error("a folder instead of a file of items is no error to Record")
+	}
+	must(0, os.Remove(folder))
+	s.open()
+}
