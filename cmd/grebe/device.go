@@ -10,6 +10,7 @@ import (
 	"grebe/compute/cpu"
 	"grebe/compute/cuda"
 	"grebe/compute/cuda/driver"
+	"grebe/compute/null"
 	"grebe/engine"
 	"grebe/internal/config"
 	"grebe/model"
@@ -18,6 +19,10 @@ import (
 // openDevice opens the device that cfg names. With auto it is the first GPU, or the CPU when there is
 // none that can be used. The caller MUST Close it.
 func openDevice(cfg *config.Config, log *slog.Logger) (compute.Device, error) {
+	if cfg.Device == "none" {
+		log.Warn("nothing is computed: answers are nonsense", "device", cfg.Device)
+		return null.New(null.Options{}), nil
+	}
 	if cfg.Device != "cpu" {
 		d, err := cuda.New(cuda.Options{})
 		if err == nil {

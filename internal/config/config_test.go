@@ -91,7 +91,7 @@ func TestLoadNamesThePlaceOfEachProblem(t *testing.T) {
 		{"number for text", model + "device: 3\n", ":2: device: want a text, got the number 3: put it in quotes"},
 		{"list for mapping", model + "cache: [1]\n", ":2: cache: want keys and values, got a list"},
 		{"given twice", model + "slo_ms: 1\nslo_ms: 2\n", ":3: slo_ms: given twice"},
-		{"bad choice", model + "device: gpu\n", ":2: device: \"gpu\": want one of auto, cpu, cuda"},
+		{"bad choice", model + "device: gpu\n", ":2: device: \"gpu\": want one of auto, cpu, cuda, none"},
 		{"bad size", model + "cache: {host_memory: lots}\n", ":2: cache.host_memory: \"lots\" is not a size"},
 		{"bad address", model + "listen: here\n", ":2: listen: \"here\" is not an address"},
 		{"same address", model + "listen: \":1\"\nadmin_listen: \":1\"\n", ":3: admin_listen: :1 is the address of listen already"},

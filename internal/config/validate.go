@@ -40,7 +40,7 @@ func (p *problems) between(path string, v, low, high int) {
 func (c *Config) Validate() error {
 	var p problems
 	c.validateAddresses(&p)
-	p.oneOf("device", c.Device, "auto", "cpu", "cuda")
+	p.oneOf("device", c.Device, "auto", "cpu", "cuda", "none")
 	p.between("threads", c.Threads, 0, 1024)
 	p.between("slo_ms", c.SLOMillis, 1, 3_600_000)
 	p.oneOf("schedule.policy", c.Schedule.Policy, policies...)
