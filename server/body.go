@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"io"
+	"math/rand/v2"
 	"net/http"
 	"os"
 	"sync"
@@ -17,9 +18,13 @@ import (
 const (
 	minRate   = 4 << 10          // bytes per second
 	bodyGrace = 10 * time.Second // that a client may keep the server waiting, besides
-	// smallBody is what a body may hold while others use nearly all of MaxBuffered, and whatever else its connection and
-	// its key hold.
+	// bodySpread is by how much some have longer, at random: clients that came together are not all cut off at once.
+	bodySpread = 900 * time.Millisecond
+	// smallBody is what a body may hold while others use nearly all of MaxBuffered, and whatever else its
+	// connection and its key hold.
 	smallBody = 64 << 10
+	// firstBytes is for how much of a body there is memory before any of it arrives.
+	firstBytes = 4 << 10
 )
 
 var errSlowBody = errorf(requestTimeout, "", "the body comes too slowly: less than %d bytes a second", minRate)
@@ -63,7 +68,7 @@ type meteredBody struct {
 // meter has a request's body counted; the caller MUST call free on it.
 func (s *Server) meter(w http.ResponseWriter, r *http.Request, key string, stream bool) *meteredBody {
 	c := http.NewResponseController(w)
-	b := &meteredBody{ReadCloser: r.Body, s: s, conn: r.RemoteAddr, key: key, budget: bodyGrace, timed: true}
+	b := &meteredBody{ReadCloser: r.Body, s: s, conn: r.RemoteAddr, key: key, budget: bodyGrace + rand.N(bodySpread), timed: true}
 	if !stream {
 		b.until = time.Now().Add(s.cfg.ReadTimeout)
 	}
@@ -166,7 +171,7 @@ func (s *Server) receive(w http.ResponseWriter, r *http.Request) error {
 	}
 	var buf bytes.Buffer
 	if r.ContentLength > 0 {
-		buf.Grow(int(min(r.ContentLength, smallBody)) + bytes.MinRead)
+		buf.Grow(int(min(r.ContentLength, firstBytes)) + bytes.MinRead)
 	}
 	if _, err := buf.ReadFrom(http.MaxBytesReader(w, r.Body, s.cfg.MaxBody)); err != nil {
 		return readError(r, err)

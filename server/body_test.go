@@ -9,9 +9,12 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"net/http/httptest"
+	"runtime"
 	"strings"
 	"sync"
 	"testing"
+	"testing/iotest"
 	"testing/synctest"
 	"time"
 )
@@ -151,17 +154,41 @@ func TestSlowClientsCostOthersNothing(t *testing.T) {
 		time.Sleep(9 * time.Second)
 		ask()
 		for _, k := range slowKinds {
+			times := map[time.Duration]bool{}
 			for _, answer := range answers[k.name] {
 				line, took := answer()
+				times[took] = true
 				if !strings.Contains(line, k.answer) || k.name != "nothing" && took > 12*time.Second {
 					t.Fatalf("%s: %q after %v, want %s within 12 s", k.name, line, took, k.answer)
 				}
+			}
+			if k.answer == "408" && len(times) < 30 { // who came together is not cut off at once
+				t.Errorf("%s: 150 clients are cut off at %d times", k.name, len(times))
 			}
 		}
 		if held := w.bodies.Load(); held != 0 || len(w.slots) != 0 || len(w.intake.held) != 0 {
 			t.Errorf("%d bytes, %d places and %d owners are left", held, len(w.slots), len(w.intake.held))
 		}
 	})
+}
+
+// What a client declares costs nothing: memory for a body is taken as its bytes arrive.
+func TestADeclaredLengthTakesNoMemory(t *testing.T) {
+	w := newWorld(t)
+	const bodies = 200
+	var before, after runtime.MemStats
+	runtime.ReadMemStats(&before)
+	for range bodies {
+		r := httptest.NewRequest("POST", "/v1/rank", iotest.ErrReader(io.ErrUnexpectedEOF))
+		r.ContentLength = 16_000_000
+		if err := w.receive(httptest.NewRecorder(), r); err == nil {
+			t.Fatal("half a body was taken")
+		}
+	}
+	runtime.ReadMemStats(&after)
+	if each := (after.TotalAlloc - before.TotalAlloc) / bodies; each > 16<<10 {
+		t.Errorf("a body that does not come takes %d bytes", each)
+	}
 }
 
 // Streams of one HTTP/2 connection that send nothing take nothing from others, and end.
