@@ -125,12 +125,12 @@ mutate: ## change PKG in N random places, one at a time, and print the changes t
 crash: ## kill the server and the indexer 50 times each
 	CGO_ENABLED=0 GREBE_CRASHES=50 $(GO) test -count=1 -v -run Killed ./cmd/grebe
 
-POWERLOSS ?= 40
+POWERLOSS ?= 20
 .PHONY: powerloss
-powerloss: ## kills and power cuts at every change of a file, POWERLOSS random sequences per package
+powerloss: ## kills, power cuts and failed syncs, POWERLOSS random sequences per package, the first at every change of a file
 	CGO_ENABLED=0 GREBE_POWERLOSS=$(POWERLOSS) $(GO) test -count=1 -v -timeout 60m \
 	    -run 'Survive|PowerCut|FailedSync|AfterAKill|Targets|StayRemoved|LeaveTheFiles|CutShort' \
-	    ./internal/durable/... ./kv/disk ./kv/proto ./catalog/... ./embed ./cmd/grebe
+	    ./internal/durable/... ./internal/pebbleopen ./kv/disk ./kv/proto ./catalog/... ./embed ./cmd/grebe
 
 .PHONY: damage
 damage: ## damage every file of a data folder in eight ways, one at a time, and start on it
