@@ -4,9 +4,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
-	"io/fs"
 	"log/slog"
-	"os"
 
 	"github.com/cockroachdb/pebble/v2"
 	"github.com/cockroachdb/pebble/v2/vfs"
@@ -15,44 +13,33 @@ import (
 )
 
 // Examine reads a whole catalog that no process has open and says what is wrong with it. It changes nothing.
-func Examine(dir string) ([]string, error) {
-	lock, err := lockFolder(dir)
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil, nil
-	}
-	if err != nil {
-		return nil, err
-	}
-	defer lock.Close()
-	opt := pebbleOptions(lock, slog.New(slog.DiscardHandler), vfs.Default)
-	problems, err := pebbleopen.Examine(dir, opt)
-	if err != nil || len(problems) > 0 {
-		return problems, err
-	}
-	s, err := survey(dir, opt)
-	if err != nil {
-		return nil, err
-	}
-	return s.problems(), nil
+func Examine(dir string) (problems []string, err error) {
+	err = locked(dir, func(opt *pebble.Options) error {
+		problems, err = pebbleopen.Examine(dir, opt)
+		if err != nil || len(problems) > 0 {
+			return err
+		}
+		s, err := survey(dir, opt)
+		problems = s.problems()
+		return err
+	})
+	return problems, err
 }
 
 // Repair makes a catalog usable that Open refuses as damaged: it keeps all entries that can be read. It returns nil when
 // nothing is wrong with it. The version goes on from the last one that was recorded.
-func Repair(dir string) (*pebbleopen.Loss, error) {
-	if _, err := os.Stat(dir + ".repairing"); err == nil { // it may have been cut off when the folder was moved away
-		if err := os.MkdirAll(dir, 0o700); err != nil {
-			return nil, err
-		}
-	}
-	lock, err := lockFolder(dir)
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil, nil
-	}
-	if err != nil {
+func Repair(dir string) (loss *pebbleopen.Loss, err error) {
+	if err := pebbleopen.Resume(dir); err != nil {
 		return nil, err
 	}
-	defer lock.Close()
-	opt := pebbleOptions(lock, slog.New(slog.DiscardHandler), vfs.Default)
+	err = locked(dir, func(opt *pebble.Options) error {
+		loss, err = repair(dir, opt)
+		return err
+	})
+	return loss, err
+}
+
+func repair(dir string, opt *pebble.Options) (*pebbleopen.Loss, error) {
 	loss, err := pebbleopen.Repair(dir, opt)
 	if err != nil {
 		return loss, err
@@ -74,16 +61,11 @@ func Repair(dir string) (*pebbleopen.Loss, error) {
 	return loss, s.mend(dir, opt, loss.Note)
 }
 
-func lockFolder(dir string) (*pebble.Lock, error) {
-	if _, err := os.Stat(dir); err != nil {
-		return nil, err
-	}
-	lock, err := pebble.LockDirectory(dir, vfs.Default)
-	var path *fs.PathError
-	if err != nil && !errors.As(err, &path) {
-		return nil, ErrLocked
-	}
-	return lock, err
+// locked calls do with the options of a catalog whose folder is locked, unless there is no such folder.
+func locked(dir string, do func(*pebble.Options) error) error {
+	return pebbleopen.Locked(dir, ErrLocked, func(lock *pebble.Lock) error {
+		return do(pebbleOptions(lock, slog.New(slog.DiscardHandler), vfs.Default))
+	})
 }
 
 // surveyed is what a database holds.

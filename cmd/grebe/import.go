@@ -2,7 +2,6 @@ package main
 
 import (
 	"cmp"
-	"context"
 	"crypto/rand"
 	"errors"
 	"fmt"
@@ -244,38 +243,20 @@ func (j *job) all() error {
 
 // run imports the file from where the state is.
 func (j *job) run() error {
-	ctx, cancel := context.WithCancel(j.w.ctx)
-	chunks, wait, err := j.src.chunks(ctx, j.state)
-	if err != nil {
-		cancel()
-		return err
-	}
-	// The reader ends before the file is closed.
-	defer wait()
-	defer cancel()
-	for ch := range chunks {
-		part, ok := <-ch
-		if !ok {
-			break
-		}
+	err := j.src.parts(j.w.ctx, j.state, func(part *chunk) error {
 		if err := j.apply(part); err != nil {
 			return err
 		}
-		if j.w.ctx.Err() != nil {
-			return errStopped
-		}
-	}
-	if j.w.ctx.Err() != nil {
+		return j.w.ctx.Err()
+	})
+	if ended := j.w.ctx.Err(); ended != nil && (err == nil || errors.Is(err, ended)) {
 		return errStopped
 	}
-	return nil
+	return err
 }
 
 // apply imports a part of the file and moves the state behind it, or before the line that stops it.
 func (j *job) apply(part *chunk) error {
-	if part.err != nil {
-		return fmt.Errorf("read %s: %w", j.src.path, part.err)
-	}
 	bad := part.bad()
 	lines := part.lines
 	if bad >= 0 && j.c.OnError == "stop" {

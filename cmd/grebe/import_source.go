@@ -167,14 +167,15 @@ func (s *source) chunks(ctx context.Context, from *importState) (out <-chan chan
 	return order, wg.Wait, nil
 }
 
-// each visits all lines of the file that are not blank, in order.
-func (s *source) each(ctx context.Context, visit func(*line)) error {
+// parts hands out the file's lines from where a state is, decoded and in order, until visit fails or ctx ends.
+func (s *source) parts(ctx context.Context, from *importState, visit func(*chunk) error) error {
 	ctx, cancel := context.WithCancel(ctx)
-	chunks, wait, err := s.chunks(ctx, &importState{sum: sha256.New()})
+	chunks, wait, err := s.chunks(ctx, from)
 	if err != nil {
 		cancel()
 		return err
 	}
+	// The reader ends before the file is closed.
 	defer wait()
 	defer cancel()
 	for ch := range chunks {
@@ -185,11 +186,21 @@ func (s *source) each(ctx context.Context, visit func(*line)) error {
 		if part.err != nil {
 			return fmt.Errorf("read %s: %w", s.path, part.err)
 		}
-		for i := range part.lines {
-			visit(&part.lines[i])
+		if err := visit(part); err != nil {
+			return err
 		}
 	}
 	return ctx.Err()
+}
+
+// each visits all lines of the file that are not blank, in order.
+func (s *source) each(ctx context.Context, visit func(*line)) error {
+	return s.parts(ctx, &importState{sum: sha256.New()}, func(part *chunk) error {
+		for i := range part.lines {
+			visit(&part.lines[i])
+		}
+		return nil
+	})
 }
 
 // copy writes the file and an end of line to w.

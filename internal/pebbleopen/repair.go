@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io/fs"
 	"maps"
+	"os"
 	"slices"
 	"strings"
 
@@ -20,6 +21,32 @@ type Loss struct {
 	Lost     []string // what could not be read; empty: nothing was lost
 	Kept     string   // folder with the damaged files as they were; empty: they were repaired in place
 	Note     Note     // last one that was recorded before the damage
+}
+
+// Locked calls do with the lock of a database's folder, unless there is no such folder. Where another process has the lock it
+// returns taken.
+func Locked(dir string, taken error, do func(*pebble.Lock) error) error {
+	if _, err := os.Stat(dir); errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	lock, err := pebble.LockDirectory(dir, vfs.Default)
+	if err != nil {
+		var path *fs.PathError
+		if errors.As(err, &path) {
+			taken = err
+		}
+		return fmt.Errorf("lock %s: %w", dir, taken)
+	}
+	return errors.Join(do(lock), lock.Close())
+}
+
+// Resume makes the folder of a database whose repair was cut off when the damaged one had been moved away, so that it can be
+// locked and repaired again.
+func Resume(dir string) error {
+	if _, err := os.Stat(dir + repairing); err != nil {
+		return nil
+	}
+	return os.MkdirAll(dir, 0o700)
 }
 
 // Examine reads a whole database and says what is wrong with it. It changes nothing. The caller holds the folder's lock, and
