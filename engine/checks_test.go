@@ -217,6 +217,26 @@ func TestCostOfABlend(t *testing.T) {
 	}
 }
 
+// What a blended job costs is what its prompt does, less what its parts save: in keys as in rows.
+func TestCheckOfABlend(t *testing.T) {
+	e := newTiny(t, oneThread(t), "f32", Options{})
+	o := newOrdinary(t, e, rand.New(rand.NewPCG(4, 2)))
+	plain, err := e.Check(o.job(nil))
+	if err != nil {
+		t.Fatal(err)
+	}
+	b := &Blend{Parts: o.parts(), Budget: blend.Budget{Items: .5}}
+	got, err := e.Check(o.job(b))
+	if err != nil {
+		t.Fatal(err)
+	}
+	rows := b.expected(plain.Rows, e.shape.Layers)
+	first, late := b.shares(plain.Rows, rows, e.shape.Layers)
+	if want := (Cost{Rows: rows, Keys: plain.Keys * rows / plain.Rows, First: first, Late: late}); got != want || rows >= plain.Rows {
+		t.Errorf("%+v, want %+v; without parts %+v", got, want, plain)
+	}
+}
+
 // Blends that cannot be are refused.
 func TestBlendsThatAreRefused(t *testing.T) {
 	e := newTiny(t, oneThread(t), "f32", Options{})
@@ -726,6 +746,29 @@ func TestDevicesThatFail(t *testing.T) {
 	}
 }
 
+// A batch whose segments fill scratch memory to its last byte is computed, again and again.
+func TestScratchIsFilledToItsEnd(t *testing.T) {
+	e := newTiny(t, oneThread(t), "f32", Options{})
+	r := rand.New(rand.NewPCG(3, 3))
+	p := &plan.Plan{}
+	for range 50 {
+		p.Segments = append(p.Segments, plan.Segment{Kind: plan.Item, Tokens: randomTokens(r, 64)})
+	}
+	var first []float32
+	for range 3 {
+		res, err := e.Do(t.Context(), &Job{Plan: p, Hidden: []int{49}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if first == nil {
+			first = res.Hidden[0]
+		}
+		if !slices.Equal(res.Hidden[0], first) || e.pass.used != e.pass.scratch.Size || e.pass.used <= 1<<20 {
+			t.Errorf("%d of %d bytes are used", e.pass.used, e.pass.scratch.Size)
+		}
+	}
+}
+
 // Scratch memory is kept while batches need it, and given back when they need much less for long.
 func TestScratchMemory(t *testing.T) {
 	e := newTiny(t, oneThread(t), "f32", Options{})
@@ -765,9 +808,20 @@ func TestScratchMemory(t *testing.T) {
 			t.Errorf("%d aligned is %d", n, got)
 		}
 	}
-	mem := &tallied{Memory: e.memory, full: errors.New("no room")}
-	broken := &Engine{shape: e.shape, memory: mem, opt: e.opt}
 	p.free()
+	mem := &tallied{Memory: e.memory}
+	broken := &Engine{shape: e.shape, memory: mem, opt: e.opt}
+	for _, tokens := range []int{10, 3000, 6000} { // each needs more than the one before
+		p.tasks = []task{{job: &Job{Plan: user(make([]int32, tokens)...)}, out: &Outcome{}}}
+		if err := p.reserveScratch(broken); err != nil || mem.blocks != 1 {
+			t.Errorf("%v, %d blocks for scratch", err, mem.blocks)
+		}
+	}
+	p.free()
+	if mem.blocks != 0 {
+		t.Errorf("%d blocks are left", mem.blocks)
+	}
+	mem.full = errors.New("no room")
 	if err := p.reserveScratch(broken); !errors.Is(err, mem.full) {
 		t.Errorf("no room for scratch: %v", err)
 	}

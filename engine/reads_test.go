@@ -54,13 +54,14 @@ func TestJobsThatRead(t *testing.T) {
 			t.Errorf("the rest takes %v, and %v of 30 ms are for it", j.Expects(), l.share(30*ms))
 		}
 		l.Next(10)
+		time.Sleep(2 * ms)
 		near := make(chan error, 1)
 		go func() { near <- j.Approach(t.Context(), 15*ms, 0) }()
 		synctest.Wait()
 		if len(near) != 0 {
-			t.Error("20 ms are near within 15")
+			t.Error("18 ms are near within 15")
 		}
-		time.Sleep(5 * ms)
+		time.Sleep(3 * ms)
 		synctest.Wait()
 		if err := <-near; err != nil || j.Blend.First != 15*ms || j.Blend.Patience != 1 || time.Since(start) != 30*ms {
 			t.Errorf("%v: first %v, patience %v, after %v", err, j.Blend.First, j.Blend.Patience, time.Since(start))
@@ -86,6 +87,9 @@ func TestJobsThatRead(t *testing.T) {
 			t.Errorf("after everybody left: %v", err)
 		}
 		l.End()
+		if j.Expects() != 0 || l.reading != 0 {
+			t.Errorf("the rest takes %v, and all has come", j.Expects())
+		}
 		if l.share(time.Second) != 1 || NewLoading(0, pace).share(time.Second) != 1 {
 			t.Error("a share for nothing")
 		}
@@ -123,8 +127,8 @@ func TestPace(t *testing.T) {
 		t.Errorf("%v for two tokens, want 30", d)
 	}
 	p.note(1024, 0)
-	if d, _ := p.Expect(1); d != 8 { // half of 15 and of the least
-		t.Errorf("%v for a token, want 8", d)
+	if d, _ := p.Expect(2); d != 16 { // half of 15 and of the least, each
+		t.Errorf("%v for two tokens, want 16", d)
 	}
 }
 
