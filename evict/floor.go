@@ -27,8 +27,8 @@ import "math"
 //   - Always, for entries of any sizes: missed bytes ≤ LRU's + ε·(LRU's hit bytes) + b + what was lent, and b and what is lent are
 //     together at most Lend·capacity. With the defaults: hits ≥ 99.5 % of LRU's less one cache. Over any
 //     stretch of requests the same holds with the cap plus what Φ was at its beginning in place of b.
-//   - Until the cache has gained on LRU, and while the keeper below has not hit more than twice what LRU did, less is lent: hits ≥ 99 % of LRU's, or b less than
-//     99.5 % of them if that is lower. b is 0.1 % of the bytes of the first 5,000 requests: five entries.
+//   - Until the cache has gained more on LRU than chance would, and while the keeper below has not hit more than twice what LRU did,
+//     less is lent: hits ≥ 99 % of LRU's, or b less than 99.5 % of them if that is lower. b is 0.1 % of the bytes of the first 5,000 requests: five entries.
 //   - For entries of one size, with b and cap ≥ 2·capacity: under perfect predictions the misses are
 //     the optimum's. (LRU's run up to now, then a change to the optimum's content, is a way to serve the
 //     trace, so M ≤ L + Φ at every moment; so M + Φ ≤ L + 2Φ ≤ L + 2k, and the credit never binds.)
@@ -41,7 +41,9 @@ import "math"
 // double many times. So credit is also lent on evidence. A [follower] measures on paper what predictions gain on LRU, and what a cache gains that
 // keeps what it has ([keeper]). Four times the gain is lent, and taken back as it is lost again:
 //
-//   - at most ε·H − b, so a share of LRU's own hits; on predictions also twice what this cache has gained on LRU,
+//   - at most ε·H − b, so a share of LRU's own hits; on predictions also twice what this cache has gained on LRU. A gain counts only
+//     where it is more than chance: the square root of the number of LRU's hits (of the sum of their squared bytes). A few more hits
+//     out of a hundred say nothing about predictions,
 //   - at most Lend·capacity − b where the keeper hit more than twice what LRU did. There LRU's hits say nothing: on a loop larger than
 //     the cache it has none, and to keep half a cache means to differ from LRU by that half before the first gain.
 //
@@ -65,6 +67,7 @@ type Floor struct {
 	credit   float64
 	pending  int64 // bytes of the missed entry until it is inserted: in Φ, but about to leave it
 	stats    FloorStats
+	chance   float64 // sum of the squares of the bytes that LRU hit
 	started  int     // requests that added to b, up to startRequests
 	given    float64 // b so far
 	most     float64 // of b
@@ -243,11 +246,14 @@ func (p *Floor) begin(a Access, hit bool) {
 func (p *Floor) limits() (l limits) {
 	bytes := func(most float64) int64 { return max(int64(min(most, p.cfg.Lend*float64(p.capacity))-p.given), 0) }
 	share := p.cfg.Loss * float64(p.stats.LRUHits)
-	gained := max(p.stats.Hits-p.stats.LRUHits, 0)
+	gained := float64(p.stats.Hits - p.stats.LRUHits)
 	if !p.predicted {
 		return limits{}
 	}
-	return limits{predictions: bytes(share + gainTimes*float64(gained)), keeper: bytes(share), loops: bytes(math.Inf(1))}
+	if gained < 0 || gained*gained < p.chance {
+		gained = 0
+	}
+	return limits{predictions: bytes(share + gainTimes*gained), keeper: bytes(share), loops: bytes(math.Inf(1))}
 }
 
 // start adds to b.
@@ -259,6 +265,7 @@ func (p *Floor) start(bytes float64) {
 
 func (p *Floor) shadowHit(bytes int64) {
 	p.stats.LRUHits += bytes
+	p.chance += float64(bytes) * float64(bytes)
 	p.earn(p.cfg.Loss * float64(bytes))
 }
 
