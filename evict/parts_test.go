@@ -328,3 +328,46 @@ func TestCostStretchesReturns(t *testing.T) {
 		t.Errorf("what has no cost counts as %v, the mean is %v", d, p.mean)
 	}
 }
+
+// Models of any depth that can be trained are written and read back to predict the same; what is not whole is refused.
+func TestModelsOfAllDepths(t *testing.T) {
+	r := rand.New(rand.NewPCG(5, 6))
+	xs, ys := make([]Sample, 600), make([]float32, 600)
+	for i := range xs {
+		for f := range xs[i] {
+			xs[i][f] = float32(r.IntN(50))
+		}
+		ys[i] = xs[i][3] + xs[i][7]
+	}
+	for depth := 1; depth <= maxDepth; depth++ {
+		m := Train(xs, ys, TrainParams{Trees: 3, Depth: depth, MinLeaf: 1})
+		data, err := m.MarshalJSON()
+		if err != nil {
+			t.Fatal(err)
+		}
+		var back Model
+		if err := back.UnmarshalJSON(data); err != nil {
+			t.Fatalf("depth %d: %v", depth, err)
+		}
+		want, got := make([]float32, len(xs)), make([]float32, len(xs))
+		m.Predict(xs, want)
+		back.Predict(xs, got)
+		if !slices.Equal(got, want) {
+			t.Errorf("depth %d: a model that was read predicts otherwise", depth)
+		}
+		for i := range xs {
+			if one := m.one(&xs[i]); one != want[i] {
+				t.Fatalf("depth %d: sample %d alone is %v, among others %v", depth, i, one, want[i])
+			}
+		}
+	}
+	for _, text := range []string{
+		`{"depth":0,"leaf":[]}`, `{"depth":9,"leaf":[]}`, `{"depth":1,"leaf":[1,2],"feature":[0]}`,
+		`{"depth":1,"leaf":[1,2],"threshold":[0]}`, `{"depth":1,"leaf":[1,2,3],"feature":[0],"threshold":[0]}`,
+		`{"depth":1,"leaf":[1,2],"feature":[255],"threshold":[0]}`, `{`,
+	} {
+		if err := new(Model).UnmarshalJSON([]byte(text)); err == nil {
+			t.Errorf("%s was read", text)
+		}
+	}
+}
