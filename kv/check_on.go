@@ -11,8 +11,24 @@ import (
 // reuseViews says whether released views are used again: here not, so that one released too often is found.
 const reuseViews = false
 
-// check goes over the books after every change. Called with mu held.
+// checks counts changes that were not checked yet.
+type checks struct{ unchecked int }
+
+// checkedAlways is how many entries a store may have to be checked after every change.
+const checkedAlways = 1024
+
+// check goes over the books after a change. Called with mu held. It looks at every entry, so a store of more than checkedAlways is
+// checked after every 32nd part of its entries has changed: a fault in the books stays there, and is found some changes later.
 func (s *Store) check() {
+	n := len(s.index)
+	if s.checks.unchecked++; n > checkedAlways && s.checks.unchecked < n/32 {
+		return
+	}
+	s.checks.unchecked = 0
+	s.checkAll()
+}
+
+func (s *Store) checkAll() {
 	held := map[*level]int{}
 	count := map[*level]*[kinds]Stats{}
 	for _, l := range s.levels {

@@ -160,6 +160,7 @@ type Store struct {
 	rec       *record.Room
 
 	mu      sync.Mutex
+	checks  checks
 	index   map[Key]*published
 	moved   *sync.Cond // signalled when an entry came to a level
 	soiled  []*chunk   // that could not be zeroed
