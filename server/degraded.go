@@ -13,6 +13,20 @@ func (s *Server) problems() []string {
 	if err := s.catalog.Failed(); err != nil {
 		out = append(out, fmt.Sprintf("%v; %d requests to change it were refused", err, s.refused.Load()))
 	}
+	if s.cfg.Versions != nil {
+		if err := s.cfg.Versions.Failing(); err != nil {
+			out = append(out, fmt.Sprintf("versions of the catalog are not on disk, and are gone after a restart: %v", err))
+		}
+	}
+	for _, sl := range s.served {
+		m := sl.serving()
+		if m.Disk == nil {
+			continue
+		}
+		if err := m.Disk.Failing(); err != nil {
+			out = append(out, fmt.Sprintf("model %s: KV on disk: %v", m.Name, err))
+		}
+	}
 	return append(out, s.cfg.Tables.Problems()...)
 }
 

@@ -11,6 +11,7 @@ import (
 
 	"grebe/catalog"
 	"grebe/embed"
+	"grebe/kv/disk"
 )
 
 // Changes that a catalog refuses since its disk failed are logged once and counted.
@@ -56,5 +57,29 @@ func TestReadinessTellsWhatIsDegraded(t *testing.T) {
 	}
 	if body := w.ask("GET", "/metrics", "").Body.String(); !strings.Contains(body, "grebe_degraded 1") {
 		t.Error("no metric tells")
+	}
+}
+
+// A model whose KV cannot be written to disk is in what readiness says.
+func TestReadinessTellsOfDisks(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "kv")
+	store, err := disk.Open(dir, disk.Options{Budget: 1 << 20})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer store.Close()
+	w := newWorld(t, func(c *Config) { c.Models[0].Disk = store })
+	if body := w.ask("GET", "/v2/health/ready", "").Body.String(); body != "{\"ready\":true}\n" {
+		t.Errorf("sound: %s", body)
+	}
+	if err := os.RemoveAll(dir); err != nil {
+		t.Fatal(err)
+	}
+	if err := store.Put(disk.Key{1}, nil, [][]byte{{1}}); err == nil {
+		t.Fatal("a record was written to a folder that is gone")
+	}
+	rec := w.ask("GET", "/v2/health/ready", "")
+	if body := rec.Body.String(); rec.Code != 200 || !strings.Contains(body, `"degraded":["model `) || !strings.Contains(body, "KV on disk: create segment 1") {
+		t.Errorf("the folder is gone: %d %s", rec.Code, body)
 	}
 }

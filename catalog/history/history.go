@@ -32,6 +32,7 @@ import (
 	"time"
 
 	"grebe/catalog"
+	"grebe/internal/durable"
 )
 
 // Options of a History. Zero means the default.
@@ -75,6 +76,7 @@ type History struct {
 	current  *Generation
 	versions []*Version // oldest first; the last is the head
 	damaged  int
+	removing *durable.Trouble
 	pause    time.Duration // between attempts to write to a disk that fails
 	retry    time.Time     // of the next attempt
 }
@@ -109,7 +111,7 @@ type Delta struct {
 // ascending, and its own version.
 func Open(items []catalog.Entry, version uint64, opt Options) (*History, error) {
 	opt.setDefaults()
-	h := &History{opt: opt}
+	h := &History{opt: opt, removing: durable.NewTrouble(opt.Logger, "files of old versions of the catalog cannot be removed")}
 	if opt.Dir != "" {
 		if err := h.restore(version); err != nil {
 			return nil, fmt.Errorf("history: %w", err)
@@ -376,9 +378,7 @@ func (h *History) sweep(g *Generation) {
 			return
 		}
 	}
-	if err := g.remove(); err != nil {
-		h.opt.Logger.Warn("files of old versions of the catalog could not be removed", "error", err)
-	}
+	_ = h.removing.Note(g.remove()) // the next start tries again
 }
 
 // Load makes a version's items readable, from its files where they are not in memory. It fails with ErrDamaged

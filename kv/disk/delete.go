@@ -49,7 +49,7 @@ func (s *Store) scrubOnce() error {
 	for _, e := range list {
 		if err := s.free(e); err != nil {
 			s.putPending(e) // zero already: only its space is missing
-			s.opt.Logger.Error("disk: free deleted space", "error", err)
+			s.erasing.Note(err)
 		}
 	}
 	errs := []error{s.removeDoomed()}

@@ -22,10 +22,13 @@
 package disk
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"log/slog"
 	"sync"
+
+	"grebe/internal/durable"
 )
 
 // MaxMeta is the most bytes of meta a record may have.
@@ -97,6 +100,8 @@ type Store struct {
 	punch       bool // holes can be punched
 	maxSegments int
 
+	writing, erasing, reading *durable.Trouble
+
 	w        sync.Mutex
 	version  [32]byte // of the records that are written
 	active   *segment // takes the next record; may be nil
@@ -145,6 +150,9 @@ func open(dir folder, opt Options) (*Store, error) {
 		segs:        map[uint32]*segment{},
 		nextSeg:     1,
 	}
+	s.writing = durable.NewTrouble(opt.Logger, "disk: records cannot be written")
+	s.erasing = durable.NewTrouble(opt.Logger, "disk: old records cannot be erased, which is tried again")
+	s.reading = durable.NewTrouble(opt.Logger, "disk: records cannot be read, and are dropped")
 	if err := s.recover(); err != nil {
 		s.closeFiles()
 		return nil, err
@@ -274,6 +282,11 @@ func (s *Store) isClosed() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.closed
+}
+
+// Failing returns why records cannot be written, read or erased at present; nil: they can.
+func (s *Store) Failing() error {
+	return cmp.Or(s.writing.Failing(), s.erasing.Failing(), s.reading.Failing())
 }
 
 // Stats returns the store's counts.

@@ -3,7 +3,9 @@ package disk
 import (
 	"bytes"
 	"errors"
+	"log/slog"
 	"math/rand/v2"
+	"strings"
 	"syscall"
 	"testing"
 )
@@ -149,4 +151,59 @@ func TestPutFailsWhileNothingCanBeErased(t *testing.T) {
 	mustPut(t, s, keyOf(2), nil, pattern(keyOf(2), 'p', 0, 1000))
 	d.cut = true
 	books(t, s)
+}
+
+// A disk that fails every write, and then every read, is logged once each. What works again is logged, too.
+func TestFailuresAreLoggedOnce(t *testing.T) {
+	var log bytes.Buffer
+	d := newMemFolder(t, true)
+	s := mustOpen(t, d, Options{Budget: 2 * mib, Segment: 256 << 10, Logger: slog.New(slog.NewTextHandler(&log, nil))})
+	payload := [][]byte{make([]byte, 5000)}
+	lines := func(what string, want int) {
+		t.Helper()
+		if n := strings.Count(log.String(), "\n"); n != want {
+			t.Errorf("%s: %d lines were logged, want %d:\n%s", what, n, want, &log)
+		}
+	}
+	put := func(from int) (errs int) {
+		for k := from; k < from+20; k++ {
+			if s.Put(keyOf(k), nil, payload) != nil {
+				errs++
+			}
+		}
+		return errs
+	}
+	if n := put(0); n > 0 || s.Failing() != nil {
+		t.Fatalf("%d errors, %v", n, s.Failing())
+	}
+	lines("in order", 0)
+	d.fail = func(op string) error { return syscall.EIO }
+	if n := put(10); n != 20 || !errors.Is(s.Failing(), syscall.EIO) {
+		t.Errorf("%d errors, %v", n, s.Failing())
+	}
+	lines("writes fail", 1)
+	d.fail = nil
+	if n := put(10); n > 0 || s.Failing() != nil {
+		t.Errorf("%d errors, %v", n, s.Failing())
+	}
+	lines("writes work again", 2)
+	for _, f := range d.files {
+		f.bad = true
+	}
+	for k := range 15 {
+		if _, _, ok := fetch(t, s, keyOf(k)); ok {
+			t.Fatal("read from a disk that fails")
+		}
+	}
+	if !errors.Is(s.Failing(), syscall.EIO) || s.Stats().ReadErrors != 15 {
+		t.Errorf("%v after %d errors", s.Failing(), s.Stats().ReadErrors)
+	}
+	lines("reads fail", 3)
+	for _, f := range d.files {
+		f.bad = false
+	}
+	if _, _, ok := fetch(t, s, keyOf(17)); !ok || s.Failing() != nil {
+		t.Errorf("found %v, %v", ok, s.Failing())
+	}
+	lines("reads work again", 4)
 }

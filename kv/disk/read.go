@@ -38,6 +38,7 @@ func (s *Store) Get(key Key, place func(meta []byte, n int64) ([][]byte, error))
 		s.condemn(&r, err)
 		return nil, false, nil
 	}
+	s.reading.Note(nil)
 	s.mu.Lock()
 	s.stats.Hits++
 	s.mu.Unlock()
@@ -183,11 +184,12 @@ func (s *Store) condemn(r *record, reason error) {
 		return
 	}
 	s.forget(id)
-	if errors.Is(reason, errDamaged) {
-		s.stats.ChecksumFailures++
-	} else {
+	if !errors.Is(reason, errDamaged) {
 		s.stats.ReadErrors++
+		s.reading.Note(reason, "segment", r.seg, "offset", r.offset())
+		return
 	}
+	s.stats.ChecksumFailures++
 	s.opt.Logger.Warn("disk: dropped a record", "segment", r.seg, "offset", r.offset(), "reason", reason)
 }
 

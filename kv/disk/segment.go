@@ -120,7 +120,7 @@ func (s *Store) drop(seg *segment) {
 	s.mu.Unlock()
 	s.doomed = append(s.doomed, seg)
 	if err := s.removeDoomed(); err != nil {
-		s.opt.Logger.Error("disk: drop a segment", "error", err) // it is tried again
+		s.erasing.Note(err)
 	}
 }
 

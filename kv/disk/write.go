@@ -24,7 +24,11 @@ func (s *Store) Put(key Key, meta []byte, payload [][]byte) error {
 		return ErrClosed
 	}
 	h.version = s.version
-	if err := s.put(&h, size, meta, payload); err != nil {
+	err := s.put(&h, size, meta, payload)
+	if !errors.Is(err, ErrNoRoom) {
+		s.writing.Note(err)
+	}
+	if err != nil {
 		s.countWriteError()
 		return fmt.Errorf("disk: put %d bytes: %w", size, err)
 	}
@@ -56,9 +60,7 @@ func (s *Store) put(h *header, size int64, meta []byte, payload [][]byte) error 
 		return err
 	}
 	s.publish(seg, h)
-	if err := s.drain(); err != nil {
-		s.opt.Logger.Error("disk: erase a replaced record", "error", err) // it stays pending
-	}
+	s.erasing.Note(s.drain()) // what failed stays pending
 	return nil
 }
 

@@ -17,6 +17,7 @@ import (
 	"grebe/beam"
 	"grebe/catalog"
 	"grebe/catalog/history"
+	"grebe/internal/durable"
 )
 
 // settle is how long a change waits for others before snapshots are made of both.
@@ -47,6 +48,8 @@ type KeeperOptions struct {
 // Locks: build, then the history's own, then mu.
 type Keeper struct {
 	log     *slog.Logger
+	storing *durable.Trouble // of versions
+	saving  *durable.Trouble // of indices
 	dir     string
 	catalog *catalog.Catalog
 	now     func() time.Time
@@ -87,6 +90,8 @@ func NewKeeper(c *catalog.Catalog, opt KeeperOptions, targets ...Target) (*Keepe
 	if k.log == nil {
 		k.log = slog.New(slog.DiscardHandler)
 	}
+	k.storing = durable.NewTrouble(k.log, "versions of the catalog are not on disk: they are gone after a restart")
+	k.saving = durable.NewTrouble(k.log, "indices of items are not on disk: they are built again at the next start")
 	for _, t := range targets {
 		k.targets = append(k.targets, &target{Target: t, indexer: newIndexer(t.Generator.Prompt)})
 	}
@@ -279,9 +284,8 @@ func (k *Keeper) Renew() {
 	v := k.history.Head()
 	for _, d := range k.take() {
 		var err error
-		if v, err = k.history.Apply(d); err != nil {
-			k.log.Error("a version of the catalog is not on disk", "version", v.Number, "error", err)
-		}
+		v, err = k.history.Apply(d)
+		_ = k.storing.Note(err, "version", v.Number)
 	}
 	for _, t := range k.following() {
 		if err := k.follow(t, v); err != nil {
@@ -291,6 +295,9 @@ func (k *Keeper) Renew() {
 		k.log.Debug("items that are generated", "model", t.Name, "version", t.head.Version, "items", t.head.Len(), "took", time.Since(start))
 	}
 }
+
+// Failing returns why versions of the catalog cannot be stored at present; nil: they can.
+func (k *Keeper) Failing() error { return k.storing.Failing() }
 
 // follow makes a model's snapshot of the last version, and has the model use it unless it stays with another.
 func (k *Keeper) follow(t *target, v *history.Version) error {
@@ -367,7 +374,5 @@ func (k *Keeper) store(t *target, v *history.Version, ix *beam.Index) {
 }
 
 func (k *Keeper) write(t *target, name string, ix *beam.Index, v *history.Version) {
-	if err := t.indexer.write(name, ix, v); err != nil {
-		k.log.Warn("an index is not on disk: it is built again at the next start", "model", t.Name, "error", err)
-	}
+	_ = k.saving.Note(t.indexer.write(name, ix, v), "model", t.Name)
 }
