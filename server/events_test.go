@@ -322,6 +322,40 @@ func TestEventsRankWithoutTasks(t *testing.T) {
 	}
 }
 
+// A filter on an attribute that no item has is a mistake, and the error names those that exist. A value that no item has is none.
+func TestEventsFilterByAnAttributeThatNoItemHas(t *testing.T) {
+	dir := t.TempDir()
+	must(t, hstutest.Write(dir, hstutest.Spec{Hidden: 32, Layers: 1, Heads: 2, HeadDim: 16, Items: 40, MaxSeqLen: 50}))
+	w := newEventWorld(t, dir, "f32", 1000)
+	recommend := func(name, value string) (*grebev1.RecommendResponse, error) {
+		return w.cached.Recommend(t.Context(), &grebev1.RecommendRequest{
+			User: &grebev1.User{Events: w.events(5)}, N: 5, Filter: map[string]*grebev1.Values{name: {Values: []string{value}}},
+		})
+	}
+	var e *Error
+	if _, err := recommend("departmnt", "toys"); !errors.As(err, &e) || e.code != invalidArgument || !strings.Contains(err.Error(), "no item has attributes") {
+		t.Errorf("items without attributes: %v", err)
+	}
+	for i, department := range []string{"toys", "books", "toys"} {
+		_, err := w.catalog.PutItem(&grebev1.Item{Id: fmt.Sprint("i", i), Attributes: map[string]*grebev1.Values{"department": {Values: []string{department}}}})
+		must(t, err)
+	}
+	_, err := recommend("departmnt", "toys")
+	if !errors.As(err, &e) || e.code != invalidArgument || !strings.Contains(err.Error(), `filter.departmnt: no item has this attribute; items have "department"`) {
+		t.Errorf("an attribute that no item has: %v", err)
+	}
+	resp, err := recommend("department", "toys")
+	must(t, err)
+	if len(resp.Results) != 2 {
+		t.Errorf("%v are recommended, want the two toys", resp.Results)
+	}
+	resp, err = recommend("department", "food")
+	must(t, err)
+	if len(resp.Results) != 0 || !resp.Short {
+		t.Errorf("a value that no item has: %v, short %v", resp.Results, resp.Short)
+	}
+}
+
 // What was seen is excluded also where the model takes it no more, and where it is in the history beside events.
 func TestEventsExcludeAllThatWasSeen(t *testing.T) {
 	dir := t.TempDir()

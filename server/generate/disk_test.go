@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	grebev1 "grebe/api/grebe/v1"
 	"grebe/catalog"
 )
 
@@ -94,4 +95,33 @@ func TestVersionsThatCannotBeRead(t *testing.T) {
 	}
 	must(0, os.Remove(folder))
 	s.open()
+}
+
+// A start warns of items whose codes a model does not have, with their number and the first of them, for each model. More of
+// them are warned of when they come; others are not.
+func TestStartWarnsOfUnusableCodes(t *testing.T) {
+	s := newShelf(t)
+	s.fill(80)
+	must(s.catalog.PutItem(&grebev1.Item{Id: "long", Codes: codesOf(1, 2, 3)}))
+	must(s.catalog.PutItem(&grebev1.Item{Id: "high", Codes: codesOf(1, 20)}))
+	must(s.catalog.PutItem(&grebev1.Item{Id: "bare"}))
+	const warning = "items have codes that the model does not have"
+	for range 2 { // a restart reads the versions back
+		s.open()
+		text := s.log.String()
+		if strings.Count(text, warning) != 2 || strings.Count(text, "level=WARN") != 2 || !strings.Contains(text, "model=a items=2 of=82") ||
+			!strings.Contains(text, "model=b items=2 of=82") || !strings.Contains(text, "long") || !strings.Contains(text, "high") {
+			t.Errorf("the log says %s", text)
+		}
+	}
+	s.put("i1", 3, 3)
+	s.keeper.Renew()
+	if n := strings.Count(s.log.String(), warning); n != 2 {
+		t.Errorf("%d warnings after an item that can be generated: %s", n, s.log.String())
+	}
+	must(s.catalog.PutItem(&grebev1.Item{Id: "higher", Codes: codesOf(30, 1)}))
+	s.keeper.Renew()
+	if n := strings.Count(s.log.String(), warning); n != 4 || !strings.Contains(s.log.String(), "items=3 of=83") {
+		t.Errorf("%d warnings after one more that cannot: %s", n, s.log.String())
+	}
 }
