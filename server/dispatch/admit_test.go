@@ -665,3 +665,26 @@ func TestAShedErrorSaysWhenToAskAgain(t *testing.T) {
 		t.Errorf("it says %q", got)
 	}
 }
+
+// A job whose disk has not begun when it is high time to compute leaves the disk: its batch waits for nothing, and is predicted to compute all.
+func TestAJobLeavesADiskThatDoesNotBegin(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d := open(t, Options{SLO: time.Second}, &clockworkDisk{})
+		defer d.Close()
+		pace := known(ms)
+		j := job(40)
+		j.Blend = &engine.Blend{Load: engine.NewLoading(20, pace)} // its reader waits for others
+		start := time.Now()
+		ctx, cancel := context.WithTimeout(t.Context(), 500*ms)
+		defer cancel()
+		done := make(chan error, 1)
+		go func() { _, err := d.Do(ctx, j); done <- err }()
+		time.Sleep(340 * ms) // twice the 82 ms of computing all are left at 336
+		if got, _ := d.Backlog(); math.Abs(got-81) > 1 {
+			t.Errorf("%.1f ms are under way, want 81", got)
+		}
+		if err := <-done; err != nil || time.Since(start) > 420*ms {
+			t.Errorf("%v after %v, want 417 ms", err, time.Since(start))
+		}
+	})
+}
