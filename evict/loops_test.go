@@ -83,6 +83,21 @@ func TestSweepsAreLeftToLRU(t *testing.T) {
 	}
 }
 
+// flipped is at least so many requests for n keys in pieces of random length, each a loop or sweeps, half of them backwards.
+func flipped(r *rand.Rand, n, requests int) (keys []uint64) {
+	for len(keys) < requests {
+		length := 200 + r.IntN(4000)
+		piece := [][]uint64{cycle(n, length), sweep(n, length)}[r.IntN(2)]
+		if backwards := r.IntN(2) == 0; backwards {
+			for i := range piece {
+				piece[i] = uint64(n-1) - piece[i]
+			}
+		}
+		keys = append(keys, piece...)
+	}
+	return keys
+}
+
 // Streams that flip their order after pieces of random length, predictions that are right for a while and then reversed: at no moment after
 // the start is the default more than 1 % of LRU's hits behind, or ten, or what it had gained before and loses again.
 // By proof it is never more than 0.5 % and one cache behind.
@@ -90,17 +105,7 @@ func TestFlippedOrders(t *testing.T) {
 	r := rand.New(rand.NewPCG(31, 31))
 	for range 12 {
 		n, k := 200+r.IntN(2000), 20+r.IntN(150)
-		var keys []uint64
-		for len(keys) < 30000 {
-			length := 200 + r.IntN(4000)
-			piece := [][]uint64{cycle(n, length), sweep(n, length)}[r.IntN(2)]
-			if flipped := r.IntN(2) == 0; flipped {
-				for i := range piece {
-					piece[i] = uint64(n-1) - piece[i]
-				}
-			}
-			keys = append(keys, piece...)
-		}
+		keys := flipped(r, n, 30000)
 		next := NextUses(keys)
 		bad := adversaries["nearest first"](r, next)
 		p, gained := unforeseen(k), 0
