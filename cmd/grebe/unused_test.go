@@ -94,7 +94,8 @@ func TestFilesThatAreWrittenStay(t *testing.T) {
 func TestHalfWrittenFilesGoAtTheStart(t *testing.T) {
 	w := newReloadWorld(t)
 	left := []string{
-		"prototypes/m.proto.0000beef.part", "prototypes/.proto-123", "importance/.new-123", "importance/m.importance.0000beef.part", "deleted-users.0000beef.part",
+		"prototypes/m.proto.0000beef.part", "prototypes/.proto-123", "importance/.new-123", "importance/m.importance.0000beef.part",
+		"imports/5eed.json.0000beef.part", "deleted-users.0000beef.part",
 	}
 	kept := []string{"prototypes/other.proto", "importance/other.importance"}
 	for _, name := range append(left, kept...) {
