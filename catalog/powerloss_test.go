@@ -113,9 +113,9 @@ func check(t *testing.T) func(d *durabletest.Disk, p *promises, what string) {
 	}
 }
 
-// Items, users, events and batches: a kill, a power cut, and both in turn, at every change of a file or a folder, right after a
-// sync that fails too. What a call acknowledged is there, what it deleted is not, and the deletion of a user is pending
-// until it is done.
+// Items, users, events and batches: a kill, a power cut, and both in turn, at every change of a file or a folder,
+// right after a sync that fails too. What a call acknowledged is there, what it deleted is not, and the deletion of a
+// user is pending until it is done.
 func TestCatalogSurvivesKillsAndPowerCuts(t *testing.T) {
 	t.Parallel()
 	n, campaign := durabletest.Sequences(2)
@@ -146,8 +146,9 @@ func TestCatalogSurvivesKillsAndPowerCuts(t *testing.T) {
 // failingDisk is set in the process whose disk fails.
 const failingDisk = "GREBE_TEST_FAILING_DISK"
 
-// A sync that fails, of the log or of any other file, is an error of the call that waits for it, or costs nothing. The catalog
-// then takes no more writes. The next process loses nothing that was acknowledged, and what it shows survives a power cut.
+// A sync that fails, of the log or of any other file, is an error of the call that waits for it, or costs nothing.
+// The catalog then takes no more writes. The next process loses nothing that was acknowledged, and what it shows
+// survives a power cut.
 func TestCatalogSurvivesFailedSyncs(t *testing.T) {
 	t.Parallel()
 	if os.Getenv(failingDisk) == "" {

@@ -95,8 +95,8 @@ func checkTable(t *testing.T) func(d *durabletest.Disk, b *rowBook, what string)
 	}
 }
 
-// Rows of a table in Pebble: a kill, a power cut, and both in turn, at every change of a file or a folder, right after a sync
-// that fails too.
+// Rows of a table in Pebble: a kill, a power cut, and both in turn, at every change of a file or a folder, right
+// after a sync that fails too.
 func TestTablesSurviveKillsAndPowerCuts(t *testing.T) {
 	t.Parallel()
 	n, campaign := durabletest.Sequences(2)

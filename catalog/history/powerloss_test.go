@@ -37,9 +37,9 @@ type owed struct {
 // Copy implements durabletest.Lives.
 func (o *owed) Copy() *owed { return &owed{o.version, maps.Clone(o.items), slices.Clone(o.versions)} }
 
-// Versions of a catalog: a kill, a power cut, and both in turn, at every change of a file or a folder, with and without
-// syncs that fail, and right after them. Every version that Apply acknowledged, or that a process listed, is there and whole,
-// and the last one is what the catalog has.
+// Versions of a catalog: a kill, a power cut, and both in turn, at every change of a file or a folder, with and
+// without syncs that fail, and right after them. Every version that Apply acknowledged, or that a process listed, is
+// there and whole, and the last one is what the catalog has.
 func TestVersionsSurviveKillsAndPowerCuts(t *testing.T) {
 	n, campaign := durabletest.Sequences(4)
 	tried := 0
@@ -112,7 +112,8 @@ func (w *world) lives(t *testing.T, r *rand.Rand, fails bool) *durabletest.Lives
 	return l
 }
 
-// pay checks all versions, and that those that are owed are among them. Callers can see all of them, so they are owed from then on.
+// pay checks all versions, and that those that are owed are among them. Callers can see all of them, so they are owed
+// from then on.
 func (w *world) pay(t *testing.T, h *History, o *owed, what string) {
 	t.Helper()
 	w.remember(h.Head())

@@ -52,8 +52,8 @@ func flipAt(part, of int) func([]byte) []byte {
 // remedy is what an error that refuses a start names.
 var remedy = regexp.MustCompile(`grebe doctor --repair|remove it|remove the|restore`)
 
-// dataKinds are all files that Grebe writes below data_dir, with N for numbers and digests. Unfinished files, which end in
-// durable.PartSuffix, are not among them: a start removes them.
+// dataKinds are all files that Grebe writes below data_dir, with N for numbers and digests. Unfinished files, which
+// end in durable.PartSuffix, are not among them: a start removes them.
 var dataKinds = []string{
 	"catalog.loaded.json", "catalog.loaded-N.lines",
 	"catalog/LOCK", "catalog/MANIFEST-N", "catalog/N.log", "catalog/N.sst", "catalog/OPTIONS-N", "catalog/ledger",
@@ -316,8 +316,8 @@ func (w *damageWorld) tableRows(t *testing.T, s *stack) string {
 
 var numbers = regexp.MustCompile(`[0-9a-f]{16,}|[0-9]+`)
 
-// kinds returns a file of each kind of the folder, or all files: those whose names differ in numbers only are one kind. All of
-// dataKinds are there, and no others.
+// kinds returns a file of each kind of the folder, or all files: those whose names differ in numbers only are one
+// kind. All of dataKinds are there, and no others.
 func (w *damageWorld) kinds(t *testing.T, all bool) []string {
 	t.Helper()
 	byKind := map[string][]string{}
@@ -389,9 +389,9 @@ func (w *damageWorld) start(t *testing.T) (outcome string, problem string) {
 	return "no change", ""
 }
 
-// Whatever happens to one file of the data folder, a start has all that was acknowledged, or says what it has not, or refuses and
-// names a remedy that works. A sample of the kinds of files and of damage runs here, all of them with GREBE_DAMAGE=all, those of
-// some files with a part of their names instead of all.
+// Whatever happens to one file of the data folder, a start has all that was acknowledged, or says what it has not, or
+// refuses and names a remedy that works. A sample of the kinds of files and of damage runs here, all of them with
+// GREBE_DAMAGE=all, those of some files with a part of their names instead of all.
 func TestDamageOfTheDataFolder(t *testing.T) {
 	part := os.Getenv("GREBE_DAMAGE")
 	every := part != ""

@@ -14,8 +14,8 @@ import (
 	"grebe/server"
 )
 
-// deletedFile has the ids of users whom an import of an earlier version deleted while no server ran, a JSON string per line. The
-// catalog records them today.
+// deletedFile has the ids of users whom an import of an earlier version deleted while no server ran, a JSON string
+// per line. The catalog records them today.
 func deletedFile(dataDir string) string { return filepath.Join(dataDir, "deleted-users") }
 
 // forgetDeleted has a server drop what is cached of those users.

@@ -6,8 +6,8 @@ import (
 	"sync/atomic"
 )
 
-// Trouble follows a kind of write or read that fails, such as every one on a full disk. It is logged when it begins and when it
-// is over, not each time. It is safe for concurrent use.
+// Trouble follows a kind of write or read that fails, such as every one on a full disk. It is logged when it begins
+// and when it is over, not each time. It is safe for concurrent use.
 type Trouble struct {
 	log     *slog.Logger
 	begins  string // logged with the first error

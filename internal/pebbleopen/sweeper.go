@@ -14,8 +14,8 @@ type Sweeping struct {
 	From, To []byte        // keys that are swept when more were deleted than can be followed one by one
 	Pending  bool          // bytes were left when the database was last closed
 	Before   func()        // called before each sweep; nil: nothing is
-	// Done is called after a sweep. The owner then removes its own mark, durably, if the sweeper is idle. After an error the
-	// sweep is repeated.
+	// Done is called after a sweep. The owner then removes its own mark, durably, if the sweeper is idle. After an
+	// error the sweep is repeated.
 	Done   func() error
 	Failed func(error) // told of a sweep that failed and is repeated; nil: nobody is
 }
@@ -148,8 +148,8 @@ func (s *Sweeper) Sweep(ctx context.Context) error {
 	return s.opt.Done()
 }
 
-// sweep rewrites the files that hold keys, or all of them. It does not call Flush, in which a log that cannot be synced ends
-// the process: Compact flushes the keys that it is given.
+// sweep rewrites the files that hold keys, or all of them. It does not call Flush, in which a log that cannot be
+// synced ends the process: Compact flushes the keys that it is given.
 func (d *DB) sweep(ctx context.Context, opt *Sweeping, keys [][]byte, all bool) error {
 	ranges := [][2][]byte{{opt.From, opt.To}}
 	if !all {

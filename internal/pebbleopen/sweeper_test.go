@@ -63,7 +63,8 @@ func TestSweepIsTriedAgain(t *testing.T) {
 	}
 }
 
-// A sweep looks at single keys while these are few. One that fails is tried again, after pauses that double, and then at all keys.
+// A sweep looks at single keys while these are few. One that fails is tried again, after pauses that double, and then
+// at all keys.
 func TestPausesOfSweeps(t *testing.T) {
 	s := &Sweeper{wake: make(chan struct{}, 1)}
 	s.Add(make([][]byte, MostSwept-1)...)
@@ -130,8 +131,8 @@ func TestSweepersWaitForTheirLock(t *testing.T) {
 	}
 }
 
-// A log that cannot be synced while a sweep rotates it makes the database fail. Pebble alone ends the process: it panics in the
-// sweeper's goroutine.
+// A log that cannot be synced while a sweep rotates it makes the database fail. Pebble alone ends the process: it
+// panics in the sweeper's goroutine.
 func TestSweepOfALogThatCannotBeSynced(t *testing.T) {
 	d := durabletest.NewDisk()
 	var failing atomic.Bool

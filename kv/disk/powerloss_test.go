@@ -43,8 +43,9 @@ func newSurvivor(t *testing.T, seed uint64, fails, holes bool) *survivor {
 	return v
 }
 
-// Puts, deletes and syncs, interrupted at any system call by a kill or a power cut, several times in any order, with and
-// without syncs that fail: what Sync acknowledged is there, what Delete acknowledged is not, in records and in bytes.
+// Puts, deletes and syncs, interrupted at any system call by a kill or a power cut, several times in any order, with
+// and without syncs that fail: what Sync acknowledged is there, what Delete acknowledged is not, in records and in
+// bytes.
 func TestKillsAndPowerCuts(t *testing.T) {
 	t.Parallel()
 	skipUnderRace(t)
@@ -66,8 +67,8 @@ func TestKillsAndPowerCuts(t *testing.T) {
 	}
 }
 
-// The same calls, interrupted at every system call in turn: by a power cut, by a kill, and by a kill and a power cut after the
-// restart. A test run tries every 41st.
+// The same calls, interrupted at every system call in turn: by a power cut, by a kill, and by a kill and a power cut
+// after the restart. A test run tries every 41st.
 func TestPowerCutsAtEveryCall(t *testing.T) {
 	t.Parallel()
 	skipUnderRace(t)
@@ -115,7 +116,8 @@ func (v *survivor) loses(cut *memFolder) {
 	}
 }
 
-// live opens the store, checks it, and uses it until it is interrupted at a system call, or for some steps: then it returns nil.
+// live opens the store, checks it, and uses it until it is interrupted at a system call, or for some steps: then it
+// returns nil.
 func (v *survivor) live(fails bool, calls, steps int) (killed, cut *memFolder) {
 	v.t.Helper()
 	s := mustOpen(v.t, v.d, v.opt)
@@ -228,8 +230,8 @@ func (v *survivor) known(k int, meta, payload []byte) bool {
 	return false
 }
 
-// A process is killed right after a sync that failed, before its next system call. The next one finds pages that are clean and
-// not durable: its Sync and Delete do not take them for durable.
+// A process is killed right after a sync that failed, before its next system call. The next one finds pages that are
+// clean and not durable: its Sync and Delete do not take them for durable.
 func TestAfterAKillRightAfterAFailedSync(t *testing.T) {
 	opt := Options{Budget: 2 * mib, Segment: 256 << 10}
 	for _, holes := range []bool{true, false} {

@@ -14,9 +14,9 @@ type removal struct{ gone bool }
 // Copy implements durabletest.Lives.
 func (r *removal) Copy() *removal { return &removal{r.gone} }
 
-// A file of prototypes is written whole or not at all, and durably: a kill or a power cut between any two changes of the
-// folder, in any order, leaves the index before or the one after, and after Write returned the one after. A user who was
-// removed does not come back, and neither does one whom the index that was opened does not have.
+// A file of prototypes is written whole or not at all, and durably: a kill or a power cut between any two changes of
+// the folder, in any order, leaves the index before or the one after, and after Write returned the one after. A user
+// who was removed does not come back, and neither does one whom the index that was opened does not have.
 func TestWriteSurvivesPowerCuts(t *testing.T) {
 	x, _, _ := written(t)
 	d := durabletest.NewDisk()

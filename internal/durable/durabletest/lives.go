@@ -20,18 +20,19 @@ func Sequences(few uint64) (n uint64, campaign bool) {
 	return n, true
 }
 
-// Lives tries kills and power cuts on something that keeps its state on a disk. O is what it owes its callers: what they
-// were told is there, and what a call that has not returned may change.
+// Lives tries kills and power cuts on something that keeps its state on a disk. O is what it owes its callers: what
+// they were told is there, and what a call that has not returned may change.
 type Lives[O interface{ Copy() O }] struct {
-	// Use opens it on a disk, compares it with what it owes as Check does, makes changes, notes what it owes for them and closes it.
+	// Use opens it on a disk, compares it with what it owes as Check does, makes changes, notes what it owes for them
+	// and closes it.
 	Use func(d *Disk, owed O, what string)
-	// Check opens it on a disk, compares it with what it owes and closes it. Since callers can see what is there then, it is owed
-	// from then on.
+	// Check opens it on a disk, compares it with what it owes and closes it. Since callers can see what is there
+	// then, it is owed from then on.
 	Check func(d *Disk, owed O, what string)
 	// Fail returns an error for changes that fail; nil: none does.
 	Fail func(kind durable.Kind, path string) error
-	// Every is how many changes are made between two moments at which kills and power cuts are tried. At 1 a restart and
-	// then a power cut is tried too, at every change.
+	// Every is how many changes are made between two moments at which kills and power cuts are tried. At 1 a restart
+	// and then a power cut is tried too, at every change.
 	Every int
 
 	tried int
@@ -45,13 +46,13 @@ type moment[O any] struct {
 	disk *Disk
 	owed O
 	at   string
-	// failed: the kill came right after a sync that failed. The process that follows finds pages that are clean, not durable,
-	// and no sign of it.
+	// failed: the kill came right after a sync that failed. The process that follows finds pages that are clean, not
+	// durable, and no sign of it.
 	failed bool
 }
 
-// Run has one process live on a disk, and tries kills and power cuts at its changes: a power cut, a kill, and a kill with a
-// power cut after the restart. It returns what one of them leaves, for the next process.
+// Run has one process live on a disk, and tries kills and power cuts at its changes: a power cut, a kill, and a kill
+// with a power cut after the restart. It returns what one of them leaves, for the next process.
 func (l *Lives[O]) Run(d *Disk, owed O, r *rand.Rand, what string) (*Disk, O) {
 	var mu sync.Mutex
 	var moments []moment[O]

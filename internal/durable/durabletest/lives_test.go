@@ -64,8 +64,8 @@ func (c *counter) use(d *Disk, owed *number, what string) {
 	}
 }
 
-// Lives finds that a process takes pages for durable which a sync left clean when it failed, right before a kill; of one that
-// writes them once more it finds nothing.
+// Lives finds that a process takes pages for durable which a sync left clean when it failed, right before a kill; of
+// one that writes them once more it finds nothing.
 func TestLivesTryAKillRightAfterAFailedSync(t *testing.T) {
 	for _, careful := range []bool{false, true} {
 		c := &counter{careful: careful}
