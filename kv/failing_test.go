@@ -4,8 +4,10 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"sync"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 
 	"grebe/compute"
 	"grebe/compute/computetest"
@@ -20,6 +22,7 @@ type faulty struct {
 	host                           *faulty // nil: itself
 	alloc, write, read, copy, zero atomic.Bool
 	allocs                         atomic.Int32 // blocks that are not freed
+	copies                         func()       // called before each copy; nil: nothing
 }
 
 var errBroken = errors.New("broken")
@@ -59,6 +62,9 @@ func (f *faulty) Read(dst []byte, src compute.Block) error {
 }
 
 func (f *faulty) Copy(moves ...compute.Move) error {
+	if f.copies != nil {
+		f.copies()
+	}
 	if f.copy.Load() {
 		return errBroken
 	}
@@ -208,6 +214,53 @@ func TestCopiesThatFail(t *testing.T) {
 	if n := m.allocs.Load() + m.host.allocs.Load(); n != 0 {
 		t.Errorf("%d blocks were not freed", n)
 	}
+}
+
+// Who wants an entry that is on its way to the device waits for it, and has it.
+func TestAnEntryOnItsWayIsWaitedFor(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := newFaulty()
+		p := newPool(t, m, 64)
+		hostPool, err := pool.Over(m.Host(), int64(shape.ChunkBytes(256, false)), 256)
+		if err != nil {
+			t.Fatal(err)
+		}
+		s := New(shape, p)
+		if err := s.SetHost(hostPool); err != nil {
+			t.Fatal(err)
+		}
+		add(t, s, plan.Item, Key{1}, nil, 40, 1)
+		add(t, s, plan.Item, Key{2}, nil, 40, 2) // has the first lowered
+		arrive := make(chan struct{})
+		copies := 0
+		m.copies = func() {
+			if copies++; copies == 2 { // after the second entry was lowered to make room
+				<-arrive
+			}
+		}
+		var wg sync.WaitGroup
+		for range 3 {
+			wg.Go(func() {
+				e := get(s, Key{1})
+				if e == nil {
+					t.Error("an entry on its way was not found")
+					return
+				}
+				check(t, e, 40, 1)
+				e.Release()
+			})
+			synctest.Wait()
+		}
+		if copies != 2 {
+			t.Errorf("%d copies for three who want one entry, want 2", copies)
+		}
+		close(arrive)
+		wg.Wait()
+		s.Close()
+		if err := errors.Join(p.Close(), hostPool.Close()); err != nil {
+			t.Error(err)
+		}
+	})
 }
 
 // A stage grows to what is moved through it, is zeroed behind it, and keeps no more than 64 MiB.
