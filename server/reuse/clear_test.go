@@ -58,12 +58,12 @@ func withEntries(t *testing.T, n int) (*machine, *tallied) {
 // What a cache kept is deleted many entries at a time, and not all of it when the context ends: a server that stops does not
 // wait for it.
 func TestClearingACache(t *testing.T) {
-	const entries = 2*clearAtOnce + 100
+	const entries = 2*clearAtOnce + 30
 	m, d := withEntries(t, entries)
 	if err := m.Clear(t.Context()); err != nil || d.Stats().Entries != 0 {
 		t.Errorf("%v, and %d entries are left", err, d.Stats().Entries)
 	}
-	if want := []int{clearAtOnce, clearAtOnce, 100}; !slices.Equal(d.deleted, want) {
+	if want := []int{clearAtOnce, clearAtOnce, 30}; !slices.Equal(d.deleted, want) {
 		t.Errorf("%v entries are deleted at a time, want %v", d.deleted, want)
 	}
 
