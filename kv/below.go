@@ -89,33 +89,19 @@ func (s *Store) SetTier(t Tier) {
 	}
 	b.idle = sync.NewCond(&b.mu)
 	s.below = b
-	for _, l := range s.levels {
-		l.track()
+	s.config.Below = true
+	if err := s.open(); err != nil {
+		panic(err) // it was opened with that policy before
 	}
 	b.wg.Add(1)
 	go s.spill()
 }
 
-// prepare begins the write of an entry that is being published: of an item, which is written soon; of a user it returns
-// nothing. It is called with mu held, so that a deletion comes before it or knows of it; offer MUST follow.
-func (s *Store) prepare(p *published) pending {
-	if s.below == nil || p.tokens != nil {
-		return pending{}
-	}
-	return s.hold(p)
-}
-
-// hold begins the write of an entry: while it is under way it is not listed as dirty. It is called with mu held.
+// hold holds an entry whose write the books began. It is called with mu held, so that a deletion comes before it or knows of it.
 func (s *Store) hold(p *published) pending {
-	if s.rec.On() {
-		s.rec.Did("write", p.name())
-	}
-	p.writing = true
-	if p.level != nil {
-		p.level.cleaned(p)
-	}
-	p.entry.Retain()
-	return pending{p, p.entry, s.below.begin(p.key, true)}
+	e := p.Value.entry
+	e.Retain()
+	return pending{p, e, s.below.begin(p.Key, true)}
 }
 
 // offer has a published entry written.
@@ -133,7 +119,7 @@ func (s *Store) offer(w pending) {
 	default:
 		s.end(w, false, false)
 		w.e.Release()
-		b.finish(w.op, w.p.key)
+		b.finish(w.op, w.p.Key)
 	}
 }
 
@@ -142,15 +128,9 @@ func (s *Store) end(w pending, written, failed bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.rec.On() {
-		s.rec.In("written", w.p.name(), written, failed)
+		s.rec.In("written", [32]byte(w.p.Key), written, failed)
 	}
-	w.p.writing, w.p.clean = false, written
-	if failed {
-		w.p.tries++
-	}
-	if !written && w.p.level != nil {
-		w.p.level.soil(w.p)
-	}
+	s.books.Written(w.p, written, failed)
 }
 
 // kick has users written that are about to be evicted.
@@ -287,7 +267,7 @@ func (s *Store) spill() {
 // write puts an entry below, and reports whether it is there. It takes over its reference and its begun write.
 func (s *Store) write(w pending) bool {
 	b, p := s.below, w.p
-	defer b.finish(w.op, p.key)
+	defer b.finish(w.op, p.Key)
 	b.held.RLock()
 	defer b.held.RUnlock()
 	defer w.e.Release()
@@ -299,22 +279,22 @@ func (s *Store) write(w pending) bool {
 // put gives an entry to the tier, unless it was deleted.
 func (s *Store) put(w pending) bool {
 	b, p := s.below, w.p
-	if !b.beginPut(p.key) {
+	if !b.beginPut(p.Key) {
 		return false
 	}
-	defer b.endPut(p.key)
-	e, tokens := w.e, p.tokens
+	defer b.endPut(p.Key)
+	e, tokens := w.e, p.Value.tokens
 	if len(tokens) > MostBelow {
 		e, tokens = e.leading(MostBelow), tokens[:MostBelow]
 		defer e.Release()
 	}
-	err := s.withPayload(e, func(payload [][]byte) error { return b.tier.Put(p.key, encodeMeta(p.kind, e.len, tokens), payload) })
+	err := s.withPayload(e, func(payload [][]byte) error { return b.tier.Put(p.Key, encodeMeta(p.Kind, e.len, tokens), payload) })
 	if err != nil {
 		b.failed.Add(1)
 		return false
 	}
 	b.written.Add(1)
-	s.stored(p.key, p.kind, e.len)
+	s.stored(p.Key, p.Kind, e.len)
 	return true
 }
 
@@ -327,12 +307,12 @@ func (s *Store) clean(l *level, n int, more func() bool) bool {
 		if s.rec.On() {
 			s.rec.In("clean", l.place)
 		}
-		slot := l.dirty.oldest()
-		if slot == l.dirty.end() {
+		p := s.books.Dirty(l.index)
+		if p == nil {
 			s.mu.Unlock()
 			return false
 		}
-		w := s.hold(l.bySlot[slot])
+		w := s.hold(p)
 		s.mu.Unlock()
 		failed = !s.write(w) || failed
 	}
@@ -480,16 +460,17 @@ func (b *below) rest() {
 
 func (s *Store) fetch(key Key) (Place, error) {
 	to := s.levels[len(s.levels)-1]
-	p := &published{key: key, clean: true}
+	var kind plan.Kind
+	var tokens []int32
 	var e *Entry
 	var in filling
 	_, ok, err := s.below.tier.Get(key, func(meta []byte, _ int64) ([][]byte, error) {
-		kind, length, tokens, ok := decodeMeta(meta)
+		of, length, named, ok := decodeMeta(meta)
 		if !ok {
 			return nil, fmt.Errorf("kv: meta of %d bytes makes no sense", len(meta))
 		}
 		var err error
-		p.kind, p.tokens = kind, tokens
+		kind, tokens = of, named
 		if e, err = s.reserve(to, LayoutOf(kind), length, nil); err != nil {
 			return nil, err
 		}
@@ -502,7 +483,8 @@ func (s *Store) fetch(key Key) (Place, error) {
 	if err = errors.Join(err, in.end(ok && err == nil)); !ok || err != nil {
 		return Nowhere, err
 	}
-	p.entry = e
+	p := newPublished(key, kind, tokens, e)
+	p.Fetched()
 	if !s.publish(p, to) {
 		return Nowhere, nil
 	}
@@ -542,7 +524,7 @@ func (s *Store) flush(ctx context.Context) {
 	}
 	for _, l := range s.levels {
 		s.mu.Lock()
-		n := l.unclean
+		n := s.books.DirtyCount(l.index)
 		s.mu.Unlock()
 		s.clean(l, n, func() bool { return ctx.Err() == nil })
 	}

@@ -122,7 +122,7 @@ func TestItemsBeyondTheQueue(t *testing.T) {
 		add(t, s, plan.Item, Key{byte(i), byte(i >> 8)}, nil, 4, byte(i))
 	}
 	s.mu.Lock()
-	waiting := s.top.unclean
+	waiting := s.books.DirtyCount(s.top.index)
 	s.mu.Unlock()
 	if waiting < n-spillQueue-1 {
 		t.Errorf("%d entries wait for a flush, want %d at least", waiting, n-spillQueue-1)

@@ -9,6 +9,7 @@ import (
 
 	"grebe/compute/ref"
 	"grebe/plan"
+	"grebe/residency"
 )
 
 // scripted is a tier in memory that refuses writes while fails says so, and notes the order of those that it takes. A
@@ -68,8 +69,8 @@ func TestDirtyEntriesAreFoundAtOnce(t *testing.T) {
 		add(t, s, plan.User, Key{1, byte(i)}, tokens, len(tokens), 1)
 	}
 	s.Flush()
-	if s.top.unclean != 0 || len(tier.order) != clean {
-		t.Fatalf("%d entries are dirty after a flush that wrote %d of %d", s.top.unclean, len(tier.order), clean)
+	if n := s.books.DirtyCount(0); n != 0 || len(tier.order) != clean {
+		t.Fatalf("%d entries are dirty after a flush that wrote %d of %d", n, len(tier.order), clean)
 	}
 	for i := range 4 {
 		add(t, s, plan.User, Key{2, byte(i)}, tokens, len(tokens), 1)
@@ -78,8 +79,8 @@ func TestDirtyEntriesAreFoundAtOnce(t *testing.T) {
 	for i := range clean {
 		get(s, Key{1, byte(i)}).Release()
 	}
-	if first := s.top.bySlot[s.top.dirty.oldest()]; first.key != (Key{2, 1}) || s.top.unclean != 4 {
-		t.Errorf("the first of %d dirty entries is %v, want that of the second user among 4", s.top.unclean, first.key[:2])
+	if n := s.books.DirtyCount(0); n != 4 {
+		t.Errorf("%d entries are dirty, want 4", n)
 	}
 	s.Flush()
 	want := []Key{{2, 1}, {2, 2}, {2, 3}, {2, 0}}
@@ -117,8 +118,8 @@ func TestAFailedWriteIsTriedAgain(t *testing.T) {
 	for range 5 {
 		s.Flush()
 	}
-	if b := s.BelowStats(); b.Failed != 1+maxTries || b.Written != 1 {
-		t.Errorf("%+v: an entry that cannot be written is tried more than %d times", b, maxTries)
+	if b := s.BelowStats(); b.Failed != 1+residency.MaxTries || b.Written != 1 {
+		t.Errorf("%+v: an entry that cannot be written is tried more than %d times", b, residency.MaxTries)
 	}
 	for i := range 8 { // all that is there makes room
 		add(t, s, plan.User, Key{3, byte(i)}, tokens, len(tokens), 3)

@@ -16,7 +16,8 @@
 //
 // The memory is that of the device, which the host may not see: all that touches it goes through its
 // compute.Memory. Below it there may be memory of the host's (SetHost), to which entries go that have to
-// make room, and below that a tier of files (SetTier).
+// make room, and below that a tier of files (SetTier). Who leaves, where to, and what is written below is decided by package
+// residency: the store asks under its lock, moves the bytes without it, and tells how that ended.
 //
 // Lock order: Store.mu, then the pool's lock.
 package kv
@@ -33,11 +34,11 @@ import (
 	"unsafe"
 
 	"grebe/compute"
-	"grebe/evict"
 	"grebe/internal/record"
 	"grebe/kv/radix"
 	"grebe/plan"
 	"grebe/pool"
+	"grebe/residency"
 )
 
 // ChainTokens is the length of the chunks of a chain.
@@ -53,7 +54,7 @@ const ComputeVersion = 3
 var ErrFull = errors.New("kv: no room: everything cached is in use")
 
 // Key names an entry.
-type Key [32]byte
+type Key = plan.Key
 
 // KeyOf digests what an entry depends on. Parts are kept apart, so that different lists of parts
 // never give the same key but by a collision of SHA-256.
@@ -148,7 +149,7 @@ type Store struct {
 	top    *level // where the device computes
 	host   *level // nil: what leaves the top is dropped
 	levels []*level
-	policy string
+	config residency.Config
 
 	dropped   func(Key)
 	forgotten func(Key)
@@ -158,67 +159,78 @@ type Store struct {
 	ahead     *ahead   // nil: entries are lowered when their place is needed
 	trainer   *trainer // nil: nothing is predicted
 	rec       *record.Room
+	inPlace   func(*published) bool // usableInPlace
 
 	mu      sync.Mutex
 	checks  checks
-	index   map[Key]*published
-	moved   *sync.Cond // signalled when an entry came to a level
-	soiled  []*chunk   // that could not be zeroed
-	staging [2]stage   // of what is written below, and of what is fetched
-	known   *radix.Tree[*published]
+	books   *residency.Core[body] // what is held where
+	moved   *sync.Cond            // signalled when an entry came to a level
+	soiled  []*chunk              // that could not be zeroed
+	staging [2]stage              // of what is written below, and of what is fetched
+	known   *radix.Tree[run]
 	path    []*node     // of the last Match
 	views   chan *Entry // released ones, for the next Match
 }
 
-const kinds = int(Prefix) + 1
+// published is an entry on the books, guarded by Store.mu.
+type published = residency.Held[body]
 
-type published struct {
-	key    Key
-	kind   plan.Kind
+// body is what the store has of it.
+type body struct {
+	entry  *Entry
 	tokens []int32 // of a user
 	node   *node   // nil: an entry
-
-	// Guarded by Store.mu.
-	entry   *Entry
-	request request
-	clean   bool   // written below
-	writing bool   // it is on its way below
-	dirty   bool   // among its level's dirty entries
-	tries   uint8  // writes that failed
-	level   *level // nil while it is moved
-	slot    evict.Slot
-	used    bool // since it came to its level
 }
 
-// hash names the key in short.
-func (k *Key) hash() uint64 { return binary.LittleEndian.Uint64(k[:]) }
+// run is what a node of the tree of known prefixes has.
+type run struct{ *published }
+
+// newPublished describes an entry for the books. Tokens are those of a user.
+func newPublished(key Key, kind plan.Kind, tokens []int32, e *Entry) *published {
+	return &published{Key: key, Kind: kind, Tokens: e.len, Bytes: e.bytes, Named: tokens != nil, Value: body{entry: e, tokens: tokens}}
+}
 
 // New returns a store for models of the given shape, which evicts what was not used for longest. It
 // does not own the pool.
 func New(shape compute.Shape, p *pool.Pool) *Store {
 	s := &Store{
-		shape: shape, index: map[Key]*published{}, known: radix.New[*published](ChainTokens), views: make(chan *Entry, maxViews),
+		shape: shape, config: residency.Config{Policy: "lru", Chunk: ChainTokens}, known: radix.New[run](ChainTokens), views: make(chan *Entry, maxViews),
 		dropped: func(Key) {}, forgotten: func(Key) {}, stored: func(Key, plan.Kind, int) {}, relocated: func(Key, Place) {},
 	}
-	s.moved = sync.NewCond(&s.mu)
+	s.moved, s.inPlace = sync.NewCond(&s.mu), s.usableInPlace
 	s.top = newLevel(p, &shape)
 	s.levels = []*level{s.top}
-	if err := s.SetPolicy("lru"); err != nil {
-		panic(err) // there is always such a one
+	if err := s.open(); err != nil {
+		panic(err) // there is always such a policy
 	}
 	return s
+}
+
+// open makes the books anew: the store is not used yet.
+func (s *Store) open() error {
+	s.config.Levels = nil
+	for i, l := range s.levels {
+		l.index = i
+		s.config.Levels = append(s.config.Levels, residency.LevelConfig{Tier: l.place, Slots: l.slots, Bytes: l.pool.Stats().Total})
+	}
+	books, err := residency.New[body](s.config)
+	if err != nil {
+		return fmt.Errorf("kv: %w", err)
+	}
+	s.books = books
+	return nil
 }
 
 // SetPolicy has what leaves memory chosen by a policy of package evict. It MUST be called before the
 // store is used.
 func (s *Store) SetPolicy(name string) error {
-	for _, l := range s.levels {
-		if err := l.setPolicy(name); err != nil {
-			return err
-		}
+	before := s.config.Policy
+	s.config.Policy = name
+	err := s.open()
+	if err != nil {
+		s.config.Policy = before
 	}
-	s.policy = name
-	return nil
+	return err
 }
 
 // SetHost keeps entries in p too, a pool of the Host memory of the store's own pool's: what has to make
@@ -230,10 +242,7 @@ func (s *Store) SetHost(p *pool.Pool) error {
 		return errors.New("kv: the pool below the device's is not of the host's memory")
 	}
 	s.host, s.levels = host, []*level{s.top, host}
-	if s.below != nil {
-		host.track()
-	}
-	return s.SetPolicy(s.policy)
+	return s.open()
 }
 
 // Top returns where computed entries go.
@@ -337,72 +346,52 @@ func (e *Entry) locate(t int) (*chunk, int) {
 // key names them. An older entry under the key is replaced if it has tokens, and stays if it has
 // none: then it has the same content.
 func (s *Store) Publish(kind plan.Kind, key Key, tokens []int32, e *Entry) {
-	s.publish(&published{key: key, kind: kind, entry: e, tokens: tokens}, s.top)
+	s.publish(newPublished(key, kind, tokens, e), s.top)
 }
 
 // publish puts an entry into a level; false when it is not to be found there. One that is clean came from
 // below, and is not published when it was deleted there meanwhile.
 func (s *Store) publish(p *published, to *level) bool {
 	s.mu.Lock()
-	for len(to.free) == 0 && s.index[p.key] == nil {
+	for s.books.Full(to.index) && s.books.Get(p.Key) == nil {
 		s.mu.Unlock()
 		if !s.evictOne(to) {
 			return false // as many entries as there may be are in use
 		}
 		s.mu.Lock()
 	}
-	if p.clean && s.below.condemned(p.key) {
+	if p.Clean() && s.below.condemned(p.Key) {
 		s.mu.Unlock()
 		return false
 	}
+	was := s.books.Get(p.Key)
+	same := was != nil && was.Value.entry == p.Value.entry
 	if s.rec.On() {
-		s.rec.In("publish", p.name(), p.kindName(), to.place, p.entry.len, p.entry.bytes, len(p.tokens), p.clean)
+		s.recordPublish(p, to, same)
 	}
-	var old *Entry
-	if was, ok := s.index[p.key]; ok {
-		if was.tokens == nil || was.entry == p.entry {
-			if was.level != nil {
-				was.level.hit(was)
-			}
-			s.mu.Unlock()
-			return true
-		}
-		p.request = was.request // that which made it
-		s.remove(was)
-		old = was.entry
-	}
-	if p.tokens != nil && p.request.prompt.Tokens() == 0 {
-		p.request.prompt = s.top.asked(len(p.tokens), 0, &evict.Prompt{})
-	}
-	e, fresh := p.entry, !p.clean
-	room := len(to.free) > 0
-	if room {
-		e.Retain()
-		s.index[p.key] = p
-		to.put(p)
+	fresh := !p.Clean()
+	did, old, write := s.books.Publish(p, to.index, same)
+	if did == residency.Placed {
+		p.Value.entry.Retain()
 	}
 	var w pending
-	if fresh {
-		w = s.prepare(p)
+	if write {
+		w = s.hold(p)
 	}
 	s.check()
+	s.learn()
 	s.mu.Unlock()
+	if did == residency.Kept {
+		return true
+	}
 	if fresh {
 		s.offer(w)
 	}
 	if old != nil {
-		old.Release()
+		old.Value.entry.Release()
 	}
 	s.ahead.wake()
-	return room
-}
-
-// remove takes an entry out of the index; the caller releases it.
-func (s *Store) remove(p *published) {
-	if p.level != nil {
-		p.level.take(p, false)
-	}
-	delete(s.index, p.key)
+	return did == residency.Placed
 }
 
 // Get returns the entry under key with a reference for the caller, who MUST release it, and where it
@@ -414,8 +403,8 @@ func (s *Store) Get(key Key) (*Entry, Place) {
 	if p == nil {
 		return nil, Nowhere
 	}
-	p.entry.Retain()
-	return p.entry, at
+	p.Value.entry.Retain()
+	return p.Value.entry, at
 }
 
 // GetPrefix returns the leading tokens of the user's entry under key that are also the first of
@@ -424,29 +413,30 @@ func (s *Store) Get(key Key) (*Entry, Place) {
 func (s *Store) GetPrefix(key Key, tokens []int32) (*Entry, Place) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if p, ok := s.index[key]; !ok {
+	if p := s.books.Get(key); p == nil {
 		return nil, Nowhere
-	} else if n := common(p.tokens, tokens); n == 0 {
+	} else if n := common(p.Value.tokens, tokens); n == 0 {
 		return nil, Nowhere
 	} else {
 		if s.rec.On() {
-			s.rec.In("asked", p.name(), len(tokens), n)
+			s.rec.In("asked", [32]byte(key), len(tokens), n)
 		}
-		p.request.prompt = s.top.asked(len(tokens), n, &p.request.prompt)
+		s.books.Asked(p, len(tokens), n)
 	}
 	p, at := s.find(key)
 	if p == nil {
 		return nil, Nowhere
 	}
-	n := common(p.tokens, tokens) // of another entry than before, if that was moved and replaced
+	n := common(p.Value.tokens, tokens) // of another entry than before, if that was moved and replaced
 	if n == 0 {
 		return nil, Nowhere
 	}
-	if n == p.entry.len {
-		p.entry.Retain()
-		return p.entry, at
+	e := p.Value.entry
+	if n == e.len {
+		e.Retain()
+		return e, at
 	}
-	return p.entry.leading(n), at
+	return e.leading(n), at
 }
 
 // common returns how many leading tokens a and b share.
@@ -482,8 +472,8 @@ func (s *Store) Peek(keys []Key, tokens []int32) {
 	defer s.mu.Unlock()
 	for i := range keys {
 		tokens[i] = 0
-		if p, ok := s.index[keys[i]]; ok {
-			tokens[i] = int32(p.entry.len)
+		if p := s.books.Get(keys[i]); p != nil {
+			tokens[i] = int32(p.Tokens)
 		}
 	}
 }
@@ -493,8 +483,8 @@ func (s *Store) Peek(keys []Key, tokens []int32) {
 func (s *Store) Where(key Key) (tokens int, at Place) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if p, ok := s.index[key]; ok {
-		return p.entry.len, p.entry.place()
+	if p := s.books.Get(key); p != nil {
+		return p.Tokens, p.Value.entry.place()
 	}
 	return 0, Nowhere
 }
@@ -503,8 +493,8 @@ func (s *Store) Where(key Key) (tokens int, at Place) {
 func (s *Store) PeekPrefix(key Key, tokens []int32) (int, Place) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if p, ok := s.index[key]; ok {
-		return common(p.tokens, tokens), p.entry.place()
+	if p := s.books.Get(key); p != nil {
+		return common(p.Value.tokens, tokens), p.Value.entry.place()
 	}
 	return 0, Nowhere
 }
@@ -527,12 +517,8 @@ func (s *Store) Delete(keys ...Key) error {
 	for from := 0; from < len(keys); from += deleteAtOnce {
 		s.mu.Lock()
 		for _, key := range keys[from:min(from+deleteAtOnce, len(keys))] {
-			if p, ok := s.index[key]; ok {
-				if s.rec.On() {
-					s.rec.In("delete", p.name())
-				}
-				s.remove(p)
-				gone = append(gone, p.entry)
+			if p := s.take(key); p != nil {
+				gone = append(gone, p.Value.entry)
 			}
 		}
 		s.check()
@@ -551,6 +537,17 @@ func (s *Store) Delete(keys ...Key) error {
 		e.Release()
 	}
 	return err
+}
+
+// take takes an entry off the books; nil when there is none. The caller releases it.
+func (s *Store) take(key Key) *published {
+	if s.books.Get(key) == nil {
+		return nil
+	}
+	if s.rec.On() {
+		s.rec.In("delete", [32]byte(key))
+	}
+	return s.books.Delete(key)
 }
 
 // Stop ends what the store does in the background and writes below what is not there yet, until ctx ends, if there is a
@@ -574,10 +571,10 @@ func (s *Store) Close() {
 	s.Stop(context.Background())
 	s.mu.Lock()
 	var all []*Entry
-	for _, p := range s.index {
-		all = append(all, p.entry)
-		s.remove(p)
-	}
+	s.books.All(func(p *published) {
+		all = append(all, p.Value.entry)
+		s.take(p.Key)
+	})
 	all = append(all, s.forgetAll()...)
 	s.mu.Unlock()
 	for _, e := range all {

@@ -6,41 +6,29 @@ import (
 	"slices"
 
 	"grebe/compute"
-	"grebe/evict"
-	"grebe/internal/record"
 	"grebe/plan"
 	"grebe/pool"
+	"grebe/residency"
 )
 
 // Place is where an entry's memory is.
-type Place uint8
+type Place = plan.Tier
 
 const (
-	Nowhere Place = iota
-	Device        // memory that the host cannot see
-	Host
+	Nowhere = plan.Missing
+	Device  = plan.Device
+	Host    = plan.Host
 )
 
-// level is a pool of memory and the published entries in it. The store has one where the device
+// level is a pool of memory. The store has one where the device
 // computes, and may have one of the host's below it, to which entries are lowered that have to make
 // room, and from which they are raised when they are used.
 type level struct {
-	place   Place
-	pool    *pool.Pool
-	policy  evict.Policy
-	room    int64 // bytes, as the policy knows
-	bySlot  []*published
-	free    []evict.Slot
-	recency recency
-	dirty   recency // of the entries that are not below yet; nil: there is no tier
-	unclean int     // how many these are
-	now     int64   // uses so far: the policy's clock
-
-	forecast *forecast // nil: nothing is predicted
-	teach    func(*level)
-
-	stats [kinds]Stats
-	rec   *record.Room
+	index int // on the books
+	place Place
+	pool  *pool.Pool
+	slots int   // entries that it holds at most
+	room  int64 // bytes, as the books know
 }
 
 // maxEntries is how many entries a level holds at most, for the sake of the policy's memory.
@@ -48,134 +36,30 @@ const maxEntries = 1 << 19
 
 func newLevel(p *pool.Pool, shape *compute.Shape) *level {
 	books := p.Stats()
-	l := &level{pool: p, place: Host}
+	l := &level{pool: p, place: Host, room: books.Total}
 	if p.Memory().Host() != p.Memory() {
 		l.place = Device
 	}
 	page := int64(books.Page)
 	least := (int64(shape.ChunkBytes(1, false)) + page - 1) / page * page // bytes of an entry of one token
-	slots := int(min(max(books.Total/least, 1), maxEntries))
-	l.bySlot, l.recency = make([]*published, slots), newRecency(slots)
-	l.free = make([]evict.Slot, slots)
-	for i := range l.free {
-		l.free[i] = evict.Slot(slots - 1 - i)
-	}
+	l.slots = int(min(max(books.Total/least, 1), maxEntries))
 	return l
 }
 
-// setPolicy chooses who leaves the level, which is empty.
-func (l *level) setPolicy(name string) (err error) {
-	l.room = l.pool.Stats().Total
-	c := evict.Config{Slots: len(l.bySlot), Bytes: l.room}
-	if l.forecast != nil {
-		c.Refresh = l.refresh
-	}
-	l.policy, err = evict.New(name, c)
-	if err != nil {
-		return fmt.Errorf("kv: %w", err)
-	}
-	return nil
-}
-
-// resize tells the policy when the pool's boundary was moved: what it compares itself with has as much room.
-func (l *level) resize() {
+// resize tells the books when the pool's boundary was moved: what the policy compares itself with has as much room. The caller holds Store.mu.
+func (s *Store) resize(l *level) {
 	if room := max(l.pool.Stats().Total, 1); room != l.room {
-		if l.rec.On() {
-			l.rec.In("resize", l.place, room)
-		}
 		l.room = room
-		l.policy.Resize(room)
+		if s.rec.On() {
+			s.rec.In("resize", l.place, room)
+		}
+		s.books.Resize(l.index, room)
 	}
 }
 
-// evictable reports whether nobody reads the entry in a slot, and nothing known follows it.
-func (l *level) evictable(s evict.Slot) bool {
-	p := l.bySlot[s]
-	return p.entry.refs.Load() == 1 && (p.node == nil || p.removable())
-}
-
-// put takes an entry onto the books, in a free slot. The caller holds Store.mu.
-func (l *level) put(p *published) {
-	p.level, p.slot, p.used = l, l.free[len(l.free)-1], false
-	l.free = l.free[:len(l.free)-1]
-	l.bySlot[p.slot] = p
-	if l.rec.On() {
-		l.rec.Did("put", p.name(), l.place, p.kindName(), p.entry.len, p.entry.bytes)
-	}
-	l.recency.add(p.slot)
-	l.soil(p)
-	l.count(p, 1)
-	if l.forecast != nil {
-		l.forecast.Hold(len(l.bySlot) - len(l.free))
-	}
-	a := l.access(p)
-	l.policy.Miss(a)
-	l.policy.Insert(p.slot, a)
-}
-
-// take takes an entry off the books. The policy has let it go already if it chose it.
-func (l *level) take(p *published, chosen bool) {
-	if l.rec.On() {
-		l.rec.Did("take", p.name(), l.place, chosen)
-	}
-	if !chosen {
-		l.policy.Remove(p.slot)
-	}
-	l.cleaned(p)
-	l.bySlot[p.slot] = nil
-	l.free = append(l.free, p.slot)
-	l.recency.remove(p.slot)
-	l.count(p, -1)
-	p.level = nil
-}
-
-// hit notes a use.
-func (l *level) hit(p *published) {
-	if l.rec.On() {
-		l.rec.Did("hit", p.name(), l.place)
-	}
-	l.recency.use(p.slot)
-	if p.dirty {
-		l.dirty.use(p.slot)
-	}
-	l.policy.Hit(p.slot, l.access(p))
-}
-
-// track has the level list its dirty entries. It MUST be called while the level is empty.
-func (l *level) track() { l.dirty = newRecency(len(l.bySlot)) }
-
-// maxTries is how many writes of an entry may fail before it is not written any more.
-const maxTries = 3
-
-// soil lists an entry of the level as dirty, unless it is below already, on its way there, or not worth trying again.
-func (l *level) soil(p *published) {
-	if l.dirty == nil || p.clean || p.writing || p.dirty || p.tries >= maxTries {
-		return
-	}
-	p.dirty = true
-	l.unclean++
-	l.dirty.add(p.slot)
-}
-
-// cleaned takes an entry of the level off the list of dirty ones.
-func (l *level) cleaned(p *published) {
-	if p.dirty {
-		p.dirty = false
-		l.unclean--
-		l.dirty.remove(p.slot)
-	}
-}
-
-// access describes a use of an entry to the policy.
-func (l *level) access(p *published) evict.Access {
-	l.now++
-	return evict.Access{Key: p.key.hash(), Bytes: max(p.entry.bytes, 1), Now: l.now, Return: l.predict(p), Cost: float64(p.entry.len)}
-}
-
-func (l *level) count(p *published, n int) {
-	s := &l.stats[p.kind]
-	s.Entries += n
-	s.Bytes += int64(n) * p.entry.bytes
+// evictable reports whether nobody reads an entry, and nothing known follows it.
+func evictable(p *published) bool {
+	return p.Value.entry.refs.Load() == 1 && (p.Value.node == nil || removable(p))
 }
 
 // usable reports whether a device that computes in the level's memory can use a block in place.
@@ -203,84 +87,68 @@ func (s *Store) newChunk(l *level, tokens int) (*chunk, error) {
 // when there is none.
 func (s *Store) evictOne(l *level) bool {
 	s.mu.Lock()
-	l.resize()
-	slot, ok := s.victim(l)
-	if !ok {
+	s.resize(l)
+	p, exit := s.victim(l)
+	switch {
+	case p == nil:
 		s.mu.Unlock()
 		return false
-	}
-	p := l.bySlot[slot]
-	l.take(p, true)
-	if p.node != nil {
-		l.stats[p.kind].Evicted++
+	case exit == residency.Forget:
 		s.forget(p)
-		return true
-	}
-	if l == s.top && s.host != nil {
-		l.stats[p.kind].Lowered++
+	case exit == residency.Lower:
 		s.move(p, s.host)
-		return true
+	default:
+		s.drop(p)
 	}
-	l.stats[p.kind].Evicted++
-	s.drop(p)
 	return true
 }
 
-// drop forgets an entry that is on no level's books. It is called with mu held, and unlocks it.
+// drop ends an entry that is off the books. It is called with mu held, and unlocks it.
 func (s *Store) drop(p *published) {
-	if s.rec.On() {
-		s.rec.Did("drop", p.name(), p.clean)
-	}
-	lost := !p.clean
-	delete(s.index, p.key)
+	lost := !p.Clean()
 	s.check()
 	s.mu.Unlock()
 	if s.below != nil && lost {
 		s.below.lost.Add(1)
 	}
-	s.dropped(p.key)
-	p.entry.Release()
+	s.dropped(p.Key)
+	p.Value.entry.Release()
 }
 
 // move copies an entry that is on no level's books to a level, where it then is; where there is no
 // room for it, it stays where it was if that is the host's, and is dropped otherwise. It is called
 // with mu held, and unlocks it. Meanwhile the entry can be found where it was.
 func (s *Store) move(p *published, to *level) {
-	from := p.entry
+	from := p.Value.entry
 	from.Retain()
 	defer from.Release()
 	s.mu.Unlock()
 	copied, err := s.copyTo(to, from)
 	s.mu.Lock()
 	if s.rec.On() {
-		s.rec.In("moved", p.name(), to.place, err == nil, s.index[p.key] == p)
+		s.rec.In("moved", [32]byte(p.Key), to.place, err == nil)
 	}
 	s.moved.Broadcast()
-	if s.index[p.key] == p && err == nil && len(to.free) > 0 {
-		p.entry = copied
-		to.put(p)
+	landed := s.books.Moved(p, to.index, err == nil)
+	if copied != nil && landed != residency.There {
+		defer copied.Release()
+	}
+	switch landed {
+	case residency.There:
+		p.Value.entry = copied
 		s.check()
+		s.learn()
 		s.mu.Unlock()
 		from.Release() // the store's reference, in place of which it has the copy's
-		s.relocated(p.key, to.place)
+		s.relocated(p.Key, to.place)
 		if to == s.host {
 			s.kick()
 		}
-		return
-	}
-	if copied != nil {
-		defer copied.Release()
-	}
-	switch {
-	case s.index[p.key] != p: // deleted or replaced meanwhile
-		s.mu.Unlock()
-	case to == s.top && len(s.host.free) > 0:
-		s.host.put(p)
+	case residency.Out:
+		s.drop(p)
+	default:
 		s.check()
 		s.mu.Unlock()
-	default:
-		s.host.stats[p.kind].Evicted++
-		s.drop(p)
 	}
 }
 
@@ -310,48 +178,39 @@ func (s *Store) copyTo(to *level, from *Entry) (*Entry, error) {
 // none. It is called with mu held, which it may give up for a while.
 func (s *Store) find(key Key) (*published, Place) {
 	for {
-		p, ok := s.index[key]
-		if !ok {
-			return nil, Nowhere
-		}
 		if s.rec.On() {
-			s.rec.In("find", p.name())
+			s.recordFind(key)
 		}
-		if p.level == nil { // on its way
-			if p.entry.usable(s.top) {
-				return p, p.entry.place()
-			}
+		p, where := s.books.Use(key, s.inPlace)
+		s.learn()
+		switch where {
+		case residency.Nowhere:
+			return nil, Nowhere
+		case residency.Here:
+			return p, p.Value.entry.place()
+		case residency.Coming:
 			s.moved.Wait()
 			continue
 		}
-		p.level.hit(p)
-		if p.level == s.top || !p.used && p.entry.usable(s.top) {
-			p.used = true
-			return p, p.level.place
-		}
-		p.level.take(p, false)
 		s.move(p, s.top)
 		s.mu.Lock()
-		if s.index[key] != p {
+		if s.books.Get(key) != p {
 			return nil, Nowhere
 		}
-		if p.level != nil && !p.entry.usable(s.top) { // no room
+		if p.Level() >= 0 && !s.inPlace(p) { // no room
 			return nil, Nowhere
 		}
-		if p.level != nil {
+		if p.Level() >= 0 {
 			return p, Host
 		}
 	}
 }
 
-// Stats count what a level holds, and what left it to make room, of one kind. Bytes shared by two
-// entries count for both.
-type Stats struct {
-	Entries int
-	Bytes   int64
-	Evicted int64 // dropped
-	Lowered int64 // moved to the host's memory
-}
+// usableInPlace reports whether the device can use an entry where it is.
+func (s *Store) usableInPlace(p *published) bool { return p.Value.entry.usable(s.top) }
+
+// Stats count what a level holds, and what left it to make room, of one kind.
+type Stats = residency.Counts
 
 // Stats returns the counts of a kind, in all of memory or at some places.
 func (s *Store) Stats(kind plan.Kind, at ...Place) Stats {
@@ -362,7 +221,7 @@ func (s *Store) Stats(kind plan.Kind, at ...Place) Stats {
 		if len(at) > 0 && !slices.Contains(at, l.place) {
 			continue
 		}
-		t := &l.stats[kind]
+		t := s.books.Counts(l.index, kind)
 		sum.Entries += t.Entries
 		sum.Bytes += t.Bytes
 		sum.Evicted += t.Evicted

@@ -1,6 +1,7 @@
 package kv
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"math/rand/v2"
@@ -13,6 +14,7 @@ import (
 	"grebe/compute/computetest"
 	"grebe/compute/ref"
 	"grebe/evict"
+	"grebe/internal/record"
 	"grebe/plan"
 	"grebe/pool"
 )
@@ -449,17 +451,6 @@ func TestDefaultIsLRUWithoutPredictions(t *testing.T) {
 	}
 }
 
-// resized notes what a policy is told of the cache's size.
-type resized struct {
-	evict.Policy
-	to []int64
-}
-
-func (r *resized) Resize(bytes int64) {
-	r.to = append(r.to, bytes)
-	r.Policy.Resize(bytes)
-}
-
 // A policy chooses by what fits: it follows the boundary of the pool, which is set after the store is made.
 func TestPolicyFollowsTheBoundary(t *testing.T) {
 	p := newPool(t, ref.New().Memory(), 64*ChainTokens)
@@ -467,8 +458,9 @@ func TestPolicyFollowsTheBoundary(t *testing.T) {
 	if err := s.SetPolicy("default"); err != nil {
 		t.Fatal(err)
 	}
-	policy := &resized{Policy: s.top.policy}
-	s.top.policy = policy
+	var lines bytes.Buffer
+	log := record.New(&lines, 1<<30)
+	s.Record(log.Room("kv"))
 	var want []int64
 	for round, share := range []float64{0, 0.5, 0.25, 0.75} {
 		p.SetBoundary(share)
@@ -482,10 +474,23 @@ func TestPolicyFollowsTheBoundary(t *testing.T) {
 			t.Errorf("with a share of %v for others, %d bytes too many", share, over)
 		}
 	}
-	if !slices.Equal(policy.to, want) {
-		t.Errorf("the policy was told of %d bytes, the pool had %d", policy.to, want)
-	}
 	s.Close()
+	if err := log.Close(); err != nil {
+		t.Fatal(err)
+	}
+	var told []int64
+	for l, err := range record.Read(&lines) {
+		if err != nil {
+			t.Fatal(err)
+		}
+		if l.Op == "resize" {
+			l.Values.Text()
+			told = append(told, l.Values.Int64())
+		}
+	}
+	if !slices.Equal(told, want) {
+		t.Errorf("the policy was told of %d bytes, the pool had %d", told, want)
+	}
 	if err := p.Close(); err != nil {
 		t.Error(err)
 	}

@@ -60,7 +60,7 @@ func TestLRUPredictsNothing(t *testing.T) {
 	if err := s.Predict(); err != nil {
 		t.Fatal(err)
 	}
-	if s.trainer != nil || s.top.forecast != nil {
+	if known, _ := s.books.Forecasts(); s.trainer != nil || known != nil {
 		t.Error("LRU has a predictor")
 	}
 }
@@ -69,8 +69,6 @@ func TestLRUPredictsNothing(t *testing.T) {
 func TestPredictedHitAllocatesNothing(t *testing.T) {
 	s, hit := predicting(t, "default")
 	s.rest()
-	idle := &trainer{lesson: evict.NewLesson(s.top.forecast.Forecaster), lessons: make(chan *level, 1)}
-	s.top.teach = idle.gather
 	const hits = 20000
 	i := 0
 	if n := testing.AllocsPerRun(1, func() {
@@ -81,8 +79,8 @@ func TestPredictedHitAllocatesNothing(t *testing.T) {
 	}); n != 0 {
 		t.Errorf("%d hits allocate %v times, want 0", hits, n)
 	}
-	if len(idle.lessons) != 1 {
-		t.Errorf("%d lessons were gathered by %d hits, want 1", len(idle.lessons), i)
+	if l, _ := s.books.Lesson(); l == nil {
+		t.Errorf("no lesson was gathered by %d hits", i)
 	}
 }
 
@@ -123,21 +121,6 @@ func predicting(b testing.TB, policy string) (*Store, func(int)) {
 func (s *Store) rest() {
 	s.trainer.stop()
 	s.trainer = nil
-	for _, l := range s.levels {
-		l.teach = func(*level) {}
-	}
-}
-
-// What the predictor remembers grows with the entries that a level holds, up to a bound.
-func TestForecastIsSizedByWhatIsHeld(t *testing.T) {
-	f := newForecast(1 << 19)
-	f.Hold(1 << 19)
-	if n := f.Tracker.Remembers(); n != 2*mostRemembered {
-		t.Errorf("for half a million entries %d keys are remembered, want %d", n, 2*mostRemembered)
-	}
-	if n := newForecast(8).Tracker.Remembers(); n != 8*leastRemembered {
-		t.Errorf("at the least %d keys are remembered, want %d", n, 8*leastRemembered)
-	}
 }
 
 // Where the default policy stands against LRU can be asked of a store; a policy without a floor has nothing to say.

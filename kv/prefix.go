@@ -3,9 +3,9 @@ package kv
 import (
 	"encoding/binary"
 
-	"grebe/evict"
 	"grebe/kv/radix"
 	"grebe/plan"
+	"grebe/residency"
 )
 
 // Prefix is the kind under which known prefixes are counted. No segment is of it.
@@ -13,7 +13,7 @@ const Prefix = plan.Beam + 1
 
 // node is a run of tokens that begins with a chunk. Its published has an entry of the run's own chunks,
 // which is never handed out: readers hold references to the chunks.
-type node = radix.Node[*published]
+type node = radix.Node[run]
 
 // PrefixKey names a sequence for counting: OnForget is told it when the known run that ends there goes. It
 // finds no entry.
@@ -40,7 +40,7 @@ func (s *Store) Insert(context Key, tokens []int32, e *Entry) {
 		return
 	}
 	s.mu.Lock()
-	for len(s.top.free) < 2 { // a run may be split, and one added
+	for s.books.Places(s.top.index) < 2 { // a run may be split, and one added
 		s.mu.Unlock()
 		if !s.evictOne(s.top) {
 			return
@@ -49,28 +49,33 @@ func (s *Store) Insert(context Key, tokens []int32, e *Entry) {
 	}
 	done := s.known.Insert(context, tokens)
 	if s.rec.On() {
-		s.recordInsert(done, len(tokens))
+		s.recordInsert(done, e, len(tokens))
 	}
 	if done.Lower != nil {
 		s.split(done.Upper, done.Lower)
 	}
 	var covered *Entry
 	if done.Covered != nil {
-		covered = done.Covered.Value.entry
-		s.top.take(done.Covered.Value, false)
+		covered = done.Covered.Value.Value.entry
+		s.books.TakeRun(done.Covered.Value.published)
 	}
 	if done.Added != nil {
-		run := &Entry{store: s, len: len(tokens) - done.Start}
+		added := &Entry{store: s, len: len(tokens) - done.Start}
 		for _, c := range e.chunks[done.Start/ChainTokens:] {
 			c.refs.Add(1)
-			run.add(c)
+			added.add(c)
 		}
 		parent := done.Added.Parent()
-		asked := s.insertedFor(parent, len(tokens), done.Start)
-		s.putNode(done.Added, run, request{prompt: asked, before: int32(done.Start)})
+		var before *published
+		if parent != nil {
+			before = parent.Value.published
+		}
+		asked := s.books.Inserted(before, len(tokens), done.Start)
+		s.books.PutRun(s.newRun(done.Added, added), asked, done.Start)
 		s.use(parent, asked)
 	}
 	s.check()
+	s.learn()
 	s.mu.Unlock()
 	if covered != nil {
 		covered.Release()
@@ -88,93 +93,71 @@ func (e *Entry) chained(l *level) bool {
 	return true
 }
 
-// insertedFor returns the request that a run is put behind another for. Most often it is the one that matched that other just before.
-func (s *Store) insertedFor(parent *node, tokens, known int) evict.Prompt {
-	if parent == nil {
-		return s.top.asked(tokens, 0, &evict.Prompt{})
-	}
-	if last := parent.Value.request.prompt; last.Tokens() == tokens {
-		return last
-	}
-	return s.top.asked(tokens, known, &parent.Value.request.prompt)
+// newRun describes a run for the books, with the store's reference.
+func (s *Store) newRun(n *node, e *Entry) *published {
+	e.refs.Store(1)
+	p := &published{Key: prefixKey(n.Hash()), Kind: Prefix, Tokens: e.len, Bytes: e.bytes, Value: body{entry: e, node: n}}
+	n.Value = run{p}
+	return p
 }
 
-// putNode takes a run onto the books, with the store's reference.
-func (s *Store) putNode(n *node, run *Entry, r request) {
-	run.refs.Store(1)
-	p := &published{key: prefixKey(n.Hash()), kind: Prefix, node: n, entry: run, request: r, clean: true}
-	n.Value = p
-	s.top.put(p)
-}
-
-// split divides the chunks of a run whose first tokens are upper's now. To the policy, for which an entry
-// does not change its size, both are new.
+// split divides the chunks of a run whose first tokens are upper's now.
 func (s *Store) split(upper, lower *node) {
-	p, k := lower.Value, len(upper.Tokens())/ChainTokens
-	s.top.take(p, false)
-	whole := p.entry
+	p, k := lower.Value.published, len(upper.Tokens())/ChainTokens
 	first, rest := &Entry{store: s, len: len(upper.Tokens())}, &Entry{store: s, len: len(lower.Tokens())}
-	for i, c := range whole.chunks {
+	for i, c := range p.Value.entry.chunks {
 		if i < k {
 			first.add(c)
 		} else {
 			rest.add(c)
 		}
 	}
-	r := p.request
-	behind := r
-	behind.before += int32(first.len)
-	s.putNode(lower, rest, behind)
-	s.putNode(upper, first, r)
+	s.books.Split(p, s.newRun(upper, first), s.newRun(lower, rest))
 }
 
 // use notes a use of a run and of all before it by a request. The first tokens come last: then nothing is older than what follows it.
-func (s *Store) use(n *node, asked evict.Prompt) {
+func (s *Store) use(n *node, asked residency.Request) {
 	for ; n != nil; n = n.Parent() {
-		n.Value.request.prompt = asked
-		s.top.hit(n.Value)
+		s.books.UseRun(n.Value.published, asked)
 	}
 }
 
 // removable reports whether a run can go: nothing follows it, and nobody reads it. Who reads some of it
 // reads its first chunk.
-func (p *published) removable() bool {
-	return p.node.Leaf() && p.entry.chunks[0].refs.Load() == 1
+func removable(p *published) bool {
+	return p.Value.node.Leaf() && p.Value.entry.chunks[0].refs.Load() == 1
 }
 
 // forget drops a run that the policy chose. It is called with mu held, and unlocks it.
 func (s *Store) forget(p *published) {
-	if s.rec.On() {
-		s.rec.Did("forget", p.name())
-	}
-	s.known.Remove(p.node)
+	s.known.Remove(p.Value.node)
 	s.check()
 	s.mu.Unlock()
-	s.forgotten(p.key)
-	p.entry.Release()
+	s.forgotten(p.Key)
+	p.Value.entry.Release()
 }
 
 // forgetAll takes all runs off the books; the caller releases them.
 func (s *Store) forgetAll() (all []*Entry) {
-	s.known.All(func(n *node) {
-		s.top.take(n.Value, false)
-		all = append(all, n.Value.entry)
-	})
-	s.known = radix.New[*published](ChainTokens)
+	s.known.All(func(n *node) { all = append(all, s.takeRun(n)) })
+	s.known = radix.New[run](ChainTokens)
 	return all
+}
+
+// takeRun takes a run off the books. The caller releases it.
+func (s *Store) takeRun(n *node) *Entry {
+	if s.rec.On() {
+		s.rec.In("delete", [32]byte(n.Value.Key))
+	}
+	s.books.TakeRun(n.Value.published)
+	return n.Value.Value.entry
 }
 
 // Forget drops all known prefixes of a context. Their memory is freed, and zeroed, with its last reader.
 func (s *Store) Forget(context Key) {
 	var all []*Entry
 	s.mu.Lock()
-	s.known.Cut(context, func(n *node) {
-		if s.rec.On() {
-			s.rec.In("delete", n.Value.name())
-		}
-		s.top.take(n.Value, false)
-		all = append(all, n.Value.entry)
-	})
+	s.known.Cut(context, func(n *node) { all = append(all, s.takeRun(n)) })
 	s.check()
 	s.mu.Unlock()
 	for _, e := range all {
@@ -193,12 +176,13 @@ func (s *Store) Match(context Key, tokens []int32) (*Entry, Place) {
 	}
 	deepest := path[len(path)-1]
 	if s.rec.On() {
-		s.rec.In("match", deepest.Value.name(), len(tokens), n)
+		s.rec.In("match", [32]byte(deepest.Value.Key), len(tokens), n)
 	}
-	s.use(deepest, s.top.asked(len(tokens), n, &deepest.Value.request.prompt))
+	s.use(deepest, s.books.Matched(deepest.Value.published, len(tokens), n))
+	s.learn()
 	v := s.newView(n)
 	for _, run := range path {
-		for _, c := range run.Value.entry.chunks {
+		for _, c := range run.Value.Value.entry.chunks {
 			if n <= 0 {
 				break
 			}

@@ -1,57 +1,92 @@
 package kv
 
 import (
-	"grebe/evict"
 	"grebe/internal/record"
 	"grebe/kv/radix"
+	"grebe/plan"
+	"grebe/residency"
 )
 
-// Record has the store write what it is told and what it decides. It MUST be called after all that prepares the store, and before it is used.
+// Record has the store write what it is told and what is decided. It MUST be called after all that prepares the store, and before it is used.
 func (s *Store) Record(r *record.Room) {
 	if !r.On() {
 		return
 	}
 	s.rec = r
-	r.In("open", s.policy, s.below != nil, s.trainer != nil)
-	for _, l := range s.levels {
-		l.rec = r
-		r.In("level", l.place, len(l.bySlot), l.room, s.top.place == Host || l.place == Device)
+	r.In("open", s.config.Policy, s.config.Below, s.config.Predict)
+	for _, l := range s.config.Levels {
+		r.In("level", l.Tier, l.Slots, l.Bytes)
 	}
+	s.books.SetTrace(func(op residency.Op, p *published, at plan.Tier) { recordChange(r, op, p, at) })
 }
 
-func (p Place) String() string { return [...]string{"nowhere", "device", "host"}[p] }
-
-// name is the entry's key as logs take it.
-func (p *published) name() [32]byte { return p.key }
+// recordChange writes a change of the books.
+func recordChange(r *record.Room, op residency.Op, p *published, at plan.Tier) {
+	switch op {
+	case residency.DidPut:
+		r.Did(op.String(), [32]byte(p.Key), at, kindName(p), p.Tokens, p.Bytes)
+	case residency.DidTake, residency.DidLeave, residency.DidHit:
+		r.Did(op.String(), [32]byte(p.Key), at)
+	default:
+		r.Did(op.String(), [32]byte(p.Key))
+	}
+}
 
 // kindName is the kind as logs spell it.
-func (p *published) kindName() string {
-	if p.kind == Prefix {
+func kindName(p *published) string {
+	if p.Kind == Prefix {
 		return "prefix"
 	}
-	return p.kind.String()
+	return p.Kind.String()
 }
 
-// victim asks the policy of a level who leaves it. A log has the answers that the policy got on the way.
-func (s *Store) victim(l *level) (evict.Slot, bool) {
+// recordPublish writes an entry that comes to a level; same: it is there already, in the same memory.
+func (s *Store) recordPublish(p *published, to *level, same bool) {
+	s.rec.In("publish", [32]byte(p.Key), kindName(p), to.place, p.Tokens, p.Bytes, p.Named, p.Clean(), same)
+}
+
+// recordFind writes that an entry is wanted.
+func (s *Store) recordFind(key Key) {
+	if p := s.books.Get(key); p != nil {
+		s.rec.In("find", [32]byte(key), s.inPlace(p))
+	}
+}
+
+// victim asks who leaves a level. A log has the answers that the policy got on the way.
+func (s *Store) victim(l *level) (*published, residency.Exit) {
 	if !s.rec.On() {
-		return l.policy.Victim(l.evictable)
+		return s.books.Need(l.index, evictable)
 	}
 	s.rec.In("need", l.place)
-	return l.policy.Victim(func(slot evict.Slot) bool {
-		ok := l.evictable(slot)
-		s.rec.In("pin", l.bySlot[slot].name(), ok)
+	return s.books.Need(l.index, func(p *published) bool {
+		ok := evictable(p)
+		s.rec.In("pin", [32]byte(p.Key), ok)
 		return ok
 	})
 }
 
-// recordInsert writes what a sequence changes among the known prefixes.
-func (s *Store) recordInsert(done radix.Change[*published], tokens int) {
+// recordInsert writes what a sequence changes among the known prefixes: which runs, with the tokens and bytes of those that are new.
+func (s *Store) recordInsert(done radix.Change[run], e *Entry, tokens int) {
 	name := func(n *node) any {
 		if n == nil {
 			return "-"
 		}
 		return [32]byte(prefixKey(n.Hash()))
 	}
-	s.rec.In("insert", tokens, done.Start, name(done.Added), name(done.Upper), name(done.Lower), name(done.Covered))
+	bytes := func(chunks []*chunk) (n int64) {
+		for _, c := range chunks {
+			n += int64(c.run.Size)
+		}
+		return n
+	}
+	var parent *node
+	if done.Added != nil {
+		parent = done.Added.Parent()
+	}
+	s.rec.In("insert", tokens, done.Start, name(done.Added), bytes(e.chunks[min(done.Start/ChainTokens, len(e.chunks)):]), name(parent), name(done.Covered))
+	if done.Lower != nil {
+		n := len(done.Upper.Tokens())
+		chunks := done.Lower.Value.Value.entry.chunks
+		s.rec.In("split", name(done.Lower), name(done.Upper), n, bytes(chunks[:n/ChainTokens]), len(done.Lower.Tokens()), bytes(chunks[n/ChainTokens:]))
+	}
 }

@@ -3,23 +3,22 @@ package schedule
 import (
 	"fmt"
 	"math"
+
+	"grebe/plan"
 )
 
-// Tier is where cached KV lies, from the nearest to the farthest.
-type Tier uint8
+// Tier is where cached KV lies.
+type Tier = plan.Tier
 
+// Tiers.
 const (
-	Missing Tier = iota // not cached: to be computed
-	Device
-	Host
-	Disk
-	Peer
-	NumTiers
+	Missing  = plan.Missing
+	Device   = plan.Device
+	Host     = plan.Host
+	Disk     = plan.Disk
+	Peer     = plan.Peer
+	NumTiers = plan.NumTiers
 )
-
-var tierNames = [NumTiers]string{"missing", "device", "host", "disk", "peer"}
-
-func (t Tier) String() string { return tierNames[t] }
 
 // Tiers is a set of tiers.
 type Tiers uint8

@@ -4,6 +4,7 @@ import (
 	"fmt"
 
 	"grebe/internal/record"
+	"grebe/plan"
 	"grebe/schedule"
 )
 
@@ -62,14 +63,14 @@ func request(v *record.Values) schedule.Request {
 	return in
 }
 
-func tier(v *record.Values, name string) schedule.Tier {
-	for t := schedule.Missing; t < schedule.NumTiers; t++ {
+func tier(v *record.Values, name string) plan.Tier {
+	for t := plan.Missing; t < plan.NumTiers; t++ {
 		if t.String() == name {
 			return t
 		}
 	}
 	v.Fail(fmt.Errorf("no tier %s", name))
-	return schedule.Missing
+	return plan.Missing
 }
 
 func (d *decider) did(op string, _ *record.Values) string {
@@ -79,6 +80,8 @@ func (d *decider) did(op string, _ *record.Values) string {
 	c := schedule.Decide(&d.request, &d.costs, d.policy)
 	return record.Text("order", c.Order, c.Reason, c.Reuse, c.User.Ms, c.User.Value, c.Item.Ms, c.Item.Value, int(c.User.Load), int(c.Item.Load))
 }
+
+func (d *decider) rest() []string { return nil }
 
 // model reads the coefficients of a model of prefill times.
 func model(v *record.Values) schedule.PrefillModel {

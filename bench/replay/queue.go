@@ -73,6 +73,8 @@ func (q *queue) did(op string, v *record.Values) string {
 	return ""
 }
 
+func (q *queue) rest() []string { return nil }
+
 func ids(jobs []schedule.Job) []uint64 {
 	out := make([]uint64, len(jobs))
 	for i := range jobs {

@@ -23,6 +23,8 @@ type room interface {
 	in(op string, v *record.Values)
 	// did returns what the room decides; "" when it has no opinion on that kind of line.
 	did(op string, v *record.Values) string
+	// rest returns what the room decided since and no line told.
+	rest() []string
 }
 
 // kept bounds the differences that are told.
@@ -46,6 +48,9 @@ func Run(r io.Reader) (*Report, error) {
 		}
 		was := l.String()
 		if !l.Did {
+			for _, now := range to.rest() {
+				report.differ("line %d: before it, %s decided nothing more, and %q now", l.Number, l.Room, now)
+			}
 			if to.in(l.Op, &l.Values); l.Values.Failed() != nil {
 				return report, fmt.Errorf("line %d: %w: %s", l.Number, l.Values.Failed(), was)
 			}
@@ -57,15 +62,19 @@ func Run(r io.Reader) (*Report, error) {
 		}
 		report.Decisions[kind+" "+l.Op]++
 		if want := text(l); now != want {
-			if report.Different++; len(report.Differences) < kept {
-				report.Differences = append(report.Differences, fmt.Sprintf("line %d: %s decided %q, and %q now", l.Number, l.Room, want, now))
-			}
+			report.differ("line %d: %s decided %q, and %q now", l.Number, l.Room, want, now)
 		}
 	}
 	if len(report.Decisions) == 0 {
 		return report, errors.New("replay: the log has no decision that can be replayed")
 	}
 	return report, nil
+}
+
+func (r *Report) differ(format string, args ...any) {
+	if r.Different++; len(r.Differences) < kept {
+		r.Differences = append(r.Differences, fmt.Sprintf(format, args...))
+	}
 }
 
 // text is a decision's operation and values.
@@ -79,6 +88,8 @@ func open(kind string) room {
 		return &decider{}
 	case "dispatch":
 		return &queue{}
+	case "kv":
+		return newStore()
 	}
 	return nil
 }

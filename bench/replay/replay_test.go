@@ -42,7 +42,7 @@ func TestRecorded(t *testing.T) {
 		if r.Different > 0 {
 			t.Errorf("%s: %d decisions differ:\n%s", file, r.Different, strings.Join(r.Differences, "\n"))
 		}
-		for _, kind := range []string{"reuse order", "dispatch run", "dispatch queued", "dispatch learnt"} {
+		for _, kind := range []string{"reuse order", "dispatch run", "dispatch queued", "dispatch learnt", "kv put", "kv hit", "kv leave", "kv drop", "kv write"} {
 			if r.Decisions[kind] == 0 {
 				t.Errorf("%s: no %q among %v", file, kind, r.Decisions)
 			}
@@ -60,6 +60,10 @@ func TestDifferencesAreTold(t *testing.T) {
 		"dispatch0 ran 0 1 45 ":   "dispatch0 ran 0 1 450 ",
 		"dispatch0 . queued":      "dispatch0 . full",
 		"reuse0 decide predicted": "reuse0 decide item",
+		"\nkv0 . hit ":            "\nkv0 . take ",
+		"\nkv0 . leave ":          "\nmeta0 . leave ",
+		"\nkv0 find ":             "\nmeta0 find ",
+		"\nkv0 pin ":              "\nmeta0 pin ",
 	} {
 		if !strings.Contains(log, was) {
 			t.Fatalf("the log has no %q", was)

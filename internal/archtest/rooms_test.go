@@ -12,7 +12,7 @@ import (
 // without those above it.
 var rooms = []string{
 	"cmd", "server", "cluster", "catalog", "prompt", "route", "meta", "schedule", "placement",
-	"engine", "blend", "beam", "model", "kv", "embed", "plan", "evict", "alloc", "pool", "compute",
+	"engine", "blend", "beam", "model", "kv", "residency", "embed", "plan", "evict", "alloc", "pool", "compute",
 	"internal", // small helpers without a place in the walk
 	"api",      // messages only: everybody may speak them, they know nobody
 }

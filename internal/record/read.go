@@ -177,6 +177,15 @@ func (v *Values) Bool() bool {
 	return false
 }
 
+// None skips the next value and returns true if it is a -, which stands for no key.
+func (v *Values) None() bool {
+	if v.next < len(v.text) && v.text[v.next] == "-" {
+		v.next++
+		return true
+	}
+	return false
+}
+
 // Key returns the next value, a key: the first eight bytes of the digest and the key's name.
 func (v *Values) Key() [32]byte { return v.key(v.Text()) }
 

@@ -1,4 +1,4 @@
-package kv
+package residency
 
 import "grebe/evict"
 

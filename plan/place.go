@@ -1,0 +1,20 @@
+package plan
+
+// Key names cached KV: a digest of all that it depends on.
+type Key [32]byte
+
+// Tier is where cached KV lies, from the nearest to the farthest.
+type Tier uint8
+
+const (
+	Missing Tier = iota // not cached: to be computed
+	Device              // memory that the host cannot see
+	Host
+	Disk
+	Peer
+	NumTiers
+)
+
+var tiers = [NumTiers]string{"missing", "device", "host", "disk", "peer"}
+
+func (t Tier) String() string { return tiers[t] }

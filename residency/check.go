@@ -1,0 +1,61 @@
+package residency
+
+import "fmt"
+
+// Check goes over the books and returns what is wrong with them. It takes time, for tests. Each is called with every entry on the books of a level.
+func (c *Core[V]) Check(each func(*Held[V]) error) error {
+	for key, h := range c.held {
+		switch {
+		case h.Key != key || h.Run:
+			return fmt.Errorf("residency: an entry is under another key than its own")
+		case h.level != nil && h.level.bySlot[h.slot] != h:
+			return fmt.Errorf("residency: slot %d holds another entry than the one that has it", h.slot)
+		}
+	}
+	for _, l := range c.levels {
+		if err := l.check(c, each); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (l *level[V]) check(c *Core[V], each func(*Held[V]) error) error {
+	held, dirty := 0, 0
+	var counts [kinds]Counts
+	for slot, h := range l.bySlot[:l.most] {
+		if h == nil {
+			continue
+		}
+		if held++; h.level != l || int(h.slot) != slot || !h.Run && c.held[h.Key] != h {
+			return fmt.Errorf("residency: slot %d of level %d holds an entry that does not know it", slot, l.index)
+		}
+		if h.dirty {
+			dirty++
+		}
+		counts[h.Kind].Entries++
+		counts[h.Kind].Bytes += h.Bytes
+		if err := each(h); err != nil {
+			return err
+		}
+	}
+	for k := range counts {
+		if is, books := &counts[k], &l.counts[k]; is.Entries != books.Entries || is.Bytes != books.Bytes {
+			return fmt.Errorf("residency: counted %d entries of %d bytes, the books say %d of %d", is.Entries, is.Bytes, books.Entries, books.Bytes)
+		}
+	}
+	if held+len(l.free) != len(l.bySlot) {
+		return fmt.Errorf("residency: %d slots held and %d free, of %d", held, len(l.free), len(l.bySlot))
+	}
+	listed := 0
+	for slot := l.dirty.oldest(); slot != l.dirty.end(); slot = l.dirty[slot].newer {
+		if h := l.bySlot[slot]; h == nil || !h.dirty || h.clean || listed >= l.count {
+			return fmt.Errorf("residency: slot %d is among the dirty ones, but holds nothing that is dirty", slot)
+		}
+		listed++
+	}
+	if listed != l.count || dirty != l.count {
+		return fmt.Errorf("residency: %d dirty entries are listed and %d marked, the books say %d", listed, dirty, l.count)
+	}
+	return nil
+}
