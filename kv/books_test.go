@@ -345,3 +345,54 @@ func TestTrim(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// Where all places for entries are taken, the oldest one leaves for a new one, though there is memory for both.
+func TestEntriesLeaveForPlaces(t *testing.T) {
+	s, _ := newStore(t, ref.New().Memory(), 64) // of one token and more: 16 pages, 16 places
+	places := len(s.top.free)
+	empty := func(i int) *Entry {
+		e, err := s.Reserve(Exact, 0, nil) // takes a place and no memory
+		if err != nil {
+			t.Fatal(err)
+		}
+		s.Publish(plan.Item, Key{byte(i)}, nil, e)
+		return e
+	}
+	for i := range places + 3 {
+		empty(i).Release()
+		if e := get(s, Key{byte(i)}); e == nil {
+			t.Fatalf("entry %d was not published", i)
+		} else {
+			e.Release()
+		}
+	}
+	for i := range places + 3 {
+		e := get(s, Key{byte(i)})
+		if (e != nil) != (i >= 3) {
+			t.Errorf("entry %d is there: %v", i, e != nil)
+		}
+		if e != nil {
+			e.Release()
+		}
+	}
+	if st := s.Stats(plan.Item); st.Entries != places || st.Evicted != 3 {
+		t.Errorf("%+v, want %d entries and 3 evicted", st, places)
+	}
+	var held []*Entry // all in use: a new one finds no place, and nothing is lost
+	for i := 3; i < places+3; i++ {
+		held = append(held, get(s, Key{byte(i)}))
+	}
+	empty(100).Release()
+	if e := get(s, Key{100}); e != nil {
+		t.Error("an entry was published where all places are in use")
+	}
+	for _, e := range held {
+		e.Release()
+	}
+	empty(101).Release()
+	if e := get(s, Key{101}); e == nil {
+		t.Error("an entry was not published after the others were released")
+	} else {
+		e.Release()
+	}
+}
