@@ -4,7 +4,9 @@ import (
 	"context"
 	"errors"
 	"runtime"
+	"slices"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"syscall"
 	"testing"
@@ -81,12 +83,20 @@ func TestPausesOfSweeps(t *testing.T) {
 	}
 	synctest.Test(t, func(t *testing.T) {
 		s := (&DB{attempt: &attempt{}}).NewSweeper(Sweeping{Delay: time.Second})
-		var tried []bool // of all keys
+		var mu sync.Mutex
+		var sweeps []bool // of all keys
+		tried := func() []bool {
+			mu.Lock()
+			defer mu.Unlock()
+			return slices.Clone(sweeps)
+		}
 		s.compact = func(_ context.Context, keys [][]byte, all bool) error {
 			if len(keys) != 0 == all {
 				t.Errorf("%d keys, all %v", len(keys), all)
 			}
-			tried = append(tried, all)
+			mu.Lock()
+			sweeps = append(sweeps, all)
+			mu.Unlock()
 			return errors.New("no room")
 		}
 		s.Run()
@@ -95,13 +105,13 @@ func TestPausesOfSweeps(t *testing.T) {
 		for n, pause := range []time.Duration{1, 2, 4, 8, 16, 32, 60, 60} {
 			time.Sleep(pause*time.Second - 2*time.Millisecond)
 			synctest.Wait()
-			if len(tried) != n {
+			if len(tried()) != n {
 				t.Errorf("sweep %d came early", n)
 			}
 			time.Sleep(2 * time.Millisecond)
 			synctest.Wait()
-			if len(tried) != n+1 || tried[n] != (n > 0) {
-				t.Errorf("after %ds: sweeps of all keys %v", pause, tried)
+			if got := tried(); len(got) != n+1 || got[n] != (n > 0) {
+				t.Errorf("after %ds: sweeps of all keys %v", pause, got)
 			}
 		}
 		s.Stop()
