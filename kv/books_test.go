@@ -349,7 +349,7 @@ func TestTrim(t *testing.T) {
 // Where all places for entries are taken, the oldest one leaves for a new one, though there is memory for both.
 func TestEntriesLeaveForPlaces(t *testing.T) {
 	s, _ := newStore(t, ref.New().Memory(), 64) // of one token and more: 16 pages, 16 places
-	places := len(s.top.free)
+	places := s.top.slots
 	empty := func(i int) *Entry {
 		e, err := s.Reserve(Exact, 0, nil) // takes a place and no memory
 		if err != nil {
