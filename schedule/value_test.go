@@ -144,3 +144,44 @@ func TestSmallAndHugeShare(t *testing.T) {
 		t.Errorf("%v are still owed to nobody", b.passed)
 	}
 }
+
+// A fitted model says how well it fits: the share of the variance that it explains, and its largest relative error.
+func TestQualityOfAFit(t *testing.T) {
+	rng := rand.New(rand.NewPCG(31, 32))
+	var samples []Sample
+	for i := range 60 {
+		s := Sample{Rows: 10 + 37*i, Keys: 1000 + rng.IntN(9000)*i, Requests: 1 + i%5}
+		s.Ms = (3 + 0.1*float64(s.Rows) + 0.0001*float64(s.Keys) + float64(s.Requests)) * (0.8 + 0.4*rng.Float64())
+		samples = append(samples, s)
+	}
+	m, err := Fit(samples)
+	if err != nil {
+		t.Fatal(err)
+	}
+	mean, missed, varied, worst := 0.0, 0.0, 0.0, 0.0
+	for _, s := range samples {
+		mean += s.Ms / float64(len(samples))
+	}
+	for _, s := range samples {
+		e := m.Predict(s.Rows, s.Keys, s.Requests) - s.Ms
+		missed, varied = missed+e*e, varied+(s.Ms-mean)*(s.Ms-mean)
+		worst = max(worst, math.Abs(e)/s.Ms)
+	}
+	if q := m.Quality; q.Samples != 60 || math.Abs(q.R2-(1-missed/varied)) > 1e-9 || math.Abs(q.MaxRelative-worst) > 1e-9 {
+		t.Errorf("%+v, want an R² of %v and errors up to %v", q, 1-missed/varied, worst)
+	}
+}
+
+// What leaves the queue is not counted in it any more, keys included.
+func TestQueueOfNobodyIsEmpty(t *testing.T) {
+	b := newQueue(t, DefaultBatcher(8, time.Second), PrefillModel{Fixed: 1, Row: 0.01, Key: 0.0001})
+	for id := range uint64(4) {
+		b.Add(Job{ID: id, Rows: 5 + int(id), Keys: 100 * int(id+1)})
+	}
+	for id := range uint64(4) {
+		b.Remove(id)
+	}
+	if b.smalls != (load{}) {
+		t.Errorf("%+v is counted of an empty queue", b.smalls)
+	}
+}
