@@ -10,6 +10,7 @@ import (
 	"reflect"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 
 	grebev1 "grebe/api/grebe/v1"
@@ -25,8 +26,34 @@ type shelf struct {
 	prompt  *prompt.Builder
 	models  map[string]*Generator
 	keeper  *Keeper
-	log     strings.Builder
+	log     sharedLog
 	packed  *packer
+}
+
+// sharedLog is a log that is written and read at a time.
+type sharedLog struct {
+	mu   sync.Mutex
+	text strings.Builder
+}
+
+func (l *sharedLog) Write(b []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.text.Write(b)
+}
+
+func (l *sharedLog) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.text.String()
+}
+
+func (l *sharedLog) Len() int { return len(l.String()) }
+
+func (l *sharedLog) Reset() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.text.Reset()
 }
 
 func newShelf(t *testing.T) *shelf {
