@@ -4,6 +4,7 @@ import (
 	"context"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -79,6 +80,7 @@ func TestCachedItemsThatChangeAreComputedAgain(t *testing.T) {
 		want = append(want, tokens(5, 2), tokens(101, 0)) // at the end
 		wg.Go(func() { m.Refresh(ctx, do, func(err error) { t.Error(err) }) })
 		time.Sleep(time.Minute)
+		synctest.Wait()
 		if !slices.EqualFunc(computed, want, slices.Equal) {
 			t.Errorf("computed %v, want %v", computed, want)
 		}
@@ -143,9 +145,10 @@ func TestCachesComputeAheadInSpareTime(t *testing.T) {
 		leave := s.join(load)
 		defer s.join(linear{})()
 		ctx, cancel := context.WithCancel(t.Context())
-		running, pieces := 0, [3]int{}
+		running := 0
+		var turns [3]atomic.Int64
 		var wg sync.WaitGroup
-		for i := range pieces {
+		for i := range turns {
 			wg.Go(func() {
 				for ctx.Err() == nil {
 					_ = s.use(ctx, func() error {
@@ -156,20 +159,20 @@ func TestCachesComputeAheadInSpareTime(t *testing.T) {
 							t.Error("a cache computes ahead while an engine is busy")
 						}
 						time.Sleep(piece)
-						pieces[i]++
+						turns[i].Add(1)
 						running--
 						return nil
 					})
 				}
 			})
 		}
-		all := func() time.Duration { return time.Duration(pieces[0]+pieces[1]+pieces[2]) * piece }
+		all := func() time.Duration { return time.Duration(turns[0].Load()+turns[1].Load()+turns[2].Load()) * piece }
 		time.Sleep(requests)
 		if took := all(); took > requests/spareShare+piece || took < requests/spareShare/2 {
 			t.Errorf("caches computed ahead for %v of %v in which requests came", took, requests)
 		}
-		if slices.Min(pieces[:]) < slices.Max(pieces[:])/2 {
-			t.Errorf("caches had %v turns", pieces)
+		if had := []int64{turns[0].Load(), turns[1].Load(), turns[2].Load()}; slices.Min(had) < slices.Max(had)/2 {
+			t.Errorf("caches had %v turns", had)
 		}
 		time.Sleep(2 * spareQuiet)
 		before := all()
@@ -178,10 +181,10 @@ func TestCachesComputeAheadInSpareTime(t *testing.T) {
 			t.Errorf("caches computed ahead for %v of a second without requests", took)
 		}
 		leave()
+		cancel()
+		wg.Wait()
 		if len(s.loads) != 1 {
 			t.Errorf("%d engines are left, want 1", len(s.loads))
 		}
-		cancel()
-		wg.Wait()
 	})
 }
