@@ -16,14 +16,14 @@ type checks struct{ unchecked int }
 // checkedAlways is how many entries a store may have to be checked after every change.
 const checkedAlways = 1024
 
-// check goes over the books after a change. Called with mu held. It looks at every entry, so a store of more than checkedAlways is
+// run goes over the books after a change. Called with mu held. It looks at every entry, so a store of more than checkedAlways is
 // checked after every 32nd part of its entries has changed: a fault in the books stays there, and is found some changes later.
-func (s *Store) check() {
+func (c *checks) run(s *Store) {
 	n := s.books.Len()
-	if s.checks.unchecked++; n > checkedAlways && s.checks.unchecked < n/32 {
+	if c.unchecked++; n > checkedAlways && c.unchecked < n/32 {
 		return
 	}
-	s.checks.unchecked = 0
+	c.unchecked = 0
 	s.checkAll()
 }
 

@@ -539,6 +539,9 @@ func (s *Store) Delete(keys ...Key) error {
 	return err
 }
 
+// check goes over the books in builds that check themselves. Called with mu held.
+func (s *Store) check() { s.checks.run(s) }
+
 // take takes an entry off the books; nil when there is none. The caller releases it.
 func (s *Store) take(key Key) *published {
 	if s.books.Get(key) == nil {

@@ -209,9 +209,8 @@ func TestAProfileThatFails(t *testing.T) {
 	}
 }
 
-// recorder is a clockwork that notes the batches that it ran.
+// recorder is an engine that notes the batches that it ran.
 type recorder struct {
-	clockwork
 	most    int
 	each    time.Duration // of a token; 0: a millisecond
 	batches [][2]int      // requests and tokens of each

@@ -458,8 +458,8 @@ func TestExpectedReturns(t *testing.T) {
 		}
 	}
 	// Before anything was seen: .3 of new users return, then half of them each time.
-	near("of a new user", r.expect(0), .3+.3*.5+.3*.5*.5+.3*.5*.5*.5/.5)
-	near("of one who came often", r.expect(7), .5/.5)
+	near("of a new user", r.expect(0), .3+.3*.5+.3*.5*.5+.3*.5*.5*.5/(1-.5))
+	near("of one who came often", r.expect(7), .5/(1-.5))
 	near("gain", r.gain(0), 1)
 	for f, want := range map[float64]int{0: 0, .49: 0, .5: 1, 1.4: 1, 1.5: 2, 2.5: 3, 100: 3} {
 		if got := classOf(f); got != want {
@@ -520,7 +520,7 @@ func TestExpectedReturns(t *testing.T) {
 	if r.hoped != 12 || r.hits != 2 {
 		t.Errorf("hoped for %v, had %v", r.hoped, r.hits)
 	}
-	near("what is hoped is held against hits", r.expect(7), (.5/.5)*(2+8)/(12+8))
+	near("what is hoped is held against hits", r.expect(7), .5/(1-.5)*(2+8)/(12+8))
 	r.note(5+seenUsers, 0, 4) // takes the place of the other
 	if s := r.seen[5]; s.user != 5+seenUsers || s.hope != 0 || s.hits != 0 {
 		t.Errorf("of the next user %+v is known", s)
