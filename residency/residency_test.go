@@ -283,3 +283,36 @@ func TestNothingIsAllocated(t *testing.T) {
 		}
 	}
 }
+
+// Who makes room is counted where it was, as lowered or as gone.
+func TestCounts(t *testing.T) {
+	c := newCore(t, "lru", 1, 1)
+	first, second := item(1), item(2)
+	c.Publish(first, 0, false)
+	if h, exit := c.Need(0, free); h != first || exit != Lower || c.Moved(first, 1, true) != There {
+		t.Fatal("the first is not lowered")
+	}
+	c.Publish(second, 0, false)
+	if h, _ := c.Need(0, free); h != second || c.Moved(second, 1, false) != Out { // the host's memory is full
+		t.Fatal("the second is not dropped")
+	}
+	if h, exit := c.Need(1, free); h != first || exit != Drop {
+		t.Fatal("the first does not leave")
+	}
+	if device, host := *c.Counts(0, plan.Item), *c.Counts(1, plan.Item); device != (Counts{Lowered: 2}) || host != (Counts{Evicted: 2}) {
+		t.Errorf("counted %+v and %+v", device, host)
+	}
+	if known, models := c.Forecasts(); known != nil || models != 0 {
+		t.Error("LRU predicts")
+	}
+	if known, _ := newCore(t, "default", 4).Forecasts(); known == nil {
+		t.Error("the default predicts nothing")
+	}
+	if _, err := New[int](Config{Policy: "lru"}); err == nil {
+		t.Error("books without a level")
+	}
+	three := Config{Policy: "lru", Levels: []LevelConfig{{Slots: 1, Bytes: 1}, {Slots: 1, Bytes: 1}, {Slots: 1, Bytes: 1}}}
+	if _, err := New[int](three); err == nil {
+		t.Error("books with three levels")
+	}
+}

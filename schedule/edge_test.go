@@ -236,3 +236,39 @@ func TestImpossibleSamples(t *testing.T) {
 		}
 	}
 }
+
+// A batch that waits for company starts so early that its first member's answer is there by its deadline.
+func TestHoldingLeavesTimeForTheAnswer(t *testing.T) {
+	for _, answer := range []time.Duration{0, 10 * time.Millisecond} {
+		b, err := NewBatcher(DefaultBatcher(16, time.Second), PrefillModel{Fixed: 100, Row: 1})
+		if err != nil {
+			t.Fatal(err)
+		}
+		b.SetSlack(0, answer)
+		const gap = 50 * time.Millisecond
+		at := time.Duration(0)
+		for id := uint64(1); id <= 10; id, at = id+1, at+gap { // one every 50 ms is expected
+			b.Add(Job{ID: id, Rows: 10, Arrival: at, Deadline: at + 900*time.Millisecond})
+			b.Remove(id)
+		}
+		b.Add(Job{ID: 99, Rows: 10, Arrival: at, Deadline: at + 150*time.Millisecond})
+		batch, shed, wake := b.Step(at)
+		if want := at + 30*time.Millisecond - answer; len(batch)+len(shed) > 0 || wake != want { // two take 120 ms
+			t.Errorf("answers take %v: %d run, %d are shed, the next look is after %v, want %v", answer, len(batch), len(shed), wake-at, want-at)
+		}
+	}
+}
+
+// A key is counted once, however often it is seen.
+func TestFrequencyCountsKeys(t *testing.T) {
+	f, err := NewFrequency(DefaultFrequency(100))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for range 3 {
+		f.ObserveBatch([]Access{{Key: 1}, {Key: 2}, {Key: 1}, {Key: 3}})
+	}
+	if n := f.Len(); n != 3 {
+		t.Errorf("%d keys are known, want 3", n)
+	}
+}
