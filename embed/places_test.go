@@ -156,25 +156,26 @@ func TestCacheCallsWaitForTheirLocks(t *testing.T) {
 	s := &c.sets[home]
 	m := NewMemory(4, 8)
 	defer m.Close()
-	for name, l := range map[string]struct {
+	for _, l := range []struct { // in this order: sizes change where a key lives
+		name         string
 		lock, unlock func()
 		call         func()
 	}{
-		"Put":           {s.mu.Lock, s.mu.Unlock, func() { c.Put(1, row[:], c.Epoch(1)) }},
-		"Remove":        {s.mu.Lock, s.mu.Unlock, func() { c.Remove(1) }},
-		"Clear":         {s.mu.Lock, s.mu.Unlock, c.Clear},
-		"place":         {s.mu.Lock, s.mu.Unlock, func() { c.place(&claim{h: mix(1), home: home}, 1, row[:], Epoch{}) }},
-		"replace":       {s.mu.Lock, s.mu.Unlock, func() { c.replace(&claim{h: mix(1), home: home}, row[:], Epoch{}) }},
-		"takeOut":       {s.mu.Lock, s.mu.Unlock, func() { c.takeOut(home, 0, 7, row[:]) }},
-		"expect":        {s.mu.Lock, s.mu.Unlock, func() { c.expect(home, 7, 1) }},
-		"Grow":          {c.resizing.Lock, c.resizing.Unlock, func() { _, _ = c.Grow(1) }},
-		"Shrink":        {c.resizing.Lock, c.resizing.Unlock, func() { c.Shrink(1) }},
-		"Rehome":        {c.resizing.Lock, c.resizing.Unlock, func() { c.Rehome(1) }},
-		"retire":        {c.gate.mu.Lock, c.gate.mu.Unlock, func() { c.gate.retire(nil, p) }},
-		"changed":       {c.closing.Lock, c.closing.Unlock, func() { c.changed([]uint64{1}) }},
-		"Memory.Gather": {m.mu.Lock, m.mu.Unlock, func() { _ = m.Gather(context.Background(), nil, nil, nil) }},
-		"Memory.Put":    {m.mu.Lock, m.mu.Unlock, func() { _ = m.Put(context.Background(), nil, nil) }},
-		"Memory.Delete": {m.mu.Lock, m.mu.Unlock, func() { _ = m.Delete(context.Background(), nil) }},
+		{"Put", s.mu.Lock, s.mu.Unlock, func() { c.Put(1, row[:], c.Epoch(1)) }},
+		{"Remove", s.mu.Lock, s.mu.Unlock, func() { c.Remove(1) }},
+		{"Clear", s.mu.Lock, s.mu.Unlock, c.Clear},
+		{"place", s.mu.Lock, s.mu.Unlock, func() { c.place(&claim{h: mix(1), home: home}, 1, row[:], Epoch{}) }},
+		{"replace", s.mu.Lock, s.mu.Unlock, func() { c.replace(&claim{h: mix(1), home: home}, row[:], Epoch{}) }},
+		{"takeOut", s.mu.Lock, s.mu.Unlock, func() { c.takeOut(home, 0, 7, row[:]) }},
+		{"expect", s.mu.Lock, s.mu.Unlock, func() { c.expect(home, 7, 1) }},
+		{"Grow", c.resizing.Lock, c.resizing.Unlock, func() { _, _ = c.Grow(1) }},
+		{"Shrink", c.resizing.Lock, c.resizing.Unlock, func() { c.Shrink(1) }},
+		{"Rehome", c.resizing.Lock, c.resizing.Unlock, func() { c.Rehome(1) }},
+		{"retire", c.gate.mu.Lock, c.gate.mu.Unlock, func() { c.gate.retire(nil, p) }},
+		{"changed", c.closing.Lock, c.closing.Unlock, func() { c.changed([]uint64{1}) }},
+		{"Memory.Gather", m.mu.Lock, m.mu.Unlock, func() { _ = m.Gather(context.Background(), nil, nil, nil) }},
+		{"Memory.Put", m.mu.Lock, m.mu.Unlock, func() { _ = m.Put(context.Background(), nil, nil) }},
+		{"Memory.Delete", m.mu.Lock, m.mu.Unlock, func() { _ = m.Delete(context.Background(), nil) }},
 	} {
 		var ended atomic.Bool
 		l.lock()
@@ -186,7 +187,7 @@ func TestCacheCallsWaitForTheirLocks(t *testing.T) {
 			runtime.Gosched()
 		}
 		if ended.Load() {
-			t.Errorf("%s does not wait", name)
+			t.Errorf("%s does not wait", l.name)
 		}
 		l.unlock()
 		for !ended.Load() {
