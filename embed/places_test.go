@@ -3,12 +3,11 @@ package embed
 import (
 	"context"
 	"fmt"
-	"runtime"
 	"slices"
-	"sync/atomic"
 	"testing"
 	"time"
 
+	"grebe/internal/locktest"
 	"grebe/pool"
 )
 
@@ -156,44 +155,22 @@ func TestCacheCallsWaitForTheirLocks(t *testing.T) {
 	s := &c.sets[home]
 	m := NewMemory(4, 8)
 	defer m.Close()
-	for _, l := range []struct { // in this order: sizes change where a key lives
-		name         string
-		lock, unlock func()
-		call         func()
-	}{
-		{"Put", s.mu.Lock, s.mu.Unlock, func() { c.Put(1, row[:], c.Epoch(1)) }},
-		{"Remove", s.mu.Lock, s.mu.Unlock, func() { c.Remove(1) }},
-		{"Clear", s.mu.Lock, s.mu.Unlock, c.Clear},
-		{"place", s.mu.Lock, s.mu.Unlock, func() { c.place(&claim{h: mix(1), home: home}, 1, row[:], Epoch{}) }},
-		{"replace", s.mu.Lock, s.mu.Unlock, func() { c.replace(&claim{h: mix(1), home: home}, row[:], Epoch{}) }},
-		{"takeOut", s.mu.Lock, s.mu.Unlock, func() { c.takeOut(home, 0, 7, row[:]) }},
-		{"expect", s.mu.Lock, s.mu.Unlock, func() { c.expect(home, 7, 1) }},
-		{"Grow", c.resizing.Lock, c.resizing.Unlock, func() { _, _ = c.Grow(1) }},
-		{"Shrink", c.resizing.Lock, c.resizing.Unlock, func() { c.Shrink(1) }},
-		{"Rehome", c.resizing.Lock, c.resizing.Unlock, func() { c.Rehome(1) }},
-		{"retire", c.gate.mu.Lock, c.gate.mu.Unlock, func() { c.gate.retire(nil, p) }},
-		{"changed", c.closing.Lock, c.closing.Unlock, func() { c.changed([]uint64{1}) }},
-		{"Memory.Gather", m.mu.Lock, m.mu.Unlock, func() { _ = m.Gather(context.Background(), nil, nil, nil) }},
-		{"Memory.Put", m.mu.Lock, m.mu.Unlock, func() { _ = m.Put(context.Background(), nil, nil) }},
-		{"Memory.Delete", m.mu.Lock, m.mu.Unlock, func() { _ = m.Delete(context.Background(), nil) }},
-	} {
-		var ended atomic.Bool
-		l.lock()
-		go func() {
-			l.call()
-			ended.Store(true)
-		}()
-		for i := 0; i < 5_000 && !ended.Load(); i++ { // it has many turns
-			runtime.Gosched()
-		}
-		if ended.Load() {
-			t.Errorf("%s does not wait", l.name)
-		}
-		l.unlock()
-		for !ended.Load() {
-			runtime.Gosched()
-		}
-	}
+	locktest.Waits(t, "Put", s.mu.Lock, s.mu.Unlock, func() { c.Put(1, row[:], c.Epoch(1)) })
+	locktest.Waits(t, "Remove", s.mu.Lock, s.mu.Unlock, func() { c.Remove(1) })
+	locktest.Waits(t, "Clear", s.mu.Lock, s.mu.Unlock, c.Clear)
+	locktest.Waits(t, "place", s.mu.Lock, s.mu.Unlock, func() { c.place(&claim{h: mix(1), home: home}, 1, row[:], Epoch{}) })
+	locktest.Waits(t, "replace", s.mu.Lock, s.mu.Unlock, func() { c.replace(&claim{h: mix(1), home: home}, row[:], Epoch{}) })
+	locktest.Waits(t, "takeOut", s.mu.Lock, s.mu.Unlock, func() { c.takeOut(home, 0, 7, row[:]) })
+	locktest.Waits(t, "expect", s.mu.Lock, s.mu.Unlock, func() { c.expect(home, 7, 1) })
+	// From here on the key may live in another set.
+	locktest.Waits(t, "Grow", c.resizing.Lock, c.resizing.Unlock, func() { _, _ = c.Grow(1) })
+	locktest.Waits(t, "Shrink", c.resizing.Lock, c.resizing.Unlock, func() { c.Shrink(1) })
+	locktest.Waits(t, "Rehome", c.resizing.Lock, c.resizing.Unlock, func() { c.Rehome(1) })
+	locktest.Waits(t, "retire", c.gate.mu.Lock, c.gate.mu.Unlock, func() { c.gate.retire(nil, p) })
+	locktest.Waits(t, "changed", c.closing.Lock, c.closing.Unlock, func() { c.changed([]uint64{1}) })
+	locktest.Waits(t, "Memory.Gather", m.mu.Lock, m.mu.Unlock, func() { _ = m.Gather(context.Background(), nil, nil, nil) })
+	locktest.Waits(t, "Memory.Put", m.mu.Lock, m.mu.Unlock, func() { _ = m.Put(context.Background(), nil, nil) })
+	locktest.Waits(t, "Memory.Delete", m.mu.Lock, m.mu.Unlock, func() { _ = m.Delete(context.Background(), nil) })
 }
 
 // A fetched row takes the place of the one that it was chosen for, and no other's: not where its set changed meanwhile.

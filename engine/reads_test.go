@@ -3,14 +3,13 @@ package engine
 import (
 	"context"
 	"errors"
-	"runtime"
 	"slices"
 	"strings"
-	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"grebe/internal/locktest"
 	"grebe/internal/record"
 	"grebe/kv"
 )
@@ -193,44 +192,22 @@ func TestEngineCallsWaitForTheirLocks(t *testing.T) {
 	l := NewLoading(10, p)
 	mem := &tallied{Memory: e.memory}
 	s := &beamStore{memory: mem}
-	for name, w := range map[string]struct {
-		lock, unlock func()
-		call         func()
-	}{
-		"Next":   {l.mu.Lock, l.mu.Unlock, func() { l.Next(1) }},
-		"Came":   {l.mu.Lock, l.mu.Unlock, func() { l.Came(nil, nil) }},
-		"Here":   {l.mu.Lock, l.mu.Unlock, func() { l.Here(1, nil, nil) }},
-		"End":    {l.mu.Lock, l.mu.Unlock, l.End},
-		"Stop":   {l.mu.Lock, l.mu.Unlock, l.Stop},
-		"state":  {l.mu.Lock, l.mu.Unlock, func() { l.state() }},
-		"near":   {l.mu.Lock, l.mu.Unlock, func() { l.near(1) }},
-		"expect": {l.mu.Lock, l.mu.Unlock, func() { l.expect() }},
-		"share":  {l.mu.Lock, l.mu.Unlock, func() { l.share(1) }},
-		"note":   {p.mu.Lock, p.mu.Unlock, func() { p.note(1, 1) }},
-		"Age":    {p.mu.Lock, p.mu.Unlock, func() { p.Age() }},
-		"Expect": {p.mu.Lock, p.mu.Unlock, func() { p.Expect(1) }},
-		"take":   {s.mu.Lock, s.mu.Unlock, func() { b, _ := s.take(256); mem.Free(b) }},
-		"give":   {s.mu.Lock, s.mu.Unlock, func() { b, _ := mem.Alloc(256); s.give(b) }},
-		"close":  {s.mu.Lock, s.mu.Unlock, s.close},
-		"Run":    {e.mu.Lock, e.mu.Unlock, func() { e.Run(nil, nil) }},
-		"Close":  {e.mu.Lock, e.mu.Unlock, func() { _ = e.Close() }},
-	} {
-		var ended atomic.Bool
-		w.lock()
-		go func() {
-			w.call()
-			ended.Store(true)
-		}()
-		for i := 0; i < 5_000 && !ended.Load(); i++ { // it has many turns
-			runtime.Gosched()
-		}
-		if ended.Load() {
-			t.Errorf("%s does not wait", name)
-		}
-		w.unlock()
-		for !ended.Load() {
-			runtime.Gosched()
-		}
-	}
+	locktest.Waits(t, "Next", l.mu.Lock, l.mu.Unlock, func() { l.Next(1) })
+	locktest.Waits(t, "Came", l.mu.Lock, l.mu.Unlock, func() { l.Came(nil, nil) })
+	locktest.Waits(t, "Here", l.mu.Lock, l.mu.Unlock, func() { l.Here(1, nil, nil) })
+	locktest.Waits(t, "End", l.mu.Lock, l.mu.Unlock, l.End)
+	locktest.Waits(t, "Stop", l.mu.Lock, l.mu.Unlock, l.Stop)
+	locktest.Waits(t, "state", l.mu.Lock, l.mu.Unlock, func() { l.state() })
+	locktest.Waits(t, "near", l.mu.Lock, l.mu.Unlock, func() { l.near(1) })
+	locktest.Waits(t, "expect", l.mu.Lock, l.mu.Unlock, func() { l.expect() })
+	locktest.Waits(t, "share", l.mu.Lock, l.mu.Unlock, func() { l.share(1) })
+	locktest.Waits(t, "note", p.mu.Lock, p.mu.Unlock, func() { p.note(1, 1) })
+	locktest.Waits(t, "Age", p.mu.Lock, p.mu.Unlock, func() { p.Age() })
+	locktest.Waits(t, "Expect", p.mu.Lock, p.mu.Unlock, func() { p.Expect(1) })
+	locktest.Waits(t, "take", s.mu.Lock, s.mu.Unlock, func() { b, _ := s.take(256); mem.Free(b) })
+	locktest.Waits(t, "give", s.mu.Lock, s.mu.Unlock, func() { b, _ := mem.Alloc(256); s.give(b) })
+	locktest.Waits(t, "close", s.mu.Lock, s.mu.Unlock, s.close)
+	locktest.Waits(t, "Run", e.mu.Lock, e.mu.Unlock, func() { e.Run(nil, nil) })
+	locktest.Waits(t, "Close", e.mu.Lock, e.mu.Unlock, func() { _ = e.Close() })
 	s.close()
 }

@@ -10,11 +10,11 @@ import (
 	"runtime"
 	"slices"
 	"strings"
-	"sync/atomic"
 	"testing"
 	"time"
 
 	"grebe/catalog"
+	"grebe/internal/locktest"
 	"grebe/prompt"
 )
 
@@ -571,37 +571,15 @@ func TestHistoryCallsWaitForTheLock(t *testing.T) {
 	h := must(Open(w.entries(), w.version, w.options(t.TempDir())))
 	v := h.Head()
 	table := v.Table()
-	for name, l := range map[string]struct {
-		lock, unlock func()
-		call         func()
-	}{
-		"Damaged": {h.mu.Lock, h.mu.Unlock, func() { h.Damaged() }},
-		"Hurt":    {h.mu.Lock, h.mu.Unlock, func() { h.Hurt("", nil) }},
-		"Apply":   {h.mu.Lock, h.mu.Unlock, func() { _, _ = h.Apply(Delta{}) }},
-		"Load":    {h.mu.Lock, h.mu.Unlock, func() { _ = h.Load(v) }},
-		"Unload":  {h.mu.Lock, h.mu.Unlock, func() { h.Unload(v) }},
-		"Forget":  {h.mu.Lock, h.mu.Unlock, func() { h.Forget(v) }},
-		"Having":  {table.found.mu.Lock, table.found.mu.Unlock, func() { table.Having("a", []string{"b"}) }},
-		"Named":   {table.found.mu.Lock, table.found.mu.Unlock, func() { table.Named("a") }},
-		"Close":   {h.mu.Lock, h.mu.Unlock, func() { _ = h.Close() }},
-	} {
-		var ended atomic.Bool
-		l.lock()
-		go func() {
-			l.call()
-			ended.Store(true)
-		}()
-		for i := 0; i < 5_000 && !ended.Load(); i++ { // it has many turns
-			runtime.Gosched()
-		}
-		if ended.Load() {
-			t.Errorf("%s does not wait", name)
-		}
-		l.unlock()
-		for !ended.Load() {
-			runtime.Gosched()
-		}
-	}
+	locktest.Waits(t, "Damaged", h.mu.Lock, h.mu.Unlock, func() { h.Damaged() })
+	locktest.Waits(t, "Hurt", h.mu.Lock, h.mu.Unlock, func() { h.Hurt("", nil) })
+	locktest.Waits(t, "Apply", h.mu.Lock, h.mu.Unlock, func() { _, _ = h.Apply(Delta{}) })
+	locktest.Waits(t, "Load", h.mu.Lock, h.mu.Unlock, func() { _ = h.Load(v) })
+	locktest.Waits(t, "Unload", h.mu.Lock, h.mu.Unlock, func() { h.Unload(v) })
+	locktest.Waits(t, "Forget", h.mu.Lock, h.mu.Unlock, func() { h.Forget(v) })
+	locktest.Waits(t, "Having", table.found.mu.Lock, table.found.mu.Unlock, func() { table.Having("a", []string{"b"}) })
+	locktest.Waits(t, "Named", table.found.mu.Lock, table.found.mu.Unlock, func() { table.Named("a") })
+	locktest.Waits(t, "Close", h.mu.Lock, h.mu.Unlock, func() { _ = h.Close() })
 }
 
 // A file can be mapped, also an empty one; one that is not there cannot.

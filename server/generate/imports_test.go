@@ -7,10 +7,8 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
-	"runtime"
 	"slices"
 	"strings"
-	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -20,6 +18,7 @@ import (
 	"grebe/catalog"
 	"grebe/catalog/history"
 	"grebe/compute"
+	"grebe/internal/locktest"
 	"grebe/prompt"
 )
 
@@ -740,49 +739,27 @@ func TestKeeperCallsWaitForTheirLocks(t *testing.T) {
 	s.open()
 	k, snap := s.keeper, s.models["a"].Snapshot()
 	pins := k.pinned()
-	for name, l := range map[string]struct {
-		lock, unlock func()
-		call         func()
-	}{
-		"BeginImport": {k.mu.Lock, k.mu.Unlock, func() { _ = k.BeginImport("x") }},
-		"EndImport":   {k.mu.Lock, k.mu.Unlock, func() { _ = k.EndImport(context.Background(), "y") }},
-		"importEnded": {k.mu.Lock, k.mu.Unlock, func() { k.importEnded("y", 1) }},
-		"expire":      {k.mu.Lock, k.mu.Unlock, func() { k.expire(context.Background()) }},
-		"following":   {k.mu.Lock, k.mu.Unlock, func() { k.following() }},
-		"hear":        {k.mu.Lock, k.mu.Unlock, func() { k.hear(catalog.Change{ID: "i", NewItem: &prompt.Item{ID: "i"}}) }},
-		"take":        {k.mu.Lock, k.mu.Unlock, func() { k.take() }},
-		"pin":         {k.mu.Lock, k.mu.Unlock, func() { k.Pinned("a") }},
-		"unpin":       {k.mu.Lock, k.mu.Unlock, func() { k.unpin("none") }},
-		"pinned":      {k.mu.Lock, k.mu.Unlock, func() { k.pinned() }},
-		"writePins":   {k.mu.Lock, k.mu.Unlock, func() { _ = k.writePins(pins) }},
-		"Renew":       {k.build.Lock, k.build.Unlock, k.Renew},
-		"Add":         {k.build.Lock, k.build.Unlock, func() { _ = k.Add(Target{"c", &Generator{Prompt: s.prompt}, &packer{4}}) }},
-		"Remove":      {k.build.Lock, k.build.Unlock, func() { k.Remove(nil) }},
-		"Activate":    {k.build.Lock, k.build.Unlock, func() { _ = k.Activate("", Auto, "") }},
-		"Rollback":    {k.build.Lock, k.build.Unlock, func() { _ = k.Rollback("") }},
-		"start":       {k.build.Lock, k.build.Unlock, func() { _ = k.start() }},
-		"having":      {snap.mu.Lock, snap.mu.Unlock, func() { snap.having("kind", []string{"1"}) }},
-		"keep":        {snap.mu.Lock, snap.mu.Unlock, func() { snap.keep(attribute{"kind", "x"}, beam.NewSet(snap.index)) }},
-		"warm":        {snap.mu.Lock, snap.mu.Unlock, func() { must(NewSnapshot("", s.catalog.Items(), s.prompt, &packer{2}, nil)).warm(snap) }},
-		"mustBuild":   {snap.mu.Lock, snap.mu.Unlock, func() { snap.mustBuild(nil) }},
-	} {
-		var ended atomic.Bool
-		l.lock()
-		go func() {
-			l.call()
-			ended.Store(true)
-		}()
-		for i := 0; i < 5_000 && !ended.Load(); i++ { // it has many turns
-			runtime.Gosched()
-		}
-		if ended.Load() {
-			t.Errorf("%s does not wait", name)
-		}
-		l.unlock()
-		for !ended.Load() {
-			runtime.Gosched()
-		}
-	}
+	locktest.Waits(t, "BeginImport", k.mu.Lock, k.mu.Unlock, func() { _ = k.BeginImport("x") })
+	locktest.Waits(t, "EndImport", k.mu.Lock, k.mu.Unlock, func() { _ = k.EndImport(context.Background(), "y") })
+	locktest.Waits(t, "importEnded", k.mu.Lock, k.mu.Unlock, func() { k.importEnded("y", 1) })
+	locktest.Waits(t, "expire", k.mu.Lock, k.mu.Unlock, func() { k.expire(context.Background()) })
+	locktest.Waits(t, "following", k.mu.Lock, k.mu.Unlock, func() { k.following() })
+	locktest.Waits(t, "hear", k.mu.Lock, k.mu.Unlock, func() { k.hear(catalog.Change{ID: "i", NewItem: &prompt.Item{ID: "i"}}) })
+	locktest.Waits(t, "take", k.mu.Lock, k.mu.Unlock, func() { k.take() })
+	locktest.Waits(t, "pin", k.mu.Lock, k.mu.Unlock, func() { k.Pinned("a") })
+	locktest.Waits(t, "unpin", k.mu.Lock, k.mu.Unlock, func() { k.unpin("none") })
+	locktest.Waits(t, "pinned", k.mu.Lock, k.mu.Unlock, func() { k.pinned() })
+	locktest.Waits(t, "writePins", k.mu.Lock, k.mu.Unlock, func() { _ = k.writePins(pins) })
+	locktest.Waits(t, "Renew", k.build.Lock, k.build.Unlock, k.Renew)
+	locktest.Waits(t, "Add", k.build.Lock, k.build.Unlock, func() { _ = k.Add(Target{"c", &Generator{Prompt: s.prompt}, &packer{4}}) })
+	locktest.Waits(t, "Remove", k.build.Lock, k.build.Unlock, func() { k.Remove(nil) })
+	locktest.Waits(t, "Activate", k.build.Lock, k.build.Unlock, func() { _ = k.Activate("", Auto, "") })
+	locktest.Waits(t, "Rollback", k.build.Lock, k.build.Unlock, func() { _ = k.Rollback("") })
+	locktest.Waits(t, "start", k.build.Lock, k.build.Unlock, func() { _ = k.start() })
+	locktest.Waits(t, "having", snap.mu.Lock, snap.mu.Unlock, func() { snap.having("kind", []string{"1"}) })
+	locktest.Waits(t, "keep", snap.mu.Lock, snap.mu.Unlock, func() { snap.keep(attribute{"kind", "x"}, beam.NewSet(snap.index)) })
+	locktest.Waits(t, "warm", snap.mu.Lock, snap.mu.Unlock, func() { must(NewSnapshot("", s.catalog.Items(), s.prompt, &packer{2}, nil)).warm(snap) })
+	locktest.Waits(t, "mustBuild", snap.mu.Lock, snap.mu.Unlock, func() { snap.mustBuild(nil) })
 }
 
 // A keeper that cannot read what was activated, or make the first snapshots, does not start, and leaves no files open.
