@@ -58,7 +58,8 @@ func stored(t *testing.T) string {
 	return dir
 }
 
-// Entries that cannot be what a catalog wrote are damage: the catalog is refused with a remedy, doctor counts them, and a repair removes them alone.
+// Entries that cannot be what a catalog wrote are damage: the catalog is refused with a remedy, doctor counts them,
+// and a repair removes them alone.
 func TestEntriesThatCannotBeRead(t *testing.T) {
 	item, user, events := itemRecord(&grebev1.Item{Id: "a"}), userRecord(&grebev1.User{Id: "u"}), eventsRecord([]*grebev1.Event{{Item: "a"}})
 	of := func(kind byte, r record) []byte { return appendFrame(nil, frame{kind, 3, r}) }

@@ -21,7 +21,8 @@ func TestKeysOnDisk(t *testing.T) {
 
 func slicesOf(k [keySize]byte) []byte { return k[:] }
 
-// A deletion of a user whom the catalog does not have is pending where it was asked to track these, over a restart too, and changes nothing else.
+// A deletion of a user whom the catalog does not have is pending where it was asked to track these, over a restart
+// too, and changes nothing else.
 func TestDeletionsOfUnknownUsers(t *testing.T) {
 	for _, opt := range []Options{{TrackDeletions: true, TrackUnknown: true}, {TrackDeletions: true}, {TrackUnknown: true}} {
 		opt.SweepDelay = time.Hour

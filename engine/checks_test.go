@@ -696,7 +696,8 @@ type sizedRunner struct{ compute.Runner }
 func (sizedRunner) Sizes(most int) []int { return []int{1, most} }
 func (sizedRunner) Multiple() int        { return 16 }
 
-// A failure of the device fails all jobs of the batch, whatever it was doing, keeps nothing, and says whether the device is lost. The next batch is computed.
+// A failure of the device fails all jobs of the batch, whatever it was doing, keeps nothing, and says whether the
+// device is lost. The next batch is computed.
 func TestDevicesThatFail(t *testing.T) {
 	dev := &losing{Device: oneThread(t)}
 	e := newTiny(t, dev.Device, "f32", Options{})

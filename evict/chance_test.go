@@ -2,7 +2,8 @@ package evict
 
 import "testing"
 
-// A gain that chance explains is not lent on. Predictions are right while LRU hits 400 times and the cache six times more, then betray it once: 30
+// A gain that chance explains is not lent on. Predictions are right while LRU hits 400 times and the cache six times
+// more, then betray it once: 30
 // entries that are predicted to stay away are asked for before LRU gives them up. That costs what may be lost in any case, and not more.
 func TestFewHitsAreNotLentOn(t *testing.T) {
 	const k, far, near = 200, 600, 100

@@ -28,7 +28,8 @@ import "math"
 //     together at most Lend·capacity. With the defaults: hits ≥ 99.5 % of LRU's less one cache. Over any
 //     stretch of requests the same holds with the cap plus what Φ was at its beginning in place of b.
 //   - Until the cache has gained more on LRU than chance would, and while the keeper below has not hit more than twice what LRU did,
-//     less is lent: hits ≥ 99 % of LRU's, or b less than 99.5 % of them if that is lower. b is 0.1 % of the bytes of the first 5,000 requests: five entries.
+//     less is lent: hits ≥ 99 % of LRU's, or b less than 99.5 % of them if that is lower. b is 0.1 % of the bytes of
+//     the first 5,000 requests: five entries.
 //   - For entries of one size, with b and cap ≥ 2·capacity: under perfect predictions the misses are
 //     the optimum's. (LRU's run up to now, then a change to the optimum's content, is a way to serve the
 //     trace, so M ≤ L + Φ at every moment; so M + Φ ≤ L + 2Φ ≤ L + 2k, and the credit never binds.)

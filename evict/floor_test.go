@@ -48,7 +48,8 @@ func TestFloorHoldsUnderAdversaries(t *testing.T) {
 // drifting draws a key of a popularity that moves on, so that a cache which keeps what it has gains nothing.
 func drifting(r *rand.Rand, i int) uint64 { return uint64(i/16) + uint64(r.ExpFloat64()*400) }
 
-// wholeCache reports whether what is lent now is with b the whole cache of 200, neither more nor less. What is lent is less than the cache by b, which
+// wholeCache reports whether what is lent now is with b the whole cache of 200, neither more nor less. What is lent
+// is less than the cache by b, which
 // has grown to five entries: a thousandth of the first 5,000 requests.
 func wholeCache(p *Floor) bool {
 	const k, b = 200, startRequests / 1000

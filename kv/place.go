@@ -46,7 +46,8 @@ func newLevel(p *pool.Pool, shape *compute.Shape) *level {
 	return l
 }
 
-// resize tells the books when the pool's boundary was moved: what the policy compares itself with has as much room. The caller holds Store.mu.
+// resize tells the books when the pool's boundary was moved: what the policy compares itself with has as much room.
+// The caller holds Store.mu.
 func (s *Store) resize(l *level) {
 	if room := max(l.pool.Stats().Total, 1); room != l.room {
 		l.room = room

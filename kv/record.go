@@ -7,7 +7,8 @@ import (
 	"grebe/residency"
 )
 
-// Record has the store write what it is told and what is decided. It MUST be called after all that prepares the store, and before it is used.
+// Record has the store write what it is told and what is decided. It MUST be called after all that prepares the
+// store, and before it is used.
 func (s *Store) Record(r *record.Room) {
 	if !r.On() {
 		return

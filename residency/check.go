@@ -2,7 +2,8 @@ package residency
 
 import "fmt"
 
-// Check goes over the books and returns what is wrong with them. It takes time, for tests. Each is called with every entry on the books of a level.
+// Check goes over the books and returns what is wrong with them. It takes time, for tests. Each is called with every
+// entry on the books of a level.
 func (c *Core[V]) Check(each func(*Held[V]) error) error {
 	for key, h := range c.held {
 		switch {

@@ -82,7 +82,8 @@ func (c *Core[V]) Floor() (evict.FloorStats, bool) {
 	return f.Stats(), true
 }
 
-// Forecasts returns what knows how predictions did, of the level where the device computes, and how many models were trained; nil without predictions.
+// Forecasts returns what knows how predictions did, of the level where the device computes, and how many models were
+// trained; nil without predictions.
 func (c *Core[V]) Forecasts() (t *evict.Tracker, models int64) {
 	if f := c.top().forecast; f != nil {
 		return f.Tracker, f.models

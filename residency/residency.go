@@ -1,9 +1,11 @@
-// Package residency decides what is held where: which entry leaves a level of memory that is full and where it goes, when one comes up
-// again, and what is written to the disk below. It is pure. It holds no bytes, takes no lock, starts nothing and reads no clock; its owner calls it
-// in turn, does what it says and tells how that ended. Package kv is such an owner; a simulator is another.
+// Package residency decides what is held where: which entry leaves a level of memory that is full and where it
+// goes, when one comes up again, and what is written to the disk below. It is pure. It holds no bytes, takes no
+// lock, starts nothing and reads no clock; its owner calls it in turn, does what it says and tells how that ended.
+// Package kv is such an owner; a simulator is another.
 //
-// A Core has one level of memory where the device computes and maybe one of the host's below it. An entry is on the books of one level, or of none
-// while it is moved. The owner asks before it moves anything and tells when the copy ended:
+// A Core has one level of memory where the device computes and maybe one of the host's below it. An entry is on
+// the books of one level, or of none while it is moved. The owner asks before it moves anything and tells when the
+// copy ended:
 //
 //	Need    a level has no room: who leaves it, and does it go to the host's memory or away
 //	Use     an entry is wanted: take it where it is, wait for its copy, or bring it up first

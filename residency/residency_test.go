@@ -101,7 +101,8 @@ func (w *world) check() {
 	}
 }
 
-// Whatever happens in whatever order, the books say where each entry is, nobody who is read leaves, and what is written below is what is not there.
+// Whatever happens in whatever order, the books say where each entry is, nobody who is read leaves, and what is
+// written below is what is not there.
 func TestBooksFollowTheOwner(t *testing.T) {
 	for _, policy := range []string{"lru", "default", "sieve"} {
 		for seed := range uint64(20) {
@@ -208,7 +209,8 @@ func TestWritesThatFail(t *testing.T) {
 	}
 }
 
-// An entry of the host's memory is used in place once, and comes up when it is used again; one that the device cannot read comes up at once.
+// An entry of the host's memory is used in place once, and comes up when it is used again; one that the device
+// cannot read comes up at once.
 func TestUsedTwiceComesUp(t *testing.T) {
 	c := newCore(t, "lru", 1, 4)
 	lower := func(h *entry) {

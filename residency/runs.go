@@ -2,7 +2,8 @@ package residency
 
 import "grebe/evict"
 
-// Runs of known prefixes are on the books of the level where the device computes, and under no key: the owner finds them in a tree. A run makes room in
+// Runs of known prefixes are on the books of the level where the device computes, and under no key: the owner finds
+// them in a tree. A run makes room in
 // the same order as entries do, and only when nothing follows it.
 
 // Request is what the entries of a request remember of it.
@@ -24,7 +25,8 @@ func (c *Core[V]) Matched(deepest *Held[V], tokens, known int) Request {
 	return Request{c.asked(tokens, known, &deepest.request.prompt)}
 }
 
-// Inserted describes the request that a run is put behind another for, nil for none. Most often it is the one that matched that other just before.
+// Inserted describes the request that a run is put behind another for, nil for none. Most often it is the one that
+// matched that other just before.
 func (c *Core[V]) Inserted(parent *Held[V], tokens, known int) Request {
 	if parent == nil {
 		return Request{c.asked(tokens, 0, &evict.Prompt{})}
@@ -42,7 +44,8 @@ func (c *Core[V]) PutRun(h *Held[V], r Request, before int) {
 	c.top().put(h)
 }
 
-// Split takes a run off the books and puts the two onto them that it was cut into. To the policy, for which an entry does not change its size, both are new.
+// Split takes a run off the books and puts the two onto them that it was cut into. To the policy, for which an entry
+// does not change its size, both are new.
 func (c *Core[V]) Split(whole, first, rest *Held[V]) {
 	r := whole.request
 	c.top().take(whole, false)

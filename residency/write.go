@@ -33,7 +33,8 @@ func (c *Core[V]) begin(h *Held[V]) {
 	}
 }
 
-// Dirty returns the entry of a level that is to be written below next, the least recently used one, and begins its write; nil when all are there.
+// Dirty returns the entry of a level that is to be written below next, the least recently used one, and begins its
+// write; nil when all are there.
 func (c *Core[V]) Dirty(level int) *Held[V] {
 	l := c.levels[level]
 	slot := l.dirty.oldest()

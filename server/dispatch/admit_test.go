@@ -666,7 +666,8 @@ func TestAShedErrorSaysWhenToAskAgain(t *testing.T) {
 	}
 }
 
-// A job whose disk has not begun when it is high time to compute leaves the disk: its batch waits for nothing, and is predicted to compute all.
+// A job whose disk has not begun when it is high time to compute leaves the disk: its batch waits for nothing, and
+// is predicted to compute all.
 func TestAJobLeavesADiskThatDoesNotBegin(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := open(t, Options{SLO: time.Second}, &clockworkDisk{})

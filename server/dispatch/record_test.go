@@ -96,7 +96,8 @@ func TestWhatIsRecorded(t *testing.T) {
 	}
 }
 
-// plainLines returns the lines of a log in the order of their texts, with numbers of six digits. What happens at one moment may be in any order, and
+// plainLines returns the lines of a log in the order of their texts, with numbers of six digits. What happens at one
+// moment may be in any order, and
 // an engine without work may look for it once more: those looks are left out.
 func plainLines(log string) (out []string) {
 	all := strings.Split(strings.TrimSpace(log), "\n")

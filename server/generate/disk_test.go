@@ -11,7 +11,8 @@ import (
 	"grebe/catalog"
 )
 
-// An import that is large enough to begin a generation, and a change after it, are seen together: what the models had before is of a generation
+// An import that is large enough to begin a generation, and a change after it, are seen together: what the models
+// had before is of a generation
 // that is not the one before any more.
 func TestAChangeRightBehindALargeImport(t *testing.T) {
 	s := newShelf(t)

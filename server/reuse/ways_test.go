@@ -76,7 +76,8 @@ func (m *machine) rank(t *testing.T, r *Request) (logits []float32, cached []int
 	return res.Logits[0], cached, l
 }
 
-// Whatever is cached, a ranking's answer is that of computing all: in either order, with and without a preamble, a lead-in and an id, for one
+// Whatever is cached, a ranking's answer is that of computing all: in either order, with and without a preamble, a
+// lead-in and an id, for one
 // answer and for one per item. What was computed once is cached the next time.
 func TestRankingsFromTheCacheAreTheSame(t *testing.T) {
 	user, items := []int32{11, 12, 13, 14, 15}, [][]int32{{21, 22, 23}, {31, 32}, {41}}
@@ -190,7 +191,8 @@ func TestDecisionsAreCounted(t *testing.T) {
 	}
 }
 
-// A generation takes what is cached of its user and keeps all of its prompt, but for the instruction. Where the prompt ends with the user, the last
+// A generation takes what is cached of its user and keeps all of its prompt, but for the instruction. Where the
+// prompt ends with the user, the last
 // token answers and is computed.
 func TestPromptsOfGenerations(t *testing.T) {
 	for _, instruction := range []bool{true, false} {
@@ -310,7 +312,8 @@ func (m *machine) blended(t *testing.T, r *Request, how *Blend) (*engine.Result,
 	return res, a, v, l
 }
 
-// A blended prompt makes the blocks of items that came before, uses them the next time, and accounts for every token. With a budget of 1 its
+// A blended prompt makes the blocks of items that came before, uses them the next time, and accounts for every
+// token. With a budget of 1 its
 // answer is that of computing all.
 func TestBlendedPrompts(t *testing.T) {
 	user, items := []int32{11, 12, 13, 14, 15, 16}, [][]int32{{21, 22, 23, 24}, {31, 32, 33}, {}, {21, 22, 23, 24}}
