@@ -94,19 +94,7 @@ func TestOptionsCountWhatThePlanComputes(t *testing.T) {
 		policy := Policy(n % len(policyNames))
 		d := Decide(&in, &c, policy)
 		for o, option := range []Option{d.User, d.Item} {
-			p, computed := written(&in, Order(o), option.Load, d.Reuse)
-			rows, keys := 0, 0
-			for q, row := range p.Mask() {
-				if !computed[q] {
-					continue
-				}
-				rows++
-				for _, sees := range row {
-					if sees {
-						keys++
-					}
-				}
-			}
+			rows, keys := counted(&in, Order(o), option.Load, d.Reuse)
 			if option.Rows != rows || option.Keys != keys {
 				t.Fatalf("%v, %v-first of %+v: %d rows and %d keys, the plan has %d and %d",
 					policy, Order(o), in, option.Rows, option.Keys, rows, keys)

@@ -1,0 +1,397 @@
+package schedule
+
+import (
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"reflect"
+	"slices"
+	"testing"
+	"time"
+)
+
+// plainQueue is Batcher's specification as lists and loops: no heap, no running sum, no table of ids.
+type plainQueue struct {
+	config  BatcherConfig
+	model   PrefillModel
+	jobs    []plainJob // in order of arrival
+	small   []time.Duration
+	holding time.Duration
+	passed  time.Duration
+}
+
+type plainJob struct {
+	Job
+	alone time.Duration // as predicted when it was added
+	huge  bool
+}
+
+func (q *plainQueue) time(ms float64) time.Duration {
+	return time.Duration(ms * (1 + q.config.Margin) * 1e6)
+}
+
+func (q *plainQueue) takes(jobs ...Job) time.Duration {
+	if len(jobs) == 0 {
+		return 0
+	}
+	rows, keys := 0, 0
+	for _, j := range jobs {
+		rows, keys = rows+j.Rows, keys+j.Keys
+	}
+	m := q.model
+	return q.time(m.Fixed + m.Row*float64(rows) + m.Square*float64(rows*rows) + m.Key*float64(keys) + m.Request*float64(len(jobs)))
+}
+
+func (q *plainQueue) target() time.Duration {
+	return min(q.time(q.model.Fixed/(1-q.config.Efficiency)), q.config.SLO/2)
+}
+
+// list returns the small or the huge requests, the earliest deadline first, then the first that came.
+func (q *plainQueue) list(huge bool) []plainJob {
+	var out []plainJob
+	for _, j := range q.jobs {
+		if j.huge == huge {
+			out = append(out, j)
+		}
+	}
+	slices.SortStableFunc(out, func(a, b plainJob) int { return int(a.Deadline - b.Deadline) })
+	return out
+}
+
+func (q *plainQueue) find(id uint64) int {
+	return slices.IndexFunc(q.jobs, func(j plainJob) bool { return j.ID == id })
+}
+
+func (q *plainQueue) add(j Job) bool {
+	if len(q.jobs) == q.config.Capacity || q.find(j.ID) >= 0 {
+		return false
+	}
+	if j.Deadline == 0 {
+		j.Deadline = j.Arrival + q.config.SLO
+	}
+	p := plainJob{Job: j, alone: q.takes(j)}
+	p.huge = p.alone > q.config.SLO/2
+	if !p.huge {
+		if len(q.list(false)) == 0 {
+			q.holding = j.Arrival
+		}
+		q.small = append(q.small, j.Arrival)
+	}
+	q.jobs = append(q.jobs, p)
+	return true
+}
+
+func (q *plainQueue) remove(id uint64) bool {
+	i := q.find(id)
+	if i < 0 {
+		return false
+	}
+	q.jobs = slices.Delete(q.jobs, i, i+1)
+	if len(q.list(true)) == 0 {
+		q.passed = 0
+	}
+	return true
+}
+
+// due is when the next small request is expected: a mean gap from now.
+func (q *plainQueue) due(now time.Duration) (time.Duration, bool) {
+	if len(q.small) < 4 {
+		return 0, false
+	}
+	mean, last := float64(q.small[1]-q.small[0]), q.small[1]
+	for _, at := range q.small[2:] {
+		mean += (float64(at-last) - mean) / 16
+		last = at
+	}
+	return now + time.Duration(mean), float64(now-last) <= 8*mean
+}
+
+func (q *plainQueue) ahead(deadline time.Duration) time.Duration {
+	fixed := q.time(q.model.Fixed)
+	var work time.Duration
+	n := 0
+	for _, j := range q.jobs {
+		if j.Deadline <= deadline {
+			work, n = work+max(0, j.alone-fixed), n+1
+		}
+	}
+	for batches := range n { // the fewest that have room for the work
+		if time.Duration(batches)*max(0, q.target()-fixed) >= work && q.target() > fixed {
+			return work + time.Duration(batches)*fixed
+		}
+	}
+	return work + time.Duration(n)*fixed
+}
+
+func (q *plainQueue) step(now time.Duration) (batch, shed []Job, wake time.Duration) {
+	latest := func(j plainJob) time.Duration { return j.Deadline - j.alone - q.config.Answer }
+	lost := slices.DeleteFunc(slices.Clone(q.jobs), func(j plainJob) bool { return latest(j) >= now })
+	slices.SortStableFunc(lost, func(a, b plainJob) int { return int(latest(a) - latest(b)) })
+	for _, j := range lost {
+		q.remove(j.ID)
+		shed = append(shed, j.Job)
+	}
+	meets := func(takes, deadline time.Duration) bool { return now+takes+q.config.Answer <= deadline }
+	small, huge := q.list(false), q.list(true)
+	var all []Job
+	for _, j := range small {
+		all = append(all, j.Job)
+	}
+	switch {
+	case len(small)+len(huge) == 0:
+		return nil, shed, Never
+	case len(huge) > 0 && (len(small) == 0 || q.passed >= huge[0].alone || meets(huge[0].alone+q.takes(all...), small[0].Deadline)):
+		q.remove(huge[0].ID)
+		if !meets(q.takes(huge[0].Job), huge[0].Deadline) {
+			return nil, append(shed, huge[0].Job), now
+		}
+		q.passed = 0
+		return []Job{huge[0].Job}, shed, Never
+	}
+	fits := func(jobs ...Job) bool {
+		rows := 0
+		for _, j := range jobs {
+			rows += j.Rows
+		}
+		return q.takes(jobs...) <= q.target() && (q.config.MaxRows == 0 || rows <= q.config.MaxRows)
+	}
+	if len(huge) == 0 {
+		var mean Job
+		for _, j := range small {
+			mean.Rows, mean.Keys = mean.Rows+j.Rows, mean.Keys+j.Keys
+		}
+		mean.Rows, mean.Keys = mean.Rows/len(small), mean.Keys/len(small)
+		with := append(slices.Clone(all), mean)
+		saved := q.takes(all...) + q.takes(mean) - q.takes(with...)
+		due, known := q.due(now)
+		if fits(with...) && known && time.Duration(len(small))*(due-now) < saved {
+			until := min(due, q.holding+q.time(q.model.Fixed), small[0].Deadline-q.takes(with...)-q.config.Answer)
+			if until > now {
+				return nil, shed, until
+			}
+		}
+	}
+	for _, j := range small {
+		next := append(slices.Clone(batch), j.Job)
+		if len(batch) == 0 {
+			if !meets(q.takes(j.Job), j.Deadline) {
+				q.remove(j.ID)
+				shed = append(shed, j.Job)
+				continue
+			}
+		} else if !fits(next...) || !meets(q.takes(next...), batch[0].Deadline) || q.takes(next...) >= q.takes(batch...)+j.alone {
+			break
+		}
+		q.remove(j.ID)
+		batch = next
+	}
+	if len(huge) > 0 {
+		q.passed += q.takes(batch...)
+	}
+	return batch, shed, Never
+}
+
+// drawQueue returns a queue and its plain version. Whole milliseconds make for many that are equal or just in time.
+func drawQueue(t *testing.T, rng *rand.Rand) (*Batcher, *plainQueue) {
+	c := DefaultBatcher(1+rng.IntN(12), time.Duration(10+rng.IntN(60))*ms)
+	c.Efficiency = []float64{.5, .75, .875}[rng.IntN(3)]
+	c.MaxRows = rng.IntN(3) * rng.IntN(30)
+	c.Margin = []float64{0, 0, .5}[rng.IntN(3)]
+	c.Answer = time.Duration(rng.IntN(2)*rng.IntN(4)) * ms
+	m := drawModel(rng)
+	return newQueue(t, c, m), &plainQueue{config: c, model: m}
+}
+
+func drawModel(rng *rand.Rand) PrefillModel {
+	part := func(n int) float64 { return float64(rng.IntN(n)) }
+	return PrefillModel{Fixed: part(10), Row: part(3), Square: part(2) * part(2) / 4, Key: part(2) / 2, Request: part(2)}
+}
+
+func same(a, b []Job) bool { return len(a) == len(b) && (len(a) == 0 || reflect.DeepEqual(a, b)) }
+
+// The queue decides as its plain version does, whatever comes, leaves or changes.
+func TestBatcherAgainstPlainQueue(t *testing.T) {
+	seen := map[string]int{}
+	for seed := range uint64(2000) {
+		rng := rand.New(rand.NewPCG(seed, 31))
+		b, q := drawQueue(t, rng)
+		now, span := time.Duration(0), 1+rng.IntN(12)
+		for turn := range 120 {
+			what := fmt.Sprintf("seed %d, turn %d, %v", seed, turn, now)
+			switch op := rng.IntN(40); {
+			case op < 22:
+				now += time.Duration(rng.IntN(span)) * ms
+				j := Job{ID: uint64(rng.IntN(40)), Rows: rng.IntN(8), Keys: rng.IntN(8), Arrival: now}
+				if rng.IntN(8) == 0 {
+					j.Rows += 20
+				}
+				if rng.IntN(2) == 0 {
+					j.Deadline = now + time.Duration(rng.IntN(90))*ms
+				}
+				if got, want := b.Add(j), q.add(j); got != want {
+					t.Fatalf("%s: add %+v: %v, want %v", what, j, got, want)
+				}
+			case op < 24:
+				id := uint64(rng.IntN(40))
+				if got, want := b.Remove(id), q.remove(id); got != want {
+					t.Fatalf("%s: remove %d: %v, want %v", what, id, got, want)
+				}
+			case op == 24:
+				q.model = drawModel(rng)
+				b.SetModel(q.model)
+			case op == 25:
+				q.config.SLO = time.Duration(10+rng.IntN(60)) * ms
+				b.SetSLO(q.config.SLO)
+			case op == 26:
+				q.config.Answer = time.Duration(rng.IntN(4)) * ms
+				b.SetSlack(q.config.Margin, q.config.Answer)
+			default:
+				batch, shed, wake := b.Step(now)
+				wantBatch, wantShed, wantWake := q.step(now)
+				if !same(batch, wantBatch) || !same(shed, wantShed) || wake != wantWake {
+					t.Fatalf("%s: batch %v, shed %v, wake %v, want %v, %v, %v", what, batch, shed, wake, wantBatch, wantShed, wantWake)
+				}
+				switch {
+				case wake == now:
+					seen["shed a huge one alone"]++
+				case wake != Never:
+					seen["held"]++
+				case len(batch) > 1:
+					seen["company"]++
+				}
+				if len(batch) > 0 { // the next look is when the batch ends, or a little before
+					now += max(0, q.takes(batch...)-time.Duration(rng.IntN(3))*ms)
+				} else if wake != Never {
+					now = wake
+				}
+			}
+			deadline := now + time.Duration(rng.IntN(90))*ms
+			if got, want := b.Ahead(deadline), q.ahead(deadline); got != want {
+				t.Fatalf("%s: %v ahead of %v, want %v", what, got, deadline, want)
+			}
+			if b.Len() != len(q.jobs) || b.Target() != q.target() {
+				t.Fatalf("%s: %d wait for a target of %v, want %d and %v", what, b.Len(), b.Target(), len(q.jobs), q.target())
+			}
+		}
+	}
+	t.Log(seen)
+	for _, what := range []string{"shed a huge one alone", "held", "company"} {
+		if seen[what] < 50 {
+			t.Errorf("%s: %d times, the draw tests too little", what, seen[what])
+		}
+	}
+}
+
+// plainCounts is a Frequency of a few users as maps: for each user the requests of each sub-window.
+type plainCounts struct {
+	sub    time.Duration
+	keep   float64
+	counts map[uint64]map[int64]float64
+	last   map[uint64]int64
+}
+
+func (p *plainCounts) observe(key uint64, now time.Duration) {
+	epoch := int64(now / p.sub)
+	if p.counts[key] == nil {
+		p.counts[key], p.last[key] = map[int64]float64{}, epoch
+	}
+	if epoch > p.last[key]-8 {
+		p.counts[key][epoch]++
+	}
+	p.last[key] = max(p.last[key], epoch)
+}
+
+func (p *plainCounts) hit(key uint64) {
+	for epoch := range p.counts[key] {
+		p.counts[key][epoch] *= p.keep
+	}
+}
+
+func (p *plainCounts) estimate(key uint64, now time.Duration) float64 {
+	epoch := int64(now / p.sub)
+	inside := float64(now%p.sub) / float64(p.sub)
+	if epoch < p.last[key] {
+		epoch, inside = p.last[key], 1
+	}
+	sum := (1 - inside) * p.counts[key][epoch-7]
+	for e := epoch - 6; e <= epoch; e++ {
+		sum += p.counts[key][e]
+	}
+	return sum
+}
+
+// Estimates are those of the plain counts. Where a table is full, a new user takes the place of one with the lowest.
+func TestFrequencyAgainstPlainCounts(t *testing.T) {
+	const places = 16 // of the smallest table: two buckets, so every user may be anywhere
+	displaced := 0
+	for seed := range uint64(200) {
+		rng := rand.New(rand.NewPCG(seed, 41))
+		f := newFrequency(t, FrequencyConfig{Users: 1, Window: 7 * time.Second, HitDecay: .5})
+		p := &plainCounts{sub: time.Second, keep: .5, counts: map[uint64]map[int64]float64{}, last: map[uint64]int64{}}
+		users := uint64(5 + rng.IntN(25))
+		now := time.Duration(rng.IntN(20)) * time.Second
+		for turn := range 300 {
+			now += time.Duration(rng.IntN(6)*rng.IntN(6)*rng.IntN(6)) * time.Second / 64
+			key := 1 + rng.Uint64N(users)
+			at := max(0, now-time.Duration(rng.IntN(5)*rng.IntN(640))*time.Second/64)
+			switch {
+			case rng.IntN(6) == 0:
+				f.Hit(key)
+				p.hit(key)
+			case len(p.counts) < places || p.counts[key] != nil:
+				f.Observe(key, at)
+				p.observe(key, at)
+			default:
+				f.Observe(key, at)
+				var left []uint64
+				lowest := -1.0
+				for k := range p.counts {
+					if e := p.estimate(k, at); lowest < 0 || e < lowest {
+						lowest = e
+					}
+					if f.find(k) < 0 {
+						left = append(left, k)
+					}
+				}
+				if len(left) != 1 || p.estimate(left[0], at) > lowest+1e-5 {
+					t.Fatalf("seed %d, turn %d: user %d displaced %v, want one of those with %v", seed, turn, key, left, lowest)
+				}
+				delete(p.counts, left[0])
+				p.observe(key, at)
+				displaced++
+			}
+			if f.Len() != len(p.counts) {
+				t.Fatalf("seed %d, turn %d: %d users, want %d", seed, turn, f.Len(), len(p.counts))
+			}
+			for k := range users + 2 {
+				asked := max(0, now+time.Duration(rng.IntN(640)-320)*time.Second/64)
+				want := 0.0
+				if p.counts[max(k, 1)] != nil {
+					want = p.estimate(max(k, 1), asked)
+				}
+				if got := f.Estimate(k, asked); math.Abs(got-want) > 1e-5 {
+					t.Fatalf("seed %d, turn %d: user %d has %v at %v, want %v", seed, turn, k, got, asked, want)
+				}
+			}
+		}
+	}
+	if displaced < 1000 {
+		t.Errorf("%d users were displaced: the draw tests too little", displaced)
+	}
+}
+
+// A table has a quarter more places than users, in whole buckets of eight, and two buckets at least.
+func TestPlacesOfAFrequency(t *testing.T) {
+	one := newFrequency(t, DefaultFrequency(1)).Bytes() / 16
+	for users, want := range map[int]int{1: 16, 12: 16, 13: 24, 16: 24, 19: 24, 20: 32, 64: 80, 65: 88, 1000: 1256, 100_000: 125_000} {
+		f := newFrequency(t, DefaultFrequency(users))
+		if got := f.Bytes() / one; got != want {
+			t.Errorf("%d places for %d users, want %d", got, users, want)
+		}
+	}
+	for window, ok := range map[time.Duration]bool{6: false, 7: true} { // a sub-window is a nanosecond at least
+		if err := (FrequencyConfig{Users: 1, Window: window}).Validate(); (err == nil) != ok {
+			t.Errorf("a window of %d ns: %v", window, err)
+		}
+	}
+}
