@@ -284,17 +284,12 @@ func (p *pass) take() {
 		if t.out.Err != nil || b == nil || b.Load == nil {
 			continue
 		}
-		most, first := b.Patience, time.Duration(0)
+		first := time.Duration(0)
 		if p.starts {
 			first = b.First
 		}
-		if most > 0 {
-			if most = first + b.Load.share(most) - time.Since(start); most <= 0 { // 0 is for ever
-				most = -1
-			}
-		}
 		free = max(free, first)
-		waited += b.Load.Take(b.Parts, most)
+		waited += b.Load.Take(b.Parts, b.Load.most(b.Patience, first, time.Since(start)))
 	}
 	p.waited += max(0, waited-free)
 }

@@ -189,22 +189,21 @@ func (l *Loading) near(within time.Duration) (near bool, again time.Duration, ch
 	if l.ended {
 		return true, 0, nil
 	}
-	one, known := l.pace.Expect(l.reading)
-	if !known || l.since.IsZero() {
-		return false, 0, l.changed
-	}
-	rest, _ := l.pace.Expect(l.left - l.reading)
-	took := time.Duration(0)
-	if l.reading > 0 {
+	token, _ := l.pace.State()
+	begun, took := !l.since.IsZero(), time.Duration(0)
+	if begun && l.reading > 0 {
 		took = time.Since(l.since)
 	}
-	near = rest+max(one-took, took) <= within
-	if at := rest + one - within; !near && at > took && 2*at <= one {
-		again = at - took
+	if token > 0 && begun {
+		one, rest := time.Duration(token*float64(l.reading)), time.Duration(token*float64(l.left-l.reading))
+		near = rest+max(one-took, took) <= within
+		if at := rest + one - within; !near && at > took && 2*at <= one {
+			again = at - took
+		}
 	}
 	if l.rec.On() {
-		l.rec.In("near", within, one, rest, took)
-		l.rec.Did("again", near, again)
+		l.rec.In("rest", within, token, l.left, l.reading, begun, took)
+		l.rec.Did("near", near, again)
 	}
 	if near {
 		return true, 0, nil
@@ -219,11 +218,23 @@ func (l *Loading) expect() (time.Duration, bool) {
 	return l.pace.Expect(l.left)
 }
 
-// share returns what of a time for all tokens is for those that are left, more than nothing.
-func (l *Loading) share(of time.Duration) time.Duration {
+// most returns how long a batch that has waited for some time waits for what is left, negative for not at all and 0 for as
+// long as it takes: for the first layers, and for the share of its patience that the tokens left have among all.
+func (l *Loading) most(patience, first, waited time.Duration) time.Duration {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return max(1, time.Duration(float64(of)*float64(l.left)/float64(max(l.all, 1))))
+	most := patience
+	if patience > 0 {
+		share := max(1, time.Duration(float64(patience)*float64(l.left)/float64(max(l.all, 1))))
+		if most = first + share - waited; most <= 0 { // 0 is for ever
+			most = -1
+		}
+	}
+	if l.rec.On() {
+		l.rec.In("batch", patience, first, waited, l.left, l.all)
+		l.rec.Did("most", most)
+	}
+	return most
 }
 
 // Take sets the entries of the parts that came, after it waited for all that comes, at most for a time unless that is 0. It returns
@@ -262,7 +273,11 @@ type Pace struct {
 	mu    sync.Mutex
 	token float64 // nanoseconds per token's KV; 0: nothing was read yet
 	last  time.Time
+	rec   *record.Room
 }
+
+// Record has it write what reads took, and the pace after each. It MUST be called before it is used.
+func (p *Pace) Record(r *record.Room) { p.rec = r }
 
 // paceMemory is how many tokens' KV tell half of the pace.
 const paceMemory = 1024
@@ -281,13 +296,17 @@ func (p *Pace) note(tokens int, took time.Duration) {
 	}
 	p.token += weight * (one - p.token)
 	p.last = time.Now()
+	if p.rec.On() {
+		p.rec.In("read", tokens, took)
+		p.rec.Did("pace", p.token)
+	}
 }
 
-// Age returns how long ago the last read ended.
-func (p *Pace) Age() time.Duration {
+// State returns the nanoseconds per token, 0 before the first read, and how long ago the last read ended.
+func (p *Pace) State() (token float64, age time.Duration) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return time.Since(p.last)
+	return p.token, time.Since(p.last)
 }
 
 // Expect returns how long so many tokens' KV takes, and whether that is known.

@@ -40,8 +40,8 @@ func TestJobsThatRead(t *testing.T) {
 			t.Errorf("the rest takes %v, want 40 ms", j.Expects())
 		}
 		time.Sleep(5 * ms)
-		if pace.Age() != 5*ms {
-			t.Errorf("the last read was %v ago", pace.Age())
+		if _, age := pace.State(); age != 5*ms {
+			t.Errorf("the last read was %v ago", age)
 		}
 		pace.note(0, time.Hour)
 		pace.note(-1, time.Hour)
@@ -49,8 +49,8 @@ func TestJobsThatRead(t *testing.T) {
 			t.Errorf("three tokens take %v", d)
 		}
 		l.Here(10, nil, nil) // somebody else has it
-		if j.Expects() != 20*ms || l.share(30*ms) != 10*ms {
-			t.Errorf("the rest takes %v, and %v of 30 ms are for it", j.Expects(), l.share(30*ms))
+		if j.Expects() != 20*ms || l.most(30*ms, 0, 0) != 10*ms {
+			t.Errorf("the rest takes %v, and %v of 30 ms are for it", j.Expects(), l.most(30*ms, 0, 0))
 		}
 		l.Next(10)
 		time.Sleep(2 * ms)
@@ -89,7 +89,7 @@ func TestJobsThatRead(t *testing.T) {
 		if j.Expects() != 0 || l.reading != 0 {
 			t.Errorf("the rest takes %v, and all has come", j.Expects())
 		}
-		if l.share(time.Second) != 1 || NewLoading(0, pace).share(time.Second) != 1 {
+		if l.most(time.Second, 0, 0) != 1 || NewLoading(0, pace).most(time.Second, 0, 0) != 1 {
 			t.Error("a share for nothing")
 		}
 		waiting := NewLoading(1, pace)
@@ -157,8 +157,11 @@ func TestRecordOfALoad(t *testing.T) {
 	var out strings.Builder
 	synctest.Test(t, func(t *testing.T) {
 		log := record.New(&out, 1<<20)
-		l := NewLoading(30, &Pace{})
+		pace := &Pace{}
+		pace.Record(log.Room("pace"))
+		l := NewLoading(30, pace)
 		l.Record(log.Room("load"))
+		l.Near(ended, 2*time.Millisecond)
 		l.Next(10)
 		time.Sleep(time.Millisecond)
 		l.Came(&kv.Entry{}, nil)
@@ -166,15 +169,20 @@ func TestRecordOfALoad(t *testing.T) {
 		l.Near(ended, 2*time.Millisecond)
 		l.Near(t.Context(), time.Second)
 		l.Came(nil, nil)
+		l.most(10, 3, 1)
+		l.most(0, 3, 1)
 		l.Here(10, &kv.Entry{}, nil)
 		l.End()
+		l.most(10, 3, 4)
 		l.Take(nil, 5)
 		l.Stop()
 		if err := log.Close(); err != nil {
 			t.Error(err)
 		}
 	})
-	want := strings.Fields("wants_30 next_10 came_10_+_1000000 next_10 near_2000000_1000000_1000000_0 again_+_0 near_1000000000_1000000_1000000_0 again_+_0 came_10_-_0 here_10 end take_5_0 took_2_0 stop")
+	want := strings.Fields(`wants_30 rest_2000000_0_30_0_-_0 near_-_0 next_10 came_10_+_1000000 pace0_read_10_1000000 pace0_._pace_100000
+		next_10 rest_2000000_100000_20_10_+_0 near_+_0 rest_1000000000_100000_20_10_+_0 near_+_0 came_10_-_0
+		batch_10_3_1_10_30 most_5 batch_0_3_1_10_30 most_0 here_10 end batch_10_3_4_0_30 most_-1 take_5_0 took_2_0 stop`)
 	var got []string
 	for _, line := range strings.Split(strings.TrimSpace(out.String()), "\n")[1:] {
 		line = strings.TrimPrefix(strings.TrimPrefix(line, "load0 "), ". ")
@@ -200,9 +208,9 @@ func TestEngineCallsWaitForTheirLocks(t *testing.T) {
 	locktest.Waits(t, "state", l.mu.Lock, l.mu.Unlock, func() { l.state() })
 	locktest.Waits(t, "near", l.mu.Lock, l.mu.Unlock, func() { l.near(1) })
 	locktest.Waits(t, "expect", l.mu.Lock, l.mu.Unlock, func() { l.expect() })
-	locktest.Waits(t, "share", l.mu.Lock, l.mu.Unlock, func() { l.share(1) })
+	locktest.Waits(t, "most", l.mu.Lock, l.mu.Unlock, func() { l.most(1, 0, 0) })
 	locktest.Waits(t, "note", p.mu.Lock, p.mu.Unlock, func() { p.note(1, 1) })
-	locktest.Waits(t, "Age", p.mu.Lock, p.mu.Unlock, func() { p.Age() })
+	locktest.Waits(t, "State", p.mu.Lock, p.mu.Unlock, func() { p.State() })
 	locktest.Waits(t, "Expect", p.mu.Lock, p.mu.Unlock, func() { p.Expect(1) })
 	locktest.Waits(t, "take", s.mu.Lock, s.mu.Unlock, func() { b, _ := s.take(256); mem.Free(b) })
 	locktest.Waits(t, "give", s.mu.Lock, s.mu.Unlock, func() { b, _ := mem.Alloc(256); s.give(b) })

@@ -9,6 +9,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"grebe/internal/record"
 	"grebe/plan"
 )
 
@@ -42,6 +43,8 @@ type below struct {
 	held sync.RWMutex
 
 	written, lost, failed atomic.Int64
+
+	rec *record.Room // of how long reads take; lines are written with mu held
 }
 
 // op is a write, a fetch or a deletion.
@@ -425,10 +428,8 @@ func (s *Store) bring(key Key, f *fetch, o *op) {
 func (b *below) join(key Key) (f *fetch, first bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	for _, f := range b.fetches {
-		if !f.since.IsZero() && time.Since(f.since) > hungAfter {
-			return nil, false
-		}
+	if b.hangs() {
+		return nil, false
 	}
 	if f = b.fetches[key]; f != nil {
 		return f, false
@@ -436,6 +437,22 @@ func (b *below) join(key Key) (f *fetch, first bool) {
 	f = &fetch{done: make(chan struct{})}
 	b.fetches[key] = f
 	return f, true
+}
+
+// hangs reports whether a read takes so long that the tier is taken to hang. The lock is held.
+func (b *below) hangs() bool {
+	longest := time.Duration(0)
+	for _, f := range b.fetches {
+		if !f.since.IsZero() {
+			longest = max(longest, time.Since(f.since))
+		}
+	}
+	hangs := longest > hungAfter
+	if b.rec.On() && longest > 0 {
+		b.rec.In("longest", longest)
+		b.rec.Did("hangs", hangs)
+	}
+	return hangs
 }
 
 // reads notes that a fetch reads from now on.

@@ -3,12 +3,14 @@ package kv
 import (
 	"context"
 	"errors"
+	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"grebe/compute/ref"
+	"grebe/internal/record"
 	"grebe/plan"
 )
 
@@ -92,6 +94,9 @@ func aTierThatHangs(t *testing.T) {
 	tier := &records{all: map[Key]stored{}, open: make(chan struct{})}
 	s := New(shape, p)
 	s.SetTier(tier)
+	var out strings.Builder
+	log := record.New(&out, 1<<20)
+	s.Record(log.Room("kv"))
 	for i := range 4 {
 		add(t, s, plan.Item, Key{byte(i)}, nil, 40, byte(10+i))
 		s.Drain()
@@ -146,6 +151,14 @@ func aTierThatHangs(t *testing.T) {
 	}
 	if at, _ := fetch(Key{3}, time.Second); at == Nowhere {
 		t.Error("nothing is read from a tier that hung")
+	}
+	if err := log.Close(); err != nil {
+		t.Error(err)
+	}
+	for _, want := range []string{"below0 longest 2000000000\nbelow0 . hangs -\n", "below0 longest 13000000000\nbelow0 . hangs +\n"} {
+		if !strings.Contains(out.String(), want) {
+			t.Errorf("not recorded: %q", want)
+		}
 	}
 	for _, i := range []byte{1, 3} {
 		e := get(s, Key{i})

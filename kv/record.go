@@ -14,6 +14,9 @@ func (s *Store) Record(r *record.Room) {
 		return
 	}
 	s.rec = r
+	if s.below != nil {
+		s.below.rec = r.Sub("below")
+	}
 	r.In("open", s.config.Policy, s.config.Below, s.config.Predict)
 	for _, l := range s.config.Levels {
 		r.In("level", l.Tier, l.Slots, l.Bytes)

@@ -97,7 +97,15 @@ func (r *Room) Sub(kind string) *Room {
 type Room struct {
 	log  *Log
 	name string
+	mu   sync.Mutex // see Lock
 }
+
+// Lock keeps an input and its decision together where the room's owner holds no lock while it decides: other goroutines
+// that call Lock wait until Unlock. The room MUST NOT be nil.
+func (r *Room) Lock() { r.mu.Lock() }
+
+// Unlock ends what Lock began.
+func (r *Room) Unlock() { r.mu.Unlock() }
 
 // On reports whether anything is recorded.
 func (r *Room) On() bool { return r != nil }

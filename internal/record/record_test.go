@@ -6,6 +6,7 @@ import (
 	"math"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 )
@@ -121,4 +122,37 @@ func TestNoRoom(t *testing.T) {
 	}
 	r.In("put", key)
 	r.Did("drop")
+}
+
+// Lines of goroutines that share a room stay together while one of them has its lock.
+func TestLinesStayTogether(t *testing.T) {
+	var b bytes.Buffer
+	l := New(&b, 1<<20)
+	r := l.Room("reuse")
+	var wg sync.WaitGroup
+	for i := range 4 {
+		wg.Go(func() {
+			for range 100 {
+				r.Lock()
+				r.In("asked", i)
+				r.Did("answered", i)
+				r.Unlock()
+			}
+		})
+	}
+	wg.Wait()
+	if err := l.Close(); err != nil {
+		t.Fatal(err)
+	}
+	asked := -1
+	for line, err := range Read(&b) {
+		if err != nil {
+			t.Fatal(err)
+		}
+		if n := line.Values.Int(); !line.Did {
+			asked = n
+		} else if n != asked {
+			t.Fatalf("line %d answers %d, and %d asked", line.Number, n, asked)
+		}
+	}
 }

@@ -251,6 +251,8 @@ func (d *Dispatcher) slower(disk, computed time.Duration) bool {
 	waits, _ := d.Backlog()
 	slower := disk > 2*computed+time.Duration(waits*float64(time.Millisecond))
 	if d.rec.On() {
+		d.rec.Lock()
+		defer d.rec.Unlock()
 		d.rec.In("disk", disk, computed, waits)
 		d.rec.Did("slower", slower)
 	}
@@ -262,16 +264,21 @@ func (d *Dispatcher) slower(disk, computed time.Duration) bool {
 func (d *Dispatcher) inTime(ctx context.Context, takes time.Duration) (context.Context, context.CancelFunc) {
 	waits, _ := d.Backlog()
 	deadline, ok := ctx.Deadline()
-	at := deadline.Add(-2*takes - time.Duration(waits*float64(time.Millisecond)))
-	now := time.Now()
-	if d.rec.On() {
-		d.rec.In("patience", takes, waits, ok, deadline.Sub(now))
-		d.rec.Did("until", at.Sub(now))
+	left, wait := time.Duration(0), time.Duration(0)
+	if ok {
+		left = time.Until(deadline)
+		wait = max(0, left-2*takes-time.Duration(waits*float64(time.Millisecond)))
 	}
-	if !ok || !at.After(now) {
+	if d.rec.On() {
+		d.rec.Lock()
+		d.rec.In("patience", takes, waits, ok, left)
+		d.rec.Did("within", wait)
+		d.rec.Unlock()
+	}
+	if wait == 0 {
 		return context.WithCancel(ctx)
 	}
-	return context.WithDeadline(ctx, at)
+	return context.WithTimeout(ctx, wait)
 }
 
 // meanwhile does what a job's caller does while it waits. Should that panic, the panic goes on when the job is

@@ -189,14 +189,14 @@ func (v *Blended) invests(matched int, cached *kv.Entry, budget blend.Budget) bo
 	}
 	layers, whole := float64(v.cache.opt.Shape.Layers), float64(in.User)
 	near := ms(whole - float64(matched)*(1-budget.History)*(layers-1)/layers)
+	have := 0
 	if cached != nil {
-		whole -= float64(cached.Len())
+		have = cached.Len()
 	}
-	exact := ms(whole)
+	exact := ms(whole - float64(have))
 	invests := exact < near || classOf(in.Frequency) > 0 && exact-near < in.Returns*near
 	if v.cache.opt.Record.On() {
-		v.cache.opt.Record.In("invest", matched, whole, budget.History)
-		v.cache.opt.Record.Did("invests", exact, near, invests)
+		v.recordInvest(&model, matched, have, budget.History, exact, near, invests)
 	}
 	return invests
 }
@@ -377,15 +377,15 @@ func (v *Visit) BlendPays(how *Blend) bool {
 	each := float64(in.Preamble) + float64(in.User) + float64(all)/2 // keys of a row
 	model := c.opt.Load.Model()
 	ms := model.Predict(int(rows), int(rows*each), 1)
+	token, age := c.loads.pace.State()
 	if disk > 0 {
 		first := model.Predict(int(whole), int(whole*each), 1) * float64(max(how.Layers, 1)) / layers
-		ms += max(0, c.readMs(blocks, disk)-first)
+		ms += max(0, c.readMs(blocks, disk, token, age)-first)
 	}
 	chosen := v.Decision.Chosen()
 	pays := in.Queue+ms < chosen.Ms-chosen.Value
 	if c.opt.Record.On() {
-		c.opt.Record.In("blend", known, all, disk, blocks, cached, c.opt.Shape.Layers, how.Layers, how.Budget.Items)
-		c.opt.Record.Did("pays", ms, pays)
+		v.recordBlend(how, &model, token, age, ms, pays)
 	}
 	return pays
 }

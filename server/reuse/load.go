@@ -161,10 +161,11 @@ func (c *Cache) fetch(ctx context.Context, key kv.Key) *kv.Entry {
 // that avoid it would never learn that it is not any more.
 const paceLasts = 30 * time.Second
 
-// readMs is how many milliseconds it takes to read so many blocks with so many tokens: as the last reads did, or a guess where there are none of late.
-func (c *Cache) readMs(blocks, tokens int) float64 {
-	if d, known := c.loads.pace.Expect(tokens); known && c.loads.pace.Age() < paceLasts {
-		return float64(d) / float64(time.Millisecond)
+// readMs predicts how many milliseconds it takes to read blocks with so many tokens. The pace of the last reads, token
+// nanoseconds per token and so old, is used while it is recent. Otherwise it is a guess.
+func (c *Cache) readMs(blocks, tokens int, token float64, age time.Duration) float64 {
+	if token > 0 && age < paceLasts {
+		return float64(time.Duration(token*float64(tokens))) / float64(time.Millisecond)
 	}
 	t := &c.costs.Transfer[schedule.Disk]
 	return float64(blocks)*t.Entry + float64(tokens)*t.Token

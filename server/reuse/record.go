@@ -1,6 +1,8 @@
 package reuse
 
 import (
+	"time"
+
 	"grebe/internal/record"
 	"grebe/schedule"
 )
@@ -8,11 +10,55 @@ import (
 // recordDecision writes what a prefix order was chosen from, and the choice.
 func (c *Cache) recordDecision(v *Visit, costs *schedule.Costs, policy schedule.Policy) {
 	r, in, m := c.opt.Record, &v.in, &costs.Model
+	r.Lock()
+	defer r.Unlock()
 	r.In("costs", m.Fixed, m.Row, m.Square, m.Key, m.Request, transfers(costs), costs.Keep, costs.Discount, costs.RoomReturns)
-	r.In("decide", policy, [32]byte(v.user), v.named, in.Preamble, in.LeadIn, in.SharedCached, in.Question, in.PerItem, int(in.Orders), in.User, in.UserCached[:],
-		in.Items, record.Names(in.ItemTier), in.ItemFrequency, in.Frequency, in.Coldest, in.Returns, in.ReturnsKnown, in.UserRoom, in.Queue, in.Slack)
+	r.In("decide", append([]any{policy, [32]byte(v.user), v.named}, request(in)...)...)
 	d := &v.Decision
 	r.Did("order", d.Order, d.Reason, d.Reuse, d.User.Ms, d.User.Value, d.Item.Ms, d.Item.Value, int(d.User.Load), int(d.Item.Load))
+}
+
+// request lists what Decide needs to know of a request.
+func request(in *schedule.Request) []any {
+	return []any{in.Preamble, in.LeadIn, in.SharedCached, in.Question, in.PerItem, int(in.Orders), in.User, in.UserCached[:],
+		in.Items, record.Names(in.ItemTier), in.ItemFrequency, in.Frequency, in.Coldest, in.Returns, in.ReturnsKnown, in.UserRoom,
+		in.Queue, in.Slack}
+}
+
+// recordBlend writes what a choice between a blended prompt and a prefix order was made from, and the choice. Reads take
+// token nanoseconds per token, or what the transfer says where token is 0 or was measured long ago.
+func (v *Visit) recordBlend(how *Blend, m *schedule.PrefillModel, token float64, age time.Duration, ms float64, pays bool) {
+	c, chosen := v.cache, v.Decision.Chosen()
+	r, guess := c.opt.Record, &c.costs.Transfer[schedule.Disk]
+	r.Lock()
+	defer r.Unlock()
+	r.In("blending", append([]any{m.Fixed, m.Row, m.Square, m.Key, m.Request, guess.Entry, guess.Token, token, age,
+		c.opt.Shape.Layers, how.Layers, how.Budget.Items, chosen.Ms, chosen.Value}, request(&v.in)...)...)
+	r.Did("pays", ms, pays)
+}
+
+// recordInvest writes what a choice between prototypes and a user that is computed whole was made from, and the choice.
+func (v *Blended) recordInvest(m *schedule.PrefillModel, matched, cached int, history, exact, near float64, invests bool) {
+	c, in := v.cache, &v.in
+	r := c.opt.Record
+	r.Lock()
+	defer r.Unlock()
+	r.In("investing", m.Fixed, m.Row, m.Square, m.Key, m.Request, in.Preamble, in.User, in.Frequency, in.Returns,
+		matched, cached, c.opt.Shape.Layers, history)
+	r.Did("invests", exact, near, invests)
+}
+
+// recordPatience writes how long a request may wait for reads, 0 for as long as it may at all, and what that follows from: the
+// time to its deadline if it has one, the milliseconds of work that waits, and those that it takes to compute everything.
+func (c *Cache) recordPatience(left time.Duration, deadline bool, queue, compute float64, wait time.Duration) {
+	r := c.opt.Record
+	if !deadline {
+		left = 0
+	}
+	r.Lock()
+	defer r.Unlock()
+	r.In("reading", left, deadline, queue, compute)
+	r.Did("within", wait)
 }
 
 // transfers are the costs of moving KV, two numbers for each tier.

@@ -98,6 +98,7 @@ func New(b *prompt.Builder, opt Options) *Cache {
 	c := &Cache{opt: opt, prompt: b, returns: newReturns(), question: int32(len(b.Instruction()))}
 	c.returns.rec = opt.Record
 	c.loads.init()
+	c.loads.pace.Record(opt.Record.Sub("pace"))
 	c.changed.some, c.changed.items = make(chan struct{}, 1), map[kv.Key]*changedItem{}
 	if c.opt.Spare == nil {
 		c.opt.Spare = NewSpare()
@@ -455,15 +456,19 @@ func (c *Cache) inTime(ctx context.Context, p *plan.Plan) (context.Context, cont
 	}
 	model := c.opt.Load.Model()
 	waits, _ := c.opt.Load.Backlog()
-	spare := time.Until(deadline) - time.Duration((waits+model.Predict(rows, keys, 1))*float64(time.Millisecond))
-	if c.opt.Record.On() {
-		c.opt.Record.In("patience", rows, keys, waits, ok, time.Until(deadline))
-		c.opt.Record.Did("half", spare)
+	left, ms := time.Until(deadline), model.Predict(rows, keys, 1)
+	spare := left - time.Duration((waits+ms)*float64(time.Millisecond))
+	limited, wait := ok && spare > 0, time.Duration(0)
+	if limited {
+		wait = max(spare/2, 1)
 	}
-	if !ok || spare <= 0 {
+	if c.opt.Record.On() {
+		c.recordPatience(left, ok, waits, ms, wait)
+	}
+	if !limited {
 		return context.WithCancel(ctx)
 	}
-	return context.WithTimeout(ctx, spare/2)
+	return context.WithTimeout(ctx, wait)
 }
 
 // fetch brings an entry up into memory, unless ctx ends before.

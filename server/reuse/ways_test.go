@@ -443,7 +443,7 @@ func TestWhenBlendingPays(t *testing.T) {
 	t1 := m.costs.Transfer[schedule.Disk]
 	reads := 2*t1.Entry + 200*t1.Token
 	extra := max(0, reads-2.51/3)
-	if got := m.readMs(2, 200); got != reads {
+	if got := m.readMs(2, 200, 0, 0); got != reads {
 		t.Errorf("two blocks of 200 tokens take %v ms to read, want %v", got, reads)
 	}
 	if !visit(schedule.Disk, 0, blends+extra+.02, 0).BlendPays(how) || visit(schedule.Disk, 0, blends+extra-.02, 0).BlendPays(how) {
@@ -754,8 +754,10 @@ func TestRecordOfACache(t *testing.T) {
 	}
 	for _, want := range []string{
 		"costs 0 0.01 0 0 0 [", "decide user k", " 1 - 0 3 [0,0,0,0,0] [2] [missing] [0] 0 0 0.5999999", ". order user ", "expect 0", ". returns 0.5999999", "came ", " 0 5",
-		"kept ", "hit ", "end k", " 5 +", " 5 -", "blend 0 2 0 0 3 3 2 0.5", ". pays 0.03 ", "invest 2 3 0.25", ". invests 0.03 0.02 +", "[0,0,0,0,0,7.32421875",
-		"patience 2 3 0 - ", ". half ", "gain 1", ". share 1", "evicted 3 9",
+		"kept ", "hit ", "end k", " 5 +", " 5 -",
+		"blending 0 0.01 0 0 0 0.05 ", " 3 2 0.5 ", ". pays 0.03 ", "investing 0 0.01 0 0 0 0 3 1 1 2 0 3 0.25", ". invests 0.03 0.02 +",
+		"[0,0,0,0,0,7.32421875",
+		"reading 0 - 0 0.02", ". within 0", "gain 1", ". share 1", "evicted 3 9",
 	} {
 		if !strings.Contains(out.String(), want) {
 			t.Errorf("not recorded: %q", want)
