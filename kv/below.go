@@ -11,6 +11,7 @@ import (
 
 	"grebe/internal/record"
 	"grebe/plan"
+	"grebe/residency"
 )
 
 // Tier is a place below memory where whole entries are kept. A disk.Store is one. Its methods may be
@@ -21,6 +22,11 @@ type Tier interface {
 	Get(key [32]byte, place func(meta []byte, n int64) ([][]byte, error)) (meta []byte, ok bool, err error)
 	Delete(keys ...[32]byte) error
 	Range(f func(key [32]byte, meta []byte, size int64) bool)
+}
+
+// dropper is a Tier that drops entries by itself and reports them.
+type dropper interface {
+	OnDrop(f func(keys [][32]byte))
 }
 
 // below writes entries to a tier from a goroutine of its own.
@@ -93,11 +99,70 @@ func (s *Store) SetTier(t Tier) {
 	b.idle = sync.NewCond(&b.mu)
 	s.below = b
 	s.config.Below = true
+	if d, ok := t.(dropper); ok {
+		d.OnDrop(s.tierDropped)
+	}
 	if err := s.open(); err != nil {
 		panic(err) // it was opened with that policy before
 	}
 	b.wg.Add(1)
 	go s.spill()
+}
+
+// loadBelow tells the books what the tier has.
+func (s *Store) loadBelow() {
+	if s.below == nil {
+		return
+	}
+	s.below.tier.Range(func(key [32]byte, meta []byte, _ int64) bool {
+		if kind, n, tokens, ok := decodeMeta(meta); ok {
+			s.books.Stored(key, belowEntry(kind, n, tokens))
+		}
+		return true
+	})
+}
+
+// belowEntry describes an entry below memory. Tokens are those of a user.
+func belowEntry(kind plan.Kind, length int, tokens []int32) residency.Entry {
+	e := residency.Entry{Kind: kind, Tokens: int32(length)}
+	if tokens != nil {
+		e.Digest = residency.Digest(tokens)
+	}
+	return e
+}
+
+// tierDropped tells the books what the tier dropped. An entry that was written again meanwhile is there.
+func (s *Store) tierDropped(keys [][32]byte) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, key := range keys {
+		if !s.Below(key) {
+			s.lost(key)
+		}
+	}
+}
+
+// lost tells the books that an entry is not below memory. Called with mu held.
+func (s *Store) lost(key Key) {
+	if s.below == nil {
+		return
+	}
+	if s.rec.On() {
+		s.rec.In("lost", [32]byte(key))
+	}
+	s.books.Lost(key)
+}
+
+// storedBelow tells the books that an entry was written below memory, unless the tier dropped it already or it is
+// being deleted. The tier reports what it drops later. Called with mu held.
+func (s *Store) storedBelow(key Key, e residency.Entry) {
+	if !s.Below(key) {
+		return
+	}
+	if s.rec.On() {
+		s.rec.In("stored", [32]byte(key), e.Kind, e.Tokens, e.Owner)
+	}
+	s.books.Stored(key, e)
 }
 
 // hold holds an entry whose write the books began. It is called with mu held, so that a deletion comes before it or knows of it.
@@ -120,16 +185,19 @@ func (s *Store) offer(w pending) {
 	select {
 	case b.queue <- w:
 	default:
-		s.end(w, false, false)
+		s.end(w, residency.Entry{}, false, false)
 		w.e.Release()
 		b.finish(w.op, w.p.Key)
 	}
 }
 
-// end notes how the write of an entry ended. What was not written is tried later, what failed a few times more.
-func (s *Store) end(w pending, written, failed bool) {
+// end notes how the write of an entry ended; e is what was written. What was not written is tried later, what failed a few times more.
+func (s *Store) end(w pending, e residency.Entry, written, failed bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if written {
+		s.storedBelow(w.p.Key, e)
+	}
 	if s.rec.On() {
 		s.rec.In("written", [32]byte(w.p.Key), written, failed)
 	}
@@ -274,16 +342,16 @@ func (s *Store) write(w pending) bool {
 	b.held.RLock()
 	defer b.held.RUnlock()
 	defer w.e.Release()
-	written := s.put(w)
-	s.end(w, written, !written)
+	e, written := s.put(w)
+	s.end(w, e, written, !written)
 	return written
 }
 
-// put gives an entry to the tier, unless it was deleted.
-func (s *Store) put(w pending) bool {
+// put gives an entry to the tier, unless it was deleted, and returns what is there then.
+func (s *Store) put(w pending) (below residency.Entry, written bool) {
 	b, p := s.below, w.p
 	if !b.beginPut(p.Key) {
-		return false
+		return below, false
 	}
 	defer b.endPut(p.Key)
 	e, tokens := w.e, p.Value.tokens
@@ -294,11 +362,13 @@ func (s *Store) put(w pending) bool {
 	err := s.withPayload(e, func(payload [][]byte) error { return b.tier.Put(p.Key, encodeMeta(p.Kind, e.len, tokens), payload) })
 	if err != nil {
 		b.failed.Add(1)
-		return false
+		return below, false
 	}
 	b.written.Add(1)
 	s.stored(p.Key, p.Kind, e.len)
-	return true
+	below = belowEntry(p.Kind, e.len, tokens)
+	below.Owner = p.Owner
+	return below, true
 }
 
 // clean writes up to n of a level's dirty entries, the least recently used first, while more says so. It reports whether

@@ -79,6 +79,16 @@ func (r *records) Delete(keys ...[32]byte) error {
 	return nil
 }
 
+func (r *records) Range(f func(key [32]byte, meta []byte, size int64) bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for key, e := range r.all {
+		if !f(key, e.meta, int64(len(e.payload))) {
+			return
+		}
+	}
+}
+
 func (r *records) begun() int {
 	r.mu.Lock()
 	defer r.mu.Unlock()

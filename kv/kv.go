@@ -187,7 +187,11 @@ type run struct{ *published }
 
 // newPublished describes an entry for the books. Tokens are those of a user.
 func newPublished(key Key, kind plan.Kind, tokens []int32, e *Entry) *published {
-	return &published{Key: key, Kind: kind, Tokens: e.len, Bytes: e.bytes, Named: tokens != nil, Value: body{entry: e, tokens: tokens}}
+	p := &published{Key: key, Kind: kind, Tokens: e.len, Bytes: e.bytes, Named: tokens != nil, Value: body{entry: e, tokens: tokens}}
+	if p.Named {
+		p.Digest = residency.Digest(tokens)
+	}
+	return p
 }
 
 // New returns a store for models of the given shape, which evicts what was not used for longest. It
@@ -218,6 +222,7 @@ func (s *Store) open() error {
 		return fmt.Errorf("kv: %w", err)
 	}
 	s.books = books
+	s.loadBelow()
 	return nil
 }
 
@@ -520,6 +525,7 @@ func (s *Store) Delete(keys ...Key) error {
 			if p := s.take(key); p != nil {
 				gone = append(gone, p.Value.entry)
 			}
+			s.lost(key)
 		}
 		s.check()
 		s.mu.Unlock()

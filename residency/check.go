@@ -1,6 +1,9 @@
 package residency
 
-import "fmt"
+import (
+	"fmt"
+	"maps"
+)
 
 // Check goes over the books and returns what is wrong with them. It takes time, for tests. Each is called with every
 // entry on the books of a level.
@@ -17,6 +20,26 @@ func (c *Core[V]) Check(each func(*Held[V]) error) error {
 		if err := l.check(c, each); err != nil {
 			return err
 		}
+	}
+	return c.checkOwned()
+}
+
+// checkOwned counts the keys of each owner again.
+func (c *Core[V]) checkOwned() error {
+	owned := map[uint32]int{}
+	for _, h := range c.held {
+		owned[h.Owner]++
+	}
+	for key, e := range c.below {
+		switch h := c.held[key]; {
+		case h == nil:
+			owned[e.Owner]++
+		case h.Owner != e.Owner:
+			return fmt.Errorf("residency: an entry has owner %d in memory and %d on disk", h.Owner, e.Owner)
+		}
+	}
+	if !maps.Equal(owned, c.owned) {
+		return fmt.Errorf("residency: the owners' keys are %v, the books say %v", owned, c.owned)
 	}
 	return nil
 }

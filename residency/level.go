@@ -70,7 +70,7 @@ func newLevel[V any](index int, lc LevelConfig, c *Config) (*level[V], error) {
 
 // put takes an entry onto the books, in a free slot.
 func (l *level[V]) put(h *Held[V]) {
-	h.level, h.slot, h.used = l, l.free[len(l.free)-1], false
+	h.level, h.tier, h.slot, h.used = l, l.tier, l.free[len(l.free)-1], false
 	l.free = l.free[:len(l.free)-1]
 	l.bySlot[h.slot] = h
 	l.most = max(l.most, int(h.slot)+1)

@@ -64,14 +64,17 @@ type LevelConfig struct {
 type Held[V any] struct {
 	Key    plan.Key
 	Kind   plan.Kind
-	Tokens int   // whose KV it is
-	Bytes  int64 // that it takes
-	Named  bool  // a user's: a longer one may replace it
-	Run    bool  // a run of a known prefix: it is under no key, and never leaves for another level
-	Value  V     // the owner's
+	Tokens int    // whose KV it is
+	Bytes  int64  // that it takes
+	Named  bool   // a user's: a longer one may replace it
+	Run    bool   // a run of a known prefix: it is under no key, and never leaves for another level
+	Owner  uint32 // whose keys it is among, where several share a store
+	Digest uint64 // of a user's tokens
+	Value  V      // the owner's
 
 	request request
 	level   *level[V] // nil while it is moved, and before it is published
+	tier    plan.Tier // of its level; while it is moved, where it was
 	slot    evict.Slot
 	clean   bool  // written below
 	writing bool  // it is on its way below
@@ -99,8 +102,11 @@ type Core[V any] struct {
 	config Config
 	levels []*level[V]
 	held   map[plan.Key]*Held[V]
-	teach  *teacher[V] // nil: nothing is predicted
-	trace  Trace[V]    // nil: nobody is told
+	below  map[plan.Key]Entry // what the disk has
+	owned  map[uint32]int     // keys of each owner, in held, below or both
+	ever   [kinds]bool        // there is or was an entry of that kind
+	teach  *teacher[V]        // nil: nothing is predicted
+	trace  Trace[V]           // nil: nobody is told
 }
 
 // SetTrace has f told of each change. It MUST be called while the books are empty.
@@ -122,7 +128,7 @@ func New[V any](c Config) (*Core[V], error) {
 	if len(c.Levels) < 1 || len(c.Levels) > 2 {
 		return nil, fmt.Errorf("residency: %d levels of memory: want one or two", len(c.Levels))
 	}
-	core := &Core[V]{config: c, held: map[plan.Key]*Held[V]{}}
+	core := &Core[V]{config: c, held: map[plan.Key]*Held[V]{}, below: map[plan.Key]Entry{}, owned: map[uint32]int{}}
 	c.Predict = c.Predict && evict.Predicts(c.Policy)
 	for i, lc := range c.Levels {
 		l, err := newLevel[V](i, lc, &c)
@@ -190,7 +196,7 @@ func (c *Core[V]) Publish(h *Held[V], level int, same bool) (p Publication, old 
 	p = NoPlace
 	if to := c.levels[level]; len(to.free) > 0 {
 		p = Placed
-		c.held[h.Key] = h
+		c.hold(h)
 		to.put(h)
 	}
 	if write = fresh && c.config.Below && !h.Named; write {
@@ -212,7 +218,7 @@ func (c *Core[V]) remove(h *Held[V]) {
 	if h.level != nil {
 		h.level.take(h, false)
 	}
-	delete(c.held, h.Key)
+	c.release(h)
 }
 
 // Where says how an entry that is wanted is had.
@@ -316,7 +322,7 @@ func (c *Core[V]) Moved(h *Held[V], level int, copied bool) Landing {
 // drop takes an entry that is on no level's books out of memory.
 func (c *Core[V]) drop(h *Held[V], l *level[V]) {
 	c.did(DidDrop, h, l.tier)
-	delete(c.held, h.Key)
+	c.release(h)
 }
 
 // Resize tells how many bytes a level has.

@@ -161,6 +161,15 @@ func (s *store) step(op string, v *record.Values) {
 		}
 		delete(s.writing, key)
 		c.Written(h, v.Bool(), v.Bool())
+	case "stored":
+		key := v.Key()
+		kind, err := plan.ParseKind(v.Text())
+		if err != nil {
+			v.Fail(err)
+		}
+		c.Stored(key, residency.Entry{Kind: kind, Tokens: int32(v.Int()), Owner: uint32(v.Int())})
+	case "lost":
+		c.Lost(v.Key())
 	case "resize":
 		c.Resize(s.level(v), v.Int64())
 	case "model":

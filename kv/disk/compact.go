@@ -209,6 +209,7 @@ func (s *Store) moved(from *segment, c *copied) bool {
 
 // forgetAll evicts what the index still has in a segment.
 func (s *Store) forgetAll(seg *segment) {
+	defer s.reportDrops()
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for id := uint32(1); seg.records > 0 && id < s.index.ids; id++ {

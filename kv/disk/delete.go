@@ -24,6 +24,7 @@ func (s *Store) Delete(keys ...Key) error {
 		}
 	}
 	s.mu.Unlock()
+	s.reportDrops()
 	if err := s.scrub(); err != nil {
 		s.countWriteError()
 		return fmt.Errorf("disk: delete: %w", err)

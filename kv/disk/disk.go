@@ -119,6 +119,27 @@ type Store struct {
 	lingering int64 // part of held: removed files that readers keep open
 	closed    bool
 	stats     Stats
+	report    func(keys []Key) // nil: nobody is told of drops
+	dropped   []Key            // not reported yet
+}
+
+// OnDrop has f called with the keys of records that the store drops: evicted, damaged, deleted or lost in a compaction. A key may have
+// a record again when f is called, so f asks Has. Drops are reported without Store.mu held. OnDrop MUST be called before the
+// store is used concurrently.
+func (s *Store) OnDrop(f func(keys []Key)) { s.report = f }
+
+// reportDrops reports what was dropped. The caller does not hold mu.
+func (s *Store) reportDrops() {
+	if s.report == nil {
+		return
+	}
+	s.mu.Lock()
+	keys := s.dropped
+	s.dropped = nil
+	s.mu.Unlock()
+	if len(keys) > 0 {
+		s.report(keys)
+	}
 }
 
 // Open opens the store in a directory, which it makes if needed and owns until Close. It reads the

@@ -176,6 +176,7 @@ func readFull(f file, b []byte, off int64) error {
 // condemn makes a failed read a miss. The record is forgotten and awaits erasure, unless it had been
 // evicted, deleted or replaced while it was read, which explains the failure.
 func (s *Store) condemn(r *record, reason error) {
+	defer s.reportDrops()
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.stats.Misses++
@@ -193,8 +194,16 @@ func (s *Store) condemn(r *record, reason error) {
 	s.opt.Logger.Warn("disk: dropped a record", "segment", r.seg, "offset", r.offset(), "reason", reason)
 }
 
-// forget takes a record out of the index; its place awaits erasure. The caller holds mu.
+// forget drops a record. The caller holds mu, and calls reportDrops when it has released it.
 func (s *Store) forget(id uint32) {
+	if s.report != nil {
+		s.dropped = append(s.dropped, s.index.at(id).key)
+	}
+	s.remove(id)
+}
+
+// remove takes a record out of the index; its place awaits erasure. The caller holds mu.
+func (s *Store) remove(id uint32) {
 	r := s.index.at(id)
 	seg := s.segs[r.seg]
 	seg.records--

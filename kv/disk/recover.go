@@ -131,7 +131,7 @@ func (s *Store) admit(seg *segment, h *header, seqs []uint64) []uint64 {
 	}
 	if old != 0 {
 		s.stats.StaleRecords++
-		s.forget(old)
+		s.remove(old)
 	}
 	id := s.index.add(&h.key)
 	for len(seqs) <= int(id) {

@@ -163,7 +163,7 @@ func (s *Store) publish(seg *segment, h *header) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if old := s.index.find(&h.key); old != 0 {
-		s.forget(old)
+		s.remove(old)
 	}
 	s.place(s.index.add(&h.key), seg, h)
 	s.live += recordSize(h.meta, h.payload)
@@ -210,6 +210,7 @@ func (s *Store) makeRoom(n int64) error {
 
 // evict forgets a record to make room, unless a reader just did. The caller holds w.
 func (s *Store) evict(id uint32) {
+	defer s.reportDrops()
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.index.at(id).seg != 0 {

@@ -1,0 +1,90 @@
+package kv
+
+import (
+	"math/rand/v2"
+	"sync"
+	"testing"
+
+	"grebe/compute/ref"
+	"grebe/kv/disk"
+	"grebe/plan"
+	"grebe/residency"
+)
+
+// The books know what the disk has, whatever the disk drops by itself: they are compared with it after users and items were written,
+// read, deleted and evicted by several at once.
+func TestTheBooksFollowTheDisk(t *testing.T) {
+	d, err := disk.Open(t.TempDir(), disk.Options{Budget: 1 << 20, Segment: 64 << 10})
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := New(shape, newPool(t, ref.New().Memory(), 40*ChainTokens))
+	s.SetTier(d)
+	const keys = 600
+	name := func(i int) Key { return Key{byte(i), byte(i >> 8), 1} }
+	var wg sync.WaitGroup
+	for g := range 4 {
+		wg.Go(func() {
+			r := rand.New(rand.NewPCG(uint64(g), 1))
+			for range 1500 {
+				i := r.IntN(keys)
+				switch key := name(i); r.IntN(8) {
+				case 0:
+					if err := s.Delete(key); err != nil {
+						t.Error(err)
+					}
+				case 1:
+					s.Fetch(t.Context(), key)
+				case 2:
+					if e, _ := s.Get(key); e != nil {
+						e.Release()
+					}
+				default:
+					kind, tokens := plan.Item, []int32(nil)
+					n := 1 + i%9
+					if i%3 == 0 {
+						kind, n = plan.User, 1+r.IntN(100)
+						tokens = make([]int32, n)
+					}
+					if e, err := s.Reserve(LayoutOf(kind), n, nil); err == nil {
+						s.Publish(kind, key, tokens, e)
+						e.Release()
+					}
+				}
+			}
+		})
+	}
+	wg.Wait()
+	s.Flush()
+	books := map[Key]residency.Entry{}
+	s.books.Below(func(key Key, e residency.Entry) { books[key] = e })
+	onDisk, inMemory := 0, 0
+	for i := range keys {
+		key := name(i)
+		e, known := s.Lookup(key)
+		_, there := d.Has(key)
+		held, _ := s.Where(key)
+		switch {
+		case held > 0 && (!known || e.Tier != Host || int(e.Tokens) != held):
+			t.Fatalf("of entry %d of %d tokens in memory the books know %+v, %v", i, held, e, known)
+		case held == 0 && there != known, held == 0 && known && e.Tier != plan.Disk:
+			t.Fatalf("entry %d is on disk: %v, and the books know %+v, %v", i, there, e, known)
+		}
+		if there {
+			onDisk++
+		}
+		if held > 0 {
+			inMemory++
+		}
+		if _, below := books[key]; below != there {
+			t.Fatalf("entry %d is on disk: %v, the books say %v", i, there, below)
+		}
+	}
+	if st := d.Stats(); st.Evictions == 0 || onDisk == 0 || inMemory == 0 {
+		t.Errorf("%d entries on disk, %d in memory, %+v: too little to compare", onDisk, inMemory, st)
+	}
+	s.Close()
+	if err := d.Close(); err != nil {
+		t.Error(err)
+	}
+}

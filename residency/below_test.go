@@ -1,0 +1,131 @@
+package residency
+
+import (
+	"math/rand/v2"
+	"slices"
+	"testing"
+
+	"grebe/plan"
+)
+
+// What is known of entries is what a plain account of memory and disk knows: the best tier, the owner's keys, what was ever there.
+func TestLookupKnowsMemoryAndDisk(t *testing.T) {
+	const keys = 12
+	r := rand.New(rand.NewPCG(3, 4))
+	c, err := New[struct{}](Config{
+		Levels: []LevelConfig{{Tier: plan.Device, Slots: 3, Bytes: 300}, {Tier: plan.Host, Slots: 4, Bytes: 400}},
+		Policy: "lru", Below: true,
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	memory, disk := map[plan.Key]Entry{}, map[plan.Key]Entry{}
+	may := func(*Held[struct{}]) bool { return true }
+	moved := func(h *Held[struct{}], level int, tier plan.Tier) {
+		switch c.Moved(h, level, r.IntN(4) > 0) {
+		case There:
+			e := memory[h.Key]
+			e.Tier = tier
+			memory[h.Key] = e
+		case Out:
+			delete(memory, h.Key)
+		}
+	}
+	need := func(level int) {
+		for c.Full(level) {
+			switch h, exit := c.Need(level, may); {
+			case exit == Drop:
+				delete(memory, h.Key)
+			case c.Full(1):
+				low, _ := c.Need(1, may)
+				delete(memory, low.Key)
+				fallthrough
+			default:
+				moved(h, 1, plan.Host)
+			}
+		}
+	}
+	for step := range 1500 {
+		i := r.IntN(keys)
+		key := plan.Key{byte(i)}
+		owner := uint32(i % 3)
+		switch r.IntN(6) {
+		case 0, 1:
+			need(0)
+			h := &Held[struct{}]{Key: key, Kind: plan.Item, Tokens: 1 + r.IntN(9), Bytes: 1, Owner: owner}
+			if i%2 == 0 {
+				h.Kind, h.Named, h.Digest = plan.User, true, uint64(h.Tokens)
+			}
+			if did, _, _ := c.Publish(h, 0, false); did == Placed {
+				memory[key] = Entry{h.Kind, plan.Device, int32(h.Tokens), owner, h.Digest}
+			}
+		case 2:
+			e := Entry{Kind: plan.Item, Tokens: int32(r.IntN(9)), Owner: owner}
+			c.Stored(key, e)
+			e.Tier = plan.Disk
+			disk[key] = e
+		case 3:
+			c.Lost(key)
+			delete(disk, key)
+		case 4:
+			if h, where := c.Use(key, func(*Held[struct{}]) bool { return false }); where == Up {
+				if got, ok := c.Lookup(key); !ok || got != memory[key] {
+					t.Fatalf("step %d: while it is moved %+v is known as %+v, %v", step, memory[key], got, ok)
+				}
+				need(0)
+				moved(h, 0, plan.Device)
+			}
+		case 5:
+			if r.IntN(4) == 0 {
+				c.Delete(key)
+				delete(memory, key)
+			}
+		}
+		var owned [3][]plan.Key
+		tiers := make([]plan.Tier, keys)
+		var all []plan.Key
+		for j := range keys {
+			k := plan.Key{byte(j)}
+			all = append(all, k)
+			want, ok := memory[k]
+			if !ok {
+				want, ok = disk[k]
+			}
+			if got, known := c.Lookup(k); got != want || known != ok {
+				t.Fatalf("step %d: key %d is known as %+v, %v, want %+v, %v", step, j, got, known, want, ok)
+			}
+			if tiers[j] = want.Tier; ok {
+				owned[j%3] = append(owned[j%3], k)
+			}
+		}
+		got := make([]plan.Tier, keys)
+		if c.Status(all, got); !slices.Equal(got, tiers) {
+			t.Fatalf("step %d: tiers %v, want %v", step, got, tiers)
+		}
+		for o := range owned {
+			have := c.Keys(uint32(o))
+			slices.SortFunc(have, func(a, b plan.Key) int { return int(a[0]) - int(b[0]) })
+			if !slices.Equal(have, owned[o]) || c.Owned(uint32(o)) != len(have) {
+				t.Fatalf("step %d: owner %d has %d keys, %v, want %v", step, o, c.Owned(uint32(o)), have, owned[o])
+			}
+		}
+		if err := c.Check(func(*Held[struct{}]) error { return nil }); err != nil {
+			t.Fatalf("step %d: %v", step, err)
+		}
+	}
+	if !c.Ever(plan.User) || !c.Ever(plan.Item) || c.Ever(plan.Preamble) {
+		t.Error("there were users and items, and nothing else")
+	}
+}
+
+// A digest tells prefixes of different tokens or lengths apart, and is never that of nothing.
+func TestDigest(t *testing.T) {
+	seen := map[uint64]bool{0: true}
+	for _, tokens := range [][]int32{nil, {0}, {0, 0}, {1}, {1, 2}, {2, 1}, {-1}, {1 << 30}, {1, 2, 3}} {
+		d := Digest(tokens)
+		if seen[d] || d != Digest(slices.Clone(tokens)) {
+			t.Errorf("%v: digest %x is that of others, or another each time", tokens, d)
+		}
+		seen[d] = true
+	}
+}
