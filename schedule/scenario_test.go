@@ -22,6 +22,8 @@ var rewrite = flag.Bool("rewrite", false, "write what the scenarios in testdata 
 //	remove r1
 //	step 5ms                           decide at 5 ms
 //	drain 5ms                          decide and run, batch after batch, until nothing waits
+//
+// Commands of other decisions are beside the type pricing.
 func TestScenarios(t *testing.T) {
 	files, err := filepath.Glob("testdata/*.txt")
 	if err != nil || len(files) == 0 {
@@ -82,6 +84,7 @@ type scenario struct {
 	names map[uint64]string
 	now   time.Duration
 	out   strings.Builder
+	pricing
 }
 
 func (s *scenario) run(line string) {
@@ -133,7 +136,9 @@ func (s *scenario) run(line string) {
 			s.now = s.step()
 		}
 	default:
-		s.t.Fatalf("no command %q", line)
+		if !s.price(words, args) {
+			s.t.Fatalf("no command %q", line)
+		}
 	}
 }
 

@@ -8,11 +8,13 @@ import (
 	"grebe/schedule"
 )
 
-// decider replays the choices of prefix orders.
+// decider replays the choices of prefix orders, and what they are made from.
 type decider struct {
 	costs   schedule.Costs
 	request schedule.Request
 	policy  schedule.Policy
+	returns *schedule.Returns
+	next    string // what was decided last, of returns
 }
 
 func (d *decider) in(op string, v *record.Values) {
@@ -37,6 +39,18 @@ func (d *decider) in(op string, v *record.Values) {
 		v.Key()
 		v.Bool()
 		d.request = request(v)
+	case "came":
+		d.returns.Came(v.Uint64(), v.Float(), v.Time())
+	case "kept":
+		d.returns.Kept(v.Uint64(), v.Float())
+	case "hit":
+		d.returns.Hit(v.Uint64())
+	case "evicted":
+		d.returns.Evicted(v.Uint64(), v.Time())
+	case "expect":
+		d.next = record.Text("returns", d.returns.Expect(v.Float()))
+	case "gain":
+		d.next = record.Text("share", d.returns.Gain(v.Float()))
 	}
 }
 
@@ -74,7 +88,11 @@ func tier(v *record.Values, name string) plan.Tier {
 }
 
 func (d *decider) did(op string, _ *record.Values) string {
-	if op != "order" {
+	switch op {
+	case "returns", "share":
+		return d.next
+	case "order":
+	default:
 		return ""
 	}
 	c := schedule.Decide(&d.request, &d.costs, d.policy)

@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"grebe/internal/record"
+	"grebe/schedule"
 )
 
 // Report says how a replay went.
@@ -85,7 +86,7 @@ func text(l *record.Line) string {
 func open(kind string) room {
 	switch kind {
 	case "reuse":
-		return &decider{}
+		return &decider{returns: schedule.NewReturns()}
 	case "dispatch":
 		return &queue{}
 	case "kv":

@@ -28,6 +28,12 @@ func unpack(t *testing.T, file string) string {
 	return string(text)
 }
 
+// replayed are the decisions that every log has.
+var replayed = []string{
+	"reuse order", "reuse returns", "reuse share", "dispatch run", "dispatch queued", "dispatch learnt",
+	"kv put", "kv hit", "kv leave", "kv drop", "kv write",
+}
+
 // What was decided when the logs were recorded is decided today.
 func TestRecorded(t *testing.T) {
 	files, err := filepath.Glob("testdata/*.log.gz")
@@ -42,7 +48,7 @@ func TestRecorded(t *testing.T) {
 		if r.Different > 0 {
 			t.Errorf("%s: %d decisions differ:\n%s", file, r.Different, strings.Join(r.Differences, "\n"))
 		}
-		for _, kind := range []string{"reuse order", "dispatch run", "dispatch queued", "dispatch learnt", "kv put", "kv hit", "kv leave", "kv drop", "kv write"} {
+		for _, kind := range replayed {
 			if r.Decisions[kind] == 0 {
 				t.Errorf("%s: no %q among %v", file, kind, r.Decisions)
 			}
@@ -60,6 +66,9 @@ func TestDifferencesAreTold(t *testing.T) {
 		"dispatch0 ran 0 1 45 ":   "dispatch0 ran 0 1 450 ",
 		"dispatch0 . queued":      "dispatch0 . full",
 		"reuse0 decide predicted": "reuse0 decide item",
+		"\nreuse0 came ":          "\nreuse1 came ",
+		"\nreuse0 evicted ":       "\nreuse1 evicted ",
+		"\nreuse0 kept ":          "\nreuse1 kept ",
 		"\nkv0 . hit ":            "\nkv0 . take ",
 		"\nkv0 . leave ":          "\nmeta0 . leave ",
 		"\nkv0 find ":             "\nmeta0 find ",

@@ -194,7 +194,7 @@ func (v *Blended) invests(matched int, cached *kv.Entry, budget blend.Budget) bo
 		have = cached.Len()
 	}
 	exact := ms(whole - float64(have))
-	invests := exact < near || classOf(in.Frequency) > 0 && exact-near < in.Returns*near
+	invests := exact < near || int(in.Frequency+.5) > 0 && exact-near < in.Returns*near
 	if v.cache.opt.Record.On() {
 		v.recordInvest(&model, matched, have, budget.History, exact, near, invests)
 	}

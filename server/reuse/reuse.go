@@ -95,8 +95,7 @@ func New(b *prompt.Builder, opt Options) *Cache {
 		start := time.Now()
 		opt.Now = func() time.Duration { return time.Since(start) }
 	}
-	c := &Cache{opt: opt, prompt: b, returns: newReturns(), question: int32(len(b.Instruction()))}
-	c.returns.rec = opt.Record
+	c := &Cache{opt: opt, prompt: b, returns: &returns{core: schedule.NewReturns(), rec: opt.Record}, question: int32(len(b.Instruction()))}
 	c.loads.init()
 	c.loads.pace.Record(opt.Record.Sub("pace"))
 	c.changed.some, c.changed.items = make(chan struct{}, 1), map[kv.Key]*changedItem{}

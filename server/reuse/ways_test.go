@@ -4,9 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math"
 	"os"
 	"path/filepath"
+	"reflect"
 	"slices"
 	"strings"
 	"testing"
@@ -451,88 +451,6 @@ func TestWhenBlendingPays(t *testing.T) {
 	}
 }
 
-// Returns are expected by how often users came, held against what was hoped, and bounded.
-func TestExpectedReturns(t *testing.T) {
-	r := newReturns()
-	near := func(what string, got, want float64) {
-		t.Helper()
-		if math.Abs(got-want) > 1e-9 {
-			t.Errorf("%s: %v, want %v", what, got, want)
-		}
-	}
-	// Before anything was seen: .3 of new users return, then half of them each time.
-	near("of a new user", r.expect(0), .3+.3*.5+.3*.5*.5+.3*.5*.5*.5/(1-.5))
-	near("of one who came often", r.expect(7), .5/(1-.5))
-	near("gain", r.gain(0), 1)
-	for f, want := range map[float64]int{0: 0, .49: 0, .5: 1, 1.4: 1, 1.5: 2, 2.5: 3, 100: 3} {
-		if got := classOf(f); got != want {
-			t.Errorf("frequency %v is of class %d, want %d", f, got, want)
-		}
-	}
-	r.asked[0], r.came[0] = 16, 4
-	near("chance", r.chance(0), (4+8*.3)/(16+8))
-	r.came[0] = 1000
-	near("a chance above one", r.chance(0), 1)
-	r.came[3], r.asked[3] = 2e9, 1e9
-	near("without end", r.expect(3), mostHope)
-	r = newReturns()
-	r.note(5, 0, 10)
-	if r.asked[0] != 1 || r.came[0] != 0 || r.seen[5].at != 10 {
-		t.Errorf("a first request: %+v", r.seen[5])
-	}
-	r.note(5, 1, 20)
-	near("the first request, faded", r.asked[0], fade)
-	if r.came[0] != 1 || r.asked[1] != 1 || r.seen[5].class != 1 {
-		t.Errorf("a second request: %v of %v", r.came, r.asked)
-	}
-	r.evicted(5, 50) // it survived 30
-	if r.survival != 30 {
-		t.Errorf("entries survive %v", r.survival)
-	}
-	r.evicted(5, 66)
-	if r.survival != 31 { // a sixteenth of the way to 46
-		t.Errorf("entries survive %v, want 31", r.survival)
-	}
-	r.evicted(6, 1000) // nobody knows of it
-	if r.survival != 31 {
-		t.Errorf("entries survive %v after one that nobody knows", r.survival)
-	}
-	for gap, want := range map[time.Duration][2]float64{31: {1, 0}, 32: {0, 1}, 62: {0, 1}, 63: {0, 0}} {
-		r := newReturns()
-		r.survival = 31
-		r.note(9, 0, 100)
-		r.note(9, 0, 100+gap)
-		if r.came[0] != want[0] || r.late != want[1] {
-			t.Errorf("after %d: came %v, late %v", gap, r.came[0], r.late)
-		}
-	}
-	r = newReturns()
-	r.late, r.asked[0], r.came[0] = 2, 10, 6
-	near("gain", r.gain(0), 1-2./(8+4)/((6+2.4)/18))
-	r.late = 1e9
-	near("no gain", r.gain(0), 0)
-	r = newReturns()
-	r.note(5, 0, 1)
-	r.kept(5, 12)
-	r.hit(5)
-	r.hit(5)
-	r.hit(6)
-	r.kept(6, 99)
-	r.evicted(5, 2)
-	r.evicted(5, 3) // it is counted once
-	if r.hoped != 12 || r.hits != 2 {
-		t.Errorf("hoped for %v, had %v", r.hoped, r.hits)
-	}
-	near("what is hoped is held against hits", r.expect(7), .5/(1-.5)*(2+8)/(12+8))
-	r.note(5+seenUsers, 0, 4) // takes the place of the other
-	if s := r.seen[5]; s.user != 5+seenUsers || s.hope != 0 || s.hits != 0 {
-		t.Errorf("of the next user %+v is known", s)
-	}
-	r.note(7, 0, 5)
-	near("hopes fade", r.hoped, 12*fade*fade)
-	near("hits fade", r.hits, 2*fade*fade)
-}
-
 // A user may be kept without displacing anybody while there is room. A cache that was full counts as full until half of it is free.
 func TestRoomForUsers(t *testing.T) {
 	m := newMachine(t, 7, nil, "", false)
@@ -725,8 +643,12 @@ func TestTheIndexFollowsMoves(t *testing.T) {
 	}
 	m.returns.note(meta.Hash(key), 0, 0)
 	m.opt.Now = func() time.Duration { return 77 }
-	if m.forgotten(key); m.returns.survival != 77 {
-		t.Errorf("a known prefix that made room survived %v", m.returns.survival)
+	m.forgotten(key)
+	want := schedule.NewReturns()
+	want.Came(meta.Hash(key), 0, 0)
+	want.Evicted(meta.Hash(key), 77)
+	if !reflect.DeepEqual(m.returns.core, want) {
+		t.Error("a known prefix that made room did not survive 77")
 	}
 }
 
@@ -770,7 +692,7 @@ func TestRecordOfACache(t *testing.T) {
 
 // Everything that requests share waits for its lock.
 func TestReuseCallsWaitForTheirLocks(t *testing.T) {
-	r := newReturns()
+	r := &returns{core: schedule.NewReturns()}
 	s := &Shared{}
 	l := &changed{some: make(chan struct{}, 1), items: map[kv.Key]*changedItem{}}
 	m := newMachine(t, 7, nil, "", false)

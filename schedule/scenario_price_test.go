@@ -1,0 +1,69 @@
+package schedule
+
+import (
+	"fmt"
+	"math"
+	"time"
+)
+
+// pricing is what scenarios of single decisions know.
+//
+//	returns                            nothing is known of returns
+//	came u1 frequency=1 at=5s          a request of a user; also n, to repeat it, and every, the time between
+//	kept u1 returns=2                  the user is kept after that; also n, for the users that follow
+//	hit u1                             also n
+//	evicted u1 at=9s                   also n and every
+//	expect frequency=1                 prints the returns expected, and the share gained where another makes room
+type pricing struct {
+	returns *Returns
+	users   map[string]uint64
+}
+
+// user numbers users in the order in which they appear. Those that a command repeats are numbered after it.
+func (p *pricing) user(name string, n int) uint64 {
+	if p.users == nil {
+		p.users = map[string]uint64{}
+	}
+	u, ok := p.users[name]
+	if !ok {
+		u = 1
+		for _, other := range p.users {
+			u = max(u, other+1000)
+		}
+		p.users[name] = u
+	}
+	return u + uint64(n)
+}
+
+// price runs a command of a single decision, and reports whether it is one.
+func (s *scenario) price(words []string, args map[string]string) bool {
+	number := func(key string) float64 { return s.number(args[key]) }
+	span := func(key string) time.Duration { return s.duration(args[key]) }
+	times := max(1, int(number("n")))
+	each := func(f func(user uint64, at time.Duration)) {
+		for i := range times {
+			f(s.user(words[1], i), span("at")+time.Duration(i)*span("every"))
+		}
+	}
+	switch words[0] {
+	case "returns":
+		s.returns = NewReturns()
+	case "came":
+		each(func(u uint64, at time.Duration) { s.returns.Came(u, number("frequency"), at) })
+	case "kept":
+		each(func(u uint64, _ time.Duration) { s.returns.Kept(u, number("returns")) })
+	case "hit":
+		each(func(u uint64, _ time.Duration) { s.returns.Hit(u) })
+	case "evicted":
+		each(func(u uint64, at time.Duration) { s.returns.Evicted(u, at) })
+	case "expect":
+		f := number("frequency")
+		fmt.Fprintf(&s.out, "%v returns, %v gained\n", short(s.returns.Expect(f)), short(s.returns.Gain(f)))
+	default:
+		return false
+	}
+	return true
+}
+
+// short is a number with three digits behind the point.
+func short(x float64) float64 { return math.Round(x*1000) / 1000 }
