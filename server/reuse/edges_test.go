@@ -1,0 +1,252 @@
+package reuse
+
+import (
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"slices"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"grebe/blend"
+	"grebe/engine"
+	"grebe/kv"
+	"grebe/plan"
+	"grebe/prompt"
+	"grebe/schedule"
+)
+
+// few are people of whom little is learned: prototypes of theirs are built at once.
+func few(seed uint64) *Pool {
+	p := people(seed, 12)
+	p.Config.Lessons = 20
+	return p
+}
+
+// A changed item with more tokens than are computed at once is computed, alone.
+func TestALongItemThatChangesIsComputedAgain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := newMachine(t, 7, nil, "", false)
+		defer m.close()
+		m.opt.Load = linear{}
+		item := func(n int, first int32) []int32 { out := make([]int32, n); out[0] = first; return out }
+		var computed []int // items of each piece
+		do := func(_ context.Context, j *engine.Job) (*engine.Result, error) {
+			computed = append(computed, len(j.Plan.Segments))
+			return m.dryRun(t, j), nil
+		}
+		was := [][]int32{item(4, 1), item(refreshTokens+1, 2), item(refreshTokens/2, 3), item(refreshTokens/2, 4), item(1, 5)}
+		if _, _, err := m.Precompute(t.Context(), do, was, nil); err != nil {
+			t.Fatal(err)
+		}
+		computed = nil
+		var changes []Change
+		for _, tokens := range was {
+			is := slices.Clone(tokens)
+			is[0] += 10
+			changes = append(changes, m.Changed([]*prompt.Item{{Tokens: tokens}}, &prompt.Item{Tokens: is}))
+		}
+		if err := m.Apply(changes); err != nil {
+			t.Fatal(err)
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		var wg sync.WaitGroup
+		wg.Go(func() { m.Refresh(ctx, do, func(err error) { t.Error(err) }) })
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		if want := []int{1, 1, 2, 1}; !slices.Equal(computed, want) {
+			t.Errorf("%v items at a time, want %v", computed, want)
+		}
+		for _, c := range changes {
+			if _, there := m.Heat(c.Want); !there {
+				t.Errorf("an item of %d tokens is not computed", len(c.Want))
+			}
+		}
+		cancel()
+		wg.Wait()
+	})
+}
+
+// Room that known prefixes made is no free room: users who are kept next displace others.
+func TestRoomThatPrefixesMade(t *testing.T) {
+	m := newMachine(t, 7, nil, "", false)
+	m.opt.Load = linear{}
+	all := int(m.opt.Pool.Stats().Total / m.bytesPerToken)
+	room := func() bool {
+		v := m.Begin(&Request{UserID: "u", User: []int32{100, 101}, Items: [][]int32{{5}}, Policy: schedule.None})
+		return v.in.UserRoom
+	}
+	for i := range int32(31) { // in all, most of the cache
+		tokens := make([]int32, all/32)
+		tokens[0] = i
+		e, err := m.store.Reserve(kv.Chain, len(tokens), nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		m.store.Insert(m.userSpace, tokens, e)
+		e.Release()
+	}
+	if !room() {
+		t.Fatal("a part of the cache is free, and there is no room for two tokens")
+	}
+	e, err := m.store.Reserve(kv.Chain, all/8, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	e.Release()
+	if room() {
+		t.Error("prefixes made room, and that counts as free")
+	}
+}
+
+// A cache that has a store to itself knows what the store wrote to disk. Of two, each knows its own.
+func TestEntriesOnDiskAreKnownToTheirCache(t *testing.T) {
+	for _, alone := range []bool{true, false} {
+		m := newMachine(t, 7, nil, t.TempDir(), false)
+		if !alone {
+			m.led(t, nil, nil)
+		}
+		item := []int32{1, 2, 3}
+		e, err := m.store.Reserve(kv.Exact, len(item), nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		m.store.Publish(plan.Item, m.ItemKey(item), nil, e)
+		e.Release()
+		m.store.Flush()
+		if _, there := m.Heat(item); there != alone {
+			t.Errorf("alone %v: an item on disk is known: %v", alone, there)
+		}
+	}
+}
+
+// A prompt without room for an answer teaches nothing, and says so.
+func TestImportanceOfAPromptThatCannotBe(t *testing.T) {
+	m := newMachine(t, 1, nil, "", false)
+	b, err := prompt.New(prompt.Config{}, nil, vocabulary)
+	if err != nil {
+		t.Fatal(err)
+	}
+	m.prompt = b
+	if _, err := m.LearnImportance(t.Context(), m.engine.Do, lists(2, 1)); !errors.Is(err, prompt.ErrNoInstruction) {
+		t.Errorf("without an instruction: %v", err)
+	}
+}
+
+// Prototypes are not built where there is no folder for their file, nor by a model that fails.
+func TestPrototypesThatCannotBeBuilt(t *testing.T) {
+	m := newMachine(t, 7, nil, "", false)
+	file := filepath.Join(t.TempDir(), "x")
+	if err := os.WriteFile(file, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	users := few(1)
+	users.Fresh = true
+	if built, err := m.BuildPrototypes(t.Context(), m.engine.Do, filepath.Join(file, "x.proto"), users); err == nil {
+		t.Errorf("built %+v in a folder that is a file", built)
+	}
+	broken := errors.New("broken")
+	fails := func(context.Context, *engine.Job) (*engine.Result, error) { return nil, broken }
+	if _, err := m.BuildPrototypes(t.Context(), fails, filepath.Join(t.TempDir(), "x.proto"), users); !errors.Is(err, broken) {
+		t.Errorf("by a model that fails: %v", err)
+	}
+	good := filepath.Join(t.TempDir(), "x.proto")
+	m.build(t, good, few(1))
+	other := newMachine(t, 7, nil, "", false) // has none of the pages
+	lost := few(1)
+	lost.History = func(int) ([]int32, error) { return nil, broken }
+	if _, err := other.BuildPrototypes(t.Context(), other.engine.Do, good, lost); !errors.Is(err, broken) {
+		t.Errorf("of histories that cannot be read: %v", err)
+	}
+}
+
+// An index that has as many prototypes as there is room for stays as it is.
+func TestAFullPoolOfPrototypes(t *testing.T) {
+	m := newMachine(t, 7, nil, "", false)
+	file := filepath.Join(t.TempDir(), "x.proto")
+	built := m.build(t, file, few(1))
+	users := few(2)
+	users.Bytes = int64(built.Prototypes) * m.bytesPerToken // no page more
+	again := m.build(t, file, users)
+	if again.Added != 0 || again.Prototypes != built.Prototypes || again.Computed != 0 || again.Bytes != built.Bytes {
+		t.Errorf("%+v after %+v", *again, *built)
+	}
+}
+
+// Blocks and pages of prototypes that both lie on a disk are read for the parts that they belong to.
+func TestBlocksAndPrototypesFromADisk(t *testing.T) {
+	m := newMachine(t, 7, nil, t.TempDir(), false)
+	m.opt.Load = linear{}
+	m.costs.Transfer[schedule.Disk] = schedule.Transfer{}
+	file := filepath.Join(t.TempDir(), "x.proto")
+	m.build(t, file, few(1))
+	p, err := m.OpenPrototypes(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer p.Close()
+	items := [][]int32{{151, 152, 153, 154}, {155, 156}}
+	m.visitOf(t, &Request{User: []int32{5}, Items: items, Policy: schedule.Item})
+	tokens, _ := few(2).History(0)
+	for _, itemsFirst := range []bool{false, true} {
+		how := &Blend{Prototypes: p, Layers: 1, ItemsFirst: itemsFirst}
+		r := &Request{UserID: "new", User: tokens, Items: items}
+		inMemory, want, _, _ := m.blended(t, r, how)
+		m.lower(t)
+		res, got, v, l := m.blended(t, r, how)
+		got.Disk, got.Host = got.Disk+got.Host, 0
+		want.Disk, want.Host = want.Disk+want.Host, 0
+		if res.Late != 0 || got != want || want.Prototype == 0 || !slices.Equal(res.Logits[0], inMemory.Logits[0]) {
+			t.Errorf("items first %v: %+v from a disk, %d late, %+v from memory", itemsFirst, got, res.Late, want)
+		}
+		if n, source := v.Part(res, l.Items, l.ItemAt[0]); n > 0 && source != "disk" {
+			t.Errorf("items first %v: %d tokens of a block came from %q", itemsFirst, n, source)
+		}
+	}
+	if err := m.Settle(); err != nil {
+		t.Error(err)
+	}
+}
+
+// A job that had to run without what was cached is accounted for as computed, what it made beside the prompt too.
+func TestAccountOfAJobWithoutItsCache(t *testing.T) {
+	m := newMachine(t, 7, nil, "", false).led(t, []int32{1, 2}, []int32{4, 5})
+	items := [][]int32{{21, 22, 23}, {31, 32}}
+	m.rank(t, &Request{User: []int32{5}, Items: [][]int32{{41}}, Policy: schedule.Item}) // leaves preamble and lead-in
+	r := &Request{UserID: "u", User: []int32{11, 12, 13}, Items: items}
+	how := &Blend{Budget: blend.Budget{Items: 1, History: 1}, Layers: 1}
+	m.blended(t, r, how)
+	for _, cached := range []bool{true, false} {
+		v := m.BeginBlend(r)
+		l, err := m.prompt.Rank(how.Order(), r.User, items)
+		if err != nil {
+			t.Fatal(err)
+		}
+		job := &engine.Job{Plan: l.Plan, Want: []engine.Want{{Segment: l.Answers, IDs: []int32{1}}}}
+		v.Attach(t.Context(), &l, job, how, how.Budget)
+		without := *job
+		if !cached {
+			without.Cached = nil
+		}
+		res, err := m.engine.Do(t.Context(), &without)
+		if err != nil {
+			t.Fatal(err)
+		}
+		a, made := v.Account(res), 5
+		if !cached {
+			made += 2 // the lead-in
+		}
+		if a.Computed+a.Reused() != l.Plan.Tokens() || a.Beside != made || !cached && a.Reused() != 0 || cached && a.Host != 5 {
+			t.Errorf("cached %v: %+v of %d tokens, want %d beside", cached, a, l.Plan.Tokens(), made)
+		}
+		v.End(&l, nil)
+		for _, e := range res.Kept {
+			if e != nil {
+				e.Release()
+			}
+		}
+	}
+}
