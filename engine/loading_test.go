@@ -27,10 +27,10 @@ import (
 // gate is a tier of which a test says when, and whether, records are read.
 type gate struct {
 	*disk.Store
-	read func(key kv.Key) bool // false: the record cannot be read; nil: all can
+	read func(key plan.Key) bool // false: the record cannot be read; nil: all can
 }
 
-func (g *gate) Get(key [32]byte, place func([]byte, int64) ([][]byte, error)) ([]byte, bool, error) {
+func (g *gate) Get(key plan.Key, place func([]byte, int64) ([][]byte, error)) ([]byte, bool, error) {
 	if g.read != nil && !g.read(key) {
 		return nil, false, nil
 	}
@@ -141,7 +141,7 @@ func shelve(t *testing.T, dev compute.Device, dir string, seed uint64, n int) []
 }
 
 // key names a block of a prompt.
-func (o *ordinary) key(prompt, item int) kv.Key { return kv.Key{1, byte(prompt), byte(item)} }
+func (o *ordinary) key(prompt, item int) plan.Key { return plan.Key{1, byte(prompt), byte(item)} }
 
 // reader brings the blocks of a prompt, and keeps them until it is let go.
 type reader struct {
@@ -236,7 +236,7 @@ func TestBlocksAreReadBesideFirstLayers(t *testing.T) {
 			w = openOnDisk(t, dev, dir, 32<<20) // blocks are on disk again
 			for k, o := range prompts {
 				begun := make(chan struct{})
-				w.gate.read = func(kv.Key) bool { <-begun; return true }
+				w.gate.read = func(plan.Key) bool { <-begun; return true }
 				w.model.begun = sync.OnceFunc(func() { close(begun) })
 				j, r := w.late(o, k, budget, &Pace{})
 				got, err := w.Do(t.Context(), j)
@@ -276,7 +276,7 @@ func TestWhatDoesNotComeIsComputed(t *testing.T) {
 		}
 		w := openOnDisk(t, dev, dir, room)
 		held, fails, stops := make(chan struct{}), r.IntN(3), r.IntN(4) == 0
-		w.gate.read = func(key kv.Key) bool {
+		w.gate.read = func(key plan.Key) bool {
 			switch int(key[1]+key[2]) % 3 {
 			case fails:
 				return false
@@ -391,7 +391,7 @@ func TestAnEngineWaitsForNobodyWhoLeft(t *testing.T) {
 	o := shelve(t, dev, dir, 9, 1)[0]
 	w := openOnDisk(t, dev, dir, 32<<20)
 	hangs := make(chan struct{})
-	w.gate.read = func(kv.Key) bool { <-hangs; return true }
+	w.gate.read = func(plan.Key) bool { <-hangs; return true }
 	j, r := w.late(o, 0, blend.Budget{}, &Pace{})
 	ctx, cancel := context.WithCancel(t.Context())
 	w.model.begun = cancel

@@ -102,7 +102,7 @@ func (w *levels) job(user []int32, cached *kv.Entry) *Job {
 }
 
 // keep computes a user and publishes its KV.
-func (w *levels) keep(t *testing.T, key kv.Key, user []int32) *Result {
+func (w *levels) keep(t *testing.T, key plan.Key, user []int32) *Result {
 	t.Helper()
 	got, err := w.Do(t.Context(), w.job(user, nil))
 	if err != nil || got.Kept[0] == nil {
@@ -128,11 +128,11 @@ func survivesTheTiers(t *testing.T, dev compute.Device, dtype string) {
 	user, other := randomTokens(r, 140), randomTokens(r, 140)
 	const room = 384 << 10
 	w := openLevels(t, dev, dtype, dir, room)
-	first := w.keep(t, kv.Key{1}, user)
+	first := w.keep(t, plan.Key{1}, user)
 	var want *Result
 	again := func(where string, place kv.Place) {
 		t.Helper()
-		e, at := w.store.Get(kv.Key{1})
+		e, at := w.store.Get(plan.Key{1})
 		if e == nil || at != place {
 			t.Fatalf("%s: the user is in place %v, want %v", where, at, place)
 		}
@@ -161,20 +161,20 @@ func survivesTheTiers(t *testing.T, dev compute.Device, dtype string) {
 	}
 	fill := func(to kv.Place) {
 		for i := byte(2); ; i++ {
-			if _, at := w.store.PeekPrefix(kv.Key{1}, user); at == to {
+			if _, at := w.store.PeekPrefix(plan.Key{1}, user); at == to {
 				return
 			}
 			if i > 60 {
 				t.Fatalf("the user does not go to place %v", to)
 			}
-			w.keep(t, kv.Key{i}, append([]int32{int32(i)}, other...))
+			w.keep(t, plan.Key{i}, append([]int32{int32(i)}, other...))
 		}
 	}
 	fill(kv.Host)
 	again("from the host's memory", kv.Host)
 	w.store.Flush()
 	fill(kv.Nowhere)
-	at := w.store.Fetch(t.Context(), kv.Key{1})
+	at := w.store.Fetch(t.Context(), plan.Key{1})
 	if at == kv.Nowhere {
 		t.Fatalf("the user is not on the disk: %+v", w.store.BelowStats())
 	}
@@ -182,7 +182,7 @@ func survivesTheTiers(t *testing.T, dev compute.Device, dtype string) {
 	w.close(t)
 	w = openLevels(t, dev, dtype, dir, room)
 	defer w.close(t)
-	if at = w.store.Fetch(t.Context(), kv.Key{1}); at == kv.Nowhere {
+	if at = w.store.Fetch(t.Context(), plan.Key{1}); at == kv.Nowhere {
 		t.Fatal("the user is not on the disk after a restart")
 	}
 	again("after a restart", at)

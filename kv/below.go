@@ -17,16 +17,16 @@ import (
 // Tier is a place below memory where whole entries are kept. A disk.Store is one. Its methods may be
 // called concurrently.
 type Tier interface {
-	Has(key [32]byte) (size int64, ok bool)
-	Put(key [32]byte, meta []byte, payload [][]byte) error
-	Get(key [32]byte, place func(meta []byte, n int64) ([][]byte, error)) (meta []byte, ok bool, err error)
-	Delete(keys ...[32]byte) error
-	Range(f func(key [32]byte, meta []byte, size int64) bool)
+	Has(key plan.Key) (size int64, ok bool)
+	Put(key plan.Key, meta []byte, payload [][]byte) error
+	Get(key plan.Key, place func(meta []byte, n int64) ([][]byte, error)) (meta []byte, ok bool, err error)
+	Delete(keys ...plan.Key) error
+	Range(f func(key plan.Key, meta []byte, size int64) bool)
 }
 
 // dropper is a Tier that drops entries by itself and reports them.
 type dropper interface {
-	OnDrop(f func(keys [][32]byte))
+	OnDrop(f func(keys []plan.Key))
 }
 
 // below writes entries to a tier from a goroutine of its own.
@@ -37,13 +37,13 @@ type below struct {
 	wg    sync.WaitGroup
 
 	mu      sync.Mutex
-	idle    *sync.Cond       // signalled when a put ends
-	open    map[*op]struct{} // writes, fetches and deletions, queued or under way
-	writing map[Key]int      // how many of them each key has
-	deleted map[Key]struct{} // those of writing whose key is or was being deleted
-	putting map[Key]int      // those of writing that the tier is being given
-	fetches map[Key]*fetch   // under way
-	readers chan struct{}    // holds one for each of them that reads
+	idle    *sync.Cond            // signalled when a put ends
+	open    map[*op]struct{}      // writes, fetches and deletions, queued or under way
+	writing map[plan.Key]int      // how many of them each key has
+	deleted map[plan.Key]struct{} // those of writing whose key is or was being deleted
+	putting map[plan.Key]int      // those of writing that the tier is being given
+	fetches map[plan.Key]*fetch   // under way
+	readers chan struct{}         // holds one for each of them that reads
 
 	// held is read-locked while an entry is held to be written: until then it cannot make room.
 	held sync.RWMutex
@@ -93,7 +93,8 @@ const spillQueue = 256
 func (s *Store) SetTier(t Tier) {
 	b := &below{
 		tier: t, queue: make(chan pending, spillQueue), kick: make(chan struct{}, 1), open: map[*op]struct{}{},
-		deleted: map[Key]struct{}{}, writing: map[Key]int{}, putting: map[Key]int{}, fetches: map[Key]*fetch{},
+		deleted: map[plan.Key]struct{}{}, writing: map[plan.Key]int{}, putting: map[plan.Key]int{},
+		fetches: map[plan.Key]*fetch{},
 		readers: make(chan struct{}, maxReaders),
 	}
 	b.idle = sync.NewCond(&b.mu)
@@ -114,7 +115,7 @@ func (s *Store) loadBelow() {
 	if s.below == nil {
 		return
 	}
-	s.below.tier.Range(func(key [32]byte, meta []byte, _ int64) bool {
+	s.below.tier.Range(func(key plan.Key, meta []byte, _ int64) bool {
 		if kind, n, tokens, ok := decodeMeta(meta); ok {
 			s.books.Stored(key, belowEntry(kind, n, tokens))
 		}
@@ -132,7 +133,7 @@ func belowEntry(kind plan.Kind, length int, tokens []int32) residency.Entry {
 }
 
 // tierDropped tells the books what the tier dropped. An entry that was written again meanwhile is there.
-func (s *Store) tierDropped(keys [][32]byte) {
+func (s *Store) tierDropped(keys []plan.Key) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, key := range keys {
@@ -143,7 +144,7 @@ func (s *Store) tierDropped(keys [][32]byte) {
 }
 
 // lost tells the books that an entry is not below memory. Called with mu held.
-func (s *Store) lost(key Key) {
+func (s *Store) lost(key plan.Key) {
 	if s.below == nil {
 		return
 	}
@@ -155,7 +156,7 @@ func (s *Store) lost(key Key) {
 
 // storedBelow tells the books that an entry was written below memory, unless the tier dropped it already or it is
 // being deleted. The tier reports what it drops later. Called with mu held.
-func (s *Store) storedBelow(key Key, e residency.Entry) {
+func (s *Store) storedBelow(key plan.Key, e residency.Entry) {
 	if !s.Below(key) {
 		return
 	}
@@ -215,7 +216,7 @@ func (s *Store) kick() {
 	}
 }
 
-func (b *below) begin(key Key, put bool) *op {
+func (b *below) begin(key plan.Key, put bool) *op {
 	o := &op{put: put, done: make(chan struct{})}
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -225,7 +226,7 @@ func (b *below) begin(key Key, put bool) *op {
 }
 
 // condemn begins a deletion: what is under way for the keys will not last, and nothing of them is begun any more until the deletion is finished.
-func (b *below) condemn(keys []Key) *op {
+func (b *below) condemn(keys []plan.Key) *op {
 	o := &op{done: make(chan struct{})}
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -239,15 +240,11 @@ func (b *below) condemn(keys []Key) *op {
 
 // erase ends a deletion that was begun: when it returns nil nothing of the keys is below, nor being put there. Where the tier does not answer it returns an
 // error after a while, and the deletion goes on by itself.
-func (b *below) erase(keys []Key, o *op) error {
+func (b *below) erase(keys []plan.Key, o *op) error {
 	done := make(chan error, 1)
 	go func() {
 		b.awaitPuts(keys)
-		names := make([][32]byte, len(keys))
-		for i := range keys {
-			names[i] = keys[i]
-		}
-		err := b.tier.Delete(names...)
+		err := b.tier.Delete(keys...)
 		b.finish(o, keys...)
 		done <- err
 	}()
@@ -264,7 +261,7 @@ func (b *below) erase(keys []Key, o *op) error {
 }
 
 // awaitPuts returns when nothing of keys that are condemned is being put.
-func (b *below) awaitPuts(keys []Key) {
+func (b *below) awaitPuts(keys []plan.Key) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	for _, key := range keys {
@@ -275,7 +272,7 @@ func (b *below) awaitPuts(keys []Key) {
 }
 
 // beginPut reports whether an entry may be given to the tier; then endPut MUST follow.
-func (b *below) beginPut(key Key) bool {
+func (b *below) beginPut(key plan.Key) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if _, ok := b.deleted[key]; ok {
@@ -285,7 +282,7 @@ func (b *below) beginPut(key Key) bool {
 	return true
 }
 
-func (b *below) endPut(key Key) {
+func (b *below) endPut(key plan.Key) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if b.putting[key]--; b.putting[key] == 0 {
@@ -295,7 +292,7 @@ func (b *below) endPut(key Key) {
 }
 
 // condemned reports whether the key is being deleted.
-func (b *below) condemned(key Key) bool {
+func (b *below) condemned(key plan.Key) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	_, ok := b.deleted[key]
@@ -303,7 +300,7 @@ func (b *below) condemned(key Key) bool {
 }
 
 // finish ends what was begun.
-func (b *below) finish(o *op, keys ...Key) {
+func (b *below) finish(o *op, keys ...plan.Key) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	for _, key := range keys {
@@ -421,11 +418,11 @@ func decodeMeta(b []byte) (kind plan.Kind, length int, tokens []int32, ok bool) 
 }
 
 // RangeBelow calls f for every entry below memory.
-func (s *Store) RangeBelow(f func(key Key, kind plan.Kind, tokens int)) {
+func (s *Store) RangeBelow(f func(key plan.Key, kind plan.Kind, tokens int)) {
 	if s.below == nil {
 		return
 	}
-	s.below.tier.Range(func(key [32]byte, meta []byte, _ int64) bool {
+	s.below.tier.Range(func(key plan.Key, meta []byte, _ int64) bool {
 		if kind, n, _, ok := decodeMeta(meta); ok {
 			f(key, kind, n)
 		}
@@ -434,7 +431,7 @@ func (s *Store) RangeBelow(f func(key Key, kind plan.Kind, tokens int)) {
 }
 
 // Below reports whether an entry is below memory.
-func (s *Store) Below(key Key) bool {
+func (s *Store) Below(key plan.Key) bool {
 	if s.below == nil {
 		return false
 	}
@@ -446,7 +443,7 @@ func (s *Store) Below(key Key) bool {
 // where; Nowhere when there is none below, it is damaged, memory has no room, or ctx ends first. An entry is read once for all who want it at a time.
 //
 // A read cannot be stopped: one that nobody waits for any more goes on by itself, keeps its entry's memory until it ends, and Drain and Close wait for it.
-func (s *Store) Fetch(ctx context.Context, key Key) Place {
+func (s *Store) Fetch(ctx context.Context, key plan.Key) Place {
 	if ctx.Err() != nil || !s.Below(key) {
 		return Nowhere
 	}
@@ -481,7 +478,7 @@ func (s *Store) Fetch(ctx context.Context, key Key) Place {
 }
 
 // bring reads what was begun.
-func (s *Store) bring(key Key, f *fetch, o *op) {
+func (s *Store) bring(key plan.Key, f *fetch, o *op) {
 	b := s.below
 	defer func() { <-b.readers }()
 	defer b.leave(key, f)
@@ -495,7 +492,7 @@ func (s *Store) bring(key Key, f *fetch, o *op) {
 }
 
 // join returns the fetch of an entry, and whether the caller is the first, who brings it and MUST leave; nil when the tier hangs.
-func (b *below) join(key Key) (f *fetch, first bool) {
+func (b *below) join(key plan.Key) (f *fetch, first bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if b.hangs() {
@@ -532,7 +529,7 @@ func (b *below) reads(f *fetch) {
 	b.mu.Unlock()
 }
 
-func (b *below) leave(key Key, f *fetch) {
+func (b *below) leave(key plan.Key, f *fetch) {
 	b.mu.Lock()
 	delete(b.fetches, key)
 	b.mu.Unlock()
@@ -545,7 +542,7 @@ func (b *below) rest() {
 	defer b.held.Unlock()
 }
 
-func (s *Store) fetch(key Key) (Place, error) {
+func (s *Store) fetch(key plan.Key) (Place, error) {
 	to := s.levels[len(s.levels)-1]
 	var kind plan.Kind
 	var tokens []int32

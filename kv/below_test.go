@@ -43,7 +43,7 @@ func withDisk(t *testing.T, m compute.Memory, dir string, tokens int) (s *Store,
 	}
 }
 
-func add(t *testing.T, s *Store, kind plan.Kind, key Key, tokens []int32, n int, mark byte) {
+func add(t *testing.T, s *Store, kind plan.Kind, key plan.Key, tokens []int32, n int, mark byte) {
 	t.Helper()
 	e, err := s.Reserve(LayoutOf(kind), n, nil)
 	if err != nil {
@@ -64,32 +64,32 @@ func entriesSurviveBelow(t *testing.T, m compute.Memory) {
 		tokens[i] = int32(i * 3)
 	}
 	s, done := withDisk(t, m, dir, 512)
-	add(t, s, plan.Item, Key{1}, nil, 9, 5)
-	add(t, s, plan.User, Key{2}, tokens, len(tokens), 6)
+	add(t, s, plan.Item, plan.Key{1}, nil, 9, 5)
+	add(t, s, plan.User, plan.Key{2}, tokens, len(tokens), 6)
 	done()
 
 	s, done = withDisk(t, m, dir, 512)
 	defer done()
 	found := 0
-	s.RangeBelow(func(key Key, kind plan.Kind, n int) {
+	s.RangeBelow(func(key plan.Key, kind plan.Kind, n int) {
 		found++
-		if key == (Key{2}) && (kind != plan.User || n != len(tokens)) {
+		if key == (plan.Key{2}) && (kind != plan.User || n != len(tokens)) {
 			t.Errorf("the user is a %v of %d tokens", kind, n)
 		}
 	})
 	if found != 2 {
 		t.Errorf("%d entries survived, want 2", found)
 	}
-	if s.Fetch(t.Context(), Key{1}) != s.Top() || s.Fetch(t.Context(), Key{2}) != s.Top() {
+	if s.Fetch(t.Context(), plan.Key{1}) != s.Top() || s.Fetch(t.Context(), plan.Key{2}) != s.Top() {
 		t.Fatal("an entry cannot be fetched")
 	}
-	item := get(s, Key{1})
-	user, _ := s.GetPrefix(Key{2}, tokens[:70])
+	item := get(s, plan.Key{1})
+	user, _ := s.GetPrefix(plan.Key{2}, tokens[:70])
 	check(t, item, 9, 5)
 	check(t, user, 70, 6)
 	item.Release()
 	user.Release()
-	if s.Fetch(t.Context(), Key{3}) != Nowhere {
+	if s.Fetch(t.Context(), plan.Key{3}) != Nowhere {
 		t.Error("an entry that never was has been fetched")
 	}
 }
@@ -108,9 +108,9 @@ func longUsersAreKeptInPart(t *testing.T, m compute.Memory) {
 	}
 	s, done := withDisk(t, m, dir, 2*len(tokens)+2*ChainTokens)
 	var stored atomic.Int64
-	s.OnStore(func(_ Key, _ plan.Kind, n int) { stored.Add(int64(n)) })
-	add(t, s, plan.User, Key{1}, tokens[:MostBelow], MostBelow, 3)
-	add(t, s, plan.User, Key{2}, tokens, len(tokens), 4)
+	s.OnStore(func(_ plan.Key, _ plan.Kind, n int) { stored.Add(int64(n)) })
+	add(t, s, plan.User, plan.Key{1}, tokens[:MostBelow], MostBelow, 3)
+	add(t, s, plan.User, plan.Key{2}, tokens, len(tokens), 4)
 	s.Flush()
 	if b := s.BelowStats(); b.Written != 2 || b.Failed > 0 || stored.Load() != 2*MostBelow {
 		t.Errorf("%d users were written and %d failed; of both %d tokens are said to be there, want %d each", b.Written, b.Failed, stored.Load(), MostBelow)
@@ -118,7 +118,7 @@ func longUsersAreKeptInPart(t *testing.T, m compute.Memory) {
 	done()
 	s, done = withDisk(t, m, dir, 2*len(tokens)+2*ChainTokens)
 	defer done()
-	for i, key := range []Key{{1}, {2}} {
+	for i, key := range []plan.Key{{1}, {2}} {
 		if s.Fetch(t.Context(), key) != s.Top() {
 			t.Fatalf("user %v cannot be fetched", key[0])
 		}
@@ -140,15 +140,15 @@ func evictionGoesBelow(t *testing.T, m compute.Memory) {
 	tokens := make([]int32, 64)
 	for i := range 40 {
 		tokens := append([]int32{int32(i)}, tokens[1:]...)
-		add(t, s, plan.User, Key{byte(i)}, tokens, 64, byte(i))
+		add(t, s, plan.User, plan.Key{byte(i)}, tokens, 64, byte(i))
 		s.Flush()
 	}
 	for i := range 40 {
-		if n, _ := s.PeekPrefix(Key{byte(i)}, []int32{int32(i)}); n == 0 && s.Fetch(t.Context(), Key{byte(i)}) == Nowhere {
+		if n, _ := s.PeekPrefix(plan.Key{byte(i)}, []int32{int32(i)}); n == 0 && s.Fetch(t.Context(), plan.Key{byte(i)}) == Nowhere {
 			t.Errorf("user %d is lost", i)
 			continue
 		}
-		e, _ := s.GetPrefix(Key{byte(i)}, append([]int32{int32(i)}, tokens[1:]...))
+		e, _ := s.GetPrefix(plan.Key{byte(i)}, append([]int32{int32(i)}, tokens[1:]...))
 		check(t, e, 64, byte(i))
 		e.Release()
 	}
@@ -160,13 +160,13 @@ type slowTier struct {
 	begun, proceed, missed chan struct{}
 }
 
-func (s *slowTier) Put(key [32]byte, meta []byte, payload [][]byte) error {
+func (s *slowTier) Put(key plan.Key, meta []byte, payload [][]byte) error {
 	s.begun <- struct{}{}
 	<-s.proceed
 	return s.Tier.Put(key, meta, payload)
 }
 
-func (s *slowTier) Get(key [32]byte, place func([]byte, int64) ([][]byte, error)) ([]byte, bool, error) {
+func (s *slowTier) Get(key plan.Key, place func([]byte, int64) ([][]byte, error)) ([]byte, bool, error) {
 	meta, ok, err := s.Tier.Get(key, place)
 	if err != nil {
 		s.missed <- struct{}{}
@@ -180,20 +180,20 @@ func TestFetchWaitsForAWriteThatHoldsTheRoom(t *testing.T) {
 	slow := &slowTier{openDisk(t, t.TempDir()), make(chan struct{}), make(chan struct{}), make(chan struct{})}
 	s := New(shape, p)
 	s.SetTier(slow)
-	add(t, s, plan.Item, Key{1}, nil, 40, 1) // fills more than half: another of its size does not fit beside it
+	add(t, s, plan.Item, plan.Key{1}, nil, 40, 1) // fills more than half: another of its size does not fit beside it
 	<-slow.begun
 	slow.proceed <- struct{}{}
 	s.Drain()
-	add(t, s, plan.Item, Key{2}, nil, 40, 2)
+	add(t, s, plan.Item, plan.Key{2}, nil, 40, 2)
 	<-slow.begun // it is held now
 	at := make(chan Place)
-	go func() { at <- s.Fetch(t.Context(), Key{1}) }()
+	go func() { at <- s.Fetch(t.Context(), plan.Key{1}) }()
 	<-slow.missed
 	slow.proceed <- struct{}{}
 	if <-at == Nowhere {
 		t.Error("the entry was not fetched, though the other could make room as soon as it was written")
 	}
-	if e := get(s, Key{1}); e != nil {
+	if e := get(s, plan.Key{1}); e != nil {
 		check(t, e, 40, 1)
 		e.Release()
 	}
@@ -222,17 +222,17 @@ func deleteLeavesNoBytes(t *testing.T, m compute.Memory) {
 			if err := m.Write(run.Block, bytes.Repeat(mark, run.Size/len(mark))); err != nil {
 				t.Fatal(err)
 			}
-			s.Publish(plan.Item, Key{byte(i)}, nil, e)
+			s.Publish(plan.Item, plan.Key{byte(i)}, nil, e)
 			e.Release()
 		}
 		if flush {
 			s.Flush()
 		}
 		for i := range 20 {
-			if err := s.Delete(Key{byte(i)}); err != nil {
+			if err := s.Delete(plan.Key{byte(i)}); err != nil {
 				t.Fatal(err)
 			}
-			if get(s, Key{byte(i)}) != nil {
+			if get(s, plan.Key{byte(i)}) != nil {
 				t.Errorf("entry %d is still there", i)
 			}
 		}
@@ -267,7 +267,7 @@ func TestDamageIsAMiss(t *testing.T) { everywhere(t, damageIsAMiss) }
 func damageIsAMiss(t *testing.T, m compute.Memory) {
 	dir := t.TempDir()
 	s, done := withDisk(t, m, dir, 256)
-	add(t, s, plan.Item, Key{1}, nil, 20, 3)
+	add(t, s, plan.Item, plan.Key{1}, nil, 20, 3)
 	s.Flush()
 	done()
 	files, err := filepath.Glob(filepath.Join(dir, "*"))
@@ -288,8 +288,8 @@ func damageIsAMiss(t *testing.T, m compute.Memory) {
 	}
 	s, done = withDisk(t, m, dir, 256)
 	defer done()
-	if s.Fetch(t.Context(), Key{1}) != Nowhere {
-		e := get(s, Key{1})
+	if s.Fetch(t.Context(), plan.Key{1}) != Nowhere {
+		e := get(s, plan.Key{1})
 		check(t, e, 20, 3) // undamaged after all: then it must be right
 		e.Release()
 	}
@@ -302,7 +302,7 @@ type slow struct {
 	gate  chan struct{}
 }
 
-func (s *slow) Get(key [32]byte, place func([]byte, int64) ([][]byte, error)) ([]byte, bool, error) {
+func (s *slow) Get(key plan.Key, place func([]byte, int64) ([][]byte, error)) ([]byte, bool, error) {
 	s.reads.Add(1)
 	<-s.gate
 	return s.Tier.Get(key, place)
@@ -313,7 +313,7 @@ func TestAnEntryIsReadOnce(t *testing.T) {
 	for _, deleted := range []bool{false, true} {
 		dir := t.TempDir()
 		first, done := withDisk(t, ref.New().Memory(), dir, 1000)
-		add(t, first, plan.Item, Key{1}, nil, 20, 7)
+		add(t, first, plan.Item, plan.Key{1}, nil, 20, 7)
 		done()
 		synctest.Test(t, func(t *testing.T) {
 			p, d := newPool(t, ref.New().Memory(), 1000), openDisk(t, dir)
@@ -323,7 +323,7 @@ func TestAnEntryIsReadOnce(t *testing.T) {
 			var wg sync.WaitGroup
 			for range 5 {
 				wg.Go(func() {
-					if s.Fetch(t.Context(), Key{1}) != Nowhere {
+					if s.Fetch(t.Context(), plan.Key{1}) != Nowhere {
 						found.Add(1)
 					}
 				})
@@ -332,7 +332,7 @@ func TestAnEntryIsReadOnce(t *testing.T) {
 			want := int32(5)
 			if deleted {
 				want = 0
-				if err := s.Delete(Key{1}); err != nil {
+				if err := s.Delete(plan.Key{1}); err != nil {
 					t.Error(err)
 				}
 			}
@@ -341,7 +341,7 @@ func TestAnEntryIsReadOnce(t *testing.T) {
 			if tier.reads.Load() != 1 || found.Load() != want {
 				t.Errorf("deleted %v: five who want an entry read it %d times, and %d have it", deleted, tier.reads.Load(), found.Load())
 			}
-			if e, _ := s.Get(Key{1}); (e != nil) == deleted {
+			if e, _ := s.Get(plan.Key{1}); (e != nil) == deleted {
 				t.Errorf("deleted %v: it is there %v", deleted, e != nil)
 			} else if e != nil {
 				e.Release()
@@ -361,14 +361,14 @@ func TestNothingIsWrittenAfterItsDeletion(t *testing.T) {
 		p, d := newPool(t, ref.New().Memory(), 1000), openDisk(t, t.TempDir())
 		s, tier := New(shape, p), &slowTier{d, make(chan struct{}, 2), make(chan struct{}), nil}
 		s.SetTier(tier)
-		add(t, s, plan.Item, Key{1}, nil, 20, 1)
+		add(t, s, plan.Item, plan.Key{1}, nil, 20, 1)
 		<-tier.begun
-		add(t, s, plan.Item, Key{2}, nil, 20, 2) // waits behind it
-		if err := s.Delete(Key{2}); err != nil {
+		add(t, s, plan.Item, plan.Key{2}, nil, 20, 2) // waits behind it
+		if err := s.Delete(plan.Key{2}); err != nil {
 			t.Error(err)
 		}
 		deleted := make(chan error, 1)
-		go func() { deleted <- s.Delete(Key{1}) }()
+		go func() { deleted <- s.Delete(plan.Key{1}) }()
 		synctest.Wait()
 		select {
 		case <-deleted:
@@ -380,7 +380,7 @@ func TestNothingIsWrittenAfterItsDeletion(t *testing.T) {
 		if err := <-deleted; err != nil {
 			t.Error(err)
 		}
-		if s.Below(Key{1}) {
+		if s.Below(plan.Key{1}) {
 			t.Error("an entry that was being written is there after its deletion")
 		}
 		s.Drain()

@@ -17,13 +17,13 @@ func TestDeletedEntriesComeAgain(t *testing.T) {
 	dir := t.TempDir()
 	s, done := withDisk(t, ref.New().Memory(), dir, 256)
 	for mark := range byte(3) {
-		add(t, s, plan.Item, Key{1}, nil, 20, mark)
+		add(t, s, plan.Item, plan.Key{1}, nil, 20, mark)
 		s.Flush()
-		if !s.Below(Key{1}) {
+		if !s.Below(plan.Key{1}) {
 			t.Fatalf("round %d: it is not below", mark)
 		}
 		if mark < 2 {
-			if err := s.Delete(Key{1}); err != nil {
+			if err := s.Delete(plan.Key{1}); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -31,10 +31,10 @@ func TestDeletedEntriesComeAgain(t *testing.T) {
 	done()
 	s, done = withDisk(t, ref.New().Memory(), dir, 256)
 	defer done()
-	if s.Fetch(t.Context(), Key{1}) != s.Top() {
+	if s.Fetch(t.Context(), plan.Key{1}) != s.Top() {
 		t.Fatal("it cannot be fetched")
 	}
-	e := get(s, Key{1})
+	e := get(s, plan.Key{1})
 	check(t, e, 20, 2)
 	e.Release()
 }
@@ -45,15 +45,15 @@ func TestBooksOfWhatIsBelowAreEmptyAgain(t *testing.T) {
 	s, done := withDisk(t, ref.New().Memory(), dir, 2000)
 	defer done()
 	for i := range 30 {
-		key := Key{byte(i)}
+		key := plan.Key{byte(i)}
 		add(t, s, plan.Item, key, nil, 20, byte(i))
-		add(t, s, plan.User, Key{byte(i), 1}, []int32{1, 2, 3}, 3, byte(i))
+		add(t, s, plan.User, plan.Key{byte(i), 1}, []int32{1, 2, 3}, 3, byte(i))
 		if i%3 == 0 {
 			s.Flush()
 			s.Fetch(t.Context(), key)
 		}
 		if i%2 == 0 {
-			if err := s.Delete(key, Key{byte(i), 1}); err != nil {
+			if err := s.Delete(key, plan.Key{byte(i), 1}); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -76,7 +76,7 @@ func TestBooksOfWhatIsBelowAreEmptyAgain(t *testing.T) {
 	if err := errors.Join(s.DrainWithin(ended), s.Written(ended)); err != nil {
 		t.Errorf("there is nothing to wait for: %v", err)
 	}
-	if s.Fetch(ended, Key{1}) != Nowhere {
+	if s.Fetch(ended, plan.Key{1}) != Nowhere {
 		t.Error("an entry was fetched for one who left")
 	}
 }
@@ -89,7 +89,7 @@ type gate struct {
 	most  atomic.Int32
 }
 
-func (g *gate) Put(key [32]byte, meta []byte, payload [][]byte) error {
+func (g *gate) Put(key plan.Key, meta []byte, payload [][]byte) error {
 	select {
 	case g.begun <- struct{}{}:
 	default:
@@ -119,7 +119,7 @@ func TestItemsBeyondTheQueue(t *testing.T) {
 	s, g := withGate(t, 4000)
 	const n = spillQueue + 50
 	for i := range n {
-		add(t, s, plan.Item, Key{byte(i), byte(i >> 8)}, nil, 4, byte(i))
+		add(t, s, plan.Item, plan.Key{byte(i), byte(i >> 8)}, nil, 4, byte(i))
 	}
 	s.mu.Lock()
 	waiting := s.books.DirtyCount(s.top.index)
@@ -133,7 +133,7 @@ func TestItemsBeyondTheQueue(t *testing.T) {
 		t.Errorf("%+v of %d written once each, the tier was given %d", b, n, g.most.Load())
 	}
 	for i := range n {
-		if !s.Below(Key{byte(i), byte(i >> 8)}) {
+		if !s.Below(plan.Key{byte(i), byte(i >> 8)}) {
 			t.Errorf("item %d is not below", i)
 		}
 	}
@@ -143,20 +143,20 @@ func TestItemsBeyondTheQueue(t *testing.T) {
 func TestUsersAreWrittenWhenMemoryIsHalfFull(t *testing.T) {
 	s, g := withGate(t, 200*ChainTokens)
 	const n = 150
-	stored := make(chan Key, n)
-	s.OnStore(func(key Key, _ plan.Kind, _ int) { stored <- key })
+	stored := make(chan plan.Key, n)
+	s.OnStore(func(key plan.Key, _ plan.Kind, _ int) { stored <- key })
 	close(g.open)
 	for i := range 100 { // just half
-		add(t, s, plan.User, Key{byte(i)}, []int32{int32(i)}, 1, byte(i))
+		add(t, s, plan.User, plan.Key{byte(i)}, []int32{int32(i)}, 1, byte(i))
 	}
 	s.Drain()
 	if b := s.BelowStats(); b.Written != 0 {
 		t.Errorf("%d users were written while memory was half empty", b.Written)
 	}
 	for i := 100; i < n; i++ {
-		add(t, s, plan.User, Key{byte(i)}, []int32{int32(i)}, 1, byte(i))
+		add(t, s, plan.User, plan.Key{byte(i)}, []int32{int32(i)}, 1, byte(i))
 	}
-	seen := map[Key]bool{}
+	seen := map[plan.Key]bool{}
 	for range n {
 		seen[<-stored] = true
 	}
@@ -169,10 +169,10 @@ func TestUsersAreWrittenWhenMemoryIsHalfFull(t *testing.T) {
 func TestTheLastUsersAreWrittenToo(t *testing.T) {
 	s, g := withGate(t, 200*ChainTokens)
 	const n = 180
-	stored := make(chan Key, n)
-	s.OnStore(func(key Key, _ plan.Kind, _ int) { stored <- key })
+	stored := make(chan plan.Key, n)
+	s.OnStore(func(key plan.Key, _ plan.Kind, _ int) { stored <- key })
 	for i := range n {
-		add(t, s, plan.User, Key{byte(i)}, []int32{int32(i)}, 1, byte(i))
+		add(t, s, plan.User, plan.Key{byte(i)}, []int32{int32(i)}, 1, byte(i))
 	}
 	<-g.begun // it waits for the first, and all were published
 	close(g.open)
@@ -211,7 +211,7 @@ func TestMetaThatMakesNoSense(t *testing.T) {
 	d := openDisk(t, dir)
 	i := byte(0)
 	for _, meta := range bad {
-		if err := d.Put(Key{i}, meta, [][]byte{make([]byte, 100)}); err != nil {
+		if err := d.Put(plan.Key{i}, meta, [][]byte{make([]byte, 100)}); err != nil {
 			t.Fatal(err)
 		}
 		i++
@@ -221,9 +221,9 @@ func TestMetaThatMakesNoSense(t *testing.T) {
 	}
 	s, done := withDisk(t, ref.New().Memory(), dir, 256)
 	defer done()
-	s.RangeBelow(func(key Key, _ plan.Kind, _ int) { t.Errorf("record %d is listed", key[0]) })
+	s.RangeBelow(func(key plan.Key, _ plan.Kind, _ int) { t.Errorf("record %d is listed", key[0]) })
 	for k := range i {
-		if s.Fetch(t.Context(), Key{k}) != Nowhere {
+		if s.Fetch(t.Context(), plan.Key{k}) != Nowhere {
 			t.Errorf("record %d is fetched", k)
 		}
 	}
@@ -235,24 +235,24 @@ func TestMetaThatMakesNoSense(t *testing.T) {
 // Peek and Where tell what there is without using it.
 func TestPeekIsNoUse(t *testing.T) {
 	s, _ := newStore(t, ref.New().Memory(), 60)
-	add(t, s, plan.Item, Key{1}, nil, 20, 1)
-	add(t, s, plan.Item, Key{2}, nil, 28, 2)
+	add(t, s, plan.Item, plan.Key{1}, nil, 20, 1)
+	add(t, s, plan.Item, plan.Key{2}, nil, 28, 2)
 	n := []int32{9, 9, 9}
-	s.Peek([]Key{{1}, {3}, {2}}, n)
+	s.Peek([]plan.Key{{1}, {3}, {2}}, n)
 	if n[0] != 20 || n[1] != 0 || n[2] != 28 {
 		t.Errorf("tokens %v, want 20, 0, 28", n)
 	}
-	if n, at := s.Where(Key{1}); n != 20 || at != Host {
+	if n, at := s.Where(plan.Key{1}); n != 20 || at != Host {
 		t.Errorf("%d tokens at %v", n, at)
 	}
-	if n, at := s.Where(Key{3}); n != 0 || at != Nowhere {
+	if n, at := s.Where(plan.Key{3}); n != 0 || at != Nowhere {
 		t.Errorf("%d tokens at %v of what is not there", n, at)
 	}
-	add(t, s, plan.Item, Key{4}, nil, 20, 4) // has one leave: the one that was not used for longest
-	if a, _ := s.Where(Key{1}); a != 0 {
+	add(t, s, plan.Item, plan.Key{4}, nil, 20, 4) // has one leave: the one that was not used for longest
+	if a, _ := s.Where(plan.Key{1}); a != 0 {
 		t.Error("looking at an entry kept it")
 	}
-	if a, _ := s.Where(Key{2}); a != 28 {
+	if a, _ := s.Where(plan.Key{2}); a != 28 {
 		t.Error("another entry left")
 	}
 }
@@ -315,7 +315,7 @@ func TestTrim(t *testing.T) {
 	}
 	s := New(shape, p)
 	for i := range 64 {
-		add(t, s, plan.User, Key{byte(i)}, make([]int32, ChainTokens), ChainTokens, 1)
+		add(t, s, plan.User, plan.Key{byte(i)}, make([]int32, ChainTokens), ChainTokens, 1)
 	}
 	if !s.Trim() || s.Stats(plan.User).Entries != 64 {
 		t.Errorf("%d entries are left of 64 that may stay", s.Stats(plan.User).Entries)
@@ -326,7 +326,7 @@ func TestTrim(t *testing.T) {
 	}
 	var held []*Entry
 	for i := range 64 {
-		if e := get(s, Key{byte(i)}); e != nil {
+		if e := get(s, plan.Key{byte(i)}); e != nil {
 			held = append(held, e)
 		}
 	}
@@ -355,19 +355,19 @@ func TestEntriesLeaveForPlaces(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		s.Publish(plan.Item, Key{byte(i)}, nil, e)
+		s.Publish(plan.Item, plan.Key{byte(i)}, nil, e)
 		return e
 	}
 	for i := range places + 3 {
 		empty(i).Release()
-		if e := get(s, Key{byte(i)}); e == nil {
+		if e := get(s, plan.Key{byte(i)}); e == nil {
 			t.Fatalf("entry %d was not published", i)
 		} else {
 			e.Release()
 		}
 	}
 	for i := range places + 3 {
-		e := get(s, Key{byte(i)})
+		e := get(s, plan.Key{byte(i)})
 		if (e != nil) != (i >= 3) {
 			t.Errorf("entry %d is there: %v", i, e != nil)
 		}
@@ -380,17 +380,17 @@ func TestEntriesLeaveForPlaces(t *testing.T) {
 	}
 	var held []*Entry // all in use: a new one finds no place, and nothing is lost
 	for i := 3; i < places+3; i++ {
-		held = append(held, get(s, Key{byte(i)}))
+		held = append(held, get(s, plan.Key{byte(i)}))
 	}
 	empty(100).Release()
-	if e := get(s, Key{100}); e != nil {
+	if e := get(s, plan.Key{100}); e != nil {
 		t.Error("an entry was published where all places are in use")
 	}
 	for _, e := range held {
 		e.Release()
 	}
 	empty(101).Release()
-	if e := get(s, Key{101}); e == nil {
+	if e := get(s, plan.Key{101}); e == nil {
 		t.Error("an entry was not published after the others were released")
 	} else {
 		e.Release()

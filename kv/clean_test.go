@@ -16,18 +16,18 @@ import (
 // read of a key in gates waits until its gate is closed.
 type scripted struct {
 	records
-	fails func(Key) bool
-	order []Key
-	gates map[Key]chan struct{}
+	fails func(plan.Key) bool
+	order []plan.Key
+	gates map[plan.Key]chan struct{}
 }
 
 func newScripted() *scripted {
-	t := &scripted{records: records{all: map[Key]stored{}, open: make(chan struct{})}, fails: func(Key) bool { return false }}
+	t := &scripted{records: records{all: map[plan.Key]stored{}, open: make(chan struct{})}, fails: func(plan.Key) bool { return false }}
 	close(t.open)
 	return t
 }
 
-func (t *scripted) Put(key [32]byte, meta []byte, payload [][]byte) error {
+func (t *scripted) Put(key plan.Key, meta []byte, payload [][]byte) error {
 	t.mu.Lock()
 	refused := t.fails(key)
 	if !refused {
@@ -40,14 +40,14 @@ func (t *scripted) Put(key [32]byte, meta []byte, payload [][]byte) error {
 	return t.records.Put(key, meta, payload)
 }
 
-func (t *scripted) Get(key [32]byte, place func([]byte, int64) ([][]byte, error)) ([]byte, bool, error) {
+func (t *scripted) Get(key plan.Key, place func([]byte, int64) ([][]byte, error)) ([]byte, bool, error) {
 	if gate := t.gates[key]; gate != nil {
 		<-gate
 	}
 	return t.records.Get(key, place)
 }
 
-func (t *scripted) Range(func([32]byte, []byte, int64) bool) {}
+func (t *scripted) Range(func(plan.Key, []byte, int64) bool) {}
 
 // tokensOf returns the tokens of a test's user.
 func tokensOf(n int) []int32 {
@@ -66,24 +66,24 @@ func TestDirtyEntriesAreFoundAtOnce(t *testing.T) {
 	tokens := tokensOf(ChainTokens)
 	const clean = 40
 	for i := range clean {
-		add(t, s, plan.User, Key{1, byte(i)}, tokens, len(tokens), 1)
+		add(t, s, plan.User, plan.Key{1, byte(i)}, tokens, len(tokens), 1)
 	}
 	s.Flush()
 	if n := s.books.DirtyCount(0); n != 0 || len(tier.order) != clean {
 		t.Fatalf("%d entries are dirty after a flush that wrote %d of %d", n, len(tier.order), clean)
 	}
 	for i := range 4 {
-		add(t, s, plan.User, Key{2, byte(i)}, tokens, len(tokens), 1)
+		add(t, s, plan.User, plan.Key{2, byte(i)}, tokens, len(tokens), 1)
 	}
-	get(s, Key{2, 0}).Release() // from now on the last of them
+	get(s, plan.Key{2, 0}).Release() // from now on the last of them
 	for i := range clean {
-		get(s, Key{1, byte(i)}).Release()
+		get(s, plan.Key{1, byte(i)}).Release()
 	}
 	if n := s.books.DirtyCount(0); n != 4 {
 		t.Errorf("%d entries are dirty, want 4", n)
 	}
 	s.Flush()
-	want := []Key{{2, 1}, {2, 2}, {2, 3}, {2, 0}}
+	want := []plan.Key{{2, 1}, {2, 2}, {2, 3}, {2, 0}}
 	for i, key := range tier.order[clean:] {
 		if key != want[i] {
 			t.Errorf("entry %d is written %v, want %v", i, key[:2], want[i][:2])
@@ -101,18 +101,18 @@ func TestAFailedWriteIsTriedAgain(t *testing.T) {
 	tier := newScripted()
 	s.SetTier(tier)
 	tokens := tokensOf(ChainTokens)
-	tier.fails = func(key Key) bool { return true }
-	add(t, s, plan.User, Key{1}, tokens, len(tokens), 1)
-	add(t, s, plan.User, Key{2}, tokens, len(tokens), 2)
+	tier.fails = func(key plan.Key) bool { return true }
+	add(t, s, plan.User, plan.Key{1}, tokens, len(tokens), 1)
+	add(t, s, plan.User, plan.Key{2}, tokens, len(tokens), 2)
 	s.Flush()
 	if b := s.BelowStats(); b.Failed != 2 || b.Written != 0 {
 		t.Fatalf("%+v after a tier that takes nothing", b)
 	}
 	tier.mu.Lock()
-	tier.fails = func(key Key) bool { return key == Key{2} }
+	tier.fails = func(key plan.Key) bool { return key == plan.Key{2} }
 	tier.mu.Unlock()
 	s.Flush()
-	if !s.Below(Key{1}) {
+	if !s.Below(plan.Key{1}) {
 		t.Error("an entry whose first write failed is never written")
 	}
 	for range 5 {
@@ -122,7 +122,7 @@ func TestAFailedWriteIsTriedAgain(t *testing.T) {
 		t.Errorf("%+v: an entry that cannot be written is tried more than %d times", b, residency.MaxTries)
 	}
 	for i := range 8 { // all that is there makes room
-		add(t, s, plan.User, Key{3, byte(i)}, tokens, len(tokens), 3)
+		add(t, s, plan.User, plan.Key{3, byte(i)}, tokens, len(tokens), 3)
 	}
 	if b := s.BelowStats(); b.Lost < 1 {
 		t.Error("an entry that could not be written made room, and is not counted as lost")
@@ -134,21 +134,21 @@ func TestWaitingForWritesBesideReads(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, _ := newStore(t, ref.New().Memory(), 16*ChainTokens)
 		tier := newScripted()
-		tier.gates = map[Key]chan struct{}{{1}: make(chan struct{}), {2}: make(chan struct{})}
+		tier.gates = map[plan.Key]chan struct{}{{1}: make(chan struct{}), {2}: make(chan struct{})}
 		s.SetTier(tier)
 		for i := range 2 {
-			add(t, s, plan.Item, Key{byte(1 + i)}, nil, 16, 1)
+			add(t, s, plan.Item, plan.Key{byte(1 + i)}, nil, 16, 1)
 		}
 		s.Drain()
 		for s.evictOne(s.top) {
 		}
-		go s.Fetch(context.Background(), Key{1})
+		go s.Fetch(context.Background(), plan.Key{1})
 		synctest.Wait()
-		add(t, s, plan.Item, Key{3}, nil, 16, 1)
+		add(t, s, plan.Item, plan.Key{3}, nil, 16, 1)
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
-		if err := s.Written(ctx); err != nil || !s.Below(Key{3}) {
-			t.Errorf("waiting for a write beside a read: %v, written: %v", err, s.Below(Key{3}))
+		if err := s.Written(ctx); err != nil || !s.Below(plan.Key{3}) {
+			t.Errorf("waiting for a write beside a read: %v, written: %v", err, s.Below(plan.Key{3}))
 		}
 		drained := make(chan struct{})
 		go func() {
@@ -156,16 +156,16 @@ func TestWaitingForWritesBesideReads(t *testing.T) {
 			s.Drain()
 		}()
 		synctest.Wait()
-		go s.Fetch(context.Background(), Key{2}) // it is read when the first has come
+		go s.Fetch(context.Background(), plan.Key{2}) // it is read when the first has come
 		synctest.Wait()
-		close(tier.gates[Key{1}])
+		close(tier.gates[plan.Key{1}])
 		synctest.Wait()
 		select {
 		case <-drained:
 		default:
 			t.Error("who waits for what is read waits for a read that began later")
 		}
-		close(tier.gates[Key{2}])
+		close(tier.gates[plan.Key{2}])
 		s.Drain()
 	})
 }
@@ -175,7 +175,7 @@ func TestAFetchOutlivesItsFirst(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, _ := newStore(t, ref.New().Memory(), 16*ChainTokens)
 		s.SetTier(newScripted())
-		add(t, s, plan.Item, Key{1}, nil, 16, 1)
+		add(t, s, plan.Item, plan.Key{1}, nil, 16, 1)
 		s.Drain()
 		for s.evictOne(s.top) {
 		}
@@ -183,11 +183,11 @@ func TestAFetchOutlivesItsFirst(t *testing.T) {
 			s.below.readers <- struct{}{}
 		}
 		first, leave := context.WithCancel(t.Context())
-		go s.Fetch(first, Key{1})
+		go s.Fetch(first, plan.Key{1})
 		synctest.Wait()
 		got := make(chan Place, 2)
 		for range 2 {
-			go func() { got <- s.Fetch(t.Context(), Key{1}) }()
+			go func() { got <- s.Fetch(t.Context(), plan.Key{1}) }()
 		}
 		synctest.Wait()
 		leave()
@@ -208,16 +208,16 @@ func TestManyEntriesAreDeletedAtOnce(t *testing.T) {
 	s, _ := newStore(t, ref.New().Memory(), 200*ChainTokens)
 	tier := &countingDeletes{scripted: newScripted()}
 	s.SetTier(tier)
-	var keys []Key
+	var keys []plan.Key
 	for i := range 3 * deleteAtOnce / 2 {
-		keys = append(keys, Key{byte(i), 1})
+		keys = append(keys, plan.Key{byte(i), 1})
 		add(t, s, plan.Item, keys[i], nil, 16, 1)
 		s.Drain()
 	}
-	keep := Key{255, 2}
+	keep := plan.Key{255, 2}
 	add(t, s, plan.Item, keep, nil, 16, 1)
 	s.Drain()
-	if err := s.Delete(append(keys, Key{254, 9})...); err != nil {
+	if err := s.Delete(append(keys, plan.Key{254, 9})...); err != nil {
 		t.Fatal(err)
 	}
 	for _, key := range keys {
@@ -243,7 +243,7 @@ type countingDeletes struct {
 	calls int
 }
 
-func (t *countingDeletes) Delete(keys ...[32]byte) error {
+func (t *countingDeletes) Delete(keys ...plan.Key) error {
 	t.calls++
 	return t.scripted.Delete(keys...)
 }

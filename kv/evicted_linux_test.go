@@ -22,7 +22,7 @@ func BenchmarkPredictedEviction(b *testing.B) {
 				if err != nil {
 					b.Fatal(err)
 				}
-				s.Publish(plan.Item, KeyOf(Key{}, []int32{int32(next)}, ""), nil, e)
+				s.Publish(plan.Item, KeyOf(plan.Key{}, []int32{int32(next)}, ""), nil, e)
 				e.Release()
 				next++
 			}

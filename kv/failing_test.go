@@ -93,16 +93,16 @@ func TestEntriesThatCannotBeReadAreNotBelow(t *testing.T) {
 			m := newFaulty()
 			s, done := withDisk(t, m, t.TempDir(), 256)
 			defer done()
-			add(t, s, plan.User, Key{1}, make([]int32, 20), 20, 3)
+			add(t, s, plan.User, plan.Key{1}, make([]int32, 20), 20, 3)
 			broken(m).Store(true)
 			s.Flush()
-			if b := s.BelowStats(); b.Failed != 1 || b.Written != 0 || s.Below(Key{1}) {
-				t.Errorf("%+v, below %v; want one failure and nothing below", b, s.Below(Key{1}))
+			if b := s.BelowStats(); b.Failed != 1 || b.Written != 0 || s.Below(plan.Key{1}) {
+				t.Errorf("%+v, below %v; want one failure and nothing below", b, s.Below(plan.Key{1}))
 			}
 			broken(m).Store(false)
 			s.Flush()
-			if b := s.BelowStats(); b.Failed != 1 || b.Written != 1 || !s.Below(Key{1}) {
-				t.Errorf("%+v, below %v; want it below", b, s.Below(Key{1}))
+			if b := s.BelowStats(); b.Failed != 1 || b.Written != 1 || !s.Below(plan.Key{1}) {
+				t.Errorf("%+v, below %v; want it below", b, s.Below(plan.Key{1}))
 			}
 		})
 	}
@@ -117,23 +117,23 @@ func TestEntriesThatCannotBeWrittenAreNotFound(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			dir := t.TempDir()
 			s, done := withDisk(t, newFaulty(), dir, 256)
-			add(t, s, plan.Item, Key{1}, nil, 20, 3)
+			add(t, s, plan.Item, plan.Key{1}, nil, 20, 3)
 			done()
 			m := newFaulty()
 			s, done = withDisk(t, m, dir, 256)
 			defer done()
 			broken(m).Store(true)
-			if at := s.Fetch(t.Context(), Key{1}); at != Nowhere || get(s, Key{1}) != nil {
+			if at := s.Fetch(t.Context(), plan.Key{1}); at != Nowhere || get(s, plan.Key{1}) != nil {
 				t.Errorf("an entry that cannot be brought is at %v", at)
 			}
 			if used := s.top.pool.Stats().Used; used != 0 {
 				t.Errorf("%d bytes are held for it", used)
 			}
 			broken(m).Store(false)
-			if at := s.Fetch(t.Context(), Key{1}); at != s.Top() {
+			if at := s.Fetch(t.Context(), plan.Key{1}); at != s.Top() {
 				t.Fatalf("it is at %v", at)
 			}
-			e := get(s, Key{1})
+			e := get(s, plan.Key{1})
 			check(t, e, 20, 3)
 			e.Release()
 		})
@@ -145,9 +145,9 @@ func TestMemoryThatCannotBeZeroedIsNotUsedAgain(t *testing.T) {
 	m := newFaulty()
 	p := newPool(t, m, 64)
 	s := New(shape, p)
-	add(t, s, plan.Item, Key{1}, nil, 40, 7)
+	add(t, s, plan.Item, plan.Key{1}, nil, 40, 7)
 	m.zero.Store(true)
-	if err := s.Delete(Key{1}); err != nil {
+	if err := s.Delete(plan.Key{1}); err != nil {
 		t.Fatal(err)
 	}
 	m.zero.Store(false)
@@ -155,7 +155,7 @@ func TestMemoryThatCannotBeZeroedIsNotUsedAgain(t *testing.T) {
 		t.Errorf("the memory is used again: %v", err)
 		e.Release()
 	}
-	add(t, s, plan.Item, Key{2}, nil, 20, 8) // beside it
+	add(t, s, plan.Item, plan.Key{2}, nil, 20, 8) // beside it
 	s.Close()
 	if err := p.Close(); err != nil {
 		t.Error(err)
@@ -191,9 +191,9 @@ func TestCopiesThatFail(t *testing.T) {
 	}
 	old.Release()
 	for i := range 3 { // the third has the first lowered, which fails
-		add(t, s, plan.Item, Key{byte(i)}, nil, 100, byte(i))
+		add(t, s, plan.Item, plan.Key{byte(i)}, nil, 100, byte(i))
 	}
-	if n, _ := s.Where(Key{0}); n != 0 {
+	if n, _ := s.Where(plan.Key{0}); n != 0 {
 		t.Error("an entry is said to be where it could not be copied")
 	}
 	if st := s.Stats(plan.Item); st.Entries != 2 || st.Evicted != 1 {
@@ -203,8 +203,8 @@ func TestCopiesThatFail(t *testing.T) {
 		t.Errorf("%d bytes of the host's are held for it", got)
 	}
 	m.copy.Store(false)
-	add(t, s, plan.Item, Key{3}, nil, 100, 3)
-	if n, at := s.Where(Key{1}); n != 100 || at != Host {
+	add(t, s, plan.Item, plan.Key{3}, nil, 100, 3)
+	if n, at := s.Where(plan.Key{1}); n != 100 || at != Host {
 		t.Errorf("an entry of %d tokens is at %v, want 100 at the host", n, at)
 	}
 	s.Close()
@@ -229,8 +229,8 @@ func TestAnEntryOnItsWayIsWaitedFor(t *testing.T) {
 		if err := s.SetHost(hostPool); err != nil {
 			t.Fatal(err)
 		}
-		add(t, s, plan.Item, Key{1}, nil, 40, 1)
-		add(t, s, plan.Item, Key{2}, nil, 40, 2) // has the first lowered
+		add(t, s, plan.Item, plan.Key{1}, nil, 40, 1)
+		add(t, s, plan.Item, plan.Key{2}, nil, 40, 2) // has the first lowered
 		arrive := make(chan struct{})
 		copies := 0
 		m.copies = func() {
@@ -241,7 +241,7 @@ func TestAnEntryOnItsWayIsWaitedFor(t *testing.T) {
 		var wg sync.WaitGroup
 		for range 3 {
 			wg.Go(func() {
-				e := get(s, Key{1})
+				e := get(s, plan.Key{1})
 				if e == nil {
 					t.Error("an entry on its way was not found")
 					return
@@ -321,16 +321,16 @@ func TestStage(t *testing.T) {
 // Without a tier there is nothing below, and nothing to wait for.
 func TestWithoutATier(t *testing.T) {
 	s, _ := newStore(t, ref.New().Memory(), 256)
-	add(t, s, plan.Item, Key{1}, nil, 20, 3)
-	if s.Below(Key{1}) || s.Fetch(t.Context(), Key{1}) != Nowhere {
+	add(t, s, plan.Item, plan.Key{1}, nil, 20, 3)
+	if s.Below(plan.Key{1}) || s.Fetch(t.Context(), plan.Key{1}) != Nowhere {
 		t.Error("an entry is below")
 	}
-	s.RangeBelow(func(Key, plan.Kind, int) { t.Error("an entry is below") })
+	s.RangeBelow(func(plan.Key, plan.Kind, int) { t.Error("an entry is below") })
 	s.Flush()
 	s.Drain()
 	ended, stop := context.WithCancel(t.Context())
 	stop()
-	if err := errors.Join(s.DrainWithin(ended), s.Written(ended), s.Delete(), s.Delete(Key{1})); err != nil {
+	if err := errors.Join(s.DrainWithin(ended), s.Written(ended), s.Delete(), s.Delete(plan.Key{1})); err != nil {
 		t.Error(err)
 	}
 	if b := s.BelowStats(); b != (BelowStats{}) {

@@ -18,7 +18,7 @@ import (
 type records struct {
 	Tier
 	mu   sync.Mutex
-	all  map[Key]stored
+	all  map[plan.Key]stored
 	open chan struct{} // closed: reads go on
 	read int           // how many were begun
 	gone chan struct{} // closed: deletions go on; nil: none waits
@@ -29,14 +29,14 @@ type stored struct {
 	payload []byte
 }
 
-func (r *records) Has(key [32]byte) (int64, bool) {
+func (r *records) Has(key plan.Key) (int64, bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	e, ok := r.all[key]
 	return int64(len(e.payload)), ok
 }
 
-func (r *records) Put(key [32]byte, meta []byte, payload [][]byte) error {
+func (r *records) Put(key plan.Key, meta []byte, payload [][]byte) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	var all []byte
@@ -47,7 +47,7 @@ func (r *records) Put(key [32]byte, meta []byte, payload [][]byte) error {
 	return nil
 }
 
-func (r *records) Get(key [32]byte, place func([]byte, int64) ([][]byte, error)) ([]byte, bool, error) {
+func (r *records) Get(key plan.Key, place func([]byte, int64) ([][]byte, error)) ([]byte, bool, error) {
 	r.mu.Lock()
 	e, ok := r.all[key]
 	r.read++
@@ -67,7 +67,7 @@ func (r *records) Get(key [32]byte, place func([]byte, int64) ([][]byte, error))
 	return e.meta, true, nil
 }
 
-func (r *records) Delete(keys ...[32]byte) error {
+func (r *records) Delete(keys ...plan.Key) error {
 	if r.gone != nil {
 		<-r.gone
 	}
@@ -79,7 +79,7 @@ func (r *records) Delete(keys ...[32]byte) error {
 	return nil
 }
 
-func (r *records) Range(f func(key [32]byte, meta []byte, size int64) bool) {
+func (r *records) Range(f func(key plan.Key, meta []byte, size int64) bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for key, e := range r.all {
@@ -101,14 +101,14 @@ func TestATierThatHangs(t *testing.T) { synctest.Test(t, aTierThatHangs) }
 
 func aTierThatHangs(t *testing.T) {
 	p := newPool(t, ref.New().Memory(), 128)
-	tier := &records{all: map[Key]stored{}, open: make(chan struct{})}
+	tier := &records{all: map[plan.Key]stored{}, open: make(chan struct{})}
 	s := New(shape, p)
 	s.SetTier(tier)
 	var out strings.Builder
 	log := record.New(&out, 1<<20)
 	s.Record(log.Room("kv"))
 	for i := range 4 {
-		add(t, s, plan.Item, Key{byte(i)}, nil, 40, byte(10+i))
+		add(t, s, plan.Item, plan.Key{byte(i)}, nil, 40, byte(10+i))
 		s.Drain()
 	}
 	fill := func() { // all that nobody uses makes room
@@ -120,7 +120,7 @@ func aTierThatHangs(t *testing.T) {
 		}
 	}
 	fill()
-	fetch := func(key Key, within time.Duration) (Place, time.Duration) {
+	fetch := func(key plan.Key, within time.Duration) (Place, time.Duration) {
 		ctx, cancel := context.WithTimeout(t.Context(), within)
 		defer cancel()
 		start := time.Now()
@@ -128,14 +128,14 @@ func aTierThatHangs(t *testing.T) {
 		return at, time.Since(start)
 	}
 	for range 2 { // two want the same
-		if at, took := fetch(Key{1}, time.Second); at != Nowhere || took != time.Second {
+		if at, took := fetch(plan.Key{1}, time.Second); at != Nowhere || took != time.Second {
 			t.Errorf("a read that hangs: at %v after %v, want nothing after a second", at, took)
 		}
 	}
 	if n := tier.begun(); n != 1 {
 		t.Errorf("an entry is read %d times at once", n)
 	}
-	if at, took := fetch(Key{2}, time.Second); at != Nowhere || took != time.Second {
+	if at, took := fetch(plan.Key{2}, time.Second); at != Nowhere || took != time.Second {
 		t.Errorf("another: at %v after %v, want nothing after a second", at, took)
 	}
 	if used := p.Stats().Used; used == 0 {
@@ -143,7 +143,7 @@ func aTierThatHangs(t *testing.T) {
 	}
 	fill()
 	time.Sleep(hungAfter)
-	if at, took := fetch(Key{3}, time.Second); at != Nowhere || took != 0 || tier.begun() > 2 {
+	if at, took := fetch(plan.Key{3}, time.Second); at != Nowhere || took != 0 || tier.begun() > 2 {
 		t.Errorf("long after: at %v after %v, %d reads, want no other to be begun", at, took, tier.begun())
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
@@ -151,15 +151,15 @@ func aTierThatHangs(t *testing.T) {
 	if err := s.DrainWithin(ctx); !errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("nothing is read: %v", err)
 	}
-	if err := s.Delete(Key{2}); err != nil {
+	if err := s.Delete(plan.Key{2}); err != nil {
 		t.Error(err)
 	}
 	close(tier.open)
 	s.Drain()
-	if e, _ := s.Get(Key{2}); e != nil {
+	if e, _ := s.Get(plan.Key{2}); e != nil {
 		t.Error("what was deleted while it was read is there")
 	}
-	if at, _ := fetch(Key{3}, time.Second); at == Nowhere {
+	if at, _ := fetch(plan.Key{3}, time.Second); at == Nowhere {
 		t.Error("nothing is read from a tier that hung")
 	}
 	if err := log.Close(); err != nil {
@@ -171,7 +171,7 @@ func aTierThatHangs(t *testing.T) {
 		}
 	}
 	for _, i := range []byte{1, 3} {
-		e := get(s, Key{i})
+		e := get(s, plan.Key{i})
 		check(t, e, 40, 10+i)
 		e.Release()
 	}
@@ -188,25 +188,25 @@ func aTierThatHangs(t *testing.T) {
 func TestADeletionFromATierThatHangs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, _ := newStore(t, ref.New().Memory(), 128)
-		tier := &records{all: map[Key]stored{}, gone: make(chan struct{})}
+		tier := &records{all: map[plan.Key]stored{}, gone: make(chan struct{})}
 		s.SetTier(tier)
-		add(t, s, plan.Item, Key{1}, nil, 40, 1)
+		add(t, s, plan.Item, plan.Key{1}, nil, 40, 1)
 		s.Drain()
 		start := time.Now()
-		if err := s.Delete(Key{1}); err == nil || time.Since(start) > time.Minute {
+		if err := s.Delete(plan.Key{1}); err == nil || time.Since(start) > time.Minute {
 			t.Errorf("deleted from a tier that hangs: %v after %v", err, time.Since(start))
 		}
-		if e, _ := s.Get(Key{1}); e != nil || s.Below(Key{1}) {
+		if e, _ := s.Get(plan.Key{1}); e != nil || s.Below(plan.Key{1}) {
 			t.Error("what is being deleted is there")
 		}
-		add(t, s, plan.Item, Key{1}, nil, 40, 2) // is computed again
+		add(t, s, plan.Item, plan.Key{1}, nil, 40, 2) // is computed again
 		synctest.Wait()
 		close(tier.gone)
 		s.Drain()
-		if s.Below(Key{1}) {
+		if s.Below(plan.Key{1}) {
 			t.Error("what was deleted is below")
 		}
-		if err := s.Delete(Key{1}); err != nil {
+		if err := s.Delete(plan.Key{1}); err != nil {
 			t.Error(err)
 		}
 	})

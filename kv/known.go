@@ -7,14 +7,14 @@ import (
 )
 
 // Lookup returns what is known of an entry: the best tier that has it, below memory included. It is no use of it.
-func (s *Store) Lookup(key Key) (residency.Entry, bool) {
+func (s *Store) Lookup(key plan.Key) (residency.Entry, bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.books.Lookup(key)
 }
 
 // Status sets tiers[i] to the best tier that has the entry of keys[i], Missing where none has it.
-func (s *Store) Status(keys []Key, tiers []plan.Tier) {
+func (s *Store) Status(keys []plan.Key, tiers []plan.Tier) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.books.Status(keys, tiers)

@@ -21,7 +21,7 @@ func TestTheBooksFollowTheDisk(t *testing.T) {
 	s := New(shape, newPool(t, ref.New().Memory(), 40*ChainTokens))
 	s.SetTier(d)
 	const keys = 600
-	name := func(i int) Key { return Key{byte(i), byte(i >> 8), 1} }
+	name := func(i int) plan.Key { return plan.Key{byte(i), byte(i >> 8), 1} }
 	var wg sync.WaitGroup
 	for g := range 4 {
 		wg.Go(func() {
@@ -56,8 +56,8 @@ func TestTheBooksFollowTheDisk(t *testing.T) {
 	}
 	wg.Wait()
 	s.Flush()
-	books := map[Key]residency.Entry{}
-	s.books.Below(func(key Key, e residency.Entry) { books[key] = e })
+	books := map[plan.Key]residency.Entry{}
+	s.books.Below(func(key plan.Key, e residency.Entry) { books[key] = e })
 	onDisk, inMemory := 0, 0
 	for i := range keys {
 		key := name(i)

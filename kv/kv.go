@@ -53,12 +53,9 @@ const ComputeVersion = 3
 // ErrFull says that the cache is full of entries in use.
 var ErrFull = errors.New("kv: no room: everything cached is in use")
 
-// Key names an entry.
-type Key = plan.Key
-
 // KeyOf digests what an entry depends on. Parts are kept apart, so that different lists of parts
 // never give the same key but by a collision of SHA-256.
-func KeyOf(context Key, tokens []int32, id string) Key {
+func KeyOf(context plan.Key, tokens []int32, id string) plan.Key {
 	h := sha256.New()
 	h.Write(context[:])
 	var b [8]byte
@@ -68,7 +65,7 @@ func KeyOf(context Key, tokens []int32, id string) Key {
 		h.Write(unsafe.Slice((*byte)(unsafe.Pointer(&tokens[0])), 4*len(tokens)))
 	}
 	io.WriteString(h, id)
-	var k Key
+	var k plan.Key
 	h.Sum(k[:0])
 	return k
 }
@@ -151,10 +148,10 @@ type Store struct {
 	levels []*level
 	config residency.Config
 
-	dropped   func(Key)
-	forgotten func(Key)
-	stored    func(Key, plan.Kind, int)
-	relocated func(Key, Place)
+	dropped   func(plan.Key)
+	forgotten func(plan.Key)
+	stored    func(plan.Key, plan.Kind, int)
+	relocated func(plan.Key, Place)
 	below     *below   // nil: nothing is kept below memory
 	ahead     *ahead   // nil: entries are lowered when their place is needed
 	trainer   *trainer // nil: nothing is predicted
@@ -186,7 +183,7 @@ type body struct {
 type run struct{ *published }
 
 // newPublished describes an entry for the books. Tokens are those of a user.
-func newPublished(key Key, kind plan.Kind, tokens []int32, e *Entry) *published {
+func newPublished(key plan.Key, kind plan.Kind, tokens []int32, e *Entry) *published {
 	p := &published{Key: key, Kind: kind, Tokens: e.len, Bytes: e.bytes, Named: tokens != nil, Value: body{entry: e, tokens: tokens}}
 	if p.Named {
 		p.Digest = residency.Digest(tokens)
@@ -199,7 +196,8 @@ func newPublished(key Key, kind plan.Kind, tokens []int32, e *Entry) *published 
 func New(shape compute.Shape, p *pool.Pool) *Store {
 	s := &Store{
 		shape: shape, config: residency.Config{Policy: "lru", Chunk: ChainTokens}, known: radix.New[run](ChainTokens), views: make(chan *Entry, maxViews),
-		dropped: func(Key) {}, forgotten: func(Key) {}, stored: func(Key, plan.Kind, int) {}, relocated: func(Key, Place) {},
+		dropped: func(plan.Key) {}, forgotten: func(plan.Key) {}, stored: func(plan.Key, plan.Kind, int) {},
+		relocated: func(plan.Key, Place) {},
 	}
 	s.moved, s.inPlace = sync.NewCond(&s.mu), s.usableInPlace
 	s.top = newLevel(p, &shape)
@@ -255,15 +253,15 @@ func (s *Store) Top() Place { return s.top.place }
 
 // OnDrop has f called with the key of every entry that is evicted or deleted, without locks held. It
 // MUST be called before the store is used.
-func (s *Store) OnDrop(f func(Key)) { s.dropped = f }
+func (s *Store) OnDrop(f func(plan.Key)) { s.dropped = f }
 
 // OnStore has f called with every entry that was written below memory. It MUST be called before the
 // store is used.
-func (s *Store) OnStore(f func(key Key, kind plan.Kind, tokens int)) { s.stored = f }
+func (s *Store) OnStore(f func(key plan.Key, kind plan.Kind, tokens int)) { s.stored = f }
 
 // OnMove has f called with every entry that came to another place in memory. It MUST be called before
 // the store is used.
-func (s *Store) OnMove(f func(key Key, to Place)) { s.relocated = f }
+func (s *Store) OnMove(f func(key plan.Key, to Place)) { s.relocated = f }
 
 // Reserve returns an unpublished entry for tokens tokens, whose leading ones are those of prefix
 // (nil for none): full chunks are shared, the rest is copied. It evicts what it must. The caller owns
@@ -350,7 +348,7 @@ func (e *Entry) locate(t int) (*chunk, int) {
 // keeps its reference. Tokens are those of a user, which the store keeps, and nil for an entry whose
 // key names them. An older entry under the key is replaced if it has tokens, and stays if it has
 // none: then it has the same content.
-func (s *Store) Publish(kind plan.Kind, key Key, tokens []int32, e *Entry) {
+func (s *Store) Publish(kind plan.Kind, key plan.Key, tokens []int32, e *Entry) {
 	s.publish(newPublished(key, kind, tokens, e), s.top)
 }
 
@@ -401,7 +399,7 @@ func (s *Store) publish(p *published, to *level) bool {
 
 // Get returns the entry under key with a reference for the caller, who MUST release it, and where it
 // was; nil when there is none.
-func (s *Store) Get(key Key) (*Entry, Place) {
+func (s *Store) Get(key plan.Key) (*Entry, Place) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	p, at := s.find(key)
@@ -415,7 +413,7 @@ func (s *Store) Get(key Key) (*Entry, Place) {
 // GetPrefix returns the leading tokens of the user's entry under key that are also the first of
 // tokens, with a reference for the caller, who MUST release it, and where they were; nil when there
 // are none.
-func (s *Store) GetPrefix(key Key, tokens []int32) (*Entry, Place) {
+func (s *Store) GetPrefix(key plan.Key, tokens []int32) (*Entry, Place) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if p := s.books.Get(key); p == nil {
@@ -472,7 +470,7 @@ func (e *Entry) leading(n int) *Entry {
 
 // Peek returns how many tokens each key's entry has, 0 where there is none, without counting it as
 // a use.
-func (s *Store) Peek(keys []Key, tokens []int32) {
+func (s *Store) Peek(keys []plan.Key, tokens []int32) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for i := range keys {
@@ -485,7 +483,7 @@ func (s *Store) Peek(keys []Key, tokens []int32) {
 
 // Where returns how many tokens the entry under key has and where it is, 0 and Nowhere when memory has none, without
 // counting it as a use.
-func (s *Store) Where(key Key) (tokens int, at Place) {
+func (s *Store) Where(key plan.Key) (tokens int, at Place) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if p := s.books.Get(key); p != nil {
@@ -495,7 +493,7 @@ func (s *Store) Where(key Key) (tokens int, at Place) {
 }
 
 // PeekPrefix returns how many tokens GetPrefix would find, and where, without counting it as a use.
-func (s *Store) PeekPrefix(key Key, tokens []int32) (int, Place) {
+func (s *Store) PeekPrefix(key plan.Key, tokens []int32) (int, Place) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if p := s.books.Get(key); p != nil {
@@ -510,7 +508,7 @@ const deleteAtOnce = 64
 // Delete drops the entries under keys from every tier, where there are any. Their memory is freed, and
 // zeroed, with the last reader; below memory their bytes are gone when Delete returns without an error. Deleting many
 // keys costs little more than deleting one. If the tier hangs, Delete returns an error after a while.
-func (s *Store) Delete(keys ...Key) error {
+func (s *Store) Delete(keys ...plan.Key) error {
 	if len(keys) == 0 {
 		return nil
 	}
@@ -549,7 +547,7 @@ func (s *Store) Delete(keys ...Key) error {
 func (s *Store) check() { s.checks.run(s) }
 
 // take takes an entry off the books; nil when there is none. The caller releases it.
-func (s *Store) take(key Key) *published {
+func (s *Store) take(key plan.Key) *published {
 	if s.books.Get(key) == nil {
 		return nil
 	}

@@ -50,7 +50,7 @@ func newStore(t *testing.T, m compute.Memory, tokens int) (*Store, *pool.Pool) {
 	return s, p
 }
 
-func get(s *Store, key Key) *Entry {
+func get(s *Store, key plan.Key) *Entry {
 	e, _ := s.Get(key)
 	return e
 }
@@ -149,17 +149,17 @@ func evictionSparesReaders(t *testing.T, m compute.Memory) {
 			t.Fatal(err)
 		}
 		fill(e, 0, byte(i))
-		s.Publish(plan.Item, Key{byte(i)}, nil, e)
+		s.Publish(plan.Item, plan.Key{byte(i)}, nil, e)
 		e.Release()
 	}
-	pinned, _ := s.Get(Key{0}) // least recently published, now most recently used
-	get(s, Key{1}).Release()
+	pinned, _ := s.Get(plan.Key{0}) // least recently published, now most recently used
+	get(s, plan.Key{1}).Release()
 	e, err := s.Reserve(Exact, 64, nil)
 	if err != nil {
 		t.Fatalf("64 tokens do not fit although only 8 are pinned: %v", err)
 	}
 	check(t, pinned, 8, 0)
-	if get(s, Key{2}) != nil {
+	if get(s, plan.Key{2}) != nil {
 		t.Error("the least recently used entry is still there")
 	}
 	if _, err := s.Reserve(Exact, 30, nil); !errors.Is(err, ErrFull) {
@@ -178,9 +178,9 @@ func deleteKeepsReadersMemory(t *testing.T, m compute.Memory) {
 		t.Fatal(err)
 	}
 	fill(e, 0, 7)
-	s.Publish(plan.Item, Key{1}, nil, e)
-	s.Delete(Key{1})
-	if get(s, Key{1}) != nil {
+	s.Publish(plan.Item, plan.Key{1}, nil, e)
+	s.Delete(plan.Key{1})
+	if get(s, plan.Key{1}) != nil {
 		t.Error("deleted entry found")
 	}
 	check(t, e, 10, 7)
@@ -204,7 +204,7 @@ func userPrefix(t *testing.T, m compute.Memory) {
 		t.Fatal(err)
 	}
 	fill(e, 0, 3)
-	key := KeyOf(Key{}, nil, "u1")
+	key := KeyOf(plan.Key{}, nil, "u1")
 	s.Publish(plan.User, key, tokens, e)
 	e.Release()
 	for _, n := range []int{1, 63, 64, 65, 128, 149, 150} {
@@ -244,14 +244,14 @@ func userPrefix(t *testing.T, m compute.Memory) {
 }
 
 func TestKeysKeepPartsApart(t *testing.T) {
-	seen := map[Key]string{}
-	for name, k := range map[string]Key{
-		"nothing":   KeyOf(Key{}, nil, ""),
-		"context":   KeyOf(Key{1}, nil, ""),
-		"one token": KeyOf(Key{}, []int32{1}, ""),
-		"two":       KeyOf(Key{}, []int32{1, 0}, ""),
-		"id":        KeyOf(Key{}, nil, "\x01\x00\x00\x00"),
-		"both":      KeyOf(Key{}, []int32{1}, "x"),
+	seen := map[plan.Key]string{}
+	for name, k := range map[string]plan.Key{
+		"nothing":   KeyOf(plan.Key{}, nil, ""),
+		"context":   KeyOf(plan.Key{1}, nil, ""),
+		"one token": KeyOf(plan.Key{}, []int32{1}, ""),
+		"two":       KeyOf(plan.Key{}, []int32{1, 0}, ""),
+		"id":        KeyOf(plan.Key{}, nil, "\x01\x00\x00\x00"),
+		"both":      KeyOf(plan.Key{}, []int32{1}, "x"),
 	} {
 		if other, ok := seen[k]; ok {
 			t.Errorf("%s and %s have the same key", name, other)

@@ -177,7 +177,7 @@ func (s *Store) copyTo(to *level, from *Entry) (*Entry, error) {
 
 // find returns the entry under key where the device can use it, and where it was; nil when there is
 // none. It is called with mu held, which it may give up for a while.
-func (s *Store) find(key Key) (*published, Place) {
+func (s *Store) find(key plan.Key) (*published, Place) {
 	for {
 		if s.rec.On() {
 			s.recordFind(key)

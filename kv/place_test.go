@@ -57,11 +57,11 @@ func TestHostHoldsWhatLeavesTheDevice(t *testing.T) {
 		t.Run(fmt.Sprintf("pinned=%v", pinned), func(t *testing.T) {
 			w := newTiered(t, pinned, "lru", 64, 4096)
 			defer w.close(t)
-			places := map[Key]Place{}
-			w.OnMove(func(k Key, to Place) { places[k] = to })
-			w.OnDrop(func(k Key) { t.Errorf("entry %d was dropped", k[0]) })
+			places := map[plan.Key]Place{}
+			w.OnMove(func(k plan.Key, to Place) { places[k] = to })
+			w.OnDrop(func(k plan.Key) { t.Errorf("entry %d was dropped", k[0]) })
 			for i := range 40 { // of which eight fit
-				add(t, w.Store, plan.Item, Key{byte(i)}, nil, 8, byte(i))
+				add(t, w.Store, plan.Item, plan.Key{byte(i)}, nil, 8, byte(i))
 			}
 			if d, h := w.Stats(plan.Item, Device), w.Stats(plan.Item, Host); d.Entries != 8 || h.Entries != 32 || d.Lowered != 32 || d.Evicted+h.Evicted != 0 {
 				t.Errorf("device %+v, host %+v, want 8 and 32 entries", d, h)
@@ -70,7 +70,7 @@ func TestHostHoldsWhatLeavesTheDevice(t *testing.T) {
 				if !pinned && round == 1 {
 					continue // it was brought up the first time
 				}
-				e, at := w.Get(Key{3})
+				e, at := w.Get(plan.Key{3})
 				if at != want {
 					t.Errorf("use %d found the entry in place %d, want %d", round, at, want)
 				}
@@ -80,8 +80,8 @@ func TestHostHoldsWhatLeavesTheDevice(t *testing.T) {
 				}
 				e.Release()
 			}
-			if places[Key{3}] != Device || places[Key{4}] != Host {
-				t.Errorf("entries 3 and 4 were said to be in %d and %d", places[Key{3}], places[Key{4}])
+			if places[plan.Key{3}] != Device || places[plan.Key{4}] != Host {
+				t.Errorf("entries 3 and 4 were said to be in %d and %d", places[plan.Key{3}], places[plan.Key{4}])
 			}
 		})
 	}
@@ -94,14 +94,14 @@ func TestLowerAhead(t *testing.T) {
 		defer w.close(t)
 		w.LowerAhead(int64(shape.ChunkBytes(24, false)))
 		for i := range 40 {
-			add(t, w.Store, plan.Item, Key{byte(i)}, nil, 8, byte(i))
+			add(t, w.Store, plan.Item, plan.Key{byte(i)}, nil, 8, byte(i))
 			synctest.Wait()
 			if n := w.Stats(plan.Item, Device).Entries; n > 5 {
 				t.Fatalf("%d entries of 8 tokens in room for 64, of which 24 are to be free", n)
 			}
 		}
 		for i := range 40 {
-			e, at := w.Get(Key{byte(i)})
+			e, at := w.Get(plan.Key{byte(i)})
 			if want := map[bool]Place{true: Host, false: Device}[i < 35]; at != want {
 				t.Errorf("entry %d is in place %d, want %d", i, at, want)
 			}
@@ -116,10 +116,10 @@ func TestGrowthFromHost(t *testing.T) {
 	for _, pinned := range []bool{false, true} {
 		w := newTiered(t, pinned, "lru", 320, 1024)
 		tokens := make([]int32, 150)
-		add(t, w.Store, plan.User, Key{1}, tokens, 150, 1)
-		add(t, w.Store, plan.User, Key{2}, tokens, 150, 2) // one of the two has to leave
+		add(t, w.Store, plan.User, plan.Key{1}, tokens, 150, 1)
+		add(t, w.Store, plan.User, plan.Key{2}, tokens, 150, 2) // one of the two has to leave
 		for k := range byte(2) {
-			part, _ := w.GetPrefix(Key{k + 1}, append(slices.Clone(tokens[:140]), 7))
+			part, _ := w.GetPrefix(plan.Key{k + 1}, append(slices.Clone(tokens[:140]), 7))
 			if part.Len() != 140 {
 				t.Fatalf("%d tokens in common, want 140", part.Len())
 			}
@@ -143,18 +143,18 @@ func TestNoRoomInHost(t *testing.T) {
 	w := newTiered(t, true, "lru", 32, 16)
 	defer w.close(t)
 	dropped := 0
-	w.OnDrop(func(Key) { dropped++ })
+	w.OnDrop(func(plan.Key) { dropped++ })
 	for i := range 4 {
-		add(t, w.Store, plan.Item, Key{byte(i)}, nil, 16, byte(i))
+		add(t, w.Store, plan.Item, plan.Key{byte(i)}, nil, 16, byte(i))
 	}
 	if dropped != 1 { // the device holds two, the host one
 		t.Errorf("%d of four entries were dropped, want 1", dropped)
 	}
-	held, at := w.Get(Key{1})
+	held, at := w.Get(plan.Key{1})
 	if held == nil || at != Host {
 		t.Fatalf("the second entry is in place %d", at)
 	}
-	add(t, w.Store, plan.Item, Key{9}, nil, 16, 9)
+	add(t, w.Store, plan.Item, plan.Key{9}, nil, 16, 9)
 	if dropped != 2 {
 		t.Errorf("%d entries were dropped, want 2: the host's only place is read", dropped)
 	}
@@ -181,12 +181,14 @@ type world struct {
 	s     *Store
 	r     *rand.Rand
 	space byte
-	known map[Key]modelEntry
+	known map[plan.Key]modelEntry
 	held  []heldEntry
 	found [Host + 1]int
 }
 
-func (w *world) key(kind plan.Kind) Key { return Key{w.space, byte(kind), byte(w.r.IntN(12))} }
+func (w *world) key(kind plan.Kind) plan.Key {
+	return plan.Key{w.space, byte(kind), byte(w.r.IntN(12))}
+}
 
 func (w *world) step() {
 	kind := []plan.Kind{plan.User, plan.Item}[w.r.IntN(2)]
@@ -215,7 +217,7 @@ func (w *world) step() {
 }
 
 // make publishes an item, or a user who grew out of what is cached.
-func (w *world) make(kind plan.Kind, key Key) {
+func (w *world) make(kind plan.Kind, key plan.Key) {
 	k, ok := w.known[key]
 	if !ok {
 		k = modelEntry{kind: kind, mark: byte(1 + w.r.IntN(200))}
@@ -263,7 +265,7 @@ func (w *world) make(kind plan.Kind, key Key) {
 	w.s.Publish(kind, key, nil, e)
 }
 
-func (w *world) look(kind plan.Kind, key Key) {
+func (w *world) look(kind plan.Kind, key plan.Key) {
 	k := w.known[key]
 	var e *Entry
 	var at Place
@@ -320,7 +322,7 @@ func TestRandomOperations(t *testing.T) {
 			defer d.Close()
 			w.SetTier(d)
 		}
-		x := &world{t: t, s: w.Store, r: r, known: map[Key]modelEntry{}}
+		x := &world{t: t, s: w.Store, r: r, known: map[plan.Key]modelEntry{}}
 		for range 1500 {
 			x.step()
 		}
@@ -351,7 +353,7 @@ func TestRandomOperationsConcurrently(t *testing.T) {
 		var wg sync.WaitGroup
 		for g := range 4 {
 			wg.Go(func() {
-				x := &world{t: t, s: w.Store, r: rand.New(rand.NewPCG(seed, uint64(g))), space: byte(g), known: map[Key]modelEntry{}}
+				x := &world{t: t, s: w.Store, r: rand.New(rand.NewPCG(seed, uint64(g))), space: byte(g), known: map[plan.Key]modelEntry{}}
 				for range 400 {
 					x.step()
 				}
@@ -371,11 +373,11 @@ func TestHitAllocatesNothing(t *testing.T) {
 			t.Fatal(err)
 		}
 		for i := range 50 {
-			add(t, s, plan.Item, Key{byte(i)}, nil, 8, byte(i))
+			add(t, s, plan.Item, plan.Key{byte(i)}, nil, 8, byte(i))
 		}
 		i := 0
 		if n := testing.AllocsPerRun(1000, func() {
-			e, _ := s.Get(Key{byte(i * 7 % 50)})
+			e, _ := s.Get(plan.Key{byte(i * 7 % 50)})
 			e.Release()
 			i++
 		}); n > 0 {
@@ -406,13 +408,13 @@ func BenchmarkHit(b *testing.B) {
 				b.Fatal(err)
 			}
 			const entries = 20000
-			var keys []Key
+			var keys []plan.Key
 			for i := range entries {
 				e, err := s.Reserve(Exact, 10, nil)
 				if err != nil {
 					b.Fatal(err)
 				}
-				keys = append(keys, KeyOf(Key{}, []int32{int32(i)}, ""))
+				keys = append(keys, KeyOf(plan.Key{}, []int32{int32(i)}, ""))
 				s.Publish(plan.Item, keys[i], nil, e)
 				e.Release()
 			}
@@ -428,17 +430,17 @@ func BenchmarkHit(b *testing.B) {
 
 // Without predictions the default policy drops what LRU drops, in the same order.
 func TestDefaultIsLRUWithoutPredictions(t *testing.T) {
-	var drops [2][]Key
+	var drops [2][]plan.Key
 	for i, policy := range []string{"lru", "default"} {
 		s, _ := newStore(t, compute.NewHostMemory(), 400)
 		if err := s.SetPolicy(policy); err != nil {
 			t.Fatal(err)
 		}
-		s.OnDrop(func(k Key) { drops[i] = append(drops[i], k) })
+		s.OnDrop(func(k plan.Key) { drops[i] = append(drops[i], k) })
 		r := rand.New(rand.NewPCG(3, 4))
 		for range 3000 {
 			n := r.IntN(60)
-			key := Key{byte(n)}
+			key := plan.Key{byte(n)}
 			if e, _ := s.Get(key); e != nil {
 				e.Release()
 				continue
@@ -468,7 +470,7 @@ func TestPolicyFollowsTheBoundary(t *testing.T) {
 			want = append(want, p.Stats().Total)
 		}
 		for i := range 100 { // more than fit
-			add(t, s, plan.User, Key{byte(round), byte(i)}, make([]int32, ChainTokens), ChainTokens, 1)
+			add(t, s, plan.User, plan.Key{byte(round), byte(i)}, make([]int32, ChainTokens), ChainTokens, 1)
 		}
 		if over := p.Over(); over > 0 {
 			t.Errorf("with a share of %v for others, %d bytes too many", share, over)

@@ -33,7 +33,7 @@ func TestPredictionsAreLearntInTheBackground(t *testing.T) {
 			if r.IntN(4) == 0 {
 				n = 8 + r.IntN(200)
 			}
-			var key Key
+			var key plan.Key
 			binary.LittleEndian.PutUint64(key[:], uint64(n)*0x9E3779B97F4A7C15)
 			if e, _ := w.Get(key); e != nil {
 				hits++
@@ -97,13 +97,13 @@ func predicting(b testing.TB, policy string) (*Store, func(int)) {
 	if err := errors.Join(s.SetPolicy(policy), s.Predict()); err != nil {
 		b.Fatal(err)
 	}
-	keys := make([]Key, predictedEntries)
+	keys := make([]plan.Key, predictedEntries)
 	for i := range keys {
 		e, err := s.Reserve(Exact, 10, nil)
 		if err != nil {
 			b.Fatal(err)
 		}
-		keys[i] = KeyOf(Key{}, []int32{int32(i)}, "")
+		keys[i] = KeyOf(plan.Key{}, []int32{int32(i)}, "")
 		s.Publish(plan.Item, keys[i], nil, e)
 		e.Release()
 	}
@@ -129,7 +129,7 @@ func TestFloorOfAStore(t *testing.T) {
 		t.Error("LRU has a floor")
 	}
 	w := newTiered(t, true, "default", 64, 256)
-	var key Key
+	var key plan.Key
 	add(t, w.Store, plan.Item, key, nil, 8, 1)
 	e, _ := w.Get(key)
 	e.Release()

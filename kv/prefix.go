@@ -17,16 +17,18 @@ type node = radix.Node[run]
 
 // PrefixKey names a sequence for counting: OnForget is told it when the known run that ends there goes. It
 // finds no entry.
-func PrefixKey(context Key, tokens []int32) Key { return prefixKey(radix.Hash(context, tokens)) }
+func PrefixKey(context plan.Key, tokens []int32) plan.Key {
+	return prefixKey(radix.Hash(context, tokens))
+}
 
-func prefixKey(hash uint64) (k Key) {
+func prefixKey(hash uint64) (k plan.Key) {
 	binary.LittleEndian.PutUint64(k[:], hash)
 	return k
 }
 
 // OnForget has f called with the PrefixKey of every known run that made room, without locks held. It MUST be
 // called before the store is used.
-func (s *Store) OnForget(f func(Key)) { s.forgotten = f }
+func (s *Store) OnForget(f func(plan.Key)) { s.forgotten = f }
 
 // Insert makes a filled entry of a sequence findable by whoever has the same first tokens in the same
 // context: all that the KV depends on besides. The caller keeps its reference. What is known already
@@ -35,7 +37,7 @@ func (s *Store) OnForget(f func(Key)) { s.forgotten = f }
 //
 // Prefixes are kept where the device computes and nowhere else: they have no name by which they could be
 // deleted, so none is written below memory, and none is lowered.
-func (s *Store) Insert(context Key, tokens []int32, e *Entry) {
+func (s *Store) Insert(context plan.Key, tokens []int32, e *Entry) {
 	if len(tokens) == 0 || e.len != len(tokens) || !e.chained(s.top) {
 		return
 	}
@@ -154,7 +156,7 @@ func (s *Store) takeRun(n *node) *Entry {
 }
 
 // Forget drops all known prefixes of a context. Their memory is freed, and zeroed, with its last reader.
-func (s *Store) Forget(context Key) {
+func (s *Store) Forget(context plan.Key) {
 	var all []*Entry
 	s.mu.Lock()
 	s.known.Cut(context, func(n *node) { all = append(all, s.takeRun(n)) })
@@ -167,7 +169,7 @@ func (s *Store) Forget(context Key) {
 
 // Match returns the longest known prefix of tokens in a context, with a reference for the caller, who
 // MUST release it, and where it was; nil when nothing is known. Until then it is not evicted.
-func (s *Store) Match(context Key, tokens []int32) (*Entry, Place) {
+func (s *Store) Match(context plan.Key, tokens []int32) (*Entry, Place) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	path, n := s.known.Match(s.path[:0], context, tokens)
@@ -197,7 +199,7 @@ func (s *Store) Match(context Key, tokens []int32) (*Entry, Place) {
 }
 
 // PeekMatch returns how many tokens Match would find, and where, without counting it as a use.
-func (s *Store) PeekMatch(context Key, tokens []int32) (int, Place) {
+func (s *Store) PeekMatch(context plan.Key, tokens []int32) (int, Place) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	path, n := s.known.Match(s.path[:0], context, tokens)

@@ -53,7 +53,7 @@ func wrong(e *Entry, tokens []int32) (err error) {
 
 // learn does what a request does: it takes what is known of a sequence, computes the rest and inserts it.
 // It returns how much was known.
-func learn(s *Store, context Key, tokens []int32) (known int, err error) {
+func learn(s *Store, context plan.Key, tokens []int32) (known int, err error) {
 	prefix, _ := s.Match(context, tokens)
 	if prefix != nil {
 		defer prefix.Release()
@@ -100,13 +100,13 @@ func TestKnownAgreesWithLinearScan(t *testing.T) {
 			for _, b := range all {
 				want = max(want, common(b, tokens))
 			}
-			if n, place := s.PeekMatch(Key{1}, tokens); n != want || (n > 0) != (place == Host) {
+			if n, place := s.PeekMatch(plan.Key{1}, tokens); n != want || (n > 0) != (place == Host) {
 				rt.Fatalf("%d tokens are known at %v, want %d", n, place, want)
 			}
-			if n, err := learn(s, Key{1}, tokens); n != want || err != nil {
+			if n, err := learn(s, plan.Key{1}, tokens); n != want || err != nil {
 				rt.Fatalf("%d tokens were found, want %d; %v", n, want, err)
 			}
-			if n, _ := s.PeekMatch(Key{2}, tokens); n != 0 {
+			if n, _ := s.PeekMatch(plan.Key{2}, tokens); n != 0 {
 				rt.Fatalf("%d tokens are known in another context", n)
 			}
 			if books, st := p.Stats(), s.Stats(Prefix); books.Used != st.Bytes {
@@ -147,7 +147,7 @@ func pressure(t *testing.T, s *Store, r *rand.Rand) {
 	var pins []held
 	for step := range 800 {
 		tokens := related(r, all)
-		if _, err := learn(s, Key{1}, tokens); err != nil {
+		if _, err := learn(s, plan.Key{1}, tokens); err != nil {
 			t.Fatalf("step %d: %v", step, err)
 		}
 		if all = append(all, tokens); len(all) > 30 {
@@ -155,7 +155,7 @@ func pressure(t *testing.T, s *Store, r *rand.Rand) {
 		}
 		switch r.IntN(6) {
 		case 0:
-			if e, _ := s.Match(Key{1}, tokens); e != nil && len(pins) < 4 {
+			if e, _ := s.Match(plan.Key{1}, tokens); e != nil && len(pins) < 4 {
 				pins = append(pins, held{e, tokens})
 			} else if e != nil {
 				e.Release()
@@ -166,10 +166,10 @@ func pressure(t *testing.T, s *Store, r *rand.Rand) {
 				pins = pins[1:]
 			}
 		case 3: // a user of about as much
-			named(t, s, Key{byte(r.IntN(20))}, r.IntN(300))
+			named(t, s, plan.Key{byte(r.IntN(20))}, r.IntN(300))
 		}
 		for _, pin := range pins {
-			if n, _ := s.PeekMatch(Key{1}, pin.tokens); n < pin.e.Len() {
+			if n, _ := s.PeekMatch(plan.Key{1}, pin.tokens); n < pin.e.Len() {
 				t.Fatalf("step %d: %d tokens are read, but only %d are still known", step, pin.e.Len(), n)
 			}
 			if err := wrong(pin.e, pin.tokens); err != nil {
@@ -183,7 +183,7 @@ func pressure(t *testing.T, s *Store, r *rand.Rand) {
 }
 
 // named publishes a user's entry of its own.
-func named(t *testing.T, s *Store, key Key, tokens int) {
+func named(t *testing.T, s *Store, key plan.Key, tokens int) {
 	t.Helper()
 	e, err := s.Reserve(Chain, tokens+1, nil)
 	if err != nil {
@@ -208,12 +208,12 @@ func TestKnownConcurrently(t *testing.T) {
 				r := rand.New(rand.NewPCG(9, uint64(g)))
 				for range 200 {
 					tokens := all[r.IntN(len(all))]
-					if _, err := learn(s, Key{1}, tokens); err != nil {
+					if _, err := learn(s, plan.Key{1}, tokens); err != nil {
 						t.Error(err)
 						return
 					}
-					key := Key{2, byte(r.IntN(4))}
-					if prefix, _ := s.Match(Key{1}, tokens); prefix != nil { // a user goes on from what is known
+					key := plan.Key{2, byte(r.IntN(4))}
+					if prefix, _ := s.Match(plan.Key{1}, tokens); prefix != nil { // a user goes on from what is known
 						if e, err := s.Reserve(Chain, prefix.Len(), prefix); err == nil {
 							s.Publish(plan.User, key, tokens[:prefix.Len()], e)
 							e.Release()
@@ -248,7 +248,7 @@ func TestInsertersOfTheSameKeepOne(t *testing.T) {
 		made = append(made, e)
 	}
 	for i, seq := range [][]int32{tokens, tokens, longer} {
-		s.Insert(Key{1}, seq, made[i])
+		s.Insert(plan.Key{1}, seq, made[i])
 	}
 	first := made[0].chunks[0]
 	for _, e := range made {
@@ -258,7 +258,7 @@ func TestInsertersOfTheSameKeepOne(t *testing.T) {
 	if got, want := p.Stats().Used, chunks*int64(shape.ChunkBytes(ChainTokens, false)); got != want {
 		t.Errorf("%d bytes in use for %d tokens, want %d", got, len(longer), want)
 	}
-	e, _ := s.Match(Key{1}, longer)
+	e, _ := s.Match(plan.Key{1}, longer)
 	defer e.Release()
 	if err := wrong(e, longer); err != nil || e.Len() != len(longer) {
 		t.Errorf("%d tokens: %v", e.Len(), err)
@@ -271,32 +271,32 @@ func TestInsertersOfTheSameKeepOne(t *testing.T) {
 // Entries and prefixes make room in one order.
 func TestOneOrderOfEviction(t *testing.T) {
 	s, _ := newStore(t, compute.NewHostMemory(), 4*ChainTokens)
-	var forgotten []Key
-	s.OnForget(func(k Key) { forgotten = append(forgotten, k) })
+	var forgotten []plan.Key
+	s.OnForget(func(k plan.Key) { forgotten = append(forgotten, k) })
 	seq := func(mark int32) []int32 { return slices.Repeat([]int32{mark}, ChainTokens) }
-	has := func(mark int32) bool { n, _ := s.PeekMatch(Key{1}, seq(mark)); return n > 0 }
+	has := func(mark int32) bool { n, _ := s.PeekMatch(plan.Key{1}, seq(mark)); return n > 0 }
 	put := func(mark int32) {
 		t.Helper()
-		if _, err := learn(s, Key{1}, seq(mark)); err != nil {
+		if _, err := learn(s, plan.Key{1}, seq(mark)); err != nil {
 			t.Fatal(err)
 		}
 	}
 	put(1)
-	named(t, s, Key{2}, ChainTokens-1)
+	named(t, s, plan.Key{2}, ChainTokens-1)
 	put(3)
-	named(t, s, Key{4}, ChainTokens-1)
+	named(t, s, plan.Key{4}, ChainTokens-1)
 	put(1) // used again: the user is the oldest
 	put(5)
-	if e := get(s, Key{2}); e != nil || !has(1) || !has(3) {
+	if e := get(s, plan.Key{2}); e != nil || !has(1) || !has(3) {
 		t.Errorf("the user used least recently did not go first: user %v, prefixes %v %v", e != nil, has(1), has(3))
 	}
-	named(t, s, Key{6}, ChainTokens-1)
-	if e := get(s, Key{4}); e == nil || has(3) {
+	named(t, s, plan.Key{6}, ChainTokens-1)
+	if e := get(s, plan.Key{4}); e == nil || has(3) {
 		t.Error("the prefix used least recently did not go next")
 	} else {
 		e.Release()
 	}
-	if want := []Key{PrefixKey(Key{1}, seq(3))}; !slices.Equal(forgotten, want) {
+	if want := []plan.Key{PrefixKey(plan.Key{1}, seq(3))}; !slices.Equal(forgotten, want) {
 		t.Errorf("told of %x, want %x", forgotten, want)
 	}
 }
@@ -310,13 +310,13 @@ func TestKnownHitAllocatesNothing(t *testing.T) {
 	var all [][]int32
 	for range 40 {
 		all = append(all, related(r, all))
-		if _, err := learn(s, Key{1}, all[len(all)-1]); err != nil {
+		if _, err := learn(s, plan.Key{1}, all[len(all)-1]); err != nil {
 			t.Fatal(err)
 		}
 	}
 	n := testing.AllocsPerRun(200, func() {
 		for _, tokens := range all {
-			e, _ := s.Match(Key{1}, tokens)
+			e, _ := s.Match(plan.Key{1}, tokens)
 			e.Release()
 		}
 	})
@@ -350,10 +350,10 @@ func TestNothingOfTheForgottenStays(t *testing.T) {
 	s, _ := newStore(t, m, 600)
 	begin := slices.Repeat([]int32{1}, ChainTokens)
 	own := append(slices.Clone(begin), slices.Repeat([]int32{2}, 30)...)
-	if _, err := learn(s, Key{1}, begin); err != nil {
+	if _, err := learn(s, plan.Key{1}, begin); err != nil {
 		t.Fatal(err)
 	}
-	prefix, _ := s.Match(Key{1}, own)
+	prefix, _ := s.Match(plan.Key{1}, own)
 	e, err := s.Reserve(Chain, len(own), prefix)
 	if err != nil {
 		t.Fatal(err)
@@ -363,15 +363,15 @@ func TestNothingOfTheForgottenStays(t *testing.T) {
 	row := shape.HeadDim * shape.KV.Size()
 	c, at := e.locate(ChainTokens + 3)
 	copy(c.run.Bytes[at*row:], secret)
-	s.Publish(plan.User, Key{9}, own, e)
+	s.Publish(plan.User, plan.Key{9}, own, e)
 	e.Release()
 	if !m.has(secret) {
 		t.Fatal("the test does not find what is there")
 	}
-	if n, _ := s.PeekMatch(Key{1}, own); n != len(begin) {
+	if n, _ := s.PeekMatch(plan.Key{1}, own); n != len(begin) {
 		t.Errorf("%d of the user's tokens are known to others, want the %d that were before", n, len(begin))
 	}
-	if err := s.Delete(Key{9}); err != nil {
+	if err := s.Delete(plan.Key{9}); err != nil {
 		t.Fatal(err)
 	}
 	if m.has(secret) {
@@ -382,7 +382,7 @@ func TestNothingOfTheForgottenStays(t *testing.T) {
 		t.Fatal(err)
 	}
 	copy(grown.chunks[1].run.Bytes, secret)
-	s.Insert(Key{1}, own, grown)
+	s.Insert(plan.Key{1}, own, grown)
 	grown.Release()
 	for s.evictOne(s.top) {
 	}
@@ -409,12 +409,12 @@ func BenchmarkKnown(b *testing.B) {
 		if err != nil {
 			b.Fatal(err)
 		}
-		s.Insert(Key{1}, tokens, e)
+		s.Insert(plan.Key{1}, tokens, e)
 		e.Release()
 	}
 	b.ReportAllocs()
 	for b.Loop() {
-		e, _ := s.Match(Key{1}, tokens)
+		e, _ := s.Match(plan.Key{1}, tokens)
 		e.Release()
 	}
 }
@@ -427,22 +427,22 @@ func TestForgetContext(t *testing.T) {
 	for range 30 {
 		tokens := related(r, all)
 		all = append(all, tokens)
-		for _, context := range []Key{{1}, {2}} {
+		for _, context := range []plan.Key{{1}, {2}} {
 			if _, err := learn(s, context, tokens); err != nil {
 				t.Fatal(err)
 			}
 		}
 	}
-	held, _ := s.Match(Key{1}, all[29])
+	held, _ := s.Match(plan.Key{1}, all[29])
 	before := p.Stats().Used
-	s.Forget(Key{1})
-	s.Forget(Key{3})
+	s.Forget(plan.Key{1})
+	s.Forget(plan.Key{3})
 	if err := s.known.Check(); err != nil {
 		t.Fatal(err)
 	}
 	for _, tokens := range all {
-		gone, _ := s.PeekMatch(Key{1}, tokens)
-		kept, _ := s.PeekMatch(Key{2}, tokens)
+		gone, _ := s.PeekMatch(plan.Key{1}, tokens)
+		kept, _ := s.PeekMatch(plan.Key{2}, tokens)
 		if gone != 0 || kept != len(tokens) {
 			t.Fatalf("of %d tokens %d are known in the context that was forgotten, and %d in the other", len(tokens), gone, kept)
 		}

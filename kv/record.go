@@ -21,7 +21,7 @@ func (s *Store) Record(r *record.Room) {
 	for _, l := range s.config.Levels {
 		r.In("level", l.Tier, l.Slots, l.Bytes)
 	}
-	s.books.Below(func(key Key, e residency.Entry) { r.In("stored", [32]byte(key), e.Kind, e.Tokens, e.Owner) })
+	s.books.Below(func(key plan.Key, e residency.Entry) { r.In("stored", [32]byte(key), e.Kind, e.Tokens, e.Owner) })
 	s.books.SetTrace(func(op residency.Op, p *published, at plan.Tier) { recordChange(r, op, p, at) })
 }
 
@@ -51,7 +51,7 @@ func (s *Store) recordPublish(p *published, to *level, same bool) {
 }
 
 // recordFind writes that an entry is wanted.
-func (s *Store) recordFind(key Key) {
+func (s *Store) recordFind(key plan.Key) {
 	if p := s.books.Get(key); p != nil {
 		s.rec.In("find", [32]byte(key), s.inPlace(p))
 	}

@@ -3,7 +3,7 @@ package meta
 import (
 	"container/heap"
 
-	"grebe/kv"
+	"grebe/plan"
 )
 
 // coldest is a heap of cached users by frequency, the lowest first. Every operation is O(log n).
@@ -13,13 +13,13 @@ type coldest struct {
 }
 
 type user struct {
-	key       kv.Key
+	key       plan.Key
 	frequency float64
 }
 
-func newColdest() coldest { return coldest{h: userHeap{place: map[kv.Key]int{}}} }
+func newColdest() coldest { return coldest{h: userHeap{place: map[plan.Key]int{}}} }
 
-func (c *coldest) set(key kv.Key, frequency float64) {
+func (c *coldest) set(key plan.Key, frequency float64) {
 	if i, ok := c.h.place[key]; ok {
 		c.h.users[i].frequency = frequency
 		heap.Fix(&c.h, i)
@@ -28,21 +28,21 @@ func (c *coldest) set(key kv.Key, frequency float64) {
 	heap.Push(&c.h, user{key, frequency})
 }
 
-func (c *coldest) remove(key kv.Key) {
+func (c *coldest) remove(key plan.Key) {
 	if i, ok := c.h.place[key]; ok {
 		heap.Remove(&c.h, i)
 	}
 }
 
-func (c *coldest) first() (kv.Key, float64, bool) {
+func (c *coldest) first() (plan.Key, float64, bool) {
 	if len(c.h.users) == 0 {
-		return kv.Key{}, 0, false
+		return plan.Key{}, 0, false
 	}
 	return c.h.users[0].key, c.h.users[0].frequency, true
 }
 
 // refresh looks at n users again, in turn.
-func (c *coldest) refresh(n int, estimate func(kv.Key) float64) {
+func (c *coldest) refresh(n int, estimate func(plan.Key) float64) {
 	for range min(n, len(c.h.users)) {
 		c.at = (c.at + 1) % len(c.h.users)
 		c.set(c.h.users[c.at].key, estimate(c.h.users[c.at].key))
@@ -52,7 +52,7 @@ func (c *coldest) refresh(n int, estimate func(kv.Key) float64) {
 // userHeap is the heap itself, which knows where each user is.
 type userHeap struct {
 	users []user
-	place map[kv.Key]int
+	place map[plan.Key]int
 }
 
 func (h *userHeap) Len() int           { return len(h.users) }

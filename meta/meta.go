@@ -16,7 +16,6 @@ import (
 	"time"
 
 	"grebe/internal/record"
-	"grebe/kv"
 	"grebe/plan"
 	"grebe/schedule"
 )
@@ -40,7 +39,7 @@ type Options struct {
 // Index holds the state of all entries of one model.
 type Index struct {
 	mu      sync.Mutex
-	entries map[kv.Key]Entry
+	entries map[plan.Key]Entry
 	users   *schedule.Frequency
 	items   *schedule.Frequency
 	coldest coldest // cached users by frequency
@@ -68,7 +67,7 @@ func New(opt Options) (*Index, error) {
 		opt.Buffer = 1 << 16
 	}
 	x := &Index{
-		entries: map[kv.Key]Entry{}, coldest: newColdest(),
+		entries: map[plan.Key]Entry{}, coldest: newColdest(),
 		noted: make([]access, 0, opt.Buffer), counted: make([]schedule.Access, 0, opt.Buffer), rec: opt.Record,
 	}
 	x.rec.In("open", opt.Users, opt.Items, opt.Window, opt.Buffer)
@@ -95,7 +94,7 @@ func frequency(n int, window time.Duration) (*schedule.Frequency, error) {
 }
 
 // Put records that an entry is held.
-func (x *Index) Put(key kv.Key, e Entry, now time.Duration) {
+func (x *Index) Put(key plan.Key, e Entry, now time.Duration) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	if x.rec.On() {
@@ -108,7 +107,7 @@ func (x *Index) Put(key kv.Key, e Entry, now time.Duration) {
 }
 
 // Found records that an entry is held in a lower tier, unless it is known to be held higher.
-func (x *Index) Found(key kv.Key, e Entry) {
+func (x *Index) Found(key plan.Key, e Entry) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	if x.rec.On() {
@@ -120,7 +119,7 @@ func (x *Index) Found(key kv.Key, e Entry) {
 }
 
 // Lookup returns what is known of an entry.
-func (x *Index) Lookup(key kv.Key) (Entry, bool) {
+func (x *Index) Lookup(key plan.Key) (Entry, bool) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	e, ok := x.entries[key]
@@ -128,7 +127,7 @@ func (x *Index) Lookup(key kv.Key) (Entry, bool) {
 }
 
 // Lower records that an entry is held in a lower tier only.
-func (x *Index) Lower(key kv.Key, tier schedule.Tier) {
+func (x *Index) Lower(key plan.Key, tier schedule.Tier) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	if x.rec.On() {
@@ -146,7 +145,7 @@ func (x *Index) Lower(key kv.Key, tier schedule.Tier) {
 }
 
 // Drop records that an entry is no longer held.
-func (x *Index) Drop(key kv.Key) {
+func (x *Index) Drop(key plan.Key) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	if x.rec.On() {
@@ -160,7 +159,7 @@ func (x *Index) Drop(key kv.Key) {
 
 // Sample appends to dst the keys of those of about n entries, others each time, that are on disk only: for who looks whether they still
 // are. A disk drops what has to make room there, and tells nobody.
-func (x *Index) Sample(dst []kv.Key, n int) []kv.Key {
+func (x *Index) Sample(dst []plan.Key, n int) []plan.Key {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	for key, e := range x.entries { // from a random place on
@@ -175,7 +174,7 @@ func (x *Index) Sample(dst []kv.Key, n int) []kv.Key {
 }
 
 // DropDisk records that an entry is no longer on disk, unless it is known to be held higher.
-func (x *Index) DropDisk(key kv.Key) {
+func (x *Index) DropDisk(key plan.Key) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	if x.rec.On() {
@@ -187,14 +186,14 @@ func (x *Index) DropDisk(key kv.Key) {
 }
 
 // Keys returns the keys of all entries.
-func (x *Index) Keys() []kv.Key {
+func (x *Index) Keys() []plan.Key {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	return slices.Collect(maps.Keys(x.entries))
 }
 
 // Status sets tiers[i] to where the entry of keys[i] is, Missing where it is nowhere.
-func (x *Index) Status(keys []kv.Key, tiers []schedule.Tier) {
+func (x *Index) Status(keys []plan.Key, tiers []schedule.Tier) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	for i := range keys {
@@ -210,7 +209,7 @@ func (x *Index) Status(keys []kv.Key, tiers []schedule.Tier) {
 }
 
 // User returns a user's frequency, and the lowest one among cached users.
-func (x *Index) User(key kv.Key, now time.Duration) (frequency, coldest float64) {
+func (x *Index) User(key plan.Key, now time.Duration) (frequency, coldest float64) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	// Frequencies fall by themselves as the window slides: look at the coldest again, a few times.
@@ -234,7 +233,7 @@ func (x *Index) User(key kv.Key, now time.Duration) (frequency, coldest float64)
 }
 
 // Items sets out[i] to the expected uses of keys[i] where tiers[i] is Missing.
-func (x *Index) Items(keys []kv.Key, tiers []schedule.Tier, now time.Duration, out []float32) {
+func (x *Index) Items(keys []plan.Key, tiers []schedule.Tier, now time.Duration, out []float32) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	for i := range keys {
@@ -250,7 +249,7 @@ func (x *Index) Items(keys []kv.Key, tiers []schedule.Tier, now time.Duration, o
 }
 
 // NoteUser notes a request of a user, to be counted later.
-func (x *Index) NoteUser(key kv.Key, now time.Duration, hit bool) {
+func (x *Index) NoteUser(key plan.Key, now time.Duration, hit bool) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	if x.rec.On() {
@@ -261,7 +260,7 @@ func (x *Index) NoteUser(key kv.Key, now time.Duration, hit bool) {
 
 // NoteItems notes a request that had these items as candidates, to be counted later. It counts in either prefix order:
 // the count is how often the items' KV could have been used.
-func (x *Index) NoteItems(keys []kv.Key, now time.Duration) {
+func (x *Index) NoteItems(keys []plan.Key, now time.Duration) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	if x.rec.On() {
@@ -308,7 +307,7 @@ func (x *Index) apply(now time.Duration) {
 		}
 	}
 	x.noted = x.noted[:0]
-	x.coldest.refresh(refreshed, func(k kv.Key) float64 { return x.users.Estimate(Hash(k), now) })
+	x.coldest.refresh(refreshed, func(k plan.Key) float64 { return x.users.Estimate(Hash(k), now) })
 }
 
 // Len returns the number of entries.
@@ -319,7 +318,7 @@ func (x *Index) Len() int {
 }
 
 // Hash shortens a key, which is a digest, for the frequency tables.
-func Hash(k kv.Key) uint64 {
+func Hash(k plan.Key) uint64 {
 	h := uint64(0)
 	for _, b := range k[:8] {
 		h = h<<8 | uint64(b)

@@ -11,7 +11,7 @@ import (
 	"grebe/schedule"
 )
 
-func key(i int) kv.Key { return kv.KeyOf(kv.Key{}, nil, fmt.Sprint(i)) }
+func key(i int) plan.Key { return kv.KeyOf(plan.Key{}, nil, fmt.Sprint(i)) }
 
 func newIndex(t testing.TB, opt Options) *Index {
 	t.Helper()
@@ -24,7 +24,7 @@ func newIndex(t testing.TB, opt Options) *Index {
 
 func TestStatusFollowsPutAndDrop(t *testing.T) {
 	x := newIndex(t, Options{Users: 100, Items: 100})
-	keys := []kv.Key{key(0), key(1), key(2)}
+	keys := []plan.Key{key(0), key(1), key(2)}
 	x.Put(keys[1], Entry{Kind: plan.Item, Tokens: 10, Tier: schedule.Host}, 0)
 	x.Put(keys[2], Entry{Kind: plan.Item, Tokens: 10, Tier: schedule.Disk}, 0)
 	tiers := make([]schedule.Tier, 3)
@@ -104,7 +104,7 @@ func TestAccessesAreCountedLater(t *testing.T) {
 	if f := frequency(); f != 10 {
 		t.Errorf("ten accesses count %v", f)
 	}
-	items := []kv.Key{key(7), key(8)}
+	items := []plan.Key{key(7), key(8)}
 	x.NoteItems(items[:1], time.Second)
 	x.Apply(time.Second)
 	uses := make([]float32, 2)
@@ -120,7 +120,7 @@ func TestAccessesAreCountedLater(t *testing.T) {
 
 func TestNothingAllocates(t *testing.T) {
 	x := newIndex(t, Options{Users: 1000, Items: 1000})
-	keys := make([]kv.Key, 100)
+	keys := make([]plan.Key, 100)
 	for i := range keys {
 		keys[i] = key(i)
 		x.Put(keys[i], Entry{Kind: plan.Kind(1 + i%2), Tier: schedule.Host}, 0)

@@ -18,6 +18,7 @@ import (
 	"grebe/compute"
 	"grebe/engine"
 	"grebe/kv"
+	"grebe/plan"
 	"grebe/pool"
 	"grebe/schedule"
 	"grebe/server/dispatch"
@@ -27,17 +28,17 @@ import (
 // gate is a tier of which a test says when, and whether, records are read.
 type gate struct {
 	kv.Tier
-	read atomic.Pointer[func(key [32]byte) bool]
+	read atomic.Pointer[func(key plan.Key) bool]
 }
 
-func (g *gate) Get(key [32]byte, place func([]byte, int64) ([][]byte, error)) ([]byte, bool, error) {
+func (g *gate) Get(key plan.Key, place func([]byte, int64) ([][]byte, error)) ([]byte, bool, error) {
 	if read := g.read.Load(); read != nil && !(*read)(key) {
 		return nil, false, nil
 	}
 	return g.Tier.Get(key, place)
 }
 
-func (g *gate) set(read func(key [32]byte) bool) { g.read.Store(&read) }
+func (g *gate) set(read func(key plan.Key) bool) { g.read.Store(&read) }
 
 // beginning is an engine that tells when it begins.
 type beginning struct {
@@ -149,7 +150,7 @@ func TestBlocksFromDiskBesideTheBatch(t *testing.T) {
 	var reads atomic.Int32
 	guard := time.AfterFunc(time.Minute, func() { t.Error("the batch waits for what waits for it"); begin() })
 	defer guard.Stop()
-	g.set(func([32]byte) bool {
+	g.set(func(plan.Key) bool {
 		if reads.Add(1) > 1 {
 			<-begun
 		}
@@ -179,7 +180,7 @@ func TestNobodyWaitsForADiskThatHangs(t *testing.T) {
 	must(t, err)
 	w.lower(t)
 	hangs, reading := make(chan struct{}), make(chan struct{}, 100)
-	g.set(func([32]byte) bool { reading <- struct{}{}; <-hangs; return true })
+	g.set(func(plan.Key) bool { reading <- struct{}{}; <-hangs; return true })
 	req.Prefix, req.User.Id = "blend", ""
 	ctx, cancel := context.WithCancel(t.Context())
 	go func() { <-reading; cancel() }()
@@ -235,7 +236,7 @@ func TestBlendFromAFaultyDisk(t *testing.T) {
 			}
 			w.lower(t)
 			var turn atomic.Uint64
-			g.set(func([32]byte) bool {
+			g.set(func(plan.Key) bool {
 				n := turn.Add(1) * 0x9e3779b97f4a7c15 >> 56
 				for range n { // others go on
 					runtime.Gosched()

@@ -12,6 +12,7 @@ import (
 	"grebe/catalog"
 	"grebe/embed"
 	"grebe/kv/disk"
+	"grebe/plan"
 )
 
 // Changes that a catalog refuses since its disk failed are logged once and counted.
@@ -75,7 +76,7 @@ func TestReadinessTellsOfDisks(t *testing.T) {
 	if err := os.RemoveAll(dir); err != nil {
 		t.Fatal(err)
 	}
-	if err := store.Put(disk.Key{1}, nil, [][]byte{{1}}); err == nil {
+	if err := store.Put(plan.Key{1}, nil, [][]byte{{1}}); err == nil {
 		t.Fatal("a record was written to a folder that is gone")
 	}
 	rec := w.ask("GET", "/v2/health/ready", "")

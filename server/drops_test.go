@@ -14,6 +14,7 @@ import (
 
 	grebev1 "grebe/api/grebe/v1"
 	"grebe/kv"
+	"grebe/plan"
 )
 
 // slowTier is a disk on which deletions wait for a test.
@@ -24,7 +25,7 @@ type slowTier struct {
 	gate chan struct{} // closed: they go on
 }
 
-func (d *slowTier) Delete(keys ...[32]byte) error {
+func (d *slowTier) Delete(keys ...plan.Key) error {
 	d.mu.Lock()
 	d.keys = append(d.keys, len(keys))
 	d.mu.Unlock()

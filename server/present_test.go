@@ -13,6 +13,7 @@ import (
 	grebev1 "grebe/api/grebe/v1"
 	"grebe/engine"
 	"grebe/kv"
+	"grebe/plan"
 )
 
 // Whoever is deleted while a request of theirs is computed is not cached by it, nor listed among those who are asked for.
@@ -88,7 +89,7 @@ type badErasure struct {
 	bad *atomic.Bool
 }
 
-func (b badErasure) Delete(keys ...[32]byte) error {
+func (b badErasure) Delete(keys ...plan.Key) error {
 	if b.bad.Load() {
 		return errors.New("bad sector")
 	}

@@ -174,7 +174,7 @@ func (n *realNode) run(ctx context.Context, p *pool.Pool) (*Real, error) {
 func (n *realNode) serve(ctx context.Context, r *regime.Request, due time.Time) error {
 	var id [8]byte
 	binary.LittleEndian.PutUint64(id[:], r.User)
-	key := kv.KeyOf(kv.Key{}, nil, string(id[:]))
+	key := kv.KeyOf(plan.Key{}, nil, string(id[:]))
 	e, _ := n.store.Get(key)
 	cached := 0
 	if e != nil {

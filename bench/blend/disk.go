@@ -67,7 +67,7 @@ type slowed struct {
 	rate float64
 }
 
-func (s *slowed) Get(key [32]byte, place func([]byte, int64) ([][]byte, error)) ([]byte, bool, error) {
+func (s *slowed) Get(key plan.Key, place func([]byte, int64) ([][]byte, error)) ([]byte, bool, error) {
 	start, size := time.Now(), int64(0)
 	meta, ok, err := s.Store.Get(key, func(meta []byte, n int64) ([][]byte, error) { size = n; return place(meta, n) })
 	if s.rate > 0 {
@@ -76,7 +76,7 @@ func (s *slowed) Get(key [32]byte, place func([]byte, int64) ([][]byte, error)) 
 	return meta, ok, err
 }
 
-func (s *slowed) Delete(...[32]byte) error { return nil }
+func (s *slowed) Delete(...plan.Key) error { return nil }
 
 // shelf is a system whose blocks are on a disk.
 type shelf struct {
@@ -231,11 +231,11 @@ func (s *shelf) first(j *engine.Job) (float64, error) {
 }
 
 // shelve puts the blocks of a prompt on the disk, and has the store own them.
-func (s *shelf) shelve(q *question) []kv.Key {
-	keys := make([]kv.Key, len(q.parts))
+func (s *shelf) shelve(q *question) []plan.Key {
+	keys := make([]plan.Key, len(q.parts))
 	for i := range q.parts {
 		if part := &q.parts[i]; part.Source == blend.Block {
-			keys[i] = kv.KeyOf(kv.Key{}, nil, fmt.Sprint(q.laid.items, i))
+			keys[i] = kv.KeyOf(plan.Key{}, nil, fmt.Sprint(q.laid.items, i))
 			s.store.Publish(plan.Item, keys[i], nil, part.Entry)
 		}
 	}
@@ -256,7 +256,7 @@ type diskRun struct {
 }
 
 // fromMemory answers with blocks that are brought to memory before.
-func (s *shelf) fromMemory(ctx context.Context, job *engine.Job, keys []kv.Key) (ms float64, r *engine.Result, err error) {
+func (s *shelf) fromMemory(ctx context.Context, job *engine.Job, keys []plan.Key) (ms float64, r *engine.Result, err error) {
 	j, l := s.start(beside, job, keys)
 	defer l.release()
 	if err := j.Fetch(ctx); err != nil {
@@ -268,7 +268,7 @@ func (s *shelf) fromMemory(ctx context.Context, job *engine.Job, keys []kv.Key) 
 }
 
 // fromDisk answers with blocks that are on the disk alone.
-func (s *shelf) fromDisk(ctx context.Context, way int, job *engine.Job, keys []kv.Key) (out diskRun, err error) {
+func (s *shelf) fromDisk(ctx context.Context, way int, job *engine.Job, keys []plan.Key) (out diskRun, err error) {
 	if err := s.lower(keys); err != nil {
 		return out, err
 	}
@@ -288,9 +288,9 @@ func (s *shelf) fromDisk(ctx context.Context, way int, job *engine.Job, keys []k
 func milliseconds(since time.Time) float64 { return time.Since(since).Seconds() * 1000 }
 
 // lower has the blocks leave memory, and the system's cache.
-func (s *shelf) lower(keys []kv.Key) error {
+func (s *shelf) lower(keys []plan.Key) error {
 	for _, key := range keys {
-		if key == (kv.Key{}) {
+		if key == (plan.Key{}) {
 			continue
 		}
 		if err := s.store.Delete(key); err != nil { // the disk keeps it, see slowed
@@ -313,12 +313,12 @@ type reading struct {
 }
 
 // start begins to read the blocks of a job, which it returns a copy of.
-func (s *shelf) start(way int, job *engine.Job, keys []kv.Key) (*engine.Job, *reading) {
+func (s *shelf) start(way int, job *engine.Job, keys []plan.Key) (*engine.Job, *reading) {
 	j, b := *job, *job.Blend
 	b.Parts = slices.Clone(b.Parts)
 	tokens := 0
 	for i := range b.Parts {
-		if part := &b.Parts[i]; keys[i] != (kv.Key{}) {
+		if part := &b.Parts[i]; keys[i] != (plan.Key{}) {
 			part.Entry = nil
 			tokens += part.Tokens
 		}
@@ -329,7 +329,7 @@ func (s *shelf) start(way int, job *engine.Job, keys []kv.Key) (*engine.Job, *re
 	l.wg.Go(func() {
 		defer l.End()
 		for i := range keys {
-			if keys[i] == (kv.Key{}) {
+			if keys[i] == (plan.Key{}) {
 				continue
 			}
 			if e, _ := s.store.Get(keys[i]); e != nil {

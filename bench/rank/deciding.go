@@ -122,8 +122,8 @@ func packing(shape *compute.Shape, tokens int) (Packing, error) {
 	defer pages.Close()
 	store := kv.New(*shape, pages)
 	defer store.Close()
-	live := map[kv.Key]int{} // tokens of each
-	store.OnDrop(func(k kv.Key) { delete(live, k) })
+	live := map[plan.Key]int{} // tokens of each
+	store.OnDrop(func(k plan.Key) { delete(live, k) })
 	random := rand.New(rand.NewPCG(3, 4))
 	for i := range items * churn {
 		n := tokens/2 + random.IntN(tokens+1)
@@ -131,11 +131,11 @@ func packing(shape *compute.Shape, tokens int) (Packing, error) {
 		if err != nil {
 			return c, err
 		}
-		key := kv.KeyOf(kv.Key{}, []int32{int32(i)}, "")
+		key := kv.KeyOf(plan.Key{}, []int32{int32(i)}, "")
 		store.Publish(plan.Item, key, nil, e)
 		live[key] = n
 		e.Release()
-		again := kv.KeyOf(kv.Key{}, []int32{int32(random.IntN(i + 1))}, "")
+		again := kv.KeyOf(plan.Key{}, []int32{int32(random.IntN(i + 1))}, "")
 		if e, _ := store.Get(again); e != nil {
 			e.Release()
 		}

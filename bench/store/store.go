@@ -130,8 +130,8 @@ const (
 type bench struct {
 	o     *Options
 	store *kv.Store
-	items []kv.Key
-	users []kv.Key
+	items []plan.Key
+	users []plan.Key
 	rng   *rand.Rand
 }
 
@@ -176,7 +176,7 @@ func run(ctx context.Context, o *Options, dir string) (*Report, error) {
 // fill publishes all entries and has them written below.
 func (b *bench) fill(ctx context.Context, items, users int) error {
 	for i := range items {
-		key := kv.KeyOf(kv.Key{}, []int32{int32(i)}, "item")
+		key := kv.KeyOf(plan.Key{}, []int32{int32(i)}, "item")
 		e, err := b.store.Reserve(kv.Exact, 1, nil)
 		if err != nil {
 			return err
@@ -191,7 +191,7 @@ func (b *bench) fill(ctx context.Context, items, users int) error {
 		}
 	}
 	for i := range users {
-		b.users = append(b.users, kv.KeyOf(kv.Key{}, []int32{int32(i)}, "user"))
+		b.users = append(b.users, kv.KeyOf(plan.Key{}, []int32{int32(i)}, "user"))
 		if err := b.publish(i); err != nil {
 			return err
 		}

@@ -249,7 +249,7 @@ func (o *Options) tier(ctx context.Context, s *stack, tier string, want map[int]
 	return cells, nil
 }
 
-func key(item int) kv.Key { return kv.KeyOf(kv.Key{}, []int32{int32(item)}, "item") }
+func key(item int) plan.Key { return kv.KeyOf(plan.Key{}, []int32{int32(item)}, "item") }
 
 // keep computes items and publishes their KV.
 func (s *stack) keep(ctx context.Context, items int) error {

@@ -15,6 +15,7 @@ import (
 	"grebe/kv/disk"
 	"grebe/meta"
 	"grebe/model/safetensors"
+	"grebe/plan"
 	"grebe/pool"
 	"grebe/prompt"
 	"grebe/schedule"
@@ -131,19 +132,19 @@ func (s *memory) openDisk(cfg *config.Config, mc *config.Model, store *kv.Store,
 // checkpointVersion digests all of a model that its KV depends on, so that entries of another
 // checkpoint, configuration, format or table of items are never used. Rows that change in the table itself
 // are not seen.
-func checkpointVersion(ctx context.Context, cfg *config.Config, mc *config.Model) (kv.Key, error) {
+func checkpointVersion(ctx context.Context, cfg *config.Config, mc *config.Model) (plan.Key, error) {
 	described, err := readfile.Regular(filepath.Join(mc.Path, "config.json"), 16<<20)
 	if err != nil {
-		return kv.Key{}, err
+		return plan.Key{}, err
 	}
 	weights, err := safetensors.Open(mc.Path)
 	if err != nil {
-		return kv.Key{}, err
+		return plan.Key{}, err
 	}
 	defer weights.Close()
 	digest, err := weights.DigestWithin(ctx)
 	if err != nil {
-		return kv.Key{}, err
+		return plan.Key{}, err
 	}
 	return kv.KeyOf(digest, nil, fmt.Sprintf("%d %s %s\n%s%s", kv.ComputeVersion, mc.DType, mc.KVDType, described, describeTable(cfg, mc.ItemTable))), nil
 }

@@ -10,8 +10,8 @@ import (
 	"testing"
 
 	"grebe/internal/config"
-	"grebe/kv"
 	"grebe/model/safetensors"
+	"grebe/plan"
 )
 
 // A checkpoint of HSTU is served like any other: events come in, rankings and recommendations go out, and a
@@ -94,7 +94,7 @@ func withoutRetrieval(t *testing.T, from string) string {
 // KV on disk is another's when it was computed from another table of items.
 func TestCheckpointVersionOfTables(t *testing.T) {
 	path := filepath.Join("..", "..", "testdata", "fixtures", "hstu", "absolute")
-	seen := map[kv.Key]string{}
+	seen := map[plan.Key]string{}
 	for name, table := range map[string]config.Table{
 		"none":          {},
 		"pebble":        {Name: "a", Store: "pebble", Dim: 32},

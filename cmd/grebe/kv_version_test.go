@@ -9,6 +9,7 @@ import (
 	"grebe/kv"
 	"grebe/kv/disk"
 	"grebe/model/safetensors"
+	"grebe/plan"
 )
 
 // TestKVFromBeforeAFixIsNotReused: records that a release wrote whose devices computed wrong KV are not found, and are erased.
@@ -29,8 +30,8 @@ func TestKVFromBeforeAFixIsNotReused(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	dir, key := t.TempDir(), disk.Key{1}
-	write := func(version kv.Key) {
+	dir, key := t.TempDir(), plan.Key{1}
+	write := func(version plan.Key) {
 		t.Helper()
 		d, err := disk.Open(dir, disk.Options{Budget: 16 << 20, Version: version})
 		if err != nil {

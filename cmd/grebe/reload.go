@@ -21,6 +21,7 @@ import (
 	"grebe/internal/config"
 	"grebe/kv"
 	"grebe/kv/disk"
+	"grebe/plan"
 	"grebe/pool"
 	"grebe/server"
 	"grebe/server/dispatch"
@@ -32,7 +33,7 @@ import (
 type unit struct {
 	*stack
 	model   server.Model
-	version kv.Key       // of all that KV depends on
+	version plan.Key     // of all that KV depends on
 	config  config.Model // that it was opened with, its folder resolved
 	memory  *memory
 	queue   *dispatch.Dispatcher
@@ -43,7 +44,7 @@ type unit struct {
 type memory struct {
 	*stack
 	shape   compute.Shape
-	version kv.Key // of the checkpoint that it was made for
+	version plan.Key // of the checkpoint that it was made for
 	store   *kv.Store
 	pages   *pool.Pool
 	disk    *disk.Store
@@ -166,7 +167,7 @@ func (s *stack) openUnit(ctx context.Context, cfg *config.Config, mc *config.Mod
 }
 
 // versionName is short for a checkpoint and how it is asked.
-func versionName(version kv.Key, mc *config.Model) string {
+func versionName(version plan.Key, mc *config.Model) string {
 	asked := *mc
 	asked.Path = ""
 	all := kv.KeyOf(version, nil, fmt.Sprintf("%+v", asked))
@@ -235,7 +236,7 @@ func (m *memory) leave(left []*unit) error {
 }
 
 // keep has what is written to disk from now on be that of a checkpoint.
-func (m *memory) keep(version kv.Key) error {
+func (m *memory) keep(version plan.Key) error {
 	if m.disk == nil {
 		return nil
 	}

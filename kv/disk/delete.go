@@ -3,6 +3,8 @@ package disk
 import (
 	"errors"
 	"fmt"
+
+	"grebe/plan"
 )
 
 // Delete removes records, durably: when it returns nil no byte of their meta or payload is in the
@@ -10,7 +12,7 @@ import (
 // replaced before. A crash during Delete leaves each record whole or gone. Keys that are not there
 // are no error. After an error the records are not served any more, but their bytes may be there:
 // call Delete again. Deleting many keys at once costs little more than deleting one.
-func (s *Store) Delete(keys ...Key) error {
+func (s *Store) Delete(keys ...plan.Key) error {
 	s.w.Lock()
 	defer s.w.Unlock()
 	s.mu.Lock()

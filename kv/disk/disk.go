@@ -29,6 +29,7 @@ import (
 	"sync"
 
 	"grebe/internal/durable"
+	"grebe/plan"
 )
 
 // MaxMeta is the most bytes of meta a record may have.
@@ -40,9 +41,6 @@ var (
 	ErrTooLarge = errors.New("record does not fit the budget")
 	ErrNoRoom   = errors.New("no room: readers hold what was evicted")
 )
-
-// Key names a record.
-type Key = [32]byte
 
 // Options of a store. Its memory is bounded by Budget: the index takes about 70 bytes per record, and a
 // record takes at least 4 KiB of files.
@@ -119,14 +117,14 @@ type Store struct {
 	lingering int64 // part of held: removed files that readers keep open
 	closed    bool
 	stats     Stats
-	report    func(keys []Key) // nil: nobody is told of drops
-	dropped   []Key            // not reported yet
+	report    func(keys []plan.Key) // nil: nobody is told of drops
+	dropped   []plan.Key            // not reported yet
 }
 
 // OnDrop has f called with the keys of records that the store drops: evicted, damaged, deleted or lost in a compaction. A key may have
 // a record again when f is called, so f asks Has. Drops are reported without Store.mu held. OnDrop MUST be called before the
 // store is used concurrently.
-func (s *Store) OnDrop(f func(keys []Key)) { s.report = f }
+func (s *Store) OnDrop(f func(keys []plan.Key)) { s.report = f }
 
 // reportDrops reports what was dropped. The caller does not hold mu.
 func (s *Store) reportDrops() {

@@ -12,18 +12,20 @@ import (
 	"sync"
 	"syscall"
 	"testing"
+
+	"grebe/plan"
 )
 
 const mib = 1 << 20
 
-func keyOf(n int) (k Key) {
+func keyOf(n int) (k plan.Key) {
 	binary.LittleEndian.PutUint64(k[:], uint64(n)*0x9e3779b97f4a7c15)
 	binary.LittleEndian.PutUint64(k[24:], uint64(n))
 	return k
 }
 
 // pattern fills n bytes that only this key, kind and generation have. No byte is zero.
-func pattern(key Key, kind byte, gen, n int) []byte {
+func pattern(key plan.Key, kind byte, gen, n int) []byte {
 	var seed [32]byte
 	copy(seed[:], key[:])
 	seed[9] ^= kind
@@ -49,7 +51,7 @@ func cutUp(r *rand.Rand, b []byte) [][]byte {
 }
 
 // fetch gets a record into fresh memory.
-func fetch(t *testing.T, s *Store, key Key) (meta, payload []byte, ok bool) {
+func fetch(t *testing.T, s *Store, key plan.Key) (meta, payload []byte, ok bool) {
 	t.Helper()
 	meta, ok, err := s.Get(key, func(_ []byte, n int64) ([][]byte, error) {
 		payload = make([]byte, n)
@@ -61,7 +63,7 @@ func fetch(t *testing.T, s *Store, key Key) (meta, payload []byte, ok bool) {
 	return meta, payload, ok
 }
 
-func mustPut(t *testing.T, s *Store, key Key, meta, payload []byte) {
+func mustPut(t *testing.T, s *Store, key plan.Key, meta, payload []byte) {
 	t.Helper()
 	if err := s.Put(key, meta, [][]byte{payload}); err != nil {
 		t.Fatal(err)
@@ -142,7 +144,7 @@ func TestPutGetReopen(t *testing.T) {
 			}
 		}
 		seen := 0
-		s.Range(func(key Key, meta []byte, size int64) bool { seen++; return true })
+		s.Range(func(key plan.Key, meta []byte, size int64) bool { seen++; return true })
 		if seen != len(sizes) {
 			t.Fatalf("range saw %d records, want %d", seen, len(sizes))
 		}
@@ -381,7 +383,7 @@ func concurrentStep(t *testing.T, s *Store, r *rand.Rand) {
 			t.Error(err)
 		}
 	case 4:
-		s.Range(func(key Key, meta []byte, _ int64) bool {
+		s.Range(func(key plan.Key, meta []byte, _ int64) bool {
 			if !bytes.Equal(meta, pattern(key, 'm', 0, 40)) {
 				t.Error("range gave wrong meta")
 			}

@@ -5,6 +5,8 @@ import (
 	"os"
 	"path/filepath"
 	"testing"
+
+	"grebe/plan"
 )
 
 // Who follows the puts and the reported drops knows what the store has.
@@ -14,9 +16,9 @@ func TestDropsAreReported(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	known := map[Key]bool{}
+	known := map[plan.Key]bool{}
 	reports := 0
-	s.OnDrop(func(keys []Key) {
+	s.OnDrop(func(keys []plan.Key) {
 		for _, k := range keys {
 			if _, ok := s.Has(k); !ok {
 				delete(known, k)
@@ -27,7 +29,7 @@ func TestDropsAreReported(t *testing.T) {
 	same := func(when string) {
 		t.Helper()
 		n := 0
-		s.Range(func(k Key, _ []byte, _ int64) bool {
+		s.Range(func(k plan.Key, _ []byte, _ int64) bool {
 			if n++; !known[k] {
 				t.Fatalf("%s: a record is there that was reported as dropped", when)
 			}

@@ -7,6 +7,8 @@ import (
 	"path/filepath"
 	"syscall"
 	"testing"
+
+	"grebe/plan"
 )
 
 // A closed store does nothing any more and says so.
@@ -32,7 +34,7 @@ func TestClosedStoreRefuses(t *testing.T) {
 	if _, _, ok := s.Stat(keyOf(1)); ok {
 		t.Error("it knows a record's meta")
 	}
-	s.Range(func(Key, []byte, int64) bool { t.Error("it lists a record"); return true })
+	s.Range(func(plan.Key, []byte, int64) bool { t.Error("it lists a record"); return true })
 }
 
 // Options are checked at their borders, and have the defaults that they promise.
@@ -325,8 +327,8 @@ func TestRangeStops(t *testing.T) {
 	if err := s.Delete(keyOf(2)); err != nil {
 		t.Fatal(err)
 	}
-	seen := map[Key]int64{}
-	s.Range(func(key Key, meta []byte, size int64) bool {
+	seen := map[plan.Key]int64{}
+	s.Range(func(key plan.Key, meta []byte, size int64) bool {
 		if len(meta) != 1 || int64(meta[0]) != size {
 			t.Errorf("meta %v of %d bytes", meta, size)
 		}
@@ -337,7 +339,7 @@ func TestRangeStops(t *testing.T) {
 		t.Errorf("%d records, want the four that are there", len(seen))
 	}
 	n := 0
-	s.Range(func(Key, []byte, int64) bool { n++; return n < 2 })
+	s.Range(func(plan.Key, []byte, int64) bool { n++; return n < 2 })
 	if n != 2 {
 		t.Errorf("%d records after the second said stop", n)
 	}

@@ -4,6 +4,8 @@ import (
 	"bytes"
 	"encoding/binary"
 	"hash/crc32"
+
+	"grebe/plan"
 )
 
 // The layout is described in FORMAT.md; the two must agree.
@@ -32,7 +34,7 @@ type header struct {
 	nonce      uint64 // of the segment: bytes copied from elsewhere are no record
 	offset     uint64 // of the record in the segment, for the same reason
 	seq        uint64 // order of writing
-	key        Key
+	key        plan.Key
 	version    [32]byte
 	payload    int64
 	meta       int
@@ -96,7 +98,7 @@ func decode(b []byte, nonce uint64, offset int64) (header, bool) {
 		nonce:      le.Uint64(b[8:]),
 		offset:     le.Uint64(b[16:]),
 		seq:        le.Uint64(b[24:]),
-		key:        Key(b[32:64]),
+		key:        plan.Key(b[32:64]),
 		version:    [32]byte(b[64:96]),
 		payload:    int64(le.Uint64(b[96:])),
 		meta:       int(le.Uint32(b[104:])),

@@ -1,6 +1,10 @@
 package disk
 
-import "testing"
+import (
+	"testing"
+
+	"grebe/plan"
+)
 
 // FuzzOpen opens a folder whose segment holds any bytes: nothing panics, what is found can be read, the books are right, and the store can be written.
 func FuzzOpen(f *testing.F) {
@@ -25,8 +29,8 @@ func FuzzOpen(f *testing.F) {
 			t.Fatal(err)
 		}
 		s := mustOpen(t, d, Options{Budget: mib})
-		var keys []Key
-		s.Range(func(key Key, _ []byte, _ int64) bool {
+		var keys []plan.Key
+		s.Range(func(key plan.Key, _ []byte, _ int64) bool {
 			keys = append(keys, key)
 			return true
 		})

@@ -1,10 +1,14 @@
 package disk
 
-import "hash/maphash"
+import (
+	"hash/maphash"
+
+	"grebe/plan"
+)
 
 // record says where a record is. It has no pointers, so that the collector does not scan the index.
 type record struct {
-	key          Key
+	key          plan.Key
 	payload      int64
 	seg          uint32 // 0: the id is free
 	block        uint32 // offset in the segment, in blocks
@@ -38,12 +42,12 @@ func newIndex() *index {
 
 func (x *index) at(id uint32) *record { return &x.slabs[id/slabLen][id%slabLen] }
 
-func (x *index) bucket(key *Key) *uint32 {
+func (x *index) bucket(key *plan.Key) *uint32 {
 	return &x.heads[maphash.Bytes(x.seed, key[:])&uint64(len(x.heads)-1)]
 }
 
 // find returns the id of a key, or 0.
-func (x *index) find(key *Key) uint32 {
+func (x *index) find(key *plan.Key) uint32 {
 	for id := *x.bucket(key); id != 0; id = x.at(id).chain {
 		if x.at(id).key == *key {
 			return id
@@ -53,7 +57,7 @@ func (x *index) find(key *Key) uint32 {
 }
 
 // add gives a key that the index lacks an id, as the one used last. The caller sets its place.
-func (x *index) add(key *Key) uint32 {
+func (x *index) add(key *plan.Key) uint32 {
 	if x.len == len(x.heads) {
 		x.grow()
 	}

@@ -5,12 +5,14 @@ import (
 	"math/rand/v2"
 	"testing"
 	"unsafe"
+
+	"grebe/plan"
 )
 
 func TestIndexAgainstMap(t *testing.T) {
 	x := newIndex()
-	want := map[Key]uint32{}
-	var used []Key
+	want := map[plan.Key]uint32{}
+	var used []plan.Key
 	r := rand.New(rand.NewPCG(1, 2))
 	for range 20_000 {
 		k := keyOf(r.IntN(3000))
@@ -30,7 +32,7 @@ func TestIndexAgainstMap(t *testing.T) {
 	if x.len != len(want) {
 		t.Fatalf("%d records, want %d", x.len, len(want))
 	}
-	last := map[Key]int{}
+	last := map[plan.Key]int{}
 	for i, k := range used {
 		last[k] = i
 	}

@@ -7,6 +7,8 @@ import (
 	"testing"
 
 	"pgregory.net/rapid"
+
+	"grebe/plan"
 )
 
 // model is what a store should hold: of each key the generation put last, and whether it must be
@@ -116,8 +118,8 @@ func runModel(t *testing.T, rt *rapid.T, d *memFolder) {
 			}
 		},
 		"range": func(rt *rapid.T) {
-			seen := map[Key]bool{}
-			s.Range(func(k Key, meta []byte, n int64) bool { seen[k] = true; return true })
+			seen := map[plan.Key]bool{}
+			s.Range(func(k plan.Key, meta []byte, n int64) bool { seen[k] = true; return true })
 			if len(seen) != len(m.gen) {
 				rt.Fatalf("range saw %d records, want %d", len(seen), len(m.gen))
 			}

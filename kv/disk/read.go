@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"hash/crc32"
 	"io"
+
+	"grebe/plan"
 )
 
 // step is how much is read or written between two looks at the checksum: small enough that the bytes
@@ -16,7 +18,7 @@ var errDamaged = errors.New("damaged")
 // Get reads a record into memory that place returns: pieces of together n bytes, asked for once the
 // record's meta is known to be right. It reports whether the record was there; where it was not, the
 // pieces hold nothing of use. An error is place's own: whatever is wrong with the record is a miss.
-func (s *Store) Get(key Key, place func(meta []byte, n int64) ([][]byte, error)) (meta []byte, ok bool, err error) {
+func (s *Store) Get(key plan.Key, place func(meta []byte, n int64) ([][]byte, error)) (meta []byte, ok bool, err error) {
 	r, seg, err := s.pin(&key, true)
 	if seg == nil {
 		return nil, false, err
@@ -47,7 +49,7 @@ func (s *Store) Get(key Key, place func(meta []byte, n int64) ([][]byte, error))
 
 // Has reports, without touching the disk, whether a record is in the index, and the size of its
 // payload.
-func (s *Store) Has(key Key) (size int64, ok bool) {
+func (s *Store) Has(key plan.Key) (size int64, ok bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	id := s.index.find(&key)
@@ -59,7 +61,7 @@ func (s *Store) Has(key Key) (size int64, ok bool) {
 
 // Stat returns the meta of a record, read from disk, and the size of its payload. It is no use in the
 // sense of eviction.
-func (s *Store) Stat(key Key) (meta []byte, size int64, ok bool) {
+func (s *Store) Stat(key plan.Key) (meta []byte, size int64, ok bool) {
 	r, seg, _ := s.pin(&key, false)
 	if seg == nil {
 		return nil, 0, false
@@ -75,7 +77,7 @@ func (s *Store) Stat(key Key) (meta []byte, size int64, ok bool) {
 
 // Range calls f for each record until f returns false, in no order that means anything. Records put
 // or deleted meanwhile may be left out. f may use the store.
-func (s *Store) Range(f func(key Key, meta []byte, size int64) bool) {
+func (s *Store) Range(f func(key plan.Key, meta []byte, size int64) bool) {
 	for id := uint32(1); ; id++ {
 		key, more := s.keyOf(id)
 		if !more {
@@ -91,7 +93,7 @@ func (s *Store) Range(f func(key Key, meta []byte, size int64) bool) {
 }
 
 // keyOf returns the key that has an id, if any, and whether ids go on.
-func (s *Store) keyOf(id uint32) (key *Key, more bool) {
+func (s *Store) keyOf(id uint32) (key *plan.Key, more bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.closed || id >= s.index.ids {
@@ -106,7 +108,7 @@ func (s *Store) keyOf(id uint32) (key *Key, more bool) {
 }
 
 // pin finds a record and keeps its file open. The caller MUST release the segment, if there is one.
-func (s *Store) pin(key *Key, use bool) (record, *segment, error) {
+func (s *Store) pin(key *plan.Key, use bool) (record, *segment, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.closed {

@@ -4,12 +4,14 @@ import (
 	"errors"
 	"fmt"
 	"hash/crc32"
+
+	"grebe/plan"
 )
 
 // Put writes a record, in place of the one the key may have had. It makes room by evicting; where
 // that is not enough or the system fails it returns an error, and the store is as if Put had not been
 // called, less what was evicted. The record can be found when Put returns; it is durable after Sync.
-func (s *Store) Put(key Key, meta []byte, payload [][]byte) error {
+func (s *Store) Put(key plan.Key, meta []byte, payload [][]byte) error {
 	if len(meta) > MaxMeta {
 		return fmt.Errorf("disk: put: %d bytes of meta, at most %d", len(meta), MaxMeta)
 	}

@@ -59,7 +59,7 @@ func (s *system) close(t *testing.T) {
 // serve is what a request does to the caches.
 func (s *system) serve(d *Divider, r *rand.Rand, out []byte) error {
 	user := r.Uint64N(200) + 1
-	key := kv.KeyOf(kv.Key{}, nil, fmt.Sprint(user))
+	key := kv.KeyOf(plan.Key{}, nil, fmt.Sprint(user))
 	e, _ := s.store.Get(key)
 	hit := e != nil
 	if !hit {

@@ -5,7 +5,6 @@ import (
 	"slices"
 	"sync"
 
-	"grebe/kv"
 	"grebe/plan"
 	"grebe/prompt"
 	"grebe/schedule"
@@ -58,7 +57,7 @@ func (c *Cache) noteItem(kind plan.Kind) {
 // were cached. It computes added items where others were ever cached: a model that ranks with users first needs
 // none.
 func (c *Cache) Apply(changes []Change) error {
-	var keys []kv.Key
+	var keys []plan.Key
 	for i := range changes {
 		for _, tokens := range changes[i].Drop {
 			keys = append(keys, c.ItemKey(tokens))
@@ -86,18 +85,18 @@ type changed struct {
 	some chan struct{} // holds one when there may be items
 
 	mu    sync.Mutex
-	items map[kv.Key]*changedItem
+	items map[plan.Key]*changedItem
 	order []*changedItem // those not taken yet; also some that are gone
 }
 
 type changedItem struct {
-	key    kv.Key
+	key    plan.Key
 	tokens []int32
 	gone   bool // it is not listed any more
 }
 
 // add lists an item, unless there are too many.
-func (l *changed) add(key kv.Key, tokens []int32) {
+func (l *changed) add(key plan.Key, tokens []int32) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if len(l.items) >= mostChanged || l.items[key] != nil {
@@ -116,7 +115,7 @@ func (l *changed) add(key kv.Key, tokens []int32) {
 }
 
 // remove takes an item out of the list and reports whether it was there.
-func (l *changed) remove(key kv.Key) bool {
+func (l *changed) remove(key plan.Key) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	it := l.items[key]

@@ -88,7 +88,7 @@ func TestCachedItemsThatChangeAreComputedAgain(t *testing.T) {
 			t.Errorf("%d pieces, want more than %d", pieces, least)
 		}
 		tiers := make([]schedule.Tier, 3)
-		m.opt.Index.Status([]kv.Key{m.ItemKey(tokens(3, 1)), m.ItemKey(tokens(3, 0)), m.ItemKey(tokens(5, 1))}, tiers)
+		m.opt.Index.Status([]plan.Key{m.ItemKey(tokens(3, 1)), m.ItemKey(tokens(3, 0)), m.ItemKey(tokens(5, 1))}, tiers)
 		if tiers[0] == schedule.Missing || tiers[1] != schedule.Missing || tiers[2] != schedule.Missing {
 			t.Errorf("tiers %v of a new form, of an old one and of one in between", tiers)
 		}
@@ -99,8 +99,8 @@ func TestCachedItemsThatChangeAreComputedAgain(t *testing.T) {
 
 // The list of changed items is bounded, whatever is removed from it meanwhile.
 func TestTheListOfChangedItemsIsBounded(t *testing.T) {
-	l := changed{some: make(chan struct{}, 1), items: map[kv.Key]*changedItem{}}
-	key := func(i int) kv.Key { return kv.KeyOf(kv.Key{}, []int32{int32(i)}, "") }
+	l := changed{some: make(chan struct{}, 1), items: map[plan.Key]*changedItem{}}
+	key := func(i int) plan.Key { return kv.KeyOf(plan.Key{}, []int32{int32(i)}, "") }
 	for i := range 3 * mostChanged {
 		l.add(key(i), []int32{int32(i)})
 	}

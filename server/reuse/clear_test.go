@@ -6,7 +6,6 @@ import (
 	"slices"
 	"testing"
 
-	"grebe/kv"
 	"grebe/kv/disk"
 	"grebe/meta"
 	"grebe/plan"
@@ -20,7 +19,7 @@ type tallied struct {
 	after   func()
 }
 
-func (d *tallied) Delete(keys ...[32]byte) error {
+func (d *tallied) Delete(keys ...plan.Key) error {
 	d.deleted = append(d.deleted, len(keys))
 	err := d.Store.Delete(keys...)
 	if d.after != nil {
@@ -46,7 +45,7 @@ func withEntries(t *testing.T, n int) (*machine, *tallied) {
 	d := &tallied{Store: below}
 	m.store.SetTier(d)
 	for i := range n {
-		key := kv.Key{byte(i), byte(i >> 8), 7}
+		key := plan.Key{byte(i), byte(i >> 8), 7}
 		if err := below.Put(key, nil, [][]byte{{1}}); err != nil {
 			t.Fatal(err)
 		}
@@ -82,7 +81,7 @@ func TestClearingACache(t *testing.T) {
 func TestDroppingAUserFromEveryCheckpoint(t *testing.T) {
 	m, d := withEntries(t, 0)
 	opt := m.opt
-	opt.Model = kv.Key{99}
+	opt.Model = plan.Key{99}
 	opt.Index, _ = meta.New(meta.Options{})
 	other := New(m.prompt, opt)
 	for _, c := range []*Cache{m.Cache, other} {

@@ -41,11 +41,11 @@ func (v *Visit) AttachPrompt(ctx context.Context, l *prompt.Layout, job *engine.
 	if len(user) == 0 {
 		return
 	}
-	var bring func(kv.Key) bool
+	var bring func(plan.Key) bool
 	if c.opt.Store.Below(v.user) {
 		within, cancel := c.inTime(ctx, l.Plan)
 		defer cancel()
-		bring = func(key kv.Key) bool { return v.fetch(within, key) }
+		bring = func(key plan.Key) bool { return v.fetch(within, key) }
 	}
 	e := v.userEntry(user, bring)
 	v.hit = e != nil

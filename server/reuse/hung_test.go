@@ -21,7 +21,7 @@ type hungDisk struct {
 	back chan struct{} // nil: it does not hang
 }
 
-func (h *hungDisk) Get(key [32]byte, place func([]byte, int64) ([][]byte, error)) ([]byte, bool, error) {
+func (h *hungDisk) Get(key plan.Key, place func([]byte, int64) ([][]byte, error)) ([]byte, bool, error) {
 	return h.Store.Get(key, func(meta []byte, n int64) ([][]byte, error) {
 		pieces, err := place(meta, n)
 		if h.back != nil {
@@ -49,7 +49,7 @@ func onHungDisk(t *testing.T) (m *machine, d *hungDisk, user, item []int32) {
 	d = &hungDisk{Store: below}
 	m.store.SetTier(d)
 	user, item = make([]int32, 2000), []int32{5, 6, 7}
-	keep := func(kind plan.Kind, key kv.Key, n int, tokens []int32) {
+	keep := func(kind plan.Kind, key plan.Key, n int, tokens []int32) {
 		e, err := m.store.Reserve(kv.LayoutOf(kind), n, nil)
 		if err != nil {
 			t.Fatal(err)

@@ -14,6 +14,7 @@ import (
 	"grebe/blend"
 	"grebe/internal/durable"
 	"grebe/kv"
+	"grebe/plan"
 )
 
 // The file of an importance: magic, what it was learned with (32 bytes), the number of tokens and their values as float32, and a CRC-32C of all that;
@@ -28,7 +29,7 @@ func ImportanceFile(dataDir, model string) string {
 }
 
 // importanceSpace is what importance depends on beside the prompts that it was learned from.
-func (c *Cache) importanceSpace() kv.Key {
+func (c *Cache) importanceSpace() plan.Key {
 	return kv.KeyOf(c.leadIn.key, nil, "importance")
 }
 

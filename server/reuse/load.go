@@ -25,7 +25,7 @@ type load struct {
 
 // wanted is an entry below memory that is to stand in for some parts of a job.
 type wanted struct {
-	key    kv.Key
+	key    plan.Key
 	tokens int
 	parts  []int
 }
@@ -143,7 +143,7 @@ func (l *load) release() {
 }
 
 // fetch brings a block or a page up into memory and returns it with a reference; nil when it does not come. The index learns where it is.
-func (c *Cache) fetch(ctx context.Context, key kv.Key) *kv.Entry {
+func (c *Cache) fetch(ctx context.Context, key plan.Key) *kv.Entry {
 	store := c.opt.Store
 	if store.Fetch(ctx, key) == kv.Nowhere {
 		c.dropped(key)

@@ -99,9 +99,9 @@ func TestTheIndexForgetsWhatTheDiskDropped(t *testing.T) {
 	m.store.Drain()
 	m.opt.Index.Put(there, meta.Entry{Kind: plan.Item, Tokens: 3, Tier: schedule.Disk}, 0)
 	for i := range 100 {
-		m.opt.Index.Put(kv.Key{byte(i), 1}, meta.Entry{Kind: plan.User, Tokens: 9, Tier: schedule.Disk}, 0)
+		m.opt.Index.Put(plan.Key{byte(i), 1}, meta.Entry{Kind: plan.User, Tokens: 9, Tier: schedule.Disk}, 0)
 	}
-	m.opt.Index.Put(kv.Key{200}, meta.Entry{Kind: plan.User, Tokens: 9, Tier: schedule.Host}, 0)
+	m.opt.Index.Put(plan.Key{200}, meta.Entry{Kind: plan.User, Tokens: 9, Tier: schedule.Host}, 0)
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		time.AfterFunc(time.Second, cancel)
@@ -151,7 +151,7 @@ func TestALongUserOnDisk(t *testing.T) {
 func TestNothingIsReadAfterSettle(t *testing.T) {
 	m := newMachine(t, 7, nil, t.TempDir(), false)
 	m.Settle()
-	l := m.startLoad([]wanted{{key: kv.Key{1}, tokens: 3, parts: []int{0}}})
+	l := m.startLoad([]wanted{{key: plan.Key{1}, tokens: 3, parts: []int{0}}})
 	parts := []engine.Part{{Tokens: 3}}
 	if l.Take(parts, 0); parts[0].Entry != nil {
 		t.Error("something came")
@@ -165,7 +165,7 @@ type heldDisk struct {
 	reading, goOn chan struct{}
 }
 
-func (h *heldDisk) Get(key [32]byte, place func([]byte, int64) ([][]byte, error)) ([]byte, bool, error) {
+func (h *heldDisk) Get(key plan.Key, place func([]byte, int64) ([][]byte, error)) ([]byte, bool, error) {
 	h.reading <- struct{}{}
 	<-h.goOn
 	return h.Store.Get(key, place)

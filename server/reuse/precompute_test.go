@@ -6,7 +6,7 @@ import (
 	"testing"
 
 	"grebe/engine"
-	"grebe/kv"
+	"grebe/plan"
 )
 
 // An item that the model has no room for does not keep the others from being computed ahead, wherever it stands: a catalog may have
@@ -30,7 +30,7 @@ func TestAnItemThatIsTooLongIsLeftOut(t *testing.T) {
 				t.Errorf("%d of 3 items looked at, %d computed and %d too long, %v; want 3, 2 and 1", looked, computed, tooLong, err)
 			}
 			var have [3]int32
-			m.store.Peek([]kv.Key{m.ItemKey(items[0]), m.ItemKey(items[1]), m.ItemKey(items[2])}, have[:])
+			m.store.Peek([]plan.Key{m.ItemKey(items[0]), m.ItemKey(items[1]), m.ItemKey(items[2])}, have[:])
 			if have != [3]int32{3, 0, 2} {
 				t.Errorf("tokens in the cache: %v, want those of the items that fit", have)
 			}

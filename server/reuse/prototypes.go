@@ -15,6 +15,7 @@ import (
 	"grebe/engine"
 	"grebe/kv"
 	"grebe/kv/proto"
+	"grebe/plan"
 )
 
 // Prototypes is a model's semantic history pool (RCL-2): an index that finds prototypes for tokens of histories, and
@@ -25,9 +26,9 @@ type Prototypes struct {
 
 	mu    sync.RWMutex // for writing: the index changes
 	index *proto.Index
-	keys  []kv.Key // of pages
-	stale bool     // the file has users who were dropped: it could not be written
-	left  []kv.Key // pages of such users that could not be deleted
+	keys  []plan.Key // of pages
+	stale bool       // the file has users who were dropped: it could not be written
+	left  []plan.Key // pages of such users that could not be deleted
 }
 
 // PrototypesFile returns where the index of a model lies.
@@ -52,7 +53,7 @@ func (c *Cache) OpenPrototypes(file string) (*Prototypes, error) {
 }
 
 func (c *Cache) prototypes(file string, x *proto.Index) *Prototypes {
-	p := &Prototypes{cache: c, file: file, index: x, keys: make([]kv.Key, (x.Len()+proto.Page-1)/proto.Page)}
+	p := &Prototypes{cache: c, file: file, index: x, keys: make([]plan.Key, (x.Len()+proto.Page-1)/proto.Page)}
 	for _, g := range x.Generations() {
 		for i := 0; i < g.Len; i += proto.Page {
 			// A page has what its generation depends on, and a place there: adding others leaves it.
@@ -64,7 +65,7 @@ func (c *Cache) prototypes(file string, x *proto.Index) *Prototypes {
 }
 
 // prototypeSpace is the context of prototypes' keys: all that their KV depends on but the histories.
-func (c *Cache) prototypeSpace() kv.Key { return kv.KeyOf(c.preamble.key, nil, "prototypes") }
+func (c *Cache) prototypeSpace() plan.Key { return kv.KeyOf(c.preamble.key, nil, "prototypes") }
 
 // source names a user in an index.
 func (c *Cache) source(userID string) uint64 {

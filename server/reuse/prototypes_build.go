@@ -252,7 +252,7 @@ func (b *poolBuild) pages(ctx context.Context, p *Prototypes, out *Built) error 
 		}
 		out.Pages++
 		var have [1]int32
-		if b.cache.opt.Store.Peek([]kv.Key{key}, have[:]); have[0] == 0 && !b.cache.opt.Store.Below(key) {
+		if b.cache.opt.Store.Peek([]plan.Key{key}, have[:]); have[0] == 0 && !b.cache.opt.Store.Below(key) {
 			ok, err := b.page(ctx, p, key, first, n, &held, out)
 			if err != nil {
 				return err
@@ -282,7 +282,7 @@ func (h *held) has(is *proto.Prototype) bool {
 }
 
 // page computes a page's KV and publishes it; false when a history is gone.
-func (b *poolBuild) page(ctx context.Context, p *Prototypes, key kv.Key, first, n int, h *held, out *Built) (bool, error) {
+func (b *poolBuild) page(ctx context.Context, p *Prototypes, key plan.Key, first, n int, h *held, out *Built) (bool, error) {
 	c := b.cache
 	s := &c.opt.Shape
 	raw := make([]byte, s.ChunkBytes(n, false))

@@ -26,6 +26,7 @@ import (
 	"grebe/model"
 	"grebe/model/modeltest"
 	_ "grebe/model/qwen"
+	"grebe/plan"
 	"grebe/pool"
 	"grebe/prompt"
 	"grebe/schedule"
@@ -100,7 +101,8 @@ func newMachine(t *testing.T, seed uint64, preamble []int32, folder string, far 
 		}
 	})
 	t.Cleanup(closed)
-	c := New(b, Options{Store: store, Pool: memory, Index: index, Load: quiet{}, Shape: m.Shape(), Model: kv.KeyOf(kv.Key{byte(seed)}, nil, "model")})
+	c := New(b, Options{Store: store, Pool: memory, Index: index, Load: quiet{}, Shape: m.Shape(),
+		Model: kv.KeyOf(plan.Key{byte(seed)}, nil, "model")})
 	return &machine{c, e, store, closed}
 }
 
@@ -432,7 +434,7 @@ func TestPrototypesForgetUsers(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer func() { p.Close() }()
-	var gone []kv.Key
+	var gone []plan.Key
 	for i := range p.Len() {
 		if p.index.Prototype(i).Source == m.source(users.Users[0]) {
 			gone = append(gone, p.keys[i/proto.Page])

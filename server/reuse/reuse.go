@@ -52,7 +52,7 @@ type Options struct {
 	Policy schedule.Policy // what an automatic choice means
 	Orders schedule.Orders // that an automatic choice may take; empty: both
 	// Model is a digest of all of the model that KV depends on: weights, configuration, formats.
-	Model kv.Key
+	Model plan.Key
 	// Shared is what other caches over the same store have too; nil: there are none.
 	Shared *Shared
 	// Spare is when changed items are computed again. The caches of a machine share one; nil: there is this one alone.
@@ -68,8 +68,8 @@ type Cache struct {
 	opt              Options
 	prompt           *prompt.Builder
 	preamble, leadIn shared
-	userSpace        kv.Key // context of users' keys
-	itemSpace        kv.Key // context of items' keys
+	userSpace        plan.Key // context of users' keys
+	itemSpace        plan.Key // context of items' keys
 	question         int32
 	bytesPerToken    int64
 	costs            schedule.Costs
@@ -86,7 +86,7 @@ type Cache struct {
 // shared is a fixed segment at the beginning of prompts.
 type shared struct {
 	tokens []int32
-	key    kv.Key
+	key    plan.Key
 }
 
 // New returns a cache for prompts of b.
@@ -98,7 +98,7 @@ func New(b *prompt.Builder, opt Options) *Cache {
 	c := &Cache{opt: opt, prompt: b, returns: &returns{core: schedule.NewReturns(), rec: opt.Record}, question: int32(len(b.Instruction()))}
 	c.loads.init()
 	c.loads.pace.Record(opt.Record.Sub("pace"))
-	c.changed.some, c.changed.items = make(chan struct{}, 1), map[kv.Key]*changedItem{}
+	c.changed.some, c.changed.items = make(chan struct{}, 1), map[plan.Key]*changedItem{}
 	if c.opt.Spare == nil {
 		c.opt.Spare = NewSpare()
 	}
@@ -123,7 +123,7 @@ func New(b *prompt.Builder, opt Options) *Cache {
 }
 
 // stored tells the index of an entry below memory.
-func (c *Cache) stored(key kv.Key, kind plan.Kind, tokens int) {
+func (c *Cache) stored(key plan.Key, kind plan.Kind, tokens int) {
 	c.noteItem(kind)
 	c.opt.Index.Found(key, meta.Entry{Kind: kind, Tokens: int32(tokens), Tier: schedule.Disk})
 }
@@ -136,7 +136,7 @@ func tierOf(p kv.Place) schedule.Tier {
 }
 
 // moved tells the index that an entry came to another place in memory.
-func (c *Cache) moved(key kv.Key, to kv.Place) {
+func (c *Cache) moved(key plan.Key, to kv.Place) {
 	if to != kv.Device {
 		c.opt.Index.Lower(key, tierOf(to))
 		return
@@ -148,7 +148,7 @@ func (c *Cache) moved(key kv.Key, to kv.Place) {
 }
 
 // dropped keeps the index right when the store drops an entry: it may still be below memory.
-func (c *Cache) dropped(key kv.Key) {
+func (c *Cache) dropped(key plan.Key) {
 	if e, ok := c.opt.Index.Lookup(key); ok && e.Kind == plan.User {
 		c.returns.evicted(meta.Hash(key), c.opt.Now())
 	}
@@ -165,7 +165,7 @@ func (c *Cache) dropped(key kv.Key) {
 }
 
 // forgotten learns from a known prefix that made room.
-func (c *Cache) forgotten(key kv.Key) {
+func (c *Cache) forgotten(key plan.Key) {
 	c.returns.evicted(meta.Hash(key), c.opt.Now())
 	c.noteFull()
 }
@@ -187,7 +187,7 @@ const (
 
 // UserKey returns the key of a user's entry, by id. A user without one has no entry: its key, by tokens,
 // only counts how often it comes.
-func (c *Cache) UserKey(id string, tokens []int32) kv.Key {
+func (c *Cache) UserKey(id string, tokens []int32) plan.Key {
 	if id != "" {
 		return kv.KeyOf(c.userSpace, nil, id)
 	}
@@ -195,7 +195,7 @@ func (c *Cache) UserKey(id string, tokens []int32) kv.Key {
 }
 
 // ItemKey returns the key of an item's entry.
-func (c *Cache) ItemKey(tokens []int32) kv.Key { return kv.KeyOf(c.itemSpace, tokens, "") }
+func (c *Cache) ItemKey(tokens []int32) plan.Key { return kv.KeyOf(c.itemSpace, tokens, "") }
 
 // Request is a ranking to be planned.
 type Request struct {
@@ -214,10 +214,10 @@ type Visit struct {
 	Disk     int // tokens that came from below memory
 	Device   int // tokens that were in the device's memory
 
-	user     kv.Key
+	user     plan.Key
 	named    bool // the user has an id
 	tokens   []int32
-	items    []kv.Key
+	items    []plan.Key
 	pinned   []*kv.Entry
 	in       schedule.Request
 	lengths  []int32
@@ -325,7 +325,7 @@ func (c *Cache) has(s *shared) bool {
 		return true
 	}
 	var n [1]int32
-	c.opt.Store.Peek([]kv.Key{s.key}, n[:])
+	c.opt.Store.Peek([]plan.Key{s.key}, n[:])
 	return n[0] > 0
 }
 
@@ -355,11 +355,11 @@ func (v *Visit) Attach(ctx context.Context, l *prompt.Layout, job *engine.Job) {
 			v.attach(i, v.found(c.opt.Store.Get(s.key)), len(s.tokens))
 		}
 	}
-	var bring func(kv.Key) bool
+	var bring func(plan.Key) bool
 	if v.Decision.Chosen().Load.Has(schedule.Disk) {
 		within, cancel := c.inTime(ctx, l.Plan)
 		defer cancel()
-		bring = func(key kv.Key) bool { return v.fetch(within, key) }
+		bring = func(key plan.Key) bool { return v.fetch(within, key) }
 	}
 	if v.Decision.Order == schedule.UserFirst {
 		user := v.tokens
@@ -384,7 +384,7 @@ func answers(job *engine.Job, segment int) bool {
 
 // userEntry returns what is cached of these tokens of the user, brought up from below memory if need be, unless bring is nil:
 // the user's own entry, or a known prefix that is longer.
-func (v *Visit) userEntry(tokens []int32, bring func(kv.Key) bool) *kv.Entry {
+func (v *Visit) userEntry(tokens []int32, bring func(plan.Key) bool) *kv.Entry {
 	store, space := v.cache.opt.Store, v.cache.userSpace
 	var own *kv.Entry
 	at, disk := kv.Nowhere, false
@@ -432,7 +432,7 @@ func (v *Visit) fetched(e *kv.Entry, _ kv.Place) *kv.Entry {
 }
 
 // itemEntry returns an item's entry, brought up from below memory if need be, unless bring is nil.
-func (v *Visit) itemEntry(i int, bring func(kv.Key) bool) *kv.Entry {
+func (v *Visit) itemEntry(i int, bring func(plan.Key) bool) *kv.Entry {
 	store := v.cache.opt.Store
 	e := v.found(store.Get(v.items[i]))
 	if e != nil || bring == nil || v.tiers[i] != schedule.Disk || !bring(v.items[i]) {
@@ -471,7 +471,7 @@ func (c *Cache) inTime(ctx context.Context, p *plan.Plan) (context.Context, cont
 }
 
 // fetch brings an entry up into memory, unless ctx ends before.
-func (v *Visit) fetch(ctx context.Context, key kv.Key) bool {
+func (v *Visit) fetch(ctx context.Context, key plan.Key) bool {
 	c := v.cache
 	if c.opt.Store.Fetch(ctx, key) == kv.Nowhere {
 		if ctx.Err() == nil {
@@ -489,7 +489,7 @@ func (v *Visit) fetch(ctx context.Context, key kv.Key) bool {
 
 // holds tells the index where an entry is that came to memory just now. The store may have dropped, moved or replaced it
 // before the index knew of it: then the index is told that too.
-func (c *Cache) holds(key kv.Key, kind plan.Kind) {
+func (c *Cache) holds(key plan.Key, kind plan.Kind) {
 	tokens, at := c.opt.Store.Where(key)
 	for range 2 {
 		if tokens == 0 {
@@ -580,7 +580,7 @@ func (v *Visit) finish(l *prompt.Layout, r *engine.Result) {
 
 func (v *Visit) publish(l *prompt.Layout, r *engine.Result) {
 	c := v.cache
-	put := func(segment int, kind plan.Kind, key kv.Key, tokens []int32) {
+	put := func(segment int, kind plan.Kind, key plan.Key, tokens []int32) {
 		e := r.Kept[segment]
 		switch {
 		case e == nil:
@@ -615,7 +615,7 @@ func (c *Cache) DropUser(ids ...string) error {
 
 // DropItem removes what is cached for items with these tokens from every tier.
 func (c *Cache) DropItem(items ...[]int32) error {
-	keys := make([]kv.Key, len(items))
+	keys := make([]plan.Key, len(items))
 	for i, tokens := range items {
 		keys[i] = c.ItemKey(tokens)
 	}
@@ -630,7 +630,7 @@ const applyEvery = 200 * time.Millisecond
 const looked = 512
 
 // lookBelow has the index forget entries that had to make room on disk. Otherwise it would know of all that ever was there.
-func (c *Cache) lookBelow(keys []kv.Key) []kv.Key {
+func (c *Cache) lookBelow(keys []plan.Key) []plan.Key {
 	keys = c.opt.Index.Sample(keys[:0], looked)
 	for _, key := range keys {
 		if !c.opt.Store.Below(key) {
@@ -644,7 +644,7 @@ func (c *Cache) lookBelow(keys []kv.Key) []kv.Key {
 func (c *Cache) Run(ctx context.Context) error {
 	tick := time.NewTicker(applyEvery)
 	defer tick.Stop()
-	var below []kv.Key
+	var below []plan.Key
 	for {
 		select {
 		case <-ctx.Done():

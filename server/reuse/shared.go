@@ -21,10 +21,10 @@ type Shared struct {
 // Share returns what the caches over a store have in common. It MUST be called once, before the store is used.
 func Share(store *kv.Store) *Shared {
 	s := &Shared{}
-	store.OnDrop(func(key kv.Key) { s.each(func(c *Cache, _ bool) { c.dropped(key) }) })
-	store.OnForget(func(key kv.Key) { s.each(func(c *Cache, _ bool) { c.forgotten(key) }) })
-	store.OnMove(func(key kv.Key, to kv.Place) { s.each(func(c *Cache, _ bool) { c.moved(key, to) }) })
-	store.OnStore(func(key kv.Key, kind plan.Kind, tokens int) {
+	store.OnDrop(func(key plan.Key) { s.each(func(c *Cache, _ bool) { c.dropped(key) }) })
+	store.OnForget(func(key plan.Key) { s.each(func(c *Cache, _ bool) { c.forgotten(key) }) })
+	store.OnMove(func(key plan.Key, to kv.Place) { s.each(func(c *Cache, _ bool) { c.moved(key, to) }) })
+	store.OnStore(func(key plan.Key, kind plan.Kind, tokens int) {
 		s.each(func(c *Cache, alone bool) {
 			if _, known := c.opt.Index.Lookup(key); known || alone {
 				c.stored(key, kind, tokens)
@@ -86,8 +86,8 @@ func (c *Cache) Leave() error {
 }
 
 // userKeys returns the keys of some users in all caches: in those too that are being cleared.
-func (s *Shared) userKeys(ids []string) []kv.Key {
-	var keys []kv.Key
+func (s *Shared) userKeys(ids []string) []plan.Key {
+	var keys []plan.Key
 	s.each(func(c *Cache, _ bool) {
 		for _, id := range ids {
 			if key := c.UserKey(id, nil); len(s.caches) == 1 || !slices.Contains(keys, key) {

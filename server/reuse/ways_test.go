@@ -615,7 +615,7 @@ func TestTheIndexFollowsMoves(t *testing.T) {
 	key := m.ItemKey([]int32{1, 2})
 	tier := func() schedule.Tier {
 		tiers := make([]schedule.Tier, 1)
-		m.opt.Index.Status([]kv.Key{key}, tiers)
+		m.opt.Index.Status([]plan.Key{key}, tiers)
 		return tiers[0]
 	}
 	m.moved(key, kv.Device) // nobody knows it
@@ -694,7 +694,7 @@ func TestRecordOfACache(t *testing.T) {
 func TestReuseCallsWaitForTheirLocks(t *testing.T) {
 	r := &returns{core: schedule.NewReturns()}
 	s := &Shared{}
-	l := &changed{some: make(chan struct{}, 1), items: map[kv.Key]*changedItem{}}
+	l := &changed{some: make(chan struct{}, 1), items: map[plan.Key]*changedItem{}}
 	m := newMachine(t, 7, nil, "", false)
 	for name, w := range map[string]struct {
 		lock, unlock func()
@@ -708,8 +708,8 @@ func TestReuseCallsWaitForTheirLocks(t *testing.T) {
 		"hit":      {r.mu.Lock, r.mu.Unlock, func() { r.hit(1) }},
 		"each":     {s.mu.Lock, s.mu.Unlock, func() { s.each(func(*Cache, bool) {}) }},
 		"userKeys": {s.mu.Lock, s.mu.Unlock, func() { s.userKeys(nil) }},
-		"add":      {l.mu.Lock, l.mu.Unlock, func() { l.add(kv.Key{1}, nil) }},
-		"remove":   {l.mu.Lock, l.mu.Unlock, func() { l.remove(kv.Key{1}) }},
+		"add":      {l.mu.Lock, l.mu.Unlock, func() { l.add(plan.Key{1}, nil) }},
+		"remove":   {l.mu.Lock, l.mu.Unlock, func() { l.remove(plan.Key{1}) }},
 		"take":     {l.mu.Lock, l.mu.Unlock, func() { l.take(1) }},
 		"listed":   {l.mu.Lock, l.mu.Unlock, func() { l.listed(nil) }},
 		"Settle":   {m.loads.mu.Lock, m.loads.mu.Unlock, func() { _ = m.Settle() }},
