@@ -14,7 +14,11 @@ import (
 //	hit u1                             also n
 //	evicted u1 at=9s                   also n and every
 //	expect frequency=1                 prints the returns expected, and the share gained where another makes room
+//
+//	request user=900 preamble=10 frequency=1 returns=.5
+//	prototypes matched=400 cached=0 layers=4 budget=.1    prints whether they are used
 type pricing struct {
+	in      Request
 	returns *Returns
 	users   map[string]uint64
 }
@@ -59,6 +63,12 @@ func (s *scenario) price(words []string, args map[string]string) bool {
 	case "expect":
 		f := number("frequency")
 		fmt.Fprintf(&s.out, "%v returns, %v gained\n", short(s.returns.Expect(f)), short(s.returns.Gain(f)))
+	case "request":
+		s.in = Request{User: int32(number("user")), Preamble: int32(number("preamble")),
+			Frequency: number("frequency"), Returns: number("returns")}
+	case "prototypes":
+		s.prototypes(&Prototypes{Tokens: int(s.in.User), Cached: int(number("cached")), Matched: int(number("matched")),
+			Layers: int(number("layers")), Budget: number("budget")})
 	default:
 		return false
 	}
@@ -67,3 +77,17 @@ func (s *scenario) price(words []string, args map[string]string) bool {
 
 // short is a number with three digits behind the point.
 func short(x float64) float64 { return math.Round(x*1000) / 1000 }
+
+// prototypes prints whether prototypes are used for the request.
+func (s *scenario) prototypes(p *Prototypes) {
+	switch exact, near, invest := p.Invest(&s.in, &s.model); {
+	case !p.Search():
+		fmt.Fprintln(&s.out, "not searched")
+	case p.Few():
+		fmt.Fprintln(&s.out, "too few")
+	case invest:
+		fmt.Fprintf(&s.out, "whole %vms, not %vms with prototypes\n", short(exact), short(near))
+	default:
+		fmt.Fprintf(&s.out, "prototypes %vms, not %vms whole\n", short(near), short(exact))
+	}
+}

@@ -11,10 +11,10 @@ import (
 // decider replays the choices of prefix orders, and what they are made from.
 type decider struct {
 	costs   schedule.Costs
-	request schedule.Request
-	policy  schedule.Policy
 	returns *schedule.Returns
-	next    string // what was decided last, of returns
+	// next has what was decided since the last input of each kind, by the operation of the line that logs it. Lines of
+	// kinds that have no common lock may mix.
+	next map[string]string
 }
 
 func (d *decider) in(op string, v *record.Values) {
@@ -32,13 +32,15 @@ func (d *decider) in(op string, v *record.Values) {
 		d.costs.Keep = tier(v, v.Text())
 		d.costs.Discount, d.costs.RoomReturns = v.Float(), v.Float()
 	case "decide":
-		var err error
-		if d.policy, err = schedule.ParsePolicy(v.Text()); err != nil {
+		policy, err := schedule.ParsePolicy(v.Text())
+		if err != nil {
 			v.Fail(err)
 		}
 		v.Key()
 		v.Bool()
-		d.request = request(v)
+		in := request(v)
+		c := schedule.Decide(&in, &d.costs, policy)
+		d.decided("order", c.Order, c.Reason, c.Reuse, c.User.Ms, c.User.Value, c.Item.Ms, c.Item.Value, int(c.User.Load), int(c.Item.Load))
 	case "came":
 		d.returns.Came(v.Uint64(), v.Float(), v.Time())
 	case "kept":
@@ -48,9 +50,15 @@ func (d *decider) in(op string, v *record.Values) {
 	case "evicted":
 		d.returns.Evicted(v.Uint64(), v.Time())
 	case "expect":
-		d.next = record.Text("returns", d.returns.Expect(v.Float()))
+		d.decided("returns", d.returns.Expect(v.Float()))
+	case "investing":
+		m := model(v)
+		in := schedule.Request{Preamble: int32(v.Int()), User: int32(v.Int()), Frequency: v.Float(), Returns: v.Float()}
+		p := schedule.Prototypes{Matched: v.Int(), Cached: v.Int(), Layers: v.Int(), Budget: v.Float()}
+		exact, near, invest := p.Invest(&in, &m)
+		d.decided("invests", exact, near, invest)
 	case "gain":
-		d.next = record.Text("share", d.returns.Gain(v.Float()))
+		d.decided("share", d.returns.Gain(v.Float()))
 	}
 }
 
@@ -87,16 +95,14 @@ func tier(v *record.Values, name string) plan.Tier {
 	return plan.Missing
 }
 
+func (d *decider) decided(op string, values ...any) { d.next[op] = record.Text(op, values...) }
+
 func (d *decider) did(op string, _ *record.Values) string {
-	switch op {
-	case "returns", "share":
-		return d.next
-	case "order":
-	default:
-		return ""
+	now, asked := d.next[op]
+	if delete(d.next, op); !asked && op == "order" {
+		return "nothing"
 	}
-	c := schedule.Decide(&d.request, &d.costs, d.policy)
-	return record.Text("order", c.Order, c.Reason, c.Reuse, c.User.Ms, c.User.Value, c.Item.Ms, c.Item.Value, int(c.User.Load), int(c.Item.Load))
+	return now
 }
 
 func (d *decider) rest() []string { return nil }

@@ -86,7 +86,7 @@ func text(l *record.Line) string {
 func open(kind string) room {
 	switch kind {
 	case "reuse":
-		return &decider{returns: schedule.NewReturns()}
+		return &decider{returns: schedule.NewReturns(), next: map[string]string{}}
 	case "dispatch":
 		return &queue{}
 	case "kv":

@@ -6,6 +6,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 )
@@ -52,6 +53,28 @@ func TestRecorded(t *testing.T) {
 			if r.Decisions[kind] == 0 {
 				t.Errorf("%s: no %q among %v", file, kind, r.Decisions)
 			}
+		}
+	}
+}
+
+// Single decisions on random inputs were recorded when server/reuse, server/dispatch and engine took them.
+func TestRecordedAlone(t *testing.T) {
+	log := unpack(t, "testdata/single/random.log.gz")
+	r, err := Run(strings.NewReader(log))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if r.Different > 0 {
+		t.Errorf("%d decisions differ:\n%s", r.Different, strings.Join(r.Differences, "\n"))
+	}
+	for _, kind := range []string{"reuse returns", "reuse share", "reuse invests"} {
+		if n := r.Decisions[kind]; n < 100 {
+			t.Errorf("%d decisions %q: %v", n, kind, r.Decisions)
+		}
+		room, op, _ := strings.Cut(kind, " ")
+		other := regexp.MustCompile("(?m)^("+room+`\d+ \. `+op+` .*)$`).ReplaceAllString(log, "$1 0")
+		if r, err := Run(strings.NewReader(other)); err != nil || r.Different != r.Decisions[kind] {
+			t.Errorf("other %q: %d of %d differ, %v", kind, r.Different, r.Decisions[kind], err)
 		}
 	}
 }

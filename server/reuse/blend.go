@@ -142,21 +142,26 @@ func (v *Blended) findBlocks(l *prompt.Layout) {
 	}
 }
 
-// findPrototypes lets prototypes stand in for tokens of a user of whom less than half is cached, unless the user is worth keeping. What
+// findPrototypes has prototypes replace tokens of a user of whom little is cached, unless the user is worth keeping. What
 // is computed of the user with them is not kept: it is not exact.
 func (v *Blended) findPrototypes(l *prompt.Layout, job *engine.Job, how *Blend, budget blend.Budget) {
 	from := how.Prototypes
 	user := &l.Plan.Segments[l.User]
 	v.first = len(v.parts)
-	if from == nil || job.Cached == nil || len(user.Tokens) == 0 {
+	if from == nil || job.Cached == nil {
 		return
 	}
 	e := job.Cached[l.User]
-	if e != nil && 2*e.Len() >= len(user.Tokens) {
+	p := schedule.Prototypes{Tokens: len(user.Tokens), Layers: v.cache.opt.Shape.Layers, Budget: budget.History}
+	if e != nil {
+		p.Cached = e.Len()
+	}
+	if !p.Search() {
 		return
 	}
 	from.Find(&v.matches, user.Tokens, 0, user.Start, how.Limit)
-	if fewOf*v.matches.Tokens() < len(user.Tokens) || job.Keep[l.User] && v.invests(v.matches.Tokens(), e, budget) {
+	p.Matched = v.matches.Tokens()
+	if p.Few() || job.Keep[l.User] && v.invests(&p) {
 		v.matches.Release()
 		return
 	}
@@ -165,7 +170,7 @@ func (v *Blended) findPrototypes(l *prompt.Layout, job *engine.Job, how *Blend, 
 		v.from = append(v.from, "prototype")
 		v.matched++
 	}
-	if e != nil { // what was found of the user gives way
+	if e != nil { // what was found of the user is not used
 		switch v.sources[l.User] {
 		case "device":
 			v.device -= e.Len()
@@ -176,27 +181,12 @@ func (v *Blended) findPrototypes(l *prompt.Layout, job *engine.Job, how *Blend, 
 	job.Cached[l.User], job.Keep[l.User] = nil, false
 }
 
-// fewOf is the part of a user's tokens, one of so many, below which prototypes are left alone: they spare next to nothing, and
-// what of the user is cached is not used with them, nor what is computed kept.
-const fewOf = 16
-
-// invests reports whether the user is better computed whole, and kept, than with prototypes for so many tokens: where what is cached of it
-// spares as much, and where it came before and is expected to save more when it comes again than it costs now.
-func (v *Blended) invests(matched int, cached *kv.Entry, budget blend.Budget) bool {
-	in, model := &v.in, v.cache.opt.Load.Model()
-	ms := func(rows float64) float64 {
-		return model.Predict(int(rows), int(rows*(float64(in.Preamble)+float64(in.User)/2)), 1) - model.Predict(0, 0, 1)
-	}
-	layers, whole := float64(v.cache.opt.Shape.Layers), float64(in.User)
-	near := ms(whole - float64(matched)*(1-budget.History)*(layers-1)/layers)
-	have := 0
-	if cached != nil {
-		have = cached.Len()
-	}
-	exact := ms(whole - float64(have))
-	invests := exact < near || int(in.Frequency+.5) > 0 && exact-near < in.Returns*near
+// invests reports whether the user is computed whole, and kept, rather than with prototypes.
+func (v *Blended) invests(p *schedule.Prototypes) bool {
+	model := v.cache.opt.Load.Model()
+	exact, near, invests := p.Invest(&v.in, &model)
 	if v.cache.opt.Record.On() {
-		v.recordInvest(&model, matched, have, budget.History, exact, near, invests)
+		v.recordInvest(&model, p, exact, near, invests)
 	}
 	return invests
 }

@@ -280,10 +280,10 @@ func TestUsersWhoComeBackAreKept(t *testing.T) {
 	// Of a user who is to be kept no more than prototypes would spare is computed in vain.
 	in := schedule.Request{User: 1000, Frequency: 1, Returns: 0.1}
 	v := &Blended{Visit: &Visit{cache: m.Cache, in: in}}
-	if v.invests(500, nil, how.Budget) {
+	if v.invests(&schedule.Prototypes{Matched: 500, Layers: 3, Budget: how.Budget.History}) {
 		t.Error("a user who hardly returns is computed whole")
 	}
-	if v.in.Frequency = 0; v.invests(10, nil, how.Budget) {
+	if v.in.Frequency = 0; v.invests(&schedule.Prototypes{Matched: 10, Layers: 3, Budget: how.Budget.History}) {
 		t.Error("a user who never came is computed whole")
 	}
 }
@@ -314,7 +314,9 @@ func TestFarPrototypesAreNone(t *testing.T) {
 			t.Fatalf("user %d: %d of %d matches within %v, want some of them", i, near, all, limit)
 		}
 		limits := map[float32]int{limit: near, 1e-6: 0}
-		if nearest := slices.Min(found(p, tokens, 0)); fewOf*len(found(p, tokens, nearest)) < len(tokens) {
+		if nearest := slices.Min(found(p, tokens, 0)); (&schedule.Prototypes{
+			Tokens: len(tokens), Matched: len(found(p, tokens, nearest)),
+		}).Few() {
 			limits[nearest] = 0
 			few++
 		}

@@ -38,13 +38,12 @@ func (v *Visit) recordBlend(how *Blend, m *schedule.PrefillModel, token float64,
 }
 
 // recordInvest writes what a choice between prototypes and a user that is computed whole was made from, and the choice.
-func (v *Blended) recordInvest(m *schedule.PrefillModel, matched, cached int, history, exact, near float64, invests bool) {
-	c, in := v.cache, &v.in
-	r := c.opt.Record
+func (v *Blended) recordInvest(m *schedule.PrefillModel, p *schedule.Prototypes, exact, near float64, invests bool) {
+	r, in := v.cache.opt.Record, &v.in
 	r.Lock()
 	defer r.Unlock()
 	r.In("investing", m.Fixed, m.Row, m.Square, m.Key, m.Request, in.Preamble, in.User, in.Frequency, in.Returns,
-		matched, cached, c.opt.Shape.Layers, history)
+		p.Matched, p.Cached, p.Layers, p.Budget)
 	r.Did("invests", exact, near, invests)
 }
 

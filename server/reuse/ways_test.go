@@ -664,7 +664,7 @@ func TestRecordOfACache(t *testing.T) {
 	m.rank(t, &Request{UserID: "u", User: []int32{1, 2, 3}, Items: [][]int32{{4, 5}}, Policy: schedule.User, Slack: time.Second})
 	v := m.Begin(&Request{UserID: "u", User: []int32{1, 2, 3}, Items: [][]int32{{4, 5}}, Policy: schedule.User})
 	v.BlendPays(&Blend{Layers: 2, Budget: blend.Budget{Items: .5}})
-	(&Blended{Visit: v}).invests(2, nil, blend.Budget{History: .25})
+	(&Blended{Visit: v}).invests(&schedule.Prototypes{Matched: 2, Layers: 3, Budget: .25})
 	ctx, cancel := m.inTime(t.Context(), &plan.Plan{Segments: []plan.Segment{{Tokens: []int32{1, 2}}}})
 	cancel()
 	_ = ctx
