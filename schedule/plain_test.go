@@ -39,7 +39,8 @@ func (q *plainQueue) takes(jobs ...Job) time.Duration {
 		rows, keys = rows+j.Rows, keys+j.Keys
 	}
 	m := q.model
-	return q.time(m.Fixed + m.Row*float64(rows) + m.Square*float64(rows*rows) + m.Key*float64(keys) + m.Request*float64(len(jobs)))
+	perRow := m.Row*float64(rows) + m.Square*float64(rows*rows)
+	return q.time(m.Fixed + perRow + m.Key*float64(keys) + m.Request*float64(len(jobs)))
 }
 
 func (q *plainQueue) target() time.Duration {
@@ -137,10 +138,13 @@ func (q *plainQueue) step(now time.Duration) (batch, shed []Job, wake time.Durat
 	for _, j := range small {
 		all = append(all, j.Job)
 	}
+	hugeIsNext := func() bool {
+		return len(small) == 0 || q.passed >= huge[0].alone || meets(huge[0].alone+q.takes(all...), small[0].Deadline)
+	}
 	switch {
 	case len(small)+len(huge) == 0:
 		return nil, shed, Never
-	case len(huge) > 0 && (len(small) == 0 || q.passed >= huge[0].alone || meets(huge[0].alone+q.takes(all...), small[0].Deadline)):
+	case len(huge) > 0 && hugeIsNext():
 		q.remove(huge[0].ID)
 		if !meets(q.takes(huge[0].Job), huge[0].Deadline) {
 			return nil, append(shed, huge[0].Job), now
@@ -173,13 +177,14 @@ func (q *plainQueue) step(now time.Duration) (batch, shed []Job, wake time.Durat
 	}
 	for _, j := range small {
 		next := append(slices.Clone(batch), j.Job)
+		takes := q.takes(next...)
 		if len(batch) == 0 {
-			if !meets(q.takes(j.Job), j.Deadline) {
+			if !meets(takes, j.Deadline) {
 				q.remove(j.ID)
 				shed = append(shed, j.Job)
 				continue
 			}
-		} else if !fits(next...) || !meets(q.takes(next...), batch[0].Deadline) || q.takes(next...) >= q.takes(batch...)+j.alone {
+		} else if !fits(next...) || !meets(takes, batch[0].Deadline) || takes >= q.takes(batch...)+j.alone {
 			break
 		}
 		q.remove(j.ID)
@@ -204,7 +209,8 @@ func drawQueue(t *testing.T, rng *rand.Rand) (*Batcher, *plainQueue) {
 
 func drawModel(rng *rand.Rand) PrefillModel {
 	part := func(n int) float64 { return float64(rng.IntN(n)) }
-	return PrefillModel{Fixed: part(10), Row: part(3), Square: part(2) * part(2) / 4, Key: part(2) / 2, Request: part(2)}
+	square := part(2) * part(2) / 4
+	return PrefillModel{Fixed: part(10), Row: part(3), Square: square, Key: part(2) / 2, Request: part(2)}
 }
 
 func same(a, b []Job) bool { return len(a) == len(b) && (len(a) == 0 || reflect.DeepEqual(a, b)) }
@@ -249,7 +255,8 @@ func TestBatcherAgainstPlainQueue(t *testing.T) {
 				batch, shed, wake := b.Step(now)
 				wantBatch, wantShed, wantWake := q.step(now)
 				if !same(batch, wantBatch) || !same(shed, wantShed) || wake != wantWake {
-					t.Fatalf("%s: batch %v, shed %v, wake %v, want %v, %v, %v", what, batch, shed, wake, wantBatch, wantShed, wantWake)
+					t.Fatalf("%s: batch %v, shed %v, wake %v, want %v, %v, %v",
+						what, batch, shed, wake, wantBatch, wantShed, wantWake)
 				}
 				switch {
 				case wake == now:
@@ -270,7 +277,8 @@ func TestBatcherAgainstPlainQueue(t *testing.T) {
 				t.Fatalf("%s: %v ahead of %v, want %v", what, got, deadline, want)
 			}
 			if b.Len() != len(q.jobs) || b.Target() != q.target() {
-				t.Fatalf("%s: %d wait for a target of %v, want %d and %v", what, b.Len(), b.Target(), len(q.jobs), q.target())
+				t.Fatalf("%s: %d wait for a target of %v, want %d and %v",
+					what, b.Len(), b.Target(), len(q.jobs), q.target())
 			}
 		}
 	}
@@ -354,7 +362,8 @@ func TestFrequencyAgainstPlainCounts(t *testing.T) {
 					}
 				}
 				if len(left) != 1 || p.estimate(left[0], at) > lowest+1e-5 {
-					t.Fatalf("seed %d, turn %d: user %d displaced %v, want one of those with %v", seed, turn, key, left, lowest)
+					t.Fatalf("seed %d, turn %d: user %d displaced %v, want one of those with %v",
+						seed, turn, key, left, lowest)
 				}
 				delete(p.counts, left[0])
 				p.observe(key, at)
@@ -383,7 +392,9 @@ func TestFrequencyAgainstPlainCounts(t *testing.T) {
 // A table has a quarter more places than users, in whole buckets of eight, and two buckets at least.
 func TestPlacesOfAFrequency(t *testing.T) {
 	one := newFrequency(t, DefaultFrequency(1)).Bytes() / 16
-	for users, want := range map[int]int{1: 16, 12: 16, 13: 24, 16: 24, 19: 24, 20: 32, 64: 80, 65: 88, 1000: 1256, 100_000: 125_000} {
+	for users, want := range map[int]int{
+		1: 16, 12: 16, 13: 24, 16: 24, 19: 24, 20: 32, 64: 80, 65: 88, 1000: 1256, 100_000: 125_000,
+	} {
 		f := newFrequency(t, DefaultFrequency(users))
 		if got := f.Bytes() / one; got != want {
 			t.Errorf("%d places for %d users, want %d", got, users, want)

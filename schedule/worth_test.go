@@ -116,6 +116,6 @@ func TestOptionsAgainstPlainOnes(t *testing.T) {
 		}
 	}
 	if partly < 150 || slow < 25 {
-		t.Errorf("%d users were cached in part and %d cost more from the cache: the draw tests too little", partly, slow)
+		t.Errorf("%d users were cached in part, %d cost more from the cache: the draw tests too little", partly, slow)
 	}
 }

@@ -38,7 +38,8 @@ func TestALongItemThatChangesIsComputedAgain(t *testing.T) {
 			computed = append(computed, len(j.Plan.Segments))
 			return m.dryRun(t, j), nil
 		}
-		was := [][]int32{item(4, 1), item(refreshTokens+1, 2), item(refreshTokens/2, 3), item(refreshTokens/2, 4), item(1, 5)}
+		const half = refreshTokens / 2
+		was := [][]int32{item(4, 1), item(refreshTokens+1, 2), item(half, 3), item(half, 4), item(1, 5)}
 		if _, _, err := m.Precompute(t.Context(), do, was, nil); err != nil {
 			t.Fatal(err)
 		}
@@ -150,7 +151,8 @@ func TestPrototypesThatCannotBeBuilt(t *testing.T) {
 	}
 	broken := errors.New("broken")
 	fails := func(context.Context, *engine.Job) (*engine.Result, error) { return nil, broken }
-	if _, err := m.BuildPrototypes(t.Context(), fails, filepath.Join(t.TempDir(), "x.proto"), users); !errors.Is(err, broken) {
+	empty := filepath.Join(t.TempDir(), "x.proto")
+	if _, err := m.BuildPrototypes(t.Context(), fails, empty, users); !errors.Is(err, broken) {
 		t.Errorf("by a model that fails: %v", err)
 	}
 	good := filepath.Join(t.TempDir(), "x.proto")
@@ -239,7 +241,8 @@ func TestAccountOfAJobWithoutItsCache(t *testing.T) {
 		if !cached {
 			made += 2 // the lead-in
 		}
-		if a.Computed+a.Reused() != l.Plan.Tokens() || a.Beside != made || !cached && a.Reused() != 0 || cached && a.Host != 5 {
+		reused := map[bool]int{true: 5, false: 0}[cached]
+		if a.Computed+a.Reused() != l.Plan.Tokens() || a.Beside != made || a.Reused() != reused || a.Host != reused {
 			t.Errorf("cached %v: %+v of %d tokens, want %d beside", cached, a, l.Plan.Tokens(), made)
 		}
 		v.End(&l, nil)

@@ -102,7 +102,8 @@ func (n *randomNode) sources(v *Visit, l *prompt.Layout) (total int) {
 // rankAny ranks as a random policy says. A second time everything is cached that its order can reuse.
 func (n *randomNode) rankAny() {
 	r, which := n.request()
-	r.Policy = []schedule.Policy{schedule.Predicted, schedule.User, schedule.Item, schedule.None, schedule.Longer}[n.rng.IntN(5)]
+	policies := []schedule.Policy{schedule.Predicted, schedule.User, schedule.Item, schedule.None, schedule.Longer}
+	r.Policy = policies[n.rng.IntN(len(policies))]
 	r.Pointwise = n.rng.IntN(4) == 0
 	for round := range 2 {
 		v := n.Begin(r)
@@ -128,7 +129,8 @@ func (n *randomNode) rankAny() {
 		if first == prompt.ItemFirst {
 			for k, i := range which {
 				tokens, _ := v.Cached(l.Items + k)
-				if fixed := r.Policy == schedule.Item; tokens > 0 && !n.cached[i] || fixed && tokens == 0 && n.cached[i] {
+				fixed := r.Policy == schedule.Item
+				if tokens > 0 && !n.cached[i] || fixed && tokens == 0 && n.cached[i] {
 					n.t.Fatalf("%s: %d tokens of item %d are cached, want it to be: %v", n.what, tokens, i, n.cached[i])
 				}
 				n.cached[i] = true
@@ -214,7 +216,8 @@ func (n *randomNode) scoreAny() {
 	}
 }
 
-// blendAny answers an ordinary prompt of which every token is computed again: within rounding it is as if nothing was cached.
+// blendAny answers an ordinary prompt of which every token is computed again. Within rounding the answer is as if nothing
+// was cached.
 func (n *randomNode) blendAny() {
 	r, which := n.request()
 	how := &Blend{Budget: blend.Budget{Items: 1, History: 1}, Layers: 1, ItemsFirst: n.rng.IntN(2) == 0}
@@ -232,7 +235,7 @@ func (n *randomNode) blendAny() {
 	}
 }
 
-// Whatever is asked, kept, read from a disk and deleted, answers are as if nothing was cached, and nothing is left pinned.
+// Whatever is asked, kept, read from a disk and deleted, answers are as if nothing was cached. Nothing is left pinned.
 func TestRandomRequestsAreAsIfNothingWasCached(t *testing.T) {
 	seen := map[string]int{}
 	for seed := range uint64(8) {
@@ -284,8 +287,8 @@ func TestRandomRequestsAreAsIfNothingWasCached(t *testing.T) {
 			t.Error(err)
 		}
 		n.store.Drain()
-		if n.Known() != 0 || n.opt.Pool.Stats().Used != 0 {
-			t.Errorf("seed %d: %d entries are known and %d bytes used after all was cleared", seed, n.Known(), n.opt.Pool.Stats().Used)
+		if used := n.opt.Pool.Stats().Used; n.Known() != 0 || used != 0 {
+			t.Errorf("seed %d: %d entries are known and %d bytes used after all was cleared", seed, n.Known(), used)
 		}
 	}
 	if seen["disk"] < 50 || seen["host"] < 500 {
