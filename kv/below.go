@@ -161,7 +161,7 @@ func (s *Store) storedBelow(key plan.Key, e residency.Entry) {
 		return
 	}
 	if s.rec.On() {
-		s.rec.In("stored", [32]byte(key), e.Kind, e.Tokens, e.Owner)
+		s.rec.In("stored", [32]byte(key), e.Kind, e.Tokens, int(e.Owner))
 	}
 	s.books.Stored(key, e)
 }
