@@ -161,7 +161,7 @@ func (w *onDisk) late(o *ordinary, prompt int, budget blend.Budget, pace *Pace) 
 				return
 			}
 			var e *kv.Entry
-			if w.store.Fetch(context.Background(), o.key(prompt, i)) != kv.Nowhere {
+			if w.store.Fetch(context.Background(), o.key(prompt, i)) != plan.Missing {
 				e, _ = w.store.Get(o.key(prompt, i))
 			}
 			if e != nil {

@@ -130,7 +130,7 @@ func survivesTheTiers(t *testing.T, dev compute.Device, dtype string) {
 	w := openLevels(t, dev, dtype, dir, room)
 	first := w.keep(t, plan.Key{1}, user)
 	var want *Result
-	again := func(where string, place kv.Place) {
+	again := func(where string, place plan.Tier) {
 		t.Helper()
 		e, at := w.store.Get(plan.Key{1})
 		if e == nil || at != place {
@@ -155,11 +155,11 @@ func survivesTheTiers(t *testing.T, dev compute.Device, dtype string) {
 		}
 		compare(t, where, got, want)
 	}
-	again("from the device's memory", kv.Device)
+	again("from the device's memory", plan.Device)
 	if dtype == "bf16" && name(dev) != "cuda" {
 		compare(t, "computed and cached", want, first)
 	}
-	fill := func(to kv.Place) {
+	fill := func(to plan.Tier) {
 		for i := byte(2); ; i++ {
 			if _, at := w.store.PeekPrefix(plan.Key{1}, user); at == to {
 				return
@@ -170,19 +170,19 @@ func survivesTheTiers(t *testing.T, dev compute.Device, dtype string) {
 			w.keep(t, plan.Key{i}, append([]int32{int32(i)}, other...))
 		}
 	}
-	fill(kv.Host)
-	again("from the host's memory", kv.Host)
+	fill(plan.Host)
+	again("from the host's memory", plan.Host)
 	w.store.Flush()
-	fill(kv.Nowhere)
+	fill(plan.Missing)
 	at := w.store.Fetch(t.Context(), plan.Key{1})
-	if at == kv.Nowhere {
+	if at == plan.Missing {
 		t.Fatalf("the user is not on the disk: %+v", w.store.BelowStats())
 	}
 	again("from the disk", at)
 	w.close(t)
 	w = openLevels(t, dev, dtype, dir, room)
 	defer w.close(t)
-	if at = w.store.Fetch(t.Context(), plan.Key{1}); at == kv.Nowhere {
+	if at = w.store.Fetch(t.Context(), plan.Key{1}); at == plan.Missing {
 		t.Fatal("the user is not on the disk after a restart")
 	}
 	again("after a restart", at)

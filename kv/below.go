@@ -62,7 +62,7 @@ type op struct {
 // fetch is an entry that is being brought up: who wants it too waits for that.
 type fetch struct {
 	done  chan struct{}
-	at    Place
+	at    plan.Tier
 	left  bool      // it was not read: who was to bring it stopped waiting for a turn
 	since time.Time // it is read; guarded by below.mu
 }
@@ -439,19 +439,21 @@ func (s *Store) Below(key plan.Key) bool {
 	return ok && !s.below.condemned(key)
 }
 
-// Fetch brings an entry up into memory, the host's if there is a level of it, publishes it and returns
-// where; Nowhere when there is none below, it is damaged, memory has no room, or ctx ends first. An entry is read once for all who want it at a time.
+// Fetch brings an entry up into memory and publishes it: into the host's memory if there is a level of it. It returns
+// the tier that the entry came to, or plan.Missing: nothing is below, the record is damaged, memory has no room, or ctx
+// ended first. Concurrent calls share one read.
 //
-// A read cannot be stopped: one that nobody waits for any more goes on by itself, keeps its entry's memory until it ends, and Drain and Close wait for it.
-func (s *Store) Fetch(ctx context.Context, key plan.Key) Place {
+// A read cannot be stopped. If all callers have left, it goes on, keeps its entry's memory until it ends, and Drain and
+// Close wait for it.
+func (s *Store) Fetch(ctx context.Context, key plan.Key) plan.Tier {
 	if ctx.Err() != nil || !s.Below(key) {
-		return Nowhere
+		return plan.Missing
 	}
 	b := s.below
 	for {
 		f, first := b.join(key)
 		if f == nil {
-			return Nowhere
+			return plan.Missing
 		}
 		if first {
 			select {
@@ -459,7 +461,7 @@ func (s *Store) Fetch(ctx context.Context, key plan.Key) Place {
 			case <-ctx.Done():
 				f.left = true
 				b.leave(key, f)
-				return Nowhere
+				return plan.Missing
 			}
 			o := b.begin(key, false)
 			b.reads(f)
@@ -468,7 +470,7 @@ func (s *Store) Fetch(ctx context.Context, key plan.Key) Place {
 		select {
 		case <-f.done:
 		case <-ctx.Done():
-			return Nowhere
+			return plan.Missing
 		}
 		if !f.left {
 			return f.at
@@ -542,7 +544,7 @@ func (b *below) rest() {
 	defer b.held.Unlock()
 }
 
-func (s *Store) fetch(key plan.Key) (Place, error) {
+func (s *Store) fetch(key plan.Key) (plan.Tier, error) {
 	to := s.levels[len(s.levels)-1]
 	var kind plan.Kind
 	var tokens []int32
@@ -561,16 +563,16 @@ func (s *Store) fetch(key plan.Key) (Place, error) {
 		return in.begin(s, e)
 	})
 	if e == nil {
-		return Nowhere, err
+		return plan.Missing, err
 	}
 	defer e.Release()
 	if err = errors.Join(err, in.end(ok && err == nil)); !ok || err != nil {
-		return Nowhere, err
+		return plan.Missing, err
 	}
 	p := newPublished(key, kind, tokens, e)
 	p.Fetched()
 	if !s.publish(p, to) {
-		return Nowhere, nil
+		return plan.Missing, nil
 	}
 	return to.place, nil
 }

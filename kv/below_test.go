@@ -89,7 +89,7 @@ func entriesSurviveBelow(t *testing.T, m compute.Memory) {
 	check(t, user, 70, 6)
 	item.Release()
 	user.Release()
-	if s.Fetch(t.Context(), plan.Key{3}) != Nowhere {
+	if s.Fetch(t.Context(), plan.Key{3}) != plan.Missing {
 		t.Error("an entry that never was has been fetched")
 	}
 }
@@ -144,7 +144,7 @@ func evictionGoesBelow(t *testing.T, m compute.Memory) {
 		s.Flush()
 	}
 	for i := range 40 {
-		if n, _ := s.PeekPrefix(plan.Key{byte(i)}, []int32{int32(i)}); n == 0 && s.Fetch(t.Context(), plan.Key{byte(i)}) == Nowhere {
+		if n, _ := s.PeekPrefix(plan.Key{byte(i)}, []int32{int32(i)}); n == 0 && s.Fetch(t.Context(), plan.Key{byte(i)}) == plan.Missing {
 			t.Errorf("user %d is lost", i)
 			continue
 		}
@@ -186,11 +186,11 @@ func TestFetchWaitsForAWriteThatHoldsTheRoom(t *testing.T) {
 	s.Drain()
 	add(t, s, plan.Item, plan.Key{2}, nil, 40, 2)
 	<-slow.begun // it is held now
-	at := make(chan Place)
+	at := make(chan plan.Tier)
 	go func() { at <- s.Fetch(t.Context(), plan.Key{1}) }()
 	<-slow.missed
 	slow.proceed <- struct{}{}
-	if <-at == Nowhere {
+	if <-at == plan.Missing {
 		t.Error("the entry was not fetched, though the other could make room as soon as it was written")
 	}
 	if e := get(s, plan.Key{1}); e != nil {
@@ -288,7 +288,7 @@ func damageIsAMiss(t *testing.T, m compute.Memory) {
 	}
 	s, done = withDisk(t, m, dir, 256)
 	defer done()
-	if s.Fetch(t.Context(), plan.Key{1}) != Nowhere {
+	if s.Fetch(t.Context(), plan.Key{1}) != plan.Missing {
 		e := get(s, plan.Key{1})
 		check(t, e, 20, 3) // undamaged after all: then it must be right
 		e.Release()
@@ -323,7 +323,7 @@ func TestAnEntryIsReadOnce(t *testing.T) {
 			var wg sync.WaitGroup
 			for range 5 {
 				wg.Go(func() {
-					if s.Fetch(t.Context(), plan.Key{1}) != Nowhere {
+					if s.Fetch(t.Context(), plan.Key{1}) != plan.Missing {
 						found.Add(1)
 					}
 				})

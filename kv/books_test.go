@@ -76,7 +76,7 @@ func TestBooksOfWhatIsBelowAreEmptyAgain(t *testing.T) {
 	if err := errors.Join(s.DrainWithin(ended), s.Written(ended)); err != nil {
 		t.Errorf("there is nothing to wait for: %v", err)
 	}
-	if s.Fetch(ended, plan.Key{1}) != Nowhere {
+	if s.Fetch(ended, plan.Key{1}) != plan.Missing {
 		t.Error("an entry was fetched for one who left")
 	}
 }
@@ -223,7 +223,7 @@ func TestMetaThatMakesNoSense(t *testing.T) {
 	defer done()
 	s.RangeBelow(func(key plan.Key, _ plan.Kind, _ int) { t.Errorf("record %d is listed", key[0]) })
 	for k := range i {
-		if s.Fetch(t.Context(), plan.Key{k}) != Nowhere {
+		if s.Fetch(t.Context(), plan.Key{k}) != plan.Missing {
 			t.Errorf("record %d is fetched", k)
 		}
 	}
@@ -242,10 +242,10 @@ func TestPeekIsNoUse(t *testing.T) {
 	if n[0] != 20 || n[1] != 0 || n[2] != 28 {
 		t.Errorf("tokens %v, want 20, 0, 28", n)
 	}
-	if n, at := s.Where(plan.Key{1}); n != 20 || at != Host {
+	if n, at := s.Where(plan.Key{1}); n != 20 || at != plan.Host {
 		t.Errorf("%d tokens at %v", n, at)
 	}
-	if n, at := s.Where(plan.Key{3}); n != 0 || at != Nowhere {
+	if n, at := s.Where(plan.Key{3}); n != 0 || at != plan.Missing {
 		t.Errorf("%d tokens at %v of what is not there", n, at)
 	}
 	add(t, s, plan.Item, plan.Key{4}, nil, 20, 4) // has one leave: the one that was not used for longest
@@ -265,7 +265,7 @@ func TestChunksOfAnEntry(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer e.Release()
-	if e.Len() != 150 || e.place() != Host {
+	if e.Len() != 150 || e.place() != plan.Host {
 		t.Errorf("%d tokens at %v", e.Len(), e.place())
 	}
 	chunks := e.AppendChunks(make([]compute.Chunk, 1))
@@ -281,7 +281,7 @@ func TestChunksOfAnEntry(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if empty.place() != Nowhere || !empty.usable(s.top) || len(empty.AppendChunks(nil)) != 0 {
+	if empty.place() != plan.Missing || !empty.usable(s.top) || len(empty.AppendChunks(nil)) != 0 {
 		t.Error("an entry of no tokens is somewhere")
 	}
 	empty.Release()

@@ -185,7 +185,7 @@ func TestAFetchOutlivesItsFirst(t *testing.T) {
 		first, leave := context.WithCancel(t.Context())
 		go s.Fetch(first, plan.Key{1})
 		synctest.Wait()
-		got := make(chan Place, 2)
+		got := make(chan plan.Tier, 2)
 		for range 2 {
 			go func() { got <- s.Fetch(t.Context(), plan.Key{1}) }()
 		}
@@ -196,7 +196,7 @@ func TestAFetchOutlivesItsFirst(t *testing.T) {
 			<-s.below.readers
 		}
 		for range 2 {
-			if at := <-got; at == Nowhere {
+			if at := <-got; at == plan.Missing {
 				t.Error("who waited for an entry gets nothing because another one left")
 			}
 		}

@@ -123,7 +123,7 @@ func TestEntriesThatCannotBeWrittenAreNotFound(t *testing.T) {
 			s, done = withDisk(t, m, dir, 256)
 			defer done()
 			broken(m).Store(true)
-			if at := s.Fetch(t.Context(), plan.Key{1}); at != Nowhere || get(s, plan.Key{1}) != nil {
+			if at := s.Fetch(t.Context(), plan.Key{1}); at != plan.Missing || get(s, plan.Key{1}) != nil {
 				t.Errorf("an entry that cannot be brought is at %v", at)
 			}
 			if used := s.top.pool.Stats().Used; used != 0 {
@@ -204,7 +204,7 @@ func TestCopiesThatFail(t *testing.T) {
 	}
 	m.copy.Store(false)
 	add(t, s, plan.Item, plan.Key{3}, nil, 100, 3)
-	if n, at := s.Where(plan.Key{1}); n != 100 || at != Host {
+	if n, at := s.Where(plan.Key{1}); n != 100 || at != plan.Host {
 		t.Errorf("an entry of %d tokens is at %v, want 100 at the host", n, at)
 	}
 	s.Close()
@@ -322,7 +322,7 @@ func TestStage(t *testing.T) {
 func TestWithoutATier(t *testing.T) {
 	s, _ := newStore(t, ref.New().Memory(), 256)
 	add(t, s, plan.Item, plan.Key{1}, nil, 20, 3)
-	if s.Below(plan.Key{1}) || s.Fetch(t.Context(), plan.Key{1}) != Nowhere {
+	if s.Below(plan.Key{1}) || s.Fetch(t.Context(), plan.Key{1}) != plan.Missing {
 		t.Error("an entry is below")
 	}
 	s.RangeBelow(func(plan.Key, plan.Kind, int) { t.Error("an entry is below") })

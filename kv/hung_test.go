@@ -120,7 +120,7 @@ func aTierThatHangs(t *testing.T) {
 		}
 	}
 	fill()
-	fetch := func(key plan.Key, within time.Duration) (Place, time.Duration) {
+	fetch := func(key plan.Key, within time.Duration) (plan.Tier, time.Duration) {
 		ctx, cancel := context.WithTimeout(t.Context(), within)
 		defer cancel()
 		start := time.Now()
@@ -128,14 +128,14 @@ func aTierThatHangs(t *testing.T) {
 		return at, time.Since(start)
 	}
 	for range 2 { // two want the same
-		if at, took := fetch(plan.Key{1}, time.Second); at != Nowhere || took != time.Second {
+		if at, took := fetch(plan.Key{1}, time.Second); at != plan.Missing || took != time.Second {
 			t.Errorf("a read that hangs: at %v after %v, want nothing after a second", at, took)
 		}
 	}
 	if n := tier.begun(); n != 1 {
 		t.Errorf("an entry is read %d times at once", n)
 	}
-	if at, took := fetch(plan.Key{2}, time.Second); at != Nowhere || took != time.Second {
+	if at, took := fetch(plan.Key{2}, time.Second); at != plan.Missing || took != time.Second {
 		t.Errorf("another: at %v after %v, want nothing after a second", at, took)
 	}
 	if used := p.Stats().Used; used == 0 {
@@ -143,7 +143,7 @@ func aTierThatHangs(t *testing.T) {
 	}
 	fill()
 	time.Sleep(hungAfter)
-	if at, took := fetch(plan.Key{3}, time.Second); at != Nowhere || took != 0 || tier.begun() > 2 {
+	if at, took := fetch(plan.Key{3}, time.Second); at != plan.Missing || took != 0 || tier.begun() > 2 {
 		t.Errorf("long after: at %v after %v, %d reads, want no other to be begun", at, took, tier.begun())
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
@@ -159,7 +159,7 @@ func aTierThatHangs(t *testing.T) {
 	if e, _ := s.Get(plan.Key{2}); e != nil {
 		t.Error("what was deleted while it was read is there")
 	}
-	if at, _ := fetch(plan.Key{3}, time.Second); at == Nowhere {
+	if at, _ := fetch(plan.Key{3}, time.Second); at == plan.Missing {
 		t.Error("nothing is read from a tier that hung")
 	}
 	if err := log.Close(); err != nil {

@@ -65,7 +65,7 @@ func TestTheBooksFollowTheDisk(t *testing.T) {
 		_, there := d.Has(key)
 		held, _ := s.Where(key)
 		switch {
-		case held > 0 && (!known || e.Tier != Host || int(e.Tokens) != held):
+		case held > 0 && (!known || e.Tier != plan.Host || int(e.Tokens) != held):
 			t.Fatalf("of entry %d of %d tokens in memory the books know %+v, %v", i, held, e, known)
 		case held == 0 && there != known, held == 0 && known && e.Tier != plan.Disk:
 			t.Fatalf("entry %d is on disk: %v, and the books know %+v, %v", i, there, e, known)

@@ -108,9 +108,9 @@ func (e *Entry) usable(top *level) bool {
 }
 
 // place returns where the entry is.
-func (e *Entry) place() Place {
+func (e *Entry) place() plan.Tier {
 	if len(e.chunks) == 0 {
-		return Nowhere
+		return plan.Missing
 	}
 	return e.chunks[0].level.place
 }
@@ -151,7 +151,7 @@ type Store struct {
 	dropped   func(plan.Key)
 	forgotten func(plan.Key)
 	stored    func(plan.Key, plan.Kind, int)
-	relocated func(plan.Key, Place)
+	relocated func(plan.Key, plan.Tier)
 	below     *below   // nil: nothing is kept below memory
 	ahead     *ahead   // nil: entries are lowered when their place is needed
 	trainer   *trainer // nil: nothing is predicted
@@ -197,7 +197,7 @@ func New(shape compute.Shape, p *pool.Pool) *Store {
 	s := &Store{
 		shape: shape, config: residency.Config{Policy: "lru", Chunk: ChainTokens}, known: radix.New[run](ChainTokens), views: make(chan *Entry, maxViews),
 		dropped: func(plan.Key) {}, forgotten: func(plan.Key) {}, stored: func(plan.Key, plan.Kind, int) {},
-		relocated: func(plan.Key, Place) {},
+		relocated: func(plan.Key, plan.Tier) {},
 	}
 	s.moved, s.inPlace = sync.NewCond(&s.mu), s.usableInPlace
 	s.top = newLevel(p, &shape)
@@ -241,7 +241,7 @@ func (s *Store) SetPolicy(name string) error {
 // up otherwise. It MUST be called before the store is used. The store does not own the pool.
 func (s *Store) SetHost(p *pool.Pool) error {
 	host := newLevel(p, &s.shape)
-	if host.place != Host {
+	if host.place != plan.Host {
 		return errors.New("kv: the pool below the device's is not of the host's memory")
 	}
 	s.host, s.levels = host, []*level{s.top, host}
@@ -249,7 +249,7 @@ func (s *Store) SetHost(p *pool.Pool) error {
 }
 
 // Top returns where computed entries go.
-func (s *Store) Top() Place { return s.top.place }
+func (s *Store) Top() plan.Tier { return s.top.place }
 
 // OnDrop has f called with the key of every entry that is evicted or deleted, without locks held. It
 // MUST be called before the store is used.
@@ -261,7 +261,7 @@ func (s *Store) OnStore(f func(key plan.Key, kind plan.Kind, tokens int)) { s.st
 
 // OnMove has f called with every entry that came to another place in memory. It MUST be called before
 // the store is used.
-func (s *Store) OnMove(f func(key plan.Key, to Place)) { s.relocated = f }
+func (s *Store) OnMove(f func(key plan.Key, to plan.Tier)) { s.relocated = f }
 
 // Reserve returns an unpublished entry for tokens tokens, whose leading ones are those of prefix
 // (nil for none): full chunks are shared, the rest is copied. It evicts what it must. The caller owns
@@ -399,12 +399,12 @@ func (s *Store) publish(p *published, to *level) bool {
 
 // Get returns the entry under key with a reference for the caller, who MUST release it, and where it
 // was; nil when there is none.
-func (s *Store) Get(key plan.Key) (*Entry, Place) {
+func (s *Store) Get(key plan.Key) (*Entry, plan.Tier) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	p, at := s.find(key)
 	if p == nil {
-		return nil, Nowhere
+		return nil, plan.Missing
 	}
 	p.Value.entry.Retain()
 	return p.Value.entry, at
@@ -413,13 +413,13 @@ func (s *Store) Get(key plan.Key) (*Entry, Place) {
 // GetPrefix returns the leading tokens of the user's entry under key that are also the first of
 // tokens, with a reference for the caller, who MUST release it, and where they were; nil when there
 // are none.
-func (s *Store) GetPrefix(key plan.Key, tokens []int32) (*Entry, Place) {
+func (s *Store) GetPrefix(key plan.Key, tokens []int32) (*Entry, plan.Tier) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if p := s.books.Get(key); p == nil {
-		return nil, Nowhere
+		return nil, plan.Missing
 	} else if n := common(p.Value.tokens, tokens); n == 0 {
-		return nil, Nowhere
+		return nil, plan.Missing
 	} else {
 		if s.rec.On() {
 			s.rec.In("asked", [32]byte(key), len(tokens), n)
@@ -428,11 +428,11 @@ func (s *Store) GetPrefix(key plan.Key, tokens []int32) (*Entry, Place) {
 	}
 	p, at := s.find(key)
 	if p == nil {
-		return nil, Nowhere
+		return nil, plan.Missing
 	}
 	n := common(p.Value.tokens, tokens) // of another entry than before, if that was moved and replaced
 	if n == 0 {
-		return nil, Nowhere
+		return nil, plan.Missing
 	}
 	e := p.Value.entry
 	if n == e.len {
@@ -481,25 +481,25 @@ func (s *Store) Peek(keys []plan.Key, tokens []int32) {
 	}
 }
 
-// Where returns how many tokens the entry under key has and where it is, 0 and Nowhere when memory has none, without
+// Where returns how many tokens the entry under key has and where it is, 0 and plan.Missing when memory has none, without
 // counting it as a use.
-func (s *Store) Where(key plan.Key) (tokens int, at Place) {
+func (s *Store) Where(key plan.Key) (tokens int, at plan.Tier) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if p := s.books.Get(key); p != nil {
 		return p.Tokens, p.Value.entry.place()
 	}
-	return 0, Nowhere
+	return 0, plan.Missing
 }
 
 // PeekPrefix returns how many tokens GetPrefix would find, and where, without counting it as a use.
-func (s *Store) PeekPrefix(key plan.Key, tokens []int32) (int, Place) {
+func (s *Store) PeekPrefix(key plan.Key, tokens []int32) (int, plan.Tier) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if p := s.books.Get(key); p != nil {
 		return common(p.Value.tokens, tokens), p.Value.entry.place()
 	}
-	return 0, Nowhere
+	return 0, plan.Missing
 }
 
 // deleteAtOnce bounds the entries that a deletion removes while readers wait.

@@ -11,21 +11,12 @@ import (
 	"grebe/residency"
 )
 
-// Place is where an entry's memory is.
-type Place = plan.Tier
-
-const (
-	Nowhere = plan.Missing
-	Device  = plan.Device
-	Host    = plan.Host
-)
-
 // level is a pool of memory. The store has one where the device
 // computes, and may have one of the host's below it, to which entries are lowered that have to make
 // room, and from which they are raised when they are used.
 type level struct {
 	index int // on the books
-	place Place
+	place plan.Tier
 	pool  *pool.Pool
 	slots int   // entries that it holds at most
 	room  int64 // bytes, as the books know
@@ -36,9 +27,9 @@ const maxEntries = 1 << 19
 
 func newLevel(p *pool.Pool, shape *compute.Shape) *level {
 	books := p.Stats()
-	l := &level{pool: p, place: Host, room: books.Total}
+	l := &level{pool: p, place: plan.Host, room: books.Total}
 	if p.Memory().Host() != p.Memory() {
-		l.place = Device
+		l.place = plan.Device
 	}
 	page := int64(books.Page)
 	least := (int64(shape.ChunkBytes(1, false)) + page - 1) / page * page // bytes of an entry of one token
@@ -64,7 +55,7 @@ func evictable(p *published) bool {
 }
 
 // usable reports whether a device that computes in the level's memory can use a block in place.
-func (l *level) usable(b *compute.Block) bool { return b.Addr != 0 || l.place == Host }
+func (l *level) usable(b *compute.Block) bool { return b.Addr != 0 || l.place == plan.Host }
 
 // newChunk allocates a chunk of a level, evicting entries until it fits.
 func (s *Store) newChunk(l *level, tokens int) (*chunk, error) {
@@ -177,7 +168,7 @@ func (s *Store) copyTo(to *level, from *Entry) (*Entry, error) {
 
 // find returns the entry under key where the device can use it, and where it was; nil when there is
 // none. It is called with mu held, which it may give up for a while.
-func (s *Store) find(key plan.Key) (*published, Place) {
+func (s *Store) find(key plan.Key) (*published, plan.Tier) {
 	for {
 		if s.rec.On() {
 			s.recordFind(key)
@@ -186,7 +177,7 @@ func (s *Store) find(key plan.Key) (*published, Place) {
 		s.learn()
 		switch where {
 		case residency.Nowhere:
-			return nil, Nowhere
+			return nil, plan.Missing
 		case residency.Here:
 			return p, p.Value.entry.place()
 		case residency.Coming:
@@ -196,13 +187,13 @@ func (s *Store) find(key plan.Key) (*published, Place) {
 		s.move(p, s.top)
 		s.mu.Lock()
 		if s.books.Get(key) != p {
-			return nil, Nowhere
+			return nil, plan.Missing
 		}
 		if p.Level() >= 0 && !s.inPlace(p) { // no room
-			return nil, Nowhere
+			return nil, plan.Missing
 		}
 		if p.Level() >= 0 {
-			return p, Host
+			return p, plan.Host
 		}
 	}
 }
@@ -214,7 +205,7 @@ func (s *Store) usableInPlace(p *published) bool { return p.Value.entry.usable(s
 type Stats = residency.Counts
 
 // Stats returns the counts of a kind, in all of memory or at some places.
-func (s *Store) Stats(kind plan.Kind, at ...Place) Stats {
+func (s *Store) Stats(kind plan.Kind, at ...plan.Tier) Stats {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	var sum Stats

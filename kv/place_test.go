@@ -57,16 +57,17 @@ func TestHostHoldsWhatLeavesTheDevice(t *testing.T) {
 		t.Run(fmt.Sprintf("pinned=%v", pinned), func(t *testing.T) {
 			w := newTiered(t, pinned, "lru", 64, 4096)
 			defer w.close(t)
-			places := map[plan.Key]Place{}
-			w.OnMove(func(k plan.Key, to Place) { places[k] = to })
+			places := map[plan.Key]plan.Tier{}
+			w.OnMove(func(k plan.Key, to plan.Tier) { places[k] = to })
 			w.OnDrop(func(k plan.Key) { t.Errorf("entry %d was dropped", k[0]) })
 			for i := range 40 { // of which eight fit
 				add(t, w.Store, plan.Item, plan.Key{byte(i)}, nil, 8, byte(i))
 			}
-			if d, h := w.Stats(plan.Item, Device), w.Stats(plan.Item, Host); d.Entries != 8 || h.Entries != 32 || d.Lowered != 32 || d.Evicted+h.Evicted != 0 {
+			d, h := w.Stats(plan.Item, plan.Device), w.Stats(plan.Item, plan.Host)
+			if d.Entries != 8 || h.Entries != 32 || d.Lowered != 32 || d.Evicted+h.Evicted != 0 {
 				t.Errorf("device %+v, host %+v, want 8 and 32 entries", d, h)
 			}
-			for round, want := range []Place{Host, Host, Device} {
+			for round, want := range []plan.Tier{plan.Host, plan.Host, plan.Device} {
 				if !pinned && round == 1 {
 					continue // it was brought up the first time
 				}
@@ -75,12 +76,12 @@ func TestHostHoldsWhatLeavesTheDevice(t *testing.T) {
 					t.Errorf("use %d found the entry in place %d, want %d", round, at, want)
 				}
 				check(t, e, 8, 3)
-				if inHost := e.place() == Host; inHost != (pinned && round == 0) {
+				if inHost := e.place() == plan.Host; inHost != (pinned && round == 0) {
 					t.Errorf("use %d is of memory of place %d", round, e.place())
 				}
 				e.Release()
 			}
-			if places[plan.Key{3}] != Device || places[plan.Key{4}] != Host {
+			if places[plan.Key{3}] != plan.Device || places[plan.Key{4}] != plan.Host {
 				t.Errorf("entries 3 and 4 were said to be in %d and %d", places[plan.Key{3}], places[plan.Key{4}])
 			}
 		})
@@ -96,13 +97,13 @@ func TestLowerAhead(t *testing.T) {
 		for i := range 40 {
 			add(t, w.Store, plan.Item, plan.Key{byte(i)}, nil, 8, byte(i))
 			synctest.Wait()
-			if n := w.Stats(plan.Item, Device).Entries; n > 5 {
+			if n := w.Stats(plan.Item, plan.Device).Entries; n > 5 {
 				t.Fatalf("%d entries of 8 tokens in room for 64, of which 24 are to be free", n)
 			}
 		}
 		for i := range 40 {
 			e, at := w.Get(plan.Key{byte(i)})
-			if want := map[bool]Place{true: Host, false: Device}[i < 35]; at != want {
+			if want := map[bool]plan.Tier{true: plan.Host, false: plan.Device}[i < 35]; at != want {
 				t.Errorf("entry %d is in place %d, want %d", i, at, want)
 			}
 			check(t, e, 8, byte(i))
@@ -127,7 +128,7 @@ func TestGrowthFromHost(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if grown.place() != Device {
+			if grown.place() != plan.Device {
 				t.Errorf("a grown entry is in place %d", grown.place())
 			}
 			check(t, grown, 140, k+1)
@@ -151,7 +152,7 @@ func TestNoRoomInHost(t *testing.T) {
 		t.Errorf("%d of four entries were dropped, want 1", dropped)
 	}
 	held, at := w.Get(plan.Key{1})
-	if held == nil || at != Host {
+	if held == nil || at != plan.Host {
 		t.Fatalf("the second entry is in place %d", at)
 	}
 	add(t, w.Store, plan.Item, plan.Key{9}, nil, 16, 9)
@@ -183,7 +184,7 @@ type world struct {
 	space byte
 	known map[plan.Key]modelEntry
 	held  []heldEntry
-	found [Host + 1]int
+	found [plan.Host + 1]int
 }
 
 func (w *world) key(kind plan.Kind) plan.Key {
@@ -204,7 +205,7 @@ func (w *world) step() {
 		}
 		delete(w.known, key)
 	case op < 17:
-		if at := w.s.Fetch(w.t.Context(), key); at != Nowhere && w.known[key].mark == 0 {
+		if at := w.s.Fetch(w.t.Context(), key); at != plan.Missing && w.known[key].mark == 0 {
 			w.t.Fatalf("fetched key %v, which was deleted or never there", key[:3])
 		}
 	case len(w.held) > 0:
@@ -268,7 +269,7 @@ func (w *world) make(kind plan.Kind, key plan.Key) {
 func (w *world) look(kind plan.Kind, key plan.Key) {
 	k := w.known[key]
 	var e *Entry
-	var at Place
+	var at plan.Tier
 	if kind == plan.User {
 		n := len(k.tokens)
 		if n > 0 {
@@ -283,7 +284,7 @@ func (w *world) look(kind plan.Kind, key plan.Key) {
 	}
 	w.found[at]++
 	if e == nil {
-		if at != Nowhere {
+		if at != plan.Missing {
 			w.t.Fatalf("nothing was found in place %d", at)
 		}
 		return
@@ -312,7 +313,7 @@ func (w *world) end() {
 // Random operations, under every policy, with and without a device that reads the host's memory, files
 // below it: whatever is found is right, and what was deleted is not found.
 func TestRandomOperations(t *testing.T) {
-	var found [Host + 1]int
+	var found [plan.Host + 1]int
 	for seed := range uint64(24) {
 		r := rand.New(rand.NewPCG(seed, 5))
 		policy := evict.Names()[seed%uint64(len(evict.Names()))]
@@ -332,8 +333,8 @@ func TestRandomOperations(t *testing.T) {
 		}
 		w.close(t)
 	}
-	t.Logf("found nowhere %d, in the device's memory %d, in the host's %d", found[Nowhere], found[Device], found[Host])
-	if found[Device] == 0 || found[Host] == 0 || found[Nowhere] == 0 {
+	t.Logf("found nowhere %d, in the device's memory %d, in the host's %d", found[plan.Missing], found[plan.Device], found[plan.Host])
+	if found[plan.Device] == 0 || found[plan.Host] == 0 || found[plan.Missing] == 0 {
 		t.Error("the operations do not reach every place")
 	}
 }

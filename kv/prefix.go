@@ -169,12 +169,12 @@ func (s *Store) Forget(context plan.Key) {
 
 // Match returns the longest known prefix of tokens in a context, with a reference for the caller, who
 // MUST release it, and where it was; nil when nothing is known. Until then it is not evicted.
-func (s *Store) Match(context plan.Key, tokens []int32) (*Entry, Place) {
+func (s *Store) Match(context plan.Key, tokens []int32) (*Entry, plan.Tier) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	path, n := s.known.Match(s.path[:0], context, tokens)
 	if n == 0 {
-		return nil, Nowhere
+		return nil, plan.Missing
 	}
 	deepest := path[len(path)-1]
 	if s.rec.On() {
@@ -199,14 +199,14 @@ func (s *Store) Match(context plan.Key, tokens []int32) (*Entry, Place) {
 }
 
 // PeekMatch returns how many tokens Match would find, and where, without counting it as a use.
-func (s *Store) PeekMatch(context plan.Key, tokens []int32) (int, Place) {
+func (s *Store) PeekMatch(context plan.Key, tokens []int32) (int, plan.Tier) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	path, n := s.known.Match(s.path[:0], context, tokens)
 	clear(path)
 	s.path = path
 	if n == 0 {
-		return 0, Nowhere
+		return 0, plan.Missing
 	}
 	return n, s.top.place
 }

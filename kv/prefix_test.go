@@ -100,7 +100,7 @@ func TestKnownAgreesWithLinearScan(t *testing.T) {
 			for _, b := range all {
 				want = max(want, common(b, tokens))
 			}
-			if n, place := s.PeekMatch(plan.Key{1}, tokens); n != want || (n > 0) != (place == Host) {
+			if n, place := s.PeekMatch(plan.Key{1}, tokens); n != want || (n > 0) != (place == plan.Host) {
 				rt.Fatalf("%d tokens are known at %v, want %d", n, place, want)
 			}
 			if n, err := learn(s, plan.Key{1}, tokens); n != want || err != nil {

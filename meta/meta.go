@@ -24,7 +24,7 @@ import (
 type Entry struct {
 	Kind   plan.Kind
 	Tokens int32
-	Tier   schedule.Tier
+	Tier   plan.Tier
 }
 
 // Options bound an Index. Zero means the default.
@@ -101,7 +101,7 @@ func (x *Index) Put(key plan.Key, e Entry, now time.Duration) {
 		x.rec.In("put", [32]byte(key), e.Kind, e.Tokens, e.Tier, now)
 	}
 	x.entries[key] = e
-	if e.Kind == plan.User && e.Tier != schedule.Disk {
+	if e.Kind == plan.User && e.Tier != plan.Disk {
 		x.coldest.set(key, x.users.Estimate(Hash(key), now))
 	}
 }
@@ -127,7 +127,7 @@ func (x *Index) Lookup(key plan.Key) (Entry, bool) {
 }
 
 // Lower records that an entry is held in a lower tier only.
-func (x *Index) Lower(key plan.Key, tier schedule.Tier) {
+func (x *Index) Lower(key plan.Key, tier plan.Tier) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	if x.rec.On() {
@@ -166,7 +166,7 @@ func (x *Index) Sample(dst []plan.Key, n int) []plan.Key {
 		if n--; n < 0 {
 			break
 		}
-		if e.Tier == schedule.Disk {
+		if e.Tier == plan.Disk {
 			dst = append(dst, key)
 		}
 	}
@@ -180,7 +180,7 @@ func (x *Index) DropDisk(key plan.Key) {
 	if x.rec.On() {
 		x.rec.In("gone", [32]byte(key))
 	}
-	if e, ok := x.entries[key]; ok && e.Tier == schedule.Disk {
+	if e, ok := x.entries[key]; ok && e.Tier == plan.Disk {
 		delete(x.entries, key)
 	}
 }
@@ -193,11 +193,11 @@ func (x *Index) Keys() []plan.Key {
 }
 
 // Status sets tiers[i] to where the entry of keys[i] is, Missing where it is nowhere.
-func (x *Index) Status(keys []plan.Key, tiers []schedule.Tier) {
+func (x *Index) Status(keys []plan.Key, tiers []plan.Tier) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	for i := range keys {
-		tiers[i] = schedule.Missing
+		tiers[i] = plan.Missing
 		if e, ok := x.entries[keys[i]]; ok {
 			tiers[i] = e.Tier
 		}
@@ -233,12 +233,12 @@ func (x *Index) User(key plan.Key, now time.Duration) (frequency, coldest float6
 }
 
 // Items sets out[i] to the expected uses of keys[i] where tiers[i] is Missing.
-func (x *Index) Items(keys []plan.Key, tiers []schedule.Tier, now time.Duration, out []float32) {
+func (x *Index) Items(keys []plan.Key, tiers []plan.Tier, now time.Duration, out []float32) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	for i := range keys {
 		out[i] = 0
-		if tiers[i] == schedule.Missing {
+		if tiers[i] == plan.Missing {
 			out[i] = float32(x.items.Estimate(Hash(keys[i]), now))
 		}
 	}

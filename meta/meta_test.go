@@ -8,7 +8,6 @@ import (
 
 	"grebe/kv"
 	"grebe/plan"
-	"grebe/schedule"
 )
 
 func key(i int) plan.Key { return kv.KeyOf(plan.Key{}, nil, fmt.Sprint(i)) }
@@ -25,12 +24,12 @@ func newIndex(t testing.TB, opt Options) *Index {
 func TestStatusFollowsPutAndDrop(t *testing.T) {
 	x := newIndex(t, Options{Users: 100, Items: 100})
 	keys := []plan.Key{key(0), key(1), key(2)}
-	x.Put(keys[1], Entry{Kind: plan.Item, Tokens: 10, Tier: schedule.Host}, 0)
-	x.Put(keys[2], Entry{Kind: plan.Item, Tokens: 10, Tier: schedule.Disk}, 0)
-	tiers := make([]schedule.Tier, 3)
-	for _, want := range [][]schedule.Tier{
-		{schedule.Missing, schedule.Host, schedule.Disk},
-		{schedule.Missing, schedule.Missing, schedule.Disk},
+	x.Put(keys[1], Entry{Kind: plan.Item, Tokens: 10, Tier: plan.Host}, 0)
+	x.Put(keys[2], Entry{Kind: plan.Item, Tokens: 10, Tier: plan.Disk}, 0)
+	tiers := make([]plan.Tier, 3)
+	for _, want := range [][]plan.Tier{
+		{plan.Missing, plan.Host, plan.Disk},
+		{plan.Missing, plan.Missing, plan.Disk},
 	} {
 		x.Status(keys, tiers)
 		if fmt.Sprint(tiers) != fmt.Sprint(want) {
@@ -60,7 +59,7 @@ func TestColdestCachedUser(t *testing.T) {
 		case 0:
 			x.NoteUser(key(u), now, false)
 		case 1:
-			x.Put(key(u), Entry{Kind: plan.User, Tier: schedule.Host}, now)
+			x.Put(key(u), Entry{Kind: plan.User, Tier: plan.Host}, now)
 			cached[u] = true
 		case 2:
 			if r.IntN(3) == 0 {
@@ -108,11 +107,11 @@ func TestAccessesAreCountedLater(t *testing.T) {
 	x.NoteItems(items[:1], time.Second)
 	x.Apply(time.Second)
 	uses := make([]float32, 2)
-	x.Items(items, []schedule.Tier{schedule.Missing, schedule.Missing}, time.Second, uses)
+	x.Items(items, []plan.Tier{plan.Missing, plan.Missing}, time.Second, uses)
 	if uses[0] != 1 || uses[1] != 0 {
 		t.Errorf("uses of the items: %v, want 1 and 0", uses)
 	}
-	x.Items(items, []schedule.Tier{schedule.Host, schedule.Missing}, time.Second, uses)
+	x.Items(items, []plan.Tier{plan.Host, plan.Missing}, time.Second, uses)
 	if uses[0] != 0 {
 		t.Errorf("an item that is cached has %v expected uses of computing it", uses[0])
 	}
@@ -123,9 +122,9 @@ func TestNothingAllocates(t *testing.T) {
 	keys := make([]plan.Key, 100)
 	for i := range keys {
 		keys[i] = key(i)
-		x.Put(keys[i], Entry{Kind: plan.Kind(1 + i%2), Tier: schedule.Host}, 0)
+		x.Put(keys[i], Entry{Kind: plan.Kind(1 + i%2), Tier: plan.Host}, 0)
 	}
-	tiers, uses := make([]schedule.Tier, 100), make([]float32, 100)
+	tiers, uses := make([]plan.Tier, 100), make([]float32, 100)
 	n := testing.AllocsPerRun(100, func() {
 		x.Status(keys, tiers)
 		x.Items(keys, tiers, 1, uses)

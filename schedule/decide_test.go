@@ -20,19 +20,19 @@ func draw(rng *rand.Rand) (Request, Costs) {
 		Frequency: 5 * rng.Float64(), Coldest: 5 * rng.Float64(), UserRoom: rng.IntN(3) == 0,
 		Queue: 30 * rng.Float64(),
 	}
-	for t := Device; t < NumTiers; t++ {
+	for t := plan.Device; t < plan.NumTiers; t++ {
 		in.UserCached[t] = int32(rng.IntN(25))
 	}
 	for range rng.IntN(12) {
 		in.Items = append(in.Items, int32(1+rng.IntN(8)))
-		in.ItemTier = append(in.ItemTier, Tier(rng.IntN(int(NumTiers))))
+		in.ItemTier = append(in.ItemTier, plan.Tier(rng.IntN(int(plan.NumTiers))))
 		in.ItemFrequency = append(in.ItemFrequency, rng.Float32())
 	}
 	if rng.IntN(3) == 0 {
 		in.Slack = 100 * rng.Float64()
 	}
 	c := DefaultCosts(PrefillModel{Fixed: 5 * rng.Float64(), Row: rng.Float64(), Square: .01 * rng.Float64(), Key: .01 * rng.Float64()})
-	for t := Host; t < NumTiers; t++ {
+	for t := plan.Host; t < plan.NumTiers; t++ {
 		c.Transfer[t] = Transfer{Entry: rng.Float64(), Token: 1.5 * rng.Float64()}
 	}
 	c.RoomReturns = rng.Float64()
@@ -63,7 +63,7 @@ func written(in *Request, o Order, load Tiers, reuse bool) (p plan.Plan, compute
 	if o == UserFirst {
 		user = segment(plan.User, int(in.User), true, shared)
 		cached := 0
-		for t := Device; t < NumTiers; t++ {
+		for t := plan.Device; t < plan.NumTiers; t++ {
 			if load.Has(t) {
 				cached += int(in.UserCached[t])
 			}
@@ -134,8 +134,10 @@ func TestBATRule(t *testing.T) {
 
 // BAT-7.
 func TestBaselines(t *testing.T) {
-	long := Request{User: 50, UserCached: [NumTiers]int32{Host: 50}, Items: []int32{10, 20}, ItemTier: []Tier{Host, Host}}
-	short := Request{User: 29, UserCached: [NumTiers]int32{Host: 29}, Items: []int32{10, 20}, ItemTier: []Tier{Host, Host}}
+	long := Request{User: 50, UserCached: [plan.NumTiers]int32{plan.Host: 50}, Items: []int32{10, 20},
+		ItemTier: []plan.Tier{plan.Host, plan.Host}}
+	short := Request{User: 29, UserCached: [plan.NumTiers]int32{plan.Host: 29}, Items: []int32{10, 20},
+		ItemTier: []plan.Tier{plan.Host, plan.Host}}
 	for _, c := range []struct {
 		policy Policy
 		in     *Request
@@ -157,7 +159,7 @@ func TestBaselines(t *testing.T) {
 
 func TestPredicted(t *testing.T) {
 	base := func() Request {
-		return Request{User: 2000, Items: []int32{500, 500}, ItemTier: []Tier{Host, Host}}
+		return Request{User: 2000, Items: []int32{500, 500}, ItemTier: []plan.Tier{plan.Host, plan.Host}}
 	}
 	for _, c := range []struct {
 		name   string
@@ -166,9 +168,9 @@ func TestPredicted(t *testing.T) {
 		reason Reason
 	}{
 		{"items cached, user unknown", func(*Request, *Costs) {}, ItemFirst, Cheaper},
-		{"user cached", func(in *Request, _ *Costs) { in.UserCached[Host] = 2000 }, UserFirst, Cheaper},
-		{"most of the user cached", func(in *Request, _ *Costs) { in.UserCached[Host] = 1100 }, UserFirst, Cheaper},
-		{"less of the user cached", func(in *Request, _ *Costs) { in.UserCached[Host] = 900 }, ItemFirst, Cheaper},
+		{"user cached", func(in *Request, _ *Costs) { in.UserCached[plan.Host] = 2000 }, UserFirst, Cheaper},
+		{"most of the user cached", func(in *Request, _ *Costs) { in.UserCached[plan.Host] = 1100 }, UserFirst, Cheaper},
+		{"less of the user cached", func(in *Request, _ *Costs) { in.UserCached[plan.Host] = 900 }, ItemFirst, Cheaper},
 		// A thousand tokens more now, a thousand saved per return, three quarters of returns hit.
 		{"comes back once", func(in *Request, _ *Costs) { in.Frequency = 1 }, ItemFirst, Cheaper},
 		{"comes back twice", func(in *Request, _ *Costs) { in.Frequency = 2 }, UserFirst, Invest},
@@ -181,17 +183,17 @@ func TestPredicted(t *testing.T) {
 		{"comes back twice, lost either way", func(in *Request, _ *Costs) { in.Frequency, in.Slack = 2, 1500 }, UserFirst, Invest},
 		{"short user, hot", func(in *Request, _ *Costs) { in.User, in.Frequency = 900, 50 }, ItemFirst, Cheaper},
 		{"user on a slow disk", func(in *Request, c *Costs) {
-			in.UserCached[Disk] = 2000
-			c.Transfer[Disk] = Transfer{Token: .6}
+			in.UserCached[plan.Disk] = 2000
+			c.Transfer[plan.Disk] = Transfer{Token: .6}
 		}, ItemFirst, Cheaper},
 		{"user on a slow disk behind a queue", func(in *Request, c *Costs) {
-			in.UserCached[Disk], in.Queue = 2000, 1000
-			c.Transfer[Disk] = Transfer{Token: .6}
+			in.UserCached[plan.Disk], in.Queue = 2000, 1000
+			c.Transfer[plan.Disk] = Transfer{Token: .6}
 		}, UserFirst, Cheaper},
 		{"missing items that many want", func(in *Request, _ *Costs) {
 			in.User = 900
-			in.UserCached[Host] = 50 // user-first is 50 tokens cheaper
-			in.ItemTier = []Tier{Missing, Missing}
+			in.UserCached[plan.Host] = 50 // user-first is 50 tokens cheaper
+			in.ItemTier = []plan.Tier{plan.Missing, plan.Missing}
 			in.ItemFrequency = []float32{1, 1}
 		}, ItemFirst, Invest},
 	} {
@@ -211,7 +213,7 @@ func TestPredicted(t *testing.T) {
 func TestObservedReturnsDecide(t *testing.T) {
 	// Item-first costs 100, user-first 120 now and 20 once the user is kept: worth it from 1/4 return on,
 	// from 1/3 on if others have to make room.
-	in := Request{User: 100, Items: []int32{20}, ItemTier: []Tier{Host}, Frequency: 9, ReturnsKnown: true}
+	in := Request{User: 100, Items: []int32{20}, ItemTier: []plan.Tier{plan.Host}, Frequency: 9, ReturnsKnown: true}
 	for _, c := range []struct {
 		returns float64
 		room    bool
@@ -230,14 +232,14 @@ func TestObservedReturnsDecide(t *testing.T) {
 // A tier slower than computing is left alone by predicted and used by the others.
 func TestSlowTiersAreNotLoaded(t *testing.T) {
 	costs := cpu
-	costs.Transfer[Peer] = Transfer{Token: 2}
-	in := Request{User: 10, Items: []int32{5, 6, 7}, ItemTier: []Tier{Host, Peer, Missing}}
+	costs.Transfer[plan.Peer] = Transfer{Token: 2}
+	in := Request{User: 10, Items: []int32{5, 6, 7}, ItemTier: []plan.Tier{plan.Host, plan.Peer, plan.Missing}}
 	d := Decide(&in, &costs, Predicted)
-	if d.Item.Load.Has(Peer) || !d.Item.Load.Has(Host) || d.Item.Rows != 10+6+7 {
+	if d.Item.Load.Has(plan.Peer) || !d.Item.Load.Has(plan.Host) || d.Item.Rows != 10+6+7 {
 		t.Errorf("predicted loads %b and computes %d rows", d.Item.Load, d.Item.Rows)
 	}
 	d = Decide(&in, &costs, Item)
-	if !d.Item.Load.Has(Peer) || d.Item.Rows != 10+7 || d.Item.Transfer != 12 {
+	if !d.Item.Load.Has(plan.Peer) || d.Item.Rows != 10+7 || d.Item.Transfer != 12 {
 		t.Errorf("item loads %b, computes %d rows and transfers for %v ms", d.Item.Load, d.Item.Rows, d.Item.Transfer)
 	}
 }
@@ -292,17 +294,17 @@ func TestNames(t *testing.T) {
 		t.Error("a discount of 2 was accepted")
 	}
 	bad = cpu
-	bad.Transfer[Disk].Token = math.NaN()
+	bad.Transfer[plan.Disk].Token = math.NaN()
 	if err := bad.Validate(); err == nil || !strings.Contains(err.Error(), "disk") {
 		t.Errorf("a transfer of NaN: %v", err)
 	}
 }
 
 func candidates(n int) Request {
-	in := Request{User: 2000, UserCached: [NumTiers]int32{Device: 640, Host: 640}, Frequency: 2, Coldest: 1, Question: 20}
+	in := Request{User: 2000, UserCached: [plan.NumTiers]int32{plan.Device: 640, plan.Host: 640}, Frequency: 2, Coldest: 1, Question: 20}
 	for i := range n {
 		in.Items = append(in.Items, int32(8+i%7))
-		in.ItemTier = append(in.ItemTier, Tier(i%int(NumTiers)))
+		in.ItemTier = append(in.ItemTier, plan.Tier(i%int(plan.NumTiers)))
 		in.ItemFrequency = append(in.ItemFrequency, 1)
 	}
 	return in

@@ -4,6 +4,8 @@ import (
 	"math"
 	"testing"
 	"time"
+
+	"grebe/plan"
 )
 
 const ms = time.Millisecond
@@ -180,14 +182,14 @@ func TestCostBorders(t *testing.T) {
 		ok     bool
 	}{
 		"as they are":         {func(*Costs) {}, true},
-		"no transfer":         {func(c *Costs) { c.Transfer[Host] = Transfer{} }, true},
-		"entry below 0":       {func(c *Costs) { c.Transfer[Host].Entry = -1 }, false},
-		"token below 0":       {func(c *Costs) { c.Transfer[Host].Token = -1 }, false},
-		"NaN":                 {func(c *Costs) { c.Transfer[Host].Token = math.NaN() }, false},
-		"endless":             {func(c *Costs) { c.Transfer[Host].Entry = math.Inf(1) }, false},
-		"the last tier":       {func(c *Costs) { c.Keep = NumTiers - 1 }, true},
-		"no tier":             {func(c *Costs) { c.Keep = NumTiers }, false},
-		"missing":             {func(c *Costs) { c.Keep = Missing }, false},
+		"no transfer":         {func(c *Costs) { c.Transfer[plan.Host] = Transfer{} }, true},
+		"entry below 0":       {func(c *Costs) { c.Transfer[plan.Host].Entry = -1 }, false},
+		"token below 0":       {func(c *Costs) { c.Transfer[plan.Host].Token = -1 }, false},
+		"NaN":                 {func(c *Costs) { c.Transfer[plan.Host].Token = math.NaN() }, false},
+		"endless":             {func(c *Costs) { c.Transfer[plan.Host].Entry = math.Inf(1) }, false},
+		"the last tier":       {func(c *Costs) { c.Keep = plan.NumTiers - 1 }, true},
+		"no tier":             {func(c *Costs) { c.Keep = plan.NumTiers }, false},
+		"missing":             {func(c *Costs) { c.Keep = plan.Missing }, false},
 		"no discount":         {func(c *Costs) { c.Discount = 0 }, true},
 		"all of it":           {func(c *Costs) { c.Discount = 1 }, true},
 		"more":                {func(c *Costs) { c.Discount = 1.01 }, false},

@@ -1,5 +1,7 @@
 package schedule
 
+import "grebe/plan"
+
 // Option is one prefix order of a request, priced.
 type Option struct {
 	Rows     int     // tokens to compute
@@ -24,16 +26,16 @@ const (
 
 // items sums up the candidates of a request by tier.
 type items struct {
-	count, tokens, triangle [NumTiers]int // triangle: Σ n(n+1)/2, the keys of causal attention
-	total                   int           // tokens of all
-	wantedTokens            float64       // Σ frequency·tokens of the missing
-	wantedKeys              float64       // Σ frequency·triangle of the missing
+	count, tokens, triangle [plan.NumTiers]int // triangle: Σ n(n+1)/2, the keys of causal attention
+	total                   int                // tokens of all
+	wantedTokens            float64            // Σ frequency·tokens of the missing
+	wantedKeys              float64            // Σ frequency·triangle of the missing
 }
 
 func (in *Request) sumItems() items {
 	var s items
 	for i, n := range in.Items {
-		tier := Missing
+		tier := plan.Missing
 		if in.ItemTier != nil {
 			tier = in.ItemTier[i]
 		}
@@ -42,7 +44,7 @@ func (in *Request) sumItems() items {
 		s.count[tier]++
 		s.tokens[tier] += tokens
 		s.triangle[tier] += triangle
-		if tier == Missing && in.ItemFrequency != nil {
+		if tier == plan.Missing && in.ItemFrequency != nil {
 			f := float64(in.ItemFrequency[i])
 			s.wantedTokens += f * float64(tokens)
 			s.wantedKeys += f * float64(triangle)
@@ -65,7 +67,7 @@ func (o *Option) price(c *Costs, queue float64) {
 }
 
 // try loads a cached part instead of computing it, when told to or when it pays.
-func (o *Option) try(c *Costs, in *Request, how loading, t Tier, entries, rows, keys int) bool {
+func (o *Option) try(c *Costs, in *Request, how loading, t plan.Tier, entries, rows, keys int) bool {
 	if rows == 0 || how == loadNothing {
 		return false
 	}
@@ -117,7 +119,7 @@ func (c *Costs) userFirst(in *Request, s *items, how loading) Option {
 	o.question(in, lead+user, s)
 	o.price(c, in.Queue)
 	from := 0
-	for t := Device; t < NumTiers; t++ {
+	for t := plan.Device; t < plan.NumTiers; t++ {
 		to := min(from+int(in.UserCached[t]), user)
 		if to == from {
 			continue
@@ -143,7 +145,7 @@ func (c *Costs) itemFirst(in *Request, s *items, how loading) Option {
 	}
 	o.question(in, lead+user, s)
 	o.price(c, in.Queue)
-	for t := Device; t < NumTiers; t++ {
+	for t := plan.Device; t < plan.NumTiers; t++ {
 		o.try(c, in, how, t, s.count[t], s.tokens[t], s.tokens[t]*lead+s.triangle[t])
 	}
 	return o
@@ -176,7 +178,7 @@ func (c *Costs) value(in *Request, s *items, user, item *Option) {
 // loaded is the number of the user's tokens that a user-first option loads.
 func (o *Option) loaded(in *Request) int {
 	n := 0
-	for t := Device; t < NumTiers; t++ {
+	for t := plan.Device; t < plan.NumTiers; t++ {
 		if o.Load.Has(t) {
 			n += int(in.UserCached[t])
 		}

@@ -7,26 +7,13 @@ import (
 	"grebe/plan"
 )
 
-// Tier is where cached KV lies.
-type Tier = plan.Tier
-
-// Tiers.
-const (
-	Missing  = plan.Missing
-	Device   = plan.Device
-	Host     = plan.Host
-	Disk     = plan.Disk
-	Peer     = plan.Peer
-	NumTiers = plan.NumTiers
-)
-
 // Tiers is a set of tiers.
 type Tiers uint8
 
 // Has reports whether a tier is in the set.
-func (s Tiers) Has(t Tier) bool { return s>>t&1 == 1 }
+func (s Tiers) Has(t plan.Tier) bool { return s>>t&1 == 1 }
 
-func (s *Tiers) add(t Tier) { *s |= 1 << t }
+func (s *Tiers) add(t plan.Tier) { *s |= 1 << t }
 
 // Request is what Decide needs to know of a request. It is flat so that a server can fill and reuse
 // one without allocation; Decide keeps nothing of it.
@@ -42,10 +29,10 @@ type Request struct {
 	User int32 // the user's tokens (τ_u)
 	// UserCached is how many of them are cached, per tier: a prefix, whose beginning lies in the
 	// nearest tier and whose end in the farthest, as eviction from the end leaves it.
-	UserCached [NumTiers]int32
+	UserCached [plan.NumTiers]int32
 
-	Items    []int32 // tokens of each candidate (their sum is τ_i)
-	ItemTier []Tier  // where the KV of each candidate lies; nil: nowhere
+	Items    []int32     // tokens of each candidate (their sum is τ_i)
+	ItemTier []plan.Tier // where the KV of each candidate lies; nil: nowhere
 	// ItemFrequency is the expected number of later requests with each candidate within the window,
 	// read for missing ones only; nil: unknown, taken as 0.
 	ItemFrequency []float32
@@ -65,8 +52,8 @@ type Request struct {
 // Costs is what a machine takes, the same for all requests.
 type Costs struct {
 	Model    PrefillModel
-	Transfer [NumTiers]Transfer // to bring cached KV to where it is computed with; Missing is not used
-	Keep     Tier               // where a computed user's KV is kept
+	Transfer [plan.NumTiers]Transfer // to bring cached KV to where it is computed with; Missing is not used
+	Keep     plan.Tier               // where a computed user's KV is kept
 	// Discount is the expected share of a user's estimated returns that will find what was kept, in
 	// [0, 1]: users leave, histories change, entries are evicted. A server that counts how many kept
 	// entries are hit before they are evicted knows better than the default of 0.75.
@@ -84,7 +71,7 @@ type Transfer struct {
 
 // DefaultCosts has a model, the defaults, and transfers that cost nothing.
 func DefaultCosts(m PrefillModel) Costs {
-	return Costs{Model: m, Keep: Host, Discount: .75, RoomReturns: 2}
+	return Costs{Model: m, Keep: plan.Host, Discount: .75, RoomReturns: 2}
 }
 
 // Validate reports the first value that makes no sense.
@@ -94,11 +81,11 @@ func (c *Costs) Validate() error {
 	}
 	for t, cost := range c.Transfer {
 		if !(cost.Entry >= 0) || !(cost.Token >= 0) || math.IsInf(cost.Entry+cost.Token, 1) {
-			return fmt.Errorf("schedule: transfer from %s costs %+v", Tier(t), cost)
+			return fmt.Errorf("schedule: transfer from %s costs %+v", plan.Tier(t), cost)
 		}
 	}
 	switch {
-	case c.Keep == Missing || c.Keep >= NumTiers:
+	case c.Keep == plan.Missing || c.Keep >= plan.NumTiers:
 		return fmt.Errorf("schedule: users cannot be kept in tier %d", c.Keep)
 	case !(c.Discount >= 0 && c.Discount <= 1):
 		return fmt.Errorf("schedule: discount %v is not in [0, 1]", c.Discount)

@@ -6,6 +6,8 @@ import (
 	"math/rand/v2"
 	"testing"
 	"time"
+
+	"grebe/plan"
 )
 
 // cacheWorld serves requests under a policy with a user cache of limited size, all items cached, and
@@ -32,7 +34,7 @@ func (w *cacheWorld) coldest(now time.Duration) (uint64, float64) {
 
 func (w *cacheWorld) serve(in Request, user uint64, now time.Duration) {
 	n, hit := w.cached[user]
-	in.UserCached[Host] = n
+	in.UserCached[plan.Host] = n
 	in.Frequency = w.f.Estimate(user, now)
 	in.UserRoom = hit || w.room >= int(in.User)
 	var cold uint64
@@ -83,13 +85,13 @@ func TestPredictedComputesLeast(t *testing.T) {
 			}
 			zipf := rand.NewZipf(rng, load.skew, 8, uint64(load.users-1))
 			now := time.Duration(0)
-			in := Request{Question: 20, Items: make([]int32, 100), ItemTier: make([]Tier, 100)}
+			in := Request{Question: 20, Items: make([]int32, 100), ItemTier: make([]plan.Tier, 100)}
 			for range 8000 {
 				now += time.Duration(rng.ExpFloat64() * float64(200*time.Millisecond))
 				user := zipf.Uint64()
 				in.User = lengths[user]
 				for i := range in.Items {
-					in.Items[i], in.ItemTier[i] = int32(load.item/2+rng.IntN(load.item)), Host
+					in.Items[i], in.ItemTier[i] = int32(load.item/2+rng.IntN(load.item)), plan.Host
 				}
 				for p := range worlds {
 					worlds[p].serve(in, hash(user+1), now)

@@ -5,6 +5,8 @@ import (
 	"math/rand/v2"
 	"testing"
 	"time"
+
+	"grebe/plan"
 )
 
 func close2(a, b float64) bool { return math.Abs(a-b) <= 1e-9*(1+math.Abs(a)+math.Abs(b)) }
@@ -15,7 +17,7 @@ func TestKeptUserIsWorthWhatACachedOneSaves(t *testing.T) {
 	valued := 0
 	for range 3000 {
 		in, c := draw(rng)
-		in.UserCached, in.Slack = [NumTiers]int32{}, 0
+		in.UserCached, in.Slack = [plan.NumTiers]int32{}, 0
 		for tier := range c.Transfer {
 			c.Transfer[tier].Entry = 0 // a kept user is one entry more, whose cost is left out
 		}
@@ -51,7 +53,7 @@ func TestKeptUserIsWorthWhatACachedOneSaves(t *testing.T) {
 		}
 		// A user who is cached already leaves nothing new behind.
 		full := again
-		for tier := Host; tier < NumTiers; tier++ {
+		for tier := plan.Host; tier < plan.NumTiers; tier++ {
 			c.Transfer[tier] = Transfer{}
 		}
 		if d := Decide(&full, &c, Predicted); d.User.Value != 0 {
@@ -66,7 +68,7 @@ func TestKeptUserIsWorthWhatACachedOneSaves(t *testing.T) {
 // Missing items are worth, per expected use, what it takes to compute them.
 func TestMissingItemsAreWorthTheirComputation(t *testing.T) {
 	c := DefaultCosts(PrefillModel{Row: 2, Key: 0.5})
-	in := Request{Preamble: 3, LeadIn: 1, User: 10, Items: []int32{4, 2, 5}, ItemTier: []Tier{Missing, Missing, Host},
+	in := Request{Preamble: 3, LeadIn: 1, User: 10, Items: []int32{4, 2, 5}, ItemTier: []plan.Tier{plan.Missing, plan.Missing, plan.Host},
 		ItemFrequency: []float32{0.5, 2, 9}}
 	d := Decide(&in, &c, Predicted)
 	perToken := 2 + 4*0.5

@@ -3,6 +3,8 @@ package schedule
 import (
 	"math/rand/v2"
 	"testing"
+
+	"grebe/plan"
 )
 
 // counted returns the rows and keys of a request, order and set of loaded tiers by the mask of the plan.
@@ -23,7 +25,7 @@ func counted(in *Request, o Order, load Tiers, reuse bool) (rows, keys int) {
 }
 
 // part returns how many entries and tokens of a tier an order loads, after tokens that came from nearer tiers.
-func part(in *Request, o Order, t Tier, after int) (entries, tokens int) {
+func part(in *Request, o Order, t plan.Tier, after int) (entries, tokens int) {
 	if o == UserFirst {
 		tokens = max(0, min(int(in.UserCached[t]), int(in.User)-after))
 		return min(1, tokens), tokens
@@ -45,7 +47,7 @@ func plainOption(in *Request, c *Costs, o Order, always bool) Option {
 			Ms: max(in.Queue, transfer) + c.Model.Predict(rows, keys, 1)}
 	}
 	best, loaded := price(0, 0), 0
-	for t := Device; t < NumTiers; t++ {
+	for t := plan.Device; t < plan.NumTiers; t++ {
 		entries, tokens := part(in, o, t, loaded)
 		if tokens == 0 {
 			continue
@@ -68,8 +70,8 @@ func TestOptionsAgainstPlainOnes(t *testing.T) {
 	partly, slow := 0, 0
 	for range 700 {
 		in, c := draw(rng)
-		c.Transfer[Device] = Transfer{Entry: rng.Float64() / 4, Token: rng.Float64() / 4}
-		c.Keep = Device + Tier(rng.IntN(int(NumTiers-Device)))
+		c.Transfer[plan.Device] = Transfer{Entry: rng.Float64() / 4, Token: rng.Float64() / 4}
+		c.Keep = plan.Device + plan.Tier(rng.IntN(int(plan.NumTiers-plan.Device)))
 		for _, policy := range []Policy{Predicted, BAT} {
 			d := Decide(&in, &c, policy)
 			for _, o := range []Order{UserFirst, ItemFirst} {
@@ -84,7 +86,7 @@ func TestOptionsAgainstPlainOnes(t *testing.T) {
 				}
 			}
 			loaded := 0
-			for tier := Device; tier < NumTiers; tier++ {
+			for tier := plan.Device; tier < plan.NumTiers; tier++ {
 				if d.User.Load.Has(tier) {
 					_, tokens := part(&in, UserFirst, tier, loaded)
 					loaded += tokens
@@ -95,8 +97,8 @@ func TestOptionsAgainstPlainOnes(t *testing.T) {
 				partly++
 			}
 			all := in
-			all.UserCached = [NumTiers]int32{Device: in.User}
-			rows, keys := counted(&all, UserFirst, 1<<Device, true)
+			all.UserCached = [plan.NumTiers]int32{plan.Device: in.User}
+			rows, keys := counted(&all, UserFirst, 1<<plan.Device, true)
 			transfer := d.User.Transfer + float64(missing)*c.Transfer[c.Keep].Token
 			kept := max(in.Queue, transfer) + c.Model.Predict(rows, keys, 1)
 			if kept > d.User.Ms {

@@ -77,7 +77,7 @@ func (m *cacheMetrics) Collect(out chan<- prometheus.Metric) {
 			name = kind.String()
 		}
 		var evicted, lowered float64
-		for place, tier := range map[kv.Place]string{kv.Device: "device", kv.Host: "host"} {
+		for place, tier := range map[plan.Tier]string{plan.Device: "device", plan.Host: "host"} {
 			var entries, bytes float64
 			for _, c := range caches {
 				s := c.Stats(kind, place)

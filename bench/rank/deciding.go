@@ -30,9 +30,10 @@ func (s *system) deciding() ([]Deciding, error) {
 	var out []Deciding
 	for _, n := range []int{1, 100, 1000, 10_000} {
 		d := Deciding{Candidates: n}
-		in := schedule.Request{Question: 8, User: 1500, Items: make([]int32, n), ItemTier: make([]schedule.Tier, n), ItemFrequency: make([]float32, n)}
+		in := schedule.Request{Question: 8, User: 1500, Items: make([]int32, n), ItemTier: make([]plan.Tier, n),
+			ItemFrequency: make([]float32, n)}
 		for i := range n {
-			in.Items[i], in.ItemTier[i], in.ItemFrequency[i] = 10, []schedule.Tier{schedule.Missing, schedule.Host}[i%2], 1
+			in.Items[i], in.ItemTier[i], in.ItemFrequency[i] = 10, []plan.Tier{plan.Missing, plan.Host}[i%2], 1
 		}
 		costs := schedule.DefaultCosts(timesForDeciding)
 		d.DecideNs, d.Allocations = fastest(func() { schedule.Decide(&in, &costs, schedule.Predicted) })
@@ -67,7 +68,7 @@ func (s *system) begin(n int) (float64, error) {
 	for i := range r.Items {
 		r.Items[i] = []int32{int32(i), 2, 3, 4, 5, 6, 7, 8, 9, 10}
 		if i%2 == 0 {
-			index.Put(c.ItemKey(r.Items[i]), meta.Entry{Kind: plan.Item, Tokens: 10, Tier: schedule.Host}, 0)
+			index.Put(c.ItemKey(r.Items[i]), meta.Entry{Kind: plan.Item, Tokens: 10, Tier: plan.Host}, 0)
 		}
 	}
 	ns, _ := fastest(func() { c.Begin(&r).End(&prompt.Layout{}, nil) })

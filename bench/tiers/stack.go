@@ -225,7 +225,7 @@ func (o *Options) tier(ctx context.Context, s *stack, tier string, want map[int]
 	most := slices.Max(o.Items)
 	if tier == "disk" {
 		for i := range most {
-			if s.store.Fetch(ctx, key(i)) == kv.Nowhere {
+			if s.store.Fetch(ctx, key(i)) == plan.Missing {
 				return nil, fmt.Errorf("item %d is not on the disk", i)
 			}
 		}
@@ -284,11 +284,11 @@ func (s *stack) fromCache(ctx context.Context, items int) (out []float32, host i
 		}
 	}()
 	for i := range items {
-		var at kv.Place
+		var at plan.Tier
 		if cached[i], at = s.store.Get(key(i)); cached[i] == nil {
 			return nil, 0, fmt.Errorf("item %d is not cached", i)
 		}
-		if at == kv.Host {
+		if at == plan.Host {
 			host++
 		}
 	}

@@ -123,13 +123,13 @@ func (v *Blended) findBlocks(l *prompt.Layout) {
 		if part.Tokens == 0 {
 			continue
 		}
-		if v.tiers[i] != schedule.Missing {
+		if v.tiers[i] != plan.Missing {
 			if part.Entry = v.itemEntry(i, nil); part.Entry != nil {
 				v.pinned = append(v.pinned, part.Entry)
 				v.add(part, v.source)
 				continue
 			}
-			if v.tiers[i] == schedule.Disk || v.cache.opt.Store.Below(v.items[i]) { // or it went there just now
+			if v.tiers[i] == plan.Disk || v.cache.opt.Store.Below(v.items[i]) { // or it went there just now
 				v.missing = append(v.missing, wanted{key: v.items[i], tokens: part.Tokens, parts: []int{len(v.parts)}})
 				v.add(part, "disk")
 				continue
@@ -350,10 +350,10 @@ func (v *Visit) BlendPays(how *Blend) bool {
 	known, all, disk, blocks := 0, 0, 0, 0
 	for i, n := range v.lengths {
 		all += int(n)
-		if v.tiers[i] != schedule.Missing {
+		if v.tiers[i] != plan.Missing {
 			known += int(n)
 		}
-		if v.tiers[i] == schedule.Disk {
+		if v.tiers[i] == plan.Disk {
 			disk, blocks = disk+int(n), blocks+1
 		}
 	}

@@ -7,7 +7,6 @@ import (
 
 	"grebe/plan"
 	"grebe/prompt"
-	"grebe/schedule"
 )
 
 // mostChanged is how many changed items may wait to be computed again. Further ones are computed by the first
@@ -63,14 +62,14 @@ func (c *Cache) Apply(changes []Change) error {
 			keys = append(keys, c.ItemKey(tokens))
 		}
 	}
-	tiers := make([]schedule.Tier, len(keys))
+	tiers := make([]plan.Tier, len(keys))
 	c.opt.Index.Status(keys, tiers)
 	rest := keys
 	for i := range changes {
 		n := len(changes[i].Drop)
 		cached := n == 0 && c.keepsItems.Load()
 		for k, key := range rest[:n] {
-			cached = c.changed.remove(key) || tiers[len(keys)-len(rest)+k] != schedule.Missing || cached
+			cached = c.changed.remove(key) || tiers[len(keys)-len(rest)+k] != plan.Missing || cached
 		}
 		rest = rest[n:]
 		if w := changes[i].Want; w != nil && cached {

@@ -13,7 +13,6 @@ import (
 	"grebe/kv"
 	"grebe/plan"
 	"grebe/prompt"
-	"grebe/schedule"
 )
 
 // An item that changes is computed again if it was cached, in its last form and in small pieces. So is one that is
@@ -87,9 +86,9 @@ func TestCachedItemsThatChangeAreComputedAgain(t *testing.T) {
 		if least := len(want) * 8 / refreshTokens; pieces <= least {
 			t.Errorf("%d pieces, want more than %d", pieces, least)
 		}
-		tiers := make([]schedule.Tier, 3)
+		tiers := make([]plan.Tier, 3)
 		m.opt.Index.Status([]plan.Key{m.ItemKey(tokens(3, 1)), m.ItemKey(tokens(3, 0)), m.ItemKey(tokens(5, 1))}, tiers)
-		if tiers[0] == schedule.Missing || tiers[1] != schedule.Missing || tiers[2] != schedule.Missing {
+		if tiers[0] == plan.Missing || tiers[1] != plan.Missing || tiers[2] != plan.Missing {
 			t.Errorf("tiers %v of a new form, of an old one and of one in between", tiers)
 		}
 		cancel()

@@ -9,7 +9,6 @@ import (
 	"grebe/kv/disk"
 	"grebe/meta"
 	"grebe/plan"
-	"grebe/schedule"
 )
 
 // tallied is a disk that notes how many entries are deleted at a time.
@@ -49,7 +48,7 @@ func withEntries(t *testing.T, n int) (*machine, *tallied) {
 		if err := below.Put(key, nil, [][]byte{{1}}); err != nil {
 			t.Fatal(err)
 		}
-		m.opt.Index.Found(key, meta.Entry{Kind: plan.Item, Tokens: 1, Tier: schedule.Disk})
+		m.opt.Index.Found(key, meta.Entry{Kind: plan.Item, Tokens: 1, Tier: plan.Disk})
 	}
 	return m, d
 }

@@ -117,7 +117,7 @@ func TestCandidatesCountOncePerRequest(t *testing.T) {
 		now := m.opt.Now()
 		m.opt.Index.Apply(now)
 		uses := make([]float32, 2)
-		m.opt.Index.Items([]plan.Key{m.ItemKey(items[0]), m.ItemKey(items[1])}, make([]schedule.Tier, 2), now, uses)
+		m.opt.Index.Items([]plan.Key{m.ItemKey(items[0]), m.ItemKey(items[1])}, make([]plan.Tier, 2), now, uses)
 		want := float32(1)
 		if order == "none" {
 			want = 0

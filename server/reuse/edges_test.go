@@ -182,7 +182,7 @@ func TestAFullPoolOfPrototypes(t *testing.T) {
 func TestBlocksAndPrototypesFromADisk(t *testing.T) {
 	m := newMachine(t, 7, nil, t.TempDir(), false)
 	m.opt.Load = linear{}
-	m.costs.Transfer[schedule.Disk] = schedule.Transfer{}
+	m.costs.Transfer[plan.Disk] = schedule.Transfer{}
 	file := filepath.Join(t.TempDir(), "x.proto")
 	m.build(t, file, few(1))
 	p, err := m.OpenPrototypes(file)

@@ -7,7 +7,6 @@ import (
 	"grebe/kv"
 	"grebe/meta"
 	"grebe/plan"
-	"grebe/schedule"
 )
 
 // The index does not go on to name what the store dropped, moved or never kept while a request brought it up.
@@ -45,7 +44,7 @@ func TestTheIndexFollowsTheStore(t *testing.T) {
 	if err := m.store.Delete(key); err != nil {
 		t.Fatal(err)
 	}
-	m.opt.Index.Put(key, meta.Entry{Kind: plan.User, Tokens: 3, Tier: schedule.Disk}, 0)
+	m.opt.Index.Put(key, meta.Entry{Kind: plan.User, Tokens: 3, Tier: plan.Disk}, 0)
 	m.holds(key, plan.User)
 	if e, ok := m.opt.Index.Lookup(key); ok {
 		t.Errorf("of an entry that was deleted meanwhile the index knows %+v", e)

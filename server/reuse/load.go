@@ -9,7 +9,6 @@ import (
 	"grebe/engine"
 	"grebe/kv"
 	"grebe/plan"
-	"grebe/schedule"
 )
 
 // load reads entries from below memory for a request, beside it, and pins them. It outlives a request that does not wait for it, and
@@ -145,7 +144,7 @@ func (l *load) release() {
 // fetch brings a block or a page up into memory and returns it with a reference; nil when it does not come. The index learns where it is.
 func (c *Cache) fetch(ctx context.Context, key plan.Key) *kv.Entry {
 	store := c.opt.Store
-	if store.Fetch(ctx, key) == kv.Nowhere {
+	if store.Fetch(ctx, key) == plan.Missing {
 		c.dropped(key)
 		return nil
 	}
@@ -167,7 +166,7 @@ func (c *Cache) readMs(blocks, tokens int, token float64, age time.Duration) flo
 	if token > 0 && age < paceLasts {
 		return float64(time.Duration(token*float64(tokens))) / float64(time.Millisecond)
 	}
-	t := &c.costs.Transfer[schedule.Disk]
+	t := &c.costs.Transfer[plan.Disk]
 	return float64(blocks)*t.Entry + float64(tokens)*t.Token
 }
 

@@ -25,7 +25,7 @@ func TestASlowDiskMakesBlendingPayLess(t *testing.T) {
 	for i := range 20 {
 		items = append(items, make([]int32, 50))
 		items[i][0] = int32(i)
-		m.opt.Index.Put(m.ItemKey(items[i]), meta.Entry{Kind: plan.Item, Tokens: 50, Tier: schedule.Disk}, 0)
+		m.opt.Index.Put(m.ItemKey(items[i]), meta.Entry{Kind: plan.Item, Tokens: 50, Tier: plan.Disk}, 0)
 	}
 	pays := func() bool {
 		v := m.Begin(&Request{User: make([]int32, 100), Items: items, Policy: schedule.User})
@@ -75,8 +75,8 @@ func TestABlockThatIsNowhereIsMade(t *testing.T) {
 		return r
 	}
 	ask() // items were seen once
-	m.opt.Index.Put(m.ItemKey(items[0]), meta.Entry{Kind: plan.Item, Tokens: 3, Tier: schedule.Host}, 0)
-	m.opt.Index.Put(m.ItemKey(items[1]), meta.Entry{Kind: plan.Item, Tokens: 2, Tier: schedule.Disk}, 0)
+	m.opt.Index.Put(m.ItemKey(items[0]), meta.Entry{Kind: plan.Item, Tokens: 3, Tier: plan.Host}, 0)
+	m.opt.Index.Put(m.ItemKey(items[1]), meta.Entry{Kind: plan.Item, Tokens: 2, Tier: plan.Disk}, 0)
 	if r := ask(); r.Blended != 0 || r.Late != 2 {
 		t.Errorf("blocks that are nowhere: %d tokens reused, %d late", r.Blended, r.Late)
 	}
@@ -97,11 +97,11 @@ func TestTheIndexForgetsWhatTheDiskDropped(t *testing.T) {
 	m.store.Publish(plan.Item, there, nil, e)
 	e.Release()
 	m.store.Drain()
-	m.opt.Index.Put(there, meta.Entry{Kind: plan.Item, Tokens: 3, Tier: schedule.Disk}, 0)
+	m.opt.Index.Put(there, meta.Entry{Kind: plan.Item, Tokens: 3, Tier: plan.Disk}, 0)
 	for i := range 100 {
-		m.opt.Index.Put(plan.Key{byte(i), 1}, meta.Entry{Kind: plan.User, Tokens: 9, Tier: schedule.Disk}, 0)
+		m.opt.Index.Put(plan.Key{byte(i), 1}, meta.Entry{Kind: plan.User, Tokens: 9, Tier: plan.Disk}, 0)
 	}
-	m.opt.Index.Put(plan.Key{200}, meta.Entry{Kind: plan.User, Tokens: 9, Tier: schedule.Host}, 0)
+	m.opt.Index.Put(plan.Key{200}, meta.Entry{Kind: plan.User, Tokens: 9, Tier: plan.Host}, 0)
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		time.AfterFunc(time.Second, cancel)
@@ -110,7 +110,7 @@ func TestTheIndexForgetsWhatTheDiskDropped(t *testing.T) {
 	if n := m.Known(); n != 2 {
 		t.Errorf("the index knows %d entries, and there is one on disk and one in memory", n)
 	}
-	if e, ok := m.opt.Index.Lookup(there); !ok || e.Tier != schedule.Disk {
+	if e, ok := m.opt.Index.Lookup(there); !ok || e.Tier != plan.Disk {
 		t.Errorf("of what is on disk it knows %+v, %v", e, ok)
 	}
 }
@@ -125,7 +125,7 @@ func TestALongUserOnDisk(t *testing.T) {
 	}
 	key := m.UserKey("u", nil)
 	m.store.Publish(plan.User, key, user, e)
-	m.opt.Index.Put(key, meta.Entry{Kind: plan.User, Tokens: int32(len(user)), Tier: schedule.Host}, 0)
+	m.opt.Index.Put(key, meta.Entry{Kind: plan.User, Tokens: int32(len(user)), Tier: plan.Host}, 0)
 	e.Release()
 	m.store.Flush()
 	for n := int(m.opt.Pool.Stats().Total); ; n /= 2 { // it makes room
@@ -134,7 +134,7 @@ func TestALongUserOnDisk(t *testing.T) {
 			break
 		}
 	}
-	if e, ok := m.opt.Index.Lookup(key); !ok || e.Tier != schedule.Disk || e.Tokens != kv.MostBelow {
+	if e, ok := m.opt.Index.Lookup(key); !ok || e.Tier != plan.Disk || e.Tokens != kv.MostBelow {
 		t.Errorf("the index knows %+v, %v, of a user of whom %d tokens are on disk", e, ok, kv.MostBelow)
 	}
 	v := m.Generate("u", user)
@@ -188,7 +188,7 @@ func TestAReadOutlivesItsRequest(t *testing.T) {
 		t.Fatal(err)
 	}
 	m.store.Publish(plan.Item, key, nil, block)
-	m.opt.Index.Put(key, meta.Entry{Kind: plan.Item, Tokens: 3, Tier: schedule.Host}, 0)
+	m.opt.Index.Put(key, meta.Entry{Kind: plan.Item, Tokens: 3, Tier: plan.Host}, 0)
 	block.Release()
 	m.store.Flush()
 	books := m.opt.Pool.Stats()

@@ -27,7 +27,7 @@ const batchTime = 10 * time.Minute
 // either. Progress, if not nil, is told of every step: items looked at, tokens computed.
 func (c *Cache) Precompute(ctx context.Context, do Do, items [][]int32, progress func(items, tokens int)) (computed, tooLong int, err error) {
 	keys := make([]plan.Key, 1)
-	tiers := make([]schedule.Tier, 1)
+	tiers := make([]plan.Tier, 1)
 	var batch [][]int32
 	tokens, looked := 0, 0
 	flush := func() error {
@@ -46,7 +46,7 @@ func (c *Cache) Precompute(ctx context.Context, do Do, items [][]int32, progress
 	for _, it := range items {
 		looked++
 		keys[0] = c.ItemKey(it)
-		if c.opt.Index.Status(keys, tiers); tiers[0] != schedule.Missing {
+		if c.opt.Index.Status(keys, tiers); tiers[0] != plan.Missing {
 			continue
 		}
 		if tokens+len(it) > batchTokens && len(batch) > 0 {
@@ -109,8 +109,8 @@ func (c *Cache) Bytes(tokens int) int64 { return int64(tokens) * c.bytesPerToken
 
 // Heat returns how often an item is expected to be used, and whether it is cached anywhere.
 func (c *Cache) Heat(item []int32) (uses float64, cached bool) {
-	keys, tiers, out := [1]plan.Key{c.ItemKey(item)}, [1]schedule.Tier{schedule.Missing}, [1]float32{}
+	keys, tiers, out := [1]plan.Key{c.ItemKey(item)}, [1]plan.Tier{plan.Missing}, [1]float32{}
 	c.opt.Index.Items(keys[:], tiers[:], c.opt.Now(), out[:])
 	c.opt.Index.Status(keys[:], tiers[:])
-	return float64(out[0]), tiers[0] != schedule.Missing
+	return float64(out[0]), tiers[0] != plan.Missing
 }

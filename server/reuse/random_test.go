@@ -36,7 +36,7 @@ func newRandomNode(t *testing.T, seed uint64, seen map[string]int) *randomNode {
 		leadIn = n.tokens(1 + rng.IntN(3))
 	}
 	n.machine = newMachine(t, 7, nil, t.TempDir(), false).led(t, preamble, leadIn)
-	n.costs.Transfer[schedule.Disk] = schedule.Transfer{} // reading costs nothing
+	n.costs.Transfer[plan.Disk] = schedule.Transfer{} // reading costs nothing
 	for _, id := range []string{"", "ann", "bob"} {
 		n.users[id] = n.tokens(12)
 	}

@@ -4,6 +4,7 @@ import (
 	"time"
 
 	"grebe/internal/record"
+	"grebe/plan"
 	"grebe/schedule"
 )
 
@@ -29,7 +30,7 @@ func request(in *schedule.Request) []any {
 // token nanoseconds per token, or what the transfer says where token is 0 or was measured long ago.
 func (v *Visit) recordBlend(how *Blend, m *schedule.PrefillModel, token float64, age time.Duration, ms float64, pays bool) {
 	c, chosen := v.cache, v.Decision.Chosen()
-	r, guess := c.opt.Record, &c.costs.Transfer[schedule.Disk]
+	r, guess := c.opt.Record, &c.costs.Transfer[plan.Disk]
 	r.Lock()
 	defer r.Unlock()
 	r.In("blending", append([]any{m.Fixed, m.Row, m.Square, m.Key, m.Request, guess.Entry, guess.Token, token, age,

@@ -73,8 +73,8 @@ type Cache struct {
 	question         int32
 	bytesPerToken    int64
 	costs            schedule.Costs
-	home             schedule.Tier // of what is computed
-	visits           sync.Pool     // of *Visit
+	home             plan.Tier // of what is computed
+	visits           sync.Pool // of *Visit
 	changed          changed
 	returns          *returns
 	full             atomic.Bool // something had to make room
@@ -110,8 +110,8 @@ func New(b *prompt.Builder, opt Options) *Cache {
 	c.bytesPerToken = int64(opt.Shape.ChunkBytes(kv.ChainTokens, false)) / kv.ChainTokens
 	c.costs = schedule.DefaultCosts(schedule.PrefillModel{})
 	mib := float64(c.bytesPerToken) / (1 << 20)
-	c.costs.Transfer[schedule.Host] = schedule.Transfer{Token: mib * hostMsPerMiB}
-	c.costs.Transfer[schedule.Disk] = schedule.Transfer{Entry: diskMsPerEntry, Token: mib * diskMsPerMiB}
+	c.costs.Transfer[plan.Host] = schedule.Transfer{Token: mib * hostMsPerMiB}
+	c.costs.Transfer[plan.Disk] = schedule.Transfer{Entry: diskMsPerEntry, Token: mib * diskMsPerMiB}
 	c.visits.New = func() any { return &Visit{} }
 	c.home = tierOf(opt.Store.Top())
 	c.costs.Keep = c.home
@@ -125,24 +125,24 @@ func New(b *prompt.Builder, opt Options) *Cache {
 // stored tells the index of an entry below memory.
 func (c *Cache) stored(key plan.Key, kind plan.Kind, tokens int) {
 	c.noteItem(kind)
-	c.opt.Index.Found(key, meta.Entry{Kind: kind, Tokens: int32(tokens), Tier: schedule.Disk})
+	c.opt.Index.Found(key, meta.Entry{Kind: kind, Tokens: int32(tokens), Tier: plan.Disk})
 }
 
-func tierOf(p kv.Place) schedule.Tier {
-	if p == kv.Device {
-		return schedule.Device
+func tierOf(p plan.Tier) plan.Tier {
+	if p == plan.Device {
+		return plan.Device
 	}
-	return schedule.Host
+	return plan.Host
 }
 
 // moved tells the index that an entry came to another place in memory.
-func (c *Cache) moved(key plan.Key, to kv.Place) {
-	if to != kv.Device {
+func (c *Cache) moved(key plan.Key, to plan.Tier) {
+	if to != plan.Device {
 		c.opt.Index.Lower(key, tierOf(to))
 		return
 	}
 	if e, ok := c.opt.Index.Lookup(key); ok {
-		e.Tier = schedule.Device
+		e.Tier = plan.Device
 		c.opt.Index.Put(key, e, c.opt.Now())
 	}
 }
@@ -154,7 +154,7 @@ func (c *Cache) dropped(key plan.Key) {
 	}
 	c.noteFull()
 	if c.opt.Store.Below(key) {
-		c.opt.Index.Lower(key, schedule.Disk)
+		c.opt.Index.Lower(key, plan.Disk)
 		if e, ok := c.opt.Index.Lookup(key); ok && e.Kind == plan.User && e.Tokens > kv.MostBelow {
 			e.Tokens = kv.MostBelow
 			c.opt.Index.Put(key, e, c.opt.Now())
@@ -221,7 +221,7 @@ type Visit struct {
 	pinned   []*kv.Entry
 	in       schedule.Request
 	lengths  []int32
-	tiers    []schedule.Tier
+	tiers    []plan.Tier
 	uses     []float32
 	hit      bool
 	cachedIn []*kv.Entry
@@ -271,7 +271,7 @@ func (c *Cache) Begin(r *Request) *Visit {
 // memory: what others who begin alike left is no sign of a return, unless it is half of the user.
 func (v *Visit) peekUser(in *schedule.Request) (own int) {
 	store := v.cache.opt.Store
-	at := kv.Nowhere
+	at := plan.Missing
 	if v.named {
 		own, at = store.PeekPrefix(v.user, v.tokens)
 	}
@@ -282,8 +282,8 @@ func (v *Visit) peekUser(in *schedule.Request) (own int) {
 		}
 	}
 	e, ok := v.cache.opt.Index.Lookup(v.user)
-	if ok && v.named && e.Tier == schedule.Disk && int(e.Tokens) > cached {
-		in.UserCached[schedule.Disk] = min(e.Tokens, in.User) // if the tokens are still the same
+	if ok && v.named && e.Tier == plan.Disk && int(e.Tokens) > cached {
+		in.UserCached[plan.Disk] = min(e.Tokens, in.User) // if the tokens are still the same
 		return 0
 	}
 	in.UserCached[tierOf(at)] = int32(cached)
@@ -356,7 +356,7 @@ func (v *Visit) Attach(ctx context.Context, l *prompt.Layout, job *engine.Job) {
 		}
 	}
 	var bring func(plan.Key) bool
-	if v.Decision.Chosen().Load.Has(schedule.Disk) {
+	if v.Decision.Chosen().Load.Has(plan.Disk) {
 		within, cancel := c.inTime(ctx, l.Plan)
 		defer cancel()
 		bring = func(key plan.Key) bool { return v.fetch(within, key) }
@@ -387,7 +387,7 @@ func answers(job *engine.Job, segment int) bool {
 func (v *Visit) userEntry(tokens []int32, bring func(plan.Key) bool) *kv.Entry {
 	store, space := v.cache.opt.Store, v.cache.userSpace
 	var own *kv.Entry
-	at, disk := kv.Nowhere, false
+	at, disk := plan.Missing, false
 	if v.named {
 		own, at = store.GetPrefix(v.user, tokens)
 		if disk = own == nil && bring != nil && bring(v.user); disk {
@@ -413,9 +413,9 @@ func (v *Visit) userEntry(tokens []int32, bring func(plan.Key) bool) *kv.Entry {
 }
 
 // found counts an entry by where it was.
-func (v *Visit) found(e *kv.Entry, at kv.Place) *kv.Entry {
+func (v *Visit) found(e *kv.Entry, at plan.Tier) *kv.Entry {
 	v.source = "host"
-	if at == kv.Device {
+	if at == plan.Device {
 		v.Device += e.Len()
 		v.source = "device"
 	}
@@ -423,7 +423,7 @@ func (v *Visit) found(e *kv.Entry, at kv.Place) *kv.Entry {
 }
 
 // fetched counts an entry that was brought up from below memory.
-func (v *Visit) fetched(e *kv.Entry, _ kv.Place) *kv.Entry {
+func (v *Visit) fetched(e *kv.Entry, _ plan.Tier) *kv.Entry {
 	v.source = "disk"
 	if e != nil {
 		v.Disk += e.Len()
@@ -435,7 +435,7 @@ func (v *Visit) fetched(e *kv.Entry, _ kv.Place) *kv.Entry {
 func (v *Visit) itemEntry(i int, bring func(plan.Key) bool) *kv.Entry {
 	store := v.cache.opt.Store
 	e := v.found(store.Get(v.items[i]))
-	if e != nil || bring == nil || v.tiers[i] != schedule.Disk || !bring(v.items[i]) {
+	if e != nil || bring == nil || v.tiers[i] != plan.Disk || !bring(v.items[i]) {
 		return e
 	}
 	return v.fetched(store.Get(v.items[i]))
@@ -473,7 +473,7 @@ func (c *Cache) inTime(ctx context.Context, p *plan.Plan) (context.Context, cont
 // fetch brings an entry up into memory, unless ctx ends before.
 func (v *Visit) fetch(ctx context.Context, key plan.Key) bool {
 	c := v.cache
-	if c.opt.Store.Fetch(ctx, key) == kv.Nowhere {
+	if c.opt.Store.Fetch(ctx, key) == plan.Missing {
 		if ctx.Err() == nil {
 			c.dropped(key)
 		}
@@ -670,7 +670,9 @@ func (c *Cache) Decisions() map[string]int64 {
 }
 
 // Stats counts the cached entries of a kind, all of them or those at some places.
-func (c *Cache) Stats(kind plan.Kind, at ...kv.Place) kv.Stats { return c.opt.Store.Stats(kind, at...) }
+func (c *Cache) Stats(kind plan.Kind, at ...plan.Tier) kv.Stats {
+	return c.opt.Store.Stats(kind, at...)
+}
 
 // Books are the books of the pool that entries live in.
 func (c *Cache) Books() pool.Stats { return c.opt.Pool.Stats() }

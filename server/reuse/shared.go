@@ -23,7 +23,7 @@ func Share(store *kv.Store) *Shared {
 	s := &Shared{}
 	store.OnDrop(func(key plan.Key) { s.each(func(c *Cache, _ bool) { c.dropped(key) }) })
 	store.OnForget(func(key plan.Key) { s.each(func(c *Cache, _ bool) { c.forgotten(key) }) })
-	store.OnMove(func(key plan.Key, to kv.Place) { s.each(func(c *Cache, _ bool) { c.moved(key, to) }) })
+	store.OnMove(func(key plan.Key, to plan.Tier) { s.each(func(c *Cache, _ bool) { c.moved(key, to) }) })
 	store.OnStore(func(key plan.Key, kind plan.Kind, tokens int) {
 		s.each(func(c *Cache, alone bool) {
 			if _, known := c.opt.Index.Lookup(key); known || alone {

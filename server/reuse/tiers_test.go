@@ -8,6 +8,7 @@ import (
 	"grebe/blend"
 	"grebe/engine"
 	"grebe/kv"
+	"grebe/plan"
 	"grebe/schedule"
 )
 
@@ -64,7 +65,7 @@ func TestRankingsFromEveryTier(t *testing.T) {
 		}
 		m := newMachine(t, 7, []int32{1, 2}, t.TempDir(), false)
 		m.opt.Load = linear{}
-		m.costs.Transfer[schedule.Disk] = schedule.Transfer{} // reading costs nothing
+		m.costs.Transfer[plan.Disk] = schedule.Transfer{} // reading costs nothing
 		first, _, _, _ = m.visitOf(t, r)
 		m.lower(t)
 		again, sources, device, disk = m.visitOf(t, r)
@@ -96,7 +97,7 @@ func TestBlocksFromEveryTier(t *testing.T) {
 	}
 	m := newMachine(t, 7, []int32{1, 2}, t.TempDir(), false)
 	m.opt.Load = linear{}
-	m.costs.Transfer[schedule.Disk] = schedule.Transfer{}
+	m.costs.Transfer[plan.Disk] = schedule.Transfer{}
 	for range 2 {
 		m.blended(t, r, how)
 	}

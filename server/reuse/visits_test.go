@@ -28,7 +28,7 @@ func TestUnnamedPromptsAreKept(t *testing.T) {
 	for n, own := range map[int]bool{256: true, 257: false} {
 		user := append(append([]int32{}, query...), make([]int32, n-len(query))...)
 		v := m.Begin(&Request{User: user, Items: [][]int32{{5}}, Policy: schedule.User})
-		if v.in.UserCached[schedule.Host] != 128 || v.hit != own {
+		if v.in.UserCached[plan.Host] != 128 || v.hit != own {
 			t.Errorf("a user of %d tokens: %v cached, a return: %v, want 128 and %v", n, v.in.UserCached, v.hit, own)
 		}
 		v.End(&l, nil)

@@ -408,8 +408,8 @@ func TestBlendInstead(t *testing.T) {
 func TestWhenBlendingPays(t *testing.T) {
 	m := newMachine(t, 7, nil, "", false).led(t, []int32{1}, nil)
 	// A token takes 0.01 ms. With the user: 50 + 200 + 1 tokens, of which blocks save two thirds of 200.
-	visit := func(tier schedule.Tier, queue, chosen, value float64) *Visit {
-		v := &Visit{cache: m.Cache, lengths: []int32{100, 100}, tiers: []schedule.Tier{tier, tier}}
+	visit := func(tier plan.Tier, queue, chosen, value float64) *Visit {
+		v := &Visit{cache: m.Cache, lengths: []int32{100, 100}, tiers: []plan.Tier{tier, tier}}
 		v.in = schedule.Request{User: 50, Preamble: 1, Queue: queue}
 		v.Decision = schedule.Decision{Order: schedule.UserFirst}
 		v.Decision.User.Ms, v.Decision.User.Value = chosen, value
@@ -418,35 +418,35 @@ func TestWhenBlendingPays(t *testing.T) {
 	how := &Blend{Layers: 1}
 	const blends = (50 + 200 + 1 - 200*2./3) * .01 // 1.17 ms
 	for _, c := range []struct {
-		tier                 schedule.Tier
+		tier                 plan.Tier
 		queue, chosen, value float64
 		want                 bool
 	}{
-		{schedule.Host, 0, blends + .02, 0, true}, {schedule.Host, 0, blends - .02, 0, false},
-		{schedule.Host, 5, blends + 4, 0, false}, {schedule.Host, 5, blends + 5.02, 0, true},
-		{schedule.Host, 0, blends + .5, .45, true}, {schedule.Host, 0, blends + .5, .55, false},
-		{schedule.Missing, 0, 2.52, 0, true}, {schedule.Missing, 0, 2.5, 0, false},
+		{plan.Host, 0, blends + .02, 0, true}, {plan.Host, 0, blends - .02, 0, false},
+		{plan.Host, 5, blends + 4, 0, false}, {plan.Host, 5, blends + 5.02, 0, true},
+		{plan.Host, 0, blends + .5, .45, true}, {plan.Host, 0, blends + .5, .55, false},
+		{plan.Missing, 0, 2.52, 0, true}, {plan.Missing, 0, 2.5, 0, false},
 	} {
 		if got := visit(c.tier, c.queue, c.chosen, c.value).BlendPays(how); got != c.want {
 			t.Errorf("%+v: pays %v", c, got)
 		}
 	}
 	half := &Blend{Layers: 1, Budget: blend.Budget{Items: .5}}
-	if v := visit(schedule.Host, 0, blends+.6, 0); v.BlendPays(half) {
+	if v := visit(plan.Host, 0, blends+.6, 0); v.BlendPays(half) {
 		t.Error("half of the blocks are computed again, and it pays as much")
 	}
-	v := visit(schedule.Host, 0, blends-.1, 0)
-	if v.in.UserCached[schedule.Host] = 20; !v.BlendPays(how) {
+	v := visit(plan.Host, 0, blends-.1, 0)
+	if v.in.UserCached[plan.Host] = 20; !v.BlendPays(how) {
 		t.Error("a cached part of the user is not counted")
 	}
 	// Reads count beyond the first layers, of which one of three is computed in 0.83 ms: two blocks of 100 tokens at 0.01 ms.
-	t1 := m.costs.Transfer[schedule.Disk]
+	t1 := m.costs.Transfer[plan.Disk]
 	reads := 2*t1.Entry + 200*t1.Token
 	extra := max(0, reads-2.51/3)
 	if got := m.readMs(2, 200, 0, 0); got != reads {
 		t.Errorf("two blocks of 200 tokens take %v ms to read, want %v", got, reads)
 	}
-	if !visit(schedule.Disk, 0, blends+extra+.02, 0).BlendPays(how) || visit(schedule.Disk, 0, blends+extra-.02, 0).BlendPays(how) {
+	if !visit(plan.Disk, 0, blends+extra+.02, 0).BlendPays(how) || visit(plan.Disk, 0, blends+extra-.02, 0).BlendPays(how) {
 		t.Errorf("blocks on disk: %v ms are read", reads)
 	}
 }
@@ -613,32 +613,32 @@ func TestKVThatCannotBeMoved(t *testing.T) {
 func TestTheIndexFollowsMoves(t *testing.T) {
 	m := newMachine(t, 7, nil, "", false)
 	key := m.ItemKey([]int32{1, 2})
-	tier := func() schedule.Tier {
-		tiers := make([]schedule.Tier, 1)
+	tier := func() plan.Tier {
+		tiers := make([]plan.Tier, 1)
 		m.opt.Index.Status([]plan.Key{key}, tiers)
 		return tiers[0]
 	}
-	m.moved(key, kv.Device) // nobody knows it
-	if got := tier(); got != schedule.Missing {
+	m.moved(key, plan.Device) // nobody knows it
+	if got := tier(); got != plan.Missing {
 		t.Errorf("an entry that nobody knows is at %v", got)
 	}
 	m.stored(key, plan.Item, 2)
-	if got := tier(); got != schedule.Disk || !m.keepsItems.Load() {
+	if got := tier(); got != plan.Disk || !m.keepsItems.Load() {
 		t.Errorf("an entry below memory is at %v", got)
 	}
-	m.moved(key, kv.Device)
-	if got := tier(); got != schedule.Device {
+	m.moved(key, plan.Device)
+	if got := tier(); got != plan.Device {
 		t.Errorf("an entry on the device is at %v", got)
 	}
-	m.moved(key, kv.Host)
-	if got := tier(); got != schedule.Host {
+	m.moved(key, plan.Host)
+	if got := tier(); got != plan.Host {
 		t.Errorf("an entry on the host is at %v", got)
 	}
 	m.dropped(key)
-	if got := tier(); got != schedule.Missing {
+	if got := tier(); got != plan.Missing {
 		t.Errorf("an entry that was dropped is at %v", got)
 	}
-	if tierOf(kv.Device) != schedule.Device || tierOf(kv.Host) != schedule.Host || tierOf(kv.Nowhere) != schedule.Host {
+	if tierOf(plan.Device) != plan.Device || tierOf(plan.Host) != plan.Host || tierOf(plan.Missing) != plan.Host {
 		t.Error("tiers of places")
 	}
 	m.returns.note(meta.Hash(key), 0, 0)
