@@ -6,23 +6,6 @@ import (
 	"grebe/plan"
 )
 
-// Order says which side of a ranking prompt comes first, and so can be reused (BAT-1).
-type Order uint8
-
-const (
-	UserFirst Order = iota
-	ItemFirst
-	// Causal is an ordinary prompt: user, items and instruction one after the other, each token seeing all
-	// before it. Items are one segment.
-	Causal
-	// CausalItems is one with the items before the user, behind the lead-in.
-	CausalItems
-)
-
-func (o Order) String() string {
-	return [...]string{"user", "item", "causal", "causal items"}[o]
-}
-
 // Layout is a plan and where its parts are.
 type Layout struct {
 	Plan *plan.Plan
@@ -82,19 +65,19 @@ var ErrNoInstruction = errors.New("the model's prompt has no instruction, which 
 
 // Rank lays out identifier scoring: one instruction that sees everything and answers at its last
 // token.
-func (b *Builder) Rank(order Order, user []int32, items [][]int32) (Layout, error) {
+func (b *Builder) Rank(order plan.Order, user []int32, items [][]int32) (Layout, error) {
 	l, sees, pos := b.begin(len(items) + 2)
 	if len(b.instruction) == 0 {
 		return l, ErrNoInstruction
 	}
-	if order == UserFirst {
+	if order == plan.UserFirst {
 		l.User, pos = l.add(plan.User, user, pos, sees)
 		sees = with(sees, int32(l.User))
 		idx, end := l.addItems(items, pos, sees)
 		l.Answers, _ = l.add(plan.Instruction, b.instruction, end, with(sees, idx...))
 		return l, nil
 	}
-	if order == CausalItems {
+	if order == plan.CausalItems {
 		if len(b.leadIn) > 0 {
 			var lead int
 			lead, pos = l.add(plan.Preamble, b.leadIn, pos, sees)
@@ -106,7 +89,7 @@ func (b *Builder) Rank(order Order, user []int32, items [][]int32) (Layout, erro
 		l.Answers, _ = l.add(plan.Instruction, b.instruction, pos, with(sees, int32(l.User)))
 		return l, nil
 	}
-	if order == Causal {
+	if order == plan.Causal {
 		l.User, pos = l.add(plan.User, user, pos, sees)
 		sees = with(sees, int32(l.User))
 		l.Items, pos = l.addLine(items, pos, sees)
@@ -136,11 +119,11 @@ var ErrCausal = errors.New("an ordinary prompt is scored by identifier, not item
 
 // Pointwise lays out one discriminant per item. User-first the result equals separate prompts
 // [preamble, user, item, instruction].
-func (b *Builder) Pointwise(order Order, user []int32, items [][]int32) (Layout, error) {
-	if order >= Causal {
+func (b *Builder) Pointwise(order plan.Order, user []int32, items [][]int32) (Layout, error) {
+	if order >= plan.Causal {
 		return Layout{}, ErrCausal
 	}
-	if order == UserFirst {
+	if order == plan.UserFirst {
 		return b.pointwiseUserFirst(user, items), nil
 	}
 	l, before, pos := b.begin(2*len(items) + 1)
@@ -160,9 +143,9 @@ func (b *Builder) Pointwise(order Order, user []int32, items [][]int32) (Layout,
 // Targets lays out candidates that answer themselves, as a model of events has them: user-first each at its own
 // last token. Item-first the items come as in Pointwise, and once more behind the user, where they see the first
 // one and the user, and answer.
-func (b *Builder) Targets(order Order, user []int32, items [][]int32) (Layout, error) {
+func (b *Builder) Targets(order plan.Order, user []int32, items [][]int32) (Layout, error) {
 	l, sees, pos := b.begin(2*len(items) + 1)
-	if order == UserFirst {
+	if order == plan.UserFirst {
 		l.User, pos = l.add(plan.User, user, pos, sees)
 		l.addItems(items, pos, with(sees, int32(l.User)))
 		l.Answers = l.Items

@@ -14,13 +14,13 @@ func TestOrdinaryPromptsSeeAllBefore(t *testing.T) {
 	bare := build(t, Config{Instruction: Text{Text: "?"}})
 	for name, c := range map[string]struct {
 		b     *Builder
-		order Order
+		order plan.Order
 		want  []int32
 	}{
-		"user first":        {full, Causal, []int32{1, 2, 10, 11, 12, 20, 30, 31, 32, 33, 40, 41, 4, 5}},
-		"items first":       {full, CausalItems, []int32{1, 2, 3, 20, 30, 31, 32, 33, 40, 41, 10, 11, 12, 4, 5}},
-		"user first, bare":  {bare, Causal, []int32{10, 11, 12, 20, 30, 31, 32, 33, 40, 41, '?'}},
-		"items first, bare": {bare, CausalItems, []int32{20, 30, 31, 32, 33, 40, 41, 10, 11, 12, '?'}},
+		"user first":        {full, plan.Causal, []int32{1, 2, 10, 11, 12, 20, 30, 31, 32, 33, 40, 41, 4, 5}},
+		"items first":       {full, plan.CausalItems, []int32{1, 2, 3, 20, 30, 31, 32, 33, 40, 41, 10, 11, 12, 4, 5}},
+		"user first, bare":  {bare, plan.Causal, []int32{10, 11, 12, 20, 30, 31, 32, 33, 40, 41, '?'}},
+		"items first, bare": {bare, plan.CausalItems, []int32{20, 30, 31, 32, 33, 40, 41, 10, 11, 12, '?'}},
 	} {
 		l, err := c.b.Rank(c.order, user, items)
 		if err != nil {

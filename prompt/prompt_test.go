@@ -6,6 +6,8 @@ import (
 	"reflect"
 	"strings"
 	"testing"
+
+	"grebe/plan"
 )
 
 // letters tokenises a text to one token per byte, and knows the codes <a_0> … <b_9>.
@@ -52,26 +54,26 @@ func TestLayouts(t *testing.T) {
 	full, bare := build(t, cfg), build(t, Config{Instruction: Text{Tokens: []int32{4, 5}}})
 	user, items := []int32{10, 11, 12}, [][]int32{{20}, {30, 31, 32, 33}}
 	events, candidates := build(t, Config{}), [][]int32{{20}, {21}}
-	rank := func(b *Builder, o Order) Layout { return must(t)(b.Rank(o, user, items)) }
-	point := func(b *Builder, o Order) Layout { return must(t)(b.Pointwise(o, user, items)) }
+	rank := func(b *Builder, o plan.Order) Layout { return must(t)(b.Rank(o, user, items)) }
+	point := func(b *Builder, o plan.Order) Layout { return must(t)(b.Pointwise(o, user, items)) }
 	for name, c := range map[string]struct {
 		got  Layout
 		want string
 	}{
-		"user-first": {rank(full, UserFirst), `
+		"user-first": {rank(full, plan.UserFirst), `
 preamble 0..2 []
 user 2..5 [0]
 item 5..6 [0 1]
 item 5..9 [0 1]
 instruction 9..11 [0 1 2 3]
 user 1 items 2 answers 4`},
-		"user-first, bare": {rank(bare, UserFirst), `
+		"user-first, bare": {rank(bare, plan.UserFirst), `
 user 0..3 []
 item 3..4 [0]
 item 3..7 [0]
 instruction 7..9 [0 1 2]
 user 0 items 1 answers 3`},
-		"item-first": {rank(full, ItemFirst), `
+		"item-first": {rank(full, plan.ItemFirst), `
 preamble 0..2 []
 preamble 2..3 [0]
 item 3..4 [0 1]
@@ -79,13 +81,13 @@ item 3..7 [0 1]
 user 7..10 [0 1 2 3]
 instruction 10..12 [0 1 2 3 4]
 user 4 items 2 answers 5`},
-		"item-first, bare": {rank(bare, ItemFirst), `
+		"item-first, bare": {rank(bare, plan.ItemFirst), `
 item 0..1 []
 item 0..4 []
 user 4..7 [0 1]
 instruction 7..9 [0 1 2]
 user 2 items 0 answers 3`},
-		"pointwise user-first": {point(full, UserFirst), `
+		"pointwise user-first": {point(full, plan.UserFirst), `
 preamble 0..2 []
 user 2..5 [0]
 item 5..6 [0 1]
@@ -93,7 +95,7 @@ item 5..9 [0 1]
 discriminant 6..8 [0 1 2]
 discriminant 9..11 [0 1 3]
 user 1 items 2 answers 4`},
-		"pointwise item-first": {point(full, ItemFirst), `
+		"pointwise item-first": {point(full, plan.ItemFirst), `
 preamble 0..2 []
 preamble 2..3 [0]
 item 3..4 [0 1]
@@ -109,12 +111,12 @@ item 2..6 [0]
 discriminant 3..8 [0 1]
 discriminant 6..11 [0 2]
 user -1 items 1 answers 3`},
-		"events, user-first": {must(t)(events.Targets(UserFirst, user, candidates)), `
+		"events, user-first": {must(t)(events.Targets(plan.UserFirst, user, candidates)), `
 user 0..3 []
 item 3..4 [0]
 item 3..4 [0]
 user 0 items 1 answers 1`},
-		"events, item-first": {must(t)(events.Targets(ItemFirst, user, candidates)), `
+		"events, item-first": {must(t)(events.Targets(plan.ItemFirst, user, candidates)), `
 item 0..1 []
 item 0..1 []
 user 1..4 [0 1]
@@ -148,10 +150,10 @@ func must(t *testing.T) func(Layout, error) Layout {
 
 func TestRankNeedsAnInstruction(t *testing.T) {
 	b := build(t, Config{})
-	if _, err := b.Rank(UserFirst, nil, nil); err != ErrNoInstruction {
+	if _, err := b.Rank(plan.UserFirst, nil, nil); err != ErrNoInstruction {
 		t.Errorf("Rank: got %v", err)
 	}
-	if _, err := b.Pointwise(ItemFirst, nil, nil); err != ErrNoInstruction {
+	if _, err := b.Pointwise(plan.ItemFirst, nil, nil); err != ErrNoInstruction {
 		t.Errorf("Pointwise: got %v", err)
 	}
 }

@@ -1,6 +1,10 @@
 package schedule
 
-import "fmt"
+import (
+	"fmt"
+
+	"grebe/plan"
+)
 
 // Policy is a rule for the prefix order.
 type Policy uint8
@@ -28,21 +32,11 @@ func ParsePolicy(s string) (Policy, error) {
 	return 0, fmt.Errorf("schedule: no policy %q, have %q", s, policyNames)
 }
 
-// Order is a prefix order.
-type Order uint8
-
-const (
-	UserFirst Order = iota
-	ItemFirst
-)
-
-func (o Order) String() string { return [...]string{"user", "item"}[o] }
-
 // Orders is a set of prefix orders. The empty set stands for both.
 type Orders uint8
 
 // Of returns the set of these orders.
-func Of(orders ...Order) (s Orders) {
+func Of(orders ...plan.Order) (s Orders) {
 	for _, o := range orders {
 		s |= 1 << o
 	}
@@ -50,12 +44,12 @@ func Of(orders ...Order) (s Orders) {
 }
 
 // Only returns the one order that the set allows, and whether there is just one.
-func (s Orders) Only() (Order, bool) {
+func (s Orders) Only() (plan.Order, bool) {
 	switch s {
-	case 1 << UserFirst:
-		return UserFirst, true
-	case 1 << ItemFirst:
-		return ItemFirst, true
+	case 1 << plan.UserFirst:
+		return plan.UserFirst, true
+	case 1 << plan.ItemFirst:
+		return plan.ItemFirst, true
 	}
 	return 0, false
 }
@@ -82,7 +76,7 @@ func (r Reason) String() string { return reasonNames[r] }
 
 // Decision is the order that a request takes, with both orders priced.
 type Decision struct {
-	Order  Order
+	Order  plan.Order
 	Reason Reason
 	Reuse  bool // take what is cached (all policies but None)
 	User   Option
@@ -91,7 +85,7 @@ type Decision struct {
 
 // Chosen is the option of the order chosen.
 func (d *Decision) Chosen() *Option {
-	if d.Order == UserFirst {
+	if d.Order == plan.UserFirst {
 		return &d.User
 	}
 	return &d.Item
@@ -133,31 +127,31 @@ func Decide(in *Request, c *Costs, policy Policy) Decision {
 	case BAT:
 		d.Order, d.Reason = bat(long, in)
 	case Longer:
-		d.Order, d.Reason = ItemFirst, UserShort
+		d.Order, d.Reason = plan.ItemFirst, UserShort
 		if long {
-			d.Order, d.Reason = UserFirst, UserLong
+			d.Order, d.Reason = plan.UserFirst, UserLong
 		}
 	case Item:
-		d.Order = ItemFirst
+		d.Order = plan.ItemFirst
 	}
 	return d
 }
 
-func bat(long bool, in *Request) (Order, Reason) {
+func bat(long bool, in *Request) (plan.Order, Reason) {
 	switch {
 	case !long:
-		return ItemFirst, UserShort
+		return plan.ItemFirst, UserShort
 	case in.UserRoom || in.Frequency > in.Coldest:
-		return UserFirst, UserHot
+		return plan.UserFirst, UserHot
 	}
-	return ItemFirst, UserCold
+	return plan.ItemFirst, UserCold
 }
 
 func (d *Decision) predicted(in *Request) {
-	d.Order = ItemFirst
+	d.Order = plan.ItemFirst
 	other := &d.User
 	if d.User.net() < d.Item.net() {
-		d.Order, other = UserFirst, &d.Item
+		d.Order, other = plan.UserFirst, &d.Item
 	}
 	chosen := d.Chosen()
 	switch {

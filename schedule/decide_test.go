@@ -40,7 +40,7 @@ func draw(rng *rand.Rand) (Request, Costs) {
 }
 
 // written builds the plan that an order means, with what is computed, as DESIGN's first section has it.
-func written(in *Request, o Order, load Tiers, reuse bool) (p plan.Plan, computed []bool) {
+func written(in *Request, o plan.Order, load Tiers, reuse bool) (p plan.Plan, computed []bool) {
 	segment := func(kind plan.Kind, n int, compute bool, sees ...int32) int32 {
 		p.Segments = append(p.Segments, plan.Segment{Kind: kind, Tokens: make([]int32, n), Sees: sees})
 		for range n {
@@ -49,7 +49,7 @@ func written(in *Request, o Order, load Tiers, reuse bool) (p plan.Plan, compute
 		return int32(len(p.Segments) - 1)
 	}
 	lead := int(in.Preamble)
-	if o == ItemFirst {
+	if o == plan.ItemFirst {
 		lead += int(in.LeadIn)
 	}
 	shared := segment(plan.Preamble, lead, !(in.SharedCached && reuse))
@@ -57,10 +57,10 @@ func written(in *Request, o Order, load Tiers, reuse bool) (p plan.Plan, compute
 	var items []int32
 	addItems := func(sees ...int32) {
 		for i, n := range in.Items {
-			items = append(items, segment(plan.Item, int(n), o == UserFirst || !load.Has(in.ItemTier[i]), sees...))
+			items = append(items, segment(plan.Item, int(n), o == plan.UserFirst || !load.Has(in.ItemTier[i]), sees...))
 		}
 	}
-	if o == UserFirst {
+	if o == plan.UserFirst {
 		user = segment(plan.User, int(in.User), true, shared)
 		cached := 0
 		for t := plan.Device; t < plan.NumTiers; t++ {
@@ -94,10 +94,10 @@ func TestOptionsCountWhatThePlanComputes(t *testing.T) {
 		policy := Policy(n % len(policyNames))
 		d := Decide(&in, &c, policy)
 		for o, option := range []Option{d.User, d.Item} {
-			rows, keys := counted(&in, Order(o), option.Load, d.Reuse)
+			rows, keys := counted(&in, plan.Order(o), option.Load, d.Reuse)
 			if option.Rows != rows || option.Keys != keys {
 				t.Fatalf("%v, %v-first of %+v: %d rows and %d keys, the plan has %d and %d",
-					policy, Order(o), in, option.Rows, option.Keys, rows, keys)
+					policy, plan.Order(o), in, option.Rows, option.Keys, rows, keys)
 			}
 			want := max(in.Queue, option.Transfer) + c.Model.Predict(rows, keys, 1)
 			if math.Abs(option.Ms-want) > 1e-9*want {
@@ -114,16 +114,16 @@ func TestBATRule(t *testing.T) {
 		user, item int32
 		f, coldest float64
 		room       bool
-		want       Order
+		want       plan.Order
 		reason     Reason
 	}{
-		{"long and hot", 2000, 1000, 3, 2, false, UserFirst, UserHot},
-		{"as long as the items", 1000, 1000, 3, 2, false, UserFirst, UserHot},
-		{"short", 999, 1000, 3, 2, false, ItemFirst, UserShort},
-		{"short, though there is room", 999, 1000, 3, 2, true, ItemFirst, UserShort},
-		{"cold", 2000, 1000, 1, 2, false, ItemFirst, UserCold},
-		{"no hotter than the coldest", 2000, 1000, 2, 2, false, ItemFirst, UserCold},
-		{"unknown, but there is room", 2000, 1000, 0, 0, true, UserFirst, UserHot},
+		{"long and hot", 2000, 1000, 3, 2, false, plan.UserFirst, UserHot},
+		{"as long as the items", 1000, 1000, 3, 2, false, plan.UserFirst, UserHot},
+		{"short", 999, 1000, 3, 2, false, plan.ItemFirst, UserShort},
+		{"short, though there is room", 999, 1000, 3, 2, true, plan.ItemFirst, UserShort},
+		{"cold", 2000, 1000, 1, 2, false, plan.ItemFirst, UserCold},
+		{"no hotter than the coldest", 2000, 1000, 2, 2, false, plan.ItemFirst, UserCold},
+		{"unknown, but there is room", 2000, 1000, 0, 0, true, plan.UserFirst, UserHot},
 	} {
 		in := Request{User: c.user, Items: []int32{c.item}, Frequency: c.f, Coldest: c.coldest, UserRoom: c.room}
 		if d := Decide(&in, &cpu, BAT); d.Order != c.want || d.Reason != c.reason {
@@ -141,13 +141,13 @@ func TestBaselines(t *testing.T) {
 	for _, c := range []struct {
 		policy Policy
 		in     *Request
-		want   Order
+		want   plan.Order
 		rows   int
 	}{
-		{Longer, &long, UserFirst, 30}, {Longer, &short, ItemFirst, 29},
-		{User, &long, UserFirst, 30}, {User, &short, UserFirst, 30},
-		{Item, &long, ItemFirst, 50}, {Item, &short, ItemFirst, 29},
-		{None, &long, UserFirst, 80}, {None, &short, UserFirst, 59},
+		{Longer, &long, plan.UserFirst, 30}, {Longer, &short, plan.ItemFirst, 29},
+		{User, &long, plan.UserFirst, 30}, {User, &short, plan.UserFirst, 30},
+		{Item, &long, plan.ItemFirst, 50}, {Item, &short, plan.ItemFirst, 29},
+		{None, &long, plan.UserFirst, 80}, {None, &short, plan.UserFirst, 59},
 	} {
 		d := Decide(c.in, &cpu, c.policy)
 		if d.Order != c.want || d.Chosen().Rows != c.rows || d.Reuse == (c.policy == None) {
@@ -164,38 +164,38 @@ func TestPredicted(t *testing.T) {
 	for _, c := range []struct {
 		name   string
 		change func(*Request, *Costs)
-		want   Order
+		want   plan.Order
 		reason Reason
 	}{
-		{"items cached, user unknown", func(*Request, *Costs) {}, ItemFirst, Cheaper},
-		{"user cached", func(in *Request, _ *Costs) { in.UserCached[plan.Host] = 2000 }, UserFirst, Cheaper},
-		{"most of the user cached", func(in *Request, _ *Costs) { in.UserCached[plan.Host] = 1100 }, UserFirst, Cheaper},
-		{"less of the user cached", func(in *Request, _ *Costs) { in.UserCached[plan.Host] = 900 }, ItemFirst, Cheaper},
+		{"items cached, user unknown", func(*Request, *Costs) {}, plan.ItemFirst, Cheaper},
+		{"user cached", func(in *Request, _ *Costs) { in.UserCached[plan.Host] = 2000 }, plan.UserFirst, Cheaper},
+		{"most of the user cached", func(in *Request, _ *Costs) { in.UserCached[plan.Host] = 1100 }, plan.UserFirst, Cheaper},
+		{"less of the user cached", func(in *Request, _ *Costs) { in.UserCached[plan.Host] = 900 }, plan.ItemFirst, Cheaper},
 		// A thousand tokens more now, a thousand saved per return, three quarters of returns hit.
-		{"comes back once", func(in *Request, _ *Costs) { in.Frequency = 1 }, ItemFirst, Cheaper},
-		{"comes back twice", func(in *Request, _ *Costs) { in.Frequency = 2 }, UserFirst, Invest},
+		{"comes back once", func(in *Request, _ *Costs) { in.Frequency = 1 }, plan.ItemFirst, Cheaper},
+		{"comes back twice", func(in *Request, _ *Costs) { in.Frequency = 2 }, plan.UserFirst, Invest},
 		{"comes back twice, but so do those displaced", func(in *Request, _ *Costs) {
 			in.Frequency, in.Coldest = 2, 1
-		}, ItemFirst, Cheaper},
-		{"unknown, but there is room", func(in *Request, _ *Costs) { in.UserRoom = true }, UserFirst, Invest},
-		{"there is room, but little to gain", func(in *Request, _ *Costs) { in.UserRoom, in.User = true, 1200 }, ItemFirst, Cheaper},
-		{"comes back twice, deadline near", func(in *Request, _ *Costs) { in.Frequency, in.Slack = 2, 2500 }, ItemFirst, Deadline},
-		{"comes back twice, lost either way", func(in *Request, _ *Costs) { in.Frequency, in.Slack = 2, 1500 }, UserFirst, Invest},
-		{"short user, hot", func(in *Request, _ *Costs) { in.User, in.Frequency = 900, 50 }, ItemFirst, Cheaper},
+		}, plan.ItemFirst, Cheaper},
+		{"unknown, but there is room", func(in *Request, _ *Costs) { in.UserRoom = true }, plan.UserFirst, Invest},
+		{"there is room, but little to gain", func(in *Request, _ *Costs) { in.UserRoom, in.User = true, 1200 }, plan.ItemFirst, Cheaper},
+		{"comes back twice, deadline near", func(in *Request, _ *Costs) { in.Frequency, in.Slack = 2, 2500 }, plan.ItemFirst, Deadline},
+		{"comes back twice, lost either way", func(in *Request, _ *Costs) { in.Frequency, in.Slack = 2, 1500 }, plan.UserFirst, Invest},
+		{"short user, hot", func(in *Request, _ *Costs) { in.User, in.Frequency = 900, 50 }, plan.ItemFirst, Cheaper},
 		{"user on a slow disk", func(in *Request, c *Costs) {
 			in.UserCached[plan.Disk] = 2000
 			c.Transfer[plan.Disk] = Transfer{Token: .6}
-		}, ItemFirst, Cheaper},
+		}, plan.ItemFirst, Cheaper},
 		{"user on a slow disk behind a queue", func(in *Request, c *Costs) {
 			in.UserCached[plan.Disk], in.Queue = 2000, 1000
 			c.Transfer[plan.Disk] = Transfer{Token: .6}
-		}, UserFirst, Cheaper},
+		}, plan.UserFirst, Cheaper},
 		{"missing items that many want", func(in *Request, _ *Costs) {
 			in.User = 900
 			in.UserCached[plan.Host] = 50 // user-first is 50 tokens cheaper
 			in.ItemTier = []plan.Tier{plan.Missing, plan.Missing}
 			in.ItemFrequency = []float32{1, 1}
-		}, ItemFirst, Invest},
+		}, plan.ItemFirst, Invest},
 	} {
 		in, costs := base(), cpu
 		c.change(&in, &costs)
@@ -217,10 +217,10 @@ func TestObservedReturnsDecide(t *testing.T) {
 	for _, c := range []struct {
 		returns float64
 		room    bool
-		want    Order
+		want    plan.Order
 	}{
-		{0, true, ItemFirst}, {.24, true, ItemFirst}, {.26, true, UserFirst}, {9, true, UserFirst},
-		{0, false, ItemFirst}, {.3, false, ItemFirst}, {.4, false, UserFirst},
+		{0, true, plan.ItemFirst}, {.24, true, plan.ItemFirst}, {.26, true, plan.UserFirst}, {9, true, plan.UserFirst},
+		{0, false, plan.ItemFirst}, {.3, false, plan.ItemFirst}, {.4, false, plan.UserFirst},
 	} {
 		in.Returns, in.UserRoom = c.returns, c.room
 		if d := Decide(&in, &cpu, Predicted); d.Order != c.want {
@@ -252,7 +252,7 @@ func TestPredictedNeverOverpays(t *testing.T) {
 		in, c := draw(rng)
 		d := Decide(&in, &c, Predicted)
 		other := &d.User
-		if d.Order == UserFirst {
+		if d.Order == plan.UserFirst {
 			other = &d.Item
 		}
 		chosen := d.Chosen()
@@ -342,7 +342,7 @@ func TestOnlyAllowedOrdersAreChosen(t *testing.T) {
 		for p := range policyNames {
 			policy := Policy(p)
 			free := Decide(&in, &c, policy)
-			for _, allowed := range []Order{UserFirst, ItemFirst} {
+			for _, allowed := range []plan.Order{plan.UserFirst, plan.ItemFirst} {
 				one := in
 				one.Orders = Of(allowed)
 				got := Decide(&one, &c, policy)
@@ -355,7 +355,7 @@ func TestOnlyAllowedOrdersAreChosen(t *testing.T) {
 				}
 			}
 			both := in
-			both.Orders = Of(UserFirst, ItemFirst)
+			both.Orders = Of(plan.UserFirst, plan.ItemFirst)
 			if got := Decide(&both, &c, policy); got != free {
 				t.Fatalf("%v with both orders: %+v, want %+v", policy, got, free)
 			}

@@ -43,7 +43,7 @@ func (w *cacheWorld) serve(in Request, user uint64, now time.Duration) {
 	}
 	d := Decide(&in, &w.costs, w.policy)
 	w.computed += d.Chosen().Rows
-	used := d.Order == UserFirst && d.Reuse
+	used := d.Order == plan.UserFirst && d.Reuse
 	if used && !hit {
 		for w.room < int(in.User) && len(w.cached) > 0 {
 			w.room += int(w.cached[cold])

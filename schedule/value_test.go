@@ -82,11 +82,11 @@ func TestMissingItemsAreWorthTheirComputation(t *testing.T) {
 func TestDeadlineBeforeInvestment(t *testing.T) {
 	for _, c := range []struct {
 		slack  float64
-		order  Order
+		order  plan.Order
 		reason Reason
 	}{
-		{0, UserFirst, Invest}, {4.99, UserFirst, Invest}, {5, ItemFirst, Deadline}, {9.99, ItemFirst, Deadline},
-		{10, UserFirst, Invest}, {20, UserFirst, Invest},
+		{0, plan.UserFirst, Invest}, {4.99, plan.UserFirst, Invest}, {5, plan.ItemFirst, Deadline}, {9.99, plan.ItemFirst, Deadline},
+		{10, plan.UserFirst, Invest}, {20, plan.UserFirst, Invest},
 	} {
 		d := Decision{User: Option{Ms: 10, Value: 8}, Item: Option{Ms: 5}}
 		d.predicted(&Request{Slack: c.slack})
@@ -95,7 +95,7 @@ func TestDeadlineBeforeInvestment(t *testing.T) {
 		}
 	}
 	d := Decision{User: Option{Ms: 5}, Item: Option{Ms: 5}}
-	if d.predicted(&Request{}); d.Order != ItemFirst || d.Reason != Cheaper {
+	if d.predicted(&Request{}); d.Order != plan.ItemFirst || d.Reason != Cheaper {
 		t.Errorf("of two that cost the same: %v, %v", d.Order, d.Reason)
 	}
 }

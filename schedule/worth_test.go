@@ -8,7 +8,7 @@ import (
 )
 
 // counted returns the rows and keys of a request, order and set of loaded tiers by the mask of the plan.
-func counted(in *Request, o Order, load Tiers, reuse bool) (rows, keys int) {
+func counted(in *Request, o plan.Order, load Tiers, reuse bool) (rows, keys int) {
 	p, computed := written(in, o, load, reuse)
 	for q, row := range p.Mask() {
 		if !computed[q] {
@@ -25,8 +25,8 @@ func counted(in *Request, o Order, load Tiers, reuse bool) (rows, keys int) {
 }
 
 // part returns how many entries and tokens of a tier an order loads, after tokens that came from nearer tiers.
-func part(in *Request, o Order, t plan.Tier, after int) (entries, tokens int) {
-	if o == UserFirst {
+func part(in *Request, o plan.Order, t plan.Tier, after int) (entries, tokens int) {
+	if o == plan.UserFirst {
 		tokens = max(0, min(int(in.UserCached[t]), int(in.User)-after))
 		return min(1, tokens), tokens
 	}
@@ -40,7 +40,7 @@ func part(in *Request, o Order, t plan.Tier, after int) (entries, tokens int) {
 
 // plainOption prices an order tier by tier, the nearest first. A tier is loaded if that makes the request no slower, or
 // whatever it costs. A user is loaded from the front without a gap.
-func plainOption(in *Request, c *Costs, o Order, always bool) Option {
+func plainOption(in *Request, c *Costs, o plan.Order, always bool) Option {
 	price := func(load Tiers, transfer float64) Option {
 		rows, keys := counted(in, o, load, true)
 		return Option{Rows: rows, Keys: keys, Load: load, Transfer: transfer,
@@ -57,7 +57,7 @@ func plainOption(in *Request, c *Costs, o Order, always bool) Option {
 		if always || with.Ms <= best.Ms {
 			best = with
 			loaded += tokens
-		} else if o == UserFirst {
+		} else if o == plan.UserFirst {
 			break
 		}
 	}
@@ -74,9 +74,9 @@ func TestOptionsAgainstPlainOnes(t *testing.T) {
 		c.Keep = plan.Device + plan.Tier(rng.IntN(int(plan.NumTiers-plan.Device)))
 		for _, policy := range []Policy{Predicted, BAT} {
 			d := Decide(&in, &c, policy)
-			for _, o := range []Order{UserFirst, ItemFirst} {
+			for _, o := range []plan.Order{plan.UserFirst, plan.ItemFirst} {
 				got, want := d.User, plainOption(&in, &c, o, policy == BAT)
-				if o == ItemFirst {
+				if o == plan.ItemFirst {
 					got = d.Item
 				}
 				got.Value = 0
@@ -88,7 +88,7 @@ func TestOptionsAgainstPlainOnes(t *testing.T) {
 			loaded := 0
 			for tier := plan.Device; tier < plan.NumTiers; tier++ {
 				if d.User.Load.Has(tier) {
-					_, tokens := part(&in, UserFirst, tier, loaded)
+					_, tokens := part(&in, plan.UserFirst, tier, loaded)
 					loaded += tokens
 				}
 			}
@@ -98,7 +98,7 @@ func TestOptionsAgainstPlainOnes(t *testing.T) {
 			}
 			all := in
 			all.UserCached = [plan.NumTiers]int32{plan.Device: in.User}
-			rows, keys := counted(&all, UserFirst, 1<<plan.Device, true)
+			rows, keys := counted(&all, plan.UserFirst, 1<<plan.Device, true)
 			transfer := d.User.Transfer + float64(missing)*c.Transfer[c.Keep].Token
 			kept := max(in.Queue, transfer) + c.Model.Predict(rows, keys, 1)
 			if kept > d.User.Ms {

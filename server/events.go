@@ -12,6 +12,7 @@ import (
 	"grebe/engine"
 	"grebe/internal/wire"
 	"grebe/model/hstu"
+	"grebe/plan"
 	"grebe/prompt"
 	"grebe/schedule"
 )
@@ -136,7 +137,7 @@ func (s *Server) rankEvents(ctx context.Context, w *work, user *grebev1.User, ca
 		return nil, nil, errorf(unprocessable, "prefix", "item needs a model without %s", m.Config().Recomputes())
 	}
 	w.user = h.tokens
-	w.lay = func(order prompt.Order, user []int32, items [][]int32) (prompt.Layout, error) {
+	w.lay = func(order plan.Order, user []int32, items [][]int32) (prompt.Layout, error) {
 		l, err := w.model.Prompt.Targets(order, user, items)
 		return l, errors.Join(err, m.Annotate(l.Plan, l.User, &h.at))
 	}

@@ -9,6 +9,7 @@ import (
 	"grebe/blend"
 	"grebe/internal/wire"
 	"grebe/meta"
+	"grebe/plan"
 	"grebe/schedule"
 	"grebe/server/reuse"
 )
@@ -30,7 +31,7 @@ func TestAnswersSayWhyTheyHaveTheirOrder(t *testing.T) {
 		must(t, err)
 		return s
 	}
-	user, item := schedule.Of(schedule.UserFirst), schedule.Of(schedule.ItemFirst)
+	user, item := schedule.Of(plan.UserFirst), schedule.Of(plan.ItemFirst)
 	req := w.request("")
 	for _, c := range []struct {
 		orders        schedule.Orders

@@ -13,6 +13,7 @@ import (
 	grebev1 "grebe/api/grebe/v1"
 	"grebe/blend"
 	"grebe/engine"
+	"grebe/plan"
 	"grebe/prompt"
 	"grebe/schedule"
 	"grebe/server/dispatch"
@@ -120,7 +121,7 @@ type work struct {
 	blend, auto bool
 	budget      *blend.Budget
 	// lay lays the prompt out; nil: as the way of scoring does.
-	lay func(order prompt.Order, user []int32, items [][]int32) (prompt.Layout, error)
+	lay func(order plan.Order, user []int32, items [][]int32) (prompt.Layout, error)
 }
 
 // ranking is what came out of a job: a logit and a score for each item.
@@ -272,11 +273,11 @@ func (w *work) reason(r *ranking) string {
 }
 
 // fixedOrder is the order of a policy where there is no cache to choose by.
-func fixedOrder(p schedule.Policy) prompt.Order {
+func fixedOrder(p schedule.Policy) plan.Order {
 	if p == schedule.Item {
-		return prompt.ItemFirst
+		return plan.ItemFirst
 	}
-	return prompt.UserFirst
+	return plan.UserFirst
 }
 
 // identifiers returns the items' identifiers, which must be there and differ.
@@ -362,7 +363,7 @@ func (s *Server) policy(c *call, prefix string) (schedule.Policy, error) {
 		if c.model.Cache != nil {
 			return c.model.Cache.Policy(), nil
 		}
-		if only, ok := c.model.Orders.Only(); ok && only == schedule.ItemFirst {
+		if only, ok := c.model.Orders.Only(); ok && only == plan.ItemFirst {
 			return schedule.Item, nil
 		}
 		return schedule.User, nil

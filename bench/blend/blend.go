@@ -149,7 +149,7 @@ func (s *system) lay(ctx context.Context, d *eval.Data, q *eval.Question) (*laid
 	if err := s.compute(ctx, q.Candidates, items); err != nil {
 		return nil, err
 	}
-	p.layout, err = s.prompt.Rank(prompt.Causal, tokens, items)
+	p.layout, err = s.prompt.Rank(plan.Causal, tokens, items)
 	return p, err
 }
 

@@ -15,6 +15,7 @@ import (
 	"grebe/compute"
 	"grebe/engine"
 	"grebe/model"
+	"grebe/plan"
 	"grebe/prompt"
 )
 
@@ -265,7 +266,7 @@ func (s *system) answer(ctx context.Context, o *QualityOptions, w *way, p *laid,
 		for i, at := range l.ItemAt {
 			items = append(items, line[at:at+p.lengths[i]])
 		}
-		order := map[string]prompt.Order{"user-first": prompt.UserFirst, "item-first": prompt.ItemFirst}[w.rule]
+		order := map[string]plan.Order{"user-first": plan.UserFirst, "item-first": plan.ItemFirst}[w.rule]
 		other, err := s.prompt.Rank(order, l.Plan.Segments[l.User].Tokens, items)
 		if err != nil {
 			return nil, 0, err

@@ -215,7 +215,7 @@ func (s *system) question(ctx context.Context, seed uint64, p Prompt) (*question
 	if err := s.compute(ctx, ids, items); err != nil {
 		return nil, err
 	}
-	l, err := s.prompt.Rank(prompt.Causal, user, items)
+	l, err := s.prompt.Rank(plan.Causal, user, items)
 	if err != nil {
 		return nil, err
 	}

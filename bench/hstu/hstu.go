@@ -27,6 +27,7 @@ import (
 	"grebe/model"
 	"grebe/model/hstu"
 	"grebe/model/hstu/hstutest"
+	"grebe/plan"
 	"grebe/pool"
 	"grebe/prompt"
 )
@@ -234,7 +235,7 @@ func (b *bench) rank(ctx context.Context, user []int32, entry *kv.Entry) (total,
 		items[i] = []int32{b.model.Candidate(rows[i])}
 	}
 	start := time.Now()
-	l, err := b.prompt.Targets(prompt.UserFirst, user, items)
+	l, err := b.prompt.Targets(plan.UserFirst, user, items)
 	if err != nil {
 		return 0, 0, err
 	}

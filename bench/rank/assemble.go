@@ -193,7 +193,7 @@ func (a *assembler) job(ctx context.Context, user []int32, lengths []int) (*engi
 	for i, n := range lengths {
 		items[i] = a.tokens(n)
 	}
-	l, err := a.build.Rank(prompt.ItemFirst, user, items)
+	l, err := a.build.Rank(plan.ItemFirst, user, items)
 	if err != nil {
 		return nil, err
 	}

@@ -10,8 +10,8 @@ import (
 	"grebe/compute/cuda"
 	"grebe/engine"
 	"grebe/kv"
+	"grebe/plan"
 	"grebe/pool"
-	"grebe/prompt"
 )
 
 // Gathering is the time of a ranking whose cached part lies in the GPU's memory, or in the host's; medians in
@@ -109,7 +109,7 @@ func (a *assembler) userJob(ctx context.Context, user []int32, lengths []int) (*
 	for i, n := range lengths {
 		items[i] = a.tokens(n)
 	}
-	l, err := a.build.Rank(prompt.UserFirst, user, items)
+	l, err := a.build.Rank(plan.UserFirst, user, items)
 	if err != nil {
 		return nil, err
 	}

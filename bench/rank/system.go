@@ -22,6 +22,7 @@ import (
 	"grebe/model"
 	"grebe/model/modeltest"
 	_ "grebe/model/qwen" // the architecture that is measured
+	"grebe/plan"
 	"grebe/pool"
 	"grebe/prompt"
 	"grebe/schedule"
@@ -294,7 +295,7 @@ func (v *variant) send(ctx context.Context, i int, deadline time.Duration) error
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	v.total.requests++
-	if resp.Prefix != schedule.ItemFirst.String() {
+	if resp.Prefix != plan.ItemFirst.String() {
 		v.total.userFirst++
 	}
 	v.total.prompt += int(resp.Usage.PromptTokens)

@@ -166,9 +166,9 @@ func prefixOf(cfg *config.Config, mc *config.Model) (schedule.Policy, schedule.O
 	var orders schedule.Orders
 	for _, o := range listed {
 		if o == "item" {
-			orders |= schedule.Of(schedule.ItemFirst)
+			orders |= schedule.Of(plan.ItemFirst)
 		} else {
-			orders |= schedule.Of(schedule.UserFirst)
+			orders |= schedule.Of(plan.UserFirst)
 		}
 	}
 	return policy, orders, err

@@ -11,6 +11,7 @@ import (
 	"grebe/bench/eval"
 	"grebe/cmd/grebe/internal/demo"
 	"grebe/internal/config"
+	"grebe/plan"
 	"grebe/schedule"
 )
 
@@ -170,7 +171,7 @@ func TestDemoStatesItsOrders(t *testing.T) {
 		t.Fatal(err)
 	}
 	for name, want := range map[string]schedule.Orders{
-		"shop": schedule.Of(schedule.UserFirst, schedule.ItemFirst), "shop-pointwise": schedule.Of(schedule.UserFirst),
+		"shop": schedule.Of(plan.UserFirst, plan.ItemFirst), "shop-pointwise": schedule.Of(plan.UserFirst),
 	} {
 		i := slices.IndexFunc(l.Models, func(m config.Model) bool { return m.Name == name })
 		if policy, orders, err := prefixOf(&l.Config, &l.Models[i]); err != nil || policy != schedule.Predicted || orders != want {

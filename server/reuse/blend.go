@@ -72,11 +72,11 @@ func (c *Cache) BeginBlend(r *Request) *Blended {
 }
 
 // Order is that of the prompt.
-func (b *Blend) Order() prompt.Order {
+func (b *Blend) Order() plan.Order {
 	if b != nil && b.ItemsFirst {
-		return prompt.CausalItems
+		return plan.CausalItems
 	}
-	return prompt.Causal
+	return plan.Causal
 }
 
 // Attach gives a job, laid out in the order of how, what can be reused: what stands before the user, and the user, as
@@ -339,7 +339,7 @@ func (v *Blended) End(l *prompt.Layout, r *engine.Result) {
 
 // BlendInstead turns a visit, whatever was decided, into one for an ordinary prompt.
 func (c *Cache) BlendInstead(v *Visit) *Blended {
-	v.Decision.Order, v.Decision.Reuse = schedule.UserFirst, true
+	v.Decision.Order, v.Decision.Reuse = plan.UserFirst, true
 	return &Blended{Visit: v}
 }
 

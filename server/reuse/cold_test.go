@@ -9,7 +9,6 @@ import (
 	"grebe/engine"
 	"grebe/kv"
 	"grebe/plan"
-	"grebe/prompt"
 	"grebe/schedule"
 )
 
@@ -70,7 +69,7 @@ func TestAutoFindsItemsFromAColdStart(t *testing.T) {
 		r := m.dryRun(t, job)
 		if n >= requests/2 {
 			prompts, cached = prompts+r.Cached+r.Computed, cached+r.Cached
-			if v.Order() == prompt.ItemFirst {
+			if v.Order() == plan.ItemFirst {
 				itemFirst++
 			}
 		}
@@ -99,7 +98,7 @@ func TestCandidatesCountOncePerRequest(t *testing.T) {
 		}
 		if order == "blend" {
 			v := m.BeginBlend(request)
-			l, err := m.prompt.Rank(prompt.Causal, user, items)
+			l, err := m.prompt.Rank(plan.Causal, user, items)
 			if err != nil {
 				t.Fatal(err)
 			}

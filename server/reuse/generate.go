@@ -16,7 +16,7 @@ func (c *Cache) Generate(userID string, user []int32) *Visit {
 	v := c.visits.Get().(*Visit)
 	v.begin(c, user, nil)
 	v.user, v.named = c.UserKey(userID, user), userID != ""
-	v.Decision = schedule.Decision{Order: schedule.UserFirst, Reuse: true}
+	v.Decision = schedule.Decision{Order: plan.UserFirst, Reuse: true}
 	return v
 }
 

@@ -19,7 +19,7 @@ type Samples struct {
 	Prompt   func(i int) (user []int32, items [][]int32, err error) // tokens
 	Vocab    int
 	Alike    func(token int32) bool // tokens that stand for items
-	Order    prompt.Order           // of blended prompts
+	Order    plan.Order             // of blended prompts
 	Layers   int                    // of these that compute all tokens
 	Progress func(done, all int)    // nil: nobody is told
 }
@@ -60,7 +60,7 @@ type sample struct {
 	cache   *Cache
 	do      Do
 	items   [][]int32
-	order   prompt.Order
+	order   plan.Order
 	layers  int
 	layout  prompt.Layout
 	weights [][]float32 // by layer behind the whole ones: the attention that the items' tokens received

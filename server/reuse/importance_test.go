@@ -20,7 +20,6 @@ import (
 	"grebe/kv"
 	"grebe/kv/proto/rows"
 	"grebe/plan"
-	"grebe/prompt"
 )
 
 // lists are users with items, of random tokens.
@@ -41,7 +40,7 @@ func lists(seed uint64, n int) *Samples {
 		}
 	}
 	return &Samples{
-		Prompts: n, Vocab: vocabulary, Layers: 1, Order: prompt.Causal,
+		Prompts: n, Vocab: vocabulary, Layers: 1, Order: plan.Causal,
 		Prompt: func(i int) ([]int32, [][]int32, error) { return users[i], items[i], nil },
 	}
 }
@@ -88,7 +87,7 @@ func (m *machine) byDefinition(t *testing.T, user []int32, items [][]int32) (tok
 		return r
 	}
 	shape := m.opt.Shape
-	l, err := m.prompt.Rank(prompt.Causal, user, items)
+	l, err := m.prompt.Rank(plan.Causal, user, items)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -93,7 +93,7 @@ func (c *Cache) computeFitting(ctx context.Context, do Do, items [][]int32) (int
 func (c *Cache) compute(ctx context.Context, do Do, items [][]int32) error {
 	v := c.visits.Get().(*Visit)
 	v.begin(c, nil, items)
-	v.Decision = schedule.Decision{Order: schedule.ItemFirst, Reuse: true}
+	v.Decision = schedule.Decision{Order: plan.ItemFirst, Reuse: true}
 	l := c.prompt.ItemsAlone(items)
 	job := &engine.Job{Plan: l.Plan}
 	v.Attach(ctx, &l, job)

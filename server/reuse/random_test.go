@@ -107,7 +107,7 @@ func (n *randomNode) rankAny() {
 	r.Pointwise = n.rng.IntN(4) == 0
 	for round := range 2 {
 		v := n.Begin(r)
-		named := map[schedule.Policy]prompt.Order{schedule.User: prompt.UserFirst, schedule.Item: prompt.ItemFirst}
+		named := map[schedule.Policy]plan.Order{schedule.User: plan.UserFirst, schedule.Item: plan.ItemFirst}
 		if want, ok := named[r.Policy]; ok && v.Order() != want {
 			n.t.Fatalf("%s: %v has the order %v", n.what, r.Policy, v.Order())
 		}
@@ -120,13 +120,13 @@ func (n *randomNode) rankAny() {
 			n.t.Fatal(err)
 		}
 		reuse, first := v.Decision.Reuse, v.Order()
-		if known := slices.Max(v.in.UserCached[:]); v.hit && (!reuse || first == prompt.ItemFirst || known == 0) {
+		if known := slices.Max(v.in.UserCached[:]); v.hit && (!reuse || first == plan.ItemFirst || known == 0) {
 			n.t.Fatalf("%s: %v is a hit, %d tokens of the user are cached", n.what, r.Policy, known)
 		}
 		job := &engine.Job{Plan: l.Plan}
 		v.Attach(n.t.Context(), &l, job)
 		taken := n.sources(v, &l)
-		if first == prompt.ItemFirst {
+		if first == plan.ItemFirst {
 			for k, i := range which {
 				tokens, _ := v.Cached(l.Items + k)
 				fixed := r.Policy == schedule.Item

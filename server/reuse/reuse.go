@@ -263,7 +263,7 @@ func (c *Cache) Begin(r *Request) *Visit {
 		c.recordDecision(v, &costs, r.Policy)
 	}
 	c.decisions[v.Decision.Order][v.Decision.Reason].Add(1)
-	v.hit = v.Decision.Reuse && v.Decision.Order == schedule.UserFirst && own > 0
+	v.hit = v.Decision.Reuse && v.Decision.Order == plan.UserFirst && own > 0
 	return v
 }
 
@@ -330,12 +330,7 @@ func (c *Cache) has(s *shared) bool {
 }
 
 // Order is the decision as the prompt's builder takes it.
-func (v *Visit) Order() prompt.Order {
-	if v.Decision.Order == schedule.ItemFirst {
-		return prompt.ItemFirst
-	}
-	return prompt.UserFirst
-}
+func (v *Visit) Order() plan.Order { return v.Decision.Order }
 
 // Attach gives a job, laid out in the decision's order, the entries that it can reuse, and asks for
 // those that shall be kept. What is read from below memory for that has come before it is high time to compute it, or is computed: ctx has the
@@ -361,7 +356,7 @@ func (v *Visit) Attach(ctx context.Context, l *prompt.Layout, job *engine.Job) {
 		defer cancel()
 		bring = func(key plan.Key) bool { return v.fetch(within, key) }
 	}
-	if v.Decision.Order == schedule.UserFirst {
+	if v.Decision.Order == plan.UserFirst {
 		user := v.tokens
 		if len(user) > 0 && answers(job, l.User) {
 			user = user[:len(user)-1]
@@ -508,7 +503,7 @@ func (c *Cache) holds(key plan.Key, kind plan.Kind) {
 // shared returns the fixed segments of a layout by index.
 func (v *Visit) shared(l *prompt.Layout) []shared {
 	first := l.User
-	if v.Decision.Order == schedule.ItemFirst {
+	if v.Decision.Order == plan.ItemFirst {
 		first = l.Items
 	}
 	c := v.cache
@@ -553,7 +548,7 @@ func (v *Visit) End(l *prompt.Layout, r *engine.Result) {
 	switch {
 	case v.hit:
 		c.returns.hit(user)
-	case v.Decision.Reuse && v.Decision.Order == schedule.UserFirst:
+	case v.Decision.Reuse && v.Decision.Order == plan.UserFirst:
 		c.returns.kept(user, v.in.Returns)
 	}
 	c.opt.Index.NoteUser(v.user, now, v.hit)
@@ -597,7 +592,7 @@ func (v *Visit) publish(l *prompt.Layout, r *engine.Result) {
 	for i, s := range v.shared(l) {
 		put(i, plan.Preamble, s.key, nil)
 	}
-	if v.Decision.Order == schedule.UserFirst {
+	if v.Decision.Order == plan.UserFirst {
 		if l.User >= 0 {
 			put(l.User, plan.User, v.user, v.tokens)
 		}
@@ -662,7 +657,7 @@ func (c *Cache) Decisions() map[string]int64 {
 	for order := range c.decisions {
 		for reason := range c.decisions[order] {
 			if n := c.decisions[order][reason].Load(); n > 0 {
-				out[schedule.Order(order).String()+" "+schedule.Reason(reason).String()] = n
+				out[plan.Order(order).String()+" "+schedule.Reason(reason).String()] = n
 			}
 		}
 	}

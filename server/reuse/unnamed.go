@@ -2,6 +2,7 @@ package reuse
 
 import (
 	"grebe/engine"
+	"grebe/plan"
 	"grebe/prompt"
 	"grebe/schedule"
 )
@@ -11,12 +12,12 @@ import (
 // at the same place. Its owner MUST call EndUnnamed.
 func (c *Cache) Unnamed(l *prompt.Layout) *Visit {
 	v := c.visits.Get().(*Visit)
-	v.Decision = schedule.Decision{Order: schedule.UserFirst, Reuse: true}
+	v.Decision = schedule.Decision{Order: plan.UserFirst, Reuse: true}
 	if l.User >= 0 {
 		v.begin(c, l.Plan.Segments[l.User].Tokens, nil)
 		return v
 	}
-	v.Decision.Order = schedule.ItemFirst
+	v.Decision.Order = plan.ItemFirst
 	var items [][]int32
 	if len(c.leadIn.tokens) == 0 && l.Answers != l.Items {
 		for i := l.Items; i < l.Answers; i++ {

@@ -90,7 +90,7 @@ func TestRankingsFromTheCacheAreTheSame(t *testing.T) {
 					r := &Request{UserID: id, User: user, Items: items, Policy: policy}
 					none := *r
 					none.Policy = schedule.None
-					plain := map[schedule.Policy]schedule.Order{schedule.User: schedule.UserFirst, schedule.Item: schedule.ItemFirst}[policy]
+					plain := map[schedule.Policy]plan.Order{schedule.User: plan.UserFirst, schedule.Item: plan.ItemFirst}[policy]
 					first, cached, l := m.rank(t, r)
 					if slices.Max(cached) != 0 {
 						t.Errorf("%s: %v are cached before anything was computed", name, cached)
@@ -105,9 +105,9 @@ func TestRankingsFromTheCacheAreTheSame(t *testing.T) {
 						switch {
 						case kind == plan.Instruction:
 							want = 0
-						case plain == schedule.UserFirst && kind == plan.Item:
+						case plain == plan.UserFirst && kind == plan.Item:
 							want = 0
-						case plain == schedule.ItemFirst && kind == plan.User:
+						case plain == plan.ItemFirst && kind == plan.User:
 							want = 0
 						}
 						if cached[i] != want {
@@ -323,7 +323,7 @@ func TestBlendedPrompts(t *testing.T) {
 				name := fmt.Sprintf("preamble %v, lead-in %v, items first %v", preamble, leadIn, itemsFirst)
 				m := newMachine(t, 7, nil, "", false).led(t, preamble, leadIn)
 				how := &Blend{Budget: blend.Budget{Items: 1, History: 1}, Layers: 1, ItemsFirst: itemsFirst}
-				if want := map[bool]prompt.Order{false: prompt.Causal, true: prompt.CausalItems}[itemsFirst]; how.Order() != want {
+				if want := map[bool]plan.Order{false: plan.Causal, true: plan.CausalItems}[itemsFirst]; how.Order() != want {
 					t.Errorf("%s: order %v", name, how.Order())
 				}
 				r := &Request{UserID: "u", User: user, Items: items}
@@ -380,7 +380,7 @@ func TestBlendedPrompts(t *testing.T) {
 			}
 		}
 	}
-	if (*Blend)(nil).Order() != prompt.Causal {
+	if (*Blend)(nil).Order() != plan.Causal {
 		t.Error("no blend at all has another order")
 	}
 }
@@ -389,14 +389,14 @@ func TestBlendedPrompts(t *testing.T) {
 func TestBlendInstead(t *testing.T) {
 	m := newMachine(t, 7, nil, "", false).led(t, nil, nil)
 	v := m.Begin(&Request{User: []int32{1, 2}, Items: [][]int32{{3}}, Policy: schedule.Item})
-	if v.Decision.Order != schedule.ItemFirst {
+	if v.Decision.Order != plan.ItemFirst {
 		t.Fatal("the test needs another decision")
 	}
 	b := m.BlendInstead(v)
-	if b.Decision.Order != schedule.UserFirst || !b.Decision.Reuse {
+	if b.Decision.Order != plan.UserFirst || !b.Decision.Reuse {
 		t.Errorf("it was decided %+v", b.Decision)
 	}
-	l, err := m.prompt.Rank(prompt.Causal, []int32{1, 2}, [][]int32{{3}})
+	l, err := m.prompt.Rank(plan.Causal, []int32{1, 2}, [][]int32{{3}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -411,7 +411,7 @@ func TestWhenBlendingPays(t *testing.T) {
 	visit := func(tier plan.Tier, queue, chosen, value float64) *Visit {
 		v := &Visit{cache: m.Cache, lengths: []int32{100, 100}, tiers: []plan.Tier{tier, tier}}
 		v.in = schedule.Request{User: 50, Preamble: 1, Queue: queue}
-		v.Decision = schedule.Decision{Order: schedule.UserFirst}
+		v.Decision = schedule.Decision{Order: plan.UserFirst}
 		v.Decision.User.Ms, v.Decision.User.Value = chosen, value
 		return v
 	}

@@ -67,7 +67,7 @@ func planCases(t *testing.T) []planCase {
 		if err != nil {
 			t.Fatal(err)
 		}
-		add := func(kind string, order prompt.Order, l prompt.Layout, err error) {
+		add := func(kind string, order plan.Order, l prompt.Layout, err error) {
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -75,15 +75,15 @@ func planCases(t *testing.T) []planCase {
 			c.fill(l.Plan, l.Answers)
 			out = append(out, c)
 		}
-		for _, order := range []prompt.Order{prompt.UserFirst, prompt.ItemFirst} {
+		for _, order := range []plan.Order{plan.UserFirst, plan.ItemFirst} {
 			l, err := b.Rank(order, user, items)
 			add("rank", order, l, err)
 			l, err = b.Pointwise(order, user, items)
 			add("pointwise", order, l, err)
 		}
-		l, err := b.Rank(prompt.Causal, user, items)
-		add("rank", prompt.Causal, l, err)
-		add("generate", prompt.UserFirst, b.Generate(user), nil)
+		l, err := b.Rank(plan.Causal, user, items)
+		add("rank", plan.Causal, l, err)
+		add("generate", plan.UserFirst, b.Generate(user), nil)
 	}
 	return out
 }
