@@ -114,6 +114,11 @@ fuzz: ## each fuzz test for FUZZTIME
 	    echo "fuzz $$(dirname $$file) $$f"; $(GO) test -run '^$$' -fuzz "^$$f$$" -fuzztime $(FUZZTIME) -fuzzminimizetime 1s $$(dirname $$file); \
 	  done; done
 
+.PHONY: replay
+replay: build ## record what the binary OLD decides in seven thousand requests of each kind, and decide it again (KINDS, DIR)
+	@test -n "$(OLD)" || { echo "name a binary to record with: make replay OLD=../before/bin/grebe"; exit 2; }
+	./bin/grebe bench replay --record $(OLD) --dir $(or $(DIR),bin/replay) $(if $(KINDS),--kinds $(KINDS))
+
 N ?= 40
 
 .PHONY: mutate

@@ -2,6 +2,7 @@ package replay
 
 import (
 	"fmt"
+	"slices"
 
 	"grebe/internal/record"
 	"grebe/plan"
@@ -10,27 +11,21 @@ import (
 
 // decider replays the choices of prefix orders, and what they are made from.
 type decider struct {
-	costs   schedule.Costs
+	// Costs and choices wait for their decision. There are several where requests decided at the same time and their lines
+	// lie between one another, as before records had a lock for these.
+	costs   []schedule.Costs
+	choices []choice
 	returns *schedule.Returns
 	// next has what was decided since the last input of each kind, by the operation of the line that logs it. Lines of
 	// kinds that have no common lock may mix.
 	next map[string]string
 }
 
-func (d *decider) in(op string, v *record.Values) {
-	switch op {
+func (d *decider) in(l *record.Line, _ []*record.Line) {
+	v := &l.Values
+	switch l.Op {
 	case "costs":
-		d.costs.Model = model(v)
-		for i, ms := range v.Floats() {
-			t := &d.costs.Transfer[i/2]
-			if i%2 == 0 {
-				t.Entry = ms
-			} else {
-				t.Token = ms
-			}
-		}
-		d.costs.Keep = tier(v, v.Text())
-		d.costs.Discount, d.costs.RoomReturns = v.Float(), v.Float()
+		d.costs = append(d.costs, costs(v))
 	case "decide":
 		policy, err := schedule.ParsePolicy(v.Text())
 		if err != nil {
@@ -38,9 +33,7 @@ func (d *decider) in(op string, v *record.Values) {
 		}
 		v.Key()
 		v.Bool()
-		in := request(v)
-		c := schedule.Decide(&in, &d.costs, policy)
-		d.decided("order", c.Order, c.Reason, c.Reuse, c.User.Ms, c.User.Value, c.Item.Ms, c.Item.Value, int(c.User.Load), int(c.Item.Load))
+		d.choices = append(d.choices, choice{request(v), policy})
 	case "came":
 		d.returns.Came(v.Uint64(), v.Float(), v.Time())
 	case "kept":
@@ -60,6 +53,22 @@ func (d *decider) in(op string, v *record.Values) {
 	case "gain":
 		d.decided("share", d.returns.Gain(v.Float()))
 	}
+}
+
+// costs reads what moving and keeping KV costs.
+func costs(v *record.Values) (c schedule.Costs) {
+	c.Model = model(v)
+	for i, ms := range v.Floats() {
+		t := &c.Transfer[i/2]
+		if i%2 == 0 {
+			t.Entry = ms
+		} else {
+			t.Token = ms
+		}
+	}
+	c.Keep = tier(v, v.Text())
+	c.Discount, c.RoomReturns = v.Float(), v.Float()
+	return c
 }
 
 // request reads what Decide needs to know of a request.
@@ -97,12 +106,48 @@ func tier(v *record.Values, name string) plan.Tier {
 
 func (d *decider) decided(op string, values ...any) { d.next[op] = record.Text(op, values...) }
 
-func (d *decider) did(op string, _ *record.Values) string {
-	now, asked := d.next[op]
-	if delete(d.next, op); !asked && op == "order" {
+func (d *decider) did(l *record.Line) (was, now string) {
+	if l.Op == "order" {
+		return text(l), d.order(text(l))
+	}
+	now, asked := d.next[l.Op]
+	if delete(d.next, l.Op); !asked {
+		return "", ""
+	}
+	return text(l), now
+}
+
+// order decides. Of several requests that wait it is the one, with the costs, that was answered so; the last if none was.
+func (d *decider) order(was string) (now string) {
+	i, j := len(d.costs)-1, len(d.choices)-1
+	for n := range d.choices {
+		for m := range d.costs {
+			if now = d.choices[n].decide(&d.costs[m]); now == was {
+				i, j = m, n
+				break
+			}
+		}
+		if now == was {
+			break
+		}
+	}
+	if i < 0 || j < 0 {
 		return "nothing"
 	}
+	d.costs, d.choices = slices.Delete(d.costs, i, i+1), slices.Delete(d.choices, j, j+1)
 	return now
+}
+
+// choice is one of a prefix order.
+type choice struct {
+	request schedule.Request
+	policy  schedule.Policy
+}
+
+func (w *choice) decide(costs *schedule.Costs) string {
+	c := schedule.Decide(&w.request, costs, w.policy)
+	return record.Text("order", c.Order, c.Reason, c.Reuse, c.User.Ms, c.User.Value, c.Item.Ms, c.Item.Value,
+		int(c.User.Load), int(c.Item.Load))
 }
 
 func (d *decider) rest() []string { return nil }

@@ -17,11 +17,14 @@ type queue struct {
 // tunerMemory is that of a dispatcher.
 const tunerMemory = 256
 
-func (q *queue) in(op string, v *record.Values) {
-	switch op {
+func (q *queue) in(l *record.Line, _ []*record.Line) {
+	v := &l.Values
+	switch l.Op {
 	case "open":
 		v.Int()
-		q.config = schedule.BatcherConfig{Capacity: v.Int(), SLO: v.Time(), MaxRows: v.Int(), Efficiency: v.Float(), Margin: v.Float(), Answer: v.Time()}
+		q.config = schedule.BatcherConfig{
+			Capacity: v.Int(), SLO: v.Time(), MaxRows: v.Int(), Efficiency: v.Float(), Margin: v.Float(), Answer: v.Time(),
+		}
 	case "model":
 		m := model(v)
 		m.Quality.Largest = schedule.Sample{Rows: v.Int(), Keys: v.Int(), Requests: v.Int()}
@@ -53,24 +56,25 @@ func (q *queue) in(op string, v *record.Values) {
 	}
 }
 
-func (q *queue) did(op string, v *record.Values) string {
-	switch op {
+func (q *queue) did(l *record.Line) (was, now string) {
+	v := &l.Values
+	switch l.Op {
 	case "queued", "full":
 		if q.batcher.Add(q.job) {
-			return "queued"
+			return text(l), "queued"
 		}
-		return "full"
+		return text(l), "full"
 	case "run":
-		return q.run
+		return text(l), q.run
 	case "learnt":
 		m := q.tuner.Model()
 		model(v) // what was learnt is compared, and the slack taken as it was
 		margin, answer := v.Float(), v.Time()
 		q.batcher.SetModel(m)
 		q.batcher.SetSlack(margin, answer)
-		return record.Text("learnt", m.Fixed, m.Row, m.Square, m.Key, m.Request, margin, answer)
+		return text(l), record.Text("learnt", m.Fixed, m.Row, m.Square, m.Key, m.Request, margin, answer)
 	}
-	return ""
+	return "", ""
 }
 
 func (q *queue) rest() []string { return nil }

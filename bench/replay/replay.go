@@ -1,10 +1,30 @@
-// Package replay feeds a record to the pure rooms and compares what they decide with what was decided.
+// Package replay gives the inputs that a server recorded to the pure rooms, in their order and with their times, and
+// compares what they decide with what was decided. So code that decides can be moved or rewritten and shown to
+// decide the same.
+//
+// Record with a binary from before a change and replay with one from after it:
+//
+//	git worktree add ../before COMMIT && (cd ../before && make build)
+//	make replay OLD=../before/bin/grebe
+//
+// That is `grebe bench replay --record`: it runs the old binary in several ways (bench/drive), some seven thousand
+// requests each, and replays the logs. Any server makes such a log with `record: FILE` in its configuration.
+// testdata has a short one of each kind, which tests replay. They are of commit 8a2d565, the last one whose kv decided what is held
+// where; in that of reloads, questions about items that were never held are left out.
+//
+// A log has the decisions that rooms take while they hold their lock, and what they were told. What it does not have:
+//   - Removals when a store is closed have no input. The replay takes them as they come, at the end of a store.
+//   - Logs of before package residency tell less: see before.go.
+//   - Logs of before records had a lock mix the lines of requests that choose an order at the same time. A choice then has to
+//     be that of one of the requests that wait for theirs.
 package replay
 
 import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
+	"slices"
 	"strings"
 
 	"grebe/internal/record"
@@ -13,19 +33,59 @@ import (
 
 // Report says how a replay went.
 type Report struct {
+	Requests    int            // that the server was asked, where the log says it
+	Inputs      int            // that were given to rooms
 	Decisions   map[string]int // that were compared, by room and operation, such as "reuse order"
 	Differences []string       // the first ones
 	Different   int            // how many there are
 }
 
+// Compared returns how many decisions were compared.
+func (r *Report) Compared() (n int) {
+	for _, k := range r.Decisions {
+		n += k
+	}
+	return n
+}
+
+// AddTo adds what was compared to counts of other logs, nil for none yet.
+func (r *Report) AddTo(counts map[string]int) map[string]int {
+	if counts == nil {
+		counts = map[string]int{}
+	}
+	for op, n := range r.Decisions {
+		counts[op] += n
+	}
+	return counts
+}
+
 // room replays the lines of one room.
 type room interface {
-	// in takes an input.
-	in(op string, v *record.Values)
-	// did returns what the room decides; "" when it has no opinion on that kind of line.
-	did(op string, v *record.Values) string
-	// rest returns what the room decided since and no line told.
+	// in takes an input. Then are the decisions that the log has behind it: for what an input does not tell.
+	in(l *record.Line, then []*record.Line)
+	// did returns a decision as the log has it and as the room decides it; "" and "" when it has no opinion on that
+	// kind of line.
+	did(l *record.Line) (was, now string)
+	// rest returns what the room decided and no line told.
 	rest() []string
+}
+
+// group is an input of a room, and the decisions behind it.
+type group struct {
+	in   *record.Line // nil: the log begins with decisions
+	dids []*record.Line
+}
+
+// after says what the decisions followed.
+func (g *group) after() string {
+	if g.in == nil {
+		return ""
+	}
+	in := g.in.String()
+	if len(in) > 200 {
+		in = in[:200] + "…"
+	}
+	return fmt.Sprintf(", after line %d: %s", g.in.Number, in)
 }
 
 // kept bounds the differences that are told.
@@ -33,43 +93,99 @@ const kept = 20
 
 // Run replays a log. An error says why it cannot be read; differences are in the report.
 func Run(r io.Reader) (*Report, error) {
-	report := &Report{Decisions: map[string]int{}}
-	rooms := map[string]room{}
+	p := &player{report: &Report{Decisions: map[string]int{}}}
+	log := -1
 	for l, err := range record.Read(r) {
 		if err != nil {
-			return report, err
+			return p.report, err
 		}
-		kind := strings.TrimRight(l.Room, "0123456789")
-		to := rooms[l.Room]
-		if to == nil {
-			if to = open(kind); to == nil {
-				continue
+		if l.Log != log { // a server that was started again begins anew
+			if err := p.end(); err != nil {
+				return p.report, err
 			}
-			rooms[l.Room] = to
+			log, p.rooms, p.open = l.Log, map[string]room{}, map[string]*group{}
 		}
-		was := l.String()
-		if !l.Did {
-			for _, now := range to.rest() {
-				report.differ("line %d: before it, %s decided nothing more, and %q now", l.Number, l.Room, now)
+		g := p.open[l.Room]
+		switch {
+		case l.Did && g != nil:
+			g.dids = append(g.dids, l)
+		case l.Did:
+			p.open[l.Room] = &group{dids: []*record.Line{l}}
+		default:
+			if err := p.play(l.Room, g); err != nil {
+				return p.report, err
 			}
-			if to.in(l.Op, &l.Values); l.Values.Failed() != nil {
-				return report, fmt.Errorf("line %d: %w: %s", l.Number, l.Values.Failed(), was)
-			}
-			continue
-		}
-		now := to.did(l.Op, &l.Values)
-		if now == "" {
-			continue
-		}
-		report.Decisions[kind+" "+l.Op]++
-		if want := text(l); now != want {
-			report.differ("line %d: %s decided %q, and %q now", l.Number, l.Room, want, now)
+			p.open[l.Room] = &group{in: l}
 		}
 	}
-	if len(report.Decisions) == 0 {
-		return report, errors.New("replay: the log has no decision that can be replayed")
+	if err := p.end(); err != nil {
+		return p.report, err
 	}
-	return report, nil
+	if len(p.report.Decisions) == 0 {
+		return p.report, errors.New("replay: the log has no decision that can be replayed")
+	}
+	return p.report, nil
+}
+
+// player replays the rooms of a log.
+type player struct {
+	report *Report
+	rooms  map[string]room
+	open   map[string]*group // the last of each room: more decisions may follow
+}
+
+// play gives an input to its room and compares the decisions.
+func (p *player) play(name string, g *group) error {
+	kind := strings.TrimRight(name, "0123456789")
+	to := p.rooms[name]
+	if g == nil {
+		return nil
+	}
+	if to == nil {
+		if to = newRoom(kind); to == nil {
+			return nil
+		}
+		p.rooms[name] = to
+	}
+	if l := g.in; l != nil {
+		p.left(name, fmt.Sprintf("line %d: before it", l.Number))
+		p.report.Inputs++
+		if to.in(l, g.dids); l.Values.Failed() != nil {
+			return fmt.Errorf("line %d: %w: %s", l.Number, l.Values.Failed(), l)
+		}
+	}
+	for _, l := range g.dids {
+		was, now := to.did(l)
+		if was == "" {
+			continue
+		}
+		op, _, _ := strings.Cut(was, " ")
+		p.report.Decisions[kind+" "+op]++
+		if was != now {
+			p.report.differ("line %d: %s decided %q when it was recorded, this code decides %q%s", l.Number, name, was, now, g.after())
+		}
+	}
+	return nil
+}
+
+// end replays what is open.
+func (p *player) end() error {
+	for _, name := range slices.Sorted(maps.Keys(p.open)) {
+		if err := p.play(name, p.open[name]); err != nil {
+			return err
+		}
+		p.left(name, "at the end of the log")
+	}
+	return nil
+}
+
+// left tells what a room decided that the log does not have.
+func (p *player) left(name, when string) {
+	if to := p.rooms[name]; to != nil {
+		for _, now := range to.rest() {
+			p.report.differ("%s: %s decided nothing more when it was recorded, this code decides %q", when, name, now)
+		}
+	}
 }
 
 func (r *Report) differ(format string, args ...any) {
@@ -83,7 +199,7 @@ func text(l *record.Line) string {
 	return strings.TrimPrefix(l.String(), l.Room+" . ")
 }
 
-func open(kind string) room {
+func newRoom(kind string) room {
 	switch kind {
 	case "reuse":
 		return &decider{returns: schedule.NewReturns(), next: map[string]string{}}

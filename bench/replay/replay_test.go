@@ -5,10 +5,12 @@ import (
 	"compress/gzip"
 	"io"
 	"os"
-	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
+
+	"grebe/bench/drive"
 )
 
 // unpack returns a log of testdata.
@@ -29,31 +31,42 @@ func unpack(t *testing.T, file string) string {
 	return string(text)
 }
 
-// replayed are the decisions that every log has.
-var replayed = []string{
-	"reuse order", "reuse returns", "reuse share", "dispatch run", "dispatch queued", "dispatch learnt",
-	"kv put", "kv hit", "kv leave", "kv drop", "kv write",
+// replayed are the decisions that a log of each kind has at least.
+var replayed = map[string][]string{
+	"": {
+		"reuse order", "reuse returns", "reuse share", "dispatch run", "dispatch queued", "dispatch learnt",
+		"kv put", "kv hit", "kv leave", "kv drop", "kv take",
+	},
+	"blending":  {"kv write"},
+	"deletions": {"kv write"},
+	"disk":      {"kv write"},
+	"overload":  {"kv write"},
+	"reloads":   {"kv write"},
 }
 
-// What was decided when the logs were recorded is decided today.
+// What servers decided before these rooms were pure is decided today. Package drive says what each kind of log is.
 func TestRecorded(t *testing.T) {
-	files, err := filepath.Glob("testdata/*.log.gz")
-	if err != nil || len(files) == 0 {
-		t.Fatalf("no logs: %v", err)
-	}
-	for _, file := range files {
-		r, err := Run(strings.NewReader(unpack(t, file)))
-		if err != nil {
-			t.Fatalf("%s: %v", file, err)
+	for _, kind := range drive.Kinds {
+		if kind.Name == "tiers" {
+			continue
 		}
-		if r.Different > 0 {
-			t.Errorf("%s: %d decisions differ:\n%s", file, r.Different, strings.Join(r.Differences, "\n"))
-		}
-		for _, kind := range replayed {
-			if r.Decisions[kind] == 0 {
-				t.Errorf("%s: no %q among %v", file, kind, r.Decisions)
+		t.Run(kind.Name, func(t *testing.T) {
+			r, err := File("testdata/" + kind.Name + ".log.gz")
+			if err != nil {
+				t.Fatal(err)
 			}
-		}
+			if r.Different > 0 {
+				t.Errorf("%d of %d decisions differ. The first is on %s", r.Different, r.Compared(), r.Differences[0])
+			}
+			if r.Requests < 100 {
+				t.Errorf("the log is of %d requests", r.Requests)
+			}
+			for _, op := range slices.Concat(replayed[""], replayed[kind.Name]) {
+				if r.Decisions[op] == 0 {
+					t.Errorf("no %q among %v", op, r.Decisions)
+				}
+			}
+		})
 	}
 }
 
@@ -82,25 +95,28 @@ func TestRecordedAlone(t *testing.T) {
 // A decision that is another one, and an input that is, are told with their line.
 func TestDifferencesAreTold(t *testing.T) {
 	log := unpack(t, "testdata/disk.log.gz")
+	log = log[:strings.LastIndex(log, "# grebe record")] // up to the restart
 	for was, is := range map[string]string{
 		"reuse0 . order user":     "reuse0 . order item",
 		"dispatch0 . run [1]":     "dispatch0 . run [2]",
-		"dispatch0 add 1 0 45 ":   "dispatch0 add 9 0 45 ",
-		"dispatch0 ran 0 1 45 ":   "dispatch0 ran 0 1 450 ",
+		"dispatch0 add 1 ":        "dispatch0 add 9 ",
+		"dispatch0 ran 0 1 ":      "dispatch0 ran 0 2 ",
 		"dispatch0 . queued":      "dispatch0 . full",
-		"reuse0 decide predicted": "reuse0 decide item",
-		"\nreuse0 came ":          "\nreuse1 came ",
-		"\nreuse0 evicted ":       "\nreuse1 evicted ",
-		"\nreuse0 kept ":          "\nreuse1 kept ",
+		"reuse0 decide predicted": "reuse0 decide none",
+		"\nreuse0 came ":          "\nreuse9 came ",
+		"\nreuse0 evicted ":       "\nreuse9 evicted ",
+		"\nreuse0 kept ":          "\nreuse9 kept ",
 		"\nkv0 . hit ":            "\nkv0 . take ",
-		"\nkv0 . leave ":          "\nmeta0 . leave ",
+		"\nkv0 . put ":            "\nkv9 . put ",
+		"\nkv0 . take ":           "\nmeta0 . take ",
 		"\nkv0 find ":             "\nmeta0 find ",
 		"\nkv0 pin ":              "\nmeta0 pin ",
+		"\nkv0 . write ":          "\nmeta0 . write ",
 	} {
 		if !strings.Contains(log, was) {
 			t.Fatalf("the log has no %q", was)
 		}
-		r, err := Run(strings.NewReader(strings.Replace(log, was, is, 1)))
+		r, err := Run(strings.NewReader(strings.ReplaceAll(log, was, is)))
 		if err != nil || r.Different == 0 || len(r.Differences) == 0 || !strings.HasPrefix(r.Differences[0], "line ") {
 			t.Errorf("%q instead of %q: %+v, %v", is, was, r, err)
 		}

@@ -2,6 +2,7 @@ package replay
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 
 	"grebe/evict"
@@ -19,13 +20,32 @@ type store struct {
 	core   *residency.Core[struct{}]
 	waits  []string
 
-	moving  map[plan.Key]*held
-	writing map[plan.Key]*held
+	moving  underWay
+	writing underWay
 	runs    map[plan.Key]*held
 	need    *need             // who leaves is being asked
 	insert  *insert           // a sequence is being inserted
 	asked   residency.Request // that uses runs
 	astray  bool              // the policy asks for other entries than it did: what follows says nothing
+	before  bool              // the log is of a server whose kv decided itself: see before.go
+	closed  bool              // the store is being closed, which no input says
+}
+
+// underWay are entries that are being copied, the first begun first. One that was deleted meanwhile may be followed by another
+// under its key.
+type underWay map[plan.Key][]*held
+
+func (u underWay) begin(h *held) { u[h.Key] = append(u[h.Key], h) }
+
+// end returns the entry whose copy ended: the i-th under its key; nil when there is none.
+func (u underWay) end(key plan.Key, i int) *held {
+	all := u[key]
+	if len(all) == 0 {
+		return nil
+	}
+	h := all[i]
+	u[key] = slices.Delete(all, i, i+1)
+	return h
 }
 
 // need is a level that has no room, and what its policy was told of entries.
@@ -48,7 +68,7 @@ type insert struct {
 
 func newStore() *store {
 	return &store{
-		config: residency.Config{Chunk: 64}, moving: map[plan.Key]*held{}, writing: map[plan.Key]*held{}, runs: map[plan.Key]*held{},
+		config: residency.Config{Chunk: 64}, moving: underWay{}, writing: underWay{}, runs: map[plan.Key]*held{},
 	}
 }
 
@@ -67,8 +87,13 @@ func (s *store) level(v *record.Values) int {
 	return 0
 }
 
-func (s *store) in(op string, v *record.Values) {
+func (s *store) in(l *record.Line, then []*record.Line) {
 	if s.astray {
+		return
+	}
+	op, v := l.Op, &l.Values
+	if s.closed {
+		s.waits, s.astray = append(s.waits, "no removal without a reason: the store is not being closed"), true
 		return
 	}
 	switch op {
@@ -77,6 +102,7 @@ func (s *store) in(op string, v *record.Values) {
 		return
 	case "level":
 		s.config.Levels = append(s.config.Levels, residency.LevelConfig{Tier: tier(v, v.Text()), Slots: v.Int(), Bytes: v.Int64()})
+		s.before = v.Left() > 0
 		return
 	case "pin":
 		s.need.pins = append(s.need.pins, pin{v.Key(), v.Bool()})
@@ -95,7 +121,9 @@ func (s *store) in(op string, v *record.Values) {
 		s.split(v)
 	}
 	s.flush()
-	s.step(op, v)
+	if !s.before || !s.stepBefore(op, v, then) {
+		s.step(op, v)
+	}
 }
 
 // change is a change of the books as a log has it.
@@ -125,21 +153,11 @@ func (s *store) step(op string, v *record.Values) {
 			c.Asked(h, v.Int(), v.Int())
 		}
 	case "find":
-		key, inPlace := v.Key(), v.Bool()
-		if h, do := c.Use(key, func(*held) bool { return inPlace }); do == residency.Up {
-			s.moving[key] = h
-		}
+		s.find(v.Key(), v.Bool())
 	case "need":
 		s.need = &need{level: s.level(v)}
 	case "moved":
-		key := v.Key()
-		h := s.moving[key]
-		if h == nil {
-			v.Fail(fmt.Errorf("%s is not being moved", name(key)))
-			return
-		}
-		delete(s.moving, key)
-		c.Moved(h, s.level(v), v.Bool())
+		s.moved(v)
 	case "delete":
 		key := v.Key()
 		if h := s.runs[key]; h != nil {
@@ -150,17 +168,10 @@ func (s *store) step(op string, v *record.Values) {
 		}
 	case "clean":
 		if h := c.Dirty(s.level(v)); h != nil {
-			s.writing[h.Key] = h
+			s.writing.begin(h)
 		}
 	case "written":
-		key := v.Key()
-		h := s.writing[key]
-		if h == nil {
-			v.Fail(fmt.Errorf("%s is not being written", name(key)))
-			return
-		}
-		delete(s.writing, key)
-		c.Written(h, v.Bool(), v.Bool())
+		s.written(v)
 	case "stored":
 		key := v.Key()
 		kind, err := plan.ParseKind(v.Text())
@@ -183,6 +194,46 @@ func (s *store) step(op string, v *record.Values) {
 	}
 }
 
+// moved ends a copy to a level. Of two under a key the log of a server whose kv decided itself says which one it was.
+func (s *store) moved(v *record.Values) {
+	key, level, copied := plan.Key(v.Key()), s.level(v), v.Bool()
+	i := 0
+	if all := s.moving[key]; v.Left() > 0 && len(all) > 1 {
+		i = max(0, slices.IndexFunc(all, func(h *held) bool { return h == s.core.Get(key) }))
+		if held := v.Bool(); !held {
+			i = 1 - min(i, 1)
+		}
+	}
+	h := s.moving.end(key, i)
+	if h == nil {
+		v.Fail(fmt.Errorf("%s is not being moved", name(key)))
+		return
+	}
+	s.core.Moved(h, level, copied)
+}
+
+// written ends a write. They end in turn, but for one that found no place in the queue, which ends at once.
+func (s *store) written(v *record.Values) {
+	key, ok, failed := plan.Key(v.Key()), v.Bool(), v.Bool()
+	i := 0
+	if !ok && !failed {
+		i = max(0, len(s.writing[key])-1)
+	}
+	h := s.writing.end(key, i)
+	if h == nil {
+		v.Fail(fmt.Errorf("%s is not being written", name(key)))
+		return
+	}
+	s.core.Written(h, ok, failed)
+}
+
+// find wants an entry.
+func (s *store) find(key plan.Key, inPlace bool) {
+	if h, do := s.core.Use(key, func(*held) bool { return inPlace }); do == residency.Up {
+		s.moving.begin(h)
+	}
+}
+
 // run reads the name of a run; none is the zero key.
 func (s *store) run(v *record.Values) (k plan.Key) {
 	if !v.None() {
@@ -202,8 +253,13 @@ func (s *store) publish(v *record.Values) {
 	if v.Bool() {
 		h.Fetched()
 	}
-	if _, _, write := s.core.Publish(h, level, v.Bool()); write {
-		s.writing[h.Key] = h
+	s.put(h, level, v.Bool())
+}
+
+// put publishes an entry; same: the one under its key has the same memory.
+func (s *store) put(h *held, level int, same bool) {
+	if _, _, write := s.core.Publish(h, level, same); write {
+		s.writing.begin(h)
 	}
 }
 
@@ -227,13 +283,17 @@ func (s *store) split(v *record.Values) {
 	lower, upper := v.Key(), v.Key()
 	first := &held{Key: upper, Kind: prefix, Tokens: v.Int(), Bytes: v.Int64()}
 	rest := &held{Key: lower, Kind: prefix, Tokens: v.Int(), Bytes: v.Int64()}
-	whole := s.runs[lower]
-	if whole == nil {
+	if s.runs[lower] == nil {
 		v.Fail(fmt.Errorf("no run %s is known", name(lower)))
 		return
 	}
-	s.core.Split(whole, first, rest)
-	s.runs[lower], s.runs[upper] = rest, first
+	s.cut(first, rest)
+}
+
+// cut puts two runs in place of the one that has the key of the second.
+func (s *store) cut(first, rest *held) {
+	s.core.Split(s.runs[rest.Key], first, rest)
+	s.runs[rest.Key], s.runs[first.Key] = rest, first
 }
 
 // prefix is the kind of runs, as kv counts them.
@@ -281,28 +341,45 @@ func (s *store) leave(n *need) {
 	switch {
 	case h == nil:
 	case exit == residency.Lower:
-		s.moving[h.Key] = h
+		s.moving.begin(h)
 	case exit == residency.Forget:
 		delete(s.runs, h.Key)
 	}
 }
 
-func (s *store) did(op string, v *record.Values) string {
+func (s *store) did(l *record.Line) (was, now string) {
 	if s.astray && len(s.waits) == 0 {
-		return ""
+		return "", ""
+	}
+	was = text(l)
+	if s.before {
+		was = sinceBefore(l)
 	}
 	s.flush()
-	if op == "hit" && len(s.waits) == 0 {
-		if h := s.runs[v.Key()]; h != nil { // of the path to a run
-			s.core.UseRun(h, s.asked)
-		}
+	if len(s.waits) == 0 {
+		s.follow(l)
 	}
 	if len(s.waits) == 0 {
-		return "nothing"
+		return was, "nothing"
 	}
-	next := s.waits[0]
-	s.waits = s.waits[1:]
-	return next
+	now, s.waits = s.waits[0], s.waits[1:]
+	return was, now
+}
+
+// follow does what no input says: uses of the path to a run, and removals when the store is closed.
+func (s *store) follow(l *record.Line) {
+	key := l.Values.Key()
+	run := s.runs[key]
+	switch {
+	case l.Op == "hit" && run != nil:
+		s.core.UseRun(run, s.asked)
+	case l.Op == "take" && run != nil:
+		s.closed = true
+		s.core.TakeRun(run)
+	case l.Op == "take":
+		s.closed = true
+		s.core.Delete(key)
+	}
 }
 
 // rest returns what was done that no line tells.

@@ -27,6 +27,7 @@ type benchCmd struct {
 	Overload   benchOverloadCmd   `cmd:"" help:"More requests than a server can answer, and slow connections of every kind."`
 	Import     benchImportCmd     `cmd:"" help:"Rankings and events beside an import that changes all items, with several models."`
 	KV         benchKVCmd         `cmd:"" name:"kv" help:"Lookups of cached KV in a full store, beside users that are published."`
+	Replay     benchReplayCmd     `cmd:"" help:"Record the decisions of a server, and take them again with this binary's code."`
 	Beauty     benchBeautyCmd     `cmd:"" help:"Whether both prompt orders rank Amazon Beauty alike."`
 }
 

@@ -15,6 +15,7 @@ import (
 // Line is one of a log.
 type Line struct {
 	Number int    // in the log, from 1
+	Log    int    // which it is of the logs that were written to a file one after the other, from 1
 	Room   string // such as kv0
 	Did    bool   // a decision; otherwise an input
 	Op     string
@@ -35,14 +36,19 @@ func Read(r io.Reader) iter.Seq2[*Line, error] {
 		in := bufio.NewScanner(r)
 		in.Buffer(nil, 1<<26)
 		keys := map[string][32]byte{}
+		logs := 0
 		for n := 1; in.Scan(); n++ {
 			text := in.Text()
+			if strings.HasPrefix(text, "# ") && text != strings.TrimSpace(header) {
+				continue // a remark
+			}
 			if text == strings.TrimSpace(header) {
-				clear(keys)
+				keys = map[string][32]byte{} // lines that were read keep theirs
+				logs++
 				continue
 			}
 			fields := strings.Fields(text)
-			l := &Line{Number: n}
+			l := &Line{Number: n, Log: logs}
 			if len(fields) > 2 && fields[1] == "." {
 				l.Did = true
 				fields = append(fields[:1], fields[2:]...)
@@ -113,6 +119,9 @@ func (v *Values) Err() error {
 	}
 	return v.err
 }
+
+// Left returns how many values were not read.
+func (v *Values) Left() int { return len(v.text) - v.next }
 
 // Failed returns the first error, and none when values are left.
 func (v *Values) Failed() error { return v.err }
