@@ -3,6 +3,7 @@ package reuse
 import (
 	"context"
 	"errors"
+	"math"
 	"os"
 	"path/filepath"
 	"slices"
@@ -14,6 +15,7 @@ import (
 	"grebe/blend"
 	"grebe/engine"
 	"grebe/kv"
+	"grebe/kv/proto/rows"
 	"grebe/plan"
 	"grebe/prompt"
 	"grebe/schedule"
@@ -156,9 +158,10 @@ func TestPrototypesThatCannotBeBuilt(t *testing.T) {
 		t.Errorf("by a model that fails: %v", err)
 	}
 	good := filepath.Join(t.TempDir(), "x.proto")
-	m.build(t, good, few(1))
+	built := m.build(t, good, few(1))
 	other := newMachine(t, 7, nil, "", false) // has none of the pages
 	lost := few(1)
+	lost.Bytes = int64(built.Prototypes) * m.bytesPerToken // no page more: histories are read for the pages alone
 	lost.History = func(int) ([]int32, error) { return nil, broken }
 	if _, err := other.BuildPrototypes(t.Context(), other.engine.Do, good, lost); !errors.Is(err, broken) {
 		t.Errorf("of histories that cannot be read: %v", err)
@@ -175,6 +178,82 @@ func TestAFullPoolOfPrototypes(t *testing.T) {
 	again := m.build(t, file, users)
 	if again.Added != 0 || again.Prototypes != built.Prototypes || again.Computed != 0 || again.Bytes != built.Bytes {
 		t.Errorf("%+v after %+v", *again, *built)
+	}
+	users.Bytes *= 2
+	var done, all int
+	users.Progress = func(part string, n, of int) {
+		if part == "pages" {
+			done, all = n, of
+		}
+	}
+	defer func() {
+		if done != all || all == 0 {
+			t.Errorf("%d of %d pages are done at the end", done, all)
+		}
+	}()
+	if more := m.build(t, file, users); built.Added != built.Prototypes || more.Added != more.Prototypes-built.Prototypes {
+		t.Errorf("%+v, and then %+v", *built, *more)
+	}
+}
+
+// A history's KV is that of the user in a ranking.
+func TestHistoryKVIsThatOfRankings(t *testing.T) {
+	user := []int32{11, 12, 13, 14, 15}
+	for _, preamble := range [][]int32{nil, {1, 2, 3}} {
+		m := newMachine(t, 7, nil, "", false).led(t, preamble, nil)
+		m.rank(t, &Request{UserID: "u", User: user, Items: [][]int32{{21}}, Policy: schedule.User})
+		e, _ := m.store.GetPrefix(m.UserKey("u", nil), user)
+		if e == nil {
+			t.Fatal("the user is not kept")
+		}
+		s := m.Shape()
+		want, err := rows.Read(m.Memory(), &s, e)
+		e.Release()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := m.store.Delete(m.preamble.key); err != nil { // it is computed again the first time
+			t.Fatal(err)
+		}
+		for range 2 {
+			got, err := m.HistoryKV(t.Context(), m.engine.Do, user)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for layer := range s.Layers {
+				for i := range user {
+					a, b := vectors(&s, got, layer, i, len(preamble)+i), vectors(&s, want, layer, i, len(preamble)+i)
+					if !slices.Equal(a, b) {
+						t.Fatalf("preamble %v: layer %d of token %d differs", preamble, layer, i)
+					}
+				}
+			}
+			m.rank(t, &Request{UserID: "v", User: user, Items: [][]int32{{21}}, Policy: schedule.User})
+		}
+	}
+}
+
+// A user of whom little is on the device gives way to prototypes, and is not counted as reused from there.
+func TestPrototypesInsteadOfAPartOnTheDevice(t *testing.T) {
+	m := newMachine(t, 7, []int32{1, 2, 3}, "", true)
+	m.opt.Load = linear{}
+	file := filepath.Join(t.TempDir(), "x.proto")
+	m.build(t, file, few(1))
+	p, err := m.OpenPrototypes(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer p.Close()
+	tokens, _ := few(2).History(0)
+	part := tokens[:len(tokens)/4]
+	m.visitOf(t, &Request{User: part, Items: [][]int32{{5, 6}}, Policy: schedule.User}) // leaves a known prefix
+	how := &Blend{Prototypes: p, Layers: 1}
+	r := &Request{UserID: "new", User: tokens, Items: [][]int32{{7, 8}}}
+	if v := m.Begin(r); v.in.UserCached[plan.Device] == 0 {
+		t.Fatalf("nothing of the user is on the device: %v", v.in.UserCached)
+	}
+	if _, a, _, _ := m.blended(t, r, how); a.Device != 3 || a.Prototype == 0 {
+		t.Errorf("%+v, want the preamble from the device and prototypes", a)
 	}
 }
 
@@ -249,6 +328,45 @@ func TestAccountOfAJobWithoutItsCache(t *testing.T) {
 		for _, e := range res.Kept {
 			if e != nil {
 				e.Release()
+			}
+		}
+	}
+}
+
+// A lesson about a token is its keys, turned back, and values of all layers but the first, each scaled to the same length
+// so that the whole has length 1.
+func TestLessonsOfHistories(t *testing.T) {
+	m := newMachine(t, 7, []int32{1, 2, 3}, "", false)
+	tokens, at := []int32{11, 12, 13, 14, 15, 16}, []int{4, 0, 5}
+	got, err := (&poolBuild{cache: m.Cache, do: m.engine.Do}).teach(t.Context(), tokens, at)
+	if err != nil {
+		t.Fatal(err)
+	}
+	chunks, err := m.HistoryKV(t.Context(), m.engine.Do, tokens)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := m.Shape()
+	for i, token := range at {
+		var want []float32
+		for layer := 1; layer < s.Layers; layer++ {
+			v := vectors(&s, chunks, layer, token, 3+token)
+			for half := range slices.Chunk(v, len(v)/2) {
+				sum := 0.0
+				for _, x := range half {
+					sum += float64(x) * float64(x)
+				}
+				for _, x := range half {
+					want = append(want, float32(float64(x)/math.Sqrt(sum*2*float64(s.Layers-1))))
+				}
+			}
+		}
+		if len(got[i]) != len(want) {
+			t.Fatalf("token %d: %d numbers, want %d", token, len(got[i]), len(want))
+		}
+		for k := range want {
+			if math.Abs(float64(got[i][k]-want[k])) > 1e-6 {
+				t.Fatalf("token %d: number %d is %v, want %v", token, k, got[i][k], want[k])
 			}
 		}
 	}
