@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"math"
 	"time"
+
+	"grebe/internal/scripttest"
 )
 
 // pricing is what scenarios of single decisions know.
@@ -40,16 +42,15 @@ func (p *pricing) user(name string, n int) uint64 {
 }
 
 // price runs a command of a single decision, and reports whether it is one.
-func (s *scenario) price(words []string, args map[string]string) bool {
-	number := func(key string) float64 { return s.number(args[key]) }
-	span := func(key string) time.Duration { return s.duration(args[key]) }
-	times := max(1, int(number("n")))
+func (s *scenario) price(c *scripttest.Command) bool {
+	number := func(key string) float64 { return c.Float(key, 0) }
+	times := c.Int("n", 1)
 	each := func(f func(user uint64, at time.Duration)) {
 		for i := range times {
-			f(s.user(words[1], i), span("at")+time.Duration(i)*span("every"))
+			f(s.user(c.Word(0), i), c.Duration("at")+time.Duration(i)*c.Duration("every"))
 		}
 	}
-	switch words[0] {
+	switch c.Name {
 	case "returns":
 		s.returns = NewReturns()
 	case "came":

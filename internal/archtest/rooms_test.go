@@ -56,7 +56,7 @@ var rules = []rule{
 		"wire formats stay at the doors: rooms inside take plain structs"},
 	{"YAML", only(under("go.yaml.in/yaml"), "internal/config"),
 		"one package reads configuration; rooms take structs with a Validate"},
-	{"command-line flags", only(under("github.com/alecthomas/kong", "flag"), "cmd", "internal/mutate"),
+	{"command-line flags", only(under("github.com/alecthomas/kong", "flag"), "cmd", "internal/mutate", "internal/scripttest"),
 		"globals for flags make two servers in one process impossible"},
 	{"helpers of tests", func(importer, path string) bool {
 		return within(path, module) && strings.HasSuffix(path, "test") && !under("cmd", "bench", "sim")(importer) &&
