@@ -134,7 +134,7 @@ func (v *Blended) findBlocks(l *prompt.Layout) {
 				v.add(part, "disk")
 				continue
 			}
-			v.cache.opt.Index.Drop(v.items[i]) // it is nowhere: the next request may make it
+			v.cache.holds(v.items[i], plan.Item) // if it is nowhere, the next request may make it
 		}
 		if v.uses[i] > 0 && !slices.ContainsFunc(v.fill, func(j int) bool { return v.items[j] == v.items[i] }) {
 			v.fill = append(v.fill, i)
