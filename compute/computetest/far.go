@@ -23,7 +23,16 @@ func Far(d compute.Device, pinned bool) compute.Device {
 	if pinned {
 		f.memory.host = &farMemory{near: d.Memory(), space: f.memory.space}
 	}
+	if m, ok := d.(compute.Multiplier); ok {
+		return &farMultiplier{farDevice: f, Multiplier: m}
+	}
 	return f
+}
+
+// farMultiplier multiplies rows of the host as the device below it does, so that both give the same numbers.
+type farMultiplier struct {
+	*farDevice
+	compute.Multiplier
 }
 
 type farDevice struct {
