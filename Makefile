@@ -150,6 +150,11 @@ chaos: ## ten minutes of faults, under the race detector: every answer beside th
 	CGO_ENABLED=1 $(GO) build -race -o bin/grebe-race ./cmd/grebe
 	GREBE_BINARY=$(CURDIR)/bin/grebe-race GREBE_CHAOS=10m $(GO) test -count=1 -v -timeout 30m -run Chaos ./cmd/grebe
 
+SEEDS ?= 500
+.PHONY: metamorphic
+metamorphic: ## SEEDS random servers and requests in one process: every answer is that of a server without caches (SEED is the first)
+	CGO_ENABLED=0 GREBE_SEEDS=$(SEEDS) $(if $(SEED),GREBE_SEED=$(SEED)) $(GO) test -count=1 -v -timeout 120m -run Metamorphic ./cmd/grebe
+
 .PHONY: clean
 clean: ## remove what was built
 	rm -rf bin

@@ -105,7 +105,11 @@ func (s *stack) openPool(m compute.Memory, bytes int64, shape compute.Shape) (*p
 	if bytes < kv.ChainTokens*token {
 		return nil, fmt.Errorf("cache of %s holds less than %d tokens of %s: give it more, or 0 for none", inBytes(bytes), kv.ChainTokens, inBytes(token))
 	}
-	p, err := pool.Over(m, bytes, pageFor(&shape))
+	page := s.page
+	if page == 0 {
+		page = pageFor(&shape)
+	}
+	p, err := pool.Over(m, bytes, page)
 	if err != nil {
 		return nil, err
 	}

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"maps"
 	"math/rand/v2"
@@ -204,6 +205,23 @@ type chaosAnswer struct {
 	}
 }
 
+// addsUp returns what is wrong with an answer's account of its tokens.
+func (a *chaosAnswer) addsUp() error {
+	reused := 0
+	for source, n := range a.Usage.BySource {
+		if n < 0 {
+			return fmt.Errorf("%d tokens from %s", n, source)
+		}
+		if source != "recomputed" {
+			reused += n
+		}
+	}
+	if x := a.Usage; x.Cached+x.Computed != x.Prompt || x.User+x.Item+x.Other != x.Prompt || reused != x.Cached {
+		return errors.New("the tokens do not add up")
+	}
+	return nil
+}
+
 func (k *chaosClient) rank() {
 	model := []string{"shop", "shop", "shop", "shop-pointwise", "shop-hstu"}[k.r.IntN(5)]
 	prefix := []string{"auto", "user", "item", "none"}[k.r.IntN(4)]
@@ -264,21 +282,14 @@ func (k *chaosClient) account(body object, data []byte) *chaosAnswer {
 		k.Errorf("no answer: %v: %s", err, data)
 		return &a
 	}
-	reused := 0
 	for source, n := range a.Usage.BySource {
-		if n < 0 {
-			k.Errorf("%d tokens from %s: %s", n, source, data)
-		}
-		if source != "recomputed" {
-			reused += n
-		}
 		if n > 0 {
 			k.count("answers with tokens from " + source)
 		}
 	}
-	if x := a.Usage; x.Cached+x.Computed != x.Prompt || x.User+x.Item+x.Other != x.Prompt || reused != x.Cached {
+	if err := a.addsUp(); err != nil {
 		sent, _ := json.Marshal(body)
-		k.Errorf("the tokens do not add up: %s\n%.600s", data, sent)
+		k.Errorf("%v: %s\n%.600s", err, data, sent)
 	}
 	k.mu.Lock()
 	k.life.tokens += a.Usage.Cached + a.Usage.Computed

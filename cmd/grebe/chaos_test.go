@@ -287,34 +287,39 @@ func (c *chaos) version() string {
 
 // damage flips bits of the cache's files, or cuts one.
 func (c *chaos) damage(cut bool) {
-	files, _ := filepath.Glob(filepath.Join(c.data, "kv", "*", "*"))
-	if len(files) == 0 {
-		return
+	if done := damageKV(c.rand, c.data, cut); done != "" {
+		c.count(done)
 	}
-	name := files[c.rand.IntN(len(files))]
-	f, err := os.OpenFile(name, os.O_RDWR, 0)
+}
+
+// damageKV flips bits of one of the files below a data folder that KV is cached in, or cuts it. It returns what it did.
+func damageKV(r *rand.Rand, data string, cut bool) string {
+	files, _ := filepath.Glob(filepath.Join(data, "kv", "*", "*"))
+	if len(files) == 0 {
+		return ""
+	}
+	f, err := os.OpenFile(files[r.IntN(len(files))], os.O_RDWR, 0)
 	if err != nil {
-		return
+		return ""
 	}
 	defer f.Close()
 	st, err := f.Stat()
 	if err != nil || st.Size() == 0 {
-		return
+		return ""
 	}
 	if cut {
-		_ = f.Truncate(c.rand.Int64N(st.Size()))
-		c.count("cut a file")
-		return
+		_ = f.Truncate(r.Int64N(st.Size()))
+		return "cut a file"
 	}
 	var b [1]byte
-	for range 1 + c.rand.IntN(40) {
-		at := c.rand.Int64N(st.Size())
+	for range 1 + r.IntN(40) {
+		at := r.Int64N(st.Size())
 		if _, err := f.ReadAt(b[:], at); err == nil {
-			b[0] ^= 1 << c.rand.IntN(8)
+			b[0] ^= 1 << r.IntN(8)
 			_, _ = f.WriteAt(b[:], at)
 		}
 	}
-	c.count("flipped bits")
+	return "flipped bits"
 }
 
 // fill leaves no room on the disk for a while, then starts the server again.

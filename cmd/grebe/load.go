@@ -49,6 +49,7 @@ type stack struct {
 	loader     *loader
 	progress   func(model string, done, total int64) // is told how far loading is; nil: nobody is
 	record     *record.Log                           // of decisions; nil: none are recorded
+	page       int                                   // bytes of a page of pools; 0: pageFor chooses
 	closers    []func() error
 }
 
@@ -82,11 +83,23 @@ func loadOn(ctx context.Context, cfg *config.Config, log *slog.Logger, open open
 
 // loadTelling is loadOn that tells how far it is.
 func loadTelling(ctx context.Context, cfg *config.Config, log *slog.Logger, open opener, progress func(model string, done, total int64)) (*stack, error) {
-	s := &stack{registry: prometheus.NewRegistry(), lost: make(chan error, 1), loaded: &loadedModels{spare: reuse.NewSpare()}, progress: progress}
-	if err := s.open(ctx, cfg, log, open); err != nil {
-		return nil, errors.Join(err, s.Close())
+	s := newStack(progress)
+	return s, s.openAll(ctx, cfg, log, open)
+}
+
+func newStack(progress func(model string, done, total int64)) *stack {
+	return &stack{
+		registry: prometheus.NewRegistry(), lost: make(chan error, 1), progress: progress,
+		loaded: &loadedModels{spare: reuse.NewSpare()},
 	}
-	return s, nil
+}
+
+// openAll opens a new stack. If it fails, it closes what it opened.
+func (s *stack) openAll(ctx context.Context, cfg *config.Config, log *slog.Logger, open opener) error {
+	if err := s.open(ctx, cfg, log, open); err != nil {
+		return errors.Join(err, s.Close())
+	}
+	return nil
 }
 
 func (s *stack) open(ctx context.Context, cfg *config.Config, log *slog.Logger, open opener) error {

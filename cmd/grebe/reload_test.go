@@ -332,7 +332,12 @@ func reloadUnderLoad(t *testing.T, want map[string][]string) {
 // onlyOwnEntries fails if the model's memory has entries that its cache does not know, or pages that are no entry's.
 func (w *reloadWorld) onlyOwnEntries(t *testing.T) {
 	t.Helper()
-	u := w.stack.loaded.of("m")[0]
+	if err := w.stack.loaded.of("m")[0].onlyOwnEntries(); err != nil {
+		t.Error(err)
+	}
+}
+
+func (u *unit) onlyOwnEntries() error {
 	entries, bytes := 0, int64(0)
 	for _, kind := range []plan.Kind{plan.Preamble, plan.User, plan.Item, kv.Prefix} {
 		st := u.memory.store.Stats(kind)
@@ -342,11 +347,12 @@ func (w *reloadWorld) onlyOwnEntries(t *testing.T) {
 		}
 	}
 	if known := u.model.Cache.Known(); entries > known {
-		t.Errorf("%d entries are in memory, the cache knows %d", entries, known)
+		return fmt.Errorf("%d entries are in memory, the cache knows %d", entries, known)
 	}
 	if books := u.memory.pages.Stats(); books.Used > bytes+int64(books.Page)*64 {
-		t.Errorf("%d bytes of pages are in use for %d bytes of entries", books.Used, bytes)
+		return fmt.Errorf("%d bytes of pages are in use for %d bytes of entries", books.Used, bytes)
 	}
+	return nil
 }
 
 // noneLeft fails if goroutines stay that were not there before. On a slow machine they end later than goleak waits.

@@ -17,6 +17,7 @@ import (
 	"testing"
 
 	grebev1 "grebe/api/grebe/v1"
+	"grebe/compute"
 	"grebe/embed"
 	"grebe/internal/config"
 	"grebe/model/hstu/hstutest"
@@ -35,15 +36,7 @@ func eventsWithTable(t *testing.T, boundary string) *config.Config {
 // tableOfEvents is eventsWithTable for another checkpoint, with so much memory for rows, and as much for KV.
 func tableOfEvents(t *testing.T, path, memory string, more ...config.Setting) *config.Config {
 	t.Helper()
-	weights, err := safetensors.Open(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer weights.Close()
-	items, err := weights.Tensor("_embedding_collection.embeddings.item_id.weight")
-	if err != nil {
-		t.Fatal(err)
-	}
+	items := itemRows(t, path)
 	data, dim := t.TempDir(), items.Cols
 	l, err := config.Load(config.Source{Flags: append([]config.Setting{
 		{Path: "data_dir", Value: data}, {Path: "threads", Value: "1"}, {Path: "slo_ms", Value: "60000"},
@@ -54,22 +47,43 @@ func tableOfEvents(t *testing.T, path, memory string, more ...config.Setting) *c
 	if err != nil {
 		t.Fatal(err)
 	}
-	tables, err := embed.OpenTables(tablesDir(data), tableSpecs(&l.Config))
+	putRows(t, &l.Config, path)
+	return &l.Config
+}
+
+// itemRows are the rows that a checkpoint of events has for its items.
+func itemRows(t *testing.T, path string) compute.Tensor {
+	t.Helper()
+	weights, err := safetensors.Open(path)
 	if err != nil {
 		t.Fatal(err)
 	}
-	rows := items.Data
-	keys := make([]uint64, len(rows)/(4*dim))
+	t.Cleanup(func() { weights.Close() })
+	items, err := weights.Tensor("_embedding_collection.embeddings.item_id.weight")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return items
+}
+
+// putRows puts the rows of a checkpoint's items into the table "items" of a configuration's data folder.
+func putRows(t *testing.T, cfg *config.Config, path string) {
+	t.Helper()
+	tables, err := embed.OpenTables(tablesDir(cfg.DataDir), tableSpecs(cfg))
+	if err != nil {
+		t.Fatal(err)
+	}
+	items := itemRows(t, path)
+	keys := make([]uint64, items.Rows)
 	for i := range keys {
 		keys[i] = uint64(i)
 	}
-	if err := tables.Table("items").Put(t.Context(), keys, rows); err != nil {
+	if err := tables.Table("items").Put(t.Context(), keys, items.Data); err != nil {
 		t.Fatal(err)
 	}
 	if err := tables.Close(); err != nil {
 		t.Fatal(err)
 	}
-	return &l.Config
 }
 
 // visit is the ranking of a user who comes the n-th time, with more events each time.
