@@ -21,6 +21,7 @@ type Tier interface {
 	Put(key plan.Key, meta []byte, payload [][]byte) error
 	Get(key plan.Key, place func(meta []byte, n int64) ([][]byte, error)) (meta []byte, ok bool, err error)
 	Delete(keys ...plan.Key) error
+	Drop(keys ...plan.Key) // forgets entries without waiting for their erasure
 	Range(f func(key plan.Key, meta []byte, size int64) bool)
 }
 

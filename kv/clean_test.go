@@ -238,6 +238,57 @@ func TestManyEntriesAreDeletedAtOnce(t *testing.T) {
 	}
 }
 
+// Dropped entries leave memory and the tier without a deletion there, whose syncs would take long.
+func TestDroppedEntriesLeaveEveryTier(t *testing.T) {
+	s, _ := newStore(t, ref.New().Memory(), 200*ChainTokens)
+	drop, keep := plan.Key{1}, plan.Key{2}
+	add(t, s, plan.Item, drop, nil, 16, 1)
+	s.Drop(drop, plan.Key{9}) // without a tier
+	if e, _ := s.Get(drop); e != nil {
+		t.Fatal("a dropped entry is there")
+	}
+	tier := &countingDeletes{scripted: newScripted()}
+	s.SetTier(tier)
+	for _, key := range []plan.Key{drop, keep} {
+		add(t, s, plan.Item, key, nil, 16, 1)
+	}
+	s.Drain()
+	s.Drop()
+	s.Drop(drop, plan.Key{9})
+	if e, _ := s.Get(drop); e != nil || s.Below(drop) {
+		t.Error("a dropped entry is there")
+	}
+	if n, _ := s.Where(keep); n != 16 || !s.Below(keep) {
+		t.Error("another entry is gone")
+	}
+	if tier.calls != 0 {
+		t.Errorf("%d deletions in the tier", tier.calls)
+	}
+	add(t, s, plan.Item, drop, nil, 16, 1)
+	s.Drain()
+	if n, _ := s.Where(drop); n != 16 || !s.Below(drop) {
+		t.Error("an entry cannot be published after it was dropped")
+	}
+}
+
+// A dropped entry that still waits to be written is not written.
+func TestDroppedEntriesAreNotWritten(t *testing.T) {
+	s, _ := newStore(t, ref.New().Memory(), 200*ChainTokens)
+	tier := newScripted()
+	first, drop := plan.Key{1}, plan.Key{2}
+	gate := make(chan struct{})
+	tier.gates = map[plan.Key]chan struct{}{first: gate}
+	s.SetTier(tier)
+	add(t, s, plan.Item, first, nil, 16, 1)
+	add(t, s, plan.Item, drop, nil, 16, 1)
+	s.Drop(drop)
+	close(gate)
+	s.Drain()
+	if !s.Below(first) || s.Below(drop) {
+		t.Errorf("below are first %v, dropped %v", s.Below(first), s.Below(drop))
+	}
+}
+
 type countingDeletes struct {
 	*scripted
 	calls int

@@ -89,6 +89,14 @@ func (r *records) Range(f func(key plan.Key, meta []byte, size int64) bool) {
 	}
 }
 
+func (r *records) Drop(keys ...plan.Key) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, k := range keys {
+		delete(r.all, k)
+	}
+}
+
 func (r *records) begun() int {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -516,7 +516,37 @@ func (s *Store) Delete(keys ...plan.Key) error {
 	if s.below != nil {
 		deletion = s.below.condemn(keys) // first: what is on its way must not be published after the entry is removed
 	}
-	var gone []*Entry
+	gone := s.takeAll(keys)
+	var err error
+	if s.below != nil {
+		if err = s.below.erase(keys, deletion); err != nil {
+			err = fmt.Errorf("kv: delete below memory: %w", err)
+		}
+	}
+	s.left(keys, gone)
+	return err
+}
+
+// Drop removes the entries under keys from every tier, because nobody will ask for them again. Unlike Delete it waits for
+// no disk: below memory the bytes are overwritten by a later write, and a crash before that brings the entries back. Use
+// Delete for whatever MUST be gone.
+func (s *Store) Drop(keys ...plan.Key) {
+	if len(keys) == 0 {
+		return
+	}
+	if s.below == nil {
+		s.left(keys, s.takeAll(keys))
+		return
+	}
+	deletion := s.below.condemn(keys)
+	gone := s.takeAll(keys)
+	s.below.tier.Drop(keys...)
+	s.below.finish(deletion, keys...)
+	s.left(keys, gone)
+}
+
+// takeAll takes entries off the books, a few at a time so that readers do not wait. The caller releases them.
+func (s *Store) takeAll(keys []plan.Key) (gone []*Entry) {
 	for from := 0; from < len(keys); from += deleteAtOnce {
 		s.mu.Lock()
 		for _, key := range keys[from:min(from+deleteAtOnce, len(keys))] {
@@ -528,19 +558,17 @@ func (s *Store) Delete(keys ...plan.Key) error {
 		s.check()
 		s.mu.Unlock()
 	}
-	var err error
-	if s.below != nil {
-		if err = s.below.erase(keys, deletion); err != nil {
-			err = fmt.Errorf("kv: delete below memory: %w", err)
-		}
-	}
+	return gone
+}
+
+// left reports that keys are held nowhere any more and releases their entries.
+func (s *Store) left(keys []plan.Key, gone []*Entry) {
 	for _, key := range keys {
 		s.dropped(key)
 	}
 	for _, e := range gone {
 		e.Release()
 	}
-	return err
 }
 
 // check goes over the books in builds that check themselves. Called with mu held.

@@ -34,6 +34,22 @@ func (s *Store) Delete(keys ...plan.Key) error {
 	return nil
 }
 
+// Drop forgets records at once. It does no I/O: their space is erased and given back by the next write, and a crash
+// before that brings them back. Keys that are not there are ignored.
+func (s *Store) Drop(keys ...plan.Key) {
+	defer s.reportDrops()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closed {
+		return
+	}
+	for i := range keys {
+		if id := s.index.find(&keys[i]); id != 0 {
+			s.forget(id)
+		}
+	}
+}
+
 // scrub erases all that awaits erasure, and makes this and every erasure before it durable. Headers go
 // first and for good, so that no power cut can leave half a record; zeros then reach the disk before
 // the space is given back, so that they stand where the bytes stood. The caller holds w.

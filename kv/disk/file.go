@@ -36,6 +36,7 @@ type file interface {
 	Punch(off, n int64) error          // makes a range zero and frees it
 	NextData(off int64) (int64, error) // first offset ≥ off that may be non-zero; io.EOF if none
 	Sync() error                       // makes writes durable
+	Writeback(off, n int64)            // starts to write a range to the disk; promises nothing
 	Close() error
 }
 

@@ -11,6 +11,7 @@ const (
 	fallocKeepSize  = 1
 	fallocPunchHole = 2
 	seekData        = 3
+	syncRangeWrite  = 2
 )
 
 // punches reports whether the file system of f frees holes of the size of a block.
@@ -30,6 +31,11 @@ func (f osFile) Punch(off, n int64) error {
 
 func (f osFile) Sync() error {
 	return again(func() error { return syscall.Fdatasync(int(f.Fd())) })
+}
+
+// Writeback ignores errors: the next Sync of the file returns those of writes.
+func (f osFile) Writeback(off, n int64) {
+	_ = syscall.SyncFileRange(int(f.Fd()), off, n, syncRangeWrite)
 }
 
 func (f osFile) NextData(off int64) (int64, error) {

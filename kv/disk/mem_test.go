@@ -197,7 +197,8 @@ type memFile struct {
 	durabletest.Pages
 	blocks map[int64]bool // that take space
 	open   int
-	bad    bool // reads fail
+	bad    bool  // reads fail
+	begun  int64 // where the last Writeback ended
 }
 
 func (f *memFile) held() int64 {
@@ -266,6 +267,8 @@ func (f *memFile) Truncate(n int64) error {
 	f.resize(n)
 	return nil
 }
+
+func (f *memFile) Writeback(off, n int64) { f.begun = off + n }
 
 func (f *memFile) Punch(off, n int64) error {
 	f.dir.mu.Lock()

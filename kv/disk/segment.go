@@ -21,10 +21,11 @@ type segment struct {
 	f     file
 
 	// Guarded by Store.w.
-	end    int64 // where the next record goes, a multiple of block
-	dirty  bool  // something written is not durable yet
-	erased bool  // some of that is an erasure, which Delete must see durable
-	failed error // why a sync failed: what is durable of it is not known, and it takes no more records
+	end     int64 // where the next record goes, a multiple of block
+	started int64 // the system was asked to write what lies before it
+	dirty   bool  // something written is not durable yet
+	erased  bool  // some of that is an erasure, which Delete must see durable
+	failed  error // why a sync failed: what is durable of it is not known, and it takes no more records
 
 	// Guarded by Store.mu.
 	bytes   int64 // taken by records and by what awaits erasure

@@ -62,8 +62,21 @@ func (s *Store) put(h *header, size int64, meta []byte, payload [][]byte) error 
 		return err
 	}
 	s.publish(seg, h)
+	seg.writeback()
 	s.erasing.Note(s.drain()) // what failed stays pending
 	return nil
+}
+
+// writebackStep is how many bytes of a segment are written before the system is asked to put them on the disk. Left to
+// itself it collects for half a minute, and then a sync of any other file may wait for hundreds of megabytes.
+const writebackStep = 1 << 20
+
+// writeback has the system write what was added to a segment, if that is much. The caller holds Store.w.
+func (seg *segment) writeback() {
+	if n := seg.end - seg.started; n >= writebackStep {
+		seg.f.Writeback(seg.started, n)
+		seg.started = seg.end
+	}
 }
 
 // write writes a record, its header last: until then there is none.

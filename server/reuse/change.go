@@ -17,16 +17,17 @@ const mostChanged = 4096
 // meanwhile waits for them.
 const refreshTokens = 128
 
-// Change is what a change of an item means to a cache: Drop is what is cached of it that is of no use any more,
-// Want the tokens that it has now, if they are new.
+// Change is what a change of an item means to a cache.
 type Change struct {
-	Drop [][]int32
-	Want []int32
+	Drop    [][]int32 // tokens that the item had: their KV is of no use any more
+	Want    []int32   // tokens that it has now, if they are new
+	Deleted bool      // the item is gone: its KV must leave the disk too
 }
 
 // Changed returns what a change of an item means: forms that it had, and the one that it has now; nil for none.
 func (c *Cache) Changed(was []*prompt.Item, is *prompt.Item) (ch Change) {
 	var tokens []int32
+	ch.Deleted = is == nil
 	if is != nil {
 		tokens, _ = c.prompt.ItemTokens(is) // an item without tokens for this model is not ranked by it
 	}
@@ -52,14 +53,21 @@ func (c *Cache) noteItem(kind plan.Kind) {
 	}
 }
 
-// Apply drops what changes made useless from every tier, at once. Refresh computes the new forms of items that
-// were cached. It computes added items where others were ever cached: a model that ranks with users first needs
-// none.
+// Apply drops what changes made useless from every tier. It erases the KV of deleted items from the disk and waits for
+// that. KV of changed items is only forgotten: it holds nothing that must be gone, and to erase it would cost
+// acknowledged writes of others the time of several syncs. Refresh computes the new forms of items that were cached. It
+// computes added items where others were ever cached: a model that ranks with users first needs none.
 func (c *Cache) Apply(changes []Change) error {
-	var keys []plan.Key
+	var keys, useless, deleted []plan.Key
 	for i := range changes {
+		from := len(keys)
 		for _, tokens := range changes[i].Drop {
 			keys = append(keys, c.ItemKey(tokens))
+		}
+		if changes[i].Deleted {
+			deleted = append(deleted, keys[from:]...)
+		} else {
+			useless = append(useless, keys[from:]...)
 		}
 	}
 	tiers := make([]plan.Tier, len(keys))
@@ -76,7 +84,8 @@ func (c *Cache) Apply(changes []Change) error {
 			c.changed.add(c.ItemKey(w), w)
 		}
 	}
-	return c.opt.Store.Delete(keys...)
+	c.opt.Store.Drop(useless...)
+	return c.opt.Store.Delete(deleted...)
 }
 
 // changed lists the items that changed and are to be computed again, oldest first.

@@ -9,6 +9,7 @@ import (
 	"grebe/kv/disk"
 	"grebe/meta"
 	"grebe/plan"
+	"grebe/prompt"
 )
 
 // tallied is a disk that notes how many entries are deleted at a time.
@@ -93,5 +94,30 @@ func TestDroppingAUserFromEveryCheckpoint(t *testing.T) {
 	}
 	if !slices.Equal(d.deleted, []int{4}) {
 		t.Errorf("%v entries are deleted at a time, want those of two users in two caches", d.deleted)
+	}
+}
+
+// Deleted items leave the disk at once. Changed ones are only forgotten, which costs nobody a sync.
+func TestOnlyDeletedItemsAreErased(t *testing.T) {
+	m, d := withEntries(t, 0)
+	item := func(edition int32) *prompt.Item { return &prompt.Item{Tokens: []int32{1, edition}} }
+	put := func(it *prompt.Item) plan.Key {
+		key := m.ItemKey(it.Tokens)
+		if err := d.Put(key, nil, [][]byte{{1}}); err != nil {
+			t.Fatal(err)
+		}
+		return key
+	}
+	changed, deleted := put(item(1)), put(item(2))
+	if err := m.Apply([]Change{m.Changed([]*prompt.Item{item(1)}, item(3))}); err != nil || len(d.deleted) != 0 {
+		t.Errorf("a changed item: %v, deletions of %v", err, d.deleted)
+	}
+	if err := m.Apply([]Change{m.Changed([]*prompt.Item{item(2)}, nil)}); err != nil || !slices.Equal(d.deleted, []int{1}) {
+		t.Errorf("a deleted item: %v, deletions of %v", err, d.deleted)
+	}
+	for _, key := range []plan.Key{changed, deleted} {
+		if _, ok := d.Has(key); ok {
+			t.Errorf("the disk has %x", key[:2])
+		}
 	}
 }
