@@ -49,7 +49,8 @@ var Kinds = []Kind{
 		Settings: memory("12MiB", "", Setting{"device", "cpu"}),
 	}, {
 		Name: "tiers", About: "a GPU's memory and the host's, both too small, and a disk", Mix: usual,
-		Settings: memory("8MiB", "32MiB", Setting{"device", "cuda"}, Setting{"models[0].device_memory", "4MiB"}),
+		Settings: memory("8MiB", "32MiB", Setting{"device", "cuda"}, Setting{"models[0].device_memory", "4MiB"},
+			Setting{"models[1].device_memory", "2MiB"}, Setting{"models[2].device_memory", "16MiB"}),
 	}, {
 		Name: "disk", About: "memory for a few users, a disk for most, a restart", Mix: usual, Restart: true,
 		Settings: memory("3MiB", "24MiB"),
