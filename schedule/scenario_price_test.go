@@ -3,9 +3,12 @@ package schedule
 import (
 	"fmt"
 	"math"
+	"strconv"
+	"strings"
 	"time"
 
 	"grebe/internal/scripttest"
+	"grebe/plan"
 )
 
 // pricing is what scenarios of single decisions know.
@@ -17,10 +20,15 @@ import (
 //	evicted u1 at=9s                   also n and every
 //	expect frequency=1                 prints the returns expected, and the share gained where another makes room
 //
-//	request user=900 preamble=10 frequency=1 returns=.5
+//	request user=900 preamble=10 frequency=1 returns=.5   also question, cached (of the user), queue
+//	items 10x50 disk                   so many candidates of so many tokens, and where their KV is
+//	pace token=10us age=1s             what reads from disk took per token, and how long ago
+//	blend layers=4 first=1 budget=.1 than=20ms            prints whether blending pays; than is what the order takes, also value
 //	prototypes matched=400 cached=0 layers=4 budget=.1    prints whether they are used
 type pricing struct {
 	in      Request
+	pace    Pace
+	age     time.Duration
 	returns *Returns
 	users   map[string]uint64
 }
@@ -44,6 +52,7 @@ func (p *pricing) user(name string, n int) uint64 {
 // price runs a command of a single decision, and reports whether it is one.
 func (s *scenario) price(c *scripttest.Command) bool {
 	number := func(key string) float64 { return c.Float(key, 0) }
+	ms := func(key string) float64 { return float64(c.Duration(key)) / float64(time.Millisecond) }
 	times := c.Int("n", 1)
 	each := func(f func(user uint64, at time.Duration)) {
 		for i := range times {
@@ -66,7 +75,26 @@ func (s *scenario) price(c *scripttest.Command) bool {
 		fmt.Fprintf(&s.out, "%v returns, %v gained\n", short(s.returns.Expect(f)), short(s.returns.Gain(f)))
 	case "request":
 		s.in = Request{User: int32(number("user")), Preamble: int32(number("preamble")),
-			Frequency: number("frequency"), Returns: number("returns")}
+			Frequency: number("frequency"), Returns: number("returns"), Question: int32(number("question")), Queue: ms("queue")}
+		s.in.UserCached[plan.Host] = int32(number("cached"))
+		s.pace = Pace{}
+	case "items":
+		count, tokens, _ := strings.Cut(c.Word(0), "x")
+		n, err := strconv.Atoi(count)
+		length, err2 := strconv.Atoi(tokens)
+		if err != nil || err2 != nil {
+			c.Fatal("no number and length of items")
+		}
+		for range n {
+			s.in.Items, s.in.ItemTier = append(s.in.Items, int32(length)), append(s.in.ItemTier, tierOf(c, c.Word(1)))
+		}
+	case "pace":
+		s.pace, s.age = Pace{Token: float64(c.Duration("token"))}, c.Duration("age")
+	case "blend":
+		b := Blending{Layers: int(number("layers")), First: int(number("first")), Budget: number("budget"), Pace: s.pace, Now: s.age,
+			Guess: Transfer{Entry: .05, Token: .001}}
+		took, pays := b.Pays(&s.in, &s.model, &Option{Ms: ms("than"), Value: ms("value")})
+		fmt.Fprintf(&s.out, "%vms, pays %v\n", short(took), pays)
 	case "prototypes":
 		s.prototypes(&Prototypes{Tokens: int(s.in.User), Cached: int(number("cached")), Matched: int(number("matched")),
 			Layers: int(number("layers")), Budget: number("budget")})
@@ -91,4 +119,14 @@ func (s *scenario) prototypes(p *Prototypes) {
 	default:
 		fmt.Fprintf(&s.out, "prototypes %vms, not %vms whole\n", short(near), short(exact))
 	}
+}
+
+func tierOf(c *scripttest.Command, name string) plan.Tier {
+	for t := plan.Missing; t < plan.NumTiers; t++ {
+		if t.String() == name {
+			return t
+		}
+	}
+	c.Fatal("no such tier")
+	return plan.Missing
 }

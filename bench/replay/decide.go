@@ -50,6 +50,14 @@ func (d *decider) in(l *record.Line, _ []*record.Line) {
 		p := schedule.Prototypes{Matched: v.Int(), Cached: v.Int(), Layers: v.Int(), Budget: v.Float()}
 		exact, near, invest := p.Invest(&in, &m)
 		d.decided("invests", exact, near, invest)
+	case "blending":
+		m := model(v)
+		b := schedule.Blending{Guess: schedule.Transfer{Entry: v.Float(), Token: v.Float()},
+			Pace: schedule.Pace{Token: v.Float()}, Now: v.Time(), Layers: v.Int(), First: v.Int(), Budget: v.Float()}
+		chosen := schedule.Option{Ms: v.Float(), Value: v.Float()}
+		in := request(v)
+		ms, pays := b.Pays(&in, &m, &chosen)
+		d.decided("pays", ms, pays)
 	case "gain":
 		d.decided("share", d.returns.Gain(v.Float()))
 	}

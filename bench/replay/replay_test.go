@@ -78,7 +78,7 @@ func TestRecordedAlone(t *testing.T) {
 	if r.Different > 0 {
 		t.Errorf("%d decisions differ:\n%s", r.Different, strings.Join(r.Differences, "\n"))
 	}
-	for _, kind := range []string{"reuse returns", "reuse share", "reuse invests"} {
+	for _, kind := range []string{"reuse returns", "reuse share", "reuse invests", "reuse pays"} {
 		if n := r.Decisions[kind]; n < 100 {
 			t.Errorf("%d decisions %q: %v", n, kind, r.Decisions)
 		}

@@ -343,39 +343,19 @@ func (c *Cache) BlendInstead(v *Visit) *Blended {
 	return &Blended{Visit: v}
 }
 
-// BlendPays reports whether a blended prompt is predicted to take less time than the order that was decided on, all
-// that may save others later included. What is read from disk takes time only beyond that of the first layers.
+// BlendPays reports whether a blended prompt is predicted to take less time than the order that was chosen, net of what
+// later requests save thanks to that order.
 func (v *Visit) BlendPays(how *Blend) bool {
-	c, in := v.cache, &v.in
-	known, all, disk, blocks := 0, 0, 0, 0
-	for i, n := range v.lengths {
-		all += int(n)
-		if v.tiers[i] != plan.Missing {
-			known += int(n)
-		}
-		if v.tiers[i] == plan.Disk {
-			disk, blocks = disk+int(n), blocks+1
-		}
-	}
-	cached := 0
-	for _, n := range in.UserCached {
-		cached = max(cached, int(n))
-	}
-	layers := float64(c.opt.Shape.Layers)
-	whole := float64(int(in.User) - cached + all + int(c.question))
-	rows := whole - float64(known)*(1-how.Budget.Items)*(layers-1)/layers
-	each := float64(in.Preamble) + float64(in.User) + float64(all)/2 // keys of a row
-	model := c.opt.Load.Model()
-	ms := model.Predict(int(rows), int(rows*each), 1)
+	c := v.cache
 	token, age := c.loads.pace.State()
-	if disk > 0 {
-		first := model.Predict(int(whole), int(whole*each), 1) * float64(max(how.Layers, 1)) / layers
-		ms += max(0, c.readMs(blocks, disk, token, age)-first)
+	b := schedule.Blending{
+		Layers: c.opt.Shape.Layers, First: how.Layers, Budget: how.Budget.Items,
+		Pace: schedule.Pace{Token: token}, Now: age, Guess: c.costs.Transfer[plan.Disk],
 	}
-	chosen := v.Decision.Chosen()
-	pays := in.Queue+ms < chosen.Ms-chosen.Value
+	model := c.opt.Load.Model()
+	ms, pays := b.Pays(&v.in, &model, v.Decision.Chosen())
 	if c.opt.Record.On() {
-		v.recordBlend(how, &model, token, age, ms, pays)
+		v.recordBlend(&b, &model, ms, pays)
 	}
 	return pays
 }

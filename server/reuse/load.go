@@ -156,20 +156,6 @@ func (c *Cache) fetch(ctx context.Context, key plan.Key) *kv.Entry {
 	return e
 }
 
-// paceLasts is for how long what reads took says what the next will. A disk that was slow is then asked again: automatic choices
-// that avoid it would never learn that it is not any more.
-const paceLasts = 30 * time.Second
-
-// readMs predicts how many milliseconds it takes to read blocks with so many tokens. The pace of the last reads, token
-// nanoseconds per token and so old, is used while it is recent. Otherwise it is a guess.
-func (c *Cache) readMs(blocks, tokens int, token float64, age time.Duration) float64 {
-	if token > 0 && age < paceLasts {
-		return float64(time.Duration(token*float64(tokens))) / float64(time.Millisecond)
-	}
-	t := &c.costs.Transfer[plan.Disk]
-	return float64(blocks)*t.Entry + float64(tokens)*t.Token
-}
-
 // settleWithin is how long a read may take that is under way when a cache is settled.
 const settleWithin = 10 * time.Second
 

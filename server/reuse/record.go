@@ -4,7 +4,6 @@ import (
 	"time"
 
 	"grebe/internal/record"
-	"grebe/plan"
 	"grebe/schedule"
 )
 
@@ -26,15 +25,14 @@ func request(in *schedule.Request) []any {
 		in.Queue, in.Slack}
 }
 
-// recordBlend writes what a choice between a blended prompt and a prefix order was made from, and the choice. Reads take
-// token nanoseconds per token, or what the transfer says where token is 0 or was measured long ago.
-func (v *Visit) recordBlend(how *Blend, m *schedule.PrefillModel, token float64, age time.Duration, ms float64, pays bool) {
-	c, chosen := v.cache, v.Decision.Chosen()
-	r, guess := c.opt.Record, &c.costs.Transfer[plan.Disk]
+// recordBlend writes what a choice between a blended prompt and a prefix order was made from, and the choice.
+func (v *Visit) recordBlend(b *schedule.Blending, m *schedule.PrefillModel, ms float64, pays bool) {
+	r, chosen := v.cache.opt.Record, v.Decision.Chosen()
 	r.Lock()
 	defer r.Unlock()
-	r.In("blending", append([]any{m.Fixed, m.Row, m.Square, m.Key, m.Request, guess.Entry, guess.Token, token, age,
-		c.opt.Shape.Layers, how.Layers, how.Budget.Items, chosen.Ms, chosen.Value}, request(&v.in)...)...)
+	r.In("blending", append([]any{m.Fixed, m.Row, m.Square, m.Key, m.Request,
+		b.Guess.Entry, b.Guess.Token, b.Pace.Token, b.Now - b.Pace.Last, b.Layers, b.First, b.Budget,
+		chosen.Ms, chosen.Value}, request(&v.in)...)...)
 	r.Did("pays", ms, pays)
 }
 

@@ -1,0 +1,50 @@
+package schedule
+
+import (
+	"testing"
+	"time"
+
+	"grebe/plan"
+)
+
+// Reads are predicted by their pace while that is recent, and by a guess before and after.
+func TestPaceAndGuess(t *testing.T) {
+	guess := Transfer{Entry: 2, Token: .5}
+	p := Pace{Token: 1e6, Last: time.Minute}
+	for _, c := range []struct {
+		pace Pace
+		now  time.Duration
+		want float64
+	}{
+		{Pace{}, 0, 3*2 + 7*.5},
+		{p, time.Minute, 7},
+		{p, time.Minute + 30*time.Second - 1, 7},
+		{p, time.Minute + 30*time.Second, 3*2 + 7*.5},
+	} {
+		if got := c.pace.Ms(c.now, 3, 7, guess); got != c.want {
+			t.Errorf("%+v at %v: %v ms, want %v", c.pace, c.now, got, c.want)
+		}
+	}
+	if d, known := p.Expect(3); d != 3*time.Millisecond || !known {
+		t.Errorf("three tokens take %v, known %v", d, known)
+	}
+	if d, known := new(Pace).Expect(3); d != 0 || known {
+		t.Errorf("three tokens take %v, and nothing was read", d)
+	}
+}
+
+// Nothing is allocated to decide on blending or prototypes.
+func TestBlendingDoesNotAllocate(t *testing.T) {
+	in := Request{User: 100, Items: []int32{50, 50}, ItemTier: []plan.Tier{plan.Disk, plan.Host}}
+	m := PrefillModel{Fixed: 1, Row: .01}
+	b := Blending{Layers: 4, First: 1}
+	p := Prototypes{Tokens: 100, Matched: 50, Layers: 4}
+	if n := testing.AllocsPerRun(100, func() {
+		b.Pays(&in, &m, &Option{Ms: 3})
+		if p.Search() && !p.Few() {
+			p.Invest(&in, &m)
+		}
+	}); n != 0 {
+		t.Errorf("%v allocations", n)
+	}
+}
