@@ -251,16 +251,18 @@ func blends(r compute.Runner) bool {
 }
 
 func (m *model) blendOnRef(x *blend) (*blended, error) {
-	d := ref.New()
-	w, err := m.pack(d)
-	if err != nil {
-		return nil, err
-	}
-	r, err := d.Open(m.shape, max(1, rows(x.plans)))
-	if err != nil {
-		return nil, err
-	}
-	out, err := m.blendWith(d.Memory(), r, w, x)
+	out, err := recall(func() (*blended, error) {
+		d := ref.New()
+		w, err := m.pack(d)
+		if err != nil {
+			return nil, err
+		}
+		r, err := d.Open(m.shape, max(1, rows(x.plans)))
+		if err != nil {
+			return nil, err
+		}
+		return m.blendWith(d.Memory(), r, w, x)
+	}, m, x)
 	if err != nil {
 		return nil, fmt.Errorf("on ref: %w", err)
 	}

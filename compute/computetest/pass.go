@@ -115,13 +115,21 @@ func (m *model) on(d compute.Device, do steps, plans []plan) (*batch, *result, e
 }
 
 func (m *model) onRef(do steps, plans []plan) (*batch, *result, error) {
-	d := ref.New()
-	b := newBatch(heap{d.Memory()}, &m.shape, plans...)
-	out, err := m.once(d, b, do)
+	type answer struct {
+		*batch
+		*result
+	}
+	a, err := recall(func() (answer, error) {
+		d := ref.New()
+		shape := m.shape
+		b := newBatch(heap{d.Memory()}, &shape, plans...)
+		out, err := m.once(d, b, do)
+		return answer{b, out}, err
+	}, m, do, plans)
 	if err != nil {
 		return nil, nil, fmt.Errorf("on ref: %w", err)
 	}
-	return b, out, nil
+	return a.batch, a.result, nil
 }
 
 // limits bound what agree compares. K and V are compared where QKV runs.

@@ -32,13 +32,21 @@ type pauses struct {
 
 var everyLayer = pauses{func(int) bool { return true }, func(int) bool { return false }}
 
+// layers says the same of each layer.
+func (p pauses) layers(n int) (out [][2]bool) {
+	for l := range n {
+		out = append(out, [2]bool{p.received(l), p.start(l)})
+	}
+	return out
+}
+
 // agreeWatched compares a pass with pauses, and what rows received, with ref.
 func (m *model) agreeWatched(d compute.Device, plans []plan, p pauses) error {
 	got, err := m.watchOn(d, plans, p)
 	if err != nil {
 		return err
 	}
-	want, err := m.watchOn(ref.New(), plans, p)
+	want, err := recall(func() (*watched, error) { return m.watchOn(ref.New(), plans, p) }, m, plans, p.layers(m.shape.Layers))
 	if err != nil {
 		return fmt.Errorf("on ref: %w", err)
 	}
