@@ -101,7 +101,7 @@ func openOnDisk(t *testing.T, dev compute.Device, dir string, room int64) *onDis
 		must(store.SetHost(host))
 		pools = append(pools, host)
 	}
-	store.SetTier(w.gate)
+	store.SetDisk(w.gate)
 	e, err := New(w.model, dev, Options{Cache: store})
 	must(err)
 	w.tiny = &tiny{e, store, pools[0]}

@@ -79,7 +79,7 @@ func openLevels(t *testing.T, dev compute.Device, dtype, dir string, room int64)
 	if err := errors.Join(w.store.SetHost(w.host), w.store.SetPolicy("lru")); err != nil {
 		t.Fatal(err)
 	}
-	w.store.SetTier(w.disk)
+	w.store.SetDisk(w.disk)
 	if w.Engine, err = New(w.model, dev, Options{Cache: w.store}); err != nil {
 		t.Fatal(err)
 	}

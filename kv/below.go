@@ -14,9 +14,8 @@ import (
 	"grebe/residency"
 )
 
-// Tier is a place below memory where whole entries are kept. A disk.Store is one. Its methods may be
-// called concurrently.
-type Tier interface {
+// Disk keeps whole entries below memory. A disk.Store is one. Its methods may be called concurrently.
+type Disk interface {
 	Has(key plan.Key) (size int64, ok bool)
 	Put(key plan.Key, meta []byte, payload [][]byte) error
 	Get(key plan.Key, place func(meta []byte, n int64) ([][]byte, error)) (meta []byte, ok bool, err error)
@@ -25,14 +24,14 @@ type Tier interface {
 	Range(f func(key plan.Key, meta []byte, size int64) bool)
 }
 
-// dropper is a Tier that drops entries by itself and reports them.
+// dropper is a Disk that drops entries by itself and reports them.
 type dropper interface {
 	OnDrop(f func(keys []plan.Key))
 }
 
-// below writes entries to a tier from a goroutine of its own.
+// below writes entries to a disk from a goroutine of its own.
 type below struct {
-	tier  Tier
+	disk  Disk
 	queue chan pending  // items, which are written when they are published
 	kick  chan struct{} // a user was published
 	wg    sync.WaitGroup
@@ -42,7 +41,7 @@ type below struct {
 	open    map[*op]struct{}      // writes, fetches and deletions, queued or under way
 	writing map[plan.Key]int      // how many of them each key has
 	deleted map[plan.Key]struct{} // those of writing whose key is or was being deleted
-	putting map[plan.Key]int      // those of writing that the tier is being given
+	putting map[plan.Key]int      // those of writing that the disk is being given
 	fetches map[plan.Key]*fetch   // under way
 	readers chan struct{}         // holds one for each of them that reads
 
@@ -69,9 +68,9 @@ type fetch struct {
 }
 
 const (
-	// maxReaders bounds the entries that are read at a time. A tier that hangs holds no more threads than these.
+	// maxReaders bounds the entries that are read at a time. A disk that hangs holds no more threads than these.
 	maxReaders = 128
-	// hungAfter is for how long one is read before the tier is taken to hang: until that ends no other is begun.
+	// hungAfter is for how long one is read before the disk is taken to hang: until that ends no other is begun.
 	hungAfter = 10 * time.Second
 	// cleanAtOnce is how many users are written before queued items have their turn.
 	cleanAtOnce = 32
@@ -88,12 +87,12 @@ type pending struct {
 // about to be evicted, if there is time.
 const spillQueue = 256
 
-// SetTier keeps entries in t too: items when they are published; users, which change often, when
+// SetDisk keeps entries on d too: items when they are published; users, which change often, when
 // memory is more than half full, the least recently used first, so that what is evicted is usually
 // there already. It MUST be called before the store is used. Close stops it.
-func (s *Store) SetTier(t Tier) {
+func (s *Store) SetDisk(d Disk) {
 	b := &below{
-		tier: t, queue: make(chan pending, spillQueue), kick: make(chan struct{}, 1), open: map[*op]struct{}{},
+		disk: d, queue: make(chan pending, spillQueue), kick: make(chan struct{}, 1), open: map[*op]struct{}{},
 		deleted: map[plan.Key]struct{}{}, writing: map[plan.Key]int{}, putting: map[plan.Key]int{},
 		fetches: map[plan.Key]*fetch{},
 		readers: make(chan struct{}, maxReaders),
@@ -101,8 +100,8 @@ func (s *Store) SetTier(t Tier) {
 	b.idle = sync.NewCond(&b.mu)
 	s.below = b
 	s.config.Below = true
-	if d, ok := t.(dropper); ok {
-		d.OnDrop(s.tierDropped)
+	if r, ok := d.(dropper); ok {
+		r.OnDrop(s.diskDropped)
 	}
 	if err := s.open(); err != nil {
 		panic(err) // it was opened with that policy before
@@ -111,12 +110,12 @@ func (s *Store) SetTier(t Tier) {
 	go s.spill()
 }
 
-// loadBelow tells the books what the tier has.
+// loadBelow tells the books what the disk has.
 func (s *Store) loadBelow() {
 	if s.below == nil {
 		return
 	}
-	s.below.tier.Range(func(key plan.Key, meta []byte, _ int64) bool {
+	s.below.disk.Range(func(key plan.Key, meta []byte, _ int64) bool {
 		if kind, n, tokens, ok := decodeMeta(meta); ok {
 			s.books.Stored(key, belowEntry(kind, n, tokens))
 		}
@@ -133,8 +132,8 @@ func belowEntry(kind plan.Kind, length int, tokens []int32) residency.Entry {
 	return e
 }
 
-// tierDropped tells the books what the tier dropped. An entry that was written again meanwhile is there.
-func (s *Store) tierDropped(keys []plan.Key) {
+// diskDropped tells the books what the disk dropped. An entry that was written again meanwhile is there.
+func (s *Store) diskDropped(keys []plan.Key) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, key := range keys {
@@ -155,8 +154,8 @@ func (s *Store) lost(key plan.Key) {
 	s.books.Lost(key)
 }
 
-// storedBelow tells the books that an entry was written below memory, unless the tier dropped it already or it is
-// being deleted. The tier reports what it drops later. Called with mu held.
+// storedBelow tells the books that an entry was written below memory, unless the disk dropped it already or it is
+// being deleted. The disk reports what it drops later. Called with mu held.
 func (s *Store) storedBelow(key plan.Key, e residency.Entry) {
 	if !s.Below(key) {
 		return
@@ -239,13 +238,13 @@ func (b *below) condemn(keys []plan.Key) *op {
 	return o
 }
 
-// erase ends a deletion that was begun: when it returns nil nothing of the keys is below, nor being put there. Where the tier does not answer it returns an
-// error after a while, and the deletion goes on by itself.
+// erase ends a deletion that was begun. When it returns nil, nothing of the keys is below memory or being put there.
+// If the disk does not answer, it returns an error after a while, and the deletion goes on by itself.
 func (b *below) erase(keys []plan.Key, o *op) error {
 	done := make(chan error, 1)
 	go func() {
 		b.awaitPuts(keys)
-		err := b.tier.Delete(keys...)
+		err := b.disk.Delete(keys...)
 		b.finish(o, keys...)
 		done <- err
 	}()
@@ -258,7 +257,7 @@ func (b *below) erase(keys []plan.Key, o *op) error {
 		case <-tick.C:
 		}
 	}
-	return errors.New("the tier does not answer: the deletion goes on by itself")
+	return errors.New("the disk does not answer: the deletion goes on by itself")
 }
 
 // awaitPuts returns when nothing of keys that are condemned is being put.
@@ -272,7 +271,7 @@ func (b *below) awaitPuts(keys []plan.Key) {
 	}
 }
 
-// beginPut reports whether an entry may be given to the tier; then endPut MUST follow.
+// beginPut reports whether an entry may be given to the disk; then endPut MUST follow.
 func (b *below) beginPut(key plan.Key) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -345,7 +344,7 @@ func (s *Store) write(w pending) bool {
 	return written
 }
 
-// put gives an entry to the tier, unless it was deleted, and returns what is there then.
+// put gives an entry to the disk, unless it was deleted, and returns what is there then.
 func (s *Store) put(w pending) (below residency.Entry, written bool) {
 	b, p := s.below, w.p
 	if !b.beginPut(p.Key) {
@@ -357,7 +356,7 @@ func (s *Store) put(w pending) (below residency.Entry, written bool) {
 		e, tokens = e.leading(MostBelow), tokens[:MostBelow]
 		defer e.Release()
 	}
-	err := s.withPayload(e, func(payload [][]byte) error { return b.tier.Put(p.Key, encodeMeta(p.Kind, e.len, tokens), payload) })
+	err := s.withPayload(e, func(payload [][]byte) error { return b.disk.Put(p.Key, encodeMeta(p.Kind, e.len, tokens), payload) })
 	if err != nil {
 		b.failed.Add(1)
 		return below, false
@@ -390,7 +389,8 @@ func (s *Store) clean(l *level, n int, more func() bool) bool {
 	return n == 0 && !failed // what failed is tried again when the next user is published
 }
 
-// MostBelow is how many tokens of a user are kept below memory, the first ones: their numbers are a record's meta, of which a tier takes 64 KiB.
+// MostBelow is how many tokens of a user are kept below memory, the first ones. Their numbers are the record's meta, of
+// which a disk takes 64 KiB.
 const MostBelow = (64<<10 - 5) / 4 / ChainTokens * ChainTokens
 
 // Meta of an entry below memory: kind, length, and a user's tokens.
@@ -423,7 +423,7 @@ func (s *Store) RangeBelow(f func(key plan.Key, kind plan.Kind, tokens int)) {
 	if s.below == nil {
 		return
 	}
-	s.below.tier.Range(func(key plan.Key, meta []byte, _ int64) bool {
+	s.below.disk.Range(func(key plan.Key, meta []byte, _ int64) bool {
 		if kind, n, _, ok := decodeMeta(meta); ok {
 			f(key, kind, n)
 		}
@@ -436,12 +436,12 @@ func (s *Store) Below(key plan.Key) bool {
 	if s.below == nil {
 		return false
 	}
-	_, ok := s.below.tier.Has(key)
+	_, ok := s.below.disk.Has(key)
 	return ok && !s.below.condemned(key)
 }
 
 // Fetch brings an entry up into memory and publishes it: into the host's memory if there is a level of it. It returns
-// the tier that the entry came to, or plan.Missing: nothing is below, the record is damaged, memory has no room, or ctx
+// the disk that the entry came to, or plan.Missing: nothing is below, the record is damaged, memory has no room, or ctx
 // ended first. Concurrent calls share one read.
 //
 // A read cannot be stopped. If all callers have left, it goes on, keeps its entry's memory until it ends, and Drain and
@@ -494,7 +494,7 @@ func (s *Store) bring(key plan.Key, f *fetch, o *op) {
 	}
 }
 
-// join returns the fetch of an entry, and whether the caller is the first, who brings it and MUST leave; nil when the tier hangs.
+// join returns the fetch of an entry, and whether the caller is the first, who brings it and MUST leave; nil when the disk hangs.
 func (b *below) join(key plan.Key) (f *fetch, first bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -509,7 +509,7 @@ func (b *below) join(key plan.Key) (f *fetch, first bool) {
 	return f, true
 }
 
-// hangs reports whether a read takes so long that the tier is taken to hang. The lock is held.
+// hangs reports whether a read takes so long that the disk is taken to hang. The lock is held.
 func (b *below) hangs() bool {
 	longest := time.Duration(0)
 	for _, f := range b.fetches {
@@ -551,7 +551,7 @@ func (s *Store) fetch(key plan.Key) (plan.Tier, error) {
 	var tokens []int32
 	var e *Entry
 	var in filling
-	_, ok, err := s.below.tier.Get(key, func(meta []byte, _ int64) ([][]byte, error) {
+	_, ok, err := s.below.disk.Get(key, func(meta []byte, _ int64) ([][]byte, error) {
 		of, length, named, ok := decodeMeta(meta)
 		if !ok {
 			return nil, fmt.Errorf("kv: meta of %d bytes makes no sense", len(meta))
@@ -650,7 +650,7 @@ func (s *Store) await(ctx context.Context, which func(*op) bool) error {
 		select {
 		case <-o.done:
 		case <-ctx.Done():
-			return fmt.Errorf("kv: wait for the tier below memory: %w", ctx.Err())
+			return fmt.Errorf("kv: wait for the disk below memory: %w", ctx.Err())
 		}
 	}
 	return nil

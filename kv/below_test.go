@@ -31,7 +31,7 @@ func withDisk(t *testing.T, m compute.Memory, dir string, tokens int) (s *Store,
 	p := newPool(t, m, tokens)
 	d := openDisk(t, dir)
 	s = New(shape, p)
-	s.SetTier(d)
+	s.SetDisk(d)
 	return s, func() {
 		s.Close()
 		if err := d.Close(); err != nil {
@@ -154,20 +154,20 @@ func evictionGoesBelow(t *testing.T, m compute.Memory) {
 	}
 }
 
-// slowTier waits before it writes, and tells when there was no place for what it read.
-type slowTier struct {
-	Tier
+// slowDisk waits before it writes, and tells when there was no place for what it read.
+type slowDisk struct {
+	Disk
 	begun, proceed, missed chan struct{}
 }
 
-func (s *slowTier) Put(key plan.Key, meta []byte, payload [][]byte) error {
+func (s *slowDisk) Put(key plan.Key, meta []byte, payload [][]byte) error {
 	s.begun <- struct{}{}
 	<-s.proceed
-	return s.Tier.Put(key, meta, payload)
+	return s.Disk.Put(key, meta, payload)
 }
 
-func (s *slowTier) Get(key plan.Key, place func([]byte, int64) ([][]byte, error)) ([]byte, bool, error) {
-	meta, ok, err := s.Tier.Get(key, place)
+func (s *slowDisk) Get(key plan.Key, place func([]byte, int64) ([][]byte, error)) ([]byte, bool, error) {
+	meta, ok, err := s.Disk.Get(key, place)
 	if err != nil {
 		s.missed <- struct{}{}
 	}
@@ -177,9 +177,9 @@ func (s *slowTier) Get(key plan.Key, place func([]byte, int64) ([][]byte, error)
 // What is being written cannot make room, but only until it is written: an entry that is fetched meanwhile comes.
 func TestFetchWaitsForAWriteThatHoldsTheRoom(t *testing.T) {
 	p := newPool(t, ref.New().Memory(), 64)
-	slow := &slowTier{openDisk(t, t.TempDir()), make(chan struct{}), make(chan struct{}), make(chan struct{})}
+	slow := &slowDisk{openDisk(t, t.TempDir()), make(chan struct{}), make(chan struct{}), make(chan struct{})}
 	s := New(shape, p)
-	s.SetTier(slow)
+	s.SetDisk(slow)
 	add(t, s, plan.Item, plan.Key{1}, nil, 40, 1) // fills more than half: another of its size does not fit beside it
 	<-slow.begun
 	slow.proceed <- struct{}{}
@@ -199,7 +199,7 @@ func TestFetchWaitsForAWriteThatHoldsTheRoom(t *testing.T) {
 	}
 	s.Drain()
 	s.Close()
-	if err := errors.Join(slow.Tier.(*disk.Store).Close(), p.Close()); err != nil {
+	if err := errors.Join(slow.Disk.(*disk.Store).Close(), p.Close()); err != nil {
 		t.Error(err)
 	}
 }
@@ -297,7 +297,7 @@ func damageIsAMiss(t *testing.T, m compute.Memory) {
 
 // slow is a tier whose reads wait.
 type slow struct {
-	Tier
+	Disk
 	reads atomic.Int32
 	gate  chan struct{}
 }
@@ -305,7 +305,7 @@ type slow struct {
 func (s *slow) Get(key plan.Key, place func([]byte, int64) ([][]byte, error)) ([]byte, bool, error) {
 	s.reads.Add(1)
 	<-s.gate
-	return s.Tier.Get(key, place)
+	return s.Disk.Get(key, place)
 }
 
 // An entry that several want at a time is read once, and all have it, or none where it was deleted meanwhile.
@@ -317,8 +317,8 @@ func TestAnEntryIsReadOnce(t *testing.T) {
 		done()
 		synctest.Test(t, func(t *testing.T) {
 			p, d := newPool(t, ref.New().Memory(), 1000), openDisk(t, dir)
-			s, tier := New(shape, p), &slow{Tier: d, gate: make(chan struct{})}
-			s.SetTier(tier)
+			s, tier := New(shape, p), &slow{Disk: d, gate: make(chan struct{})}
+			s.SetDisk(tier)
 			var found atomic.Int32
 			var wg sync.WaitGroup
 			for range 5 {
@@ -359,8 +359,8 @@ func TestAnEntryIsReadOnce(t *testing.T) {
 func TestNothingIsWrittenAfterItsDeletion(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p, d := newPool(t, ref.New().Memory(), 1000), openDisk(t, t.TempDir())
-		s, tier := New(shape, p), &slowTier{d, make(chan struct{}, 2), make(chan struct{}), nil}
-		s.SetTier(tier)
+		s, tier := New(shape, p), &slowDisk{d, make(chan struct{}, 2), make(chan struct{}), nil}
+		s.SetDisk(tier)
 		add(t, s, plan.Item, plan.Key{1}, nil, 20, 1)
 		<-tier.begun
 		add(t, s, plan.Item, plan.Key{2}, nil, 20, 2) // waits behind it

@@ -83,7 +83,7 @@ func TestBooksOfWhatIsBelowAreEmptyAgain(t *testing.T) {
 
 // gate is a tier that writes when a test lets it.
 type gate struct {
-	Tier
+	Disk
 	begun chan struct{}
 	open  chan struct{}
 	most  atomic.Int32
@@ -96,15 +96,15 @@ func (g *gate) Put(key plan.Key, meta []byte, payload [][]byte) error {
 	}
 	<-g.open
 	g.most.Add(1)
-	return g.Tier.Put(key, meta, payload)
+	return g.Disk.Put(key, meta, payload)
 }
 
 // withGate is a store above a tier that writes nothing until it is opened.
 func withGate(t *testing.T, tokens int) (*Store, *gate) {
 	t.Helper()
 	p, d := newPool(t, ref.New().Memory(), tokens), openDisk(t, t.TempDir())
-	s, g := New(shape, p), &gate{Tier: d, begun: make(chan struct{}, 1), open: make(chan struct{})}
-	s.SetTier(g)
+	s, g := New(shape, p), &gate{Disk: d, begun: make(chan struct{}, 1), open: make(chan struct{})}
+	s.SetDisk(g)
 	t.Cleanup(func() {
 		s.Close()
 		if err := errors.Join(d.Close(), p.Close()); err != nil {

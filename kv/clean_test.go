@@ -62,7 +62,7 @@ func tokensOf(n int) []int32 {
 func TestDirtyEntriesAreFoundAtOnce(t *testing.T) {
 	s, _ := newStore(t, ref.New().Memory(), 200*ChainTokens)
 	tier := newScripted()
-	s.SetTier(tier)
+	s.SetDisk(tier)
 	tokens := tokensOf(ChainTokens)
 	const clean = 40
 	for i := range clean {
@@ -99,7 +99,7 @@ func TestDirtyEntriesAreFoundAtOnce(t *testing.T) {
 func TestAFailedWriteIsTriedAgain(t *testing.T) {
 	s, _ := newStore(t, ref.New().Memory(), 8*ChainTokens)
 	tier := newScripted()
-	s.SetTier(tier)
+	s.SetDisk(tier)
 	tokens := tokensOf(ChainTokens)
 	tier.fails = func(key plan.Key) bool { return true }
 	add(t, s, plan.User, plan.Key{1}, tokens, len(tokens), 1)
@@ -135,7 +135,7 @@ func TestWaitingForWritesBesideReads(t *testing.T) {
 		s, _ := newStore(t, ref.New().Memory(), 16*ChainTokens)
 		tier := newScripted()
 		tier.gates = map[plan.Key]chan struct{}{{1}: make(chan struct{}), {2}: make(chan struct{})}
-		s.SetTier(tier)
+		s.SetDisk(tier)
 		for i := range 2 {
 			add(t, s, plan.Item, plan.Key{byte(1 + i)}, nil, 16, 1)
 		}
@@ -174,7 +174,7 @@ func TestWaitingForWritesBesideReads(t *testing.T) {
 func TestAFetchOutlivesItsFirst(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, _ := newStore(t, ref.New().Memory(), 16*ChainTokens)
-		s.SetTier(newScripted())
+		s.SetDisk(newScripted())
 		add(t, s, plan.Item, plan.Key{1}, nil, 16, 1)
 		s.Drain()
 		for s.evictOne(s.top) {
@@ -207,7 +207,7 @@ func TestAFetchOutlivesItsFirst(t *testing.T) {
 func TestManyEntriesAreDeletedAtOnce(t *testing.T) {
 	s, _ := newStore(t, ref.New().Memory(), 200*ChainTokens)
 	tier := &countingDeletes{scripted: newScripted()}
-	s.SetTier(tier)
+	s.SetDisk(tier)
 	var keys []plan.Key
 	for i := range 3 * deleteAtOnce / 2 {
 		keys = append(keys, plan.Key{byte(i), 1})
@@ -248,7 +248,7 @@ func TestDroppedEntriesLeaveEveryTier(t *testing.T) {
 		t.Fatal("a dropped entry is there")
 	}
 	tier := &countingDeletes{scripted: newScripted()}
-	s.SetTier(tier)
+	s.SetDisk(tier)
 	for _, key := range []plan.Key{drop, keep} {
 		add(t, s, plan.Item, key, nil, 16, 1)
 	}
@@ -278,7 +278,7 @@ func TestDroppedEntriesAreNotWritten(t *testing.T) {
 	first, drop := plan.Key{1}, plan.Key{2}
 	gate := make(chan struct{})
 	tier.gates = map[plan.Key]chan struct{}{first: gate}
-	s.SetTier(tier)
+	s.SetDisk(tier)
 	add(t, s, plan.Item, first, nil, 16, 1)
 	add(t, s, plan.Item, drop, nil, 16, 1)
 	s.Drop(drop)

@@ -16,7 +16,7 @@ import (
 
 // records is a tier in memory whose reads wait for a test, half done.
 type records struct {
-	Tier
+	Disk
 	mu   sync.Mutex
 	all  map[plan.Key]stored
 	open chan struct{} // closed: reads go on
@@ -111,7 +111,7 @@ func aTierThatHangs(t *testing.T) {
 	p := newPool(t, ref.New().Memory(), 128)
 	tier := &records{all: map[plan.Key]stored{}, open: make(chan struct{})}
 	s := New(shape, p)
-	s.SetTier(tier)
+	s.SetDisk(tier)
 	var out strings.Builder
 	log := record.New(&out, 1<<20)
 	s.Record(log.Room("kv"))
@@ -197,7 +197,7 @@ func TestADeletionFromATierThatHangs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, _ := newStore(t, ref.New().Memory(), 128)
 		tier := &records{all: map[plan.Key]stored{}, gone: make(chan struct{})}
-		s.SetTier(tier)
+		s.SetDisk(tier)
 		add(t, s, plan.Item, plan.Key{1}, nil, 40, 1)
 		s.Drain()
 		start := time.Now()

@@ -19,7 +19,7 @@ func TestTheBooksFollowTheDisk(t *testing.T) {
 		t.Fatal(err)
 	}
 	s := New(shape, newPool(t, ref.New().Memory(), 40*ChainTokens))
-	s.SetTier(d)
+	s.SetDisk(d)
 	const keys = 600
 	name := func(i int) plan.Key { return plan.Key{byte(i), byte(i >> 8), 1} }
 	var wg sync.WaitGroup

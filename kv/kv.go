@@ -16,7 +16,7 @@
 //
 // The memory is that of the device, which the host may not see: all that touches it goes through its
 // compute.Memory. Below it there may be memory of the host's (SetHost), to which entries go that have to
-// make room, and below that a tier of files (SetTier). Who leaves, where to, and what is written below is decided by package
+// make room, and below that a disk (SetDisk). Who leaves, where to, and what is written below is decided by package
 // residency: the store asks under its lock, moves the bytes without it, and tells how that ended.
 //
 // Lock order: Store.mu, then the pool's lock.
@@ -507,7 +507,7 @@ const deleteAtOnce = 64
 
 // Delete drops the entries under keys from every tier, where there are any. Their memory is freed, and
 // zeroed, with the last reader; below memory their bytes are gone when Delete returns without an error. Deleting many
-// keys costs little more than deleting one. If the tier hangs, Delete returns an error after a while.
+// keys costs little more than deleting one. If the disk hangs, Delete returns an error after a while.
 func (s *Store) Delete(keys ...plan.Key) error {
 	if len(keys) == 0 {
 		return nil
@@ -540,7 +540,7 @@ func (s *Store) Drop(keys ...plan.Key) {
 	}
 	deletion := s.below.condemn(keys)
 	gone := s.takeAll(keys)
-	s.below.tier.Drop(keys...)
+	s.below.disk.Drop(keys...)
 	s.below.finish(deletion, keys...)
 	s.left(keys, gone)
 }
@@ -600,7 +600,7 @@ func (s *Store) Stop(ctx context.Context) {
 	}
 }
 
-// Close writes below what is not there yet, if there is a tier, and drops all published entries.
+// Close writes below what is not there yet, if there is a disk, and drops all published entries.
 // Memory of entries still referenced stays theirs.
 func (s *Store) Close() {
 	s.Stop(context.Background())

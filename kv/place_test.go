@@ -321,7 +321,7 @@ func TestRandomOperations(t *testing.T) {
 		if seed%3 == 0 {
 			d := openDisk(t, t.TempDir())
 			defer d.Close()
-			w.SetTier(d)
+			w.SetDisk(d)
 		}
 		x := &world{t: t, s: w.Store, r: r, known: map[plan.Key]modelEntry{}}
 		for range 1500 {
@@ -346,7 +346,7 @@ func TestRandomOperationsConcurrently(t *testing.T) {
 		if seed > 1 {
 			d := openDisk(t, t.TempDir())
 			defer d.Close()
-			w.SetTier(d)
+			w.SetDisk(d)
 		}
 		if seed%2 == 1 {
 			w.LowerAhead(w.device.Stats().Total / 4)

@@ -7,7 +7,7 @@ import (
 	"grebe/compute"
 )
 
-// stage is memory of the host's through which entries go to and from the tier below that the host
+// stage is memory of the host's through which entries go to and from the disk below that the host
 // cannot see. It is used for one entry at a time.
 type stage struct {
 	mu     sync.Mutex

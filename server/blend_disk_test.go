@@ -27,7 +27,7 @@ import (
 
 // gate is a tier of which a test says when, and whether, records are read.
 type gate struct {
-	kv.Tier
+	kv.Disk
 	read atomic.Pointer[func(key plan.Key) bool]
 }
 
@@ -35,7 +35,7 @@ func (g *gate) Get(key plan.Key, place func([]byte, int64) ([][]byte, error)) ([
 	if read := g.read.Load(); read != nil && !(*read)(key) {
 		return nil, false, nil
 	}
-	return g.Tier.Get(key, place)
+	return g.Disk.Get(key, place)
 }
 
 func (g *gate) set(read func(key plan.Key) bool) { g.read.Store(&read) }
@@ -69,7 +69,7 @@ func newDiskWorld(t *testing.T, where farMemory, seed uint64, tokens int) (w *ca
 	g = &gate{}
 	w = newCacheWorldOver(t, where, seed, false, func(m compute.Memory, s compute.Shape) (*pool.Pool, error) {
 		return pool.Over(m, int64(s.ChunkBytes(tokens, false)), 256)
-	}, func(d kv.Tier) kv.Tier { g.Tier = d; return g })
+	}, func(d kv.Disk) kv.Disk { g.Disk = d; return g })
 	m := w.model
 	m.Blend = &reuse.Blend{Budget: blend.Budget{Items: 0.3, History: 0.3}}
 	queue = func(opt dispatch.Options, engines ...dispatch.Engine) *Server {

@@ -19,7 +19,7 @@ import (
 
 // slowTier is a disk on which deletions wait for a test.
 type slowTier struct {
-	kv.Tier
+	kv.Disk
 	mu      sync.Mutex
 	keys    []int         // of each deletion
 	dropped []int         // of each drop
@@ -31,14 +31,14 @@ func (d *slowTier) Delete(keys ...plan.Key) error {
 	d.keys = append(d.keys, len(keys))
 	d.mu.Unlock()
 	<-d.gate
-	return d.Tier.Delete(keys...)
+	return d.Disk.Delete(keys...)
 }
 
 func (d *slowTier) Drop(keys ...plan.Key) {
 	d.mu.Lock()
 	d.dropped = append(d.dropped, len(keys))
 	d.mu.Unlock()
-	d.Tier.Drop(keys...)
+	d.Disk.Drop(keys...)
 }
 
 func (d *slowTier) calls() (deleted, dropped []int) {
@@ -67,7 +67,7 @@ func ndjson(items, token int) string {
 // meanwhile. Items that changed together are dropped together. Only a deleted user waits.
 func TestAnImportDoesNotWaitForDisks(t *testing.T) {
 	d := &slowTier{gate: make(chan struct{})}
-	w := newCacheWorldOver(t, near, 7, false, nil, func(t kv.Tier) kv.Tier { d.Tier = t; return d })
+	w := newCacheWorldOver(t, near, 7, false, nil, func(t kv.Disk) kv.Disk { d.Disk = t; return d })
 	s, err := New(Config{Models: []Model{w.model}, SLO: time.Minute, MaxInFlight: 1})
 	must(t, err)
 	s.SetReady(true)

@@ -85,7 +85,7 @@ func TestUsersOfRequestsAreDeleted(t *testing.T) {
 
 // badErasure is a disk on which nothing can be erased for a while.
 type badErasure struct {
-	kv.Tier
+	kv.Disk
 	bad *atomic.Bool
 }
 
@@ -93,13 +93,13 @@ func (b badErasure) Delete(keys ...plan.Key) error {
 	if b.bad.Load() {
 		return errors.New("bad sector")
 	}
-	return b.Tier.Delete(keys...)
+	return b.Disk.Delete(keys...)
 }
 
 // Whoever deletes a user is told when the disk keeps something of them, and can ask again.
 func TestDeletionsThatFailAreToldOf(t *testing.T) {
 	var bad atomic.Bool
-	w := newCacheWorldOver(t, near, 7, false, nil, func(t kv.Tier) kv.Tier { return badErasure{t, &bad} })
+	w := newCacheWorldOver(t, near, 7, false, nil, func(t kv.Disk) kv.Disk { return badErasure{t, &bad} })
 	s := w.cached
 	s.SetReady(true)
 	for _, id := range []string{"ann", "bob"} {

@@ -66,7 +66,7 @@ func newCacheWorldIn(t *testing.T, where farMemory, seed uint64, pointwise bool)
 
 // newCacheWorldOver takes its pages by take, or draws how many there are. With over it has a disk, which it sees through that.
 func newCacheWorldOver(t *testing.T, where farMemory, seed uint64, pointwise bool,
-	take func(compute.Memory, compute.Shape) (*pool.Pool, error), over ...func(kv.Tier) kv.Tier) *cacheWorld {
+	take func(compute.Memory, compute.Shape) (*pool.Pool, error), over ...func(kv.Disk) kv.Disk) *cacheWorld {
 	t.Helper()
 	r := rand.New(rand.NewPCG(seed, 9))
 	dev, err := cpu.New(cpu.Options{Threads: 2})
@@ -106,11 +106,11 @@ func newCacheWorldOver(t *testing.T, where farMemory, seed uint64, pointwise boo
 		d, err := disk.Open(t.TempDir(), disk.Options{Budget: 1 << 20 << r.IntN(5)})
 		must(t, err)
 		t.Cleanup(func() { d.Close() })
-		var tier kv.Tier = d
+		var tier kv.Disk = d
 		for _, f := range over {
 			tier = f(tier)
 		}
-		store.SetTier(tier)
+		store.SetDisk(tier)
 	}
 	e, err := engine.New(m, dev, engine.Options{MaxTokens: maxTokens, Cache: store})
 	must(t, err)

@@ -137,7 +137,7 @@ func (o *DiskOptions) open(ctx context.Context) (*shelf, error) {
 			return nil, errors.Join(err, s.close())
 		}
 	}
-	s.store.SetTier(&slowed{d, o.Rate})
+	s.store.SetDisk(&slowed{d, o.Rate})
 	// Sizes that no prompt here has are not prepared for.
 	times, err := dispatch.Profile(ctx, struct{ dispatch.Engine }{s.engine}, s.model.MaxPositions())
 	for i := range s.queues {

@@ -157,7 +157,7 @@ func run(ctx context.Context, o *Options, dir string) (*Report, error) {
 	if err := b.store.Predict(); err != nil {
 		return nil, err
 	}
-	b.store.SetTier(d)
+	b.store.SetDisk(d)
 	if err := b.fill(ctx, items, users); err != nil {
 		return nil, fmt.Errorf("fill the store: %w", err)
 	}

@@ -115,7 +115,7 @@ func (s *stack) serve(o *Options, near, far int, dir string) (end func() error, 
 			return end, err
 		}
 		s.closers = append(s.closers, d.Close)
-		s.store.SetTier(d)
+		s.store.SetDisk(d)
 	}
 	store := s.store
 	s.closers = append(s.closers, func() error { store.Close(); return nil })

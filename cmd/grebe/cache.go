@@ -128,7 +128,7 @@ func (s *memory) openDisk(cfg *config.Config, mc *config.Model, store *kv.Store,
 		return err
 	}
 	s.onClose(func() error { return unlessHung(d, "close the disk that KV is kept on", d.Close) })
-	store.SetTier(d)
+	store.SetDisk(d)
 	s.disk = d
 	return nil
 }

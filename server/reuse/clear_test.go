@@ -43,7 +43,7 @@ func withEntries(t *testing.T, n int) (*machine, *tallied) {
 		}
 	})
 	d := &tallied{Store: below}
-	m.store.SetTier(d)
+	m.store.SetDisk(d)
 	for i := range n {
 		key := plan.Key{byte(i), byte(i >> 8), 7}
 		if err := below.Put(key, nil, [][]byte{{1}}); err != nil {

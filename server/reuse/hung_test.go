@@ -47,7 +47,7 @@ func onHungDisk(t *testing.T) (m *machine, d *hungDisk, user, item []int32) {
 		}
 	})
 	d = &hungDisk{Store: below}
-	m.store.SetTier(d)
+	m.store.SetDisk(d)
 	user, item = make([]int32, 2000), []int32{5, 6, 7}
 	keep := func(kind plan.Kind, key plan.Key, n int, tokens []int32) {
 		e, err := m.store.Reserve(kv.LayoutOf(kind), n, nil)

@@ -181,7 +181,7 @@ func TestAReadOutlivesItsRequest(t *testing.T) {
 	}
 	defer m.close()
 	slow := &heldDisk{d, make(chan struct{}, 1), make(chan struct{})}
-	m.store.SetTier(slow)
+	m.store.SetDisk(slow)
 	key := m.ItemKey([]int32{1, 2, 3})
 	block, err := m.store.Reserve(kv.Exact, 3, nil)
 	if err != nil {

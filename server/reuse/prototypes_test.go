@@ -77,7 +77,7 @@ func newMachine(t *testing.T, seed uint64, preamble []int32, folder string, far 
 		if below, err = disk.Open(folder, disk.Options{Budget: 64 << 20, Segment: 1 << 20}); err != nil {
 			t.Fatal(err)
 		}
-		store.SetTier(below)
+		store.SetDisk(below)
 	}
 	e, err := engine.New(m, dev, engine.Options{MaxTokens: 4096, Cache: store})
 	if err != nil {
