@@ -471,7 +471,7 @@ func (p *Floor) Victim(evictable func(Slot) bool) (Slot, bool) {
 		return 0, false
 	}
 	if !p.covers(risky) {
-		risky = p.forced(evictable)
+		risky = p.forced(risky, evictable)
 		p.stats.Forced += p.entries[risky].bytes
 	}
 	e := &p.entries[risky]
@@ -487,13 +487,13 @@ func (p *Floor) covers(s Slot) bool {
 // wrong reports whether predictions have become so, and are followed.
 func (p *Floor) wrong() bool { return p.follower != nil && !p.follower.keeping && p.follower.behind() }
 
-// forced finds LRU's own victim among entries of which one may go.
-func (p *Floor) forced(evictable func(Slot) bool) Slot {
-	for s := p.shadow.oldest(); ; s = p.shadow.newer(s) {
-		if s < p.slots && (evictable == nil || evictable(s)) {
-			return s
-		}
+// forced finds LRU's own victim among entries of which one, last, may go.
+func (p *Floor) forced(last Slot, evictable func(Slot) bool) Slot {
+	s := p.shadow.oldest()
+	for s != last && (s >= p.slots || evictable != nil && !evictable(s)) {
+		s = p.shadow.newer(s)
 	}
+	return s
 }
 
 // expire looks again at entries whose time has come: the first 64 get a new prediction where there is one; the

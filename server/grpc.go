@@ -224,7 +224,7 @@ func (s *Server) guarded(ctx context.Context, op string, req any, next grpc.Unar
 	if _, err := s.guard.Check(keyInMetadata(ctx), roleOf(op), time.Now()); err != nil {
 		return nil, err
 	}
-	release, err := s.admit(s.slots)
+	release, err := s.admit(s.placesOf(roleOf(op)))
 	if err != nil {
 		return nil, err
 	}

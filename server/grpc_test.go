@@ -193,3 +193,25 @@ func TestGRPCBoundsMemory(t *testing.T) {
 		t.Errorf("%d empty events: %v", len(events), err)
 	}
 }
+
+// Calls that wait for the catalog take no places of rankings over gRPC either, nor rankings places of theirs.
+func TestGRPCPlaces(t *testing.T) {
+	w := newWorld(t, func(c *Config) { c.MaxInFlight = 1 })
+	conn := overPipe(t, w)
+	look := func() codes.Code {
+		_, err := grebev1.NewGrebeClient(conn).GetCatalog(t.Context(), &grebev1.GetCatalogRequest{})
+		return status.Code(err)
+	}
+	free := look()         // what it is otherwise
+	w.writes <- struct{}{} // a write that waits
+	checkGRPCRank(t, conn)
+	if code := look(); code != codes.ResourceExhausted {
+		t.Errorf("a second call that waits for the catalog: %v", code)
+	}
+	<-w.writes
+	w.slots <- struct{}{} // a ranking
+	if code := look(); code != free || code == codes.ResourceExhausted {
+		t.Errorf("the catalog beside a ranking: %v, otherwise %v", code, free)
+	}
+	<-w.slots
+}

@@ -231,11 +231,7 @@ func (s *Server) answer(rt *route, w http.ResponseWriter, r *http.Request, id st
 		}
 		defer leave()
 	} else if !rt.open {
-		places := s.slots
-		if rt.role == guard.Catalog { // what waits for the catalog's disk takes no place of a ranking
-			places = s.writes
-		}
-		release, err := s.admit(places)
+		release, err := s.admit(s.placesOf(rt.role))
 		if err != nil {
 			return reply{}, err
 		}
@@ -293,6 +289,15 @@ func (rt *route) allow() string {
 	}
 	slices.Sort(names)
 	return strings.Join(names, ", ")
+}
+
+// placesOf returns the places that requests of a role take. A request that waits for the catalog's disk takes none of
+// a ranking's.
+func (s *Server) placesOf(role guard.Role) chan struct{} {
+	if role == guard.Catalog {
+		return s.writes
+	}
+	return s.slots
 }
 
 // admit takes a place among the requests under way; the caller MUST call release.
