@@ -1,0 +1,98 @@
+package archtest
+
+import (
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"slices"
+	"testing"
+)
+
+// spelled are the names of concepts that every room shares. Package plan declares each once: two types for one concept
+// need conversions, and drift apart.
+var spelled = []string{"Key", "Tier", "Order"}
+
+// others are types with such a name that mean something else.
+var others = map[string]string{
+	"server/guard Key":    "an API key",
+	"internal/config Key": "an API key in a file of keys",
+}
+
+func TestSharedTypesAreDeclaredOnce(t *testing.T) {
+	seen, declared := map[string]bool{}, map[string]int{}
+	for _, p := range packages(t) {
+		for _, f := range p.files {
+			for _, d := range spellings(f.ast) {
+				name := p.path + " " + d.name
+				switch {
+				case p.path == "plan" && d.of == "" && slices.Contains(spelled, d.name):
+					declared[d.name]++
+				case others[name] != "":
+					seen[name] = true
+				case d.of != "":
+					t.Errorf("%s: type %s is another name of plan.%s: use that", f.path, d.name, d.of)
+				default:
+					t.Errorf("%s declares a type %s: keys, tiers and orders are package plan's; if it means something else, "+
+						"say so in this test", f.path, d.name)
+				}
+			}
+		}
+	}
+	for _, name := range spelled {
+		if declared[name] != 1 {
+			t.Errorf("package plan declares type %s %d times, want once", name, declared[name])
+		}
+	}
+	for name := range others {
+		if !seen[name] {
+			t.Errorf("no type %s: remove it from this test", name)
+		}
+	}
+}
+
+// spelling is a type with the name of a shared concept, or one that is made of plan's.
+type spelling struct {
+	name string
+	of   string // the type of plan that it renames; empty: none
+}
+
+func spellings(tree *ast.File) (out []spelling) {
+	ast.Inspect(tree, func(n ast.Node) bool {
+		s, ok := n.(*ast.TypeSpec)
+		if !ok {
+			return true
+		}
+		if sel, ok := s.Type.(*ast.SelectorExpr); ok {
+			if x, ok := sel.X.(*ast.Ident); ok && x.Name == "plan" && slices.Contains(spelled, sel.Sel.Name) {
+				out = append(out, spelling{s.Name.Name, sel.Sel.Name})
+				return true
+			}
+		}
+		if slices.Contains(spelled, s.Name.Name) {
+			out = append(out, spelling{name: s.Name.Name})
+		}
+		return true
+	})
+	return out
+}
+
+func TestSpellingsAreSeen(t *testing.T) {
+	const src = `package p
+type Key [32]byte
+type Place = plan.Tier
+type first plan.Order
+type Tier = plan.Tier
+type Tiers uint8
+type keyed struct { Key plan.Key; Order plan.Order }
+type kind plan.Kind
+func f() { type Order uint8 }`
+	tree, err := parser.ParseFile(token.NewFileSet(), "p.go", src, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := spellings(tree)
+	want := []spelling{{"Key", ""}, {"Place", "Tier"}, {"first", "Order"}, {"Tier", "Tier"}, {"Order", ""}}
+	if !slices.Equal(got, want) {
+		t.Errorf("saw %v, want %v", got, want)
+	}
+}
