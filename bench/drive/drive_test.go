@@ -51,7 +51,8 @@ func TestTraffic(t *testing.T) {
 	}
 	all := strings.Join(one, "\n")
 	for _, want := range []string{
-		"POST /v1/rank ", `"prefix":"item"`, `"prefix":"blend"`, `"model":"shop-pointwise"`, `"model":"shop-hstu"`, `"user":{"text":`,
+		"POST /v1/rank ", `"prefix":"item"`, `"prefix":"blend"`, `"model":"shop-pointwise"`, `"model":"shop-hstu"`,
+		`"user":{"text":`,
 		"POST /v1/recommend ", "PUT /v1/users/u", "DELETE /v1/users/u", "DELETE /v1/items/i", "PUT /v1/items/i",
 	} {
 		if !strings.Contains(all, want) {
@@ -69,7 +70,8 @@ func TestTraffic(t *testing.T) {
 func TestSettings(t *testing.T) {
 	dir := t.TempDir()
 	file := filepath.Join(dir, "grebe.yaml")
-	if err := os.WriteFile(file, []byte("models: [{path: a}, {name: b, path: b}, {name: c, path: c}]\n"), 0o600); err != nil {
+	models := []byte("models: [{path: a}, {name: b, path: b}, {name: c, path: c}]\n")
+	if err := os.WriteFile(file, models, 0o600); err != nil {
 		t.Fatal(err)
 	}
 	for _, k := range Kinds {

@@ -66,7 +66,8 @@ var Kinds = []Kind{
 		Mix:      usual.with(Mix{Forget: 20, Withdraw: 20}),
 		Settings: memory("6MiB", "32MiB"),
 	}, {
-		Name: "overload", About: "three times the requests that the CPU can answer, with deadlines", Mix: usual, Over: true,
+		Name: "overload", About: "three times the requests that the CPU can answer, with deadlines",
+		Mix: usual, Over: true,
 		Settings: memory("6MiB", "16MiB", Setting{"device", "cpu"}),
 	},
 }
@@ -138,7 +139,8 @@ func (r *recording) prepare(ctx context.Context) error {
 	}
 	if len(r.kind.Index) > 0 {
 		// Nonsense has no prototypes, and a whole history has to fit.
-		computed := append(slices.Clone(r.settings), Setting{"device", "cpu"}, Setting{"models[0].host_memory", "64MiB"})
+		computed := append(slices.Clone(r.settings),
+			Setting{"device", "cpu"}, Setting{"models[0].host_memory", "64MiB"})
 		if err := Index(ctx, r.Program, r.file, computed, r.kind.Index...); err != nil {
 			return err
 		}
@@ -215,7 +217,8 @@ func (r *recording) ask(ctx context.Context, from, to int) error {
 // failed is an error if requests were not answered.
 func failed(res load.Result) error {
 	if res.Answered < res.Requests {
-		return fmt.Errorf("%d of %d requests were not answered: %v", res.Requests-res.Answered, res.Requests, res.Errors)
+		lost := res.Requests - res.Answered
+		return fmt.Errorf("%d of %d requests were not answered: %v", lost, res.Requests, res.Errors)
 	}
 	return nil
 }

@@ -31,8 +31,9 @@ type Server struct {
 	ended chan error
 }
 
-// Start starts program on a configuration file with settings, and waits until it is ready. The caller MUST Stop it.
-func Start(ctx context.Context, program, file string, settings []Setting) (*Server, error) {
+// Start starts program on a configuration file with settings and variables of the environment, and waits until it is
+// ready. The caller MUST Stop it.
+func Start(ctx context.Context, program, file string, settings []Setting, env ...string) (*Server, error) {
 	ln, err := new(net.ListenConfig).Listen(ctx, "tcp", "127.0.0.1:0")
 	if err != nil {
 		return nil, err
@@ -40,9 +41,9 @@ func Start(ctx context.Context, program, file string, settings []Setting) (*Serv
 	addr := ln.Addr().String()
 	ln.Close()
 	s := &Server{URL: "http://" + addr, log: &bytes.Buffer{}, ended: make(chan error, 1)}
-	s.cmd = exec.CommandContext(ctx, program, "serve", "-c", file, "--listen", addr, "--admin-listen=", "--grpc-listen=",
-		"--log-level", "warn")
-	s.cmd.Env = environment(settings)
+	s.cmd = exec.CommandContext(ctx, program, "serve", "-c", file, "--log-level", "warn",
+		"--listen", addr, "--admin-listen=", "--grpc-listen=")
+	s.cmd.Env = append(environment(settings), env...)
 	s.cmd.Stderr = s.log
 	s.cmd.Cancel = func() error { return s.cmd.Process.Signal(os.Interrupt) }
 	s.cmd.WaitDelay = 30 * time.Second
@@ -60,7 +61,7 @@ func Start(ctx context.Context, program, file string, settings []Setting) (*Serv
 		}
 		select {
 		case err := <-s.ended:
-			return nil, fmt.Errorf("%s ended: %w: %s", program, errors.Join(errors.New("it does not serve"), err), s.log)
+			return nil, fmt.Errorf("%s does not serve: %w: %s", program, errors.Join(errors.New("it ended"), err), s.log)
 		case <-ctx.Done():
 			<-s.ended
 			return nil, ctx.Err()

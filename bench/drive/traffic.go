@@ -57,7 +57,8 @@ const (
 // customers are users of the demo who have events.
 var customers = []string{"kaya", "rosa", "grace", "jonas", "hugo", "dario"}
 
-// Traffic makes requests from a seed: request i asks for the same whenever it comes, but for how much users have grown by then.
+// Traffic makes requests from a seed: request i asks for the same whenever it comes, but for how much users have grown
+// by then.
 type Traffic struct {
 	URL      string        // of the server
 	Seed     uint64        // of all requests
@@ -113,7 +114,8 @@ func (t *Traffic) history(u, lines int) string {
 	var b strings.Builder
 	for i := range lines {
 		r := rand.New(rand.NewPCG(t.Seed<<20+uint64(u), uint64(i)))
-		fmt.Fprintf(&b, "%d July 2026, bought \"%s %s\"\n", i%30+1, words[r.IntN(len(words))], words[r.IntN(len(words))])
+		what, of := words[r.IntN(len(words))], words[r.IntN(len(words))]
+		fmt.Fprintf(&b, "%d July 2026, bought \"%s %s\"\n", i%30+1, what, of)
 	}
 	return b.String()
 }
@@ -143,7 +145,8 @@ func (t *Traffic) Do(ctx context.Context, i int) error {
 			t.send(ctx, "PUT", name, fmt.Sprintf(`{"text":"%s %d","identifier":%d,"codes":[%d,%d,%d]}`,
 				words[r.IntN(len(words))], r.IntN(3), 2629+n, r.IntN(64), r.IntN(64), r.IntN(32))))
 	case Recommend:
-		return t.send(ctx, "POST", "/v1/recommend", fmt.Sprintf(`{"model":"shop","user":{"id":"u%d"},"n":5%s}`, u, t.deadline(r)))
+		body := fmt.Sprintf(`{"model":"shop","user":{"id":"u%d"},"n":5%s}`, u, t.deadline(r))
+		return t.send(ctx, "POST", "/v1/recommend", body)
 	}
 	return t.send(ctx, "POST", "/v1/rank", t.ranking(r, op, u))
 }

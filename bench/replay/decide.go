@@ -11,8 +11,8 @@ import (
 
 // decider replays the choices of prefix orders, and what they are made from.
 type decider struct {
-	// Costs and choices wait for their decision. There are several where requests decided at the same time and their lines
-	// lie between one another, as before records had a lock for these.
+	// Costs and choices wait for their decision. There are several where requests decided at the same time and their
+	// lines lie between one another, as before records had a lock for these.
 	costs   []schedule.Costs
 	choices []choice
 	returns *schedule.Returns
@@ -125,7 +125,8 @@ func (d *decider) did(l *record.Line) (was, now string) {
 	return text(l), now
 }
 
-// order decides. Of several requests that wait it is the one, with the costs, that was answered so; the last if none was.
+// order decides. Of several requests that wait it is the one, with the costs, that was answered so; the last if none
+// was.
 func (d *decider) order(was string) (now string) {
 	i, j := len(d.costs)-1, len(d.choices)-1
 	for n := range d.choices {

@@ -9,14 +9,14 @@
 //
 // That is `grebe bench replay --record`: it runs the old binary in several ways (bench/drive), some seven thousand
 // requests each, and replays the logs. Any server makes such a log with `record: FILE` in its configuration.
-// testdata has a short one of each kind, which tests replay. They are of commit 8a2d565, the last one whose kv decided what is held
-// where; in that of reloads, questions about items that were never held are left out.
+// testdata has a short one of each kind, which tests replay. They are of commit 8a2d565, the last one whose kv decided
+// what is held where; in that of reloads, questions about items that were never held are left out.
 //
 // A log has the decisions that rooms take while they hold their lock, and what they were told. What it does not have:
 //   - Removals when a store is closed have no input. The replay takes them as they come, at the end of a store.
 //   - Logs of before package residency tell less: see before.go.
-//   - Logs of before records had a lock mix the lines of requests that choose an order at the same time. A choice then has to
-//     be that of one of the requests that wait for theirs.
+//   - Logs of before records had a lock mix the lines of requests that choose an order at the same time. A choice then
+//     has to be that of one of the requests that wait for theirs.
 package replay
 
 import (
@@ -162,7 +162,8 @@ func (p *player) play(name string, g *group) error {
 		op, _, _ := strings.Cut(was, " ")
 		p.report.Decisions[kind+" "+op]++
 		if was != now {
-			p.report.differ("line %d: %s decided %q when it was recorded, this code decides %q%s", l.Number, name, was, now, g.after())
+			p.report.differ("line %d: %s decided %q when it was recorded, this code decides %q%s",
+				l.Number, name, was, now, g.after())
 		}
 	}
 	return nil

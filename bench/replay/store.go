@@ -31,8 +31,8 @@ type store struct {
 	closed  bool              // the store is being closed, which no input says
 }
 
-// underWay are entries that are being copied, the first begun first. One that was deleted meanwhile may be followed by another
-// under its key.
+// underWay are entries that are being copied, the first begun first. One that was deleted meanwhile may be followed by
+// another under its key.
 type underWay map[plan.Key][]*held
 
 func (u underWay) begin(h *held) { u[h.Key] = append(u[h.Key], h) }

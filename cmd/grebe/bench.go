@@ -28,6 +28,7 @@ type benchCmd struct {
 	Import     benchImportCmd     `cmd:"" help:"Rankings and events beside an import that changes all items, with several models."`
 	KV         benchKVCmd         `cmd:"" name:"kv" help:"Lookups of cached KV in a full store, beside users that are published."`
 	Replay     benchReplayCmd     `cmd:"" help:"Record the decisions of a server, and take them again with this binary's code."`
+	Decisions  benchDecisionsCmd  `cmd:"" help:"CPU time of requests, hits and evictions when nothing is computed, beside another binary."`
 	Beauty     benchBeautyCmd     `cmd:"" help:"Whether both prompt orders rank Amazon Beauty alike."`
 }
 

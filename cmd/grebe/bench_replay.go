@@ -27,9 +27,10 @@ func (benchReplayCmd) Help() string {
 	for i := range drive.Kinds {
 		fmt.Fprintf(&kinds, "    %-10s %s\n", drive.Kinds[i].Name, drive.Kinds[i].About)
 	}
-	return `A server with record: FILE in its configuration logs what its rooms are told and what they decide. This command gives
-those inputs, in their order and at their times, to the code of this binary, and fails if it decides otherwise. With --record it makes such
-logs first, with another binary if need be, on the demo's models and seeded requests. Kinds of runs:
+	return `A server with record: FILE in its configuration logs what its rooms are told and what they decide. This
+command gives those inputs, in their order and at their times, to the code of this binary, and fails if it decides
+otherwise. With --record it makes such logs first, with another binary if need be, on the demo's models and seeded
+requests. Kinds of runs:
 
 ` + kinds.String() + `
 Examples:

@@ -1,0 +1,48 @@
+package main
+
+import (
+	"os"
+
+	"grebe/bench/decisions"
+	"grebe/cmd/grebe/internal/demo"
+)
+
+type benchDecisionsCmd struct {
+	Old      string `required:"" type:"path" help:"Binary to compare with." placeholder:"BINARY"`
+	New      string `type:"path" help:"Binary that is compared; default this one." placeholder:"BINARY"`
+	Runs     int    `want:"at least 2" help:"Of each binary and load; default 12." placeholder:"N"`
+	Requests int    `want:"at least 10" help:"Of a run, after as many for warming up; default 2000." placeholder:"N"`
+	Seed     uint64 `default:"1" help:"Of the requests." placeholder:"N"`
+	Check    bool   `help:"Fail when this binary is slower."`
+	JSON     bool   `name:"json" help:"Print JSON."`
+}
+
+func (benchDecisionsCmd) Help() string {
+	return `Serves the demo with device: none, which computes nothing, and compares the CPU time (user and system) of two binaries for the
+same requests: per request, per request that finds all in the cache, and per eviction. Old and new take turns. P is that of a one-sided
+Mann–Whitney test.
+
+Example:
+
+    grebe bench decisions --old ./grebe-old --check`
+}
+
+func (c *benchDecisionsCmd) Run(w *world) error {
+	program := c.New
+	if program == "" {
+		var err error
+		if program, err = os.Executable(); err != nil {
+			return err
+		}
+	}
+	if err := demo.Ensure(demo.Dir()); err != nil {
+		return err
+	}
+	r, err := decisions.Run(w.ctx, decisions.Options{
+		Old: c.Old, New: program, Demo: demo.Dir(), Runs: c.Runs, Requests: c.Requests, Seed: c.Seed, JSON: c.JSON,
+	}, w.stdout)
+	if err == nil && c.Check && !r.Passed {
+		return errReported
+	}
+	return err
+}
