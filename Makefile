@@ -6,7 +6,7 @@ VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo unkn
 LDFLAGS := -s -w -X main.version=$(VERSION)
 
 # Packages whose tests share memory between goroutines.
-CONCURRENT := ./compute/cpu/internal/team ./pool ./embed/... ./kv/... ./meta ./engine ./catalog/... ./server/... ./bench/load
+CONCURRENT := ./compute/cpu/internal/team ./pool ./embed/... ./kv/... ./engine ./catalog/... ./server/... ./bench/load
 
 # The race detector needs cgo and a C compiler, which nothing else does. The portable kernels are
 # very slow under it and share memory as the fast ones do: left out there.

@@ -341,6 +341,9 @@ func (s *Store) write(w pending) bool {
 	defer w.e.Release()
 	e, written := s.put(w)
 	s.end(w, e, written, !written)
+	if written && b.condemned(p.Key) { // dropped while it was written
+		b.disk.Drop(p.Key)
+	}
 	return written
 }
 

@@ -11,8 +11,8 @@ import (
 	"grebe/residency"
 )
 
-// The books know what the disk has, whatever the disk drops by itself: they are compared with it after users and items were written,
-// read, deleted and evicted by several at once.
+// The books know what the disk has, whatever the disk drops by itself. They are compared with it after users and items
+// were written, read, deleted and evicted by several at once.
 func TestTheBooksFollowTheDisk(t *testing.T) {
 	d, err := disk.Open(t.TempDir(), disk.Options{Budget: 1 << 20, Segment: 64 << 10})
 	if err != nil {

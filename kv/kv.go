@@ -19,7 +19,7 @@
 // make room, and below that a disk (SetDisk). Who leaves, where to, and what is written below is decided by package
 // residency: the store asks under its lock, moves the bytes without it, and tells how that ended.
 //
-// Lock order: Store.mu, then the pool's lock.
+// Lock order: Store.mu, then the pool's lock or the tier's for its index.
 package kv
 
 import (
@@ -147,8 +147,10 @@ type Store struct {
 	host   *level // nil: what leaves the top is dropped
 	levels []*level
 	config residency.Config
+	hot    *residency.Hotness  // nil: nobody asks how hot users and items are
+	owners map[plan.Key]uint32 // by what their keys are digests of
 
-	dropped   func(plan.Key)
+	dropped   func(plan.Key, plan.Kind)
 	forgotten func(plan.Key)
 	stored    func(plan.Key, plan.Kind, int)
 	relocated func(plan.Key, plan.Tier)
@@ -196,7 +198,8 @@ func newPublished(key plan.Key, kind plan.Kind, tokens []int32, e *Entry) *publi
 func New(shape compute.Shape, p *pool.Pool) *Store {
 	s := &Store{
 		shape: shape, config: residency.Config{Policy: "lru", Chunk: ChainTokens}, known: radix.New[run](ChainTokens), views: make(chan *Entry, maxViews),
-		dropped: func(plan.Key) {}, forgotten: func(plan.Key) {}, stored: func(plan.Key, plan.Kind, int) {},
+		owners:  map[plan.Key]uint32{},
+		dropped: func(plan.Key, plan.Kind) {}, forgotten: func(plan.Key) {}, stored: func(plan.Key, plan.Kind, int) {},
 		relocated: func(plan.Key, plan.Tier) {},
 	}
 	s.moved, s.inPlace = sync.NewCond(&s.mu), s.usableInPlace
@@ -220,6 +223,7 @@ func (s *Store) open() error {
 		return fmt.Errorf("kv: %w", err)
 	}
 	s.books = books
+	s.books.SetHotness(s.hot)
 	s.loadBelow()
 	return nil
 }
@@ -251,9 +255,9 @@ func (s *Store) SetHost(p *pool.Pool) error {
 // Top returns where computed entries go.
 func (s *Store) Top() plan.Tier { return s.top.place }
 
-// OnDrop has f called with the key of every entry that is evicted or deleted, without locks held. It
-// MUST be called before the store is used.
-func (s *Store) OnDrop(f func(plan.Key)) { s.dropped = f }
+// OnDrop has f called with the key and kind of every entry that is evicted from memory or deleted, without locks
+// held. It MUST be called before the store is used.
+func (s *Store) OnDrop(f func(plan.Key, plan.Kind)) { s.dropped = f }
 
 // OnStore has f called with every entry that was written below memory. It MUST be called before the
 // store is used.
@@ -349,7 +353,14 @@ func (e *Entry) locate(t int) (*chunk, int) {
 // key names them. An older entry under the key is replaced if it has tokens, and stays if it has
 // none: then it has the same content.
 func (s *Store) Publish(kind plan.Kind, key plan.Key, tokens []int32, e *Entry) {
-	s.publish(newPublished(key, kind, tokens, e), s.top)
+	s.PublishFor(0, kind, key, tokens, e)
+}
+
+// PublishFor is Publish for one of several who share the store: see Owner.
+func (s *Store) PublishFor(owner uint32, kind plan.Kind, key plan.Key, tokens []int32, e *Entry) {
+	p := newPublished(key, kind, tokens, e)
+	p.Owner = owner
+	s.publish(p, s.top)
 }
 
 // publish puts an entry into a level; false when it is not to be found there. One that is clean came from
@@ -523,7 +534,7 @@ func (s *Store) Delete(keys ...plan.Key) error {
 			err = fmt.Errorf("kv: delete below memory: %w", err)
 		}
 	}
-	s.left(keys, gone)
+	s.left(gone)
 	return err
 }
 
@@ -535,25 +546,38 @@ func (s *Store) Drop(keys ...plan.Key) {
 		return
 	}
 	if s.below == nil {
-		s.left(keys, s.takeAll(keys))
+		s.left(s.takeAll(keys))
 		return
 	}
 	deletion := s.below.condemn(keys)
 	gone := s.takeAll(keys)
 	s.below.disk.Drop(keys...)
 	s.below.finish(deletion, keys...)
-	s.left(keys, gone)
+	s.left(gone)
+}
+
+// taken is an entry that was known, in memory or below it.
+type taken struct {
+	key   plan.Key
+	kind  plan.Kind
+	entry *Entry // nil: it was below memory only
 }
 
 // takeAll takes entries off the books, a few at a time so that readers do not wait. The caller releases them.
-func (s *Store) takeAll(keys []plan.Key) (gone []*Entry) {
+func (s *Store) takeAll(keys []plan.Key) (gone []taken) {
 	for from := 0; from < len(keys); from += deleteAtOnce {
 		s.mu.Lock()
 		for _, key := range keys[from:min(from+deleteAtOnce, len(keys))] {
+			known, ok := s.books.Lookup(key)
+			if !ok {
+				continue
+			}
+			t := taken{key: key, kind: known.Kind}
 			if p := s.take(key); p != nil {
-				gone = append(gone, p.Value.entry)
+				t.entry = p.Value.entry
 			}
 			s.lost(key)
+			gone = append(gone, t)
 		}
 		s.check()
 		s.mu.Unlock()
@@ -561,13 +585,13 @@ func (s *Store) takeAll(keys []plan.Key) (gone []*Entry) {
 	return gone
 }
 
-// left reports that keys are held nowhere any more and releases their entries.
-func (s *Store) left(keys []plan.Key, gone []*Entry) {
-	for _, key := range keys {
-		s.dropped(key)
-	}
-	for _, e := range gone {
-		e.Release()
+// left reports entries that are held nowhere any more and releases them.
+func (s *Store) left(gone []taken) {
+	for i := range gone {
+		s.dropped(gone[i].key, gone[i].kind)
+		if e := gone[i].entry; e != nil {
+			e.Release()
+		}
 	}
 }
 

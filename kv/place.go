@@ -103,7 +103,7 @@ func (s *Store) drop(p *published) {
 	if s.below != nil && lost {
 		s.below.lost.Add(1)
 	}
-	s.dropped(p.Key)
+	s.dropped(p.Key, p.Kind)
 	p.Value.entry.Release()
 }
 

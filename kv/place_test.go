@@ -59,7 +59,7 @@ func TestHostHoldsWhatLeavesTheDevice(t *testing.T) {
 			defer w.close(t)
 			places := map[plan.Key]plan.Tier{}
 			w.OnMove(func(k plan.Key, to plan.Tier) { places[k] = to })
-			w.OnDrop(func(k plan.Key) { t.Errorf("entry %d was dropped", k[0]) })
+			w.OnDrop(func(k plan.Key, _ plan.Kind) { t.Errorf("entry %d was dropped", k[0]) })
 			for i := range 40 { // of which eight fit
 				add(t, w.Store, plan.Item, plan.Key{byte(i)}, nil, 8, byte(i))
 			}
@@ -144,7 +144,7 @@ func TestNoRoomInHost(t *testing.T) {
 	w := newTiered(t, true, "lru", 32, 16)
 	defer w.close(t)
 	dropped := 0
-	w.OnDrop(func(plan.Key) { dropped++ })
+	w.OnDrop(func(plan.Key, plan.Kind) { dropped++ })
 	for i := range 4 {
 		add(t, w.Store, plan.Item, plan.Key{byte(i)}, nil, 16, byte(i))
 	}
@@ -437,7 +437,7 @@ func TestDefaultIsLRUWithoutPredictions(t *testing.T) {
 		if err := s.SetPolicy(policy); err != nil {
 			t.Fatal(err)
 		}
-		s.OnDrop(func(k plan.Key) { drops[i] = append(drops[i], k) })
+		s.OnDrop(func(k plan.Key, _ plan.Kind) { drops[i] = append(drops[i], k) })
 		r := rand.New(rand.NewPCG(3, 4))
 		for range 3000 {
 			n := r.IntN(60)

@@ -21,6 +21,10 @@ func (s *Store) Record(r *record.Room) {
 	for _, l := range s.config.Levels {
 		r.In("level", l.Tier, l.Slots, l.Bytes)
 	}
+	if s.hot != nil {
+		c := s.hot.Config()
+		r.In("hotness", c.Users, c.Items, c.Window, c.Buffer)
+	}
 	s.books.Below(func(key plan.Key, e residency.Entry) { r.In("stored", [32]byte(key), e.Kind, e.Tokens, int(e.Owner)) })
 	s.books.SetTrace(func(op residency.Op, p *published, at plan.Tier) { recordChange(r, op, p, at) })
 }

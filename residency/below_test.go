@@ -8,7 +8,8 @@ import (
 	"grebe/plan"
 )
 
-// What is known of entries is what a plain account of memory and disk knows: the best tier, the owner's keys, what was ever there.
+// What is known of entries is what a plain account of memory and disk knows: the best tier, the owner's keys, what was
+// ever there.
 func TestLookupKnowsMemoryAndDisk(t *testing.T) {
 	const keys = 12
 	r := rand.New(rand.NewPCG(3, 4))

@@ -31,6 +31,7 @@ type level[V any] struct {
 
 	counts [kinds]Counts
 	trace  Trace[V]
+	hot    *Hotness // nil: it does not know which users the level has
 }
 
 func (l *level[V]) did(op Op, h *Held[V]) {
@@ -48,7 +49,9 @@ type Counts struct {
 }
 
 func newLevel[V any](index int, lc LevelConfig, c *Config) (*level[V], error) {
-	l := &level[V]{index: index, tier: lc.Tier, room: lc.Bytes, bySlot: make([]*Held[V], lc.Slots), free: make([]evict.Slot, lc.Slots)}
+	l := &level[V]{
+		index: index, tier: lc.Tier, room: lc.Bytes, bySlot: make([]*Held[V], lc.Slots), free: make([]evict.Slot, lc.Slots),
+	}
 	for i := range l.free {
 		l.free[i] = evict.Slot(lc.Slots - 1 - i)
 	}
@@ -77,6 +80,9 @@ func (l *level[V]) put(h *Held[V]) {
 	l.did(DidPut, h)
 	l.soil(h)
 	l.add(h, 1)
+	if l.hot != nil && h.Kind == plan.User && !h.Run {
+		l.hot.Hold(h.Key)
+	}
 	if l.forecast != nil {
 		l.forecast.Hold(len(l.bySlot) - len(l.free))
 	}
@@ -97,6 +103,9 @@ func (l *level[V]) take(h *Held[V], chosen bool) {
 	l.bySlot[h.slot] = nil
 	l.free = append(l.free, h.slot)
 	l.add(h, -1)
+	if l.hot != nil && h.Kind == plan.User && !h.Run {
+		l.hot.Leave(h.Key)
+	}
 	h.level = nil
 }
 
@@ -112,7 +121,7 @@ func (l *level[V]) hit(h *Held[V]) {
 // access describes a use of an entry to the policy.
 func (l *level[V]) access(h *Held[V]) evict.Access {
 	l.now++
-	return evict.Access{Key: hash(&h.Key), Bytes: max(h.Bytes, 1), Now: l.now, Return: l.predict(h), Cost: float64(h.Tokens)}
+	return evict.Access{Key: Hash(h.Key), Bytes: max(h.Bytes, 1), Now: l.now, Return: l.predict(h), Cost: float64(h.Tokens)}
 }
 
 func (l *level[V]) add(h *Held[V], n int) {

@@ -97,7 +97,7 @@ func (l *level[V]) predict(h *Held[V]) int64 {
 	if f == nil {
 		return 0
 	}
-	ret := f.Access(hash(&h.Key), l.now, h.context())
+	ret := f.Access(Hash(h.Key), l.now, h.context())
 	l.teach.gather(l)
 	return ret
 }
@@ -115,10 +115,10 @@ func (h *Held[V]) context() evict.Context {
 func (l *level[V]) refresh(slots []evict.Slot, returns []int64) {
 	keys := l.forecast.keys[:len(slots)]
 	for i, s := range slots {
-		keys[i] = hash(&l.bySlot[s].Key)
+		keys[i] = Hash(l.bySlot[s].Key)
 	}
 	l.forecast.Refresh(keys, l.now, returns)
 }
 
-// hash names a key in short.
-func hash(k *plan.Key) uint64 { return binary.LittleEndian.Uint64(k[:]) }
+// Hash names a key, which is a digest, in short.
+func Hash(k plan.Key) uint64 { return binary.LittleEndian.Uint64(k[:]) }

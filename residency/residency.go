@@ -12,6 +12,9 @@
 //	Moved   a copy ended: where the entry is now
 //	Publish a new entry, or a longer one of a user
 //	Dirty   which entry is written below next; Written tells how that ended
+//	Stored  an entry is on disk; Lost: it is not any more, since the disk dropped it
+//
+// Lookup and Status say which tier has an entry, Hotness how often users and items are asked for.
 //
 // Who leaves is chosen by a policy of package evict among the entries that nobody reads. Only the owner knows who is read: Need asks
 // it through a callback.
@@ -116,6 +119,12 @@ func (c *Core[V]) SetTrace(f Trace[V]) {
 		l.trace = f
 	}
 }
+
+// SetHotness has h know which users are cached where the device computes. It MUST be called while memory is empty.
+func (c *Core[V]) SetHotness(h *Hotness) { c.top().hot = h }
+
+// Hotness returns how hot users and items are; nil when none was set.
+func (c *Core[V]) Hotness() *Hotness { return c.top().hot }
 
 func (c *Core[V]) did(op Op, h *Held[V], at plan.Tier) {
 	if c.trace != nil {

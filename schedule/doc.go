@@ -8,7 +8,6 @@
 //
 // The parts, and what each decides:
 //
-//   - Frequency: how often did a user ask within the last window? Bounded memory, approximate.
 //   - Returns: how often will a user find what is kept now?
 //   - Blending: does an ordinary prompt with cached items pay, instead of the order that was chosen?
 //   - Prototypes: is a user computed whole and kept, or with KV of prototypes?

@@ -260,17 +260,3 @@ func TestHoldingLeavesTimeForTheAnswer(t *testing.T) {
 		}
 	}
 }
-
-// A key is counted once, however often it is seen.
-func TestFrequencyCountsKeys(t *testing.T) {
-	f, err := NewFrequency(DefaultFrequency(100))
-	if err != nil {
-		t.Fatal(err)
-	}
-	for range 3 {
-		f.ObserveBatch([]Access{{Key: 1}, {Key: 2}, {Key: 1}, {Key: 3}})
-	}
-	if n := f.Len(); n != 3 {
-		t.Errorf("%d keys are known, want 3", n)
-	}
-}

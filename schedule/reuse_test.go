@@ -8,14 +8,31 @@ import (
 	"time"
 
 	"grebe/plan"
+	"grebe/residency"
 )
+
+// hash spreads small numbers as the ids of users would be.
+func hash(n uint64) uint64 {
+	n = (n ^ n>>31) * 0x7fb5d329728ea185
+	n = (n ^ n>>27) * 0x81dadef4bc2dd44d
+	return n ^ n>>33
+}
+
+func newFrequency(t testing.TB, c residency.FrequencyConfig) *residency.Frequency {
+	t.Helper()
+	f, err := residency.NewFrequency(c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return f
+}
 
 // cacheWorld serves requests under a policy with a user cache of limited size, all items cached, and
 // counts the tokens that are computed.
 type cacheWorld struct {
 	policy   Policy
 	costs    Costs
-	f        *Frequency
+	f        *residency.Frequency
 	cached   map[uint64]int32 // users and their tokens
 	room     int              // tokens
 	computed int
@@ -55,7 +72,7 @@ func (w *cacheWorld) serve(in Request, user uint64, now time.Duration) {
 			w.room -= int(in.User)
 		}
 	}
-	w.f.ObserveBatch([]Access{{Key: user, At: now, Hit: used && hit}})
+	w.f.ObserveBatch([]residency.Access{{Key: user, At: now, Hit: used && hit}})
 }
 
 // The workloads of the paper's Table 1, smaller: predicted computes no more tokens than the best of the
@@ -81,7 +98,7 @@ func TestPredictedComputesLeast(t *testing.T) {
 			worlds := make([]cacheWorld, len(policyNames))
 			for p := range worlds {
 				worlds[p] = cacheWorld{policy: Policy(p), costs: cpu, cached: map[uint64]int32{}, room: load.cachedUsers * load.user,
-					f: newFrequency(t, FrequencyConfig{Users: load.users, Window: 5 * time.Minute, HitDecay: 1. / 32})}
+					f: newFrequency(t, residency.FrequencyConfig{Users: load.users, Window: 5 * time.Minute, HitDecay: 1. / 32})}
 			}
 			zipf := rand.NewZipf(rng, load.skew, 8, uint64(load.users-1))
 			now := time.Duration(0)

@@ -158,7 +158,7 @@ func TestBlendMakesBlocks(t *testing.T) {
 		if u.PromptTokens != full.Usage.PromptTokens || u.CachedTokens+u.ComputedTokens != u.PromptTokens {
 			t.Fatalf("the account does not add up: %v", u)
 		}
-		w.index.Apply(time.Second)
+		w.store.Count(time.Second)
 	}
 	u := last.Usage
 	if by := u.BySource; by.Recomputed == 0 || u.CachedTokens < u.ItemTokens/2+u.UserTokens {
@@ -191,7 +191,7 @@ func TestBlocksDoNotMakeAPromptTooLarge(t *testing.T) {
 		if u := got.Usage; u.PromptTokens != full.Usage.PromptTokens || u.CachedTokens+u.ComputedTokens != u.PromptTokens {
 			t.Fatalf("the account does not add up: %v", u)
 		}
-		w.index.Apply(time.Second)
+		w.store.Count(time.Second)
 	}
 	if refused == 0 {
 		t.Error("no request was to make blocks")
@@ -206,7 +206,7 @@ func TestBlendWithoutRoomReusesNoPrefix(t *testing.T) {
 	for range 3 {
 		_, err := w.cached.Rank(t.Context(), req)
 		must(t, err)
-		w.index.Apply(time.Second)
+		w.store.Count(time.Second)
 	}
 	m := w.model
 	m.Blend = &reuse.Blend{Budget: blend.Budget{Items: 0.3, History: 0.3}}

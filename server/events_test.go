@@ -24,12 +24,12 @@ import (
 	"grebe/engine"
 	"grebe/internal/wire"
 	"grebe/kv"
-	"grebe/meta"
 	"grebe/model"
 	"grebe/model/hstu"
 	"grebe/model/hstu/hstutest"
 	"grebe/pool"
 	"grebe/prompt"
+	"grebe/residency"
 	"grebe/schedule"
 	"grebe/server/reuse"
 )
@@ -83,8 +83,7 @@ func newEventWorldOn(t *testing.T, dev compute.Device, dir, dtype string, pages 
 	memory, err := pool.Over(dev.Memory(), int64(shape.ChunkBytes(pages, false)), 256)
 	must(t, err)
 	store := kv.New(shape, memory)
-	index, err := meta.New(meta.Options{Users: 100, Items: 100})
-	must(t, err)
+	must(t, store.SetHotness(residency.HotnessConfig{Users: 100, Items: 100}))
 	keeping, err := engine.New(m, dev, engine.Options{Cache: store})
 	must(t, err)
 	t.Cleanup(func() {
@@ -92,7 +91,7 @@ func newEventWorldOn(t *testing.T, dev compute.Device, dir, dtype string, pages 
 		store.Close()
 		must(t, memory.Close())
 	})
-	w.cached = serve(keeping, reuse.New(b, reuse.Options{Store: store, Pool: memory, Index: index, Load: idle{}, Shape: shape, Policy: schedule.User}))
+	w.cached = serve(keeping, reuse.New(b, reuse.Options{Store: store, Pool: memory, Load: idle{}, Shape: shape, Policy: schedule.User}))
 	return w
 }
 

@@ -8,7 +8,6 @@ import (
 	grebev1 "grebe/api/grebe/v1"
 	"grebe/blend"
 	"grebe/internal/wire"
-	"grebe/meta"
 	"grebe/plan"
 	"grebe/schedule"
 	"grebe/server/reuse"
@@ -21,10 +20,8 @@ func TestAnswersSayWhyTheyHaveTheirOrder(t *testing.T) {
 		m := w.model
 		m.Orders, m.Cache = orders, nil
 		if cached {
-			index, err := meta.New(meta.Options{Users: 100, Items: 100})
-			must(t, err)
 			m.Cache = reuse.New(m.Prompt, reuse.Options{
-				Store: w.store, Pool: w.pool, Index: index, Load: m.Runner.(reuse.Load), Shape: w.shape, Orders: orders, Shared: reuse.Share(w.store),
+				Store: w.store, Pool: w.pool, Load: m.Runner.(reuse.Load), Shape: w.shape, Orders: orders, Shared: reuse.Share(w.store),
 			})
 		}
 		s, err := New(Config{Models: []Model{m}, SLO: time.Hour})
@@ -101,7 +98,7 @@ func TestBlendedPromptsCountAllThatIsComputed(t *testing.T) {
 		got, err := w.cached.Rank(t.Context(), req)
 		must(t, err)
 		u[i] = got.Usage
-		w.index.Apply(time.Second)
+		w.store.Count(time.Second)
 	}
 	if u[0].BesideTokens != 0 || u[0].PartlyComputedTokens != 0 {
 		t.Errorf("the first request computes %d tokens beside it, and %d partly", u[0].BesideTokens, u[0].PartlyComputedTokens)

@@ -13,7 +13,6 @@ import (
 	grebev1 "grebe/api/grebe/v1"
 	"grebe/compute"
 	"grebe/kv"
-	"grebe/meta"
 	"grebe/plan"
 	"grebe/pool"
 	"grebe/prompt"
@@ -165,13 +164,11 @@ func TestScoresOfWhatIsKnown(t *testing.T) {
 	for _, preamble := range [][]int32{nil, {1, 2}} {
 		b, err := prompt.New(prompt.Config{Preamble: prompt.Text{Tokens: preamble}}, nil, 11000)
 		must(t, err)
-		index, err := meta.New(meta.Options{Users: 10, Items: 10})
-		must(t, err)
 		m := *w.plain.served[0].serving().Model
 		m.Prompt = b
 		w.plain, err = New(Config{Models: []Model{m}, SLO: w.plain.cfg.SLO})
 		must(t, err)
-		m.Cache = reuse.New(b, reuse.Options{Store: w.store, Pool: w.pool, Index: index, Load: steady{}, Shape: w.shape, Policy: schedule.Predicted})
+		m.Cache = reuse.New(b, reuse.Options{Store: w.store, Pool: w.pool, Load: steady{}, Shape: w.shape, Policy: schedule.Predicted})
 		w.cached, err = New(Config{Models: []Model{m}, SLO: w.plain.cfg.SLO})
 		must(t, err)
 		query := w.tokens(64)

@@ -24,11 +24,11 @@ import (
 	"grebe/compute/cpu"
 	"grebe/engine"
 	"grebe/kv"
-	"grebe/meta"
 	"grebe/model"
 	"grebe/model/modeltest"
 	"grebe/pool"
 	"grebe/prompt"
+	"grebe/residency"
 	"grebe/server/dispatch"
 	"grebe/server/generate"
 	"grebe/server/reuse"
@@ -103,10 +103,9 @@ func newRecommender(t *testing.T) *recommender {
 	r := &recommender{items: map[string]*grebev1.Item{}, model: m, do: d.Do}
 	r.cat = catalog.New(catalog.Options{OnChange: r.past.hear}) // before the snapshots hear of it
 	r.fill(t)
-	index, err := meta.New(meta.Options{Users: 100, Items: 100})
-	must(t, err)
+	must(t, store.SetHotness(residency.HotnessConfig{Users: 100, Items: 100}))
 	b := codeBuilder(t, len(levels), true)
-	cache := reuse.New(b, reuse.Options{Store: store, Pool: pages, Index: index, Load: d, Shape: m.Shape()})
+	cache := reuse.New(b, reuse.Options{Store: store, Pool: pages, Load: d, Shape: m.Shape()})
 	cfg := Config{Catalog: r.cat, SLO: time.Minute, Models: []Model{
 		r.serves("m", b, cache), r.serves("bare", codeBuilder(t, len(levels), false), nil),
 		r.serves("deep", codeBuilder(t, 1, true), nil), r.serves("ranks", newBuilder(t, bytesTokenizer{}), nil)}}

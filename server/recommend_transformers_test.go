@@ -17,10 +17,10 @@ import (
 	"grebe/engine"
 	"grebe/internal/fixture"
 	"grebe/kv"
-	"grebe/meta"
 	"grebe/model"
 	"grebe/pool"
 	"grebe/prompt"
+	"grebe/residency"
 	"grebe/schedule"
 	"grebe/server/generate"
 	"grebe/server/reuse"
@@ -103,9 +103,8 @@ func serveGeneration(t *testing.T, c *generation, m model.Model, dev compute.Dev
 		Codes: prompt.Codes{FirstToken: c.FirstToken, Size: c.Size},
 	}, nil, m.Vocab())
 	must(t, err)
-	index, err := meta.New(meta.Options{Users: 10, Items: 10})
-	must(t, err)
-	cache := reuse.New(b, reuse.Options{Store: store, Pool: pages, Index: index, Load: steady{}, Shape: m.Shape()})
+	must(t, store.SetHotness(residency.HotnessConfig{Users: 10, Items: 10}))
+	cache := reuse.New(b, reuse.Options{Store: store, Pool: pages, Load: steady{}, Shape: m.Shape()})
 	var items []*prompt.Item
 	for _, it := range c.Items {
 		items = append(items, &prompt.Item{ID: it.ID, Codes: it.Codes, Identifier: -1, Attributes: map[string][]string{"kind": {it.Kind}}})

@@ -16,12 +16,12 @@ import (
 	"grebe/evict"
 	"grebe/kv"
 	"grebe/kv/disk"
-	"grebe/meta"
 	"grebe/model"
 	"grebe/model/modeltest"
 	"grebe/plan"
 	"grebe/pool"
 	"grebe/prompt"
+	"grebe/residency"
 	"grebe/schedule"
 	"grebe/server/dispatch"
 	"grebe/server/reuse"
@@ -32,7 +32,6 @@ type cacheWorld struct {
 	cached, plain *Server
 	model         Model // of cached
 	cache         *reuse.Cache
-	index         *meta.Index
 	store         *kv.Store
 	pool          *pool.Pool
 	host          *pool.Pool // nil: the device computes in the host's memory
@@ -135,10 +134,9 @@ func newCacheWorldOver(t *testing.T, where farMemory, seed uint64, pointwise boo
 		Instruction: prompt.Text{Tokens: []int32{6, 7}},
 	}, bytesTokenizer{}, m.Vocab())
 	must(t, err)
-	index, err := meta.New(meta.Options{Users: 1000, Items: 1000})
-	must(t, err)
-	w := &cacheWorld{index: index, store: store, pool: pages, host: hostPages, shape: shape, rand: r, engines: engines}
-	w.cache = reuse.New(b, reuse.Options{Store: store, Pool: pages, Index: index, Load: d, Shape: shape, Policy: schedule.Predicted})
+	must(t, store.SetHotness(residency.HotnessConfig{Users: 1000, Items: 1000}))
+	w := &cacheWorld{store: store, pool: pages, host: hostPages, shape: shape, rand: r, engines: engines}
+	w.cache = reuse.New(b, reuse.Options{Store: store, Pool: pages, Load: d, Shape: shape, Policy: schedule.Predicted})
 	sm := Model{Name: "m", Runner: d, Prompt: b, Vocab: m.Vocab(), Positions: m.MaxPositions()}
 	if pointwise {
 		sm.Scoring = Scoring{Kind: Pointwise, Yes: 11, No: 12}

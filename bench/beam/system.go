@@ -13,12 +13,12 @@ import (
 	"grebe/compute/cpu"
 	"grebe/engine"
 	"grebe/kv"
-	"grebe/meta"
 	"grebe/model"
 	"grebe/model/modeltest"
 	_ "grebe/model/qwen" // the architecture that is measured
 	"grebe/pool"
 	"grebe/prompt"
+	"grebe/residency"
 	"grebe/server/dispatch"
 	"grebe/server/generate"
 	"grebe/server/reuse"
@@ -101,11 +101,10 @@ func (s *system) serve(ctx context.Context, memory int64) error {
 		return err
 	}
 	s.onClose(s.queue.Close)
-	index, err := meta.New(meta.Options{})
-	if err != nil {
+	if err := store.SetHotness(residency.HotnessConfig{}); err != nil {
 		return err
 	}
-	s.cache = reuse.New(s.prompt, reuse.Options{Store: store, Pool: pages, Index: index, Load: s.queue, Shape: s.shape})
+	s.cache = reuse.New(s.prompt, reuse.Options{Store: store, Pool: pages, Load: s.queue, Shape: s.shape})
 	s.generator = &generate.Generator{Prompt: s.prompt, Do: s.queue.Do, Cache: s.cache, Shape: s.shape}
 	return nil
 }

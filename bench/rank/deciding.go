@@ -7,9 +7,9 @@ import (
 
 	"grebe/compute"
 	"grebe/kv"
-	"grebe/meta"
 	"grebe/plan"
 	"grebe/prompt"
+	"grebe/residency"
 	"grebe/schedule"
 	"grebe/server/reuse"
 )
@@ -48,27 +48,32 @@ func (s *system) deciding() ([]Deciding, error) {
 
 // begin measures a request's whole way to its decision.
 func (s *system) begin(n int) (float64, error) {
-	pages, err := newPool(int64(s.shape.ChunkBytes(16, false)), &s.shape)
+	const tokens = 10 // of an item
+	pages, err := newPool(int64(s.shape.ChunkBytes((n+1)*2*tokens, false)), &s.shape)
 	if err != nil {
 		return 0, err
 	}
 	defer pages.Close()
 	store := kv.New(s.shape, pages)
 	defer store.Close()
-	index, err := meta.New(meta.Options{})
-	if err != nil {
+	if err := store.SetHotness(residency.HotnessConfig{}); err != nil {
 		return 0, err
 	}
 	b, err := prompt.New(prompt.Config{Instruction: prompt.Text{Tokens: []int32{1}}}, nil, s.model.Vocab())
 	if err != nil {
 		return 0, err
 	}
-	c := reuse.New(b, reuse.Options{Store: store, Pool: pages, Index: index, Load: &dry{model: timesForDeciding}, Shape: s.shape})
+	c := reuse.New(b, reuse.Options{Store: store, Pool: pages, Load: &dry{model: timesForDeciding}, Shape: s.shape})
 	r := reuse.Request{UserID: "u", User: make([]int32, 1500), Items: make([][]int32, n), Policy: schedule.Predicted}
 	for i := range r.Items {
 		r.Items[i] = []int32{int32(i), 2, 3, 4, 5, 6, 7, 8, 9, 10}
 		if i%2 == 0 {
-			index.Put(c.ItemKey(r.Items[i]), meta.Entry{Kind: plan.Item, Tokens: 10, Tier: plan.Host}, 0)
+			e, err := store.Reserve(kv.Exact, tokens, nil)
+			if err != nil {
+				return 0, err
+			}
+			store.Publish(plan.Item, c.ItemKey(r.Items[i]), nil, e)
+			e.Release()
 		}
 	}
 	ns, _ := fastest(func() { c.Begin(&r).End(&prompt.Layout{}, nil) })
@@ -124,7 +129,7 @@ func packing(shape *compute.Shape, tokens int) (Packing, error) {
 	store := kv.New(*shape, pages)
 	defer store.Close()
 	live := map[plan.Key]int{} // tokens of each
-	store.OnDrop(func(k plan.Key) { delete(live, k) })
+	store.OnDrop(func(k plan.Key, _ plan.Kind) { delete(live, k) })
 	random := rand.New(rand.NewPCG(3, 4))
 	for i := range items * churn {
 		n := tokens/2 + random.IntN(tokens+1)

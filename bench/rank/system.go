@@ -18,13 +18,13 @@ import (
 	"grebe/compute/cuda"
 	"grebe/engine"
 	"grebe/kv"
-	"grebe/meta"
 	"grebe/model"
 	"grebe/model/modeltest"
 	_ "grebe/model/qwen" // the architecture that is measured
 	"grebe/plan"
 	"grebe/pool"
 	"grebe/prompt"
+	"grebe/residency"
 	"grebe/schedule"
 	"grebe/server"
 	"grebe/server/dispatch"
@@ -143,7 +143,6 @@ type variant struct {
 	server  *server.Server
 	cache   *reuse.Cache // nil: RE
 	store   *kv.Store
-	index   *meta.Index
 	closers []func() error
 
 	now atomic.Int64 // the stream's time, for frequencies
@@ -204,7 +203,7 @@ func (s *system) newCached(ctx context.Context, b *prompt.Builder, p schedule.Po
 		}
 		v.store = kv.New(s.shape, pages)
 		v.onClose(func() error { v.store.Close(); return nil })
-		if v.index, err = meta.New(meta.Options{}); err != nil {
+		if err = v.store.SetHotness(residency.HotnessConfig{}); err != nil {
 			return v, err
 		}
 	}
@@ -216,7 +215,7 @@ func (s *system) newCached(ctx context.Context, b *prompt.Builder, p schedule.Po
 	sm.Runner = v.runner
 	if p != schedule.None {
 		v.cache = reuse.New(b, reuse.Options{
-			Store: v.store, Pool: pages, Index: v.index, Load: v.runner, Shape: s.shape, Policy: p,
+			Store: v.store, Pool: pages, Load: v.runner, Shape: s.shape, Policy: p,
 			Now: func() time.Duration { return time.Duration(v.now.Load()) },
 		})
 		sm.Cache = v.cache
@@ -312,8 +311,8 @@ func (v *variant) advance(at time.Duration) {
 			break
 		}
 	}
-	if v.index != nil {
-		v.index.Apply(time.Duration(v.now.Load()))
+	if v.store != nil {
+		v.store.Count(time.Duration(v.now.Load()))
 	}
 }
 

@@ -28,6 +28,7 @@ import (
 	"strings"
 
 	"grebe/internal/record"
+	"grebe/plan"
 	"grebe/schedule"
 )
 
@@ -208,6 +209,8 @@ func newRoom(kind string) room {
 		return &queue{}
 	case "kv":
 		return newStore()
+	case "meta":
+		return &index{hotness: hotness{users: map[plan.Key]bool{}}}
 	}
 	return nil
 }

@@ -35,7 +35,7 @@ func unpack(t *testing.T, file string) string {
 var replayed = map[string][]string{
 	"": {
 		"reuse order", "reuse returns", "reuse share", "dispatch run", "dispatch queued", "dispatch learnt",
-		"kv put", "kv hit", "kv leave", "kv drop", "kv take",
+		"kv put", "kv hit", "kv leave", "kv drop", "kv take", "meta frequency", "meta uses",
 	},
 	"blending":  {"kv write"},
 	"deletions": {"kv write"},

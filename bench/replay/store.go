@@ -18,6 +18,7 @@ type held = residency.Held[struct{}]
 type store struct {
 	config residency.Config
 	core   *residency.Core[struct{}]
+	hot    hotness
 	waits  []string
 
 	moving  underWay
@@ -104,6 +105,9 @@ func (s *store) in(l *record.Line, then []*record.Line) {
 		s.config.Levels = append(s.config.Levels, residency.LevelConfig{Tier: tier(v, v.Text()), Slots: v.Int(), Bytes: v.Int64()})
 		s.before = v.Left() > 0
 		return
+	case "hotness":
+		s.hot.step(op, v)
+		return
 	case "pin":
 		s.need.pins = append(s.need.pins, pin{v.Key(), v.Bool()})
 		return
@@ -115,6 +119,7 @@ func (s *store) in(l *record.Line, then []*record.Line) {
 			return
 		}
 		core.SetTrace(func(op residency.Op, h *held, at plan.Tier) { s.waits = append(s.waits, change(op, h, at)) })
+		core.SetHotness(s.hot.Hotness)
 		s.core = core
 	}
 	if op == "split" {
@@ -145,7 +150,18 @@ func change(op residency.Op, h *held, at plan.Tier) string {
 // step does what an input says.
 func (s *store) step(op string, v *record.Values) {
 	c := s.core
+	if decision, ok := s.hot.step(op, v); ok {
+		if decision != "" {
+			s.waits = append(s.waits, decision)
+		}
+		return
+	}
 	switch op {
+	case "status":
+		keys := keysOf(v)
+		tiers := make([]plan.Tier, len(keys))
+		c.Status(keys, tiers)
+		s.waits = append(s.waits, record.Text("tiers", record.Names(tiers)))
 	case "publish":
 		s.publish(v)
 	case "asked":

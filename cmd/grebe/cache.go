@@ -13,11 +13,11 @@ import (
 	"grebe/internal/readfile"
 	"grebe/kv"
 	"grebe/kv/disk"
-	"grebe/meta"
 	"grebe/model/safetensors"
 	"grebe/plan"
 	"grebe/pool"
 	"grebe/prompt"
+	"grebe/residency"
 	"grebe/schedule"
 	"grebe/server/generate"
 	"grebe/server/reuse"
@@ -61,6 +61,9 @@ func (s *memory) openStore(cfg *config.Config, mc *config.Model, shape compute.S
 		return err
 	}
 	if err := s.openDisk(cfg, mc, store, log); err != nil {
+		return err
+	}
+	if err := store.SetHotness(residency.HotnessConfig{}); err != nil {
 		return err
 	}
 	store.Record(s.record.Room("kv"))
@@ -190,12 +193,8 @@ func pageFor(shape *compute.Shape) int {
 }
 
 // openCache makes the part that decides what to reuse, and starts what it does in the background.
-func (s *stack) openCache(b *prompt.Builder, opt reuse.Options, do reuse.Do, log *slog.Logger) (*reuse.Cache, error) {
-	var err error
+func (s *stack) openCache(b *prompt.Builder, opt reuse.Options, do reuse.Do, log *slog.Logger) *reuse.Cache {
 	opt.Record = s.record.Room("reuse")
-	if opt.Index, err = meta.New(meta.Options{Record: s.record.Room("meta")}); err != nil {
-		return nil, err
-	}
 	c := reuse.New(b, opt)
 	ctx, stop := context.WithCancel(context.Background())
 	var wg sync.WaitGroup
@@ -209,7 +208,7 @@ func (s *stack) openCache(b *prompt.Builder, opt reuse.Options, do reuse.Do, log
 		wg.Wait()
 		return settled
 	})
-	return c, nil
+	return c
 }
 
 // keepSnapshots lets the models that have codes generate the catalog's items, and follows its changes in

@@ -62,9 +62,7 @@ func (s *unit) openEvents(ctx context.Context, cfg *config.Config, mc *config.Mo
 	if s.memory.store != nil {
 		opt := s.options(d, m.Shape())
 		opt.Policy = schedule.User
-		if cache, err = s.openCache(builder, opt, d.Do, log); err != nil {
-			return none, err
-		}
+		cache = s.openCache(builder, opt, d.Do, log)
 	}
 	log.Info("model loaded", "model", mc.Name, "architecture", hstu.Architecture, "dtype", m.DType(), "items", m.Items(),
 		"checkpoint", inBytes(m.CheckpointBytes()), "weights", inBytes(m.Bytes()), "seconds", seconds(time.Since(start)))

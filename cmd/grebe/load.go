@@ -264,9 +264,7 @@ func (s *unit) openModel(ctx context.Context, cfg *config.Config, mc *config.Mod
 	if s.memory.store != nil {
 		opt := s.options(d, m.Shape())
 		opt.Policy, opt.Orders = policy, orders
-		if cache, err = s.openCache(builder, opt, d.Do, log); err != nil {
-			return none, err
-		}
+		cache = s.openCache(builder, opt, d.Do, log)
 	}
 	blending, err := s.openBlend(cfg, mc, m, cache, log)
 	if err != nil {

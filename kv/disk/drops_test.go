@@ -69,7 +69,8 @@ func TestDropsAreReported(t *testing.T) {
 		}
 	}
 	for k := range known {
-		if _, ok, err := s.Get(k, func(_ []byte, n int64) ([][]byte, error) { return [][]byte{make([]byte, n)}, nil }); ok || err != nil {
+		place := func(_ []byte, n int64) ([][]byte, error) { return [][]byte{make([]byte, n)}, nil }
+		if _, ok, err := s.Get(k, place); ok || err != nil {
 			t.Fatalf("a record that was cut off is read: %v, %v", ok, err)
 		}
 	}

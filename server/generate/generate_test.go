@@ -13,7 +13,6 @@ import (
 	"grebe/compute/cpu"
 	"grebe/engine"
 	"grebe/kv"
-	"grebe/meta"
 	"grebe/model"
 	_ "grebe/model/llama"
 	"grebe/model/modeltest"
@@ -21,6 +20,7 @@ import (
 	"grebe/plan"
 	"grebe/pool"
 	"grebe/prompt"
+	"grebe/residency"
 	"grebe/schedule"
 	"grebe/server/reuse"
 )
@@ -95,8 +95,10 @@ func newSiteOn(t *testing.T, dev compute.Device, r *rand.Rand, spec modeltest.Sp
 	}
 	s.Generator = &Generator{Prompt: b, Do: e.Do, Shape: m.Shape()}
 	if cached {
-		index := must(meta.New(meta.Options{Users: 100, Items: 100}))
-		s.Cache = reuse.New(b, reuse.Options{Store: store, Pool: pages, Index: index, Load: idle{}, Shape: m.Shape()})
+		if err := store.SetHotness(residency.HotnessConfig{Users: 100, Items: 100}); err != nil {
+			t.Fatal(err)
+		}
+		s.Cache = reuse.New(b, reuse.Options{Store: store, Pool: pages, Load: idle{}, Shape: m.Shape()})
 	}
 	s.Use(must(NewSnapshot("1", s.items, b, m, nil)))
 	return s

@@ -134,7 +134,6 @@ func (v *Blended) findBlocks(l *prompt.Layout) {
 				v.add(part, "disk")
 				continue
 			}
-			v.cache.holds(v.items[i], plan.Item) // if it is nowhere, the next request may make it
 		}
 		if v.uses[i] > 0 && !slices.ContainsFunc(v.fill, func(j int) bool { return v.items[j] == v.items[i] }) {
 			v.fill = append(v.fill, i)
@@ -237,8 +236,7 @@ func (v *Blended) publishBlocks(r *engine.Result) {
 	c := v.cache
 	for k, i := range v.fill {
 		if e := r.Kept[v.filled+k]; e != nil {
-			c.opt.Store.Publish(plan.Item, v.items[i], nil, e)
-			c.holds(v.items[i], plan.Item)
+			c.opt.Store.PublishFor(c.owner, plan.Item, v.items[i], nil, e)
 			e.Release()
 		}
 	}

@@ -46,13 +46,6 @@ func (c *Cache) Changed(was []*prompt.Item, is *prompt.Item) (ch Change) {
 	return ch
 }
 
-// noteItem notes that an entry is cached.
-func (c *Cache) noteItem(kind plan.Kind) {
-	if kind == plan.Item && !c.keepsItems.Load() {
-		c.keepsItems.Store(true)
-	}
-}
-
 // Apply drops what changes made useless from every tier. It erases the KV of deleted items from the disk and waits for
 // that. KV of changed items is only forgotten: it holds nothing that must be gone, and to erase it would cost
 // acknowledged writes of others the time of several syncs. Refresh computes the new forms of items that were cached. It
@@ -71,11 +64,11 @@ func (c *Cache) Apply(changes []Change) error {
 		}
 	}
 	tiers := make([]plan.Tier, len(keys))
-	c.opt.Index.Status(keys, tiers)
+	c.opt.Store.Status(keys, tiers)
 	rest := keys
 	for i := range changes {
 		n := len(changes[i].Drop)
-		cached := n == 0 && c.keepsItems.Load()
+		cached := n == 0 && c.opt.Store.Ever(plan.Item)
 		for k, key := range rest[:n] {
 			cached = c.changed.remove(key) || tiers[len(keys)-len(rest)+k] != plan.Missing || cached
 		}

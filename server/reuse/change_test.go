@@ -87,7 +87,7 @@ func TestCachedItemsThatChangeAreComputedAgain(t *testing.T) {
 			t.Errorf("%d pieces, want more than %d", pieces, least)
 		}
 		tiers := make([]plan.Tier, 3)
-		m.opt.Index.Status([]plan.Key{m.ItemKey(tokens(3, 1)), m.ItemKey(tokens(3, 0)), m.ItemKey(tokens(5, 1))}, tiers)
+		m.opt.Store.Status([]plan.Key{m.ItemKey(tokens(3, 1)), m.ItemKey(tokens(3, 0)), m.ItemKey(tokens(5, 1))}, tiers)
 		if tiers[0] == plan.Missing || tiers[1] != plan.Missing || tiers[2] != plan.Missing {
 			t.Errorf("tiers %v of a new form, of an old one and of one in between", tiers)
 		}

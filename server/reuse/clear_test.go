@@ -7,7 +7,6 @@ import (
 	"testing"
 
 	"grebe/kv/disk"
-	"grebe/meta"
 	"grebe/plan"
 	"grebe/prompt"
 )
@@ -45,12 +44,9 @@ func withEntries(t *testing.T, n int) (*machine, *tallied) {
 	d := &tallied{Store: below}
 	m.store.SetDisk(d)
 	for i := range n {
-		key := plan.Key{byte(i), byte(i >> 8), 7}
-		if err := below.Put(key, nil, [][]byte{{1}}); err != nil {
-			t.Fatal(err)
-		}
-		m.opt.Index.Found(key, meta.Entry{Kind: plan.Item, Tokens: 1, Tier: plan.Disk})
+		m.keep(t, plan.Item, plan.Key{byte(i), byte(i >> 8), 7}, 1, nil)
 	}
+	m.toDisk(t)
 	return m, d
 }
 
@@ -82,7 +78,6 @@ func TestDroppingAUserFromEveryCheckpoint(t *testing.T) {
 	m, d := withEntries(t, 0)
 	opt := m.opt
 	opt.Model = plan.Key{99}
-	opt.Index, _ = meta.New(meta.Options{})
 	other := New(m.prompt, opt)
 	for _, c := range []*Cache{m.Cache, other} {
 		if err := d.Put(c.UserKey("ann", nil), nil, [][]byte{{1}}); err != nil {

@@ -50,7 +50,7 @@ func TestAutoFindsItemsFromAColdStart(t *testing.T) {
 	var prompts, cached, itemFirst int // of the last half
 	for n := range requests {
 		now += 100 * time.Millisecond
-		m.opt.Index.Apply(now)
+		m.opt.Store.Count(now)
 		user := make([]int32, 400) // longer than the items together
 		for i := range user {
 			user[i] = random.Int32N(vocabulary)
@@ -114,9 +114,9 @@ func TestCandidatesCountOncePerRequest(t *testing.T) {
 			v.End(&l, nil)
 		}
 		now := m.opt.Now()
-		m.opt.Index.Apply(now)
+		m.opt.Store.Count(now)
 		uses := make([]float32, 2)
-		m.opt.Index.Items([]plan.Key{m.ItemKey(items[0]), m.ItemKey(items[1])}, make([]plan.Tier, 2), now, uses)
+		m.opt.Store.Uses([]plan.Key{m.ItemKey(items[0]), m.ItemKey(items[1])}, make([]plan.Tier, 2), now, uses)
 		want := float32(1)
 		if order == "none" {
 			want = 0

@@ -105,24 +105,28 @@ func TestRoomThatPrefixesMade(t *testing.T) {
 	}
 }
 
-// A cache that has a store to itself knows what the store wrote to disk. Of two, each knows its own.
+// Of two caches over a store each knows its own entries, in memory and on disk.
 func TestEntriesOnDiskAreKnownToTheirCache(t *testing.T) {
-	for _, alone := range []bool{true, false} {
-		m := newMachine(t, 7, nil, t.TempDir(), false)
-		if !alone {
-			m.led(t, nil, nil)
+	m := newMachine(t, 7, nil, t.TempDir(), false)
+	other := m.led(t, nil, nil)
+	item := []int32{1, 2, 3}
+	other.keep(t, plan.Item, other.ItemKey(item), len(item), nil)
+	m.store.Flush()
+	for _, where := range []string{"in memory too", "on disk alone"} {
+		if m.Known() != 0 || other.Known() != 1 {
+			t.Errorf("%s: %d entries are known of the one, and %d of the other, want 0 and 1", where, m.Known(), other.Known())
 		}
-		item := []int32{1, 2, 3}
-		e, err := m.store.Reserve(kv.Exact, len(item), nil)
-		if err != nil {
-			t.Fatal(err)
+		if _, there := m.Heat(item); there {
+			t.Errorf("%s: an item of another cache is found", where)
 		}
-		m.store.Publish(plan.Item, m.ItemKey(item), nil, e)
-		e.Release()
-		m.store.Flush()
-		if _, there := m.Heat(item); there != alone {
-			t.Errorf("alone %v: an item on disk is known: %v", alone, there)
+		if _, there := other.Heat(item); !there {
+			t.Errorf("%s: an item on disk is not found", where)
 		}
+		m.toDisk(t)
+	}
+	m.keep(t, plan.Item, m.ItemKey(item), len(item), nil)
+	if m.Known() != 1 || other.Known() != 1 {
+		t.Errorf("%d entries are known of the one, and %d of the other, want one of each", m.Known(), other.Known())
 	}
 }
 

@@ -65,7 +65,7 @@ func (v *Visit) pin(segment int, e *kv.Entry) {
 func (v *Visit) EndPrompt(l *prompt.Layout, r *engine.Result) []*kv.Entry {
 	c := v.cache
 	now := c.opt.Now()
-	c.opt.Index.NoteUser(v.user, now, v.hit)
+	c.opt.Store.NoteUser(v.user, now, v.hit)
 	var out []*kv.Entry
 	if r != nil && r.Kept != nil {
 		out = append(out, r.Kept...)

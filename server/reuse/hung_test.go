@@ -10,7 +10,6 @@ import (
 	"grebe/engine"
 	"grebe/kv"
 	"grebe/kv/disk"
-	"grebe/meta"
 	"grebe/plan"
 	"grebe/schedule"
 )
@@ -56,7 +55,6 @@ func onHungDisk(t *testing.T) (m *machine, d *hungDisk, user, item []int32) {
 		}
 		m.store.Publish(kind, key, tokens, e)
 		e.Release()
-		m.opt.Index.Put(key, meta.Entry{Kind: kind, Tokens: int32(n), Tier: plan.Host}, 0)
 	}
 	keep(plan.User, m.UserKey("u", user), len(user), user)
 	keep(plan.Item, m.ItemKey(item), len(item), nil)

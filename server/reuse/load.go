@@ -141,18 +141,14 @@ func (l *load) release() {
 	l.pins = nil
 }
 
-// fetch brings a block or a page up into memory and returns it with a reference; nil when it does not come. The index learns where it is.
+// fetch brings a block or a page up into memory and returns it with a reference; nil when it does not come.
 func (c *Cache) fetch(ctx context.Context, key plan.Key) *kv.Entry {
 	store := c.opt.Store
 	if store.Fetch(ctx, key) == plan.Missing {
-		c.dropped(key)
+		c.noteFull()
 		return nil
 	}
-	e, _ := store.Get(key)
-	if e == nil { // it had to make room at once, of which the store told
-		return nil
-	}
-	c.holds(key, plan.Item)
+	e, _ := store.Get(key) // nil: it had to make room at once
 	return e
 }
 

@@ -1,7 +1,6 @@
 package reuse
 
 import (
-	"context"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -10,7 +9,6 @@ import (
 	"grebe/engine"
 	"grebe/kv"
 	"grebe/kv/disk"
-	"grebe/meta"
 	"grebe/plan"
 	"grebe/schedule"
 )
@@ -18,15 +16,16 @@ import (
 // An automatic choice counts what it takes to read blocks, at the pace of the last reads, but for what the first layers hide of it. One
 // slow read does not keep blocks on disk for ever.
 func TestASlowDiskMakesBlendingPayLess(t *testing.T) {
-	m := newMachine(t, 7, []int32{1, 2, 3}, "", false)
+	m := newMachine(t, 7, []int32{1, 2, 3}, t.TempDir(), false)
 	m.opt.Load = linear{}
 	how := &Blend{Budget: blend.Budget{Items: 0.1, History: 1}, Layers: 1}
 	var items [][]int32
 	for i := range 20 {
 		items = append(items, make([]int32, 50))
 		items[i][0] = int32(i)
-		m.opt.Index.Put(m.ItemKey(items[i]), meta.Entry{Kind: plan.Item, Tokens: 50, Tier: plan.Disk}, 0)
+		m.keep(t, plan.Item, m.ItemKey(items[i]), 50, nil)
 	}
+	m.toDisk(t)
 	pays := func() bool {
 		v := m.Begin(&Request{User: make([]int32, 100), Items: items, Policy: schedule.User})
 		return v.BlendPays(how)
@@ -52,14 +51,15 @@ func TestASlowDiskMakesBlendingPayLess(t *testing.T) {
 	}
 }
 
-// A block that the index knows, and neither the store has nor the disk, is made anew by later prompts.
+// A block that goes between the decision and the job, from memory or from disk, is made anew by later prompts.
 func TestABlockThatIsNowhereIsMade(t *testing.T) {
-	m := newMachine(t, 7, []int32{1, 2, 3}, "", false)
+	m := newMachine(t, 7, []int32{1, 2, 3}, t.TempDir(), false)
 	items := [][]int32{{5, 6, 7}, {8, 9}}
 	how := &Blend{}
-	ask := func() *engine.Result {
+	ask := func(between func()) *engine.Result {
 		t.Helper()
 		v := m.BeginBlend(&Request{User: []int32{3, 4}, Items: items})
+		between()
 		l, err := m.prompt.Rank(how.Order(), []int32{3, 4}, items)
 		if err != nil {
 			t.Fatal(err)
@@ -71,47 +71,79 @@ func TestABlockThatIsNowhereIsMade(t *testing.T) {
 			t.Fatal(err)
 		}
 		v.End(&l, r)
-		m.opt.Index.Apply(m.opt.Now())
+		m.opt.Store.Count(m.opt.Now())
 		return r
 	}
-	ask() // items were seen once
-	m.opt.Index.Put(m.ItemKey(items[0]), meta.Entry{Kind: plan.Item, Tokens: 3, Tier: plan.Host}, 0)
-	m.opt.Index.Put(m.ItemKey(items[1]), meta.Entry{Kind: plan.Item, Tokens: 2, Tier: plan.Disk}, 0)
-	if r := ask(); r.Blended != 0 || r.Late != 2 {
+	ask(func() {}) // items were seen once
+	m.keep(t, plan.Item, m.ItemKey(items[1]), 2, nil)
+	m.toDisk(t)
+	m.keep(t, plan.Item, m.ItemKey(items[0]), 3, nil)
+	if r := ask(func() {
+		if err := m.DropItem(items...); err != nil {
+			t.Fatal(err)
+		}
+	}); r.Blended != 0 || r.Late != 2 {
 		t.Errorf("blocks that are nowhere: %d tokens reused, %d late", r.Blended, r.Late)
 	}
-	ask() // now it is known, and they are made
-	if r := ask(); r.Blended != 5 {
+	ask(func() {}) // now it is known, and they are made
+	if r := ask(func() {}); r.Blended != 5 {
 		t.Errorf("%d tokens have a block, want those of both items", r.Blended)
 	}
 }
 
-// What had to make room on disk is not taken to be there for ever: the index has no more entries than there are.
-func TestTheIndexForgetsWhatTheDiskDropped(t *testing.T) {
-	m := newMachine(t, 7, nil, t.TempDir(), false)
-	e, err := m.store.Reserve(kv.Exact, 3, nil)
+// keep publishes an entry of n tokens.
+func (m *machine) keep(t *testing.T, kind plan.Kind, key plan.Key, n int, tokens []int32) {
+	t.Helper()
+	e, err := m.store.Reserve(kv.LayoutOf(kind), n, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
-	there := m.ItemKey([]int32{1, 2, 3})
-	m.store.Publish(plan.Item, there, nil, e)
+	m.store.PublishFor(m.owner, kind, key, tokens, e)
 	e.Release()
-	m.store.Drain()
-	m.opt.Index.Put(there, meta.Entry{Kind: plan.Item, Tokens: 3, Tier: plan.Disk}, 0)
-	for i := range 100 {
-		m.opt.Index.Put(plan.Key{byte(i), 1}, meta.Entry{Kind: plan.User, Tokens: 9, Tier: plan.Disk}, 0)
+}
+
+// toDisk writes all entries to disk and has them make room in memory.
+func (m *machine) toDisk(t *testing.T) {
+	t.Helper()
+	m.store.Flush()
+	for n := int(m.opt.Pool.Stats().Total); ; n /= 2 {
+		if e, err := m.store.Reserve(kv.Exact, n/m.opt.Shape.ChunkBytes(1, false), nil); err == nil {
+			e.Release()
+			return
+		}
 	}
-	m.opt.Index.Put(plan.Key{200}, meta.Entry{Kind: plan.User, Tokens: 9, Tier: plan.Host}, 0)
-	synctest.Test(t, func(t *testing.T) {
-		ctx, cancel := context.WithCancel(t.Context())
-		time.AfterFunc(time.Second, cancel)
-		m.Run(ctx)
-	})
-	if n := m.Known(); n != 2 {
-		t.Errorf("the index knows %d entries, and there is one on disk and one in memory", n)
+}
+
+// What had to make room on disk is not taken to be there for ever: a cache knows no more entries than there are.
+func TestACacheForgetsWhatTheDiskDropped(t *testing.T) {
+	m := newMachine(t, 7, nil, "", false)
+	d, err := disk.Open(t.TempDir(), disk.Options{Budget: 1 << 20, Segment: 64 << 10})
+	if err != nil {
+		t.Fatal(err)
 	}
-	if e, ok := m.opt.Index.Lookup(there); !ok || e.Tier != plan.Disk {
-		t.Errorf("of what is on disk it knows %+v, %v", e, ok)
+	m.store.SetDisk(d)
+	const items = 400
+	for i := range items {
+		m.keep(t, plan.Item, m.ItemKey([]int32{int32(i), 2, 3}), 3, nil)
+		if i%50 == 0 {
+			m.toDisk(t)
+		}
+	}
+	m.toDisk(t)
+	st := d.Stats()
+	if n := m.Known(); n != st.Entries || n == 0 || st.Evictions == 0 {
+		t.Errorf("the cache knows %d entries, and on disk are %d after %d evictions", n, st.Entries, st.Evictions)
+	}
+	for i := range items {
+		key := m.ItemKey([]int32{int32(i), 2, 3})
+		e, known := m.store.Lookup(key)
+		if _, there := d.Has(key); there != known || there && e.Tier != plan.Disk {
+			t.Errorf("item %d is on disk: %v, and is known as %+v, %v", i, there, e, known)
+		}
+	}
+	m.close()
+	if err := d.Close(); err != nil {
+		t.Error(err)
 	}
 }
 
@@ -125,7 +157,6 @@ func TestALongUserOnDisk(t *testing.T) {
 	}
 	key := m.UserKey("u", nil)
 	m.store.Publish(plan.User, key, user, e)
-	m.opt.Index.Put(key, meta.Entry{Kind: plan.User, Tokens: int32(len(user)), Tier: plan.Host}, 0)
 	e.Release()
 	m.store.Flush()
 	for n := int(m.opt.Pool.Stats().Total); ; n /= 2 { // it makes room
@@ -134,7 +165,7 @@ func TestALongUserOnDisk(t *testing.T) {
 			break
 		}
 	}
-	if e, ok := m.opt.Index.Lookup(key); !ok || e.Tier != plan.Disk || e.Tokens != kv.MostBelow {
+	if e, ok := m.opt.Store.Lookup(key); !ok || e.Tier != plan.Disk || e.Tokens != kv.MostBelow {
 		t.Errorf("the index knows %+v, %v, of a user of whom %d tokens are on disk", e, ok, kv.MostBelow)
 	}
 	v := m.Generate("u", user)
@@ -188,7 +219,6 @@ func TestAReadOutlivesItsRequest(t *testing.T) {
 		t.Fatal(err)
 	}
 	m.store.Publish(plan.Item, key, nil, block)
-	m.opt.Index.Put(key, meta.Entry{Kind: plan.Item, Tokens: 3, Tier: plan.Host}, 0)
 	block.Release()
 	m.store.Flush()
 	books := m.opt.Pool.Stats()

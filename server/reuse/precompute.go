@@ -46,7 +46,7 @@ func (c *Cache) Precompute(ctx context.Context, do Do, items [][]int32, progress
 	for _, it := range items {
 		looked++
 		keys[0] = c.ItemKey(it)
-		if c.opt.Index.Status(keys, tiers); tiers[0] != plan.Missing {
+		if c.opt.Store.Status(keys, tiers); tiers[0] != plan.Missing {
 			continue
 		}
 		if tokens+len(it) > batchTokens && len(batch) > 0 {
@@ -110,7 +110,7 @@ func (c *Cache) Bytes(tokens int) int64 { return int64(tokens) * c.bytesPerToken
 // Heat returns how often an item is expected to be used, and whether it is cached anywhere.
 func (c *Cache) Heat(item []int32) (uses float64, cached bool) {
 	keys, tiers, out := [1]plan.Key{c.ItemKey(item)}, [1]plan.Tier{plan.Missing}, [1]float32{}
-	c.opt.Index.Items(keys[:], tiers[:], c.opt.Now(), out[:])
-	c.opt.Index.Status(keys[:], tiers[:])
+	c.opt.Store.Uses(keys[:], tiers[:], c.opt.Now(), out[:])
+	c.opt.Store.Status(keys[:], tiers[:])
 	return float64(out[0]), tiers[0] != plan.Missing
 }

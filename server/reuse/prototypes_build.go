@@ -310,8 +310,7 @@ func (b *poolBuild) page(ctx context.Context, p *Prototypes, key plan.Key, first
 	if err := c.opt.Pool.Memory().Write(block, raw); err != nil {
 		return false, fmt.Errorf("reuse: keep a page of prototypes: %w", err)
 	}
-	c.opt.Store.Publish(plan.Item, key, nil, e)
-	c.holds(key, plan.Item)
+	c.opt.Store.PublishFor(c.owner, plan.Item, key, nil, e)
 	if out.Computed++; out.Computed%drainEvery == 0 {
 		// So that nothing is dropped before it was written.
 		if err := c.opt.Store.Written(ctx); err != nil {

@@ -22,13 +22,13 @@ import (
 	"grebe/kv/disk"
 	"grebe/kv/proto"
 	"grebe/kv/proto/rows"
-	"grebe/meta"
 	"grebe/model"
 	"grebe/model/modeltest"
 	_ "grebe/model/qwen"
 	"grebe/plan"
 	"grebe/pool"
 	"grebe/prompt"
+	"grebe/residency"
 	"grebe/schedule"
 )
 
@@ -87,8 +87,7 @@ func newMachine(t *testing.T, seed uint64, preamble []int32, folder string, far 
 	if err != nil {
 		t.Fatal(err)
 	}
-	index, err := meta.New(meta.Options{Users: 100, Items: 1000})
-	if err != nil {
+	if err := store.SetHotness(residency.HotnessConfig{Users: 100, Items: 1000}); err != nil {
 		t.Fatal(err)
 	}
 	closed := sync.OnceFunc(func() {
@@ -101,8 +100,7 @@ func newMachine(t *testing.T, seed uint64, preamble []int32, folder string, far 
 		}
 	})
 	t.Cleanup(closed)
-	c := New(b, Options{Store: store, Pool: memory, Index: index, Load: quiet{}, Shape: m.Shape(),
-		Model: kv.KeyOf(plan.Key{byte(seed)}, nil, "model")})
+	c := New(b, Options{Store: store, Pool: memory, Load: quiet{}, Shape: m.Shape(), Model: kv.KeyOf(plan.Key{byte(seed)}, nil, "model")})
 	return &machine{c, e, store, closed}
 }
 
@@ -262,7 +260,7 @@ func TestUsersWhoComeBackAreKept(t *testing.T) {
 		prototypes = v.Prototypes(r, l.User)
 		cached, _ = v.Cached(l.User)
 		v.End(&l, r)
-		m.opt.Index.Apply(m.opt.Now())
+		m.opt.Store.Count(m.opt.Now())
 		return prototypes, cached
 	}
 	for i, id := range others.Users {

@@ -149,7 +149,7 @@ func (n *randomNode) rankAny() {
 			n.t.Fatalf("%s: %d tokens were cached, %d attached", n.what, res.Cached, taken)
 		}
 		v.End(&l, res)
-		n.opt.Index.Apply(n.opt.Now())
+		n.opt.Store.Count(n.opt.Now())
 	}
 }
 

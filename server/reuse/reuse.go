@@ -29,10 +29,10 @@ import (
 	"grebe/evict"
 	"grebe/internal/record"
 	"grebe/kv"
-	"grebe/meta"
 	"grebe/plan"
 	"grebe/pool"
 	"grebe/prompt"
+	"grebe/residency"
 	"grebe/schedule"
 )
 
@@ -46,7 +46,6 @@ type Load interface {
 type Options struct {
 	Store  *kv.Store
 	Pool   *pool.Pool
-	Index  *meta.Index
 	Load   Load
 	Shape  compute.Shape
 	Policy schedule.Policy // what an automatic choice means
@@ -57,7 +56,7 @@ type Options struct {
 	Shared *Shared
 	// Spare is when changed items are computed again. The caches of a machine share one; nil: there is this one alone.
 	Spare *Spare
-	// Now is the clock of frequencies, for replays faster than life; time since New.
+	// Now is the clock of frequencies, for replays faster than life; time since Share.
 	Now func() time.Duration
 	// Record writes what was asked and what was decided; nil: nothing is recorded.
 	Record *record.Room
@@ -74,11 +73,11 @@ type Cache struct {
 	bytesPerToken    int64
 	costs            schedule.Costs
 	home             plan.Tier // of what is computed
+	owner            uint32    // of the store's entries
 	visits           sync.Pool // of *Visit
 	changed          changed
 	returns          *returns
 	full             atomic.Bool // something had to make room
-	keepsItems       atomic.Bool // an item is or was cached
 	decisions        [2][schedule.NumReasons]atomic.Int64
 	loads            loads
 }
@@ -91,9 +90,11 @@ type shared struct {
 
 // New returns a cache for prompts of b.
 func New(b *prompt.Builder, opt Options) *Cache {
+	if opt.Shared == nil {
+		opt.Shared = Share(opt.Store)
+	}
 	if opt.Now == nil {
-		start := time.Now()
-		opt.Now = func() time.Duration { return time.Since(start) }
+		opt.Now = opt.Shared.now
 	}
 	c := &Cache{opt: opt, prompt: b, returns: &returns{core: schedule.NewReturns(), rec: opt.Record}, question: int32(len(b.Instruction()))}
 	c.loads.init()
@@ -115,17 +116,9 @@ func New(b *prompt.Builder, opt Options) *Cache {
 	c.visits.New = func() any { return &Visit{} }
 	c.home = tierOf(opt.Store.Top())
 	c.costs.Keep = c.home
-	if c.opt.Shared == nil {
-		c.opt.Shared = Share(opt.Store)
-	}
+	c.owner = opt.Store.Owner(opt.Model)
 	c.opt.Shared.join(c)
 	return c
-}
-
-// stored tells the index of an entry below memory.
-func (c *Cache) stored(key plan.Key, kind plan.Kind, tokens int) {
-	c.noteItem(kind)
-	c.opt.Index.Found(key, meta.Entry{Kind: kind, Tokens: int32(tokens), Tier: plan.Disk})
 }
 
 func tierOf(p plan.Tier) plan.Tier {
@@ -135,38 +128,17 @@ func tierOf(p plan.Tier) plan.Tier {
 	return plan.Host
 }
 
-// moved tells the index that an entry came to another place in memory.
-func (c *Cache) moved(key plan.Key, to plan.Tier) {
-	if to != plan.Device {
-		c.opt.Index.Lower(key, tierOf(to))
-		return
-	}
-	if e, ok := c.opt.Index.Lookup(key); ok {
-		e.Tier = plan.Device
-		c.opt.Index.Put(key, e, c.opt.Now())
-	}
-}
-
-// dropped keeps the index right when the store drops an entry: it may still be below memory.
-func (c *Cache) dropped(key plan.Key) {
-	if e, ok := c.opt.Index.Lookup(key); ok && e.Kind == plan.User {
-		c.returns.evicted(meta.Hash(key), c.opt.Now())
+// dropped learns from an entry that left memory.
+func (c *Cache) dropped(key plan.Key, kind plan.Kind) {
+	if kind == plan.User {
+		c.returns.evicted(residency.Hash(key), c.opt.Now())
 	}
 	c.noteFull()
-	if c.opt.Store.Below(key) {
-		c.opt.Index.Lower(key, plan.Disk)
-		if e, ok := c.opt.Index.Lookup(key); ok && e.Kind == plan.User && e.Tokens > kv.MostBelow {
-			e.Tokens = kv.MostBelow
-			c.opt.Index.Put(key, e, c.opt.Now())
-		}
-		return
-	}
-	c.opt.Index.Drop(key)
 }
 
 // forgotten learns from a known prefix that made room.
 func (c *Cache) forgotten(key plan.Key) {
-	c.returns.evicted(meta.Hash(key), c.opt.Now())
+	c.returns.evicted(residency.Hash(key), c.opt.Now())
 	c.noteFull()
 }
 
@@ -240,7 +212,7 @@ func (c *Cache) Begin(r *Request) *Visit {
 	v.user, v.named = c.UserKey(r.UserID, r.User), r.UserID != ""
 	now := c.opt.Now()
 	v.uses = resize(v.uses, len(v.items))
-	c.opt.Index.Items(v.items, v.tiers, now, v.uses)
+	c.opt.Store.Uses(v.items, v.tiers, now, v.uses)
 	in := &v.in
 	*in = schedule.Request{
 		Preamble: int32(len(c.preamble.tokens)), LeadIn: int32(len(c.leadIn.tokens)),
@@ -250,7 +222,7 @@ func (c *Cache) Begin(r *Request) *Visit {
 	}
 	in.SharedCached = c.has(&c.preamble) && c.has(&c.leadIn)
 	own := v.peekUser(in)
-	in.Frequency, in.Coldest = c.opt.Index.User(v.user, now)
+	in.Frequency, in.Coldest = c.opt.Store.Frequency(v.user, now)
 	in.Returns, in.ReturnsKnown = c.returns.expect(in.Frequency), true
 	if in.UserRoom = own > 0 || c.room(len(r.User)); !in.UserRoom {
 		in.Returns *= c.returns.gain(in.Frequency)
@@ -281,7 +253,7 @@ func (v *Visit) peekUser(in *schedule.Request) (own int) {
 			own = known
 		}
 	}
-	e, ok := v.cache.opt.Index.Lookup(v.user)
+	e, ok := v.cache.opt.Store.Lookup(v.user)
 	if ok && v.named && e.Tier == plan.Disk && int(e.Tokens) > cached {
 		in.UserCached[plan.Disk] = min(e.Tokens, in.User) // if the tokens are still the same
 		return 0
@@ -310,7 +282,7 @@ func (v *Visit) begin(c *Cache, user []int32, items [][]int32) {
 		v.lengths = append(v.lengths, int32(len(tokens)))
 	}
 	v.tiers = resize(v.tiers, len(v.items))
-	c.opt.Index.Status(v.items, v.tiers)
+	c.opt.Store.Status(v.items, v.tiers)
 }
 
 func resize[T any](s []T, n int) []T {
@@ -470,34 +442,11 @@ func (v *Visit) fetch(ctx context.Context, key plan.Key) bool {
 	c := v.cache
 	if c.opt.Store.Fetch(ctx, key) == plan.Missing {
 		if ctx.Err() == nil {
-			c.dropped(key)
+			c.noteFull()
 		}
 		return false
 	}
-	kind := plan.Item
-	if v.named && key == v.user {
-		kind = plan.User
-	}
-	c.holds(key, kind)
 	return true
-}
-
-// holds tells the index where an entry is that came to memory just now. The store may have dropped, moved or replaced it
-// before the index knew of it: then the index is told that too.
-func (c *Cache) holds(key plan.Key, kind plan.Kind) {
-	tokens, at := c.opt.Store.Where(key)
-	for range 2 {
-		if tokens == 0 {
-			c.dropped(key)
-			return
-		}
-		c.noteItem(kind)
-		c.opt.Index.Put(key, meta.Entry{Kind: kind, Tokens: int32(tokens), Tier: tierOf(at)}, c.opt.Now())
-		was, before := tokens, at
-		if tokens, at = c.opt.Store.Where(key); tokens == was && at == before {
-			return
-		}
-	}
 }
 
 // shared returns the fixed segments of a layout by index.
@@ -540,7 +489,7 @@ func (v *Visit) attach(segment int, e *kv.Entry, tokens int) {
 // End publishes what the job computed, which is nil when it failed, and gives back what it used.
 func (v *Visit) End(l *prompt.Layout, r *engine.Result) {
 	c, now := v.cache, v.cache.opt.Now()
-	user := meta.Hash(v.user)
+	user := residency.Hash(v.user)
 	if c.opt.Record.On() {
 		c.opt.Record.In("end", [32]byte(v.user), now, r != nil)
 	}
@@ -551,9 +500,9 @@ func (v *Visit) End(l *prompt.Layout, r *engine.Result) {
 	case v.Decision.Reuse && v.Decision.Order == plan.UserFirst:
 		c.returns.kept(user, v.in.Returns)
 	}
-	c.opt.Index.NoteUser(v.user, now, v.hit)
+	c.opt.Store.NoteUser(v.user, now, v.hit)
 	if v.Decision.Reuse { // in either order: otherwise a cold server would never learn that items return
-		c.opt.Index.NoteItems(v.items, now)
+		c.opt.Store.NoteItems(v.items, now)
 	}
 	v.finish(l, r)
 }
@@ -584,8 +533,7 @@ func (v *Visit) publish(l *prompt.Layout, r *engine.Result) {
 		case kind == plan.User && !v.named:
 			c.opt.Store.Insert(c.userSpace, tokens, e)
 		default:
-			c.opt.Store.Publish(kind, key, tokens, e)
-			c.holds(key, kind)
+			c.opt.Store.PublishFor(c.owner, kind, key, tokens, e)
 		}
 		e.Release()
 	}
@@ -620,33 +568,16 @@ func (c *Cache) DropItem(items ...[]int32) error {
 // applyEvery is how often noted accesses are counted.
 const applyEvery = 200 * time.Millisecond
 
-// looked is how many entries of the index are looked at as often as that: some thousands a second, which is more than
-// are written to a disk.
-const looked = 512
-
-// lookBelow has the index forget entries that had to make room on disk. Otherwise it would know of all that ever was there.
-func (c *Cache) lookBelow(keys []plan.Key) []plan.Key {
-	keys = c.opt.Index.Sample(keys[:0], looked)
-	for _, key := range keys {
-		if !c.opt.Store.Below(key) {
-			c.opt.Index.DropDisk(key)
-		}
-	}
-	return keys
-}
-
 // Run counts noted accesses in the background until ctx ends, and then settles the cache.
 func (c *Cache) Run(ctx context.Context) error {
 	tick := time.NewTicker(applyEvery)
 	defer tick.Stop()
-	var below []plan.Key
 	for {
 		select {
 		case <-ctx.Done():
 			return c.Settle()
 		case <-tick.C:
-			c.opt.Index.Apply(c.opt.Now())
-			below = c.lookBelow(below)
+			c.opt.Store.Count(c.opt.Now())
 		}
 	}
 }
@@ -672,8 +603,8 @@ func (c *Cache) Stats(kind plan.Kind, at ...plan.Tier) kv.Stats {
 // Books are the books of the pool that entries live in.
 func (c *Cache) Books() pool.Stats { return c.opt.Pool.Stats() }
 
-// Known returns the number of entries that the index knows.
-func (c *Cache) Known() int { return c.opt.Index.Len() }
+// Known returns the number of entries of the cache's, in memory or below it.
+func (c *Cache) Known() int { return c.opt.Store.Owned(c.owner) }
 
 // Forecasts says how the predictions that eviction uses did.
 func (c *Cache) Forecasts() kv.Forecasts { return c.opt.Store.Forecasts() }

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 	"sync"
+	"time"
 
 	"grebe/kv"
 	"grebe/plan"
@@ -14,44 +15,34 @@ import (
 // Shared has the caches of several checkpoints of one model keep their entries in one store, each under keys that
 // its own weights are part of: none finds what another one keeps. What the store tells goes to all of them.
 type Shared struct {
+	now    func() time.Duration // clock of frequencies
 	mu     sync.RWMutex
 	caches []*Cache
 }
 
 // Share returns what the caches over a store have in common. It MUST be called once, before the store is used.
 func Share(store *kv.Store) *Shared {
-	s := &Shared{}
-	store.OnDrop(func(key plan.Key) { s.each(func(c *Cache, _ bool) { c.dropped(key) }) })
-	store.OnForget(func(key plan.Key) { s.each(func(c *Cache, _ bool) { c.forgotten(key) }) })
-	store.OnMove(func(key plan.Key, to plan.Tier) { s.each(func(c *Cache, _ bool) { c.moved(key, to) }) })
-	store.OnStore(func(key plan.Key, kind plan.Kind, tokens int) {
-		s.each(func(c *Cache, alone bool) {
-			if _, known := c.opt.Index.Lookup(key); known || alone {
-				c.stored(key, kind, tokens)
-			}
-		})
-	})
+	start := time.Now()
+	s := &Shared{now: func() time.Duration { return time.Since(start) }}
+	store.OnDrop(func(key plan.Key, kind plan.Kind) { s.each(func(c *Cache) { c.dropped(key, kind) }) })
+	store.OnForget(func(key plan.Key) { s.each(func(c *Cache) { c.forgotten(key) }) })
 	return s
 }
 
-// each calls f with every cache, and whether it is the only one.
-func (s *Shared) each(f func(c *Cache, alone bool)) {
+// each calls f with every cache.
+func (s *Shared) each(f func(c *Cache)) {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
 	for _, c := range s.caches {
-		f(c, len(s.caches) == 1)
+		f(c)
 	}
 }
 
-// join adds a cache. The first one's is what lies below memory.
+// join adds a cache.
 func (s *Shared) join(c *Cache) {
 	s.mu.Lock()
+	defer s.mu.Unlock()
 	s.caches = append(s.caches, c)
-	first := len(s.caches) == 1
-	s.mu.Unlock()
-	if first {
-		c.opt.Store.RangeBelow(c.stored)
-	}
 }
 
 // clearAtOnce is how many entries are deleted between looks at the context. On a slow disk each may take milliseconds.
@@ -61,7 +52,7 @@ const clearAtOnce = 64
 // nothing any more. The cache MUST NOT be in use, nor be used after.
 func (c *Cache) Clear(ctx context.Context) error {
 	settled := c.Settle()
-	keys := c.opt.Index.Keys()
+	keys := c.opt.Store.Keys(c.owner)
 	var failed error
 	for len(keys) > 0 && ctx.Err() == nil {
 		n := min(clearAtOnce, len(keys))
@@ -88,7 +79,7 @@ func (c *Cache) Leave() error {
 // userKeys returns the keys of some users in all caches: in those too that are being cleared.
 func (s *Shared) userKeys(ids []string) []plan.Key {
 	var keys []plan.Key
-	s.each(func(c *Cache, _ bool) {
+	s.each(func(c *Cache) {
 		for _, id := range ids {
 			if key := c.UserKey(id, nil); len(s.caches) == 1 || !slices.Contains(keys, key) {
 				keys = append(keys, key)

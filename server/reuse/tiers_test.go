@@ -44,7 +44,7 @@ func (m *machine) visitOf(t *testing.T, r *Request) (logits []float32, sources [
 	}
 	device, disk = v.Device, v.Disk
 	v.End(&l, res)
-	m.opt.Index.Apply(m.opt.Now())
+	m.opt.Store.Count(m.opt.Now())
 	return res.Logits[0], sources, device, disk
 }
 

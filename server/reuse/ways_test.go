@@ -18,9 +18,9 @@ import (
 	"grebe/engine"
 	"grebe/internal/record"
 	"grebe/kv"
-	"grebe/meta"
 	"grebe/plan"
 	"grebe/prompt"
+	"grebe/residency"
 	"grebe/schedule"
 )
 
@@ -32,12 +32,8 @@ func (m *machine) led(t *testing.T, preamble, leadIn []int32) *machine {
 	if err != nil {
 		t.Fatal(err)
 	}
-	index, err := meta.New(meta.Options{Users: 100, Items: 1000})
-	if err != nil {
-		t.Fatal(err)
-	}
 	opt := m.opt
-	opt.Index, opt.Model, opt.Load, opt.Policy = index, kv.KeyOf(opt.Model, nil, "led"), linear{}, schedule.Predicted
+	opt.Model, opt.Load, opt.Policy = kv.KeyOf(opt.Model, nil, "led"), linear{}, schedule.Predicted
 	return &machine{New(b, opt), m.engine, m.store, m.close}
 }
 
@@ -72,7 +68,7 @@ func (m *machine) rank(t *testing.T, r *Request) (logits []float32, cached []int
 		t.Errorf("%d tokens were cached, %v by segment", res.Cached, cached)
 	}
 	v.End(&l, res)
-	m.opt.Index.Apply(m.opt.Now())
+	m.opt.Store.Count(m.opt.Now())
 	return res.Logits[0], cached, l
 }
 
@@ -308,7 +304,7 @@ func (m *machine) blended(t *testing.T, r *Request, how *Blend) (*engine.Result,
 		t.Errorf("%d tokens reused and %d computed, of %d: %+v", a.Reused(), a.Computed, total, a)
 	}
 	v.End(&l, res)
-	m.opt.Index.Apply(m.opt.Now())
+	m.opt.Store.Count(m.opt.Now())
 	return res, a, v, l
 }
 
@@ -607,46 +603,25 @@ func TestKVThatCannotBeMoved(t *testing.T) {
 	}
 }
 
-// The index follows entries from place to place: up to the device, down to the host, below memory and away.
-func TestTheIndexFollowsMoves(t *testing.T) {
+// Users and known prefixes that make room tell how long entries survive; items do not.
+func TestEvictionsAreLearntFrom(t *testing.T) {
 	m := newMachine(t, 7, nil, "", false)
-	key := m.ItemKey([]int32{1, 2})
-	tier := func() plan.Tier {
-		tiers := make([]plan.Tier, 1)
-		m.opt.Index.Status([]plan.Key{key}, tiers)
-		return tiers[0]
-	}
-	m.moved(key, plan.Device) // nobody knows it
-	if got := tier(); got != plan.Missing {
-		t.Errorf("an entry that nobody knows is at %v", got)
-	}
-	m.stored(key, plan.Item, 2)
-	if got := tier(); got != plan.Disk || !m.keepsItems.Load() {
-		t.Errorf("an entry below memory is at %v", got)
-	}
-	m.moved(key, plan.Device)
-	if got := tier(); got != plan.Device {
-		t.Errorf("an entry on the device is at %v", got)
-	}
-	m.moved(key, plan.Host)
-	if got := tier(); got != plan.Host {
-		t.Errorf("an entry on the host is at %v", got)
-	}
-	m.dropped(key)
-	if got := tier(); got != plan.Missing {
-		t.Errorf("an entry that was dropped is at %v", got)
-	}
+	key := m.UserKey("u", nil)
 	if tierOf(plan.Device) != plan.Device || tierOf(plan.Host) != plan.Host || tierOf(plan.Missing) != plan.Host {
 		t.Error("tiers of places")
 	}
-	m.returns.note(meta.Hash(key), 0, 0)
+	m.returns.note(residency.Hash(key), 0, 0)
 	m.opt.Now = func() time.Duration { return 77 }
+	m.dropped(key, plan.Item)
 	m.forgotten(key)
+	m.opt.Now = func() time.Duration { return 77 + 160 }
+	m.dropped(key, plan.User)
 	want := schedule.NewReturns()
-	want.Came(meta.Hash(key), 0, 0)
-	want.Evicted(meta.Hash(key), 77)
+	want.Came(residency.Hash(key), 0, 0)
+	want.Evicted(residency.Hash(key), 77)
+	want.Evicted(residency.Hash(key), 77+160)
 	if !reflect.DeepEqual(m.returns.core, want) {
-		t.Error("a known prefix that made room did not survive 77")
+		t.Error("a known prefix and a user that made room did not survive 77 and 237")
 	}
 }
 
@@ -704,7 +679,7 @@ func TestReuseCallsWaitForTheirLocks(t *testing.T) {
 		"gain":     {r.mu.Lock, r.mu.Unlock, func() { r.gain(1) }},
 		"kept":     {r.mu.Lock, r.mu.Unlock, func() { r.kept(1, 1) }},
 		"hit":      {r.mu.Lock, r.mu.Unlock, func() { r.hit(1) }},
-		"each":     {s.mu.Lock, s.mu.Unlock, func() { s.each(func(*Cache, bool) {}) }},
+		"each":     {s.mu.Lock, s.mu.Unlock, func() { s.each(func(*Cache) {}) }},
 		"userKeys": {s.mu.Lock, s.mu.Unlock, func() { s.userKeys(nil) }},
 		"add":      {l.mu.Lock, l.mu.Unlock, func() { l.add(plan.Key{1}, nil) }},
 		"remove":   {l.mu.Lock, l.mu.Unlock, func() { l.remove(plan.Key{1}) }},

@@ -1,4 +1,4 @@
-package meta
+package residency
 
 import (
 	"container/heap"

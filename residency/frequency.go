@@ -1,4 +1,4 @@
-package schedule
+package residency
 
 import (
 	"errors"
@@ -32,11 +32,11 @@ func DefaultFrequency(users int) FrequencyConfig {
 func (c FrequencyConfig) Validate() error {
 	switch {
 	case c.Users < 1:
-		return fmt.Errorf("schedule: frequency table for %d users", c.Users)
+		return fmt.Errorf("residency: frequency table for %d users", c.Users)
 	case c.Window < ring-1:
-		return fmt.Errorf("schedule: frequency window %v is too short", c.Window)
+		return fmt.Errorf("residency: frequency window %v is too short", c.Window)
 	case !(c.HitDecay >= 0 && c.HitDecay < 1):
-		return fmt.Errorf("schedule: hit decay %v is not in [0, 1)", c.HitDecay)
+		return fmt.Errorf("residency: hit decay %v is not in [0, 1)", c.HitDecay)
 	}
 	return nil
 }
@@ -85,7 +85,7 @@ func NewFrequency(c FrequencyConfig) (*Frequency, error) {
 	slots := c.Users + (c.Users+3)/4
 	buckets := max(2, (slots+ways-1)/ways)
 	if uint64(buckets) > 1<<32 {
-		return nil, errors.New("schedule: frequency table is too large")
+		return nil, errors.New("residency: frequency table is too large")
 	}
 	return &Frequency{
 		keys:  make([]uint64, buckets*ways),

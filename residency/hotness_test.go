@@ -1,46 +1,23 @@
-package meta
+package residency
 
 import (
-	"fmt"
+	"crypto/sha256"
 	"math/rand/v2"
 	"testing"
 	"time"
 
-	"grebe/kv"
 	"grebe/plan"
 )
 
-func key(i int) plan.Key { return kv.KeyOf(plan.Key{}, nil, fmt.Sprint(i)) }
+func key(i int) plan.Key { return sha256.Sum256([]byte{byte(i), byte(i >> 8)}) }
 
-func newIndex(t testing.TB, opt Options) *Index {
+func newHotness(t testing.TB, c HotnessConfig) *Hotness {
 	t.Helper()
-	x, err := New(opt)
+	h, err := NewHotness(c)
 	if err != nil {
 		t.Fatal(err)
 	}
-	return x
-}
-
-func TestStatusFollowsPutAndDrop(t *testing.T) {
-	x := newIndex(t, Options{Users: 100, Items: 100})
-	keys := []plan.Key{key(0), key(1), key(2)}
-	x.Put(keys[1], Entry{Kind: plan.Item, Tokens: 10, Tier: plan.Host}, 0)
-	x.Put(keys[2], Entry{Kind: plan.Item, Tokens: 10, Tier: plan.Disk}, 0)
-	tiers := make([]plan.Tier, 3)
-	for _, want := range [][]plan.Tier{
-		{plan.Missing, plan.Host, plan.Disk},
-		{plan.Missing, plan.Missing, plan.Disk},
-	} {
-		x.Status(keys, tiers)
-		if fmt.Sprint(tiers) != fmt.Sprint(want) {
-			t.Errorf("got %v, want %v", tiers, want)
-		}
-		x.Drop(keys[1])
-		x.Drop(keys[0]) // never there
-	}
-	if n := x.Len(); n != 1 {
-		t.Errorf("%d entries, want 1", n)
-	}
+	return h
 }
 
 // The coldest cached user is the one that a scan over all of them finds, once the background has
@@ -48,7 +25,7 @@ func TestStatusFollowsPutAndDrop(t *testing.T) {
 func TestColdestCachedUser(t *testing.T) {
 	const users = 60
 	window := 100 * time.Second
-	x := newIndex(t, Options{Users: 1000, Items: 10, Window: window})
+	x := newHotness(t, HotnessConfig{Users: 1000, Items: 10, Window: window})
 	r := rand.New(rand.NewPCG(1, 2))
 	cached := map[int]bool{}
 	now := time.Duration(0)
@@ -59,11 +36,12 @@ func TestColdestCachedUser(t *testing.T) {
 		case 0:
 			x.NoteUser(key(u), now, false)
 		case 1:
-			x.Put(key(u), Entry{Kind: plan.User, Tier: plan.Host}, now)
+			x.now = now
+			x.Hold(key(u))
 			cached[u] = true
 		case 2:
 			if r.IntN(3) == 0 {
-				x.Drop(key(u))
+				x.Leave(key(u))
 				delete(cached, u)
 			}
 		}
@@ -86,7 +64,7 @@ func TestColdestCachedUser(t *testing.T) {
 }
 
 func TestAccessesAreCountedLater(t *testing.T) {
-	x := newIndex(t, Options{Users: 100, Items: 100, Buffer: 4})
+	x := newHotness(t, HotnessConfig{Users: 100, Items: 100, Buffer: 4})
 	frequency := func() float64 { f, _ := x.User(key(1), time.Second); return f }
 	x.NoteUser(key(1), time.Second, false)
 	if f := frequency(); f != 0 {
@@ -118,15 +96,14 @@ func TestAccessesAreCountedLater(t *testing.T) {
 }
 
 func TestNothingAllocates(t *testing.T) {
-	x := newIndex(t, Options{Users: 1000, Items: 1000})
+	x := newHotness(t, HotnessConfig{Users: 1000, Items: 1000})
 	keys := make([]plan.Key, 100)
 	for i := range keys {
 		keys[i] = key(i)
-		x.Put(keys[i], Entry{Kind: plan.Kind(1 + i%2), Tier: plan.Host}, 0)
+		x.Hold(keys[i])
 	}
 	tiers, uses := make([]plan.Tier, 100), make([]float32, 100)
 	n := testing.AllocsPerRun(100, func() {
-		x.Status(keys, tiers)
 		x.Items(keys, tiers, 1, uses)
 		x.User(keys[1], 1)
 		x.NoteUser(keys[1], 1, true)

@@ -1,4 +1,4 @@
-package schedule
+package residency
 
 import (
 	"math"
@@ -30,8 +30,8 @@ func newFrequency(t testing.TB, c FrequencyConfig) *Frequency {
 	return f
 }
 
-// hash spreads small numbers as the ids of users would be.
-func hash(n uint64) uint64 {
+// spread spreads small numbers as the ids of users would be.
+func spread(n uint64) uint64 {
 	n = (n ^ n>>31) * 0x7fb5d329728ea185
 	n = (n ^ n>>27) * 0x81dadef4bc2dd44d
 	return n ^ n>>33
@@ -48,11 +48,11 @@ func TestFrequencyAgainstExactCounts(t *testing.T) {
 		worst := 0.0
 		for range 4000 {
 			now += time.Duration(rng.ExpFloat64() * float64(20*time.Millisecond))
-			key := hash(zipf.Uint64())
+			key := spread(zipf.Uint64())
 			f.Observe(key, now)
 			truth[key] = append(truth[key], now)
 
-			asked := hash(zipf.Uint64())
+			asked := spread(zipf.Uint64())
 			sub := window / 7
 			oldest := now/sub*sub - window // start of the sub-window that the tail cuts
 			slack := truth.between(asked, oldest-1, oldest+sub-1)
@@ -75,7 +75,7 @@ func TestFrequencyOutOfOrder(t *testing.T) {
 	ordered, shuffled := newFrequency(t, c), newFrequency(t, c)
 	var batch []Access
 	for i := range 2000 {
-		batch = append(batch, Access{Key: hash(uint64(rng.IntN(50))), At: time.Duration(i) * 10 * time.Millisecond})
+		batch = append(batch, Access{Key: spread(uint64(rng.IntN(50))), At: time.Duration(i) * 10 * time.Millisecond})
 	}
 	ordered.ObserveBatch(batch)
 	for part := range slices.Chunk(batch, 200) { // two seconds of seven
@@ -83,7 +83,7 @@ func TestFrequencyOutOfOrder(t *testing.T) {
 		shuffled.ObserveBatch(part)
 	}
 	for key := range uint64(50) {
-		a, b := ordered.Estimate(hash(key), 20*time.Second), shuffled.Estimate(hash(key), 20*time.Second)
+		a, b := ordered.Estimate(spread(key), 20*time.Second), shuffled.Estimate(spread(key), 20*time.Second)
 		if a != b {
 			t.Errorf("user %d: %v in order, %v shuffled", key, a, b)
 		}
@@ -124,10 +124,10 @@ func TestHitDecays(t *testing.T) {
 	f := newFrequency(t, FrequencyConfig{Users: 100, Window: 7 * time.Second, HitDecay: 1. / 8})
 	for n := range uint64(40) {
 		for range n {
-			f.ObserveBatch([]Access{{Key: hash(n), At: time.Second, Hit: true}})
+			f.ObserveBatch([]Access{{Key: spread(n), At: time.Second, Hit: true}})
 		}
 		want := 8 * (1 - math.Pow(7./8, float64(n)))
-		if got := f.Estimate(hash(n), time.Second); math.Abs(got-want) > 1e-3 {
+		if got := f.Estimate(spread(n), time.Second); math.Abs(got-want) > 1e-3 {
 			t.Errorf("after %d hits the estimate is %v, want %v", n, got, want)
 		}
 	}
@@ -142,10 +142,10 @@ func TestFrequencyUnderPressure(t *testing.T) {
 	for range 40_000 {
 		n := zipf.Uint64()
 		counts[n]++
-		f.Observe(hash(n), time.Second)
+		f.Observe(spread(n), time.Second)
 	}
 	for n, want := range counts {
-		got := f.Estimate(hash(n), time.Second)
+		got := f.Estimate(spread(n), time.Second)
 		if got > want {
 			t.Errorf("user %d is counted %v times, asked %v times", n, got, want)
 		}
@@ -163,11 +163,11 @@ func TestFrequencyHoldsItsUsers(t *testing.T) {
 	const users = 200_000
 	f := newFrequency(t, DefaultFrequency(users))
 	for n := range uint64(users) {
-		f.Observe(hash(n), time.Second)
+		f.Observe(spread(n), time.Second)
 	}
 	lost := 0
 	for n := range uint64(users) {
-		if f.Estimate(hash(n), time.Second) != 1 {
+		if f.Estimate(spread(n), time.Second) != 1 {
 			lost++
 		}
 	}
@@ -195,10 +195,10 @@ func TestFrequencyDoesNotAllocate(t *testing.T) {
 	if got := testing.AllocsPerRun(1000, func() {
 		for i := range batch {
 			n++
-			batch[i] = Access{Key: hash(n), At: time.Duration(n) * time.Millisecond, Hit: n%2 == 0}
+			batch[i] = Access{Key: spread(n), At: time.Duration(n) * time.Millisecond, Hit: n%2 == 0}
 		}
 		f.ObserveBatch(batch)
-		f.Estimate(hash(n), time.Duration(n))
+		f.Estimate(spread(n), time.Duration(n))
 	}); got != 0 {
 		t.Errorf("%v allocations per batch", got)
 	}
@@ -218,20 +218,20 @@ func TestFrequencyConfigIsChecked(t *testing.T) {
 func BenchmarkFrequency(b *testing.B) {
 	f := newFrequency(b, DefaultFrequency(1_000_000))
 	for n := range uint64(1_000_000) {
-		f.Observe(hash(n), time.Duration(n))
+		f.Observe(spread(n), time.Duration(n))
 	}
 	b.Run("estimate", func(b *testing.B) {
 		n := uint64(0)
 		for b.Loop() {
 			n++
-			f.Estimate(hash(n%1_000_000), time.Second)
+			f.Estimate(spread(n%1_000_000), time.Second)
 		}
 	})
 	b.Run("observe", func(b *testing.B) {
 		n := uint64(0)
 		for b.Loop() {
 			n++
-			f.Observe(hash(n%2_000_000), time.Second)
+			f.Observe(spread(n%2_000_000), time.Second)
 		}
 	})
 }

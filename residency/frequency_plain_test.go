@@ -1,4 +1,4 @@
-package schedule
+package residency
 
 import (
 	"math"
@@ -121,5 +121,19 @@ func TestPlacesOfAFrequency(t *testing.T) {
 		if err := (FrequencyConfig{Users: 1, Window: window}).Validate(); (err == nil) != ok {
 			t.Errorf("a window of %d ns: %v", window, err)
 		}
+	}
+}
+
+// A key is counted once, however often it is seen.
+func TestFrequencyCountsKeys(t *testing.T) {
+	f, err := NewFrequency(DefaultFrequency(100))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for range 3 {
+		f.ObserveBatch([]Access{{Key: 1}, {Key: 2}, {Key: 1}, {Key: 3}})
+	}
+	if n := f.Len(); n != 3 {
+		t.Errorf("%d keys are known, want 3", n)
 	}
 }

@@ -1,0 +1,161 @@
+package residency
+
+import (
+	"fmt"
+	"time"
+
+	"grebe/plan"
+)
+
+// HotnessConfig sizes a Hotness. Zero means the default.
+type HotnessConfig struct {
+	Users  int           // users whose frequency is followed; 1 << 20
+	Items  int           // items likewise; 1 << 18
+	Window time.Duration // of frequencies; that of DefaultFrequency
+	Buffer int           // accesses noted before they must be counted; 65536
+}
+
+// Hotness estimates how often users and items are asked for, and who is the coldest of the users that are cached
+// (BAT-3). Accesses are noted in a bounded buffer and counted later, off the request's path. Times are durations
+// since one epoch.
+type Hotness struct {
+	config  HotnessConfig
+	users   *Frequency
+	items   *Frequency
+	coldest coldest // users on the level where the device computes
+	noted   []access
+	from    int           // noted accesses before this one are counted
+	now     time.Duration // the last time that was told
+}
+
+type access struct {
+	key  uint64
+	at   time.Duration
+	hit  bool
+	item bool
+}
+
+// NewHotness allocates the whole tables.
+func NewHotness(c HotnessConfig) (*Hotness, error) {
+	if c.Users == 0 {
+		c.Users = 1 << 20
+	}
+	if c.Items == 0 {
+		c.Items = 1 << 18
+	}
+	if c.Buffer == 0 {
+		c.Buffer = 1 << 16
+	}
+	h := &Hotness{config: c, coldest: newColdest(), noted: make([]access, 0, c.Buffer)}
+	var err error
+	if h.users, err = frequency(c.Users, c.Window); err != nil {
+		return nil, err
+	}
+	if h.items, err = frequency(c.Items, c.Window); err != nil {
+		return nil, err
+	}
+	return h, nil
+}
+
+func frequency(n int, window time.Duration) (*Frequency, error) {
+	cfg := DefaultFrequency(n)
+	if window > 0 {
+		cfg.Window = window
+	}
+	f, err := NewFrequency(cfg)
+	if err != nil {
+		return nil, fmt.Errorf("residency: %w", err)
+	}
+	return f, nil
+}
+
+// Config returns the sizes.
+func (h *Hotness) Config() HotnessConfig { return h.config }
+
+// Hold tells that a user is cached. Its frequency is that of the last time that was told.
+func (h *Hotness) Hold(user plan.Key) { h.coldest.set(user, h.users.Estimate(Hash(user), h.now)) }
+
+// Leave tells that a user is not cached any more.
+func (h *Hotness) Leave(user plan.Key) { h.coldest.remove(user) }
+
+// User returns a user's frequency, and the lowest one among cached users.
+func (h *Hotness) User(user plan.Key, now time.Duration) (frequency, coldest float64) {
+	h.now = now
+	// Frequencies fall by themselves as the window slides: look at the coldest again, a few times.
+	for range 4 {
+		k, stored, ok := h.coldest.first()
+		if !ok {
+			break
+		}
+		coldest = h.users.Estimate(Hash(k), now)
+		if coldest >= stored {
+			break
+		}
+		h.coldest.set(k, coldest)
+	}
+	return h.users.Estimate(Hash(user), now), coldest
+}
+
+// Items sets out[i] to the expected uses of keys[i] where tiers[i] is Missing.
+func (h *Hotness) Items(keys []plan.Key, tiers []plan.Tier, now time.Duration, out []float32) {
+	h.now = now
+	for i := range keys {
+		out[i] = 0
+		if tiers[i] == plan.Missing {
+			out[i] = float32(h.items.Estimate(Hash(keys[i]), now))
+		}
+	}
+}
+
+// NoteUser notes a request of a user, to be counted later. Hit says that the user's entry served it.
+func (h *Hotness) NoteUser(user plan.Key, now time.Duration, hit bool) {
+	h.now = now
+	h.note(access{key: Hash(user), at: now, hit: hit})
+}
+
+// NoteItems notes a request that had these items as candidates, to be counted later. It counts in either prefix
+// order: the count is how often the items' KV could have been used.
+func (h *Hotness) NoteItems(items []plan.Key, now time.Duration) {
+	h.now = now
+	for i := range items {
+		h.note(access{key: Hash(items[i]), at: now, item: true})
+	}
+}
+
+func (h *Hotness) note(a access) {
+	if len(h.noted) == cap(h.noted) {
+		for h.Apply(a.at) {
+		}
+	}
+	h.noted = append(h.noted, a)
+}
+
+const (
+	// countedAtOnce is how many accesses one Apply counts.
+	countedAtOnce = 4096
+	// refreshed is how many cached users the last of these looks at again.
+	refreshed = 256
+)
+
+// Apply counts some of the accesses that were noted, and reports whether there are more. When there are none it looks
+// again at some of the cached users, whose frequencies fall as time passes.
+func (h *Hotness) Apply(now time.Duration) (more bool) {
+	h.now = now
+	to := min(len(h.noted), h.from+countedAtOnce)
+	for _, a := range h.noted[h.from:to] {
+		f := h.users
+		if a.item {
+			f = h.items
+		}
+		if a.hit {
+			f.Hit(a.key)
+		}
+		f.Observe(a.key, a.at)
+	}
+	if h.from = to; to < len(h.noted) {
+		return true
+	}
+	h.noted, h.from = h.noted[:0], 0
+	h.coldest.refresh(refreshed, func(k plan.Key) float64 { return h.users.Estimate(Hash(k), now) })
+	return false
+}
