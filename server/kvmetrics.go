@@ -77,17 +77,17 @@ func (m *cacheMetrics) Collect(out chan<- prometheus.Metric) {
 			name = kind.String()
 		}
 		var evicted, lowered float64
-		for place, tier := range map[plan.Tier]string{plan.Device: "device", plan.Host: "host"} {
+		for _, tier := range []plan.Tier{plan.Device, plan.Host} {
 			var entries, bytes float64
 			for _, c := range caches {
-				s := c.Stats(kind, place)
+				s := c.Stats(kind, tier)
 				entries += float64(s.Entries)
 				bytes += float64(s.Bytes)
 				evicted += float64(s.Evicted)
 				lowered += float64(s.Lowered)
 			}
-			gauge(m.entries, entries, name, tier)
-			gauge(m.bytes, bytes, name, tier)
+			gauge(m.entries, entries, name, tier.String())
+			gauge(m.bytes, bytes, name, tier.String())
 		}
 		counter(m.evictions, evicted, name, "room")
 		counter(m.evictions, lowered, name, "lowered")
@@ -120,9 +120,9 @@ func (m *cacheMetrics) Collect(out chan<- prometheus.Metric) {
 		bytes += float64(s.LiveBytes)
 		damaged += float64(s.ChecksumFailures + s.TornRecords)
 	}
-	gauge(m.entries, entries, "all", "disk")
-	gauge(m.bytes, bytes, "all", "disk")
-	counter(m.damaged, damaged, "disk")
+	gauge(m.entries, entries, "all", plan.Disk.String())
+	gauge(m.bytes, bytes, "all", plan.Disk.String())
+	counter(m.damaged, damaged, plan.Disk.String())
 }
 
 // collectFloor reports where eviction stands against LRU, of the models whose policy keeps account of it.

@@ -10,6 +10,7 @@ import (
 	grebev1 "grebe/api/grebe/v1"
 	"grebe/engine"
 	"grebe/internal/offheap"
+	"grebe/plan"
 	"grebe/server/generate"
 )
 
@@ -105,9 +106,9 @@ func (m *metrics) ran(r *engine.Result) {
 // beside the prompt, for others, is not among them.
 func (m *metrics) prompted(op string, computed int, by *grebev1.Sources) {
 	m.tokens.WithLabelValues(op, "computed").Add(float64(computed))
-	m.tokens.WithLabelValues(op, "device").Add(float64(by.Device))
-	m.tokens.WithLabelValues(op, "host").Add(float64(by.Host))
-	m.tokens.WithLabelValues(op, "disk").Add(float64(by.Disk))
+	m.tokens.WithLabelValues(op, plan.Device.String()).Add(float64(by.Device))
+	m.tokens.WithLabelValues(op, plan.Host.String()).Add(float64(by.Host))
+	m.tokens.WithLabelValues(op, plan.Disk.String()).Add(float64(by.Disk))
 	if by.Prototype > 0 {
 		m.tokens.WithLabelValues(op, "prototype").Add(float64(by.Prototype))
 	}

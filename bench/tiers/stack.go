@@ -202,7 +202,7 @@ func (o *Options) scratch(ctx context.Context, dir, name string, layers, bytes i
 	defer os.RemoveAll(kept)
 	for _, tier := range Tiers {
 		near, far, folder := deviceRoom, most+2*deviceRoom, kept
-		if tier == "device" {
+		if tier == plan.Device {
 			near, far, folder = most+deviceRoom, 0, ""
 		}
 		end, err := s.serve(o, near, far, folder)
@@ -221,9 +221,9 @@ func (o *Options) scratch(ctx context.Context, dir, name string, layers, bytes i
 }
 
 // tier checks one tier of a stack that serves. The disk's was written by the host's.
-func (o *Options) tier(ctx context.Context, s *stack, tier string, want map[int][]float32) ([]Cell, error) {
+func (o *Options) tier(ctx context.Context, s *stack, tier plan.Tier, want map[int][]float32) ([]Cell, error) {
 	most := slices.Max(o.Items)
-	if tier == "disk" {
+	if tier == plan.Disk {
 		for i := range most {
 			if s.store.Fetch(ctx, key(i)) == plan.Missing {
 				return nil, fmt.Errorf("item %d is not on the disk", i)
@@ -238,10 +238,10 @@ func (o *Options) tier(ctx context.Context, s *stack, tier string, want map[int]
 		if err != nil {
 			return cells, fmt.Errorf("%d items: %w", n, err)
 		}
-		if least := n - deviceRoom; tier != "device" && host < least {
+		if least := n - deviceRoom; tier != plan.Device && host < least {
 			return cells, fmt.Errorf("%d of %d items are in the host's memory, want at least %d", host, n, least)
 		}
-		c := Cell{Items: n, Tier: tier, Host: host}
+		c := Cell{Items: n, Tier: tier.String(), Host: host}
 		c.Off, c.Spread = compare(got, want[n])
 		c.Pass = c.Off <= o.Limit*c.Spread
 		cells = append(cells, c)

@@ -24,6 +24,7 @@ import (
 	_ "grebe/model/llama" // so that models of its architectures open
 	"grebe/model/modeltest"
 	_ "grebe/model/qwen"
+	"grebe/plan"
 )
 
 // Options says what to check. Zero means the default.
@@ -47,7 +48,7 @@ const DefaultLimit = 8.0 / 256
 var Families = []string{"qwen2", "qwen3", "llama", "hstu", "qwen3-fp8"}
 
 // Tiers are where KV lies.
-var Tiers = []string{"device", "host", "disk"}
+var Tiers = []plan.Tier{plan.Device, plan.Host, plan.Disk}
 
 // Cell is one check.
 type Cell struct {

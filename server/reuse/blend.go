@@ -51,13 +51,13 @@ func (b *Blend) DropUser(id string) error {
 type Blended struct {
 	*Visit
 	parts   []engine.Part
-	from    []string // where each part is: device, host, disk, prototype
-	missing []wanted // what lies on disk
-	load    *load    // brings that; nil: there is nothing
-	disk    int      // tokens of prefixes that came from below memory
-	device  int      // tokens of prefixes that were in the device's memory
-	fill    []int    // items whose blocks are made beside the prompt
-	filled  int      // the first of their segments in the job's plan
+	from    []plan.Tier // where each part was; Missing: it is of prototypes
+	missing []wanted    // what lies on disk
+	load    *load       // brings that; nil: there is nothing
+	disk    int         // tokens of prefixes that came from below memory
+	device  int         // tokens of prefixes that were in the device's memory
+	fill    []int       // items whose blocks are made beside the prompt
+	filled  int         // the first of their segments in the job's plan
 	job     *engine.Job
 	matches Matches
 	first   int // part that is a prototype
@@ -131,7 +131,7 @@ func (v *Blended) findBlocks(l *prompt.Layout) {
 			}
 			if v.tiers[i] == plan.Disk || v.cache.opt.Store.Below(v.items[i]) { // or it went there just now
 				v.missing = append(v.missing, wanted{key: v.items[i], tokens: part.Tokens, parts: []int{len(v.parts)}})
-				v.add(part, "disk")
+				v.add(part, plan.Disk)
 				continue
 			}
 		}
@@ -166,14 +166,14 @@ func (v *Blended) findPrototypes(l *prompt.Layout, job *engine.Job, how *Blend, 
 	}
 	v.parts = v.matches.Append(v.parts, l.User)
 	for range v.parts[v.first:] {
-		v.from = append(v.from, "prototype")
+		v.from = append(v.from, plan.Missing)
 		v.matched++
 	}
 	if e != nil { // what was found of the user is not used
 		switch v.sources[l.User] {
-		case "device":
+		case plan.Device:
 			v.device -= e.Len()
-		case "disk":
+		case plan.Disk:
 			v.disk -= e.Len()
 		}
 	}
@@ -200,7 +200,7 @@ func (v *Blended) makeBlocks(l *prompt.Layout, job *engine.Job) {
 	segments := slices.Clone(l.Plan.Segments)
 	add := func(s plan.Segment, e *kv.Entry) int32 {
 		segments = append(segments, s)
-		v.cachedIn, v.sources, v.keep = append(v.cachedIn, e), append(v.sources, ""), append(v.keep, e == nil)
+		v.cachedIn, v.sources, v.keep = append(v.cachedIn, e), append(v.sources, plan.Missing), append(v.keep, e == nil)
 		return int32(len(segments) - 1)
 	}
 	var sees []int32
@@ -242,7 +242,7 @@ func (v *Blended) publishBlocks(r *engine.Result) {
 	}
 }
 
-func (v *Blended) add(p engine.Part, source string) {
+func (v *Blended) add(p engine.Part, source plan.Tier) {
 	v.parts, v.from = append(v.parts, p), append(v.from, source)
 }
 
@@ -276,11 +276,11 @@ func (v *Blended) Account(r *engine.Result) (a Account) {
 		a.Recomputed += v.parts[i].Tokens - n
 		a.Partly += n
 		switch v.from[i] {
-		case "device":
+		case plan.Device:
 			a.Device += n
-		case "disk":
+		case plan.Disk:
 			a.Disk += n
-		case "prototype":
+		case plan.Missing:
 			a.Prototype += n
 		default:
 			a.Host += n
@@ -315,11 +315,15 @@ func (v *Blended) Prototypes(r *engine.Result, segment int) (n int) {
 	return n
 }
 
-// Part returns how many tokens were reused of the block that stands at a token of a segment, and where it was.
+// Part returns how many tokens were reused of the block at a token of a segment, and where it was: the name
+// of a tier, or prototype.
 func (v *Blended) Part(r *engine.Result, segment, at int) (reused int, source string) {
 	for i := range v.parts {
 		if p := &v.parts[i]; p.Segment == segment && p.At == at && i < len(r.Reused) && r.Reused[i] > 0 {
-			return r.Reused[i], v.from[i]
+			if v.from[i] == plan.Missing {
+				return r.Reused[i], "prototype"
+			}
+			return r.Reused[i], v.from[i].String()
 		}
 	}
 	return 0, ""

@@ -197,8 +197,8 @@ type Visit struct {
 	uses     []float32
 	hit      bool
 	cachedIn []*kv.Entry
-	sources  []string // of cachedIn, as responses name them
-	source   string   // of the entry found last
+	sources  []plan.Tier // of cachedIn
+	source   plan.Tier   // of the entry found last
 	keep     []bool
 }
 
@@ -381,17 +381,17 @@ func (v *Visit) userEntry(tokens []int32, bring func(plan.Key) bool) *kv.Entry {
 
 // found counts an entry by where it was.
 func (v *Visit) found(e *kv.Entry, at plan.Tier) *kv.Entry {
-	v.source = "host"
+	v.source = plan.Host
 	if at == plan.Device {
 		v.Device += e.Len()
-		v.source = "device"
+		v.source = plan.Device
 	}
 	return e
 }
 
 // fetched counts an entry that was brought up from below memory.
 func (v *Visit) fetched(e *kv.Entry, _ plan.Tier) *kv.Entry {
-	v.source = "disk"
+	v.source = plan.Disk
 	if e != nil {
 		v.Disk += e.Len()
 	}
@@ -473,7 +473,7 @@ func (v *Visit) Cached(segment int) (tokens int, source string) {
 	if !v.Decision.Reuse || v.cachedIn[segment] == nil {
 		return 0, ""
 	}
-	return v.cachedIn[segment].Len(), v.sources[segment]
+	return v.cachedIn[segment].Len(), v.sources[segment].String()
 }
 
 // attach pins an entry for a segment of so many tokens, or has the segment kept when it lacks some.
