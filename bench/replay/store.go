@@ -351,6 +351,9 @@ func (s *store) leave(n *need) {
 		n.pins = n.pins[1:]
 		return may
 	})
+	if len(n.pins) == 1 && h != nil && n.pins[0] == (pin{h.Key, true}) {
+		n.pins = nil // older policies asked again of an entry that may go when nobody else was to go in its place
+	}
 	if len(n.pins) > 0 && !s.astray {
 		s.waits, s.astray = append(s.waits, "no pin "+name(n.pins[0].key)), true
 	}
