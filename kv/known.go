@@ -127,3 +127,31 @@ func (s *Store) Count(now time.Duration) {
 		s.mu.Unlock()
 	}
 }
+
+// Follow has changes of where entries are added to a feed that keeps the last size of them: what a router follows. Boot
+// tells the feeds of a server's starts apart. Without Follow nothing is kept.
+func (s *Store) Follow(boot uint64, size int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.feed = residency.NewFeed(boot, size)
+	s.books.SetFeed(s.feed)
+}
+
+// Since appends to dst the changes after the one of number seq, at most so many: see residency.Feed. It returns false
+// when they are not kept: then the caller takes a Snapshot.
+func (s *Store) Since(dst []residency.Event, boot, seq uint64, most int) ([]residency.Event, bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.feed.Since(dst, boot, seq, most)
+}
+
+// Snapshot returns where all entries are, and the boot and number of the last change. Others wait meanwhile.
+func (s *Store) Snapshot() (all []residency.Event, boot, seq uint64) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	boot, seq = s.feed.Boot(), s.feed.Seq()
+	s.books.Snapshot(func(key plan.Key, e residency.Entry) {
+		all = append(all, residency.Event{Seq: seq, Key: key, Entry: e})
+	})
+	return all, boot, seq
+}

@@ -11,6 +11,32 @@ import (
 	"grebe/residency"
 )
 
+// router knows what a store's feed told it.
+type router struct {
+	known     map[plan.Key]residency.Entry
+	boot, seq uint64
+}
+
+// follow takes all changes so far.
+func (r *router) follow(s *Store) {
+	for {
+		events, ok := s.Since(nil, r.boot, r.seq, 100)
+		if !ok {
+			clear(r.known)
+			events, r.boot, r.seq = s.Snapshot()
+		}
+		for _, e := range events {
+			if delete(r.known, e.Key); e.Tier != plan.Missing {
+				r.known[e.Key] = e.Entry
+			}
+			r.seq = e.Seq
+		}
+		if ok && len(events) == 0 {
+			return
+		}
+	}
+}
+
 // The books know what the disk has, whatever the disk drops by itself. They are compared with it after users and items
 // were written, read, deleted and evicted by several at once.
 func TestTheBooksFollowTheDisk(t *testing.T) {
@@ -20,6 +46,20 @@ func TestTheBooksFollowTheDisk(t *testing.T) {
 	}
 	s := New(shape, newPool(t, ref.New().Memory(), 40*ChainTokens))
 	s.SetDisk(d)
+	s.Follow(5, 1<<10)
+	router := &router{known: map[plan.Key]residency.Entry{}}
+	ended := make(chan struct{})
+	var following sync.WaitGroup
+	following.Go(func() {
+		for {
+			select {
+			case <-ended:
+				return
+			default:
+				router.follow(s)
+			}
+		}
+	})
 	const keys = 600
 	name := func(i int) plan.Key { return plan.Key{byte(i), byte(i >> 8), 1} }
 	var wg sync.WaitGroup
@@ -78,6 +118,14 @@ func TestTheBooksFollowTheDisk(t *testing.T) {
 		}
 		if _, below := books[key]; below != there {
 			t.Fatalf("entry %d is on disk: %v, the books say %v", i, there, below)
+		}
+	}
+	close(ended)
+	following.Wait()
+	router.follow(s)
+	for i := range keys {
+		if e, known := s.Lookup(name(i)); router.known[name(i)] != e {
+			t.Fatalf("entry %d is known as %+v, %v, and to who follows as %+v", i, e, known, router.known[name(i)])
 		}
 	}
 	if st := d.Stats(); st.Evictions == 0 || onDisk == 0 || inMemory == 0 {

@@ -148,6 +148,7 @@ type Store struct {
 	levels []*level
 	config residency.Config
 	hot    *residency.Hotness  // nil: nobody asks how hot users and items are
+	feed   *residency.Feed     // nil: nobody follows
 	owners map[plan.Key]uint32 // by what their keys are digests of
 
 	dropped   func(plan.Key, plan.Kind)
@@ -224,6 +225,7 @@ func (s *Store) open() error {
 	}
 	s.books = books
 	s.books.SetHotness(s.hot)
+	s.books.SetFeed(s.feed)
 	s.loadBelow()
 	return nil
 }

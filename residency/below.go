@@ -52,6 +52,9 @@ func (c *Core[V]) Stored(key plan.Key, e Entry) {
 	}
 	c.below[key] = e
 	c.ever[e.Kind] = true
+	if c.held[key] == nil {
+		c.changed(key)
+	}
 }
 
 // Lost tells that an entry is not on disk any more.
@@ -63,6 +66,7 @@ func (c *Core[V]) Lost(key plan.Key) {
 	delete(c.below, key)
 	if c.held[key] == nil {
 		c.count(e.Owner, -1)
+		c.changed(key)
 	}
 }
 

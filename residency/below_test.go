@@ -21,6 +21,9 @@ func TestLookupKnowsMemoryAndDisk(t *testing.T) {
 		t.Fatal(err)
 	}
 	memory, disk := map[plan.Key]Entry{}, map[plan.Key]Entry{}
+	feed := NewFeed(7, 16)
+	c.SetFeed(feed)
+	router := &follower{known: map[plan.Key]Entry{}}
 	may := func(*Held[struct{}]) bool { return true }
 	moved := func(h *Held[struct{}], level int, tier plan.Tier) {
 		switch c.Moved(h, level, r.IntN(4) > 0) {
@@ -99,6 +102,14 @@ func TestLookupKnowsMemoryAndDisk(t *testing.T) {
 				owned[j%3] = append(owned[j%3], k)
 			}
 		}
+		if r.IntN(12) == 0 {
+			router.follow(t, c, feed)
+			for j, k := range all {
+				if want, _ := c.Lookup(k); router.known[k] != want {
+					t.Fatalf("step %d: a follower knows key %d as %+v, it is %+v", step, j, router.known[k], want)
+				}
+			}
+		}
 		got := make([]plan.Tier, keys)
 		if c.Status(all, got); !slices.Equal(got, tiers) {
 			t.Fatalf("step %d: tiers %v, want %v", step, got, tiers)
@@ -114,8 +125,72 @@ func TestLookupKnowsMemoryAndDisk(t *testing.T) {
 			t.Fatalf("step %d: %v", step, err)
 		}
 	}
+	if router.all < 5 || router.deltas < 20 {
+		t.Errorf("%d snapshots and %d answers: the draw tests too little", router.all, router.deltas)
+	}
 	if !c.Ever(plan.User) || !c.Ever(plan.Item) || c.Ever(plan.Preamble) {
 		t.Error("there were users and items, and nothing else")
+	}
+}
+
+// follower knows what a feed told it.
+type follower struct {
+	known       map[plan.Key]Entry
+	boot, seq   uint64
+	all, deltas int // snapshots, and answers without one
+}
+
+func (f *follower) follow(t *testing.T, c *Core[struct{}], feed *Feed) {
+	t.Helper()
+	for f.seq < feed.Seq() || f.boot != feed.Boot() {
+		events, ok := feed.Since(nil, f.boot, f.seq, 5)
+		if !ok {
+			clear(f.known)
+			c.Snapshot(func(key plan.Key, e Entry) { f.known[key] = e })
+			f.boot, f.seq = feed.Boot(), feed.Seq()
+			f.all++
+			continue
+		}
+		if f.deltas++; len(events) == 0 || len(events) > 5 {
+			t.Fatalf("%d events at once", len(events))
+		}
+		for _, e := range events {
+			if f.seq++; e.Seq != f.seq {
+				t.Fatalf("event %d comes after %d", e.Seq, f.seq-1)
+			}
+			if delete(f.known, e.Key); e.Tier != plan.Missing {
+				f.known[e.Key] = e.Entry
+			}
+		}
+	}
+}
+
+// A feed tells whom it cannot serve: those that follow another boot, or lag behind what it keeps, or are ahead of it.
+func TestFeed(t *testing.T) {
+	f := NewFeed(3, 4)
+	for i := range 6 {
+		f.add(plan.Key{byte(i)}, Entry{Tier: plan.Host, Tokens: int32(i)})
+	}
+	for _, w := range []struct {
+		boot, seq uint64
+		most, n   int
+		ok        bool
+	}{
+		{3, 6, 9, 0, true}, {3, 5, 9, 1, true}, {3, 2, 9, 4, true}, {3, 2, 3, 3, true}, {3, 1, 9, 0, false}, {3, 0, 9, 0, false},
+		{3, 7, 9, 0, false}, {2, 6, 9, 0, false},
+	} {
+		events, ok := f.Since(nil, w.boot, w.seq, w.most)
+		if ok != w.ok || len(events) != w.n {
+			t.Errorf("%+v: %d events, %v", w, len(events), ok)
+		}
+		for i, e := range events {
+			if s := w.seq + uint64(i) + 1; e.Seq != s || e.Key != (plan.Key{byte(s - 1)}) || e.Tokens != int32(s-1) {
+				t.Errorf("%+v: event %d is %+v", w, i, e)
+			}
+		}
+	}
+	if n := testing.AllocsPerRun(100, func() { f.add(plan.Key{1}, Entry{}) }); n != 0 {
+		t.Errorf("an event allocates %v times", n)
 	}
 }
 

@@ -108,6 +108,7 @@ type Core[V any] struct {
 	below  map[plan.Key]Entry // what the disk has
 	owned  map[uint32]int     // keys of each owner, in held, below or both
 	ever   [kinds]bool        // there is or was an entry of that kind
+	feed   *Feed              // nil: nobody follows
 	teach  *teacher[V]        // nil: nothing is predicted
 	trace  Trace[V]           // nil: nobody is told
 }
@@ -211,6 +212,9 @@ func (c *Core[V]) Publish(h *Held[V], level int, same bool) (p Publication, old 
 	if write = fresh && c.config.Below && !h.Named; write {
 		c.begin(h)
 	}
+	if p == Placed || old != nil {
+		c.changed(h.Key)
+	}
 	return p, old, write
 }
 
@@ -219,6 +223,7 @@ func (c *Core[V]) Delete(key plan.Key) *Held[V] {
 	h := c.held[key]
 	if h != nil {
 		c.remove(h)
+		c.changed(key)
 	}
 	return h
 }
@@ -318,6 +323,7 @@ func (c *Core[V]) Moved(h *Held[V], level int, copied bool) Landing {
 		return Gone
 	case copied && len(to.free) > 0:
 		to.put(h)
+		c.changed(h.Key)
 		return There
 	case to == c.top() && len(c.bottom().free) > 0:
 		c.bottom().put(h)
@@ -332,6 +338,7 @@ func (c *Core[V]) Moved(h *Held[V], level int, copied bool) Landing {
 func (c *Core[V]) drop(h *Held[V], l *level[V]) {
 	c.did(DidDrop, h, l.tier)
 	c.release(h)
+	c.changed(h.Key)
 }
 
 // Resize tells how many bytes a level has.
