@@ -59,6 +59,10 @@ func TestAUserOnDiskIsKnown(t *testing.T) {
 	if got := cached("u", user); got != at(plan.Disk, 4) {
 		t.Errorf("on disk: %v", got)
 	}
+	v := m.Begin(&Request{UserID: "u", User: user, Items: [][]int32{{5}}, Policy: schedule.User})
+	if v.hit || v.Decision.Order != plan.UserFirst {
+		t.Errorf("what lies on disk is a hit: %v", v.hit)
+	}
 	if got := cached("u", user[:2]); got != at(plan.Disk, 2) {
 		t.Errorf("of a shorter history on disk: %v", got)
 	}
@@ -138,12 +142,42 @@ func TestPrototypesOfLastTokens(t *testing.T) {
 			if part.At < from || part.Segment != 4 || len(part.Drift) != part.Tokens || part.Source != blend.Prototype {
 				t.Errorf("from %d: part %d is %+v", from, i, part)
 			}
+			if i == 0 {
+				continue
+			}
+			p := &parts[i-1]
+			if p.At+p.Tokens == part.At && p.Entry == part.Entry && p.First+p.Tokens == part.First && p.Turn == part.Turn {
+				t.Errorf("from %d: parts %+v and %+v are one", from, *p, part)
+			}
 		}
 		if sum != found.Tokens() || (sum == 0) != (from == len(tokens)) {
 			t.Errorf("from %d: %d tokens in parts, %d found", from, sum, found.Tokens())
 		}
 		if found.Release(); found.Tokens() != 0 || len(found.Append(nil, 4)) != 0 {
 			t.Errorf("%d tokens are found after all were released", found.Tokens())
+		}
+	}
+}
+
+// Nothing is read from a disk after a cache was settled: it is computed.
+func TestBlocksOnDiskAfterSettle(t *testing.T) {
+	for _, settled := range []bool{false, true} {
+		m := newMachine(t, 7, nil, t.TempDir(), false)
+		m.opt.Load = linear{}
+		items := [][]int32{{21, 22, 23}, {31, 32}}
+		m.visitOf(t, &Request{User: []int32{9}, Items: items, Policy: schedule.Item})
+		m.lower(t)
+		if settled {
+			if err := m.Settle(); err != nil {
+				t.Fatal(err)
+			}
+		}
+		res, a, _, _ := m.blended(t, &Request{User: []int32{11, 12}, Items: items}, &Blend{Layers: 1})
+		if want := map[bool]int{true: 0, false: 5}[settled]; a.Disk != want || res.Late != 5-want {
+			t.Errorf("settled %v: %+v, %d tokens late", settled, a, res.Late)
+		}
+		if err := m.Settle(); err != nil {
+			t.Error(err)
 		}
 	}
 }
