@@ -14,6 +14,7 @@ import (
 	"grebe/internal/locktest"
 	"grebe/internal/record"
 	"grebe/plan"
+	"grebe/residency"
 )
 
 // A log of a store has all that its decisions follow from: replayed, they are the same. What is read is what was written.
@@ -133,6 +134,13 @@ func randomStore(t *testing.T, way, policy string, rec *record.Room) {
 				t.Fatal(err)
 			}
 		case 8:
+			tiers := make([]plan.Tier, 1)
+			s.Status([]plan.Key{key}, tiers)
+			e, ok := s.Lookup(key)
+			want := residency.Entry{Kind: plan.Item, Tier: tiers[0], Tokens: 1 + int32(key[0])*5%70}
+			if ok != (tiers[0] != plan.Missing) || ok && e != want {
+				t.Fatalf("step %d: item %d is known as %+v, %v, in tier %v", step, key[0], e, ok, tiers[0])
+			}
 			if s.Below(key) {
 				s.Fetch(t.Context(), key)
 			}
@@ -237,6 +245,34 @@ func TestARefusedPolicyChangesNothing(t *testing.T) {
 	}
 }
 
+// Of what lies on disk alone the store knows what it is, and of a user which tokens.
+func TestEntriesOnDiskAreLookedUp(t *testing.T) {
+	s, done := withDisk(t, ref.New().Memory(), t.TempDir(), 300)
+	defer done()
+	tokens := make([]int32, 70)
+	for i := range tokens {
+		tokens[i] = int32(i)
+	}
+	user, item := plan.Key{1}, plan.Key{2}
+	add(t, s, plan.User, user, tokens, len(tokens), 1)
+	add(t, s, plan.Item, item, nil, 7, 2)
+	s.Flush()
+	for n := 300; ; n-- { // all make room
+		if e, err := s.Reserve(Exact, n, nil); err == nil {
+			e.Release()
+			break
+		}
+	}
+	for key, want := range map[plan.Key]residency.Entry{
+		user: {Kind: plan.User, Tier: plan.Disk, Tokens: 70, Digest: residency.Digest(tokens)},
+		item: {Kind: plan.Item, Tier: plan.Disk, Tokens: 7},
+	} {
+		if got, ok := s.Lookup(key); !ok || got != want {
+			t.Errorf("known as %+v, %v, want %+v", got, ok, want)
+		}
+	}
+}
+
 // Questions about the books wait for their lock.
 func TestQuestionsWaitForTheBooks(t *testing.T) {
 	s, done := withDisk(t, ref.New().Memory(), t.TempDir(), 500)
@@ -258,5 +294,19 @@ func TestQuestionsWaitForTheBooks(t *testing.T) {
 		"Drop":       func() { s.Drop(plan.Key{2}) },
 	} {
 		locktest.Waits(t, name, s.mu.Lock, s.mu.Unlock, call)
+	}
+	b := s.below
+	for name, call := range map[string]func(){
+		"condemned": func() { b.condemned(key) },
+		"reads":     func() { b.reads(&fetch{}) },
+		"leave":     func() { b.leave(plan.Key{3}, &fetch{done: make(chan struct{})}) },
+		"finish":    func() { b.finish(&op{done: make(chan struct{})}) },
+		"put": func() {
+			if b.beginPut(plan.Key{3}) {
+				b.endPut(plan.Key{3})
+			}
+		},
+	} {
+		locktest.Waits(t, name, b.mu.Lock, b.mu.Unlock, call)
 	}
 }
