@@ -24,12 +24,9 @@ type Blend struct {
 	Beside int
 	// Drift is the weight of what Part.Drift says beside the attention that a token receives.
 	Drift float32
-	// Load is nil, or brings the Entries of parts that have none yet while the first layers compute. The tokens of a part that has none
-	// when rows are chosen are computed. A batch waits for it, and all who share the engine with it: at most for Patience, 0 for as long as it
-	// takes. Whoever has a queue therefore calls Job.Approach, or Job.Fetch, before the job takes its place. Patience is for all that Load brings,
-	// and less by what came. First is about how long the first layers take: a device that computes them meanwhile has a batch wait for that long
-	// at no cost.
-	Load            *Loading
+	// Load is nil, or brings the Entries of parts that have none yet while the first layers compute. A batch waits for it when
+	// rows are chosen, as Patience and First say (Wait). Whoever has a queue sets them before the job takes its place.
+	Load            Load
 	Patience, First time.Duration
 	// Layers is how many layers compute all tokens before the choice, which goes by the attention in the last of them; at least
 	// 1, RcLLM's, and at least one layer is left. A batch takes the most of its jobs'.
@@ -273,10 +270,9 @@ func (b *Blend) byAttention() bool {
 	return b.Importance == nil || slices.ContainsFunc(b.Parts, func(p Part) bool { return p.Source == blend.Prototype })
 }
 
-// take has what is read for the tasks stand in for their rows. They wait together: no longer than the most patient of them, each by what it
-// still misses, and beside first layers that are still computed.
+// take has KV that is read for the tasks replace that of their rows. They wait together, beside first layers that are still
+// computed.
 func (p *pass) take() {
-	start := time.Now()
 	var waited, free time.Duration
 	for i := range p.tasks {
 		t := &p.tasks[i]
@@ -284,12 +280,12 @@ func (p *pass) take() {
 		if t.out.Err != nil || b == nil || b.Load == nil {
 			continue
 		}
-		first := time.Duration(0)
+		w := Wait{Patience: b.Patience, Waited: waited}
 		if p.starts {
-			first = b.First
+			w.First = b.First
 		}
-		free = max(free, first)
-		waited += b.Load.Take(b.Parts, b.Load.most(b.Patience, first, time.Since(start)))
+		free = max(free, w.First)
+		waited += b.Load.Take(b.Parts, w)
 	}
 	p.waited += max(0, waited-free)
 }

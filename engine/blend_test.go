@@ -159,15 +159,14 @@ func TestBlendInABatch(t *testing.T) {
 	for i := range late {
 		late[i].Entry = nil
 	}
-	blendLate := &Blend{Parts: late, Budget: budget, Load: NewLoading(o.tokens(), &Pace{})}
+	load := newBrought()
 	for i, block := range o.blocks {
-		blendLate.Load.Next(block.Len())
-		if i == 1 {
-			block = nil
+		if i != 1 {
+			load.bring(i, block)
 		}
-		blendLate.Load.Came(block, []int{i})
 	}
-	blendLate.Load.End()
+	load.end()
+	blendLate := &Blend{Parts: late, Budget: budget, Load: load}
 	jobs := []*Job{o.job(&Blend{Parts: o.parts(), Budget: budget}), other.job(nil), other.job(&Blend{Parts: other.parts()}), o.job(blendLate)}
 	out := make([]Outcome, len(jobs))
 	e.Run(jobs, out)

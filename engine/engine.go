@@ -190,7 +190,7 @@ func (e *Engine) Do(ctx context.Context, j *Job) (*Result, error) {
 	if j.Meanwhile != nil {
 		j.Meanwhile()
 	}
-	if l := j.loading(); l != nil { // what is not read when the caller leaves is computed: a batch that runs ends
+	if l := j.load(); l != nil { // what is not read when the caller leaves is computed: a batch that runs ends
 		defer context.AfterFunc(ctx, l.Stop)()
 	}
 	a, _ := e.alone.Get().(*alone)

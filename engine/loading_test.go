@@ -10,8 +10,6 @@ import (
 	"slices"
 	"sync"
 	"testing"
-	"testing/synctest"
-	"time"
 
 	"grebe/blend"
 	"grebe/compute"
@@ -145,32 +143,31 @@ func (o *ordinary) key(prompt, item int) plan.Key { return plan.Key{1, byte(prom
 
 // reader brings the blocks of a prompt, and keeps them until it is let go.
 type reader struct {
-	*Loading
+	*brought
 	wg   sync.WaitGroup
 	pins []*kv.Entry
 }
 
 // late is a job of the prompt whose blocks are on their way.
-func (w *onDisk) late(o *ordinary, prompt int, budget blend.Budget, pace *Pace) (*Job, *reader) {
-	r := &reader{Loading: NewLoading(o.tokens(), pace)}
+func (w *onDisk) late(o *ordinary, prompt int, budget blend.Budget) (*Job, *reader) {
+	r := &reader{brought: newBrought()}
 	parts := o.parts()
 	r.wg.Go(func() {
-		defer r.End()
+		defer r.end()
 		for i := range parts {
-			if !r.Next(parts[i].Tokens) {
+			if r.stopped() {
 				return
 			}
-			var e *kv.Entry
-			if w.store.Fetch(context.Background(), o.key(prompt, i)) != plan.Missing {
-				e, _ = w.store.Get(o.key(prompt, i))
+			if w.store.Fetch(context.Background(), o.key(prompt, i)) == plan.Missing {
+				continue
 			}
-			if e != nil {
+			if e, _ := w.store.Get(o.key(prompt, i)); e != nil {
 				r.pins = append(r.pins, e)
+				r.bring(i, e)
 			}
-			r.Came(e, []int{i})
 		}
 	})
-	return o.job(&Blend{Parts: parts, Budget: budget, Layers: 2, Load: r.Loading}), r
+	return o.job(&Blend{Parts: parts, Budget: budget, Layers: 2, Load: r.brought}), r
 }
 
 // release waits for what is being read and lets all go.
@@ -220,10 +217,8 @@ func TestBlocksAreReadBesideFirstLayers(t *testing.T) {
 			w := openOnDisk(t, dev, dir, 32<<20)
 			var ahead []*Result
 			for k, o := range prompts { // the simple way
-				j, r := w.late(o, k, budget, &Pace{})
-				if err := j.Fetch(t.Context()); err != nil {
-					t.Fatal(err)
-				}
+				j, r := w.late(o, k, budget)
+				<-r.ended
 				got, err := w.Do(t.Context(), j)
 				if err != nil {
 					t.Fatal(err)
@@ -238,7 +233,7 @@ func TestBlocksAreReadBesideFirstLayers(t *testing.T) {
 				begun := make(chan struct{})
 				w.gate.read = func(plan.Key) bool { <-begun; return true }
 				w.model.begun = sync.OnceFunc(func() { close(begun) })
-				j, r := w.late(o, k, budget, &Pace{})
+				j, r := w.late(o, k, budget)
 				got, err := w.Do(t.Context(), j)
 				if err != nil {
 					t.Fatal(err)
@@ -267,7 +262,7 @@ func TestWhatDoesNotComeIsComputed(t *testing.T) {
 	t.Cleanup(func() { dev.Close() })
 	dir := t.TempDir()
 	prompts := shelve(t, dev, dir, 5, 4)
-	pace, late, all := &Pace{}, 0, 0
+	late, all := 0, 0
 	for seed := range uint64(24) {
 		r := rand.New(rand.NewPCG(seed, 8))
 		room := int64(32 << 20)
@@ -288,13 +283,8 @@ func TestWhatDoesNotComeIsComputed(t *testing.T) {
 		var jobs []*Job
 		var readers []*reader
 		for _, k := range r.Perm(len(prompts))[:1+r.IntN(3)] {
-			j, reads := w.late(prompts[k], k, blend.Budget{Items: r.Float64()}, pace)
+			j, reads := w.late(prompts[k], k, blend.Budget{Items: r.Float64()})
 			j.Blend.Patience = 1 // no time at all
-			if r.IntN(2) == 0 {
-				if err := reads.Near(ended, time.Hour); !errors.Is(err, context.Canceled) && err != nil {
-					t.Error(err)
-				}
-			}
 			if stops {
 				reads.Stop()
 			}
@@ -335,13 +325,6 @@ func TestWhatDoesNotComeIsComputed(t *testing.T) {
 	}
 }
 
-// ended is a context that has.
-var ended = func() context.Context {
-	ctx, cancel := context.WithCancel(context.Background())
-	cancel()
-	return ctx
-}()
-
 // A damaged record is computed, never used.
 func TestDamagedBlocksAreComputed(t *testing.T) {
 	dev, err := cpu.New(cpu.Options{Threads: 1})
@@ -368,7 +351,7 @@ func TestDamagedBlocksAreComputed(t *testing.T) {
 		t.Fatal(err)
 	}
 	w := openOnDisk(t, dev, dir, 32<<20)
-	j, r := w.late(o, 0, blend.Budget{}, &Pace{})
+	j, r := w.late(o, 0, blend.Budget{})
 	got, err := w.Do(t.Context(), j)
 	if err != nil {
 		t.Fatal(err)
@@ -392,7 +375,7 @@ func TestAnEngineWaitsForNobodyWhoLeft(t *testing.T) {
 	w := openOnDisk(t, dev, dir, 32<<20)
 	hangs := make(chan struct{})
 	w.gate.read = func(plan.Key) bool { <-hangs; return true }
-	j, r := w.late(o, 0, blend.Budget{}, &Pace{})
+	j, r := w.late(o, 0, blend.Budget{})
 	ctx, cancel := context.WithCancel(t.Context())
 	w.model.begun = cancel
 	got, err := w.Do(ctx, j)
@@ -401,48 +384,4 @@ func TestAnEngineWaitsForNobodyWhoLeft(t *testing.T) {
 	}
 	close(hangs)
 	r.release()
-}
-
-// What is left is near when the pace says so; a read that takes longer than that is not; and nothing is before the pace is known.
-func TestNear(t *testing.T) {
-	const ms = time.Millisecond
-	for _, c := range []struct {
-		known         time.Duration // per token
-		reads         []time.Duration
-		within, after time.Duration
-	}{
-		{known: ms, reads: []time.Duration{10 * ms, 10 * ms, 10 * ms}, within: 30 * ms, after: 0},
-		{known: ms, reads: []time.Duration{10 * ms, 10 * ms, 10 * ms}, within: 26 * ms, after: 4 * ms},
-		{known: ms, reads: []time.Duration{10 * ms, 10 * ms, 10 * ms}, within: 20 * ms, after: 10 * ms},
-		{known: ms, reads: []time.Duration{10 * ms, 10 * ms, 10 * ms}, within: 0, after: 30 * ms},
-		{known: ms, reads: []time.Duration{50 * ms}, within: 8 * ms, after: 2 * ms},
-		{known: ms, reads: []time.Duration{50 * ms}, within: 4 * ms, after: 50 * ms},
-		{known: 0, reads: []time.Duration{10 * ms, 10 * ms}, within: time.Hour, after: 10 * ms},
-		{known: 0, reads: nil, within: 0, after: 0},
-	} {
-		synctest.Test(t, func(t *testing.T) {
-			pace := &Pace{}
-			pace.note(1, c.known)
-			if c.known == 0 {
-				pace = &Pace{}
-			}
-			l := NewLoading(10*len(c.reads), pace)
-			start := time.Now()
-			go func() {
-				defer l.End()
-				for _, d := range c.reads {
-					l.Next(10)
-					time.Sleep(d)
-					l.Came(&kv.Entry{}, nil)
-				}
-			}()
-			synctest.Wait()
-			if err := l.Near(t.Context(), c.within); err != nil || time.Since(start) != c.after {
-				t.Errorf("%+v: %v after %v", c, err, time.Since(start))
-			}
-			if err := l.Wait(t.Context()); err != nil {
-				t.Error(err)
-			}
-		})
-	}
 }

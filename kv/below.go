@@ -70,8 +70,6 @@ type fetch struct {
 const (
 	// maxReaders bounds the entries that are read at a time. A disk that hangs holds no more threads than these.
 	maxReaders = 128
-	// hungAfter is for how long one is read before the disk is taken to hang: until that ends no other is begun.
-	hungAfter = 10 * time.Second
 	// cleanAtOnce is how many users are written before queued items have their turn.
 	cleanAtOnce = 32
 )
@@ -248,7 +246,7 @@ func (b *below) erase(keys []plan.Key, o *op) error {
 		b.finish(o, keys...)
 		done <- err
 	}()
-	tick := time.NewTicker(hungAfter)
+	tick := time.NewTicker(residency.HungAfter)
 	defer tick.Stop()
 	for range 3 { // one may come at once where the process was stopped
 		select {
@@ -520,7 +518,7 @@ func (b *below) hangs() bool {
 			longest = max(longest, time.Since(f.since))
 		}
 	}
-	hangs := longest > hungAfter
+	hangs := residency.Hangs(longest)
 	if b.rec.On() && longest > 0 {
 		b.rec.In("longest", longest)
 		b.rec.Did("hangs", hangs)

@@ -12,6 +12,7 @@ import (
 	"grebe/compute/ref"
 	"grebe/internal/record"
 	"grebe/plan"
+	"grebe/residency"
 )
 
 // records is a tier in memory whose reads wait for a test, half done.
@@ -150,7 +151,7 @@ func aTierThatHangs(t *testing.T) {
 		t.Error("memory that is read into is free")
 	}
 	fill()
-	time.Sleep(hungAfter)
+	time.Sleep(residency.HungAfter)
 	if at, took := fetch(plan.Key{3}, time.Second); at != plan.Missing || took != 0 || tier.begun() > 2 {
 		t.Errorf("long after: at %v after %v, %d reads, want no other to be begun", at, took, tier.begun())
 	}

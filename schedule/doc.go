@@ -11,7 +11,8 @@
 //   - Returns: how often will a user find what is kept now?
 //   - Blending: does an ordinary prompt with cached items pay, instead of the order that was chosen?
 //   - Prototypes: is a user computed whole and kept, or with KV of prototypes?
-//   - Pace: how long will a read from disk take?
+//   - Pace: how long will a read from disk take, and is the rest of it near?
+//   - PrefixWait, BlockWait, SkipDisk, BatchWait: how long is a disk or a peer waited for?
 //   - PrefillModel: how many milliseconds will a batch take? Fit measures it, Tuner keeps it true.
 //   - Decide: the user or the items first? By the paper's rule, a baseline's, or predicted time.
 //   - Batcher: which waiting requests run now, which wait for company, which are hopeless?

@@ -8,6 +8,23 @@ type Pace struct {
 	Last  time.Duration // when the last read ended, on the caller's clock
 }
 
+// paceMemory is how many tokens' KV make up half of the pace.
+const paceMemory = 1024
+
+// Observe counts a read that ended now. One of no tokens says nothing.
+func (p *Pace) Observe(tokens int, took, now time.Duration) {
+	if tokens <= 0 {
+		return
+	}
+	one := max(float64(took)/float64(tokens), 1)
+	weight := float64(tokens) / float64(tokens+paceMemory)
+	if p.Token == 0 {
+		weight = 1
+	}
+	p.Token += weight * (one - p.Token)
+	p.Last = now
+}
+
 // paceLasts is for how long the pace of reads predicts that of the next. Afterwards a slow disk is asked again: choices
 // that avoid it would never learn that it became faster.
 const paceLasts = 30 * time.Second

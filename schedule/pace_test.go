@@ -44,7 +44,36 @@ func TestBlendingDoesNotAllocate(t *testing.T) {
 		if p.Search() && !p.Few() {
 			p.Invest(&in, &m)
 		}
+		b.Pace.Observe(10, 100, 7)
+		if near, _ := b.Pace.Near(&Reading{Left: 10, Now: 5, Begun: true}, 3); !near {
+			SkipDisk(PrefixWait(9, true, 1, 1), BlockWait(9, true, 1, 1), float64(BatchWait(3, 2, 1, 4, 5)))
+		}
 	}); n != 0 {
 		t.Errorf("%v allocations", n)
+	}
+}
+
+// The pace of a disk follows what is read: half of it is told by the last 1,024 tokens.
+func TestPaceFollowsReads(t *testing.T) {
+	p := &Pace{}
+	if _, known := p.Expect(1); known {
+		t.Error("a pace is known before anything was read")
+	}
+	p.Observe(0, time.Hour, 5)
+	p.Observe(-1, time.Hour, 6)
+	p.Observe(10, 100, 7)
+	if p.Last != 7 {
+		t.Errorf("the last read ended at %v", p.Last)
+	}
+	if d, _ := p.Expect(1); d != 10 {
+		t.Errorf("%v for a token", d)
+	}
+	p.Observe(1024, 1024*20, 7)
+	if d, _ := p.Expect(2); d != 30 {
+		t.Errorf("%v for two tokens, want 30", d)
+	}
+	p.Observe(1024, 0, 7)
+	if d, _ := p.Expect(2); d != 16 { // half of 15 and of the least, each
+		t.Errorf("%v for two tokens, want 16", d)
 	}
 }

@@ -25,6 +25,13 @@ import (
 //	pace token=10us age=1s             what reads from disk took per token, and how long ago
 //	blend layers=4 first=1 budget=.1 than=20ms            prints whether blending pays; than is what the order takes, also value
 //	prototypes matched=400 cached=0 layers=4 budget=.1    prints whether they are used
+//
+//	prefix left=200ms queue=5ms compute=20ms              prints how long a request waits for reads; without left: no deadline
+//	blocks left=200ms queue=5ms takes=20ms                the same, of blocks, before the request is queued
+//	skip read=50ms compute=20ms queue=5ms                 prints whether it waits for a disk at all
+//	read tokens=100 took=1ms at=5s     teaches the pace and prints it
+//	near left=40 now=10 took=3ms within=20ms              prints whether the rest is near; also begun=no
+//	batch patience=40ms left=10 all=40                    prints how long a batch waits; also first, waited
 type pricing struct {
 	in      Request
 	pace    Pace
@@ -95,6 +102,31 @@ func (s *scenario) price(c *scripttest.Command) bool {
 			Guess: Transfer{Entry: .05, Token: .001}}
 		took, pays := b.Pays(&s.in, &s.model, &Option{Ms: ms("than"), Value: ms("value")})
 		fmt.Fprintf(&s.out, "%vms, pays %v\n", short(took), pays)
+	case "prefix":
+		s.wait(PrefixWait(c.Duration("left"), c.Has("left"), ms("queue"), ms("compute")))
+	case "blocks":
+		s.wait(BlockWait(c.Duration("left"), c.Has("left"), ms("queue"), c.Duration("takes")))
+	case "skip":
+		fmt.Fprintf(&s.out, "skip %v\n", SkipDisk(c.Duration("read"), c.Duration("compute"), ms("queue")))
+	case "read":
+		s.pace.Observe(c.Int("tokens", 0), c.Duration("took"), c.Duration("at"))
+		one, _ := s.pace.Expect(1)
+		fmt.Fprintf(&s.out, "%v per token\n", one)
+	case "near":
+		r := Reading{Left: c.Int("left", 0), Now: c.Int("now", 0), Begun: c.Text("begun", "yes") == "yes", Took: c.Duration("took")}
+		near, again := s.pace.Near(&r, c.Duration("within"))
+		fmt.Fprintf(&s.out, "near %v", near)
+		if again > 0 {
+			fmt.Fprintf(&s.out, ", ask again in %v", again)
+		}
+		fmt.Fprintln(&s.out)
+	case "batch":
+		w := BatchWait(c.Duration("patience"), c.Duration("first"), c.Duration("waited"), c.Int("left", 0), c.Int("all", 0))
+		if w < 0 {
+			fmt.Fprintln(&s.out, "do not wait")
+		} else {
+			s.wait(w)
+		}
 	case "prototypes":
 		s.prototypes(&Prototypes{Tokens: int(s.in.User), Cached: int(number("cached")), Matched: int(number("matched")),
 			Layers: int(number("layers")), Budget: number("budget")})
@@ -129,4 +161,13 @@ func tierOf(c *scripttest.Command, name string) plan.Tier {
 	}
 	c.Fatal("no such tier")
 	return plan.Missing
+}
+
+// wait prints a wait, of which 0 has no limit.
+func (s *scenario) wait(d time.Duration) {
+	if d == 0 {
+		fmt.Fprintln(&s.out, "no limit")
+		return
+	}
+	fmt.Fprintf(&s.out, "wait %v\n", d)
 }

@@ -20,6 +20,7 @@ import (
 	"grebe/plan"
 	"grebe/pool"
 	"grebe/server/dispatch"
+	"grebe/server/loading"
 )
 
 // DiskOptions say what MeasureDisk measures. Zero values stand for defaults.
@@ -86,7 +87,7 @@ type shelf struct {
 	dir    string
 	cold   bool // nothing of the disk may be in the system's cache
 	queues [2]*dispatch.Dispatcher
-	paces  [2]engine.Pace
+	paces  [2]loading.Pace
 }
 
 // Ways of taking blocks from a disk.
@@ -259,7 +260,7 @@ type diskRun struct {
 func (s *shelf) fromMemory(ctx context.Context, job *engine.Job, keys []plan.Key) (ms float64, r *engine.Result, err error) {
 	j, l := s.start(beside, job, keys)
 	defer l.release()
-	if err := j.Fetch(ctx); err != nil {
+	if err := l.Wait(ctx); err != nil {
 		return 0, nil, err
 	}
 	start := time.Now()
@@ -305,7 +306,7 @@ func (s *shelf) lower(keys []plan.Key) error {
 
 // reading brings the blocks of a job up.
 type reading struct {
-	*engine.Loading
+	*loading.Loading
 	wg    sync.WaitGroup
 	pins  []*kv.Entry
 	took  float64
@@ -323,7 +324,7 @@ func (s *shelf) start(way int, job *engine.Job, keys []plan.Key) (*engine.Job, *
 			tokens += part.Tokens
 		}
 	}
-	l := &reading{Loading: engine.NewLoading(tokens, &s.paces[way])}
+	l := &reading{Loading: loading.New(tokens, &s.paces[way])}
 	b.Load, j.Blend = l.Loading, &b
 	parts, shape, start := b.Parts, s.model.Shape(), time.Now()
 	l.wg.Go(func() {

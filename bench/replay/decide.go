@@ -16,9 +16,7 @@ type decider struct {
 	costs   []schedule.Costs
 	choices []choice
 	returns *schedule.Returns
-	// next has what was decided since the last input of each kind, by the operation of the line that logs it. Lines of
-	// kinds that have no common lock may mix.
-	next map[string]string
+	answers
 }
 
 func (d *decider) in(l *record.Line, _ []*record.Line) {
@@ -58,6 +56,9 @@ func (d *decider) in(l *record.Line, _ []*record.Line) {
 		in := request(v)
 		ms, pays := b.Pays(&in, &m, &chosen)
 		d.decided("pays", ms, pays)
+	case "reading":
+		left, deadline, queue, compute := v.Time(), v.Bool(), v.Float(), v.Float()
+		d.decided("within", schedule.PrefixWait(left, deadline, queue, compute))
 	case "gain":
 		d.decided("share", d.returns.Gain(v.Float()))
 	}
@@ -112,17 +113,11 @@ func tier(v *record.Values, name string) plan.Tier {
 	return plan.Missing
 }
 
-func (d *decider) decided(op string, values ...any) { d.next[op] = record.Text(op, values...) }
-
 func (d *decider) did(l *record.Line) (was, now string) {
 	if l.Op == "order" {
 		return text(l), d.order(text(l))
 	}
-	now, asked := d.next[l.Op]
-	if delete(d.next, l.Op); !asked {
-		return "", ""
-	}
-	return text(l), now
+	return d.answers.did(l)
 }
 
 // order decides. Of several requests that wait it is the one, with the costs, that was answered so; the last if none
@@ -158,8 +153,6 @@ func (w *choice) decide(costs *schedule.Costs) string {
 	return record.Text("order", c.Order, c.Reason, c.Reuse, c.User.Ms, c.User.Value, c.Item.Ms, c.Item.Value,
 		int(c.User.Load), int(c.Item.Load))
 }
-
-func (d *decider) rest() []string { return nil }
 
 // model reads the coefficients of a model of prefill times.
 func model(v *record.Values) schedule.PrefillModel {

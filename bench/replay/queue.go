@@ -7,6 +7,7 @@ import (
 
 // queue replays which batches run, and what they teach.
 type queue struct {
+	answers // on waits for a disk
 	config  schedule.BatcherConfig
 	batcher *schedule.Batcher
 	tuner   *schedule.Tuner
@@ -45,6 +46,12 @@ func (q *queue) in(l *record.Line, _ []*record.Line) {
 		v.Int()
 		jobs, shed, wake := q.batcher.Step(v.Time())
 		q.run = record.Text("run", ids(jobs), ids(shed), wake)
+	case "disk":
+		read, compute, queue := v.Time(), v.Time(), v.Float()
+		q.decided("slower", schedule.SkipDisk(read, compute, queue))
+	case "patience":
+		takes, queue, deadline, left := v.Time(), v.Float(), v.Bool(), v.Time()
+		q.decided("within", schedule.BlockWait(left, deadline, queue, takes))
 	case "slo":
 		q.batcher.SetSLO(v.Time())
 	case "ran":
@@ -74,10 +81,8 @@ func (q *queue) did(l *record.Line) (was, now string) {
 		q.batcher.SetSlack(margin, answer)
 		return text(l), record.Text("learnt", m.Fixed, m.Row, m.Square, m.Key, m.Request, margin, answer)
 	}
-	return "", ""
+	return q.answers.did(l)
 }
-
-func (q *queue) rest() []string { return nil }
 
 func ids(jobs []schedule.Job) []uint64 {
 	out := make([]uint64, len(jobs))

@@ -206,9 +206,15 @@ func text(l *record.Line) string {
 func newRoom(kind string) room {
 	switch kind {
 	case "reuse":
-		return &decider{returns: schedule.NewReturns(), next: map[string]string{}}
+		return &decider{returns: schedule.NewReturns(), answers: answers{}}
 	case "dispatch":
-		return &queue{}
+		return &queue{answers: answers{}}
+	case "load":
+		return &load{answers{}}
+	case "pace":
+		return &pace{answers: answers{}}
+	case "below":
+		return &below{answers{}}
 	case "kv":
 		return newStore()
 	case "meta":

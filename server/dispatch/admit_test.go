@@ -14,6 +14,7 @@ import (
 
 	"grebe/engine"
 	"grebe/schedule"
+	"grebe/server/loading"
 )
 
 // within runs a job of so many tokens with a deadline.
@@ -290,7 +291,7 @@ func TestBacklog(t *testing.T) {
 				t.Error(err)
 			}
 		}
-		if err := read.Blend.Load.Wait(t.Context()); err != nil {
+		if err := reads(read).Wait(t.Context()); err != nil {
 			t.Error(err)
 		}
 		if got, n := d.Backlog(); got > 1e-6 || n != 0 {
@@ -674,7 +675,7 @@ func TestAJobLeavesADiskThatDoesNotBegin(t *testing.T) {
 		defer d.Close()
 		pace := known(ms)
 		j := job(40)
-		j.Blend = &engine.Blend{Load: engine.NewLoading(20, pace)} // its reader waits for others
+		j.Blend = &engine.Blend{Load: loading.New(20, pace)} // its reader waits for others
 		start := time.Now()
 		ctx, cancel := context.WithTimeout(t.Context(), 500*ms)
 		defer cancel()

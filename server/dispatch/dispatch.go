@@ -30,6 +30,7 @@ import (
 	"grebe/internal/contain"
 	"grebe/internal/record"
 	"grebe/schedule"
+	"grebe/server/loading"
 )
 
 // Errors that callers branch on.
@@ -215,15 +216,16 @@ func (d *Dispatcher) Do(ctx context.Context, j *engine.Job) (*engine.Result, err
 	return j.Deliver(&out)
 }
 
-// approach waits until a job is to take its place: at once, unless something is read for it from a disk. What has not come
-// when it is high time to compute is computed.
+// approach waits until a job is to take its place: at once, unless blocks are read for it from a disk. It then waits until the
+// rest is expected to come while the first layers are computed. What has not come when it is high time to compute is computed.
 func (d *Dispatcher) approach(ctx context.Context, c *call) error {
 	j, cost := c.job, &c.cost
-	if j.Blend == nil || j.Blend.Load == nil {
+	l := reads(j)
+	if l == nil {
 		return nil
 	}
 	if d.ahead {
-		_ = j.Fetch(ctx)
+		_ = l.Wait(ctx)
 		return ended(ctx)
 	}
 	m := d.Model()
@@ -232,46 +234,54 @@ func (d *Dispatcher) approach(ctx context.Context, c *call) error {
 	first, late := of(cost.First), of(cost.Late)
 	within, cancel := d.inTime(ctx, of(1+cost.Late))
 	defer cancel()
-	switch {
-	case d.slower(j.Expects()-first, late):
-		j.Hasten(first)
-	case j.Approach(within, first, late) == nil || ctx.Err() != nil:
-		return ended(ctx)
-	default:
-		j.Leave()
+	if d.skips(l.Expect()-first, late) { // what comes in time is used, and the rest is read for others
+		j.Blend.First, j.Blend.Patience = max(first, 0), 1
+	} else {
+		j.Blend.First, j.Blend.Patience = max(first, 0), max(late, 1)
+		if l.Near(within, first) == nil || ctx.Err() != nil {
+			return ended(ctx)
+		}
+		l.Stop()
 	}
 	cost.Rows += int(cost.Late * float64(cost.Rows))
 	cost.Keys += int(cost.Late * float64(cost.Keys))
 	return ended(ctx)
 }
 
-// slower reports whether a disk takes so much longer, beyond what waits now, than to compute what it has, that nobody waits for it: twice as
-// long, for predictions err, and who waits leaves the engine to others.
-func (d *Dispatcher) slower(disk, computed time.Duration) bool {
-	waits, _ := d.Backlog()
-	slower := disk > 2*computed+time.Duration(waits*float64(time.Millisecond))
+// reads returns what is read for a job; nil: nothing is.
+func reads(j *engine.Job) *loading.Loading {
+	if j.Blend == nil {
+		return nil
+	}
+	l, _ := j.Blend.Load.(*loading.Loading)
+	return l
+}
+
+// skips reports whether a job does not wait for a disk that takes so long for what could be computed.
+func (d *Dispatcher) skips(disk, computed time.Duration) bool {
+	queue, _ := d.Backlog()
+	skips := schedule.SkipDisk(disk, computed, queue)
 	if d.rec.On() {
 		d.rec.Lock()
 		defer d.rec.Unlock()
-		d.rec.In("disk", disk, computed, waits)
-		d.rec.Did("slower", slower)
+		d.rec.In("disk", disk, computed, queue)
+		d.rec.Did("slower", skips)
 	}
-	return slower
+	return skips
 }
 
-// inTime returns a context that ends when it is high time to compute what takes so long: before the deadline by twice that, for predictions
-// err, and by what waits now. It is as the given one where there is no deadline, or so little time that only what is read can help.
+// inTime returns a context that ends when it is high time to compute what takes so long, or with the given one.
 func (d *Dispatcher) inTime(ctx context.Context, takes time.Duration) (context.Context, context.CancelFunc) {
-	waits, _ := d.Backlog()
+	queue, _ := d.Backlog()
 	deadline, ok := ctx.Deadline()
-	left, wait := time.Duration(0), time.Duration(0)
+	left := time.Duration(0)
 	if ok {
 		left = time.Until(deadline)
-		wait = max(0, left-2*takes-time.Duration(waits*float64(time.Millisecond)))
 	}
+	wait := schedule.BlockWait(left, ok, queue, takes)
 	if d.rec.On() {
 		d.rec.Lock()
-		d.rec.In("patience", takes, waits, ok, left)
+		d.rec.In("patience", takes, queue, ok, left)
 		d.rec.Did("within", wait)
 		d.rec.Unlock()
 	}

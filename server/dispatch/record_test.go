@@ -59,7 +59,7 @@ func TestWhatIsRecorded(t *testing.T) {
 				t.Fatal(err)
 			}
 			cancel()
-			if err := j.Blend.Load.Wait(t.Context()); err != nil {
+			if err := reads(j).Wait(t.Context()); err != nil {
 				t.Fatal(err)
 			}
 			pace = known(time.Second / 10)

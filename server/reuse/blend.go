@@ -349,10 +349,10 @@ func (c *Cache) BlendInstead(v *Visit) *Blended {
 // later requests save thanks to that order.
 func (v *Visit) BlendPays(how *Blend) bool {
 	c := v.cache
-	token, age := c.loads.pace.State()
+	pace, now := c.loads.pace.State()
 	b := schedule.Blending{
 		Layers: c.opt.Shape.Layers, First: how.Layers, Budget: how.Budget.Items,
-		Pace: schedule.Pace{Token: token}, Now: age, Guess: c.costs.Transfer[plan.Disk],
+		Pace: pace, Now: now, Guess: c.costs.Transfer[plan.Disk],
 	}
 	model := c.opt.Load.Model()
 	ms, pays := b.Pays(&v.in, &model, v.Decision.Chosen())

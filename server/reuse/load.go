@@ -6,15 +6,15 @@ import (
 	"sync"
 	"time"
 
-	"grebe/engine"
 	"grebe/kv"
 	"grebe/plan"
+	"grebe/server/loading"
 )
 
 // load reads entries from below memory for a request, beside it, and pins them. It outlives a request that does not wait for it, and
 // then by one read at most: the cache owns its goroutine (Settle).
 type load struct {
-	*engine.Loading
+	*loading.Loading
 	cache *Cache
 
 	mu    sync.Mutex
@@ -39,7 +39,7 @@ func (c *Cache) startLoad(want []wanted) *load {
 	for i := range want {
 		tokens += want[i].tokens
 	}
-	l := &load{Loading: engine.NewLoading(tokens, &c.loads.pace), cache: c}
+	l := &load{Loading: loading.New(tokens, &c.loads.pace), cache: c}
 	if c.opt.Record.On() {
 		l.Record(c.opt.Record.Sub("load"))
 	}
@@ -51,7 +51,7 @@ func (c *Cache) startLoad(want []wanted) *load {
 
 // loads are those of a cache.
 type loads struct {
-	pace    engine.Pace   // at which they read
+	pace    loading.Pace  // at which they read
 	readers chan struct{} // holds one for each that does
 
 	ctx  context.Context // ends when nobody waits for a read any more

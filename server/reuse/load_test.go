@@ -11,6 +11,7 @@ import (
 	"grebe/kv/disk"
 	"grebe/plan"
 	"grebe/schedule"
+	"grebe/server/loading"
 )
 
 // An automatic choice counts what it takes to read blocks, at the pace of the last reads, but for what the first layers hide of it. One
@@ -35,8 +36,8 @@ func TestASlowDiskMakesBlendingPayLess(t *testing.T) {
 	}
 	for each, want := range map[time.Duration]bool{time.Microsecond: true, time.Millisecond: false} {
 		synctest.Test(t, func(t *testing.T) {
-			m.loads.pace = engine.Pace{}
-			l := engine.NewLoading(1, &m.loads.pace)
+			m.loads.pace = loading.Pace{}
+			l := loading.New(1, &m.loads.pace)
 			l.Next(1)
 			time.Sleep(each)
 			l.Came(&kv.Entry{}, nil)
@@ -184,7 +185,7 @@ func TestNothingIsReadAfterSettle(t *testing.T) {
 	m.Settle()
 	l := m.startLoad([]wanted{{key: plan.Key{1}, tokens: 3, parts: []int{0}}})
 	parts := []engine.Part{{Tokens: 3}}
-	if l.Take(parts, 0); parts[0].Entry != nil {
+	if l.Take(parts, engine.Wait{}); parts[0].Entry != nil {
 		t.Error("something came")
 	}
 	l.release()
@@ -238,7 +239,7 @@ func TestAReadOutlivesItsRequest(t *testing.T) {
 		t.Fatal(err)
 	}
 	parts := make([]engine.Part, 2)
-	if l.Take(parts, 0); len(l.pins) > 0 {
+	if l.Take(parts, engine.Wait{}); len(l.pins) > 0 {
 		t.Error("what came for nobody is pinned")
 	}
 	if e, _ := m.store.Get(key); e != nil || m.store.Below(key) {

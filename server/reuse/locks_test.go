@@ -7,8 +7,8 @@ import (
 	"sync/atomic"
 	"testing"
 
-	"grebe/engine"
 	"grebe/kv"
+	"grebe/server/loading"
 )
 
 // waits reports whether f, called while the caller holds a lock, is still under way after others had many turns.
@@ -42,7 +42,7 @@ func TestALoadIsReleasedAfterTheLastPin(t *testing.T) {
 		t.Fatal(err)
 	}
 	before := m.opt.Pool.Stats().Used
-	l := &load{Loading: engine.NewLoading(4, &m.loads.pace), cache: m.Cache}
+	l := &load{Loading: loading.New(4, &m.loads.pace), cache: m.Cache}
 	l.mu.Lock() // a reader is in pin
 	ended, waiting := waits(l.release)
 	if !waiting {

@@ -50,9 +50,6 @@ func (v *Blended) recordInvest(m *schedule.PrefillModel, p *schedule.Prototypes,
 // time to its deadline if it has one, the milliseconds of work that waits, and those that it takes to compute everything.
 func (c *Cache) recordPatience(left time.Duration, deadline bool, queue, compute float64, wait time.Duration) {
 	r := c.opt.Record
-	if !deadline {
-		left = 0
-	}
 	r.Lock()
 	defer r.Unlock()
 	r.In("reading", left, deadline, queue, compute)

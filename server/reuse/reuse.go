@@ -408,8 +408,8 @@ func (v *Visit) itemEntry(i int, bring func(plan.Key) bool) *kv.Entry {
 	return v.fetched(store.Get(v.items[i]))
 }
 
-// inTime returns a context that ends when it is high time to compute what a plan's segments are: half of the time that is left beyond computing
-// all of them is for reading what may spare that. It is as the given one where there is no deadline, or so little time that only what is read can help.
+// inTime returns a context that ends when it is high time to compute a plan's segments rather than wait for what is read of
+// them, or with the given one.
 func (c *Cache) inTime(ctx context.Context, p *plan.Plan) (context.Context, context.CancelFunc) {
 	deadline, ok := ctx.Deadline()
 	rows, keys := 0, 0
@@ -421,17 +421,16 @@ func (c *Cache) inTime(ctx context.Context, p *plan.Plan) (context.Context, cont
 		rows, keys = rows+n, keys+n*seen+n*(n+1)/2
 	}
 	model := c.opt.Load.Model()
-	waits, _ := c.opt.Load.Backlog()
-	left, ms := time.Until(deadline), model.Predict(rows, keys, 1)
-	spare := left - time.Duration((waits+ms)*float64(time.Millisecond))
-	limited, wait := ok && spare > 0, time.Duration(0)
-	if limited {
-		wait = max(spare/2, 1)
+	queue, _ := c.opt.Load.Backlog()
+	left, compute := time.Duration(0), model.Predict(rows, keys, 1)
+	if ok {
+		left = time.Until(deadline)
 	}
+	wait := schedule.PrefixWait(left, ok, queue, compute)
 	if c.opt.Record.On() {
-		c.recordPatience(left, ok, waits, ms, wait)
+		c.recordPatience(left, ok, queue, compute, wait)
 	}
-	if !limited {
+	if wait == 0 {
 		return context.WithCancel(ctx)
 	}
 	return context.WithTimeout(ctx, wait)
