@@ -73,3 +73,21 @@ func TestWaitsOfSeveralBatchesAddUp(t *testing.T) {
 		t.Errorf("two batches waited for %v each, and say %v and %v", patience, out[0].Waited, out[1].Waited)
 	}
 }
+
+// A batch takes what the clock that is given says; of several, each takes that of those before it too. Without a clock it is 0.
+func TestTheClockIsGiven(t *testing.T) {
+	const ms = time.Millisecond
+	now := time.Time{}
+	tick := func() time.Time { now = now.Add(5 * ms); return now }
+	for _, c := range []struct {
+		clock func() time.Time
+		want  [2]time.Duration
+	}{{nil, [2]time.Duration{}}, {tick, [2]time.Duration{5 * ms, 10 * ms}}} {
+		e := newTiny(t, oneThread(t), "f32", Options{Now: c.clock, MaxTokens: 4})
+		jobs, out := []*Job{{Plan: user(1, 2, 3), Hidden: []int{0}}, {Plan: user(4, 5), Hidden: []int{0}}}, make([]Outcome, 2)
+		e.Run(jobs, out) // five tokens are two batches
+		if out[0].Err != nil || out[1].Err != nil || out[0].Compute != c.want[0] || out[1].Compute != c.want[1] {
+			t.Errorf("%v, %v: batches take %v and %v, want %v", out[0].Err, out[1].Err, out[0].Compute, out[1].Compute, c.want)
+		}
+	}
+}

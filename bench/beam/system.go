@@ -87,7 +87,7 @@ func (s *system) serve(ctx context.Context, memory int64) error {
 	s.onClose(pages.Close)
 	store := kv.New(s.shape, pages)
 	s.onClose(func() error { store.Close(); return nil })
-	e, err := engine.New(s.model, s.device, engine.Options{Cache: store})
+	e, err := engine.New(s.model, s.device, engine.Options{Cache: store, Now: time.Now})
 	if err != nil {
 		return err
 	}

@@ -12,6 +12,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"time"
 
 	"grebe/bench/eval"
 	"grebe/blend"
@@ -46,7 +47,7 @@ func newSystem(dev compute.Device, m model.Model, b *prompt.Builder, room int64,
 		return nil, err
 	}
 	s.store = kv.New(m.Shape(), s.pool)
-	opt.Cache = s.store
+	opt.Cache, opt.Now = s.store, time.Now
 	s.engine, err = engine.New(m, dev, opt)
 	return s, err
 }

@@ -155,7 +155,7 @@ func open(o *Options, r *Report) (*bench, error) {
 	}
 	store := kv.New(shape, pages)
 	b.close = append(b.close, pages.Close, func() error { store.Close(); return nil })
-	if b.engine, err = engine.New(b.model, dev, engine.Options{Cache: store}); err != nil {
+	if b.engine, err = engine.New(b.model, dev, engine.Options{Cache: store, Now: time.Now}); err != nil {
 		return b, err
 	}
 	b.close = append(b.close, b.engine.Close)

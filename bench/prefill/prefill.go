@@ -191,7 +191,7 @@ func openSubject(o *Options, dt compute.DType) (s *subject, err error) {
 	if s.model, err = model.Open(o.Dir, s.dev, model.Options{DType: dt.String()}); err != nil {
 		return nil, err
 	}
-	s.engine, err = engine.New(s.model, s.dev, engine.Options{})
+	s.engine, err = engine.New(s.model, s.dev, engine.Options{Now: time.Now})
 	return s, err
 }
 

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"time"
 
 	"grebe/compute"
 	"grebe/compute/cuda"
@@ -86,7 +87,7 @@ func (s *system) newAssembler(memory compute.Memory, tokens int64) (*assembler, 
 		return nil, nil, err
 	}
 	store := kv.New(s.shape, pages)
-	e, err := engine.New(s.model, s.device, engine.Options{MaxTokens: batchTokens, Cache: store})
+	e, err := engine.New(s.model, s.device, engine.Options{MaxTokens: batchTokens, Cache: store, Now: time.Now})
 	if err != nil {
 		store.Close()
 		return nil, nil, errors.Join(err, pages.Close())

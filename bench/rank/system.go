@@ -229,7 +229,7 @@ const batchTokens = 32768
 
 // compute opens an engine for the variant's jobs.
 func (s *system) compute(ctx context.Context, v *variant) error {
-	e, err := engine.New(s.model, s.device, engine.Options{MaxTokens: batchTokens, Cache: v.store})
+	e, err := engine.New(s.model, s.device, engine.Options{MaxTokens: batchTokens, Cache: v.store, Now: time.Now})
 	if err != nil {
 		return err
 	}

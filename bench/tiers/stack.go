@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"time"
 
 	"grebe/compute"
 	"grebe/engine"
@@ -119,7 +120,7 @@ func (s *stack) serve(o *Options, near, far int, dir string) (end func() error, 
 	}
 	store := s.store
 	s.closers = append(s.closers, func() error { store.Close(); return nil })
-	if s.engine, err = engine.New(s.model, s.device, engine.Options{Cache: s.store, MaxTokens: o.rows()}); err != nil {
+	if s.engine, err = engine.New(s.model, s.device, engine.Options{Cache: s.store, MaxTokens: o.rows(), Now: time.Now}); err != nil {
 		return end, err
 	}
 	s.closers = append(s.closers, s.engine.Close)

@@ -320,7 +320,7 @@ func (s *stack) openEngines(cfg *config.Config, replicas []replica, store *kv.St
 		if err != nil {
 			return nil, err
 		}
-		e, err := engine.New(r.model, dev, engine.Options{MaxTokens: cfg.Engine.MaxTokens, Cache: store})
+		e, err := engine.New(r.model, dev, engine.Options{MaxTokens: cfg.Engine.MaxTokens, Cache: store, Now: time.Now})
 		if err != nil {
 			return nil, err
 		}

@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 )
@@ -50,8 +51,11 @@ var impureRooms = under("sync", "os", "net", "io/fs", "io/ioutil", "syscall", "l
 // impure is what a pure room may not import. What the processor can do is no input: assembly gives the bits that Go gives.
 func impure(path string) bool { return impureRooms(path) && path != "golang.org/x/sys/cpu" }
 
-// clock are the names of package time that read or wait for a clock. Its types are arguments.
-var clock = []string{"Now", "Since", "Until", "Sleep", "After", "AfterFunc", "Tick", "NewTimer", "NewTicker"}
+// clock has the names, by package, that read or wait for a clock. Types of package time are arguments.
+var clock = map[string][]string{
+	"time":    {"Now", "Since", "Until", "Sleep", "After", "AfterFunc", "Tick", "NewTimer", "NewTicker"},
+	"context": {"WithTimeout", "WithTimeoutCause", "WithDeadline", "WithDeadlineCause"},
+}
 
 func TestPureRoomsStayPure(t *testing.T) {
 	for _, p := range packages(t) {
@@ -78,19 +82,86 @@ func impurities(tree *ast.File, imports []string) []string {
 		}
 	}
 	ast.Inspect(tree, func(n ast.Node) bool {
-		switch n := n.(type) {
+		switch n.(type) {
 		case *ast.GoStmt:
 			out = append(out, "starts a goroutine")
 		case *ast.ChanType:
 			out = append(out, "uses a channel")
-		case *ast.SelectorExpr:
-			if x, ok := n.X.(*ast.Ident); ok && x.Name == "time" && slices.Contains(clock, n.Sel.Name) {
-				out = append(out, "calls time."+n.Sel.Name)
-			}
+		}
+		return true
+	})
+	return append(out, clocks(tree)...)
+}
+
+// clocks lists what a file uses that reads or waits for a clock, under whatever name it imports that.
+func clocks(tree *ast.File) (out []string) {
+	names := map[string]string{} // packages with a clock, by their name in the file
+	for _, i := range tree.Imports {
+		path, _ := strconv.Unquote(i.Path.Value)
+		if _, ok := clock[path]; !ok {
+			continue
+		}
+		name := path
+		if i.Name != nil {
+			name = i.Name.Name
+		}
+		names[name] = path
+	}
+	if path, ok := names["."]; ok {
+		out = append(out, "imports all names of "+path)
+	}
+	ast.Inspect(tree, func(n ast.Node) bool {
+		s, ok := n.(*ast.SelectorExpr)
+		if !ok {
+			return true
+		}
+		if x, ok := s.X.(*ast.Ident); ok && slices.Contains(clock[names[x.Name]], s.Sel.Name) {
+			out = append(out, "calls "+names[x.Name]+"."+s.Sel.Name)
 		}
 		return true
 	})
 	return out
+}
+
+// clockless packages decide nothing from time: waits are given to them, and a clock to measure with.
+var clockless = []string{"engine"}
+
+func TestClocklessPackagesReadNoClock(t *testing.T) {
+	for _, name := range clockless {
+		p := packages(t)[name]
+		if p == nil {
+			t.Errorf("no package %s", name)
+			continue
+		}
+		for _, f := range p.files {
+			for _, problem := range clocks(f.ast) {
+				if !f.test {
+					t.Errorf("%s %s: %s decides nothing from time: give it a wait or a clock", f.path, problem, name)
+				}
+			}
+		}
+	}
+}
+
+func TestClocksAreSeen(t *testing.T) {
+	const src = `package p
+import ("context"; "time"; other "time"; "unrelated/time")
+var now = time.Now
+func f(t time.Time, d time.Duration) {
+	_ = other.Since(t)
+	_ = t.After(t.Add(d))
+	context.WithTimeout(context.Background(), d)
+	select { case <-time.After(d): case <-other.NewTimer(d).C: }
+	context.WithCancel(context.AfterFunc)
+}`
+	tree, err := parser.ParseFile(token.NewFileSet(), "p.go", src, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := []string{"calls context.WithTimeout", "calls time.After", "calls time.NewTimer", "calls time.Now", "calls time.Since"}
+	if got := clocks(tree); !slices.Equal(slices.Sorted(slices.Values(got)), want) {
+		t.Errorf("saw %q, want %q", got, want)
+	}
 }
 
 func TestImpuritiesAreSeen(t *testing.T) {
