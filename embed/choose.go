@@ -50,34 +50,27 @@ func (oldest) opened(int)                         {}
 func (oldest) expect(int, uint64, uint64, uint64) {}
 func (oldest) setBytes() int                      { return 0 }
 
-// valued evicts what is worth least by package evict's Slab, or declines the missed row itself. Its tuner listens to some
-// keys and says off the path how rows are valued; that may be stale.
+// valued does what an evict.SlabSet decides for each set: the row that is worth least makes room, or the missed row is
+// declined. Its tuner listens to some keys and says off the path how rows are valued; that may be stale.
 type valued struct {
 	slab  evict.Slab
 	tuner *tuner
-	sets  []valuedSet
-}
-
-// valuedSet begins with a cache line for the queue.
-type valuedSet struct {
-	queue evict.Queue
-	_     [64 - unsafe.Sizeof(evict.Queue{})]byte
-	ghost evict.Ghost
+	sets  []evict.SlabSet
 }
 
 func newValued(most, rows int) (*valued, *offheap.Block, error) {
 	slab := evict.NewSlab(rows)
-	sets, block, err := makeBooks[valuedSet](most)
+	sets, block, err := makeBooks[evict.SlabSet](most)
 	return &valued{slab: slab, tuner: newTuner(slab, rows), sets: sets}, block, err
 }
 
-func (v *valued) setBytes() int { return int(unsafe.Sizeof(valuedSet{})) }
+func (v *valued) setBytes() int { return int(unsafe.Sizeof(evict.SlabSet{})) }
 
 // ask leaves out stamps: most places are chosen without a look at all.
 func (v *valued) ask(home int, _ *set, h uint64) {
 	t := &v.sets[home]
 	prefetch(unsafe.Pointer(t), 1)
-	prefetch(unsafe.Pointer(t.ghost.Ask(h)), 1)
+	prefetch(unsafe.Pointer(t.Ask(h)), 1)
 }
 
 // hint asks for the stamps of those that go next. What it reads may be changing.
@@ -85,7 +78,7 @@ func (v *valued) hint(home int, s *set) {
 	if raceBuild {
 		return
 	}
-	for _, slot := range v.sets[home].queue.Waiting() {
+	for _, slot := range v.sets[home].Waiting() {
 		prefetch(unsafe.Pointer(&s.slots[slot%setSlots]), 16)
 	}
 }
@@ -96,40 +89,31 @@ func (v *valued) next(home int, s *set) int {
 		return -1
 	}
 	t := &v.sets[home]
-	slot, ok := v.slab.Next(&t.queue, s)
+	slot, ok := t.Next(v.slab, s)
 	if !ok {
 		prefetch(unsafe.Pointer(&s.slots), setBytes-setHead)
 		return -1
 	}
-	prefetch(unsafe.Pointer(t.ghost.Ask(s.slots[slot].key.Load())), 1)
+	prefetch(unsafe.Pointer(t.Ask(s.slots[slot].key.Load())), 1)
 	return slot
 }
 
 func (v *valued) removed(int, *set, int) {}
 
-func (v *valued) opened(home int) { v.sets[home] = valuedSet{} }
+func (v *valued) opened(home int) { v.sets[home] = evict.SlabSet{} }
 
 func (v *valued) expect(home int, h, word, now uint64) {
-	v.sets[home].ghost.Put(v.slab, h, evict.Stamp(word), now, evict.Mode(v.tuner.mode.Load()))
+	v.sets[home].Expect(v.slab, h, evict.Stamp(word), now, evict.Mode(v.tuner.mode.Load()))
 }
 
 func (v *valued) use(word, now uint64) uint64 { return uint64(v.slab.Use(evict.Stamp(word), now)) }
 
 func (v *valued) place(home int, s *set, h, now uint64) (int, bool) {
-	t, mode := &v.sets[home], evict.Mode(v.tuner.mode.Load())
-	m := t.ghost.Take(v.slab, h, now)
-	slot := s.empty()
-	if slot < 0 {
-		victim, ok := v.slab.Place(&t.queue, m, now, mode, s)
-		if !ok {
-			t.ghost.Put(v.slab, h, m, now, mode)
-			return 0, false
-		}
-		slot = victim
-		t.ghost.Put(v.slab, s.slots[slot].key.Load(), evict.Stamp(s.slots[slot].meta.Load()), now, mode)
+	slot, m, ok := v.sets[home].Place(v.slab, h, now, evict.Mode(v.tuner.mode.Load()), s)
+	if ok {
+		s.slots[slot].meta.Store(uint64(m))
 	}
-	s.slots[slot].meta.Store(uint64(m))
-	return slot, true
+	return slot, ok
 }
 
 // adapted runs a policy of package evict in each set. Hits take no lock: the policy hears of them, the last use of

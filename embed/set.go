@@ -103,7 +103,11 @@ func (s *set) retag(slot int, tag uint64) {
 	w.Store(w.Load()&^(0xFF<<at) | tag<<at)
 }
 
-// Stamp and Stamps are for package evict's Slab.
+// Empty, Key, Stamp and Stamps are for package evict's SlabSet.
+func (s *set) Empty() int { return s.empty() }
+
+func (s *set) Key(slot int) uint64 { return s.slots[slot].key.Load() }
+
 func (s *set) Stamp(slot int) evict.Stamp { return evict.Stamp(s.slots[slot].meta.Load()) }
 
 func (s *set) Stamps() (all [setSlots]evict.Stamp) {
