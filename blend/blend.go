@@ -12,15 +12,8 @@ import (
 	"fmt"
 	"math"
 	"slices"
-)
 
-// Source says where a token's KV may come from.
-type Source uint8
-
-const (
-	Own       Source = iota // from nowhere: it is computed
-	Block                   // from an item's own block
-	Prototype               // from a prototype that is like it
+	"grebe/plan"
 )
 
 // Budget says how much of what could be reused is computed again.
@@ -45,35 +38,36 @@ func (b Budget) Check() error {
 
 // Chooser keeps the memory of Choose.
 type Chooser struct {
-	keys   [Prototype + 1][]uint64 // of the tokens that have a source: the highest score first, then the earliest token
+	keys   [plan.NumSources][]uint64 // of the tokens with a source: the highest score first, then the earliest
 	chosen []bool
 }
 
 // Choose appends base plus the numbers, ascending, of the tokens that are computed: those without a source, the
 // window, and of either source the share with the highest scores. Of equal scores the earlier token's counts more.
 // A score that is no number counts as the highest: what is broken is computed.
-func (c *Chooser) Choose(dst []int32, base int32, from []Source, score []float32, b Budget) []int32 {
+func (c *Chooser) Choose(dst []int32, base int32, from []plan.Source, score []float32, b Budget) []int32 {
 	return c.ChooseRounded(dst, base, from, score, b, 0)
 }
 
 // ChooseRounded appends so many more tokens than Choose, those with the highest scores of the ones that Choose leaves out, or
 // so many fewer, without the lowest of those that it takes. Shares of 0 and 1 stay what they are.
-func (c *Chooser) ChooseRounded(dst []int32, base int32, from []Source, score []float32, b Budget, more int) []int32 {
+func (c *Chooser) ChooseRounded(dst []int32, base int32, from []plan.Source, score []float32, b Budget, more int) []int32 {
 	for s := range c.keys {
 		c.keys[s] = c.keys[s][:0]
 	}
 	c.chosen = append(c.chosen[:0], make([]bool, len(from))...)
 	window := len(from) - b.Window
 	for i, s := range from {
-		if s == Own || i >= window {
+		if s == plan.Computed || i >= window {
 			c.chosen[i] = true
 			continue
 		}
 		c.keys[s] = append(c.keys[s], key(score[i], i))
 	}
-	between := c.keys[Own] // free: tokens without a source need no key. Those that rounding adds or takes away
-	for s, keys := range c.keys[Block:] {
-		n := taken(len(keys), b.share(Block+Source(s)))
+	// between are the tokens that rounding adds or takes away. Tokens that are computed need no key: their list is free.
+	between := c.keys[plan.Computed]
+	for s, keys := range c.keys[plan.Block:] {
+		n := taken(len(keys), b.share(plan.Block+plan.Source(s)))
 		lowest(keys, n)
 		c.mark(keys[:n], true)
 		if n > 0 && n < len(keys) && more > 0 {
@@ -82,7 +76,7 @@ func (c *Chooser) ChooseRounded(dst []int32, base int32, from []Source, score []
 			between = append(between, keys[:n]...)
 		}
 	}
-	c.keys[Own] = between
+	c.keys[plan.Computed] = between
 	at := min(more, len(between))
 	if more < 0 {
 		at = max(0, len(between)+more)
@@ -102,17 +96,17 @@ func (c *Chooser) ChooseRounded(dst []int32, base int32, from []Source, score []
 }
 
 // Count returns how many tokens Choose appends, how many of them ChooseRounded may leave out, and how many others it may add.
-func Count(from []Source, b Budget) (all, optional, spare int) {
-	var of [Prototype + 1]int
+func Count(from []plan.Source, b Budget) (all, optional, spare int) {
+	var of [plan.NumSources]int
 	window := len(from) - b.Window
 	for i, s := range from {
 		if i >= window {
-			s = Own
+			s = plan.Computed
 		}
 		of[s]++
 	}
-	all = of[Own]
-	for s := Block; s <= Prototype; s++ {
+	all = of[plan.Computed]
+	for s := plan.Block; s <= plan.Prototype; s++ {
 		n := taken(of[s], b.share(s))
 		all += n
 		if n > 0 && n < of[s] {
@@ -140,8 +134,8 @@ func Round(all, optional, spare, multiple int) int {
 	return 0
 }
 
-func (b *Budget) share(s Source) float64 {
-	if s == Prototype {
+func (b *Budget) share(s plan.Source) float64 {
+	if s == plan.Prototype {
 		return b.History
 	}
 	return b.Items

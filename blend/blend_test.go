@@ -8,10 +8,13 @@ import (
 	"testing"
 
 	"pgregory.net/rapid"
+
+	"grebe/plan"
 )
 
 func TestChooseByHand(t *testing.T) {
-	from := []Source{Own, Block, Block, Block, Block, Prototype, Prototype, Own, Block}
+	const own, block, proto = plan.Computed, plan.Block, plan.Prototype
+	from := []plan.Source{own, block, block, block, block, proto, proto, own, block}
 	score := []float32{0, 1, 4, 4, 2, 7, 9, 0, 3}
 	var c Chooser
 	for _, x := range []struct {
@@ -35,14 +38,14 @@ func TestChooseByHand(t *testing.T) {
 func TestChooseAgainstDefinition(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		n := rapid.IntRange(0, 60).Draw(t, "tokens")
-		from, score := make([]Source, n), make([]float32, n)
+		from, score := make([]plan.Source, n), make([]float32, n)
 		count := [3]int{}
 		b := Budget{
 			Items: rapid.Float64Range(0, 1).Draw(t, "items"), History: rapid.Float64Range(0, 1).Draw(t, "history"),
 			Window: rapid.IntRange(0, 70).Draw(t, "window"),
 		}
 		for i := range from {
-			from[i] = Source(rapid.IntRange(0, 2).Draw(t, "source"))
+			from[i] = plan.Source(rapid.IntRange(0, 2).Draw(t, "source"))
 			score[i] = float32(rapid.IntRange(0, 6).Draw(t, "score"))
 			if score[i] == 6 {
 				score[i] = float32(math.NaN())
@@ -63,8 +66,8 @@ func TestChooseAgainstDefinition(t *testing.T) {
 					higher++
 				}
 			}
-			share := map[Source]float64{Block: b.Items, Prototype: b.History}[from[i]]
-			want := from[i] == Own || i >= n-b.Window || float64(higher) < math.Ceil(share*float64(count[from[i]])-1e-9)
+			share := map[plan.Source]float64{plan.Block: b.Items, plan.Prototype: b.History}[from[i]]
+			want := from[i] == plan.Computed || i >= n-b.Window || float64(higher) < math.Ceil(share*float64(count[from[i]])-1e-9)
 			if slices.Contains(got, int32(i)) != want {
 				t.Fatalf("token %d of %v with scores %v and %+v: chosen %v, want %v", i, from, score, b, !want, want)
 			}
@@ -75,7 +78,7 @@ func TestChooseAgainstDefinition(t *testing.T) {
 
 // rounded checks what is added to all, or left out: the highest scores of the others, earlier tokens first, or the lowest, later ones first;
 // never what has to be computed, nor of a source whose share is 0 or 1.
-func rounded(t *rapid.T, from []Source, score []float32, b Budget, all []int32) {
+func rounded(t *rapid.T, from []plan.Source, score []float32, b Budget, all []int32) {
 	between := func(i int) bool {
 		n := 0
 		for k, s := range from {
@@ -83,9 +86,9 @@ func rounded(t *rapid.T, from []Source, score []float32, b Budget, all []int32) 
 				n++
 			}
 		}
-		share := map[Source]float64{Block: b.Items, Prototype: b.History}[from[i]]
+		share := map[plan.Source]float64{plan.Block: b.Items, plan.Prototype: b.History}[from[i]]
 		chosen := int(math.Ceil(share*float64(n) - 1e-9))
-		return from[i] != Own && i < len(from)-b.Window && chosen > 0 && chosen < n
+		return from[i] != plan.Computed && i < len(from)-b.Window && chosen > 0 && chosen < n
 	}
 	var must, optional, spare []int32
 	for i := range from {
@@ -155,7 +158,7 @@ func TestScores(t *testing.T) {
 	if !slices.Equal(score, []float32{1, 2, 1, 1}) {
 		t.Errorf("with drift %v", score)
 	}
-	from := []Source{Own, Block, Block, Block}
+	from := []plan.Source{plan.Computed, plan.Block, plan.Block, plan.Block}
 	score = []float32{8, 1, 2, 1}
 	AddDeviation(score, []float32{0, 3, 0, 1}, from)
 	if !slices.Equal(score, []float32{2, 1, 0.5, 0.5}) {
@@ -165,7 +168,7 @@ func TestScores(t *testing.T) {
 	if AddDeviation(score, make([]float32, 4), from); !slices.Equal(score, []float32{8, 1, 2, 1}) {
 		t.Errorf("where nothing deviates, attention alone is scored %v", score)
 	}
-	ByPlace(score, []Source{Own, Block, Block, Block}, []bool{false, true, false, true})
+	ByPlace(score, []plan.Source{plan.Computed, plan.Block, plan.Block, plan.Block}, []bool{false, true, false, true})
 	if !slices.Equal(score, []float32{0, 0, -1, 0}) {
 		t.Errorf("by place %v", score)
 	}

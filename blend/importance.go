@@ -1,6 +1,10 @@
 package blend
 
-import "math"
+import (
+	"math"
+
+	"grebe/plan"
+)
 
 // Importance says how much it matters that a token of a block is computed again: the attention that it receives in the layers behind
 // the whole ones, times how far its keys and values there are off when its block stands in. It is learned by token, from prompts that
@@ -24,11 +28,11 @@ func (m *Importance) Tokens() []float32 { return m.of }
 
 // Score sets the scores of tokens of blocks, and leaves those of prototypes, which ByAttention set, as they are to each other: each over its mean, since
 // rounding compares the two.
-func (m *Importance) Score(score []float32, tokens []int32, from []Source) {
-	var sum [Prototype + 1]float32
-	var n [Prototype + 1]int
+func (m *Importance) Score(score []float32, tokens []int32, from []plan.Source) {
+	var sum [plan.NumSources]float32
+	var n [plan.NumSources]int
 	for i, s := range from {
-		if s == Block {
+		if s == plan.Block {
 			score[i] = m.Of(tokens[i])
 		}
 		sum[s] += score[i]

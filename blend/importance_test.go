@@ -4,6 +4,8 @@ import (
 	"math"
 	"slices"
 	"testing"
+
+	"grebe/plan"
 )
 
 // A token's importance is the mean over where it was seen, drawn to that of all where it was seen seldom; prompts count alike, and
@@ -38,12 +40,13 @@ func TestTally(t *testing.T) {
 func TestImportanceScore(t *testing.T) {
 	m := NewImportance([]float32{1, 3, 0})
 	score := []float32{7, 100, 200, 300, 50, 9}
-	m.Score(score, []int32{0, 0, 1, 2, 1, 0}, []Source{Own, Prototype, Prototype, Block, Block, Own})
+	const own, block, proto = plan.Computed, plan.Block, plan.Prototype
+	m.Score(score, []int32{0, 0, 1, 2, 1, 0}, []plan.Source{own, proto, proto, block, block, own})
 	if want := []float32{100 * 2 / 300., 200 * 2 / 300., 0, 2}; !slices.Equal(score[1:5], want) {
 		t.Errorf("scores %v, want %v", score[1:5], want)
 	}
 	nothing := []float32{0, 0}
-	m.Score(nothing, []int32{2, 2}, []Source{Block, Prototype})
+	m.Score(nothing, []int32{2, 2}, []plan.Source{plan.Block, plan.Prototype})
 	if !slices.Equal(nothing, []float32{0, 0}) {
 		t.Errorf("where nothing matters scores are %v", nothing)
 	}

@@ -1,5 +1,7 @@
 package blend
 
+import "grebe/plan"
+
 // DriftWeight is how much a prototype that is nothing like its token counts beside the attention that an average
 // token receives. Tokens of a history receive many times that, so it is large.
 const DriftWeight = 64
@@ -33,10 +35,10 @@ func ByAttention(score, received, drift []float32, weight float32) {
 // AddDeviation adds to score, which ByAttention set, how far K and V of tokens that have a source are from what would stand in for them: each of the
 // two over its mean of these tokens. What much attention goes to and what is far off both count; a product would leave out tokens that are far off
 // and that little attention goes to yet.
-func AddDeviation(score, deviated []float32, from []Source) {
+func AddDeviation(score, deviated []float32, from []plan.Source) {
 	var attention, deviation float32
 	for i, s := range from {
-		if s != Own {
+		if s != plan.Computed {
 			attention, deviation = attention+score[i], deviation+deviated[i]
 		}
 	}
@@ -49,7 +51,7 @@ func AddDeviation(score, deviated []float32, from []Source) {
 }
 
 // ByPlace sets score to EPIC's rule: the first tokens of every block count most. Begins says where blocks begin.
-func ByPlace(score []float32, from []Source, begins []bool) {
+func ByPlace(score []float32, from []plan.Source, begins []bool) {
 	at := 0
 	for i := range from {
 		if begins[i] || i > 0 && from[i] != from[i-1] {

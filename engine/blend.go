@@ -43,7 +43,7 @@ type Rule struct {
 	Layer    int  // the last layer that computes all tokens
 	Received bool // the rule wants to know the attention received in that layer
 	// Score sets the scores of the job's rows. Segments are those of the job's plan in the batch.
-	Score func(score, received []float32, from []blend.Source, segments []compute.Segment)
+	Score func(score, received []float32, from []plan.Source, segments []compute.Segment)
 	// Watch, instead of all that, has the job compute everything, and is told of the attention that its rows received in each layer. Nobody else is
 	// in the batch, and nothing stands in for anything, so that what is kept is exact.
 	Watch func(layer int, received []float32)
@@ -55,7 +55,7 @@ type Part struct {
 	Entry               *kv.Entry // the caller keeps its reference until Do returns
 	First               int       // its first token in the entry; all of them are in one chunk
 	Turn                int       // new position − position in the entry
-	Source              blend.Source
+	Source              plan.Source
 	Drift               []float32 // nil, or one per token: how far it is from what stands in for it, 0 to 1
 }
 
@@ -106,7 +106,7 @@ func (e *Engine) checkBlend(j *Job) error {
 			}
 		}
 		n := len(j.Plan.Segments[segment].Tokens)
-		if p.Tokens < 1 || p.At < end || p.At > n-p.Tokens || p.Source == blend.Own || p.Drift != nil && len(p.Drift) != p.Tokens {
+		if p.Tokens < 1 || p.At < end || p.At > n-p.Tokens || p.Source == plan.Computed || p.Drift != nil && len(p.Drift) != p.Tokens {
 			return fmt.Errorf("engine: part %d is tokens %d to %d of segment %d with %d", i, p.At, p.At+p.Tokens, segment, n)
 		}
 		end = p.At + p.Tokens
@@ -190,7 +190,7 @@ func (b *Blend) saved(layers int, which func(*Part) bool) float64 {
 			continue
 		}
 		share := b.Budget.Items
-		if p.Source == blend.Prototype {
+		if p.Source == plan.Prototype {
 			share = b.Budget.History
 		}
 		saved += (1 - share) * float64(p.Tokens)
@@ -231,7 +231,7 @@ func (b *Blend) with(other *Blend) bool {
 // blending is a pass's memory of what stands in for rows.
 type blending struct {
 	parts   []compute.Part
-	from    []blend.Source // of all rows of the batch
+	from    []plan.Source // of all rows of the batch
 	score   []float32
 	drift   []float32
 	chunks  []compute.Chunk
@@ -267,7 +267,7 @@ func (p *pass) repair(first *task, layers int) *model.Repair {
 
 // byAttention reports whether tokens are chosen by the attention that they receive.
 func (b *Blend) byAttention() bool {
-	return b.Importance == nil || slices.ContainsFunc(b.Parts, func(p Part) bool { return p.Source == blend.Prototype })
+	return b.Importance == nil || slices.ContainsFunc(b.Parts, func(p Part) bool { return p.Source == plan.Prototype })
 }
 
 // take has KV that is read for the tasks replace that of their rows. They wait together, beside first layers that are still

@@ -71,7 +71,7 @@ func makeOrdinary(t *testing.T, e *tiny, r *rand.Rand) *ordinary {
 func (o *ordinary) parts() []Part {
 	var out []Part
 	for i, at := range o.at {
-		p := Part{Segment: 2, At: at, Tokens: len(o.items[i]), Turn: o.start + at - o.base, Source: blend.Block}
+		p := Part{Segment: 2, At: at, Tokens: len(o.items[i]), Turn: o.start + at - o.base, Source: plan.Block}
 		if o.blocks != nil {
 			p.Entry = o.blocks[i]
 		}
@@ -201,7 +201,7 @@ func TestBlendRefuses(t *testing.T) {
 		"for whose tokens parts stand":  func(j *Job) { j.Want[0].Segment = 2 },
 		"are not in one chunk":          func(j *Job) { j.Blend.Parts[0].First = 1000 },
 		"a search does not blend":       func(j *Job) { j.Beams = &Beams{} },
-		"part 0 is tokens 0 to":         func(j *Job) { j.Blend.Parts[0].Source = blend.Own },
+		"part 0 is tokens 0 to":         func(j *Job) { j.Blend.Parts[0].Source = plan.Computed },
 		"outside the vocabulary of 200": func(j *Job) { j.Want[0].IDs = []int32{200} },
 	} {
 		j := o.job(&Blend{Parts: o.parts()})
@@ -220,7 +220,7 @@ func TestBlendByAnotherRule(t *testing.T) {
 	e := newTiny(t, ref.New(), "f32", Options{})
 	o := newOrdinary(t, e, rand.New(rand.NewPCG(8, 6)))
 	rows := 0
-	rule := &Rule{Score: func(score, received []float32, from []blend.Source, segments []compute.Segment) {
+	rule := &Rule{Score: func(score, received []float32, from []plan.Source, segments []compute.Segment) {
 		rows = len(score)
 		begins := make([]bool, len(score))
 		for _, at := range o.at {

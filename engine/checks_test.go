@@ -169,14 +169,14 @@ func TestCostOfAJob(t *testing.T) {
 
 // What a blended job costs: its parts save what the budget leaves, in the layers after the choice.
 func TestCostOfABlend(t *testing.T) {
-	part := func(tokens int, source blend.Source, there bool) Part {
+	part := func(tokens int, source plan.Source, there bool) Part {
 		p := Part{Tokens: tokens, Source: source}
 		if there {
 			p.Entry = &kv.Entry{}
 		}
 		return p
 	}
-	b := &Blend{Parts: []Part{part(100, blend.Block, true), part(50, blend.Block, false), part(40, blend.Prototype, true)},
+	b := &Blend{Parts: []Part{part(100, plan.Block, true), part(50, plan.Block, false), part(40, plan.Prototype, true)},
 		Budget: blend.Budget{Items: .2, History: .5}, Layers: 1}
 	// 0.8 of 150 and 0.5 of 40 tokens in three of four layers.
 	if got := b.expected(300, 4); got != 300-105 {
@@ -212,7 +212,7 @@ func TestCostOfABlend(t *testing.T) {
 		}
 	}
 	if (&Blend{Importance: &blend.Importance{}}).byAttention() || !(&Blend{}).byAttention() ||
-		!(&Blend{Importance: &blend.Importance{}, Parts: []Part{{Source: blend.Prototype}}}).byAttention() {
+		!(&Blend{Importance: &blend.Importance{}, Parts: []Part{{Source: plan.Prototype}}}).byAttention() {
 		t.Error("what tokens are chosen by")
 	}
 }
@@ -259,7 +259,7 @@ func TestBlendsThatAreRefused(t *testing.T) {
 		"no tokens":                    {func(j *Job) { j.Blend.Parts[last].Tokens = 0 }, "part"},
 		"beyond its segment":           {func(j *Job) { j.Blend.Parts[last].At = n - j.Blend.Parts[last].Tokens + 1 }, "part"},
 		"over the part before":         {func(j *Job) { j.Blend.Parts[last].At = 0 }, "part"},
-		"of its own":                   {func(j *Job) { j.Blend.Parts[last].Source = blend.Own }, "part"},
+		"of its own":                   {func(j *Job) { j.Blend.Parts[last].Source = plan.Computed }, "part"},
 		"with too little drift":        {func(j *Job) { j.Blend.Parts[last].Drift = make([]float32, 1+j.Blend.Parts[last].Tokens) }, "part"},
 		"with its drift":               {func(j *Job) { j.Blend.Parts[last].Drift = make([]float32, j.Blend.Parts[last].Tokens) }, ""},
 		"a budget above 1":             {func(j *Job) { j.Blend.Budget.Items = 1.5 }, "budget"},

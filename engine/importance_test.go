@@ -9,6 +9,7 @@ import (
 	"grebe/blend"
 	"grebe/compute"
 	"grebe/compute/ref"
+	"grebe/plan"
 )
 
 // A job that is watched answers as any other and keeps what it shall; what it is told of each layer is what rules are told of it.
@@ -41,7 +42,7 @@ func TestWatch(t *testing.T) {
 				t.Errorf("answer off by %g, %d tokens computed of %d, %d layers told of %d", d, got.Computed, want.Computed, len(seen), layers)
 			}
 			for layer := range layers - 1 {
-				rule := &Rule{Layer: layer, Received: true, Score: func(score, received []float32, _ []blend.Source, _ []compute.Segment) {
+				rule := &Rule{Layer: layer, Received: true, Score: func(score, received []float32, _ []plan.Source, _ []compute.Segment) {
 					if !slices.Equal(received, seen[layer]) {
 						t.Errorf("layer %d: watched %v, a rule is told %v", layer, seen[layer], received)
 					}
@@ -98,7 +99,7 @@ func TestBlendByImportance(t *testing.T) {
 	}
 	blocks := o.parts()
 	tokens := o.plan.Segments[2].Tokens
-	rule := &Rule{Score: func(score, _ []float32, from []blend.Source, segments []compute.Segment) {
+	rule := &Rule{Score: func(score, _ []float32, from []plan.Source, segments []compute.Segment) {
 		clear(score)
 		first := segments[2].First - segments[0].First
 		for i, token := range tokens {
@@ -114,7 +115,7 @@ func TestBlendByImportance(t *testing.T) {
 	}
 	mixed := o.parts()
 	for i := range mixed[:len(mixed)/2] {
-		mixed[i].Source = blend.Prototype
+		mixed[i].Source = plan.Prototype
 	}
 	got, want = by(mixed, &Blend{Importance: m}), by(mixed, &Blend{})
 	if n := len(mixed) / 2; !slices.Equal(got.Reused[:n], want.Reused[:n]) || slices.Equal(got.Reused[n:], want.Reused[n:]) {

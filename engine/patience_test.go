@@ -9,6 +9,7 @@ import (
 	"grebe/blend"
 	"grebe/compute"
 	"grebe/compute/cpu"
+	"grebe/plan"
 )
 
 // Jobs of a batch wait together: each is told what the others waited. A device that computes the first layers meanwhile
@@ -63,7 +64,7 @@ func TestWaitsOfSeveralBatchesAddUp(t *testing.T) {
 		l.waits = patience
 		return o.job(&Blend{Parts: parts, Budget: blend.Budget{Items: 0.3}, Layers: 1, Rule: rule, Load: l, Patience: patience})
 	}
-	other := &Rule{Score: func(score, _ []float32, _ []blend.Source, _ []compute.Segment) { clear(score) }}
+	other := &Rule{Score: func(score, _ []float32, _ []plan.Source, _ []compute.Segment) { clear(score) }}
 	jobs, out := []*Job{late(nil), late(other)}, make([]Outcome, 2)
 	w.Run(jobs, out)
 	if out[0].Err != nil || out[1].Err != nil || !slices.Equal(out[0].Logits[0], out[1].Logits[0]) {

@@ -15,7 +15,6 @@ import (
 	"time"
 
 	"grebe/bench/eval"
-	"grebe/blend"
 	"grebe/compute"
 	"grebe/engine"
 	"grebe/kv"
@@ -163,7 +162,7 @@ func (s *system) parts(p *laid) []engine.Part {
 	for i, at := range l.ItemAt {
 		if p.lengths[i] > 0 {
 			out = append(out, engine.Part{
-				Segment: l.Items, At: at, Tokens: p.lengths[i], Entry: s.blocks[p.items[i]], Turn: start + at - base, Source: blend.Block,
+				Segment: l.Items, At: at, Tokens: p.lengths[i], Entry: s.blocks[p.items[i]], Turn: start + at - base, Source: plan.Block,
 			})
 		}
 	}

@@ -235,7 +235,7 @@ func (s *shelf) first(j *engine.Job) (float64, error) {
 func (s *shelf) shelve(q *question) []plan.Key {
 	keys := make([]plan.Key, len(q.parts))
 	for i := range q.parts {
-		if part := &q.parts[i]; part.Source == blend.Block {
+		if part := &q.parts[i]; part.Source == plan.Block {
 			keys[i] = kv.KeyOf(plan.Key{}, nil, fmt.Sprint(q.laid.items, i))
 			s.store.Publish(plan.Item, keys[i], nil, part.Entry)
 		}

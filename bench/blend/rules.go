@@ -7,6 +7,7 @@ import (
 	"grebe/compute"
 	"grebe/engine"
 	"grebe/kv/proto/rows"
+	"grebe/plan"
 )
 
 // rule returns a way to choose; nil for the engine's own.
@@ -14,22 +15,23 @@ func (s *system) rule(name string, parts []engine.Part) *engine.Rule {
 	d := &deviation{shape: s.model.Shape(), memory: s.device.Memory(), parts: parts}
 	switch name {
 	case "cacheblend":
-		return &engine.Rule{Layer: 1, Received: s.onGPU(), Score: func(score, _ []float32, _ []blend.Source, segments []compute.Segment) {
+		return &engine.Rule{Layer: 1, Received: s.onGPU(), Score: func(score, _ []float32, _ []plan.Source, segments []compute.Segment) {
 			d.score(score, segments)
 		}}
 	case "both":
-		return &engine.Rule{Layer: 1, Received: true, Score: func(score, received []float32, from []blend.Source, segments []compute.Segment) {
+		return &engine.Rule{Layer: 1, Received: true, Score: func(score, received []float32, from []plan.Source,
+			segments []compute.Segment) {
 			blend.ByAttention(score, received, drifts(len(score), parts, segments), blend.DriftWeight)
 			deviated := make([]float32, len(score))
 			d.score(deviated, segments)
 			blend.AddDeviation(score, deviated, from)
 		}}
 	case "epic":
-		return &engine.Rule{Score: func(score, _ []float32, from []blend.Source, segments []compute.Segment) {
+		return &engine.Rule{Score: func(score, _ []float32, from []plan.Source, segments []compute.Segment) {
 			blend.ByPlace(score, from, begins(len(score), parts, segments))
 		}}
 	case "rcllm":
-		return &engine.Rule{Received: true, Score: func(score, received []float32, _ []blend.Source, segments []compute.Segment) {
+		return &engine.Rule{Received: true, Score: func(score, received []float32, _ []plan.Source, segments []compute.Segment) {
 			const weight = 4 // which was best for this rule
 			blend.ByAttention(score, received, drifts(len(score), parts, segments), weight)
 		}}

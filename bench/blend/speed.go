@@ -270,7 +270,7 @@ func (s *system) historyParts(l *prompt.Layout, e *kv.Entry, n int) []engine.Par
 	order := r.Perm(n)
 	var out []engine.Part
 	for at, from := range order {
-		out = append(out, engine.Part{Segment: l.User, At: at, Tokens: 1, Entry: e, First: from, Turn: at - from, Source: blend.Prototype})
+		out = append(out, engine.Part{Segment: l.User, At: at, Tokens: 1, Entry: e, First: from, Turn: at - from, Source: plan.Prototype})
 	}
 	return out
 }

@@ -10,12 +10,13 @@ import (
 
 // spelled are the names of concepts that every room shares. Package plan declares each once: two types for one concept
 // need conversions, and drift apart.
-var spelled = []string{"Key", "Tier", "Order"}
+var spelled = []string{"Key", "Tier", "Order", "Source"}
 
 // others are types with such a name that mean something else.
 var others = map[string]string{
-	"server/guard Key":    "an API key",
-	"internal/config Key": "an API key in a file of keys",
+	"server/guard Key":       "an API key",
+	"internal/config Key":    "an API key in a file of keys",
+	"internal/config Source": "file, environment and flags of a configuration",
 }
 
 func TestSharedTypesAreDeclaredOnce(t *testing.T) {
@@ -32,7 +33,7 @@ func TestSharedTypesAreDeclaredOnce(t *testing.T) {
 				case d.of != "":
 					t.Errorf("%s: type %s is another name of plan.%s: use that", f.path, d.name, d.of)
 				default:
-					t.Errorf("%s declares a type %s: keys, tiers and orders are package plan's; if it means something else, "+
+					t.Errorf("%s declares a type %s: keys, tiers, orders and sources are package plan's; if it means something else, "+
 						"say so in this test", f.path, d.name)
 				}
 			}

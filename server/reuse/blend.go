@@ -118,7 +118,7 @@ func (v *Blended) findBlocks(l *prompt.Layout) {
 	base := len(v.cache.preamble.tokens) + len(v.cache.leadIn.tokens)
 	for i, at := range l.ItemAt {
 		part := engine.Part{
-			Segment: l.Items, At: at, Tokens: int(v.lengths[i]), Turn: start + at - base, Source: blend.Block,
+			Segment: l.Items, At: at, Tokens: int(v.lengths[i]), Turn: start + at - base, Source: plan.Block,
 		}
 		if part.Tokens == 0 {
 			continue

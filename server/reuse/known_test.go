@@ -106,7 +106,7 @@ func TestBlocksAreMovedToTheirPlaces(t *testing.T) {
 					}
 					cached = append(cached, i)
 					position := l.Plan.Segments[l.Items].Start + part.At
-					if from := len(preamble) + len(leadIn); part.Turn != position-from || part.Source != blend.Block {
+					if from := len(preamble) + len(leadIn); part.Turn != position-from || part.Source != plan.Block {
 						t.Errorf("a block is moved by %d, from %d to %d", part.Turn, from, position)
 					}
 				}
@@ -139,7 +139,7 @@ func TestPrototypesOfLastTokens(t *testing.T) {
 		parts, sum := found.Append(nil, 4), 0
 		for i, part := range parts {
 			sum += part.Tokens
-			if part.At < from || part.Segment != 4 || len(part.Drift) != part.Tokens || part.Source != blend.Prototype {
+			if part.At < from || part.Segment != 4 || len(part.Drift) != part.Tokens || part.Source != plan.Prototype {
 				t.Errorf("from %d: part %d is %+v", from, i, part)
 			}
 			if i == 0 {

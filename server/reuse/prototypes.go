@@ -11,7 +11,6 @@ import (
 	"strconv"
 	"sync"
 
-	"grebe/blend"
 	"grebe/engine"
 	"grebe/kv"
 	"grebe/kv/proto"
@@ -181,7 +180,7 @@ func (m *Matches) Append(dst []engine.Part, segment int) []engine.Part {
 	for _, r := range m.runs {
 		dst = append(dst, engine.Part{
 			Segment: segment, At: r.at, Tokens: r.tokens, Entry: m.pages[r.page], First: int(r.first), Turn: r.turn,
-			Source: blend.Prototype, Drift: m.drift[r.at : r.at+r.tokens],
+			Source: plan.Prototype, Drift: m.drift[r.at : r.at+r.tokens],
 		})
 	}
 	return dst
