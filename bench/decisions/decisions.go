@@ -1,13 +1,14 @@
 // Package decisions measures what it costs to decide: the CPU time that two binaries take for the same requests when
 // nothing is computed (device: none). It says whether the second is slower than the first.
 //
-// Each run is a server of its own, on one thread that runs Go, and one client that asks one request after the other, so
-// that both servers see the same sequence. Old and new take turns in an order drawn anew. Time is that of the process,
-// user and system together, between the end of the warm-up and the last answer.
+// Each run has a server of each binary, on one thread that runs Go, and one client that asks one request after the
+// other, so that both see the same sequence. They take turns of a few requests: what else the machine does slows both.
+// Time is that of the process, user and system together, from the end of the warm-up to the last answer.
 package decisions
 
 import (
 	"bufio"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -23,7 +24,6 @@ import (
 	"text/tabwriter"
 
 	"grebe/bench/drive"
-	"grebe/bench/load"
 	"grebe/bench/report"
 )
 
@@ -31,8 +31,8 @@ import (
 type Options struct {
 	Old, New string // paths of grebe
 	Demo     string // folder of the demo's files
-	Runs     int    // of each binary and load; 12
-	Requests int    // of a run, after as many for warming up; 2000
+	Runs     int    // of each load, with servers of their own; 12
+	Requests int    // that each server of a run is asked, after half as many for warming up; 1000
 	Seed     uint64
 	JSON     bool
 }
@@ -42,6 +42,9 @@ const (
 	mostRatio = 1.03
 	leastP    = .05
 )
+
+// turn is how many requests one server is asked before the other has its turn.
+const turn = 20
 
 // loads are what a server is asked, and what its time is divided by.
 var loads = []struct {
@@ -62,7 +65,7 @@ type Cost struct {
 	Per   string    `json:"per"`
 	Old   []float64 `json:"old_us"` // microseconds, one of each run
 	New   []float64 `json:"new_us"`
-	Ratio float64   `json:"ratio"` // of the medians
+	Ratio float64   `json:"ratio"` // of new to old, the median of the runs
 	P     float64   `json:"p"`     // of so large a difference if new were not slower
 	Slow  bool      `json:"slow"`
 }
@@ -80,24 +83,17 @@ func Run(ctx context.Context, o Options, w io.Writer) (*Report, error) {
 		o.Runs = 12
 	}
 	if o.Requests == 0 {
-		o.Requests = 2000
+		o.Requests = 1000
 	}
 	r := &Report{Runs: o.Runs, Costs: make([]Cost, len(loads)), Passed: true}
-	rng := rand.New(rand.NewPCG(o.Seed, 0))
 	for run := range o.Runs {
 		for i := range loads {
-			c := &r.Costs[i]
-			for _, k := range rng.Perm(2) {
-				program, to := o.Old, &c.Old
-				if k == 1 {
-					program, to = o.New, &c.New
-				}
-				us, err := measure(ctx, &o, program, i, uint64(run))
-				if err != nil {
-					return nil, fmt.Errorf("decisions: %s, %s: %w", program, loads[i].name, err)
-				}
-				*to = append(*to, us)
+			us, err := measure(ctx, &o, i, uint64(run))
+			if err != nil {
+				return nil, fmt.Errorf("decisions: %s: %w", loads[i].name, err)
 			}
+			c := &r.Costs[i]
+			c.Old, c.New = append(c.Old, us[0]), append(c.New, us[1])
 		}
 	}
 	for i := range r.Costs {
@@ -113,61 +109,105 @@ func Run(ctx context.Context, o Options, w io.Writer) (*Report, error) {
 }
 
 func (c *Cost) judge() {
-	c.Ratio, c.P = median(c.New)/median(c.Old), slower(c.Old, c.New)
+	ratios := make([]float64, len(c.Old))
+	for i := range ratios {
+		ratios[i] = c.New[i] / c.Old[i]
+	}
+	c.Ratio, c.P = median(ratios), slower(ratios)
 	c.Slow = c.Ratio > mostRatio || c.P < leastP
 }
 
-// measure returns the microseconds of CPU of one run.
-func measure(ctx context.Context, o *Options, program string, which int, run uint64) (us float64, err error) {
+// measure returns the microseconds of CPU of one run, of old and new.
+func measure(ctx context.Context, o *Options, which int, run uint64) (us [2]float64, err error) {
+	var both [2]*asked
+	defer func() {
+		for _, a := range both {
+			if a != nil {
+				err = errors.Join(err, a.close())
+			}
+		}
+	}()
+	for i, program := range []string{o.Old, o.New} {
+		if both[i], err = open(ctx, o, program, which, run); err != nil {
+			return us, fmt.Errorf("%s: %w", program, err)
+		}
+	}
+	warm := o.Requests / 2
+	for from := 0; from < warm+o.Requests; from += turn {
+		if from >= warm && from < warm+turn {
+			for _, a := range both {
+				if a.cpu, a.events, err = read(a.traffic.URL, loads[which].count); err != nil {
+					return us, err
+				}
+			}
+		}
+		first := rand.IntN(2)
+		for _, i := range []int{first, 1 - first} {
+			if err := both[i].ask(ctx, from, min(turn, warm+o.Requests-from)); err != nil {
+				return us, err
+			}
+		}
+	}
+	for i, a := range both {
+		cpu, events, err := read(a.traffic.URL, loads[which].count)
+		if err != nil {
+			return us, err
+		}
+		n := float64(o.Requests)
+		if loads[which].count != "" {
+			n = events - a.events
+		}
+		if us[i] = (cpu - a.cpu) * 1e6 / n; n == 0 {
+			return us, fmt.Errorf("%s did not grow", loads[which].count)
+		}
+	}
+	return us, nil
+}
+
+// asked is a server and its requests.
+type asked struct {
+	server      *drive.Server
+	traffic     *drive.Traffic
+	work        string  // folder
+	cpu, events float64 // when it was warm
+}
+
+func open(ctx context.Context, o *Options, program string, which int, run uint64) (_ *asked, err error) {
 	l := &loads[which]
-	work, err := os.MkdirTemp("", "grebe-decisions-")
-	if err != nil {
-		return 0, err
+	a := &asked{traffic: drive.NewTraffic(o.Seed<<16+run, l.mix)}
+	if a.work, err = os.MkdirTemp("", "grebe-decisions-"); err != nil {
+		return nil, err
 	}
-	defer os.RemoveAll(work)
-	t := drive.NewTraffic(o.Seed<<16+run, l.mix)
-	people := filepath.Join(work, "users.ndjson")
-	if err := t.WriteUsers(filepath.Join(o.Demo, "users.ndjson"), people); err != nil {
-		return 0, err
+	defer func() {
+		if err != nil {
+			os.RemoveAll(a.work)
+		}
+	}()
+	people := filepath.Join(a.work, "users.ndjson")
+	if err := a.traffic.WriteUsers(filepath.Join(o.Demo, "users.ndjson"), people); err != nil {
+		return nil, err
 	}
-	s, err := drive.Start(ctx, program, filepath.Join(o.Demo, "grebe.yaml"), []drive.Setting{
+	a.server, err = drive.Start(ctx, program, filepath.Join(o.Demo, "grebe.yaml"), []drive.Setting{
 		{Key: "device", Value: "none"}, {Key: "slo_ms", Value: "10000"}, {Key: "models[0].host_memory", Value: l.memory},
-		{Key: "catalog.users", Value: people}, {Key: "data_dir", Value: filepath.Join(work, "data")},
+		{Key: "catalog.users", Value: people}, {Key: "data_dir", Value: filepath.Join(a.work, "data")},
 	}, "GOMAXPROCS=1")
 	if err != nil {
-		return 0, err
+		return nil, err
 	}
-	defer func() { err = errors.Join(err, s.Stop()) }()
-	t.URL = s.URL
-	ask := func(first int) error {
-		res, err := load.Closed(ctx, load.Options{Name: l.name, Workers: 1, Requests: o.Requests, First: first}, t.Do)
-		if err == nil && res.Answered < res.Requests {
-			err = fmt.Errorf("%d of %d requests were not answered: %v", res.Requests-res.Answered, res.Requests, res.Errors)
-		}
-		return err
-	}
-	if err := ask(0); err != nil {
-		return 0, err
-	}
-	cpu, events, err := read(s.URL, l.count)
-	if err != nil {
-		return 0, err
-	}
-	if err := ask(o.Requests); err != nil {
-		return 0, err
-	}
-	cpuAfter, eventsAfter, err := read(s.URL, l.count)
-	if err != nil {
-		return 0, err
-	}
-	n := float64(o.Requests)
-	if l.count != "" {
-		if n = eventsAfter - events; n == 0 {
-			return 0, fmt.Errorf("%s did not grow", l.count)
-		}
-	}
-	return (cpuAfter - cpu) * 1e6 / n, nil
+	a.traffic.URL = a.server.URL
+	return a, nil
 }
+
+func (a *asked) ask(ctx context.Context, from, n int) error {
+	for i := range n {
+		if err := a.traffic.Do(ctx, from+i); err != nil {
+			return fmt.Errorf("request %d: %w", from+i, err)
+		}
+	}
+	return nil
+}
+
+func (a *asked) close() error { return errors.Join(a.server.Stop(), os.RemoveAll(a.work)) }
 
 // read returns the CPU seconds of a server so far, and the sum of a metric.
 func read(url, metric string) (cpu, events float64, err error) {
@@ -201,42 +241,44 @@ func median(values []float64) float64 {
 	return (s[(n-1)/2] + s[n/2]) / 2
 }
 
-// slower returns the p value of a one-sided Mann–Whitney test: how likely values of b would be above those of a so often
-// if both came from the same distribution. By the normal approximation, with a correction for ties.
-func slower(a, b []float64) float64 {
-	all := slices.Concat(a, b)
-	slices.Sort(all)
-	rank := func(x float64) float64 {
-		from, _ := slices.BinarySearch(all, x)
-		to, _ := slices.BinarySearchFunc(all, x, func(v, x float64) int {
-			if v > x {
-				return 1
-			}
-			return -1
-		})
-		return float64(from+to+1) / 2
+// slower returns the p value of a one-sided signed-rank test of Wilcoxon: how likely ratios would be above 1 so often and
+// so far if old and new were the same. It is exact; of equal distances each has the mean of their ranks.
+func slower(ratios []float64) float64 {
+	var logs []float64
+	for _, r := range ratios {
+		if x := math.Log(r); x != 0 {
+			logs = append(logs, x)
+		}
 	}
-	n, m := float64(len(a)), float64(len(b))
-	sum := 0.0
-	for _, x := range b {
-		sum += rank(x)
-	}
-	u := sum - m*(m+1)/2
-	ties := 0.0
-	for i := 0; i < len(all); {
+	slices.SortFunc(logs, func(a, b float64) int { return cmp.Compare(math.Abs(a), math.Abs(b)) })
+	up, most := 0, 0              // twice the sum of the ranks above 1, and of all
+	ways := map[int]float64{0: 1} // how many choices of signs give each sum
+	for i := 0; i < len(logs); {
 		k := i
-		for k < len(all) && all[k] == all[i] {
+		for k < len(logs) && math.Abs(logs[k]) == math.Abs(logs[i]) {
 			k++
 		}
-		t := float64(k - i)
-		ties += t*t*t - t
-		i = k
+		rank := i + k + 1 // twice the mean of ranks i+1 to k
+		for ; i < k; i++ {
+			if logs[i] > 0 {
+				up += rank
+			}
+			next := map[int]float64{}
+			for sum, n := range ways {
+				next[sum] += n
+				next[sum+rank] += n
+			}
+			ways, most = next, most+rank
+		}
 	}
-	sigma := math.Sqrt(n * m / 12 * (n + m + 1 - ties/((n+m)*(n+m-1))))
-	if sigma == 0 {
-		return 1
+	above, all := 0.0, 0.0
+	for sum := 0; sum <= most; sum++ {
+		all += ways[sum]
+		if sum >= up {
+			above += ways[sum]
+		}
 	}
-	return math.Erfc((u-n*m/2-.5)/sigma/math.Sqrt2) / 2
+	return above / all
 }
 
 func (r *Report) write(w io.Writer) error {

@@ -9,19 +9,22 @@ import (
 	"testing"
 )
 
-// By hand: U, its mean and deviation, less a half for continuity.
+// By hand: the choices of signs whose sum of ranks is as large, of all.
 func TestSlower(t *testing.T) {
 	for _, c := range []struct {
-		a, b []float64
-		p    float64
+		ratios []float64
+		p      float64
 	}{
-		{[]float64{1, 2, 3, 4, 5}, []float64{6, 7, 8, 9, 10}, .0061},
-		{[]float64{6, 7, 8, 9, 10}, []float64{1, 2, 3, 4, 5}, .9967}, // the other way round
-		{[]float64{1, 2, 3}, []float64{1, 2, 3}, .5903},              // ties
-		{[]float64{1, 1}, []float64{1, 1}, 1},
+		{[]float64{1.1, 1.2, 1.3, 1.4}, 1. / 16},
+		{[]float64{.9, .8, .7, .6}, 1},
+		{[]float64{.9, 1.2, 1.3, 1.4}, 2. / 16},  // the sums 9 and 10
+		{[]float64{1.1, .5, 1.3, 1.05}, 7. / 16}, // 6 or more
+		{[]float64{2, .5}, 3. / 4},               // equal distances: 1.5 or more
+		{[]float64{1, 1, 1.5}, 1. / 2},
+		{[]float64{1, 1}, 1},
 	} {
-		if got := slower(c.a, c.b); math.Abs(got-c.p) > .0002 {
-			t.Errorf("slower(%v, %v) is %v, want %v", c.a, c.b, got, c.p)
+		if got := slower(c.ratios); math.Abs(got-c.p) > 1e-9 {
+			t.Errorf("slower(%v) is %v, want %v", c.ratios, got, c.p)
 		}
 	}
 }
@@ -33,8 +36,9 @@ func TestJudge(t *testing.T) {
 		for range 1000 {
 			c := Cost{}
 			for range 12 {
-				c.Old = append(c.Old, 100+2*rng.NormFloat64())
-				c.New = append(c.New, times*(100+2*rng.NormFloat64()))
+				busy := 1 + rng.ExpFloat64() // what else the machine does
+				c.Old = append(c.Old, busy*(100+2*rng.NormFloat64()))
+				c.New = append(c.New, busy*times*(100+2*rng.NormFloat64()))
 			}
 			if c.judge(); c.P < leastP {
 				n++
@@ -71,7 +75,7 @@ func TestReport(t *testing.T) {
 	r := &Report{Costs: []Cost{{Load: "all", Per: "request", Old: []float64{100, 102, 101}, New: []float64{120, 121, 119}}}}
 	r.Costs[0].judge()
 	var b strings.Builder
-	if err := r.write(&b); err != nil || !strings.Contains(b.String(), "SLOWER") || !strings.Contains(b.String(), "1.188") {
+	if err := r.write(&b); err != nil || !strings.Contains(b.String(), "SLOWER") || !strings.Contains(b.String(), "1.186") {
 		t.Errorf("%s, %v", b.String(), err)
 	}
 }

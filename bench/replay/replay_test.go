@@ -56,7 +56,7 @@ func TestRecorded(t *testing.T) {
 			if r.Different > 0 {
 				t.Errorf("%d of %d decisions differ. The first is on %s", r.Different, r.Compared(), r.Differences[0])
 			}
-			if r.Requests < 50 {
+			if r.Requests < 100 {
 				t.Errorf("the log is of %d requests", r.Requests)
 			}
 			for _, op := range slices.Concat(replayed[""], replayed[kind.Name]) {

@@ -10,8 +10,8 @@ import (
 type benchDecisionsCmd struct {
 	Old      string `required:"" type:"path" help:"Binary to compare with." placeholder:"BINARY"`
 	New      string `type:"path" help:"Binary that is compared; default this one." placeholder:"BINARY"`
-	Runs     int    `want:"at least 2" help:"Of each binary and load; default 12." placeholder:"N"`
-	Requests int    `want:"at least 10" help:"Of a run, after as many for warming up; default 2000." placeholder:"N"`
+	Runs     int    `want:"at least 2" help:"Of each load; default 12." placeholder:"N"`
+	Requests int    `want:"at least 10" help:"Of a run, after half as many for warming up; default 1000." placeholder:"N"`
 	Seed     uint64 `default:"1" help:"Of the requests." placeholder:"N"`
 	Check    bool   `help:"Fail when this binary is slower."`
 	JSON     bool   `name:"json" help:"Print JSON."`
@@ -19,8 +19,8 @@ type benchDecisionsCmd struct {
 
 func (benchDecisionsCmd) Help() string {
 	return `Serves the demo with device: none, which computes nothing, and compares the CPU time (user and system) of two binaries for the
-same requests: per request, per request that finds all in the cache, and per eviction. Old and new take turns. P is that of a one-sided
-Mann–Whitney test.
+same requests: per request, per request that finds all in the cache, and per eviction. Old and new take turns of a few
+requests. P is that of a one-sided signed-rank test over the runs' ratios.
 
 Example:
 
