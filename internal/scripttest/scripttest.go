@@ -31,25 +31,32 @@ func Files(t *testing.T, pattern string, begin func(t testing.TB) func(*Command,
 		t.Fatalf("%s: no scenarios (%v)", pattern, err)
 	}
 	for _, name := range files {
-		t.Run(strings.TrimSuffix(filepath.Base(name), filepath.Ext(name)), func(t *testing.T) {
-			data, err := os.ReadFile(name)
-			if err != nil {
-				t.Fatal(err)
-			}
-			got := replay(string(data), t, begin(t))
-			if got == string(data) {
-				return
-			}
-			if !*rewrite {
-				t.Errorf("%s prints (-rewrite accepts it):\n%s", name, got)
-				return
-			}
-			if err := os.WriteFile(name, []byte(got), 0o644); err != nil {
-				t.Fatal(err)
-			}
-		})
+		t.Run(strings.TrimSuffix(filepath.Base(name), filepath.Ext(name)), func(t *testing.T) { File(t, name, begin(t)) })
 	}
 }
+
+// File runs one scenario.
+func File(t testing.TB, name string, run func(*Command, *strings.Builder)) {
+	t.Helper()
+	data, err := os.ReadFile(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := replay(string(data), t, run)
+	if got == string(data) {
+		return
+	}
+	if !*rewrite {
+		t.Errorf("%s prints (-rewrite accepts it):\n%s", name, got)
+		return
+	}
+	if err := os.WriteFile(name, []byte(got), 0o644); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// Rewriting reports whether files of expected output are to be written again.
+func Rewriting() bool { return *rewrite }
 
 // replay runs the commands of a file and returns its text with what they print.
 func replay(text string, t testing.TB, run func(*Command, *strings.Builder)) string {

@@ -3,7 +3,6 @@ package dispatch
 import (
 	"context"
 	"errors"
-	"flag"
 	"os"
 	"slices"
 	"strconv"
@@ -13,10 +12,9 @@ import (
 	"time"
 
 	"grebe/internal/record"
+	"grebe/internal/scripttest"
 	"grebe/schedule"
 )
-
-var rewrite = flag.Bool("rewrite", false, "write what is recorded as what should be")
 
 // What a dispatcher is told and decides is recorded, line by line: testdata/record.log has what these few requests lead to.
 func TestWhatIsRecorded(t *testing.T) {
@@ -71,7 +69,7 @@ func TestWhatIsRecorded(t *testing.T) {
 	})
 	const file = "testdata/record.log"
 	got := plainLines(out.String())
-	if *rewrite {
+	if scripttest.Rewriting() {
 		if err := os.WriteFile(file, []byte(strings.Join(got, "\n")+"\n"), 0o644); err != nil {
 			t.Fatal(err)
 		}
