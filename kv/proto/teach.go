@@ -141,9 +141,11 @@ func centreByToken(list []lesson) (mean [features]float64) {
 	return mean
 }
 
-// regress solves (XᵀX + penalty) W = XᵀY; nil when it has no solution.
-func regress(list []lesson) []float32 {
-	const columns = features + Width // X, then Y
+// columns are those of products: X, then Y.
+const columns = features + Width
+
+// products returns the rows of Xᵀ[X Y], of XᵀX the lower half.
+func products(list []lesson) []float64 {
 	g := make([]float64, features*columns)
 	var wait sync.WaitGroup
 	const parts = 4
@@ -157,6 +159,12 @@ func regress(list []lesson) []float32 {
 		})
 	}
 	wait.Wait()
+	return g
+}
+
+// regress solves (XᵀX + penalty) W = XᵀY; nil when it has no solution.
+func regress(list []lesson) []float32 {
+	g := products(list)
 	for i := range features {
 		g[i*columns+i] += penalty * float64(len(list))
 	}
