@@ -21,6 +21,7 @@ func TestFlagsThatMakeNoSense(t *testing.T) {
 	}
 	needed := map[string][]string{ // for the command line to be whole otherwise
 		"table import": {"items", "x.npy"}, "eval world": {"--out=x"}, "key": {"--name=x"}, "index": {"--config=x"},
+		"bench decisions": {"--old=x"},
 	}
 	flags := 0
 	var walk func(n *kong.Node)
