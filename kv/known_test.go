@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"grebe/compute/ref"
+	"grebe/internal/locktest"
 	"grebe/kv/disk"
 	"grebe/plan"
 	"grebe/residency"
@@ -134,5 +135,52 @@ func TestTheBooksFollowTheDisk(t *testing.T) {
 	s.Close()
 	if err := d.Close(); err != nil {
 		t.Error(err)
+	}
+}
+
+// What is known of entries and of how hot they are waits for the store's lock. Owners have numbers in the order in which
+// they come, and the same one when they come again.
+func TestWhatIsKnownWaitsForTheStore(t *testing.T) {
+	s, p := newStore(t, ref.New().Memory(), 128)
+	defer p.Close()
+	defer s.Close()
+	if err := s.SetHotness(residency.HotnessConfig{Users: 10, Items: 10}); err != nil {
+		t.Fatal(err)
+	}
+	s.Follow(1, 8)
+	keys, tiers, uses := []plan.Key{{1}}, make([]plan.Tier, 1), make([]float32, 1)
+	for name, call := range map[string]func(){
+		"Lookup": func() { s.Lookup(keys[0]) }, "Status": func() { s.Status(keys, tiers) }, "Owner": func() { s.Owner(keys[0]) },
+		"Owned": func() { s.Owned(0) }, "Keys": func() { s.Keys(0) }, "Ever": func() { s.Ever(plan.Item) },
+		"Frequency": func() { s.Frequency(keys[0], 1) }, "Uses": func() { s.Uses(keys, tiers, 1, uses) },
+		"NoteUser": func() { s.NoteUser(keys[0], 1, false) }, "NoteItems": func() { s.NoteItems(keys, 1) },
+		"Count": func() { s.Count(1) }, "Follow": func() { s.Follow(1, 8) }, "Snapshot": func() { s.Snapshot() },
+		"Since": func() { s.Since(nil, 1, 0, 1) }, "diskDropped": func() { s.diskDropped(nil) },
+	} {
+		locktest.Waits(t, name, s.mu.Lock, s.mu.Unlock, call)
+	}
+	s.Count(1)
+	if f, _ := s.Frequency(keys[0], 1); f != 1 {
+		t.Errorf("a user that came once has frequency %v", f)
+	}
+	if s.Uses(keys, tiers, 1, uses); uses[0] != 1 {
+		t.Errorf("an item that came once has %v uses", uses[0])
+	}
+	if a, b, again := s.Owner(keys[0]), s.Owner(plan.Key{2}), s.Owner(keys[0]); a != 0 || b != 1 || again != 0 {
+		t.Errorf("owners have numbers %d, %d and %d", a, b, again)
+	}
+	e, err := s.Reserve(Exact, 3, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.PublishFor(1, plan.Item, plan.Key{9}, nil, e)
+	e.Release()
+	if k := s.Keys(1); s.Owned(0) != 0 || s.Owned(1) != 1 || len(k) != 1 || k[0] != (plan.Key{9}) || !s.Ever(plan.Item) {
+		t.Errorf("%d and %d entries are owned", s.Owned(0), s.Owned(1))
+	}
+	events, ok := s.Since(nil, 1, 0, 10)
+	want := residency.Entry{Kind: plan.Item, Tier: plan.Host, Tokens: 3, Owner: 1}
+	if !ok || len(events) != 1 || events[0].Entry != want {
+		t.Errorf("the feed has %+v, %v, want %+v", events, ok, want)
 	}
 }
