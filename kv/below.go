@@ -104,8 +104,7 @@ func (s *Store) SetDisk(d Disk) {
 	if err := s.open(); err != nil {
 		panic(err) // it was opened with that policy before
 	}
-	b.wg.Add(1)
-	go s.spill()
+	b.wg.Go(s.spill)
 }
 
 // loadBelow tells the books what the disk has.
@@ -246,13 +245,11 @@ func (b *below) erase(keys []plan.Key, o *op) error {
 		b.finish(o, keys...)
 		done <- err
 	}()
-	tick := time.NewTicker(residency.HungAfter)
-	defer tick.Stop()
-	for range 3 { // one may come at once where the process was stopped
+	for range 3 { // a wait may be over at once where the process was stopped
 		select {
 		case err := <-done:
 			return err
-		case <-tick.C:
+		case <-time.After(residency.HungAfter):
 		}
 	}
 	return errors.New("the disk does not answer: the deletion goes on by itself")
@@ -313,7 +310,6 @@ func (b *below) finish(o *op, keys ...plan.Key) {
 
 func (s *Store) spill() {
 	b := s.below
-	defer b.wg.Done()
 	for {
 		select {
 		case w, open := <-b.queue:
@@ -363,7 +359,6 @@ func (s *Store) put(w pending) (below residency.Entry, written bool) {
 		return below, false
 	}
 	b.written.Add(1)
-	s.stored(p.Key, p.Kind, e.len)
 	below = belowEntry(p.Kind, e.len, tokens)
 	below.Owner = p.Owner
 	return below, true
@@ -396,9 +391,7 @@ const MostBelow = (64<<10 - 5) / 4 / ChainTokens * ChainTokens
 
 // Meta of an entry below memory: kind, length, and a user's tokens.
 func encodeMeta(kind plan.Kind, length int, tokens []int32) []byte {
-	b := make([]byte, 5, 5+4*len(tokens))
-	b[0] = byte(kind)
-	binary.LittleEndian.PutUint32(b[1:], uint32(length))
+	b := binary.LittleEndian.AppendUint32([]byte{byte(kind)}, uint32(length))
 	for _, t := range tokens {
 		b = binary.LittleEndian.AppendUint32(b, uint32(t))
 	}
@@ -406,30 +399,14 @@ func encodeMeta(kind plan.Kind, length int, tokens []int32) []byte {
 }
 
 func decodeMeta(b []byte) (kind plan.Kind, length int, tokens []int32, ok bool) {
-	if len(b) < 5 || len(b)%4 != 1 || plan.Kind(b[0]) > plan.Beam {
-		return 0, 0, nil, false
+	if len(b) < 5 || len(b)%4 != 1 {
+		return
 	}
 	kind, length = plan.Kind(b[0]), int(binary.LittleEndian.Uint32(b[1:]))
 	for b = b[5:]; len(b) > 0; b = b[4:] {
 		tokens = append(tokens, int32(binary.LittleEndian.Uint32(b)))
 	}
-	if length == 0 || tokens != nil && len(tokens) != length {
-		return 0, 0, nil, false
-	}
-	return kind, length, tokens, true
-}
-
-// RangeBelow calls f for every entry below memory.
-func (s *Store) RangeBelow(f func(key plan.Key, kind plan.Kind, tokens int)) {
-	if s.below == nil {
-		return
-	}
-	s.below.disk.Range(func(key plan.Key, meta []byte, _ int64) bool {
-		if kind, n, _, ok := decodeMeta(meta); ok {
-			f(key, kind, n)
-		}
-		return true
-	})
+	return kind, length, tokens, kind <= plan.Beam && length > 0 && (tokens == nil || len(tokens) == length)
 }
 
 // Below reports whether an entry is below memory.
@@ -512,14 +489,14 @@ func (b *below) join(key plan.Key) (f *fetch, first bool) {
 
 // hangs reports whether a read takes so long that the disk is taken to hang. The lock is held.
 func (b *below) hangs() bool {
-	longest := time.Duration(0)
+	var longest time.Duration
 	for _, f := range b.fetches {
 		if !f.since.IsZero() {
 			longest = max(longest, time.Since(f.since))
 		}
 	}
 	hangs := residency.Hangs(longest)
-	if b.rec.On() && longest > 0 {
+	if longest > 0 {
 		b.rec.In("longest", longest)
 		b.rec.Did("hangs", hangs)
 	}

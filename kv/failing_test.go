@@ -294,10 +294,13 @@ func TestStage(t *testing.T) {
 	if n := m.allocs.Load(); n != 1 {
 		t.Errorf("%d blocks are held, want 1", n)
 	}
-	if _, err := g.take(m, 512<<20+1); err == nil {
-		t.Error("more was taken than a stage may have")
-	}
 	m.alloc.Store(true)
+	if _, err := g.take(m, 512<<20+1); err == nil || errors.Is(err, errBroken) {
+		t.Errorf("a byte more than 512 MiB: %v", err)
+	}
+	if _, err := g.take(m, 512<<20); !errors.Is(err, errBroken) {
+		t.Errorf("512 MiB are refused: %v", err)
+	}
 	if _, err := g.take(m, 4<<20); !errors.Is(err, errBroken) {
 		t.Errorf("without memory: %v", err)
 	}
@@ -325,7 +328,6 @@ func TestWithoutATier(t *testing.T) {
 	if s.Below(plan.Key{1}) || s.Fetch(t.Context(), plan.Key{1}) != plan.Missing {
 		t.Error("an entry is below")
 	}
-	s.RangeBelow(func(plan.Key, plan.Kind, int) { t.Error("an entry is below") })
 	s.Flush()
 	s.Drain()
 	ended, stop := context.WithCancel(t.Context())

@@ -29,6 +29,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"unsafe"
@@ -96,6 +97,13 @@ type Entry struct {
 	refs   atomic.Int32
 }
 
+// newEntry returns an entry without chunks, with a reference.
+func (s *Store) newEntry(tokens int) *Entry {
+	e := &Entry{store: s, len: tokens}
+	e.refs.Store(1)
+	return e
+}
+
 // add appends a chunk, taking over a reference.
 func (e *Entry) add(c *chunk) {
 	e.chunks = append(e.chunks, c)
@@ -153,8 +161,6 @@ type Store struct {
 
 	dropped   func(plan.Key, plan.Kind)
 	forgotten func(plan.Key)
-	stored    func(plan.Key, plan.Kind, int)
-	relocated func(plan.Key, plan.Tier)
 	below     *below   // nil: nothing is kept below memory
 	ahead     *ahead   // nil: entries are lowered when their place is needed
 	trainer   *trainer // nil: nothing is predicted
@@ -200,8 +206,7 @@ func New(shape compute.Shape, p *pool.Pool) *Store {
 	s := &Store{
 		shape: shape, config: residency.Config{Policy: "lru", Chunk: ChainTokens}, known: radix.New[run](ChainTokens), views: make(chan *Entry, maxViews),
 		owners:  map[plan.Key]uint32{},
-		dropped: func(plan.Key, plan.Kind) {}, forgotten: func(plan.Key) {}, stored: func(plan.Key, plan.Kind, int) {},
-		relocated: func(plan.Key, plan.Tier) {},
+		dropped: func(plan.Key, plan.Kind) {}, forgotten: func(plan.Key) {},
 	}
 	s.moved, s.inPlace = sync.NewCond(&s.mu), s.usableInPlace
 	s.top = newLevel(p, &shape)
@@ -261,14 +266,6 @@ func (s *Store) Top() plan.Tier { return s.top.place }
 // held. It MUST be called before the store is used.
 func (s *Store) OnDrop(f func(plan.Key, plan.Kind)) { s.dropped = f }
 
-// OnStore has f called with every entry that was written below memory. It MUST be called before the
-// store is used.
-func (s *Store) OnStore(f func(key plan.Key, kind plan.Kind, tokens int)) { s.stored = f }
-
-// OnMove has f called with every entry that came to another place in memory. It MUST be called before
-// the store is used.
-func (s *Store) OnMove(f func(key plan.Key, to plan.Tier)) { s.relocated = f }
-
 // Reserve returns an unpublished entry for tokens tokens, whose leading ones are those of prefix
 // (nil for none): full chunks are shared, the rest is copied. It evicts what it must. The caller owns
 // the reference, fills the new tokens, and publishes or releases the entry.
@@ -277,8 +274,7 @@ func (s *Store) Reserve(layout Layout, tokens int, prefix *Entry) (*Entry, error
 }
 
 func (s *Store) reserve(to *level, layout Layout, tokens int, prefix *Entry) (*Entry, error) {
-	e := &Entry{store: s, len: tokens}
-	e.refs.Store(1)
+	e := s.newEntry(tokens)
 	have := 0
 	if prefix != nil {
 		if prefix.len > tokens {
@@ -394,9 +390,8 @@ func (s *Store) publish(p *published, to *level) bool {
 	if write {
 		w = s.hold(p)
 	}
-	s.check()
 	s.learn()
-	s.mu.Unlock()
+	s.unlock()
 	if did == residency.Kept {
 		return true
 	}
@@ -468,17 +463,22 @@ func common(a, b []int32) int {
 
 // leading returns an entry of the first n tokens, which shares the chunks.
 func (e *Entry) leading(n int) *Entry {
-	v := &Entry{store: e.store, len: n}
-	v.refs.Store(1)
-	for _, c := range e.chunks {
+	v := e.store.newEntry(n)
+	v.share(e.chunks, n)
+	return v
+}
+
+// share appends the first chunks, those of n tokens, and returns how many tokens are behind them.
+func (e *Entry) share(chunks []*chunk, n int) int {
+	for _, c := range chunks {
 		if n <= 0 {
 			break
 		}
 		c.refs.Add(1)
-		v.add(c)
+		e.add(c)
 		n -= c.tokens
 	}
-	return v
+	return n
 }
 
 // Peek returns how many tokens each key's entry has, 0 where there is none, without counting it as
@@ -544,9 +544,6 @@ func (s *Store) Delete(keys ...plan.Key) error {
 // no disk: below memory the bytes are overwritten by a later write, and a crash before that brings the entries back. Use
 // Delete for whatever MUST be gone.
 func (s *Store) Drop(keys ...plan.Key) {
-	if len(keys) == 0 {
-		return
-	}
 	if s.below == nil {
 		s.left(s.takeAll(keys))
 		return
@@ -567,9 +564,9 @@ type taken struct {
 
 // takeAll takes entries off the books, a few at a time so that readers do not wait. The caller releases them.
 func (s *Store) takeAll(keys []plan.Key) (gone []taken) {
-	for from := 0; from < len(keys); from += deleteAtOnce {
+	for some := range slices.Chunk(keys, deleteAtOnce) {
 		s.mu.Lock()
-		for _, key := range keys[from:min(from+deleteAtOnce, len(keys))] {
+		for _, key := range some {
 			known, ok := s.books.Lookup(key)
 			if !ok {
 				continue
@@ -581,8 +578,7 @@ func (s *Store) takeAll(keys []plan.Key) (gone []taken) {
 			s.lost(key)
 			gone = append(gone, t)
 		}
-		s.check()
-		s.mu.Unlock()
+		s.unlock()
 	}
 	return gone
 }
@@ -597,8 +593,11 @@ func (s *Store) left(gone []taken) {
 	}
 }
 
-// check goes over the books in builds that check themselves. Called with mu held.
-func (s *Store) check() { s.checks.run(s) }
+// unlock ends a change of the books, and goes over them in builds that check themselves.
+func (s *Store) unlock() {
+	s.checks.run(s)
+	s.mu.Unlock()
+}
 
 // take takes an entry off the books; nil when there is none. The caller releases it.
 func (s *Store) take(key plan.Key) *published {

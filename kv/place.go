@@ -98,8 +98,7 @@ func (s *Store) evictOne(l *level) bool {
 // drop ends an entry that is off the books. It is called with mu held, and unlocks it.
 func (s *Store) drop(p *published) {
 	lost := !p.Clean()
-	s.check()
-	s.mu.Unlock()
+	s.unlock()
 	if s.below != nil && lost {
 		s.below.lost.Add(1)
 	}
@@ -128,26 +127,21 @@ func (s *Store) move(p *published, to *level) {
 	switch landed {
 	case residency.There:
 		p.Value.entry = copied
-		s.check()
-		s.learn()
-		s.mu.Unlock()
+		s.unlock()
 		from.Release() // the store's reference, in place of which it has the copy's
-		s.relocated(p.Key, to.place)
 		if to == s.host {
 			s.kick()
 		}
 	case residency.Out:
 		s.drop(p)
 	default:
-		s.check()
-		s.mu.Unlock()
+		s.unlock()
 	}
 }
 
 // copyTo returns a copy of an entry in a level.
 func (s *Store) copyTo(to *level, from *Entry) (*Entry, error) {
-	e := &Entry{store: s, len: from.len}
-	e.refs.Store(1)
+	e := s.newEntry(from.len)
 	moves := make([]compute.Move, 0, len(from.chunks))
 	for _, c := range from.chunks {
 		n, err := s.newChunk(to, c.tokens)
@@ -189,12 +183,13 @@ func (s *Store) find(key plan.Key) (*published, plan.Tier) {
 		if s.books.Get(key) != p {
 			return nil, plan.Missing
 		}
-		if p.Level() >= 0 && !s.inPlace(p) { // no room
+		if p.Level() < 0 {
+			continue // another one moves it
+		}
+		if !s.inPlace(p) { // no room
 			return nil, plan.Missing
 		}
-		if p.Level() >= 0 {
-			return p, plan.Host
-		}
+		return p, plan.Host
 	}
 }
 

@@ -62,11 +62,8 @@ func (s *Store) Insert(context plan.Key, tokens []int32, e *Entry) {
 		s.books.TakeRun(done.Covered.Value.published)
 	}
 	if done.Added != nil {
-		added := &Entry{store: s, len: len(tokens) - done.Start}
-		for _, c := range e.chunks[done.Start/ChainTokens:] {
-			c.refs.Add(1)
-			added.add(c)
-		}
+		added := s.newEntry(len(tokens) - done.Start)
+		added.share(e.chunks[done.Start/ChainTokens:], added.len)
 		parent := done.Added.Parent()
 		var before *published
 		if parent != nil {
@@ -76,9 +73,8 @@ func (s *Store) Insert(context plan.Key, tokens []int32, e *Entry) {
 		s.books.PutRun(s.newRun(done.Added, added), asked, done.Start)
 		s.use(parent, asked)
 	}
-	s.check()
 	s.learn()
-	s.mu.Unlock()
+	s.unlock()
 	if covered != nil {
 		covered.Release()
 	}
@@ -95,9 +91,8 @@ func (e *Entry) chained(l *level) bool {
 	return true
 }
 
-// newRun describes a run for the books, with the store's reference.
+// newRun describes a run for the books, which take over the reference.
 func (s *Store) newRun(n *node, e *Entry) *published {
-	e.refs.Store(1)
 	p := &published{Key: prefixKey(n.Hash()), Kind: Prefix, Tokens: e.len, Bytes: e.bytes, Value: body{entry: e, node: n}}
 	n.Value = run{p}
 	return p
@@ -106,7 +101,7 @@ func (s *Store) newRun(n *node, e *Entry) *published {
 // split divides the chunks of a run whose first tokens are upper's now.
 func (s *Store) split(upper, lower *node) {
 	p, k := lower.Value.published, len(upper.Tokens())/ChainTokens
-	first, rest := &Entry{store: s, len: len(upper.Tokens())}, &Entry{store: s, len: len(lower.Tokens())}
+	first, rest := s.newEntry(len(upper.Tokens())), s.newEntry(len(lower.Tokens()))
 	for i, c := range p.Value.entry.chunks {
 		if i < k {
 			first.add(c)
@@ -133,8 +128,7 @@ func removable(p *published) bool {
 // forget drops a run that the policy chose. It is called with mu held, and unlocks it.
 func (s *Store) forget(p *published) {
 	s.known.Remove(p.Value.node)
-	s.check()
-	s.mu.Unlock()
+	s.unlock()
 	s.forgotten(p.Key)
 	p.Value.entry.Release()
 }
@@ -160,8 +154,7 @@ func (s *Store) Forget(context plan.Key) {
 	var all []*Entry
 	s.mu.Lock()
 	s.known.Cut(context, func(n *node) { all = append(all, s.takeRun(n)) })
-	s.check()
-	s.mu.Unlock()
+	s.unlock()
 	for _, e := range all {
 		e.Release()
 	}
@@ -184,14 +177,7 @@ func (s *Store) Match(context plan.Key, tokens []int32) (*Entry, plan.Tier) {
 	s.learn()
 	v := s.newView(n)
 	for _, run := range path {
-		for _, c := range run.Value.Value.entry.chunks {
-			if n <= 0 {
-				break
-			}
-			c.refs.Add(1)
-			v.add(c)
-			n -= c.tokens
-		}
+		n = v.share(run.Value.Value.entry.chunks, n)
 	}
 	clear(path)
 	s.path = path

@@ -29,17 +29,16 @@ func (g *stage) take(m compute.Memory, n int) (compute.Block, error) {
 		return compute.Block{}, fmt.Errorf("kv: an entry of %d bytes, at most %d can be moved through the host's memory", n, stageMost)
 	}
 	g.mu.Lock()
-	if g.block.Size >= n && g.block.Size > 0 {
-		return g.block.Slice(0, n), nil
+	if g.block.Size < n {
+		g.free()
+		b, err := m.Alloc(max(n, 1<<20))
+		if err != nil {
+			g.mu.Unlock()
+			return compute.Block{}, fmt.Errorf("kv: memory of the host's to move %d bytes through: %w", n, err)
+		}
+		g.memory, g.block = m, b
 	}
-	g.free()
-	b, err := m.Alloc(max(n, 1<<20))
-	if err != nil {
-		g.mu.Unlock()
-		return compute.Block{}, fmt.Errorf("kv: memory of the host's to move %d bytes through: %w", n, err)
-	}
-	g.memory, g.block = m, b
-	return b.Slice(0, n), nil
+	return g.block.Slice(0, n), nil
 }
 
 // give unlocks the stage, of which n bytes were used. They are zeroed like all memory that held KV.
@@ -52,9 +51,9 @@ func (g *stage) give(n int) {
 }
 
 func (g *stage) free() {
-	if g.block.Size > 0 {
+	if g.memory != nil {
 		g.memory.Free(g.block)
-		g.block = compute.Block{}
+		g.memory, g.block = nil, compute.Block{}
 	}
 }
 
