@@ -5,6 +5,7 @@ import (
 	"errors"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 
 	"grebe/compute"
 	"grebe/compute/ref"
@@ -122,15 +123,18 @@ func withGate(t *testing.T, tokens int) (*Store, *gate) {
 // Items that find the queue full are written by a flush: none is lost, and nobody waits when they are published.
 func TestItemsBeyondTheQueue(t *testing.T) {
 	s, g := withGate(t, 4000)
-	const n = spillQueue + 50
+	const n = 256 + 50
 	for i := range n {
 		add(t, s, plan.Item, plan.Key{byte(i), byte(i >> 8)}, nil, 4, byte(i))
+		if i == 0 {
+			<-g.begun // the writer has it: all others wait
+		}
 	}
 	s.mu.Lock()
 	waiting := s.books.DirtyCount(s.top.index)
 	s.mu.Unlock()
-	if waiting < n-spillQueue-1 {
-		t.Errorf("%d entries wait for a flush, want %d at least", waiting, n-spillQueue-1)
+	if waiting != n-1-256 {
+		t.Errorf("%d entries wait for a flush, want %d", waiting, n-1-256)
 	}
 	close(g.open)
 	s.Flush()
@@ -146,6 +150,10 @@ func TestItemsBeyondTheQueue(t *testing.T) {
 
 // Users are written by themselves as soon as memory is more than half full, however many they are; before, none is.
 func TestUsersAreWrittenWhenMemoryIsHalfFull(t *testing.T) {
+	synctest.Test(t, usersAreWrittenWhenMemoryIsHalfFull)
+}
+
+func usersAreWrittenWhenMemoryIsHalfFull(t *testing.T) {
 	s, g := withGate(t, 200*ChainTokens)
 	const n = 150
 	g.stored = make(chan plan.Key, n)
@@ -153,7 +161,7 @@ func TestUsersAreWrittenWhenMemoryIsHalfFull(t *testing.T) {
 	for i := range 100 { // just half
 		add(t, s, plan.User, plan.Key{byte(i)}, []int32{int32(i)}, 1, byte(i))
 	}
-	s.Drain()
+	synctest.Wait()
 	if b := s.BelowStats(); b.Written != 0 {
 		t.Errorf("%d users were written while memory was half empty", b.Written)
 	}

@@ -12,6 +12,7 @@ import (
 	"grebe/compute"
 	"grebe/compute/computetest"
 	"grebe/compute/ref"
+	"grebe/internal/locktest"
 	"grebe/plan"
 	"grebe/pool"
 )
@@ -156,7 +157,13 @@ func TestMemoryThatCannotBeZeroedIsNotUsedAgain(t *testing.T) {
 		e.Release()
 	}
 	add(t, s, plan.Item, plan.Key{2}, nil, 20, 8) // beside it
+	m.zero.Store(true)
+	e := get(s, plan.Key{2})
+	s.Drop(plan.Key{2})
+	locktest.Waits(t, "Release", s.mu.Lock, s.mu.Unlock, e.Release) // notes memory that could not be zeroed
+	m.zero.Store(false)
 	s.Close()
+	s.Close() // frees nothing twice
 	if err := p.Close(); err != nil {
 		t.Error(err)
 	}

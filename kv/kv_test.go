@@ -217,6 +217,9 @@ func userPrefix(t *testing.T, m compute.Memory) {
 			t.Fatalf("GetPrefix finds %v of %d common tokens", part, n)
 		}
 		check(t, part, n, 3)
+		if want := (n + 63) / 64; len(part.chunks) != want {
+			t.Errorf("%d tokens hold %d chunks, want %d", n, len(part.chunks), want)
+		}
 		grown, err := s.Reserve(Chain, n+2, part)
 		if err != nil {
 			t.Fatal(err)

@@ -1,7 +1,6 @@
 package kv
 
 import (
-	"errors"
 	"fmt"
 	"slices"
 
@@ -65,9 +64,6 @@ func (s *Store) newChunk(l *level, tokens int) (*chunk, error) {
 			c := &chunk{run: run, tokens: tokens, level: l}
 			c.refs.Store(1)
 			return c, nil
-		}
-		if !errors.Is(err, pool.ErrFull) {
-			return nil, err
 		}
 		if !s.evictOne(l) {
 			return nil, fmt.Errorf("%w (%d tokens wanted)", ErrFull, tokens)

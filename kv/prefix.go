@@ -165,7 +165,7 @@ func (s *Store) Forget(context plan.Key) {
 func (s *Store) Match(context plan.Key, tokens []int32) (*Entry, plan.Tier) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	path, n := s.known.Match(s.path[:0], context, tokens)
+	path, n := s.match(context, tokens)
 	if n == 0 {
 		return nil, plan.Missing
 	}
@@ -180,17 +180,21 @@ func (s *Store) Match(context plan.Key, tokens []int32) (*Entry, plan.Tier) {
 		n = v.share(run.Value.Value.entry.chunks, n)
 	}
 	clear(path)
-	s.path = path
 	return v, s.top.place
+}
+
+// match returns the runs that tokens begin with, and how many tokens that is. The caller clears the path.
+func (s *Store) match(context plan.Key, tokens []int32) (path []*node, n int) {
+	s.path, n = s.known.Match(s.path[:0], context, tokens)
+	return s.path, n
 }
 
 // PeekMatch returns how many tokens Match would find, and where, without counting it as a use.
 func (s *Store) PeekMatch(context plan.Key, tokens []int32) (int, plan.Tier) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	path, n := s.known.Match(s.path[:0], context, tokens)
+	path, n := s.match(context, tokens)
 	clear(path)
-	s.path = path
 	if n == 0 {
 		return 0, plan.Missing
 	}
