@@ -596,7 +596,9 @@ func TestEveryUseTeaches(t *testing.T) {
 }
 
 // A log begins with what the store is and has, and has all that it is asked.
-func TestALogHasAllThatIsAsked(t *testing.T) {
+func TestALogHasAllThatIsAsked(t *testing.T) { synctest.Test(t, aLogHasAllThatIsAsked) }
+
+func aLogHasAllThatIsAsked(t *testing.T) {
 	s, _ := newStore(t, ref.New().Memory(), 256)
 	tier := &records{all: map[plan.Key]stored{{7}: {meta: encodeMeta(plan.Item, 9, nil)}}}
 	s.SetDisk(tier)
@@ -618,6 +620,7 @@ func TestALogHasAllThatIsAsked(t *testing.T) {
 	if _, err := learn(s, plan.Key{1}, tokensOf(9)); err != nil {
 		t.Fatal(err)
 	}
+	synctest.Wait() // the writer has looked: memory is half full
 	s.top.pool.SetBoundary(1)
 	for s.evictOne(s.top) {
 	}
