@@ -247,6 +247,7 @@ func TestFailingWritesRest(t *testing.T) {
 		tier.fails = func(key plan.Key) bool { return key[0] == 2 }
 		s.SetDisk(&holding{tier, hold})
 		add(t, s, plan.Item, plan.Key{1}, nil, 9, 1) // the writer waits with it
+		synctest.Wait()
 		for i := range 40 {
 			add(t, s, plan.User, plan.Key{2, byte(i)}, make([]int32, 9), 9, 1)
 		}
