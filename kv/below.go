@@ -101,9 +101,7 @@ func (s *Store) SetDisk(d Disk) {
 	if r, ok := d.(dropper); ok {
 		r.OnDrop(s.diskDropped)
 	}
-	if err := s.open(); err != nil {
-		panic(err) // it was opened with that policy before
-	}
+	s.reopen()
 	b.wg.Go(s.spill)
 }
 

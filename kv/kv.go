@@ -211,10 +211,15 @@ func New(shape compute.Shape, p *pool.Pool) *Store {
 	s.moved, s.inPlace = sync.NewCond(&s.mu), s.usableInPlace
 	s.top = newLevel(p, &shape)
 	s.levels = []*level{s.top}
-	if err := s.open(); err != nil {
-		panic(err) // there is always such a policy
-	}
+	s.reopen()
 	return s
+}
+
+// reopen makes the books anew with a policy that there is.
+func (s *Store) reopen() {
+	if err := s.open(); err != nil {
+		panic(err)
+	}
 }
 
 // open makes the books anew: the store is not used yet.

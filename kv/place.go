@@ -138,7 +138,7 @@ func (s *Store) move(p *published, to *level) {
 // copyTo returns a copy of an entry in a level.
 func (s *Store) copyTo(to *level, from *Entry) (*Entry, error) {
 	e := s.newEntry(from.len)
-	moves := make([]compute.Move, 0, len(from.chunks))
+	var moves []compute.Move
 	for _, c := range from.chunks {
 		n, err := s.newChunk(to, c.tokens)
 		if err != nil {
