@@ -596,6 +596,31 @@ func TestEveryUseTeaches(t *testing.T) {
 	}
 }
 
+// The policy compares itself with LRU in as much memory as it has: after half went to others, in half of it.
+func TestLRUHasAsMuchRoom(t *testing.T) {
+	p := newPool(t, ref.New().Memory(), 16*ChainTokens)
+	s := New(shape, p)
+	if err := s.SetPolicy("default"); err != nil {
+		t.Fatal(err)
+	}
+	p.SetBoundary(0.5)
+	for i := range 10 * 12 { // of which 8 fit: whoever comes left last
+		key := plan.Key{byte(i % 12)}
+		if e := get(s, key); e != nil {
+			e.Release()
+			continue
+		}
+		add(t, s, plan.User, key, make([]int32, 9), 9, 1)
+	}
+	if f, ok := s.Floor(); !ok || f.LRUHits > 0 || f.Hits > 0 {
+		t.Errorf("in room for 8 of 12 who take turns: %+v", f)
+	}
+	s.Close()
+	if err := p.Close(); err != nil {
+		t.Error(err)
+	}
+}
+
 // A log begins with what the store is and has, and has all that it is asked.
 func TestALogHasAllThatIsAsked(t *testing.T) { synctest.Test(t, aLogHasAllThatIsAsked) }
 

@@ -252,6 +252,7 @@ func TestKeysKeepPartsApart(t *testing.T) {
 		"nothing":   KeyOf(plan.Key{}, nil, ""),
 		"context":   KeyOf(plan.Key{1}, nil, ""),
 		"one token": KeyOf(plan.Key{}, []int32{1}, ""),
+		"another":   KeyOf(plan.Key{}, []int32{2}, ""),
 		"two":       KeyOf(plan.Key{}, []int32{1, 0}, ""),
 		"id":        KeyOf(plan.Key{}, nil, "\x01\x00\x00\x00"),
 		"both":      KeyOf(plan.Key{}, []int32{1}, "x"),
