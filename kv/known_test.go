@@ -186,4 +186,8 @@ func TestWhatIsKnownWaitsForTheStore(t *testing.T) {
 	if !ok || len(events) != 1 || events[0].Entry != want {
 		t.Errorf("the feed has %+v, %v, want %+v", events, ok, want)
 	}
+	all, boot, seq := s.Snapshot()
+	if len(all) != 1 || all[0] != (residency.Event{Seq: seq, Key: plan.Key{9}, Entry: want}) || boot != 1 || seq != 1 {
+		t.Errorf("all that is known is %+v, of boot %d and change %d", all, boot, seq)
+	}
 }
