@@ -17,7 +17,7 @@ import (
 	"grebe/plan"
 )
 
-// slowTier is a disk on which deletions wait for a test.
+// slowTier is a disk on which deletions and drops wait for a test.
 type slowTier struct {
 	kv.Disk
 	mu      sync.Mutex
@@ -38,6 +38,7 @@ func (d *slowTier) Drop(keys ...plan.Key) {
 	d.mu.Lock()
 	d.dropped = append(d.dropped, len(keys))
 	d.mu.Unlock()
+	<-d.gate
 	d.Disk.Drop(keys...)
 }
 
