@@ -45,8 +45,8 @@ import (
 // ChainTokens is the length of the chunks of a chain.
 const ChainTokens = 64
 
-// ComputeVersion is part of everything that names KV: keys, and the version of records on disk. It is raised when a defect is fixed that made
-// KV wrong, so that KV from before the fix is not reused.
+// ComputeVersion is part of everything that names KV: keys, and the version of records on disk. It is raised when a defect
+// that made KV wrong is fixed, so that KV from before the fix is not reused.
 //
 //	3: devices read the KV of another layer for prompts with more than 64 entries in the host's memory
 const ComputeVersion = 3
@@ -204,7 +204,8 @@ func newPublished(key plan.Key, kind plan.Kind, tokens []int32, e *Entry) *publi
 // does not own the pool.
 func New(shape compute.Shape, p *pool.Pool) *Store {
 	s := &Store{
-		shape: shape, config: residency.Config{Policy: "lru", Chunk: ChainTokens}, known: radix.New[run](ChainTokens), views: make(chan *Entry, maxViews),
+		shape: shape, config: residency.Config{Policy: "lru", Chunk: ChainTokens},
+		known: radix.New[run](ChainTokens), views: make(chan *Entry, maxViews),
 		owners:  map[plan.Key]uint32{},
 		dropped: func(plan.Key, plan.Kind) {}, forgotten: func(plan.Key) {},
 	}
@@ -549,6 +550,9 @@ func (s *Store) Delete(keys ...plan.Key) error {
 // no disk: below memory the bytes are overwritten by a later write, and a crash before that brings the entries back. Use
 // Delete for whatever MUST be gone.
 func (s *Store) Drop(keys ...plan.Key) {
+	if len(keys) == 0 {
+		return
+	}
 	if s.below == nil {
 		s.left(s.takeAll(keys))
 		return

@@ -11,11 +11,17 @@ import (
 	"grebe/prompt"
 )
 
-// tallied is a disk that notes how many entries are deleted at a time.
+// tallied is a disk that notes how many entries are deleted, and dropped, at a time.
 type tallied struct {
 	*disk.Store
 	deleted []int
+	dropped []int
 	after   func()
+}
+
+func (d *tallied) Drop(keys ...plan.Key) {
+	d.dropped = append(d.dropped, len(keys))
+	d.Store.Drop(keys...)
 }
 
 func (d *tallied) Delete(keys ...plan.Key) error {
@@ -92,7 +98,8 @@ func TestDroppingAUserFromEveryCheckpoint(t *testing.T) {
 	}
 }
 
-// Deleted items leave the disk at once. Changed ones are only forgotten, which costs nobody a sync.
+// Deleted items leave the disk at once. Changed ones are only forgotten, which costs nobody a sync. Where there are none of
+// either kind, the disk is not asked.
 func TestOnlyDeletedItemsAreErased(t *testing.T) {
 	m, d := withEntries(t, 0)
 	item := func(edition int32) *prompt.Item { return &prompt.Item{Tokens: []int32{1, edition}} }
@@ -109,6 +116,9 @@ func TestOnlyDeletedItemsAreErased(t *testing.T) {
 	}
 	if err := m.Apply([]Change{m.Changed([]*prompt.Item{item(2)}, nil)}); err != nil || !slices.Equal(d.deleted, []int{1}) {
 		t.Errorf("a deleted item: %v, deletions of %v", err, d.deleted)
+	}
+	if !slices.Equal(d.dropped, []int{1}) {
+		t.Errorf("%v entries are dropped at a time, want the changed item alone", d.dropped)
 	}
 	for _, key := range []plan.Key{changed, deleted} {
 		if _, ok := d.Has(key); ok {
