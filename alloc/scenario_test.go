@@ -19,7 +19,7 @@ import (
 //	governor link=1000 share=.5        bytes per second
 //	demand 0.1 50; grant 0.2 100       at a time in seconds
 func TestScenarios(t *testing.T) {
-	scripttest.Files(t, "testdata/*.txt", func(testing.TB) func(*scripttest.Command, *strings.Builder) { return new(scenario).run })
+	scripttest.Files(t, "testdata/*.txt", (*scenario).run)
 }
 
 type scenario struct {

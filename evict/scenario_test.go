@@ -21,9 +21,7 @@ import (
 //	resize 2
 //	floor                          what the default policy counts
 func TestScenarios(t *testing.T) {
-	scripttest.Files(t, "testdata/scenarios/*.txt", func(testing.TB) func(*scripttest.Command, *strings.Builder) {
-		return new(scenario).run
-	})
+	scripttest.Files(t, "testdata/scenarios/*.txt", (*scenario).run)
 }
 
 type scenario struct {

@@ -523,33 +523,6 @@ func TestForgetAhead(t *testing.T) {
 	})
 }
 
-// Released views are kept for others, 64 of them, and nothing else is.
-func TestViewsAreKept(t *testing.T) {
-	if !reuseViews {
-		t.Skip("views are not used again in this build")
-	}
-	s, _ := newStore(t, ref.New().Memory(), 256)
-	add(t, s, plan.Item, plan.Key{1}, nil, 9, 1)
-	s.Drop(plan.Key{1})
-	if n := len(s.views); n != 0 {
-		t.Errorf("%d views are kept of an entry", n)
-	}
-	if _, err := learn(s, plan.Key{1}, tokensOf(9)); err != nil {
-		t.Fatal(err)
-	}
-	var held []*Entry
-	for range 70 {
-		e, _ := s.Match(plan.Key{1}, tokensOf(9))
-		held = append(held, e)
-	}
-	for _, e := range held {
-		e.Release()
-	}
-	if n := len(s.views); n != 64 {
-		t.Errorf("%d views are kept, want 64", n)
-	}
-}
-
 // Whatever the store is used for, a lesson is given to the trainer when it is complete.
 func TestEveryUseTeaches(t *testing.T) {
 	for name, use := range map[string]func(s *Store, i int){

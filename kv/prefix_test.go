@@ -301,30 +301,6 @@ func TestOneOrderOfEviction(t *testing.T) {
 	}
 }
 
-func TestKnownHitAllocatesNothing(t *testing.T) {
-	if !reuseViews {
-		t.Skip("views are not used again in this build")
-	}
-	s, _ := newStore(t, compute.NewHostMemory(), 20000)
-	r := rand.New(rand.NewPCG(3, 4))
-	var all [][]int32
-	for range 40 {
-		all = append(all, related(r, all))
-		if _, err := learn(s, plan.Key{1}, all[len(all)-1]); err != nil {
-			t.Fatal(err)
-		}
-	}
-	n := testing.AllocsPerRun(200, func() {
-		for _, tokens := range all {
-			e, _ := s.Match(plan.Key{1}, tokens)
-			e.Release()
-		}
-	})
-	if n != 0 {
-		t.Errorf("%d hits allocate %v times", len(all), n)
-	}
-}
-
 // searched is memory of the host's that can be looked through.
 type searched struct {
 	compute.Memory

@@ -24,13 +24,10 @@ import (
 //	where a b                          what is known of entries
 //	owned 1                            how many keys an owner has
 func TestScenarios(t *testing.T) {
-	scripttest.Files(t, "testdata/*.txt", func(t testing.TB) func(*scripttest.Command, *strings.Builder) {
-		return (&scenario{t: t}).run
-	})
+	scripttest.Files(t, "testdata/*.txt", (*scenario).run)
 }
 
 type scenario struct {
-	t               testing.TB
 	books           *Core[int]
 	moving, writing map[string]*entry
 }

@@ -20,7 +20,7 @@ import (
 //
 // Commands of other decisions are beside the type pricing.
 func TestScenarios(t *testing.T) {
-	scripttest.Files(t, "testdata/*.txt", func(testing.TB) func(*scripttest.Command, *strings.Builder) { return new(scenario).run })
+	scripttest.Files(t, "testdata/*.txt", (*scenario).run)
 }
 
 type scenario struct {

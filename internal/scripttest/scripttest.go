@@ -23,15 +23,18 @@ import (
 
 var rewrite = flag.Bool("rewrite", false, "write what the scenarios in testdata print as what they should print")
 
-// Files runs each scenario that a pattern names in a subtest. begin returns a fresh interpreter for one file.
-func Files(t *testing.T, pattern string, begin func(t testing.TB) func(*Command, *strings.Builder)) {
+// Files runs each scenario that a pattern names in a subtest. Each begins with a new S, on which run carries out its commands.
+func Files[S any](t *testing.T, pattern string, run func(*S, *Command, *strings.Builder)) {
 	t.Helper()
 	files, err := filepath.Glob(pattern)
 	if err != nil || len(files) == 0 {
 		t.Fatalf("%s: no scenarios (%v)", pattern, err)
 	}
 	for _, name := range files {
-		t.Run(strings.TrimSuffix(filepath.Base(name), filepath.Ext(name)), func(t *testing.T) { File(t, name, begin(t)) })
+		t.Run(strings.TrimSuffix(filepath.Base(name), filepath.Ext(name)), func(t *testing.T) {
+			s := new(S)
+			File(t, name, func(c *Command, out *strings.Builder) { run(s, c, out) })
+		})
 	}
 }
 

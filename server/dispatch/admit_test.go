@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"math"
-	"runtime"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -13,6 +12,7 @@ import (
 	"time"
 
 	"grebe/engine"
+	"grebe/internal/locktest"
 	"grebe/schedule"
 	"grebe/server/loading"
 )
@@ -620,22 +620,7 @@ func TestCallsWaitForTheLock(t *testing.T) {
 		"Model":   func() { d.Model() },
 		"Backlog": func() { d.Backlog() },
 	} {
-		var ended atomic.Bool
-		d.mu.Lock()
-		go func() {
-			call()
-			ended.Store(true)
-		}()
-		for i := 0; i < 5_000 && !ended.Load(); i++ { // it has many turns
-			runtime.Gosched()
-		}
-		if ended.Load() {
-			t.Errorf("%s does not wait", name)
-		}
-		d.mu.Unlock()
-		for !ended.Load() {
-			runtime.Gosched()
-		}
+		locktest.Waits(t, name, d.mu.Lock, d.mu.Unlock, call)
 	}
 }
 
