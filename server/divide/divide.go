@@ -1,12 +1,16 @@
-// Package divide keeps a pool divided between embeddings and KV as a controller wants it. Requests tell it what they
-// were like; at the end of an epoch it asks the controller, and one that watches (alloc.Watcher) after every part of it, moves the
-// boundary and lets both caches follow: KV evicts what it owns too much of, embeddings take the pages or give theirs back. New capacity for embeddings is filled in the
-// background, as fast as a governor allows beside demand. Every decision is logged with its reasons and counted.
+// Package divide keeps a pool divided between embeddings and KV as a controller wants it. Requests report what they
+// were like. At the end of an epoch the controller decides, and one that watches (alloc.Watcher) after every part of it.
+// The boundary then moves and both caches follow: KV evicts what it owns too much of, embeddings take pages or give theirs
+// back. New capacity for embeddings is filled in the background, as fast as a governor allows beside demand. Every decision
+// is logged with its reasons and counted.
 //
 // What more memory would have saved is estimated by shadows of both caches (alloc.Shadow), which see one row in 64 and
 // every user.
 //
-// A Divider is safe for concurrent use. Its lock is held while books change, never while pages are moved or rows copied.
+// A Divider is safe for concurrent use. Its lock is held while its counts change: never while latencies are sorted, the
+// controller decides or learns, pages are moved or rows copied.
+//
+// Lock order: Divider.turn, then moves, then mu.
 package divide
 
 import (
@@ -59,6 +63,9 @@ type Config struct {
 type Divider struct {
 	cfg   Config
 	start time.Time
+
+	turn  sync.Mutex // one decision at a time; guards the controller
+	spare []float64  // latencies of the last epoch, to be overwritten
 
 	mu       sync.Mutex
 	governor alloc.Governor
@@ -213,10 +220,11 @@ func ms(t time.Duration) float64 { return float64(t) / float64(time.Millisecond)
 
 // Step ends an epoch: it decides and moves.
 func (d *Divider) Step() alloc.Decision {
-	now := d.cfg.Now()
-	d.mu.Lock()
-	o := d.observe(now)
+	d.turn.Lock()
+	defer d.turn.Unlock()
+	o := d.observe()
 	dec := d.cfg.Controller.Decide(&o)
+	d.mu.Lock()
 	d.note(dec)
 	d.lastP99, d.lastLate = o.P99, o.Late
 	d.mu.Unlock()
@@ -227,9 +235,7 @@ func (d *Divider) Step() alloc.Decision {
 	d.explain(level, dec, &o)
 	d.apply(dec.To) // also for what was in use the last time
 	if l, ok := d.cfg.Controller.(interface{ Learn() }); ok {
-		d.mu.Lock()
 		l.Learn()
-		d.mu.Unlock()
 	}
 	return dec
 }
@@ -240,25 +246,33 @@ func (d *Divider) Glance() bool {
 	if !ok {
 		return false
 	}
+	d.turn.Lock()
+	defer d.turn.Unlock()
+	o := d.glimpse()
+	dec, moves := w.Glance(&o)
+	if !moves {
+		return false
+	}
+	d.mu.Lock()
+	d.note(dec)
+	d.mu.Unlock()
+	d.explain(slog.LevelInfo, dec, &o)
+	d.apply(dec.To)
+	return true
+}
+
+// glimpse sums up what came since the last glance.
+func (d *Divider) glimpse() alloc.Observation {
 	now := d.cfg.Now()
 	d.mu.Lock()
+	defer d.mu.Unlock()
 	gains := alloc.Gains{Emb: d.rows.Take(), KV: d.kv.Take()}
 	d.epoch.gains = d.epoch.gains.Plus(&gains)
 	o := d.describe(d.epoch.since(d.part), now)
 	o.Gains, o.P99, o.Late = gains, d.lastP99, d.lastLate
 	d.part = d.epoch.part
 	d.part.began = now
-	dec, moves := w.Glance(&o)
-	if moves {
-		d.note(dec)
-	}
-	d.mu.Unlock()
-	if !moves {
-		return false
-	}
-	d.explain(slog.LevelInfo, dec, &o)
-	d.apply(dec.To)
-	return true
+	return o
 }
 
 // note keeps the books of decisions. Called with the lock held.
@@ -272,29 +286,41 @@ func (d *Divider) note(dec alloc.Decision) {
 
 // explain logs a decision and what it was made from.
 func (d *Divider) explain(level slog.Level, dec alloc.Decision, o *alloc.Observation) {
-	d.cfg.Log.Log(context.Background(), level, "pool: "+dec.String(), "model", d.cfg.Name, "hot", round(o.Hot), "kv_hits", round(o.KVHit), "row_hits", round(o.EmbHit),
-		"events", math.Round(o.Events), "late", round(o.Late), "p99_ms", round(o.P99), "requests", o.Requests)
+	d.cfg.Log.Log(context.Background(), level, "pool: "+dec.String(), "model", d.cfg.Name,
+		"hot", round(o.Hot), "kv_hits", round(o.KVHit), "row_hits", round(o.EmbHit), "events", math.Round(o.Events),
+		"late", round(o.Late), "p99_ms", round(o.P99), "requests", o.Requests)
 }
 
 func round(x float64) float64 { return math.Round(x*1e4) / 1e4 }
 
-// observe sums the epoch up and begins the next. Called with the lock held.
-func (d *Divider) observe(now time.Time) alloc.Observation {
+// observe sums the epoch up and begins the next. Called with turn held.
+func (d *Divider) observe() alloc.Observation {
+	now := d.cfg.Now()
+	o, latencies := d.cut(now)
+	if len(latencies) > 0 {
+		slices.Sort(latencies)
+		o.P99 = latencies[(len(latencies)*99+99)/100-1]
+	}
+	d.spare = latencies[:0]
+	return o
+}
+
+// cut ends the epoch's counts and begins the next. It returns the latencies as they came, and P99 as of the last epoch.
+func (d *Divider) cut(now time.Time) (o alloc.Observation, latencies []float64) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
 	e := &d.epoch
-	o := d.describe(e.part, now)
+	o = d.describe(e.part, now)
 	rest := alloc.Gains{Emb: d.rows.Take(), KV: d.kv.Take()}
 	o.Gains = e.gains.Plus(&rest)
 	o.Late, o.P99 = float64(e.late)/float64(max(e.requests, 1)), d.lastP99
 	if misses := e.lookups - e.lookupHits; misses > 0 && e.fetching > 0 {
 		d.saves = e.fetching / float64(misses)
 	}
-	if len(e.latencies) > 0 {
-		slices.Sort(e.latencies)
-		o.P99 = e.latencies[(len(e.latencies)*99+99)/100-1]
-	}
-	*e = epoch{part: part{began: now}, latencies: e.latencies[:0]}
+	latencies = e.latencies
+	*e = epoch{part: part{began: now}, latencies: d.spare}
 	d.part = e.part
-	return o
+	return o, latencies
 }
 
 // describe says what a part of an epoch was like, but for latencies and gains. Called with the lock held.
@@ -395,9 +421,11 @@ func (d *Divider) Describe(ch chan<- *prometheus.Desc) { prometheus.DescribeByCo
 var (
 	boundaryDesc = prometheus.NewDesc("grebe_pool_boundary", "Share of the pool that embeddings may own.", []string{"model"}, nil)
 	decisionDesc = prometheus.NewDesc("grebe_pool_decisions_total", "Decisions about the boundary.", []string{"model", "kind"}, nil)
-	changeDesc   = prometheus.NewDesc("grebe_pool_change", "Change of the share that the last decision made, by the part that wanted it.", []string{"model", "part"}, nil)
-	movedDesc    = prometheus.NewDesc("grebe_pool_moved_bytes_total", "Bytes of pages that changed sides.", []string{"model"}, nil)
-	filledDesc   = prometheus.NewDesc("grebe_pool_filled_bytes_total", "Bytes of rows copied to new capacity in the background.", []string{"model"}, nil)
+	changeDesc   = prometheus.NewDesc("grebe_pool_change",
+		"Change of the share that the last decision made, by the part that wanted it.", []string{"model", "part"}, nil)
+	movedDesc  = prometheus.NewDesc("grebe_pool_moved_bytes_total", "Bytes of pages that changed sides.", []string{"model"}, nil)
+	filledDesc = prometheus.NewDesc("grebe_pool_filled_bytes_total",
+		"Bytes of rows copied to new capacity in the background.", []string{"model"}, nil)
 )
 
 // Collect implements prometheus.Collector.

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"math/rand/v2"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -40,7 +41,8 @@ func newSystem(t *testing.T) *system {
 	shape := compute.Shape{Layers: 2, Heads: 2, KVHeads: 2, HeadDim: 32, Hidden: 64, KV: compute.F32}
 	s := &system{pool: p, store: kv.New(shape, p)}
 	p.SetBoundary(0.5)
-	if s.rows, err = embed.NewCache(p.For(pool.Embeddings), embed.Config{Rows: 4096, MaxRows: 32768, RowBytes: rowBytes, Policy: "lru"}); err != nil {
+	cfg := embed.Config{Rows: 4096, MaxRows: 32768, RowBytes: rowBytes, Policy: "lru"}
+	if s.rows, err = embed.NewCache(p.For(pool.Embeddings), cfg); err != nil {
 		t.Fatal(err)
 	}
 	return s
@@ -80,7 +82,8 @@ func (s *system) serve(d *Divider, r *rand.Rand, out []byte) error {
 		}
 	}
 	d.Gathered(keys, hits, time.Microsecond)
-	d.Done(Request{User: user, Events: e.Len(), KVBytes: int64(e.Len()) * 512, KVHit: hit, Saved: time.Millisecond, Latency: 5 * time.Millisecond})
+	d.Done(Request{User: user, Events: e.Len(), KVBytes: int64(e.Len()) * 512, KVHit: hit,
+		Saved: time.Millisecond, Latency: 5 * time.Millisecond})
 	e.Release()
 	return nil
 }
@@ -208,7 +211,8 @@ func TestGlances(t *testing.T) {
 	d := s.watched(t, w, &clock)
 	for part := range 3 {
 		for i := range 100 * (part + 1) { // users in a circle a little larger than KV's part
-			d.Done(Request{User: uint64(1 + i%40), KVBytes: 1 << 18, Saved: 3 * time.Millisecond, Computing: time.Millisecond, Latency: 50 * time.Millisecond})
+			d.Done(Request{User: uint64(1 + i%40), KVBytes: 1 << 18, Saved: 3 * time.Millisecond,
+				Computing: time.Millisecond, Latency: 50 * time.Millisecond})
 		}
 		clock = clock.Add(time.Second)
 		if part < 2 && d.Glance() {
@@ -228,7 +232,8 @@ func TestGlances(t *testing.T) {
 		gains += total(o.Gains.KV)
 	}
 	if e := w.epochs[0]; e.Requests != 600 || e.Alpha != 0.7 || e.Late != 1 || e.P99 != 50 || total(e.Gains.KV) != gains || gains == 0 {
-		t.Errorf("an epoch of %d requests, share %.2f, %.2f late, P99 %.0f, KV would have saved %.0f; want 600, 0.70, 1.00, 50 and the %.0f of its parts",
+		t.Errorf("an epoch of %d requests, share %.2f, %.2f late, P99 %.0f, KV would have saved %.0f; "+
+			"want 600, 0.70, 1.00, 50 and the %.0f of its parts",
 			e.Requests, e.Alpha, e.Late, e.P99, total(e.Gains.KV), gains)
 	}
 	s.close(t)
@@ -263,7 +268,8 @@ func total(c alloc.Curve) float64 {
 func TestDecisionsAreExplained(t *testing.T) {
 	var log bytes.Buffer
 	s := newSystem(t)
-	d, err := New(Config{Pool: s.pool, Rows: s.rows, KV: s.store, Controller: alloc.Static(0.6), Log: slog.New(slog.NewTextHandler(&log, nil))}, 0.5)
+	d, err := New(Config{Pool: s.pool, Rows: s.rows, KV: s.store, Controller: alloc.Static(0.6),
+		Log: slog.New(slog.NewTextHandler(&log, nil))}, 0.5)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -288,6 +294,78 @@ func TestDecisionsAreExplained(t *testing.T) {
 	}
 	if !found {
 		t.Errorf("no grebe_pool_boundary of 0.6 among %d metrics", len(families))
+	}
+	s.close(t)
+}
+
+// asker reports requests while it decides, as servers do.
+type asker struct {
+	d  *Divider
+	at func(name string, report func())
+}
+
+func (a *asker) report(name string) {
+	a.at(name, func() {
+		a.d.Done(Request{User: 1, Latency: time.Millisecond})
+		a.d.Gathered([]uint64{1}, 0, time.Millisecond)
+	})
+}
+
+func (a *asker) Decide(o *alloc.Observation) alloc.Decision {
+	a.report("Decide")
+	return alloc.Decision{From: o.Alpha, To: o.Alpha}
+}
+
+func (a *asker) Glance(o *alloc.Observation) (alloc.Decision, bool) {
+	a.report("Glance")
+	return alloc.Decision{From: o.Alpha, To: o.Alpha}, true
+}
+
+func (a *asker) Learn() { a.report("Learn") }
+
+// Requests do not wait for a controller, and count for the next epoch.
+func TestRequestsDoNotWaitForTheController(t *testing.T) {
+	s, a := newSystem(t), &asker{}
+	var calls []string
+	a.at = func(name string, report func()) {
+		calls = append(calls, name)
+		done := make(chan struct{})
+		go func() {
+			report()
+			close(done)
+		}()
+		select {
+		case <-done:
+		case <-time.After(30 * time.Second):
+			t.Fatalf("a request waits for %s", name)
+		}
+	}
+	var err error
+	if a.d, err = New(Config{Pool: s.pool, Rows: s.rows, KV: s.store, Controller: a}, 0.5); err != nil {
+		t.Fatal(err)
+	}
+	a.d.Glance()
+	a.d.Step()
+	if !slices.Equal(calls, []string{"Glance", "Decide", "Learn"}) || a.d.epoch.requests != 2 || len(a.d.epoch.latencies) != 2 {
+		t.Errorf("%v were called, and %d requests came since the epoch began, want 2", calls, a.d.epoch.requests)
+	}
+	s.close(t)
+}
+
+// The P99 of an epoch is that of its own requests, however the buffers of latencies are used again.
+func TestLatenciesOfEpochsAreApart(t *testing.T) {
+	s, w, clock := newSystem(t), &watcher{}, time.Unix(1000, 0)
+	d := s.watched(t, w, &clock)
+	for epoch, requests := range []int{200, 50, 0, 100} {
+		for i := range requests {
+			d.Done(Request{Latency: time.Duration((epoch+1)*1000-i) * time.Millisecond})
+		}
+		d.Step()
+	}
+	for i, want := range []float64{998, 2000, 2000, 3999} {
+		if got := w.epochs[i].P99; got != want {
+			t.Errorf("epoch %d has a P99 of %v ms, want %v", i, got, want)
+		}
 	}
 	s.close(t)
 }
