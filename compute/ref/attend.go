@@ -63,6 +63,8 @@ func mask(b *compute.Batch) [][]bool {
 }
 
 // attendHead computes query head h of one row.
+//
+//go:norace
 func (r *runner) attendHead(h int, q, out []float64, sees []bool, k, v [][]float64) {
 	n := r.s.HeadDim
 	kv := h / (r.s.Heads / r.s.KVHeads) * n

@@ -75,6 +75,8 @@ func (r *runner) placeToken(p *compute.Part, layer, token int) {
 }
 
 // rotate turns the pairs of a head to a position, or by some, with cosines and sines scaled.
+//
+//go:norace
 func rotate(head []float64, position int, inverse []float32, scale float32) {
 	half := len(head) / 2
 	for i := range half {

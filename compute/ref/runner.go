@@ -252,6 +252,8 @@ func (r *runner) Project(norm compute.Vector, w compute.Linear, rows []int32, ou
 }
 
 // normed returns x over its root mean square, times gain; a copy of x when there is no gain.
+//
+//go:norace
 func (r *runner) normed(gain vector, x []float64) []float64 {
 	out := append([]float64(nil), x...)
 	if gain == nil {
@@ -265,6 +267,8 @@ func (r *runner) normed(gain vector, x []float64) []float64 {
 }
 
 // product returns m·x + bias.
+//
+//go:norace
 func (r *runner) product(m *linear, bias vector, x []float64) []float64 {
 	in := make([]float64, m.in)
 	for i := range in {
@@ -281,6 +285,8 @@ func (r *runner) product(m *linear, bias vector, x []float64) []float64 {
 }
 
 // dot keeps four sums: one would wait for itself, and tests that use this package with it.
+//
+//go:norace
 func dot(a, b []float64) float64 {
 	var s0, s1, s2, s3 float64
 	b = b[:len(a)]
@@ -297,6 +303,7 @@ func dot(a, b []float64) float64 {
 	return s0 + s1 + s2 + s3
 }
 
+//go:norace
 func add(to, from []float64) {
 	for i, v := range from {
 		to[i] += v
