@@ -1,6 +1,7 @@
 package kv
 
 import (
+	"runtime"
 	"time"
 
 	"grebe/internal/record"
@@ -145,13 +146,21 @@ func (s *Store) Since(dst []residency.Event, boot, seq uint64, most int) ([]resi
 	return s.feed.Since(dst, boot, seq, most)
 }
 
-// Snapshot returns where all entries are, and the boot and number of the last change. Others wait meanwhile.
+// Snapshot returns where all entries are, and the boot and number of a change: who applies them in order, and then the
+// changes behind that number, knows where all entries are. Others use the store meanwhile: the lock is held for a few entries
+// at a time. The feed should keep more changes than come during a snapshot, or the follower has to take another one.
 func (s *Store) Snapshot() (all []residency.Event, boot, seq uint64) {
+	var some []residency.Event
 	s.mu.Lock()
-	defer s.mu.Unlock()
 	boot, seq = s.feed.Boot(), s.feed.Seq()
 	s.books.Snapshot(func(key plan.Key, e residency.Entry) {
-		all = append(all, residency.Event{Seq: seq, Key: key, Entry: e})
+		some = append(some, residency.Event{Seq: seq, Key: key, Entry: e})
+	}, func() {
+		s.mu.Unlock()
+		all, some = append(all, some...), some[:0]
+		runtime.Gosched() // who waits is next
+		s.mu.Lock()
 	})
-	return all, boot, seq
+	s.mu.Unlock()
+	return append(all, some...), boot, seq
 }

@@ -18,23 +18,34 @@ type router struct {
 	boot, seq uint64
 }
 
+// begin takes a snapshot.
+func (r *router) begin(s *Store) {
+	clear(r.known)
+	all, boot, seq := s.Snapshot()
+	r.apply(all)
+	r.boot, r.seq = boot, seq
+}
+
 // follow takes all changes so far.
 func (r *router) follow(s *Store) {
 	for {
 		events, ok := s.Since(nil, r.boot, r.seq, 100)
 		if !ok {
-			clear(r.known)
-			events, r.boot, r.seq = s.Snapshot()
+			r.begin(s)
 		}
-		for _, e := range events {
-			if delete(r.known, e.Key); e.Tier != plan.Missing {
-				r.known[e.Key] = e.Entry
-			}
-			r.seq = e.Seq
-		}
+		r.apply(events)
 		if ok && len(events) == 0 {
 			return
 		}
+	}
+}
+
+func (r *router) apply(events []residency.Event) {
+	for _, e := range events {
+		if delete(r.known, e.Key); e.Tier != plan.Missing {
+			r.known[e.Key] = e.Entry
+		}
+		r.seq = e.Seq
 	}
 }
 
@@ -134,6 +145,77 @@ func TestTheBooksFollowTheDisk(t *testing.T) {
 	}
 	if st := d.Stats(); st.Evictions == 0 || onDisk == 0 || inMemory == 0 {
 		t.Errorf("%d entries on disk, %d in memory, %+v: too little to compare", onDisk, inMemory, st)
+	}
+	s.Close()
+	if err := d.Close(); err != nil {
+		t.Error(err)
+	}
+}
+
+// Snapshots are taken while others use the store. Who follows the feed from any of them knows in the end where all entries are.
+func TestSnapshotsBesideUsers(t *testing.T) {
+	d, err := disk.Open(t.TempDir(), disk.Options{Budget: 4 << 20})
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := New(shape, newPool(t, ref.New().Memory(), 1200))
+	s.SetDisk(d)
+	s.Follow(5, 1<<17)
+	const keys = 2500
+	name := func(i int) plan.Key { return plan.Key{byte(i), byte(i >> 8), 1} }
+	publish := func(i int) {
+		if e, err := s.Reserve(Exact, 1+i%3, nil); err == nil {
+			s.Publish(plan.Item, name(i), nil, e)
+			e.Release()
+		}
+	}
+	for i := range keys {
+		publish(i)
+	}
+	var using, following sync.WaitGroup
+	for g := range 3 {
+		using.Go(func() {
+			r := rand.New(rand.NewPCG(uint64(g), 3))
+			for range 3000 {
+				switch i := r.IntN(keys); r.IntN(8) {
+				case 0:
+					s.Drop(name(i))
+				case 1:
+					s.Fetch(t.Context(), name(i))
+				default:
+					publish(i)
+				}
+			}
+		})
+	}
+	var routers []*router
+	ended := make(chan struct{})
+	following.Go(func() {
+		for {
+			r := &router{known: map[plan.Key]residency.Entry{}}
+			r.begin(s)
+			routers = append(routers, r)
+			select {
+			case <-ended:
+				return
+			default:
+			}
+		}
+	})
+	using.Wait()
+	close(ended)
+	following.Wait()
+	s.Flush()
+	for n, r := range routers {
+		r.follow(s)
+		for i := range keys {
+			if e, _ := s.Lookup(name(i)); r.known[name(i)] != e {
+				t.Fatalf("snapshot %d of %d: entry %d is %+v, and is known as %+v", n, len(routers), i, e, r.known[name(i)])
+			}
+		}
+	}
+	if len(routers) < 3 {
+		t.Errorf("%d snapshots are too few", len(routers))
 	}
 	s.Close()
 	if err := d.Close(); err != nil {

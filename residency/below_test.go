@@ -146,7 +146,7 @@ func (f *follower) follow(t *testing.T, c *Core[struct{}], feed *Feed) {
 		events, ok := feed.Since(nil, f.boot, f.seq, 5)
 		if !ok {
 			clear(f.known)
-			c.Snapshot(func(key plan.Key, e Entry) { f.known[key] = e })
+			c.Snapshot(func(key plan.Key, e Entry) { f.known[key] = e }, nothing)
 			f.boot, f.seq = feed.Boot(), feed.Seq()
 			f.all++
 			continue

@@ -48,17 +48,33 @@ func (f *Feed) Since(dst []Event, boot, seq uint64, most int) ([]Event, bool) {
 // a Snapshot first.
 func (c *Core[V]) SetFeed(f *Feed) { c.feed = f }
 
-// Snapshot calls f with each entry that memory or the disk has, in no order. They are where the last event of the feed
-// left them.
-func (c *Core[V]) Snapshot(f func(key plan.Key, e Entry)) {
+// piece is how many entries a Snapshot looks at between two pauses.
+const piece = 256
+
+// Snapshot calls f with each entry that memory or the disk has, in no order. It calls pause after every few entries; the
+// owner may let others change the books there.
+//
+// An entry that changes meanwhile may be left out, or be told twice, of which the last is newer. So who follows reads the feed's
+// number before the snapshot, replaces what it knows of a key by what f was told last, and goes on with the events behind that
+// number: each change of a key since then is among them.
+func (c *Core[V]) Snapshot(f func(key plan.Key, e Entry), pause func()) {
+	looked := 0
+	rest := func() {
+		if looked++; looked%piece == 0 {
+			pause()
+		}
+	}
+	// A loop over a map visits each key exactly once that is there from its begin to its end.
 	for key := range c.held {
 		e, _ := c.Lookup(key)
 		f(key, e)
+		rest()
 	}
 	for key, e := range c.below {
 		if c.held[key] == nil {
 			f(key, e)
 		}
+		rest()
 	}
 }
 
