@@ -22,8 +22,8 @@ help: ## list the targets
 	@grep -E '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 18
 
 .PHONY: build
-build: ## build bin/grebe
-	CGO_ENABLED=0 $(GO) build -trimpath -ldflags '$(LDFLAGS)' -o bin/grebe ./cmd/grebe
+build: ## build bin/grebe and bin/grebe-bench
+	CGO_ENABLED=0 $(GO) build -trimpath -ldflags '$(LDFLAGS)' -o bin/ ./cmd/grebe ./cmd/grebe-bench
 
 .PHONY: demo
 demo: build ## build and run the demo on 127.0.0.1:8080
@@ -87,15 +87,15 @@ generate: ## write the generated files again
 
 .PHONY: bench
 bench: build ## measure the kernels and the prefill
-	./bin/grebe bench gemm
-	./bin/grebe bench prefill
+	./bin/grebe-bench gemm
+	./bin/grebe-bench prefill
 
 PYTHON ?= python3
 
 .PHONY: bench-gpu
 bench-gpu: ## measure the GPU, and PyTorch beside it; the binary may be built elsewhere
-	@test -x bin/grebe || $(MAKE) build
-	./bin/grebe bench gpu --peers $(PYTHON) $(if $(RANK),--rank $(RANK)) --file bin/bench-gpu.json
+	@test -x bin/grebe-bench || $(MAKE) build
+	./bin/grebe-bench gpu --peers $(PYTHON) $(if $(RANK),--rank $(RANK)) --file bin/bench-gpu.json
 
 .PHONY: sanitize-gpu
 sanitize-gpu: ## the GPU's conformance suite under compute-sanitizer; bin/cuda.test may be built elsewhere
@@ -103,9 +103,9 @@ sanitize-gpu: ## the GPU's conformance suite under compute-sanitizer; bin/cuda.t
 	compute/cuda/sanitize.sh bin/cuda.test bin/sanitize
 
 .PHONY: gpu-check
-gpu-check: ## logits from every tier of KV on a GPU, with scratch for 1 to 8 layers; bin/grebe may be built elsewhere
-	@test -x bin/grebe || $(MAKE) build
-	./bin/grebe bench tiers --device cuda
+gpu-check: ## logits from every tier of KV on a GPU, with scratch for 1 to 8 layers; bin/grebe-bench may be built elsewhere
+	@test -x bin/grebe-bench || $(MAKE) build
+	./bin/grebe-bench tiers --device cuda
 
 .PHONY: fuzz
 fuzz: ## each fuzz test for FUZZTIME
@@ -117,7 +117,7 @@ fuzz: ## each fuzz test for FUZZTIME
 .PHONY: replay
 replay: build ## record what the binary OLD decides in seven thousand requests of each kind, and decide it again (KINDS, DIR)
 	@test -n "$(OLD)" || { echo "name a binary to record with: make replay OLD=../before/bin/grebe"; exit 2; }
-	./bin/grebe bench replay --record $(OLD) --dir $(or $(DIR),bin/replay) $(if $(KINDS),--kinds $(KINDS))
+	./bin/grebe-bench replay --record $(OLD) --dir $(or $(DIR),bin/replay) $(if $(KINDS),--kinds $(KINDS))
 
 N ?= 40
 
@@ -135,11 +135,11 @@ POWERLOSS ?= 20
 powerloss: ## kills, power cuts and failed syncs, POWERLOSS random sequences per package, the first at every change of a file
 	CGO_ENABLED=0 GREBE_POWERLOSS=$(POWERLOSS) $(GO) test -count=1 -v -timeout 60m \
 	    -run 'Survive|PowerCut|FailedSync|AfterAKill|Targets|StayRemoved|LeaveTheFiles|CutShort' \
-	    ./internal/durable/... ./internal/pebbleopen ./kv/disk ./kv/proto ./catalog/... ./embed ./cmd/grebe
+	    ./internal/durable/... ./internal/pebbleopen ./kv/disk ./kv/proto ./catalog/... ./embed ./ingest ./app
 
 .PHONY: damage
 damage: ## damage every file of a data folder in eight ways, one at a time, and start on it
-	CGO_ENABLED=0 GREBE_DAMAGE=all $(GO) test -count=1 -v -timeout 30m -run DamageOfTheDataFolder ./cmd/grebe
+	CGO_ENABLED=0 GREBE_DAMAGE=all $(GO) test -count=1 -v -timeout 30m -run DamageOfTheDataFolder ./app
 
 .PHONY: soak
 soak: ## ten minutes at 80 % of capacity, with a restart in the middle
@@ -153,7 +153,7 @@ chaos: ## ten minutes of faults, under the race detector: every answer beside th
 SEEDS ?= 500
 .PHONY: metamorphic
 metamorphic: ## SEEDS random servers and requests in one process: every answer is that of a server without caches (SEED is the first)
-	CGO_ENABLED=0 GREBE_SEEDS=$(SEEDS) $(if $(SEED),GREBE_SEED=$(SEED)) $(GO) test -count=1 -v -timeout 120m -run Metamorphic ./cmd/grebe
+	CGO_ENABLED=0 GREBE_SEEDS=$(SEEDS) $(if $(SEED),GREBE_SEED=$(SEED)) $(GO) test -count=1 -v -timeout 120m -run Metamorphic ./app
 
 .PHONY: clean
 clean: ## remove what was built

@@ -28,7 +28,7 @@ func (s *State) Vector(x *[Features]float64, slo float64) {
 // PolicySizes are those of the policy's layers: two hidden ones of 64 and 128 units.
 func PolicySizes() []int { return []int{Features, 64, 128, len(Deltas)} }
 
-// policyFile is what `grebe train allocator` wrote.
+// policyFile is what `grebe-bench train allocator` wrote.
 //
 //go:embed policy.bin
 var policyFile []byte

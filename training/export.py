@@ -11,7 +11,7 @@ import shutil
 
 import numpy as np
 
-CONFIG = """# The shop of workload/shop, with the models that training/ trained for it.
+CONFIG = """# The invented shop, with the models that training/ trained for it.
 models:
   - name: shop
     path: ./lm

@@ -1,7 +1,7 @@
 """Puts a model of beauty_text.py into a folder that grebe serves, with the people who were held out and what they are asked.
 
     python3 export_text.py --data ../../shared/data/beauty --arrays titles --model beauty-text --out served-text
-    grebe bench blend quality -c served-text/grebe.yaml --users-file served-text/users-test.ndjson \\
+    grebe-bench blend quality -c served-text/grebe.yaml --users-file served-text/users-test.ndjson \\
         --requests-file served-text/requests-test.ndjson --pool-file served-text/users-train.ndjson --pool-users 4000
 
 users-train.ndjson has people who were trained on, for prototypes.

@@ -38,7 +38,7 @@ func (r *Report) HTML(w io.Writer) error {
 
 var document = template.Must(template.New("allocator").Funcs(template.FuncMap{"percent": func(x float64) float64 { return 100 * x }}).Parse(`<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width">
-<title>grebe bench allocator</title>
+<title>grebe-bench allocator</title>
 <style>
 :root { color-scheme: light dark; --line: #8884; }
 body { font: 15px/1.5 system-ui, sans-serif; max-width: 60rem; margin: 2rem auto; padding: 0 1rem; }

@@ -28,7 +28,7 @@ func trainedPredictors() (*predictors, error) {
 		return nil, fmt.Errorf("allocator: read predictors: %w", err)
 	}
 	if p.Trees == nil || p.Recurrent == nil {
-		return nil, fmt.Errorf("allocator: predictors are missing: write them with grebe train allocator --predictors")
+		return nil, fmt.Errorf("allocator: predictors are missing: write them with grebe-bench train allocator --predictors")
 	}
 	return &p, nil
 }

@@ -14,9 +14,9 @@ import (
 	"slices"
 	"time"
 
-	"grebe/bench/eval"
 	"grebe/compute"
 	"grebe/engine"
+	"grebe/eval"
 	"grebe/kv"
 	"grebe/model"
 	"grebe/plan"

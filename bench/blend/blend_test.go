@@ -7,13 +7,13 @@ import (
 	"strings"
 	"testing"
 
-	"grebe/bench/eval"
 	"grebe/compute/cpu"
+	"grebe/eval"
 	"grebe/model"
 	_ "grebe/model/qwen"
 	"grebe/model/tokenizer"
 	"grebe/prompt"
-	"grebe/workload/shop"
+	"grebe/shop"
 )
 
 // Blended prompts are computed as they are timed, and the books of what is computed are right.

@@ -9,11 +9,11 @@ import (
 	"text/tabwriter"
 	"time"
 
-	"grebe/bench/eval"
 	"grebe/bench/report"
 	"grebe/blend"
 	"grebe/compute"
 	"grebe/engine"
+	"grebe/eval"
 	"grebe/model"
 	"grebe/plan"
 	"grebe/prompt"

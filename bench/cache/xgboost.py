@@ -1,4 +1,4 @@
-# Trains XGBoost on samples that "grebe bench cache --xgboost" wrote, and prints its times and error as JSON.
+# Trains XGBoost on samples that "grebe-bench cache --xgboost" wrote, and prints its times and error as JSON.
 import json
 import sys
 import time

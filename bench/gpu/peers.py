@@ -1,4 +1,4 @@
-"""What PyTorch and transformers take for the lines of `grebe bench gpu`, on the same machine. Prints JSON:
+"""What PyTorch and transformers take for the lines of `grebe-bench gpu`, on the same machine. Prints JSON:
 {"torch": versions, "peers": [{"line", "name", "value"}]}, medians after warming up; prefill in milliseconds by the
 GPU's own clock, single operations in microseconds in CUDA graphs.
 

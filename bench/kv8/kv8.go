@@ -13,7 +13,7 @@ import (
 	"slices"
 
 	grebev1 "grebe/api/grebe/v1"
-	"grebe/bench/eval"
+	"grebe/eval"
 )
 
 // Format is a server and the format of its KV.

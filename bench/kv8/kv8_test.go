@@ -8,8 +8,8 @@ import (
 	"testing"
 
 	grebev1 "grebe/api/grebe/v1"
-	"grebe/bench/eval"
-	"grebe/workload/shop"
+	"grebe/eval"
+	"grebe/shop"
 )
 
 // The orders 0 1 2 3 and 1 0 3 2 differ in two of six pairs.

@@ -7,7 +7,7 @@
 //	git worktree add ../before COMMIT && (cd ../before && make build)
 //	make replay OLD=../before/bin/grebe
 //
-// That is `grebe bench replay --record`: it runs the old binary in several ways (bench/drive), some seven thousand
+// That is `grebe-bench replay --record`: it runs the old binary in several ways (bench/drive), some seven thousand
 // requests each, and replays the logs. Any server makes such a log with `record: FILE` in its configuration.
 // testdata has a short one of each kind, which tests replay. They are of commit 8a2d565, the last one whose kv decided
 // what is held where; in that of reloads, questions about items that were never held are left out.

@@ -14,6 +14,8 @@ import (
 	"strings"
 	"syscall"
 	"time"
+
+	"grebe/internal/cli"
 )
 
 // maxResponse bounds what the client reads, in bytes.
@@ -30,7 +32,7 @@ type askFlags struct {
 	Request    string        `help:"Send this file as the request's body; - for standard input." placeholder:"FILE"`
 	JSON       bool          `name:"json" help:"Print the response as JSON, as when the output is no terminal."`
 	Timeout    time.Duration `default:"60s" want:"above 0" help:"Give up after this time."`
-	accessFlags
+	cli.AccessFlags
 }
 
 // askUser is whom a request is for, as JSON.
@@ -70,24 +72,24 @@ func (c *askFlags) user() askUser { return askUser{ID: c.User, Text: c.UserText,
 func (c *askFlags) named() bool { return c.User != "" || c.UserText != "" || len(c.History) > 0 }
 
 // readRequest reads the request from a file. Flags that say something else are a mistake.
-func (c *askFlags) readRequest(w *world, more bool) ([]byte, error) {
+func (c *askFlags) readRequest(w *cli.World, more bool) ([]byte, error) {
 	switch {
 	case c.named() || more || c.Model != "" || c.DeadlineMS != 0:
-		return nil, usagef("--request has everything in it: leave out what to ask")
+		return nil, cli.Usagef("--request has everything in it: leave out what to ask")
 	case c.Request == "-":
-		return io.ReadAll(w.stdin)
+		return io.ReadAll(w.Stdin)
 	}
 	return os.ReadFile(c.Request)
 }
 
 // ask sends a request and prints the answer: as a table on a terminal, as JSON otherwise.
-func (c *askFlags) ask(w *world, path string, body []byte, into any, table func() error) error {
+func (c *askFlags) ask(w *cli.World, path string, body []byte, into any, table func() error) error {
 	answer, err := c.post(w, path, body)
 	if err != nil {
 		return err
 	}
-	if c.JSON || !w.terminal {
-		_, err := fmt.Fprintf(w.stdout, "%s\n", bytes.TrimRight(answer, "\n"))
+	if c.JSON || !w.Terminal {
+		_, err := fmt.Fprintf(w.Stdout, "%s\n", bytes.TrimRight(answer, "\n"))
 		return err
 	}
 	if err := json.Unmarshal(answer, into); err != nil {
@@ -97,18 +99,18 @@ func (c *askFlags) ask(w *world, path string, body []byte, into any, table func(
 }
 
 // post sends a request and returns the body of a good answer.
-func (c *askFlags) post(w *world, path string, body []byte) ([]byte, error) {
+func (c *askFlags) post(w *cli.World, path string, body []byte) ([]byte, error) {
 	base, err := url.Parse(c.Server)
 	if err != nil || base.Scheme != "http" && base.Scheme != "https" || base.Host == "" {
-		return nil, usagef("--server %q is not an address such as http://127.0.0.1:8080", c.Server)
+		return nil, cli.Usagef("--server %q is not an address such as http://127.0.0.1:8080", c.Server)
 	}
 	op := strings.TrimPrefix(path, "/v1/")
-	req, err := http.NewRequestWithContext(w.ctx, http.MethodPost, base.JoinPath(path).String(), bytes.NewReader(body))
+	req, err := http.NewRequestWithContext(w.Ctx, http.MethodPost, base.JoinPath(path).String(), bytes.NewReader(body))
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", op, err)
 	}
 	req.Header.Set("Content-Type", "application/json")
-	client, err := c.client(w, c.Timeout)
+	client, err := c.Client(w, c.Timeout)
 	if err != nil {
 		return nil, err
 	}

@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"maps"
 	"math/rand/v2"
@@ -13,6 +12,8 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"grebe/app/apptest"
 )
 
 // object is a JSON object of a request.
@@ -189,39 +190,6 @@ func (k *chaosClient) candidates(own bool) (named, whole []any) {
 	return named, whole
 }
 
-type chaosAnswer struct {
-	Prefix  string
-	Results json.RawMessage
-	Scores  json.RawMessage
-	Version string `json:"catalog_version"`
-	Usage   struct {
-		Prompt   int            `json:"prompt_tokens"`
-		Cached   int            `json:"cached_tokens"`
-		Computed int            `json:"computed_tokens"`
-		User     int            `json:"user_tokens"`
-		Item     int            `json:"item_tokens"`
-		Other    int            `json:"instruction_tokens"`
-		BySource map[string]int `json:"by_source"`
-	}
-}
-
-// addsUp returns what is wrong with an answer's account of its tokens.
-func (a *chaosAnswer) addsUp() error {
-	reused := 0
-	for source, n := range a.Usage.BySource {
-		if n < 0 {
-			return fmt.Errorf("%d tokens from %s", n, source)
-		}
-		if source != "recomputed" {
-			reused += n
-		}
-	}
-	if x := a.Usage; x.Cached+x.Computed != x.Prompt || x.User+x.Item+x.Other != x.Prompt || reused != x.Cached {
-		return errors.New("the tokens do not add up")
-	}
-	return nil
-}
-
 func (k *chaosClient) rank() {
 	model := []string{"shop", "shop", "shop", "shop-pointwise", "shop-hstu"}[k.r.IntN(5)]
 	prefix := []string{"auto", "user", "item", "none"}[k.r.IntN(4)]
@@ -276,8 +244,8 @@ func (k *chaosClient) rank() {
 }
 
 // account reads an answer and checks that it adds up.
-func (k *chaosClient) account(body object, data []byte) *chaosAnswer {
-	var a chaosAnswer
+func (k *chaosClient) account(body object, data []byte) *apptest.Answer {
+	var a apptest.Answer
 	if err := json.Unmarshal(data, &a); err != nil {
 		k.Errorf("no answer: %v: %s", err, data)
 		return &a
@@ -287,7 +255,7 @@ func (k *chaosClient) account(body object, data []byte) *chaosAnswer {
 			k.count("answers with tokens from " + source)
 		}
 	}
-	if err := a.addsUp(); err != nil {
+	if err := a.AddsUp(); err != nil {
 		sent, _ := json.Marshal(body)
 		k.Errorf("%v: %s\n%.600s", err, data, sent)
 	}
@@ -307,7 +275,7 @@ func (k *chaosClient) same(path string, body, whole object, got json.RawMessage)
 	for _, m := range models {
 		whole["model"] = m
 		code, data, err := k.send(context.Background(), "POST", k.plain+path, whole)
-		var want chaosAnswer
+		var want apptest.Answer
 		if err != nil || code != 200 || json.Unmarshal(data, &want) != nil {
 			sent, _ := json.Marshal(whole)
 			k.Errorf("the server without caches: %d %v %s\n%.500s", code, err, data, sent)
@@ -350,7 +318,7 @@ func (k *chaosClient) recommend() {
 	if !ok || code != 200 {
 		return
 	}
-	var a chaosAnswer
+	var a apptest.Answer
 	if err := json.Unmarshal(data, &a); err != nil {
 		k.Errorf("recommend: %v: %s", err, data)
 	}
@@ -384,7 +352,7 @@ func (k *chaosClient) score() {
 	body := object{"model": []string{"shop", "shop-pointwise"}[k.r.IntN(2)], "query": "Ada likes " + k.text(k.r.IntN(30)), "items": []string{k.text(3), k.text(9)},
 		"label_token_ids": []int{5, 9, 400}, "apply_softmax": k.r.IntN(2) == 0, "item_first": k.r.IntN(2) == 0}
 	code, data, ok := k.ask(context.Background(), "POST", "/v1/score", body, 200)
-	var a chaosAnswer
+	var a apptest.Answer
 	if ok && code == 200 && json.Unmarshal(data, &a) == nil {
 		k.same("/v1/score", body, maps.Clone(body), a.Scores)
 	}
@@ -393,7 +361,7 @@ func (k *chaosClient) score() {
 func (k *chaosClient) rerank() {
 	body := object{"model": "shop-pointwise", "query": "Ada likes " + k.text(k.r.IntN(30)), "documents": []string{k.text(3), k.text(9), k.text(1)}}
 	code, data, ok := k.ask(context.Background(), "POST", "/v1/rerank", body, 200)
-	var a chaosAnswer
+	var a apptest.Answer
 	if ok && code == 200 && json.Unmarshal(data, &a) == nil {
 		k.same("/v1/rerank", body, maps.Clone(body), a.Results)
 	}

@@ -21,6 +21,9 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"grebe/app/apptest"
+	"grebe/internal/cli"
 )
 
 // TestChaos is a month of production in minutes: a server with far too little memory and a small disk tier is asked everything at
@@ -86,7 +89,7 @@ type life struct{ asked, unsure, tokens int }
 
 func newChaos(t *testing.T) *chaos {
 	dir := t.TempDir()
-	c := &chaos{T: t, dir: dir, data: os.Getenv("GREBE_CHAOS_DIR"), addr: freeAddress(t), admin: freeAddress(t),
+	c := &chaos{T: t, dir: dir, data: os.Getenv("GREBE_CHAOS_DIR"), addr: apptest.FreeAddress(t), admin: apptest.FreeAddress(t),
 		counts: map[string]int{}, made: map[string][]string{}}
 	c.seed, _ = strconv.ParseUint(os.Getenv("GREBE_CHAOS_SEED"), 10, 64)
 	c.rand = rand.New(rand.NewPCG(1, c.seed))
@@ -102,7 +105,7 @@ func newChaos(t *testing.T) *chaos {
 	if c.data == "" {
 		c.data = filepath.Join(dir, "data")
 	}
-	if _, errs, code := grebe(t, "demo", "--once", "--data", dir); code != exitDone {
+	if _, errs, code := grebe(t, "demo", "--once", "--data", dir); code != cli.Done {
 		t.Fatal(errs)
 	}
 	shell := exec.Command("bash", "-euc", `cp -r lm lm-2; sed -i 's/"rope_theta": 10000.0/"rope_theta": 9900.0/' lm-2/config.json; ! cmp -s lm/config.json lm-2/config.json
@@ -115,7 +118,7 @@ echo 'catalog: {items: items.ndjson, users: users.ndjson}' >> plain.yaml`, c.dat
 	if out, err := shell.CombinedOutput(); err != nil {
 		t.Fatalf("%v: %s", err, out)
 	}
-	if out, errs, code := grebe(t, "index", "-c", filepath.Join(dir, "index.yaml"), "--model", "shop", "--prototypes", "--prototype-least", "1"); code != exitDone {
+	if out, errs, code := grebe(t, "index", "-c", filepath.Join(dir, "index.yaml"), "--model", "shop", "--prototypes", "--prototype-least", "1"); code != cli.Done {
 		t.Fatalf("index: %s%s", out, errs)
 	}
 	for line := range bytes.Lines(must(os.ReadFile(filepath.Join(dir, "users.ndjson")))) {
@@ -287,39 +290,9 @@ func (c *chaos) version() string {
 
 // damage flips bits of the cache's files, or cuts one.
 func (c *chaos) damage(cut bool) {
-	if done := damageKV(c.rand, c.data, cut); done != "" {
+	if done := apptest.DamageKV(c.rand, c.data, cut); done != "" {
 		c.count(done)
 	}
-}
-
-// damageKV flips bits of one of the files below a data folder that KV is cached in, or cuts it. It returns what it did.
-func damageKV(r *rand.Rand, data string, cut bool) string {
-	files, _ := filepath.Glob(filepath.Join(data, "kv", "*", "*"))
-	if len(files) == 0 {
-		return ""
-	}
-	f, err := os.OpenFile(files[r.IntN(len(files))], os.O_RDWR, 0)
-	if err != nil {
-		return ""
-	}
-	defer f.Close()
-	st, err := f.Stat()
-	if err != nil || st.Size() == 0 {
-		return ""
-	}
-	if cut {
-		_ = f.Truncate(r.Int64N(st.Size()))
-		return "cut a file"
-	}
-	var b [1]byte
-	for range 1 + r.IntN(40) {
-		at := r.Int64N(st.Size())
-		if _, err := f.ReadAt(b[:], at); err == nil {
-			b[0] ^= 1 << r.IntN(8)
-			_, _ = f.WriteAt(b[:], at)
-		}
-	}
-	return "flipped bits"
 }
 
 // fill leaves no room on the disk for a while, then starts the server again.

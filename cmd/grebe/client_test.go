@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"context"
 	"fmt"
-	"log/slog"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -12,21 +11,21 @@ import (
 	"strings"
 	"testing"
 
-	"grebe/compute/cuda/driver"
+	"grebe/internal/cli"
 )
 
 // command runs a command line in this process, on a terminal.
 func command(t *testing.T, args ...string) (stdout, stderr string, code int) {
 	t.Helper()
 	var out, errs bytes.Buffer
-	code = run(args, &world{ctx: context.Background(), stdout: &out, stderr: &errs, terminal: true})
+	code = run(args, &cli.World{Ctx: context.Background(), Stdout: &out, Stderr: &errs, Terminal: true})
 	return out.String(), errs.String(), code
 }
 
 func TestVersionFlag(t *testing.T) {
 	want, _, _ := command(t, "version")
 	for _, args := range [][]string{{"--version"}, {"serve", "--version"}} {
-		if out, errs, code := command(t, args...); code != exitDone || out != want || errs != "" {
+		if out, errs, code := command(t, args...); code != cli.Done || out != want || errs != "" {
 			t.Errorf("%q prints %q, %q and exits with %d, want %q", args, out, errs, code, want)
 		}
 	}
@@ -35,9 +34,9 @@ func TestVersionFlag(t *testing.T) {
 // The first screen of help shows each command once, and what users need before what developers do.
 func TestHelpIsShort(t *testing.T) {
 	out, _, _ := command(t, "--help")
-	serve, bench := strings.Index(out, "serve"), strings.Index(out, "bench")
-	if serve < 0 || bench < serve || strings.Count(out, "bench") != 1 {
-		t.Errorf("help lists benchmarks one by one, or first:\n%s", out)
+	serve, eval := strings.Index(out, "serve"), strings.Index(out, "eval")
+	if serve < 0 || eval < serve || strings.Count(out, "eval ") != 1 || strings.Count(out, "\n") > 60 {
+		t.Errorf("help is long, or lists first what few need:\n%s", out)
 	}
 }
 
@@ -45,7 +44,7 @@ func TestKeyFileIsPrivate(t *testing.T) {
 	dir := t.TempDir()
 	file := filepath.Join(dir, "shop.key")
 	args := []string{"key", "--name", "shop", "--add", filepath.Join(dir, "keys.yaml"), "--out", file}
-	if out, errs, code := command(t, args...); code != exitDone || out != "" {
+	if out, errs, code := command(t, args...); code != cli.Done || out != "" {
 		t.Fatalf("prints %q, %q and exits with %d", out, errs, code)
 	}
 	info, err := os.Stat(file)
@@ -53,7 +52,7 @@ func TestKeyFileIsPrivate(t *testing.T) {
 		t.Errorf("%v, %v", info.Mode(), err)
 	}
 	args[2] = "other"
-	if _, errs, code := command(t, args...); code != exitFailed || !strings.Contains(errs, "exists") {
+	if _, errs, code := command(t, args...); code != cli.Failed || !strings.Contains(errs, "exists") {
 		t.Errorf("a key over a key: %q, exits with %d", errs, code)
 	}
 }
@@ -66,11 +65,11 @@ func TestHealthCommand(t *testing.T) {
 		}
 	}))
 	defer s.Close()
-	if _, errs, code := command(t, "health", "--server", s.URL); code != exitFailed || !strings.Contains(errs, "not ready yet") {
+	if _, errs, code := command(t, "health", "--server", s.URL); code != cli.Failed || !strings.Contains(errs, "not ready yet") {
 		t.Errorf("a server that starts: %q, exits with %d", errs, code)
 	}
 	ready = true
-	if out, errs, code := command(t, "health", "--server", s.URL); code != exitDone || out != "ready\n" {
+	if out, errs, code := command(t, "health", "--server", s.URL); code != cli.Done || out != "ready\n" {
 		t.Errorf("%q, %q, exits with %d", out, errs, code)
 	}
 }
@@ -95,23 +94,12 @@ func TestTablesShowTitles(t *testing.T) {
 	for _, args := range [][]string{{"rank", "--candidates", "gone,a/b"}, {"recommend"}} {
 		args = append(args, "--server", s.URL, "--user", "u")
 		items = http.StatusOK
-		if out, errs, code := command(t, args...); code != exitDone || !strings.Contains(out, "A tent\n") {
+		if out, errs, code := command(t, args...); code != cli.Done || !strings.Contains(out, "A tent\n") {
 			t.Errorf("%q prints\n%s%s and exits with %d", args, out, errs, code)
 		}
 		items = http.StatusForbidden
-		if out, errs, code := command(t, args...); code != exitDone || !strings.Contains(out, "a/b") {
+		if out, errs, code := command(t, args...); code != cli.Done || !strings.Contains(out, "a/b") {
 			t.Errorf("without the right to see items, %q prints\n%s%s and exits with %d", args, out, errs, code)
-		}
-	}
-}
-
-func TestNoDriverIsNoWarning(t *testing.T) {
-	for library, level := range map[string]string{"NVIDIA driver (libcuda)": "INFO", "CUDA run-time compiler (libnvrtc)": "WARN"} {
-		var out bytes.Buffer
-		err := fmt.Errorf("cuda: %w", &driver.MissingError{Library: library, Remedy: "install it"})
-		sayWhyCPU(err, slog.New(slog.NewTextHandler(&out, nil)))
-		if !strings.Contains(out.String(), "level="+level) || (level == "WARN") != strings.Contains(out.String(), "install it") {
-			t.Errorf("without %s: %s", library, &out)
 		}
 	}
 }

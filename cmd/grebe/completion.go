@@ -5,6 +5,8 @@ import (
 	"slices"
 	"strings"
 
+	"grebe/internal/cli"
+
 	"github.com/alecthomas/kong"
 )
 
@@ -42,8 +44,8 @@ if [ "$funcstack[1]" = "_grebe" ]; then _grebe "$@"; else compdef _grebe grebe; 
 `,
 }
 
-func (c *completionCmd) Run(w *world) error {
-	_, err := fmt.Fprint(w.stdout, completionScripts[c.Shell])
+func (c *completionCmd) Run(w *cli.World) error {
+	_, err := fmt.Fprint(w.Stdout, completionScripts[c.Shell])
 	return err
 }
 
@@ -52,9 +54,9 @@ type completeCmd struct {
 	Words []string `arg:"" optional:""`
 }
 
-func (c *completeCmd) Run(w *world, k *kong.Kong) error {
+func (c *completeCmd) Run(w *cli.World, k *kong.Kong) error {
 	for _, s := range suggestions(k.Model.Node, c.Words) {
-		if _, err := fmt.Fprintln(w.stdout, s); err != nil {
+		if _, err := fmt.Fprintln(w.Stdout, s); err != nil {
 			return err
 		}
 	}

@@ -4,6 +4,8 @@ import (
 	"os/exec"
 	"strings"
 	"testing"
+
+	"grebe/internal/cli"
 )
 
 func TestCompletion(t *testing.T) {
@@ -12,9 +14,9 @@ func TestCompletion(t *testing.T) {
 		want  []string
 		not   []string
 	}{
-		{"", []string{"demo", "serve", "rank", "bench"}, []string{"complete"}},
+		{"", []string{"demo", "serve", "rank", "eval"}, []string{"complete"}},
 		{"ra", []string{"rank"}, []string{"recommend"}},
-		{"bench ge", []string{"gemm"}, []string{"rank"}},
+		{"eval wo", []string{"world"}, []string{"rank"}},
 		{"rank --pre", []string{"--prefix"}, []string{"--user"}},
 		{"rank --prefix ", []string{"auto", "item", "user"}, []string{"--user"}},
 		{"rank --prefix i", []string{"item"}, []string{"user"}},
@@ -44,7 +46,7 @@ func TestCompletion(t *testing.T) {
 func TestCompletionScripts(t *testing.T) {
 	for shell := range completionScripts {
 		out, errs, code := grebe(t, "completion", shell)
-		if code != exitDone || !strings.Contains(out, "grebe complete") {
+		if code != cli.Done || !strings.Contains(out, "grebe complete") {
 			t.Errorf("%s: exits with %d and says %s%s", shell, code, out, errs)
 		}
 		if path, err := exec.LookPath(shell); err == nil {

@@ -17,6 +17,8 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	"grebe/internal/cli"
 )
 
 // kills is how often the crash tests kill the process: a few times, or as GREBE_CRASHES says.
@@ -74,7 +76,7 @@ func indexed(t *testing.T, config string) (found, computed int) {
 	t.Helper()
 	out, errs, code := grebe(t, "index", "-c", config)
 	m := alreadyThere.FindStringSubmatch(out)
-	if code != exitDone || m == nil {
+	if code != cli.Done || m == nil {
 		t.Fatalf("grebe index exits with %d and says %s%s", code, out, errs)
 	}
 	computed, _ = strconv.Atoi(m[1])

@@ -14,7 +14,7 @@ import (
 	"testing"
 	"time"
 
-	"grebe/cmd/grebe/internal/demo"
+	"grebe/shop/demo"
 )
 
 // call sends a request; the answer is nil when the server died meanwhile.

@@ -9,9 +9,11 @@ import (
 	"strings"
 
 	grebev1 "grebe/api/grebe/v1"
-	"grebe/cmd/grebe/internal/demo"
+	"grebe/app"
+	"grebe/internal/cli"
 	"grebe/internal/config"
 	"grebe/internal/wire"
+	"grebe/shop/demo"
 )
 
 type demoCmd struct {
@@ -19,7 +21,7 @@ type demoCmd struct {
 	JSON   bool   `name:"json" help:"With --once: print JSON, as when the output is no terminal."`
 	Listen string `default:"127.0.0.1:8080" help:"Address of HTTP." placeholder:"HOST:PORT"`
 	Data   string `type:"path" help:"Folder for the demo's files; default: the user's cache folder." placeholder:"DIR"`
-	logFlags
+	cli.LogFlags
 }
 
 func (demoCmd) Help() string {
@@ -35,7 +37,7 @@ Examples:
 
 const aboutDemo = "The shop and its customers are invented; the models were trained on other customers of the same shop (training/README.md)."
 
-func (c *demoCmd) Run(w *world) error {
+func (c *demoCmd) Run(w *cli.World) error {
 	dir := c.Data
 	if dir == "" {
 		dir = demo.Dir()
@@ -50,7 +52,7 @@ func (c *demoCmd) Run(w *world) error {
 	}
 	defer os.RemoveAll(data)
 	file := filepath.Join(dir, demo.ConfigFile)
-	cfg, err := config.Load(config.Source{File: file, Env: w.env, Flags: []config.Setting{
+	cfg, err := config.Load(config.Source{File: file, Env: w.Env, Flags: []config.Setting{
 		{Path: "data_dir", Value: data, Origin: "grebe demo"},
 		{Path: "dashboard.user_ids", Value: "shown", Origin: "grebe demo"},
 		{Path: "listen", Value: c.Listen, Origin: "flag --listen"},
@@ -63,11 +65,13 @@ func (c *demoCmd) Run(w *world) error {
 	if c.Once {
 		return c.once(w, &cfg.Config)
 	}
-	return serve(w, &cfg.Config, c.logger(w.stderr), serveHooks{ready: func(addr net.Addr) { c.welcome(w, file, addr) }})
+	p := process(w)
+	p.Ready = func(addr net.Addr) { c.welcome(w, file, addr) }
+	return app.Serve(w.Ctx, &cfg.Config, options(c.Logger(w.Stderr)), p)
 }
 
-func (c *demoCmd) welcome(w *world, file string, addr net.Addr) {
-	fmt.Fprintf(w.stdout, `
+func (c *demoCmd) welcome(w *cli.World, file string, addr net.Addr) {
+	fmt.Fprintf(w.Stdout, `
 Grebe is serving its demo on http://%[1]s/
 %[2]s
 
@@ -89,9 +93,9 @@ Ctrl-C stops.
 }
 
 // once loads the demo without opening a door and asks both models for a ranking and for items.
-func (c *demoCmd) once(w *world, cfg *config.Config) error {
+func (c *demoCmd) once(w *cli.World, cfg *config.Config) error {
 	c.LogLevel = "warn"
-	s, err := load(w.ctx, cfg, c.logger(w.stderr))
+	s, err := app.Load(w.Ctx, cfg, options(c.Logger(w.Stderr)))
 	if err != nil {
 		return err
 	}
@@ -108,8 +112,8 @@ func (c *demoCmd) once(w *world, cfg *config.Config) error {
 	if err != nil {
 		return err
 	}
-	if c.JSON || !w.terminal {
-		enc := json.NewEncoder(w.stdout)
+	if c.JSON || !w.Terminal {
+		enc := json.NewEncoder(w.Stdout)
 		enc.SetIndent("", "  ")
 		return enc.Encode(struct {
 			Notes []string `json:"notes"`
@@ -117,7 +121,7 @@ func (c *demoCmd) once(w *world, cfg *config.Config) error {
 			HSTU demoAnswers `json:"hstu"`
 		}{[]string{aboutDemo}, *language, *events})
 	}
-	return printAnswers(w, s.device.Name(), offer, language, events)
+	return printAnswers(w, s.Device().Name(), offer, language, events)
 }
 
 // demoAnswers are what one model says.
@@ -127,17 +131,17 @@ type demoAnswers struct {
 }
 
 // demoAsk asks a model for the best of what is offered, and of the whole shop.
-func demoAsk(w *world, s *stack, model string, offer *demo.Offer) (*demoAnswers, error) {
+func demoAsk(w *cli.World, s *app.App, model string, offer *demo.Offer) (*demoAnswers, error) {
 	user := &grebev1.User{Id: demo.User}
 	ask := &grebev1.RankRequest{Model: model, User: user, TopK: 5, DeadlineMs: 30_000}
 	for _, it := range offer.Items {
 		ask.Candidates = append(ask.Candidates, &grebev1.Item{Id: it.Id})
 	}
-	ranked, err := s.server.Rank(w.ctx, ask)
+	ranked, err := s.Server().Rank(w.Ctx, ask)
 	if err != nil {
 		return nil, err
 	}
-	found, err := s.server.Recommend(w.ctx, &grebev1.RecommendRequest{Model: model, User: user, N: 5, ExcludeSeen: true, DeadlineMs: 30_000})
+	found, err := s.Server().Recommend(w.Ctx, &grebev1.RecommendRequest{Model: model, User: user, N: 5, ExcludeSeen: true, DeadlineMs: 30_000})
 	if err != nil {
 		return nil, err
 	}
@@ -145,12 +149,12 @@ func demoAsk(w *world, s *stack, model string, offer *demo.Offer) (*demoAnswers,
 }
 
 // printAnswers shows all answers to people.
-func printAnswers(w *world, device string, offer *demo.Offer, language, events *demoAnswers) error {
+func printAnswers(w *cli.World, device string, offer *demo.Offer, language, events *demoAnswers) error {
 	texts, err := demo.Texts()
 	if err != nil {
 		return err
 	}
-	fmt.Fprintf(w.stdout, "%s\n…\n%s\n\n", offer.Profile(), strings.Join(offer.Tail(8), "\n"))
+	fmt.Fprintf(w.Stdout, "%s\n…\n%s\n\n", offer.Profile(), strings.Join(offer.Tail(8), "\n"))
 	list := fmt.Sprintf("The best 5 of %d items that %s is offered", len(offer.Items), demo.User)
 	all := fmt.Sprintf("Five items for %s out of all %d", demo.User, len(texts))
 	for _, part := range []struct {
@@ -164,11 +168,11 @@ func printAnswers(w *world, device string, offer *demo.Offer, language, events *
 			return err
 		}
 	}
-	_, err = fmt.Fprintf(w.stdout, "%s\n", aboutDemo)
+	_, err = fmt.Fprintf(w.Stdout, "%s\n", aboutDemo)
 	return err
 }
 
-func (a *demoAnswers) print(w *world, ranked, chosen string, texts map[string]string) error {
+func (a *demoAnswers) print(w *cli.World, ranked, chosen string, texts map[string]string) error {
 	var r rankResponse
 	if err := json.Unmarshal(a.Rank, &r); err != nil {
 		return fmt.Errorf("read the ranking: %w", err)
@@ -177,14 +181,14 @@ func (a *demoAnswers) print(w *world, ranked, chosen string, texts map[string]st
 	if err := json.Unmarshal(a.Recommend, &g); err != nil {
 		return fmt.Errorf("read the recommendation: %w", err)
 	}
-	fmt.Fprintf(w.stdout, "%s:\n\n", ranked)
-	if err := r.table(w.stdout, texts); err != nil {
+	fmt.Fprintf(w.Stdout, "%s:\n\n", ranked)
+	if err := r.table(w.Stdout, texts); err != nil {
 		return err
 	}
-	fmt.Fprintf(w.stdout, "\n%s:\n\n", chosen)
-	if err := g.table(w.stdout, texts); err != nil {
+	fmt.Fprintf(w.Stdout, "\n%s:\n\n", chosen)
+	if err := g.table(w.Stdout, texts); err != nil {
 		return err
 	}
-	_, err := fmt.Fprintln(w.stdout)
+	_, err := fmt.Fprintln(w.Stdout)
 	return err
 }

@@ -23,7 +23,7 @@ func TestCommandsInTheDocuments(t *testing.T) {
 	}
 	ran := 0
 	for _, doc := range append(docs, "../../README.md") {
-		lines := commands(t, doc)
+		lines := documentCommands(t, doc)
 		if len(lines) == 0 {
 			continue
 		}
@@ -35,8 +35,8 @@ func TestCommandsInTheDocuments(t *testing.T) {
 	}
 }
 
-// commands returns the lines of a document's blocks marked sh; one that ends with \ goes on.
-func commands(t *testing.T, doc string) (out []string) {
+// documentCommands returns the lines of a document's blocks marked sh; one that ends with \ goes on.
+func documentCommands(t *testing.T, doc string) (out []string) {
 	t.Helper()
 	data, err := os.ReadFile(doc)
 	if err != nil {

@@ -5,9 +5,14 @@ import (
 	"fmt"
 	"os"
 
+	grebev1 "grebe/api/grebe/v1"
+	"grebe/app"
+	"grebe/app/doctor"
 	"grebe/catalog"
-	"grebe/cmd/grebe/internal/doctor"
+	"grebe/ingest"
+	"grebe/internal/cli"
 	"grebe/internal/config"
+	"grebe/internal/datadir"
 	"grebe/prompt"
 	"grebe/server/generate"
 )
@@ -32,19 +37,19 @@ Examples:
     grebe doctor -c grebe.yaml --repair`
 }
 
-func (c *doctorCmd) Run(w *world) error {
+func (c *doctorCmd) Run(w *cli.World) error {
 	var r *doctor.Report
 	if c.DataDir != "" && !c.Repair {
-		return usagef("--data-dir goes with --repair")
+		return cli.Usagef("--data-dir goes with --repair")
 	}
 	if c.Repair {
-		dir, err := (&importCmd{DataDir: c.DataDir, Config: c.Config}).dataDir(w)
+		dir, err := ingest.DataDir(c.DataDir, c.Config, w.Env)
 		if err != nil {
 			return err
 		}
 		r = doctor.Repair(dir)
 	} else {
-		r = doctor.Examine("/", c.Config, w.env)
+		r = doctor.Examine("/", c.Config, w.Env)
 		if c.Config != "" && !r.Failed() {
 			c.codes(w, r)
 		}
@@ -53,25 +58,25 @@ func (c *doctorCmd) Run(w *world) error {
 		return err
 	}
 	if r.Failed() {
-		return errReported
+		return cli.ErrReported
 	}
 	return nil
 }
 
 // codes reports items whose codes a model does not have, of the catalog and of the file that the configuration names.
-func (c *doctorCmd) codes(w *world, r *doctor.Report) {
-	cfg, err := config.Load(config.Source{File: c.Config, Env: w.env})
+func (c *doctorCmd) codes(w *cli.World, r *doctor.Report) {
+	cfg, err := config.Load(config.Source{File: c.Config, Env: w.Env})
 	if err != nil {
 		return // it is reported
 	}
-	models, err := codesOf(&cfg.Config)
+	models, err := app.CodesOf(&cfg.Config)
 	if err != nil {
 		r.Warn("codes", "correct the model's codes", "%v", err)
 		return
 	}
 	f := generate.NewForecast(func(string) (*prompt.Item, bool) { return nil, false }, models...)
-	if _, err := os.Stat(catalogDir(cfg.DataDir)); err == nil && len(models) > 0 {
-		items, err := catalog.Open(catalogDir(cfg.DataDir), catalog.Options{})
+	if _, err := os.Stat(datadir.Catalog(cfg.DataDir)); err == nil && len(models) > 0 {
+		items, err := catalog.Open(datadir.Catalog(cfg.DataDir), catalog.Options{})
 		if err != nil { // a server has it, and says at its start what it cannot generate
 			return
 		}
@@ -82,14 +87,7 @@ func (c *doctorCmd) codes(w *world, r *doctor.Report) {
 			r.Warn("catalog", "", "%v", err)
 		}
 	} else if cfg.Catalog.Items != "" && len(models) > 0 {
-		src, err := newSource(cfg.Catalog.Items, kindItems)
-		if err == nil {
-			err = src.each(w.ctx, func(l *line) {
-				if l.err == nil && l.op.PutItem != nil {
-					f.Put(l.op.PutItem.Id, l.op.PutItem.Codes)
-				}
-			})
-		}
+		err := ingest.EachItem(w.Ctx, cfg.Catalog.Items, func(it *grebev1.Item) { f.Put(it.Id, it.Codes) })
 		if err != nil {
 			r.Warn("catalog", "", "%v", err)
 		}
@@ -101,19 +99,19 @@ func (c *doctorCmd) codes(w *world, r *doctor.Report) {
 	}
 }
 
-func (c *doctorCmd) print(w *world, r *doctor.Report) error {
+func (c *doctorCmd) print(w *cli.World, r *doctor.Report) error {
 	if c.JSON {
-		enc := json.NewEncoder(w.stdout)
+		enc := json.NewEncoder(w.Stdout)
 		enc.SetIndent("", "  ")
 		return enc.Encode(r)
 	}
-	if err := r.Print(w.stdout); err != nil {
+	if err := r.Print(w.Stdout); err != nil {
 		return err
 	}
 	if !r.Failed() {
-		_, err := fmt.Fprintln(w.stdout, "Nothing needed is broken.")
+		_, err := fmt.Fprintln(w.Stdout, "Nothing needed is broken.")
 		return err
 	}
-	_, err := fmt.Fprintln(w.stdout, "Something needed is broken: see the lines that begin with fail.")
+	_, err := fmt.Fprintln(w.Stdout, "Something needed is broken: see the lines that begin with fail.")
 	return err
 }

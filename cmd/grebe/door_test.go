@@ -22,7 +22,9 @@ import (
 	"testing"
 	"time"
 
-	"grebe/cmd/grebe/internal/demo"
+	"grebe/app"
+	"grebe/internal/cli"
+	"grebe/shop/demo"
 )
 
 // authority signs certificates for a test.
@@ -92,7 +94,7 @@ func TestKeysAndCertificates(t *testing.T) {
 	keys := filepath.Join(dir, "keys.yaml")
 	newKey := func(args ...string) string {
 		out, line, code := grebe(t, append([]string{"key"}, args...)...)
-		if code != exitDone || strings.Contains(line, strings.TrimSpace(out)) {
+		if code != cli.Done || strings.Contains(line, strings.TrimSpace(out)) {
 			t.Fatalf("grebe key exits with %d and says %q", code, line)
 		}
 		f, err := os.OpenFile(keys, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
@@ -119,29 +121,29 @@ func TestKeysAndCertificates(t *testing.T) {
 		return errs, code
 	}
 	shown := []string{"--ca", ca.file, "--cert", mine, "--cert-key", mineKey}
-	if errs, code := rank(append(shown, "--key-file", shop)...); code != exitDone {
+	if errs, code := rank(append(shown, "--key-file", shop)...); code != cli.Done {
 		t.Fatalf("with a key and a certificate: exits with %d and says %q", code, errs)
 	}
-	if errs, code := rank(shown...); code != exitFailed || !strings.Contains(errs, "a key is needed") {
+	if errs, code := rank(shown...); code != cli.Failed || !strings.Contains(errs, "a key is needed") {
 		t.Errorf("without a key: exits with %d and says %q", code, errs)
 	}
-	if errs, code := rank("--ca", ca.file, "--key-file", shop); code != exitFailed {
+	if errs, code := rank("--ca", ca.file, "--key-file", shop); code != cli.Failed {
 		t.Errorf("without a certificate: exits with %d and says %q", code, errs)
 	}
 	stranger := newAuthority(t, "stranger")
 	his, hisKey := stranger.sign("thief", 4)
-	if errs, code := rank("--ca", ca.file, "--cert", his, "--cert-key", hisKey, "--key-file", shop); code != exitFailed {
+	if errs, code := rank("--ca", ca.file, "--cert", his, "--cert-key", hisKey, "--key-file", shop); code != cli.Failed {
 		t.Errorf("with a stranger's certificate: exits with %d and says %q", code, errs)
 	}
 
 	// A second key and a new certificate are taken over at a SIGHUP.
 	boss := newKey("--name", "boss", "--roles", "admin")
-	if errs, code := rank(append(shown, "--key-file", boss)...); code != exitFailed || !strings.Contains(errs, "not known") {
+	if errs, code := rank(append(shown, "--key-file", boss)...); code != cli.Failed || !strings.Contains(errs, "not known") {
 		t.Errorf("a key that the server has not read yet: exits with %d and says %q", code, errs)
 	}
 	ca.sign("server", 5)
 	r.hangup(t, "configuration read again")
-	if errs, code := rank(append(shown, "--key-file", boss)...); code != exitDone {
+	if errs, code := rank(append(shown, "--key-file", boss)...); code != cli.Done {
 		t.Errorf("the new key: exits with %d and says %q", code, errs)
 	}
 	if got := serialOf(t, strings.TrimPrefix(url, "https://"), ca, mine, mineKey); got != 5 {
@@ -152,10 +154,10 @@ func TestKeysAndCertificates(t *testing.T) {
 		t.Fatal(err)
 	}
 	r.hangup(t, "refused")
-	if errs, code := rank(append(shown, "--key-file", shop)...); code != exitDone {
+	if errs, code := rank(append(shown, "--key-file", shop)...); code != cli.Done {
 		t.Errorf("after a broken file of keys the old ones must stay: exits with %d and says %q", code, errs)
 	}
-	if exit := r.stop(t); exit != exitDone {
+	if exit := r.stop(t); exit != cli.Done {
 		t.Errorf("exits with %d", exit)
 	}
 }
@@ -224,11 +226,11 @@ func TestKeysAreAddedToWhatTheServerTakes(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "keys.yaml")
 	add := func(name string, want int, says string) {
 		t.Helper()
-		if out, errs, code := grebe(t, "key", "--name", name, "--add", file); code != want || !strings.Contains(errs, says) || (out != "") != (want == exitDone) {
+		if out, errs, code := grebe(t, "key", "--name", name, "--add", file); code != want || !strings.Contains(errs, says) || (out != "") != (want == cli.Done) {
 			t.Errorf("a key for %s: exits with %d and says %q and %q, want %d and %q", name, code, out, errs, want, says)
 		}
 	}
-	add("shop", exitDone, "")
+	add("shop", cli.Done, "")
 	data, err := os.ReadFile(file)
 	if err != nil {
 		t.Fatal(err)
@@ -236,15 +238,15 @@ func TestKeysAreAddedToWhatTheServerTakes(t *testing.T) {
 	if err := os.WriteFile(file, bytes.TrimSpace(data), 0o600); err != nil { // as an editor may leave it
 		t.Fatal(err)
 	}
-	add("import", exitDone, "")
-	add("shop", exitFailed, `"shop"`)
-	if keys, err := readKeys(file); err != nil || len(keys) != 2 {
+	add("import", cli.Done, "")
+	add("shop", cli.Failed, `"shop"`)
+	if keys, err := app.ReadKeys(file); err != nil || len(keys) != 2 {
 		t.Errorf("the file has %d keys, %v; want 2", len(keys), err)
 	}
 	if err := os.WriteFile(file, []byte("- {name: "), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	add("other", exitFailed, "nothing was added")
+	add("other", cli.Failed, "nothing was added")
 }
 
 // Why a request did not get through is not always that there is no server.
@@ -261,7 +263,7 @@ func TestHintsFitTheProblem(t *testing.T) {
 		strings.Replace(open.URL, "http:", "https:", 1):   "HTTP response to HTTPS client",
 		"http://127.0.0.1:1":                              "is a server running",
 	} {
-		if _, errs, code := grebe(t, "rank", "--server", server, "--user", "a", "--candidates", "b"); code != exitFailed || !strings.Contains(errs, says) {
+		if _, errs, code := grebe(t, "rank", "--server", server, "--user", "a", "--candidates", "b"); code != cli.Failed || !strings.Contains(errs, says) {
 			t.Errorf("%s: exits with %d and says %q, want %q", server, code, errs, says)
 		}
 	}

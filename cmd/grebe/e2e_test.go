@@ -16,8 +16,9 @@ import (
 	"testing"
 	"time"
 
-	"grebe/cmd/grebe/internal/demo"
 	"grebe/compute/cuda"
+	"grebe/internal/cli"
+	"grebe/shop/demo"
 )
 
 // binary is the built command, and home a folder with the demo's data; TestMain makes both.
@@ -65,14 +66,13 @@ func grebe(t *testing.T, args ...string) (stdout, stderr string, code int) {
 
 func TestHelpOfEveryCommandHasAnExample(t *testing.T) {
 	for _, c := range []string{"demo", "serve", "rank", "recommend", "import", "index", "table import", "key", "health", "completion", "doctor", "eval", "eval world",
-		"train allocator", "bench", "bench gemm", "bench prefill", "bench rank", "bench beam", "bench cache", "bench embed", "bench gpu", "bench hstu",
-		"bench kv8", "bench allocator", "bench import", "bench kv", "version"} {
+		"version"} {
 		out, _, code := grebe(t, append(strings.Fields(c), "--help")...)
-		if code != exitDone || !strings.Contains(out, "Example") || !strings.Contains(out, "grebe "+c) {
+		if code != cli.Done || !strings.Contains(out, "Example") || !strings.Contains(out, "grebe "+c) {
 			t.Errorf("grebe %s --help exits with %d and says\n%s\nwant 0 and an example", c, code, out)
 		}
 	}
-	if out, _, code := grebe(t); code != exitDone || !strings.Contains(out, "demo") {
+	if out, _, code := grebe(t); code != cli.Done || !strings.Contains(out, "demo") {
 		t.Errorf("grebe alone exits with %d and says\n%s\nwant 0 and the commands", code, out)
 	}
 }
@@ -87,31 +87,30 @@ func TestExitCodes(t *testing.T) {
 		code int
 		says string
 	}{
-		{[]string{"fly"}, exitUsage, "fly"},
-		{[]string{"serve", "--no-such-flag"}, exitUsage, "no-such-flag"},
-		{[]string{"serve"}, exitUsage, "-c FILE"},
-		{[]string{"serve", "-c", bad}, exitFailed, "bad.yaml:3: lisen: unknown key: did you mean listen?"},
-		{[]string{"serve", "-c", "absent.yaml"}, exitFailed, "absent.yaml"},
-		{[]string{"serve", "--model", "absent", "--listen", "127.0.0.1:0", "--admin-listen=", "--grpc-listen="}, exitFailed, "config.json"},
-		{[]string{"serve", "--model", "x", "--set", "nothing"}, exitUsage, "KEY=VALUE"},
-		{[]string{"serve", "--model", "x", "--device", "tpu"}, exitUsage, "--device: tpu: want one of auto, cpu, cuda, none"},
-		{[]string{"serve", "--model", "x", "--set", "device=tpu"}, exitFailed, "device: \"tpu\": want one of auto, cpu, cuda, none"},
-		{[]string{"rank"}, exitUsage, "for whom?"},
-		{[]string{"rank", "--user", "a"}, exitUsage, "rank what?"},
-		{[]string{"rank", "--user", "a", "--user-text", "b"}, exitUsage, "user"},
-		{[]string{"rank", "--prefix", "both", "--user", "a"}, exitUsage, "prefix"},
-		{[]string{"rank", "--server", "127.0.0.1", "--user", "a", "--candidates", "b"}, exitUsage, "not an address"},
-		{[]string{"rank", "--server", "http://127.0.0.1:1", "--user", "a", "--candidates", "b"}, exitFailed, "is a server running"},
-		{[]string{"rank", "--request", "x.json", "--user", "a"}, exitUsage, "everything in it"},
-		{[]string{"recommend"}, exitUsage, "for whom?"},
-		{[]string{"recommend", "--user", "a", "--history", "b"}, exitUsage, "user"},
-		{[]string{"recommend", "--user", "a", "--filter", "category"}, exitUsage, "NAME=VALUE"},
-		{[]string{"recommend", "--request", "x.json", "-n", "3"}, exitUsage, "everything in it"},
-		{[]string{"recommend", "--request", "absent.json"}, exitFailed, "absent.json"},
-		{[]string{"recommend", "--server", "http://127.0.0.1:1", "--user", "a"}, exitFailed, "is a server running"},
-		{[]string{"bench", "prefill", "--formats", "int4"}, exitUsage, "int4"},
-		{[]string{"bench", "gemm", "--rows", "0"}, exitUsage, "--rows: 0: want at least 1"},
-		{[]string{"doctor", "-c", bad}, exitFailed, ""},
+		{[]string{"fly"}, cli.Misuse, "fly"},
+		{[]string{"serve", "--no-such-flag"}, cli.Misuse, "no-such-flag"},
+		{[]string{"serve"}, cli.Misuse, "-c FILE"},
+		{[]string{"serve", "-c", bad}, cli.Failed, "bad.yaml:3: lisen: unknown key: did you mean listen?"},
+		{[]string{"serve", "-c", "absent.yaml"}, cli.Failed, "absent.yaml"},
+		{[]string{"serve", "--model", "absent", "--listen", "127.0.0.1:0", "--admin-listen=", "--grpc-listen="}, cli.Failed, "config.json"},
+		{[]string{"serve", "--model", "x", "--set", "nothing"}, cli.Misuse, "KEY=VALUE"},
+		{[]string{"serve", "--model", "x", "--device", "tpu"}, cli.Misuse, "--device: tpu: want one of auto, cpu, cuda, none"},
+		{[]string{"serve", "--model", "x", "--set", "device=tpu"}, cli.Failed, "device: \"tpu\": want one of auto, cpu, cuda, none"},
+		{[]string{"rank"}, cli.Misuse, "for whom?"},
+		{[]string{"rank", "--user", "a"}, cli.Misuse, "rank what?"},
+		{[]string{"rank", "--user", "a", "--user-text", "b"}, cli.Misuse, "user"},
+		{[]string{"rank", "--prefix", "both", "--user", "a"}, cli.Misuse, "prefix"},
+		{[]string{"rank", "--server", "127.0.0.1", "--user", "a", "--candidates", "b"}, cli.Misuse, "not an address"},
+		{[]string{"rank", "--server", "http://127.0.0.1:1", "--user", "a", "--candidates", "b"}, cli.Failed, "is a server running"},
+		{[]string{"rank", "--request", "x.json", "--user", "a"}, cli.Misuse, "everything in it"},
+		{[]string{"recommend"}, cli.Misuse, "for whom?"},
+		{[]string{"recommend", "--user", "a", "--history", "b"}, cli.Misuse, "user"},
+		{[]string{"recommend", "--user", "a", "--filter", "category"}, cli.Misuse, "NAME=VALUE"},
+		{[]string{"recommend", "--request", "x.json", "-n", "3"}, cli.Misuse, "everything in it"},
+		{[]string{"recommend", "--request", "absent.json"}, cli.Failed, "absent.json"},
+		{[]string{"recommend", "--server", "http://127.0.0.1:1", "--user", "a"}, cli.Failed, "is a server running"},
+		{[]string{"eval", "--candidates", "1"}, cli.Misuse, "--candidates: 1: want at least 2"},
+		{[]string{"doctor", "-c", bad}, cli.Failed, ""},
 	} {
 		_, errs, code := grebe(t, c.args...)
 		if code != c.code || !strings.Contains(errs, c.says) {
@@ -126,13 +125,13 @@ func TestNoGPUSaysWhatIsMissing(t *testing.T) {
 		t.Skip("this machine has a GPU")
 	}
 	_, errs, code := grebe(t, "serve", "--model", "x", "--device", "cuda")
-	if code != exitFailed || !strings.Contains(errs, "device cuda") || !strings.Contains(errs, "grebe doctor") {
+	if code != cli.Failed || !strings.Contains(errs, "device cuda") || !strings.Contains(errs, "grebe doctor") {
 		t.Errorf("exits with %d and says %q", code, errs)
 	}
 }
 
 func TestVersion(t *testing.T) {
-	if out, _, code := grebe(t, "version"); code != exitDone || !strings.HasPrefix(out, "grebe ") {
+	if out, _, code := grebe(t, "version"); code != cli.Done || !strings.HasPrefix(out, "grebe ") {
 		t.Errorf("exits with %d and says %q", code, out)
 	}
 }
@@ -145,7 +144,7 @@ func TestDemoOnce(t *testing.T) {
 		Rank      rankResponse
 		Recommend recommendResponse
 	}
-	if err := json.Unmarshal([]byte(out), &got); err != nil || code != exitDone {
+	if err := json.Unmarshal([]byte(out), &got); err != nil || code != cli.Done {
 		t.Fatalf("exits with %d: %v\n%s%s", code, err, out, errs)
 	}
 	if len(got.Rank.Results) != 5 || !strings.Contains(strings.Join(got.Notes, " "), "invented") {
@@ -176,7 +175,7 @@ func TestPrintConfig(t *testing.T) {
 	file := filepath.Join(demoData, demo.ConfigFile)
 	out, errs, code := grebe(t, "serve", "-c", file, "--slo-ms", "70", "--print-config")
 	for _, want := range []string{"slo_ms: 70 # flag --slo-ms", "workers: 1 # default", "name: demo # " + file + ":3"} {
-		if code != exitDone || !strings.Contains(out, want) {
+		if code != cli.Done || !strings.Contains(out, want) {
 			t.Errorf("exits with %d, no %q in\n%s%s", code, want, out, errs)
 		}
 	}
@@ -300,24 +299,24 @@ func TestServeRankAndStop(t *testing.T) {
 	}
 
 	out, errs, exit := grebe(t, "rank", "--server", r.http, "--user", "ana", "--candidates", "i3,i10,i34")
-	if exit != exitDone || !sameResults(t, out, direct) {
+	if exit != cli.Done || !sameResults(t, out, direct) {
 		t.Errorf("grebe rank exits with %d and says\n%s%s\nwant the results of\n%s", exit, out, errs, direct)
 	}
 	file := filepath.Join(t.TempDir(), "request.json")
 	if err := os.WriteFile(file, []byte(request), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if out, errs, exit := grebe(t, "rank", "--server", r.http, "--request", file); exit != exitDone || !sameResults(t, out, direct) {
+	if out, errs, exit := grebe(t, "rank", "--server", r.http, "--request", file); exit != cli.Done || !sameResults(t, out, direct) {
 		t.Errorf("grebe rank --request exits with %d and says\n%s%s", exit, out, errs)
 	}
 	list := filepath.Join(demoData, "items.ndjson")
-	if out, errs, exit := grebe(t, "rank", "--server", r.http, "--user-text", "Likes birds.", "--candidates-file", list, "--prefix", "item", "--top-k", "2"); exit != exitDone || strings.Count(out, `"index"`) != 2 {
+	if out, errs, exit := grebe(t, "rank", "--server", r.http, "--user-text", "Likes birds.", "--candidates-file", list, "--prefix", "item", "--top-k", "2"); exit != cli.Done || strings.Count(out, `"index"`) != 2 {
 		t.Errorf("grebe rank --candidates-file exits with %d and says\n%s%s", exit, out, errs)
 	}
-	if _, errs, exit := grebe(t, "rank", "--server", r.http, "--user", "nobody", "--candidates", "i1"); exit != exitFailed || !strings.Contains(errs, "user.id") {
+	if _, errs, exit := grebe(t, "rank", "--server", r.http, "--user", "nobody", "--candidates", "i1"); exit != cli.Failed || !strings.Contains(errs, "user.id") {
 		t.Errorf("an unknown user exits with %d and says %q", exit, errs)
 	}
-	if exit := r.stop(t); exit != exitDone {
+	if exit := r.stop(t); exit != cli.Done {
 		t.Errorf("after SIGTERM the server exits with %d, want 0", exit)
 	}
 }
@@ -359,7 +358,7 @@ func TestDemoPrintsLinesThatWork(t *testing.T) {
 	if tried != 4 || !strings.Contains(out.String(), "invented") {
 		t.Errorf("%d curl lines, want 4, and that the shop is invented, in\n%s", tried, out.String())
 	}
-	if exit := r.stop(t); exit != exitDone {
+	if exit := r.stop(t); exit != cli.Done {
 		t.Errorf("after SIGTERM the demo exits with %d, want 0", exit)
 	}
 }

@@ -4,22 +4,19 @@ import (
 	"encoding/json"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 	"testing"
 
-	"grebe/bench/eval"
-	"grebe/cmd/grebe/internal/demo"
-	"grebe/internal/config"
-	"grebe/plan"
-	"grebe/schedule"
+	"grebe/eval"
+	"grebe/internal/cli"
+	"grebe/shop/demo"
 )
 
 // A model of random weights must be measured in every way, and must not look better than it is.
 func TestEvalUntrained(t *testing.T) {
 	page := filepath.Join(t.TempDir(), "eval.html")
 	out, errs, code := grebe(t, "eval", "--untrained", "--device", "cpu", "--users", "12", "--json", "--html", page)
-	if code != exitDone {
+	if code != cli.Done {
 		t.Fatalf("exit %d: %s", code, errs)
 	}
 	var r eval.Report
@@ -53,7 +50,7 @@ func TestEvalUntrained(t *testing.T) {
 // trained are at a tenth of the optimum, popularity at three tenths.
 func TestEvalDemo(t *testing.T) {
 	out, errs, code := grebe(t, "eval", "--device", "cpu", "--users", "20", "--ways", "user,item,pointwise,beam,hstu", "--json")
-	if code != exitDone {
+	if code != cli.Done {
 		t.Fatalf("exit %d: %s", code, errs)
 	}
 	var r eval.Report
@@ -85,7 +82,7 @@ func TestEvalDemo(t *testing.T) {
 func TestEvalWorldAndFiles(t *testing.T) {
 	dir := t.TempDir()
 	_, errs, code := grebe(t, "eval", "world", "--out", dir, "--items", "1000", "--train", "3", "--cuts", "2", "--validation", "2", "--test", "6", "--requests", "20")
-	if code != exitDone {
+	if code != cli.Done {
 		t.Fatalf("exit %d: %s", code, errs)
 	}
 	file := func(name string) string { return filepath.Join(dir, name) }
@@ -97,7 +94,7 @@ func TestEvalWorldAndFiles(t *testing.T) {
 	}
 	out, errs, code := grebe(t, "eval", "--device", "cpu", "--checkpoint", filepath.Join(demoData, "checkpoint"), "--ways", "item,pointwise",
 		"--items-file", file("items.ndjson"), "--users-file", file("users-test.ndjson"), "--requests-file", file("requests-test.ndjson"))
-	if code != exitDone {
+	if code != cli.Done {
 		t.Fatalf("exit %d: %s", code, errs)
 	}
 	for _, want := range []string{"6 users", "item-first of optimum", "Not measured: pointwise", "given tokens by their place", "1 of 6 prompts are longer"} {
@@ -116,8 +113,8 @@ func TestEvalMistakes(t *testing.T) {
 		{"eval", "world"},
 		{"eval", "world", "--out", t.TempDir(), "--items", "5"},
 	} {
-		if _, errs, code := grebe(t, args...); code != exitUsage || errs == "" {
-			t.Errorf("%v: exit %d, %q, want %d with a reason", args, code, errs, exitUsage)
+		if _, errs, code := grebe(t, args...); code != cli.Misuse || errs == "" {
+			t.Errorf("%v: exit %d, %q, want %d with a reason", args, code, errs, cli.Misuse)
 		}
 	}
 }
@@ -125,7 +122,7 @@ func TestEvalMistakes(t *testing.T) {
 // Setups that compute the same change nothing; bf16 instead of f32 changes scores, and an earlier run stands in for a setup.
 func TestEvalCompare(t *testing.T) {
 	out, errs, code := grebe(t, "eval", "--untrained", "--users", "2", "--ways", "user,beam", "--width", "20", "--json", "--compare", "cpu+f32,cpu+f32+batched,plain+f32+cached,cpu+bf16+kv-fp8")
-	if code != exitDone {
+	if code != cli.Done {
 		t.Fatalf("exit %d: %s", code, errs)
 	}
 	var c eval.Contrast
@@ -150,32 +147,12 @@ func TestEvalCompare(t *testing.T) {
 		t.Fatal(err)
 	}
 	out, errs, code = grebe(t, "eval", "--untrained", "--compare", file+","+file)
-	if code != exitDone || !strings.Contains(out, "cpu+bf16+kv-fp8") || !strings.Contains(out, "three digits") {
+	if code != cli.Done || !strings.Contains(out, "cpu+bf16+kv-fp8") || !strings.Contains(out, "three digits") {
 		t.Errorf("exit %d: %s%s", code, errs, out)
 	}
 	for _, bad := range []string{"sideways", "f32,sideways", "f32,no-such.json"} {
-		if _, errs, code := grebe(t, "eval", "--untrained", "--compare", bad); code == exitDone || errs == "" {
+		if _, errs, code := grebe(t, "eval", "--untrained", "--compare", bad); code == cli.Done || errs == "" {
 			t.Errorf("--compare %s: exit %d, %q", bad, code, errs)
-		}
-	}
-}
-
-// The demo states which orders of the prompt auto may choose: with a question per item the user comes first.
-func TestDemoStatesItsOrders(t *testing.T) {
-	dir := t.TempDir()
-	if err := demo.Ensure(dir); err != nil {
-		t.Fatal(err)
-	}
-	l, err := config.Load(config.Source{File: filepath.Join(dir, demo.ConfigFile)})
-	if err != nil {
-		t.Fatal(err)
-	}
-	for name, want := range map[string]schedule.Orders{
-		"shop": schedule.Of(plan.UserFirst, plan.ItemFirst), "shop-pointwise": schedule.Of(plan.UserFirst),
-	} {
-		i := slices.IndexFunc(l.Models, func(m config.Model) bool { return m.Name == name })
-		if policy, orders, err := prefixOf(&l.Config, &l.Models[i]); err != nil || policy != schedule.Predicted || orders != want {
-			t.Errorf("%s: %v of %b (%v), want predicted of %b", name, policy, orders, err, want)
 		}
 	}
 }
@@ -200,7 +177,7 @@ func TestEvalOtherCatalog(t *testing.T) {
 	}
 	items, users := filepath.Join(demoData, "items.ndjson"), filepath.Join(demoData, "users.ndjson")
 	out, errs, code := grebe(t, "eval", "--device", "cpu", "-c", configure("catalog: {items: "+items+", users: "+users+"}\n"), "--candidates", "20")
-	if code != exitDone {
+	if code != cli.Done {
 		t.Fatalf("exit %d: %s", code, errs)
 	}
 	for _, want := range []string{"pointwise, item-first", "beam search", "Each user's last item was held out", "Under model demo in the configuration: prefix: {orders: ["} {
@@ -209,14 +186,14 @@ func TestEvalOtherCatalog(t *testing.T) {
 		}
 	}
 	_, errs, code = grebe(t, "eval", "-c", configure("catalog: {items: "+items+"}\n"))
-	if code != exitUsage || !strings.Contains(errs, "give --users-file, or catalog.users") {
+	if code != cli.Misuse || !strings.Contains(errs, "give --users-file, or catalog.users") {
 		t.Errorf("without users: exit %d, %s", code, errs)
 	}
 	if err := os.Mkdir(filepath.Join(dir, "catalog"), 0o700); err != nil {
 		t.Fatal(err)
 	}
 	_, errs, code = grebe(t, "eval", "-c", configure(""))
-	if code != exitUsage || !strings.Contains(errs, "belongs to the server: give --items-file and --users-file") {
+	if code != cli.Misuse || !strings.Contains(errs, "belongs to the server: give --items-file and --users-file") {
 		t.Errorf("with a catalog that was imported: exit %d, %s", code, errs)
 	}
 }

@@ -7,12 +7,14 @@ import (
 	"net/url"
 	"strings"
 	"time"
+
+	"grebe/internal/cli"
 )
 
 type healthCmd struct {
 	Server  string        `default:"http://127.0.0.1:8080" env:"GREBE_SERVER" help:"Address of the server." placeholder:"URL"`
 	Timeout time.Duration `default:"3s" want:"above 0" help:"Give up after this time."`
-	accessFlags
+	cli.AccessFlags
 }
 
 func (healthCmd) Help() string {
@@ -23,16 +25,16 @@ Example:
     grebe health --server http://127.0.0.1:8080`
 }
 
-func (c *healthCmd) Run(w *world) error {
+func (c *healthCmd) Run(w *cli.World) error {
 	base, err := url.Parse(c.Server)
 	if err != nil || base.Host == "" {
-		return usagef("--server %q is not an address such as http://127.0.0.1:8080", c.Server)
+		return cli.Usagef("--server %q is not an address such as http://127.0.0.1:8080", c.Server)
 	}
-	req, err := http.NewRequestWithContext(w.ctx, http.MethodGet, base.JoinPath("/v2/health/ready").String(), nil)
+	req, err := http.NewRequestWithContext(w.Ctx, http.MethodGet, base.JoinPath("/v2/health/ready").String(), nil)
 	if err != nil {
 		return err
 	}
-	client, err := c.client(w, c.Timeout)
+	client, err := c.Client(w, c.Timeout)
 	if err != nil {
 		return err
 	}
@@ -46,7 +48,7 @@ func (c *healthCmd) Run(w *world) error {
 		err = fmt.Errorf("%s is not ready: %s", c.Server, strings.TrimSpace(string(body)))
 	}
 	if err == nil {
-		_, err = fmt.Fprintln(w.stdout, "ready")
+		_, err = fmt.Fprintln(w.Stdout, "ready")
 	}
 	return err
 }

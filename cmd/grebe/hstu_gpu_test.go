@@ -12,21 +12,11 @@ import (
 	"strings"
 	"testing"
 
+	"grebe/app/apptest"
 	"grebe/compute"
-	"grebe/compute/cuda"
+	"grebe/internal/cli"
 	"grebe/model/hstu/hstutest"
 )
-
-func needGPU(t *testing.T) {
-	t.Helper()
-	d, err := cuda.New(cuda.Options{})
-	if err != nil {
-		t.Skipf("no GPU: %v", err)
-	}
-	if err := d.Close(); err != nil {
-		t.Fatal(err)
-	}
-}
 
 // paperModel writes a checkpoint of HSTU of the size that the paper's retrieval has, for histories up to that long.
 func paperModel(t *testing.T, length int) string {
@@ -116,7 +106,7 @@ func apart(t *testing.T, a, b eventsAnswer) float64 {
 // the CPU, recommendations are the same with and without what is cached, and 15,000 events are served. What it takes is
 // reported, not judged.
 func TestServeEventsOnTheGPU(t *testing.T) {
-	needGPU(t)
+	apptest.NeedGPU(t)
 	const longest = 15_000
 	serve := func(t *testing.T, dir, device, dtype string) *running {
 		return start(t, "serve", "--model", dir, "--device", device, "--set", "data_dir="+t.TempDir(), "--set", "models[0].dtype="+dtype,
@@ -146,7 +136,7 @@ func TestServeEventsOnTheGPU(t *testing.T) {
 			for _, n := range c.lengths {
 				serveEvents(t, r, c.dtype, n, c.users, c.tolerance)
 			}
-			if code := r.stop(t); code != exitDone {
+			if code := r.stop(t); code != cli.Done {
 				t.Errorf("exits with %d", code)
 			}
 		})

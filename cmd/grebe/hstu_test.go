@@ -9,9 +9,9 @@ import (
 	"strings"
 	"testing"
 
-	"grebe/internal/config"
+	"grebe/app/apptest"
+	"grebe/internal/cli"
 	"grebe/model/safetensors"
-	"grebe/plan"
 )
 
 // A checkpoint of HSTU is served like any other: events come in, rankings and recommendations go out, and a
@@ -60,66 +60,8 @@ func TestServeEvents(t *testing.T) {
 	if status, text := r.get(t, http.MethodGet, "/v1/models", ""); status != http.StatusOK || !strings.Contains(text, `"scoring":"tasks"`) {
 		t.Errorf("/v1/models answers %d: %s", status, text)
 	}
-	if code := r.stop(t); code != exitDone {
+	if code := r.stop(t); code != cli.Done {
 		t.Errorf("exits with %d", code)
-	}
-}
-
-// withoutRetrieval copies a checkpoint; its copy takes items' rows from a table.
-func withoutRetrieval(t *testing.T, from string) string {
-	t.Helper()
-	dir := t.TempDir()
-	if err := os.CopyFS(dir, os.DirFS(from)); err != nil {
-		t.Fatal(err)
-	}
-	path := filepath.Join(dir, "config.json")
-	raw, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	described := map[string]any{}
-	if err := json.Unmarshal(raw, &described); err != nil {
-		t.Fatal(err)
-	}
-	described["retrieval"] = false
-	if raw, err = json.Marshal(described); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.WriteFile(path, raw, 0o600); err != nil {
-		t.Fatal(err)
-	}
-	return dir
-}
-
-// KV on disk is another's when it was computed from another table of items.
-func TestCheckpointVersionOfTables(t *testing.T) {
-	path := filepath.Join("..", "..", "testdata", "fixtures", "hstu", "absolute")
-	seen := map[plan.Key]string{}
-	for name, table := range map[string]config.Table{
-		"none":          {},
-		"pebble":        {Name: "a", Store: "pebble", Dim: 32},
-		"another name":  {Name: "b", Store: "pebble", Dim: 32},
-		"file":          {Name: "a", Store: "file", File: "rows.f32", Dim: 32},
-		"another file":  {Name: "a", Store: "file", File: "rows2.f32", Dim: 32},
-		"redis":         {Name: "a", Store: "redis", Addresses: []string{"h:1"}, Dim: 32},
-		"another redis": {Name: "a", Store: "redis", Addresses: []string{"h:2"}, Dim: 32},
-		"prefix":        {Name: "a", Store: "redis", Addresses: []string{"h:1"}, Prefix: "p", Dim: 32},
-		"default row":   {Name: "a", Store: "pebble", Dim: 32, Default: []float32{1}},
-		"dim":           {Name: "a", Store: "pebble", Dim: 33},
-	} {
-		cfg := &config.Config{Tables: []config.Table{table}}
-		version, err := checkpointVersion(t.Context(), cfg, &config.Model{Path: path, ItemTable: table.Name})
-		if err != nil {
-			t.Fatal(err)
-		}
-		if other, ok := seen[version]; ok {
-			t.Errorf("%s and %s have the same version", name, other)
-		}
-		seen[version] = name
-	}
-	same, err := checkpointVersion(t.Context(), &config.Config{Tables: []config.Table{{Name: "a", Cache: config.Size{Bytes: 1}}}}, &config.Model{Path: path})
-	if err != nil || seen[same] != "none" {
-		t.Errorf("a table that the model does not use changes its version: %v", err)
 	}
 }
 
@@ -138,7 +80,7 @@ func TestServeEventsFromATable(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	dir, checkpoint := t.TempDir(), withoutRetrieval(t, fixture)
+	dir, checkpoint := t.TempDir(), apptest.WithoutRetrieval(t, fixture)
 	write := func(name, content string) string {
 		path := filepath.Join(dir, name)
 		if err := os.WriteFile(path, []byte(content), 0o600); err != nil {
@@ -173,7 +115,7 @@ models:
 	if own, table := answer("own"), answer("table"); own != table || own == "" {
 		t.Errorf("with rows of the checkpoint %s, of the table %s", own, table)
 	}
-	if code := r.stop(t); code != exitDone {
+	if code := r.stop(t); code != cli.Done {
 		t.Errorf("exits with %d", code)
 	}
 }

@@ -18,6 +18,7 @@ import (
 
 	"grebe/catalog"
 	"grebe/engine"
+	"grebe/internal/datadir"
 	"grebe/prompt"
 	"grebe/server"
 )
@@ -43,7 +44,7 @@ func imported(t *testing.T, code int, want string, args ...string) string {
 
 func stats(t *testing.T, dir string) catalog.Stats {
 	t.Helper()
-	c, err := catalog.Open(catalogDir(dir), catalog.Options{})
+	c, err := catalog.Open(datadir.Catalog(dir), catalog.Options{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -91,7 +92,7 @@ func TestImportBadLines(t *testing.T) {
 
 func TestImportWhileAServerRuns(t *testing.T) {
 	dir := t.TempDir()
-	c, err := catalog.Open(catalogDir(dir), catalog.Options{})
+	c, err := catalog.Open(datadir.Catalog(dir), catalog.Options{})
 	if err != nil {
 		t.Fatal(err)
 	}

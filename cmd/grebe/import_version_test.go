@@ -11,11 +11,12 @@ import (
 
 	"grebe/catalog"
 	"grebe/catalog/history"
-	"grebe/cmd/grebe/internal/demo"
 	"grebe/compute"
+	"grebe/internal/datadir"
 	"grebe/prompt"
 	"grebe/server"
 	"grebe/server/generate"
+	"grebe/shop/demo"
 )
 
 type emptyPacker struct{}
@@ -109,12 +110,12 @@ func TestImportsIntoAFolderAreVersions(t *testing.T) {
 	imported(t, 0, `60 created`, writeLines(t, "items.ndjson", itemLines(60, "first", code)...), "-c", config)
 	imported(t, 0, `60 replaced`, writeLines(t, "items.ndjson", itemLines(60, "second", code)...), "-c", config)
 	imported(t, 1, `left with 0 of the 60 items.*--force`, writeLines(t, "items.ndjson", itemLines(60, "bad", two)...), "-c", config)
-	c, err := catalog.Open(catalogDir(dir), catalog.Options{})
+	c, err := catalog.Open(datadir.Catalog(dir), catalog.Options{})
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer c.Close()
-	h, err := history.Open(c.Entries(), c.Stats().Version, history.Options{Dir: versionsDir(dir)})
+	h, err := history.Open(c.Entries(), c.Stats().Version, history.Options{Dir: datadir.Versions(dir)})
 	if err != nil {
 		t.Fatal(err)
 	}

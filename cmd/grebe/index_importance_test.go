@@ -8,6 +8,9 @@ import (
 	"strings"
 	"testing"
 
+	"grebe/app"
+	"grebe/eval/measure"
+	"grebe/internal/cli"
 	"grebe/internal/config"
 	"grebe/server/reuse"
 )
@@ -24,7 +27,7 @@ func TestIndexImportance(t *testing.T) {
 		t.Fatal(err)
 	}
 	out, errs, code := grebe(t, "index", "-c", file, "--importance", "--importance-prompts", "3", "--importance-candidates", "5")
-	if code != exitDone || !strings.Contains(out, "learned from 3 prompts") || !strings.Contains(errs, "importance: prompt 1 of 3") {
+	if code != cli.Done || !strings.Contains(out, "learned from 3 prompts") || !strings.Contains(errs, "importance: prompt 1 of 3") {
 		t.Fatalf("exit code %d: %s%s", code, out, errs)
 	}
 	cfg, err := config.Load(config.Source{File: file})
@@ -33,32 +36,40 @@ func TestIndexImportance(t *testing.T) {
 	}
 	var said bytes.Buffer
 	log := slog.New(slog.NewTextHandler(&said, nil))
-	s, err := load(context.Background(), &cfg.Config, log)
+	s, err := app.Load(context.Background(), &cfg.Config, options(log))
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer s.Close()
-	m := &s.models[0]
+	m := &s.Models()[0]
 	if m.Blend.Importance == nil || !strings.Contains(said.String(), "importance of items' tokens") {
 		t.Errorf("a server does not go by what was learned, and says: %s", &said)
 	}
-	e := &evalRunCmd{Config: file}
+	e := &measure.Models{Config: file}
 	tmp := t.TempDir()
-	measured, err := e.configure(&world{env: os.Environ()}, tmp, nil, cfg.Catalog.Items)
+	measured, err := e.Configure(&cli.World{Env: os.Environ()}, tmp, nil, cfg.Catalog.Items)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if openImportance(m.Cache, reuse.ImportanceFile(measured.DataDir, m.Name), m.Name, log) == nil || measured.DataDir == cfg.DataDir {
-		t.Errorf("an evaluation does not go by what was learned, in %s", measured.DataDir)
+	if _, err := m.Cache.ReadImportance(reuse.ImportanceFile(measured.DataDir, m.Name)); err != nil || measured.DataDir == cfg.DataDir {
+		t.Errorf("an evaluation does not go by what was learned, in %s: %v", measured.DataDir, err)
+	}
+	if err := s.Close(); err != nil {
+		t.Fatal(err)
 	}
 	where := reuse.ImportanceFile(cfg.DataDir, m.Name)
 	if err := os.WriteFile(where, []byte("grebeim1 and no more"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if openImportance(m.Cache, where, m.Name, log) != nil || !strings.Contains(said.String(), "importance is not used; run grebe index --importance") {
+	if s, err = app.Load(context.Background(), &cfg.Config, options(log)); err != nil {
+		t.Fatal(err)
+	}
+	if s.Models()[0].Blend.Importance != nil || !strings.Contains(said.String(), "importance is not used; run grebe index --importance") {
 		t.Errorf("a server goes by a damaged file, and says: %s", &said)
 	}
-	if out, errs, code := grebe(t, "index", "-c", file, "--importance", "--prototypes"); code != exitUsage || !strings.Contains(errs, "one at a time") {
+	if err := s.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if out, errs, code := grebe(t, "index", "-c", file, "--importance", "--prototypes"); code != cli.Misuse || !strings.Contains(errs, "one at a time") {
 		t.Errorf("both at once: exit code %d: %s%s", code, out, errs)
 	}
 }

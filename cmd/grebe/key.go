@@ -8,6 +8,8 @@ import (
 	"os"
 	"strings"
 
+	"grebe/app"
+	"grebe/internal/cli"
 	"grebe/server/guard"
 )
 
@@ -31,14 +33,14 @@ Examples:
     grebe key --name nightly-import --roles catalog --rate 50 --add keys.yaml`
 }
 
-func (c *keyCmd) Run(w *world) error {
+func (c *keyCmd) Run(w *cli.World) error {
 	key, digest := guard.NewKey()
 	k := guard.Key{Name: c.Name, SHA256: digest, Rate: c.Rate, Burst: c.Burst}
 	for _, r := range c.Roles {
 		k.Roles = append(k.Roles, guard.Role(r))
 	}
 	if _, err := guard.New([]guard.Key{k}); err != nil {
-		return usageError{err}
+		return cli.Usage(err)
 	}
 	line := fmt.Sprintf("- {name: %q, sha256: %q, roles: [%s]", c.Name, digest, strings.Join(c.Roles, ", "))
 	if c.Rate > 0 {
@@ -53,7 +55,7 @@ func (c *keyCmd) Run(w *world) error {
 	if c.Out != "" {
 		return c.write(key)
 	}
-	_, err := fmt.Fprintln(w.stdout, key)
+	_, err := fmt.Fprintln(w.Stdout, key)
 	return err
 }
 
@@ -68,9 +70,9 @@ func (c *keyCmd) write(key string) error {
 }
 
 // keep writes a line where the server will find it, unless the server would then refuse the file.
-func (c *keyCmd) keep(w *world, k guard.Key, line string) error {
+func (c *keyCmd) keep(w *cli.World, k guard.Key, line string) error {
 	if c.Add == "" {
-		_, err := fmt.Fprint(w.stderr, line)
+		_, err := fmt.Fprint(w.Stderr, line)
 		return err
 	}
 	before, err := os.ReadFile(c.Add)
@@ -78,7 +80,7 @@ func (c *keyCmd) keep(w *world, k guard.Key, line string) error {
 		return err
 	}
 	if len(bytes.TrimSpace(before)) > 0 {
-		keys, err := readKeys(c.Add)
+		keys, err := app.ReadKeys(c.Add)
 		if err == nil {
 			_, err = guard.New(append(keys, k))
 		}

@@ -9,6 +9,8 @@ import (
 	"os"
 	"strings"
 	"text/tabwriter"
+
+	"grebe/internal/cli"
 )
 
 type rankCmd struct {
@@ -52,25 +54,25 @@ type rankResponse struct {
 	cost
 }
 
-func (c *rankCmd) Run(w *world) error {
+func (c *rankCmd) Run(w *cli.World) error {
 	body, err := c.body(w)
 	if err != nil {
 		return err
 	}
 	var r rankResponse
-	return c.ask(w, "/v1/rank", body, &r, func() error { return r.table(w.stdout, c.titles(w, r.ids())) })
+	return c.ask(w, "/v1/rank", body, &r, func() error { return r.table(w.Stdout, c.titles(w, r.ids())) })
 }
 
-func (c *rankCmd) body(w *world) ([]byte, error) {
+func (c *rankCmd) body(w *cli.World) ([]byte, error) {
 	listed := len(c.Candidates) > 0 || c.CandidatesFile != ""
 	if c.Request != "" {
 		return c.readRequest(w, listed)
 	}
 	if !c.named() {
-		return nil, usagef("for whom? Give --user, --user-text or --history")
+		return nil, cli.Usagef("for whom? Give --user, --user-text or --history")
 	}
 	if !listed {
-		return nil, usagef("rank what? Give --candidates or --candidates-file")
+		return nil, cli.Usagef("rank what? Give --candidates or --candidates-file")
 	}
 	r := rankRequest{Model: c.Model, User: c.user(), TopK: c.TopK, Prefix: c.Prefix, DeadlineMS: c.DeadlineMS}
 	for _, id := range c.Candidates {

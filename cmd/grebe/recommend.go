@@ -6,6 +6,8 @@ import (
 	"io"
 	"strings"
 	"text/tabwriter"
+
+	"grebe/internal/cli"
 )
 
 type recommendCmd struct {
@@ -55,22 +57,22 @@ type recommendResponse struct {
 	cost
 }
 
-func (c *recommendCmd) Run(w *world) error {
+func (c *recommendCmd) Run(w *cli.World) error {
 	body, err := c.body(w)
 	if err != nil {
 		return err
 	}
 	var r recommendResponse
-	return c.ask(w, "/v1/recommend", body, &r, func() error { return r.table(w.stdout, c.titles(w, r.ids())) })
+	return c.ask(w, "/v1/recommend", body, &r, func() error { return r.table(w.Stdout, c.titles(w, r.ids())) })
 }
 
-func (c *recommendCmd) body(w *world) ([]byte, error) {
+func (c *recommendCmd) body(w *cli.World) ([]byte, error) {
 	said := c.N != 0 || c.BeamWidth != 0 || c.TopK != 0 || len(c.Exclude) > 0 || c.ExcludeSeen || len(c.Filter) > 0
 	if c.Request != "" {
 		return c.readRequest(w, said)
 	}
 	if !c.named() {
-		return nil, usagef("for whom? Give --user, --user-text or --history")
+		return nil, cli.Usagef("for whom? Give --user, --user-text or --history")
 	}
 	filter, err := parseFilter(c.Filter)
 	if err != nil {
@@ -88,7 +90,7 @@ func parseFilter(flags []string) (map[string][]string, error) {
 	for _, f := range flags {
 		name, values, ok := strings.Cut(f, "=")
 		if !ok || name == "" || values == "" {
-			return nil, usagef("--filter %q: want NAME=VALUE,...", f)
+			return nil, cli.Usagef("--filter %q: want NAME=VALUE,...", f)
 		}
 		out[name] = append(out[name], strings.Split(values, ",")...)
 	}

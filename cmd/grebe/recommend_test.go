@@ -9,7 +9,8 @@ import (
 	"testing"
 	"time"
 
-	"grebe/cmd/grebe/internal/demo"
+	"grebe/internal/cli"
+	"grebe/shop/demo"
 )
 
 // recommend runs the client command and reads its answer.
@@ -17,7 +18,7 @@ func recommend(t *testing.T, r *running, args ...string) recommendResponse {
 	t.Helper()
 	out, errs, exit := grebe(t, append([]string{"recommend", "--server", r.http}, args...)...)
 	var got recommendResponse
-	if err := json.Unmarshal([]byte(out), &got); err != nil || exit != exitDone {
+	if err := json.Unmarshal([]byte(out), &got); err != nil || exit != cli.Done {
 		t.Fatalf("grebe recommend %q exits with %d: %v\n%s%s", args, exit, err, out, errs)
 	}
 	return got
@@ -45,11 +46,11 @@ func TestRecommendFromAServer(t *testing.T) {
 	if again := recommend(t, r, "--request", file); !slices.Equal(again.ids(), all.ids()) {
 		t.Errorf("the same request from a file: %v, want %v", again.ids(), all.ids())
 	}
-	if _, errs, exit := grebe(t, "recommend", "--server", r.http, "--user", "ana", "-n", "20000"); exit != exitUsage || !strings.Contains(errs, "n: 20000") {
+	if _, errs, exit := grebe(t, "recommend", "--server", r.http, "--user", "ana", "-n", "20000"); exit != cli.Misuse || !strings.Contains(errs, "n: 20000") {
 		t.Errorf("twenty thousand items: exits with %d and says %q", exit, errs)
 	}
 	followsTheCatalog(t, r)
-	if exit := r.stop(t); exit != exitDone {
+	if exit := r.stop(t); exit != cli.Done {
 		t.Errorf("after SIGTERM the server exits with %d, want 0", exit)
 	}
 }

@@ -8,7 +8,8 @@ import (
 	"testing"
 
 	"grebe/bench/replay"
-	"grebe/cmd/grebe/internal/demo"
+	"grebe/internal/cli"
+	"grebe/shop/demo"
 )
 
 // What a server decided while it served is decided again from its record, which has no ids.
@@ -30,7 +31,7 @@ func TestRecordOfDecisions(t *testing.T) {
 	if code, body := r.get(t, "DELETE", "/v1/users/ana", ""); code >= 300 {
 		t.Errorf("the deletion of a user is %d: %s", code, body)
 	}
-	if exit := r.stop(t); exit != exitDone {
+	if exit := r.stop(t); exit != cli.Done {
 		t.Errorf("exits with %d", exit)
 	}
 	text, err := os.ReadFile(file)

@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"io"
-	"net"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -15,8 +14,10 @@ import (
 	"testing"
 	"time"
 
+	"grebe/app/apptest"
 	"grebe/client"
-	"grebe/cmd/grebe/internal/demo"
+	"grebe/internal/cli"
+	"grebe/shop/demo"
 )
 
 // TestSoak asks at 80 % of what the server can do, stops the server in the middle with SIGTERM and starts it again,
@@ -27,7 +28,7 @@ func TestSoak(t *testing.T) {
 	if err != nil {
 		t.Skip("takes minutes: GREBE_SOAK=10m, or `make soak`")
 	}
-	addr, admin, data := freeAddress(t), freeAddress(t), t.TempDir()
+	addr, admin, data := apptest.FreeAddress(t), apptest.FreeAddress(t), t.TempDir()
 	run := func() *running {
 		return start(t, "serve", "-c", filepath.Join(demoData, demo.ConfigFile), "--listen", addr, "--admin-listen", admin,
 			"--grpc-listen=", "--data-dir", data, "--slo-ms", "2000")
@@ -67,7 +68,7 @@ func TestSoak(t *testing.T) {
 	}()
 	warm, end := halves(t, r, admin, lasts/2)
 	judge(t, "before the restart", warm, end)
-	if code := r.stop(t); code != exitDone {
+	if code := r.stop(t); code != cli.Done {
 		t.Errorf("after SIGTERM the server exits with %d", code)
 	}
 	r = run()
@@ -123,16 +124,6 @@ func halves(t *testing.T, r *running, admin string, lasts time.Duration) (warm, 
 	warm = look(t, r, admin)
 	time.Sleep(lasts - lasts/3)
 	return warm, look(t, r, admin)
-}
-
-func freeAddress(t *testing.T) string {
-	t.Helper()
-	ln, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer ln.Close()
-	return ln.Addr().String()
 }
 
 // ask sends one request of a mixture.

@@ -2,8 +2,6 @@ package main
 
 import (
 	"bytes"
-	"log/slog"
-	"net"
 	"os"
 	"path/filepath"
 	"slices"
@@ -11,7 +9,7 @@ import (
 	"testing"
 
 	"grebe/embed"
-	"grebe/internal/config"
+	"grebe/internal/cli"
 )
 
 // Rows come from all kinds of files into a table in Pebble; a bad file is refused with its place.
@@ -30,7 +28,7 @@ func TestTableImport(t *testing.T) {
 	npy = append(append(npy, header...), embed.Bytes([]float32{1, 2, 3, 4})...)
 	run1 := func(args ...string) (int, string) {
 		var out bytes.Buffer
-		code := run(append([]string{"table", "import", "items"}, args...), &world{ctx: t.Context(), stdout: &out, stderr: &out})
+		code := run(append([]string{"table", "import", "items"}, args...), &cli.World{Ctx: t.Context(), Stdout: &out, Stderr: &out})
 		return code, out.String()
 	}
 	for _, args := range [][]string{
@@ -38,7 +36,7 @@ func TestTableImport(t *testing.T) {
 		{write("b.f32", embed.Bytes([]float32{5, 6, 7, 8})), "-c", cfg, "--first-key", "10"},
 		{write("c.ndjson", []byte("{\"key\": 1, \"row\": [9, 9]}\n\n{\"key\": 20, \"row\": [1, 1]}")), "-c", cfg},
 	} {
-		if code, out := run1(args...); code != exitDone || !strings.Contains(out, "2 rows") {
+		if code, out := run1(args...); code != cli.Done || !strings.Contains(out, "2 rows") {
 			t.Fatalf("%v: exit code %d: %s", args, code, out)
 		}
 	}
@@ -48,7 +46,7 @@ func TestTableImport(t *testing.T) {
 		write("null.ndjson", []byte("{\"key\": 0, \"row\": [7, null]}\n")): "line 1: the row has null",
 		write("g.ndjson", []byte("{\"key\": 1, \"row\": [9]}\n")):          "line 1", write("h.ndjson", []byte("\n{\"row\": [9, 9]}\n")): "line 2",
 	} {
-		if code, out := run1(file, "-c", cfg); code == exitDone || !strings.Contains(out, want) {
+		if code, out := run1(file, "-c", cfg); code == cli.Done || !strings.Contains(out, want) {
 			t.Errorf("%s: exit code %d, want %q: %s", file, code, want, out)
 		}
 	}
@@ -61,21 +59,5 @@ func TestTableImport(t *testing.T) {
 	tables.Table("items").Gather(t.Context(), []uint64{0, 1, 10, 11, 20}, embed.Bytes(out))
 	if want := []float32{1, 2, 9, 9, 5, 6, 7, 8, 1, 1}; !slices.Equal(out, want) {
 		t.Errorf("rows %v, want %v", out, want)
-	}
-}
-
-// A store that does not answer costs no request: somebody has to say so.
-func TestStoresThatDoNotAnswerAreToldOf(t *testing.T) {
-	ln, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer ln.Close()
-	for warned, addresses := range map[bool][]string{true: {"127.0.0.1:1"}, false: {"127.0.0.1:1", ln.Addr().String()}} {
-		var log bytes.Buffer
-		warnOfSilence(&config.Table{Name: "rows", Store: "redis", Addresses: addresses}, slog.New(slog.NewTextHandler(&log, nil)))
-		if strings.Contains(log.String(), "rows") != warned {
-			t.Errorf("%q is logged of %v", log.String(), addresses)
-		}
 	}
 }

@@ -8,6 +8,8 @@ import (
 	"net/url"
 	"strings"
 	"time"
+
+	"grebe/internal/cli"
 )
 
 // Bounds of what a table asks for: rows, the length of a title, and the time for all.
@@ -19,10 +21,10 @@ const (
 
 // titles returns the first line of items' texts, as far as the server tells them: a key may be refused, and items may have
 // none. A table is useful without, so that nothing here is an error.
-func (c *askFlags) titles(w *world, ids []string) map[string]string {
-	ctx, cancel := context.WithTimeout(w.ctx, titlesLimit)
+func (c *askFlags) titles(w *cli.World, ids []string) map[string]string {
+	ctx, cancel := context.WithTimeout(w.Ctx, titlesLimit)
 	defer cancel()
-	client, err := c.client(w, titlesLimit)
+	client, err := c.Client(w, titlesLimit)
 	base, bad := url.Parse(c.Server)
 	if err != nil || bad != nil {
 		return nil

@@ -5,6 +5,8 @@ import (
 	"runtime"
 	"runtime/debug"
 
+	"grebe/internal/cli"
+
 	"github.com/alecthomas/kong"
 )
 
@@ -19,14 +21,14 @@ func (versionCmd) Help() string { return "Example:\n\n    grebe version" }
 type versionFlag bool
 
 // BeforeReset runs before the rest of the command line is checked.
-func (versionFlag) BeforeReset(app *kong.Kong, w *world) error {
+func (versionFlag) BeforeReset(k *kong.Kong, w *cli.World) error {
 	err := versionCmd{}.Run(w)
-	app.Exit(exitDone)
+	k.Exit(cli.Done)
 	return err
 }
 
-func (versionCmd) Run(w *world) error {
-	_, err := fmt.Fprintf(w.stdout, "grebe %s (%s, %s/%s)\n", versionText(), runtime.Version(), runtime.GOOS, runtime.GOARCH)
+func (versionCmd) Run(w *cli.World) error {
+	_, err := fmt.Fprintf(w.Stdout, "grebe %s (%s, %s/%s)\n", versionText(), runtime.Version(), runtime.GOOS, runtime.GOARCH)
 	return err
 }
 

@@ -11,14 +11,14 @@ import (
 // imports only its own room and rooms below it: then every room can be read, tested and simulated
 // without those above it.
 var rooms = []string{
-	"cmd", "server", "cluster", "catalog", "prompt", "route", "schedule", "placement",
+	"cmd", "app", "ingest", "index", "server", "cluster", "catalog", "prompt", "route", "schedule", "placement",
 	"engine", "blend", "beam", "model", "kv", "residency", "embed", "plan", "evict", "alloc", "pool", "compute",
 	"internal", // small helpers without a place in the walk
 	"api",      // messages only: everybody may speak them, they know nobody
 }
 
 // beside stand beside the walk and may import any room. Only the binary and each other import them.
-var beside = []string{"sim", "workload", "bench", "client", "deploy"}
+var beside = []string{"sim", "workload", "shop", "eval", "bench", "client", "deploy"}
 
 // rule forbids imports with a reason.
 type rule struct {
@@ -40,11 +40,12 @@ func only(what func(string) bool, importers ...string) func(string, string) bool
 }
 
 var rules = []rule{
-	{"a device", only(under(module+"/compute/cpu", module+"/compute/cuda"), "cmd", "bench", "compute/cpu", "compute/cuda"),
-		"models and the engine run on any device: only the binary and the benchmarks pick one"},
+	{"a device", only(under(module+"/compute/cpu", module+"/compute/cuda"), "cmd", "app", "bench", "eval", "compute/cpu", "compute/cuda"),
+		"models and the engine run on any device: only the app and the benchmarks pick one"},
 	{"the binary", only(under(module+"/cmd"), "cmd"),
-		"cmd/grebe is flags and wiring: what others need belongs in a room"},
-	{"a simulator, workload or benchmark", only(under(module+"/sim", module+"/workload", module+"/bench"), "cmd", "sim", "workload", "bench"),
+		"a command is flags and client calls: what others need belongs in a room"},
+	{"a simulator, workload or benchmark", only(under(module+"/sim", module+"/workload", module+"/shop", module+"/eval", module+"/bench"),
+		"cmd", "sim", "workload", "shop", "eval", "bench"),
 		"they drive the rooms and the rooms must not depend on being driven"},
 	{"cgo", func(_, path string) bool { return path == "C" },
 		"one static binary on every machine: C libraries are opened at run time"},
@@ -52,14 +53,14 @@ var rules = []rule{
 		"the server must run where no library is installed; devices and benchmarks say so when one is missing"},
 	{"gRPC", only(under("google.golang.org/grpc"), "api", "server", "cluster", "cmd"),
 		"wire formats stay at the doors: rooms inside take plain structs"},
-	{"HTTP", only(under("net/http"), "client", "server", "cluster", "cmd", "bench", "sim", "workload"),
+	{"HTTP", only(under("net/http"), "client", "app", "ingest", "internal/cli", "server", "cluster", "cmd", "bench", "sim", "workload"),
 		"wire formats stay at the doors: rooms inside take plain structs"},
 	{"YAML", only(under("go.yaml.in/yaml"), "internal/config"),
 		"one package reads configuration; rooms take structs with a Validate"},
-	{"command-line flags", only(under("github.com/alecthomas/kong", "flag"), "cmd", "internal/mutate", "internal/scripttest"),
+	{"command-line flags", only(under("github.com/alecthomas/kong", "flag"), "cmd", "internal/cli", "internal/lines", "internal/mutate", "internal/scripttest"),
 		"globals for flags make two servers in one process impossible"},
 	{"helpers of tests", func(importer, path string) bool {
-		return within(path, module) && strings.HasSuffix(path, "test") && !under("cmd", "bench", "sim")(importer) &&
+		return within(path, module) && strings.HasSuffix(path, "test") && !under("cmd", "bench", "eval", "shop", "sim")(importer) &&
 			!strings.HasSuffix(importer, "test")
 	}, "what serves requests must not contain what checks it"},
 }

@@ -53,7 +53,7 @@ type Config struct {
 }
 
 // DefaultRadius was chosen, as DefaultLeft was, by the error of matched keys and values on users who were not in the
-// pool, which `grebe bench prototypes` measures.
+// pool, which `grebe-bench prototypes` measures.
 const DefaultRadius = 0.1
 
 // DefaultLeft has sums over the last words, over some sentences, and over nearly all.

@@ -23,7 +23,7 @@ import (
 	"grebe/internal/toybpe"
 	"grebe/internal/wire"
 	"grebe/model/tokenizer"
-	"grebe/workload/shop"
+	"grebe/shop"
 )
 
 // Prompts are the fixed parts of the trained models' prompts.

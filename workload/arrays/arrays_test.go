@@ -14,7 +14,7 @@ import (
 	"grebe/model/tokenizer"
 	"grebe/plan"
 	"grebe/prompt"
-	"grebe/workload/shop"
+	"grebe/shop"
 )
 
 // golden is what training/test_plans.py compares its masks and positions with.

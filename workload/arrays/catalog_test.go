@@ -9,7 +9,7 @@ import (
 	"testing"
 
 	grebev1 "grebe/api/grebe/v1"
-	"grebe/bench/eval"
+	"grebe/eval"
 	"grebe/model/tokenizer"
 )
 

@@ -6,7 +6,7 @@ import (
 	"strings"
 	"sync"
 
-	"grebe/workload/shop"
+	"grebe/shop"
 )
 
 // customer is what a split's arrays have of one customer.

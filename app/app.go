@@ -1,0 +1,284 @@
+// Package app puts a server together: it opens the devices, models, memory and catalog that a configuration names, serves
+// them, opens other checkpoints while it serves, and opens everything again when a device is lost.
+//
+// Who owns what: an App has Models, and Models of one shape share a Memory. Each closes what it opened itself, the last
+// first: a Model when its checkpoint is retired, a Memory when its last Model is gone, the App at the end.
+package app
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"path/filepath"
+	"sync"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"grebe/catalog"
+	"grebe/compute"
+	"grebe/embed"
+	"grebe/internal/config"
+	"grebe/internal/datadir"
+	"grebe/internal/record"
+	"grebe/server"
+	"grebe/server/generate"
+)
+
+// closers are what an owner has to close, in the order in which it was opened.
+type closers []func() error
+
+func (c *closers) add(f func() error) { *c = append(*c, f) }
+
+// run runs f in the background until it is closed: f MUST end when its context does.
+func (c *closers) run(f func(context.Context)) {
+	ctx, stop := context.WithCancel(context.Background())
+	var wg sync.WaitGroup
+	wg.Go(func() { f(ctx) })
+	c.add(func() error {
+		stop()
+		wg.Wait()
+		return nil
+	})
+}
+
+// close closes what was opened last first, and leaves what a disk that hangs still uses.
+func (c *closers) close() error {
+	var errs []error
+	for i := len(*c) - 1; i >= 0; i-- {
+		err := (*c)[i]()
+		if errs = append(errs, err); errors.Is(err, errHung) {
+			break
+		}
+	}
+	*c = nil
+	return errors.Join(errs...)
+}
+
+// App is everything behind the doors of a server.
+type App struct {
+	log      *slog.Logger
+	version  string                                // of the program
+	progress func(model string, done, total int64) // is told how far loading is; nil: nobody is
+	page     int                                   // bytes of a page of pools; 0: pageFor chooses
+
+	device     compute.Device   // the first of devices
+	devices    []compute.Device // more than one: a GPU for each worker, until all are taken
+	server     *server.Server
+	catalog    *catalog.Catalog
+	first      []server.Model       // as they were loaded first; nil once they serve, since they may be retired
+	tables     *embed.Tables        // nil: there are none
+	keeper     *generate.Keeper     // of what models can generate; nil: none can
+	checkpoint int64                // bytes of all checkpoints
+	door       door                 // who comes in
+	registry   *prometheus.Registry // of metrics
+	lost       chan error           // has why the device was lost
+	loaded     *models
+	loader     *loader
+	record     *record.Log // of decisions; nil: none are recorded
+	closers    closers
+}
+
+// Options are what an App needs besides its configuration.
+type Options struct {
+	Log     *slog.Logger
+	Version string                                // of the program, for answers and traces
+	Open    Opener                                // nil: OpenDevices
+	Tell    func(model string, done, total int64) // is told how far loading is; may be nil
+}
+
+// Opener opens the devices that a configuration names, at least one.
+type Opener func(*config.Config, *slog.Logger) ([]compute.Device, error)
+
+// Load opens the devices, the models and the catalog that cfg names. The caller MUST Close the App. If it fails, it closes
+// what it opened.
+func Load(ctx context.Context, cfg *config.Config, opt Options) (*App, error) {
+	a := newApp(opt)
+	return a, a.openAll(ctx, cfg, opt.Open)
+}
+
+func newApp(opt Options) *App {
+	return &App{
+		log: opt.Log, version: opt.Version, progress: opt.Tell,
+		registry: prometheus.NewRegistry(), lost: make(chan error, 1), loaded: newModels(),
+	}
+}
+
+// Close closes what was opened last first, and leaves what a disk that hangs still uses.
+func (a *App) Close() error { return a.closers.close() }
+
+// Server answers requests to the App's models.
+func (a *App) Server() *server.Server { return a.server }
+
+// Catalog is the App's catalog.
+func (a *App) Catalog() *catalog.Catalog { return a.catalog }
+
+// Device is the device that computes, the first where there are several.
+func (a *App) Device() compute.Device { return a.device }
+
+// Models are the models of an App that does not serve yet, in the configuration's order.
+func (a *App) Models() []server.Model { return a.first }
+
+func (a *App) openAll(ctx context.Context, cfg *config.Config, open Opener) error {
+	if open == nil {
+		open = OpenDevices
+	}
+	if err := a.open(ctx, cfg, open); err != nil {
+		return errors.Join(err, a.Close())
+	}
+	return nil
+}
+
+func (a *App) open(ctx context.Context, cfg *config.Config, open Opener) error {
+	var err error
+	if a.record, err = a.openRecord(cfg.Record); err != nil {
+		return err
+	}
+	if a.devices, err = open(cfg, a.log); err != nil {
+		return err
+	}
+	a.device = a.devices[0]
+	for _, d := range a.devices {
+		a.closers.add(d.Close)
+	}
+	sc := serverConfig(cfg)
+	sc.Version, sc.Logger, sc.Registry = a.version, a.log, a.registry
+	if err := a.openDoor(cfg, &sc); err != nil {
+		return err
+	}
+	if a.tables, err = a.openTables(cfg); err != nil {
+		return err
+	}
+	sc.Tables = a.tables
+	a.closers.add(a.loaded.Close)
+	var targets []generate.Target // models that recommend
+	for i := range cfg.Models {
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		m, err := a.openModel(ctx, cfg, &cfg.Models[i], a.progress)
+		if err != nil {
+			return fmt.Errorf("model %s: %w", cfg.Models[i].Name, err)
+		}
+		sc.Models = append(sc.Models, m.served)
+		a.checkpoint += m.checkpoint
+		if m.target != nil {
+			targets = append(targets, *m.target)
+		}
+	}
+	if a.catalog, err = a.openCatalog(cfg); err != nil {
+		return err
+	}
+	if err := removeLeftovers(cfg); err != nil {
+		return fmt.Errorf("remove what a crash left half-written: %w", err)
+	}
+	sc.Catalog, a.first = a.catalog, sc.Models
+	if err := a.keepSnapshots(cfg, targets); err != nil {
+		return err
+	}
+	sc.Versions = a.keeper
+	a.loader = newLoader(a, cfg)
+	sc.Loader = a.loader
+	return a.openServer(ctx, cfg, sc)
+}
+
+// serverConfig is what a configuration says of the server itself.
+func serverConfig(cfg *config.Config) server.Config {
+	millis := func(n int) time.Duration { return time.Duration(n) * time.Millisecond }
+	return server.Config{
+		SLO:             millis(cfg.SLOMillis),
+		MaxDeadline:     millis(cfg.Limits.DeadlineMillis),
+		ShutdownTimeout: millis(cfg.Limits.ShutdownMillis),
+		MaxBody:         cfg.Limits.Body.Bytes,
+		MaxInFlight:     cfg.Limits.InFlight,
+		DrainDelay:      millis(cfg.Limits.DrainMillis),
+		Hosts:           hostsOf(cfg),
+		UserDeleted:     func() error { return removeUnused(cfg) },
+		ShowUsers:       cfg.Dashboard.UserIDs == "shown",
+		Warm:            cfg.Reload.Warm.Percent / 100,
+		Trial:           millis(cfg.Reload.TrialMillis),
+	}
+}
+
+// openServer opens the server and finishes deletions that an earlier process began.
+func (a *App) openServer(ctx context.Context, cfg *config.Config, sc server.Config) error {
+	var err error
+	a.server, err = server.New(sc)
+	a.loaded.front.Store(a.server)
+	if err != nil {
+		return err
+	}
+	a.closers.add(func() error { // of servers that never served
+		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+		defer cancel()
+		return a.server.Settle(ctx)
+	})
+	// Users whom an import deleted, or whose deletion a crash cut short. A failure is logged, and tried again at the next start.
+	if ids := a.catalog.PendingDeletions(); len(ids) > 0 {
+		_ = a.server.FinishDeletion(ids...)
+	}
+	if err := a.server.Check(ctx); err != nil {
+		return err
+	}
+	return forgetDeleted(cfg.DataDir, a.server)
+}
+
+// openCatalog opens the catalog in the data folder and adds what the configuration's files name.
+func (a *App) openCatalog(cfg *config.Config) (*catalog.Catalog, error) {
+	items, err := catalog.Open(datadir.Catalog(cfg.DataDir), catalog.Options{Logger: a.log, TrackDeletions: true})
+	if err != nil {
+		return nil, err
+	}
+	a.closers.add(items.Close)
+	if err := loadFiles(cfg, items, a.log); err != nil {
+		return nil, err
+	}
+	if n, users, _ := items.Counts(); n+users > 0 {
+		a.log.Info("catalog loaded", "items", n, "users", users)
+	}
+	return items, nil
+}
+
+// loadFiles adds what changed in the configuration's files of items and users since they were last loaded.
+func loadFiles(cfg *config.Config, c *catalog.Catalog, log *slog.Logger) error {
+	files := &loadedFiles{path: filepath.Join(cfg.DataDir, "catalog.loaded.json"), log: log}
+	err := files.once(cfg.Catalog.Items, func(id string) (has, deleted bool, err error) {
+		_, has = c.Item(id)
+		return has, false, nil
+	}, c.LoadItemsIf)
+	if err != nil {
+		return fmt.Errorf("catalog.items: %w", err)
+	}
+	err = files.once(cfg.Catalog.Users, func(id string) (has, deleted bool, err error) {
+		_, has = c.User(id)
+		deleted, err = c.Buried(id)
+		return has, deleted, err
+	}, c.LoadUsersIf)
+	if err != nil {
+		return fmt.Errorf("catalog.users: %w", err)
+	}
+	return nil
+}
+
+// keepSnapshots lets the models that have codes generate the catalog's items, and follows its changes in
+// the background.
+func (a *App) keepSnapshots(cfg *config.Config, targets []generate.Target) error {
+	if len(targets) == 0 {
+		return nil
+	}
+	k, err := generate.NewKeeper(a.catalog, generate.KeeperOptions{
+		Dir: datadir.Versions(cfg.DataDir), Keep: cfg.Catalog.Versions, Logger: a.log,
+	}, targets...)
+	if err != nil {
+		return err
+	}
+	a.keeper = k
+	a.closers.add(k.Close)
+	for i := range targets {
+		snap := targets[i].Generator.Snapshot()
+		a.log.Info("items that can be generated", "model", targets[i].Name, "items", snap.Len(), "without_codes", snap.Skipped)
+	}
+	a.closers.run(k.Run)
+	return nil
+}

@@ -1,0 +1,59 @@
+package app
+
+import (
+	"fmt"
+
+	"grebe/catalog"
+	"grebe/internal/config"
+	"grebe/model"
+	"grebe/model/hstu"
+	"grebe/prompt"
+	"grebe/server/generate"
+)
+
+// CodesOf returns the models of a configuration that generate items, with the codes that they have. It reads no weights.
+func CodesOf(cfg *config.Config) ([]generate.Codes, error) {
+	var out []generate.Codes
+	for i := range cfg.Models {
+		mc := &cfg.Models[i]
+		if hstu.Is(mc.Path) || len(mc.Codes.FirstToken)+len(mc.Codes.Pattern) == 0 {
+			continue
+		}
+		b, err := BuilderOf(mc)
+		if err != nil {
+			return nil, fmt.Errorf("model %s: %w", mc.Name, err)
+		}
+		out = append(out, generate.Codes{Name: mc.Name, Prompt: b})
+	}
+	return out, nil
+}
+
+// BuilderOf makes a model's prompt builder.
+func BuilderOf(mc *config.Model) (*prompt.Builder, error) {
+	described, err := model.ReadConfig(mc.Path)
+	if err != nil {
+		return nil, err
+	}
+	tok, err := OpenTokenizer(mc.Path)
+	if err != nil {
+		return nil, err
+	}
+	return prompt.New(promptConfig(mc), tok, described.Vocab)
+}
+
+// UsableCodes is CodesOf, with how many of the catalog's items each model can generate.
+func UsableCodes(cfg *config.Config, c *catalog.Catalog) ([]generate.Codes, error) {
+	models, err := CodesOf(cfg)
+	if err != nil || len(models) == 0 {
+		return nil, err
+	}
+	items := c.Items()
+	for i := range models {
+		for _, it := range items {
+			if _, err := models[i].Prompt.CodeTokens(it.Codes); err == nil {
+				models[i].Items++
+			}
+		}
+	}
+	return models, nil
+}

@@ -1,0 +1,125 @@
+package app
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+
+	"grebe/compute"
+	"grebe/compute/cpu"
+	"grebe/compute/cuda"
+	"grebe/compute/cuda/driver"
+	"grebe/compute/null"
+	"grebe/engine"
+	"grebe/internal/config"
+	"grebe/model"
+)
+
+// OpenDevice opens the device that cfg names. With auto it is the first GPU, or the CPU when there is
+// none that can be used. The caller MUST Close it.
+func OpenDevice(cfg *config.Config, log *slog.Logger) (compute.Device, error) {
+	if cfg.Device == "none" {
+		log.Warn("nothing is computed: answers are nonsense", "device", cfg.Device)
+		return null.New(null.Options{}), nil
+	}
+	if cfg.Device != "cpu" {
+		d, err := cuda.New(cuda.Options{})
+		if err == nil {
+			return d, nil
+		}
+		if cfg.Device == "cuda" {
+			return nil, fmt.Errorf("device cuda: %w (grebe doctor says more)", err)
+		}
+		sayWhyCPU(err, log)
+	}
+	return cpu.New(cpu.Options{Threads: threadsOf(cfg)})
+}
+
+// sayWhyCPU logs why no GPU is used. A machine without a driver has none, which is nothing to warn of.
+func sayWhyCPU(err error, log *slog.Logger) {
+	var missing *driver.MissingError
+	if errors.As(err, &missing) && missing.Driver() {
+		log.Info("running on the CPU: this machine has no NVIDIA driver")
+		return
+	}
+	log.Warn("running on the CPU: the GPU cannot be used", "reason", err)
+}
+
+// OpenDevices opens the device that cfg names and, where that is a GPU and there are several, one for each further
+// worker until all are taken. The caller MUST Close them.
+func OpenDevices(cfg *config.Config, log *slog.Logger) ([]compute.Device, error) {
+	first, err := OpenDevice(cfg, log)
+	if err != nil {
+		return nil, err
+	}
+	all := []compute.Device{first}
+	if _, gpu := first.(cuda.Device); !gpu {
+		return all, nil
+	}
+	count, err := cuda.Count()
+	for i := 1; i < min(cfg.Workers, count) && err == nil; i++ {
+		var d compute.Device
+		if d, err = cuda.New(cuda.Options{GPU: i}); err == nil {
+			all = append(all, d)
+		}
+	}
+	if err != nil {
+		for _, d := range all {
+			err = errors.Join(err, d.Close())
+		}
+		return nil, fmt.Errorf("device cuda: a GPU for each of %d workers: %w", cfg.Workers, err)
+	}
+	return all, nil
+}
+
+// replica is a model on a device.
+type replica struct {
+	model  engine.Model
+	device compute.Device
+}
+
+// replicas opens a model on further GPUs, if there are any and it can use them: the codes that a model generates
+// are searched for on the first alone. It returns those in the order of workers.
+func (m *Model) replicas(ctx context.Context, mc *config.Model, first engine.Model, generates bool) ([]replica, error) {
+	out := []replica{{first, m.app.device}}
+	if len(m.app.devices) == 1 {
+		return out, nil
+	}
+	if generates {
+		m.app.log.Warn("a model that generates items runs on the first GPU only", "model", mc.Name, "gpus", len(m.app.devices))
+		return out, nil
+	}
+	for _, d := range m.app.devices[1:] {
+		again, err := model.Open(mc.Path, d, model.Options{DType: mc.DType, KV: mc.KVDType, Context: ctx})
+		if err != nil {
+			return nil, err
+		}
+		m.closers.add(again.Close)
+		out = append(out, replica{again, d})
+	}
+	return out, nil
+}
+
+// cacheMemory is where the KV of a model's replicas lies: in the device's memory, or in the host's where several
+// GPUs share it.
+func cacheMemory(replicas []replica) compute.Memory {
+	m := replicas[0].device.Memory()
+	if len(replicas) > 1 {
+		return m.Host()
+	}
+	return m
+}
+
+// workerDevice returns worker i's device: that of its replica, or its share of the cores.
+func (m *Model) workerDevice(cfg *config.Config, r *replica, i int) (compute.Device, error) {
+	if _, gpu := r.device.(cuda.Device); gpu || len(m.app.devices) > 1 || cfg.Workers == 1 {
+		return r.device, nil
+	}
+	d, err := cpu.New(cpu.Options{Threads: max(1, (threadsOf(cfg)+i)/cfg.Workers)})
+	if err != nil {
+		return nil, err
+	}
+	m.closers.add(d.Close)
+	return d, nil
+}

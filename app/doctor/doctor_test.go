@@ -1,0 +1,146 @@
+package doctor
+
+import (
+	"net"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	_ "grebe/model/qwen"
+	"grebe/shop/demo"
+)
+
+// put writes files below a new root.
+func put(t *testing.T, files map[string]string) string {
+	t.Helper()
+	root := t.TempDir()
+	for name, text := range files {
+		full := filepath.Join(root, name)
+		if err := os.MkdirAll(filepath.Dir(full), 0o700); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(full, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return root
+}
+
+func find(t *testing.T, r *Report, check string) Finding {
+	t.Helper()
+	for _, f := range r.Findings {
+		if f.Check == check {
+			return f
+		}
+	}
+	t.Fatalf("nothing about %q in %+v", check, r.Findings)
+	return Finding{}
+}
+
+func TestMachineFiles(t *testing.T) {
+	m := machine{root: put(t, map[string]string{
+		"proc/meminfo":             "MemTotal:       1000 kB\nMemAvailable:   600 kB\n",
+		"proc/cpuinfo":             "processor : 0\nmodel name\t: Test CPU\nflags\t\t: fpu avx2 fma\n",
+		"sys/fs/cgroup/memory.max": "307200",
+		"sys/kernel/mm/transparent_hugepage/enabled": "always madvise [never]",
+		"proc/driver/nvidia/version":                 "NVRM version: NVIDIA 580.1\nGCC",
+		"dev/nvidia0":                                "",
+		"etc/ld.so.conf.d/cuda.conf":                 "# cuda\n/opt/cuda/lib\n",
+		"opt/cuda/lib/libnvrtc.so.13":                "",
+		"usr/lib/x86_64-linux-gnu/libcuda.so.1":      "",
+	})}
+	r := &Report{}
+	m.processor(r)
+	if free := m.memory(r); free != 307200 {
+		t.Errorf("free memory is %d, want the container's 307200", free)
+	}
+	m.hugePages(r)
+	m.gpu(r)
+	if f := find(t, r, "processor"); !strings.Contains(f.Detail, "Test CPU (avx2 fma)") {
+		t.Errorf("processor: %+v", f)
+	}
+	if f := find(t, r, "huge pages"); f.Status != Warn || f.Remedy == "" {
+		t.Errorf("huge pages: %+v, want a warning with a remedy", f)
+	}
+	if f := find(t, r, "gpu"); !strings.Contains(f.Detail, "1 found (NVIDIA 580.1)") {
+		t.Errorf("gpu: %+v", f)
+	}
+	for lib, found := range map[string]bool{"libcuda": true, "libnvrtc": true, "libcublasLt": false} {
+		if f := find(t, r, lib); (f.Remedy == "") != found {
+			t.Errorf("%s: %+v, want found %v", lib, f, found)
+		}
+	}
+}
+
+func TestBareMachineIsNotBroken(t *testing.T) {
+	r := &Report{}
+	m := machine{root: t.TempDir()}
+	m.processor(r)
+	m.cores(r)
+	m.memory(r)
+	m.hugePages(r)
+	m.gpu(r)
+	if r.Failed() {
+		t.Errorf("a machine that tells nothing is called broken: %+v", r.Findings)
+	}
+}
+
+func TestConfigProblemsFailWithARemedy(t *testing.T) {
+	taken, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer taken.Close()
+	dir := put(t, map[string]string{
+		"bad.yaml": "lisen: x\nmodels: [{path: y}]\n",
+		"grebe.yaml": "listen: " + taken.Addr().String() + "\nadmin_listen: \"\"\ngrpc_listen: \"\"\n" +
+			"models: [{name: m, path: absent}]\ncatalog: {items: absent.ndjson}\n" +
+			"data_dir: bad.yaml/data\nauth: {keys: absent.yaml}\ntls: {cert: absent.pem, key: absent.key}\n" +
+			"tables: [{name: f, dim: 4, store: file, file: absent.f32}, {name: t, dim: 4, store: redis, addresses: [\"127.0.0.1:1\"]}, {name: there, dim: 4, store: redis, addresses: [\"" + taken.Addr().String() + "\"]}]\n",
+	})
+	for file, checks := range map[string][]string{
+		"bad.yaml":   {"configuration"},
+		"grebe.yaml": {"model m", "catalog", "listen", "table t", "table f", "data_dir", "auth.keys", "tls.cert", "tls.key"},
+	} {
+		r := &Report{}
+		examineConfig(r, filepath.Join(dir, file), nil, 1<<40)
+		for _, c := range checks {
+			if f := find(t, r, c); f.Status != Fail || f.Remedy == "" {
+				t.Errorf("%s: %+v, want a failure with a remedy", file, f)
+			}
+		}
+		if file == "grebe.yaml" && find(t, r, "table there").Status != OK {
+			t.Errorf("%s: %+v of a store that answers", file, find(t, r, "table there"))
+		}
+		if !r.Failed() {
+			t.Errorf("%s: the report does not fail", file)
+		}
+	}
+}
+
+// What cannot be scored is told before a start, which would fail.
+func TestAnswersThatAreNoTokens(t *testing.T) {
+	folder := t.TempDir()
+	if err := demo.Ensure(folder); err != nil {
+		t.Fatal(err)
+	}
+	lm := filepath.Join(folder, "lm")
+	for scoring, want := range map[string]Status{
+		`{kind: pointwise, "yes": "a", "no": "b"}`:             OK,
+		`{kind: pointwise, "yes": "certainly not", "no": "b"}`: Fail,
+		`{kind: pointwise, "yes": 5, "no": 6}`:                 OK,
+	} {
+		dir := put(t, map[string]string{"grebe.yaml": "data_dir: data\nmodels: [{name: m, path: " + lm + ", scoring: " + scoring + "}]\n"})
+		r := &Report{}
+		examineConfig(r, filepath.Join(dir, "grebe.yaml"), nil, 1<<40)
+		failed := slices.ContainsFunc(r.Findings, func(f Finding) bool { return f.Check == "model m" && f.Status == Fail })
+		if failed != (want == Fail) {
+			t.Errorf("%s: %+v", scoring, r.Findings)
+		}
+		if left, _ := filepath.Glob(filepath.Join(dir, ".grebe-doctor-*")); len(left) > 0 {
+			t.Errorf("left behind: %q", left)
+		}
+	}
+}

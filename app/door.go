@@ -1,0 +1,186 @@
+package app
+
+import (
+	"context"
+	"net"
+	"os"
+	"reflect"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"grebe/internal/config"
+	"grebe/server"
+	"grebe/server/guard"
+	"grebe/server/tracing"
+)
+
+// door is what decides who comes in, and can change while the server runs.
+type door struct {
+	guard        *guard.Guard        // nil: everyone may ask
+	certificates *guard.Certificates // nil: no TLS
+}
+
+// openDoor reads keys and certificates and warns of doors that stand open to others.
+func (a *App) openDoor(cfg *config.Config, sc *server.Config) error {
+	if cfg.Auth.Keys != "" {
+		keys, err := ReadKeys(cfg.Auth.Keys)
+		if err != nil {
+			return err
+		}
+		if a.door.guard, err = guard.New(keys); err != nil {
+			return err
+		}
+		sc.Guard = a.door.guard
+	}
+	if cfg.TLS.Cert != "" {
+		c, err := guard.LoadCertificates(cfg.TLS.Cert, cfg.TLS.Key, cfg.TLS.ClientCA)
+		if err != nil {
+			return err
+		}
+		a.door.certificates, sc.TLS = c, c.Config()
+	}
+	if cfg.Tracing.Endpoint != "" {
+		t, err := tracing.New(context.Background(), tracing.Options{
+			Endpoint: cfg.Tracing.Endpoint, Share: float64(cfg.Tracing.Sample.Percent) / 100, Version: a.version,
+		})
+		if err != nil {
+			return err
+		}
+		a.closers.add(func() error { return closeTracer(t) })
+		sc.Tracer = t
+	}
+	if cfg.Auth.Keys == "" && cfg.TLS.ClientCA == "" && (!loopback(cfg.Listen) || !loopback(cfg.GRPCListen)) {
+		a.log.Warn("other machines can ask, and change the catalog, without a key: set auth.keys (see `grebe key --help`)")
+	}
+	if !loopback(cfg.AdminListen) {
+		a.log.Warn("other machines reach the admin listener, which asks for no key", "admin_listen", cfg.AdminListen)
+	}
+	return nil
+}
+
+// hostsOf returns the names under which clients reach the server: those that are configured and those that it listens on.
+func hostsOf(cfg *config.Config) []string {
+	hosts := slices.Clone(cfg.Hosts)
+	for _, addr := range []string{cfg.Listen, cfg.GRPCListen, cfg.AdminListen} {
+		if host, _, err := net.SplitHostPort(addr); err == nil && host != "" && net.ParseIP(host) == nil {
+			hosts = append(hosts, host)
+		}
+	}
+	return hosts
+}
+
+// closeTracer sends the last spans, if the collector takes them soon. One that does not is no reason to fail.
+func closeTracer(t *tracing.Tracer) error {
+	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Second)
+	defer cancel()
+	if err := t.Close(ctx); err != nil && ctx.Err() == nil {
+		return err
+	}
+	return nil
+}
+
+// ReadKeys reads the keys of a file.
+func ReadKeys(file string) ([]guard.Key, error) {
+	list, err := config.ReadKeys(file)
+	keys := make([]guard.Key, len(list))
+	for i, k := range list {
+		keys[i] = guard.Key{Name: k.Name, SHA256: k.SHA256, Rate: k.Rate, Burst: k.Burst}
+		for _, r := range k.Roles {
+			keys[i].Roles = append(keys[i].Roles, guard.Role(r))
+		}
+	}
+	return keys, err
+}
+
+// loopback reports whether an address is reached from this machine alone. "" is reached by nobody.
+func loopback(addr string) bool {
+	host, _, err := net.SplitHostPort(addr)
+	if addr == "" || err != nil || host == "localhost" {
+		return true
+	}
+	ip := net.ParseIP(host)
+	return ip != nil && ip.IsLoopback()
+}
+
+// followHangups reads the configuration again at each signal, until stop is called, which returns the one that holds.
+func (a *App) followHangups(hangup <-chan os.Signal, old *config.Config, again func() (*config.Config, error)) (stop func() *config.Config) {
+	if hangup == nil || again == nil {
+		return func() *config.Config { return old }
+	}
+	done := make(chan struct{})
+	var owner sync.WaitGroup
+	owner.Go(func() {
+		for {
+			select {
+			case <-done:
+				return
+			case <-hangup:
+			}
+			next, err := again()
+			if err == nil {
+				err = a.reconfigure(old, next)
+			}
+			if err != nil {
+				a.log.Error("the configuration was read again and refused: the old one stays", "error", err)
+				continue
+			}
+			old = next
+		}
+	})
+	return func() *config.Config {
+		close(done)
+		owner.Wait()
+		return old
+	}
+}
+
+// reconfigure takes over what can change: keys, certificates, deadlines. Nothing changes on an error.
+func (a *App) reconfigure(old, next *config.Config) error {
+	var keys []guard.Key
+	if a.door.guard != nil && next.Auth.Keys != "" {
+		var err error
+		if keys, err = ReadKeys(next.Auth.Keys); err != nil {
+			return err
+		}
+		if _, err = guard.New(keys); err != nil {
+			return err
+		}
+	}
+	if a.door.certificates != nil {
+		if err := a.door.certificates.Reload(); err != nil {
+			return err
+		}
+	}
+	if keys != nil {
+		if err := a.door.guard.Replace(keys); err != nil {
+			return err
+		}
+	}
+	a.server.SetDeadlines(time.Duration(next.SLOMillis)*time.Millisecond, time.Duration(next.Limits.DeadlineMillis)*time.Millisecond)
+	a.loaded.setSLO(time.Duration(next.SLOMillis) * time.Millisecond)
+	a.log.Info("configuration read again", "keys", len(keys), "slo_ms", next.SLOMillis)
+	if names := needRestart(old, next); len(names) > 0 {
+		a.log.Warn("changed, but only the next start takes it over", "keys", strings.Join(names, ", "))
+	}
+	return nil
+}
+
+// needRestart names what differs besides what reconfigure takes over.
+func needRestart(old, next *config.Config) []string {
+	a, b := *old, *next
+	a.SLOMillis, a.Limits.DeadlineMillis = b.SLOMillis, b.Limits.DeadlineMillis
+	if a.Auth.Keys != "" && b.Auth.Keys != "" {
+		a.Auth.Keys = b.Auth.Keys
+	}
+	var out []string
+	x, y := reflect.ValueOf(a), reflect.ValueOf(b)
+	for i := range x.NumField() {
+		if !reflect.DeepEqual(x.Field(i).Interface(), y.Field(i).Interface()) {
+			out = append(out, x.Type().Field(i).Tag.Get("yaml"))
+		}
+	}
+	slices.Sort(out)
+	return out
+}

@@ -1,0 +1,97 @@
+package app
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"grebe/internal/config"
+	"grebe/internal/human"
+	"grebe/model"
+	"grebe/model/hstu"
+	"grebe/prompt"
+	"grebe/schedule"
+	"grebe/server"
+	"grebe/server/reuse"
+)
+
+// openEvents opens a model of events. Its users' KV is kept only where a returning user can use it.
+func (m *Model) openEvents(ctx context.Context, cfg *config.Config, mc *config.Model) (server.Model, error) {
+	var none server.Model
+	start := time.Now()
+	if p := &mc.Prefix; p.Policy != "" && p.Policy != "user" || slices.Contains(p.Orders, "item") {
+		return none, errors.New("prefix: a model of events puts the user first: want policy user, or no prefix at all")
+	}
+	weights, err := hstu.Open(mc.Path, m.app.device, model.Options{DType: mc.DType, KV: mc.KVDType, Progress: m.telling(ctx), Context: ctx})
+	if err != nil {
+		return none, err
+	}
+	m.closers.add(weights.Close)
+	m.checkpoint = weights.CheckpointBytes()
+	if err := m.app.itemTable(mc, weights); err != nil {
+		return none, err
+	}
+	builder, err := prompt.New(prompt.Config{}, nil, weights.Vocab())
+	if err != nil {
+		return none, err
+	}
+	why := weights.Config().Recomputes()
+	if why == "" {
+		if err := m.openMemory(cfg, mc, weights.Shape(), m.app.device.Memory()); err != nil {
+			return none, err
+		}
+	} else {
+		if err := m.checkRows(mc.Name, nil); err != nil {
+			return none, err
+		}
+		m.app.log.Warn("every request of this model is computed anew", "model", mc.Name, "why", why)
+	}
+	both := m.memory.shared
+	if both != nil && !both.divided {
+		if err := m.memory.divide(cfg, mc); err != nil {
+			return none, err
+		}
+	}
+	d, err := m.openDispatcher(ctx, cfg, []replica{{weights, m.app.device}})
+	if err != nil {
+		return none, err
+	}
+	var cache *reuse.Cache
+	if m.memory.store != nil {
+		opt := m.options(d, weights.Shape())
+		opt.Policy = schedule.User
+		cache = m.openCache(builder, opt, d.Do)
+	}
+	m.app.log.Info("model loaded", "model", mc.Name, "architecture", hstu.Architecture, "dtype", weights.DType(), "items", weights.Items(),
+		"checkpoint", human.Bytes(weights.CheckpointBytes()), "weights", human.Bytes(weights.Bytes()), "seconds", human.Seconds(time.Since(start)))
+	out := server.Model{
+		Name: mc.Name, Runner: d, Admit: d.Admit, Prompt: builder, Cache: cache, Disk: m.memory.disk, Events: weights,
+		Vocab: weights.Vocab(), Positions: weights.MaxPositions(), Architecture: hstu.Architecture, DType: weights.DType().String(),
+	}
+	if both != nil && both.divider != nil {
+		out.Served = served(both.divider, weights.Shape(), d)
+	}
+	return out, nil
+}
+
+// itemTable makes a model's items have the rows of the table that the configuration names.
+func (a *App) itemTable(mc *config.Model, m *hstu.Model) error {
+	if mc.ItemTable == "" {
+		if m.NeedsRows() {
+			return errors.New("the checkpoint has no item table: name one as item_table")
+		}
+		return nil
+	}
+	table := a.tables.Table(mc.ItemTable)
+	if table == nil {
+		return fmt.Errorf("item_table %s: tables are opened when the server starts: it needs a restart", mc.ItemTable)
+	}
+	rows, err := m.FromTable(table)
+	if err != nil {
+		return fmt.Errorf("item_table %s: %w", mc.ItemTable, err)
+	}
+	m.SetRows(rows)
+	return nil
+}

@@ -1,0 +1,138 @@
+package app
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+
+	"grebe/compute"
+	"grebe/internal/config"
+	"grebe/internal/human"
+	"grebe/server"
+)
+
+// loader opens further checkpoints of a stack's models.
+type loader struct {
+	app   *App
+	cfg   *config.Config
+	again func() (*config.Config, error) // reads the configuration again; nil: it stays
+	free  func(compute.Device) int64     // memory for another checkpoint; nil: freeMemory
+	turn  chan struct{}                  // holds one while a checkpoint is opened: what is free is known again when it is
+}
+
+func newLoader(a *App, cfg *config.Config) *loader {
+	return &loader{app: a, cfg: cfg, turn: make(chan struct{}, 1)}
+}
+
+// Open implements server.Loader. The model's part of the configuration is read again. Checkpoints are opened one after the
+// other, since each looks first whether there is memory for it.
+func (l *loader) Open(ctx context.Context, name, folder string, progress func(done, total int64)) (*server.Model, error) {
+	select {
+	case l.turn <- struct{}{}:
+		defer func() { <-l.turn }()
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+	mc, err := l.model(name)
+	if err != nil {
+		return nil, err
+	}
+	if folder != "" {
+		mc.Path = folder
+	}
+	if err := l.worthIt(ctx, mc); err != nil {
+		return nil, err
+	}
+	m, err := l.app.openModel(ctx, l.cfg, mc, func(_ string, done, total int64) { progress(done, total) })
+	if err != nil {
+		return nil, err
+	}
+	if m.target != nil && l.app.keeper == nil {
+		err = errors.New("codes were added to the model's configuration: they need a restart")
+	} else if m.target != nil {
+		err = l.app.keeper.Add(*m.target)
+	}
+	if err != nil {
+		return nil, errors.Join(err, m.retire(ctx))
+	}
+	served := m.served
+	return &served, nil
+}
+
+// model returns what the configuration says of a model now.
+func (l *loader) model(name string) (*config.Model, error) {
+	cfg := l.cfg
+	if l.again != nil {
+		var err error
+		if cfg, err = l.again(); err != nil {
+			return nil, fmt.Errorf("read the configuration again: %w", err)
+		}
+	}
+	for i := range cfg.Models {
+		if cfg.Models[i].Name == name {
+			mc := cfg.Models[i]
+			return &mc, nil
+		}
+	}
+	return nil, fmt.Errorf("the configuration has no model %q any more", name)
+}
+
+// inForce is the configuration with which a stack is opened again as it serves now: each model with the checkpoint that it
+// was reloaded to, or rolled back to, and the way in which that is asked.
+func (a *App) inForce(cfg *config.Config) *config.Config {
+	now := *cfg
+	now.Models = slices.Clone(cfg.Models)
+	for i := range now.Models {
+		name := now.Models[i].Name
+		for _, u := range a.loaded.of(name) {
+			if u.served.Version == a.server.Serving(name) {
+				now.Models[i] = u.config
+			}
+		}
+	}
+	return &now
+}
+
+// worthIt refuses a checkpoint that serves already, and one that there is no memory for.
+func (l *loader) worthIt(ctx context.Context, mc *config.Model) error {
+	at, err := filepath.EvalSymlinks(mc.Path)
+	if err != nil {
+		return err
+	}
+	own := *mc
+	own.Path = at
+	version, err := checkpointVersion(ctx, l.cfg, &own)
+	if err != nil {
+		return err
+	}
+	for _, u := range l.app.loaded.of(mc.Name) {
+		if u.served.Version == versionName(version, &own) {
+			return fmt.Errorf("%w (%s)", server.ErrUnchanged, u.served.Version)
+		}
+	}
+	files, err := filepath.Glob(filepath.Join(at, "*.safetensors"))
+	if err != nil {
+		return err
+	}
+	need := int64(0)
+	for _, f := range files {
+		if st, err := os.Stat(f); err == nil {
+			need += st.Size()
+		}
+	}
+	need += need / 8 // activations, and what packing adds
+	if have := l.freeOn(l.app.device); have >= 0 && have < need {
+		return fmt.Errorf("%w: it takes %s, and %s are free on %s", server.ErrNoMemory, human.Bytes(need), human.Bytes(have), l.app.device.Name())
+	}
+	return nil
+}
+
+func (l *loader) freeOn(d compute.Device) int64 {
+	if l.free != nil {
+		return l.free(d)
+	}
+	return freeMemory(d)
+}

@@ -1,0 +1,221 @@
+package app
+
+import (
+	"context"
+	"fmt"
+	"path/filepath"
+	"slices"
+
+	"grebe/compute"
+	"grebe/internal/config"
+	"grebe/internal/human"
+	"grebe/internal/readfile"
+	"grebe/kv"
+	"grebe/kv/disk"
+	"grebe/model/safetensors"
+	"grebe/plan"
+	"grebe/pool"
+	"grebe/residency"
+	"grebe/schedule"
+	"grebe/server/reuse"
+)
+
+// Memory is what a model keeps KV in. All checkpoints of a shape share it, each under keys of its own.
+type Memory struct {
+	app     *App
+	shape   compute.Shape
+	version plan.Key // of the checkpoint that it was made for
+	store   *kv.Store
+	pages   *pool.Pool
+	disk    *disk.Store
+	entries *reuse.Shared
+	shared  *shared // with rows of a table; nil: it is KV's alone
+	closers closers
+}
+
+// openStore makes the store in which a model's KV is kept; none when the configuration allows no memory for it. The pool
+// is that of the memory in which the device computes.
+func (m *Memory) openStore(cfg *config.Config, mc *config.Model, shape compute.Shape, memory compute.Memory) error {
+	rows := sharedRows(cfg, mc)
+	hostBytes := hostBytes(cfg, mc) + rows
+	bytes := hostBytes
+	if memory.Host() != memory {
+		bytes = deviceBytes(memory, mc.DeviceMemory, int64(len(cfg.Models)))
+	}
+	p, err := m.openPool(memory, bytes, shape)
+	if p == nil {
+		return err
+	}
+	store := kv.New(shape, p)
+	both := &shared{pool: p, rows: rows, store: store}
+	if memory.Host() != memory {
+		host, err := m.openPool(memory.Host(), hostBytes, shape)
+		if err != nil {
+			return err
+		}
+		if host != nil {
+			if err := store.SetHost(host); err != nil {
+				return err
+			}
+			store.LowerAhead(bytes / 16)
+		}
+		both.pool, both.above = host, bytes
+	}
+	if rows > 0 {
+		m.shared = both
+	}
+	if err := store.SetPolicy(cfg.Cache.Policy); err != nil {
+		return err
+	}
+	if err := store.Predict(); err != nil {
+		return err
+	}
+	if err := m.openDisk(cfg, mc, store); err != nil {
+		return err
+	}
+	if err := store.SetHotness(residency.HotnessConfig{}); err != nil {
+		return err
+	}
+	store.Record(m.app.record.Room("kv"))
+	m.closers.add(func() error { store.Close(); return nil })
+	m.closers.add(func() error {
+		return unlessHung(m.disk, "write KV to its disk and end what is read from there", func() error {
+			ctx, cancel := m.app.loaded.closing()
+			defer cancel()
+			store.Stop(ctx)
+			return nil
+		})
+	})
+	m.store, m.pages, m.entries = store, p, reuse.Share(store)
+	return nil
+}
+
+// leave frees the memory unless one of these uses it, whose entries it is then for.
+func (m *Memory) leave(left []*Model) error {
+	for _, o := range slices.Backward(left) {
+		if o.memory == m {
+			return m.keep(o.version)
+		}
+	}
+	return m.closers.close()
+}
+
+// keep has what is written to disk from now on be that of a checkpoint.
+func (m *Memory) keep(version plan.Key) error {
+	if m.disk == nil {
+		return nil
+	}
+	return unlessHung(m.disk, "name the checkpoint to the disk that its KV is kept on", func() error { m.disk.SetVersion(version); return nil })
+}
+
+// hostBytes is what a model gets of the host's memory for KV.
+func hostBytes(cfg *config.Config, mc *config.Model) int64 {
+	if mc.HostMemory.IsZero() {
+		return cfg.Cache.HostMemory.Of(totalMemory()) / int64(len(cfg.Models))
+	}
+	return mc.HostMemory.Of(totalMemory())
+}
+
+// deviceBytes is what one of so many models gets of a device's memory, of which weights have been taken:
+// never all, for activations.
+func deviceBytes(m compute.Memory, size config.Size, models int64) int64 {
+	free, total := m.Sizes()
+	bytes := size.Of(total)
+	if size.Percent > 0 {
+		bytes /= models
+	}
+	return min(bytes, free-free/10)
+}
+
+// openPool takes memory for KV; nil when bytes is 0.
+func (m *Memory) openPool(at compute.Memory, bytes int64, shape compute.Shape) (*pool.Pool, error) {
+	token := int64(shape.ChunkBytes(1, false))
+	if bytes == 0 {
+		return nil, nil
+	}
+	if bytes < kv.ChainTokens*token {
+		return nil, fmt.Errorf("cache of %s holds less than %d tokens of %s: give it more, or 0 for none", human.Bytes(bytes), kv.ChainTokens, human.Bytes(token))
+	}
+	page := m.app.page
+	if page == 0 {
+		page = pageFor(&shape)
+	}
+	p, err := pool.Over(at, bytes, page)
+	if err != nil {
+		return nil, err
+	}
+	m.closers.add(p.Close)
+	return p, nil
+}
+
+// openDisk keeps a store's entries in the data folder too, if the configuration gives them room.
+func (m *Memory) openDisk(cfg *config.Config, mc *config.Model, store *kv.Store) error {
+	bytes, dir := diskOf(cfg, mc)
+	if bytes == 0 {
+		return nil
+	}
+	d, err := disk.Open(dir, disk.Options{Budget: bytes, Version: m.version, Logger: m.app.log})
+	if err != nil {
+		return err
+	}
+	m.closers.add(func() error { return unlessHung(d, "close the disk that KV is kept on", d.Close) })
+	store.SetDisk(d)
+	m.disk = d
+	return nil
+}
+
+// checkpointVersion digests all of a model that its KV depends on, so that entries of another
+// checkpoint, configuration, format or table of items are never used. Rows that change in the table itself
+// are not seen.
+func checkpointVersion(ctx context.Context, cfg *config.Config, mc *config.Model) (plan.Key, error) {
+	described, err := readfile.Regular(filepath.Join(mc.Path, "config.json"), 16<<20)
+	if err != nil {
+		return plan.Key{}, err
+	}
+	weights, err := safetensors.Open(mc.Path)
+	if err != nil {
+		return plan.Key{}, err
+	}
+	defer weights.Close()
+	digest, err := weights.DigestWithin(ctx)
+	if err != nil {
+		return plan.Key{}, err
+	}
+	return kv.KeyOf(digest, nil, fmt.Sprintf("%d %s %s\n%s%s", kv.ComputeVersion, mc.DType, mc.KVDType, described, describeTable(cfg, mc.ItemTable))), nil
+}
+
+// describeTable says where a table's rows are and what stands in for those it lacks; nothing for no table.
+func describeTable(cfg *config.Config, name string) string {
+	for i := range cfg.Tables {
+		if t := &cfg.Tables[i]; name != "" && t.Name == name {
+			return fmt.Sprintf("\nitem_table %q %q %q %q %q %d %v", t.Name, t.Store, t.File, t.Addresses, t.Prefix, t.Dim, t.Default)
+		}
+	}
+	return ""
+}
+
+// prefixOf returns what prefix=auto means for a model, and the orders that it may choose.
+func prefixOf(cfg *config.Config, mc *config.Model) (schedule.Policy, schedule.Orders, error) {
+	name, listed := cfg.PrefixOf(mc)
+	policy, err := schedule.ParsePolicy(name)
+	var orders schedule.Orders
+	for _, o := range listed {
+		if o == "item" {
+			orders |= schedule.Of(plan.ItemFirst)
+		} else {
+			orders |= schedule.Of(plan.UserFirst)
+		}
+	}
+	return policy, orders, err
+}
+
+// pageFor is the largest page, up to 64 KiB, of which a token's KV takes a whole number, so that
+// entries of any length waste nothing; at least 256 bytes. With scales there is none such, and an entry
+// wastes half of 4 KiB.
+func pageFor(shape *compute.Shape) int {
+	if shape.ScaleBytes() > 0 {
+		return 4 << 10
+	}
+	token := shape.ChunkBytes(1, false)
+	return min(max(token&-token, 256), 64<<10)
+}

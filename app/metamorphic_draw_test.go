@@ -1,0 +1,243 @@
+package app
+
+import (
+	"encoding/json"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// drawTokens reads tokens such as 40@3+5@9: so many of each seed, one after the other. 40@3 begins 60@3.
+func drawTokens(word string) []int32 {
+	out := []int32{}
+	for part := range strings.SplitSeq(word, "+") {
+		var n int
+		var seed uint64
+		if _, err := fmt.Sscanf(part, "%d@%d", &n, &seed); err != nil {
+			panic(fmt.Sprintf("%q is no length@seed: %v", part, err))
+		}
+		r := rand.New(rand.NewPCG(seed, 11))
+		for range n {
+			out = append(out, int32(20+r.IntN(300)))
+		}
+	}
+	return out
+}
+
+// drawEvents makes an event of each token, after those that a user has.
+func drawEvents(word string, had int) []map[string]any {
+	out := []map[string]any{}
+	for i, token := range drawTokens(word) {
+		out = append(out, map[string]any{"item": fmt.Sprintf("i%d", token%catalogItems), "time": 1000 + had + i, "action": 1 + token%3})
+	}
+	return out
+}
+
+// drawUser is a user called u… of the language model, or v… of the model of events.
+func drawUser(id, word string) map[string]any {
+	if id[0] == 'v' {
+		return map[string]any{"events": drawEvents(word, 0)}
+	}
+	return map[string]any{"tokens": drawTokens(word)}
+}
+
+func jsonOf(v any) string {
+	data, err := json.Marshal(v)
+	if err != nil {
+		panic(err)
+	}
+	return string(data)
+}
+
+// drawScenario draws a scenario of so many commands.
+func drawScenario(seed uint64, steps int) []string {
+	r := rand.New(rand.NewPCG(seed, 17))
+	pick := func(words ...string) string { return words[r.IntN(len(words))] }
+	class := "dtype=" + pick("bf16", "f32")
+	if r.IntN(4) == 0 {
+		class = "dtype=bf16 kv=fp8"
+	}
+	if r.IntN(3) == 0 {
+		class += " scoring=pointwise"
+	}
+	start := func() string {
+		line := "start " + class
+		set := func(key string, value any) { line += fmt.Sprintf(" %s=%v", key, value) }
+		place := pick("near", "far", "pinned")
+		set("place", place)
+		if place == "near" && r.IntN(3) == 0 {
+			set("workers", 2)
+		}
+		if r.IntN(3) > 0 {
+			set("page", 256<<r.IntN(5))
+		}
+		set("host", 80+r.IntN(80)<<r.IntN(5))
+		set("device", 80+r.IntN(80)<<r.IntN(4))
+		if r.IntN(3) > 0 {
+			set("disk", 1+r.IntN(3))
+		}
+		set("policy", pick("default", "default", "lru", "laru", "sieve", "filtered", "blind"))
+		set("rows", pick("default", "lru", "laru", "sieve", "filtered", "blind"))
+		set("boundary", pick("fixed", "climb", "smart"))
+		set("cache", 36<<r.IntN(4))
+		set("threads", 1+r.IntN(2))
+		return line
+	}
+	user := func(kind string) string { return fmt.Sprint(kind, r.IntN(3)) }
+	length := func() int { return 1 + r.IntN(20<<r.IntN(4)) }
+	tokens := func() string {
+		word := fmt.Sprintf("%d@%d", length(), r.IntN(6))
+		if r.IntN(3) == 0 {
+			word += fmt.Sprintf("+%d@%d", length(), r.IntN(6))
+		}
+		return word
+	}
+	has := map[string]string{} // the tokens that users were given last
+	put := func(id string) string {
+		parts := strings.Split(has[id], "+")
+		switch n := r.IntN(4); {
+		case has[id] == "" || n == 0 || len(parts) > 4:
+			has[id] = tokens()
+		case n == 1: // other tokens at the end
+			parts[len(parts)-1] = tokens()
+			has[id] = strings.Join(parts, "+")
+		default: // more of them
+			has[id] += fmt.Sprintf("+%d@%d", 1+r.IntN(40), r.IntN(6))
+		}
+		return fmt.Sprintf("user %s %s", id, has[id])
+	}
+	// who is a user whom the catalog has, one who brings tokens and a name, or one without a name.
+	who := func(kind string) string {
+		id := user(kind)
+		switch r.IntN(6) {
+		case 0:
+			return tokens()
+		case 1, 2:
+			return id + ":" + strings.Fields(put("=" + id))[2]
+		}
+		return id
+	}
+	item := func() string { return fmt.Sprintf("y%d", r.IntN(6)) }
+	items := func() string {
+		var out []string
+		for range 1 + r.IntN(10) {
+			it := fmt.Sprintf("i%d", r.IntN(1+r.IntN(catalogItems)))
+			if r.IntN(3) == 0 {
+				it = item()
+			}
+			if !slices.Contains(out, it) {
+				out = append(out, it)
+			}
+		}
+		return strings.Join(out, ",")
+	}
+	lines := []string{start()}
+	for i := range 3 {
+		lines = append(lines, put(fmt.Sprint("u", i)), put(fmt.Sprint("v", i)), fmt.Sprintf("item y%d %d@%d", i, 1+r.IntN(20), i))
+	}
+	for len(lines) < steps {
+		var line string
+		switch n := r.IntN(100); {
+		case n < 12:
+			line = put(user(pick("u", "u", "v")))
+		case n < 22:
+			line = fmt.Sprintf("events %s %d@%d", user("v"), 1+r.IntN(20), r.IntN(9))
+		case n < 26:
+			line = "forget " + user(pick("u", "u", "v"))
+		case n < 32:
+			line = fmt.Sprintf("item %s %d@%d", item(), 1+r.IntN(20), r.IntN(9))
+		case n < 34:
+			line = "remove " + item()
+		case n < 60:
+			line = fmt.Sprintf("rank lm %s %s %s", who("u"), pick("user", "item", "user", "item", "none"), items())
+		case n < 72:
+			line = fmt.Sprintf("rank ev %s %s %s", who("v"), pick("user", "user", "none"), items())
+		case n < 78:
+			line = fmt.Sprintf("score %s %d@%d,%d@%d %s", tokens(), 1+r.IntN(9), r.IntN(9), 1+r.IntN(9), r.IntN(9), pick("user", "item"))
+		case n < 85:
+			line = fmt.Sprintf("recommend %s %d %d", who("u"), 1+r.IntN(8), 1+r.IntN(16))
+		case n < 88:
+			line = pick("reload", "reload", "rollback") + " " + pick("lm", "ev")
+		case n < 91:
+			line = fmt.Sprintf("boundary %.2f", 0.1+0.8*r.Float64())
+		case n < 92:
+			line = fmt.Sprintf("damage %d", r.IntN(100))
+		case n < 97:
+			line = "settle"
+		default:
+			line = start()
+		}
+		lines = append(lines, line)
+	}
+	return lines
+}
+
+// shrink returns a short scenario that still fails: without commands that it does not need, with default options, few items
+// and short users.
+func shrink(lines []string, fails func([]string) bool) []string {
+	for size := len(lines) / 2; size > 0; size /= 2 {
+		for from := len(lines) - size; from >= 0; from -= size { // the last ones first: nothing after the failure matters
+			if less := slices.Delete(slices.Clone(lines), from, min(from+size, len(lines))); len(less) > 0 && fails(less) {
+				lines = less
+			}
+			from = min(from, len(lines))
+		}
+	}
+	for i := range lines {
+		for _, simpler := range simplify(lines[i]) {
+			less := slices.Clone(lines)
+			if less[i] = simpler(less[i]); less[i] != lines[i] && fails(less) {
+				lines = less
+			}
+		}
+	}
+	return lines
+}
+
+// simplify returns ways to write a command shorter, each of which is tried on what is left by those before it.
+func simplify(line string) (out []func(string) string) {
+	words := strings.Fields(line)
+	edit := func(how func(word string) string, at int) {
+		out = append(out, func(now string) string {
+			words := strings.Fields(now)
+			if words[at] = how(words[at]); words[at] == "" {
+				return now
+			}
+			return strings.Join(words, " ")
+		})
+	}
+	for at, word := range words {
+		switch {
+		case at > 0 && words[0] == "start":
+			out = append(out, func(now string) string { return strings.Replace(now, " "+word, "", 1) })
+		case strings.Contains(word, ","):
+			for part := range strings.SplitSeq(word, ",") {
+				edit(func(word string) string {
+					left := slices.DeleteFunc(strings.Split(word, ","), func(p string) bool { return p == part })
+					return strings.Join(left, ",")
+				}, at)
+			}
+		case strings.Contains(word, "+"):
+			for _, part := range strings.Split(word, "+") {
+				edit(func(string) string { return part }, at)
+			}
+		}
+	}
+	return out
+}
+
+// Shrinking removes what a failure does not need.
+func TestShrink(t *testing.T) {
+	lines := []string{"start place=far disk=2 policy=lru", "user u1 5@3", "user u2 9@4", "settle",
+		"rank lm u2 item i1,i2,i3", "rank lm u1 user i7,i9", "forget u2"}
+	got := shrink(lines, func(lines []string) bool {
+		text := strings.Join(lines, "\n")
+		return strings.Contains(text, "disk=2") && strings.Contains(text, "user u1") && strings.Contains(text, "rank lm u1 user i7")
+	})
+	want := []string{"start disk=2", "user u1 5@3", "rank lm u1 user i7"}
+	if !slices.Equal(got, want) {
+		t.Errorf("got %q, want %q", got, want)
+	}
+}

@@ -1,0 +1,160 @@
+package app
+
+import (
+	"context"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io/fs"
+	"path/filepath"
+	"reflect"
+	"slices"
+
+	"grebe/compute"
+	"grebe/internal/config"
+	"grebe/internal/human"
+	"grebe/kv"
+	"grebe/plan"
+	"grebe/prompt"
+	"grebe/server"
+	"grebe/server/dispatch"
+	"grebe/server/generate"
+	"grebe/server/reuse"
+)
+
+// Model is one checkpoint of a model with all that runs it. It ends by itself when it is retired, but for its memory, which
+// another checkpoint may use too.
+type Model struct {
+	app        *App
+	config     config.Model // that it was opened with, its folder resolved
+	version    plan.Key     // of all that KV depends on
+	served     server.Model
+	target     *generate.Target // nil: it generates nothing
+	checkpoint int64            // bytes
+	memory     *Memory
+	queue      *dispatch.Dispatcher
+	like       *dispatch.Dispatcher                  // of a checkpoint of the same shape; nil: there is none
+	progress   func(model string, done, total int64) // may be nil
+	closers    closers
+}
+
+// openModel loads a checkpoint.
+func (a *App) openModel(ctx context.Context, cfg *config.Config, mc *config.Model, progress func(model string, done, total int64)) (*Model, error) {
+	at, err := filepath.EvalSymlinks(mc.Path) // what a link names may change
+	if errors.Is(err, fs.ErrNotExist) {
+		at = mc.Path // opening it says so
+	} else if err != nil {
+		return nil, err
+	}
+	m := &Model{app: a, config: *mc, memory: &Memory{app: a}, progress: progress}
+	m.config.Path = at
+	if m.version, err = checkpointVersion(ctx, cfg, &m.config); err != nil {
+		return nil, err
+	}
+	if m.served, err = m.open(ctx, cfg, &m.config); err != nil {
+		err = errors.Join(err, m.closers.close())
+		return nil, errors.Join(err, m.memory.leave(a.loaded.of(mc.Name)))
+	}
+	m.served.Origin, m.served.Version = at, versionName(m.version, &m.config)
+	m.served.Retire = m.retire
+	a.loaded.add(m)
+	return m, nil
+}
+
+// versionName is short for a checkpoint and how it is asked.
+func versionName(version plan.Key, mc *config.Model) string {
+	asked := *mc
+	asked.Path = ""
+	all := kv.KeyOf(version, nil, fmt.Sprintf("%+v", asked))
+	return hex.EncodeToString(all[:6])
+}
+
+// openMemory takes the memory of another checkpoint of the same shape, or makes one.
+func (m *Model) openMemory(cfg *config.Config, mc *config.Model, shape compute.Shape, at compute.Memory) error {
+	if err := m.checkRows(mc.Name, &shape); err != nil {
+		return err
+	}
+	others := m.app.loaded.of(mc.Name)
+	for _, o := range others {
+		if o.memory.store != nil && reflect.DeepEqual(o.memory.shape, shape) {
+			m.memory, m.like = o.memory, o.queue
+			return m.memory.keep(m.version)
+		}
+	}
+	m.memory = &Memory{app: m.app, shape: shape, version: m.version}
+	if len(others) > 0 { // its folder is in use until the next start
+		if err := m.checkRoom(cfg, mc, at); err != nil {
+			return err
+		}
+		without := *cfg
+		without.Cache.Disk = config.Size{}
+		own := *mc
+		own.Disk = config.Size{}
+		cfg, mc = &without, &own
+	}
+	return m.memory.openStore(cfg, mc, shape, at)
+}
+
+// checkRows refuses to go on in other memory than that of the checkpoint that serves where this has rows of a table too: it
+// would be freed while the table is in use. Without a shape nothing is kept.
+func (m *Model) checkRows(model string, shape *compute.Shape) error {
+	for _, o := range m.app.loaded.of(model) {
+		if o.memory.shared != nil && o.memory.shared.divided && (shape == nil || !reflect.DeepEqual(o.memory.shape, *shape)) {
+			return errors.New("the checkpoint's KV has another shape, and rows of its item table lie in the memory of the one that serves: it needs a restart")
+		}
+	}
+	return nil
+}
+
+// checkRoom refuses KV of another shape than that of the checkpoint that serves where the host has no room for both: pages are taken
+// as they are filled, so that it would not show before. Of a device's memory a pool takes what is left.
+func (m *Model) checkRoom(cfg *config.Config, mc *config.Model, at compute.Memory) error {
+	have, need := freeHost(), hostBytes(cfg, mc)
+	if at.Host() == at && m.app.loader != nil {
+		have = m.app.loader.freeOn(m.app.device)
+	}
+	if have >= 0 && have < need {
+		return fmt.Errorf("%w: its KV has another shape and takes %s of the host's memory beside that of the one that serves, and %s are free",
+			server.ErrNoMemory, human.Bytes(need), human.Bytes(have))
+	}
+	return nil
+}
+
+// options are what the Model's cache works with.
+func (m *Model) options(d *dispatch.Dispatcher, shape compute.Shape) reuse.Options {
+	return reuse.Options{Store: m.memory.store, Pool: m.memory.pages, Load: d, Shape: shape, Model: m.version, Shared: m.memory.entries, Spare: m.app.loaded.spare}
+}
+
+// retire frees a checkpoint that serves no more, and all that was kept of it. What is not deleted when ctx ends is deleted
+// when the disk is opened again: it has another version.
+func (m *Model) retire(ctx context.Context) error {
+	if m.app.keeper != nil && m.served.Generate != nil {
+		m.app.keeper.Remove(m.served.Generate)
+	}
+	left := m.app.loaded.remove(m)
+	err := m.closers.close()
+	if cache := m.served.Cache; cache != nil {
+		end := func() error { return cache.Clear(ctx) }
+		if slices.ContainsFunc(left, func(o *Model) bool { return o.version == m.version }) {
+			end = cache.Leave
+		}
+		err = errors.Join(err, unlessHung(m.memory.disk, "delete the KV of a checkpoint from its disk", end))
+	}
+	if errors.Is(err, errHung) { // which still uses the memory
+		return err
+	}
+	return errors.Join(err, m.memory.leave(left))
+}
+
+// openCache makes the part that decides what to reuse, and starts what it does in the background.
+func (m *Model) openCache(b *prompt.Builder, opt reuse.Options, do reuse.Do) *reuse.Cache {
+	opt.Record = m.app.record.Room("reuse")
+	c := reuse.New(b, opt)
+	var settled error
+	m.closers.add(func() error { return settled }) // closed after both have ended
+	m.closers.run(func(ctx context.Context) { settled = c.Run(ctx) })
+	m.closers.run(func(ctx context.Context) {
+		c.Refresh(ctx, do, func(err error) { m.app.log.Warn("items were not computed ahead", "error", err) })
+	})
+	return c
+}

@@ -1,0 +1,205 @@
+package app
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"time"
+
+	"grebe/engine"
+	"grebe/internal/config"
+	"grebe/internal/human"
+	"grebe/kv"
+	"grebe/model"
+	"grebe/model/hstu"
+	_ "grebe/model/llama"
+	_ "grebe/model/qwen"
+	"grebe/model/tokenizer"
+	"grebe/prompt"
+	"grebe/server"
+	"grebe/server/dispatch"
+	"grebe/server/generate"
+	"grebe/server/reuse"
+)
+
+// open loads the checkpoint that mc names and all that runs it.
+func (m *Model) open(ctx context.Context, cfg *config.Config, mc *config.Model) (server.Model, error) {
+	if hstu.Is(mc.Path) {
+		return m.openEvents(ctx, cfg, mc)
+	}
+	var none server.Model
+	start := time.Now()
+	described, err := model.ReadConfig(mc.Path)
+	if err != nil {
+		return none, err
+	}
+	tok, err := OpenTokenizer(mc.Path)
+	if err != nil {
+		return none, err
+	}
+	builder, err := prompt.New(promptConfig(mc), tok, described.Vocab)
+	if err != nil {
+		return none, err
+	}
+	scoring, err := scoringOf(&mc.Scoring, tok)
+	if err != nil {
+		return none, err
+	}
+	weights, err := model.Open(mc.Path, m.app.device, model.Options{DType: mc.DType, KV: mc.KVDType, Progress: m.telling(ctx), Context: ctx})
+	if err != nil {
+		return none, err
+	}
+	m.closers.add(weights.Close)
+	m.checkpoint = weights.CheckpointBytes()
+	replicas, err := m.replicas(ctx, mc, weights, builder.Depth() > 0)
+	if err != nil {
+		return none, err
+	}
+	if err := m.openMemory(cfg, mc, weights.Shape(), cacheMemory(replicas)); err != nil {
+		return none, err
+	}
+	d, err := m.openDispatcher(ctx, cfg, replicas)
+	if err != nil {
+		return none, err
+	}
+	policy, orders, err := prefixOf(cfg, mc)
+	if err != nil {
+		return none, err
+	}
+	var cache *reuse.Cache
+	if m.memory.store != nil {
+		opt := m.options(d, weights.Shape())
+		opt.Policy, opt.Orders = policy, orders
+		cache = m.openCache(builder, opt, d.Do)
+	}
+	blending, err := m.openBlend(cfg, mc, weights, cache)
+	if err != nil {
+		return none, err
+	}
+	var generator *generate.Generator
+	if builder.Depth() > 0 {
+		generator = &generate.Generator{Prompt: builder, Do: d.Do, Cache: cache, Shape: weights.Shape(), Widths: mc.Codes.BeamWidths}
+		m.target = &generate.Target{Name: mc.Name, Generator: generator, Model: weights}
+	}
+	m.app.log.Info("model loaded", "model", mc.Name, "architecture", described.Architecture, "dtype", weights.DType(), "kv", weights.Shape().KV,
+		"checkpoint", human.Bytes(weights.CheckpointBytes()), "weights", human.Bytes(weights.Bytes()), "seconds", human.Seconds(time.Since(start)))
+	return server.Model{
+		Name: mc.Name, Runner: d, Admit: d.Admit, Prompt: builder, Cache: cache, Disk: m.memory.disk, Generate: generator, Scoring: scoring,
+		Orders: orders, Blend: blending, Vocab: weights.Vocab(), Positions: weights.MaxPositions(), Architecture: described.Architecture,
+		DType: weights.DType().String(),
+	}, nil
+}
+
+// openDispatcher opens a model's engines, measures them and puts a queue before them.
+func (m *Model) openDispatcher(ctx context.Context, cfg *config.Config, replicas []replica) (*dispatch.Dispatcher, error) {
+	engines, err := m.openEngines(cfg, replicas, m.memory.store)
+	if err != nil {
+		return nil, err
+	}
+	times, err := dispatch.Profile(ctx, engines[0], replicas[0].model.MaxPositions())
+	if err != nil {
+		return nil, err
+	}
+	if m.like != nil { // under load its times are better known than those of the first batches
+		times, m.like = m.like.Model(), nil
+	}
+	d, err := dispatch.New(engines, dispatch.Options{
+		Queue: cfg.Engine.Queue, SLO: time.Duration(cfg.SLOMillis) * time.Millisecond, Model: times, Lost: m.app.noteLost,
+		Panicked: m.app.notePanic, Record: m.app.record.Room("dispatch"),
+	})
+	if err != nil {
+		return nil, err
+	}
+	m.closers.add(d.Close)
+	m.queue = d
+	return d, nil
+}
+
+// openEngines opens one engine per worker. Workers take turns with the replicas, and those of one share its
+// weights and GPU, or divide the cores.
+func (m *Model) openEngines(cfg *config.Config, replicas []replica, store *kv.Store) ([]dispatch.Engine, error) {
+	var out []dispatch.Engine
+	for i := range cfg.Workers {
+		r := &replicas[i%len(replicas)]
+		dev, err := m.workerDevice(cfg, r, i)
+		if err != nil {
+			return nil, err
+		}
+		e, err := engine.New(r.model, dev, engine.Options{MaxTokens: cfg.Engine.MaxTokens, Cache: store, Now: time.Now})
+		if err != nil {
+			return nil, err
+		}
+		m.closers.add(e.Close)
+		out = append(out, e)
+	}
+	return out, nil
+}
+
+// OpenTokenizer reads the checkpoint's tokenizer.json; nil when it has none.
+func OpenTokenizer(dir string) (prompt.Tokenizer, error) {
+	name := filepath.Join(dir, "tokenizer.json")
+	if _, err := os.Stat(name); errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	t, err := tokenizer.Load(name)
+	if err != nil {
+		return nil, err
+	}
+	return t, nil
+}
+
+func promptConfig(mc *config.Model) prompt.Config {
+	text := func(t config.Text) prompt.Text { return prompt.Text(t) }
+	p := &mc.Prompt
+	return prompt.Config{
+		Preamble: text(p.Preamble), LeadIn: text(p.LeadIn), Instruction: text(p.Instruction),
+		GenerateInstruction: text(p.GenerateInstruction),
+		User:                p.User, Query: p.Query, Item: p.Item, History: p.History, HistoryItem: p.HistoryItem, Separator: p.Separator,
+		Codes: prompt.Codes{FirstToken: mc.Codes.FirstToken, Size: mc.Codes.Size, Pattern: mc.Codes.Pattern},
+	}
+}
+
+func scoringOf(c *config.Scoring, tok prompt.Tokenizer) (server.Scoring, error) {
+	if c.Kind != "pointwise" {
+		return server.Scoring{Kind: server.Identifier}, nil
+	}
+	yes, err := answer("yes", c.Yes, tok)
+	if err != nil {
+		return server.Scoring{}, err
+	}
+	no, err := answer("no", c.No, tok)
+	return server.Scoring{Kind: server.Pointwise, Yes: yes, No: no}, err
+}
+
+// answer finds the one token that an answer of pointwise scoring is.
+func answer(key string, t config.Token, tok prompt.Tokenizer) (int32, error) {
+	if t.ByID {
+		return t.ID, nil
+	}
+	if tok == nil {
+		return 0, fmt.Errorf("scoring.%s: the text %s needs the checkpoint's tokenizer.json, which is missing: give the token's number", key, t)
+	}
+	id, ok := tok.TokenID(t.Text)
+	if !ok {
+		return 0, fmt.Errorf("scoring.%s: %s is not one token of the vocabulary", key, t)
+	}
+	return id, nil
+}
+
+// telling tells, and every few seconds logs, how far a large checkpoint is.
+func (m *Model) telling(ctx context.Context) func(done, total int64) {
+	last := time.Now()
+	return func(done, total int64) {
+		if m.progress != nil {
+			m.progress(m.config.Name, done, total)
+		}
+		if time.Since(last) < 3*time.Second || ctx.Err() != nil {
+			return
+		}
+		last = time.Now()
+		m.app.log.Info("loading", "model", m.config.Name, "percent", 100*done/max(total, 1))
+	}
+}

@@ -1,0 +1,33 @@
+package app
+
+import (
+	"errors"
+	"fmt"
+	"os"
+
+	"grebe/internal/human"
+	"grebe/internal/record"
+)
+
+// maxRecord is how large a record grows.
+const maxRecord = 4 << 30
+
+// openRecord opens the file that decisions are written to; nil when there is none. It is closed last.
+func (a *App) openRecord(file string) (*record.Log, error) {
+	if file == "" {
+		return nil, nil
+	}
+	f, err := os.OpenFile(file, os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
+	if err != nil {
+		return nil, fmt.Errorf("record of decisions: %w", err)
+	}
+	a.log.Warn("decisions are recorded: that costs time, and the file grows", "file", file, "at_most", human.Bytes(maxRecord))
+	l := record.New(f, maxRecord)
+	a.closers.add(func() error {
+		if err := errors.Join(l.Close(), f.Close()); err != nil {
+			return fmt.Errorf("record of decisions: %w", err)
+		}
+		return nil
+	})
+	return l, nil
+}

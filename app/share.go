@@ -1,0 +1,138 @@
+package app
+
+import (
+	"fmt"
+	"hash/maphash"
+	"time"
+
+	"grebe/alloc"
+	"grebe/compute"
+	"grebe/embed"
+	"grebe/internal/config"
+	"grebe/internal/human"
+	"grebe/kv"
+	"grebe/model/hstu"
+	"grebe/pool"
+	"grebe/schedule"
+	"grebe/server"
+	"grebe/server/divide"
+)
+
+// sharers returns, by table, the model in whose memory the table's rows are cached: the first model of events that
+// takes its items from it and keeps KV in the host's memory.
+func sharers(cfg *config.Config) map[string]*config.Model {
+	out := map[string]*config.Model{}
+	for i := range cfg.Models {
+		mc := &cfg.Models[i]
+		t := tableOf(cfg, mc.ItemTable)
+		if t == nil || t.Store == "file" || t.Cache.Bytes == 0 || out[t.Name] != nil || hostBytes(cfg, mc) == 0 || !hstu.Is(mc.Path) {
+			continue
+		}
+		if described, err := hstu.ReadConfig(mc.Path); err == nil && described.Recomputes() == "" {
+			out[t.Name] = mc
+		}
+	}
+	return out
+}
+
+func tableOf(cfg *config.Config, name string) *config.Table {
+	for i := range cfg.Tables {
+		if name != "" && cfg.Tables[i].Name == name {
+			return &cfg.Tables[i]
+		}
+	}
+	return nil
+}
+
+// sharedRows are the bytes that a model's pool has for rows of its table; 0 where those have a pool of their own.
+func sharedRows(cfg *config.Config, mc *config.Model) int64 {
+	if by := sharers(cfg)[mc.ItemTable]; mc.ItemTable == "" || by == nil || by.Name != mc.Name {
+		return 0
+	}
+	return tableOf(cfg, mc.ItemTable).Cache.Bytes
+}
+
+// shared is a model's memory that its table's rows are cached in too.
+type shared struct {
+	pool  *pool.Pool // of the host's memory
+	rows  int64      // bytes of it that the configuration gives rows
+	store *kv.Store
+	above int64 // bytes of KV in the device's memory
+
+	divided bool            // rows are cached in it
+	divider *divide.Divider // nil: the boundary stays where it is
+}
+
+// divide caches the rows of a model's table in the model's memory and has a controller move the boundary.
+func (m *Memory) divide(cfg *config.Config, mc *config.Model) error {
+	both := m.shared
+	table := m.app.tables.Table(mc.ItemTable)
+	books := both.pool.Stats()
+	share := float64(both.rows) / float64(books.Total)
+	largest := share
+	if cfg.Cache.Boundary != "fixed" {
+		share, largest = alloc.Clip(share), alloc.MaxShare
+	}
+	both.pool.SetBoundary(share)
+	most := embed.RowsIn(int64(largest*float64(books.Total)), books.Page, table.RowBytes())
+	cache, err := embed.NewCache(both.pool.For(pool.Embeddings), embed.Config{
+		Rows: embed.MinRows(most), MaxRows: most, RowBytes: table.RowBytes(), Policy: tableOf(cfg, mc.ItemTable).Policy,
+	})
+	if err != nil {
+		return fmt.Errorf("rows of item_table %s in %s of memory that KV has too: %w", mc.ItemTable, human.Bytes(both.rows), err)
+	}
+	m.closers.add(func() error { cache.Close(); return nil })
+	if err := table.SetCache(cache); err != nil {
+		return err
+	}
+	both.divided = true
+	m.app.log.Info("KV and rows share memory", "model", mc.Name, "table", mc.ItemTable, "memory", human.Bytes(books.Total),
+		"rows", human.Round(share, 3), "boundary", cfg.Cache.Boundary)
+	if cfg.Cache.Boundary == "fixed" {
+		now, _, all := cache.Slabs()
+		_, err = cache.Grow(all - now)
+		return err
+	}
+	slo := time.Duration(cfg.SLOMillis) * time.Millisecond
+	controller, err := controllerOf(cfg.Cache.Boundary, slo)
+	if err != nil {
+		return err
+	}
+	both.divider, err = divide.New(divide.Config{
+		Pool: both.pool, Rows: cache, KV: both.store, Controller: controller, SLO: slo, Log: m.app.log, Name: mc.Name, Above: both.above,
+	}, share)
+	if err != nil {
+		return err
+	}
+	table.Watch(both.divider.Gathered)
+	m.closers.run(both.divider.Run)
+	return m.app.registry.Register(both.divider)
+}
+
+func controllerOf(name string, slo time.Duration) (alloc.Controller, error) {
+	if name != "smart" {
+		return &alloc.Climb{SLO: float64(slo) / float64(time.Millisecond)}, nil
+	}
+	policy, err := alloc.TrainedPolicy()
+	if err != nil {
+		return nil, err
+	}
+	return alloc.NewSmart(policy, alloc.SmartConfig{SLO: float64(slo) / float64(time.Millisecond)}), nil
+}
+
+// served tells a divider of the requests of a model, whose times are those of load.
+func served(d *divide.Divider, shape compute.Shape, load interface{ Model() schedule.PrefillModel }) func(server.Served) {
+	seed, token := maphash.MakeSeed(), int64(shape.ChunkBytes(1, false))
+	return func(r server.Served) {
+		times := load.Model()
+		ms := max(0, times.Predict(r.Events, r.Events*(r.Events+1)/2, 1)-times.Fixed-times.Request)
+		q := divide.Request{
+			Events: r.Events, KVBytes: int64(r.Events) * token, KVHit: r.Cached > 0,
+			Saved: time.Duration(ms * float64(time.Millisecond)), Computing: r.Computing, Latency: r.Latency,
+		}
+		if r.User != "" {
+			q.User = max(1, maphash.String(seed, r.User))
+		}
+		d.Done(q)
+	}
+}

@@ -1,0 +1,75 @@
+package app
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"os"
+	"syscall"
+	"time"
+
+	"grebe/embed"
+	"grebe/internal/config"
+	"grebe/internal/datadir"
+)
+
+// openTables opens the tables of embeddings that cfg names; nil when there are none.
+func (a *App) openTables(cfg *config.Config) (*embed.Tables, error) {
+	if len(cfg.Tables) == 0 {
+		return nil, nil
+	}
+	tables, err := embed.OpenTables(datadir.Tables(cfg.DataDir), TableSpecs(cfg))
+	if errors.Is(err, syscall.EAGAIN) {
+		return nil, fmt.Errorf("data_dir %s is in use by another process: stop it, or give this server a data_dir of its own", cfg.DataDir)
+	}
+	if err != nil {
+		return nil, err
+	}
+	a.closers.add(tables.Close)
+	a.log.Info("tables of embeddings opened", "tables", tables.Names())
+	for i := range cfg.Tables {
+		warnOfSilence(&cfg.Tables[i], a.log)
+	}
+	return tables, nil
+}
+
+// warnOfSilence says when a table's store cannot be reached: requests do not fail by that, so that nobody else would.
+func warnOfSilence(t *config.Table, log *slog.Logger) {
+	var failed error
+	for _, addr := range t.Addresses {
+		conn, err := net.DialTimeout("tcp", addr, 500*time.Millisecond)
+		if err == nil {
+			conn.Close()
+			return
+		}
+		failed = errors.Join(failed, err)
+	}
+	if failed != nil {
+		log.Warn("the store of a table does not answer: until it does, rows are the table's default", "table", t.Name, "error", failed)
+	}
+}
+
+// TableSpecs are the tables that cfg names.
+func TableSpecs(cfg *config.Config) []embed.Spec {
+	var out []embed.Spec
+	inModels := sharers(cfg)
+	for i := range cfg.Tables {
+		t := &cfg.Tables[i]
+		spec := embed.Spec{
+			Name: t.Name, Store: t.Store, File: t.File, Addresses: t.Addresses, Username: t.Username, Prefix: t.Prefix, Dim: t.Dim,
+			Cache: t.Cache.Bytes, Policy: t.Policy, Timeout: time.Duration(t.TimeoutMillis) * time.Millisecond,
+		}
+		if t.Store == "file" || inModels[t.Name] != nil { // it is memory already, or a model's memory has its rows
+			spec.Cache = 0
+		}
+		if t.PasswordEnv != "" {
+			spec.Password = os.Getenv(t.PasswordEnv)
+		}
+		if len(t.Default) > 0 {
+			spec.Default = t.Default
+		}
+		out = append(out, spec)
+	}
+	return out
+}

@@ -1,0 +1,406 @@
+package main
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"runtime"
+	"slices"
+
+	grebev1 "grebe/api/grebe/v1"
+	"grebe/app"
+	"grebe/bench/blend"
+	rule "grebe/blend"
+	"grebe/compute"
+	"grebe/engine"
+	"grebe/eval/measure"
+	"grebe/index"
+	"grebe/internal/cli"
+	"grebe/internal/config"
+	"grebe/kv/proto"
+	"grebe/model"
+	"grebe/prompt"
+	"grebe/server/reuse"
+	"grebe/shop/demo"
+)
+
+type blendCmd struct {
+	Quality blendQualityCmd `cmd:"" help:"How much worse blended prompts rank, by how much of them is repaired and by which rule."`
+	Speed   blendSpeedCmd   `cmd:"" help:"How much sooner blended prompts answer than with a prefix cache."`
+	Load    blendLoadCmd    `cmd:"" help:"Latency of blended prompts under load, beside a prefix cache's."`
+	Disk    blendDiskCmd    `cmd:"" help:"How soon blended prompts answer whose blocks are on disk."`
+}
+
+func (blendCmd) Help() string {
+	return `Prompts of which KV from anywhere stands in for some tokens (prefix: blend).
+
+Examples:
+
+    grebe-bench blend quality --users 100
+    grebe-bench blend speed --shape qwen3-8b --device cuda
+    grebe-bench blend load --shape qwen3-8b --device cuda
+    grebe-bench blend disk`
+}
+
+type blendSpeedCmd struct {
+	Shape    string    `default:"qwen3-0.6b" enum:"tiny,qwen3-0.6b,qwen3-8b" help:"Shape of random weights: ${enum}; default ${default}."`
+	Device   string    `default:"cpu" enum:"cpu,cuda" help:"${enum}; default ${default}."`
+	Budgets  []float64 `want:"at least 0 and at most 1" help:"Shares that are computed again; default 0.3." placeholder:"SHARE,..."`
+	Repeats  int       `want:"at least 1" help:"Runs of each, in turns; default 9." placeholder:"N"`
+	Multiple int       `want:"at least 1" help:"Round the number of rows to a multiple; default the device's, 1: do not." placeholder:"N"`
+	Layers   int       `want:"at least 1" help:"Layers that compute all tokens; default as served, 1: as RcLLM." placeholder:"N"`
+	Seed     uint64    `default:"1" help:"Of weights and tokens; default ${default}."`
+	JSON     bool      `name:"json" help:"Print JSON."`
+}
+
+func (blendSpeedCmd) Help() string {
+	return `Prompts made up as the paper's: 2.2 to 3.0 thousand tokens, two thirds to four fifths of them items, a quarter to a tenth
+history. A prefix cache has the preamble; blending has a block for every item and a prototype for every token of history.
+
+Examples:
+
+    grebe-bench blend speed
+    grebe-bench blend speed --shape qwen3-8b --device cuda --json`
+}
+
+func (c *blendSpeedCmd) Run(w *cli.World) error {
+	cfg := config.Config{Device: c.Device}
+	dev, err := app.OpenDevice(&cfg, slog.New(slog.DiscardHandler))
+	if err != nil {
+		return err
+	}
+	r, err := blend.MeasureSpeed(w.Ctx, blend.SpeedOptions{Device: dev, Shape: c.Shape, Budgets: c.Budgets, Repeats: c.Repeats, Multiple: c.Multiple, Layers: c.Layers, Seed: c.Seed})
+	if err != nil {
+		return err
+	}
+	if c.JSON {
+		return r.JSON(w.Stdout)
+	}
+	return r.Text(w.Stdout)
+}
+
+type blendLoadCmd struct {
+	Shape   string  `default:"qwen3-0.6b" enum:"tiny,qwen3-0.6b,qwen3-8b" help:"Shape of random weights: ${enum}; default ${default}."`
+	Device  string  `default:"cpu" enum:"cpu,cuda" help:"${enum}; default ${default}."`
+	Budget  float64 `default:"0.3" want:"above 0 and at most 1" help:"Share that is computed again; default ${default}."`
+	Share   float64 `default:"0.8" want:"at least 0.01 and at most 10" help:"Of the prefix cache's capacity at which requests arrive; default ${default}."`
+	Seconds float64 `default:"48" want:"above 0 and at most 86400" help:"Of requests, both ways together; default ${default}."`
+	Rounds  int     `default:"3" want:"at least 1" help:"In which both take turns; default ${default}."`
+	Prompts int     `default:"4" want:"at least 1" help:"Of each of three kinds; default ${default}."`
+	Layers  int     `want:"at least 1" help:"Layers that compute all tokens; default as served, 1: as RcLLM." placeholder:"N"`
+	Seed    uint64  `default:"1" help:"Of weights, tokens and arrivals; default ${default}."`
+	JSON    bool    `name:"json" help:"Print JSON."`
+}
+
+func (blendLoadCmd) Help() string {
+	return `Prompts as of "bench blend speed", to an engine behind the server's queue and batches. First it is asked as much as it can
+answer, computing all but the preamble. Then requests arrive at random, at a share of that, and prompts are computed so or
+blended, in turns and at the same times. Latency counts from when a request was due.
+
+Examples:
+
+    grebe-bench blend load --shape tiny
+    grebe-bench blend load --shape qwen3-8b --device cuda --json`
+}
+
+func (c *blendLoadCmd) Run(w *cli.World) error {
+	cfg := config.Config{Device: c.Device}
+	dev, err := app.OpenDevice(&cfg, slog.New(slog.DiscardHandler))
+	if err != nil {
+		return err
+	}
+	r, err := blend.MeasureLoad(w.Ctx, blend.LoadOptions{
+		Device: dev, Shape: c.Shape, Each: c.Prompts, Budget: c.Budget, Share: c.Share, Seconds: c.Seconds, Rounds: c.Rounds, Layers: c.Layers, Seed: c.Seed,
+	})
+	if err != nil {
+		return err
+	}
+	if c.JSON {
+		return r.JSON(w.Stdout)
+	}
+	return r.Text(w.Stdout)
+}
+
+type blendDiskCmd struct {
+	Shape   string  `default:"qwen3-0.6b" enum:"tiny,qwen3-0.6b,qwen3-8b" help:"Shape of random weights: ${enum}; default ${default}."`
+	Device  string  `default:"cpu" enum:"cpu,cuda" help:"${enum}; default ${default}."`
+	Dir     string  `type:"path" help:"Folder on the disk to measure; default that of temporary files." placeholder:"DIR"`
+	Rate    string  `want:"a size such as 1GiB" help:"Read no faster than so much per second, such as 1GiB, whatever is in the system's cache; default as the disk does, with nothing there." placeholder:"SIZE"`
+	Only    int     `default:"0" enum:"0,1,2,3" help:"Of the three prompts, the first, second or third alone; default all." placeholder:"N"`
+	Budget  float64 `default:"0.3" want:"above 0 and at most 1" help:"Share that is computed again; default ${default}."`
+	Repeats int     `want:"at least 1" help:"Runs of each way, in turns; default 7." placeholder:"N"`
+	Layers  int     `want:"at least 1" help:"Layers that compute all tokens; default as served, 1: as RcLLM." placeholder:"N"`
+	Seed    uint64  `default:"1" help:"Of weights and tokens; default ${default}."`
+	JSON    bool    `name:"json" help:"Print JSON."`
+}
+
+func (blendDiskCmd) Help() string {
+	return `Prompts as of "bench blend speed", one at a time through the server's queue, whose items' blocks are on disk. They are read before the
+prompt takes its place there (ahead), or beside the layers that compute all its tokens and need none of them (beside), as served. Scores of
+all are compared, and are the same.
+
+Examples:
+
+    grebe-bench blend disk
+    grebe-bench blend disk --shape tiny --rate 1GiB --json`
+}
+
+func (c *blendDiskCmd) Run(w *cli.World) error {
+	rate := 0.0
+	if c.Rate != "" {
+		size, err := config.ParseSize(c.Rate)
+		if err != nil {
+			return err
+		}
+		rate = float64(size.Bytes)
+	}
+	tmp, err := os.MkdirTemp(c.Dir, "grebe-blend-")
+	if err != nil {
+		return err
+	}
+	defer os.RemoveAll(tmp)
+	dev, err := app.OpenDevice(&config.Config{Device: c.Device}, slog.New(slog.DiscardHandler))
+	if err != nil {
+		return err
+	}
+	r, err := blend.MeasureDisk(w.Ctx, blend.DiskOptions{
+		Device: dev, Dir: tmp, Shape: c.Shape, Only: c.Only, Budget: c.Budget, Repeats: c.Repeats, Rate: rate, Layers: c.Layers, Seed: c.Seed,
+	})
+	if err != nil {
+		return err
+	}
+	if c.JSON {
+		return r.JSON(w.Stdout)
+	}
+	return r.Text(w.Stdout)
+}
+
+type blendQualityCmd struct {
+	Config       string    `short:"c" type:"path" help:"Configuration with the model to measure; default the demo's." placeholder:"FILE"`
+	Model        string    `help:"Name of the model; default the first that scores by identifier." placeholder:"NAME"`
+	Users        int       `want:"at least 1" help:"Users; default 200 of the shop, all of a file." placeholder:"N"`
+	ItemsFile    string    `name:"items-file" type:"path" help:"Items (NDJSON); default the configuration's." placeholder:"FILE"`
+	UsersFile    string    `name:"users-file" type:"path" help:"Users (NDJSON) whose last item is held out; default the shop's test customers." placeholder:"FILE"`
+	RequestsFile string    `name:"requests-file" type:"path" help:"Questions (NDJSON) about these users, with their candidates." placeholder:"FILE"`
+	Budgets      []float64 `want:"at least 0 and at most 1" help:"Shares that are computed again; default 0.05,0.1,0.15,0.2,0.3,0.5,0.7,1." placeholder:"SHARE,..."`
+	Rules        []string  `want:"one of learned, attention, rcllm, cacheblend, epic, both" help:"learned (with --learn), attention, rcllm, cacheblend, epic, both (attention and deviation); default all but the last." placeholder:"RULE,..."`
+	NoOrders     bool      `name:"no-orders" help:"Leave out prompts with the user and with the items first."`
+	Window       int       `want:"at least 0" help:"Last tokens that are always computed; default ${default}." default:"0" placeholder:"N"`
+	Multiple     int       `want:"at least 1" help:"Round the number of rows to a multiple, as a GPU does to 128; default the device's." placeholder:"N"`
+	PoolFile     string    `name:"pool-file" type:"path" help:"Users (NDJSON) to make prototypes of, instead of the shop's." placeholder:"FILE"`
+	PoolUsers    int       `name:"pool-users" want:"at least 1" help:"Make prototypes of so many of the shop's training customers, which stand in for histories too." placeholder:"N"`
+	Learn        int       `want:"at least 1" help:"Learn from prompts of so many of them which tokens of items to compute again: the rule learned, Grebe's where grebe index --importance was run." placeholder:"N"`
+	Memory       string    `default:"64MiB" want:"a size such as 64MiB" help:"KV of the prototypes, at most; default ${default}." placeholder:"SIZE"`
+	DriftLimit   float32   `name:"drift-limit" want:"above 0 and at most 1" help:"Tokens whose prototypes are farther away, 0 to 1, are computed; default as served, 1: none is." placeholder:"X"`
+	Device       string    `default:"auto" enum:"auto,cpu,cuda" help:"${enum}; default ${default}."`
+	DType        string    `name:"dtype" default:"auto" want:"one of auto, f32, bf16" help:"auto, f32 or bf16; default ${default}." placeholder:"FORMAT"`
+	Parallel     int       `default:"1" want:"at least 1 and at most 1024" help:"Users at a time, each with a share of the processors; default ${default}." placeholder:"N"`
+	Seed         uint64    `default:"1" help:"Of the shop and of intervals; default ${default}."`
+	JSON         bool      `name:"json" help:"Print JSON."`
+	cli.LogFlags
+}
+
+func (blendQualityCmd) Help() string {
+	return `Asks the same questions with ordinary prompts, computed in full and with items' blocks standing in: with no repair, and
+with a share of the tokens computed again that is chosen by the attention they receive in the second layer (Grebe's rule) or
+in the first (RcLLM's), by CacheBlend's rule or by EPIC's; with --learn, by what was learned of tokens. Says NDCG@10 and hit rates beside full computation's.
+
+Examples:
+
+    grebe-bench blend quality --users 100
+    grebe-bench blend quality --users 100 --pool-users 1000 --learn 32
+    grebe-bench blend quality -c grebe.yaml --users-file users.ndjson --budgets 0.1,0.3`
+}
+
+func (c *blendQualityCmd) Run(w *cli.World) error {
+	if c.LogLevel == "info" {
+		c.LogLevel = "error" // the progress bar and the result are what a reader waits for
+	}
+	tmp, err := os.MkdirTemp("", "grebe-blend-")
+	if err != nil {
+		return err
+	}
+	defer os.RemoveAll(tmp)
+	if c.Config == "" {
+		dir := demo.Dir()
+		if err := demo.Ensure(dir); err != nil {
+			return err
+		}
+		c.Config = filepath.Join(dir, demo.ConfigFile)
+	}
+	q, err := c.measure(w, tmp)
+	if err != nil {
+		return err
+	}
+	if c.JSON {
+		return q.JSON(w.Stdout)
+	}
+	return q.Text(w.Stdout)
+}
+
+func (c *blendQualityCmd) measure(w *cli.World, tmp string) (*blend.Quality, error) {
+	switch learned := slices.Contains(c.Rules, "learned"); {
+	case c.Learn > 0 && c.PoolUsers == 0:
+		return nil, cli.Usagef("--learn: from whom? Give --pool-users")
+	case learned && c.Learn == 0:
+		return nil, cli.Usagef("--rules learned: from how many prompts? Give --learn")
+	case len(c.Rules) == 0 && c.Learn > 0:
+		c.Rules = append([]string{"learned"}, blend.Rules...)
+	}
+	e := &measure.Models{Config: c.Config, Users: c.Users, ItemsFile: c.ItemsFile, UsersFile: c.UsersFile, RequestsFile: c.RequestsFile, Seed: c.Seed}
+	data, _, err := e.Data(tmp)
+	if err != nil {
+		return nil, err
+	}
+	cfg, err := config.Load(config.Source{File: c.Config})
+	if err != nil {
+		return nil, err
+	}
+	if c.Device != "auto" {
+		cfg.Device = c.Device
+	}
+	mc, err := c.model(&cfg.Config)
+	if err != nil {
+		return nil, err
+	}
+	copies, builder, err := c.open(w, &cfg.Config, mc)
+	if err != nil {
+		return nil, err
+	}
+	var other others
+	if c.PoolUsers > 0 {
+		if other, err = c.others(w, tmp, mc.Name); err != nil {
+			return nil, errors.Join(err, closeCopies(copies))
+		}
+		defer other.close()
+	}
+	bar := cli.NewRequestBar(w)
+	defer bar.End()
+	return blend.MeasureQuality(w.Ctx, blend.QualityOptions{
+		History: other.history, Importance: other.importance, Device: copies[0].Device, Model: copies[0].Model, More: copies[1:], Prompt: builder, Data: data,
+		Budgets: c.Budgets, Rules: c.Rules, NoOrders: c.NoOrders, Window: c.Window, Multiple: c.Multiple, Seed: c.Seed, Progress: bar.Update,
+	})
+}
+
+// open opens the model as often as users are asked about at a time.
+func (c *blendQualityCmd) open(w *cli.World, cfg *config.Config, mc *config.Model) ([]blend.Copy, *prompt.Builder, error) {
+	if c.Parallel > 1 && cfg.Threads == 0 {
+		cfg.Threads = max(1, runtime.GOMAXPROCS(0)/c.Parallel)
+	}
+	var copies []blend.Copy
+	var builder *prompt.Builder
+	for range max(1, c.Parallel) {
+		dev, err := app.OpenDevice(cfg, c.Logger(w.Stderr))
+		if err != nil {
+			return nil, nil, errors.Join(err, closeCopies(copies))
+		}
+		m, b, err := openPrompts(dev, mc, c.DType)
+		if err != nil {
+			return nil, nil, errors.Join(err, dev.Close(), closeCopies(copies))
+		}
+		copies, builder = append(copies, blend.Copy{Device: dev, Model: m}), b
+	}
+	return copies, builder, nil
+}
+
+func closeCopies(copies []blend.Copy) error {
+	var errs []error
+	for _, c := range copies {
+		errs = append(errs, c.Model.Close(), c.Device.Close())
+	}
+	return errors.Join(errs...)
+}
+
+// others is what is known from other users than those who are asked about.
+type others struct {
+	history    blend.History
+	importance *rule.Importance // nil: none was asked for
+	close      func()
+}
+
+// others makes prototypes, and learns what matters.
+func (c *blendQualityCmd) others(w *cli.World, tmp, name string) (out others, err error) {
+	size, err := config.ParseSize(c.Memory)
+	if err != nil {
+		return out, err
+	}
+	made := &prototypesCmd{Config: c.Config, Model: name, PoolUsers: c.PoolUsers, Users: 1, Seed: c.Seed, UsersFile: c.PoolFile}
+	cfg, err := made.configure(w, tmp, size.Bytes)
+	if err != nil {
+		return out, err
+	}
+	if c.Device != "auto" {
+		cfg.Device = c.Device
+	}
+	cfg.Models[0].DType = c.DType // prototypes stand in for what the model computes
+	s, err := app.Load(w.Ctx, cfg, options(c.Logger(w.Stderr)))
+	if err != nil {
+		return out, err
+	}
+	users, _, _, err := made.users()
+	if err != nil {
+		return out, errors.Join(err, s.Close())
+	}
+	p, err := c.pool(w, users, s, cfg, filepath.Join(tmp, "pool.proto"), size.Bytes)
+	if err == nil && c.Learn > 0 {
+		m, f := &s.Models()[0], index.Importance{Prompts: c.Learn, Candidates: 100}
+		out.importance, err = f.Measure(w, s.Catalog(), m, cfg.Models[0].Blend.Layers, index.UsersOf(s.Catalog(), c.Learn, m, users))
+		if err != nil {
+			err = errors.Join(err, p.Close())
+		}
+	}
+	if err != nil {
+		return out, errors.Join(err, s.Close())
+	}
+	out.history = func(tokens []int32, start int) ([]engine.Part, func()) {
+		m := &reuse.Matches{}
+		p.Find(m, tokens, 0, start, cmp.Or(c.DriftLimit, rule.DriftLimit))
+		parts := m.Append(nil, 0)
+		m.Fetch(parts)
+		return parts, m.Release
+	}
+	out.close = func() { _ = errors.Join(p.Close(), s.Close()) }
+	return out, nil
+}
+
+func (c *blendQualityCmd) pool(w *cli.World, users []*grebev1.User, s *app.App, cfg *config.Config, file string, bytes int64) (*reuse.Prototypes, error) {
+	m := &s.Models()[0]
+	from, closer, err := index.PoolOf(s.Catalog(), m, cfg.Models[0].Path, users)
+	if err != nil {
+		return nil, err
+	}
+	defer closer.Close()
+	bar := index.NewBar(w.Stderr, w.Terminal)
+	defer bar.End()
+	from.Bytes, from.Progress, from.Config = bytes, bar.Prototypes, proto.Config{Seed: c.Seed}
+	if _, err := m.Cache.BuildPrototypes(w.Ctx, m.Runner.Do, file, from); err != nil {
+		return nil, err
+	}
+	return m.Cache.OpenPrototypes(file)
+}
+
+// model returns the one to measure.
+func (c *blendQualityCmd) model(cfg *config.Config) (*config.Model, error) {
+	for i := range cfg.Models {
+		if mc := &cfg.Models[i]; mc.Name == c.Model || c.Model == "" && mc.Scoring.Kind == "identifier" {
+			return mc, nil
+		}
+	}
+	return nil, fmt.Errorf("%s has no model %q that scores by identifier", c.Config, c.Model)
+}
+
+// openPrompts opens a model with its prompts.
+func openPrompts(dev compute.Device, mc *config.Model, dtype string) (model.Model, *prompt.Builder, error) {
+	m, err := model.Open(mc.Path, dev, model.Options{DType: dtype})
+	if err != nil {
+		return nil, nil, err
+	}
+	b, err := app.BuilderOf(mc)
+	if err != nil {
+		return nil, nil, errors.Join(err, m.Close())
+	}
+	return m, b, nil
+}

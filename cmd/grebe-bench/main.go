@@ -1,0 +1,79 @@
+// Command grebe-bench measures Grebe, and trains what it carries.
+package main
+
+import (
+	"log/slog"
+	"os"
+	"os/exec"
+	"path/filepath"
+
+	"grebe/app"
+	"grebe/internal/cli"
+)
+
+// commands is the command line.
+type commands struct {
+	Gemm       gemmCmd       `cmd:"" help:"Matrix products of Qwen2's shapes beside oneDNN and OpenBLAS."`
+	GPU        gpuCmd        `cmd:"" name:"gpu" help:"Prompts and rankings of Qwen2-1.5B's shape on a GPU, beside PyTorch."`
+	Prefill    prefillCmd    `cmd:"" help:"Reading prompts with a Qwen2-0.5B-shaped model, and rankings by stage."`
+	HSTU       hstuCmd       `cmd:"" name:"hstu" help:"A model of events: long histories, returning users, retrieval."`
+	Rank       rankCmd       `cmd:"" help:"Rankings by each policy for what is reused, on workloads shaped as BAT's."`
+	Assemble   assembleCmd   `cmd:"" help:"What it costs to rank with items gathered from the cache; decisions; memory."`
+	Beam       beamCmd       `cmd:"" help:"Generating items: attention of beams, selection, recommendations; catalogs with real codes."`
+	Catalog    catalogCmd    `cmd:"" help:"What versions of a large catalog cost: build, change, store, map, go back."`
+	Cache      cacheCmd      `cmd:"" help:"Eviction policies on real and generated traces, beside the offline optimum."`
+	Allocator  allocatorCmd  `cmd:"" help:"Dividing memory between embeddings and KV, by every controller, beside the optimum."`
+	Embed      embedCmd      `cmd:"" help:"Sums of embedding rows from Redis through a cache, by policy of eviction."`
+	KV8        kv8Cmd        `cmd:"" name:"kv8" help:"What KV in FP8 does to rankings: scores, orders, quality, memory, time."`
+	Blend      blendCmd      `cmd:"" help:"Prompts of which KV from anywhere stands in for some tokens: quality, speed."`
+	Prototypes prototypesCmd `cmd:"" help:"Prototypes of history tokens: error of their keys and values, coverage, lookups."`
+	Tiers      tiersCmd      `cmd:"" help:"Check that logits are the same from KV on the device, in host memory and on disk."`
+	Overload   overloadCmd   `cmd:"" help:"More requests than a server can answer, and slow connections of every kind."`
+	Import     importCmd     `cmd:"" help:"Rankings and events beside an import that changes all items, with several models."`
+	KV         kvCmd         `cmd:"" name:"kv" help:"Lookups of cached KV in a full store, beside users that are published."`
+	Replay     replayCmd     `cmd:"" help:"Record the decisions of a server, and take them again with this binary's code."`
+	Decisions  decisionsCmd  `cmd:"" help:"CPU time of requests, hits and evictions when nothing is computed, beside another binary."`
+	Beauty     beautyCmd     `cmd:"" help:"Whether both prompt orders rank Amazon Beauty alike."`
+	Train      trainCmd      `cmd:"" help:"Train what the binaries carry."`
+}
+
+const description = `grebe-bench measures Grebe on this machine, beside others where they can be found, and trains what it carries.
+
+Examples:
+
+    grebe-bench gemm
+    grebe-bench prefill --json`
+
+func main() { cli.Main("grebe-bench", description, &commands{}) }
+
+// options are those of an App that logs to log.
+func options(log *slog.Logger) app.Options { return app.Options{Log: log, Version: "grebe-bench"} }
+
+// programFlag names the server that is measured.
+type programFlag struct {
+	Grebe string `type:"path" help:"The grebe to measure; default the one beside this program, or else on the PATH." placeholder:"FILE"`
+}
+
+// program finds it.
+func (f *programFlag) program() (string, error) {
+	if f.Grebe != "" {
+		return f.Grebe, nil
+	}
+	self, err := os.Executable()
+	if err != nil {
+		return "", err
+	}
+	if beside := filepath.Join(filepath.Dir(self), "grebe"); executable(beside) {
+		return beside, nil
+	}
+	found, err := exec.LookPath("grebe")
+	if err != nil {
+		return "", cli.Usagef("there is no grebe beside %s nor on the PATH: name one with --grebe FILE", self)
+	}
+	return found, nil
+}
+
+func executable(name string) bool {
+	info, err := os.Stat(name)
+	return err == nil && info.Mode().IsRegular() && info.Mode()&0o111 != 0
+}

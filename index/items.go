@@ -1,0 +1,116 @@
+// Package index computes ahead of requests what the server then finds: keys and values of items, prototypes of histories, and
+// which tokens of items blended prompts have to compute again.
+package index
+
+import (
+	"fmt"
+	"io"
+	"strings"
+	"time"
+
+	"grebe/catalog"
+	"grebe/internal/cli"
+	"grebe/kv/disk"
+	"grebe/server"
+)
+
+// Items computes the items of one model, with a progress bar.
+func Items(w *cli.World, c *catalog.Catalog, m *server.Model) error {
+	var items [][]int32
+	skipped := 0
+	for _, it := range c.Items() {
+		tokens, err := m.Prompt.ItemTokens(it)
+		if err != nil || len(tokens) == 0 {
+			skipped++
+			continue
+		}
+		items = append(items, tokens)
+	}
+	bar := newItemBar(w.Stderr, w.Terminal, len(items))
+	var before, after disk.Stats
+	if m.Disk != nil {
+		before = m.Disk.Stats()
+	}
+	computed, tooLong, err := m.Cache.Precompute(w.Ctx, m.Runner.Do, items, bar.add)
+	bar.end()
+	fmt.Fprintf(w.Stdout, "%s: %d of %d items computed, %d were there already", m.Name, computed, len(items), bar.items-computed-tooLong)
+	if skipped > 0 {
+		fmt.Fprintf(w.Stdout, ", %d have no tokens", skipped)
+	}
+	if tooLong > 0 {
+		fmt.Fprintf(w.Stdout, ", %d are too long for the model", tooLong)
+	}
+	if m.Disk != nil {
+		after = m.Disk.Stats()
+	}
+	if n := after.Evictions - before.Evictions; n > 0 {
+		fmt.Fprintf(w.Stdout, "; %d entries had to make room for others: give cache.disk more", n)
+	}
+	fmt.Fprintln(w.Stdout)
+	if err != nil {
+		return fmt.Errorf("%w; run the same command again to go on", err)
+	}
+	return unwritten(&before, &after)
+}
+
+// unwritten is an error when writes to disk failed meanwhile: what was computed is not kept then.
+func unwritten(before, after *disk.Stats) error {
+	if n := after.WriteErrors - before.WriteErrors; n > 0 {
+		return fmt.Errorf("%d writes to disk failed, so that not all that was computed is kept: look whether the disk is full, then run the same command again", n)
+	}
+	return nil
+}
+
+// itemBar shows how far a long job is: a bar on a terminal, a line now and then elsewhere.
+type itemBar struct {
+	out           io.Writer
+	terminal      bool
+	total         int
+	items, tokens int
+	start, shown  time.Time
+}
+
+func newItemBar(out io.Writer, terminal bool, total int) *itemBar {
+	now := time.Now()
+	return &itemBar{out: out, terminal: terminal, total: total, start: now, shown: now}
+}
+
+func (p *itemBar) add(items, tokens int) {
+	p.items += items
+	p.tokens += tokens
+	every := 10 * time.Second
+	if p.terminal {
+		every = 200 * time.Millisecond
+	}
+	if time.Since(p.shown) < every {
+		return
+	}
+	p.show()
+}
+
+func (p *itemBar) show() {
+	p.shown = time.Now()
+	seconds := time.Since(p.start).Seconds()
+	rate := float64(p.items) / seconds
+	left := "?"
+	if rate > 0 {
+		left = time.Duration(float64(p.total-p.items) / rate * float64(time.Second)).Round(time.Second).String()
+	}
+	line := fmt.Sprintf("%d of %d items, %.0f items/s, %.0f tokens/s, %s left", p.items, p.total, rate, float64(p.tokens)/seconds, left)
+	if !p.terminal {
+		fmt.Fprintln(p.out, line)
+		return
+	}
+	const width = 30
+	full := width * p.items / max(1, p.total)
+	fmt.Fprintf(p.out, "\r[%-*s] %s\x1b[K", width, strings.Repeat("#", full), line)
+}
+
+func (p *itemBar) end() {
+	if p.total > 0 {
+		p.show()
+	}
+	if p.terminal {
+		fmt.Fprintln(p.out)
+	}
+}

@@ -1,0 +1,81 @@
+package ingest
+
+import (
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"grebe/internal/cli"
+	"grebe/internal/human"
+
+	"golang.org/x/term"
+)
+
+// progressBar shows how far an import is: a bar on a terminal, else a line every few seconds.
+type progressBar struct {
+	out      io.Writer
+	terminal bool
+	name     string
+	total    int64 // bytes
+	from     int64 // bytes that were done before
+	start    time.Time
+	drawn    time.Time
+	first    int64 // lines that were done before
+	state    *importState
+	shown    bool // a bar is on the screen
+}
+
+func newProgressBar(w *cli.World, src *source, s *importState) *progressBar {
+	f, ok := w.Stderr.(*os.File)
+	now := time.Now()
+	return &progressBar{out: w.Stderr, terminal: ok && term.IsTerminal(int(f.Fd())), name: filepath.Base(src.path),
+		total: max(src.size, 1), from: s.Offset, first: s.Line, state: s, start: now, drawn: now}
+}
+
+func (b *progressBar) update() {
+	s := b.state
+	every := 5 * time.Second
+	if b.terminal {
+		every = 100 * time.Millisecond
+	}
+	if time.Since(b.drawn) < every {
+		return
+	}
+	b.drawn = time.Now()
+	share := float64(s.Offset) / float64(b.total)
+	left := "?"
+	if done := s.Offset - b.from; done > 0 {
+		left = (time.Duration(float64(time.Since(b.start))*float64(b.total-s.Offset)/float64(done)) + time.Second).Truncate(time.Second).String()
+	}
+	text := fmt.Sprintf("%3.0f %%  %s of %s  %s  %s left", 100*share, human.Bytes(s.Offset), human.Bytes(b.total), b.rate(), left)
+	if !b.terminal {
+		fmt.Fprintf(b.out, "%s: %s\n", b.name, text)
+		return
+	}
+	const width = 24
+	full := min(width, int(share*width))
+	fmt.Fprintf(b.out, "\r\x1b[K%s [%s%s] %s", b.name, strings.Repeat("#", full), strings.Repeat(".", width-full), text)
+	b.shown = true
+}
+
+// rate is the lines per second of this run.
+func (b *progressBar) rate() string {
+	return fmt.Sprintf("%.0f lines/s", float64(b.state.Line-b.first)/max(time.Since(b.start).Seconds(), 1e-3))
+}
+
+// above prints a line and leaves the bar below it.
+func (b *progressBar) above(text string) {
+	b.done()
+	fmt.Fprintln(b.out, text)
+}
+
+// done takes the bar off the screen.
+func (b *progressBar) done() {
+	if b.shown {
+		fmt.Fprint(b.out, "\r\x1b[K")
+		b.shown = false
+	}
+}

@@ -1,0 +1,302 @@
+package ingest
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"math"
+	"net/http"
+	"net/url"
+	"strings"
+	"time"
+
+	"grebe/catalog"
+	"grebe/internal/cli"
+	"grebe/internal/config"
+	"grebe/internal/datadir"
+	"grebe/server/generate"
+)
+
+// counts are what became of lines.
+type counts struct {
+	Created   int64 `json:"created"`
+	Replaced  int64 `json:"replaced"`
+	Deleted   int64 `json:"deleted"`
+	Unchanged int64 `json:"unchanged"`
+	Failed    int64 `json:"failed"`
+}
+
+// sink is what lines are imported into.
+type sink interface {
+	name() string
+	// identity returns the id of the catalog behind it.
+	identity(ctx context.Context) (string, error)
+	// forecast says what files of items would do to the models.
+	forecast(ctx context.Context, files []*source) ([]generate.Impact, error)
+	// begin begins an import, or goes on with it. All of it becomes one version at its end.
+	begin(id string, again bool) error
+	importID() string
+	end(ctx context.Context) error
+	// apply makes the changes of the lines without an error and returns when they are durable, with
+	// what is wrong with each line, if anything.
+	apply(ctx context.Context, kind string, lines []line, n *counts) ([]error, error)
+	close() error
+}
+
+// localSink is a catalog that this process has to itself.
+type localSink struct {
+	c      *catalog.Catalog
+	dir    string
+	config string // of the models; "": they are not known
+	codes  func(*config.Config, *catalog.Catalog) ([]generate.Codes, error)
+	w      *cli.World
+	id     string
+}
+
+func (s *localSink) name() string { return s.dir }
+
+func (s *localSink) close() error { return s.c.Close() }
+
+func (s *localSink) identity(context.Context) (string, error) { return s.c.Stats().ID, nil }
+
+func (s *localSink) importID() string { return s.id }
+
+// forecast goes over the files once more than the import does.
+func (s *localSink) forecast(ctx context.Context, files []*source) ([]generate.Impact, error) {
+	if s.config == "" {
+		return nil, nil
+	}
+	cfg, err := config.Load(config.Source{File: s.config, Env: s.w.Env})
+	if err != nil {
+		return nil, err
+	}
+	models, err := s.codes(&cfg.Config, s.c)
+	if err != nil || len(models) == 0 {
+		return nil, err
+	}
+	f := generate.NewForecast(s.c.Item, models...)
+	for _, src := range files {
+		err := src.each(ctx, func(l *line) {
+			switch {
+			case l.err != nil:
+			case l.op.PutItem != nil:
+				f.Put(l.op.PutItem.Id, l.op.PutItem.Codes)
+			default:
+				f.Delete(l.op.DeleteItem)
+			}
+		})
+		if err != nil {
+			return nil, err
+		}
+	}
+	return f.Impacts(), nil
+}
+
+// begin makes what was changed before a version of its own.
+func (s *localSink) begin(id string, again bool) error {
+	s.id = id
+	if again {
+		return nil
+	}
+	return s.record()
+}
+
+func (s *localSink) end(context.Context) error { return s.record() }
+
+// record makes the catalog as it is a version, unless it is one.
+func (s *localSink) record() error {
+	return generate.Record(s.c, generate.KeeperOptions{Dir: datadir.Versions(s.dir), Keep: math.MaxInt}) // the server drops what are too many
+}
+
+func (s *localSink) apply(_ context.Context, _ string, lines []line, n *counts) ([]error, error) {
+	ops := make([]catalog.Op, 0, len(lines))
+	at := make([]int, 0, len(lines))
+	for i := range lines {
+		if lines[i].err == nil {
+			ops, at = append(ops, lines[i].op), append(at, i)
+		}
+	}
+	problems := make([]error, len(lines))
+	for i, r := range s.c.Apply(ops) {
+		switch {
+		case errors.Is(r.Err, catalog.ErrFailed):
+			return nil, r.Err
+		case r.Err != nil:
+			problems[at[i]] = r.Err
+		case !r.Changed:
+			n.Unchanged++
+		case ops[i].PutItem == nil && ops[i].PutUser == nil:
+			n.Deleted++
+		case r.Created:
+			n.Created++
+		default:
+			n.Replaced++
+		}
+	}
+	return problems, nil
+}
+
+// serverSink is a running server.
+type serverSink struct {
+	base   string
+	client *http.Client
+	id     string // of the import
+}
+
+func newServerSink(w *cli.World, server string, access *cli.AccessFlags) (*serverSink, error) {
+	u, err := url.Parse(server)
+	if err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https" {
+		return nil, cli.Usagef("--server %q: want an address such as http://127.0.0.1:8080", server)
+	}
+	client, err := access.Client(w, 5*time.Minute)
+	if err != nil {
+		return nil, err
+	}
+	return &serverSink{base: strings.TrimRight(server, "/"), client: client}, nil
+}
+
+func (s *serverSink) name() string { return s.base }
+
+func (s *serverSink) close() error {
+	s.client.CloseIdleConnections()
+	return nil
+}
+
+func (s *serverSink) identity(ctx context.Context) (string, error) {
+	var a struct {
+		ID string `json:"id"`
+	}
+	if err := s.call(ctx, http.MethodGet, "/v1/catalog", nil, &a); err != nil {
+		return "", err
+	}
+	if a.ID == "" { // a server of another version
+		return s.base, nil
+	}
+	return a.ID, nil
+}
+
+func (s *serverSink) importID() string { return s.id }
+
+// forecast has the server go over the files.
+func (s *serverSink) forecast(ctx context.Context, files []*source) ([]generate.Impact, error) {
+	in, out := io.Pipe()
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		var err error
+		for _, src := range files {
+			if err = src.copy(out); err != nil {
+				break
+			}
+		}
+		out.CloseWithError(err) // nil: the end
+	}()
+	var a struct {
+		Models []generate.Impact `json:"models"`
+	}
+	err := s.call(ctx, http.MethodPost, "/v1/items:check", in, &a)
+	in.Close()
+	<-done
+	return a.Models, err
+}
+
+func (s *serverSink) begin(id string, _ bool) error {
+	s.id = id
+	return nil
+}
+
+func (s *serverSink) end(ctx context.Context) error {
+	return s.call(ctx, http.MethodPost, "/v1/items:batch?end&import="+url.QueryEscape(s.id), strings.NewReader(""), &batchAnswer{})
+}
+
+// batchAnswer is the response to a batch.
+type batchAnswer struct {
+	counts
+	Errors []struct {
+		Line    int    `json:"line"`
+		Message string `json:"message"`
+	} `json:"errors"`
+}
+
+// maxResponse bounds what is read of an answer.
+const maxResponse = 256 << 20
+
+// sendLines bounds the lines of a batch, below the errors that a response tells: then it tells all.
+const sendLines = 100
+
+func (s *serverSink) apply(ctx context.Context, kind string, lines []line, n *counts) ([]error, error) {
+	problems := make([]error, len(lines))
+	var at []int // index of each line sent
+	var body bytes.Buffer
+	flush := func() error {
+		if len(at) == 0 {
+			return nil
+		}
+		answer, err := s.post(ctx, kind, body.Bytes())
+		if err != nil {
+			return err
+		}
+		n.Created, n.Replaced = n.Created+answer.Created, n.Replaced+answer.Replaced
+		n.Deleted, n.Unchanged = n.Deleted+answer.Deleted, n.Unchanged+answer.Unchanged
+		for _, e := range answer.Errors {
+			if e.Line >= 1 && e.Line <= len(at) {
+				problems[at[e.Line-1]] = errors.New(e.Message)
+			}
+		}
+		at = at[:0]
+		body.Reset()
+		return nil
+	}
+	for i := range lines {
+		if lines[i].err != nil {
+			continue
+		}
+		body.Write(bytes.TrimSpace(lines[i].text))
+		body.WriteByte('\n')
+		if at = append(at, i); len(at) == sendLines {
+			if err := flush(); err != nil {
+				return nil, err
+			}
+		}
+	}
+	return problems, flush()
+}
+
+func (s *serverSink) post(ctx context.Context, kind string, body []byte) (*batchAnswer, error) {
+	path := "/v1/" + kind + ":batch"
+	if kind == kindItems {
+		path += "?import=" + url.QueryEscape(s.id)
+	}
+	var a batchAnswer
+	return &a, s.call(ctx, http.MethodPost, path, bytes.NewReader(body), &a)
+}
+
+// call sends a request and reads the answer into out.
+func (s *serverSink) call(ctx context.Context, method, path string, body io.Reader, out any) error {
+	req, err := http.NewRequestWithContext(ctx, method, s.base+path, body)
+	if err != nil {
+		return err
+	}
+	if body != nil {
+		req.Header.Set("Content-Type", "application/x-ndjson")
+	}
+	resp, err := s.client.Do(req)
+	if err != nil {
+		return fmt.Errorf("%w (does the server run?)", err)
+	}
+	defer resp.Body.Close()
+	text, err := io.ReadAll(io.LimitReader(resp.Body, maxResponse))
+	if err != nil {
+		return fmt.Errorf("read the answer of %s: %w", s.base, err)
+	}
+	if resp.StatusCode != http.StatusOK {
+		return fmt.Errorf("%s answered %s: %s", s.base, resp.Status, bytes.TrimSpace(text))
+	}
+	if err := json.Unmarshal(text, out); err != nil {
+		return fmt.Errorf("read the answer of %s: %w", s.base, err)
+	}
+	return nil
+}

@@ -1,0 +1,113 @@
+package ingest
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"hash"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"time"
+
+	"grebe/internal/durable"
+)
+
+// importState says how far the import of a file into a catalog is: everything before Offset is durable. It is
+// kept in a file named after both. It counts only while the file begins with what was imported of it. It may lag
+// behind: lines that are imported again change nothing.
+type importState struct {
+	Offset int64  `json:"offset"`
+	Line   int64  `json:"line"`   // lines before Offset
+	Digest string `json:"digest"` // SHA-256 of the bytes before Offset; "" in memory: to be computed
+	Import string `json:"import"` // the import that it is part of
+	counts
+	name  string
+	saved time.Time
+	at    int64     // Offset when saved
+	sum   hash.Hash // of the bytes before Offset when it was loaded
+}
+
+// loadImportState reads how far the import of a file into a catalog is. target is the catalog's id.
+func loadImportState(dir string, src *source, target string) (*importState, error) {
+	full, err := filepath.Abs(src.path)
+	if err != nil {
+		return nil, err
+	}
+	name := sha256.Sum256(fmt.Appendf(nil, "%s\x00%s\x00%s", full, src.kind, target))
+	s := &importState{name: filepath.Join(dir, hex.EncodeToString(name[:16])+".json"), saved: time.Now(), sum: sha256.New()}
+	data, err := os.ReadFile(s.name)
+	if errors.Is(err, fs.ErrNotExist) {
+		return s, nil
+	}
+	if err == nil { // the process before may have been killed before it did
+		err = durable.SyncDir(dir)
+	}
+	if err != nil {
+		return nil, err
+	}
+	// One that cannot be read, for instance after a power failure, begins anew.
+	if json.Unmarshal(data, s) != nil || s.Offset < 0 || s.Offset > src.size || s.Line < 0 {
+		s.begin()
+		return s, nil
+	}
+	if s.sum, err = prefixSum(src.path, s.Offset); err != nil {
+		return nil, err
+	}
+	if hex.EncodeToString(s.sum.Sum(nil)) != s.Digest { // the file is another one, or was changed before that place
+		s.begin()
+	}
+	s.at = s.Offset
+	return s, nil
+}
+
+// prefixSum hashes the first n bytes of a file.
+func prefixSum(path string, n int64) (hash.Hash, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	sum := sha256.New()
+	_, err = io.CopyN(sum, f, n)
+	return sum, err
+}
+
+// begin forgets what was done.
+func (s *importState) begin() { *s = importState{name: s.name, saved: s.saved, sum: sha256.New()} }
+
+// saveSometimes saves twice a second, or every few megabytes where that comes first.
+func (s *importState) saveSometimes(src *source) error {
+	if time.Since(s.saved) < 500*time.Millisecond && s.Offset-s.at < 4<<20 {
+		return nil
+	}
+	return s.save(src)
+}
+
+func (s *importState) save(src *source) error {
+	s.saved, s.at = time.Now(), s.Offset
+	if s.Digest == "" {
+		sum, err := prefixSum(src.path, s.Offset)
+		if err != nil {
+			return err
+		}
+		s.Digest = hex.EncodeToString(sum.Sum(nil))
+	}
+	data, err := json.Marshal(s)
+	if err != nil {
+		return err
+	}
+	if err := durable.MkdirAll(filepath.Dir(s.name)); err != nil {
+		return err
+	}
+	return durable.WriteFile(s.name, func(w io.Writer) error {
+		_, err := w.Write(data)
+		return err
+	})
+}
+
+// remove ends the import, durably: a state that came back would have the next import of the file skip its lines.
+func (s *importState) remove() error { return durable.Remove(s.name) }

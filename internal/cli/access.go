@@ -1,0 +1,95 @@
+package cli
+
+import (
+	"crypto/tls"
+	"crypto/x509"
+	"net/http"
+	"os"
+	"strings"
+	"time"
+)
+
+// AccessFlags are how a client command shows who it is. A key is never a flag: others on the machine
+// see command lines.
+type AccessFlags struct {
+	KeyFile string `type:"path" help:"File with the API key; else the variable GREBE_API_KEY is used." placeholder:"FILE"`
+	CA      string `name:"ca" type:"path" help:"PEM file of the authorities that signed the server's certificate." placeholder:"FILE"`
+	Cert    string `type:"path" help:"PEM file of the certificate to show, with its key in --cert-key." placeholder:"FILE"`
+	CertKey string `type:"path" help:"PEM file of that certificate's key." placeholder:"FILE"`
+}
+
+// Client returns an HTTP client that shows the key, if there is one.
+func (a *AccessFlags) Client(w *World, timeout time.Duration) (*http.Client, error) {
+	key, err := a.key(w)
+	if err != nil {
+		return nil, err
+	}
+	secure, err := a.secure()
+	if err != nil {
+		return nil, err
+	}
+	transport := http.DefaultTransport.(*http.Transport).Clone()
+	transport.TLSClientConfig = secure
+	stay := func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse } // another host must not see the key
+	return &http.Client{Timeout: timeout, Transport: &keyed{next: transport, key: key}, CheckRedirect: stay}, nil
+}
+
+func (a *AccessFlags) key(w *World) (string, error) {
+	if a.KeyFile != "" {
+		data, err := os.ReadFile(a.KeyFile)
+		if err != nil {
+			return "", Usagef("--key-file: %w", err)
+		}
+		return strings.TrimSpace(string(data)), nil
+	}
+	for _, kv := range w.Env {
+		if key, ok := strings.CutPrefix(kv, "GREBE_API_KEY="); ok {
+			return key, nil
+		}
+	}
+	return "", nil
+}
+
+// secure returns what to check of the server and to show of the client; nil for the system's ways.
+func (a *AccessFlags) secure() (*tls.Config, error) {
+	if a.CA == "" && a.Cert == "" && a.CertKey == "" {
+		return nil, nil
+	}
+	cfg := &tls.Config{MinVersion: tls.VersionTLS12}
+	if a.CA != "" {
+		data, err := os.ReadFile(a.CA)
+		if err != nil {
+			return nil, Usagef("--ca: %w", err)
+		}
+		cfg.RootCAs = x509.NewCertPool()
+		if !cfg.RootCAs.AppendCertsFromPEM(data) {
+			return nil, Usagef("--ca: %s has no certificate", a.CA)
+		}
+	}
+	if a.Cert != "" || a.CertKey != "" {
+		pair, err := tls.LoadX509KeyPair(a.Cert, a.CertKey)
+		if err != nil {
+			return nil, Usagef("--cert and --cert-key: %w", err)
+		}
+		cfg.Certificates = []tls.Certificate{pair}
+	}
+	return cfg, nil
+}
+
+// keyed shows a key with every request.
+type keyed struct {
+	next *http.Transport
+	key  string
+}
+
+// RoundTrip implements http.RoundTripper.
+func (k *keyed) RoundTrip(r *http.Request) (*http.Response, error) {
+	if k.key != "" {
+		r = r.Clone(r.Context())
+		r.Header.Set("Authorization", "Bearer "+k.key)
+	}
+	return k.next.RoundTrip(r)
+}
+
+// CloseIdleConnections is what http.Client looks for.
+func (k *keyed) CloseIdleConnections() { k.next.CloseIdleConnections() }

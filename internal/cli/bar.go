@@ -1,0 +1,52 @@
+package cli
+
+import (
+	"fmt"
+	"io"
+	"os"
+	"strings"
+	"time"
+
+	"golang.org/x/term"
+)
+
+// RequestBar shows how many requests were answered: a bar on a terminal, a line now and then elsewhere.
+type RequestBar struct {
+	out          io.Writer
+	terminal     bool
+	start, drawn time.Time
+}
+
+// NewRequestBar shows it on w's standard error.
+func NewRequestBar(w *World) *RequestBar {
+	f, ok := w.Stderr.(*os.File)
+	now := time.Now()
+	return &RequestBar{out: w.Stderr, terminal: ok && term.IsTerminal(int(f.Fd())), start: now, drawn: now}
+}
+
+// Update shows how many of the requests are answered.
+func (b *RequestBar) Update(done, total int) {
+	every := 10 * time.Second
+	if b.terminal {
+		every = 200 * time.Millisecond
+	}
+	if time.Since(b.drawn) < every || done < 3 {
+		return // too early to say how long it takes
+	}
+	b.drawn = time.Now()
+	left := time.Duration(float64(time.Since(b.start)) * float64(total-done) / float64(done)).Round(time.Second)
+	text := fmt.Sprintf("%d of %d requests, %s left", done, total, left)
+	if !b.terminal {
+		fmt.Fprintln(b.out, text)
+		return
+	}
+	const width = 30
+	fmt.Fprintf(b.out, "\r[%-*s] %s\x1b[K", width, strings.Repeat("#", width*done/max(total, 1)), text)
+}
+
+// End takes the bar off the screen.
+func (b *RequestBar) End() {
+	if b.terminal {
+		fmt.Fprint(b.out, "\r\x1b[K")
+	}
+}

@@ -1,0 +1,25 @@
+package cli
+
+import (
+	"io"
+	"log/slog"
+)
+
+// LogFlags say what is logged, and how.
+type LogFlags struct {
+	LogFormat string `default:"text" enum:"text,json" help:"Format of the log: ${enum}."`
+	LogLevel  string `default:"info" enum:"debug,info,warn,error" help:"Least severe level that is logged: ${enum}."`
+}
+
+// Logger logs to w.
+func (f *LogFlags) Logger(w io.Writer) *slog.Logger {
+	var level slog.Level
+	if err := level.UnmarshalText([]byte(f.LogLevel)); err != nil {
+		panic(err) // the parser allows only the levels that slog knows
+	}
+	opt := &slog.HandlerOptions{Level: level}
+	if f.LogFormat == "json" {
+		return slog.New(slog.NewJSONHandler(w, opt))
+	}
+	return slog.New(slog.NewTextHandler(w, opt))
+}
