@@ -12,6 +12,7 @@ var plainParts = float32Parts{productPlain, softmaxPlain, rescalePlain}
 // rowsOf views memory as n rows of lanes.
 func rowsOf(p unsafe.Pointer, n int) []laneRow { return unsafe.Slice((*laneRow)(p), n) }
 
+//go:norace
 func productPlain(c, a, b unsafe.Pointer, panels, depth, panelBytes, cols, add int) {
 	bs := rowsOf(b, depth)
 	n := cols * lanes / 2
@@ -33,6 +34,7 @@ func productPlain(c, a, b unsafe.Pointer, panels, depth, panelBytes, cols, add i
 	}
 }
 
+//go:norace
 func softmaxPlain(s unsafe.Pointer, st *state, keys, cols, first, masked int, scale float32) {
 	rows := rowsOf(s, keys)
 	st.changed = 0

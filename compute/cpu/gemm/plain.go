@@ -67,6 +67,7 @@ func (pt *part) floats(r int) []float32 {
 	return unsafe.Slice((*float32)(pt.a.at(pt.row+r, pt.step)), pt.steps*stepDepth)
 }
 
+//go:norace
 func plainPair(a0, a1 []float32, b []sumRow, s0, s1 *sumRow, add int) {
 	a1, b = a1[:len(a0)], b[:len(a0)]
 	for c := 0; c < panelCols; c += 4 {
