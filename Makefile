@@ -119,6 +119,11 @@ replay: build ## record what the binary OLD decides in seven thousand requests o
 	@test -n "$(OLD)" || { echo "name a binary to record with: make replay OLD=../before/bin/grebe"; exit 2; }
 	./bin/grebe-bench replay --record $(OLD) --dir $(or $(DIR),bin/replay) $(if $(KINDS),--kinds $(KINDS))
 
+.PHONY: upgrade
+upgrade: ## open a data_dir that the binary OLD wrote, stopped and killed: all is there, KV is reused, answers are the same
+	@test -n "$(OLD)" || { echo "name a binary to upgrade from: make upgrade OLD=../before/bin/grebe"; exit 2; }
+	CGO_ENABLED=0 GREBE_OLD=$(abspath $(OLD)) $(GO) test -count=1 -v -run Upgrade ./cmd/grebe
+
 N ?= 40
 
 .PHONY: mutate

@@ -12,6 +12,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -192,14 +193,41 @@ func sameAnswers(t *testing.T, config string, requests int) (fromDisk int) {
 type crashServer struct {
 	cmd  *exec.Cmd
 	url  string
+	log  crashLog
+	read chan struct{} // closed when the log has ended
 	dead sync.Once
+}
+
+// crashLog is what a server logs, while it runs too.
+type crashLog struct {
+	mu   sync.Mutex
+	text strings.Builder
+}
+
+func (l *crashLog) add(line string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.text.WriteString(line + "\n")
+}
+
+func (l *crashLog) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.text.String()
 }
 
 // startServer serves config on a free port.
 func startServer(t *testing.T, config string, args ...string) *crashServer {
 	t.Helper()
+	return startBinary(t, binary, config, args...)
+}
+
+// startBinary is startServer with a grebe of another version.
+func startBinary(t *testing.T, binary, config string, args ...string) *crashServer {
+	t.Helper()
 	args = append([]string{"serve", "-c", config, "--listen", "127.0.0.1:0", "--admin-listen=", "--grpc-listen=", "--log-format", "json"}, args...)
 	cmd := exec.Command(binary, args...)
+	cmd.Env = slices.DeleteFunc(os.Environ(), func(v string) bool { return strings.HasPrefix(v, "GREBE_") }) // for tests
 	pipe, err := cmd.StderrPipe()
 	if err != nil {
 		t.Fatal(err)
@@ -208,19 +236,24 @@ func startServer(t *testing.T, config string, args ...string) *crashServer {
 		t.Fatal(err)
 	}
 	defer patience(t, cmd)()
-	s := &crashServer{cmd: cmd}
-	var log bytes.Buffer
+	s := &crashServer{cmd: cmd, read: make(chan struct{})}
 	for lines := bufio.NewScanner(pipe); lines.Scan(); {
+		s.log.add(lines.Text())
 		var l struct{ Msg, HTTP string }
 		if json.Unmarshal(lines.Bytes(), &l) == nil && l.Msg == "serving" {
 			s.url = "http://" + l.HTTP
-			go func() { _, _ = io.Copy(io.Discard, pipe) }()
+			go func() {
+				defer close(s.read)
+				for lines.Scan() {
+					s.log.add(lines.Text())
+				}
+			}()
 			return s
 		}
-		log.WriteString(lines.Text() + "\n")
 	}
+	close(s.read)
 	s.kill()
-	t.Fatalf("the server does not become ready: %s", log.String())
+	t.Fatalf("the server does not become ready: %s", s.log.String())
 	return nil
 }
 
@@ -228,6 +261,7 @@ func startServer(t *testing.T, config string, args ...string) *crashServer {
 func (s *crashServer) kill() {
 	s.dead.Do(func() {
 		_ = s.cmd.Process.Kill()
+		<-s.read // Wait closes the pipe
 		_ = s.cmd.Wait()
 	})
 }
