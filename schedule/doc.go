@@ -16,6 +16,8 @@
 //   - PrefillModel: how many milliseconds will a batch take? Fit measures it, Tuner keeps it true.
 //   - Decide: the user or the items first? By the paper's rule, a baseline's, or predicted time.
 //   - Batcher: which waiting requests run now, which wait for company, which are hopeless?
+//   - Admission: is a request let in, or refused because it would be late? Does an idle engine try what was shed? A router
+//     that knows a Node predicts the same.
 //
 // Milliseconds are float64 where they are costs to compare, time.Duration where they are points or
 // spans on the caller's clock.

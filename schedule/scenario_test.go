@@ -18,7 +18,7 @@ import (
 //	step 5ms                           decide at 5 ms
 //	drain 5ms                          decide and run, batch after batch, until nothing waits
 //
-// Commands of other decisions are beside the type pricing.
+// Commands of other decisions are beside the types pricing and admitting.
 func TestScenarios(t *testing.T) {
 	scripttest.Files(t, "testdata/*.txt", (*scenario).run)
 }
@@ -30,6 +30,7 @@ type scenario struct {
 	now   time.Duration
 	out   strings.Builder
 	pricing
+	admitting
 }
 
 func (s *scenario) run(c *scripttest.Command, out *strings.Builder) {
@@ -74,7 +75,7 @@ func (s *scenario) run(c *scripttest.Command, out *strings.Builder) {
 			s.now = s.step()
 		}
 	default:
-		if !s.price(c) {
+		if !s.price(c) && !s.admit(c) {
 			c.Fatal("no such command")
 		}
 	}

@@ -9,11 +9,14 @@
 // Admit refuses a request before anything is done for it, where it is predicted to miss its deadline behind what is
 // under way. Predictions allow for their own errors as measured, and for the way of the answer to the client.
 //
-// A job for which blocks are being read from a disk takes its place when these are expected before its first layers, which need none of
-// them, are computed: so it waits for the disk or for these layers, whichever takes longer, and nobody who shares its batch waits for the disk. Where a disk is
-// slower than expected, a batch waits for it no longer than it would take to compute what is missing, and computes it then. Where a disk hangs, a job
-// takes its place without the rest as long as it can still meet its deadline so. Where a disk is known to take far longer than to compute what it has,
-// a job takes its place at once, and only what comes meanwhile is used.
+// A job for which blocks are being read from a disk takes its place when these are expected before its first layers, which
+// need none of them, are computed. So it waits for the disk or for these layers, whichever takes longer, and nobody who
+// shares its batch waits for the disk. If a disk is slower than expected, a batch waits for it no longer than it would take
+// to compute what is missing, and computes it then. If a disk hangs, a job takes its place without the rest while it can
+// still meet its deadline. If reading is known to take far longer than computing, a job takes its place at once, and only
+// what comes meanwhile is used.
+//
+// All of this is decided by package schedule. A Dispatcher calls it under its lock, with the time, and does what it says.
 //
 // Lock order: Dispatcher.mu is a leaf.
 package dispatch
@@ -82,22 +85,12 @@ type Dispatcher struct {
 	model   schedule.PrefillModel // the tuner's
 	waiting map[uint64]*call
 	next    uint64
-	queued  engine.Cost     // of all that waits
-	running float64         // predicted milliseconds of batches under way, over all engines
-	busy    int             // engines that run a batch
-	ends    []time.Duration // by engine: when its batch is predicted to end
-	ran     time.Duration   // when the last batch was taken
-	seen    int             // batches that were measured, up to settled
+	queued  engine.Cost // of all that waits
 	closed  bool
 
-	places   int     // requests that were admitted and have not left
-	promised float64 // milliseconds that they are expected to take, besides what waits and runs
-	usual    [kinds]usual
-	errors   schedule.Quantile // of what batches took, as a multiple of what was predicted
-	delays   schedule.Quantile // of when requests were answered, as a multiple of what was predicted when they came
-	wakeups  schedule.Quantile // milliseconds from the end of a batch until a caller goes on
-	wakes    []chan struct{}   // of each engine's goroutine: holds one when there may be something to do
-	recorded int               // places so far
+	admission *schedule.Admission
+	wakes     []chan struct{} // of each engine's goroutine: holds one when there may be something to do
+	recorded  int             // places so far
 }
 
 // call is a job on its way.
@@ -133,9 +126,7 @@ func New(engines []Engine, opt Options) (*Dispatcher, error) {
 	}
 	d := &Dispatcher{
 		engines: engines, ahead: opt.ReadAhead, start: time.Now(), batcher: b, tuner: tuner, lost: opt.Lost, alarm: opt.Panicked,
-		waiting: map[uint64]*call{}, model: tuner.Model(), ends: make([]time.Duration, len(engines)),
-		errors: schedule.NewQuantile(1+leastMargin, .95), wakeups: schedule.NewQuantile(.5, .95),
-		delays: schedule.NewQuantile(1+leastDelay, .98), rec: opt.Record,
+		waiting: map[uint64]*call{}, model: tuner.Model(), admission: schedule.NewAdmission(b, len(engines)), rec: opt.Record,
 	}
 	d.recordOpen(&cfg)
 	for range engines {
@@ -156,14 +147,6 @@ func mostRows(e Engine) int {
 	}
 	return e.MaxTokens()
 }
-
-// probeAfter is how long an engine that sheds everything stays idle before it computes a request all
-// the same. A prediction can be wrong, and only a measurement corrects it.
-const probeAfter = time.Second
-
-// settled is how many batches have to be measured before predictions are trusted on an idle engine: until then it tries what has time
-// left, since a machine that is slow when it starts is soon faster than predicted.
-const settled = 16
 
 // tunerMemory is how many batches the model of prefill times remembers.
 const tunerMemory = 256
@@ -320,7 +303,7 @@ func (d *Dispatcher) add(ctx context.Context, c *call) (uint64, error) {
 		d.recordAdd(&job, p)
 	}
 	if ok && p.d == d {
-		if err := p.enter(&job); err != nil {
+		if err := d.enter(p, &job); err != nil {
 			return 0, err
 		}
 	}
@@ -483,7 +466,7 @@ func (d *Dispatcher) take(b *batch, n int) (at time.Duration, open bool) {
 	if d.rec.On() {
 		d.recordStep(n, now, jobs, shed, at)
 	}
-	if len(jobs) == 0 && len(shed) > 0 && d.tries(&shed[0], now) {
+	if len(jobs) == 0 && len(shed) > 0 && d.admission.Tries(d.model.Predict(shed[0].Rows, shed[0].Keys, 1), now, shed[0].Deadline) {
 		jobs, shed = shed[:1], shed[1:]
 		if d.rec.On() {
 			d.rec.Did("tries", jobs[0].ID)
@@ -492,34 +475,19 @@ func (d *Dispatcher) take(b *batch, n int) (at time.Duration, open bool) {
 	for i := range shed {
 		d.answer(shed[i].ID, ErrShed)
 	}
-	if len(jobs) > 0 {
-		d.ran = now
-	}
 	for i := range jobs {
 		if c := d.leave(jobs[i].ID); c != nil {
 			b.add(c)
 		}
 	}
 	if len(b.calls) > 0 {
-		d.busy++
 		b.predicted = d.model.Predict(b.cost.Rows, b.cost.Keys, len(b.calls))
-		d.running += b.predicted
-		d.ends[n] = now + time.Duration(b.predicted*float64(time.Millisecond))
+		d.admission.Begin(n, b.predicted, now)
 	}
 	if len(b.calls) > 0 && d.batcher.Len() > 0 {
 		d.signal() // another engine may be free for what is left
 	}
 	return at, true
-}
-
-// tries reports whether an engine that would be idle computes a job that was shed: where the job may still end in time if nothing
-// goes wrong, where too little was measured to be sure, and every now and then. Called with the lock held.
-func (d *Dispatcher) tries(j *schedule.Job, now time.Duration) bool {
-	if d.busy > 0 || j.Deadline <= now {
-		return false
-	}
-	alone := time.Duration(d.model.Predict(j.Rows, j.Keys, 1) * float64(time.Millisecond))
-	return d.seen < settled || now-d.ran > probeAfter || now+alone <= j.Deadline
 }
 
 // answer ends a waiting job with an error. Called with the lock held.
@@ -546,11 +514,7 @@ func (d *Dispatcher) sleep(timer *time.Timer, at time.Duration, wake chan struct
 func (d *Dispatcher) free(b *batch, n int) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	d.running -= b.predicted
-	if d.busy--; d.busy == 0 {
-		d.running = 0 // and no rounding errors
-	}
-	d.ends[n] = 0
+	d.admission.Ended(n, b.predicted)
 }
 
 // observe teaches the model what a batch took: not what it waited for a disk, and nothing where more was computed than its jobs said.
@@ -565,8 +529,7 @@ func (d *Dispatcher) observe(b *batch, took time.Duration, n int) {
 	if b.late {
 		return
 	}
-	d.seen = min(d.seen+1, settled)
-	d.errors.Observe(s.Ms / max(b.predicted, 1e-6))
+	d.admission.Measured(s.Ms, b.predicted)
 	d.tuner.Observe(s)
 	d.model = d.tuner.Model()
 	d.batcher.SetModel(d.model)
@@ -596,7 +559,7 @@ func (d *Dispatcher) Backlog() (ms float64, requests int) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	m := d.tuner.Model()
-	ahead := d.running + m.Predict(d.queued.Rows, d.queued.Keys, len(d.waiting))
+	ahead := d.admission.Running() + m.Predict(d.queued.Rows, d.queued.Keys, len(d.waiting))
 	return ahead / float64(len(d.engines)), len(d.waiting)
 }
 

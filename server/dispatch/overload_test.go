@@ -113,8 +113,8 @@ func TestOverloadIsShedAtTheDoor(t *testing.T) {
 						o := offer(t, d, load, deadline, rounds)
 						goodput := float64(o.work) / 20e3
 						if answered := o.good + o.late; float64(o.late) > .01*float64(answered) || goodput < least {
-							t.Errorf("goodput %.2f of what the engine can do one by one, good %d, late %d (up to %v), refused %d: want at least %.2f and 1 %% late",
-								goodput, o.good, o.late, o.worst, o.shed, least)
+							t.Errorf("goodput %.2f of what the engine can do one by one, good %d, late %d (up to %v), refused %d: "+
+								"want at least %.2f and 1 %% late", goodput, o.good, o.late, o.worst, o.shed, least)
 						}
 						t.Logf("goodput %.2f of the engine's time; late %d, refused %d", goodput, o.late, o.shed)
 						for _, after := range o.after {
@@ -126,8 +126,8 @@ func TestOverloadIsShedAtTheDoor(t *testing.T) {
 						if err := request(t.Context(), d, time.Now().Add(deadline), 20, rounds); err != nil {
 							t.Errorf("2 s after the load: %v", err)
 						}
-						if d.places != 0 || d.promised != 0 || d.busy != 0 {
-							t.Errorf("%d places, %v ms and %d engines are left over", d.places, d.promised, d.busy)
+						if n := d.admission.Node(0); !n.Idle || n.Promised != 0 {
+							t.Errorf("something is left over: %+v", n)
 						}
 					})
 				})

@@ -37,3 +37,9 @@ func (d *Dispatcher) recordAdd(j *schedule.Job, p *Place) {
 	}
 	d.rec.In("add", j.ID, place, j.Rows, j.Keys, j.Arrival, j.Deadline)
 }
+
+// recordPrice writes what was predicted for a request. Called with the lock held.
+func (d *Dispatcher) recordPrice(p *schedule.Price, now, deadline time.Duration) {
+	d.rec.In("price", p.Own, deadline, now)
+	d.rec.Did("takes", p.Takes, max(0, p.Late))
+}
