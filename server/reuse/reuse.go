@@ -114,18 +114,11 @@ func New(b *prompt.Builder, opt Options) *Cache {
 	c.costs.Transfer[plan.Host] = schedule.Transfer{Token: mib * hostMsPerMiB}
 	c.costs.Transfer[plan.Disk] = schedule.Transfer{Entry: diskMsPerEntry, Token: mib * diskMsPerMiB}
 	c.visits.New = func() any { return &Visit{} }
-	c.home = tierOf(opt.Store.Top())
+	c.home = opt.Store.Top()
 	c.costs.Keep = c.home
 	c.owner = opt.Store.Owner(opt.Model)
 	c.opt.Shared.join(c)
 	return c
-}
-
-func tierOf(p plan.Tier) plan.Tier {
-	if p == plan.Device {
-		return plan.Device
-	}
-	return plan.Host
 }
 
 // dropped learns from an entry that left memory.
@@ -258,7 +251,7 @@ func (v *Visit) peekUser(in *schedule.Request) (own int) {
 		in.UserCached[plan.Disk] = min(e.Tokens, in.User) // if the tokens are still the same
 		return 0
 	}
-	in.UserCached[tierOf(at)] = int32(cached)
+	in.UserCached[at] = int32(cached)
 	return own
 }
 

@@ -607,9 +607,6 @@ func TestKVThatCannotBeMoved(t *testing.T) {
 func TestEvictionsAreLearntFrom(t *testing.T) {
 	m := newMachine(t, 7, nil, "", false)
 	key := m.UserKey("u", nil)
-	if tierOf(plan.Device) != plan.Device || tierOf(plan.Host) != plan.Host || tierOf(plan.Missing) != plan.Host {
-		t.Error("tiers of places")
-	}
 	m.returns.note(residency.Hash(key), 0, 0)
 	m.opt.Now = func() time.Duration { return 77 }
 	m.dropped(key, plan.Item)
