@@ -198,7 +198,7 @@ func newRandom(seed uint64) random { return random{rand.New(rand.NewPCG(seed, 1)
 
 // tensor draws normally distributed values.
 func (r random) tensor(dt compute.DType, rows, cols int, mean, deviation float64) compute.Tensor {
-	t := compute.Tensor{DType: dt, Rows: rows, Cols: cols}
+	t := compute.Tensor{DType: dt, Rows: rows, Cols: cols, Data: make([]byte, 0, rows*cols*dt.Size())}
 	for range rows * cols {
 		t.Data = appendValue(t.Data, dt, mean+deviation*r.NormFloat64())
 	}

@@ -82,7 +82,7 @@ func (r random) kv(s *compute.Shape, n int) []byte {
 	if s.KV == compute.FP8 {
 		return r.scaledKV(s, n)
 	}
-	var kv []byte
+	kv := make([]byte, 0, s.ChunkBytes(n, false))
 	for range s.ChunkBytes(n, false) / s.KV.Size() {
 		kv = appendValue(kv, s.KV, r.NormFloat64())
 	}

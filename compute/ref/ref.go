@@ -16,6 +16,7 @@ package ref
 import (
 	"errors"
 	"fmt"
+	"slices"
 
 	"grebe/compute"
 )
@@ -83,6 +84,7 @@ func (d *device) pack(dt compute.DType, parts []compute.Tensor) (*linear, error)
 		if t.Cols != l.in {
 			return nil, fmt.Errorf("part %d has %d columns, part 0 has %d", i, t.Cols, l.in)
 		}
+		l.w = slices.Grow(l.w, t.Rows*t.Cols)
 		for row := range t.Rows {
 			l.w = append(l.w, values(t, row)...)
 		}
