@@ -8,6 +8,7 @@
 //
 // The parts, and what each decides:
 //
+//   - Crowded, HasRoom: is there memory to keep a user that displaces nobody?
 //   - Returns: how often will a user find what is kept now?
 //   - Blending: does an ordinary prompt with cached items pay, instead of the order that was chosen?
 //   - Prototypes: is a user computed whole and kept, or with KV of prototypes?

@@ -20,6 +20,9 @@ import (
 //	evicted u1 at=9s                   also n and every
 //	expect frequency=1                 prints the returns expected, and the share gained where another makes room
 //
+//	dropped used=90 of=100             an entry leaves memory: prints whether it counts as full
+//	keep 20 used=50 of=100             prints whether 20 bytes have room
+//
 //	request user=900 preamble=10 frequency=1 returns=.5   also question, cached (of the user), queue
 //	items 10x50 disk                   so many candidates of so many tokens, and where their KV is
 //	pace token=10us age=1s             what reads from disk took per token, and how long ago
@@ -38,6 +41,7 @@ type pricing struct {
 	age     time.Duration
 	returns *Returns
 	users   map[string]uint64
+	full    bool
 }
 
 // user numbers users in the order in which they appear. Those that a command repeats are numbered after it.
@@ -85,6 +89,17 @@ func (s *scenario) price(c *scripttest.Command) bool {
 			Frequency: number("frequency"), Returns: number("returns"), Question: int32(number("question")), Queue: ms("queue")}
 		s.in.UserCached[plan.Host] = int32(number("cached"))
 		s.pace = Pace{}
+	case "dropped":
+		s.full = s.full || Crowded(int64(number("used")), int64(number("of")))
+		fmt.Fprintf(&s.out, "full %v\n", s.full)
+	case "keep":
+		bytes, err := strconv.Atoi(c.Word(0))
+		if err != nil {
+			c.Fatal(err)
+		}
+		room, full := HasRoom(int64(bytes), int64(number("used")), int64(number("of")), s.full)
+		s.full = full
+		fmt.Fprintf(&s.out, "room %v, full %v\n", room, full)
 	case "items":
 		count, tokens, _ := strings.Cut(c.Word(0), "x")
 		n, err := strconv.Atoi(count)

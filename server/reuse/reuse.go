@@ -137,7 +137,7 @@ func (c *Cache) forgotten(key plan.Key) {
 
 // noteFull notes, when something was dropped, whether that was to make room: a deletion is none.
 func (c *Cache) noteFull() {
-	if books := c.opt.Pool.Stats(); books.Used >= books.Total-books.Total/8 {
+	if books := c.opt.Pool.Stats(); schedule.Crowded(books.Used, books.Total) {
 		c.full.Store(true)
 	}
 }
@@ -255,15 +255,14 @@ func (v *Visit) peekUser(in *schedule.Request) (own int) {
 	return own
 }
 
-// room reports whether a user can be kept and displaces nobody. What an eviction just freed is no such
-// room: a cache that was full is taken as full until half of it is free.
+// room reports whether a user can be kept and displaces nobody.
 func (c *Cache) room(tokens int) bool {
-	books := c.opt.Pool.Stats()
-	free := books.Total - books.Used
-	if free > books.Total/2 {
+	books, was := c.opt.Pool.Stats(), c.full.Load()
+	room, full := schedule.HasRoom(int64(tokens)*c.bytesPerToken, books.Used, books.Total, was)
+	if was && !full {
 		c.full.Store(false)
 	}
-	return !c.full.Load() && free >= int64(tokens)*c.bytesPerToken
+	return room
 }
 
 // begin looks up where the items are.
@@ -298,8 +297,8 @@ func (c *Cache) has(s *shared) bool {
 func (v *Visit) Order() plan.Order { return v.Decision.Order }
 
 // Attach gives a job, laid out in the decision's order, the entries that it can reuse, and asks for
-// those that shall be kept. What is read from below memory for that has come before it is high time to compute it, or is computed: ctx has the
-// request's deadline.
+// those that shall be kept. What is read from below memory for that has come before it is high time to compute it, or is
+// computed: ctx has the request's deadline.
 func (v *Visit) Attach(ctx context.Context, l *prompt.Layout, job *engine.Job) {
 	if !v.Decision.Reuse {
 		return
