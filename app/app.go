@@ -19,11 +19,11 @@ import (
 	"grebe/catalog"
 	"grebe/compute"
 	"grebe/embed"
+	"grebe/generate"
 	"grebe/internal/config"
 	"grebe/internal/datadir"
 	"grebe/internal/record"
 	"grebe/server"
-	"grebe/server/generate"
 )
 
 // closers are what an owner has to close, in the order in which it was opened.

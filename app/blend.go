@@ -10,7 +10,7 @@ import (
 	"grebe/internal/config"
 	"grebe/kv/proto"
 	"grebe/model"
-	"grebe/server/reuse"
+	"grebe/reuse"
 )
 
 // openImportance reads what was learned of a model; nil where nothing was, or with other weights: attention chooses then.

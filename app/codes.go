@@ -4,11 +4,11 @@ import (
 	"fmt"
 
 	"grebe/catalog"
+	"grebe/generate"
 	"grebe/internal/config"
 	"grebe/model"
 	"grebe/model/hstu"
 	"grebe/prompt"
-	"grebe/server/generate"
 )
 
 // CodesOf returns the models of a configuration that generate items, with the codes that they have. It reads no weights.

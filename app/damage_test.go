@@ -26,7 +26,7 @@ import (
 	"grebe/internal/config"
 	"grebe/internal/datadir"
 	"grebe/model/safetensors"
-	"grebe/server/reuse"
+	"grebe/reuse"
 )
 
 // damages are what is done to a file.

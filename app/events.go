@@ -12,9 +12,9 @@ import (
 	"grebe/model"
 	"grebe/model/hstu"
 	"grebe/prompt"
+	"grebe/reuse"
 	"grebe/schedule"
 	"grebe/server"
-	"grebe/server/reuse"
 )
 
 // openEvents opens a model of events. Its users' KV is kept only where a returning user can use it.

@@ -16,8 +16,8 @@ import (
 	"grebe/plan"
 	"grebe/pool"
 	"grebe/residency"
+	"grebe/reuse"
 	"grebe/schedule"
-	"grebe/server/reuse"
 )
 
 // Memory is what a model keeps KV in. All checkpoints of a shape share it, each under keys of its own.

@@ -11,15 +11,15 @@ import (
 	"slices"
 
 	"grebe/compute"
+	"grebe/dispatch"
+	"grebe/generate"
 	"grebe/internal/config"
 	"grebe/internal/human"
 	"grebe/kv"
 	"grebe/plan"
 	"grebe/prompt"
+	"grebe/reuse"
 	"grebe/server"
-	"grebe/server/dispatch"
-	"grebe/server/generate"
-	"grebe/server/reuse"
 )
 
 // Model is one checkpoint of a model with all that runs it. It ends by itself when it is retired, but for its memory, which

@@ -8,8 +8,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	"grebe/reuse"
 	"grebe/server"
-	"grebe/server/reuse"
 )
 
 // models are the checkpoints that are loaded.

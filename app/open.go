@@ -9,7 +9,9 @@ import (
 	"path/filepath"
 	"time"
 
+	"grebe/dispatch"
 	"grebe/engine"
+	"grebe/generate"
 	"grebe/internal/config"
 	"grebe/internal/human"
 	"grebe/kv"
@@ -19,10 +21,8 @@ import (
 	_ "grebe/model/qwen"
 	"grebe/model/tokenizer"
 	"grebe/prompt"
+	"grebe/reuse"
 	"grebe/server"
-	"grebe/server/dispatch"
-	"grebe/server/generate"
-	"grebe/server/reuse"
 )
 
 // open loads the checkpoint that mc names and all that runs it.

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"grebe/alloc"
+	"grebe/app/divide"
 	"grebe/compute"
 	"grebe/embed"
 	"grebe/internal/config"
@@ -15,7 +16,6 @@ import (
 	"grebe/pool"
 	"grebe/schedule"
 	"grebe/server"
-	"grebe/server/divide"
 )
 
 // sharers returns, by table, the model in whose memory the table's rows are cached: the first model of events that

@@ -14,7 +14,7 @@ import (
 	"grebe/internal/config"
 	"grebe/internal/datadir"
 	"grebe/internal/durable"
-	"grebe/server/reuse"
+	"grebe/reuse"
 )
 
 // diskOf returns how many bytes of KV a model may keep on disk, and where.

@@ -10,8 +10,8 @@ import (
 	"grebe/catalog"
 	"grebe/internal/cli"
 	"grebe/kv"
+	"grebe/reuse"
 	"grebe/server"
-	"grebe/server/reuse"
 )
 
 // Importance says how it is learned which tokens of items are computed again.

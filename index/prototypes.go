@@ -16,8 +16,8 @@ import (
 	"grebe/model"
 	"grebe/model/safetensors"
 	"grebe/model/tokenizer"
+	"grebe/reuse"
 	"grebe/server"
-	"grebe/server/reuse"
 )
 
 // Prototypes say how a pool of prototypes is made.

@@ -12,12 +12,12 @@ import (
 	"strings"
 
 	"grebe/catalog"
+	"grebe/generate"
 	"grebe/internal/cli"
 	"grebe/internal/config"
 	"grebe/internal/datadir"
 	"grebe/internal/human"
 	"grebe/internal/wire"
-	"grebe/server/generate"
 )
 
 // Import is an import of NDJSON files. Of Server, Config and DataDir one is given, or none for the default folder.

@@ -14,10 +14,10 @@ import (
 	"time"
 
 	"grebe/catalog"
+	"grebe/generate"
 	"grebe/internal/cli"
 	"grebe/internal/config"
 	"grebe/internal/datadir"
-	"grebe/server/generate"
 )
 
 // counts are what became of lines.

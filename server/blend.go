@@ -10,7 +10,7 @@ import (
 	"grebe/engine"
 	"grebe/plan"
 	"grebe/prompt"
-	"grebe/server/reuse"
+	"grebe/reuse"
 )
 
 // checkBlend refuses prefix: blend where nothing can be blended.

@@ -16,13 +16,13 @@ import (
 	grebev1 "grebe/api/grebe/v1"
 	"grebe/blend"
 	"grebe/compute"
+	"grebe/dispatch"
 	"grebe/engine"
 	"grebe/kv"
 	"grebe/plan"
 	"grebe/pool"
+	"grebe/reuse"
 	"grebe/schedule"
-	"grebe/server/dispatch"
-	"grebe/server/reuse"
 )
 
 // gate is a tier of which a test says when, and whether, records are read.

@@ -17,7 +17,7 @@ import (
 	"grebe/engine"
 	"grebe/kv"
 	"grebe/plan"
-	"grebe/server/reuse"
+	"grebe/reuse"
 )
 
 // newBlendWorld is a world whose server with a cache blends.

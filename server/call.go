@@ -13,12 +13,12 @@ import (
 
 	grebev1 "grebe/api/grebe/v1"
 	"grebe/catalog"
+	"grebe/dispatch"
 	"grebe/engine"
 	"grebe/internal/wire"
 	"grebe/kv"
 	"grebe/plan"
 	"grebe/prompt"
-	"grebe/server/dispatch"
 )
 
 // maxText bounds the bytes of one text, since tokenising takes time that nothing interrupts.

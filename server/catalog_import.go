@@ -9,8 +9,8 @@ import (
 	"net/url"
 
 	"grebe/catalog"
+	"grebe/generate"
 	"grebe/prompt"
-	"grebe/server/generate"
 )
 
 // maxImportID bounds the bytes of an import's id.

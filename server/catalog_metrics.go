@@ -5,7 +5,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
-	"grebe/server/generate"
+	"grebe/generate"
 )
 
 // snapshotMetrics reports how old the items are that can be generated, and the versions that are kept.

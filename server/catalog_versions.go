@@ -8,8 +8,8 @@ import (
 	"time"
 
 	grebev1 "grebe/api/grebe/v1"
+	"grebe/generate"
 	"grebe/internal/wire"
-	"grebe/server/generate"
 )
 
 func (s *Server) getCatalog(*http.Request, string) (reply, error) {

@@ -16,7 +16,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	grebev1 "grebe/api/grebe/v1"
-	"grebe/server/generate"
+	"grebe/generate"
 )
 
 type catalogBody struct {

@@ -6,10 +6,10 @@ import (
 	"time"
 
 	grebev1 "grebe/api/grebe/v1"
+	"grebe/dispatch"
 	"grebe/engine"
 	"grebe/plan"
 	"grebe/prompt"
-	"grebe/server/dispatch"
 )
 
 // maxAnswers bounds the logits that one request may ask for: 64 MiB of them, and as much again twice

@@ -7,7 +7,7 @@ import (
 
 	"grebe/catalog"
 	"grebe/prompt"
-	"grebe/server/reuse"
+	"grebe/reuse"
 )
 
 // drops removes what models have cached of items that changed and of users who were deleted, after the catalog's write

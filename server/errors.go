@@ -10,9 +10,9 @@ import (
 
 	"google.golang.org/grpc/codes"
 
+	"grebe/dispatch"
 	"grebe/engine"
 	"grebe/internal/wire"
-	"grebe/server/dispatch"
 	"grebe/server/guard"
 )
 

@@ -30,8 +30,8 @@ import (
 	"grebe/pool"
 	"grebe/prompt"
 	"grebe/residency"
+	"grebe/reuse"
 	"grebe/schedule"
-	"grebe/server/reuse"
 )
 
 // eventWorld is a model of events behind two doors: with a cache, and without.

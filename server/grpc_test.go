@@ -16,8 +16,8 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	grebev1 "grebe/api/grebe/v1"
+	"grebe/dispatch"
 	"grebe/engine"
-	"grebe/server/dispatch"
 )
 
 // dial connects to a gRPC server; an address "passthrough:x" with a dialer of its own will do too.

@@ -6,7 +6,7 @@ import (
 	"grebe/kv"
 	"grebe/kv/disk"
 	"grebe/plan"
-	"grebe/server/reuse"
+	"grebe/reuse"
 )
 
 // cacheMetrics reports what the models' caches hold, as they are when asked.

@@ -10,7 +10,7 @@ import (
 	"time"
 
 	"grebe/engine"
-	"grebe/server/reuse"
+	"grebe/reuse"
 )
 
 // Whoever tells checkpoints of a change holds them: none is freed meanwhile, and one that is being freed is told

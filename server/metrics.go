@@ -9,9 +9,9 @@ import (
 
 	grebev1 "grebe/api/grebe/v1"
 	"grebe/engine"
+	"grebe/generate"
 	"grebe/internal/offheap"
 	"grebe/plan"
-	"grebe/server/generate"
 )
 
 // metrics are what the server counts. Labels are bounded: operations, status codes, prefix orders.

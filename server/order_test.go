@@ -9,8 +9,8 @@ import (
 	"grebe/blend"
 	"grebe/internal/wire"
 	"grebe/plan"
+	"grebe/reuse"
 	"grebe/schedule"
-	"grebe/server/reuse"
 )
 
 // An answer says which order was used, and why. Orders that a model does not list are used only by requests that name them.

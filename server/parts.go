@@ -5,7 +5,7 @@ import (
 	"grebe/engine"
 	"grebe/plan"
 	"grebe/prompt"
-	"grebe/server/reuse"
+	"grebe/reuse"
 )
 
 // accountOf tells where the KV of each segment of a job that ran came from. A job that had to run without

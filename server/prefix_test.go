@@ -16,8 +16,8 @@ import (
 	"grebe/plan"
 	"grebe/pool"
 	"grebe/prompt"
+	"grebe/reuse"
 	"grebe/schedule"
-	"grebe/server/reuse"
 )
 
 // stranger draws tokens of somebody without a name, who often begins as another did.

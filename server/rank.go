@@ -12,12 +12,12 @@ import (
 
 	grebev1 "grebe/api/grebe/v1"
 	"grebe/blend"
+	"grebe/dispatch"
 	"grebe/engine"
 	"grebe/plan"
 	"grebe/prompt"
+	"grebe/reuse"
 	"grebe/schedule"
-	"grebe/server/dispatch"
-	"grebe/server/reuse"
 	"grebe/server/tracing"
 )
 

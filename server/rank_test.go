@@ -11,8 +11,8 @@ import (
 	"testing"
 	"time"
 
+	"grebe/dispatch"
 	"grebe/engine"
-	"grebe/server/dispatch"
 )
 
 type rankBody struct {

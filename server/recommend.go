@@ -11,9 +11,9 @@ import (
 	"time"
 
 	grebev1 "grebe/api/grebe/v1"
+	"grebe/dispatch"
+	"grebe/generate"
 	"grebe/internal/wire"
-	"grebe/server/dispatch"
-	"grebe/server/generate"
 	"grebe/server/tracing"
 )
 

@@ -22,16 +22,16 @@ import (
 	grebev1 "grebe/api/grebe/v1"
 	"grebe/catalog"
 	"grebe/compute/cpu"
+	"grebe/dispatch"
 	"grebe/engine"
+	"grebe/generate"
 	"grebe/kv"
 	"grebe/model"
 	"grebe/model/modeltest"
 	"grebe/pool"
 	"grebe/prompt"
 	"grebe/residency"
-	"grebe/server/dispatch"
-	"grebe/server/generate"
-	"grebe/server/reuse"
+	"grebe/reuse"
 )
 
 // recommender is a small real model that generates the items of a catalog: model "m"; "bare", which has

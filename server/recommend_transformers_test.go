@@ -15,15 +15,15 @@ import (
 	"grebe/compute"
 	"grebe/compute/cpu"
 	"grebe/engine"
+	"grebe/generate"
 	"grebe/internal/fixture"
 	"grebe/kv"
 	"grebe/model"
 	"grebe/pool"
 	"grebe/prompt"
 	"grebe/residency"
+	"grebe/reuse"
 	"grebe/schedule"
-	"grebe/server/generate"
-	"grebe/server/reuse"
 )
 
 // generation is a catalog and a user, and what a plain constrained beam search over transformers' logits

@@ -4,10 +4,10 @@ import (
 	"context"
 
 	grebev1 "grebe/api/grebe/v1"
+	"grebe/dispatch"
 	"grebe/internal/wire"
 	"grebe/prompt"
 	"grebe/schedule"
-	"grebe/server/dispatch"
 )
 
 // Rerank orders documents by their relevance to a query: the query by the model's template of queries, each

@@ -12,6 +12,7 @@ import (
 	"grebe/compute"
 	"grebe/compute/computetest"
 	"grebe/compute/cpu"
+	"grebe/dispatch"
 	"grebe/engine"
 	"grebe/evict"
 	"grebe/kv"
@@ -22,9 +23,8 @@ import (
 	"grebe/pool"
 	"grebe/prompt"
 	"grebe/residency"
+	"grebe/reuse"
 	"grebe/schedule"
-	"grebe/server/dispatch"
-	"grebe/server/reuse"
 )
 
 // cacheWorld is a small model behind two doors: with a cache, and without.

@@ -25,16 +25,16 @@ import (
 	"google.golang.org/grpc/health"
 
 	"grebe/catalog"
+	"grebe/dispatch"
 	"grebe/embed"
 	"grebe/engine"
+	"grebe/generate"
 	"grebe/kv/disk"
 	"grebe/model/hstu"
 	"grebe/prompt"
+	"grebe/reuse"
 	"grebe/schedule"
-	"grebe/server/dispatch"
-	"grebe/server/generate"
 	"grebe/server/guard"
-	"grebe/server/reuse"
 	"grebe/server/tracing"
 )
 

@@ -8,12 +8,12 @@ import (
 	"time"
 
 	"grebe/alloc"
+	"grebe/app/divide"
 	"grebe/compute"
 	"grebe/embed"
 	"grebe/kv"
 	"grebe/plan"
 	"grebe/pool"
-	"grebe/server/divide"
 	"grebe/workload/regime"
 )
 

@@ -12,9 +12,9 @@ import (
 	grebev1 "grebe/api/grebe/v1"
 	"grebe/bench/load"
 	"grebe/catalog"
+	"grebe/generate"
 	"grebe/prompt"
 	"grebe/server"
-	"grebe/server/generate"
 )
 
 // DataOptions say what Data runs over. Zero values stand for defaults.

@@ -7,8 +7,8 @@ import (
 	"time"
 
 	"grebe/bench/load"
+	"grebe/generate"
 	"grebe/prompt"
-	"grebe/server/generate"
 )
 
 // Recommend is whole recommendations one after the other, with the constraint and without.

@@ -11,7 +11,9 @@ import (
 
 	"grebe/compute"
 	"grebe/compute/cpu"
+	"grebe/dispatch"
 	"grebe/engine"
+	"grebe/generate"
 	"grebe/kv"
 	"grebe/model"
 	"grebe/model/modeltest"
@@ -19,9 +21,7 @@ import (
 	"grebe/pool"
 	"grebe/prompt"
 	"grebe/residency"
-	"grebe/server/dispatch"
-	"grebe/server/generate"
-	"grebe/server/reuse"
+	"grebe/reuse"
 )
 
 // models are the shapes there are. Their vocabularies are no larger than what is asked of them: prompts

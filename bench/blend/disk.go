@@ -14,13 +14,13 @@ import (
 	"grebe/bench/report"
 	"grebe/blend"
 	"grebe/compute"
+	"grebe/dispatch"
+	"grebe/dispatch/loading"
 	"grebe/engine"
 	"grebe/kv"
 	"grebe/kv/disk"
 	"grebe/plan"
 	"grebe/pool"
-	"grebe/server/dispatch"
-	"grebe/server/loading"
 )
 
 // DiskOptions say what MeasureDisk measures. Zero values stand for defaults.

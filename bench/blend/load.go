@@ -12,8 +12,8 @@ import (
 	"grebe/bench/report"
 	"grebe/blend"
 	"grebe/compute"
+	"grebe/dispatch"
 	"grebe/engine"
-	"grebe/server/dispatch"
 	"grebe/workload"
 )
 

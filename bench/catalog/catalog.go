@@ -20,8 +20,8 @@ import (
 	"grebe/beam"
 	store "grebe/catalog"
 	"grebe/compute"
+	"grebe/generate"
 	"grebe/prompt"
-	"grebe/server/generate"
 )
 
 // Options of a run. Zero means the default.

@@ -22,7 +22,7 @@ import (
 	"grebe/kv"
 	pool "grebe/kv/proto"
 	"grebe/kv/proto/rows"
-	"grebe/server/reuse"
+	"grebe/reuse"
 )
 
 // Options say what to measure.

@@ -10,8 +10,8 @@ import (
 	"grebe/plan"
 	"grebe/prompt"
 	"grebe/residency"
+	"grebe/reuse"
 	"grebe/schedule"
-	"grebe/server/reuse"
 )
 
 // Deciding is what it takes to decide over that many candidates; the fastest of several runs, since

@@ -16,6 +16,7 @@ import (
 	"grebe/compute"
 	"grebe/compute/cpu"
 	"grebe/compute/cuda"
+	"grebe/dispatch"
 	"grebe/engine"
 	"grebe/kv"
 	"grebe/model"
@@ -25,10 +26,9 @@ import (
 	"grebe/pool"
 	"grebe/prompt"
 	"grebe/residency"
+	"grebe/reuse"
 	"grebe/schedule"
 	"grebe/server"
-	"grebe/server/dispatch"
-	"grebe/server/reuse"
 	"grebe/workload"
 )
 

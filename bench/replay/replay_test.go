@@ -68,7 +68,7 @@ func TestRecorded(t *testing.T) {
 	}
 }
 
-// Single decisions on random inputs were recorded when server/reuse, server/dispatch and engine took them.
+// Single decisions on random inputs were recorded when reuse, dispatch and engine took them.
 func TestRecordedAlone(t *testing.T) {
 	log := unpack(t, "testdata/single/random.log.gz")
 	r, err := Run(strings.NewReader(log))

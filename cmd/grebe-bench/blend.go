@@ -23,7 +23,7 @@ import (
 	"grebe/kv/proto"
 	"grebe/model"
 	"grebe/prompt"
-	"grebe/server/reuse"
+	"grebe/reuse"
 	"grebe/shop/demo"
 )
 

@@ -19,7 +19,7 @@ import (
 	"grebe/internal/wire"
 	"grebe/kv/proto"
 	"grebe/model/hstu"
-	"grebe/server/reuse"
+	"grebe/reuse"
 	"grebe/shop"
 	"grebe/shop/demo"
 )

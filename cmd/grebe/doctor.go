@@ -9,12 +9,12 @@ import (
 	"grebe/app"
 	"grebe/app/doctor"
 	"grebe/catalog"
+	"grebe/generate"
 	"grebe/ingest"
 	"grebe/internal/cli"
 	"grebe/internal/config"
 	"grebe/internal/datadir"
 	"grebe/prompt"
-	"grebe/server/generate"
 )
 
 type doctorCmd struct {

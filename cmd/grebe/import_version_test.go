@@ -12,10 +12,10 @@ import (
 	"grebe/catalog"
 	"grebe/catalog/history"
 	"grebe/compute"
+	"grebe/generate"
 	"grebe/internal/datadir"
 	"grebe/prompt"
 	"grebe/server"
-	"grebe/server/generate"
 	"grebe/shop/demo"
 )
 

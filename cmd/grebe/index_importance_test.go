@@ -12,7 +12,7 @@ import (
 	"grebe/eval/measure"
 	"grebe/internal/cli"
 	"grebe/internal/config"
-	"grebe/server/reuse"
+	"grebe/reuse"
 )
 
 // What grebe index --importance learned is what a server that is started afterwards goes by, unless the file is damaged.

@@ -16,8 +16,8 @@ import (
 	"grebe/eval"
 	"grebe/internal/cli"
 	"grebe/internal/config"
+	"grebe/reuse"
 	"grebe/server"
-	"grebe/server/reuse"
 	"grebe/shop"
 	"grebe/shop/demo"
 )

@@ -11,9 +11,9 @@ import (
 	"testing/synctest"
 	"time"
 
+	"grebe/dispatch/loading"
 	"grebe/engine"
 	"grebe/kv"
-	"grebe/server/loading"
 )
 
 // clockworkDisk is a clockwork whose jobs blend: a quarter of their time is that of their first layers, and what does not come from

@@ -11,10 +11,10 @@ import (
 	"testing/synctest"
 	"time"
 
+	"grebe/dispatch/loading"
 	"grebe/engine"
 	"grebe/internal/locktest"
 	"grebe/schedule"
-	"grebe/server/loading"
 )
 
 // within runs a job of so many tokens with a deadline.

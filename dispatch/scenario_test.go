@@ -12,9 +12,9 @@ import (
 	"testing/synctest"
 	"time"
 
+	"grebe/dispatch/loading"
 	"grebe/engine"
 	"grebe/internal/scripttest"
-	"grebe/server/loading"
 )
 
 // A dispatcher over engines that take a millisecond per batch and one per token. Time is simulated.

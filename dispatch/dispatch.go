@@ -29,11 +29,11 @@ import (
 	"sync"
 	"time"
 
+	"grebe/dispatch/loading"
 	"grebe/engine"
 	"grebe/internal/contain"
 	"grebe/internal/record"
 	"grebe/schedule"
-	"grebe/server/loading"
 )
 
 // Errors that callers branch on.

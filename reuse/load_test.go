@@ -6,12 +6,12 @@ import (
 	"time"
 
 	"grebe/blend"
+	"grebe/dispatch/loading"
 	"grebe/engine"
 	"grebe/kv"
 	"grebe/kv/disk"
 	"grebe/plan"
 	"grebe/schedule"
-	"grebe/server/loading"
 )
 
 // An automatic choice counts what it takes to read blocks, at the pace of the last reads, but for what the first layers hide of it. One

@@ -6,9 +6,9 @@ import (
 	"sync"
 	"time"
 
+	"grebe/dispatch/loading"
 	"grebe/kv"
 	"grebe/plan"
-	"grebe/server/loading"
 )
 
 // load reads entries from below memory for a request, beside it, and pins them. It outlives a request that does not wait for it, and

@@ -22,7 +22,7 @@ import (
 
 	"grebe/compute"
 	"grebe/prompt"
-	"grebe/server/reuse"
+	"grebe/reuse"
 )
 
 var (

@@ -7,8 +7,8 @@ import (
 	"sync/atomic"
 	"testing"
 
+	"grebe/dispatch/loading"
 	"grebe/kv"
-	"grebe/server/loading"
 )
 
 // waits reports whether f, called while the caller holds a lock, is still under way after others had many turns.

@@ -10,10 +10,10 @@ import (
 	"testing"
 	"time"
 
+	"grebe/dispatch"
 	"grebe/engine"
 	"grebe/model/modeltest"
 	"grebe/schedule"
-	"grebe/server/dispatch"
 )
 
 // queued puts a dispatcher between a site and what runs its jobs.

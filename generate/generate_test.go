@@ -21,8 +21,8 @@ import (
 	"grebe/pool"
 	"grebe/prompt"
 	"grebe/residency"
+	"grebe/reuse"
 	"grebe/schedule"
-	"grebe/server/reuse"
 )
 
 // site is a small model with a catalog of semantic IDs.
