@@ -7,23 +7,73 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"grebe/kv"
 )
 
-// drawTokens reads tokens such as 40@3+5@9: so many of each seed, one after the other. 40@3 begins 60@3.
+// drawTokens reads tokens such as 40@3+5@9+20@3/41: 40 tokens of the stream with seed 3, 5 of the one with seed 9, then 20 of
+// the first one after its first 41. So 40@3 begins 60@3, and 40@3+1@9+19@3/41 is 60@3 with another token in its middle.
 func drawTokens(word string) []int32 {
 	out := []int32{}
-	for part := range strings.SplitSeq(word, "+") {
-		var n int
-		var seed uint64
-		if _, err := fmt.Sscanf(part, "%d@%d", &n, &seed); err != nil {
-			panic(fmt.Sprintf("%q is no length@seed: %v", part, err))
-		}
-		r := rand.New(rand.NewPCG(seed, 11))
-		for range n {
-			out = append(out, int32(20+r.IntN(300)))
+	for _, s := range spansOf(word) {
+		r := rand.New(rand.NewPCG(s.seed, 11))
+		for i := range s.from + s.n {
+			if token := int32(20 + r.IntN(300)); i >= s.from {
+				out = append(out, token)
+			}
 		}
 	}
 	return out
+}
+
+// span is n tokens of a stream.
+type span struct {
+	n    int
+	seed uint64
+	from int
+}
+
+func spansOf(word string) (out []span) {
+	for part := range strings.SplitSeq(word, "+") {
+		var s span
+		if n, err := fmt.Sscanf(part, "%d@%d/%d", &s.n, &s.seed, &s.from); n < 2 {
+			panic(fmt.Sprintf("%q is no length@seed: %v", part, err))
+		}
+		out = append(out, s)
+	}
+	return out
+}
+
+func lengthOf(word string) (n int) {
+	for _, s := range spansOf(word) {
+		n += s.n
+	}
+	return n
+}
+
+// splice replaces tokens [from, to) by others, which may be none.
+func splice(word string, from, to int, with string) string {
+	var before, after []string
+	keep := func(parts []string, s span, from, to int) []string {
+		switch n := min(to, s.n) - max(from, 0); {
+		case n <= 0:
+			return parts
+		case s.from+max(from, 0) > 0:
+			return append(parts, fmt.Sprintf("%d@%d/%d", n, s.seed, s.from+max(from, 0)))
+		default:
+			return append(parts, fmt.Sprintf("%d@%d", n, s.seed))
+		}
+	}
+	at := 0
+	for _, s := range spansOf(word) {
+		before = keep(before, s, 0, from-at)
+		after = keep(after, s, to-at, s.n)
+		at += s.n
+	}
+	if with != "" {
+		before = append(before, with)
+	}
+	return strings.Join(append(before, after...), "+")
 }
 
 // drawEvents makes an event of each token, after those that a user has.
@@ -85,26 +135,59 @@ func drawScenario(seed uint64, steps int) []string {
 		set("threads", 1+r.IntN(2))
 		return line
 	}
-	user := func(kind string) string { return fmt.Sprint(kind, r.IntN(3)) }
-	length := func() int { return 1 + r.IntN(20<<r.IntN(4)) }
-	tokens := func() string {
-		word := fmt.Sprintf("%d@%d", length(), r.IntN(6))
+	last := 0
+	user := func(kind string) string { // often the one before: what is cached of them is asked for again
+		if r.IntN(2) == 0 {
+			last = r.IntN(3)
+		}
+		return fmt.Sprint(kind, last)
+	}
+	// at is a place in so many tokens, often near the end of one of the chunks that KV is cut into.
+	at := func(n int) int {
+		if n > kv.ChainTokens-3 && r.IntN(2) == 0 {
+			return min(n, kv.ChainTokens*(1+r.IntN(1+n/kv.ChainTokens))-2+r.IntN(5))
+		}
+		return r.IntN(n + 1)
+	}
+	length := func() int { return 1 + at(20<<r.IntN(4)) }
+	tokens := func() string { // many begin alike
+		word := fmt.Sprintf("%d@%d", length(), r.IntN(1+r.IntN(6)))
 		if r.IntN(3) == 0 {
-			word += fmt.Sprintf("+%d@%d", length(), r.IntN(6))
+			word += fmt.Sprintf("+%d@%d", 1+r.IntN(40), r.IntN(6))
+		}
+		return word
+	}
+	// edit changes some tokens, at the end or before it.
+	edit := func(word string) string {
+		n := lengthOf(word)
+		from := at(n)
+		other := fmt.Sprintf("%d@%d", 1+r.IntN(3), r.IntN(9))
+		switch r.IntN(6) {
+		case 0: // others in their place
+			word = splice(word, from, from+lengthOf(other), other)
+		case 1: // a few more in between
+			word = splice(word, from, from, other)
+		case 2: // a few less
+			word = splice(word, from, from+1+r.IntN(3), "")
+		case 3: // another end
+			word = splice(word, from, n, fmt.Sprintf("%d@%d", 1+r.IntN(40), r.IntN(9)))
+		default: // more at the end
+			word += fmt.Sprintf("+%d@%d", 1+r.IntN(40), r.IntN(6))
+		}
+		if word == "" || lengthOf(word) > 260 || strings.Count(word, "+") > 8 {
+			return tokens()
 		}
 		return word
 	}
 	has := map[string]string{} // the tokens that users were given last
 	put := func(id string) string {
-		parts := strings.Split(has[id], "+")
-		switch n := r.IntN(4); {
-		case has[id] == "" || n == 0 || len(parts) > 4:
+		switch other := has[fmt.Sprint(id[:len(id)-1], r.IntN(3))]; {
+		case r.IntN(8) == 0 || has[id] == "" && other == "":
 			has[id] = tokens()
-		case n == 1: // other tokens at the end
-			parts[len(parts)-1] = tokens()
-			has[id] = strings.Join(parts, "+")
-		default: // more of them
-			has[id] += fmt.Sprintf("+%d@%d", 1+r.IntN(40), r.IntN(6))
+		case has[id] == "" || other != "" && r.IntN(4) == 0: // like another user, for a while
+			has[id] = edit(other)
+		default:
+			has[id] = edit(has[id])
 		}
 		return fmt.Sprintf("user %s %s", id, has[id])
 	}
@@ -113,6 +196,9 @@ func drawScenario(seed uint64, steps int) []string {
 		id := user(kind)
 		switch r.IntN(6) {
 		case 0:
+			if has[id] != "" {
+				return edit(has[id])
+			}
 			return tokens()
 		case 1, 2:
 			return id + ":" + strings.Fields(put("=" + id))[2]
@@ -120,6 +206,12 @@ func drawScenario(seed uint64, steps int) []string {
 		return id
 	}
 	item := func() string { return fmt.Sprintf("y%d", r.IntN(6)) }
+	text := func() string { // of an item; some differ at the end alone
+		if r.IntN(2) == 0 {
+			return fmt.Sprintf("%d@%d+%d@%d", 20+r.IntN(4), r.IntN(2), 1+r.IntN(3), r.IntN(9))
+		}
+		return fmt.Sprintf("%d@%d", 1+r.IntN(20), r.IntN(9))
+	}
 	items := func() string {
 		var out []string
 		for range 1 + r.IntN(10) {
@@ -135,7 +227,7 @@ func drawScenario(seed uint64, steps int) []string {
 	}
 	lines := []string{start()}
 	for i := range 3 {
-		lines = append(lines, put(fmt.Sprint("u", i)), put(fmt.Sprint("v", i)), fmt.Sprintf("item y%d %d@%d", i, 1+r.IntN(20), i))
+		lines = append(lines, put(fmt.Sprint("u", i)), put(fmt.Sprint("v", i)), fmt.Sprintf("item y%d %s", i, text()))
 	}
 	for len(lines) < steps {
 		var line string
@@ -147,7 +239,7 @@ func drawScenario(seed uint64, steps int) []string {
 		case n < 26:
 			line = "forget " + user(pick("u", "u", "v"))
 		case n < 32:
-			line = fmt.Sprintf("item %s %d@%d", item(), 1+r.IntN(20), r.IntN(9))
+			line = fmt.Sprintf("item %s %s", item(), text())
 		case n < 34:
 			line = "remove " + item()
 		case n < 60:
@@ -226,6 +318,24 @@ func simplify(line string) (out []func(string) string) {
 		}
 	}
 	return out
+}
+
+// An edit leaves the tokens before it and behind it as they were.
+func TestSplice(t *testing.T) {
+	const word = "5@1+70@2+9@1/4"
+	all := drawTokens(word)
+	for from := range len(all) + 1 {
+		for to := from; to <= len(all); to++ {
+			got := splice(word, from, to, "3@8")
+			want := slices.Concat(all[:from], drawTokens("3@8"), all[to:])
+			if !slices.Equal(drawTokens(got), want) {
+				t.Fatalf("without [%d, %d) %s is %s: %d, want %d", from, to, word, got, drawTokens(got), want)
+			}
+		}
+	}
+	if got := splice("5@1+4@2", 5, 9, ""); got != "5@1" {
+		t.Errorf("without its end it is %s", got)
+	}
 }
 
 // Shrinking removes what a failure does not need.

@@ -12,6 +12,7 @@ import (
 	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"runtime/debug"
 	"slices"
 	"strconv"
 	"strings"
@@ -31,9 +32,9 @@ var scenarioFile = flag.String("scenario", "", "a file with one scenario of Test
 // and written to a file. `-scenario FILE` runs it again, and testdata/metamorphic keeps those whose faults are fixed.
 //
 //	start KEY=VALUE…         open the server, or open it again on the same data; see lifetime.start
-//	user u1 40@3+5@9         put a user: 40 tokens drawn from seed 3, then 5 from seed 9; of v1, as many events
+//	user u1 40@3+5@9         put a user: 40 tokens drawn from seed 3, then 5 from seed 9 (see drawTokens); of v1, as many events
 //	events v1 5@9            append events
-//	forget u1                delete the user
+//	forget u1                delete the user, and check that no tier has their KV; it stays away until they are named again
 //	item y1 6@4              put an item
 //	remove y1                delete it
 //	rank lm u1 item i3,y1    rank for a named user, items before the user; also user, none
@@ -122,6 +123,7 @@ type lifetime struct {
 	class  string // what answers depend on, besides the checkpoint
 	users  map[string]map[string]any
 	items  map[string]map[string]any
+	gone   map[string]bool   // users who were deleted, and whom no request has named since
 	now    map[string]string // the checkpoint of a model that serves
 	named  map[string]string // the checkpoint that the configuration names
 	before map[string]string // the one that a rollback brings back
@@ -130,10 +132,15 @@ type lifetime struct {
 // errSkip says that a command makes no sense here. Shrinking makes such.
 var errSkip = errors.New("nothing to do")
 
-// run runs a scenario's commands, and returns what goes wrong first.
-func (x *metamorphic) run(t *testing.T, lines []string) error {
+// run runs a scenario's commands, and returns what goes wrong first, a panic of a store or a pool included.
+func (x *metamorphic) run(t *testing.T, lines []string) (err error) {
+	defer func() {
+		if p := recover(); p != nil {
+			err = fmt.Errorf("panic: %v\n%s", p, debug.Stack())
+		}
+	}()
 	l := &lifetime{metamorphic: x, T: t, dir: t.TempDir(), users: map[string]map[string]any{}, items: map[string]map[string]any{},
-		now: map[string]string{}, named: map[string]string{"lm": "a", "ev": "a"}, before: map[string]string{}}
+		gone: map[string]bool{}, now: map[string]string{}, named: map[string]string{"lm": "a", "ev": "a"}, before: map[string]string{}}
 	defer os.RemoveAll(l.dir)
 	x.seen.scenarios++
 	for i, line := range lines {
@@ -160,6 +167,7 @@ func (l *lifetime) do(c *scripttest.Command) error {
 	switch c.Name {
 	case "user":
 		u := drawUser(c.Word(0), c.Word(1))
+		delete(l.gone, c.Word(0)) // a reload computes the KV of users ahead
 		return l.change(l.users, c.Word(0), "PUT", "/v1/users/"+c.Word(0), u, u)
 	case "events":
 		u := l.users[c.Word(0)]
@@ -171,7 +179,7 @@ func (l *lifetime) do(c *scripttest.Command) error {
 		next := map[string]any{"events": append(slices.Clone(had), more...)}
 		return l.change(l.users, c.Word(0), "POST", "/v1/users/"+c.Word(0)+"/events", map[string]any{"events": more}, next)
 	case "forget":
-		return l.change(l.users, c.Word(0), "DELETE", "/v1/users/"+c.Word(0), nil, nil)
+		return l.forget(c.Word(0))
 	case "item":
 		n, _ := strconv.Atoi(c.Word(0)[1:])
 		it := map[string]any{"tokens": drawTokens(c.Word(1)), "identifier": 600 + n}
@@ -213,11 +221,45 @@ func (l *lifetime) change(all map[string]map[string]any, id, method, path string
 	return nil
 }
 
+// forget deletes a user, whom the catalog may not have: then a request that named them may have left KV.
+func (l *lifetime) forget(id string) error {
+	want := http.StatusNotFound
+	if l.users[id] != nil {
+		want = http.StatusNoContent
+	}
+	if status, text := l.ask(l.server, "DELETE", "/v1/users/"+id, nil); status != want {
+		return fmt.Errorf("%d %s, want %d", status, text, want)
+	}
+	delete(l.users, id)
+	l.gone[id] = true
+	return l.nothingOfDeleted()
+}
+
+// nothingOfDeleted checks that no tier has KV of users who were deleted.
+func (l *lifetime) nothingOfDeleted() error {
+	for _, model := range []string{"lm", "ev"} {
+		for _, u := range l.server.loaded.of(model) {
+			store := u.memory.store
+			if store == nil {
+				continue
+			}
+			for id := range l.gone {
+				key := u.served.Cache.UserKey(id, nil)
+				if n, at := store.Where(key); n > 0 || store.Below(key) {
+					return fmt.Errorf("%s has KV of %s, who was deleted: %d tokens on %v, on disk %v", model, id, n, at, store.Below(key))
+				}
+			}
+		}
+	}
+	return nil
+}
+
 // who is a user as a request names them, and as one does that says everything.
 func (l *lifetime) who(model, word string) (named, whole map[string]any, err error) {
 	if id, tokens, both := strings.Cut(word, ":"); both {
 		whole, named = drawUser(id, tokens), drawUser(id, tokens)
 		named["id"] = id
+		delete(l.gone, id)
 		return named, whole, nil
 	}
 	if strings.Contains(word, "@") {
@@ -227,6 +269,7 @@ func (l *lifetime) who(model, word string) (named, whole map[string]any, err err
 	if whole = l.users[word]; whole == nil {
 		return nil, nil, errSkip
 	}
+	delete(l.gone, word)
 	return map[string]any{"id": word}, whole, nil
 }
 
@@ -411,7 +454,7 @@ func (l *lifetime) settle() error {
 			}
 		}
 	}
-	return nil
+	return l.nothingOfDeleted()
 }
 
 // stop closes the server, if one runs. Pools complain of pages that are in use.
