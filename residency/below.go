@@ -2,7 +2,7 @@ package residency
 
 import "grebe/plan"
 
-// Entry is what is known of an entry under a key: the best tier that has it, and how much of it is there.
+// Entry describes what the books know about a key: the nearest tier that has its KV, and how many tokens it has there.
 type Entry struct {
 	Kind   plan.Kind
 	Tier   plan.Tier
@@ -11,16 +11,17 @@ type Entry struct {
 	Digest uint64 // of a user's tokens; 0 for other entries
 }
 
-// Digest condenses the tokens of a user: whoever has longer ones can tell whether they begin alike.
+// Digest returns a hash of a user's tokens. A reader that has more tokens can tell by it whether the entry is a prefix
+// of them.
 func Digest(tokens []int32) uint64 {
-	h := uint64(14695981039346656037) // FNV-1a, by tokens
+	h := uint64(14695981039346656037) // FNV-1a over tokens
 	for _, t := range tokens {
 		h = (h ^ uint64(uint32(t))) * 1099511628211
 	}
 	return max(h^h>>32, 1)
 }
 
-// Lookup returns what is known of the entry under a key. It is no use of it.
+// Lookup describes the entry under a key. It does not count as a use.
 func (c *Core[V]) Lookup(key plan.Key) (Entry, bool) {
 	if h := c.held[key]; h != nil {
 		return Entry{Kind: h.Kind, Tier: h.tier, Tokens: int32(h.Tokens), Owner: h.Owner, Digest: h.Digest}, true
@@ -29,7 +30,7 @@ func (c *Core[V]) Lookup(key plan.Key) (Entry, bool) {
 	return e, ok
 }
 
-// Status sets tiers[i] to the best tier that has the entry of keys[i], Missing where none has it.
+// Status sets tiers[i] to the nearest tier that has keys[i], or to Missing.
 func (c *Core[V]) Status(keys []plan.Key, tiers []plan.Tier) {
 	for i := range keys {
 		tiers[i] = plan.Missing
@@ -41,7 +42,7 @@ func (c *Core[V]) Status(keys []plan.Key, tiers []plan.Tier) {
 	}
 }
 
-// Stored tells that an entry is on disk.
+// Stored reports that an entry is on disk.
 func (c *Core[V]) Stored(key plan.Key, e Entry) {
 	e.Tier = plan.Disk
 	was, ok := c.below[key]
@@ -57,7 +58,7 @@ func (c *Core[V]) Stored(key plan.Key, e Entry) {
 	}
 }
 
-// Lost tells that an entry is not on disk any more.
+// Lost reports that an entry is no longer on disk.
 func (c *Core[V]) Lost(key plan.Key) {
 	e, ok := c.below[key]
 	if !ok {
@@ -70,7 +71,7 @@ func (c *Core[V]) Lost(key plan.Key) {
 	}
 }
 
-// hold makes an entry the one that its key finds in memory.
+// hold makes an entry the one that memory has under its key.
 func (c *Core[V]) hold(h *Held[V]) {
 	if e, ok := c.below[h.Key]; ok {
 		h.Owner = e.Owner
@@ -81,7 +82,7 @@ func (c *Core[V]) hold(h *Held[V]) {
 	c.ever[h.Kind] = true
 }
 
-// release has a key find nothing in memory.
+// release removes the key of an entry from memory.
 func (c *Core[V]) release(h *Held[V]) {
 	delete(c.held, h.Key)
 	if _, ok := c.below[h.Key]; !ok {
@@ -89,17 +90,17 @@ func (c *Core[V]) release(h *Held[V]) {
 	}
 }
 
-// count counts the keys of an owner.
+// count adds n to the number of an owner's keys.
 func (c *Core[V]) count(owner uint32, n int) {
 	if c.owned[owner] += n; c.owned[owner] == 0 {
 		delete(c.owned, owner)
 	}
 }
 
-// Owned returns how many keys of an owner have an entry, in memory or on disk.
+// Owned returns the number of keys of an owner, in memory or on disk.
 func (c *Core[V]) Owned(owner uint32) int { return c.owned[owner] }
 
-// Keys returns these keys, in no order.
+// Keys returns the keys that Owned counts, in no order.
 func (c *Core[V]) Keys(owner uint32) []plan.Key {
 	keys := make([]plan.Key, 0, c.owned[owner])
 	for key, h := range c.held {
@@ -115,10 +116,10 @@ func (c *Core[V]) Keys(owner uint32) []plan.Key {
 	return keys
 }
 
-// Ever reports whether there is or was an entry of a kind.
+// Ever reports whether there has ever been an entry of a kind.
 func (c *Core[V]) Ever(kind plan.Kind) bool { return c.ever[kind] }
 
-// Below calls f with each entry that is on disk, in no order.
+// Below calls f with each entry on disk, in no order.
 func (c *Core[V]) Below(f func(key plan.Key, e Entry)) {
 	for key, e := range c.below {
 		f(key, e)

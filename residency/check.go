@@ -5,8 +5,8 @@ import (
 	"maps"
 )
 
-// Check goes over the books and returns what is wrong with them. It takes time, for tests. Each is called with every
-// entry on the books of a level.
+// Check verifies the books and returns the first error. It calls each with every entry of every level. It is slow and
+// meant for tests.
 func (c *Core[V]) Check(each func(*Held[V]) error) error {
 	for key, h := range c.held {
 		switch {
@@ -24,7 +24,7 @@ func (c *Core[V]) Check(each func(*Held[V]) error) error {
 	return c.checkOwned()
 }
 
-// checkOwned counts the keys of each owner again.
+// checkOwned recounts the keys of each owner.
 func (c *Core[V]) checkOwned() error {
 	owned := map[uint32]int{}
 	for _, h := range c.held {

@@ -6,10 +6,10 @@ import (
 	"grebe/plan"
 )
 
-// coldest is a heap of cached users by frequency, the lowest first. Every operation is O(log n).
+// coldest is a heap of cached users, the one with the lowest frequency first. Every operation is O(log n).
 type coldest struct {
 	h  userHeap
-	at int // where refresh goes on
+	at int // where the next refresh starts
 }
 
 type user struct {
@@ -41,7 +41,7 @@ func (c *coldest) first() (plan.Key, float64, bool) {
 	return c.h.users[0].key, c.h.users[0].frequency, true
 }
 
-// refresh looks at n users again, in turn.
+// refresh updates the frequencies of the next n users.
 func (c *coldest) refresh(n int, estimate func(plan.Key) float64) {
 	for range min(n, len(c.h.users)) {
 		c.at = (c.at + 1) % len(c.h.users)
@@ -49,7 +49,7 @@ func (c *coldest) refresh(n int, estimate func(plan.Key) float64) {
 	}
 }
 
-// userHeap is the heap itself, which knows where each user is.
+// userHeap is the heap itself, with an index from users to their places.
 type userHeap struct {
 	users []user
 	place map[plan.Key]int

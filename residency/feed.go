@@ -2,26 +2,26 @@ package residency
 
 import "grebe/plan"
 
-// Event is a change of where an entry is. Tier is the best tier that has it then, Missing when none has it.
+// Event says that an entry changed its tier. Tier is the nearest tier that has it after the change, or Missing.
 type Event struct {
 	Seq uint64 // from 1, without gaps
 	Key plan.Key
 	Entry
 }
 
-// Feed is the sequence of these changes since a server was started: append-only, of which the last ones are kept. Who
-// follows it asks for what came after the last event that it knows. Where that is gone, or the feed is that of another
-// boot, it begins again with a snapshot.
+// Feed is an append-only log of events since the server's start, of which it keeps the last ones. A follower asks for
+// the events after the last one that it knows. If these are no longer kept, or the server was restarted, the follower
+// starts over with a snapshot.
 type Feed struct {
 	boot uint64
 	seq  uint64  // of the last event
 	ring []Event // event s is at s % len
 }
 
-// NewFeed returns an empty feed that keeps the last size events. Boot tells the feeds of a server's starts apart.
+// NewFeed returns an empty feed that keeps the last size events. Boot identifies the start of the server.
 func NewFeed(boot uint64, size int) *Feed { return &Feed{boot: boot, ring: make([]Event, size)} }
 
-// Boot returns what tells this feed from those of other starts.
+// Boot returns the value that identifies the start of the server.
 func (f *Feed) Boot() uint64 { return f.boot }
 
 // Seq returns the number of the last event; 0 before the first.
@@ -32,8 +32,8 @@ func (f *Feed) add(key plan.Key, e Entry) {
 	f.ring[f.seq%uint64(len(f.ring))] = Event{f.seq, key, e}
 }
 
-// Since appends to dst the events after the one of number seq in the feed of a boot, at most so many. It returns false
-// when the boot is another one, the events are not kept any more, or there never was such a number.
+// Since appends to dst the events after number seq, at most most of them. It returns false when boot is not this
+// feed's, when some of the events are no longer kept, or when seq is in the future.
 func (f *Feed) Since(dst []Event, boot, seq uint64, most int) ([]Event, bool) {
 	if boot != f.boot || seq > f.seq || f.seq-seq > uint64(len(f.ring)) {
 		return dst, false
@@ -44,19 +44,19 @@ func (f *Feed) Since(dst []Event, boot, seq uint64, most int) ([]Event, bool) {
 	return dst, true
 }
 
-// SetFeed has each change of where an entry is added to a feed. It may be called at any time: who begins to follow takes
+// SetFeed adds an event to f whenever an entry changes its tier. It may be called at any time, because a follower takes
 // a Snapshot first.
 func (c *Core[V]) SetFeed(f *Feed) { c.feed = f }
 
-// piece is how many entries a Snapshot looks at between two pauses.
+// piece is the number of entries that Snapshot visits between two pauses.
 const piece = 256
 
-// Snapshot calls f with each entry that memory or the disk has, in no order. It calls pause after every few entries; the
-// owner may let others change the books there.
+// Snapshot calls f with each entry in memory or on disk, in no order. It calls pause after every piece entries. During a
+// pause the owner may let others change the books.
 //
-// An entry that changes meanwhile may be left out, or be told twice, of which the last is newer. So who follows reads the feed's
-// number before the snapshot, replaces what it knows of a key by what f was told last, and goes on with the events behind that
-// number: each change of a key since then is among them.
+// An entry that changes during the snapshot may be left out, or be passed to f twice, the newer state last. So a follower
+// reads the feed's number before the snapshot, keeps the last state that f got for each key, and then applies the events
+// after that number. These include every change since the snapshot began.
 func (c *Core[V]) Snapshot(f func(key plan.Key, e Entry), pause func()) {
 	looked := 0
 	rest := func() {
@@ -64,7 +64,7 @@ func (c *Core[V]) Snapshot(f func(key plan.Key, e Entry), pause func()) {
 			pause()
 		}
 	}
-	// A loop over a map visits each key exactly once that is there from its begin to its end.
+	// A loop over a map visits each key exactly once if the key is in the map during the whole loop.
 	for key := range c.held {
 		e, _ := c.Lookup(key)
 		f(key, e)
@@ -78,7 +78,7 @@ func (c *Core[V]) Snapshot(f func(key plan.Key, e Entry), pause func()) {
 	}
 }
 
-// changed adds where an entry is now to the feed.
+// changed adds an event with the current tier of an entry.
 func (c *Core[V]) changed(key plan.Key) {
 	if c.feed == nil {
 		return

@@ -8,15 +8,16 @@ import (
 	"unsafe"
 )
 
-// A window is ring-1 sub-windows long; the one more is the sub-window that its tail cuts through.
+// ring is the number of sub-windows per key. A window is ring-1 sub-windows long and so touches ring of them: its end
+// cuts through the oldest.
 const ring = 8
 
-// ways is the number of keys in a bucket: one cache line. A key lives in one of two buckets.
+// ways is the number of keys in a bucket, which is one cache line. A key has two buckets and is in one of them.
 const ways = 8
 
 // FrequencyConfig sizes a Frequency.
 type FrequencyConfig struct {
-	Users  int           // users to hold next to without loss; the table has a quarter more slots
+	Users  int           // users to count with almost no loss; the table has a quarter more slots
 	Window time.Duration // length of the sliding window; about as long as an unused user entry survives in the cache
 	// HitDecay is the share of a user's estimate that a hit on the user's cached entry takes away,
 	// in [0, 1). 0 turns decay off.
@@ -28,7 +29,7 @@ func DefaultFrequency(users int) FrequencyConfig {
 	return FrequencyConfig{Users: users, Window: 5 * time.Minute, HitDecay: 1. / 32}
 }
 
-// Validate reports the first field that makes no sense.
+// Validate returns an error for the first invalid field.
 func (c FrequencyConfig) Validate() error {
 	switch {
 	case c.Users < 1:
@@ -53,16 +54,18 @@ type Access struct {
 // until then a request reads an estimate that does not count itself, which is what Decide expects.
 //
 // The window slides in sub-windows: the estimate is the sum of whole sub-windows plus the oldest one
-// in proportion to the part still inside. While no user was displaced and nothing hit, it is off by
-// at most the requests of that oldest sub-window. A hit decays: "whenever an existing user cache is
-// accessed, the cache meta service decays its sliding-window frequency estimate" leaves the amount
-// open; here Hit multiplies what was counted so far by 1-HitDecay, and the request that hit is then
-// counted in full. So an entry must keep being asked for to keep its place, a user served n times from
-// the cache stands at (1-(1-d)^n)/d, and the order among users is kept.
+// in proportion to the part still inside. As long as no user was displaced and no entry was hit, the
+// error is at most the requests of that oldest sub-window.
 //
-// The table has a fixed number of slots. A new user in two full buckets replaces the one of their 16
-// with the lowest estimate (the expired have 0). A displaced user starts over: estimates only ever
-// err low, and the hot are safe from passers-by.
+// A hit decays the estimate. The paper says: "whenever an existing user cache is accessed, the cache
+// meta service decays its sliding-window frequency estimate", and leaves the amount open. Here Hit
+// multiplies the counts so far by 1-HitDecay, and the request that hit is then counted in full. So a
+// user has to return to keep its place: after n hits in a row the estimate is (1-(1-d)^n)/d. The order
+// among users does not change.
+//
+// The table has a fixed number of slots. If both buckets of a new user are full, the user replaces the
+// one of their 16 users with the lowest estimate (0 if expired). A displaced user starts over at zero.
+// So displacement only makes estimates too low, and users who come once rarely displace hot ones.
 type Frequency struct {
 	keys   []uint64 // 0 is an empty slot; a key of 0 is counted as 1
 	cells  []cell
@@ -103,8 +106,8 @@ func (f *Frequency) Bytes() int {
 	return len(f.keys) * int(unsafe.Sizeof(f.keys[0])+unsafe.Sizeof(f.cells[0]))
 }
 
-// Observe counts one request. Times may be out of order by less than a window; what is older than
-// the window at the user's latest request is not counted.
+// Observe counts one request. Times may be out of order by less than a window; a request that is older
+// than the window of the user's latest request is ignored.
 func (f *Frequency) Observe(key uint64, now time.Duration) {
 	key = named(key)
 	epoch, _ := f.epoch(now)
@@ -117,7 +120,7 @@ func (f *Frequency) Observe(key uint64, now time.Duration) {
 	f.cells[at].add(epoch)
 }
 
-// ObserveBatch applies requests in order, hits first decaying what was there.
+// ObserveBatch counts requests in order. A hit decays the estimate before the request is counted.
 func (f *Frequency) ObserveBatch(batch []Access) {
 	for _, a := range batch {
 		if a.Hit {
@@ -127,8 +130,8 @@ func (f *Frequency) ObserveBatch(batch []Access) {
 	}
 }
 
-// Estimate is the number of requests of a user within the window that ends now; 0 for the unknown.
-// A now before the user's latest request counts as that request's sub-window.
+// Estimate returns the number of requests of a user within the window that ends now, 0 for an unknown
+// user. If now is before the user's latest request, the window ends with the sub-window of that request.
 func (f *Frequency) Estimate(key uint64, now time.Duration) float64 {
 	at := f.find(named(key))
 	if at < 0 {
@@ -149,19 +152,19 @@ func (f *Frequency) Hit(key uint64) {
 	}
 }
 
-// epoch is the sub-window of a time and the share of it that has passed. Sub-windows are counted
-// modulo 2^32: longer than any server runs.
+// epoch returns the number of the sub-window at a time, and the share of it that has passed. Numbers
+// wrap around at 2^32, after a longer time than any server runs.
 func (f *Frequency) epoch(now time.Duration) (uint32, float32) {
 	now = max(now, 0)
 	n := now / f.sub
 	return uint32(n), float32(now-n*f.sub) / float32(f.sub)
 }
 
-// named keeps 0 for empty slots.
+// named maps key 0 to 1, because 0 marks an empty slot.
 func named(key uint64) uint64 { return max(key, 1) }
 
-// buckets are the first slots of the two buckets of a key. Keys are hashes but may come from a weak
-// one, so both halves of a product choose.
+// buckets returns the first slots of the two buckets of a key. Keys may come from a weak hash, so both
+// halves of a product choose.
 func (f *Frequency) buckets(key uint64) (int, int) {
 	high, low := bits.Mul64(key, 0x9e3779b97f4a7c15)
 	h := high ^ low
@@ -174,7 +177,7 @@ func (f *Frequency) buckets(key uint64) (int, int) {
 	return int(a) * ways, int(b) * ways
 }
 
-// find is the slot of a key, or -1.
+// find returns the slot of a key, or -1.
 func (f *Frequency) find(key uint64) int {
 	a, b := f.buckets(key)
 	for _, first := range [2]int{a, b} {
@@ -187,7 +190,8 @@ func (f *Frequency) find(key uint64) int {
 	return -1
 }
 
-// place is the slot for a new key: a free one in the emptier bucket, else the coldest of both.
+// place returns the slot for a new key: a free one in the emptier bucket, else that of the user with the
+// lowest estimate in both.
 func (f *Frequency) place(key uint64, now time.Duration) int {
 	a, b := f.buckets(key)
 	freeA, slotA := f.free(a)
@@ -211,7 +215,7 @@ func (f *Frequency) place(key uint64, now time.Duration) int {
 	return coldest
 }
 
-// free is the number of free slots of a bucket and one of them.
+// free returns the number of free slots of a bucket, and one of them.
 func (f *Frequency) free(first int) (n, slot int) {
 	for i, k := range f.keys[first : first+ways] {
 		if k == 0 {
@@ -236,7 +240,7 @@ func (c *cell) add(epoch uint32) {
 	c.counts[epoch%ring]++
 }
 
-// sum is the number of requests in the window that ends at a share of a sub-window.
+// sum returns the number of requests in the window that ends when the share inside of sub-window epoch has passed.
 func (c *cell) sum(epoch uint32, inside float32) float32 {
 	ahead := int32(epoch - c.last)
 	if ahead < 0 {

@@ -2,9 +2,9 @@ package residency
 
 import "time"
 
-// HungAfter is for how long one entry is read before the tier is taken to hang.
+// HungAfter is the duration of one read after which the disk counts as hung.
 const HungAfter = 10 * time.Second
 
-// Hangs reports whether the tier below memory hangs: the longest of the reads under way takes more than HungAfter. Then no other
-// is begun, and whoever wants an entry computes it. The tier is asked again when that read ends.
+// Hangs reports whether the disk is hung: the longest read under way has taken more than HungAfter. Then no other read
+// starts, and requests compute their KV instead. Reads start again when the long one ends.
 func Hangs(longest time.Duration) bool { return longest > HungAfter }

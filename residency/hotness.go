@@ -9,23 +9,23 @@ import (
 
 // HotnessConfig sizes a Hotness. Zero means the default.
 type HotnessConfig struct {
-	Users  int           // users whose frequency is followed; 1 << 20
-	Items  int           // items likewise; 1 << 18
+	Users  int           // users to count; 1 << 20
+	Items  int           // items to count; 1 << 18
 	Window time.Duration // of frequencies; that of DefaultFrequency
-	Buffer int           // accesses noted before they must be counted; 65536
+	Buffer int           // most accesses that wait to be counted; 65536
 }
 
-// Hotness estimates how often users and items are asked for, and who is the coldest of the users that are cached
-// (BAT-3). Accesses are noted in a bounded buffer and counted later, off the request's path. Times are durations
-// since one epoch.
+// Hotness estimates how often users and items are requested, and finds the coldest cached user (BAT-3). Requests only
+// note their accesses in a bounded buffer; Apply counts them later, off the request's path. Times are durations since a
+// common start.
 type Hotness struct {
 	config  HotnessConfig
 	users   *Frequency
 	items   *Frequency
-	coldest coldest // users on the level where the device computes
+	coldest coldest // users on the top level
 	noted   []access
-	from    int           // noted accesses before this one are counted
-	now     time.Duration // the last time that was told
+	from    int           // accesses before this one are counted
+	now     time.Duration // latest time passed to a method
 }
 
 type access struct {
@@ -72,16 +72,16 @@ func frequency(n int, window time.Duration) (*Frequency, error) {
 // Config returns the sizes.
 func (h *Hotness) Config() HotnessConfig { return h.config }
 
-// Hold tells that a user is cached. Its frequency is that of the last time that was told.
+// Hold notes that a user is cached. Its frequency is estimated at the latest known time.
 func (h *Hotness) Hold(user plan.Key) { h.coldest.set(user, h.users.Estimate(Hash(user), h.now)) }
 
-// Leave tells that a user is not cached any more.
+// Leave notes that a user is no longer cached.
 func (h *Hotness) Leave(user plan.Key) { h.coldest.remove(user) }
 
-// User returns a user's frequency, and the lowest one among cached users.
+// User returns a user's frequency, and the lowest frequency among cached users.
 func (h *Hotness) User(user plan.Key, now time.Duration) (frequency, coldest float64) {
 	h.now = now
-	// Frequencies fall by themselves as the window slides: look at the coldest again, a few times.
+	// Frequencies fall as the window slides, so the stored one may be too high: update the coldest, a few times.
 	for range 4 {
 		k, stored, ok := h.coldest.first()
 		if !ok {
@@ -107,14 +107,14 @@ func (h *Hotness) Items(keys []plan.Key, tiers []plan.Tier, now time.Duration, o
 	}
 }
 
-// NoteUser notes a request of a user, to be counted later. Hit says that the user's entry served it.
+// NoteUser notes a request of a user, to be counted later. Hit says that the user's cached entry was used.
 func (h *Hotness) NoteUser(user plan.Key, now time.Duration, hit bool) {
 	h.now = now
 	h.note(access{key: Hash(user), at: now, hit: hit})
 }
 
-// NoteItems notes a request that had these items as candidates, to be counted later. It counts in either prefix
-// order: the count is how often the items' KV could have been used.
+// NoteItems notes a request with these candidates, to be counted later. It is called in both prefix orders, because it
+// counts how often the items' KV could have been used.
 func (h *Hotness) NoteItems(items []plan.Key, now time.Duration) {
 	h.now = now
 	for i := range items {
@@ -131,14 +131,14 @@ func (h *Hotness) note(a access) {
 }
 
 const (
-	// countedAtOnce is how many accesses one Apply counts.
+	// countedAtOnce is the number of accesses that one call of Apply counts.
 	countedAtOnce = 4096
-	// refreshed is how many cached users the last of these looks at again.
+	// refreshed is the number of cached users that Apply updates when all accesses are counted.
 	refreshed = 256
 )
 
-// Apply counts some of the accesses that were noted, and reports whether there are more. When there are none it looks
-// again at some of the cached users, whose frequencies fall as time passes.
+// Apply counts some of the noted accesses and reports whether there are more. When there are none, it updates the
+// frequencies of some cached users, which fall as time passes.
 func (h *Hotness) Apply(now time.Duration) (more bool) {
 	h.now = now
 	to := min(len(h.noted), h.from+countedAtOnce)

@@ -7,23 +7,23 @@ import (
 	"grebe/plan"
 )
 
-// kinds is how many kinds of entries there are.
+// kinds is the number of kinds of entries.
 const kinds = int(plan.Beam) + 2
 
-// level is a pool of memory and the entries on its books.
+// level is one level of memory with its books.
 type level[V any] struct {
 	index  int
 	tier   plan.Tier
 	policy evict.Policy
-	room   int64 // bytes, as the policy knows
+	room   int64 // size in bytes, as last told to the policy
 	bySlot []*Held[V]
 	free   []evict.Slot
 	most   int     // slots from here on were never used
-	dirty  recency // of the entries that are not below yet; nil: there is no disk
-	count  int     // how many these are
-	now    int64   // uses so far: the policy's clock
+	dirty  recency // order of use of the entries that are not on disk yet; nil: there is no disk
+	count  int     // number of dirty entries
+	now    int64   // number of uses so far, which is the policy's clock
 	may    func(*Held[V]) bool
-	// evictable asks may. It is made once, so that asking allocates nothing.
+	// evictable calls may. It is made once, so that a call of Victim allocates nothing.
 	evictable func(evict.Slot) bool
 
 	forecast *forecast // nil: nothing is predicted
@@ -31,7 +31,7 @@ type level[V any] struct {
 
 	counts [kinds]Counts
 	trace  Trace[V]
-	hot    *Hotness // nil: it does not know which users the level has
+	hot    *Hotness // nil: not told which users the level holds
 }
 
 func (l *level[V]) did(op Op, h *Held[V]) {
@@ -40,12 +40,12 @@ func (l *level[V]) did(op Op, h *Held[V]) {
 	}
 }
 
-// Counts are of the entries of one kind on a level. Bytes that two entries share count for both.
+// Counts describe the entries of one kind on a level. Bytes that two entries share count for both.
 type Counts struct {
 	Entries int
 	Bytes   int64
-	Evicted int64 // out of memory
-	Lowered int64 // to the host's
+	Evicted int64 // dropped from memory
+	Lowered int64 // moved to host memory
 }
 
 func newLevel[V any](index int, lc LevelConfig, c *Config) (*level[V], error) {
@@ -71,7 +71,7 @@ func newLevel[V any](index int, lc LevelConfig, c *Config) (*level[V], error) {
 	return l, nil
 }
 
-// put takes an entry onto the books, in a free slot.
+// put puts an entry on the books, in a free slot.
 func (l *level[V]) put(h *Held[V]) {
 	h.level, h.tier, h.slot, h.used = l, l.tier, l.free[len(l.free)-1], false
 	l.free = l.free[:len(l.free)-1]
@@ -91,7 +91,7 @@ func (l *level[V]) put(h *Held[V]) {
 	l.policy.Insert(h.slot, a)
 }
 
-// take takes an entry off the books. The policy has let it go already if it chose it.
+// take removes an entry from the books. If chosen, the policy chose the entry and has removed it from its own lists.
 func (l *level[V]) take(h *Held[V], chosen bool) {
 	if chosen {
 		l.did(DidLeave, h)

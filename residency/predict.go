@@ -10,7 +10,7 @@ import (
 // forecast predicts when the entries of one level are used again.
 type forecast struct {
 	*evict.Forecaster
-	keys   [64]uint64 // of slots that want another prediction
+	keys   [64]uint64 // keys to predict again
 	models int64
 }
 
@@ -19,13 +19,14 @@ const (
 	mostRemembered  = 1 << 18 // entries: half a million keys, about 100 MB
 )
 
-// newForecast remembers keys of eight times the entries that a level of so many slots holds, and of large levels of twice as many.
+// newForecast remembers eight times as many keys as a level with these slots has entries, and twice as many for a large
+// level.
 func newForecast(slots int) *forecast {
 	return &forecast{Forecaster: evict.NewGrowingForecaster(leastRemembered, min(max(slots, leastRemembered), mostRemembered))}
 }
 
-// teacher gathers what models are trained on, by the uses themselves, a few samples each, for one level at a time. Training is the owner's:
-// it takes a lesson when Lesson has one and gives the model back by Trained.
+// teacher gathers training samples for one level at a time. Each use of an entry adds a few. The owner does the
+// training: it takes a complete lesson from Lesson and returns the model with Trained.
 type teacher[V any] struct {
 	lesson *evict.Lesson
 	of     *level[V] // whose samples are being gathered
@@ -41,7 +42,7 @@ func newTeacher[V any](levels []*level[V]) *teacher[V] {
 	return t
 }
 
-// gather goes on with the lesson of a level, or begins one when it is due and no other is under way.
+// gather adds samples to the lesson of a level. It begins a lesson when one is due and none is under way.
 func (t *teacher[V]) gather(l *level[V]) {
 	if !t.busy && l.forecast.Due() {
 		t.busy, t.of = true, l
@@ -53,7 +54,7 @@ func (t *teacher[V]) gather(l *level[V]) {
 	t.of, t.ready = nil, l
 }
 
-// Lesson returns a lesson that is complete and the level that it is of, once; nil: there is none. Until Trained nothing else touches it.
+// Lesson returns a complete lesson and its level, once, or nil. Until Trained is called the lesson belongs to the caller.
 func (c *Core[V]) Lesson() (*evict.Lesson, int) {
 	if c.teach == nil || c.teach.ready == nil {
 		return nil, 0
@@ -63,7 +64,7 @@ func (c *Core[V]) Lesson() (*evict.Lesson, int) {
 	return c.teach.lesson, level
 }
 
-// Trained puts the model of a lesson into use; nil: there was too little to learn from.
+// Trained uses the model of a lesson from now on. Nil means that the samples were too few.
 func (c *Core[V]) Trained(level int, m *evict.Model) {
 	c.teach.busy = false
 	if m != nil {
@@ -73,7 +74,7 @@ func (c *Core[V]) Trained(level int, m *evict.Model) {
 	}
 }
 
-// Floor says where the policy of the level where the device computes stands against LRU; false when the policy has no floor.
+// Floor compares the top level's policy with LRU. It returns false when the policy has no floor.
 func (c *Core[V]) Floor() (evict.FloorStats, bool) {
 	f, ok := c.top().policy.(*evict.Floor)
 	if !ok {
@@ -82,8 +83,8 @@ func (c *Core[V]) Floor() (evict.FloorStats, bool) {
 	return f.Stats(), true
 }
 
-// Forecasts returns what knows how predictions did, of the level where the device computes, and how many models were
-// trained; nil without predictions.
+// Forecasts returns the tracker of prediction errors on the top level, and the number of trained models; nil without
+// predictions.
 func (c *Core[V]) Forecasts() (t *evict.Tracker, models int64) {
 	if f := c.top().forecast; f != nil {
 		return f.Tracker, f.models
@@ -91,7 +92,7 @@ func (c *Core[V]) Forecasts() (t *evict.Tracker, models int64) {
 	return nil, 0
 }
 
-// predict returns when an entry that is used now will be used next, as far as it is known.
+// predict returns the predicted time of the next use of an entry that is used now.
 func (l *level[V]) predict(h *Held[V]) int64 {
 	f := l.forecast
 	if f == nil {
@@ -104,14 +105,14 @@ func (l *level[V]) predict(h *Held[V]) int64 {
 
 // context describes an entry to the predictor.
 func (h *Held[V]) context() evict.Context {
-	tokens, bytes := float32(h.Tokens), float32(h.Bytes) // tokens are what it takes to compute it again, about
+	tokens, bytes := float32(h.Tokens), float32(h.Bytes) // the number of tokens approximates the cost of computing it again
 	if r := &h.request; r.prompt.Tokens() > 0 {
 		return r.prompt.Context(int(r.before), h.Tokens, bytes, tokens)
 	}
 	return evict.Single(int(h.Kind), tokens, bytes, tokens)
 }
 
-// refresh predicts again for entries that were not used when predicted.
+// refresh makes new predictions for entries that were not used at the predicted time.
 func (l *level[V]) refresh(slots []evict.Slot, returns []int64) {
 	keys := l.forecast.keys[:len(slots)]
 	for i, s := range slots {
@@ -120,5 +121,5 @@ func (l *level[V]) refresh(slots []evict.Slot, returns []int64) {
 	l.forecast.Refresh(keys, l.now, returns)
 }
 
-// Hash names a key, which is a digest, in short.
+// Hash returns the first 64 bits of a key, which is a digest.
 func Hash(k plan.Key) uint64 { return binary.LittleEndian.Uint64(k[:]) }

@@ -2,8 +2,8 @@ package residency
 
 import "grebe/evict"
 
-// recency is the order in which the entries of a level were used, by slot: a ring whose last element
-// stands for both ends.
+// recency is a list of slots in the order of their last use. It is a ring; the element behind the last slot
+// is both ends of the list.
 type recency []neighbours
 
 type neighbours struct{ newer, older evict.Slot }
@@ -16,7 +16,7 @@ func newRecency(slots int) recency {
 
 func (r recency) end() evict.Slot { return evict.Slot(len(r) - 1) }
 
-// oldest returns the slot that was not used for longest; end when there is none.
+// oldest returns the least recently used slot, or end.
 func (r recency) oldest() evict.Slot {
 	if len(r) == 0 {
 		return r.end()

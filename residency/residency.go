@@ -1,23 +1,26 @@
-// Package residency decides what is held where: which entry leaves a level of memory that is full and where it
-// goes, when one comes up again, and what is written to the disk below. It is pure. It holds no bytes, takes no
-// lock, starts nothing and reads no clock; its owner calls it in turn, does what it says and tells how that ended.
-// Package kv is such an owner; a simulator is another.
+// Package residency decides which tier holds which entry of KV. It chooses the entry that a full level of memory
+// evicts and the place that the entry goes to. It decides when an entry returns to the device's memory and which
+// entry is written to disk next.
 //
-// A Core has one level of memory where the device computes and maybe one of the host's below it. An entry is on
-// the books of one level, or of none while it is moved. The owner asks before it moves anything and tells when the
-// copy ended:
+// The package is pure. It holds no KV, takes no lock, starts no goroutine and reads no clock. Its owner calls it
+// from one goroutine at a time, carries out each decision and reports the result. Package kv is one owner, a
+// simulator is another.
 //
-//	Need    a level has no room: who leaves it, and does it go to the host's memory or away
-//	Use     an entry is wanted: take it where it is, wait for its copy, or bring it up first
-//	Moved   a copy ended: where the entry is now
-//	Publish a new entry, or a longer one of a user
-//	Dirty   which entry is written below next; Written tells how that ended
-//	Stored  an entry is on disk; Lost: it is not any more, since the disk dropped it
+// A Core has one or two levels of memory. The top level is where the device computes. The second one, if there is
+// one, is host memory. A level's books list the entries that it holds. An entry is on the books of exactly one
+// level, or of none while it is copied. The owner asks before it copies an entry and reports the end of the copy:
 //
-// Lookup and Status say which tier has an entry, Hotness how often users and items are asked for.
+//	Need    a level is full: which entry leaves, and does it go to host memory or is it dropped
+//	Use     a request wants an entry: use it in place, wait for its copy, or copy it to the top level first
+//	Moved   a copy ended: where is the entry now
+//	Publish there is a new entry, or a longer one for a known user
+//	Dirty   which entry is written to disk next; Written reports the result of the write
+//	Stored  an entry is on disk; Lost: the disk dropped it
 //
-// Who leaves is chosen by a policy of package evict among the entries that nobody reads. Only the owner knows who is read: Need asks
-// it through a callback.
+// Lookup and Status return the tier of an entry. Hotness estimates how often users and items are requested.
+//
+// A policy of package evict chooses the victim among the entries that no request is reading. Only the owner knows
+// which entries are being read, so Need takes a callback.
 package residency
 
 import (
@@ -27,66 +30,66 @@ import (
 	"grebe/plan"
 )
 
-// Config says what a Core decides on.
+// Config describes the levels of a Core and its policy.
 type Config struct {
-	Levels  []LevelConfig // one or two, the one where the device computes first
-	Policy  string        // of package evict
+	Levels  []LevelConfig // one or two; the first one is where the device computes
+	Policy  string        // the name of a policy of package evict
 	Below   bool          // there is a disk below memory
-	Predict bool          // returns of entries are predicted, for policies that use that
-	Chunk   int           // tokens by which histories are shared: see evict.NextPrompt
+	Predict bool          // predict when entries are used again, if the policy uses predictions
+	Chunk   int           // tokens of a chunk, the unit in which prompts share histories: see evict.NextPrompt
 }
 
-// Trace is told each change of the books, for records and replays.
+// Trace is called with each change of the books. Recording and replay use it.
 type Trace[V any] func(op Op, h *Held[V], at plan.Tier)
 
 // Op is a change of the books.
 type Op uint8
 
 const (
-	DidPut    Op = iota // onto a level
-	DidTake             // off a level, for another reason than room
-	DidLeave            // off a level, to make room
-	DidHit              // a use
-	DidDrop             // out of memory
-	DidForget           // a run of a known prefix is no more
-	DidWrite            // its write below began
+	DidPut    Op = iota // the entry was put on a level
+	DidTake             // the entry left a level, but not to make room
+	DidLeave            // the entry left a level to make room
+	DidHit              // the entry was used
+	DidDrop             // the entry left memory
+	DidForget           // a run of a known prefix was removed
+	DidWrite            // the write of the entry to disk began
 )
 
 func (o Op) String() string {
 	return [...]string{"put", "take", "leave", "hit", "drop", "forget", "write"}[o]
 }
 
-// LevelConfig is a pool of memory.
+// LevelConfig describes one level of memory.
 type LevelConfig struct {
 	Tier  plan.Tier
-	Slots int   // entries that it has room for on the books
-	Bytes int64 // of memory
+	Slots int   // most entries on the books
+	Bytes int64 // size of the memory
 }
 
-// Held is an entry that memory holds, or is about to.
+// Held is an entry in memory, or one that is about to be published there.
 type Held[V any] struct {
 	Key    plan.Key
 	Kind   plan.Kind
-	Tokens int    // whose KV it is
-	Bytes  int64  // that it takes
-	Named  bool   // a user's: a longer one may replace it
-	Run    bool   // a run of a known prefix: it is under no key, and never leaves for another level
-	Owner  uint32 // whose keys it is among, where several share a store
+	Tokens int    // number of tokens whose KV this is
+	Bytes  int64  // size in memory
+	Named  bool   // a user's entry, which a longer one may replace
+	Run    bool   // a run of a known prefix: it has no key and never moves to another level
+	Owner  uint32 // which cache the key belongs to, where several share a store
 	Digest uint64 // of a user's tokens
-	Value  V      // the owner's
+	Value  V      // for the package that calls this one
 
 	request request
-	level   *level[V] // nil while it is moved, and before it is published
-	tier    plan.Tier // of its level; while it is moved, where it was
+	level   *level[V] // nil while it is copied and before it is published
+	tier    plan.Tier // tier of its level; while it is copied, the tier it came from
 	slot    evict.Slot
-	clean   bool  // written below
-	writing bool  // it is on its way below
-	dirty   bool  // among its level's dirty entries
-	used    bool  // since it came to its level
+	clean   bool  // the disk has it too
+	writing bool  // a write to disk is under way
+	dirty   bool  // listed among its level's dirty entries
+	used    bool  // used since it came to its level
 	tries   uint8 // writes that failed
 }
 
-// Level returns the index of the level that the entry is on the books of, -1 while it is on none.
+// Level returns the index of the entry's level, or -1 while it is on none.
 func (h *Held[V]) Level() int {
 	if h.level == nil {
 		return -1
@@ -94,26 +97,26 @@ func (h *Held[V]) Level() int {
 	return h.level.index
 }
 
-// Clean reports whether the entry is below memory too.
+// Clean reports whether the disk has the entry too.
 func (h *Held[V]) Clean() bool { return h.clean }
 
-// Fetched marks an entry that came from below memory. It MUST be called before Publish.
+// Fetched marks an entry that was read from disk. It MUST be called before Publish.
 func (h *Held[V]) Fetched() { h.clean = true }
 
-// Core is the books of one store. Not safe for concurrent use.
+// Core keeps the books of one store. It is not safe for concurrent use.
 type Core[V any] struct {
 	config Config
 	levels []*level[V]
 	held   map[plan.Key]*Held[V]
-	below  map[plan.Key]Entry // what the disk has
-	owned  map[uint32]int     // keys of each owner, in held, below or both
-	ever   [kinds]bool        // there is or was an entry of that kind
-	feed   *Feed              // nil: nobody follows
+	below  map[plan.Key]Entry // entries on disk
+	owned  map[uint32]int     // number of keys per owner, in held, below or both
+	ever   [kinds]bool        // whether there has ever been an entry of that kind
+	feed   *Feed              // nil: nobody reads one
 	teach  *teacher[V]        // nil: nothing is predicted
-	trace  Trace[V]           // nil: nobody is told
+	trace  Trace[V]           // nil: not traced
 }
 
-// SetTrace has f told of each change. It MUST be called while the books are empty.
+// SetTrace has f called with each change. It MUST be called while the books are empty.
 func (c *Core[V]) SetTrace(f Trace[V]) {
 	c.trace = f
 	for _, l := range c.levels {
@@ -121,10 +124,10 @@ func (c *Core[V]) SetTrace(f Trace[V]) {
 	}
 }
 
-// SetHotness has h know which users are cached where the device computes. It MUST be called while memory is empty.
+// SetHotness reports to h which users the top level holds. It MUST be called while memory is empty.
 func (c *Core[V]) SetHotness(h *Hotness) { c.top().hot = h }
 
-// Hotness returns how hot users and items are; nil when none was set.
+// Hotness returns the value of SetHotness, or nil.
 func (c *Core[V]) Hotness() *Hotness { return c.top().hot }
 
 func (c *Core[V]) did(op Op, h *Held[V], at plan.Tier) {
@@ -157,7 +160,7 @@ func New[V any](c Config) (*Core[V], error) {
 func (c *Core[V]) top() *level[V]    { return c.levels[0] }
 func (c *Core[V]) bottom() *level[V] { return c.levels[len(c.levels)-1] }
 
-// Get returns the entry under a key, nil when there is none. It is no use of it.
+// Get returns the entry under a key, or nil. It does not count as a use.
 func (c *Core[V]) Get(key plan.Key) *Held[V] { return c.held[key] }
 
 // All calls f with each entry that has a key, in no order.
@@ -170,23 +173,24 @@ func (c *Core[V]) All(f func(*Held[V])) {
 // Len returns how many entries have a key.
 func (c *Core[V]) Len() int { return len(c.held) }
 
-// Full reports whether a level has no place on its books.
+// Full reports whether the books of a level have no free place.
 func (c *Core[V]) Full(level int) bool { return len(c.levels[level].free) == 0 }
 
-// Places returns how many places the books of a level have free.
+// Places returns the number of free places on the books of a level.
 func (c *Core[V]) Places(level int) int { return len(c.levels[level].free) }
 
-// Publication says what became of an entry that was published.
+// Publication is the result of Publish.
 type Publication uint8
 
 const (
-	Kept    Publication = iota // one with the same content was there: that one was used, the new one is not needed
+	Kept    Publication = iota // the books had an entry with the same content: it was used, and the new one is not needed
 	Placed                     // it is on the books
-	NoPlace                    // the level has none, though one may have been taken for an entry that it replaced
+	NoPlace                    // the level has no free place; an older entry may have been removed all the same
 )
 
-// Publish puts an entry onto the books of a level. An entry of a user replaces the older one under its key, which is returned; any other
-// stays, and same says that the old one has the same memory. Write says that it is to be written below at once: the write is begun.
+// Publish puts an entry on the books of a level. A user's entry replaces the older one under its key, which Publish
+// returns, unless same says that both have the same memory. If the older entry is not a user's, it stays. If write
+// is true, the owner has to write the entry to disk now, and the write counts as begun.
 func (c *Core[V]) Publish(h *Held[V], level int, same bool) (p Publication, old *Held[V], write bool) {
 	if was := c.held[h.Key]; was != nil {
 		if !was.Named || same {
@@ -195,7 +199,7 @@ func (c *Core[V]) Publish(h *Held[V], level int, same bool) (p Publication, old 
 			}
 			return Kept, nil, false
 		}
-		h.request = was.request // that which made it
+		h.request = was.request // the request that made the older entry
 		c.remove(was)
 		old = was
 	}
@@ -218,7 +222,7 @@ func (c *Core[V]) Publish(h *Held[V], level int, same bool) (p Publication, old 
 	return p, old, write
 }
 
-// Delete takes the entry under a key off the books; nil when there is none.
+// Delete removes the entry under a key from the books and returns it, or nil if there is none.
 func (c *Core[V]) Delete(key plan.Key) *Held[V] {
 	h := c.held[key]
 	if h != nil {
@@ -235,18 +239,18 @@ func (c *Core[V]) remove(h *Held[V]) {
 	c.release(h)
 }
 
-// Where says how an entry that is wanted is had.
+// Where says how a request gets an entry.
 type Where uint8
 
 const (
-	Nowhere Where = iota // it is not held
-	Here                 // take it where it is
-	Coming               // its copy is under way: ask again when that ended
-	Up                   // it is off the books: copy it to where the device computes, and tell by Moved
+	Nowhere Where = iota // memory does not have it
+	Here                 // use it in place
+	Coming               // it is being copied: ask again when the copy ended
+	Up                   // it was taken off the books: copy it to the top level, then call Moved
 )
 
-// Use says how the entry under a key is had, and counts the use. InPlace says whether the device can use it where it is: it may so
-// once, and is brought up when it is used again.
+// Use says how a request gets the entry under a key, and counts the use. InPlace reports whether the device can read
+// the entry from its level. An entry is used in place once; its second use copies it to the top level.
 func (c *Core[V]) Use(key plan.Key, inPlace func(*Held[V]) bool) (*Held[V], Where) {
 	h := c.held[key]
 	switch {
@@ -266,21 +270,22 @@ func (c *Core[V]) Use(key plan.Key, inPlace func(*Held[V]) bool) (*Held[V], Wher
 	return h, Up
 }
 
-// Asked notes a request of so many tokens for a user's entry, of which it has the first known ones.
+// Asked notes a request of tokens tokens for a user's entry, which has the first known of them.
 func (c *Core[V]) Asked(h *Held[V], tokens, known int) {
 	h.request.prompt = c.asked(tokens, known, &h.request.prompt)
 }
 
-// Exit says where an entry goes that leaves a level.
+// Exit says where an evicted entry goes.
 type Exit uint8
 
 const (
-	Lower  Exit = iota // copy it to the host's memory, and tell by Moved
-	Drop               // out of memory
-	Forget             // it is a run of a known prefix, and is no more
+	Lower  Exit = iota // copy it to host memory, then call Moved
+	Drop               // drop it from memory
+	Forget             // it was a run of a known prefix: remove it
 )
 
-// Need chooses who leaves a level that has no room, among those that may; nil when nobody does.
+// Need chooses the entry that leaves a full level, among those that may allows, and takes it off the books. It
+// returns nil when no entry can leave.
 func (c *Core[V]) Need(level int, may func(*Held[V]) bool) (*Held[V], Exit) {
 	l := c.levels[level]
 	l.may = may
@@ -305,17 +310,17 @@ func (c *Core[V]) Need(level int, may func(*Held[V]) bool) (*Held[V], Exit) {
 	return h, Drop
 }
 
-// Landing says where an entry is whose copy ended.
+// Landing says where an entry is after its copy.
 type Landing uint8
 
 const (
-	There Landing = iota // on the books of the level that it was copied to
-	Back                 // on those of the host's, where it was
-	Out                  // nowhere: drop it
-	Gone                 // it was deleted or replaced meanwhile
+	There Landing = iota // on the level that it was copied to
+	Back                 // back in host memory, where it came from
+	Out                  // on no level: the owner drops it
+	Gone                 // it was deleted or replaced during the copy
 )
 
-// Moved tells that the copy of an entry to a level ended.
+// Moved reports that the copy of an entry to a level ended, and whether it succeeded.
 func (c *Core[V]) Moved(h *Held[V], level int, copied bool) Landing {
 	to := c.levels[level]
 	switch {
@@ -334,15 +339,15 @@ func (c *Core[V]) Moved(h *Held[V], level int, copied bool) Landing {
 	return Out
 }
 
-// drop takes an entry that is on no level's books out of memory.
+// drop removes an entry that is on no level from memory.
 func (c *Core[V]) drop(h *Held[V], l *level[V]) {
 	c.did(DidDrop, h, l.tier)
 	c.release(h)
 	c.changed(h.Key)
 }
 
-// Resize tells how many bytes a level has.
+// Resize sets the size of a level in bytes.
 func (c *Core[V]) Resize(level int, bytes int64) { c.levels[level].resize(bytes) }
 
-// Counts returns what a level holds of a kind, and what left it.
+// Counts returns how many entries of a kind a level holds, and how many left it.
 func (c *Core[V]) Counts(level int, kind plan.Kind) *Counts { return &c.levels[level].counts[kind] }

@@ -2,10 +2,10 @@ package residency
 
 import "grebe/plan"
 
-// MaxTries is how many writes of an entry may fail before it is not written any more.
+// MaxTries is the number of failed writes after which an entry is no longer written.
 const MaxTries = 3
 
-// soil lists an entry of the level as dirty, unless it is below already, on its way there, or not worth trying again.
+// soil lists an entry as dirty, unless it is on disk, is being written, or has failed too often.
 func (l *level[V]) soil(h *Held[V]) {
 	if l.dirty == nil || h.clean || h.writing || h.dirty || h.tries >= MaxTries {
 		return
@@ -15,7 +15,7 @@ func (l *level[V]) soil(h *Held[V]) {
 	l.dirty.add(h.slot)
 }
 
-// cleaned takes an entry of the level off the list of dirty ones.
+// cleaned removes an entry from the list of dirty ones.
 func (l *level[V]) cleaned(h *Held[V]) {
 	if h.dirty {
 		h.dirty = false
@@ -24,7 +24,7 @@ func (l *level[V]) cleaned(h *Held[V]) {
 	}
 }
 
-// begin begins a write: while it is under way the entry is not listed as dirty.
+// begin marks a write as under way. Until it ends the entry is not listed as dirty.
 func (c *Core[V]) begin(h *Held[V]) {
 	c.did(DidWrite, h, plan.Disk)
 	h.writing = true
@@ -33,8 +33,8 @@ func (c *Core[V]) begin(h *Held[V]) {
 	}
 }
 
-// Dirty returns the entry of a level that is to be written below next, the least recently used one, and begins its
-// write; nil when all are there.
+// Dirty returns the least recently used entry of a level that is not on disk, and marks its write as begun. It returns
+// nil when there is none.
 func (c *Core[V]) Dirty(level int) *Held[V] {
 	l := c.levels[level]
 	slot := l.dirty.oldest()
@@ -46,10 +46,10 @@ func (c *Core[V]) Dirty(level int) *Held[V] {
 	return h
 }
 
-// DirtyCount returns how many entries of a level are to be written below.
+// DirtyCount returns the number of entries of a level that are not on disk.
 func (c *Core[V]) DirtyCount(level int) int { return c.levels[level].count }
 
-// Written tells how the write of an entry ended. What was not written is tried later, what failed a few times more.
+// Written reports the end of a write. An entry that was not written stays dirty, until MaxTries writes have failed.
 func (c *Core[V]) Written(h *Held[V], written, failed bool) {
 	h.writing, h.clean = false, written
 	if failed {
