@@ -2,15 +2,15 @@ package kv
 
 import "sync"
 
-// ahead lowers entries before their place is needed, so that who needs it does not wait for the copies.
+// ahead moves entries to host memory before their room is needed, so that requests do not wait for the copies.
 type ahead struct {
-	free int64 // bytes that are to be free
+	free int64 // bytes to keep free
 	kick chan struct{}
 	wg   sync.WaitGroup
 }
 
-// LowerAhead has entries lowered to the host's memory in the background whenever less than free bytes of
-// the device's are free. It MUST be called after SetHost and before the store is used. Close stops it.
+// LowerAhead moves entries to host memory in the background whenever the device's memory has less than free
+// bytes left. It MUST be called after SetHost and before the store is used. Close stops it.
 func (s *Store) LowerAhead(free int64) {
 	a := &ahead{free: free, kick: make(chan struct{}, 1)}
 	s.ahead = a
@@ -27,7 +27,7 @@ func (s *Store) short(free int64) bool {
 	return books.Total-books.Used < free
 }
 
-// wake has it look.
+// wake has it check the free memory.
 func (a *ahead) wake() {
 	if a == nil {
 		return

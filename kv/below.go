@@ -14,80 +14,81 @@ import (
 	"grebe/residency"
 )
 
-// Disk keeps whole entries below memory. A disk.Store is one. Its methods may be called concurrently.
+// Disk keeps whole entries. A disk.Store is one. Its methods may be called concurrently.
 type Disk interface {
 	Has(key plan.Key) (size int64, ok bool)
 	Put(key plan.Key, meta []byte, payload [][]byte) error
 	Get(key plan.Key, place func(meta []byte, n int64) ([][]byte, error)) (meta []byte, ok bool, err error)
 	Delete(keys ...plan.Key) error
-	Drop(keys ...plan.Key) // forgets entries without waiting for their erasure
+	Drop(keys ...plan.Key) // forgets entries and does not wait until they are erased
 	Range(f func(key plan.Key, meta []byte, size int64) bool)
 }
 
-// dropper is a Disk that drops entries by itself and reports them.
+// dropper is a Disk that drops entries on its own, to make room, and reports them.
 type dropper interface {
 	OnDrop(f func(keys []plan.Key))
 }
 
-// below writes entries to a disk from a goroutine of its own.
+// below writes entries to the disk, the tier below memory, in a goroutine of its own.
 type below struct {
 	disk  Disk
-	queue chan pending  // items, which are written when they are published
+	queue chan pending  // items to write: these are written as soon as they are published
 	kick  chan struct{} // a user was published
 	wg    sync.WaitGroup
 
 	mu      sync.Mutex
 	idle    *sync.Cond            // signalled when a put ends
 	open    map[*op]struct{}      // writes, fetches and deletions, queued or under way
-	writing map[plan.Key]int      // how many of them each key has
-	deleted map[plan.Key]struct{} // those of writing whose key is or was being deleted
-	putting map[plan.Key]int      // those of writing that the disk is being given
+	writing map[plan.Key]int      // number of operations per key
+	deleted map[plan.Key]struct{} // keys of writing that are or were being deleted
+	putting map[plan.Key]int      // number of puts under way per key
 	fetches map[plan.Key]*fetch   // under way
-	readers chan struct{}         // holds one for each of them that reads
+	readers chan struct{}         // holds one element for each fetch that reads
 
-	// held is read-locked while an entry is held to be written: until then it cannot make room.
+	// held is read-locked while an entry is referenced for a write. Such an entry cannot be evicted.
 	held sync.RWMutex
 
 	written, lost, failed atomic.Int64
 
-	rec *record.Room // of how long reads take; lines are written with mu held
+	rec *record.Room // records how long reads take; lines are written with mu held
 }
 
 // op is a write, a fetch or a deletion.
 type op struct {
 	put  bool          // a write
-	done chan struct{} // closed at its end
+	done chan struct{} // closed when it ends
 }
 
-// fetch is an entry that is being brought up: who wants it too waits for that.
+// fetch is a read of an entry that is under way. Other requests for the entry wait for it.
 type fetch struct {
 	done  chan struct{}
 	at    plan.Tier
-	left  bool      // it was not read: who was to bring it stopped waiting for a turn
-	since time.Time // it is read; guarded by below.mu
+	left  bool      // it was not read: its caller stopped waiting for a turn
+	since time.Time // start of the read; guarded by below.mu
 }
 
 const (
-	// maxReaders bounds the entries that are read at a time. A disk that hangs holds no more threads than these.
+	// maxReaders is the most entries that are read at a time, and so the most threads that a hung disk blocks.
 	maxReaders = 128
-	// cleanAtOnce is how many users are written before queued items have their turn.
+	// cleanAtOnce is the number of users that are written before the next queued items.
 	cleanAtOnce = 32
 )
 
-// pending is an entry that is to be written; it holds a reference and a begun write.
+// pending is an entry that waits to be written. It holds a reference, and its write is begun on the books.
 type pending struct {
 	p  *published
 	e  *Entry
 	op *op
 }
 
-// spillQueue is how many items may wait to be written; what finds no place is written when it is
-// about to be evicted, if there is time.
+// spillQueue is the most items that wait to be written. An item that finds the queue full is written
+// before it is evicted, if there is time.
 const spillQueue = 256
 
-// SetDisk keeps entries on d too: items when they are published; users, which change often, when
-// memory is more than half full, the least recently used first, so that what is evicted is usually
-// there already. It MUST be called before the store is used. Close stops it.
+// SetDisk has entries written to d too. Items are written when they are published. Users change often, so
+// they are written when memory is more than half full, the least recently used first. So entries are
+// usually on disk before they are evicted. SetDisk MUST be called before the store is used. Close ends the
+// writes.
 func (s *Store) SetDisk(d Disk) {
 	b := &below{
 		disk: d, queue: make(chan pending, spillQueue), kick: make(chan struct{}, 1), open: map[*op]struct{}{},
@@ -105,7 +106,7 @@ func (s *Store) SetDisk(d Disk) {
 	b.wg.Go(s.spill)
 }
 
-// loadBelow tells the books what the disk has.
+// loadBelow adds the entries on disk to the books.
 func (s *Store) loadBelow() {
 	if s.below == nil {
 		return
@@ -118,7 +119,7 @@ func (s *Store) loadBelow() {
 	})
 }
 
-// belowEntry describes an entry below memory. Tokens are those of a user.
+// belowEntry describes an entry on disk. Tokens are a user's.
 func belowEntry(kind plan.Kind, length int, tokens []int32) residency.Entry {
 	e := residency.Entry{Kind: kind, Tokens: int32(length)}
 	if tokens != nil {
@@ -127,7 +128,7 @@ func belowEntry(kind plan.Kind, length int, tokens []int32) residency.Entry {
 	return e
 }
 
-// diskDropped tells the books what the disk dropped. An entry that was written again meanwhile is there.
+// diskDropped removes the entries that the disk dropped from the books, except those that it has again by now.
 func (s *Store) diskDropped(keys []plan.Key) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -138,7 +139,7 @@ func (s *Store) diskDropped(keys []plan.Key) {
 	}
 }
 
-// lost tells the books that an entry is not below memory. Called with mu held.
+// lost removes an entry on disk from the books. It is called with mu held.
 func (s *Store) lost(key plan.Key) {
 	if s.below == nil {
 		return
@@ -149,8 +150,8 @@ func (s *Store) lost(key plan.Key) {
 	s.books.Lost(key)
 }
 
-// storedBelow tells the books that an entry was written below memory, unless the disk dropped it already or it is
-// being deleted. The disk reports what it drops later. Called with mu held.
+// storedBelow notes on the books that an entry was written to disk, unless the disk has dropped it already or it is being
+// deleted. The disk reports later drops. It is called with mu held.
 func (s *Store) storedBelow(key plan.Key, e residency.Entry) {
 	if !s.Below(key) {
 		return
@@ -161,14 +162,15 @@ func (s *Store) storedBelow(key plan.Key, e residency.Entry) {
 	s.books.Stored(key, e)
 }
 
-// hold holds an entry whose write the books began. It is called with mu held, so that a deletion comes before it or knows of it.
+// hold takes a reference to an entry whose write was begun on the books. It is called with mu held, so that a deletion
+// either comes before it or sees it.
 func (s *Store) hold(p *published) pending {
 	e := p.Value.entry
 	e.Retain()
 	return pending{p, e, s.below.begin(p.Key, true)}
 }
 
-// offer has a published entry written.
+// offer queues a published entry for writing.
 func (s *Store) offer(w pending) {
 	b := s.below
 	if b == nil {
@@ -187,7 +189,8 @@ func (s *Store) offer(w pending) {
 	}
 }
 
-// end notes how the write of an entry ended; e is what was written. What was not written is tried later, what failed a few times more.
+// end notes the end of a write on the books; e describes what was written. An entry that was not written stays dirty,
+// until too many writes have failed.
 func (s *Store) end(w pending, e residency.Entry, written, failed bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -200,7 +203,7 @@ func (s *Store) end(w pending, e residency.Entry, written, failed bool) {
 	s.books.Written(w.p, written, failed)
 }
 
-// kick has users written that are about to be evicted.
+// kick wakes the writer for users, which are written before they are evicted.
 func (s *Store) kick() {
 	if s.below == nil {
 		return
@@ -220,7 +223,8 @@ func (b *below) begin(key plan.Key, put bool) *op {
 	return o
 }
 
-// condemn begins a deletion: what is under way for the keys will not last, and nothing of them is begun any more until the deletion is finished.
+// condemn begins a deletion. Operations under way for the keys have no effect, and no other one begins until the deletion
+// is finished.
 func (b *below) condemn(keys []plan.Key) *op {
 	o := &op{done: make(chan struct{})}
 	b.mu.Lock()
@@ -233,8 +237,9 @@ func (b *below) condemn(keys []plan.Key) *op {
 	return o
 }
 
-// erase ends a deletion that was begun. When it returns nil, nothing of the keys is below memory or being put there.
-// If the disk does not answer, it returns an error after a while, and the deletion goes on by itself.
+// erase completes a deletion that condemn began. When it returns nil, the disk has none of the keys and no put of them is
+// under way. If the disk does not answer, erase returns an error after a while, and the deletion continues in the
+// background.
 func (b *below) erase(keys []plan.Key, o *op) error {
 	done := make(chan error, 1)
 	go func() {
@@ -243,7 +248,7 @@ func (b *below) erase(keys []plan.Key, o *op) error {
 		b.finish(o, keys...)
 		done <- err
 	}()
-	for range 3 { // a wait may be over at once where the process was stopped
+	for range 3 { // one wait may end early if the process was suspended
 		select {
 		case err := <-done:
 			return err
@@ -253,7 +258,7 @@ func (b *below) erase(keys []plan.Key, o *op) error {
 	return errors.New("the disk does not answer: the deletion goes on by itself")
 }
 
-// awaitPuts returns when nothing of keys that are condemned is being put.
+// awaitPuts waits for the puts of condemned keys that are under way.
 func (b *below) awaitPuts(keys []plan.Key) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -264,7 +269,7 @@ func (b *below) awaitPuts(keys []plan.Key) {
 	}
 }
 
-// beginPut reports whether an entry may be given to the disk; then endPut MUST follow.
+// beginPut reports whether an entry may be put on disk. If so, the caller MUST call endPut.
 func (b *below) beginPut(key plan.Key) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -292,7 +297,7 @@ func (b *below) condemned(key plan.Key) bool {
 	return ok
 }
 
-// finish ends what was begun.
+// finish ends an operation.
 func (b *below) finish(o *op, keys ...plan.Key) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -318,13 +323,13 @@ func (s *Store) spill() {
 		case <-b.kick:
 			last := s.levels[len(s.levels)-1]
 			if s.clean(last, cleanAtOnce, func() bool { books := last.pool.Stats(); return books.Used > books.Total/2 }) {
-				s.kick() // after items that wait
+				s.kick() // after the queued items
 			}
 		}
 	}
 }
 
-// write puts an entry below, and reports whether it is there. It takes over its reference and its begun write.
+// write writes an entry to disk and reports whether the disk has it. It takes over the reference and ends the write.
 func (s *Store) write(w pending) bool {
 	b, p := s.below, w.p
 	defer b.finish(w.op, p.Key)
@@ -333,13 +338,13 @@ func (s *Store) write(w pending) bool {
 	defer w.e.Release()
 	e, written := s.put(w)
 	s.end(w, e, written, !written)
-	if written && b.condemned(p.Key) { // dropped while it was written
+	if written && b.condemned(p.Key) { // deleted during the write
 		b.disk.Drop(p.Key)
 	}
 	return written
 }
 
-// put gives an entry to the disk, unless it was deleted, and returns what is there then.
+// put puts an entry on disk, unless it was deleted, and describes what the disk has then.
 func (s *Store) put(w pending) (below residency.Entry, written bool) {
 	b, p := s.below, w.p
 	if !b.beginPut(p.Key) {
@@ -362,8 +367,8 @@ func (s *Store) put(w pending) (below residency.Entry, written bool) {
 	return below, true
 }
 
-// clean writes up to n of a level's dirty entries, the least recently used first, while more says so. It reports whether
-// there may be others to write.
+// clean writes up to n dirty entries of a level, the least recently used first, while more returns true. It reports
+// whether there may be others.
 func (s *Store) clean(l *level, n int, more func() bool) bool {
 	failed := false
 	for ; n > 0 && more(); n-- {
@@ -380,14 +385,14 @@ func (s *Store) clean(l *level, n int, more func() bool) bool {
 		s.mu.Unlock()
 		failed = !s.write(w) || failed
 	}
-	return n == 0 && !failed // what failed is tried again when the next user is published
+	return n == 0 && !failed // after a failure the next published user starts another try
 }
 
-// MostBelow is how many tokens of a user are kept below memory, the first ones. Their numbers are the record's meta, of
-// which a disk takes 64 KiB.
+// MostBelow is the most tokens of a user that are kept on disk, counted from the first. The token ids are the record's
+// metadata, which has a limit of 64 KiB.
 const MostBelow = (64<<10 - 5) / 4 / ChainTokens * ChainTokens
 
-// Meta of an entry below memory: kind, length, and a user's tokens.
+// The metadata of an entry on disk: its kind, its length, and a user's tokens.
 func encodeMeta(kind plan.Kind, length int, tokens []int32) []byte {
 	b := binary.LittleEndian.AppendUint32([]byte{byte(kind)}, uint32(length))
 	for _, t := range tokens {
@@ -407,7 +412,7 @@ func decodeMeta(b []byte) (kind plan.Kind, length int, tokens []int32, ok bool) 
 	return kind, length, tokens, kind <= plan.Beam && length > 0 && (tokens == nil || len(tokens) == length)
 }
 
-// Below reports whether an entry is below memory.
+// Below reports whether an entry is on disk.
 func (s *Store) Below(key plan.Key) bool {
 	if s.below == nil {
 		return false
@@ -416,11 +421,11 @@ func (s *Store) Below(key plan.Key) bool {
 	return ok && !s.below.condemned(key)
 }
 
-// Fetch brings an entry up into memory and publishes it: into the host's memory if there is a level of it. It returns
-// the disk that the entry came to, or plan.Missing: nothing is below, the record is damaged, memory has no room, or ctx
-// ended first. Concurrent calls share one read.
+// Fetch reads an entry from disk and publishes it, in host memory if there is such a level. It returns the tier that the
+// entry came to. It returns plan.Missing if the disk does not have the entry, the record is damaged, memory has no room, or
+// ctx ended first. Concurrent calls for an entry share one read.
 //
-// A read cannot be stopped. If all callers have left, it goes on, keeps its entry's memory until it ends, and Drain and
+// A read cannot be cancelled. If all its callers have left, it continues and keeps its memory until it ends. Drain and
 // Close wait for it.
 func (s *Store) Fetch(ctx context.Context, key plan.Key) plan.Tier {
 	if ctx.Err() != nil || !s.Below(key) {
@@ -452,11 +457,11 @@ func (s *Store) Fetch(ctx context.Context, key plan.Key) plan.Tier {
 		if !f.left {
 			return f.at
 		}
-		// Nobody brings it any more: the next who wants it does.
+		// Its reader gave up: try to become the reader.
 	}
 }
 
-// bring reads what was begun.
+// bring reads an entry whose fetch was begun, and ends the fetch.
 func (s *Store) bring(key plan.Key, f *fetch, o *op) {
 	b := s.below
 	defer func() { <-b.readers }()
@@ -464,13 +469,14 @@ func (s *Store) bring(key plan.Key, f *fetch, o *op) {
 	defer b.finish(o, key)
 	var err error
 	f.at, err = s.fetch(key)
-	if errors.Is(err, ErrFull) { // what could make room may just be written
+	if errors.Is(err, ErrFull) { // entries that could make room may be about to be written
 		b.rest()
 		f.at, _ = s.fetch(key)
 	}
 }
 
-// join returns the fetch of an entry, and whether the caller is the first, who brings it and MUST leave; nil when the disk hangs.
+// join returns the fetch of an entry, or nil when the disk hangs. If first is true, the caller has to read the entry and
+// MUST call leave.
 func (b *below) join(key plan.Key) (f *fetch, first bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -485,7 +491,7 @@ func (b *below) join(key plan.Key) (f *fetch, first bool) {
 	return f, true
 }
 
-// hangs reports whether a read takes so long that the disk is taken to hang. The lock is held.
+// hangs reports whether a read takes so long that the disk counts as hung. It is called with the lock held.
 func (b *below) hangs() bool {
 	var longest time.Duration
 	for _, f := range b.fetches {
@@ -501,7 +507,7 @@ func (b *below) hangs() bool {
 	return hangs
 }
 
-// reads notes that a fetch reads from now on.
+// reads notes that the read of a fetch starts now.
 func (b *below) reads(f *fetch) {
 	b.mu.Lock()
 	f.since = time.Now()
@@ -515,7 +521,7 @@ func (b *below) leave(key plan.Key, f *fetch) {
 	close(f.done)
 }
 
-// rest waits until what is being written is.
+// rest waits for the writes under way.
 func (b *below) rest() {
 	b.held.Lock()
 	defer b.held.Unlock()
@@ -554,7 +560,7 @@ func (s *Store) fetch(key plan.Key) (plan.Tier, error) {
 	return to.place, nil
 }
 
-// LayoutOf says how entries of a kind are cut: users grow, the rest has its final length.
+// LayoutOf returns the layout of entries of a kind: users grow, all others have their final length.
 func LayoutOf(k plan.Kind) Layout {
 	if k == plan.User {
 		return Chain
@@ -562,7 +568,7 @@ func LayoutOf(k plan.Kind) Layout {
 	return Exact
 }
 
-// BelowStats count what went below memory.
+// BelowStats count writes to disk.
 type BelowStats struct {
 	Written int64 // entries
 	Lost    int64 // evicted before they were written
@@ -577,10 +583,10 @@ func (s *Store) BelowStats() BelowStats {
 	return BelowStats{Written: s.below.written.Load(), Lost: s.below.lost.Load(), Failed: s.below.failed.Load()}
 }
 
-// Flush writes everything below that is not there yet. What cannot be written is tried once.
+// Flush writes all entries to disk that are not there. It tries each of them once.
 func (s *Store) Flush() { s.flush(context.Background()) }
 
-// flush is Flush, and leaves what is not written when ctx ends.
+// flush is Flush with a context: it stops when ctx ends.
 func (s *Store) flush(ctx context.Context) {
 	if s.below == nil {
 		return
@@ -594,21 +600,21 @@ func (s *Store) flush(ctx context.Context) {
 	s.Drain()
 }
 
-// Drain returns when everything is written below that was to be, and all is read that was being read, when it was called.
+// Drain waits for the writes and reads that were queued or under way when it was called.
 func (s *Store) Drain() { _ = s.DrainWithin(context.Background()) }
 
-// DrainWithin is Drain, or returns why ctx ended before.
+// DrainWithin is Drain with a context. It returns the cause if ctx ends first.
 func (s *Store) DrainWithin(ctx context.Context) error {
 	return s.await(ctx, func(*op) bool { return true })
 }
 
-// Written returns when everything is written below that was to be when it was called, or why ctx ended before. It
-// does not wait for what others read from there.
+// Written waits for the writes that were queued or under way when it was called, but not for reads. It returns the cause
+// if ctx ends first.
 func (s *Store) Written(ctx context.Context) error {
 	return s.await(ctx, func(o *op) bool { return o.put })
 }
 
-// await waits for some of what is under way now.
+// await waits for the operations under way now that which selects.
 func (s *Store) await(ctx context.Context, which func(*op) bool) error {
 	b := s.below
 	if b == nil {

@@ -7,5 +7,5 @@ type checks struct{}
 
 func (checks) run(*Store) {}
 
-// reuseViews says whether released views are used again.
+// reuseViews says whether released views are recycled.
 const reuseViews = true

@@ -7,17 +7,17 @@ import (
 	"fmt"
 )
 
-// reuseViews says whether released views are used again: here not, so that one released too often is found.
+// reuseViews is false here, so that a view that is released too often is found.
 const reuseViews = false
 
-// checks counts changes that were not checked yet.
+// checks counts the changes since the last check.
 type checks struct{ unchecked int }
 
-// checkedAlways is how many entries a store may have to be checked after every change.
+// checkedAlways is the most entries of a store that is checked after every change.
 const checkedAlways = 1024
 
-// run goes over the books after a change. Called with mu held. It looks at every entry, so a store of more than checkedAlways is
-// checked after every 32nd part of its entries has changed: a fault in the books stays there, and is found some changes later.
+// run verifies the books after a change. It is called with mu held. It visits every entry, so a store with more than
+// checkedAlways entries is checked only when 1/32 of them have changed. An error in the books stays there until then.
 func (c *checks) run(s *Store) {
 	n := s.books.Len()
 	if c.unchecked++; n > checkedAlways && c.unchecked < n/32 {
@@ -54,7 +54,7 @@ func (s *Store) checkAll() {
 	s.checkKnown()
 }
 
-// checkKnown goes over the known prefixes.
+// checkKnown verifies the known prefixes.
 func (s *Store) checkKnown() {
 	if err := s.known.Check(); err != nil {
 		panic(err)

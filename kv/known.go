@@ -9,14 +9,15 @@ import (
 	"grebe/residency"
 )
 
-// Lookup returns what is known of an entry: the best tier that has it, below memory included. It is no use of it.
+// Lookup describes the entry under a key, in memory or on disk, by the nearest tier that has it. It does not count as a
+// use.
 func (s *Store) Lookup(key plan.Key) (residency.Entry, bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.books.Lookup(key)
 }
 
-// Status sets tiers[i] to the best tier that has the entry of keys[i], Missing where none has it.
+// Status sets tiers[i] to the nearest tier that has keys[i], or to Missing.
 func (s *Store) Status(keys []plan.Key, tiers []plan.Tier) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -27,8 +28,8 @@ func (s *Store) Status(keys []plan.Key, tiers []plan.Tier) {
 	}
 }
 
-// Owner returns the number of one of those who share the store, by what its keys are digests of. The first has the
-// number 0 and owns what lies below memory when the store is made.
+// Owner returns the number of a cache that shares the store, by the context that its keys are digests of. The first one
+// has number 0 and owns the entries that are on disk when the store is made.
 func (s *Store) Owner(space plan.Key) uint32 {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -40,29 +41,29 @@ func (s *Store) Owner(space plan.Key) uint32 {
 	return n
 }
 
-// Owned returns how many entries of an owner there are, in memory or below it.
+// Owned returns the number of entries of an owner, in memory or on disk.
 func (s *Store) Owned(owner uint32) int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.books.Owned(owner)
 }
 
-// Keys returns the keys of these entries, in no order.
+// Keys returns the keys of the entries that Owned counts, in no order.
 func (s *Store) Keys(owner uint32) []plan.Key {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.books.Keys(owner)
 }
 
-// Ever reports whether there is or was an entry of a kind.
+// Ever reports whether there has ever been an entry of a kind.
 func (s *Store) Ever(kind plan.Kind) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.books.Ever(kind)
 }
 
-// SetHotness has the store estimate how often users and items are asked for. It MUST be called before the store is
-// used, and before the methods below it. All times are durations since one epoch.
+// SetHotness has the store estimate how often users and items are requested. It MUST be called before the store is used,
+// and before the methods below it. All times are durations since a common start.
 func (s *Store) SetHotness(c residency.HotnessConfig) error {
 	h, err := residency.NewHotness(c)
 	if err != nil {
@@ -73,8 +74,8 @@ func (s *Store) SetHotness(c residency.HotnessConfig) error {
 	return nil
 }
 
-// Frequency returns how often a user came within the window, and the lowest such number among the users that are
-// cached where the device computes.
+// Frequency returns the number of requests of a user within the window, and the lowest such number among the users on
+// the top level.
 func (s *Store) Frequency(user plan.Key, now time.Duration) (frequency, coldest float64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -97,7 +98,7 @@ func (s *Store) Uses(keys []plan.Key, tiers []plan.Tier, now time.Duration, out 
 	}
 }
 
-// NoteUser notes a request of a user, to be counted later. Hit says that the user's entry served it.
+// NoteUser notes a request of a user, to be counted later. Hit says that the user's cached entry was used.
 func (s *Store) NoteUser(user plan.Key, now time.Duration, hit bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -107,7 +108,7 @@ func (s *Store) NoteUser(user plan.Key, now time.Duration, hit bool) {
 	s.hot.NoteUser(user, now, hit)
 }
 
-// NoteItems notes a request that had these items as candidates, to be counted later.
+// NoteItems notes a request with these candidates, to be counted later.
 func (s *Store) NoteItems(items []plan.Key, now time.Duration) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -117,7 +118,7 @@ func (s *Store) NoteItems(items []plan.Key, now time.Duration) {
 	s.hot.NoteItems(items, now)
 }
 
-// Count counts what was noted. It gives up the lock now and then.
+// Count counts the noted requests. It releases the lock from time to time.
 func (s *Store) Count(now time.Duration) {
 	for more := true; more; {
 		s.mu.Lock()
@@ -129,8 +130,8 @@ func (s *Store) Count(now time.Duration) {
 	}
 }
 
-// Follow has changes of where entries are added to a feed that keeps the last size of them: what a router follows. Boot
-// tells the feeds of a server's starts apart. Without Follow nothing is kept.
+// Follow adds an event to a feed whenever an entry changes its tier, for routers to follow. The feed keeps the last size
+// events. Boot identifies the start of the server. Without Follow there is no feed.
 func (s *Store) Follow(boot uint64, size int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -138,17 +139,17 @@ func (s *Store) Follow(boot uint64, size int) {
 	s.books.SetFeed(s.feed)
 }
 
-// Since appends to dst the changes after the one of number seq, at most so many: see residency.Feed. It returns false
-// when they are not kept: then the caller takes a Snapshot.
+// Since appends to dst the events after number seq, at most most of them: see residency.Feed. It returns false when they
+// are no longer kept. Then the caller takes a Snapshot.
 func (s *Store) Since(dst []residency.Event, boot, seq uint64, most int) ([]residency.Event, bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.feed.Since(dst, boot, seq, most)
 }
 
-// Snapshot returns where all entries are, and the boot and number of a change: who applies them in order, and then the
-// changes behind that number, knows where all entries are. Others use the store meanwhile: the lock is held for a few entries
-// at a time. The feed should keep more changes than come during a snapshot, or the follower has to take another one.
+// Snapshot returns the tiers of all entries, and the boot and number of an event. A follower applies the entries in order,
+// and then the events after that number. The lock is held for a few entries at a time, so that others can use the store
+// meanwhile. If the feed keeps fewer events than come during a snapshot, the follower has to take another one.
 func (s *Store) Snapshot() (all []residency.Event, boot, seq uint64) {
 	var some []residency.Event
 	s.mu.Lock()
@@ -158,7 +159,7 @@ func (s *Store) Snapshot() (all []residency.Event, boot, seq uint64) {
 	}, func() {
 		s.mu.Unlock()
 		all, some = append(all, some...), some[:0]
-		runtime.Gosched() // who waits is next
+		runtime.Gosched() // lets a goroutine that waits for the lock run
 		s.mu.Lock()
 	})
 	s.mu.Unlock()

@@ -1,25 +1,28 @@
 // Package kv keeps the keys and values of users and items, so that they are computed once.
 //
-// An Entry holds the KV of a run of tokens in chunks of pool pages: an item in one chunk of its exact
-// length, a user in a chain of chunks of ChainTokens tokens, so that a longer history shares the full
-// chunks of a shorter one. An item's key is a digest of all that its KV depends on. A user's key is a
-// digest of the same but for the tokens, and of the user's id: the tokens are kept beside the entry,
-// and only those that a request has in common with them are reused. So neither can be stale.
+// An Entry holds the KV of a run of tokens, in chunks of pool pages. An item has one chunk of its exact
+// length. A user has a chain of chunks of ChainTokens tokens, so that a longer history shares the full
+// chunks of a shorter one.
 //
-// Writes have two phases: Reserve gives an entry that only its maker can see; Publish makes it
-// findable, complete. A published entry never changes. Readers hold references: Get and Reserve
-// return one that the caller MUST Release; eviction only drops the store's own reference, so memory
-// in use is never freed.
+// No entry can be stale. An item's key is a digest of everything that its KV depends on. A user's key
+// is a digest of the same without the tokens, and of the user's id. The store keeps the user's tokens
+// beside the entry and reuses only the leading ones that a request has too.
 //
-// Sequences that have no name are kept as known prefixes (Insert, Match): a radix tree, each node of
-// which has a run of chunks and makes room in the same order as entries do, leaves first.
+// A write has two phases. Reserve returns an entry that only its caller can see. Publish makes the
+// filled entry findable. A published entry never changes. Readers hold references: Get and Reserve
+// return one that the caller MUST Release. Eviction drops only the store's own reference, so memory in
+// use is never freed.
 //
-// The memory is that of the device, which the host may not see: all that touches it goes through its
-// compute.Memory. Below it there may be memory of the host's (SetHost), to which entries go that have to
-// make room, and below that a disk (SetDisk). Who leaves, where to, and what is written below is decided by package
-// residency: the store asks under its lock, moves the bytes without it, and tells how that ended.
+// Sequences without a name are kept as known prefixes (Insert, Match) in a radix tree. Each node has a
+// run of chunks. Runs and entries are evicted in one order, but of the runs only leaves.
 //
-// Lock order: Store.mu, then the pool's lock or the tier's for its index.
+// The top level of memory is the device's, which the host may not see, so all access goes through
+// compute.Memory. Below it there may be host memory (SetHost), which takes the entries that the top
+// level evicts, and below that a disk (SetDisk). Package residency decides which entry leaves, where it
+// goes and which entry is written to disk. The store asks it under its lock, copies without the lock,
+// and reports the result.
+//
+// Lock order: Store.mu, then the pool's lock or that of the disk's index.
 package kv
 
 import (
@@ -45,17 +48,17 @@ import (
 // ChainTokens is the length of the chunks of a chain.
 const ChainTokens = 64
 
-// ComputeVersion is part of everything that names KV: keys, and the version of records on disk. It is raised when a defect
-// that made KV wrong is fixed, so that KV from before the fix is not reused.
+// ComputeVersion is part of all keys and of the version of records on disk. It is raised by the fix of a bug that made
+// KV wrong, so that KV from before the fix is not reused.
 //
 //	3: devices read the KV of another layer for prompts with more than 64 entries in the host's memory
 const ComputeVersion = 3
 
-// ErrFull says that the cache is full of entries in use.
+// ErrFull means that there is no room because all entries are in use.
 var ErrFull = errors.New("kv: no room: everything cached is in use")
 
-// KeyOf digests what an entry depends on. Parts are kept apart, so that different lists of parts
-// never give the same key but by a collision of SHA-256.
+// KeyOf returns a digest of everything that an entry depends on. It includes the length of each part, so
+// only a collision of SHA-256 gives different parts the same key.
 func KeyOf(context plan.Key, tokens []int32, id string) plan.Key {
 	h := sha256.New()
 	h.Write(context[:])
@@ -91,20 +94,20 @@ type chunk struct {
 type Entry struct {
 	store  *Store
 	len    int
-	chunks []*chunk // all of one level
-	bytes  int64    // of the chunks, spare room included
-	view   bool     // made by Match, and used again for another
+	chunks []*chunk // all on one level
+	bytes  int64    // size of the chunks, spare room included
+	view   bool     // made by Match, and recycled for another one
 	refs   atomic.Int32
 }
 
-// newEntry returns an entry without chunks, with a reference.
+// newEntry returns an entry without chunks and with one reference.
 func (s *Store) newEntry(tokens int) *Entry {
 	e := &Entry{store: s, len: tokens}
 	e.refs.Store(1)
 	return e
 }
 
-// add appends a chunk, taking over a reference.
+// add appends a chunk and takes over its reference.
 func (e *Entry) add(c *chunk) {
 	e.chunks = append(e.chunks, c)
 	e.bytes += int64(c.run.Size)
@@ -115,7 +118,7 @@ func (e *Entry) usable(top *level) bool {
 	return len(e.chunks) == 0 || top.usable(&e.chunks[0].run.Block)
 }
 
-// place returns where the entry is.
+// place returns the tier of the entry.
 func (e *Entry) place() plan.Tier {
 	if len(e.chunks) == 0 {
 		return plan.Missing
@@ -126,7 +129,7 @@ func (e *Entry) place() plan.Tier {
 // Len returns the number of tokens.
 func (e *Entry) Len() int { return e.len }
 
-// AppendChunks appends the entry's chunks as a device takes them. They are valid while the caller
+// AppendChunks appends the entry's chunks to dst in a device's form. They are valid while the caller
 // holds a reference.
 func (e *Entry) AppendChunks(dst []compute.Chunk) []compute.Chunk {
 	for _, c := range e.chunks {
@@ -138,7 +141,7 @@ func (e *Entry) AppendChunks(dst []compute.Chunk) []compute.Chunk {
 // Retain adds a reference, which MUST be released.
 func (e *Entry) Retain() { e.refs.Add(1) }
 
-// Release gives a reference back; the last one frees the memory.
+// Release drops a reference. The last one frees the memory.
 func (e *Entry) Release() {
 	switch n := e.refs.Add(-1); {
 	case n < 0:
@@ -152,46 +155,46 @@ func (e *Entry) Release() {
 type Store struct {
 	shape  compute.Shape
 	top    *level // where the device computes
-	host   *level // nil: what leaves the top is dropped
+	host   *level // nil: entries that leave the top level are dropped
 	levels []*level
 	config residency.Config
-	hot    *residency.Hotness  // nil: nobody asks how hot users and items are
-	feed   *residency.Feed     // nil: nobody follows
-	owners map[plan.Key]uint32 // by what their keys are digests of
+	hot    *residency.Hotness  // nil: hotness is not estimated
+	feed   *residency.Feed     // nil: there are no followers
+	owners map[plan.Key]uint32 // by the context of their keys: see Owner
 
 	dropped   func(plan.Key, plan.Kind)
 	forgotten func(plan.Key)
-	below     *below   // nil: nothing is kept below memory
-	ahead     *ahead   // nil: entries are lowered when their place is needed
+	below     *below   // nil: there is no disk
+	ahead     *ahead   // nil: entries move to host memory only when their room is needed
 	trainer   *trainer // nil: nothing is predicted
 	rec       *record.Room
 	inPlace   func(*published) bool // usableInPlace
 
 	mu      sync.Mutex
 	checks  checks
-	books   *residency.Core[body] // what is held where
-	moved   *sync.Cond            // signalled when an entry came to a level
-	soiled  []*chunk              // that could not be zeroed
-	staging [2]stage              // of what is written below, and of what is fetched
+	books   *residency.Core[body] // which level holds which entry
+	moved   *sync.Cond            // signalled when the copy of an entry ended
+	soiled  []*chunk              // chunks that could not be zeroed
+	staging [2]stage              // for writes to disk, and for reads
 	known   *radix.Tree[run]
-	path    []*node     // of the last Match
-	views   chan *Entry // released ones, for the next Match
+	path    []*node     // nodes of the last Match
+	views   chan *Entry // released views, for the next Match
 }
 
 // published is an entry on the books, guarded by Store.mu.
 type published = residency.Held[body]
 
-// body is what the store has of it.
+// body is the store's part of a published entry.
 type body struct {
 	entry  *Entry
-	tokens []int32 // of a user
-	node   *node   // nil: an entry
+	tokens []int32 // a user's tokens
+	node   *node   // nil: not a run
 }
 
-// run is what a node of the tree of known prefixes has.
+// run is the value of a node in the tree of known prefixes.
 type run struct{ *published }
 
-// newPublished describes an entry for the books. Tokens are those of a user.
+// newPublished describes an entry for the books. Tokens are a user's, nil for other entries.
 func newPublished(key plan.Key, kind plan.Kind, tokens []int32, e *Entry) *published {
 	p := &published{Key: key, Kind: kind, Tokens: e.len, Bytes: e.bytes, Named: tokens != nil, Value: body{entry: e, tokens: tokens}}
 	if p.Named {
@@ -200,8 +203,8 @@ func newPublished(key plan.Key, kind plan.Kind, tokens []int32, e *Entry) *publi
 	return p
 }
 
-// New returns a store for models of the given shape, which evicts what was not used for longest. It
-// does not own the pool.
+// New returns a store for models of the given shape that evicts the least recently used entry. It does
+// not own the pool.
 func New(shape compute.Shape, p *pool.Pool) *Store {
 	s := &Store{
 		shape: shape, config: residency.Config{Policy: "lru", Chunk: ChainTokens},
@@ -216,14 +219,14 @@ func New(shape compute.Shape, p *pool.Pool) *Store {
 	return s
 }
 
-// reopen makes the books anew with a policy that there is.
+// reopen makes new books. The policy is known to exist.
 func (s *Store) reopen() {
 	if err := s.open(); err != nil {
 		panic(err)
 	}
 }
 
-// open makes the books anew: the store is not used yet.
+// open makes new books. It is called before the store is used.
 func (s *Store) open() error {
 	s.config.Levels = nil
 	for i, l := range s.levels {
@@ -241,8 +244,8 @@ func (s *Store) open() error {
 	return nil
 }
 
-// SetPolicy has what leaves memory chosen by a policy of package evict. It MUST be called before the
-// store is used.
+// SetPolicy sets the eviction policy, by its name in package evict. It MUST be called before the store is
+// used.
 func (s *Store) SetPolicy(name string) error {
 	before := s.config.Policy
 	s.config.Policy = name
@@ -253,9 +256,9 @@ func (s *Store) SetPolicy(name string) error {
 	return err
 }
 
-// SetHost keeps entries in p too, a pool of the Host memory of the store's own pool's: what has to make
-// room goes there. An entry that is found there is used in place once, if the device can, and brought
-// up otherwise. It MUST be called before the store is used. The store does not own the pool.
+// SetHost adds p, a pool of host memory, as the level that takes the entries that the device's memory
+// evicts. The first use of such an entry is in place, if the device can read it there. Other uses copy it
+// to the device's memory. SetHost MUST be called before the store is used. The store does not own p.
 func (s *Store) SetHost(p *pool.Pool) error {
 	host := newLevel(p, &s.shape)
 	if host.place != plan.Host {
@@ -265,16 +268,16 @@ func (s *Store) SetHost(p *pool.Pool) error {
 	return s.open()
 }
 
-// Top returns where computed entries go.
+// Top returns the tier of the top level, where computed entries go.
 func (s *Store) Top() plan.Tier { return s.top.place }
 
-// OnDrop has f called with the key and kind of every entry that is evicted from memory or deleted, without locks
-// held. It MUST be called before the store is used.
+// OnDrop has f called, without locks held, with the key and kind of every entry that is evicted from memory or deleted.
+// It MUST be called before the store is used.
 func (s *Store) OnDrop(f func(plan.Key, plan.Kind)) { s.dropped = f }
 
-// Reserve returns an unpublished entry for tokens tokens, whose leading ones are those of prefix
-// (nil for none): full chunks are shared, the rest is copied. It evicts what it must. The caller owns
-// the reference, fills the new tokens, and publishes or releases the entry.
+// Reserve returns an unpublished entry for tokens tokens. The leading ones are those of prefix, which may
+// be nil: full chunks are shared, the rest is copied. Reserve evicts entries if it needs room. The caller
+// owns the reference, fills in the new tokens, and publishes or releases the entry.
 func (s *Store) Reserve(layout Layout, tokens int, prefix *Entry) (*Entry, error) {
 	return s.reserve(s.top, layout, tokens, prefix)
 }
@@ -317,8 +320,9 @@ func (s *Store) reserve(to *level, layout Layout, tokens int, prefix *Entry) (*E
 	return e, nil
 }
 
-// copyTokens copies tokens [from, to) of src to dst in all layers. Chunks of a format with scales have them
-// from their first token: tokens keep their places in chunks, and take the scales with them.
+// copyTokens copies tokens [from, to) of src to dst in all layers. In a format with scales, the tokens of a
+// chunk share scales, which come first. There tokens must keep their places in chunks and take the scales
+// with them.
 func (s *Store) copyTokens(dst, src *Entry, from, to int) error {
 	row, scale := s.shape.HeadDim*s.shape.KV.Size(), s.shape.ScaleBytes()
 	var moves []compute.Move
@@ -341,7 +345,7 @@ func (s *Store) copyTokens(dst, src *Entry, from, to int) error {
 	return nil
 }
 
-// locate returns the chunk of a token and its place there.
+// locate returns the chunk of a token and the token's index in it.
 func (e *Entry) locate(t int) (*chunk, int) {
 	for _, c := range e.chunks {
 		if t < c.tokens {
@@ -352,29 +356,29 @@ func (e *Entry) locate(t int) (*chunk, int) {
 	panic("kv: token beyond the entry")
 }
 
-// Publish makes a filled entry findable under key, with a reference of the store's own; the caller
-// keeps its reference. Tokens are those of a user, which the store keeps, and nil for an entry whose
-// key names them. An older entry under the key is replaced if it has tokens, and stays if it has
-// none: then it has the same content.
+// Publish makes a filled entry findable under key. The store takes a reference of its own, and the caller
+// keeps its one. Tokens are a user's, and the store keeps them; for other entries, whose key is a digest
+// of the tokens, they are nil. A user's older entry under the key is replaced. Any other older entry
+// stays, because it has the same content.
 func (s *Store) Publish(kind plan.Kind, key plan.Key, tokens []int32, e *Entry) {
 	s.PublishFor(0, kind, key, tokens, e)
 }
 
-// PublishFor is Publish for one of several who share the store: see Owner.
+// PublishFor is Publish for one of several caches that share the store: see Owner.
 func (s *Store) PublishFor(owner uint32, kind plan.Kind, key plan.Key, tokens []int32, e *Entry) {
 	p := newPublished(key, kind, tokens, e)
 	p.Owner = owner
 	s.publish(p, s.top)
 }
 
-// publish puts an entry into a level; false when it is not to be found there. One that is clean came from
-// below, and is not published when it was deleted there meanwhile.
+// publish puts an entry on a level and reports whether the entry can be found there. A clean entry was read
+// from disk; it is not published if its key was deleted meanwhile.
 func (s *Store) publish(p *published, to *level) bool {
 	s.mu.Lock()
 	for s.books.Full(to.index) && s.books.Get(p.Key) == nil {
 		s.mu.Unlock()
 		if !s.evictOne(to) {
-			return false // as many entries as there may be are in use
+			return false // all places on the books have entries in use
 		}
 		s.mu.Lock()
 	}
@@ -411,8 +415,8 @@ func (s *Store) publish(p *published, to *level) bool {
 	return did == residency.Placed
 }
 
-// Get returns the entry under key with a reference for the caller, who MUST release it, and where it
-// was; nil when there is none.
+// Get returns the entry under key and the tier where it was, or nil. The caller gets a reference and MUST
+// release it.
 func (s *Store) Get(key plan.Key) (*Entry, plan.Tier) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -424,9 +428,8 @@ func (s *Store) Get(key plan.Key) (*Entry, plan.Tier) {
 	return p.Value.entry, at
 }
 
-// GetPrefix returns the leading tokens of the user's entry under key that are also the first of
-// tokens, with a reference for the caller, who MUST release it, and where they were; nil when there
-// are none.
+// GetPrefix returns the part of the user's entry under key that is a prefix of tokens, and the tier where
+// it was; nil if they share no token. The caller gets a reference and MUST release it.
 func (s *Store) GetPrefix(key plan.Key, tokens []int32) (*Entry, plan.Tier) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -444,7 +447,7 @@ func (s *Store) GetPrefix(key plan.Key, tokens []int32) (*Entry, plan.Tier) {
 	if p == nil {
 		return nil, plan.Missing
 	}
-	n := common(p.Value.tokens, tokens) // of another entry than before, if that was moved and replaced
+	n := common(p.Value.tokens, tokens) // find may have returned another entry, if this one was moved and replaced
 	if n == 0 {
 		return nil, plan.Missing
 	}
@@ -467,14 +470,14 @@ func common(a, b []int32) int {
 	return n
 }
 
-// leading returns an entry of the first n tokens, which shares the chunks.
+// leading returns an entry of the first n tokens that shares their chunks.
 func (e *Entry) leading(n int) *Entry {
 	v := e.store.newEntry(n)
 	v.share(e.chunks, n)
 	return v
 }
 
-// share appends the first chunks, those of n tokens, and returns how many tokens are behind them.
+// share appends the first chunks, as many as n tokens need, and returns how many of the n tokens they do not have.
 func (e *Entry) share(chunks []*chunk, n int) int {
 	for _, c := range chunks {
 		if n <= 0 {
@@ -487,8 +490,8 @@ func (e *Entry) share(chunks []*chunk, n int) int {
 	return n
 }
 
-// Peek returns how many tokens each key's entry has, 0 where there is none, without counting it as
-// a use.
+// Peek sets tokens[i] to the number of tokens of the entry under keys[i], 0 if there is none. It does not
+// count as a use.
 func (s *Store) Peek(keys []plan.Key, tokens []int32) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -500,8 +503,8 @@ func (s *Store) Peek(keys []plan.Key, tokens []int32) {
 	}
 }
 
-// Where returns how many tokens the entry under key has and where it is, 0 and plan.Missing when memory has none, without
-// counting it as a use.
+// Where returns the number of tokens of the entry under key and its tier, or 0 and plan.Missing when memory has none. It
+// does not count as a use.
 func (s *Store) Where(key plan.Key) (tokens int, at plan.Tier) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -511,7 +514,7 @@ func (s *Store) Where(key plan.Key) (tokens int, at plan.Tier) {
 	return 0, plan.Missing
 }
 
-// PeekPrefix returns how many tokens GetPrefix would find, and where, without counting it as a use.
+// PeekPrefix returns how many tokens GetPrefix would find, and their tier. It does not count as a use.
 func (s *Store) PeekPrefix(key plan.Key, tokens []int32) (int, plan.Tier) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -521,19 +524,19 @@ func (s *Store) PeekPrefix(key plan.Key, tokens []int32) (int, plan.Tier) {
 	return 0, plan.Missing
 }
 
-// deleteAtOnce bounds the entries that a deletion removes while readers wait.
+// deleteAtOnce is the most entries that a deletion removes under one lock, for which readers wait.
 const deleteAtOnce = 64
 
-// Delete drops the entries under keys from every tier, where there are any. Their memory is freed, and
-// zeroed, with the last reader; below memory their bytes are gone when Delete returns without an error. Deleting many
-// keys costs little more than deleting one. If the disk hangs, Delete returns an error after a while.
+// Delete removes the entries under keys from every tier. Their memory is zeroed and freed when the last reader releases
+// it. When Delete returns without an error, their bytes on disk are erased. Deleting many keys costs little more than
+// deleting one. If the disk hangs, Delete returns an error after a while.
 func (s *Store) Delete(keys ...plan.Key) error {
 	if len(keys) == 0 {
 		return nil
 	}
 	var deletion *op
 	if s.below != nil {
-		deletion = s.below.condemn(keys) // first: what is on its way must not be published after the entry is removed
+		deletion = s.below.condemn(keys) // first: a read that is under way must not publish the entry after it is removed
 	}
 	gone := s.takeAll(keys)
 	var err error
@@ -546,9 +549,9 @@ func (s *Store) Delete(keys ...plan.Key) error {
 	return err
 }
 
-// Drop removes the entries under keys from every tier, because nobody will ask for them again. Unlike Delete it waits for
-// no disk: below memory the bytes are overwritten by a later write, and a crash before that brings the entries back. Use
-// Delete for whatever MUST be gone.
+// Drop removes the entries under keys from every tier because they are useless. Unlike Delete it does not wait for the
+// disk: a later write overwrites their bytes there, and a crash before that brings the entries back. Use Delete for data
+// that MUST be gone.
 func (s *Store) Drop(keys ...plan.Key) {
 	if len(keys) == 0 {
 		return
@@ -564,14 +567,14 @@ func (s *Store) Drop(keys ...plan.Key) {
 	s.left(gone)
 }
 
-// taken is an entry that was known, in memory or below it.
+// taken is an entry that was removed from memory or from the disk.
 type taken struct {
 	key   plan.Key
 	kind  plan.Kind
-	entry *Entry // nil: it was below memory only
+	entry *Entry // nil: it was on disk only
 }
 
-// takeAll takes entries off the books, a few at a time so that readers do not wait. The caller releases them.
+// takeAll removes entries from the books, a few per lock so that readers do not wait. The caller releases them.
 func (s *Store) takeAll(keys []plan.Key) (gone []taken) {
 	for some := range slices.Chunk(keys, deleteAtOnce) {
 		s.mu.Lock()
@@ -592,7 +595,7 @@ func (s *Store) takeAll(keys []plan.Key) (gone []taken) {
 	return gone
 }
 
-// left reports entries that are held nowhere any more and releases them.
+// left reports removed entries to OnDrop's function and releases them.
 func (s *Store) left(gone []taken) {
 	for i := range gone {
 		s.dropped(gone[i].key, gone[i].kind)
@@ -602,13 +605,13 @@ func (s *Store) left(gone []taken) {
 	}
 }
 
-// unlock ends a change of the books, and goes over them in builds that check themselves.
+// unlock ends a change of the books. Builds with self-checks verify them here.
 func (s *Store) unlock() {
 	s.checks.run(s)
 	s.mu.Unlock()
 }
 
-// take takes an entry off the books; nil when there is none. The caller releases it.
+// take removes an entry from the books and returns it, or nil. The caller releases it.
 func (s *Store) take(key plan.Key) *published {
 	if s.books.Get(key) == nil {
 		return nil
@@ -619,8 +622,8 @@ func (s *Store) take(key plan.Key) *published {
 	return s.books.Delete(key)
 }
 
-// Stop ends what the store does in the background and writes below what is not there yet, until ctx ends, if there is a
-// tier. Nothing may use the store any more but Close.
+// Stop ends the store's background work. If there is a disk, it writes the entries that are not on it, until ctx ends.
+// After Stop only Close may be called.
 func (s *Store) Stop(ctx context.Context) {
 	s.ahead.stop()
 	s.ahead = nil
@@ -634,8 +637,8 @@ func (s *Store) Stop(ctx context.Context) {
 	}
 }
 
-// Close writes below what is not there yet, if there is a disk, and drops all published entries.
-// Memory of entries still referenced stays theirs.
+// Close stops the store and drops all published entries. Entries that are still referenced keep their
+// memory until they are released.
 func (s *Store) Close() {
 	s.Stop(context.Background())
 	s.mu.Lock()
@@ -658,13 +661,13 @@ func (s *Store) Close() {
 	s.soiled = nil
 }
 
-// free gives back the chunks that no other entry shares.
+// free frees the chunks that no other entry shares.
 func (s *Store) free(e *Entry) {
 	for _, c := range e.chunks {
 		if c.refs.Add(-1) > 0 {
 			continue
 		}
-		// Nobody shall find a deleted user's KV in memory that is used again.
+		// Memory that is used again must not contain a deleted user's KV.
 		if err := c.level.pool.Memory().Zero(c.run.Block); err != nil {
 			s.mu.Lock()
 			s.soiled = append(s.soiled, c)

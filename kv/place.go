@@ -10,18 +10,17 @@ import (
 	"grebe/residency"
 )
 
-// level is a pool of memory. The store has one where the device
-// computes, and may have one of the host's below it, to which entries are lowered that have to make
-// room, and from which they are raised when they are used.
+// level is a pool of memory. The store has one where the device computes. Below it there may be one of host
+// memory: entries that the top level evicts move down to it, and move up again when they are used.
 type level struct {
-	index int // on the books
+	index int // index on the books
 	place plan.Tier
 	pool  *pool.Pool
-	slots int   // entries that it holds at most
-	room  int64 // bytes, as the books know
+	slots int   // most entries
+	room  int64 // size in bytes, as last told to the books
 }
 
-// maxEntries is how many entries a level holds at most, for the sake of the policy's memory.
+// maxEntries is the most entries of a level. It bounds the memory of the policy.
 const maxEntries = 1 << 19
 
 func newLevel(p *pool.Pool, shape *compute.Shape) *level {
@@ -36,8 +35,8 @@ func newLevel(p *pool.Pool, shape *compute.Shape) *level {
 	return l
 }
 
-// resize tells the books when the pool's boundary was moved: what the policy compares itself with has as much room.
-// The caller holds Store.mu.
+// resize tells the books the size of a level when the boundary of its pool has moved. The policy compares itself with an
+// LRU cache of that size. The caller holds Store.mu.
 func (s *Store) resize(l *level) {
 	if room := max(l.pool.Stats().Total, 1); room != l.room {
 		l.room = room
@@ -48,7 +47,7 @@ func (s *Store) resize(l *level) {
 	}
 }
 
-// evictable reports whether nobody reads an entry, and nothing known follows it.
+// evictable reports whether an entry has no reader and, if it is a run, is a leaf.
 func evictable(p *published) bool {
 	return p.Value.entry.refs.Load() == 1 && (p.Value.node == nil || removable(p))
 }
@@ -56,7 +55,7 @@ func evictable(p *published) bool {
 // usable reports whether a device that computes in the level's memory can use a block in place.
 func (l *level) usable(b *compute.Block) bool { return b.Addr != 0 || l.place == plan.Host }
 
-// newChunk allocates a chunk of a level, evicting entries until it fits.
+// newChunk allocates a chunk on a level. It evicts entries until the chunk fits.
 func (s *Store) newChunk(l *level, tokens int) (*chunk, error) {
 	for {
 		run, err := l.pool.Alloc(s.shape.ChunkBytes(tokens, false))
@@ -71,8 +70,8 @@ func (s *Store) newChunk(l *level, tokens int) (*chunk, error) {
 	}
 }
 
-// evictOne has the entry that the policy chooses among those that nobody reads leave a level; false
-// when there is none.
+// evictOne evicts one entry from a level, which the policy chooses among those without readers. It returns
+// false when there is none.
 func (s *Store) evictOne(l *level) bool {
 	s.mu.Lock()
 	s.resize(l)
@@ -91,7 +90,7 @@ func (s *Store) evictOne(l *level) bool {
 	return true
 }
 
-// drop ends an entry that is off the books. It is called with mu held, and unlocks it.
+// drop releases an entry that is off the books. It is called with mu held, and unlocks it.
 func (s *Store) drop(p *published) {
 	lost := !p.Clean()
 	s.unlock()
@@ -102,9 +101,9 @@ func (s *Store) drop(p *published) {
 	p.Value.entry.Release()
 }
 
-// move copies an entry that is on no level's books to a level, where it then is; where there is no
-// room for it, it stays where it was if that is the host's, and is dropped otherwise. It is called
-// with mu held, and unlocks it. Meanwhile the entry can be found where it was.
+// move copies an entry that is on no level's books to a level. If there is no room, the entry stays in host
+// memory if it was there, and is dropped otherwise. During the copy it can be found where it was. move is
+// called with mu held, and unlocks it.
 func (s *Store) move(p *published, to *level) {
 	from := p.Value.entry
 	from.Retain()
@@ -124,7 +123,7 @@ func (s *Store) move(p *published, to *level) {
 	case residency.There:
 		p.Value.entry = copied
 		s.unlock()
-		from.Release() // the store's reference, in place of which it has the copy's
+		from.Release() // the store has a reference to the copy instead
 		if to == s.host {
 			s.kick()
 		}
@@ -135,7 +134,7 @@ func (s *Store) move(p *published, to *level) {
 	}
 }
 
-// copyTo returns a copy of an entry in a level.
+// copyTo returns a copy of an entry on a level.
 func (s *Store) copyTo(to *level, from *Entry) (*Entry, error) {
 	e := s.newEntry(from.len)
 	var moves []compute.Move
@@ -156,8 +155,8 @@ func (s *Store) copyTo(to *level, from *Entry) (*Entry, error) {
 	return e, nil
 }
 
-// find returns the entry under key where the device can use it, and where it was; nil when there is
-// none. It is called with mu held, which it may give up for a while.
+// find returns the entry under key in memory that the device can use, and the tier where it was; nil when
+// there is none. It is called with mu held, which it may release for a while.
 func (s *Store) find(key plan.Key) (*published, plan.Tier) {
 	for {
 		if s.rec.On() {
@@ -180,7 +179,7 @@ func (s *Store) find(key plan.Key) (*published, plan.Tier) {
 			return nil, plan.Missing
 		}
 		if p.Level() < 0 {
-			continue // another one moves it
+			continue // another goroutine moved it
 		}
 		if !s.inPlace(p) { // no room
 			return nil, plan.Missing
@@ -192,10 +191,10 @@ func (s *Store) find(key plan.Key) (*published, plan.Tier) {
 // usableInPlace reports whether the device can use an entry where it is.
 func (s *Store) usableInPlace(p *published) bool { return p.Value.entry.usable(s.top) }
 
-// Stats count what a level holds, and what left it to make room, of one kind.
+// Stats count the entries of one kind on a level, and those that left it to make room.
 type Stats = residency.Counts
 
-// Stats returns the counts of a kind, in all of memory or at some places.
+// Stats returns the counts of a kind, summed over the given tiers or over all of memory.
 func (s *Store) Stats(kind plan.Kind, at ...plan.Tier) Stats {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -6,22 +6,22 @@ import (
 	"grebe/evict"
 )
 
-// trainer trains models in the background, one at a time. What it trains on is gathered by the books with each use, a few samples
-// at a time: so nobody waits for a window to be copied.
+// trainer trains models in the background, one at a time. The books gather its samples, a few with each use, so that no
+// request waits while a whole window is copied.
 type trainer struct {
 	lessons chan lesson
 	wg      sync.WaitGroup
 }
 
-// lesson is what a model of a level is trained on.
+// lesson is the training data of a model, and its level.
 type lesson struct {
 	*evict.Lesson
 	level int
 }
 
-// Predict has the returns of entries predicted, for policies that use that: by models that are trained in the background on
-// what was used lately, and swapped between two uses. It MUST be called after SetHost and SetPolicy and before
-// the store is used. Close stops it.
+// Predict turns on predictions of the next use of entries, if the policy uses them. Models are trained in the background
+// on recent uses and replaced between two uses. Predict MUST be called after SetHost and SetPolicy and before the store is
+// used. Close stops the training.
 func (s *Store) Predict() error {
 	if !evict.Predicts(s.config.Policy) {
 		return nil
@@ -46,17 +46,17 @@ func (s *Store) Predict() error {
 	return nil
 }
 
-// learn has a model trained when there is enough to learn from. Called with mu held, after uses.
+// learn starts the training of a model when a lesson is complete. It is called with mu held, after uses.
 func (s *Store) learn() {
 	if s.trainer == nil {
 		return
 	}
 	if l, level := s.books.Lesson(); l != nil {
-		s.trainer.lessons <- lesson{l, level} // never waits: there is one lesson
+		s.trainer.lessons <- lesson{l, level} // never blocks: there is only one lesson
 	}
 }
 
-// stop ends the training. Nobody uses the store any more.
+// stop ends the training. The store is no longer in use.
 func (t *trainer) stop() {
 	if t != nil {
 		close(t.lessons)
@@ -64,22 +64,22 @@ func (t *trainer) stop() {
 	}
 }
 
-// Floor says where the policy of the level where the device computes stands against LRU; false when the policy has no floor.
+// Floor compares the top level's policy with LRU. It returns false when the policy has no floor.
 func (s *Store) Floor() (evict.FloorStats, bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.books.Floor()
 }
 
-// Forecasts says how predictions did.
+// Forecasts describe how good predictions were.
 type Forecasts struct {
 	Models   int64   // trained so far
-	Answered int64   // predictions whose entry was used again
-	Wrong    int64   // of those, off by more than a factor of two
-	RMS      float64 // recent error of those, in doublings of time
+	Answered int64   // predictions for entries that were used again
+	Wrong    int64   // of these, wrong by more than a factor of two
+	RMS      float64 // recent error of these, in doublings of time
 }
 
-// Forecasts returns how predictions did, at the level where the device computes; zero without predictions.
+// Forecasts describes the predictions on the top level. It is zero without predictions.
 func (s *Store) Forecasts() Forecasts {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -8,15 +8,15 @@ import (
 	"grebe/residency"
 )
 
-// Prefix is the kind under which known prefixes are counted. No segment is of it.
+// Prefix is the kind under which known prefixes are counted. No segment has this kind.
 const Prefix = plan.Beam + 1
 
-// node is a run of tokens that begins with a chunk. Its published has an entry of the run's own chunks,
-// which is never handed out: readers hold references to the chunks.
+// node is a run of tokens that begins at the start of a chunk. Its published has an entry of the run's own
+// chunks. That entry is never handed out: readers hold references to the chunks.
 type node = radix.Node[run]
 
-// PrefixKey names a sequence for counting: OnForget is told it when the known run that ends there goes. It
-// finds no entry.
+// PrefixKey returns a key that counts a sequence. No entry is under it. When a known run is evicted,
+// OnForget's function gets the key of the sequence that ends with the run.
 func PrefixKey(context plan.Key, tokens []int32) plan.Key {
 	return prefixKey(radix.Hash(context, tokens))
 }
@@ -26,23 +26,23 @@ func prefixKey(hash uint64) (k plan.Key) {
 	return k
 }
 
-// OnForget has f called with the PrefixKey of every known run that made room, without locks held. It MUST be
+// OnForget has f called, without locks held, with the PrefixKey of every known run that is evicted. It MUST be
 // called before the store is used.
 func (s *Store) OnForget(f func(plan.Key)) { s.forgotten = f }
 
-// Insert makes a filled entry of a sequence findable by whoever has the same first tokens in the same
-// context: all that the KV depends on besides. The caller keeps its reference. What is known already
-// stays, so of two who computed the same tokens the first one's are kept. The entry MUST be a Chain that
-// Reserve gave; where there is no room on the books nothing happens.
+// Insert makes the KV of a sequence findable for every sequence with the same first tokens in the same
+// context. The context is a digest of everything else that the KV depends on. The caller keeps its
+// reference. Tokens that are known already keep their KV. The entry MUST be a Chain from Reserve. If the
+// books have no room, Insert does nothing.
 //
-// Prefixes are kept where the device computes and nowhere else: they have no name by which they could be
-// deleted, so none is written below memory, and none is lowered.
+// Prefixes stay on the top level. They have no name by which they could be deleted, so they are neither
+// moved to host memory nor written to disk.
 func (s *Store) Insert(context plan.Key, tokens []int32, e *Entry) {
 	if len(tokens) == 0 || e.len != len(tokens) || !e.chained(s.top) {
 		return
 	}
 	s.mu.Lock()
-	for s.books.Places(s.top.index) < 2 { // a run may be split, and one added
+	for s.books.Places(s.top.index) < 2 { // Insert may split one run and add another
 		s.mu.Unlock()
 		if !s.evictOne(s.top) {
 			return
@@ -81,7 +81,7 @@ func (s *Store) Insert(context plan.Key, tokens []int32, e *Entry) {
 	s.ahead.wake()
 }
 
-// chained reports whether the entry is made of chunks of ChainTokens in a level.
+// chained reports whether all chunks of the entry are on a level and have ChainTokens tokens.
 func (e *Entry) chained(l *level) bool {
 	for _, c := range e.chunks {
 		if c.level != l || c.tokens != ChainTokens {
@@ -91,14 +91,14 @@ func (e *Entry) chained(l *level) bool {
 	return true
 }
 
-// newRun describes a run for the books, which take over the reference.
+// newRun describes a run for the books. It takes over the reference.
 func (s *Store) newRun(n *node, e *Entry) *published {
 	p := &published{Key: prefixKey(n.Hash()), Kind: Prefix, Tokens: e.len, Bytes: e.bytes, Value: body{entry: e, node: n}}
 	n.Value = run{p}
 	return p
 }
 
-// split divides the chunks of a run whose first tokens are upper's now.
+// split divides the chunks of a run between upper, which has its first tokens now, and lower.
 func (s *Store) split(upper, lower *node) {
 	p, k := lower.Value.published, len(upper.Tokens())/ChainTokens
 	first, rest := s.newEntry(len(upper.Tokens())), s.newEntry(len(lower.Tokens()))
@@ -112,20 +112,21 @@ func (s *Store) split(upper, lower *node) {
 	s.books.Split(p, s.newRun(upper, first), s.newRun(lower, rest))
 }
 
-// use notes a use of a run and of all before it by a request. The first tokens come last: then nothing is older than what follows it.
+// use notes that a request used a run and all runs before it. It goes from the last run to the first, so that no run is
+// less recently used than the runs behind it.
 func (s *Store) use(n *node, asked residency.Request) {
 	for ; n != nil; n = n.Parent() {
 		s.books.UseRun(n.Value.published, asked)
 	}
 }
 
-// removable reports whether a run can go: nothing follows it, and nobody reads it. Who reads some of it
-// reads its first chunk.
+// removable reports whether a run can be evicted: it is a leaf and has no reader. Every reader of a run has a
+// reference to its first chunk.
 func removable(p *published) bool {
 	return p.Value.node.Leaf() && p.Value.entry.chunks[0].refs.Load() == 1
 }
 
-// forget drops a run that the policy chose. It is called with mu held, and unlocks it.
+// forget removes a run that the policy chose. It is called with mu held, and unlocks it.
 func (s *Store) forget(p *published) {
 	s.known.Remove(p.Value.node)
 	s.unlock()
@@ -133,14 +134,14 @@ func (s *Store) forget(p *published) {
 	p.Value.entry.Release()
 }
 
-// forgetAll takes all runs off the books; the caller releases them.
+// forgetAll removes all runs from the books and returns their entries. The caller releases them.
 func (s *Store) forgetAll() (all []*Entry) {
 	s.known.All(func(n *node) { all = append(all, s.takeRun(n)) })
 	s.known = radix.New[run](ChainTokens)
 	return all
 }
 
-// takeRun takes a run off the books. The caller releases it.
+// takeRun removes a run from the books and returns its entry. The caller releases it.
 func (s *Store) takeRun(n *node) *Entry {
 	if s.rec.On() {
 		s.rec.In("delete", [32]byte(n.Value.Key))
@@ -149,7 +150,7 @@ func (s *Store) takeRun(n *node) *Entry {
 	return n.Value.Value.entry
 }
 
-// Forget drops all known prefixes of a context. Their memory is freed, and zeroed, with its last reader.
+// Forget removes all known prefixes of a context. Their memory is zeroed and freed when the last reader releases it.
 func (s *Store) Forget(context plan.Key) {
 	var all []*Entry
 	s.mu.Lock()
@@ -160,8 +161,8 @@ func (s *Store) Forget(context plan.Key) {
 	}
 }
 
-// Match returns the longest known prefix of tokens in a context, with a reference for the caller, who
-// MUST release it, and where it was; nil when nothing is known. Until then it is not evicted.
+// Match returns the longest known prefix of tokens in a context and the tier where it was, or nil. The
+// caller gets a reference and MUST release it. The prefix is not evicted before that.
 func (s *Store) Match(context plan.Key, tokens []int32) (*Entry, plan.Tier) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -183,13 +184,13 @@ func (s *Store) Match(context plan.Key, tokens []int32) (*Entry, plan.Tier) {
 	return v, s.top.place
 }
 
-// match returns the runs that tokens begin with, and how many tokens that is. The caller clears the path.
+// match returns the runs of the longest known prefix, and its length. The caller clears the path.
 func (s *Store) match(context plan.Key, tokens []int32) (path []*node, n int) {
 	s.path, n = s.known.Match(s.path[:0], context, tokens)
 	return s.path, n
 }
 
-// PeekMatch returns how many tokens Match would find, and where, without counting it as a use.
+// PeekMatch returns how many tokens Match would find, and their tier. It does not count as a use.
 func (s *Store) PeekMatch(context plan.Key, tokens []int32) (int, plan.Tier) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -201,10 +202,10 @@ func (s *Store) PeekMatch(context plan.Key, tokens []int32) (int, plan.Tier) {
 	return n, s.top.place
 }
 
-// maxViews is how many released views are kept.
+// maxViews is the most released views that are kept.
 const maxViews = 64
 
-// newView returns an entry of n tokens for chunks that a reader shares.
+// newView returns an entry of n tokens that will share the chunks of runs.
 func (s *Store) newView(n int) *Entry {
 	var v *Entry
 	select {

@@ -7,8 +7,8 @@ import (
 	"grebe/residency"
 )
 
-// Record has the store write what it is told and what is decided. It MUST be called after all that prepares the
-// store, and before it is used.
+// Record has the store log its inputs and the decisions on them. It MUST be called after all other setup, and before the
+// store is used.
 func (s *Store) Record(r *record.Room) {
 	if !r.On() {
 		return
@@ -29,7 +29,7 @@ func (s *Store) Record(r *record.Room) {
 	s.books.SetTrace(func(op residency.Op, p *published, at plan.Tier) { recordChange(r, op, p, at) })
 }
 
-// recordChange writes a change of the books.
+// recordChange logs a change of the books.
 func recordChange(r *record.Room, op residency.Op, p *published, at plan.Tier) {
 	switch op {
 	case residency.DidPut:
@@ -49,19 +49,19 @@ func kindName(p *published) string {
 	return p.Kind.String()
 }
 
-// recordPublish writes an entry that comes to a level; same: it is there already, in the same memory.
+// recordPublish logs an entry that comes to a level. Same says that it is there already, in the same memory.
 func (s *Store) recordPublish(p *published, to *level, same bool) {
 	s.rec.In("publish", [32]byte(p.Key), kindName(p), to.place, p.Tokens, p.Bytes, p.Named, p.Clean(), same)
 }
 
-// recordFind writes that an entry is wanted.
+// recordFind logs that a request wants an entry.
 func (s *Store) recordFind(key plan.Key) {
 	if p := s.books.Get(key); p != nil {
 		s.rec.In("find", [32]byte(key), s.inPlace(p))
 	}
 }
 
-// victim asks who leaves a level. A log has the answers that the policy got on the way.
+// victim asks the books which entry leaves a level. It logs the answers that the policy got about which entries may go.
 func (s *Store) victim(l *level) (*published, residency.Exit) {
 	if !s.rec.On() {
 		return s.books.Need(l.index, evictable)
@@ -74,7 +74,7 @@ func (s *Store) victim(l *level) (*published, residency.Exit) {
 	})
 }
 
-// recordInsert writes what a sequence changes among the known prefixes: which runs, with the tokens and bytes of those that are new.
+// recordInsert logs the runs that an Insert changed, with the tokens and bytes of new ones.
 func (s *Store) recordInsert(done radix.Change[run], e *Entry, tokens int) {
 	name := func(n *node) any {
 		if n == nil {

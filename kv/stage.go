@@ -7,8 +7,8 @@ import (
 	"grebe/compute"
 )
 
-// stage is memory of the host's through which entries go to and from the disk below that the host
-// cannot see. It is used for one entry at a time.
+// stage is a buffer of host memory between the disk and entries in memory that the host cannot see. It is
+// used for one entry at a time.
 type stage struct {
 	mu     sync.Mutex
 	memory compute.Memory
@@ -16,14 +16,13 @@ type stage struct {
 }
 
 const (
-	// stageMost bounds a stage: a larger entry is not kept below.
+	// stageMost is the largest size of a stage. A larger entry is not written to disk.
 	stageMost = 512 << 20
-	// stageKept is how much of it stays allocated.
+	// stageKept is the largest size that stays allocated.
 	stageKept = 64 << 20
 )
 
-// take locks the stage and returns n bytes of it. The caller MUST give it back, unless there is an
-// error.
+// take locks the stage and returns n bytes of it. The caller MUST call give, unless take returns an error.
 func (g *stage) take(m compute.Memory, n int) (compute.Block, error) {
 	if n > stageMost {
 		return compute.Block{}, fmt.Errorf("kv: an entry of %d bytes, at most %d can be moved through the host's memory", n, stageMost)
@@ -41,7 +40,7 @@ func (g *stage) take(m compute.Memory, n int) (compute.Block, error) {
 	return g.block.Slice(0, n), nil
 }
 
-// give unlocks the stage, of which n bytes were used. They are zeroed like all memory that held KV.
+// give unlocks the stage. The n bytes that were used are zeroed, like all memory that held KV.
 func (g *stage) give(n int) {
 	clear(g.block.Bytes[:n])
 	if g.block.Size > stageKept {
@@ -67,7 +66,7 @@ func (e *Entry) pieces() (blocks []compute.Block, size int) {
 	return blocks, size
 }
 
-// visible returns the bytes of blocks that the host sees; false when it does not.
+// visible returns the bytes of blocks, or false when the host cannot see them.
 func visible(blocks []compute.Block) ([][]byte, bool) {
 	out := make([][]byte, len(blocks))
 	for i := range blocks {
@@ -99,7 +98,7 @@ func (s *Store) withPayload(e *Entry, f func(payload [][]byte) error) error {
 	return f(payload)
 }
 
-// cut cuts the bytes of b to the sizes of blocks.
+// cut divides the bytes of b into pieces of the sizes of blocks.
 func cut(b compute.Block, blocks []compute.Block) [][]byte {
 	out, at := make([][]byte, len(blocks)), 0
 	for i := range blocks {
@@ -109,7 +108,7 @@ func cut(b compute.Block, blocks []compute.Block) [][]byte {
 	return out
 }
 
-// filling is an entry whose content is being read from below.
+// filling is an entry whose content is being read from disk.
 type filling struct {
 	memory compute.Memory
 	stage  *stage // nil: the host sees the entry
@@ -118,7 +117,7 @@ type filling struct {
 	size   int
 }
 
-// begin returns where the content goes first. The caller MUST call end.
+// begin returns the memory to read into: the entry itself or the stage. The caller MUST call end.
 func (f *filling) begin(s *Store, e *Entry) ([][]byte, error) {
 	f.blocks, f.size = e.pieces()
 	if bytes, ok := visible(f.blocks); ok {
@@ -133,7 +132,7 @@ func (f *filling) begin(s *Store, e *Entry) ([][]byte, error) {
 	return f.staged, nil
 }
 
-// end brings the content to where it belongs, if it is good.
+// end copies the content from the stage to the entry, if good is true.
 func (f *filling) end(good bool) error {
 	if f.stage == nil {
 		return nil

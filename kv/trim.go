@@ -1,7 +1,7 @@
 package kv
 
-// Trim evicts until the store owns no more of its pools than it may, after the boundary of one moved. False when what
-// is left over is in use: it is freed with its last reader.
+// Trim evicts entries until the store's share of its pools is within their boundaries, after one has moved. It returns
+// false when the rest is in use; that memory is freed when its last reader releases it.
 func (s *Store) Trim() bool {
 	for _, l := range s.levels {
 		for l.pool.Over() > 0 {

@@ -5,7 +5,7 @@ import (
 	"slices"
 )
 
-// Check returns what is wrong with the tree, for tests and builds with self-checks.
+// Check verifies the tree and returns the first error. It is for tests and builds with self-checks.
 func (t *Tree[V]) Check() error {
 	nodes := 0
 	for context, root := range t.roots {

@@ -1,18 +1,19 @@
-// Package radix knows token sequences and finds the longest known prefix of another one.
+// Package radix stores token sequences and finds the longest stored prefix of another sequence.
 //
-// A Tree is a compressed trie: a node has a run of tokens, and the tokens from the root to its end are
-// the beginning of some known sequence. Tokens are cut into chunks of a fixed length, as the memory
-// behind them is: a node begins at a multiple of that length and ends at one if it has children, so a
-// node is split between chunks only. Sequences that part in mid-chunk each have that chunk; Match still
-// finds every token that they share. Only a leaf can be removed.
+// A Tree is a compressed trie. A node has a run of tokens. The tokens from the root to the end of a node
+// are a prefix of some stored sequence. Tokens are divided into chunks of a fixed length, like the memory
+// that holds their KV. A node begins at a multiple of that length, and ends at one if it has children.
+// So nodes are split between chunks only. Two sequences that differ within a chunk have that chunk twice,
+// but Match still finds every token that they share. Only a leaf can be removed.
 //
-// Invariants: of two siblings neither's first chunk is the beginning of the other's; siblings are in
-// the order of their first chunks; every node but a root has tokens, every root has children. So what a
-// sequence shares most with is a neighbour of its place, and a step down is a binary search.
+// Invariants: the first chunk of a node is never a prefix of the first chunk of a sibling. Siblings are
+// sorted by their first chunks. Every node but a root has tokens, and every root has children. So the
+// child that shares most tokens with a sequence is next to the place where the sequence would be
+// inserted, and binary search finds it.
 //
-// Memory is what the known tokens take and a bounded amount per node; how many nodes there are is for
-// the owner to bound, with Len and Remove. A Tree has no lock: its owner serialises calls. Match
-// allocates nothing but a longer path.
+// A Tree takes the memory of its tokens and a bounded amount per node. The owner bounds the number of
+// nodes with Len and Remove. A Tree has no lock: its owner serialises calls. Match allocates only if the
+// path has to grow.
 package radix
 
 import (
@@ -20,7 +21,7 @@ import (
 	"slices"
 )
 
-// Context names what comes before the tokens and all else that sequences must have in common.
+// Context is a digest of everything that two sequences must have in common besides tokens, such as the tokens before them.
 type Context = [32]byte
 
 // Tree is a set of token sequences.
@@ -30,7 +31,7 @@ type Tree[V any] struct {
 	nodes int
 }
 
-// Node is a run of tokens behind those of its parent. Value is its owner's.
+// Node is a run of tokens that follow those of its parent. Value is for the owner of the tree.
 type Node[V any] struct {
 	Value V
 
@@ -41,24 +42,24 @@ type Node[V any] struct {
 	context  Context // of a root
 }
 
-// New returns an empty tree for chunks of so many tokens.
+// New returns an empty tree with chunks of chunk tokens.
 func New[V any](chunk int) *Tree[V] {
 	return &Tree[V]{chunk: chunk, roots: map[Context]*Node[V]{}}
 }
 
-// Len returns the number of nodes, roots aside.
+// Len returns the number of nodes without the roots.
 func (t *Tree[V]) Len() int { return t.nodes }
 
 // Tokens returns the node's own tokens, which MUST NOT be changed.
 func (n *Node[V]) Tokens() []int32 { return n.tokens }
 
-// Leaf reports whether nothing follows the node.
+// Leaf reports whether the node has no children.
 func (n *Node[V]) Leaf() bool { return len(n.children) == 0 }
 
-// Children returns how many nodes follow directly.
+// Children returns the number of children.
 func (n *Node[V]) Children() int { return len(n.children) }
 
-// Parent returns the node before this one; nil when this one has the first tokens.
+// Parent returns the node before this one, or nil if this one begins its sequences.
 func (n *Node[V]) Parent() *Node[V] {
 	if n.parent.parent == nil {
 		return nil
@@ -66,14 +67,14 @@ func (n *Node[V]) Parent() *Node[V] {
 	return n.parent
 }
 
-// Hash is that of the context and all tokens to the node's end. It does not change when the tree does.
+// Hash returns the hash of the context and of all tokens up to the end of the node. Changes of the tree do not change it.
 func (n *Node[V]) Hash() uint64 { return mix(n.hash) }
 
-// Hash is short for a context and tokens, for counting them: it is no proof of what they are.
+// Hash returns a hash of a context and tokens, for statistics. Equal hashes do not prove equal tokens.
 func Hash(context Context, tokens []int32) uint64 { return mix(extend(begin(&context), tokens)) }
 
-// Match appends to path the nodes that have the longest known prefix of tokens, first to last, and
-// returns its length. The last node may have more tokens than the prefix.
+// Match appends to path the nodes of the longest stored prefix of tokens, first to last, and returns the
+// length of that prefix. The last node may have more tokens than the prefix.
 func (t *Tree[V]) Match(path []*Node[V], context Context, tokens []int32) ([]*Node[V], int) {
 	n, at := t.roots[context], 0
 	for n != nil && at < len(tokens) {
@@ -91,18 +92,18 @@ func (t *Tree[V]) Match(path []*Node[V], context Context, tokens []int32) ([]*No
 	return path, at
 }
 
-// Change is what an Insert did to the tree.
+// Change describes how an Insert changed the tree.
 type Change[V any] struct {
-	// Added is a new leaf, nil when the sequence was known; Start is where its tokens begin in the sequence.
+	// Added is the new leaf, or nil if the sequence was stored before. Its tokens begin at Start of the sequence.
 	Added *Node[V]
 	Start int
-	// Lower was split, or nil: its first tokens went to Upper, which is new.
+	// Lower is a node that was split, or nil. Upper is new and has its first tokens.
 	Upper, Lower *Node[V]
-	// Covered is a leaf, nil or maybe Lower, that ended in mid-chunk and is gone: Added has its tokens.
+	// Covered is a leaf that ended within a chunk and was removed, or nil. Added has its tokens. It may be Lower.
 	Covered *Node[V]
 }
 
-// Insert makes a sequence known.
+// Insert stores a sequence.
 func (t *Tree[V]) Insert(context Context, tokens []int32) (done Change[V]) {
 	if len(tokens) == 0 {
 		return done
@@ -136,7 +137,7 @@ func (t *Tree[V]) Insert(context Context, tokens []int32) (done Change[V]) {
 	}
 }
 
-// Remove forgets a leaf.
+// Remove removes a leaf.
 func (t *Tree[V]) Remove(n *Node[V]) {
 	if !n.Leaf() || n.parent == nil {
 		panic("radix: only a leaf can be removed")
@@ -147,7 +148,7 @@ func (t *Tree[V]) Remove(n *Node[V]) {
 	}
 }
 
-// Cut forgets all sequences of a context and calls f with the nodes that they had.
+// Cut removes all sequences of a context and calls f with their nodes.
 func (t *Tree[V]) Cut(context Context, f func(*Node[V])) {
 	root := t.roots[context]
 	if root == nil {
@@ -174,7 +175,7 @@ func (n *Node[V]) below(f func(*Node[V])) {
 	}
 }
 
-// closest returns the child that has most leading tokens in common with rest, and how many; nil when none has any.
+// closest returns the child that shares most leading tokens with rest, and how many; nil if none shares a token.
 func (t *Tree[V]) closest(n *Node[V], rest []int32) (*Node[V], int) {
 	i := t.place(n, rest)
 	var best *Node[V]
@@ -187,7 +188,7 @@ func (t *Tree[V]) closest(n *Node[V], rest []int32) (*Node[V], int) {
 	return best, most
 }
 
-// place returns where among n's children one that begins with these tokens stands, or would.
+// place returns the index among n's children of one that begins with these tokens, or where it would be inserted.
 func (t *Tree[V]) place(n *Node[V], tokens []int32) int {
 	first := tokens[:min(t.chunk, len(tokens))]
 	low, high := 0, len(n.children)
@@ -203,7 +204,7 @@ func (t *Tree[V]) place(n *Node[V], tokens []int32) int {
 	return low
 }
 
-// add appends a leaf to n.
+// add adds a leaf below n.
 func (t *Tree[V]) add(n *Node[V], tokens []int32) *Node[V] {
 	leaf := &Node[V]{parent: n, tokens: slices.Clone(tokens), hash: extend(n.hash, tokens)}
 	n.children = slices.Insert(n.children, t.place(n, tokens), leaf)
@@ -216,12 +217,12 @@ func (t *Tree[V]) split(n *Node[V], at int) *Node[V] {
 	p := n.parent
 	upper := &Node[V]{parent: p, children: []*Node[V]{n}, tokens: slices.Clone(n.tokens[:at]), hash: extend(p.hash, n.tokens[:at])}
 	p.children[t.place(p, n.tokens)] = upper
-	n.parent, n.tokens = upper, slices.Clone(n.tokens[at:]) // a copy: the other half may outlive it
+	n.parent, n.tokens = upper, slices.Clone(n.tokens[at:]) // a copy, because either half may outlive the other
 	t.nodes++
 	return upper
 }
 
-// unlink takes a leaf from its parent.
+// unlink removes a leaf from its parent.
 func (t *Tree[V]) unlink(n *Node[V]) {
 	i := t.place(n.parent, n.tokens)
 	n.parent.children = slices.Delete(n.parent.children, i, i+1)
