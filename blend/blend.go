@@ -58,7 +58,7 @@ func (c *Chooser) ChooseRounded(dst []int32, base int32, from []plan.Source, sco
 	c.chosen = append(c.chosen[:0], make([]bool, len(from))...)
 	window := len(from) - b.Window
 	for i, s := range from {
-		if s == plan.Computed || i >= window {
+		if !s.Rotated() || i >= window {
 			c.chosen[i] = true
 			continue
 		}
@@ -67,7 +67,7 @@ func (c *Chooser) ChooseRounded(dst []int32, base int32, from []plan.Source, sco
 	// between are the tokens that rounding adds or takes away. Tokens that are computed need no key: their list is free.
 	between := c.keys[plan.Computed]
 	for s, keys := range c.keys[plan.Block:] {
-		n := taken(len(keys), b.share(plan.Block+plan.Source(s)))
+		n := taken(len(keys), b.Share(plan.Block+plan.Source(s)))
 		lowest(keys, n)
 		c.mark(keys[:n], true)
 		if n > 0 && n < len(keys) && more > 0 {
@@ -100,14 +100,14 @@ func Count(from []plan.Source, b Budget) (all, optional, spare int) {
 	var of [plan.NumSources]int
 	window := len(from) - b.Window
 	for i, s := range from {
-		if i >= window {
+		if !s.Rotated() || i >= window {
 			s = plan.Computed
 		}
 		of[s]++
 	}
 	all = of[plan.Computed]
 	for s := plan.Block; s <= plan.Prototype; s++ {
-		n := taken(of[s], b.share(s))
+		n := taken(of[s], b.Share(s))
 		all += n
 		if n > 0 && n < of[s] {
 			optional += n
@@ -134,7 +134,8 @@ func Round(all, optional, spare, multiple int) int {
 	return 0
 }
 
-func (b *Budget) share(s plan.Source) float64 {
+// Share is the budget of a re-rotated source: the share of its tokens that is computed again.
+func (b *Budget) Share(s plan.Source) float64 {
 	if s == plan.Prototype {
 		return b.History
 	}

@@ -39,13 +39,13 @@ func TestChooseAgainstDefinition(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		n := rapid.IntRange(0, 60).Draw(t, "tokens")
 		from, score := make([]plan.Source, n), make([]float32, n)
-		count := [3]int{}
+		count := [plan.NumSources]int{}
 		b := Budget{
 			Items: rapid.Float64Range(0, 1).Draw(t, "items"), History: rapid.Float64Range(0, 1).Draw(t, "history"),
 			Window: rapid.IntRange(0, 70).Draw(t, "window"),
 		}
 		for i := range from {
-			from[i] = plan.Source(rapid.IntRange(0, 2).Draw(t, "source"))
+			from[i] = plan.Source(rapid.IntRange(0, int(plan.NumSources)-1).Draw(t, "source"))
 			score[i] = float32(rapid.IntRange(0, 6).Draw(t, "score"))
 			if score[i] == 6 {
 				score[i] = float32(math.NaN())
@@ -67,7 +67,7 @@ func TestChooseAgainstDefinition(t *testing.T) {
 				}
 			}
 			share := map[plan.Source]float64{plan.Block: b.Items, plan.Prototype: b.History}[from[i]]
-			want := from[i] == plan.Computed || i >= n-b.Window || float64(higher) < math.Ceil(share*float64(count[from[i]])-1e-9)
+			want := !from[i].Rotated() || i >= n-b.Window || float64(higher) < math.Ceil(share*float64(count[from[i]])-1e-9)
 			if slices.Contains(got, int32(i)) != want {
 				t.Fatalf("token %d of %v with scores %v and %+v: chosen %v, want %v", i, from, score, b, !want, want)
 			}
@@ -88,7 +88,7 @@ func rounded(t *rapid.T, from []plan.Source, score []float32, b Budget, all []in
 		}
 		share := map[plan.Source]float64{plan.Block: b.Items, plan.Prototype: b.History}[from[i]]
 		chosen := int(math.Ceil(share*float64(n) - 1e-9))
-		return from[i] != plan.Computed && i < len(from)-b.Window && chosen > 0 && chosen < n
+		return from[i].Rotated() && i < len(from)-b.Window && chosen > 0 && chosen < n
 	}
 	var must, optional, spare []int32
 	for i := range from {

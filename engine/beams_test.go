@@ -7,7 +7,6 @@ import (
 
 	"grebe/compute"
 	"grebe/compute/cpu"
-	"grebe/kv"
 	"grebe/plan"
 )
 
@@ -22,7 +21,7 @@ func TestBeams(t *testing.T) {
 				{Kind: plan.User, Tokens: user},
 				{Kind: plan.Instruction, Tokens: question, Start: 90, Sees: []int32{0}},
 			}
-			first, err := e.Do(t.Context(), &Job{Plan: &plan.Plan{Segments: prompt}, Keep: []bool{true, true}})
+			first, err := e.Do(t.Context(), &Job{Plan: &plan.Plan{Segments: prompt}, Segments: keeping(true, true)})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -50,8 +49,8 @@ func TestBeams(t *testing.T) {
 				for i := range paths {
 					paths[i] = append(slices.Clone(paths[i]), int32(r.IntN(200)))
 				}
-				job := &Job{Beams: beams, Plan: withBeams(prompt, paths), Cached: make([]*kv.Entry, len(prompt)+width)}
-				copy(job.Cached, first.Kept)
+				job := &Job{Beams: beams, Plan: withBeams(prompt, paths), Segments: make([]Segment, len(prompt)+width)}
+				copy(job.Segments, From(first.Kept...))
 				for i := range paths {
 					job.Want = append(job.Want, Want{Segment: len(prompt) + i, IDs: ids(20)})
 				}

@@ -52,24 +52,12 @@ type Rule struct {
 // Part is a run of a segment's tokens whose KV is in an entry, at other positions.
 type Part struct {
 	Segment, At, Tokens int
-	Entry               *kv.Entry // the caller keeps its reference until Do returns
-	First               int       // its first token in the entry; all of them are in one chunk
-	Turn                int       // new position − position in the entry
-	Source              plan.Source
-	Drift               []float32 // nil, or one per token: how far it is from what stands in for it, 0 to 1
-}
-
-// blended reports whether parts stand in for tokens of segment i.
-func (j *Job) blended(i int) bool {
-	if j.Blend == nil {
-		return false
-	}
-	for p := range j.Blend.Parts {
-		if j.Blend.Parts[p].Segment == i {
-			return true
-		}
-	}
-	return false
+	Entry               *kv.Entry   // the caller keeps its reference until Do returns
+	First               int         // its first token in the entry; all of them are in one chunk
+	Turn                int         // new position − position in the entry
+	Source              plan.Source // Block or Prototype
+	Tier                plan.Tier   // where its KV was found, for whoever counts that
+	Drift               []float32   // nil, or one per token: how far it is from what stands in for it, 0 to 1
 }
 
 // checkBlend validates a job's parts.
@@ -101,12 +89,12 @@ func (e *Engine) checkBlend(j *Job) error {
 		}
 		if p.Segment > segment {
 			segment, end = p.Segment, 0
-			if j.cached(segment) != nil || j.Keep != nil && j.Keep[segment] {
+			if j.cached(segment) != nil || j.keeps(segment) {
 				return fmt.Errorf("engine: parts stand in for tokens of segment %d, whose KV is cached or shall be", segment)
 			}
 		}
 		n := len(j.Plan.Segments[segment].Tokens)
-		if p.Tokens < 1 || p.At < end || p.At > n-p.Tokens || p.Source == plan.Computed || p.Drift != nil && len(p.Drift) != p.Tokens {
+		if p.Tokens < 1 || p.At < end || p.At > n-p.Tokens || !p.Source.Rotated() || p.Drift != nil && len(p.Drift) != p.Tokens {
 			return fmt.Errorf("engine: part %d is tokens %d to %d of segment %d with %d", i, p.At, p.At+p.Tokens, segment, n)
 		}
 		end = p.At + p.Tokens
@@ -115,7 +103,7 @@ func (e *Engine) checkBlend(j *Job) error {
 		return err
 	}
 	for _, s := range j.answering() {
-		if j.blended(s) {
+		if j.Source(s).Rotated() {
 			return fmt.Errorf("engine: an answer is wanted of segment %d, for whose tokens parts stand in", s)
 		}
 	}
@@ -129,11 +117,8 @@ func (j *Job) LeaveBeside() bool {
 	}
 	n := len(j.Plan.Segments) - j.Blend.Beside
 	j.Plan, j.Blend.Beside = &plan.Plan{Segments: j.Plan.Segments[:n]}, 0
-	if j.Cached != nil {
-		j.Cached = j.Cached[:n]
-	}
-	if j.Keep != nil {
-		j.Keep = j.Keep[:n]
+	if j.Segments != nil {
+		j.Segments = j.Segments[:n]
 	}
 	return true
 }
@@ -145,7 +130,7 @@ func (j *Job) checkBeside() error {
 		return fmt.Errorf("engine: %d segments beside a prompt, of %d", j.Blend.Beside, n)
 	}
 	for i := n - j.Blend.Beside; i < n; i++ {
-		if j.blended(i) || slices.Contains(j.answering(), i) {
+		if j.Source(i).Rotated() || slices.Contains(j.answering(), i) {
 			return fmt.Errorf("engine: segment %d is beside the prompt, but answers, or parts stand in for its tokens", i)
 		}
 	}
@@ -156,11 +141,11 @@ func (j *Job) checkBeside() error {
 func (j *Job) checkExact() error {
 	near := make([]bool, len(j.Plan.Segments))
 	for i := range near {
-		near[i] = j.blended(i)
+		near[i] = j.Source(i).Rotated()
 		for _, s := range j.Plan.Segments[i].Sees {
 			near[i] = near[i] || near[s]
 		}
-		if near[i] && j.Keep != nil && j.Keep[i] {
+		if near[i] && j.keeps(i) {
 			return fmt.Errorf("engine: the KV of segment %d shall be kept, but it sees tokens for which parts stand in", i)
 		}
 	}
@@ -189,11 +174,7 @@ func (b *Blend) saved(layers int, which func(*Part) bool) float64 {
 		if !which(p) {
 			continue
 		}
-		share := b.Budget.Items
-		if p.Source == plan.Prototype {
-			share = b.Budget.History
-		}
-		saved += (1 - share) * float64(p.Tokens)
+		saved += (1 - b.Budget.Share(p.Source)) * float64(p.Tokens)
 	}
 	return saved * float64(layers-b.whole(layers)) / float64(layers)
 }

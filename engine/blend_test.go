@@ -44,16 +44,16 @@ func makeOrdinary(t *testing.T, e *tiny, r *rand.Rand) *ordinary {
 	o := &ordinary{base: 3}
 	preamble, user := randomTokens(r, o.base), randomTokens(r, 20+r.IntN(60))
 	alone := &plan.Plan{Segments: []plan.Segment{{Kind: plan.Preamble, Tokens: preamble}}}
-	keep := []bool{false}
+	keep := keeping(false)
 	var line []int32
 	for range 4 + r.IntN(4) {
 		it := randomTokens(r, 1+r.IntN(24))
 		o.items, o.at = append(o.items, it), append(o.at, len(line))
 		line = append(line, it...)
 		alone.Segments = append(alone.Segments, plan.Segment{Kind: plan.Item, Tokens: it, Start: o.base, Sees: []int32{0}})
-		keep = append(keep, true)
+		keep = append(keep, Segment{Keep: true})
 	}
-	res, err := e.Do(context.Background(), &Job{Plan: alone, Keep: keep})
+	res, err := e.Do(context.Background(), &Job{Plan: alone, Segments: keep})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -196,7 +196,7 @@ func TestBlendRefuses(t *testing.T) {
 	for want, change := range map[string]func(j *Job){
 		"is of segment 9":               func(j *Job) { j.Blend.Parts[0].Segment = 9 },
 		"part 1 is tokens":              func(j *Job) { j.Blend.Parts[1].At = 0 },
-		"whose KV is cached or shall":   func(j *Job) { j.Keep = []bool{false, false, true, false} },
+		"whose KV is cached or shall":   func(j *Job) { j.Segments = keeping(false, false, true, false) },
 		"not between 0 and 1":           func(j *Job) { j.Blend.Budget.Items = 2 },
 		"for whose tokens parts stand":  func(j *Job) { j.Want[0].Segment = 2 },
 		"are not in one chunk":          func(j *Job) { j.Blend.Parts[0].First = 1000 },
@@ -260,8 +260,8 @@ func TestBesideAPrompt(t *testing.T) {
 		for range 3 {
 			more.Segments = append(more.Segments, plan.Segment{Kind: plan.Item, Tokens: randomTokens(r, 20), Start: o.base, Sees: []int32{0}})
 		}
-		job.Plan, job.Blend.Beside, job.Keep = more, 3, make([]bool, len(more.Segments))
-		job.Keep[5] = true
+		job.Plan, job.Blend.Beside, job.Segments = more, 3, make([]Segment, len(more.Segments))
+		job.Segments[5].Keep = true
 		both, err := e.Do(context.Background(), job)
 		if err != nil {
 			t.Fatal(err)
@@ -285,7 +285,7 @@ func TestBlendKeepsExactOnly(t *testing.T) {
 	e := newTiny(t, ref.New(), "f32", Options{})
 	o := newOrdinary(t, e, rand.New(rand.NewPCG(9, 2)))
 	job := o.job(&Blend{Parts: o.parts()})
-	job.Keep = []bool{false, false, false, true}
+	job.Segments = keeping(false, false, false, true)
 	if _, err := e.Do(context.Background(), job); err == nil || !strings.Contains(err.Error(), "sees tokens for which parts stand in") {
 		t.Errorf("the instruction behind blended items can be kept: %v", err)
 	}
@@ -351,12 +351,12 @@ func TestBlendInMultiples(t *testing.T) {
 // blocksOf computes the items of o by another engine.
 func blocksOf(t *testing.T, e *tiny, o *ordinary) []*kv.Entry {
 	t.Helper()
-	alone, keep := &plan.Plan{Segments: o.plan.Segments[:1:1]}, []bool{false}
+	alone, keep := &plan.Plan{Segments: o.plan.Segments[:1:1]}, keeping(false)
 	for _, it := range o.items {
 		alone.Segments = append(alone.Segments, plan.Segment{Kind: plan.Item, Tokens: it, Start: o.base, Sees: []int32{0}})
-		keep = append(keep, true)
+		keep = append(keep, Segment{Keep: true})
 	}
-	res, err := e.Do(t.Context(), &Job{Plan: alone, Keep: keep})
+	res, err := e.Do(t.Context(), &Job{Plan: alone, Segments: keep})
 	if err != nil {
 		t.Fatal(err)
 	}

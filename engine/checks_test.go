@@ -44,7 +44,7 @@ func (e *tiny) packed(t *testing.T, tokens ...int32) compute.Linear {
 // keep computes a plan of one segment and returns its KV.
 func (e *tiny) keep(t *testing.T, p *plan.Plan) *kv.Entry {
 	t.Helper()
-	r, err := e.Do(t.Context(), &Job{Plan: p, Keep: []bool{true}})
+	r, err := e.Do(t.Context(), &Job{Plan: p, Segments: keeping(true)})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -85,14 +85,15 @@ func TestJobsThatAreRefused(t *testing.T) {
 		"a segment behind the last":   {Job{Plan: user(1, 2), Hidden: []int{1}}, "segment 1 of 1"},
 		"a segment before the first":  {Job{Plan: user(1, 2), Hidden: []int{-1}}, "segment -1"},
 		"an empty segment":            {Job{Plan: user(), Hidden: []int{0}}, "segment 0"},
-		"KV for no segment":           {Job{Plan: user(1, 2), Cached: []*kv.Entry{}}, "0 cached"},
-		"KV for too many":             {Job{Plan: user(1, 2), Keep: []bool{true, true}}, "2 keep"},
-		"all is cached":               {Job{Plan: user(1, 2, 3), Cached: []*kv.Entry{cached}}, ""},
-		"more is cached":              {Job{Plan: user(1, 2), Cached: []*kv.Entry{cached}}, "3 are cached"},
-		"an answer that is cached":    {Job{Plan: user(1, 2, 3), Cached: []*kv.Entry{cached}, Hidden: []int{0}}, "segment 0"},
-		"one token more than that":    {Job{Plan: user(1, 2, 3, 4), Cached: []*kv.Entry{cached}, Hidden: []int{0}}, ""},
-		"a scale that is kept":        {Job{Plan: scaled, Keep: []bool{true}}, "whole request"},
-		"a scale that is cached":      {Job{Plan: &plan.Plan{Segments: []plan.Segment{{Kind: plan.User, Tokens: []int32{1, 2, 3}, Scale: 2}}}, Cached: []*kv.Entry{cached}}, "whole request"},
+		"KV for no segment":           {Job{Plan: user(1, 2), Segments: []Segment{}}, "but the job 0"},
+		"KV for too many":             {Job{Plan: user(1, 2), Segments: make([]Segment, 2)}, "but the job 2"},
+		"all is cached":               {Job{Plan: user(1, 2, 3), Segments: From(cached)}, ""},
+		"more is cached":              {Job{Plan: user(1, 2), Segments: From(cached)}, "3 are cached"},
+		"an answer that is cached":    {Job{Plan: user(1, 2, 3), Segments: From(cached), Hidden: []int{0}}, "segment 0"},
+		"one token more than that":    {Job{Plan: user(1, 2, 3, 4), Segments: From(cached), Hidden: []int{0}}, ""},
+		"KV for all, of none":         {Job{Plan: user(1, 2), Segments: make([]Segment, 1), Hidden: []int{0}}, ""},
+		"a scale that is kept":        {Job{Plan: scaled, Segments: keeping(true)}, "whole request"},
+		"a scale that is cached":      {Job{Plan: &plan.Plan{Segments: []plan.Segment{{Kind: plan.User, Tokens: []int32{1, 2, 3}, Scale: 2}}}, Segments: From(cached)}, "whole request"},
 		"a beam with room":            {Job{Plan: two([]int32{1}, []int32{2, 3, 4}), Beams: beams}, ""},
 		"a beam that is too long":     {Job{Plan: two([]int32{1}, []int32{2, 3, 4, 5}), Beams: beams}, "beam 0 of 4"},
 		"a beam too many":             {Job{Plan: three, Beams: beams}, "beam 2"},
@@ -112,10 +113,10 @@ func TestJobsThatAreRefused(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := without.Do(t.Context(), &Job{Plan: user(1), Keep: []bool{true}}); !errors.Is(err, errNoCache) {
+	if _, err := without.Do(t.Context(), &Job{Plan: user(1), Segments: keeping(true)}); !errors.Is(err, errNoCache) {
 		t.Errorf("kept without a cache: %v", err)
 	}
-	if _, err := without.Do(t.Context(), &Job{Plan: user(1, 2, 3, 4), Cached: []*kv.Entry{cached}}); !errors.Is(err, errNoCache) {
+	if _, err := without.Do(t.Context(), &Job{Plan: user(1, 2, 3, 4), Segments: From(cached)}); !errors.Is(err, errNoCache) {
 		t.Errorf("behind a cached part, without a cache: %v", err)
 	}
 	if n := without.MaxTokens(); n != 131072 {
@@ -142,10 +143,10 @@ func TestCostOfAJob(t *testing.T) {
 		want Cost
 	}{
 		"a user":                 {Job{Plan: user(1, 2, 3, 4)}, Cost{Rows: 4, Keys: 1 + 2 + 3 + 4}},
-		"a user who is cached":   {Job{Plan: user(1, 2, 3, 4, 5), Cached: []*kv.Entry{cached}}, Cost{Rows: 2, Keys: 4 + 5}},
+		"a user who is cached":   {Job{Plan: user(1, 2, 3, 4, 5), Segments: From(cached)}, Cost{Rows: 2, Keys: 4 + 5}},
 		"items behind a user":    {Job{Plan: items}, Cost{Rows: 11, Keys: 15 + 2*5 + 3 + 3*5 + 6 + 10 + 1}},
-		"beside a cached user":   {Job{Plan: items, Cached: []*kv.Entry{cached, nil, nil, nil}}, Cost{Rows: 8, Keys: 4 + 5 + 2*5 + 3 + 3*5 + 6 + 10 + 1}},
-		"nothing to be computed": {Job{Plan: user(1, 2, 3), Cached: []*kv.Entry{cached}}, Cost{}},
+		"beside a cached user":   {Job{Plan: items, Segments: From(cached, nil, nil, nil)}, Cost{Rows: 8, Keys: 4 + 5 + 2*5 + 3 + 3*5 + 6 + 10 + 1}},
+		"nothing to be computed": {Job{Plan: user(1, 2, 3), Segments: From(cached)}, Cost{}},
 	} {
 		if got, err := e.Check(&c.job); err != nil || got != c.want {
 			t.Errorf("%s: %+v, %v; want %+v", name, got, err, c.want)
@@ -260,6 +261,7 @@ func TestBlendsThatAreRefused(t *testing.T) {
 		"beyond its segment":           {func(j *Job) { j.Blend.Parts[last].At = n - j.Blend.Parts[last].Tokens + 1 }, "part"},
 		"over the part before":         {func(j *Job) { j.Blend.Parts[last].At = 0 }, "part"},
 		"of its own":                   {func(j *Job) { j.Blend.Parts[last].Source = plan.Computed }, "part"},
+		"that is not re-rotated":       {func(j *Job) { j.Blend.Parts[last].Source = plan.Cached }, "part"},
 		"with too little drift":        {func(j *Job) { j.Blend.Parts[last].Drift = make([]float32, 1+j.Blend.Parts[last].Tokens) }, "part"},
 		"with its drift":               {func(j *Job) { j.Blend.Parts[last].Drift = make([]float32, j.Blend.Parts[last].Tokens) }, ""},
 		"a budget above 1":             {func(j *Job) { j.Blend.Budget.Items = 1.5 }, "budget"},
@@ -267,9 +269,9 @@ func TestBlendsThatAreRefused(t *testing.T) {
 		"a watched job with parts":     {func(j *Job) { j.Blend.Rule = &Rule{Watch: func(int, []float32) {}} }, "watched"},
 		"an answer of its tokens":      {func(j *Job) { j.Want[0].Segment = 2 }, "answer"},
 		"a state of its tokens":        {func(j *Job) { j.Hidden = []int{2} }, "answer"},
-		"KV of it that is kept":        {func(j *Job) { j.Keep = []bool{false, false, true, false} }, "segment 2"},
-		"KV that sees it that is kept": {func(j *Job) { j.Keep = []bool{false, false, false, true} }, "segment 3"},
-		"KV before it that is kept":    {func(j *Job) { j.Keep = []bool{true, true, false, false} }, ""},
+		"KV of it that is kept":        {func(j *Job) { j.Segments = keeping(false, false, true, false) }, "segment 2"},
+		"KV that sees it that is kept": {func(j *Job) { j.Segments = keeping(false, false, false, true) }, "segment 3"},
+		"KV before it that is kept":    {func(j *Job) { j.Segments = keeping(true, true, false, false) }, ""},
 		"more beside than there is":    {func(j *Job) { j.Blend.Beside = 5 }, "5 segments beside"},
 		"less than none beside":        {func(j *Job) { j.Blend.Beside = -1 }, "-1 segments"},
 		"an answer beside":             {func(j *Job) { j.Blend.Beside = 1 }, "beside the prompt"},
@@ -290,18 +292,47 @@ func TestBlendsThatAreRefused(t *testing.T) {
 	}
 }
 
+// Where a segment's KV comes from is said by its entry, or by what replaces its tokens, and by nothing else.
+func TestSourceOfASegment(t *testing.T) {
+	entry := &kv.Entry{}
+	j := &Job{
+		Plan:     &plan.Plan{Segments: make([]plan.Segment, 5)},
+		Segments: []Segment{{Entry: entry, Tier: plan.Disk}, {Keep: true}, {}, {}, {Entry: entry}},
+		Blend:    &Blend{Parts: []Part{{Segment: 2, Source: plan.Prototype, Tier: plan.Host}, {Segment: 3, Source: plan.Block, Tier: plan.Device}}},
+		Beams:    &Beams{First: 4},
+	}
+	for i, want := range []plan.Source{plan.Cached, plan.Computed, plan.Prototype, plan.Block, plan.Computed} {
+		if got := j.Source(i); got != want {
+			t.Errorf("segment %d: source %d, want %d", i, got, want)
+		}
+		tier := plan.Missing
+		if want == plan.Cached {
+			tier = plan.Disk
+		}
+		if n, at := j.Cached(i); n != 0 || at != tier { // the entry is empty
+			t.Errorf("segment %d: %d tokens are cached at %v, want none at %v", i, n, at, tier)
+		}
+	}
+	j.Segments, j.Blend = nil, nil
+	for i := range j.Plan.Segments {
+		if n, at := j.Cached(i); j.Source(i) != plan.Computed || n != 0 || at != plan.Missing {
+			t.Errorf("segment %d without KV: source %d, %d tokens at %v", i, j.Source(i), n, at)
+		}
+	}
+}
+
 // A job that is to compute its prompt alone leaves out the segments beside it.
 func TestLeaveBeside(t *testing.T) {
-	j := &Job{Plan: &plan.Plan{Segments: make([]plan.Segment, 5)}, Blend: &Blend{Beside: 2}, Cached: make([]*kv.Entry, 5), Keep: make([]bool, 5)}
+	j := &Job{Plan: &plan.Plan{Segments: make([]plan.Segment, 5)}, Blend: &Blend{Beside: 2}, Segments: make([]Segment, 5)}
 	whole := j.Plan
-	if !j.LeaveBeside() || len(j.Plan.Segments) != 3 || len(j.Cached) != 3 || len(j.Keep) != 3 || j.Blend.Beside != 0 || len(whole.Segments) != 5 {
-		t.Errorf("%d segments, %d cached, %d kept, %d beside", len(j.Plan.Segments), len(j.Cached), len(j.Keep), j.Blend.Beside)
+	if !j.LeaveBeside() || len(j.Plan.Segments) != 3 || len(j.Segments) != 3 || j.Blend.Beside != 0 || len(whole.Segments) != 5 {
+		t.Errorf("%d segments of the plan, %d of the job, %d beside", len(j.Plan.Segments), len(j.Segments), j.Blend.Beside)
 	}
 	if j.LeaveBeside() || (&Job{}).LeaveBeside() {
 		t.Error("there is nothing beside")
 	}
 	j = &Job{Plan: &plan.Plan{Segments: make([]plan.Segment, 5)}, Blend: &Blend{Beside: 1}}
-	if !j.LeaveBeside() || j.Cached != nil || j.Keep != nil || len(j.Plan.Segments) != 4 {
+	if !j.LeaveBeside() || j.Segments != nil || len(j.Plan.Segments) != 4 {
 		t.Errorf("without KV: %+v", j)
 	}
 }
@@ -378,7 +409,7 @@ func TestACacheWithoutRoom(t *testing.T) {
 		t.Fatal(err)
 	}
 	out := make([]Outcome, 3)
-	e.Run([]*Job{{Plan: p, Hidden: []int{0}, Keep: []bool{true}}, {Plan: p, Hidden: []int{0}, Cached: []*kv.Entry{cached}}, {Plan: p, Hidden: []int{0}}}, out)
+	e.Run([]*Job{{Plan: p, Hidden: []int{0}, Segments: keeping(true)}, {Plan: p, Hidden: []int{0}, Segments: From(cached)}, {Plan: p, Hidden: []int{0}}}, out)
 	if out[0].Err != nil || len(out[0].Kept) != 1 || out[0].Kept[0] != nil || !slices.Equal(out[0].Hidden[0], want.Hidden[0]) {
 		t.Errorf("a job that wants its KV kept: %v, kept %v", out[0].Err, out[0].Kept)
 	}
@@ -389,7 +420,7 @@ func TestACacheWithoutRoom(t *testing.T) {
 		t.Errorf("another job: %v, %d computed in a batch of %d", out[2].Err, out[2].Computed, out[2].BatchTokens)
 	}
 	e.pool.Free(hog)
-	got, err := e.Do(t.Context(), &Job{Plan: p, Hidden: []int{0}, Cached: []*kv.Entry{cached}})
+	got, err := e.Do(t.Context(), &Job{Plan: p, Hidden: []int{0}, Segments: From(cached)})
 	if err != nil || got.Cached != 20 || got.Computed != 20 {
 		t.Errorf("with room: %v, %+v", err, got)
 	}
@@ -610,7 +641,7 @@ func TestSearchesOfADevice(t *testing.T) {
 	leaves := slices.Clone(alone.Search.Leaves)
 	cached := e.keep(t, user(prompt[:7]...))
 	jobs := []*Job{job(user(prompt...), 3, 5), {Plan: two, Hidden: []int{1}}, job(two, 3, 5), job(user(randomTokens(r, 3)...), 3, 5), job(two, 2, 2)}
-	jobs[2].Cached = []*kv.Entry{cached, nil}
+	jobs[2].Segments = From(cached, nil)
 	out := make([]Outcome, len(jobs))
 	e.Run(jobs, out)
 	for i := range out {
@@ -708,7 +739,7 @@ func TestDevicesThatFail(t *testing.T) {
 	}
 	defer other.Close()
 	head := e.packed(t, 1, 2)
-	job := &Job{Plan: user(1, 2, 3), Hidden: []int{0}, Want: []Want{{Head: head}, {IDs: ids(2)}}, Keep: []bool{true}}
+	job := &Job{Plan: user(1, 2, 3), Hidden: []int{0}, Want: []Want{{Head: head}, {IDs: ids(2)}}, Segments: keeping(true)}
 	for _, lost := range []error{nil, errors.New("gone")} {
 		dev.lost = lost
 		for _, step := range []string{"forward", "logits", "project", "hidden"} {

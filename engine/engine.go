@@ -55,23 +55,38 @@ type Want struct {
 	Head    compute.Linear // from the model's Head; used when not nil
 }
 
+// Segment says where a job gets the KV of a segment of its plan, and whether it returns that. The zero Segment is computed and not
+// returned. The plan itself says neither: it means the same with any KV, and runs again without where the cache has no room.
+type Segment struct {
+	// Entry is the KV of the segment's leading tokens; nil: all are computed. The caller keeps its reference until Do returns.
+	Entry *kv.Entry
+	Tier  plan.Tier // where Entry was found, for whoever counts that
+	Keep  bool      // its KV shall be returned, if the cache has room for it
+}
+
+// From returns segments that begin with these entries, nil where one has none.
+func From(entries ...*kv.Entry) []Segment {
+	out := make([]Segment, len(entries))
+	for i, e := range entries {
+		out[i].Entry = e
+	}
+	return out
+}
+
 // Job is one plan and what is wanted of it.
 type Job struct {
 	Plan *plan.Plan
 	Want []Want
 	// Hidden lists segments whose last token's hidden state, after the final norm, is wanted.
 	Hidden []int
-	// Cached is nil, or has one entry per segment, nil where nothing is known: the KV of the
-	// segment's leading tokens. The caller keeps its references until Do returns.
-	Cached []*kv.Entry
+	// Segments is nil where all is computed and nothing kept, or has one per segment of the plan.
+	Segments []Segment
 	// Blend is nil, or says what may stand in for tokens' own KV.
 	Blend *Blend
 	// Search is nil, or what to search for behind the plan instead of Want and Hidden.
 	Search *Search
 	// Beams is the memory of the last segments, nil when they are like any others.
 	Beams *Beams
-	// Keep is nil, or says per segment whether its KV shall be returned, if the cache has room for it.
-	Keep []bool
 
 	// What follows spares a caller of many jobs their memory and time. Into has room for the logits of
 	// all Wants, one after the other; then Result.Logits is nil. Out is where Do puts the result.
@@ -86,11 +101,11 @@ type Job struct {
 type Result struct {
 	Logits [][]float32 // one per Want; nil when Job.Into has them
 	Hidden [][]float32 // one per Job.Hidden
-	// Kept has the KV of the segments that were to be kept, nil for the others, where the cache had
+	// Kept is nil, or has one per segment: the KV of those that were to be kept, nil for the others, where the cache had
 	// no room and where the model's inputs were incomplete. The caller owns a reference to each and MUST release it.
 	Kept        []*kv.Entry
 	Computed    int           // tokens computed
-	Cached      int           // tokens taken from Job.Cached
+	Cached      int           // tokens whose KV is in entries of Job.Segments
 	Blended     int           // tokens for which a part of Job.Blend could stand in
 	Late        int           // tokens of parts for which nothing came, or not in time
 	Reused      []int         // one per part of Job.Blend: its tokens that were not computed again
@@ -349,10 +364,10 @@ func (e *Engine) check(j *Job) (int, error) {
 		return 0, err
 	}
 	n := len(j.Plan.Segments)
-	if j.Cached != nil && len(j.Cached) != n || j.Keep != nil && len(j.Keep) != n {
-		return 0, fmt.Errorf("engine: %d segments, but %d cached and %d keep", n, len(j.Cached), len(j.Keep))
+	if j.Segments != nil && len(j.Segments) != n {
+		return 0, fmt.Errorf("engine: the plan has %d segments, but the job %d", n, len(j.Segments))
 	}
-	if j.Keep != nil && e.opt.Cache == nil {
+	if e.opt.Cache == nil && j.keepsAny() {
 		return 0, errNoCache
 	}
 	if err := j.checkInto(); err != nil {
@@ -370,7 +385,7 @@ func (e *Engine) check(j *Job) (int, error) {
 		if b := j.beam(i); b >= 0 && (b >= j.Beams.Width() || tokens > j.Beams.depth) {
 			return 0, fmt.Errorf("engine: beam %d of %d tokens, there is room for %d of %d", b, tokens, j.Beams.Width(), j.Beams.depth)
 		}
-		if s := &j.Plan.Segments[i]; (s.Extra != nil || s.Scale != 0) && (j.cached(i) != nil || j.Keep != nil && j.Keep[i]) {
+		if s := &j.Plan.Segments[i]; (s.Extra != nil || s.Scale != 0) && (j.cached(i) != nil || j.keeps(i)) {
 			return 0, fmt.Errorf("engine: segment %d depends on the whole request, but its KV is cached or shall be", i)
 		}
 		if cached > tokens {

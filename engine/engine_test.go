@@ -169,10 +169,7 @@ func sameBits(t *testing.T, e *tiny, r *rand.Rand, round int) {
 	}
 	// Keep everything, then give random parts of it back as cached.
 	keep := job()
-	keep.Keep = make([]bool, len(p.Segments))
-	for i := range keep.Keep {
-		keep.Keep[i] = true
-	}
+	keep.Segments = slices.Repeat(keeping(true), len(p.Segments))
 	kept, err := e.Do(t.Context(), keep)
 	if err != nil {
 		t.Fatal(err)
@@ -180,10 +177,10 @@ func sameBits(t *testing.T, e *tiny, r *rand.Rand, round int) {
 	compare(t, fmt.Sprintf("round %d, KV kept", round), kept, alone)
 	for try := range 4 {
 		cached := job()
-		cached.Cached = make([]*kv.Entry, len(p.Segments))
-		for i := range cached.Cached[:last] {
+		cached.Segments = make([]Segment, len(p.Segments))
+		for i := range cached.Segments[:last] {
 			if r.IntN(3) > 0 {
-				cached.Cached[i] = kept.Kept[i]
+				cached.Segments[i].Entry = kept.Kept[i]
 			}
 		}
 		jobs := []*Job{{Plan: randomPlan(r)}, cached, {Plan: randomPlan(r)}}
@@ -229,7 +226,7 @@ func TestGrowingUser(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				job.Cached, job.Keep = []*kv.Entry{have}, []bool{true}
+				job.Segments = []Segment{{Entry: have, Keep: true}}
 				got, err := e.Do(t.Context(), job)
 				if err != nil {
 					t.Fatal(err)
@@ -280,7 +277,7 @@ func TestKeptNothingIncomplete(t *testing.T) {
 	run := func(n int, cached *kv.Entry) *kv.Entry {
 		t.Helper()
 		p := &plan.Plan{Segments: []plan.Segment{{Kind: plan.User, Tokens: tokens[:n]}, {Kind: plan.Item, Tokens: tokens[:1], Start: n, Sees: []int32{0}}}}
-		r, err := other.Do(t.Context(), &Job{Plan: p, Hidden: []int{1}, Cached: []*kv.Entry{cached, nil}, Keep: []bool{true, true}})
+		r, err := other.Do(t.Context(), &Job{Plan: p, Hidden: []int{1}, Segments: []Segment{{Entry: cached, Keep: true}, {Keep: true}}})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -336,7 +333,7 @@ func TestErrors(t *testing.T) {
 		"an empty segment":   {t.Context(), &Job{Plan: one, Hidden: []int{1}}, nil},
 		"no such token":      {t.Context(), &Job{Plan: one, Want: []Want{{Segment: 0, IDs: []int32{200}}}}, nil},
 		"a wrong plan":       {t.Context(), &Job{Plan: &plan.Plan{Segments: []plan.Segment{{Tokens: []int32{-1}}}}}, nil},
-		"too few cached":     {t.Context(), &Job{Plan: one, Cached: make([]*kv.Entry, 1)}, nil},
+		"too few cached":     {t.Context(), &Job{Plan: one, Segments: make([]Segment, 1)}, nil},
 		"beyond the context": {t.Context(), &Job{Plan: &plan.Plan{Segments: []plan.Segment{{Start: 1 << 30, Tokens: []int32{1}}}}}, nil},
 	} {
 		_, err := e.Do(c.ctx, c.job)
@@ -358,4 +355,13 @@ func TestErrors(t *testing.T) {
 	if _, err := e.Do(t.Context(), &Job{Plan: one}); !errors.Is(err, ErrClosed) {
 		t.Errorf("after Close: %v", err)
 	}
+}
+
+// keeping returns segments whose KV is kept, or not.
+func keeping(keep ...bool) []Segment {
+	out := make([]Segment, len(keep))
+	for i := range keep {
+		out[i].Keep = keep[i]
+	}
+	return out
 }

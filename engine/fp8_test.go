@@ -20,12 +20,12 @@ func TestGrowingUserFP8(t *testing.T) {
 			var have *kv.Entry
 			for n := 1; n <= len(tokens); n += 1 + n%7 {
 				p := &plan.Plan{Segments: []plan.Segment{{Kind: plan.User, Tokens: tokens[:n]}}}
-				job := &Job{Plan: p, Want: []Want{{Segment: 0, IDs: ids(50)}}, Hidden: []int{0}, Keep: []bool{true}}
+				job := &Job{Plan: p, Want: []Want{{Segment: 0, IDs: ids(50)}}, Hidden: []int{0}, Segments: keeping(true)}
 				want, err := e.Do(t.Context(), job)
 				if err != nil {
 					t.Fatal(err)
 				}
-				job.Cached = []*kv.Entry{have}
+				job.Segments[0].Entry = have
 				got, err := e.Do(t.Context(), job)
 				if err != nil {
 					t.Fatal(err)
@@ -58,7 +58,7 @@ func TestKeepingChangesNothingFP8(t *testing.T) {
 					if err != nil {
 						t.Fatal(err)
 					}
-					job.Keep = []bool{true, true, false}
+					job.Segments = keeping(true, true, false)
 					kept, err := e.Do(t.Context(), job)
 					if err != nil {
 						t.Fatal(err)
@@ -98,7 +98,7 @@ func TestBeamsFP8(t *testing.T) {
 			e := newTiny(t, dev, "bf16+fp8", Options{})
 			r := rand.New(rand.NewPCG(8, 10))
 			prompt := []plan.Segment{{Kind: plan.User, Tokens: randomTokens(r, 93)}, {Kind: plan.Instruction, Start: 93, Sees: []int32{0}}}
-			first, err := e.Do(t.Context(), &Job{Plan: &plan.Plan{Segments: prompt}, Keep: []bool{true, false}})
+			first, err := e.Do(t.Context(), &Job{Plan: &plan.Plan{Segments: prompt}, Segments: keeping(true, false)})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -121,8 +121,8 @@ func TestBeamsFP8(t *testing.T) {
 				for i := range paths {
 					paths[i] = append(slices.Clone(paths[i]), int32(r.IntN(200)))
 				}
-				job := &Job{Beams: beams, Plan: withBeams(prompt, paths), Cached: make([]*kv.Entry, len(prompt)+len(paths))}
-				job.Cached[0] = first.Kept[0]
+				job := &Job{Beams: beams, Plan: withBeams(prompt, paths), Segments: make([]Segment, len(prompt)+len(paths))}
+				job.Segments[0].Entry = first.Kept[0]
 				for i := range paths {
 					job.Want = append(job.Want, Want{Segment: len(prompt) + i, IDs: ids(20)})
 				}
@@ -132,7 +132,7 @@ func TestBeamsFP8(t *testing.T) {
 				}
 				for i, path := range paths {
 					alone, err := e.Do(t.Context(), &Job{Plan: withBeams(prompt, [][]int32{path}), Want: []Want{{Segment: len(prompt), IDs: ids(20)}},
-						Cached: []*kv.Entry{first.Kept[0], nil, nil}})
+						Segments: From(first.Kept[0], nil, nil)})
 					if err != nil {
 						t.Fatal(err)
 					}

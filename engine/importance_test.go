@@ -32,7 +32,7 @@ func TestWatch(t *testing.T) {
 				}
 				seen = append(seen, slices.Clone(received))
 			}}})
-			job.Keep = []bool{false, false, true, false}
+			job.Segments = keeping(false, false, true, false)
 			got, err := e.Do(t.Context(), job)
 			if err != nil {
 				t.Fatal(err)

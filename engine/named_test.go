@@ -56,7 +56,7 @@ func TestLocateInAChain(t *testing.T) {
 	defer dev.Close()
 	e := newTiny(t, dev, "f32", Options{})
 	tokens := randomTokens(rand.New(rand.NewPCG(1, 1)), 150)
-	r, err := e.Do(t.Context(), &Job{Plan: &plan.Plan{Segments: []plan.Segment{{Kind: plan.User, Tokens: tokens}}}, Keep: []bool{true},
+	r, err := e.Do(t.Context(), &Job{Plan: &plan.Plan{Segments: []plan.Segment{{Kind: plan.User, Tokens: tokens}}}, Segments: keeping(true),
 		Want: []Want{{Segment: 0, IDs: ids(2)}}})
 	if err != nil {
 		t.Fatal(err)

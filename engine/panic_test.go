@@ -36,7 +36,7 @@ func TestAPanicInAPass(t *testing.T) {
 	e.model = m
 	tokens := randomTokens(rand.New(rand.NewPCG(1, 2)), 40)
 	ask := func() *Result {
-		j := &Job{Plan: &plan.Plan{Segments: []plan.Segment{{Kind: plan.User, Tokens: tokens}}}, Keep: []bool{true},
+		j := &Job{Plan: &plan.Plan{Segments: []plan.Segment{{Kind: plan.User, Tokens: tokens}}}, Segments: keeping(true),
 			Want: []Want{{Segment: 0, IDs: []int32{1, 2, 3}}}}
 		r, err := e.Do(t.Context(), j)
 		if err != nil {

@@ -165,7 +165,7 @@ func (p *pass) reserveScratch(e *Engine) error {
 		for i := range t.job.Plan.Segments {
 			seg := &t.job.Plan.Segments[i]
 			if n := len(seg.Tokens); n > 0 && t.job.cached(i) == nil && t.job.beam(i) < 0 {
-				need += scratchBytes(&e.shape, seg.Kind, n, !t.job.blended(i))
+				need += scratchBytes(&e.shape, seg.Kind, n, !t.job.Source(i).Rotated())
 			}
 		}
 	}
@@ -202,10 +202,17 @@ func (j *Job) done(i int) int {
 	if j.beam(i) >= 0 {
 		return min(j.Beams.done, len(j.Plan.Segments[i].Tokens))
 	}
-	if c := j.cached(i); c != nil {
-		return c.Len()
+	n, _ := j.Cached(i)
+	return n
+}
+
+// Cached returns how many leading tokens of segment i have their KV in an entry, and where that was found.
+func (j *Job) Cached(i int) (tokens int, at plan.Tier) {
+	c := j.cached(i)
+	if c == nil {
+		return 0, plan.Missing
 	}
-	return 0
+	return c.Len(), j.Segments[i].Tier
 }
 
 // beam returns which beam segment i is, negative when it is none.
@@ -216,11 +223,36 @@ func (j *Job) beam(i int) int {
 	return i - j.Beams.First
 }
 
+// cached returns the entry of the leading tokens of segment i, nil where there is none.
 func (j *Job) cached(i int) *kv.Entry {
-	if j.Cached == nil || j.beam(i) >= 0 {
+	if j.Segments == nil || j.beam(i) >= 0 {
 		return nil
 	}
-	return j.Cached[i]
+	return j.Segments[i].Entry
+}
+
+// keeps reports whether the KV of segment i shall be returned.
+func (j *Job) keeps(i int) bool { return j.Segments != nil && j.Segments[i].Keep }
+
+// keepsAny reports whether any segment's shall.
+func (j *Job) keepsAny() bool {
+	return slices.ContainsFunc(j.Segments, func(s Segment) bool { return s.Keep })
+}
+
+// Source says where the KV of segment i comes from. It is Cached where an entry has that of leading tokens, and that of its first
+// part where parts replace tokens; the other tokens of either are computed.
+func (j *Job) Source(i int) plan.Source {
+	if j.cached(i) != nil {
+		return plan.Cached
+	}
+	if j.Blend != nil {
+		for p := range j.Blend.Parts {
+			if part := &j.Blend.Parts[p]; part.Segment == i {
+				return part.Source
+			}
+		}
+	}
+	return plan.Computed
 }
 
 // owns reports whether segment i needs an entry of its own in this batch: because it is kept, or
@@ -230,7 +262,7 @@ func (j *Job) owns(i int) bool {
 	if j.beam(i) >= 0 || c != nil && c.Len() == len(j.Plan.Segments[i].Tokens) {
 		return false
 	}
-	return len(j.Plan.Segments[i].Tokens) > 0 && (c != nil || j.Keep != nil && j.Keep[i])
+	return len(j.Plan.Segments[i].Tokens) > 0 && (c != nil || j.keeps(i))
 }
 
 // add appends a task's segments to the batch, or leaves it as it was and says why.
@@ -239,8 +271,8 @@ func (p *pass) add(e *Engine, t *task) error {
 	rows, owned, extra := len(p.batch.Tokens), len(p.owned), len(p.batch.Extra)
 	job := t.job
 	t.out.Kept = nil
-	if job.Keep != nil {
-		t.out.Kept = make([]*kv.Entry, len(job.Keep))
+	if job.keepsAny() {
+		t.out.Kept = make([]*kv.Entry, len(job.Segments))
 	}
 	for i := range job.Plan.Segments {
 		seg := &job.Plan.Segments[i]
@@ -298,19 +330,19 @@ func (p *pass) memory(e *Engine, job *Job, i int, r *Result) ([]compute.Chunk, e
 			return nil, fmt.Errorf("engine: keep the KV of %d tokens: %w", tokens, err)
 		}
 		p.owned = append(p.owned, entry)
-		if job.Keep != nil && job.Keep[i] {
+		if job.keeps(i) {
 			r.Kept[i] = entry
 		}
 		p.chunks = entry.AppendChunks(p.chunks)
 	case cached != nil:
-		if job.Keep != nil && job.Keep[i] {
+		if job.keeps(i) {
 			r.Kept[i] = cached
 			cached.Retain()
 			p.owned = append(p.owned, cached)
 		}
 		p.chunks = cached.AppendChunks(p.chunks)
 	default:
-		p.room(e, job.Plan.Segments[i].Kind, tokens, !job.blended(i))
+		p.room(e, job.Plan.Segments[i].Kind, tokens, !job.Source(i).Rotated())
 	}
 	return p.chunks[from:len(p.chunks):len(p.chunks)], nil
 }

@@ -62,9 +62,9 @@ func story(t *testing.T, e *Engine, vocab int, tok *llama2c.Tokenizer) string {
 	tokens := []int32{llama2c.BOS}
 	for range steps {
 		job := &Job{
-			Plan:   &plan.Plan{Segments: []plan.Segment{{Kind: plan.User, Tokens: tokens}}},
-			Want:   []Want{{Segment: 0, IDs: ids(vocab)}},
-			Cached: []*kv.Entry{have}, Keep: []bool{true},
+			Plan:     &plan.Plan{Segments: []plan.Segment{{Kind: plan.User, Tokens: tokens}}},
+			Want:     []Want{{Segment: 0, IDs: ids(vocab)}},
+			Segments: []Segment{{Entry: have, Keep: true}},
 		}
 		r, err := e.Do(t.Context(), job)
 		if err != nil {

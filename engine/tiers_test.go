@@ -98,7 +98,7 @@ func (w *levels) close(t *testing.T) {
 // job asks for logits behind a user.
 func (w *levels) job(user []int32, cached *kv.Entry) *Job {
 	p := &plan.Plan{Segments: []plan.Segment{{Kind: plan.User, Tokens: user}, {Kind: plan.Instruction, Tokens: []int32{3, 4}, Start: len(user), Sees: []int32{0}}}}
-	return &Job{Plan: p, Want: []Want{{Segment: 1, IDs: ids(50)}}, Hidden: []int{1}, Keep: []bool{true, false}, Cached: []*kv.Entry{cached, nil}}
+	return &Job{Plan: p, Want: []Want{{Segment: 1, IDs: ids(50)}}, Hidden: []int{1}, Segments: []Segment{{Entry: cached, Keep: true}, {}}}
 }
 
 // keep computes a user and publishes its KV.

@@ -109,7 +109,7 @@ func TestAPromptWithoutRoomInTheCache(t *testing.T) {
 		if jobs++; jobs == 1 {
 			return nil, kv.ErrFull
 		}
-		if jobs == 2 && (j.Keep != nil || j.Cached != nil) {
+		if jobs == 2 && j.Segments != nil {
 			t.Error("the prompt is computed again with what does not fit")
 		}
 		return do(ctx, j)

@@ -34,8 +34,8 @@ type run struct {
 	job           engine.Job
 	result        engine.Result
 	plan          plan.Plan
-	sees          []int32 // all segments of the prompt
-	cached        []*kv.Entry
+	sees          []int32          // all segments of the prompt
+	cached        []engine.Segment // of a round
 	want          []engine.Want
 	logits        []float32
 	paths, before []int32 // tokens of each row's codes so far, and a round before; depth-1 each
@@ -176,7 +176,7 @@ func (r *run) prefill(ctx context.Context, out *Result) error {
 	var err error
 	res, err = r.g.Do(ctx, &r.job)
 	if errors.Is(err, kv.ErrFull) {
-		r.job.Cached, r.job.Keep = nil, nil
+		r.job.Segments = nil
 		res, err = r.g.Do(ctx, &r.job)
 	}
 	if err == nil && slices.ContainsFunc(r.job.Into, notNumber) {
@@ -210,7 +210,7 @@ func (r *run) round(ctx context.Context, out *Result) error {
 	head := r.snap.heads[level]
 	r.lay(rows, level, head)
 	r.logits = grown(r.logits, rows*head.Out())
-	r.job = engine.Job{Plan: &r.plan, Beams: &r.beams, Cached: r.cached, Want: r.want, Into: r.logits, Out: &r.result, Meanwhile: r.meanwhile}
+	r.job = engine.Job{Plan: &r.plan, Beams: &r.beams, Segments: r.cached, Want: r.want, Into: r.logits, Out: &r.result, Meanwhile: r.meanwhile}
 	res, err := r.g.Do(ctx, &r.job)
 	if err != nil {
 		return err
@@ -233,7 +233,9 @@ func (r *run) lay(rows, level int, head compute.Linear) {
 	r.plan.Segments = append(slices.Grow(r.plan.Segments[:0], len(segments)+rows), segments...)
 	r.cached = grown(r.cached, len(segments)+rows)
 	clear(r.cached)
-	copy(r.cached, r.prompt)
+	for i, e := range r.prompt {
+		r.cached[i].Entry = e
+	}
 	r.want = slices.Grow(r.want[:0], rows)
 	room := r.snap.index.Depth() - 1
 	for i := range rows {

@@ -66,3 +66,17 @@ func TestValidateNamesTheFault(t *testing.T) {
 		}
 	}
 }
+
+// Answers name the tier where KV was found, whether it was used as it is or re-rotated. Prototypes are no one's tier.
+func TestNamesOfSources(t *testing.T) {
+	for s, want := range map[Source]struct {
+		name    string
+		rotated bool
+	}{
+		Computed: {"", false}, Cached: {"disk", false}, Block: {"disk", true}, Prototype: {"prototype", true},
+	} {
+		if s.Name(Disk) != want.name || s.Rotated() != want.rotated {
+			t.Errorf("source %d: %q, re-rotated %v; want %q, %v", s, s.Name(Disk), s.Rotated(), want.name, want.rotated)
+		}
+	}
+}

@@ -51,13 +51,12 @@ func (b *Blend) DropUser(id string) error {
 type Blended struct {
 	*Visit
 	parts   []engine.Part
-	from    []plan.Tier // where each part was; Missing: it is of prototypes
-	missing []wanted    // what lies on disk
-	load    *load       // brings that; nil: there is nothing
-	disk    int         // tokens of prefixes that came from below memory
-	device  int         // tokens of prefixes that were in the device's memory
-	fill    []int       // items whose blocks are made beside the prompt
-	filled  int         // the first of their segments in the job's plan
+	missing []wanted // what lies on disk
+	load    *load    // brings that; nil: there is nothing
+	disk    int      // tokens of prefixes that came from below memory
+	device  int      // tokens of prefixes that were in the device's memory
+	fill    []int    // items whose blocks are made beside the prompt
+	filled  int      // the first of their segments in the job's plan
 	job     *engine.Job
 	matches Matches
 	first   int // part that is a prototype
@@ -125,13 +124,14 @@ func (v *Blended) findBlocks(l *prompt.Layout) {
 		}
 		if v.tiers[i] != plan.Missing {
 			if part.Entry = v.itemEntry(i, nil); part.Entry != nil {
-				v.pinned = append(v.pinned, part.Entry)
-				v.add(part, v.source)
+				v.pinned, part.Tier = append(v.pinned, part.Entry), v.source
+				v.parts = append(v.parts, part)
 				continue
 			}
 			if v.tiers[i] == plan.Disk || v.cache.opt.Store.Below(v.items[i]) { // or it went there just now
 				v.missing = append(v.missing, wanted{key: v.items[i], tokens: part.Tokens, parts: []int{len(v.parts)}})
-				v.add(part, plan.Disk)
+				part.Tier = plan.Disk
+				v.parts = append(v.parts, part)
 				continue
 			}
 		}
@@ -147,10 +147,10 @@ func (v *Blended) findPrototypes(l *prompt.Layout, job *engine.Job, how *Blend, 
 	from := how.Prototypes
 	user := &l.Plan.Segments[l.User]
 	v.first = len(v.parts)
-	if from == nil || job.Cached == nil {
+	if from == nil || job.Segments == nil {
 		return
 	}
-	e := job.Cached[l.User]
+	e := job.Segments[l.User].Entry
 	p := schedule.Prototypes{Tokens: len(user.Tokens), Layers: v.cache.opt.Shape.Layers, Budget: budget.History}
 	if e != nil {
 		p.Cached = e.Len()
@@ -160,24 +160,21 @@ func (v *Blended) findPrototypes(l *prompt.Layout, job *engine.Job, how *Blend, 
 	}
 	from.Find(&v.matches, user.Tokens, 0, user.Start, how.Limit)
 	p.Matched = v.matches.Tokens()
-	if p.Few() || job.Keep[l.User] && v.invests(&p) {
+	if p.Few() || job.Segments[l.User].Keep && v.invests(&p) {
 		v.matches.Release()
 		return
 	}
 	v.parts = v.matches.Append(v.parts, l.User)
-	for range v.parts[v.first:] {
-		v.from = append(v.from, plan.Missing)
-		v.matched++
-	}
+	v.matched = len(v.parts) - v.first
 	if e != nil { // what was found of the user is not used
-		switch v.sources[l.User] {
+		switch job.Segments[l.User].Tier {
 		case plan.Device:
 			v.device -= e.Len()
 		case plan.Disk:
 			v.disk -= e.Len()
 		}
 	}
-	job.Cached[l.User], job.Keep[l.User] = nil, false
+	job.Segments[l.User] = engine.Segment{}
 }
 
 // invests reports whether the user is computed whole, and kept, rather than with prototypes.
@@ -200,7 +197,7 @@ func (v *Blended) makeBlocks(l *prompt.Layout, job *engine.Job) {
 	segments := slices.Clone(l.Plan.Segments)
 	add := func(s plan.Segment, e *kv.Entry) int32 {
 		segments = append(segments, s)
-		v.cachedIn, v.sources, v.keep = append(v.cachedIn, e), append(v.sources, plan.Missing), append(v.keep, e == nil)
+		v.segments = append(v.segments, engine.Segment{Entry: e, Keep: e == nil})
 		return int32(len(segments) - 1)
 	}
 	var sees []int32
@@ -214,7 +211,7 @@ func (v *Blended) makeBlocks(l *prompt.Layout, job *engine.Job) {
 			v.pinned = append(v.pinned, e)
 		}
 		sees = append(sees, add(plan.Segment{Kind: plan.Preamble, Tokens: c.leadIn.tokens, Start: pos, Sees: sees}, e))
-		v.keep[len(v.keep)-1] = false // rankings with the items first keep it
+		v.segments[len(v.segments)-1].Keep = false // rankings with the items first keep it
 		pos += len(c.leadIn.tokens)
 	}
 	v.filled = len(segments)
@@ -225,7 +222,7 @@ func (v *Blended) makeBlocks(l *prompt.Layout, job *engine.Job) {
 	}
 	job.Blend.Beside = len(segments) - len(l.Plan.Segments)
 	job.Plan = &plan.Plan{Segments: segments}
-	job.Cached, job.Keep = v.cachedIn, v.keep
+	job.Segments = v.segments
 }
 
 // publishBlocks makes the blocks that a job made findable.
@@ -240,10 +237,6 @@ func (v *Blended) publishBlocks(r *engine.Result) {
 			e.Release()
 		}
 	}
-}
-
-func (v *Blended) add(p engine.Part, source plan.Tier) {
-	v.parts, v.from = append(v.parts, p), append(v.from, source)
 }
 
 // Account says of how many tokens KV was reused, by where it was, and for how many that could have been, but were
@@ -270,18 +263,19 @@ func (v *Blended) Account(r *engine.Result) (a Account) {
 	a.Device = min(v.device, cached-a.Disk)
 	a.Host = cached - a.Disk - a.Device
 	for i, n := range r.Reused {
-		if v.parts[i].Entry == nil {
+		p := &v.parts[i]
+		if p.Entry == nil {
 			continue
 		}
-		a.Recomputed += v.parts[i].Tokens - n
+		a.Recomputed += p.Tokens - n
 		a.Partly += n
-		switch v.from[i] {
-		case plan.Device:
-			a.Device += n
-		case plan.Disk:
-			a.Disk += n
-		case plan.Missing:
+		switch {
+		case p.Source == plan.Prototype:
 			a.Prototype += n
+		case p.Tier == plan.Device:
+			a.Device += n
+		case p.Tier == plan.Disk:
+			a.Disk += n
 		default:
 			a.Host += n
 		}
@@ -297,7 +291,7 @@ func (v *Blended) beside(with bool) (cached, computed int) {
 	}
 	switch lead := v.cache.leadIn.tokens; {
 	case len(lead) == 0:
-	case with && v.cachedIn[v.filled-1] != nil:
+	case with && v.segments[v.filled-1].Entry != nil:
 		cached = len(lead)
 	default:
 		computed += len(lead)
@@ -320,10 +314,7 @@ func (v *Blended) Prototypes(r *engine.Result, segment int) (n int) {
 func (v *Blended) Part(r *engine.Result, segment, at int) (reused int, source string) {
 	for i := range v.parts {
 		if p := &v.parts[i]; p.Segment == segment && p.At == at && i < len(r.Reused) && r.Reused[i] > 0 {
-			if v.from[i] == plan.Missing {
-				return r.Reused[i], "prototype"
-			}
-			return r.Reused[i], v.from[i].String()
+			return r.Reused[i], p.Source.Name(p.Tier)
 		}
 	}
 	return 0, ""

@@ -18,14 +18,15 @@ func (m *machine) dryRun(t *testing.T, job *engine.Job) *engine.Result {
 	r := &engine.Result{Kept: make([]*kv.Entry, len(job.Plan.Segments))}
 	for i := range job.Plan.Segments {
 		n, have := len(job.Plan.Segments[i].Tokens), 0
-		if job.Cached[i] != nil {
-			have = job.Cached[i].Len()
+		segment := &job.Segments[i]
+		if segment.Entry != nil {
+			have = segment.Entry.Len()
 		}
 		r.Cached, r.Computed = r.Cached+have, r.Computed+n-have
-		if !job.Keep[i] {
+		if !segment.Keep {
 			continue
 		}
-		e, err := m.store.Reserve(kv.LayoutOf(job.Plan.Segments[i].Kind), n, job.Cached[i])
+		e, err := m.store.Reserve(kv.LayoutOf(job.Plan.Segments[i].Kind), n, segment.Entry)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -314,7 +314,7 @@ func TestAccountOfAJobWithoutItsCache(t *testing.T) {
 		v.Attach(t.Context(), &l, job, how, how.Budget)
 		without := *job
 		if !cached {
-			without.Cached = nil
+			without.Segments = nil
 		}
 		res, err := m.engine.Do(t.Context(), &without)
 		if err != nil {

@@ -24,12 +24,11 @@ func (c *Cache) Generate(userID string, user []int32) *Visit {
 // be kept. Where the prompt ends with the user, the user's last token is computed: it answers.
 func (v *Visit) AttachPrompt(ctx context.Context, l *prompt.Layout, job *engine.Job) {
 	n := len(l.Plan.Segments)
-	v.cachedIn, v.keep = resize(v.cachedIn, n), resize(v.keep, n)
-	clear(v.cachedIn)
-	job.Cached, job.Keep = v.cachedIn, v.keep
-	for i := range v.keep {
-		v.keep[i] = true
+	v.segments = resize(v.segments, n)
+	for i := range v.segments {
+		v.segments[i] = engine.Segment{Keep: true}
 	}
+	job.Segments = v.segments
 	c := v.cache
 	for i, s := range v.shared(l) {
 		v.pin(i, v.found(c.opt.Store.Get(s.key)))
@@ -52,10 +51,11 @@ func (v *Visit) AttachPrompt(ctx context.Context, l *prompt.Layout, job *engine.
 	v.pin(l.User, e)
 }
 
+// pin has a segment begin with the entry that was found last, which may be nil.
 func (v *Visit) pin(segment int, e *kv.Entry) {
 	if e != nil {
 		v.pinned = append(v.pinned, e)
-		v.cachedIn[segment] = e
+		v.segments[segment].Entry, v.segments[segment].Tier = e, v.source
 	}
 }
 

@@ -79,7 +79,7 @@ func TestAPrefixOnADiskThatHangs(t *testing.T) {
 		}
 		job := &engine.Job{Plan: l.Plan}
 		v.Attach(ctx, &l, job)
-		cached, _ = v.Cached(l.User)
+		cached, _ = job.Cached(l.User)
 		v.End(&l, nil)
 		return cached
 	}
@@ -88,9 +88,7 @@ func TestAPrefixOnADiskThatHangs(t *testing.T) {
 		l := m.prompt.Generate(user)
 		job := &engine.Job{Plan: l.Plan}
 		v.AttachPrompt(ctx, &l, job)
-		if e := job.Cached[l.User]; e != nil {
-			cached = e.Len()
-		}
+		cached, _ = job.Cached(l.User)
 		v.EndPrompt(&l, nil)
 		return cached
 	}

@@ -117,8 +117,8 @@ func (s *sample) whole(ctx context.Context) ([]rows.Chunk, error) {
 		}
 		s.weights = append(s.weights, got)
 	}
-	job := &engine.Job{Plan: p, Keep: make([]bool, len(p.Segments)), Blend: &engine.Blend{Rule: &engine.Rule{Watch: watch}}}
-	job.Keep[s.layout.Items] = true
+	job := &engine.Job{Plan: p, Segments: make([]engine.Segment, len(p.Segments)), Blend: &engine.Blend{Rule: &engine.Rule{Watch: watch}}}
+	job.Segments[s.layout.Items].Keep = true
 	r, err := s.do(ctx, job)
 	if err != nil {
 		return nil, err
@@ -129,9 +129,9 @@ func (s *sample) whole(ctx context.Context) ([]rows.Chunk, error) {
 // alone computes the items' blocks, and returns their keys and values.
 func (s *sample) alone(ctx context.Context) ([][]rows.Chunk, error) {
 	l := s.cache.prompt.ItemsAlone(s.items)
-	job := &engine.Job{Plan: l.Plan, Keep: make([]bool, len(l.Plan.Segments))}
+	job := &engine.Job{Plan: l.Plan, Segments: make([]engine.Segment, len(l.Plan.Segments))}
 	for i := range l.Plan.Segments {
-		job.Keep[i] = l.Plan.Segments[i].Kind == plan.Item
+		job.Segments[i].Keep = l.Plan.Segments[i].Kind == plan.Item
 	}
 	r, err := s.do(ctx, job)
 	if err != nil {

@@ -92,11 +92,11 @@ func (m *machine) byDefinition(t *testing.T, user []int32, items [][]int32) (tok
 		t.Fatal(err)
 	}
 	tokens = l.Plan.Segments[l.Items].Tokens
-	keep := make([]bool, len(l.Plan.Segments))
-	keep[l.Items] = true
+	keep := make([]engine.Segment, len(l.Plan.Segments))
+	keep[l.Items].Keep = true
 	received := map[int][]float32{}
 	watch := &engine.Rule{Watch: func(layer int, r []float32) { received[layer] = slices.Clone(r) }}
-	whole := do(&engine.Job{Plan: l.Plan, Keep: keep}).Kept[l.Items]
+	whole := do(&engine.Job{Plan: l.Plan, Segments: keep}).Kept[l.Items]
 	do(&engine.Job{Plan: l.Plan, Blend: &engine.Blend{Rule: watch}})
 	defer whole.Release()
 	own, err := rows.Read(m.opt.Pool.Memory(), &shape, whole)
@@ -106,7 +106,7 @@ func (m *machine) byDefinition(t *testing.T, user []int32, items [][]int32) (tok
 	n, first := l.Plan.Tokens(), len(m.preamble.tokens)+len(user)
 	for i, it := range items {
 		alone := m.prompt.ItemsAlone([][]int32{it})
-		r := do(&engine.Job{Plan: alone.Plan, Keep: keepItems(alone.Plan)})
+		r := do(&engine.Job{Plan: alone.Plan, Segments: keepItems(alone.Plan)})
 		block, err := rows.Read(m.opt.Pool.Memory(), &shape, r.Kept[alone.Items])
 		r.Kept[alone.Items].Release()
 		if err != nil {
@@ -128,10 +128,10 @@ func (m *machine) byDefinition(t *testing.T, user []int32, items [][]int32) (tok
 	return tokens, matters
 }
 
-func keepItems(p *plan.Plan) []bool {
-	out := make([]bool, len(p.Segments))
+func keepItems(p *plan.Plan) []engine.Segment {
+	out := make([]engine.Segment, len(p.Segments))
 	for i := range out {
-		out[i] = p.Segments[i].Kind == plan.Item
+		out[i].Keep = p.Segments[i].Kind == plan.Item
 	}
 	return out
 }

@@ -173,7 +173,7 @@ func TestALongUserOnDisk(t *testing.T) {
 	l := m.prompt.Generate(user)
 	job := &engine.Job{Plan: l.Plan}
 	v.AttachPrompt(t.Context(), &l, job)
-	if e := job.Cached[l.User]; e == nil || e.Len() != kv.MostBelow || v.Disk != kv.MostBelow {
+	if n, _ := job.Cached(l.User); n != kv.MostBelow || v.Disk != kv.MostBelow {
 		t.Errorf("%d tokens came from disk, want %d", v.Disk, kv.MostBelow)
 	}
 	v.EndPrompt(&l, nil)

@@ -172,12 +172,12 @@ func (b *poolBuild) history(ctx context.Context, tokens []int32) ([]rows.Chunk, 
 	}
 	user := len(p.Segments)
 	p.Segments = append(p.Segments, plan.Segment{Kind: plan.User, Tokens: tokens, Start: len(c.preamble.tokens), Sees: sees})
-	job := &engine.Job{Plan: p, Keep: make([]bool, user+1), Cached: make([]*kv.Entry, user+1)}
-	job.Keep[user] = true
+	job := &engine.Job{Plan: p, Segments: make([]engine.Segment, user+1)}
+	job.Segments[user].Keep = true
 	if user > 0 {
 		if e, _ := c.opt.Store.Get(c.preamble.key); e != nil {
 			defer e.Release()
-			job.Cached[0] = e
+			job.Segments[0].Entry = e
 		}
 	}
 	ctx, cancel := context.WithTimeout(ctx, batchTime)

@@ -258,7 +258,7 @@ func TestUsersWhoComeBackAreKept(t *testing.T) {
 			t.Fatal(err)
 		}
 		prototypes = v.Prototypes(r, l.User)
-		cached, _ = v.Cached(l.User)
+		cached, _ = job.Cached(l.User)
 		v.End(&l, r)
 		m.opt.Store.Count(m.opt.Now())
 		return prototypes, cached
@@ -327,7 +327,7 @@ func TestFarPrototypesAreNone(t *testing.T) {
 			}
 			job := &engine.Job{Plan: l.Plan}
 			v.Attach(t.Context(), &l, job, how, how.Budget)
-			if kept := job.Keep[l.User]; kept != (want == 0) {
+			if kept := job.Segments[l.User].Keep; kept != (want == 0) {
 				t.Errorf("user %d with %d matches: kept %v", i, want, kept)
 			}
 			r, err := m.engine.Do(t.Context(), job)

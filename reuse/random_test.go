@@ -9,7 +9,6 @@ import (
 	"grebe/blend"
 	"grebe/engine"
 	"grebe/plan"
-	"grebe/prompt"
 	"grebe/schedule"
 )
 
@@ -81,14 +80,14 @@ func (n *randomNode) answer(p *plan.Plan, job *engine.Job) ([][]float32, *engine
 }
 
 // sources checks that what a visit counts is what it took, and returns the tokens taken.
-func (n *randomNode) sources(v *Visit, l *prompt.Layout) (total int) {
+func (n *randomNode) sources(v *Visit, job *engine.Job) (total int) {
 	from := map[string]int{}
-	for i := range l.Plan.Segments {
-		tokens, source := v.Cached(i)
-		if (tokens > 0) != (source != "") || tokens > len(l.Plan.Segments[i].Tokens) {
-			n.t.Fatalf("%s: %d tokens of segment %d from %q", n.what, tokens, i, source)
+	for i := range job.Plan.Segments {
+		tokens, at := job.Cached(i)
+		if (tokens > 0) != (at != plan.Missing) || tokens > len(job.Plan.Segments[i].Tokens) {
+			n.t.Fatalf("%s: %d tokens of segment %d from %v", n.what, tokens, i, at)
 		}
-		from[source] += tokens
+		from[at.String()] += tokens
 		total += tokens
 	}
 	if v.Disk != from["disk"] || v.Device != from["device"] || from["host"]+from["disk"] != total {
@@ -125,10 +124,10 @@ func (n *randomNode) rankAny() {
 		}
 		job := &engine.Job{Plan: l.Plan}
 		v.Attach(n.t.Context(), &l, job)
-		taken := n.sources(v, &l)
+		taken := n.sources(v, job)
 		if first == plan.ItemFirst {
 			for k, i := range which {
-				tokens, _ := v.Cached(l.Items + k)
+				tokens, _ := job.Cached(l.Items + k)
 				fixed := r.Policy == schedule.Item
 				if tokens > 0 && !n.cached[i] || fixed && tokens == 0 && n.cached[i] {
 					n.t.Fatalf("%s: %d tokens of item %d are cached, want it to be: %v", n.what, tokens, i, n.cached[i])
@@ -137,7 +136,7 @@ func (n *randomNode) rankAny() {
 			}
 		}
 		if round == 1 && r.Policy == schedule.User {
-			if tokens, _ := v.Cached(l.User); tokens != len(r.User) {
+			if tokens, _ := job.Cached(l.User); tokens != len(r.User) {
 				n.t.Fatalf("%s: %d of a user's %d tokens are cached the second time", n.what, tokens, len(r.User))
 			}
 		}
@@ -170,10 +169,10 @@ func (n *randomNode) generateAny() {
 		}
 		v := n.Generate(r.UserID, r.User)
 		v.AttachPrompt(n.t.Context(), &l, job)
-		if e := job.Cached[l.User]; round == 2 && (e == nil || e.Len() != len(r.User)) {
-			n.t.Fatalf("%s: of a user's %d tokens %v is cached the second time", n.what, len(r.User), e)
+		if have, _ := job.Cached(l.User); round == 2 && have != len(r.User) {
+			n.t.Fatalf("%s: of a user's %d tokens %d are cached the second time", n.what, len(r.User), have)
 		}
-		hit := job.Cached[l.User] != nil
+		hit := job.Source(l.User) == plan.Cached
 		if v.hit != hit {
 			n.t.Fatalf("%s: a user's prompt is a hit: %v, want %v", n.what, v.hit, hit)
 		}
@@ -202,7 +201,7 @@ func (n *randomNode) scoreAny() {
 		v := n.Unnamed(&l)
 		job := &engine.Job{Plan: l.Plan}
 		v.Attach(n.t.Context(), &l, job)
-		n.sources(v, &l)
+		n.sources(v, job)
 		got, res := n.answer(l.Plan, job)
 		if !slices.EqualFunc(got, want, slices.Equal) {
 			n.t.Fatalf("%s: a score from the cache: %v, computed %v", n.what, got, want)

@@ -189,10 +189,8 @@ type Visit struct {
 	tiers    []plan.Tier
 	uses     []float32
 	hit      bool
-	cachedIn []*kv.Entry
-	sources  []plan.Tier // of cachedIn
-	source   plan.Tier   // of the entry found last
-	keep     []bool
+	segments []engine.Segment // of the job
+	source   plan.Tier        // of the entry found last
 }
 
 // Policy returns what an automatic choice means.
@@ -304,10 +302,9 @@ func (v *Visit) Attach(ctx context.Context, l *prompt.Layout, job *engine.Job) {
 		return
 	}
 	n := len(l.Plan.Segments)
-	v.cachedIn, v.sources, v.keep = resize(v.cachedIn, n), resize(v.sources, n), resize(v.keep, n)
-	clear(v.cachedIn)
-	clear(v.keep)
-	job.Cached, job.Keep = v.cachedIn, v.keep
+	v.segments = resize(v.segments, n)
+	clear(v.segments)
+	job.Segments = v.segments
 	c := v.cache
 	for i, s := range v.shared(l) {
 		if !answers(job, i) {
@@ -458,23 +455,10 @@ func (v *Visit) shared(l *prompt.Layout) []shared {
 	return nil
 }
 
-// Cached returns how many tokens of a segment a job that was attached to takes from the cache, and where
-// they were: device, host or disk.
-func (v *Visit) Cached(segment int) (tokens int, source string) {
-	if !v.Decision.Reuse || v.cachedIn[segment] == nil {
-		return 0, ""
-	}
-	return v.cachedIn[segment].Len(), v.sources[segment].String()
-}
-
 // attach pins an entry for a segment of so many tokens, or has the segment kept when it lacks some.
 func (v *Visit) attach(segment int, e *kv.Entry, tokens int) {
-	if e != nil {
-		v.pinned = append(v.pinned, e)
-		v.cachedIn[segment] = e
-		v.sources[segment] = v.source
-	}
-	v.keep[segment] = e == nil || e.Len() < tokens
+	v.pin(segment, e)
+	v.segments[segment].Keep = e == nil || e.Len() < tokens
 }
 
 // End publishes what the job computed, which is nil when it failed, and gives back what it used.
@@ -507,7 +491,7 @@ func (v *Visit) finish(l *prompt.Layout, r *engine.Result) {
 	for _, e := range v.pinned {
 		e.Release()
 	}
-	clear(v.cachedIn)
+	clear(v.segments)
 	clear(v.pinned)
 	v.pinned, v.tokens, v.in = v.pinned[:0], nil, schedule.Request{}
 	c.visits.Put(v)
@@ -520,7 +504,7 @@ func (v *Visit) publish(l *prompt.Layout, r *engine.Result) {
 		switch {
 		case e == nil:
 			return
-		case e == v.cachedIn[segment]: // nothing was added to it
+		case e == v.segments[segment].Entry: // nothing was added to it
 		case kind == plan.User && !v.named:
 			c.opt.Store.Insert(c.userSpace, tokens, e)
 		default:

@@ -39,8 +39,8 @@ func (m *machine) visitOf(t *testing.T, r *Request) (logits []float32, sources [
 		t.Fatal(err)
 	}
 	for i := range l.Plan.Segments {
-		_, source := v.Cached(i)
-		sources = append(sources, source)
+		_, at := job.Cached(i)
+		sources = append(sources, at.String())
 	}
 	device, disk = v.Device, v.Disk
 	v.End(&l, res)
@@ -190,7 +190,7 @@ func TestAnsweringUsers(t *testing.T) {
 		l := m.prompt.Generate(user)
 		job := &engine.Job{Plan: l.Plan, Hidden: []int{l.User}}
 		v.Attach(t.Context(), &l, job)
-		if n, _ := v.Cached(l.User); n != want {
+		if n, _ := job.Cached(l.User); n != want {
 			t.Errorf("visit %d: %d tokens are cached, want %d", i, n, want)
 		}
 		res, err := m.engine.Do(t.Context(), job)

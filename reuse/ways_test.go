@@ -58,9 +58,9 @@ func (m *machine) rank(t *testing.T, r *Request) (logits []float32, cached []int
 	}
 	total := 0
 	for i := range l.Plan.Segments {
-		n, source := v.Cached(i)
-		if (n > 0) != (source != "") || n > 0 && source != "host" {
-			t.Errorf("segment %d: %d tokens from %q", i, n, source)
+		n, at := job.Cached(i)
+		if (n > 0) != (at == plan.Host) {
+			t.Errorf("segment %d: %d tokens from %v", i, n, at)
 		}
 		cached, total = append(cached, n), total+n
 	}
@@ -274,7 +274,7 @@ func TestUnnamedItemsAreThoseOfRankings(t *testing.T) {
 		v.Attach(t.Context(), &l, job)
 		got := 0
 		for i := range l.Plan.Segments {
-			if n, _ := v.Cached(i); l.Plan.Segments[i].Kind == plan.Item {
+			if n, _ := job.Cached(i); l.Plan.Segments[i].Kind == plan.Item {
 				got += n
 			}
 		}

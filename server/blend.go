@@ -121,16 +121,12 @@ func (r *ranking) blended(job *engine.Job, visit *reuse.Blended, explain bool) {
 			continue
 		}
 		p := &grebev1.Part{Kind: seg.Kind.String(), Tokens: int32(len(seg.Tokens))}
-		if visit != nil {
-			var n int
-			var source string
-			if job.Cached != nil {
-				n, source = visit.Cached(i)
+		if n, at := job.Cached(i); n > 0 {
+			p.Cached, p.Source = int32(n), plan.Cached.Name(at)
+		} else if visit != nil {
+			if n := visit.Prototypes(r.result, i); n > 0 {
+				p.Cached, p.Source = int32(n), plan.Prototype.Name(plan.Missing)
 			}
-			if found := visit.Prototypes(r.result, i); found > 0 {
-				n, source = found, "prototype"
-			}
-			p.Cached, p.Source = int32(n), source
 		}
 		r.parts = append(r.parts, p)
 	}

@@ -212,7 +212,7 @@ func TestBlendWithoutRoomReusesNoPrefix(t *testing.T) {
 	m.Blend = &reuse.Blend{Budget: blend.Budget{Items: 0.3, History: 0.3}}
 	do, full := m.Runner.Do, 0
 	m.Runner = runner(func(ctx context.Context, job *engine.Job) (*engine.Result, error) {
-		if job.Cached != nil {
+		if job.Segments != nil {
 			full++
 			return nil, kv.ErrFull
 		}

@@ -118,7 +118,7 @@ func (s *Server) do(ctx context.Context, c *call, job *engine.Job) (*engine.Resu
 		res, err = c.model.Runner.Do(ctx, job)
 	}
 	if errors.Is(err, kv.ErrFull) { // no room to go on from what is cached: compute all of it
-		job.Cached, job.Keep = nil, nil
+		job.Segments = nil
 		res, err = c.model.Runner.Do(ctx, job)
 	}
 	if err != nil {

@@ -245,7 +245,7 @@ func (s *Server) run(ctx context.Context, w *work, pointwise bool, ask func(l *p
 		err = layoutError(err)
 	}
 	if err == nil && w.explain {
-		r.parts = accountOf(&r.layout, job, visit)
+		r.parts = accountOf(&r.layout, job)
 	}
 	if visit != nil {
 		r.disk, r.device = visit.Disk, visit.Device

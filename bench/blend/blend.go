@@ -79,11 +79,11 @@ func (s *system) compute(ctx context.Context, ids []string, items [][]int32) err
 			return nil
 		}
 		l := s.prompt.ItemsAlone(tokens)
-		keep := make([]bool, len(l.Plan.Segments))
+		segments := make([]engine.Segment, len(l.Plan.Segments))
 		for i := range l.Plan.Segments {
-			keep[i] = l.Plan.Segments[i].Kind == plan.Item
+			segments[i].Keep = l.Plan.Segments[i].Kind == plan.Item
 		}
-		r, err := s.engine.Do(ctx, &engine.Job{Plan: l.Plan, Keep: keep})
+		r, err := s.engine.Do(ctx, &engine.Job{Plan: l.Plan, Segments: segments})
 		if err != nil {
 			return err
 		}

@@ -200,7 +200,7 @@ func inLayers(computed [2]int, layers, whole int) float64 {
 type question struct {
 	laid          *laid
 	parts         []engine.Part
-	cached        []*kv.Entry // the preamble
+	segments      []engine.Segment // the preamble is cached
 	head, history *kv.Entry
 }
 
@@ -224,8 +224,8 @@ func (s *system) question(ctx context.Context, seed uint64, p Prompt) (*question
 		return nil, err
 	}
 	q.parts = append(s.historyParts(&l, q.history, len(user)), s.parts(q.laid)...)
-	q.cached = make([]*kv.Entry, len(l.Plan.Segments))
-	q.cached[0] = q.head
+	q.segments = make([]engine.Segment, len(l.Plan.Segments))
+	q.segments[0].Entry = q.head
 	return q, nil
 }
 
@@ -241,7 +241,7 @@ func (q *question) job(budget *blend.Budget, layers int) *engine.Job {
 		b = &engine.Blend{Parts: q.parts, Budget: *budget, Layers: cmp.Or(layers, blend.WholeLayers)}
 	}
 	j := q.laid.job(b)
-	j.Cached = q.cached
+	j.Segments = q.segments
 	return j
 }
 
@@ -254,7 +254,7 @@ func (s *system) history(ctx context.Context, user []int32) (head, history *kv.E
 	pre := s.prompt.Preamble()
 	r, err := s.engine.Do(ctx, &engine.Job{Plan: &plan.Plan{Segments: []plan.Segment{
 		{Kind: plan.Preamble, Tokens: pre}, {Kind: plan.User, Tokens: other, Start: len(pre), Sees: []int32{0}},
-	}}, Keep: []bool{true, true}})
+	}}, Segments: []engine.Segment{{Keep: true}, {Keep: true}}})
 	if err != nil {
 		return nil, nil, err
 	}

@@ -224,7 +224,7 @@ func (b *bench) line(ctx context.Context, n int) (Line, error) {
 // keep computes the KV of a history.
 func (b *bench) keep(user []int32) *engine.Job {
 	l := b.prompt.Generate(user)
-	return &engine.Job{Plan: l.Plan, Keep: []bool{true}}
+	return &engine.Job{Plan: l.Plan, Segments: []engine.Segment{{Keep: true}}}
 }
 
 // rank ranks candidates for a user of whom entry is known, and returns the milliseconds of all and of the heads.
@@ -244,8 +244,8 @@ func (b *bench) rank(ctx context.Context, user []int32, entry *kv.Entry) (total,
 		job.Hidden = append(job.Hidden, l.Answers+i)
 	}
 	if entry != nil {
-		job.Cached = make([]*kv.Entry, len(l.Plan.Segments))
-		job.Cached[l.User] = entry
+		job.Segments = make([]engine.Segment, len(l.Plan.Segments))
+		job.Segments[l.User].Entry = entry
 	}
 	res, err := b.engine.Do(ctx, job)
 	if err != nil {

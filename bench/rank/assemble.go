@@ -156,7 +156,7 @@ func (s *system) assemble(ctx context.Context, o *AssembleOptions) (Assembly, er
 	}
 	defer func() {
 		for _, j := range jobs {
-			release(j.Cached)
+			releaseOf(j)
 		}
 	}()
 	times, err := a.turns(ctx, jobs, o.Repeats)
@@ -197,26 +197,35 @@ func (a *assembler) job(ctx context.Context, user []int32, lengths []int) (*engi
 	if err != nil {
 		return nil, err
 	}
-	job := &engine.Job{Plan: l.Plan, Want: []engine.Want{{Segment: l.Answers, IDs: []int32{1, 2}}}, Cached: make([]*kv.Entry, len(l.Plan.Segments))}
+	job := &engine.Job{Plan: l.Plan, Want: []engine.Want{{Segment: l.Answers, IDs: []int32{1, 2}}}, Segments: make([]engine.Segment, len(l.Plan.Segments))}
 	if len(items) == 0 {
 		return job, nil
 	}
 	alone := a.build.ItemsAlone(items)
-	keep := make([]bool, len(alone.Plan.Segments))
-	for i := range keep {
-		keep[i] = alone.Plan.Segments[i].Kind == plan.Item
+	segments := make([]engine.Segment, len(alone.Plan.Segments))
+	for i := range segments {
+		segments[i].Keep = alone.Plan.Segments[i].Kind == plan.Item
 	}
-	r, err := a.engine.Do(ctx, &engine.Job{Plan: alone.Plan, Keep: keep})
+	r, err := a.engine.Do(ctx, &engine.Job{Plan: alone.Plan, Segments: segments})
 	if err != nil {
 		return nil, err
 	}
 	for i := range items {
-		if job.Cached[l.Items+i] = r.Kept[alone.Items+i]; r.Kept[alone.Items+i] == nil {
+		if job.Segments[l.Items+i].Entry = r.Kept[alone.Items+i]; r.Kept[alone.Items+i] == nil {
 			release(r.Kept)
 			return nil, kv.ErrFull
 		}
 	}
 	return job, nil
+}
+
+// releaseOf gives back the entries that a job begins with.
+func releaseOf(j *engine.Job) {
+	for i := range j.Segments {
+		if e := j.Segments[i].Entry; e != nil {
+			e.Release()
+		}
+	}
 }
 
 func release(entries []*kv.Entry) {

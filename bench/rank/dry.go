@@ -29,12 +29,12 @@ func (d *dry) Do(_ context.Context, j *engine.Job) (*engine.Result, error) {
 	keys := 0
 	for i := range j.Plan.Segments {
 		tokens, have := len(j.Plan.Segments[i].Tokens), 0
-		var cached *kv.Entry
-		if j.Cached != nil {
-			cached = j.Cached[i]
+		var segment engine.Segment
+		if j.Segments != nil {
+			segment = j.Segments[i]
 		}
-		if cached != nil {
-			have = cached.Len()
+		if segment.Entry != nil {
+			have = segment.Entry.Len()
 		}
 		r.Cached += have
 		r.Computed += tokens - have
@@ -43,10 +43,10 @@ func (d *dry) Do(_ context.Context, j *engine.Job) (*engine.Result, error) {
 			seen += len(j.Plan.Segments[k].Tokens)
 		}
 		keys += (tokens-have)*seen + (tokens*(tokens+1)-have*(have+1))/2
-		if j.Keep == nil || !j.Keep[i] {
+		if !segment.Keep {
 			continue
 		}
-		e, err := d.store.Reserve(kv.LayoutOf(j.Plan.Segments[i].Kind), tokens, cached)
+		e, err := d.store.Reserve(kv.LayoutOf(j.Plan.Segments[i].Kind), tokens, segment.Entry)
 		if errors.Is(err, kv.ErrFull) {
 			continue
 		}

@@ -60,11 +60,11 @@ func (s *system) gathering(ctx context.Context, o *AssembleOptions) ([]Gathering
 		if kinds[0].jobs[where], err = a.job(ctx, user, items); err != nil {
 			return nil, err
 		}
-		defer release(kinds[0].jobs[where].Cached)
+		defer releaseOf(kinds[0].jobs[where])
 		if kinds[1].jobs[where], err = a.userJob(ctx, user, items); err != nil {
 			return nil, err
 		}
-		defer release(kinds[1].jobs[where].Cached)
+		defer releaseOf(kinds[1].jobs[where])
 	}
 	defer gpu.UseInPlace(false)
 	var out []Gathering
@@ -115,8 +115,8 @@ func (a *assembler) userJob(ctx context.Context, user []int32, lengths []int) (*
 		return nil, err
 	}
 	n := len(l.Plan.Segments)
-	job := &engine.Job{Plan: l.Plan, Want: []engine.Want{{Segment: l.Answers, IDs: []int32{1, 2}}}, Keep: make([]bool, n)}
-	job.Keep[l.User] = true
+	job := &engine.Job{Plan: l.Plan, Want: []engine.Want{{Segment: l.Answers, IDs: []int32{1, 2}}}, Segments: make([]engine.Segment, n)}
+	job.Segments[l.User].Keep = true
 	r, err := a.engine.Do(ctx, job)
 	if err != nil {
 		return nil, err
@@ -124,7 +124,7 @@ func (a *assembler) userJob(ctx context.Context, user []int32, lengths []int) (*
 	if r.Kept[l.User] == nil {
 		return nil, kv.ErrFull
 	}
-	job.Cached, job.Keep = r.Kept, nil
+	job.Segments = engine.From(r.Kept...)
 	return job, nil
 }
 

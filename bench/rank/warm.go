@@ -41,11 +41,7 @@ func (w *warming) Do(ctx context.Context, j *engine.Job) (*engine.Result, error)
 		if e == nil || w.fill == nil {
 			continue
 		}
-		var cached *kv.Entry
-		if j.Cached != nil {
-			cached = j.Cached[i]
-		}
-		if err := w.fill.entry(e, cached); err != nil {
+		if err := w.fill.entry(e, j.Segments[i].Entry); err != nil { // it is kept because the job says so
 			return nil, err
 		}
 	}

@@ -152,7 +152,10 @@ func (s *stack) tokens(item, n int) []int32 {
 
 // ask runs a prompt. It wants logits of all tokens, or of a model of events, which has none, its last hidden state.
 func (s *stack) ask(ctx context.Context, items int, cached []*kv.Entry) ([]float32, error) {
-	j := &engine.Job{Plan: s.prompt(items), Cached: cached}
+	j := &engine.Job{Plan: s.prompt(items)}
+	if cached != nil {
+		j.Segments = engine.From(cached...)
+	}
 	if s.model.Shape().Pointwise != nil {
 		j.Hidden = []int{items}
 	} else {
@@ -257,7 +260,7 @@ func (s *stack) keep(ctx context.Context, items int) error {
 	all := s.prompt(items).Segments
 	for first := 0; first < items; first += together {
 		n := min(together, items-first)
-		j := &engine.Job{Plan: &plan.Plan{Segments: all[first : first+n]}, Keep: slices.Repeat([]bool{true}, n)}
+		j := &engine.Job{Plan: &plan.Plan{Segments: all[first : first+n]}, Segments: slices.Repeat([]engine.Segment{{Keep: true}}, n)}
 		r, err := s.engine.Do(ctx, j)
 		if err != nil {
 			return err

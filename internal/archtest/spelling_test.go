@@ -5,6 +5,7 @@ import (
 	"go/parser"
 	"go/token"
 	"slices"
+	"strings"
 	"testing"
 )
 
@@ -75,6 +76,99 @@ func spellings(tree *ast.File) (out []spelling) {
 		return true
 	})
 	return out
+}
+
+// A second enumeration of tiers, orders or sources under another name is as bad as a second type of the same name.
+func TestSharedValuesAreDeclaredOnce(t *testing.T) {
+	of := map[string][]string{} // the names of a type's values, by type
+	for _, p := range packages(t) {
+		for _, f := range p.files {
+			for _, e := range enumerations(f.ast) {
+				if p.path == "plan" && slices.Contains(spelled, e.of) {
+					of[e.of] = e.names
+				}
+			}
+		}
+	}
+	for _, name := range []string{"Tier", "Order", "Source"} {
+		if len(of[name]) < 2 {
+			t.Fatalf("package plan has %d values of type %s", len(of[name]), name)
+		}
+	}
+	for _, p := range packages(t) {
+		for _, f := range p.files {
+			for _, e := range enumerations(f.ast) {
+				if name, both := repeats(e, of); p.path != "plan" && name != "" {
+					t.Errorf("%s enumerates %s: these are values of plan.%s", f.path, strings.Join(both, ", "), name)
+				}
+			}
+		}
+	}
+}
+
+// enumeration is a group of constants.
+type enumeration struct {
+	of    string // the type of the first one; empty: it has none of its own
+	names []string
+}
+
+func enumerations(tree *ast.File) (out []enumeration) {
+	ast.Inspect(tree, func(n ast.Node) bool {
+		d, ok := n.(*ast.GenDecl)
+		if !ok || d.Tok != token.CONST {
+			return true
+		}
+		var e enumeration
+		for i, s := range d.Specs {
+			s := s.(*ast.ValueSpec)
+			if id, ok := s.Type.(*ast.Ident); ok && i == 0 {
+				e.of = id.Name
+			}
+			for _, id := range s.Names {
+				e.names = append(e.names, strings.ToLower(id.Name))
+			}
+		}
+		out = append(out, e)
+		return true
+	})
+	return out
+}
+
+// repeats returns the type of which a group has two values or more, and these. One word alone may mean anything.
+func repeats(e enumeration, of map[string][]string) (name string, both []string) {
+	for name, values := range of {
+		both = slices.DeleteFunc(slices.Clone(e.names), func(s string) bool { return !slices.Contains(values, s) })
+		if len(both) > 1 {
+			return name, both
+		}
+	}
+	return "", nil
+}
+
+func TestEnumerationsAreSeen(t *testing.T) {
+	const src = `package p
+const one = 1
+const (
+	Other kind = iota
+	cached
+	_
+	Prototype
+)
+func f() { const block, host = 1, 2 }`
+	tree, err := parser.ParseFile(token.NewFileSet(), "p.go", src, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	of := map[string][]string{"Source": {"computed", "cached", "block", "prototype"}, "Tier": {"host", "disk"}}
+	got := enumerations(tree)
+	if len(got) != 3 || got[1].of != "kind" {
+		t.Fatalf("saw %v", got)
+	}
+	for i, want := range []string{"", "Source", ""} {
+		if name, both := repeats(got[i], of); name != want || name != "" && !slices.Equal(both, []string{"cached", "prototype"}) {
+			t.Errorf("group %d: %v repeats plan.%s, want %q", i, both, name, want)
+		}
+	}
 }
 
 func TestSpellingsAreSeen(t *testing.T) {
