@@ -118,7 +118,8 @@ func TestHead(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		p := &plan.Plan{Segments: []plan.Segment{{Kind: plan.User, Tokens: ids(40)}, {Kind: plan.Item, Tokens: []int32{3}, Start: 40, Sees: []int32{0}}}}
+		p := &plan.Plan{Segments: []plan.Segment{{Kind: plan.User, Tokens: ids(40)},
+			{Kind: plan.Item, Tokens: []int32{3}, Start: 40, Sees: []int32{0}}}}
 		r, err := e.Do(t.Context(), &Job{Plan: p, Want: []Want{
 			{Segment: 0, Head: head}, {Segment: 0, IDs: tokens}, {Segment: 1, Head: head}, {Segment: 1, IDs: tokens},
 		}})

@@ -44,8 +44,8 @@ type Rule struct {
 	Received bool // the rule wants to know the attention received in that layer
 	// Score sets the scores of the job's rows. Segments are those of the job's plan in the batch.
 	Score func(score, received []float32, from []plan.Source, segments []compute.Segment)
-	// Watch, instead of all that, has the job compute everything, and is told of the attention that its rows received in each layer. Nobody else is
-	// in the batch, and nothing stands in for anything, so that what is kept is exact.
+	// Watch, instead of all that, has the job compute everything, and is told of the attention that its rows received in each layer.
+	// Nobody else is in the batch, and nothing stands in for anything, so that what is kept is exact.
 	Watch func(layer int, received []float32)
 }
 

@@ -319,7 +319,8 @@ func TestBlendInMultiples(t *testing.T) {
 			}
 			n := want[i].plan.Tokens()
 			if all[i].Computed != n || got[i].Computed+sum(got[i].Reused) != n {
-				t.Fatalf("of %d tokens %d were computed at budget 1, and %d computed and %v reused at 0.9", n, all[i].Computed, got[i].Computed, got[i].Reused)
+				t.Fatalf("of %d tokens %d were computed at budget 1, and %d computed and %v reused at 0.9", n, all[i].Computed, got[i].Computed,
+					got[i].Reused)
 			}
 			optional := plainly[i].Computed - (n - len(want[i].plan.Segments[2].Tokens))
 			change := blend.Round(plainly[i].Computed, optional, n-plainly[i].Computed, multiple)

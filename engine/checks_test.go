@@ -64,7 +64,8 @@ func TestJobsThatAreRefused(t *testing.T) {
 	defer beams.Close()
 	beams.First = 1
 	two := func(first, second []int32) *plan.Plan {
-		return &plan.Plan{Segments: []plan.Segment{{Kind: plan.User, Tokens: first}, {Kind: plan.Beam, Tokens: second, Start: len(first), Sees: []int32{0}}}}
+		return &plan.Plan{Segments: []plan.Segment{{Kind: plan.User, Tokens: first},
+			{Kind: plan.Beam, Tokens: second, Start: len(first), Sees: []int32{0}}}}
 	}
 	three := two([]int32{1}, []int32{2})
 	three.Segments = append(three.Segments, three.Segments[1], three.Segments[1])
@@ -74,26 +75,27 @@ func TestJobsThatAreRefused(t *testing.T) {
 		job  Job
 		want string // "": it is computed
 	}{
-		"as many tokens as a batch":   {Job{Plan: user(make([]int32, 20)...)}, ""},
-		"one more":                    {Job{Plan: user(make([]int32, 21)...)}, "larger than a batch"},
-		"room for its logits":         {Job{Plan: user(1, 2), Want: []Want{{IDs: ids(4)}, {Head: head}}, Into: make([]float32, 7)}, ""},
-		"too little room":             {Job{Plan: user(1, 2), Want: []Want{{IDs: ids(4)}, {Head: head}}, Into: make([]float32, 6)}, "room for 6"},
-		"too much room":               {Job{Plan: user(1, 2), Want: []Want{{IDs: ids(4)}}, Into: make([]float32, 5)}, "room for 5"},
-		"the last token of all":       {Job{Plan: user(1, 2), Want: []Want{{IDs: []int32{199}}}}, ""},
-		"a token behind it":           {Job{Plan: user(1, 2), Want: []Want{{IDs: []int32{0, 200}}}}, "200"},
-		"a token before the first":    {Job{Plan: user(1, 2), Want: []Want{{IDs: []int32{-1}}}}, "-1"},
-		"a segment behind the last":   {Job{Plan: user(1, 2), Hidden: []int{1}}, "segment 1 of 1"},
-		"a segment before the first":  {Job{Plan: user(1, 2), Hidden: []int{-1}}, "segment -1"},
-		"an empty segment":            {Job{Plan: user(), Hidden: []int{0}}, "segment 0"},
-		"KV for no segment":           {Job{Plan: user(1, 2), Segments: []Segment{}}, "but the job 0"},
-		"KV for too many":             {Job{Plan: user(1, 2), Segments: make([]Segment, 2)}, "but the job 2"},
-		"all is cached":               {Job{Plan: user(1, 2, 3), Segments: From(cached)}, ""},
-		"more is cached":              {Job{Plan: user(1, 2), Segments: From(cached)}, "3 are cached"},
-		"an answer that is cached":    {Job{Plan: user(1, 2, 3), Segments: From(cached), Hidden: []int{0}}, "segment 0"},
-		"one token more than that":    {Job{Plan: user(1, 2, 3, 4), Segments: From(cached), Hidden: []int{0}}, ""},
-		"KV for all, of none":         {Job{Plan: user(1, 2), Segments: make([]Segment, 1), Hidden: []int{0}}, ""},
-		"a scale that is kept":        {Job{Plan: scaled, Segments: keeping(true)}, "whole request"},
-		"a scale that is cached":      {Job{Plan: &plan.Plan{Segments: []plan.Segment{{Kind: plan.User, Tokens: []int32{1, 2, 3}, Scale: 2}}}, Segments: From(cached)}, "whole request"},
+		"as many tokens as a batch":  {Job{Plan: user(make([]int32, 20)...)}, ""},
+		"one more":                   {Job{Plan: user(make([]int32, 21)...)}, "larger than a batch"},
+		"room for its logits":        {Job{Plan: user(1, 2), Want: []Want{{IDs: ids(4)}, {Head: head}}, Into: make([]float32, 7)}, ""},
+		"too little room":            {Job{Plan: user(1, 2), Want: []Want{{IDs: ids(4)}, {Head: head}}, Into: make([]float32, 6)}, "room for 6"},
+		"too much room":              {Job{Plan: user(1, 2), Want: []Want{{IDs: ids(4)}}, Into: make([]float32, 5)}, "room for 5"},
+		"the last token of all":      {Job{Plan: user(1, 2), Want: []Want{{IDs: []int32{199}}}}, ""},
+		"a token behind it":          {Job{Plan: user(1, 2), Want: []Want{{IDs: []int32{0, 200}}}}, "200"},
+		"a token before the first":   {Job{Plan: user(1, 2), Want: []Want{{IDs: []int32{-1}}}}, "-1"},
+		"a segment behind the last":  {Job{Plan: user(1, 2), Hidden: []int{1}}, "segment 1 of 1"},
+		"a segment before the first": {Job{Plan: user(1, 2), Hidden: []int{-1}}, "segment -1"},
+		"an empty segment":           {Job{Plan: user(), Hidden: []int{0}}, "segment 0"},
+		"KV for no segment":          {Job{Plan: user(1, 2), Segments: []Segment{}}, "but the job 0"},
+		"KV for too many":            {Job{Plan: user(1, 2), Segments: make([]Segment, 2)}, "but the job 2"},
+		"all is cached":              {Job{Plan: user(1, 2, 3), Segments: From(cached)}, ""},
+		"more is cached":             {Job{Plan: user(1, 2), Segments: From(cached)}, "3 are cached"},
+		"an answer that is cached":   {Job{Plan: user(1, 2, 3), Segments: From(cached), Hidden: []int{0}}, "segment 0"},
+		"one token more than that":   {Job{Plan: user(1, 2, 3, 4), Segments: From(cached), Hidden: []int{0}}, ""},
+		"KV for all, of none":        {Job{Plan: user(1, 2), Segments: make([]Segment, 1), Hidden: []int{0}}, ""},
+		"a scale that is kept":       {Job{Plan: scaled, Segments: keeping(true)}, "whole request"},
+		"a scale that is cached": {Job{Plan: &plan.Plan{Segments: []plan.Segment{{Kind: plan.User, Tokens: []int32{1, 2, 3}, Scale: 2}}},
+			Segments: From(cached)}, "whole request"},
 		"a beam with room":            {Job{Plan: two([]int32{1}, []int32{2, 3, 4}), Beams: beams}, ""},
 		"a beam that is too long":     {Job{Plan: two([]int32{1}, []int32{2, 3, 4, 5}), Beams: beams}, "beam 0 of 4"},
 		"a beam too many":             {Job{Plan: three, Beams: beams}, "beam 2"},
@@ -135,17 +137,19 @@ func TestCostOfAJob(t *testing.T) {
 	cached := e.keep(t, user(1, 2, 3))
 	items := &plan.Plan{Segments: []plan.Segment{
 		{Kind: plan.User, Tokens: []int32{1, 2, 3, 4, 5}},
-		{Kind: plan.Item, Tokens: []int32{1, 2}, Start: 5, Sees: []int32{0}}, {Kind: plan.Item, Tokens: []int32{1, 2, 3}, Start: 5, Sees: []int32{0}},
+		{Kind: plan.Item, Tokens: []int32{1, 2}, Start: 5, Sees: []int32{0}},
+		{Kind: plan.Item, Tokens: []int32{1, 2, 3}, Start: 5, Sees: []int32{0}},
 		{Kind: plan.Instruction, Tokens: []int32{9}, Start: 8, Sees: []int32{0, 1, 2}},
 	}}
 	for name, c := range map[string]struct {
 		job  Job
 		want Cost
 	}{
-		"a user":                 {Job{Plan: user(1, 2, 3, 4)}, Cost{Rows: 4, Keys: 1 + 2 + 3 + 4}},
-		"a user who is cached":   {Job{Plan: user(1, 2, 3, 4, 5), Segments: From(cached)}, Cost{Rows: 2, Keys: 4 + 5}},
-		"items behind a user":    {Job{Plan: items}, Cost{Rows: 11, Keys: 15 + 2*5 + 3 + 3*5 + 6 + 10 + 1}},
-		"beside a cached user":   {Job{Plan: items, Segments: From(cached, nil, nil, nil)}, Cost{Rows: 8, Keys: 4 + 5 + 2*5 + 3 + 3*5 + 6 + 10 + 1}},
+		"a user":               {Job{Plan: user(1, 2, 3, 4)}, Cost{Rows: 4, Keys: 1 + 2 + 3 + 4}},
+		"a user who is cached": {Job{Plan: user(1, 2, 3, 4, 5), Segments: From(cached)}, Cost{Rows: 2, Keys: 4 + 5}},
+		"items behind a user":  {Job{Plan: items}, Cost{Rows: 11, Keys: 15 + 2*5 + 3 + 3*5 + 6 + 10 + 1}},
+		"beside a cached user": {Job{Plan: items, Segments: From(cached, nil, nil, nil)},
+			Cost{Rows: 8, Keys: 4 + 5 + 2*5 + 3 + 3*5 + 6 + 10 + 1}},
 		"nothing to be computed": {Job{Plan: user(1, 2, 3), Segments: From(cached)}, Cost{}},
 	} {
 		if got, err := e.Check(&c.job); err != nil || got != c.want {
@@ -298,8 +302,9 @@ func TestSourceOfASegment(t *testing.T) {
 	j := &Job{
 		Plan:     &plan.Plan{Segments: make([]plan.Segment, 5)},
 		Segments: []Segment{{Entry: entry, Tier: plan.Disk}, {Keep: true}, {}, {}, {Entry: entry}},
-		Blend:    &Blend{Parts: []Part{{Segment: 2, Source: plan.Prototype, Tier: plan.Host}, {Segment: 3, Source: plan.Block, Tier: plan.Device}}},
-		Beams:    &Beams{First: 4},
+		Blend: &Blend{Parts: []Part{{Segment: 2, Source: plan.Prototype, Tier: plan.Host},
+			{Segment: 3, Source: plan.Block, Tier: plan.Device}}},
+		Beams: &Beams{First: 4},
 	}
 	for i, want := range []plan.Source{plan.Cached, plan.Computed, plan.Prototype, plan.Block, plan.Computed} {
 		if got := j.Source(i); got != want {
@@ -380,7 +385,8 @@ func TestLogitsInTheJobsMemory(t *testing.T) {
 			if flat := slices.Concat(plain.Logits...); !slices.Equal(flat, j.Into) || out[1].Logits != nil {
 				t.Errorf("%s, %d rows: %v…, want %v…", name, n, j.Into[:min(4, len(j.Into))], flat[:min(4, len(flat))])
 			}
-			if len(out[1].Hidden) != 2 || !slices.Equal(out[1].Hidden[0], plain.Hidden[0]) || !slices.Equal(out[1].Hidden[1], plain.Hidden[1]) || slices.Equal(plain.Hidden[0], plain.Hidden[1]) {
+			if len(out[1].Hidden) != 2 || !slices.Equal(out[1].Hidden[0], plain.Hidden[0]) || !slices.Equal(out[1].Hidden[1], plain.Hidden[1]) ||
+				slices.Equal(plain.Hidden[0], plain.Hidden[1]) {
 				t.Errorf("%s, %d rows: other states", name, n)
 			}
 			if !slices.Equal(out[0].Logits[0], out[2].Logits[0]) || !slices.Equal(out[0].Logits[1], out[2].Logits[1]) {
@@ -409,7 +415,8 @@ func TestACacheWithoutRoom(t *testing.T) {
 		t.Fatal(err)
 	}
 	out := make([]Outcome, 3)
-	e.Run([]*Job{{Plan: p, Hidden: []int{0}, Segments: keeping(true)}, {Plan: p, Hidden: []int{0}, Segments: From(cached)}, {Plan: p, Hidden: []int{0}}}, out)
+	e.Run([]*Job{{Plan: p, Hidden: []int{0}, Segments: keeping(true)}, {Plan: p, Hidden: []int{0}, Segments: From(cached)},
+		{Plan: p, Hidden: []int{0}}}, out)
 	if out[0].Err != nil || len(out[0].Kept) != 1 || out[0].Kept[0] != nil || !slices.Equal(out[0].Hidden[0], want.Hidden[0]) {
 		t.Errorf("a job that wants its KV kept: %v, kept %v", out[0].Err, out[0].Kept)
 	}
@@ -486,7 +493,8 @@ func TestMemoryOfBeams(t *testing.T) {
 	b.Move(1, 2)
 	b.Move(0, 3)
 	m := b.moves[1]
-	if m.Width != b.scale+b.token || m.Rows != 2*e.shape.Layers*e.shape.KVHeads || m.DstStride != e.shape.HeadBytes(3) || m.SrcStride != m.DstStride {
+	if m.Width != b.scale+b.token || m.Rows != 2*e.shape.Layers*e.shape.KVHeads || m.DstStride != e.shape.HeadBytes(3) ||
+		m.SrcStride != m.DstStride {
 		t.Errorf("a move is %+v", m)
 	}
 	if err := b.ready(s); err != nil || mem.copied != 2 || len(b.moves) != 0 {
@@ -595,7 +603,8 @@ func TestGroupsOfJobs(t *testing.T) {
 		"other widths":     {[]*Job{search(tree, 5, 5), search(tree, 5, 6)}, []int{1, 1}, []int{0}},
 		"too many beams":   {[]*Job{search(tree, 50, 5), search(tree, 50, 5), search(tree, 50, 5)}, []int{1, 1, 1}, []int{0, 1}},
 		"blends of a rule": {[]*Job{{Blend: rule}, {}, {Blend: rule}}, []int{1, 1, 1}, []int{0, 2}},
-		"nine searches": {[]*Job{search(tree, 5, 5), search(tree, 5, 5), search(tree, 5, 5), search(tree, 5, 5), search(tree, 5, 5), search(tree, 5, 5),
+		"nine searches": {[]*Job{search(tree, 5, 5), search(tree, 5, 5), search(tree, 5, 5), search(tree, 5, 5), search(tree, 5, 5),
+			search(tree, 5, 5),
 			search(tree, 5, 5), search(tree, 5, 5), search(tree, 5, 5)}, make([]int, 9), []int{0, 1, 2, 3, 4, 5, 6, 7}},
 	} {
 		tasks := make([]task, len(c.jobs))
@@ -632,7 +641,8 @@ func TestSearchesOfADevice(t *testing.T) {
 	job := func(p *plan.Plan, widths ...int) *Job {
 		return &Job{Plan: p, Search: &Search{Tree: tree, Heads: heads, Widths: widths, Segment: len(p.Segments) - 1, Position: 12}}
 	}
-	two := &plan.Plan{Segments: []plan.Segment{{Kind: plan.User, Tokens: prompt[:7]}, {Kind: plan.Instruction, Tokens: prompt[7:], Start: 7, Sees: []int32{0}}}}
+	two := &plan.Plan{Segments: []plan.Segment{{Kind: plan.User, Tokens: prompt[:7]},
+		{Kind: plan.Instruction, Tokens: prompt[7:], Start: 7, Sees: []int32{0}}}}
 	alone := job(two, 3, 5)
 	first, err := e.Do(t.Context(), alone)
 	if err != nil || first.Computed != 12 || len(alone.Search.Leaves) != 5 {
@@ -640,7 +650,8 @@ func TestSearchesOfADevice(t *testing.T) {
 	}
 	leaves := slices.Clone(alone.Search.Leaves)
 	cached := e.keep(t, user(prompt[:7]...))
-	jobs := []*Job{job(user(prompt...), 3, 5), {Plan: two, Hidden: []int{1}}, job(two, 3, 5), job(user(randomTokens(r, 3)...), 3, 5), job(two, 2, 2)}
+	jobs := []*Job{job(user(prompt...), 3, 5), {Plan: two, Hidden: []int{1}}, job(two, 3, 5), job(user(randomTokens(r, 3)...), 3, 5),
+		job(two, 2, 2)}
 	jobs[2].Segments = From(cached, nil)
 	out := make([]Outcome, len(jobs))
 	e.Run(jobs, out)
@@ -656,7 +667,8 @@ func TestSearchesOfADevice(t *testing.T) {
 			}
 		}
 	}
-	if len(jobs[4].Search.Leaves) != 2 || len(jobs[3].Search.Leaves) != 5 || slices.Equal(jobs[3].Search.Leaves, leaves) || out[2].Cached != 7 || len(out[1].Hidden) != 1 {
+	if len(jobs[4].Search.Leaves) != 2 || len(jobs[3].Search.Leaves) != 5 || slices.Equal(jobs[3].Search.Leaves, leaves) ||
+		out[2].Cached != 7 || len(out[1].Hidden) != 1 {
 		t.Errorf("%d and %d leaves, %d cached", len(jobs[4].Search.Leaves), len(jobs[3].Search.Leaves), out[2].Cached)
 	}
 	cost, err := e.Check(alone)
@@ -762,7 +774,8 @@ func TestDevicesThatFail(t *testing.T) {
 		t.Fatalf("afterwards: %v", err)
 	}
 	r.Kept[0].Release()
-	if other.MaxTokens() != 500 || !slices.Equal(other.Sizes(9), []int{1, 9}) || other.pass.multiple != 16 || e.Sizes(9) != nil || e.pass.multiple != 1 {
+	if other.MaxTokens() != 500 || !slices.Equal(other.Sizes(9), []int{1, 9}) || other.pass.multiple != 16 || e.Sizes(9) != nil ||
+		e.pass.multiple != 1 {
 		t.Errorf("%d tokens, sizes %v, multiples of %d", other.MaxTokens(), other.Sizes(9), other.pass.multiple)
 	}
 	if got := multiple(nil, Options{Multiple: 4}); got != 4 {

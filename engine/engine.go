@@ -322,8 +322,8 @@ func (e *Engine) Close() error {
 type Cost struct {
 	Rows int // tokens
 	Keys int // keys that they attend to, summed
-	// Of a job that blends: the share of Rows that is computed before rows are chosen, and how many times Rows would be computed more if nothing
-	// came of what is read from a disk.
+	// Of a job that blends: the share of Rows that is computed before rows are chosen, and how many times Rows would be computed more
+	// if nothing came of what is read from a disk.
 	First, Late float64
 }
 

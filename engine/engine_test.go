@@ -69,7 +69,8 @@ func newTinyOf(t *testing.T, dev compute.Device, dtype string, opt Options, laye
 	t.Helper()
 	dtype, kvDType, _ := strings.Cut(dtype, "+")
 	dir := t.TempDir()
-	spec := modeltest.Spec{Architecture: "Qwen3ForCausalLM", Hidden: 96, Layers: layers, Heads: 6, KVHeads: 2, HeadDim: 32, Inter: 160, Vocab: 200, Seed: 7}
+	spec := modeltest.Spec{Architecture: "Qwen3ForCausalLM", Hidden: 96, Layers: layers, Heads: 6, KVHeads: 2, HeadDim: 32, Inter: 160,
+		Vocab: 200, Seed: 7}
 	if err := modeltest.Write(dir, spec); err != nil {
 		t.Fatal(err)
 	}
@@ -276,7 +277,8 @@ func TestKeptNothingIncomplete(t *testing.T) {
 	tokens := randomTokens(rand.New(rand.NewPCG(1, 2)), 30)
 	run := func(n int, cached *kv.Entry) *kv.Entry {
 		t.Helper()
-		p := &plan.Plan{Segments: []plan.Segment{{Kind: plan.User, Tokens: tokens[:n]}, {Kind: plan.Item, Tokens: tokens[:1], Start: n, Sees: []int32{0}}}}
+		p := &plan.Plan{Segments: []plan.Segment{{Kind: plan.User, Tokens: tokens[:n]},
+			{Kind: plan.Item, Tokens: tokens[:1], Start: n, Sees: []int32{0}}}}
 		r, err := other.Do(t.Context(), &Job{Plan: p, Hidden: []int{1}, Segments: []Segment{{Entry: cached, Keep: true}, {Keep: true}}})
 		if err != nil {
 			t.Fatal(err)
@@ -347,7 +349,8 @@ func TestErrors(t *testing.T) {
 	out := make([]Outcome, 3)
 	fits := &plan.Plan{Segments: []plan.Segment{{Kind: plan.User, Tokens: make([]int32, 19)}}}
 	e.Run([]*Job{{Plan: one}, {Plan: fits}, {Plan: one}}, out)
-	if out[0].Err != nil || out[1].Err != nil || out[2].Err != nil || out[0].BatchTokens == out[1].BatchTokens || out[0].BatchTokens != out[2].BatchTokens {
+	if out[0].Err != nil || out[1].Err != nil || out[2].Err != nil || out[0].BatchTokens == out[1].BatchTokens ||
+		out[0].BatchTokens != out[2].BatchTokens {
 		t.Errorf("jobs that are more than a batch together: got %v, %v, %v in batches of %d, %d and %d tokens",
 			out[0].Err, out[1].Err, out[2].Err, out[0].BatchTokens, out[1].BatchTokens, out[2].BatchTokens)
 	}

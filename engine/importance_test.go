@@ -119,6 +119,7 @@ func TestBlendByImportance(t *testing.T) {
 	}
 	got, want = by(mixed, &Blend{Importance: m}), by(mixed, &Blend{})
 	if n := len(mixed) / 2; !slices.Equal(got.Reused[:n], want.Reused[:n]) || slices.Equal(got.Reused[n:], want.Reused[n:]) {
-		t.Errorf("of prototypes and blocks %v are reused, by attention alone %v: want the same of prototypes, and not of blocks", got.Reused, want.Reused)
+		t.Errorf("of prototypes and blocks %v are reused, by attention alone %v: want the same of prototypes, and not of blocks", got.Reused,
+			want.Reused)
 	}
 }

@@ -28,7 +28,8 @@ func TestTwoHeadsAtOneRow(t *testing.T) {
 		}
 		heads = append(heads, h)
 	}
-	p := &plan.Plan{Segments: []plan.Segment{{Kind: plan.User, Tokens: ids(40)}, {Kind: plan.Item, Tokens: []int32{3}, Start: 40, Sees: []int32{0}}}}
+	p := &plan.Plan{Segments: []plan.Segment{{Kind: plan.User, Tokens: ids(40)},
+		{Kind: plan.Item, Tokens: []int32{3}, Start: 40, Sees: []int32{0}}}}
 	var want []Want
 	for s := range p.Segments {
 		for k := range heads {

@@ -358,8 +358,8 @@ func (p *pass) room(e *Engine, kind plan.Kind, tokens int, transient bool) {
 	}
 }
 
-// scratchTokens is how many tokens of a segment are in a chunk of scratch: all, unless chunks have scales. These are cut as they are when they are
-// kept, so that keeping a segment changes nothing.
+// scratchTokens is how many tokens of a segment are in a chunk of scratch: all, unless chunks have scales. These are cut as they
+// are when they are kept, so that keeping a segment changes nothing.
 func scratchTokens(s *compute.Shape, kind plan.Kind, tokens int) int {
 	if s.ScaleBytes() == 0 || kv.LayoutOf(kind) != kv.Chain {
 		return tokens

@@ -47,7 +47,8 @@ func (a *accounted) Do(ctx context.Context, j *engine.Job) (*engine.Result, erro
 func (a *accounted) check(t *testing.T, what string, r *Result) {
 	t.Helper()
 	if r.Computed != a.computed || r.Rows != a.rows || r.Prompt != a.prompt {
-		t.Errorf("%s: %d tokens computed, %d rows, %d of the prompt; want %d, %d, %d", what, r.Computed, r.Rows, r.Prompt, a.computed, a.rows, a.prompt)
+		t.Errorf("%s: %d tokens computed, %d rows, %d of the prompt; want %d, %d, %d", what, r.Computed, r.Rows, r.Prompt, a.computed, a.rows,
+			a.prompt)
 	}
 	n := time.Duration(a.jobs) * time.Millisecond
 	if r.Queue != 3*n || r.Compute != 5*n {

@@ -210,7 +210,8 @@ func (r *run) round(ctx context.Context, out *Result) error {
 	head := r.snap.heads[level]
 	r.lay(rows, level, head)
 	r.logits = grown(r.logits, rows*head.Out())
-	r.job = engine.Job{Plan: &r.plan, Beams: &r.beams, Segments: r.cached, Want: r.want, Into: r.logits, Out: &r.result, Meanwhile: r.meanwhile}
+	r.job = engine.Job{Plan: &r.plan, Beams: &r.beams, Segments: r.cached, Want: r.want, Into: r.logits, Out: &r.result,
+		Meanwhile: r.meanwhile}
 	res, err := r.g.Do(ctx, &r.job)
 	if err != nil {
 		return err

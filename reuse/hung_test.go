@@ -67,8 +67,8 @@ func onHungDisk(t *testing.T) (m *machine, d *hungDisk, user, item []int32) {
 	}
 }
 
-// What is cached exactly, on a disk that hangs, is waited for as long as there is time to compute it all the same, and then computed: by rankings and by
-// generations.
+// What is cached exactly, on a disk that hangs, is waited for as long as there is time to compute it all the same, and then
+// computed: by rankings and by generations.
 func TestAPrefixOnADiskThatHangs(t *testing.T) {
 	m, d, user, item := onHungDisk(t)
 	rank := func(ctx context.Context) (cached int) {

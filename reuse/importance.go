@@ -24,8 +24,8 @@ type Samples struct {
 	Progress func(done, all int)    // nil: nobody is told
 }
 
-// LearnImportance computes ordinary prompts whole, and the blocks of their items, and learns which tokens it matters for that they are computed again: by the
-// attention that they receive in the layers behind the whole ones, and by how far their blocks are off there.
+// LearnImportance computes ordinary prompts whole, and the blocks of their items, and learns which tokens it matters for that they
+// are computed again: by the attention that they receive in the layers behind the whole ones, and by how far their blocks are off there.
 func (c *Cache) LearnImportance(ctx context.Context, do Do, from *Samples) (*blend.Importance, error) {
 	if err := c.movable(); err != nil {
 		return nil, err

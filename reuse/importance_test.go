@@ -45,8 +45,8 @@ func lists(seed uint64, n int) *Samples {
 	}
 }
 
-// What is learned is attention received behind the whole layers, times the error of a block's keys and values there, as other jobs tell them; the
-// same in memory that the host does not see.
+// What is learned is attention received behind the whole layers, times the error of a block's keys and values there, as other jobs
+// tell them; the same in memory that the host does not see.
 func TestLearnImportance(t *testing.T) {
 	for name, far := range map[string]bool{"near": false, "far": true} {
 		t.Run(name, func(t *testing.T) {
@@ -76,7 +76,8 @@ func TestLearnImportance(t *testing.T) {
 	}
 }
 
-// byDefinition computes how much tokens of items matter, layer by layer and token by token. The machine has three layers, of which one is whole.
+// byDefinition computes how much tokens of items matter, layer by layer and token by token. The machine has three layers, of which
+// one is whole.
 func (m *machine) byDefinition(t *testing.T, user []int32, items [][]int32) (tokens []int32, matters []float64) {
 	t.Helper()
 	do := func(j *engine.Job) *engine.Result {

@@ -128,7 +128,8 @@ func (b *poolBuild) index(ctx context.Context, file string) (x *proto.Index, add
 	cfg := b.pool.Config
 	cfg.Most = int(b.pool.Bytes/c.bytesPerToken) / proto.Page * proto.Page
 	if cfg.Most < proto.Page {
-		return nil, 0, fmt.Errorf("reuse: %d bytes are no room for a page of prototypes, which takes %d", b.pool.Bytes, proto.Page*c.bytesPerToken)
+		return nil, 0, fmt.Errorf("reuse: %d bytes are no room for a page of prototypes, which takes %d", b.pool.Bytes,
+			proto.Page*c.bytesPerToken)
 	}
 	m := b.model()
 	old, err := proto.Open(file)

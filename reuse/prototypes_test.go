@@ -59,7 +59,8 @@ func newMachine(t *testing.T, seed uint64, preamble []int32, folder string, far 
 		dev = computetest.Far(dev, false)
 	}
 	dir := t.TempDir()
-	spec := modeltest.Spec{Architecture: "Qwen3ForCausalLM", Hidden: 64, Layers: 3, Heads: 4, KVHeads: 2, HeadDim: 16, Inter: 96, Vocab: vocabulary, Seed: seed}
+	spec := modeltest.Spec{Architecture: "Qwen3ForCausalLM", Hidden: 64, Layers: 3, Heads: 4, KVHeads: 2, HeadDim: 16, Inter: 96,
+		Vocab: vocabulary, Seed: seed}
 	if err := modeltest.Write(dir, spec); err != nil {
 		t.Fatal(err)
 	}

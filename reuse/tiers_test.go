@@ -105,7 +105,8 @@ func TestBlocksFromEveryTier(t *testing.T) {
 	m.lower(t)
 	res, a, v, l := m.blended(t, r, how)
 	if res.Late != 0 || res.Blended != 7 || a.Disk < 6 || a.Disk+a.Host != a.Reused() || !slices.Equal(res.Logits[0], inMemory.Logits[0]) {
-		t.Errorf("from a disk: %d late, %d blended, %+v; same answer %v", res.Late, res.Blended, a, slices.Equal(res.Logits[0], inMemory.Logits[0]))
+		t.Errorf("from a disk: %d late, %d blended, %+v; same answer %v", res.Late, res.Blended, a,
+			slices.Equal(res.Logits[0], inMemory.Logits[0]))
 	}
 	n, source := v.Part(res, l.Items, l.ItemAt[1])
 	if source != "disk" && n > 0 {

@@ -485,7 +485,8 @@ func TestTimeForReading(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		// 1 ms waits, and 14 rows with 55 + 40 + 10 keys take 1.4 + 1.05 ms.
 		for slack, want := range map[time.Duration]time.Duration{
-			100 * time.Millisecond: (100*time.Millisecond - 3450*time.Microsecond) / 2, 3 * time.Millisecond: 3 * time.Millisecond, 3450 * time.Microsecond: 3450 * time.Microsecond,
+			100 * time.Millisecond: (100*time.Millisecond - 3450*time.Microsecond) / 2, 3 * time.Millisecond: 3 * time.Millisecond,
+			3450 * time.Microsecond: 3450 * time.Microsecond,
 		} {
 			ctx, cancel := context.WithTimeout(t.Context(), slack)
 			within, done := m.inTime(ctx, p)
@@ -645,7 +646,8 @@ func TestRecordOfACache(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, want := range []string{
-		"costs 0 0.01 0 0 0 [", "decide user k", " 1 - 0 3 [0,0,0,0,0] [2] [missing] [0] 0 0 0.5999999", ". order user ", "expect 0", ". returns 0.5999999", "came ", " 0 5",
+		"costs 0 0.01 0 0 0 [", "decide user k", " 1 - 0 3 [0,0,0,0,0] [2] [missing] [0] 0 0 0.5999999", ". order user ", "expect 0",
+		". returns 0.5999999", "came ", " 0 5",
 		"kept ", "hit ", "end k", " 5 +", " 5 -",
 		"blending 0 0.01 0 0 0 0.05 ", " 3 2 0.5 ", ". pays 0.03 ", "investing 0 0.01 0 0 0 0 3 1 1 2 0 3 0.25", ". invests 0.03 0.02 +",
 		"[0,0,0,0,0,7.32421875",

@@ -60,7 +60,8 @@ func (w *work) pays(pointwise bool, visit *reuse.Visit) bool {
 
 // runBlended ranks with an ordinary prompt, of which KV from anywhere stands in for some tokens. visit was begun, or is
 // nil where there is no cache and all is computed.
-func (s *Server) runBlended(ctx context.Context, w *work, visit *reuse.Blended, start time.Time, ask func(l *prompt.Layout, job *engine.Job)) (*ranking, error) {
+func (s *Server) runBlended(ctx context.Context, w *work, visit *reuse.Blended, start time.Time,
+	ask func(l *prompt.Layout, job *engine.Job)) (*ranking, error) {
 	r := &ranking{prefix: "blend", reason: "blend"}
 	if visit != nil { // whatever happens
 		defer func() { visit.End(&r.layout, r.result) }()

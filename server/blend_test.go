@@ -70,7 +70,8 @@ func TestBlendedRequests(t *testing.T) {
 				must(t, err)
 				u := got.Usage
 				by := u.BySource
-				if got.Prefix != "blend" || u.CachedTokens+u.ComputedTokens != u.PromptTokens || by.Device+by.Host+by.Disk+by.Prototype != u.CachedTokens ||
+				if got.Prefix != "blend" || u.CachedTokens+u.ComputedTokens != u.PromptTokens ||
+					by.Device+by.Host+by.Disk+by.Prototype != u.CachedTokens ||
 					by.Recomputed > u.ComputedTokens || u.UserTokens+u.ItemTokens+u.InstructionTokens != u.PromptTokens {
 					t.Fatalf("step %d: the account of a %s prompt does not add up: %v", step, got.Prefix, u)
 				}

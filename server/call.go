@@ -143,7 +143,8 @@ func (s *Server) do(ctx context.Context, c *call, job *engine.Job) (*engine.Resu
 func (s *Server) explain(c *call, err error) error {
 	e := asError(err)
 	if errors.Is(err, dispatch.ErrShed) {
-		return errorf(exhausted, "", "the request is predicted to miss its deadline of %d ms: ask again later, or with a longer deadline_ms", c.deadline.Milliseconds())
+		return errorf(exhausted, "", "the request is predicted to miss its deadline of %d ms: ask again later, or with a longer deadline_ms",
+			c.deadline.Milliseconds())
 	}
 	if e.code == internal {
 		s.log.Error("a job failed", "op", c.op, "model", c.model.Name, "error", err)

@@ -287,7 +287,8 @@ func (c *call) identifiers(items []*prompt.Item) ([]int32, error) {
 	for i, it := range items {
 		id := it.Identifier
 		if id < 0 {
-			return nil, errorf(unprocessable, path{"candidates", i}.String()+".identifier", "is missing: model %q scores by identifier", c.model.Name)
+			return nil, errorf(unprocessable, path{"candidates", i}.String()+".identifier", "is missing: model %q scores by identifier",
+				c.model.Name)
 		}
 		if int(id) >= c.model.Vocab {
 			return nil, errorf(unprocessable, path{"candidates", i}.String()+".identifier", "%d is outside the vocabulary of %d", id, c.model.Vocab)

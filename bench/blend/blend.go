@@ -2,9 +2,9 @@
 // same prompts computed in full, by how much is repaired and by which rule, and how much faster they are.
 //
 // The rivals choose other tokens with the same engine: RcLLM's rule those that much attention goes to in the first layer rather
-// than the second (attention, Grebe's as long as nothing was learned; learned is Grebe's when it was), CacheBlend's those whose KV in the second layer deviates
-// most from what stands in, EPIC's the first of each block, none none; both is ours with CacheBlend's deviation added. A prefix cache computes what full computation
-// does: only the preamble is shared by prompts of different users.
+// than the second (attention, Grebe's as long as nothing was learned; learned is Grebe's when it was), CacheBlend's those whose KV
+// in the second layer deviates most from what stands in, EPIC's the first of each block, none none; both is ours with CacheBlend's
+// deviation added. A prefix cache computes what full computation does: only the preamble is shared by prompts of different users.
 package blend
 
 import (

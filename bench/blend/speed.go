@@ -375,9 +375,11 @@ func (s *Speed) JSON(w io.Writer) error {
 func (s *Speed) Text(w io.Writer) error {
 	fmt.Fprintf(w, "%s, %s\n%s's shape, random weights, bf16; the preamble is cached in both\n\n", s.Date, s.Device, s.Shape)
 	fmt.Fprintf(w, "%7s %8s %8s %7s  %9s %9s  %6s %8s %8s %7s %8s  %10s %10s %6s\n",
-		"tokens", "history", "items", "budget", "full ms", "blend ms", "ratio", "allowed", "reached", "layers", "reached", "P99 full", "P99 blend", "ratio")
+		"tokens", "history", "items", "budget", "full ms", "blend ms", "ratio", "allowed", "reached", "layers", "reached", "P99 full",
+		"P99 blend", "ratio")
 	for _, l := range s.Lines {
-		_, err := fmt.Fprintf(w, "%7d %8d %8d %7.2f  %9.2f %9.2f  %6.2f %8.2f %7.0f%% %7.2f %7.0f%%  %10.1f %10.1f %6.2f\n", l.Tokens, l.Prompt.History, l.Prompt.Items*l.Prompt.Each,
+		_, err := fmt.Fprintf(w, "%7d %8d %8d %7.2f  %9.2f %9.2f  %6.2f %8.2f %7.0f%% %7.2f %7.0f%%  %10.1f %10.1f %6.2f\n", l.Tokens,
+			l.Prompt.History, l.Prompt.Items*l.Prompt.Each,
 			l.Budget, l.Full, l.Blend, l.Ratio, l.Allowed, 100*l.Reached, l.LayersAllow, 100*l.LayersReached, l.P99[0], l.P99[1], l.P99By)
 		if err != nil {
 			return err

@@ -285,7 +285,8 @@ func (r *Report) write(w io.Writer, o *Options) error {
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', tabwriter.AlignRight)
 	fmt.Fprintf(t, "events\tcold ms\t%d new ms\tof which heads\tKV MiB\tpeak MiB\t\n", o.New)
 	for _, l := range r.Lines {
-		fmt.Fprintf(t, "%d\t%.1f\t%.1f\t%.1f\t%.0f\t%.0f\t\n", l.Events, l.Cold, l.Returning, l.Heads, float64(l.KVBytes)/(1<<20), float64(l.PeakMemory)/(1<<20))
+		fmt.Fprintf(t, "%d\t%.1f\t%.1f\t%.1f\t%.0f\t%.0f\t\n", l.Events, l.Cold, l.Returning, l.Heads, float64(l.KVBytes)/(1<<20),
+			float64(l.PeakMemory)/(1<<20))
 	}
 	if err := t.Flush(); err != nil {
 		return err

@@ -197,7 +197,8 @@ func (a *assembler) job(ctx context.Context, user []int32, lengths []int) (*engi
 	if err != nil {
 		return nil, err
 	}
-	job := &engine.Job{Plan: l.Plan, Want: []engine.Want{{Segment: l.Answers, IDs: []int32{1, 2}}}, Segments: make([]engine.Segment, len(l.Plan.Segments))}
+	job := &engine.Job{Plan: l.Plan, Want: []engine.Want{{Segment: l.Answers, IDs: []int32{1, 2}}},
+		Segments: make([]engine.Segment, len(l.Plan.Segments))}
 	if len(items) == 0 {
 		return job, nil
 	}
@@ -297,22 +298,26 @@ func (r *AssembleReport) check() {
 func (p *printer) assemble(r *AssembleReport) {
 	p.printf("%s, %s\n", r.Date, r.Device)
 	for _, l := range r.Lines {
-		p.printf("\nmodel %s\nitem-first, %d cached items of %d tokens, a user of %d computed; medians of runs in turns\n", l.Model, l.Items, l.Tokens, l.User)
+		p.printf("\nmodel %s\nitem-first, %d cached items of %d tokens, a user of %d computed; medians of runs in turns\n", l.Model, l.Items,
+			l.Tokens, l.User)
 		p.table([][]string{
 			{"", "ms"}, {"user alone", fmt.Sprintf("%.2f", l.Alone)}, {"behind the items", fmt.Sprintf("%.2f", l.Scattered)},
 			{"behind as many keys in one piece", fmt.Sprintf("%.2f", l.Contiguous)},
 		})
-		p.printf("ratio of the last two %.3f; the items add %.2f GFLOP of attention, done at %.0f GFLOP/s; attention to as many keys more in one piece: %.0f GFLOP/s\n",
+		p.printf("ratio of the last two %.3f; the items add %.2f GFLOP of attention, done at %.0f GFLOP/s; "+
+			"attention to as many keys more in one piece: %.0f GFLOP/s\n",
 			l.Ratio, l.ExtraGFLOP, l.ExtraGFLOPS, l.KernelGFLOPS)
 	}
 	p.gathering(r.Gather)
 	p.printf("\n")
 	rows := [][]string{{"candidates", "decision µs", "allocations", "with keys and lookups µs"}}
 	for _, d := range r.Decision {
-		rows = append(rows, []string{fmt.Sprint(d.Candidates), fmt.Sprintf("%.2f", d.DecideNs/1000), fmt.Sprintf("%.1f", d.Allocations), fmt.Sprintf("%.1f", d.BeginNs/1000)})
+		rows = append(rows, []string{fmt.Sprint(d.Candidates), fmt.Sprintf("%.2f", d.DecideNs/1000), fmt.Sprintf("%.1f", d.Allocations),
+			fmt.Sprintf("%.1f", d.BeginNs/1000)})
 	}
 	p.table(rows)
 	c := &r.Catalog
-	p.printf("\ncatalog of about %d tokens per item, %d B of KV per token, pages of %d B: %s of pages in use are not KV; after %d items came and went in %s, %s of the memory is not KV\n",
+	p.printf("\ncatalog of about %d tokens per item, %d B of KV per token, pages of %d B: %s of pages in use are not KV; "+
+		"after %d items came and went in %s, %s of the memory is not KV\n",
 		c.Tokens, c.TokenBytes, c.Page, percent(c.Padding), c.Items, mib(c.Bytes), percent(c.Fragmentation))
 }

@@ -50,7 +50,8 @@ func (s *stack) close() error {
 // rows is the most that a batch computes: a prompt with nothing cached.
 func (o *Options) rows() int { return slices.Max(o.Items)*itemTokens + userTokens }
 
-// scratchBytes is what attention's scratch for some layers of a shape takes. It has bf16 whatever chunks have, and rows in multiples of 128.
+// scratchBytes is what attention's scratch for some layers of a shape takes. It has bf16 whatever chunks have, and rows in
+// multiples of 128.
 func (o *Options) scratchBytes(s *compute.Shape, layers int) int {
 	rows := (o.rows() + 127) / 128 * 128
 	return layers * rows * 2 * s.KVHeads * s.HeadDim * compute.BF16.Size()
@@ -75,8 +76,8 @@ func (o *Options) open(dir, name string, scratch int) (s *stack, err error) {
 	return s, nil
 }
 
-// serve opens an engine whose cache has room for so many items in the device's memory and in the host's, 0 for none, and may write them to a disk. end
-// closes it.
+// serve opens an engine whose cache has room for so many items in the device's memory and in the host's, 0 for none, and may write
+// them to a disk. end closes it.
 func (s *stack) serve(o *Options, near, far int, dir string) (end func() error, err error) {
 	first := len(s.closers)
 	end = func() error {
