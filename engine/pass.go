@@ -215,6 +215,15 @@ func (j *Job) Cached(i int) (tokens int, at plan.Tier) {
 	return c.Len(), j.Segments[i].Tier
 }
 
+// Tiers counts the tokens whose KV is in entries by where these were found.
+func (j *Job) Tiers() (tokens [plan.NumTiers]int) {
+	for i := range j.Segments {
+		n, at := j.Cached(i)
+		tokens[at] += n
+	}
+	return tokens
+}
+
 // beam returns which beam segment i is, negative when it is none.
 func (j *Job) beam(i int) int {
 	if j.Beams == nil {

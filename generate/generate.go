@@ -21,6 +21,7 @@ import (
 	"time"
 
 	"grebe/compute"
+	"grebe/plan"
 	"grebe/prompt"
 	"grebe/reuse"
 )
@@ -98,10 +99,9 @@ type Result struct {
 	Beam             bool // of Short: more are eligible, but the search kept too few paths
 	Version          string
 	Layout           prompt.Layout
-	Computed, Cached int // tokens, over all rounds
-	Prompt           int // of Computed, those of the first round, which is the prompt
-	Disk             int // of Cached, those that came from disk
-	Device           int // of Cached, those that were in the device's memory
+	Computed, Cached int                // tokens, over all rounds
+	Prompt           int                // of Computed, those of the first round, which is the prompt
+	Tiers            [plan.NumTiers]int // Cached, by where they were
 	Fetch            time.Duration
 	Queue, Compute   time.Duration
 	BatchTokens      int // of the prompt's batch
@@ -130,7 +130,7 @@ func (g *Generator) Recommend(ctx context.Context, request *Request) (*Result, e
 		return nil, err
 	}
 	// The prompt is accounted for as the first search found it.
-	more.Layout, more.Prompt, more.Cached, more.Disk, more.Device = out.Layout, out.Prompt, out.Cached, out.Disk, out.Device
+	more.Layout, more.Prompt, more.Cached, more.Tiers = out.Layout, out.Prompt, out.Cached, out.Tiers
 	more.Computed += out.Computed
 	more.Rows += out.Rows
 	more.Fetch, more.Queue, more.Compute = more.Fetch+out.Fetch, more.Queue+out.Queue, more.Compute+out.Compute

@@ -166,10 +166,7 @@ func (r *run) prefill(ctx context.Context, out *Result) error {
 	var res *engine.Result
 	if cache := r.g.Cache; cache != nil {
 		visit := cache.Generate(r.request.UserID, r.request.User)
-		defer func() { // whatever happens
-			out.Disk, out.Device = visit.Disk, visit.Device // before the end, after which the visit is another request's
-			r.prompt = visit.EndPrompt(&r.layout, res)
-		}()
+		defer func() { r.prompt = visit.EndPrompt(&r.layout, res) }() // whatever happens
 		visit.AttachPrompt(ctx, &r.layout, &r.job)
 		out.Fetch = time.Since(start)
 	}
@@ -193,7 +190,7 @@ func (r *run) prefill(ctx context.Context, out *Result) error {
 	if err != nil {
 		return err
 	}
-	out.Computed, out.Prompt, out.Cached = res.Computed, res.Computed, res.Cached
+	out.Computed, out.Prompt, out.Cached, out.Tiers = res.Computed, res.Computed, res.Cached, r.job.Tiers()
 	out.Queue, out.Compute, out.BatchTokens = res.Queue, res.Compute, res.BatchTokens
 	return nil
 }

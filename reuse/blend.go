@@ -53,8 +53,6 @@ type Blended struct {
 	parts   []engine.Part
 	missing []wanted // what lies on disk
 	load    *load    // brings that; nil: there is nothing
-	disk    int      // tokens of prefixes that came from below memory
-	device  int      // tokens of prefixes that were in the device's memory
 	fill    []int    // items whose blocks are made beside the prompt
 	filled  int      // the first of their segments in the job's plan
 	job     *engine.Job
@@ -83,7 +81,7 @@ func (b *Blend) Order() plan.Order {
 // read meanwhile, while the job waits for its turn and computes its first layers.
 func (v *Blended) Attach(ctx context.Context, l *prompt.Layout, job *engine.Job, how *Blend, budget blend.Budget) {
 	v.Visit.Attach(ctx, v.before(l), job)
-	v.job, v.disk, v.device = job, v.Disk, v.Device
+	v.job = job
 	if how.ItemsFirst { // parts ascend by segment
 		v.findBlocks(l)
 		v.findPrototypes(l, job, how, budget)
@@ -166,15 +164,7 @@ func (v *Blended) findPrototypes(l *prompt.Layout, job *engine.Job, how *Blend, 
 	}
 	v.parts = v.matches.Append(v.parts, l.User)
 	v.matched = len(v.parts) - v.first
-	if e != nil { // what was found of the user is not used
-		switch job.Segments[l.User].Tier {
-		case plan.Device:
-			v.device -= e.Len()
-		case plan.Disk:
-			v.disk -= e.Len()
-		}
-	}
-	job.Segments[l.User] = engine.Segment{}
+	job.Segments[l.User] = engine.Segment{} // what was found of the user is not used
 }
 
 // invests reports whether the user is computed whole, and kept, rather than with prototypes.
@@ -197,7 +187,7 @@ func (v *Blended) makeBlocks(l *prompt.Layout, job *engine.Job) {
 	segments := slices.Clone(l.Plan.Segments)
 	add := func(s plan.Segment, e *kv.Entry) int32 {
 		segments = append(segments, s)
-		v.segments = append(v.segments, engine.Segment{Entry: e, Keep: e == nil})
+		v.segments = append(v.segments, engine.Segment{Entry: e, Keep: e == nil}) // not of the prompt, and so not counted by tier
 		return int32(len(segments) - 1)
 	}
 	var sees []int32
@@ -253,15 +243,12 @@ func (a *Account) Reused() int { return a.Device + a.Host + a.Disk + a.Prototype
 
 // Account reads a result.
 func (v *Blended) Account(r *engine.Result) (a Account) {
-	cached := r.Cached
-	a.Computed = r.Computed
 	if v.job.Blend.Beside > 0 {
-		besides, made := v.beside(r.Cached > 0)
-		cached, a.Computed, a.Beside = cached-besides, a.Computed-made, made
+		a.Beside = v.beside()
 	}
-	a.Disk = min(v.disk, cached) // what was found is not used by a job that had to run without
-	a.Device = min(v.device, cached-a.Disk)
-	a.Host = cached - a.Disk - a.Device
+	a.Computed = r.Computed - a.Beside
+	at := v.job.Tiers()
+	a.Device, a.Host, a.Disk = at[plan.Device], at[plan.Host], at[plan.Disk]
 	for i, n := range r.Reused {
 		p := &v.parts[i]
 		if p.Entry == nil {
@@ -283,20 +270,15 @@ func (v *Blended) Account(r *engine.Result) (a Account) {
 	return a
 }
 
-// beside returns how many tokens beside the prompt were cached, and how many computed. A job that had to run without
-// what was cached computed all of them.
-func (v *Blended) beside(with bool) (cached, computed int) {
+// beside returns how many tokens beside the prompt were computed: those of blocks, and of their lead-in unless it was cached.
+func (v *Blended) beside() (computed int) {
 	for _, i := range v.fill {
 		computed += int(v.lengths[i])
 	}
-	switch lead := v.cache.leadIn.tokens; {
-	case len(lead) == 0:
-	case with && v.segments[v.filled-1].Entry != nil:
-		cached = len(lead)
-	default:
+	if lead := v.cache.leadIn.tokens; len(lead) > 0 && v.job.Source(v.filled-1) != plan.Cached {
 		computed += len(lead)
 	}
-	return cached, computed
+	return computed
 }
 
 // Prototypes returns how many tokens of a segment were reused from prototypes.

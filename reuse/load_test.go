@@ -173,8 +173,8 @@ func TestALongUserOnDisk(t *testing.T) {
 	l := m.prompt.Generate(user)
 	job := &engine.Job{Plan: l.Plan}
 	v.AttachPrompt(t.Context(), &l, job)
-	if n, _ := job.Cached(l.User); n != kv.MostBelow || v.Disk != kv.MostBelow {
-		t.Errorf("%d tokens came from disk, want %d", v.Disk, kv.MostBelow)
+	if n, at := job.Cached(l.User); n != kv.MostBelow || at != plan.Disk {
+		t.Errorf("%d tokens came from the %v, want %d from disk", n, at, kv.MostBelow)
 	}
 	v.EndPrompt(&l, nil)
 }

@@ -79,8 +79,8 @@ func (n *randomNode) answer(p *plan.Plan, job *engine.Job) ([][]float32, *engine
 	return r.Logits, r
 }
 
-// sources checks that what a visit counts is what it took, and returns the tokens taken.
-func (n *randomNode) sources(v *Visit, job *engine.Job) (total int) {
+// sources checks that a job's account of tiers is what its segments take, and returns the tokens taken.
+func (n *randomNode) sources(job *engine.Job) (total int) {
 	from := map[string]int{}
 	for i := range job.Plan.Segments {
 		tokens, at := job.Cached(i)
@@ -90,8 +90,8 @@ func (n *randomNode) sources(v *Visit, job *engine.Job) (total int) {
 		from[at.String()] += tokens
 		total += tokens
 	}
-	if v.Disk != from["disk"] || v.Device != from["device"] || from["host"]+from["disk"] != total {
-		n.t.Fatalf("%s: %d tokens from disk and %d from the device, by segment %v", n.what, v.Disk, v.Device, from)
+	if by := job.Tiers(); by[plan.Disk] != from["disk"] || by[plan.Host] != from["host"] || from["host"]+from["disk"] != total {
+		n.t.Fatalf("%s: tokens by tier %v, by segment %v", n.what, by, from)
 	}
 	n.seen["disk"] += from["disk"]
 	n.seen["host"] += from["host"]
@@ -124,7 +124,7 @@ func (n *randomNode) rankAny() {
 		}
 		job := &engine.Job{Plan: l.Plan}
 		v.Attach(n.t.Context(), &l, job)
-		taken := n.sources(v, job)
+		taken := n.sources(job)
 		if first == plan.ItemFirst {
 			for k, i := range which {
 				tokens, _ := job.Cached(l.Items + k)
@@ -201,7 +201,7 @@ func (n *randomNode) scoreAny() {
 		v := n.Unnamed(&l)
 		job := &engine.Job{Plan: l.Plan}
 		v.Attach(n.t.Context(), &l, job)
-		n.sources(v, job)
+		n.sources(job)
 		got, res := n.answer(l.Plan, job)
 		if !slices.EqualFunc(got, want, slices.Equal) {
 			n.t.Fatalf("%s: a score from the cache: %v, computed %v", n.what, got, want)

@@ -176,8 +176,6 @@ type Request struct {
 type Visit struct {
 	cache    *Cache
 	Decision schedule.Decision
-	Disk     int // tokens that came from below memory
-	Device   int // tokens that were in the device's memory
 
 	user     plan.Key
 	named    bool // the user has an id
@@ -265,7 +263,7 @@ func (c *Cache) room(tokens int) bool {
 
 // begin looks up where the items are.
 func (v *Visit) begin(c *Cache, user []int32, items [][]int32) {
-	v.cache, v.tokens, v.named, v.Disk, v.Device = c, user, false, 0, 0
+	v.cache, v.tokens, v.named = c, user, false
 	v.items, v.lengths = v.items[:0], v.lengths[:0]
 	for _, tokens := range items {
 		v.items = append(v.items, c.ItemKey(tokens))
@@ -368,22 +366,18 @@ func (v *Visit) userEntry(tokens []int32, bring func(plan.Key) bool) *kv.Entry {
 	return v.found(own, at)
 }
 
-// found counts an entry by where it was.
+// found notes where an entry was.
 func (v *Visit) found(e *kv.Entry, at plan.Tier) *kv.Entry {
 	v.source = plan.Host
 	if at == plan.Device {
-		v.Device += e.Len()
 		v.source = plan.Device
 	}
 	return e
 }
 
-// fetched counts an entry that was brought up from below memory.
+// fetched notes that an entry was brought up from below memory.
 func (v *Visit) fetched(e *kv.Entry, _ plan.Tier) *kv.Entry {
 	v.source = plan.Disk
-	if e != nil {
-		v.Disk += e.Len()
-	}
 	return e
 }
 

@@ -42,7 +42,8 @@ func (m *machine) visitOf(t *testing.T, r *Request) (logits []float32, sources [
 		_, at := job.Cached(i)
 		sources = append(sources, at.String())
 	}
-	device, disk = v.Device, v.Disk
+	by := job.Tiers()
+	device, disk = by[plan.Device], by[plan.Disk]
 	v.End(&l, res)
 	m.opt.Store.Count(m.opt.Now())
 	return res.Logits[0], sources, device, disk

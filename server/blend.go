@@ -139,7 +139,7 @@ func (r *ranking) usage() *grebev1.Usage {
 		return usage(r)
 	}
 	a := r.account
-	u := promptUsage(r.layout.Plan, 0, 0, 0)
+	u := promptUsage(r.layout.Plan, 0, [plan.NumTiers]int{})
 	u.CachedTokens, u.ComputedTokens = int32(a.Reused()), int32(a.Computed)
 	u.PartlyComputedTokens, u.BesideTokens = int32(a.Partly), int32(a.Beside)
 	u.BySource = &grebev1.Sources{

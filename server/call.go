@@ -339,17 +339,16 @@ func checkCount(field string, n int) error {
 
 // usage counts the tokens of a plan that ran.
 func usage(r *ranking) *grebev1.Usage {
-	u := promptUsage(r.layout.Plan, r.result.Cached, r.device, r.disk)
+	u := promptUsage(r.layout.Plan, r.result.Cached, r.tiers)
 	u.ComputedTokens = int32(r.result.Computed)
 	return u
 }
 
-// promptUsage counts the tokens of a plan, of which some came from the cache, and of those some were in the
-// device's memory and some came from disk.
-func promptUsage(p *plan.Plan, cached, device, disk int) *grebev1.Usage {
+// promptUsage counts the tokens of a plan, so many of which were cached, at these tiers.
+func promptUsage(p *plan.Plan, cached int, at [plan.NumTiers]int) *grebev1.Usage {
 	u := &grebev1.Usage{
 		PromptTokens: int32(p.Tokens()), CachedTokens: int32(cached),
-		BySource: sources(cached, device, disk),
+		BySource: sources(at),
 	}
 	for i := range p.Segments {
 		n := int32(len(p.Segments[i].Tokens))
@@ -365,11 +364,9 @@ func promptUsage(p *plan.Plan, cached, device, disk int) *grebev1.Usage {
 	return u
 }
 
-// sources says where cached tokens were. What was found is not used by a job that had to run without.
-func sources(cached, device, disk int) *grebev1.Sources {
-	disk = min(disk, cached)
-	device = min(device, cached-disk)
-	return &grebev1.Sources{Device: int32(device), Host: int32(cached - device - disk), Disk: int32(disk)}
+// sources says where cached tokens were.
+func sources(at [plan.NumTiers]int) *grebev1.Sources {
+	return &grebev1.Sources{Device: int32(at[plan.Device]), Host: int32(at[plan.Host]), Disk: int32(at[plan.Disk])}
 }
 
 // compatibleUsage counts the tokens of a prompt, so many of which were cached, as other servers do.

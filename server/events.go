@@ -115,7 +115,8 @@ func noteOf(m *hstu.Model, h *history) string {
 }
 
 // rankEvents ranks by what a model of events predicts of each candidate.
-func (s *Server) rankEvents(ctx context.Context, w *work, user *grebev1.User, candidates []*grebev1.Item) ([]*prompt.Item, *ranking, error) {
+func (s *Server) rankEvents(ctx context.Context, w *work, user *grebev1.User,
+	candidates []*grebev1.Item) ([]*prompt.Item, *ranking, error) {
 	m := w.model.Events
 	if len(m.Config().Tasks) == 0 {
 		return nil, nil, errorf(unprocessable, "", "model %q cannot rank: its checkpoint has no tasks", w.model.Name)
@@ -212,7 +213,8 @@ func (s *Server) predict(c *call, r *ranking, rows []int32, query int64) error {
 func (s *Server) retrieve(ctx context.Context, c *call, id string, req *grebev1.RecommendRequest) (*grebev1.RecommendResponse, error) {
 	m := c.model.Events
 	if !m.Config().Retrieval || !m.Named() {
-		return nil, errorf(unprocessable, "", "model %q cannot recommend: its checkpoint has no retrieval, or no %s", c.model.Name, hstu.ItemsFile)
+		return nil, errorf(unprocessable, "", "model %q cannot recommend: its checkpoint has no retrieval, or no %s", c.model.Name,
+			hstu.ItemsFile)
 	}
 	n := int(req.N)
 	orDefault(&n, defaultResults)
@@ -315,16 +317,17 @@ func (s *Server) lastEvent(ctx context.Context, c *call, id string, h *history) 
 	visit.AttachPrompt(ctx, l, job)
 	r.fetch = time.Since(start)
 	r.result, err = s.do(ctx, c, job)
-	r.disk, r.device = visit.Disk, visit.Device
 	if err == nil {
-		s.metrics.prompted(c.op, r.result.Computed, sources(r.result.Cached, r.device, r.disk))
+		r.tiers = job.Tiers()
+		s.metrics.prompted(c.op, r.result.Computed, sources(r.tiers))
 	}
 	return r, err
 }
 
 // eligible says which items may be recommended: those of the catalog, if it has any, that are not excluded and
 // have the attributes asked for. All that the user is given with was seen, also what the model takes no more.
-func (s *Server) eligible(m *hstu.Model, req *grebev1.RecommendRequest, filter map[string][]string, user *grebev1.User) func(row int32) bool {
+func (s *Server) eligible(m *hstu.Model, req *grebev1.RecommendRequest, filter map[string][]string,
+	user *grebev1.User) func(row int32) bool {
 	excluded := map[int32]bool{}
 	exclude := func(id string) {
 		if row, ok := m.Row(id); ok {

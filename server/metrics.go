@@ -44,9 +44,11 @@ func newMetrics(r prometheus.Registerer) (*metrics, error) {
 		tokens: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "grebe_tokens_total", Help: "Prompt tokens, by where their KV came from."}, []string{"op", "source"}),
 		recomputed: prometheus.NewCounter(prometheus.CounterOpts{
-			Name: "grebe_recomputed_tokens_total", Help: "Tokens of blended prompts that had KV and were computed again; they are among the computed ones."}),
+			Name: "grebe_recomputed_tokens_total",
+			Help: "Tokens of blended prompts that had KV and were computed again; they are among the computed ones."}),
 		late: prometheus.NewCounter(prometheus.CounterOpts{
-			Name: "grebe_late_tokens_total", Help: "Tokens of blended prompts whose KV did not come from disk, or not in time; they are among the computed ones."}),
+			Name: "grebe_late_tokens_total",
+			Help: "Tokens of blended prompts whose KV did not come from disk, or not in time; they are among the computed ones."}),
 		prefix: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "grebe_prefix_choice_total", Help: "Rankings by the prefix order that was used."}, []string{"prefix"}),
 		batchTokens: prometheus.NewHistogram(prometheus.HistogramOpts{
@@ -119,5 +121,5 @@ func (m *metrics) recommended(op string, r *generate.Result) {
 	m.queue.Observe(r.Queue.Seconds())
 	m.batchTokens.Observe(float64(r.BatchTokens))
 	m.beamRows.Observe(float64(r.Rows))
-	m.prompted(op, r.Computed, sources(r.Cached, r.Device, r.Disk))
+	m.prompted(op, r.Computed, sources(r.Tiers))
 }

@@ -130,9 +130,8 @@ type ranking struct {
 	reason string // why, in a word
 	layout prompt.Layout
 	result *engine.Result
-	fetch  time.Duration // finding and pinning what is cached
-	disk   int           // tokens whose KV came from disk
-	device int           // tokens whose KV was in the device's memory
+	fetch  time.Duration      // finding and pinning what is cached
+	tiers  [plan.NumTiers]int // cached tokens by where they were
 	logits []float32
 	scores []float64
 	parts  []*grebev1.Part      // where asked for
@@ -247,11 +246,9 @@ func (s *Server) run(ctx context.Context, w *work, pointwise bool, ask func(l *p
 	if err == nil && w.explain {
 		r.parts = accountOf(&r.layout, job)
 	}
-	if visit != nil {
-		r.disk, r.device = visit.Disk, visit.Device
-	}
 	if err == nil {
-		s.metrics.prompted(w.call.op, r.result.Computed, sources(r.result.Cached, r.device, r.disk))
+		r.tiers = job.Tiers()
+		s.metrics.prompted(w.call.op, r.result.Computed, sources(r.tiers))
 	}
 	return r, err
 }

@@ -92,7 +92,7 @@ func generationUsage(r *generate.Result) *grebev1.Usage {
 	if r.Cached+r.Computed == 0 {
 		return &grebev1.Usage{BySource: &grebev1.Sources{}}
 	}
-	u := promptUsage(r.Layout.Plan, r.Cached, r.Device, r.Disk)
+	u := promptUsage(r.Layout.Plan, r.Cached, r.Tiers)
 	u.ComputedTokens, u.BeamTokens = int32(r.Prompt), int32(r.Computed-r.Prompt)
 	return u
 }
