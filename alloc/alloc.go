@@ -1,51 +1,52 @@
-// Package alloc decides how a pool of memory is divided between embeddings and KV: α, the embeddings' share, anew
-// every epoch from what the last one was like (SEEDS.md HLM-3), or every part of one (Watcher), and how fast new capacity is filled (HLM-4).
+// Package alloc decides how a pool of memory is divided between embeddings and KV. A Controller chooses α, the share of
+// the embeddings, once per epoch from measurements of the last one (SEEDS.md HLM-3). A Watcher also chooses it within an
+// epoch. A Governor limits how fast new capacity is filled (HLM-4).
 //
-// The package is pure: time is an argument, a decision is a plain value. Decisions allocate nothing. Controllers are
+// The package is pure: time is an argument, and a decision is a plain value. Decisions allocate nothing. Controllers are
 // not safe for concurrent use.
 package alloc
 
 import "fmt"
 
-// Epoch is how many seconds pass between decisions.
+// Epoch is the time between decisions in seconds.
 const Epoch = 5
 
-// Glances is how many parts of an epoch a Watcher sees.
+// Glances is the number of parts of an epoch, each of which is shown to a Watcher.
 const Glances = 10
 
-// The share stays within these, so that neither cache starves.
+// The share stays between these limits, so that neither cache starves.
 const (
 	MinShare = 0.1
 	MaxShare = 0.9
 )
 
-// Clip returns the nearest share that is allowed.
+// Clip returns the nearest share within the limits.
 func Clip(alpha float64) float64 { return min(max(alpha, MinShare), MaxShare) }
 
-// State is what an epoch was like: the seven features of HLM-3.
+// State describes an epoch by the seven features of HLM-3.
 type State struct {
-	Hot    float64 // share of requests from users who had come within the last minute
+	Hot    float64 // share of requests whose user also came within the minute before
 	KVHit  float64 // share of requests that found the user's KV
 	EmbHit float64 // share of look-ups that found the row
 	Events float64 // mean length of histories
-	Late   float64 // share of requests beyond the SLO
+	Late   float64 // share of requests that missed the SLO
 	Alpha  float64 // embeddings' share of the pool
 	P99    float64 // milliseconds
 }
 
-// Observation is a State and what else was measured, for controllers that use more.
+// Observation is a State and further measurements, for controllers that use them.
 type Observation struct {
 	State
 	Requests int
-	LinkLoad float64 // share of the time that the link moved rows for requests
-	GPULoad  float64 // share of the time that the GPU computed
+	LinkLoad float64 // share of the time in which the link moved rows for requests
+	GPULoad  float64 // share of the time in which the GPU computed
 	Gains    Gains
 }
 
-// load is that of what is busiest.
+// load is the load of the busier resource.
 func (o *Observation) load() float64 { return max(o.LinkLoad, o.GPULoad) }
 
-// Decision says what a controller wants and why.
+// Decision is the result of a controller, with its reasons.
 type Decision struct {
 	From, To float64 // the share before and after
 	Base     float64 // change that the policy chose
@@ -66,15 +67,16 @@ type Controller interface {
 	Decide(*Observation) Decision
 }
 
-// Watcher is a controller that looks at every part of an epoch and may move the boundary there and then.
+// Watcher is a controller that sees every part of an epoch and may move the boundary after each.
 type Watcher interface {
 	Controller
-	// Glance is told what a part was like. P99 and Late are of the last whole epoch. False: nothing is to be done.
+	// Glance decides after a part of an epoch. P99 and Late are those of the last whole epoch. It returns false to leave
+	// the boundary where it is.
 	Glance(*Observation) (Decision, bool)
 }
 
-// Static never moves.
+// Static never moves the boundary.
 type Static float64
 
-// Decide returns the share.
+// Decide returns the current share.
 func (s Static) Decide(o *Observation) Decision { return Decision{From: o.Alpha, To: float64(s)} }

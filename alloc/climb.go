@@ -2,38 +2,38 @@ package alloc
 
 import "math"
 
-// Climb moves the boundary to where more memory saves more: ghosts of both caches say what some more of it would have
-// saved, in milliseconds of the link and of the GPU. It learns nothing and has no model of the workload.
+// Climb gives memory to the side that saves more with it. The ghosts of both caches measure how many milliseconds of the
+// link and of the GPU more memory would have saved. Climb learns nothing and has no model of the workload.
 //
-// Milliseconds of a busy resource weigh more: waiting grows as 1/(1−load)², so that is the weight. What a cache
-// would save is taken per step of a Curve, over that distance (up to eight steps, a quarter or half of the pool) at which it is
-// the most: below a working set the first steps save nothing.
+// Milliseconds of a busy resource count more. Waiting time grows as 1/(1−load)², so that is the weight. The savings of a
+// cache are taken per step of a Curve, over the distance at which they are highest (up to eight steps, a quarter or half
+// of the pool), because the first steps towards a working set that does not fit save nothing.
 //
-// Moving has a price that an epoch does not show: KV that leaves with the boundary was the next burst's. So, where the SLO is
-// known, the boundary follows at once only hot users who drift and nodes that are busy. Else it creeps: what calm has no need of is
-// kept for a burst.
+// A move has a cost that the epoch does not show: the KV that is evicted might have served the next burst. So, if the SLO
+// is known, the boundary moves at full speed only if the share of hot users drifts or the node is busy. Otherwise it moves
+// slowly, and memory that a calm time does not need stays available for a burst.
 //
-// A burst is over before epochs have moved the boundary, and its first seconds are the worst: KV of those who come is computed, and
-// soon it pushes out that of those who were there. So Glance gives KV memory as fast as a burst can fill it, for as long as the node
-// is busy; faster would take rows for pages that nobody has filled yet. Of that, what a burst turns out not to need goes back
-// while it lasts: its end is as bad as its beginning for who has no rows then.
+// A burst ends before epochs have moved the boundary, and its first seconds are the worst: the KV of new users is computed
+// and soon evicts the KV of earlier ones. So Glance gives memory to KV as fast as a burst can fill it, while the node is
+// busy. A faster move would evict rows for pages that are still empty. Memory that the burst does not need goes back
+// during the burst, because too few rows at its end are as bad as too little KV at its beginning.
 type Climb struct {
-	SLO float64 // of requests, milliseconds; 0: the boundary always follows, and glances do nothing
+	SLO float64 // of requests, in milliseconds; 0: the boundary always moves at full speed, and Glance does nothing
 
 	emb, kv float64 // saved per step, decayed over epochs
 	course  course
-	follows bool    // hot users drifted, and there was no burst since
-	surge   int     // glances for which hot users have been many
-	lent    float64 // what KV got in this burst and has not given back
+	follows bool    // the share of hot users drifted, and there was no burst since
+	surge   int     // number of glances in a row with many hot users
+	lent    float64 // share that KV got in this burst and has not given back
 }
 
 const (
-	climbMemory = 0.5  // of what earlier epochs said
-	climbIgnore = 0.1  // differences within so much of the sum are none
+	climbMemory = 0.5  // weight of earlier epochs
+	climbIgnore = 0.1  // a smaller difference, as a share of the sum, counts as none
 	climbReach  = 8    // steps
-	climbGain   = 0.12 // change of the share were all that could be saved on one side
+	climbGain   = 0.12 // change of the share if all savings are on one side
 	climbCreep  = 0.002
-	climbRise   = 0.035 // most that embeddings get in an epoch when hot users do not drift
+	climbRise   = 0.035 // most that embeddings get in an epoch when the share of hot users does not drift
 	largestMove = 0.06
 )
 
@@ -45,12 +45,12 @@ const (
 )
 
 const (
-	pressedAt   = 0.8   // of the SLO, as P99 of an epoch: as good a reason to follow as a load
-	surgeStep   = 0.02  // change of the share in a glance when hot users have become many,
-	ghostStep   = 0.025 // and when ghosts say that KV lacks it
-	rowStep     = 0.006 // and when embeddings do
+	pressedAt   = 0.8   // P99 of an epoch, as a share of the SLO, that counts like a high load
+	surgeStep   = 0.02  // change of the share in a glance when there are many hot users,
+	ghostStep   = 0.025 // when the ghosts show that KV lacks memory,
+	rowStep     = 0.006 // and when they show that embeddings do
 	giveBack    = 0.05  // change of the share in an epoch of a burst that the node serves with ease
-	glanceLeast = 100   // requests that tell something
+	glanceLeast = 100   // fewest requests of a glance that count
 )
 
 // Decide moves at most as far as the largest of Deltas. It allocates nothing.
@@ -86,7 +86,7 @@ func (c *Climb) change(o *Observation) float64 {
 	return change * climbCreep / climbGain
 }
 
-// unlend takes back some of what KV got in a burst, when the node has an easy time.
+// unlend takes back some of the share that KV got in a burst, when the load is low.
 func (c *Climb) unlend(o *Observation) float64 {
 	if o.load() >= restAt {
 		return 0
@@ -96,7 +96,7 @@ func (c *Climb) unlend(o *Observation) float64 {
 	return back
 }
 
-// Glance moves the boundary in bursts and jams. It allocates nothing.
+// Glance moves the boundary in bursts and while the node is busy. It allocates nothing.
 func (c *Climb) Glance(o *Observation) (Decision, bool) {
 	d := Decision{From: o.Alpha, To: o.Alpha}
 	if c.SLO == 0 || o.Requests < glanceLeast {
@@ -133,7 +133,7 @@ func (c *Climb) react(o *Observation) float64 {
 	return 0
 }
 
-// savings are what a step more of memory would have saved on either side, in milliseconds by weight.
+// savings returns what one more step of memory would have saved on each side, in weighted milliseconds.
 func savings(o *Observation) (emb, kv float64) {
 	link, gpu := weight(o.LinkLoad), weight(o.GPULoad)
 	var e, k Curve
@@ -144,7 +144,8 @@ func savings(o *Observation) (emb, kv float64) {
 	return e.steepest(), k.steepest()
 }
 
-// lean says which side would save more: 1 were all that can be saved on that of embeddings, −1 on that of KV.
+// lean compares the savings of both sides. It is 1 if all of them are on the side of embeddings, −1 if all are on that of
+// KV.
 func lean(emb, kv float64) float64 {
 	sum := emb + kv
 	if sum <= 0 {
@@ -156,16 +157,16 @@ func lean(emb, kv float64) float64 {
 	return 0
 }
 
-// limit cuts a change to the largest of Deltas.
+// limit limits a change to the largest of Deltas.
 func limit(change float64) float64 { return min(max(change, -largestMove), largestMove) }
 
-// weight is how much a millisecond of a resource costs those who wait for it.
+// weight returns the weight of a millisecond of a resource with this load.
 func weight(load float64) float64 {
 	idle := 1 - min(load, 0.95)
 	return 1 / (idle * idle)
 }
 
-// steepest returns the most that is saved per step, over any distance.
+// steepest returns the highest savings per step, over any distance.
 func (c *Curve) steepest() float64 {
 	best, sum := 0.0, 0.0
 	for i := range climbReach {
@@ -180,7 +181,8 @@ func (c *Curve) steepest() float64 {
 	return max(best, (sum+c[curveSteps+1])/curveHalf)
 }
 
-// PID keeps the loads of link and GPU apart by a set difference: embeddings relieve the one, KV both.
+// PID keeps the difference between the loads of the link and the GPU at a set value. More rows relieve the link, more KV
+// relieves both.
 type PID struct {
 	P, I, D float64
 	Set     float64 // wanted difference, link less GPU

@@ -2,8 +2,8 @@ package alloc
 
 import "math"
 
-// course remembers the share of hot users and tells bursts, which end soon, from what lasts: an epoch is away when its share is far
-// from the median of the last ones. A share that lasts becomes the median.
+// course remembers the share of hot users in the last epochs, and tells short bursts from lasting changes. An epoch is
+// away if its share is far from the median of the last ones. A share that lasts becomes the median.
 type course struct {
 	hot [courseEpochs]float64
 	n   int  // epochs noted
@@ -12,18 +12,18 @@ type course struct {
 
 const (
 	courseEpochs = 11   // twice as long as a burst of HLEM's paper, 3 to 5 epochs
-	courseJump   = 0.1  // further from the median, and not by chance, is away
-	courseDrift  = 0.03 // over the epochs that are remembered
+	courseJump   = 0.1  // an epoch that is further from the median, and not by chance, is away
+	courseDrift  = 0.03 // change over the remembered epochs that counts as a drift
 )
 
-// at returns a remembered share, from the oldest on.
+// at returns a remembered share by its age, the oldest first.
 func (c *course) at(i int) float64 { return c.hot[(c.n+i)%courseEpochs] }
 
-// known reports whether there were enough epochs to tell, and for caches to fill.
+// known reports whether there were enough epochs for a median and for the caches to fill.
 func (c *course) known() bool { return c.n > courseEpochs/2 }
 
-// note adds an epoch of so many requests. It returns whether the epoch is away, and whether a burst ended just before it: one that became the
-// median was none.
+// note adds an epoch with this number of requests. It reports whether the epoch is away, and whether a burst ended just
+// before it. A change that became the median was not a burst.
 func (c *course) note(hot float64, requests int) (away, ended bool) {
 	last := c.at(courseEpochs - 1)
 	if c.n > 2 {
@@ -36,15 +36,17 @@ func (c *course) note(hot float64, requests int) (away, ended bool) {
 	return away, ended
 }
 
-// above reports whether so many requests, some of an epoch's, had far more hot users than epochs had lately.
+// above reports whether a part of an epoch, with this number of requests, had a far larger share of hot users than the last
+// epochs.
 func (c *course) above(hot float64, requests int) bool {
 	return c.n > 2 && hot-c.median() > farFrom(requests)
 }
 
-// farFrom is how far from the median a share of so many requests is no chance: two standard deviations at most, and more.
+// farFrom returns the distance from the median beyond which a share of this many requests is not chance: courseJump plus
+// two standard deviations, which are at most 1/√requests.
 func farFrom(requests int) float64 { return courseJump + 1/math.Sqrt(float64(requests)) }
 
-// drifts reports whether the share went one way slowly.
+// drifts reports whether the share moved slowly in one direction.
 func (c *course) drifts() bool {
 	if c.n < courseEpochs {
 		return false

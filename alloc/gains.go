@@ -1,7 +1,7 @@
 package alloc
 
-// Curve sums what a larger cache would have saved, by how much larger it would have had to be: in steps of 1/120 of the pool
-// up to 16, then up to a quarter and up to half of the pool.
+// Curve sums the savings of a larger cache, by how much larger it has to be. It has 16 steps of 1/120 of the pool, then one
+// up to a quarter and one up to half of the pool.
 type Curve [curveSteps + 2]float64
 
 const (
@@ -11,7 +11,7 @@ const (
 	curveHalf    = curveParts / 2
 )
 
-// Add notes a miss that a cache larger by depth of the pool's bytes would not have had, and what that would have saved.
+// Add notes a miss that a cache would not have had if it were larger by depth bytes, and what a hit would have saved.
 func (c *Curve) Add(depth, pool int64, saved float64) {
 	switch i := depth * curveParts / max(pool, 1); {
 	case i < curveSteps:
@@ -23,17 +23,17 @@ func (c *Curve) Add(depth, pool int64, saved float64) {
 	}
 }
 
-// Gains are what more memory would have saved, in milliseconds of each resource.
+// Gains are the savings of more memory, in milliseconds of each resource.
 type Gains struct {
-	Emb    Curve // of the link, by rows that would have been cached
-	KV     Curve // of the GPU, by KV that would have been cached
-	KVLink Curve // of the link, by rows that would not have been looked up then, had none been cached
+	Emb    Curve // of the link, if more rows were cached
+	KV     Curve // of the GPU, if more KV were cached
+	KVLink Curve // of the link, for the rows that more KV makes unnecessary, if none of them were cached
 }
 
 // Plus returns the sum of both.
 func (g *Gains) Plus(o *Gains) Gains { return g.with(o, 1) }
 
-// Less returns what there is beyond another.
+// Less returns the difference of both.
 func (g *Gains) Less(o *Gains) Gains { return g.with(o, -1) }
 
 func (g *Gains) with(o *Gains, sign float64) Gains {

@@ -2,15 +2,15 @@ package alloc
 
 import "math/bits"
 
-// Ghost remembers what a cache evicted lately: of a miss it tells how much larger the cache would have had
-// to be. It is bounded and forgets now and then what it should have known: two keys may want one place. It
+// Ghost remembers the last evictions of a cache. For a miss, it returns how much larger the cache would have
+// to be for a hit. Its size is fixed, and it sometimes forgets a key because two keys need the same place. It
 // allocates nothing after NewGhost.
 type Ghost struct {
 	keys    []uint64 // 0: free
-	at      []int64  // bytes evicted before the key was
+	at      []int64  // bytes evicted before the key
 	ring    []uint64 // keys by time of eviction
-	head    int      // where the next goes
-	evicted int64    // bytes evicted since the beginning
+	head    int      // place of the next key
+	evicted int64    // bytes evicted in total
 }
 
 // NewGhost returns a ghost of the last n evictions.
@@ -19,7 +19,7 @@ func NewGhost(n int) *Ghost {
 	return &Ghost{keys: make([]uint64, size), at: make([]int64, size), ring: make([]uint64, max(n, 1))}
 }
 
-// place returns where a key is, or should be: one of two neighbours, the one of the older eviction.
+// place returns the place of a key, or the one for a new key: of two neighbours, the one with the older eviction.
 func (g *Ghost) place(key uint64) (int, bool) {
 	hi, lo := bits.Mul64(key, 0x9E3779B97F4A7C15)
 	i := int((hi ^ lo) & uint64(len(g.keys)-1))
@@ -35,7 +35,7 @@ func (g *Ghost) place(key uint64) (int, bool) {
 	return j, false
 }
 
-// Evicted notes that a key, which is not 0, left the cache to make room.
+// Evicted notes that a key was evicted. The key must not be 0.
 func (g *Ghost) Evicted(key uint64, bytes int64) {
 	if old := g.ring[g.head]; old != 0 {
 		if i, ok := g.place(old); ok {
@@ -49,8 +49,8 @@ func (g *Ghost) Evicted(key uint64, bytes int64) {
 	g.evicted += bytes
 }
 
-// Missed forgets a key that is about to be cached again and returns the bytes that were evicted after it, its own
-// included: a cache larger by as much would have had it. False when it is not known.
+// Missed forgets a key that is about to be cached again. It returns the bytes that were evicted after the key, its own
+// included: a cache that is larger by as much would have had a hit. It returns false for a key that it does not know.
 func (g *Ghost) Missed(key uint64) (depth int64, ok bool) {
 	i, ok := g.place(key)
 	if !ok {
@@ -60,7 +60,8 @@ func (g *Ghost) Missed(key uint64) (depth int64, ok bool) {
 	return g.evicted - g.at[i], true
 }
 
-// Recent returns the key of the i-th last eviction, from 0; false when it is back, or there was none.
+// Recent returns the key of the i-th last eviction, counted from 0. It returns false if the key was cached again or there
+// was no such eviction.
 func (g *Ghost) Recent(i int) (uint64, bool) {
 	if i >= len(g.ring) {
 		return 0, false
@@ -73,5 +74,5 @@ func (g *Ghost) Recent(i int) (uint64, bool) {
 	return key, ok
 }
 
-// Len returns how many evictions are remembered at most.
+// Len returns the most evictions that are remembered.
 func (g *Ghost) Len() int { return len(g.ring) }

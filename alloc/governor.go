@@ -1,10 +1,10 @@
 package alloc
 
-// Governor lets background traffic have what demand leaves of a link: a share of it, and nothing while demand takes
-// all. It is told of demand and asked for grants; time is an argument, in seconds (SEEDS.md HLM-4).
+// Governor grants background traffic a share of the bandwidth that requests leave free on a link, and nothing while
+// requests use all of it. Time is an argument, in seconds (SEEDS.md HLM-4).
 type Governor struct {
 	Link  float64 // bytes per second
-	Share float64 // of what demand leaves, that background may have; 0 to 1
+	Share float64 // of the free bandwidth that background traffic may use; 0 to 1
 
 	demand float64 // bytes per second, decayed
 	credit float64 // bytes granted and not spent
@@ -12,8 +12,8 @@ type Governor struct {
 }
 
 const (
-	demandWindow = 0.25 // seconds in which demand is forgotten
-	burstWindow  = 0.02 // seconds of credit that may be saved up
+	demandWindow = 0.25 // seconds over which demand decays
+	burstWindow  = 0.02 // most credit that can be saved up, in seconds
 )
 
 // Demand notes bytes that a request moves.
@@ -22,16 +22,16 @@ func (g *Governor) Demand(now float64, bytes int64) {
 	g.demand += float64(bytes) / demandWindow
 }
 
-// Rate returns the bytes per second that background traffic may have.
+// Rate returns the bytes per second that background traffic may use.
 func (g *Governor) Rate() float64 { return max(0, g.Link-g.demand) * g.Share }
 
-// Grant returns how many of the wanted bytes may be moved now. Spend says how many were.
+// Grant returns how many of the wanted bytes may be moved now. The caller reports the bytes that it moved with Spend.
 func (g *Governor) Grant(now float64, want int64) int64 {
 	g.advance(now)
 	return min(want, int64(g.credit))
 }
 
-// Spend takes moved bytes off the credit.
+// Spend subtracts moved bytes from the credit.
 func (g *Governor) Spend(bytes int64) { g.credit -= float64(bytes) }
 
 func (g *Governor) advance(now float64) {

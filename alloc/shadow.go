@@ -1,11 +1,11 @@
 package alloc
 
-// Shadow plays a cache of least recently used entries over one key in so many, and remembers what it evicted: it
-// says what more memory would save where the cache itself cannot tell. It allocates nothing once it is warm.
+// Shadow simulates an LRU cache for a sample of the keys and remembers what it evicted. It estimates what more memory would
+// save where the real cache cannot tell. It allocates nothing once it is warm.
 type Shadow struct {
 	every uint64
 	bytes int64 // capacity
-	pool  int64 // bytes that there are for both sides
+	pool  int64 // bytes of the whole pool
 	used  int64
 	at    map[uint64]int32
 	items []shadowItem // 0 is the list's head: next is the newest, prev the oldest
@@ -20,7 +20,7 @@ type shadowItem struct {
 	next, prev int32
 }
 
-// NewShadow watches one key in every, at most so many entries at a time.
+// NewShadow samples one key in every, with at most this many entries at a time.
 func NewShadow(every, entries int) *Shadow {
 	s := &Shadow{every: uint64(max(every, 1)), at: make(map[uint64]int32, entries), items: make([]shadowItem, entries+1), ghost: NewGhost(entries)}
 	for i := entries; i > 0; i-- {
@@ -29,16 +29,16 @@ func NewShadow(every, entries int) *Shadow {
 	return s
 }
 
-// Resize says what the cache may hold, and how much both may.
+// Resize sets the size of the cache and that of the whole pool.
 func (s *Shadow) Resize(bytes, pool int64) {
 	s.bytes, s.pool = bytes, pool
 	s.shrink(0)
 }
 
-// Watches reports whether uses of a key count. Keys are expected to be mixed: hashes.
+// Watches reports whether a key is in the sample. Keys must be hashes.
 func (s *Shadow) Watches(key uint64) bool { return key>>7%s.every == 0 }
 
-// Use notes that an entry was wanted, and what a hit saves.
+// Use notes a request for an entry, and what a hit saves.
 func (s *Shadow) Use(key uint64, bytes int64, saved float64) {
 	if key == 0 || !s.Watches(key) {
 		return
@@ -67,14 +67,14 @@ func (s *Shadow) Use(key uint64, bytes int64, saved float64) {
 	s.link(i)
 }
 
-// Take returns the savings since the last call, and begins anew.
+// Take returns the savings since the last call, and resets them.
 func (s *Shadow) Take() Curve {
 	c := s.curve
 	s.curve = Curve{}
 	return c
 }
 
-// shrink makes room for so many bytes.
+// shrink evicts entries until bytes more fit.
 func (s *Shadow) shrink(bytes int64) {
 	for s.used > 0 && s.used+bytes > s.bytes {
 		s.evict()

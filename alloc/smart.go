@@ -11,13 +11,13 @@ import (
 // Deltas are the changes that the policy chooses from (HLM-3).
 var Deltas = [...]float64{-0.06, -0.04, -0.02, 0, 0.02, 0.04, 0.06}
 
-// Features is how many numbers the policy sees.
+// Features is the number of inputs of the policy.
 const Features = 7
 
-// longest is the history that is 1 as a feature.
+// longest is the length of a history whose feature is 1.
 const longest = 15000
 
-// Vector writes the state as the policy sees it: all between 0 and 1.
+// Vector sets x to the inputs of the policy, each between 0 and 1.
 func (s *State) Vector(x *[Features]float64, slo float64) {
 	*x = [Features]float64{s.Hot, s.KVHit, s.EmbHit, s.Events / longest, s.Late, s.Alpha, s.P99 / (2 * slo)}
 	for i, v := range x {
@@ -25,18 +25,18 @@ func (s *State) Vector(x *[Features]float64, slo float64) {
 	}
 }
 
-// PolicySizes are those of the policy's layers: two hidden ones of 64 and 128 units.
+// PolicySizes are the sizes of the policy's layers: two hidden ones of 64 and 128 units.
 func PolicySizes() []int { return []int{Features, 64, 128, len(Deltas)} }
 
-// policyFile is what `grebe-bench train allocator` wrote.
+// policyFile was written by `grebe-bench train allocator`.
 //
 //go:embed policy.bin
 var policyFile []byte
 
-// Policy is the base policy: it names the change that it finds best.
+// Policy is the base policy. It chooses the change with the highest score.
 type Policy struct{ net *net.Net }
 
-// TrainedPolicy returns the policy that the binary carries.
+// TrainedPolicy returns the policy in policyFile.
 func TrainedPolicy() (*Policy, error) { return ReadPolicy(policyFile) }
 
 // ReadPolicy reads a policy.
@@ -63,14 +63,14 @@ func (p *Policy) Choose(x *[Features]float64) float64 {
 	return Deltas[best]
 }
 
-// SmartConfig says which parts work.
+// SmartConfig turns parts of Smart on and off.
 type SmartConfig struct {
 	SLO       float64 // milliseconds
 	NoAdapter bool
 	NoRescue  bool
 	// RescueStep is how far the share moves towards KV in a burst; 0.06. The paper leaves it open.
 	RescueStep float64
-	Seed       uint64 // of the adapter's draws
+	Seed       uint64 // for the adapter's random numbers
 }
 
 // Smart is the SmartAllocator: a frozen policy, an adapter that adds a learnt correction, and a recovery controller
@@ -81,9 +81,10 @@ type SmartConfig struct {
 //     through a hyperbolic tangent and is at most 0.02.
 //   - Its loss is the square of the distance to a target: after a move, the direction in which latency would have
 //     fallen. Where P99 rose after a move the target is the other way, where it fell the same way, 0.02 at most and all
-//     of it at a few tenths of the SLO.
+//     of it if P99 changed by a few tenths of the SLO.
 //   - In a burst with a hot share above 0.2 the share moves by RescueStep towards KV. With fewer hot users it stays.
-//   - The deviation of P99 counts as at least a fiftieth of the SLO, so that calm does not make the controller nervous.
+//   - The deviation of P99 counts as at least a fiftieth of the SLO, so that small changes in a calm
+//     time do not count as a burst.
 type Smart struct {
 	cfg     SmartConfig
 	policy  *Policy
@@ -95,9 +96,9 @@ type Smart struct {
 	recent  [burstEpochs]float64 // P99 of the last epochs
 	epochs  int
 	average float64 // EMA of P99
-	rate    float64 // of learning, from the last epoch
+	rate    float64 // learning rate of the last epoch
 
-	before sample // the last decision, to be completed by what followed
+	before sample // the last decision, until its outcome is known
 	replay []sample
 	next   int // the oldest, once there are replaySize
 }
@@ -151,7 +152,7 @@ func (s *Smart) Decide(o *Observation) Decision {
 	return d
 }
 
-// burst notes a P99 and reports whether it stands out of the last ones.
+// burst notes a P99 and reports whether it is far above the last ones.
 func (s *Smart) burst(p99 float64) bool {
 	n := min(s.epochs, burstEpochs)
 	mean, square := 0.0, 0.0
@@ -173,7 +174,7 @@ func (s *Smart) burst(p99 float64) bool {
 	return out
 }
 
-// complete puts the last decision into the replay buffer, with what came of it.
+// complete adds the last decision and its outcome to the replay buffer.
 func (s *Smart) complete(p99 float64) {
 	b := s.before
 	if b.moved == 0 {
@@ -189,7 +190,7 @@ func (s *Smart) complete(p99 float64) {
 	s.next = (s.next + 1) % replaySize
 }
 
-// Learn corrects the adapter with some of what it remembers. It belongs beside the serving path.
+// Learn trains the adapter with samples of the replay buffer. It should run outside of the serving path.
 func (s *Smart) Learn() {
 	if s.cfg.NoAdapter || len(s.replay) == 0 || s.rate == 0 {
 		return
