@@ -25,8 +25,8 @@ func (s *Store) halfDead() *segment {
 	return worst
 }
 
-// limitSegments rewrites the emptiest segment when there are too many: each costs an open file, and
-// old ones may hold a few records each that are used again and again. The caller holds w.
+// limitSegments rewrites the emptiest segment when there are too many of them. Each segment costs an open
+// file, and old ones may survive with a few hot records each. The caller holds w.
 func (s *Store) limitSegments() error {
 	s.mu.Lock()
 	var least *segment
@@ -46,7 +46,7 @@ func (s *Store) limitSegments() error {
 // copied is a record that was copied to another segment.
 type copied struct {
 	to     *segment
-	source int64 // where it was
+	source int64 // its place in the old segment
 	h      header
 }
 
@@ -54,9 +54,10 @@ func (c *copied) place() extent {
 	return extent{c.to, int64(c.h.offset), recordSize(c.h.meta, c.h.payload)}
 }
 
-// compact copies the records of a segment to the active one and those after it, and drops it when the copies are durable.
-// Readers of the segment go on undisturbed. A record that cannot be read or has no room counts as evicted. If copies cannot
-// be written or do not become durable, all records stay where they are and compact returns an error. The caller holds w.
+// compact copies the records of a segment to the active segment, and to new ones when that is full. It drops the old
+// segment when the copies are durable. Readers of the old segment are not disturbed. A record that cannot be read or has
+// no room counts as evicted. If the copies cannot be written or made durable, all records stay where they are, and compact
+// returns an error. The caller holds w.
 func (s *Store) compact(seg *segment) error {
 	if seg == s.active {
 		s.active = nil
@@ -114,7 +115,8 @@ func (s *Store) syncCopies(list []copied) error {
 	return nil
 }
 
-// copyRecord copies one record to the active segment; to is nil if the record is nobody's any more, or has no room.
+// copyRecord copies one record to the active segment. In the result, to is nil if the index no longer has the record, or if
+// there is no room.
 func (s *Store) copyRecord(from *segment, h header) (c copied, err error) {
 	if s.owner(from, &h) == 0 {
 		return c, nil
@@ -140,7 +142,7 @@ func (s *Store) copyRecord(from *segment, h header) (c copied, err error) {
 	return copied{to, source, h}, nil
 }
 
-// owner returns the id of the record at this place of a segment, or 0 if it is nobody's.
+// owner returns the id of the record at this place of a segment, or 0 if the index has none there.
 func (s *Store) owner(seg *segment, h *header) uint32 {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -157,8 +159,8 @@ func (s *Store) roomToCopy(size int64) bool {
 	return s.held+size+block <= s.opt.Budget
 }
 
-// reserveCopy is reserve for compaction, which where holes cannot be punched runs because there is no
-// room and so must not make any.
+// reserveCopy is reserve for compaction. On file systems without holes, compaction is how room is made, so
+// reserveCopy must not make room itself.
 func (s *Store) reserveCopy(size int64) (*segment, error) {
 	if s.punch {
 		return s.reserve(size)
@@ -194,7 +196,7 @@ func copyBody(to, from *segment, h *header, source int64) error {
 	return nil
 }
 
-// moved makes the copy the record, keeping its time of use, unless the record is gone meanwhile.
+// moved points the index to the copy and keeps the time of use, unless the record was removed meanwhile.
 func (s *Store) moved(from *segment, c *copied) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -207,7 +209,7 @@ func (s *Store) moved(from *segment, c *copied) bool {
 	return true
 }
 
-// forgetAll evicts what the index still has in a segment.
+// forgetAll evicts the records that the index still has in a segment.
 func (s *Store) forgetAll(seg *segment) {
 	defer s.reportDrops()
 	s.mu.Lock()

@@ -7,11 +7,11 @@ import (
 	"grebe/plan"
 )
 
-// Delete removes records, durably: when it returns nil no byte of their meta or payload is in the
-// files, and no crash or power cut brings them back, whether they were there, had been evicted or
-// replaced before. A crash during Delete leaves each record whole or gone. Keys that are not there
-// are no error. After an error the records are not served any more, but their bytes may be there:
-// call Delete again. Deleting many keys at once costs little more than deleting one.
+// Delete removes records durably. When it returns nil, the files have no byte of their metadata or payload,
+// and no crash or power cut brings them back. This includes older records of the keys that were evicted or
+// replaced. A crash during Delete leaves each record either whole or gone. Unknown keys are not an error.
+// After an error the records are no longer served, but their bytes may still be on disk: call Delete again.
+// Deleting many keys at once costs little more than deleting one.
 func (s *Store) Delete(keys ...plan.Key) error {
 	s.w.Lock()
 	defer s.w.Unlock()
@@ -34,8 +34,8 @@ func (s *Store) Delete(keys ...plan.Key) error {
 	return nil
 }
 
-// Drop forgets records at once. It does no I/O: their space is erased and given back by the next write, and a crash
-// before that brings them back. Keys that are not there are ignored.
+// Drop removes records from the index without any I/O. The next write erases and frees their space; a crash before that
+// brings them back. Unknown keys are ignored.
 func (s *Store) Drop(keys ...plan.Key) {
 	defer s.reportDrops()
 	s.mu.Lock()
@@ -50,9 +50,9 @@ func (s *Store) Drop(keys ...plan.Key) {
 	}
 }
 
-// scrub erases all that awaits erasure, and makes this and every erasure before it durable. Headers go
-// first and for good, so that no power cut can leave half a record; zeros then reach the disk before
-// the space is given back, so that they stand where the bytes stood. The caller holds w.
+// scrub erases all pending extents, and makes these and all earlier erasures durable. It erases the headers
+// first and syncs them, so that no power cut leaves half a record. Then it writes zeros over the bytes and
+// syncs them before it frees the space. The caller holds w.
 func (s *Store) scrub() error { return s.despiteFailedSyncs(s.scrubOnce) }
 
 func (s *Store) scrubOnce() error {
@@ -67,7 +67,7 @@ func (s *Store) scrubOnce() error {
 	}
 	for _, e := range list {
 		if err := s.free(e); err != nil {
-			s.putPending(e) // zero already: only its space is missing
+			s.putPending(e) // it is zero already, and only has to be freed
 			s.erasing.Note(err)
 		}
 	}
@@ -80,7 +80,7 @@ func (s *Store) scrubOnce() error {
 	return errors.Join(append(errs, s.syncFolder())...)
 }
 
-// overwrite puts zeros, for good, over the part of each extent.
+// overwrite writes zeros over the part of each extent and syncs them.
 func (s *Store) overwrite(list []extent, part func(extent) (off, n int64)) error {
 	touched := map[*segment]bool{}
 	for _, e := range list {

@@ -1,24 +1,24 @@
-// Package disk keeps records in files so that they survive a restart: the tier below memory. A record
-// is a key, a little meta and a payload; what they mean is the caller's business.
+// Package disk keeps records in files, so that they survive a restart. It is the tier below memory. A record
+// has a key, a little metadata and a payload, whose meaning is up to the caller.
 //
-// It is a cache, and checksums decide what is in it. Records are appended to segment files; a record
-// counts once its header stands, and the header is written last. Killing the process at any moment
-// leaves every record whose Put returned and nothing half-written. A power cut may also lose records
-// written since the last Sync, by this process or by one that was killed. A torn or corrupted record is a miss and a counter, never wrong bytes
-// and never an error. Delete is durable when it returns, and leaves no byte of the record in the
-// files. FORMAT.md describes the files.
+// The store is a cache, and checksums decide whether a record is valid. Records are appended to segment
+// files. The header of a record is written last and makes it valid. If the process is killed, every record
+// whose Put returned is there, and no other one is half-written. A power cut may also lose records that were
+// written since the last Sync, by this process or by one that was killed. A torn or corrupted record counts
+// as a miss and in a metric; it is never an error and never returns wrong bytes. When Delete returns, it is
+// durable, and the files have no byte of the record. FORMAT.md describes the files.
 //
 // Invariants
-//   - The bytes held by all files, in blocks of 4 KiB, never exceed Options.Budget; the record used
-//     longest ago makes room. File systems that punch holes free it at once; on others whole segments
-//     are rewritten when half of one is dead.
-//   - What no record owns is zero: space is erased before it is given back, and Open erases what a
+//   - The size of all files, in blocks of 4 KiB, never exceeds Options.Budget. The least recently used
+//     record is evicted first. File systems that punch holes free its space at once; on others a segment
+//     is rewritten when half of it is dead.
+//   - Space that belongs to no record is zero. Space is erased before it is freed, and Open erases what a
 //     crash left.
-//   - A place in a segment is written by one record only, so a reader that finds its record at the
-//     same place after reading knows that what it read was that record.
+//   - Each place in a segment is written by one record only. So a reader whose record is still at the same
+//     place after the read knows that it read that record.
 //
-// Lock order: Store.w, then Store.mu. Store.w serialises whatever changes files; Store.mu guards the
-// index and the books and is never held during I/O. Readers take only Store.mu.
+// Lock order: Store.w, then Store.mu. Store.w serialises changes of files. Store.mu guards the index and the
+// counters and is never held during I/O. Readers take only Store.mu.
 package disk
 
 import (
@@ -32,7 +32,7 @@ import (
 	"grebe/plan"
 )
 
-// MaxMeta is the most bytes of meta a record may have.
+// MaxMeta is the most bytes of metadata of a record.
 const MaxMeta = 64 << 10
 
 var (
@@ -46,9 +46,9 @@ var (
 // record takes at least 4 KiB of files.
 type Options struct {
 	Budget  int64        // bytes that all files together may hold; required, 1 MiB to 16 TiB
-	Version [32]byte     // digest of what made the records; those of another version are reclaimed by Open
+	Version [32]byte     // digest of what the records depend on; Open removes records of other versions
 	Segment int64        // bytes of a segment file; default Budget/256, at least 64 MiB; 64 KiB to Budget/4
-	Logger  *slog.Logger // told of damage found; default none
+	Logger  *slog.Logger // logs damage; default none
 }
 
 func (o *Options) validate() error {
@@ -68,7 +68,7 @@ func (o *Options) validate() error {
 	return nil
 }
 
-// Stats are counts since Open, except the first four, which are amounts now.
+// Stats are counts since Open, except the first four, which are current amounts.
 type Stats struct {
 	Entries   int   // records that can be found
 	LiveBytes int64 // bytes of files those records take, with headers and padding
@@ -85,7 +85,7 @@ type Stats struct {
 	Compactions      uint64 // segments rewritten
 }
 
-// extent is a range of a segment that awaits erasure.
+// extent is a range of a segment that has to be erased.
 type extent struct {
 	seg    *segment
 	off, n int64
@@ -101,32 +101,32 @@ type Store struct {
 	writing, erasing, reading *durable.Trouble
 
 	w        sync.Mutex
-	version  [32]byte // of the records that are written
+	version  [32]byte // version of new records
 	active   *segment // takes the next record; may be nil
 	nextSeg  uint32
 	seq      uint64
-	doomed   []*segment // dropped, and the file is still to be removed
-	unlinked bool       // a removal of a file is not durable yet
+	doomed   []*segment // dropped segments whose files are not removed yet
+	unlinked bool       // the removal of a file is not durable yet
 
 	mu        sync.Mutex
 	index     *index
 	segs      map[uint32]*segment
-	pending   []extent // no record's any more, not yet erased
+	pending   []extent // extents that belong to no record and are not erased yet
 	live      int64
 	held      int64 // bytes of all files
 	lingering int64 // part of held: removed files that readers keep open
 	closed    bool
 	stats     Stats
-	report    func(keys []plan.Key) // nil: nobody is told of drops
-	dropped   []plan.Key            // not reported yet
+	report    func(keys []plan.Key) // nil: drops are not reported
+	dropped   []plan.Key            // keys to report
 }
 
-// OnDrop has f called with the keys of records that the store drops: evicted, damaged, deleted or lost in a compaction. A key may have
-// a record again when f is called, so f asks Has. Drops are reported without Store.mu held. OnDrop MUST be called before the
-// store is used concurrently.
+// OnDrop has f called with the keys of records that were evicted, found damaged, deleted, or lost in a compaction. A key
+// may have a new record when f is called, so f has to ask Has. f is called without Store.mu held. OnDrop MUST be called
+// before the store is used concurrently.
 func (s *Store) OnDrop(f func(keys []plan.Key)) { s.report = f }
 
-// reportDrops reports what was dropped. The caller does not hold mu.
+// reportDrops reports the dropped keys. The caller does not hold mu.
 func (s *Store) reportDrops() {
 	if s.report == nil {
 		return
@@ -140,8 +140,8 @@ func (s *Store) reportDrops() {
 	}
 }
 
-// Open opens the store in a directory, which it makes if needed and owns until Close. It reads the
-// headers of all records, not their payloads.
+// Open opens the store in a directory. It creates the directory if needed and owns it until Close. It reads
+// the headers of all records but not their payloads.
 func Open(path string, opt Options) (*Store, error) {
 	if err := opt.validate(); err != nil {
 		return nil, err
@@ -152,7 +152,7 @@ func Open(path string, opt Options) (*Store, error) {
 	}
 	s, err := open(dir, opt)
 	if err != nil {
-		_ = dir.Close() // the reason to fail is err
+		_ = dir.Close() // err is the error to return
 		return nil, fmt.Errorf("disk: open %s: %w", path, err)
 	}
 	return s, nil
@@ -189,7 +189,7 @@ func (s *Store) Sync() error {
 	return s.sync()
 }
 
-// sync erases what awaits it and makes every segment durable. The caller holds w.
+// sync erases all pending extents and makes every segment durable. The caller holds w.
 func (s *Store) sync() error {
 	return s.despiteFailedSyncs(func() error {
 		err := s.drain()
@@ -202,8 +202,8 @@ func (s *Store) sync() error {
 	})
 }
 
-// despiteFailedSyncs calls f, and once more if f failed and the segments whose sync failed could be rewritten. It
-// rewrites those that an earlier call left, first. The caller holds w.
+// despiteFailedSyncs first rewrites the segments whose sync failed in an earlier call. Then it calls f. If f fails, and the
+// segments whose sync failed can be rewritten, it calls f once more. The caller holds w.
 func (s *Store) despiteFailedSyncs(f func() error) error {
 	if err := s.rewriteFailed(); err != nil {
 		return err
@@ -215,16 +215,17 @@ func (s *Store) despiteFailedSyncs(f func() error) error {
 	return f()
 }
 
-// errFailedBefore is why a segment is not used that a process before failed to sync.
+// errFailedBefore is the error of a segment that an earlier process failed to sync. Such a segment is not used.
 var errFailedBefore = errors.New("a process before could not sync it")
 
-// syncSegment makes a segment durable. A sync that fails leaves the pages clean: a later one would succeed without
-// writing them. So the segment is not used any more, and its records are copied to another. The caller holds w.
+// syncSegment makes a segment durable. After a failed sync the system marks the pages as clean, and a later sync would
+// succeed without writing them. So the segment gets no more records, and its records are copied to another one. The caller
+// holds w.
 func (s *Store) syncSegment(seg *segment) error {
 	if seg.failed != nil {
 		return fmt.Errorf("disk: segment %d is to be rewritten since a sync failed: %w", seg.id, seg.failed)
 	}
-	s.dir.Mark(seg.id) // else a kill right after a failed sync would leave no sign of it
+	s.dir.Mark(seg.id) // so that the next process knows of a failed sync even after a kill
 	defer s.dir.Mark(0)
 	if err := seg.f.Sync(); err != nil {
 		s.countWriteError()
@@ -235,8 +236,8 @@ func (s *Store) syncSegment(seg *segment) error {
 	return nil
 }
 
-// fail notes that a sync of a segment failed, in the file too: a process that follows this one finds the same pages, and
-// must not trust them either.
+// fail notes that a sync of a segment failed, in the file too: the next process finds the same pages and must not trust
+// them either.
 func (s *Store) fail(seg *segment, err error) {
 	seg.failed = err
 	if seg == s.active {
@@ -270,7 +271,7 @@ func (s *Store) syncFolder() error {
 	return nil
 }
 
-// Close makes all records durable and lets go of the directory. Reads under way finish.
+// Close makes all records durable and releases the directory. Reads under way finish.
 func (s *Store) Close() error {
 	s.w.Lock()
 	defer s.w.Unlock()
@@ -293,7 +294,7 @@ func (s *Store) closeFiles() {
 	}
 	s.mu.Unlock()
 	for _, seg := range last {
-		_ = seg.f.Close() // synced or given up before
+		_ = seg.f.Close() // it was synced, or its sync failed, before
 	}
 }
 
@@ -303,7 +304,7 @@ func (s *Store) isClosed() bool {
 	return s.closed
 }
 
-// Failing returns why records cannot be written, read or erased at present; nil: they can.
+// Failing returns the reason why records cannot be written, read or erased at present, or nil.
 func (s *Store) Failing() error {
 	return cmp.Or(s.writing.Failing(), s.erasing.Failing(), s.reading.Failing())
 }

@@ -12,20 +12,20 @@ import (
 	"grebe/internal/durable"
 )
 
-// folder is what the store needs of a directory, file of a file in it. Tests put faults and power
-// cuts behind them.
+// folder has the operations on a directory that the store needs, and file those on a file in it. Tests
+// implement them with faults and power cuts.
 type folder interface {
 	List() ([]string, error)
 	Create(name string) (file, error)
 	Open(name string) (file, error)
 	Remove(name string) error
 	Sync() error // makes Create and Remove durable
-	// Mark notes which segment is about to be synced, 0 for none. A process that is killed leaves the note; it need not
-	// survive a power cut, and one that cannot be written is none.
+	// Mark notes which segment is about to be synced, 0 for none. The note survives a kill of the process, but maybe not
+	// a power cut. A note that cannot be written is left out.
 	Mark(segment uint32)
 	Marked() uint32
 	Punches() bool
-	Close() error // lets another process have the folder
+	Close() error // releases the folder for other processes
 }
 
 type file interface {
@@ -36,13 +36,13 @@ type file interface {
 	Punch(off, n int64) error          // makes a range zero and frees it
 	NextData(off int64) (int64, error) // first offset ≥ off that may be non-zero; io.EOF if none
 	Sync() error                       // makes writes durable
-	Writeback(off, n int64)            // starts to write a range to the disk; promises nothing
+	Writeback(off, n int64)            // starts to write a range to the disk, without any guarantee
 	Close() error
 }
 
 const lockName = "LOCK"
 
-// osFolder is a directory that this process alone may use while it is open.
+// osFolder is a directory. While it is open, no other process can use it.
 type osFolder struct {
 	path string
 	lock *os.File
@@ -93,7 +93,7 @@ func (d *osFolder) Punches() bool                    { return punches(d.lock) }
 func (d *osFolder) Sync() error { return durable.SyncDir(d.path) }
 
 func (d *osFolder) Mark(segment uint32) {
-	// Where this fails, as on a full disk, only a kill right after a sync that failed too could do harm.
+	// A failure, as on a full disk, does harm only if the sync fails too and the process is killed right after it.
 	_, _ = d.lock.WriteAt(binary.LittleEndian.AppendUint32(nil, segment), 0)
 }
 

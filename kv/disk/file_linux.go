@@ -14,7 +14,7 @@ const (
 	syncRangeWrite  = 2
 )
 
-// punches reports whether the file system of f frees holes of the size of a block.
+// punches reports whether the file system of f can free holes of one block.
 func punches(f *os.File) bool {
 	var s syscall.Statfs_t
 	if err := syscall.Fstatfs(int(f.Fd()), &s); err != nil || s.Bsize > block {
@@ -33,7 +33,7 @@ func (f osFile) Sync() error {
 	return again(func() error { return syscall.Fdatasync(int(f.Fd())) })
 }
 
-// Writeback ignores errors: the next Sync of the file returns those of writes.
+// Writeback ignores errors: the next Sync of the file returns write errors.
 func (f osFile) Writeback(off, n int64) {
 	_ = syscall.SyncFileRange(int(f.Fd()), off, n, syncRangeWrite)
 }
@@ -43,7 +43,7 @@ func (f osFile) NextData(off int64) (int64, error) {
 	switch {
 	case errors.Is(err, syscall.ENXIO):
 		return 0, io.EOF
-	case errors.Is(err, syscall.EINVAL): // the file system does not know
+	case errors.Is(err, syscall.EINVAL): // the file system does not support it
 		return off, nil
 	}
 	return at, err

@@ -10,17 +10,17 @@ import (
 
 // The layout is described in FORMAT.md; the two must agree.
 const (
-	block         = 4096 // records start at multiples of it: what file systems can free
+	block         = 4096 // records start at multiples of it, because file systems free whole blocks
 	headerSize    = 128
 	formatVersion = 1
 	directPayload = 64 << 10 // payloads from this size on start at a block
-	maxBytes      = 1 << 44  // of a store: block numbers and record ids have 32 bits
+	maxBytes      = 1 << 44  // largest store: block numbers and record ids have 32 bits
 	segmentMagic  = 0x53564b47
 	recordMagic   = 0x52564b47
 	failedMarkAt  = 20 // in a segment's first block
 )
 
-// failedMark stands in the first block of a segment whose sync failed.
+// failedMark is in the first block of a segment whose sync failed.
 var failedMark = []byte("GKVF")
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
@@ -29,9 +29,9 @@ func checksum(b []byte) uint32 { return crc32.Checksum(b, castagnoli) }
 
 func roundUp(n, to int64) int64 { return (n + to - 1) / to * to }
 
-// header stands before each record.
+// header is at the start of each record.
 type header struct {
-	nonce      uint64 // of the segment: bytes copied from elsewhere are no record
+	nonce      uint64 // of the segment, so that bytes copied from elsewhere are not a record
 	offset     uint64 // of the record in the segment, for the same reason
 	seq        uint64 // order of writing
 	key        plan.Key
@@ -44,7 +44,7 @@ type header struct {
 
 func (h *header) payloadAt() int64 { return payloadAt(h.meta, h.payload) }
 
-// len returns the bytes from the start of the record to its last, without padding.
+// len returns the length of the record in bytes, without padding.
 func (h *header) len() int64 {
 	if h.payload == 0 {
 		return headerSize + int64(h.meta)
@@ -52,7 +52,7 @@ func (h *header) len() int64 {
 	return h.payloadAt() + h.payload
 }
 
-// end returns the offset in the segment after the last byte.
+// end returns the offset in the segment after the last byte of the record.
 func (h *header) end() int64 { return int64(h.offset) + h.len() }
 
 // payloadAt returns where the payload starts within its record.
@@ -86,8 +86,8 @@ func (h *header) encode(b []byte) {
 	le.PutUint32(b[headerSize-4:], checksum(b[:headerSize-4]))
 }
 
-// decode reads the header of a record that starts at offset of the segment with this nonce, and
-// reports whether there is one.
+// decode reads the header of a record at an offset of the segment with this nonce, and reports whether it is
+// valid.
 func decode(b []byte, nonce uint64, offset int64) (header, bool) {
 	le := binary.LittleEndian
 	if len(b) < headerSize || le.Uint32(b) != recordMagic || le.Uint32(b[4:]) != formatVersion ||
@@ -120,7 +120,7 @@ func encodeSegment(nonce uint64) []byte {
 	return b
 }
 
-// decodeSegment reads the first block of a segment; failed says that a sync of it failed.
+// decodeSegment reads the first block of a segment. Failed says that a sync of the segment failed.
 func decodeSegment(b []byte) (nonce uint64, failed, ok bool) {
 	le := binary.LittleEndian
 	if len(b) < block || le.Uint32(b) != segmentMagic || le.Uint32(b[4:]) != formatVersion ||

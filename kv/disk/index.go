@@ -6,7 +6,7 @@ import (
 	"grebe/plan"
 )
 
-// record says where a record is. It has no pointers, so that the collector does not scan the index.
+// record has the place of a record. It has no pointers, so that the garbage collector does not scan the index.
 type record struct {
 	key          plan.Key
 	payload      int64
@@ -20,7 +20,7 @@ type record struct {
 func (r *record) offset() int64 { return int64(r.block) * block }
 func (r *record) size() int64   { return recordSize(int(r.meta), r.payload) }
 
-// same reports whether two copies speak of the same place. A place is never used twice.
+// same reports whether two copies have the same place. A place is never used twice.
 func (r *record) same(o *record) bool { return r.seg == o.seg && r.block == o.block }
 
 const slabLen = 256
@@ -31,7 +31,7 @@ type index struct {
 	seed  maphash.Seed
 	heads []uint32 // buckets, a power of two of them
 	slabs []*[slabLen]record
-	ids   uint32 // handed out so far, with 0
+	ids   uint32 // number of ids so far, 0 included
 	free  uint32
 	len   int
 }
@@ -56,7 +56,7 @@ func (x *index) find(key *plan.Key) uint32 {
 	return 0
 }
 
-// add gives a key that the index lacks an id, as the one used last. The caller sets its place.
+// add adds a new key as the most recently used one and returns its id. The caller sets its place.
 func (x *index) add(key *plan.Key) uint32 {
 	if x.len == len(x.heads) {
 		x.grow()
@@ -97,7 +97,7 @@ func (x *index) touch(id uint32) {
 	x.link(id)
 }
 
-// oldest returns the id used longest ago, or 0.
+// oldest returns the least recently used id, or 0.
 func (x *index) oldest() uint32 { return x.at(0).newer }
 
 // link makes id the newest: the ring runs 0 → oldest → … → newest → 0 along newer.

@@ -9,15 +9,15 @@ import (
 	"grebe/plan"
 )
 
-// step is how much is read or written between two looks at the checksum: small enough that the bytes
-// are still in the processor's cache.
+// step is the number of bytes that are read or written between two updates of the checksum. It is small
+// enough that the bytes are still in the processor's cache.
 const step = 256 << 10
 
 var errDamaged = errors.New("damaged")
 
-// Get reads a record into memory that place returns: pieces of together n bytes, asked for once the
-// record's meta is known to be right. It reports whether the record was there; where it was not, the
-// pieces hold nothing of use. An error is place's own: whatever is wrong with the record is a miss.
+// Get reads a record into the memory that place returns: pieces of n bytes in total. It calls place when the
+// metadata is verified. It reports whether the record was there and valid; if not, the content of the pieces
+// is undefined. It returns only errors of place: any problem with the record is a miss.
 func (s *Store) Get(key plan.Key, place func(meta []byte, n int64) ([][]byte, error)) (meta []byte, ok bool, err error) {
 	r, seg, err := s.pin(&key, true)
 	if seg == nil {
@@ -47,8 +47,7 @@ func (s *Store) Get(key plan.Key, place func(meta []byte, n int64) ([][]byte, er
 	return meta, true, nil
 }
 
-// Has reports, without touching the disk, whether a record is in the index, and the size of its
-// payload.
+// Has reports whether a record is in the index, and the size of its payload. It does not access the disk.
 func (s *Store) Has(key plan.Key) (size int64, ok bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -59,8 +58,8 @@ func (s *Store) Has(key plan.Key) (size int64, ok bool) {
 	return s.index.at(id).payload, true
 }
 
-// Stat returns the meta of a record, read from disk, and the size of its payload. It is no use in the
-// sense of eviction.
+// Stat reads the metadata of a record from disk, and returns it with the size of the payload. It does not
+// count as a use.
 func (s *Store) Stat(key plan.Key) (meta []byte, size int64, ok bool) {
 	r, seg, _ := s.pin(&key, false)
 	if seg == nil {
@@ -75,8 +74,8 @@ func (s *Store) Stat(key plan.Key) (meta []byte, size int64, ok bool) {
 	return meta, r.payload, true
 }
 
-// Range calls f for each record until f returns false, in no order that means anything. Records put
-// or deleted meanwhile may be left out. f may use the store.
+// Range calls f for each record until f returns false, in no particular order. Records that are put or
+// deleted meanwhile may be left out. f may use the store.
 func (s *Store) Range(f func(key plan.Key, meta []byte, size int64) bool) {
 	for id := uint32(1); ; id++ {
 		key, more := s.keyOf(id)
@@ -92,7 +91,7 @@ func (s *Store) Range(f func(key plan.Key, meta []byte, size int64) bool) {
 	}
 }
 
-// keyOf returns the key that has an id, if any, and whether ids go on.
+// keyOf returns the key with an id, if there is one, and whether there are higher ids.
 func (s *Store) keyOf(id uint32) (key *plan.Key, more bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -107,7 +106,7 @@ func (s *Store) keyOf(id uint32) (key *plan.Key, more bool) {
 	return &k, true
 }
 
-// pin finds a record and keeps its file open. The caller MUST release the segment, if there is one.
+// pin finds a record and keeps its file open. If it returns a segment, the caller MUST release it.
 func (s *Store) pin(key *plan.Key, use bool) (record, *segment, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -163,7 +162,7 @@ func readPayload(seg *segment, h *header, pieces [][]byte) error {
 	return nil
 }
 
-// readFull is ReadAt to which a file that ends too early is damage.
+// readFull is ReadAt, but treats a file that ends too early as damage.
 func readFull(f file, b []byte, off int64) error {
 	n, err := f.ReadAt(b, off)
 	switch {
@@ -175,8 +174,8 @@ func readFull(f file, b []byte, off int64) error {
 	return err
 }
 
-// condemn makes a failed read a miss. The record is forgotten and awaits erasure, unless it had been
-// evicted, deleted or replaced while it was read, which explains the failure.
+// condemn turns a failed read into a miss. It removes the record, to be erased later, unless the record was
+// evicted, deleted or replaced during the read, which explains the failure.
 func (s *Store) condemn(r *record, reason error) {
 	defer s.reportDrops()
 	s.mu.Lock()
@@ -196,7 +195,7 @@ func (s *Store) condemn(r *record, reason error) {
 	s.opt.Logger.Warn("disk: dropped a record", "segment", r.seg, "offset", r.offset(), "reason", reason)
 }
 
-// forget drops a record. The caller holds mu, and calls reportDrops when it has released it.
+// forget drops a record. The caller holds mu, and calls reportDrops after it has released mu.
 func (s *Store) forget(id uint32) {
 	if s.report != nil {
 		s.dropped = append(s.dropped, s.index.at(id).key)
@@ -204,7 +203,7 @@ func (s *Store) forget(id uint32) {
 	s.remove(id)
 }
 
-// remove takes a record out of the index; its place awaits erasure. The caller holds mu.
+// remove removes a record from the index and notes its place for erasure. The caller holds mu.
 func (s *Store) remove(id uint32) {
 	r := s.index.at(id)
 	seg := s.segs[r.seg]

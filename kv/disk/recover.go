@@ -8,21 +8,21 @@ import (
 	"strings"
 )
 
-// found is a record that Open saw.
+// found is a record that Open found.
 type found struct {
 	seq uint64
 	id  uint32
 }
 
-// recover builds the index from the segments of the folder and erases everything else in them. Times
-// of use are not kept on disk: after it records count as used in the order they were written.
+// recover builds the index from the segments of the folder and erases everything else in them. Times of use
+// are not kept on disk. After recover the order of use is the order of writing.
 func (s *Store) recover() error {
 	names, err := s.dir.List()
 	if err != nil {
 		return fmt.Errorf("list: %w", err)
 	}
 	slices.Sort(names)
-	s.unlinked = true   // files that the process before made or removed
+	s.unlinked = true   // the last process may have created or removed files
 	seqs := []uint64{0} // by id
 	marked := s.dir.Marked()
 	for _, name := range names {
@@ -45,7 +45,7 @@ func (s *Store) recover() error {
 			s.drop(seg)
 		}
 	}
-	// What cannot be erased or evicted now stays pending and is tried again by Put, Delete and Sync.
+	// Put, Delete and Sync try again to erase or evict what fails here.
 	if err := s.drain(); err != nil {
 		s.opt.Logger.Error("disk: erase what a crash left", "error", err)
 	} else if err := s.makeRoom(0); err != nil {
@@ -60,7 +60,7 @@ func segmentID(name string) (uint32, bool) {
 	return uint32(id), ok && err == nil && name == segmentName(uint32(id)) && id != 0
 }
 
-// load takes in one segment. The last one loaded takes the next record.
+// load adds one segment. The last one that is loaded becomes the active one.
 func (s *Store) load(id uint32, seqs []uint64) ([]uint64, error) {
 	f, err := s.dir.Open(segmentName(id))
 	if err != nil {
@@ -72,14 +72,14 @@ func (s *Store) load(id uint32, seqs []uint64) ([]uint64, error) {
 		return seqs, err
 	}
 	first := make([]byte, block)
-	n, err := f.ReadAt(first, 0) // an error leaves no segment
+	n, err := f.ReadAt(first, 0) // after an error the segment is invalid
 	nonce, failed, ok := decodeSegment(first[:n])
 	if !ok {
 		s.opt.Logger.Warn("disk: a file is no segment", "segment", id, "bytes", size, "error", err)
 		s.discard(&segment{id: id, f: f, end: roundUp(size, block), refs: 1})
 		return seqs, nil
 	}
-	// What is in it may be the work of a process that was killed, and in no more than the system's memory.
+	// A process that was killed may have written it, and it may be in the page cache only.
 	seg := &segment{id: id, nonce: nonce, f: f, end: block, refs: 1, dirty: true, erased: true}
 	if failed {
 		seg.failed = errFailedBefore
@@ -105,8 +105,8 @@ func (s *Store) load(id uint32, seqs []uint64) ([]uint64, error) {
 	return seqs, nil
 }
 
-// discard removes a file that is no segment: its making was cut short, it is damaged, or another
-// version's.
+// discard removes a file that is not a valid segment: it was not completed, is damaged, or has another
+// version.
 func (s *Store) discard(seg *segment) {
 	if seg.end > 0 {
 		s.stats.TornRecords++
@@ -117,7 +117,7 @@ func (s *Store) discard(seg *segment) {
 	s.drop(seg)
 }
 
-// admit takes in a whole record, unless it is of another version or older than one of the same key.
+// admit adds a valid record to the index, unless it has another version or the key has a newer record.
 func (s *Store) admit(seg *segment, h *header, seqs []uint64) []uint64 {
 	s.seq = max(s.seq, h.seq)
 	size := recordSize(h.meta, h.payload)
@@ -143,7 +143,7 @@ func (s *Store) admit(seg *segment, h *header, seqs []uint64) []uint64 {
 	return seqs
 }
 
-// cut ends a segment after its last record and notes what else is in it, to be erased.
+// cut sets the end of a segment after its last record, and notes everything else in it for erasure.
 func (s *Store) cut(seg *segment, size int64, rest []extent) {
 	if size > seg.end {
 		if err := s.truncate(seg, seg.end); err != nil {

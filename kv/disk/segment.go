@@ -22,19 +22,19 @@ type segment struct {
 
 	// Guarded by Store.w.
 	end     int64 // where the next record goes, a multiple of block
-	started int64 // the system was asked to write what lies before it
-	dirty   bool  // something written is not durable yet
-	erased  bool  // some of that is an erasure, which Delete must see durable
-	failed  error // why a sync failed: what is durable of it is not known, and it takes no more records
+	started int64 // the system was asked to write the bytes before this offset
+	dirty   bool  // some writes are not durable yet
+	erased  bool  // some of these are erasures, which Delete must make durable
+	failed  error // error of a failed sync: it is unknown which bytes are durable, and the segment gets no more records
 
 	// Guarded by Store.mu.
-	bytes   int64 // taken by records and by what awaits erasure
+	bytes   int64 // of records and of pending extents
 	records int   // in the index
-	refs    int   // readers, and one while the store has it
+	refs    int   // number of readers, and one for the store
 	dropped bool  // removed from the store
 }
 
-// holds returns the bytes of the file, in blocks.
+// holds returns the size of the file in bytes, a multiple of block.
 func (s *Store) holds(seg *segment) int64 {
 	if s.punch {
 		return block + seg.bytes
@@ -53,8 +53,8 @@ func (s *Store) segments() []*segment {
 	return all
 }
 
-// newSegment makes an empty active segment, which is durable before anything is written to it. The
-// caller holds w and has made room for a block.
+// newSegment makes an empty active segment and makes it durable. The caller holds w and has made room for a
+// block.
 func (s *Store) newSegment() error {
 	seg := &segment{id: s.nextSeg, nonce: rand.Uint64(), end: block, refs: 1}
 	f, err := s.dir.Create(segmentName(seg.id))
@@ -89,8 +89,7 @@ func (s *Store) seal() {
 	s.dropIfEmpty(seg)
 }
 
-// dropIfEmpty removes a segment that holds nothing, unless it takes the next record and costs nothing.
-// The caller holds w.
+// dropIfEmpty removes an empty segment, unless it is the active one and takes no space. The caller holds w.
 func (s *Store) dropIfEmpty(seg *segment) {
 	if seg == s.active && (s.punch || seg.end == block) {
 		return
@@ -103,8 +102,8 @@ func (s *Store) dropIfEmpty(seg *segment) {
 	}
 }
 
-// drop removes a segment in which the index has no record. Its space is free when the last reader is
-// gone. The caller holds w.
+// drop removes a segment without records. Its space is free when the last reader releases it. The caller
+// holds w.
 func (s *Store) drop(seg *segment) {
 	if seg == s.active {
 		s.active = nil
@@ -125,7 +124,8 @@ func (s *Store) drop(seg *segment) {
 	}
 }
 
-// removeDoomed removes the files of dropped segments. What fails stays. The caller holds w.
+// removeDoomed removes the files of dropped segments. Files that cannot be removed are tried again later. The caller holds
+// w.
 func (s *Store) removeDoomed() error {
 	var errs []error
 	s.doomed = slices.DeleteFunc(s.doomed, func(seg *segment) bool {
@@ -142,7 +142,7 @@ func (s *Store) removeDoomed() error {
 	return errors.Join(errs...)
 }
 
-// release gives a reference to a segment back; the last one closes the file.
+// release drops a reference to a segment. The last one closes the file.
 func (s *Store) release(seg *segment) {
 	s.mu.Lock()
 	seg.refs--
@@ -153,7 +153,7 @@ func (s *Store) release(seg *segment) {
 	}
 	_ = seg.f.Close() // removed, or synced by Close
 	s.mu.Lock()
-	if seg.dropped { // its space is free only now
+	if seg.dropped { // only now its space is free
 		n := s.holds(seg)
 		s.held -= n
 		s.lingering -= n
@@ -161,9 +161,9 @@ func (s *Store) release(seg *segment) {
 	s.mu.Unlock()
 }
 
-// walk calls whole for each record of a segment in order of place, and remains for each stretch
-// between them that the file holds; torn says that there is something other than zeros in it. It
-// reads one block per record.
+// walk calls whole for each record of a segment, in the order of their offsets. It calls remains for each
+// allocated range between records; torn says whether the range has bytes other than zero. It reads one block
+// per record.
 func (seg *segment) walk(size int64, whole func(header), rest func(off, n int64, torn bool)) error {
 	buf := make([]byte, block)
 	first, last, torn := int64(-1), int64(0), false // since the last record

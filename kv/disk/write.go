@@ -8,9 +8,9 @@ import (
 	"grebe/plan"
 )
 
-// Put writes a record, in place of the one the key may have had. It makes room by evicting; where
-// that is not enough or the system fails it returns an error, and the store is as if Put had not been
-// called, less what was evicted. The record can be found when Put returns; it is durable after Sync.
+// Put writes a record and replaces the older one of the key. It evicts records to make room. If that is not
+// enough, or if the system fails, Put returns an error and changes nothing but the evictions. When Put
+// returns nil the record can be found; it is durable after Sync.
 func (s *Store) Put(key plan.Key, meta []byte, payload [][]byte) error {
 	if len(meta) > MaxMeta {
 		return fmt.Errorf("disk: put: %d bytes of meta, at most %d", len(meta), MaxMeta)
@@ -37,7 +37,7 @@ func (s *Store) Put(key plan.Key, meta []byte, payload [][]byte) error {
 	return nil
 }
 
-// SetVersion changes the version of records to come. Those that are there can still be found, until the next Open.
+// SetVersion changes the version of new records. Older ones can still be found until the next Open.
 func (s *Store) SetVersion(v [32]byte) {
 	s.w.Lock()
 	defer s.w.Unlock()
@@ -46,7 +46,7 @@ func (s *Store) SetVersion(v [32]byte) {
 
 func (s *Store) put(h *header, size int64, meta []byte, payload [][]byte) error {
 	if err := s.drain(); err != nil {
-		return err // evicting more would not free more
+		return err // more evictions would not free more space
 	}
 	if err := s.limitSegments(); err != nil {
 		return err
@@ -63,15 +63,15 @@ func (s *Store) put(h *header, size int64, meta []byte, payload [][]byte) error 
 	}
 	s.publish(seg, h)
 	seg.writeback()
-	s.erasing.Note(s.drain()) // what failed stays pending
+	s.erasing.Note(s.drain()) // extents that failed stay pending
 	return nil
 }
 
-// writebackStep is how many bytes of a segment are written before the system is asked to put them on the disk. Left to
-// itself it collects for half a minute, and then a sync of any other file may wait for hundreds of megabytes.
+// writebackStep is the number of bytes of a segment after which the system is asked to write them to the disk. By itself
+// the system waits for half a minute, and then a sync of any other file may wait for hundreds of megabytes.
 const writebackStep = 1 << 20
 
-// writeback has the system write what was added to a segment, if that is much. The caller holds Store.w.
+// writeback asks the system to write the new bytes of a segment, if there are many. The caller holds Store.w.
 func (seg *segment) writeback() {
 	if n := seg.end - seg.started; n >= writebackStep {
 		seg.f.Writeback(seg.started, n)
@@ -79,7 +79,7 @@ func (seg *segment) writeback() {
 	}
 }
 
-// write writes a record, its header last: until then there is none.
+// write writes a record. The header comes last and makes the record valid.
 func write(seg *segment, h *header, meta []byte, payload [][]byte) error {
 	off := int64(h.offset)
 	seg.dirty = true
@@ -110,7 +110,7 @@ func writeHeader(seg *segment, h *header) error {
 	return nil
 }
 
-// reserve takes the next size bytes of the active segment: they end at its end. The caller holds w.
+// reserve takes the next size bytes of the active segment, up to its new end. The caller holds w.
 func (s *Store) reserve(size int64) (*segment, error) {
 	for {
 		if s.active != nil && !s.fits(size) {
@@ -137,7 +137,7 @@ func (s *Store) reserve(size int64) (*segment, error) {
 	}
 }
 
-// fits reports whether the active segment has place. One record may be larger than a segment.
+// fits reports whether the active segment has room. An empty segment takes a record of any size.
 func (s *Store) fits(size int64) bool {
 	return s.active.end == block || s.active.end+size <= s.opt.Segment
 }
@@ -163,8 +163,8 @@ func (s *Store) abandon(seg *segment, size int64) {
 	s.mu.Unlock()
 }
 
-// truncate cuts a segment for good: what comes next to this place must not meet, after a power cut,
-// the remains of what was there.
+// truncate cuts a segment durably. Otherwise old bytes could be back after a power cut, behind a record that
+// was written here later.
 func (s *Store) truncate(seg *segment, size int64) error {
 	seg.dirty, seg.erased = true, true
 	if err := seg.f.Truncate(size); err != nil {
@@ -173,7 +173,7 @@ func (s *Store) truncate(seg *segment, size int64) error {
 	return s.syncSegment(seg)
 }
 
-// publish makes a written record the one its key finds. The caller holds w.
+// publish makes a written record the one of its key. The caller holds w.
 func (s *Store) publish(seg *segment, h *header) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -184,7 +184,7 @@ func (s *Store) publish(seg *segment, h *header) {
 	s.live += recordSize(h.meta, h.payload)
 }
 
-// place says where a record is. The caller holds mu.
+// place sets the place of a record. The caller holds mu.
 func (s *Store) place(id uint32, seg *segment, h *header) {
 	r := s.index.at(id)
 	r.seg, r.block, r.meta, r.payload = seg.id, uint32(h.offset/block), uint32(h.meta), h.payload
@@ -195,7 +195,7 @@ func (s *Store) place(id uint32, seg *segment, h *header) {
 func (s *Store) makeRoom(n int64) error {
 	limit := s.opt.Budget
 	if !s.punch {
-		limit = max(limit-s.opt.Segment/2, n) // what compaction copies needs place too
+		limit = max(limit-s.opt.Segment/2, n) // the copies of a compaction need room too
 	}
 	for {
 		s.mu.Lock()
@@ -223,7 +223,7 @@ func (s *Store) makeRoom(n int64) error {
 	}
 }
 
-// evict forgets a record to make room, unless a reader just did. The caller holds w.
+// evict drops a record to make room, unless a reader has just dropped it. The caller holds w.
 func (s *Store) evict(id uint32) {
 	defer s.reportDrops()
 	s.mu.Lock()
@@ -234,7 +234,7 @@ func (s *Store) evict(id uint32) {
 	}
 }
 
-// drain erases what awaits it and gives the space back. What fails stays. The caller holds w.
+// drain erases pending extents and frees their space. Extents that fail stay pending. The caller holds w.
 func (s *Store) drain() error {
 	errs := []error{s.removeDoomed()}
 	for _, e := range s.takePending() {
@@ -260,8 +260,8 @@ func (s *Store) putPending(list ...extent) {
 	s.pending = append(s.pending, list...)
 }
 
-// erase makes an extent zero, the header first so that there is no moment with half a record, and
-// gives its space back.
+// erase makes an extent zero and frees its space. It erases the header first, so that there is never half a
+// record.
 func (s *Store) erase(e extent) error {
 	e.seg.dirty, e.seg.erased = true, true
 	head := min(e.n, block)
@@ -276,7 +276,7 @@ func (s *Store) erase(e extent) error {
 	return s.free(e)
 }
 
-// free gives the space of an erased extent back.
+// free frees the space of an erased extent.
 func (s *Store) free(e extent) error {
 	if s.punch {
 		if err := e.seg.f.Punch(e.off, e.n); err != nil {
@@ -296,7 +296,7 @@ func (s *Store) free(e extent) error {
 
 var zeros [step]byte
 
-// zeroFill overwrites a range as far as the file goes.
+// zeroFill writes zeros over a range, up to the end of the file.
 func zeroFill(f file, off, n int64) error {
 	size, err := f.Size()
 	if err != nil {
