@@ -6,9 +6,9 @@ import (
 	"strings"
 	"testing"
 
+	"grebe/engine/llama2ctest"
 	"grebe/kv"
 	"grebe/model"
-	"grebe/model/llama2c"
 	"grebe/plan"
 	"grebe/pool"
 )
@@ -22,10 +22,10 @@ func TestStories(t *testing.T) {
 		t.Skipf("no stories260K beside the project: %v", err)
 	}
 	dir := t.TempDir()
-	if err := llama2c.Convert(filepath.Join(data, "stories260K.bin"), dir); err != nil {
+	if err := llama2ctest.Convert(filepath.Join(data, "stories260K.bin"), dir); err != nil {
 		t.Fatal(err)
 	}
-	tok, err := llama2c.ReadTokenizer(filepath.Join(data, "tok512.bin"))
+	tok, err := llama2ctest.ReadTokenizer(filepath.Join(data, "tok512.bin"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -54,12 +54,12 @@ func TestStories(t *testing.T) {
 	}
 }
 
-func story(t *testing.T, e *Engine, vocab int, tok *llama2c.Tokenizer) string {
+func story(t *testing.T, e *Engine, vocab int, tok *llama2ctest.Tokenizer) string {
 	t.Helper()
 	const steps = 200
 	var text strings.Builder
 	var have *kv.Entry
-	tokens := []int32{llama2c.BOS}
+	tokens := []int32{llama2ctest.BOS}
 	for range steps {
 		job := &Job{
 			Plan:     &plan.Plan{Segments: []plan.Segment{{Kind: plan.User, Tokens: tokens}}},
@@ -80,7 +80,7 @@ func story(t *testing.T, e *Engine, vocab int, tok *llama2c.Tokenizer) string {
 				best = id
 			}
 		}
-		if best == llama2c.BOS {
+		if best == llama2ctest.BOS {
 			break
 		}
 		text.WriteString(tok.Decode(tokens[len(tokens)-1], int32(best)))

@@ -1,10 +1,6 @@
 package workload
 
 import (
-	"fmt"
-	"io"
-	"strings"
-	"text/tabwriter"
 	"time"
 )
 
@@ -143,71 +139,3 @@ func meanOver(n int, length func(int) int) float64 {
 	}
 	return float64(sum) / float64(count)
 }
-
-// WriteStats writes a column per workload, with the paper's figure in parentheses where it has one.
-func WriteStats(w io.Writer, all []Stats) error {
-	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', tabwriter.AlignRight)
-	row := func(name string, cell func(*Stats, *shape) string) {
-		fmt.Fprint(t, name, "\t")
-		for i := range all {
-			fmt.Fprint(t, cell(&all[i], paper(all[i].Name)), "\t")
-		}
-		fmt.Fprintln(t)
-	}
-	row("workload (paper)", func(s *Stats, _ *shape) string { return s.Name })
-	row("users", func(s *Stats, p *shape) string { return beside(fmt.Sprint(s.Users), p, func() any { return p.users }) })
-	row("items", func(s *Stats, p *shape) string { return beside(fmt.Sprint(s.Items), p, func() any { return p.items }) })
-	row("tokens per user", func(s *Stats, p *shape) string {
-		return beside(fmt.Sprintf("%.0f", s.UserTokens), p, func() any { return p.userTokens })
-	})
-	row("tokens per item", func(s *Stats, p *shape) string {
-		return beside(fmt.Sprintf("%.2f", s.ItemTokens), p, func() any { return p.itemTokens })
-	})
-	row("accesses to hottest 10 %", func(s *Stats, p *shape) string {
-		return beside(percent(s.HotAccesses), p, func() any { return "90 %" })
-	})
-	row("exponent of items", func(s *Stats, _ *shape) string { return fmt.Sprintf("%.3f", s.Exponent) })
-	row("requests", func(s *Stats, _ *shape) string { return fmt.Sprint(s.Requests) })
-	row("minutes", func(s *Stats, _ *shape) string { return fmt.Sprintf("%.1f", s.Span.Minutes()) })
-	row("users seen", func(s *Stats, _ *shape) string { return fmt.Sprint(s.UsersSeen) })
-	row("of them once", func(s *Stats, _ *shape) string {
-		if strings.HasPrefix(s.Name, "Industry") {
-			return percent(s.OnceUsers) + " (> 55 % an hour)"
-		}
-		return percent(s.OnceUsers)
-	})
-	row("requests of users seen before", func(s *Stats, _ *shape) string { return percent(s.UserHits) })
-	row("items seen", func(s *Stats, _ *shape) string { return fmt.Sprint(s.ItemsSeen) })
-	row("user tokens per request", func(s *Stats, _ *shape) string { return fmt.Sprintf("%.0f", s.RequestUserTokens) })
-	row("item tokens per request", func(s *Stats, _ *shape) string { return fmt.Sprintf("%.0f", s.RequestItemTokens) })
-	row("user at least as long", func(s *Stats, _ *shape) string {
-		if strings.HasPrefix(s.Name, "Books") {
-			return percent(s.UserLonger) + " (> 70 %)"
-		}
-		return percent(s.UserLonger)
-	})
-	row("infinite user cache reuses", func(s *Stats, _ *shape) string { return percent(s.UserReuse) })
-	row("infinite item cache reuses", func(s *Stats, _ *shape) string { return percent(s.ItemReuse) })
-	row("the better of both", func(s *Stats, _ *shape) string { return percent(s.EitherReuse) })
-	row("items known beforehand", func(s *Stats, _ *shape) string { return percent(s.ItemShare) })
-	return t.Flush()
-}
-
-// paper returns the column of Table 1, or nil for other workloads.
-func paper(name string) *shape {
-	for i := range shapes {
-		if strings.EqualFold(shapes[i].name, name) {
-			return &shapes[i].shape
-		}
-	}
-	return nil
-}
-
-func beside(measured string, p *shape, figure func() any) string {
-	if p == nil {
-		return measured
-	}
-	return fmt.Sprintf("%s (%v)", measured, figure())
-}
-
-func percent(x float64) string { return fmt.Sprintf("%.1f %%", 100*x) }

@@ -453,24 +453,6 @@ func TestValidate(t *testing.T) {
 	}
 }
 
-func TestWriteStats(t *testing.T) {
-	s, err := Measure(Games(Scale{Users: 0.01}), 50)
-	if err != nil {
-		t.Fatal(err)
-	}
-	custom := s
-	custom.Name = "own"
-	var b strings.Builder
-	if err := WriteStats(&b, []Stats{s, custom}); err != nil {
-		t.Fatal(err)
-	}
-	for _, want := range []string{"Games", "own", "(15000)", "infinite user cache"} {
-		if !strings.Contains(b.String(), want) {
-			t.Errorf("no %q in\n%s", want, b.String())
-		}
-	}
-}
-
 // The sampler against the chances it stands for.
 func TestZipfDrawsItsChances(t *testing.T) {
 	for _, c := range []struct {
@@ -535,4 +517,14 @@ func TestRankingIsABijection(t *testing.T) {
 			seen[id] = true
 		}
 	})
+}
+
+// paper returns the column of Table 1, or nil for other workloads.
+func paper(name string) *shape {
+	for i := range shapes {
+		if strings.EqualFold(shapes[i].name, name) {
+			return &shapes[i].shape
+		}
+	}
+	return nil
 }

@@ -1,6 +1,6 @@
-// Package llama2c reads the checkpoints of llama2.c, small Llama models trained for tests and
+// Package llama2ctest reads the checkpoints of llama2.c, small Llama models trained for tests and
 // teaching: Convert turns a model into a Hugging Face folder, ReadTokenizer reads its vocabulary.
-package llama2c
+package llama2ctest
 
 import (
 	"encoding/binary"

@@ -1,4 +1,4 @@
-package llama2c
+package llama2ctest
 
 import (
 	"encoding/binary"
