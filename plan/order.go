@@ -6,10 +6,10 @@ type Order uint8
 const (
 	UserFirst Order = iota
 	ItemFirst
-	// Causal is an ordinary prompt: user, items and instruction one after the other, each token seeing all
-	// before it. Items are one segment.
+	// Causal is an ordinary prompt: user, items and instruction in this order, with causal attention. All items
+	// are one segment.
 	Causal
-	// CausalItems is one with the items before the user, behind the lead-in.
+	// CausalItems is Causal with the items before the user and after the lead-in.
 	CausalItems
 )
 

@@ -1,9 +1,9 @@
 package plan
 
-// Key names cached KV: a digest of all that it depends on.
+// Key identifies cached KV. It is a digest of everything that the KV depends on.
 type Key [32]byte
 
-// Tier is where cached KV lies, from the nearest to the farthest.
+// Tier is the place of cached KV, from the nearest to the farthest.
 type Tier uint8
 
 const (

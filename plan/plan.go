@@ -1,11 +1,12 @@
-// Package plan says what a request computes: segments of tokens, their positions, and who sees whom.
+// Package plan describes what a request computes: segments of tokens, their positions, and which segments
+// attend to which.
 //
-// A plan is a list of segments. A segment attends causally to itself and in full to the earlier
-// segments that it lists in Sees; siblings may share a start position. Everything Grebe serves is
-// such a plan (SEEDS BAT-1): user-first, item-first, pointwise, a beam step. The engine knows plans
-// only, and Mask is what they mean: every fast path must agree with dense attention under it.
+// A plan is a list of segments. A segment attends causally to itself and in full to the earlier segments
+// in its Sees. Siblings may share a start position. Everything that Grebe serves is such a plan (SEEDS
+// BAT-1): user-first, item-first, pointwise, a beam step. The engine takes nothing but plans. Mask defines
+// their meaning: every fast path must agree with dense attention under that mask.
 //
-// The package is pure. A plan is not changed after it was built.
+// The package is pure. A plan does not change after it was built.
 package plan
 
 import (
@@ -14,11 +15,11 @@ import (
 	"slices"
 )
 
-// Kind says what a segment stands for. It changes no result; caches and accounts go by it.
+// Kind says what a segment contains. It does not affect results; caches and usage counts depend on it.
 type Kind uint8
 
 const (
-	Preamble     Kind = iota // begins every prompt; lead-ins too
+	Preamble     Kind = iota // the start of every prompt, and lead-ins
 	User                     // a user's profile and history
 	Item                     // one candidate
 	Instruction              // the question, which sees everything
@@ -47,9 +48,9 @@ type Segment struct {
 	Start  int     // position of its first token
 	Sees   []int32 // earlier segments it attends to in full, in key order
 
-	// For models that are no decoders. Extra is nil, or a number per token that means something to the model;
-	// Scale is that of its rows' attention, 0 for the model's. What depends on them is never cached: they are
-	// not in the keys.
+	// Extra and Scale are for models that are not decoders. Extra is nil, or has a number per token whose meaning is
+	// the model's. Scale is the attention scale of the segment's rows, 0 for the model's own. Keys do not include
+	// them, so KV that depends on them is never cached.
 	Extra []int32
 	Scale float32
 }
@@ -68,7 +69,7 @@ func (p *Plan) Tokens() int {
 	return n
 }
 
-// ErrTooLong says that a plan takes positions that the model does not have.
+// ErrTooLong means that a plan uses positions that the model does not have.
 var ErrTooLong = errors.New("too long")
 
 // Validate checks that a plan can run on a model with vocab tokens and positions below positions.
@@ -103,8 +104,8 @@ func (p *Plan) Validate(vocab, positions int) error {
 	return nil
 }
 
-// repeated returns a segment that is listed twice. Lists in ascending order, which nearly all are, cost
-// no memory.
+// repeated returns a segment that is listed twice. It allocates only for lists that are not in ascending
+// order, which are rare.
 func repeated(sees []int32) (segment int32, twice bool) {
 	ascending := true
 	for k := 1; k < len(sees) && ascending; k++ {
@@ -134,8 +135,8 @@ func (p *Plan) Positions() []int32 {
 	return out
 }
 
-// Mask returns the dense mask that the plan means: Mask()[q][k] is true when token q attends to
-// token k, both counted over the segments one after the other. For oracles and tests.
+// Mask returns the plan's dense attention mask: Mask()[q][k] is true when token q attends to token k. Tokens
+// are numbered through all segments. It is for references and tests.
 func (p *Plan) Mask() [][]bool {
 	first := make([]int, len(p.Segments))
 	n := 0
