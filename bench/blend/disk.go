@@ -210,8 +210,8 @@ func (s *shelf) measure(ctx context.Context, o *DiskOptions, p Prompt) (line Dis
 		}
 		saved = append(saved, times[ahead][round]-times[beside][round])
 	}
-	line.Memory, line.Read, line.Saved = median(memory[1:]), median(read[1:]), median(saved[1:])
-	line.Ahead, line.Beside = median(times[ahead][1:]), median(times[beside][1:])
+	line.Memory, line.Read, line.Saved = report.Median(memory[1:]), report.Median(read[1:]), report.Median(saved[1:])
+	line.Ahead, line.Beside = report.Median(times[ahead][1:]), report.Median(times[beside][1:])
 	line.First, err = s.first(job)
 	return line, err
 }

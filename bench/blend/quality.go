@@ -6,7 +6,6 @@ import (
 	"io"
 	"math"
 	"sync"
-	"text/tabwriter"
 	"time"
 
 	"grebe/bench/report"
@@ -352,7 +351,7 @@ func (q *Quality) JSON(w io.Writer) error {
 func (q *Quality) Text(out io.Writer) error {
 	fmt.Fprintf(out, "%s, %s\n%s; %d users; prompts of %.0f tokens, %.0f of items, %.0f of history (%.0f with a prototype)\n\n",
 		q.Date, q.Device, q.Data, q.Users, q.Tokens, q.Items, q.History, q.Prototype)
-	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', tabwriter.AlignRight)
+	w := report.Table(out)
 	fmt.Fprintln(w, "rule\tbudget\tcomputed\tNDCG@10\tof full\tHR@1\tHR@5\tHR@10\terror\tsame ten\t")
 	for _, l := range q.Lines {
 		fmt.Fprintf(w, "%s\t%.2f\t%.0f\t%.4f\t%.3f [%.3f, %.3f]\t%.3f\t%.3f\t%.3f\t%.3f\t%.2f\t\n",

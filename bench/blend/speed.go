@@ -174,17 +174,17 @@ func (s *system) time(ctx context.Context, o *SpeedOptions, p Prompt, budget flo
 			}
 		}
 	}
-	line.Full, line.Blend = median(times[0]), median(times[1])
+	line.Full, line.Blend = report.Median(times[0]), report.Median(times[1])
 	var by []float64
 	for i := range times[0] {
 		by = append(by, times[0][i]/times[1][i])
 	}
-	line.Ratio, line.Allowed = median(by), float64(line.Computed[0])/float64(line.Computed[1])
+	line.Ratio, line.Allowed = report.Median(by), float64(line.Computed[0])/float64(line.Computed[1])
 	line.Reached = line.Ratio / line.Allowed
 	line.LayersAllow = inLayers(line.Computed, s.model.Shape().Layers, cmp.Or(o.Layers, blend.WholeLayers))
 	line.LayersReached = line.Ratio / line.LayersAllow
 	for i := range times {
-		line.P99[i] = queue(times[i], median(times[0])/0.8, o.Requests, o.Seed)
+		line.P99[i] = queue(times[i], report.Median(times[0])/0.8, o.Requests, o.Seed)
 	}
 	line.P99By = line.P99[0] / line.P99[1]
 	return line, nil
@@ -288,11 +288,6 @@ func queue(times []float64, every float64, requests int, seed uint64) float64 {
 	}
 	slices.Sort(took)
 	return took[len(took)*99/100]
-}
-
-func median(values []float64) float64 {
-	v := slices.Sorted(slices.Values(values))
-	return (v[len(v)/2] + v[(len(v)-1)/2]) / 2
 }
 
 func ints(seed uint64, n int) []int32 {

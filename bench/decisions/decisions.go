@@ -8,20 +8,16 @@ package decisions
 
 import (
 	"bufio"
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"io"
-	"math"
 	"math/rand/v2"
 	"net/http"
 	"os"
 	"path/filepath"
-	"slices"
 	"strconv"
 	"strings"
-	"text/tabwriter"
 
 	"grebe/bench/drive"
 	"grebe/bench/report"
@@ -113,7 +109,7 @@ func (c *Cost) judge() {
 	for i := range ratios {
 		ratios[i] = c.New[i] / c.Old[i]
 	}
-	c.Ratio, c.P = median(ratios), slower(ratios)
+	c.Ratio, c.P = report.Median(ratios), report.Above(ratios)
 	c.Slow = c.Ratio > mostRatio || c.P < leastP
 }
 
@@ -235,54 +231,8 @@ func read(url, metric string) (cpu, events float64, err error) {
 	return cpu, events, nil
 }
 
-func median(values []float64) float64 {
-	s := slices.Sorted(slices.Values(values))
-	n := len(s)
-	return (s[(n-1)/2] + s[n/2]) / 2
-}
-
-// slower returns the p value of a one-sided signed-rank test of Wilcoxon: how likely ratios would be above 1 so often and
-// so far if old and new were the same. It is exact; of equal distances each has the mean of their ranks.
-func slower(ratios []float64) float64 {
-	var logs []float64
-	for _, r := range ratios {
-		if x := math.Log(r); x != 0 {
-			logs = append(logs, x)
-		}
-	}
-	slices.SortFunc(logs, func(a, b float64) int { return cmp.Compare(math.Abs(a), math.Abs(b)) })
-	up, most := 0, 0              // twice the sum of the ranks above 1, and of all
-	ways := map[int]float64{0: 1} // how many choices of signs give each sum
-	for i := 0; i < len(logs); {
-		k := i
-		for k < len(logs) && math.Abs(logs[k]) == math.Abs(logs[i]) {
-			k++
-		}
-		rank := i + k + 1 // twice the mean of ranks i+1 to k
-		for ; i < k; i++ {
-			if logs[i] > 0 {
-				up += rank
-			}
-			next := map[int]float64{}
-			for sum, n := range ways {
-				next[sum] += n
-				next[sum+rank] += n
-			}
-			ways, most = next, most+rank
-		}
-	}
-	above, all := 0.0, 0.0
-	for sum := 0; sum <= most; sum++ {
-		all += ways[sum]
-		if sum >= up {
-			above += ways[sum]
-		}
-	}
-	return above / all
-}
-
 func (r *Report) write(w io.Writer) error {
-	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', tabwriter.AlignRight)
+	t := report.Table(w)
 	fmt.Fprintf(t, "load\tCPU per\told µs\tnew µs\tratio (≤ %g)\tp (≥ %g)\t\t\n", mostRatio, leastP)
 	for i := range r.Costs {
 		c := &r.Costs[i]
@@ -290,7 +240,7 @@ func (r *Report) write(w io.Writer) error {
 		if c.Slow {
 			verdict = "SLOWER"
 		}
-		fmt.Fprintf(t, "%s\t%s\t%.1f\t%.1f\t%.3f\t%.3f\t%s\t\n", c.Load, c.Per, median(c.Old), median(c.New), c.Ratio, c.P, verdict)
+		fmt.Fprintf(t, "%s\t%s\t%.1f\t%.1f\t%.3f\t%.3f\t%s\t\n", c.Load, c.Per, report.Median(c.Old), report.Median(c.New), c.Ratio, c.P, verdict)
 	}
 	return t.Flush()
 }

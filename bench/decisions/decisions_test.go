@@ -1,33 +1,12 @@
 package decisions
 
 import (
-	"math"
 	"math/rand/v2"
 	"net/http"
 	"net/http/httptest"
 	"strings"
 	"testing"
 )
-
-// By hand: the choices of signs whose sum of ranks is as large, of all.
-func TestSlower(t *testing.T) {
-	for _, c := range []struct {
-		ratios []float64
-		p      float64
-	}{
-		{[]float64{1.1, 1.2, 1.3, 1.4}, 1. / 16},
-		{[]float64{.9, .8, .7, .6}, 1},
-		{[]float64{.9, 1.2, 1.3, 1.4}, 2. / 16},  // the sums 9 and 10
-		{[]float64{1.1, .5, 1.3, 1.05}, 7. / 16}, // 6 or more
-		{[]float64{2, .5}, 3. / 4},               // equal distances: 1.5 or more
-		{[]float64{1, 1, 1.5}, 1. / 2},
-		{[]float64{1, 1}, 1},
-	} {
-		if got := slower(c.ratios); math.Abs(got-c.p) > 1e-9 {
-			t.Errorf("slower(%v) is %v, want %v", c.ratios, got, c.p)
-		}
-	}
-}
 
 // Where both are the same, about one comparison in twenty says otherwise; a tenth more is nearly always seen.
 func TestJudge(t *testing.T) {

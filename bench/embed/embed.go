@@ -13,6 +13,7 @@ import (
 	"slices"
 	"time"
 
+	"grebe/bench/report"
 	table "grebe/embed"
 	"grebe/embed/redisserver"
 	"grebe/pool"
@@ -372,28 +373,14 @@ func lines(trace string, percent float64, batch, asked int, cs []*contender) []L
 		for i, s := range c.seconds {
 			ratios[i] = lru.seconds[i] / s
 		}
-		l.Rate, l.Ratio = float64(asked)/median(c.seconds), interval(ratios)
+		l.Rate, l.Ratio = float64(asked)/report.Median(c.seconds), ratioOf(ratios)
 		out = append(out, l)
 	}
 	return out
 }
 
-func median(v []float64) float64 {
-	v = slices.Sorted(slices.Values(v))
-	return (v[(len(v)-1)/2] + v[len(v)/2]) / 2
-}
-
-// interval takes order statistics between which the median lies with 95 %.
-func interval(v []float64) Ratio {
-	v = slices.Sorted(slices.Values(v))
-	n := len(v)
-	at, below := 0, math.Exp2(-float64(n)) // probability that at most so many of n lie below the median
-	for term := below; at < n/2; at++ {
-		term *= float64(n-at) / float64(at+1)
-		if below+term > 0.025 {
-			break
-		}
-		below += term
-	}
-	return Ratio{Median: median(v), Low: v[at], High: v[n-1-at]}
+// ratioOf is the median of ratios, and between which it lies with 95 %.
+func ratioOf(ratios []float64) Ratio {
+	low, high := report.Interval(ratios)
+	return Ratio{Median: report.Median(ratios), Low: low, High: high}
 }

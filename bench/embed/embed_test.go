@@ -61,10 +61,10 @@ func TestOutage(t *testing.T) {
 }
 
 func TestInterval(t *testing.T) {
-	if got := interval([]float64{9, 8, 7, 6, 5, 4, 3, 2, 1}); got != (Ratio{5, 2, 8}) {
+	if got := ratioOf([]float64{9, 8, 7, 6, 5, 4, 3, 2, 1}); got != (Ratio{5, 2, 8}) {
 		t.Errorf("of nine values: %+v, want the second to the eighth around 5", got)
 	}
-	if got := interval([]float64{2}); got != (Ratio{2, 2, 2}) {
+	if got := ratioOf([]float64{2}); got != (Ratio{2, 2, 2}) {
 		t.Errorf("of one value: %+v", got)
 	}
 }

@@ -9,6 +9,7 @@ import (
 	"sync"
 	"time"
 
+	"grebe/bench/report"
 	table "grebe/embed"
 	"grebe/internal/offheap"
 )
@@ -186,7 +187,7 @@ func (o *Options) gatherRates(ctx context.Context, g *gatherer, what string, bat
 		}
 		out = append(out, Rate{
 			What: ways[w].what, Threads: threads, Batch: batch,
-			Bytes: float64(loops*batch*rowBytes) / median(seconds[w]), Ratio: interval(ratios),
+			Bytes: float64(loops*batch*rowBytes) / report.Median(seconds[w]), Ratio: ratioOf(ratios),
 		})
 	}
 	after, last := g.cached.Stats().Cache, &out[len(out)-1]

@@ -12,6 +12,7 @@ import (
 	"strings"
 	"testing"
 
+	"grebe/bench/report"
 	"grebe/compute"
 )
 
@@ -112,7 +113,7 @@ func TestInterval(t *testing.T) {
 				v[i] = r.ExpFloat64()
 			}
 			slices.Sort(v)
-			if low, high := interval(v); low <= math.Ln2 && math.Ln2 <= high {
+			if low, high := report.Interval(v); low <= math.Ln2 && math.Ln2 <= high {
 				held++
 			}
 		}

@@ -3,9 +3,10 @@ package gemm
 import (
 	"context"
 	"fmt"
-	"math"
 	"slices"
 	"time"
+
+	"grebe/bench/report"
 )
 
 const (
@@ -77,7 +78,7 @@ func turn(c contender) (float64, error) {
 			products = append(products, d.Seconds())
 		}
 		if end.Sub(begin) >= measure && len(products) > 0 {
-			return median(products), nil
+			return report.Median(products), nil
 		}
 	}
 }
@@ -89,8 +90,8 @@ func (rs *rounds) ratio(peer int) (mid, low, high float64) {
 		r[i] = rs.times[peer][i] / rs.times[0][i]
 	}
 	slices.Sort(r)
-	low, high = interval(r)
-	return median(r), low, high
+	low, high = report.Interval(r)
+	return report.Median(r), low, high
 }
 
 // certain reports whether the ratio to every peer is known well enough.
@@ -107,9 +108,9 @@ func (rs *rounds) certain() bool {
 func (rs *rounds) fill(l *Line, limit *ceiling) {
 	flops := 2 * float64(l.M) * float64(l.N) * float64(l.K)
 	l.Rounds = len(rs.times[0])
-	l.Grebe = flops / median(rs.times[0]) / 1e9
+	l.Grebe = flops / report.Median(rs.times[0]) / 1e9
 	for i, c := range rs.cs[1:] {
-		l.Peers[c.name()] = flops / median(rs.times[1+i]) / 1e9
+		l.Peers[c.name()] = flops / report.Median(rs.times[1+i]) / 1e9
 		if mid, low, high := rs.ratio(1 + i); l.Ratio == 0 || mid < l.Ratio {
 			l.Ratio, l.Low, l.High = mid, low, high
 		}
@@ -121,26 +122,5 @@ func (rs *rounds) fill(l *Line, limit *ceiling) {
 	for i := range share {
 		share[i] = flops / rs.times[0][i] / rs.rates[i]
 	}
-	l.Ceiling = median(share)
-}
-
-// median returns the median of values, at least one.
-func median(values []float64) float64 {
-	v := slices.Clone(values)
-	slices.Sort(v)
-	return (v[len(v)/2] + v[(len(v)-1)/2]) / 2
-}
-
-// interval returns a confidence interval, of at least 95 %, of the median that sorted values were
-// drawn from: on each side of it lie as many as n tosses of a coin show heads.
-func interval(sorted []float64) (low, high float64) {
-	n, skip := len(sorted), 0
-	chance := math.Pow(0.5, float64(n)) // of so many heads
-	for sum := chance; ; skip++ {
-		chance *= float64(n-skip) / float64(skip+1)
-		if sum += chance; sum > 0.025 {
-			break
-		}
-	}
-	return sorted[skip], sorted[n-1-skip]
+	l.Ceiling = report.Median(share)
 }

@@ -15,6 +15,7 @@ import (
 	"slices"
 	"time"
 
+	"grebe/bench/report"
 	"grebe/compute"
 	"grebe/compute/cuda"
 	"grebe/compute/cuda/driver"
@@ -174,11 +175,11 @@ func measure(ctx context.Context, o *Options, d cuda.Device, r *Report) error {
 func rankLines(took [][]float64) []Line {
 	alone, scattered, whole, all := took[rankAlone], took[rankScattered], took[rankWhole], took[rankAll]
 	main := newLine("rank", "rank, 1,500-token user, 100 cached items", "ms", scattered)
-	main.Peers = []Peer{{Name: "the user alone", Value: median(alone)}, {Name: "keys in one piece", Value: median(whole)},
-		{Name: "everything recomputed", Value: median(all)}}
-	user := newLine("rank-user", "  to the user alone", "×", ratios(scattered, alone))
+	main.Peers = []Peer{{Name: "the user alone", Value: report.Median(alone)}, {Name: "keys in one piece", Value: report.Median(whole)},
+		{Name: "everything recomputed", Value: report.Median(all)}}
+	user := newLine("rank-user", "  to the user alone", "×", report.Ratios(scattered, alone))
 	user.Must, user.Aim = 1.12, 1.08
-	keys := newLine("rank-keys", "  to the same keys in one piece", "×", ratios(scattered, whole))
+	keys := newLine("rank-keys", "  to the same keys in one piece", "×", report.Ratios(scattered, whole))
 	keys.Must, keys.Aim = 1.05, 1.02
 	return []Line{main, user, keys}
 }

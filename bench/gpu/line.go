@@ -4,6 +4,7 @@ import (
 	"slices"
 	"time"
 
+	"grebe/bench/report"
 	"grebe/compute/cuda/split"
 )
 
@@ -82,19 +83,5 @@ func (l *Line) holds(bar float64) bool {
 
 func newLine(key, name, unit string, took []float64) Line {
 	sorted := slices.Sorted(slices.Values(took))
-	return Line{Key: key, Name: name, Unit: unit, Median: median(sorted), Least: sorted[0], P90: sorted[len(sorted)*9/10], Repeats: len(sorted)}
-}
-
-func median(took []float64) float64 {
-	sorted := slices.Sorted(slices.Values(took))
-	return (sorted[(len(sorted)-1)/2] + sorted[len(sorted)/2]) / 2
-}
-
-// ratios are those of each repeat.
-func ratios(a, b []float64) []float64 {
-	out := make([]float64, len(a))
-	for i := range a {
-		out[i] = a[i] / b[i]
-	}
-	return out
+	return Line{Key: key, Name: name, Unit: unit, Median: report.Median(sorted), Least: sorted[0], P90: sorted[len(sorted)*9/10], Repeats: len(sorted)}
 }

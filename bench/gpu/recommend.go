@@ -9,6 +9,7 @@ import (
 	"slices"
 	"time"
 
+	"grebe/bench/report"
 	"grebe/compute"
 	"grebe/compute/ref"
 )
@@ -203,6 +204,6 @@ func measureRecommend(ctx context.Context, o *Options, d compute.Device) ([]Line
 	l := newLine("recommend", "recommend, Qwen3-1.7B, 1,000 tokens, 256 beams", "ms", took[0])
 	l.Must, l.Aim = 11, 9.3
 	// What NVIDIA reports for the same sizes; it was not run.
-	l.Peers = []Peer{{Name: "the prompt alone", Value: median(took[1])}, {Name: "SID-GR on an H100, as reported", Value: 17.6}}
+	l.Peers = []Peer{{Name: "the prompt alone", Value: report.Median(took[1])}, {Name: "SID-GR on an H100, as reported", Value: 17.6}}
 	return []Line{l}, nil
 }

@@ -16,7 +16,6 @@ import (
 	"runtime"
 	"slices"
 	"strings"
-	"text/tabwriter"
 	"time"
 
 	"grebe/bench/report"
@@ -183,7 +182,7 @@ func (b *bench) run(ctx context.Context, r *Report) error {
 		}
 		times = append(times, ms(start))
 	}
-	r.Retrieve = median(times)
+	r.Retrieve = report.Median(times)
 	return ctx.Err()
 }
 
@@ -216,7 +215,7 @@ func (b *bench) line(ctx context.Context, n int) (Line, error) {
 		entry.Release()
 	}
 	shape := b.model.Shape()
-	l.Cold, l.Returning, l.Heads = median(cold), median(returning), median(heads)
+	l.Cold, l.Returning, l.Heads = report.Median(cold), report.Median(returning), report.Median(heads)
 	l.KVBytes, l.PeakMemory = int64(shape.ChunkBytes(n, false)), peak()
 	return l, nil
 }
@@ -258,11 +257,6 @@ func (b *bench) rank(ctx context.Context, user []int32, entry *kv.Entry) (total,
 
 func ms(start time.Time) float64 { return float64(time.Since(start).Microseconds()) / 1000 }
 
-func median(v []float64) float64 {
-	s := slices.Sorted(slices.Values(v))
-	return s[len(s)/2]
-}
-
 // peak returns the most memory that the process held, 0 where the system does not say.
 func peak() int64 {
 	raw, err := os.ReadFile(filepath.Join("/proc", "self", "status"))
@@ -282,7 +276,7 @@ func (r *Report) write(w io.Writer, o *Options) error {
 	s := o.Spec
 	fmt.Fprintf(w, "%s, %s; HSTU of %d layers, %d heads × %d, rows of %d; %d items, opened in %.1f s\n",
 		r.Device, r.DType, s.Layers, s.Heads, s.HeadDim, s.Hidden, r.Items, r.LoadSeconds)
-	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', tabwriter.AlignRight)
+	t := report.Table(w)
 	fmt.Fprintf(t, "events\tcold ms\t%d new ms\tof which heads\tKV MiB\tpeak MiB\t\n", o.New)
 	for _, l := range r.Lines {
 		fmt.Fprintf(t, "%d\t%.1f\t%.1f\t%.1f\t%.0f\t%.0f\t\n", l.Events, l.Cold, l.Returning, l.Heads, float64(l.KVBytes)/(1<<20),

@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"slices"
+
+	"grebe/bench/report"
 )
 
 // Variant is one of several things to compare. Run measures it once; block counts from 0, warm-up blocks
@@ -126,7 +128,7 @@ func ratio(m Metric, runs, base []Result, confidence float64, rng *rand.Rand) Me
 			ratios = append(ratios, values[i]/b)
 		}
 	}
-	out := MetricRatio{Metric: m.Name, Median: median(values), Ratio: median(ratios)}
+	out := MetricRatio{Metric: m.Name, Median: report.Median(values), Ratio: report.Median(ratios)}
 	out.Low, out.High = bootstrap(ratios, confidence, rng)
 	return out
 }
@@ -144,18 +146,9 @@ func bootstrap(values []float64, confidence float64, rng *rand.Rand) (low, high 
 		for j := range drawn {
 			drawn[j] = values[rng.IntN(len(values))]
 		}
-		medians[i] = median(drawn)
+		medians[i] = report.Median(drawn)
 	}
 	slices.Sort(medians)
 	tail := int((1 - confidence) / 2 * resamples)
 	return medians[tail], medians[resamples-1-tail]
-}
-
-// median returns 0 for no values.
-func median(values []float64) float64 {
-	if len(values) == 0 {
-		return 0
-	}
-	v := slices.Sorted(slices.Values(values))
-	return (v[len(v)/2] + v[(len(v)-1)/2]) / 2
 }

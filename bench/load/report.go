@@ -6,7 +6,6 @@ import (
 	"maps"
 	"slices"
 	"strings"
-	"text/tabwriter"
 
 	"grebe/bench/report"
 )
@@ -18,7 +17,7 @@ func WriteJSON(w io.Writer, of any) error {
 
 // WriteTable writes a line per result, times in milliseconds.
 func WriteTable(w io.Writer, results ...Result) error {
-	t := newTable(w)
+	t := report.Table(w)
 	extra := extras(results)
 	fmt.Fprint(t, "\trequests\toffered/s\tanswered/s\tgood/s\tP50\tP90\tP99\tP99.9\tmax\tlag P99\theld\t")
 	for _, name := range extra {
@@ -72,7 +71,7 @@ func (c *Comparison) Write(w io.Writer) error {
 		return err
 	}
 	fmt.Fprintf(w, "\nMedians of %d interleaved blocks, ratios to %s with %.0f %% confidence\n", c.Blocks, c.Variants[0].Name, 100*c.Confidence)
-	t := newTable(w)
+	t := report.Table(w)
 	for i := range c.Variants {
 		for _, m := range c.Variants[i].Metrics {
 			fmt.Fprintf(t, "%s\t%s\t%s\t×%.3f\t[%.3f, %.3f]\t\n", c.Variants[i].Name, m.Metric, short(m.Median), m.Ratio, m.Low, m.High)
@@ -108,10 +107,6 @@ func (f *Found) slo() float64 {
 		return 0
 	}
 	return f.Trials[0].Runs[0].SLO
-}
-
-func newTable(w io.Writer) *tabwriter.Writer {
-	return tabwriter.NewWriter(w, 0, 0, 2, ' ', tabwriter.AlignRight)
 }
 
 // short writes a figure with as many digits as one reads.

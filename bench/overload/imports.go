@@ -10,7 +10,6 @@ import (
 	"os/exec"
 	"strings"
 	"sync"
-	"text/tabwriter"
 	"time"
 
 	"grebe/bench/load"
@@ -345,7 +344,7 @@ func (r *ImportReport) write(w io.Writer) error {
 	fmt.Fprintf(w, "Rankings of %d candidates with %d models in turn: %.1f ms by themselves, capacity %.1f/s; imports of %d changed items\n",
 		r.Candidates, r.Models, r.RequestMS, r.Capacity, r.Items)
 	fmt.Fprintf(w, "Imports acknowledged after %.1f s; busy after the window for %.1f s\n\n", r.ImportS, r.SettledS)
-	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', tabwriter.AlignRight)
+	t := report.Table(w)
 	fmt.Fprintln(t, "\toffered/s\tanswers\tP50 ms\tP90 ms\tP99 ms\tmax ms\trefused or failed\t")
 	row := func(name string, x *load.Result) {
 		fmt.Fprintf(t, "%s\t%.1f\t%d\t%.1f\t%.1f\t%.1f\t%.1f\t%v\t\n", name, x.Offered, x.Answered, x.Latency.P50, x.Latency.P90, x.Latency.P99, x.Latency.Max, x.Errors)

@@ -17,7 +17,6 @@ import (
 	"os/exec"
 	"path/filepath"
 	"slices"
-	"text/tabwriter"
 	"time"
 
 	"grebe/bench/load"
@@ -224,7 +223,7 @@ func verdict(passed bool) string {
 func (r *Report) write(w io.Writer) error {
 	fmt.Fprintf(w, "Rankings of %d candidates, nothing reused: %.1f ms by themselves, capacity %.1f/s, deadline %.0f ms\n\n", r.Candidates, r.RequestMS,
 		r.Capacity, r.DeadlineMS)
-	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', tabwriter.AlignRight)
+	t := report.Table(w)
 	if len(r.Loads) > 0 {
 		fmt.Fprintln(t, "load\toffered/s\tanswers\tlate (≤ 1 %)\tgoodput\twanted\tP50 ms\tP99 ms\toutside P50\tP99\tlag P99\t2 s later, ms\trefused or failed\t\t")
 	}

@@ -18,6 +18,7 @@ import (
 	"slices"
 	"time"
 
+	"grebe/bench/report"
 	"grebe/compute"
 	"grebe/compute/cpu"
 	"grebe/engine"
@@ -235,11 +236,11 @@ func measure(ctx context.Context, o *Options, subjects []*subject, n int, r *Rep
 		for j := range ratios {
 			ratios[j] = (work / pass[i][j]) / (s.gemm.flops(n) / gemm[i][j])
 		}
-		seconds := median(pass[i])
+		seconds := report.Median(pass[i])
 		r.Lines = append(r.Lines, Line{
 			Format: s.format.String(), Tokens: n, Seconds: seconds, TokensPerSecond: float64(n) / seconds,
-			GFLOPS: work / seconds / 1e9, GemmGFLOPS: s.gemm.flops(n) / median(gemm[i]) / 1e9,
-			Ratio: median(ratios), Repeats: repeats,
+			GFLOPS: work / seconds / 1e9, GemmGFLOPS: s.gemm.flops(n) / report.Median(gemm[i]) / 1e9,
+			Ratio: report.Median(ratios), Repeats: repeats,
 			BestTokensPerSecond: float64(n) / slices.Min(pass[i]),
 			BestRatio:           (work / slices.Min(pass[i])) / (s.gemm.flops(n) / slices.Min(gemm[i])),
 		})
@@ -280,8 +281,3 @@ func layerWeights(s *compute.Shape) (qkv, out, gateUp, down float64) {
 
 // rest waits until the threads of whoever ran last have stopped spinning.
 func rest() { time.Sleep(5 * time.Millisecond) }
-
-func median(values []float64) float64 {
-	v := slices.Sorted(slices.Values(values))
-	return (v[len(v)/2] + v[(len(v)-1)/2]) / 2
-}

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	grebev1 "grebe/api/grebe/v1"
+	"grebe/bench/report"
 	"grebe/engine"
 	"grebe/internal/toybpe"
 	"grebe/model/tokenizer"
@@ -155,8 +156,8 @@ func (r *ranking) run(ctx context.Context) error {
 func (r *ranking) summary() Rank {
 	return Rank{
 		Format: r.subject.format.String(), Prefix: r.request.Prefix, Tokens: r.tokens,
-		PromptMS: median(r.prompt), QueueMS: median(r.queue), Compute: median(r.compute),
-		ScoreMS: median(r.score), TotalMS: median(r.overall), Repeats: len(r.overall),
+		PromptMS: report.Median(r.prompt), QueueMS: report.Median(r.queue), Compute: report.Median(r.compute),
+		ScoreMS: report.Median(r.score), TotalMS: report.Median(r.overall), Repeats: len(r.overall),
 	}
 }
 

@@ -9,6 +9,7 @@ import (
 	"slices"
 	"time"
 
+	"grebe/bench/report"
 	"grebe/compute"
 	"grebe/engine"
 	"grebe/kv"
@@ -165,7 +166,7 @@ func (s *system) assemble(ctx context.Context, o *AssembleOptions) (Assembly, er
 	}
 	line := Assembly{
 		Model: s.describe(), Items: o.Items, Tokens: o.Tokens, User: o.User,
-		Alone: median(times[0]), Scattered: median(times[1]), Contiguous: median(times[2]), Ratio: median(ratios(times[1], times[2])),
+		Alone: report.Median(times[0]), Scattered: report.Median(times[1]), Contiguous: report.Median(times[2]), Ratio: report.Median(report.Ratios(times[1], times[2])),
 	}
 	line.rates(&s.shape, times)
 	return line, nil
@@ -175,8 +176,8 @@ func (s *system) assemble(ctx context.Context, o *AssembleOptions) (Assembly, er
 func (l *Assembly) rates(s *compute.Shape, times [4][]float64) {
 	rows := float64(l.User + 8)
 	l.ExtraGFLOP = 4 * float64(s.Heads*s.HeadDim*s.Layers) * rows * float64(l.Items*l.Tokens) / 1e9
-	l.ExtraGFLOPS = l.ExtraGFLOP / median(differences(times[1], times[0])) * 1000
-	l.KernelGFLOPS = l.ExtraGFLOP / median(differences(times[3], times[2])) * 1000
+	l.ExtraGFLOPS = l.ExtraGFLOP / report.Median(differences(times[1], times[0])) * 1000
+	l.KernelGFLOPS = l.ExtraGFLOP / report.Median(differences(times[3], times[2])) * 1000
 }
 
 func (a *assembler) tokens(n int) []int32 {
@@ -254,25 +255,12 @@ func (a *assembler) turns(ctx context.Context, jobs []*engine.Job, repeats int) 
 	return times, nil
 }
 
-func ratios(a, b []float64) []float64 {
-	out := make([]float64, len(a))
-	for i := range a {
-		out[i] = a[i] / b[i]
-	}
-	return out
-}
-
 func differences(a, b []float64) []float64 {
 	out := make([]float64, len(a))
 	for i := range a {
 		out[i] = a[i] - b[i]
 	}
 	return out
-}
-
-func median(values []float64) float64 {
-	v := slices.Sorted(slices.Values(values))
-	return (v[len(v)/2] + v[(len(v)-1)/2]) / 2
 }
 
 func (r *AssembleReport) check() {

@@ -7,6 +7,7 @@ import (
 	"math"
 	"time"
 
+	"grebe/bench/report"
 	"grebe/compute"
 	"grebe/compute/cuda"
 	"grebe/engine"
@@ -153,7 +154,7 @@ func (k *placed) measure(ctx context.Context, e *engine.Engine, gpu cuda.Device,
 			}
 		}
 	}
-	k.line.Device, k.line.Fetched, k.line.InPlace = median(times[0]), median(times[1]), median(times[2])
+	k.line.Device, k.line.Fetched, k.line.InPlace = report.Median(times[0]), report.Median(times[1]), report.Median(times[2])
 	return nil
 }
 

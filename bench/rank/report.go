@@ -6,7 +6,6 @@ import (
 	"maps"
 	"slices"
 	"strings"
-	"text/tabwriter"
 
 	"grebe/bench/load"
 	"grebe/bench/report"
@@ -106,7 +105,7 @@ func (p *printer) table(rows [][]string) {
 	if p.json || p.err != nil {
 		return
 	}
-	t := tabwriter.NewWriter(p.w, 0, 0, 2, ' ', tabwriter.AlignRight)
+	t := report.Table(p.w)
 	for _, r := range rows {
 		fmt.Fprintln(t, strings.Join(r, "\t")+"\t")
 	}

@@ -12,7 +12,6 @@ import (
 	"math/rand/v2"
 	"os"
 	"slices"
-	"text/tabwriter"
 	"time"
 
 	"grebe/bench/report"
@@ -284,7 +283,7 @@ func (b *bench) publishUntil(stop <-chan struct{}, first int) (n int, err error)
 func (r *Report) write(w io.Writer) error {
 	fmt.Fprintf(w, "Lookups in a store of %d entries, %d of them on disk too; beside %.0f of %.0f users published per second\n\n",
 		r.Entries, r.Below, r.Published, r.Rate)
-	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', tabwriter.AlignRight)
+	t := report.Table(w)
 	fmt.Fprintln(t, "\tgets\tmean µs\tP50 µs\tP99 µs\tmax µs\t")
 	row := func(name string, x *Times) {
 		fmt.Fprintf(t, "%s\t%d\t%.2f\t%.2f\t%.2f\t%.0f\t\n", name, x.Gets, x.Mean, x.P50, x.P99, x.Max)

@@ -15,8 +15,8 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
-	"text/tabwriter"
 
+	"grebe/bench/report"
 	"grebe/compute"
 	"grebe/model"
 	"grebe/model/hstu"
@@ -178,7 +178,7 @@ func openModel(dir, name string, d compute.Device) (opened, error) {
 
 // print writes a line for each family, number of items and tier, with a column for each size of the scratch.
 func (o *Options) print(w io.Writer, cells []Cell) error {
-	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', tabwriter.AlignRight)
+	t := report.Table(w)
 	fmt.Fprint(t, "family\titems\tKV on\tof them in host memory\tspread of logits\tlargest difference with scratch for\t")
 	for _, s := range o.Scratch {
 		fmt.Fprintf(t, "%d\t", s)

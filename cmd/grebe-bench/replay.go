@@ -10,6 +10,7 @@ import (
 
 	"grebe/bench/drive"
 	"grebe/bench/replay"
+	"grebe/bench/report"
 	"grebe/internal/cli"
 	"grebe/shop/demo"
 )
@@ -50,7 +51,7 @@ func (c *replayCmd) Run(w *cli.World) error {
 	if len(c.Logs) == 0 {
 		return cli.Usagef("replay what? Name a log, or a binary with --record")
 	}
-	t := tabwriter.NewWriter(w.Stdout, 0, 0, 2, ' ', tabwriter.AlignRight)
+	t := report.Table(w.Stdout)
 	fmt.Fprintln(t, "log\trequests\tinputs\tdecisions\tequal\tdifferent\t")
 	var sum replay.Report
 	var told []string
