@@ -81,6 +81,7 @@ func checks(opts Options) []check {
 	all = append(all, check{"multiply", multiplies}, check{"logits of any number", logitCounts})
 	all = append(all, blendChecks(opts)...)
 	all = append(all, crowdedChecks()...)
+	all = append(all, twiceChecks(opts)...)
 	if opts.STU {
 		all = append(all, stuChecks()...)
 		all = append(all, stuContainChecks()...)

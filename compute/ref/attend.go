@@ -36,25 +36,26 @@ func (r *runner) Attend(layer int) {
 	}
 }
 
-// mask returns for every row which keys it sees. Keys are the tokens of the segments in order.
-func mask(b *compute.Batch) [][]bool {
+// mask returns for every row how many times it sees each key: more than once where it sees a segment more than once. Keys are
+// the tokens of the segments in order.
+func mask(b *compute.Batch) [][]int {
 	first, keys := make([]int, len(b.Segments)), 0
 	for i := range b.Segments {
 		first[i] = keys
 		keys += b.Segments[i].Len
 	}
-	var m [][]bool
+	var m [][]int
 	for i := range b.Segments {
 		g := &b.Segments[i]
 		for token := g.Cached; token < g.Len; token++ {
-			sees := make([]bool, keys)
+			sees := make([]int, keys)
 			for _, j := range g.Sees {
 				for t := range b.Segments[j].Len {
-					sees[first[j]+t] = true
+					sees[first[j]+t]++
 				}
 			}
 			for t := 0; t <= token; t++ {
-				sees[first[i]+t] = true
+				sees[first[i]+t]++
 			}
 			m = append(m, sees)
 		}
@@ -65,7 +66,7 @@ func mask(b *compute.Batch) [][]bool {
 // attendHead computes query head h of one row.
 //
 //go:norace
-func (r *runner) attendHead(h int, q, out []float64, sees []bool, k, v [][]float64) {
+func (r *runner) attendHead(h int, q, out []float64, sees []int, k, v [][]float64) {
 	n := r.s.HeadDim
 	kv := h / (r.s.Heads / r.s.KVHeads) * n
 	query := make([]float64, n)
@@ -74,17 +75,17 @@ func (r *runner) attendHead(h int, q, out []float64, sees []bool, k, v [][]float
 	}
 	scores, largest := make([]float64, len(sees)), math.Inf(-1)
 	for key := range sees {
-		if sees[key] {
+		if sees[key] > 0 {
 			scores[key] = dot(query, k[key][kv:kv+n]) / math.Sqrt(float64(n))
 			largest = math.Max(largest, scores[key])
 		}
 	}
 	sum := 0.0
 	for key := range sees {
-		if sees[key] {
-			p := math.Exp(scores[key] - largest)
-			sum += p
-			p = r.dev.operand(products(r.s.KV), p)
+		if sees[key] > 0 {
+			p, times := math.Exp(scores[key]-largest), float64(sees[key])
+			sum += times * p
+			p = times * r.dev.operand(products(r.s.KV), p)
 			for i := range n {
 				out[h*n+i] += p * v[key][kv+i]
 			}
@@ -94,8 +95,8 @@ func (r *runner) attendHead(h int, q, out []float64, sees []bool, k, v [][]float
 		out[h*n+i] /= sum
 	}
 	for key := range sees {
-		if sees[key] {
-			r.received[key] += math.Exp(scores[key]-largest) / sum
+		if sees[key] > 0 {
+			r.received[key] += float64(sees[key]) * math.Exp(scores[key]-largest) / sum
 		}
 	}
 }

@@ -130,21 +130,23 @@ func TestNormAndFFNByHand(t *testing.T) {
 }
 
 // A lead-in of two tokens, one of them cached, an item that sees it, an item that sees nothing, and
-// an instruction that sees lead-in and first item.
+// an instruction that sees lead-in and first item. The last token sees the lead-in twice.
 func TestMask(t *testing.T) {
 	b := &compute.Batch{Segments: []compute.Segment{
 		{Len: 2, Cached: 1},
 		{Len: 2, Sees: []int32{0}},
 		{Len: 1},
 		{Len: 2, Sees: []int32{0, 1}},
+		{Len: 1, Sees: []int32{0, 1, 0}},
 	}}
 	want := []string{
-		"11 00 0 00",
-		"11 10 0 00",
-		"11 11 0 00",
-		"00 00 1 00",
-		"11 11 0 10",
-		"11 11 0 11",
+		"11 00 0 00 0",
+		"11 10 0 00 0",
+		"11 11 0 00 0",
+		"00 00 1 00 0",
+		"11 11 0 10 0",
+		"11 11 0 11 0",
+		"22 11 0 00 1",
 	}
 	got := mask(b)
 	if len(got) != len(want) {
@@ -152,8 +154,8 @@ func TestMask(t *testing.T) {
 	}
 	for row := range want {
 		for key, c := range strings.ReplaceAll(want[row], " ", "") {
-			if got[row][key] != (c == '1') {
-				t.Errorf("row %d key %d: sees it: %v, want %c", row, key, got[row][key], c)
+			if got[row][key] != int(c-'0') {
+				t.Errorf("row %d key %d: sees it %d times, want %c", row, key, got[row][key], c)
 			}
 		}
 	}

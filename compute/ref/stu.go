@@ -96,10 +96,10 @@ func (r *runner) attendPointwise() {
 				query[i] = r.dev.operand(r.s.KV, r.q[row][h+i])
 			}
 			for key := range sees {
-				if !sees[key] {
+				if sees[key] == 0 {
 					continue
 				}
-				p := r.dev.operand(r.s.KV, silu(float64(r.s.Pointwise.Alpha)*dot(query, k[key][h:h+d])))
+				p := float64(sees[key]) * r.dev.operand(r.s.KV, silu(float64(r.s.Pointwise.Alpha)*dot(query, k[key][h:h+d])))
 				for i := range d {
 					r.att[row][h+i] += p * v[key][h+i]
 				}
@@ -113,7 +113,7 @@ func (r *runner) attendPointwise() {
 }
 
 // pointwiseMask is mask with context rows, which see all of their segment, and the window.
-func pointwiseMask(b *compute.Batch, p *compute.Pointwise) [][]bool {
+func pointwiseMask(b *compute.Batch, p *compute.Pointwise) [][]int {
 	m := mask(b)
 	first := 0 // key
 	for i := range b.Segments {
@@ -122,7 +122,7 @@ func pointwiseMask(b *compute.Batch, p *compute.Pointwise) [][]bool {
 			position := g.Start + g.Cached + row - g.First
 			if position < p.Context {
 				for t := range g.Len {
-					m[row][first+t] = true
+					m[row][first+t] = 1
 				}
 			} else if p.Window > 0 {
 				hide(m[row], b, p, position)
@@ -134,12 +134,12 @@ func pointwiseMask(b *compute.Batch, p *compute.Pointwise) [][]bool {
 }
 
 // hide takes away what a row at a position cannot see for the window.
-func hide(sees []bool, b *compute.Batch, p *compute.Pointwise, position int) {
+func hide(sees []int, b *compute.Batch, p *compute.Pointwise, position int) {
 	key := 0
 	for i := range b.Segments {
 		for t := range b.Segments[i].Len {
 			if p.Place(position)-p.Place(b.Segments[i].Start+t) > p.Window {
-				sees[key] = false
+				sees[key] = 0
 			}
 			key++
 		}
