@@ -9,6 +9,7 @@
 // The parts, and what each decides:
 //
 //   - Crowded, HasRoom: is there memory to keep a user that displaces nobody?
+//   - Ahead: which items are computed before a request needs them, and when is there no room for more?
 //   - Returns: how often will a user find what is kept now?
 //   - Blending: does an ordinary prompt with cached items pay, instead of the order that was chosen?
 //   - Prototypes: is a user computed whole and kept, or with KV of prototypes?

@@ -18,7 +18,7 @@ import (
 //	step 5ms                           decide at 5 ms
 //	drain 5ms                          decide and run, batch after batch, until nothing waits
 //
-// Commands of other decisions are beside the types pricing and admitting.
+// Commands of other decisions are beside the types pricing, admitting and computing.
 func TestScenarios(t *testing.T) {
 	scripttest.Files(t, "testdata/*.txt", (*scenario).run)
 }
@@ -31,6 +31,7 @@ type scenario struct {
 	out   strings.Builder
 	pricing
 	admitting
+	computing
 }
 
 func (s *scenario) run(c *scripttest.Command, out *strings.Builder) {
@@ -75,7 +76,7 @@ func (s *scenario) run(c *scripttest.Command, out *strings.Builder) {
 			s.now = s.step()
 		}
 	default:
-		if !s.price(c) && !s.admit(c) {
+		if !s.price(c) && !s.admit(c) && !s.computeAhead(c) {
 			c.Fatal("no such command")
 		}
 	}

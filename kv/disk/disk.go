@@ -73,6 +73,7 @@ type Stats struct {
 	Entries   int   // records that can be found
 	LiveBytes int64 // bytes of files those records take, with headers and padding
 	DiskBytes int64 // bytes that all files hold; never above Options.Budget
+	Budget    int64 // Options.Budget
 	Segments  int
 
 	Hits, Misses     uint64
@@ -315,6 +316,7 @@ func (s *Store) Stats() Stats {
 	defer s.mu.Unlock()
 	st := s.stats
 	st.Entries, st.LiveBytes, st.DiskBytes, st.Segments = s.index.len, s.live, s.held, len(s.segs)
+	st.Budget = s.opt.Budget
 	return st
 }
 
