@@ -26,8 +26,12 @@ type level[V any] struct {
 	// evictable calls may. It is made once, so that a call of Victim allocates nothing.
 	evictable func(evict.Slot) bool
 
-	forecast *forecast // nil: nothing is predicted
+	forecast *forecast // nil: there are no predictions, or they are an oracle's
 	teach    *teacher[V]
+	oracle   Oracle // nil: there is none
+
+	expected *Held[V]     // the entry whose miss was recorded and that is not on the books yet; nil: there is none
+	missed   evict.Access // the last miss that was recorded
 
 	counts [kinds]Counts
 	trace  Trace[V]
@@ -50,7 +54,7 @@ type Counts struct {
 
 func newLevel[V any](index int, lc LevelConfig, c *Config) (*level[V], error) {
 	l := &level[V]{
-		index: index, tier: lc.Tier, room: lc.Bytes, bySlot: make([]*Held[V], lc.Slots), free: make([]evict.Slot, lc.Slots),
+		index: index, tier: lc.Tier, room: lc.Bytes, bySlot: make([]*Held[V], lc.Slots), free: make([]evict.Slot, lc.Slots), oracle: c.Oracle,
 	}
 	for i := range l.free {
 		l.free[i] = evict.Slot(lc.Slots - 1 - i)
@@ -63,6 +67,9 @@ func newLevel[V any](index int, lc LevelConfig, c *Config) (*level[V], error) {
 	if c.Predict {
 		l.forecast = newForecast(lc.Slots)
 		ec.Refresh = l.refresh
+	}
+	if r, ok := c.Oracle.(Reviser); ok {
+		ec.Refresh = l.revised(r)
 	}
 	var err error
 	if l.policy, err = evict.New(c.Policy, ec); err != nil {
@@ -86,9 +93,17 @@ func (l *level[V]) put(h *Held[V]) {
 	if l.forecast != nil {
 		l.forecast.Hold(len(l.bySlot) - len(l.free))
 	}
-	a := l.access(h)
-	l.policy.Miss(a)
-	l.policy.Insert(h.slot, a)
+	if l.expected != h {
+		l.miss(h)
+	}
+	l.policy.Insert(h.slot, l.missed)
+	l.expected = nil
+}
+
+// miss records a miss with the policy.
+func (l *level[V]) miss(h *Held[V]) {
+	l.expected, l.missed = h, l.access(h)
+	l.policy.Miss(l.missed)
 }
 
 // take removes an entry from the books. If chosen, the policy chose the entry and has removed it from its own lists.
@@ -121,7 +136,13 @@ func (l *level[V]) hit(h *Held[V]) {
 // access describes a use of an entry to the policy.
 func (l *level[V]) access(h *Held[V]) evict.Access {
 	l.now++
-	return evict.Access{Key: Hash(h.Key), Bytes: max(h.Bytes, 1), Now: l.now, Return: l.predict(h), Cost: float64(h.Tokens)}
+	a := evict.Access{Key: Hash(h.Key), Bytes: max(h.Bytes, 1), Now: l.now, Cost: float64(h.Tokens)}
+	if l.oracle != nil {
+		a.Now, a.Return = l.oracle.Now(), l.oracle.Next(h.Key)
+	} else {
+		a.Return = l.predict(h)
+	}
+	return a
 }
 
 func (l *level[V]) add(h *Held[V], n int) {

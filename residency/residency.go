@@ -10,6 +10,7 @@
 // one, is host memory. A level's books list the entries that it holds. An entry is on the books of exactly one
 // level, or of none while it is copied. The owner asks before it copies an entry and reports the end of the copy:
 //
+//	Expect  a request wants an entry that is not held
 //	Need    a level is full: which entry leaves, and does it go to host memory or is it dropped
 //	Use     a request wants an entry: use it in place, wait for its copy, or copy it to the top level first
 //	Moved   a copy ended: where is the entry now
@@ -35,7 +36,8 @@ type Config struct {
 	Levels  []LevelConfig // one or two; the first one is where the device computes
 	Policy  string        // the name of a policy of package evict
 	Below   bool          // there is a disk below memory
-	Predict bool          // predict when entries are used again, if the policy uses predictions
+	Predict bool          // predict when entries are used again with models that learn online, if the policy uses predictions
+	Oracle  Oracle        // predicts in place of those models; nil: there is none
 	Chunk   int           // tokens of a chunk, the unit in which prompts share histories: see evict.NextPrompt
 }
 
@@ -142,7 +144,7 @@ func New[V any](c Config) (*Core[V], error) {
 		return nil, fmt.Errorf("residency: %d levels of memory: want one or two", len(c.Levels))
 	}
 	core := &Core[V]{config: c, held: map[plan.Key]*Held[V]{}, below: map[plan.Key]Entry{}, owned: map[uint32]int{}}
-	c.Predict = c.Predict && evict.Predicts(c.Policy)
+	c.Predict = c.Predict && c.Oracle == nil && evict.Predicts(c.Policy)
 	for i, lc := range c.Levels {
 		l, err := newLevel[V](i, lc, &c)
 		if err != nil {
@@ -221,6 +223,12 @@ func (c *Core[V]) Publish(h *Held[V], level int, same bool) (p Publication, old 
 	}
 	return p, old, write
 }
+
+// Expect reports a miss: the entry is not held and is about to be published on a level. The policy then records the
+// miss before Need asks it for room, in the order that package evict requires. An owner that makes room before it
+// knows the entry leaves Expect out, and Publish records the miss. The next entry that is published on the level MUST be this
+// one, or none if there is no room for it.
+func (c *Core[V]) Expect(h *Held[V], level int) { c.levels[level].miss(h) }
 
 // Delete removes the entry under a key from the books and returns it, or nil if there is none.
 func (c *Core[V]) Delete(key plan.Key) *Held[V] {
