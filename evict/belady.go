@@ -1,7 +1,7 @@
 package evict
 
-// NextUses returns, for each request of a trace, when its key is requested next, counted in requests; Never
-// when it is not. As Access.Return these are perfect predictions.
+// NextUses returns, for each request of a trace, the index of the next request for its key, or Never. As Access.Return
+// these are perfect predictions.
 func NextUses(keys []uint64) []int64 {
 	next, last := make([]int64, len(keys)), make(map[uint64]int64, len(keys)/4)
 	for i := len(keys) - 1; i >= 0; i-- {
@@ -14,8 +14,8 @@ func NextUses(keys []uint64) []int64 {
 	return next
 }
 
-// Optimal returns how many requests of a trace the offline optimum (Belady) hits with k entries of one
-// size. It is for benchmarks: it knows the future.
+// Optimal returns how many requests of a trace the offline optimum (Belady) hits with k entries of one size. It knows
+// the future and is for benchmarks.
 func Optimal(keys []uint64, k int) (hits int) {
 	next := NextUses(keys)
 	slotOf := make(map[uint64]Slot, k)

@@ -2,9 +2,9 @@ package evict
 
 import "testing"
 
-// A gain that chance explains is not lent on. Predictions are right while LRU hits 400 times and the cache six times
-// more, then betray it once: 30
-// entries that are predicted to stay away are asked for before LRU gives them up. That costs what may be lost in any case, and not more.
+// A gain that chance explains earns no loan. Predictions are right while LRU hits 400 times and the cache six times
+// more. Then they betray the cache once: 30 entries that are predicted to stay away are requested before LRU evicts
+// them. That costs no more than what may be lost in any case.
 func TestFewHitsAreNotLentOn(t *testing.T) {
 	const k, far, near = 200, 600, 100
 	var keys []uint64
@@ -15,7 +15,7 @@ func TestFewHitsAreNotLentOn(t *testing.T) {
 			fresh++
 		}
 	}
-	again := func(first, n uint64, wait int) { // n keys, and again after wait requests of others
+	again := func(first, n uint64, wait int) { // requests n keys, and requests them again after wait other requests
 		for range 2 {
 			for i := range n {
 				keys = append(keys, first+i)

@@ -1,14 +1,14 @@
 package evict
 
-// laruCost is LARU where the milliseconds that a hit saves per byte weigh: the victim is what is predicted to save least per
-// byte and time. What saves twice the mean per byte counts as if it returned in half the time, so the choice is
-// still of the farthest return, in O(log k).
+// laruCost is LARU weighted by cost, such as the milliseconds that a hit saves. The victim is the entry predicted to
+// save least per byte and time. An entry that saves twice the mean per byte counts as if it returned in half the time,
+// so the choice is still the farthest return, in O(log k).
 //
-// LARU's bounds on misses hold, since they hold for any predictions. Perfect ones give the fewest misses only where all
-// entries save the same per byte.
+// LARU's bounds on misses hold for any predictions, so they hold here. Perfect predictions give the fewest misses only
+// if all entries save the same per byte.
 type laruCost struct {
 	laru
-	density []float64 // per slot: what a hit saves per byte
+	density []float64 // per slot: cost saved per byte by a hit
 	mean    float64   // of recent requests
 	n       int64
 }
@@ -27,10 +27,10 @@ func newLARUCost(c Config) *laruCost {
 	return p
 }
 
-// costWindow is how many requests the mean looks back on.
+// costWindow is about how many recent requests the mean covers.
 const costWindow = 4096
 
-// weigh notes what a request saves and returns it per byte.
+// weigh returns what a hit on the entry saves per byte, and adds it to the mean.
 func (p *laruCost) weigh(a Access) float64 {
 	if a.Cost <= 0 {
 		return p.mean
@@ -41,7 +41,8 @@ func (p *laruCost) weigh(a Access) float64 {
 	return d
 }
 
-// stretch moves a return away from now as much as the entry saves less than the mean.
+// stretch multiplies the time until a predicted return by mean/density: an entry that saves half the mean counts as
+// returning in twice the time.
 func (p *laruCost) stretch(ret int64, density float64) int64 {
 	if ret <= p.now || ret == Never || density <= 0 {
 		return ret

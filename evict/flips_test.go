@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-// counted is a policy that remembers which requests were misses.
+// counted is a policy that records which requests were misses.
 type counted struct {
 	Policy
 	misses []bool
@@ -14,7 +14,7 @@ type counted struct {
 func (c *counted) Hit(s Slot, a Access) { c.misses = append(c.misses, false); c.Policy.Hit(s, a) }
 func (c *counted) Miss(a Access)        { c.misses = append(c.misses, true); c.Policy.Miss(a) }
 
-// learning predicts with models that are trained on the way.
+// learning predicts with models that are trained during the replay.
 func learning(keys []uint64, k int) func(int) int64 {
 	f := NewForecaster(k)
 	return func(i int) int64 {
@@ -26,9 +26,9 @@ func learning(keys []uint64, k int) func(int) int64 {
 	}
 }
 
-// Streams that flip their order after pieces of random length, with each policy's own predictor. LARU has no bound against LRU:
-// up to 6.3 % of LRU's hits were seen lost on such streams. It stays within its theorem in every phase: at most two misses
-// for each entry of the phase. The default stays within half a percent and one cache of LRU.
+// Streams that reverse their order after pieces of random length, with each policy's own predictor. LARU has no bound
+// against LRU: it lost up to 6.3 % of LRU's hits on such streams. It stays within its theorem in every phase: at most
+// two misses per entry of the phase. The default stays within half a percent and one cache of LRU.
 func TestLARUOnFlippedOrders(t *testing.T) {
 	r := rand.New(rand.NewPCG(33, 33))
 	lost := 0.0

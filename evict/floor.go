@@ -2,95 +2,102 @@ package evict
 
 import "math"
 
-// Floor is the default policy. It evicts what is predicted to return last, or keeps what it has where keys return in a loop. It never
-// falls behind LRU by more than a stated margin, whatever the predictions and the requests.
+// Floor is the default policy. It evicts the entry that is predicted to return last. Where keys return in a loop, it
+// keeps the entries it has and turns new ones away. Whatever the predictions and the requests, it never falls behind
+// LRU by more than a stated margin.
 //
-// # How
+// # How it works
 //
-// It keeps a shadow of LRU: the keys that an LRU cache of the same capacity would hold now, in order, without
-// their data. Let M be the bytes this cache missed, L and H the bytes that the shadow missed and hit, and Φ the
-// bytes that the shadow holds and this cache does not. An eviction is safe when the victim is not in
-// the shadow; LRU has given it up already. Then M + Φ − L does not grow with any request:
+// Floor keeps a shadow of LRU: the keys that an LRU cache of the same capacity would hold now, in order, without their
+// data. Let M be the bytes this cache missed, L and H the bytes that the shadow missed and hit, and Φ the bytes that
+// the shadow holds and this cache does not. An eviction is safe if the victim is not in the shadow, because LRU has
+// evicted it already. As long as all evictions are safe, no request makes M + Φ − L grow:
 //
-//	miss here, hit in the shadow   M grows by the entry's bytes, and Φ shrinks by them as it is loaded
-//	miss in both                   M and L grow alike; what the shadow evicts can only shrink Φ
+//	miss here, hit in the shadow   M grows by the entry's bytes, and loading it shrinks Φ by as much
+//	miss in both                   M and L grow by the same bytes; evictions of the shadow can only shrink Φ
 //	hit here, miss in the shadow   L grows
-//	hit in both                    nothing
+//	hit in both                    nothing changes
 //
-// Safe evictions always make enough room: what is cached and in the shadow, with the missed entry, is
-// part of the shadow and fits. A risky eviction, of an entry in the shadow, adds the victim's bytes to Φ. So
-// the credit C = L + ε·H + b − M − Φ is known at all times, and a risky victim may be chosen only
-// while C covers it. C is also cut to a cap, so that old gains do not pay for a later collapse.
+// Safe evictions always make enough room: the cached entries that are also in the shadow, plus the missed entry, are
+// part of the shadow and therefore fit. A risky eviction takes an entry that is in the shadow, so it adds the victim's
+// bytes to Φ. Floor therefore tracks a credit C = L + ε·H + b − M − Φ and chooses a risky victim only while C covers
+// its bytes. C is also limited by a cap, so that old gains do not pay for a later collapse.
 //
-// # What holds
+// # Guarantees
 //
-//   - Always, for entries of any sizes: missed bytes ≤ LRU's + ε·(LRU's hit bytes) + b + what was lent, and b and what is lent are
-//     together at most Lend·capacity. With the defaults: hits ≥ 99.5 % of LRU's less one cache. Over any
-//     stretch of requests the same holds with the cap plus what Φ was at its beginning in place of b.
-//   - Until the cache has gained more on LRU than chance would, and while the keeper below has not hit more than twice what LRU did,
-//     less is lent: hits ≥ 99 % of LRU's, or b less than 99.5 % of them if that is lower. b is 0.1 % of the bytes of
-//     the first 5,000 requests: five entries.
-//   - For entries of one size, with b and cap ≥ 2·capacity: under perfect predictions the misses are
-//     the optimum's. (LRU's run up to now, then a change to the optimum's content, is a way to serve the
-//     trace, so M ≤ L + Φ at every moment; so M + Φ ≤ L + 2Φ ≤ L + 2k, and the credit never binds.)
-//   - With a smaller b the credit binds only until predictions have earned it: each that comes true
-//     (LRU gives the entry up unseen, or misses what stayed here instead) pays its bytes back or more.
+//   - Always, for entries of any sizes: missed bytes ≤ LRU's + ε·(LRU's hit bytes) + b + the bytes lent. b and the
+//     bytes lent are together at most Lend·capacity. With the defaults: hits ≥ 99.5 % of LRU's less one cache. For any
+//     stretch of requests the same holds with b replaced by the cap plus Φ at the beginning of the stretch.
+//   - Less is lent until the cache has gained more on LRU than chance explains, and while the keeper (below) has hit at
+//     most twice as much as LRU. Then hits are ≥ 99 % of LRU's, or ≥ 99.5 % of LRU's less b if that is lower. b is 0.1 %
+//     of the bytes of the first 5,000 requests: five entries.
+//   - For entries of one size, with b and cap ≥ 2·capacity: under perfect predictions the misses are the optimum's.
+//     (One way to serve the trace is to run LRU up to now and then switch to the optimum's content. So M ≤ L + Φ at
+//     every moment. It follows that M + Φ ≤ L + 2Φ ≤ L + 2k, and the credit never binds.)
+//   - With a smaller b the credit binds only until predictions have earned more. A prediction comes true when LRU evicts
+//     the entry unused, or misses an entry that stayed here instead. Each one pays its bytes back or more.
 //
-// # What is lent
+// # Lending
 //
-// A small b makes useless predictions harmless and good ones slow: to differ from LRU by a whole cache, credit has to
-// double many times. So credit is also lent on evidence. A [follower] measures on paper what predictions gain on LRU, and what a cache gains that
-// keeps what it has ([keeper]). Four times the gain is lent, and taken back as it is lost again:
+// With a small b, useless predictions do no harm, but good ones take effect slowly: to differ from LRU by a whole
+// cache, the credit has to double many times. So credit is also lent on evidence. A [follower] simulates two caches:
+// one that follows predictions, and one that keeps the entries it has ([keeper]). It measures their gain on LRU. Floor
+// lends four times that gain and takes it back as the gain is lost again. The limits are:
 //
-//   - at most ε·H − b, so a share of LRU's own hits; on predictions also twice what this cache has gained on LRU. A gain counts only
-//     where it is more than chance: the square root of the number of LRU's hits (of the sum of their squared bytes). A few more hits
-//     out of a hundred say nothing about predictions,
-//   - at most Lend·capacity − b where the keeper hit more than twice what LRU did. There LRU's hits say nothing: on a loop larger than
-//     the cache it has none, and to keep half a cache means to differ from LRU by that half before the first gain.
+//   - ε·H − b, a share of LRU's own hits. Predictions get in addition twice what this cache has gained on LRU. A gain
+//     counts only if it is larger than chance: the square root of the number of LRU's hits (of the sum of their squared
+//     bytes). A few more hits out of a hundred say nothing about predictions.
+//   - Lend·capacity − b, if the keeper hit more than twice as much as LRU. LRU's hits are no measure then: on a loop
+//     larger than the cache LRU has none, and keeping half a cache means to differ from LRU by that half before the
+//     first gain.
 //
-// While predictions have of late lost more than an eighth of the capacity to LRU, they choose no risky victim, whatever credit
-// there is: what was earned is not spent on predictions that have become wrong.
+// If predictions have recently lost more than an eighth of the capacity to LRU, they choose no risky victim, however
+// much credit there is. This protects earned credit from predictions that have become wrong.
 //
-// While the cache keeps what it has, an entry that comes is the next victim unless it is used before; see follower.choose.
+// While the cache keeps the entries it has, a new entry is the next victim unless it is used first; see
+// follower.choose.
 //
-// The shadow is exact and not sampled: it costs about 150 bytes per slot with everything else here (the follower, which is sampled,
-// a fifth as much again in large caches), small beside a KV page, and the bound is then a proof and not a likelihood. Evictions forced by evictable
-// refusing every safe victim, or asked for while there is room, are counted (Stats.Forced) and weaken the
-// bound by their bytes.
+// # Cost
 //
-// An entry that did not return when predicted is overdue; it is expected to stay away as long again
-// as it has been away, so overdue entries leave in LRU's order. Without any prediction (Return ≤ Now, no Refresh) the whole policy is LRU.
+// The shadow is exact, not sampled, so the bound is proven and not merely likely. With everything else here it costs
+// about 150 bytes per slot, which is small beside a KV page. The follower is sampled and adds a fifth of that in large
+// caches. Two kinds of evictions weaken the bound by their bytes and are counted in Stats.Forced: those where evictable
+// refuses every safe victim, and those that are asked for while there is room.
+//
+// An entry that did not return when predicted is overdue. It is expected to stay away for as long again as it has been
+// away, so overdue entries leave in LRU's order. Without any prediction (Return ≤ Now, no Refresh) the whole policy is
+// LRU.
 type Floor struct {
 	capacity int64
 	slots    int32
 	cfg      FloorConfig
 	now      int64
 	credit   float64
-	pending  int64 // bytes of the missed entry until it is inserted: in Φ, but about to leave it
+	pending  int64 // bytes of the missed entry until it is inserted: counted in Φ, but about to leave it
 	stats    FloorStats
 	chance   float64 // sum of the squares of the bytes that LRU hit
-	started  int     // requests that added to b, up to startRequests
+	started  int     // requests counted towards b, up to startRequests
 	given    float64 // b so far
-	most     float64 // of b
+	most     float64 // upper limit of b
 
 	entries   []floorEntry // per slot
 	heaps     [4]heap      // see class
-	expiry    heap         // entries not yet overdue, the soonest due first, or sooner than it is due
+	expiry    heap         // entries that are not overdue, by due time; the key may be earlier than the entry's due
 	refresh   func([]Slot, []int64)
 	late      [maxRefresh]Slot
 	returnsAt [maxRefresh]int64
 	random    uint64
-	kept      uint64    // entries that came while it keeps
-	predicted bool      // predictions come, or may be asked for
+	kept      uint64    // new entries while keeping
+	predicted bool      // requests bring predictions, or Refresh provides them
 	follower  *follower // nil: nothing is lent
-	hidden    []Slot    // taken out of heaps while one victim is sought
+	hidden    []Slot    // taken out of the heaps during one search for a victim
 
 	shadow      list    // nodes: slots, then ghosts
 	shadowBytes int64   // held by the shadow
 	shadowCount int     // entries in the shadow
 	ghosts      []ghost // entries of the shadow that are not cached
 	free        []int32 // unused ghosts
-	byKey       table   // ghost by key
+	byKey       table   // ghost of each key
 }
 
 type floorEntry struct {
@@ -98,10 +105,10 @@ type floorEntry struct {
 	bytes int64
 	last  int64
 	ret   int64
-	due   int64 // while it is ahead: when it is looked at again
+	due   int64 // when the prediction is checked again; only while the entry is ahead
 	class class
-	asked bool // a new prediction is under way
-	trial bool // it came while the cache keeps what it has, and was not used since
+	asked bool // a new prediction has been requested
+	trial bool // inserted while the cache was keeping, and not used since
 }
 
 type ghost struct {
@@ -109,41 +116,41 @@ type ghost struct {
 	bytes int64
 }
 
-// class tells which heap an entry is in: those ahead of their predicted return by that return, those overdue
-// by age; of each, those that the shadow holds apart from those it does not.
+// class says which heap an entry is in. Entries ahead of their predicted return are ordered by that return, overdue
+// ones by age. Each kind has two heaps: one for entries in the shadow and one for the others.
 type class int8
 
 const (
 	ahead    class = 0
 	overdue  class = 1
-	shadowed class = 2 // added for what the shadow holds
+	shadowed class = 2 // added for entries in the shadow
 	none     class = -1
 )
 
-// FloorConfig bounds what predictions may cost. Zero values mean the defaults.
+// FloorConfig limits the cost of wrong predictions. Zero values mean the defaults.
 type FloorConfig struct {
 	Loss   float64 // ε, share of LRU's hit bytes that may be lost for good; 0.005
-	Credit float64 // most of b, as a share of the capacity; 1/16
-	Start  float64 // share of the bytes of the first 5,000 requests that is b; 0.001, or all of Credit at once where that is set
-	Cap    float64 // most credit that can be saved up, as a share of the capacity; 2
-	Lend   float64 // most of b and what is lent together, as a share of the capacity; 1; below 0: nothing is lent
+	Credit float64 // upper limit of b, as a share of the capacity; 1/16
+	Start  float64 // b as a share of the bytes of the first 5,000 requests; 0.001. If Credit is set: all of Credit at once
+	Cap    float64 // upper limit of the credit, as a share of the capacity; 2
+	Lend   float64 // upper limit of b and the bytes lent together, as a share of the capacity; 1; below 0: nothing is lent
 }
 
-// startRequests is how many requests add to b.
+// startRequests is the number of requests that contribute to b.
 const startRequests = 5000
 
-// FloorStats says where a Floor stands against LRU, in bytes.
+// FloorStats compares a Floor with LRU, in bytes.
 type FloorStats struct {
 	Hits, Misses       int64
 	LRUHits, LRUMisses int64
-	Away               int64   // Φ, held by the shadow and not cached
-	Forced             int64   // evicted without credit because nothing safe could go
-	Lent               int64   // at most at any time, on what was gained on paper
-	Keeping            bool    // it keeps what it has, as it should on loops
+	Away               int64   // Φ: held by the shadow and not cached
+	Forced             int64   // evicted without credit because there was no safe victim
+	Lent               int64   // the most that was ever lent at once
+	Keeping            bool    // the cache keeps the entries it has, as is best for loops
 	Credit             float64 // C
 }
 
-// NewFloor makes the default policy with other bounds than its own. The Config MUST be valid.
+// NewFloor makes the default policy with bounds of the caller's choice. The Config MUST be valid.
 func NewFloor(c Config, f FloorConfig) *Floor {
 	f = f.orDefaults()
 	n := c.Slots
@@ -195,7 +202,7 @@ func (f FloorConfig) orDefaults() FloorConfig {
 	return f
 }
 
-// Stats returns where the policy stands.
+// Stats returns the policy's statistics.
 func (p *Floor) Stats() FloorStats {
 	s := p.stats
 	s.Credit = p.credit
@@ -207,7 +214,7 @@ func (p *Floor) Stats() FloorStats {
 
 func (p *Floor) earn(bytes float64) { p.credit = min(p.credit+bytes, p.cfg.Cap*float64(p.capacity)) }
 
-// away moves Φ.
+// away adds bytes to Φ and takes them off the credit.
 func (p *Floor) away(bytes int64) {
 	p.stats.Away += bytes
 	p.earn(-float64(bytes))
@@ -243,7 +250,7 @@ func (p *Floor) begin(a Access, hit bool) {
 	}
 }
 
-// limits are what may be lent now.
+// limits returns how much may be lent now.
 func (p *Floor) limits() (l limits) {
 	bytes := func(most float64) int64 { return max(int64(min(most, p.cfg.Lend*float64(p.capacity))-p.given), 0) }
 	share := p.cfg.Loss * float64(p.stats.LRUHits)
@@ -257,7 +264,7 @@ func (p *Floor) limits() (l limits) {
 	return limits{predictions: bytes(share + gainTimes*gained), keeper: bytes(share), loops: bytes(math.Inf(1))}
 }
 
-// start adds to b.
+// start adds bytes to b, up to its limit.
 func (p *Floor) start(bytes float64) {
 	bytes = min(bytes, p.most-p.given)
 	p.given += bytes
@@ -290,7 +297,7 @@ func (p *Floor) Miss(a Access) {
 	p.admit(g, a.Bytes)
 }
 
-// haunt makes a ghost; the caller links it.
+// haunt makes a ghost. The caller links it into the shadow.
 func (p *Floor) haunt(key uint64, bytes int64) int32 {
 	g := p.free[len(p.free)-1]
 	p.free = p.free[:len(p.free)-1]
@@ -307,7 +314,7 @@ func (p *Floor) lay(g int32) {
 	p.free = append(p.free, g)
 }
 
-// admit puts a node into the shadow as the most recent and lets LRU make room for it.
+// admit adds a node to the shadow as its most recent, and evicts from the shadow until it fits.
 func (p *Floor) admit(node int32, bytes int64) {
 	p.shadow.pushNewest(node)
 	p.shadowBytes += bytes
@@ -315,7 +322,7 @@ func (p *Floor) admit(node int32, bytes int64) {
 	p.trim()
 }
 
-// trim has LRU evict until what it holds fits.
+// trim evicts from the shadow, in LRU's order, until it fits the capacity.
 func (p *Floor) trim() {
 	for p.shadowBytes > p.capacity || p.shadowCount > int(p.slots) {
 		v := p.shadow.oldest()
@@ -347,15 +354,16 @@ func (p *Floor) Insert(s Slot, a Access) {
 
 func (p *Floor) keeping() bool { return p.predicted && p.follower != nil && p.follower.keeping }
 
-// try makes a new entry the next victim, unless it is one of those that stay.
+// try makes a new entry the next victim, except for one in keptOne.
 func (p *Floor) try(s Slot) {
 	if p.kept++; p.kept%keptOne != 0 {
 		p.entries[s].trial, p.entries[s].ret = true, Never
 	}
 }
 
-// Resize changes the capacity of this cache and of the shadow: the bound is then against an LRU cache whose capacity changes
-// with this one's. What the shadow gives up can only shrink Φ, so nothing is lost by it; b stays what it was.
+// Resize changes the capacity of this cache and of the shadow. The bound then compares with an LRU cache that is
+// resized at the same times. Evictions from the shadow can only shrink Φ, so the credit does not fall. b does not
+// change.
 func (p *Floor) Resize(bytes int64) {
 	p.capacity = bytes
 	p.trim()
@@ -365,7 +373,7 @@ func (p *Floor) Resize(bytes int64) {
 	}
 }
 
-// Predict takes the prediction as one made now. An entry on trial stays the next victim.
+// Predict sets the prediction of an entry, as of now. An entry on trial stays the next victim.
 func (p *Floor) Predict(s Slot, ret int64) {
 	e := &p.entries[s]
 	if e.trial = e.trial && p.keeping(); !e.trial {
@@ -389,8 +397,8 @@ func (p *Floor) Remove(s Slot) {
 	}
 }
 
-// place puts an entry into the heaps where it belongs. What is due later than before stays where it was in expiry until it comes up
-// there: most uses cost nothing there.
+// place puts an entry into its heaps. An entry whose due time moved later keeps its old key in expiry until that comes
+// up, so most uses leave expiry untouched.
 func (p *Floor) place(s Slot) {
 	side := ahead
 	if p.shadow.has(s) {
@@ -399,7 +407,7 @@ func (p *Floor) place(s Slot) {
 	p.placeOn(side, s)
 }
 
-// placeOn is place for an entry of which is known whether the shadow holds it.
+// placeOn does the work of place for a caller that knows whether the entry is in the shadow.
 func (p *Floor) placeOn(side class, s Slot) {
 	e, c := &p.entries[s], overdue
 	if e.ret > p.now {
@@ -424,8 +432,8 @@ func (p *Floor) placeOn(side class, s Slot) {
 	p.heaps[c].push(s, e.rank())
 }
 
-// due is when a prediction is looked at again: with a Refresh each time the entry's age has doubled, at
-// the latest when it is overdue.
+// due returns when to check a prediction again. With Refresh that is each time the entry's age has doubled, but no
+// later than its predicted return.
 func (p *Floor) due(e *floorEntry) int64 {
 	wait := e.ret - p.now
 	if p.refresh == nil || e.ret == Never {
@@ -434,7 +442,7 @@ func (p *Floor) due(e *floorEntry) int64 {
 	return p.now + min(wait, max(p.now-e.last, wait/8, 1))
 }
 
-// rank is an entry's key in its heap.
+// rank returns an entry's key in its heap.
 func (e *floorEntry) rank() int64 {
 	if e.class&overdue != 0 {
 		return -e.last
@@ -442,7 +450,7 @@ func (e *floorEntry) rank() int64 {
 	return e.ret
 }
 
-// unlink takes an entry out of its heap, but not out of expiry.
+// unlink takes an entry out of its heap. It stays in expiry.
 func (p *Floor) unlink(s Slot) {
 	if e := &p.entries[s]; e.class != none {
 		p.heaps[e.class].remove(s)
@@ -457,7 +465,7 @@ func (p *Floor) unplace(s Slot) {
 	}
 }
 
-// Victim evicts the farthest return; a risky one only within the credit.
+// Victim evicts the entry with the farthest return. A risky one needs credit.
 func (p *Floor) Victim(evictable func(Slot) bool) (Slot, bool) {
 	p.expire()
 	safe, isSafe := p.farthest(0, evictable)
@@ -484,10 +492,11 @@ func (p *Floor) covers(s Slot) bool {
 	return !p.wrong() && p.credit+float64(p.pending) >= float64(p.entries[s].bytes)
 }
 
-// wrong reports whether predictions have become so, and are followed.
+// wrong reports whether the cache follows predictions that have become wrong.
 func (p *Floor) wrong() bool { return p.follower != nil && !p.follower.keeping && p.follower.behind() }
 
-// forced finds LRU's own victim among entries of which one, last, may go.
+// forced returns LRU's own victim: the least recent entry of the shadow that may be evicted. The caller knows that last
+// may be.
 func (p *Floor) forced(last Slot, evictable func(Slot) bool) Slot {
 	s := p.shadow.oldest()
 	for s != last && (s >= p.slots || evictable != nil && !evictable(s)) {
@@ -496,8 +505,8 @@ func (p *Floor) forced(last Slot, evictable func(Slot) bool) Slot {
 	return s
 }
 
-// expire looks again at entries whose time has come: the first 64 get a new prediction where there is one; the
-// rest is overdue, or waits for its turn.
+// expire checks the entries that are due. Without Refresh they become overdue. With it, up to 64 get a new prediction
+// and the others wait for the next eviction.
 func (p *Floor) expire() {
 	n := 0
 	for later := 0; n < maxRefresh && later < maxLater; {
@@ -537,8 +546,8 @@ func (p *Floor) expire() {
 	}
 }
 
-// anyone adds entries by chance to the n that are looked at again: predictions are never much older than it takes to replace the
-// cache, and whoever learns from what it is asked sees all of the cache.
+// anyone adds random entries to the n that get new predictions. So no prediction is much older than the time it takes
+// to replace the cache, and a forecaster that learns from these requests sees the whole cache.
 func (p *Floor) anyone(n int) int {
 	held := 0
 	for i := range p.heaps {
@@ -561,7 +570,7 @@ func (p *Floor) anyone(n int) int {
 	return n
 }
 
-// nth is one of the entries, all of which are in one of the heaps.
+// nth returns the i-th entry, counting through the heaps. Every entry is in exactly one.
 func (p *Floor) nth(i int) Slot {
 	for h := range p.heaps {
 		slots := p.heaps[h].slots
@@ -573,14 +582,14 @@ func (p *Floor) nth(i int) Slot {
 	panic("evict: an entry beyond the last")
 }
 
-// maxLater is how many entries that were used meanwhile, and are due later than when they came up, one eviction passes by.
+// maxLater limits how many entries one eviction moves back in expiry because their due time is later than their key.
 const maxLater = 256
 
-// drawn is how many entries are drawn per eviction. With twice as many an eviction takes half as long again, and closes no more of
-// scarab-recs' gap.
+// drawn is the number of random entries per eviction. Twice as many make an eviction take half as long again, and close
+// no more of the gap to the optimum on scarab-recs.
 const drawn = 24
 
-// returns is when an entry is expected back.
+// returns gives the time at which an entry is expected back.
 func (p *Floor) returns(s Slot) int64 {
 	e := &p.entries[s]
 	if e.class&overdue != 0 {
@@ -589,8 +598,8 @@ func (p *Floor) returns(s Slot) int64 {
 	return e.ret
 }
 
-// farthest finds the entry expected last among those in the shadow, or those not. What evictable
-// refuses is taken out of the heaps until unhide.
+// farthest returns the entry with the latest expected return among those in the shadow (shadowed) or those outside it
+// (0). Entries that evictable refuses leave the heaps until unhide.
 func (p *Floor) farthest(side class, evictable func(Slot) bool) (Slot, bool) {
 	a, isAhead := p.allowed(ahead|side, evictable)
 	o, isOverdue := p.allowed(overdue|side, evictable)

@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-// checkFloor fails where the stated bound does not hold at this moment.
+// checkFloor fails if the stated bound does not hold at this moment.
 func checkFloor(t *testing.T, what string, p *Floor, lruHits int64) {
 	t.Helper()
 	s := p.Stats()
@@ -45,18 +45,18 @@ func TestFloorHoldsUnderAdversaries(t *testing.T) {
 	}
 }
 
-// drifting draws a key of a popularity that moves on, so that a cache which keeps what it has gains nothing.
+// drifting draws a key from a popularity that moves on, so that a cache which keeps the entries it has gains nothing.
 func drifting(r *rand.Rand, i int) uint64 { return uint64(i/16) + uint64(r.ExpFloat64()*400) }
 
-// wholeCache reports whether what is lent now is with b the whole cache of 200, neither more nor less. What is lent
-// is less than the cache by b, which
-// has grown to five entries: a thousandth of the first 5,000 requests.
+// wholeCache reports whether the bytes lent and b together are the whole cache of 200, neither more nor less. b has
+// grown to five entries: a thousandth of the first 5,000 requests.
 func wholeCache(p *Floor) bool {
 	const k, b = 200, startRequests / 1000
 	return p.capacity == k && p.follower.lent == k-b && math.Abs(p.given-b) < 1e-9
 }
 
-// Predictions that earn nothing on paper are lent nothing: reversed ones cost LRU's hits ε and b, not more. Good ones are lent all.
+// Predictions that gain nothing in the simulation are lent nothing: reversed ones cost ε of LRU's hits and b, not more.
+// Good ones are lent the whole cache.
 func TestLentOnlyToWhatEarns(t *testing.T) {
 	r := rand.New(rand.NewPCG(15, 15))
 	keys, k := make([]uint64, 40000), 200
@@ -81,7 +81,8 @@ func TestLentOnlyToWhatEarns(t *testing.T) {
 	}
 }
 
-// What predictions lost while they were bad does not keep good ones from being lent: nine tenths of the trace reversed, then perfect.
+// Losses of bad predictions do not prevent loans to later good ones: nine tenths of the trace are reversed, then
+// perfect.
 func TestLentToWhatHasBecomeGood(t *testing.T) {
 	r := rand.New(rand.NewPCG(17, 17))
 	keys, k := make([]uint64, 40000), 200
@@ -104,7 +105,8 @@ func TestLentToWhatHasBecomeGood(t *testing.T) {
 	}
 }
 
-// What good predictions earned is not spent when they turn bad: of the credit for two caches less than half a cache is lost.
+// Credit that good predictions earned is not spent when they turn bad: of the credit for two caches, less than half a
+// cache is lost.
 func TestWrongPredictionsAreLeft(t *testing.T) {
 	r := rand.New(rand.NewPCG(16, 16))
 	keys, k := make([]uint64, 60000), 200
@@ -208,7 +210,7 @@ func TestFloorHoldsInBytes(t *testing.T) {
 	}
 }
 
-// Entries of different sizes: what LARU's doc comment says remains of Theorem 1.
+// Entries of different sizes: the part of Theorem 1 that LARU's doc comment states.
 func TestLARUInBytes(t *testing.T) {
 	size := func(k uint64) int64 { return 1 + int64(k*2654435761%19) }
 	const largest = 19
@@ -243,7 +245,7 @@ func TestLARUInBytes(t *testing.T) {
 	}
 }
 
-// With perfect predictions byte-weighted LARU never finds one wrong, and so evicts as blind does.
+// With perfect predictions byte-weighted LARU never finds one wrong, so it evicts as blind does.
 func TestLARUInBytesFollowsPerfectPredictions(t *testing.T) {
 	r := rand.New(rand.NewPCG(12, 12))
 	size := func(k uint64) int64 { return 1 + int64(k*2654435761%19) }
@@ -261,7 +263,7 @@ func TestLARUInBytesFollowsPerfectPredictions(t *testing.T) {
 	}
 }
 
-// Real traces: wrong predictions lose little against LRU, nearly right ones close most of the gap.
+// Real traces: wrong predictions lose little to LRU, nearly right ones close most of the gap.
 func TestFloorOnRealTraces(t *testing.T) {
 	for _, tr := range []*trace{mooncake(t, "synthetic"), mooncake(t, "conversation")} {
 		k := tr.share(.1)

@@ -2,13 +2,14 @@ package evict
 
 import "math"
 
-// follower measures on paper what two other ways to evict are worth beside LRU. It keeps keys and sizes, no data: a cache that
-// evicts the farthest predicted return whatever it costs, a [keeper], and LRU's shadow. They see a hashed sample of the keys and have as large a
-// share of the capacity. What they gain on LRU decides how much credit is lent, and whether the real cache keeps what it has.
+// follower measures what two other ways to evict would gain on LRU. It simulates, with keys and sizes but no data, a
+// cache that always evicts the farthest predicted return, a [keeper], and LRU (the shadow of the first). They see a
+// hashed sample of the keys and have the same share of the capacity. Their gain decides how much credit is lent, and
+// whether the real cache keeps the entries it has.
 type follower struct {
-	cache  *Floor // with unlimited credit: it follows predictions
+	cache  *Floor // with unlimited credit: it always follows predictions
 	keeper *keeper
-	share  int64 // one key of so many is in the sample, a power of two
+	share  int64 // one in share keys is in the sample, a power of two
 	slotOf table
 	free   []Slot
 	used   int64
@@ -18,30 +19,31 @@ type follower struct {
 	ahead   int64 // bytes that predictions gained on LRU
 	keeps   int64 // bytes that the keeper gained on LRU
 	over    int64 // bytes that the keeper gained on the real cache
-	under   int64 // bytes that predictions gained on the keeper since the real cache keeps
+	under   int64 // bytes that predictions gained on the keeper since the real cache began to keep
 	keeping bool
 
-	lent   int64   // bytes of all keys
-	most   int64   // that was ever lent
-	recent float64 // what predictions gained on LRU, bytes of all keys: decays within some turnovers of the cache
+	lent   int64   // bytes, scaled from the sample to all keys
+	most   int64   // the largest value of lent so far
+	recent float64 // bytes that predictions gained on LRU, scaled to all keys; decays over a few turnovers of the cache
 }
 
-// tally is what each cache has hit, in bytes of the sample.
+// tally counts the bytes of the sample that each cache has hit.
 type tally struct{ predicted, kept, lru, own int64 }
 
 const (
-	lendTimes     = 4     // a gain is lent so many times
-	recentTimes   = 1.5   // as many requests as entries: how long what is recent lasts
-	mostBehind    = 0.125 // of the capacity: predictions that lost more of late are not followed
-	leastFollowed = 2048  // slots of a sample
+	lendTimes     = 4     // bytes lent per byte gained
+	recentTimes   = 1.5   // decay time of recent, as a multiple of the number of entries, in requests
+	mostBehind    = 0.125 // share of the capacity: predictions that recently lost more are not followed
+	leastFollowed = 2048  // the least number of slots in a sample
 	mostShare     = 8
 
-	// A sweep up and down costs the keeper up to a cache's bytes at one end before it gains them at the other. So a loss counts up
-	// to some caches: nothing is lent before it is made up for. Older losses do not count.
+	// A scan up and down the keys costs the keeper up to one cache of bytes at one end before it gains them at the
+	// other. So losses count, up to a few caches: nothing is lent before they are made up for. Losses beyond that limit
+	// are forgotten.
 	predictedDebt = 1 // caches
 	keptDebt      = 2
-	timesLRU      = 2 // a keeper that hit more than so many times what LRU did has a whole cache lent to it
-	gainTimes     = 2 // of what the real cache gained, so many times is lent on predictions
+	timesLRU      = 2 // a keeper with more than timesLRU times LRU's hits is lent up to a whole cache
+	gainTimes     = 2 // bytes that may be lent to predictions per byte that the real cache gained
 )
 
 func newFollower(c Config) *follower {
@@ -65,7 +67,7 @@ func (f *follower) sees(key uint64) bool {
 	return (key*0x9E3779B97F4A7C15)>>40&uint64(f.share-1) == 0
 }
 
-// request serves a request of the sample on paper. own says whether the real cache hits.
+// request simulates a request for a key of the sample. own says whether the real cache hits.
 func (f *follower) request(a Access, own bool) {
 	if a.Bytes > f.cache.capacity {
 		return
@@ -79,7 +81,7 @@ func (f *follower) request(a Access, own bool) {
 			f.cache.Hit(s, a)
 			return
 		}
-		f.drop(s) // what has another size is another entry
+		f.drop(s) // the size changed, so this is another entry
 	}
 	f.cache.Miss(a)
 	f.trim(f.cache.capacity-a.Bytes, 1)
@@ -90,7 +92,7 @@ func (f *follower) request(a Access, own bool) {
 	f.cache.Insert(s, a)
 }
 
-// trim evicts until so many bytes at most are used and so many slots are free.
+// trim evicts until at most that many bytes are used and at least that many slots are free.
 func (f *follower) trim(bytes int64, slots int) {
 	for f.used > bytes || len(f.free) < slots {
 		s, ok := f.cache.Victim(nil)
@@ -120,7 +122,7 @@ func (f *follower) remove(key uint64) {
 	}
 }
 
-// predict passes on what is predicted after the request.
+// predict passes on a prediction made after the request.
 func (f *follower) predict(key uint64, now, ret int64) {
 	if !f.sees(key) {
 		return
@@ -138,10 +140,11 @@ func (f *follower) resize(bytes int64) {
 	f.keeper.resize(bytes)
 }
 
-// limits are the most bytes that may be lent: to predictions, to the keeper, and to the keeper where it hit more than twice what LRU did.
+// limits are the most bytes that may be lent: to predictions, to the keeper, and to a keeper that hit more than twice
+// as much as LRU.
 type limits struct{ predictions, keeper, loops int64 }
 
-// judge compares the caches on paper after a request of the sample, and returns by how many bytes what is lent changes.
+// judge compares the simulated caches after a request of the sample. It returns the change of the bytes lent.
 func (f *follower) judge(most limits) int64 {
 	now := tally{f.cache.stats.Hits, f.keeper.hits, f.cache.stats.LRUHits, f.own}
 	gained := tally{now.predicted - f.was.predicted, now.kept - f.was.kept, now.lru - f.was.lru, now.own - f.was.own}
@@ -163,9 +166,10 @@ func (f *follower) judge(most limits) int64 {
 	return change
 }
 
-// choose decides whether the real cache keeps what it has. It begins when the keeper gained on it and on LRU, and ends when the
-// keeper lost what it had gained on LRU, or predictions gained on the keeper. On a loop each of them hits at another time, so a difference of
-// less than a cache says nothing about predictions; and every change costs what the cache holds.
+// choose decides whether the real cache keeps the entries it has. Keeping begins when the keeper has gained on both the
+// real cache and LRU. It ends when the keeper has lost its gain on LRU, or predictions have gained on the keeper. On a
+// loop the caches hit at different times, so a difference of less than one cache says nothing. And every switch costs
+// up to the cache's content.
 func (f *follower) choose(gained tally) {
 	room := f.cache.capacity
 	bounded := func(bytes int64) int64 { return min(max(bytes, -keptDebt*room), keptDebt*room) }
@@ -179,7 +183,7 @@ func (f *follower) choose(gained tally) {
 	}
 }
 
-// behind reports whether predictions lost to LRU of late.
+// behind reports whether predictions recently lost to LRU.
 func (f *follower) behind() bool {
 	return f.recent < -mostBehind*float64(f.cache.capacity*f.share)
 }

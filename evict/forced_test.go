@@ -2,7 +2,7 @@ package evict
 
 import "testing"
 
-// Victim ends where an entry that could go at first cannot any more: a reader may have pinned it meanwhile.
+// Victim ends even if an entry that was evictable at first no longer is: a reader may have pinned it meanwhile.
 func TestVictimEndsWhereAnswersChange(t *testing.T) {
 	const k = 8
 	p := NewFloor(Config{Slots: k, Bytes: k}, FloorConfig{})

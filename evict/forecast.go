@@ -1,18 +1,19 @@
 package evict
 
-// minSamples is how many labelled samples are worth a model.
+// minSamples is the least number of labelled samples to train a model on.
 const minSamples = 1000
 
-// Forecaster predicts returns with the latest model that it was given. It keeps the parts of the
-// loop that are pure: when Due the caller calls Learn, or gathers a Lesson, trains on it elsewhere and hands the model to Use between two accesses.
+// Forecaster predicts returns with the latest models it was given. It is pure. When Due reports true, the caller either
+// calls Learn, or gathers a Lesson, trains on it elsewhere and passes the model to Use between two accesses.
 //
-// Synchronous: Access predicts. Asynchronous: Note records and queues, and whoever has time takes the Queries, predicts with
-// Model without any lock, and gives the answers to Policy.Predict for keys that are still cached.
+// A synchronous caller gets its predictions from Access. An asynchronous caller uses Note, which records the request
+// and queues it. Another goroutine takes the Queries, predicts with Model without a lock, and passes the answers to
+// Policy.Predict for keys that are still cached.
 type Forecaster struct {
 	Tracker *Tracker
-	model   *Model // the mean of the latest
+	model   *Model // mean of latest
 	latest  []*Model
-	since   []uint64 // accesses when the latest came into use
+	since   []uint64 // number of accesses when each of latest came into use
 	every   uint64
 	trained uint64
 	x       Sample
@@ -20,29 +21,29 @@ type Forecaster struct {
 	out     [maxRefresh]float32
 	at      [maxRefresh]int
 	queue   []Query
-	asked   bool // by Refresh, whose descriptions are of all that is cached
-	most    int  // entries that it can be made for
+	asked   bool // Refresh has been called: it describes all cached entries from then on
+	most    int  // the largest number of entries it can grow to
 }
 
-// Query is a request that wants a prediction.
+// Query is a request that waits for a prediction.
 type Query struct {
 	Key uint64
 	At  int64
 	X   Sample
 }
 
-// maxQueries is how many wait at most; what comes beyond is not predicted.
+// maxQueries bounds the queue. Requests beyond it get no prediction.
 const maxQueries = 1024
 
-// averaged is how many models predict together.
+// averaged is the number of models whose mean predicts.
 const averaged = 3
 
-// NewForecaster makes one for a cache of about so many entries, whose clock advances by about one per access. It
-// remembers eight times as many keys and 100,000 samples.
+// NewForecaster makes a forecaster for a cache of about that many entries, whose clock advances by about one per
+// access. It remembers up to eight times as many keys, and 100,000 samples.
 func NewForecaster(entries int) *Forecaster { return NewGrowingForecaster(entries, entries) }
 
-// NewGrowingForecaster makes one for a cache that holds more entries with time, from least to most: see Hold. Memory for most is
-// reserved, but what is not used yet is not touched.
+// NewGrowingForecaster makes a forecaster for a cache that grows from least to most entries; see Hold. It reserves
+// memory for most, but does not touch it before it is used.
 func NewGrowingForecaster(least, most int) *Forecaster {
 	least = max(least, 1)
 	f := &Forecaster{most: max(least, most)}
@@ -53,8 +54,8 @@ func NewGrowingForecaster(least, most int) *Forecaster {
 	return f
 }
 
-// Hold says how many entries the cache holds. Where that is more than the forecaster is made for, it remembers more keys from then on, at
-// least twice as many entries' and at most those of most entries.
+// Hold says how many entries the cache holds. If that exceeds the forecaster's size, it grows to at least twice the
+// size, up to most, and remembers more keys.
 func (f *Forecaster) Hold(entries int) {
 	now := f.Tracker.cfg.Entries
 	if entries <= now || now >= f.most {
@@ -69,12 +70,12 @@ func (f *Forecaster) size(entries int) {
 }
 
 const (
-	manyKeys = 1 << 17 // remembered: beyond, twice as many keys as entries are
+	manyKeys = 1 << 17 // keys; larger caches remember two keys per entry
 	window   = 100000  // samples
-	spanned  = 32      // the samples' accesses, in entries
+	spanned  = 32      // accesses that the samples span, as a multiple of entries
 )
 
-// keysOf is how many keys are remembered for a cache of so many entries.
+// keysOf returns how many keys to remember for a cache of that many entries.
 func keysOf(entries int) int { return min(8*entries, max(manyKeys, 2*entries)) }
 
 func sizeOf(entries int) TrackerConfig {
@@ -84,7 +85,7 @@ func sizeOf(entries int) TrackerConfig {
 	}
 }
 
-// Access records a request and predicts when the key returns; without a model, now, which says nothing.
+// Access records a request and predicts when the key returns. Without a model it returns now, which means unknown.
 func (f *Forecaster) Access(key uint64, now int64, c Context) int64 {
 	f.lookBack(now)
 	f.Tracker.Access(key, now, c, &f.x)
@@ -96,15 +97,15 @@ func (f *Forecaster) Access(key uint64, now int64, c Context) int64 {
 	return Return(now, y)
 }
 
-// lookBack has an entry described by chance until the cache is full and asks for that itself. Else the first victims were chosen by models
-// that never saw an entry which is not just used.
+// lookBack describes a random key, until the full cache calls Refresh. Otherwise the first victims would be chosen by
+// models that have seen only entries in the moment of their use.
 func (f *Forecaster) lookBack(now int64) {
 	if !f.asked {
 		f.Tracker.describeAny(now, &f.x)
 	}
 }
 
-// Note records a request and queues it for a prediction, in place of Access.
+// Note is Access for asynchronous callers: it records a request and queues it for a prediction.
 func (f *Forecaster) Note(key uint64, now int64, c Context) {
 	f.lookBack(now)
 	f.Tracker.Access(key, now, c, &f.x)
@@ -113,17 +114,17 @@ func (f *Forecaster) Note(key uint64, now int64, c Context) {
 	}
 }
 
-// Queries moves what waits for predictions to dst.
+// Queries moves the queue to dst.
 func (f *Forecaster) Queries(dst []Query) []Query {
 	dst = append(dst, f.queue...)
 	f.queue = f.queue[:0]
 	return dst
 }
 
-// Model returns the model in use; nil before the first.
+// Model returns the model in use, or nil before the first.
 func (f *Forecaster) Model() *Model { return f.model }
 
-// Due says once per interval that it is time to train.
+// Due reports, once per interval, that it is time to train.
 func (f *Forecaster) Due() bool {
 	if f.Tracker.accesses-f.trained < min(f.every, max(minSamples, f.Tracker.accesses/8)) {
 		return false
@@ -132,8 +133,8 @@ func (f *Forecaster) Due() bool {
 	return true
 }
 
-// Learn trains on what is known now and uses the model, for callers that can wait for it. It does nothing
-// while there is too little to learn from.
+// Learn trains a model on the current samples and uses it, for callers that can wait for it. It does nothing while
+// there are too few samples.
 func (f *Forecaster) Learn(now int64, p TrainParams) {
 	var l Lesson
 	l.gather(f.Tracker, now, len(f.Tracker.window))
@@ -142,8 +143,8 @@ func (f *Forecaster) Learn(now int64, p TrainParams) {
 	}
 }
 
-// Use predicts with a model from the next access on: with the mean of it and the two before, but for those that knew less than
-// half of what is known now. Single models differ by their draws of samples.
+// Use adds a model. From the next access on, predictions come from the mean of it and the two before: single models
+// differ by the samples they happened to draw. Models that are older than half of all accesses are dropped.
 func (f *Forecaster) Use(m *Model) {
 	now := f.Tracker.accesses
 	f.latest, f.since = append(f.latest, m), append(f.since, now)
@@ -153,7 +154,7 @@ func (f *Forecaster) Use(m *Model) {
 	f.model = average(f.latest)
 }
 
-// Refresh predicts again for keys that did not return when predicted: returns[i] of keys[i], at most 64.
+// Refresh predicts again for cached keys: it sets returns[i] for keys[i], at most 64.
 func (f *Forecaster) Refresh(keys []uint64, now int64, returns []int64) {
 	f.asked = true
 	n := f.Tracker.describeAll(keys, now, &f.batch, &f.at)

@@ -2,7 +2,7 @@ package evict
 
 import "testing"
 
-// What is remembered grows with what the cache holds: eight keys per entry, two per entry of large caches, up to a bound.
+// The number of remembered keys grows with the cache: eight per entry, two per entry in large caches, up to a bound.
 func TestForecasterGrowsWithTheCache(t *testing.T) {
 	f := NewGrowingForecaster(100, 1000)
 	remembers := func(want int) {

@@ -1,8 +1,8 @@
 package evict
 
-// heap is a binary heap of slots, the largest key first. Keys lie in the heap's own order: on the way up or down they are
-// read one after the other, and not wherever slots lie. Positions are an array by slot that several heaps share when a slot is in at
-// most one of them.
+// heap is a binary heap of slots, with the largest key first. Keys are stored in heap order, so moving up or down reads
+// them in sequence and not by slot. pos is indexed by slot. Several heaps may share it if each slot is in at most one
+// of them.
 type heap struct {
 	keys  []int64
 	slots []Slot
@@ -40,7 +40,7 @@ func (h *heap) remove(s Slot) {
 	h.down(i, moved, key)
 }
 
-// move gives a slot of the heap another key.
+// move changes the key of a slot in the heap.
 func (h *heap) move(s Slot, key int64) {
 	i := int(h.pos[s])
 	if i > 0 && h.keys[(i-1)/2] < key {
@@ -50,7 +50,7 @@ func (h *heap) move(s Slot, key int64) {
 	h.down(i, s, key)
 }
 
-// up finds the place of a slot at i or above it.
+// up places a slot at i or above.
 func (h *heap) up(i int, s Slot, key int64) {
 	for i > 0 {
 		parent := (i - 1) / 2
@@ -63,7 +63,7 @@ func (h *heap) up(i int, s Slot, key int64) {
 	h.set(i, s, key)
 }
 
-// down finds it at i or below.
+// down places a slot at i or below.
 func (h *heap) down(i int, s Slot, key int64) {
 	for {
 		c := 2*i + 1

@@ -1,8 +1,8 @@
 package evict
 
-// keeper is a cache of keys alone that keeps what it has: an entry that comes is the next to leave, unless it is used before
-// that (LIP, Qureshi et al., ISCA '07). On a loop that is larger than the cache LRU hits nothing, and a keeper nearly what the optimum
-// does. Every 1,024th entry is kept as LRU would keep it, so that the keeper moves on when the keys do.
+// keeper simulates a cache that keeps the entries it has: a new entry is the next victim unless it is used first (LIP,
+// Qureshi et al., ISCA '07). On a loop larger than the cache LRU hits nothing, and a keeper hits nearly as much as the
+// optimum. One in 1,024 new entries is inserted as LRU would, so that the keeper follows when the keys change.
 type keeper struct {
 	capacity int64
 	used     int64
@@ -15,7 +15,7 @@ type keeper struct {
 	came     uint64
 }
 
-// keptOne of so many new entries stays at once.
+// keptOne is the number of new entries per one that is inserted as LRU would.
 const keptOne = 1024
 
 func newKeeper(slots int, capacity int64) *keeper {
@@ -26,7 +26,7 @@ func newKeeper(slots int, capacity int64) *keeper {
 	return k
 }
 
-// request serves a request on paper. An entry that does not fit is a miss and nothing else.
+// request simulates a request. An entry larger than the cache only counts as a miss.
 func (k *keeper) request(key uint64, bytes int64) {
 	if s, ok := k.slotOf.get(key); ok {
 		if k.bytes[s] == bytes {
@@ -35,7 +35,7 @@ func (k *keeper) request(key uint64, bytes int64) {
 			k.order.pushNewest(s)
 			return
 		}
-		k.evict(s) // of another size: another entry
+		k.evict(s) // the size changed, so this is another entry
 	}
 	if bytes > k.capacity {
 		return
@@ -53,7 +53,8 @@ func (k *keeper) request(key uint64, bytes int64) {
 	k.order.pushNewest(s)
 }
 
-// trim evicts until at most so many bytes are used and so many slots are free, and reports whether it evicted any.
+// trim evicts until at most that many bytes are used and at least that many slots are free. It reports whether it
+// evicted any entry.
 func (k *keeper) trim(bytes int64, slots int) (evicted bool) {
 	for k.used > bytes || len(k.free) < slots {
 		k.evict(k.order.oldest())

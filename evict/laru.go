@@ -2,10 +2,10 @@ package evict
 
 import "math"
 
-// maxRefresh is how many predictions one eviction may renew.
+// maxRefresh is the most predictions that one eviction renews.
 const maxRefresh = 64
 
-// predicted is what the policies that follow predictions share.
+// predicted is the common part of the policies that follow predictions.
 type predicted struct {
 	order
 	now     int64
@@ -26,7 +26,7 @@ func (p *predicted) Remove(s Slot)           { p.order.remove(s) }
 func (p *predicted) Predict(s Slot, ret int64) { p.predict(s, ret) }
 func (p *predicted) Resize(int64)              {}
 
-// renew asks for new predictions for the least recent candidates whose return did not come when predicted.
+// renew asks for new predictions for the least recent candidates that did not return when predicted.
 func (p *predicted) renew(end int) {
 	if p.refresh == nil {
 		return
@@ -52,7 +52,7 @@ func (p *predicted) renew(end int) {
 	}
 }
 
-// blind evicts the farthest predicted return of all.
+// blind evicts the entry with the farthest predicted return.
 type blind struct{ predicted }
 
 func newBlind(c Config) *blind { return &blind{newPredicted(c)} }
@@ -62,7 +62,7 @@ func (p *blind) Victim(evictable func(Slot) bool) (Slot, bool) {
 	return p.takeFarthest(p.next, evictable)
 }
 
-// filtered evicts the farthest predicted return among the four least recently used that may go.
+// filtered evicts the entry with the farthest predicted return among the four least recently used that may be evicted.
 type filtered struct{ predicted }
 
 const filterCandidates = 4
@@ -84,24 +84,25 @@ func (p *filtered) Victim(evictable func(Slot) bool) (Slot, bool) {
 
 // laru is LARU, learning-augmented LRU (SEEDS.md LRU-1; Algorithm 1 of its paper).
 //
-// Requests fall into phases of k distinct entries, k filling the cache. In each phase confidence λ
-// starts at 1. A miss on what a prediction evicted earlier in the phase proves a prediction wrong
-// (Lemma 1): that miss makes room by LRU and halves λ. Any other miss evicts, among the ⌈λ·k⌉ least
-// recently used, the one predicted to return last.
+// Requests are divided into phases of k distinct entries, where k entries fill the cache. Each phase starts with
+// confidence λ = 1. A miss on an entry that a prediction evicted earlier in the phase proves that prediction wrong
+// (Lemma 1): the miss makes room by LRU and halves λ. Any other miss evicts, among the ⌈λ·k⌉ least recently used
+// entries, the one predicted to return last.
 //
-// Bytes: a phase is distinct entries of at most the capacity's B bytes together, and the candidates
-// are the least recently used that begin within λ·B bytes. With entries of one size that is the
-// algorithm of the paper. With different sizes
-//   - Lemma 1 holds: while room is wanted, what is cached and the missed entry exceed B, so not all of
-//     it can be requested again within the phase; the evicted one was therefore not the farthest.
-//   - Perfect predictions are followed throughout (λ stays 1), as by blind: the farthest return leaves
-//     first. That is the optimum for equal sizes only.
-//   - LRU evictions never hit an entry of the current phase, so a phase of d distinct entries has at
-//     most d misses that follow predictions, which evict less than B + d·S bytes (S the largest entry),
-//     and every other miss brings one such eviction back: fewer than 2·B + d·S bytes are missed. For
-//     equal sizes nothing more than needed is evicted: 2·d misses.
+// In bytes: a phase is a run of distinct entries of together at most the capacity, B bytes. The candidates are the
+// least recently used entries that begin within λ·B bytes. With entries of one size this is the algorithm of the paper.
+// With different sizes:
 //
-// Entries that must stay (pinned, not a leaf) void the bounds to the extent that they stay.
+//   - Lemma 1 holds. While room is needed, the cached entries and the missed one together exceed B, so not all of them
+//     can be requested again within the phase. The evicted entry was therefore not the farthest.
+//   - Perfect predictions are always followed (λ stays 1), as in blind: the farthest return is evicted first. That is
+//     the optimum only for equal sizes.
+//   - LRU evictions never take an entry of the current phase. So a phase of d distinct entries has at most d misses that
+//     follow predictions. They evict less than B + d·S bytes, S being the largest entry. Every other miss brings back one
+//     of those evictions. So fewer than 2·B + d·S bytes are missed. For equal sizes no eviction takes more than needed,
+//     and there are at most 2·d misses.
+//
+// Entries that must stay (pinned, not a leaf) weaken the bounds by as much as they occupy.
 type laru struct {
 	predicted
 	capacity   int64
@@ -110,8 +111,8 @@ type laru struct {
 	requested  int64    // distinct bytes requested in the phase
 	seen       []uint32 // per slot: phase of its last request
 	keys       []uint64 // per slot
-	byForecast table    // keys that predictions evicted in this phase
-	evicted    table    // every other key that was requested in this phase and is not cached
+	byForecast table    // keys evicted by predictions in this phase
+	evicted    table    // all other keys requested in this phase that are not cached
 	safe       bool     // the current miss proved a prediction wrong
 }
 
@@ -161,7 +162,7 @@ func (p *laru) Miss(a Access) {
 		p.lambda /= 2
 		p.byForecast.remove(a.Key)
 	}
-	// Until it is inserted the entry is one that was requested and is not cached.
+	// Until Insert, the entry counts as requested and not cached.
 	p.evicted.put(a.Key, inPhase)
 }
 
@@ -178,7 +179,7 @@ func (p *laru) Victim(evictable func(Slot) bool) (Slot, bool) {
 	end := p.within(int64(math.Ceil(p.lambda * float64(p.capacity))))
 	p.renew(end)
 	s, ok := p.takeFarthest(end, evictable)
-	if !ok { // no candidate may go
+	if !ok { // no candidate may be evicted
 		return p.forget(p.takeOldest(evictable))
 	}
 	when := int32(beforePhase)
@@ -189,7 +190,7 @@ func (p *laru) Victim(evictable func(Slot) bool) (Slot, bool) {
 	return s, true
 }
 
-// forget remembers an entry that LRU evicts only as far as it counts in the phase.
+// forget remembers an entry that LRU evicts, if it was requested in this phase.
 func (p *laru) forget(s Slot, ok bool) (Slot, bool) {
 	if ok && p.seen[s] == p.phase {
 		p.evicted.put(p.keys[s], inPhase)
@@ -197,7 +198,7 @@ func (p *laru) forget(s Slot, ok bool) (Slot, bool) {
 	return s, ok
 }
 
-// Resize lets the phase go on; one that has more distinct bytes than fit ends with the next entry.
+// Resize does not end the phase. A phase that has more distinct bytes than the new capacity ends with the next entry.
 func (p *laru) Resize(bytes int64) { p.capacity = bytes }
 
 func (p *laru) Remove(s Slot) {

@@ -37,7 +37,7 @@ func TestTheorem1Consistency(t *testing.T) {
 	}
 }
 
-// adversaries answer with predictions that are wrong in different ways.
+// adversaries return predictions that are wrong in different ways.
 var adversaries = map[string]func(r *rand.Rand, next []int64) func(int) int64{
 	// The paper's noise. The default takes a return in the past as unknown; "nearest first" is its worst case.
 	"negated": func(_ *rand.Rand, next []int64) func(int) int64 {
@@ -56,7 +56,7 @@ var adversaries = map[string]func(r *rand.Rand, next []int64) func(int) int64{
 			return Never - next[i]
 		}
 	},
-	// Over the whole trace: shorter ones would soon be overdue, which the default takes as knowing nothing.
+	// Over the whole trace: shorter ones would soon be overdue, which the default treats as unknown.
 	"random": func(r *rand.Rand, next []int64) func(int) int64 {
 		return func(i int) int64 { return int64(i) + r.Int64N(int64(len(next))) }
 	},
@@ -92,8 +92,8 @@ func TestTheorem1Robustness(t *testing.T) {
 	}
 }
 
-// Lemma 1: a miss on what a prediction evicted in the same phase makes one LRU eviction and halves λ; a new phase
-// restores it.
+// Lemma 1: a miss on an entry that a prediction evicted in the same phase makes one LRU eviction and halves λ. A new
+// phase restores λ.
 func TestLemma1DetectsAndHalves(t *testing.T) {
 	p := newLARU(Config{Slots: 4, Bytes: 4})
 	now := int64(0)

@@ -1,34 +1,35 @@
 package evict
 
-// Lesson is what a model is trained on: copies of a window's samples and what became of each. Gather fills it in small steps, so that
-// nobody waits long for whoever holds the lock; all else is done without one. Its memory serves one lesson after the other.
+// Lesson is the training data of one model: copies of a window's samples, and the outcome of each. Gather fills it in
+// small steps, so that no other goroutine waits long for the lock it is called under. Everything else needs no lock.
+// Reset makes its memory available for the next lesson.
 type Lesson struct {
 	samples  []Sample
 	seen     []seen
 	outcomes []Outcome
-	entries  int // cached
-	next     int // of the window
+	entries  int // entries in the cache
+	next     int // sample of the window to copy next
 	seed     uint64
 }
 
-// seen is what had become of a sample when it was copied.
+// seen is a sample's outcome at the time it was copied.
 type seen struct {
 	age      int64
 	watched  int64
 	returned bool
 }
 
-// gathered is how many samples one Gather copies.
+// gathered is the number of samples that one Gather copies.
 const gathered = 16
 
-// NewLesson makes one with room for all that f learns from.
+// NewLesson makes a lesson with room for f's whole window.
 func NewLesson(f *Forecaster) *Lesson {
 	n := f.Tracker.cfg.Window
 	return &Lesson{samples: make([]Sample, 0, n), seen: make([]seen, 0, n), outcomes: make([]Outcome, 0, n)}
 }
 
-// Gather copies the next few samples of f's window; false when there are no more. Between two calls f may be used: a
-// sample is what it was when it was copied.
+// Gather copies the next few samples of f's window and reports whether there are more. f may be used between two calls;
+// each sample has its state at the time it was copied.
 func (l *Lesson) Gather(f *Forecaster, now int64) bool { return l.gather(f.Tracker, now, gathered) }
 
 func (l *Lesson) gather(t *Tracker, now int64, n int) bool {
@@ -46,13 +47,14 @@ func (l *Lesson) gather(t *Tracker, now int64, n int) bool {
 	return end < len(t.window)
 }
 
-// Reset empties it for the next.
+// Reset empties the lesson for the next use.
 func (l *Lesson) Reset() {
 	l.samples, l.seen, l.outcomes, l.next = l.samples[:0], l.seen[:0], l.outcomes[:0], 0
 }
 
-// Train makes a model of a lesson: of the rate of returns within a horizon of about what an entry's place in the cache is worth.
-// Nil when there is too little to learn from. Without a seed it takes one of the lesson's own, so that models differ. The lesson MUST be Reset before it is used again.
+// Train makes a model of the rate of returns within a horizon. Later returns decide no eviction. It returns nil if
+// there are too few samples. Without a seed it uses one of the lesson's own, so that models differ. The lesson MUST be
+// Reset before it is used again.
 func (l *Lesson) Train(p TrainParams) *Model {
 	l.conclude()
 	if len(l.samples) < minSamples {
@@ -64,7 +66,7 @@ func (l *Lesson) Train(p TrainParams) *Model {
 	return TrainReturns(l.samples, l.outcomes, p)
 }
 
-// conclude says of each sample what became of it, or within the horizon, and drops those that nobody watched.
+// conclude computes the outcome of each sample within the horizon, and drops samples that were not watched at all.
 func (l *Lesson) conclude() {
 	horizon, n := l.horizon(), 0
 	for i, w := range l.seen {
@@ -79,13 +81,13 @@ func (l *Lesson) conclude() {
 }
 
 const (
-	returning   = 0.2 // share of the samples that return within the horizon
+	returning   = 0.2 // share of the samples that should return within the horizon
 	mostDoubled = 6
 )
 
-// horizon is how long samples are watched: as many requests as the cache has entries, doubled until a fifth of the samples
-// that are old enough returned within it. What happens later decides no eviction, but where next to
-// nothing returns in time, as in loops larger than the cache, there would be nothing to learn.
+// horizon returns how long to watch samples. It is as many requests as the cache has entries, doubled until a fifth of
+// the samples that are old enough have returned within it. Later returns decide no eviction. But where almost nothing
+// returns that soon, as in loops larger than the cache, there would be nothing to learn from.
 func (l *Lesson) horizon() int64 {
 	h := int64(l.entries)
 	for range mostDoubled {

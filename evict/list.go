@@ -1,13 +1,13 @@
 package evict
 
-// list is a doubly linked list of small integers, without allocation: element n is the sentinel,
-// whose next is the newest and whose prev is the oldest.
+// list is a doubly linked list of small integers that does not allocate. Element n is the sentinel: its next is the
+// newest element and its prev the oldest.
 type list struct {
 	links []link
 	n     int32
 }
 
-// link has both neighbours, which are wanted together.
+// link holds both neighbours together, because they are always used together.
 type link struct{ next, prev int32 }
 
 const unlinked = -1
@@ -26,7 +26,7 @@ func (l *list) has(i int32) bool { return l.links[i].next != unlinked }
 func (l *list) pushNewest(i int32) { l.insertAfter(l.n, i) }
 func (l *list) pushOldest(i int32) { l.insertAfter(l.oldest(), i) }
 
-// insertAfter links i as the element next older than at.
+// insertAfter links i as the next older element after at.
 func (l *list) insertAfter(at, i int32) {
 	after := l.links[at].next
 	l.links[at].next, l.links[after].prev = i, i
@@ -39,14 +39,14 @@ func (l *list) remove(i int32) {
 	l.links[i] = link{unlinked, unlinked}
 }
 
-// replace links new where old is.
+// replace puts new in the place of old.
 func (l *list) replace(old, new int32) {
 	at := l.links[old].prev
 	l.remove(old)
 	l.insertAfter(at, new)
 }
 
-// oldest returns the oldest element, n when there is none; newer steps from it.
+// oldest returns the oldest element, or n if the list is empty. newer steps on from it.
 func (l *list) oldest() int32         { return l.links[l.n].prev }
 func (l *list) newer(i int32) int32   { return l.links[i].prev }
 func (l *list) newestIs(i int32) bool { return l.links[l.n].next == i }

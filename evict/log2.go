@@ -2,7 +2,8 @@ package evict
 
 import "math"
 
-// log2 is math.Log2 of x ≥ 1 to within 2e-8, of powers of two exactly, in a third of the time: every access takes one.
+// log2 returns math.Log2(x) for x ≥ 1 to within 2e-8, and exactly for powers of two. It takes a third of the time,
+// which counts because every access calls it.
 func log2(x float64) float64 {
 	b := math.Float64bits(x)
 	f := math.Float64frombits(b&(1<<52-1)|1023<<52) - 1
@@ -12,7 +13,7 @@ func log2(x float64) float64 {
 	return float64(int(b>>52)-1023) + 2*math.Log2E*atanh
 }
 
-// exp2 is math.Exp2 of x < 1000, up to a share of 1e-10.
+// exp2 returns math.Exp2(x) for x < 1000, to a relative error of 1e-10.
 func exp2(x float64) float64 {
 	if x < -1000 {
 		return 0

@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-// The short logarithm and power are what package math has, to the precision that they state.
+// log2 and exp2 agree with package math to their stated precision.
 func TestShortLogarithms(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 1))
 	for i := range 200_000 {

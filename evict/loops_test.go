@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-// cycle is requests for n keys, one after the other and again.
+// cycle requests n keys, one after the other, again and again.
 func cycle(n, requests int) []uint64 {
 	keys := make([]uint64, requests)
 	for i := range keys {
@@ -14,7 +14,7 @@ func cycle(n, requests int) []uint64 {
 	return keys
 }
 
-// sweep is requests for n keys, up and down.
+// sweep requests n keys up and down.
 func sweep(n, requests int) []uint64 {
 	keys := make([]uint64, requests)
 	for i := range keys {
@@ -43,8 +43,8 @@ func watch(t *testing.T, p *Floor, keys []uint64, k int, ret func(int) int64, lo
 	})
 }
 
-// On loops larger than the cache, where LRU hits nothing, the default closes most of the gap to the optimum within a few passes, without any
-// prediction that helps.
+// On loops larger than the cache, where LRU hits nothing, the default closes most of the gap to the optimum within a
+// few passes, without useful predictions.
 func TestLoopsAreKept(t *testing.T) {
 	for _, n := range []int{300, 5000} {
 		for _, share := range []float64{.01, .03, .1, .3, .9} {
@@ -65,7 +65,7 @@ func TestLoopsAreKept(t *testing.T) {
 	}
 }
 
-// Sweeps up and down are LRU's best case: nothing is to be gained, and next to nothing is lost.
+// Sweeps up and down are LRU's best case: there is nothing to gain, and almost nothing is lost.
 func TestSweepsAreLeftToLRU(t *testing.T) {
 	for _, n := range []int{300, 3000} {
 		for _, share := range []float64{.01, .03, .1, .3} {
@@ -83,7 +83,8 @@ func TestSweepsAreLeftToLRU(t *testing.T) {
 	}
 }
 
-// flipped is at least so many requests for n keys in pieces of random length, each a loop or sweeps, half of them backwards.
+// flipped makes at least that many requests for n keys, in pieces of random length. Each piece is a loop or sweeps,
+// half of them backwards.
 func flipped(r *rand.Rand, n, requests int) (keys []uint64) {
 	for len(keys) < requests {
 		length := 200 + r.IntN(4000)
@@ -98,9 +99,9 @@ func flipped(r *rand.Rand, n, requests int) (keys []uint64) {
 	return keys
 }
 
-// Streams that flip their order after pieces of random length, predictions that are right for a while and then reversed: at no moment after
-// the start is the default more than 1 % of LRU's hits behind, or ten, or what it had gained before and loses again.
-// By proof it is never more than 0.5 % and one cache behind.
+// Streams reverse their order after pieces of random length, and predictions are right for a while and then reversed.
+// After the start, the default is never more than 1 % of LRU's hits behind, or ten hits, or what it had gained before
+// and loses again. By proof it is never more than 0.5 % and one cache behind.
 func TestFlippedOrders(t *testing.T) {
 	r := rand.New(rand.NewPCG(31, 31))
 	for range 12 {
@@ -126,7 +127,8 @@ func TestFlippedOrders(t *testing.T) {
 	}
 }
 
-// What may be lost before anything is earned grows with the requests: a thousandth of their bytes, five entries after 5,000 requests.
+// The loss allowed before anything is earned grows with the requests: a thousandth of their bytes, five entries after
+// 5,000 requests.
 func TestStartIsAShareOfTheRequests(t *testing.T) {
 	const k = 1000
 	p := unforeseen(k)
@@ -169,7 +171,7 @@ func TestBadPredictionsAreCheapFromTheStart(t *testing.T) {
 	}
 }
 
-// The keeper on paper is LIP: what comes leaves next, what is used stays, and of 1,024 that come one stays.
+// The keeper is LIP: a new entry is evicted next, a used one stays, and one in 1,024 new ones stays.
 func TestKeeper(t *testing.T) {
 	k := newKeeper(3, 3)
 	has := func(want ...uint64) {
@@ -189,9 +191,9 @@ func TestKeeper(t *testing.T) {
 	has(0, 1, 2)
 	k.request(3, 1) // in place of the oldest
 	has(1, 2, 3)
-	k.request(4, 1) // in place of the last that came
+	k.request(4, 1) // in place of the newest
 	has(1, 2, 4)
-	k.request(4, 1) // used: it stays, and the oldest of the others is next
+	k.request(4, 1) // used: it stays, and the oldest of the others is the next victim
 	k.request(5, 1)
 	has(2, 4, 5)
 	if k.hits != 1 {

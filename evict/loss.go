@@ -2,21 +2,22 @@ package evict
 
 import "math"
 
-// loss is what trees are fitted to: it has the state of every row.
+// loss is the loss function that trees minimise. It holds the state of every row.
 type loss interface {
 	// begin returns the prediction before the first tree.
 	begin() float32
-	// weightUnits is what a weight of one is as an integer.
+	// weightUnits returns the integer that stands for a weight of one.
 	weightUnits() int
-	// gradients writes gradient and weight of rows into out, and returns the gradients' unit over the weights'.
+	// gradients writes the gradient and weight of each row into out. It returns the unit of gradients divided by the
+	// unit of weights.
 	gradients(rows []int32, out []bucket, seed uint64) float64
-	// bound cuts a leaf's step, before the learning rate.
+	// bound limits a leaf's step, before the learning rate is applied.
 	bound(float64) float64
-	// step moves all rows by their leaves' values.
+	// step adds each row's leaf value to its prediction.
 	step(at []uint8, leaf []float32)
 }
 
-// squares is squared error: the gradient is the residual, and every row weighs one.
+// squares is squared error: the gradient is the residual, and every row has weight one.
 type squares struct {
 	base     float32
 	residual []float32
@@ -42,12 +43,12 @@ func (s *squares) bound(x float64) float64 { return x }
 func (s *squares) gradients(rows []int32, out []bucket, _ uint64) float64 {
 	magnitude := math.Float32bits(1e-30)
 	for _, r := range s.residual {
-		magnitude = max(magnitude, math.Float32bits(r)&math.MaxInt32) // in the order of the floats
+		magnitude = max(magnitude, math.Float32bits(r)&math.MaxInt32) // integers that compare as the floats do
 	}
 	largest := math.Float32frombits(magnitude)
 	unit := one / largest
 	for _, i := range rows {
-		// Added and taken away again, the rest is rounded and not cut off.
+		// The conversion truncates. With one added first, the value is not negative, so that +0.5 rounds it.
 		out[i] = bucket(int64(s.residual[i]*unit+(one+0.5))-one)<<weightBits + 1
 	}
 	return float64(largest) / one
@@ -60,32 +61,32 @@ func (s *squares) step(at []uint8, leaf []float32) {
 	}
 }
 
-// Outcome is what became of a sample: how long it was watched and whether it returned at the end of that.
+// Outcome says how long a sample was watched, and whether its key returned at the end of that time.
 type Outcome struct {
 	Time     float32
 	Returned bool
 }
 
-// returns is the Poisson loss of Outcomes in the log of returns per time. Its gradient is returned − expected, its weight
-// expected, where expected is what the model so far expects in the row's time.
+// returns is the Poisson loss of Outcomes, in the log of returns per time. Its gradient is returned − expected and its
+// weight is expected, where expected is the model's expected number of returns in the row's time so far.
 type returns struct {
 	unit     float32 // log2 of the unit of time
 	expected []float32
 	returned []float32
 }
 
-// largestStep bounds what one leaf may change, as a power of e.
+// largestStep limits the change by one leaf, as a power of e.
 const largestStep = 2
 
 const (
-	expectedUnits = 32                        // of one expected return, as an integer
+	expectedUnits = 32                        // the integer that stands for one expected return
 	mostExpected  = maxWeight / expectedUnits // of a row
 	gradientUnits = one / (mostExpected + 1)
 )
 
 func newReturns(outcomes []Outcome) *returns {
 	l := &returns{expected: make([]float32, len(outcomes)), returned: make([]float32, len(outcomes))}
-	time, events := 0.0, 1.0 // so that nothing is certain
+	time, events := 0.0, 1.0 // one event to start with, so that no rate is zero
 	for i, o := range outcomes {
 		l.expected[i] = max(o.Time, 1)
 		time += float64(l.expected[i])
@@ -106,7 +107,7 @@ func (l *returns) begin() float32          { return 0 } // one return per unit
 func (l *returns) weightUnits() int        { return expectedUnits }
 func (l *returns) bound(x float64) float64 { return max(-largestStep, min(largestStep, x)) }
 
-// gradients rounds weights at random, so that many small ones keep their sum.
+// gradients rounds weights at random, so that the sum of many small ones is preserved.
 func (l *returns) gradients(rows []int32, out []bucket, seed uint64) float64 {
 	for _, i := range rows {
 		e := min(l.expected[i], mostExpected)

@@ -29,8 +29,8 @@ func (p *lru) Victim(evictable func(Slot) bool) (Slot, bool) {
 	return 0, false
 }
 
-// sieve is SIEVE (Zhang et al., NSDI '24): a queue in order of insertion; a hit only marks; the hand
-// walks from the oldest towards the newest, unmarks what it passes and evicts the first unmarked.
+// sieve is SIEVE (Zhang et al., NSDI '24): a queue in order of insertion. A hit only marks an entry. The hand walks
+// from the oldest to the newest entry, unmarks those it passes and evicts the first unmarked one.
 type sieve struct {
 	order   list
 	visited []bool
@@ -59,7 +59,7 @@ func (p *sieve) Remove(s Slot) {
 }
 
 func (p *sieve) Victim(evictable func(Slot) bool) (Slot, bool) {
-	// The first round may only unmark and the hand may start in mid-queue: three meetings with the end see all.
+	// The first round may only unmark, and the hand may start in the middle. Reaching the end three times covers all.
 	for ends := 0; ends < 3; {
 		s := p.hand
 		if s == p.order.n {

@@ -6,33 +6,33 @@ import (
 	"math"
 )
 
-// Features is how many numbers describe an access; Tracker says which.
+// Features is the number of features of an access; Tracker lists them.
 const Features = 36
 
-// Sample is the description of one access.
+// Sample is the feature vector of one access.
 type Sample [Features]float32
 
-// Model is a sum of regression trees of one depth. It is immutable: any number of readers may share it.
-// It marshals to JSON and back.
+// Model is a sum of regression trees of one depth. It is immutable and safe for concurrent use. It marshals to JSON and
+// back.
 type Model struct {
 	depth     int
 	base      float32
 	feature   []uint8       // per tree 2^depth−1 inner nodes, heap order
 	threshold []float32     // go right when the feature is larger
 	leaf      []float32     // per tree 2^depth
-	nodes     []compareNode // feature and threshold, as predictPlain wants them
-	trees     []tree        // the same and leaves, as onePlain wants them
-	wide      *wideTrees    // and as the assembly wants them; nil without
+	nodes     []compareNode // feature and threshold in the layout of predictPlain
+	trees     []tree        // the same and leaves in the layout of onePlain
+	wide      *wideTrees    // the same in the layout of the assembly; nil without it
 }
 
 const (
 	batch  = 64
-	padded = 64 // Features up to a power of two: an index cut to it needs no check
+	padded = 64 // Features rounded up to a power of two: an index modulo padded needs no bounds check
 
-	partials = 16 // sums that trees are added to in turn, so that 16 can be walked side by side
+	partials = 16 // partial sums that trees are added to in turn, so that 16 trees can be walked side by side
 )
 
-// Predict writes the prediction for each sample into out, which is at least as long. It allocates nothing.
+// Predict writes the prediction for each sample into out, which MUST be at least as long. It does not allocate.
 func (m *Model) Predict(samples []Sample, out []float32) {
 	for len(samples) > batch {
 		m.predict(samples[:batch], out[:batch])
@@ -41,8 +41,9 @@ func (m *Model) Predict(samples []Sample, out []float32) {
 	m.predict(samples, out[:len(samples)])
 }
 
-// predictPlain takes one batch. Comparisons are of integers in the order of the floats, so that no branch depends on
-// data; trees are outside and samples inside, so that a tree stays in the first-level cache.
+// predictPlain predicts for one batch. It compares integers that are ordered as the floats are, so that no branch
+// depends on data. The outer loop is over trees and the inner over samples, so that a tree stays in the first-level
+// cache.
 func (m *Model) predictPlain(samples []Sample, out []float32) {
 	var keys [batch][padded]int32
 	var sums [batch][partials]float32
@@ -67,8 +68,8 @@ func (m *Model) predictPlain(samples []Sample, out []float32) {
 	}
 }
 
-// onePlain predicts for a single sample: with no batch to go on with while a comparison waits for the one before, four
-// trees are walked at a time.
+// onePlain predicts for a single sample. Without a batch to fill the time in which a comparison waits for the one
+// before, it walks four trees at a time.
 func (m *Model) onePlain(s *Sample) float32 {
 	var x [padded]int32
 	for f, v := range s {
@@ -99,7 +100,7 @@ func (m *Model) onePlain(s *Sample) float32 {
 	return m.base + together(&sums)
 }
 
-// together adds up partial sums, half to half.
+// together adds up the partial sums, pairwise by halves.
 func together(sums *[partials]float32) float32 {
 	for half := partials / 2; half > 0; half /= 2 {
 		for i := range half {
@@ -109,8 +110,8 @@ func together(sums *[partials]float32) float32 {
 	return sums[0]
 }
 
-// tree is one of the trees as onePlain wants it: of a size that no index can leave. The root is node 1, the children of n are 2n and 2n+1, of
-// which those below the last node are leaves.
+// tree is a tree in the layout of onePlain, of a fixed size that no index can exceed. The root is node 1. The children
+// of n are 2n and 2n+1; those after the last node are leaves.
 type tree struct {
 	nodes  [1 << maxDepth]compareNode
 	leaves [1 << maxDepth]float32
@@ -123,7 +124,7 @@ func (t *tree) below(n int, x *[padded]int32) int {
 
 func (t *tree) leaf(n, depth int) float32 { return t.leaves[(n-1<<depth)&(len(t.leaves)-1)] }
 
-// below returns the node that a sample goes to from node n.
+// below returns the child of node n that a sample goes to.
 func below(nodes []compareNode, n int, x *[padded]int32) int {
 	c := nodes[n]
 	return 2*n + 1 + int(uint64(int64(c.key)-int64(x[c.feature%padded]))>>63)
@@ -135,9 +136,9 @@ type compareNode struct {
 	feature uint32
 }
 
-// sortable maps floats to integers of the same order.
+// sortable maps floats to integers with the same order.
 func sortable(v float32) int32 {
-	b := int32(math.Float32bits(v + 0)) // no negative zero
+	b := int32(math.Float32bits(v + 0)) // turns negative zero into zero
 	return b ^ b>>31&math.MaxInt32
 }
 
@@ -156,7 +157,7 @@ func (m *Model) index() {
 	m.wide = widen(m)
 }
 
-// average makes one model of several of the same depth.
+// average returns the mean of several models of the same depth.
 func average(models []*Model) *Model {
 	if len(models) == 1 {
 		return models[0]
@@ -173,7 +174,7 @@ func average(models []*Model) *Model {
 	return m
 }
 
-// rescale multiplies all that trees add.
+// rescale multiplies all leaves.
 func (m *Model) rescale(by float32) {
 	for i := range m.leaf {
 		m.leaf[i] *= by

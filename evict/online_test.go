@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-// online replays a trace with predictions that are learnt on the way, and returns the hits.
+// online replays a trace with predictions that are learnt during the replay, and returns the hits.
 func online(t testing.TB, tr *trace, name string, k int) (hits int) {
 	t.Helper()
 	f, now, used := NewForecaster(k), int64(0), 0

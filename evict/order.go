@@ -2,10 +2,10 @@ package evict
 
 import "math/bits"
 
-// order keeps slots by recency with their bytes and predicted returns, and answers in O(log k): which
-// is predicted farthest among the least recent that fill so many bytes? It is a tree of sums and
-// maxima over positions; a use takes the next position, and when they run out all are packed again,
-// which costs O(1) amortised because there are twice as many as slots.
+// order keeps slots by recency, with their bytes and predicted returns. It finds in O(log k) the farthest predicted
+// return among the least recent slots that fill a number of bytes. It is a tree of sums and maxima over positions. A
+// use takes the next position. When positions run out, all slots are packed to the front. There are at least twice as
+// many positions as slots, so that costs O(1) amortised.
 type order struct {
 	leaves int      // power of two ≥ 2·slots
 	bytes  []int64  // per node: sum below; per leaf: 0 when free
@@ -13,7 +13,7 @@ type order struct {
 	slot   []Slot   // per position
 	pos    []int32  // per slot, unlinked when absent
 	next   int      // next free position
-	hidden []hidden // taken out of far while one victim is sought
+	hidden []hidden // taken out of far during one search for a victim
 }
 
 type hidden struct {
@@ -35,7 +35,7 @@ func newOrder(slots int) order {
 	return o
 }
 
-// use puts a slot, present or not, as the most recent.
+// use makes a slot the most recent, whether it was present or not.
 func (o *order) use(s Slot, bytes, ret int64) {
 	if o.pos[s] != unlinked {
 		o.remove(s)
@@ -70,7 +70,7 @@ func (o *order) ret(s Slot) int64        { return o.far[o.leaves+int(o.pos[s])] 
 func (o *order) size(s Slot) int64       { return o.bytes[o.leaves+int(o.pos[s])] }
 func (o *order) predict(s Slot, r int64) { o.set(s, o.size(s), r) }
 
-// pack moves all to the first positions, keeping their order.
+// pack moves all slots to the first positions and keeps their order.
 func (o *order) pack() {
 	to := 0
 	for from := range o.leaves {
@@ -90,7 +90,7 @@ func (o *order) pack() {
 	o.next = to
 }
 
-// within returns how many positions, from the least recent, hold the entries that begin below budget bytes.
+// within returns the number of positions, from the least recent, that hold the entries which begin below budget bytes.
 func (o *order) within(budget int64) int {
 	if budget >= o.bytes[1] {
 		return o.next
@@ -106,11 +106,11 @@ func (o *order) within(budget int64) int {
 	return i - o.leaves + 1
 }
 
-// farthest returns the slot of the largest predicted return before a position; of equals the least recent.
+// farthest returns the slot with the largest predicted return before a position; among equals, the least recent.
 func (o *order) farthest(end int) (Slot, bool) {
 	best, at := int64(absent), 0
 	lo, hi := o.leaves, o.leaves+end
-	right := 0 // among equals the leftmost node wins: nodes of the right border come in reverse
+	right := 0 // among equals the leftmost node wins; nodes of the right border come in reverse
 	for ; lo < hi; lo, hi = lo/2, hi/2 {
 		if lo&1 == 1 {
 			if o.far[lo] > best {
@@ -140,7 +140,7 @@ func (o *order) farthest(end int) (Slot, bool) {
 	return o.slot[at-o.leaves], true
 }
 
-// oldest visits slots from the least recent until visit says stop.
+// oldest visits slots from the least recent on until visit returns false.
 func (o *order) oldest(visit func(Slot) bool) {
 	for p := o.after(0); p < o.next; p = o.after(p + 1) {
 		if !visit(o.slot[p]) {
@@ -149,7 +149,7 @@ func (o *order) oldest(visit func(Slot) bool) {
 	}
 }
 
-// after returns the first taken position at or after p, next when there is none.
+// after returns the first taken position at or after p, or next if there is none.
 func (o *order) after(p int) int {
 	if p >= o.next {
 		return o.next
@@ -176,7 +176,7 @@ func (o *order) after(p int) int {
 	return i - o.leaves
 }
 
-// takeFarthest removes and returns the farthest before a position that evictable allows.
+// takeFarthest removes and returns the farthest slot before a position that evictable allows.
 func (o *order) takeFarthest(end int, evictable func(Slot) bool) (Slot, bool) {
 	s, ok := o.farthest(end)
 	for ok && evictable != nil && !evictable(s) {
@@ -194,7 +194,7 @@ func (o *order) takeFarthest(end int, evictable func(Slot) bool) (Slot, bool) {
 	return s, ok
 }
 
-// takeOldest removes and returns the least recent that evictable allows.
+// takeOldest removes and returns the least recent slot that evictable allows.
 func (o *order) takeOldest(evictable func(Slot) bool) (victim Slot, found bool) {
 	o.oldest(func(s Slot) bool {
 		if evictable == nil || evictable(s) {

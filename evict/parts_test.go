@@ -8,7 +8,7 @@ import (
 	"unsafe"
 )
 
-// Next names the slot that Place takes for a row that is worth a place.
+// Next returns the slot that Place takes for a row that is worth one.
 func TestNextIsWhatPlaceTakes(t *testing.T) {
 	c, r := NewSlab(64), rand.New(rand.NewPCG(7, 7))
 	var stamps tinyStamps
@@ -35,7 +35,7 @@ func TestNextIsWhatPlaceTakes(t *testing.T) {
 		if ok && placed && slot != want {
 			t.Fatalf("Next named slot %d, Place took %d", want, slot)
 		}
-		if !placed && q.declined != declined+1 && q.declined != 1 { // 1: after another look at all
+		if !placed && q.declined != declined+1 && q.declined != 1 { // 1: after another scan
 			t.Fatalf("%d declined after %d and one more", q.declined, declined)
 		}
 		if ok {
@@ -57,13 +57,13 @@ func TestNextIsWhatPlaceTakes(t *testing.T) {
 	}
 }
 
-// Parts are what Use is made of.
+// Use can be computed from Parts.
 func TestPartsMakeUse(t *testing.T) {
 	r := rand.New(rand.NewPCG(8, 8))
 	for _, rows := range []int{1, 100, 5000, 1 << 20} {
 		c := NewSlab(rows)
 		last, short, long, more := c.Parts()
-		plus := func(f, t uint64) uint64 { // t + log2(2^d + 1), d the field's distance
+		plus := func(f, t uint64) uint64 { // t + log2(2^d + 1), where d is the field's difference from t
 			d := int64(int32(uint32(f-t)<<12) >> 12)
 			return t + uint64(max(d, 0)) + more[min(uint64(max(d, -d)), 255)]
 		}
@@ -82,7 +82,7 @@ func TestPartsMakeUse(t *testing.T) {
 	}
 }
 
-// A ghost remembers a row's stamp until it is taken, and of more rows than fit those worth most.
+// A ghost remembers a row's stamp until it is taken. If more rows come than fit, it keeps those of highest value.
 func TestGhostRemembers(t *testing.T) {
 	c := NewSlab(1000)
 	var g Ghost
@@ -99,7 +99,7 @@ func TestGhostRemembers(t *testing.T) {
 	if got, want := g.Take(c, h, now), c.First(now); got != want {
 		t.Errorf("a row that is not remembered has stamp %x, want %x", got, want)
 	}
-	// Five rows of one place: the one worth least goes.
+	// Five rows share one group of places: the one of least value is dropped.
 	uses := []int{3, 1, 4, 2, 5}
 	for i, n := range uses {
 		m := c.First(now)
@@ -116,7 +116,7 @@ func TestGhostRemembers(t *testing.T) {
 	}
 }
 
-// Parameters of a training are checked at their borders.
+// Validate checks the limits of TrainParams.
 func TestTrainParamsAreChecked(t *testing.T) {
 	for name, c := range map[string]struct {
 		change func(p *TrainParams)
@@ -142,7 +142,7 @@ func TestTrainParamsAreChecked(t *testing.T) {
 	}
 }
 
-// Configurations of policies are checked at their borders.
+// Validate checks the limits of Config.
 func TestConfigBorders(t *testing.T) {
 	for _, c := range []struct {
 		Config
@@ -162,7 +162,7 @@ func TestConfigBorders(t *testing.T) {
 	}
 }
 
-// A prediction becomes a time: at once from 0 on, and never where it is beyond counting.
+// Return converts predictions to times: now for 0 and below, Never if the time is too large.
 func TestReturnOfAPrediction(t *testing.T) {
 	for _, c := range []struct {
 		y    float32
@@ -177,7 +177,7 @@ func TestReturnOfAPrediction(t *testing.T) {
 	}
 }
 
-// Errors are those of the last thousand or so guesses that came to an answer.
+// Error covers about the last thousand guesses whose key returned.
 func TestErrorOfGuesses(t *testing.T) {
 	var e errorMean
 	for range 10 {
@@ -198,20 +198,20 @@ func TestErrorOfGuesses(t *testing.T) {
 	tr := NewTracker(TrackerConfig{Keys: 10})
 	var x Sample
 	tr.Access(1, 10, Context{}, &x)
-	tr.Guess(1, 3)   // in seven
-	tr.Guess(2, 100) // nobody
+	tr.Guess(1, 3)   // log2(1+7)
+	tr.Guess(2, 100) // unknown key
 	tr.Access(1, 17, Context{}, &x)
 	if rms, n := tr.Error(); n != 1 || rms > 1e-3 || tr.Wrong() != 0 {
 		t.Errorf("an error of %v of %d, %d wrong, want none of 1", rms, n, tr.Wrong())
 	}
-	tr.Guess(1, 1) // in one
+	tr.Guess(1, 1) // log2(1+1)
 	tr.Access(1, 24, Context{}, &x)
 	if rms, n := tr.Error(); n != 2 || math.Abs(rms-math.Sqrt(2)) > 1e-3 || tr.Wrong() != 1 {
 		t.Errorf("an error of %v of %d, %d wrong, want √2 of 2 and one", rms, n, tr.Wrong())
 	}
 }
 
-// Requests that are noted wait for predictions once there is a model, up to a bound, and are taken once.
+// Once there is a model, noted requests wait for predictions, up to a bound, and are returned once.
 func TestNotedRequestsWait(t *testing.T) {
 	f := NewForecaster(100)
 	f.Note(1, 1, Context{})
@@ -235,7 +235,8 @@ func TestNotedRequestsWait(t *testing.T) {
 	}
 }
 
-// Training is due after as many requests as the cache has entries, 5,000 to 20,000; soon after the start earlier.
+// Training is due after as many requests as the cache has entries, between 5,000 and 20,000, and earlier soon after the
+// start.
 func TestDue(t *testing.T) {
 	for _, c := range []struct {
 		entries int
@@ -258,7 +259,7 @@ func TestDue(t *testing.T) {
 	}
 }
 
-// Removing what a table does not have changes nothing.
+// A table agrees with a map. Removing a key that it does not have changes nothing.
 func TestTableAgainstMap(t *testing.T) {
 	r := rand.New(rand.NewPCG(9, 9))
 	tb, want := newTable(4), map[uint64]int32{}
@@ -290,7 +291,8 @@ func TestTableAgainstMap(t *testing.T) {
 	}
 }
 
-// What saves twice the mean per byte counts as if it returned in half the time, in predictions of all three kinds.
+// An entry that saves twice the mean per byte counts as if it returned in half the time, however its prediction
+// arrives.
 func TestCostStretchesReturns(t *testing.T) {
 	var asked []Slot
 	p := newLARUCost(Config{Slots: 4, Bytes: 4, Refresh: func(slots []Slot, returns []int64) {
@@ -312,13 +314,13 @@ func TestCostStretchesReturns(t *testing.T) {
 			t.Errorf("a return at %d of density %v counts as %d, want %d", c.ret, c.density, got, c.want)
 		}
 	}
-	for s, cost := range []float64{8, 2, 1, 0} { // the last is unknown: as much as the mean
+	for s, cost := range []float64{8, 2, 1, 0} { // the cost of the last is unknown: the mean applies
 		a := Access{Key: uint64(s), Bytes: 1, Now: 100, Return: 50, Cost: cost}
 		p.Miss(a)
 		p.Insert(Slot(s), a)
 	}
 	p.Miss(Access{Key: 9, Bytes: 1, Now: 1000})
-	if s, ok := p.Victim(nil); !ok || s != 2 { // asked again, it is the farthest: it saves least
+	if s, ok := p.Victim(nil); !ok || s != 2 { // with the new prediction it is the farthest, because it saves least
 		t.Errorf("slot %d goes, %v, want the one that saves least; asked for %v", s, ok, asked)
 	}
 	if len(asked) == 0 {
@@ -329,7 +331,7 @@ func TestCostStretchesReturns(t *testing.T) {
 	}
 }
 
-// Models of any depth that can be trained are written and read back to predict the same; what is not whole is refused.
+// Models of every depth predict the same after they are written and read back. Incomplete models are refused.
 func TestModelsOfAllDepths(t *testing.T) {
 	r := rand.New(rand.NewPCG(5, 6))
 	xs, ys := make([]Sample, 600), make([]float32, 600)

@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-// tinyOptimum searches all choices: fewest misses of a cache of k entries from request i on.
+// tinyOptimum returns the fewest misses of a cache of k entries from request i on, by trying all choices.
 func tinyOptimum(keys []uint64, i int, cached uint32, k int, memo map[[2]uint32]int) int {
 	if i == len(keys) {
 		return 0
@@ -70,7 +70,7 @@ func TestOptimalIsOptimal(t *testing.T) {
 	}
 }
 
-// Every policy keeps what is pinned, finds what is not, and never names a slot twice.
+// Every policy keeps pinned entries, finds the others, and never returns a slot twice.
 func TestPoliciesObeyThePredicate(t *testing.T) {
 	for _, name := range Names() {
 		r := rand.New(rand.NewPCG(2, 2))

@@ -1,15 +1,15 @@
 package evict
 
-// Last is what a cached entry remembers of the last request that it was part of. The zero value remembers nothing.
+// Last is a cached entry's record of the last request that used it. The zero value means there is none.
 type Last struct {
 	Prompt int32 // tokens
-	Turn   int32 // of the session, from 1; 0: nothing is remembered
+	Turn   int32 // turn of the session, from 1; 0: no record
 	At     int64 // the cache's clock
 }
 
-// Prompt is what a cache knows of a request whose first tokens it may hold: the one extractor of such features, for the product and
-// for benchmarks. A cache makes one per request with NextPrompt, describes every entry of the request by Context, and has each
-// remember Last.
+// Prompt describes a request whose first tokens may be cached. It is the one place that extracts these features, for
+// the server and for benchmarks. A cache makes one per request with NextPrompt, describes each entry of the request by
+// Context, and stores Last with it.
 type Prompt struct {
 	tokens int32
 	known  int32
@@ -20,9 +20,10 @@ type Prompt struct {
 	now    int64
 }
 
-// NextPrompt describes a request of so many tokens, of which the first known are cached. last is what the deepest known
-// entry remembers. The request is the session's next turn when at most slack tokens stood behind the known ones in the
-// request before: what a cache shares in units of slack is seldom shared to the end. Otherwise both only begin alike.
+// NextPrompt describes a request of that many tokens, of which the first known are cached. last is the record of the
+// deepest cached entry. The request is the session's next turn if the previous request had at most slack tokens after
+// the known ones. A cache that shares tokens in units of slack seldom shares the last few. Otherwise the two requests
+// only have a common beginning.
 func NextPrompt(tokens, known, slack int, last Last, now int64) Prompt {
 	p := Prompt{tokens: int32(tokens), known: int32(known), turn: 1, behind: -1, now: now}
 	if known == 0 || last.Turn == 0 {
@@ -37,13 +38,13 @@ func NextPrompt(tokens, known, slack int, last Last, now int64) Prompt {
 	return p
 }
 
-// Tokens is how many the request has; 0: there was none.
+// Tokens returns the number of tokens of the request; 0 means there was no request.
 func (p *Prompt) Tokens() int { return int(p.tokens) }
 
-// Last is what the request's entries remember of it.
+// Last returns the record that the request's entries store.
 func (p *Prompt) Last() Last { return Last{Prompt: p.tokens, Turn: p.turn, At: p.now} }
 
-// Context describes the entry of so many tokens that begins at one of the request's.
+// Context describes an entry of that many tokens that begins after before tokens of the request.
 func (p *Prompt) Context(before, tokens int, bytes, cost float32) Context {
 	c := Context{
 		Turn: float32(p.turn), Prompt: float32(p.tokens), Bytes: bytes, Cost: cost, Before: float32(before),
@@ -55,7 +56,7 @@ func (p *Prompt) Context(before, tokens int, bytes, cost float32) Context {
 	return c
 }
 
-// Single describes an entry that is part of no session, such as an item, by its kind, from 0.
+// Single describes an entry that belongs to no session, such as an item. kind counts from 0.
 func Single(kind int, tokens, bytes, cost float32) Context {
 	return Context{Prompt: tokens, Bytes: bytes, Cost: cost, Behind: -1 - float32(kind)}
 }

@@ -2,7 +2,7 @@ package evict
 
 import "testing"
 
-// A prompt continues another where it goes on from its end, not where both begin alike.
+// A prompt is the next turn of another if it continues from its end, not if both only have a common beginning.
 func TestPromptsTakeTurns(t *testing.T) {
 	const block = 512
 	var last Last
@@ -38,11 +38,11 @@ func TestPromptsTakeTurns(t *testing.T) {
 	}
 }
 
-// What nobody remembers is a first turn, and says so.
+// A prompt without a known predecessor is a first turn.
 func TestUnknownPrompts(t *testing.T) {
 	for _, p := range []Prompt{
-		NextPrompt(100, 0, 16, Last{Prompt: 80, Turn: 3, At: 1}, 5), // nothing is known
-		NextPrompt(100, 50, 16, Last{}, 5),                          // of what is known nothing is remembered
+		NextPrompt(100, 0, 16, Last{Prompt: 80, Turn: 3, At: 1}, 5), // nothing is cached
+		NextPrompt(100, 50, 16, Last{}, 5),                          // the cached entry has no record
 	} {
 		x := p.Context(50, 30, 7, 8)
 		want := Context{Turn: 1, Prompt: 100, Bytes: 7, Cost: 8, Before: 50, After: 20, Known: float32(p.known) / 100, Behind: -1}
@@ -60,7 +60,7 @@ func TestUnknownPrompts(t *testing.T) {
 	}
 }
 
-// Entries of no session are told apart by their kind.
+// Entries of no session are distinguished by kind.
 func TestSingleEntries(t *testing.T) {
 	if x, want := Single(2, 10, 3, 4), (Context{Prompt: 10, Bytes: 3, Cost: 4, Behind: -3}); x != want {
 		t.Errorf("described as %+v, want %+v", x, want)

@@ -16,7 +16,7 @@ var update = flag.Bool("update", false, "write testdata/replays.txt as the polic
 type step struct {
 	key   uint64
 	bytes int64
-	next  int64 // when it comes again; Never
+	next  int64 // when its key is requested next; Never
 	ctx   Context
 }
 
@@ -30,20 +30,20 @@ func drawTrace(kind string, n int) []step {
 	for len(keys) < n {
 		i := uint64(len(keys))
 		switch kind {
-		case "skewed": // what is hot drifts
+		case "skewed": // the popular keys drift
 			keys = append(keys, z.Uint64()+i/2000*37)
 		case "loop": // with noise
 			keys = append(keys, i%500)
 			if r.IntN(20) == 0 {
 				keys[i] = 1000 + r.Uint64N(2000)
 			}
-		case "scans": // between what is hot
+		case "scans": // between requests of popular keys
 			if i/700%3 == 2 {
 				keys = append(keys, 1<<20+i)
 			} else {
 				keys = append(keys, z.Uint64()%400)
 			}
-		case "phases": // a loop, then what is hot, then another loop
+		case "phases": // a loop, then popular keys, then another loop
 			switch i / 3000 % 3 {
 			case 0:
 				keys = append(keys, i%350)
@@ -86,7 +86,7 @@ type replayed struct {
 	mode     string
 	forecast *Forecaster
 	slotOf   map[uint64]Slot
-	at       []int // by slot: the request that it was used by last
+	at       []int // by slot: the request that used it last
 	bytes    []int64
 	free     []Slot
 	used     int64
@@ -97,7 +97,7 @@ type replayed struct {
 	removed  int
 }
 
-// guess is what is predicted for the next use of what request i uses.
+// guess returns the prediction for the next use of the key of request i.
 func (c *replayed) guess(i int) int64 {
 	s := &c.steps[i]
 	switch c.mode {
@@ -106,7 +106,7 @@ func (c *replayed) guess(i int) int64 {
 			return Never
 		}
 		return int64(i) + (s.next-int64(i))*int64(50+s.key*2654435761%150)/100
-	case "wrong": // the wrong way round
+	case "wrong": // reversed
 		if s.next == Never {
 			return c.now + 1
 		}
@@ -135,7 +135,7 @@ func (c *replayed) release(s Slot) {
 	c.free = append(c.free, s)
 }
 
-// serve serves request i. Some slots are in use at times, some entries leave by themselves, and the room changes.
+// serve serves request i. At times some slots are pinned, some entries are removed, and the capacity changes.
 func (c *replayed) serve(t *testing.T, i int) {
 	s, now := &c.steps[i], int64(i)
 	c.now = now
@@ -208,8 +208,8 @@ func (c *replayed) makeRoom(t *testing.T, bytes int64) {
 	}
 }
 
-// The hits of every policy on drawn traces, with predictions of several kinds, are those in testdata/replays.txt.
-// Whoever changes a policy on purpose runs `go test ./evict -run TestReplays -update` and reviews the difference.
+// The hits of every policy on drawn traces, with several kinds of predictions, are those in testdata/replays.txt. After
+// an intended change of a policy, run `go test ./evict -run TestReplays -update` and review the diff.
 func TestReplays(t *testing.T) {
 	if runtime.GOARCH != "amd64" {
 		t.Skip("sums of floats are rounded in other ways on ", runtime.GOARCH)

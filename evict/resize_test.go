@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-// The default's bound holds against an LRU cache whose capacity changes with its own.
+// The default's bound holds against an LRU cache that is resized at the same times.
 func TestFloorHoldsWhileCapacityChanges(t *testing.T) {
 	for name, adversary := range adversaries {
 		r := rand.New(rand.NewPCG(21, 21))
@@ -80,7 +80,8 @@ func TestPoliciesResize(t *testing.T) {
 	}
 }
 
-// laru-cost is LARU where all entries save the same per byte, and keeps what saves more where returns are the same.
+// laru-cost equals LARU if all entries save the same per byte, and among equal returns keeps the entries that save
+// more.
 func TestLARUCost(t *testing.T) {
 	r := rand.New(rand.NewPCG(23, 23))
 	for range 200 {
@@ -103,7 +104,7 @@ func TestLARUCost(t *testing.T) {
 	}
 }
 
-// A prediction that comes after the request counts as one that came with it.
+// A prediction that arrives after the request has the same effect as one that came with it.
 func TestPredictLater(t *testing.T) {
 	for _, name := range []string{"blind", "laru", "laru-cost", "default"} {
 		c := Config{Slots: 3, Bytes: 3}

@@ -9,17 +9,17 @@ import (
 	"grebe/internal/scripttest"
 )
 
-// A cache that asks a policy, with a predictor that knows nothing more than requests say. Time is the number of requests,
-// unless a request says at.
+// A cache that asks a policy, with a predictor that knows only what requests say. Time is the number of requests,
+// unless a request gives at.
 //
-//	cache lru slots=3              a new cache; bytes is its capacity where entries have sizes
-//	use a return=9 bytes=2         requests of entries; also cost, at
-//	use a b c times=5 quietly=yes  several, again and again; prints only how many hit; a..f are six
-//	pin a; unpin a                 an entry that may not leave
-//	remove a                       it leaves for another reason than room
-//	predict a 50                   a prediction that comes after the request
+//	cache lru slots=3              a new cache; bytes is its capacity if entries have sizes
+//	use a return=9 bytes=2         requests entries; also cost, at
+//	use a b c times=5 quietly=yes  several, again and again; prints only the number of hits; a..f are six
+//	pin a; unpin a                 an entry that must not be evicted
+//	remove a                       removes an entry for a reason other than room
+//	predict a 50                   a prediction that arrives after the request
 //	resize 2
-//	floor                          what the default policy counts
+//	floor                          the default policy's statistics
 func TestScenarios(t *testing.T) {
 	scripttest.Files(t, "testdata/scenarios/*.txt", (*scenario).run)
 }
@@ -27,7 +27,7 @@ func TestScenarios(t *testing.T) {
 type scenario struct {
 	policy   Policy
 	capacity int64
-	slots    []string // what a slot holds; "" for nothing
+	slots    []string // name of each slot's entry; "" for none
 	sizes    []int64
 	pinned   map[string]bool
 	now      int64
@@ -89,7 +89,7 @@ func (s *scenario) run(c *scripttest.Command, out *strings.Builder) {
 	}
 }
 
-// names writes a..d out, and e1..e90.
+// names expands a..d, and e1..e90.
 func names(words []string) (out []string) {
 	for _, w := range words {
 		first, last, ok := strings.Cut(w, "..")
@@ -118,7 +118,7 @@ func (s *scenario) slot(name string, c *scripttest.Command) Slot {
 	return Slot(i)
 }
 
-// use asks for an entry, and says what became of it.
+// use requests an entry and describes the result.
 func (s *scenario) use(name string, c *scripttest.Command) (hit bool, line string) {
 	s.now = int64(c.Int("at", int(s.now)+1))
 	a := Access{Key: keyOf(name), Bytes: int64(c.Int("bytes", 1)), Now: s.now, Return: int64(c.Int("return", 0)), Cost: c.Float("cost", 0)}
@@ -141,7 +141,7 @@ func (s *scenario) use(name string, c *scripttest.Command) (hit bool, line strin
 	return false, name + " misses"
 }
 
-// shrink makes room for some bytes and a slot, and names those who leave.
+// shrink makes room for some bytes and a slot, and returns the names of the victims.
 func (s *scenario) shrink(bytes int64) (gone string) {
 	for s.held()+bytes > s.capacity || bytes > 0 && !slices.Contains(s.slots, "") {
 		slot, ok := s.policy.Victim(func(slot Slot) bool { return !s.pinned[s.slots[slot]] })
@@ -161,7 +161,7 @@ func (s *scenario) held() (sum int64) {
 	return sum
 }
 
-// keyOf is a key that names content: of a letter it is small.
+// keyOf returns the key for a name; that of a letter is small.
 func keyOf(name string) uint64 {
 	key := uint64(0)
 	for _, b := range []byte(name) {

@@ -8,45 +8,46 @@ import (
 	"golang.org/x/sys/cpu"
 )
 
-// wide tells that 16 samples, or nodes, are compared at once. A variable for tests.
+// wide says that the processor compares 16 samples, or nodes, at once. It is a variable for tests.
 var wide = cpu.X86.HasAVX512F && cpu.X86.HasAVX512CD
 
 const (
 	wideDepth  = 5
-	wideNodes  = 32 // of a tree, counted from 1 by levels
+	wideNodes  = 32 // nodes of a tree, counted from 1 by levels
 	lanes      = partials
-	mostGroups = 16 // of 16 trees, for one sample
+	mostGroups = 16 // groups of 16 trees, for one sample
 )
 
-// wideTrees are a model's trees as the assembly wants them: all of depth five. Trees with less have nodes where nobody goes right.
+// wideTrees are a model's trees in the layout of the assembly, all of depth five. Shallower trees are filled up with
+// nodes that send every sample left.
 type wideTrees struct {
 	trees    int
 	keys     []int32   // 32 per tree
 	features []uint8   // 32 per tree
-	offsets  []uint16  // of the features' columns, in bytes
+	offsets  []uint16  // of each feature's column, in bytes
 	leaves   []float32 // 32 per tree
 }
 
-// columns are the features of a batch, one after the other, as integers of the same order.
+// columns are the features of a batch, transposed: one row of integers per feature, ordered as the floats are.
 type columns [Features][batch]int32
 
-// spread turns n samples around, up to 64. Columns are written in whole vectors of 16.
+// spread transposes up to 64 samples. It writes columns in whole vectors of 16.
 //
 //go:noescape
 func spread(x *columns, samples *Sample, n, features int)
 
-// score adds the trees' leaves for vectors of 16 samples: one, two or four. A tree is 31 comparisons, after each of which leaves that
-// are not reached any more are taken away; the first that is left is the tree's.
+// score adds up the trees' leaves for one, two or four vectors of 16 samples. A tree takes 31 comparisons. Each removes
+// the leaves that can no longer be reached; the first leaf that remains is the result.
 //
 //go:noescape
 func score(sums *[partials][batch]float32, x *columns, keys *int32, offsets *uint16, leaves *float32, trees, vectors int)
 
-// scoreOne returns the sum of the trees' leaves for one sample, of groups of 16 trees.
+// scoreOne returns the sum of the trees' leaves for one sample, over groups of 16 trees.
 //
 //go:noescape
 func scoreOne(x *Sample, keys *int32, features *uint8, leaves *float32, groups int) float32
 
-// widen makes the trees of m as the assembly wants them; nil where it cannot take them.
+// widen returns m's trees in the layout of the assembly, or nil if it does not support them.
 func widen(m *Model) *wideTrees {
 	n := len(m.leaf) >> m.depth
 	if !wide || m.depth > wideDepth || n == 0 {
@@ -70,10 +71,10 @@ func widen(m *Model) *wideTrees {
 	return w
 }
 
-// nobody is a key that no feature is above.
+// nobody is a key that no feature exceeds.
 const nobody = 1<<31 - 1
 
-// predict does what predictPlain does.
+// predict returns the same as predictPlain.
 func (m *Model) predict(samples []Sample, out []float32) {
 	w := m.wide
 	switch {
@@ -105,7 +106,7 @@ func (m *Model) predict(samples []Sample, out []float32) {
 	}
 }
 
-// one does what onePlain does.
+// one returns the same as onePlain.
 func (m *Model) one(s *Sample) float32 {
 	w := m.wide
 	if w == nil || w.trees > mostGroups*lanes {
@@ -114,12 +115,12 @@ func (m *Model) one(s *Sample) float32 {
 	return m.base + scoreOne(s, &w.keys[0], &w.features[0], &w.leaves[0], len(w.keys)/(lanes*wideNodes))
 }
 
-// prefetch asks for memory that is about to be read. It changes nothing.
+// prefetch loads memory that is about to be read into the processor's cache.
 //
 //go:noescape
 func prefetch(p unsafe.Pointer)
 
-// prefetchHistory asks for all of an entry.
+// prefetchHistory prefetches a whole entry.
 //
 //go:noescape
 func prefetchHistory(h *history)

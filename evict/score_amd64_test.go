@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-// anyTrees makes a model of random trees, of which some nodes are cut at values that samples have.
+// anyTrees makes a model of random trees. Some nodes are cut at values that samples have.
 func anyTrees(r *rand.Rand, trees, depth int, values []float32) *Model {
 	m := &Model{depth: depth, base: r.Float32()}
 	for range trees * (1<<depth - 1) {
@@ -22,7 +22,7 @@ func anyTrees(r *rand.Rand, trees, depth int, values []float32) *Model {
 	return m
 }
 
-// The assembly gives the bits that Go gives: for all depths, numbers of trees and of samples, and for floats of every kind.
+// The assembly gives the same bits as Go: for all depths, numbers of trees and samples, and for floats of every kind.
 func TestWidePredictionsAreThePlainOnes(t *testing.T) {
 	if !wide {
 		t.Skip("this processor has no AVX-512")

@@ -2,15 +2,16 @@ package evict
 
 import "math"
 
-// Slab chooses within sets of 64 slots, as a cache of embedding rows has them, where hits take no lock: all that is known of
-// a row is one word, its [Stamp], which a hit replaces. The missed row competes: it may be declined.
+// Slab chooses victims within sets of 64 slots, as in a cache of embedding rows, where hits take no lock. All it knows
+// of a row is one word, its [Stamp], which a hit replaces. The missed row competes with those in the set and may be
+// declined.
 //
-// A stamp has two decayed counts of uses, with a short and a long half-life, as LRFU keeps them: the logarithm of a count
-// as of now is a difference, so nothing has to be touched while time passes. What a row is worth is the logarithm of the long
-// count plus a multiple of the short one; which multiple, or plain LRU, is a [Mode], and [Tuner] finds the best. A
-// [Ghost] remembers the stamps of some rows that are not cached, so that a row's uses count before it has a place.
+// A stamp holds two decayed counts of uses, with a short and a long half-life, as in LRFU. The logarithm of a count as
+// of now is a difference, so nothing needs an update as time passes. A row's value is the logarithm of the long count
+// plus a multiple of the short one. The [Mode] sets the multiple, or plain LRU; [Tuner] finds the best mode. A [Ghost]
+// remembers the stamps of some rows that are not cached, so that a row's uses count before it has a slot.
 //
-// The zero Slab is not ready; NewSlab makes one.
+// The zero Slab is not usable; NewSlab makes one.
 type Slab struct {
 	last, short, long uint // shifts from accesses to units of the fields
 }
@@ -18,17 +19,17 @@ type Slab struct {
 // SlabSlots is the number of slots of a set.
 const SlabSlots = 64
 
-// Stamp is what is known of a row's uses: last 24 bits, short 20, long 20. Counts are logarithms, in 32nds, plus the time of
-// the last use in 32nds of the half-life; all wrap around.
+// Stamp records a row's uses: last 24 bits, short 20, long 20. A count is stored as its logarithm in 32nds, plus the
+// time of the last use in 32nds of the half-life. All fields wrap around.
 type Stamp uint64
 
 const (
 	fieldBits = 20
 	fieldMask = 1<<fieldBits - 1
-	fraction  = 5 // bits of a halving
+	fraction  = 5 // bits per halving
 )
 
-// NewSlab is for a cache of so many rows: half-lives of one and of 64 times as many accesses.
+// NewSlab makes a Slab for a cache of that many rows. The half-lives are that many accesses and 64 times as many.
 func NewSlab(rows int) Slab {
 	n := uint(max(6, math.Ilogb(float64(max(rows, 1)))))
 	return Slab{last: n - 6, short: n, long: n + 6}
@@ -36,15 +37,15 @@ func NewSlab(rows int) Slab {
 
 func field(now uint64, halfLife uint) uint64 { return now >> ((halfLife - fraction) & 63) }
 
-// behind is the logarithm of a count now: a field's distance from the time.
+// behind returns the logarithm of a count now: the difference between a field and the time.
 func behind(f, t uint64) int32 { return int32(uint32(f-t)<<(32-fieldBits)) >> (32 - fieldBits) }
 
-// First is the stamp of a row's first use.
+// First returns the stamp of a row's first use.
 func (c Slab) First(now uint64) Stamp {
 	return Stamp(now>>(c.last&63)<<(2*fieldBits) | field(now, c.short)&fieldMask<<fieldBits | field(now, c.long)&fieldMask)
 }
 
-// Use is the stamp after another use.
+// Use returns the stamp after another use.
 func (c Slab) Use(m Stamp, now uint64) Stamp {
 	s, l := field(now, c.short), field(now, c.long)
 	short := s + uint64(plusOne(behind(uint64(m)>>fieldBits, s)))
@@ -52,8 +53,9 @@ func (c Slab) Use(m Stamp, now uint64) Stamp {
 	return Stamp(now>>(c.last&63)<<(2*fieldBits) | short&fieldMask<<fieldBits | long&fieldMask)
 }
 
-// Parts returns what Use is made of, for who does many at once by vectors: how far the time is shifted to the units of the fields
-// last, short and long, and log2(1 + 2^−d) by d, where 255 stands for all that is larger.
+// Parts returns the constants that Use works with, for callers that update many stamps with vector instructions: the
+// shifts from the time to the units of last, short and long, and log2(1 + 2^−d) by d. Index 255 stands for all larger
+// d.
 func (c Slab) Parts() (last, short, long uint, more *[256]uint64) {
 	return c.last, c.short - fraction, c.long - fraction, &wideMore
 }
@@ -65,20 +67,20 @@ var wideMore = func() (t [256]uint64) {
 	return t
 }()
 
-// Age is the time since the last use, in 64ths of the cache's size.
+// Age returns the time since the last use, in 64ths of the cache's size.
 func (c Slab) Age(m Stamp, now uint64) int32 {
 	return int32(uint32(now>>(c.last&63)-uint64(m)>>(2*fieldBits))<<8) >> 8
 }
 
-// Mode is how stamps are valued.
+// Mode says how stamps are valued.
 type Mode int32
 
-// LRU values the last use only. The other modes add to the long count the short one times 2^(Mode−1).
+// LRU values only the last use. The other modes add the short count times 2^(Mode−1) to the long one.
 const LRU Mode = 0
 
 const modes = 4
 
-// Value grows with what a row is worth.
+// Value returns a row's value; the row with the least is evicted first.
 func (c Slab) Value(m Stamp, now uint64, mode Mode) int32 {
 	if mode == LRU {
 		return -c.Age(m, now)
@@ -86,26 +88,27 @@ func (c Slab) Value(m Stamp, now uint64, mode Mode) int32 {
 	return worth(m, field(now, c.short), field(now, c.long), weightOf(mode))
 }
 
-// worth is the logarithm of the long count plus the weighted short one; the time is in units of the fields.
+// worth returns the logarithm of the long count plus the weighted short one. short and long are the time in units of
+// the fields.
 func worth(m Stamp, short, long uint64, weight int32) int32 {
 	a := behind(uint64(m), long)
 	b := behind(uint64(m)>>fieldBits, short) + weight
 	return a - less(a-b, 0) + more(a-b)
 }
 
-// weightOf is the logarithm of what the short count is multiplied by.
+// weightOf returns the logarithm of the short count's multiple.
 func weightOf(mode Mode) int32 { return int32(mode-1) * (1 << fraction) * modeStep }
 
 const modeStep = 2
 
-// plusOne is log2(2^d + 1) in 32nds.
+// plusOne returns log2(2^d + 1) in 32nds.
 func plusOne(d int32) int32 { return d - less(d, 0) + more(d) }
 
-// more is log2(1 + 2^−|d|) in 32nds. It has no branches: which one is taken could not be foreseen.
+// more returns log2(1 + 2^−|d|) in 32nds. It has no branches, because they would be unpredictable.
 func more(d int32) int32 {
 	sign := d >> 31
 	d = (d ^ sign) - sign
-	return int32(moreOf[uint8(d|(255-d)>>31)]) // 255 stands for all that is larger
+	return int32(moreOf[uint8(d|(255-d)>>31)]) // 255 stands for all larger d
 }
 
 var moreOf = func() (t [256]uint8) {
@@ -115,27 +118,28 @@ var moreOf = func() (t [256]uint8) {
 	return t
 }()
 
-// Queue has the slots of a set that go next, found by a look at all: most misses look at one of them only.
+// Queue holds the slots of a set that are evicted next. A scan of all slots fills it, so most misses look at one slot
+// only.
 type Queue struct {
 	slots    [queueLen]uint8
 	n        uint8
-	at       uint64 // time of the look
+	at       uint64 // time of the scan
 	declined uint8
 }
 
 const queueLen = 7
 
-// patience is how many missed rows are declined before a set is looked at again.
+// patience is the number of rows that are declined before the set is scanned again.
 const patience = 32
 
-// Stamps are those of a set's slots.
+// Stamps gives access to the stamps of a set's slots.
 type Stamps interface {
 	Stamp(slot int) Stamp
 	Stamps() [SlabSlots]Stamp
 }
 
-// Place decides for a missed row with stamp m: the slot whose row it replaces, or false when it is worth less than all. The set
-// is full.
+// Place returns the slot whose row a missed row with stamp m replaces, or false if the missed row is worth less than
+// all of them. The set is full.
 func (c Slab) Place(q *Queue, m Stamp, now uint64, mode Mode, of Stamps) (int, bool) {
 	looked := false
 	if q.declined >= patience {
@@ -148,7 +152,7 @@ func (c Slab) Place(q *Queue, m Stamp, now uint64, mode Mode, of Stamps) (int, b
 		}
 		slot := int(q.slots[(q.n-1)%queueLen])
 		x := of.Stamp(slot)
-		if !looked && c.Age(x, q.at) < 0 { // used since the look; after a late one, all may have been
+		if !looked && c.Age(x, q.at) < 0 { // used since the scan; after a late scan, all may have been
 			q.n--
 			continue
 		}
@@ -161,7 +165,7 @@ func (c Slab) Place(q *Queue, m Stamp, now uint64, mode Mode, of Stamps) (int, b
 	}
 }
 
-// Waiting returns the slots that go next, the next one last, as long as they are not used.
+// Waiting returns the slots that are evicted next unless they are used, the first victim last.
 func (q *Queue) Waiting() []uint8 {
 	if q.declined >= patience {
 		return nil
@@ -169,7 +173,7 @@ func (q *Queue) Waiting() []uint8 {
 	return q.slots[:min(q.n, queueLen)]
 }
 
-// Next returns the slot that Place would take now, or false when it would look at all.
+// Next returns the slot that Place would take now, or false if Place would have to scan the set.
 func (c Slab) Next(q *Queue, of Stamps) (slot int, ok bool) {
 	waiting, at := q.Waiting(), q.at
 	for i := len(waiting) - 1; i >= 0; i-- {
@@ -180,10 +184,10 @@ func (c Slab) Next(q *Queue, of Stamps) (slot int, ok bool) {
 	return 0, false
 }
 
-// look finds the slots that are worth least, the least last.
+// look scans the set for the slots of least value, and puts the least last.
 func (c Slab) look(q *Queue, now uint64, mode Mode, of Stamps) {
 	all := of.Stamps()
-	var words [SlabSlots]int32 // a value and a slot: all are different
+	var words [SlabSlots]int32 // a value and a slot in one word, so all are different
 	if mode == LRU {
 		for slot, m := range all {
 			words[slot] = -c.Age(m, now)*SlabSlots + int32(SlabSlots-1-slot)
@@ -213,23 +217,23 @@ func (c Slab) look(q *Queue, now uint64, mode Mode, of Stamps) {
 // gone is larger than all words.
 const gone = 1 << 29
 
-// leastOf has no branches either.
+// leastOf returns the least of eight, without branches.
 func leastOf(w *[8]int32) int32 {
 	return less(less(less(w[0], w[1]), less(w[2], w[3])), less(less(w[4], w[5]), less(w[6], w[7])))
 }
 
 func less(a, b int32) int32 { return b + (a-b)&((a-b)>>31) }
 
-// Ghost remembers stamps of rows that are not cached: of four whose places are the same, those worth most.
+// Ghost remembers the stamps of rows that are not cached. Each group of four places keeps the rows of highest value.
 type Ghost [GhostLen]uint64
 
-// GhostLen is the number of rows that a set remembers beside those that it has.
+// GhostLen is the number of rows that a set remembers beside those it holds.
 const GhostLen = 128
 
 const ways = 4
 
+// Ask returns the first word that Take and Put read for a row, for prefetching; the others are in the same cache line.
 // A word is tag<<40 | short<<20 | long.
-// Ask returns the memory that Take and Put of a row look at: the word there, and those of its line.
 func (g *Ghost) Ask(h uint64) *uint64 {
 	first, _ := ghostAt(h)
 	return &g[first]
@@ -251,10 +255,10 @@ func (g *Ghost) Take(c Slab, h, now uint64) Stamp {
 	return c.First(now)
 }
 
-// Put remembers a row that has no place.
+// Put remembers a row that has no slot.
 func (g *Ghost) Put(c Slab, h uint64, m Stamp, now uint64, mode Mode) {
 	first, tag := ghostAt(h)
-	mode = max(mode, 1) // what LRU looks at is not remembered
+	mode = max(mode, 1) // ghosts do not store the last use, which LRU needs
 	at, least := first, int32(math.MaxInt32)
 	for i := first; i < first+ways; i++ {
 		if g[i] == 0 {

@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-// exact is a row's counts as numbers.
+// exact holds a row's counts as floats.
 type exact struct {
 	last        uint64
 	short, long float64
@@ -21,14 +21,14 @@ func (e *exact) use(now uint64, c Slab) {
 	e.last = now
 }
 
-// value is log2(long + 2^(2(mode−1))·short) as of now.
+// value returns log2(long + 2^(2(mode−1))·short) as of now.
 func (e *exact) value(now uint64, c Slab, mode Mode) float64 {
 	age := float64(now - e.last)
 	short := e.short * math.Exp2(-age/math.Exp2(float64(c.short)))
 	return math.Log2(e.long*math.Exp2(-age/math.Exp2(float64(c.long))) + short*math.Exp2(float64(modeStep*(mode-1))))
 }
 
-// Stamps follow counts in floating point, also when their fields wrap around.
+// Stamps follow counts in floating point, even when their fields wrap around.
 func TestStampsAreDecayedCounts(t *testing.T) {
 	c, r := NewSlab(1000), rand.New(rand.NewPCG(1, 1))
 	for range 200 {
@@ -52,8 +52,8 @@ func TestStampsAreDecayedCounts(t *testing.T) {
 	}
 }
 
-// The slot that Place gives up is one of the seven that were worth least when the set was last looked at, and was not used
-// since; a row that is worth less than it is declined.
+// Place takes one of the seven slots that had the least value at the last scan and were not used since. A row of less
+// value is declined.
 func TestPlace(t *testing.T) {
 	c, r := NewSlab(64), rand.New(rand.NewPCG(2, 2))
 	var stamps [SlabSlots]Stamp
@@ -89,7 +89,7 @@ func TestPlace(t *testing.T) {
 	}
 }
 
-// look finds what a sort would.
+// look finds the same slots as a sort.
 func TestLook(t *testing.T) {
 	c, r := NewSlab(5000), rand.New(rand.NewPCG(4, 4))
 	for turn := range 400 {
@@ -106,7 +106,7 @@ func TestLook(t *testing.T) {
 			for i := range slots {
 				slots[i] = i
 			}
-			slices.SortFunc(slots, func(a, b int) int { // of those that are worth the same the last goes first
+			slices.SortFunc(slots, func(a, b int) int { // among equals the last comes first
 				return cmp.Or(cmp.Compare(c.Value(stamps[a], now, mode), c.Value(stamps[b], now, mode)), b-a)
 			})
 			var q Queue
@@ -123,7 +123,8 @@ func TestLook(t *testing.T) {
 	}
 }
 
-// Where all rows are looked up alike most missed rows may be left out, where some are popular for a while they may not.
+// If all rows are looked up equally often, most missed rows may be skipped. If some are popular for a while, they may
+// not.
 func TestSpare(t *testing.T) {
 	r, slab := rand.New(rand.NewPCG(5, 5)), NewSlab(1024)
 	alike, popular := NewTuner(slab, 16), NewTuner(slab, 16)
@@ -153,7 +154,7 @@ func TestSpare(t *testing.T) {
 	}
 }
 
-// A miss that is told late, after all rows were used again, still gets an answer.
+// A miss that is reported late, after all rows were used again, still gets an answer.
 func TestPlaceLate(t *testing.T) {
 	c := NewSlab(64)
 	var q Queue
@@ -174,7 +175,7 @@ func TestGhostKeepsWhatIsWorthMost(t *testing.T) {
 	for range 10 {
 		often = c.Use(often, now)
 	}
-	g.Put(c, 1<<16, often, now, 3) // all of these keys have the same place
+	g.Put(c, 1<<16, often, now, 3) // all these keys share one group of places
 	for i := range uint64(100) {
 		g.Put(c, (i+2)<<16, c.First(now), now, 3)
 	}
@@ -186,7 +187,7 @@ func TestGhostKeepsWhatIsWorthMost(t *testing.T) {
 	}
 }
 
-// The tuner takes LRU where a row's next use depends on its last one only, and counts where rows are popular.
+// The tuner chooses LRU if a row's next use depends only on its last one, and counts if rows are popular.
 func TestTuner(t *testing.T) {
 	r := rand.New(rand.NewPCG(3, 3))
 	slab := NewSlab(1024)

@@ -17,8 +17,8 @@ func (r *rows) Stamps() [SlabSlots]Stamp { return r.stamps }
 func (r *rows) Empty() int               { return slices.Index(r.keys[:], 0) }
 func (r *rows) Key(slot int) uint64      { return r.keys[slot] }
 
-// Rows fill a set first. Then the row that is worth least leaves, and comes back with its uses; a row that is worth less
-// than all is declined, and its tries count until it gets a place.
+// Rows first fill the set. Then the row of least value is evicted, and comes back with its uses. A row of less value
+// than all others is declined, and its attempts count until it gets a slot.
 func TestSlabSet(t *testing.T) {
 	c := NewSlab(SlabSlots)
 	var s SlabSet
@@ -62,7 +62,7 @@ func TestSlabSet(t *testing.T) {
 			t.Errorf("after %d tries a row comes back with stamp %x, want %x", tries, r.stamps[slot], want)
 		}
 	}
-	for i := range SlabSlots { // now all are worth more than a row that is new
+	for i := range SlabSlots { // now all have a higher value than a new row
 		for range 30 {
 			now++
 			r.stamps[i] = c.Use(r.stamps[i], now)
@@ -85,7 +85,8 @@ func TestSlabSet(t *testing.T) {
 	}
 }
 
-// When sets come or go, only the keys of those sets move, and every home that a key had is visited, the lowest first.
+// When sets are added or removed, only the keys of those sets move. Visit covers every home that a key had, lowest
+// first.
 func TestHomes(t *testing.T) {
 	r := rand.New(rand.NewPCG(5, 6))
 	const most = 48

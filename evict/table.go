@@ -35,10 +35,10 @@ func (t *table) home(key uint64) int {
 	return int((hi ^ lo) & uint64(len(t.cells)-1))
 }
 
-// prefetch asks for the memory that find reads.
+// prefetch prefetches the memory that find reads.
 func (t *table) prefetch(key uint64) { prefetch(unsafe.Pointer(&t.cells[t.home(key)])) }
 
-// find returns where key is, or the free place where it would go.
+// find returns the index of key, or the free index where it belongs.
 func (t *table) find(key uint64) int {
 	mask := len(t.cells) - 1
 	i := t.home(key)
@@ -75,7 +75,7 @@ func (t *table) grow() {
 	}
 }
 
-// remove closes the gap it makes, so that no probe ends early.
+// remove closes the gap that it leaves, so that no probe ends early.
 func (t *table) remove(key uint64) {
 	gap := t.find(key)
 	if t.cells[gap].val < 0 {

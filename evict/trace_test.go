@@ -34,7 +34,7 @@ func (tr *trace) add(key uint64, c Context, ids map[uint64]uint64) {
 	tr.requests = append(tr.requests, request{id, c})
 }
 
-// share is a cache of a share of the distinct keys.
+// share returns the capacity that is a share of the distinct keys.
 func (tr *trace) share(s float64) int { return max(1, int(float64(tr.distinct)*s)) }
 
 // openTrace finds a file of real traces beside the repository.
@@ -111,8 +111,8 @@ func mooncake(t testing.TB, which string) *trace {
 	return tr
 }
 
-// replay drives a policy over a trace of entries of one size and returns the hits. predict gives the
-// absolute return of request i; nil knows nothing.
+// replay drives a policy over a trace of entries of one size and returns the hits. predict returns the absolute return
+// for request i; nil means unknown.
 func replay(t testing.TB, p Policy, keys []uint64, k int, predict func(i int) int64) (hits int) {
 	t.Helper()
 	slotOf, keyOf, used := make([]int32, distinct(keys)), make([]uint64, k), 0
@@ -174,7 +174,7 @@ var published = map[string]map[float64][3]string{
 		.01: {".0343", ".0179", ".1852"}, .03: {".1011", ".0577", ".3141"}, .1: {".2598", ".1761", ".5063"}, .3: {".4876", ".4494", ".6396"}},
 }
 
-const fullEnv = "GREBE_CACHE_TABLES" // set: whole tables instead of what takes a second
+const fullEnv = "GREBE_CACHE_TABLES" // if set: whole tables instead of the part that takes a second
 
 func checkPublished(t *testing.T, tr *trace, share float64) {
 	t.Helper()

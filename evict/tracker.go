@@ -7,42 +7,48 @@ const (
 	counters = 10
 )
 
-// Context is what the cache knows of a request beyond its time. What it does not know is 0.
+// Context describes a request beyond its time. Unknown fields are 0.
 type Context struct {
 	Turn   float32 // turn of the session, from 1
 	Prompt float32 // prompt length, tokens
 	Bytes  float32 // size of the entry, any unit
 	Cost   float32 // time to compute the entry again, any unit
-	Before float32 // what of the prompt stands before the entry, any unit
-	After  float32 // and what behind it
-	Known  float32 // share of the prompt that was known
-	Behind float32 // what stood behind the last known part when that was last requested, −1 when nothing was known: 0, the prompt continues that one
-	New    float32 // how much longer the prompt is than that one was, tokens
-	Since  float32 // log2(1 + time since that one)
+	Before float32 // part of the prompt before the entry, any unit
+	After  float32 // part of the prompt after the entry, any unit
+	Known  float32 // share of the prompt that was cached
+	Behind float32 // tokens after the last cached part in its previous prompt; 0: this prompt continues that one; −1: nothing cached
+	New    float32 // growth of the prompt over that previous one, tokens
+	Since  float32 // log2(1 + time since that previous one)
 }
 
 // TrackerConfig sizes a Tracker. Times are in the unit of Access.Now.
 type TrackerConfig struct {
-	Keys     int     // keys remembered, the most recent; about 190 bytes each
-	Most     int     // keys that there is room for if the tracker grows; Keys when fewer
+	Keys     int     // keys remembered, the most recently requested; about 190 bytes each
+	Most     int     // keys to reserve room for, if the tracker grows; at least Keys
 	Window   int     // samples kept for training; about 180 bytes each
-	Every    float64 // a sample per so many accesses; see Tracker
-	Entries  int     // cached
-	HalfLife int64   // of the fastest counter; each next one lives twice as long
+	Every    float64 // accesses per sample; see Tracker
+	Entries  int     // entries in the cache
+	HalfLife int64   // of the fastest counter; each next counter has twice the half-life
 	Horizon  int64   // how long Labelled watches a sample
 }
 
-// Tracker turns accesses into Samples: ten gaps (log2(1+gap)), of which the first is the time since the key's
-// last request and the others lie between its latest requests, latest first, 64 when unknown; ten
-// exponentially decayed counts of its requests, as they stand at the time of the description; how often it was requested; by
-// how much the first gap is above the latest other, their mean and the largest, −64 when unknown, and what share of them is longer, −1 when
-// unknown; the time since its first request (log2(1+time)); then the fields of its last Context.
+// Tracker turns accesses into Samples. The features of a key are, in order:
 //
-// Some descriptions are kept as samples and wait in a sliding window for what becomes of them. An access counts as one, and a
-// description at a later time by how long the key was not looked at: twice what its share of the cache's time is. So two thirds
-// of the samples are what a random moment finds in the cache, which is what victims are chosen from.
+//   - ten gaps as log2(1+gap): the time since its last request, then those between its latest requests, latest first;
+//     64 if unknown
+//   - ten exponentially decayed counts of its requests, as of the time of the description
+//   - the number of its requests
+//   - the difference of the first gap from the latest other gap, from their mean and from the largest; −64 if unknown
+//   - the share of the other gaps that are longer than the first; −1 if unknown
+//   - the time since its first request, as log2(1+time)
+//   - the fields of its last Context
 //
-// Memory is bounded: the least recently requested key is forgotten for a new one.
+// Some descriptions are kept as samples. They wait in a sliding window for their outcome. A description at an access
+// counts as one. A description at a later time counts by the time since the key was last described: twice its share of
+// the cache's time. So two thirds of the samples describe what a random moment finds in the cache, and victims are
+// chosen from that.
+//
+// Memory is bounded: a new key replaces the least recently requested one.
 type Tracker struct {
 	cfg      TrackerConfig
 	byKey    table
@@ -53,19 +59,19 @@ type Tracker struct {
 	window   []pendingSample
 	accesses uint64
 	kept     uint64
-	worth    float64 // of descriptions since the last sample
+	worth    float64 // sum over the descriptions since the last sample
 	errors   errorMean
 	random   uint64
 }
 
 type history struct {
 	key    uint64
-	since  int64 // first request
+	since  int64 // time of the first request
 	last   int64
 	seen   int64             // when it was last described
 	gap    [gaps - 1]float32 // closed gaps
 	count  [counters]float32
-	sample int32 // in the window, unlabelled; −1 for none
+	sample int32 // its latest unlabelled sample in the window; −1 for none
 	guess  float32
 	uses   float32
 	mean   float32 // of the closed gaps
@@ -76,15 +82,15 @@ type history struct {
 type pendingSample struct {
 	x        Sample
 	at       int64
-	watched  int64 // until the next request, or until the key was forgotten; −1: it still is
+	watched  int64 // time until the next request, or until the key was forgotten; −1 while it is still watched
 	returned bool
-	owner    int32 // −1: nobody watches any more
-	older    int32 // the owner's sample before this one, unless the window has moved over it
+	owner    int32 // −1: no longer watched
+	older    int32 // the owner's previous sample, unless the window has overwritten it
 }
 
 const (
 	unknownGap = 64
-	timeWorth  = 2 // of the samples, times those of accesses
+	timeWorth  = 2 // weight of descriptions between accesses, relative to those at accesses
 )
 
 // NewTracker makes a tracker; zero fields of the config are raised to 1.
@@ -95,17 +101,17 @@ func NewTracker(c TrackerConfig) *Tracker {
 	return &Tracker{cfg: c, byKey: newTable(c.Keys), recent: newList(c.Most), entries: make([]history, c.Most), window: make([]pendingSample, 0, c.Window)}
 }
 
-// resize has a tracker go on for a larger cache. What it remembers stays; the window does not change.
+// resize adapts a tracker to a larger cache. It keeps what it remembers, and the window does not change.
 func (t *Tracker) resize(c TrackerConfig) {
 	c.Keys, c.Most, c.Window = min(max(c.Keys, t.cfg.Keys), t.cfg.Most), t.cfg.Most, t.cfg.Window
 	c.Every, c.HalfLife, c.Horizon = max(c.Every, 1), max(c.HalfLife, 1), max(c.Horizon, 1)
 	t.cfg = c
 }
 
-// Remembers returns how many keys are remembered at most.
+// Remembers returns the most keys that are remembered.
 func (t *Tracker) Remembers() int { return t.cfg.Keys }
 
-// Access records a request and describes it in x.
+// Access records a request and writes its features into x.
 func (t *Tracker) Access(key uint64, now int64, c Context, x *Sample) {
 	i, known := t.byKey.get(key)
 	if known {
@@ -128,7 +134,8 @@ func (t *Tracker) Access(key uint64, now int64, c Context, x *Sample) {
 	t.describe(i, now, x)
 }
 
-// Describe describes a key as it stands at a time, later than its last request. False when the key is not remembered.
+// Describe writes a key's features as of now, later than its last request, into x. It returns false if the key is not
+// remembered.
 func (t *Tracker) Describe(key uint64, now int64, x *Sample) bool {
 	i, ok := t.byKey.get(key)
 	if ok {
@@ -137,7 +144,7 @@ func (t *Tracker) Describe(key uint64, now int64, x *Sample) bool {
 	return ok
 }
 
-// describeAny describes one of the keys, while there are no more than are cached.
+// describeAny describes a random key, as long as no more keys are remembered than the cache has entries.
 func (t *Tracker) describeAny(now int64, x *Sample) {
 	if t.used == 0 || t.used > t.cfg.Entries {
 		return
@@ -146,8 +153,8 @@ func (t *Tracker) describeAny(now int64, x *Sample) {
 	t.describe(int32(t.random>>32*uint64(t.used)>>32), now, x)
 }
 
-// describeAll describes those of up to 64 keys that are remembered, in xs one after the other, and says in at which they are. Entries lie far
-// apart in memory: all are asked for before the first is read.
+// describeAll describes those of up to 64 keys that are remembered. It writes them to xs without gaps, and their
+// indexes in keys to at. Entries are far apart in memory, so it prefetches all before it reads the first.
 func (t *Tracker) describeAll(keys []uint64, now int64, xs *[maxRefresh]Sample, at *[maxRefresh]int) (n int) {
 	var entries [maxRefresh]int32
 	for _, key := range keys {
@@ -168,7 +175,7 @@ func (t *Tracker) describeAll(keys []uint64, now int64, xs *[maxRefresh]Sample, 
 	return n
 }
 
-// describe writes an entry's features and keeps some as samples: training sees what prediction sees.
+// describe writes an entry's features into x and keeps some as samples, so that training sees the same as prediction.
 func (t *Tracker) describe(i int32, now int64, x *Sample) {
 	h := &t.entries[i]
 	x[0] = 0
@@ -198,13 +205,13 @@ func (t *Tracker) describe(i int32, now int64, x *Sample) {
 	}
 }
 
-// every is how much is worth a sample now: less in the beginning, when there are few to learn from.
+// every returns how many descriptions count for one sample: fewer at the beginning, when samples are scarce.
 func (t *Tracker) every() float64 {
 	begun := (1 + timeWorth) * float64(t.accesses) / float64(t.cfg.Window)
 	return min(t.cfg.Every, max(1, begun))
 }
 
-// take finds an entry for a new key.
+// take returns an entry for a new key.
 func (t *Tracker) take(now int64) int32 {
 	if t.used < t.cfg.Keys {
 		t.used++
@@ -218,7 +225,7 @@ func (t *Tracker) take(now int64) int32 {
 	return i
 }
 
-// settle ends the watch over the samples of an entry.
+// settle records the outcome of an entry's samples, which are then no longer watched.
 func (t *Tracker) settle(i int32, now int64, returned bool) {
 	w, at := t.entries[i].sample, int64(math.MaxInt64)
 	for w >= 0 && t.window[w].owner == i && t.window[w].at <= at {
@@ -238,7 +245,7 @@ func (h *history) first() {
 	}
 }
 
-// again notes that a known key is requested.
+// again updates the history of a key that is requested again.
 func (h *history) again(now int64, t *Tracker) {
 	y := float32(log2(1 + float64(now-h.last)))
 	if h.guess >= 0 {
@@ -255,12 +262,12 @@ func (h *history) again(now int64, t *Tracker) {
 	}
 }
 
-// decay is that of the slowest counter; squared, it is that of the next faster one.
+// decay returns the decay of the slowest counter. Its square is that of the next faster one.
 func (t *Tracker) decay(gap int64) float32 {
 	return float32(exp2(-float64(gap) / float64(t.cfg.HalfLife<<(counters-1))))
 }
 
-// sumUp returns the mean and the largest of the closed gaps, of which there is one at least.
+// sumUp returns the mean and the largest of the closed gaps. There is at least one.
 func (h *history) sumUp() (mean, most float32) {
 	n := float32(0)
 	for _, g := range h.gap {
@@ -273,7 +280,7 @@ func (h *history) sumUp() (mean, most float32) {
 	return mean / n, most
 }
 
-// longer returns the share of the closed gaps, of which there is one at least, that are longer than one.
+// longer returns the share of the closed gaps that are longer than gap. There is at least one.
 func (h *history) longer(gap float32) float32 {
 	n, longer := float32(0), float32(0)
 	for _, g := range h.gap {
@@ -288,7 +295,7 @@ func (h *history) longer(gap float32) float32 {
 	return longer / n
 }
 
-// keep puts a sample into the window in place of the oldest.
+// keep puts a sample into the window in place of the oldest one.
 func (t *Tracker) keep(owner int32, now int64, x *Sample) {
 	t.kept++
 	w := int32(t.kept % uint64(t.cfg.Window))
@@ -302,21 +309,21 @@ func (t *Tracker) keep(owner int32, now int64, x *Sample) {
 	t.entries[owner].sample = w
 }
 
-// Guess notes what was predicted for a key's next return, as log2(1 + time), for Error.
+// Guess records the prediction for a key's next return, as log2(1 + time), for Error.
 func (t *Tracker) Guess(key uint64, log2 float32) {
 	if i, ok := t.byKey.get(key); ok {
 		t.entries[i].guess = log2
 	}
 }
 
-// guessLatest is Guess for the key of the last Access.
+// guessLatest does the same for the key of the last Access.
 func (t *Tracker) guessLatest(log2 float32) { t.entries[t.latest].guess = log2 }
 
-// Error returns the recent root mean squared error of guesses that came to an answer, in doublings of
-// time, and how many there were. Keys that never return give no answer.
+// Error returns the recent root mean squared error of guesses whose key returned, in doublings of time, and their
+// number. Keys that never return do not count.
 func (t *Tracker) Error() (rms float64, n int64) { return math.Sqrt(t.errors.mean), t.errors.n }
 
-// Wrong returns how many guesses that came to an answer were off by more than a factor of two.
+// Wrong returns how many guesses were off by more than a factor of two. Keys that never return do not count.
 func (t *Tracker) Wrong() int64 { return t.errors.wrong }
 
 type errorMean struct {
@@ -325,7 +332,7 @@ type errorMean struct {
 	wrong int64
 }
 
-// add weighs the last thousand or so.
+// add updates the mean over about the last thousand guesses.
 func (e *errorMean) add(d float64) {
 	e.n++
 	if d > 1 || d < -1 {
@@ -334,10 +341,10 @@ func (e *errorMean) add(d float64) {
 	e.mean += (d*d - e.mean) / float64(min(e.n, 1024))
 }
 
-// Labelled returns copies of the window's samples whose label is known at a time: those older than the horizon, returned
-// or not. Younger ones are left out even when they returned, so that quick returns are not
-// overcounted. The horizon is at most half of what the window spans, so that there is something to learn from soon after
-// the start; what did not return within the horizon is labelled with twice its length.
+// Labelled returns copies of the window's samples whose label is known at a time: those older than the horizon, whether
+// they returned or not. Younger ones are left out even if they returned, so that quick returns are not overcounted. The
+// horizon is at most half of the window's span, so that there are labels soon after the start. A sample that did not
+// return within the horizon is labelled with twice its length.
 func (t *Tracker) Labelled(now int64) ([]Sample, []float32) {
 	oldest := now
 	for i := range t.window {
@@ -359,7 +366,7 @@ func (t *Tracker) Labelled(now int64) ([]Sample, []float32) {
 	return xs, ys
 }
 
-// Outcomes returns copies of the window's samples and what became of each until now, or within the horizon.
+// Outcomes returns copies of the window's samples and the outcome of each until now, within the horizon.
 func (t *Tracker) Outcomes(now int64) ([]Sample, []Outcome) {
 	var l Lesson
 	l.gather(t, now, len(t.window))
@@ -367,7 +374,7 @@ func (t *Tracker) Outcomes(now int64) ([]Sample, []Outcome) {
 	return l.samples, l.outcomes
 }
 
-// Return turns a prediction, log2(1 + time), into the absolute time that Access.Return wants.
+// Return converts a prediction, log2(1 + time), to the absolute time of Access.Return.
 func Return(now int64, y float32) int64 {
 	if y >= 61 {
 		return Never

@@ -9,18 +9,18 @@ import (
 const (
 	maxDepth = 8
 	bins     = 64
-	edgeRows = 2048 // rows that bin edges are taken from
+	edgeRows = 2048 // rows that bin edges are computed from
 )
 
-// TrainParams shapes a model. Zero values mean the defaults.
+// TrainParams are the parameters of training. Zero values mean the defaults.
 type TrainParams struct {
 	Trees   int     // 20
 	Depth   int     // 5, at most 8
 	Rate    float32 // learning rate, 0.2
-	MinLeaf int     // rows in a leaf at least, 20
+	MinLeaf int     // least number of rows in a leaf, 20
 	Lambda  float64 // L2 penalty on leaf values, 1
-	Share   float64 // rows that each tree sees, 0.5
-	Seed    uint64  // picks those rows
+	Share   float64 // share of the rows that each tree sees, 0.5
+	Seed    uint64  // draws those rows
 }
 
 func (p TrainParams) orDefaults() TrainParams {
@@ -45,7 +45,7 @@ func (p TrainParams) orDefaults() TrainParams {
 	return p
 }
 
-// Validate says what is wrong with p.
+// Validate returns an error if p is not usable.
 func (p TrainParams) Validate() error {
 	p = p.orDefaults()
 	if p.Trees < 0 || p.Depth < 1 || p.Depth > maxDepth || p.Rate <= 0 || p.MinLeaf < 1 || p.Lambda < 0 || p.Share <= 0 || p.Share > 1 {
@@ -54,17 +54,17 @@ func (p TrainParams) Validate() error {
 	return nil
 }
 
-// Train fits trees to labels by gradient boosting on squared error, with features sorted into 64 bins
-// of equal counts. Of more than a million samples the last are
-// used. Params MUST be valid and every sample have a label. The same arguments give the same model.
+// Train fits trees to labels by gradient boosting on squared error, with features sorted into 64 bins of equal counts.
+// It uses at most the last million samples. Params MUST be valid, and every sample MUST have a label. The same
+// arguments give the same model.
 func Train(samples []Sample, labels []float32, params TrainParams) *Model {
 	extra := max(len(samples)-maxRows, 0)
 	return train(samples[extra:], newSquares(labels[extra:]), params.orDefaults())
 }
 
-// TrainReturns fits log2 of the time that passes per return: what Return takes. It is Poisson regression, each sample being
-// watched for a while, and so learns as much from what did not return yet as from what did. MinLeaf and Lambda are in
-// expected returns, not rows, and 10 and 5 by default. All else is as for Train.
+// TrainReturns fits log2 of the time per return, which is the argument of Return. It is Poisson regression over the
+// time that each sample was watched, so it learns from samples that have not returned yet as much as from those that
+// have. MinLeaf and Lambda are in expected returns, not rows; their defaults are 10 and 5. All else is as for Train.
 func TrainReturns(samples []Sample, outcomes []Outcome, params TrainParams) *Model {
 	if params.MinLeaf == 0 {
 		params.MinLeaf = 10
@@ -94,8 +94,8 @@ func train(samples []Sample, l loss, params TrainParams) *Model {
 	return m
 }
 
-// bucket is a sum of gradients and a sum of weights in one integer: sum<<weightBits + weight. One addition per row
-// and feature is what training time is made of, and integer sums do not depend on their order.
+// bucket is a sum of gradients and a sum of weights in one integer: sum<<weightBits + weight. Training spends most of
+// its time on additions to buckets, so there is one per row and feature. Integer sums do not depend on their order.
 type bucket int64
 
 const (
@@ -110,7 +110,7 @@ func (b bucket) sum() float64 { return float64(b >> weightBits) }
 
 type histogram [Features][bins]bucket
 
-// add counts rows.
+// add adds rows to the histogram.
 func (h *histogram) add(t *trainer, rows []int32) {
 	used := h[:len(t.columns)]
 	for _, r := range rows {
@@ -129,7 +129,7 @@ func (h *histogram) sub(o *histogram) {
 	}
 }
 
-// node is a set of rows on the way down, and where it will be split.
+// node is a set of rows of a growing tree, with its histogram.
 type node struct {
 	rows []int32
 	hist *histogram
@@ -138,13 +138,13 @@ type node struct {
 type trainer struct {
 	params   TrainParams
 	loss     loss
-	least    int                 // weight of a leaf
+	least    int                 // least weight of a leaf
 	lambda   float64             // in units of weight
-	columns  []uint8             // features that differ between samples; all below is by their order
+	columns  []uint8             // features that differ between samples; all below are indexed by position in columns
 	edges    [Features][]float32 // bin b holds values ≤ edges[b] and above the edge before
 	binned   [][Features]uint8
 	gradient []bucket
-	scale    float64 // of a step: gradients' unit over weights'
+	scale    float64 // of a step: gradients' unit divided by weights' unit
 	rows     []int32 // of the tree, grouped by node as it grows
 	swap     []int32
 	at       []uint8 // leaf of each row
@@ -171,7 +171,7 @@ func newTrainer(samples []Sample, l loss, params TrainParams) *trainer {
 	return t
 }
 
-// cut finds bin edges: quantiles of evenly spaced rows, each value once.
+// cut computes bin edges: quantiles of evenly spaced rows, without duplicates.
 func (t *trainer) cut(samples []Sample) {
 	step := max(1, len(samples)/edgeRows)
 	values := make([]float32, 0, edgeRows+1)
@@ -196,7 +196,7 @@ func (t *trainer) cut(samples []Sample) {
 	}
 }
 
-// ruler is edges as integers in the order of the floats, filled up with the largest.
+// ruler holds edges as integers ordered as the floats are, filled up with the largest integer.
 type ruler [bins - 1]int32
 
 func newRuler(edges []float32) *ruler {
@@ -210,7 +210,7 @@ func newRuler(edges []float32) *ruler {
 	return &r
 }
 
-// bin returns how many edges lie below v, by halving without a branch.
+// bin returns how many edges are below v, by binary search without branches.
 func (r *ruler) bin(v float32) uint8 {
 	key, at := int64(sortable(v)), 0
 	for step := bins / 2; step > 0; step /= 2 {
@@ -228,7 +228,7 @@ func (t *trainer) next() uint64 {
 	return z ^ z>>31
 }
 
-// sample picks the rows of one tree: four by each random number, without a branch.
+// sample draws the rows of one tree, four per random number and without branches.
 func (t *trainer) sample() {
 	t.rows = t.rows[:cap(t.rows)]
 	limit, n := int(t.params.Share*(1<<16)), 0
@@ -253,7 +253,7 @@ func (t *trainer) histogram() *histogram {
 	return new(histogram)
 }
 
-// grow adds one tree to m, level by level, and takes what it explains off the residuals.
+// grow adds one tree to m, level by level, and updates all rows' predictions.
 func (t *trainer) grow(m *Model) {
 	t.sample()
 	t.scale = t.loss.gradients(t.rows, t.gradient, t.next())
@@ -294,7 +294,7 @@ func (t *trainer) edge(column, cut uint8) float32 {
 	return t.edges[column][cut]
 }
 
-// split finds the cut that lowers the squared error most; (0, whole) when none does.
+// split returns the cut that lowers the squared error most, or (0, whole) if none does.
 func (t *trainer) split(n node) (column, cut uint8) {
 	cut = whole
 	if n.hist == nil {
@@ -327,13 +327,13 @@ func (t *trainer) split(n node) (column, cut uint8) {
 	return column, cut
 }
 
-// gain is in the units of gradients and weights.
+// gain returns sum²/(weight + λ), in the units of gradients and weights.
 func (t *trainer) gain(b bucket) float64 {
 	sum := b.sum()
 	return sum * sum / (float64(b.weight()) + t.lambda)
 }
 
-// part divides a node's rows in place, keeping their order. With histograms wanted, only the smaller side is counted:
+// part divides a node's rows in place and keeps their order. If histograms are wanted, it counts only the smaller side;
 // the other is the difference.
 func (t *trainer) part(n node, f, cut uint8, wanted bool) (left, right node) {
 	if cut == whole {
@@ -344,7 +344,7 @@ func (t *trainer) part(n node, f, cut uint8, wanted bool) (left, right node) {
 	}
 	l, r := 0, 0
 	for _, row := range n.rows {
-		// Without a branch that cannot be foreseen: written to both sides, kept on one.
+		// An unpredictable branch would be slow: write to both sides, keep one.
 		right := above(t.binned[row][f], cut)
 		n.rows[l], t.swap[r] = row, row
 		l += 1 - right
@@ -367,7 +367,7 @@ func (t *trainer) part(n node, f, cut uint8, wanted bool) (left, right node) {
 	return left, right
 }
 
-// above is 1 when b > cut, else 0, without a branch.
+// above returns 1 if b > cut, else 0, without branches.
 func above(b, cut uint8) int { return int((uint32(cut) - uint32(b)) >> 31) }
 
 func (t *trainer) value(rows []int32) float32 {
@@ -379,7 +379,7 @@ func (t *trainer) value(rows []int32) float32 {
 	return t.params.Rate * float32(step)
 }
 
-// step runs every row, sampled or not, through the new tree.
+// step passes every row, sampled or not, through the new tree.
 func (t *trainer) step(depth int, columns, cuts []uint8, leaf []float32) {
 	for i := range t.binned {
 		n := 0

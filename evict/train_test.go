@@ -46,7 +46,7 @@ func TestTrainLearns(t *testing.T) {
 	}
 }
 
-// One tree of depth one without penalty is the best single cut, which a scan of all cuts finds too.
+// One tree of depth one without penalty is the best single cut, which a scan of all cuts also finds.
 func TestTrainFindsTheBestCut(t *testing.T) {
 	r := rand.New(rand.NewPCG(3, 3))
 	for range 20 {
@@ -94,9 +94,9 @@ func cutError(xs []Sample, ys []float32, f int, cut float32) float64 {
 	return math.Sqrt(e / float64(len(ys)))
 }
 
-// Events at known rates that depend on a feature, some watched to the end and some not: the trees find the rates.
+// Events occur at known rates that depend on a feature, and some are watched to the end. The trees find the rates.
 func TestTrainReturnsFindsRates(t *testing.T) {
-	const noisy = 34 // features that say nothing, but for one
+	const noisy = 34 // features without information, but for one
 	r := rand.New(rand.NewPCG(11, 11))
 	rates := []float64{1.0 / 30, 1.0 / 300, 1.0 / 3000}
 	xs, outcomes := make([]Sample, 30000), make([]Outcome, 30000)
@@ -204,7 +204,7 @@ func TestTrackerFeaturesAndLabels(t *testing.T) {
 	}
 }
 
-// Where next to nothing returns within as many requests as there are entries, samples are watched for longer.
+// If almost nothing returns within as many requests as there are entries, samples are watched for longer.
 func TestHorizonGrowsUntilSomethingReturns(t *testing.T) {
 	for _, c := range []struct{ loop, want int64 }{{50, 100}, {150, 200}, {700, 800}} {
 		tr := NewTracker(TrackerConfig{Keys: 2000, Window: 4000, Every: 1, HalfLife: 4, Entries: 100})
@@ -220,7 +220,7 @@ func TestHorizonGrowsUntilSomethingReturns(t *testing.T) {
 	}
 }
 
-// A lesson that is gathered in steps is the one that is gathered at once; its memory serves the next.
+// A lesson gathered in steps equals one gathered at once, and its memory is reused.
 func TestLessonGathersInSteps(t *testing.T) {
 	f := NewForecaster(300)
 	r := rand.New(rand.NewPCG(3, 4))
@@ -253,7 +253,7 @@ func TestLessonGathersInSteps(t *testing.T) {
 	}
 }
 
-// One sample alone gives the bits that it gives in a batch.
+// A single sample gives the same bits as in a batch.
 func TestPredictOneIsPredict(t *testing.T) {
 	xs, ys := learnable(3000, 5)
 	out := make([]float32, len(xs))
@@ -294,7 +294,7 @@ func BenchmarkTrain50000(b *testing.B) {
 	}
 }
 
-// threeModels is what predicts by default: the mean of three models.
+// threeModels returns the mean of three models, which is what predicts by default.
 func threeModels() (*Model, []Sample) {
 	xs, ys := learnable(5000, 9)
 	var models []*Model
@@ -333,7 +333,8 @@ func BenchmarkPredict(b *testing.B) {
 	}
 }
 
-// Before the first eviction models learn from entries that wait, not only from those just used; after it, from what evictions ask for.
+// Before the first eviction, models learn from waiting entries too, not only from those just used. After it, they learn
+// from the entries that evictions ask for.
 func TestForecasterLooksBack(t *testing.T) {
 	f := NewForecaster(1000)
 	waiting := func() (n int) {
@@ -360,7 +361,7 @@ func TestForecasterLooksBack(t *testing.T) {
 	}
 }
 
-// The models that predict together predict their mean, and those that knew too little are left out.
+// Models that predict together predict their mean. Models that knew too little are left out.
 func TestForecasterAverages(t *testing.T) {
 	xs, ys := learnable(3000, 9)
 	models, out := make([]*Model, 4), make([][]float32, 4)

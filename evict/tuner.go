@@ -2,23 +2,23 @@ package evict
 
 import "math/bits"
 
-// Tuner finds the mode that misses least, by caches in miniature: of a share of the keys it simulates every mode side by
-// side, with as large a share of the sets. It is fed off the path and may miss accesses. LRU is one of the modes, so a
-// choice among them loses to LRU only for as long as it takes to see that, and by what the share misleads.
+// Tuner finds the mode with the fewest misses. It simulates small caches, one per mode, on a share of the keys, each
+// with the same share of the sets. It is fed off the request path and may miss accesses. LRU is one of the modes. So
+// the choice loses to LRU only for as long as it takes to notice, and by as much as the share misleads.
 //
-// One more cache in miniature is offered only some of the missed rows, those that [Spared] does not name. Where it misses hardly
-// more, as where all rows are looked up alike, placing rows is work for nothing.
+// One more small cache is offered only the missed rows that [Spared] does not name. If it misses hardly more, as with
+// rows that are all looked up equally often, inserting rows is not worth the work.
 type Tuner struct {
 	slab  Slab
 	tiny  [modes]tiny
 	fewer tiny
-	full  float64 // misses of the best mode, decayed as those of fewer are
+	full  float64 // misses of the best mode, with the same decay as those of fewer
 	seen  int
 	best  Mode
 	spare bool
 }
 
-// tiny is a cache in miniature.
+// tiny is a small simulated cache.
 type tiny struct {
 	sets   []tinySet
 	misses float64 // decayed
@@ -37,7 +37,7 @@ type tinyStamps [SlabSlots]Stamp
 func (s *tinyStamps) Stamp(slot int) Stamp     { return s[slot] }
 func (s *tinyStamps) Stamps() [SlabSlots]Stamp { return *s }
 
-// NewTuner simulates sets sets of a cache for whose size slab is made.
+// NewTuner makes a tuner that simulates that many sets of a cache whose size slab is made for.
 func NewTuner(slab Slab, sets int) *Tuner {
 	t := &Tuner{slab: slab, best: startMode}
 	for i := range t.tiny {
@@ -48,31 +48,30 @@ func NewTuner(slab Slab, sets int) *Tuner {
 }
 
 const (
-	startMode = 2    // until something is known
-	epoch     = 4096 // accesses between two looks at the misses
-	memory    = 0.9  // of the misses before, what counts of them after each
-	margin    = 0.99 // another mode must miss this much less
+	startMode = 2    // before any evidence
+	epoch     = 4096 // accesses between two comparisons
+	memory    = 0.9  // factor by which earlier misses decay at each comparison
+	margin    = 0.99 // another mode replaces the best if it has fewer misses than margin times the best's
 
-	longMemory = 0.97 // for what must not change for the sake of a little
+	longMemory = 0.97 // a slower decay, for the decision to spare rows
 
-	mayLose = 1.02 // rows are spared when that misses at most so much more
-	lost    = 1.04 // and no longer when it misses so much more
+	mayLose = 1.02 // rows are spared while that multiplies misses by at most mayLose
+	lost    = 1.04 // and again offered once it multiplies them by lost
 )
 
 // Best returns the mode to use.
 func (t *Tuner) Best() Mode { return t.best }
 
-// Spare reports whether rows that [Spared] names may be left out, for a cache whose misses cost little.
+// Spare reports whether rows that [Spared] names may be skipped, for a cache whose misses cost little.
 func (t *Tuner) Spare() bool { return t.spare }
 
-// spared is how many missed rows there are for one that is offered.
+// spared is the number of missed rows per row that is offered.
 const spared = 128
 
-// Spared reports whether a missed row is one of those that may be left out. It names all but one in 128, others at
-// another time.
+// Spared reports whether a missed row may be skipped: all but one in 128, and others at another time.
 func Spared(h, now uint64) bool { return (h^now)*0x9E3779B97F4A7C15>>32%spared != 0 }
 
-// Access tells of a use of a key of the share, by its hash.
+// Access records a use of a key of the share, by its hash.
 func (t *Tuner) Access(h, now uint64) {
 	for m := range t.tiny {
 		if !t.tiny[m].access(t.slab, h, now, Mode(m), false) {
@@ -109,9 +108,9 @@ func (t *Tuner) Access(h, now uint64) {
 	t.full *= longMemory
 }
 
-// access reports a hit. A row that is left out takes a free slot only.
+// access reports a hit. With leaveOut, a missed row takes only a free slot.
 func (c *tiny) access(slab Slab, h, now uint64, mode Mode, leaveOut bool) bool {
-	// The bits that chose the share, and the tags, are not those that choose the set.
+	// Set and share (and tags) are chosen by different bits.
 	hi, _ := bits.Mul64(h*0x9E3779B97F4A7C15, uint64(len(c.sets)))
 	s := &c.sets[hi]
 	for i, k := range s.keys[:s.n] {
