@@ -1,25 +1,26 @@
 package plan
 
-// Source says where KV comes from: that of a segment, or of a run of its tokens where a prompt blends KV of other prompts.
+// Source says where the KV of a segment comes from. If a prompt blends KV of other prompts, it says so for each run of
+// tokens.
 //
-// KV of another node is Cached at the tier Peer: how it is used does not depend on where it was.
+// KV from another node is Cached at tier Peer: its use does not depend on where it was.
 type Source uint8
 
 const (
 	Computed Source = iota // the request computes it
-	// Cached is the KV of the same tokens at the same positions behind the same context. It is exact.
+	// Cached is KV of the same tokens at the same positions after the same context. It is exact.
 	Cached
-	// Block and Prototype are re-rotated to the positions where they are used. They are near what the request would compute, not
-	// equal to it, and so have a budget: the share of their tokens that is computed all the same (blend.Budget).
-	Block     // an item's block, which was computed without the user
+	// Block and Prototype are re-rotated to the positions at which they are used. They approximate what the request
+	// would compute. So they have a budget: the share of their tokens that is computed anyway (blend.Budget).
+	Block     // an item's block, computed without the user
 	Prototype // the KV of a similar token of another user
 	NumSources
 )
 
-// Rotated reports whether KV is re-rotated, and so has a budget.
+// Rotated reports whether the KV is re-rotated and thus has a budget.
 func (s Source) Rotated() bool { return s == Block || s == Prototype }
 
-// Name is what answers call a source: the tier where the KV was found; prototype; nothing for what is computed.
+// Name returns a source's name in answers: the tier of cached KV, "prototype", or "" if it is computed.
 func (s Source) Name(at Tier) string {
 	switch s {
 	case Computed:
