@@ -1,14 +1,14 @@
-// Package divide keeps a pool divided between embeddings and KV as a controller wants it. Requests report what they
-// were like. At the end of an epoch the controller decides, and one that watches (alloc.Watcher) after every part of it.
-// The boundary then moves and both caches follow: KV evicts what it owns too much of, embeddings take pages or give theirs
-// back. New capacity for embeddings is filled in the background, as fast as a governor allows beside demand. Every decision
-// is logged with its reasons and counted.
+// Package divide keeps a pool divided between embeddings and KV as a controller decides. Requests report their
+// statistics. The controller decides at the end of each epoch; an alloc.Watcher also after each part of one. The
+// boundary then moves and both caches follow: KV evicts what exceeds its part, embeddings take pages or give them back.
+// New capacity for embeddings is filled in the background, at the rate that a governor allows beside demand. Every
+// decision is logged with its reasons, and counted.
 //
-// What more memory would have saved is estimated by shadows of both caches (alloc.Shadow), which see one row in 64 and
-// every user.
+// Shadows of both caches (alloc.Shadow) estimate what more memory would have saved. They see one row in 64, and every
+// user.
 //
-// A Divider is safe for concurrent use. Its lock is held while its counts change: never while latencies are sorted, the
-// controller decides or learns, pages are moved or rows copied.
+// A Divider is safe for concurrent use. It holds mu only while its counts change: never while latencies are sorted, the
+// controller decides or learns, pages move or rows are copied.
 //
 // Lock order: Divider.turn, then moves, then mu.
 package divide
@@ -28,7 +28,7 @@ import (
 	"grebe/pool"
 )
 
-// Rows is a cache of embedding rows on the pool's pages: embed.Cache.
+// Rows is the cache of embedding rows on the pool's pages: embed.Cache.
 type Rows interface {
 	RowBytes() int
 	SlabBytes() int
@@ -40,21 +40,21 @@ type Rows interface {
 
 // KV is the cache of KV on the pool's pages: kv.Store.
 type KV interface {
-	// Trim evicts until KV owns no more than it may. False when the rest is in use.
+	// Trim evicts until KV is within its part. It returns false if the rest is in use.
 	Trim() bool
 }
 
-// Config says what is divided, and how. Pool, Rows, KV and Controller are needed.
+// Config configures a Divider. Pool, Rows, KV and Controller are required.
 type Config struct {
 	Pool       *pool.Pool
 	Rows       Rows
 	KV         KV
 	Controller alloc.Controller
 	SLO        time.Duration // 30 ms
-	Link       float64       // bytes per second at which rows can be fetched, until it was measured; 1e9
-	Name       string        // of the model whose memory it is, for metrics
-	Above      int64         // bytes of KV that lie elsewhere, before what the pool has
-	Share      float64       // of what demand leaves of the link, for filling new capacity; 0.5
+	Link       float64       // bytes per second at which rows are fetched, until measured; 1e9
+	Name       string        // name of the model that owns the memory, for metrics
+	Above      int64         // bytes of KV in a faster tier, which fills before the pool
+	Share      float64       // share of the link's idle bandwidth for filling new capacity; 0.5
 	Log        *slog.Logger  // nil: nothing is logged
 	Now        func() time.Time
 }
@@ -65,34 +65,34 @@ type Divider struct {
 	start time.Time
 
 	turn  sync.Mutex // one decision at a time; guards the controller
-	spare []float64  // latencies of the last epoch, to be overwritten
+	spare []float64  // latencies of the last epoch, reused
 
 	mu       sync.Mutex
 	governor alloc.Governor
 	rows, kv *alloc.Shadow
-	seen     *visits // when users came last
+	seen     *visits // users' last visits
 	epoch    epoch
-	part     part // of the epoch, as it was at the last glance
+	part     part // counts of the epoch at the last glance
 	last     alloc.Decision
 	lastP99  float64
 	lastLate float64
-	saves    float64   // milliseconds that a cached row saves: what the last epoch's missed ones took
-	filling  bool      // new capacity is not filled yet
+	saves    float64   // milliseconds that a cached row saves: the time that missed rows took in the last epoch
+	filling  bool      // new capacity is not yet filled
 	fetched  time.Time // end of the last fetch
 
 	moves sync.Mutex // one move or filling at a time
 	count struct{ decisions, recoveries, moved, filled int64 }
 }
 
-// epoch is what requests told since the last decision of an epoch.
+// epoch counts the requests since the last decision at the end of an epoch.
 type epoch struct {
 	part
-	latencies []float64 // milliseconds, of the first mostSamples
+	latencies []float64 // milliseconds, of the first mostSamples requests
 	late      int
-	gains     alloc.Gains // but for those since the last glance
+	gains     alloc.Gains // without those since the last glance
 }
 
-// part counts from the beginning of an epoch, or what happened since there was another.
+// part counts the requests of an epoch since its beginning, or since an earlier part.
 type part struct {
 	began               time.Time
 	requests            int
@@ -100,10 +100,10 @@ type part struct {
 	lookups, lookupHits int
 	events              int
 	fetching, computing float64 // milliseconds
-	linked              float64 // in which something was fetched
+	linked              float64 // milliseconds in which the link was busy
 }
 
-// since returns what was counted after before was.
+// since returns the counts of p that came after before.
 func (p part) since(before part) part {
 	return part{
 		began: before.began, requests: p.requests - before.requests, hot: p.hot - before.hot, kvHits: p.kvHits - before.kvHits,
@@ -116,9 +116,9 @@ const (
 	watchRows    = 64
 	shadowRows   = 1 << 16
 	shadowUsers  = 1 << 14
-	mostUsers    = 1 << 17 // whose last visit is remembered
+	mostUsers    = 1 << 17 // users whose last visit is remembered
 	hotWithin    = time.Minute
-	mostSamples  = 1 << 16 // latencies of an epoch
+	mostSamples  = 1 << 16 // latencies kept per epoch
 	fillRows     = 256     // rows copied at a time
 	fillPause    = 2 * time.Millisecond
 	defaultSLO   = 30 * time.Millisecond
@@ -126,7 +126,7 @@ const (
 	defaultShare = 0.5
 )
 
-// New divides the pool at alpha, and moves nothing before the first Step.
+// New makes a Divider with the boundary at alpha. It moves nothing before the first Step.
 func New(cfg Config, alpha float64) (*Divider, error) {
 	if cfg.Pool == nil || cfg.Rows == nil || cfg.KV == nil || cfg.Controller == nil {
 		return nil, errors.New("divide: a pool, both caches and a controller are needed")
@@ -156,18 +156,18 @@ func New(cfg Config, alpha float64) (*Divider, error) {
 	return d, nil
 }
 
-// Request is what one request was like.
+// Request describes one answered request.
 type Request struct {
 	User      uint64 // hash of the user's name; 0: none
-	Events    int    // of the history
-	KVBytes   int64  // that the user's KV takes
+	Events    int    // in the history
+	KVBytes   int64  // size of the user's KV
 	KVHit     bool
-	Saved     time.Duration // computing that a hit in KV saves, or saved
-	Computing time.Duration // its part of a batch's
+	Saved     time.Duration // computing that a KV hit saves, or saved
+	Computing time.Duration // its share of a batch's computing
 	Latency   time.Duration
 }
 
-// Done notes a request that was answered.
+// Done counts an answered request.
 func (d *Divider) Done(r Request) {
 	now := d.cfg.Now()
 	d.mu.Lock()
@@ -194,7 +194,8 @@ func (d *Divider) Done(r Request) {
 	d.kv.Use(r.User, r.KVBytes, ms(r.Saved))
 }
 
-// Gathered notes rows that were looked up, by hashes of their keys, how many were cached, and how long the others took.
+// Gathered counts rows that were looked up, by the hashes of their keys: how many were cached, and how long it took to
+// fetch the others.
 func (d *Divider) Gathered(keys []uint64, hits int, fetching time.Duration) {
 	now := d.cfg.Now()
 	row := int64(d.cfg.Rows.RowBytes())
@@ -204,7 +205,7 @@ func (d *Divider) Gathered(keys []uint64, hits int, fetching time.Duration) {
 	e.lookups += len(keys)
 	e.lookupHits += hits
 	e.fetching += ms(fetching)
-	if fetching > 0 { // requests fetch side by side, and the link is as busy as if one did
+	if fetching > 0 { // concurrent fetches occupy the link only once
 		e.linked += ms(min(fetching, max(now.Sub(d.fetched), 0)))
 		d.fetched = now
 	}
@@ -218,7 +219,7 @@ func (d *Divider) Gathered(keys []uint64, hits int, fetching time.Duration) {
 
 func ms(t time.Duration) float64 { return float64(t) / float64(time.Millisecond) }
 
-// Step ends an epoch: it decides and moves.
+// Step ends an epoch: it asks the controller and moves the boundary.
 func (d *Divider) Step() alloc.Decision {
 	d.turn.Lock()
 	defer d.turn.Unlock()
@@ -230,17 +231,18 @@ func (d *Divider) Step() alloc.Decision {
 	d.mu.Unlock()
 	level := slog.LevelInfo
 	if o.Requests == 0 && dec.From == dec.To {
-		level = slog.LevelDebug // nobody came
+		level = slog.LevelDebug // no requests
 	}
 	d.explain(level, dec, &o)
-	d.apply(dec.To) // also for what was in use the last time
+	d.apply(dec.To) // even without a change: something may have been in use the last time
 	if l, ok := d.cfg.Controller.(interface{ Learn() }); ok {
 		l.Learn()
 	}
 	return dec
 }
 
-// Glance shows the last part of the epoch to a controller that watches, and moves if that wants it. It reports whether it moved.
+// Glance shows a controller that watches the latest part of the epoch, and moves the boundary if it wants to. It
+// reports whether it moved.
 func (d *Divider) Glance() bool {
 	w, ok := d.cfg.Controller.(alloc.Watcher)
 	if !ok {
@@ -261,7 +263,7 @@ func (d *Divider) Glance() bool {
 	return true
 }
 
-// glimpse sums up what came since the last glance.
+// glimpse sums up the requests since the last glance.
 func (d *Divider) glimpse() alloc.Observation {
 	now := d.cfg.Now()
 	d.mu.Lock()
@@ -275,7 +277,7 @@ func (d *Divider) glimpse() alloc.Observation {
 	return o
 }
 
-// note keeps the books of decisions. Called with the lock held.
+// note counts a decision. The caller holds mu.
 func (d *Divider) note(dec alloc.Decision) {
 	d.last = dec
 	d.count.decisions++
@@ -284,7 +286,7 @@ func (d *Divider) note(dec alloc.Decision) {
 	}
 }
 
-// explain logs a decision and what it was made from.
+// explain logs a decision and the observation it was based on.
 func (d *Divider) explain(level slog.Level, dec alloc.Decision, o *alloc.Observation) {
 	d.cfg.Log.Log(context.Background(), level, "pool: "+dec.String(), "model", d.cfg.Name,
 		"hot", round(o.Hot), "kv_hits", round(o.KVHit), "row_hits", round(o.EmbHit), "events", math.Round(o.Events),
@@ -293,7 +295,7 @@ func (d *Divider) explain(level slog.Level, dec alloc.Decision, o *alloc.Observa
 
 func round(x float64) float64 { return math.Round(x*1e4) / 1e4 }
 
-// observe sums the epoch up and begins the next. Called with turn held.
+// observe sums up the epoch and begins the next. The caller holds turn.
 func (d *Divider) observe() alloc.Observation {
 	now := d.cfg.Now()
 	o, latencies := d.cut(now)
@@ -305,7 +307,8 @@ func (d *Divider) observe() alloc.Observation {
 	return o
 }
 
-// cut ends the epoch's counts and begins the next. It returns the latencies as they came, and P99 as of the last epoch.
+// cut ends the epoch's counts and begins the next. It returns the latencies unsorted, and in o the P99 of the previous
+// epoch.
 func (d *Divider) cut(now time.Time) (o alloc.Observation, latencies []float64) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -323,7 +326,7 @@ func (d *Divider) cut(now time.Time) (o alloc.Observation, latencies []float64) 
 	return o, latencies
 }
 
-// describe says what a part of an epoch was like, but for latencies and gains. Called with the lock held.
+// describe returns the observation of a part of an epoch, without latencies and gains. The caller holds mu.
 func (d *Divider) describe(p part, now time.Time) alloc.Observation {
 	n := float64(max(p.requests, 1))
 	passed := max(ms(now.Sub(p.began)), 1)
@@ -336,7 +339,7 @@ func (d *Divider) describe(p part, now time.Time) alloc.Observation {
 	}
 }
 
-// apply moves the boundary and has both sides follow.
+// apply moves the boundary and makes both caches follow.
 func (d *Divider) apply(alpha float64) {
 	d.moves.Lock()
 	defer d.moves.Unlock()
@@ -351,7 +354,7 @@ func (d *Divider) apply(alpha float64) {
 		moved = d.cfg.Rows.Shrink(now - want)
 	case want > now:
 		d.cfg.KV.Trim()
-		moved, _ = d.cfg.Rows.Grow(want - now) // the rest when KV has freed it
+		moved, _ = d.cfg.Rows.Grow(want - now) // the rest follows when KV has freed it
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -362,7 +365,7 @@ func (d *Divider) apply(alpha float64) {
 	d.kv.Resize(d.cfg.Above+kv, books.Total+kv)
 }
 
-// Fill copies rows to new capacity, as many as the governor allows now. False when there is nothing left to do.
+// Fill copies rows to new capacity, as many as the governor allows now. It returns false when nothing is left to do.
 func (d *Divider) Fill() bool {
 	d.moves.Lock()
 	defer d.moves.Unlock()
@@ -387,7 +390,7 @@ func (d *Divider) Fill() bool {
 	return !done
 }
 
-// Run makes a Step per epoch, Glances within it, and fills in between, until ctx is done.
+// Run calls Step once per epoch, Glance within it, and Fill in between, until ctx ends.
 func (d *Divider) Run(ctx context.Context) {
 	parts := time.NewTicker(alloc.Epoch * time.Second / alloc.Glances)
 	defer parts.Stop()

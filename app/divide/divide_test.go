@@ -48,7 +48,7 @@ func newSystem(t *testing.T) *system {
 	return s
 }
 
-// close fails when a page was lost.
+// close fails if a page was lost.
 func (s *system) close(t *testing.T) {
 	t.Helper()
 	s.store.Close()
@@ -58,7 +58,7 @@ func (s *system) close(t *testing.T) {
 	}
 }
 
-// serve is what a request does to the caches.
+// serve does to the caches what a request does.
 func (s *system) serve(d *Divider, r *rand.Rand, out []byte) error {
 	user := r.Uint64N(200) + 1
 	key := kv.KeyOf(plan.Key{}, nil, fmt.Sprint(user))
@@ -88,7 +88,7 @@ func (s *system) serve(d *Divider, r *rand.Rand, out []byte) error {
 	return nil
 }
 
-// jump goes to a random share at each decision.
+// jump moves to a random share at each decision.
 type jump struct{ r *rand.Rand }
 
 func (j jump) Decide(o *alloc.Observation) alloc.Decision {
@@ -135,7 +135,7 @@ func TestMovesUnderLoad(t *testing.T) {
 	s.close(t)
 }
 
-// What embeddings own follows the boundary, and KV never owns more than its part.
+// The pages of embeddings follow the boundary, and KV never owns more than its part.
 func TestBothSidesFollow(t *testing.T) {
 	s := newSystem(t)
 	d, err := New(Config{Pool: s.pool, Rows: s.rows, KV: s.store, Controller: alloc.Static(0.8)}, 0.3)
@@ -162,14 +162,14 @@ func TestBothSidesFollow(t *testing.T) {
 	s.close(t)
 }
 
-// A controller on shadows finds out which side would save more.
+// A controller that uses shadows finds the side that would save more.
 func TestClimbsOnShadows(t *testing.T) {
 	s := newSystem(t)
 	d, err := New(Config{Pool: s.pool, Rows: s.rows, KV: s.store, Controller: &alloc.Climb{}, Link: 1e9}, 0.5)
 	if err != nil {
 		t.Fatal(err)
 	}
-	for i := range 4000 { // users in a circle a little larger than KV's part, rows that never return
+	for i := range 4000 { // users come round in a circle a little larger than KV's part; rows never return
 		d.Done(Request{User: uint64(1 + i%40), KVBytes: 1 << 18, Saved: 3 * time.Millisecond})
 	}
 	if dec := d.Step(); dec.To >= dec.From {
@@ -178,7 +178,7 @@ func TestClimbsOnShadows(t *testing.T) {
 	s.close(t)
 }
 
-// watcher remembers what it saw, and moves when it is told to.
+// watcher records what it is shown, and moves to a share that the test sets.
 type watcher struct {
 	parts  []alloc.Observation
 	epochs []alloc.Observation
@@ -195,7 +195,7 @@ func (w *watcher) Glance(o *alloc.Observation) (alloc.Decision, bool) {
 	return alloc.Decision{From: o.Alpha, To: w.to}, w.to > 0
 }
 
-// watched returns a divider of the system at 0.5 that asks w, by a clock that the test sets.
+// watched returns a divider of the system at 0.5 with controller w and a clock that the test sets.
 func (s *system) watched(t *testing.T, w *watcher, clock *time.Time) *Divider {
 	t.Helper()
 	d, err := New(Config{Pool: s.pool, Rows: s.rows, KV: s.store, Controller: w, Now: func() time.Time { return *clock }}, 0.5)
@@ -205,12 +205,12 @@ func (s *system) watched(t *testing.T, w *watcher, clock *time.Time) *Divider {
 	return d
 }
 
-// Parts of an epoch are what happened in each, and together are the epoch; a glance may move the boundary.
+// Each glance sees its own part of an epoch, and the parts add up to the epoch. A glance may move the boundary.
 func TestGlances(t *testing.T) {
 	s, w, clock := newSystem(t), &watcher{}, time.Unix(1000, 0)
 	d := s.watched(t, w, &clock)
 	for part := range 3 {
-		for i := range 100 * (part + 1) { // users in a circle a little larger than KV's part
+		for i := range 100 * (part + 1) { // users come round in a circle a little larger than KV's part
 			d.Done(Request{User: uint64(1 + i%40), KVBytes: 1 << 18, Saved: 3 * time.Millisecond,
 				Computing: time.Millisecond, Latency: 50 * time.Millisecond})
 		}
@@ -239,11 +239,11 @@ func TestGlances(t *testing.T) {
 	s.close(t)
 }
 
-// Requests that fetch side by side keep the link as busy as one of them does.
+// Concurrent fetches keep the link as busy as one of them does.
 func TestLinkIsBusyOnce(t *testing.T) {
 	s, w, clock := newSystem(t), &watcher{}, time.Unix(1000, 0)
 	d := s.watched(t, w, &clock)
-	for range 10 { // 40 ms of 100, by four at a time, of which the last begins a little later
+	for range 10 { // 40 ms of every 100, four at a time; the last begins a little later
 		clock = clock.Add(100 * time.Millisecond)
 		for _, took := range []time.Duration{40, 40, 40, 30} {
 			d.Gathered([]uint64{1, 2}, 1, took*time.Millisecond)
@@ -298,7 +298,7 @@ func TestDecisionsAreExplained(t *testing.T) {
 	s.close(t)
 }
 
-// asker reports requests while it decides, as servers do.
+// asker reports requests while it decides, as a server does.
 type asker struct {
 	d  *Divider
 	at func(name string, report func())
@@ -323,7 +323,7 @@ func (a *asker) Glance(o *alloc.Observation) (alloc.Decision, bool) {
 
 func (a *asker) Learn() { a.report("Learn") }
 
-// Requests do not wait for a controller, and count for the next epoch.
+// Requests do not wait for a controller, and count towards the next epoch.
 func TestRequestsDoNotWaitForTheController(t *testing.T) {
 	s, a := newSystem(t), &asker{}
 	var calls []string
@@ -352,7 +352,7 @@ func TestRequestsDoNotWaitForTheController(t *testing.T) {
 	s.close(t)
 }
 
-// The P99 of an epoch is that of its own requests, however the buffers of latencies are used again.
+// The P99 of an epoch covers only its own requests, although buffers of latencies are reused.
 func TestLatenciesOfEpochsAreApart(t *testing.T) {
 	s, w, clock := newSystem(t), &watcher{}, time.Unix(1000, 0)
 	d := s.watched(t, w, &clock)

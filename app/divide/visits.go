@@ -2,13 +2,13 @@ package divide
 
 import "time"
 
-// visits remembers when users came last, for at most a number of users and no longer than hotWithin. A known user is always
-// refreshed. A new one is remembered if there is room. A note takes constant time: it forgets at most two expired users, and
+// visits remembers users' last visits, for at most most users and no longer than hotWithin. A known user is always
+// refreshed. A new one is added if there is room. note takes constant time: it forgets at most two expired users and
 // adds at most one.
 type visits struct {
 	most  int
 	at    map[uint64]int32
-	items []visit // 0 is the list's head: next is the newest, prev the oldest
+	items []visit // 0 is the list's head: its next is the newest, its prev the oldest
 	free  []int32
 }
 
@@ -22,7 +22,7 @@ func newVisits(most int) *visits {
 	return &visits{most: most, at: map[uint64]int32{}, items: make([]visit, 1)}
 }
 
-// note records a visit. It reports whether the user's last one was less than hotWithin ago.
+// note records a visit. It reports whether the user's previous visit was less than hotWithin ago.
 func (v *visits) note(user uint64, now time.Time) (hot bool) {
 	i, known := v.at[user]
 	if known {
@@ -42,7 +42,7 @@ func (v *visits) note(user uint64, now time.Time) (hot bool) {
 	return hot
 }
 
-// expire forgets the two oldest users, if they came hotWithin ago or before.
+// expire forgets the two oldest users if their last visits are at least hotWithin ago.
 func (v *visits) expire(now time.Time) {
 	for range 2 {
 		i := v.items[0].prev

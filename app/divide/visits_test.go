@@ -7,7 +7,7 @@ import (
 	"grebe/alloc"
 )
 
-// Users who keep coming stay hot while more users come in a minute than are remembered, and the table stays bounded.
+// Users who keep coming stay hot even if more users come within a minute than are remembered. The table stays bounded.
 func TestKnownUsersStayHotWhenTheTableIsFull(t *testing.T) {
 	s := newSystem(t)
 	defer s.close(t)
@@ -21,7 +21,7 @@ func TestKnownUsersStayHotWhenTheTableIsFull(t *testing.T) {
 	for u := range uint64(regulars) {
 		d.Done(Request{User: u + 1})
 	}
-	for minute := range 4 { // regulars come every 30 seconds, the others once
+	for minute := range 4 { // regular users come every 30 seconds, the others once
 		for half := range 2 {
 			for range rest / 2 {
 				user++
@@ -43,7 +43,8 @@ func TestKnownUsersStayHotWhenTheTableIsFull(t *testing.T) {
 	}
 }
 
-// A full table forgets expired users as new ones come, at most two with each: no request pays for all of them.
+// A full table forgets expired users as new ones come, at most two per request, so that no request pays for all of
+// them.
 func TestExpiredUsersGoTwoAtATime(t *testing.T) {
 	const most = 1000
 	v, now := newVisits(most), time.Unix(1000, 0)
