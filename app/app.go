@@ -1,8 +1,8 @@
-// Package app puts a server together: it opens the devices, models, memory and catalog that a configuration names, serves
-// them, opens other checkpoints while it serves, and opens everything again when a device is lost.
+// Package app assembles a server. It opens the devices, models, memory and catalog that a configuration names and
+// serves them. While it serves it can open other checkpoints. If a device is lost, it opens everything again.
 //
-// Who owns what: an App has Models, and Models of one shape share a Memory. Each closes what it opened itself, the last
-// first: a Model when its checkpoint is retired, a Memory when its last Model is gone, the App at the end.
+// Ownership: an App has Models, and Models of one shape share a Memory. Each closes what it opened, in reverse order: a
+// Model when its checkpoint is retired, a Memory when its last Model is gone, the App at the end.
 package app
 
 import (
@@ -26,12 +26,12 @@ import (
 	"grebe/server"
 )
 
-// closers are what an owner has to close, in the order in which it was opened.
+// closers are the close functions of what an owner opened, in the order of opening.
 type closers []func() error
 
 func (c *closers) add(f func() error) { *c = append(*c, f) }
 
-// run runs f in the background until it is closed: f MUST end when its context does.
+// run runs f in the background until the owner closes it. f MUST return when its context ends.
 func (c *closers) run(f func(context.Context)) {
 	ctx, stop := context.WithCancel(context.Background())
 	var wg sync.WaitGroup
@@ -43,7 +43,7 @@ func (c *closers) run(f func(context.Context)) {
 	})
 }
 
-// close closes what was opened last first, and leaves what a disk that hangs still uses.
+// close closes in reverse order of opening. It does not close what a hung disk still uses.
 func (c *closers) close() error {
 	var errs []error
 	for i := len(*c) - 1; i >= 0; i-- {
@@ -56,42 +56,42 @@ func (c *closers) close() error {
 	return errors.Join(errs...)
 }
 
-// App is everything behind the doors of a server.
+// App is everything that serves requests behind the listeners.
 type App struct {
 	log      *slog.Logger
 	version  string                                // of the program
-	progress func(model string, done, total int64) // is told how far loading is; nil: nobody is
+	progress func(model string, done, total int64) // reports the progress of loading; may be nil
 	page     int                                   // bytes of a page of pools; 0: pageFor chooses
 
 	device     compute.Device   // the first of devices
-	devices    []compute.Device // more than one: a GPU for each worker, until all are taken
+	devices    []compute.Device // more than one: one GPU per worker, as far as there are GPUs
 	server     *server.Server
 	catalog    *catalog.Catalog
-	first      []server.Model       // as they were loaded first; nil once they serve, since they may be retired
-	tables     *embed.Tables        // nil: there are none
-	keeper     *generate.Keeper     // of what models can generate; nil: none can
+	first      []server.Model       // as first loaded; nil once they serve, because they may be retired
+	tables     *embed.Tables        // nil: the configuration has none
+	keeper     *generate.Keeper     // keeps up to date what models can generate; nil: no model generates
 	checkpoint int64                // bytes of all checkpoints
-	door       door                 // who comes in
-	registry   *prometheus.Registry // of metrics
-	lost       chan error           // has why the device was lost
+	door       door                 // keys and certificates
+	registry   *prometheus.Registry // metrics
+	lost       chan error           // receives the reason when the device is lost
 	loaded     *models
 	loader     *loader
 	record     *record.Log // of decisions; nil: none are recorded
 	closers    closers
 }
 
-// Options are what an App needs besides its configuration.
+// Options are an App's inputs besides its configuration.
 type Options struct {
 	Log     *slog.Logger
 	Version string                                // of the program, for answers and traces
 	Open    Opener                                // nil: OpenDevices
-	Tell    func(model string, done, total int64) // is told how far loading is; may be nil
+	Tell    func(model string, done, total int64) // reports the progress of loading; may be nil
 }
 
 // Opener opens the devices that a configuration names, at least one.
 type Opener func(*config.Config, *slog.Logger) ([]compute.Device, error)
 
-// Load opens the devices, the models and the catalog that cfg names. The caller MUST Close the App. If it fails, it closes
+// Load opens the devices, models and catalog that cfg names. The caller MUST Close the App. On an error Load closes
 // what it opened.
 func Load(ctx context.Context, cfg *config.Config, opt Options) (*App, error) {
 	a := newApp(opt)
@@ -105,19 +105,19 @@ func newApp(opt Options) *App {
 	}
 }
 
-// Close closes what was opened last first, and leaves what a disk that hangs still uses.
+// Close closes everything in reverse order of opening. It does not close what a hung disk still uses.
 func (a *App) Close() error { return a.closers.close() }
 
-// Server answers requests to the App's models.
+// Server returns the server of the App's models.
 func (a *App) Server() *server.Server { return a.server }
 
-// Catalog is the App's catalog.
+// Catalog returns the App's catalog.
 func (a *App) Catalog() *catalog.Catalog { return a.catalog }
 
-// Device is the device that computes, the first where there are several.
+// Device returns the device that computes; the first if there are several.
 func (a *App) Device() compute.Device { return a.device }
 
-// Models are the models of an App that does not serve yet, in the configuration's order.
+// Models returns the models of an App that does not serve yet, in the configuration's order.
 func (a *App) Models() []server.Model { return a.first }
 
 func (a *App) openAll(ctx context.Context, cfg *config.Config, open Opener) error {
@@ -183,7 +183,7 @@ func (a *App) open(ctx context.Context, cfg *config.Config, open Opener) error {
 	return a.openServer(ctx, cfg, sc)
 }
 
-// serverConfig is what a configuration says of the server itself.
+// serverConfig returns the server's own part of a configuration.
 func serverConfig(cfg *config.Config) server.Config {
 	millis := func(n int) time.Duration { return time.Duration(n) * time.Millisecond }
 	return server.Config{
@@ -209,12 +209,13 @@ func (a *App) openServer(ctx context.Context, cfg *config.Config, sc server.Conf
 	if err != nil {
 		return err
 	}
-	a.closers.add(func() error { // of servers that never served
+	a.closers.add(func() error { // for servers that never served
 		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 		defer cancel()
 		return a.server.Settle(ctx)
 	})
-	// Users whom an import deleted, or whose deletion a crash cut short. A failure is logged, and tried again at the next start.
+	// Finish deletions by an import, and deletions that a crash interrupted. A failure is logged, and the next start
+	// tries again.
 	if ids := a.catalog.PendingDeletions(); len(ids) > 0 {
 		_ = a.server.FinishDeletion(ids...)
 	}
@@ -224,7 +225,7 @@ func (a *App) openServer(ctx context.Context, cfg *config.Config, sc server.Conf
 	return forgetDeleted(cfg.DataDir, a.server)
 }
 
-// openCatalog opens the catalog in the data folder and adds what the configuration's files name.
+// openCatalog opens the catalog in the data folder and loads the files that the configuration names.
 func (a *App) openCatalog(cfg *config.Config) (*catalog.Catalog, error) {
 	items, err := catalog.Open(datadir.Catalog(cfg.DataDir), catalog.Options{Logger: a.log, TrackDeletions: true})
 	if err != nil {
@@ -240,7 +241,7 @@ func (a *App) openCatalog(cfg *config.Config) (*catalog.Catalog, error) {
 	return items, nil
 }
 
-// loadFiles adds what changed in the configuration's files of items and users since they were last loaded.
+// loadFiles loads the changes in the configuration's files of items and users since they were last loaded.
 func loadFiles(cfg *config.Config, c *catalog.Catalog, log *slog.Logger) error {
 	files := &loadedFiles{path: filepath.Join(cfg.DataDir, "catalog.loaded.json"), log: log}
 	err := files.once(cfg.Catalog.Items, func(id string) (has, deleted bool, err error) {
@@ -261,8 +262,8 @@ func loadFiles(cfg *config.Config, c *catalog.Catalog, log *slog.Logger) error {
 	return nil
 }
 
-// keepSnapshots lets the models that have codes generate the catalog's items, and follows its changes in
-// the background.
+// keepSnapshots lets models that have codes generate the catalog's items. It follows changes of the catalog in the
+// background.
 func (a *App) keepSnapshots(cfg *config.Config, targets []generate.Target) error {
 	if len(targets) == 0 {
 		return nil

@@ -13,7 +13,8 @@ import (
 	"grebe/reuse"
 )
 
-// openImportance reads what was learned of a model; nil where nothing was, or with other weights: attention chooses then.
+// openImportance reads a model's learned importance. It returns nil if there is none, or if it belongs to other
+// weights. Attention decides then.
 func openImportance(cache *reuse.Cache, file, name string, log *slog.Logger) *blend.Importance {
 	m, err := cache.ReadImportance(file)
 	switch {
@@ -27,7 +28,8 @@ func openImportance(cache *reuse.Cache, file, name string, log *slog.Logger) *bl
 	return m
 }
 
-// openBlend says how a model's prompts are blended, with its prototypes; nil where the model or its KV cannot be.
+// openBlend returns how a model's prompts are blended, with its prototypes. It returns nil if the model or its KV does
+// not support blending.
 func (m *Model) openBlend(cfg *config.Config, mc *config.Model, weights model.Model, cache *reuse.Cache) (*reuse.Blend, error) {
 	if _, ok := weights.(model.Blender); !ok || weights.Shape().KV == compute.FP8 || weights.Shape().Layers < 2 {
 		return nil, nil
@@ -50,7 +52,7 @@ func (m *Model) openBlend(cfg *config.Config, mc *config.Model, weights model.Mo
 	case errors.Is(err, reuse.ErrOtherModel):
 		m.app.log.Warn("prototypes are not used: they were made with other weights; run grebe index --prototypes", "model", mc.Name, "error", err)
 		return b, nil
-	case errors.Is(err, proto.ErrDamaged): // or of another version: prompts are computed without them
+	case errors.Is(err, proto.ErrDamaged): // or of another version: prompts are computed without prototypes
 		m.app.log.Error("prototypes are not used; run grebe index --prototypes", "model", mc.Name, "error", err)
 		return b, nil
 	case err != nil:

@@ -11,7 +11,7 @@ import (
 	"grebe/prompt"
 )
 
-// CodesOf returns the models of a configuration that generate items, with the codes that they have. It reads no weights.
+// CodesOf returns the models of a configuration that generate items, with their codes. It reads no weights.
 func CodesOf(cfg *config.Config) ([]generate.Codes, error) {
 	var out []generate.Codes
 	for i := range cfg.Models {
@@ -41,7 +41,7 @@ func BuilderOf(mc *config.Model) (*prompt.Builder, error) {
 	return prompt.New(promptConfig(mc), tok, described.Vocab)
 }
 
-// UsableCodes is CodesOf, with how many of the catalog's items each model can generate.
+// UsableCodes is like CodesOf, and counts for each model how many of the catalog's items it can generate.
 func UsableCodes(cfg *config.Config, c *catalog.Catalog) ([]generate.Codes, error) {
 	models, err := CodesOf(cfg)
 	if err != nil || len(models) == 0 {

@@ -14,11 +14,11 @@ import (
 	"grebe/server"
 )
 
-// deletedFile has the ids of users whom an import of an earlier version deleted while no server ran, a JSON string
-// per line. The catalog records them today.
+// deletedFile holds the ids of users that an import of an earlier version deleted while no server ran, one JSON string
+// per line. Current versions record them in the catalog.
 func deletedFile(dataDir string) string { return filepath.Join(dataDir, "deleted-users") }
 
-// forgetDeleted has a server drop what is cached of those users.
+// forgetDeleted drops the KV of those users from a server.
 func forgetDeleted(dataDir string, s *server.Server) error {
 	f, err := os.Open(deletedFile(dataDir))
 	if errors.Is(err, fs.ErrNotExist) {
@@ -31,9 +31,9 @@ func forgetDeleted(dataDir string, s *server.Server) error {
 	var left error
 	lines := bufio.NewReader(f)
 	for {
-		line, err := lines.ReadBytes('\n') // of any length: earlier versions wrote ids unchecked
+		line, err := lines.ReadBytes('\n') // lines of any length: earlier versions did not check ids
 		var id string
-		if json.Unmarshal(line, &id) == nil { // else empty, or cut off by a crash: the user was not deleted yet
+		if json.Unmarshal(line, &id) == nil { // else it is empty, or a crash cut it off before the user was deleted
 			left = errors.Join(left, s.ForgetUser(id))
 		}
 		if errors.Is(err, io.EOF) {
@@ -43,7 +43,7 @@ func forgetDeleted(dataDir string, s *server.Server) error {
 			return fmt.Errorf("read the users who were deleted: %w", err)
 		}
 	}
-	if left != nil { // it is logged, and tried again at the next start
+	if left != nil { // logged; the next start tries again
 		return nil
 	}
 	return durable.Remove(f.Name())

@@ -16,8 +16,8 @@ import (
 	"grebe/model"
 )
 
-// OpenDevice opens the device that cfg names. With auto it is the first GPU, or the CPU when there is
-// none that can be used. The caller MUST Close it.
+// OpenDevice opens the device that cfg names. With auto that is the first GPU, or the CPU if no GPU is usable. The
+// caller MUST Close it.
 func OpenDevice(cfg *config.Config, log *slog.Logger) (compute.Device, error) {
 	if cfg.Device == "none" {
 		log.Warn("nothing is computed: answers are nonsense", "device", cfg.Device)
@@ -36,7 +36,7 @@ func OpenDevice(cfg *config.Config, log *slog.Logger) (compute.Device, error) {
 	return cpu.New(cpu.Options{Threads: threadsOf(cfg)})
 }
 
-// sayWhyCPU logs why no GPU is used. A machine without a driver has none, which is nothing to warn of.
+// sayWhyCPU logs why no GPU is used. It does not warn if there is no driver, because such a machine has no GPU.
 func sayWhyCPU(err error, log *slog.Logger) {
 	var missing *driver.MissingError
 	if errors.As(err, &missing) && missing.Driver() {
@@ -46,8 +46,8 @@ func sayWhyCPU(err error, log *slog.Logger) {
 	log.Warn("running on the CPU: the GPU cannot be used", "reason", err)
 }
 
-// OpenDevices opens the device that cfg names and, where that is a GPU and there are several, one for each further
-// worker until all are taken. The caller MUST Close them.
+// OpenDevices opens the device that cfg names. If that is a GPU and there are several, it opens one more for each
+// further worker, as far as there are GPUs. The caller MUST Close them.
 func OpenDevices(cfg *config.Config, log *slog.Logger) ([]compute.Device, error) {
 	first, err := OpenDevice(cfg, log)
 	if err != nil {
@@ -79,8 +79,8 @@ type replica struct {
 	device compute.Device
 }
 
-// replicas opens a model on further GPUs, if there are any and it can use them: the codes that a model generates
-// are searched for on the first alone. It returns those in the order of workers.
+// replicas opens a model on the further GPUs, if there are any and it can use them. A model that generates cannot: its
+// codes are searched on the first GPU only. The result is in the order of workers.
 func (m *Model) replicas(ctx context.Context, mc *config.Model, first engine.Model, generates bool) ([]replica, error) {
 	out := []replica{{first, m.app.device}}
 	if len(m.app.devices) == 1 {
@@ -101,8 +101,8 @@ func (m *Model) replicas(ctx context.Context, mc *config.Model, first engine.Mod
 	return out, nil
 }
 
-// cacheMemory is where the KV of a model's replicas lies: in the device's memory, or in the host's where several
-// GPUs share it.
+// cacheMemory returns the memory for the KV of a model's replicas: the device's, or the host's if several GPUs share
+// it.
 func cacheMemory(replicas []replica) compute.Memory {
 	m := replicas[0].device.Memory()
 	if len(replicas) > 1 {
@@ -111,7 +111,7 @@ func cacheMemory(replicas []replica) compute.Memory {
 	return m
 }
 
-// workerDevice returns worker i's device: that of its replica, or its share of the cores.
+// workerDevice returns worker i's device: the GPU of its replica, or its share of the cores.
 func (m *Model) workerDevice(cfg *config.Config, r *replica, i int) (compute.Device, error) {
 	if _, gpu := r.device.(cuda.Device); gpu || len(m.app.devices) > 1 || cfg.Workers == 1 {
 		return r.device, nil

@@ -16,13 +16,13 @@ import (
 	"grebe/server/tracing"
 )
 
-// door is what decides who comes in, and can change while the server runs.
+// door holds what admits clients: keys and certificates. It can change while the server runs.
 type door struct {
-	guard        *guard.Guard        // nil: everyone may ask
+	guard        *guard.Guard        // nil: no key is needed
 	certificates *guard.Certificates // nil: no TLS
 }
 
-// openDoor reads keys and certificates and warns of doors that stand open to others.
+// openDoor reads keys and certificates. It warns of addresses that others can reach without them.
 func (a *App) openDoor(cfg *config.Config, sc *server.Config) error {
 	if cfg.Auth.Keys != "" {
 		keys, err := ReadKeys(cfg.Auth.Keys)
@@ -60,7 +60,7 @@ func (a *App) openDoor(cfg *config.Config, sc *server.Config) error {
 	return nil
 }
 
-// hostsOf returns the names under which clients reach the server: those that are configured and those that it listens on.
+// hostsOf returns the names by which clients reach the server: the configured ones and those it listens on.
 func hostsOf(cfg *config.Config) []string {
 	hosts := slices.Clone(cfg.Hosts)
 	for _, addr := range []string{cfg.Listen, cfg.GRPCListen, cfg.AdminListen} {
@@ -71,7 +71,7 @@ func hostsOf(cfg *config.Config) []string {
 	return hosts
 }
 
-// closeTracer sends the last spans, if the collector takes them soon. One that does not is no reason to fail.
+// closeTracer sends the last spans if the collector takes them soon. It is not an error if it does not.
 func closeTracer(t *tracing.Tracer) error {
 	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Second)
 	defer cancel()
@@ -94,7 +94,7 @@ func ReadKeys(file string) ([]guard.Key, error) {
 	return keys, err
 }
 
-// loopback reports whether an address is reached from this machine alone. "" is reached by nobody.
+// loopback reports whether an address can be reached only from this machine. "" cannot be reached at all.
 func loopback(addr string) bool {
 	host, _, err := net.SplitHostPort(addr)
 	if addr == "" || err != nil || host == "localhost" {
@@ -104,7 +104,8 @@ func loopback(addr string) bool {
 	return ip != nil && ip.IsLoopback()
 }
 
-// followHangups reads the configuration again at each signal, until stop is called, which returns the one that holds.
+// followHangups reads the configuration again at each signal until stop is called. stop returns the configuration in
+// force.
 func (a *App) followHangups(hangup <-chan os.Signal, old *config.Config, again func() (*config.Config, error)) (stop func() *config.Config) {
 	if hangup == nil || again == nil {
 		return func() *config.Config { return old }
@@ -136,7 +137,7 @@ func (a *App) followHangups(hangup <-chan os.Signal, old *config.Config, again f
 	}
 }
 
-// reconfigure takes over what can change: keys, certificates, deadlines. Nothing changes on an error.
+// reconfigure applies what can change at run time: keys, certificates, deadlines. On an error nothing changes.
 func (a *App) reconfigure(old, next *config.Config) error {
 	var keys []guard.Key
 	if a.door.guard != nil && next.Auth.Keys != "" {
@@ -167,7 +168,7 @@ func (a *App) reconfigure(old, next *config.Config) error {
 	return nil
 }
 
-// needRestart names what differs besides what reconfigure takes over.
+// needRestart names the differences that reconfigure cannot apply.
 func needRestart(old, next *config.Config) []string {
 	a, b := *old, *next
 	a.SLOMillis, a.Limits.DeadlineMillis = b.SLOMillis, b.Limits.DeadlineMillis

@@ -17,7 +17,7 @@ import (
 	"grebe/server"
 )
 
-// openEvents opens a model of events. Its users' KV is kept only where a returning user can use it.
+// openEvents opens a model of events. It keeps users' KV only if a returning user can use it.
 func (m *Model) openEvents(ctx context.Context, cfg *config.Config, mc *config.Model) (server.Model, error) {
 	var none server.Model
 	start := time.Now()
@@ -76,7 +76,7 @@ func (m *Model) openEvents(ctx context.Context, cfg *config.Config, mc *config.M
 	return out, nil
 }
 
-// itemTable makes a model's items have the rows of the table that the configuration names.
+// itemTable gives a model's items the rows of the table that the configuration names.
 func (a *App) itemTable(mc *config.Model, m *hstu.Model) error {
 	if mc.ItemTable == "" {
 		if m.NeedsRows() {

@@ -21,27 +21,27 @@ import (
 	"grebe/catalog/history"
 )
 
-// loadedFiles remembers which catalog files were loaded into the data folder, and what their lines were. A file with
-// the same content is not loaded again, whatever its time says. Of one that changed, the lines are loaded that changed in
-// the file since: what was put, appended or deleted otherwise stays. Users who were deleted are not brought back.
+// loadedFiles records which catalog files were loaded into the data folder, and their lines. A file with the same
+// content is not loaded again, even if its modification time differs. Of a file that changed, only the changed lines
+// are loaded, so other changes to the catalog (puts, appends, deletions) stay. Deleted users are not brought back.
 //
 //	catalog.loaded.json                 {"format": 2, "files": {PATH: {"digest": SHA-256 of the content}}}
 //	catalog.loaded-HASH.lines           "grebeLL1" · digest of the content (32) · {id, line}… · CRC-32C (4)
 //
-// One that is damaged or gone is made up for by the other. Without the lines, a file that changed adds only ids that the
-// catalog lacks.
+// If one of the two is damaged or missing, the other is enough. Without the lines, a file that changed adds only ids
+// that the catalog lacks.
 //
 // id and line are the first 8 bytes of the SHA-256 of a line's id and of the line, sorted. HASH is of the path.
 type loadedFiles struct {
 	path    string
 	log     *slog.Logger
-	damaged bool // the list was damaged: it is not known which files were loaded
+	damaged bool // the list was damaged: the loaded files are unknown
 }
 
-// fileState tells whether a file is still the one that was loaded.
+// fileState identifies the content that was loaded.
 type fileState struct {
 	Digest string `json:"digest"`
-	// Of the format before, which has no digest.
+	// Earlier format, without a digest.
 	Size    int64     `json:"size,omitempty"`
 	ModTime time.Time `json:"mod_time,omitzero"`
 }
@@ -56,7 +56,7 @@ const (
 	linesMagic   = "grebeLL1"
 )
 
-// lineSum is a line of a file that was loaded.
+// lineSum identifies a line of a file that was loaded.
 type lineSum struct{ id, line uint64 }
 
 func sum8(b []byte) uint64 {
@@ -64,9 +64,9 @@ func sum8(b []byte) uint64 {
 	return le.LittleEndian.Uint64(s[:])
 }
 
-// once loads the file called name, if there is a name, unless its content is the one that was loaded before. load loads
-// the lines that a filter lets through. there says what the catalog knows of an id: whether it has it, and whether it was
-// deleted and must not come back.
+// once loads the named file unless its content is the one that was loaded before. An empty name loads nothing. load
+// loads the lines that a filter passes. there reports whether the catalog has an id, and whether it was deleted and
+// must not come back.
 func (l *loadedFiles) once(name string, there func(id string) (has, deleted bool, err error), load func(path string, filter catalog.Filter) (int, error)) error {
 	if name == "" {
 		return nil
@@ -97,7 +97,7 @@ func (l *loadedFiles) once(name string, there func(id string) (has, deleted bool
 		return nil
 	}
 	same := before && state.Digest == "" && state.Size == info.Size() && state.ModTime.Equal(info.ModTime())
-	f.none = same // loaded by an earlier version: nothing changed since
+	f.none = same // loaded by an earlier version, and unchanged since
 	n, err := load(name, f.wants)
 	if err != nil {
 		return err
@@ -115,12 +115,12 @@ func (l *loadedFiles) once(name string, there func(id string) (has, deleted bool
 	return l.write(known)
 }
 
-// lineFilter chooses the lines that are loaded, and collects all.
+// lineFilter selects the lines to load, and collects the sums of all.
 type lineFilter struct {
 	there   func(id string) (has, deleted bool, err error)
 	before  bool      // the file was loaded before
 	none    bool      // it has not changed since
-	lines   []lineSum // as it was then, sorted; nil: not known
+	lines   []lineSum // as loaded before, sorted; nil: unknown
 	now     []lineSum
 	deleted int // lines left out
 }
@@ -162,7 +162,7 @@ func digestFile(name string) (digest string, info fs.FileInfo, err error) {
 	return hex.EncodeToString(sum.Sum(nil)), info, err
 }
 
-// read returns the files that were loaded. A list that cannot be understood is reported and counts as empty.
+// read returns the loaded files. A list that cannot be read is reported and counts as empty.
 func (l *loadedFiles) read() (known map[string]fileState, err error) {
 	data, err := os.ReadFile(l.path)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -175,7 +175,7 @@ func (l *loadedFiles) read() (known map[string]fileState, err error) {
 	if err = json.Unmarshal(data, &list); err == nil && list.Format == loadedFormat && list.Files != nil {
 		return list.Files, nil
 	}
-	// The format before is the map alone.
+	// The earlier format is the map alone.
 	if before := map[string]fileState{}; json.Unmarshal(data, &before) == nil && list.Format == 0 {
 		return before, nil
 	}
@@ -219,7 +219,7 @@ func (l *loadedFiles) writeLines(full, digest string, lines []lineSum) error {
 	})
 }
 
-// readLines returns the digest and the lines of the file as it was loaded.
+// readLines returns the recorded digest and lines of a file.
 func (l *loadedFiles) readLines(full string) (digest string, lines []lineSum, err error) {
 	b, err := os.ReadFile(l.linesFile(full))
 	if err != nil {

@@ -9,7 +9,7 @@ import (
 	"grebe/compute"
 )
 
-// totalMemory is the machine's memory; 0 when the system does not tell.
+// totalMemory returns the machine's memory, or 0 if unknown.
 func totalMemory() int64 {
 	var info syscall.Sysinfo_t
 	if err := syscall.Sysinfo(&info); err != nil {
@@ -18,7 +18,8 @@ func totalMemory() int64 {
 	return int64(info.Totalram) * int64(info.Unit)
 }
 
-// freeMemory is what a device has left, or the host where it computes; negative when the system does not tell.
+// freeMemory returns the free memory of a device, or of the host if the device computes there. It is negative if
+// unknown.
 func freeMemory(d compute.Device) int64 {
 	if m := d.Memory(); m.Host() != m {
 		free, _ := m.Sizes()
@@ -27,15 +28,16 @@ func freeMemory(d compute.Device) int64 {
 	return freeHost()
 }
 
-// freeHost is what the host has left; negative when the system does not tell.
+// freeHost returns the host's free memory, or a negative number if unknown.
 func freeHost() int64 {
 	free, known := number("/proc/meminfo", "MemAvailable:")
 	if known {
-		free <<= 10 // it is in KiB
+		free <<= 10 // from KiB
 	} else {
 		free = -1
 	}
-	// In a container the system's free memory is not all ours. What files take there is given back when needed.
+	// In a container the limit may be lower than the system's free memory. The page cache counts as used but is freed
+	// on demand.
 	limit, bounded := number("/sys/fs/cgroup/memory.max", "")
 	used, _ := number("/sys/fs/cgroup/memory.current", "")
 	files, _ := number("/sys/fs/cgroup/memory.stat", "file ")
@@ -45,7 +47,7 @@ func freeHost() int64 {
 	return free
 }
 
-// number reads the number behind a word that begins a line of a file.
+// number reads the number after a word at the beginning of a line of a file.
 func number(file, word string) (int64, bool) {
 	data, err := os.ReadFile(file)
 	if err != nil {

@@ -8,24 +8,25 @@ import (
 	"grebe/kv/disk"
 )
 
-// errHung says that a disk does not answer, and that somebody still waits for it: what lies below that MUST be left as it is.
+// errHung says that a disk does not answer and a goroutine still waits for it. Everything that the goroutine uses MUST
+// stay open.
 var errHung = errors.New("the disk does not answer: what waits for it is left to itself, with its memory")
 
 const (
-	hungAfter = 30 * time.Second // for as long as that a disk does nothing before it is taken to hang
-	looks     = 3                // at it meanwhile: one may be too early where the process was stopped
+	hungAfter = 30 * time.Second // a disk without progress for so long counts as hung
+	looks     = 3                // checks in that time: a single one may come too early if the process was stopped
 )
 
-// unlessHung does what may have to wait for the disk of a store, and returns errHung where that does nothing any more. What was begun then goes on by
-// itself if the disk ever answers. Without a disk it just does it.
+// unlessHung runs f, which may wait for the disk of a store. It returns errHung if the disk makes no progress. f then
+// continues in the background, should the disk answer. Without a disk it only runs f.
 func unlessHung(d *disk.Store, what string, f func() error) error {
 	if d == nil {
 		return f()
 	}
-	return unlessStill(func() any { return d.Stats() }, what, f) // which no I/O holds up
+	return unlessStill(func() any { return d.Stats() }, what, f) // Stats does not wait for I/O
 }
 
-// unlessStill is unlessHung where progress says how far the disk is.
+// unlessStill does the work of unlessHung. progress returns a value that changes as the disk works.
 func unlessStill(progress func() any, what string, f func() error) error {
 	done := make(chan error, 1)
 	go func() { done <- f() }()

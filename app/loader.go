@@ -14,21 +14,21 @@ import (
 	"grebe/server"
 )
 
-// loader opens further checkpoints of a stack's models.
+// loader opens further checkpoints of an App's models.
 type loader struct {
 	app   *App
 	cfg   *config.Config
-	again func() (*config.Config, error) // reads the configuration again; nil: it stays
+	again func() (*config.Config, error) // reads the configuration again; nil: it does not change
 	free  func(compute.Device) int64     // memory for another checkpoint; nil: freeMemory
-	turn  chan struct{}                  // holds one while a checkpoint is opened: what is free is known again when it is
+	turn  chan struct{}                  // holds a token while a checkpoint is opened, because the free memory is known only afterwards
 }
 
 func newLoader(a *App, cfg *config.Config) *loader {
 	return &loader{app: a, cfg: cfg, turn: make(chan struct{}, 1)}
 }
 
-// Open implements server.Loader. The model's part of the configuration is read again. Checkpoints are opened one after the
-// other, since each looks first whether there is memory for it.
+// Open implements server.Loader. It reads the model's part of the configuration again. It opens one checkpoint at a
+// time, because each first checks for free memory.
 func (l *loader) Open(ctx context.Context, name, folder string, progress func(done, total int64)) (*server.Model, error) {
 	select {
 	case l.turn <- struct{}{}:
@@ -62,7 +62,7 @@ func (l *loader) Open(ctx context.Context, name, folder string, progress func(do
 	return &served, nil
 }
 
-// model returns what the configuration says of a model now.
+// model returns a model's current configuration.
 func (l *loader) model(name string) (*config.Model, error) {
 	cfg := l.cfg
 	if l.again != nil {
@@ -80,8 +80,8 @@ func (l *loader) model(name string) (*config.Model, error) {
 	return nil, fmt.Errorf("the configuration has no model %q any more", name)
 }
 
-// inForce is the configuration with which a stack is opened again as it serves now: each model with the checkpoint that it
-// was reloaded to, or rolled back to, and the way in which that is asked.
+// inForce returns a configuration that reopens the App as it serves now: each model with the checkpoint, and the
+// settings, that it was reloaded or rolled back to.
 func (a *App) inForce(cfg *config.Config) *config.Config {
 	now := *cfg
 	now.Models = slices.Clone(cfg.Models)
@@ -96,7 +96,7 @@ func (a *App) inForce(cfg *config.Config) *config.Config {
 	return &now
 }
 
-// worthIt refuses a checkpoint that serves already, and one that there is no memory for.
+// worthIt refuses a checkpoint that is already served, and one that does not fit into memory.
 func (l *loader) worthIt(ctx context.Context, mc *config.Model) error {
 	at, err := filepath.EvalSymlinks(mc.Path)
 	if err != nil {
@@ -123,7 +123,7 @@ func (l *loader) worthIt(ctx context.Context, mc *config.Model) error {
 			need += st.Size()
 		}
 	}
-	need += need / 8 // activations, and what packing adds
+	need += need / 8 // for activations and packing
 	if have := l.freeOn(l.app.device); have >= 0 && have < need {
 		return fmt.Errorf("%w: it takes %s, and %s are free on %s", server.ErrNoMemory, human.Bytes(need), human.Bytes(have), l.app.device.Name())
 	}

@@ -20,21 +20,21 @@ import (
 	"grebe/schedule"
 )
 
-// Memory is what a model keeps KV in. All checkpoints of a shape share it, each under keys of its own.
+// Memory holds the KV of a model. All checkpoints of one shape share it, each under its own keys.
 type Memory struct {
 	app     *App
 	shape   compute.Shape
-	version plan.Key // of the checkpoint that it was made for
+	version plan.Key // of the checkpoint that it was opened for
 	store   *kv.Store
 	pages   *pool.Pool
 	disk    *disk.Store
 	entries *reuse.Shared
-	shared  *shared // with rows of a table; nil: it is KV's alone
+	shared  *shared // if rows of a table share it; else nil
 	closers closers
 }
 
-// openStore makes the store in which a model's KV is kept; none when the configuration allows no memory for it. The pool
-// is that of the memory in which the device computes.
+// openStore opens the store for a model's KV, or none if the configuration gives it no memory. Its pool is in the
+// memory in which the device computes.
 func (m *Memory) openStore(cfg *config.Config, mc *config.Model, shape compute.Shape, memory compute.Memory) error {
 	rows := sharedRows(cfg, mc)
 	hostBytes := hostBytes(cfg, mc) + rows
@@ -90,7 +90,8 @@ func (m *Memory) openStore(cfg *config.Config, mc *config.Model, shape compute.S
 	return nil
 }
 
-// leave frees the memory unless one of these uses it, whose entries it is then for.
+// leave is called when a Model is gone. If one of the models left uses the memory, its KV is what is kept on disk from
+// then on. Otherwise leave frees the memory.
 func (m *Memory) leave(left []*Model) error {
 	for _, o := range slices.Backward(left) {
 		if o.memory == m {
@@ -100,7 +101,7 @@ func (m *Memory) leave(left []*Model) error {
 	return m.closers.close()
 }
 
-// keep has what is written to disk from now on be that of a checkpoint.
+// keep sets the checkpoint whose KV is written to disk from now on.
 func (m *Memory) keep(version plan.Key) error {
 	if m.disk == nil {
 		return nil
@@ -108,7 +109,7 @@ func (m *Memory) keep(version plan.Key) error {
 	return unlessHung(m.disk, "name the checkpoint to the disk that its KV is kept on", func() error { m.disk.SetVersion(version); return nil })
 }
 
-// hostBytes is what a model gets of the host's memory for KV.
+// hostBytes returns the host memory for a model's KV.
 func hostBytes(cfg *config.Config, mc *config.Model) int64 {
 	if mc.HostMemory.IsZero() {
 		return cfg.Cache.HostMemory.Of(totalMemory()) / int64(len(cfg.Models))
@@ -116,8 +117,8 @@ func hostBytes(cfg *config.Config, mc *config.Model) int64 {
 	return mc.HostMemory.Of(totalMemory())
 }
 
-// deviceBytes is what one of so many models gets of a device's memory, of which weights have been taken:
-// never all, for activations.
+// deviceBytes returns the device memory for the KV of one of so many models, once the weights are loaded. Some is left
+// for activations.
 func deviceBytes(m compute.Memory, size config.Size, models int64) int64 {
 	free, total := m.Sizes()
 	bytes := size.Of(total)
@@ -127,7 +128,7 @@ func deviceBytes(m compute.Memory, size config.Size, models int64) int64 {
 	return min(bytes, free-free/10)
 }
 
-// openPool takes memory for KV; nil when bytes is 0.
+// openPool allocates memory for KV. It returns nil if bytes is 0.
 func (m *Memory) openPool(at compute.Memory, bytes int64, shape compute.Shape) (*pool.Pool, error) {
 	token := int64(shape.ChunkBytes(1, false))
 	if bytes == 0 {
@@ -148,7 +149,7 @@ func (m *Memory) openPool(at compute.Memory, bytes int64, shape compute.Shape) (
 	return p, nil
 }
 
-// openDisk keeps a store's entries in the data folder too, if the configuration gives them room.
+// openDisk adds a disk store in the data folder, if the configuration gives it room.
 func (m *Memory) openDisk(cfg *config.Config, mc *config.Model, store *kv.Store) error {
 	bytes, dir := diskOf(cfg, mc)
 	if bytes == 0 {
@@ -164,9 +165,8 @@ func (m *Memory) openDisk(cfg *config.Config, mc *config.Model, store *kv.Store)
 	return nil
 }
 
-// checkpointVersion digests all of a model that its KV depends on, so that entries of another
-// checkpoint, configuration, format or table of items are never used. Rows that change in the table itself
-// are not seen.
+// checkpointVersion hashes everything that a model's KV depends on, so that KV of another checkpoint, configuration,
+// format or item table is never used. It does not notice changes of rows within the table.
 func checkpointVersion(ctx context.Context, cfg *config.Config, mc *config.Model) (plan.Key, error) {
 	described, err := readfile.Regular(filepath.Join(mc.Path, "config.json"), 16<<20)
 	if err != nil {
@@ -184,7 +184,7 @@ func checkpointVersion(ctx context.Context, cfg *config.Config, mc *config.Model
 	return kv.KeyOf(digest, nil, fmt.Sprintf("%d %s %s\n%s%s", kv.ComputeVersion, mc.DType, mc.KVDType, described, describeTable(cfg, mc.ItemTable))), nil
 }
 
-// describeTable says where a table's rows are and what stands in for those it lacks; nothing for no table.
+// describeTable describes where a table's rows are and what replaces missing ones. It returns "" for no table.
 func describeTable(cfg *config.Config, name string) string {
 	for i := range cfg.Tables {
 		if t := &cfg.Tables[i]; name != "" && t.Name == name {
@@ -194,7 +194,7 @@ func describeTable(cfg *config.Config, name string) string {
 	return ""
 }
 
-// prefixOf returns what prefix=auto means for a model, and the orders that it may choose.
+// prefixOf returns a model's policy for prefix=auto, and the orders that it may choose from.
 func prefixOf(cfg *config.Config, mc *config.Model) (schedule.Policy, schedule.Orders, error) {
 	name, listed := cfg.PrefixOf(mc)
 	policy, err := schedule.ParsePolicy(name)
@@ -209,9 +209,9 @@ func prefixOf(cfg *config.Config, mc *config.Model) (schedule.Policy, schedule.O
 	return policy, orders, err
 }
 
-// pageFor is the largest page, up to 64 KiB, of which a token's KV takes a whole number, so that
-// entries of any length waste nothing; at least 256 bytes. With scales there is none such, and an entry
-// wastes half of 4 KiB.
+// pageFor returns the largest page size, from 256 bytes to 64 KiB, that divides a token's KV, so that entries of any
+// length waste nothing. With scales there is no such size; pages are then 4 KiB and an entry wastes half a page on
+// average.
 func pageFor(shape *compute.Shape) int {
 	if shape.ScaleBytes() > 0 {
 		return 4 << 10

@@ -22,27 +22,27 @@ import (
 	"grebe/server"
 )
 
-// Model is one checkpoint of a model with all that runs it. It ends by itself when it is retired, but for its memory, which
+// Model is one checkpoint of a model and everything that runs it. Retiring it closes all of that but its memory, which
 // another checkpoint may use too.
 type Model struct {
 	app        *App
-	config     config.Model // that it was opened with, its folder resolved
-	version    plan.Key     // of all that KV depends on
+	config     config.Model // with which it was opened; the path has its links resolved
+	version    plan.Key     // hash of everything that its KV depends on
 	served     server.Model
-	target     *generate.Target // nil: it generates nothing
+	target     *generate.Target // nil: it does not generate
 	checkpoint int64            // bytes
 	memory     *Memory
 	queue      *dispatch.Dispatcher
-	like       *dispatch.Dispatcher                  // of a checkpoint of the same shape; nil: there is none
+	like       *dispatch.Dispatcher                  // of a checkpoint of the same shape, or nil
 	progress   func(model string, done, total int64) // may be nil
 	closers    closers
 }
 
 // openModel loads a checkpoint.
 func (a *App) openModel(ctx context.Context, cfg *config.Config, mc *config.Model, progress func(model string, done, total int64)) (*Model, error) {
-	at, err := filepath.EvalSymlinks(mc.Path) // what a link names may change
+	at, err := filepath.EvalSymlinks(mc.Path) // a link may later name another folder
 	if errors.Is(err, fs.ErrNotExist) {
-		at = mc.Path // opening it says so
+		at = mc.Path // opening it returns the error
 	} else if err != nil {
 		return nil, err
 	}
@@ -61,7 +61,7 @@ func (a *App) openModel(ctx context.Context, cfg *config.Config, mc *config.Mode
 	return m, nil
 }
 
-// versionName is short for a checkpoint and how it is asked.
+// versionName is a short name for a checkpoint and the settings it is used with.
 func versionName(version plan.Key, mc *config.Model) string {
 	asked := *mc
 	asked.Path = ""
@@ -69,7 +69,7 @@ func versionName(version plan.Key, mc *config.Model) string {
 	return hex.EncodeToString(all[:6])
 }
 
-// openMemory takes the memory of another checkpoint of the same shape, or makes one.
+// openMemory shares the memory of another checkpoint of the same shape, or opens one.
 func (m *Model) openMemory(cfg *config.Config, mc *config.Model, shape compute.Shape, at compute.Memory) error {
 	if err := m.checkRows(mc.Name, &shape); err != nil {
 		return err
@@ -82,7 +82,7 @@ func (m *Model) openMemory(cfg *config.Config, mc *config.Model, shape compute.S
 		}
 	}
 	m.memory = &Memory{app: m.app, shape: shape, version: m.version}
-	if len(others) > 0 { // its folder is in use until the next start
+	if len(others) > 0 { // the folder of the other one is in use until the next start
 		if err := m.checkRoom(cfg, mc, at); err != nil {
 			return err
 		}
@@ -95,8 +95,8 @@ func (m *Model) openMemory(cfg *config.Config, mc *config.Model, shape compute.S
 	return m.memory.openStore(cfg, mc, shape, at)
 }
 
-// checkRows refuses to go on in other memory than that of the checkpoint that serves where this has rows of a table too: it
-// would be freed while the table is in use. Without a shape nothing is kept.
+// checkRows refuses a checkpoint that needs other memory than the one that serves, if that memory also holds rows of a
+// table. It would be freed while the table is in use. A nil shape means that no KV is kept.
 func (m *Model) checkRows(model string, shape *compute.Shape) error {
 	for _, o := range m.app.loaded.of(model) {
 		if o.memory.shared != nil && o.memory.shared.divided && (shape == nil || !reflect.DeepEqual(o.memory.shape, *shape)) {
@@ -106,8 +106,9 @@ func (m *Model) checkRows(model string, shape *compute.Shape) error {
 	return nil
 }
 
-// checkRoom refuses KV of another shape than that of the checkpoint that serves where the host has no room for both: pages are taken
-// as they are filled, so that it would not show before. Of a device's memory a pool takes what is left.
+// checkRoom refuses KV of another shape if the host has no room for it beside that of the checkpoint that serves. Pages
+// are taken only as they are filled, so the shortage would show late. In a device's memory the pool takes only what is
+// free.
 func (m *Model) checkRoom(cfg *config.Config, mc *config.Model, at compute.Memory) error {
 	have, need := freeHost(), hostBytes(cfg, mc)
 	if at.Host() == at && m.app.loader != nil {
@@ -120,13 +121,13 @@ func (m *Model) checkRoom(cfg *config.Config, mc *config.Model, at compute.Memor
 	return nil
 }
 
-// options are what the Model's cache works with.
+// options returns the options of the Model's cache.
 func (m *Model) options(d *dispatch.Dispatcher, shape compute.Shape) reuse.Options {
 	return reuse.Options{Store: m.memory.store, Pool: m.memory.pages, Load: d, Shape: shape, Model: m.version, Shared: m.memory.entries, Spare: m.app.loaded.spare}
 }
 
-// retire frees a checkpoint that serves no more, and all that was kept of it. What is not deleted when ctx ends is deleted
-// when the disk is opened again: it has another version.
+// retire frees a checkpoint that no longer serves, and its KV. KV that is not deleted when ctx ends is deleted when the
+// disk is opened again, because it has another version.
 func (m *Model) retire(ctx context.Context) error {
 	if m.app.keeper != nil && m.served.Generate != nil {
 		m.app.keeper.Remove(m.served.Generate)
@@ -140,18 +141,18 @@ func (m *Model) retire(ctx context.Context) error {
 		}
 		err = errors.Join(err, unlessHung(m.memory.disk, "delete the KV of a checkpoint from its disk", end))
 	}
-	if errors.Is(err, errHung) { // which still uses the memory
+	if errors.Is(err, errHung) { // the disk still uses the memory
 		return err
 	}
 	return errors.Join(err, m.memory.leave(left))
 }
 
-// openCache makes the part that decides what to reuse, and starts what it does in the background.
+// openCache opens the cache that decides what to reuse, and starts its background work.
 func (m *Model) openCache(b *prompt.Builder, opt reuse.Options, do reuse.Do) *reuse.Cache {
 	opt.Record = m.app.record.Room("reuse")
 	c := reuse.New(b, opt)
 	var settled error
-	m.closers.add(func() error { return settled }) // closed after both have ended
+	m.closers.add(func() error { return settled }) // closed after both below have ended
 	m.closers.run(func(ctx context.Context) { settled = c.Run(ctx) })
 	m.closers.run(func(ctx context.Context) {
 		c.Refresh(ctx, do, func(err error) { m.app.log.Warn("items were not computed ahead", "error", err) })

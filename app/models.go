@@ -14,19 +14,19 @@ import (
 
 // models are the checkpoints that are loaded.
 type models struct {
-	front atomic.Pointer[server.Server] // that serves them; nil: none does yet
-	spare *reuse.Spare                  // when their caches compute ahead
+	front atomic.Pointer[server.Server] // serves them; nil before serving
+	spare *reuse.Spare                  // time in which their caches compute ahead
 
 	mu    sync.Mutex
-	units map[string][]*Model // by name, the oldest first
-	slo   time.Duration       // that a signal brought; 0: the configuration's
+	units map[string][]*Model // by name, oldest first
+	slo   time.Duration       // set by a signal; 0: that of the configuration
 
-	closeBy atomic.Int64 // nanoseconds since 1970 by which all shall be closed; 0: whenever
+	closeBy atomic.Int64 // deadline for closing all, nanoseconds since 1970; 0: none
 }
 
 func newModels() *models { return &models{spare: reuse.NewSpare()} }
 
-// closing returns a context for what may be left undone when all is closed.
+// closing returns the context for work that may be left undone when the App closes.
 func (l *models) closing() (context.Context, context.CancelFunc) {
 	if by := l.closeBy.Load(); by != 0 {
 		return context.WithDeadline(context.Background(), time.Unix(0, by))
@@ -52,7 +52,7 @@ func (l *models) add(u *Model) {
 	}
 }
 
-// setSLO changes the latency that batches are made for, also of checkpoints to come.
+// setSLO changes the target latency of batches, for loaded and for later checkpoints.
 func (l *models) setSLO(slo time.Duration) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -64,7 +64,7 @@ func (l *models) setSLO(slo time.Duration) {
 	}
 }
 
-// remove forgets a unit and returns those that are left of its model.
+// remove forgets a Model and returns the other checkpoints of the same name.
 func (l *models) remove(u *Model) []*Model {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -73,7 +73,7 @@ func (l *models) remove(u *Model) []*Model {
 	return slices.Clone(left)
 }
 
-// Close frees all of them, then their memory, which keeps on disk what is there.
+// Close closes all models and then their memory. KV on disk stays.
 func (l *models) Close() error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -90,7 +90,7 @@ func (l *models) Close() error {
 	for _, m := range memories {
 		err := m.closers.close()
 		if errs = append(errs, err); errors.Is(err, errHung) {
-			break // all are on one disk
+			break // all are on the same disk
 		}
 	}
 	l.units = nil

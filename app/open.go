@@ -25,7 +25,7 @@ import (
 	"grebe/server"
 )
 
-// open loads the checkpoint that mc names and all that runs it.
+// open loads the checkpoint that mc names and everything that runs it.
 func (m *Model) open(ctx context.Context, cfg *config.Config, mc *config.Model) (server.Model, error) {
 	if hstu.Is(mc.Path) {
 		return m.openEvents(ctx, cfg, mc)
@@ -93,7 +93,7 @@ func (m *Model) open(ctx context.Context, cfg *config.Config, mc *config.Model) 
 	}, nil
 }
 
-// openDispatcher opens a model's engines, measures them and puts a queue before them.
+// openDispatcher opens a model's engines, measures them and puts a queue in front of them.
 func (m *Model) openDispatcher(ctx context.Context, cfg *config.Config, replicas []replica) (*dispatch.Dispatcher, error) {
 	engines, err := m.openEngines(cfg, replicas, m.memory.store)
 	if err != nil {
@@ -103,7 +103,7 @@ func (m *Model) openDispatcher(ctx context.Context, cfg *config.Config, replicas
 	if err != nil {
 		return nil, err
 	}
-	if m.like != nil { // under load its times are better known than those of the first batches
+	if m.like != nil { // its times under load are better known than those of the first batches
 		times, m.like = m.like.Model(), nil
 	}
 	d, err := dispatch.New(engines, dispatch.Options{
@@ -118,7 +118,7 @@ func (m *Model) openDispatcher(ctx context.Context, cfg *config.Config, replicas
 	return d, nil
 }
 
-// openEngines opens one engine per worker. Workers take turns with the replicas, and those of one share its
+// openEngines opens one engine per worker. Workers are assigned to replicas in turn. Those of one replica share its
 // weights and GPU, or divide the cores.
 func (m *Model) openEngines(cfg *config.Config, replicas []replica, store *kv.Store) ([]dispatch.Engine, error) {
 	var out []dispatch.Engine
@@ -138,7 +138,7 @@ func (m *Model) openEngines(cfg *config.Config, replicas []replica, store *kv.St
 	return out, nil
 }
 
-// OpenTokenizer reads the checkpoint's tokenizer.json; nil when it has none.
+// OpenTokenizer reads the checkpoint's tokenizer.json. It returns nil if there is none.
 func OpenTokenizer(dir string) (prompt.Tokenizer, error) {
 	name := filepath.Join(dir, "tokenizer.json")
 	if _, err := os.Stat(name); errors.Is(err, fs.ErrNotExist) {
@@ -174,7 +174,7 @@ func scoringOf(c *config.Scoring, tok prompt.Tokenizer) (server.Scoring, error) 
 	return server.Scoring{Kind: server.Pointwise, Yes: yes, No: no}, err
 }
 
-// answer finds the one token that an answer of pointwise scoring is.
+// answer returns the single token that stands for an answer in pointwise scoring.
 func answer(key string, t config.Token, tok prompt.Tokenizer) (int32, error) {
 	if t.ByID {
 		return t.ID, nil
@@ -189,7 +189,7 @@ func answer(key string, t config.Token, tok prompt.Tokenizer) (int32, error) {
 	return id, nil
 }
 
-// telling tells, and every few seconds logs, how far a large checkpoint is.
+// telling returns a callback that reports the progress of loading, and logs it every few seconds.
 func (m *Model) telling(ctx context.Context) func(done, total int64) {
 	last := time.Now()
 	return func(done, total int64) {

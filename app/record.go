@@ -9,10 +9,10 @@ import (
 	"grebe/internal/record"
 )
 
-// maxRecord is how large a record grows.
+// maxRecord is the largest size of a record, in bytes.
 const maxRecord = 4 << 30
 
-// openRecord opens the file that decisions are written to; nil when there is none. It is closed last.
+// openRecord opens the file that decisions are recorded in, or returns nil if none is configured. It is closed last.
 func (a *App) openRecord(file string) (*record.Log, error) {
 	if file == "" {
 		return nil, nil

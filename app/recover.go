@@ -15,29 +15,29 @@ import (
 	"grebe/server"
 )
 
-// errLost ends the serving of a stack whose device is lost.
+// errLost ends the serving of an App whose device is lost.
 var errLost = errors.New("the device is lost")
 
-// noteLost notes that the device is lost, for who serves the stack, which is not ready from now on. It never waits.
+// noteLost reports that the device is lost to the goroutine that serves. The server is not ready from then on. noteLost
+// never blocks.
 func (a *App) noteLost(err error) {
 	if front := a.loaded.front.Load(); front != nil {
 		front.SetReady(false)
 	}
 	select {
 	case a.lost <- err:
-	default: // it is known
+	default: // already reported
 	}
 }
 
-// notePanic counts and logs a panic of an engine, whose batch failed.
+// notePanic counts and logs a panic of an engine. Its batch has failed.
 func (a *App) notePanic(p *contain.Panic) {
-	if front := a.loaded.front.Load(); front != nil { // nobody asks before
+	if front := a.loaded.front.Load(); front != nil { // nil before serving
 		front.Panicked("engine", p)
 	}
 }
 
-// watch ends ctx's serving when the stack's device is lost: from then on it is not ready. The caller MUST call
-// stop.
+// watch returns a context that ends with errLost when the App's device is lost. The caller MUST call stop.
 func (a *App) watch(parent context.Context) (ctx context.Context, stop func()) {
 	ctx, cancel := context.WithCancelCause(parent)
 	done := make(chan struct{})
@@ -56,7 +56,8 @@ func (a *App) watch(parent context.Context) (ctx context.Context, stop func()) {
 	}
 }
 
-// sameDevice is cfg without a choice where a GPU was lost: auto would go on with the CPU, and nobody would notice.
+// sameDevice returns cfg with the device fixed if a GPU was lost. With auto the server would silently go on with the
+// CPU.
 func (a *App) sameDevice(cfg *config.Config) *config.Config {
 	if _, gpu := a.device.(cuda.Device); !gpu {
 		return cfg
@@ -66,7 +67,7 @@ func (a *App) sameDevice(cfg *config.Config) *config.Config {
 	return &same
 }
 
-// reopen loads everything again behind the same addresses. Meanwhile they answer that nothing is ready.
+// reopen loads everything again behind the same addresses. Meanwhile they answer that the server is not ready.
 func reopen(ctx context.Context, cfg *config.Config, opt Options, p Process, at server.Listeners, n losses) (*App, server.Listeners, error) {
 	bound := *cfg
 	for _, d := range []struct {
@@ -92,18 +93,18 @@ func reopen(ctx context.Context, cfg *config.Config, opt Options, p Process, at 
 	return nil, server.Listeners{}, p.startOver(ctx, opt.Log, cfg.Device, n, fmt.Errorf("open the lost device again: %w", err))
 }
 
-// A device may be lost so many times in a row, each time soon after serving began: one that is lost more often
-// is broken, and whoever runs grebe shall know.
+// A device may be lost this many times in a row, each time soon after serving began. One that is lost more often is
+// broken, and the operator must know.
 const (
-	lossesVariable = "LOSSES_OF_GREBE" // in a row, before this process
+	lossesVariable = "LOSSES_OF_GREBE" // losses in a row before this process
 	maxLosses      = 3
-	soundAfter     = 5 * time.Minute // of serving
+	soundAfter     = 5 * time.Minute // serving for this long ends the row
 )
 
-// losses counts how often the device was lost in a row, in this process and in those that it replaces.
+// losses counts how often the device was lost in a row, in this process and in those it replaced.
 type losses int
 
-// lossesBefore are those that the process before this one had seen.
+// lossesBefore returns the losses in a row that the previous process counted.
 func lossesBefore(env []string) losses {
 	var n losses
 	for _, kv := range env {
@@ -116,7 +117,7 @@ func lossesBefore(env []string) losses {
 	return n
 }
 
-// after counts a loss after so long of serving. Its error says that there were too many.
+// after counts a loss after so much time of serving. It returns an error if there were too many in a row.
 func (n losses) after(served time.Duration) (losses, error) {
 	if served >= soundAfter {
 		n = 0
@@ -127,7 +128,7 @@ func (n losses) after(served time.Duration) (losses, error) {
 	return n, nil
 }
 
-// env returns the environment of a process that goes on counting.
+// env returns env with the count for the next process.
 func (n losses) env(env []string) []string {
 	out := make([]string, 0, len(env)+1)
 	for _, kv := range env {
@@ -138,8 +139,8 @@ func (n losses) env(env []string) []string {
 	return append(out, fmt.Sprintf("%s=%d", lossesVariable, n))
 }
 
-// startOver replaces the process by a new one of the same command line: a driver that does not open a lost device
-// again does so for another process. Where that cannot be, it returns err.
+// startOver replaces the process by a new one with the same command line. Some drivers do not open a lost device again
+// in the same process, but do in a new one. If it cannot, it returns err.
 func (p Process) startOver(ctx context.Context, log *slog.Logger, device string, n losses, err error) error {
 	if p.Exec == nil || ctx.Err() != nil {
 		return fmt.Errorf("%w (start grebe again)", err)

@@ -17,14 +17,14 @@ import (
 	"grebe/server/guard"
 )
 
-// Process is what serving needs of the process that it runs in. All but Started may be left out.
+// Process is the interface to the process that serves. All fields but Started are optional.
 type Process struct {
 	Started time.Time
 	Env     []string
 	Hangup  <-chan os.Signal               // a signal asks to read the configuration again; nil: never
-	Again   func() (*config.Config, error) // reads it again; nil: it cannot
+	Again   func() (*config.Config, error) // reads it again; nil: it cannot be read again
 	Ready   func(http net.Addr)            // called once requests are answered
-	Exec    func(env []string) error       // replaces the process by another of the same command line; nil: it cannot
+	Exec    func(env []string) error       // replaces the process by a new one with the same command line; nil: not possible
 }
 
 // Serve binds the addresses, loads the models and serves until ctx ends.
@@ -59,13 +59,13 @@ func Serve(ctx context.Context, cfg *config.Config, opt Options, p Process) erro
 			return err
 		}
 		if a, doors, err = reopen(ctx, again, opt, p, doors, n); err != nil || a == nil {
-			return err // or it was stopped meanwhile
+			return err // nil if the App was stopped meanwhile
 		}
-		a.loader.cfg = cfg // a reload takes what the configuration names
+		a.loader.cfg = cfg // so that a reload uses the configuration's checkpoints
 	}
 }
 
-// loadBehind loads an App while its doors tell that it is being loaded, and how far it is.
+// loadBehind loads an App. Meanwhile the listeners answer that it is loading, and report the progress.
 func loadBehind(ctx context.Context, cfg *config.Config, opt Options, doors server.Listeners) (*App, error) {
 	var secure *tls.Config
 	if cfg.TLS.Cert != "" {
@@ -83,11 +83,11 @@ func loadBehind(ctx context.Context, cfg *config.Config, opt Options, doors serv
 	return Load(ctx, cfg, opt)
 }
 
-// serve serves a loaded App until ctx ends, or its device is lost. It returns the configuration that holds
-// then, which signals may have changed.
+// serve serves a loaded App until ctx ends or its device is lost. It returns the configuration in force, which signals
+// may have changed.
 func (a *App) serve(stopped context.Context, cfg *config.Config, p Process, doors server.Listeners) (lost bool, now *config.Config, err error) {
 	a.loader.again = p.Again
-	a.first = nil // nothing shall hold a checkpoint that is retired
+	a.first = nil // do not keep a checkpoint alive after it is retired
 	a.server.SetReady(true)
 	resident := residentBytes()
 	attrs := []any{"device", a.device.Name(), "http", address(doors.HTTP), "grpc", address(doors.GRPC), "admin", address(doors.Admin),
@@ -110,7 +110,7 @@ func (a *App) serve(stopped context.Context, cfg *config.Config, p Process, door
 	return context.Cause(ctx) == errLost && stopped.Err() == nil, cfg, err
 }
 
-// listen binds what the configuration names, before anything slow is done.
+// listen binds the configured addresses, before any slow work.
 func listen(ctx context.Context, cfg *config.Config) (server.Listeners, error) {
 	var l server.Listeners
 	for _, d := range []struct {
@@ -145,8 +145,7 @@ func address(ln net.Listener) string {
 	return ln.Addr().String()
 }
 
-// residentBytes returns the memory that the process holds, mapped files included; 0 when the system
-// does not tell.
+// residentBytes returns the resident memory of the process, including mapped files, or 0 if unknown.
 func residentBytes() int64 {
 	data, err := os.ReadFile("/proc/self/statm")
 	if err != nil {

@@ -18,8 +18,8 @@ import (
 	"grebe/server"
 )
 
-// sharers returns, by table, the model in whose memory the table's rows are cached: the first model of events that
-// takes its items from it and keeps KV in the host's memory.
+// sharers returns, by table, the model whose memory also caches the table's rows: the first model of events that takes
+// its items from the table and keeps KV in host memory.
 func sharers(cfg *config.Config) map[string]*config.Model {
 	out := map[string]*config.Model{}
 	for i := range cfg.Models {
@@ -44,7 +44,7 @@ func tableOf(cfg *config.Config, name string) *config.Table {
 	return nil
 }
 
-// sharedRows are the bytes that a model's pool has for rows of its table; 0 where those have a pool of their own.
+// sharedRows returns the bytes for table rows in a model's pool; 0 if the rows have their own pool.
 func sharedRows(cfg *config.Config, mc *config.Model) int64 {
 	if by := sharers(cfg)[mc.ItemTable]; mc.ItemTable == "" || by == nil || by.Name != mc.Name {
 		return 0
@@ -52,18 +52,18 @@ func sharedRows(cfg *config.Config, mc *config.Model) int64 {
 	return tableOf(cfg, mc.ItemTable).Cache.Bytes
 }
 
-// shared is a model's memory that its table's rows are cached in too.
+// shared is a model's memory that also caches rows of its table.
 type shared struct {
-	pool  *pool.Pool // of the host's memory
-	rows  int64      // bytes of it that the configuration gives rows
+	pool  *pool.Pool // in host memory
+	rows  int64      // bytes of the pool that the configuration gives to rows
 	store *kv.Store
 	above int64 // bytes of KV in the device's memory
 
-	divided bool            // rows are cached in it
-	divider *divide.Divider // nil: the boundary stays where it is
+	divided bool            // rows are cached in the pool
+	divider *divide.Divider // nil: the boundary does not move
 }
 
-// divide caches the rows of a model's table in the model's memory and has a controller move the boundary.
+// divide caches the rows of a model's table in the model's memory. A controller moves the boundary.
 func (m *Memory) divide(cfg *config.Config, mc *config.Model) error {
 	both := m.shared
 	table := m.app.tables.Table(mc.ItemTable)
@@ -120,7 +120,7 @@ func controllerOf(name string, slo time.Duration) (alloc.Controller, error) {
 	return alloc.NewSmart(policy, alloc.SmartConfig{SLO: float64(slo) / float64(time.Millisecond)}), nil
 }
 
-// served tells a divider of the requests of a model, whose times are those of load.
+// served returns a callback that reports a model's requests to a divider. load provides their computing times.
 func served(d *divide.Divider, shape compute.Shape, load interface{ Model() schedule.PrefillModel }) func(server.Served) {
 	seed, token := maphash.MakeSeed(), int64(shape.ChunkBytes(1, false))
 	return func(r server.Served) {

@@ -14,7 +14,7 @@ import (
 	"grebe/internal/datadir"
 )
 
-// openTables opens the tables of embeddings that cfg names; nil when there are none.
+// openTables opens the embedding tables that cfg names. It returns nil if there are none.
 func (a *App) openTables(cfg *config.Config) (*embed.Tables, error) {
 	if len(cfg.Tables) == 0 {
 		return nil, nil
@@ -34,7 +34,7 @@ func (a *App) openTables(cfg *config.Config) (*embed.Tables, error) {
 	return tables, nil
 }
 
-// warnOfSilence says when a table's store cannot be reached: requests do not fail by that, so that nobody else would.
+// warnOfSilence warns if a table's store cannot be reached. Requests do not fail then, so nothing else would show it.
 func warnOfSilence(t *config.Table, log *slog.Logger) {
 	var failed error
 	for _, addr := range t.Addresses {
@@ -50,7 +50,7 @@ func warnOfSilence(t *config.Table, log *slog.Logger) {
 	}
 }
 
-// TableSpecs are the tables that cfg names.
+// TableSpecs returns the tables that cfg names.
 func TableSpecs(cfg *config.Config) []embed.Spec {
 	var out []embed.Spec
 	inModels := sharers(cfg)
@@ -60,7 +60,7 @@ func TableSpecs(cfg *config.Config) []embed.Spec {
 			Name: t.Name, Store: t.Store, File: t.File, Addresses: t.Addresses, Username: t.Username, Prefix: t.Prefix, Dim: t.Dim,
 			Cache: t.Cache.Bytes, Policy: t.Policy, Timeout: time.Duration(t.TimeoutMillis) * time.Millisecond,
 		}
-		if t.Store == "file" || inModels[t.Name] != nil { // it is memory already, or a model's memory has its rows
+		if t.Store == "file" || inModels[t.Name] != nil { // the file is mapped, or a model's memory holds the rows
 			spec.Cache = 0
 		}
 		if t.PasswordEnv != "" {

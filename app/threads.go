@@ -9,16 +9,15 @@ import (
 	"grebe/internal/config"
 )
 
-// cores is how many cores this process may use: those that it is bound to, or fewer where its container has less
+// cores returns the number of cores this process may use: those it is bound to, or fewer if its container has less CPU
 // time.
 var cores = sync.OnceValue(func() int { return runtime.GOMAXPROCS(0) })
 
-// manyCores is how many cores a machine has of which one is left to everything but the engines.
+// manyCores is the number of cores from which on one core is left to work other than the engines'.
 const manyCores = 8
 
-// threadsOf returns how many threads compute on the CPU. By default there is one for each core, less one where
-// there are many: the threads of a layer wait for each other, so that any other work on one of their cores delays
-// all of them.
+// threadsOf returns the number of threads that compute on the CPU. The default is one per core, less one if there are
+// many. The threads of a layer wait for each other, so other work on one of their cores delays all of them.
 func threadsOf(cfg *config.Config) int {
 	return threadsFor(cfg.Threads, cores())
 }
@@ -33,15 +32,15 @@ func threadsFor(wanted, cores int) int {
 	return cores
 }
 
-// spareProcessors is how many more goroutines may run at a time than there are threads that compute.
+// spareProcessors is how many more goroutines may run at once than there are computing threads.
 const spareProcessors = 2
 
-// yieldCores has the operating system, not Go's scheduler, share the cores between the threads that compute and
-// all else. While the former take all processors of Go's scheduler, it looks for other work every 10 ms only, and
-// at each of its steps: to read a request, to go on after a write is on disk, to answer.
+// yieldCores lets the operating system, not Go's scheduler, share the cores between computing threads and other work.
+// If computing threads occupied all of the scheduler's processors, it would switch to other work only every 10 ms, and
+// at each step of it: to read a request, to continue after a write to disk, to answer.
 func yieldCores(cfg *config.Config, d compute.Device) {
 	if _, gpu := d.(cuda.Device); gpu || cores() < runtime.NumCPU() {
-		return // with less time than cores, more processors only spend it sooner
+		return // with less CPU time than cores, more processors would only use it up sooner
 	}
 	if n := threadsOf(cfg) + spareProcessors; n > runtime.GOMAXPROCS(0) {
 		runtime.GOMAXPROCS(n)

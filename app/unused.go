@@ -17,7 +17,7 @@ import (
 	"grebe/reuse"
 )
 
-// diskOf returns how many bytes of KV a model may keep on disk, and where.
+// diskOf returns how many bytes of KV a model may keep on disk, and in which folder.
 func diskOf(cfg *config.Config, mc *config.Model) (bytes int64, dir string) {
 	bytes = mc.Disk.Bytes
 	if mc.Disk.IsZero() {
@@ -26,13 +26,13 @@ func diskOf(cfg *config.Config, mc *config.Model) (bytes int64, dir string) {
 	return bytes, datadir.KV(cfg.DataDir, mc.Name)
 }
 
-// removeUnused removes from the data folder KV and prototypes of models that are not served any more, or have no room on disk
-// any more. Nothing can be taken out of them while nobody has them open, so that all of it goes with the first user who is deleted.
+// removeUnused removes KV and prototypes of models that are no longer served, or no longer have room on disk. A single
+// user cannot be removed from files that no model has open. So the first deletion of any user removes all of them.
 func removeUnused(cfg *config.Config) error {
 	var used []string
 	for i := range cfg.Models {
 		m := &cfg.Models[i]
-		used = append(used, reuse.PrototypesFile(cfg.DataDir, m.Name)) // the model removes those that it does not use
+		used = append(used, reuse.PrototypesFile(cfg.DataDir, m.Name)) // the model itself removes prototypes that it does not use
 		if bytes, dir := diskOf(cfg, m); bytes > 0 {
 			used = append(used, dir)
 		}
@@ -52,15 +52,15 @@ func removeUnused(cfg *config.Config) error {
 	return errors.Join(errs...)
 }
 
-// written reports whether a model may just be writing its prototypes to a file, which then gets their name. One that was left grows
-// old; what a crash left is removed at the start, see removeLeftovers.
+// written reports whether a model may be writing its prototypes to this temporary file. An abandoned file is older.
+// removeLeftovers removes those that a crash left at the next start.
 func written(e fs.DirEntry) bool {
 	info, err := e.Info()
 	return err == nil && strings.HasSuffix(e.Name(), durable.PartSuffix) && time.Since(info.ModTime()) < time.Minute
 }
 
-// removeLeftovers removes files that a crash left half-written: they may have what users who were deleted since had. The caller
-// has the data folder to itself. Versions before wrote to files of the names that begin with a dot.
+// removeLeftovers removes files that a crash left half-written: they may contain data of users deleted since. The
+// caller MUST have the data folder to itself. Earlier versions wrote to the files whose names begin with a dot.
 func removeLeftovers(cfg *config.Config) error {
 	return errors.Join(
 		durable.RemoveParts(cfg.DataDir),
@@ -70,12 +70,12 @@ func removeLeftovers(cfg *config.Config) error {
 	)
 }
 
-// open reports whether somebody has a folder of KV open, such as a checkpoint that came with another configuration.
+// open reports whether a folder of KV is open, for example by a checkpoint of another configuration.
 func open(dir string) bool {
 	f, err := os.OpenFile(filepath.Join(dir, "LOCK"), os.O_RDWR, 0)
 	if err != nil {
 		return false
 	}
-	defer f.Close() // gives the lock back
+	defer f.Close() // releases the lock
 	return syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB) != nil
 }

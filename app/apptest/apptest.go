@@ -1,4 +1,4 @@
-// Package apptest has what tests of whole servers have in common.
+// Package apptest has helpers for tests of whole servers.
 package apptest
 
 import (
@@ -14,7 +14,7 @@ import (
 	"grebe/compute/cuda"
 )
 
-// Answer is what a server answers, as far as tests compare it.
+// Answer is the part of a server's answer that tests compare.
 type Answer struct {
 	Prefix  string
 	Results json.RawMessage
@@ -31,7 +31,7 @@ type Answer struct {
 	}
 }
 
-// AddsUp returns what is wrong with an answer's account of its tokens.
+// AddsUp returns an error if an answer's token counts do not add up.
 func (a *Answer) AddsUp() error {
 	reused := 0
 	for source, n := range a.Usage.BySource {
@@ -48,7 +48,7 @@ func (a *Answer) AddsUp() error {
 	return nil
 }
 
-// DamageKV flips bits of one of the files below a data folder that KV is cached in, or cuts it. It returns what it did.
+// DamageKV flips bits of a random KV file below a data folder, or cuts it. It returns what it did.
 func DamageKV(r *rand.Rand, data string, cut bool) string {
 	files, _ := filepath.Glob(filepath.Join(data, "kv", "*", "*"))
 	if len(files) == 0 {
@@ -78,7 +78,7 @@ func DamageKV(r *rand.Rand, data string, cut bool) string {
 	return "flipped bits"
 }
 
-// FreeAddress is an address of this machine that nobody listens on.
+// FreeAddress returns an address of this machine that is not in use.
 func FreeAddress(t *testing.T) string {
 	t.Helper()
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
@@ -89,7 +89,7 @@ func FreeAddress(t *testing.T) string {
 	return ln.Addr().String()
 }
 
-// NeedGPU skips a test where there is no GPU.
+// NeedGPU skips a test if there is no GPU.
 func NeedGPU(t *testing.T) {
 	t.Helper()
 	d, err := cuda.New(cuda.Options{})
@@ -101,7 +101,7 @@ func NeedGPU(t *testing.T) {
 	}
 }
 
-// WithoutRetrieval copies a checkpoint; its copy takes items' rows from a table.
+// WithoutRetrieval returns a copy of a checkpoint that takes items' rows from a table.
 func WithoutRetrieval(t *testing.T, from string) string {
 	t.Helper()
 	dir := t.TempDir()

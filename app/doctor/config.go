@@ -18,11 +18,10 @@ import (
 	"grebe/model/tokenizer"
 )
 
-// memoryPerCheckpoint is how much memory a served model holds per byte of its checkpoint, with what
-// the system needs besides.
+// memoryPerCheckpoint is the memory of a served model per byte of its checkpoint, including what the system needs.
 const memoryPerCheckpoint = 1.3
 
-// examineConfig checks what a file names; without one, the addresses that a server would use.
+// examineConfig checks what a configuration file names. Without a file it checks the default addresses.
 func examineConfig(r *Report, file string, env []string, free int64) {
 	if file == "" {
 		def := config.Default()
@@ -61,7 +60,7 @@ func examineConfig(r *Report, file string, env []string, free int64) {
 	ports(r, &cfg.Config, Fail)
 }
 
-// weights returns the bytes of a folder's tensors, if they can be opened.
+// weights returns the size of a folder's tensors in bytes, if they can be opened.
 func weights(r *Report, check, dir string) (int64, bool) {
 	set, err := safetensors.Open(dir)
 	if err != nil {
@@ -75,7 +74,7 @@ func weights(r *Report, check, dir string) (int64, bool) {
 	return size, true
 }
 
-// checkpoint opens a model's folder without loading it and returns its size in bytes.
+// checkpoint checks a model's folder without loading it, and returns its size in bytes.
 func checkpoint(r *Report, m *config.Model) int64 {
 	check := "model " + m.Name
 	if hstu.Is(m.Path) {
@@ -116,7 +115,7 @@ func checkpoint(r *Report, m *config.Model) int64 {
 	return size
 }
 
-// answers looks for the tokens that pointwise scoring compares.
+// answers checks the tokens that pointwise scoring compares.
 func answers(r *Report, check string, s *config.Scoring, tok *tokenizer.Tokenizer) {
 	if s.Kind != "pointwise" {
 		return
@@ -128,7 +127,7 @@ func answers(r *Report, check string, s *config.Scoring, tok *tokenizer.Tokenize
 	}
 }
 
-// writable tries to make a file where the data goes, or in the folder that its own would be made in.
+// writable tries to create a file in the data folder, or in the nearest parent that exists.
 func writable(r *Report, dir string) {
 	at := dir
 	for {
@@ -177,7 +176,7 @@ func reachable(r *Report, t *config.Table) {
 	}
 }
 
-// ports tries to listen where a server would.
+// ports tries to listen on a server's addresses.
 func ports(r *Report, c *config.Config, bad Status) {
 	for _, p := range []struct{ key, addr string }{
 		{"listen", c.Listen}, {"admin_listen", c.AdminListen}, {"grpc_listen", c.GRPCListen},

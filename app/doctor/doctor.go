@@ -1,6 +1,5 @@
-// Package doctor looks at a machine and a configuration and says what is good, what is missing and
-// what to do about it. Only Repair changes anything. Libraries are looked for by their files, and opened only
-// where there is a GPU to use them with.
+// Package doctor examines a machine and a configuration. It reports what works, what is missing and what to do about
+// it. Only Repair changes anything. Libraries are looked up by their files, and opened only if there is a GPU.
 package doctor
 
 import (
@@ -9,7 +8,7 @@ import (
 	"strings"
 )
 
-// Status is how a finding is meant.
+// Status is the severity of a finding.
 type Status string
 
 const (
@@ -28,12 +27,12 @@ type Finding struct {
 	Remedy string `json:"remedy,omitempty"`
 }
 
-// Report is what Examine found.
+// Report holds the findings.
 type Report struct {
 	Findings []Finding `json:"findings"`
 }
 
-// Warn adds a problem that keeps nothing from working.
+// Warn adds a problem that does not prevent serving.
 func (r *Report) Warn(check, remedy, format string, args ...any) {
 	r.add(check, Warn, remedy, format, args...)
 }
@@ -52,7 +51,7 @@ func (r *Report) Failed() bool {
 	return false
 }
 
-// Print writes the report for people.
+// Print writes the report as text.
 func (r *Report) Print(w io.Writer) error {
 	var b strings.Builder
 	wide := 14
@@ -69,7 +68,7 @@ func (r *Report) Print(w io.Writer) error {
 	return err
 }
 
-// Examine looks at the machine and, with a configuration file, at what it names.
+// Examine checks the machine and, with a configuration file, what the file names.
 func Examine(root, file string, env []string) *Report {
 	r := &Report{}
 	m := machine{root: root}

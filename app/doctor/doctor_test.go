@@ -120,7 +120,7 @@ func TestConfigProblemsFailWithARemedy(t *testing.T) {
 	}
 }
 
-// What cannot be scored is told before a start, which would fail.
+// Answers that are not tokens are reported before a start, which would fail.
 func TestAnswersThatAreNoTokens(t *testing.T) {
 	folder := t.TempDir()
 	if err := demo.Ensure(folder); err != nil {

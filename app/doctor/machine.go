@@ -14,7 +14,7 @@ import (
 	"grebe/compute/cuda/driver"
 )
 
-// machine reads what Linux tells about itself in files below root; tests give their own.
+// machine reads Linux's information about itself from files below root, so that tests can provide their own.
 type machine struct{ root string }
 
 func (m *machine) read(name string) string {
@@ -78,7 +78,7 @@ func (m *machine) cores(r *Report) {
 	r.add("cores", OK, "", "%d", have)
 }
 
-// memory returns the bytes that a server may take, 0 when the system does not tell.
+// memory returns the bytes that a server may use, or 0 if unknown.
 func (m *machine) memory(r *Report) int64 {
 	total, free := m.kilobytes("MemTotal"), m.kilobytes("MemAvailable")
 	if total == 0 {
@@ -125,17 +125,17 @@ func (m *machine) hugePages(r *Report) {
 	}
 }
 
-// The libraries that a GPU needs, each with the names that its versions have.
+// gpuLibraries are the libraries that a GPU needs, each with a pattern for its versions.
 var gpuLibraries = []struct{ what, pattern, remedy string }{
 	{"libcuda", "libcuda.so*", "it comes with NVIDIA's driver: in a container, use the NVIDIA runtime"},
 	{"libnvrtc", "libnvrtc.so.1[23]*", "install NVRTC of CUDA 12 or 13 (package cuda-nvrtc) or set CUDA_PATH to the folder above its lib64"},
 	{"libcublasLt", "libcublasLt.so.1[23]*", "install cuBLAS of CUDA 12 or 13 (package libcublas) or set CUDA_PATH to the folder above its lib64"},
 }
 
-// gpu reports whether there is a GPU and all that is needed to use it.
+// gpu reports whether there is a GPU and everything needed to use it.
 func (m *machine) gpu(r *Report) bool {
 	version := m.read("proc/driver/nvidia/version")
-	cards, _ := filepath.Glob(filepath.Join(m.root, "dev/nvidia[0-9]*")) // the pattern is right
+	cards, _ := filepath.Glob(filepath.Join(m.root, "dev/nvidia[0-9]*")) // the pattern is valid
 	if version == "" && len(cards) == 0 {
 		r.add("gpu", Info, "", "none: models run on the CPU")
 		return false
@@ -154,7 +154,7 @@ func (m *machine) gpu(r *Report) bool {
 	return complete
 }
 
-// openGPUs opens what was found, as the server does.
+// openGPUs opens the GPUs as the server does.
 func openGPUs(r *Report) {
 	n, err := driver.Count()
 	if err != nil {

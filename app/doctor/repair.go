@@ -22,12 +22,12 @@ var parts = []part{
 	{"tables", embed.ExamineFolder, embed.RepairFolder},
 }
 
-// busy reports whether an error says that another process has a part open.
+// busy reports whether the error says that another process has the part open.
 func busy(err error) bool {
 	return errors.Is(err, catalog.ErrLocked) || errors.Is(err, embed.ErrLocked)
 }
 
-// damage looks for damaged files of a data folder, and changes none.
+// damage looks for damaged files in a data folder, and changes none.
 func damage(r *Report, dir string) {
 	for _, p := range parts {
 		problems, err := p.examine(filepath.Join(dir, p.name))
@@ -43,8 +43,8 @@ func damage(r *Report, dir string) {
 	}
 }
 
-// Repair applies the remedies for a damaged data folder and reports what was lost. It leaves what is in order as it is, so it can
-// be run again. No server may run on the folder.
+// Repair repairs a damaged data folder and reports losses. It does not touch what is in order, so it can be run again.
+// No server may run on the folder.
 func Repair(dir string) *Report {
 	r := &Report{}
 	if _, err := os.Stat(dir); err != nil {
@@ -68,7 +68,7 @@ func Repair(dir string) *Report {
 	return r
 }
 
-// report says what a repair found, lost and kept.
+// report adds what a repair found, lost and kept.
 func report(r *Report, name string, loss *pebbleopen.Loss) {
 	for _, problem := range loss.Problems {
 		r.add(name, Fixed, "", "%s", problem)

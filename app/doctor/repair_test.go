@@ -96,7 +96,7 @@ func TestRepairOfADataFolder(t *testing.T) {
 	}
 }
 
-// A folder that is not there is a mistake, not one in order.
+// A missing folder is an error.
 func TestRepairOfNoFolder(t *testing.T) {
 	if r := Repair(filepath.Join(t.TempDir(), "absent")); !r.Failed() {
 		t.Error(printed(t, r))
