@@ -1,5 +1,5 @@
-// Package ingest takes items, users and rows of embeddings from files into a catalog and its tables: into a folder that this
-// process has to itself, or through a server that runs.
+// Package ingest imports items, users and embedding rows from files into a catalog and its tables. It writes to a data
+// folder that this process has to itself, or through a running server.
 package ingest
 
 import (
@@ -20,18 +20,19 @@ import (
 	"grebe/internal/wire"
 )
 
-// Import is an import of NDJSON files. Of Server, Config and DataDir one is given, or none for the default folder.
+// Import imports NDJSON files. At most one of Server, Config and DataDir is set; with none it uses the default folder.
 type Import struct {
 	Files   []string
 	Server  string // import through this server
 	Config  string // import into this configuration's data_dir
 	DataDir string
-	Kind    string // "items" or "users"; "": told by name or content
-	Skip    bool   // pass over bad lines instead of stopping
-	Restart bool   // begin at the start of each file, whatever was imported before
+	Kind    string // "items" or "users"; "": guessed from the name or content
+	Skip    bool   // skip bad lines instead of stopping
+	Restart bool   // begin at the start of each file, even if part of it was imported before
 	Force   bool   // import even if a model is left with fewer than half of its items
 	Access  *cli.AccessFlags
-	// Codes are the models of a configuration that generate items, with how many of the catalog's items each can generate.
+	// Codes returns the models of a configuration that generate items, with how many of the catalog's items each can
+	// generate.
 	Codes func(*config.Config, *catalog.Catalog) ([]generate.Codes, error)
 }
 
@@ -96,7 +97,7 @@ func (c *Import) all(w *cli.World, files []*source, dst sink, states string) err
 	return nil
 }
 
-// check says what the import would do to the models before it does it.
+// check reports what the import would do to the models, before it changes anything.
 func (c *Import) check(w *cli.World, files []*source, dst sink) error {
 	var items []*source
 	for _, f := range files {
@@ -126,7 +127,7 @@ func (c *Import) check(w *cli.World, files []*source, dst sink) error {
 	return nil
 }
 
-// sources looks at all files before anything is changed.
+// sources opens and checks all files before anything is changed.
 func (c *Import) sources() ([]*source, error) {
 	var out []*source
 	for _, name := range c.Files {
@@ -139,7 +140,7 @@ func (c *Import) sources() ([]*source, error) {
 	return out, nil
 }
 
-// target opens what is imported into, and the folder of the files that remember how far it went.
+// target opens the destination, and returns the folder of the files that record the progress.
 func (c *Import) target(w *cli.World) (sink, string, error) {
 	if c.Server != "" {
 		cache, err := os.UserCacheDir()
@@ -156,7 +157,7 @@ func (c *Import) target(w *cli.World) (sink, string, error) {
 	if dir, err = filepath.Abs(dir); err != nil {
 		return nil, "", err
 	}
-	// Only a server can find what is cached of users who are deleted here: the next one to start does.
+	// Only a server can drop the KV of users deleted here. The next one to start does it.
 	cat, err := catalog.Open(datadir.Catalog(dir), catalog.Options{TrackDeletions: true, TrackUnknown: true})
 	if errors.Is(err, catalog.ErrLocked) {
 		return nil, "", fmt.Errorf("%w: a server that runs on %s has it to itself: import through it with --server URL, or stop it", catalog.ErrLocked, dir)
@@ -167,7 +168,7 @@ func (c *Import) target(w *cli.World) (sink, string, error) {
 	return &localSink{c: cat, dir: dir, config: c.Config, codes: c.Codes, w: w}, datadir.Imports(dir), nil
 }
 
-// DataDir is the folder that is meant by a flag, a configuration or else the environment.
+// DataDir returns the data folder that a flag, a configuration or the environment names, in this order.
 func DataDir(flag, file string, env []string) (string, error) {
 	if flag != "" {
 		return flag, nil
@@ -187,7 +188,7 @@ func DataDir(flag, file string, env []string) (string, error) {
 	return config.Default().DataDir, nil
 }
 
-// maxTold bounds the bad lines of a file that are told one by one.
+// maxTold is the number of bad lines of a file that are reported one by one.
 const maxTold = 20
 
 // job is the import of one file.
@@ -229,7 +230,7 @@ func (j *job) all() error {
 	return err
 }
 
-// run imports the file from where the state is.
+// run imports the file from the state's offset on.
 func (j *job) run() error {
 	err := j.src.parts(j.w.Ctx, j.state, func(part *chunk) error {
 		if err := j.apply(part); err != nil {
@@ -243,7 +244,7 @@ func (j *job) run() error {
 	return err
 }
 
-// apply imports a part of the file and moves the state behind it, or before the line that stops it.
+// apply imports a part of the file and moves the state to its end, or to the line that stops the import.
 func (j *job) apply(part *chunk) error {
 	bad := part.bad()
 	lines := part.lines
@@ -276,7 +277,7 @@ func (j *job) apply(part *chunk) error {
 	return j.state.saveSometimes(j.src)
 }
 
-// tell tells what is wrong with a line, if anything, and stops the import where that was asked for.
+// tell reports a bad line, and stops the import unless bad lines are skipped.
 func (j *job) tell(l *line) error {
 	if l.err == nil {
 		return nil
@@ -299,7 +300,7 @@ func (j *job) summary(how string) {
 		how, j.src.path, s.Created+s.Replaced+s.Deleted+s.Unchanged+s.Failed, s.Created, s.Replaced, s.Deleted, s.Unchanged, s.Failed, j.bar.rate())
 }
 
-// decodeLine reads a line of a kind.
+// decodeLine decodes a line of a kind.
 func decodeLine(kind string, in []byte) (catalog.Op, error) {
 	if kind == kindUsers {
 		m, gone, err := wire.DecodeUserLine(in)

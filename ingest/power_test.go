@@ -7,8 +7,8 @@ import (
 	"grebe/internal/durable/durabletest"
 )
 
-// How far an import is survives a power cut whole, and is gone for good when the import is done: a state that came back
-// would have the next import of the file skip lines.
+// The state of an import survives a power cut whole. Once the import is done it is gone for good: a state that came
+// back would make the next import of the file skip lines.
 func TestImportStateSurvivesPowerCuts(t *testing.T) {
 	d := durabletest.NewDisk()
 	dir := t.TempDir()

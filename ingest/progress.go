@@ -14,16 +14,16 @@ import (
 	"golang.org/x/term"
 )
 
-// progressBar shows how far an import is: a bar on a terminal, else a line every few seconds.
+// progressBar shows the progress of an import: a bar on a terminal, else a line every few seconds.
 type progressBar struct {
 	out      io.Writer
 	terminal bool
 	name     string
 	total    int64 // bytes
-	from     int64 // bytes that were done before
+	from     int64 // bytes done in earlier runs
 	start    time.Time
 	drawn    time.Time
-	first    int64 // lines that were done before
+	first    int64 // lines done in earlier runs
 	state    *importState
 	shown    bool // a bar is on the screen
 }
@@ -61,18 +61,18 @@ func (b *progressBar) update() {
 	b.shown = true
 }
 
-// rate is the lines per second of this run.
+// rate returns the lines per second of this run.
 func (b *progressBar) rate() string {
 	return fmt.Sprintf("%.0f lines/s", float64(b.state.Line-b.first)/max(time.Since(b.start).Seconds(), 1e-3))
 }
 
-// above prints a line and leaves the bar below it.
+// above prints a line above the bar.
 func (b *progressBar) above(text string) {
 	b.done()
 	fmt.Fprintln(b.out, text)
 }
 
-// done takes the bar off the screen.
+// done removes the bar from the screen.
 func (b *progressBar) done() {
 	if b.shown {
 		fmt.Fprint(b.out, "\r\x1b[K")

@@ -17,7 +17,7 @@ import (
 	"grebe/internal/datadir"
 )
 
-// localRows writes to a table's store.
+// localRows writes rows to a table's store.
 type localRows struct {
 	ctx    context.Context
 	tables *embed.Tables
@@ -46,7 +46,7 @@ func (l *localRows) put(keys []uint64, rows []float32) error {
 
 func (l *localRows) close() error { return errors.Join(l.tables.Sync(), l.tables.Close()) }
 
-// serverRows writes through a running server.
+// serverRows writes rows through a running server.
 type serverRows struct {
 	ctx     context.Context
 	url     string

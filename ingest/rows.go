@@ -18,19 +18,19 @@ import (
 	"grebe/server"
 )
 
-// rowFile reads rows some at a time; next returns io.EOF after the last.
+// rowFile reads a few rows at a time. next returns io.EOF after the last one.
 type rowFile struct {
 	file *os.File
 	in   *bufio.Reader
 	size int64
 	dim  int
-	key  uint64 // of the next row, where the file has none
-	line int    // of an NDJSON file
-	rows int64  // of a .npy or .f32 file
+	key  uint64 // key of the next row, if the file has no keys
+	line int    // line number in an NDJSON file
+	rows int64  // number of rows in a .npy or .f32 file
 	read func(f *rowFile, row []float32) (uint64, error)
 }
 
-// rowsAtATime is how many rows are written together.
+// rowsAtATime is the number of rows written together.
 const rowsAtATime = 512
 
 func openRows(name string, dim int, first uint64) (*rowFile, error) {
@@ -71,7 +71,7 @@ func openRows(name string, dim int, first uint64) (*rowFile, error) {
 
 func (f *rowFile) close() error { return f.file.Close() }
 
-// done is how many bytes were read.
+// done returns the number of bytes read.
 func (f *rowFile) done() int64 {
 	at, err := f.file.Seek(0, io.SeekCurrent)
 	if err != nil {
@@ -103,7 +103,7 @@ func (f *rowFile) next() ([]uint64, []float32, error) {
 	return keys, rows, nil
 }
 
-// plain reads the next numbers.
+// plain reads the next row as binary numbers.
 func (f *rowFile) plain(row []float32) (uint64, error) {
 	if _, err := io.ReadFull(f.in, embed.Bytes(row)); err != nil {
 		return 0, err
@@ -112,7 +112,7 @@ func (f *rowFile) plain(row []float32) (uint64, error) {
 	return f.key - 1, nil
 }
 
-// text reads a line.
+// text reads the next row from a line.
 func (f *rowFile) text(row []float32) (uint64, error) {
 	for {
 		line, err := f.in.ReadBytes('\n')
@@ -141,7 +141,7 @@ func (f *rowFile) text(row []float32) (uint64, error) {
 	}
 }
 
-// header reads that of NumPy's format: magic, version, length, and a text that says type, order and shape.
+// header reads the header of a NumPy file: magic, version, length, and a text with type, order and shape.
 func (f *rowFile) header() error {
 	start := make([]byte, 8)
 	if _, err := io.ReadFull(f.in, start); err != nil || string(start[:6]) != "\x93NUMPY" {

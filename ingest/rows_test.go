@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// The last key there is can be written.
+// The largest key can be written.
 func TestLastKey(t *testing.T) {
 	two := filepath.Join(t.TempDir(), "two.f32")
 	if err := os.WriteFile(two, make([]byte, 16), 0o600); err != nil {

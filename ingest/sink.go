@@ -20,7 +20,7 @@ import (
 	"grebe/internal/datadir"
 )
 
-// counts are what became of lines.
+// counts are the numbers of lines by outcome.
 type counts struct {
 	Created   int64 `json:"created"`
 	Replaced  int64 `json:"replaced"`
@@ -29,19 +29,19 @@ type counts struct {
 	Failed    int64 `json:"failed"`
 }
 
-// sink is what lines are imported into.
+// sink is the destination of an import.
 type sink interface {
 	name() string
-	// identity returns the id of the catalog behind it.
+	// identity returns the catalog's id.
 	identity(ctx context.Context) (string, error)
-	// forecast says what files of items would do to the models.
+	// forecast reports what files of items would do to the models.
 	forecast(ctx context.Context, files []*source) ([]generate.Impact, error)
-	// begin begins an import, or goes on with it. All of it becomes one version at its end.
+	// begin begins an import or continues one. The whole import becomes one version at its end.
 	begin(id string, again bool) error
 	importID() string
 	end(ctx context.Context) error
-	// apply makes the changes of the lines without an error and returns when they are durable, with
-	// what is wrong with each line, if anything.
+	// apply applies the lines without an error and returns when they are durable. It returns an error for each line
+	// that was refused.
 	apply(ctx context.Context, kind string, lines []line, n *counts) ([]error, error)
 	close() error
 }
@@ -50,7 +50,7 @@ type sink interface {
 type localSink struct {
 	c      *catalog.Catalog
 	dir    string
-	config string // of the models; "": they are not known
+	config string // names the models; "": they are unknown
 	codes  func(*config.Config, *catalog.Catalog) ([]generate.Codes, error)
 	w      *cli.World
 	id     string
@@ -64,7 +64,7 @@ func (s *localSink) identity(context.Context) (string, error) { return s.c.Stats
 
 func (s *localSink) importID() string { return s.id }
 
-// forecast goes over the files once more than the import does.
+// forecast reads the files once before the import reads them.
 func (s *localSink) forecast(ctx context.Context, files []*source) ([]generate.Impact, error) {
 	if s.config == "" {
 		return nil, nil
@@ -95,7 +95,7 @@ func (s *localSink) forecast(ctx context.Context, files []*source) ([]generate.I
 	return f.Impacts(), nil
 }
 
-// begin makes what was changed before a version of its own.
+// begin records earlier changes as a version of their own.
 func (s *localSink) begin(id string, again bool) error {
 	s.id = id
 	if again {
@@ -106,9 +106,9 @@ func (s *localSink) begin(id string, again bool) error {
 
 func (s *localSink) end(context.Context) error { return s.record() }
 
-// record makes the catalog as it is a version, unless it is one.
+// record makes the current catalog a version, unless it is one.
 func (s *localSink) record() error {
-	return generate.Record(s.c, generate.KeeperOptions{Dir: datadir.Versions(s.dir), Keep: math.MaxInt}) // the server drops what are too many
+	return generate.Record(s.c, generate.KeeperOptions{Dir: datadir.Versions(s.dir), Keep: math.MaxInt}) // the server drops old versions
 }
 
 func (s *localSink) apply(_ context.Context, _ string, lines []line, n *counts) ([]error, error) {
@@ -139,7 +139,7 @@ func (s *localSink) apply(_ context.Context, _ string, lines []line, n *counts) 
 	return problems, nil
 }
 
-// serverSink is a running server.
+// serverSink imports through a running server.
 type serverSink struct {
 	base   string
 	client *http.Client
@@ -180,7 +180,7 @@ func (s *serverSink) identity(ctx context.Context) (string, error) {
 
 func (s *serverSink) importID() string { return s.id }
 
-// forecast has the server go over the files.
+// forecast sends the files to the server, which evaluates them.
 func (s *serverSink) forecast(ctx context.Context, files []*source) ([]generate.Impact, error) {
 	in, out := io.Pipe()
 	done := make(chan struct{})
@@ -192,7 +192,7 @@ func (s *serverSink) forecast(ctx context.Context, files []*source) ([]generate.
 				break
 			}
 		}
-		out.CloseWithError(err) // nil: the end
+		out.CloseWithError(err) // nil: end of file
 	}()
 	var a struct {
 		Models []generate.Impact `json:"models"`
@@ -221,10 +221,11 @@ type batchAnswer struct {
 	} `json:"errors"`
 }
 
-// maxResponse bounds what is read of an answer.
+// maxResponse limits the bytes read of an answer.
 const maxResponse = 256 << 20
 
-// sendLines bounds the lines of a batch, below the errors that a response tells: then it tells all.
+// sendLines limits the lines of a batch. It is below the number of errors in a response, so that every error is
+// reported.
 const sendLines = 100
 
 func (s *serverSink) apply(ctx context.Context, kind string, lines []line, n *counts) ([]error, error) {

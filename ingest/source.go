@@ -24,14 +24,14 @@ import (
 const (
 	maxImportLine = 16 << 20 // bytes of a line
 	chunkBytes    = 256 << 10
-	headBytes     = 64 << 10 // of a file that tell what it holds
+	headBytes     = 64 << 10 // beginning of a file by which its kind is guessed
 )
 
 // source is a file to import.
 type source struct {
 	path string
 	kind string
-	why  string // how the kind is known
+	why  string // how the kind was determined
 	size int64
 }
 
@@ -63,7 +63,7 @@ func newSource(path, kind string) (*source, error) {
 	return s, nil
 }
 
-// guessKind tells what a file holds by its name, or by what its first line can be.
+// guessKind guesses what a file holds by its name, or by its first line.
 func guessKind(name string, head []byte) (kind, why string) {
 	name = strings.ToLower(name)
 	items, users := strings.Contains(name, "item"), strings.Contains(name, "user")
@@ -87,11 +87,11 @@ func guessKind(name string, head []byte) (kind, why string) {
 
 // line is a line of a file that is not blank.
 type line struct {
-	number int64 // from 1 on
+	number int64 // from 1
 	start  int64 // offset in the file
 	text   []byte
 	op     catalog.Op
-	err    error // what is wrong with it
+	err    error // why the line is bad; nil if it is not
 }
 
 // chunk is a run of lines.
@@ -113,8 +113,8 @@ func (c *chunk) bad() int {
 	return -1
 }
 
-// chunks reads a file from where a state is, decodes its lines on all cores and hands them out in order. The
-// caller MUST end ctx and call wait.
+// chunks reads a file from a state's offset on, decodes its lines on all cores and returns them in order. The caller
+// MUST end ctx and call wait.
 func (s *source) chunks(ctx context.Context, from *importState) (out <-chan chan *chunk, wait func(), err error) {
 	f, err := os.Open(s.path)
 	if err != nil {
@@ -169,7 +169,7 @@ func (s *source) chunks(ctx context.Context, from *importState) (out <-chan chan
 	return order, wg.Wait, nil
 }
 
-// parts hands out the file's lines from where a state is, decoded and in order, until visit fails or ctx ends.
+// parts passes the file's lines from a state's offset on to visit, decoded and in order, until visit fails or ctx ends.
 func (s *source) parts(ctx context.Context, from *importState, visit func(*chunk) error) error {
 	ctx, cancel := context.WithCancel(ctx)
 	chunks, wait, err := s.chunks(ctx, from)
@@ -177,7 +177,7 @@ func (s *source) parts(ctx context.Context, from *importState, visit func(*chunk
 		cancel()
 		return err
 	}
-	// The reader ends before the file is closed.
+	// The reader must end before the file is closed.
 	defer wait()
 	defer cancel()
 	for ch := range chunks {
@@ -205,7 +205,7 @@ func (s *source) each(ctx context.Context, visit func(*line)) error {
 	})
 }
 
-// EachItem visits the items that a file puts into the catalog, in order. Lines that are wrong are passed over.
+// EachItem visits the items that a file puts into the catalog, in order. It skips bad lines.
 func EachItem(ctx context.Context, file string, visit func(*grebev1.Item)) error {
 	src, err := newSource(file, kindItems)
 	if err != nil {
@@ -218,7 +218,7 @@ func EachItem(ctx context.Context, file string, visit func(*grebev1.Item)) error
 	})
 }
 
-// copy writes the file and an end of line to w.
+// copy writes the file and a final newline to w.
 func (s *source) copy(w io.Writer) error {
 	f, err := os.Open(s.path)
 	if err != nil {
@@ -241,7 +241,7 @@ type chunkReader struct {
 	ended  bool
 }
 
-// next returns a chunk, or nil at the end.
+// next returns the next chunk, or nil at the end.
 func (r *chunkReader) next() *chunk {
 	if r.ended {
 		return nil
@@ -272,7 +272,7 @@ func (r *chunkReader) next() *chunk {
 	return c
 }
 
-// readLine returns a line without its end, in memory of its own.
+// readLine returns a line without its newline, in newly allocated memory.
 func (r *chunkReader) readLine() (text []byte, tooLong bool, err error) {
 	for {
 		piece, err := r.r.ReadSlice('\n')

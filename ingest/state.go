@@ -16,22 +16,22 @@ import (
 	"grebe/internal/durable"
 )
 
-// importState says how far the import of a file into a catalog is: everything before Offset is durable. It is
-// kept in a file named after both. It counts only while the file begins with what was imported of it. It may lag
-// behind: lines that are imported again change nothing.
+// importState records the progress of importing a file into a catalog: everything before Offset is durable. It is
+// stored in a file named after both. It applies only if the file still begins with the bytes that were imported. It may
+// lag behind, because importing a line again changes nothing.
 type importState struct {
 	Offset int64  `json:"offset"`
 	Line   int64  `json:"line"`   // lines before Offset
 	Digest string `json:"digest"` // SHA-256 of the bytes before Offset; "" in memory: to be computed
-	Import string `json:"import"` // the import that it is part of
+	Import string `json:"import"` // id of the import that it belongs to
 	counts
 	name  string
 	saved time.Time
-	at    int64     // Offset when saved
-	sum   hash.Hash // of the bytes before Offset when it was loaded
+	at    int64     // Offset at the last save
+	sum   hash.Hash // of the bytes before Offset, as loaded
 }
 
-// loadImportState reads how far the import of a file into a catalog is. target is the catalog's id.
+// loadImportState reads the state of importing a file into a catalog. target is the catalog's id.
 func loadImportState(dir string, src *source, target string) (*importState, error) {
 	full, err := filepath.Abs(src.path)
 	if err != nil {
@@ -49,7 +49,7 @@ func loadImportState(dir string, src *source, target string) (*importState, erro
 	if err != nil {
 		return nil, err
 	}
-	// One that cannot be read, for instance after a power failure, begins anew.
+	// A state that cannot be read, for instance after a power failure, begins anew.
 	if json.Unmarshal(data, s) != nil || s.Offset < 0 || s.Offset > src.size || s.Line < 0 {
 		s.begin()
 		return s, nil
@@ -57,7 +57,7 @@ func loadImportState(dir string, src *source, target string) (*importState, erro
 	if s.sum, err = prefixSum(src.path, s.Offset); err != nil {
 		return nil, err
 	}
-	if hex.EncodeToString(s.sum.Sum(nil)) != s.Digest { // the file is another one, or was changed before that place
+	if hex.EncodeToString(s.sum.Sum(nil)) != s.Digest { // another file, or one that changed before Offset
 		s.begin()
 	}
 	s.at = s.Offset
@@ -76,10 +76,10 @@ func prefixSum(path string, n int64) (hash.Hash, error) {
 	return sum, err
 }
 
-// begin forgets what was done.
+// begin resets the state.
 func (s *importState) begin() { *s = importState{name: s.name, saved: s.saved, sum: sha256.New()} }
 
-// saveSometimes saves twice a second, or every few megabytes where that comes first.
+// saveSometimes saves twice a second, or every few megabytes if that is sooner.
 func (s *importState) saveSometimes(src *source) error {
 	if time.Since(s.saved) < 500*time.Millisecond && s.Offset-s.at < 4<<20 {
 		return nil
@@ -109,5 +109,5 @@ func (s *importState) save(src *source) error {
 	})
 }
 
-// remove ends the import, durably: a state that came back would have the next import of the file skip its lines.
+// remove ends the import, durably: a state that came back would make the next import of the file skip lines.
 func (s *importState) remove() error { return durable.Remove(s.name) }

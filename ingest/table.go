@@ -15,16 +15,16 @@ import (
 	"grebe/internal/config"
 )
 
-// Rows is an import of rows of a table of embeddings. One of Config and Server is given.
+// Rows imports rows of an embedding table. Exactly one of Config and Server is set.
 type Rows struct {
 	Table    string
 	Files    []string
-	Config   string // write to the table's store, as this configuration names it
+	Config   string // write to the table's store that this configuration names
 	Server   string // write through this server
-	Dim      int    // numbers of a row; needed with Server
-	FirstKey uint64 // of files without keys
+	Dim      int    // numbers per row; required with Server
+	FirstKey uint64 // first key of files without keys
 	Access   *cli.AccessFlags
-	Specs    func(*config.Config) []embed.Spec // of a configuration's tables
+	Specs    func(*config.Config) []embed.Spec // returns a configuration's tables
 }
 
 // rowSink takes rows.
@@ -51,7 +51,7 @@ func (c *Rows) Run(w *cli.World) error {
 	return errors.Join(err, sink.close())
 }
 
-// apart refuses files whose rows would replace each other's: those without keys all begin at the same one.
+// apart refuses files whose rows would overwrite each other: keys of files without keys all begin at FirstKey.
 func (c *Rows) apart() error {
 	before := ""
 	for _, name := range c.Files {
@@ -108,7 +108,7 @@ func (c *Rows) one(w *cli.World, name string, sink rowSink) error {
 	return nil
 }
 
-// rowBar shows how far an import is: on a terminal a line that changes, else a line every few seconds.
+// rowBar shows the progress of an import: on a terminal a line that is updated, else a line every few seconds.
 type rowBar struct {
 	out          io.Writer
 	terminal     bool
