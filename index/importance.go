@@ -14,13 +14,13 @@ import (
 	"grebe/server"
 )
 
-// Importance says how it is learned which tokens of items are computed again.
+// Importance configures how to learn which tokens of items a blended prompt computes again.
 type Importance struct {
-	Prompts    int // to learn from, of as many users where there are
-	Candidates int // items of each, drawn at random
+	Prompts    int // prompts to learn from, each of another user as far as there are
+	Candidates int // items per prompt, drawn at random
 }
 
-// Learn learns for one model, whose prompts blend behind so many layers, and keeps it in a data_dir.
+// Learn learns for one model, whose prompts blend after so many layers, and stores the result in a data_dir.
 func (f *Importance) Learn(w *cli.World, c *catalog.Catalog, m *server.Model, layers int, dataDir string) error {
 	if m.Blend == nil {
 		return errors.New("its prompts cannot be blended")
@@ -39,7 +39,7 @@ func (f *Importance) Learn(w *cli.World, c *catalog.Catalog, m *server.Model, la
 	return nil
 }
 
-// Measure learns from users, as tokens, who take turns, and items of the catalog drawn at random.
+// Measure learns from users (as tokens), in turn, and from random items of the catalog.
 func (f *Importance) Measure(w *cli.World, c *catalog.Catalog, m *server.Model, layers int, users [][]int32) (*blend.Importance, error) {
 	items, alike := itemsOf(c, m)
 	if len(users) == 0 || len(items) == 0 {
@@ -58,7 +58,7 @@ func (f *Importance) Measure(w *cli.World, c *catalog.Catalog, m *server.Model, 
 	})
 }
 
-// fit draws items for a prompt, as many as the model has positions for, and cuts a user who is too long for half of them.
+// fit draws items for a prompt, as many as the model has positions for. The user gets at most half of the positions.
 func (f *Importance) fit(r *rand.Rand, m *server.Model, user []int32, items [][]int32) ([]int32, [][]int32) {
 	const others = 1024 // preamble and question, at most
 	room := m.Positions - others
@@ -76,7 +76,7 @@ func (f *Importance) fit(r *rand.Rand, m *server.Model, user []int32, items [][]
 	return user, out
 }
 
-// itemsOf returns the tokens of all items that a model reads, and which tokens stand for items.
+// itemsOf returns the tokens of all items that a model reads, and a function that says which tokens identify items.
 func itemsOf(c *catalog.Catalog, m *server.Model) (items [][]int32, alike func(token int32) bool) {
 	identifier := map[int32]bool{}
 	for _, it := range c.Items() {
@@ -102,7 +102,7 @@ func catalogUsers(c *catalog.Catalog, most int, m *server.Model) [][]int32 {
 	return UsersOf(c, most, m, users)
 }
 
-// UsersOf returns the tokens of some of the users, those that have any.
+// UsersOf returns the tokens of at most most of the users, without those that have none.
 func UsersOf(c *catalog.Catalog, most int, m *server.Model, users []*grebev1.User) (out [][]int32) {
 	for _, u := range users {
 		resolved, _ := c.Resolve(u)

@@ -1,5 +1,5 @@
-// Package index computes ahead of requests what the server then finds: keys and values of items, prototypes of histories, and
-// which tokens of items blended prompts have to compute again.
+// Package index computes what the server will need, ahead of requests: KV of items, prototypes of histories, and which
+// tokens of items blended prompts compute again.
 package index
 
 import (
@@ -14,7 +14,7 @@ import (
 	"grebe/server"
 )
 
-// Items computes the items of one model, with a progress bar.
+// Items computes the KV of one model's items, with a progress bar.
 func Items(w *cli.World, c *catalog.Catalog, m *server.Model) error {
 	var items [][]int32
 	skipped := 0
@@ -53,7 +53,7 @@ func Items(w *cli.World, c *catalog.Catalog, m *server.Model) error {
 	return unwritten(&before, &after)
 }
 
-// unwritten is an error when writes to disk failed meanwhile: what was computed is not kept then.
+// unwritten returns an error if writes to disk failed meanwhile, because computed KV is lost then.
 func unwritten(before, after *disk.Stats) error {
 	if n := after.WriteErrors - before.WriteErrors; n > 0 {
 		return fmt.Errorf("%d writes to disk failed, so that not all that was computed is kept: look whether the disk is full, then run the same command again", n)
@@ -61,7 +61,7 @@ func unwritten(before, after *disk.Stats) error {
 	return nil
 }
 
-// itemBar shows how far a long job is: a bar on a terminal, a line now and then elsewhere.
+// itemBar shows the progress of a long job: a bar on a terminal, else a line now and then.
 type itemBar struct {
 	out           io.Writer
 	terminal      bool

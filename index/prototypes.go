@@ -20,16 +20,16 @@ import (
 	"grebe/server"
 )
 
-// Prototypes say how a pool of prototypes is made.
+// Prototypes configures how a pool of prototypes is made.
 type Prototypes struct {
-	Users  int     // whose histories are gone over, at most
-	Bytes  int64   // of KV, at most
-	Radius float32 // how far apart contexts may be that count as the same; 0: the default
-	Least  int     // users in whose histories a context occurs, at least; 0: the default
-	Fresh  bool    // forget the prototypes that there are
+	Users  int     // most users whose histories are read
+	Bytes  int64   // most bytes of KV
+	Radius float32 // largest distance of contexts that count as the same; 0: the default
+	Least  int     // least number of users whose histories have a context; 0: the default
+	Fresh  bool    // discard the existing prototypes
 }
 
-// Make makes those of one model, whose checkpoint is at folder, in a data_dir.
+// Make makes the prototypes of one model, whose checkpoint is in folder, and stores them in a data_dir.
 func (f *Prototypes) Make(w *cli.World, c *catalog.Catalog, m *server.Model, folder, dataDir string) error {
 	ids, _ := c.UserIDs("", f.Users, false)
 	if len(ids) == 0 {
@@ -68,8 +68,8 @@ func (f *Prototypes) Make(w *cli.World, c *catalog.Catalog, m *server.Model, fol
 	return nil
 }
 
-// PoolOf has users' histories in memory, as tokens, and what prototypes need to know of the model. The closer MUST be
-// closed when the pool is no longer used.
+// PoolOf returns a pool with users' histories in memory, as tokens, and what prototypes need to know about the model.
+// The closer MUST be closed when the pool is no longer used.
 func PoolOf(c *catalog.Catalog, m *server.Model, dir string, users []*grebev1.User) (*reuse.Pool, io.Closer, error) {
 	p := &reuse.Pool{}
 	var histories [][]int32
@@ -77,7 +77,7 @@ func PoolOf(c *catalog.Catalog, m *server.Model, dir string, users []*grebev1.Us
 		resolved, _ := c.Resolve(u)
 		tokens, err := m.Prompt.UserTokens(resolved)
 		if err != nil || len(tokens) == 0 {
-			continue // a user without a text for this model has no history to learn from
+			continue // without text for this model there is no history to learn from
 		}
 		if most := m.Positions - len(m.Prompt.Preamble()); m.Positions > 0 && len(tokens) > most {
 			tokens = tokens[:most]
@@ -101,7 +101,7 @@ func PoolOf(c *catalog.Catalog, m *server.Model, dir string, users []*grebev1.Us
 	return p, set, nil
 }
 
-// EmbeddingsOf reads tokens' embeddings from a checkpoint.
+// EmbeddingsOf returns a function that reads tokens' embeddings from a checkpoint.
 func EmbeddingsOf(set *safetensors.Set) (func(token int32) []float32, error) {
 	t, err := set.Tensor("model." + model.Embedding)
 	if err != nil {
@@ -120,7 +120,7 @@ func EmbeddingsOf(set *safetensors.Set) (func(token int32) []float32, error) {
 	}, nil
 }
 
-// naturalTokens says which tokens may have prototypes: pieces of natural language that stand for no item.
+// naturalTokens says which tokens may have prototypes: pieces of natural language that identify no item.
 func naturalTokens(c *catalog.Catalog, dir string, vocab int) (func(token int32) bool, error) {
 	tok, err := tokenizer.Load(filepath.Join(dir, "tokenizer.json"))
 	if err != nil {
@@ -139,7 +139,7 @@ func naturalTokens(c *catalog.Catalog, dir string, vocab int) (func(token int32)
 	return func(token int32) bool { return token >= 0 && int(token) < vocab && natural[token] }, nil
 }
 
-// Bar shows how far a pool is: a line that is written again on a terminal, a line now and then elsewhere.
+// Bar shows the progress of a pool: on a terminal a line that is updated, else a line now and then.
 type Bar struct {
 	out      io.Writer
 	terminal bool
@@ -147,15 +147,15 @@ type Bar struct {
 	part     string
 }
 
-// NewBar shows it on out.
+// NewBar makes a Bar that writes to out.
 func NewBar(out io.Writer, terminal bool) *Bar { return &Bar{out: out, terminal: terminal} }
 
-// Prototypes shows how far a part of a pool is.
+// Prototypes shows the progress of a part of a pool.
 func (b *Bar) Prototypes(part string, done, total int) {
 	b.Update("prototypes: "+part, done, total)
 }
 
-// Update shows how far a part is.
+// Update shows the progress of a part.
 func (b *Bar) Update(part string, done, total int) {
 	every := 10 * time.Second
 	if b.terminal {
@@ -173,7 +173,7 @@ func (b *Bar) Update(part string, done, total int) {
 	fmt.Fprintln(b.out, line)
 }
 
-// End leaves the line.
+// End ends the line.
 func (b *Bar) End() {
 	if b.terminal {
 		fmt.Fprintln(b.out)
