@@ -6,29 +6,29 @@ import (
 	"time"
 )
 
-// Never is the wake time of a Batcher that waits for nothing but the next request.
+// Never is the wake time of a Batcher that waits only for the next request.
 const Never = time.Duration(math.MaxInt64)
 
-// BatcherConfig says what a Batcher promises.
+// BatcherConfig configures a Batcher.
 type BatcherConfig struct {
-	Capacity int           // requests that may wait; more are refused
-	SLO      time.Duration // latency that clients are promised; the deadline of requests without one
-	MaxRows  int           // rows that the device has room for; a request larger than that runs alone. 0: no limit
-	// Efficiency is the share of a batch's time beyond its fixed cost at which a larger one is no
-	// longer worth its delay, in (0, 1). Default 0.95.
+	Capacity int           // most requests that wait; further ones are refused
+	SLO      time.Duration // promised latency; the deadline of requests without one
+	MaxRows  int           // rows that fit on the device; a larger request runs alone. 0: no limit
+	// Efficiency limits the size of batches, in (0, 1). A batch is large enough when this share of its time is not
+	// fixed cost; beyond that the delay outweighs the gain. Default 0.95.
 	Efficiency float64
-	// Margin is added to every prediction as a share of it, for the model's error. Default 0.
+	// Margin is added to every prediction, as a share of it, for the model's error. Default 0.
 	Margin float64
 	// Answer is the time from the end of a batch until its clients have their answers. Default 0.
 	Answer time.Duration
 }
 
-// DefaultBatcher has the defaults for an SLO.
+// DefaultBatcher returns the defaults for an SLO.
 func DefaultBatcher(capacity int, slo time.Duration) BatcherConfig {
 	return BatcherConfig{Capacity: capacity, SLO: slo, Efficiency: .95}
 }
 
-// Validate reports the first field that makes no sense.
+// Validate returns an error for the first invalid field.
 func (c BatcherConfig) Validate() error {
 	switch {
 	case c.Capacity < 1 || c.Capacity > math.MaxInt32:
@@ -45,45 +45,44 @@ func (c BatcherConfig) Validate() error {
 	return nil
 }
 
-// Job is a request that waits for its turn.
+// Job is a waiting request.
 type Job struct {
 	ID       uint64
 	Rows     int // tokens to compute
-	Keys     int // keys they attend to, summed
+	Keys     int // keys that they attend to, summed
 	Arrival  time.Duration
 	Deadline time.Duration // 0: arrival plus the SLO
 }
 
-// Batcher decides which waiting requests a worker runs next. One batch runs at a time: Step is called
-// when the worker is free, and again after an Add or at the wake time if it had nothing to run.
+// Batcher decides which waiting requests a worker runs next. One batch runs at a time. Step is called when the worker
+// is free. If it had nothing to run, it is called again after an Add or at the wake time.
 //
-// Nothing is a constant of the machine. A batch grows, earliest deadline first and skipping nobody,
-// while it is predicted to meet the deadline of all its members, to take at most the target, and to
-// be faster than running the next request after it. The target is the time at which the fixed cost,
-// the only thing that company shares, is down to 1-Efficiency of the batch, and at most half the SLO,
-// so that a request that just missed a batch can still be served by the next.
+// No constant depends on the machine. A batch grows in order of deadlines, without skipping a request, while three
+// conditions hold: it is predicted to meet the deadlines of all its members, to take at most the target, and to be
+// faster than running the next request after it. The target is the time at which the fixed cost, the only cost that
+// members share, is down to 1-Efficiency of the batch. It is at most half the SLO, so that a request that just missed a
+// batch can still be served by the next.
 //
-// A batch that is not full is held for company only while the time until the next request, as the
-// last arrivals suggest it, costs the members together less than the fixed cost that a companion
-// saves; never for longer than the fixed cost counted from the moment the queue had its first member,
-// and never so long that a member would miss its deadline.
+// A batch that is not full may be held for another request. It is held only while the time until the next arrival, as
+// estimated from the last ones, costs the members together less than the fixed cost that one more member saves. It is
+// never held for longer than the fixed cost, counted from when the first member was queued, and never so long that a
+// member would miss its deadline.
 //
-// A request that would miss its deadline even if it ran alone at once is shed, before any compute, and
-// no other is. So each leaves the queue by the first step at or after its deadline less its own time. A
-// deadline is met when the answer reaches the client by then: Answer after the end of the batch.
+// A request is shed, before any compute, only if it would miss its deadline even if it ran alone at once. So each
+// request leaves the queue by the first step at or after its deadline less its own time. A deadline is met if the
+// answer reaches the client by then: Answer after the end of the batch.
 //
-// A request that alone takes more than half the SLO is huge. It runs alone, and only when no small one
-// waits, or when all of those can still be served in time after it, or when the small ones have been
-// given as much time as it takes while huge ones waited. So small requests that would miss have at
-// least half of the worker and stand behind one huge one at most before their turn; and the first of
-// the huge waits for small batches of its own time and half an SLO at most, or it is shed at its
-// deadline.
+// A request that alone takes more than half the SLO is huge. It runs alone, and only in one of three cases: no small
+// request waits; all small ones can still be served in time after it; or small ones have had as much time as it takes
+// while huge ones waited. So small requests that would miss their deadlines have at least half of the worker, and wait
+// for at most one huge request. The first huge request waits for small batches of at most its own time and half an SLO,
+// or is shed at its deadline.
 type Batcher struct {
 	config BatcherConfig
 	model  PrefillModel
 
 	jobs    []Job
-	alone   []time.Duration // by slot: predicted time by itself
+	alone   []time.Duration // by slot: predicted time alone
 	free    []int32
 	where   slots
 	seq     uint64
@@ -92,7 +91,7 @@ type Batcher struct {
 	latest  heap // all, by deadline less the time alone
 	smalls  load // sum of small
 	holding time.Duration
-	passed  time.Duration // time given to small batches while the first of the huge waited
+	passed  time.Duration // time of small batches while the first huge request waited
 
 	arrivals gap
 	batch    []Job
@@ -106,7 +105,7 @@ func (l load) plus(j *Job) load { return load{l.rows + j.Rows, l.keys + j.Keys, 
 
 func (l load) minus(j *Job) load { return load{l.rows - j.Rows, l.keys - j.Keys, l.requests - 1} }
 
-// NewBatcher allocates everything that a Batcher will ever need.
+// NewBatcher makes a Batcher. It allocates all the memory that the Batcher will need.
 func NewBatcher(c BatcherConfig, m PrefillModel) (*Batcher, error) {
 	if err := c.Validate(); err != nil {
 		return nil, err
@@ -127,29 +126,28 @@ func NewBatcher(c BatcherConfig, m PrefillModel) (*Batcher, error) {
 	return b, nil
 }
 
-// SetModel makes later predictions with another model. Requests already waiting keep the prediction of
-// their own time, by which they are shed and told apart.
+// SetModel changes the model of later predictions. Waiting requests keep the prediction of their own time, which
+// decides whether they are huge and when they are shed.
 func (b *Batcher) SetModel(m PrefillModel) { b.model = m }
 
-// SetSLO changes the latency that clients are promised. Deadlines of requests that wait stay as they are.
+// SetSLO changes the promised latency. Deadlines of waiting requests do not change.
 func (b *Batcher) SetSLO(slo time.Duration) { b.config.SLO = slo }
 
-// SetSlack changes the margin and the time for answers.
+// SetSlack changes Margin and Answer.
 func (b *Batcher) SetSlack(margin float64, answer time.Duration) {
 	b.config.Margin, b.config.Answer = max(0, margin), max(0, answer)
 }
 
-// Alone predicts the time of a request by itself.
+// Alone predicts the time of a request that runs alone.
 func (b *Batcher) Alone(rows, keys int) time.Duration { return b.predict(load{rows, keys, 1}) }
 
-// Margin is the share that is added to every prediction.
+// Margin returns the share that is added to every prediction.
 func (b *Batcher) Margin() float64 { return b.config.Margin }
 
-// Answer is the time from the end of a batch until its clients have their answers.
+// Answer returns the time from the end of a batch until its clients have their answers.
 func (b *Batcher) Answer() time.Duration { return b.config.Answer }
 
-// Ahead predicts how long the waiting requests take that run before one with a deadline: those with an earlier one, in batches
-// as full as the target allows.
+// Ahead predicts the time of the waiting requests with an earlier deadline, in batches as full as the target allows.
 func (b *Batcher) Ahead(deadline time.Duration) time.Duration {
 	fixed := b.time(b.model.Fixed)
 	var work time.Duration
@@ -167,15 +165,15 @@ func (b *Batcher) Ahead(deadline time.Duration) time.Duration {
 	return work + time.Duration(batches)*fixed
 }
 
-// Len is the number of requests that wait.
+// Len returns the number of waiting requests.
 func (b *Batcher) Len() int { return b.latest.len() }
 
-// Target is the predicted time beyond which a batch is not grown.
+// Target returns the predicted time beyond which a batch does not grow.
 func (b *Batcher) Target() time.Duration {
 	return min(b.time(b.model.Fixed/(1-b.config.Efficiency)), b.config.SLO/2)
 }
 
-// Add queues a request. It returns false when the queue is full or the id already waits.
+// Add queues a request. It returns false if the queue is full or the id is already waiting.
 func (b *Batcher) Add(j Job) bool {
 	at, known := b.where.find(j.ID)
 	if known || len(b.free) == 0 {
@@ -204,7 +202,7 @@ func (b *Batcher) Add(j Job) bool {
 	return true
 }
 
-// Remove takes a request out, for a client that went away. It returns false when it does not wait.
+// Remove removes a request whose client has gone. It returns false if the request is not waiting.
 func (b *Batcher) Remove(id uint64) bool {
 	at, ok := b.where.find(id)
 	if ok {
@@ -213,9 +211,8 @@ func (b *Batcher) Remove(id uint64) bool {
 	return ok
 }
 
-// Step decides at a time when the worker is free: a batch to run now, and what to shed. Without a
-// batch, wake is when to call again if nothing is added before. The slices are valid until the next
-// call.
+// Step decides when the worker is free: it returns a batch to run now, and requests to shed. Without a batch, wake is
+// when to call again unless a request is added first. The slices are valid until the next call.
 func (b *Batcher) Step(now time.Duration) (batch, shed []Job, wake time.Duration) {
 	b.batch, b.shed = b.batch[:0], b.shed[:0]
 	for b.latest.len() > 0 {
@@ -246,7 +243,7 @@ func (b *Batcher) Step(now time.Duration) (batch, shed []Job, wake time.Duration
 	return b.batch, b.shed, wake
 }
 
-// hugeIsNext applies the rules of fairness.
+// hugeIsNext decides whether the first huge request runs now; see Batcher.
 func (b *Batcher) hugeIsNext(now time.Duration) bool {
 	if b.huge.len() == 0 {
 		return false
@@ -259,12 +256,12 @@ func (b *Batcher) hugeIsNext(now time.Duration) bool {
 	if b.passed >= takes {
 		return true
 	}
-	// The others can wait if their whole queue would make the earliest of their deadlines.
+	// The small ones can wait if all of them together would meet their earliest deadline.
 	_, deadline := b.small.first()
 	return !b.late(now, takes+b.predict(b.smalls), deadline)
 }
 
-// late reports whether what starts now and takes so long misses a deadline.
+// late reports whether work that starts now and takes so long misses a deadline.
 func (b *Batcher) late(now, takes, deadline time.Duration) bool {
 	return now+takes+b.config.Answer > deadline
 }
@@ -278,7 +275,7 @@ func (b *Batcher) fill(now time.Duration) {
 		next := sum.plus(&b.jobs[slot])
 		takes := b.predict(next)
 		if sum.requests == 0 {
-			if b.late(now, takes, deadline) { // the model changed since it came
+			if b.late(now, takes, deadline) { // the model changed since the request arrived
 				b.shed = append(b.shed, b.drop(slot))
 				continue
 			}
@@ -294,12 +291,12 @@ func (b *Batcher) fill(now time.Duration) {
 	}
 }
 
-// fits reports whether a batch of more than one stays within target and room.
+// fits reports whether a batch of more than one request stays within the target and MaxRows.
 func (b *Batcher) fits(l load, takes time.Duration) bool {
 	return takes <= b.Target() && (b.config.MaxRows == 0 || l.rows <= b.config.MaxRows)
 }
 
-// holdUntil is until when the small ones wait for company; not after now when they should not.
+// holdUntil returns until when the small requests wait for another one; a time up to now means that they do not wait.
 func (b *Batcher) holdUntil(now time.Duration) time.Duration {
 	if b.huge.len() > 0 {
 		return now // the worker has other work
@@ -320,7 +317,7 @@ func (b *Batcher) holdUntil(now time.Duration) time.Duration {
 	return min(due, b.holding+b.time(b.model.Fixed), deadline-takes-b.config.Answer)
 }
 
-// drop takes a slot out of the queue.
+// drop removes a slot from the queue.
 func (b *Batcher) drop(slot int32) Job {
 	j := b.jobs[slot]
 	if b.small.place[slot] >= 0 {
@@ -341,7 +338,7 @@ func (b *Batcher) predict(l load) time.Duration {
 	return b.time(b.model.Predict(l.rows, l.keys, l.requests))
 }
 
-// time is predicted milliseconds with the margin, at most a year so that sums stay in range.
+// time converts predicted milliseconds and adds the margin. It returns at most a year, so that sums stay in range.
 func (b *Batcher) time(ms float64) time.Duration {
 	const year = 365 * 24 * time.Hour
 	return time.Duration(math.Round(min(ms*(1+b.config.Margin)*float64(time.Millisecond), float64(year))))

@@ -6,13 +6,13 @@ import (
 	"grebe/plan"
 )
 
-// Policy is a rule for the prefix order.
+// Policy is a rule that chooses the prefix order.
 type Policy uint8
 
 const (
-	Predicted Policy = iota // least predicted milliseconds, later savings included; the default
+	Predicted Policy = iota // least predicted milliseconds, less later savings; the default
 	BAT                     // the paper's rule (BAT-5)
-	Longer                  // the longer side first, whatever is cached
+	Longer                  // the longer side first, regardless of the cache
 	User                    // always user-first (UP)
 	Item                    // always item-first (IP)
 	None                    // user-first, nothing cached, everything computed (RE)
@@ -22,7 +22,7 @@ var policyNames = [...]string{"predicted", "bat", "longer", "user", "item", "non
 
 func (p Policy) String() string { return policyNames[p] }
 
-// ParsePolicy reads a policy's name as configuration and requests spell it.
+// ParsePolicy parses a policy's name as in configurations and requests.
 func ParsePolicy(s string) (Policy, error) {
 	for i, n := range policyNames {
 		if n == s {
@@ -32,7 +32,7 @@ func ParsePolicy(s string) (Policy, error) {
 	return 0, fmt.Errorf("schedule: no policy %q, have %q", s, policyNames)
 }
 
-// Orders is a set of prefix orders. The empty set stands for both.
+// Orders is a set of prefix orders. The empty set means both.
 type Orders uint8
 
 // Of returns the set of these orders.
@@ -43,7 +43,7 @@ func Of(orders ...plan.Order) (s Orders) {
 	return s
 }
 
-// Only returns the one order that the set allows, and whether there is just one.
+// Only returns the single order that the set allows, and whether there is only one.
 func (s Orders) Only() (plan.Order, bool) {
 	switch s {
 	case 1 << plan.UserFirst:
@@ -54,7 +54,7 @@ func (s Orders) Only() (plan.Order, bool) {
 	return 0, false
 }
 
-// Reason says in a word why an order was chosen, for logs and metrics.
+// Reason is a one-word reason for the choice of an order, for logs and metrics.
 type Reason uint8
 
 const (
@@ -64,7 +64,7 @@ const (
 	UserHot                 // bat: f_u > min f_p
 	UserCold                // bat: long, but f_u ≤ min f_p
 	Cheaper                 // predicted: costs least now
-	Invest                  // predicted: costs more now, less than it is expected to save
+	Invest                  // predicted: costs more now, but less than the expected savings
 	Deadline                // predicted: the other order would miss the deadline
 	Only                    // the configuration allows no other order
 	NumReasons
@@ -74,16 +74,16 @@ var reasonNames = [NumReasons]string{"fixed", "user-long", "user-short", "user-h
 
 func (r Reason) String() string { return reasonNames[r] }
 
-// Decision is the order that a request takes, with both orders priced.
+// Decision is the prefix order of a request, with the prices of both orders.
 type Decision struct {
 	Order  plan.Order
 	Reason Reason
-	Reuse  bool // take what is cached (all policies but None)
+	Reuse  bool // use the cache (all policies but None)
 	User   Option
 	Item   Option
 }
 
-// Chosen is the option of the order chosen.
+// Chosen returns the option of the chosen order.
 func (d *Decision) Chosen() *Option {
 	if d.Order == plan.UserFirst {
 		return &d.User
@@ -93,16 +93,15 @@ func (d *Decision) Chosen() *Option {
 
 // Decide chooses the prefix order of a request.
 //
-// The policies other than Predicted load everything cached that their order can use (None nothing).
-// BAT is the rule as printed: user-first iff τ_u ≥ τ_i and f_u > min f_p, where the minimum counts as
-// -∞ when nothing would have to be displaced (Request.UserRoom), a case that the paper leaves open.
+// All policies but Predicted load everything cached that their order can use; None loads nothing. BAT is the rule as
+// printed: user-first iff τ_u ≥ τ_i and f_u > min f_p. The paper leaves open the case that nothing would be displaced
+// (Request.UserRoom). The minimum is -∞ then.
 //
-// Predicted takes the order of least milliseconds net of what it leaves behind (Option.Value). Since
-// values are at least 0, the order taken never costs more than the other one by more than the saving
-// expected from it. The value is forgone when it would cost the request its deadline. On a tie the
-// items come first.
+// Predicted takes the order with the least milliseconds after subtracting the expected savings of later requests
+// (Option.Value). Values are at least 0, so the chosen order never costs more than the other one by more than its
+// expected savings. The value does not count if it would cost the request its deadline. On a tie the items come first.
 //
-// Predicted, BAT and Longer choose among Request.Orders. Policies that name an order take it.
+// Predicted, BAT and Longer choose among Request.Orders. Policies that name an order use it.
 func Decide(in *Request, c *Costs, policy Policy) Decision {
 	how := loadAll
 	switch policy {

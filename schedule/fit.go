@@ -9,7 +9,7 @@ import (
 // ErrDegenerate is returned by Fit for samples that do not determine a model.
 var ErrDegenerate = errors.New("samples do not determine a prefill model")
 
-// minRowCounts is the number of different row counts that tell fixed, linear and quadratic apart.
+// minRowCounts is the number of different row counts needed to separate fixed, linear and quadratic cost.
 const minRowCounts = 3
 
 // Fit finds the model with the least sum of squared relative errors over measured batches. Samples
@@ -50,7 +50,7 @@ func Fit(samples []Sample) (PrefillModel, error) {
 	return m, nil
 }
 
-// units are the largest features, by which all are divided so that sums stay well conditioned.
+// units returns the features of the largest sample, by which all features are divided so that sums stay well conditioned.
 func (s *Sample) units() vector {
 	u := s.features()
 	for i := range u {
@@ -59,7 +59,7 @@ func (s *Sample) units() vector {
 	return u
 }
 
-// relative are the features in units, divided by a time.
+// relative returns the features in units, divided by a time.
 func (s *Sample) relative(unit vector, ms float64) vector {
 	x := s.features()
 	for i := range x {

@@ -2,14 +2,14 @@ package schedule
 
 import "time"
 
-// gap expects the next arrival from the last ones.
+// gap predicts the next arrival from the last ones.
 type gap struct {
 	last time.Duration
-	mean float64 // of the time between arrivals, in nanoseconds; a sixteenth of each new one
+	mean float64 // mean time between arrivals, in nanoseconds; each new one counts a sixteenth
 	n    int     // arrivals seen, up to enough
 }
 
-// enough arrivals say something about the next.
+// enough is the number of arrivals needed for a prediction.
 const enough = 4
 
 func (g *gap) observe(at time.Duration) {
@@ -27,8 +27,8 @@ func (g *gap) observe(at time.Duration) {
 	}
 }
 
-// next is when the next arrival is due. Arrivals have no memory: it is a mean gap from now, however
-// long ago the last one was; but a silence far beyond the mean says that the mean is out of date.
+// next returns when the next arrival is expected. Arrivals have no memory, so that is one mean gap from now, however
+// long ago the last one was. But a silence of much more than the mean shows that the mean is out of date.
 func (g *gap) next(now time.Duration) (time.Duration, bool) {
 	if g.n < enough || float64(now-g.last) > 8*g.mean {
 		return 0, false

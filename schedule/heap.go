@@ -2,8 +2,8 @@ package schedule
 
 import "time"
 
-// heap orders slots by time, ties by arrival. It knows where each slot is, so that any can be removed
-// in O(log n). Sized once.
+// heap orders slots by time, and by arrival among equals. It records the place of each slot, so that any slot can be
+// removed in O(log n). Its size is fixed.
 type heap struct {
 	order []int32 // slots, the earliest first
 	place []int32 // by slot: index in order, -1 when absent
@@ -24,7 +24,7 @@ func newHeap(capacity int) heap {
 
 func (h *heap) len() int { return len(h.order) }
 
-// first is the earliest slot and its time.
+// first returns the earliest slot and its time.
 func (h *heap) first() (int32, time.Duration) { return h.order[0], h.at[h.order[0]] }
 
 func (h *heap) push(slot int32, at time.Duration, seq uint64) {
@@ -33,7 +33,7 @@ func (h *heap) push(slot int32, at time.Duration, seq uint64) {
 	h.up(len(h.order) - 1)
 }
 
-// remove takes a slot out, if it is in.
+// remove removes a slot, if it is present.
 func (h *heap) remove(slot int32) {
 	i := int(h.place[slot])
 	if i < 0 {

@@ -1,30 +1,30 @@
 package schedule
 
-// Prototypes is a user's history in which the KV of prototypes can replace that of some tokens. It is not exact, so
-// what is computed with it is not kept.
+// Prototypes describes a user's history in which KV of prototypes can replace that of some tokens. The result is not
+// exact, so it is not kept.
 type Prototypes struct {
 	Tokens  int     // of the history
-	Cached  int     // leading tokens whose own KV is cached; it is not used together with prototypes
+	Cached  int     // leading tokens with cached KV of their own, which cannot be combined with prototypes
 	Matched int     // tokens that have a prototype
 	Layers  int     // of the model; the first computes all tokens
-	Budget  float64 // share of the matched tokens that is computed again in the others
+	Budget  float64 // share of the matched tokens that the other layers compute again
 }
 
-// fewMatches is the part of a history, one token of so many, below which prototypes save next to nothing.
+// fewMatches: if less than one token in so many has a prototype, prototypes save almost nothing.
 const fewMatches = 16
 
 // Search reports whether it is worth looking for prototypes: less than half of the history is cached. Matched is not
-// known yet.
+// used.
 func (p *Prototypes) Search() bool { return p.Tokens > 0 && 2*p.Cached < p.Tokens }
 
-// Few reports whether too few tokens matched for prototypes to be used.
+// Few reports whether too few tokens matched to use prototypes.
 func (p *Prototypes) Few() bool { return fewMatches*p.Matched < p.Tokens }
 
-// Invest reports whether a user is computed whole and kept, rather than with prototypes. It returns the milliseconds that
-// both take, exact and near.
+// Invest reports whether to compute a user exactly and keep it, rather than use prototypes. It returns the milliseconds
+// of both, exact and near.
 //
-// The user is computed whole where that costs less, since what is cached of it saves as much. It is also computed whole
-// where the user came before and is expected to save more when it returns than it costs now.
+// Exact computation is chosen if it is cheaper, because enough is cached. It is also chosen if the user came before and
+// is expected to save more on its return than it costs now.
 func (p *Prototypes) Invest(in *Request, m *PrefillModel) (exact, near float64, invest bool) {
 	ms := func(rows float64) float64 {
 		keys := rows * (float64(in.Preamble) + float64(in.User)/2)

@@ -2,15 +2,15 @@ package schedule
 
 import "math"
 
-// moments are the sums that least squares needs, whatever the number of samples. Errors are relative:
-// a sample says that features·c/ms should be 1, so that short batches count as much as long ones.
+// moments are the sums that least squares needs, for any number of samples. Errors are relative: a sample says that
+// features·c/ms should be 1, so short batches count as much as long ones.
 type moments struct {
 	a  [numFeatures]vector // Σ x·xᵀ
 	b  vector              // Σ x
 	yy float64             // Σ 1
 }
 
-// add counts a sample whose features were divided by its time.
+// add adds a sample whose features were divided by its time.
 func (m *moments) add(x vector) {
 	for i := range x {
 		for j := range x {
@@ -21,7 +21,7 @@ func (m *moments) add(x vector) {
 	m.yy++
 }
 
-// scale weighs down everything counted so far.
+// scale multiplies the weight of all samples so far.
 func (m *moments) scale(by float64) {
 	for i := range m.a {
 		for j := range m.a[i] {
@@ -32,9 +32,9 @@ func (m *moments) scale(by float64) {
 	m.yy *= by
 }
 
-// solve finds the non-negative coefficients of least error. Five features have 31 subsets: each is
-// solved without the constraint, and the best one that meets it is the answer, because at the
-// optimum the coefficients that are not 0 solve the least squares of their features alone.
+// solve finds the non-negative coefficients with the least error. Five features have 31 subsets. solve solves each
+// without the constraint and returns the best that meets it. This is right because, at the optimum, the coefficients
+// that are not 0 solve the least squares of their features alone.
 func (m *moments) solve() (vector, bool) {
 	var best vector
 	lowest, found := math.Inf(1), false
@@ -50,7 +50,7 @@ func (m *moments) solve() (vector, bool) {
 	return best, found
 }
 
-// error is the sum of squared relative errors.
+// error returns the sum of squared relative errors.
 func (m *moments) error(c vector) float64 {
 	e := m.yy
 	for i := range c {
@@ -62,8 +62,8 @@ func (m *moments) error(c vector) float64 {
 	return e
 }
 
-// solveSubset solves for the features in mask by Cholesky's decomposition; false when they cannot be
-// told apart or a coefficient is negative.
+// solveSubset solves for the features in mask by Cholesky decomposition. It returns false if they are not independent
+// or a coefficient is negative.
 func (m *moments) solveSubset(mask int) (vector, bool) {
 	var which [numFeatures]int
 	n := 0

@@ -5,24 +5,24 @@ import (
 	"math"
 )
 
-// PrefillModel predicts the milliseconds of a batch. Every coefficient is at least 0, so a prediction
-// never falls when a batch grows. Its zero value predicts 0; a measured one comes from Fit.
+// PrefillModel predicts the milliseconds of a batch. Every coefficient is at least 0, so the prediction never falls as
+// a batch grows. The zero value predicts 0; Fit returns a measured one.
 type PrefillModel struct {
-	Fixed   float64 `json:"fixed_ms"`   // per batch: what company shares
+	Fixed   float64 `json:"fixed_ms"`   // per batch: shared by its requests
 	Row     float64 `json:"row_ms"`     // per token computed
-	Square  float64 `json:"square_ms"`  // per token computed, squared: what makes ever larger batches slower
+	Square  float64 `json:"square_ms"`  // per token computed, squared: makes larger batches slower per token
 	Key     float64 `json:"key_ms"`     // per key attended, summed over the rows
 	Request float64 `json:"request_ms"` // per request in the batch
 
 	Quality Quality `json:"quality"`
 }
 
-// Quality says what a model was fitted to and how well it fits.
+// Quality describes the data and the fit of a model.
 type Quality struct {
 	Samples     int     `json:"samples"`
-	R2          float64 `json:"r2"`           // share of the variance of the measured times that is explained
+	R2          float64 `json:"r2"`           // explained share of the variance of measured times
 	MaxRelative float64 `json:"max_relative"` // largest |predicted-measured|/measured
-	Largest     Sample  `json:"largest"`      // largest value of each field: beyond, predictions extrapolate
+	Largest     Sample  `json:"largest"`      // largest value of each field; predictions beyond it extrapolate
 }
 
 // Sample is one measured batch.
@@ -33,7 +33,7 @@ type Sample struct {
 	Ms       float64 `json:"ms"`
 }
 
-// Predict is the time of a batch in milliseconds; 0 for an empty one.
+// Predict returns the time of a batch in milliseconds; 0 for an empty one.
 func (m *PrefillModel) Predict(rows, keys, requests int) float64 {
 	if requests == 0 {
 		return 0
@@ -42,9 +42,9 @@ func (m *PrefillModel) Predict(rows, keys, requests int) float64 {
 	return m.Fixed + r*(m.Row+r*m.Square) + float64(keys)*m.Key + float64(requests)*m.Request
 }
 
-// Rows is the token budget for a time: the most rows of a batch that is predicted to take at most
-// ms, when a row attends to keysPerRow keys and a request has rowsPerRequest rows. 0 when nothing
-// fits, math.MaxInt when the model sees no limit.
+// Rows returns the token budget for a time: the most rows of a batch that is predicted to take at most ms. A row
+// attends to keysPerRow keys, and a request has rowsPerRequest rows. It is 0 if nothing fits, and math.MaxInt if the
+// model has no limit.
 func (m *PrefillModel) Rows(ms, keysPerRow, rowsPerRequest float64) int {
 	left := ms - m.Fixed
 	if !(left > 0) {
@@ -54,7 +54,7 @@ func (m *PrefillModel) Rows(ms, keysPerRow, rowsPerRequest float64) int {
 	if rowsPerRequest > 0 {
 		slope += m.Request / rowsPerRequest
 	}
-	// The positive root of Square·r² + slope·r = left, in the form that does not cancel.
+	// The positive root of Square·r² + slope·r = left, in the form that avoids cancellation.
 	denominator := slope + math.Sqrt(slope*slope+4*m.Square*left)
 	if rows := 2 * left / denominator; rows < math.MaxInt64/2 {
 		return int(rows)
@@ -62,7 +62,7 @@ func (m *PrefillModel) Rows(ms, keysPerRow, rowsPerRequest float64) int {
 	return math.MaxInt
 }
 
-// Validate reports a coefficient that cannot be.
+// Validate returns an error for an invalid coefficient.
 func (m *PrefillModel) Validate() error {
 	for i, c := range m.coefficients() {
 		if !(c >= 0) || math.IsInf(c, 1) {

@@ -2,17 +2,17 @@ package schedule
 
 import "grebe/plan"
 
-// Option is one prefix order of a request, priced.
+// Option is the price of one prefix order of a request.
 type Option struct {
 	Rows     int     // tokens to compute
-	Keys     int     // keys they attend to, summed
-	Load     Tiers   // tiers whose cached part is loaded; what lies elsewhere is computed again
+	Keys     int     // keys that they attend to, summed
+	Load     Tiers   // tiers whose cached part is loaded; the rest is computed again
 	Transfer float64 // milliseconds of loading
 	Ms       float64 // queue, transfer beyond the queue, compute
-	Value    float64 // milliseconds that later requests are expected to save thanks to this choice
+	Value    float64 // milliseconds that this choice is expected to save later requests
 }
 
-// net is what the choice costs in the end.
+// net returns the cost less later savings.
 func (o *Option) net() float64 { return o.Ms - o.Value }
 
 // loading says which cached parts an option loads.
@@ -21,15 +21,15 @@ type loading uint8
 const (
 	loadNothing loading = iota
 	loadAll
-	loadWhatPays // loading beats computing
+	loadWhatPays // only if loading is faster than computing
 )
 
 // items sums up the candidates of a request by tier.
 type items struct {
 	count, tokens, triangle [plan.NumTiers]int // triangle: Σ n(n+1)/2, the keys of causal attention
 	total                   int                // tokens of all
-	wantedTokens            float64            // Σ frequency·tokens of the missing
-	wantedKeys              float64            // Σ frequency·triangle of the missing
+	wantedTokens            float64            // Σ frequency·tokens of missing items
+	wantedKeys              float64            // Σ frequency·triangle of missing items
 }
 
 func (in *Request) sumItems() items {
@@ -56,17 +56,17 @@ func (in *Request) sumItems() items {
 	return s
 }
 
-// causal is the keys of rows from..to of a segment that also sees seen keys before it.
+// causal returns the number of keys of rows from..to of a segment that also attends to seen keys before it.
 func causal(from, to, seen int) int {
 	return (to-from)*seen + (to*(to+1)-from*(from+1))/2
 }
 
-// price sets the option's time: transfers run while the queue does, compute after both.
+// price sets the option's time: transfers run during the queue, compute after both.
 func (o *Option) price(c *Costs, queue float64) {
 	o.Ms = max(queue, o.Transfer) + c.Model.Predict(o.Rows, o.Keys, 1)
 }
 
-// try loads a cached part instead of computing it, when told to or when it pays.
+// try loads a cached part instead of computing it, if how requires it or if it is faster.
 func (o *Option) try(c *Costs, in *Request, how loading, t plan.Tier, entries, rows, keys int) bool {
 	if rows == 0 || how == loadNothing {
 		return false
@@ -84,7 +84,7 @@ func (o *Option) try(c *Costs, in *Request, how loading, t plan.Tier, entries, r
 	return true
 }
 
-// shared adds the preamble and lead-in to an option, if they have to be computed.
+// shared adds the preamble and lead-in to an option, if they must be computed.
 func (o *Option) shared(in *Request, n int, how loading) {
 	if in.SharedCached && how != loadNothing {
 		return
@@ -93,7 +93,7 @@ func (o *Option) shared(in *Request, n int, how loading) {
 	o.Keys += causal(0, n, 0)
 }
 
-// question adds the instruction, which sees everything, or per item what concerns it.
+// question adds the question, which attends to everything, or one question per item, which attends to its own item.
 func (o *Option) question(in *Request, before int, s *items) {
 	n, count := int(in.Question), len(in.Items)
 	if in.PerItem {
@@ -105,8 +105,8 @@ func (o *Option) question(in *Request, before int, s *items) {
 	o.Keys += causal(0, n, before+s.total)
 }
 
-// userFirst prices [preamble, user, items, question]: only the user can be cached, because the items'
-// KV depends on the user.
+// userFirst prices [preamble, user, items, question]. Only the user can be cached, because the items' KV depends on the
+// user.
 func (c *Costs) userFirst(in *Request, s *items, how loading) Option {
 	lead, user := int(in.Preamble), int(in.User)
 	var o Option
@@ -125,15 +125,15 @@ func (c *Costs) userFirst(in *Request, s *items, how loading) Option {
 			continue
 		}
 		if !o.try(c, in, how, t, 1, to-from, causal(from, to, lead)) {
-			break // what follows would have a hole before it
+			break // the cached rest would not be contiguous
 		}
 		from = to
 	}
 	return o
 }
 
-// itemFirst prices [preamble, lead-in, items, user, question]: only items can be cached, because the
-// user's KV depends on them.
+// itemFirst prices [preamble, lead-in, items, user, question]. Only items can be cached, because the user's KV depends
+// on them.
 func (c *Costs) itemFirst(in *Request, s *items, how loading) Option {
 	lead, user := int(in.Preamble+in.LeadIn), int(in.User)
 	var o Option
@@ -151,15 +151,17 @@ func (c *Costs) itemFirst(in *Request, s *items, how loading) Option {
 	return o
 }
 
-// value sets what each option leaves behind.
+// value sets what each option saves later requests.
 //
-// User-first keeps the user's KV. A later request of this user then takes the cheaper of item-first
-// and user-first with a cached user, instead of the cheaper of the two as they are: the difference is
-// saved per return. Returns are those expected by observation (Request.Returns). Where nothing was
-// observed they are the user's frequency beyond that of the pages that have to make room, which save
-// as much where they are (BAT-5's f_u > min f_p is the sign of that difference), or with free room the
-// frequency and RoomReturns. They are discounted, unless they were observed and nobody is displaced. Item-first keeps the missing items, each worth its
-// computation per expected use.
+// User-first keeps the user's KV. Without it, a later request of this user takes the cheaper of both orders as they
+// are. With it, user-first becomes cheaper. The difference is saved once per return.
+//
+// Returns are those expected by observation (Request.Returns). Without observations they are the user's frequency
+// beyond that of the pages it would evict, which save as much where they are (BAT-5's f_u > min f_p is the sign of that
+// difference). With free room they are the frequency plus RoomReturns. They are discounted, unless they were observed
+// and nothing is evicted.
+//
+// Item-first keeps the missing items, each worth its computation per expected use.
 func (c *Costs) value(in *Request, s *items, user, item *Option) {
 	missing := max(0, int(in.User)-user.loaded(in))
 	if missing > 0 {
@@ -175,7 +177,7 @@ func (c *Costs) value(in *Request, s *items, user, item *Option) {
 	item.Value = c.Discount * (s.wantedTokens*perToken + s.wantedKeys*c.Model.Key)
 }
 
-// loaded is the number of the user's tokens that a user-first option loads.
+// loaded returns the number of the user's tokens that a user-first option loads.
 func (o *Option) loaded(in *Request) int {
 	n := 0
 	for t := plan.Device; t < plan.NumTiers; t++ {
@@ -186,14 +188,14 @@ func (o *Option) loaded(in *Request) int {
 	return min(n, int(in.User))
 }
 
-// returns is how often a user is expected to find what was kept, discounted: as observed, or by the user's
-// frequency beyond that of those displaced for it.
+// returns gives the number of times a user is expected to find its kept KV: as observed, or by the user's frequency
+// beyond that of the users it would evict; discounted.
 func (c *Costs) returns(in *Request) float64 {
 	switch {
 	case in.ReturnsKnown && in.UserRoom:
 		return in.Returns
 	case in.ReturnsKnown:
-		return c.Discount * in.Returns // what makes room, items too, would have been used
+		return c.Discount * in.Returns // the evicted entries, items too, would have been used
 	case in.UserRoom:
 		return c.Discount * (in.Frequency + c.RoomReturns)
 	}

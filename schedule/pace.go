@@ -2,16 +2,16 @@ package schedule
 
 import "time"
 
-// Pace is how long it takes to read KV from a disk, as the last reads did. The zero value knows nothing.
+// Pace is the time to read KV from a disk, measured on the last reads. The zero value is unknown.
 type Pace struct {
-	Token float64       // nanoseconds per token's KV; 0: nothing was read yet
+	Token float64       // nanoseconds per token of KV; 0: unknown
 	Last  time.Duration // when the last read ended, on the caller's clock
 }
 
-// paceMemory is how many tokens' KV make up half of the pace.
+// paceMemory is the number of tokens after which a new pace counts half.
 const paceMemory = 1024
 
-// Observe counts a read that ended now. One of no tokens says nothing.
+// Observe adds a read that ended now. A read of no tokens is ignored.
 func (p *Pace) Observe(tokens int, took, now time.Duration) {
 	if tokens <= 0 {
 		return
@@ -25,17 +25,16 @@ func (p *Pace) Observe(tokens int, took, now time.Duration) {
 	p.Last = now
 }
 
-// paceLasts is for how long the pace of reads predicts that of the next. Afterwards a slow disk is asked again: choices
-// that avoid it would never learn that it became faster.
+// paceLasts is how long the pace of past reads is used. After that a slow disk is tried again: decisions that avoid it
+// would never notice that it became faster.
 const paceLasts = 30 * time.Second
 
-// Expect predicts how long reading so many tokens' KV takes, and reports whether that is known.
+// Expect predicts how long it takes to read the KV of so many tokens, and reports whether that is known.
 func (p *Pace) Expect(tokens int) (time.Duration, bool) {
 	return time.Duration(p.Token * float64(tokens)), p.Token > 0
 }
 
-// Ms predicts how many milliseconds it takes to read entries with so many tokens, by the pace while that is recent, or by
-// a guess.
+// Ms predicts the milliseconds to read entries with so many tokens: by the pace if it is recent, else by a guess.
 func (p *Pace) Ms(now time.Duration, entries, tokens int, guess Transfer) float64 {
 	if d, known := p.Expect(tokens); known && now-p.Last < paceLasts {
 		return float64(d) / float64(time.Millisecond)

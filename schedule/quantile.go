@@ -2,10 +2,10 @@ package schedule
 
 import "slices"
 
-// window is how many numbers a Quantile remembers.
+// window is the number of values that a Quantile remembers.
 const window = 128
 
-// Quantile is a quantile of the last numbers. Fixed memory, no allocation.
+// Quantile is a quantile of the latest values. Its memory is fixed; it does not allocate.
 type Quantile struct {
 	share float64
 	last  [window]float64
@@ -14,7 +14,7 @@ type Quantile struct {
 	stale bool
 }
 
-// NewQuantile starts as if all numbers before had been first. Share is in (0, 1).
+// NewQuantile makes a Quantile as if all earlier values had been first. share is in (0, 1).
 func NewQuantile(first, share float64) Quantile {
 	q := Quantile{share: share, value: first}
 	for i := range q.last {
@@ -23,14 +23,14 @@ func NewQuantile(first, share float64) Quantile {
 	return q
 }
 
-// Observe takes in a number and forgets the oldest one.
+// Observe adds a value and forgets the oldest one.
 func (q *Quantile) Observe(v float64) {
 	q.last[q.next] = v
 	q.next = (q.next + 1) % window
 	q.stale = true
 }
 
-// Value is the smallest number that at least the share of the last ones do not exceed.
+// Value returns the smallest value that at least share of the latest values do not exceed.
 func (q *Quantile) Value() float64 {
 	if q.stale {
 		sorted := q.last

@@ -2,49 +2,49 @@ package schedule
 
 import "time"
 
-// Returns learns how often users come back while their KV would still be cached, by how often they came lately.
+// Returns learns how often users return while their KV would still be cached, by how often they came recently.
 //
-// It watches all requests, whichever order they take, so it needs no trials. A request counts as asked, and as answered
-// when the user's next one comes before an entry of that age is evicted. The returns that were expected of users that
-// were kept are compared with their hits when they are evicted. Users that are still kept may yet return.
+// It observes all requests, whatever their order, so it needs no experiments. Each request counts as asked. It counts
+// as answered if the user's next request comes before an entry of that age would be evicted. When a kept user is
+// evicted, its hits are compared with the expected returns. Users that are still kept may yet return.
 //
-// Memory is fixed. Users are named by a hash; of two that share a slot the later one is remembered.
+// Memory is fixed. Users are named by a hash. If two share a slot, the later one is remembered.
 type Returns struct {
 	seen     []lastSeen
 	asked    [userClasses]float64
 	came     [userClasses]float64
-	late     float64       // returns after an entry of that age was evicted, before it was twice as old
-	survival time.Duration // age at which users are evicted; 0: none was
-	hoped    float64       // returns expected of users that were kept and evicted
-	hits     float64       // returns that found them
+	late     float64       // returns after an entry of that age was evicted, but before twice that age
+	survival time.Duration // age at which users are evicted; 0: none was evicted
+	hoped    float64       // returns expected of kept users that were evicted
+	hits     float64       // returns that found their KV
 }
 
 // lastSeen is a user's last request.
 type lastSeen struct {
 	user  uint64
 	at    time.Duration
-	hope  float32 // returns expected when it was kept; 0: it is not
+	hope  float32 // returns expected when it was kept; 0: it is not kept
 	hits  float32 // since then
 	class int8
 }
 
 const (
 	userClasses  = 4       // by requests within the window: none, one, two, more
-	seenUsers    = 1 << 16 // that are remembered
+	seenUsers    = 1 << 16 // users remembered
 	returnsFade  = 1 - 1./1024
 	priorAsked   = 8
 	priorHoped   = 8
-	mostReturns  = 16 // of one user
+	mostReturns  = 16 // limit of the returns expected of one user
 	survivalRate = 1. / 16
 )
 
-// priorCame is the chance of a return by class before anything was seen.
+// priorCame is the chance of a return by class before any observation.
 var priorCame = [userClasses]float64{.3, .5, .5, .5}
 
-// NewReturns knows of no user.
+// NewReturns makes a Returns without observations.
 func NewReturns() *Returns { return &Returns{seen: make([]lastSeen, seenUsers)} }
 
-// userClass sorts users by their frequency.
+// userClass classifies users by frequency.
 func userClass(frequency float64) int { return min(int(frequency+.5), userClasses-1) }
 
 // Came counts a request of a user that had this frequency before it.
@@ -69,8 +69,7 @@ func (r *Returns) Came(user uint64, frequency float64, now time.Duration) {
 	s.at, s.class = now, int8(class)
 }
 
-// Evicted learns from a user's entry that was dropped how long entries survive, and whether it had the hits that were
-// expected.
+// Evicted learns from the eviction of a user's entry how long entries survive, and whether it had the expected hits.
 func (r *Returns) Evicted(user uint64, now time.Duration) {
 	s := &r.seen[user%seenUsers]
 	if s.user != user {
@@ -89,12 +88,12 @@ func (r *Returns) Evicted(user uint64, now time.Duration) {
 	r.survival += time.Duration(survivalRate * float64(age-r.survival))
 }
 
-// Expect predicts how often a user of this frequency will find what is kept now.
+// Expect predicts how often a user of this frequency will find its KV if it is kept now.
 func (r *Returns) Expect(frequency float64) float64 {
 	total, chance := 0.0, 1.0
 	for class := userClass(frequency); ; class++ {
 		next := r.chance(class)
-		if class == userClasses-1 { // from here on each return is as likely as the one before
+		if class == userClasses-1 { // from here on every further return is equally likely
 			total += min(chance*next/max(1-next, 1./mostReturns), mostReturns)
 			break
 		}
@@ -104,8 +103,9 @@ func (r *Returns) Expect(frequency float64) float64 {
 	return total * min((r.hits+priorHoped)/(r.hoped+priorHoped), 1)
 }
 
-// Gain is the share of a user's expected returns that is gained when another user makes room. The one displaced would
-// have come back too. So the chance that an old user returns, over the chance that this one does, is lost.
+// Gain returns the share of a user's expected returns that is gained when another user is evicted for it. The evicted
+// user would have come back too. So the chance that an old user returns, divided by the chance that this one does, is
+// lost.
 func (r *Returns) Gain(frequency float64) float64 {
 	gone := float64(priorAsked)
 	for class := range r.asked {
@@ -114,19 +114,19 @@ func (r *Returns) Gain(frequency float64) float64 {
 	return max(0, 1-r.late/gone/r.chance(userClass(frequency)))
 }
 
-// chance is that of a return of a user of a class while its KV would still be cached.
+// chance returns the chance that a user of a class returns while its KV would still be cached.
 func (r *Returns) chance(class int) float64 {
 	return min((r.came[class]+priorAsked*priorCame[class])/(r.asked[class]+priorAsked), 1)
 }
 
-// Kept notes, after the user's request, that the user is kept and how many returns are expected.
+// Kept records, after the user's request, that the user is kept and how many returns are expected.
 func (r *Returns) Kept(user uint64, returns float64) {
 	if s := &r.seen[user%seenUsers]; s.user == user {
 		s.hope, s.hits = float32(returns), 0
 	}
 }
 
-// Hit counts a user that was found.
+// Hit counts a return that found its KV.
 func (r *Returns) Hit(user uint64) {
 	if s := &r.seen[user%seenUsers]; s.user == user {
 		s.hits++

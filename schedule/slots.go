@@ -1,7 +1,7 @@
 package schedule
 
-// slots finds the slot of a request's id. Linear probing in a table at most half full, deletion by
-// shifting back: unlike a map it never allocates, however many requests come and go.
+// slots maps request ids to slots. It uses linear probing in a table at most half full, and deletion by shifting back.
+// Unlike a map it never allocates, however many requests come and go.
 type slots struct {
 	ids  []uint64
 	slot []int32 // -1: free
@@ -22,7 +22,7 @@ func newSlots(capacity int) slots {
 
 func (s *slots) home(id uint64) uint64 { return (id * 0x9e3779b97f4a7c15 >> 32) & s.mask }
 
-// find is where an id is, or the free place where it would go.
+// find returns the index of an id, or the free index where it belongs.
 func (s *slots) find(id uint64) (uint64, bool) {
 	for i := s.home(id); ; i = (i + 1) & s.mask {
 		if s.slot[i] < 0 {
@@ -40,7 +40,7 @@ func (s *slots) remove(id uint64) {
 		return
 	}
 	for i := (hole + 1) & s.mask; s.slot[i] >= 0; i = (i + 1) & s.mask {
-		// An entry may fill the hole unless its home lies between the two.
+		// An entry may fill the hole unless its home is between the two.
 		if home := s.home(s.ids[i]); (i-home)&s.mask >= (i-hole)&s.mask {
 			s.ids[hole], s.slot[hole] = s.ids[i], s.slot[i]
 			hole = i

@@ -6,16 +6,16 @@ import (
 )
 
 const (
-	// anchor is how many samples of the largest batch the first model counts for: enough to decide
-	// what the traffic does not show (its batches may all look alike), little against what it does.
+	// anchor is the weight of the first model, in samples of the largest batch. That is enough to decide what traffic
+	// does not show, as when all its batches are alike, and little compared with what it shows.
 	anchor = 1
-	// surprise bounds how far one sample may lie from the prediction. A stall is cut down to it; a
-	// lasting change gets through, because the prediction follows.
+	// surprise limits how far one sample may be from the prediction. A stall is cut down to it. A lasting change gets
+	// through, because the prediction follows.
 	surprise = 4
 )
 
-// Tuner keeps a model true while it serves: recent batches count, older ones fade exponentially, and
-// the measured model it began with never fades entirely. Fixed memory, no allocation.
+// Tuner keeps a model up to date while it serves. Recent batches count, older ones fade exponentially, and the measured
+// model it started with never fades completely. Its memory is fixed; it does not allocate.
 type Tuner struct {
 	model  PrefillModel
 	unit   vector
@@ -24,7 +24,7 @@ type Tuner struct {
 	fade   float64
 }
 
-// NewTuner starts from a fitted model. Memory is the number of batches after which one counts 1/e.
+// NewTuner starts from a fitted model. memory is the number of batches after which one counts 1/e.
 func NewTuner(m PrefillModel, memory int) (*Tuner, error) {
 	if err := m.Validate(); err != nil {
 		return nil, err
@@ -45,10 +45,10 @@ func NewTuner(m PrefillModel, memory int) (*Tuner, error) {
 	return t, nil
 }
 
-// Model is the model as of the last sample.
+// Model returns the model as of the last sample.
 func (t *Tuner) Model() PrefillModel { return t.model }
 
-// Observe refines the model by a measured batch. Samples that cannot be are ignored.
+// Observe refines the model by a measured batch. Impossible samples are ignored.
 func (t *Tuner) Observe(s Sample) {
 	if s.Rows < 1 || s.Keys < 0 || s.Requests < 1 || !(s.Ms > 0) {
 		return
