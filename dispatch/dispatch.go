@@ -1,22 +1,24 @@
-// Package dispatch brings requests and engines together: a bounded queue, batches as package
-// schedule decides them, one goroutine per engine.
+// Package dispatch connects requests and engines: a bounded queue, batches as package schedule decides them, and one
+// goroutine per engine.
 //
-// Engines pull: whoever is free asks the Batcher for its next batch, so load spreads by itself. A
-// request that its deadline makes pointless leaves the queue without computing. What a batch took is
-// fed back to the model of prefill times that the decisions rest on. A panic in an engine fails the jobs of its batch with
-// ErrPanicked; the engine goes on with the next.
+// Engines pull. A free engine asks the Batcher for its next batch, so load spreads by itself. A request that cannot
+// meet its deadline leaves the queue without computing. The time of each batch updates the model of prefill times that
+// decisions use. If an engine panics, the jobs of its batch fail with ErrPanicked and the engine continues with the
+// next batch.
 //
-// Admit refuses a request before anything is done for it, where it is predicted to miss its deadline behind what is
-// under way. Predictions allow for their own errors as measured, and for the way of the answer to the client.
+// Admit refuses a request before any work is done for it, if it is predicted to miss its deadline because of the work
+// ahead of it. Predictions include a margin for their own measured error, and the time for the answer to reach the
+// client.
 //
-// A job for which blocks are being read from a disk takes its place when these are expected before its first layers, which
-// need none of them, are computed. So it waits for the disk or for these layers, whichever takes longer, and nobody who
-// shares its batch waits for the disk. If a disk is slower than expected, a batch waits for it no longer than it would take
-// to compute what is missing, and computes it then. If a disk hangs, a job takes its place without the rest while it can
-// still meet its deadline. If reading is known to take far longer than computing, a job takes its place at once, and only
-// what comes meanwhile is used.
+// A job may wait for blocks that are read from a disk. Its first layers need none of them. So it joins the queue when
+// the blocks are expected by the time these layers are computed. It waits for the disk or for these layers, whichever
+// takes longer, and other jobs of its batch do not wait for the disk. If the disk is slower than expected, the batch
+// waits no longer than it takes to compute the missing blocks, and then computes them. If the disk hangs, the job joins
+// the queue without the rest while it can still meet its deadline. If reading is known to take far longer than
+// computing, the job joins the queue at once, and uses only the blocks that arrive in time.
 //
-// All of this is decided by package schedule. A Dispatcher calls it under its lock, with the time, and does what it says.
+// Package schedule decides all of this. A Dispatcher calls it under its lock, with the time, and carries out its
+// decisions.
 //
 // Lock order: Dispatcher.mu is a leaf.
 package dispatch
@@ -44,26 +46,27 @@ var (
 	ErrPanicked  = errors.New("dispatch: the engine panicked")
 )
 
-// Engine is what a Dispatcher feeds. An engine.Engine is one.
+// Engine computes batches. engine.Engine implements it.
 type Engine interface {
 	Check(*engine.Job) (engine.Cost, error)
 	Run([]*engine.Job, []engine.Outcome)
 	MaxTokens() int
 }
 
-// Options bound a Dispatcher. Zero means the default.
+// Options configure a Dispatcher. Zero means the default.
 type Options struct {
-	Queue int           // requests that may wait; 1024
-	SLO   time.Duration // latency that batches are made for; 200 ms
+	Queue int           // most requests that wait; 1024
+	SLO   time.Duration // target latency of batches; 200 ms
 	Model schedule.PrefillModel
-	// ReadAhead has jobs take their places when all is read that they read from disks, and nothing of that overlaps their own layers.
+	// ReadAhead makes a job join the queue only after all its reads from disk have ended, so that none overlaps its own
+	// layers.
 	ReadAhead bool
-	// Lost is called, once, when an engine's device is lost (engine.ErrLost): it does no more work, and jobs
-	// fail from then on. It MUST return soon; nil: nobody is told.
+	// Lost is called once, when an engine's device is lost (engine.ErrLost). The engine does no more work, and jobs
+	// fail from then on. Lost MUST return soon. It may be nil.
 	Lost func(error)
-	// Panicked is called when an engine panicked, with where it did. It MUST return soon; nil: nobody is told.
+	// Panicked is called with the panic of an engine. It MUST return soon. It may be nil.
 	Panicked func(*contain.Panic)
-	// Record writes what came and what was decided; nil: nothing is recorded.
+	// Record records inputs and decisions; nil: nothing is recorded.
 	Record *record.Room
 }
 
@@ -73,7 +76,7 @@ type Dispatcher struct {
 	ahead   bool      // see Options.ReadAhead
 	start   time.Time // the epoch of the Batcher's times
 	wg      sync.WaitGroup
-	calls   sync.Pool // of *call that nobody waits for
+	calls   sync.Pool // unused *call
 	lost    func(error)
 	losing  sync.Once
 	alarm   func(*contain.Panic)
@@ -82,25 +85,25 @@ type Dispatcher struct {
 	mu      sync.Mutex
 	batcher *schedule.Batcher
 	tuner   *schedule.Tuner
-	model   schedule.PrefillModel // the tuner's
+	model   schedule.PrefillModel // the tuner's current model
 	waiting map[uint64]*call
 	next    uint64
-	queued  engine.Cost // of all that waits
+	queued  engine.Cost // of all waiting jobs
 	closed  bool
 
 	admission *schedule.Admission
-	wakes     []chan struct{} // of each engine's goroutine: holds one when there may be something to do
-	recorded  int             // places so far
+	wakes     []chan struct{} // by engine: holds a token if its goroutine may have work to do
+	recorded  int             // places recorded so far
 }
 
-// call is a job on its way.
+// call is a job that is waiting or running.
 type call struct {
 	job    *engine.Job
 	cost   engine.Cost
 	queued time.Time
-	ended  time.Time // when its batch did
+	ended  time.Time // when its batch ended
 	out    engine.Outcome
-	done   chan struct{} // one is sent when out is set
+	done   chan struct{} // receives one value when out is set
 }
 
 // New starts one goroutine per engine. The caller MUST Close the Dispatcher, before the engines.
@@ -139,8 +142,8 @@ func New(engines []Engine, opt Options) (*Dispatcher, error) {
 	return d, nil
 }
 
-// mostRows is how many rows requests may have together: as many as the engine takes, or was prepared for where it
-// prepares, since a size that is new to a device costs seconds.
+// mostRows returns the most rows of a batch: as many as the engine takes, or as many as it was prepared for if it
+// prepares. A new size costs such a device seconds.
 func mostRows(e Engine) int {
 	if s, ok := e.(sized); ok && len(s.Sizes(prepared)) > 0 {
 		return min(prepared, e.MaxTokens())
@@ -148,11 +151,11 @@ func mostRows(e Engine) int {
 	return e.MaxTokens()
 }
 
-// tunerMemory is how many batches the model of prefill times remembers.
+// tunerMemory is the number of batches that the model of prefill times remembers.
 const tunerMemory = 256
 
-// Do queues a job and waits for its result. The context's deadline is the job's; when the context
-// ends while the job waits, the job leaves the queue. A job for which something is read from a disk takes its place when that is near.
+// Do queues a job and waits for its result. The context's deadline is the job's. If the context ends while the job
+// waits, the job leaves the queue. A job with reads from a disk joins the queue when these are nearly done.
 func (d *Dispatcher) Do(ctx context.Context, j *engine.Job) (*engine.Result, error) {
 	cost, err := d.engines[0].Check(j)
 	if err != nil {
@@ -165,7 +168,7 @@ func (d *Dispatcher) Do(ctx context.Context, j *engine.Job) (*engine.Result, err
 	if c == nil {
 		c = &call{done: make(chan struct{}, 1)}
 	}
-	c.job, c.cost, c.queued = j, cost, time.Now() // it came now, whatever it waits for
+	c.job, c.cost, c.queued = j, cost, time.Now() // its time in the queue counts from now, even while it waits for reads
 	if err := d.approach(ctx, c); err != nil {
 		c.job = nil
 		d.calls.Put(c)
@@ -184,8 +187,8 @@ func (d *Dispatcher) Do(ctx context.Context, j *engine.Job) (*engine.Result, err
 		if d.remove(id) {
 			return nil, ended(ctx)
 		}
-		j.Leave() // nobody waits for a disk on its behalf
-		<-c.done  // its batch runs: the job's memory is in use until it ends
+		j.Leave() // the batch need not wait for a disk on its behalf
+		<-c.done  // its batch runs, and uses the job's memory until it ends
 	}
 	if !c.ended.IsZero() {
 		d.woke(time.Since(c.ended))
@@ -199,8 +202,9 @@ func (d *Dispatcher) Do(ctx context.Context, j *engine.Job) (*engine.Result, err
 	return j.Deliver(&out)
 }
 
-// approach waits until a job is to take its place: at once, unless blocks are read for it from a disk. It then waits until the
-// rest is expected to come while the first layers are computed. What has not come when it is high time to compute is computed.
+// approach waits until a job joins the queue: at once, unless blocks are read for it from a disk. Otherwise it waits
+// until the rest is expected to arrive while the first layers are computed. Blocks that have not arrived by the latest
+// time to compute them are computed.
 func (d *Dispatcher) approach(ctx context.Context, c *call) error {
 	j, cost := c.job, &c.cost
 	l := reads(j)
@@ -217,7 +221,7 @@ func (d *Dispatcher) approach(ctx context.Context, c *call) error {
 	first, late := of(cost.First), of(cost.Late)
 	within, cancel := d.inTime(ctx, of(1+cost.Late))
 	defer cancel()
-	if d.skips(l.Expect()-first, late) { // what comes in time is used, and the rest is read for others
+	if d.skips(l.Expect()-first, late) { // blocks that arrive in time are used; the rest is read for other requests
 		j.Blend.First, j.Blend.Patience = max(first, 0), 1
 	} else {
 		j.Blend.First, j.Blend.Patience = max(first, 0), max(late, 1)
@@ -231,7 +235,7 @@ func (d *Dispatcher) approach(ctx context.Context, c *call) error {
 	return ended(ctx)
 }
 
-// reads returns what is read for a job; nil: nothing is.
+// reads returns the reads for a job, or nil if there are none.
 func reads(j *engine.Job) *loading.Loading {
 	if j.Blend == nil {
 		return nil
@@ -240,7 +244,7 @@ func reads(j *engine.Job) *loading.Loading {
 	return l
 }
 
-// skips reports whether a job does not wait for a disk that takes so long for what could be computed.
+// skips reports whether a job does not wait for a disk that takes disk for what can be computed in computed.
 func (d *Dispatcher) skips(disk, computed time.Duration) bool {
 	queue, _ := d.Backlog()
 	skips := schedule.SkipDisk(disk, computed, queue)
@@ -253,7 +257,7 @@ func (d *Dispatcher) skips(disk, computed time.Duration) bool {
 	return skips
 }
 
-// inTime returns a context that ends when it is high time to compute what takes so long, or with the given one.
+// inTime returns a context that ends at the latest time to begin computing what takes so long, or with ctx.
 func (d *Dispatcher) inTime(ctx context.Context, takes time.Duration) (context.Context, context.CancelFunc) {
 	queue, _ := d.Backlog()
 	deadline, ok := ctx.Deadline()
@@ -274,8 +278,8 @@ func (d *Dispatcher) inTime(ctx context.Context, takes time.Duration) (context.C
 	return context.WithTimeout(ctx, wait)
 }
 
-// meanwhile does what a job's caller does while it waits. Should that panic, the panic goes on when the job is
-// in no batch any more: until then its memory is in use.
+// meanwhile runs the caller's work while the job waits. If that panics, the panic continues only when the job is no
+// longer in a batch, because until then its memory is in use.
 func (d *Dispatcher) meanwhile(j *engine.Job, id uint64, c *call) {
 	returned := false
 	defer func() {
@@ -323,7 +327,7 @@ func (d *Dispatcher) add(ctx context.Context, c *call) (uint64, error) {
 	return d.next, nil
 }
 
-// remove takes a job out of the queue; false when it is no longer there.
+// remove removes a job from the queue. It returns false if it is no longer there.
 func (d *Dispatcher) remove(id uint64) bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -335,7 +339,7 @@ func (d *Dispatcher) remove(id uint64) bool {
 	return removed
 }
 
-// leave takes a call out of those that wait; nil when it is not among them. Called with the lock held.
+// leave removes a call from those that wait, or returns nil if it is not among them. The caller holds the lock.
 func (d *Dispatcher) leave(id uint64) *call {
 	c := d.waiting[id]
 	if c != nil {
@@ -346,7 +350,7 @@ func (d *Dispatcher) leave(id uint64) *call {
 	return c
 }
 
-// ended says why a context ended, nil when it did not.
+// ended returns why a context ended, or nil if it has not.
 func ended(ctx context.Context) error {
 	err := ctx.Err()
 	if errors.Is(err, context.DeadlineExceeded) {
@@ -355,12 +359,12 @@ func ended(ctx context.Context) error {
 	return err
 }
 
-// signal wakes the engines' goroutines. Called with the lock held.
+// signal wakes the engines' goroutines. The caller holds the lock.
 func (d *Dispatcher) signal() {
 	for _, w := range d.wakes {
 		select {
 		case w <- struct{}{}:
-		default: // it was told already
+		default: // already signalled
 		}
 	}
 }
@@ -399,7 +403,7 @@ func (d *Dispatcher) work(e Engine, n int) {
 	}
 }
 
-// run runs a batch. A panic fails all of its jobs.
+// run runs a batch. A panic fails all its jobs.
 func (d *Dispatcher) run(e Engine, b *batch) {
 	defer func() {
 		r := recover()
@@ -410,7 +414,7 @@ func (d *Dispatcher) run(e Engine, b *batch) {
 		for i := range b.out {
 			b.out[i] = engine.Outcome{Err: fmt.Errorf("%w: %v", ErrPanicked, p)}
 		}
-		b.late = true // what it took says nothing
+		b.late = true // its time is not a valid measurement
 		if d.alarm != nil {
 			d.alarm(p)
 		}
@@ -418,7 +422,7 @@ func (d *Dispatcher) run(e Engine, b *batch) {
 	e.Run(b.jobs, b.out)
 }
 
-// watch tells of a device that is lost.
+// watch reports a lost device.
 func (d *Dispatcher) watch(out []engine.Outcome) {
 	for i := range out {
 		if err := out[i].Err; d.lost != nil && errors.Is(err, engine.ErrLost) {
@@ -453,7 +457,7 @@ func (b *batch) add(c *call) {
 	b.cost.Keys += c.cost.Keys
 }
 
-// take asks the Batcher for a batch. Without one it returns when to ask again.
+// take asks the Batcher for a batch. If there is none, it returns when to ask again.
 func (d *Dispatcher) take(b *batch, n int) (at time.Duration, open bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -485,12 +489,12 @@ func (d *Dispatcher) take(b *batch, n int) (at time.Duration, open bool) {
 		d.admission.Begin(n, b.predicted, now)
 	}
 	if len(b.calls) > 0 && d.batcher.Len() > 0 {
-		d.signal() // another engine may be free for what is left
+		d.signal() // another engine may be free for the rest
 	}
 	return at, true
 }
 
-// answer ends a waiting job with an error. Called with the lock held.
+// answer ends a waiting job with an error. The caller holds the lock.
 func (d *Dispatcher) answer(id uint64, err error) {
 	if c := d.leave(id); c != nil {
 		c.out.Err = err
@@ -510,7 +514,7 @@ func (d *Dispatcher) sleep(timer *time.Timer, at time.Duration, wake chan struct
 	}
 }
 
-// free notes that an engine's batch ended.
+// free records the end of an engine's batch.
 func (d *Dispatcher) free(b *batch, n int) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -536,7 +540,7 @@ func (d *Dispatcher) observe(b *batch, took time.Duration, n int) {
 	d.correct()
 }
 
-// SetSLO changes the latency that batches are made for.
+// SetSLO changes the target latency of batches.
 func (d *Dispatcher) SetSLO(slo time.Duration) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -546,15 +550,14 @@ func (d *Dispatcher) SetSLO(slo time.Duration) {
 	d.batcher.SetSLO(slo)
 }
 
-// Model returns the prefill-time model as the batches so far have taught it.
+// Model returns the current model of prefill times.
 func (d *Dispatcher) Model() schedule.PrefillModel {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	return d.tuner.Model()
 }
 
-// Backlog returns the predicted milliseconds of work before a request that arrives now, and how many
-// requests wait.
+// Backlog returns the predicted milliseconds of work ahead of a request that arrives now, and how many requests wait.
 func (d *Dispatcher) Backlog() (ms float64, requests int) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -563,7 +566,7 @@ func (d *Dispatcher) Backlog() (ms float64, requests int) {
 	return ahead / float64(len(d.engines)), len(d.waiting)
 }
 
-// Close fails the jobs that wait with engine.ErrClosed and returns when the batches under way ended.
+// Close fails waiting jobs with engine.ErrClosed, and returns when the running batches have ended.
 func (d *Dispatcher) Close() error {
 	d.mu.Lock()
 	if !d.closed {

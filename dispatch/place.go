@@ -8,45 +8,45 @@ import (
 	"grebe/schedule"
 )
 
-// ShedError refuses a request that is predicted to miss its deadline. It is an ErrShed.
+// ShedError refuses a request that is predicted to miss its deadline. It wraps ErrShed.
 type ShedError struct {
-	After time.Duration // when a request like it is predicted to be answered in time
+	After time.Duration // after how long such a request is predicted to be in time
 }
 
 func (e *ShedError) Error() string {
 	return fmt.Sprintf("%v: ask again in %v", ErrShed, e.After.Round(time.Millisecond))
 }
 
-// Unwrap makes it an ErrShed.
+// Unwrap returns ErrShed.
 func (e *ShedError) Unwrap() error { return ErrShed }
 
-// Kind tells requests apart whose times are alike.
+// Kind groups requests that take a similar time.
 type Kind = schedule.Kind
 
 // Kinds of requests.
 const (
 	Single = schedule.Single // one job
-	Rounds = schedule.Rounds // jobs one after the other, as many as a search needs
+	Rounds = schedule.Rounds // one job after the other, as many as a search needs
 )
 
-// Place is a request between its admission and its answer. Its work counts among what is ahead of others, also while it has
-// no job in the queue: before the first, and between two.
+// Place is an admitted request that is not answered yet. Its work counts as ahead of other requests even while it has
+// no job in the queue: before its first job, and between two.
 type Place struct {
 	d    *Dispatcher
-	id   int // of those that were recorded
+	id   int // among recorded places
 	work schedule.Place
 }
 
 type placeKey struct{}
 
-// Within returns a context whose jobs are the place's.
+// Within returns a context whose jobs belong to the place.
 func (p *Place) Within(ctx context.Context) context.Context {
 	return context.WithValue(ctx, placeKey{}, p)
 }
 
-// Admit takes a place for a request of a size, such as its number of candidates, before anything is computed for it. Where it
-// is predicted to miss its deadline behind what waits, it returns a ShedError. When nothing is under way, the request is tried
-// whatever is predicted. The caller MUST call Leave.
+// Admit takes a place for a request of a size, such as its number of candidates, before anything is computed for it. It
+// returns a ShedError if the request is predicted to miss its deadline because of the work ahead of it. If nothing is
+// running or waiting, it admits the request whatever is predicted. The caller MUST call Leave.
 func (d *Dispatcher) Admit(kind Kind, size int, deadline time.Time) (*Place, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -65,7 +65,7 @@ func (d *Dispatcher) Admit(kind Kind, size int, deadline time.Time) (*Place, err
 	return p, nil
 }
 
-// Leave gives the place back.
+// Leave ends the place.
 func (p *Place) Leave() {
 	d := p.d
 	d.mu.Lock()
@@ -79,7 +79,7 @@ func (p *Place) Leave() {
 	}
 }
 
-// enter decides on a job of a place. Called with the lock held.
+// enter decides about a job of a place. The caller holds the lock.
 func (d *Dispatcher) enter(p *Place, job *schedule.Job) error {
 	now := time.Since(d.start)
 	price, decided := d.admission.Enter(&p.work, d.model.Predict(job.Rows, job.Keys, 1), now, job.Deadline)
@@ -92,7 +92,7 @@ func (d *Dispatcher) enter(p *Place, job *schedule.Job) error {
 	return nil
 }
 
-// correct has the batcher allow for how far predictions were off. Called with the lock held.
+// correct sets the batcher's margins from the measured errors of predictions. The caller holds the lock.
 func (d *Dispatcher) correct() {
 	margin, answer := d.admission.Slack()
 	if d.rec.On() {
@@ -102,14 +102,14 @@ func (d *Dispatcher) correct() {
 	d.batcher.SetSlack(margin, answer)
 }
 
-// done notes whether a job of the place was computed.
+// done records whether a job of the place was computed.
 func (p *Place) done(err error) {
 	p.d.mu.Lock()
 	defer p.d.mu.Unlock()
 	p.work.Done(err == nil)
 }
 
-// woke notes how long after the end of its batch a caller went on.
+// woke records how long after the end of its batch a caller continued.
 func (d *Dispatcher) woke(after time.Duration) {
 	d.mu.Lock()
 	defer d.mu.Unlock()

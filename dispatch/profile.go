@@ -13,32 +13,31 @@ import (
 	"grebe/schedule"
 )
 
-// profiled are the batches that Profile runs first: requests of so many tokens each. They are few and
-// small, so that a start takes little longer for it; the batches that follow teach the model more.
+// profiled are the batches that Profile runs first: so many requests of so many tokens each. They are few and small, so
+// that a start takes little longer. Batches of real requests improve the model later.
 var profiled = []struct{ requests, tokens int }{
-	{1, 32}, // warms up; not counted
+	{1, 32}, // warm-up, not counted
 	{1, 1}, {1, 16}, {4, 4}, {4, 16}, {1, 64}, {8, 16}, {2, 64}, {1, 160},
 }
 
-// Where a batch takes less than quick, ones of twice as many tokens follow, up to most: predictions
-// should not reach far beyond what was measured.
+// If a batch takes less than quick, batches of twice as many tokens follow, up to most, so that predictions do not
+// reach far beyond measurements.
 //
-// A model that is slow is measured for patience, and by as many batches as a fit needs. A GPU compiles,
-// chooses and records when it first sees a size: that does not count, up to limit.
+// A slow model is measured for patience, and with as many batches as a fit needs. A GPU compiles, tunes and records
+// when it first sees a size. That time does not count, up to limit.
 const (
 	quick    = 60 * time.Millisecond
 	most     = 4096
 	patience = 500 * time.Millisecond
 	limit    = 30 * time.Second
-	prepared = 8192 // rows of the largest batch that is prepared for
+	prepared = 8192 // rows of the largest prepared batch
 	enough   = 5
-	settling = 5 // runs of a size at most
+	settling = 5 // most runs of a size
 )
 
-// Profile measures how long an engine takes for batches of several sizes, and fits a model to it. Before, it
-// runs a batch of each size that the engine's device prepares for (engine.Engine.Sizes), so that nothing is
-// prepared under load but what large batches need.
-// Tokens are zeros and the plans causal, at most positions long.
+// Profile measures an engine with batches of several sizes and fits a model to the times. First it runs a batch of each
+// size that the engine's device prepares for (engine.Engine.Sizes), so that under load only large batches need
+// preparation. Tokens are zeros and the plans causal, at most positions long.
 func Profile(ctx context.Context, e Engine, positions int) (schedule.PrefillModel, error) {
 	if err := prepare(ctx, e, positions); err != nil {
 		return schedule.PrefillModel{}, err
@@ -70,10 +69,10 @@ func Profile(ctx context.Context, e Engine, positions int) (schedule.PrefillMode
 	return m, nil
 }
 
-// sized is an engine that may prepare for sizes of batches, as engine.Engine is.
+// sized is an engine that may prepare for sizes of batches, such as engine.Engine.
 type sized interface{ Sizes(most int) []int }
 
-// prepare runs a batch of each size that is prepared for.
+// prepare runs a batch of each size that the engine prepares for.
 func prepare(ctx context.Context, e Engine, positions int) error {
 	s, ok := e.(sized)
 	if !ok {
@@ -91,12 +90,12 @@ func prepare(ctx context.Context, e Engine, positions int) error {
 	return nil
 }
 
-// profile is what was measured so far.
+// profile holds the measurements so far.
 type profile struct {
 	engine  Engine
 	start   time.Time
 	spent   time.Duration     // in runs that count
-	samples []schedule.Sample // the first one warmed up
+	samples []schedule.Sample // the first one is the warm-up
 }
 
 func (p *profile) last() schedule.Sample { return p.samples[len(p.samples)-1] }
@@ -105,9 +104,9 @@ func (p *profile) done() bool {
 	return len(p.samples) > enough && p.spent > patience || len(p.samples) > 1 && time.Since(p.start) > limit
 }
 
-// add measures a batch and takes the fastest of two runs, since what disturbs a measurement slows it
-// down. A batch that is slow, for a reason that its size explains, runs once. A run that takes less than
-// half of the time before shows that the one before prepared something: another follows.
+// add measures a batch and takes the faster of two runs, because disturbances only slow a run down. A batch that is
+// slow because of its size runs once. If a run takes less than half of the previous one, that one prepared something,
+// and another run follows.
 func (p *profile) add(ctx context.Context, requests, tokens int) error {
 	var best schedule.Sample
 	for run := range settling {
@@ -139,7 +138,7 @@ func (p *profile) add(ctx context.Context, requests, tokens int) error {
 	return nil
 }
 
-// explains reports whether a batch's size explains its time, by the one before it.
+// explains reports whether a batch's size explains its time, compared with the previous batch.
 func (p *profile) explains(s *schedule.Sample) bool {
 	if len(p.samples) == 0 {
 		return false
@@ -148,8 +147,8 @@ func (p *profile) explains(s *schedule.Sample) bool {
 	return s.Ms <= 3*before.Ms*max(1, float64(s.Rows)/float64(before.Rows))
 }
 
-// linear is a model for a device whose times did not grow with what was measured: what they are, and
-// growth as if the largest batch had no fixed costs. Batches that follow correct it.
+// linear returns a model for a device whose times did not grow with the measured sizes: the least time as the fixed
+// cost, and a growth as if the largest batch had no fixed cost. Later batches correct it.
 func (p *profile) linear() schedule.PrefillModel {
 	m := schedule.PrefillModel{Fixed: math.Inf(1)}
 	q := &m.Quality

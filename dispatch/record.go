@@ -6,7 +6,7 @@ import (
 	"grebe/schedule"
 )
 
-// recordOpen writes what the batcher began with.
+// recordOpen records the batcher's initial state.
 func (d *Dispatcher) recordOpen(c *schedule.BatcherConfig) {
 	if d.rec.On() {
 		m := &d.model
@@ -16,7 +16,7 @@ func (d *Dispatcher) recordOpen(c *schedule.BatcherConfig) {
 	}
 }
 
-// recordStep writes what an engine that is free was given. Called with the lock held.
+// recordStep records the decision for a free engine. The caller holds the lock.
 func (d *Dispatcher) recordStep(engine int, now time.Duration, jobs, shed []schedule.Job, wake time.Duration) {
 	ids := func(jobs []schedule.Job) []uint64 {
 		out := make([]uint64, len(jobs))
@@ -29,7 +29,7 @@ func (d *Dispatcher) recordStep(engine int, now time.Duration, jobs, shed []sche
 	d.rec.Did("run", ids(jobs), ids(shed), wake)
 }
 
-// recordAdd writes a job that comes, and whose it is. Called with the lock held.
+// recordAdd records a new job and its place. The caller holds the lock.
 func (d *Dispatcher) recordAdd(j *schedule.Job, p *Place) {
 	place := 0
 	if p != nil && p.d == d {
@@ -38,7 +38,7 @@ func (d *Dispatcher) recordAdd(j *schedule.Job, p *Place) {
 	d.rec.In("add", j.ID, place, j.Rows, j.Keys, j.Arrival, j.Deadline)
 }
 
-// recordPrice writes what was predicted for a request. Called with the lock held.
+// recordPrice records the prediction for a request. The caller holds the lock.
 func (d *Dispatcher) recordPrice(p *schedule.Price, now, deadline time.Duration) {
 	d.rec.In("price", p.Own, deadline, now)
 	d.rec.Did("takes", p.Takes, max(0, p.Late))

@@ -1,4 +1,4 @@
-// Package loading brings KV from a disk beside the requests that want it. Package schedule decides how long anybody waits.
+// Package loading reads KV from a disk for requests while they wait. Package schedule decides how long they wait.
 package loading
 
 import (
@@ -12,47 +12,48 @@ import (
 	"grebe/schedule"
 )
 
-// Loading is KV on its way from a disk to parts of a job that blends. It is an engine.Load: the job takes its turn while it
-// is read, and Take, when rows are chosen, has what came.
+// Loading is KV that is being read from a disk for parts of a job that blends. It implements engine.Load: the job waits
+// for its turn during the read. When rows are chosen, Take returns what has arrived.
 //
-// One goroutine reads. It calls Next before each entry and Came after it, or Here where there is nothing to read, and End after
-// the last. It keeps its references to what came until the job has ended; after Stop nobody waits for it. The other methods may
-// be called by anybody at any time but for Take, which is for whoever computes the job: it writes to parts.
+// One goroutine reads. It calls Next before each entry and Came after it, or Here if the entry is in memory, and End
+// after the last. It keeps its references to the entries until the job has ended. After Stop nobody waits for it. The
+// other methods may be called at any time, but only the engine that computes the job may call Take, which writes to
+// parts.
 type Loading struct {
 	pace *Pace
-	stop chan struct{} // closed: nobody wants more
+	stop chan struct{} // closed: no more is wanted
 
 	mu      sync.Mutex
-	changed chan struct{} // closed, and made anew, when something came
-	came    []arrival     // that was not taken yet
+	changed chan struct{} // closed and replaced at each arrival
+	came    []arrival     // arrivals not yet taken
 	all     int           // tokens
-	left    int           // of these, those whose KV is not here yet
-	reading int           // of these, tokens of what is read now; 0: nothing is
-	since   time.Time     // when that began
+	left    int           // of these, tokens whose KV has not arrived
+	reading int           // of these, tokens of the entry that is being read; 0: none
+	since   time.Time     // when that read began
 	ended   bool
 	stopped bool
 
 	rec *record.Room
 }
 
-// arrival is an entry that came, for some parts.
+// arrival is an entry that has arrived, for some parts.
 type arrival struct {
 	entry *kv.Entry
 	parts []int
 }
 
-// New returns what brings the KV of so many tokens, at a pace that reads before it had and that it adds to.
+// New returns a Loading for the KV of so many tokens. It uses the pace of earlier reads and updates it.
 func New(tokens int, pace *Pace) *Loading {
 	return &Loading{pace: pace, stop: make(chan struct{}), changed: make(chan struct{}), all: tokens, left: tokens}
 }
 
-// Record has it write what comes and how long it waits. It MUST be called before it is used.
+// Record makes it record arrivals and waits. It MUST be called before first use.
 func (l *Loading) Record(r *record.Room) {
 	l.rec = r
 	l.rec.In("wants", l.all)
 }
 
-// Next begins to read an entry of so many tokens. It reports whether anybody wants it.
+// Next begins a read of an entry of so many tokens. It reports whether the entry is still wanted.
 func (l *Loading) Next(tokens int) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -67,7 +68,8 @@ func (l *Loading) Next(tokens int) bool {
 	return true
 }
 
-// Came ends what Next began: the entry is to stand in for some parts. It is nil when it could not be read, or is nowhere any more.
+// Came ends the read that Next began. The entry replaces some parts. It is nil if it could not be read or no longer
+// exists.
 func (l *Loading) Came(e *kv.Entry, parts []int) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -81,7 +83,7 @@ func (l *Loading) Came(e *kv.Entry, parts []int) {
 	l.arrive(l.reading, e, parts)
 }
 
-// Here is an entry of so many tokens that was in memory: somebody else brought it.
+// Here adds an entry of so many tokens that is in memory, because another request has read it.
 func (l *Loading) Here(tokens int, e *kv.Entry, parts []int) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -91,7 +93,7 @@ func (l *Loading) Here(tokens int, e *kv.Entry, parts []int) {
 	l.arrive(tokens, e, parts)
 }
 
-// arrive notes an entry, or that there is none. The lock is held.
+// arrive records an entry, or that there is none. The caller holds the lock.
 func (l *Loading) arrive(tokens int, e *kv.Entry, parts []int) {
 	if e != nil {
 		l.came = append(l.came, arrival{e, parts})
@@ -100,7 +102,7 @@ func (l *Loading) arrive(tokens int, e *kv.Entry, parts []int) {
 	l.change()
 }
 
-// End says that no more comes.
+// End says that nothing more will arrive.
 func (l *Loading) End() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -111,7 +113,7 @@ func (l *Loading) End() {
 	l.change()
 }
 
-// Stop has nobody wait for what did not come, and nothing more be read.
+// Stop ends all waits for entries that have not arrived, and all further reads.
 func (l *Loading) Stop() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -124,16 +126,16 @@ func (l *Loading) Stop() {
 	}
 }
 
-// Stopped is closed by Stop.
+// Stopped returns a channel that Stop closes.
 func (l *Loading) Stopped() <-chan struct{} { return l.stop }
 
-// change wakes all who wait. The lock is held.
+// change wakes all waiters. The caller holds the lock.
 func (l *Loading) change() {
 	close(l.changed)
 	l.changed = make(chan struct{})
 }
 
-// Wait returns when all has come that will, or the context has ended.
+// Wait returns when everything that will arrive has arrived, or the context has ended.
 func (l *Loading) Wait(ctx context.Context) error {
 	for {
 		ended, changed := l.state()
@@ -156,8 +158,8 @@ func (l *Loading) state() (ended bool, changed <-chan struct{}) {
 	return l.ended, l.changed
 }
 
-// Near returns when all that is left is expected to come within a time, or as Wait does. A disk whose pace is not known yet,
-// or that has not begun, is near when it has brought all.
+// Near returns when the rest is expected within a time, or as Wait does. If the pace of the disk is unknown, or it has
+// not begun, Near waits for everything.
 func (l *Loading) Near(ctx context.Context, within time.Duration) error {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
@@ -182,8 +184,8 @@ func (l *Loading) Near(ctx context.Context, within time.Duration) error {
 	}
 }
 
-// near reports whether the rest is expected within a time and, where it is not, after how long to ask again though nothing
-// came; 0: not before something changed.
+// near reports whether the rest is expected within a time. If not, it returns after how long to ask again even if
+// nothing arrives; 0: not before a change.
 func (l *Loading) near(within time.Duration) (near bool, again time.Duration, changed <-chan struct{}) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -203,7 +205,7 @@ func (l *Loading) near(within time.Duration) (near bool, again time.Duration, ch
 	return near, again, l.changed
 }
 
-// Expect returns how long the rest is expected to take, 0 where nothing is known of that.
+// Expect returns how long the rest is expected to take, or 0 if unknown.
 func (l *Loading) Expect() time.Duration {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -212,7 +214,7 @@ func (l *Loading) Expect() time.Duration {
 	return d
 }
 
-// most returns how long a batch waits for the rest, negative for not at all and 0 for as long as it takes.
+// most returns how long a batch waits for the rest. Negative means not at all, 0 means without a limit.
 func (l *Loading) most(w engine.Wait) time.Duration {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -224,8 +226,8 @@ func (l *Loading) most(w engine.Wait) time.Duration {
 	return most
 }
 
-// Take sets the entries of the parts that came, after it waited for all that comes, no longer than w allows. It returns how
-// long it waited. It may be called again, and then adds what came since.
+// Take waits for the rest, no longer than w allows, and sets the entries of the parts that have arrived. It returns how
+// long it waited. A further call adds later arrivals.
 func (l *Loading) Take(parts []engine.Part, w engine.Wait) (waited time.Duration) {
 	most := l.most(w)
 	start := time.Now()
@@ -236,7 +238,7 @@ func (l *Loading) Take(parts []engine.Part, w engine.Wait) (waited time.Duration
 		ctx = within
 	}
 	if ended, _ := l.state(); !ended {
-		_ = l.Wait(ctx) // what did not come by then is computed
+		_ = l.Wait(ctx) // the rest is computed
 		waited = time.Since(start)
 	}
 	l.mu.Lock()
@@ -247,7 +249,7 @@ func (l *Loading) Take(parts []engine.Part, w engine.Wait) (waited time.Duration
 	}
 	for _, a := range l.came {
 		for _, p := range a.parts {
-			if part := &parts[p]; part.First+part.Tokens <= a.entry.Len() { // another one cannot be what is wanted
+			if part := &parts[p]; part.First+part.Tokens <= a.entry.Len() { // a shorter entry is not the one wanted
 				part.Entry = a.entry
 			}
 		}

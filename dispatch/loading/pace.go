@@ -8,18 +8,18 @@ import (
 	"grebe/schedule"
 )
 
-// Pace is a schedule.Pace that the loads of a cache share. The zero value knows nothing. It is safe for concurrent use.
+// Pace is a schedule.Pace that the loads of a cache share. The zero value is unknown. It is safe for concurrent use.
 type Pace struct {
 	mu    sync.Mutex
 	pace  schedule.Pace
-	epoch time.Time // of its times: the end of the first read
+	epoch time.Time // zero of its clock: the end of the first read
 	rec   *record.Room
 }
 
-// Record has it write what reads took, and the pace after each. It MUST be called before it is used.
+// Record makes it record the times of reads, and the pace after each. It MUST be called before first use.
 func (p *Pace) Record(r *record.Room) { p.rec = r }
 
-// note counts a read that ended just now.
+// note adds a read that just ended.
 func (p *Pace) note(tokens int, took time.Duration) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
