@@ -14,26 +14,26 @@ import (
 	"grebe/schedule"
 )
 
-// Blend says how ordinary prompts reuse what is no prefix (RCL-1): blocks of items, moved to where they stand, and
-// prototypes of history. It is the one way of reuse that is not exact.
+// Blend configures how ordinary prompts reuse KV that is not a prefix (RCL-1): blocks of items, moved to their
+// positions in the prompt, and prototypes of histories. It is the only kind of reuse that is not exact.
 type Blend struct {
 	Budget blend.Budget
 	Drift  float32 // weight of a prototype's drift beside attention
-	Limit  float32 // of drift: tokens whose prototypes are farther away have none; 0: those of all are taken
-	Layers int     // that compute all tokens, see engine.Blend
+	Limit  float32 // largest drift of a prototype that is used; 0: no limit
+	Layers int     // layers that compute all tokens, see engine.Blend
 	Auto   bool    // an automatic choice may blend
-	// ItemsFirst puts the items before the user (BAT-8): then nothing of the user is a prefix that could be cached.
+	// ItemsFirst puts the items before the user (BAT-8). Then no part of the user is a prefix that could be cached.
 	ItemsFirst bool
-	// Importance says which tokens of items are computed again; nil: those that much attention goes to are.
+	// Importance says which tokens of items are computed again; nil: those that receive much attention.
 	Importance *blend.Importance
-	// Prototypes finds what may stand in for tokens of a history; nil: nothing does.
+	// Prototypes finds KV that may replace tokens of a history; nil: none.
 	Prototypes *Prototypes
-	// Unused is the file of prototypes that are there and not used, "" for none. Nothing can be taken out of them, so that
-	// they go with the first user who is deleted.
+	// Unused is a file of prototypes that exist but are not used, "" for none. A single user cannot be removed from it,
+	// so the first deletion of any user removes the file.
 	Unused string
 }
 
-// DropUser removes what prototypes have of a user.
+// DropUser removes a user's prototypes.
 func (b *Blend) DropUser(id string) error {
 	if b.Prototypes != nil {
 		return b.Prototypes.DropUser(id)
@@ -47,28 +47,28 @@ func (b *Blend) DropUser(id string) error {
 	return nil
 }
 
-// Blended is a request's way through the cache when its prompt is an ordinary one. Its owner MUST call End.
+// Blended is a Visit for an ordinary prompt. Its owner MUST call End.
 type Blended struct {
 	*Visit
 	parts   []engine.Part
-	missing []wanted // what lies on disk
-	load    *load    // brings that; nil: there is nothing
-	fill    []int    // items whose blocks are made beside the prompt
-	filled  int      // the first of their segments in the job's plan
+	missing []wanted // entries on disk
+	load    *load    // reads them; nil: there are none
+	fill    []int    // items whose blocks are computed beside the prompt
+	filled  int      // index of the first of their segments in the job's plan
 	job     *engine.Job
 	matches Matches
-	first   int // part that is a prototype
-	matched int // parts that are
+	first   int // index of the first part from a prototype
+	matched int // number of such parts
 }
 
-// BeginBlend finds what is cached for a request with an ordinary prompt.
+// BeginBlend finds the cached KV for a request with an ordinary prompt.
 func (c *Cache) BeginBlend(r *Request) *Blended {
 	copied := *r
 	copied.Policy = schedule.User
 	return &Blended{Visit: c.Begin(&copied)}
 }
 
-// Order is that of the prompt.
+// Order returns the order of the prompt.
 func (b *Blend) Order() plan.Order {
 	if b != nil && b.ItemsFirst {
 		return plan.CausalItems
@@ -76,13 +76,13 @@ func (b *Blend) Order() plan.Order {
 	return plan.Causal
 }
 
-// Attach gives a job, laid out in the order of how, what can be reused: what stands before the user, and the user, as
-// prefixes, which are exact; items as blocks; and prototypes for a user of whom little is cached. What lies on disk is
-// read meanwhile, while the job waits for its turn and computes its first layers.
+// Attach gives a job, laid out in the order of how, the KV that it can reuse. The preamble and the user are prefixes
+// and exact. Items are blocks. A user of whom little is cached may use prototypes. Entries on disk are read while the
+// job waits for its turn and computes its first layers.
 func (v *Blended) Attach(ctx context.Context, l *prompt.Layout, job *engine.Job, how *Blend, budget blend.Budget) {
 	v.Visit.Attach(ctx, v.before(l), job)
 	v.job = job
-	if how.ItemsFirst { // parts ascend by segment
+	if how.ItemsFirst { // parts are in the order of segments
 		v.findBlocks(l)
 		v.findPrototypes(l, job, how, budget)
 	} else {
@@ -98,8 +98,8 @@ func (v *Blended) Attach(ctx context.Context, l *prompt.Layout, job *engine.Job,
 	}
 }
 
-// before is the layout as a visit with the user first takes it. A user behind the items is no prefix: the visit then sees
-// what stands before the items alone.
+// before returns the layout as a visit with the user first expects it. A user after the items is not a prefix, so the
+// visit then sees only the segments before the items.
 func (v *Blended) before(l *prompt.Layout) *prompt.Layout {
 	if l.User < l.Items {
 		return l
@@ -109,7 +109,7 @@ func (v *Blended) before(l *prompt.Layout) *prompt.Layout {
 	return &out
 }
 
-// findBlocks lets items' blocks stand in for them.
+// findBlocks replaces items by their blocks.
 func (v *Blended) findBlocks(l *prompt.Layout) {
 	start := l.Plan.Segments[l.Items].Start
 	base := len(v.cache.preamble.tokens) + len(v.cache.leadIn.tokens)
@@ -126,7 +126,7 @@ func (v *Blended) findBlocks(l *prompt.Layout) {
 				v.parts = append(v.parts, part)
 				continue
 			}
-			if v.tiers[i] == plan.Disk || v.cache.opt.Store.Below(v.items[i]) { // or it went there just now
+			if v.tiers[i] == plan.Disk || v.cache.opt.Store.Below(v.items[i]) { // or it was just moved to disk
 				v.missing = append(v.missing, wanted{key: v.items[i], tokens: part.Tokens, parts: []int{len(v.parts)}})
 				part.Tier = plan.Disk
 				v.parts = append(v.parts, part)
@@ -139,8 +139,8 @@ func (v *Blended) findBlocks(l *prompt.Layout) {
 	}
 }
 
-// findPrototypes has prototypes replace tokens of a user of whom little is cached, unless the user is worth keeping. What
-// is computed of the user with them is not kept: it is not exact.
+// findPrototypes replaces tokens of a user by prototypes if little of the user is cached, unless the user is worth
+// keeping. A user computed with prototypes is not kept, because it is not exact.
 func (v *Blended) findPrototypes(l *prompt.Layout, job *engine.Job, how *Blend, budget blend.Budget) {
 	from := how.Prototypes
 	user := &l.Plan.Segments[l.User]
@@ -164,10 +164,10 @@ func (v *Blended) findPrototypes(l *prompt.Layout, job *engine.Job, how *Blend, 
 	}
 	v.parts = v.matches.Append(v.parts, l.User)
 	v.matched = len(v.parts) - v.first
-	job.Segments[l.User] = engine.Segment{} // what was found of the user is not used
+	job.Segments[l.User] = engine.Segment{} // the cached part of the user is not used
 }
 
-// invests reports whether the user is computed whole, and kept, rather than with prototypes.
+// invests reports whether to compute the user exactly and keep it, rather than use prototypes.
 func (v *Blended) invests(p *schedule.Prototypes) bool {
 	model := v.cache.opt.Load.Model()
 	exact, near, invests := p.Invest(&v.in, &model)
@@ -177,8 +177,9 @@ func (v *Blended) invests(p *schedule.Prototypes) bool {
 	return invests
 }
 
-// makeBlocks has the job compute, beside the prompt, the blocks of items that came before and have none: an item-first
-// ranking would have made them, and a blended prompt makes none by itself. The layout keeps the prompt alone.
+// makeBlocks adds to the job the blocks of items that were requested before and have none. They are computed beside the
+// prompt: an item-first ranking would have computed them, but a blended prompt does not. The layout stays that of the
+// prompt.
 func (v *Blended) makeBlocks(l *prompt.Layout, job *engine.Job) {
 	if len(v.fill) == 0 {
 		return
@@ -187,7 +188,7 @@ func (v *Blended) makeBlocks(l *prompt.Layout, job *engine.Job) {
 	segments := slices.Clone(l.Plan.Segments)
 	add := func(s plan.Segment, e *kv.Entry) int32 {
 		segments = append(segments, s)
-		v.segments = append(v.segments, engine.Segment{Entry: e, Keep: e == nil}) // not of the prompt, and so not counted by tier
+		v.segments = append(v.segments, engine.Segment{Entry: e, Keep: e == nil}) // not part of the prompt, so not counted by tier
 		return int32(len(segments) - 1)
 	}
 	var sees []int32
@@ -201,7 +202,7 @@ func (v *Blended) makeBlocks(l *prompt.Layout, job *engine.Job) {
 			v.pinned = append(v.pinned, e)
 		}
 		sees = append(sees, add(plan.Segment{Kind: plan.Preamble, Tokens: c.leadIn.tokens, Start: pos, Sees: sees}, e))
-		v.segments[len(v.segments)-1].Keep = false // rankings with the items first keep it
+		v.segments[len(v.segments)-1].Keep = false // item-first rankings keep it
 		pos += len(c.leadIn.tokens)
 	}
 	v.filled = len(segments)
@@ -215,7 +216,7 @@ func (v *Blended) makeBlocks(l *prompt.Layout, job *engine.Job) {
 	job.Segments = v.segments
 }
 
-// publishBlocks makes the blocks that a job made findable.
+// publishBlocks publishes the blocks that a job computed.
 func (v *Blended) publishBlocks(r *engine.Result) {
 	if r == nil || len(v.fill) == 0 || len(r.Kept) < v.filled+len(v.fill) {
 		return
@@ -229,19 +230,19 @@ func (v *Blended) publishBlocks(r *engine.Result) {
 	}
 }
 
-// Account says of how many tokens KV was reused, by where it was, and for how many that could have been, but were
-// computed again.
+// Account counts the tokens whose KV was reused, by source, and those that could have been reused but were computed
+// again.
 type Account struct {
 	Device, Host, Disk, Prototype, Recomputed int
-	Computed                                  int // of the prompt, in all layers, those computed again among them
-	Partly                                    int // reused ones that were computed in the first layers (Blend.Layers)
-	Beside                                    int // computed in all layers and not of the prompt: items' blocks and their lead-in
+	Computed                                  int // tokens of the prompt computed in all layers, including Recomputed
+	Partly                                    int // reused tokens, which were computed in the first layers (Blend.Layers)
+	Beside                                    int // tokens computed in all layers beside the prompt: items' blocks and their lead-in
 }
 
-// Reused returns the tokens that were reused.
+// Reused returns the number of reused tokens.
 func (a *Account) Reused() int { return a.Device + a.Host + a.Disk + a.Prototype }
 
-// Account reads a result.
+// Account returns the counts of a result.
 func (v *Blended) Account(r *engine.Result) (a Account) {
 	if v.job.Blend.Beside > 0 {
 		a.Beside = v.beside()
@@ -270,7 +271,8 @@ func (v *Blended) Account(r *engine.Result) (a Account) {
 	return a
 }
 
-// beside returns how many tokens beside the prompt were computed: those of blocks, and of their lead-in unless it was cached.
+// beside returns the number of tokens computed beside the prompt: those of blocks, and of their lead-in unless it was
+// cached.
 func (v *Blended) beside() (computed int) {
 	for _, i := range v.fill {
 		computed += int(v.lengths[i])
@@ -291,8 +293,8 @@ func (v *Blended) Prototypes(r *engine.Result, segment int) (n int) {
 	return n
 }
 
-// Part returns how many tokens were reused of the block at a token of a segment, and where it was: the name
-// of a tier, or prototype.
+// Part returns how many tokens were reused of the block at a token of a segment, and its source: the name of a tier, or
+// "prototype".
 func (v *Blended) Part(r *engine.Result, segment, at int) (reused int, source string) {
 	for i := range v.parts {
 		if p := &v.parts[i]; p.Segment == segment && p.At == at && i < len(r.Reused) && r.Reused[i] > 0 {
@@ -302,7 +304,7 @@ func (v *Blended) Part(r *engine.Result, segment, at int) (reused int, source st
 	return 0, ""
 }
 
-// End publishes what the job computed exactly and gives back what it used.
+// End publishes what the job computed exactly and releases its entries.
 func (v *Blended) End(l *prompt.Layout, r *engine.Result) {
 	if v.load != nil {
 		v.load.release()
@@ -312,14 +314,14 @@ func (v *Blended) End(l *prompt.Layout, r *engine.Result) {
 	v.Visit.End(v.before(l), r)
 }
 
-// BlendInstead turns a visit, whatever was decided, into one for an ordinary prompt.
+// BlendInstead turns a visit into one for an ordinary prompt, whatever its decision was.
 func (c *Cache) BlendInstead(v *Visit) *Blended {
 	v.Decision.Order, v.Decision.Reuse = plan.UserFirst, true
 	return &Blended{Visit: v}
 }
 
-// BlendPays reports whether a blended prompt is predicted to take less time than the order that was chosen, net of what
-// later requests save thanks to that order.
+// BlendPays reports whether a blended prompt is predicted to take less time than the chosen order, less what that order
+// saves later requests.
 func (v *Visit) BlendPays(how *Blend) bool {
 	c := v.cache
 	pace, now := c.loads.pace.State()

@@ -9,22 +9,22 @@ import (
 	"grebe/prompt"
 )
 
-// mostChanged is how many changed items may wait to be computed again. Further ones are computed by the first
-// request that needs them.
+// mostChanged is the most changed items that wait to be computed again. Others are computed by the first request that
+// needs them.
 const mostChanged = 4096
 
-// refreshTokens is how many tokens of changed items are computed at once: few, since a request that comes
+// refreshTokens is the number of tokens of changed items computed at once. It is small, because a request that arrives
 // meanwhile waits for them.
 const refreshTokens = 128
 
-// Change is what a change of an item means to a cache.
+// Change is the effect of an item's change on a cache.
 type Change struct {
-	Drop    [][]int32 // tokens that the item had: their KV is of no use any more
-	Want    []int32   // tokens that it has now, if they are new
-	Deleted bool      // the item is gone: its KV must leave the disk too
+	Drop    [][]int32 // former tokens of the item, whose KV is useless
+	Want    []int32   // current tokens, if they are new
+	Deleted bool      // the item is deleted: its KV must leave the disk too
 }
 
-// Changed returns what a change of an item means: forms that it had, and the one that it has now; nil for none.
+// Changed returns the effect of an item's change from former forms to the current one. nil means that it is deleted.
 func (c *Cache) Changed(was []*prompt.Item, is *prompt.Item) (ch Change) {
 	var tokens []int32
 	ch.Deleted = is == nil
@@ -46,10 +46,10 @@ func (c *Cache) Changed(was []*prompt.Item, is *prompt.Item) (ch Change) {
 	return ch
 }
 
-// Apply drops what changes made useless from every tier. It erases the KV of deleted items from the disk and waits for
-// that. KV of changed items is only forgotten: it holds nothing that must be gone, and to erase it would cost
-// acknowledged writes of others the time of several syncs. Refresh computes the new forms of items that were cached. It
-// computes added items where others were ever cached: a model that ranks with users first needs none.
+// Apply drops useless KV from every tier. It erases the KV of deleted items from the disk and waits for that. KV of
+// changed items is only forgotten: it contains nothing that must be erased, and erasing would delay acknowledged writes
+// of others by several syncs. Refresh computes the new forms of items that were cached. It computes added items only if
+// items were ever cached, because a model that ranks with users first needs none.
 func (c *Cache) Apply(changes []Change) error {
 	var keys, useless, deleted []plan.Key
 	for i := range changes {
@@ -81,22 +81,22 @@ func (c *Cache) Apply(changes []Change) error {
 	return c.opt.Store.Delete(deleted...)
 }
 
-// changed lists the items that changed and are to be computed again, oldest first.
+// changed lists the changed items to compute again, oldest first.
 type changed struct {
-	some chan struct{} // holds one when there may be items
+	some chan struct{} // holds a token if there may be items
 
 	mu    sync.Mutex
 	items map[plan.Key]*changedItem
-	order []*changedItem // those not taken yet; also some that are gone
+	order []*changedItem // not yet taken; includes some that are gone
 }
 
 type changedItem struct {
 	key    plan.Key
 	tokens []int32
-	gone   bool // it is not listed any more
+	gone   bool // no longer listed
 }
 
-// add lists an item, unless there are too many.
+// add lists an item, unless the list is full.
 func (l *changed) add(key plan.Key, tokens []int32) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -115,7 +115,7 @@ func (l *changed) add(key plan.Key, tokens []int32) {
 	}
 }
 
-// remove takes an item out of the list and reports whether it was there.
+// remove removes an item from the list and reports whether it was listed.
 func (l *changed) remove(key plan.Key) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -128,8 +128,8 @@ func (l *changed) remove(key plan.Key) bool {
 	return true
 }
 
-// take returns items of so many tokens together, at least one; none when there are none. They stay listed until
-// they are removed.
+// take returns items of at most so many tokens together, but at least one if there is any. They stay listed until they
+// are removed.
 func (l *changed) take(most int) (taken []*changedItem) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -148,7 +148,7 @@ func (l *changed) take(most int) (taken []*changedItem) {
 	return taken
 }
 
-// listed returns the tokens of taken items that did not change again.
+// listed returns the tokens of taken items that have not changed again.
 func (l *changed) listed(taken []*changedItem) (items [][]int32) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -160,8 +160,8 @@ func (l *changed) listed(taken []*changedItem) (items [][]int32) {
 	return items
 }
 
-// Refresh computes the KV of items that changed or were added, as Apply lists them, in the time that requests
-// leave, until ctx ends. It reports failures and goes on.
+// Refresh computes the KV of changed and added items that Apply listed, in the time that requests leave, until ctx
+// ends. It reports failures and continues.
 func (c *Cache) Refresh(ctx context.Context, do Do, failed func(error)) {
 	defer c.opt.Spare.join(c.opt.Load)()
 	for {

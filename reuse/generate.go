@@ -10,8 +10,8 @@ import (
 	"grebe/schedule"
 )
 
-// Generate begins a generation for a user, whose KV is that of user-first rankings. Its owner MUST
-// call EndPrompt.
+// Generate begins a generation for a user. The user's KV is the same as in user-first rankings. Its owner MUST call
+// EndPrompt.
 func (c *Cache) Generate(userID string, user []int32) *Visit {
 	v := c.visits.Get().(*Visit)
 	v.begin(c, user, nil)
@@ -20,8 +20,8 @@ func (c *Cache) Generate(userID string, user []int32) *Visit {
 	return v
 }
 
-// AttachPrompt gives a generation's first job what is cached of its prompt, and asks for all of it to
-// be kept. Where the prompt ends with the user, the user's last token is computed: it answers.
+// AttachPrompt gives a generation's first job the cached KV of its prompt, and requests that all of it is kept. If the
+// prompt ends with the user, the user's last token is computed, because it answers.
 func (v *Visit) AttachPrompt(ctx context.Context, l *prompt.Layout, job *engine.Job) {
 	n := len(l.Plan.Segments)
 	v.segments = resize(v.segments, n)
@@ -51,7 +51,7 @@ func (v *Visit) AttachPrompt(ctx context.Context, l *prompt.Layout, job *engine.
 	v.pin(l.User, e)
 }
 
-// pin has a segment begin with the entry that was found last, which may be nil.
+// pin makes a segment begin with the entry that was found last, which may be nil.
 func (v *Visit) pin(segment int, e *kv.Entry) {
 	if e != nil {
 		v.pinned = append(v.pinned, e)
@@ -59,9 +59,8 @@ func (v *Visit) pin(segment int, e *kv.Entry) {
 	}
 }
 
-// EndPrompt publishes what the first job computed, which is nil when it failed, gives back what it
-// used, and returns the entries of the prompt's segments, nil where the cache had no room. The caller
-// owns a reference to each and MUST release it.
+// EndPrompt publishes what the first job computed (nil if it failed) and releases its entries. It returns the entries
+// of the prompt's segments, nil where the cache had no room. The caller owns a reference to each and MUST release it.
 func (v *Visit) EndPrompt(l *prompt.Layout, r *engine.Result) []*kv.Entry {
 	c := v.cache
 	now := c.opt.Now()
@@ -71,11 +70,11 @@ func (v *Visit) EndPrompt(l *prompt.Layout, r *engine.Result) []*kv.Entry {
 		out = append(out, r.Kept...)
 		for _, e := range out {
 			if e != nil {
-				e.Retain() // publish releases the other one
+				e.Retain() // publish releases the other reference
 			}
 		}
 		if last := len(l.Plan.Segments) - 1; l.Plan.Segments[last].Kind == plan.Instruction && r.Kept[last] != nil {
-			r.Kept[last].Release() // the instruction behind a user is nobody else's
+			r.Kept[last].Release() // no other request uses the instruction after a user
 			r.Kept[last] = nil
 		}
 	}

@@ -18,14 +18,15 @@ type Samples struct {
 	Prompts  int
 	Prompt   func(i int) (user []int32, items [][]int32, err error) // tokens
 	Vocab    int
-	Alike    func(token int32) bool // tokens that stand for items
+	Alike    func(token int32) bool // tokens that identify items
 	Order    plan.Order             // of blended prompts
-	Layers   int                    // of these that compute all tokens
-	Progress func(done, all int)    // nil: nobody is told
+	Layers   int                    // first layers of such prompts, which compute all tokens
+	Progress func(done, all int)    // may be nil
 }
 
-// LearnImportance computes ordinary prompts whole, and the blocks of their items, and learns which tokens it matters for that they
-// are computed again: by the attention that they receive in the layers behind the whole ones, and by how far their blocks are off there.
+// LearnImportance learns which tokens of items should be computed again. It computes whole prompts and the blocks of
+// their items. In the layers after the first ones it compares how much attention each token receives, and how far its
+// block differs.
 func (c *Cache) LearnImportance(ctx context.Context, do Do, from *Samples) (*blend.Importance, error) {
 	if err := c.movable(); err != nil {
 		return nil, err
@@ -37,7 +38,7 @@ func (c *Cache) LearnImportance(ctx context.Context, do Do, from *Samples) (*ble
 			return nil, err
 		}
 		if len(items) == 0 {
-			continue // nothing is to be learned from it
+			continue // nothing to learn
 		}
 		s := sample{cache: c, do: do, items: items, order: from.Order, layers: min(max(1, from.Layers), c.opt.Shape.Layers-1)}
 		matters, err := s.learn(ctx, user)
@@ -63,10 +64,10 @@ type sample struct {
 	order   plan.Order
 	layers  int
 	layout  prompt.Layout
-	weights [][]float32 // by layer behind the whole ones: the attention that the items' tokens received
+	weights [][]float32 // by layer after the first ones: the attention that the items' tokens received
 }
 
-// learn returns how much each token of the items matters.
+// learn returns the importance of each token of the items.
 func (s *sample) learn(ctx context.Context, user []int32) (matters []float64, err error) {
 	if s.layout, err = s.cache.prompt.Rank(s.order, user, s.items); err != nil {
 		return nil, err
@@ -99,7 +100,7 @@ func (s *sample) learn(ctx context.Context, user []int32) (matters []float64, er
 	return matters, ctx.Err()
 }
 
-// whole computes the prompt, and returns the keys and values of its items.
+// whole computes the prompt and returns the keys and values of its items.
 func (s *sample) whole(ctx context.Context) ([]rows.Chunk, error) {
 	p := s.layout.Plan
 	n, first := p.Tokens(), 0
@@ -112,7 +113,7 @@ func (s *sample) whole(ctx context.Context) ([]rows.Chunk, error) {
 			return
 		}
 		got := make([]float32, items)
-		for i := range got { // of all rows behind, as blend.ByAttention has it
+		for i := range got { // from all rows after them, as in blend.ByAttention
 			got[i] = received[first+i] / float32(n-first-i)
 		}
 		s.weights = append(s.weights, got)
@@ -126,7 +127,7 @@ func (s *sample) whole(ctx context.Context) ([]rows.Chunk, error) {
 	return s.read(r.Kept[s.layout.Items])
 }
 
-// alone computes the items' blocks, and returns their keys and values.
+// alone computes the items' blocks and returns their keys and values.
 func (s *sample) alone(ctx context.Context) ([][]rows.Chunk, error) {
 	l := s.cache.prompt.ItemsAlone(s.items)
 	job := &engine.Job{Plan: l.Plan, Segments: make([]engine.Segment, len(l.Plan.Segments))}
@@ -141,13 +142,13 @@ func (s *sample) alone(ctx context.Context) ([][]rows.Chunk, error) {
 	for i := range s.items {
 		chunks, e := s.read(r.Kept[l.Items+i])
 		if out[i] = chunks; err == nil {
-			err = e // all entries are given back
+			err = e // continue, so that all entries are released
 		}
 	}
 	return out, err
 }
 
-// read copies an entry to the host and gives it back.
+// read copies an entry to the host and releases it.
 func (s *sample) read(e *kv.Entry) ([]rows.Chunk, error) {
 	if e == nil {
 		return nil, fmt.Errorf("keep what a prompt of %d tokens computes: %w", s.layout.Plan.Tokens(), kv.ErrFull)

@@ -17,23 +17,23 @@ import (
 	"grebe/plan"
 )
 
-// The file of an importance: magic, what it was learned with (32 bytes), the number of tokens and their values as float32, and a CRC-32C of all that;
-// numbers are little-endian.
+// A file of importance has the magic, the key of what it was learned with (32 bytes), the number of tokens, their
+// values as float32, and a CRC-32C of all that. Numbers are little-endian.
 const importanceMagic = "grebeim1"
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
-// ImportanceFile returns where what was learned of a model lies.
+// ImportanceFile returns the file of a model's importance.
 func ImportanceFile(dataDir, model string) string {
 	return filepath.Join(dataDir, "importance", url.PathEscape(model)+".importance")
 }
 
-// importanceSpace is what importance depends on beside the prompts that it was learned from.
+// importanceSpace returns the key of everything that importance depends on except the prompts.
 func (c *Cache) importanceSpace() plan.Key {
 	return kv.KeyOf(c.leadIn.key, nil, "importance")
 }
 
-// WriteImportance writes what was learned to a file, whole or not at all.
+// WriteImportance writes importance to a file, atomically.
 func (c *Cache) WriteImportance(file string, m *blend.Importance) error {
 	space := c.importanceSpace()
 	raw := append([]byte(importanceMagic), space[:]...)
@@ -59,10 +59,10 @@ func replaceFile(name string, raw []byte) error {
 	})
 }
 
-// ErrDamaged says that a file is not what was written.
+// ErrDamaged says that a file is damaged.
 var ErrDamaged = errors.New("reuse: the file is damaged")
 
-// ReadImportance reads what was learned. Where there is no file the error is an fs.ErrNotExist.
+// ReadImportance reads importance from a file. If there is none, the error is fs.ErrNotExist.
 func (c *Cache) ReadImportance(file string) (*blend.Importance, error) {
 	raw, err := os.ReadFile(file)
 	if err != nil {
@@ -83,7 +83,7 @@ func (c *Cache) ReadImportance(file string) (*blend.Importance, error) {
 		return nil, fmt.Errorf("reuse: read importance: %w", err)
 	}
 	for i, v := range of {
-		if !(v >= 0) { // a value that is no number would choose its token always
+		if !(v >= 0) { // NaN would always choose its token
 			return nil, fmt.Errorf("%w: %s: token %d has %v", ErrDamaged, file, i, v)
 		}
 	}

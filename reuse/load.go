@@ -11,29 +11,29 @@ import (
 	"grebe/plan"
 )
 
-// load reads entries from below memory for a request, beside it, and pins them. It outlives a request that does not wait for it, and
-// then by one read at most: the cache owns its goroutine (Settle).
+// load reads entries from disk for a request, concurrently with it, and pins them. A load may outlive a request that
+// does not wait for it, but by at most one read. The cache owns its goroutine (Settle).
 type load struct {
 	*loading.Loading
 	cache *Cache
 
 	mu    sync.Mutex
 	pins  []*kv.Entry
-	freed bool // by the request: what still comes is let go
+	freed bool // the request has ended: later entries are released at once
 }
 
-// wanted is an entry below memory that is to stand in for some parts of a job.
+// wanted is an entry on disk that replaces some parts of a job.
 type wanted struct {
 	key    plan.Key
 	tokens int
 	parts  []int
 }
 
-// maxReaders bounds the requests for which entries are read at a time. The others wait for their turns while they are wanted: a disk that hangs
-// holds no more goroutines than these.
+// maxReaders limits the requests for which entries are read at once. Others wait their turn as long as they need the
+// entries. So a hung disk blocks no more than this many goroutines.
 const maxReaders = 32
 
-// startLoad begins to read entries. The caller MUST release what comes.
+// startLoad begins to read entries. The caller MUST release the load.
 func (c *Cache) startLoad(want []wanted) *load {
 	tokens := 0
 	for i := range want {
@@ -49,12 +49,12 @@ func (c *Cache) startLoad(want []wanted) *load {
 	return l
 }
 
-// loads are those of a cache.
+// loads are the loads of a cache.
 type loads struct {
-	pace    loading.Pace  // at which they read
-	readers chan struct{} // holds one for each that does
+	pace    loading.Pace  // measured time of reads
+	readers chan struct{} // holds a token for each active reader
 
-	ctx  context.Context // ends when nobody waits for a read any more
+	ctx  context.Context // ends when no more reads are wanted
 	stop context.CancelFunc
 
 	mu      sync.Mutex
@@ -67,7 +67,7 @@ func (l *loads) init() {
 	l.ctx, l.stop = context.WithCancel(context.Background())
 }
 
-// start runs a load, and reports whether there are any more.
+// start runs a load. It returns false if the cache is settled.
 func (l *loads) start(run func()) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -78,7 +78,7 @@ func (l *loads) start(run func()) bool {
 	return true
 }
 
-// run reads all, one after the other: a part of a job whose entry does not come is computed.
+// run reads all entries, one after the other. A part whose entry does not arrive is computed.
 func (l *load) run(want []wanted) {
 	defer l.End()
 	select {
@@ -96,7 +96,7 @@ func (l *load) run(want []wanted) {
 	}
 }
 
-// bring reads one entry, unless somebody else brought it, and reports whether more is wanted.
+// bring reads one entry, unless it is in memory already, and reports whether more is wanted.
 func (l *load) bring(w *wanted) bool {
 	store := l.cache.opt.Store
 	if e, _ := store.Get(w.key); e != nil {
@@ -117,7 +117,7 @@ func (l *load) bring(w *wanted) bool {
 	return true
 }
 
-// pin keeps an entry until the request has ended; false: it has, and the entry is let go.
+// pin keeps an entry until the request ends. If it has ended, pin releases the entry and returns false.
 func (l *load) pin(e *kv.Entry) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -129,7 +129,8 @@ func (l *load) pin(e *kv.Entry) bool {
 	return true
 }
 
-// release ends the load: what was read is let go, and no more is read. It does not wait. No job may use what came any more.
+// release ends the load: it releases the entries and stops further reads. It does not wait. No job may use the entries
+// any more.
 func (l *load) release() {
 	l.Stop()
 	l.mu.Lock()
@@ -141,25 +142,25 @@ func (l *load) release() {
 	l.pins = nil
 }
 
-// fetch brings a block or a page up into memory and returns it with a reference; nil when it does not come.
+// fetch loads a block or a page into memory and returns it with a reference, or nil if that fails.
 func (c *Cache) fetch(ctx context.Context, key plan.Key) *kv.Entry {
 	store := c.opt.Store
 	if store.Fetch(ctx, key) == plan.Missing {
 		c.noteFull()
 		return nil
 	}
-	e, _ := store.Get(key) // nil: it had to make room at once
+	e, _ := store.Get(key) // nil: it was evicted at once
 	return e
 }
 
-// settleWithin is how long a read may take that is under way when a cache is settled.
+// settleWithin is how long Settle waits for a running read.
 const settleWithin = 10 * time.Second
 
 // errHangs says that a disk does not answer.
 var errHangs = errors.New("reuse: a read from below memory does not end: it is left to itself, with the memory that it reads into")
 
-// Settle ends what reads from below memory for requests: it returns when nothing is read any more, or with an error when the rest hangs. A request
-// that comes later, or is under way, computes what it finds there.
+// Settle ends the reads for requests. It returns when no read is running, or with an error if one hangs. A current or
+// later request computes what it would have read.
 func (c *Cache) Settle() error {
 	l := &c.loads
 	l.mu.Lock()

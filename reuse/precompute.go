@@ -14,17 +14,17 @@ import (
 // Do runs a job. The Do of a dispatch.Dispatcher is one.
 type Do func(ctx context.Context, j *engine.Job) (*engine.Result, error)
 
-// batchTokens is how many tokens of items Precompute computes at once: large enough for the device's
-// full speed, small enough to let a request in between.
+// batchTokens is the number of tokens of items that Precompute computes at once: enough for the device's full speed,
+// and few enough to let a request in between.
 const batchTokens = 1024
 
-// batchTime is the deadline of such a batch. Nobody waits for it, so it is far away; a job without a
-// deadline would get that of a request, and be shed by a slow machine.
+// batchTime is the deadline of such a batch. It is far away, because nobody waits for it. Without a deadline it would
+// get that of a request, and a slow machine would shed it.
 const batchTime = 10 * time.Minute
 
-// Precompute computes the KV of items that are cached nowhere yet, and keeps it. It returns how many
-// it computed, and how many it left out because the model has no room for them: no prompt has them
-// either. Progress, if not nil, is told of every step: items looked at, tokens computed.
+// Precompute computes and keeps the KV of items that are not cached in any tier. It returns how many it computed, and
+// how many it skipped because they do not fit the model; no prompt has those either. progress, if not nil, is called
+// after every step with the items looked at and the tokens computed.
 func (c *Cache) Precompute(ctx context.Context, do Do, items [][]int32, progress func(items, tokens int)) (computed, tooLong int, err error) {
 	keys := make([]plan.Key, 1)
 	tiers := make([]plan.Tier, 1)
@@ -63,7 +63,7 @@ func (c *Cache) Precompute(ctx context.Context, do Do, items [][]int32, progress
 	return computed, tooLong, err
 }
 
-// computeFitting computes those items of a batch that the model has room for, and returns how many these are.
+// computeFitting computes the items of a batch that fit the model, and returns their number.
 func (c *Cache) computeFitting(ctx context.Context, do Do, items [][]int32) (int, error) {
 	if len(items) == 0 {
 		return 0, nil
@@ -79,7 +79,7 @@ func (c *Cache) computeFitting(ctx context.Context, do Do, items [][]int32) (int
 		return 0, nil
 	}
 	fit := 0
-	for i := range items { // one by one: only some are to blame
+	for i := range items { // one by one, because only some are too long
 		n, err := c.computeFitting(ctx, do, items[i:i+1])
 		if err != nil {
 			return fit, err
@@ -89,7 +89,7 @@ func (c *Cache) computeFitting(ctx context.Context, do Do, items [][]int32) (int
 	return fit, nil
 }
 
-// compute runs a batch of items through the model and has them written to every tier.
+// compute runs a batch of items through the model and writes them to every tier.
 func (c *Cache) compute(ctx context.Context, do Do, items [][]int32) error {
 	v := c.visits.Get().(*Visit)
 	v.begin(c, nil, items)
@@ -104,10 +104,10 @@ func (c *Cache) compute(ctx context.Context, do Do, items [][]int32) error {
 	return errors.Join(err, c.opt.Store.Written(ctx))
 }
 
-// Bytes is the memory that the KV of so many tokens takes.
+// Bytes returns the size of the KV of so many tokens.
 func (c *Cache) Bytes(tokens int) int64 { return int64(tokens) * c.bytesPerToken }
 
-// Heat returns how often an item is expected to be used, and whether it is cached anywhere.
+// Heat returns how often an item is expected to be used, and whether any tier has it.
 func (c *Cache) Heat(item []int32) (uses float64, cached bool) {
 	keys, tiers, out := [1]plan.Key{c.ItemKey(item)}, [1]plan.Tier{plan.Missing}, [1]float32{}
 	c.opt.Store.Uses(keys[:], tiers[:], c.opt.Now(), out[:])

@@ -18,28 +18,28 @@ import (
 )
 
 // Prototypes is a model's semantic history pool (RCL-2): an index that finds prototypes for tokens of histories, and
-// pages of their KV, which are entries of the store like items. It is safe for concurrent use.
+// pages of their KV, which are entries of the store as items are. It is safe for concurrent use.
 type Prototypes struct {
 	cache *Cache
 	file  string
 
-	mu    sync.RWMutex // for writing: the index changes
+	mu    sync.RWMutex // held for writing while the index changes
 	index *proto.Index
 	keys  []plan.Key // of pages
-	stale bool       // the file has users who were dropped: it could not be written
-	left  []plan.Key // pages of such users that could not be deleted
+	stale bool       // the file could not be written and still has dropped users
+	left  []plan.Key // pages of dropped users that could not be deleted
 }
 
-// PrototypesFile returns where the index of a model lies.
+// PrototypesFile returns the file of a model's index.
 func PrototypesFile(dataDir, model string) string {
 	return filepath.Join(dataDir, "prototypes", url.PathEscape(model)+".proto")
 }
 
-// ErrOtherModel says that prototypes, or importance, were made with other weights, another preamble or another format of KV.
+// ErrOtherModel says that prototypes or importance were made with other weights, another preamble or another KV format.
 var ErrOtherModel = errors.New("reuse: it was made for another model")
 
-// OpenPrototypes opens the index in a file. Where there is none the error is an fs.ErrNotExist. The caller MUST Close
-// it, after all matches were released.
+// OpenPrototypes opens the index in a file. If there is none, the error is fs.ErrNotExist. The caller MUST Close it
+// after all matches are released.
 func (c *Cache) OpenPrototypes(file string) (*Prototypes, error) {
 	x, err := proto.Open(file)
 	if err != nil {
@@ -55,7 +55,7 @@ func (c *Cache) prototypes(file string, x *proto.Index) *Prototypes {
 	p := &Prototypes{cache: c, file: file, index: x, keys: make([]plan.Key, (x.Len()+proto.Page-1)/proto.Page)}
 	for _, g := range x.Generations() {
 		for i := 0; i < g.Len; i += proto.Page {
-			// A page has what its generation depends on, and a place there: adding others leaves it.
+			// A page's key depends on its generation and its place there. So later generations do not change it.
 			id := hex.EncodeToString(g.Digest[:]) + " " + strconv.Itoa(i/proto.Page)
 			p.keys[(g.First+i)/proto.Page] = kv.KeyOf(c.prototypeSpace(), nil, id)
 		}
@@ -63,16 +63,16 @@ func (c *Cache) prototypes(file string, x *proto.Index) *Prototypes {
 	return p
 }
 
-// prototypeSpace is the context of prototypes' keys: all that their KV depends on but the histories.
+// prototypeSpace is the context of prototypes' keys: everything that their KV depends on except the histories.
 func (c *Cache) prototypeSpace() plan.Key { return kv.KeyOf(c.preamble.key, nil, "prototypes") }
 
-// source names a user in an index.
+// source returns a user's number in an index.
 func (c *Cache) source(userID string) uint64 {
 	key := kv.KeyOf(c.userSpace, nil, "source of prototypes "+userID)
 	return binary.LittleEndian.Uint64(key[:])
 }
 
-// Close gives back the index's memory.
+// Close frees the index's memory.
 func (p *Prototypes) Close() error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -86,8 +86,8 @@ func (p *Prototypes) Len() int {
 	return p.index.Len()
 }
 
-// DropUser removes the pages with prototypes of a user's history from every tier. What shares pages with them is
-// matched no more until the pool is made anew.
+// DropUser removes the pages with prototypes of a user's history from every tier. Other prototypes in these pages are
+// not found until the pool is built again.
 func (p *Prototypes) DropUser(id string) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -97,7 +97,7 @@ func (p *Prototypes) DropUser(id string) error {
 	if !p.stale {
 		return nil
 	}
-	// The file goes last: after a crash it is how the next process finds the pages.
+	// The file is written last: after a crash the next process needs it to find the pages.
 	if err := p.cache.opt.Store.Delete(p.left...); err != nil {
 		return err
 	}
@@ -107,26 +107,26 @@ func (p *Prototypes) DropUser(id string) error {
 	return err
 }
 
-// Matches are the prototypes of one request. The zero value is ready, and it is used again after Release.
+// Matches are the prototypes of one request. The zero value is ready. It can be reused after Release.
 type Matches struct {
 	from    *Prototypes
 	scratch proto.Scratch
 	found   []proto.Match
 	runs    []run
-	pages   map[int32]*kv.Entry // pinned; nil: it lies below memory, or nowhere
+	pages   map[int32]*kv.Entry // pinned; nil: on disk, or in no tier
 	drift   []float32
 	tokens  int
 }
 
-// run is a run of tokens that stand in a page as they do in the history.
+// run is a run of tokens that are consecutive in both a page and the history.
 type run struct {
 	at, tokens  int
 	page, first int32
 	turn        int
 }
 
-// Find looks up prototypes for the tokens user[from:] of a user's segment that begins at a position: those whose
-// drift is at most most, 0 for all. It pins pages that are in memory.
+// Find looks up prototypes for the tokens user[from:] of a user's segment that begins at position start. It takes those
+// with a drift of at most most; 0 means all. It pins pages that are in memory.
 func (p *Prototypes) Find(m *Matches, user []int32, from, start int, most float32) {
 	if most == 0 {
 		most = 1
@@ -161,7 +161,7 @@ func (p *Prototypes) Find(m *Matches, user []int32, from, start int, most float3
 	}
 }
 
-// has pins a page, and reports whether there is one, in memory or below it.
+// has pins a page, and reports whether any tier has it.
 func (m *Matches) has(page int32) bool {
 	e, known := m.pages[page]
 	if !known {
@@ -174,8 +174,8 @@ func (m *Matches) has(page int32) bool {
 // Tokens returns the number of tokens that have a prototype.
 func (m *Matches) Tokens() int { return m.tokens }
 
-// Append appends the matches as parts of a segment, ascending. The entry of a part whose page lies below memory is nil
-// until Fetch.
+// Append appends the matches as parts of a segment, in ascending order. The entry of a part whose page is on disk is
+// nil until Fetch.
 func (m *Matches) Append(dst []engine.Part, segment int) []engine.Part {
 	for _, r := range m.runs {
 		dst = append(dst, engine.Part{
@@ -186,8 +186,8 @@ func (m *Matches) Append(dst []engine.Part, segment int) []engine.Part {
 	return dst
 }
 
-// Fetch brings pages up from below memory and fills in the entries of the parts that Append appended. What does not come is
-// computed. A request's own are brought beside it instead, see wanted.
+// Fetch loads pages from disk and sets the entries of the parts that Append appended. Parts whose page does not arrive
+// are computed. Requests do not use it: their pages are read concurrently, see wanted.
 func (m *Matches) Fetch(parts []engine.Part) {
 	for i := range parts {
 		if parts[i].Entry != nil || i >= len(m.runs) {
@@ -201,7 +201,8 @@ func (m *Matches) Fetch(parts []engine.Part) {
 	}
 }
 
-// wanted appends the pages that lie below memory, with the parts of a job that they stand in for: Append's, the first of which is given.
+// wanted appends the pages on disk, with the parts of a job that they replace. first is the index of the first part
+// from Append.
 func (m *Matches) wanted(dst []wanted, first int) []wanted {
 	at := map[int32]int{}
 	for i, r := range m.runs {
@@ -219,7 +220,7 @@ func (m *Matches) wanted(dst []wanted, first int) []wanted {
 	return dst
 }
 
-// Release gives back the pages. It MUST be called when the job is done.
+// Release releases the pages. It MUST be called when the job is done.
 func (m *Matches) Release() {
 	for page, e := range m.pages {
 		if e != nil {

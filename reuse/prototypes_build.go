@@ -17,29 +17,29 @@ import (
 	"grebe/plan"
 )
 
-// Pool says what prototypes are made of.
+// Pool describes the histories from which prototypes are made.
 type Pool struct {
 	Users      []string                         // ids
-	History    func(i int) ([]int32, error)     // tokens of a user's segment; it is asked several times
+	History    func(i int) ([]int32, error)     // tokens of a user's segment; called several times
 	Embeddings func(token int32) []float32      // of the model
 	Natural    func(token int32) bool           // whether a token may have prototypes; nil: all may
-	Bytes      int64                            // of KV, at most
+	Bytes      int64                            // most bytes of KV
 	Config     proto.Config                     // Most is set from Bytes
-	Fresh      bool                             // forget the prototypes that there are
-	Progress   func(part string, done, all int) // nil: nobody is told
+	Fresh      bool                             // discard the existing prototypes
+	Progress   func(part string, done, all int) // may be nil
 }
 
-// Built says what a build did.
+// Built is the result of a build.
 type Built struct {
 	Prototypes, Added int
-	Pages, Computed   int // pages of KV in all, and those that were computed
-	Tokens            int // that were computed for them
-	Lost              int // pages whose histories are gone
+	Pages, Computed   int // all pages of KV, and those computed by this build
+	Tokens            int // computed for those pages
+	Lost              int // pages whose histories no longer exist
 	Bytes             int64
 }
 
-// BuildPrototypes makes the prototypes of histories, or adds those that are not covered yet to the ones in the file,
-// and computes the pages of KV that are nowhere. It can be stopped, and goes on when it is called again.
+// BuildPrototypes makes the prototypes of histories, or adds missing ones to those in the file, and computes the pages
+// of KV that no tier has. It can be stopped; the next call continues.
 func (c *Cache) BuildPrototypes(ctx context.Context, do Do, file string, from *Pool) (*Built, error) {
 	if err := c.movable(); err != nil {
 		return nil, err
@@ -55,7 +55,7 @@ func (c *Cache) BuildPrototypes(ctx context.Context, do Do, file string, from *P
 	return out, b.pages(ctx, p, out)
 }
 
-// movable refuses a model whose KV stays where it is.
+// movable refuses a model whose KV cannot be moved to other positions.
 func (c *Cache) movable() error {
 	if c.opt.Shape.KV == compute.FP8 || c.opt.Shape.Pointwise != nil {
 		return fmt.Errorf("reuse: KV in %v cannot be moved to other positions", c.opt.Shape.KV)
@@ -63,7 +63,7 @@ func (c *Cache) movable() error {
 	return nil
 }
 
-// IndexPrototypes makes the index of a pool alone, of at most so many prototypes: without their KV nothing can be
+// IndexPrototypes makes only the index of a pool, of at most so many prototypes. Without their KV nothing can be
 // reused, but lookups can be measured.
 func (c *Cache) IndexPrototypes(ctx context.Context, do Do, from *Pool, most int) (*proto.Index, error) {
 	b := c.poolBuild(do, from)
@@ -77,10 +77,10 @@ func (c *Cache) HistoryKV(ctx context.Context, do Do, tokens []int32) ([]rows.Ch
 	return (&poolBuild{cache: c, do: do}).history(ctx, tokens)
 }
 
-// Shape returns that of the model.
+// Shape returns the model's shape.
 func (c *Cache) Shape() compute.Shape { return c.opt.Shape }
 
-// Memory is where entries lie.
+// Memory returns the memory that entries are in.
 func (c *Cache) Memory() compute.Memory { return c.opt.Pool.Memory() }
 
 func (c *Cache) poolBuild(do Do, from *Pool) *poolBuild {
@@ -91,7 +91,7 @@ func (c *Cache) poolBuild(do Do, from *Pool) *poolBuild {
 	return b
 }
 
-// poolBuild is a build under way.
+// poolBuild is a build in progress.
 type poolBuild struct {
 	cache    *Cache
 	do       Do
@@ -99,7 +99,7 @@ type poolBuild struct {
 	bySource map[uint64]int
 }
 
-// Len and History are those of proto.Histories.
+// Len and History implement proto.Histories.
 func (b *poolBuild) Len() int { return len(b.pool.Users) }
 
 func (b *poolBuild) History(i int) ([]int32, uint64, error) {
@@ -113,7 +113,7 @@ func (b *poolBuild) tell(part string, done, all int) {
 	}
 }
 
-// model is what the index needs to know of the model.
+// model returns what the index needs to know about the model.
 func (b *poolBuild) model() proto.Model {
 	natural := b.pool.Natural
 	if natural == nil {
@@ -139,7 +139,7 @@ func (b *poolBuild) index(ctx context.Context, file string) (x *proto.Index, add
 	case err != nil:
 		return nil, 0, fmt.Errorf("reuse: %w", err)
 	case old.Model() != m.Digest:
-		x, err = proto.Build(ctx, cfg, m, b, b.tell) // of another model: nothing of it can be used
+		x, err = proto.Build(ctx, cfg, m, b, b.tell) // the file is of another model and cannot be used
 	default:
 		added = -old.Len()
 		if old.Len() >= cfg.Most { // it is full
@@ -162,7 +162,7 @@ func (b *poolBuild) index(ctx context.Context, file string) (x *proto.Index, add
 	return x, added + x.Len(), nil
 }
 
-// history computes a history's KV as it is served, and copies it to the host.
+// history computes a history's KV as requests do, and copies it to the host.
 func (b *poolBuild) history(ctx context.Context, tokens []int32) ([]rows.Chunk, error) {
 	c := b.cache
 	p := &plan.Plan{}
@@ -195,8 +195,8 @@ func (b *poolBuild) history(ctx context.Context, tokens []int32) ([]rows.Chunk, 
 	return rows.Read(c.opt.Pool.Memory(), &c.opt.Shape, e)
 }
 
-// teach returns, for some tokens of a history, their keys and values of all layers but the first, which depend on
-// nothing but the token: each layer's of length 1, and together so that distances are relative errors.
+// teach returns, for some tokens of a history, their keys and values of all layers but the first, which depends only on
+// the token. Each layer's vector has length 1, and they are scaled together so that distances are relative errors.
 func (b *poolBuild) teach(ctx context.Context, tokens []int32, at []int) ([][]float32, error) {
 	chunks, err := b.history(ctx, tokens)
 	if err != nil {
@@ -222,7 +222,7 @@ func (b *poolBuild) teach(ctx context.Context, tokens []int32, at []int) ([][]fl
 	return out, nil
 }
 
-// stretch makes a vector's length what it shall be, unless it is 0.
+// stretch scales a vector to a length, unless its length is 0.
 func stretch(v []float32, to float64) {
 	sum := 0.0
 	for _, x := range v {
@@ -236,7 +236,7 @@ func stretch(v []float32, to float64) {
 	}
 }
 
-// pages computes the pages that are nowhere yet.
+// pages computes the pages that no tier has.
 func (b *poolBuild) pages(ctx context.Context, p *Prototypes, out *Built) error {
 	held := held{source: math.MaxUint64}
 	for page, key := range p.keys {
@@ -267,22 +267,22 @@ func (b *poolBuild) pages(ctx context.Context, p *Prototypes, out *Built) error 
 	return b.cache.opt.Store.Written(ctx)
 }
 
-// drainEvery is after how many pages those that were published are waited for.
+// drainEvery is the number of published pages after which the build waits until they are written.
 const drainEvery = 16
 
-// held is the history that was computed last: its prototypes may be in two pages.
+// held is the history computed last. Its prototypes may be in two pages.
 type held struct {
 	source uint64
 	tokens []int32
 	chunks []rows.Chunk
 }
 
-// has reports whether a prototype's token is still where it was.
+// has reports whether a prototype's token is still at its place in the history.
 func (h *held) has(is *proto.Prototype) bool {
 	return int(is.Place) < len(h.tokens) && h.tokens[is.Place] == is.Token
 }
 
-// page computes a page's KV and publishes it; false when a history is gone.
+// page computes a page's KV and publishes it. It returns false if a history no longer exists.
 func (b *poolBuild) page(ctx context.Context, p *Prototypes, key plan.Key, first, n int, h *held, out *Built) (bool, error) {
 	c := b.cache
 	s := &c.opt.Shape
@@ -313,7 +313,7 @@ func (b *poolBuild) page(ctx context.Context, p *Prototypes, key plan.Key, first
 	}
 	c.opt.Store.PublishFor(c.owner, plan.Item, key, nil, e)
 	if out.Computed++; out.Computed%drainEvery == 0 {
-		// So that nothing is dropped before it was written.
+		// Otherwise pages could be evicted before they are written.
 		if err := c.opt.Store.Written(ctx); err != nil {
 			return false, err
 		}
@@ -321,7 +321,7 @@ func (b *poolBuild) page(ctx context.Context, p *Prototypes, key plan.Key, first
 	return true, nil
 }
 
-// hold computes the history of a prototype; false when it is gone, or another one.
+// hold computes the history of a prototype. It returns false if the history no longer exists or has changed.
 func (b *poolBuild) hold(ctx context.Context, h *held, is *proto.Prototype, out *Built) (bool, error) {
 	i, ok := b.bySource[is.Source]
 	if !ok {

@@ -7,7 +7,7 @@ import (
 	"grebe/schedule"
 )
 
-// recordDecision writes what a prefix order was chosen from, and the choice.
+// recordDecision records the input of a choice of prefix order, and the choice.
 func (c *Cache) recordDecision(v *Visit, costs *schedule.Costs, policy schedule.Policy) {
 	r, in, m := c.opt.Record, &v.in, &costs.Model
 	r.Lock()
@@ -18,14 +18,14 @@ func (c *Cache) recordDecision(v *Visit, costs *schedule.Costs, policy schedule.
 	r.Did("order", d.Order, d.Reason, d.Reuse, d.User.Ms, d.User.Value, d.Item.Ms, d.Item.Value, int(d.User.Load), int(d.Item.Load))
 }
 
-// request lists what Decide needs to know of a request.
+// request lists the input of Decide.
 func request(in *schedule.Request) []any {
 	return []any{in.Preamble, in.LeadIn, in.SharedCached, in.Question, in.PerItem, int(in.Orders), in.User, in.UserCached[:],
 		in.Items, record.Names(in.ItemTier), in.ItemFrequency, in.Frequency, in.Coldest, in.Returns, in.ReturnsKnown, in.UserRoom,
 		in.Queue, in.Slack}
 }
 
-// recordBlend writes what a choice between a blended prompt and a prefix order was made from, and the choice.
+// recordBlend records the input of a choice between a blended prompt and a prefix order, and the choice.
 func (v *Visit) recordBlend(b *schedule.Blending, m *schedule.PrefillModel, ms float64, pays bool) {
 	r, chosen := v.cache.opt.Record, v.Decision.Chosen()
 	r.Lock()
@@ -36,7 +36,7 @@ func (v *Visit) recordBlend(b *schedule.Blending, m *schedule.PrefillModel, ms f
 	r.Did("pays", ms, pays)
 }
 
-// recordInvest writes what a choice between prototypes and a user that is computed whole was made from, and the choice.
+// recordInvest records the input of a choice between prototypes and exact computation of a user, and the choice.
 func (v *Blended) recordInvest(m *schedule.PrefillModel, p *schedule.Prototypes, exact, near float64, invests bool) {
 	r, in := v.cache.opt.Record, &v.in
 	r.Lock()
@@ -46,8 +46,8 @@ func (v *Blended) recordInvest(m *schedule.PrefillModel, p *schedule.Prototypes,
 	r.Did("invests", exact, near, invests)
 }
 
-// recordPatience writes how long a request may wait for reads, 0 for as long as it may at all, and what that follows from: the
-// time to its deadline if it has one, the milliseconds of work that waits, and those that it takes to compute everything.
+// recordPatience records how long a request may wait for reads, 0 for no limit, and the input of that decision: the
+// time to its deadline if it has one, the milliseconds of waiting work, and those to compute everything.
 func (c *Cache) recordPatience(left time.Duration, deadline bool, queue, compute float64, wait time.Duration) {
 	r := c.opt.Record
 	r.Lock()
@@ -56,7 +56,7 @@ func (c *Cache) recordPatience(left time.Duration, deadline bool, queue, compute
 	r.Did("within", wait)
 }
 
-// transfers are the costs of moving KV, two numbers for each tier.
+// transfers returns the costs of moving KV, two numbers per tier.
 func transfers(c *schedule.Costs) []float64 {
 	var out []float64
 	for _, t := range c.Transfer {

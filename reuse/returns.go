@@ -8,7 +8,7 @@ import (
 	"grebe/schedule"
 )
 
-// returns is a schedule.Returns that requests share. Its calls are recorded in their order.
+// returns is a schedule.Returns that requests share. It records its calls in order.
 type returns struct {
 	mu   sync.Mutex
 	core *schedule.Returns
@@ -25,7 +25,7 @@ func (r *returns) note(user uint64, frequency float64, now time.Duration) {
 	r.core.Came(user, frequency, now)
 }
 
-// evicted tells of a user's entry that was dropped.
+// evicted reports that a user's entry was dropped.
 func (r *returns) evicted(user uint64, now time.Duration) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -35,7 +35,7 @@ func (r *returns) evicted(user uint64, now time.Duration) {
 	r.core.Evicted(user, now)
 }
 
-// expect predicts how often a user of this frequency will find what is kept now.
+// expect predicts how often a user of this frequency will find its KV if it is kept now.
 func (r *returns) expect(frequency float64) float64 {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -47,7 +47,7 @@ func (r *returns) expect(frequency float64) float64 {
 	return total
 }
 
-// gain returns the share of a user's expected returns that is gained when another user makes room.
+// gain returns the share of a user's expected returns that is gained when another user is evicted for it.
 func (r *returns) gain(frequency float64) float64 {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -59,7 +59,7 @@ func (r *returns) gain(frequency float64) float64 {
 	return share
 }
 
-// kept notes, after the user's request, that the user is kept and how many returns are expected.
+// kept records, after the user's request, that the user is kept and how many returns are expected.
 func (r *returns) kept(user uint64, returns float64) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -69,7 +69,7 @@ func (r *returns) kept(user uint64, returns float64) {
 	r.core.Kept(user, returns)
 }
 
-// hit counts a user that was found.
+// hit counts a return that found its KV.
 func (r *returns) hit(user uint64) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -1,17 +1,16 @@
 // Package reuse ranks without computing again what an earlier request computed (BAT).
 //
-// For each request it finds what is cached of the user and of the items, has package schedule choose
-// the prefix order, pins the entries that this order can use and hands them to the engine's job; when
-// the job is done it publishes what was computed and may be used again. With user-first that is the
-// user, with item-first the items; preamble and lead-in in both.
+// For each request it finds the cached KV of the user and the items, lets package schedule choose the prefix order,
+// pins the entries that this order can use, and passes them to the engine's job. When the job is done it publishes the
+// computed KV that may be used again: the user with user-first, the items with item-first, preamble and lead-in with
+// both.
 //
-// A user with an id has an entry of its own, under that id, so that deleting the user deletes it. What
-// comes without an id (inline histories, queries of /v1/score and /v1/rerank) is known by its tokens: the
-// store keeps it as a known prefix, of which any request takes what its own tokens begin with, users
-// included whose entry is gone or shorter. A named user's tokens never become a known prefix.
+// A user with an id has its own entry under that id, so that deleting the user deletes the entry. Tokens without an id
+// (inline histories, queries of /v1/score and /v1/rerank) are found by their content. The store keeps them as known
+// prefixes. Any request may use the part of a known prefix that its own tokens begin with, including users whose entry
+// is missing or shorter. A named user's tokens never become a known prefix.
 //
-// What is reused is exact: entries are found by the content that they depend on, so a result is the
-// same as without a cache.
+// Reuse is exact: entries are found by the content that they depend on, so the result is the same as without a cache.
 //
 // A Cache is safe for concurrent use. A Visit belongs to one request.
 package reuse
@@ -36,29 +35,30 @@ import (
 	"grebe/schedule"
 )
 
-// Load tells how much work waits, and how long work takes. A dispatch.Dispatcher does.
+// Load reports how much work waits, and how long work takes. dispatch.Dispatcher implements it.
 type Load interface {
 	Backlog() (ms float64, requests int)
 	Model() schedule.PrefillModel
 }
 
-// Options say what a Cache works with.
+// Options configure a Cache.
 type Options struct {
 	Store  *kv.Store
 	Pool   *pool.Pool
 	Load   Load
 	Shape  compute.Shape
-	Policy schedule.Policy // what an automatic choice means
-	Orders schedule.Orders // that an automatic choice may take; empty: both
-	// Model is a digest of all of the model that KV depends on: weights, configuration, formats.
+	Policy schedule.Policy // for automatic choices
+	Orders schedule.Orders // for automatic choices; empty: both
+	// Model is a hash of everything in the model that KV depends on: weights, configuration, formats.
 	Model plan.Key
-	// Shared is what other caches over the same store have too; nil: there are none.
+	// Shared is shared with other caches over the same store; nil: there are none.
 	Shared *Shared
-	// Spare is when changed items are computed again. The caches of a machine share one; nil: there is this one alone.
+	// Spare is the idle time in which changed items are computed again. The caches of a machine share one; nil: this
+	// cache is alone.
 	Spare *Spare
-	// Now is the clock of frequencies, for replays faster than life; time since Share.
+	// Now is the clock of frequencies, so that a replay can be faster than real time. Default: time since Share.
 	Now func() time.Duration
-	// Record writes what was asked and what was decided; nil: nothing is recorded.
+	// Record records requests and decisions; nil: nothing is recorded.
 	Record *record.Room
 }
 
@@ -72,12 +72,12 @@ type Cache struct {
 	question         int32
 	bytesPerToken    int64
 	costs            schedule.Costs
-	home             plan.Tier // of what is computed
+	home             plan.Tier // tier of computed KV
 	owner            uint32    // of the store's entries
 	visits           sync.Pool // of *Visit
 	changed          changed
 	returns          *returns
-	full             atomic.Bool // something had to make room
+	full             atomic.Bool // an entry was evicted to make room
 	decisions        [2][schedule.NumReasons]atomic.Int64
 	loads            loads
 }
@@ -88,7 +88,7 @@ type shared struct {
 	key    plan.Key
 }
 
-// New returns a cache for prompts of b.
+// New makes a cache for prompts of b.
 func New(b *prompt.Builder, opt Options) *Cache {
 	if opt.Shared == nil {
 		opt.Shared = Share(opt.Store)
@@ -129,29 +129,29 @@ func (c *Cache) dropped(key plan.Key, kind plan.Kind) {
 	c.noteFull()
 }
 
-// forgotten learns from a known prefix that made room.
+// forgotten learns from a known prefix that was evicted.
 func (c *Cache) forgotten(key plan.Key) {
 	c.returns.evicted(residency.Hash(key), c.opt.Now())
 	c.noteFull()
 }
 
-// noteFull notes, when something was dropped, whether that was to make room: a deletion is none.
+// noteFull is called when an entry was dropped. It records whether that was to make room, and not a deletion.
 func (c *Cache) noteFull() {
 	if books := c.opt.Pool.Stats(); schedule.Crowded(books.Used, books.Total) {
 		c.full.Store(true)
 	}
 }
 
-// What it takes to bring KV to where it is computed with: copies in memory, and reads and checks of
-// records on disk at about 1 GiB/s.
+// Estimated costs of bringing KV to where it is used: copies in memory, and reads and checks of records on disk at
+// about 1 GiB/s.
 const (
 	hostMsPerMiB   = 0.1
 	diskMsPerMiB   = 1
 	diskMsPerEntry = 0.05
 )
 
-// UserKey returns the key of a user's entry, by id. A user without one has no entry: its key, by tokens,
-// only counts how often it comes.
+// UserKey returns the key of a user's entry, by id. A user without an id has no entry; its key, by tokens, only counts
+// its requests.
 func (c *Cache) UserKey(id string, tokens []int32) plan.Key {
 	if id != "" {
 		return kv.KeyOf(c.userSpace, nil, id)
@@ -162,17 +162,17 @@ func (c *Cache) UserKey(id string, tokens []int32) plan.Key {
 // ItemKey returns the key of an item's entry.
 func (c *Cache) ItemKey(tokens []int32) plan.Key { return kv.KeyOf(c.itemSpace, tokens, "") }
 
-// Request is a ranking to be planned.
+// Request is a ranking to plan.
 type Request struct {
-	UserID    string // empty: known by its tokens only
+	UserID    string // "": found by its tokens only
 	User      []int32
 	Items     [][]int32
 	Pointwise bool
-	Policy    schedule.Policy // what the request asks for
-	Slack     time.Duration   // to its deadline
+	Policy    schedule.Policy // requested by the client
+	Slack     time.Duration   // time to its deadline
 }
 
-// Visit is a request's way through the cache. Its owner MUST call End.
+// Visit is the use of the cache by one request. Its owner MUST call End.
 type Visit struct {
 	cache    *Cache
 	Decision schedule.Decision
@@ -188,13 +188,13 @@ type Visit struct {
 	uses     []float32
 	hit      bool
 	segments []engine.Segment // of the job
-	source   plan.Tier        // of the entry found last
+	source   plan.Tier        // tier of the entry found last
 }
 
-// Policy returns what an automatic choice means.
+// Policy returns the policy of automatic choices.
 func (c *Cache) Policy() schedule.Policy { return c.opt.Policy }
 
-// Begin finds what is cached for a request and decides its prefix order.
+// Begin finds the cached KV for a request and decides its prefix order.
 func (c *Cache) Begin(r *Request) *Visit {
 	v := c.visits.Get().(*Visit)
 	v.begin(c, r.User, r.Items)
@@ -228,8 +228,8 @@ func (c *Cache) Begin(r *Request) *Visit {
 	return v
 }
 
-// peekUser fills in how much of the user is cached where. It returns how much of that is the user's own, in
-// memory: what others who begin alike left is no sign of a return, unless it is half of the user.
+// peekUser fills in how much of the user is cached in each tier. It returns how much of that, in memory, is the user's
+// own. KV of others who begin with the same tokens is no sign of a return, unless it is half of the user.
 func (v *Visit) peekUser(in *schedule.Request) (own int) {
 	store := v.cache.opt.Store
 	at := plan.Missing
@@ -244,14 +244,14 @@ func (v *Visit) peekUser(in *schedule.Request) (own int) {
 	}
 	e, ok := v.cache.opt.Store.Lookup(v.user)
 	if ok && v.named && e.Tier == plan.Disk && int(e.Tokens) > cached {
-		in.UserCached[plan.Disk] = min(e.Tokens, in.User) // if the tokens are still the same
+		in.UserCached[plan.Disk] = min(e.Tokens, in.User) // if the tokens have not changed
 		return 0
 	}
 	in.UserCached[at] = int32(cached)
 	return own
 }
 
-// room reports whether a user can be kept and displaces nobody.
+// room reports whether a user can be kept without evicting anything.
 func (c *Cache) room(tokens int) bool {
 	books, was := c.opt.Pool.Stats(), c.full.Load()
 	room, full := schedule.HasRoom(int64(tokens)*c.bytesPerToken, books.Used, books.Total, was)
@@ -261,7 +261,7 @@ func (c *Cache) room(tokens int) bool {
 	return room
 }
 
-// begin looks up where the items are.
+// begin looks up the tiers of the items.
 func (v *Visit) begin(c *Cache, user []int32, items [][]int32) {
 	v.cache, v.tokens, v.named = c, user, false
 	v.items, v.lengths = v.items[:0], v.lengths[:0]
@@ -289,12 +289,12 @@ func (c *Cache) has(s *shared) bool {
 	return n[0] > 0
 }
 
-// Order is the decision as the prompt's builder takes it.
+// Order returns the chosen order, for the prompt's builder.
 func (v *Visit) Order() plan.Order { return v.Decision.Order }
 
-// Attach gives a job, laid out in the decision's order, the entries that it can reuse, and asks for
-// those that shall be kept. What is read from below memory for that has come before it is high time to compute it, or is
-// computed: ctx has the request's deadline.
+// Attach gives a job, laid out in the chosen order, the entries that it can reuse, and marks the segments to keep. It
+// waits for reads from disk as long as there is time to compute instead; ctx has the request's deadline. Segments that
+// have not arrived are computed.
 func (v *Visit) Attach(ctx context.Context, l *prompt.Layout, job *engine.Job) {
 	if !v.Decision.Reuse {
 		return
@@ -330,14 +330,14 @@ func (v *Visit) Attach(ctx context.Context, l *prompt.Layout, job *engine.Job) {
 	}
 }
 
-// answers reports whether a segment's last token answers, and so has to be computed.
+// answers reports whether a segment's last token answers and so must be computed.
 func answers(job *engine.Job, segment int) bool {
 	return slices.Contains(job.Hidden, segment) ||
 		slices.ContainsFunc(job.Want, func(w engine.Want) bool { return w.Segment == segment })
 }
 
-// userEntry returns what is cached of these tokens of the user, brought up from below memory if need be, unless bring is nil:
-// the user's own entry, or a known prefix that is longer.
+// userEntry returns the cached KV of these tokens of the user: the user's own entry, or a longer known prefix. It loads
+// them from disk if needed, unless bring is nil.
 func (v *Visit) userEntry(tokens []int32, bring func(plan.Key) bool) *kv.Entry {
 	store, space := v.cache.opt.Store, v.cache.userSpace
 	var own *kv.Entry
@@ -353,7 +353,7 @@ func (v *Visit) userEntry(tokens []int32, bring func(plan.Key) bool) *kv.Entry {
 		have = own.Len()
 	}
 	if known, _ := store.PeekMatch(space, tokens); known > have {
-		if e, place := store.Match(space, tokens); e != nil { // as long as that, if nothing was evicted just now
+		if e, place := store.Match(space, tokens); e != nil { // that long, unless something was just evicted
 			if own != nil {
 				own.Release()
 			}
@@ -366,7 +366,7 @@ func (v *Visit) userEntry(tokens []int32, bring func(plan.Key) bool) *kv.Entry {
 	return v.found(own, at)
 }
 
-// found notes where an entry was.
+// found records the tier of an entry.
 func (v *Visit) found(e *kv.Entry, at plan.Tier) *kv.Entry {
 	v.source = plan.Host
 	if at == plan.Device {
@@ -375,13 +375,13 @@ func (v *Visit) found(e *kv.Entry, at plan.Tier) *kv.Entry {
 	return e
 }
 
-// fetched notes that an entry was brought up from below memory.
+// fetched records that an entry was loaded from disk.
 func (v *Visit) fetched(e *kv.Entry, _ plan.Tier) *kv.Entry {
 	v.source = plan.Disk
 	return e
 }
 
-// itemEntry returns an item's entry, brought up from below memory if need be, unless bring is nil.
+// itemEntry returns an item's entry. It loads it from disk if needed, unless bring is nil.
 func (v *Visit) itemEntry(i int, bring func(plan.Key) bool) *kv.Entry {
 	store := v.cache.opt.Store
 	e := v.found(store.Get(v.items[i]))
@@ -391,8 +391,8 @@ func (v *Visit) itemEntry(i int, bring func(plan.Key) bool) *kv.Entry {
 	return v.fetched(store.Get(v.items[i]))
 }
 
-// inTime returns a context that ends when it is high time to compute a plan's segments rather than wait for what is read of
-// them, or with the given one.
+// inTime returns a context that ends when a plan's segments must be computed instead of waiting for their reads, or
+// with ctx.
 func (c *Cache) inTime(ctx context.Context, p *plan.Plan) (context.Context, context.CancelFunc) {
 	deadline, ok := ctx.Deadline()
 	rows, keys := 0, 0
@@ -419,7 +419,7 @@ func (c *Cache) inTime(ctx context.Context, p *plan.Plan) (context.Context, cont
 	return context.WithTimeout(ctx, wait)
 }
 
-// fetch brings an entry up into memory, unless ctx ends before.
+// fetch loads an entry into memory, unless ctx ends first.
 func (v *Visit) fetch(ctx context.Context, key plan.Key) bool {
 	c := v.cache
 	if c.opt.Store.Fetch(ctx, key) == plan.Missing {
@@ -449,13 +449,13 @@ func (v *Visit) shared(l *prompt.Layout) []shared {
 	return nil
 }
 
-// attach pins an entry for a segment of so many tokens, or has the segment kept when it lacks some.
+// attach pins an entry for a segment of so many tokens. If the entry lacks some, the segment is kept.
 func (v *Visit) attach(segment int, e *kv.Entry, tokens int) {
 	v.pin(segment, e)
 	v.segments[segment].Keep = e == nil || e.Len() < tokens
 }
 
-// End publishes what the job computed, which is nil when it failed, and gives back what it used.
+// End publishes what the job computed (nil if it failed) and releases its entries.
 func (v *Visit) End(l *prompt.Layout, r *engine.Result) {
 	c, now := v.cache, v.cache.opt.Now()
 	user := residency.Hash(v.user)
@@ -470,13 +470,13 @@ func (v *Visit) End(l *prompt.Layout, r *engine.Result) {
 		c.returns.kept(user, v.in.Returns)
 	}
 	c.opt.Store.NoteUser(v.user, now, v.hit)
-	if v.Decision.Reuse { // in either order: otherwise a cold server would never learn that items return
+	if v.Decision.Reuse { // in both orders: otherwise a cold server would never learn that items return
 		c.opt.Store.NoteItems(v.items, now)
 	}
 	v.finish(l, r)
 }
 
-// finish publishes and gives back.
+// finish publishes and releases.
 func (v *Visit) finish(l *prompt.Layout, r *engine.Result) {
 	c := v.cache
 	if r != nil && r.Kept != nil {
@@ -520,12 +520,12 @@ func (v *Visit) publish(l *prompt.Layout, r *engine.Result) {
 	}
 }
 
-// DropUser removes what is cached for users from every tier, by this cache and by others that share its store.
+// DropUser removes users' KV from every tier, for this cache and others that share its store.
 func (c *Cache) DropUser(ids ...string) error {
 	return c.opt.Store.Delete(c.opt.Shared.userKeys(ids)...)
 }
 
-// DropItem removes what is cached for items with these tokens from every tier.
+// DropItem removes the KV of items with these tokens from every tier.
 func (c *Cache) DropItem(items ...[]int32) error {
 	keys := make([]plan.Key, len(items))
 	for i, tokens := range items {
@@ -534,10 +534,10 @@ func (c *Cache) DropItem(items ...[]int32) error {
 	return c.opt.Store.Delete(keys...)
 }
 
-// applyEvery is how often noted accesses are counted.
+// applyEvery is the interval at which noted accesses are counted.
 const applyEvery = 200 * time.Millisecond
 
-// Run counts noted accesses in the background until ctx ends, and then settles the cache.
+// Run counts noted accesses in the background until ctx ends, then settles the cache.
 func (c *Cache) Run(ctx context.Context) error {
 	tick := time.NewTicker(applyEvery)
 	defer tick.Stop()
@@ -564,19 +564,19 @@ func (c *Cache) Decisions() map[string]int64 {
 	return out
 }
 
-// Stats counts the cached entries of a kind, all of them or those at some places.
+// Stats counts the cached entries of a kind, in all tiers or in those given.
 func (c *Cache) Stats(kind plan.Kind, at ...plan.Tier) kv.Stats {
 	return c.opt.Store.Stats(kind, at...)
 }
 
-// Books are the books of the pool that entries live in.
+// Books returns the statistics of the pool that entries are in.
 func (c *Cache) Books() pool.Stats { return c.opt.Pool.Stats() }
 
-// Known returns the number of entries of the cache's, in memory or below it.
+// Known returns the number of the cache's entries, in memory or on disk.
 func (c *Cache) Known() int { return c.opt.Store.Owned(c.owner) }
 
-// Forecasts says how the predictions that eviction uses did.
+// Forecasts returns statistics of the predictions that eviction uses.
 func (c *Cache) Forecasts() kv.Forecasts { return c.opt.Store.Forecasts() }
 
-// Floor says where eviction stands against LRU; false when the policy keeps no account of it.
+// Floor compares eviction with LRU. It returns false if the policy does not.
 func (c *Cache) Floor() (evict.FloorStats, bool) { return c.opt.Store.Floor() }

@@ -12,15 +12,15 @@ import (
 	"grebe/plan"
 )
 
-// Shared has the caches of several checkpoints of one model keep their entries in one store, each under keys that
-// its own weights are part of: none finds what another one keeps. What the store tells goes to all of them.
+// Shared lets the caches of several checkpoints of one model keep their entries in one store. Each uses keys that
+// include its own weights, so none finds the entries of another. Reports of the store go to all of them.
 type Shared struct {
 	now    func() time.Duration // clock of frequencies
 	mu     sync.RWMutex
 	caches []*Cache
 }
 
-// Share returns what the caches over a store have in common. It MUST be called once, before the store is used.
+// Share returns the Shared of the caches over a store. It MUST be called once, before the store is used.
 func Share(store *kv.Store) *Shared {
 	start := time.Now()
 	s := &Shared{now: func() time.Duration { return time.Since(start) }}
@@ -45,11 +45,12 @@ func (s *Shared) join(c *Cache) {
 	s.caches = append(s.caches, c)
 }
 
-// clearAtOnce is how many entries are deleted between looks at the context. On a slow disk each may take milliseconds.
+// clearAtOnce is the number of entries deleted between checks of the context. On a slow disk each may take
+// milliseconds.
 const clearAtOnce = 64
 
-// Clear removes all that the cache keeps from every tier, or as much as it can before ctx ends, and has the store tell it
-// nothing any more. The cache MUST NOT be in use, nor be used after.
+// Clear removes the cache's entries from every tier, or as many as it can before ctx ends, and disconnects the cache
+// from the store's reports. The cache MUST NOT be in use, and MUST NOT be used afterwards.
 func (c *Cache) Clear(ctx context.Context) error {
 	settled := c.Settle()
 	keys := c.opt.Store.Keys(c.owner)
@@ -57,7 +58,7 @@ func (c *Cache) Clear(ctx context.Context) error {
 	for len(keys) > 0 && ctx.Err() == nil {
 		n := min(clearAtOnce, len(keys))
 		if err := c.opt.Store.Delete(keys[:n]...); err != nil && failed == nil {
-			failed = err // the others fail alike
+			failed = err // the others would fail too
 		}
 		keys = keys[n:]
 	}
@@ -69,14 +70,14 @@ func (c *Cache) Clear(ctx context.Context) error {
 	return errors.Join(settled, failed)
 }
 
-// Leave has the store tell the cache nothing any more. What it keeps stays, for another cache of the same weights.
+// Leave disconnects the cache from the store's reports. Its entries stay, for another cache of the same weights.
 func (c *Cache) Leave() error {
 	err := c.Settle()
 	c.leave()
 	return err
 }
 
-// userKeys returns the keys of some users in all caches: in those too that are being cleared.
+// userKeys returns the keys of some users in all caches, including those that are being cleared.
 func (s *Shared) userKeys(ids []string) []plan.Key {
 	var keys []plan.Key
 	s.each(func(c *Cache) {

@@ -6,29 +6,29 @@ import (
 	"time"
 )
 
-// Spare is the time of a machine that requests leave. The caches of a machine share it: one of them computes ahead
-// at a time, only while no engine has anything to do, and for a tenth of the time while requests come.
+// Spare is a machine's idle time. The caches of a machine share it. One of them computes ahead at a time: only while no
+// engine has work, and for at most a tenth of the time while requests come.
 type Spare struct {
-	turn chan struct{} // holds one while a cache computes ahead, or rests after it
+	turn chan struct{} // holds a token while a cache computes ahead, or pauses after it
 
 	mu    sync.Mutex
 	loads map[*Load]struct{}
-	seen  time.Time // when a request was last under way
+	seen  time.Time // when a request was last seen
 }
 
 const (
-	// spareShare is the part of the time that work ahead takes while requests come: one of so many.
+	// spareShare: while requests come, one part in spareShare of the time is for work ahead.
 	spareShare = 10
-	// spareLook is how often a cache looks whether the engines are idle.
+	// spareLook is how often a cache checks whether the engines are idle.
 	spareLook = 5 * time.Millisecond
-	// spareQuiet is how long no request must have been seen before work ahead goes on without rests.
+	// spareQuiet is how long no request must have been seen before work ahead continues without pauses.
 	spareQuiet = time.Second
 )
 
 // NewSpare returns the spare time of a machine.
 func NewSpare() *Spare { return &Spare{turn: make(chan struct{}, 1), loads: map[*Load]struct{}{}} }
 
-// join adds engines whose requests come first, until the returned function is called.
+// join adds engines whose requests have priority, until leave is called.
 func (s *Spare) join(l Load) (leave func()) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -40,8 +40,8 @@ func (s *Spare) join(l Load) (leave func()) {
 	}
 }
 
-// use does a small piece of work in spare time and rests after it. It returns the work's error, or that of ctx
-// when it ended before.
+// use does a small piece of work in idle time and pauses after it. It returns the work's error, or that of ctx if it
+// ended first.
 func (s *Spare) use(ctx context.Context, work func() error) error {
 	select {
 	case s.turn <- struct{}{}:
@@ -58,12 +58,12 @@ func (s *Spare) use(ctx context.Context, work func() error) error {
 	err := work()
 	took := time.Since(start)
 	if s.busy() || s.recent() {
-		_ = sleep(ctx, (spareShare-1)*took) // whoever uses it next finds that ctx ended
+		_ = sleep(ctx, (spareShare-1)*took) // the next call returns the error of ctx
 	}
 	return err
 }
 
-// busy reports whether a request waits or is computed.
+// busy reports whether a request waits or is being computed.
 func (s *Spare) busy() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -76,7 +76,7 @@ func (s *Spare) busy() bool {
 	return false
 }
 
-// recent reports whether a request was seen a short time ago.
+// recent reports whether a request was seen recently.
 func (s *Spare) recent() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()

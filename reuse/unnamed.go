@@ -7,9 +7,9 @@ import (
 	"grebe/schedule"
 )
 
-// Unnamed begins a prompt that is laid out already and belongs to nobody: a query and items. What is known
-// of the query's first tokens is reused; where the items come first, those that an item-first ranking has
-// at the same place. Its owner MUST call EndUnnamed.
+// Unnamed begins a visit for a prompt that is already laid out and belongs to no user: a query and items. It reuses the
+// known prefix of the query. If the items come first, it reuses items that an item-first ranking has at the same
+// position. Its owner MUST call EndUnnamed.
 func (c *Cache) Unnamed(l *prompt.Layout) *Visit {
 	v := c.visits.Get().(*Visit)
 	v.Decision = schedule.Decision{Order: plan.UserFirst, Reuse: true}
@@ -28,5 +28,5 @@ func (c *Cache) Unnamed(l *prompt.Layout) *Visit {
 	return v
 }
 
-// EndUnnamed publishes what the job computed, which is nil when it failed, and gives back what it used.
+// EndUnnamed publishes what the job computed (nil if it failed) and releases its entries.
 func (v *Visit) EndUnnamed(l *prompt.Layout, r *engine.Result) { v.finish(l, r) }
