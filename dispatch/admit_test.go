@@ -26,7 +26,8 @@ func within(t *testing.T, d *Dispatcher, wait time.Duration, tokens int) error {
 	return err
 }
 
-// background runs a job and returns what becomes of it. The job is in the queue or in a batch when background returns.
+// background runs a job and returns its error on a channel. The job is in the queue or in a batch when background
+// returns.
 func background(t *testing.T, d *Dispatcher, j *engine.Job) <-chan error {
 	out := make(chan error, 1)
 	go func() { _, err := d.Do(t.Context(), j); out <- err }()
@@ -59,7 +60,7 @@ func TestNewRefusesWhatCannotWork(t *testing.T) {
 	}
 }
 
-// Without an SLO and a size of the queue, the defaults hold: a job is made for 200 ms, and 1,024 wait.
+// Without an SLO and a queue size the defaults apply: 200 ms, and 1,024 waiting jobs.
 func TestDefaults(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := open(t, Options{}, &clockwork{})
@@ -100,7 +101,7 @@ func TestDefaults(t *testing.T) {
 	})
 }
 
-// An engine that prepares for any size at all runs no larger batches than it was prepared for.
+// An engine that prepares for sizes runs no larger batches than it was prepared for.
 func TestBatchesAreAsLargeAsPreparedFor(t *testing.T) {
 	for _, c := range []struct {
 		e    Engine
@@ -132,7 +133,7 @@ func (o *one) MaxTokens() int {
 	return 100_000
 }
 
-// An idle engine tries what is predicted to be late until 16 batches were measured, and refuses it then.
+// Until 16 batches are measured, an idle engine tries a request that is predicted to be late. Then it refuses it.
 func TestAnEngineIsColdFor16Batches(t *testing.T) {
 	for before := range 20 {
 		synctest.Test(t, func(t *testing.T) {
@@ -152,7 +153,7 @@ func TestAnEngineIsColdFor16Batches(t *testing.T) {
 	}
 }
 
-// perRequest is an engine that takes 10 ms for each request besides 1 ms for a batch and for a token, until it is slow.
+// perRequest is an engine that takes 10 ms per request, 1 ms per batch and 1 ms per token, until it becomes slow.
 type perRequest struct {
 	clockwork
 	slow atomic.Bool
@@ -180,7 +181,7 @@ var requests = func() schedule.PrefillModel {
 	return m
 }()
 
-// An idle engine tries what is answered in time only if nothing goes wrong, and refuses what cannot be.
+// An idle engine tries a request that is in time only if nothing goes wrong, and refuses one that cannot be.
 func TestAnIdleEngineTriesWhatMayBeInTime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := &perRequest{}
@@ -212,7 +213,7 @@ func TestAnIdleEngineTriesWhatMayBeInTime(t *testing.T) {
 	})
 }
 
-// An engine that was slow for long is tried once a second, and its recovery is noticed.
+// An engine that was slow for long is tried once a second, so its recovery is noticed.
 func TestARecoveryIsNoticed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := &perRequest{}
@@ -229,7 +230,7 @@ func TestARecoveryIsNoticed(t *testing.T) {
 		}
 		e.slow.Store(false)
 		start, tries, before := time.Now(), 0, e.batches.Load()
-		for time.Since(start) < 600*time.Millisecond { // the last batch began 331 ms before
+		for time.Since(start) < 600*time.Millisecond { // the last batch began 331 ms ago
 			if err := within(t, d, 200*time.Millisecond, 20); !errors.Is(err, ErrShed) {
 				t.Fatalf("%v after a slow batch, with a prediction of 331 ms: %v, want it refused", time.Since(start), err)
 			}
@@ -251,7 +252,7 @@ func TestARecoveryIsNoticed(t *testing.T) {
 	})
 }
 
-// What is predicted for what is under way, and for what waits, is the backlog of a request that comes.
+// The backlog of a new request is the predicted time of the running and the waiting work.
 func TestBacklog(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := exact
@@ -273,7 +274,7 @@ func TestBacklog(t *testing.T) {
 		want := 1203.0 + 1 + 40 + .01*820
 		queued := background(t, d, job(40))
 		backlog(d, "and 40 tokens that wait", want, 1)
-		// A disk is known to be far slower: all is computed, which is as much again.
+		// The disk is known to be far slower, so everything is computed, which takes as long again.
 		want += 2 * (40 + .01*820)
 		read := blended(t, 40, slow, time.Second)
 		hasty := background(t, d, read)
@@ -311,7 +312,7 @@ func TestBacklog(t *testing.T) {
 	})
 }
 
-// learned is a dispatcher that answered many requests of size 20, which took 21 ms each.
+// learned returns a dispatcher that has answered many requests of size 20, which took 21 ms each.
 func learned(t *testing.T, engines ...Engine) *Dispatcher {
 	d := open(t, Options{SLO: time.Second}, engines...)
 	for range 200 {
@@ -322,7 +323,7 @@ func learned(t *testing.T, engines ...Engine) *Dispatcher {
 	return d
 }
 
-// admits reports whether a request of a size is admitted within a time. It gives the place back.
+// admits reports whether a request of a size is admitted within a time. It leaves its place at once.
 func admits(t *testing.T, d *Dispatcher, kind Kind, size int, within time.Duration) bool {
 	t.Helper()
 	p, err := d.Admit(kind, size, time.Now().Add(within))
@@ -337,7 +338,7 @@ func admits(t *testing.T, d *Dispatcher, kind Kind, size int, within time.Durati
 	return false
 }
 
-// A request behind a batch is admitted where the rest of the batch, its own work as usual and 15 % of both end by its deadline.
+// A request behind a batch is admitted if the rest of the batch and its own usual work, plus 15 %, end by its deadline.
 func TestAdmissionBehindABatch(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := learned(t, &clockwork{})
@@ -346,7 +347,8 @@ func TestAdmissionBehindABatch(t *testing.T) {
 			t.Error("nothing is under way, and a request is refused")
 		}
 		busy := background(t, d, job(100))
-		// A request of size 40 has 42 ms of work, of which 70 % are certain before its job is known: 131 ms in all, and 15 %.
+		// A request of size 40 has 42 ms of work. Before its job is known, 70 % of that count: 131 ms in all, plus 15
+		// %.
 		for _, c := range []struct {
 			after, within time.Duration
 			size          int
@@ -369,7 +371,7 @@ func TestAdmissionBehindABatch(t *testing.T) {
 	})
 }
 
-// Requests that were admitted and have no job in the queue yet count for others, until they leave.
+// Admitted requests without a job in the queue count as ahead of others until they leave.
 func TestAdmittedRequestsCountForOthers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := learned(t, &clockwork{})
@@ -391,14 +393,14 @@ func TestAdmittedRequestsCountForOthers(t *testing.T) {
 				t.Errorf("%s: refused within %v", name, yes)
 			}
 		}
-		check("behind three", 165*ms, 190*ms) // 126 and 29 ms, and 15 %
+		check("behind three", 165*ms, 190*ms) // 126 and 29 ms, plus 15 %
 		places[0].Leave()
 		check("behind two", 120*ms, 140*ms) // 84 and 29
 		busy := make(chan error)
 		go func() {
 			ctx, cancel := context.WithTimeout(places[1].Within(t.Context()), time.Minute)
 			defer cancel()
-			_, err := d.Do(ctx, job(40)) // it is expected no more: it runs
+			_, err := d.Do(ctx, job(40)) // it runs, so it no longer counts as expected
 			busy <- err
 		}()
 		synctest.Wait()
@@ -416,12 +418,12 @@ func TestAdmittedRequestsCountForOthers(t *testing.T) {
 	})
 }
 
-// The rounds of a search that are still to come count until it leaves.
+// The expected further rounds of a search count as ahead of others until it leaves.
 func TestRoundsToComeCountForOthers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := open(t, Options{SLO: time.Second}, &clockwork{})
 		defer d.Close()
-		for range 200 { // of size 30, in three rounds of 11 ms
+		for range 200 { // requests of size 30, in three rounds of 11 ms
 			if err := request(t.Context(), d, time.Now().Add(time.Second), 30, 3); err != nil {
 				t.Fatal(err)
 			}
@@ -451,7 +453,7 @@ func TestRoundsToComeCountForOthers(t *testing.T) {
 	})
 }
 
-// A request that is too late when its job is known is refused then, and is counted no more when it left.
+// A request that is too late once its job is known is refused then. After it leaves it no longer counts.
 func TestAJobThatIsLargerThanUsualIsRefused(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := learned(t, &clockwork{})
@@ -464,7 +466,7 @@ func TestAJobThatIsLargerThanUsualIsRefused(t *testing.T) {
 		ctx, cancel := context.WithTimeout(p.Within(t.Context()), 200*ms)
 		defer cancel()
 		var shed *ShedError
-		_, err = d.Do(ctx, job(90)) // 101 and 91 ms, and 15 %
+		_, err = d.Do(ctx, job(90)) // 101 and 91 ms, plus 15 %
 		if !errors.As(err, &shed) {
 			t.Errorf("91 ms of work within 200, behind 101 ms: %v, want it refused", err)
 		} else if shed.After < 15*ms || shed.After > 40*ms {
@@ -481,7 +483,7 @@ func TestAJobThatIsLargerThanUsualIsRefused(t *testing.T) {
 	})
 }
 
-// Requests that are answered later than predicted, behind others, widen the margin at the door.
+// Requests that are answered later than predicted, behind others, increase the margin at admission.
 func TestDelaysAreLearned(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := open(t, Options{SLO: time.Second}, &clockwork{})
@@ -510,7 +512,7 @@ func TestDelaysAreLearned(t *testing.T) {
 	})
 }
 
-// jumpy is a clockwork of which every tenth batch takes twice as long.
+// jumpy is a clockwork in which every tenth batch takes twice as long.
 type jumpy struct{ clockwork }
 
 func (j *jumpy) Run(jobs []*engine.Job, out []engine.Outcome) {
@@ -521,7 +523,7 @@ func (j *jumpy) Run(jobs []*engine.Job, out []engine.Outcome) {
 	}
 }
 
-// Batches that take longer than predicted, now and then, are allowed for.
+// Batches that sometimes take longer than predicted increase the margin.
 func TestUnevenBatchesAreAllowedFor(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		batches := func(e Engine, count *atomic.Int64) int64 {
@@ -548,7 +550,7 @@ func TestUnevenBatchesAreAllowedFor(t *testing.T) {
 			}
 			return count.Load() - before
 		}
-		// Two jobs of 6 ms have 15 ms left when the batch before them ends. Together they take 11.
+		// Two jobs of 6 ms have 15 ms left when the previous batch ends. Together they take 11 ms.
 		even, uneven := &clockwork{}, &jumpy{}
 		if n := batches(even, &even.batches); n != 2 {
 			t.Errorf("an even engine ran %d batches, want the two jobs in one", n)
@@ -559,7 +561,7 @@ func TestUnevenBatchesAreAllowedFor(t *testing.T) {
 	})
 }
 
-// The times of a batch are learned; those of one that computed more than its jobs said are not.
+// The model learns the times of batches, but not of one that computed more than its jobs announced.
 func TestWhatIsLearnedFromABatch(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := open(t, Options{SLO: time.Second}, &perRequest{})
@@ -599,7 +601,7 @@ func TestSetSLO(t *testing.T) {
 	})
 }
 
-// Everything that reads or changes what engines' goroutines change waits for the lock.
+// Everything that reads or changes the state of the engines' goroutines waits for the lock.
 func TestCallsWaitForTheLock(t *testing.T) {
 	d := open(t, Options{SLO: time.Second}, &clockwork{})
 	defer d.Close()
@@ -624,7 +626,7 @@ func TestCallsWaitForTheLock(t *testing.T) {
 	}
 }
 
-// Who comes when nobody waits for the answer any more is not queued.
+// A job whose caller no longer waits is not queued.
 func TestWhoComesTooLateIsNotQueued(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := &clockwork{}
@@ -652,21 +654,21 @@ func TestAShedErrorSaysWhenToAskAgain(t *testing.T) {
 	}
 }
 
-// A job whose disk has not begun when it is high time to compute leaves the disk: its batch waits for nothing, and
-// is predicted to compute all.
+// A job whose disk has not begun by the latest time to compute does not wait for it. Its batch does not wait either,
+// and is predicted to compute everything.
 func TestAJobLeavesADiskThatDoesNotBegin(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := open(t, Options{SLO: time.Second}, &clockworkDisk{})
 		defer d.Close()
 		pace := known(ms)
 		j := job(40)
-		j.Blend = &engine.Blend{Load: loading.New(20, pace)} // its reader waits for others
+		j.Blend = &engine.Blend{Load: loading.New(20, pace)} // its reader waits for its turn
 		start := time.Now()
 		ctx, cancel := context.WithTimeout(t.Context(), 500*ms)
 		defer cancel()
 		done := make(chan error, 1)
 		go func() { _, err := d.Do(ctx, j); done <- err }()
-		time.Sleep(340 * ms) // twice the 82 ms of computing all are left at 336
+		time.Sleep(340 * ms) // computing everything takes 82 ms; twice that is left after 336 ms
 		if got, _ := d.Backlog(); math.Abs(got-81) > 1 {
 			t.Errorf("%.1f ms are under way, want 81", got)
 		}

@@ -16,8 +16,8 @@ import (
 	"grebe/kv"
 )
 
-// clockworkDisk is a clockwork whose jobs blend: a quarter of their time is that of their first layers, and what does not come from
-// a disk takes as long again as the whole job.
+// clockworkDisk is a clockwork whose jobs blend. The first layers take a quarter of a job's time. Blocks that do not
+// arrive from disk take as long again as the whole job.
 type clockworkDisk struct{ clockwork }
 
 func (c *clockworkDisk) Check(j *engine.Job) (engine.Cost, error) {
@@ -60,7 +60,7 @@ var ended0 = func() context.Context {
 	return ctx
 }()
 
-// known is a pace of so long a time for a token.
+// known returns a pace of so much time per token.
 func known(each time.Duration) *loading.Pace {
 	p := &loading.Pace{}
 	l := loading.New(1, p)
@@ -70,7 +70,8 @@ func known(each time.Duration) *loading.Pace {
 	return p
 }
 
-// blended is a job for which entries of 10 tokens are read, each in its time. A time of 0 never ends before its test does.
+// blended returns a job for which entries of 10 tokens are read, each in its time. A read with time 0 hangs until the
+// test ends.
 func blended(t *testing.T, tokens int, pace *loading.Pace, reads ...time.Duration) *engine.Job {
 	j := job(tokens)
 	l := loading.New(10*len(reads), pace)
@@ -94,7 +95,7 @@ func blended(t *testing.T, tokens int, pace *loading.Pace, reads ...time.Duratio
 
 const ms = time.Millisecond
 
-// A job's first layers and its reads overlap: it takes as long as the longer of them and its other layers.
+// A job's first layers and its reads overlap: it takes as long as the longer of the two, and its other layers.
 func TestReadsOverlapFirstLayers(t *testing.T) {
 	for name, c := range map[string]struct {
 		reads       []time.Duration
@@ -124,7 +125,8 @@ func TestReadsOverlapFirstLayers(t *testing.T) {
 	}
 }
 
-// A job that waits for a disk has no other wait, keeps its place by when it came, and does not outlive its deadline, nor a caller who leaves.
+// A job that waits for a disk has no other wait and keeps its place by arrival. It does not outlive its deadline, or a
+// caller that leaves. Other jobs do not wait for its reads.
 func TestNobodyWaitsForWhatOneReads(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := &clockworkDisk{}
@@ -135,7 +137,7 @@ func TestNobodyWaitsForWhatOneReads(t *testing.T) {
 		var wg sync.WaitGroup
 		wg.Go(func() {
 			_, err := d.Do(t.Context(), blended(t, 200, pace, 100*ms, 100*ms, 100*ms))
-			if took := time.Since(start); err != nil || took < 450*ms || took > 502*ms { // some of that beside
+			if took := time.Since(start); err != nil || took < 450*ms || took > 502*ms { // some of the reads overlap
 				t.Errorf("what is read in 300 ms and computed in 201: %v after %v", err, took)
 			}
 		})
@@ -166,7 +168,7 @@ func TestNobodyWaitsForWhatOneReads(t *testing.T) {
 	})
 }
 
-// A disk that hangs costs nobody the answer as long as the engine keeps up: what has not come is computed when it is high time for that.
+// A hung disk costs no job its answer while the engine keeps up: missing blocks are computed in time.
 func TestADiskThatHangsCostsNobodyTheAnswer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := open(t, Options{SLO: time.Second}, &clockworkDisk{})
@@ -180,7 +182,7 @@ func TestADiskThatHangsCostsNobodyTheAnswer(t *testing.T) {
 				ctx, cancel := context.WithTimeout(t.Context(), 500*ms)
 				defer cancel()
 				j := blended(t, 10, pace, 10*ms, 0)
-				if i%2 == 0 { // its reader waits for others
+				if i%2 == 0 { // its reader waits for its turn
 					j.Blend.Load = loading.New(20, pace)
 				}
 				if _, err := d.Do(ctx, j); err != nil {
@@ -192,21 +194,22 @@ func TestADiskThatHangsCostsNobodyTheAnswer(t *testing.T) {
 	})
 }
 
-// A disk that is slower than it was has a batch wait for as long as what is missing takes to compute, and no longer; then that is computed. What
-// batches took is learned without such waits. When the caller leaves, nobody waits any more.
+// If a disk has become slower, a batch waits as long as the missing blocks take to compute, and then computes them. The
+// model learns the time without the wait. When the caller leaves, the batch stops waiting.
 func TestABatchWaitsForADiskNoLongerThanItSaves(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := open(t, Options{SLO: time.Second}, &clockworkDisk{})
 		defer d.Close()
 		pace := known(ms)
 		start := time.Now()
-		// Ten milliseconds of a read, ten of first layers, 20 of patience, which is 40 for all and half came, and 71 to compute all.
+		// 10 ms of a read, 10 of first layers, 20 of patience (40 for all, and half has arrived), and 71 to compute
+		// everything.
 		_, err := d.Do(t.Context(), blended(t, 40, pace, 10*ms, 0))
 		if took := time.Since(start); err != nil || took > 113*ms || took < 105*ms {
 			t.Errorf("a disk that hangs: %v after %v, want 111 ms", err, took)
 		}
 		start = time.Now()
-		// The read takes 30 ms instead of 10: twenty of them are waited for.
+		// The read takes 30 ms instead of 10: the batch waits for 20 of them.
 		if _, err := d.Do(t.Context(), blended(t, 40, known(ms), 30*ms)); err != nil || time.Since(start) > 63*ms || time.Since(start) < 60*ms {
 			t.Errorf("a disk that is late: %v after %v, want 61 ms", err, time.Since(start))
 		}
@@ -216,19 +219,19 @@ func TestABatchWaitsForADiskNoLongerThanItSaves(t *testing.T) {
 		start = time.Now()
 		ctx, cancel := context.WithCancel(t.Context())
 		time.AfterFunc(20*ms, cancel)
-		// It is given up while the batch waits, which then computes 71 ms.
+		// The caller leaves while the batch waits, which then computes for 71 ms.
 		if _, err := d.Do(ctx, blended(t, 40, pace, 0)); err != nil || time.Since(start) > 93*ms {
 			t.Errorf("a caller who left: %v after %v, want 91 ms", err, time.Since(start))
 		}
 	})
 }
 
-// A disk that is known to take far longer than to compute what it has is not waited for: what comes before rows are chosen is used, and the rest is read for
-// others. Where much waits anyway, so does the disk's time.
+// A job does not wait for a disk that is known to take far longer than computing. It uses blocks that arrive before
+// rows are chosen; the rest is read for other requests. With a long queue the disk has that time too.
 func TestNobodyWaitsForADiskThatIsMuchSlower(t *testing.T) {
 	for name, c := range map[string]struct {
 		each time.Duration // for an entry of 10 tokens
-		want time.Duration // for four of them, of a job of 10 ms of first layers and 31 of others, or 71
+		want time.Duration // for four entries, for a job with 10 ms of first layers and 31 of others, or 71
 	}{
 		"as slow as to compute them":     {10 * ms, 71 * ms},
 		"more than twice as slow":        {30 * ms, 81 * ms},
@@ -238,7 +241,7 @@ func TestNobodyWaitsForADiskThatIsMuchSlower(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			d := open(t, Options{SLO: time.Minute}, &clockworkDisk{})
 			defer d.Close()
-			start := time.Now().Add(c.each / 10) // the pace takes a moment
+			start := time.Now().Add(c.each / 10) // making the pace takes a moment
 			j := blended(t, 40, known(c.each/10), c.each, c.each, c.each, c.each)
 			if _, err := d.Do(t.Context(), j); err != nil {
 				t.Fatal(err)
@@ -266,10 +269,10 @@ func TestNobodyWaitsForADiskThatIsMuchSlower(t *testing.T) {
 	})
 }
 
-// Under load, with reads that take from half to twice as long as expected, jobs that read are answered sooner than when all is read ahead, and the
-// others hardly later: batches seldom wait for a disk.
+// Under load, with reads that take from half to twice the expected time, jobs that read are answered sooner than with
+// ReadAhead, and the others hardly later: batches seldom wait for a disk.
 func TestReadsUnderLoad(t *testing.T) {
-	var reading, others [2]time.Duration // mean latency, beside and ahead
+	var reading, others [2]time.Duration // mean latency, without and with ReadAhead
 	for way, ahead := range []bool{false, true} {
 		synctest.Test(t, func(t *testing.T) {
 			d := open(t, Options{SLO: time.Second, ReadAhead: ahead}, &clockworkDisk{})

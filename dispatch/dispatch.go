@@ -244,7 +244,8 @@ func reads(j *engine.Job) *loading.Loading {
 	return l
 }
 
-// skips reports whether a job does not wait for a disk that takes disk for what can be computed in computed.
+// skips reports whether a job does not wait for the disk: disk is the time to read its blocks, computed the time to
+// compute them.
 func (d *Dispatcher) skips(disk, computed time.Duration) bool {
 	queue, _ := d.Backlog()
 	skips := schedule.SkipDisk(disk, computed, queue)

@@ -97,8 +97,8 @@ func TestBatchesShareTheFixedCost(t *testing.T) {
 	})
 }
 
-// Who has an answer finds nothing of its own work among what is under way, to the last bit: who waits for an idle engine
-// goes by it.
+// When a job is answered, its own work no longer counts in the backlog, to the last bit: callers that wait for an idle
+// engine rely on that.
 func TestAnAnswerLeavesAnIdleEngine(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := open(t, Options{SLO: time.Second}, &clockwork{}, &clockwork{}, &clockwork{})
@@ -227,7 +227,7 @@ func TestProfileFindsTheCosts(t *testing.T) {
 	})
 }
 
-// A model that has come to predict that nothing can be done in time is corrected by measurements.
+// A model that wrongly predicts that nothing can be in time is corrected by measurements.
 func TestWrongPredictionsHeal(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := &clockwork{}
@@ -259,8 +259,8 @@ func TestWrongPredictionsHeal(t *testing.T) {
 	})
 }
 
-// A panic of what a job does meanwhile goes on when nobody uses the job's memory any more: its caller takes
-// that back.
+// If the caller's own work panics, the panic continues only when the job's memory is no longer in use, because its
+// caller frees that memory.
 func TestAPanicMeanwhileWaitsForTheBatch(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := &clockwork{}
@@ -300,7 +300,7 @@ func TestAPanicMeanwhileWaitsForTheBatch(t *testing.T) {
 	})
 }
 
-// A lost device is told of once, and every job fails with its error.
+// A lost device is reported once, and every job fails with its error.
 func TestALostDeviceIsToldOf(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := &clockwork{}

@@ -13,7 +13,7 @@ import (
 	"grebe/engine"
 )
 
-// uneven is a clockwork whose batches take more or less than it says, and sometimes much more.
+// uneven is a clockwork whose batches take more or less time than it says, and sometimes much more.
 type uneven struct {
 	clockwork
 	rng *rand.Rand
@@ -33,16 +33,16 @@ func (u *uneven) Run(jobs []*engine.Job, out []engine.Outcome) {
 	time.Sleep(time.Duration(float64(1+n) * factor * float64(time.Millisecond)))
 }
 
-// offered is what became of requests that came in an open loop.
+// offered counts the outcomes of requests in an open loop.
 type offered struct {
 	mu               sync.Mutex
 	good, late, shed int
-	work             int             // what the good ones take one after another, in milliseconds: the engine's capacity
-	after            []time.Duration // of those that were shed
-	worst            time.Duration   // of those that were late
+	work             int             // milliseconds that the good ones take one after another: the engine's capacity
+	after            []time.Duration // ShedError.After of those that were shed
+	worst            time.Duration   // latency of those that were late
 }
 
-// offer sends requests of some 25 ms for 20 s at a multiple of what the engine can do.
+// offer sends requests of about 25 ms for 20 s, at a multiple of the engine's capacity.
 func offer(t *testing.T, d *Dispatcher, load float64, deadline time.Duration, rounds int) *offered {
 	rng := rand.New(rand.NewPCG(uint64(load*10), uint64(rounds)))
 	o := &offered{}
@@ -68,7 +68,7 @@ func offer(t *testing.T, d *Dispatcher, load float64, deadline time.Duration, ro
 				o.worst = max(o.worst, took)
 			default:
 				o.good++
-				o.work += (1 + tokens/rounds) * rounds // a millisecond for each batch and each token
+				o.work += (1 + tokens/rounds) * rounds // a millisecond per batch and per token
 			}
 		})
 		time.Sleep(time.Duration(rng.ExpFloat64() * 26 / load * float64(time.Millisecond)))
@@ -77,7 +77,7 @@ func offer(t *testing.T, d *Dispatcher, load float64, deadline time.Duration, ro
 	return o
 }
 
-// request is one that is decoded, computed in rounds and answered.
+// request is a request that is decoded, computed in rounds and answered.
 func request(ctx context.Context, d *Dispatcher, deadline time.Time, tokens, rounds int) error {
 	ctx, cancel := context.WithDeadline(ctx, deadline)
 	defer cancel()
@@ -91,7 +91,7 @@ func request(ctx context.Context, d *Dispatcher, deadline time.Time, tokens, rou
 	}
 	defer p.Leave()
 	ctx = p.Within(ctx)
-	time.Sleep(time.Millisecond) // it is decoded
+	time.Sleep(time.Millisecond) // for decoding
 	for range rounds {
 		if _, err := d.Do(ctx, job(max(1, tokens/rounds))); err != nil {
 			return err
@@ -100,7 +100,7 @@ func request(ctx context.Context, d *Dispatcher, deadline time.Time, tokens, rou
 	return nil
 }
 
-// Under any load the engine is kept busy with requests that are answered in time, and the others are refused at once.
+// Under any load the engine stays busy with requests that are answered in time. The others are refused at once.
 func TestOverloadIsShedAtTheDoor(t *testing.T) {
 	for _, rounds := range []int{1, 3} {
 		for _, deadline := range []time.Duration{200 * time.Millisecond, time.Second} {
@@ -157,11 +157,11 @@ func TestLongDeadlinesDoNotKeepOutShortOnes(t *testing.T) {
 	})
 }
 
-// An idle engine of which little is known tries what has time left, however long it is predicted to take.
+// An idle engine with few measurements tries any request that has time left, however long it is predicted to take.
 func TestAColdEngineTries(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		wrong := exact
-		wrong.Fixed, wrong.Row = 500, 50 // the machine was busy when it was measured
+		wrong.Fixed, wrong.Row = 500, 50 // the machine was busy during measurement
 		d, err := New([]Engine{&clockwork{}}, Options{SLO: 200 * time.Millisecond, Model: wrong})
 		if err != nil {
 			t.Fatal(err)

@@ -24,7 +24,7 @@ func (e *explosive) Run(jobs []*engine.Job, out []engine.Outcome) {
 	e.clockwork.Run(jobs, out)
 }
 
-// A panic in an engine fails the jobs of its batch, is told once, and costs no other job anything.
+// A panic in an engine fails the jobs of its batch, is reported once, and affects no other job.
 func TestAPanicFailsItsBatch(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var told []*contain.Panic
@@ -42,7 +42,7 @@ func TestAPanicFailsItsBatch(t *testing.T) {
 			t.Errorf("%d of 3 panics were told", len(told))
 		}
 		var wg sync.WaitGroup
-		for i := range 20 { // some share the batch of the one that panics, and fail with it
+		for i := range 20 { // some share the batch that panics, and fail with it
 			wg.Go(func() {
 				n := 1
 				if i == 7 {
@@ -60,7 +60,7 @@ func TestAPanicFailsItsBatch(t *testing.T) {
 	})
 }
 
-// gated is an engine whose batches wait for a test.
+// gated is an engine whose batches wait for the test.
 type gated struct {
 	clockwork
 	begun, end chan struct{}
@@ -73,7 +73,7 @@ func (g *gated) Run(jobs []*engine.Job, out []engine.Outcome) {
 	g.ended = true
 }
 
-// Close returns when the batch under way has ended: what it uses is freed next.
+// Close returns only after the running batch has ended, because its memory is freed next.
 func TestCloseWaitsForTheBatchUnderWay(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := &gated{begun: make(chan struct{}), end: make(chan struct{})}

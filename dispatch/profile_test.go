@@ -13,12 +13,12 @@ import (
 	"grebe/schedule"
 )
 
-// gpu is an engine that computes in buckets of 128 rows, and prepares for seconds when it first sees one,
-// and once more at the next sight.
+// gpu is an engine that computes in buckets of 128 rows. It prepares for seconds when it first sees a bucket, and once
+// more the second time.
 type gpu struct {
 	seen  map[int]int
 	flat  bool // times do not grow
-	sizes bool // it says for which sizes it prepares
+	sizes bool // it says which sizes it prepares for
 }
 
 func (g *gpu) Sizes(most int) (out []int) {
@@ -55,7 +55,7 @@ func (g *gpu) Run(jobs []*engine.Job, out []engine.Outcome) {
 	time.Sleep(took)
 }
 
-// What a device prepares at a new size is no part of its times.
+// The time in which a device prepares for a new size is not part of its measured times.
 func TestProfileOfADeviceThatPrepares(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		start := time.Now()
@@ -75,7 +75,7 @@ func TestProfileOfADeviceThatPrepares(t *testing.T) {
 	})
 }
 
-// A device that says for which sizes it prepares has seen all of them when requests come.
+// A device that says which sizes it prepares for has seen all of them when requests come.
 func TestProfilePrepares(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := &gpu{seen: map[int]int{}, sizes: true}
@@ -100,7 +100,7 @@ func TestProfilePrepares(t *testing.T) {
 	})
 }
 
-// Times that do not grow are still a model, which grows.
+// Times that do not grow still give a model, and that model grows.
 func TestProfileOfConstantTimes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m, err := Profile(t.Context(), &gpu{seen: map[int]int{}, flat: true}, 32768)
@@ -114,7 +114,7 @@ func TestProfileOfConstantTimes(t *testing.T) {
 	})
 }
 
-// A slow model is not measured for longer than it must be.
+// A slow model is not measured longer than necessary.
 func TestProfileOfASlowModelIsShort(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		start := time.Now()
@@ -159,7 +159,8 @@ func (f *faulty) Run(jobs []*engine.Job, out []engine.Outcome) {
 	}
 }
 
-// A profile ends with the error of a batch that fails, that is refused or whose answers are not finite, small or large, and of its context.
+// A profile ends with the error of a batch that fails, is refused or has answers that are not finite, small or large,
+// and with the error of its context.
 func TestAProfileThatFails(t *testing.T) {
 	broken := errors.New("broken")
 	inf := float32(math.Inf(-1))
@@ -209,7 +210,7 @@ func TestAProfileThatFails(t *testing.T) {
 	}
 }
 
-// recorder is an engine that notes the batches that it ran.
+// recorder is an engine that records the batches it ran.
 type recorder struct {
 	most    int
 	each    time.Duration // of a token; 0: a millisecond
@@ -231,8 +232,8 @@ func (r *recorder) Run(jobs []*engine.Job, out []engine.Outcome) {
 	time.Sleep(time.Millisecond + time.Duration(len(jobs)*jobs[0].Plan.Tokens())*r.each)
 }
 
-// What is measured depends on how fast a model is: few small batches of a slow one, batches of up to 4,096 tokens of a
-// fast one, none longer than the model's positions or larger than the engine takes.
+// The measured batches depend on the model's speed: a few small ones for a slow model, up to 4,096 tokens for a fast
+// one. None is longer than the model's positions or larger than the engine takes.
 func TestWhatAProfileMeasures(t *testing.T) {
 	for _, c := range []struct {
 		name            string
@@ -271,7 +272,8 @@ func TestWhatAProfileMeasures(t *testing.T) {
 	}
 }
 
-// A batch whose size does not explain its time runs again until two runs agree, five times at most; one that is explained runs once.
+// A batch whose size does not explain its time runs again until two runs agree, at most five times. Otherwise it runs
+// once.
 func TestRunsOfABatch(t *testing.T) {
 	for _, c := range []struct {
 		name  string
@@ -301,7 +303,7 @@ func TestRunsOfABatch(t *testing.T) {
 	}
 }
 
-// timed is an engine whose runs take what a test says.
+// timed is an engine whose runs take times that the test sets.
 type timed struct {
 	clockwork
 	each func() time.Duration
@@ -309,7 +311,7 @@ type timed struct {
 
 func (s *timed) Run([]*engine.Job, []engine.Outcome) { time.Sleep(s.each()) }
 
-// A profile ends after half a second of runs that count if it has the samples for a fit, and after 30 s if it has any.
+// A profile ends after half a second of counted runs if it has enough samples for a fit, and after 30 s if it has any.
 func TestAProfileHasAnEnd(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		six, two := make([]schedule.Sample, 6), make([]schedule.Sample, 2)
@@ -332,7 +334,7 @@ func TestAProfileHasAnEnd(t *testing.T) {
 	})
 }
 
-// The model of times that do not grow has the least of them, and the largest batch's time per row.
+// The model of times that do not grow has the least time as its fixed cost, and the largest batch's time per row.
 func TestLinear(t *testing.T) {
 	p := profile{samples: []schedule.Sample{{Rows: 32, Keys: 9, Requests: 3, Ms: 5}, {Rows: 10, Keys: 50, Requests: 1, Ms: 2}, {Rows: 100, Keys: 20, Requests: 2, Ms: 4}}}
 	want := schedule.PrefillModel{Fixed: 2, Row: .04,

@@ -16,7 +16,7 @@ import (
 	"grebe/schedule"
 )
 
-// What a dispatcher is told and decides is recorded, line by line: testdata/record.log has what these few requests lead to.
+// A dispatcher records its inputs and decisions line by line. testdata/record.log has the record of these few requests.
 func TestWhatIsRecorded(t *testing.T) {
 	var out strings.Builder
 	synctest.Test(t, func(t *testing.T) {
@@ -30,7 +30,7 @@ func TestWhatIsRecorded(t *testing.T) {
 			t.Fatal(err)
 		}
 		d.SetSLO(2 * time.Second)
-		if err := within(t, d, 50*ms, 100); err != nil { // it is tried: the engine is cold
+		if err := within(t, d, 50*ms, 100); err != nil { // tried, because the engine is cold
 			t.Fatal(err)
 		}
 		busy := background(t, d, job(100))
@@ -50,7 +50,7 @@ func TestWhatIsRecorded(t *testing.T) {
 			t.Fatal(err)
 		}
 		pace := known(ms)
-		for _, read := range []time.Duration{10 * ms, time.Second} { // one that is waited for, and one that is not
+		for _, read := range []time.Duration{10 * ms, time.Second} { // the job waits for the first, and skips the second
 			j := blended(t, 40, pace, read, read)
 			ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 			if _, err := d.Do(ctx, j); err != nil {
@@ -94,9 +94,8 @@ func TestWhatIsRecorded(t *testing.T) {
 	}
 }
 
-// plainLines returns the lines of a log in the order of their texts, with numbers of six digits. What happens at one
-// moment may be in any order, and
-// an engine without work may look for it once more: those looks are left out.
+// plainLines returns the lines of a log sorted by their texts, with numbers of six digits. Events at the same moment
+// may be in any order. An engine without work may look for it once more; these looks are left out.
 func plainLines(log string) (out []string) {
 	all := strings.Split(strings.TrimSpace(log), "\n")
 	for i, l := range all {

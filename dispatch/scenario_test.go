@@ -21,10 +21,10 @@ import (
 //
 //	open engines=2 slo=1s queue=9 warm=yes    warm: enough batches were measured for predictions to count
 //	ask r1 tokens=20 within=50ms              a request that waits for its answer; one of 13 tokens panics
-//	ask r1 tokens=40 reads=10ms,10ms pace=1ms blocks that are read from disk, ms per token expected; a read of 0 hangs
+//	ask r1 tokens=40 reads=10ms,10ms pace=1ms blocks that are read from disk, and the expected time per token; a read of 0 hangs
 //	admit r1 size=3 within=50ms               only asks for a place, and leaves it
 //	leave r1                                  its client goes away
-//	wait 30ms                                 prints who is answered meanwhile, and when
+//	wait 30ms                                 prints the requests that are answered meanwhile, and when
 //	slo 2s; backlog; close
 func TestScenarios(t *testing.T) {
 	files, err := filepath.Glob("testdata/*.txt")
@@ -48,7 +48,7 @@ type scenario struct {
 	start  time.Time
 	leaves map[string]context.CancelFunc
 	paces  map[string]*loading.Pace
-	loads  []*loading.Loading // reads that end
+	loads  []*loading.Loading // reads that do not hang
 
 	asking   sync.WaitGroup
 	mu       sync.Mutex
@@ -61,7 +61,7 @@ type answered struct {
 	what string
 }
 
-// scripted is an engine with a disk below it, that panics at jobs of 13 tokens and counts the batches of its scenario.
+// scripted is an engine with a disk. It panics at jobs of 13 tokens and counts the batches of its scenario.
 type scripted struct {
 	clockworkDisk
 	of *scenario
@@ -135,7 +135,7 @@ func (s *scenario) ask(c *scripttest.Command) {
 		if pace == nil {
 			pace = known(c.Duration("pace"))
 			s.paces[c.Text("pace", "")] = pace
-			s.start = s.start.Add(c.Duration("pace")) // measuring it took that long
+			s.start = s.start.Add(c.Duration("pace")) // making the pace took that long
 		}
 		var reads []time.Duration
 		for _, r := range c.List("reads") {
@@ -164,7 +164,7 @@ func (s *scenario) ask(c *scripttest.Command) {
 	})
 }
 
-// print prints who was answered since the last time.
+// print prints the requests answered since the last call.
 func (s *scenario) print(out *strings.Builder) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -180,7 +180,7 @@ func (s *scenario) print(out *strings.Builder) {
 	s.answered = nil
 }
 
-// close ends the dispatcher, if there is one, and waits for all who asked.
+// close closes the dispatcher, if there is one, and waits for all callers.
 func (s *scenario) close() {
 	if s.d != nil {
 		if err := s.d.Close(); err != nil {

@@ -18,14 +18,14 @@ import (
 	"grebe/pool"
 )
 
-// ended is a context that has.
+// ended is a context that has ended.
 var ended = func() context.Context {
 	ctx, cancel := context.WithCancel(context.Background())
 	cancel()
 	return ctx
 }()
 
-// A load says how long the rest takes, and when it is near; and nobody waits for it who does not have to.
+// A Loading predicts how long the rest takes and when it is near, and no caller waits longer than needed.
 func TestLoads(t *testing.T) {
 	const ms = time.Millisecond
 	synctest.Test(t, func(t *testing.T) {
@@ -52,7 +52,7 @@ func TestLoads(t *testing.T) {
 		if p, _ := pace.State(); p.Token != float64(2*ms) {
 			t.Errorf("a token takes %v ns", p.Token)
 		}
-		l.Here(10, nil, nil) // somebody else has it
+		l.Here(10, nil, nil) // another request has read it
 		if l.Expect() != 20*ms || l.most(engine.Wait{Patience: 30 * ms}) != 10*ms {
 			t.Errorf("the rest takes %v, and %v of 30 ms are for it", l.Expect(), l.most(engine.Wait{Patience: 30 * ms}))
 		}
@@ -108,7 +108,8 @@ func TestLoads(t *testing.T) {
 	})
 }
 
-// What is left is near when the pace says so; a read that takes longer than that is not; and nothing is before the pace is known.
+// The rest is near when the pace says so. A read that takes longer than the pace is not near, and nothing is near
+// before the pace is known.
 func TestNear(t *testing.T) {
 	const ms = time.Millisecond
 	for _, c := range []struct {
@@ -152,12 +153,12 @@ func TestNear(t *testing.T) {
 	}
 }
 
-// Jobs of a batch wait together for a disk that hangs: as long as the most patient of them does, and each by what it still
-// misses. A device that computes the first layers meanwhile waits for as long as these take as well.
+// Jobs of a batch wait together for a hung disk: as long as the most patient one, each by what it still misses. If a
+// device computes the first layers meanwhile, they also wait for that time.
 func TestPatience(t *testing.T) {
 	const ms = time.Millisecond
 	type reads struct {
-		came, all int // entries of 10 tokens, of which some came and one hangs
+		came, all int // entries of 10 tokens; some have arrived and one hangs
 		patience  time.Duration
 	}
 	for name, c := range map[string]struct {
@@ -192,7 +193,7 @@ func TestPatience(t *testing.T) {
 	}
 }
 
-// What came stands in for the parts that it is long enough for, once.
+// Entries that have arrived replace the parts they are long enough for, once.
 func TestTakenParts(t *testing.T) {
 	memory := ref.New().Memory()
 	p, err := pool.Over(memory, 1<<20, 4096)
@@ -224,7 +225,7 @@ func TestTakenParts(t *testing.T) {
 	}
 }
 
-// What a load is told and decides is recorded.
+// The inputs and decisions of a Loading are recorded.
 func TestRecordOfALoad(t *testing.T) {
 	var out strings.Builder
 	synctest.Test(t, func(t *testing.T) {
@@ -264,7 +265,7 @@ func TestRecordOfALoad(t *testing.T) {
 	}
 }
 
-// Who changes or reads a load or a pace waits for its lock.
+// Reads and changes of a Loading or a Pace wait for its lock.
 func TestLoadsWaitForTheirLocks(t *testing.T) {
 	p := &Pace{}
 	l := New(10, p)
