@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// world drives a Batcher as one worker would, with random requests, and checks every promise.
+// world drives a Batcher as one worker would, with random requests, and checks all its guarantees.
 type world struct {
 	t       *testing.T
 	rng     *rand.Rand
@@ -19,8 +19,8 @@ type world struct {
 	waiting map[uint64]Job // the plain version of the queue
 	done    map[uint64]string
 	passed  time.Duration // time of small batches while huge ones waited
-	waits   int           // for company
-	patient int           // small batches that went before a huge request
+	waits   int           // times that a batch was held
+	patient int           // small batches that ran before a huge request
 }
 
 func newWorld(t *testing.T, seed uint64) *world {
@@ -100,7 +100,7 @@ func (w *world) remove(id uint64) {
 	}
 }
 
-// forget starts the account of fairness over when no huge request waits.
+// forget resets the fairness counts when no huge request waits.
 func (w *world) forget() {
 	for _, j := range w.waiting {
 		if w.isHuge(j) {
@@ -110,7 +110,7 @@ func (w *world) forget() {
 	w.passed = 0
 }
 
-// step checks one decision and returns when the worker is free, or wakes if nothing ran.
+// step checks one decision. It returns when the worker is free again, or the wake time if nothing ran.
 func (w *world) step(now time.Duration) (next time.Duration, ran bool) {
 	batch, shed, wake := w.queue.Step(now)
 	for _, j := range shed {
@@ -171,8 +171,8 @@ func (w *world) checkBatch(now time.Duration, batch []Job, sum load, took time.D
 	}
 }
 
-// checkFairness follows the stated bounds: small batches that go before a huge request take its own
-// time and half an SLO at most, and before that it does not pass small ones that would miss.
+// checkFairness checks the stated bounds. Small batches before a huge request take at most its own time and half an
+// SLO. Until then it does not overtake small ones that would miss their deadlines.
 func (w *world) checkFairness(now time.Duration, first Job, took time.Duration) {
 	var small load
 	deadline, hugest := Never, time.Duration(0)
@@ -200,7 +200,7 @@ func (w *world) checkFairness(now time.Duration, first Job, took time.Duration) 
 	}
 }
 
-// checkWait checks that an idle worker has a reason.
+// checkWait checks that an idle worker has a reason to wait.
 func (w *world) checkWait(now, wake time.Duration) {
 	if len(w.waiting) == 0 {
 		if wake != Never {
@@ -226,11 +226,11 @@ func (w *world) checkWait(now, wake time.Duration) {
 	}
 }
 
-// live lets requests come and the worker run until all are gone.
+// live adds requests and runs the worker until all are gone.
 func (w *world) live(requests uint64) {
 	gap := float64(10*time.Millisecond) * math.Exp(2*w.rng.NormFloat64())
 	var arrival, free time.Duration // of the next request, of the worker
-	decide := Never                 // when the worker asks next
+	decide := Never                 // when the worker decides next
 	for id := uint64(0); id < requests || len(w.waiting) > 0; {
 		if id == requests || decide < arrival {
 			var ran bool
@@ -269,7 +269,7 @@ func TestBatcherKeepsItsPromises(t *testing.T) {
 	}
 }
 
-// The id table against a map.
+// slots agrees with a map.
 func TestSlotsAgainstMap(t *testing.T) {
 	rng := rand.New(rand.NewPCG(1, 9))
 	s, plain := newSlots(50), map[uint64]int32{}
@@ -291,7 +291,7 @@ func TestSlotsAgainstMap(t *testing.T) {
 	}
 }
 
-// One heap against a sorted list.
+// heap agrees with a sorted list.
 func TestHeapAgainstSort(t *testing.T) {
 	rng := rand.New(rand.NewPCG(2, 9))
 	h, in := newHeap(40), []int32{}

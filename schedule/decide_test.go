@@ -10,7 +10,7 @@ import (
 	"grebe/plan"
 )
 
-// cpu is a made-up machine on which rows are all that counts.
+// cpu is a made-up machine whose costs depend only on rows.
 var cpu = DefaultCosts(PrefillModel{Row: 1})
 
 func draw(rng *rand.Rand) (Request, Costs) {
@@ -39,7 +39,7 @@ func draw(rng *rand.Rand) (Request, Costs) {
 	return in, c
 }
 
-// written builds the plan that an order means, with what is computed, as DESIGN's first section has it.
+// written builds the plan of an order, as in DESIGN's first section, and says which segments are computed.
 func written(in *Request, o plan.Order, load Tiers, reuse bool) (p plan.Plan, computed []bool) {
 	segment := func(kind plan.Kind, n int, compute bool, sees ...int32) int32 {
 		p.Segments = append(p.Segments, plan.Segment{Kind: kind, Tokens: make([]int32, n), Sees: sees})
@@ -86,7 +86,7 @@ func written(in *Request, o plan.Order, load Tiers, reuse bool) (p plan.Plan, co
 	return p, computed
 }
 
-// Rows and keys against the mask of the plan that the order means.
+// Rows and keys agree with the mask of the order's plan.
 func TestOptionsCountWhatThePlanComputes(t *testing.T) {
 	rng := rand.New(rand.NewPCG(1, 1))
 	for n := range 400 {
@@ -107,7 +107,7 @@ func TestOptionsCountWhatThePlanComputes(t *testing.T) {
 	}
 }
 
-// Section 5 of the paper, BAT-5, word for word.
+// Section 5 of the paper, BAT-5, to the letter.
 func TestBATRule(t *testing.T) {
 	for _, c := range []struct {
 		name       string
@@ -171,7 +171,8 @@ func TestPredicted(t *testing.T) {
 		{"user cached", func(in *Request, _ *Costs) { in.UserCached[plan.Host] = 2000 }, plan.UserFirst, Cheaper},
 		{"most of the user cached", func(in *Request, _ *Costs) { in.UserCached[plan.Host] = 1100 }, plan.UserFirst, Cheaper},
 		{"less of the user cached", func(in *Request, _ *Costs) { in.UserCached[plan.Host] = 900 }, plan.ItemFirst, Cheaper},
-		// A thousand tokens more now, a thousand saved per return, three quarters of returns hit.
+		// User-first costs a thousand tokens more now and saves a thousand per return; three quarters of the returns
+		// hit.
 		{"comes back once", func(in *Request, _ *Costs) { in.Frequency = 1 }, plan.ItemFirst, Cheaper},
 		{"comes back twice", func(in *Request, _ *Costs) { in.Frequency = 2 }, plan.UserFirst, Invest},
 		{"comes back twice, but so do those displaced", func(in *Request, _ *Costs) {
@@ -209,10 +210,10 @@ func TestPredicted(t *testing.T) {
 	}
 }
 
-// What was observed of returns counts instead of what frequencies suggest.
+// Observed returns replace those estimated from frequencies.
 func TestObservedReturnsDecide(t *testing.T) {
-	// Item-first costs 100, user-first 120 now and 20 once the user is kept: worth it from 1/4 return on,
-	// from 1/3 on if others have to make room.
+	// Item-first costs 100. User-first costs 120 now, and 20 once the user is kept. It is worth it from 1/4 return on,
+	// or from 1/3 if others must be evicted.
 	in := Request{User: 100, Items: []int32{20}, ItemTier: []plan.Tier{plan.Host}, Frequency: 9, ReturnsKnown: true}
 	for _, c := range []struct {
 		returns float64
@@ -229,7 +230,7 @@ func TestObservedReturnsDecide(t *testing.T) {
 	}
 }
 
-// A tier slower than computing is left alone by predicted and used by the others.
+// Predicted does not load from a tier that is slower than computing; the other policies do.
 func TestSlowTiersAreNotLoaded(t *testing.T) {
 	costs := cpu
 	costs.Transfer[plan.Peer] = Transfer{Token: 2}
@@ -244,7 +245,7 @@ func TestSlowTiersAreNotLoaded(t *testing.T) {
 	}
 }
 
-// What predicted promises, on random requests.
+// The guarantees of Predicted, on random requests.
 func TestPredictedNeverOverpays(t *testing.T) {
 	rng := rand.New(rand.NewPCG(2, 2))
 	var seen [NumReasons]int
@@ -334,7 +335,7 @@ func BenchmarkDecide(b *testing.B) {
 	}
 }
 
-// A policy that chooses chooses among the orders that are allowed, and prices both all the same. One that names an order takes it.
+// A policy that chooses does so among the allowed orders, but prices both. A policy that names an order uses it.
 func TestOnlyAllowedOrdersAreChosen(t *testing.T) {
 	rng := rand.New(rand.NewPCG(5, 5))
 	for range 2000 {

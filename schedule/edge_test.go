@@ -19,7 +19,7 @@ func newQueue(t *testing.T, c BatcherConfig, m PrefillModel) *Batcher {
 	return b
 }
 
-// The time until a request's turn is that of the work before it, in batches as full as the target allows.
+// The time until a request's turn is that of the work ahead of it, in batches as full as the target allows.
 func TestAhead(t *testing.T) {
 	c := DefaultBatcher(16, time.Second)
 	c.Efficiency = 0.5 // a target of twice the fixed cost
@@ -40,11 +40,11 @@ func TestAhead(t *testing.T) {
 			t.Errorf("%v before a deadline of %v, want %v", got, x.deadline, x.want)
 		}
 	}
-	b.Add(Job{ID: 9, Rows: 40, Deadline: 50 * ms}) // more than a batch of its own: it brings its own fixed cost
+	b.Add(Job{ID: 9, Rows: 40, Deadline: 50 * ms}) // larger than a batch: it adds its own fixed cost
 	if got := b.Ahead(50 * ms); got != 50*ms {
 		t.Errorf("%v before a deadline of 50ms, want 50ms", got)
 	}
-	// With a target that has no room beside the fixed cost each request runs alone.
+	// If the target has no room beyond the fixed cost, each request runs alone.
 	c.SLO = 20 * ms
 	b = newQueue(t, c, PrefillModel{Fixed: 10, Row: 1})
 	for i := range 3 {
@@ -55,7 +55,7 @@ func TestAhead(t *testing.T) {
 	}
 }
 
-// Predictions have the margin, and follow the model; what is set later counts later.
+// Predictions include the margin and follow the model. A later change affects later predictions.
 func TestSlackAndModelCanChange(t *testing.T) {
 	b := newQueue(t, DefaultBatcher(4, time.Second), PrefillModel{Fixed: 10, Row: 1, Key: 0.5, Request: 2})
 	if got := b.Alone(8, 20); got != 30*ms {
@@ -85,7 +85,8 @@ func TestSlackAndModelCanChange(t *testing.T) {
 	}
 }
 
-// A request is shed when it would miss its deadline even alone and at once, with the time for its answer; not before.
+// A request is shed when it would miss its deadline even alone and at once, including the time for its answer, and not
+// before.
 func TestShedAtTheLastMoment(t *testing.T) {
 	for _, c := range []struct {
 		now  time.Duration
@@ -99,7 +100,7 @@ func TestShedAtTheLastMoment(t *testing.T) {
 			t.Errorf("at %v: a batch of %d, %d shed, wake at %v", c.now, len(batch), len(shed), wake)
 		}
 	}
-	// A model that became slower since the request came sheds it too, small or huge.
+	// A model that became slower after the request arrived sheds it too, small or huge.
 	for _, rows := range []int{1, 600} {
 		b := newQueue(t, DefaultBatcher(4, time.Second), PrefillModel{Row: 1})
 		b.Add(Job{ID: 1, Rows: rows, Deadline: 700 * ms})
@@ -113,7 +114,7 @@ func TestShedAtTheLastMoment(t *testing.T) {
 	}
 }
 
-// A queue takes as many as it has places for, each once, and a place is free again when its request leaves.
+// A queue takes as many requests as it has places, each once. A place is free again when its request leaves.
 func TestQueueHasPlaces(t *testing.T) {
 	b := newQueue(t, DefaultBatcher(2, time.Second), PrefillModel{Row: 1})
 	for _, c := range []struct {
@@ -132,7 +133,7 @@ func TestQueueHasPlaces(t *testing.T) {
 	}
 }
 
-// The room of the device bounds a batch, but not a request that runs alone.
+// MaxRows limits a batch, but not a request that runs alone.
 func TestRowsOfABatch(t *testing.T) {
 	c := DefaultBatcher(8, time.Second)
 	c.MaxRows = 10
@@ -150,7 +151,7 @@ func TestRowsOfABatch(t *testing.T) {
 	}
 }
 
-// Configurations are checked at their borders.
+// Validate checks the limits of BatcherConfig.
 func TestBatcherBorders(t *testing.T) {
 	for name, c := range map[string]struct {
 		change func(c *BatcherConfig)
@@ -175,7 +176,7 @@ func TestBatcherBorders(t *testing.T) {
 	}
 }
 
-// Costs are checked at their borders.
+// Validate checks the limits of Costs.
 func TestCostBorders(t *testing.T) {
 	for name, c := range map[string]struct {
 		change func(c *Costs)
@@ -207,7 +208,7 @@ func TestCostBorders(t *testing.T) {
 	}
 }
 
-// Samples that cannot be teach nothing.
+// Impossible samples are ignored.
 func TestImpossibleSamples(t *testing.T) {
 	m := PrefillModel{Fixed: 1, Row: 1}
 	m.Quality.Largest = Sample{Rows: 100, Keys: 100, Requests: 4, Ms: 101}
@@ -239,7 +240,7 @@ func TestImpossibleSamples(t *testing.T) {
 	}
 }
 
-// A batch that waits for company starts so early that its first member's answer is there by its deadline.
+// A batch that is held starts early enough for its first member's answer to meet the deadline.
 func TestHoldingLeavesTimeForTheAnswer(t *testing.T) {
 	for _, answer := range []time.Duration{0, 10 * time.Millisecond} {
 		b, err := NewBatcher(DefaultBatcher(16, time.Second), PrefillModel{Fixed: 100, Row: 1})
@@ -249,7 +250,7 @@ func TestHoldingLeavesTimeForTheAnswer(t *testing.T) {
 		b.SetSlack(0, answer)
 		const gap = 50 * time.Millisecond
 		at := time.Duration(0)
-		for id := uint64(1); id <= 10; id, at = id+1, at+gap { // one every 50 ms is expected
+		for id := uint64(1); id <= 10; id, at = id+1, at+gap { // one is expected every 50 ms
 			b.Add(Job{ID: id, Rows: 10, Arrival: at, Deadline: at + 900*time.Millisecond})
 			b.Remove(id)
 		}

@@ -11,7 +11,7 @@ import (
 // gpu is a made-up device: 2 ms per batch, 10 µs per token, 1 ns per key.
 var gpu = PrefillModel{Fixed: 2, Row: .01, Square: 2e-8, Key: 1e-6, Request: .05}
 
-// measure draws batches of all sizes and times them by a model, with noise as a share of the time.
+// measure draws batches of all sizes and times them with a model, plus noise as a share of the time.
 func measure(rng *rand.Rand, m *PrefillModel, n int, noise float64) []Sample {
 	out := make([]Sample, n)
 	for i := range out {
@@ -40,7 +40,7 @@ func TestFitFindsTheModel(t *testing.T) {
 	}
 }
 
-// Noise may move coefficients, predictions must stay close, nothing may turn negative.
+// Noise may change coefficients, but predictions must stay close and no coefficient may be negative.
 func TestFitOfNoisySamples(t *testing.T) {
 	for seed := range uint64(30) {
 		rng := rand.New(rand.NewPCG(seed, 2))
@@ -66,7 +66,7 @@ func TestFitOfNoisySamples(t *testing.T) {
 	}
 }
 
-// The subsets against a plain oracle: projected gradient descent reaches no lower error.
+// No lower error is found by projected gradient descent.
 func TestSolveAgainstGradientDescent(t *testing.T) {
 	for seed := range uint64(20) {
 		rng := rand.New(rand.NewPCG(seed, 3))
@@ -127,7 +127,7 @@ func TestFitRejectsDegenerateSamples(t *testing.T) {
 	}
 }
 
-// Dense causal prefill: keys are a function of rows, so two features cannot be told apart.
+// Dense causal prefill: keys are a function of rows, so two features are not independent.
 func TestFitOfCollinearSamples(t *testing.T) {
 	var samples []Sample
 	for r := 64; r <= 8192; r *= 2 {
@@ -182,7 +182,7 @@ func TestModelSurvivesJSON(t *testing.T) {
 	}
 }
 
-// The machine becomes twice as slow: predictions follow within its memory, stalls do not matter.
+// The machine becomes half as fast: predictions follow within the tuner's memory. Single stalls do not matter.
 func TestTunerFollows(t *testing.T) {
 	rng := rand.New(rand.NewPCG(4, 4))
 	m, err := Fit(measure(rng, &gpu, 60, .02))
@@ -226,7 +226,7 @@ func TestTunerFollows(t *testing.T) {
 	}
 }
 
-// Traffic that always looks the same must not unlearn what other batches cost.
+// Traffic that always looks the same must not make the tuner forget what other batches cost.
 func TestTunerKeepsWhatTrafficDoesNotShow(t *testing.T) {
 	rng := rand.New(rand.NewPCG(6, 6))
 	m, err := Fit(measure(rng, &gpu, 60, 0))

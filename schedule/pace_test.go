@@ -7,7 +7,7 @@ import (
 	"grebe/plan"
 )
 
-// Reads are predicted by their pace while that is recent, and by a guess before and after.
+// Reads are predicted by their pace while it is recent, and by a guess otherwise.
 func TestPaceAndGuess(t *testing.T) {
 	guess := Transfer{Entry: 2, Token: .5}
 	p := Pace{Token: 1e6, Last: time.Minute}
@@ -54,7 +54,7 @@ func TestBlendingDoesNotAllocate(t *testing.T) {
 	}
 }
 
-// The pace of a disk follows what is read: half of it is told by the last 1,024 tokens.
+// The pace of a disk follows the reads: the last 1,024 tokens count half.
 func TestPaceFollowsReads(t *testing.T) {
 	p := &Pace{}
 	if _, known := p.Expect(1); known {

@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// plainQueue is Batcher's specification as lists and loops: no heap, no running sum, no table of ids.
+// plainQueue is Batcher's specification with lists and loops: no heap, no running sum, no table of ids.
 type plainQueue struct {
 	config  BatcherConfig
 	model   PrefillModel
@@ -46,7 +46,7 @@ func (q *plainQueue) target() time.Duration {
 	return min(q.time(q.model.Fixed/(1-q.config.Efficiency)), q.config.SLO/2)
 }
 
-// list returns the small or the huge requests, the earliest deadline first, then the first that came.
+// list returns the small or the huge requests by deadline, then by arrival.
 func (q *plainQueue) list(huge bool) []plainJob {
 	var out []plainJob
 	for _, j := range q.jobs {
@@ -93,7 +93,7 @@ func (q *plainQueue) remove(id uint64) bool {
 	return true
 }
 
-// due is when the next small request is expected: a mean gap from now.
+// due returns when the next small request is expected: one mean gap from now.
 func (q *plainQueue) due(now time.Duration) (time.Duration, bool) {
 	if len(q.small) < 4 {
 		return 0, false
@@ -115,7 +115,7 @@ func (q *plainQueue) ahead(deadline time.Duration) time.Duration {
 			work, n = work+max(0, j.alone-fixed), n+1
 		}
 	}
-	for batches := range n { // the fewest that have room for the work
+	for batches := range n { // the fewest batches with room for the work
 		if time.Duration(batches)*max(0, q.target()-fixed) >= work && q.target() > fixed {
 			return work + time.Duration(batches)*fixed
 		}
@@ -195,7 +195,8 @@ func (q *plainQueue) step(now time.Duration) (batch, shed []Job, wake time.Durat
 	return batch, shed, Never
 }
 
-// drawQueue returns a queue and its plain version. Whole milliseconds make for many that are equal or just in time.
+// drawQueue returns a queue and its plain version. Times are whole milliseconds, so that many are equal or just in
+// time.
 func drawQueue(t *testing.T, rng *rand.Rand) (*Batcher, *plainQueue) {
 	c := DefaultBatcher(1+rng.IntN(12), time.Duration(10+rng.IntN(60))*ms)
 	c.Efficiency = []float64{.5, .75, .875}[rng.IntN(3)]
@@ -214,7 +215,7 @@ func drawModel(rng *rand.Rand) PrefillModel {
 
 func same(a, b []Job) bool { return len(a) == len(b) && (len(a) == 0 || reflect.DeepEqual(a, b)) }
 
-// The queue decides as its plain version does, whatever comes, leaves or changes.
+// The queue decides as its plain version does, whatever arrives, leaves or changes.
 func TestBatcherAgainstPlainQueue(t *testing.T) {
 	seen := map[string]int{}
 	for seed := range uint64(2000) {
@@ -265,7 +266,7 @@ func TestBatcherAgainstPlainQueue(t *testing.T) {
 				case len(batch) > 1:
 					seen["company"]++
 				}
-				if len(batch) > 0 { // the next look is when the batch ends, or a little before
+				if len(batch) > 0 { // the next step is when the batch ends, or a little before
 					now += max(0, q.takes(batch...)-time.Duration(rng.IntN(3))*ms)
 				} else if wake != Never {
 					now = wake

@@ -2,7 +2,7 @@ package schedule
 
 import "testing"
 
-// A quantile follows the last numbers: at once when several grow, and fully after a window of them.
+// A quantile follows the latest values: at once when several grow, and completely after a window of them.
 func TestQuantileFollowsTheLastNumbers(t *testing.T) {
 	q := NewQuantile(1, .95)
 	if q.Value() != 1 {

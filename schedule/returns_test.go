@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// visit has a user come n times, a gap apart, and returns the time after the last gap.
+// visit makes a user come n times, a gap apart, and returns the time after the last gap.
 func visit(r *Returns, user uint64, n int, now, gap time.Duration) time.Duration {
 	for i := range n {
 		r.Came(user, float64(i), now)
@@ -78,8 +78,8 @@ func TestReturnsLearnFromHits(t *testing.T) {
 	}
 }
 
-// Where all users come at the same pace, nothing is gained by putting one in the place of another; where
-// they come in bursts, nearly all of what a user is expected to save.
+// If all users come at the same pace, replacing one by another gains nothing. If they come in bursts, it gains nearly
+// all of a user's expected savings.
 func TestReturnsGainBeyondTheDisplaced(t *testing.T) {
 	const survival = 10 * time.Second
 	paced, bursts := NewReturns(), NewReturns()
@@ -101,7 +101,7 @@ func TestReturnsGainBeyondTheDisplaced(t *testing.T) {
 	}
 }
 
-// Returns are expected by how often users came, held against what was hoped, and bounded.
+// Expected returns follow from how often users came, are corrected by earlier expectations, and are bounded.
 func TestExpectedReturns(t *testing.T) {
 	r := NewReturns()
 	near := func(what string, got, want float64) {
@@ -110,7 +110,7 @@ func TestExpectedReturns(t *testing.T) {
 			t.Errorf("%s: %v, want %v", what, got, want)
 		}
 	}
-	// Before anything was seen: .3 of new users return, then half of them each time.
+	// Before any observation: .3 of new users return, then half of them each time.
 	near("of a new user", r.Expect(0), .3+.3*.5+.3*.5*.5+.3*.5*.5*.5/(1-.5))
 	near("of one who came often", r.Expect(7), .5/(1-.5))
 	near("gain", r.Gain(0), 1)
@@ -135,7 +135,7 @@ func TestExpectedReturns(t *testing.T) {
 	if r.came[0] != 1 || r.asked[1] != 1 || r.seen[5].class != 1 {
 		t.Errorf("a second request: %v of %v", r.came, r.asked)
 	}
-	r.Evicted(5, 50) // it survived 30
+	r.Evicted(5, 50) // after 30
 	if r.survival != 30 {
 		t.Errorf("entries survive %v", r.survival)
 	}
@@ -143,7 +143,7 @@ func TestExpectedReturns(t *testing.T) {
 	if r.survival != 31 { // a sixteenth of the way to 46
 		t.Errorf("entries survive %v, want 31", r.survival)
 	}
-	r.Evicted(6, 1000) // nobody knows of it
+	r.Evicted(6, 1000) // an unknown user
 	if r.survival != 31 {
 		t.Errorf("entries survive %v after one that nobody knows", r.survival)
 	}
@@ -169,12 +169,12 @@ func TestExpectedReturns(t *testing.T) {
 	r.Hit(6)
 	r.Kept(6, 99)
 	r.Evicted(5, 2)
-	r.Evicted(5, 3) // it is counted once
+	r.Evicted(5, 3) // counted only once
 	if r.hoped != 12 || r.hits != 2 {
 		t.Errorf("hoped for %v, had %v", r.hoped, r.hits)
 	}
 	near("what is hoped is held against hits", r.Expect(7), .5/(1-.5)*(2+8)/(12+8))
-	r.Came(5+seenUsers, 0, 4) // takes the place of the other
+	r.Came(5+seenUsers, 0, 4) // takes the slot of the other
 	if s := r.seen[5]; s.user != 5+seenUsers || s.hope != 0 || s.hits != 0 {
 		t.Errorf("of the next user %+v is known", s)
 	}

@@ -11,7 +11,7 @@ import (
 	"grebe/residency"
 )
 
-// hash spreads small numbers as the ids of users would be.
+// hash spreads small numbers as hashed user ids would be.
 func hash(n uint64) uint64 {
 	n = (n ^ n>>31) * 0x7fb5d329728ea185
 	n = (n ^ n>>27) * 0x81dadef4bc2dd44d
@@ -27,8 +27,8 @@ func newFrequency(t testing.TB, c residency.FrequencyConfig) *residency.Frequenc
 	return f
 }
 
-// cacheWorld serves requests under a policy with a user cache of limited size, all items cached, and
-// counts the tokens that are computed.
+// cacheWorld serves requests under a policy, with a user cache of limited size and all items cached. It counts computed
+// tokens.
 type cacheWorld struct {
 	policy   Policy
 	costs    Costs
@@ -75,8 +75,8 @@ func (w *cacheWorld) serve(in Request, user uint64, now time.Duration) {
 	w.f.ObserveBatch([]residency.Access{{Key: user, At: now, Hit: used && hit}})
 }
 
-// The workloads of the paper's Table 1, smaller: predicted computes no more tokens than the best of the
-// others and 3 % on any of them, whatever the cache's size.
+// Smaller versions of the workloads in the paper's Table 1: Predicted computes at most 3 % more tokens than the best
+// other policy on each, for every cache size.
 func TestPredictedComputesLeast(t *testing.T) {
 	for _, load := range []struct {
 		name        string

@@ -7,20 +7,20 @@ import (
 	"grebe/internal/scripttest"
 )
 
-// admitting is what scenarios of admission know. Deadlines are points on the clock of steps.
+// admitting is the state of scenarios of admission. Deadlines are points on the clock of steps.
 //
-//	admission engines=2                of the queue that batcher made; nothing is under way
-//	now 5ms                            the time of what follows
-//	admit r1 size=3 deadline=50ms      prints whether a request is let in, and what it takes; also rounds=yes
-//	enter r1 takes=20ms deadline=50ms  prints whether its next job is let in
+//	admission engines=2                for the queue that batcher made; all engines are idle
+//	now 5ms                            the time of the next commands
+//	admit r1 size=3 deadline=50ms      prints whether a request is admitted, and how long it takes; also rounds=yes
+//	enter r1 takes=20ms deadline=50ms  prints whether its next job is admitted
 //	leave r1                           its answer is sent, and every job was computed; failed=yes: one was not
 //	begin 1 takes=20ms                 engine 1 begins a batch
 //	ended 1
-//	measured took=30ms predicted=20ms  a batch is learned from; also n, to repeat it
-//	woke 3ms                           a caller went on so long after its batch; also n
-//	slack                              prints what the queue allows for, and has it do so
-//	tries takes=30ms deadline=50ms     prints whether an idle engine computes what was shed
-//	node deadline=50ms own=10ms        prints what a request finds, and what a router predicts for it from that alone
+//	measured took=30ms predicted=20ms  learns from a batch; also n, to repeat it
+//	woke 3ms                           a caller continued so long after its batch; also n
+//	slack                              prints the margins, and passes them to the queue
+//	tries takes=30ms deadline=50ms     prints whether an idle engine computes a job that was shed
+//	node deadline=50ms own=10ms        prints the node's state, and what a router predicts from it alone
 type admitting struct {
 	admission *Admission
 	places    map[string]*Place
@@ -95,7 +95,7 @@ func (s *scenario) admit(c *scripttest.Command) bool {
 	return true
 }
 
-// verdict prints what was decided on a request.
+// verdict prints the decision about a request.
 func (s *scenario) verdict(name string, p *Price) {
 	if p.Late > 0 {
 		fmt.Fprintf(&s.out, "%s refused: late by %v\n", name, p.Late.Round(time.Microsecond))

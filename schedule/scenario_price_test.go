@@ -11,28 +11,28 @@ import (
 	"grebe/plan"
 )
 
-// pricing is what scenarios of single decisions know.
+// pricing is the state of scenarios of single decisions.
 //
-//	returns                            nothing is known of returns
+//	returns                            starts without observations of returns
 //	came u1 frequency=1 at=5s          a request of a user; also n, to repeat it, and every, the time between
 //	kept u1 returns=2                  the user is kept after that; also n, for the users that follow
 //	hit u1                             also n
 //	evicted u1 at=9s                   also n and every
-//	expect frequency=1                 prints the returns expected, and the share gained where another makes room
+//	expect frequency=1                 prints the expected returns, and the share gained if another user is evicted
 //
-//	dropped used=90 of=100             an entry leaves memory: prints whether it counts as full
+//	dropped used=90 of=100             an entry leaves memory: prints whether memory counts as full
 //	keep 20 used=50 of=100             prints whether 20 bytes have room
 //
 //	request user=900 preamble=10 frequency=1 returns=.5   also question, cached (of the user), queue
-//	items 10x50 disk                   so many candidates of so many tokens, and where their KV is
-//	pace token=10us age=1s             what reads from disk took per token, and how long ago
-//	blend layers=4 first=1 budget=.1 than=20ms            prints whether blending pays; than is what the order takes, also value
+//	items 10x50 disk                   so many candidates of so many tokens, and the tier of their KV
+//	pace token=10us age=1s             the time of reads from disk per token, and how long ago
+//	blend layers=4 first=1 budget=.1 than=20ms            prints whether blending pays; than is the order's time; also value
 //	prototypes matched=400 cached=0 layers=4 budget=.1    prints whether they are used
 //
 //	prefix left=200ms queue=5ms compute=20ms              prints how long a request waits for reads; without left: no deadline
-//	blocks left=200ms queue=5ms takes=20ms                the same, of blocks, before the request is queued
+//	blocks left=200ms queue=5ms takes=20ms                the same for blocks, before the request is queued
 //	skip read=50ms compute=20ms queue=5ms                 prints whether it waits for a disk at all
-//	read tokens=100 took=1ms at=5s     teaches the pace and prints it
+//	read tokens=100 took=1ms at=5s     updates the pace and prints it
 //	near left=40 now=10 took=3ms within=20ms              prints whether the rest is near; also begun=no
 //	batch patience=40ms left=10 all=40                    prints how long a batch waits; also first, waited
 type pricing struct {
@@ -44,7 +44,7 @@ type pricing struct {
 	full    bool
 }
 
-// user numbers users in the order in which they appear. Those that a command repeats are numbered after it.
+// user numbers users in the order of appearance. Users repeated by a command get the numbers after its own.
 func (p *pricing) user(name string, n int) uint64 {
 	if p.users == nil {
 		p.users = map[string]uint64{}
@@ -151,7 +151,7 @@ func (s *scenario) price(c *scripttest.Command) bool {
 	return true
 }
 
-// short is a number with three digits behind the point.
+// short rounds a number to three decimals.
 func short(x float64) float64 { return math.Round(x*1000) / 1000 }
 
 // prototypes prints whether prototypes are used for the request.
@@ -178,7 +178,7 @@ func tierOf(c *scripttest.Command, name string) plan.Tier {
 	return plan.Missing
 }
 
-// wait prints a wait, of which 0 has no limit.
+// wait prints a wait; 0 means no limit.
 func (s *scenario) wait(d time.Duration) {
 	if d == 0 {
 		fmt.Fprintln(&s.out, "no limit")

@@ -9,16 +9,16 @@ import (
 	"grebe/internal/scripttest"
 )
 
-// Times are on one clock that begins at 0; a request arrives at the time of the last step unless it says otherwise.
+// All times are on one clock that begins at 0. A request arrives at the time of the last step unless it says otherwise.
 //
 //	model fixed=2ms row=10us           milliseconds of a batch; also square, key, request
 //	batcher slo=200ms capacity=8       a new, empty queue; also maxrows, margin, efficiency
 //	add r1 rows=900 deadline=50ms      also keys, at
 //	remove r1
-//	step 5ms                           decide at 5 ms
-//	drain 5ms                          decide and run, batch after batch, until nothing waits
+//	step 5ms                           decides at 5 ms
+//	drain 5ms                          decides and runs, batch after batch, until nothing waits
 //
-// Commands of other decisions are beside the types pricing, admitting and computing.
+// Commands of other decisions are described at the types pricing, admitting and computing.
 func TestScenarios(t *testing.T) {
 	scripttest.Files(t, "testdata/*.txt", (*scenario).run)
 }

@@ -11,7 +11,7 @@ import (
 
 func close2(a, b float64) bool { return math.Abs(a-b) <= 1e-9*(1+math.Abs(a)+math.Abs(b)) }
 
-// A user's kept KV is worth, per expected return, what the same request costs less with the user cached.
+// A user's kept KV is worth, per expected return, the saving of the same request with the user cached.
 func TestKeptUserIsWorthWhatACachedOneSaves(t *testing.T) {
 	rng := rand.New(rand.NewPCG(21, 22))
 	valued := 0
@@ -19,7 +19,7 @@ func TestKeptUserIsWorthWhatACachedOneSaves(t *testing.T) {
 		in, c := draw(rng)
 		in.UserCached, in.Slack = [plan.NumTiers]int32{}, 0
 		for tier := range c.Transfer {
-			c.Transfer[tier].Entry = 0 // a kept user is one entry more, whose cost is left out
+			c.Transfer[tier].Entry = 0 // a kept user is one more entry, whose cost is left out
 		}
 		switch rng.IntN(3) {
 		case 0:
@@ -51,7 +51,7 @@ func TestKeptUserIsWorthWhatACachedOneSaves(t *testing.T) {
 		if want > 0 {
 			valued++
 		}
-		// A user who is cached already leaves nothing new behind.
+		// A user who is already cached adds no value.
 		full := again
 		for tier := plan.Host; tier < plan.NumTiers; tier++ {
 			c.Transfer[tier] = Transfer{}
@@ -65,7 +65,7 @@ func TestKeptUserIsWorthWhatACachedOneSaves(t *testing.T) {
 	}
 }
 
-// Missing items are worth, per expected use, what it takes to compute them.
+// Missing items are worth, per expected use, the time to compute them.
 func TestMissingItemsAreWorthTheirComputation(t *testing.T) {
 	c := DefaultCosts(PrefillModel{Row: 2, Key: 0.5})
 	in := Request{Preamble: 3, LeadIn: 1, User: 10, Items: []int32{4, 2, 5}, ItemTier: []plan.Tier{plan.Missing, plan.Missing, plan.Host},
@@ -78,7 +78,7 @@ func TestMissingItemsAreWorthTheirComputation(t *testing.T) {
 	}
 }
 
-// An investment is not made where the other order alone meets the deadline, to the millisecond.
+// An order is not chosen as an investment if only the other one meets the deadline, to the millisecond.
 func TestDeadlineBeforeInvestment(t *testing.T) {
 	for _, c := range []struct {
 		slack  float64
@@ -100,7 +100,7 @@ func TestDeadlineBeforeInvestment(t *testing.T) {
 	}
 }
 
-// After as many batches as the memory has, one counts 1/e of a new one; batches of half a millisecond count too.
+// After memory batches, a batch counts 1/e of a new one. Batches of half a millisecond count too.
 func TestMemoryOfATuner(t *testing.T) {
 	m := PrefillModel{Row: 1}
 	m.Quality.Largest = Sample{Rows: 1, Keys: 1, Requests: 1, Ms: 1}
@@ -122,7 +122,7 @@ func TestMemoryOfATuner(t *testing.T) {
 	}
 }
 
-// A huge request waits for small ones that would miss, until those had as much time as it takes.
+// A huge request waits for small ones that would miss their deadlines, until those had as much time as it takes.
 func TestSmallAndHugeShare(t *testing.T) {
 	b := newQueue(t, DefaultBatcher(64, 100*ms), PrefillModel{Fixed: 1, Row: 1})
 	b.Add(Job{ID: 1, Rows: 59, Deadline: time.Second}) // takes 60 of 100
@@ -139,7 +139,7 @@ func TestSmallAndHugeShare(t *testing.T) {
 		now += 21 * ms
 		passed += 21 * ms
 	}
-	if passed != 63*ms { // the first sum of small batches of at least its own time
+	if passed != 63*ms { // the first sum of small batches that is at least its own time
 		t.Errorf("the huge one ran after %v of small ones, want 63ms", passed)
 	}
 	if b.passed != 0 {
@@ -147,7 +147,7 @@ func TestSmallAndHugeShare(t *testing.T) {
 	}
 }
 
-// A fitted model says how well it fits: the share of the variance that it explains, and its largest relative error.
+// A fitted model reports how well it fits: the share of explained variance, and its largest relative error.
 func TestQualityOfAFit(t *testing.T) {
 	rng := rand.New(rand.NewPCG(31, 32))
 	var samples []Sample
@@ -174,7 +174,7 @@ func TestQualityOfAFit(t *testing.T) {
 	}
 }
 
-// What leaves the queue is not counted in it any more, keys included.
+// Requests that have left the queue no longer count in it, keys included.
 func TestQueueOfNobodyIsEmpty(t *testing.T) {
 	b := newQueue(t, DefaultBatcher(8, time.Second), PrefillModel{Fixed: 1, Row: 0.01, Key: 0.0001})
 	for id := range uint64(4) {

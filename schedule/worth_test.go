@@ -7,7 +7,7 @@ import (
 	"grebe/plan"
 )
 
-// counted returns the rows and keys of a request, order and set of loaded tiers by the mask of the plan.
+// counted returns the rows and keys of a request, order and set of loaded tiers, according to the plan's mask.
 func counted(in *Request, o plan.Order, load Tiers, reuse bool) (rows, keys int) {
 	p, computed := written(in, o, load, reuse)
 	for q, row := range p.Mask() {
@@ -24,7 +24,7 @@ func counted(in *Request, o plan.Order, load Tiers, reuse bool) (rows, keys int)
 	return rows, keys
 }
 
-// part returns how many entries and tokens of a tier an order loads, after tokens that came from nearer tiers.
+// part returns how many entries and tokens of a tier an order loads, after tokens from nearer tiers.
 func part(in *Request, o plan.Order, t plan.Tier, after int) (entries, tokens int) {
 	if o == plan.UserFirst {
 		tokens = max(0, min(int(in.UserCached[t]), int(in.User)-after))
@@ -38,8 +38,8 @@ func part(in *Request, o plan.Order, t plan.Tier, after int) (entries, tokens in
 	return entries, tokens
 }
 
-// plainOption prices an order tier by tier, the nearest first. A tier is loaded if that makes the request no slower, or
-// whatever it costs. A user is loaded from the front without a gap.
+// plainOption prices an order tier by tier, nearest first. A tier is loaded if that makes the request no slower, or
+// always. A user is loaded from the front without a gap.
 func plainOption(in *Request, c *Costs, o plan.Order, always bool) Option {
 	price := func(load Tiers, transfer float64) Option {
 		rows, keys := counted(in, o, load, true)
@@ -64,7 +64,7 @@ func plainOption(in *Request, c *Costs, o plan.Order, always bool) Option {
 	return best
 }
 
-// Options are priced as the plain version prices them, and a user of whom a part is cached is worth the rest.
+// Options are priced as in the plain version. A partly cached user is worth the rest.
 func TestOptionsAgainstPlainOnes(t *testing.T) {
 	rng := rand.New(rand.NewPCG(51, 52))
 	partly, slow := 0, 0
