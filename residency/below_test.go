@@ -8,8 +8,8 @@ import (
 	"grebe/plan"
 )
 
-// What is known of entries is what a plain account of memory and disk knows: the best tier, the owner's keys, what was
-// ever there.
+// Lookup agrees with a plain record of memory and disk: the nearest tier, the owner's keys, the kinds that ever
+// existed.
 func TestLookupKnowsMemoryAndDisk(t *testing.T) {
 	const keys = 12
 	r := rand.New(rand.NewPCG(3, 4))
@@ -133,7 +133,7 @@ func TestLookupKnowsMemoryAndDisk(t *testing.T) {
 	}
 }
 
-// follower knows what a feed told it.
+// follower knows what a feed has reported.
 type follower struct {
 	known       map[plan.Key]Entry
 	boot, seq   uint64
@@ -165,7 +165,8 @@ func (f *follower) follow(t *testing.T, c *Core[struct{}], feed *Feed) {
 	}
 }
 
-// A feed tells whom it cannot serve: those that follow another boot, or lag behind what it keeps, or are ahead of it.
+// A feed reports which followers it cannot serve: those that follow another boot, lag behind what it keeps, or are
+// ahead of it.
 func TestFeed(t *testing.T) {
 	f := NewFeed(3, 4)
 	for i := range 6 {
@@ -194,7 +195,7 @@ func TestFeed(t *testing.T) {
 	}
 }
 
-// A digest tells prefixes of different tokens or lengths apart, and is never that of nothing.
+// A digest distinguishes prefixes of different tokens or lengths, and is never 0.
 func TestDigest(t *testing.T) {
 	seen := map[uint64]bool{0: true}
 	for _, tokens := range [][]int32{nil, {0}, {0, 0}, {1}, {1, 2}, {2, 1}, {-1}, {1 << 30}, {1, 2, 3}} {

@@ -7,7 +7,7 @@ import (
 	"grebe/plan"
 )
 
-// Check notices books that say something else than the entries do.
+// Check finds books that disagree with the entries.
 func TestCheckNoticesWrongBooks(t *testing.T) {
 	broken := errors.New("broken")
 	for name, damage := range map[string]func(c *Core[int], h *entry){
@@ -37,7 +37,7 @@ func TestCheckNoticesWrongBooks(t *testing.T) {
 		var all []*entry
 		for i := range 3 {
 			h := item(i)
-			h.Named, h.Kind = true, plan.User // users are not written at once: they are dirty
+			h.Named, h.Kind = true, plan.User // users are not written at once, so they are dirty
 			c.Publish(h, 0, false)
 			all = append(all, h)
 		}

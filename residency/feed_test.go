@@ -10,8 +10,8 @@ import (
 
 func nothing() {}
 
-// Who applies a snapshot that others interrupted, and the events behind the number that the feed had before it, knows where
-// each entry is. Each pause has random changes, in which keys come, go, and move between memory and disk.
+// A follower that applies an interrupted snapshot, and then the events after the number that the feed had before it,
+// knows where each entry is. In each pause keys come, go, and move between memory and disk at random.
 func TestSnapshotsBesideChanges(t *testing.T) {
 	for seed := range uint64(30) {
 		rng := rand.New(rand.NewPCG(seed, 5))
@@ -62,8 +62,7 @@ func TestSnapshotsBesideChanges(t *testing.T) {
 	}
 }
 
-// A snapshot pauses after a bounded number of entries, also among those that are both in memory and on disk and are told
-// once.
+// A snapshot pauses after a bounded number of entries. Entries that are both in memory and on disk are reported once.
 func TestSnapshotsPause(t *testing.T) {
 	c := newCore(t, "lru", 1000)
 	for i := range 1000 {

@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// plainCounts is a Frequency of a few users as maps: for each user the requests of each sub-window.
+// plainCounts is a Frequency of a few users with maps: for each user the requests in each sub-window.
 type plainCounts struct {
 	sub    time.Duration
 	keep   float64
@@ -45,7 +45,7 @@ func (p *plainCounts) estimate(key uint64, now time.Duration) float64 {
 	return sum
 }
 
-// Estimates are those of the plain counts. Where a table is full, a new user takes the place of one with the lowest.
+// Estimates agree with the plain counts. In a full table a new user replaces one with the lowest count.
 func TestFrequencyAgainstPlainCounts(t *testing.T) {
 	const places = 16 // of the smallest table: two buckets, so every user may be anywhere
 	displaced := 0
@@ -106,7 +106,7 @@ func TestFrequencyAgainstPlainCounts(t *testing.T) {
 	}
 }
 
-// A table has a quarter more places than users, in whole buckets of eight, and two buckets at least.
+// A table has a quarter more places than users, in whole buckets of eight, and at least two buckets.
 func TestPlacesOfAFrequency(t *testing.T) {
 	one := newFrequency(t, DefaultFrequency(1)).Bytes() / 16
 	for users, want := range map[int]int{

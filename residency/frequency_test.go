@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// exact is the plain version: every request, remembered.
+// exact is the plain version: it remembers every request.
 type exact map[uint64][]time.Duration
 
 func (e exact) between(key uint64, from, to time.Duration) float64 {
@@ -30,14 +30,15 @@ func newFrequency(t testing.TB, c FrequencyConfig) *Frequency {
 	return f
 }
 
-// spread spreads small numbers as the ids of users would be.
+// spread spreads small numbers as hashed user ids would be.
 func spread(n uint64) uint64 {
 	n = (n ^ n>>31) * 0x7fb5d329728ea185
 	n = (n ^ n>>27) * 0x81dadef4bc2dd44d
 	return n ^ n>>33
 }
 
-// The stated bound: off by at most the requests of the sub-window that the window's tail cuts.
+// The stated bound: estimates are off by at most the requests of the oldest sub-window, which the window includes only
+// partly.
 func TestFrequencyAgainstExactCounts(t *testing.T) {
 	const window = 7 * time.Second
 	for seed := range uint64(20) {
@@ -54,7 +55,7 @@ func TestFrequencyAgainstExactCounts(t *testing.T) {
 
 			asked := spread(zipf.Uint64())
 			sub := window / 7
-			oldest := now/sub*sub - window // start of the sub-window that the tail cuts
+			oldest := now/sub*sub - window // start of the sub-window that the window includes partly
 			slack := truth.between(asked, oldest-1, oldest+sub-1)
 			got, want := f.Estimate(asked, now), truth.between(asked, now-window, now)
 			if math.Abs(got-want) > slack+1e-3 {
@@ -133,7 +134,7 @@ func TestHitDecays(t *testing.T) {
 	}
 }
 
-// With a quarter of the room the hottest keep exact counts and nobody is counted too high.
+// With a quarter of the room the hottest users keep exact counts, and no count is too high.
 func TestFrequencyUnderPressure(t *testing.T) {
 	rng := rand.New(rand.NewPCG(5, 5))
 	f := newFrequency(t, FrequencyConfig{Users: 1000, Window: 7 * time.Second})
@@ -158,7 +159,7 @@ func TestFrequencyUnderPressure(t *testing.T) {
 	}
 }
 
-// Filled to its stated number of users, the table loses next to none of them.
+// Filled with its stated number of users, the table loses almost none of them.
 func TestFrequencyHoldsItsUsers(t *testing.T) {
 	const users = 200_000
 	f := newFrequency(t, DefaultFrequency(users))

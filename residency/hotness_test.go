@@ -20,8 +20,7 @@ func newHotness(t testing.TB, c HotnessConfig) *Hotness {
 	return h
 }
 
-// The coldest cached user is the one that a scan over all of them finds, once the background has
-// looked at everyone.
+// The coldest cached user is the one that a scan of all users finds, once the background work has looked at all.
 func TestColdestCachedUser(t *testing.T) {
 	const users = 60
 	window := 100 * time.Second
@@ -74,7 +73,7 @@ func TestAccessesAreCountedLater(t *testing.T) {
 	if f := frequency(); f != 1 {
 		t.Errorf("an applied access counts %v", f)
 	}
-	for range 9 { // more than the buffer holds: nothing is lost
+	for range 9 { // more than the buffer holds, but nothing is lost
 		x.NoteUser(key(1), time.Second, false)
 	}
 	x.Apply(time.Second)

@@ -7,18 +7,18 @@ import (
 	"grebe/plan"
 )
 
-// seer knows of three users when they come next, by a clock of its own.
+// seer knows when each of three users comes next, on its own clock.
 type seer struct {
 	now   int64
 	next  map[plan.Key]int64
-	again map[plan.Key]int64 // what it says when it is asked again
+	again map[plan.Key]int64 // its answers when it is asked again
 	asked []plan.Key
 }
 
 func (s *seer) Now() int64              { return s.now }
 func (s *seer) Next(key plan.Key) int64 { return s.next[key] }
 
-// reviser is a seer that may be asked again.
+// reviser is a seer that can be asked again.
 type reviser struct{ *seer }
 
 func (r reviser) Revise(keys []plan.Key, next []int64) {
@@ -39,8 +39,8 @@ func foreseen(t *testing.T, o Oracle) *Core[int] {
 	return c
 }
 
-// An oracle's predictions are those that a policy goes by, in the oracle's own time: what comes last leaves first, and no
-// model is trained beside it. What did not come when predicted is asked for again, of an oracle that can tell.
+// A policy follows an oracle's predictions, on the oracle's clock: the entry with the latest return is evicted first,
+// and no model is trained. If an entry did not return when predicted, an oracle that can revise is asked again.
 func TestOracle(t *testing.T) {
 	a, b, c := item(1), item(2), item(3)
 	s := &seer{
@@ -62,7 +62,7 @@ func TestOracle(t *testing.T) {
 		t.Error("a forecaster beside an oracle")
 	}
 	leaves(core, c)
-	s.next[a.Key] = 6000 // a use brings another prediction
+	s.next[a.Key] = 6000 // a use brings a new prediction
 	core.Use(a.Key, free)
 	leaves(core, a)
 	leaves(core, b)
@@ -73,14 +73,14 @@ func TestOracle(t *testing.T) {
 	core.Publish(b, 0, false)
 	s.now, s.next[c.Key] = 1300, 1400
 	core.Publish(c, 0, false)
-	leaves(core, a) // it is late: 9000 now
+	leaves(core, a) // it is late; the prediction is now 9000
 	if len(s.asked) != 1 || s.asked[0] != a.Key {
 		t.Errorf("asked again for %v, want the one that is late", s.asked)
 	}
 }
 
-// A policy that hears of a miss before it makes room does what package evict promises: the default follows an oracle that is
-// right about all, and counts no eviction as forced.
+// A policy that is told of a miss before room is made keeps package evict's guarantees: the default follows an oracle
+// that is always right, and counts no eviction as forced.
 func TestExpect(t *testing.T) {
 	for _, expect := range []bool{true, false} {
 		s := &seer{next: map[plan.Key]int64{}}

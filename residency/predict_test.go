@@ -2,7 +2,7 @@ package residency
 
 import "testing"
 
-// What the predictor remembers grows with the entries that a level holds, up to a bound.
+// The predictor's memory grows with the entries that a level holds, up to a bound.
 func TestForecastIsSizedByWhatIsHeld(t *testing.T) {
 	f := newForecast(1 << 19)
 	f.Hold(1 << 19)

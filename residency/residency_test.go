@@ -28,17 +28,17 @@ func item(k int) *entry {
 
 func free(*entry) bool { return true }
 
-// world does what the books say, and knows where each entry has to be.
+// world does what the books decide, and knows where each entry must be.
 type world struct {
 	*Core[int]
 	t       *testing.T
 	rng     *rand.Rand
-	where   map[plan.Key]plan.Tier // as the owner's copies say
+	where   map[plan.Key]plan.Tier // according to the owner's copies
 	pinned  map[plan.Key]bool
 	writing []*entry
 }
 
-// room makes a place on a level; false when all who hold one are read.
+// room makes room on a level. It returns false if all entries there are in use.
 func (w *world) room(level int) bool {
 	for w.Full(level) {
 		h, exit := w.Need(level, func(h *entry) bool { return !w.pinned[h.Key] })
@@ -63,7 +63,7 @@ func (w *world) room(level int) bool {
 // move copies an entry to a level, or fails to.
 func (w *world) move(h *entry, level int) {
 	copied := w.room(level) && w.rng.IntN(8) > 0
-	if w.rng.IntN(20) == 0 { // it is deleted meanwhile
+	if w.rng.IntN(20) == 0 { // deleted meanwhile
 		w.Delete(h.Key)
 		delete(w.where, h.Key)
 	}
@@ -84,7 +84,7 @@ func (w *world) move(h *entry, level int) {
 	}
 }
 
-// check compares the books with where things are.
+// check compares the books with where the entries are.
 func (w *world) check() {
 	if err := w.Check(func(*entry) error { return nil }); err != nil {
 		w.t.Fatal(err)
@@ -101,8 +101,8 @@ func (w *world) check() {
 	}
 }
 
-// Whatever happens in whatever order, the books say where each entry is, nobody who is read leaves, and what is
-// written below is what is not there.
+// In every order of events, the books say where each entry is, no entry in use is evicted, and only entries that are
+// not on disk are written.
 func TestBooksFollowTheOwner(t *testing.T) {
 	for _, policy := range []string{"lru", "default", "sieve"} {
 		for seed := range uint64(20) {
@@ -192,7 +192,7 @@ func (w *world) write() {
 	w.writing = append(w.writing, h)
 }
 
-// What failed a few times is not tried any more.
+// A write that failed a few times is not tried again.
 func TestWritesThatFail(t *testing.T) {
 	c := newCore(t, "lru", 4)
 	h := item(1)
@@ -209,8 +209,8 @@ func TestWritesThatFail(t *testing.T) {
 	}
 }
 
-// An entry of the host's memory is used in place once, and comes up when it is used again; one that the device
-// cannot read comes up at once.
+// An entry in host memory is used in place once and moves up when it is used again. An entry that the device cannot
+// read moves up at once.
 func TestUsedTwiceComesUp(t *testing.T) {
 	c := newCore(t, "lru", 1, 4)
 	lower := func(h *entry) {
@@ -242,7 +242,7 @@ func TestUsedTwiceComesUp(t *testing.T) {
 	}
 }
 
-// Runs make room like entries, are under no key, and are cut in two.
+// Runs are evicted like entries, have no key, and can be split in two.
 func TestRuns(t *testing.T) {
 	c := newCore(t, "lru", 4)
 	run := func(k byte, tokens int) *entry {
@@ -265,7 +265,7 @@ func TestRuns(t *testing.T) {
 	}
 }
 
-// A use and the choice of who leaves allocate nothing.
+// Uses and evictions do not allocate.
 func TestNothingIsAllocated(t *testing.T) {
 	for _, policy := range []string{"lru", "default"} {
 		c := newCore(t, policy, 64, 64)
@@ -286,7 +286,7 @@ func TestNothingIsAllocated(t *testing.T) {
 	}
 }
 
-// Who makes room is counted where it was, as lowered or as gone.
+// An evicted entry is counted at its level, as lowered or as gone.
 func TestCounts(t *testing.T) {
 	c := newCore(t, "lru", 1, 1)
 	first, second := item(1), item(2)
@@ -295,7 +295,7 @@ func TestCounts(t *testing.T) {
 		t.Fatal("the first is not lowered")
 	}
 	c.Publish(second, 0, false)
-	if h, _ := c.Need(0, free); h != second || c.Moved(second, 1, false) != Out { // the host's memory is full
+	if h, _ := c.Need(0, free); h != second || c.Moved(second, 1, false) != Out { // host memory is full
 		t.Fatal("the second is not dropped")
 	}
 	if h, exit := c.Need(1, free); h != first || exit != Drop {

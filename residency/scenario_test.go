@@ -10,19 +10,19 @@ import (
 	"grebe/plan"
 )
 
-// The books of a store, whose owner's copies and writes take as long as the scenario wants. Entries called u… are users.
+// The books of a store. The owner's copies and writes take as long as the scenario wants. Entries called u… are users.
 //
-//	books lru device=2 host=2          levels and their places; without host there is one; disk=no: nothing is below
-//	publish a                          a new entry in the top level; tokens, owner; at=host: fetched from disk into the host's memory
+//	books lru device=2 host=2          levels and their places; without host there is one; disk=no: there is no disk
+//	publish a                          a new entry in the top level; tokens, owner; at=host: fetched from disk into host memory
 //	use a                              the device can use it where it is; far=yes: only in its own memory
-//	need device pinned=a,b             who leaves
-//	moved a host                       the copy of an entry that left, or comes up, ended; failed=yes: there was no room
+//	need device pinned=a,b             prints the entry to evict
+//	moved a host                       the copy of an entry that is evicted or moves up has ended; failed=yes: there was no room
 //	delete a
-//	write host                         the entry that is written next
-//	written a                          failed=yes: it was not
-//	stored a; lost a                   the disk has it, or has it no more
-//	where a b                          what is known of entries
-//	owned 1                            how many keys an owner has
+//	write host                         prints the entry to write next
+//	written a                          failed=yes: the write failed
+//	stored a; lost a                   the entry is on disk, or no longer is
+//	where a b                          prints what the books know about entries
+//	owned 1                            prints the number of an owner's keys
 func TestScenarios(t *testing.T) {
 	scripttest.Files(t, "testdata/*.txt", (*scenario).run)
 }
