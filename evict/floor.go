@@ -3,7 +3,7 @@ package evict
 import "math"
 
 // Floor is the default policy. It evicts the entry that is predicted to return last. Where keys return in a loop, it
-// keeps the entries it has and turns new ones away. Whatever the predictions and the requests, it never falls behind
+// keeps the entries it has and evicts new ones first. Whatever the predictions and the requests, it never falls behind
 // LRU by more than a stated margin.
 //
 // # How it works
@@ -63,6 +63,8 @@ import "math"
 // about 150 bytes per slot, which is small beside a KV page. The follower is sampled and adds a fifth of that in large
 // caches. Two kinds of evictions weaken the bound by their bytes and are counted in Stats.Forced: those where evictable
 // refuses every safe victim, and those that are asked for while there is room.
+//
+// # Overdue entries
 //
 // An entry that did not return when predicted is overdue. It is expected to stay away for as long again as it has been
 // away, so overdue entries leave in LRU's order. Without any prediction (Return ≤ Now, no Refresh) the whole policy is
