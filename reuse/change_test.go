@@ -15,9 +15,8 @@ import (
 	"grebe/prompt"
 )
 
-// An item that changes is computed again if it was cached, in its last form and in small pieces. So is one that is
-// added, where others were cached. Items that nobody asked for are not: an import of many would keep the engines
-// from requests.
+// An item that changes is computed again if it was cached: in its last form and in small batches. So is an added item,
+// if others were cached. Items that nobody requested are not: a large import would keep the engines from requests.
 func TestCachedItemsThatChangeAreComputedAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := newMachine(t, 7, nil, "", false)
@@ -53,7 +52,7 @@ func TestCachedItemsThatChangeAreComputedAgain(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		apply(nil, item(99, 0)) // is new, while no item is cached
+		apply(nil, item(99, 0)) // new, while no item is cached
 		var cached [][]int32
 		for n := range int32(40) {
 			cached = append(cached, tokens(n, 0))
@@ -73,8 +72,8 @@ func TestCachedItemsThatChangeAreComputedAgain(t *testing.T) {
 		apply(item(5, 1), item(5, 2))                     // before it was computed
 		apply(item(6, 1), nil)                            // it is deleted
 		apply(item(100, 0), item(100, 1))                 // was not cached
-		apply(nil, item(101, 0))                          // is new
-		apply(item(7, 1), item(7, 1))                     // is the same
+		apply(nil, item(101, 0))                          // new
+		apply(item(7, 1), item(7, 1))                     // unchanged
 		want = append(want[:5:5], want[7:]...)            // 6 is gone
 		want = append(want, tokens(5, 2), tokens(101, 0)) // at the end
 		wg.Go(func() { m.Refresh(ctx, do, func(err error) { t.Error(err) }) })
@@ -96,7 +95,7 @@ func TestCachedItemsThatChangeAreComputedAgain(t *testing.T) {
 	})
 }
 
-// The list of changed items is bounded, whatever is removed from it meanwhile.
+// The list of changed items is bounded, even if items are removed from it meanwhile.
 func TestTheListOfChangedItemsIsBounded(t *testing.T) {
 	l := changed{some: make(chan struct{}, 1), items: map[plan.Key]*changedItem{}}
 	key := func(i int) plan.Key { return kv.KeyOf(plan.Key{}, []int32{int32(i)}, "") }
@@ -118,12 +117,12 @@ func TestTheListOfChangedItemsIsBounded(t *testing.T) {
 	}
 }
 
-// busyLoad is an engine that is busy in a part of every tenth of a second.
+// busyLoad is an engine that is busy for a part of every tenth of a second.
 type busyLoad struct {
 	linear
 	start time.Time
 	busy  time.Duration
-	until time.Duration // no requests come any more
+	until time.Duration // when the last request comes
 }
 
 func (b *busyLoad) Backlog() (float64, int) {
@@ -134,8 +133,8 @@ func (b *busyLoad) Backlog() (float64, int) {
 	return 0, 0
 }
 
-// While requests come to any engine, caches compute ahead one at a time, between requests and for a tenth of the
-// time. When none come they do not rest.
+// While requests come to any engine, caches compute ahead one at a time, between requests and for a tenth of the time.
+// Without requests they do not pause.
 func TestCachesComputeAheadInSpareTime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := NewSpare()

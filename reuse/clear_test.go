@@ -11,7 +11,7 @@ import (
 	"grebe/prompt"
 )
 
-// tallied is a disk that notes how many entries are deleted, and dropped, at a time.
+// tallied is a disk that records how many entries each call deletes or drops.
 type tallied struct {
 	*disk.Store
 	deleted []int
@@ -56,8 +56,7 @@ func withEntries(t *testing.T, n int) (*machine, *tallied) {
 	return m, d
 }
 
-// What a cache kept is deleted many entries at a time, and not all of it when the context ends: a server that stops does not
-// wait for it.
+// Clear deletes many entries at a time, and stops when the context ends: a server that stops does not wait for it.
 func TestClearingACache(t *testing.T) {
 	const entries = 2*clearAtOnce + 30
 	m, d := withEntries(t, entries)
@@ -79,7 +78,7 @@ func TestClearingACache(t *testing.T) {
 	}
 }
 
-// A user who is deleted while a checkpoint is being retired leaves that one's entries too.
+// Deleting a user while a checkpoint is being retired also removes the user from that checkpoint's entries.
 func TestDroppingAUserFromEveryCheckpoint(t *testing.T) {
 	m, d := withEntries(t, 0)
 	opt := m.opt
@@ -98,8 +97,8 @@ func TestDroppingAUserFromEveryCheckpoint(t *testing.T) {
 	}
 }
 
-// Deleted items leave the disk at once. Changed ones are only forgotten, which costs nobody a sync. Where there are none of
-// either kind, the disk is not asked.
+// Deleted items leave the disk at once. Changed ones are only forgotten, which needs no sync. Without either the disk
+// is not called.
 func TestOnlyDeletedItemsAreErased(t *testing.T) {
 	m, d := withEntries(t, 0)
 	item := func(edition int32) *prompt.Item { return &prompt.Item{Tokens: []int32{1, edition}} }

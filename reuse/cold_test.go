@@ -12,7 +12,7 @@ import (
 	"grebe/schedule"
 )
 
-// dryRun answers a job without computing: it keeps what the job asks to keep, and counts tokens.
+// dryRun answers a job without computing: it keeps the segments that the job wants to keep, and counts tokens.
 func (m *machine) dryRun(t *testing.T, job *engine.Job) *engine.Result {
 	t.Helper()
 	r := &engine.Result{Kept: make([]*kv.Entry, len(job.Plan.Segments))}
@@ -35,8 +35,8 @@ func (m *machine) dryRun(t *testing.T, job *engine.Job) *engine.Result {
 	return r
 }
 
-// A cache that starts empty learns from requests of either order which items return. Each user here comes once, with 60
-// of 400 items.
+// A cache that starts empty learns from requests of either order which items return. Each user comes once, with 60 of
+// 400 items.
 func TestAutoFindsItemsFromAColdStart(t *testing.T) {
 	m := newMachine(t, 7, nil, "", false)
 	m.opt.Load = linear{}
@@ -83,7 +83,7 @@ func TestAutoFindsItemsFromAColdStart(t *testing.T) {
 	}
 }
 
-// A candidate counts once per request, whichever way the request takes.
+// A candidate counts once per request, in every order.
 func TestCandidatesCountOncePerRequest(t *testing.T) {
 	items := [][]int32{{5, 6, 7}, {8, 9}}
 	user := []int32{3, 4}

@@ -21,21 +21,21 @@ import (
 	"grebe/schedule"
 )
 
-// few are people of whom little is learned: prototypes of theirs are built at once.
+// few returns a small pool, whose prototypes are built quickly.
 func few(seed uint64) *Pool {
 	p := people(seed, 12)
 	p.Config.Lessons = 20
 	return p
 }
 
-// A changed item with more tokens than are computed at once is computed, alone.
+// A changed item with more tokens than are computed at once is computed alone.
 func TestALongItemThatChangesIsComputedAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := newMachine(t, 7, nil, "", false)
 		defer m.close()
 		m.opt.Load = linear{}
 		item := func(n int, first int32) []int32 { out := make([]int32, n); out[0] = first; return out }
-		var computed []int // items of each piece
+		var computed []int // items of each batch
 		do := func(_ context.Context, j *engine.Job) (*engine.Result, error) {
 			computed = append(computed, len(j.Plan.Segments))
 			return m.dryRun(t, j), nil
@@ -73,7 +73,7 @@ func TestALongItemThatChangesIsComputedAgain(t *testing.T) {
 	})
 }
 
-// Room that known prefixes made is no free room: users who are kept next displace others.
+// Space that was freed by evicting known prefixes is not free room: users kept next evict others.
 func TestRoomThatPrefixesMade(t *testing.T) {
 	m := newMachine(t, 7, nil, "", false)
 	m.opt.Load = linear{}
@@ -105,7 +105,7 @@ func TestRoomThatPrefixesMade(t *testing.T) {
 	}
 }
 
-// Of two caches over a store each knows its own entries, in memory and on disk.
+// Each of two caches over a store knows its own entries, in memory and on disk.
 func TestEntriesOnDiskAreKnownToTheirCache(t *testing.T) {
 	m := newMachine(t, 7, nil, t.TempDir(), false)
 	other := m.led(t, nil, nil)
@@ -130,7 +130,7 @@ func TestEntriesOnDiskAreKnownToTheirCache(t *testing.T) {
 	}
 }
 
-// A prompt without room for an answer teaches nothing, and says so.
+// A prompt without room for an answer is an error.
 func TestImportanceOfAPromptThatCannotBe(t *testing.T) {
 	m := newMachine(t, 1, nil, "", false)
 	b, err := prompt.New(prompt.Config{}, nil, vocabulary)
@@ -143,7 +143,7 @@ func TestImportanceOfAPromptThatCannotBe(t *testing.T) {
 	}
 }
 
-// Prototypes are not built where there is no folder for their file, nor by a model that fails.
+// Building prototypes fails if there is no folder for their file, or if the model fails.
 func TestPrototypesThatCannotBeBuilt(t *testing.T) {
 	m := newMachine(t, 7, nil, "", false)
 	file := filepath.Join(t.TempDir(), "x")
@@ -165,20 +165,20 @@ func TestPrototypesThatCannotBeBuilt(t *testing.T) {
 	built := m.build(t, good, few(1))
 	other := newMachine(t, 7, nil, "", false) // has none of the pages
 	lost := few(1)
-	lost.Bytes = int64(built.Prototypes) * m.bytesPerToken // no page more: histories are read for the pages alone
+	lost.Bytes = int64(built.Prototypes) * m.bytesPerToken // no further page: histories are read only for the pages
 	lost.History = func(int) ([]int32, error) { return nil, broken }
 	if _, err := other.BuildPrototypes(t.Context(), other.engine.Do, good, lost); !errors.Is(err, broken) {
 		t.Errorf("of histories that cannot be read: %v", err)
 	}
 }
 
-// An index that has as many prototypes as there is room for stays as it is.
+// A full index of prototypes does not change.
 func TestAFullPoolOfPrototypes(t *testing.T) {
 	m := newMachine(t, 7, nil, "", false)
 	file := filepath.Join(t.TempDir(), "x.proto")
 	built := m.build(t, file, few(1))
 	users := few(2)
-	users.Bytes = int64(built.Prototypes) * m.bytesPerToken // no page more
+	users.Bytes = int64(built.Prototypes) * m.bytesPerToken // no further page
 	again := m.build(t, file, users)
 	if again.Added != 0 || again.Prototypes != built.Prototypes || again.Computed != 0 || again.Bytes != built.Bytes {
 		t.Errorf("%+v after %+v", *again, *built)
@@ -200,7 +200,7 @@ func TestAFullPoolOfPrototypes(t *testing.T) {
 	}
 }
 
-// A history's KV is that of the user in a ranking.
+// A history's KV is the same as the user's in a ranking.
 func TestHistoryKVIsThatOfRankings(t *testing.T) {
 	user := []int32{11, 12, 13, 14, 15}
 	for _, preamble := range [][]int32{nil, {1, 2, 3}} {
@@ -237,7 +237,7 @@ func TestHistoryKVIsThatOfRankings(t *testing.T) {
 	}
 }
 
-// A user of whom little is on the device gives way to prototypes, and is not counted as reused from there.
+// If little of a user is on the device, prototypes replace it, and it does not count as reused from there.
 func TestPrototypesInsteadOfAPartOnTheDevice(t *testing.T) {
 	m := newMachine(t, 7, []int32{1, 2, 3}, "", true)
 	m.opt.Load = linear{}
@@ -261,7 +261,7 @@ func TestPrototypesInsteadOfAPartOnTheDevice(t *testing.T) {
 	}
 }
 
-// Blocks and pages of prototypes that both lie on a disk are read for the parts that they belong to.
+// Blocks and pages of prototypes on disk are read for the parts they belong to.
 func TestBlocksAndPrototypesFromADisk(t *testing.T) {
 	m := newMachine(t, 7, nil, t.TempDir(), false)
 	m.opt.Load = linear{}
@@ -296,7 +296,7 @@ func TestBlocksAndPrototypesFromADisk(t *testing.T) {
 	}
 }
 
-// A job that had to run without what was cached is accounted for as computed, what it made beside the prompt too.
+// A job that had to run without the cache counts as computed, including the blocks beside the prompt.
 func TestAccountOfAJobWithoutItsCache(t *testing.T) {
 	m := newMachine(t, 7, nil, "", false).led(t, []int32{1, 2}, []int32{4, 5})
 	items := [][]int32{{21, 22, 23}, {31, 32}}
@@ -336,8 +336,8 @@ func TestAccountOfAJobWithoutItsCache(t *testing.T) {
 	}
 }
 
-// A lesson about a token is its keys, turned back, and values of all layers but the first, each scaled to the same length
-// so that the whole has length 1.
+// A lesson about a token is its keys, rotated back to position 0, and its values, of all layers but the first. Each is
+// scaled to the same length so that the whole has length 1.
 func TestLessonsOfHistories(t *testing.T) {
 	m := newMachine(t, 7, []int32{1, 2, 3}, "", false)
 	tokens, at := []int32{11, 12, 13, 14, 15, 16}, []int{4, 0, 5}

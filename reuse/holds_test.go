@@ -8,7 +8,7 @@ import (
 	"grebe/residency"
 )
 
-// A cache knows of an entry that is brought up where it is, and nothing of one that was deleted.
+// A cache knows where an entry is while it is loaded, and does not know a deleted one.
 func TestACacheKnowsWhereEntriesAre(t *testing.T) {
 	m := newMachine(t, 7, nil, t.TempDir(), false)
 	key := m.UserKey("u", nil)

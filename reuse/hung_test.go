@@ -14,7 +14,7 @@ import (
 	"grebe/schedule"
 )
 
-// hungDisk is a disk whose reads wait for a test, if that says so.
+// hungDisk is a disk whose reads wait for the test if back is set.
 type hungDisk struct {
 	*disk.Store
 	back chan struct{} // nil: it does not hang
@@ -30,7 +30,7 @@ func (h *hungDisk) Get(key plan.Key, place func([]byte, int64) ([][]byte, error)
 	})
 }
 
-// onHungDisk has a user and an item on a disk, and nowhere else.
+// onHungDisk returns a machine with a user and an item that are only on disk.
 func onHungDisk(t *testing.T) (m *machine, d *hungDisk, user, item []int32) {
 	t.Helper()
 	m = newMachine(t, 7, []int32{1, 2, 3}, "", false)
@@ -67,8 +67,8 @@ func onHungDisk(t *testing.T) (m *machine, d *hungDisk, user, item []int32) {
 	}
 }
 
-// What is cached exactly, on a disk that hangs, is waited for as long as there is time to compute it all the same, and then
-// computed: by rankings and by generations.
+// Rankings and generations wait for exact KV on a hung disk as long as there is time to compute it, and then compute
+// it.
 func TestAPrefixOnADiskThatHangs(t *testing.T) {
 	m, d, user, item := onHungDisk(t)
 	rank := func(ctx context.Context) (cached int) {
@@ -94,7 +94,7 @@ func TestAPrefixOnADiskThatHangs(t *testing.T) {
 	}
 	synctest.Test(t, func(t *testing.T) {
 		d.back = make(chan struct{})
-		const deadline = 120 * time.Millisecond // 20 of which it takes to compute 2,000 tokens
+		const deadline = 120 * time.Millisecond // computing 2,000 tokens takes 20 of them
 		for name, ask := range map[string]func(context.Context) int{"rank": rank, "generate": generate} {
 			ctx, cancel := context.WithTimeout(t.Context(), deadline)
 			defer cancel()
@@ -115,7 +115,8 @@ func TestAPrefixOnADiskThatHangs(t *testing.T) {
 	}
 }
 
-// A cache is settled, and cleared, though a read hangs: what reads is left to itself. When it ends nothing is left of that.
+// A cache can be settled and cleared although a read hangs. The read is left to itself, and leaves nothing behind when
+// it ends.
 func TestSettleOnADiskThatHangs(t *testing.T) {
 	m, d, _, item := onHungDisk(t)
 	key := m.ItemKey(item)

@@ -45,8 +45,8 @@ func lists(seed uint64, n int) *Samples {
 	}
 }
 
-// What is learned is attention received behind the whole layers, times the error of a block's keys and values there, as other jobs
-// tell them; the same in memory that the host does not see.
+// Importance is the attention received after the first layers, times the error of a block's keys and values there, as
+// separate jobs compute them. It is the same in memory that the host cannot read.
 func TestLearnImportance(t *testing.T) {
 	for name, far := range map[string]bool{"near": false, "far": true} {
 		t.Run(name, func(t *testing.T) {
@@ -76,8 +76,8 @@ func TestLearnImportance(t *testing.T) {
 	}
 }
 
-// byDefinition computes how much tokens of items matter, layer by layer and token by token. The machine has three layers, of which
-// one is whole.
+// byDefinition computes the importance of items' tokens, layer by layer and token by token. The machine has three
+// layers; the first computes all tokens.
 func (m *machine) byDefinition(t *testing.T, user []int32, items [][]int32) (tokens []int32, matters []float64) {
 	t.Helper()
 	do := func(j *engine.Job) *engine.Result {
@@ -137,7 +137,7 @@ func keepItems(p *plan.Plan) []engine.Segment {
 	return out
 }
 
-// vectors are keys, turned back to position 0, and values of a token.
+// vectors returns the keys, rotated back to position 0, and the values of a token.
 func vectors(s *compute.Shape, chunks []rows.Chunk, layer, token, position int) []float32 {
 	c, place := rows.Find(chunks, token)
 	n := rows.Width(s)
@@ -147,7 +147,7 @@ func vectors(s *compute.Shape, chunks []rows.Chunk, layer, token, position int) 
 	return out
 }
 
-// Where there is no room for a prompt, or the caller gives up, nothing is learned, and nothing stays pinned.
+// If there is no room for a prompt, or the caller gives up, nothing is learned and nothing stays pinned.
 func TestLearnImportanceFails(t *testing.T) {
 	m := newMachine(t, 1, []int32{1, 2, 3}, "", false)
 	ctx, cancel := context.WithCancel(t.Context())
@@ -181,7 +181,7 @@ func TestLearnImportanceFails(t *testing.T) {
 	}
 }
 
-// A file gives back what was written; one of another model, or a damaged one, is refused.
+// A file returns what was written. A file of another model or a damaged one is refused.
 func TestImportanceFile(t *testing.T) {
 	m := newMachine(t, 1, []int32{1, 2, 3}, "", false)
 	file := ImportanceFile(t.TempDir(), "a/b")
@@ -189,7 +189,7 @@ func TestImportanceFile(t *testing.T) {
 		t.Errorf("no file: error %v", err)
 	}
 	values := []float32{0, 1, 2.5, math.MaxFloat32}
-	for range 2 { // the second takes the place of the first
+	for range 2 { // the second replaces the first
 		if err := m.WriteImportance(file, blend.NewImportance(values)); err != nil {
 			t.Fatal(err)
 		}

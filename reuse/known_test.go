@@ -13,7 +13,7 @@ import (
 	"grebe/schedule"
 )
 
-// A decision is made from what the request says, what is cached of it and how much work waits.
+// The input of a decision is the request, its cached part and the waiting work.
 func TestDecisionsAreMadeFromWhatIsKnown(t *testing.T) {
 	m := newMachine(t, 7, nil, "", false).led(t, []int32{1, 2}, []int32{4, 5, 6})
 	now := time.Duration(0)
@@ -41,7 +41,7 @@ func TestDecisionsAreMadeFromWhatIsKnown(t *testing.T) {
 	}
 }
 
-// A user who lies on disk counts with the tokens that are there, unless memory has as many.
+// A user on disk counts with the tokens that are there, unless memory has as many.
 func TestAUserOnDiskIsKnown(t *testing.T) {
 	m := newMachine(t, 7, nil, t.TempDir(), false)
 	m.opt.Load = linear{}
@@ -75,7 +75,7 @@ func TestAUserOnDiskIsKnown(t *testing.T) {
 	}
 }
 
-// Blocks stand in for the items of a prompt in its order. Each is moved from where blocks are computed to its place.
+// Blocks replace the items of a prompt in its order. Each is moved from its computed position to its place.
 func TestBlocksAreMovedToTheirPlaces(t *testing.T) {
 	user, items := []int32{11, 12, 13}, [][]int32{{21, 22, 23}, {}, {31, 32}, {21, 22, 23}, {41}}
 	for _, preamble := range [][]int32{nil, {1, 2}} {
@@ -119,7 +119,7 @@ func TestBlocksAreMovedToTheirPlaces(t *testing.T) {
 	}
 }
 
-// Prototypes are found for the last tokens of a history alone, if that is asked.
+// Find with from finds prototypes only for the last tokens of a history.
 func TestPrototypesOfLastTokens(t *testing.T) {
 	m := newMachine(t, 7, []int32{1, 2, 3}, "", false)
 	file := filepath.Join(t.TempDir(), "x.proto")
@@ -159,7 +159,7 @@ func TestPrototypesOfLastTokens(t *testing.T) {
 	}
 }
 
-// Nothing is read from a disk after a cache was settled: it is computed.
+// After a cache is settled, blocks on disk are computed and not read.
 func TestBlocksOnDiskAfterSettle(t *testing.T) {
 	for _, settled := range []bool{false, true} {
 		m := newMachine(t, 7, nil, t.TempDir(), false)
@@ -182,7 +182,7 @@ func TestBlocksOnDiskAfterSettle(t *testing.T) {
 	}
 }
 
-// The first cache over a store knows what its disk has from before.
+// The first cache over a store knows the entries that its disk has from before.
 func TestAnEarlierDiskIsKnown(t *testing.T) {
 	folder := t.TempDir()
 	items := [][]int32{{21, 22}, {31}}

@@ -14,8 +14,8 @@ import (
 	"grebe/schedule"
 )
 
-// An automatic choice counts what it takes to read blocks, at the pace of the last reads, but for what the first layers hide of it. One
-// slow read does not keep blocks on disk for ever.
+// An automatic choice counts the time to read blocks, at the pace of the last reads, except for what the first layers
+// hide. One slow read does not keep blocks on disk for ever.
 func TestASlowDiskMakesBlendingPayLess(t *testing.T) {
 	m := newMachine(t, 7, []int32{1, 2, 3}, t.TempDir(), false)
 	m.opt.Load = linear{}
@@ -52,7 +52,8 @@ func TestASlowDiskMakesBlendingPayLess(t *testing.T) {
 	}
 }
 
-// A block that goes between the decision and the job, from memory or from disk, is made anew by later prompts.
+// A block that disappears between the decision and the job, from memory or from disk, is computed again by later
+// prompts.
 func TestABlockThatIsNowhereIsMade(t *testing.T) {
 	m := newMachine(t, 7, []int32{1, 2, 3}, t.TempDir(), false)
 	items := [][]int32{{5, 6, 7}, {8, 9}}
@@ -103,7 +104,7 @@ func (m *machine) keep(t *testing.T, kind plan.Kind, key plan.Key, n int, tokens
 	e.Release()
 }
 
-// toDisk writes all entries to disk and has them make room in memory.
+// toDisk writes all entries to disk and evicts them from memory.
 func (m *machine) toDisk(t *testing.T) {
 	t.Helper()
 	m.store.Flush()
@@ -115,7 +116,7 @@ func (m *machine) toDisk(t *testing.T) {
 	}
 }
 
-// What had to make room on disk is not taken to be there for ever: a cache knows no more entries than there are.
+// A cache forgets entries that the disk has dropped: it knows no more entries than there are.
 func TestACacheForgetsWhatTheDiskDropped(t *testing.T) {
 	m := newMachine(t, 7, nil, "", false)
 	d, err := disk.Open(t.TempDir(), disk.Options{Budget: 1 << 20, Segment: 64 << 10})
@@ -148,7 +149,7 @@ func TestACacheForgetsWhatTheDiskDropped(t *testing.T) {
 	}
 }
 
-// Of a user with more tokens than are kept on disk, the index knows how many are there when the rest had to make room.
+// If a user has more tokens than are kept on disk, and the rest was evicted, the index knows how many are there.
 func TestALongUserOnDisk(t *testing.T) {
 	m := newMachine(t, 7, nil, t.TempDir(), false)
 	user := make([]int32, kv.MostBelow+100)
@@ -179,7 +180,7 @@ func TestALongUserOnDisk(t *testing.T) {
 	v.EndPrompt(&l, nil)
 }
 
-// After Settle nothing is read: what is on disk is computed.
+// After Settle nothing is read: entries on disk are computed.
 func TestNothingIsReadAfterSettle(t *testing.T) {
 	m := newMachine(t, 7, nil, t.TempDir(), false)
 	m.Settle()
@@ -191,7 +192,7 @@ func TestNothingIsReadAfterSettle(t *testing.T) {
 	l.release()
 }
 
-// heldDisk is a disk whose reads wait for a test.
+// heldDisk is a disk whose reads wait for the test.
 type heldDisk struct {
 	*disk.Store
 	reading, goOn chan struct{}
@@ -203,8 +204,8 @@ func (h *heldDisk) Get(key plan.Key, place func([]byte, int64) ([][]byte, error)
 	return h.Store.Get(key, place)
 }
 
-// A request ends while a block is read for it: it does not wait, what comes is let go, and nothing of it is left when the cache is
-// cleared, as that of a checkpoint that serves no more is.
+// A request ends while a block is read for it: it does not wait, and the block is released when it arrives. Nothing is
+// left when the cache is cleared, as for a retired checkpoint.
 func TestAReadOutlivesItsRequest(t *testing.T) {
 	m := newMachine(t, 7, nil, "", false)
 	d, err := disk.Open(t.TempDir(), disk.Options{Budget: 64 << 20})
@@ -231,7 +232,7 @@ func TestAReadOutlivesItsRequest(t *testing.T) {
 	}
 	l := m.startLoad([]wanted{{key: key, tokens: 3, parts: []int{0}}, {key: key, tokens: 3, parts: []int{1}}})
 	<-slow.reading
-	l.release() // returns though the read does not
+	l.release() // returns although the read has not ended
 	cleared := make(chan error)
 	go func() { cleared <- m.Clear(t.Context()) }()
 	close(slow.goOn)

@@ -11,7 +11,7 @@ import (
 	"grebe/kv"
 )
 
-// waits reports whether f, called while the caller holds a lock, is still under way after others had many turns.
+// waits reports whether f, called while the caller holds a lock, has not returned after others had many turns.
 func waits(f func()) (ended *atomic.Bool, waiting bool) {
 	ended = &atomic.Bool{}
 	go func() {
@@ -34,7 +34,7 @@ func ends(ended *atomic.Bool) {
 	}
 }
 
-// A request that ends while an entry is being pinned for it lets that entry go too.
+// A request that ends while an entry is being pinned for it releases that entry too.
 func TestALoadIsReleasedAfterTheLastPin(t *testing.T) {
 	m := newMachine(t, 7, nil, "", false)
 	e, err := m.store.Reserve(kv.Exact, 4, nil)
@@ -56,7 +56,7 @@ func TestALoadIsReleasedAfterTheLastPin(t *testing.T) {
 	}
 }
 
-// The index is not unmapped while somebody reads it.
+// The index is not unmapped while it is being read.
 func TestPrototypesCloseAfterTheirReaders(t *testing.T) {
 	m := newMachine(t, 7, nil, "", false)
 	file := filepath.Join(t.TempDir(), "x.proto")
@@ -78,7 +78,7 @@ func TestPrototypesCloseAfterTheirReaders(t *testing.T) {
 	ends(ended)
 }
 
-// Prototypes whose index cannot be written were not built.
+// If the index cannot be written, building prototypes is an error.
 func TestAnIndexThatCannotBeWrittenIsAnError(t *testing.T) {
 	m := newMachine(t, 7, nil, "", false)
 	file := filepath.Join(t.TempDir(), "x.proto")

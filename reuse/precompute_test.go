@@ -9,8 +9,8 @@ import (
 	"grebe/plan"
 )
 
-// An item that the model has no room for does not keep the others from being computed ahead, wherever it stands: a catalog may have
-// one, and what was to be computed would never get past it.
+// An item that does not fit the model does not prevent the others from being computed ahead, wherever it is in the
+// catalog.
 func TestAnItemThatIsTooLongIsLeftOut(t *testing.T) {
 	for name, long := range map[string]int{"alone": 5000, "among others": 600} {
 		t.Run(name, func(t *testing.T) {

@@ -47,7 +47,7 @@ type machine struct {
 
 const vocabulary = 200
 
-// newMachine keeps entries in folder too, if it is named. Far memory is not seen by the host.
+// newMachine also keeps entries in folder, if it is not empty. With far, the host cannot read the memory.
 func newMachine(t *testing.T, seed uint64, preamble []int32, folder string, far bool) *machine {
 	t.Helper()
 	var dev compute.Device
@@ -105,7 +105,7 @@ func newMachine(t *testing.T, seed uint64, preamble []int32, folder string, far 
 	return &machine{c, e, store, closed}
 }
 
-// people are users who say the same few sentences, in any order. Tokens from 150 on are numbers.
+// people returns users who say the same few sentences in any order. Tokens from 150 on are numbers.
 func people(seed uint64, n int) *Pool {
 	r := rand.New(rand.NewPCG(5, 5))
 	sentences := make([][]int32, 12)
@@ -146,8 +146,8 @@ func (m *machine) build(t *testing.T, file string, p *Pool) *Built {
 	return built
 }
 
-// What stands in for the token that a prototype was made of is the token's own KV, to the bit: found by its user, at
-// its place, in memory that the host sees or does not, and brought up from disk.
+// For the very token that a prototype was made of, the prototype is the token's own KV, to the bit: found by its user,
+// at its place, in memory that the host can or cannot read, and loaded from disk.
 func TestPrototypesAreTheirTokensKV(t *testing.T) {
 	for name, far := range map[string]bool{"near": false, "far": true} {
 		t.Run(name, func(t *testing.T) {
@@ -162,7 +162,7 @@ func TestPrototypesAreTheirTokensKV(t *testing.T) {
 				t.Errorf("pages that were there were computed again: %+v after %+v", *again, *built)
 			}
 			checkOwn(t, first, file, users)
-			first.close() // what is in memory is gone
+			first.close() // its memory is gone
 			checkOwn(t, newMachine(t, 7, []int32{1, 2, 3}, folder, far), file, users)
 		})
 	}
@@ -231,7 +231,7 @@ type linear struct{ quiet }
 
 func (linear) Model() schedule.PrefillModel { return schedule.PrefillModel{Row: 0.01} }
 
-// A user who comes for the first time is answered with prototypes; who comes back is computed whole once, and kept; from then on all of
+// A new user is answered with prototypes. A user who returns is computed exactly once, and kept. From then on all of
 // the user is reused, exactly.
 func TestUsersWhoComeBackAreKept(t *testing.T) {
 	m := newMachine(t, 7, []int32{1, 2, 3}, "", false)
@@ -276,7 +276,7 @@ func TestUsersWhoComeBackAreKept(t *testing.T) {
 			t.Errorf("user %d, third visit: %d tokens of prototypes, %d of %d cached", i, third, cached, len(tokens))
 		}
 	}
-	// Of a user who is to be kept no more than prototypes would spare is computed in vain.
+	// A user is not computed exactly if that costs more than prototypes save.
 	in := schedule.Request{User: 1000, Frequency: 1, Returns: 0.1}
 	v := &Blended{Visit: &Visit{cache: m.Cache, in: in}}
 	if v.invests(&schedule.Prototypes{Matched: 500, Layers: 3, Budget: how.Budget.History}) {
@@ -287,8 +287,8 @@ func TestUsersWhoComeBackAreKept(t *testing.T) {
 	}
 }
 
-// A token whose prototype is farther away than the limit has none: it is computed, and counts so. Where few are left, the
-// user is computed whole, and kept.
+// A prototype farther away than the limit is not used: its token is computed, and counted as computed. If few are left,
+// the user is computed exactly, and kept.
 func TestFarPrototypesAreNone(t *testing.T) {
 	m := newMachine(t, 7, []int32{1, 2, 3}, "", false)
 	m.opt.Load = linear{}
@@ -365,7 +365,7 @@ func middle(p *Prototypes, tokens []int32) float32 {
 	return all[len(all)/2]
 }
 
-// prototypeOf is the number of what stands in for a part's token.
+// prototypeOf returns the number of the prototype that replaces a part's token.
 func prototypeOf(p *Prototypes, part *engine.Part, j int) int {
 	for page, key := range p.keys {
 		if e, _ := p.cache.opt.Store.Get(key); e != nil {
@@ -444,8 +444,8 @@ func TestPrototypesForgetUsers(t *testing.T) {
 	if len(gone) == 0 {
 		t.Fatal("the user has no prototype")
 	}
-	// A kill before the file is written leaves the user in it: the next process deletes the pages once more. After the file
-	// it would not know them.
+	// A kill before the file is written leaves the user in it, so that the next process deletes the pages again.
+	// Without the file it would not know them.
 	watched := 0
 	stop, err := durable.Watch(filepath.Dir(file), &watching{func() {
 		watched++
@@ -459,7 +459,7 @@ func TestPrototypesForgetUsers(t *testing.T) {
 		t.Fatal(err)
 	}
 	p.file = filepath.Join(file, "nowhere")
-	for range 2 { // who asks again is told again
+	for range 2 { // a second call returns the same error
 		if err := p.DropUser(users.Users[0]); err == nil {
 			t.Fatal("no error, but the user is still in the file")
 		}
@@ -516,7 +516,7 @@ func TestBuildPrototypesIsCancelled(t *testing.T) {
 	}
 }
 
-// A page of which one token changed since is not computed: what is kept of a prototype is the KV of its token.
+// A page with a token that has changed is not computed: a prototype is the KV of its own token.
 func TestPagesOfChangedHistoriesAreLost(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "pool", "x.proto")
 	users := people(1, 30)

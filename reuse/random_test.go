@@ -12,7 +12,7 @@ import (
 	"grebe/schedule"
 )
 
-// randomNode asks a cache for random rankings, generations, scores and blended prompts, and knows which items it has.
+// randomNode sends a cache random rankings, generations, scores and blended prompts, and knows which items it has.
 type randomNode struct {
 	*machine
 	t      *testing.T
@@ -65,7 +65,7 @@ func (n *randomNode) request() (r *Request, which []int) {
 	return r, which
 }
 
-// answer runs a job, or the plan alone, and returns its logits behind each wanted segment.
+// answer runs a job, or only the plan, and returns its logits after each wanted segment.
 func (n *randomNode) answer(p *plan.Plan, job *engine.Job) ([][]float32, *engine.Result) {
 	n.t.Helper()
 	if job == nil {
@@ -79,7 +79,7 @@ func (n *randomNode) answer(p *plan.Plan, job *engine.Job) ([][]float32, *engine
 	return r.Logits, r
 }
 
-// sources checks that a job's account of tiers is what its segments take, and returns the tokens taken.
+// sources checks that a job's counts by tier agree with its segments, and returns the reused tokens.
 func (n *randomNode) sources(job *engine.Job) (total int) {
 	from := map[string]int{}
 	for i := range job.Plan.Segments {
@@ -98,7 +98,7 @@ func (n *randomNode) sources(job *engine.Job) (total int) {
 	return total
 }
 
-// rankAny ranks as a random policy says. A second time everything is cached that its order can reuse.
+// rankAny ranks with a random policy. The second time everything is cached that its order can reuse.
 func (n *randomNode) rankAny() {
 	r, which := n.request()
 	policies := []schedule.Policy{schedule.Predicted, schedule.User, schedule.Item, schedule.None, schedule.Longer}
@@ -152,7 +152,8 @@ func (n *randomNode) rankAny() {
 	}
 }
 
-// generateAny computes the prompt of a generation. A second time all of the user is cached but a token that answers.
+// generateAny computes the prompt of a generation. The second time all of the user is cached, except for a token that
+// answers.
 func (n *randomNode) generateAny() {
 	r, _ := n.request()
 	l := n.prompt.Generate(r.User)
@@ -191,7 +192,7 @@ func (n *randomNode) generateAny() {
 	}
 }
 
-// scoreAny computes a query with items, in either order. A second time the query is cached, or the items are.
+// scoreAny computes a query with items, in either order. The second time the query or the items are cached.
 func (n *randomNode) scoreAny() {
 	r, which := n.request()
 	itemsFirst := n.rng.IntN(2) == 0
@@ -215,8 +216,8 @@ func (n *randomNode) scoreAny() {
 	}
 }
 
-// blendAny answers an ordinary prompt of which every token is computed again. Within rounding the answer is as if nothing
-// was cached.
+// blendAny answers an ordinary prompt in which every token is computed again. Within rounding the answer is as without
+// a cache.
 func (n *randomNode) blendAny() {
 	r, which := n.request()
 	how := &Blend{Budget: blend.Budget{Items: 1, History: 1}, Layers: 1, ItemsFirst: n.rng.IntN(2) == 0}
@@ -234,7 +235,7 @@ func (n *randomNode) blendAny() {
 	}
 }
 
-// Whatever is asked, kept, read from a disk and deleted, answers are as if nothing was cached. Nothing is left pinned.
+// In every sequence of requests, reads and deletions, answers are as without a cache, and nothing stays pinned.
 func TestRandomRequestsAreAsIfNothingWasCached(t *testing.T) {
 	seen := map[string]int{}
 	for seed := range uint64(8) {

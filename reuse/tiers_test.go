@@ -12,7 +12,7 @@ import (
 	"grebe/schedule"
 )
 
-// lower has all entries leave memory; they are on disk.
+// lower evicts all entries from memory. They stay on disk.
 func (m *machine) lower(t *testing.T) {
 	t.Helper()
 	m.store.Flush()
@@ -24,7 +24,7 @@ func (m *machine) lower(t *testing.T) {
 	}
 }
 
-// visitOf answers a ranking and says where its tokens came from.
+// visitOf answers a ranking and returns the sources of its tokens.
 func (m *machine) visitOf(t *testing.T, r *Request) (logits []float32, sources []string, device, disk int) {
 	t.Helper()
 	v := m.Begin(r)
@@ -49,7 +49,7 @@ func (m *machine) visitOf(t *testing.T, r *Request) (logits []float32, sources [
 	return res.Logits[0], sources, device, disk
 }
 
-// What comes from the device's memory, and from a disk, is the same as what is computed, and is counted where it was.
+// KV from device memory and from disk equals computed KV, and is counted by its tier.
 func TestRankingsFromEveryTier(t *testing.T) {
 	user, items := []int32{11, 12, 13, 14, 15}, [][]int32{{21, 22, 23}, {31, 32}}
 	for _, policy := range []schedule.Policy{schedule.User, schedule.Item} {
@@ -82,7 +82,7 @@ func TestRankingsFromEveryTier(t *testing.T) {
 	}
 }
 
-// Blocks of blended prompts that lie on a disk are read beside the prompt and counted so.
+// Blocks of blended prompts on disk are read during the prompt and counted as such.
 func TestBlocksFromEveryTier(t *testing.T) {
 	user, items := []int32{11, 12, 13, 14, 15, 16}, [][]int32{{21, 22, 23, 24}, {31, 32, 33}}
 	r := &Request{UserID: "u", User: user, Items: items}
@@ -121,7 +121,7 @@ func TestBlocksFromEveryTier(t *testing.T) {
 	}
 }
 
-// pinned counts what cannot make room.
+// pinned returns 1 if entries that cannot be evicted take more than a quarter of the memory, else 0.
 func pinned(m *machine) int {
 	e, err := m.store.Reserve(kv.Exact, int(m.opt.Pool.Stats().Total)*3/4/m.opt.Shape.ChunkBytes(1, false), nil)
 	if err != nil {
@@ -131,7 +131,7 @@ func pinned(m *machine) int {
 	return 0
 }
 
-// Pages of prototypes that lie on a disk are read beside the prompt, each once.
+// Pages of prototypes on disk are read during the prompt, each once.
 func TestPrototypesFromADisk(t *testing.T) {
 	m := newMachine(t, 7, []int32{1, 2, 3}, t.TempDir(), false)
 	m.opt.Load = linear{}
@@ -182,7 +182,7 @@ func TestPrototypesFromADisk(t *testing.T) {
 	}
 }
 
-// A user whose last token answers has that one computed.
+// If a user's last token answers, it is computed.
 func TestAnsweringUsers(t *testing.T) {
 	m := newMachine(t, 7, nil, "", false)
 	m.opt.Load = linear{}

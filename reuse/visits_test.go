@@ -8,8 +8,8 @@ import (
 	"grebe/schedule"
 )
 
-// A query that belongs to nobody is kept when its request ends, and counts as known by those that begin with it: as a return
-// where it is half of them at least.
+// A query without a user is kept when its request ends. Prompts that begin with it find it, and count as a return if it
+// is at least half of them.
 func TestUnnamedPromptsAreKept(t *testing.T) {
 	m := newMachine(t, 7, []int32{1, 2, 3}, "", false)
 	m.opt.Load = linear{}
@@ -35,7 +35,7 @@ func TestUnnamedPromptsAreKept(t *testing.T) {
 	}
 }
 
-// The fixed beginnings of prompts count as cached when all of them are.
+// The fixed beginnings of prompts count as cached only if all of them are.
 func TestFixedBeginningsAreCachedTogether(t *testing.T) {
 	m := newMachine(t, 7, []int32{1, 2, 3}, "", false)
 	m.opt.Load = linear{}

@@ -24,7 +24,7 @@ import (
 	"grebe/schedule"
 )
 
-// led is another cache over a machine's store, for prompts with a lead-in before the items.
+// led returns another cache over a machine's store, for prompts with a lead-in before the items.
 func (m *machine) led(t *testing.T, preamble, leadIn []int32) *machine {
 	t.Helper()
 	b, err := prompt.New(prompt.Config{Preamble: prompt.Text{Tokens: preamble}, LeadIn: prompt.Text{Tokens: leadIn},
@@ -72,9 +72,8 @@ func (m *machine) rank(t *testing.T, r *Request) (logits []float32, cached []int
 	return res.Logits[0], cached, l
 }
 
-// Whatever is cached, a ranking's answer is that of computing all: in either order, with and without a preamble, a
-// lead-in and an id, for one
-// answer and for one per item. What was computed once is cached the next time.
+// A ranking's answer is the same whatever is cached: in both orders, with and without a preamble, a lead-in and an id,
+// for one answer and for one per item. What was computed once is cached the next time.
 func TestRankingsFromTheCacheAreTheSame(t *testing.T) {
 	user, items := []int32{11, 12, 13, 14, 15}, [][]int32{{21, 22, 23}, {31, 32}, {41}}
 	for _, preamble := range [][]int32{nil, {1, 2, 3}} {
@@ -146,7 +145,7 @@ func TestRankingsFromTheCacheAreTheSame(t *testing.T) {
 	}
 }
 
-// Rankings with one answer per item reuse what comes before the answers.
+// Rankings with one answer per item reuse the segments before the answers.
 func TestPointwiseRankingsFromTheCache(t *testing.T) {
 	for _, policy := range []schedule.Policy{schedule.User, schedule.Item} {
 		m := newMachine(t, 7, nil, "", false).led(t, []int32{1, 2}, nil)
@@ -187,9 +186,8 @@ func TestDecisionsAreCounted(t *testing.T) {
 	}
 }
 
-// A generation takes what is cached of its user and keeps all of its prompt, but for the instruction. Where the
-// prompt ends with the user, the last
-// token answers and is computed.
+// A generation reuses the cached part of its user and keeps all of its prompt except the instruction. If the prompt
+// ends with the user, the last token answers and is computed.
 func TestPromptsOfGenerations(t *testing.T) {
 	for _, instruction := range []bool{true, false} {
 		m := newMachine(t, 7, nil, "", false).led(t, []int32{1, 2}, []int32{4})
@@ -262,7 +260,7 @@ func TestPromptsOfGenerations(t *testing.T) {
 	}
 }
 
-// A prompt of a query and items that comes again takes the items that an item-first ranking left.
+// A repeated prompt of a query and items reuses the items that an item-first ranking kept.
 func TestUnnamedItemsAreThoseOfRankings(t *testing.T) {
 	for _, leadIn := range [][]int32{nil, {4}} {
 		m := newMachine(t, 7, nil, "", false).led(t, []int32{1, 2}, leadIn)
@@ -308,9 +306,8 @@ func (m *machine) blended(t *testing.T, r *Request, how *Blend) (*engine.Result,
 	return res, a, v, l
 }
 
-// A blended prompt makes the blocks of items that came before, uses them the next time, and accounts for every
-// token. With a budget of 1 its
-// answer is that of computing all.
+// A blended prompt computes the blocks of items that came before, uses them the next time, and counts every token. With
+// a budget of 1 its answer is the same as without a cache.
 func TestBlendedPrompts(t *testing.T) {
 	user, items := []int32{11, 12, 13, 14, 15, 16}, [][]int32{{21, 22, 23, 24}, {31, 32, 33}, {}, {21, 22, 23, 24}}
 	for _, preamble := range [][]int32{nil, {1, 2, 3}} {
@@ -328,7 +325,7 @@ func TestBlendedPrompts(t *testing.T) {
 				if a.Computed != total || a.Reused() != 0 || a.Beside != 0 {
 					t.Errorf("%s, first: %+v of %d", name, a, total)
 				}
-				second, a, _, _ := m.blended(t, r, how) // the items came before: their blocks are made beside
+				second, a, _, _ := m.blended(t, r, how) // the items came before, so their blocks are computed beside the prompt
 				userCached := len(user) + len(preamble)
 				if itemsFirst {
 					userCached = len(preamble)
@@ -381,7 +378,7 @@ func TestBlendedPrompts(t *testing.T) {
 	}
 }
 
-// A visit whose decision was another one can blend instead.
+// A visit with another decision can blend instead.
 func TestBlendInstead(t *testing.T) {
 	m := newMachine(t, 7, nil, "", false).led(t, nil, nil)
 	v := m.Begin(&Request{User: []int32{1, 2}, Items: [][]int32{{3}}, Policy: schedule.Item})
@@ -400,10 +397,10 @@ func TestBlendInstead(t *testing.T) {
 	b.End(&l, nil)
 }
 
-// Blending pays where it is predicted to take less time than what was decided, with all that this may save later.
+// Blending pays if it is predicted to take less time than the chosen order, less what that order may save later.
 func TestWhenBlendingPays(t *testing.T) {
 	m := newMachine(t, 7, nil, "", false).led(t, []int32{1}, nil)
-	// A token takes 0.01 ms. With the user: 50 + 200 + 1 tokens, of which blocks save two thirds of 200.
+	// A token takes 0.01 ms. There are 50 + 200 + 1 tokens, and blocks save two thirds of 200.
 	visit := func(tier plan.Tier, queue, chosen, value float64) *Visit {
 		v := &Visit{cache: m.Cache}
 		v.in = schedule.Request{User: 50, Preamble: 1, Question: 1, Queue: queue,
@@ -436,7 +433,7 @@ func TestWhenBlendingPays(t *testing.T) {
 	if v.in.UserCached[plan.Host] = 20; !v.BlendPays(how) {
 		t.Error("a cached part of the user is not counted")
 	}
-	// Reads count beyond the first layers, of which one of three is computed in 0.83 ms: two blocks of 100 tokens at 0.01 ms.
+	// Reads count beyond the first layers; one of three takes 0.83 ms. Two blocks of 100 tokens are read at 0.01 ms.
 	t1 := m.costs.Transfer[plan.Disk]
 	reads := 2*t1.Entry + 200*t1.Token
 	extra := max(0, reads-2.51/3)
@@ -445,7 +442,8 @@ func TestWhenBlendingPays(t *testing.T) {
 	}
 }
 
-// A user may be kept without displacing anybody while there is room. A cache that was full counts as full until half of it is free.
+// A user may be kept without evicting anything while there is room. A cache that was full counts as full until half of
+// it is free.
 func TestRoomForUsers(t *testing.T) {
 	m := newMachine(t, 7, nil, "", false)
 	total := m.opt.Pool.Stats().Total
@@ -477,13 +475,13 @@ func TestRoomForUsers(t *testing.T) {
 	}
 }
 
-// Half of the time beyond computing a prompt is for reading what may spare it.
+// Half of the time left after computing a prompt may be spent on reading.
 func TestTimeForReading(t *testing.T) {
 	m := newMachine(t, 7, nil, "", false)
 	m.opt.Load = waiting{}
 	p := &plan.Plan{Segments: []plan.Segment{{Tokens: make([]int32, 10)}, {Tokens: make([]int32, 4), Sees: []int32{0}}}}
 	synctest.Test(t, func(t *testing.T) {
-		// 1 ms waits, and 14 rows with 55 + 40 + 10 keys take 1.4 + 1.05 ms.
+		// 1 ms of work waits, and 14 rows with 55 + 40 + 10 keys take 1.4 + 1.05 ms.
 		for slack, want := range map[time.Duration]time.Duration{
 			100 * time.Millisecond: (100*time.Millisecond - 3450*time.Microsecond) / 2, 3 * time.Millisecond: 3 * time.Millisecond,
 			3450 * time.Microsecond: 3450 * time.Microsecond,
@@ -504,13 +502,13 @@ func TestTimeForReading(t *testing.T) {
 	})
 }
 
-// waiting has a millisecond of work before it, and times of rows and keys.
+// waiting is a Load with a millisecond of waiting work, and times per row and key.
 type waiting struct{}
 
 func (waiting) Backlog() (float64, int)      { return 1, 1 }
 func (waiting) Model() schedule.PrefillModel { return schedule.PrefillModel{Row: .1, Key: .01} }
 
-// Items are computed ahead in batches of 1,024 tokens, those that are cached are passed over, and a failure ends it.
+// Items are computed ahead in batches of 1,024 tokens. Cached ones are skipped, and a failure ends the run.
 func TestPrecomputeInBatches(t *testing.T) {
 	m := newMachine(t, 7, nil, "", false)
 	var batches []int
@@ -561,7 +559,7 @@ func TestPrecomputeInBatches(t *testing.T) {
 	}
 }
 
-// Prototypes that are not used go with the first user who is deleted.
+// Unused prototypes are removed with the first user who is deleted.
 func TestUnusedPrototypesGo(t *testing.T) {
 	if err := (&Blend{}).DropUser("u"); err != nil {
 		t.Errorf("without prototypes: %v", err)
@@ -604,7 +602,7 @@ func TestKVThatCannotBeMoved(t *testing.T) {
 	}
 }
 
-// Users and known prefixes that make room tell how long entries survive; items do not.
+// Evictions of users and known prefixes teach how long entries survive; those of items do not.
 func TestEvictionsAreLearntFrom(t *testing.T) {
 	m := newMachine(t, 7, nil, "", false)
 	key := m.UserKey("u", nil)
@@ -623,7 +621,7 @@ func TestEvictionsAreLearntFrom(t *testing.T) {
 	}
 }
 
-// What a cache is asked and decides is recorded.
+// The inputs and decisions of a cache are recorded.
 func TestRecordOfACache(t *testing.T) {
 	var out strings.Builder
 	log := record.New(&out, 1<<20)
