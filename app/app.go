@@ -23,6 +23,7 @@ import (
 	"grebe/internal/config"
 	"grebe/internal/datadir"
 	"grebe/internal/record"
+	"grebe/serve"
 	"grebe/server"
 )
 
@@ -65,9 +66,10 @@ type App struct {
 
 	device     compute.Device   // the first of devices
 	devices    []compute.Device // more than one: one GPU per worker, as far as there are GPUs
-	server     *server.Server
+	service    *serve.Service   // answers requests
+	server     *server.Server   // takes them
 	catalog    *catalog.Catalog
-	first      []server.Model       // as first loaded; nil once they serve, because they may be retired
+	first      []serve.Model        // as first loaded; nil once they serve, because they may be retired
 	tables     *embed.Tables        // nil: the configuration has none
 	keeper     *generate.Keeper     // keeps up to date what models can generate; nil: no model generates
 	checkpoint int64                // bytes of all checkpoints
@@ -108,8 +110,8 @@ func newApp(opt Options) *App {
 // Close closes everything in reverse order of opening. It does not close what a hung disk still uses.
 func (a *App) Close() error { return a.closers.close() }
 
-// Server returns the server of the App's models.
-func (a *App) Server() *server.Server { return a.server }
+// Service returns what answers requests to the App's models.
+func (a *App) Service() *serve.Service { return a.service }
 
 // Catalog returns the App's catalog.
 func (a *App) Catalog() *catalog.Catalog { return a.catalog }
@@ -118,7 +120,7 @@ func (a *App) Catalog() *catalog.Catalog { return a.catalog }
 func (a *App) Device() compute.Device { return a.device }
 
 // Models returns the models of an App that does not serve yet, in the configuration's order.
-func (a *App) Models() []server.Model { return a.first }
+func (a *App) Models() []serve.Model { return a.first }
 
 func (a *App) openAll(ctx context.Context, cfg *config.Config, open Opener) error {
 	if open == nil {
@@ -142,11 +144,15 @@ func (a *App) open(ctx context.Context, cfg *config.Config, open Opener) error {
 	for _, d := range a.devices {
 		a.closers.add(d.Close)
 	}
-	sc := serverConfig(cfg)
-	sc.Version, sc.Logger, sc.Registry = a.version, a.log, a.registry
-	if err := a.openDoor(cfg, &sc); err != nil {
+	front, sc := serverConfig(cfg), serviceConfig(cfg)
+	front.Version, sc.Logger, sc.Registry = a.version, a.log, a.registry
+	if err := a.openDoor(cfg, &front); err != nil {
 		return err
 	}
+	if sc.Tracer, err = a.openTracer(cfg); err != nil {
+		return err
+	}
+	a.warnOfOpenDoors(cfg)
 	if a.tables, err = a.openTables(cfg); err != nil {
 		return err
 	}
@@ -180,49 +186,59 @@ func (a *App) open(ctx context.Context, cfg *config.Config, open Opener) error {
 	sc.Versions = a.keeper
 	a.loader = newLoader(a, cfg)
 	sc.Loader = a.loader
-	return a.openServer(ctx, cfg, sc)
+	return a.openServer(ctx, cfg, sc, front)
+}
+
+func millis(n int) time.Duration { return time.Duration(n) * time.Millisecond }
+
+// serviceConfig is what a configuration says of how requests are answered.
+func serviceConfig(cfg *config.Config) serve.Config {
+	return serve.Config{
+		SLO:         millis(cfg.SLOMillis),
+		MaxDeadline: millis(cfg.Limits.DeadlineMillis),
+		UserDeleted: func() error { return removeUnused(cfg) },
+		Warm:        cfg.Reload.Warm.Percent / 100,
+		Trial:       millis(cfg.Reload.TrialMillis),
+	}
 }
 
 // serverConfig returns the server's own part of a configuration.
 func serverConfig(cfg *config.Config) server.Config {
-	millis := func(n int) time.Duration { return time.Duration(n) * time.Millisecond }
 	return server.Config{
-		SLO:             millis(cfg.SLOMillis),
-		MaxDeadline:     millis(cfg.Limits.DeadlineMillis),
 		ShutdownTimeout: millis(cfg.Limits.ShutdownMillis),
 		MaxBody:         cfg.Limits.Body.Bytes,
 		MaxInFlight:     cfg.Limits.InFlight,
 		DrainDelay:      millis(cfg.Limits.DrainMillis),
 		Hosts:           hostsOf(cfg),
-		UserDeleted:     func() error { return removeUnused(cfg) },
 		ShowUsers:       cfg.Dashboard.UserIDs == "shown",
-		Warm:            cfg.Reload.Warm.Percent / 100,
-		Trial:           millis(cfg.Reload.TrialMillis),
 	}
 }
 
-// openServer opens the server and finishes deletions that an earlier process began.
-func (a *App) openServer(ctx context.Context, cfg *config.Config, sc server.Config) error {
+// openServer opens the service and the server before it, and finishes deletions that an earlier process began.
+func (a *App) openServer(ctx context.Context, cfg *config.Config, sc serve.Config, front server.Config) error {
 	var err error
-	a.server, err = server.New(sc)
-	a.loaded.front.Store(a.server)
-	if err != nil {
+	if a.service, err = serve.New(sc); err != nil {
 		return err
 	}
+	a.loaded.service.Store(a.service)
+	if a.server, err = server.New(a.service, front); err != nil {
+		return err
+	}
+	a.loaded.front.Store(a.server)
 	a.closers.add(func() error { // for servers that never served
 		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 		defer cancel()
-		return a.server.Settle(ctx)
+		return a.service.Settle(ctx)
 	})
 	// Finish deletions by an import, and deletions that a crash interrupted. A failure is logged, and the next start
 	// tries again.
 	if ids := a.catalog.PendingDeletions(); len(ids) > 0 {
-		_ = a.server.FinishDeletion(ids...)
+		_ = a.service.FinishDeletion(ids...)
 	}
-	if err := a.server.Check(ctx); err != nil {
+	if err := a.service.Check(ctx); err != nil {
 		return err
 	}
-	return forgetDeleted(cfg.DataDir, a.server)
+	return forgetDeleted(cfg.DataDir, a.service)
 }
 
 // openCatalog opens the catalog in the data folder and loads the files that the configuration names.

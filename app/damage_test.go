@@ -259,7 +259,7 @@ func (w *damageWorld) ranked(t *testing.T, s *App, n int) (string, error) {
 	for i := range 6 {
 		req.Candidates = append(req.Candidates, &grebev1.Item{Id: fmt.Sprintf("i%d", (n*5+i*3)%reloadItems)})
 	}
-	resp, err := s.server.Rank(t.Context(), req)
+	resp, err := s.service.Rank(t.Context(), req)
 	if err != nil {
 		return "", err
 	}
@@ -301,7 +301,7 @@ func (w *damageWorld) generated(t *testing.T, s *App) string {
 	t.Helper()
 	var b strings.Builder
 	for n := range 3 {
-		resp, err := s.server.Recommend(t.Context(), &grebev1.RecommendRequest{User: &grebev1.User{Id: fmt.Sprint("u", n)}, N: 60, BeamWidth: 64})
+		resp, err := s.service.Recommend(t.Context(), &grebev1.RecommendRequest{User: &grebev1.User{Id: fmt.Sprint("u", n)}, N: 60, BeamWidth: 64})
 		text, _ := json.Marshal(resp.GetResults())
 		fmt.Fprintf(&b, "%s %v\n", text, err)
 	}

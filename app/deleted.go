@@ -11,7 +11,7 @@ import (
 	"path/filepath"
 
 	"grebe/internal/durable"
-	"grebe/server"
+	"grebe/serve"
 )
 
 // deletedFile holds the ids of users that an import of an earlier version deleted while no server ran, one JSON string
@@ -19,7 +19,7 @@ import (
 func deletedFile(dataDir string) string { return filepath.Join(dataDir, "deleted-users") }
 
 // forgetDeleted drops the KV of those users from a server.
-func forgetDeleted(dataDir string, s *server.Server) error {
+func forgetDeleted(dataDir string, s *serve.Service) error {
 	f, err := os.Open(deletedFile(dataDir))
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil

@@ -86,7 +86,7 @@ func TestWorkersTakeTurns(t *testing.T) {
 	var first float64
 	for i := range 12 { // whoever answers, it is the same
 		one, two := int32(10), int32(11)
-		r, err := s.server.Rank(t.Context(), &grebev1.RankRequest{User: &grebev1.User{Id: "u", Tokens: []int32{1, 2, 3}}, DeadlineMs: 20000, Prefix: "user", // auto goes by what was measured
+		r, err := s.service.Rank(t.Context(), &grebev1.RankRequest{User: &grebev1.User{Id: "u", Tokens: []int32{1, 2, 3}}, DeadlineMs: 20000, Prefix: "user", // auto goes by what was measured
 			Candidates: []*grebev1.Item{{Tokens: []int32{4}, Identifier: &one}, {Tokens: []int32{5}, Identifier: &two}}})
 		if err != nil {
 			t.Fatal(err)

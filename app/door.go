@@ -11,9 +11,9 @@ import (
 	"time"
 
 	"grebe/internal/config"
+	"grebe/serve/tracing"
 	"grebe/server"
 	"grebe/server/guard"
-	"grebe/server/tracing"
 )
 
 // door holds what admits clients: keys and certificates. It can change while the server runs.
@@ -22,7 +22,7 @@ type door struct {
 	certificates *guard.Certificates // nil: no TLS
 }
 
-// openDoor reads keys and certificates. It warns of addresses that others can reach without them.
+// openDoor reads keys and certificates.
 func (a *App) openDoor(cfg *config.Config, sc *server.Config) error {
 	if cfg.Auth.Keys != "" {
 		keys, err := ReadKeys(cfg.Auth.Keys)
@@ -41,23 +41,32 @@ func (a *App) openDoor(cfg *config.Config, sc *server.Config) error {
 		}
 		a.door.certificates, sc.TLS = c, c.Config()
 	}
-	if cfg.Tracing.Endpoint != "" {
-		t, err := tracing.New(context.Background(), tracing.Options{
-			Endpoint: cfg.Tracing.Endpoint, Share: float64(cfg.Tracing.Sample.Percent) / 100, Version: a.version,
-		})
-		if err != nil {
-			return err
-		}
-		a.closers.add(func() error { return closeTracer(t) })
-		sc.Tracer = t
+	return nil
+}
+
+// openTracer opens a tracer; nil: the configuration names nobody to tell.
+func (a *App) openTracer(cfg *config.Config) (*tracing.Tracer, error) {
+	if cfg.Tracing.Endpoint == "" {
+		return nil, nil
 	}
+	t, err := tracing.New(context.Background(), tracing.Options{
+		Endpoint: cfg.Tracing.Endpoint, Share: float64(cfg.Tracing.Sample.Percent) / 100, Version: a.version,
+	})
+	if err != nil {
+		return nil, err
+	}
+	a.closers.add(func() error { return closeTracer(t) })
+	return t, nil
+}
+
+// warnOfOpenDoors warns of doors that stand open to others.
+func (a *App) warnOfOpenDoors(cfg *config.Config) {
 	if cfg.Auth.Keys == "" && cfg.TLS.ClientCA == "" && (!loopback(cfg.Listen) || !loopback(cfg.GRPCListen)) {
 		a.log.Warn("other machines can ask, and change the catalog, without a key: set auth.keys (see `grebe key --help`)")
 	}
 	if !loopback(cfg.AdminListen) {
 		a.log.Warn("other machines reach the admin listener, which asks for no key", "admin_listen", cfg.AdminListen)
 	}
-	return nil
 }
 
 // hostsOf returns the names by which clients reach the server: the configured ones and those it listens on.
@@ -159,7 +168,7 @@ func (a *App) reconfigure(old, next *config.Config) error {
 			return err
 		}
 	}
-	a.server.SetDeadlines(time.Duration(next.SLOMillis)*time.Millisecond, time.Duration(next.Limits.DeadlineMillis)*time.Millisecond)
+	a.service.SetDeadlines(time.Duration(next.SLOMillis)*time.Millisecond, time.Duration(next.Limits.DeadlineMillis)*time.Millisecond)
 	a.loaded.setSLO(time.Duration(next.SLOMillis) * time.Millisecond)
 	a.log.Info("configuration read again", "keys", len(keys), "slo_ms", next.SLOMillis)
 	if names := needRestart(old, next); len(names) > 0 {

@@ -14,12 +14,12 @@ import (
 	"grebe/prompt"
 	"grebe/reuse"
 	"grebe/schedule"
-	"grebe/server"
+	"grebe/serve"
 )
 
 // openEvents opens a model of events. It keeps users' KV only if a returning user can use it.
-func (m *Model) openEvents(ctx context.Context, cfg *config.Config, mc *config.Model) (server.Model, error) {
-	var none server.Model
+func (m *Model) openEvents(ctx context.Context, cfg *config.Config, mc *config.Model) (serve.Model, error) {
+	var none serve.Model
 	start := time.Now()
 	if p := &mc.Prefix; p.Policy != "" && p.Policy != "user" || slices.Contains(p.Orders, "item") {
 		return none, errors.New("prefix: a model of events puts the user first: want policy user, or no prefix at all")
@@ -66,7 +66,7 @@ func (m *Model) openEvents(ctx context.Context, cfg *config.Config, mc *config.M
 	}
 	m.app.log.Info("model loaded", "model", mc.Name, "architecture", hstu.Architecture, "dtype", weights.DType(), "items", weights.Items(),
 		"checkpoint", human.Bytes(weights.CheckpointBytes()), "weights", human.Bytes(weights.Bytes()), "seconds", human.Seconds(time.Since(start)))
-	out := server.Model{
+	out := serve.Model{
 		Name: mc.Name, Runner: d, Admit: d.Admit, Prompt: builder, Cache: cache, Disk: m.memory.disk, Events: weights,
 		Vocab: weights.Vocab(), Positions: weights.MaxPositions(), Architecture: hstu.Architecture, DType: weights.DType().String(),
 	}

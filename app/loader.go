@@ -11,7 +11,7 @@ import (
 	"grebe/compute"
 	"grebe/internal/config"
 	"grebe/internal/human"
-	"grebe/server"
+	"grebe/serve"
 )
 
 // loader opens further checkpoints of an App's models.
@@ -27,9 +27,9 @@ func newLoader(a *App, cfg *config.Config) *loader {
 	return &loader{app: a, cfg: cfg, turn: make(chan struct{}, 1)}
 }
 
-// Open implements server.Loader. It reads the model's part of the configuration again. It opens one checkpoint at a
+// Open implements serve.Loader. It reads the model's part of the configuration again. It opens one checkpoint at a
 // time, because each first checks for free memory.
-func (l *loader) Open(ctx context.Context, name, folder string, progress func(done, total int64)) (*server.Model, error) {
+func (l *loader) Open(ctx context.Context, name, folder string, progress func(done, total int64)) (*serve.Model, error) {
 	select {
 	case l.turn <- struct{}{}:
 		defer func() { <-l.turn }()
@@ -88,7 +88,7 @@ func (a *App) inForce(cfg *config.Config) *config.Config {
 	for i := range now.Models {
 		name := now.Models[i].Name
 		for _, u := range a.loaded.of(name) {
-			if u.served.Version == a.server.Serving(name) {
+			if u.served.Version == a.service.Serving(name) {
 				now.Models[i] = u.config
 			}
 		}
@@ -110,7 +110,7 @@ func (l *loader) worthIt(ctx context.Context, mc *config.Model) error {
 	}
 	for _, u := range l.app.loaded.of(mc.Name) {
 		if u.served.Version == versionName(version, &own) {
-			return fmt.Errorf("%w (%s)", server.ErrUnchanged, u.served.Version)
+			return fmt.Errorf("%w (%s)", serve.ErrUnchanged, u.served.Version)
 		}
 	}
 	files, err := filepath.Glob(filepath.Join(at, "*.safetensors"))
@@ -125,7 +125,7 @@ func (l *loader) worthIt(ctx context.Context, mc *config.Model) error {
 	}
 	need += need / 8 // for activations and packing
 	if have := l.freeOn(l.app.device); have >= 0 && have < need {
-		return fmt.Errorf("%w: it takes %s, and %s are free on %s", server.ErrNoMemory, human.Bytes(need), human.Bytes(have), l.app.device.Name())
+		return fmt.Errorf("%w: it takes %s, and %s are free on %s", serve.ErrNoMemory, human.Bytes(need), human.Bytes(have), l.app.device.Name())
 	}
 	return nil
 }

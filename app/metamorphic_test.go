@@ -435,7 +435,7 @@ func (l *lifetime) divide(c *scripttest.Command) error {
 
 // settle waits until nothing is done in the background, and checks that memory holds entries and nothing else.
 func (l *lifetime) settle() error {
-	if err := l.server.server.Settle(l.Context()); err != nil {
+	if err := l.server.service.Settle(l.Context()); err != nil {
 		return err
 	}
 	for _, model := range []string{"lm", "ev"} {

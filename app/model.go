@@ -19,7 +19,7 @@ import (
 	"grebe/plan"
 	"grebe/prompt"
 	"grebe/reuse"
-	"grebe/server"
+	"grebe/serve"
 )
 
 // Model is one checkpoint of a model and everything that runs it. Retiring it closes all of that but its memory, which
@@ -28,7 +28,7 @@ type Model struct {
 	app        *App
 	config     config.Model // with which it was opened; the path has its links resolved
 	version    plan.Key     // hash of everything that its KV depends on
-	served     server.Model
+	served     serve.Model
 	target     *generate.Target // nil: it does not generate
 	checkpoint int64            // bytes
 	memory     *Memory
@@ -116,7 +116,7 @@ func (m *Model) checkRoom(cfg *config.Config, mc *config.Model, at compute.Memor
 	}
 	if have >= 0 && have < need {
 		return fmt.Errorf("%w: its KV has another shape and takes %s of the host's memory beside that of the one that serves, and %s are free",
-			server.ErrNoMemory, human.Bytes(need), human.Bytes(have))
+			serve.ErrNoMemory, human.Bytes(need), human.Bytes(have))
 	}
 	return nil
 }

@@ -9,13 +9,15 @@ import (
 	"time"
 
 	"grebe/reuse"
+	"grebe/serve"
 	"grebe/server"
 )
 
 // models are the checkpoints that are loaded.
 type models struct {
-	front atomic.Pointer[server.Server] // serves them; nil before serving
-	spare *reuse.Spare                  // time in which their caches compute ahead
+	service atomic.Pointer[serve.Service] // answers for them; nil before serving
+	front   atomic.Pointer[server.Server] // takes requests for it; nil before serving
+	spare   *reuse.Spare                  // time in which their caches compute ahead
 
 	mu    sync.Mutex
 	units map[string][]*Model // by name, oldest first

@@ -22,15 +22,15 @@ import (
 	"grebe/model/tokenizer"
 	"grebe/prompt"
 	"grebe/reuse"
-	"grebe/server"
+	"grebe/serve"
 )
 
 // open loads the checkpoint that mc names and everything that runs it.
-func (m *Model) open(ctx context.Context, cfg *config.Config, mc *config.Model) (server.Model, error) {
+func (m *Model) open(ctx context.Context, cfg *config.Config, mc *config.Model) (serve.Model, error) {
 	if hstu.Is(mc.Path) {
 		return m.openEvents(ctx, cfg, mc)
 	}
-	var none server.Model
+	var none serve.Model
 	start := time.Now()
 	described, err := model.ReadConfig(mc.Path)
 	if err != nil {
@@ -86,7 +86,7 @@ func (m *Model) open(ctx context.Context, cfg *config.Config, mc *config.Model) 
 	}
 	m.app.log.Info("model loaded", "model", mc.Name, "architecture", described.Architecture, "dtype", weights.DType(), "kv", weights.Shape().KV,
 		"checkpoint", human.Bytes(weights.CheckpointBytes()), "weights", human.Bytes(weights.Bytes()), "seconds", human.Seconds(time.Since(start)))
-	return server.Model{
+	return serve.Model{
 		Name: mc.Name, Runner: d, Admit: d.Admit, Prompt: builder, Cache: cache, Disk: m.memory.disk, Generate: generator, Scoring: scoring,
 		Orders: orders, Blend: blending, Vocab: weights.Vocab(), Positions: weights.MaxPositions(), Architecture: described.Architecture,
 		DType: weights.DType().String(),
@@ -162,16 +162,16 @@ func promptConfig(mc *config.Model) prompt.Config {
 	}
 }
 
-func scoringOf(c *config.Scoring, tok prompt.Tokenizer) (server.Scoring, error) {
+func scoringOf(c *config.Scoring, tok prompt.Tokenizer) (serve.Scoring, error) {
 	if c.Kind != "pointwise" {
-		return server.Scoring{Kind: server.Identifier}, nil
+		return serve.Scoring{Kind: serve.Identifier}, nil
 	}
 	yes, err := answer("yes", c.Yes, tok)
 	if err != nil {
-		return server.Scoring{}, err
+		return serve.Scoring{}, err
 	}
 	no, err := answer("no", c.No, tok)
-	return server.Scoring{Kind: server.Pointwise, Yes: yes, No: no}, err
+	return serve.Scoring{Kind: serve.Pointwise, Yes: yes, No: no}, err
 }
 
 // answer returns the single token that stands for an answer in pointwise scoring.

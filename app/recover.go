@@ -32,8 +32,8 @@ func (a *App) noteLost(err error) {
 
 // notePanic counts and logs a panic of an engine. Its batch has failed.
 func (a *App) notePanic(p *contain.Panic) {
-	if front := a.loaded.front.Load(); front != nil { // nil before serving
-		front.Panicked("engine", p)
+	if s := a.loaded.service.Load(); s != nil { // nil before serving
+		s.Panicked("engine", p)
 	}
 }
 

@@ -15,7 +15,7 @@ import (
 	"grebe/model/hstu"
 	"grebe/pool"
 	"grebe/schedule"
-	"grebe/server"
+	"grebe/serve"
 )
 
 // sharers returns, by table, the model whose memory also caches the table's rows: the first model of events that takes
@@ -121,9 +121,9 @@ func controllerOf(name string, slo time.Duration) (alloc.Controller, error) {
 }
 
 // served returns a callback that reports a model's requests to a divider. load provides their computing times.
-func served(d *divide.Divider, shape compute.Shape, load interface{ Model() schedule.PrefillModel }) func(server.Served) {
+func served(d *divide.Divider, shape compute.Shape, load interface{ Model() schedule.PrefillModel }) func(serve.Served) {
 	seed, token := maphash.MakeSeed(), int64(shape.ChunkBytes(1, false))
-	return func(r server.Served) {
+	return func(r serve.Served) {
 		times := load.Model()
 		ms := max(0, times.Predict(r.Events, r.Events*(r.Events+1)/2, 1)-times.Fixed-times.Request)
 		q := divide.Request{

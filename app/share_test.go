@@ -100,7 +100,7 @@ func visit(user, n int) *grebev1.RankRequest {
 
 // ranked asks and returns the scores as text, to the bit.
 func ranked(ctx context.Context, s *App, r *grebev1.RankRequest) (string, error) {
-	out, err := s.server.Rank(ctx, r)
+	out, err := s.service.Rank(ctx, r)
 	if err != nil {
 		return "", err
 	}

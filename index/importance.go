@@ -11,7 +11,7 @@ import (
 	"grebe/internal/cli"
 	"grebe/kv"
 	"grebe/reuse"
-	"grebe/server"
+	"grebe/serve"
 )
 
 // Importance configures how to learn which tokens of items a blended prompt computes again.
@@ -21,7 +21,7 @@ type Importance struct {
 }
 
 // Learn learns for one model, whose prompts blend after so many layers, and stores the result in a data_dir.
-func (f *Importance) Learn(w *cli.World, c *catalog.Catalog, m *server.Model, layers int, dataDir string) error {
+func (f *Importance) Learn(w *cli.World, c *catalog.Catalog, m *serve.Model, layers int, dataDir string) error {
 	if m.Blend == nil {
 		return errors.New("its prompts cannot be blended")
 	}
@@ -40,7 +40,7 @@ func (f *Importance) Learn(w *cli.World, c *catalog.Catalog, m *server.Model, la
 }
 
 // Measure learns from users (as tokens), in turn, and from random items of the catalog.
-func (f *Importance) Measure(w *cli.World, c *catalog.Catalog, m *server.Model, layers int, users [][]int32) (*blend.Importance, error) {
+func (f *Importance) Measure(w *cli.World, c *catalog.Catalog, m *serve.Model, layers int, users [][]int32) (*blend.Importance, error) {
 	items, alike := itemsOf(c, m)
 	if len(users) == 0 || len(items) == 0 {
 		return nil, errors.New("the catalog has no users and items with texts for this model to learn from")
@@ -59,7 +59,7 @@ func (f *Importance) Measure(w *cli.World, c *catalog.Catalog, m *server.Model, 
 }
 
 // fit draws items for a prompt, as many as the model has positions for. The user gets at most half of the positions.
-func (f *Importance) fit(r *rand.Rand, m *server.Model, user []int32, items [][]int32) ([]int32, [][]int32) {
+func (f *Importance) fit(r *rand.Rand, m *serve.Model, user []int32, items [][]int32) ([]int32, [][]int32) {
 	const others = 1024 // preamble and question, at most
 	room := m.Positions - others
 	if m.Positions == 0 {
@@ -77,7 +77,7 @@ func (f *Importance) fit(r *rand.Rand, m *server.Model, user []int32, items [][]
 }
 
 // itemsOf returns the tokens of all items that a model reads, and a function that says which tokens identify items.
-func itemsOf(c *catalog.Catalog, m *server.Model) (items [][]int32, alike func(token int32) bool) {
+func itemsOf(c *catalog.Catalog, m *serve.Model) (items [][]int32, alike func(token int32) bool) {
 	identifier := map[int32]bool{}
 	for _, it := range c.Items() {
 		if it.Identifier >= 0 {
@@ -91,7 +91,7 @@ func itemsOf(c *catalog.Catalog, m *server.Model) (items [][]int32, alike func(t
 }
 
 // catalogUsers returns the tokens of some users of the catalog.
-func catalogUsers(c *catalog.Catalog, most int, m *server.Model) [][]int32 {
+func catalogUsers(c *catalog.Catalog, most int, m *serve.Model) [][]int32 {
 	ids, _ := c.UserIDs("", 1000+10*most, false) // some may have no text
 	var users []*grebev1.User
 	for _, id := range ids {
@@ -103,7 +103,7 @@ func catalogUsers(c *catalog.Catalog, most int, m *server.Model) [][]int32 {
 }
 
 // UsersOf returns the tokens of at most most of the users, without those that have none.
-func UsersOf(c *catalog.Catalog, most int, m *server.Model, users []*grebev1.User) (out [][]int32) {
+func UsersOf(c *catalog.Catalog, most int, m *serve.Model, users []*grebev1.User) (out [][]int32) {
 	for _, u := range users {
 		resolved, _ := c.Resolve(u)
 		if tokens, err := m.Prompt.UserTokens(resolved); err == nil && len(tokens) > 0 && len(out) < most {

@@ -11,11 +11,11 @@ import (
 	"grebe/catalog"
 	"grebe/internal/cli"
 	"grebe/kv/disk"
-	"grebe/server"
+	"grebe/serve"
 )
 
 // Items computes the KV of one model's items, with a progress bar.
-func Items(w *cli.World, c *catalog.Catalog, m *server.Model) error {
+func Items(w *cli.World, c *catalog.Catalog, m *serve.Model) error {
 	var items [][]int32
 	skipped := 0
 	for _, it := range c.Items() {

@@ -17,7 +17,7 @@ import (
 	"grebe/model/safetensors"
 	"grebe/model/tokenizer"
 	"grebe/reuse"
-	"grebe/server"
+	"grebe/serve"
 )
 
 // Prototypes configures how a pool of prototypes is made.
@@ -30,7 +30,7 @@ type Prototypes struct {
 }
 
 // Make makes the prototypes of one model, whose checkpoint is in folder, and stores them in a data_dir.
-func (f *Prototypes) Make(w *cli.World, c *catalog.Catalog, m *server.Model, folder, dataDir string) error {
+func (f *Prototypes) Make(w *cli.World, c *catalog.Catalog, m *serve.Model, folder, dataDir string) error {
 	ids, _ := c.UserIDs("", f.Users, false)
 	if len(ids) == 0 {
 		return errors.New("the catalog has no users to make prototypes of")
@@ -70,7 +70,7 @@ func (f *Prototypes) Make(w *cli.World, c *catalog.Catalog, m *server.Model, fol
 
 // PoolOf returns a pool with users' histories in memory, as tokens, and what prototypes need to know about the model.
 // The closer MUST be closed when the pool is no longer used.
-func PoolOf(c *catalog.Catalog, m *server.Model, dir string, users []*grebev1.User) (*reuse.Pool, io.Closer, error) {
+func PoolOf(c *catalog.Catalog, m *serve.Model, dir string, users []*grebev1.User) (*reuse.Pool, io.Closer, error) {
 	p := &reuse.Pool{}
 	var histories [][]int32
 	for _, u := range users {

@@ -15,7 +15,7 @@ import (
 
 	"grebe/embed"
 	"grebe/internal/cli"
-	"grebe/server"
+	"grebe/serve"
 )
 
 // rowFile reads a few rows at a time. next returns io.EOF after the last one.
@@ -133,7 +133,7 @@ func (f *rowFile) text(row []float32) (uint64, error) {
 		if v.Key == nil || len(v.Row) != f.dim {
 			return 0, fmt.Errorf("line %d: want a key and a row of %d numbers, got %d", f.line, f.dim, len(v.Row))
 		}
-		if server.LacksNumbers(line) {
+		if serve.LacksNumbers(line) {
 			return 0, fmt.Errorf("line %d: the row has null where a number should be", f.line)
 		}
 		copy(row, v.Row)

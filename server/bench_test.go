@@ -9,7 +9,7 @@ import (
 // BenchmarkRank is the cost of everything but the engine: 100 candidates by id, over HTTP without a
 // network.
 func BenchmarkRank(b *testing.B) {
-	w := newWorld(b, func(c *Config) { c.Models[1].Runner = constantRunner })
+	w := newWorld(b, func(c *setup) { c.Models[1].Runner = constantRunner })
 	body := `{"model":"pw","user":{"id":"u1"},"top_k":10,"candidates":[{"id":"i1"}` + strings.Repeat(`,{"id":"i2"}`, 99) + `]}`
 	b.ReportAllocs()
 	for b.Loop() {

@@ -10,6 +10,8 @@ import (
 	"os"
 	"sync"
 	"time"
+
+	"grebe/serve"
 )
 
 // Bodies are counted as their bytes arrive: what a client declares costs nothing. A client that sends slower than
@@ -27,7 +29,7 @@ const (
 	firstBytes = 4 << 10
 )
 
-var errSlowBody = errorf(requestTimeout, "", "the body comes too slowly: less than %d bytes a second", minRate)
+var errSlowBody = serve.Errorf(serve.RequestTimeout, "", "the body comes too slowly: less than %d bytes a second", minRate)
 
 // intake counts the bytes of large bodies by connection and by key.
 type intake struct {
@@ -121,18 +123,18 @@ func (b *meteredBody) hold(n int64) error {
 	b.held += n
 	total := b.s.bodies.Add(n)
 	if total > limit || b.held > smallBody && total > limit-limit/8 {
-		return errorf(exhausted, "", "the requests under way have %d bytes", limit)
+		return serve.Errorf(serve.Exhausted, "", "the requests under way have %d bytes", limit)
 	}
 	if b.held <= smallBody {
 		return nil
 	}
 	more := b.held - b.owned
 	if !b.s.intake.add("c"+b.conn, more, max(limit/4, b.s.cfg.MaxBody)) {
-		return errorf(exhausted, "", "the requests of this connection have %d bytes", max(limit/4, b.s.cfg.MaxBody))
+		return serve.Errorf(serve.Exhausted, "", "the requests of this connection have %d bytes", max(limit/4, b.s.cfg.MaxBody))
 	}
 	if b.key != "" && !b.s.intake.add("k"+b.key, more, max(limit/2, b.s.cfg.MaxBody)) {
 		b.s.intake.add("c"+b.conn, -more, 0)
-		return errorf(exhausted, "", "the requests of this key have %d bytes", max(limit/2, b.s.cfg.MaxBody))
+		return serve.Errorf(serve.Exhausted, "", "the requests of this key have %d bytes", max(limit/2, b.s.cfg.MaxBody))
 	}
 	b.owned = b.held
 	return nil

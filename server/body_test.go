@@ -17,6 +17,8 @@ import (
 	"testing/iotest"
 	"testing/synctest"
 	"time"
+
+	"grebe/serve"
 )
 
 // pipes is a listener whose connections are in memory, so that their deadlines follow a fake clock.
@@ -55,7 +57,7 @@ func (p *pipes) dial(context.Context, string, string) (net.Conn, error) {
 }
 
 // onPipes serves a world in memory, in a bubble of synctest. End stops it.
-func onPipes(t *testing.T, change ...func(*Config)) (w *world, ln *pipes, end func()) {
+func onPipes(t *testing.T, change ...func(*setup)) (w *world, ln *pipes, end func()) {
 	w, ln = newWorld(t, change...), newPipes()
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)
@@ -123,7 +125,7 @@ var slowKinds = []struct{ name, begin, more, answer string }{
 // Clients that send nothing or little take no memory and no place from others, and are cut off.
 func TestSlowClientsCostOthersNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w, ln, end := onPipes(t, func(c *Config) { c.MaxInFlight = 16 })
+		w, ln, end := onPipes(t, func(c *setup) { c.MaxInFlight = 16 })
 		defer end()
 		tr := &http.Transport{DialContext: ln.dial}
 		defer tr.CloseIdleConnections()
@@ -194,7 +196,7 @@ func TestADeclaredLengthTakesNoMemory(t *testing.T) {
 // Streams of one HTTP/2 connection that send nothing take nothing from others, and end.
 func TestSlowStreamsCostOthersNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		_, ln, end := onPipes(t, func(c *Config) { c.MaxInFlight = 16 })
+		_, ln, end := onPipes(t, func(c *setup) { c.MaxInFlight = 16 })
 		defer end()
 		tr := &http.Transport{DialContext: ln.dial, Protocols: new(http.Protocols)}
 		tr.Protocols.SetUnencryptedHTTP2(true)
@@ -276,7 +278,7 @@ func TestSteadyBatchesMayTakeLong(t *testing.T) {
 // What large bodies may hold is bounded for a connection and for a key, and leaves room for small ones.
 func TestLargeBodiesAreBoundedByConnectionAndKey(t *testing.T) {
 	const mib = 1 << 20
-	w := newWorld(t, func(c *Config) { c.MaxBody, c.MaxBuffered = 16*mib, 128*mib })
+	w := newWorld(t, func(c *setup) { c.MaxBody, c.MaxBuffered = 16*mib, 128*mib })
 	read := func(conn, key string, n int) (*meteredBody, error) {
 		b := &meteredBody{ReadCloser: io.NopCloser(bytes.NewReader(make([]byte, n))), s: w.Server, conn: conn, key: key}
 		_, err := io.Copy(io.Discard, b)
@@ -287,8 +289,8 @@ func TestLargeBodiesAreBoundedByConnectionAndKey(t *testing.T) {
 		for {
 			b, err := read(conn, key, n)
 			if err != nil {
-				var own *Error
-				if !errors.As(err, &own) || own.code != exhausted {
+				var own *serve.Error
+				if !errors.As(err, &own) || codeOf(own) != serve.Exhausted {
 					t.Errorf("refused with %v", err)
 				}
 				b.free()
@@ -320,7 +322,7 @@ func TestLargeBodiesAreBoundedByConnectionAndKey(t *testing.T) {
 // Batches that send nothing do not keep others from importing.
 func TestIdleBatchesDoNotKeepOthersFromImporting(t *testing.T) {
 	r := newRecommender(t)
-	s := serve(t, r.world)
+	s := listening(t, r.world)
 	var done sync.WaitGroup
 	var bodies []*io.PipeWriter
 	c := client(t)

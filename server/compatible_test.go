@@ -59,7 +59,10 @@ func checkScores(t *testing.T, got []float64, labels, seen []int32, softmaxed bo
 	t.Helper()
 	over := labels
 	if !softmaxed {
-		over = (&Model{Vocab: vocab}).wholeVocabulary()
+		over = make([]int32, vocab)
+		for i := range over {
+			over[i] = int32(i)
+		}
 	}
 	sum := 0.0
 	for _, id := range over {
@@ -73,7 +76,7 @@ func checkScores(t *testing.T, got []float64, labels, seen []int32, softmaxed bo
 }
 
 func TestScoreWithoutInstruction(t *testing.T) {
-	w := newWorld(t, func(c *Config) { c.Models[0].Prompt = bareBuilder(t) })
+	w := newWorld(t, func(c *setup) { c.Models[0].Prompt = bareBuilder(t) })
 	// An empty item is answered for by the query's last token.
 	rec := w.ask("POST", "/v1/score", `{"model":"id","query":[1,2],"items":[[3],[]],"label_token_ids":[9,10],"apply_softmax":true}`)
 	var got scoreBody
@@ -107,7 +110,7 @@ func TestScoreErrors(t *testing.T) {
 	} {
 		wantError(t, w.ask("POST", "/v1/score", c.body), c.status, c.code, c.field)
 	}
-	big := newWorld(t, func(c *Config) { c.Models[0].Vocab = 200000 })
+	big := newWorld(t, func(c *setup) { c.Models[0].Vocab = 200000 })
 	items := strings.Repeat(`[1],`, 9999) + `[1]`
 	rec := big.ask("POST", "/v1/score", `{"model":"id","query":[1],"items":[`+items+`],"label_token_ids":[1]}`)
 	wantError(t, rec, 413, "too_large", "items")
@@ -187,7 +190,7 @@ func TestRerankErrors(t *testing.T) {
 }
 
 func TestDefaultModelName(t *testing.T) {
-	w := newWorld(t, func(c *Config) { c.Models = c.Models[:1] })
+	w := newWorld(t, func(c *setup) { c.Models = c.Models[:1] })
 	rec := w.ask("POST", "/v1/score", `{"model":"default","query":"q","items":"a","label_token_ids":[1],"apply_softmax":true}`)
 	if rec.Code != 200 {
 		t.Errorf("SGLang's default model name: %d %s", rec.Code, rec.Body)

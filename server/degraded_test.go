@@ -1,37 +1,15 @@
 package server
 
 import (
-	"bytes"
-	"fmt"
-	"log/slog"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 
-	"grebe/catalog"
 	"grebe/embed"
 	"grebe/kv/disk"
 	"grebe/plan"
 )
-
-// Changes that a catalog refuses since its disk failed are logged once and counted.
-func TestRefusedChangesAreLoggedOnce(t *testing.T) {
-	var log bytes.Buffer
-	w := newWorld(t, func(c *Config) { c.Logger = slog.New(slog.NewTextHandler(&log, nil)) })
-	for range 5 {
-		err := w.catalogError(fmt.Errorf("%w: no space left", catalog.ErrFailed))
-		if e := asError(err); e.code != unavailable {
-			t.Errorf("%v", err)
-		}
-	}
-	if n := strings.Count(log.String(), "level=ERROR"); n != 1 {
-		t.Errorf("%d lines were logged:\n%s", n, log.String())
-	}
-	if body := w.ask("GET", "/metrics", "").Body.String(); !strings.Contains(body, "grebe_catalog_refused_total 5") {
-		t.Error("the refused changes are not counted")
-	}
-}
 
 // A server whose table was cut off answers that it is ready and what is wrong.
 func TestReadinessTellsWhatIsDegraded(t *testing.T) {
@@ -44,7 +22,7 @@ func TestReadinessTellsWhatIsDegraded(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer tables.Close()
-	w := newWorld(t, func(c *Config) { c.Tables = tables })
+	w := newWorld(t, func(c *setup) { c.Tables = tables })
 	if body := w.ask("GET", "/v2/health/ready", "").Body.String(); body != "{\"ready\":true}\n" {
 		t.Errorf("sound: %s", body)
 	}
@@ -69,7 +47,7 @@ func TestReadinessTellsOfDisks(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer store.Close()
-	w := newWorld(t, func(c *Config) { c.Models[0].Disk = store })
+	w := newWorld(t, func(c *setup) { c.Models[0].Disk = store })
 	if body := w.ask("GET", "/v2/health/ready", "").Body.String(); body != "{\"ready\":true}\n" {
 		t.Errorf("sound: %s", body)
 	}

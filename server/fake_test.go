@@ -2,167 +2,94 @@ package server
 
 import (
 	"bytes"
-	"context"
-	"encoding/binary"
 	"encoding/json"
-	"hash/fnv"
 	"io"
 	"net/http"
 	"net/http/httptest"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
 	"go.uber.org/goleak"
 
-	grebev1 "grebe/api/grebe/v1"
-	"grebe/catalog"
 	"grebe/engine"
-	"grebe/plan"
-	"grebe/prompt"
+	"grebe/serve"
+	"grebe/serve/servetest"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 const (
-	vocab     = 400 // bytes, then tokens without a text
-	positions = 5000
-	yes, no   = 301, 302
+	vocab     = servetest.Vocab
+	positions = servetest.Positions
+	yes, no   = servetest.Yes, servetest.No
 )
 
-var instruction = []int32{390, 391}
-var preamble = []int32{399}
+var (
+	instruction = servetest.Instruction
+	preamble    = servetest.Preamble
+	logit       = servetest.Logit
+	newBuilder  = servetest.NewBuilder
+	bareBuilder = servetest.BareBuilder
+)
 
-// bytesTokenizer has a token per byte.
-type bytesTokenizer struct{}
+type bytesTokenizer = servetest.Tokenizer
 
-func (bytesTokenizer) AppendEncode(dst []int32, text string) []int32 {
-	for _, b := range []byte(text) {
-		dst = append(dst, int32(b))
+// limits are the configuration of a Server, and setup is that of its service too.
+type (
+	limits = Config
+	setup  struct {
+		serve.Config
+		limits
 	}
-	return dst
-}
-
-func (bytesTokenizer) TokenID(string) (int32, bool) { return 0, false }
-
-// logit is the model of these tests: a number in (−4, 4) that depends on every token that an answer
-// sees, in order, and on the token asked for.
-func logit(id int32, seen ...[]int32) float32 {
-	h := fnv.New64a()
-	for _, tokens := range append(seen, []int32{-1, id}) {
-		for _, t := range tokens {
-			var b [4]byte
-			binary.LittleEndian.PutUint32(b[:], uint32(t))
-			h.Write(b[:])
-		}
-	}
-	return float32(h.Sum64()>>11)/(1<<53)*8 - 4
-}
-
-// fakeRunner answers with logit. before, if set, runs first and may fail or panic.
-type fakeRunner struct {
-	mu     sync.Mutex
-	before func(context.Context, *engine.Job) error
-}
-
-func (f *fakeRunner) set(before func(context.Context, *engine.Job) error) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	f.before = before
-}
-
-func (f *fakeRunner) Do(ctx context.Context, j *engine.Job) (*engine.Result, error) {
-	f.mu.Lock()
-	before := f.before
-	f.mu.Unlock()
-	if before != nil {
-		if err := before(ctx, j); err != nil {
-			return nil, err
-		}
-	}
-	if err := j.Plan.Validate(vocab, positions); err != nil {
-		return nil, err
-	}
-	res := &engine.Result{Computed: j.Plan.Tokens(), Queue: 1500 * time.Microsecond, Compute: 2 * time.Millisecond, BatchTokens: 64}
-	for _, w := range j.Want {
-		s := &j.Plan.Segments[w.Segment]
-		if len(s.Tokens) == 0 {
-			panic("an answer is wanted of an empty segment")
-		}
-		logits := make([]float32, len(w.IDs))
-		for i, id := range w.IDs {
-			logits[i] = logit(id, seenBy(j.Plan, w.Segment)...)
-		}
-		res.Logits = append(res.Logits, logits)
-	}
-	return res, nil
-}
-
-func seenBy(p *plan.Plan, segment int) [][]int32 {
-	var out [][]int32
-	for _, i := range p.Segments[segment].Sees {
-		out = append(out, p.Segments[i].Tokens)
-	}
-	return append(out, p.Segments[segment].Tokens)
-}
-
-func newBuilder(t testing.TB, tok prompt.Tokenizer) *prompt.Builder {
-	t.Helper()
-	b, err := prompt.New(prompt.Config{
-		Preamble: prompt.Text{Tokens: preamble}, Instruction: prompt.Text{Tokens: instruction},
-		User: "{text}{history}", Separator: "|",
-	}, tok, vocab)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return b
-}
+)
 
 // world is a server with models "id" (identifier), "pw" (pointwise) and "raw" (no tokenizer), and a
 // small catalog.
 type world struct {
 	*Server
-	runner  *fakeRunner
+	*serve.Service
+	runner  *servetest.Runner
 	handler http.Handler
 }
 
-func newWorld(t testing.TB, change ...func(*Config)) *world {
+func newWorld(t testing.TB, change ...func(*setup)) *world {
 	t.Helper()
-	cat := catalog.New(catalog.Options{})
-	for i, text := range []string{"anvil", "bolt", "crate"} {
-		id := int32(310 + i)
-		if _, err := cat.PutItem(&grebev1.Item{Id: "i" + string(rune('1'+i)), Text: &text, Identifier: &id}); err != nil {
-			t.Fatal(err)
-		}
-	}
-	if _, err := cat.PutUser(&grebev1.User{Id: "u1", History: []string{"i1", "gone", "i3"}}); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := cat.PutItem(&grebev1.Item{Id: "plain/1", Tokens: []int32{7, 8}}); err != nil {
-		t.Fatal(err)
-	}
-	f := &fakeRunner{}
+	f := &servetest.Runner{}
 	b := newBuilder(t, bytesTokenizer{})
-	cfg := Config{
-		Models: []Model{
-			{Name: "id", Runner: f, Prompt: b, Vocab: vocab, Positions: positions, Architecture: "Qwen3ForCausalLM", DType: "bf16"},
-			{Name: "pw", Runner: f, Prompt: b, Vocab: vocab, Positions: positions, Scoring: Scoring{Kind: Pointwise, Yes: yes, No: no}},
-			{Name: "raw", Runner: f, Prompt: newBuilder(t, nil), Vocab: vocab},
-		},
-		Catalog: cat,
-		SLO:     10 * time.Second, // the machine may be slow; deadlines are tested with their own
-		MaxBody: 1 << 20,
+	var cfg setup
+	cfg.Models = []serve.Model{
+		{Name: "id", Runner: f, Prompt: b, Vocab: vocab, Positions: positions, Architecture: "Qwen3ForCausalLM", DType: "bf16"},
+		{Name: "pw", Runner: f, Prompt: b, Vocab: vocab, Positions: positions, Scoring: serve.Scoring{Kind: serve.Pointwise, Yes: yes, No: no}},
+		{Name: "raw", Runner: f, Prompt: newBuilder(t, nil), Vocab: vocab},
 	}
+	cfg.Catalog = servetest.NewCatalog(t)
+	cfg.SLO = 10 * time.Second // the machine may be slow; deadlines are tested with their own
+	cfg.MaxBody = 1 << 20
 	for _, c := range change {
 		c(&cfg)
 	}
-	s, err := New(cfg)
+	w := opened(t, cfg)
+	w.runner = f
+	return w
+}
+
+// worldOf is a server of other models.
+func worldOf(t testing.TB, cfg serve.Config) *world { return opened(t, setup{Config: cfg}) }
+
+// opened is a world that is ready.
+func opened(t testing.TB, cfg setup) *world {
+	t.Helper()
+	service, err := serve.New(cfg.Config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s, err := New(service, cfg.limits)
 	if err != nil {
 		t.Fatal(err)
 	}
 	s.SetReady(true)
-	return &world{Server: s, runner: f, handler: s.Handler()}
+	return &world{Server: s, Service: service, handler: s.Handler()}
 }
 
 // ask sends a request to the handler.
@@ -211,16 +138,6 @@ func wantError(t testing.TB, rec *httptest.ResponseRecorder, status int, code, f
 	}
 }
 
-// bareBuilder has no preamble and no instruction.
-func bareBuilder(t testing.TB) *prompt.Builder {
-	t.Helper()
-	b, err := prompt.New(prompt.Config{}, bytesTokenizer{}, vocab)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return b
-}
-
 // constantRunner costs next to nothing.
 var constantRunner = runnerFunc(func(j *engine.Job) *engine.Result {
 	res := &engine.Result{Logits: make([][]float32, len(j.Want))}
@@ -229,3 +146,10 @@ var constantRunner = runnerFunc(func(j *engine.Job) *engine.Result {
 	}
 	return res
 })
+
+func must(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}

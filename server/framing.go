@@ -8,6 +8,8 @@ import (
 	"strconv"
 	"strings"
 	"sync/atomic"
+
+	"grebe/serve"
 )
 
 // A request of HTTP/1 with both Content-Length and Transfer-Encoding may mean one thing to a proxy and another to the server
@@ -46,7 +48,7 @@ func (s *Server) framed(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if c, ok := r.Context().Value(connKey{}).(*framedConn); ok && r.ProtoMajor == 1 && c.served.Add(1) == c.unclear.Load() {
 			w.Header().Set("Connection", "close")
-			err := errorf(invalidArgument, "", "the request has both Content-Length and Transfer-Encoding: send one of them")
+			err := serve.Errorf(serve.InvalidArgument, "", "the request has both Content-Length and Transfer-Encoding: send one of them")
 			s.metrics.answered(noRoute.op, s.write(w, r, reply{}, err), 0)
 			return
 		}

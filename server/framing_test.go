@@ -19,7 +19,7 @@ const (
 
 // A request with both lengths is refused with 400 and its connection closed, alone or behind others.
 func TestBothLengthsAreRefused(t *testing.T) {
-	s := serve(t, newWorld(t))
+	s := listening(t, newWorld(t))
 	good := fmt.Sprintf(sizedPost, len(goodRank), goodRank) + fmt.Sprintf(chunkedPost, len(goodRank), goodRank) + "GET /livez HTTP/1.1\r\nHost: localhost\r\n\r\n"
 	smuggled := "GET /v1/users/u1 HTTP/1.1\r\nHost: localhost\r\n\r\n"
 	for _, both := range []string{

@@ -25,13 +25,14 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	grebev1 "grebe/api/grebe/v1"
+	"grebe/serve"
 	"grebe/server/guard"
 )
 
-// grpcService is Server behind the generated interface, which wants a type to embed in its own.
+// grpcService is a Service behind the generated interface, which wants a type to embed in its own.
 type grpcService struct {
 	grebev1.UnimplementedGrebeServer
-	s *Server
+	s *serve.Service
 }
 
 func (g grpcService) Rank(ctx context.Context, r *grebev1.RankRequest) (*grebev1.RankResponse, error) {
@@ -91,7 +92,7 @@ func (s *Server) newGRPC(secure *tls.Config) *grpc.Server {
 		opts = append(opts, grpc.Creds(credentials.NewTLS(secure)))
 	}
 	g := grpc.NewServer(opts...)
-	grebev1.RegisterGrebeServer(g, grpcService{s: s})
+	grebev1.RegisterGrebeServer(g, grpcService{s: s.service})
 	grpc_health_v1.RegisterHealthServer(g, s.health)
 	reflection.Register(g)
 	return g
@@ -207,12 +208,13 @@ func (s *Server) intercept(ctx context.Context, req any, info *grpc.UnaryServerI
 	s.handlers.Add(1)
 	defer s.handlers.Add(-1)
 	start := time.Now()
-	ctx, end := s.cfg.Tracer.GRPC(arrived(ctx), op)
+	ctx, end := s.traceGRPC(arrived(ctx), op)
 	resp, err := s.guarded(ctx, op, req, next)
 	code := http.StatusOK
 	if err != nil {
 		e := s.answerFor(err)
-		code, err = e.code.status, status.Error(e.code.grpc, e.Error())
+		st := statuses[codeOf(e)]
+		code, err = st.http, status.Error(st.grpc, e.Error())
 	}
 	end(code)
 	s.metrics.answered(op, code, time.Since(start))
@@ -220,7 +222,7 @@ func (s *Server) intercept(ctx context.Context, req any, info *grpc.UnaryServerI
 }
 
 func (s *Server) guarded(ctx context.Context, op string, req any, next grpc.UnaryHandler) (resp any, err error) {
-	defer s.rescue(op, &err)
+	defer s.service.Rescue(op, &err)
 	if _, err := s.guard.Check(keyInMetadata(ctx), roleOf(op), time.Now()); err != nil {
 		return nil, err
 	}

@@ -138,16 +138,16 @@ func TestGRPCErrors(t *testing.T) {
 	for err, code := range map[error]codes.Code{
 		dispatch.ErrQueueFull: codes.ResourceExhausted, dispatch.ErrExpired: codes.DeadlineExceeded, engine.ErrClosed: codes.Unavailable,
 	} {
-		w.runner.set(func(context.Context, *engine.Job) error { return err })
+		w.runner.Set(func(context.Context, *engine.Job) error { return err })
 		if _, got := c.Rank(context.Background(), rankRequest); status.Code(got) != code {
 			t.Errorf("%v: %v, want %v", err, got, code)
 		}
 	}
-	w.runner.set(func(context.Context, *engine.Job) error { panic("boom") })
+	w.runner.Set(func(context.Context, *engine.Job) error { panic("boom") })
 	if _, err := c.Rank(context.Background(), rankRequest); status.Code(err) != codes.Internal {
 		t.Errorf("panic: %v", err)
 	}
-	w.runner.set(nil)
+	w.runner.Set(nil)
 	checkGRPCRank(t, conn)
 	w.SetReady(false)
 	if _, err := c.Rank(context.Background(), rankRequest); status.Code(err) != codes.Unavailable {
@@ -161,7 +161,7 @@ func TestGRPCErrors(t *testing.T) {
 
 // TestGRPCOnTheHTTPPort: one port carries both.
 func TestGRPCOnTheHTTPPort(t *testing.T) {
-	s := serve(t, newWorld(t))
+	s := listening(t, newWorld(t))
 	checkGRPCRank(t, dial(t, s.http.Addr().String()))
 	checkGRPCRank(t, dial(t, s.grpc.Addr().String()))
 	resp, err := client(t).Get(s.url("/v2/health/ready"))
@@ -196,7 +196,7 @@ func TestGRPCBoundsMemory(t *testing.T) {
 
 // Calls that wait for the catalog take no places of rankings over gRPC either, nor rankings places of theirs.
 func TestGRPCPlaces(t *testing.T) {
-	w := newWorld(t, func(c *Config) { c.MaxInFlight = 1 })
+	w := newWorld(t, func(c *setup) { c.MaxInFlight = 1 })
 	conn := overPipe(t, w)
 	look := func() codes.Code {
 		_, err := grebev1.NewGrebeClient(conn).GetCatalog(t.Context(), &grebev1.GetCatalogRequest{})

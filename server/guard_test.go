@@ -32,7 +32,7 @@ func guardedWorld(t *testing.T) (s *serving, keys map[string]string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return serve(t, newWorld(t, func(c *Config) { c.Guard = g })), keys
+	return listening(t, newWorld(t, func(c *setup) { c.Guard = g })), keys
 }
 
 func TestWhoMayDoWhat(t *testing.T) {

@@ -10,6 +10,7 @@ import (
 
 	grebev1 "grebe/api/grebe/v1"
 	"grebe/internal/wire"
+	"grebe/serve"
 	"grebe/server/dashboard"
 	"grebe/server/openapi"
 )
@@ -29,11 +30,11 @@ func post[Req, Resp any](r *http.Request, decode func([]byte) (*Req, error),
 }
 
 func (s *Server) postRank(r *http.Request, _ string) (reply, error) {
-	return post(r, wire.DecodeRank, s.Rank, wire.EncodeRank)
+	return post(r, wire.DecodeRank, s.service.Rank, wire.EncodeRank)
 }
 
 func (s *Server) postRecommend(r *http.Request, _ string) (reply, error) {
-	return post(r, wire.DecodeRecommend, s.Recommend, wire.EncodeRecommend)
+	return post(r, wire.DecodeRecommend, s.service.Recommend, wire.EncodeRecommend)
 }
 
 // postScore answers in the shape of the request: SGLang's or vLLM's.
@@ -47,9 +48,9 @@ func (s *Server) postScore(r *http.Request, _ string) (reply, error) {
 	case err != nil:
 		return reply{}, err
 	case pairs != nil:
-		return answered(s.scorePairs(r.Context(), pairs))(wire.EncodePairs)
+		return answered(s.service.ScorePairs(r.Context(), pairs))(wire.EncodePairs)
 	}
-	return answered(s.Score(r.Context(), one))(wire.EncodeScore)
+	return answered(s.service.Score(r.Context(), one))(wire.EncodeScore)
 }
 
 // postRerank answers in the shape of the request: Jina's and Cohere's, or TEI's.
@@ -66,7 +67,7 @@ func (s *Server) postRerank(r *http.Request, _ string) (reply, error) {
 	if texts {
 		encode = wire.EncodeRerankTEI
 	}
-	return answered(s.Rerank(r.Context(), req))(encode)
+	return answered(s.service.Rerank(r.Context(), req))(encode)
 }
 
 // postRerankCohere answers as the second version of Cohere's API does.
@@ -75,7 +76,7 @@ func (s *Server) postRerankCohere(r *http.Request, _ string) (reply, error) {
 		req, _, err := wire.DecodeRerank(in)
 		return req, err
 	}
-	return post(r, decode, s.Rerank, wire.EncodeRerankCohere)
+	return post(r, decode, s.service.Rerank, wire.EncodeRerankCohere)
 }
 
 // answered returns what encodes a response, or its error.
@@ -89,7 +90,7 @@ func answered[Resp any](resp *Resp, err error) func(encode func(*Resp) []byte) (
 }
 
 func (s *Server) getModels(r *http.Request, _ string) (reply, error) {
-	resp, err := s.ListModels(r.Context(), nil)
+	resp, err := s.service.ListModels(r.Context(), nil)
 	if err != nil {
 		return reply{}, err
 	}
@@ -97,24 +98,20 @@ func (s *Server) getModels(r *http.Request, _ string) (reply, error) {
 }
 
 func (s *Server) getModel(_ *http.Request, name string) (reply, error) {
-	sl, err := s.slot(name)
-	if err != nil {
-		return reply{}, err
-	}
-	return reply{body: wire.EncodeModel(s.describeModel(sl))}, nil
+	return answered(s.service.Model(name))(wire.EncodeModel)
 }
 
 func (s *Server) postReload(r *http.Request, name string) (reply, error) {
 	return reloadReply(post(r, wire.DecodeReloadModel, func(ctx context.Context, req *grebev1.ReloadModelRequest) (*grebev1.Model, error) {
 		req.Model = name
-		return s.ReloadModel(ctx, req)
+		return s.service.ReloadModel(ctx, req)
 	}, wire.EncodeModel))
 }
 
 func (s *Server) postRollbackModel(r *http.Request, name string) (reply, error) {
 	return reloadReply(post(r, wire.DecodeRollbackModel, func(ctx context.Context, req *grebev1.RollbackModelRequest) (*grebev1.Model, error) {
 		req.Model = name
-		return s.RollbackModel(ctx, req)
+		return s.service.RollbackModel(ctx, req)
 	}, wire.EncodeModel))
 }
 
@@ -134,11 +131,11 @@ func (s *Server) getLive(*http.Request, string) (reply, error) {
 func (s *Server) getReady(*http.Request, string) (reply, error) {
 	switch s.state.Load() {
 	case starting:
-		return reply{}, errorf(unavailable, "", "not ready yet")
+		return reply{}, serve.Errorf(serve.Unavailable, "", "not ready yet")
 	case draining:
-		return reply{}, errorf(unavailable, "", "shutting down")
+		return reply{}, serve.Errorf(serve.Unavailable, "", "shutting down")
 	}
-	problems := s.problems()
+	problems := s.service.Problems()
 	if len(problems) == 0 {
 		return reply{body: []byte("{\"ready\":true}\n")}, nil
 	}
@@ -156,7 +153,7 @@ func (s *Server) getOpenAPI(*http.Request, string) (reply, error) {
 
 // getMetrics writes the registry in Prometheus' text format.
 func (s *Server) getMetrics(*http.Request, string) (reply, error) {
-	families, err := s.cfg.Registry.Gather()
+	families, err := s.service.Registry().Gather()
 	if err != nil {
 		return reply{}, err
 	}
@@ -173,8 +170,7 @@ func (s *Server) getMetrics(*http.Request, string) (reply, error) {
 
 // page is the dashboard. It asks for everything else by itself, with the key that its reader gives it.
 func (s *Server) page(*http.Request, string) (reply, error) {
-	times := s.times.Load()
-	body, err := dashboard.Page(dashboard.About{Node: s.cfg.Node, Version: s.cfg.Version, SLOMillis: times.usual.Milliseconds()})
+	body, err := dashboard.Page(dashboard.About{Node: s.service.Node(), Version: s.cfg.Version, SLOMillis: s.service.SLO().Milliseconds()})
 	return reply{kind: "text/html; charset=utf-8", body: body, policy: dashboard.Policy}, err
 }
 

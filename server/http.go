@@ -15,8 +15,8 @@ import (
 	"strings"
 	"time"
 
-	"grebe/internal/contain"
 	"grebe/internal/wire"
+	"grebe/serve"
 	"grebe/server/dashboard"
 	"grebe/server/guard"
 )
@@ -147,7 +147,7 @@ func (s *Server) AdminHandler() http.Handler {
 	}
 	mux.HandleFunc("POST /v1/models/", s.adminModels)
 	mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
-		s.write(w, r, reply{}, errorf(notFound, "", "no %s here: this is the admin listener", quoted(r.URL.Path)))
+		s.write(w, r, reply{}, serve.Errorf(serve.NotFound, "", "no %s here: this is the admin listener", serve.Quoted(r.URL.Path)))
 	})
 	return mux
 }
@@ -156,7 +156,7 @@ func (s *Server) AdminHandler() http.Handler {
 func (s *Server) adminModels(w http.ResponseWriter, r *http.Request) {
 	rt, name := findRoute(r.URL)
 	var rep reply
-	err := error(errorf(notFound, "", "no %s here: this is the admin listener", quoted(r.URL.Path)))
+	err := error(serve.Errorf(serve.NotFound, "", "no %s here: this is the admin listener", serve.Quoted(r.URL.Path)))
 	if h := rt.methods[http.MethodPost]; rt.op == "reload" && h != nil {
 		body := s.meter(w, r, "", false)
 		defer body.free()
@@ -176,7 +176,7 @@ func (s *Server) serve(w http.ResponseWriter, r *http.Request) {
 	end := func(int) {}
 	if !rt.open {
 		var ctx context.Context
-		ctx, end = s.cfg.Tracer.HTTP(r, rt.op)
+		ctx, end = s.traceHTTP(r, rt.op)
 		r = r.WithContext(ctx)
 	}
 	rep, err := s.answer(rt, w, r, id)
@@ -188,7 +188,7 @@ func (s *Server) serve(w http.ResponseWriter, r *http.Request) {
 
 // answer calls the route's handler. A panic in it becomes an internal error.
 func (s *Server) answer(rt *route, w http.ResponseWriter, r *http.Request, id string) (rep reply, err error) {
-	defer s.rescue(rt.op, &err)
+	defer s.service.Rescue(rt.op, &err)
 	method := r.Method
 	if method == http.MethodHead {
 		method = http.MethodGet
@@ -196,10 +196,10 @@ func (s *Server) answer(rt *route, w http.ResponseWriter, r *http.Request, id st
 	h := rt.methods[method]
 	switch {
 	case rt == noRoute:
-		return reply{}, errorf(notFound, "", "no %s here", quoted(r.URL.Path))
+		return reply{}, serve.Errorf(serve.NotFound, "", "no %s here", serve.Quoted(r.URL.Path))
 	case h == nil:
 		w.Header().Set("Allow", rt.allow())
-		return reply{}, errorf(methodNotAllowed, "", "%s does not take %s", quoted(r.URL.Path), quoted(r.Method))
+		return reply{}, serve.Errorf(serve.MethodNotAllowed, "", "%s does not take %s", serve.Quoted(r.URL.Path), serve.Quoted(r.Method))
 	}
 	key := ""
 	if rt.role != "" {
@@ -241,7 +241,7 @@ func (s *Server) answer(rt *route, w http.ResponseWriter, r *http.Request, id st
 	return h(s, r, id)
 }
 
-func notReady() error { return errorf(unavailable, "", "not ready yet") }
+func notReady() error { return serve.Errorf(serve.Unavailable, "", "not ready yet") }
 
 // presentedKey returns the key that a request shows, or "".
 func presentedKey(r *http.Request) string {
@@ -252,7 +252,7 @@ func presentedKey(r *http.Request) string {
 }
 
 func bodyTooLarge(limit int64) error {
-	return errorf(tooLarge, "", "the body has more than %d bytes", limit)
+	return serve.Errorf(serve.TooLarge, "", "the body has more than %d bytes", limit)
 }
 
 // swallow reads what a client sends of a body that is too large, within reason: one that writes all of it before it reads would see a
@@ -276,7 +276,7 @@ func (s *Server) swallow(r *http.Request) {
 func (s *Server) hold(n int64) (free func(), err error) {
 	if s.bodies.Add(n) > s.cfg.MaxBuffered {
 		s.bodies.Add(-n)
-		return nil, errorf(exhausted, "", "the requests under way have %d bytes", s.cfg.MaxBuffered)
+		return nil, serve.Errorf(serve.Exhausted, "", "the requests under way have %d bytes", s.cfg.MaxBuffered)
 	}
 	return func() { s.bodies.Add(-n) }, nil
 }
@@ -309,29 +309,15 @@ func (s *Server) admit(places chan struct{}) (release func(), err error) {
 	case places <- struct{}{}:
 		return func() { <-places }, nil
 	default:
-		return nil, errorf(exhausted, "", "%d requests are under way", cap(places))
+		return nil, serve.Errorf(serve.Exhausted, "", "%d requests are under way", cap(places))
 	}
-}
-
-// rescue turns a panic into an internal error. To be deferred.
-func (s *Server) rescue(op string, err *error) {
-	if p := recover(); p != nil {
-		s.Panicked(op, contain.Of(p))
-		*err = errorf(internal, "", "internal error")
-	}
-}
-
-// Panicked counts and logs a panic that was contained. Op says where: an operation, or "engine".
-func (s *Server) Panicked(op string, p *contain.Panic) {
-	s.metrics.panics.Inc()
-	s.log.Error("panic", "op", op, "panic", p.String(), "stack", string(p.Stack))
 }
 
 // answerFor is asError's, but a request that the server cut off is told so: its client is still there.
-func (s *Server) answerFor(err error) *Error {
+func (s *Server) answerFor(err error) *serve.Error {
 	e := asError(err)
-	if e.code == canceled && s.cut.Err() != nil {
-		return errorf(unavailable, "", "shutting down")
+	if codeOf(e) == serve.Canceled && s.cut.Err() != nil {
+		return serve.Errorf(serve.Unavailable, "", "shutting down")
 	}
 	return e
 }
@@ -341,16 +327,17 @@ func (s *Server) write(w http.ResponseWriter, r *http.Request, rep reply, err er
 	h := w.Header()
 	if err != nil {
 		e := s.answerFor(err)
-		if e.code == internal {
+		code := codeOf(e)
+		if code == serve.Internal {
 			s.log.Error("internal error", "error", err) // the path may have an id in it
 		}
-		if e.code == exhausted || e.code == unavailable {
-			h.Set("Retry-After", strconv.Itoa(max(1, int(math.Ceil(e.after.Seconds())))))
+		if code == serve.Exhausted || code == serve.Unavailable {
+			h.Set("Retry-After", strconv.Itoa(max(1, int(math.Ceil(e.After().Seconds())))))
 		}
-		if e.code == unauthenticated {
+		if code == serve.Unauthenticated {
 			h.Set("WWW-Authenticate", "Bearer")
 		}
-		rep = reply{status: e.code.status, body: wire.EncodeError(e.code.name, e.Error(), e.field)}
+		rep = reply{status: statuses[code].http, body: wire.EncodeError(e.Code(), e.Error(), e.Field())}
 	}
 	if rep.status == 0 {
 		rep.status = http.StatusOK
@@ -398,11 +385,11 @@ func checkMediaType(r *http.Request, want string, ok func(string) bool) error {
 	if t := r.Header.Get("Content-Type"); t != "" {
 		kind, _, err := mime.ParseMediaType(t)
 		if err != nil || !ok(kind) {
-			return errorf(wrongMediaType, "", "content type %s: want %s", quoted(t), want)
+			return serve.Errorf(serve.WrongMediaType, "", "content type %s: want %s", serve.Quoted(t), want)
 		}
 	}
 	if e := r.Header.Get("Content-Encoding"); e != "" && e != "identity" {
-		return errorf(wrongMediaType, "", "content encoding %s: send the body as it is", quoted(e))
+		return serve.Errorf(serve.WrongMediaType, "", "content encoding %s: send the body as it is", serve.Quoted(e))
 	}
 	return nil
 }
@@ -410,7 +397,7 @@ func checkMediaType(r *http.Request, want string, ok func(string) bool) error {
 // readError explains why a body could not be read to its end.
 func readError(r *http.Request, err error) error {
 	var large *http.MaxBytesError
-	var own *Error
+	var own *serve.Error
 	switch {
 	case errors.As(err, &own):
 		return own
@@ -419,7 +406,7 @@ func readError(r *http.Request, err error) error {
 	case errors.Is(r.Context().Err(), context.Canceled):
 		return asError(context.Canceled)
 	}
-	return errorf(invalidArgument, "", "the body cannot be read: %v", err)
+	return serve.Errorf(serve.InvalidArgument, "", "the body cannot be read: %v", err)
 }
 
 func jsonLike(kind string) bool {

@@ -62,7 +62,7 @@ func TestContentTypes(t *testing.T) {
 }
 
 func TestBodyLimit(t *testing.T) {
-	w := newWorld(t, func(c *Config) { c.MaxBody = 100 })
+	w := newWorld(t, func(c *setup) { c.MaxBody = 100 })
 	wantError(t, w.ask("POST", "/v1/rank", goodRank+strings.Repeat(" ", 100)), 413, "too_large", "")
 	wantError(t, w.ask("PUT", "/v1/items/x", strings.Repeat(" ", 101)), 413, "too_large", "")
 	if rec := w.ask("POST", "/v1/rank", goodRank); rec.Code != 200 {
@@ -73,7 +73,7 @@ func TestBodyLimit(t *testing.T) {
 // A client that writes its whole body before it reads is told that the body is too large; one that waits to be told to go on does not
 // have to send it.
 func TestBodyTooLargeIsRead(t *testing.T) {
-	w := newWorld(t, func(c *Config) { c.MaxBody = 100 })
+	w := newWorld(t, func(c *setup) { c.MaxBody = 100 })
 	for expect, left := range map[string]int{"": 0, "100-continue": 500} {
 		body := strings.NewReader(strings.Repeat(" ", 500))
 		req := httptest.NewRequest("POST", "/v1/rank", body)
@@ -97,9 +97,9 @@ func TestUnknownModelsAreToldTheNames(t *testing.T) {
 }
 
 func TestBodiesUnderWay(t *testing.T) {
-	w := newWorld(t, func(c *Config) { c.MaxBody, c.MaxBuffered = 150, 200 })
+	w := newWorld(t, func(c *setup) { c.MaxBody, c.MaxBuffered = 150, 200 })
 	inside, release := make(chan struct{}), make(chan struct{})
-	w.runner.set(func(context.Context, *engine.Job) error {
+	w.runner.Set(func(context.Context, *engine.Job) error {
 		close(inside)
 		<-release
 		return nil
@@ -113,7 +113,7 @@ func TestBodiesUnderWay(t *testing.T) {
 	if rec := <-done; rec.Code != 200 {
 		t.Errorf("the first request: %d %s", rec.Code, rec.Body)
 	}
-	w.runner.set(nil)
+	w.runner.Set(nil)
 	w.rank(t, long)
 	if n := w.bodies.Load(); n != 0 {
 		t.Errorf("%d bytes are still reserved", n)
@@ -199,7 +199,7 @@ func TestCatalogOverHTTP(t *testing.T) {
 }
 
 func TestCatalogFull(t *testing.T) {
-	w := newWorld(t, func(c *Config) { c.Catalog = catalog.New(catalog.Options{MaxItems: 1, MaxUsers: 1}) })
+	w := newWorld(t, func(c *setup) { c.Catalog = catalog.New(catalog.Options{MaxItems: 1, MaxUsers: 1}) })
 	for _, kind := range []string{"items", "users"} {
 		w.ask("PUT", "/v1/"+kind+"/a", `{}`)
 		wantError(t, w.ask("PUT", "/v1/"+kind+"/b", `{}`), 429, "resource_exhausted", "")
@@ -211,7 +211,7 @@ func TestCatalogFull(t *testing.T) {
 
 func TestMetrics(t *testing.T) {
 	reg := prometheus.NewRegistry()
-	w := newWorld(t, func(c *Config) { c.Registry = reg })
+	w := newWorld(t, func(c *setup) { c.Registry = reg })
 	before := w.ask("GET", "/metrics", "").Body.String()
 	for _, line := range []string{ // alerts need them before anything happened
 		`grebe_slo_ok_total{op="rank"} 0`, `grebe_slo_ok_total{op="recommend"} 0`,
@@ -251,14 +251,14 @@ func TestMetrics(t *testing.T) {
 	if strings.Contains(text, "must/not") {
 		t.Error("a path became a label")
 	}
-	if _, err := New(Config{Models: w.cfg.Models, Registry: reg}); err == nil {
+	if _, err := New(w.Service, Config{}); err == nil {
 		t.Error("two servers share a registry without an error")
 	}
 }
 
 // The page is escaped, names what it loads, and every file that it names is there; it may load nothing else.
 func TestPage(t *testing.T) {
-	w := newWorld(t, func(c *Config) { c.Node, c.Version = "<n1>", "1.2" })
+	w := newWorld(t, func(c *setup) { c.Node, c.Version = "<n1>", "1.2" })
 	rec := w.ask("GET", "/", "")
 	page := rec.Body.String()
 	for _, part := range []string{"&lt;n1&gt;", "1.2", `data-slo="10000"`, `href="/metrics"`} {
@@ -291,7 +291,7 @@ func TestAdmin(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	w := newWorld(t, func(c *Config) { c.Guard = g })
+	w := newWorld(t, func(c *setup) { c.Guard = g })
 	w.handler = w.AdminHandler()
 	for _, path := range []string{"/debug/pprof/", "/debug/pprof/cmdline", "/metrics", "/v2/health/ready"} {
 		if rec := w.ask("GET", path, ""); rec.Code != 200 {
@@ -302,9 +302,9 @@ func TestAdmin(t *testing.T) {
 }
 
 func TestTooManyInFlight(t *testing.T) {
-	w := newWorld(t, func(c *Config) { c.MaxInFlight = 1 })
+	w := newWorld(t, func(c *setup) { c.MaxInFlight = 1 })
 	inside, release := make(chan struct{}), make(chan struct{})
-	w.runner.set(func(context.Context, *engine.Job) error {
+	w.runner.Set(func(context.Context, *engine.Job) error {
 		close(inside)
 		<-release
 		return nil
@@ -326,30 +326,15 @@ func TestTooManyInFlight(t *testing.T) {
 	}
 }
 
-func TestNewRefuses(t *testing.T) {
-	w := newWorld(t)
-	good := w.cfg
-	for _, sl := range w.served {
-		good.Models = append(good.Models, *sl.serving().Model)
-	}
-	for name, change := range map[string]func(*Config){
-		"no models":       func(c *Config) { c.Models = nil },
-		"no name":         func(c *Config) { c.Models[0].Name = "" },
-		"same name":       func(c *Config) { c.Models[0].Name = "pw" },
-		"no runner":       func(c *Config) { c.Models[0].Runner = nil },
-		"no prompt":       func(c *Config) { c.Models[0].Prompt = nil },
-		"no vocabulary":   func(c *Config) { c.Models[0].Vocab = 0 },
-		"yes outside":     func(c *Config) { c.Models[1].Scoring.Yes = vocab },
-		"yes is no":       func(c *Config) { c.Models[1].Scoring.Yes = no },
-		"unknown scoring": func(c *Config) { c.Models[1].Scoring.Kind = 9 },
-		"negative SLO":    func(c *Config) { c.SLO = -1 },
-	} {
-		cfg := good
-		cfg.Models = append([]Model(nil), good.Models...)
-		cfg.Registry = nil
-		change(&cfg)
-		if _, err := New(cfg); err == nil {
-			t.Errorf("%s: accepted", name)
-		}
+// A write that waits takes no ranking's place, and as many writes may wait as rankings.
+func TestWritesHavePlacesOfTheirOwn(t *testing.T) {
+	w := newWorld(t, func(c *setup) { c.MaxInFlight = 1 })
+	release, err := w.admit(w.placesOf(guard.Catalog))
+	must(t, err)
+	w.rank(t, `{"model":"id","user":{"id":"u1"},"candidates":[{"id":"i1"}]}`)
+	wantError(t, w.ask("PUT", "/v1/items/new", `{"tokens":[1]}`), 429, "resource_exhausted", "")
+	release()
+	if rec := w.ask("PUT", "/v1/items/new", `{"tokens":[1]}`); rec.Code != 201 {
+		t.Errorf("with room again: %d %s", rec.Code, rec.Body)
 	}
 }

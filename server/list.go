@@ -2,12 +2,16 @@ package server
 
 import (
 	"context"
+	"encoding/hex"
 	"encoding/json"
+	"hash/maphash"
 	"net/http"
 	"net/url"
 	"strconv"
 	"sync"
 	"sync/atomic"
+
+	"grebe/serve"
 )
 
 // line has requests for lists wait for each other: a list takes a core for milliseconds and nobody is in a hurry for it, so many of
@@ -24,7 +28,7 @@ const maxWaiting = 64
 func (l *line) wait(ctx context.Context) (leave func(), err error) {
 	if l.waiting.Add(1) > maxWaiting {
 		l.waiting.Add(-1)
-		return nil, errorf(exhausted, "", "%d requests for lists wait", maxWaiting)
+		return nil, serve.Errorf(serve.Exhausted, "", "%d requests for lists wait", maxWaiting)
 	}
 	l.turn.Lock() // those before it take milliseconds each
 	leave = func() {
@@ -63,15 +67,15 @@ func (s *Server) listItems(r *http.Request, _ string) (reply, error) {
 		return reply{}, err
 	}
 	if !q.Has("q") {
-		return listIDs(q, limit, s.catalog.ItemIDs)
+		return listIDs(q, limit, s.service.Catalog().ItemIDs)
 	}
 	if len(q.Get("q")) > maxQuery {
-		return reply{}, errorf(invalidArgument, "q", "%d bytes, at most %d", len(q.Get("q")), maxQuery)
+		return reply{}, serve.Errorf(serve.InvalidArgument, "q", "%d bytes, at most %d", len(q.Get("q")), maxQuery)
 	}
 	if q.Has("prefix") || q.Has("random") {
-		return reply{}, errorf(invalidArgument, "q", "goes with neither prefix nor random")
+		return reply{}, serve.Errorf(serve.InvalidArgument, "q", "goes with neither prefix nor random")
 	}
-	found, more := s.catalog.Search(q.Get("q"), limit)
+	found, more := s.service.Catalog().Search(q.Get("q"), limit)
 	out := listing{IDs: []string{}, More: more}
 	for _, it := range found {
 		out.IDs, out.Items = append(out.IDs, it.ID), append(out.Items, listed{it.ID, it.Text})
@@ -85,20 +89,20 @@ func (s *Server) listUsers(r *http.Request, _ string) (reply, error) {
 		return reply{}, err
 	}
 	if q.Has("q") {
-		return reply{}, errorf(invalidArgument, "q", "users are listed by prefix")
+		return reply{}, serve.Errorf(serve.InvalidArgument, "q", "users are listed by prefix")
 	}
-	return listIDs(q, limit, s.catalog.UserIDs)
+	return listIDs(q, limit, s.service.Catalog().UserIDs)
 }
 
 // listQuery reads the query of a listing, and how many entries it asks for.
 func listQuery(r *http.Request) (q url.Values, limit int, err error) {
 	if q, err = url.ParseQuery(r.URL.RawQuery); err != nil {
-		return nil, 0, errorf(invalidArgument, "", "the query cannot be read: %v", err)
+		return nil, 0, serve.Errorf(serve.InvalidArgument, "", "the query cannot be read: %v", err)
 	}
 	limit = 20
 	if text := q.Get("limit"); text != "" {
 		if limit, err = strconv.Atoi(text); err != nil || limit < 1 || limit > maxListed {
-			return nil, 0, errorf(invalidArgument, "limit", "%s: want 1 to %d", quoted(text), maxListed)
+			return nil, 0, serve.Errorf(serve.InvalidArgument, "limit", "%s: want 1 to %d", serve.Quoted(text), maxListed)
 		}
 	}
 	return q, limit, nil
@@ -136,19 +140,31 @@ func (s *Server) getHot(*http.Request, string) (reply, error) {
 	if s.cfg.ShowUsers {
 		out.UserIDs = "shown"
 	}
-	for _, e := range s.hotUsers.top(20) {
-		id := e.id
+	users, items := s.service.Hottest(20)
+	for _, e := range users {
+		id := e.ID
 		if !s.cfg.ShowUsers {
 			id = s.hidden(id)
 		}
-		out.Users = append(out.Users, hotName{ID: id, Count: e.count})
+		out.Users = append(out.Users, hotName{ID: id, Count: e.Count})
 	}
-	for _, e := range s.hotItems.top(20) {
-		n := hotName{ID: e.id, Count: e.count}
-		if it, ok := s.catalog.Item(e.id); ok {
+	for _, e := range items {
+		n := hotName{ID: e.ID, Count: e.Count}
+		if it, ok := s.service.Catalog().Item(e.ID); ok {
 			n.Text = it.Text
 		}
 		out.Items = append(out.Items, n)
 	}
 	return asJSON(out)
+}
+
+// hidden stands for a user's id where it shall not be shown: the same for as long as the process runs,
+// and of no use to anyone.
+func (s *Server) hidden(id string) string {
+	var b [8]byte
+	sum := maphash.String(s.hideSeed, id)
+	for i := range b {
+		b[i] = byte(sum >> (8 * i))
+	}
+	return hex.EncodeToString(b[:])
 }

@@ -7,7 +7,7 @@ import (
 
 // Requests for lists are answered one after the other, take no place from rankings while they wait, and are refused when many do.
 func TestListsWaitForEachOther(t *testing.T) {
-	w := newWorld(t, func(c *Config) { c.MaxInFlight = 1 })
+	w := newWorld(t, func(c *setup) { c.MaxInFlight = 1 })
 	leave, err := w.lists.wait(t.Context())
 	if err != nil {
 		t.Fatal(err)

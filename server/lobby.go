@@ -20,6 +20,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"grebe/internal/wire"
+	"grebe/serve"
 )
 
 // Lobby answers at a server's addresses while there is nothing to serve: it lives, it is not ready, and it says why.
@@ -97,7 +98,7 @@ func (b *Lobby) answer(w http.ResponseWriter, r *http.Request) {
 	}
 	h.Set("Retry-After", strconv.Itoa(lobbyRetry))
 	w.WriteHeader(http.StatusServiceUnavailable)
-	_, _ = w.Write(wire.EncodeError(unavailable.name, *b.why.Load(), "")) // who went away need not know
+	_, _ = w.Write(wire.EncodeError(string(serve.Unavailable), *b.why.Load(), "")) // who went away need not know
 }
 
 // Leave ends the lobby. Who connects meanwhile waits for the server.

@@ -43,7 +43,7 @@ func TestOpenAPIListsEveryCall(t *testing.T) {
 }
 
 func TestOpenAPIDocument(t *testing.T) {
-	s := serve(t, newWorld(t))
+	s := listening(t, newWorld(t))
 	resp, err := client(t).Get(s.url("/openapi.json"))
 	if err != nil {
 		t.Fatal(err)

@@ -192,21 +192,6 @@ func TestRankTopKAndTies(t *testing.T) {
 	}
 }
 
-// Scores of a model of events are sums of tasks with weights: what tells two of them apart may be lost in the logit, which is rounded.
-func TestScoresThatRoundToOneLogit(t *testing.T) {
-	scores := []float64{900.00001, 900.00002, 900.00001, 900.5}
-	r := &ranking{scores: scores, tasks: make([]map[string]float64, len(scores))}
-	for _, s := range scores {
-		r.logits = append(r.logits, float32(s))
-	}
-	if r.logits[0] != r.logits[1] {
-		t.Fatalf("logits %v: want some that are rounded to one", r.logits)
-	}
-	if got, want := r.best(0), []int{3, 1, 0, 2}; !slices.Equal(got, want) {
-		t.Errorf("order %v of the scores %v, want %v", got, scores, want)
-	}
-}
-
 func TestRankTenThousand(t *testing.T) {
 	w := newWorld(t)
 	c := strings.Repeat(`{"tokens":[1,2]},`, 9999) + `{"tokens":[3]}`
@@ -224,7 +209,7 @@ func TestRankInlineIdentifier(t *testing.T) {
 	all := slices.Concat(preamble, []int32{1}, []int32{2}, text("anvil"), text("bolt"), instruction)
 	logits := []float32{logit(20, all), logit(21, all), logit(311, all)}
 	checkRanking(t, got, logits, naiveSoftmax(logits), []string{"", "i1", "i2"})
-	if it, _ := w.catalog.Item("i1"); it.Identifier != 310 {
+	if it, _ := w.Catalog().Item("i1"); it.Identifier != 310 {
 		t.Errorf("the request changed the catalog's identifier to %d", it.Identifier)
 	}
 }
@@ -300,7 +285,7 @@ func TestRankMessageOfTheContract(t *testing.T) {
 }
 
 func TestOneModelNeedsNoName(t *testing.T) {
-	w := newWorld(t, func(c *Config) { c.Models = c.Models[:1] })
+	w := newWorld(t, func(c *setup) { c.Models = c.Models[:1] })
 	if got := w.rank(t, `{"user":{"id":"u1"},"candidates":[{"id":"i1"}]}`); got.Model != "id" || got.Results[0].Score != 1 {
 		t.Errorf("%+v", got)
 	}
@@ -322,7 +307,7 @@ func TestEngineErrors(t *testing.T) {
 		{context.Canceled, 499, "canceled"},
 		{errors.New("secret of the engine"), 500, "internal"},
 	} {
-		w.runner.set(func(context.Context, *engine.Job) error { return c.err })
+		w.runner.Set(func(context.Context, *engine.Job) error { return c.err })
 		rec := w.ask("POST", "/v1/rank", body)
 		wantError(t, rec, c.status, c.code, "")
 		if retry := rec.Header().Get("Retry-After"); (retry != "") != (c.status == 429 || c.status == 503) {
@@ -332,9 +317,9 @@ func TestEngineErrors(t *testing.T) {
 			t.Errorf("an internal error's text got out: %s", rec.Body)
 		}
 	}
-	w.runner.set(func(context.Context, *engine.Job) error { panic("boom") })
+	w.runner.Set(func(context.Context, *engine.Job) error { panic("boom") })
 	wantError(t, w.ask("POST", "/v1/rank", body), 500, "internal", "")
-	w.runner.set(nil)
+	w.runner.Set(nil)
 	w.rank(t, body)
 	if m := w.ask("GET", "/metrics", "").Body.String(); !strings.Contains(m, "grebe_panics_total 1\n") {
 		t.Error("the panic was not counted")
@@ -344,7 +329,7 @@ func TestEngineErrors(t *testing.T) {
 func TestDeadlineReachesTheEngine(t *testing.T) {
 	w := newWorld(t)
 	var left time.Duration
-	w.runner.set(func(ctx context.Context, _ *engine.Job) error {
+	w.runner.Set(func(ctx context.Context, _ *engine.Job) error {
 		d, ok := ctx.Deadline()
 		if !ok {
 			return errors.New("no deadline")
@@ -360,7 +345,7 @@ func TestDeadlineReachesTheEngine(t *testing.T) {
 	if left < time.Second || left > 10*time.Second {
 		t.Errorf("%v left of the server's 10 s", left)
 	}
-	w.runner.set(func(ctx context.Context, _ *engine.Job) error {
+	w.runner.Set(func(ctx context.Context, _ *engine.Job) error {
 		<-ctx.Done()
 		return ctx.Err()
 	})
@@ -368,7 +353,7 @@ func TestDeadlineReachesTheEngine(t *testing.T) {
 }
 
 func TestModelsThatMisbehave(t *testing.T) {
-	w := newWorld(t, func(c *Config) {
+	w := newWorld(t, func(c *setup) {
 		c.Models[0].Runner = runnerFunc(func(*engine.Job) *engine.Result {
 			return &engine.Result{Logits: [][]float32{{float32(math.NaN())}}}
 		})

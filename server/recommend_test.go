@@ -9,6 +9,7 @@ import (
 	"math"
 	"math/rand/v2"
 	"net/http/httptest"
+	"reflect"
 	"slices"
 	"strconv"
 	"strings"
@@ -32,6 +33,7 @@ import (
 	"grebe/prompt"
 	"grebe/residency"
 	"grebe/reuse"
+	"grebe/serve"
 )
 
 // recommender is a small real model that generates the items of a catalog: model "m"; "bare", which has
@@ -43,6 +45,8 @@ type recommender struct {
 	items map[string]*grebev1.Item // that "m" can generate
 	model model.Model
 	do    reuse.Do
+	// generator is that of model "m".
+	generator *generate.Generator
 }
 
 // past remembers the codes of all items that can be generated, by id, at every version of a catalog.
@@ -106,7 +110,7 @@ func newRecommender(t *testing.T) *recommender {
 	must(t, store.SetHotness(residency.HotnessConfig{Users: 100, Items: 100}))
 	b := codeBuilder(t, len(levels), true)
 	cache := reuse.New(b, reuse.Options{Store: store, Pool: pages, Load: d, Shape: m.Shape()})
-	cfg := Config{Catalog: r.cat, SLO: time.Minute, Models: []Model{
+	cfg := serve.Config{Catalog: r.cat, SLO: time.Minute, Models: []serve.Model{
 		r.serves("m", b, cache), r.serves("bare", codeBuilder(t, len(levels), false), nil),
 		r.serves("deep", codeBuilder(t, 1, true), nil), r.serves("ranks", newBuilder(t, bytesTokenizer{}), nil)}}
 	cfg.Models[3].Generate = nil
@@ -121,17 +125,14 @@ func newRecommender(t *testing.T) *recommender {
 	wg.Go(func() { keeper.Run(ctx) })
 	t.Cleanup(func() { stop(); wg.Wait(); must(t, keeper.Close()) })
 	cfg.Versions = keeper
-	s, err := New(cfg)
-	must(t, err)
-	s.SetReady(true)
-	r.world = &world{Server: s, handler: s.Handler()}
+	r.world, r.generator = worldOf(t, cfg), cfg.Models[0].Generate
 	return r
 }
 
 // serves is a model that runs on the recommender's engine.
-func (r *recommender) serves(name string, b *prompt.Builder, cache *reuse.Cache) Model {
+func (r *recommender) serves(name string, b *prompt.Builder, cache *reuse.Cache) serve.Model {
 	m := r.model
-	return Model{Name: name, Runner: runnerDo(r.do), Prompt: b, Cache: cache, Vocab: vocab, Positions: m.MaxPositions(),
+	return serve.Model{Name: name, Runner: runnerDo(r.do), Prompt: b, Cache: cache, Vocab: vocab, Positions: m.MaxPositions(),
 		Generate: &generate.Generator{Prompt: b, Do: r.do, Cache: cache, Shape: m.Shape()}}
 }
 
@@ -464,11 +465,8 @@ func TestRecommendWhenTheEngineFails(t *testing.T) {
 	}
 	m := r.serves("broken", b, nil)
 	m.Generate = &generate.Generator{Prompt: b, Do: do}
-	m.Generate.Use(r.models["m"].serving().Generate.Snapshot())
-	s, err := New(Config{Catalog: r.cat, Models: []Model{m}})
-	must(t, err)
-	s.SetReady(true)
-	w := &world{Server: s, handler: s.Handler()}
+	m.Generate.Use(r.generator.Snapshot())
+	w := worldOf(t, serve.Config{Catalog: r.cat, Models: []serve.Model{m}})
 	for _, c := range []struct {
 		err    error
 		value  float32
@@ -657,4 +655,22 @@ func (r *recommender) consistent(t *testing.T, rec *httptest.ResponseRecorder) s
 		t.Errorf("version %s: %v, want %v", b.Version, got, want)
 	}
 	return b.Version
+}
+
+// A recommendation for somebody without a name goes on from what another left, and is the same.
+func TestRecommendFromKnownPrefix(t *testing.T) {
+	warm, cold := newRecommender(t), newRecommender(t)
+	user := func(tokens ...int32) string {
+		return fmt.Sprintf(`"user": {"tokens": %s}`, strings.ReplaceAll(fmt.Sprint(slices.Concat(slices.Repeat([]int32{5, 9, 30}, 30), tokens)), " ", ","))
+	}
+	warm.recommend(t, user(7, 8))
+	for _, last := range [][]int32{{1, 2, 3}, {7, 8}, nil} {
+		got, want := warm.recommend(t, user(last...)), cold.recommend(t, user(last...))
+		if len(want.Results) == 0 || !reflect.DeepEqual(got.Results, want.Results) {
+			t.Errorf("tokens that end with %v: %v, want %v", last, got.Results, want.Results)
+		}
+		if got.Usage.Cached < 90 {
+			t.Errorf("tokens that end with %v: %d tokens were reused, want those that are known", last, got.Usage.Cached)
+		}
+	}
 }

@@ -34,7 +34,7 @@ type serving struct {
 	stop              func() error // ends Serve and returns what it returned
 }
 
-func serve(t testing.TB, w *world) *serving {
+func listening(t testing.TB, w *world) *serving {
 	t.Helper()
 	listen := func() net.Listener {
 		ln, err := net.Listen("tcp", "127.0.0.1:0")
@@ -76,12 +76,12 @@ func client(t testing.TB) *http.Client {
 func TestServeFinishesWhatIsUnderWay(t *testing.T) {
 	w := newWorld(t)
 	inside, release := make(chan struct{}), make(chan struct{})
-	w.runner.set(func(context.Context, *engine.Job) error {
+	w.runner.Set(func(context.Context, *engine.Job) error {
 		close(inside)
 		<-release
 		return nil
 	})
-	s := serve(t, w)
+	s := listening(t, w)
 	c := client(t)
 	type answer struct {
 		status int
@@ -118,17 +118,17 @@ func TestServeFinishesWhatIsUnderWay(t *testing.T) {
 }
 
 func TestServeCutsWhatDoesNotFinish(t *testing.T) {
-	w := newWorld(t, func(c *Config) { c.ShutdownTimeout = 20 * time.Millisecond })
+	w := newWorld(t, func(c *setup) { c.ShutdownTimeout = 20 * time.Millisecond })
 	inside := make(chan struct{})
 	var ended atomic.Bool
-	w.runner.set(func(ctx context.Context, _ *engine.Job) error {
+	w.runner.Set(func(ctx context.Context, _ *engine.Job) error {
 		close(inside)
 		<-ctx.Done() // ends because the server closes the connection, long before the deadline
 		time.Sleep(20 * time.Millisecond)
 		ended.Store(true)
 		return ctx.Err()
 	})
-	s := serve(t, w)
+	s := listening(t, w)
 	c := client(t)
 	failed := make(chan error, 1)
 	go func() {
@@ -153,7 +153,7 @@ func TestServeCutsWhatDoesNotFinish(t *testing.T) {
 // A request that is cut off is not told that its client went away.
 func TestRequestsThatAreCutOffAreTold(t *testing.T) {
 	w := newWorld(t)
-	w.runner.set(func(context.Context, *engine.Job) error { return context.Canceled })
+	w.runner.Set(func(context.Context, *engine.Job) error { return context.Canceled })
 	wantError(t, w.ask("POST", "/v1/rank", goodRank), 499, "canceled", "")
 	w.cutOff()
 	wantError(t, w.ask("POST", "/v1/rank", goodRank), 503, "unavailable", "")
@@ -161,8 +161,8 @@ func TestRequestsThatAreCutOffAreTold(t *testing.T) {
 
 // Those who watch the server's health do not keep it from stopping: they are told, and their streams end.
 func TestServeDoesNotWaitForWatchers(t *testing.T) {
-	w := newWorld(t, func(c *Config) { c.ShutdownTimeout = time.Hour })
-	s := serve(t, w)
+	w := newWorld(t, func(c *setup) { c.ShutdownTimeout = time.Hour })
+	s := listening(t, w)
 	var watchers []grpc_health_v1.Health_WatchClient
 	for _, ln := range []net.Listener{s.grpc, s.http} {
 		stream, err := grpc_health_v1.NewHealthClient(dial(t, ln.Addr().String())).Watch(context.Background(), &grpc_health_v1.HealthCheckRequest{})
@@ -188,8 +188,8 @@ func TestServeDoesNotWaitForWatchers(t *testing.T) {
 
 // Bytes of messages of gRPC count with those of all other requests, on both ports.
 func TestBytesUnderWayAreBoundedForGRPC(t *testing.T) {
-	w := newWorld(t, func(c *Config) { c.MaxBody, c.MaxBuffered = 1<<20, 1<<20 })
-	s := serve(t, w)
+	w := newWorld(t, func(c *setup) { c.MaxBody, c.MaxBuffered = 1<<20, 1<<20 })
+	s := listening(t, w)
 	req := &grebev1.RankRequest{Model: "id", User: &grebev1.User{Tokens: []int32{1, 2}}, Candidates: []*grebev1.Item{{Tokens: []int32{3}, Identifier: new(int32)}}}
 	for _, ln := range []net.Listener{s.grpc, s.http} {
 		c := grebev1.NewGrebeClient(dial(t, ln.Addr().String()))
@@ -224,9 +224,9 @@ func TestBytesUnderWayAreBoundedForGRPC(t *testing.T) {
 // Calls whose messages come slowly hold as much as a message may have: of more than fit the last ones end, and the others are
 // answered when their messages are whole.
 func TestSlowMessagesOfGRPCAreBounded(t *testing.T) {
-	w := newWorld(t, func(c *Config) { c.MaxBody, c.MaxBuffered = 1<<20, 3<<20 })
+	w := newWorld(t, func(c *setup) { c.MaxBody, c.MaxBuffered = 1<<20, 3<<20 })
 	w.patience = time.Millisecond
-	s := serve(t, w)
+	s := listening(t, w)
 	message, err := proto.Marshal(&grebev1.RankRequest{Model: "id", User: &grebev1.User{Tokens: []int32{1, 2}}, Candidates: []*grebev1.Item{{Tokens: []int32{3}, Identifier: new(int32)}}})
 	if err != nil {
 		t.Fatal(err)
@@ -310,13 +310,13 @@ func TestServeReportsABrokenListener(t *testing.T) {
 func TestClientGone(t *testing.T) {
 	w := newWorld(t)
 	inside, gone := make(chan struct{}), make(chan error, 1)
-	w.runner.set(func(ctx context.Context, _ *engine.Job) error {
+	w.runner.Set(func(ctx context.Context, _ *engine.Job) error {
 		close(inside)
 		<-ctx.Done()
 		gone <- ctx.Err()
 		return ctx.Err()
 	})
-	s := serve(t, w)
+	s := listening(t, w)
 	ctx, cancel := context.WithCancel(context.Background())
 	go func() {
 		<-inside
@@ -423,8 +423,8 @@ func malformed(rng *rand.Rand) (raw []byte, whole bool) {
 // TestMalformedRequests sends ten thousand malformed requests to a real listener: the server never
 // fails by itself, and answers a good request as before.
 func TestMalformedRequests(t *testing.T) {
-	w := newWorld(t, func(c *Config) { c.Hosts = []string{"x"} }) // as the requests say
-	s := serve(t, w)
+	w := newWorld(t, func(c *setup) { c.Hosts = []string{"x"} }) // as the requests say
+	s := listening(t, w)
 	want := w.ask("POST", "/v1/rank", goodRank).Body.Bytes()
 	const n, workers = 10000, 8
 	statuses := make(chan int, n)

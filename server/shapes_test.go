@@ -163,8 +163,8 @@ func TestPairErrors(t *testing.T) {
 
 // A query that the prompt would not show is refused, and read where the model has a template for it.
 func TestQueryIsNeverDropped(t *testing.T) {
-	pointwise := func(user, query string) func(*Config) {
-		return func(c *Config) {
+	pointwise := func(user, query string) func(*setup) {
+		return func(c *setup) {
 			b, err := prompt.New(prompt.Config{User: user, Query: query,
 				Instruction: prompt.Text{Tokens: instruction}}, bytesTokenizer{}, vocab)
 			if err != nil {

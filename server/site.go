@@ -14,6 +14,8 @@ import (
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/peer"
 	"google.golang.org/grpc/status"
+
+	"grebe/serve"
 )
 
 // site decides which hosts a listener answers for and which web pages may call it. It protects servers
@@ -44,11 +46,11 @@ type arrival struct {
 // check returns an error for a request that a foreign web page may have sent.
 func (s *site) check(a *arrival) error {
 	if !s.knows(a) {
-		return errorf(permissionDenied, "", "this server does not answer for the host %s: add it to hosts in the configuration, or set auth.keys",
-			quoted(a.host))
+		return serve.Errorf(serve.PermissionDenied, "", "this server does not answer for the host %s: add it to hosts in the configuration, or set auth.keys",
+			serve.Quoted(a.host))
 	}
 	if s.foreign(a) {
-		return errorf(permissionDenied, "", "a web page of another site sent this request: add its host to hosts in the configuration to allow it")
+		return serve.Errorf(serve.PermissionDenied, "", "a web page of another site sent this request: add its host to hosts in the configuration to allow it")
 	}
 	return nil
 }

@@ -36,7 +36,7 @@ func asked(t *testing.T, c *http.Client, ln net.Listener, method, path, host str
 
 // A page that points a name of its own at this machine reads and writes nothing, on any listener (DNS rebinding).
 func TestForeignHostsAreRefusedWithoutKeys(t *testing.T) {
-	s := serve(t, newWorld(t, func(c *Config) { c.Hosts = []string{"Shop.Example"} }))
+	s := listening(t, newWorld(t, func(c *setup) { c.Hosts = []string{"Shop.Example"} }))
 	h1, h2 := client(t), &http.Client{Transport: cleartextHTTP2(t)}
 	for _, c := range []*http.Client{h1, h2} {
 		for _, path := range []string{"/", "/v1/items/i1", "/v1/users/u1", "/metrics", "/v1/hot", "/openapi.json", "/nowhere"} {
@@ -71,7 +71,7 @@ func TestForeignHostsAreRefusedWithoutKeys(t *testing.T) {
 
 // A page of another site cannot write, whatever a browser lets it send without asking first.
 func TestCrossSiteWritesAreRefusedWithoutKeys(t *testing.T) {
-	s := serve(t, newWorld(t, func(c *Config) { c.Hosts = []string{"tools.example"} }))
+	s := listening(t, newWorld(t, func(c *setup) { c.Hosts = []string{"tools.example"} }))
 	c := client(t)
 	own := s.http.Addr().String()
 	cases := []struct {
@@ -106,7 +106,7 @@ func TestCrossSiteWritesAreRefusedWithoutKeys(t *testing.T) {
 			}
 		}
 	}
-	if _, there := s.catalog.User("u1"); !there {
+	if _, there := s.Catalog().User("u1"); !there {
 		t.Error("user u1 is gone")
 	}
 	link := []string{"Sec-Fetch-Site", "cross-site", "Sec-Fetch-Mode", "navigate"}
@@ -132,7 +132,7 @@ func TestHostsWithKeys(t *testing.T) {
 
 // Both ways to call gRPC refuse what the HTTP API refuses.
 func TestForeignCallsOfGRPCAreRefused(t *testing.T) {
-	s := serve(t, newWorld(t))
+	s := listening(t, newWorld(t))
 	for name, ln := range map[string]net.Listener{"alone": s.grpc, "shared": s.http} {
 		rank := func(authority string, md ...string) error {
 			conn := dial(t, ln.Addr().String(), grpc.WithAuthority(authority))

@@ -1,78 +1,24 @@
 package server
 
 import (
-	"bytes"
-	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
 	"net/http"
-	"strconv"
-
-	"github.com/prometheus/client_golang/prometheus"
-
-	"grebe/embed"
 )
 
-// tableRow is a row as the API has it: {"key": 17, "row": [0.1, …]}, or {"key": 17, "delete": true}.
-type tableRow struct {
-	Key    *uint64   `json:"key"`
-	Row    []float32 `json:"row,omitempty"`
-	Delete bool      `json:"delete,omitempty"`
-}
-
-const (
-	rowsAtOnce = 512  // rows that are written together
-	rowsAsked  = 4096 // rows of one question
-
-	numbersAsked = 1 << 20 // numbers of all its rows: their text is some ten times as large
-)
-
-func (s *Server) table(name string) (*embed.Table, error) {
-	if t := s.cfg.Tables.Table(name); t != nil {
-		return t, nil
-	}
-	return nil, errorf(notFound, "", "no table %s", quoted(name))
-}
-
-// getRows answers ?key=1&key=2 with a row per line; of keys that the table does not have it has the default.
+// getRows answers ?key=1&key=2 with a row per line.
 func (s *Server) getRows(r *http.Request, name string) (reply, error) {
-	t, err := s.table(name)
+	t, err := s.service.Table(name)
 	if err != nil {
 		return reply{}, err
 	}
-	asked := r.URL.Query()["key"]
-	if len(asked) == 0 || len(asked) > rowsAsked {
-		return reply{}, errorf(invalidArgument, "key", "%d keys: want 1 to %d", len(asked), rowsAsked)
-	}
-	if n := len(asked) * t.Dim(); n > numbersAsked {
-		return reply{}, errorf(tooLarge, "key", "%d rows of %d numbers: want at most %d numbers", len(asked), t.Dim(), numbersAsked)
-	}
-	keys := make([]uint64, len(asked))
-	for i, k := range asked {
-		if keys[i], err = strconv.ParseUint(k, 10, 64); err != nil {
-			return reply{}, errorf(invalidArgument, "key", "%s is no key: want a whole number", quoted(k))
-		}
-	}
-	dim := t.Dim()
-	rows := make([]float32, len(keys)*dim)
-	if g := t.Gather(r.Context(), keys, embed.Bytes(rows)); g.Err != nil {
-		return reply{}, errorf(unavailable, "", "the store of table %s: %v", quoted(name), g.Err)
-	}
-	var body []byte
-	for i := range keys {
-		line, err := json.Marshal(tableRow{Key: &keys[i], Row: rows[i*dim : (i+1)*dim]})
-		if err != nil {
-			return reply{}, fmt.Errorf("encode a row: %w", err)
-		}
-		body = append(append(body, line...), '\n')
-	}
-	return reply{kind: "application/x-ndjson", body: body}, nil
+	rows, err := t.Rows(r.Context(), r.URL.Query()["key"])
+	return reply{kind: "application/x-ndjson", body: rows}, err
 }
 
-// postRows writes and deletes rows, one per line. Lines before a bad one take effect; all are seen by the next look-up.
+// postRows writes and deletes rows, one per line.
 func (s *Server) postRows(r *http.Request, name string) (reply, error) {
-	t, err := s.table(name)
+	t, err := s.service.Table(name)
 	if err != nil {
 		return reply{}, err
 	}
@@ -83,159 +29,6 @@ func (s *Server) postRows(r *http.Request, name string) (reply, error) {
 	if err != nil {
 		return reply{}, readError(r, err)
 	}
-	w, n := rowWriter{table: t, request: r}, 0
-	for line := range bytes.Lines(body) {
-		if n++; len(bytes.TrimSpace(line)) == 0 {
-			continue
-		}
-		if err := w.line(n, line); err != nil {
-			return reply{}, errors.Join(err, w.flush())
-		}
-	}
-	if err := w.flush(); err != nil {
-		return reply{}, err
-	}
-	return reply{body: fmt.Appendf(nil, "{\"put\":%d,\"deleted\":%d}\n", w.put, w.deleted)}, nil
-}
-
-// rowWriter gathers changes, for each write waits for the disk: rows to put, or to delete, never both.
-type rowWriter struct {
-	table        *embed.Table
-	request      *http.Request
-	keys         []uint64
-	rows         []float32
-	gone         []uint64
-	put, deleted int
-}
-
-// decodeRow reads a row and nothing else.
-func decodeRow(text []byte, row *tableRow) error {
-	d := json.NewDecoder(bytes.NewReader(text))
-	d.DisallowUnknownFields()
-	return d.Decode(row)
-}
-
-// LacksNumbers reports whether a row has null among its numbers, as some programs write what is not finite: it is no zero.
-func LacksNumbers(line []byte) bool {
-	_, row, _ := bytes.Cut(line, []byte{'['})
-	row, _, _ = bytes.Cut(row, []byte{']'})
-	return bytes.Contains(row, []byte("null"))
-}
-
-func (w *rowWriter) line(n int, text []byte) error {
-	var row tableRow
-	field := fmt.Sprintf("line %d", n)
-	switch {
-	case !json.Valid(text):
-		return errorf(invalidArgument, field, "is not JSON")
-	case decodeRow(text, &row) != nil || row.Delete && row.Row != nil:
-		return errorf(invalidArgument, field, `want {"key": 17, "row": [0.5, 1]} or {"key": 17, "delete": true}`)
-	case row.Key == nil:
-		return errorf(invalidArgument, field, "has no key")
-	case row.Delete:
-		return w.remove(*row.Key)
-	case len(row.Row) != w.table.Dim():
-		return errorf(invalidArgument, field, "the row has %d numbers, the table's %d", len(row.Row), w.table.Dim())
-	case LacksNumbers(text):
-		return errorf(invalidArgument, field, "the row has null where a number should be")
-	case !embed.Finite(row.Row):
-		return errorf(invalidArgument, field, "the row has numbers that are not finite")
-	}
-	if len(w.gone) > 0 {
-		if err := w.flush(); err != nil {
-			return err
-		}
-	}
-	w.keys, w.rows = append(w.keys, *row.Key), append(w.rows, row.Row...)
-	if len(w.keys) == rowsAtOnce {
-		return w.flush()
-	}
-	return nil
-}
-
-func (w *rowWriter) remove(key uint64) error {
-	if len(w.keys) > 0 {
-		if err := w.flush(); err != nil {
-			return err
-		}
-	}
-	if w.gone = append(w.gone, key); len(w.gone) == rowsAtOnce {
-		return w.flush()
-	}
-	return nil
-}
-
-func (w *rowWriter) flush() error {
-	if len(w.gone) > 0 {
-		return w.flushGone()
-	}
-	if len(w.keys) == 0 {
-		return nil
-	}
-	err := w.table.Put(w.request.Context(), w.keys, embed.Bytes(w.rows))
-	w.put += len(w.keys)
-	w.keys, w.rows = w.keys[:0], w.rows[:0]
-	if err != nil {
-		return errorf(unavailable, "", "write rows: %v", err)
-	}
-	return nil
-}
-
-func (w *rowWriter) flushGone() error {
-	err := w.table.Delete(w.request.Context(), w.gone)
-	w.deleted += len(w.gone)
-	w.gone = w.gone[:0]
-	switch {
-	case errors.Is(err, embed.ErrKept):
-		return errorf(unprocessable, "", "delete rows: %v", err)
-	case err != nil:
-		return errorf(unavailable, "", "delete rows: %v", err)
-	}
-	return nil
-}
-
-// tableMetrics counts what embedding tables do.
-type tableMetrics struct {
-	tables                                                *embed.Tables
-	hits, misses, defaults, failures, rows, evicted, mode *prometheus.Desc
-}
-
-func newTableMetrics(t *embed.Tables) *tableMetrics {
-	one := []string{"table"}
-	return &tableMetrics{
-		tables:   t,
-		hits:     prometheus.NewDesc("grebe_embed_hits_total", "Rows that were found in a table's cache.", one, nil),
-		misses:   prometheus.NewDesc("grebe_embed_misses_total", "Rows that were asked of a table's store.", one, nil),
-		defaults: prometheus.NewDesc("grebe_embed_defaults_total", "Rows answered with the default: the store has none, was not reached, or has a broken one.", []string{"table", "reason"}, nil),
-		failures: prometheus.NewDesc("grebe_embed_store_failures_total", "Batches that a table's store failed to answer.", one, nil),
-		rows:     prometheus.NewDesc("grebe_embed_cache_rows", "Rows that fit into a table's cache.", one, nil),
-		evicted:  prometheus.NewDesc("grebe_embed_evictions_total", "Rows that left a table's cache to make room.", one, nil),
-		mode:     prometheus.NewDesc("grebe_embed_cache_mode", "How a table's cache values rows, 0: as LRU does.", one, nil),
-	}
-}
-
-// Describe implements prometheus.Collector.
-func (m *tableMetrics) Describe(out chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{m.hits, m.misses, m.defaults, m.failures, m.rows, m.evicted, m.mode} {
-		out <- d
-	}
-}
-
-// Collect implements prometheus.Collector.
-func (m *tableMetrics) Collect(out chan<- prometheus.Metric) {
-	for _, name := range m.tables.Names() {
-		s := m.tables.Table(name).Stats()
-		count := func(d *prometheus.Desc, v int64, labels ...string) {
-			out <- prometheus.MustNewConstMetric(d, prometheus.CounterValue, float64(v), append([]string{name}, labels...)...)
-		}
-		count(m.hits, s.Cache.Hits)
-		count(m.misses, s.Lookups-s.Cache.Hits)
-		count(m.defaults, s.Missing, "missing")
-		count(m.defaults, s.Outage, "outage")
-		count(m.defaults, s.Broken, "broken")
-		count(m.failures, s.Failures)
-		count(m.evicted, s.Cache.Evictions)
-		out <- prometheus.MustNewConstMetric(m.rows, prometheus.GaugeValue, float64(s.Cache.Rows), name)
-		out <- prometheus.MustNewConstMetric(m.mode, prometheus.GaugeValue, float64(s.Cache.Mode), name)
-	}
+	put, deleted, err := t.Change(r.Context(), body)
+	return reply{body: fmt.Appendf(nil, "{\"put\":%d,\"deleted\":%d}\n", put, deleted)}, err
 }

@@ -10,9 +10,8 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/prometheus/client_golang/prometheus"
-
 	"grebe/embed"
+	"grebe/serve"
 )
 
 // Rows are written, changed and deleted over HTTP, are seen at once, and are counted.
@@ -22,11 +21,7 @@ func TestRowsOverHTTP(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer tables.Close()
-	reg := prometheus.NewRegistry()
-	s := &Server{cfg: Config{Tables: tables, Registry: reg, MaxBody: 1 << 20}}
-	if err := reg.Register(newTableMetrics(tables)); err != nil {
-		t.Fatal(err)
-	}
+	s := newWorld(t, func(c *setup) { c.Tables = tables }).Server
 	call := func(method, url, body string) (string, error) {
 		r := httptest.NewRequest(method, url, strings.NewReader(body))
 		rt, id := findRoute(r.URL)
@@ -66,7 +61,7 @@ func TestRowsOverHTTP(t *testing.T) {
 	}
 	r = httptest.NewRequest("POST", "/v1/tables/items", strings.NewReader("<row/>"))
 	r.Header.Set("Content-Type", "application/xml")
-	if _, err := s.postRows(r, "items"); err == nil || asError(err).code != wrongMediaType {
+	if _, err := s.postRows(r, "items"); err == nil || codeOf(asError(err)) != serve.WrongMediaType {
 		t.Errorf("rows as application/xml: %v, want unsupported_media_type", err)
 	}
 	rep, err := s.getMetrics(httptest.NewRequest(http.MethodGet, "/metrics", io.NopCloser(nil)), "")
@@ -90,9 +85,9 @@ func TestTablesRefuse(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer tables.Close()
-	s := &Server{cfg: Config{Tables: tables, MaxBody: 1 << 20}}
+	s := newWorld(t, func(c *setup) { c.Tables = tables }).Server
 	r := httptest.NewRequest("POST", "/v1/tables/places", strings.NewReader("{\"key\":1,\"delete\":true}\n"))
-	if _, err := s.postRows(r, "places"); err == nil || asError(err).code != unprocessable {
+	if _, err := s.postRows(r, "places"); err == nil || codeOf(asError(err)) != serve.Unprocessable {
 		t.Errorf("delete a row of a mapped file: %v, want unprocessable", err)
 	}
 	r = httptest.NewRequest("GET", "/v1/tables/wide?key=1&key=2&key=3&key=4", nil)
@@ -100,7 +95,7 @@ func TestTablesRefuse(t *testing.T) {
 		t.Errorf("four rows of 262144 numbers: %v", err)
 	}
 	r = httptest.NewRequest("GET", "/v1/tables/wide?key=1&key=2&key=3&key=4&key=5", nil)
-	if _, err := s.getRows(r, "wide"); err == nil || asError(err).code != tooLarge {
+	if _, err := s.getRows(r, "wide"); err == nil || codeOf(asError(err)) != serve.TooLarge {
 		t.Errorf("five rows of 262144 numbers: %v, want too_large", err)
 	}
 }
@@ -116,11 +111,7 @@ func TestTableOfBrokenRows(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer tables.Close()
-	reg := prometheus.NewRegistry()
-	s := &Server{cfg: Config{Tables: tables, Registry: reg, MaxBody: 1 << 20}}
-	if err := reg.Register(newTableMetrics(tables)); err != nil {
-		t.Fatal(err)
-	}
+	s := newWorld(t, func(c *setup) { c.Tables = tables }).Server
 	rep, err := s.getRows(httptest.NewRequest("GET", "/v1/tables/places?key=0&key=1", nil), "places")
 	if want := "{\"key\":0,\"row\":[1,2]}\n{\"key\":1,\"row\":[0,0]}\n"; err != nil || string(rep.body) != want {
 		t.Errorf("rows %q, error %v; want %q", rep.body, err, want)

@@ -7,7 +7,11 @@ import (
 	"sync/atomic"
 	"testing"
 
-	"grebe/server/tracing"
+	"go.opentelemetry.io/otel/propagation"
+	"go.opentelemetry.io/otel/trace"
+	"google.golang.org/grpc/metadata"
+
+	"grebe/serve/tracing"
 )
 
 // A ranking over HTTP reaches the collector as spans.
@@ -19,7 +23,7 @@ func TestRequestsAreTraced(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := serve(t, newWorld(t, func(c *Config) { c.Tracer = tr }))
+	s := listening(t, newWorld(t, func(c *setup) { c.Tracer = tr }))
 	resp, err := client(t).Post(s.url("/v1/rank"), "application/json", strings.NewReader(goodRank))
 	if err != nil {
 		t.Fatal(err)
@@ -33,5 +37,23 @@ func TestRequestsAreTraced(t *testing.T) {
 	}
 	if bytes.Load() == 0 {
 		t.Error("the collector got nothing")
+	}
+}
+
+// A call of gRPC names its caller's trace in its metadata.
+func TestGRPCPartOfATrace(t *testing.T) {
+	const parent = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+	got := trace.SpanContextFromContext(propagation.TraceContext{}.Extract(t.Context(), carrier(metadata.Pairs("traceparent", parent))))
+	if got.TraceID().String() != "0af7651916cd43dd8448eb211c80319c" || got.SpanID().String() != "b7ad6b7169203331" {
+		t.Errorf("got %v", got)
+	}
+}
+
+// Only what the server failed at is an error in a trace.
+func TestFailuresInTraces(t *testing.T) {
+	for status, want := range map[int]string{200: "", 429: "", 499: "", 500: "Internal Server Error", 504: "Gateway Timeout"} {
+		if got := failureOf(status); got != want {
+			t.Errorf("%d: %q, want %q", status, got, want)
+		}
 	}
 }

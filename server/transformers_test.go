@@ -15,6 +15,7 @@ import (
 	_ "grebe/model/llama"
 	_ "grebe/model/qwen"
 	"grebe/prompt"
+	"grebe/serve"
 )
 
 // TestTransformers sends the fixtures' prompts through HTTP, the prompt builder, the engine and a
@@ -75,16 +76,11 @@ func againstTransformers(t *testing.T, c *fixture.Case, e *engine.Engine, m mode
 		t.Fatal(err)
 	}
 	const yes, no = 5, 90
-	mod := Model{Name: "m", Runner: e, Prompt: b, Vocab: m.Vocab(), Positions: m.MaxPositions()}
+	mod := serve.Model{Name: "m", Runner: e, Prompt: b, Vocab: m.Vocab(), Positions: m.MaxPositions()}
 	if c.Pointwise {
-		mod.Scoring = Scoring{Kind: Pointwise, Yes: yes, No: no}
+		mod.Scoring = serve.Scoring{Kind: serve.Pointwise, Yes: yes, No: no}
 	}
-	s, err := New(Config{Models: []Model{mod}, SLO: time.Minute})
-	if err != nil {
-		t.Fatal(err)
-	}
-	s.SetReady(true)
-	w := &world{Server: s, handler: s.Handler()}
+	w := worldOf(t, serve.Config{Models: []serve.Model{mod}, SLO: time.Minute})
 
 	var candidates []string
 	want := make([]float64, len(p.items))

@@ -14,7 +14,7 @@ import (
 	"grebe/catalog"
 	"grebe/generate"
 	"grebe/prompt"
-	"grebe/server"
+	"grebe/serve"
 )
 
 // DataOptions say what Data runs over. Zero values stand for defaults.
@@ -122,12 +122,11 @@ func recommendData(ctx context.Context, o *DataOptions, d *dataset, p *printer) 
 		return x, err
 	}
 	s.generator.Use(snap)
-	srv, err := server.New(server.Config{Catalog: cat, SLO: time.Minute, Models: []server.Model{{
+	srv, err := serve.New(serve.Config{Catalog: cat, SLO: time.Minute, Models: []serve.Model{{
 		Name: d.name, Runner: s.queue, Prompt: s.prompt, Cache: s.cache, Generate: s.generator, Vocab: s.model.Vocab(), Positions: s.model.MaxPositions()}}})
 	if err != nil {
 		return x, err
 	}
-	srv.SetReady(true)
 	p.dataHead(s, &x)
 	t := &trial{data: d, options: o, server: srv, system: s, report: &x, codes: map[string][]int32{}}
 	for _, it := range d.items {
@@ -144,7 +143,7 @@ func recommendData(ctx context.Context, o *DataOptions, d *dataset, p *printer) 
 type trial struct {
 	data    *dataset
 	options *DataOptions
-	server  *server.Server
+	server  *serve.Service
 	system  *system
 	codes   map[string][]int32
 

@@ -12,7 +12,7 @@ import (
 	"grebe/internal/toybpe"
 	"grebe/model/tokenizer"
 	"grebe/prompt"
-	"grebe/server"
+	"grebe/serve"
 )
 
 // The ranking that is measured.
@@ -105,7 +105,7 @@ func text(words []string, n, seed int) *string {
 // ranking is one request, repeated. It stands between server and engine to see when each begins.
 type ranking struct {
 	subject *subject
-	server  *server.Server
+	server  *serve.Service
 	request *grebev1.RankRequest
 
 	enter, leave                           time.Time
@@ -123,7 +123,7 @@ func newRanking(s *subject, b *prompt.Builder, prefix string, words []string) (*
 		r.request.Candidates = append(r.request.Candidates, &grebev1.Item{Text: text(words, itemTokens, i), Identifier: &identifier})
 	}
 	var err error
-	r.server, err = server.New(server.Config{Models: []server.Model{{
+	r.server, err = serve.New(serve.Config{Models: []serve.Model{{
 		Name: "bench", Runner: r, Prompt: b, Vocab: s.model.Vocab(), Positions: s.model.MaxPositions(),
 	}}})
 	return r, err

@@ -21,7 +21,7 @@ import (
 	"grebe/model/tokenizer"
 	"grebe/prompt"
 	"grebe/schedule"
-	"grebe/server"
+	"grebe/serve"
 )
 
 // BeautyOptions say what Beauty compares. Zero values stand for defaults.
@@ -227,7 +227,7 @@ func (o *BeautyOptions) run(ctx context.Context, data *beautyData) (*BeautyRepor
 
 // measure ranks for some users in each way and compares. Auto comes last, when both the user and the
 // items are cached.
-func (r *BeautyReport) measure(ctx context.Context, o *BeautyOptions, data *beautyData, s *server.Server) error {
+func (r *BeautyReport) measure(ctx context.Context, o *BeautyOptions, data *beautyData, s *serve.Service) error {
 	random := rand.New(rand.NewPCG(5, 6))
 	ways := []string{"user", "item", "auto"}
 	recall := make([]int, len(ways))

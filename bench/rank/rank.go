@@ -3,7 +3,7 @@
 // random model (Run); what it costs to rank with items gathered from the cache (Assemble); and how far
 // the two prompt orders agree on real histories and titles (Beauty).
 //
-// What Run holds fixed. Requests go through server.Server.Rank in process. All policies see the same
+// What Run holds fixed. Requests go through serve.Service.Rank in process. All policies see the same
 // requests in the same order, take turns in blocks, and are compared block by block, which is what a
 // shared machine can measure. Scale shrinks users, items and requests by one factor, so that an hour
 // stays an hour: how often a user returns, how long an entry survives and what share of the users fits

@@ -28,7 +28,7 @@ import (
 	"grebe/residency"
 	"grebe/reuse"
 	"grebe/schedule"
-	"grebe/server"
+	"grebe/serve"
 	"grebe/workload"
 )
 
@@ -140,7 +140,7 @@ type variant struct {
 	source  *source
 	runner  runner
 	warming *warming // nil: it is dry for ever
-	server  *server.Server
+	server  *serve.Service
 	cache   *reuse.Cache // nil: RE
 	store   *kv.Store
 	closers []func() error
@@ -153,7 +153,7 @@ type variant struct {
 
 // runner runs jobs and knows how long they take.
 type runner interface {
-	server.Runner
+	serve.Runner
 	reuse.Load
 }
 
@@ -189,7 +189,7 @@ func (s *system) newCached(ctx context.Context, b *prompt.Builder, p schedule.Po
 			v.close()
 		}
 	}()
-	sm := server.Model{Name: "bench", Prompt: b, Vocab: s.model.Vocab(), Positions: s.model.MaxPositions()}
+	sm := serve.Model{Name: "bench", Prompt: b, Vocab: s.model.Vocab(), Positions: s.model.MaxPositions()}
 	var pages *pool.Pool
 	if p != schedule.None {
 		if pages, err = pool.Over(s.device.Memory(), memory, pageFor(&s.shape)); err != nil {
@@ -220,7 +220,7 @@ func (s *system) newCached(ctx context.Context, b *prompt.Builder, p schedule.Po
 		})
 		sm.Cache = v.cache
 	}
-	v.server, err = server.New(server.Config{Models: []server.Model{sm}, SLO: time.Minute})
+	v.server, err = serve.New(serve.Config{Models: []serve.Model{sm}, SLO: time.Minute})
 	return v, err
 }
 

@@ -106,7 +106,7 @@ func (c *kv8Cmd) measure(w *cli.World, tmp string) (*kv8.Report, error) {
 			return nil, err
 		}
 		defer s.Close()
-		formats[i] = kv8.Format{Name: name, Asker: s.Server(), TokenBytes: bytes}
+		formats[i] = kv8.Format{Name: name, Asker: s.Service(), TokenBytes: bytes}
 		asked, _ = e.WaysOf(s, data)
 		report.Device, report.Model = s.Device().Name(), measure.DescribeModels(s)
 	}

@@ -137,11 +137,11 @@ func demoAsk(w *cli.World, s *app.App, model string, offer *demo.Offer) (*demoAn
 	for _, it := range offer.Items {
 		ask.Candidates = append(ask.Candidates, &grebev1.Item{Id: it.Id})
 	}
-	ranked, err := s.Server().Rank(w.Ctx, ask)
+	ranked, err := s.Service().Rank(w.Ctx, ask)
 	if err != nil {
 		return nil, err
 	}
-	found, err := s.Server().Recommend(w.Ctx, &grebev1.RecommendRequest{Model: model, User: user, N: 5, ExcludeSeen: true, DeadlineMs: 30_000})
+	found, err := s.Service().Recommend(w.Ctx, &grebev1.RecommendRequest{Model: model, User: user, N: 5, ExcludeSeen: true, DeadlineMs: 30_000})
 	if err != nil {
 		return nil, err
 	}

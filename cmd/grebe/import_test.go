@@ -20,6 +20,7 @@ import (
 	"grebe/engine"
 	"grebe/internal/datadir"
 	"grebe/prompt"
+	"grebe/serve"
 	"grebe/server"
 )
 
@@ -112,7 +113,11 @@ func TestImportThroughAServer(t *testing.T) {
 		t.Fatal(err)
 	}
 	cat := catalog.New(catalog.Options{MaxItems: 250})
-	s, err := server.New(server.Config{Models: []server.Model{{Name: "m", Runner: idleRunner{}, Prompt: b, Vocab: 10}}, Catalog: cat})
+	service, err := serve.New(serve.Config{Models: []serve.Model{{Name: "m", Runner: idleRunner{}, Prompt: b, Vocab: 10}}, Catalog: cat})
+	if err != nil {
+		t.Fatal(err)
+	}
+	s, err := server.New(service, server.Config{})
 	if err != nil {
 		t.Fatal(err)
 	}

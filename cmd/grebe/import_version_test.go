@@ -15,6 +15,7 @@ import (
 	"grebe/generate"
 	"grebe/internal/datadir"
 	"grebe/prompt"
+	"grebe/serve"
 	"grebe/server"
 	"grebe/shop/demo"
 )
@@ -36,7 +37,11 @@ func versioned(t *testing.T) (url string, c *catalog.Catalog, k *generate.Keeper
 	if err != nil {
 		t.Fatal(err)
 	}
-	s, err := server.New(server.Config{Models: []server.Model{{Name: "m", Runner: idleRunner{}, Prompt: b, Vocab: 100, Generate: g}}, Catalog: c, Versions: k})
+	service, err := serve.New(serve.Config{Models: []serve.Model{{Name: "m", Runner: idleRunner{}, Prompt: b, Vocab: 100, Generate: g}}, Catalog: c, Versions: k})
+	if err != nil {
+		t.Fatal(err)
+	}
+	s, err := server.New(service, server.Config{})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -195,7 +195,7 @@ func (c *Models) ask(w *cli.World, data *eval.Data, cfg *config.Config, open app
 		return nil, fmt.Errorf("no model of the configuration can do any of %v", c.Ways)
 	}
 	bar := cli.NewRequestBar(w)
-	r, err := eval.Run(w.Ctx, data, s.Server(), eval.Options{Ways: ways, Width: c.Width, Seed: c.Seed, Parallel: c.Parallel, Passes: c.Passes, Bare: bare, Progress: bar.Update})
+	r, err := eval.Run(w.Ctx, data, s.Service(), eval.Options{Ways: ways, Width: c.Width, Seed: c.Seed, Parallel: c.Parallel, Passes: c.Passes, Bare: bare, Progress: bar.Update})
 	bar.End()
 	if err != nil {
 		return nil, err

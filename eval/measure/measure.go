@@ -17,7 +17,7 @@ import (
 	"grebe/internal/cli"
 	"grebe/internal/config"
 	"grebe/reuse"
-	"grebe/server"
+	"grebe/serve"
 	"grebe/shop"
 	"grebe/shop/demo"
 )
@@ -314,7 +314,7 @@ func (c *Models) WaysOf(s *app.App, d *eval.Data) ([]eval.Way, []string) {
 	var ways []eval.Way
 	var notes []string
 	names, found := map[string]bool{}, map[string]bool{}
-	add := func(kind string, m *server.Model, w eval.Way) {
+	add := func(kind string, m *serve.Model, w eval.Way) {
 		found[kind] = true
 		if names[w.Name] {
 			w.Name += " (" + m.Name + ")"
@@ -323,7 +323,7 @@ func (c *Models) WaysOf(s *app.App, d *eval.Data) ([]eval.Way, []string) {
 		w.Model = m.Name
 		ways = append(ways, w)
 	}
-	beams := func(m *server.Model) {
+	beams := func(m *serve.Model) {
 		if m.Generate != nil && wanted("beam") {
 			add("beam", m, eval.Way{Name: "beam search", Generate: true})
 		}
@@ -340,7 +340,7 @@ func (c *Models) WaysOf(s *app.App, d *eval.Data) ([]eval.Way, []string) {
 			}
 			continue
 		}
-		if m.Scoring.Kind == server.Pointwise {
+		if m.Scoring.Kind == serve.Pointwise {
 			c.addPointwise(func(kind string, w eval.Way) { add(kind, m, w) })
 			beams(m)
 			continue

@@ -1,0 +1,418 @@
+package serve
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"strings"
+	"time"
+
+	grebev1 "grebe/api/grebe/v1"
+	"grebe/catalog"
+	"grebe/dispatch"
+	"grebe/engine"
+	"grebe/internal/wire"
+	"grebe/kv"
+	"grebe/plan"
+	"grebe/prompt"
+)
+
+// maxText bounds the bytes of one text, since tokenising takes time that nothing interrupts.
+const maxText = 1 << 20
+
+// call is one request under way.
+type call struct {
+	op       string
+	start    time.Time
+	deadline time.Duration
+	slot     *slot
+	model    *checkpoint // held until the answer is there
+}
+
+// begin starts a call. A deadline of 0 is the server's. The caller MUST release the model.
+func (s *Service) begin(op, model string, deadline int32) (_ *call, err error) {
+	times := s.times.Load()
+	c := &call{op: op, start: time.Now(), deadline: times.usual}
+	if c.slot, err = s.slot(model); err != nil {
+		return nil, err
+	}
+	c.model = c.slot.take()
+	defer func() {
+		if err != nil {
+			c.slot.release(c.model)
+		}
+	}()
+	if c.model.Events != nil && op != "rank" && op != "recommend" {
+		return nil, Errorf(Unprocessable, "model", "%q is a model of events: it ranks and recommends, and knows no texts", c.model.Name)
+	}
+	if deadline != 0 {
+		c.deadline = time.Duration(deadline) * time.Millisecond
+	}
+	if c.deadline < 0 || c.deadline > times.longest {
+		return nil, Errorf(InvalidArgument, "deadline_ms", "%d is not between 1 and %d", deadline, times.longest.Milliseconds())
+	}
+	return c, nil
+}
+
+// slot finds a model by name; no name will do when there is one model.
+func (s *Service) slot(name string) (*slot, error) {
+	if name == "" && len(s.served) == 1 {
+		return s.served[0], nil
+	}
+	if m := s.models[name]; m != nil {
+		return m, nil
+	}
+	if name == "" {
+		return nil, Errorf(InvalidArgument, "model", "is missing: give one of %s", s.names())
+	}
+	return nil, Errorf(NotFound, "model", "no model %s: there are %s", Quoted(name), s.names())
+}
+
+// names lists the models for a message, the first of them.
+func (s *Service) names() string {
+	var names []string
+	for i, m := range s.served {
+		if i == 10 {
+			names = append(names, "…")
+			break
+		}
+		names = append(names, Quoted(m.name))
+	}
+	return strings.Join(names, ", ")
+}
+
+// compatibleModel finds a model by the name that a client of another server sends: SGLang's clients
+// say "default".
+func (s *Service) compatibleModel(name string) string {
+	if name == "default" && s.models[name] == nil {
+		return ""
+	}
+	return name
+}
+
+// within returns ctx with the call's deadline.
+func (c *call) within(ctx context.Context) (context.Context, context.CancelFunc) {
+	return context.WithDeadline(ctx, c.start.Add(c.deadline))
+}
+
+// do runs a job within the call's deadline and counts what it took.
+func (s *Service) do(ctx context.Context, c *call, job *engine.Job) (*engine.Result, error) {
+	err := c.checkPositions(job.Plan)
+	if err != nil && job.LeaveBeside() {
+		err = c.checkPositions(job.Plan)
+	}
+	if err != nil {
+		return nil, err
+	}
+	ctx, cancel := c.within(ctx)
+	defer cancel()
+	if err := ctx.Err(); err != nil {
+		return nil, AsError(err)
+	}
+	res, err := c.model.Runner.Do(ctx, job)
+	if errors.Is(err, engine.ErrTooLarge) && job.LeaveBeside() { // what others may use later shall not cost this request its answer
+		res, err = c.model.Runner.Do(ctx, job)
+	}
+	if errors.Is(err, kv.ErrFull) { // no room to go on from what is cached: compute all of it
+		job.Segments = nil
+		res, err = c.model.Runner.Do(ctx, job)
+	}
+	if err != nil {
+		return nil, s.explain(c, err)
+	}
+	if err := checkResult(job, res); err != nil {
+		for _, e := range res.Kept { // what led to it is not kept
+			if e != nil {
+				e.Release()
+			}
+		}
+		return nil, s.explain(c, err)
+	}
+	s.metrics.ran(res)
+	if time.Since(c.start) <= c.deadline {
+		s.metrics.sloOK.WithLabelValues(c.op).Inc()
+	}
+	return res, nil
+}
+
+// explain turns an error of the engine into one for the client, and logs one that is our own fault.
+func (s *Service) explain(c *call, err error) error {
+	e := AsError(err)
+	if errors.Is(err, dispatch.ErrShed) {
+		return Errorf(Exhausted, "", "the request is predicted to miss its deadline of %d ms: ask again later, or with a longer deadline_ms",
+			c.deadline.Milliseconds())
+	}
+	if e.code == Internal {
+		s.log.Error("a job failed", "op", c.op, "model", c.model.Name, "error", err)
+	}
+	return e
+}
+
+// checkResult makes sure that a job's answers are there, and are numbers.
+func checkResult(job *engine.Job, res *engine.Result) error {
+	if len(res.Logits) != len(job.Want) {
+		return fmt.Errorf("%d answers for %d questions", len(res.Logits), len(job.Want))
+	}
+	for i, logits := range res.Logits {
+		if err := checkLogits(logits, len(job.Want[i].IDs)); err != nil {
+			return err
+		}
+	}
+	for i, state := range res.Hidden {
+		if err := checkLogits(state, len(state)); err != nil {
+			return fmt.Errorf("state of segment %d: %w", job.Hidden[i], err)
+		}
+	}
+	return nil
+}
+
+// checkLogits makes sure that no response carries NaN or infinity.
+func checkLogits(logits []float32, want int) error {
+	if len(logits) != want {
+		return fmt.Errorf("%d logits for %d tokens", len(logits), want)
+	}
+	for i, l := range logits {
+		if f := float64(l); math.IsNaN(f) || math.IsInf(f, 0) {
+			return fmt.Errorf("logit %d is %v", i, l)
+		}
+	}
+	return nil
+}
+
+func (c *call) checkPositions(p *plan.Plan) error {
+	end := 0
+	for i := range p.Segments {
+		end = max(end, p.Segments[i].Start+len(p.Segments[i].Tokens))
+	}
+	return c.checkEnd(end)
+}
+
+// checkEnd checks where a prompt ends.
+func (c *call) checkEnd(end int) error {
+	if c.model.Positions > 0 && end > c.model.Positions {
+		return Errorf(TooLarge, "", "the prompt takes %d positions, but the model has %d", end, c.model.Positions)
+	}
+	return nil
+}
+
+// whom returns the user of a request: the one given, or the catalog's.
+func (s *Service) whom(c *call, m *grebev1.User) (*grebev1.User, error) {
+	if m == nil {
+		return nil, Errorf(InvalidArgument, "user", "is missing")
+	}
+	if m.Text != nil || m.Tokens != nil || m.History != nil || m.Events != nil {
+		if err := c.checkShown(m); err != nil {
+			return nil, err
+		}
+		return m, c.checkInput(path{"user", -1}, m.Text, m.Tokens)
+	}
+	if m.Id == "" {
+		return nil, Errorf(InvalidArgument, "user", "give id, history, text or tokens")
+	}
+	known, ok := s.catalog.User(m.Id)
+	if !ok {
+		return nil, Errorf(InvalidArgument, "user.id", "no user %s", Quoted(m.Id))
+	}
+	return known, nil
+}
+
+// checkShown refuses a user of whom the model's prompt would read nothing: a history alone where there is no {history}, a text
+// alone where there is no {text}. A history beside a text that is read is fine: users of a catalog have both, and exclude_seen needs it.
+func (c *call) checkShown(m *grebev1.User) error {
+	p := c.model.Prompt
+	switch {
+	case p == nil || c.model.Events != nil || m.Tokens != nil:
+	case m.GetText() != "" && !p.ShowsText() && (len(m.History) == 0 || !p.ShowsHistory()):
+		return Errorf(Unprocessable, "user.text", "the prompt of %q has no {text}, so the text would not be read", c.model.Name)
+	case len(m.History) > 0 && !p.ShowsHistory() && (m.GetText() == "" || !p.ShowsText()):
+		return Errorf(Unprocessable, "user.history", "the prompt of %q has no {history}, so the history would not be read", c.model.Name)
+	}
+	return nil
+}
+
+// userTokens returns the tokens of whom a request is for.
+func (s *Service) userTokens(c *call, m *grebev1.User) ([]int32, error) {
+	u, unknown := s.resolve(c, m)
+	s.metrics.unknown.Add(float64(unknown))
+	tokens, err := c.model.Prompt.UserTokens(u)
+	if err != nil {
+		return nil, promptError("user", err)
+	}
+	return tokens, nil
+}
+
+// resolve turns a user into what prompt takes, with the items as the model sees them.
+func (s *Service) resolve(c *call, m *grebev1.User) (u *prompt.User, unknown int) {
+	v := s.view(c.model.Model)
+	if v == nil {
+		return s.catalog.Resolve(m)
+	}
+	return catalog.ResolveWith(m, func(id string) (*prompt.Item, bool) { return v.Item(s.catalog, id) })
+}
+
+// candidate returns a candidate: the one given, or the catalog's.
+func (s *Service) candidate(c *call, i int, m *grebev1.Item) (*prompt.Item, error) {
+	field := path{"candidates", i}
+	if m == nil {
+		m = &grebev1.Item{}
+	}
+	if m.Text != nil || m.Tokens != nil || len(m.Attributes) > 0 {
+		return catalog.Item(m), c.checkInput(field, m.Text, m.Tokens)
+	}
+	if m.Id == "" {
+		return nil, Errorf(InvalidArgument, field.String(), "give id, text or tokens")
+	}
+	it, ok := s.item(c.model.Model, m.Id)
+	if !ok {
+		return nil, Errorf(InvalidArgument, field.String()+".id", "no item %s", Quoted(m.Id))
+	}
+	if m.Identifier != nil {
+		own := *it
+		own.Identifier = *m.Identifier
+		return &own, nil
+	}
+	return it, nil
+}
+
+// itemTokens returns the tokens of a candidate, of which there is at least one.
+func (c *call) itemTokens(i int, it *prompt.Item) ([]int32, error) {
+	ids, err := c.model.Prompt.ItemTokens(it)
+	if err != nil {
+		return nil, promptError(path{"candidates", i}.String(), err)
+	}
+	if len(ids) == 0 {
+		return nil, Errorf(InvalidArgument, path{"candidates", i}.String(), "has no tokens")
+	}
+	return ids, nil
+}
+
+// promptError says why a user or an item has no tokens.
+func promptError(field string, err error) error {
+	if errors.Is(err, prompt.ErrTooLarge) {
+		return Errorf(TooLarge, field, "%v", err)
+	}
+	return Errorf(Unprocessable, field, "%v", err)
+}
+
+// path names an element of a request's list, or the field itself when index is negative. It is made
+// for every candidate and written out only for an error.
+type path struct {
+	name  string
+	index int
+}
+
+func (p path) String() string {
+	if p.index < 0 {
+		return p.name
+	}
+	return fmt.Sprintf("%s[%d]", p.name, p.index)
+}
+
+// checkInput checks a text and tokens that a request gives.
+func (c *call) checkInput(field path, text *string, tokens []int32) error {
+	if text != nil && len(*text) > maxText {
+		return Errorf(TooLarge, field.String()+".text", "%d bytes, at most %d", len(*text), maxText)
+	}
+	return c.checkTokens(field, ".tokens", tokens)
+}
+
+// checkTokens checks tokens that stand at the field, or at a field inside it.
+func (c *call) checkTokens(field path, inside string, tokens []int32) error {
+	for i, id := range tokens {
+		if id < 0 || int(id) >= c.model.Vocab {
+			return Errorf(InvalidArgument, fmt.Sprintf("%s%s[%d]", field, inside, i), "%d is outside the vocabulary of %d", id, c.model.Vocab)
+		}
+	}
+	return nil
+}
+
+func checkCount(field string, n int) error {
+	if n < 1 || n > wire.MaxCandidates {
+		return Errorf(InvalidArgument, field, "%d of them: want 1 to %d", n, wire.MaxCandidates)
+	}
+	return nil
+}
+
+// usage counts the tokens of a plan that ran.
+func usage(r *ranking) *grebev1.Usage {
+	u := promptUsage(r.layout.Plan, r.result.Cached, r.tiers)
+	u.ComputedTokens = int32(r.result.Computed)
+	return u
+}
+
+// promptUsage counts the tokens of a plan, so many of which were cached, at these tiers.
+func promptUsage(p *plan.Plan, cached int, at [plan.NumTiers]int) *grebev1.Usage {
+	u := &grebev1.Usage{
+		PromptTokens: int32(p.Tokens()), CachedTokens: int32(cached),
+		BySource: sources(at),
+	}
+	for i := range p.Segments {
+		n := int32(len(p.Segments[i].Tokens))
+		switch p.Segments[i].Kind {
+		case plan.User:
+			u.UserTokens += n
+		case plan.Item:
+			u.ItemTokens += n
+		default:
+			u.InstructionTokens += n
+		}
+	}
+	return u
+}
+
+// sources says where cached tokens were.
+func sources(at [plan.NumTiers]int) *grebev1.Sources {
+	return &grebev1.Sources{Device: int32(at[plan.Device]), Host: int32(at[plan.Host]), Disk: int32(at[plan.Disk])}
+}
+
+// compatibleUsage counts the tokens of a prompt, so many of which were cached, as other servers do.
+func compatibleUsage(p *plan.Plan, cached int) *grebev1.CompatibleUsage {
+	n := int32(p.Tokens())
+	return &grebev1.CompatibleUsage{
+		PromptTokens: n, TotalTokens: n, CachedTokens: int32(cached),
+		PromptTokensDetails: &grebev1.PromptDetails{CachedTokens: int32(cached)},
+	}
+}
+
+// layoutError explains why a prompt cannot be laid out.
+func layoutError(err error) error {
+	if errors.Is(err, prompt.ErrNoInstruction) {
+		return Errorf(Unprocessable, "", "%v", err)
+	}
+	return err
+}
+
+// Quoted is a name from a request as a message shows it.
+func Quoted(s string) string {
+	if len(s) > 64 {
+		return fmt.Sprintf("%.64q…", s)
+	}
+	return fmt.Sprintf("%q", s)
+}
+
+// arrivedKey finds, in a request's context, when it was complete.
+type arrivedKey struct{}
+
+// Arrived notes when a request was complete: its deadline counts from there.
+func Arrived(ctx context.Context, at time.Time) context.Context {
+	return context.WithValue(ctx, arrivedKey{}, at)
+}
+
+// entered answers a request of a size at its place before the engines, or refuses it where it is predicted to miss its
+// deadline: before its texts are looked up and made tokens of.
+func entered[R any](ctx context.Context, c *call, kind dispatch.Kind, size int, answer func(context.Context) (R, error)) (R, error) {
+	if at, ok := ctx.Value(arrivedKey{}).(time.Time); ok {
+		c.start = at
+	}
+	if c.model.Admit == nil {
+		return answer(ctx)
+	}
+	place, err := c.model.Admit(kind, size, c.start.Add(c.deadline))
+	if err != nil {
+		var none R
+		return none, err
+	}
+	defer place.Leave()
+	return answer(place.Within(ctx))
+}

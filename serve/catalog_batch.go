@@ -1,0 +1,187 @@
+package serve
+
+import (
+	"context"
+	"errors"
+	"strconv"
+
+	grebev1 "grebe/api/grebe/v1"
+	"grebe/catalog"
+)
+
+// Bounds of a batch of lines.
+const (
+	batchLines  = 512       // that are made durable together
+	batchBytes  = 512 << 10 // of such lines
+	batchErrors = 100       // that a response tells
+)
+
+// Batch is a stream of lines under way. Each line is a change by itself: a bad one is told and the
+// others are made.
+type Batch struct {
+	s     *Service
+	ctx   context.Context
+	place func(context.Context) (release func(), err error)
+	from  *Import // nil: of users
+	resp  grebev1.BatchResponse
+	ops   []catalog.Op
+	lines []int64 // of ops
+	bytes int
+	// stopped is why no more changes can be made.
+	stopped error
+}
+
+// NewBatch begins a batch. All changes of items are part of an import; from is nil for users. Place waits for a place among the
+// writes under way, for each piece.
+func (s *Service) NewBatch(ctx context.Context, from *Import, place func(context.Context) (release func(), err error)) *Batch {
+	return &Batch{s: s, ctx: ctx, from: from, place: place}
+}
+
+// Held is how many bytes of lines wait in memory.
+func (b *Batch) Held() int { return b.bytes }
+
+// Count counts a line that is not blank.
+func (b *Batch) Count() { b.resp.Lines++ }
+
+// Add takes the change of a line of so many bytes. After an error no more can be made.
+func (b *Batch) Add(line int64, op catalog.Op, bytes int) error {
+	b.from.foresee(&op)
+	b.ops, b.lines, b.bytes = append(b.ops, op), append(b.lines, line), b.bytes+bytes
+	if len(b.ops) >= batchLines || b.bytes >= batchBytes {
+		b.stopped = b.flush()
+		return b.stopped
+	}
+	return nil
+}
+
+// End makes the last changes and says what came of all of them. Failed is why there are no more lines than were added; nil: there
+// are none.
+func (b *Batch) End(failed error) (*grebev1.BatchResponse, error) {
+	resp, err := b.end(failed)
+	if im := b.from; im != nil {
+		if err == nil && im.named {
+			err = im.begin() // though nothing changed
+		}
+		if im.ends && (im.begun || err == nil) {
+			err = errors.Join(err, im.end(b.ctx))
+		}
+	}
+	return resp, err
+}
+
+func (b *Batch) end(failed error) (*grebev1.BatchResponse, error) {
+	if failed != nil && b.stopped == nil {
+		failed = errors.Join(failed, b.flush()) // what came before is kept: a client that sends it again changes nothing
+	}
+	if failed != nil {
+		return nil, failed
+	}
+	if err := b.flush(); err != nil {
+		return nil, err
+	}
+	if b.from != nil && b.from.ends {
+		if err := b.from.end(b.ctx); err != nil {
+			return nil, err
+		}
+	}
+	if b.from != nil && b.from.forecast != nil {
+		for _, m := range b.from.forecast.Impacts() {
+			if text := m.Warning(); text != "" {
+				b.resp.Warnings = append(b.resp.Warnings, text)
+			}
+		}
+	}
+	b.resp.Version = strconv.FormatUint(b.s.catalog.Stats().Version, 10)
+	return &b.resp, nil
+}
+
+// Fail notes what is wrong with a line.
+func (b *Batch) Fail(line int64, err error) {
+	b.resp.Failed++
+	if len(b.resp.Errors) == batchErrors {
+		return
+	}
+	e := AsError(err)
+	b.resp.Errors = append(b.resp.Errors, &grebev1.LineError{Line: line, Code: e.Code(), Message: e.Error(), Field: e.field})
+}
+
+// flush makes the changes of the lines taken so far. It fails when the catalog takes none any more.
+func (b *Batch) flush() error {
+	if len(b.ops) == 0 {
+		return nil
+	}
+	done, err := b.s.drops.reserve(b.ctx, b.items())
+	if err != nil {
+		return AsError(err)
+	}
+	defer done()
+	release, err := b.place(b.ctx)
+	if err != nil {
+		return err
+	}
+	defer release()
+	if err := b.from.begin(); err != nil {
+		return err
+	}
+	results := b.s.catalog.ApplyWithin(b.ctx, b.from.name(), b.ops)
+	unknown := b.forget(results)
+	for i, res := range results {
+		op := &b.ops[i]
+		switch {
+		case errors.Is(res.Err, catalog.ErrFailed), errors.Is(res.Err, catalog.ErrClosed), res.Err != nil && errors.Is(res.Err, b.ctx.Err()):
+			return b.s.catalogError(res.Err)
+		case res.Err != nil:
+			b.Fail(b.lines[i], b.s.catalogError(res.Err))
+		case op.DeleteUser != "" && b.left(i, res.Changed, unknown):
+		case !res.Changed:
+			b.resp.Unchanged++
+		case op.PutItem == nil && op.PutUser == nil:
+			b.resp.Deleted++
+		case res.Created:
+			b.resp.Created++
+		default:
+			b.resp.Replaced++
+		}
+	}
+	clear(b.ops)
+	b.ops, b.lines, b.bytes = b.ops[:0], b.lines[:0], 0
+	return nil
+}
+
+// items counts the changes of items.
+func (b *Batch) items() int {
+	n := 0
+	for i := range b.ops {
+		if b.ops[i].PutUser == nil && b.ops[i].DeleteUser == "" {
+			n++
+		}
+	}
+	return n
+}
+
+// forget removes what is cached of users who were to be deleted and whom the catalog does not have.
+func (b *Batch) forget(results []catalog.Result) error {
+	var ids []string
+	for i := range results {
+		if id := b.ops[i].DeleteUser; id != "" && !results[i].Changed && results[i].Err == nil {
+			ids = append(ids, id)
+		}
+	}
+	if len(ids) == 0 {
+		return nil
+	}
+	return b.s.FinishDeletion(ids...)
+}
+
+// left reports whether something that is cached of a deleted user could not be removed, and tells of it. Unknown is what
+// could not be removed of users whom the catalog did not have.
+func (b *Batch) left(i int, there bool, unknown error) bool {
+	if there {
+		unknown = nil
+	}
+	err := b.s.forgotten(b.ctx, b.ops[i].DeleteUser, unknown)
+	if err != nil {
+		b.Fail(b.lines[i], err)
+	}
+	return err != nil
+}

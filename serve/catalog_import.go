@@ -1,0 +1,146 @@
+package serve
+
+import (
+	"context"
+	"crypto/rand"
+
+	"grebe/catalog"
+	"grebe/generate"
+	"grebe/prompt"
+)
+
+// maxImportID bounds the bytes of an import's id.
+const maxImportID = 64
+
+// Import is the import that a batch of items is part of. A nil one is none.
+type Import struct {
+	s        *Service
+	id       string // "": no versions are kept
+	named    bool   // by the client
+	begun    bool   // by this request
+	ends     bool   // with this request
+	ended    bool
+	forecast *generate.Forecast // of the request's lines; nil: no model has codes
+}
+
+// Import returns the import that a client names, or one of its own. It ends with the request where ends is true, or where it has no
+// name. It begins with its first change: a client that sends nothing keeps nobody else from importing.
+func (s *Service) Import(id string, named, ends bool) (*Import, error) {
+	im := &Import{s: s, id: id, named: named, ends: ends || !named}
+	if len(im.id) > maxImportID || named && im.id == "" {
+		return nil, Errorf(InvalidArgument, "import", "%d bytes: want 1 to %d", len(im.id), maxImportID)
+	}
+	if s.cfg.Versions == nil {
+		im.id = ""
+		return im, nil
+	}
+	if im.id == "" {
+		im.id = "request-" + rand.Text()
+	}
+	im.forecast = s.forecast()
+	return im, nil
+}
+
+// begin begins the import, once.
+func (im *Import) begin() error {
+	if im == nil || im.id == "" || im.begun {
+		return nil
+	}
+	if err := im.s.cfg.Versions.BeginImport(im.id); err != nil {
+		return Errorf(Exhausted, "", "%v", err)
+	}
+	im.begun = true
+	return nil
+}
+
+// forecast begins to say what changes of items leave the models to generate.
+func (s *Service) forecast() *generate.Forecast {
+	return generate.NewForecast(func(id string) (*prompt.Item, bool) { return s.catalog.Item(id) }, s.cfg.Versions.Models()...)
+}
+
+func (im *Import) name() string {
+	if im == nil {
+		return ""
+	}
+	return im.id
+}
+
+// foresee takes in a change before it is made.
+func (im *Import) foresee(op *catalog.Op) {
+	switch {
+	case im == nil || im.forecast == nil:
+	case op.PutItem != nil:
+		im.forecast.Put(op.PutItem.Id, op.PutItem.Codes)
+	default:
+		im.forecast.Delete(op.DeleteItem)
+	}
+}
+
+// end makes the import a version, once. It goes on when the client is gone: what was imported stays.
+func (im *Import) end(ctx context.Context) error {
+	if im.id == "" || im.ended || !im.begun && !im.named {
+		return nil
+	}
+	if err := im.begin(); err != nil {
+		return err
+	}
+	im.ended = true
+	err := im.s.cfg.Versions.EndImport(context.WithoutCancel(ctx), im.id)
+	if err != nil {
+		return im.s.catalogError(err)
+	}
+	return nil
+}
+
+// A Forecast says what changes of items would leave the models to generate, and makes none.
+type Forecast struct{ of Import }
+
+// Forecast begins to say what changes of items would do.
+func (s *Service) Forecast() *Forecast {
+	f := &Forecast{}
+	if s.cfg.Versions != nil {
+		f.of.forecast = s.forecast()
+	}
+	return f
+}
+
+// Foresee takes in a change.
+func (f *Forecast) Foresee(op *catalog.Op) { f.of.foresee(op) }
+
+// Impacts says what the changes would do to the models that have codes.
+func (f *Forecast) Impacts() []generate.Impact {
+	out := []generate.Impact{}
+	if f.of.forecast != nil {
+		out = append(out, f.of.forecast.Impacts()...)
+	}
+	return out
+}
+
+// warnings says which models do not have an item's codes.
+func (s *Service) warnings(codes []int32) (out []string) {
+	if s.cfg.Versions == nil || len(codes) == 0 {
+		return nil
+	}
+	for _, m := range s.cfg.Versions.Models() {
+		if _, err := m.Prompt.CodeTokens(codes); err != nil {
+			out = append(out, "model "+Quoted(m.Name)+" does not have these codes and never generates the item: "+err.Error())
+		}
+	}
+	return out
+}
+
+// view returns the items as a model sees them; nil: as the catalog has them.
+func (s *Service) view(m *Model) *generate.View {
+	switch {
+	case m != nil && m.Generate != nil:
+		return m.Generate.View()
+	case s.cfg.Versions != nil:
+		return s.cfg.Versions.View()
+	}
+	return nil
+}
+
+// item returns an item as a model sees it, or as all do where none is given.
+func (s *Service) item(m *Model, id string) (*prompt.Item, bool) {
+	return s.view(m).Item(s.catalog, id)
+}

@@ -1,0 +1,38 @@
+package serve
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	grebev1 "grebe/api/grebe/v1"
+)
+
+// Check asks every model for a ranking of made-up items, before clients do. A model that fails, or whose scores are not
+// finite numbers, is an error. Nothing of it is cached or counted. Models of events are checked when they are measured.
+func (s *Service) Check(ctx context.Context) error {
+	for _, sl := range s.served {
+		now := sl.serving()
+		if now.Events != nil {
+			continue
+		}
+		c := &call{op: "probe", start: time.Now(), deadline: time.Minute, model: now}
+		tokens, made := madeUp(now)
+		_, err := s.rank(ctx, c, &grebev1.RankRequest{User: &grebev1.User{Tokens: tokens}, Candidates: made, Prefix: "none"})
+		if err := ownFault(err); err != nil {
+			return fmt.Errorf("model %s does not answer: %w", sl.name, err)
+		}
+	}
+	return ctx.Err()
+}
+
+// madeUp returns tokens from all over a model's vocabulary, and items of one of them each.
+func madeUp(c *checkpoint) ([]int32, []*grebev1.Item) {
+	tokens := make([]int32, min(probes, c.Vocab))
+	items := make([]*grebev1.Item, len(tokens))
+	for i := range tokens {
+		tokens[i] = int32(i * (c.Vocab / len(tokens)))
+		items[i] = &grebev1.Item{Tokens: tokens[i : i+1], Identifier: &tokens[i]}
+	}
+	return tokens, items
+}

@@ -1,0 +1,41 @@
+package serve
+
+import (
+	"fmt"
+
+	"github.com/prometheus/client_golang/prometheus"
+)
+
+// Problems says what is wrong with what the service keeps, for people. Requests are answered all the same: the answers may be
+// worse, or changes are refused.
+func (s *Service) Problems() []string {
+	var out []string
+	if err := s.catalog.Failed(); err != nil {
+		out = append(out, fmt.Sprintf("%v; %d requests to change it were refused", err, s.refused.Load()))
+	}
+	if s.cfg.Versions != nil {
+		if err := s.cfg.Versions.Failing(); err != nil {
+			out = append(out, fmt.Sprintf("versions of the catalog are not on disk, and are gone after a restart: %v", err))
+		}
+	}
+	for _, sl := range s.served {
+		m := sl.serving()
+		if m.Disk == nil {
+			continue
+		}
+		if err := m.Disk.Failing(); err != nil {
+			out = append(out, fmt.Sprintf("model %s: KV on disk: %v", m.Name, err))
+		}
+	}
+	return append(out, s.cfg.Tables.Problems()...)
+}
+
+// degradedMetrics tell of problems.
+func (s *Service) degradedMetrics() []prometheus.Collector {
+	return []prometheus.Collector{
+		prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "grebe_degraded", Help: "Problems with what the server keeps, which readiness lists."},
+			func() float64 { return float64(len(s.Problems())) }),
+		prometheus.NewCounterFunc(prometheus.CounterOpts{Name: "grebe_catalog_refused_total", Help: "Requests to change the catalog that were refused since its disk failed."},
+			func() float64 { return float64(s.refused.Load()) }),
+	}
+}

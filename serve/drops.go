@@ -1,0 +1,347 @@
+package serve
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	"grebe/catalog"
+	"grebe/prompt"
+	"grebe/reuse"
+)
+
+// drops removes what models have cached of items that changed and of users who were deleted, after the catalog's write
+// and beside the next ones: a write waits for no model and for none of their disks. Many are removed at once. Deleted users
+// go first, and whoever deleted one waits for it (await).
+//
+// Writers of items announce their changes (reserve) and wait while too many are pending, so that the list is bounded. The
+// goroutine that removes them runs while there are any. It leaves the processor to requests under way for most of the time.
+type drops struct {
+	mu       sync.Mutex
+	users    []*userDrop
+	byUser   map[string]*userDrop // the last of each, until it is done
+	items    []*itemDrop
+	byItem   map[string]*itemDrop // of items
+	pending  int                  // changes of items that are listed or being removed
+	reserved int                  // that writers announced
+	running  bool
+	closed   bool          // the server has ended: whoever changes something removes it
+	moved    chan struct{} // closed when pending or reserved became smaller, or all is done; nil: nobody waits
+}
+
+// userDrop is a deleted user.
+type userDrop struct {
+	id    string
+	taken bool
+	done  chan struct{}
+}
+
+// itemDrop is an item that changed, once or several times: forms that it had, and the one that it has now, if any.
+type itemDrop struct {
+	id  string
+	was []*prompt.Item
+	is  *prompt.Item
+}
+
+const (
+	// mostDrops is how many changes of items may be pending before writers wait.
+	mostDrops = 1024
+	// dropsAtOnce is how many users or items are removed by one call of a cache.
+	dropsAtOnce = 256
+	// dropShare is the part of the time in which changes are removed while requests are under way: one of so many.
+	dropShare = 10
+	// dropSlice is how long they are removed before requests have the processor.
+	dropSlice = 500 * time.Microsecond
+	// dropsAtEnd is how long items may still be removed when the server ends. The rest is never used again, and makes room
+	// in time.
+	dropsAtEnd = 300 * time.Millisecond
+)
+
+// changed hears of a change of the catalog. It returns at once.
+func (s *Service) changed(c catalog.Change) {
+	switch {
+	case c.Ended:
+		return
+	case c.OldItem != nil || c.NewItem != nil:
+		if c.NewItem == nil {
+			s.hotItems.forget(c.ID)
+		}
+		s.drops.addItem(c)
+	case c.NewUser == nil:
+		s.present.deleted(c.ID)
+		s.drops.addUser(c.ID)
+	default:
+		return
+	}
+	s.startDrops()
+}
+
+func (d *drops) addUser(id string) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if u := d.byUser[id]; u != nil && !u.taken {
+		return
+	}
+	if d.byUser == nil {
+		d.byUser = map[string]*userDrop{}
+	}
+	u := &userDrop{id: id, done: make(chan struct{})}
+	d.byUser[id] = u
+	d.users = append(d.users, u)
+}
+
+func (d *drops) addItem(c catalog.Change) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	it := d.byItem[c.ID]
+	if it == nil {
+		if d.byItem == nil {
+			d.byItem = map[string]*itemDrop{}
+		}
+		it = &itemDrop{id: c.ID}
+		d.byItem[c.ID] = it
+		d.items = append(d.items, it)
+		d.pending++
+	}
+	if c.OldItem != nil {
+		it.was = append(it.was, c.OldItem)
+	}
+	it.is = c.NewItem
+}
+
+// reserve waits until n more changes of items may be pending. The caller MUST call the returned function when the changes
+// are made.
+func (d *drops) reserve(ctx context.Context, n int) (done func(), err error) {
+	d.mu.Lock()
+	for d.pending+d.reserved > 0 && d.pending+d.reserved+n > mostDrops {
+		moved := d.wait()
+		d.mu.Unlock()
+		select {
+		case <-moved:
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		}
+		d.mu.Lock()
+	}
+	d.reserved += n
+	d.mu.Unlock()
+	return func() {
+		d.mu.Lock()
+		defer d.mu.Unlock()
+		d.reserved -= n
+		d.signal()
+	}, nil
+}
+
+// wait returns a channel that is closed when there may be more room. Called with the lock held.
+func (d *drops) wait() chan struct{} {
+	if d.moved == nil {
+		d.moved = make(chan struct{})
+	}
+	return d.moved
+}
+
+// signal wakes those who wait. Called with the lock held.
+func (d *drops) signal() {
+	if d.moved != nil {
+		close(d.moved)
+		d.moved = nil
+	}
+}
+
+// await returns when nothing is pending of a deleted user, or why ctx ended before.
+func (d *drops) await(ctx context.Context, id string) error {
+	d.mu.Lock()
+	u := d.byUser[id]
+	d.mu.Unlock()
+	if u == nil {
+		return nil
+	}
+	select {
+	case <-u.done:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// close has later changes removed by those who make them.
+func (d *drops) close() {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.closed = true
+}
+
+// Settle returns when everything is removed from caches that the catalog's changes so far made useless, or why ctx ended
+// before.
+func (s *Service) Settle(ctx context.Context) error {
+	d := &s.drops
+	d.mu.Lock()
+	for d.running {
+		moved := d.wait()
+		d.mu.Unlock()
+		select {
+		case <-moved:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+		d.mu.Lock()
+	}
+	d.mu.Unlock()
+	return nil
+}
+
+// startDrops has what is pending removed: in the background, or at once when the server has ended.
+func (s *Service) startDrops() {
+	d := &s.drops
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.running {
+		return
+	}
+	d.running = true
+	if !d.closed {
+		s.background.Go(s.runDrops)
+		return
+	}
+	d.mu.Unlock()
+	s.runDrops()
+	d.mu.Lock()
+}
+
+// runDrops removes what is pending until nothing is.
+func (s *Service) runDrops() {
+	var end time.Time // of removing items
+	for {
+		users, items := s.drops.take()
+		switch {
+		case len(users) > 0:
+			s.removeUsers(users)
+		case len(items) == 0:
+			return
+		default:
+			if s.life.Err() != nil && end.IsZero() {
+				end = time.Now().Add(dropsAtEnd)
+			}
+			if !end.IsZero() && time.Now().After(end) {
+				s.log.Warn("items changed whose KV was not removed before the end: it makes room in time", "items", s.drops.abandon(len(items)))
+				continue
+			}
+			_ = s.contained(func() error { s.removeItems(items); return nil })
+			s.drops.finished(len(items))
+		}
+	}
+}
+
+// take returns what to remove next; nothing when there is nothing, and then runDrops has ended.
+func (d *drops) take() (users []*userDrop, items []*itemDrop) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if n := min(dropsAtOnce, len(d.users)); n > 0 {
+		users, d.users = d.users[:n:n], d.users[n:]
+		for _, u := range users {
+			u.taken = true
+		}
+		return users, nil
+	}
+	n := min(dropsAtOnce, len(d.items))
+	if n == 0 {
+		d.users, d.items, d.running = nil, nil, false
+		d.signal()
+		return nil, nil
+	}
+	items, d.items = d.items[:n:n], d.items[n:]
+	for _, it := range items {
+		delete(d.byItem, it.id)
+	}
+	return nil, items
+}
+
+// finished notes that changes of items were removed.
+func (d *drops) finished(n int) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.pending -= n
+	d.signal()
+}
+
+// abandon forgets the changes of items, of which some were taken, and returns how many they were.
+func (d *drops) abandon(taken int) int {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	n := taken + len(d.items)
+	d.items, d.byItem, d.pending = nil, nil, 0
+	d.signal()
+	return n
+}
+
+// removeUsers drops what is cached of deleted users.
+func (s *Service) removeUsers(users []*userDrop) {
+	ids := make([]string, len(users))
+	for i, u := range users {
+		ids[i] = u.id
+	}
+	err := s.contained(func() error { return s.FinishDeletion(ids...) })
+	d := &s.drops
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for _, u := range users {
+		s.present.failed(u.id, err)
+		if d.byUser[u.id] == u {
+			delete(d.byUser, u.id)
+		}
+		close(u.done)
+	}
+}
+
+// contained runs f. A panic is logged and counted, and an error.
+func (s *Service) contained(f func() error) (err error) {
+	defer s.Rescue("catalog", &err)
+	return f()
+}
+
+// removeItems drops what models have cached of forms that items had, and has their caches compute the new ones.
+func (s *Service) removeItems(items []*itemDrop) {
+	rest := s.pace()
+	for _, sl := range s.served {
+		for _, m := range sl.hold() {
+			if m.Cache != nil && m.Events == nil { // to a model of events items are rows of the checkpoint
+				s.removeFrom(m, items, rest)
+			}
+			sl.release(m)
+		}
+	}
+}
+
+func (s *Service) removeFrom(m *checkpoint, items []*itemDrop, rest func()) {
+	changes := make([]reuse.Change, 0, len(items))
+	for _, it := range items {
+		changes = append(changes, m.Cache.Changed(it.was, it.is))
+		rest()
+	}
+	if err := m.Cache.Apply(changes); err != nil {
+		s.log.Error("cached KV could not be removed", "model", m.Name, "error", err)
+	}
+	rest()
+}
+
+// pace returns a function that is called between pieces of work in the background: while requests are under way it
+// sleeps, so that they have the processor for most of the time.
+func (s *Service) pace() func() {
+	began := time.Now()
+	return func() {
+		worked := time.Since(began)
+		if worked < dropSlice {
+			return
+		}
+		if s.underWay.Load() > 0 && s.life.Err() == nil {
+			sleep := time.NewTimer((dropShare - 1) * worked)
+			defer sleep.Stop()
+			select {
+			case <-sleep.C:
+			case <-s.life.Done():
+			}
+		}
+		began = time.Now()
+	}
+}

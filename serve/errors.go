@@ -1,0 +1,112 @@
+package serve
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"grebe/dispatch"
+	"grebe/engine"
+	"grebe/internal/wire"
+)
+
+// Code is a kind of error, as clients see it.
+type Code string
+
+// Codes of errors. Which status they have is for those to say who speak a protocol.
+const (
+	InvalidArgument  Code = "invalid_argument"
+	Unauthenticated  Code = "unauthenticated"
+	PermissionDenied Code = "permission_denied"
+	NotFound         Code = "not_found"
+	MethodNotAllowed Code = "method_not_allowed"
+	Conflict         Code = "conflict"
+	TooLarge         Code = "too_large"
+	WrongMediaType   Code = "unsupported_media_type"
+	Unprocessable    Code = "unprocessable"
+	Exhausted        Code = "resource_exhausted"
+	RequestTimeout   Code = "request_timeout"
+	Canceled         Code = "canceled"
+	Internal         Code = "internal"
+	Unavailable      Code = "unavailable"
+	DeadlineExceeded Code = "deadline_exceeded"
+)
+
+// Error is an error that a client may see.
+type Error struct {
+	code    Code
+	field   string // path in the request, or empty
+	problem string
+	after   time.Duration // when to ask again; 0: soon
+}
+
+func (e *Error) Error() string {
+	if e.field == "" {
+		return e.problem
+	}
+	return e.field + ": " + e.problem
+}
+
+// Code returns the error's kind, such as "invalid_argument".
+func (e *Error) Code() string { return string(e.code) }
+
+// Field returns the path of the field in question, or "".
+func (e *Error) Field() string { return e.field }
+
+// After returns when to ask again; 0: soon.
+func (e *Error) After() time.Duration { return e.after }
+
+// Errorf makes an error about a field; field may be empty.
+func Errorf(c Code, field, format string, args ...any) *Error {
+	return &Error{code: c, field: field, problem: fmt.Sprintf(format, args...)}
+}
+
+// Later makes an error of a client who may ask again after a time.
+func Later(after time.Duration, problem string) *Error {
+	return &Error{code: Exhausted, problem: problem, after: after}
+}
+
+// AsError turns any error into one that a client may see. Unknown ones become internal errors
+// without a text of their own.
+func AsError(err error) *Error {
+	var own *Error
+	var bad *wire.Error
+	var shed *dispatch.ShedError
+	switch {
+	case errors.As(err, &own):
+		return own
+	case errors.As(err, &bad):
+		return Errorf(InvalidArgument, bad.Field, "%s", bad.Problem)
+	case errors.Is(err, dispatch.ErrQueueFull):
+		return Errorf(Exhausted, "", "the queue is full")
+	case errors.As(err, &shed):
+		return Later(shed.After, "the request is predicted to miss its deadline")
+	case errors.Is(err, dispatch.ErrShed):
+		return Errorf(Exhausted, "", "the request is predicted to miss its deadline")
+	case errors.Is(err, dispatch.ErrExpired), errors.Is(err, context.DeadlineExceeded):
+		return Errorf(DeadlineExceeded, "", "the deadline passed before the request was computed")
+	case errors.Is(err, engine.ErrTooLarge):
+		return Errorf(TooLarge, "", "%s", strings.TrimPrefix(err.Error(), "engine: "))
+	case errors.Is(err, engine.ErrLost):
+		return Errorf(Unavailable, "", "the device is lost and being opened again")
+	case errors.Is(err, engine.ErrClosed):
+		return Errorf(Unavailable, "", "the model is shutting down")
+	case errors.Is(err, context.Canceled):
+		return Errorf(Canceled, "", "the client went away")
+	}
+	return Errorf(Internal, "", "internal error")
+}
+
+// ownFault returns an error that is not about the request.
+func ownFault(err error) error {
+	if err == nil {
+		return nil
+	}
+	switch AsError(err).code {
+	case Internal, Unavailable, DeadlineExceeded:
+		return err
+	}
+	return nil
+}

@@ -1,0 +1,369 @@
+package serve
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"slices"
+	"time"
+
+	grebev1 "grebe/api/grebe/v1"
+	"grebe/engine"
+	"grebe/internal/wire"
+	"grebe/model/hstu"
+	"grebe/plan"
+	"grebe/prompt"
+	"grebe/schedule"
+)
+
+// history is what a model of events knows of a user.
+type history struct {
+	tokens []int32 // contextual rows, then the events
+	rows   []int32 // of the events' items
+	at     hstu.Moment
+	note   string // what was left out
+}
+
+// events resolves a user's events for a request of so many candidates. Items that the model does not know are
+// left out, and the oldest events of a history that is too long: an eighth of what there is room for at a time,
+// so that what is cached of the user can be used in between.
+func (s *Service) events(c *call, u *grebev1.User, candidates int) (*history, error) {
+	m := c.model.Events
+	if u.Tokens != nil {
+		return nil, Errorf(Unprocessable, "user.tokens", "model %q takes events or a history", c.model.Name)
+	}
+	if u.Text != nil && len(u.Events) == 0 && len(u.History) == 0 {
+		return nil, Errorf(Unprocessable, "user.text", "model %q takes events or a history", c.model.Name)
+	}
+	events := u.Events
+	if len(events) == 0 {
+		for _, id := range u.History {
+			events = append(events, &grebev1.Event{Item: id})
+		}
+	}
+	h := &history{at: hstu.Moment{Query: s.now().Unix()}}
+	actions := make([]int32, 0, len(events))
+	for _, e := range events {
+		row, ok := s.row(m, e.GetItem(), nil)
+		if !ok {
+			continue
+		}
+		h.rows, actions = append(h.rows, row), append(actions, e.GetAction())
+		h.at.Events = append(h.at.Events, e.GetTime())
+	}
+	s.metrics.unknown.Add(float64(len(events) - len(h.rows)))
+	if over := len(h.rows) - m.MaxEvents(); over > 0 {
+		step := max(1, m.MaxEvents()/8)
+		cut := min((over+step-1)/step*step, len(h.rows))
+		h.rows, actions, h.at.Events = h.rows[cut:], actions[cut:], h.at.Events[cut:]
+		h.note = fmt.Sprintf("the oldest %d events were left out: the model takes %d", cut, m.MaxEvents())
+	}
+	var err error
+	if h.tokens, err = m.Context(contextOf(events), len(h.rows)+candidates); err != nil {
+		return nil, Errorf(Unprocessable, "user.events", "%v", err)
+	}
+	for i, row := range h.rows {
+		h.tokens = append(h.tokens, m.Event(row, actions[i]))
+	}
+	return h, nil
+}
+
+// contextOf collects the events' features by name, the newest first, as far as they are whole numbers.
+func contextOf(events []*grebev1.Event) map[string][]int32 {
+	var out map[string][]int32
+	for _, e := range slices.Backward(events) {
+		for name, v := range e.GetFeatures() {
+			if v != math.Trunc(v) || math.Abs(v) > math.MaxInt32 {
+				continue
+			}
+			if out == nil {
+				out = map[string][]int32{}
+			}
+			out[name] = append(out[name], int32(v))
+		}
+	}
+	return out
+}
+
+// row finds an item's row: by its id where the checkpoint names its items, else by its identifier, given or the
+// catalog's.
+func (s *Service) row(m *hstu.Model, id string, identifier *int32) (int32, bool) {
+	if m.Named() {
+		return m.Row(id)
+	}
+	if identifier == nil {
+		it, ok := s.item(nil, id)
+		if !ok {
+			return 0, false
+		}
+		identifier = &it.Identifier
+	}
+	return *identifier, *identifier >= 0 && int(*identifier) < m.Items()
+}
+
+// noteOf joins what a response has to say about a user's history.
+func noteOf(m *hstu.Model, h *history) string {
+	why := m.Config().Recomputes()
+	if why != "" {
+		why = "nothing is reused: " + why
+	}
+	if why != "" && h.note != "" {
+		why += "; "
+	}
+	return why + h.note
+}
+
+// rankEvents ranks by what a model of events predicts of each candidate.
+func (s *Service) rankEvents(ctx context.Context, w *work, user *grebev1.User,
+	candidates []*grebev1.Item) ([]*prompt.Item, *ranking, error) {
+	m := w.model.Events
+	if len(m.Config().Tasks) == 0 {
+		return nil, nil, Errorf(Unprocessable, "", "model %q cannot rank: its checkpoint has no tasks", w.model.Name)
+	}
+	h, err := s.events(w.call, user, len(candidates))
+	if err != nil {
+		return nil, nil, err
+	}
+	items, rows := make([]*prompt.Item, len(candidates)), make([]int32, len(candidates))
+	w.items = make([][]int32, len(candidates))
+	for i, c := range candidates {
+		row, ok := s.row(m, c.GetId(), c.Identifier)
+		if !ok {
+			return nil, nil, Errorf(Unprocessable, path{"candidates", i}.String(), "model %q does not know item %s", w.model.Name, Quoted(c.GetId()))
+		}
+		items[i], rows[i], w.items[i] = &prompt.Item{ID: c.GetId()}, row, []int32{m.Candidate(row)}
+	}
+	if w.policy == schedule.Item && m.Config().Recomputes() != "" {
+		return nil, nil, Errorf(Unprocessable, "prefix", "item needs a model without %s", m.Config().Recomputes())
+	}
+	w.user = h.tokens
+	w.lay = func(order plan.Order, user []int32, items [][]int32) (prompt.Layout, error) {
+		l, err := w.model.Prompt.Targets(order, user, items)
+		return l, errors.Join(err, m.Annotate(l.Plan, l.User, &h.at))
+	}
+	doubts := m.Incomplete()
+	r, err := s.run(ctx, w, true, func(l *prompt.Layout, job *engine.Job) {
+		for i := range items {
+			job.Hidden = append(job.Hidden, l.Answers+i)
+		}
+	})
+	if err != nil {
+		return nil, nil, err
+	}
+	r.note = noteOf(m, h)
+	err = s.predict(w.call, r, rows, h.at.Query)
+	if m.Incomplete() != doubts { // in this request's batch, or in one beside it
+		r.notes = append(r.notes, "rows of the model's item table could not be read: default rows were used in their place")
+	}
+	if err == nil {
+		w.served(user.Id, h, r)
+	}
+	return items, r, err
+}
+
+// Served is what one request of a model of events was like.
+type Served struct {
+	User      string // "": nobody in particular
+	Events    int
+	Cached    int           // tokens whose KV was cached
+	Computing time.Duration // its part of the batch's
+	Latency   time.Duration
+}
+
+// served tells who wants to know what an answered request was like.
+func (c *call) served(user string, h *history, r *ranking) {
+	if c.model.Served == nil {
+		return
+	}
+	computing := r.result.Compute
+	if all := r.result.BatchTokens; all > 0 { // the batch's, of which others have their parts
+		computing = time.Duration(float64(computing) * float64(r.result.Computed) / float64(all))
+	}
+	c.model.Served(Served{User: user, Events: len(h.rows), Cached: r.result.Cached, Computing: computing, Latency: time.Since(c.start)})
+}
+
+// predict turns the states of candidates into scores.
+func (s *Service) predict(c *call, r *ranking, rows []int32, query int64) error {
+	m := c.model.Events
+	scored, err := m.Score(r.result.Hidden, rows, query)
+	if err != nil {
+		return s.explain(c, err)
+	}
+	tasks := m.Config().Tasks
+	r.logits, r.scores = make([]float32, len(scored)), make([]float64, len(scored))
+	for i := range scored {
+		if err := checkLogits(scored[i].Tasks, len(tasks)); err != nil {
+			return s.explain(c, err)
+		}
+		r.logits[i], r.scores[i] = float32(scored[i].Score), scored[i].Score
+		if err := checkLogits(r.logits[i:i+1], 1); err != nil {
+			return s.explain(c, err)
+		}
+		byName := make(map[string]float64, len(tasks))
+		for t := range tasks {
+			byName[tasks[t].Name] = float64(scored[i].Tasks[t])
+		}
+		r.tasks = append(r.tasks, byName)
+	}
+	return nil
+}
+
+// retrieve recommends the items that a user's last event scores best, of all that the model knows.
+func (s *Service) retrieve(ctx context.Context, c *call, id string, req *grebev1.RecommendRequest) (*grebev1.RecommendResponse, error) {
+	m := c.model.Events
+	if !m.Config().Retrieval || !m.Named() {
+		return nil, Errorf(Unprocessable, "", "model %q cannot recommend: its checkpoint has no retrieval, or no %s", c.model.Name,
+			hstu.ItemsFile)
+	}
+	n := int(req.N)
+	orDefault(&n, defaultResults)
+	if err := checkRange("n", n, 1, wire.MaxResults); err != nil {
+		return nil, err
+	}
+	if err := checkExclude(req.Exclude); err != nil {
+		return nil, err
+	}
+	filter, err := filterOf(req.Filter)
+	if err != nil {
+		return nil, err
+	}
+	user, err := s.whom(c, req.User)
+	if err != nil {
+		return nil, err
+	}
+	h, err := s.events(c, user, 0)
+	if err != nil {
+		return nil, err
+	}
+	if len(h.rows) == 0 {
+		return nil, Errorf(Unprocessable, "user", "has no events of items that model %q knows", c.model.Name)
+	}
+	r, err := s.lastEvent(ctx, c, user.Id, h)
+	if err != nil {
+		return nil, err
+	}
+	eligible := s.eligible(m, req, filter, user)
+	start := time.Now()
+	if err := checkLogits(r.result.Hidden[0], m.Config().Hidden); err != nil {
+		return nil, s.explain(c, fmt.Errorf("the state of the last event: %w", err))
+	}
+	ctx, cancel := c.within(ctx)
+	defer cancel()
+	found, broken, err := m.Retrieve(ctx, r.result.Hidden[0], n, h.at.Query, eligible)
+	if err != nil {
+		return nil, s.explain(c, err)
+	}
+	if len(found) == 0 {
+		if err := checkAttributes(filter, s.catalog); err != nil {
+			return nil, err
+		}
+	}
+	_, _, version := s.catalog.Counts()
+	resp := &grebev1.RecommendResponse{
+		Model: c.model.Name, RequestId: id, Node: s.cfg.Node, Short: len(found) < n, CatalogVersion: version, Usage: usage(r),
+		TimingMs: &grebev1.Timing{
+			Queue: milliseconds(r.result.Queue), Fetch: milliseconds(r.fetch), Compute: milliseconds(r.result.Compute + time.Since(start)),
+		},
+	}
+	if resp.Short {
+		resp.ShortReason = shortCatalog // all items were scored
+	}
+	if broken > 0 {
+		if h.note != "" {
+			h.note += "; "
+		}
+		h.note += fmt.Sprintf("%d items were left out: their scores are no finite numbers", broken)
+		s.log.Warn("items have scores that are no finite numbers: they are never recommended", "model", c.model.Name, "items", broken)
+	}
+	resp.Usage.Note = noteOf(m, h)
+	for _, f := range found {
+		if err := checkLogits([]float32{f.Score}, 1); err != nil {
+			return nil, s.explain(c, err)
+		}
+		resp.Results = append(resp.Results, &grebev1.Recommended{Id: m.Name(f.Item), Score: float64(f.Score)})
+	}
+	resp.TimingMs.Total = milliseconds(time.Since(c.start))
+	c.served(user.Id, h, r)
+	return resp, nil
+}
+
+// lastEvent computes the state of a user's last event.
+func (s *Service) lastEvent(ctx context.Context, c *call, id string, h *history) (*ranking, error) {
+	r := &ranking{layout: c.model.Prompt.Generate(h.tokens)}
+	l := &r.layout
+	if err := c.model.Events.Annotate(l.Plan, l.User, &h.at); err != nil {
+		return nil, s.explain(c, err)
+	}
+	job := &engine.Job{Plan: l.Plan, Hidden: []int{l.Answers}}
+	var err error
+	if c.model.Cache == nil {
+		if r.result, err = s.do(ctx, c, job); err == nil {
+			s.metrics.prompted(c.op, r.result.Computed, &grebev1.Sources{})
+		}
+		return r, err
+	}
+	start := time.Now()
+	ctx, cancel := c.within(ctx)
+	defer cancel()
+	visit := c.model.Cache.Generate(id, h.tokens)
+	defer func() { // whatever happens
+		for _, e := range visit.EndPrompt(l, r.result) {
+			if e != nil {
+				e.Release()
+			}
+		}
+	}()
+	visit.AttachPrompt(ctx, l, job)
+	r.fetch = time.Since(start)
+	r.result, err = s.do(ctx, c, job)
+	if err == nil {
+		r.tiers = job.Tiers()
+		s.metrics.prompted(c.op, r.result.Computed, sources(r.tiers))
+	}
+	return r, err
+}
+
+// eligible says which items may be recommended: those of the catalog, if it has any, that are not excluded and
+// have the attributes asked for. All that the user is given with was seen, also what the model takes no more.
+func (s *Service) eligible(m *hstu.Model, req *grebev1.RecommendRequest, filter map[string][]string,
+	user *grebev1.User) func(row int32) bool {
+	excluded := map[int32]bool{}
+	exclude := func(id string) {
+		if row, ok := m.Row(id); ok {
+			excluded[row] = true
+		}
+	}
+	for _, id := range req.Exclude {
+		exclude(id)
+	}
+	if req.ExcludeSeen {
+		for _, e := range user.Events {
+			exclude(e.GetItem())
+		}
+		for _, id := range user.History {
+			exclude(id)
+		}
+	}
+	known, _, _ := s.catalog.Counts()
+	return func(row int32) bool {
+		if excluded[row] {
+			return false
+		}
+		if known == 0 {
+			return len(filter) == 0
+		}
+		it, ok := s.item(nil, m.Name(row))
+		return ok && matches(it, filter)
+	}
+}
+
+// matches reports whether an item has one of the values of each attribute.
+func matches(it *prompt.Item, filter map[string][]string) bool {
+	for name, values := range filter {
+		if !slices.ContainsFunc(it.Attributes[name], func(v string) bool { return slices.Contains(values, v) }) {
+			return false
+		}
+	}
+	return true
+}

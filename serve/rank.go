@@ -1,0 +1,398 @@
+package serve
+
+import (
+	"cmp"
+	"context"
+	"crypto/rand"
+	"encoding/hex"
+	"math"
+	"slices"
+	"time"
+	"unicode"
+
+	grebev1 "grebe/api/grebe/v1"
+	"grebe/blend"
+	"grebe/dispatch"
+	"grebe/engine"
+	"grebe/plan"
+	"grebe/prompt"
+	"grebe/reuse"
+	"grebe/schedule"
+	"grebe/serve/tracing"
+)
+
+// Rank orders candidates for a user.
+func (s *Service) Rank(ctx context.Context, req *grebev1.RankRequest) (*grebev1.RankResponse, error) {
+	defer s.serving(req.User.GetId())()
+	resp, err := on(s, "rank", req.Model, req.DeadlineMs, func(c *call) (*grebev1.RankResponse, error) {
+		return entered(ctx, c, dispatch.Single, len(req.Candidates), func(ctx context.Context) (*grebev1.RankResponse, error) {
+			return s.rank(ctx, c, req)
+		})
+	})
+	if err == nil {
+		s.noteHot(req.User.GetId(), req.Candidates)
+	}
+	return resp, err
+}
+
+// rank orders candidates with the call's model.
+func (s *Service) rank(ctx context.Context, c *call, req *grebev1.RankRequest) (*grebev1.RankResponse, error) {
+	id, err := requestID(req.RequestId)
+	if err != nil {
+		return nil, err
+	}
+	tracing.Named(ctx, id, c.model.Name)
+	policy, err := s.policy(c, req.Prefix)
+	if err != nil {
+		return nil, err
+	}
+	budget, err := c.budget(req)
+	if err != nil {
+		return nil, err
+	}
+	if err := checkCount("candidates", len(req.Candidates)); err != nil {
+		return nil, err
+	}
+	if req.TopK < 0 {
+		return nil, Errorf(InvalidArgument, "top_k", "%d is negative", req.TopK)
+	}
+	user, err := s.whom(c, req.User)
+	if err != nil {
+		return nil, err
+	}
+	w := &work{call: c, policy: policy, userID: user.Id, explain: req.Explain, blend: req.Prefix == "blend", budget: budget}
+	w.auto = req.Prefix == "" || req.Prefix == "auto"
+	rank := s.rankTexts
+	if c.model.Events != nil {
+		rank = s.rankEvents
+	}
+	items, r, err := rank(ctx, w, user, req.Candidates)
+	if err != nil {
+		return nil, err
+	}
+	if c.op == "rank" { // and no probe of a checkpoint
+		s.metrics.prefix.WithLabelValues(r.prefix).Inc()
+	}
+	resp := &grebev1.RankResponse{
+		Model: c.model.Name, RequestId: id, Prefix: r.prefix, PrefixReason: w.reason(r), Node: s.cfg.Node,
+		Usage: r.usage(),
+		TimingMs: &grebev1.Timing{
+			Queue: milliseconds(r.result.Queue), Fetch: milliseconds(r.fetch), Compute: milliseconds(r.result.Compute),
+		},
+	}
+	resp.Usage.Note, resp.Notes = r.note, r.notes
+	name(r.parts, items)
+	resp.Parts = r.parts
+	for _, i := range r.best(int(req.TopK)) {
+		resp.Results = append(resp.Results, &grebev1.Ranked{
+			Index: int32(i), Id: items[i].ID, Score: r.scores[i], Logit: r.logits[i], Tasks: r.tasksOf(i),
+		})
+	}
+	resp.TimingMs.Total = milliseconds(time.Since(c.start))
+	return resp, nil
+}
+
+// rankTexts ranks with a language model.
+func (s *Service) rankTexts(ctx context.Context, w *work, user *grebev1.User, candidates []*grebev1.Item) ([]*prompt.Item, *ranking, error) {
+	var err error
+	if w.user, err = s.userTokens(w.call, user); err != nil {
+		return nil, nil, err
+	}
+	items := make([]*prompt.Item, len(candidates))
+	for i, m := range candidates {
+		if items[i], err = s.candidate(w.call, i, m); err != nil {
+			return nil, nil, err
+		}
+	}
+	r, err := s.rankItems(ctx, w, items)
+	return items, r, err
+}
+
+// work is a ranking to be done.
+type work struct {
+	*call
+	policy schedule.Policy
+	user   []int32
+	userID string // may be empty
+	items  [][]int32
+	// explain asks for an account of the prompt's parts.
+	explain bool
+	// blend asks for an ordinary prompt that is blended, and auto leaves that open; budget is nil for the model's.
+	blend, auto bool
+	budget      *blend.Budget
+	// lay lays the prompt out; nil: as the way of scoring does.
+	lay func(order plan.Order, user []int32, items [][]int32) (prompt.Layout, error)
+}
+
+// ranking is what came out of a job: a logit and a score for each item.
+type ranking struct {
+	prefix string
+	reason string // why, in a word
+	layout prompt.Layout
+	result *engine.Result
+	fetch  time.Duration      // finding and pinning what is cached
+	tiers  [plan.NumTiers]int // cached tokens by where they were
+	logits []float32
+	scores []float64
+	parts  []*grebev1.Part      // where asked for
+	tasks  []map[string]float64 // of a model of events, per item
+	note   string
+	notes  []string // why the answer is worse than it could be
+	// account says where the tokens of a blended prompt came from; nil of others.
+	account *reuse.Account
+}
+
+func (r *ranking) tasksOf(i int) map[string]float64 {
+	if r.tasks == nil {
+		return nil
+	}
+	return r.tasks[i]
+}
+
+// best returns the items' indices, best first, ties in input order; n of them, or all when n is 0.
+func (r *ranking) best(n int) []int {
+	idx := make([]int, len(r.logits))
+	for i := range idx {
+		idx[i] = i
+	}
+	slices.SortStableFunc(idx, func(a, b int) int {
+		if c := cmp.Compare(r.logits[b], r.logits[a]); c != 0 || r.tasks == nil {
+			return c
+		}
+		return cmp.Compare(r.scores[b], r.scores[a]) // of a model of events the logit is the score, rounded
+	})
+	if n > 0 && n < len(idx) {
+		idx = idx[:n]
+	}
+	return idx
+}
+
+// rankItems runs a ranking by the model's way of scoring.
+func (s *Service) rankItems(ctx context.Context, w *work, items []*prompt.Item) (*ranking, error) {
+	var identifiers []int32
+	if w.model.Scoring.Kind == Identifier {
+		var err error
+		if identifiers, err = w.identifiers(items); err != nil {
+			return nil, err
+		}
+	}
+	w.items = make([][]int32, len(items))
+	for i, it := range items {
+		err := w.alive(ctx)
+		if err != nil {
+			return nil, err
+		}
+		if w.items[i], err = w.itemTokens(i, it); err != nil {
+			return nil, err
+		}
+	}
+	if identifiers != nil {
+		return s.rankByIdentifier(ctx, w, identifiers)
+	}
+	return s.rankPointwise(ctx, w)
+}
+
+// run lays a ranking out, reuses what is cached, and computes the rest. Ask adds to the job what is
+// wanted of it.
+func (s *Service) run(ctx context.Context, w *work, pointwise bool, ask func(l *prompt.Layout, job *engine.Job)) (*ranking, error) {
+	cache, start := w.model.Cache, time.Now()
+	ctx, cancel := w.within(ctx)
+	defer cancel()
+	if w.blend {
+		var visit *reuse.Blended
+		if cache != nil {
+			visit = cache.BeginBlend(w.asked(pointwise))
+		}
+		return s.runBlended(ctx, w, visit, start, ask)
+	}
+	var visit *reuse.Visit
+	order := fixedOrder(w.policy)
+	if cache != nil {
+		visit = cache.Begin(w.asked(pointwise))
+		if w.pays(pointwise, visit) {
+			return s.runBlended(ctx, w, cache.BlendInstead(visit), start, ask)
+		}
+		order = visit.Order()
+	}
+	r := &ranking{prefix: order.String(), reason: "no-cache"}
+	if visit != nil { // whatever happens
+		r.reason = visit.Decision.Reason.String()
+		defer func() { visit.End(&r.layout, r.result) }()
+	}
+	if w.policy == schedule.None {
+		r.prefix = "none"
+	}
+	lay := w.model.Prompt.Rank
+	if pointwise {
+		lay = w.model.Prompt.Pointwise
+	}
+	if w.lay != nil {
+		lay = w.lay
+	}
+	var err error
+	r.layout, err = lay(order, w.user, w.items)
+	job := &engine.Job{Plan: r.layout.Plan}
+	if err == nil {
+		ask(&r.layout, job)
+		if visit != nil {
+			visit.Attach(ctx, &r.layout, job)
+			r.fetch = time.Since(start)
+			s.cfg.Tracer.Stage(ctx, "fetch", start, r.fetch)
+		}
+		r.result, err = s.do(ctx, w.call, job)
+	} else {
+		err = layoutError(err)
+	}
+	if err == nil && w.explain {
+		r.parts = accountOf(&r.layout, job)
+	}
+	if err == nil {
+		r.tiers = job.Tiers()
+		s.metrics.prompted(w.call.op, r.result.Computed, sources(r.tiers))
+	}
+	return r, err
+}
+
+// asked is what the cache has to know of a ranking.
+func (w *work) asked(pointwise bool) *reuse.Request {
+	return &reuse.Request{
+		UserID: w.userID, User: w.user, Items: w.items, Pointwise: pointwise, Policy: w.policy,
+		Slack: time.Until(w.start.Add(w.deadline)),
+	}
+}
+
+// reason says why a ranking's prefix was used.
+func (w *work) reason(r *ranking) string {
+	if !w.auto {
+		return "requested"
+	}
+	return r.reason
+}
+
+// fixedOrder is the order of a policy where there is no cache to choose by.
+func fixedOrder(p schedule.Policy) plan.Order {
+	if p == schedule.Item {
+		return plan.ItemFirst
+	}
+	return plan.UserFirst
+}
+
+// identifiers returns the items' identifiers, which must be there and differ.
+func (c *call) identifiers(items []*prompt.Item) ([]int32, error) {
+	ids := make([]int32, len(items))
+	first := make(map[int32]int, len(items))
+	for i, it := range items {
+		id := it.Identifier
+		if id < 0 {
+			return nil, Errorf(Unprocessable, path{"candidates", i}.String()+".identifier", "is missing: model %q scores by identifier",
+				c.model.Name)
+		}
+		if int(id) >= c.model.Vocab {
+			return nil, Errorf(Unprocessable, path{"candidates", i}.String()+".identifier", "%d is outside the vocabulary of %d", id, c.model.Vocab)
+		}
+		if j, dup := first[id]; dup {
+			return nil, Errorf(Unprocessable, path{"candidates", i}.String()+".identifier", "%d is the identifier of candidates[%d] too", id, j)
+		}
+		first[id], ids[i] = i, id
+	}
+	return ids, nil
+}
+
+// rankByIdentifier asks once for the logits of all identifiers; scores are their softmax.
+func (s *Service) rankByIdentifier(ctx context.Context, w *work, identifiers []int32) (*ranking, error) {
+	r, err := s.run(ctx, w, false, func(l *prompt.Layout, job *engine.Job) {
+		job.Want = []engine.Want{{Segment: l.Answers, IDs: identifiers}}
+	})
+	if err != nil {
+		return nil, err
+	}
+	r.logits, r.scores = r.result.Logits[0], softmax(r.result.Logits[0])
+	return r, nil
+}
+
+// rankPointwise asks for yes and no at each item's discriminant. The logit is their difference, the
+// score the probability of yes against no.
+func (s *Service) rankPointwise(ctx context.Context, w *work) (*ranking, error) {
+	ids := []int32{w.model.Scoring.Yes, w.model.Scoring.No}
+	r, err := s.run(ctx, w, true, func(l *prompt.Layout, job *engine.Job) {
+		job.Want = make([]engine.Want, len(w.items))
+		for i := range job.Want {
+			job.Want[i] = engine.Want{Segment: l.Answers + i, IDs: ids}
+		}
+	})
+	if err != nil {
+		return nil, err
+	}
+	r.logits, r.scores = make([]float32, len(w.items)), make([]float64, len(w.items))
+	for i, yn := range r.result.Logits {
+		r.logits[i] = yn[0] - yn[1]
+		r.scores[i] = softmax(yn)[0]
+	}
+	return r, nil
+}
+
+// softmax returns the probabilities that finite logits stand for.
+func softmax(logits []float32) []float64 {
+	out := make([]float64, len(logits))
+	total := logSumExp(logits)
+	for i, l := range logits {
+		out[i] = math.Exp(float64(l) - total)
+	}
+	return out
+}
+
+// logSumExp returns log Σ exp(logits).
+func logSumExp(logits []float32) float64 {
+	top := float64(slices.Max(logits))
+	sum := 0.0
+	for _, l := range logits {
+		sum += math.Exp(float64(l) - top)
+	}
+	return top + math.Log(sum)
+}
+
+// policy reads the prefix that a request asks for.
+func (s *Service) policy(c *call, prefix string) (schedule.Policy, error) {
+	switch prefix {
+	case "", "auto":
+		if c.model.Events != nil { // an item is one row: there is little to gain from it as a prefix
+			return schedule.User, nil
+		}
+		if c.model.Cache != nil {
+			return c.model.Cache.Policy(), nil
+		}
+		if only, ok := c.model.Orders.Only(); ok && only == plan.ItemFirst {
+			return schedule.Item, nil
+		}
+		return schedule.User, nil
+	case "user":
+		return schedule.User, nil
+	case "item":
+		return schedule.Item, nil
+	case "none":
+		return schedule.None, nil
+	case "blend":
+		return schedule.User, c.checkBlend()
+	}
+	return 0, Errorf(InvalidArgument, "prefix", "%s: want auto, user, item, none or blend", Quoted(prefix))
+}
+
+// requestID checks a client's id of a request, or makes one.
+func requestID(id string) (string, error) {
+	if id == "" {
+		var b [8]byte
+		rand.Read(b[:]) // never fails
+		return hex.EncodeToString(b[:]), nil
+	}
+	if len(id) > 128 {
+		return "", Errorf(InvalidArgument, "request_id", "%d bytes, at most 128", len(id))
+	}
+	for _, r := range id {
+		if !unicode.IsPrint(r) {
+			return "", Errorf(InvalidArgument, "request_id", "has a character that is not printable")
+		}
+	}
+	return id, nil
+}
+
+func milliseconds(d time.Duration) float64 { return float64(d.Microseconds()) / 1000 }

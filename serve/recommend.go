@@ -1,0 +1,256 @@
+package serve
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"math"
+	"slices"
+	"strings"
+	"time"
+
+	grebev1 "grebe/api/grebe/v1"
+	"grebe/dispatch"
+	"grebe/generate"
+	"grebe/internal/wire"
+	"grebe/serve/tracing"
+)
+
+// Of a recommendation that does not say.
+const (
+	defaultResults   = 10
+	defaultBeamWidth = 128
+)
+
+// Why fewer items came back than were wanted.
+const (
+	shortCatalog = "catalog" // no more are eligible
+	shortBeam    = "beam"    // more are, but the search kept too few paths
+)
+
+// maxExcluded bounds the bytes of an id in exclude; the catalog has none that is longer.
+const maxExcluded = 512
+
+// Recommend generates items of the catalog for a user.
+func (s *Service) Recommend(ctx context.Context, req *grebev1.RecommendRequest) (*grebev1.RecommendResponse, error) {
+	defer s.serving(req.User.GetId())()
+	resp, err := on(s, "recommend", req.Model, req.DeadlineMs, func(c *call) (*grebev1.RecommendResponse, error) {
+		return entered(ctx, c, dispatch.Rounds, 1, func(ctx context.Context) (*grebev1.RecommendResponse, error) {
+			return s.recommend(ctx, c, req)
+		})
+	})
+	if err == nil {
+		s.noteHot(req.User.GetId(), nil)
+	}
+	return resp, err
+}
+
+// recommend generates items with the call's model.
+func (s *Service) recommend(ctx context.Context, c *call, req *grebev1.RecommendRequest) (*grebev1.RecommendResponse, error) {
+	id, err := requestID(req.RequestId)
+	if err != nil {
+		return nil, err
+	}
+	tracing.Named(ctx, id, c.model.Name)
+	if c.model.Events != nil {
+		return s.retrieve(ctx, c, id, req)
+	}
+	if c.model.Generate == nil {
+		return nil, Errorf(Unprocessable, "", "model %q has no codes: it ranks, but cannot recommend", c.model.Name)
+	}
+	r, err := s.generation(c, req)
+	if err != nil {
+		return nil, err
+	}
+	if err := c.checkEnd(c.model.Prompt.Generate(r.User).End + c.model.Prompt.Depth() - 1); err != nil {
+		return nil, err
+	}
+	res, err := s.generate(ctx, c, r)
+	if err != nil {
+		return nil, err
+	}
+	resp := &grebev1.RecommendResponse{
+		Model: c.model.Name, RequestId: id, Node: s.cfg.Node, Short: res.Short, CatalogVersion: res.Version, Usage: generationUsage(res),
+		TimingMs: &grebev1.Timing{Queue: milliseconds(res.Queue), Fetch: milliseconds(res.Fetch), Compute: milliseconds(res.Compute)},
+	}
+	if res.Short {
+		if resp.ShortReason = shortCatalog; res.Beam {
+			resp.ShortReason = shortBeam
+		}
+	}
+	for _, it := range res.Items {
+		resp.Results = append(resp.Results, &grebev1.Recommended{Id: it.ID, Codes: it.Codes, Score: it.Score})
+	}
+	resp.TimingMs.Total = milliseconds(time.Since(c.start))
+	return resp, nil
+}
+
+// generationUsage counts the tokens of a recommendation: none where nothing had to be computed, because
+// no item is eligible, or only one path.
+func generationUsage(r *generate.Result) *grebev1.Usage {
+	if r.Cached+r.Computed == 0 {
+		return &grebev1.Usage{BySource: &grebev1.Sources{}}
+	}
+	u := promptUsage(r.Layout.Plan, r.Cached, r.Tiers)
+	u.ComputedTokens, u.BeamTokens = int32(r.Prompt), int32(r.Computed-r.Prompt)
+	return u
+}
+
+// generation checks a request and resolves its user.
+func (s *Service) generation(c *call, req *grebev1.RecommendRequest) (*generate.Request, error) {
+	// A client that says how to search gets that search.
+	r := &generate.Request{N: int(req.N), Width: int(req.BeamWidth), TopK: int(req.TopK), Widen: req.BeamWidth == 0 && req.TopK == 0}
+	orDefault(&r.N, defaultResults)
+	orDefault(&r.Width, defaultBeamWidth)
+	if err := checkRange("n", r.N, 1, wire.MaxResults); err != nil {
+		return nil, err
+	}
+	if err := checkRange("beam_width", r.Width, 1, wire.MaxBeamWidth); err != nil {
+		return nil, err
+	}
+	if err := checkRange("top_k", r.TopK, 0, math.MaxInt32); err != nil {
+		return nil, err
+	}
+	if err := checkExclude(req.Exclude); err != nil {
+		return nil, err
+	}
+	var err error
+	if r.Filter, err = filterOf(req.Filter); err != nil {
+		return nil, err
+	}
+	if err := checkAttributes(r.Filter, c.model.Generate.Snapshot()); err != nil {
+		return nil, err
+	}
+	user, err := s.whom(c, req.User)
+	if err != nil {
+		return nil, err
+	}
+	r.Exclude, r.UserID = req.Exclude, user.Id
+	if req.ExcludeSeen {
+		r.Exclude = slices.Concat(req.Exclude, user.History, itemsOf(user.Events))
+	}
+	r.User, err = s.userTokens(c, user)
+	return r, err
+}
+
+// generate runs a recommendation within the call's deadline and counts what it took.
+func (s *Service) generate(ctx context.Context, c *call, r *generate.Request) (*generate.Result, error) {
+	ctx, cancel := c.within(ctx)
+	defer cancel()
+	if err := ctx.Err(); err != nil {
+		return nil, AsError(err)
+	}
+	res, err := c.model.Generate.Recommend(ctx, r)
+	switch {
+	case errors.Is(err, generate.ErrNoCodes):
+		return nil, Errorf(Unprocessable, "", "model %q cannot recommend: %v", c.model.Name, err)
+	case errors.Is(err, generate.ErrEmpty):
+		return nil, Errorf(Unprocessable, "user", "%v", err)
+	case err != nil:
+		return nil, s.explain(c, err)
+	}
+	s.metrics.recommended(c.op, res)
+	if time.Since(c.start) <= c.deadline {
+		s.metrics.sloOK.WithLabelValues(c.op).Inc()
+	}
+	return res, nil
+}
+
+func checkRange(field string, v, low, high int) error {
+	if v < low || v > high {
+		return Errorf(InvalidArgument, field, "%d is not between %d and %d", v, low, high)
+	}
+	return nil
+}
+
+func checkExclude(ids []string) error {
+	if len(ids) > wire.MaxExclude {
+		return Errorf(InvalidArgument, "exclude", "%d of them, at most %d", len(ids), wire.MaxExclude)
+	}
+	for i, id := range ids {
+		if id == "" {
+			return Errorf(InvalidArgument, path{"exclude", i}.String(), "is empty")
+		}
+		if len(id) > maxExcluded {
+			return Errorf(InvalidArgument, path{"exclude", i}.String(), "%d bytes, at most %d", len(id), maxExcluded)
+		}
+	}
+	return nil
+}
+
+// filterOf checks the attributes that items must have. Wanting none of the values of an attribute is
+// taken as a mistake: nothing would ever come back.
+func filterOf(m map[string]*grebev1.Values) (map[string][]string, error) {
+	if len(m) > wire.MaxFilter {
+		return nil, Errorf(InvalidArgument, "filter", "%d attributes, at most %d", len(m), wire.MaxFilter)
+	}
+	out := make(map[string][]string, len(m))
+	for name, v := range m {
+		field := "filter." + shown(name)
+		switch n := len(v.GetValues()); {
+		case name == "":
+			return nil, Errorf(InvalidArgument, field, "the attribute has no name")
+		case n == 0:
+			return nil, Errorf(InvalidArgument, field, "has no values")
+		case n > wire.MaxWanted:
+			return nil, Errorf(InvalidArgument, field, "%d values, at most %d", n, wire.MaxWanted)
+		}
+		out[name] = v.Values
+	}
+	return out, nil
+}
+
+// checkAttributes refuses a filter on an attribute that no item has: it is most likely misspelt.
+func checkAttributes(filter map[string][]string, items interface {
+	Attributes(name string) (has bool, all []string)
+}) error {
+	for _, name := range slices.Sorted(maps.Keys(filter)) {
+		if has, all := items.Attributes(name); !has {
+			return noAttribute(name, all)
+		}
+	}
+	return nil
+}
+
+// maxShown bounds the attributes that an error names.
+const maxShown = 20
+
+func noAttribute(name string, all []string) error {
+	if len(all) == 0 {
+		return Errorf(InvalidArgument, "filter."+shown(name), "no item has attributes")
+	}
+	var names []string
+	for _, a := range all[:min(len(all), maxShown)] {
+		names = append(names, Quoted(a))
+	}
+	more := ""
+	if n := len(all) - len(names); n > 0 {
+		more = fmt.Sprintf(" and %d more", n)
+	}
+	return Errorf(InvalidArgument, "filter."+shown(name), "no item has this attribute; items have %s%s", strings.Join(names, ", "), more)
+}
+
+// shown is a name as the path of an error shows it.
+func shown(name string) string {
+	if name == "" || len(name) > 64 {
+		return fmt.Sprintf("%.64q", name)
+	}
+	return name
+}
+
+func itemsOf(events []*grebev1.Event) []string {
+	out := make([]string, len(events))
+	for i, e := range events {
+		out[i] = e.GetItem()
+	}
+	return out
+}
+
+// snapshot is what the model generates items of now; nil when it cannot.
+func (m *Model) snapshot() *generate.Snapshot {
+	if m.Generate == nil {
+		return nil
+	}
+	return m.Generate.Snapshot()
+}

@@ -1,0 +1,403 @@
+package serve
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"sync"
+	"time"
+
+	grebev1 "grebe/api/grebe/v1"
+)
+
+// Loader brings up checkpoints of models while others serve.
+type Loader interface {
+	// Open loads the checkpoint in a folder, or without one that which the configuration of the model names now. It
+	// MUST end soon when ctx does. The model's Retire frees it.
+	Open(ctx context.Context, model, folder string, progress func(done, total int64)) (*Model, error)
+}
+
+// Errors of a Loader that clients are told of.
+var (
+	// ErrNoMemory says that a checkpoint does not fit beside the one that serves.
+	ErrNoMemory = errors.New("not enough memory for a second checkpoint")
+	// ErrUnchanged says that the checkpoint is the one that serves.
+	ErrUnchanged = errors.New("the checkpoint that serves is the one that the configuration names")
+)
+
+// reloading is a change of a model's checkpoint.
+type reloading struct {
+	began time.Time
+	ended chan struct{} // closed at the end
+	again chan struct{} // closed when a trial was ended by going back
+
+	mu  sync.Mutex
+	now grebev1.Reload
+}
+
+func (r *reloading) set(f func(now *grebev1.Reload)) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	f(&r.now)
+}
+
+// at begins the next state.
+func (r *reloading) at(state string) {
+	r.set(func(now *grebev1.Reload) { now.State, now.Progress = state, 0 })
+}
+
+func (r *reloading) progress(done, total int64) {
+	r.set(func(now *grebev1.Reload) { now.Progress = min(1, float64(done)/float64(max(total, 1))) })
+}
+
+// rolledBack notes why a trial ended. Called once.
+func (r *reloading) rolledBack(why string) {
+	r.set(func(now *grebev1.Reload) { now.Error = why })
+	close(r.again)
+}
+
+func (r *reloading) over() bool {
+	select {
+	case <-r.ended:
+		return true
+	default:
+		return false
+	}
+}
+
+func (r *reloading) describe() *grebev1.Reload {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	out := &grebev1.Reload{
+		State: r.now.State, From: r.now.From, To: r.now.To, Progress: r.now.Progress, WarmedItems: r.now.WarmedItems,
+		Error: r.now.Error, Seconds: r.now.Seconds,
+	}
+	if out.Seconds == 0 {
+		out.Seconds = time.Since(r.began).Seconds()
+	}
+	return out
+}
+
+// ReloadModel brings up the checkpoint that the configuration names now beside the one that serves: it is checked, the
+// items that are asked for most are computed, and it serves from one request to the next. Requests under way end where they
+// began. Until it serves nothing changes, whatever goes wrong.
+func (s *Service) ReloadModel(ctx context.Context, req *grebev1.ReloadModelRequest) (*grebev1.Model, error) {
+	sl, err := s.slot(req.Model)
+	if err != nil {
+		return nil, err
+	}
+	r, err := s.startReload(sl, nil)
+	if err != nil {
+		return nil, err
+	}
+	return s.describeWhen(ctx, sl, r, req.Wait)
+}
+
+// RollbackModel brings back the checkpoint before the one that serves: at once while that one is on trial, otherwise like a
+// reload, from the folder where it was.
+func (s *Service) RollbackModel(ctx context.Context, req *grebev1.RollbackModelRequest) (*grebev1.Model, error) {
+	sl, err := s.slot(req.Model)
+	if err != nil {
+		return nil, err
+	}
+	if r := sl.back("asked for"); r != nil {
+		s.log.Info("rolled back", "model", sl.name)
+		return s.describeWhen(ctx, sl, r, req.Wait)
+	}
+	sl.mu.Lock()
+	before := sl.before
+	sl.mu.Unlock()
+	if before.version == "" {
+		return nil, Errorf(Conflict, "", "no other checkpoint served before this one")
+	}
+	r, err := s.startReload(sl, &before)
+	if err != nil {
+		return nil, err
+	}
+	return s.describeWhen(ctx, sl, r, req.Wait)
+}
+
+// describeWhen describes a model at once, or when its reload ended. A failed one is an error only to those who wait.
+func (s *Service) describeWhen(ctx context.Context, sl *slot, r *reloading, wait bool) (*grebev1.Model, error) {
+	if wait {
+		limit := time.NewTimer(s.cfg.ReloadWait)
+		defer limit.Stop()
+		select {
+		case <-r.ended:
+		case <-limit.C: // it goes on, and can be asked for
+		case <-ctx.Done():
+			return nil, AsError(ctx.Err())
+		}
+		if now := r.describe(); now.State == "failed" {
+			return nil, Errorf(Conflict, "", "the checkpoint stays as it was: %s", now.Error)
+		}
+	}
+	return s.describeModel(sl), nil
+}
+
+// startReload begins a reload, unless one is under way. With back it is to the checkpoint that was there.
+func (s *Service) startReload(sl *slot, back *origin) (*reloading, error) {
+	if s.cfg.Loader == nil {
+		return nil, Errorf(Unprocessable, "", "this server cannot load another checkpoint")
+	}
+	r := &reloading{began: time.Now(), ended: make(chan struct{}), again: make(chan struct{})}
+	sl.mu.Lock()
+	defer sl.mu.Unlock()
+	if sl.reload != nil && !sl.reload.over() {
+		return nil, Errorf(Conflict, "", "model %q is being reloaded: %s", sl.name, sl.reload.describe().State)
+	}
+	if s.changing.Err() != nil {
+		return nil, Errorf(Unavailable, "", "shutting down")
+	}
+	r.now.From = sl.now.Version
+	r.at("loading")
+	sl.reload = r
+	s.background.Go(func() { s.reload(sl, r, back) })
+	return r, nil
+}
+
+// reload does all of it, and tells how it ended.
+func (s *Service) reload(sl *slot, r *reloading, back *origin) {
+	s.log.Info("reloading", "model", sl.name, "from", r.now.From)
+	outcome := "done"
+	err := s.replace(s.changing, sl, r, back)
+	switch {
+	case errors.Is(err, errBack):
+		outcome = "rolled_back"
+	case err != nil:
+		outcome = "failed"
+	}
+	r.set(func(now *grebev1.Reload) {
+		now.State, now.Progress, now.Seconds = outcome, 1, time.Since(r.began).Seconds()
+		if outcome == "failed" {
+			now.Error = err.Error()
+		}
+	})
+	s.lifecycle.reloads.WithLabelValues(sl.name, outcome).Inc()
+	st := r.describe()
+	stopped := err != nil && s.changing.Err() != nil
+	if errors.Is(err, ErrUnchanged) || errors.Is(err, errBack) || stopped { // as it was asked, or told already
+		s.log.Warn("a reload ended without a new checkpoint", "model", sl.name, "outcome", outcome, "reason", err, "seconds", st.Seconds)
+	} else if err != nil {
+		s.log.Error("a reload ended without a new checkpoint", "model", sl.name, "outcome", outcome, "reason", st.Error, "seconds", st.Seconds)
+	} else {
+		s.log.Info("reloaded", "model", sl.name, "version", st.To, "warmed_items", st.WarmedItems, "seconds", st.Seconds)
+	}
+	close(r.ended)
+}
+
+// errBack says that a trial ended by going back.
+var errBack = errors.New("rolled back")
+
+// replace has another checkpoint serve.
+func (s *Service) replace(ctx context.Context, sl *slot, r *reloading, back *origin) error {
+	folder := ""
+	if back != nil {
+		folder = back.folder
+	}
+	sl.expect()
+	m, err := s.open(ctx, sl, folder, r)
+	if err != nil {
+		sl.expectNone()
+		return err
+	}
+	next := newCheckpoint(m)
+	m.trace(s.cfg.Tracer)
+	r.set(func(now *grebev1.Reload) { now.To = m.Version })
+	if err := s.catchUp(next, sl.bring(next)); err != nil {
+		return errors.Join(err, s.dispose(ctx, sl, next))
+	}
+	if err := s.ready(ctx, sl, next, r, back); err != nil {
+		return errors.Join(err, s.dispose(ctx, sl, next))
+	}
+	old := sl.swap(next)
+	r.at("trying")
+	s.log.Info("another checkpoint serves", "model", sl.name, "version", m.Version, "trial", s.cfg.Trial)
+	trial := time.NewTimer(s.cfg.Trial)
+	defer trial.Stop()
+	select {
+	case <-trial.C:
+	case <-r.again:
+	case <-ctx.Done():
+		return errors.New("the server stopped while the checkpoint was on trial")
+	}
+	if !sl.keep() {
+		return errors.Join(errBack, s.dispose(ctx, sl, next))
+	}
+	r.at("draining")
+	return s.dispose(ctx, sl, old)
+}
+
+// catchUp has a checkpoint drop what it read of users who were deleted while it was opened.
+func (s *Service) catchUp(next *checkpoint, deleted map[string]struct{}) error {
+	if len(deleted) > mostDeleted {
+		return fmt.Errorf("more than %d users were deleted while the checkpoint was opened: try again", mostDeleted)
+	}
+	return s.dropUsers(next, slices.Collect(maps.Keys(deleted)))
+}
+
+// open loads a checkpoint. A panic fails the reload, not the server.
+func (s *Service) open(ctx context.Context, sl *slot, folder string, r *reloading) (m *Model, err error) {
+	defer s.Rescue("reload", &err)
+	return s.cfg.Loader.Open(ctx, sl.name, folder, r.progress)
+}
+
+// ready checks and warms a checkpoint that shall serve. A panic is an error of the checkpoint.
+func (s *Service) ready(ctx context.Context, sl *slot, next *checkpoint, r *reloading, back *origin) (err error) {
+	defer s.Rescue("reload", &err)
+	if back != nil && next.Version != back.version {
+		return fmt.Errorf("the folder has version %s now, not %s which served before", next.Version, back.version)
+	}
+	r.at("checking")
+	if err := s.probe(ctx, next); err != nil {
+		return fmt.Errorf("the new checkpoint does not answer: %w", err)
+	}
+	r.at("warming")
+	if err := s.warm(ctx, sl.serving(), next, r); err != nil {
+		return fmt.Errorf("compute items ahead: %w", err)
+	}
+	return ctx.Err()
+}
+
+// dispose frees a checkpoint beside the one that serves when its last request is done. Where the server stops before, all is
+// freed with it.
+func (s *Service) dispose(ctx context.Context, sl *slot, c *checkpoint) error {
+	sl.retire(c)
+	select {
+	case <-c.drained:
+	case <-ctx.Done():
+		return nil
+	}
+	sl.remove(c)
+	if c.Retire == nil {
+		return nil
+	}
+	err := c.Retire(ctx)
+	if err != nil && ctx.Err() != nil {
+		s.log.Warn("what a checkpoint kept on disk is deleted at the next start", "model", sl.name, "version", c.Version, "reason", err)
+	} else if err != nil {
+		s.log.Error("what a checkpoint held was not freed", "model", sl.name, "version", c.Version, "error", err)
+	}
+	return nil
+}
+
+// probes is how many items the requests have that a checkpoint is checked with.
+const probes = 16
+
+// probe asks a checkpoint what clients may ask, of users and items of the catalog and of made up ones. What it refuses is the
+// request's fault; what fails, or is no finite number, is its own.
+func (s *Service) probe(ctx context.Context, next *checkpoint) error {
+	c := &call{op: "probe", start: time.Now(), deadline: time.Minute, model: next}
+	tokens, made := madeUp(next)
+	users := []*grebev1.User{{Tokens: tokens}}
+	for _, id := range askedFor(s.hotUsers, s.catalog.UserIDs, 3) {
+		users = append(users, &grebev1.User{Id: id})
+	}
+	var known []*grebev1.Item
+	for _, id := range askedFor(s.hotItems, s.catalog.ItemIDs, probes) {
+		known = append(known, &grebev1.Item{Id: id})
+	}
+	for _, user := range users {
+		defer s.serving(user.Id)()
+		for _, candidates := range [][]*grebev1.Item{made, known} {
+			for _, prefix := range []string{"user", "item", "blend"} { // the last of blocks that the one before it made
+				_, err := s.rank(ctx, c, &grebev1.RankRequest{User: user, Candidates: candidates, Prefix: prefix})
+				if err := ownFault(err); err != nil {
+					return err
+				}
+			}
+		}
+		_, err := s.recommend(ctx, c, &grebev1.RecommendRequest{User: user, N: probes, BeamWidth: probes})
+		if err := ownFault(err); err != nil {
+			return err
+		}
+	}
+	return ctx.Err()
+}
+
+// askedFor returns n ids: those asked for most, or any.
+func askedFor(h *hot, some func(prefix string, limit int, random bool) ([]string, bool), n int) []string {
+	var out []string
+	for _, e := range h.top(n) {
+		out = append(out, e.id)
+	}
+	if len(out) == 0 {
+		out, _ = some("", n, false)
+	}
+	return out
+}
+
+// warm computes the items that the old checkpoint was asked for most, as far as the budget allows.
+func (s *Service) warm(ctx context.Context, old, next *checkpoint, r *reloading) error {
+	if next.Cache == nil || old.Cache == nil || next.Events != nil || s.cfg.Warm == 0 {
+		return nil
+	}
+	items := s.hottest(old)
+	budget := int64(s.cfg.Warm * float64(next.Cache.Books().Total))
+	list, total := make([][]int32, 0, len(items)), int64(0)
+	for _, id := range items {
+		it, ok := s.catalog.Item(id)
+		if !ok {
+			continue
+		}
+		tokens, err := next.Prompt.ItemTokens(it)
+		if err != nil || len(tokens) == 0 {
+			continue
+		}
+		if total += next.Cache.Bytes(len(tokens)); total > budget {
+			break
+		}
+		list = append(list, tokens)
+	}
+	done := int64(0)
+	_, _, err := next.Cache.Precompute(ctx, next.Runner.Do, list, func(items, _ int) {
+		done += int64(items)
+		r.progress(done, int64(len(list)))
+		r.set(func(now *grebev1.Reload) { now.WarmedItems = done })
+	})
+	return err
+}
+
+// hottest returns the items that a checkpoint has cached or was asked for, the most used first.
+func (s *Service) hottest(old *checkpoint) []string {
+	rank := map[string]int{}
+	for i, e := range s.hotItems.top(hotKept) {
+		rank[e.id] = hotKept - i
+	}
+	type heat struct {
+		id   string
+		uses float64
+		rank int
+	}
+	var all []heat
+	for _, it := range s.catalog.Items() {
+		tokens, err := old.Prompt.ItemTokens(it)
+		if err != nil || len(tokens) == 0 {
+			continue
+		}
+		uses, cached := old.Cache.Heat(tokens)
+		if cached || uses > 0 || rank[it.ID] > 0 {
+			all = append(all, heat{it.ID, uses, rank[it.ID]})
+		}
+	}
+	slices.SortStableFunc(all, func(a, b heat) int {
+		if a.uses != b.uses {
+			return compareDown(a.uses, b.uses)
+		}
+		return b.rank - a.rank
+	})
+	out := make([]string, len(all))
+	for i := range all {
+		out[i] = all[i].id
+	}
+	return out
+}
+
+func compareDown(a, b float64) int {
+	if a > b {
+		return -1
+	}
+	return 1
+}

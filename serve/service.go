@@ -1,0 +1,333 @@
+// Package serve answers requests for models: a ranking, a recommendation, a score or a change of the catalog from its message
+// to its answer. It knows models with their checkpoints, which can be exchanged while they serve, and what they have cached of
+// users and items. It speaks no protocol: an error has a code and the path of the field that it is about.
+//
+// A deletion takes precedence over requests under way: nothing of a deleted user stays cached. The goroutines that a Service
+// starts end with Close.
+//
+// Lock order: a slot's, then its reload's; that of drops, then that of present.
+package serve
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"grebe/catalog"
+	"grebe/dispatch"
+	"grebe/embed"
+	"grebe/engine"
+	"grebe/generate"
+	"grebe/internal/contain"
+	"grebe/kv/disk"
+	"grebe/model/hstu"
+	"grebe/prompt"
+	"grebe/reuse"
+	"grebe/schedule"
+	"grebe/serve/tracing"
+)
+
+// Runner runs the jobs of a model. An engine.Engine is one.
+type Runner interface {
+	Do(context.Context, *engine.Job) (*engine.Result, error)
+}
+
+// Kind says how a model scores.
+type Kind uint8
+
+const (
+	// Identifier scores by the logits of the candidates' identifiers after one instruction.
+	Identifier Kind = iota
+	// Pointwise scores each candidate by the logits of Yes and No after its own instruction.
+	Pointwise
+)
+
+func (k Kind) String() string {
+	if k == Pointwise {
+		return "pointwise"
+	}
+	return "identifier"
+}
+
+// Scoring says how a model scores, and by which tokens.
+type Scoring struct {
+	Kind    Kind
+	Yes, No int32 // of Pointwise
+}
+
+// Model is one model to serve.
+type Model struct {
+	Name   string
+	Runner Runner
+	// Admit takes a place for a request before anything is computed for it, as dispatch.Dispatcher does; nil: everyone is let in.
+	Admit    func(kind dispatch.Kind, size int, deadline time.Time) (*dispatch.Place, error)
+	Prompt   *prompt.Builder
+	Cache    *reuse.Cache        // nil: everything is computed
+	Disk     *disk.Store         // what is kept below memory; nil: nothing
+	Generate *generate.Generator // nil: the model has no codes, and cannot recommend
+	Scoring  Scoring
+	Orders   schedule.Orders // that prefix auto may choose, those of Cache; empty: both
+	// Blend is nil, or says how prompts are blended; without a Cache nothing is, and they are computed whole.
+	Blend *reuse.Blend
+	// Events is nil, or the model of events that Runner runs: then there are no texts, and no codes.
+	Events *hstu.Model
+	// Served is told what each answered request of a model of events was like; nil: nobody is.
+	Served    func(Served)
+	Vocab     int // tokens that the model knows
+	Positions int // positions that it has; 0: do not check
+	// Shown by /v1/models.
+	Architecture, DType string
+	// Version names the checkpoint, and Origin is the folder where it was: a Loader opens it again from there.
+	Version, Origin string
+	// Retire frees all of it, once it serves no more; nil: nothing is to be freed. When ctx ends it leaves what it keeps on
+	// disk for later, and MUST return soon.
+	Retire func(ctx context.Context) error
+}
+
+// scoring names the way in which the model scores.
+func (m *Model) scoring() string {
+	if m.Events != nil {
+		return "tasks"
+	}
+	return m.Scoring.Kind.String()
+}
+
+// Config says what to serve. Zero values mean the default in the comment.
+type Config struct {
+	Models  []Model          // at least one, with different names
+	Catalog *catalog.Catalog // an empty one
+	Node    string           // name in responses; n0
+	// Versions keeps the versions of the catalog that models generate; nil: there are none to choose from.
+	Versions *generate.Keeper
+
+	// UserDeleted is called when a user is deleted, to remove KV that may be theirs and that none of the models has; nil: there is none.
+	UserDeleted func() error
+
+	// Tables of embeddings, whose rows can be read and changed; nil: there are none. They stay the caller's.
+	Tables *embed.Tables
+
+	// Loader brings up other checkpoints of the models; nil: they cannot be reloaded.
+	Loader     Loader
+	Trial      time.Duration // in which a checkpoint that fails a request is taken back, and the one before it stays loaded; none
+	Warm       float64       // share of the cache that a new checkpoint's items may take before it serves; none
+	ReloadWait time.Duration // longest that a request waits for a reload's end; 2 min
+
+	SLO         time.Duration // deadline of a request that names none; 200 ms
+	MaxDeadline time.Duration // longest deadline a request may name; 60 s
+
+	// Tracer is told where the time of requests went; nil: nobody is.
+	Tracer   *tracing.Tracer
+	Logger   *slog.Logger         // nothing is logged
+	Registry *prometheus.Registry // one of its own
+}
+
+func orDefault[T comparable](v *T, def T) {
+	var zero T
+	if *v == zero {
+		*v = def
+	}
+}
+
+func (c *Config) setDefaults() {
+	orDefault(&c.Node, "n0")
+	orDefault(&c.SLO, 200*time.Millisecond)
+	orDefault(&c.MaxDeadline, time.Minute)
+	c.MaxDeadline = max(c.MaxDeadline, c.SLO)
+	orDefault(&c.ReloadWait, 2*time.Minute)
+	if c.Catalog == nil {
+		c.Catalog = catalog.New(catalog.Options{})
+	}
+	if c.Logger == nil {
+		c.Logger = slog.New(slog.DiscardHandler)
+	}
+	if c.Registry == nil {
+		c.Registry = prometheus.NewRegistry()
+	}
+}
+
+func (c *Config) validate() error {
+	if len(c.Models) == 0 {
+		return errors.New("no model")
+	}
+	names := map[string]bool{}
+	for i := range c.Models {
+		m := &c.Models[i]
+		switch {
+		case m.Name == "":
+			return fmt.Errorf("model %d has no name", i)
+		case names[m.Name]:
+			return fmt.Errorf("two models are named %q", m.Name)
+		case m.Runner == nil || m.Prompt == nil:
+			return fmt.Errorf("model %q: needs a runner and a prompt", m.Name)
+		case m.Vocab <= 0 || m.Positions < 0:
+			return fmt.Errorf("model %q: vocabulary of %d, %d positions", m.Name, m.Vocab, m.Positions)
+		case m.Scoring.Kind > Pointwise:
+			return fmt.Errorf("model %q: no scoring kind %d", m.Name, m.Scoring.Kind)
+		}
+		names[m.Name] = true
+		if m.Scoring.Kind == Pointwise {
+			for _, id := range []int32{m.Scoring.Yes, m.Scoring.No} {
+				if id < 0 || int(id) >= m.Vocab {
+					return fmt.Errorf("model %q: scoring token %d is outside the vocabulary of %d", m.Name, id, m.Vocab)
+				}
+			}
+			if m.Scoring.Yes == m.Scoring.No {
+				return fmt.Errorf("model %q: yes and no are the same token %d", m.Name, m.Scoring.Yes)
+			}
+		}
+	}
+	if c.SLO < time.Millisecond {
+		return fmt.Errorf("SLO %v: too small", c.SLO)
+	}
+	return nil
+}
+
+// Service answers requests for models.
+type Service struct {
+	cfg      Config
+	models   map[string]*slot
+	served   []*slot // in the order of the configuration
+	catalog  *catalog.Catalog
+	refused  atomic.Int64 // changes of a catalog whose disk failed
+	underWay atomic.Int64 // requests of models
+	log      *slog.Logger
+	metrics  *metrics
+	times    atomic.Pointer[deadlines]
+
+	hotUsers, hotItems *hot
+	present            present
+	drops              drops
+	now                func() time.Time
+
+	lifecycle  *lifecycleMetrics
+	life       context.Context // of what runs in the background
+	changing   context.Context // of reloads, which end before
+	die        context.CancelFunc
+	endChanges context.CancelFunc
+	background sync.WaitGroup
+}
+
+// New checks the configuration. Close ends what the service starts in the background: reloads, and removals from caches.
+func New(cfg Config) (*Service, error) {
+	cfg.Models = slices.Clone(cfg.Models)
+	cfg.setDefaults()
+	if err := cfg.validate(); err != nil {
+		return nil, fmt.Errorf("serve: %w", err)
+	}
+	slots := make([]*slot, len(cfg.Models))
+	for i := range cfg.Models {
+		m := cfg.Models[i]
+		m.trace(cfg.Tracer)
+		slots[i] = &slot{name: m.Name, now: newCheckpoint(&m)}
+	}
+	m, err := newMetrics(cfg.Registry)
+	if err == nil {
+		err = cfg.Registry.Register(newCacheMetrics(slots))
+	}
+	lifecycle := newLifecycleMetrics(slots)
+	if err == nil {
+		err = cfg.Registry.Register(lifecycle)
+	}
+	if err == nil {
+		err = cfg.Registry.Register(newTableMetrics(cfg.Tables))
+	}
+	if err == nil {
+		err = cfg.Registry.Register(newSnapshotMetrics(slots, cfg.Versions))
+	}
+	if err != nil {
+		return nil, fmt.Errorf("serve: %w", err)
+	}
+	s := &Service{
+		cfg: cfg, models: map[string]*slot{}, served: slots, lifecycle: lifecycle, catalog: cfg.Catalog, log: cfg.Logger, metrics: m,
+		now: time.Now, hotUsers: newHot(), hotItems: newHot(),
+	}
+	for _, c := range s.degradedMetrics() {
+		if err := cfg.Registry.Register(c); err != nil {
+			return nil, fmt.Errorf("serve: %w", err)
+		}
+	}
+	s.SetDeadlines(cfg.SLO, cfg.MaxDeadline)
+	s.cfg.Models = nil // nothing shall hold a checkpoint that is retired
+	s.life, s.die = context.WithCancel(context.Background())
+	s.changing, s.endChanges = context.WithCancel(s.life)
+	for _, sl := range slots {
+		s.models[sl.name] = sl
+	}
+	s.catalog.Subscribe(s.changed)
+	return s, nil
+}
+
+// EndReloads ends reloads under way, and refuses more. Requests are answered as before.
+func (s *Service) EndReloads() { s.endChanges() }
+
+// Close ends what runs in the background. No requests may be under way. Later changes of the catalog are followed by those who make
+// them.
+func (s *Service) Close() {
+	s.drops.close()
+	s.die()
+	s.background.Wait()
+}
+
+// Node is the name in responses.
+func (s *Service) Node() string { return s.cfg.Node }
+
+// Catalog is where users and items are. Requests change it by the Service's methods.
+func (s *Service) Catalog() *catalog.Catalog { return s.catalog }
+
+// Log is where the Service logs.
+func (s *Service) Log() *slog.Logger { return s.log }
+
+// Registry has the Service's metrics.
+func (s *Service) Registry() *prometheus.Registry { return s.cfg.Registry }
+
+// Tracer is told where the time of requests went; it may be nil.
+func (s *Service) Tracer() *tracing.Tracer { return s.cfg.Tracer }
+
+// Rescue turns a panic into an internal error. To be deferred.
+func (s *Service) Rescue(op string, err *error) {
+	if p := recover(); p != nil {
+		s.Panicked(op, contain.Of(p))
+		*err = Errorf(Internal, "", "internal error")
+	}
+}
+
+// Panicked counts and logs a panic that was contained. Op says where: an operation, or "engine".
+func (s *Service) Panicked(op string, p *contain.Panic) {
+	s.metrics.panics.Inc()
+	s.log.Error("panic", "op", op, "panic", p.String(), "stack", string(p.Stack))
+}
+
+// trace has the model's passes traced.
+func (m *Model) trace(t *tracing.Tracer) {
+	if t == nil {
+		return
+	}
+	m.Runner = runner(t.Rounds(m.Runner.Do))
+	if m.Generate != nil {
+		m.Generate.Do = t.Rounds(m.Generate.Do)
+	}
+}
+
+// runner is a function that runs jobs.
+type runner tracing.Do
+
+// Do implements Runner.
+func (r runner) Do(ctx context.Context, job *engine.Job) (*engine.Result, error) { return r(ctx, job) }
+
+// deadlines are what a request may take.
+type deadlines struct{ usual, longest time.Duration }
+
+// SetDeadlines changes SLO and MaxDeadline of requests to come. The latter is never below the former.
+func (s *Service) SetDeadlines(slo, longest time.Duration) {
+	s.times.Store(&deadlines{usual: slo, longest: max(slo, longest)})
+}
+
+// SLO is the deadline of a request that names none.
+func (s *Service) SLO() time.Duration { return s.times.Load().usual }
