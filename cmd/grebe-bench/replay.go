@@ -2,6 +2,7 @@ package main
 
 import (
 	"fmt"
+	"net/http"
 	"os"
 	"path/filepath"
 	"slices"
@@ -109,6 +110,9 @@ func (c *replayCmd) record(w *cli.World) error {
 			return err
 		}
 		fmt.Fprintf(w.Stderr, "%s: recorded, answers by status: %v\n", k.Name, answers)
+		if n := answers[http.StatusInternalServerError]; n > 0 {
+			return fmt.Errorf("%s: %d answers had status 500: serve with the same settings, and read its log", k.Name, n)
+		}
 		c.Logs = append(c.Logs, filepath.Join(c.Dir, k.Name+".log.gz"))
 	}
 	return nil

@@ -60,7 +60,7 @@ func (g *gathers) next(layer int) step {
 	p, end := g.parts[0], g.layers
 	for _, q := range g.parts[1:] {
 		if q.first > layer {
-			end = q.first
+			end = min(end, q.first) // a model may have fewer layers than parts begin with
 			break
 		}
 		p = q

@@ -10,7 +10,7 @@ import (
 // TestGathers: each layer is in its buffer when it runs, and each part is waited for before it is copied from, wherever the batch is
 // launched in pieces.
 func TestGathers(t *testing.T) {
-	for _, layers := range []int{1, 2, 3, 28, 80} {
+	for _, layers := range []int{1, 2, 3, 4, 5, 7, 8, 9, 28, 80} {
 		for _, buffers := range []int{1, 2, 3, 4, 15, 28, 80} {
 			buffers = min(buffers, layers)
 			for _, parts := range [][]part{resident, {{0, 0}, {2, 1}, {8, 2}}, {{0, inPlace}, {min(placeLayers, buffers), 0}}} {
@@ -24,12 +24,12 @@ func TestGathers(t *testing.T) {
 							}
 						})
 						if s, ok := g.ahead(); ok {
-							copyStep(t, &s, in)
+							copyStep(t, &s, in, layers)
 						}
 						for l := at; l < min(at+piece, layers); l++ {
 							if s := g.at(l); s != nil {
 								waited[s.source] = true
-								copyStep(t, s, in)
+								copyStep(t, s, in, layers)
 							}
 							if in[l%buffers] != l {
 								t.Fatalf("%d layers, %d buffers, %v, %d at a time: layer %d finds layer %d", layers, buffers, parts, piece, l, in[l%buffers])
@@ -51,8 +51,11 @@ func TestGathers(t *testing.T) {
 }
 
 // copyStep notes which layers a step puts into which buffers.
-func copyStep(t *testing.T, s *step, in []int) {
+func copyStep(t *testing.T, s *step, in []int, layers int) {
 	t.Helper()
+	if s.first+s.layers > layers {
+		t.Fatalf("a step copies layers %d to %d of a model that has %d", s.first, s.first+s.layers-1, layers)
+	}
 	if s.layers < 1 || s.layers > len(in) {
 		t.Fatalf("a step of %d layers into %d buffers", s.layers, len(in))
 	}
