@@ -9,7 +9,8 @@ import (
 	"grebe/internal/config"
 )
 
-// Benchmarks of blending take package blend's constants for what is served by default: the configuration, which may not import it, says the same.
+// Benchmarks of blending use package blend's constants as the served defaults. The configuration, which may not import
+// that package, has the same values.
 func TestBlendIsMeasuredAsServed(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "grebe.yaml")
 	if err := os.WriteFile(file, []byte("models:\n  - path: x\n"), 0o644); err != nil {

@@ -11,7 +11,7 @@ import (
 	"testing"
 )
 
-// A checkpoint with a tensor of NaN does not come up: each of its tensors is seen at the start, as it is at a reload.
+// A checkpoint with a tensor of NaN does not start: a start checks every tensor, as a reload does.
 func TestStartRefusesWeightsOfNaN(t *testing.T) {
 	w := newReloadWorld(t)
 	name := filepath.Join(w.dir, "a", "model.safetensors")

@@ -29,7 +29,7 @@ import (
 	"grebe/reuse"
 )
 
-// damages are what is done to a file.
+// damages are the ways to damage a file.
 var damages = []struct {
 	name string
 	do   func(data []byte) []byte // nil: the file is removed
@@ -53,11 +53,11 @@ func flipAt(part, of int) func([]byte) []byte {
 	}
 }
 
-// remedy is what an error that refuses a start names.
+// remedy matches the remedies that an error at start names.
 var remedy = regexp.MustCompile(`grebe doctor --repair|remove it|remove the|restore`)
 
-// dataKinds are all files that Grebe writes below data_dir, with N for numbers and digests. Unfinished files, which
-// end in durable.PartSuffix, are not among them: a start removes them.
+// dataKinds are all files that Grebe writes below data_dir, with N for numbers and digests. Unfinished files, which end
+// in durable.PartSuffix, are not included: a start removes them.
 var dataKinds = []string{
 	"catalog.loaded.json", "catalog.loaded-N.lines",
 	"catalog/LOCK", "catalog/MANIFEST-N", "catalog/N.log", "catalog/N.sst", "catalog/OPTIONS-N", "catalog/ledger",
@@ -72,14 +72,14 @@ var dataKinds = []string{
 	"versions/activated.copy.json", "versions/activated.json", "versions/index-N-N", "versions/items-N", "versions/log-N",
 }
 
-// damageWorld is a data folder that a server left when it was killed, and what it had acknowledged.
+// damageWorld is a data folder that a killed server left, and what it had acknowledged.
 type damageWorld struct {
 	*reloadWorld
 	left  string
-	want  string // the catalog, and answers that depend on it alone
-	picks string // items that are generated, of the version that was activated
+	want  string // the catalog, and answers that depend only on it
+	picks string // items generated from the activated version
 	rows  string
-	users string // file whose import was stopped at its last line
+	users string // file whose import stopped at its last line
 }
 
 const importedUsers = 5
@@ -91,7 +91,7 @@ func newDamageWorld(t *testing.T) *damageWorld {
 		config.Setting{Path: "tables[0].timeout_ms", Value: "60000"})}
 	w.left = filepath.Join(t.TempDir(), "left")
 	w.users = filepath.Join(w.dir, "more-users.ndjson")
-	for run := range 3 { // what a run leaves in logs is in tables after the next start
+	for run := range 3 { // the next start moves logs of a run to tables
 		s, err := Load(t.Context(), w.cfg, Options{Log: slog.New(slog.DiscardHandler)})
 		if err != nil {
 			t.Fatal(err)
@@ -138,7 +138,7 @@ func (w *damageWorld) index(t *testing.T, s *App) {
 	}
 	defer set.Close()
 	pool := &reuse.Pool{Users: []string{"u0", "u1", "u2"}, Bytes: 1 << 20}
-	pool.History = func(i int) ([]int32, error) { // alike but for the first token
+	pool.History = func(i int) ([]int32, error) { // the same except for the first token
 		tokens := []int32{int32(300 + i)}
 		for k := range 100 {
 			tokens = append(tokens, int32(310+k%10))
@@ -154,7 +154,7 @@ func (w *damageWorld) index(t *testing.T, s *App) {
 	}
 }
 
-// repair has the tables lose a manifest, and repairs them: nothing is lost, and the damaged files are put aside.
+// repair removes a manifest of the tables and repairs them: nothing is lost, and the damaged files are set aside.
 func (w *damageWorld) repair(t *testing.T) {
 	t.Helper()
 	names, err := filepath.Glob(filepath.Join(datadir.Tables(w.cfg.DataDir), "MANIFEST-*"))
@@ -198,7 +198,7 @@ func (w *damageWorld) imports(t *testing.T, want int) {
 	}
 }
 
-// resume goes on with the import, whose file is in order now, and returns what is wrong with its outcome.
+// resume continues the import, whose file is now correct, and returns what is wrong with the result.
 func (w *damageWorld) resume(t *testing.T) string {
 	t.Helper()
 	w.writeUsers(t, `{"id":"the last","tokens":[9]}`)
@@ -267,7 +267,7 @@ func (w *damageWorld) ranked(t *testing.T, s *App, n int) (string, error) {
 	return string(out), err
 }
 
-// state is everything that a server knows of its catalog, and some answers.
+// state returns everything that a server knows of its catalog, and some answers.
 func (w *damageWorld) state(t *testing.T, s *App) string {
 	t.Helper()
 	var b strings.Builder
@@ -291,12 +291,12 @@ func (w *damageWorld) state(t *testing.T, s *App) string {
 		answer, err := w.ranked(t, s, n)
 		fmt.Fprintln(&b, answer, err)
 	}
-	_, err := w.ranked(t, s, blended) // what it answers depends on what was learned
+	_, err := w.ranked(t, s, blended) // its answer depends on learned importance
 	fmt.Fprintln(&b, err)
 	return b.String()
 }
 
-// generated are the recommendations to some users.
+// generated returns the recommendations to some users.
 func (w *damageWorld) generated(t *testing.T, s *App) string {
 	t.Helper()
 	var b strings.Builder
@@ -321,8 +321,8 @@ func (w *damageWorld) tableRows(t *testing.T, s *App) string {
 
 var numbers = regexp.MustCompile(`[0-9a-f]{16,}|[0-9]+`)
 
-// kinds returns a file of each kind of the folder, or all files: those whose names differ in numbers only are one
-// kind. All of dataKinds are there, and no others.
+// kinds returns one file of each kind in the folder, or all files. Files whose names differ only in numbers are of one
+// kind. It checks that the kinds are exactly dataKinds.
 func (w *damageWorld) kinds(t *testing.T, all bool) []string {
 	t.Helper()
 	byKind := map[string][]string{}
@@ -364,7 +364,7 @@ func (w *damageWorld) size(t *testing.T, name string) int64 {
 	return info.Size()
 }
 
-// start starts a server on the configuration's folder and says how it came out.
+// start starts a server on the configuration's folder and returns the outcome.
 func (w *damageWorld) start(t *testing.T) (outcome string, problem string) {
 	t.Helper()
 	var log syncBuffer
@@ -394,9 +394,9 @@ func (w *damageWorld) start(t *testing.T) (outcome string, problem string) {
 	return "no change", ""
 }
 
-// Whatever happens to one file of the data folder, a start has all that was acknowledged, or says what it has not, or
-// refuses and names a remedy that works. A sample of the kinds of files and of damage runs here, all of them with
-// GREBE_DAMAGE=all, those of some files with a part of their names instead of all.
+// After any damage to one file of the data folder, a start has everything that was acknowledged, or reports what is
+// missing, or refuses and names a remedy that works. By default a sample of files and damages runs. GREBE_DAMAGE=all
+// runs all of them; a part of a name runs those files.
 func TestDamageOfTheDataFolder(t *testing.T) {
 	part := os.Getenv("GREBE_DAMAGE")
 	every := part != ""

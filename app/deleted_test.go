@@ -19,7 +19,7 @@ import (
 	"grebe/internal/datadir"
 )
 
-// A user who is deleted by an import while no server runs is not cached any more when one runs again; others are.
+// The KV of a user whom an import deletes while no server runs is gone when a server runs again. That of others stays.
 func TestUsersDeletedByImportsAreForgotten(t *testing.T) {
 	w := newReloadWorld(t)
 	cached := w.cachedTokens
@@ -27,13 +27,13 @@ func TestUsersDeletedByImportsAreForgotten(t *testing.T) {
 		w.serve(t)
 		cached(t, 1)
 		cached(t, 2)
-		cached(t, 50) // whom the catalog does not have
+		cached(t, 50) // a user who is not in the catalog
 	})
 	file := filepath.Join(w.dir, "gone.ndjson")
 	if err := os.WriteFile(file, []byte(`{"delete":"u1"}`+"\n"+`{"delete":"u50"}`+"\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if err := os.WriteFile(deletedFile(w.cfg.DataDir), []byte(`"u`), 0o600); err != nil { // an import before was killed as it wrote this
+	if err := os.WriteFile(deletedFile(w.cfg.DataDir), []byte(`"u`), 0o600); err != nil { // an earlier import was killed while writing this
 		t.Fatal(err)
 	}
 	importUsers(t, &ingest.Import{Files: []string{file}, Kind: "users", DataDir: w.cfg.DataDir}, "")
@@ -57,7 +57,7 @@ func TestUsersDeletedByImportsAreForgotten(t *testing.T) {
 	})
 }
 
-// The id of a deletion is checked as every id is. A folder into which an earlier version has written a longer one opens.
+// The ids of deletions are checked like all ids. A folder in which an earlier version wrote a longer one still opens.
 func TestLongIDsOfDeletions(t *testing.T) {
 	w := newReloadWorld(t)
 	long := strings.Repeat("x", 70<<10)
@@ -83,7 +83,7 @@ func TestLongIDsOfDeletions(t *testing.T) {
 	})
 }
 
-// A server that is killed between the commit of a user's deletion and the drop of the user's KV drops it at its next start.
+// A server that is killed between committing a user's deletion and dropping the user's KV drops it at its next start.
 func TestDeletionCutShortIsFinishedAtTheStart(t *testing.T) {
 	w := newReloadWorld(t)
 	cached := w.cachedTokens
@@ -96,7 +96,7 @@ func TestDeletionCutShortIsFinishedAtTheStart(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, err = c.DeleteUser("u1") // durable, and nobody is told
+	_, err = c.DeleteUser("u1") // durable, but not reported to a server
 	if err := errors.Join(err, c.Close()); err != nil {
 		t.Fatal(err)
 	}

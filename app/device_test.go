@@ -14,7 +14,7 @@ import (
 	"grebe/internal/config"
 )
 
-// TestDeviceFallsBack: without a GPU, auto runs on the CPU and says so once; cuda says what is missing.
+// Without a GPU, auto runs on the CPU and logs it once; cuda reports what is missing.
 func TestDeviceFallsBack(t *testing.T) {
 	if n, err := driver.Count(); err == nil && n > 0 {
 		t.Skip("this machine has a GPU")
@@ -58,8 +58,8 @@ func (d *counted) Open(s compute.Shape, rows int) (compute.Runner, error) {
 	return d.Device.Open(s, rows)
 }
 
-// TestWorkersTakeTurns: with two devices, three workers run on the first, the second and the first, each with the
-// weights on its device, and share the cache.
+// With two devices, three workers run on the first, the second and the first. Each has the weights on its device, and
+// all share the cache.
 func TestWorkersTakeTurns(t *testing.T) {
 	cfg := lostConfig(t, t.TempDir(), "127.0.0.1:0")
 	cfg.Workers = 3
@@ -84,7 +84,7 @@ func TestWorkersTakeTurns(t *testing.T) {
 	}
 	s.server.SetReady(true)
 	var first float64
-	for i := range 12 { // whoever answers, it is the same
+	for i := range 12 { // every worker gives the same answer
 		one, two := int32(10), int32(11)
 		r, err := s.service.Rank(t.Context(), &grebev1.RankRequest{User: &grebev1.User{Id: "u", Tokens: []int32{1, 2, 3}}, DeadlineMs: 20000, Prefix: "user", // auto goes by what was measured
 			Candidates: []*grebev1.Item{{Tokens: []int32{4}, Identifier: &one}, {Tokens: []int32{5}, Identifier: &two}}})

@@ -97,7 +97,7 @@ func (f *filed) start(do func(c *catalog.Catalog)) {
 	do(c)
 }
 
-// has returns what the catalog has, as text.
+// has returns the catalog's content as text.
 func has(c *catalog.Catalog) string {
 	var out []string
 	for i := range 5 {
@@ -120,8 +120,8 @@ func (f *filed) wants(what, want string) {
 	})
 }
 
-// What changed in a configured file is loaded, and nothing else: users who were deleted stay so, and items that were put
-// keep what was put, whatever happens to the file's time and to the list of files.
+// Only changes in a configured file are loaded. Deleted users stay deleted and put items keep their content, whatever
+// happens to the file's time or to the list of files.
 func TestConfiguredFilesDoNotUndoChanges(t *testing.T) {
 	f := newFiled(t)
 	f.write(f.cfg.Catalog.Items, `{"id":"i1","text":"a"}`, `{"id":"i2","text":"a"}`)
@@ -180,7 +180,7 @@ func TestConfiguredFilesDoNotUndoChanges(t *testing.T) {
 	}
 	f.write(f.cfg.Catalog.Items, `{"id":"i1","text":"z"}`)
 	f.wants("damaged lines", "i1=put i2=b u2=put i3=d u3=b i4=d")
-	f.start(func(c *catalog.Catalog) { // put again, the user is no longer deleted
+	f.start(func(c *catalog.Catalog) { // after another put the user is no longer deleted
 		if _, err := c.PutUser(&grebev1.User{Id: "u1", Text: &text}); err != nil {
 			t.Fatal(err)
 		}
@@ -192,7 +192,7 @@ func TestConfiguredFilesDoNotUndoChanges(t *testing.T) {
 
 func second[T any](_ T, err error) error { return err }
 
-// A list of the format before is understood: a file with the size and time that it names is not loaded again.
+// A list of the earlier format is read: a file with the recorded size and time is not loaded again.
 func TestLoadedListOfTheFormatBefore(t *testing.T) {
 	f := newFiled(t)
 	f.cfg.Catalog.Users = ""

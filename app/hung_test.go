@@ -7,7 +7,8 @@ import (
 	"time"
 )
 
-// What waits for a disk is waited for as long as the disk does something, however slowly, and not much longer. It goes on by itself.
+// unlessStill waits as long as the disk makes progress, however slowly, and not much longer. The work continues in the
+// background.
 func TestADiskThatHangsEndsNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		steps, other := 0, errors.New("another error")
@@ -40,7 +41,7 @@ func TestADiskThatHangsEndsNothing(t *testing.T) {
 	})
 }
 
-// What lies below that which waits for a disk is in use, and is not closed.
+// What a goroutine that waits for a disk uses is not closed.
 func TestNothingIsClosedBelowAHungDisk(t *testing.T) {
 	var closed []string
 	closes := func(name string, err error) func() error {

@@ -12,7 +12,7 @@ import (
 	"grebe/plan"
 )
 
-// TestKVFromBeforeAFixIsNotReused: records that a release wrote whose devices computed wrong KV are not found, and are erased.
+// Records of a release whose devices computed wrong KV are not found, and are erased.
 func TestKVFromBeforeAFixIsNotReused(t *testing.T) {
 	path := filepath.Join("..", "testdata", "fixtures", "hstu", "absolute")
 	mc := &config.Model{Name: "m", Path: path, DType: "bf16", KVDType: "bf16"}
@@ -25,7 +25,7 @@ func TestKVFromBeforeAFixIsNotReused(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer weights.Close()
-	wrong := kv.KeyOf(weights.Digest(), nil, "2 bf16 bf16\n"+string(described)) // as releases up to the fix had it
+	wrong := kv.KeyOf(weights.Digest(), nil, "2 bf16 bf16\n"+string(described)) // the key of releases before the fix
 	right, err := checkpointVersion(t.Context(), &config.Config{}, mc)
 	if err != nil {
 		t.Fatal(err)
@@ -64,7 +64,7 @@ func TestKVFromBeforeAFixIsNotReused(t *testing.T) {
 	}
 }
 
-// KV on disk is another's when it was computed from another table of items.
+// KV on disk that was computed from another item table has another version.
 func TestCheckpointVersionOfTables(t *testing.T) {
 	path := filepath.Join("..", "testdata", "fixtures", "hstu", "absolute")
 	seen := map[plan.Key]string{}

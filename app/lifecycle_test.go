@@ -17,8 +17,8 @@ import (
 	"grebe/internal/config"
 )
 
-// A server whose device is lost opens the checkpoint again that served, not the one that it was started with; a rollback
-// counts likewise.
+// After its device is lost, a server reopens the checkpoint that it served, not the one it was started with. The same
+// holds after a rollback.
 func TestALostDeviceKeepsTheReloadedCheckpoint(t *testing.T) {
 	w := newReloadWorld(t)
 	ctx, cancel := context.WithCancel(t.Context())
@@ -59,7 +59,7 @@ func TestALostDeviceKeepsTheReloadedCheckpoint(t *testing.T) {
 	if status, model := w.reload(t, "reload"); status != http.StatusAccepted || model.Reload.State != "done" {
 		t.Fatalf("%d %s\n%s", status, model.text, w.log)
 	}
-	w.point(t, "a") // what the link names later is for the next reload
+	w.point(t, "a") // a later target of the link is for the next reload
 	reloaded, err := w.answer(0)
 	if err != nil || reloaded == before {
 		t.Fatalf("the reloaded checkpoint answers as the one before: %v", err)
@@ -85,7 +85,7 @@ func TestALostDeviceKeepsTheReloadedCheckpoint(t *testing.T) {
 	http.DefaultClient.CloseIdleConnections()
 }
 
-// Two checkpoints are not opened at once: the second looks how much memory is free when the first has taken its part.
+// Two checkpoints are not opened at once: the second checks for free memory after the first has taken its part.
 func TestCheckpointsAreOpenedOneByOne(t *testing.T) {
 	w := newReloadWorld(t)
 	w.serve(t)
@@ -110,7 +110,7 @@ func TestCheckpointsAreOpenedOneByOne(t *testing.T) {
 	if _, err := l.Open(ctx, "m", "", func(int64, int64) {}); !errors.Is(err, context.Canceled) {
 		t.Errorf("who stops waiting for its turn gets %v", err)
 	}
-	for range 1000 { // the other one has every chance to come so far
+	for range 1000 { // the other one has every chance to get this far
 		runtime.Gosched()
 	}
 	if len(looks) > 0 {
@@ -124,7 +124,7 @@ func TestCheckpointsAreOpenedOneByOne(t *testing.T) {
 	}
 }
 
-// Loading ends when its context does, wherever it is.
+// Loading ends when its context does, at any stage.
 func TestLoadingObeysItsContext(t *testing.T) {
 	w := newReloadWorld(t)
 	w.serve(t)
@@ -150,7 +150,7 @@ func TestLoadingObeysItsContext(t *testing.T) {
 	}
 }
 
-// A store that is stopped when there is no time left writes nothing more.
+// A store that is closed when no time is left writes nothing more.
 func TestClosingIsBounded(t *testing.T) {
 	var l models
 	ctx, cancel := l.closing()

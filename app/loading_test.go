@@ -15,7 +15,7 @@ import (
 	"grebe/internal/config"
 )
 
-// A server that is loading lives but is not ready, and answers as soon as it is.
+// A server that is loading is live but not ready. It answers as soon as it is ready.
 func TestLiveWhileLoading(t *testing.T) {
 	cfg := lostConfig(t, t.TempDir(), apptest.FreeAddress(t))
 	at := "http://" + cfg.Listen

@@ -76,7 +76,7 @@ func splice(word string, from, to int, with string) string {
 	return strings.Join(append(before, after...), "+")
 }
 
-// drawEvents makes an event of each token, after those that a user has.
+// drawEvents makes an event of each token, after had earlier events of the user.
 func drawEvents(word string, had int) []map[string]any {
 	out := []map[string]any{}
 	for i, token := range drawTokens(word) {
@@ -85,7 +85,7 @@ func drawEvents(word string, had int) []map[string]any {
 	return out
 }
 
-// drawUser is a user called u… of the language model, or v… of the model of events.
+// drawUser returns a user: u… for the language model, v… for the model of events.
 func drawUser(id, word string) map[string]any {
 	if id[0] == 'v' {
 		return map[string]any{"events": drawEvents(word, 0)}
@@ -136,13 +136,13 @@ func drawScenario(seed uint64, steps int) []string {
 		return line
 	}
 	last := 0
-	user := func(kind string) string { // often the one before: what is cached of them is asked for again
+	user := func(kind string) string { // often the previous one, so that cached KV is requested again
 		if r.IntN(2) == 0 {
 			last = r.IntN(3)
 		}
 		return fmt.Sprint(kind, last)
 	}
-	// at is a place in so many tokens, often near the end of one of the chunks that KV is cut into.
+	// at draws a position in so many tokens, often near the end of a chunk of KV.
 	at := func(n int) int {
 		if n > kv.ChainTokens-3 && r.IntN(2) == 0 {
 			return min(n, kv.ChainTokens*(1+r.IntN(1+n/kv.ChainTokens))-2+r.IntN(5))
@@ -150,7 +150,7 @@ func drawScenario(seed uint64, steps int) []string {
 		return r.IntN(n + 1)
 	}
 	length := func() int { return 1 + at(20<<r.IntN(4)) }
-	tokens := func() string { // many begin alike
+	tokens := func() string { // many have the same beginning
 		word := fmt.Sprintf("%d@%d", length(), r.IntN(1+r.IntN(6)))
 		if r.IntN(3) == 0 {
 			word += fmt.Sprintf("+%d@%d", 1+r.IntN(40), r.IntN(6))
@@ -179,19 +179,19 @@ func drawScenario(seed uint64, steps int) []string {
 		}
 		return word
 	}
-	has := map[string]string{} // the tokens that users were given last
+	has := map[string]string{} // users' latest tokens
 	put := func(id string) string {
 		switch other := has[fmt.Sprint(id[:len(id)-1], r.IntN(3))]; {
 		case r.IntN(8) == 0 || has[id] == "" && other == "":
 			has[id] = tokens()
-		case has[id] == "" || other != "" && r.IntN(4) == 0: // like another user, for a while
+		case has[id] == "" || other != "" && r.IntN(4) == 0: // begins like another user
 			has[id] = edit(other)
 		default:
 			has[id] = edit(has[id])
 		}
 		return fmt.Sprintf("user %s %s", id, has[id])
 	}
-	// who is a user whom the catalog has, one who brings tokens and a name, or one without a name.
+	// who draws a user of the catalog, one with tokens and a name, or one without a name.
 	who := func(kind string) string {
 		id := user(kind)
 		switch r.IntN(6) {
@@ -206,7 +206,7 @@ func drawScenario(seed uint64, steps int) []string {
 		return id
 	}
 	item := func() string { return fmt.Sprintf("y%d", r.IntN(6)) }
-	text := func() string { // of an item; some differ at the end alone
+	text := func() string { // text of an item; some differ only at the end
 		if r.IntN(2) == 0 {
 			return fmt.Sprintf("%d@%d+%d@%d", 20+r.IntN(4), r.IntN(2), 1+r.IntN(3), r.IntN(9))
 		}
@@ -266,11 +266,11 @@ func drawScenario(seed uint64, steps int) []string {
 	return lines
 }
 
-// shrink returns a short scenario that still fails: without commands that it does not need, with default options, few items
-// and short users.
+// shrink returns a short scenario that still fails: without needless commands, with default options, few items and
+// short users.
 func shrink(lines []string, fails func([]string) bool) []string {
 	for size := len(lines) / 2; size > 0; size /= 2 {
-		for from := len(lines) - size; from >= 0; from -= size { // the last ones first: nothing after the failure matters
+		for from := len(lines) - size; from >= 0; from -= size { // the last ones first, because nothing after the failure matters
 			if less := slices.Delete(slices.Clone(lines), from, min(from+size, len(lines))); len(less) > 0 && fails(less) {
 				lines = less
 			}
@@ -288,7 +288,7 @@ func shrink(lines []string, fails func([]string) bool) []string {
 	return lines
 }
 
-// simplify returns ways to write a command shorter, each of which is tried on what is left by those before it.
+// simplify returns ways to shorten a command. Each is tried on the result of those before it.
 func simplify(line string) (out []func(string) string) {
 	words := strings.Fields(line)
 	edit := func(how func(word string) string, at int) {
@@ -320,7 +320,7 @@ func simplify(line string) (out []func(string) string) {
 	return out
 }
 
-// An edit leaves the tokens before it and behind it as they were.
+// An edit does not change the tokens before and after it.
 func TestSplice(t *testing.T) {
 	const word = "5@1+70@2+9@1/4"
 	all := drawTokens(word)
@@ -338,7 +338,7 @@ func TestSplice(t *testing.T) {
 	}
 }
 
-// Shrinking removes what a failure does not need.
+// Shrinking removes what the failure does not need.
 func TestShrink(t *testing.T) {
 	lines := []string{"start place=far disk=2 policy=lru", "user u1 5@3", "user u2 9@4", "settle",
 		"rank lm u2 item i1,i2,i3", "rank lm u1 user i7,i9", "forget u2"}

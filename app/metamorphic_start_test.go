@@ -18,7 +18,7 @@ import (
 )
 
 const (
-	catalogItems = 40 // of which recommendations are made; nobody changes them
+	catalogItems = 40 // recommended from; they never change
 	lmTokenBytes = 2 * 2 * 32 * 4
 	evTokenBytes = 2 * 2 * 64 * 4
 )
@@ -65,16 +65,16 @@ func newMetamorphic(t *testing.T) *metamorphic {
 	return x
 }
 
-// start opens the server with a command's options, on the data that the one before left. Answers depend on the first three
-// options; a start that changes them begins with no data.
+// start opens the server with a command's options, on the data that the previous one left. Answers depend on the first
+// three options; a start that changes them begins without data.
 //
 //	dtype=f32 kv=fp8 scoring=pointwise   formats of weights and KV; how rankings are scored
-//	place=far                            KV lies in a device's memory that the host cannot see; pinned: which can use the host's
+//	place=far                            KV is in device memory that the host cannot read; pinned: that device can use host memory
 //	page=512                             bytes of a page
-//	host=100 device=70                   tokens that a model's memories hold
+//	host=100 device=70                   tokens that fit into a model's memories
 //	disk=2                               MiB on disk
-//	policy=lru rows=sieve                who is evicted, of KV and of rows of embeddings
-//	boundary=climb cache=40              who divides memory between KV and rows; KiB of rows
+//	policy=lru rows=sieve                eviction policies of KV and of embedding rows
+//	boundary=climb cache=40              controller that divides memory between KV and rows; KiB of rows
 //	threads=2 workers=2
 func (l *lifetime) start(c *scripttest.Command) error {
 	if err := l.stop(); err != nil {
@@ -114,7 +114,7 @@ func (l *lifetime) start(c *scripttest.Command) error {
 	return nil
 }
 
-// point has the link to a model's checkpoint name the one that is wanted, and returns the link.
+// point makes the link to a model's checkpoint name the wanted one, and returns the link.
 func (l *lifetime) point(model string) string {
 	link, next := filepath.Join(l.dir, model), filepath.Join(l.dir, "next")
 	if err := errors.Join(os.Symlink(filepath.Join(l.metamorphic.dir, model+"-"+l.named[model]), next), os.Rename(next, link)); err != nil {
@@ -123,7 +123,7 @@ func (l *lifetime) point(model string) string {
 	return link
 }
 
-// classOf names what answers depend on.
+// classOf returns the options that answers depend on.
 func classOf(c *scripttest.Command) string {
 	return fmt.Sprintf("dtype=%s kv=%s scoring=%s", c.Text("dtype", "bf16"), c.Text("kv", "auto"), c.Text("scoring", "identifier"))
 }
@@ -154,7 +154,7 @@ func (x *metamorphic) without(t *testing.T, class string) (*App, error) {
 	return s, nil
 }
 
-// config is a server's over these models.
+// config returns the configuration of a server for these models.
 func (x *metamorphic) config(data string, c *scripttest.Command, paths map[string]string) (*config.Config, error) {
 	var flags []config.Setting
 	set := func(path string, value any) {

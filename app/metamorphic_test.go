@@ -76,7 +76,7 @@ func TestMetamorphic(t *testing.T) {
 	}
 }
 
-// report shrinks a scenario that fails, and writes it to a file.
+// report shrinks a failing scenario and writes it to a file.
 func (x *metamorphic) report(t *testing.T, seed uint64, lines []string) {
 	runs := 0
 	short := shrink(lines, func(lines []string) bool {
@@ -84,7 +84,7 @@ func (x *metamorphic) report(t *testing.T, seed uint64, lines []string) {
 		return runs <= 400 && x.run(t, lines) != nil
 	})
 	err := x.run(t, short)
-	for again := 0; err == nil && again < 20; again++ { // what depends on the background may need another try
+	for again := 0; err == nil && again < 20; again++ { // failures that depend on background work may need another try
 		err = x.run(t, short)
 	}
 	text := strings.Join(short, "\n") + "\n"
@@ -106,7 +106,7 @@ func (x *metamorphic) runFile(t *testing.T, name string) {
 	}
 }
 
-// metamorphic has what all scenarios share: checkpoints, and servers without caches.
+// metamorphic is shared by all scenarios: checkpoints, and servers without caches.
 type metamorphic struct {
 	dir   string            // has the checkpoints lm-a, lm-b, ev-a and ev-b, and rows
 	plain map[string]*App   // by what answers depend on
@@ -114,7 +114,7 @@ type metamorphic struct {
 	seen  struct{ scenarios, answers, device, host, disk, computed int }
 }
 
-// lifetime is one scenario that runs.
+// lifetime is one running scenario.
 type lifetime struct {
 	*metamorphic
 	*testing.T
@@ -123,16 +123,16 @@ type lifetime struct {
 	class  string // what answers depend on, besides the checkpoint
 	users  map[string]map[string]any
 	items  map[string]map[string]any
-	gone   map[string]bool   // users who were deleted, and whom no request has named since
-	now    map[string]string // the checkpoint of a model that serves
-	named  map[string]string // the checkpoint that the configuration names
-	before map[string]string // the one that a rollback brings back
+	gone   map[string]bool   // deleted users that no request has named since
+	now    map[string]string // each model's served checkpoint
+	named  map[string]string // each model's configured checkpoint
+	before map[string]string // each model's checkpoint after a rollback
 }
 
-// errSkip says that a command makes no sense here. Shrinking makes such.
+// errSkip says that a command makes no sense here. Shrinking makes such commands.
 var errSkip = errors.New("nothing to do")
 
-// run runs a scenario's commands, and returns what goes wrong first, a panic of a store or a pool included.
+// run runs a scenario's commands and returns the first failure, including a panic of a store or a pool.
 func (x *metamorphic) run(t *testing.T, lines []string) (err error) {
 	defer func() {
 		if p := recover(); p != nil {
@@ -167,7 +167,7 @@ func (l *lifetime) do(c *scripttest.Command) error {
 	switch c.Name {
 	case "user":
 		u := drawUser(c.Word(0), c.Word(1))
-		delete(l.gone, c.Word(0)) // a reload computes the KV of users ahead
+		delete(l.gone, c.Word(0)) // a reload computes users' KV ahead
 		return l.change(l.users, c.Word(0), "PUT", "/v1/users/"+c.Word(0), u, u)
 	case "events":
 		u := l.users[c.Word(0)]
@@ -221,7 +221,7 @@ func (l *lifetime) change(all map[string]map[string]any, id, method, path string
 	return nil
 }
 
-// forget deletes a user, whom the catalog may not have: then a request that named them may have left KV.
+// forget deletes a user. Even if the catalog does not have the user, an earlier request may have left KV.
 func (l *lifetime) forget(id string) error {
 	want := http.StatusNotFound
 	if l.users[id] != nil {
@@ -235,7 +235,7 @@ func (l *lifetime) forget(id string) error {
 	return l.nothingOfDeleted()
 }
 
-// nothingOfDeleted checks that no tier has KV of users who were deleted.
+// nothingOfDeleted checks that no tier has KV of deleted users.
 func (l *lifetime) nothingOfDeleted() error {
 	for _, model := range []string{"lm", "ev"} {
 		for _, u := range l.server.loaded.of(model) {
@@ -254,7 +254,7 @@ func (l *lifetime) nothingOfDeleted() error {
 	return nil
 }
 
-// who is a user as a request names them, and as one does that says everything.
+// who returns a user as a request names it, and as a request that includes all its data.
 func (l *lifetime) who(model, word string) (named, whole map[string]any, err error) {
 	if id, tokens, both := strings.Cut(word, ":"); both {
 		whole, named = drawUser(id, tokens), drawUser(id, tokens)
@@ -350,7 +350,7 @@ func (l *lifetime) same(model, path string, body, whole map[string]any) error {
 	return nil
 }
 
-// answer is what a server without caches answers.
+// answer returns the answer of a server without caches.
 func (l *lifetime) answer(model, path string, body map[string]any) (string, error) {
 	body["model"] = model
 	key, err := json.Marshal(body)
@@ -395,7 +395,7 @@ func (l *lifetime) ask(s *App, method, path string, body map[string]any) (int, [
 	return w.Code, w.Body.Bytes()
 }
 
-// swap reloads the other checkpoint, or goes back to the one before.
+// swap reloads the other checkpoint, or rolls back to the previous one.
 func (l *lifetime) swap(verb, model string) error {
 	next := map[string]string{"a": "b", "b": "a"}[l.now[model]]
 	if verb == "rollback" {
@@ -433,7 +433,7 @@ func (l *lifetime) divide(c *scripttest.Command) error {
 	return nil
 }
 
-// settle waits until nothing is done in the background, and checks that memory holds entries and nothing else.
+// settle waits until the background work is done, and checks that memory holds only entries.
 func (l *lifetime) settle() error {
 	if err := l.server.service.Settle(l.Context()); err != nil {
 		return err
@@ -457,7 +457,7 @@ func (l *lifetime) settle() error {
 	return l.nothingOfDeleted()
 }
 
-// stop closes the server, if one runs. Pools complain of pages that are in use.
+// stop closes the server, if it runs. Pools report pages that are still in use.
 func (l *lifetime) stop() error {
 	if l.server == nil {
 		return nil

@@ -28,7 +28,7 @@ import (
 	"grebe/model/modeltest"
 )
 
-// frail is a CPU that can be lost as a GPU is: from then on every batch fails.
+// frail is a CPU that can be lost like a GPU: from then on every batch fails.
 type frail struct {
 	compute.Device
 	lost *atomic.Bool
@@ -83,8 +83,8 @@ func lostConfig(t *testing.T, dir, listen string) *config.Config {
 	return &cfg.Config
 }
 
-// A server whose device is lost fails requests with an error that says so, is not ready, opens the device again
-// by itself and answers as before, at the same address.
+// If its device is lost, a server fails requests with an error that says so and is not ready. It reopens the device by
+// itself and answers as before, at the same address.
 func TestALostDeviceIsOpenedAgain(t *testing.T) {
 	cfg := lostConfig(t, t.TempDir(), "127.0.0.1:0")
 	ctx, cancel := context.WithCancel(t.Context())
@@ -122,7 +122,7 @@ func TestALostDeviceIsOpenedAgain(t *testing.T) {
 	if body, status := rankAt(t, first); status != http.StatusServiceUnavailable || !bytes.Contains(body, []byte("lost")) {
 		t.Errorf("a lost device: %d %s", status, body)
 	}
-	for { // it is not ready, once the old server is gone and the waiting room is open
+	for { // until it is not ready: the old server is gone and the listeners answer
 		resp, err := http.Get("http://" + first.String() + "/v2/health/ready")
 		if err != nil {
 			continue
@@ -148,7 +148,7 @@ func TestALostDeviceIsOpenedAgain(t *testing.T) {
 	}
 }
 
-// Where the device does not open again, the process starts over and goes on counting.
+// If the device does not open again, the process starts over and continues counting losses.
 func TestStartingOver(t *testing.T) {
 	var executed []string
 	p := Process{Env: []string{"A=b", lossesVariable + "=1"}, Exec: func(env []string) error { executed = env; return nil }}
@@ -163,7 +163,7 @@ func TestStartingOver(t *testing.T) {
 	}
 }
 
-// Only losses soon after serving began are in a row: however long loading takes, it does not count.
+// Losses are in a row only if they come soon after serving began. The time of loading does not count.
 func TestLossesInARow(t *testing.T) {
 	n := lossesBefore([]string{lossesVariable + "=2"})
 	if n, err := n.after(soundAfter - 1); n != 3 || err != nil {
@@ -180,7 +180,7 @@ func TestLossesInARow(t *testing.T) {
 	}
 }
 
-// A device that is lost whenever it serves is not opened again for ever.
+// A device that is lost whenever it serves is not reopened for ever.
 func TestADeviceIsLostTooOften(t *testing.T) {
 	cfg := lostConfig(t, t.TempDir(), "127.0.0.1:0")
 	opened := 0
@@ -218,7 +218,7 @@ func rankAt(t *testing.T, at net.Addr) (body []byte, status int) {
 	return body, status
 }
 
-// tryRank asks for a ranking; status is 0 where nobody answers.
+// tryRank requests a ranking; status is 0 if nothing answers.
 func tryRank(at net.Addr) (body []byte, status int) {
 	const request = `{"user":{"id":"u","tokens":[1,2,3]},"candidates":[{"tokens":[4],"identifier":10},{"tokens":[5],"identifier":11}],"deadline_ms":20000}`
 	resp, err := http.Post("http://"+at.String()+"/v1/rank", "application/json", strings.NewReader(request))
@@ -232,7 +232,7 @@ func tryRank(at net.Addr) (body []byte, status int) {
 	return body, resp.StatusCode
 }
 
-// scores returns what an answer ranks, without times and ids.
+// scores returns the ranking of an answer, without times and ids.
 func scores(t *testing.T, body []byte) []byte {
 	t.Helper()
 	var answer struct {
@@ -244,8 +244,8 @@ func scores(t *testing.T, body []byte) []byte {
 	return answer.Results
 }
 
-// A GPU that a wild write makes useless for the process: the server says so, starts over by itself and answers as
-// before. It runs in a process of its own.
+// A wild write makes a GPU useless for the process: the server reports it, starts over by itself and answers as before.
+// The test runs the server in a process of its own.
 func TestALostGPUIsRecoveredFrom(t *testing.T) {
 	const folder, listen = "GREBE_TEST_FOLDER", "127.0.0.1:18093"
 	if dir := os.Getenv(folder); dir != "" {
@@ -295,7 +295,7 @@ func TestALostGPUIsRecoveredFrom(t *testing.T) {
 	}
 }
 
-// serveFaulty serves on a GPU until it is killed. A line on standard input has a kernel write to nobody's address.
+// serveFaulty serves on a GPU until it is killed. A line on standard input makes a kernel write to an invalid address.
 func serveFaulty(t *testing.T, dir, listen string) {
 	cfg := lostConfig(t, dir, listen)
 	err := Serve(t.Context(), cfg, Options{Log: slog.New(slog.NewTextHandler(os.Stdout, nil)), Open: func(*config.Config, *slog.Logger) ([]compute.Device, error) {
@@ -335,7 +335,7 @@ func fault(d cuda.Device) {
 	fmt.Println("fault:", s.Sync())
 }
 
-// untilRanked asks until there is an answer.
+// untilRanked requests a ranking until there is an answer.
 func untilRanked(t *testing.T, at net.Addr) []byte {
 	t.Helper()
 	for t.Context().Err() == nil {

@@ -29,7 +29,7 @@ import (
 	"grebe/server"
 )
 
-// reloadWorld is a server over a link to one of some checkpoints.
+// reloadWorld is a server whose model is a link to one of several checkpoints.
 type reloadWorld struct {
 	dir   string
 	cfg   *config.Config
@@ -108,7 +108,7 @@ reload: {trial_ms: 0}
 	return w
 }
 
-// point has the model's link name another folder.
+// point makes the model's link name another folder.
 func (w *reloadWorld) point(t *testing.T, name string) {
 	t.Helper()
 	next := filepath.Join(w.dir, "next")
@@ -142,7 +142,7 @@ func (w *reloadWorld) serve(t *testing.T) {
 		if err := <-done; err != nil {
 			t.Error(err)
 		}
-		if err := w.stack.Close(); err != nil { // a pool complains of pages that are in use
+		if err := w.stack.Close(); err != nil { // a pool reports pages that are still in use
 			t.Error(err)
 		}
 		http.DefaultClient.CloseIdleConnections()
@@ -159,7 +159,7 @@ func (w *reloadWorld) post(path, body string) (int, string, error) {
 	return resp.StatusCode, string(data), err
 }
 
-// reloadRequest is request n of a mixture: rankings of both orders, and recommendations.
+// reloadRequest returns request n of a mix of rankings in both orders and recommendations.
 func reloadRequest(n int) (path, body string) {
 	user := fmt.Sprintf(`"user":{"id":"u%d"}`, n%reloadUsers)
 	if n%4 == 3 {
@@ -173,7 +173,7 @@ func reloadRequest(n int) (path, body string) {
 	return "/v1/rank", fmt.Sprintf(`{%s,"candidates":[%s],"prefix":%q}`, user, strings.Join(ids, ","), prefix)
 }
 
-// answer is what a request is answered with but for times and usage, and what is wrong with it.
+// answer returns the answer to a request without times and usage, or an error.
 func (w *reloadWorld) answer(n int) (string, error) {
 	path, body := reloadRequest(n)
 	status, text, err := w.post(path, body)
@@ -191,7 +191,7 @@ func (w *reloadWorld) answer(n int) (string, error) {
 	return string(out.Results), nil
 }
 
-// reload asks for the checkpoint that the link names, and waits for it.
+// reload requests the checkpoint that the link names, and waits for it.
 func (w *reloadWorld) reload(t *testing.T, verb string) (status int, model reloadedModel) {
 	t.Helper()
 	status, text, err := w.post("/v1/models/m:"+verb, `{"wait":true}`)
@@ -214,9 +214,9 @@ type reloadedModel struct {
 	text string
 }
 
-const reloadKinds = 84 // requests that differ
+const reloadKinds = 84 // number of different requests
 
-// answersOf are the answers of a checkpoint to all requests, computed alone.
+// answersOf returns a checkpoint's answers to all requests, computed alone.
 func answersOf(t *testing.T, name string) []string {
 	t.Helper()
 	w := newReloadWorld(t, config.Setting{Path: "models[0].disk", Value: "0"})
@@ -232,7 +232,7 @@ func answersOf(t *testing.T, name string) []string {
 	return out
 }
 
-// bothOrders returns the answers to request n that a checkpoint may give: prefix auto may be either order.
+// bothOrders returns the answers that a checkpoint may give to request n: prefix auto may choose either order.
 func bothOrders(answers []string, n int) []string {
 	if n%3 != 2 || n%4 == 3 {
 		return answers[n : n+1]
@@ -240,8 +240,8 @@ func bothOrders(answers []string, n int) []string {
 	return nil
 }
 
-// Many clients ask while checkpoints are swapped: no request fails, each answer is of one of the checkpoints and of the right
-// one after a reload has ended, and everything that a checkpoint took is given back.
+// Many clients send requests while checkpoints are swapped. No request fails. Each answer is that of one of the
+// checkpoints, and of the new one after a reload has ended. A retired checkpoint gives back everything it took.
 func TestReloadUnderLoad(t *testing.T) {
 	defer noneLeft(t, goleak.IgnoreCurrent())
 	want := map[string][]string{}
@@ -296,7 +296,7 @@ func reloadUnderLoad(t *testing.T, want map[string][]string) {
 		if status != http.StatusAccepted || model.Reload.State != "done" || model.Reload.To != model.Version || model.Reload.From == model.Version {
 			t.Fatalf("reload %d: %d %s", i, status, model.text)
 		}
-		for n := range 4 { // whoever asks from now on is answered by the new one
+		for n := range 4 { // from now on the new one answers
 			if got, err := w.answer(n); err != nil || bothOrders(want[name], n) != nil && got != want[name][n] {
 				t.Errorf("after reload %d request %d is answered with %s, %v; want %s", i, n, got, err, want[name][n])
 			}
@@ -316,7 +316,7 @@ func reloadUnderLoad(t *testing.T, want map[string][]string) {
 	t.Logf("%d answers of a, %d of b", asked[0].Load(), asked[1].Load())
 	offHeap, inHeap := mapped(t)
 	more := func() bool { return offHeap-settled > 24<<20 || inHeap-heap > 24<<20 } // a checkpoint has 8 MiB, its index 75 on the heap
-	for end := time.Now().Add(time.Minute); more() && time.Now().Before(end); {     // what is found to be unused is given back later
+	for end := time.Now().Add(time.Minute); more() && time.Now().Before(end); {     // unused memory is given back later
 		offHeap, inHeap = mapped(t)
 	}
 	t.Logf("off the heap %d MiB after 2 reloads, %d after all; on it %d and %d", settled>>20, offHeap>>20, heap>>20, inHeap>>20)
@@ -329,7 +329,8 @@ func reloadUnderLoad(t *testing.T, want map[string][]string) {
 	}
 }
 
-// onlyOwnEntries fails if the model's memory has entries that its cache does not know, or pages that are no entry's.
+// onlyOwnEntries fails if the model's memory has entries that its cache does not know, or pages that belong to no
+// entry.
 func (w *reloadWorld) onlyOwnEntries(t *testing.T) {
 	t.Helper()
 	if err := w.stack.loaded.of("m")[0].onlyOwnEntries(); err != nil {
@@ -355,7 +356,7 @@ func (u *Model) onlyOwnEntries() error {
 	return nil
 }
 
-// noneLeft fails if goroutines stay that were not there before. On a slow machine they end later than goleak waits.
+// noneLeft fails if new goroutines remain. On a slow machine they end later than goleak waits.
 func noneLeft(t *testing.T, before goleak.Option) {
 	t.Helper()
 	err := goleak.Find(before)
@@ -367,7 +368,7 @@ func noneLeft(t *testing.T, before goleak.Option) {
 	}
 }
 
-// mapped returns the memory in use off the heap, and what lives on it.
+// mapped returns the memory in use outside the heap, and the live heap.
 func mapped(t *testing.T) (offHeap, inHeap int64) {
 	t.Helper()
 	for range 3 {
@@ -379,7 +380,7 @@ func mapped(t *testing.T) (offHeap, inHeap int64) {
 	return offheap.Mapped(), int64(m.HeapAlloc)
 }
 
-// What goes wrong with a new checkpoint leaves the old one serving, as if nothing had been asked.
+// If a new checkpoint fails, the old one continues to serve as if nothing had been requested.
 func TestReloadThatFails(t *testing.T) {
 	w := newReloadWorld(t)
 	broken := modeltest.Spec{Architecture: modeltest.Qwen3, Hidden: 128, Layers: 2, Heads: 4, KVHeads: 2, HeadDim: 32, Inter: 512, Vocab: 4000, Seed: 9}
@@ -431,8 +432,8 @@ func TestReloadThatFails(t *testing.T) {
 	w.onlyOwnEntries(t)
 }
 
-// A checkpoint whose KV has another shape needs memory of its own for it beside that of the one that serves: without it, the reload is
-// refused and nothing else happens; with it, the new one serves.
+// A checkpoint whose KV has another shape needs its own memory beside that of the one that serves. Without room the
+// reload is refused and nothing else happens. With room the new one serves.
 func TestReloadToAnotherShapeNeedsRoom(t *testing.T) {
 	w := newReloadWorld(t, config.Setting{Path: "models[0].host_memory", Value: "32MiB"})
 	spec := modeltest.Spec{Architecture: modeltest.Qwen3, Hidden: 128, Layers: 3, Heads: 4, KVHeads: 2, HeadDim: 32, Inter: 512, Vocab: 4000, Seed: 5}
@@ -470,7 +471,7 @@ func spoil(t *testing.T, file string, how func([]byte) []byte) {
 	}
 }
 
-// A rollback brings back the answers of before: at once during the trial, and from the folder after it.
+// A rollback restores the earlier answers: at once during the trial, and from the folder after it.
 func TestReloadAndBack(t *testing.T) {
 	w := newReloadWorld(t, config.Setting{Path: "reload.trial_ms", Value: "3600000"})
 	w.serve(t)
@@ -499,8 +500,8 @@ func TestReloadAndBack(t *testing.T) {
 	w.onlyOwnEntries(t)
 }
 
-// After the trial the checkpoint of before is loaded again from its folder, if that still has it; and items that were used are
-// computed before it serves.
+// After the trial the previous checkpoint is loaded again from its folder, if it is still there. Items that were used
+// are computed before it serves.
 func TestReloadAndBackFromTheFolder(t *testing.T) {
 	w := newReloadWorld(t)
 	w.serve(t)

@@ -27,15 +27,15 @@ import (
 	"grebe/pool"
 )
 
-// eventsWithTable returns the configuration of a server whose model of events has its items' rows in Pebble, little
-// memory for them and for KV, and no clock that matters.
+// eventsWithTable returns the configuration of a server whose model of events has its items' rows in Pebble, with
+// little memory for them and for KV, and independent of the clock.
 func eventsWithTable(t *testing.T, boundary string) *config.Config {
 	t.Helper()
 	fixture := filepath.Join("..", "testdata", "fixtures", "hstu", "absolute")
 	return tableOfEvents(t, fixture, "1MiB", config.Setting{Path: "device", Value: "cpu"}, config.Setting{Path: "cache.boundary", Value: boundary})
 }
 
-// tableOfEvents is eventsWithTable for another checkpoint, with so much memory for rows, and as much for KV.
+// tableOfEvents is eventsWithTable for another checkpoint, with that much memory for rows and as much for KV.
 func tableOfEvents(t *testing.T, path, memory string, more ...config.Setting) *config.Config {
 	t.Helper()
 	items := itemRows(t, path)
@@ -53,7 +53,7 @@ func tableOfEvents(t *testing.T, path, memory string, more ...config.Setting) *c
 	return &l.Config
 }
 
-// itemRows are the rows that a checkpoint of events has for its items.
+// itemRows returns the rows of a checkpoint's items.
 func itemRows(t *testing.T, path string) compute.Tensor {
 	t.Helper()
 	weights, err := safetensors.Open(path)
@@ -88,7 +88,7 @@ func putRows(t *testing.T, cfg *config.Config, path string) {
 	}
 }
 
-// visit is the ranking of a user who comes the n-th time, with more events each time.
+// visit returns the ranking request of a user's n-th visit, with more events each time.
 func visit(user, n int) *grebev1.RankRequest {
 	r := &grebev1.RankRequest{User: &grebev1.User{Id: fmt.Sprintf("u%d", user)}, Candidates: []*grebev1.Item{{Id: "i5"}, {Id: "i9"}, {Id: fmt.Sprintf("i%d", user%50)}}}
 	draw := rand.New(rand.NewPCG(uint64(user), 1))
@@ -98,7 +98,7 @@ func visit(user, n int) *grebev1.RankRequest {
 	return r
 }
 
-// ranked asks and returns the scores as text, to the bit.
+// ranked requests a ranking and returns the scores as text, to the bit.
 func ranked(ctx context.Context, s *App, r *grebev1.RankRequest) (string, error) {
 	out, err := s.service.Rank(ctx, r)
 	if err != nil {
@@ -111,7 +111,7 @@ func ranked(ctx context.Context, s *App, r *grebev1.RankRequest) (string, error)
 	return text, nil
 }
 
-// farApart is the largest difference of two rankings' scores, as ranked returns them; +Inf where one has other items.
+// farApart returns the largest difference between the scores of two rankings from ranked; +Inf if their items differ.
 func farApart(a, b string) float64 {
 	if a == b {
 		return 0
@@ -133,13 +133,13 @@ func farApart(a, b string) float64 {
 	return most
 }
 
-// A model of events and its table of items share one pool: under load the boundary moves both ways, every answer is
-// what it is without a cache, and no page is lost.
+// A model of events and its item table share one pool. Under load the boundary moves both ways, every answer is the
+// same as without a cache, and no page is lost.
 func TestKVAndRowsShareMemory(t *testing.T) {
 	shareMemory(t, func(boundary string) *config.Config { return eventsWithTable(t, boundary) }, 0)
 }
 
-// The same where KV is in a GPU's memory, of which there is little, before it comes to the pool that rows have too.
+// The same with KV in a GPU's small memory first, and then in the pool that rows share.
 func TestKVAndRowsShareMemoryOfAGPU(t *testing.T) {
 	apptest.NeedGPU(t)
 	dir := filepath.Join(t.TempDir(), "hstu")
@@ -193,7 +193,7 @@ func shareMemory(t *testing.T, with func(boundary string) *config.Config, tolera
 	var wg sync.WaitGroup
 	for w := range workers {
 		wg.Go(func() {
-			for i := 0; i < visits || moved.Load() == 0 && i < 30*visits; i++ { // until the controller has decided something
+			for i := 0; i < visits || moved.Load() == 0 && i < 30*visits; i++ { // until the controller has made a decision
 				v := i % visits
 				for u := w; u < users; u += workers {
 					got, err := ranked(t.Context(), s, visit(u, v))
@@ -213,20 +213,20 @@ func shareMemory(t *testing.T, with func(boundary string) *config.Config, tolera
 		select {
 		case <-done:
 		default:
-			if n := answered.Load(); n >= seen+16 { // an epoch, so that the controller has something to go by
+			if n := answered.Load(); n >= seen+16 { // an epoch with enough requests for the controller
 				seen = n
 				if d := both.divider.Step(); d.From != d.To {
 					moved.Add(1)
 				}
 			}
-			both.pool.SetBoundary([]float64{0.1, 0.9, 0.5}[steps%3]) // farther than any controller goes
+			both.pool.SetBoundary([]float64{0.1, 0.9, 0.5}[steps%3]) // farther than any controller would move it
 			both.store.Trim()
 			both.divider.Fill()
 			continue
 		}
 		break
 	}
-	last := both.divider.Step() // on a fast machine the first one that has seen enough
+	last := both.divider.Step() // on a fast machine the first step that has seen enough
 	if last.From != last.To {
 		moved.Add(1)
 	}
@@ -256,7 +256,7 @@ func shareMemory(t *testing.T, with func(boundary string) *config.Config, tolera
 		t.Errorf("grebe_pool_boundary is %v, the last decision %+v", shown["grebe_pool_boundary"], last)
 	}
 	t.Logf("%d answers; the controller moved the boundary %d times, it was at %.3f and is at %.3f; %+v", answered.Load(), moved.Load(), begin, last.To, s.tables.Table("items").Stats().Cache)
-	if err := s.Close(); err != nil { // a pool complains of pages that are in use
+	if err := s.Close(); err != nil { // a pool reports pages that are still in use
 		t.Error(err)
 	}
 	if !strings.Contains(log.String(), "share of embeddings") || !strings.Contains(log.String(), "kv_hits=") {
@@ -264,7 +264,7 @@ func shareMemory(t *testing.T, with func(boundary string) *config.Config, tolera
 	}
 }
 
-// Fixed leaves the memory as the sizes say; a model without a table, or with one that is mapped, has its memory alone.
+// With boundary=fixed the memory is as configured. A model without a table, or with a mapped one, has its memory alone.
 func TestWhoShares(t *testing.T) {
 	cfg := eventsWithTable(t, "fixed")
 	s, err := Load(t.Context(), cfg, Options{Log: slog.New(slog.DiscardHandler)})
@@ -296,7 +296,8 @@ func TestWhoShares(t *testing.T) {
 	}
 }
 
-// Rows of a table lie in the memory of the checkpoint that serves: one that needs other memory is refused, and changes nothing.
+// Rows of a table are in the memory of the checkpoint that serves. A checkpoint that needs other memory is refused, and
+// nothing changes.
 func TestRowsStayWhenAnotherShapeComes(t *testing.T) {
 	for _, boundary := range []string{"fixed", "climb"} {
 		t.Run(boundary, func(t *testing.T) {
@@ -334,7 +335,7 @@ func TestRowsStayWhenAnotherShapeComes(t *testing.T) {
 	}
 }
 
-// A reload that finds a table in the configuration that was not there at the start is refused.
+// A reload is refused if the configuration names a table that was not there at the start.
 func TestReloadWithANewTable(t *testing.T) {
 	cfg := eventsWithTable(t, "climb")
 	s, err := Load(t.Context(), cfg, Options{Log: slog.New(slog.DiscardHandler)})

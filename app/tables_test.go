@@ -10,7 +10,7 @@ import (
 	"grebe/internal/config"
 )
 
-// A store that does not answer costs no request: somebody has to say so.
+// A store that does not answer fails no request, so a warning must report it.
 func TestStoresThatDoNotAnswerAreToldOf(t *testing.T) {
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {

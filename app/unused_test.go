@@ -16,8 +16,8 @@ import (
 	"grebe/kv/disk"
 )
 
-// A deleted user is in no file of the data folder: neither of models that are not served any more, nor of one whose KV has no
-// room on disk any more. What is in use stays.
+// A deleted user is in no file of the data folder: neither in files of models that are no longer served, nor of one
+// whose KV no longer has room on disk. Files in use stay.
 func TestDeletedUsersAreInNoFile(t *testing.T) {
 	left := func(w *reloadWorld) (names []string) {
 		for _, pattern := range []string{"kv/*", "prototypes/*"} {
@@ -62,7 +62,8 @@ func TestDeletedUsersAreInNoFile(t *testing.T) {
 	}
 }
 
-// A file that a model is just writing its prototypes to, because another user is deleted, is left to it; one that a crash left goes.
+// A file to which a model is writing its prototypes, because another user is deleted, stays. One that a crash left is
+// removed.
 func TestFilesThatAreWrittenStay(t *testing.T) {
 	cfg := &config.Config{DataDir: t.TempDir()}
 	folder := filepath.Join(cfg.DataDir, "prototypes")
@@ -89,8 +90,8 @@ func TestFilesThatAreWrittenStay(t *testing.T) {
 	}
 }
 
-// Files that a crash left half-written, by this version or one before, are gone after a start: they may have what users who were
-// deleted since had.
+// Files that a crash left half-written, by this or an earlier version, are gone after a start: they may contain data of
+// users deleted since.
 func TestHalfWrittenFilesGoAtTheStart(t *testing.T) {
 	w := newReloadWorld(t)
 	left := []string{
@@ -120,7 +121,7 @@ func TestHalfWrittenFilesGoAtTheStart(t *testing.T) {
 	}
 }
 
-// Damage of the KV on disk is logged by the server: a segment with a broken first block is removed, and somebody should know.
+// The server logs damage of KV on disk: it removes a segment with a broken first block, and the operator should know.
 func TestDamagedKVIsLogged(t *testing.T) {
 	w := newReloadWorld(t)
 	file := filepath.Join(w.cfg.DataDir, "kv", "m", "00000001.seg")
@@ -136,7 +137,7 @@ func TestDamagedKVIsLogged(t *testing.T) {
 	}
 }
 
-// The folders of models that are not served stay removed after a power cut.
+// Folders of models that are not served stay removed after a power cut.
 func TestUnusedFoldersStayRemovedAfterAPowerCut(t *testing.T) {
 	cfg := &config.Config{DataDir: t.TempDir()}
 	d := durabletest.NewDisk()
