@@ -117,8 +117,8 @@ func hostBytes(cfg *config.Config, mc *config.Model) int64 {
 	return mc.HostMemory.Of(totalMemory())
 }
 
-// deviceBytes returns the device memory for the KV of one of so many models, once the weights are loaded. Some is left
-// for activations.
+// deviceBytes returns the device memory for the KV of one model out of models, once the weights are loaded. Some is
+// left for activations.
 func deviceBytes(m compute.Memory, size config.Size, models int64) int64 {
 	free, total := m.Sizes()
 	bytes := size.Of(total)

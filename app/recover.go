@@ -117,7 +117,8 @@ func lossesBefore(env []string) losses {
 	return n
 }
 
-// after counts a loss after so much time of serving. It returns an error if there were too many in a row.
+// after counts a loss. served is how long the device served before it. It returns an error if there were too many in a
+// row.
 func (n losses) after(served time.Duration) (losses, error) {
 	if served >= soundAfter {
 		n = 0

@@ -13,8 +13,8 @@ import (
 	"grebe/schedule"
 )
 
-// profiled are the batches that Profile runs first: so many requests of so many tokens each. They are few and small, so
-// that a start takes little longer. Batches of real requests improve the model later.
+// profiled are the batches that Profile runs first, by their requests and the tokens of each request. They are few and
+// small, so that a start takes little longer. Batches of real requests improve the model later.
 var profiled = []struct{ requests, tokens int }{
 	{1, 32}, // warm-up, not counted
 	{1, 1}, {1, 16}, {4, 4}, {4, 16}, {1, 64}, {8, 16}, {2, 64}, {1, 160},

@@ -20,7 +20,8 @@ type Importance struct {
 	Candidates int // items per prompt, drawn at random
 }
 
-// Learn learns for one model, whose prompts blend after so many layers, and stores the result in a data_dir.
+// Learn learns for one model and stores the result in a data_dir. layers is the number of first layers that compute all
+// tokens.
 func (f *Importance) Learn(w *cli.World, c *catalog.Catalog, m *serve.Model, layers int, dataDir string) error {
 	if m.Blend == nil {
 		return errors.New("its prompts cannot be blended")
@@ -102,7 +103,7 @@ func catalogUsers(c *catalog.Catalog, most int, m *serve.Model) [][]int32 {
 	return UsersOf(c, most, m, users)
 }
 
-// UsersOf returns the tokens of at most most of the users, without those that have none.
+// UsersOf returns the tokens of no more than most of the users, without those that have none.
 func UsersOf(c *catalog.Catalog, most int, m *serve.Model, users []*grebev1.User) (out [][]int32) {
 	for _, u := range users {
 		resolved, _ := c.Resolve(u)

@@ -128,8 +128,8 @@ func (l *changed) remove(key plan.Key) bool {
 	return true
 }
 
-// take returns items of at most so many tokens together, but at least one if there is any. They stay listed until they
-// are removed.
+// take returns items of together no more than most tokens, but at least one if there is any. They stay listed until they are
+// removed.
 func (l *changed) take(most int) (taken []*changedItem) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

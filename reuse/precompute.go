@@ -104,7 +104,7 @@ func (c *Cache) compute(ctx context.Context, do Do, items [][]int32) error {
 	return errors.Join(err, c.opt.Store.Written(ctx))
 }
 
-// Bytes returns the size of the KV of so many tokens.
+// Bytes returns the size of the KV of a number of tokens.
 func (c *Cache) Bytes(tokens int) int64 { return int64(tokens) * c.bytesPerToken }
 
 // Heat returns how often an item is expected to be used, and whether any tier has it.

@@ -63,8 +63,8 @@ func (c *Cache) movable() error {
 	return nil
 }
 
-// IndexPrototypes makes only the index of a pool, of at most so many prototypes. Without their KV nothing can be
-// reused, but lookups can be measured.
+// IndexPrototypes makes only the index of a pool, with no more than most prototypes. Without their KV nothing can be reused,
+// but lookups can be measured.
 func (c *Cache) IndexPrototypes(ctx context.Context, do Do, from *Pool, most int) (*proto.Index, error) {
 	b := c.poolBuild(do, from)
 	cfg := from.Config

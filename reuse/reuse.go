@@ -449,7 +449,7 @@ func (v *Visit) shared(l *prompt.Layout) []shared {
 	return nil
 }
 
-// attach pins an entry for a segment of so many tokens. If the entry lacks some, the segment is kept.
+// attach pins an entry for a segment. If the entry has fewer than tokens, the segment is kept.
 func (v *Visit) attach(segment int, e *kv.Entry, tokens int) {
 	v.pin(segment, e)
 	v.segments[segment].Keep = e == nil || e.Len() < tokens

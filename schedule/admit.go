@@ -14,8 +14,8 @@ type Node struct {
 	Answer   time.Duration   // from the end of a batch until the client has its answer
 }
 
-// InTime predicts how long it takes until work of so many milliseconds is done, without Factor, and by how much its
-// answer misses a deadline. The request is admitted if late is at most 0. An idle node admits everything, because its
+// InTime predicts how long it takes until own milliseconds of work are done, without Factor, and by how much the answer
+// misses a deadline. The request is admitted if late is at most 0. An idle node admits everything, because its
 // predictions may be wrong and only a measurement corrects them.
 func (n *Node) InTime(own float64, now, deadline time.Duration) (takes, late time.Duration) {
 	ms := own + n.Promised
@@ -79,7 +79,7 @@ const (
 	roughly = .7
 )
 
-// NewAdmission makes an Admission for so many engines that serve a queue.
+// NewAdmission makes an Admission for a queue that is served by a number of engines.
 func NewAdmission(queue *Batcher, engines int) *Admission {
 	return &Admission{
 		queue: queue, ends: make([]time.Duration, engines),
@@ -140,8 +140,8 @@ func (a *Admission) Admit(kind Kind, size int, now, deadline time.Duration) (Pla
 	return p, price
 }
 
-// Enter adds a job of a place that takes so many milliseconds alone. The job no longer counts as expected. Enter
-// decides about the first job. For later ones, whose request has begun, decided is false.
+// Enter adds a job of a place. own is its predicted time alone, in milliseconds. The job no longer counts as expected.
+// Enter decides about the first job. For later ones, whose request has begun, decided is false.
 func (a *Admission) Enter(p *Place, own float64, now, deadline time.Duration) (price Price, decided bool) {
 	if decided = p.jobs == 0; decided {
 		takes := own
@@ -190,8 +190,9 @@ func (a *Admission) Leave(p *Place, now time.Duration) (delay float64) {
 	return delay
 }
 
-// Tries reports whether an idle engine computes a shed job that takes so many milliseconds alone. It does if the job
-// may still be in time when nothing goes wrong, if too few batches were measured, and every now and then.
+// Tries reports whether an idle engine computes a shed job. alone is its predicted time, in milliseconds. The engine
+// tries it if the job may still be in time when nothing goes wrong, if too few batches were measured, and every now and
+// then.
 func (a *Admission) Tries(alone float64, now, deadline time.Duration) bool {
 	if a.busy > 0 || deadline <= now {
 		return false
@@ -200,7 +201,7 @@ func (a *Admission) Tries(alone float64, now, deadline time.Duration) bool {
 	return a.measured < settled || now-a.ran > probeAfter || now+takes <= deadline
 }
 
-// Begin records that an engine begins a batch that is predicted to take so many milliseconds.
+// Begin records that an engine begins a batch. predicted is in milliseconds.
 func (a *Admission) Begin(engine int, predicted float64, now time.Duration) {
 	a.busy++
 	a.running += predicted
@@ -220,7 +221,7 @@ func (a *Admission) Ended(engine int, predicted float64) {
 // Running returns the predicted milliseconds of the running batches, over all engines.
 func (a *Admission) Running() float64 { return a.running }
 
-// Measured learns from a batch that took so many milliseconds.
+// Measured learns from a batch. Both times are in milliseconds.
 func (a *Admission) Measured(took, predicted float64) {
 	a.measured = min(a.measured+1, settled)
 	a.errors.Observe(took / max(predicted, 1e-6))

@@ -10,7 +10,7 @@ type Prototypes struct {
 	Budget  float64 // share of the matched tokens that the other layers compute again
 }
 
-// fewMatches: if less than one token in so many has a prototype, prototypes save almost nothing.
+// fewMatches: if fewer than one token in 16 has a prototype, prototypes save almost nothing.
 const fewMatches = 16
 
 // Search reports whether it is worth looking for prototypes: less than half of the history is cached. Matched is not

@@ -29,12 +29,12 @@ func (p *Pace) Observe(tokens int, took, now time.Duration) {
 // would never notice that it became faster.
 const paceLasts = 30 * time.Second
 
-// Expect predicts how long it takes to read the KV of so many tokens, and reports whether that is known.
+// Expect predicts how long it takes to read the KV of a number of tokens, and reports whether that is known.
 func (p *Pace) Expect(tokens int) (time.Duration, bool) {
 	return time.Duration(p.Token * float64(tokens)), p.Token > 0
 }
 
-// Ms predicts the milliseconds to read entries with so many tokens: by the pace if it is recent, else by a guess.
+// Ms predicts the milliseconds to read entries of tokens in all: by the pace if it is recent, else by a guess.
 func (p *Pace) Ms(now time.Duration, entries, tokens int, guess Transfer) float64 {
 	if d, known := p.Expect(tokens); known && now-p.Last < paceLasts {
 		return float64(d) / float64(time.Millisecond)

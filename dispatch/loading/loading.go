@@ -42,7 +42,7 @@ type arrival struct {
 	parts []int
 }
 
-// New returns a Loading for the KV of so many tokens. It uses the pace of earlier reads and updates it.
+// New returns a Loading for the KV of a number of tokens. It uses the pace of earlier reads and updates it.
 func New(tokens int, pace *Pace) *Loading {
 	return &Loading{pace: pace, stop: make(chan struct{}), changed: make(chan struct{}), all: tokens, left: tokens}
 }
@@ -53,7 +53,7 @@ func (l *Loading) Record(r *record.Room) {
 	l.rec.In("wants", l.all)
 }
 
-// Next begins a read of an entry of so many tokens. It reports whether the entry is still wanted.
+// Next begins a read of an entry with that number of tokens. It reports whether the entry is still wanted.
 func (l *Loading) Next(tokens int) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -83,7 +83,7 @@ func (l *Loading) Came(e *kv.Entry, parts []int) {
 	l.arrive(l.reading, e, parts)
 }
 
-// Here adds an entry of so many tokens that is in memory, because another request has read it.
+// Here adds an entry that is already in memory, because another request has read it.
 func (l *Loading) Here(tokens int, e *kv.Entry, parts []int) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
