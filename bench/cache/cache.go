@@ -1,6 +1,6 @@
 // Package cache measures eviction. It compares the default policy with LRU at every request of real traces, generated loops or a user's own
-// trace (the floor). It replays traces through the policies of package evict, beside the
-// offline optimum, and says what share of the gap between LRU and the optimum each closes, what that does to
+// trace (the floor). It replays traces in virtual time through the books of package residency with every policy of
+// package evict, beside the offline optimum, and says what share of the gap between LRU and the optimum each closes, what that does to
 // the time to the first token, and what an access costs (Run). Predictions are learnt on the way, from what
 // was requested before, or made wrong on purpose: some share of perfect ones is replaced (the error sweep).
 // Predictors get the features that the product's do, from the same extractor.
@@ -249,7 +249,7 @@ func hitsOf(t *trace, policy string, k int) (int, error) {
 	if policy == "optimum" {
 		return evict.Optimal(t.keys, k), nil
 	}
-	o, err := replay(t, policy, k, nothing(t))
+	o, err := replay(t, policy, k, nil)
 	if err != nil {
 		return 0, err
 	}
@@ -273,7 +273,7 @@ func (r *Report) replay(ctx context.Context, o *Options, traces []*trace, p *pri
 
 func (r *Report) replayAt(ctx context.Context, o *Options, t *trace, share float64, p *printer) error {
 	k := t.entries(share)
-	lru, err := replay(t, "lru", k, nothing(t))
+	lru, err := replay(t, "lru", k, nil)
 	if err != nil {
 		return err
 	}
@@ -323,9 +323,9 @@ func replayAll(ctx context.Context, t *trace, names []string, k int, lru, best *
 			if errs[i] = ctx.Err(); errs[i] != nil {
 				return
 			}
-			var s source = nothing(t)
+			var s source
 			if evict.Predicts(name) {
-				s = &learnt{f: evict.NewForecaster(k)}
+				s = newLearnt(k)
 			}
 			outs[i], errs[i] = replay(t, name, k, s)
 		})

@@ -87,11 +87,11 @@ func floorsOf(ctx context.Context, t *trace, sizes []float64) ([]Floor, error) {
 
 func floorOf(t *trace, share float64) (Floor, error) {
 	k := t.entries(share)
-	lru, err := replay(t, "lru", k, nothing(t))
+	lru, err := replay(t, "lru", k, nil)
 	if err != nil {
 		return Floor{}, err
 	}
-	own, err := replay(t, "default", k, &learnt{f: evict.NewForecaster(k)})
+	own, err := replay(t, "default", k, newLearnt(k))
 	if err != nil {
 		return Floor{}, err
 	}

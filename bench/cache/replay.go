@@ -21,98 +21,18 @@ type outcome struct {
 	stats      *evict.FloorStats
 }
 
-// source predicts returns while a trace is replayed.
-type source interface {
-	// predict returns when request i's key returns. cached tells what the cache holds.
-	predict(t *trace, i int, cached func(uint64) bool) int64
-	// refresh predicts again at request i.
-	refresh(t *trace, i int, keys []uint64, returns []int64)
-}
-
-// known predicts from an array, request by request, and never again.
-type known []int64
-
-func (k known) predict(_ *trace, i int, _ func(uint64) bool) int64 { return k[i] }
-func (known) refresh(*trace, int, []uint64, []int64)               {}
-func perfect(t *trace) known                                       { return evict.NextUses(t.keys) }
-func nothing(t *trace) known                                       { return make(known, len(t.keys)) }
-
-// learnt predicts with a model trained on the way.
-type learnt struct {
-	f      *evict.Forecaster
-	d      *describer
-	took   time.Duration
-	models int
-}
-
-func (l *learnt) predict(t *trace, i int, cached func(uint64) bool) int64 {
-	if l.d == nil {
-		l.d = newDescriber(t, cached)
-	}
-	ret := l.f.Access(t.keys[i], int64(i), l.d.context(i))
-	if l.f.Due() {
-		start := time.Now()
-		l.f.Learn(int64(i), evict.TrainParams{})
-		l.took += time.Since(start)
-		l.models++
-	}
-	return ret
-}
-
-func (l *learnt) refresh(_ *trace, i int, keys []uint64, returns []int64) {
-	l.f.Refresh(keys, int64(i), returns)
-}
-
-// maxRefresh is how many predictions a policy may ask for at once.
-const maxRefresh = 64
-
-// replay drives a policy over a trace of entries of one size.
+// replay serves a trace of entries of one size from a cache of k of them.
 func replay(t *trace, policy string, k int, src source) (*outcome, error) {
-	o := &outcome{hit: make([]bool, len(t.keys))}
-	keyOf, slotOf, late := make([]uint64, k), make([]int32, t.distinct), make([]uint64, maxRefresh)
-	for i := range slotOf {
-		slotOf[i] = -1
-	}
-	now, used := 0, 0
-	cfg := evict.Config{Slots: k, Bytes: int64(k)}
-	if _, fixed := src.(known); !fixed {
-		cfg.Refresh = func(slots []evict.Slot, returns []int64) {
-			for i, s := range slots {
-				late[i] = keyOf[s]
-			}
-			src.refresh(t, now, late[:len(slots)], returns)
-		}
-	}
-	p, err := evict.New(policy, cfg)
+	s, err := newStore(t, policy, k, src)
 	if err != nil {
 		return nil, err
 	}
-	cached := func(key uint64) bool { return slotOf[key] >= 0 }
+	o := &outcome{hit: make([]bool, len(t.keys))}
 	start := time.Now()
-	for i, key := range t.keys {
-		now = i
-		a := evict.Access{Key: key, Bytes: 1, Now: int64(i), Return: src.predict(t, i, cached)}
-		if t.costs != nil {
-			a.Cost = t.costs[i]
+	for i := range t.keys {
+		if o.hit[i], err = s.serve(i); err != nil {
+			return nil, fmt.Errorf("%s: %w", policy, err)
 		}
-		s := slotOf[key]
-		if s >= 0 {
-			o.hit[i] = true
-			p.Hit(s, a)
-			continue
-		}
-		p.Miss(a)
-		if s = int32(used); used < k {
-			used++
-		} else {
-			var ok bool
-			if s, ok = p.Victim(nil); !ok {
-				return nil, fmt.Errorf("%s: no victim in a full cache of %d", policy, k)
-			}
-			slotOf[keyOf[s]] = -1
-		}
-		slotOf[key], keyOf[s] = s, key
-		p.Insert(s, a)
 	}
 	took := time.Since(start)
 	if l, ok := src.(*learnt); ok {
@@ -121,11 +41,10 @@ func replay(t *trace, policy string, k int, src source) (*outcome, error) {
 		o.rms, _ = l.f.Tracker.Error()
 	}
 	o.ns = float64(took.Nanoseconds()) / float64(len(t.keys))
-	o.count()
-	if f, ok := p.(*evict.Floor); ok {
-		s := f.Stats()
-		o.stats = &s
+	if stats, ok := s.books.Floor(); ok {
+		o.stats = &stats
 	}
+	o.count()
 	return o, nil
 }
 

@@ -30,8 +30,8 @@ var errorLevels = []float64{0, .05, .1, .25, .5, .75, 1}
 //	         unknown, so this is what it can be hurt by
 var kinds = []string{"random", "negated", "reversed"}
 
-func spoil(t *trace, kind string, share float64) known {
-	r, out := rand.New(rand.NewPCG(13, 13)), perfect(t)
+func spoil(t *trace, kind string, share float64) *known {
+	r, out := rand.New(rand.NewPCG(13, 13)), evict.NextUses(t.keys)
 	for i, next := range out {
 		if r.Float64() >= share {
 			continue
@@ -45,7 +45,7 @@ func spoil(t *trace, kind string, share float64) known {
 			out[i] = evict.Never - min(next, evict.Never-int64(i)-1)
 		}
 	}
-	return out
+	return &known{next: out}
 }
 
 // sweepAt is where real traces are swept.
@@ -119,7 +119,7 @@ func (r *Report) sweep(ctx context.Context, o *Options, traces []*trace, p *prin
 }
 
 // spoiltHits is what one of sweepPolicies hits with these predictions.
-func spoiltHits(ctx context.Context, t *trace, policy, k int, predictions known) (int, error) {
+func spoiltHits(ctx context.Context, t *trace, policy, k int, predictions *known) (int, error) {
 	if err := ctx.Err(); err != nil {
 		return 0, err
 	}
