@@ -1,6 +1,6 @@
 // Package allocator judges controllers of the boundary between embeddings and KV, in virtual time: workloads of
-// package regime go through a node with the real pool, real eviction policies and the costs of an H200, and every
-// controller gets the same requests. It also trains the policy that package alloc carries, and measures what moving
+// package regime go through a node with the real pool, the decisions of packages residency and evict and the costs of an
+// H200, and every controller gets the same requests. It also trains the policy that package alloc carries, and measures what moving
 // the boundary costs.
 package allocator
 

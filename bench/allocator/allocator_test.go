@@ -61,23 +61,29 @@ func ownedOnce(t *testing.T, spec regime.Spec) {
 		alpha := w.Decide(&alloc.Observation{}).To
 		n.move(float64(n.epoch)*regime.EpochSeconds, alpha)
 		runs := 0
-		for _, s := range n.kv.slot {
-			runs += len(n.kv.items[s].runs)
+		n.kv.books.All(func(h *entry) { runs += len(h.Value.runs) })
+		if err := n.kv.books.Check(func(*entry) error { return nil }); err != nil {
+			t.Fatal(err)
 		}
 		if got := n.pool.Stats().Used; got != int64(runs)*piece {
 			t.Fatalf("epoch %d: KV owns %d bytes and its entries have %d", n.epoch, got, int64(runs)*piece)
 		}
-		if got := n.emb.pool.Stats().Used; got != int64(n.emb.grains())*int64(n.emb.bytes) || n.emb.used > n.emb.grains() {
-			t.Fatalf("epoch %d: embeddings own %d bytes, %d grains of room of which %d are used", n.epoch, got, n.emb.grains(), n.emb.used)
+		if got := n.emb.pool.Stats().Used; got != int64(n.emb.n)*int64(n.emb.setBytes()) {
+			t.Fatalf("epoch %d: embeddings own %d bytes and have %d sets", n.epoch, got, n.emb.n)
+		}
+		for i := n.emb.n; i < len(n.emb.sets); i++ {
+			if n.emb.sets[i] != (rowSet{}) {
+				t.Fatalf("epoch %d: set %d has rows and no pages", n.epoch, i)
+			}
 		}
 		if over := n.pool.Over() + n.emb.pool.Over(); over != 0 {
 			t.Fatalf("epoch %d: %d bytes on the wrong side after a move to %.2f", n.epoch, over, alpha)
 		}
-		if want := alpha * float64(costs(t).Pool); math.Abs(float64(n.emb.pool.Stats().Used)-want) > 2*float64(n.emb.bytes) {
+		if want := alpha * float64(costs(t).Pool); math.Abs(float64(n.emb.pool.Stats().Used)-want) > float64(n.emb.setBytes()) {
 			t.Fatalf("epoch %d: embeddings own %d bytes, want about %.0f", n.epoch, n.emb.pool.Stats().Used, want)
 		}
 	}
-	for n.kv.evictOne() {
+	for n.kv.evict(nil) {
 	}
 	n.emb.pool.FreeRuns(n.emb.runs)
 	if err := n.pool.Close(); err != nil {

@@ -15,7 +15,7 @@ import (
 // nobody waiting when the epoch begins; of all such choices it is the least P99. A schedule has no more hits in an epoch than the
 // caches that always had its share: what is in a smaller cache of least recently used entries is in a larger one too. So
 // no controller that decides once an epoch, however well it knows the future, is below it (but for a change in which rows are looked up, which follows
-// from hits in KV).
+// from hits in KV, and for rows that change their set with the number of sets).
 //
 // Found is the best schedule that was found with the node as it is: the share depends on the phase of a burst, all phases known
 // beforehand, tried one after the other until none improves.

@@ -22,7 +22,7 @@ type played struct {
 	late   int
 	kvHit  float64
 	embHit float64
-	moved  int64 // bytes refilled in the background
+	moved  int64 // bytes moved in the background
 }
 
 // within returns the share of requests within the SLO.
@@ -46,7 +46,7 @@ type learner interface{ Learn() }
 // start is the share that every controller begins with.
 const start = 0.5
 
-// how says how a workload is served. Naive refills new capacity at once. Fresh lets every epoch begin with nobody waiting. Keep
+// how says how a workload is served. Naive fills new capacity at once. Fresh lets every epoch begin with nobody waiting. Keep
 // keeps latencies by epoch. From is the share to begin with, if not start.
 type how struct {
 	naive, fresh, keep bool
@@ -97,7 +97,7 @@ func play(cost *Cost, spec *regime.Spec, c alloc.Controller, h how) (*played, er
 			sum.kvHits += n.books.kvHits
 			sum.looks += n.books.looks
 			sum.lookHits += n.books.lookHits
-			p.moved += n.books.refilled
+			p.moved += n.books.filled
 		}
 		d := c.Decide(&o)
 		if l, ok := c.(learner); ok {
