@@ -394,6 +394,8 @@ func (d *Dispatcher) work(e Engine, n int) {
 		d.free(&b, n) // before the answers: who has one finds the engine free
 		for i, c := range b.calls {
 			b.waited, b.late = max(b.waited, b.out[i].Waited), b.late || b.out[i].Late > 0
+			b.spared.Rows += b.out[i].Shared.Cost.Rows
+			b.spared.Keys += b.out[i].Shared.Cost.Keys
 			c.out = b.out[i]
 			c.out.Queue = start.Sub(c.queued)
 			c.ended = end
@@ -441,6 +443,7 @@ type batch struct {
 	predicted float64       // milliseconds
 	waited    time.Duration // of what it took, for disks
 	late      bool          // something did not come, and was computed
+	spared    engine.Cost   // of cost, what was computed once for several jobs or segments
 }
 
 // reset forgets the last batch, and what it referred to.
@@ -449,7 +452,7 @@ func (b *batch) reset() {
 	clear(b.jobs)
 	clear(b.out)
 	b.calls, b.jobs, b.out = b.calls[:0], b.jobs[:0], b.out[:0]
-	b.cost, b.predicted, b.waited, b.late = engine.Cost{}, 0, 0, false
+	b.cost, b.spared, b.predicted, b.waited, b.late = engine.Cost{}, engine.Cost{}, 0, 0, false
 }
 
 func (b *batch) add(c *call) {
@@ -525,7 +528,8 @@ func (d *Dispatcher) free(b *batch, n int) {
 // observe teaches the model what a batch took: not what it waited for a disk, and nothing where more was computed than its jobs said.
 func (d *Dispatcher) observe(b *batch, took time.Duration, n int) {
 	took -= b.waited
-	s := schedule.Sample{Requests: len(b.calls), Rows: b.cost.Rows, Keys: b.cost.Keys, Ms: float64(took) / float64(time.Millisecond)}
+	s := schedule.Sample{Requests: len(b.calls), Rows: b.cost.Rows - b.spared.Rows, Keys: b.cost.Keys - b.spared.Keys,
+		Ms: float64(took) / float64(time.Millisecond)}
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.rec.On() {
@@ -533,6 +537,9 @@ func (d *Dispatcher) observe(b *batch, took time.Duration, n int) {
 	}
 	if b.late {
 		return
+	}
+	if b.spared.Rows > 0 {
+		b.predicted = d.model.Predict(s.Rows, s.Keys, s.Requests)
 	}
 	d.admission.Measured(s.Ms, b.predicted)
 	d.tuner.Observe(s)

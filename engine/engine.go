@@ -81,6 +81,8 @@ type Job struct {
 	Hidden []int
 	// Segments is nil where all is computed and nothing kept, or has one per segment of the plan.
 	Segments []Segment
+	// Once has segments that equal others of the batch not computed: see Shared.
+	Once bool
 	// Blend is nil, or says what may stand in for tokens' own KV.
 	Blend *Blend
 	// Search is nil, or what to search for behind the plan instead of Want and Hidden.
@@ -105,7 +107,8 @@ type Result struct {
 	// no room and where the model's inputs were incomplete. The caller owns a reference to each and MUST release it.
 	Kept        []*kv.Entry
 	Computed    int           // tokens computed
-	Cached      int           // tokens whose KV is in entries of Job.Segments
+	Cached      int           // tokens whose KV is in entries of Job.Segments, or Shared
+	Shared      Shared        // tokens that were computed for an equal segment
 	Blended     int           // tokens for which a part of Job.Blend could stand in
 	Late        int           // tokens of parts for which nothing came, or not in time
 	Reused      []int         // one per part of Job.Blend: its tokens that were not computed again
@@ -133,6 +136,7 @@ type Engine struct {
 	model  Model
 	shape  compute.Shape
 	memory compute.Memory
+	home   plan.Tier     // of memory
 	lost   func() error  // says whether the device is; nil: it cannot be
 	doubts func() uint64 // of the model; nil: it has none
 	opt    Options
@@ -158,6 +162,9 @@ func New(m Model, dev compute.Device, opt Options) (*Engine, error) {
 		return nil, fmt.Errorf("engine: open %s: %w", dev.Name(), err)
 	}
 	e := &Engine{model: m, shape: shape, memory: dev.Memory(), beams: beamStore{memory: dev.Memory()}, opt: opt, runner: r}
+	if e.home = plan.Host; e.memory.Host() != e.memory {
+		e.home = plan.Device
+	}
 	if d, ok := dev.(interface{ Lost() error }); ok {
 		e.lost = d.Lost
 	}
@@ -343,14 +350,8 @@ func (e *Engine) Check(j *Job) (cost Cost, err error) {
 	}
 	all := 0
 	for i := range j.Plan.Segments {
-		s := &j.Plan.Segments[i]
-		n, from := len(s.Tokens), j.done(i)
-		seen := 0
-		for _, k := range s.Sees {
-			seen += len(j.Plan.Segments[k].Tokens)
-		}
-		cost.Keys += (n-from)*seen + (n*(n+1)-from*(from+1))/2
-		all += n
+		cost.Keys += j.keys(i, j.done(i))
+		all += len(j.Plan.Segments[i].Tokens)
 	}
 	if j.Search != nil {
 		j.Search.cost(&cost, all, e.opt.MaxTokens)

@@ -31,6 +31,7 @@ type pass struct {
 	used    int           // bytes of scratch in use
 	unused  int           // batches in a row that needed less than half of scratch
 	blend   blending
+	once    once
 	waited  time.Duration // for what is read from disks, by all batches of a call of Run
 
 	starts   bool // the device computes first layers while what stands in is loaded
@@ -154,6 +155,7 @@ func (p *pass) reset() {
 	}
 	p.heads = p.heads[:0]
 	p.used = 0
+	p.once.reset(p.tasks)
 }
 
 // reserveScratch makes room for the KV of all segments that are not cached, so that the chunks of
@@ -279,18 +281,32 @@ func (p *pass) add(e *Engine, t *task) error {
 	base := len(p.batch.Segments)
 	rows, owned, extra := len(p.batch.Tokens), len(p.owned), len(p.batch.Extra)
 	job := t.job
+	t.base = base
 	t.out.Kept = nil
+	part := job.takesPart()
 	if job.keepsAny() {
 		t.out.Kept = make([]*kv.Entry, len(job.Segments))
 	}
 	for i := range job.Plan.Segments {
 		seg := &job.Plan.Segments[i]
-		chunks, err := p.memory(e, job, i, &t.out.Result)
+		from := len(p.sees)
+		for _, s := range seg.Sees {
+			p.sees = append(p.sees, p.once.all[base+int(s)].same)
+		}
+		sees := p.sees[from:len(p.sees):len(p.sees)]
+		n, place := int32(len(p.batch.Segments)), -1
+		if part && len(seg.Tokens) > 0 {
+			var with int32
+			if with, place = p.find(seg, sees); with >= 0 && p.share(e, t, i, with, sees) {
+				continue
+			}
+		}
+		chunks, entry, err := p.memory(e, job, i, &t.out.Result)
 		if err != nil {
-			p.batch.Segments = p.batch.Segments[:base]
+			p.batch.Segments, p.once.all = p.batch.Segments[:base], p.once.all[:base]
 			p.batch.Tokens, p.batch.Positions, p.batch.Extra = p.batch.Tokens[:rows], p.batch.Positions[:rows], p.batch.Extra[:extra]
 			p.releaseFrom(owned)
-			t.out.Kept = nil
+			t.out.Result = Result{}
 			return err
 		}
 		cached := job.done(i)
@@ -300,35 +316,37 @@ func (p *pass) add(e *Engine, t *task) error {
 		for n := cached; n < len(seg.Tokens); n++ {
 			p.batch.Positions = append(p.batch.Positions, int32(seg.Start+n))
 		}
-		from := len(p.sees)
-		for _, s := range seg.Sees {
-			p.sees = append(p.sees, int32(base)+s)
+		m := meaning{same: n}
+		if place >= 0 {
+			m.segment, m.entry, m.refused = seg, entry, entry == nil && job.keeps(i)
+			p.once.table[place] = n + 1
 		}
+		p.once.all = append(p.once.all, m)
 		p.batch.Segments = append(p.batch.Segments, compute.Segment{
-			First: first, Cached: cached, Len: len(seg.Tokens), Sees: p.sees[from:], Chunks: chunks,
+			First: first, Cached: cached, Len: len(seg.Tokens), Sees: sees, Chunks: chunks,
 			Start: seg.Start, Scale: seg.Scale,
 		})
 		t.out.Cached += cached
 		t.out.Computed += len(seg.Tokens) - cached
 	}
-	t.base = base
 	return nil
 }
 
-// memory returns the chunks of a segment: the cached entry's, a new entry's, or scratch.
-func (p *pass) memory(e *Engine, job *Job, i int, r *Result) ([]compute.Chunk, error) {
+// memory returns the chunks of a segment and the entry that they are of: the cached one, a new one, or none, of scratch.
+func (p *pass) memory(e *Engine, job *Job, i int, r *Result) ([]compute.Chunk, *kv.Entry, error) {
 	from := len(p.chunks)
+	var of *kv.Entry
 	tokens, cached := len(job.Plan.Segments[i].Tokens), job.cached(i)
 	switch {
 	case tokens == 0:
 	case job.beam(i) >= 0:
 		if err := job.Beams.ready(&e.beams); err != nil {
-			return nil, err
+			return nil, nil, err
 		}
 		p.chunks = append(p.chunks, job.Beams.chunk(job.beam(i)))
 	case job.owns(i):
 		if e.opt.Cache == nil {
-			return nil, errNoCache
+			return nil, nil, errNoCache
 		}
 		entry, err := e.opt.Cache.Reserve(kv.LayoutOf(job.Plan.Segments[i].Kind), tokens, cached)
 		if errors.Is(err, kv.ErrFull) && cached == nil {
@@ -336,24 +354,29 @@ func (p *pass) memory(e *Engine, job *Job, i int, r *Result) ([]compute.Chunk, e
 			break
 		}
 		if err != nil {
-			return nil, fmt.Errorf("engine: keep the KV of %d tokens: %w", tokens, err)
+			return nil, nil, fmt.Errorf("engine: keep the KV of %d tokens: %w", tokens, err)
 		}
-		p.owned = append(p.owned, entry)
+		p.owned, of = append(p.owned, entry), entry
 		if job.keeps(i) {
 			r.Kept[i] = entry
 		}
 		p.chunks = entry.AppendChunks(p.chunks)
 	case cached != nil:
-		if job.keeps(i) {
-			r.Kept[i] = cached
-			cached.Retain()
-			p.owned = append(p.owned, cached)
+		if of = cached; job.keeps(i) {
+			p.retain(r, i, cached)
 		}
 		p.chunks = cached.AppendChunks(p.chunks)
 	default:
 		p.room(e, job.Plan.Segments[i].Kind, tokens, !job.Source(i).Rotated())
 	}
-	return p.chunks[from:len(p.chunks):len(p.chunks)], nil
+	return p.chunks[from:len(p.chunks):len(p.chunks)], of, nil
+}
+
+// retain has a result return an entry that another one owns for segment i.
+func (p *pass) retain(r *Result, i int, e *kv.Entry) {
+	e.Retain()
+	p.owned = append(p.owned, e)
+	r.Kept[i] = e
 }
 
 // room adds chunks of scratch: for one layer, or for all where not all of them compute the tokens.
@@ -475,7 +498,7 @@ func (h *projection) next() []float32 {
 }
 
 func (p *pass) lastRow(t *task, segment int) int32 {
-	s := &p.batch.Segments[t.base+segment]
+	s := &p.batch.Segments[p.once.all[t.base+segment].same]
 	return int32(s.First + s.Rows() - 1)
 }
 

@@ -87,6 +87,7 @@ func outputsOf(t *testing.T, set *fixture.Set, dev compute.Device, dtype string)
 	for i := range set.Cases {
 		c := &set.Cases[i]
 		p := pass{tasks: []task{{job: &Job{Plan: planOf(t, c)}, out: &Outcome{}}}}
+		p.reset()
 		if err := p.reserveScratch(e); err != nil {
 			t.Fatal(err)
 		}

@@ -21,6 +21,7 @@ import (
 	"time"
 
 	"grebe/compute"
+	"grebe/engine"
 	"grebe/plan"
 	"grebe/prompt"
 	"grebe/reuse"
@@ -102,6 +103,7 @@ type Result struct {
 	Computed, Cached int                // tokens, over all rounds
 	Prompt           int                // of Computed, those of the first round, which is the prompt
 	Tiers            [plan.NumTiers]int // Cached, by where they were
+	Shared           engine.Shared      // of Cached, what was computed for another search at the same time
 	Fetch            time.Duration
 	Queue, Compute   time.Duration
 	BatchTokens      int // of the prompt's batch
@@ -130,7 +132,7 @@ func (g *Generator) Recommend(ctx context.Context, request *Request) (*Result, e
 		return nil, err
 	}
 	// The prompt is accounted for as the first search found it.
-	more.Layout, more.Prompt, more.Cached, more.Tiers = out.Layout, out.Prompt, out.Cached, out.Tiers
+	more.Layout, more.Prompt, more.Cached, more.Tiers, more.Shared = out.Layout, out.Prompt, out.Cached, out.Tiers, out.Shared
 	more.Computed += out.Computed
 	more.Rows += out.Rows
 	more.Fetch, more.Queue, more.Compute = more.Fetch+out.Fetch, more.Queue+out.Queue, more.Compute+out.Compute

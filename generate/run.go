@@ -190,7 +190,8 @@ func (r *run) prefill(ctx context.Context, out *Result) error {
 	if err != nil {
 		return err
 	}
-	out.Computed, out.Prompt, out.Cached, out.Tiers = res.Computed, res.Computed, res.Cached, r.job.Tiers()
+	out.Computed, out.Prompt, out.Cached, out.Tiers = res.Computed, res.Computed, res.Cached, res.Tiers(&r.job)
+	out.Shared = res.Shared
 	out.Queue, out.Compute, out.BatchTokens = res.Queue, res.Compute, res.BatchTokens
 	return nil
 }

@@ -28,7 +28,7 @@ func (v *Visit) AttachPrompt(ctx context.Context, l *prompt.Layout, job *engine.
 	for i := range v.segments {
 		v.segments[i] = engine.Segment{Keep: true}
 	}
-	job.Segments = v.segments
+	job.Segments, job.Once = v.segments, true
 	c := v.cache
 	for i, s := range v.shared(l) {
 		v.pin(i, v.found(c.opt.Store.Get(s.key)))

@@ -302,7 +302,7 @@ func (v *Visit) Attach(ctx context.Context, l *prompt.Layout, job *engine.Job) {
 	n := len(l.Plan.Segments)
 	v.segments = resize(v.segments, n)
 	clear(v.segments)
-	job.Segments = v.segments
+	job.Segments, job.Once = v.segments, true
 	c := v.cache
 	for i, s := range v.shared(l) {
 		if !answers(job, i) {
@@ -499,6 +499,7 @@ func (v *Visit) publish(l *prompt.Layout, r *engine.Result) {
 		case e == nil:
 			return
 		case e == v.segments[segment].Entry: // nothing was added to it
+		case r.Shared.Has(segment): // who computed it publishes it
 		case kind == plan.User && !v.named:
 			c.opt.Store.Insert(c.userSpace, tokens, e)
 		default:

@@ -86,7 +86,7 @@ func (s *Service) doUnnamed(ctx context.Context, c *call, l *prompt.Layout, job 
 	visit.Attach(ctx, l, job)
 	var err error
 	if res, err = s.do(ctx, c, job); err == nil {
-		s.metrics.prompted(c.op, res.Computed, sources(job.Tiers()))
+		s.metrics.prompted(c.op, res.Computed, sources(res.Tiers(job)))
 	}
 	return res, err
 }

@@ -318,7 +318,7 @@ func (s *Service) lastEvent(ctx context.Context, c *call, id string, h *history)
 	r.fetch = time.Since(start)
 	r.result, err = s.do(ctx, c, job)
 	if err == nil {
-		r.tiers = job.Tiers()
+		r.tiers = r.result.Tiers(job)
 		s.metrics.prompted(c.op, r.result.Computed, sources(r.tiers))
 	}
 	return r, err

@@ -21,6 +21,7 @@ type metrics struct {
 	tokens      *prometheus.CounterVec // their sum is that of the prompts' tokens
 	recomputed  prometheus.Counter
 	late        prometheus.Counter
+	shared      *prometheus.CounterVec
 	prefix      *prometheus.CounterVec
 	batchTokens prometheus.Histogram
 	beamRows    prometheus.Histogram
@@ -42,6 +43,10 @@ func newMetrics(r prometheus.Registerer) (*metrics, error) {
 		late: prometheus.NewCounter(prometheus.CounterOpts{
 			Name: "grebe_late_tokens_total",
 			Help: "Tokens of blended prompts whose KV did not come from disk, or not in time; they are among the computed ones."}),
+		shared: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "grebe_shared_tokens_total",
+			Help: "Prompt tokens that were computed once for several segments, of one request or of concurrent ones, " +
+				"and are not counted as computed for the others."}, []string{"kind"}),
 		prefix: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "grebe_prefix_choice_total", Help: "Rankings by the prefix order that was used."}, []string{"prefix"}),
 		batchTokens: prometheus.NewHistogram(prometheus.HistogramOpts{
@@ -58,8 +63,8 @@ func newMetrics(r prometheus.Registerer) (*metrics, error) {
 	offHeap := prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 		Name: "grebe_offheap_bytes", Help: "Memory mapped outside the Go heap: weights, activations, pools; touched or not."},
 		func() float64 { return float64(offheap.Mapped()) })
-	for _, c := range []prometheus.Collector{offHeap, m.queue, m.sloOK, m.tokens, m.recomputed, m.late, m.prefix,
-		m.batchTokens, m.beamRows, m.panics, m.unknown} {
+	for _, c := range []prometheus.Collector{offHeap, m.queue, m.sloOK, m.tokens, m.recomputed, m.late,
+		m.shared, m.prefix, m.batchTokens, m.beamRows, m.panics, m.unknown} {
 		if err := r.Register(c); err != nil {
 			return nil, err
 		}
@@ -79,6 +84,9 @@ func newMetrics(r prometheus.Registerer) (*metrics, error) {
 // begin has what alerts divide by there from the start: the rate of a counter that is not there is no number, so that a server
 // that never answered in time would alert nobody.
 func (m *metrics) begin() {
+	for _, kind := range []string{"request", "concurrent"} {
+		m.shared.WithLabelValues(kind)
+	}
 	for _, op := range []string{"rank", "recommend"} {
 		m.sloOK.WithLabelValues(op)
 	}
@@ -88,6 +96,17 @@ func (m *metrics) ran(r *engine.Result) {
 	m.queue.Observe(r.Queue.Seconds())
 	m.batchTokens.Observe(float64(r.BatchTokens))
 	m.late.Add(float64(r.Late))
+	m.once(&r.Shared)
+}
+
+// once counts tokens that were not computed because equal ones were.
+func (m *metrics) once(s *engine.Shared) {
+	if s.Request > 0 {
+		m.shared.WithLabelValues("request").Add(float64(s.Request))
+	}
+	if s.Concurrent > 0 {
+		m.shared.WithLabelValues("concurrent").Add(float64(s.Concurrent))
+	}
 }
 
 // prompted counts a prompt's tokens: those that were computed, and those that were cached by where they were. What was computed
@@ -108,4 +127,5 @@ func (m *metrics) recommended(op string, r *generate.Result) {
 	m.batchTokens.Observe(float64(r.BatchTokens))
 	m.beamRows.Observe(float64(r.Rows))
 	m.prompted(op, r.Computed, sources(r.Tiers))
+	m.once(&r.Shared)
 }

@@ -9,12 +9,12 @@ import (
 
 // accountOf tells where the KV of each segment of a job that ran came from. A job that had to run without
 // what was cached has none of it left.
-func accountOf(l *prompt.Layout, job *engine.Job) []*grebev1.Part {
+func accountOf(l *prompt.Layout, job *engine.Job, r *engine.Result) []*grebev1.Part {
 	out := make([]*grebev1.Part, len(l.Plan.Segments))
 	for i := range out {
 		s := &l.Plan.Segments[i]
 		p := &grebev1.Part{Kind: s.Kind.String(), Tokens: int32(len(s.Tokens))}
-		if n, at := job.Cached(i); n > 0 {
+		if n, at := r.Source(job, i); n > 0 {
 			p.Cached, p.Source = int32(n), plan.Cached.Name(at)
 		}
 		out[i] = p

@@ -52,7 +52,7 @@ func (w *cacheWorld) compareScores(t *testing.T, step int) {
 		return
 	}
 	text := strings.Repeat("which of these ", 1+w.rand.IntN(8))
-	ranked := &grebev1.RerankRequest{Query: text + fmt.Sprint(w.rand.IntN(3)), Documents: []string{"one", "another", "the third"}}
+	ranked := &grebev1.RerankRequest{Query: text + fmt.Sprint(w.rand.IntN(3)), Documents: []string{"one", "another", "one", "the third"}}
 	got, err := w.cached.Rerank(t.Context(), ranked)
 	must(t, err)
 	want, err := w.plain.Rerank(t.Context(), ranked)

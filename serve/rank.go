@@ -244,10 +244,10 @@ func (s *Service) run(ctx context.Context, w *work, pointwise bool, ask func(l *
 		err = layoutError(err)
 	}
 	if err == nil && w.explain {
-		r.parts = accountOf(&r.layout, job)
+		r.parts = accountOf(&r.layout, job, r.result)
 	}
 	if err == nil {
-		r.tiers = job.Tiers()
+		r.tiers = r.result.Tiers(job)
 		s.metrics.prompted(w.call.op, r.result.Computed, sources(r.tiers))
 	}
 	return r, err

@@ -199,6 +199,9 @@ func (w *cacheWorld) request(policy string) *grebev1.RankRequest {
 	}
 	for i, j := range w.rand.Perm(len(w.items))[:1+w.rand.IntN(12)] {
 		id := int32(230 + i)
+		if w.rand.IntN(4) == 0 { // often a candidate comes twice
+			j %= 3
+		}
 		req.Candidates = append(req.Candidates, &grebev1.Item{Tokens: w.items[j], Identifier: &id})
 	}
 	return req
