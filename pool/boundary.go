@@ -2,8 +2,8 @@ package pool
 
 import "fmt"
 
-// Side is an owner of pages.
-type Side uint8
+// Side is an owner of pages. Sides that Join adds have no name.
+type Side uint16
 
 const (
 	KV         Side = iota
@@ -20,31 +20,25 @@ func (p *Pool) For(s Side) *Pool { return &Pool{books: p.books, side: s} }
 func (p *Pool) SetBoundary(share float64) int {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.boundary = int(min(max(share, 0), 1) * float64(p.total))
+	boundary := int(min(max(share, 0), 1) * float64(p.total))
+	p.sides[KV].limit, p.sides[Embeddings].limit = p.total-boundary, boundary
 	p.check()
-	return p.boundary
+	return boundary
 }
 
 // Boundary returns the share of the pages that embeddings may own.
 func (p *Pool) Boundary() float64 {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return float64(p.boundary) / float64(max(p.total, 1))
+	return float64(p.sides[Embeddings].limit) / float64(max(p.total, 1))
 }
 
-// limit returns how many pages a side may own.
-func (b *books) limit(s Side) int {
-	if s == Embeddings {
-		return b.boundary
-	}
-	return b.total - b.boundary
-}
-
-// Over returns the bytes that the side owns beyond its part. It owes them to the other side.
+// Over returns the bytes that the side owns beyond its part. It owes them to the other sides.
 func (p *Pool) Over() int64 {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return int64(max(p.used[p.side]-p.limit(p.side), 0)) * int64(p.page)
+	own := p.sides[p.side]
+	return int64(max(own.used-own.limit, 0)) * int64(p.page)
 }
 
 // AllocRuns appends up to count runs of n bytes each: as many as the side may have and as there are, from as few
@@ -53,7 +47,8 @@ func (p *Pool) AllocRuns(dst []Run, n, count int) []Run {
 	need := p.pages(n)
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	count = min(count, (p.limit(p.side)-p.used[p.side])/need)
+	own := &p.sides[p.side]
+	count = min(count, (own.limit-own.used)/need)
 	for count > 0 {
 		first, ok := p.free.find(need)
 		if !ok {
@@ -65,7 +60,7 @@ func (p *Pool) AllocRuns(dst []Run, n, count int) []Run {
 			dst = append(dst, p.run(first, need))
 			first += need
 		}
-		p.used[p.side] += here * need
+		own.used += here * need
 		count -= here
 	}
 	p.check()
@@ -84,7 +79,7 @@ func (p *Pool) FreeRuns(runs []Run) {
 			i++
 		}
 		p.free.put(first, pages)
-		p.used[p.side] -= pages
+		p.sides[p.side].used -= pages
 	}
 	p.check()
 }

@@ -25,12 +25,12 @@ func (b *books) check() {
 	for _, c := range b.free.classes {
 		listed += len(c)
 	}
-	used := b.used[KV] + b.used[Embeddings]
-	if free+used != b.total || listed != extents || b.used[KV] < 0 || b.used[Embeddings] < 0 {
-		panic(fmt.Sprintf("pool: %d free and %d + %d used of %d pages, %d extents of which %d listed",
-			free, b.used[KV], b.used[Embeddings], b.total, extents, listed))
+	for i, a := range b.sides {
+		if a.used < 0 || a.limit < 0 || a.limit > b.total || a.left && (a.used > 0 || a.limit > 0) {
+			panic(fmt.Sprintf("pool: side %d has %d pages and may own %d of %d", i, a.used, a.limit, b.total))
+		}
 	}
-	if b.boundary < 0 || b.boundary > b.total {
-		panic(fmt.Sprintf("pool: boundary at %d of %d pages", b.boundary, b.total))
+	if used := b.inUse(); free+used != b.total || listed != extents {
+		panic(fmt.Sprintf("pool: %d free and %d used of %d pages, %d extents of which %d listed", free, used, b.total, extents, listed))
 	}
 }

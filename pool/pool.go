@@ -4,8 +4,9 @@
 // Two sides share it, KV and Embeddings, divided by a boundary that is a number: SetBoundary says how many
 // pages embeddings may own. Both take their pages from one free list and give them back to it, so that moving
 // the boundary moves no data and never touches a page in use (SEEDS.md HLM-2). A pool that nobody divides is all KV's.
+// The KV of several models can share a pool in the same way: Join adds a side, and SetLimit says how much it may own.
 //
-// Accounting is exact: free pages and those of both sides are all pages, always. A Run is owned by whoever
+// Accounting is exact: free pages and those of all sides are all pages, always. A Run is owned by whoever
 // allocated it until Free, on the side that allocated it. The pool is safe for concurrent use; its lock is a leaf.
 package pool
 
@@ -35,18 +36,24 @@ type Pool struct {
 	side Side
 }
 
-// books are what both sides share.
+// books are what all sides share.
 type books struct {
 	memory compute.Memory
 	arena  compute.Block
 	page   int
 	total  int
 
-	mu       sync.Mutex
-	free     freeList
-	used     [2]int   // pages, by side
-	boundary int      // pages that embeddings may own
-	begin    []uint64 // a bit per page: a run in use begins there
+	mu    sync.Mutex
+	free  freeList
+	sides []account // by Side
+	begin []uint64  // a bit per page: a run in use begins there
+}
+
+// account counts the pages of one side.
+type account struct {
+	used  int
+	limit int  // most pages that it may own
+	left  bool // nobody has it: see Join
 }
 
 // New is Over memory of the host's. Memory that was never used costs address space only.
@@ -67,6 +74,7 @@ func Over(m compute.Memory, size int64, page int) (*Pool, error) {
 		return nil, fmt.Errorf("pool: %w", err)
 	}
 	p := &books{memory: m, arena: b, page: page, total: total, free: newFreeList(total), begin: make([]uint64, (total+63)/64)}
+	p.sides = []account{KV: {limit: total}, Embeddings: {}}
 	p.free.put(0, total)
 	return &Pool{books: p, side: KV}, nil
 }
@@ -83,14 +91,15 @@ func (p *Pool) Alloc(n int) (Run, error) {
 	need := p.pages(n)
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.used[p.side]+need > p.limit(p.side) {
+	own := &p.sides[p.side]
+	if own.used+need > own.limit {
 		return Run{}, ErrFull
 	}
 	first, ok := p.free.take(need)
 	if !ok {
 		return Run{}, ErrFull
 	}
-	p.used[p.side] += need
+	own.used += need
 	r := p.run(first, need)
 	p.check()
 	return r, nil
@@ -108,7 +117,7 @@ func (p *Pool) Free(r Run) {
 	defer p.mu.Unlock()
 	p.release(r)
 	p.free.put(r.first, r.pages)
-	p.used[p.side] -= r.pages
+	p.sides[p.side].used -= r.pages
 	p.check()
 }
 
@@ -117,25 +126,39 @@ type Stats struct {
 	Page  int
 	Total int64 // that the side may own
 	Used  int64
+	Arena int64 // of the whole pool
 }
 
 // Stats returns the books.
 func (p *Pool) Stats() Stats {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return Stats{Page: p.page, Total: int64(p.limit(p.side)) * int64(p.page), Used: int64(p.used[p.side]) * int64(p.page)}
+	own, page := p.sides[p.side], int64(p.page)
+	return Stats{Page: p.page, Total: int64(own.limit) * page, Used: int64(own.used) * page, Arena: int64(p.total) * page}
 }
 
 // Close frees the arena. All runs MUST have been freed.
 func (p *Pool) Close() error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if used := p.used[KV] + p.used[Embeddings]; used != 0 {
+	if used := p.inUse(); used != 0 {
 		return fmt.Errorf("pool: closed with %d pages in use", used)
 	}
 	if p.total > 0 {
 		p.memory.Free(p.arena)
 	}
-	p.total, p.boundary, p.free = 0, 0, newFreeList(0)
+	p.total, p.free = 0, newFreeList(0)
+	for i := range p.sides {
+		p.sides[i].limit = 0
+	}
 	return nil
+}
+
+// inUse returns the pages of all sides.
+func (b *books) inUse() int {
+	used := 0
+	for i := range b.sides {
+		used += b.sides[i].used
+	}
+	return used
 }
