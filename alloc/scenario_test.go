@@ -2,6 +2,7 @@ package alloc
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 
@@ -18,6 +19,11 @@ import (
 //	evict a 10; miss a                 bytes; how much larger the cache should have been
 //	governor link=1000 share=.5        bytes per second
 //	demand 0.1 50; grant 0.2 100       at a time in seconds
+//	budget 1000                        bytes that models share
+//	model a used=300 least=10          a model
+//	does a kept=40 saved=5 lost=9      what it does in each epoch from now on: bytes of new entries, milliseconds that hits saved
+//	                                   and that evictions cost; without numbers it is idle
+//	divide times=40                    epochs in which a model that adds entries fills what it may own
 func TestScenarios(t *testing.T) {
 	scripttest.Files(t, "testdata/*.txt", (*scenario).run)
 }
@@ -27,6 +33,9 @@ type scenario struct {
 	share    float64
 	ghost    *Ghost
 	governor *Governor
+	budget   Budget
+	models   []*Claim
+	names    []string
 }
 
 func (s *scenario) run(c *scripttest.Command, out *strings.Builder) {
@@ -74,6 +83,28 @@ func (s *scenario) run(c *scripttest.Command, out *strings.Builder) {
 		n := s.governor.Grant(number(0), int64(number(1)))
 		s.governor.Spend(n)
 		fmt.Fprintf(out, "%v: %d granted\n", c.Word(0), n)
+	case "budget":
+		s.budget.Bytes = int64(number(0))
+	case "model":
+		s.models = append(s.models, &Claim{Used: int64(c.Int("used", 0)), Least: int64(c.Int("least", 0))})
+		s.names = append(s.names, c.Word(0))
+	case "does":
+		m := s.models[slices.Index(s.names, c.Word(0))]
+		m.Kept, m.Saved, m.Lost = int64(c.Int("kept", 0)), c.Float("saved", 0), Curve{c.Float("lost", 0)}
+	case "divide":
+		for range c.Int("times", 1) {
+			s.budget.Decide(s.models)
+			for _, m := range s.models {
+				m.Used = min(m.Used+m.Kept, m.Limit)
+			}
+		}
+		fmt.Fprint(out, "divide:")
+		sum := int64(0)
+		for i, m := range s.models {
+			fmt.Fprintf(out, " %s %d of %d", s.names[i], m.Used, m.Limit)
+			sum += m.Limit
+		}
+		fmt.Fprintf(out, ", together %d\n", sum)
 	default:
 		c.Fatal("no such command")
 	}

@@ -167,6 +167,7 @@ type Store struct {
 	below     *below   // nil: there is no disk
 	ahead     *ahead   // nil: entries move to host memory only when their room is needed
 	trainer   *trainer // nil: nothing is predicted
+	watcher   Watcher  // nil: nobody watches
 	rec       *record.Room
 	inPlace   func(*published) bool // usableInPlace
 
@@ -395,6 +396,7 @@ func (s *Store) publish(p *published, to *level) bool {
 	did, old, write := s.books.Publish(p, to.index, same)
 	if did == residency.Placed {
 		p.Value.entry.Retain()
+		s.watchKept(p)
 	}
 	var w pending
 	if write {

@@ -31,7 +31,7 @@ func newLevel(p *pool.Pool, shape *compute.Shape) *level {
 	}
 	page := int64(books.Page)
 	least := (int64(shape.ChunkBytes(1, false)) + page - 1) / page * page // bytes of an entry of one token
-	l.slots = int(min(max(books.Total/least, 1), maxEntries))
+	l.slots = int(min(max(books.Arena/least, 1), maxEntries))
 	return l
 }
 
@@ -93,6 +93,7 @@ func (s *Store) evictOne(l *level) bool {
 // drop releases an entry that is off the books. It is called with mu held, and unlocks it.
 func (s *Store) drop(p *published) {
 	lost := !p.Clean()
+	s.watchEvicted(p)
 	s.unlock()
 	if s.below != nil && lost {
 		s.below.lost.Add(1)
@@ -163,6 +164,7 @@ func (s *Store) find(key plan.Key) (*published, plan.Tier) {
 			s.recordFind(key)
 		}
 		p, where := s.books.Use(key, s.inPlace)
+		s.watchHit(p, where)
 		s.learn()
 		switch where {
 		case residency.Nowhere:

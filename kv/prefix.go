@@ -70,7 +70,9 @@ func (s *Store) Insert(context plan.Key, tokens []int32, e *Entry) {
 			before = parent.Value.published
 		}
 		asked := s.books.Inserted(before, len(tokens), done.Start)
-		s.books.PutRun(s.newRun(done.Added, added), asked, done.Start)
+		p := s.newRun(done.Added, added)
+		s.books.PutRun(p, asked, done.Start)
+		s.watchKept(p)
 		s.use(parent, asked)
 	}
 	s.learn()
@@ -117,6 +119,7 @@ func (s *Store) split(upper, lower *node) {
 func (s *Store) use(n *node, asked residency.Request) {
 	for ; n != nil; n = n.Parent() {
 		s.books.UseRun(n.Value.published, asked)
+		s.watchHit(n.Value.published, residency.Here)
 	}
 }
 
@@ -129,6 +132,7 @@ func removable(p *published) bool {
 // forget removes a run that the policy chose. It is called with mu held, and unlocks it.
 func (s *Store) forget(p *published) {
 	s.known.Remove(p.Value.node)
+	s.watchEvicted(p)
 	s.unlock()
 	s.forgotten(p.Key)
 	p.Value.entry.Release()
