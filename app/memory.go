@@ -6,6 +6,7 @@ import (
 	"path/filepath"
 	"slices"
 
+	"grebe/app/budget"
 	"grebe/compute"
 	"grebe/internal/config"
 	"grebe/internal/human"
@@ -29,27 +30,28 @@ type Memory struct {
 	pages   *pool.Pool
 	disk    *disk.Store
 	entries *reuse.Shared
-	shared  *shared // if rows of a table share it; else nil
+	shared  *shared        // with rows of a table; nil: KV has it alone
+	tenant  *budget.Tenant // of the memory that models compete for; nil: it has host memory of its own, or none
 	closers closers
 }
 
 // openStore opens the store for a model's KV, or none if the configuration gives it no memory. Its pool is in the
 // memory in which the device computes.
 func (m *Memory) openStore(cfg *config.Config, mc *config.Model, shape compute.Shape, memory compute.Memory) error {
-	rows := sharedRows(cfg, mc)
-	hostBytes := hostBytes(cfg, mc) + rows
-	bytes := hostBytes
+	rows, bytes := sharedRows(cfg, mc), int64(0)
+	open := func() (*pool.Pool, error) { return m.openHost(cfg, mc, rows, memory.Host(), shape) }
 	if memory.Host() != memory {
 		bytes = deviceBytes(memory, mc.DeviceMemory, int64(len(cfg.Models)))
+		open = func() (*pool.Pool, error) { return m.openPool(memory, bytes, shape) }
 	}
-	p, err := m.openPool(memory, bytes, shape)
+	p, err := open()
 	if p == nil {
 		return err
 	}
 	store := kv.New(shape, p)
 	both := &shared{pool: p, rows: rows, store: store}
 	if memory.Host() != memory {
-		host, err := m.openPool(memory.Host(), hostBytes, shape)
+		host, err := m.openHost(cfg, mc, rows, memory.Host(), shape)
 		if err != nil {
 			return err
 		}
@@ -87,7 +89,31 @@ func (m *Memory) openStore(cfg *config.Config, mc *config.Model, shape compute.S
 		})
 	})
 	m.store, m.pages, m.entries = store, p, reuse.Share(store)
+	if m.tenant != nil {
+		store.Watch(m.tenant)
+		m.tenant.Work(store)
+		m.closers.add(func() error { m.tenant.Stop(); return nil })
+	}
 	return nil
+}
+
+// openHost takes host memory for KV, and for rows of a table: the model's own, or a part of what models compete for. It
+// returns nil when there is none.
+func (m *Memory) openHost(cfg *config.Config, mc *config.Model, rows int64, at compute.Memory, shape compute.Shape) (*pool.Pool, error) {
+	bytes := hostBytes(cfg, mc) + rows
+	if !sharesBudget(cfg, mc) {
+		return m.openPool(at, bytes, shape)
+	}
+	if err := checkSize(bytes, shape); bytes == 0 || err != nil {
+		return nil, err
+	}
+	t, err := m.app.joinBudget(cfg, mc, at, shape)
+	if err != nil {
+		return nil, err
+	}
+	m.tenant = t
+	m.closers.add(t.Leave)
+	return t.Pool(), nil
 }
 
 // leave is called when a Model is gone. If one of the models left uses the memory, its KV is what is kept on disk from
@@ -109,12 +135,19 @@ func (m *Memory) keep(version plan.Key) error {
 	return unlessHung(m.disk, "name the checkpoint to the disk that its KV is kept on", func() error { m.disk.SetVersion(version); return nil })
 }
 
-// hostBytes returns the host memory for a model's KV.
+// hostBytes returns the host memory of a model for KV: its own, or an equal part of what models without their own
+// have together. If it shares the budget, it starts with that part.
 func hostBytes(cfg *config.Config, mc *config.Model) int64 {
-	if mc.HostMemory.IsZero() {
-		return cfg.Cache.HostMemory.Of(totalMemory()) / int64(len(cfg.Models))
+	if !mc.HostMemory.IsZero() {
+		return mc.HostMemory.Of(totalMemory())
 	}
-	return mc.HostMemory.Of(totalMemory())
+	models := int64(0)
+	for i := range cfg.Models {
+		if cfg.Models[i].HostMemory.IsZero() {
+			models++
+		}
+	}
+	return cfg.Cache.HostMemory.Of(totalMemory()) / max(models, 1)
 }
 
 // deviceBytes returns the device memory for the KV of one model out of models, once the weights are loaded. Some is
@@ -130,12 +163,8 @@ func deviceBytes(m compute.Memory, size config.Size, models int64) int64 {
 
 // openPool allocates memory for KV. It returns nil if bytes is 0.
 func (m *Memory) openPool(at compute.Memory, bytes int64, shape compute.Shape) (*pool.Pool, error) {
-	token := int64(shape.ChunkBytes(1, false))
-	if bytes == 0 {
-		return nil, nil
-	}
-	if bytes < kv.ChainTokens*token {
-		return nil, fmt.Errorf("cache of %s holds less than %d tokens of %s: give it more, or 0 for none", human.Bytes(bytes), kv.ChainTokens, human.Bytes(token))
+	if err := checkSize(bytes, shape); bytes == 0 || err != nil {
+		return nil, err
 	}
 	page := m.app.page
 	if page == 0 {
@@ -147,6 +176,16 @@ func (m *Memory) openPool(at compute.Memory, bytes int64, shape compute.Shape) (
 	}
 	m.closers.add(p.Close)
 	return p, nil
+}
+
+// checkSize refuses a cache that is too small to be of use.
+func checkSize(bytes int64, shape compute.Shape) error {
+	token := int64(shape.ChunkBytes(1, false))
+	if bytes > 0 && bytes < kv.ChainTokens*token {
+		return fmt.Errorf("cache of %s holds less than %d tokens of %s: give it more, or 0 for none",
+			human.Bytes(bytes), kv.ChainTokens, human.Bytes(token))
+	}
+	return nil
 }
 
 // openDisk adds a disk store in the data folder, if the configuration gives it room.

@@ -83,8 +83,10 @@ func (m *Model) openMemory(cfg *config.Config, mc *config.Model, shape compute.S
 	}
 	m.memory = &Memory{app: m.app, shape: shape, version: m.version}
 	if len(others) > 0 { // the folder of the other one is in use until the next start
-		if err := m.checkRoom(cfg, mc, at); err != nil {
-			return err
+		if !sharesBudget(cfg, mc) { // otherwise both share what there is
+			if err := m.checkRoom(cfg, mc, at); err != nil {
+				return err
+			}
 		}
 		without := *cfg
 		without.Cache.Disk = config.Size{}

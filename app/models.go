@@ -8,6 +8,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"grebe/app/budget"
 	"grebe/reuse"
 	"grebe/serve"
 	"grebe/server"
@@ -18,6 +19,9 @@ type models struct {
 	service atomic.Pointer[serve.Service] // answers for them; nil before serving
 	front   atomic.Pointer[server.Server] // takes requests for it; nil before serving
 	spare   *reuse.Spare                  // time in which their caches compute ahead
+
+	budget *budget.Budget // host memory that they compete for; nil: none does
+	moving closers        // what moves its limits
 
 	mu    sync.Mutex
 	units map[string][]*Model // by name, oldest first
@@ -79,7 +83,7 @@ func (l *models) remove(u *Model) []*Model {
 func (l *models) Close() error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	var errs []error
+	errs := []error{l.moving.close()}
 	var memories []*Memory
 	for _, units := range l.units {
 		for _, u := range slices.Backward(units) {
@@ -89,11 +93,17 @@ func (l *models) Close() error {
 			}
 		}
 	}
+	hung := false
 	for _, m := range memories {
 		err := m.closers.close()
 		if errs = append(errs, err); errors.Is(err, errHung) {
+			hung = true
 			break // all are on the same disk
 		}
+	}
+	if l.budget != nil && !hung {
+		errs = append(errs, l.budget.Close())
+		l.budget = nil
 	}
 	l.units = nil
 	return errors.Join(errs...)

@@ -115,6 +115,9 @@ func (m *Model) openDispatcher(ctx context.Context, cfg *config.Config, replicas
 	}
 	m.closers.add(d.Close)
 	m.queue = d
+	if t := m.memory.tenant; t != nil {
+		t.SetLoad(d)
+	}
 	return d, nil
 }
 

@@ -51,7 +51,7 @@ type Model struct {
 	Blend        Blend   `yaml:"blend"`
 	Codes        Codes   `yaml:"codes"`
 	DeviceMemory Size    `yaml:"device_memory"` // for KV and embeddings, bytes or a share of the device; 80%
-	HostMemory   Size    `yaml:"host_memory"`   // for KV in host memory, bytes or a share; 0: the cache's
+	HostMemory   Size    `yaml:"host_memory"`   // for KV in host memory, bytes or a share; 0: shared with others, see cache
 	Disk         Size    `yaml:"disk"`          // for KV on disk, bytes; 0
 	// ItemTable is the table in tables whose rows the items of a model of events have; the checkpoint's
 	ItemTable string `yaml:"item_table"`
@@ -118,7 +118,7 @@ type Schedule struct {
 // Cache bounds what is kept of KV.
 type Cache struct {
 	Policy     string `yaml:"policy"`      // of eviction: default, lru, laru, sieve, filtered or blind; default
-	HostMemory Size   `yaml:"host_memory"` // for KV, bytes or a share of the machine's memory; 4GiB
+	HostMemory Size   `yaml:"host_memory"` // for KV, bytes or a share of the machine's memory: of all models without their own; 4GiB
 	Disk       Size   `yaml:"disk"`        // for KV on disk, bytes; 0
 	// Boundary says who divides the host's memory between KV of a model of events and the cached rows of its
 	// item_table: climb, smart, or fixed, which leaves it as host_memory and the table's cache say; climb

@@ -1,0 +1,110 @@
+package budget
+
+import (
+	"sync"
+	"sync/atomic"
+
+	"grebe/alloc"
+	"grebe/pool"
+	"grebe/schedule"
+)
+
+// Load knows how long a model computes: dispatch.Dispatcher.
+type Load interface {
+	Model() schedule.PrefillModel
+}
+
+// Store is a cache on a tenant's pages: kv.Store.
+type Store interface {
+	// Trim evicts until the store owns no more than it may. False when the rest is in use.
+	Trim() bool
+}
+
+// ghostEntries is how many evictions of a tenant are remembered.
+const ghostEntries = 1 << 14
+
+// Tenant is a model's part of a Budget. It implements kv.Watcher.
+type Tenant struct {
+	budget *Budget
+	name   string
+	pool   *pool.Pool
+	store  Store
+	load   atomic.Pointer[Load]
+	claim  alloc.Claim // guarded by Budget.mu
+
+	mu    sync.Mutex
+	ghost *alloc.Ghost
+	saved int64 // tokens that hits saved since the last report
+	kept  int64 // bytes of new entries since then
+	lost  alloc.Curve
+}
+
+// Pool returns the tenant's pages.
+func (t *Tenant) Pool() *pool.Pool { return t.pool }
+
+// Work has the limit move from now on, and s follow it. The caller MUST Stop it before it closes s.
+func (t *Tenant) Work(s Store) {
+	t.store = s
+	t.budget.add(t)
+}
+
+// Stop has the limit stay. When it returns, the budget does not use the store any more.
+func (t *Tenant) Stop() { t.budget.remove(t) }
+
+// Leave gives up the tenant's part. All its pages MUST be free.
+func (t *Tenant) Leave() error { return t.pool.Leave() }
+
+// SetLoad says whose times the tenant's tokens have. Until then a token counts as a millisecond.
+func (t *Tenant) SetLoad(l Load) { t.load.Store(&l) }
+
+// Hit implements kv.Watcher.
+func (t *Tenant) Hit(tokens int) {
+	t.mu.Lock()
+	t.saved += int64(tokens)
+	t.mu.Unlock()
+}
+
+// Kept implements kv.Watcher.
+func (t *Tenant) Kept(key uint64, bytes int64, tokens int) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.kept += bytes
+	if depth, ok := t.ghost.Missed(max(key, 1)); ok {
+		t.lost.Add(depth, t.budget.core.Bytes, float64(tokens))
+	}
+}
+
+// Evicted implements kv.Watcher.
+func (t *Tenant) Evicted(key uint64, bytes int64) {
+	t.mu.Lock()
+	t.ghost.Evicted(max(key, 1), bytes)
+	t.mu.Unlock()
+}
+
+// report fills in the claim of an epoch. The caller holds Budget.mu.
+func (t *Tenant) report() {
+	ms := t.perToken()
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	c := &t.claim
+	c.Used, c.Kept, c.Saved, c.Lost = t.pool.Stats().Used, t.kept, ms*float64(t.saved), t.lost
+	for i := range c.Lost {
+		c.Lost[i] *= ms
+	}
+	t.kept, t.saved, t.lost = 0, 0, alloc.Curve{}
+}
+
+const (
+	typical = 256  // tokens of the prompt by which a token is priced
+	least   = 1e-6 // milliseconds of that prompt: where computing costs nothing, memory still follows the requests
+)
+
+// perToken returns the milliseconds that a token takes to compute.
+func (t *Tenant) perToken() float64 {
+	l := t.load.Load()
+	if l == nil {
+		return 1
+	}
+	times := (*l).Model()
+	return max(times.Predict(typical, typical*(typical+1)/2, 1)-times.Fixed-times.Request, least) / typical
+}
