@@ -3,10 +3,7 @@ package alloc
 import (
 	"math"
 	"math/rand/v2"
-	"strings"
 	"testing"
-
-	"grebe/alloc/net"
 )
 
 // Of misses of an LRU cache, the ghost tells how much larger it would have had to be: as a larger LRU cache does.
@@ -135,116 +132,15 @@ func TestClimbGoesWhereMemorySavesMore(t *testing.T) {
 	}
 }
 
-// constant is a policy that always chooses one change.
-func constant(t *testing.T, action int) *Policy {
-	t.Helper()
-	n := net.New(rand.New(rand.NewPCG(1, 1)), 0, PolicySizes()...)
-	b := n.AppendBinary(nil)
-	at := len(b) - 4*(len(Deltas)-action)
-	copy(b[at:], []byte{0, 0, 0x80, 0x3F}) // 1.0
-	p, err := ReadPolicy(b)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return p
-}
-
-// HLM-3: the share is the last one, the policy's change and the adapter's, clipped; the adapter starts at zero.
-func TestSmartAddsAndClips(t *testing.T) {
-	s := NewSmart(constant(t, 5), SmartConfig{SLO: 30})
-	o := Observation{State: State{Alpha: 0.5, P99: 20}}
-	d := s.Decide(&o)
-	if d.Base != 0.04 || d.Residual != 0 || math.Abs(d.To-0.54) > 1e-12 || d.Recovery {
-		t.Errorf("decided %+v, want a change of 0.04 by the policy alone", d)
-	}
-	o.Alpha = 0.89
-	if d := s.Decide(&o); d.To != MaxShare {
-		t.Errorf("the share went to %v, want it clipped to %v", d.To, MaxShare)
-	}
-}
-
-// HLM-3: a P99 beyond the average and three deviations of ten epochs is a burst: towards KV when hot users are many.
-func TestSmartRecovers(t *testing.T) {
-	for _, c := range []struct{ hot, want float64 }{{0.4, 0.44}, {0.1, 0.5}} {
-		s := NewSmart(constant(t, 6), SmartConfig{SLO: 30, NoAdapter: true})
-		o := Observation{State: State{Hot: c.hot, Alpha: 0.5, P99: 20}}
-		for range 12 {
-			if d := s.Decide(&o); d.Recovery {
-				t.Fatal("recovery from calm")
-			}
-		}
-		o.P99 = 45
-		d := s.Decide(&o)
-		if !d.Recovery || math.Abs(d.To-c.want) > 1e-12 {
-			t.Errorf("hot share %v: decided %+v, want recovery to %v", c.hot, d, c.want)
-		}
-		if !strings.Contains(d.String(), "recovery") {
-			t.Errorf("the explanation %q does not name the recovery", d)
-		}
-	}
-}
-
-// The adapter learns to go against moves after which latency rose.
-func TestAdapterLearns(t *testing.T) {
-	s := NewSmart(constant(t, 6), SmartConfig{SLO: 30, NoRescue: true})
-	o := Observation{State: State{Hot: 0.3, KVHit: 0.3, EmbHit: 0.5, Alpha: 0.5, P99: 20}}
-	var d Decision
-	for i := range 4000 {
-		o.P99 = 20 + 10*float64(i%3) // rises, rises, falls far: most moves up are followed by a rise
-		d = s.Decide(&o)
-		s.Learn()
-	}
-	o.P99 = 20
-	if d = s.Decide(&o); d.Residual >= 0 {
-		t.Errorf("the correction is %+.4f after moves up that latency followed", d.Residual)
-	}
-	if math.Abs(d.Residual) > adapterReach {
-		t.Errorf("the correction %v is beyond its reach", d.Residual)
-	}
-	if len(s.replay) > replaySize {
-		t.Errorf("%d samples are remembered", len(s.replay))
-	}
-}
-
 func TestDecisionsAllocateNothing(t *testing.T) {
 	o := Observation{State: State{Hot: 0.3, Alpha: 0.5, P99: 20}, Requests: 1000}
 	o.Gains.KV[3] = 1
 	for name, c := range map[string]Controller{
-		"smart": NewSmart(constant(t, 2), SmartConfig{SLO: 30}), "climb": &Climb{SLO: 30}, "pid": &PID{P: 0.1},
+		"climb": &Climb{SLO: 30}, "pid": &PID{P: 0.1},
 	} {
 		if a := testing.AllocsPerRun(2000, func() { c.Decide(&o) }); a != 0 {
 			t.Errorf("%s: %v allocations", name, a)
 		}
-	}
-}
-
-// The policy in the binary is one, small as HLM-3 wants it.
-func TestTrainedPolicy(t *testing.T) {
-	p, err := TrainedPolicy()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if n := p.net.Parameters(); n >= 25000 {
-		t.Errorf("%d parameters", n)
-	}
-	var x [Features]float64
-	(&State{Hot: 2, Events: 1e6, P99: 1e4}).Vector(&x, 30)
-	for i, v := range x {
-		if v < 0 || v > 1 {
-			t.Errorf("feature %d is %v", i, v)
-		}
-	}
-}
-
-func BenchmarkSmart(b *testing.B) {
-	p, err := TrainedPolicy()
-	if err != nil {
-		b.Fatal(err)
-	}
-	s := NewSmart(p, SmartConfig{SLO: 30})
-	o := Observation{State: State{Hot: 0.3, KVHit: 0.2, EmbHit: 0.6, Events: 9000, Alpha: 0.5, P99: 20}}
-	for b.Loop() {
-		s.Decide(&o)
 	}
 }
 

@@ -130,7 +130,7 @@ func drawScenario(seed uint64, steps int) []string {
 		}
 		set("policy", pick("default", "default", "lru", "laru", "sieve", "filtered", "blind"))
 		set("rows", pick("default", "lru", "laru", "sieve", "filtered", "blind"))
-		set("boundary", pick("fixed", "climb", "smart"))
+		set("boundary", pick("fixed", "climb"))
 		set("cache", 36<<r.IntN(4))
 		set("threads", 1+r.IntN(2))
 		return line

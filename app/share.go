@@ -94,10 +94,7 @@ func (m *Memory) divide(cfg *config.Config, mc *config.Model) error {
 		return err
 	}
 	slo := time.Duration(cfg.SLOMillis) * time.Millisecond
-	controller, err := controllerOf(cfg.Cache.Boundary, slo)
-	if err != nil {
-		return err
-	}
+	controller := &alloc.Climb{SLO: float64(slo) / float64(time.Millisecond)}
 	both.divider, err = divide.New(divide.Config{
 		Pool: both.pool, Rows: cache, KV: both.store, Controller: controller, SLO: slo, Log: m.app.log, Name: mc.Name, Above: both.above,
 	}, share)
@@ -107,17 +104,6 @@ func (m *Memory) divide(cfg *config.Config, mc *config.Model) error {
 	table.Watch(both.divider.Gathered)
 	m.closers.run(both.divider.Run)
 	return m.app.registry.Register(both.divider)
-}
-
-func controllerOf(name string, slo time.Duration) (alloc.Controller, error) {
-	if name != "smart" {
-		return &alloc.Climb{SLO: float64(slo) / float64(time.Millisecond)}, nil
-	}
-	policy, err := alloc.TrainedPolicy()
-	if err != nil {
-		return nil, err
-	}
-	return alloc.NewSmart(policy, alloc.SmartConfig{SLO: float64(slo) / float64(time.Millisecond)}), nil
 }
 
 // served returns a callback that reports a model's requests to a divider. load provides their computing times.

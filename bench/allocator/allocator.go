@@ -15,6 +15,7 @@ import (
 	"strings"
 
 	"grebe/alloc"
+	"grebe/bench/allocator/smart"
 	"grebe/workload/regime"
 )
 
@@ -136,19 +137,19 @@ func contenders(opt Options) ([]contender, error) {
 	if err != nil {
 		return nil, err
 	}
-	smart := func(c alloc.SmartConfig) func() alloc.Controller {
+	learned := func(c smart.Config) func() alloc.Controller {
 		c.SLO = SLO
-		return func() alloc.Controller { return alloc.NewSmart(base.Clone(), c) }
+		return func() alloc.Controller { return smart.New(base.Clone(), c) }
 	}
 	return []contender{
 		{name: "pid", make: func() alloc.Controller { return &alloc.PID{P: 0.2, I: 0.02} }},
 		{name: "trees", make: func() alloc.Controller { return &follower{trees: pred.Trees} }},
 		{name: "recurrent", make: func() alloc.Controller { return &follower{gated: pred.Recurrent} }},
-		{name: "ppo", make: smart(alloc.SmartConfig{NoAdapter: true, NoRescue: true})},
-		{name: "ppo+adapter", make: smart(alloc.SmartConfig{NoRescue: true}), small: true},
-		{name: "ppo+recovery", make: smart(alloc.SmartConfig{NoAdapter: true}), small: true},
-		{name: "smart", make: smart(alloc.SmartConfig{})},
-		{name: "smart, recovery 0.12", make: smart(alloc.SmartConfig{RescueStep: 0.12}), small: true},
+		{name: "ppo", make: learned(smart.Config{NoAdapter: true, NoRescue: true})},
+		{name: "ppo+adapter", make: learned(smart.Config{NoRescue: true}), small: true},
+		{name: "ppo+recovery", make: learned(smart.Config{NoAdapter: true}), small: true},
+		{name: "smart", make: learned(smart.Config{})},
+		{name: "smart, recovery 0.12", make: learned(smart.Config{RescueStep: 0.12}), small: true},
 		{name: "climb, always", make: func() alloc.Controller { return &alloc.Climb{} }},
 		{name: "climb", make: newClimb},
 		{name: "climb, from 0.3", make: newClimb, from: 0.3},
@@ -158,15 +159,15 @@ func contenders(opt Options) ([]contender, error) {
 }
 
 // policy reads a policy from a file, or takes the one that the binary carries.
-func policy(file string) (*alloc.Policy, error) {
+func policy(file string) (*smart.Policy, error) {
 	if file == "" {
-		return alloc.TrainedPolicy()
+		return smart.TrainedPolicy()
 	}
 	data, err := os.ReadFile(file)
 	if err != nil {
 		return nil, err
 	}
-	return alloc.ReadPolicy(data)
+	return smart.ReadPolicy(data)
 }
 
 // Run measures and prints.

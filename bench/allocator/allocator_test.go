@@ -11,6 +11,7 @@ import (
 	"testing"
 
 	"grebe/alloc"
+	"grebe/bench/allocator/smart"
 	"grebe/workload/regime"
 )
 
@@ -168,7 +169,7 @@ func TestTrainingIsReproducible(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if _, err := alloc.ReadPolicy(b); err != nil {
+		if _, err := smart.ReadPolicy(b); err != nil {
 			t.Fatal(err)
 		}
 		if first != nil && !bytes.Equal(first, b) {
@@ -193,7 +194,7 @@ func TestRecurrentGradients(t *testing.T) {
 	r := rand.New(rand.NewPCG(5, 5))
 	n := newRecurrent(r)
 	n.numbers(func(_ int, w *float64) { *w += r.NormFloat64() / 3 })
-	seq, want := make([][alloc.Features]float64, 6), make([]float64, 6)
+	seq, want := make([][smart.Features]float64, 6), make([]float64, 6)
 	for i := range seq {
 		want[i] = r.Float64()
 		for j := range seq[i] {

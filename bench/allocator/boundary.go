@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"grebe/alloc"
+	"grebe/bench/allocator/smart"
 	"grebe/pool"
 )
 
@@ -184,8 +185,8 @@ func median(x []float64) float64 {
 }
 
 // decisionTimes returns the microseconds that a decision takes: the median of many.
-func decisionTimes() (smart, climb float64, err error) {
-	policy, err := alloc.TrainedPolicy()
+func decisionTimes() (learned, climb float64, err error) {
+	policy, err := smart.TrainedPolicy()
 	if err != nil {
 		return 0, 0, err
 	}
@@ -200,5 +201,5 @@ func decisionTimes() (smart, climb float64, err error) {
 		}
 		return median(times)
 	}
-	return one(alloc.NewSmart(policy, alloc.SmartConfig{SLO: SLO})), one(newClimb()), nil
+	return one(smart.New(policy, smart.Config{SLO: SLO})), one(newClimb()), nil
 }

@@ -6,6 +6,7 @@ import (
 	"sync"
 
 	"grebe/alloc"
+	"grebe/bench/allocator/smart"
 	"grebe/workload/regime"
 )
 
@@ -18,7 +19,7 @@ type played struct {
 	p99    []float64   // by epoch, milliseconds
 	all    []float64   // of all requests, milliseconds, sorted
 	lats   [][]float64 // the same by epoch, where they are kept
-	states [][alloc.Features]float64
+	states [][smart.Features]float64
 	late   int
 	kvHit  float64
 	embHit float64
@@ -89,8 +90,8 @@ func play(cost *Cost, spec *regime.Spec, c alloc.Controller, h how) (*played, er
 			if h.keep {
 				p.lats = append(p.lats, slices.Clone(n.lat))
 			}
-			var x [alloc.Features]float64
-			o.Vector(&x, SLO)
+			var x [smart.Features]float64
+			smart.Vector(&o.State, &x, SLO)
 			p.states = append(p.states, x)
 			p.late += n.books.late
 			sum.requests += n.books.requests

@@ -8,6 +8,7 @@ import (
 	"math/rand/v2"
 
 	"grebe/alloc"
+	"grebe/bench/allocator/smart"
 	"grebe/evict"
 	"grebe/workload/regime"
 )
@@ -48,7 +49,7 @@ func TrainPredictors(ctx context.Context) ([]byte, error) {
 	shares := grid(0.1)
 	var samples []evict.Sample
 	var labels []float32
-	var seqs [][][alloc.Features]float64
+	var seqs [][][smart.Features]float64
 	var wants [][]float64
 	for w := range fitWorkloads {
 		if err := ctx.Err(); err != nil {
@@ -90,8 +91,8 @@ type follower struct {
 
 // Decide asks the predictor.
 func (f *follower) Decide(o *alloc.Observation) alloc.Decision {
-	var x [alloc.Features]float64
-	o.Vector(&x, SLO)
+	var x [smart.Features]float64
+	smart.Vector(&o.State, &x, SLO)
 	want := 0.0
 	if f.trees != nil {
 		var s [1]evict.Sample

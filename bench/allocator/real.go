@@ -9,6 +9,7 @@ import (
 
 	"grebe/alloc"
 	"grebe/app/divide"
+	"grebe/bench/allocator/smart"
 	"grebe/compute"
 	"grebe/embed"
 	"grebe/kv"
@@ -85,7 +86,7 @@ type realNode struct {
 }
 
 func realRuns(ctx context.Context) ([]Real, error) {
-	policy, err := alloc.TrainedPolicy()
+	policy, err := smart.TrainedPolicy()
 	if err != nil {
 		return nil, err
 	}
@@ -96,7 +97,7 @@ func realRuns(ctx context.Context) ([]Real, error) {
 		alpha      float64
 	}{
 		{"static 0.1", alloc.Static(0.1), 0.1}, {"static 0.5", alloc.Static(0.5), 0.5}, {"static 0.9", alloc.Static(0.9), 0.9},
-		{"smart", alloc.NewSmart(policy, alloc.SmartConfig{SLO: SLO}), start}, {"climb", newClimb(), start},
+		{"smart", smart.New(policy, smart.Config{SLO: SLO}), start}, {"climb", newClimb(), start},
 	} {
 		r, err := realRun(ctx, c.controller, c.alpha)
 		if err != nil {

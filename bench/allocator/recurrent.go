@@ -4,20 +4,20 @@ import (
 	"math"
 	"math/rand/v2"
 
-	"grebe/alloc"
+	"grebe/bench/allocator/smart"
 )
 
 const units = 16
 
 // recurrent is a network of gated recurrent units (GRU) that names the best share from the states so far.
 type recurrent struct {
-	Gates [3][units][alloc.Features + units + 1]float64 `json:"gates"` // update, reset, candidate: weights of inputs, memory, bias
+	Gates [3][units][smart.Features + units + 1]float64 `json:"gates"` // update, reset, candidate: weights of inputs, memory, bias
 	Out   [units + 1]float64                            `json:"out"`
 }
 
 // moment is what a step back through time needs of one epoch.
 type moment struct {
-	x             [alloc.Features]float64
+	x             [smart.Features]float64
 	before, after [units]float64
 	z, r, c       [units]float64
 	y             float64
@@ -38,14 +38,14 @@ func newRecurrent(r *rand.Rand) *recurrent {
 
 func sigmoid(x float64) float64 { return 1 / (1 + math.Exp(-x)) }
 
-func (n *recurrent) gate(g, i int, x *[alloc.Features]float64, h *[units]float64) float64 {
+func (n *recurrent) gate(g, i int, x *[smart.Features]float64, h *[units]float64) float64 {
 	w := &n.Gates[g][i]
-	sum := w[alloc.Features+units]
+	sum := w[smart.Features+units]
 	for j, v := range x {
 		sum += w[j] * v
 	}
 	for j, v := range h {
-		sum += w[alloc.Features+j] * v
+		sum += w[smart.Features+j] * v
 	}
 	return sum
 }
@@ -84,7 +84,7 @@ func (n *recurrent) backward(seq []moment, want []float64, g *recurrent) {
 		}
 		for i := range units {
 			for j := range units {
-				gated[j] += pre[2][i] * n.Gates[2][i][alloc.Features+j]
+				gated[j] += pre[2][i] * n.Gates[2][i][smart.Features+j]
 			}
 		}
 		for j := range units {
@@ -101,11 +101,11 @@ func (n *recurrent) backward(seq []moment, want []float64, g *recurrent) {
 					if k == 2 {
 						v *= m.r[j]
 					} else {
-						down[j] += p * n.Gates[k][i][alloc.Features+j]
+						down[j] += p * n.Gates[k][i][smart.Features+j]
 					}
-					w[alloc.Features+j] += p * v
+					w[smart.Features+j] += p * v
 				}
-				w[alloc.Features+units] += p
+				w[smart.Features+units] += p
 			}
 		}
 		back = down
@@ -130,8 +130,8 @@ func (n *recurrent) numbers(f func(i int, w *float64)) {
 }
 
 // fit trains the network on sequences of states and best shares, by Adam.
-func (n *recurrent) fit(r *rand.Rand, seqs [][][alloc.Features]float64, want [][]float64, rounds int) {
-	const weights = 3*units*(alloc.Features+units+1) + units + 1
+func (n *recurrent) fit(r *rand.Rand, seqs [][][smart.Features]float64, want [][]float64, rounds int) {
+	const weights = 3*units*(smart.Features+units+1) + units + 1
 	var m, v [weights]float64
 	steps := 0
 	for round := range rounds {
@@ -153,7 +153,7 @@ func (n *recurrent) fit(r *rand.Rand, seqs [][][alloc.Features]float64, want [][
 }
 
 // run feeds a sequence.
-func (n *recurrent) run(seq [][alloc.Features]float64) []moment {
+func (n *recurrent) run(seq [][smart.Features]float64) []moment {
 	ms := make([]moment, len(seq))
 	var h [units]float64
 	for t := range ms {

@@ -9,7 +9,8 @@ import (
 	"slices"
 
 	"grebe/alloc"
-	"grebe/alloc/net"
+	"grebe/bench/allocator/net"
+	"grebe/bench/allocator/smart"
 	"grebe/workload/regime"
 )
 
@@ -51,7 +52,7 @@ const (
 
 // step is one decision and what came of it.
 type step struct {
-	x         [alloc.Features]float64
+	x         [smart.Features]float64
 	action    int
 	logp      float64
 	value     float64
@@ -66,7 +67,7 @@ func reward(s *alloc.State) float64 {
 }
 
 // Train trains the base policy by PPO on workloads of the family of the named ones, seeded: the same options and costs give
-// the same bytes on the same architecture. It returns the policy as alloc.ReadPolicy reads it.
+// the same bytes on the same architecture. It returns the policy as smart.ReadPolicy reads it.
 func Train(ctx context.Context, opt TrainOptions, log io.Writer) ([]byte, error) {
 	opt = opt.orDefaults()
 	cost, err := Costs("derived")
@@ -74,8 +75,8 @@ func Train(ctx context.Context, opt TrainOptions, log io.Writer) ([]byte, error)
 		return nil, err
 	}
 	r := rand.New(rand.NewPCG(opt.Seed, 0x990))
-	actor := net.New(r, 0.01, alloc.PolicySizes()...)
-	critic := net.New(r, 1, alloc.Features, 64, 128, 1)
+	actor := net.New(r, 0.01, smart.PolicySizes()...)
+	critic := net.New(r, 1, smart.Features, 64, 128, 1)
 	fmt.Fprintf(log, "policy of %d and critic of %d parameters\n", actor.Parameters(), critic.Parameters())
 	for round := range opt.Rounds {
 		if err := ctx.Err(); err != nil {
@@ -119,19 +120,19 @@ func episode(cost *Cost, actor, critic *net.Net, seed uint64) ([]step, error) {
 	steps := make([]step, decisions)
 	for i := range steps {
 		s := &steps[i]
-		o.Vector(&s.x, SLO)
+		smart.Vector(&o.State, &s.x, SLO)
 		p := softmax(actor.Forward(s.x[:]))
 		s.action = draw(p[:], r.Float64())
 		s.logp = math.Log(p[s.action])
 		s.value = critic.Forward(s.x[:])[0]
-		alpha = alloc.Clip(alpha + alloc.Deltas[s.action])
+		alpha = alloc.Clip(alpha + smart.Deltas[s.action])
 		n.move(float64(n.epoch)*regime.EpochSeconds, alpha)
 		n.next()
 		o = n.observe(alpha)
 		s.reward = reward(&o.State)
 	}
-	var x [alloc.Features]float64
-	o.Vector(&x, SLO)
+	var x [smart.Features]float64
+	smart.Vector(&o.State, &x, SLO)
 	estimate(steps, critic.Forward(x[:])[0])
 	return steps, nil
 }
@@ -189,7 +190,7 @@ func learn(actor, critic *net.Net, s *step, advantage, curious, weight float64) 
 	for _, q := range p {
 		h -= q * math.Log(q)
 	}
-	var g [len(alloc.Deltas)]float64
+	var g [len(smart.Deltas)]float64
 	for i, q := range p {
 		hit := 0.0
 		if i == s.action {
@@ -203,7 +204,7 @@ func learn(actor, critic *net.Net, s *step, advantage, curious, weight float64) 
 	return h
 }
 
-func softmax(x []float64) (p [len(alloc.Deltas)]float64) {
+func softmax(x []float64) (p [len(smart.Deltas)]float64) {
 	top, sum := slices.Max(x), 0.0
 	for i, v := range x {
 		p[i] = math.Exp(v - top)

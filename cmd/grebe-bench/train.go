@@ -33,7 +33,7 @@ options it gives the policy that the binary carries, byte for byte on the same a
 
 Example:
 
-    grebe-bench train allocator --out alloc/policy.bin`
+    grebe-bench train allocator --out bench/allocator/smart/policy.bin`
 }
 
 func (c *trainAllocatorCmd) Run(w *cli.World) error {

@@ -121,7 +121,7 @@ type Cache struct {
 	HostMemory Size   `yaml:"host_memory"` // for KV, bytes or a share of the machine's memory: of all models without their own; 4GiB
 	Disk       Size   `yaml:"disk"`        // for KV on disk, bytes; 0
 	// Boundary says who divides the host's memory between KV of a model of events and the cached rows of its
-	// item_table: climb, smart, or fixed, which leaves it as host_memory and the table's cache say; climb
+	// item_table: climb, or fixed, which leaves it as host_memory and the table's cache say; climb
 	Boundary string `yaml:"boundary"`
 }
 

@@ -61,7 +61,7 @@ func (c *Config) Validate() error {
 	if c.Cache.Disk.Percent > 0 {
 		p.add("cache.disk", "%s: want a size such as 8GiB, not a share", c.Cache.Disk)
 	}
-	p.oneOf("cache.boundary", c.Cache.Boundary, "climb", "smart", "fixed")
+	p.oneOf("cache.boundary", c.Cache.Boundary, "climb", "fixed")
 	p.oneOf("cache.policy", c.Cache.Policy, "default", "lru", "laru", "sieve", "filtered", "blind")
 	if c.Reload.Warm.Bytes != 0 || c.Reload.Warm.Percent > 100 {
 		p.add("reload.warm", "%s: want a share of up to 100%%", c.Reload.Warm)

@@ -1,11 +1,14 @@
-package alloc
+// Package smart is HLEM's SmartAllocator (HLM-3), a learned controller of the share of memory that embeddings get. grebe-bench holds it
+// against the others; grebe serves with alloc.Climb, which is better on workloads that neither was tuned on.
+package smart
 
 import (
 	_ "embed"
 	"math"
 	"math/rand/v2"
 
-	"grebe/alloc/net"
+	"grebe/alloc"
+	"grebe/bench/allocator/net"
 )
 
 // Deltas are the changes that the policy chooses from (HLM-3).
@@ -18,7 +21,7 @@ const Features = 7
 const longest = 15000
 
 // Vector sets x to the inputs of the policy, each between 0 and 1.
-func (s *State) Vector(x *[Features]float64, slo float64) {
+func Vector(s *alloc.State, x *[Features]float64, slo float64) {
 	*x = [Features]float64{s.Hot, s.KVHit, s.EmbHit, s.Events / longest, s.Late, s.Alpha, s.P99 / (2 * slo)}
 	for i, v := range x {
 		x[i] = min(max(v, 0), 1)
@@ -63,8 +66,8 @@ func (p *Policy) Choose(x *[Features]float64) float64 {
 	return Deltas[best]
 }
 
-// SmartConfig turns parts of Smart on and off.
-type SmartConfig struct {
+// Config turns parts of it on and off.
+type Config struct {
 	SLO       float64 // milliseconds
 	NoAdapter bool
 	NoRescue  bool
@@ -73,7 +76,7 @@ type SmartConfig struct {
 	Seed       uint64 // for the adapter's random numbers
 }
 
-// Smart is the SmartAllocator: a frozen policy, an adapter that adds a learnt correction, and a recovery controller
+// Allocator is the SmartAllocator: a frozen policy, an adapter that adds a learnt correction, and a recovery controller
 // that overrides both in a burst. Decide is the decision loop, Learn the learning loop.
 //
 // What the paper leaves open:
@@ -85,8 +88,8 @@ type SmartConfig struct {
 //   - In a burst with a hot share above 0.2 the share moves by RescueStep towards KV. With fewer hot users it stays.
 //   - The deviation of P99 counts as at least a fiftieth of the SLO, so that small changes in a calm
 //     time do not count as a burst.
-type Smart struct {
-	cfg     SmartConfig
+type Allocator struct {
+	cfg     Config
 	policy  *Policy
 	adapter *net.Net
 	rng     *rand.Rand
@@ -120,21 +123,21 @@ const (
 	burstHot      = 0.2
 )
 
-// NewSmart returns the allocator around a policy.
-func NewSmart(p *Policy, cfg SmartConfig) *Smart {
+// New returns the allocator around a policy.
+func New(p *Policy, cfg Config) *Allocator {
 	if cfg.RescueStep == 0 {
 		cfg.RescueStep = 0.06
 	}
 	r := rand.New(rand.NewPCG(cfg.Seed, 0xADA))
-	return &Smart{cfg: cfg, policy: p, rng: r, adapter: net.New(r, 0, adapterInputs, 16, 1), replay: make([]sample, 0, replaySize)}
+	return &Allocator{cfg: cfg, policy: p, rng: r, adapter: net.New(r, 0, adapterInputs, 16, 1), replay: make([]sample, 0, replaySize)}
 }
 
 // Decide chooses the next share. It allocates nothing.
-func (s *Smart) Decide(o *Observation) Decision {
-	o.Vector(&s.x, s.cfg.SLO)
+func (s *Allocator) Decide(o *alloc.Observation) alloc.Decision {
+	Vector(&o.State, &s.x, s.cfg.SLO)
 	s.complete(o.P99)
 	burst := s.burst(o.P99)
-	d := Decision{From: o.Alpha, Base: s.policy.Choose(&s.x)}
+	d := alloc.Decision{From: o.Alpha, Base: s.policy.Choose(&s.x)}
 	s.in = [adapterInputs]float64{s.x[0], s.x[1], s.x[2], s.x[5], s.x[6]}
 	if !s.cfg.NoAdapter {
 		d.Residual = adapterReach * math.Tanh(s.adapter.Forward(s.in[:])[0])
@@ -147,13 +150,13 @@ func (s *Smart) Decide(o *Observation) Decision {
 			change = -s.cfg.RescueStep
 		}
 	}
-	d.To = Clip(o.Alpha + change)
+	d.To = alloc.Clip(o.Alpha + change)
 	s.before = sample{x: s.in, moved: d.To - d.From, p99: o.P99}
 	return d
 }
 
 // burst notes a P99 and reports whether it is far above the last ones.
-func (s *Smart) burst(p99 float64) bool {
+func (s *Allocator) burst(p99 float64) bool {
 	n := min(s.epochs, burstEpochs)
 	mean, square := 0.0, 0.0
 	for _, v := range s.recent[:n] {
@@ -175,7 +178,7 @@ func (s *Smart) burst(p99 float64) bool {
 }
 
 // complete adds the last decision and its outcome to the replay buffer.
-func (s *Smart) complete(p99 float64) {
+func (s *Allocator) complete(p99 float64) {
 	b := s.before
 	if b.moved == 0 {
 		return
@@ -191,7 +194,7 @@ func (s *Smart) complete(p99 float64) {
 }
 
 // Learn trains the adapter with samples of the replay buffer. It should run outside of the serving path.
-func (s *Smart) Learn() {
+func (s *Allocator) Learn() {
 	if s.cfg.NoAdapter || len(s.replay) == 0 || s.rate == 0 {
 		return
 	}
