@@ -66,14 +66,14 @@ func (m *Model) openEvents(ctx context.Context, cfg *config.Config, mc *config.M
 	}
 	m.app.log.Info("model loaded", "model", mc.Name, "architecture", hstu.Architecture, "dtype", weights.DType(), "items", weights.Items(),
 		"checkpoint", human.Bytes(weights.CheckpointBytes()), "weights", human.Bytes(weights.Bytes()), "seconds", human.Seconds(time.Since(start)))
-	out := serve.Model{
-		Name: mc.Name, Runner: d, Admit: d.Admit, Prompt: builder, Cache: cache, Disk: m.memory.disk, Events: weights,
-		Vocab: weights.Vocab(), Positions: weights.MaxPositions(), Architecture: hstu.Architecture, DType: weights.DType().String(),
-	}
+	var report func(serve.Served)
 	if both != nil && both.divider != nil {
-		out.Served = served(both.divider, weights.Shape(), d)
+		report = served(both.divider, weights.Shape(), d)
 	}
-	return out, nil
+	return serve.Model{
+		Name: mc.Name, Runner: d, Admit: d.Admit, Prompt: builder, Cache: cache, Disk: m.memory.disk, Reads: serve.Events(weights, report),
+		Vocab: weights.Vocab(), Positions: weights.MaxPositions(), Architecture: hstu.Architecture, DType: weights.DType().String(),
+	}, nil
 }
 
 // itemTable gives a model's items the rows of the table that the configuration names.

@@ -87,7 +87,8 @@ func (m *Model) open(ctx context.Context, cfg *config.Config, mc *config.Model) 
 	m.app.log.Info("model loaded", "model", mc.Name, "architecture", described.Architecture, "dtype", weights.DType(), "kv", weights.Shape().KV,
 		"checkpoint", human.Bytes(weights.CheckpointBytes()), "weights", human.Bytes(weights.Bytes()), "seconds", human.Seconds(time.Since(start)))
 	return serve.Model{
-		Name: mc.Name, Runner: d, Admit: d.Admit, Prompt: builder, Cache: cache, Disk: m.memory.disk, Generate: generator, Scoring: scoring,
+		Name: mc.Name, Runner: d, Admit: d.Admit, Prompt: builder, Cache: cache, Disk: m.memory.disk,
+		Reads: serve.Texts(), Generate: generator, Scoring: scoring,
 		Orders: orders, Blend: blending, Vocab: weights.Vocab(), Positions: weights.MaxPositions(), Architecture: described.Architecture,
 		DType: weights.DType().String(),
 	}, nil

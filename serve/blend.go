@@ -13,20 +13,6 @@ import (
 	"grebe/reuse"
 )
 
-// checkBlend refuses prefix: blend where nothing can be blended.
-func (c *call) checkBlend() error {
-	m := c.model
-	switch {
-	case m.Events != nil:
-		return Errorf(Unprocessable, "prefix", "model %q reads events, which blend does not: want auto, user or item", m.Name)
-	case m.Scoring.Kind != Identifier:
-		return Errorf(Unprocessable, "prefix", "model %q scores item by item: blend needs scoring by identifier", m.Name)
-	case m.Cache != nil && m.Blend == nil:
-		return Errorf(Unprocessable, "prefix", "model %q keeps its KV in a format that cannot be moved: want kv_dtype auto, f32 or bf16", m.Name)
-	}
-	return nil
-}
-
 // budget returns the budget that a request gives, nil where it gives none. A share that it leaves out is the model's.
 func (c *call) budget(req *grebev1.RankRequest) (*blend.Budget, error) {
 	if req.Budget == nil {

@@ -43,8 +43,8 @@ func (s *Service) begin(op, model string, deadline int32) (_ *call, err error) {
 			c.slot.release(c.model)
 		}
 	}()
-	if c.model.Events != nil && op != "rank" && op != "recommend" {
-		return nil, Errorf(Unprocessable, "model", "%q is a model of events: it ranks and recommends, and knows no texts", c.model.Name)
+	if err := c.model.reads().checkOp(c.model.Model, op); err != nil {
+		return nil, err
 	}
 	if deadline != 0 {
 		c.deadline = time.Duration(deadline) * time.Millisecond
@@ -202,7 +202,7 @@ func (s *Service) whom(c *call, m *grebev1.User) (*grebev1.User, error) {
 		return nil, Errorf(InvalidArgument, "user", "is missing")
 	}
 	if m.Text != nil || m.Tokens != nil || m.History != nil || m.Events != nil {
-		if err := c.checkShown(m); err != nil {
+		if err := c.model.reads().checkUser(c.model.Model, m); err != nil {
 			return nil, err
 		}
 		return m, c.checkInput(path{"user", -1}, m.Text, m.Tokens)
@@ -215,20 +215,6 @@ func (s *Service) whom(c *call, m *grebev1.User) (*grebev1.User, error) {
 		return nil, Errorf(InvalidArgument, "user.id", "no user %s", Quoted(m.Id))
 	}
 	return known, nil
-}
-
-// checkShown refuses a user of whom the model's prompt would read nothing: a history alone where there is no {history}, a text
-// alone where there is no {text}. A history beside a text that is read is fine: users of a catalog have both, and exclude_seen needs it.
-func (c *call) checkShown(m *grebev1.User) error {
-	p := c.model.Prompt
-	switch {
-	case p == nil || c.model.Events != nil || m.Tokens != nil:
-	case m.GetText() != "" && !p.ShowsText() && (len(m.History) == 0 || !p.ShowsHistory()):
-		return Errorf(Unprocessable, "user.text", "the prompt of %q has no {text}, so the text would not be read", c.model.Name)
-	case len(m.History) > 0 && !p.ShowsHistory() && (m.GetText() == "" || !p.ShowsText()):
-		return Errorf(Unprocessable, "user.history", "the prompt of %q has no {history}, so the history would not be read", c.model.Name)
-	}
-	return nil
 }
 
 // userTokens returns the tokens of whom a request is for.

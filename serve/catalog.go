@@ -128,10 +128,8 @@ func (s *Service) knows(id string) bool {
 		return true
 	}
 	for _, sl := range s.served {
-		if m := sl.serving().Events; m != nil && m.Named() {
-			if _, ok := m.Row(id); ok {
-				return true
-			}
+		if sl.serving().reads().knows(id) {
+			return true
 		}
 	}
 	return false

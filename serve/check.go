@@ -9,13 +9,11 @@ import (
 )
 
 // Check asks every model for a ranking of made-up items, before clients do. A model that fails, or whose scores are not
-// finite numbers, is an error. Nothing of it is cached or counted. Models of events are checked when they are measured.
+// finite numbers, is an error. Nothing of it is cached or counted.
+// A model of events refuses made-up items: it is checked when it is measured.
 func (s *Service) Check(ctx context.Context) error {
 	for _, sl := range s.served {
 		now := sl.serving()
-		if now.Events != nil {
-			continue
-		}
 		c := &call{op: "probe", start: time.Now(), deadline: time.Minute, model: now}
 		tokens, made := madeUp(now)
 		_, err := s.rank(ctx, c, &grebev1.RankRequest{User: &grebev1.User{Tokens: tokens}, Candidates: made, Prefix: "none"})

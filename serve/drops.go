@@ -305,7 +305,7 @@ func (s *Service) removeItems(items []*itemDrop) {
 	rest := s.pace()
 	for _, sl := range s.served {
 		for _, m := range sl.hold() {
-			if m.Cache != nil && m.Events == nil { // to a model of events items are rows of the checkpoint
+			if m.Cache != nil && m.ReadsTexts() {
 				s.removeFrom(m, items, rest)
 			}
 			sl.release(m)

@@ -17,6 +17,48 @@ import (
 	"grebe/schedule"
 )
 
+// events is a model of events: users are sequences of events, items are rows of the checkpoint. It has no texts and no codes.
+type events struct {
+	model  *hstu.Model
+	report func(Served) // may be nil
+}
+
+// Events returns the kind of models that read events. Runner runs m. Report receives a description of each answered request; it
+// may be nil.
+func Events(m *hstu.Model, report func(Served)) Reader { return &events{m, report} }
+
+func (*events) scoring(*Model) string { return "tasks" }
+
+func (*events) checkOp(m *Model, op string) error {
+	if op == "rank" || op == "recommend" {
+		return nil
+	}
+	return Errorf(Unprocessable, "model", "%q is a model of events: it ranks and recommends, and knows no texts", m.Name)
+}
+
+// checkUser refuses nobody: history looks at users.
+func (*events) checkUser(*Model, *grebev1.User) error { return nil }
+
+func (e *events) knows(item string) bool {
+	if !e.model.Named() {
+		return false
+	}
+	_, ok := e.model.Row(item)
+	return ok
+}
+
+// readsTexts is false: items are rows, which change with the checkpoint alone.
+func (*events) readsTexts() bool { return false }
+
+// policy puts the user first: an item is one row, and there is little to gain from it as a prefix.
+func (*events) policy(*Model) schedule.Policy { return schedule.User }
+
+func (*events) checkBlend(m *Model) error {
+	return Errorf(Unprocessable, "prefix", "model %q reads events, which blend does not: want auto, user or item", m.Name)
+}
+
+func (e *events) recommends(*Model) bool { return e.model.Config().Retrieval && e.model.Named() }
+
 // history is what a model of events knows of a user.
 type history struct {
 	tokens []int32 // contextual rows, then the events
@@ -25,34 +67,34 @@ type history struct {
 	note   string // what was left out
 }
 
-// events resolves a user's events for a request of so many candidates. Items that the model does not know are
+// history resolves a user's events for a request of so many candidates. Items that the model does not know are
 // left out, and the oldest events of a history that is too long: an eighth of what there is room for at a time,
 // so that what is cached of the user can be used in between.
-func (s *Service) events(c *call, u *grebev1.User, candidates int) (*history, error) {
-	m := c.model.Events
+func (e *events) history(s *Service, c *call, u *grebev1.User, candidates int) (*history, error) {
+	m := e.model
 	if u.Tokens != nil {
 		return nil, Errorf(Unprocessable, "user.tokens", "model %q takes events or a history", c.model.Name)
 	}
 	if u.Text != nil && len(u.Events) == 0 && len(u.History) == 0 {
 		return nil, Errorf(Unprocessable, "user.text", "model %q takes events or a history", c.model.Name)
 	}
-	events := u.Events
-	if len(events) == 0 {
+	list := u.Events
+	if len(list) == 0 {
 		for _, id := range u.History {
-			events = append(events, &grebev1.Event{Item: id})
+			list = append(list, &grebev1.Event{Item: id})
 		}
 	}
 	h := &history{at: hstu.Moment{Query: s.now().Unix()}}
-	actions := make([]int32, 0, len(events))
-	for _, e := range events {
-		row, ok := s.row(m, e.GetItem(), nil)
+	actions := make([]int32, 0, len(list))
+	for _, ev := range list {
+		row, ok := s.row(m, ev.GetItem(), nil)
 		if !ok {
 			continue
 		}
-		h.rows, actions = append(h.rows, row), append(actions, e.GetAction())
-		h.at.Events = append(h.at.Events, e.GetTime())
+		h.rows, actions = append(h.rows, row), append(actions, ev.GetAction())
+		h.at.Events = append(h.at.Events, ev.GetTime())
 	}
-	s.metrics.unknown.Add(float64(len(events) - len(h.rows)))
+	s.metrics.unknown.Add(float64(len(list) - len(h.rows)))
 	if over := len(h.rows) - m.MaxEvents(); over > 0 {
 		step := max(1, m.MaxEvents()/8)
 		cut := min((over+step-1)/step*step, len(h.rows))
@@ -60,7 +102,7 @@ func (s *Service) events(c *call, u *grebev1.User, candidates int) (*history, er
 		h.note = fmt.Sprintf("the oldest %d events were left out: the model takes %d", cut, m.MaxEvents())
 	}
 	var err error
-	if h.tokens, err = m.Context(contextOf(events), len(h.rows)+candidates); err != nil {
+	if h.tokens, err = m.Context(contextOf(list), len(h.rows)+candidates); err != nil {
 		return nil, Errorf(Unprocessable, "user.events", "%v", err)
 	}
 	for i, row := range h.rows {
@@ -114,14 +156,14 @@ func noteOf(m *hstu.Model, h *history) string {
 	return why + h.note
 }
 
-// rankEvents ranks by what a model of events predicts of each candidate.
-func (s *Service) rankEvents(ctx context.Context, w *work, user *grebev1.User,
+// rank orders candidates by what a model of events predicts of each candidate.
+func (e *events) rank(ctx context.Context, s *Service, w *work, user *grebev1.User,
 	candidates []*grebev1.Item) ([]*prompt.Item, *ranking, error) {
-	m := w.model.Events
+	m := e.model
 	if len(m.Config().Tasks) == 0 {
 		return nil, nil, Errorf(Unprocessable, "", "model %q cannot rank: its checkpoint has no tasks", w.model.Name)
 	}
-	h, err := s.events(w.call, user, len(candidates))
+	h, err := e.history(s, w.call, user, len(candidates))
 	if err != nil {
 		return nil, nil, err
 	}
@@ -152,12 +194,12 @@ func (s *Service) rankEvents(ctx context.Context, w *work, user *grebev1.User,
 		return nil, nil, err
 	}
 	r.note = noteOf(m, h)
-	err = s.predict(w.call, r, rows, h.at.Query)
+	err = e.predict(s, w.call, r, rows, h.at.Query)
 	if m.Incomplete() != doubts { // in this request's batch, or in one beside it
 		r.notes = append(r.notes, "rows of the model's item table could not be read: default rows were used in their place")
 	}
 	if err == nil {
-		w.served(user.Id, h, r)
+		e.served(w.call, user.Id, h, r)
 	}
 	return items, r, err
 }
@@ -171,21 +213,21 @@ type Served struct {
 	Latency   time.Duration
 }
 
-// served tells who wants to know what an answered request was like.
-func (c *call) served(user string, h *history, r *ranking) {
-	if c.model.Served == nil {
+// served reports an answered request.
+func (e *events) served(c *call, user string, h *history, r *ranking) {
+	if e.report == nil {
 		return
 	}
 	computing := r.result.Compute
 	if all := r.result.BatchTokens; all > 0 { // the batch's, of which others have their parts
 		computing = time.Duration(float64(computing) * float64(r.result.Computed) / float64(all))
 	}
-	c.model.Served(Served{User: user, Events: len(h.rows), Cached: r.result.Cached, Computing: computing, Latency: time.Since(c.start)})
+	e.report(Served{User: user, Events: len(h.rows), Cached: r.result.Cached, Computing: computing, Latency: time.Since(c.start)})
 }
 
 // predict turns the states of candidates into scores.
-func (s *Service) predict(c *call, r *ranking, rows []int32, query int64) error {
-	m := c.model.Events
+func (e *events) predict(s *Service, c *call, r *ranking, rows []int32, query int64) error {
+	m := e.model
 	scored, err := m.Score(r.result.Hidden, rows, query)
 	if err != nil {
 		return s.explain(c, err)
@@ -209,10 +251,11 @@ func (s *Service) predict(c *call, r *ranking, rows []int32, query int64) error 
 	return nil
 }
 
-// retrieve recommends the items that a user's last event scores best, of all that the model knows.
-func (s *Service) retrieve(ctx context.Context, c *call, id string, req *grebev1.RecommendRequest) (*grebev1.RecommendResponse, error) {
-	m := c.model.Events
-	if !m.Config().Retrieval || !m.Named() {
+// recommend finds the items that a user's last event scores best, of all that the model knows.
+func (e *events) recommend(ctx context.Context, s *Service, c *call, id string,
+	req *grebev1.RecommendRequest) (*grebev1.RecommendResponse, error) {
+	m := e.model
+	if !c.model.Recommends() {
 		return nil, Errorf(Unprocessable, "", "model %q cannot recommend: its checkpoint has no retrieval, or no %s", c.model.Name,
 			hstu.ItemsFile)
 	}
@@ -232,14 +275,14 @@ func (s *Service) retrieve(ctx context.Context, c *call, id string, req *grebev1
 	if err != nil {
 		return nil, err
 	}
-	h, err := s.events(c, user, 0)
+	h, err := e.history(s, c, user, 0)
 	if err != nil {
 		return nil, err
 	}
 	if len(h.rows) == 0 {
 		return nil, Errorf(Unprocessable, "user", "has no events of items that model %q knows", c.model.Name)
 	}
-	r, err := s.lastEvent(ctx, c, user.Id, h)
+	r, err := e.last(ctx, s, c, user.Id, h)
 	if err != nil {
 		return nil, err
 	}
@@ -284,15 +327,15 @@ func (s *Service) retrieve(ctx context.Context, c *call, id string, req *grebev1
 		resp.Results = append(resp.Results, &grebev1.Recommended{Id: m.Name(f.Item), Score: float64(f.Score)})
 	}
 	resp.TimingMs.Total = milliseconds(time.Since(c.start))
-	c.served(user.Id, h, r)
+	e.served(c, user.Id, h, r)
 	return resp, nil
 }
 
-// lastEvent computes the state of a user's last event.
-func (s *Service) lastEvent(ctx context.Context, c *call, id string, h *history) (*ranking, error) {
+// last computes the state of a user's last event.
+func (e *events) last(ctx context.Context, s *Service, c *call, id string, h *history) (*ranking, error) {
 	r := &ranking{layout: c.model.Prompt.Generate(h.tokens)}
 	l := &r.layout
-	if err := c.model.Events.Annotate(l.Plan, l.User, &h.at); err != nil {
+	if err := e.model.Annotate(l.Plan, l.User, &h.at); err != nil {
 		return nil, s.explain(c, err)
 	}
 	job := &engine.Job{Plan: l.Plan, Hidden: []int{l.Answers}}

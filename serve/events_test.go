@@ -66,8 +66,8 @@ func newEventWorldOn(t *testing.T, dev compute.Device, dir, dtype string, pages 
 	must(t, err)
 	w := &eventWorld{model: m, catalog: catalog.New(catalog.Options{}), rand: rand.New(rand.NewPCG(uint64(pages), 4))}
 	serve := func(e *engine.Engine, c *reuse.Cache) *Service {
-		s, err := New(Config{Catalog: w.catalog, SLO: time.Hour, Models: []Model{{Name: "m", Runner: e, Prompt: b, Cache: c, Events: m,
-			Vocab: m.Vocab(), Positions: m.MaxPositions()}}})
+		s, err := New(Config{Catalog: w.catalog, SLO: time.Hour, Models: []Model{{
+			Name: "m", Runner: e, Prompt: b, Cache: c, Reads: Events(m, nil), Vocab: m.Vocab(), Positions: m.MaxPositions()}}})
 		must(t, err)
 		s.now = func() time.Time { return time.Unix(1_700_000_000, 0) }
 		return s

@@ -62,11 +62,7 @@ func (s *Service) rank(ctx context.Context, c *call, req *grebev1.RankRequest) (
 	}
 	w := &work{call: c, policy: policy, userID: user.Id, explain: req.Explain, blend: req.Prefix == "blend", budget: budget}
 	w.auto = req.Prefix == "" || req.Prefix == "auto"
-	rank := s.rankTexts
-	if c.model.Events != nil {
-		rank = s.rankEvents
-	}
-	items, r, err := rank(ctx, w, user, req.Candidates)
+	items, r, err := c.model.reads().rank(ctx, s, w, user, req.Candidates)
 	if err != nil {
 		return nil, err
 	}
@@ -90,22 +86,6 @@ func (s *Service) rank(ctx context.Context, c *call, req *grebev1.RankRequest) (
 	}
 	resp.TimingMs.Total = milliseconds(time.Since(c.start))
 	return resp, nil
-}
-
-// rankTexts ranks with a language model.
-func (s *Service) rankTexts(ctx context.Context, w *work, user *grebev1.User, candidates []*grebev1.Item) ([]*prompt.Item, *ranking, error) {
-	var err error
-	if w.user, err = s.userTokens(w.call, user); err != nil {
-		return nil, nil, err
-	}
-	items := make([]*prompt.Item, len(candidates))
-	for i, m := range candidates {
-		if items[i], err = s.candidate(w.call, i, m); err != nil {
-			return nil, nil, err
-		}
-	}
-	r, err := s.rankItems(ctx, w, items)
-	return items, r, err
 }
 
 // work is a ranking to be done.
@@ -355,16 +335,7 @@ func logSumExp(logits []float32) float64 {
 func (s *Service) policy(c *call, prefix string) (schedule.Policy, error) {
 	switch prefix {
 	case "", "auto":
-		if c.model.Events != nil { // an item is one row: there is little to gain from it as a prefix
-			return schedule.User, nil
-		}
-		if c.model.Cache != nil {
-			return c.model.Cache.Policy(), nil
-		}
-		if only, ok := c.model.Orders.Only(); ok && only == plan.ItemFirst {
-			return schedule.Item, nil
-		}
-		return schedule.User, nil
+		return c.model.reads().policy(c.model.Model), nil
 	case "user":
 		return schedule.User, nil
 	case "item":
@@ -372,7 +343,7 @@ func (s *Service) policy(c *call, prefix string) (schedule.Policy, error) {
 	case "none":
 		return schedule.None, nil
 	case "blend":
-		return schedule.User, c.checkBlend()
+		return schedule.User, c.model.reads().checkBlend(c.model.Model)
 	}
 	return 0, Errorf(InvalidArgument, "prefix", "%s: want auto, user, item, none or blend", Quoted(prefix))
 }

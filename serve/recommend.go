@@ -46,44 +46,14 @@ func (s *Service) Recommend(ctx context.Context, req *grebev1.RecommendRequest) 
 	return resp, err
 }
 
-// recommend generates items with the call's model.
+// recommend finds items with the call's model.
 func (s *Service) recommend(ctx context.Context, c *call, req *grebev1.RecommendRequest) (*grebev1.RecommendResponse, error) {
 	id, err := requestID(req.RequestId)
 	if err != nil {
 		return nil, err
 	}
 	tracing.Named(ctx, id, c.model.Name)
-	if c.model.Events != nil {
-		return s.retrieve(ctx, c, id, req)
-	}
-	if c.model.Generate == nil {
-		return nil, Errorf(Unprocessable, "", "model %q has no codes: it ranks, but cannot recommend", c.model.Name)
-	}
-	r, err := s.generation(c, req)
-	if err != nil {
-		return nil, err
-	}
-	if err := c.checkEnd(c.model.Prompt.Generate(r.User).End + c.model.Prompt.Depth() - 1); err != nil {
-		return nil, err
-	}
-	res, err := s.generate(ctx, c, r)
-	if err != nil {
-		return nil, err
-	}
-	resp := &grebev1.RecommendResponse{
-		Model: c.model.Name, RequestId: id, Node: s.cfg.Node, Short: res.Short, CatalogVersion: res.Version, Usage: generationUsage(res),
-		TimingMs: &grebev1.Timing{Queue: milliseconds(res.Queue), Fetch: milliseconds(res.Fetch), Compute: milliseconds(res.Compute)},
-	}
-	if res.Short {
-		if resp.ShortReason = shortCatalog; res.Beam {
-			resp.ShortReason = shortBeam
-		}
-	}
-	for _, it := range res.Items {
-		resp.Results = append(resp.Results, &grebev1.Recommended{Id: it.ID, Codes: it.Codes, Score: it.Score})
-	}
-	resp.TimingMs.Total = milliseconds(time.Since(c.start))
-	return resp, nil
+	return c.model.reads().recommend(ctx, s, c, id, req)
 }
 
 // generationUsage counts the tokens of a recommendation: none where nothing had to be computed, because

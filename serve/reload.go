@@ -331,7 +331,7 @@ func askedFor(h *hot, some func(prefix string, limit int, random bool) ([]string
 
 // warm computes the items that the old checkpoint was asked for most, as far as the budget allows.
 func (s *Service) warm(ctx context.Context, old, next *checkpoint, r *reloading) error {
-	if next.Cache == nil || old.Cache == nil || next.Events != nil || s.cfg.Warm == 0 {
+	if next.Cache == nil || old.Cache == nil || !next.ReadsTexts() || s.cfg.Warm == 0 {
 		return nil
 	}
 	items := s.hottest(old)

@@ -60,7 +60,7 @@ func (s *Service) judge(name string) string {
 	}
 	only := ""
 	for _, sl := range s.served {
-		if m := sl.serving(); m.Scoring.Kind != Pointwise || m.Events != nil {
+		if sl.serving().scoresBy() != Pointwise.String() {
 			continue
 		}
 		if only != "" {

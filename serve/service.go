@@ -21,83 +21,11 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"grebe/catalog"
-	"grebe/dispatch"
 	"grebe/embed"
-	"grebe/engine"
 	"grebe/generate"
 	"grebe/internal/contain"
-	"grebe/kv/disk"
-	"grebe/model/hstu"
-	"grebe/prompt"
-	"grebe/reuse"
-	"grebe/schedule"
 	"grebe/serve/tracing"
 )
-
-// Runner runs the jobs of a model. An engine.Engine is one.
-type Runner interface {
-	Do(context.Context, *engine.Job) (*engine.Result, error)
-}
-
-// Kind says how a model scores.
-type Kind uint8
-
-const (
-	// Identifier scores by the logits of the candidates' identifiers after one instruction.
-	Identifier Kind = iota
-	// Pointwise scores each candidate by the logits of Yes and No after its own instruction.
-	Pointwise
-)
-
-func (k Kind) String() string {
-	if k == Pointwise {
-		return "pointwise"
-	}
-	return "identifier"
-}
-
-// Scoring says how a model scores, and by which tokens.
-type Scoring struct {
-	Kind    Kind
-	Yes, No int32 // of Pointwise
-}
-
-// Model is one model to serve.
-type Model struct {
-	Name   string
-	Runner Runner
-	// Admit takes a place for a request before anything is computed for it, as dispatch.Dispatcher does; nil: everyone is let in.
-	Admit    func(kind dispatch.Kind, size int, deadline time.Time) (*dispatch.Place, error)
-	Prompt   *prompt.Builder
-	Cache    *reuse.Cache        // nil: everything is computed
-	Disk     *disk.Store         // what is kept below memory; nil: nothing
-	Generate *generate.Generator // nil: the model has no codes, and cannot recommend
-	Scoring  Scoring
-	Orders   schedule.Orders // that prefix auto may choose, those of Cache; empty: both
-	// Blend is nil, or says how prompts are blended; without a Cache nothing is, and they are computed whole.
-	Blend *reuse.Blend
-	// Events is nil, or the model of events that Runner runs: then there are no texts, and no codes.
-	Events *hstu.Model
-	// Served is told what each answered request of a model of events was like; nil: nobody is.
-	Served    func(Served)
-	Vocab     int // tokens that the model knows
-	Positions int // positions that it has; 0: do not check
-	// Shown by /v1/models.
-	Architecture, DType string
-	// Version names the checkpoint, and Origin is the folder where it was: a Loader opens it again from there.
-	Version, Origin string
-	// Retire frees all of it, once it serves no more; nil: nothing is to be freed. When ctx ends it leaves what it keeps on
-	// disk for later, and MUST return soon.
-	Retire func(ctx context.Context) error
-}
-
-// scoring names the way in which the model scores.
-func (m *Model) scoring() string {
-	if m.Events != nil {
-		return "tasks"
-	}
-	return m.Scoring.Kind.String()
-}
 
 // Config says what to serve. Zero values mean the default in the comment.
 type Config struct {
@@ -303,23 +231,6 @@ func (s *Service) Panicked(op string, p *contain.Panic) {
 	s.metrics.panics.Inc()
 	s.log.Error("panic", "op", op, "panic", p.String(), "stack", string(p.Stack))
 }
-
-// trace has the model's passes traced.
-func (m *Model) trace(t *tracing.Tracer) {
-	if t == nil {
-		return
-	}
-	m.Runner = runner(t.Rounds(m.Runner.Do))
-	if m.Generate != nil {
-		m.Generate.Do = t.Rounds(m.Generate.Do)
-	}
-}
-
-// runner is a function that runs jobs.
-type runner tracing.Do
-
-// Do implements Runner.
-func (r runner) Do(ctx context.Context, job *engine.Job) (*engine.Result, error) { return r(ctx, job) }
 
 // deadlines are what a request may take.
 type deadlines struct{ usual, longest time.Duration }

@@ -99,7 +99,7 @@ func (c *indexCmd) Run(w *cli.World) error {
 			return fmt.Errorf("model %s: nothing would be kept: give cache.disk and cache.host_memory a size", m.Name)
 		}
 		do := func() error { return index.Items(w, s.Catalog(), m) }
-		if m.Events != nil && (c.Prototypes || c.Importance) {
+		if !m.ReadsTexts() && (c.Prototypes || c.Importance) {
 			continue // a model of events has no texts
 		}
 		switch {

@@ -212,7 +212,7 @@ func (c *Models) ask(w *cli.World, data *eval.Data, cfg *config.Config, open app
 func (c *Models) compareOrders(r *eval.Report, ways []eval.Way, s *app.App) {
 	for i := range s.Models() {
 		m := &s.Models()[i]
-		if m.Events != nil { // auto puts the user first
+		if !m.ReadsTexts() { // auto puts the user first
 			continue
 		}
 		names := map[string]string{}

@@ -330,11 +330,11 @@ func (c *Models) WaysOf(s *app.App, d *eval.Data) ([]eval.Way, []string) {
 	}
 	for i := range s.Models() {
 		m := &s.Models()[i]
-		if m.Events != nil {
+		if !m.ReadsTexts() {
 			if wanted("hstu") {
 				add("hstu", m, eval.Way{Name: "HSTU, user-first", Prefix: "user"})
 				add("hstu", m, eval.Way{Name: "HSTU, item-first", Prefix: "item"})
-				if m.Events.Config().Retrieval {
+				if m.Recommends() {
 					add("hstu", m, eval.Way{Name: "HSTU, retrieval", Generate: true})
 				}
 			}

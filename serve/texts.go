@@ -1,0 +1,107 @@
+package serve
+
+import (
+	"context"
+	"time"
+
+	grebev1 "grebe/api/grebe/v1"
+	"grebe/plan"
+	"grebe/prompt"
+	"grebe/schedule"
+)
+
+// texts is a language model: users and items are texts, and items to recommend are generated code by code.
+type texts struct{}
+
+// Texts returns the kind of models that read texts. The model's Scoring, Orders, Blend and Generate configure it.
+func Texts() Reader { return texts{} }
+
+func (texts) scoring(m *Model) string      { return m.Scoring.Kind.String() }
+func (texts) checkOp(*Model, string) error { return nil }
+func (texts) knows(string) bool            { return false }
+func (texts) readsTexts() bool             { return true }
+func (texts) recommends(m *Model) bool     { return m.Generate != nil }
+
+func (texts) policy(m *Model) schedule.Policy {
+	if m.Cache != nil {
+		return m.Cache.Policy()
+	}
+	if only, ok := m.Orders.Only(); ok && only == plan.ItemFirst {
+		return schedule.Item
+	}
+	return schedule.User
+}
+
+func (texts) checkBlend(m *Model) error {
+	switch {
+	case m.Scoring.Kind != Identifier:
+		return Errorf(Unprocessable, "prefix", "model %q scores item by item: blend needs scoring by identifier", m.Name)
+	case m.Cache != nil && m.Blend == nil:
+		return Errorf(Unprocessable, "prefix", "model %q keeps its KV in a format that cannot be moved: want kv_dtype auto, f32 or bf16", m.Name)
+	}
+	return nil
+}
+
+// checkUser refuses a user of whom the model's prompt would read nothing: a history alone where there is no {history}, a text
+// alone where there is no {text}. A history beside a text that is read is fine: users of a catalog have both, and exclude_seen needs it.
+func (texts) checkUser(m *Model, u *grebev1.User) error {
+	p := m.Prompt
+	switch {
+	case p == nil || u.Tokens != nil:
+	case u.GetText() != "" && !p.ShowsText() && (len(u.History) == 0 || !p.ShowsHistory()):
+		return Errorf(Unprocessable, "user.text", "the prompt of %q has no {text}, so the text would not be read", m.Name)
+	case len(u.History) > 0 && !p.ShowsHistory() && (u.GetText() == "" || !p.ShowsText()):
+		return Errorf(Unprocessable, "user.history", "the prompt of %q has no {history}, so the history would not be read", m.Name)
+	}
+	return nil
+}
+
+// rank orders candidates by their texts.
+func (texts) rank(ctx context.Context, s *Service, w *work, user *grebev1.User,
+	candidates []*grebev1.Item) ([]*prompt.Item, *ranking, error) {
+	var err error
+	if w.user, err = s.userTokens(w.call, user); err != nil {
+		return nil, nil, err
+	}
+	items := make([]*prompt.Item, len(candidates))
+	for i, m := range candidates {
+		if items[i], err = s.candidate(w.call, i, m); err != nil {
+			return nil, nil, err
+		}
+	}
+	r, err := s.rankItems(ctx, w, items)
+	return items, r, err
+}
+
+// recommend generates items.
+func (texts) recommend(ctx context.Context, s *Service, c *call, id string,
+	req *grebev1.RecommendRequest) (*grebev1.RecommendResponse, error) {
+	if !c.model.Recommends() {
+		return nil, Errorf(Unprocessable, "", "model %q has no codes: it ranks, but cannot recommend", c.model.Name)
+	}
+	r, err := s.generation(c, req)
+	if err != nil {
+		return nil, err
+	}
+	if err := c.checkEnd(c.model.Prompt.Generate(r.User).End + c.model.Prompt.Depth() - 1); err != nil {
+		return nil, err
+	}
+	res, err := s.generate(ctx, c, r)
+	if err != nil {
+		return nil, err
+	}
+	resp := &grebev1.RecommendResponse{
+		Model: c.model.Name, RequestId: id, Node: s.cfg.Node, Short: res.Short, CatalogVersion: res.Version, Usage: generationUsage(res),
+		TimingMs: &grebev1.Timing{Queue: milliseconds(res.Queue), Fetch: milliseconds(res.Fetch), Compute: milliseconds(res.Compute)},
+	}
+	if res.Short {
+		if resp.ShortReason = shortCatalog; res.Beam {
+			resp.ShortReason = shortBeam
+		}
+	}
+	for _, it := range res.Items {
+		resp.Results = append(resp.Results, &grebev1.Recommended{Id: it.ID, Codes: it.Codes, Score: it.Score})
+	}
+	resp.TimingMs.Total = milliseconds(time.Since(c.start))
+	return resp, nil
+}
