@@ -128,8 +128,8 @@ func drawScenario(seed uint64, steps int) []string {
 		if r.IntN(3) > 0 {
 			set("disk", 1+r.IntN(3))
 		}
-		set("policy", pick("default", "default", "lru", "laru", "sieve", "filtered", "blind"))
-		set("rows", pick("default", "lru", "laru", "sieve", "filtered", "blind"))
+		set("policy", pick("default", "default", "lru", "laru", "sieve"))
+		set("rows", pick("default", "lru", "laru", "sieve"))
 		set("boundary", pick("fixed", "climb"))
 		set("cache", 36<<r.IntN(4))
 		set("threads", 1+r.IntN(2))

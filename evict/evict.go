@@ -16,9 +16,12 @@
 //	lru       least recently used
 //	sieve     SIEVE: one queue, a visited bit, a moving hand
 //	laru      LARU as published: 1-consistent, at most 2k misses in a phase of k distinct entries
+//	default   [Floor]: predictions within a budget measured against a shadow of LRU
+//
+// and rivals, which a server does not offer and grebe-bench cache holds against them:
+//
 //	blind     the farthest predicted return, however good the predictions are
 //	filtered  the farthest predicted return among the four least recently used
-//	default   [Floor]: predictions within a budget measured against a shadow of LRU
 //	laru-cost LARU weighted by what a hit saves per byte
 //
 // Predictions come in two ways. Synchronous predictions are made when an entry is requested (Access.Return) and while a

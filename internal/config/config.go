@@ -117,7 +117,7 @@ type Schedule struct {
 
 // Cache bounds what is kept of KV.
 type Cache struct {
-	Policy     string `yaml:"policy"`      // of eviction: default, lru, laru, sieve, filtered or blind; default
+	Policy     string `yaml:"policy"`      // of eviction: default, lru, laru or sieve; default
 	HostMemory Size   `yaml:"host_memory"` // for KV, bytes or a share of the machine's memory: of all models without their own; 4GiB
 	Disk       Size   `yaml:"disk"`        // for KV on disk, bytes; 0
 	// Boundary says who divides the host's memory between KV of a model of events and the cached rows of its
@@ -203,7 +203,7 @@ type Table struct {
 	Prefix        string    `yaml:"prefix"`       // of the table's keys in Redis; grebe:NAME:
 	Dim           int       `yaml:"dim"`          // numbers of a row; required
 	Cache         Size      `yaml:"cache"`        // of rows in memory before pebble and redis, bytes, 0 for none; 64MiB
-	Policy        string    `yaml:"policy"`       // of eviction: default, lru, laru, sieve, filtered or blind; default
+	Policy        string    `yaml:"policy"`       // of eviction: default, lru, laru or sieve; default
 	Default       []float32 `yaml:"default"`      // row for keys that the table does not have, and in an outage; zeros
 	TimeoutMillis int       `yaml:"timeout_ms"`   // for one batch at the store, milliseconds; 100
 }

@@ -62,7 +62,7 @@ func (c *Config) Validate() error {
 		p.add("cache.disk", "%s: want a size such as 8GiB, not a share", c.Cache.Disk)
 	}
 	p.oneOf("cache.boundary", c.Cache.Boundary, "climb", "fixed")
-	p.oneOf("cache.policy", c.Cache.Policy, "default", "lru", "laru", "sieve", "filtered", "blind")
+	p.oneOf("cache.policy", c.Cache.Policy, "default", "lru", "laru", "sieve")
 	if c.Reload.Warm.Bytes != 0 || c.Reload.Warm.Percent > 100 {
 		p.add("reload.warm", "%s: want a share of up to 100%%", c.Reload.Warm)
 	}
@@ -280,7 +280,7 @@ func (c *Config) validateTables(p *problems) {
 		}
 		names[t.Name] = true
 		p.oneOf(path+".store", t.Store, "pebble", "file", "redis")
-		p.oneOf(path+".policy", t.Policy, "default", "lru", "laru", "sieve", "filtered", "blind")
+		p.oneOf(path+".policy", t.Policy, "default", "lru", "laru", "sieve")
 		p.between(path+".dim", t.Dim, 1, 1<<18)
 		p.between(path+".timeout_ms", t.TimeoutMillis, 1, 60_000)
 		if (t.Store == "file") != (t.File != "") {
