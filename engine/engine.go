@@ -62,6 +62,9 @@ type Segment struct {
 	Entry *kv.Entry
 	Tier  plan.Tier // where Entry was found, for whoever counts that
 	Keep  bool      // its KV shall be returned, if the cache has room for it
+	// Underway is nil, or has the KV of all of the segment's tokens when another job has computed it. Nothing may be wanted of the
+	// segment. The caller keeps it until Do returns.
+	Underway *Underway
 }
 
 // From returns segments that begin with these entries, nil where one has none.
@@ -265,6 +268,7 @@ func (e *Engine) Run(jobs []*Job, out []Outcome) {
 	e.tasks, e.pass.waited = e.tasks[:0], 0
 	for i, j := range jobs {
 		out[i] = Outcome{}
+		j.arrive(e, &out[i].Shared)
 		n, err := e.check(j)
 		if e.closed {
 			err = ErrClosed

@@ -535,9 +535,13 @@ func (p *pass) deliver(e *Engine) {
 			t.out.Hidden = append(t.out.Hidden, slices.Clone(hidden[:e.shape.Hidden]))
 			hidden = hidden[e.shape.Hidden:]
 		}
-		for _, k := range t.out.Kept {
-			if k != nil {
-				k.Retain() // the caller's reference; the pass releases its own
+		for s, k := range t.out.Kept {
+			if k == nil {
+				continue
+			}
+			k.Retain() // the caller's reference; the pass releases its own
+			if u := t.job.Segments[s].Underway; u != nil {
+				u.put(k)
 			}
 		}
 	}

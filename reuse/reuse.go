@@ -75,6 +75,7 @@ type Cache struct {
 	home             plan.Tier // tier of computed KV
 	owner            uint32    // of the store's entries
 	visits           sync.Pool // of *Visit
+	underway         underway
 	changed          changed
 	returns          *returns
 	full             atomic.Bool // an entry was evicted to make room
@@ -188,7 +189,8 @@ type Visit struct {
 	uses     []float32
 	hit      bool
 	segments []engine.Segment // of the job
-	source   plan.Tier        // tier of the entry found last
+	expected []*pending
+	source   plan.Tier // tier of the entry found last
 }
 
 // Policy returns the policy of automatic choices.
@@ -307,6 +309,7 @@ func (v *Visit) Attach(ctx context.Context, l *prompt.Layout, job *engine.Job) {
 	for i, s := range v.shared(l) {
 		if !answers(job, i) {
 			v.attach(i, v.found(c.opt.Store.Get(s.key)), len(s.tokens))
+			v.expect(i, s.key, nil)
 		}
 	}
 	var bring func(plan.Key) bool
@@ -323,10 +326,14 @@ func (v *Visit) Attach(ctx context.Context, l *prompt.Layout, job *engine.Job) {
 		if len(user) > 0 {
 			v.attach(l.User, v.userEntry(user, bring), len(v.tokens))
 		}
+		if len(user) > 0 && len(user) == len(v.tokens) {
+			v.expect(l.User, v.pendingKey(), v.tokens)
+		}
 		return
 	}
 	for i := range v.items {
 		v.attach(l.Items+i, v.itemEntry(i, bring), int(v.lengths[i]))
+		v.expect(l.Items+i, v.items[i], nil)
 	}
 }
 
@@ -485,8 +492,13 @@ func (v *Visit) finish(l *prompt.Layout, r *engine.Result) {
 	for _, e := range v.pinned {
 		e.Release()
 	}
+	for _, p := range v.expected {
+		c.underway.leave(p)
+	}
 	clear(v.segments)
 	clear(v.pinned)
+	clear(v.expected)
+	v.expected = v.expected[:0]
 	v.pinned, v.tokens, v.in = v.pinned[:0], nil, schedule.Request{}
 	c.visits.Put(v)
 }

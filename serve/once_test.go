@@ -1,11 +1,20 @@
 package serve
 
 import (
+	"context"
+	"errors"
 	"fmt"
+	"slices"
 	"strings"
+	"sync"
 	"testing"
+	"time"
 
 	grebev1 "grebe/api/grebe/v1"
+	"grebe/compute"
+	"grebe/dispatch"
+	"grebe/engine"
+	"grebe/pool"
 )
 
 // sharedTokens returns a counter of tokens that were computed once, from the server's metrics.
@@ -65,6 +74,135 @@ func TestEqualDocumentsAreScoredOnce(t *testing.T) {
 		}
 		if got := w.sharedTokens(t, "request") - before; got != want {
 			t.Errorf("item first %v: %d tokens shared, want %d", itemFirst, got, want)
+		}
+	}
+}
+
+// barrier is an engine whose first batch waits, and then fails if it should.
+type barrier struct {
+	dispatch.Engine
+	first   sync.Once
+	entered chan struct{} // closed when the first batch waits
+	open    chan struct{}
+	fails   bool
+}
+
+func (g *barrier) Run(jobs []*engine.Job, out []engine.Outcome) {
+	fail := false
+	g.first.Do(func() {
+		close(g.entered)
+		<-g.open
+		fail = g.fails
+	})
+	if !fail {
+		g.Engine.Run(jobs, out)
+		return
+	}
+	for i := range out {
+		out[i] = engine.Outcome{Err: errors.New("the device failed")}
+	}
+}
+
+// crowd has requests wait while the first of them is in its batch, whose client may leave meanwhile, and returns the answers.
+func (w *cacheWorld) crowd(t *testing.T, reqs []*grebev1.RankRequest, fails bool, leaves func(),
+	first context.Context) []*grebev1.RankResponse {
+	t.Helper()
+	g := &barrier{Engine: w.engines[0], entered: make(chan struct{}), open: make(chan struct{}), fails: fails}
+	d, err := dispatch.New([]dispatch.Engine{g}, dispatch.Options{SLO: time.Minute, Model: w.model.Runner.(*dispatch.Dispatcher).Model()})
+	must(t, err)
+	defer d.Close()
+	m := w.model
+	m.Runner = d
+	w.cached, err = New(Config{Models: []Model{m}, SLO: time.Hour})
+	must(t, err)
+	var wg sync.WaitGroup
+	out := make([]*grebev1.RankResponse, len(reqs))
+	ask := func(ctx context.Context, i int) {
+		wg.Go(func() {
+			var err error
+			if out[i], err = w.cached.Rank(ctx, reqs[i]); err != nil && (i > 0 || !fails) && ctx.Err() == nil {
+				t.Errorf("request %d: %v", i, err)
+			}
+		})
+	}
+	ask(first, 0)
+	<-g.entered
+	for i := 1; i < len(reqs); i++ {
+		ask(t.Context(), i)
+	}
+	for {
+		if _, waiting := d.Backlog(); waiting == len(reqs)-1 {
+			break
+		}
+		time.Sleep(time.Millisecond)
+	}
+	if leaves != nil {
+		leaves()
+	}
+	close(g.open)
+	wg.Wait()
+	return out
+}
+
+// Requests that wait while another computes what they need, too, use it when their turn comes: a user and the preamble, or items.
+// If the first one fails, the next computes it for all others; if its client leaves, its batch ends all the same.
+func TestConcurrentPrefixesAreComputedOnce(t *testing.T) {
+	for _, prefix := range []string{"user", "item"} {
+		for _, first := range []string{"answers", "fails", "leaves"} {
+			t.Run(prefix+" "+first, func(t *testing.T) {
+				w := newCacheWorldOver(t, near, 2, false, func(m compute.Memory, s compute.Shape) (*pool.Pool, error) {
+					return pool.Over(m, int64(s.ChunkBytes(20000, false)), 256)
+				})
+				user, items := w.tokens(150), [][]int32{w.tokens(9), w.tokens(12)}
+				common := len(w.model.Prompt.Preamble()) + 150
+				if prefix == "item" {
+					common = len(w.model.Prompt.Preamble()) + len(w.model.Prompt.LeadIn()) + 9 + 12
+				}
+				reqs := make([]*grebev1.RankRequest, 6)
+				for i := range reqs {
+					r := &grebev1.RankRequest{Prefix: prefix, User: &grebev1.User{Id: "u", Tokens: user}, Explain: true}
+					if prefix == "item" {
+						r.User = &grebev1.User{Tokens: w.tokens(50 + i)}
+					}
+					for k := range items {
+						id, tokens := int32(230+k), items[k]
+						if prefix == "user" {
+							tokens = w.tokens(10 + i)
+						}
+						r.Candidates = append(r.Candidates, &grebev1.Item{Tokens: tokens, Identifier: &id})
+					}
+					reqs[i] = r
+				}
+				ctx, leaves := context.WithCancel(t.Context())
+				defer leaves()
+				if first != "leaves" {
+					leaves, ctx = nil, t.Context()
+				}
+				out := w.crowd(t, reqs, first == "fails", leaves, ctx)
+				shares := len(reqs) - 1
+				if first == "fails" {
+					shares--
+				}
+				if got := w.sharedTokens(t, "concurrent"); got != shares*common {
+					t.Errorf("%d tokens shared by concurrent requests, want %d × %d", got, shares, common)
+				}
+				for i, got := range out {
+					if got == nil {
+						continue
+					}
+					if u := got.Usage; u.CachedTokens+u.ComputedTokens != u.PromptTokens || u.BySource.Host != u.CachedTokens {
+						t.Errorf("request %d: the account does not add up: %v", i, u)
+					}
+					checkParts(t, i, got)
+					want, err := w.plain.Rank(t.Context(), reqs[i])
+					must(t, err)
+					if !slices.EqualFunc(got.Results, want.Results, func(a, b *grebev1.Ranked) bool {
+						return a.Index == b.Index && a.Score == b.Score && a.Logit == b.Logit
+					}) {
+						t.Errorf("request %d: %v, want %v", i, got.Results, want.Results)
+					}
+				}
+			})
 		}
 	}
 }
