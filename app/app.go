@@ -199,6 +199,7 @@ func serviceConfig(cfg *config.Config) serve.Config {
 		UserDeleted: func() error { return removeUnused(cfg) },
 		Warm:        cfg.Reload.Warm.Percent / 100,
 		Trial:       millis(cfg.Reload.TrialMillis),
+		AheadOff:    cfg.Cache.Ahead == "off",
 	}
 }
 

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 
+	grebev1 "grebe/api/grebe/v1"
 	"grebe/prompt"
 )
 
@@ -35,6 +36,20 @@ func (c *Catalog) Entries() []Entry {
 	}
 	c.mu.RUnlock()
 	slices.SortFunc(out, func(a, b Entry) int { return cmp.Compare(a.Version, b.Version) })
+	return out
+}
+
+// Users returns up to limit users as they are now, in no order. The caller MUST NOT change them.
+func (c *Catalog) Users(limit int) []*grebev1.User {
+	c.mu.RLock()
+	defer c.mu.RUnlock()
+	out := make([]*grebev1.User, 0, min(limit, len(c.users)))
+	for _, e := range c.users {
+		if len(out) == limit {
+			break
+		}
+		out = append(out, e.user)
+	}
 	return out
 }
 

@@ -56,20 +56,12 @@ func (c *Cache) Idle(ctx context.Context, work func() error) error {
 	return c.opt.Spare.use(ctx, work)
 }
 
-// Step computes the next few items in the time that requests leave, and waits for that time. A deleted item is not
-// computed; one that is deleted or changed meanwhile is dropped.
+// Step computes the next few items. It is a piece of work for Idle. A deleted item is not computed; one that is deleted
+// or changed meanwhile is dropped.
 func (a *Ahead) Step(ctx context.Context, do Do) (did AheadDid, err error) {
-	err = a.cache.Idle(ctx, func() error {
-		did, err = a.step(ctx, do)
-		return err
-	})
-	return did, err
-}
-
-func (a *Ahead) step(ctx context.Context, do Do) (did AheadDid, err error) {
 	c := a.cache
 	looked := map[int][]int32{}
-	items, step := a.core.Step(refreshTokens, a.room(), func(item int) int {
+	items, step := a.core.Step(refreshTokens, c.AheadRoom(a.list.Disk), func(item int) int {
 		tokens := a.missing(a.list.IDs[item])
 		looked[item] = tokens
 		return len(tokens)
@@ -133,12 +125,12 @@ func (a *Ahead) stale() (tokens [][]int32) {
 	return tokens
 }
 
-// room returns where items may go.
-func (a *Ahead) room() *schedule.AheadRoom {
-	books := a.cache.opt.Pool.Stats()
-	r := &schedule.AheadRoom{Memory: schedule.Space{Used: books.Used, Total: books.Total}, Token: a.cache.bytesPerToken}
-	if a.list.Disk != nil {
-		r.Disk = a.list.Disk()
+// AheadRoom returns where items may go that nobody asked for. Disk is nil, or returns the room on disk.
+func (c *Cache) AheadRoom(disk func() schedule.Space) *schedule.AheadRoom {
+	books := c.opt.Pool.Stats()
+	r := &schedule.AheadRoom{Memory: schedule.Space{Used: books.Used, Total: books.Total}, Token: c.bytesPerToken}
+	if disk != nil {
+		r.Disk = disk()
 	}
 	return r
 }

@@ -77,11 +77,20 @@ func (s *shelf) do(_ context.Context, j *engine.Job) (*engine.Result, error) {
 	return s.dryRun(s.t, j), nil
 }
 
+// step waits until there is time for a step, and does it.
+func (s *shelf) step(ctx context.Context, a *Ahead) (did AheadDid, err error) {
+	err = s.Idle(ctx, func() error {
+		did, err = a.Step(ctx, s.do)
+		return err
+	})
+	return did, err
+}
+
 // pass goes over all items, and returns why it stopped.
 func (s *shelf) pass() (total AheadDid) {
 	s.t.Helper()
 	for a := s.Ahead(s.list()); ; {
-		did, err := a.Step(s.t.Context(), s.do)
+		did, err := s.step(s.t.Context(), a)
 		if err != nil {
 			s.t.Fatal(err)
 		}
@@ -139,7 +148,7 @@ func TestRequestsComeBeforeWorkAhead(t *testing.T) {
 		time.AfterFunc(time.Second, func() { asked.Store(false) })
 		start := time.Now()
 		a := s.Ahead(s.list())
-		if _, err := a.Step(t.Context(), s.do); err != nil {
+		if _, err := s.step(t.Context(), a); err != nil {
 			t.Fatal(err)
 		}
 		if took := time.Since(start); took < time.Second+50*time.Millisecond {
@@ -153,7 +162,7 @@ func TestRequestsComeBeforeWorkAhead(t *testing.T) {
 				asked.Store(false)
 			}()
 			synctest.Wait()
-			if _, err := a.Step(t.Context(), s.do); err != nil {
+			if _, err := s.step(t.Context(), a); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -248,7 +257,7 @@ func TestWorkAheadHeedsTheCatalog(t *testing.T) {
 			delete(s.items, "2")
 			s.items["3"] = &prompt.Item{ID: "3", Tokens: s.tokens(103, 8)}
 		}
-		if _, err := a.Step(t.Context(), s.do); err != nil {
+		if _, err := s.step(t.Context(), a); err != nil {
 			t.Fatal(err)
 		}
 		if len(s.computed) != 4 || s.computed[0][0] != s.items["1"].Tokens[0] {
@@ -281,7 +290,7 @@ func TestTheEndEndsWorkAhead(t *testing.T) {
 		s.opt.Load = backlog{busy: &busy}
 		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 		defer cancel()
-		if _, err := s.Ahead(s.list()).Step(ctx, s.do); err != context.DeadlineExceeded || len(s.computed) != 0 {
+		if _, err := s.step(ctx, s.Ahead(s.list())); err != context.DeadlineExceeded || len(s.computed) != 0 {
 			t.Errorf("%v, %d computed; want that the time is over and nothing", err, len(s.computed))
 		}
 	})

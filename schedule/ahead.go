@@ -111,6 +111,11 @@ func (r *AheadRoom) place(tokens int) AheadStep {
 	return AheadFull
 }
 
+// Wide reports whether there is room for an eighth of the memory, so that it is worth to go on where there was none.
+func (r *AheadRoom) Wide() bool {
+	return r.Token > 0 && r.place(int(r.Memory.Total/8/r.Token)) != AheadFull
+}
+
 // AheadAgain reports whether all items are worth another look: more than 1 in 64 changed since the last one. A cache
 // computes fewer by itself.
 func AheadAgain(items, changed int) bool { return changed > items/64 }

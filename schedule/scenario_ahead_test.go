@@ -13,7 +13,8 @@ import (
 //	catalog a b*3 c*0*2                items in their order: how often requests named each, and histories list it;
 //	                                   cached=100: so many before them are cached
 //	lengths a=10 b=20                  tokens to compute; 10 where nothing is said, 0: it is cached or deleted
-//	space memory=0/1000 disk=0/500     used and total; without disk there is none
+//	space memory=0/1000 disk=0/500     used and total; without disk there is none;
+//	                                   wide=?: prints whether it is worth to go on
 //	ahead 30                           prints the next items of at most so many tokens, and where they go; they take room there
 //	again items=640 changed=10         prints whether all are looked at again; hot and fresh: the hottest
 type computing struct {
@@ -34,6 +35,9 @@ func (s *scenario) computeAhead(c *scripttest.Command) bool {
 		}
 	case "space":
 		s.room = AheadRoom{Memory: space(c, "memory"), Disk: space(c, "disk"), Token: 1}
+		if c.Has("wide") {
+			fmt.Fprintf(&s.out, "wide %v\n", s.room.Wide())
+		}
 	case "ahead":
 		most, err := strconv.Atoi(c.Word(0))
 		if err != nil {

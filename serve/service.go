@@ -20,6 +20,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"grebe/ahead"
 	"grebe/catalog"
 	"grebe/embed"
 	"grebe/generate"
@@ -46,6 +47,9 @@ type Config struct {
 	Trial      time.Duration // in which a checkpoint that fails a request is taken back, and the one before it stays loaded; none
 	Warm       float64       // share of the cache that a new checkpoint's items may take before it serves; none
 	ReloadWait time.Duration // longest that a request waits for a reload's end; 2 min
+
+	// AheadOff leaves items of the catalog to the requests that need them; otherwise RunAhead computes them while the service is idle.
+	AheadOff bool
 
 	SLO         time.Duration // deadline of a request that names none; 200 ms
 	MaxDeadline time.Duration // longest deadline a request may name; 60 s
@@ -130,6 +134,7 @@ type Service struct {
 	times    atomic.Pointer[deadlines]
 
 	hotUsers, hotItems *hot
+	ahead              *ahead.Indexer
 	present            present
 	drops              drops
 	now                func() time.Time
@@ -176,7 +181,8 @@ func New(cfg Config) (*Service, error) {
 		cfg: cfg, models: map[string]*slot{}, served: slots, lifecycle: lifecycle, catalog: cfg.Catalog, log: cfg.Logger, metrics: m,
 		now: time.Now, hotUsers: newHot(), hotItems: newHot(),
 	}
-	for _, c := range s.degradedMetrics() {
+	s.ahead = s.newIndexer()
+	for _, c := range append(s.degradedMetrics(), s.ahead) {
 		if err := cfg.Registry.Register(c); err != nil {
 			return nil, fmt.Errorf("serve: %w", err)
 		}

@@ -166,6 +166,7 @@ func (s *Server) Serve(ctx context.Context, l Listeners) error {
 	// pprof's profiles take as long as they are asked to.
 	admin.WriteTimeout = 0
 
+	s.service.RunAhead()
 	running := 0
 	done := make(chan error, 3)
 	start := func(name string, ln net.Listener, serve func(net.Listener) error) {

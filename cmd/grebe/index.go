@@ -1,6 +1,7 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"slices"
 
@@ -12,10 +13,12 @@ import (
 
 // indexCmd computes the KV of the catalog's items, or prototypes of users' histories, ahead of requests.
 type indexCmd struct {
-	Config string `short:"c" required:"" type:"path" help:"Configuration file of the server." placeholder:"FILE"`
+	Config string `short:"c" type:"path" help:"Configuration file of the server." placeholder:"FILE"`
+	Server string `help:"Have this running server compute items, in the time that requests leave." placeholder:"URL"`
 	Model  string `help:"Compute for this model only; default all." placeholder:"NAME"`
 	prototypeFlags
 	importanceFlags
+	cli.AccessFlags
 	cli.LogFlags
 }
 
@@ -40,8 +43,10 @@ type importanceFlags struct {
 func (indexCmd) Help() string {
 	return `Computes the keys and values of all items of the catalog in large batches and keeps them in the data
 folder, where the server finds them. What is there already is not computed again, so that a run that was
-stopped goes on where it was. The server, which does the same for items that are added or change while it
-runs, must not be running.
+stopped goes on where it was. The server must not be running.
+
+A running server computes items by itself while it is idle (cache.ahead), in memory or on disk. With --server, or with -c and
+without room on disk, grebe index asks it to begin now and shows how far it is.
 
 With --prototypes it goes over users' histories instead and makes the pool of prototypes from which blended prompts take keys and
 values of history tokens. A pool that is there is added to.
@@ -49,11 +54,12 @@ values of history tokens. A pool that is there is added to.
 With --importance it ranks random items for some users instead, with ordinary prompts that are computed whole, and learns which tokens of items blended
 prompts have to compute again.
 
-Items and prototypes need room on disk: cache: {disk: 10GiB} in the configuration.
+Without a server, items and prototypes need room on disk: cache: {disk: 10GiB} in the configuration.
 
 Examples:
 
     grebe index -c grebe.yaml
+    grebe index --server http://127.0.0.1:8080
     grebe index -c grebe.yaml --prototypes --prototype-memory 1GiB
     grebe index -c grebe.yaml --importance`
 }
@@ -68,12 +74,24 @@ func (c *indexCmd) Run(w *cli.World) error {
 	if c.Prototypes && c.Importance {
 		return cli.Usagef("--prototypes and --importance: one at a time")
 	}
+	if c.Server != "" {
+		if c.Prototypes || c.Importance || c.Config != "" {
+			return cli.Usagef("--server computes items: leave out -c, --prototypes and --importance")
+		}
+		return indexThrough(w, &c.AccessFlags, c.Server, c.Model)
+	}
+	if c.Config == "" {
+		return cli.Usagef("give -c FILE, or --server URL to have a running server compute items")
+	}
 	cfg, err := config.Load(config.Source{File: c.Config, Env: w.Env})
 	if err != nil {
 		return err
 	}
 	if c.Model != "" && !slices.ContainsFunc(cfg.Models, func(m config.Model) bool { return m.Name == c.Model }) {
 		return cli.Usagef("no model %q in %s", c.Model, c.Config)
+	}
+	if items := !c.Prototypes && !c.Importance; items && !c.onDisk(&cfg.Config) {
+		return c.inMemory(w, &cfg.Config)
 	}
 	s, err := app.Load(w.Ctx, &cfg.Config, options(c.Logger(w.Stderr)))
 	if err != nil {
@@ -117,4 +135,21 @@ func (c *indexCmd) Run(w *cli.World) error {
 		return cli.Usagef("prototypes and importance are of texts, which models of events do not read: no other is asked for of %s", c.Config)
 	}
 	return nil
+}
+
+// onDisk reports whether a model that is asked for has room on disk.
+func (c *indexCmd) onDisk(cfg *config.Config) bool {
+	return slices.ContainsFunc(cfg.Models, func(m config.Model) bool {
+		return (c.Model == "" || c.Model == m.Name) && m.Disk.Bytes+cfg.Cache.Disk.Bytes > 0
+	})
+}
+
+// inMemory has the server of a configuration compute items: without a disk nothing of this process would be kept.
+func (c *indexCmd) inMemory(w *cli.World, cfg *config.Config) error {
+	err := indexThrough(w, &c.AccessFlags, serverOf(cfg), c.Model)
+	if errors.Is(err, errNoServer) {
+		return fmt.Errorf("nothing would be kept: there is no room on disk, and %w. Give cache.disk a size such as 10GiB; or start the server, "+
+			"which computes items by itself while it is idle; or name one that runs with --server", err)
+	}
+	return err
 }

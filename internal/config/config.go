@@ -120,6 +120,7 @@ type Cache struct {
 	Policy     string `yaml:"policy"`      // of eviction: default, lru, laru or sieve; default
 	HostMemory Size   `yaml:"host_memory"` // for KV, bytes or a share of the machine's memory: of all models without their own; 4GiB
 	Disk       Size   `yaml:"disk"`        // for KV on disk, bytes; 0
+	Ahead      string `yaml:"ahead"`       // compute items of the catalog before a request needs them, when idle: on or off; on
 	// Boundary says who divides the host's memory between KV of a model of events and the cached rows of its
 	// item_table: climb, or fixed, which leaves it as host_memory and the table's cache say; climb
 	Boundary string `yaml:"boundary"`
@@ -182,7 +183,7 @@ func Default() *Config {
 		Listen: "127.0.0.1:8080", AdminListen: "127.0.0.1:8081", GRPCListen: "127.0.0.1:8082",
 		Device: "auto", DataDir: "./grebe-data", SLOMillis: 200, Workers: 1,
 		Schedule:  Schedule{Policy: "predicted"},
-		Cache:     Cache{Policy: "default", HostMemory: Size{Bytes: 4 << 30}, Boundary: "climb"},
+		Cache:     Cache{Policy: "default", HostMemory: Size{Bytes: 4 << 30}, Ahead: "on", Boundary: "climb"},
 		Engine:    Engine{MaxTokens: 131072, Queue: 1024},
 		Limits:    Limits{Body: Size{Bytes: 16 << 20}, InFlight: 1024, DeadlineMillis: 60000, ShutdownMillis: 10000},
 		Catalog:   Catalog{Versions: 16},

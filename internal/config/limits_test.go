@@ -70,6 +70,7 @@ func TestBounds(t *testing.T) {
 		{"tracing.endpoint", "https://h/v1", "ftp://h/v1"}, {"tracing.endpoint", "http://h", "http://"}, {"tracing.endpoint", "", "http://%zz"},
 		{"data_dir", "x", ""}, {"dashboard.user_ids", "shown", "some"},
 		{"device", "cpu", "gpu"}, {"schedule.policy", "bat", "cat"}, {"cache.policy", "sieve", "fifo"}, {"cache.boundary", "fixed", "free"},
+		{"cache.ahead", "off", "no"},
 		{"listen", "[::1]:80", "localhost"}, {"listen", ":80", "localhost:"}, {"admin_listen", "", "x"},
 		{"models[0].dtype", "f32", "f16"}, {"models[0].kv_dtype", "fp8", "fp4"}, {"models[0].scoring.kind", "identifier", "listwise"},
 		{"models[0].name", "a.b", "a/b"}, {"models[0].name", "...", ".."}, {"models[0].name", "m", "a:b"},

@@ -75,6 +75,7 @@ func (c *Config) Validate() error {
 			p.add("tracing.endpoint", "%q is not an address: write one such as http://localhost:4318/v1/traces", e)
 		}
 	}
+	p.oneOf("cache.ahead", c.Cache.Ahead, "on", "off")
 	p.oneOf("dashboard.user_ids", c.Dashboard.UserIDs, "hidden", "shown")
 	if c.DataDir == "" {
 		p.add("data_dir", "is empty")

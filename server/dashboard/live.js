@@ -61,10 +61,23 @@ function show(now, old, seconds, time) {
   charts.predictions.add(time, { wrong: 100 * wrong / put });
 }
 
+// indexing says how far each model is with computing items before a request needs them.
+function indexing(metrics) {
+  const says = { computing: "computing", waiting: "waiting for idle time", done: "done", full: "no room for more", failed: "failed, tries again" };
+  const lines = (metrics.grebe_index_state || []).filter((s) => s.value === 1 && says[s.labels.state]).map(({ labels }) => {
+    const of = by(metrics, "grebe_index_items", "part", (l) => l.model === labels.model);
+    return `${labels.model} ${of.done.toLocaleString()} of ${(of.done + of.left).toLocaleString()}, ${says[labels.state]}`;
+  });
+  const at = document.getElementById("indexing");
+  at.hidden = lines.length === 0;
+  at.textContent = `Items computed ahead: ${lines.join("; ")}`;
+}
+
 async function read() {
   const text = await getText("/metrics");
   const time = performance.now(), metrics = parse(text);
   if (before) show(metrics, before.metrics, (time - before.time) / 1000, time);
+  indexing(metrics);
   charts.boundary.figure.hidden = !metrics.grebe_pool_boundary;
   before = { metrics, time };
 }

@@ -1,0 +1,253 @@
+// Package ahead has the models of a server compute items of the catalog before a request needs them.
+//
+// Each model has a goroutine that makes passes over the catalog. A pass lists the items by heat: those that requests
+// named, then those that users' histories list, then the others. It computes them in small steps in the time that
+// requests leave (reuse.Cache.Idle), until all are cached or there is no room (schedule.Ahead). A full pass is made at
+// the start, for another checkpoint, when many items changed, when room came free, and when someone asks. When the list
+// of the hottest items changes, a pass goes over these alone.
+//
+// A step holds its checkpoint, and nothing is held between steps: a pass never delays a reload.
+package ahead
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"grebe/catalog"
+	"grebe/kv/disk"
+	"grebe/reuse"
+	"grebe/schedule"
+)
+
+// Checkpoint is what serves a model.
+type Checkpoint struct {
+	Cache *reuse.Cache // nil: it needs no items
+	Do    reuse.Do
+	Disk  *disk.Store // nil: there is none
+}
+
+// space returns what tells the room on disk, or nil.
+func (c *Checkpoint) space() func() schedule.Space {
+	if c.Disk == nil {
+		return nil
+	}
+	return func() schedule.Space {
+		s := c.Disk.Stats()
+		return schedule.Space{Used: s.LiveBytes, Total: s.Budget}
+	}
+}
+
+// Take returns the checkpoint that serves a model. The caller MUST call release.
+type Take func() (c Checkpoint, release func())
+
+// Hot is an item and how many requests named it.
+type Hot struct {
+	ID    string
+	Asked int64
+}
+
+// Options are what an Indexer works with.
+type Options struct {
+	Catalog *catalog.Catalog
+	Hot     func() []Hot // items that requests named, the most named first
+	Off     bool         // make passes only when someone asks
+	Log     *slog.Logger
+}
+
+// Indexer makes the passes of all models. It is safe for concurrent use.
+type Indexer struct {
+	opt     Options
+	models  []*model
+	changes atomic.Int64 // of items
+}
+
+// New returns an Indexer without models.
+func New(opt Options) *Indexer {
+	x := &Indexer{opt: opt}
+	opt.Catalog.Subscribe(func(c catalog.Change) {
+		if c.OldItem != nil || c.NewItem != nil {
+			x.changes.Add(1)
+		}
+	})
+	return x
+}
+
+// Add adds a model. It MUST be called before Run.
+func (x *Indexer) Add(name string, take Take) {
+	x.models = append(x.models, &model{
+		Indexer: x, name: name, take: take, asked: make(chan struct{}, 1), now: Progress{Model: name, State: Idle},
+	})
+}
+
+// Run makes passes until ctx ends.
+func (x *Indexer) Run(ctx context.Context) {
+	var wg sync.WaitGroup
+	for _, m := range x.models {
+		wg.Go(func() { m.run(ctx) })
+	}
+	wg.Wait()
+}
+
+// ErrNoModel means that no model of that name keeps items.
+var ErrNoModel = errors.New("no such model keeps items")
+
+// Ask has a model, or all models if the name is empty, make a full pass now. One that is under way is as good.
+func (x *Indexer) Ask(name string) error {
+	found := false
+	for _, m := range x.models {
+		if name != "" && m.name != name {
+			continue
+		}
+		found = true
+		m.ask()
+	}
+	if !found {
+		return ErrNoModel
+	}
+	return nil
+}
+
+// State says what a model's Indexer does.
+type State string
+
+const (
+	Idle      State = "idle"      // no pass was made yet
+	Waiting   State = "waiting"   // a pass begins as soon as there is time
+	Computing State = "computing" // a pass is under way
+	Done      State = "done"      // all items are cached
+	Full      State = "full"      // there is no room for more
+	Failed    State = "failed"    // the last pass failed; another one begins soon
+)
+
+var states = []State{Idle, Waiting, Computing, Done, Full, Failed}
+
+// Running reports whether a pass is under way or about to begin.
+func (s State) Running() bool { return s == Waiting || s == Computing }
+
+// Progress describes the last full pass of a model.
+type Progress struct {
+	Model    string  `json:"model"`
+	State    State   `json:"state"`
+	Items    int     `json:"items"`              // of the catalog
+	Left     int     `json:"left"`               // items that were not looked at
+	Computed int     `json:"computed"`           // items; the others were cached, or have no tokens for the model
+	TooLong  int     `json:"too_long,omitempty"` // items that the model has no room for
+	Tokens   int     `json:"tokens"`             // of the computed items
+	Seconds  float64 `json:"seconds"`            // since it began, or that it took
+	Error    string  `json:"error,omitempty"`
+
+	began time.Time
+}
+
+// Progress returns the progress of all models that keep items.
+func (x *Indexer) Progress() []Progress {
+	out := make([]Progress, 0, len(x.models))
+	for _, m := range x.models {
+		out = append(out, m.progress())
+	}
+	return out
+}
+
+// model makes the passes of one model.
+type model struct {
+	*Indexer
+	name  string
+	take  Take
+	asked chan struct{} // holds one when a full pass was asked for
+
+	// What the last full pass began with, and how it ended. They belong to run.
+	cache *reuse.Cache
+	seen  int64 // changes of items
+	hot   []Hot
+	ended time.Time
+	took  time.Duration
+
+	mu            sync.Mutex
+	now           Progress
+	items, tokens int64 // computed since the start
+}
+
+// ask asks for a full pass, unless one is under way.
+func (m *model) ask() {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.now.State.Running() {
+		return
+	}
+	m.now.State = Waiting
+	select {
+	case m.asked <- struct{}{}:
+	default:
+	}
+}
+
+func (m *model) progress() Progress {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	p := m.now
+	if p.State == Computing {
+		p.Seconds = time.Since(p.began).Seconds()
+	}
+	return p
+}
+
+func (m *model) set(f func(p *Progress)) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	f(&m.now)
+}
+
+const (
+	// lookEvery is how often a model looks whether another pass is worth it.
+	lookEvery = 5 * time.Second
+	// retryAfter is how long after a failed pass another one begins.
+	retryAfter = 30 * time.Second
+	// restFor is how many times as long as the last full pass took the next one waits, unless someone asks.
+	restFor = 20
+)
+
+func (m *model) run(ctx context.Context) {
+	tick := time.NewTicker(lookEvery)
+	defer tick.Stop()
+	asked := false
+	for {
+		switch m.due(asked) {
+		case fullPass:
+			m.full(ctx)
+		case hotPass:
+			m.hottest(ctx)
+		}
+		asked = false
+		select {
+		case <-ctx.Done():
+			return
+		case <-m.asked:
+			asked = true
+		case <-tick.C:
+		}
+	}
+}
+
+// pass is a kind of pass.
+type pass uint8
+
+const (
+	noPass pass = iota
+	hotPass
+	fullPass
+)
+
+// fresh counts the ids of now that before does not have.
+func fresh(before, now []Hot) (n int) {
+	for _, h := range now {
+		if !slices.ContainsFunc(before, func(b Hot) bool { return b.ID == h.ID }) {
+			n++
+		}
+	}
+	return n
+}

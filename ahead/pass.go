@@ -1,0 +1,237 @@
+package ahead
+
+import (
+	"context"
+	"time"
+
+	"grebe/reuse"
+	"grebe/schedule"
+)
+
+// due returns which pass is worth it now.
+func (m *model) due(asked bool) pass {
+	if asked {
+		return fullPass
+	}
+	if m.opt.Off {
+		return noPass
+	}
+	c, release := m.take()
+	defer release()
+	if c.Cache == nil {
+		return noPass
+	}
+	last, since := m.progress().State, time.Since(m.ended)
+	rested := since >= restFor*m.took
+	switch {
+	case c.Cache != m.cache:
+		return fullPass
+	case last == Failed:
+		if since >= retryAfter {
+			return fullPass
+		}
+		return noPass
+	case rested && schedule.AheadAgain(m.opt.Catalog.Stats().Items, int(m.changes.Load()-m.seen)):
+		return fullPass
+	case rested && last == Full && c.Cache.AheadRoom(c.space()).Wide():
+		return fullPass
+	}
+	if hot := m.hottestNow(); schedule.AheadHot(len(hot), fresh(m.hot, hot)) {
+		return hotPass
+	}
+	return noPass
+}
+
+// mostHot is how many of the items that requests name most a change is looked for in.
+const mostHot = 64
+
+func (m *model) hottestNow() []Hot {
+	hot := m.opt.Hot()
+	return hot[:min(mostHot, len(hot))]
+}
+
+// full goes over all items of the catalog.
+func (m *model) full(ctx context.Context) {
+	began := time.Now()
+	c, release := m.take()
+	release()
+	if c.Cache == nil {
+		m.set(func(p *Progress) { p.State = Idle })
+		return
+	}
+	m.cache, m.seen, m.hot = c.Cache, m.changes.Load(), m.hottestNow()
+	m.set(func(p *Progress) { *p = Progress{Model: m.name, State: Computing, began: began} })
+	list, err := m.list(ctx, c.Cache)
+	if err == nil {
+		m.set(func(p *Progress) { p.Items, p.Left = len(list.IDs), len(list.IDs) })
+		err = m.goOver(ctx, &c, list, m.tell())
+	}
+	m.ended, m.took = time.Now(), time.Since(began)
+	if ctx.Err() != nil {
+		m.set(func(p *Progress) { p.State = Idle })
+		return
+	}
+	m.set(func(p *Progress) {
+		p.Seconds = m.took.Seconds()
+		if err != nil {
+			p.State, p.Error = Failed, err.Error()
+		}
+	})
+	if p := m.progress(); err != nil {
+		m.opt.Log.Warn("items were not computed ahead", "model", m.name, "error", err, "left", p.Left)
+	} else if p.Computed > 0 {
+		m.opt.Log.Info("items computed ahead", "model", m.name, "state", p.State, "computed", p.Computed, "tokens", p.Tokens,
+			"items", p.Items, "left", p.Left, "seconds", p.Seconds)
+	}
+}
+
+// hottest goes over the items that requests name most. A failure is left to the next full pass.
+func (m *model) hottest(ctx context.Context) {
+	c, release := m.take()
+	release()
+	if c.Cache == nil {
+		return
+	}
+	m.hot = m.hottestNow()
+	list := reuse.Listed{Item: m.opt.Catalog.Item}
+	for _, h := range m.hot {
+		list.IDs, list.Heat = append(list.IDs, h.ID), append(list.Heat, schedule.Heat{Asked: h.Asked})
+	}
+	err := m.goOver(ctx, &c, list, func(*reuse.AheadDid) {})
+	if err != nil && ctx.Err() == nil {
+		m.opt.Log.Warn("the hottest items were not computed ahead", "model", m.name, "error", err)
+	}
+}
+
+const (
+	// mostUsers is how many users' histories are counted at most: any of them are a sample.
+	mostUsers = 1 << 17
+	// countedAtOnce is how many events are counted between looks whether requests came.
+	countedAtOnce = 4096
+)
+
+// list lists the items of the catalog with their heat, in the time that requests leave.
+func (m *model) list(ctx context.Context, cache *reuse.Cache) (list reuse.Listed, err error) {
+	index := map[string]int32{}
+	err = cache.Idle(ctx, func() error {
+		items := m.opt.Catalog.Items()
+		list = reuse.Listed{IDs: make([]string, len(items)), Heat: make([]schedule.Heat, len(items)), Item: m.opt.Catalog.Item}
+		for i, it := range items {
+			list.IDs[i] = it.ID
+			index[it.ID] = int32(i)
+		}
+		return nil
+	})
+	if err != nil {
+		return list, err
+	}
+	for _, h := range m.opt.Hot() {
+		if i, ok := index[h.ID]; ok {
+			list.Heat[i].Asked = h.Asked
+		}
+	}
+	users := m.opt.Catalog.Users(mostUsers)
+	count := func(id string) {
+		if i, ok := index[id]; ok {
+			list.Heat[i].Listed++
+		}
+	}
+	for len(users) > 0 && err == nil {
+		err = cache.Idle(ctx, func() error {
+			for n := 0; n < countedAtOnce && len(users) > 0; users = users[1:] {
+				u := users[0]
+				for _, id := range u.History {
+					count(id)
+				}
+				for _, e := range u.Events {
+					count(e.Item)
+				}
+				n += 1 + len(u.History) + len(u.Events)
+			}
+			return nil
+		})
+	}
+	return list, err
+}
+
+const (
+	// stepWithin is how long a step may take. Then a disk hangs, for which a reload must not wait.
+	stepWithin = 2 * time.Minute
+	// mostFailures is how many steps may fail one after the other. The items of a step that failed are left out.
+	mostFailures = 3
+)
+
+// goOver computes listed items while the checkpoint serves.
+func (m *model) goOver(ctx context.Context, c *Checkpoint, list reuse.Listed, tell func(*reuse.AheadDid)) error {
+	list.Disk = c.space()
+	work := c.Cache.Ahead(list)
+	for failures := 0; ; {
+		var did reuse.AheadDid
+		gone := false
+		err := c.Cache.Idle(ctx, func() error {
+			now, release := m.take()
+			defer release()
+			if gone = now.Cache != c.Cache; gone {
+				return nil
+			}
+			within, cancel := context.WithTimeout(ctx, stepWithin)
+			defer cancel()
+			var err error
+			did, err = work.Step(within, now.Do)
+			return err
+		})
+		if err != nil {
+			if failures++; ctx.Err() != nil || failures == mostFailures {
+				return err
+			}
+			continue
+		}
+		failures = 0
+		if gone { // the next look finds the other checkpoint
+			m.set(func(p *Progress) { p.State = Idle })
+			return nil
+		}
+		m.count(&did)
+		tell(&did)
+		if did.Step >= schedule.AheadFull {
+			return nil
+		}
+	}
+}
+
+// count adds to what was computed since the start.
+func (m *model) count(did *reuse.AheadDid) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.items += int64(did.Computed)
+	m.tokens += int64(did.Tokens)
+}
+
+// tellEvery is how often a pass that goes on is logged.
+const tellEvery = 30 * time.Second
+
+// tell returns what notes the steps of a full pass.
+func (m *model) tell() func(*reuse.AheadDid) {
+	var told time.Time
+	return func(did *reuse.AheadDid) {
+		m.set(func(p *Progress) {
+			p.Computed, p.TooLong, p.Tokens, p.Left = p.Computed+did.Computed, p.TooLong+did.TooLong, p.Tokens+did.Tokens, did.Left
+			switch did.Step {
+			case schedule.AheadFull:
+				p.State = Full
+			case schedule.AheadDone:
+				p.State = Done
+			}
+		})
+		p := m.progress()
+		switch {
+		case p.Computed == 0 || p.State != Computing:
+		case told.IsZero():
+			told = time.Now()
+			m.opt.Log.Info("computing items ahead", "model", m.name, "items", p.Items)
+		case time.Since(told) >= tellEvery:
+			told = time.Now()
+			m.opt.Log.Info("computing items ahead", "model", m.name, "items", p.Items, "computed", p.Computed, "tokens", p.Tokens, "left", p.Left)
+		}
+	}
+}

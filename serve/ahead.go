@@ -1,0 +1,73 @@
+package serve
+
+import (
+	"grebe/ahead"
+	"grebe/plan"
+	"grebe/schedule"
+)
+
+// newIndexer returns what computes items of the catalog while the server is idle, for the models that put items first.
+func (s *Service) newIndexer() *ahead.Indexer {
+	x := ahead.New(ahead.Options{Catalog: s.catalog, Hot: s.hotNow, Off: s.cfg.AheadOff, Log: s.log})
+	for _, sl := range s.served {
+		if keepsItems(sl.serving().Model) {
+			x.Add(sl.name, sl.indexed)
+		}
+	}
+	return x
+}
+
+// keepsItems reports whether requests that name no prefix may use an item's KV.
+func keepsItems(m *Model) bool {
+	if m.Cache == nil || !m.ReadsTexts() {
+		return false
+	}
+	if m.Blend != nil && m.Blend.Auto {
+		return true
+	}
+	if only, one := m.Orders.Only(); one && only == plan.UserFirst {
+		return false
+	}
+	return m.Cache.Policy() != schedule.User && m.Cache.Policy() != schedule.None
+}
+
+// indexed is the slot's ahead.Take.
+func (sl *slot) indexed() (ahead.Checkpoint, func()) {
+	c := sl.take()
+	release := func() { sl.release(c) }
+	if !keepsItems(c.Model) {
+		return ahead.Checkpoint{}, release
+	}
+	return ahead.Checkpoint{Cache: c.Cache, Do: c.Runner.Do, Disk: c.Disk}, release
+}
+
+// hotNow returns the items that requests name most.
+func (s *Service) hotNow() []ahead.Hot {
+	top := s.hotItems.top(hotKept)
+	out := make([]ahead.Hot, len(top))
+	for i, e := range top {
+		out[i] = ahead.Hot{ID: e.id, Asked: e.count}
+	}
+	return out
+}
+
+// Index says how far the models that keep items are with computing them before a request needs them.
+func (s *Service) Index() []ahead.Progress { return s.ahead.Progress() }
+
+// IndexNow has a model, or all if the name is empty, compute the catalog's items now, in the time that requests leave. It does not
+// wait for that.
+func (s *Service) IndexNow(model string) ([]ahead.Progress, error) {
+	if s.changing.Err() != nil {
+		return nil, Errorf(Unavailable, "", "shutting down")
+	}
+	if err := s.ahead.Ask(model); err != nil {
+		if model != "" && s.models[model] == nil {
+			return nil, Errorf(NotFound, "model", "no model %s", Quoted(model))
+		}
+		return nil, Errorf(Unprocessable, "model", "keeps no items: it is a model of events, has no cache, or always puts the user first")
+	}
+	return s.ahead.Progress(), nil
+}
+
+// RunAhead computes items of the catalog while the service is idle, in the background until EndReloads or Close.
+func (s *Service) RunAhead() { s.background.Go(func() { s.ahead.Run(s.changing) }) }

@@ -1,0 +1,16 @@
+package server
+
+import (
+	"net/http"
+	"testing"
+)
+
+// Models without a cache have nothing to compute ahead, and say so.
+func TestIndexWithoutACache(t *testing.T) {
+	w := newWorld(t)
+	if rec := w.ask("GET", "/v1/items:index", ""); rec.Code != http.StatusOK || rec.Body.String() != "{\"models\":[]}\n" {
+		t.Errorf("status %d, %s; want no models", rec.Code, rec.Body)
+	}
+	wantError(t, w.ask("POST", "/v1/items:index", ""), http.StatusUnprocessableEntity, "unprocessable", "model")
+	wantError(t, w.ask("POST", "/v1/items:index?model=gone", ""), http.StatusNotFound, "not_found", "model")
+}
