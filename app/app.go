@@ -1,8 +1,9 @@
 // Package app assembles a server. It opens the devices, models, memory and catalog that a configuration names and
 // serves them. While it serves it can open other checkpoints. If a device is lost, it opens everything again.
 //
-// Ownership: an App has Models, and Models of one shape share a Memory. Each closes what it opened, in reverse order: a
-// Model when its checkpoint is retired, a Memory when its last Model is gone, the App at the end.
+// Ownership: an App has Models. Models on the same folder share a checkpoint (weights, engines and queue), and those of one
+// shape share a Memory. Each closes what it opened, in reverse order: a Model when it is retired, a checkpoint and a Memory
+// when their last Model is gone, the App at the end.
 package app
 
 import (

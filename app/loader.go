@@ -113,6 +113,9 @@ func (l *loader) worthIt(ctx context.Context, mc *config.Model) error {
 			return fmt.Errorf("%w (%s)", serve.ErrUnchanged, u.served.Version)
 		}
 	}
+	if l.app.loaded.hasCheckpoint(sharingOf(&own), version) {
+		return nil // it takes no memory
+	}
 	files, err := filepath.Glob(filepath.Join(at, "*.safetensors"))
 	if err != nil {
 		return err

@@ -32,7 +32,21 @@ type Memory struct {
 	entries *reuse.Shared
 	shared  *shared        // with rows of a table; nil: KV has it alone
 	tenant  *budget.Tenant // of the memory that models compete for; nil: it has host memory of its own, or none
+	users   int            // Models that use it, guarded by models.shares
 	closers closers
+}
+
+func newMemory(a *App) *Memory { return &Memory{app: a, users: 1} }
+
+// join adds a user. It returns false if the memory is being freed.
+func (m *Memory) join() bool {
+	m.app.loaded.shares.Lock()
+	defer m.app.loaded.shares.Unlock()
+	if m.users == 0 {
+		return false
+	}
+	m.users++
+	return true
 }
 
 // openStore opens the store for a model's KV, or none if the configuration gives it no memory. Its pool is in the
@@ -41,7 +55,7 @@ func (m *Memory) openStore(cfg *config.Config, mc *config.Model, shape compute.S
 	rows, bytes := sharedRows(cfg, mc), int64(0)
 	open := func() (*pool.Pool, error) { return m.openHost(cfg, mc, rows, memory.Host(), shape) }
 	if memory.Host() != memory {
-		bytes = deviceBytes(memory, mc.DeviceMemory, int64(len(cfg.Models)))
+		bytes = deviceBytes(memory, mc.DeviceMemory, memories(cfg))
 		open = func() (*pool.Pool, error) { return m.openPool(memory, bytes, shape) }
 	}
 	p, err := open()
@@ -119,12 +133,19 @@ func (m *Memory) openHost(cfg *config.Config, mc *config.Model, rows int64, at c
 // leave is called when a Model is gone. If one of the models left uses the memory, its KV is what is kept on disk from
 // then on. Otherwise leave frees the memory.
 func (m *Memory) leave(left []*Model) error {
+	m.app.loaded.shares.Lock()
+	m.users--
+	last := m.users == 0
+	m.app.loaded.shares.Unlock()
+	if last {
+		return m.closers.close()
+	}
 	for _, o := range slices.Backward(left) {
 		if o.memory == m {
 			return m.keep(o.version)
 		}
 	}
-	return m.closers.close()
+	return nil // one that is being opened uses it
 }
 
 // keep sets the checkpoint whose KV is written to disk from now on.

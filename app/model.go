@@ -46,14 +46,14 @@ func (a *App) openModel(ctx context.Context, cfg *config.Config, mc *config.Mode
 	} else if err != nil {
 		return nil, err
 	}
-	m := &Model{app: a, config: *mc, memory: &Memory{app: a}, progress: progress}
+	m := &Model{app: a, config: *mc, memory: newMemory(a), progress: progress}
 	m.config.Path = at
 	if m.version, err = checkpointVersion(ctx, cfg, &m.config); err != nil {
 		return nil, err
 	}
 	if m.served, err = m.open(ctx, cfg, &m.config); err != nil {
 		err = errors.Join(err, m.closers.close())
-		return nil, errors.Join(err, m.memory.leave(a.loaded.of(mc.Name)))
+		return nil, errors.Join(err, m.memory.leave(a.loaded.all()))
 	}
 	m.served.Origin, m.served.Version = at, versionName(m.version, &m.config)
 	m.served.Retire = m.retire
@@ -77,11 +77,15 @@ func (m *Model) openMemory(cfg *config.Config, mc *config.Model, shape compute.S
 	others := m.app.loaded.of(mc.Name)
 	for _, o := range others {
 		if o.memory.store != nil && reflect.DeepEqual(o.memory.shape, shape) {
+			if !o.memory.join() {
+				continue // it is being freed
+			}
 			m.memory, m.like = o.memory, o.queue
 			return m.memory.keep(m.version)
 		}
 	}
-	m.memory = &Memory{app: m.app, shape: shape, version: m.version}
+	m.memory = newMemory(m.app)
+	m.memory.shape, m.memory.version = shape, m.version
 	if len(others) > 0 { // the folder of the other one is in use until the next start
 		if !sharesBudget(cfg, mc) { // otherwise both share what there is
 			if err := m.checkRoom(cfg, mc, at); err != nil {
@@ -138,7 +142,7 @@ func (m *Model) retire(ctx context.Context) error {
 	err := m.closers.close()
 	if cache := m.served.Cache; cache != nil {
 		end := func() error { return cache.Clear(ctx) }
-		if slices.ContainsFunc(left, func(o *Model) bool { return o.version == m.version }) {
+		if slices.ContainsFunc(left, func(o *Model) bool { return o.memory == m.memory && o.version == m.version }) {
 			end = cache.Leave
 		}
 		err = errors.Join(err, unlessHung(m.memory.disk, "delete the KV of a checkpoint from its disk", end))

@@ -23,6 +23,9 @@ type models struct {
 	budget *budget.Budget // host memory that they compete for; nil: none does
 	moving closers        // what moves its limits
 
+	shares      sync.Mutex
+	checkpoints []*checkpoint // that Models can share
+
 	mu    sync.Mutex
 	units map[string][]*Model // by name, oldest first
 	slo   time.Duration       // set by a signal; 0: that of the configuration
@@ -70,13 +73,29 @@ func (l *models) setSLO(slo time.Duration) {
 	}
 }
 
-// remove forgets a Model and returns the other checkpoints of the same name.
+// remove forgets a Model and returns all others, those of the same name last.
 func (l *models) remove(u *Model) []*Model {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	left := slices.DeleteFunc(l.units[u.config.Name], func(o *Model) bool { return o == u })
-	l.units[u.config.Name] = left
-	return slices.Clone(left)
+	name := u.config.Name
+	l.units[name] = slices.DeleteFunc(l.units[name], func(o *Model) bool { return o == u })
+	var left []*Model
+	for other, units := range l.units {
+		if other != name {
+			left = append(left, units...)
+		}
+	}
+	return append(left, l.units[name]...)
+}
+
+// all returns all Models.
+func (l *models) all() (out []*Model) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, units := range l.units {
+		out = append(out, units...)
+	}
+	return out
 }
 
 // Close closes all models and then their memory. KV on disk stays.

@@ -48,23 +48,11 @@ func (m *Model) open(ctx context.Context, cfg *config.Config, mc *config.Model) 
 	if err != nil {
 		return none, err
 	}
-	weights, err := model.Open(mc.Path, m.app.device, model.Options{DType: mc.DType, KV: mc.KVDType, Progress: m.telling(ctx), Context: ctx})
+	c, err := m.openCheckpoint(ctx, cfg, mc, builder.Depth() > 0)
 	if err != nil {
 		return none, err
 	}
-	m.closers.add(weights.Close)
-	m.checkpoint = weights.CheckpointBytes()
-	replicas, err := m.replicas(ctx, mc, weights, builder.Depth() > 0)
-	if err != nil {
-		return none, err
-	}
-	if err := m.openMemory(cfg, mc, weights.Shape(), cacheMemory(replicas)); err != nil {
-		return none, err
-	}
-	d, err := m.openDispatcher(ctx, cfg, replicas)
-	if err != nil {
-		return none, err
-	}
+	weights, d := c.weights, c.queue
 	policy, orders, err := prefixOf(cfg, mc)
 	if err != nil {
 		return none, err

@@ -21,7 +21,7 @@ import (
 func diskOf(cfg *config.Config, mc *config.Model) (bytes int64, dir string) {
 	bytes = mc.Disk.Bytes
 	if mc.Disk.IsZero() {
-		bytes = cfg.Cache.Disk.Bytes / int64(len(cfg.Models))
+		bytes = cfg.Cache.Disk.Bytes / memories(cfg)
 	}
 	return bytes, datadir.KV(cfg.DataDir, mc.Name)
 }
@@ -33,7 +33,7 @@ func removeUnused(cfg *config.Config) error {
 	for i := range cfg.Models {
 		m := &cfg.Models[i]
 		used = append(used, reuse.PrototypesFile(cfg.DataDir, m.Name)) // the model itself removes prototypes that it does not use
-		if bytes, dir := diskOf(cfg, m); bytes > 0 {
+		if bytes, dir := diskOf(cfg, m); bytes > 0 && sharesWith(cfg, m).Name == m.Name {
 			used = append(used, dir)
 		}
 	}

@@ -45,6 +45,9 @@ func (s *Shared) join(c *Cache) {
 	s.caches = append(s.caches, c)
 }
 
+// SharesStore reports whether two caches keep their entries in one store.
+func (c *Cache) SharesStore(o *Cache) bool { return c.opt.Store == o.opt.Store }
+
 // clearAtOnce is the number of entries deleted between checks of the context. On a slow disk each may take
 // milliseconds.
 const clearAtOnce = 64

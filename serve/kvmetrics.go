@@ -1,6 +1,8 @@
 package serve
 
 import (
+	"slices"
+
 	"github.com/prometheus/client_golang/prometheus"
 
 	"grebe/kv"
@@ -41,14 +43,15 @@ func newCacheMetrics(models []*slot) *cacheMetrics {
 	return m
 }
 
-// stores returns what the checkpoints that serve keep their entries in. Those beside them share it.
+// stores returns what the checkpoints that serve keep their entries in. Those beside them share it, and models on one
+// checkpoint do too: each is counted once.
 func (m *cacheMetrics) stores() (caches []*reuse.Cache, disks []*disk.Store) {
 	for _, sl := range m.models {
 		now := sl.serving()
-		if now.Disk != nil {
+		if now.Disk != nil && !slices.Contains(disks, now.Disk) {
 			disks = append(disks, now.Disk)
 		}
-		if now.Cache != nil {
+		if now.Cache != nil && !slices.ContainsFunc(caches, now.Cache.SharesStore) {
 			caches = append(caches, now.Cache)
 		}
 	}

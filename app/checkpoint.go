@@ -1,0 +1,152 @@
+package app
+
+import (
+	"context"
+	"path/filepath"
+	"slices"
+
+	"grebe/dispatch"
+	"grebe/internal/config"
+	"grebe/model"
+	"grebe/model/hstu"
+	"grebe/plan"
+)
+
+// checkpoint is loaded weights with their engines, queue and memory. Models that differ only in how the weights are asked
+// (prompt, scoring, codes, prefix) share it. Each holds a reference, and the last one to go closes it.
+type checkpoint struct {
+	key     sharing
+	version plan.Key
+	first   bool // runs on the first GPU only: see Model.replicas
+	weights model.Model
+	memory  *Memory
+	queue   *dispatch.Dispatcher
+	refs    int // guarded by models.shares
+	closers closers
+}
+
+// sharing is what the configurations of two models must have in common to share a checkpoint.
+type sharing struct {
+	path, dtype, kv, table string
+	device, host, disk     config.Size
+}
+
+func sharingOf(mc *config.Model) sharing {
+	at, err := filepath.EvalSymlinks(mc.Path)
+	if err != nil {
+		at = mc.Path // opening it returns the error
+	}
+	return sharing{at, mc.DType, mc.KVDType, mc.ItemTable, mc.DeviceMemory, mc.HostMemory, mc.Disk}
+}
+
+// sharesWith returns the first model of a configuration that a model shares a checkpoint with, or the model itself. Models
+// of events share none: there is only one way to ask them.
+func sharesWith(cfg *config.Config, mc *config.Model) *config.Model {
+	if hstu.Is(mc.Path) {
+		return mc
+	}
+	key := sharingOf(mc)
+	for i := range cfg.Models {
+		if o := &cfg.Models[i]; o.Name == mc.Name || sharingOf(o) == key {
+			return o
+		}
+	}
+	return mc
+}
+
+// memories returns how many models of a configuration have memory of their own.
+func memories(cfg *config.Config) int64 {
+	n := int64(0)
+	for i := range cfg.Models {
+		if mc := &cfg.Models[i]; sharesWith(cfg, mc).Name == mc.Name {
+			n++
+		}
+	}
+	return max(n, 1)
+}
+
+// openCheckpoint takes a reference to a loaded checkpoint, or loads it.
+func (m *Model) openCheckpoint(ctx context.Context, cfg *config.Config, mc *config.Model, generates bool) (*checkpoint, error) {
+	first := generates && len(m.app.devices) > 1
+	c := m.app.loaded.share(sharingOf(mc), m.version, first)
+	if c == nil {
+		var err error
+		if c, err = m.load(ctx, cfg, mc, generates); err != nil {
+			return nil, err
+		}
+		c.key, c.version, c.first, c.refs = sharingOf(mc), m.version, first, 1
+		c.closers, m.closers = m.closers, nil
+		m.app.loaded.offer(c)
+	} else {
+		m.memory, m.queue = c.memory, c.queue
+		m.app.log.Info("weights and memory are shared", "model", mc.Name, "folder", mc.Path)
+	}
+	m.closers.add(func() error { return m.app.loaded.release(c) })
+	return c, nil
+}
+
+// load reads the weights that mc names and opens memory, engines and a queue for them. They are on the Model's closers.
+func (m *Model) load(ctx context.Context, cfg *config.Config, mc *config.Model, generates bool) (*checkpoint, error) {
+	opt := model.Options{DType: mc.DType, KV: mc.KVDType, Progress: m.telling(ctx), Context: ctx}
+	weights, err := model.Open(mc.Path, m.app.device, opt)
+	if err != nil {
+		return nil, err
+	}
+	m.closers.add(weights.Close)
+	m.checkpoint = weights.CheckpointBytes()
+	replicas, err := m.replicas(ctx, mc, weights, generates)
+	if err != nil {
+		return nil, err
+	}
+	if err := m.openMemory(cfg, mc, weights.Shape(), cacheMemory(replicas)); err != nil {
+		return nil, err
+	}
+	d, err := m.openDispatcher(ctx, cfg, replicas)
+	if err != nil {
+		return nil, err
+	}
+	return &checkpoint{weights: weights, memory: m.memory, queue: d}, nil
+}
+
+// share takes a reference to a loaded checkpoint and to its memory; nil if there is none.
+func (l *models) share(key sharing, version plan.Key, first bool) *checkpoint {
+	l.shares.Lock()
+	defer l.shares.Unlock()
+	for _, c := range l.checkpoints {
+		if c.key == key && c.version == version && c.first == first {
+			c.refs++
+			c.memory.users++
+			return c
+		}
+	}
+	return nil
+}
+
+// offer lets others share a checkpoint.
+func (l *models) offer(c *checkpoint) {
+	l.shares.Lock()
+	defer l.shares.Unlock()
+	l.checkpoints = append(l.checkpoints, c)
+}
+
+// release drops a reference to a checkpoint. The last one closes it. Its memory has references of its own.
+func (l *models) release(c *checkpoint) error {
+	l.shares.Lock()
+	c.refs--
+	last := c.refs == 0
+	if last {
+		l.checkpoints = slices.DeleteFunc(l.checkpoints, func(o *checkpoint) bool { return o == c })
+	}
+	l.shares.Unlock()
+	if !last {
+		return nil
+	}
+	return c.closers.close()
+}
+
+// hasCheckpoint reports whether a checkpoint is loaded that a model could share.
+func (l *models) hasCheckpoint(key sharing, version plan.Key) bool {
+	l.shares.Lock()
+	defer l.shares.Unlock()
+	return slices.ContainsFunc(l.checkpoints, func(c *checkpoint) bool { return c.key == key && c.version == version })
+}
