@@ -206,11 +206,17 @@ func drawScenario(seed uint64, steps int) []string {
 		return id
 	}
 	item := func() string { return fmt.Sprintf("y%d", r.IntN(6)) }
+	var texts []string
 	text := func() string { // text of an item; some differ only at the end
-		if r.IntN(2) == 0 {
-			return fmt.Sprintf("%d@%d+%d@%d", 20+r.IntN(4), r.IntN(2), 1+r.IntN(3), r.IntN(9))
+		if n := len(texts); n > 0 && r.IntN(3) == 0 { // another's
+			return texts[n-1-r.IntN(min(n, 4))]
 		}
-		return fmt.Sprintf("%d@%d", 1+r.IntN(20), r.IntN(9))
+		if r.IntN(2) == 0 {
+			texts = append(texts, fmt.Sprintf("%d@%d+%d@%d", 20+r.IntN(4), r.IntN(2), 1+r.IntN(3), r.IntN(9)))
+		} else {
+			texts = append(texts, fmt.Sprintf("%d@%d", 1+r.IntN(20), r.IntN(9)))
+		}
+		return texts[len(texts)-1]
 	}
 	items := func() string {
 		var out []string
@@ -247,7 +253,11 @@ func drawScenario(seed uint64, steps int) []string {
 		case n < 72:
 			line = fmt.Sprintf("rank ev %s %s %s", who("v"), pick("user", "user", "none"), items())
 		case n < 78:
-			line = fmt.Sprintf("score %s %d@%d,%d@%d %s", tokens(), 1+r.IntN(9), r.IntN(9), 1+r.IntN(9), r.IntN(9), pick("user", "item"))
+			scored := fmt.Sprintf("%d@%d,%d@%d", 1+r.IntN(9), r.IntN(9), 1+r.IntN(9), r.IntN(9))
+			if r.IntN(2) == 0 { // each twice
+				scored += "," + scored
+			}
+			line = fmt.Sprintf("score %s %s %s", tokens(), scored, pick("user", "item"))
 		case n < 85:
 			line = fmt.Sprintf("recommend %s %d %d", who("u"), 1+r.IntN(8), 1+r.IntN(16))
 		case n < 88:
@@ -260,6 +270,9 @@ func drawScenario(seed uint64, steps int) []string {
 			line = "settle"
 		default:
 			line = start()
+		}
+		if verb, _, _ := strings.Cut(line, " "); slices.Contains([]string{"rank", "score", "recommend"}, verb) && r.IntN(5) == 0 {
+			lines = append(lines, fmt.Sprintf("crowd %d", 2+r.IntN(4)))
 		}
 		lines = append(lines, line)
 	}

@@ -16,6 +16,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"testing"
 
 	"grebe/app/apptest"
@@ -28,8 +29,9 @@ var scenarioFile = flag.String("scenario", "", "a file with one scenario of Test
 // deletions change how an answer comes about, never the answer: every one is that of a server without caches, to the bit.
 // A request names its order and nothing is blended, so that both compute the same prompt with the same numbers.
 //
-// One client asks, and a seed gives the same commands every time. A failure is shrunk to a short scenario, which is printed
-// and written to a file. `-scenario FILE` runs it again, and testdata/metamorphic keeps those whose faults are fixed.
+// One client asks, or a few the same at once, and a seed gives the same commands every time. A failure is shrunk to a short
+// scenario, which is printed and written to a file. `-scenario FILE` runs it again, and testdata/metamorphic keeps those whose
+// faults are fixed.
 //
 //	start KEY=VALUE…         open the server, or open it again on the same data; see lifetime.start
 //	user u1 40@3+5@9         put a user: 40 tokens drawn from seed 3, then 5 from seed 9 (see drawTokens); of v1, as many events
@@ -41,6 +43,7 @@ var scenarioFile = flag.String("scenario", "", "a file with one scenario of Test
 //	rank ev 40@3 user i3     the same of the model of events, for a user without a name; v1:40@3 names one too
 //	score 40@3 3@1,9@2 item  score texts without names
 //	recommend u1 5 8         five items by a beam of eight
+//	crowd 3                  ask what the next command asks three times at once
 //	reload lm                swap the checkpoint; rollback lm swaps back
 //	boundary 0.3             give rows of embeddings a share of the memory
 //	damage 7                 flip bits of a file of cached KV
@@ -127,6 +130,7 @@ type lifetime struct {
 	now    map[string]string // each model's served checkpoint
 	named  map[string]string // each model's configured checkpoint
 	before map[string]string // each model's checkpoint after a rollback
+	crowd  int               // how often the next question is asked at once; 0: once
 }
 
 // errSkip says that a command makes no sense here. Shrinking makes such commands.
@@ -165,6 +169,9 @@ func (l *lifetime) do(c *scripttest.Command) error {
 		}
 	}
 	switch c.Name {
+	case "crowd":
+		l.crowd, _ = strconv.Atoi(c.Word(0))
+		return nil
 	case "user":
 		u := drawUser(c.Word(0), c.Word(1))
 		delete(l.gone, c.Word(0)) // a reload computes users' KV ahead
@@ -320,7 +327,23 @@ func (l *lifetime) recommend(c *scripttest.Command) error {
 
 // same asks both servers, and compares the answers.
 func (l *lifetime) same(model, path string, body, whole map[string]any) error {
-	status, text := l.ask(l.server, "POST", path, body)
+	statuses, texts := make([]int, max(l.crowd, 1)), make([][]byte, max(l.crowd, 1))
+	l.crowd = 0
+	var wg sync.WaitGroup
+	for i := range texts {
+		wg.Go(func() { statuses[i], texts[i] = l.ask(l.server, "POST", path, body) })
+	}
+	wg.Wait()
+	for i := range texts {
+		if err := l.sameAnswer(model, path, body, whole, statuses[i], texts[i]); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// sameAnswer compares an answer with that of a server without caches.
+func (l *lifetime) sameAnswer(model, path string, body, whole map[string]any, status int, text []byte) error {
 	if status != http.StatusOK {
 		return fmt.Errorf("%d %s", status, text)
 	}
