@@ -29,6 +29,7 @@ type commands struct {
 	Prototypes prototypesCmd `cmd:"" help:"Prototypes of history tokens: error of their keys and values, coverage, lookups."`
 	Tiers      tiersCmd      `cmd:"" help:"Check that logits are the same from KV on the device, in host memory and on disk."`
 	Overload   overloadCmd   `cmd:"" help:"More requests than a server can answer, and slow connections of every kind."`
+	Ahead      aheadCmd      `cmd:"" help:"Items computed before a request needs them: what one-shot users reuse, and what it costs requests."`
 	Import     importCmd     `cmd:"" help:"Rankings and events beside an import that changes all items, with several models."`
 	KV         kvCmd         `cmd:"" name:"kv" help:"Lookups of cached KV in a full store, beside users that are published."`
 	Replay     replayCmd     `cmd:"" help:"Record the decisions of a server, and take them again with this binary's code."`
