@@ -39,11 +39,11 @@ func batchOf(r *rand.Rand, plans int) *compute.Batch {
 			for range 1 + r.IntN(80) {
 				addSegment(b, r, 1+r.IntN(3), []int32{base})
 			}
-		case 5: // anything sees anything, in any order
+		case 5: // anything sees anything, in any order, and up to three times
 			for i := range 1 + r.IntN(12) {
 				var sees []int32
 				for _, j := range r.Perm(i) {
-					if r.IntN(2) == 0 {
+					for range []int{0, 0, 0, 1, 1, 1, 2, 3}[r.IntN(8)] {
 						sees = append(sees, base+int32(j))
 					}
 				}
@@ -141,11 +141,11 @@ func wanted(b *compute.Batch) [][]int8 {
 			row := make([]int8, keys)
 			for _, j := range g.Sees {
 				for t := range b.Segments[j].Len {
-					row[first[j]+t] = 1
+					row[first[j]+t]++
 				}
 			}
 			for t := 0; t <= token; t++ {
-				row[first[i]+t] = 1
+				row[first[i]+t]++
 			}
 			out = append(out, row)
 		}
