@@ -104,13 +104,12 @@ func TestTwoConfigurationsShareACheckpoint(t *testing.T) {
 	if plain.memory != other.memory || plain.queue != other.queue || w.checkpoints() != 1 {
 		t.Fatal("the checkpoint was loaded twice")
 	}
-	families, err := w.stack.registry.Gather()
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, f := range families {
-		if v := f.GetMetric()[0].GetGauge().GetValue(); f.GetName() == "grebe_pool_bytes" && (v > 16<<20 || v < 15<<20) {
-			t.Errorf("%s is %.0f", f.GetName(), v)
+	for began := time.Now(); ; time.Sleep(50 * time.Millisecond) { // it begins with the part of one name, and gets what nobody else wants
+		if v := gauge(t, w.stack, "grebe_pool_bytes"); v >= 15<<20 && v <= 16<<20 {
+			break
+		} else if v > 16<<20 || time.Since(began) > 20*time.Second {
+			t.Errorf("both have %.0f bytes for KV, want those of one model: 16 MiB", v)
+			break
 		}
 	}
 
@@ -171,4 +170,20 @@ func TestTheLastNameClosesTheCheckpoint(t *testing.T) {
 	if a := w.ask(t, "other", 1); a.Usage.Cached < 64 {
 		t.Errorf("after both were reloaded they share no KV: %+v", a.Usage)
 	}
+}
+
+// gauge reads a metric that has no labels.
+func gauge(t *testing.T, a *App, name string) float64 {
+	t.Helper()
+	families, err := a.registry.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, f := range families {
+		if f.GetName() == name {
+			return f.GetMetric()[0].GetGauge().GetValue()
+		}
+	}
+	t.Fatalf("there is no metric %s", name)
+	return 0
 }

@@ -2,10 +2,12 @@ package rank
 
 import (
 	"context"
+	"encoding/binary"
 	"errors"
 
 	"grebe/engine"
 	"grebe/kv"
+	"grebe/plan"
 	"grebe/schedule"
 )
 
@@ -27,6 +29,7 @@ func (d *dry) Model() schedule.PrefillModel { return d.model }
 func (d *dry) Do(_ context.Context, j *engine.Job) (*engine.Result, error) {
 	r := &engine.Result{Kept: make([]*kv.Entry, len(j.Plan.Segments))}
 	keys := 0
+	same := equals(j)
 	for i := range j.Plan.Segments {
 		tokens, have := len(j.Plan.Segments[i].Tokens), 0
 		var segment engine.Segment
@@ -35,6 +38,15 @@ func (d *dry) Do(_ context.Context, j *engine.Job) (*engine.Result, error) {
 		}
 		if segment.Entry != nil {
 			have = segment.Entry.Len()
+		}
+		if same != nil && same[i] != i && have < tokens {
+			if e := r.Kept[same[i]]; !segment.Keep || e != nil { // computed with its equal, and kept with it
+				if r.Cached += tokens; segment.Keep {
+					e.Retain()
+					r.Kept[i] = e
+				}
+				continue
+			}
 		}
 		r.Cached += have
 		r.Computed += tokens - have
@@ -60,4 +72,38 @@ func (d *dry) Do(_ context.Context, j *engine.Job) (*engine.Result, error) {
 		r.Logits = append(r.Logits, make([]float32, len(w.IDs)))
 	}
 	return r, nil
+}
+
+// equals says which segment of a job is computed in the place of each, as the engine's jobs with Once have it: the first that has the same
+// kind, tokens, place and view. It is nil where each is computed.
+func equals(j *engine.Job) []int {
+	if !j.Once {
+		return nil
+	}
+	type meaning struct {
+		kind         plan.Kind
+		start        int
+		tokens, sees string
+	}
+	same, first := make([]int, len(j.Plan.Segments)), map[meaning]int{}
+	var text []byte
+	for i := range same {
+		s := &j.Plan.Segments[i]
+		m := meaning{kind: s.Kind, start: s.Start}
+		text = text[:0]
+		for _, t := range s.Tokens {
+			text = binary.LittleEndian.AppendUint32(text, uint32(t))
+		}
+		m.tokens, text = string(text), text[:0]
+		for _, k := range s.Sees {
+			text = binary.LittleEndian.AppendUint32(text, uint32(same[k]))
+		}
+		m.sees = string(text)
+		if k, ok := first[m]; ok {
+			same[i] = k
+			continue
+		}
+		same[i], first[m] = i, i
+	}
+	return same
 }
