@@ -68,7 +68,7 @@ test-noasm: ## the portable kernels
 .PHONY: test-invariants
 test-invariants: ## with expensive self-checks compiled in
 	CGO_ENABLED=0 $(GO) test -timeout $(LIMIT) -tags invariants ./pool ./kv ./engine
-	CGO_ENABLED=0 $(GO) test -timeout $(LIMIT) -tags invariants -run Reuse ./server
+	CGO_ENABLED=0 $(GO) test -timeout $(LIMIT) -tags invariants -run Reuse ./serve
 
 .PHONY: test-arm64
 test-arm64: ## everything compiles for arm64
