@@ -25,7 +25,7 @@ func TestRun(t *testing.T) {
 	r, err := Run(t.Context(), Options{
 		Workloads: []string{"Beauty"}, Requests: 90, Blocks: 3, Tokens: 0.1, Memory: 0.3, Sweep: []float64{0, 1}, Open: 0.5, Seconds: 0.1,
 		Clients: 1, // at a time, as the bound has it
-		Model: "tiny", Dir: filepath.Join(t.TempDir(), "m"), Threads: 1, JSON: true,
+		Model:   "tiny", Dir: filepath.Join(t.TempDir(), "m"), Threads: 1, JSON: true,
 	}, &out)
 	if err != nil {
 		t.Fatal(err)
