@@ -18,6 +18,7 @@ type Claim struct {
 	Used  int64   // bytes that it owns
 	Least int64   // bytes without which it cannot work
 	Kept  int64   // bytes of new entries since the last decision
+	Entry int64   // bytes of its largest entries: less than that is of no use to it
 	Saved float64 // milliseconds of computing that its entries saved since the last decision
 	Lost  Curve   // milliseconds that more memory would have saved since the last decision
 
@@ -122,7 +123,7 @@ func (b *Budget) move(claims []*Claim, floor int64) {
 	if to == nil || from == nil || gain <= budgetMargin*loss {
 		return
 	}
-	step := min(b.Bytes/budgetStep, from.Limit-max(floor, from.Least))
+	step := min(max(b.Bytes/budgetStep, to.Entry), from.Limit-max(floor, from.Least))
 	from.Limit -= step
 	to.Limit += step
 }

@@ -307,6 +307,7 @@ func (s *Store) reserve(to *level, layout Layout, tokens int, prefix *Entry) (*E
 		c, err := s.newChunk(to, n)
 		if err != nil {
 			e.Release()
+			s.watchRefused(to, tokens)
 			return nil, err
 		}
 		e.add(c)

@@ -14,6 +14,8 @@ type Watcher interface {
 	Kept(key uint64, bytes int64, tokens int)
 	// Evicted reports an entry that was dropped from memory to make room.
 	Evicted(key uint64, bytes int64)
+	// Refused reports an entry that had no room in host memory. It may be called without the store's lock.
+	Refused(bytes int64)
 }
 
 // Watch reports uses and evictions to w. It MUST be called before the store is used.
@@ -34,5 +36,11 @@ func (s *Store) watchKept(p *published) {
 func (s *Store) watchEvicted(p *published) {
 	if s.watcher != nil {
 		s.watcher.Evicted(residency.Hash(p.Key), p.Bytes)
+	}
+}
+
+func (s *Store) watchRefused(l *level, tokens int) {
+	if s.watcher != nil && l.place == plan.Host {
+		s.watcher.Refused(int64(s.shape.ChunkBytes(tokens, false)))
 	}
 }

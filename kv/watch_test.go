@@ -11,8 +11,11 @@ import (
 // counts is a Watcher that adds up.
 type counts struct {
 	hit, kept, evicted int
+	refused            int64
 	keys               map[uint64]bool
 }
+
+func (c *counts) Refused(bytes int64) { c.refused = max(c.refused, bytes) }
 
 func (c *counts) Hit(tokens int) { c.hit += tokens }
 func (c *counts) Kept(key uint64, bytes int64, tokens int) {

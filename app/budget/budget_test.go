@@ -69,6 +69,46 @@ func (c *cache) ask(item int) (hit bool) {
 	return hit
 }
 
+// A model whose entries are larger than the least that it may own gets memory too when it wakes up beside one that has all of it.
+func TestLargeEntriesOfAWakingModel(t *testing.T) {
+	b, r := newBudget(t), rand.New(rand.NewPCG(3, 4))
+	first, second := newCache(t, b, 0, entries*entry/2, "lru"), newCache(t, b, 1, entries*entry/2, "lru")
+	defer first.close(t)
+	defer second.close(t)
+	const large = 50 * tokens // which takes more than the floor
+	ask := func(c *cache) {
+		key := plan.Key{byte(r.IntN(30)), 9, 9, c.owner + 1}
+		e, _ := c.store.Get(key)
+		if e == nil {
+			var err error
+			if e, err = c.store.Reserve(kv.Exact, large, nil); err != nil {
+				return
+			}
+			c.store.Publish(plan.Item, key, nil, e)
+		}
+		e.Release()
+	}
+	for range minute {
+		for range 20 {
+			ask(first)
+		}
+		b.Step()
+	}
+	if share(first) < 0.9 {
+		t.Errorf("the busy model may own %.2f", share(first))
+	}
+	for range minute {
+		for range 20 {
+			ask(first)
+			ask(second)
+		}
+		b.Step()
+	}
+	if held(second) < 0.3 {
+		t.Errorf("the model that woke up has %.2f, the other %.2f", held(second), held(first))
+	}
+}
+
 func newBudget(t *testing.T) *Budget {
 	t.Helper()
 	b, err := New(compute.NewHostMemory(), entries*entry, page)

@@ -37,6 +37,11 @@ type Tenant struct {
 	saved int64 // tokens that hits saved since the last report
 	kept  int64 // bytes of new entries since then
 	lost  alloc.Curve
+
+	needs   int64 // bytes without which it cannot work, as it was said
+	largest int64 // bytes of the largest entries lately
+	refused int64 // of the largest that had no room
+	since   int   // reports since one was refused
 }
 
 // Pool returns the tenant's pages.
@@ -69,6 +74,7 @@ func (t *Tenant) Kept(key uint64, bytes int64, tokens int) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.kept += bytes
+	t.largest = max(t.largest, bytes)
 	if depth, ok := t.ghost.Missed(max(key, 1)); ok {
 		t.lost.Add(depth, t.budget.core.Bytes, float64(tokens))
 	}
@@ -81,6 +87,20 @@ func (t *Tenant) Evicted(key uint64, bytes int64) {
 	t.mu.Unlock()
 }
 
+// Refused implements kv.Watcher.
+func (t *Tenant) Refused(bytes int64) {
+	t.mu.Lock()
+	t.refused, t.since = max(t.refused, bytes), 0
+	t.mu.Unlock()
+}
+
+// Without room for an entry of its own size a model would keep and evict nothing, so nobody would see what memory is worth to it. It gets room
+// for a few of them until none was refused for a minute, but not more than its equal part of half the budget.
+const (
+	fewEntries  = 3
+	rememberFor = 240 // reports: a minute
+)
+
 // report fills in the claim of an epoch. The caller holds Budget.mu.
 func (t *Tenant) report() {
 	ms := t.perToken()
@@ -92,6 +112,12 @@ func (t *Tenant) report() {
 		c.Lost[i] *= ms
 	}
 	t.kept, t.saved, t.lost = 0, 0, alloc.Curve{}
+	if t.since++; t.since > rememberFor {
+		t.refused = 0
+	}
+	t.largest -= t.largest / rememberFor
+	c.Entry = max(t.largest, t.refused)
+	c.Least = max(t.needs, min(fewEntries*t.refused, t.budget.core.Bytes/int64(2*len(t.budget.tenants))))
 }
 
 const (
