@@ -1,0 +1,106 @@
+package sim
+
+import (
+	"bytes"
+	"embed"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"strings"
+
+	"grebe/schedule"
+)
+
+// Profile describes a device with a model on it. Profiles are data: profiles/*.json, or a user's own file.
+type Profile struct {
+	Name   string `json:"name"`   // the file's name without .json
+	Source string `json:"source"` // the command that measured it and when, or the published numbers that it is derived from
+	// Derived is true if no such device was measured.
+	Derived bool   `json:"derived"`
+	Model   string `json:"model"` // whose prefill times these are, such as Qwen2-1.5B
+
+	Prefill schedule.PrefillModel `json:"prefill"`
+	// Noise is the standard deviation of the logarithm of a batch's time, around the prediction. 0: every batch takes as
+	// long as predicted.
+	Noise   float64 `json:"noise"`
+	MaxRows int     `json:"max_rows"` // most rows of a batch; 0: no limit
+
+	KVTokenBytes int64   `json:"kv_token_bytes"` // KV of one token in all layers
+	DeviceBytes  int64   `json:"device_bytes"`   // the device's memory for KV, beside weights; 0: it computes in host memory
+	HostBytes    int64   `json:"host_bytes"`     // host memory for KV
+	HostLink     float64 `json:"host_link"`      // bytes per second from host memory to the device; unused without device memory
+
+	// RowBytes is the size of an embedding row, for models of events; 0: the model looks up none.
+	RowBytes int64 `json:"row_bytes,omitempty"`
+	// RowLink is the bytes per second at which missing rows are fetched.
+	RowLink float64 `json:"row_link,omitempty"`
+}
+
+//go:embed profiles/*.json
+var profileFiles embed.FS
+
+// Profiles returns the names of the profiles that the binary carries, sorted.
+func Profiles() []string {
+	files, err := fs.Glob(profileFiles, "profiles/*.json")
+	if err != nil {
+		panic(err) // the pattern is constant
+	}
+	for i := range files {
+		files[i] = strings.TrimSuffix(strings.TrimPrefix(files[i], "profiles/"), ".json")
+	}
+	return files
+}
+
+// LoadProfile returns a profile by the name of one that the binary carries, or reads a file whose name ends in .json.
+func LoadProfile(name string) (*Profile, error) {
+	var data []byte
+	var err error
+	if strings.HasSuffix(name, ".json") {
+		data, err = os.ReadFile(name)
+	} else if data, err = profileFiles.ReadFile("profiles/" + name + ".json"); errors.Is(err, fs.ErrNotExist) {
+		return nil, fmt.Errorf("sim: no profile %q: want one of %s, or a file whose name ends in .json", name, strings.Join(Profiles(), ", "))
+	}
+	if err != nil {
+		return nil, fmt.Errorf("sim: read profile: %w", err)
+	}
+	p, err := ReadProfile(data)
+	if err != nil {
+		return nil, fmt.Errorf("sim: profile %s: %w", name, err)
+	}
+	return p, nil
+}
+
+// ReadProfile parses and checks a profile.
+func ReadProfile(data []byte) (*Profile, error) {
+	dec := json.NewDecoder(bytes.NewReader(data))
+	dec.DisallowUnknownFields()
+	var p Profile
+	if err := dec.Decode(&p); err != nil {
+		return nil, err
+	}
+	return &p, p.Validate()
+}
+
+// Validate returns an error for the first impossible value.
+func (p *Profile) Validate() error {
+	largest := p.Prefill.Quality.Largest
+	switch {
+	case p.Name == "" || p.Source == "":
+		return errors.New("a profile has a name and a source")
+	case p.KVTokenBytes <= 0:
+		return fmt.Errorf("kv_token_bytes is %d: want more than 0", p.KVTokenBytes)
+	case p.DeviceBytes < 0 || p.HostBytes < 0 || p.DeviceBytes+p.HostBytes == 0:
+		return fmt.Errorf("device_bytes %d and host_bytes %d: want memory for KV", p.DeviceBytes, p.HostBytes)
+	case p.DeviceBytes > 0 && p.HostBytes > 0 && !(p.HostLink > 0):
+		return fmt.Errorf("host_link is %v bytes per second: want more than 0", p.HostLink)
+	case !(p.Noise >= 0 && p.Noise <= 1) || p.MaxRows < 0:
+		return fmt.Errorf("noise %v and max_rows %d: want 0 to 1 and at least 0", p.Noise, p.MaxRows)
+	case p.RowBytes < 0 || p.RowBytes > 0 && !(p.RowLink > 0):
+		return fmt.Errorf("row_bytes %d and row_link %v: want a link for rows", p.RowBytes, p.RowLink)
+	case !(p.Prefill.Predict(largest.Rows, largest.Keys, largest.Requests) > 0):
+		return errors.New("prefill.quality.largest is the largest batch that was measured: want rows, keys and requests above 0")
+	}
+	return p.Prefill.Validate()
+}
