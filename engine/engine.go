@@ -62,9 +62,10 @@ type Segment struct {
 	Entry *kv.Entry
 	Tier  plan.Tier // where Entry was found, for whoever counts that
 	Keep  bool      // its KV shall be returned, if the cache has room for it
-	// Underway is nil, or has the KV of all of the segment's tokens when another job has computed it. Nothing may be wanted of the
-	// segment. The caller keeps it until Do returns.
+	// Underway is nil, or has the KV of all of the segment's tokens when another job has computed it. The caller keeps it until Do
+	// returns.
 	Underway *Underway
+	Last     bool // something is wanted of the segment: its last token is computed even if Underway has its KV
 }
 
 // From returns segments that begin with these entries, nil where one has none.

@@ -7,10 +7,11 @@ import (
 )
 
 // Underway is KV that several requests need and none has yet. The first job that computes it leaves an entry for those that run
-// after it: they take it when their batch begins, not when they are queued. Nobody waits for it: a job that finds nothing
-// computes the KV itself.
+// after it: they take it when their batch begins, not when they are queued. An engine does not wait for it: a job that finds
+// nothing computes the KV itself.
 type Underway struct {
 	entry atomic.Pointer[kv.Entry]
+	most  atomic.Pointer[kv.Entry] // all but the last token of entry, from the first job on that needs that
 }
 
 // put leaves an entry, if there is none.
@@ -21,10 +22,29 @@ func (u *Underway) put(e *kv.Entry) {
 	}
 }
 
+// take returns what was left of a segment: all of its tokens, or all but the last one. nil: nothing, or that of other tokens.
+func (u *Underway) take(tokens int, last bool) *kv.Entry {
+	e := u.entry.Load()
+	switch {
+	case e == nil || e.Len() != tokens || last && tokens == 1:
+		return nil
+	case !last:
+		return e
+	}
+	if u.most.Load() == nil {
+		if most := e.Leading(tokens - 1); !u.most.CompareAndSwap(nil, most) {
+			most.Release()
+		}
+	}
+	return u.most.Load()
+}
+
 // Clear releases what was left. No job may have the Underway any more.
 func (u *Underway) Clear() {
-	if e := u.entry.Swap(nil); e != nil {
-		e.Release()
+	for _, at := range []*atomic.Pointer[kv.Entry]{&u.entry, &u.most} {
+		if e := at.Swap(nil); e != nil {
+			e.Release()
+		}
 	}
 }
 
@@ -35,12 +55,12 @@ func (j *Job) arrive(e *Engine, s *Shared) {
 		if g.Underway == nil {
 			continue
 		}
-		had, tokens := j.done(i), len(j.Plan.Segments[i].Tokens)
-		if left := g.Underway.entry.Load(); left != nil && had < tokens && left.Len() == tokens {
+		had := j.done(i)
+		if left := g.Underway.take(len(j.Plan.Segments[i].Tokens), g.Last); left != nil && had < left.Len() {
 			g.Entry, g.Tier = left, e.home
-			s.Concurrent += tokens - had
-			s.Cost.Rows += tokens - had
-			s.Cost.Keys += j.keys(i, had)
+			s.Concurrent += left.Len() - had
+			s.Cost.Rows += left.Len() - had
+			s.Cost.Keys += j.keys(i, had) - j.keys(i, left.Len())
 		}
 	}
 }

@@ -353,7 +353,7 @@ func (s *Store) put(w pending) (below residency.Entry, written bool) {
 	defer b.endPut(p.Key)
 	e, tokens := w.e, p.Value.tokens
 	if len(tokens) > MostBelow {
-		e, tokens = e.leading(MostBelow), tokens[:MostBelow]
+		e, tokens = e.Leading(MostBelow), tokens[:MostBelow]
 		defer e.Release()
 	}
 	err := s.withPayload(e, func(payload [][]byte) error { return b.disk.Put(p.Key, encodeMeta(p.Kind, e.len, tokens), payload) })

@@ -459,7 +459,7 @@ func (s *Store) GetPrefix(key plan.Key, tokens []int32) (*Entry, plan.Tier) {
 		e.Retain()
 		return e, at
 	}
-	return e.leading(n), at
+	return e.Leading(n), at
 }
 
 // common returns how many leading tokens a and b share.
@@ -473,8 +473,9 @@ func common(a, b []int32) int {
 	return n
 }
 
-// leading returns an entry of the first n tokens that shares their chunks.
-func (e *Entry) leading(n int) *Entry {
+// Leading returns an entry of the first n tokens that shares their chunks. The caller gets a reference to it, MUST release it, and
+// MUST hold one to e meanwhile.
+func (e *Entry) Leading(n int) *Entry {
 	v := e.store.newEntry(n)
 	v.share(e.chunks, n)
 	return v

@@ -21,7 +21,8 @@ func (c *Cache) Generate(userID string, user []int32) *Visit {
 }
 
 // AttachPrompt gives a generation's first job the cached KV of its prompt, and requests that all of it is kept. If the
-// prompt ends with the user, the user's last token is computed, because it answers.
+// prompt ends with the user, the user's last token is computed, because it answers. KV that another request is about to
+// compute is used if it has when the job's batch begins.
 func (v *Visit) AttachPrompt(ctx context.Context, l *prompt.Layout, job *engine.Job) {
 	n := len(l.Plan.Segments)
 	v.segments = resize(v.segments, n)
@@ -32,9 +33,10 @@ func (v *Visit) AttachPrompt(ctx context.Context, l *prompt.Layout, job *engine.
 	c := v.cache
 	for i, s := range v.shared(l) {
 		v.pin(i, v.found(c.opt.Store.Get(s.key)))
+		v.expect(i, len(s.tokens), s.key, nil)
 	}
-	user := v.tokens
-	if l.Answers == l.User && len(user) > 0 {
+	user, last := v.tokens, l.Answers == l.User
+	if last && len(user) > 0 {
 		user = user[:len(user)-1]
 	}
 	if len(user) == 0 {
@@ -49,6 +51,7 @@ func (v *Visit) AttachPrompt(ctx context.Context, l *prompt.Layout, job *engine.
 	e := v.userEntry(user, bring)
 	v.hit = e != nil
 	v.pin(l.User, e)
+	v.expectUser(l.User, last)
 }
 
 // pin makes a segment begin with the entry that was found last, which may be nil.

@@ -309,7 +309,7 @@ func (v *Visit) Attach(ctx context.Context, l *prompt.Layout, job *engine.Job) {
 	for i, s := range v.shared(l) {
 		if !answers(job, i) {
 			v.attach(i, v.found(c.opt.Store.Get(s.key)), len(s.tokens))
-			v.expect(i, s.key, nil)
+			v.expect(i, len(s.tokens), s.key, nil)
 		}
 	}
 	var bring func(plan.Key) bool
@@ -319,21 +319,19 @@ func (v *Visit) Attach(ctx context.Context, l *prompt.Layout, job *engine.Job) {
 		bring = func(key plan.Key) bool { return v.fetch(within, key) }
 	}
 	if v.Decision.Order == plan.UserFirst {
-		user := v.tokens
-		if len(user) > 0 && answers(job, l.User) {
+		user, last := v.tokens, answers(job, l.User)
+		if len(user) > 0 && last {
 			user = user[:len(user)-1]
 		}
 		if len(user) > 0 {
 			v.attach(l.User, v.userEntry(user, bring), len(v.tokens))
-		}
-		if len(user) > 0 && len(user) == len(v.tokens) {
-			v.expect(l.User, v.pendingKey(), v.tokens)
+			v.expectUser(l.User, last)
 		}
 		return
 	}
 	for i := range v.items {
 		v.attach(l.Items+i, v.itemEntry(i, bring), int(v.lengths[i]))
-		v.expect(l.Items+i, v.items[i], nil)
+		v.expect(l.Items+i, int(v.lengths[i]), v.items[i], nil)
 	}
 }
 

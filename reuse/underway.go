@@ -72,14 +72,27 @@ func (u *underway) leave(p *pending) {
 	}
 }
 
-// expect has a segment that the job will compute use what another request computes first. Tokens are a user's, else nil.
-func (v *Visit) expect(segment int, key plan.Key, tokens []int32) {
-	if !v.segments[segment].Keep {
+// expect has a segment of which the job needs the KV of some leading tokens use what another request computes first. The tokens of
+// a user are given, else nil.
+func (v *Visit) expect(segment, needs int, key plan.Key, tokens []int32) {
+	s := &v.segments[segment]
+	if s.Entry != nil && s.Entry.Len() >= needs {
 		return
 	}
 	if p := v.cache.underway.join(key, tokens); p != nil {
-		v.segments[segment].Underway = &p.kv
+		s.Underway = &p.kv
 		v.expected = append(v.expected, p)
+	}
+}
+
+// expectUser is expect for the user's segment. Its last token is computed if it answers.
+func (v *Visit) expectUser(segment int, answers bool) {
+	needs := len(v.tokens)
+	if answers {
+		needs--
+	}
+	if v.segments[segment].Last = answers; needs > 0 {
+		v.expect(segment, needs, v.pendingKey(), v.tokens)
 	}
 }
 
