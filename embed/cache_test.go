@@ -58,7 +58,7 @@ func words64(row []byte) (first uint64, whole bool) {
 	return first, true
 }
 
-var policies = []string{"lru", "default", "laru", "sieve", "blind"}
+var policies = []string{"lru", "default", "laru", "sieve"}
 
 // A cached row is the one that was last put or updated, whatever the policy; what was removed is gone.
 func TestCacheAgreesWithAMap(t *testing.T) {

@@ -18,11 +18,7 @@
 //	laru      LARU as published: 1-consistent, at most 2k misses in a phase of k distinct entries
 //	default   [Floor]: predictions within a budget measured against a shadow of LRU
 //
-// and rivals, which a server does not offer and grebe-bench cache holds against them:
-//
-//	blind     the farthest predicted return, however good the predictions are
-//	filtered  the farthest predicted return among the four least recently used
-//	laru-cost LARU weighted by what a hit saves per byte
+// [Register] adds policies, as benchmarks do. [Predicted] is the common part of those that follow predictions.
 //
 // Predictions come in two ways. Synchronous predictions are made when an entry is requested (Access.Return) and while a
 // victim is chosen (Config.Refresh). Asynchronous predictions are made off the request path and arrive later, by
@@ -36,7 +32,9 @@ package evict
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"math"
+	"slices"
 )
 
 // Slot is the integer by which the cache identifies a cached entry.
@@ -51,7 +49,7 @@ type Access struct {
 	Bytes  int64   // size, positive and at most the capacity; 1 for caches that count entries
 	Now    int64   // time of the request, ≥ 0, in a unit of the cache's choice; never decreases
 	Return int64   // predicted time of the next request, absolute, same unit; ≤ Now when unknown
-	Cost   float64 // what a hit saves, such as milliseconds; for laru-cost; ≤ 0: the mean per byte
+	Cost   float64 // what a hit saves, such as milliseconds; for policies that weigh costs; ≤ 0: unknown
 }
 
 // Policy chooses victims. Not safe for concurrent use.
@@ -97,9 +95,20 @@ func (c Config) Validate() error {
 // ErrUnknown is returned for an unknown policy name.
 var ErrUnknown = errors.New("unknown eviction policy")
 
+// makers has the policies that other packages registered, by name.
+var makers = map[string]func(Config) (Policy, error){}
+
+// Register adds a policy that New makes by name. It is called from init functions only and panics if the name is taken.
+func Register(name string, make func(Config) (Policy, error)) {
+	if slices.Contains(Names(), name) {
+		panic("evict: policy " + name + " registered twice")
+	}
+	makers[name] = make
+}
+
 // Names lists the policies that New makes.
 func Names() []string {
-	return []string{"default", "laru", "laru-cost", "lru", "sieve", "filtered", "blind"}
+	return append([]string{"default", "laru", "lru", "sieve"}, slices.Sorted(maps.Keys(makers))...)
 }
 
 // Predicts reports whether a policy uses predictions.
@@ -115,16 +124,13 @@ func New(name string, c Config) (Policy, error) {
 		return NewFloor(c, FloorConfig{}), nil
 	case "laru":
 		return newLARU(c), nil
-	case "laru-cost":
-		return newLARUCost(c), nil
 	case "lru":
 		return newLRU(c), nil
 	case "sieve":
 		return newSieve(c), nil
-	case "filtered":
-		return newFiltered(c), nil
-	case "blind":
-		return newBlind(c), nil
+	}
+	if make := makers[name]; make != nil {
+		return make(c)
 	}
 	return nil, fmt.Errorf("evict: policy %q: %w", name, ErrUnknown)
 }

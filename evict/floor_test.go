@@ -245,7 +245,14 @@ func TestLARUInBytes(t *testing.T) {
 	}
 }
 
-// With perfect predictions byte-weighted LARU never finds one wrong, so it evicts as blind does.
+// farthest evicts the farthest predicted return.
+type farthest struct{ Predicted }
+
+func (p *farthest) Victim(evictable func(Slot) bool) (Slot, bool) {
+	return p.TakeFarthest(math.MaxInt, evictable)
+}
+
+// With perfect predictions byte-weighted LARU never finds one wrong, so it evicts the farthest return.
 func TestLARUInBytesFollowsPerfectPredictions(t *testing.T) {
 	r := rand.New(rand.NewPCG(12, 12))
 	size := func(k uint64) int64 { return 1 + int64(k*2654435761%19) }
@@ -253,11 +260,11 @@ func TestLARUInBytesFollowsPerfectPredictions(t *testing.T) {
 		keys, capacity := randomTrace(r, 400, 5+r.IntN(60)), 20+r.Int64N(200)
 		next := NextUses(keys)
 		cfg := Config{Slots: 256, Bytes: capacity}
-		a, b := newSized(newLARU(cfg), 256, capacity), newSized(newBlind(cfg), 256, capacity)
+		a, b := newSized(newLARU(cfg), 256, capacity), newSized(&farthest{NewPredicted(cfg)}, 256, capacity)
 		for i, k := range keys {
 			req := Access{Key: k, Bytes: size(k), Now: int64(i), Return: next[i]}
 			if a.request(t, req, size) != b.request(t, req, size) {
-				t.Fatalf("request %d: LARU and blind differ under perfect predictions", i)
+				t.Fatalf("request %d: LARU and the farthest return differ under perfect predictions", i)
 			}
 		}
 	}

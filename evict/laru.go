@@ -2,86 +2,6 @@ package evict
 
 import "math"
 
-// maxRefresh is the most predictions that one eviction renews.
-const maxRefresh = 64
-
-// predicted is the common part of the policies that follow predictions.
-type predicted struct {
-	order
-	now     int64
-	refresh func([]Slot, []int64)
-	slots   [maxRefresh]Slot
-	returns [maxRefresh]int64
-}
-
-func newPredicted(c Config) predicted {
-	return predicted{order: newOrder(c.Slots), refresh: c.Refresh}
-}
-
-func (p *predicted) Hit(s Slot, a Access)    { p.now = a.Now; p.use(s, a.Bytes, a.Return) }
-func (p *predicted) Miss(a Access)           { p.now = a.Now }
-func (p *predicted) Insert(s Slot, a Access) { p.use(s, a.Bytes, a.Return) }
-func (p *predicted) Remove(s Slot)           { p.order.remove(s) }
-
-func (p *predicted) Predict(s Slot, ret int64) { p.predict(s, ret) }
-func (p *predicted) Resize(int64)              {}
-
-// renew asks for new predictions for the least recent candidates that did not return when predicted.
-func (p *predicted) renew(end int) {
-	if p.refresh == nil {
-		return
-	}
-	n, seen := 0, 0
-	p.oldest(func(s Slot) bool {
-		if int(p.pos[s]) >= end {
-			return false
-		}
-		if r := p.ret(s); r <= p.now {
-			p.slots[n], p.returns[n] = s, r
-			n++
-		}
-		seen++
-		return seen < maxRefresh
-	})
-	if n == 0 {
-		return
-	}
-	p.refresh(p.slots[:n], p.returns[:n])
-	for i, s := range p.slots[:n] {
-		p.predict(s, p.returns[i])
-	}
-}
-
-// blind evicts the entry with the farthest predicted return.
-type blind struct{ predicted }
-
-func newBlind(c Config) *blind { return &blind{newPredicted(c)} }
-
-func (p *blind) Victim(evictable func(Slot) bool) (Slot, bool) {
-	p.renew(p.next)
-	return p.takeFarthest(p.next, evictable)
-}
-
-// filtered evicts the entry with the farthest predicted return among the four least recently used that may be evicted.
-type filtered struct{ predicted }
-
-const filterCandidates = 4
-
-func newFiltered(c Config) *filtered { return &filtered{newPredicted(c)} }
-
-func (p *filtered) Victim(evictable func(Slot) bool) (Slot, bool) {
-	end, n := 0, 0
-	p.oldest(func(s Slot) bool {
-		if evictable == nil || evictable(s) {
-			n++
-			end = int(p.pos[s]) + 1
-		}
-		return n < filterCandidates
-	})
-	p.renew(end)
-	return p.takeFarthest(end, evictable)
-}
-
 // laru is LARU, learning-augmented LRU (SEEDS.md LRU-1; Algorithm 1 of its paper).
 //
 // Requests are divided into phases of k distinct entries, where k entries fill the cache. Each phase starts with
@@ -95,8 +15,8 @@ func (p *filtered) Victim(evictable func(Slot) bool) (Slot, bool) {
 //
 //   - Lemma 1 holds. While room is needed, the cached entries and the missed one together exceed B, so not all of them
 //     can be requested again within the phase. The evicted entry was therefore not the farthest.
-//   - Perfect predictions are always followed (λ stays 1), as in blind: the farthest return is evicted first. That is
-//     the optimum only for equal sizes.
+//   - Perfect predictions are always followed (λ stays 1): the farthest return is evicted first. That is the optimum
+//     only for equal sizes.
 //   - LRU evictions never take an entry of the current phase. So a phase of d distinct entries has at most d misses that
 //     follow predictions. They evict less than B + d·S bytes, S being the largest entry. Every other miss brings back one
 //     of those evictions. So fewer than 2·B + d·S bytes are missed. For equal sizes no eviction takes more than needed,
@@ -104,7 +24,7 @@ func (p *filtered) Victim(evictable func(Slot) bool) (Slot, bool) {
 //
 // Entries that must stay (pinned, not a leaf) weaken the bounds by as much as they occupy.
 type laru struct {
-	predicted
+	Predicted
 	capacity   int64
 	lambda     float64
 	phase      uint32
@@ -118,7 +38,7 @@ type laru struct {
 
 func newLARU(c Config) *laru {
 	return &laru{
-		predicted: newPredicted(c), capacity: c.Bytes, lambda: 1, phase: 1,
+		Predicted: NewPredicted(c), capacity: c.Bytes, lambda: 1, phase: 1,
 		seen: make([]uint32, c.Slots), keys: make([]uint64, c.Slots),
 		byForecast: newTable(c.Slots), evicted: newTable(c.Slots),
 	}
@@ -129,7 +49,7 @@ func (p *laru) Hit(s Slot, a Access) {
 		p.count(a.Bytes)
 		p.seen[s] = p.phase
 	}
-	p.predicted.Hit(s, a)
+	p.Predicted.Hit(s, a)
 }
 
 // count adds a distinct entry to the phase, or starts the next phase with it.
@@ -149,7 +69,7 @@ const (
 )
 
 func (p *laru) Miss(a Access) {
-	p.predicted.Miss(a)
+	p.Predicted.Miss(a)
 	when, wrong := p.byForecast.get(a.Key)
 	_, dropped := p.evicted.get(a.Key)
 	if !(wrong && when == inPhase || dropped) {
@@ -169,7 +89,7 @@ func (p *laru) Miss(a Access) {
 func (p *laru) Insert(s Slot, a Access) {
 	p.evicted.remove(a.Key)
 	p.keys[s], p.seen[s] = a.Key, p.phase
-	p.predicted.Insert(s, a)
+	p.Predicted.Insert(s, a)
 }
 
 func (p *laru) Victim(evictable func(Slot) bool) (Slot, bool) {
@@ -177,8 +97,7 @@ func (p *laru) Victim(evictable func(Slot) bool) (Slot, bool) {
 		return p.forget(p.takeOldest(evictable))
 	}
 	end := p.within(int64(math.Ceil(p.lambda * float64(p.capacity))))
-	p.renew(end)
-	s, ok := p.takeFarthest(end, evictable)
+	s, ok := p.TakeFarthest(end, evictable)
 	if !ok { // no candidate may be evicted
 		return p.forget(p.takeOldest(evictable))
 	}
@@ -203,5 +122,5 @@ func (p *laru) Resize(bytes int64) { p.capacity = bytes }
 
 func (p *laru) Remove(s Slot) {
 	p.forget(s, true)
-	p.predicted.Remove(s)
+	p.Predicted.Remove(s)
 }

@@ -58,7 +58,7 @@ func TestDefaultLearnsOnline(t *testing.T) {
 	shares, names := []float64{.03}, []string{"default"}
 	if os.Getenv(fullEnv) != "" {
 		traces = append(traces, mooncake(t, "synthetic"), scarab(t))
-		shares, names = []float64{.01, .03, .1, .3}, []string{"default", "laru", "filtered", "blind"}
+		shares, names = []float64{.01, .03, .1, .3}, []string{"default", "laru"}
 	}
 	for _, tr := range traces {
 		for _, share := range shares {

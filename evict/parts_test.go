@@ -291,46 +291,6 @@ func TestTableAgainstMap(t *testing.T) {
 	}
 }
 
-// An entry that saves twice the mean per byte counts as if it returned in half the time, however its prediction
-// arrives.
-func TestCostStretchesReturns(t *testing.T) {
-	var asked []Slot
-	p := newLARUCost(Config{Slots: 4, Bytes: 4, Refresh: func(slots []Slot, returns []int64) {
-		asked = append(asked, slots...)
-		for i := range returns {
-			returns[i] = 1100
-		}
-	}})
-	p.mean, p.n, p.now = 2, 1<<20, 100
-	for _, c := range []struct {
-		ret     int64
-		density float64
-		want    int64
-	}{
-		{200, 2, 200}, {200, 4, 150}, {200, 1, 300}, {101, 1000, 101}, {100, 4, 100}, {50, 4, 50}, {0, 4, 0},
-		{Never, 4, Never}, {200, 0, 200}, {1 << 61, 1e-9, Never},
-	} {
-		if got := p.stretch(c.ret, c.density); got != c.want {
-			t.Errorf("a return at %d of density %v counts as %d, want %d", c.ret, c.density, got, c.want)
-		}
-	}
-	for s, cost := range []float64{8, 2, 1, 0} { // the cost of the last is unknown: the mean applies
-		a := Access{Key: uint64(s), Bytes: 1, Now: 100, Return: 50, Cost: cost}
-		p.Miss(a)
-		p.Insert(Slot(s), a)
-	}
-	p.Miss(Access{Key: 9, Bytes: 1, Now: 1000})
-	if s, ok := p.Victim(nil); !ok || s != 2 { // with the new prediction it is the farthest, because it saves least
-		t.Errorf("slot %d goes, %v, want the one that saves least; asked for %v", s, ok, asked)
-	}
-	if len(asked) == 0 {
-		t.Error("nothing was asked again, though all predictions had passed")
-	}
-	if d := p.density[3]; math.Abs(d-p.mean) > 0.1 {
-		t.Errorf("what has no cost counts as %v, the mean is %v", d, p.mean)
-	}
-}
-
 // Models of every depth predict the same after they are written and read back. Incomplete models are refused.
 func TestModelsOfAllDepths(t *testing.T) {
 	r := rand.New(rand.NewPCG(5, 6))

@@ -58,55 +58,9 @@ func (c *sized) resize(t *testing.T, capacity int64, size func(uint64) int64) {
 	}
 }
 
-// Every policy goes on serving when its capacity shrinks and grows.
-func TestPoliciesResize(t *testing.T) {
-	for _, name := range Names() {
-		r := rand.New(rand.NewPCG(22, 22))
-		p, err := New(name, Config{Slots: 64, Bytes: 64})
-		if err != nil {
-			t.Fatal(err)
-		}
-		one := func(uint64) int64 { return 1 }
-		c := newSized(p, 64, 64)
-		for i, k := range randomTrace(r, 3000, 100) {
-			if i%100 == 99 {
-				c.resize(t, 1+r.Int64N(64), one)
-			}
-			c.request(t, Access{Key: k, Bytes: 1, Now: int64(i), Return: int64(i) + r.Int64N(100)}, one)
-			if int64(len(c.slotOf)) > c.capacity {
-				t.Fatalf("%s: %d entries in a cache of %d", name, len(c.slotOf), c.capacity)
-			}
-		}
-	}
-}
-
-// laru-cost equals LARU if all entries save the same per byte, and among equal returns keeps the entries that save
-// more.
-func TestLARUCost(t *testing.T) {
-	r := rand.New(rand.NewPCG(23, 23))
-	for range 200 {
-		keys, k := randomTrace(r, 300, 3+r.IntN(40)), 1+r.IntN(16)
-		next := NextUses(keys)
-		perfect := func(i int) int64 { return next[i] }
-		if got, want := replay(t, make1(t, "laru-cost", k), keys, k, perfect), Optimal(keys, k); got != want {
-			t.Fatalf("cache of %d: %d hits at equal costs, the optimum has %d", k, got, want)
-		}
-	}
-	p := newLARUCost(Config{Slots: 2, Bytes: 2})
-	for s, cost := range []float64{9, 1} {
-		a := Access{Key: uint64(s), Bytes: 1, Now: int64(s), Return: 100, Cost: cost}
-		p.Miss(a)
-		p.Insert(Slot(s), a)
-	}
-	p.Miss(Access{Key: 5, Bytes: 1, Now: 3})
-	if s, _ := p.Victim(nil); s != 1 {
-		t.Fatalf("evicted slot %d, which saves nine times as much", s)
-	}
-}
-
 // A prediction that arrives after the request has the same effect as one that came with it.
 func TestPredictLater(t *testing.T) {
-	for _, name := range []string{"blind", "laru", "laru-cost", "default"} {
+	for _, name := range []string{"laru", "default"} {
 		c := Config{Slots: 3, Bytes: 3}
 		p := Policy(NewFloor(c, FloorConfig{Credit: 2}))
 		if name != "default" {

@@ -16,7 +16,7 @@ import (
 // Models are trained in the background while the store is used, are swapped in, and end with the store; their accuracy is
 // counted. Entries are always what was published.
 func TestPredictionsAreLearntInTheBackground(t *testing.T) {
-	for _, policy := range []string{"default", "laru", "laru-cost"} {
+	for _, policy := range []string{"default", "laru"} {
 		w := newTiered(t, true, policy, 64, 256)
 		if err := w.Predict(); err != nil {
 			t.Fatal(err)

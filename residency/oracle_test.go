@@ -31,7 +31,7 @@ func (r reviser) Revise(keys []plan.Key, next []int64) {
 func foreseen(t *testing.T, o Oracle) *Core[int] {
 	t.Helper()
 	c, err := New[int](Config{
-		Levels: []LevelConfig{{Tier: plan.Device, Slots: 3, Bytes: 300}}, Policy: "blind", Predict: true, Oracle: o,
+		Levels: []LevelConfig{{Tier: plan.Device, Slots: 3, Bytes: 300}}, Policy: "laru", Predict: true, Oracle: o,
 	})
 	if err != nil {
 		t.Fatal(err)

@@ -6,6 +6,7 @@ import (
 	"fmt"
 
 	"grebe/alloc"
+	"grebe/bench/rivals"
 	"grebe/plan"
 	"grebe/pool"
 	"grebe/residency"
@@ -33,12 +34,11 @@ type history struct {
 
 type entry = residency.Held[history]
 
-// farthest evicts what is expected back last, by the predictions of the node.
-const farthest = "blind"
-
 func newUsers(p *pool.Pool, cost *Cost, n *node) (*users, error) {
 	c := residency.Config{
-		Levels: []residency.LevelConfig{{Tier: plan.Device, Slots: int(cost.Pool / piece), Bytes: cost.Pool}}, Policy: farthest, Oracle: n,
+		Levels: []residency.LevelConfig{{Tier: plan.Device, Slots: int(cost.Pool / piece), Bytes: cost.Pool}},
+		Policy: rivals.Blind, // by the predictions of the node
+		Oracle: n,
 	}
 	if n.spec.LRU {
 		c.Policy = "lru"

@@ -26,6 +26,7 @@ import (
 	"time"
 
 	"grebe/bench/rank"
+	"grebe/bench/rivals"
 	"grebe/evict"
 )
 
@@ -46,7 +47,7 @@ type Options struct {
 }
 
 // policies are those shown, in order.
-var policies = []string{"lru", "sieve", "laru", "laru-cost", "blind", "filtered", "default"}
+var policies = []string{"lru", "sieve", "laru", rivals.LARUCost, rivals.Blind, rivals.Filtered, "default"}
 
 // parts of a run, in order.
 var parts = []string{"table", "floor", "replay", "sweep", "train", "rank"}
@@ -277,7 +278,7 @@ func (r *Report) replayAt(ctx context.Context, o *Options, t *trace, share float
 	if err != nil {
 		return err
 	}
-	best, err := replay(t, "blind", k, perfect(t)) // with perfect predictions, the optimum
+	best, err := replay(t, rivals.Blind, k, perfect(t)) // with perfect predictions, the optimum
 	if err != nil {
 		return err
 	}
@@ -314,7 +315,7 @@ func replayAll(ctx context.Context, t *trace, names []string, k int, lru, best *
 		case name == "lru":
 			outs[i] = lru
 			continue
-		case name == "laru-cost" && t.costs == nil && slices.Contains(names, "laru"):
+		case name == rivals.LARUCost && t.costs == nil && slices.Contains(names, "laru"):
 			continue // all cost the same: it is LARU
 		}
 		slots.take()
@@ -331,7 +332,7 @@ func replayAll(ctx context.Context, t *trace, names []string, k int, lru, best *
 		})
 	}
 	wg.Wait()
-	if i, laru := slices.Index(names, "laru-cost"), slices.Index(names, "laru"); i >= 0 && laru >= 0 && t.costs == nil {
+	if i, laru := slices.Index(names, rivals.LARUCost), slices.Index(names, "laru"); i >= 0 && laru >= 0 && t.costs == nil {
 		outs[i] = outs[laru]
 	}
 	return outs, errors.Join(errs...)

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"testing"
 
+	"grebe/bench/rivals"
 	"grebe/evict"
 )
 
@@ -43,7 +44,7 @@ func TestRunOnGeneratedTraces(t *testing.T) {
 func TestOptimumIsTheOptimum(t *testing.T) {
 	tr := generate("drift")
 	k := tr.entries(.03)
-	o, err := replay(tr, "blind", k, perfect(tr))
+	o, err := replay(tr, rivals.Blind, k, perfect(tr))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -5,6 +5,7 @@ import (
 	"fmt"
 
 	"grebe/bench/rank"
+	"grebe/bench/rivals"
 )
 
 // rank counts what eviction does to rankings that reuse users.
@@ -16,7 +17,8 @@ func (r *Report) rank(ctx context.Context, o *Options, _ []*trace, p *printer) e
 	var err error
 	for _, name := range rankWorkloads {
 		var lines []rank.Eviction
-		lines, err = rank.CountEvictions(ctx, rank.EvictionOptions{Workload: name, Policies: []string{"lru", "laru", "laru-cost", "default"}, Dir: o.Dir}, func(e *rank.Eviction) {
+		count := rank.EvictionOptions{Workload: name, Policies: []string{"lru", "laru", rivals.LARUCost, "default"}, Dir: o.Dir}
+		lines, err = rank.CountEvictions(ctx, count, func(e *rank.Eviction) {
 			if e.Policy == "lru" {
 				lru = e.Computed
 			}

@@ -7,6 +7,7 @@ import (
 	"os"
 	"strings"
 
+	"grebe/bench/rivals"
 	"grebe/evict"
 )
 
@@ -51,7 +52,7 @@ func spoil(t *trace, kind string, share float64) *known {
 // sweepAt is where real traces are swept.
 const sweepAt = .1
 
-var sweepPolicies = []string{"blind", "filtered", "laru", "default"}
+var sweepPolicies = []string{rivals.Blind, rivals.Filtered, "laru", "default"}
 
 // sweep replaces growing shares of perfect predictions.
 func (r *Report) sweep(ctx context.Context, o *Options, traces []*trace, p *printer) error {
@@ -162,7 +163,7 @@ func (r *Report) sweepTargets(bounded bool) {
 	least("negated", "default", .95)
 	least("reversed", "default", .95)
 	r.check(bounded, "laru within its theorem's bound under all errors", "misses at most twice the distinct keys of each phase")
-	x, at := worst("negated", "blind")
+	x, at := worst("negated", rivals.Blind)
 	r.check(x < .5, "all predictions negated: blind collapses", "%.1f %% of LRU's hits (%s)", 100*x, at)
 }
 

@@ -23,6 +23,7 @@ import (
 	"strings"
 	"time"
 
+	_ "grebe/bench/rivals" // for CachePolicies
 	"grebe/evict"
 	"grebe/schedule"
 	"grebe/workload"

@@ -15,6 +15,7 @@ var insides = map[string][]string{
 	"embed":    {"embed/embedtest", "embed/redisserver", "embed"},
 	"engine":   {"engine/llama2ctest", "engine"},
 	"eval":     {"eval/measure", "eval"},
+	"evict":    {"evict/evicttest", "evict"},
 	"kv":       {"kv/proto/rows", "kv", "kv/proto", "kv/disk", "kv/radix"},
 	"model": {"model/modeltest", "model/hstu/hstutest", "model/llama", "model/qwen", "model/decoder", "model/hstu", "model",
 		"model/tokenizer", "model/safetensors"},

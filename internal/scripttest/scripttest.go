@@ -58,6 +58,33 @@ func File(t testing.TB, name string, run func(*Command, *strings.Builder)) {
 	}
 }
 
+// Golden compares a text with a file of expected output, line by line.
+func Golden(t testing.TB, name, got string) {
+	t.Helper()
+	if *rewrite {
+		if err := os.WriteFile(name, []byte(got), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	data, err := os.ReadFile(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	lines, want := strings.Split(got, "\n"), strings.Split(string(data), "\n")
+	for i := range max(len(lines), len(want)) {
+		var g, w string
+		if i < len(lines) {
+			g = lines[i]
+		}
+		if i < len(want) {
+			w = want[i]
+		}
+		if g != w {
+			t.Errorf("%s:%d (-rewrite accepts it):\n%s\nwant\n%s", name, i+1, g, w)
+		}
+	}
+}
+
 // Rewriting reports whether files of expected output are to be written again.
 func Rewriting() bool { return *rewrite }
 
