@@ -13,13 +13,21 @@ type Entry struct {
 
 // Digest returns a hash of a user's tokens. A reader that has more tokens can tell by it whether the entry is a prefix
 // of them.
-func Digest(tokens []int32) uint64 {
-	h := uint64(14695981039346656037) // FNV-1a over tokens
+func Digest(tokens []int32) uint64 { return digestStart.add(tokens).sum() }
+
+// digest is the state of a Digest: FNV-1a over tokens.
+type digest uint64
+
+const digestStart digest = 14695981039346656037
+
+func (h digest) add(tokens []int32) digest {
 	for _, t := range tokens {
-		h = (h ^ uint64(uint32(t))) * 1099511628211
+		h = (h ^ digest(uint32(t))) * 1099511628211
 	}
-	return max(h^h>>32, 1)
+	return h
 }
+
+func (h digest) sum() uint64 { return max(uint64(h^h>>32), 1) }
 
 // Lookup describes the entry under a key. It does not count as a use.
 func (c *Core[V]) Lookup(key plan.Key) (Entry, bool) {
