@@ -5,18 +5,17 @@ import (
 	"context"
 	"fmt"
 	"io"
-	"math"
 	"math/rand/v2"
 	"slices"
 	"time"
 
 	"grebe/bench/report"
+	"grebe/bench/weights"
 	"grebe/blend"
 	"grebe/compute"
 	"grebe/engine"
 	"grebe/kv"
 	"grebe/model"
-	"grebe/model/decoder"
 	"grebe/plan"
 	"grebe/prompt"
 )
@@ -301,64 +300,7 @@ func ints(seed uint64, n int) []int32 {
 
 // randomModel packs one layer of random weights, which all layers share.
 func randomModel(d compute.Device, s compute.Shape, seed uint64) (model.Blender, error) {
-	s.Eps, s.KV = 1e-6, compute.BF16
-	s.Rope.Scale = 1
-	for i := range s.HeadDim / 2 {
-		s.Rope.InvFreq = append(s.Rope.InvFreq, float32(math.Pow(1e6, -2*float64(i)/float64(s.HeadDim))))
-	}
-	q, kvDim := s.Heads*s.HeadDim, s.KVHeads*s.HeadDim
-	g := &decoder.Given{Config: model.Config{Vocab: randomVocab, MaxPositions: 32768}, Shape: s, DType: compute.BF16}
-	var a compute.AttentionWeights
-	var f compute.FFNWeights
-	var err error
-	linear := func(rows, cols int) (l compute.Linear) {
-		if err == nil {
-			seed++
-			l, err = d.Linear(compute.BF16, tensor(seed, rows, cols))
-		}
-		return l
-	}
-	ones := func(n int) (v compute.Vector) {
-		if err == nil {
-			t := tensor(seed, 1, n)
-			for i := range n { // 1 in bf16
-				t.Data[2*i], t.Data[2*i+1] = 0x80, 0x3f
-			}
-			v, err = d.Vector(t)
-		}
-		return v
-	}
-	a.Norm, a.QNorm, a.KNorm = ones(s.Hidden), ones(s.HeadDim), ones(s.HeadDim)
-	a.QKV, a.Out = linear(q+2*kvDim, s.Hidden), linear(s.Hidden, q)
-	f.Norm = ones(s.Hidden)
-	if err == nil {
-		f.GateUp, err = d.GateUp(compute.BF16, tensor(seed+1000, s.Inter, s.Hidden), tensor(seed+1001, s.Inter, s.Hidden))
-	}
-	f.Down = linear(s.Hidden, s.Inter)
-	g.Norm = ones(s.Hidden)
-	if err == nil {
-		g.Embedding, err = d.Table(tensor(seed+2000, randomVocab, s.Hidden))
-	}
-	if err != nil {
-		return nil, err
-	}
-	for range s.Layers {
-		g.Attention, g.FFN = append(g.Attention, a), append(g.FFN, f)
-	}
-	return decoder.Of(g), nil
-}
-
-// tensor is random bf16 values of variance 1/cols.
-func tensor(seed uint64, rows, cols int) compute.Tensor {
-	t := compute.Tensor{DType: compute.BF16, Rows: rows, Cols: cols, Data: make([]byte, 2*rows*cols)}
-	r := rand.NewPCG(seed, 3)
-	scale := float32(math.Sqrt(3 / float64(cols)))
-	for i := 0; i < rows*cols; i++ {
-		v := scale * (float32(r.Uint64()>>40)/(1<<23) - 1)
-		bits := (math.Float32bits(v) + 0x8000) >> 16
-		t.Data[2*i], t.Data[2*i+1] = byte(bits), byte(bits>>8)
-	}
-	return t
+	return weights.Decoder(d, s, weights.Options{Vocab: randomVocab, Positions: 32768, Norms: true, Shared: true, Seed: seed})
 }
 
 // JSON writes the report.

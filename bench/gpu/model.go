@@ -3,10 +3,8 @@ package gpu
 import (
 	"math"
 	"math/rand/v2"
-	"runtime"
-	"sync"
-	"unsafe"
 
+	"grebe/bench/weights"
 	"grebe/compute"
 )
 
@@ -47,30 +45,6 @@ type model struct {
 	ffn       []compute.FFNWeights
 }
 
-// random makes a tensor of bf16 values between −scale and scale around mean, the same for a seed.
-func random(seed uint64, rows, cols int, mean, scale float32) compute.Tensor {
-	t := compute.Tensor{DType: compute.BF16, Rows: rows, Cols: cols, Data: make([]byte, 2*rows*cols)}
-	values := unsafe.Slice((*uint16)(unsafe.Pointer(&t.Data[0])), rows*cols)
-	var wg sync.WaitGroup
-	step := max(1, len(values)/runtime.GOMAXPROCS(0)+1)
-	for from := 0; from < len(values); from += step {
-		part := values[from:min(len(values), from+step)]
-		wg.Go(func() {
-			r := rand.NewPCG(seed, uint64(from))
-			for i := 0; i < len(part); i += 4 {
-				bits := r.Uint64()
-				for j := i; j < min(i+4, len(part)); j++ {
-					v := mean + scale*(float32(bits&0xffff)/32768-1)
-					part[j] = uint16((math.Float32bits(v) + 0x8000) >> 16)
-					bits >>= 16
-				}
-			}
-		})
-	}
-	wg.Wait()
-	return t
-}
-
 // newModel packs random weights.
 func newModel(d compute.Device, s spec, seed uint64) (*model, error) {
 	m := &model{spec: s}
@@ -84,7 +58,7 @@ func newModel(d compute.Device, s spec, seed uint64) (*model, error) {
 	}
 	tensor := func(rows, cols int) compute.Tensor {
 		next++
-		return random(next, rows, cols, 0, float32(math.Sqrt(3/float64(cols)))) // variance 1/cols
+		return weights.Matrix(next, rows, cols)
 	}
 	linear := func(parts ...compute.Tensor) compute.Linear {
 		l, err := d.Linear(compute.BF16, parts...)
@@ -93,13 +67,13 @@ func newModel(d compute.Device, s spec, seed uint64) (*model, error) {
 	}
 	vector := func(n int, mean, scale float32) compute.Vector {
 		next++
-		v, err := d.Vector(random(next, 1, n, mean, scale))
+		v, err := d.Vector(weights.Tensor(next, 1, n, mean, scale))
 		keep(err)
 		return v
 	}
 	q, kv := sh.Heads*sh.HeadDim, sh.KVHeads*sh.HeadDim
 	var err error
-	m.embedding, err = d.Table(random(seed, s.vocab, sh.Hidden, 0, 1))
+	m.embedding, err = d.Table(weights.Tensor(seed, s.vocab, sh.Hidden, 0, 1))
 	keep(err)
 	m.norm = vector(sh.Hidden, 1, 0.2)
 	for range sh.Layers {
@@ -195,7 +169,7 @@ func (s *subject) chunk(tokens int, filled bool) (compute.Chunk, error) {
 	s.blocks = append(s.blocks, b)
 	if filled {
 		s.seed++
-		err = s.mem.Write(b, random(s.seed, 1, n/2, 0, 1).Data)
+		err = s.mem.Write(b, weights.Tensor(s.seed, 1, n/2, 0, 1).Data)
 	}
 	return b.Slice(0, n).Chunk(tokens, false), err
 }

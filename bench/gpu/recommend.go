@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"grebe/bench/report"
+	"grebe/bench/weights"
 	"grebe/compute"
 	"grebe/compute/ref"
 )
@@ -47,7 +48,7 @@ func newRecommendation(d compute.Device, m *model, items, codes, tokens, width i
 	levels := catalog(items, codes, m.spec.vocab, seed)
 	for l := range levels {
 		seed++
-		head, err := d.Linear(compute.BF16, random(seed, codes, m.spec.shape.Hidden, 0, float32(math.Sqrt(12/float64(m.spec.shape.Hidden)))))
+		head, err := d.Linear(compute.BF16, weights.Tensor(seed, codes, m.spec.shape.Hidden, 0, float32(math.Sqrt(12/float64(m.spec.shape.Hidden)))))
 		if err != nil {
 			return nil, err
 		}
