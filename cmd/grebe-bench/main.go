@@ -31,6 +31,7 @@ type commands struct {
 	Overload   overloadCmd   `cmd:"" help:"More requests than a server can answer, and slow connections of every kind."`
 	Ahead      aheadCmd      `cmd:"" help:"Items computed before a request needs them: what one-shot users reuse, and what it costs requests."`
 	Import     importCmd     `cmd:"" help:"Rankings and events beside an import that changes all items, with several models."`
+	Profile    profileCmd    `cmd:"" help:"Measure this machine's device for grebe sim: time of a batch, bandwidth of KV."`
 	KV         kvCmd         `cmd:"" name:"kv" help:"Lookups of cached KV in a full store, beside users that are published."`
 	Replay     replayCmd     `cmd:"" help:"Record the decisions of a server, and take them again with this binary's code."`
 	Decisions  decisionsCmd  `cmd:"" help:"CPU time of requests, hits and evictions when nothing is computed, beside another binary."`

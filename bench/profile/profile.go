@@ -1,0 +1,385 @@
+// Package profile measures how long batches take on a device and fits the profiles that package sim predicts with. One
+// command fits them again after kernels change.
+//
+// Weights are random and of a model's shape: times do not depend on their values. Batches run through the engine that
+// serves, with KV from its cache, and the lower quartile of repeated runs is fitted. Every other batch is left out of a second fit,
+// whose error on them says how well the form predicts batches that it was not fitted to.
+package profile
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"math"
+	"os"
+	"path/filepath"
+	"slices"
+	"time"
+
+	"grebe/bench/report"
+	"grebe/compute"
+	"grebe/engine"
+	"grebe/schedule"
+	"grebe/sim"
+)
+
+// Options say what to measure. Zero values mean the defaults in their comments.
+type Options struct {
+	Device  compute.Device // the caller closes it
+	Label   string         // what the profiles' names begin with
+	Models  []string       // of Models
+	Repeats int            // runs of a batch in a pass; 7
+	Passes  int            // over all batches; 2
+	Longest time.Duration  // larger batches are left out once a batch takes longer; 1.5 s
+	Budget  time.Duration  // of runs per model, beyond which batches have the fewest repeats; 25 s
+	Command string         // that measures this
+	Seed    uint64
+	Log     func(format string, args ...any) // progress
+}
+
+func (o *Options) setDefaults() {
+	if o.Repeats <= 0 {
+		o.Repeats = 7
+	}
+	if o.Passes <= 0 {
+		o.Passes = 2
+	}
+	if o.Longest <= 0 {
+		o.Longest = 1500 * time.Millisecond
+	}
+	if o.Budget <= 0 {
+		o.Budget = 25 * time.Second
+	}
+	if o.Log == nil {
+		o.Log = func(string, ...any) {}
+	}
+}
+
+// Report is what was measured of one model.
+type Report struct {
+	Profile sim.Profile `json:"profile"`
+	Device  string      `json:"device"`
+	Command string      `json:"command"`
+	Date    string      `json:"date"`
+	Error   Error       `json:"error"`
+	Copy    Copy        `json:"copy"`
+	Samples []Sample    `json:"samples"`
+}
+
+// Error is the relative error of the fit.
+type Error struct {
+	Median float64 `json:"median"`
+	P90    float64 `json:"p90"`
+	Max    float64 `json:"max"`
+	// LeftOut is the median error on every other batch, of a fit to the rest.
+	LeftOut float64 `json:"left_out_median"`
+}
+
+// Sample is a measured batch.
+type Sample struct {
+	schedule.Sample
+	Batch     string  `json:"batch"`
+	Predicted float64 `json:"predicted_ms"`
+	Spread    float64 `json:"spread"` // standard deviation of the logarithm over repeats
+}
+
+// Copy is how fast KV gets from host memory to the device.
+type Copy struct {
+	BytesPerSecond float64 `json:"bytes_per_second"` // of a large block; 0: the device computes in host memory
+	EntryMs        float64 `json:"entry_ms"`         // added by each entry of a copy of many small ones
+}
+
+// Run measures models one after the other. If one fails, it returns the reports so far.
+func Run(ctx context.Context, o Options) ([]Report, error) {
+	o.setDefaults()
+	for _, name := range o.Models {
+		if _, ok := Models[name]; !ok {
+			return nil, fmt.Errorf("bench profile: no model %q", name)
+		}
+	}
+	var out []Report
+	for _, name := range o.Models {
+		m := Models[name]
+		start := time.Now()
+		r, err := o.measure(ctx, name, &m)
+		if err != nil {
+			return out, fmt.Errorf("bench profile: %s: %w", name, err)
+		}
+		out = append(out, *r)
+		o.Log("%s: %d batches in %.1f s; relative error %.1f%% in the median, %.1f%% at P90, %.1f%% on batches left out\n", name, len(r.Samples),
+			time.Since(start).Seconds(), 100*r.Error.Median, 100*r.Error.P90, 100*r.Error.LeftOut)
+	}
+	return out, nil
+}
+
+func (o *Options) measure(ctx context.Context, name string, m *Model) (r *Report, err error) {
+	s, err := open(o.Device, m, o.Seed)
+	defer func() { err = errors.Join(err, s.shut()) }()
+	if err != nil {
+		return nil, err
+	}
+	r = &Report{Device: o.Device.Name(), Command: o.Command, Date: time.Now().UTC().Format(time.DateOnly)}
+	todo := decoderWork()
+	if m.Events > 0 {
+		todo = eventWork(m.Events)
+	}
+	slices.SortStableFunc(todo, func(a, b work) int { return a.rows() - b.rows() })
+	if r.Samples, err = o.sweep(ctx, s, todo); err != nil {
+		return nil, err
+	}
+	if err := r.fit(); err != nil {
+		return nil, err
+	}
+	if r.Copy, err = timeCopies(o.Device.Memory(), m.tokenBytes()); err != nil {
+		return nil, err
+	}
+	o.describe(r, s, name, m)
+	return r, r.Profile.Validate()
+}
+
+// sweep measures all batches several times over, so that what disturbs a shared machine for a while does not meet all runs
+// of a batch, and keeps the fastest of each.
+func (o *Options) sweep(ctx context.Context, s *subject, todo []work) ([]Sample, error) {
+	var out []Sample
+	start := time.Now()
+	for pass := range o.Passes {
+		for i := range todo {
+			hurry := time.Since(start) > o.Budget*time.Duration(pass+1)/time.Duration(o.Passes)
+			x, err := o.sample(ctx, s, &todo[i], hurry)
+			if err != nil {
+				return nil, fmt.Errorf("%v: %w", &todo[i], err)
+			}
+			if pass == 0 {
+				out = append(out, x)
+				if x.Ms > o.Longest.Seconds()*1000 {
+					todo = todo[:i+1]
+					break
+				}
+			} else if x.Ms < out[i].Ms {
+				out[i] = x
+			}
+		}
+	}
+	return out, nil
+}
+
+// Warm-ups come before timed runs: a GPU tunes and records a size at first.
+const (
+	warmups = 3
+	fewest  = 3
+)
+
+// sample measures a batch: the lower quartile of its runs, because disturbances only slow a run down.
+func (o *Options) sample(ctx context.Context, s *subject, w *work, hurry bool) (x Sample, err error) {
+	jobs, release, err := s.jobs(ctx, w)
+	defer release()
+	if err != nil {
+		return x, err
+	}
+	x.Requests, x.Batch = len(jobs), w.String()
+	for _, j := range jobs {
+		c, err := s.engine.Check(j)
+		if err != nil {
+			return x, err
+		}
+		x.Rows += c.Rows
+		x.Keys += c.Keys
+	}
+	repeats, warm := o.Repeats, warmups
+	out := make([]engine.Outcome, len(jobs))
+	var times []float64
+	for i := 0; i < warm+repeats; i++ {
+		if err := ctx.Err(); err != nil {
+			return x, err
+		}
+		start := time.Now()
+		s.engine.Run(jobs, out)
+		ms := time.Since(start).Seconds() * 1000
+		for k := range out {
+			if out[k].Err != nil {
+				return x, out[k].Err
+			}
+		}
+		if i == 1 && (hurry || ms > 200) { // a second run of this length has nothing left to prepare
+			warm, repeats = 1, fewest
+		}
+		if i >= warm {
+			times = append(times, ms)
+		}
+	}
+	slices.Sort(times)
+	x.Ms, x.Spread = times[len(times)/4], spread(times)
+	return x, nil
+}
+
+// spread returns the standard deviation of the logarithms, without the slowest run: on a shared machine that one is
+// often somebody else's.
+func spread(sorted []float64) float64 {
+	t := sorted[:max(len(sorted)-1, 1)]
+	mean, sum := 0.0, 0.0
+	for _, v := range t {
+		mean += math.Log(v) / float64(len(t))
+	}
+	for _, v := range t {
+		sum += (math.Log(v) - mean) * (math.Log(v) - mean)
+	}
+	return math.Sqrt(sum / float64(len(t)))
+}
+
+// fit fits the profile's prefill model, and a second one to half of the samples.
+func (r *Report) fit() error {
+	var all, half []schedule.Sample
+	for i := range r.Samples {
+		all = append(all, r.Samples[i].Sample)
+		if i%2 == 0 {
+			half = append(half, r.Samples[i].Sample)
+		}
+	}
+	m, err := schedule.Fit(all)
+	if err != nil {
+		return err
+	}
+	r.Profile.Prefill = m
+	var errs, left, spreads []float64
+	part, err := schedule.Fit(half)
+	if err != nil {
+		return err
+	}
+	for i := range r.Samples {
+		x := &r.Samples[i]
+		x.Predicted = m.Predict(x.Rows, x.Keys, x.Requests)
+		errs = append(errs, math.Abs(x.Predicted-x.Ms)/x.Ms)
+		spreads = append(spreads, x.Spread)
+		if i%2 == 1 {
+			left = append(left, math.Abs(part.Predict(x.Rows, x.Keys, x.Requests)-x.Ms)/x.Ms)
+		}
+	}
+	slices.Sort(errs)
+	r.Error = Error{Median: report.Median(errs), P90: errs[len(errs)*9/10], Max: errs[len(errs)-1], LeftOut: report.Median(left)}
+	r.Profile.Noise = round(report.Median(spreads), 3)
+	return nil
+}
+
+// describe fills in what is known of the device.
+func (o *Options) describe(r *Report, s *subject, name string, m *Model) {
+	p := &r.Profile
+	p.Name, p.Model = o.Label+"-"+name, m.Name
+	p.Source = fmt.Sprintf("measured on %s, %s: %s; %d batches, relative "+
+		"error %.1f%% in the median, %.1f%% at P90, %.1f%% on batches left out of a fit",
+		r.Device, r.Date, o.Command, len(r.Samples), 100*r.Error.Median, 100*r.Error.P90, 100*r.Error.LeftOut)
+	for i := range r.Samples {
+		p.MaxRows = max(p.MaxRows, r.Samples[i].Rows)
+	}
+	p.KVTokenBytes = m.tokenBytes()
+	p.HostBytes = memoryForKV()
+	if r.Copy.BytesPerSecond > 0 {
+		p.DeviceBytes, p.HostLink = s.free*9/10, r.Copy.BytesPerSecond
+	}
+	if m.Events > 0 {
+		p.RowBytes, p.RowLink = int64(2*m.Shape.Hidden), r.Copy.BytesPerSecond
+		if p.RowLink == 0 {
+			p.RowLink = hostBytesPerSecond
+		}
+	}
+}
+
+// hostBytesPerSecond is assumed for rows that are gathered within host memory.
+const hostBytesPerSecond = 5e9
+
+// memoryForKV is three quarters of the machine's memory; 1 GiB if it is not known.
+func memoryForKV() int64 {
+	raw, err := os.ReadFile("/proc/meminfo")
+	var kib int64
+	if n, _ := fmt.Sscanf(string(raw), "MemTotal: %d kB", &kib); err != nil || n != 1 {
+		return 1 << 30
+	}
+	return kib << 10 * 3 / 4
+}
+
+// timeCopies measures copies of KV from the host to the device: one large block, and many entries of an item's size.
+func timeCopies(device compute.Memory, tokenBytes int64) (c Copy, err error) {
+	host := device.Host()
+	if host == device {
+		return c, nil
+	}
+	const (
+		large   = 256 << 20
+		entries = 128
+		tokens  = 10
+	)
+	to, err := device.Alloc(large)
+	if err != nil {
+		return c, err
+	}
+	defer device.Free(to)
+	from, err := host.Alloc(large)
+	if err != nil {
+		return c, err
+	}
+	defer host.Free(from)
+	one := int(tokenBytes) * tokens
+	var small []compute.Move
+	for i := range min(entries, large/one) {
+		small = append(small, compute.MoveAll(to.Slice(i*one, one), from.Slice(i*one, one)))
+	}
+	whole, err := timed(device, compute.MoveAll(to, from))
+	if err != nil {
+		return c, err
+	}
+	c.BytesPerSecond = large / whole
+	parts, err := timed(device, small...)
+	each := parts - float64(len(small)*one)/c.BytesPerSecond
+	c.EntryMs = max(0, each/float64(len(small))*1000)
+	return c, err
+}
+
+// timed returns the median seconds of a copy.
+func timed(m compute.Memory, moves ...compute.Move) (float64, error) {
+	var times []float64
+	for i := range 9 {
+		start := time.Now()
+		if err := m.Copy(moves...); err != nil {
+			return 0, err
+		}
+		if i > 1 {
+			times = append(times, time.Since(start).Seconds())
+		}
+	}
+	return report.Median(times), nil
+}
+
+// Write writes each profile to dir as NAME.json, and what was measured to LABEL.samples.ndjson, a line per model.
+func Write(dir, label string, reports []Report) error {
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return fmt.Errorf("bench profile: %w", err)
+	}
+	var lines []byte
+	for i := range reports {
+		p := &reports[i].Profile
+		if err := write(filepath.Join(dir, p.Name+".json"), p); err != nil {
+			return err
+		}
+		line, err := json.Marshal(&reports[i])
+		if err != nil {
+			return fmt.Errorf("bench profile: %w", err)
+		}
+		lines = append(append(lines, line...), '\n')
+	}
+	return os.WriteFile(filepath.Join(dir, label+".samples.ndjson"), lines, 0o644)
+}
+
+func write(name string, content any) (err error) {
+	f, err := os.Create(name)
+	if err != nil {
+		return fmt.Errorf("bench profile: %w", err)
+	}
+	defer func() { err = errors.Join(err, f.Close()) }()
+	return report.JSON(f, content)
+}
+
+// round rounds to digits after the point.
+func round(v float64, digits int) float64 {
+	by := math.Pow10(digits)
+	return math.Round(v*by) / by
+}

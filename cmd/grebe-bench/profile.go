@@ -1,0 +1,72 @@
+package main
+
+import (
+	"fmt"
+	"os"
+	"strings"
+	"time"
+
+	"grebe/bench/profile"
+	"grebe/compute"
+	"grebe/compute/cpu"
+	"grebe/compute/cuda"
+	"grebe/internal/cli"
+)
+
+type profileCmd struct {
+	Device  string        `default:"cpu" enum:"cpu,gpu" help:"cpu or gpu; default ${default}."`
+	Threads int           `want:"at least 1 and at most 1024" help:"Threads of a CPU; default all cores." placeholder:"N"`
+	Models  []string      `want:"one of demo, hstu-3, hstu-6, llama3-1b, qwen2-0.5b, qwen2-1.5b, qwen3-8b" help:"Models to measure; default ${default}." default:"demo,qwen2-0.5b" placeholder:"NAME"`
+	Label   string        `help:"What the names of profiles begin with; default the device." placeholder:"NAME"`
+	Repeats int           `want:"at least 1" default:"7" help:"Runs of a batch; default ${default}." placeholder:"N"`
+	Passes  int           `want:"at least 1" default:"2" help:"Passes over all batches; default ${default}." placeholder:"N"`
+	Longest time.Duration `want:"above 0" default:"1500ms" help:"Leave out larger batches once one takes longer; default ${default}." placeholder:"TIME"`
+	Budget  time.Duration `want:"above 0" default:"25s" help:"Time per model after which batches have few repeats; default ${default}." placeholder:"TIME"`
+	Out     string        `default:"." type:"path" help:"Folder for the profiles; default ${default}." placeholder:"DIR"`
+	Derive  bool          `help:"Measure nothing: derive profiles of other devices from those of an H200 in --out."`
+	Seed    uint64        `default:"1" help:"Of the weights; default ${default}."`
+}
+
+func (profileCmd) Help() string {
+	return `Measures batches of random weights on this machine's device and fits what grebe sim predicts with: milliseconds of a batch by
+rows, keys and requests, and the bandwidth from host memory. It writes LABEL-MODEL.json for each model and the samples of all.
+
+Models: ` + strings.Join(profile.Names(), ", ") + `
+
+Examples:
+
+    grebe-bench profile --device cpu --threads 2 --models demo,qwen2-0.5b --label amx2 --out sim/profiles
+    grebe-bench profile --device gpu --models qwen2-1.5b,llama3-1b,qwen3-8b,hstu-3,hstu-6 --label h200 --out sim/profiles
+    grebe-bench profile --derive --out sim/profiles`
+}
+
+func (c *profileCmd) Run(w *cli.World) error {
+	if c.Derive {
+		return profile.Derive(c.Out, func(name string) { fmt.Fprintln(w.Stdout, name) })
+	}
+	d, err := c.open()
+	if err != nil {
+		return err
+	}
+	defer d.Close()
+	if c.Label == "" {
+		c.Label = c.Device
+	}
+	fmt.Fprintln(w.Stdout, d.Name())
+	reports, err := profile.Run(w.Ctx, profile.Options{
+		Device: d, Label: c.Label, Models: c.Models, Repeats: c.Repeats, Passes: c.Passes, Longest: c.Longest, Budget: c.Budget, Seed: c.Seed,
+		Command: "grebe-bench " + strings.Join(os.Args[1:], " "),
+		Log:     func(format string, args ...any) { fmt.Fprintf(w.Stdout, format, args...) },
+	})
+	if writeErr := profile.Write(c.Out, c.Label, reports); err == nil {
+		err = writeErr
+	}
+	return err
+}
+
+func (c *profileCmd) open() (compute.Device, error) {
+	if c.Device == "gpu" {
+		return cuda.New(cuda.Options{})
+	}
+	return cpu.New(cpu.Options{Threads: c.Threads})
+}
