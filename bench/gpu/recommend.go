@@ -48,7 +48,8 @@ func newRecommendation(d compute.Device, m *model, items, codes, tokens, width i
 	levels := catalog(items, codes, m.spec.vocab, seed)
 	for l := range levels {
 		seed++
-		head, err := d.Linear(compute.BF16, weights.Tensor(seed, codes, m.spec.shape.Hidden, 0, float32(math.Sqrt(12/float64(m.spec.shape.Hidden)))))
+		hidden := m.spec.shape.Hidden
+		head, err := d.Linear(compute.BF16, weights.Tensor(seed, codes, hidden, 0, float32(math.Sqrt(12/float64(hidden)))))
 		if err != nil {
 			return nil, err
 		}
