@@ -17,8 +17,9 @@ import (
 type checkpoint struct {
 	key     sharing
 	version plan.Key
-	first   bool // runs on the first GPU only: see Model.replicas
-	weights model.Model
+	first   bool        // runs on the first GPU only: see Model.replicas
+	weights model.Model // of texts, or nil
+	events  *hstu.Model // of events, or nil
 	memory  *Memory
 	queue   *dispatch.Dispatcher
 	refs    int // guarded by models.shares
@@ -39,12 +40,8 @@ func sharingOf(mc *config.Model) sharing {
 	return sharing{at, mc.DType, mc.KVDType, mc.ItemTable, mc.DeviceMemory, mc.HostMemory, mc.Disk}
 }
 
-// sharesWith returns the first model of a configuration that a model shares a checkpoint with, or the model itself. Models
-// of events share none: there is only one way to ask them.
+// sharesWith returns the first model of a configuration that a model shares a checkpoint with, or the model itself.
 func sharesWith(cfg *config.Config, mc *config.Model) *config.Model {
-	if hstu.Is(mc.Path) {
-		return mc
-	}
 	key := sharingOf(mc)
 	for i := range cfg.Models {
 		if o := &cfg.Models[i]; o.Name == mc.Name || sharingOf(o) == key {
@@ -66,12 +63,12 @@ func memories(cfg *config.Config) int64 {
 }
 
 // openCheckpoint takes a reference to a loaded checkpoint, or loads it.
-func (m *Model) openCheckpoint(ctx context.Context, cfg *config.Config, mc *config.Model, generates bool) (*checkpoint, error) {
+func (m *Model) openCheckpoint(mc *config.Model, generates bool, load func() (*checkpoint, error)) (*checkpoint, error) {
 	first := generates && len(m.app.devices) > 1
 	c := m.app.loaded.share(sharingOf(mc), m.version, first)
 	if c == nil {
 		var err error
-		if c, err = m.load(ctx, cfg, mc, generates); err != nil {
+		if c, err = load(); err != nil {
 			return nil, err
 		}
 		c.key, c.version, c.first, c.refs = sharingOf(mc), m.version, first, 1
@@ -85,8 +82,8 @@ func (m *Model) openCheckpoint(ctx context.Context, cfg *config.Config, mc *conf
 	return c, nil
 }
 
-// load reads the weights that mc names and opens memory, engines and a queue for them. They are on the Model's closers.
-func (m *Model) load(ctx context.Context, cfg *config.Config, mc *config.Model, generates bool) (*checkpoint, error) {
+// loadTexts reads the weights that mc names and opens memory, engines and a queue for them. They are on the Model's closers.
+func (m *Model) loadTexts(ctx context.Context, cfg *config.Config, mc *config.Model, generates bool) (*checkpoint, error) {
 	opt := model.Options{DType: mc.DType, KV: mc.KVDType, Progress: m.telling(ctx), Context: ctx}
 	weights, err := model.Open(mc.Path, m.app.device, opt)
 	if err != nil {

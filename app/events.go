@@ -24,37 +24,12 @@ func (m *Model) openEvents(ctx context.Context, cfg *config.Config, mc *config.M
 	if p := &mc.Prefix; p.Policy != "" && p.Policy != "user" || slices.Contains(p.Orders, "item") {
 		return none, errors.New("prefix: a model of events puts the user first: want policy user, or no prefix at all")
 	}
-	weights, err := hstu.Open(mc.Path, m.app.device, model.Options{DType: mc.DType, KV: mc.KVDType, Progress: m.telling(ctx), Context: ctx})
+	c, err := m.openCheckpoint(mc, false, func() (*checkpoint, error) { return m.loadEvents(ctx, cfg, mc) })
 	if err != nil {
 		return none, err
 	}
-	m.closers.add(weights.Close)
-	m.checkpoint = weights.CheckpointBytes()
-	if err := m.app.itemTable(mc, weights); err != nil {
-		return none, err
-	}
+	weights, d := c.events, c.queue
 	builder, err := prompt.New(prompt.Config{}, nil, weights.Vocab())
-	if err != nil {
-		return none, err
-	}
-	why := weights.Config().Recomputes()
-	if why == "" {
-		if err := m.openMemory(cfg, mc, weights.Shape(), m.app.device.Memory()); err != nil {
-			return none, err
-		}
-	} else {
-		if err := m.checkRows(mc.Name, nil); err != nil {
-			return none, err
-		}
-		m.app.log.Warn("every request of this model is computed anew", "model", mc.Name, "why", why)
-	}
-	both := m.memory.shared
-	if both != nil && !both.divided {
-		if err := m.memory.divide(cfg, mc); err != nil {
-			return none, err
-		}
-	}
-	d, err := m.openDispatcher(ctx, cfg, []replica{{weights, m.app.device}})
 	if err != nil {
 		return none, err
 	}
@@ -67,13 +42,47 @@ func (m *Model) openEvents(ctx context.Context, cfg *config.Config, mc *config.M
 	m.app.log.Info("model loaded", "model", mc.Name, "architecture", hstu.Architecture, "dtype", weights.DType(), "items", weights.Items(),
 		"checkpoint", human.Bytes(weights.CheckpointBytes()), "weights", human.Bytes(weights.Bytes()), "seconds", human.Seconds(time.Since(start)))
 	var report func(serve.Served)
-	if both != nil && both.divider != nil {
+	if both := m.memory.shared; both != nil && both.divider != nil {
 		report = served(both.divider, weights.Shape(), d)
 	}
 	return serve.Model{
 		Name: mc.Name, Runner: d, Admit: d.Admit, Prompt: builder, Cache: cache, Disk: m.memory.disk, Reads: serve.Events(weights, report),
 		Vocab: weights.Vocab(), Positions: weights.MaxPositions(), Architecture: hstu.Architecture, DType: weights.DType().String(),
 	}, nil
+}
+
+// loadEvents is loadTexts for a model of events.
+func (m *Model) loadEvents(ctx context.Context, cfg *config.Config, mc *config.Model) (*checkpoint, error) {
+	weights, err := hstu.Open(mc.Path, m.app.device, model.Options{DType: mc.DType, KV: mc.KVDType, Progress: m.telling(ctx), Context: ctx})
+	if err != nil {
+		return nil, err
+	}
+	m.closers.add(weights.Close)
+	m.checkpoint = weights.CheckpointBytes()
+	if err := m.app.itemTable(mc, weights); err != nil {
+		return nil, err
+	}
+	why := weights.Config().Recomputes()
+	if why == "" {
+		if err := m.openMemory(cfg, mc, weights.Shape(), m.app.device.Memory()); err != nil {
+			return nil, err
+		}
+	} else {
+		if err := m.checkRows(mc.Name, nil); err != nil {
+			return nil, err
+		}
+		m.app.log.Warn("every request of this model is computed anew", "model", mc.Name, "why", why)
+	}
+	if both := m.memory.shared; both != nil && !both.divided {
+		if err := m.memory.divide(cfg, mc); err != nil {
+			return nil, err
+		}
+	}
+	d, err := m.openDispatcher(ctx, cfg, []replica{{weights, m.app.device}})
+	if err != nil {
+		return nil, err
+	}
+	return &checkpoint{events: weights, memory: m.memory, queue: d}, nil
 }
 
 // itemTable gives a model's items the rows of the table that the configuration names.

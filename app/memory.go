@@ -116,7 +116,7 @@ func (m *Memory) openStore(cfg *config.Config, mc *config.Model, shape compute.S
 func (m *Memory) openHost(cfg *config.Config, mc *config.Model, rows int64, at compute.Memory, shape compute.Shape) (*pool.Pool, error) {
 	bytes := hostBytes(cfg, mc) + rows
 	if !sharesBudget(cfg, mc) {
-		return m.openPool(at, bytes, shape)
+		return m.openPool(at, bytes+hostBytes(cfg, mc)*(names(cfg, mc)-1), shape)
 	}
 	if err := checkSize(bytes, shape); bytes == 0 || err != nil {
 		return nil, err
@@ -169,6 +169,17 @@ func hostBytes(cfg *config.Config, mc *config.Model) int64 {
 		}
 	}
 	return cfg.Cache.HostMemory.Of(totalMemory()) / max(models, 1)
+}
+
+// names returns how many models without host memory of their own share a model's memory: each has its part there.
+func names(cfg *config.Config, mc *config.Model) int64 {
+	n := int64(0)
+	for i := range cfg.Models {
+		if o := &cfg.Models[i]; mc.HostMemory.IsZero() && o.HostMemory.IsZero() && sharesWith(cfg, o).Name == sharesWith(cfg, mc).Name {
+			n++
+		}
+	}
+	return max(n, 1)
 }
 
 // deviceBytes returns the device memory for the KV of one model out of models, once the weights are loaded. Some is

@@ -48,7 +48,8 @@ func (m *Model) open(ctx context.Context, cfg *config.Config, mc *config.Model) 
 	if err != nil {
 		return none, err
 	}
-	c, err := m.openCheckpoint(ctx, cfg, mc, builder.Depth() > 0)
+	generates := builder.Depth() > 0
+	c, err := m.openCheckpoint(mc, generates, func() (*checkpoint, error) { return m.loadTexts(ctx, cfg, mc, generates) })
 	if err != nil {
 		return none, err
 	}
@@ -68,7 +69,7 @@ func (m *Model) open(ctx context.Context, cfg *config.Config, mc *config.Model) 
 		return none, err
 	}
 	var generator *generate.Generator
-	if builder.Depth() > 0 {
+	if generates {
 		generator = &generate.Generator{Prompt: builder, Do: d.Do, Cache: cache, Shape: weights.Shape(), Widths: mc.Codes.BeamWidths}
 		m.target = &generate.Target{Name: mc.Name, Generator: generator, Model: weights}
 	}

@@ -46,7 +46,8 @@ func tableOf(cfg *config.Config, name string) *config.Table {
 
 // sharedRows returns the bytes for table rows in a model's pool; 0 if the rows have their own pool.
 func sharedRows(cfg *config.Config, mc *config.Model) int64 {
-	if by := sharers(cfg)[mc.ItemTable]; mc.ItemTable == "" || by == nil || by.Name != mc.Name {
+	by := sharers(cfg)[mc.ItemTable]
+	if mc.ItemTable == "" || by == nil || sharesWith(cfg, by).Name != sharesWith(cfg, mc).Name {
 		return 0
 	}
 	return tableOf(cfg, mc.ItemTable).Cache.Bytes
