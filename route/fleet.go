@@ -1,8 +1,6 @@
 package route
 
-import (
-	"time"
-)
+import "time"
 
 // Heartbeat is what a node reports about itself, about every 100 ms.
 type Heartbeat struct {
@@ -28,6 +26,7 @@ type sent struct {
 type member struct {
 	heard   bool          // there was a heartbeat since the node was lost
 	when    time.Duration // when the last one arrived
+	made    time.Duration // when the node made the last one
 	load    float64
 	alpha   float64
 	backlog float64       // predicted milliseconds of work at the time asOf
@@ -36,17 +35,19 @@ type member struct {
 	ring    [recents]sent // requests sent since then, from first on
 	first   int
 	count   int
+
+	gray
 }
 
-// work returns the milliseconds of work that a node is predicted to have at a time.
-func (m *member) work(at time.Duration) float64 {
+// workAt returns the milliseconds of work that a node is predicted to have at a time.
+func (m *member) workAt(at time.Duration) float64 {
 	return max(0, m.backlog-float64(at-m.asOf)/float64(time.Millisecond))
 }
 
 // add adds the work of a request that arrives at a time.
 func (m *member) add(s sent) {
 	at := max(s.at, m.asOf)
-	m.backlog, m.asOf = m.work(at)+s.ms, at
+	m.backlog, m.asOf = m.workAt(at)+s.ms, at
 	m.flight += s.ms
 }
 
@@ -63,9 +64,13 @@ func (m *member) send(s sent) {
 	m.add(s)
 }
 
-// hear starts from the state of a heartbeat and adds again what was not there yet when the node made it.
-func (m *member) hear(h *Heartbeat, now time.Duration) {
-	m.heard, m.when = true, now
+// hear starts from the state of a heartbeat and adds again what was not there yet when the node made it. It returns
+// false for a heartbeat that a later one has overtaken.
+func (m *member) hear(h *Heartbeat, now time.Duration) bool {
+	if m.heard && h.At < m.made {
+		return false
+	}
+	m.heard, m.when, m.made = true, now, h.At
 	m.load, m.alpha = h.Load, h.Alpha
 	m.backlog, m.asOf, m.flight = float64(h.Backlog)/float64(time.Millisecond), h.At, 0
 	for m.count > 0 && m.ring[m.first].at <= h.At {
@@ -75,4 +80,5 @@ func (m *member) hear(h *Heartbeat, now time.Duration) {
 	for i := range m.count {
 		m.add(m.ring[(m.first+i)%recents])
 	}
+	return true
 }

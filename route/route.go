@@ -1,77 +1,50 @@
 // Package route picks the node that answers a request.
 //
-// A Router is one router's view of a fleet: the heartbeats of the nodes, the requests that it sent since and the
-// placement map. The nodes own the truth, and the view is late.
+// A Router is one router's view of a fleet: the heartbeats of the nodes, the requests that it sent since, the placement
+// map, and an index of what nodes hold, which their feeds keep up to date. The nodes own the truth, and the view is late.
 //
 // The package is pure: no goroutine, no lock, no I/O, no clock. Times are arguments, durations since an epoch that the
 // caller chose. The same calls give the same choices, so the server and the simulator use the same code. A Router is not
-// safe for concurrent use. Nothing allocates after New.
+// safe for concurrent use. Nothing allocates after New, except for a request with more candidates than any before.
 //
 // A node is up from its first heartbeat until Lost, or until no heartbeat came for Config.Silence. A node that is not up
-// is picked only when no node is.
+// is picked only when no node is. The index says nothing about a node whose feed has a gap, until a snapshot was taken.
+//
+// Predicted compares nodes by
+//
+//	ms(n) = max(backlog, fetch) + compute + staging + embedding misses + round trip + smoothed error
+//
+// where schedule.Decide chooses, with the tiers as node n sees them, what is fetched and what is computed, as the node
+// itself will. At most ten nodes are priced. The other policies are those of RcLLM (RCL-4) and HLEM (HLM-5, HLM-6), and
+// baselines.
 package route
 
 import (
-	"fmt"
-	"math"
+	"math/rand/v2"
 	"time"
 
-	"grebe/schedule"
+	"grebe/placement"
+	"grebe/residency"
 )
-
-// Node has the costs of a node, which do not change.
-type Node struct {
-	Costs   schedule.Costs
-	Engines int     // engines that share its queue; default 1
-	RTT     float64 // milliseconds of a round trip between router and node
-}
-
-// Config describes a fleet and a policy.
-type Config struct {
-	Policy Policy
-	Orders schedule.Policy // how nodes choose prefix orders
-	// Nodes are all that there may be, by their number in the placement map. Those that are not there are never heard.
-	Nodes   []Node
-	Silence time.Duration // without heartbeats, after which a node does not count as up; default 300 ms
-}
-
-const maxNodes = 4096
-
-func (c *Config) defaults() error {
-	if len(c.Nodes) == 0 || len(c.Nodes) > maxNodes {
-		return fmt.Errorf("route: %d nodes, want 1 to %d", len(c.Nodes), maxNodes)
-	}
-	if c.Policy >= numPolicies {
-		return fmt.Errorf("route: policy %d", c.Policy)
-	}
-	if c.Silence == 0 {
-		c.Silence = 300 * time.Millisecond
-	}
-	if c.Silence < 0 {
-		return fmt.Errorf("route: silence of %v", c.Silence)
-	}
-	for i := range c.Nodes {
-		n := &c.Nodes[i]
-		if n.Engines == 0 {
-			n.Engines = 1
-		}
-		if err := n.Costs.Validate(); err != nil {
-			return fmt.Errorf("route: node %d: %w", i, err)
-		}
-		if n.Engines < 0 || !(n.RTT >= 0) || math.IsInf(n.RTT, 1) {
-			return fmt.Errorf("route: node %d has %d engines and a round trip of %v ms", i, n.Engines, n.RTT)
-		}
-	}
-	return nil
-}
 
 // Router picks nodes. It is not safe for concurrent use.
 type Router struct {
 	config  Config
+	words   int // of a set of nodes
 	members []member
-	places  Map   // nil: there is none
-	up      []int // nodes that may be picked, as of the current Pick
-	turn    int   // next node of a round, and the first one to win a tie
+	index   *residency.Index
+	places  *placement.Map // nil: there is none
+	view
+
+	shards     []uint64 // by node: set of embedding shards that it holds
+	shardWords int      // of such a set
+	weights    weights
+	last       lastNodes
+	turn       int // next node of a round, and the first one to win a tie
+	random     *rand.Rand
+
+	typical typical // errors of nodes that are not gray
+	ejected int     // nodes that are ejected
 }
 
 // New returns a router that has heard of no node.
@@ -80,130 +53,116 @@ func New(c Config) (*Router, error) {
 	if err := c.defaults(); err != nil {
 		return nil, err
 	}
-	return &Router{config: c, members: make([]member, len(c.Nodes)), up: make([]int, 0, len(c.Nodes))}, nil
+	n := len(c.Nodes)
+	classes := 0
+	for i := range c.Nodes {
+		classes = max(classes, int(c.Nodes[i].Class)+1)
+	}
+	r := &Router{
+		config: c, words: (n + 63) / 64, members: make([]member, n), shardWords: (c.Shards + 63) / 64,
+		weights: newWeights(&c), last: make(lastNodes, c.Users+1), random: rand.New(rand.NewPCG(c.Seed, 0x726f757465)),
+	}
+	r.view = view{
+		up: make([]int, 0, n), work: make([]float64, n), peers: make([]uint64, classes*r.words),
+		copies: make([]residency.Copy, 0, n), cover: make([]int32, n),
+	}
+	r.shards = make([]uint64, n*r.shardWords)
+	r.typical.sorted = make([]float64, 0, n)
+	var err error
+	r.index, err = residency.NewIndex(residency.IndexConfig{Nodes: n, Users: c.Users, Items: c.Items, Skip: r.skip()})
+	return r, err
 }
 
-// Map says which node owns an item: see package placement.
-type Map interface {
-	Place(item int32) (owner, second int, everywhere bool)
+// skip returns which items are not indexed, or nil.
+func (r *Router) skip() func(node int, hash uint64) bool {
+	if r.config.Ordinal == nil {
+		return nil
+	}
+	return func(node int, hash uint64) bool {
+		item, ok := r.config.Ordinal(hash)
+		if !ok || r.places == nil {
+			return false
+		}
+		owner, _, everywhere := r.places.Place(item)
+		return owner == node && !everywhere
+	}
 }
 
-// SetMap sets the placement map.
-func (r *Router) SetMap(m Map) { r.places = m }
+// SetMap sets the placement map. Its nodes have the numbers of Config.Nodes.
+func (r *Router) SetMap(m *placement.Map) { r.places = m }
 
 // Heard takes a node's heartbeat. It keeps no reference to it.
-func (r *Router) Heard(node int, h *Heartbeat, now time.Duration) { r.members[node].hear(h, now) }
+func (r *Router) Heard(node int, h *Heartbeat, now time.Duration) {
+	if !r.members[node].hear(h, now) {
+		return
+	}
+	held := r.shards[node*r.shardWords : (node+1)*r.shardWords]
+	clear(held)
+	for _, s := range h.Shards {
+		if int(s) < r.config.Shards {
+			held[s/64] |= 1 << (s % 64)
+		}
+	}
+	if h.Boot != 0 {
+		r.index.Heard(node, h.Boot, h.Seq)
+	}
+}
 
-// Lost says that a node is gone. It is not picked until it is heard again.
-func (r *Router) Lost(node int) { r.members[node] = member{} }
+// Apply takes events of a node's feed, in order. It reports whether the node's part of the index is known. If it is not,
+// the caller asks the node for a snapshot.
+func (r *Router) Apply(node int, boot uint64, events []residency.Event) (known bool) {
+	return r.index.Apply(node, boot, events)
+}
+
+// Snapshot takes a piece of a snapshot of what a node holds: see residency.Index.
+func (r *Router) Snapshot(node int, boot, seq uint64, piece []residency.Event, last bool) {
+	r.index.Snapshot(node, boot, seq, piece, last)
+}
+
+// Index returns what the router knows about the nodes' KV, for metrics. The caller MUST NOT change it.
+func (r *Router) Index() *residency.Index { return r.index }
+
+// Lost says that a node is gone. It is not picked until it is heard again, and its part of the index is unknown.
+func (r *Router) Lost(node int) {
+	if r.members[node].ejected {
+		r.ejected--
+	}
+	r.members[node] = member{}
+	r.index.Lose(node)
+}
 
 // Pick picks a node for a request and notes that the request is sent there now.
 func (r *Router) Pick(q *Request, now time.Duration) Choice {
-	r.findUp(now)
+	r.look(q, now)
 	if len(r.up) == 0 {
 		return Choice{Node: -1}
 	}
+	c := r.choose(q, now)
+	p := r.price(c.Node, q)
+	c.Ms, c.Reuse, c.Error = p.ms, p.reuse, r.members[c.Node].smoothed(now)
+	r.members[c.Node].send(sent{now + duration(r.config.Nodes[c.Node].RTT/2), p.own})
+	return c
+}
+
+// choose picks a node, and says how many it priced.
+func (r *Router) choose(q *Request, now time.Duration) Choice {
+	if n := r.probe(now); n >= 0 {
+		return Choice{Node: n, Priced: 1}
+	}
 	node := 0
 	switch r.config.Policy {
+	case Predicted:
+		return r.predicted(q, now)
+	case Affinity:
+		node = r.affinity(len(q.Prompt.Items))
+	case Joint, KVOnly, EMBOnly:
+		node = r.joint(q)
+	case LeastLoaded:
+		node = r.leastLoaded()
 	case RoundRobin:
 		node = r.next()
 	case UserHash:
 		node = r.home(q.User)
-	case LeastLoaded:
-		node = r.best(func(n int) float64 { return -r.members[n].work(now) })
 	}
-	c := Choice{Node: node, Priced: 1}
-	p := r.price(node, q, now)
-	c.Ms, c.Reuse = p.ms, p.reuse
-	r.members[node].send(sent{now + ms(r.config.Nodes[node].RTT/2), p.own})
-	return c
-}
-
-func ms(x float64) time.Duration { return time.Duration(x * float64(time.Millisecond)) }
-
-// findUp lists the nodes that are up. If none is, it lists those that were not lost.
-func (r *Router) findUp(now time.Duration) {
-	r.up = r.up[:0]
-	for i := range r.members {
-		if m := &r.members[i]; m.heard && now-m.when <= r.config.Silence {
-			r.up = append(r.up, i)
-		}
-	}
-	if len(r.up) > 0 {
-		return
-	}
-	for i := range r.members {
-		if r.members[i].heard {
-			r.up = append(r.up, i)
-		}
-	}
-}
-
-// next returns the next node of a round.
-func (r *Router) next() int {
-	node := r.up[0]
-	for _, n := range r.up {
-		if n >= r.turn {
-			node = n
-			break
-		}
-	}
-	r.turn = node + 1
-	return node
-}
-
-// best returns the node with the highest score. Ties are won in turn, so that idle nodes share the requests.
-func (r *Router) best(score func(n int) float64) int {
-	first := 0
-	for first < len(r.up) && r.up[first] < r.turn {
-		first++
-	}
-	node, most := -1, math.Inf(-1)
-	for i := range r.up {
-		n := r.up[(first+i)%len(r.up)]
-		if s := score(n); node < 0 || s > most {
-			node, most = n, s
-		}
-	}
-	r.turn = node + 1
-	return node
-}
-
-// home returns a user's node by rendezvous hashing: a node more or less moves only its own users.
-func (r *Router) home(user uint64) int {
-	node, most := -1, uint64(0)
-	for _, n := range r.up {
-		if s := mix(user ^ mix(uint64(n)+1)); node < 0 || s > most {
-			node, most = n, s
-		}
-	}
-	return node
-}
-
-// mix is the finaliser of splitmix64.
-func mix(x uint64) uint64 {
-	x = (x ^ x>>30) * 0xbf58476d1ce4e5b9
-	x = (x ^ x>>27) * 0x94d049bb133111eb
-	return x ^ x>>31
-}
-
-// priced is the prediction for a request on a node.
-type priced struct {
-	ms    float64 // until it is answered
-	own   float64 // work that it adds to the node's queue
-	reuse int     // tokens that are not computed
-}
-
-// price predicts a request on a node, through the decision that the node will make.
-func (r *Router) price(node int, q *Request, now time.Duration) priced {
-	n := &r.config.Nodes[node]
-	in := q.Prompt
-	in.Queue = r.members[node].work(now + ms(n.RTT/2))
-	d := schedule.Decide(&in, &n.Costs, r.config.Orders)
-	o := d.Chosen()
-	return priced{
-		ms:    o.Ms + n.RTT,
-		own:   (o.Ms - max(in.Queue, o.Transfer)) / float64(n.Engines),
-		reuse: q.tokens(d.Order) - o.Rows,
-	}
+	return Choice{Node: node, Priced: 1}
 }

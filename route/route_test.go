@@ -78,18 +78,18 @@ func TestLeastLoadedCountsItsOwnRequests(t *testing.T) {
 // A heartbeat replaces what was sent before it was made, and only that.
 func TestHeartbeatsReplaceOlderRequests(t *testing.T) {
 	r := fleet(t, Config{Policy: LeastLoaded}, 1)
-	own := r.price(0, ask(1), 0).own
+	own := 1 + 1060*.01      // the model's, for all tokens
 	r.Pick(ask(1), 10*milli) // arrives at 10.1 ms
 	r.Pick(ask(1), 20*milli)
-	if got := r.members[0].work(ms(20.1)); !near(got, 2*own-10) {
+	if got := r.members[0].workAt(duration(20.1)); !near(got, 2*own-10) {
 		t.Errorf("work is %v ms, want two requests less 10 ms: %v", got, 2*own-10)
 	}
 	r.Heard(0, &Heartbeat{At: 15 * milli, Backlog: 7 * milli}, 25*milli)
-	if got := r.members[0].work(ms(20.1)); !near(got, 7-5.1+own) {
+	if got := r.members[0].workAt(duration(20.1)); !near(got, 7-5.1+own) {
 		t.Errorf("work is %v ms, want the rest of the heartbeat's and one request: %v", got, 7-5.1+own)
 	}
 	r.Heard(0, &Heartbeat{At: 30 * milli}, 31*milli)
-	if got := r.members[0].work(31 * milli); got != 0 {
+	if got := r.members[0].workAt(31 * milli); got != 0 {
 		t.Errorf("work is %v ms, want none", got)
 	}
 }

@@ -1,0 +1,97 @@
+package route
+
+import (
+	"slices"
+	"time"
+)
+
+// Limits of the nodes that are priced: 1 + mostHolders + mostCover + mostRandom.
+const (
+	mostHolders = 4 // of the user, the longest copies first
+	mostCover   = 2 // with the most items
+	mostRandom  = 2
+)
+
+// nearly is the share by which the user's home may cost more than the best node and still counts as equal.
+const nearly = .01
+
+// predicted picks the node with the least predicted milliseconds among a few candidates. The user's home wins ties:
+// users stay where they are without a table of sessions.
+func (r *Router) predicted(q *Request, now time.Duration) Choice {
+	var list [1 + mostHolders + mostCover + mostRandom]int
+	candidates := r.candidates(list[:0], q)
+	best, least, home := 0, 0.0, 0.0
+	for i, n := range candidates {
+		p := r.price(n, q)
+		total := max(0, p.ms+r.members[n].smoothed(now))
+		if i == 0 {
+			home = total
+		}
+		if i == 0 || total < least {
+			best, least = n, total
+		}
+	}
+	if home <= least*(1+nearly) {
+		best = candidates[0]
+	}
+	return Choice{Node: best, Priced: len(candidates)}
+}
+
+// candidates appends the nodes to price: the user's home, the holders of the user, the nodes with the most items, and
+// random ones.
+func (r *Router) candidates(list []int, q *Request) []int {
+	list = append(list, r.home(q.User))
+	var room [max(mostHolders, mostCover)]scored
+	holders := room[:0]
+	for i := range r.copies {
+		if c := &r.copies[i]; r.isUp(c.Node) {
+			holders = r.keepBest(holders, mostHolders, scored{c.Node, c.Tokens})
+		}
+	}
+	list = add(list, holders)
+	r.countCover(len(q.Prompt.Items))
+	covers := room[:0]
+	for _, n := range r.up {
+		covers = r.keepBest(covers, mostCover, scored{n, r.cover[n]})
+	}
+	list = add(list, covers)
+	for i := range mostRandom {
+		room[i].node = r.up[r.random.IntN(len(r.up))]
+	}
+	return add(list, room[:mostRandom])
+}
+
+// scored is a node with the tokens or items that it holds.
+type scored struct {
+	node int
+	held int32
+}
+
+// keepBest adds a node to the best ones so far, of which it keeps a number. Of equals, the one with the least work is
+// better, then the first one.
+func (r *Router) keepBest(best []scored, most int, s scored) []scored {
+	better := func(t scored) bool { return s.held > t.held || s.held == t.held && r.work[s.node] < r.work[t.node] }
+	i := len(best)
+	for i > 0 && better(best[i-1]) {
+		i--
+	}
+	if i == most {
+		return best
+	}
+	if len(best) < most {
+		best = append(best, s)
+	}
+	copy(best[i+1:], best[i:])
+	best[i] = s
+	return best
+}
+
+// add appends the nodes that are not in the list.
+func add(list []int, nodes []scored) []int {
+	for _, s := range nodes {
+		if !slices.Contains(list, s.node) {
+			list = append(list, s.node)
+		}
+	}
+	return list
+}
