@@ -1,16 +1,15 @@
 package alloc
 
-import "math"
-
 // BudgetEpoch is the time between decisions of a Budget in seconds.
 const BudgetEpoch = 0.25
 
 const (
-	budgetFloors = 16   // one part in so many of a budget is divided equally: no model gets less than that
-	budgetStep   = 128  // one part in so many may be taken from a model in an epoch: all of it in half a minute
-	budgetMemory = 0.94 // weight of the past: what was seen counts half after eleven epochs, about three seconds
-	budgetMargin = 1.25 // memory moves if it is worth that much more at its new owner
+	budgetFloors = 16   // one part in so many of a budget, and of what is free, is divided equally: no model gets less
+	budgetStep   = 64   // one part in so many may be taken from a model in an epoch: all of it in a quarter of a minute
+	budgetMemory = 0.97 // weight of the past: half of it is forgotten after 23 epochs, about six seconds
 	budgetSpare  = 8    // nothing is taken from anybody while one part in so many is free
+	budgetPress  = 8    // a model gets memory for so many epochs after it lost something
+	fewEntries   = 3    // a busy model has room for so many of its largest entries
 )
 
 // Claim describes a model that shares a Budget. Its owner sets the exported fields but Limit before each decision.
@@ -18,82 +17,88 @@ type Claim struct {
 	Used  int64   // bytes that it owns
 	Least int64   // bytes without which it cannot work
 	Kept  int64   // bytes of new entries since the last decision
-	Entry int64   // bytes of its largest entries: less than that is of no use to it
-	Saved float64 // milliseconds of computing that its entries saved since the last decision
-	Lost  Curve   // milliseconds that more memory would have saved since the last decision
+	Entry int64   // bytes of the largest entry since then that was kept, or had no room
+	Saved float64 // milliseconds of computing that its entries saved since then
+	Lost  float64 // milliseconds that entries took which it would have kept if it had the whole budget
 
 	Limit int64 // bytes that it may own: the decision
 
-	kept, saved float64 // recent averages per epoch
-	lost        Curve
+	kept, entry float64 // recent averages per epoch
+	value       float64 // recent average of what the whole budget would save
+	floor       int64
+	press       int // epochs for which it still asks for more
 }
 
-// Budget divides memory between models by what it saves: milliseconds of computing per byte. It works in three steps.
+// Budget divides memory between models by value: the milliseconds of computing that the whole budget would save a model.
+// The value does not depend on what the model has, so shares do not drive each other. It works in three steps.
 //
-//   - Every model may own its floor.
+//   - Every model may own its floor. While it is busy, that is room for a few of its entries: with less it could not show
+//     a value.
 //   - Free memory goes to the models that fill it, in proportion to what they recently added.
-//   - If little is free, memory moves from the model where it saves least to the one where it saves most, a step at a time.
+//   - If little is free, memory moves a step at a time from the model furthest above its share to the one furthest below,
+//     if this one lost something in the last seconds. Shares of what is above the floors are in proportion to value.
 //
-// In doubt shares become equal: a model's value counts for less the more memory it has. A Budget is deterministic and not
-// safe for concurrent use.
+// A Budget is deterministic and not safe for concurrent use.
 type Budget struct {
 	Bytes int64
 }
 
-// Decide sets the limits of all claims. Their sum is at most the budget, or that of Least if this is more.
+// Decide sets the limits of all claims. Their sum is at most the budget, or that of the floors if this is more.
 func (b *Budget) Decide(claims []*Claim) {
-	if len(claims) == 0 {
-		return
-	}
-	floor := b.Bytes / int64(budgetFloors*len(claims))
+	n := int64(len(claims))
 	free := b.Bytes
 	for _, c := range claims {
 		c.learn()
-		c.Limit = max(c.Used, floor, c.Least)
+		c.floor = max(b.Bytes/(budgetFloors*n), c.Least, min(int64(fewEntries*c.entry), b.Bytes/(2*n)))
+		c.Limit = max(c.Used, c.floor)
 		free -= c.Limit
 	}
 	switch {
+	case n == 0:
+		return
 	case free < 0:
-		b.shrink(claims, floor, -free)
+		shrink(claims, -free)
 	default:
 		b.grow(claims, free)
 	}
 	if free < b.Bytes/budgetSpare {
-		b.move(claims, floor)
+		b.move(claims)
 	}
 }
 
-// learn adds the last epoch to the averages.
+// learn adds the last epoch to the averages. The largest entry is forgotten as slowly.
 func (c *Claim) learn() {
 	c.kept = budgetMemory*c.kept + (1-budgetMemory)*float64(c.Kept)
-	c.saved = budgetMemory*c.saved + (1-budgetMemory)*c.Saved
-	for i := range c.lost {
-		c.lost[i] = budgetMemory*c.lost[i] + (1-budgetMemory)*c.Lost[i]
+	c.value = budgetMemory*c.value + (1-budgetMemory)*(c.Saved+c.Lost)
+	c.entry = max(budgetMemory*c.entry, float64(c.Entry))
+	if c.press--; c.Lost > 0 {
+		c.press = budgetPress
 	}
 }
 
-// shrink takes bytes from the claims above the floor, in proportion to what they have above it.
-func (b *Budget) shrink(claims []*Claim, floor, bytes int64) {
+// shrink takes bytes from the claims above their floors, in proportion to what they have above them.
+func shrink(claims []*Claim, bytes int64) {
 	above := int64(0)
 	for _, c := range claims {
-		above += c.Limit - max(floor, c.Least)
+		above += c.Limit - c.floor
 	}
-	part := float64(bytes) / float64(max(above, 1))
+	part := min(float64(bytes)/float64(max(above, 1)), 1)
 	for _, c := range claims {
-		c.Limit -= int64(math.Ceil(min(part, 1) * float64(c.Limit-max(floor, c.Least))))
+		c.Limit = max(c.floor, c.Limit-1-int64(part*float64(c.Limit-c.floor)))
 	}
 }
 
-// grow divides free bytes by how much the models added recently. An idle model counts a little, so that it can begin.
+// grow divides free bytes by how much the models added recently, and a part of them equally, so that an idle model can begin.
 func (b *Budget) grow(claims []*Claim, free int64) {
-	idle := float64(b.Bytes) / (1 << 20)
 	sum := 0.0
 	for _, c := range claims {
-		sum += c.kept + idle
+		sum += c.kept
 	}
+	equal := sum/float64(budgetFloors*len(claims)) + 1
+	sum += equal * float64(len(claims))
 	left, most := free, claims[0]
 	for _, c := range claims {
-		part := min(int64(float64(free)*(c.kept+idle)/sum), left)
+		part := min(int64(float64(free)*(c.kept+equal)/sum), left)
 		c.Limit += part
 		left -= part
 		if c.kept > most.kept {
@@ -103,47 +108,33 @@ func (b *Budget) grow(claims []*Claim, free int64) {
 	most.Limit += left // what rounding left
 }
 
-// move takes a step of memory from the claim where it is worth least, for the one that would gain most.
-func (b *Budget) move(claims []*Claim, floor int64) {
-	var to, from *Claim
-	var gain, loss float64
+// move takes a step of memory from the claim furthest above its share for the one furthest below it that lost something. It
+// does not overshoot: both are a step or more away from their shares.
+func (b *Budget) move(claims []*Claim) {
+	room, values := b.Bytes, 0.0
 	for _, c := range claims {
-		if g := b.gain(c); g > gain {
-			to, gain = c, g
-		}
+		room -= c.floor
+		values += c.value
 	}
-	for _, c := range claims {
-		if c == to || c.Limit <= max(floor, c.Least) {
-			continue
-		}
-		if l := b.loss(c); from == nil || l < loss || l == loss && c.Limit > from.Limit {
-			from, loss = c, l
-		}
-	}
-	if to == nil || from == nil || gain <= budgetMargin*loss {
+	if values == 0 {
 		return
 	}
-	step := min(max(b.Bytes/budgetStep, to.Entry), from.Limit-max(floor, from.Least))
-	from.Limit -= step
-	to.Limit += step
-}
-
-// gain is what a model saves with more memory, per byte: the steepest way up its curve.
-func (b *Budget) gain(c *Claim) float64 {
-	best, sum := 0.0, 0.0
-	for i, saved := range c.lost {
-		sum += saved
-		best = max(best, sum/(c.lost.depth(i)*float64(b.Bytes)))
+	var to, from *Claim
+	var below, above int64
+	for _, c := range claims {
+		over := c.Limit - c.floor - int64(float64(room)*c.value/values)
+		if -over > below && c.press > 0 {
+			to, below = c, -over
+		}
+		if over > above {
+			from, above = c, over
+		}
 	}
-	return b.weigh(c, best)
-}
-
-// loss is what a model's memory saves, per byte.
-func (b *Budget) loss(c *Claim) float64 {
-	return max(b.weigh(c, c.saved/float64(max(c.Used, 1))), b.gain(c))
-}
-
-// weigh has a value count for less the larger the model's share is.
-func (b *Budget) weigh(c *Claim, value float64) float64 {
-	return value / math.Sqrt(float64(max(c.Limit, 1))/float64(max(b.Bytes, 1)))
+	if to == nil || from == nil {
+		return
+	}
+	if step := max(b.Bytes/budgetStep, int64(to.entry)); step <= min(below, above) {
+		from.Limit -= step
+		to.Limit += step
+	}
 }

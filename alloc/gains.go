@@ -45,14 +45,3 @@ func (g *Gains) with(o *Gains, sign float64) Gains {
 	}
 	return sum
 }
-
-// depth returns the end of step i as a share of the pool.
-func (c *Curve) depth(i int) float64 {
-	switch {
-	case i < curveSteps:
-		return float64(i+1) / curveParts
-	case i == curveSteps:
-		return float64(curveQuarter) / curveParts
-	}
-	return float64(curveHalf) / curveParts
-}

@@ -24,6 +24,9 @@ import (
 //	does a kept=40 saved=5 lost=9      what it does in each epoch from now on: bytes of new entries, milliseconds that hits saved
 //	                                   and that evictions cost; without numbers it is idle
 //	divide times=40                    epochs in which a model that adds entries fills what it may own
+//	cache a users=60 entry=11 cost=1   an LRU cache of a model's users, each with an entry of so many bytes; also scan=1: none comes twice
+//	busy a rate=4                      its requests in an epoch from now on, of users drawn at random
+//	run 60                             seconds; what each may own, in the last third also, and its hits
 func TestScenarios(t *testing.T) {
 	scripttest.Files(t, "testdata/*.txt", (*scenario).run)
 }
@@ -36,6 +39,7 @@ type scenario struct {
 	budget   Budget
 	models   []*Claim
 	names    []string
+	caches   []*cache
 }
 
 func (s *scenario) run(c *scripttest.Command, out *strings.Builder) {
@@ -90,7 +94,7 @@ func (s *scenario) run(c *scripttest.Command, out *strings.Builder) {
 		s.names = append(s.names, c.Word(0))
 	case "does":
 		m := s.models[slices.Index(s.names, c.Word(0))]
-		m.Kept, m.Saved, m.Lost = int64(c.Int("kept", 0)), c.Float("saved", 0), Curve{c.Float("lost", 0)}
+		m.Kept, m.Saved, m.Lost = int64(c.Int("kept", 0)), c.Float("saved", 0), c.Float("lost", 0)
 	case "divide":
 		for range c.Int("times", 1) {
 			s.budget.Decide(s.models)
@@ -105,6 +109,13 @@ func (s *scenario) run(c *scripttest.Command, out *strings.Builder) {
 			sum += m.Limit
 		}
 		fmt.Fprintf(out, ", together %d\n", sum)
+	case "cache":
+		s.caches = append(s.caches, newCache(c.Word(0), c.Int("users", 1), int64(c.Int("entry", 1)), c.Float("cost", 1)))
+		s.caches[len(s.caches)-1].scan = c.Int("scan", 0) > 0
+	case "busy":
+		s.caches[slices.IndexFunc(s.caches, func(o *cache) bool { return o.name == c.Word(0) })].rate = c.Float("rate", 0)
+	case "run":
+		compete(&s.budget, s.caches, int(number(0)), out)
 	default:
 		c.Fatal("no such command")
 	}

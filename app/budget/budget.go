@@ -50,7 +50,7 @@ func (b *Budget) Close() error { return b.root.Close() }
 func (b *Budget) Join(name string, limit, least int64) *Tenant {
 	t := &Tenant{budget: b, name: name, pool: b.root.Join(), ghost: alloc.NewGhost(ghostEntries)}
 	t.pool.SetLimit(max(limit, least))
-	t.needs, t.claim.Least = least, least
+	t.claim.Least = least
 	return t
 }
 

@@ -34,14 +34,11 @@ type Tenant struct {
 
 	mu    sync.Mutex
 	ghost *alloc.Ghost
-	saved int64 // tokens that hits saved since the last report
-	kept  int64 // bytes of new entries since then
-	lost  alloc.Curve
-
-	needs   int64 // bytes without which it cannot work, as it was said
-	largest int64 // bytes of the largest entries lately
-	refused int64 // of the largest that had no room
-	since   int   // reports since one was refused
+	used  int64 // bytes at the last report
+	saved int64 // tokens that hits saved since then
+	lost  int64 // tokens computed again that the whole budget would have kept
+	kept  int64 // bytes of new entries
+	entry int64 // bytes of the largest entry that was kept or refused
 }
 
 // Pool returns the tenant's pages.
@@ -74,9 +71,9 @@ func (t *Tenant) Kept(key uint64, bytes int64, tokens int) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.kept += bytes
-	t.largest = max(t.largest, bytes)
-	if depth, ok := t.ghost.Missed(max(key, 1)); ok {
-		t.lost.Add(depth, t.budget.core.Bytes, float64(tokens))
+	t.entry = max(t.entry, bytes)
+	if depth, ok := t.ghost.Missed(max(key, 1)); ok && t.used+depth <= t.budget.core.Bytes {
+		t.lost += int64(tokens)
 	}
 }
 
@@ -90,34 +87,19 @@ func (t *Tenant) Evicted(key uint64, bytes int64) {
 // Refused implements kv.Watcher.
 func (t *Tenant) Refused(bytes int64) {
 	t.mu.Lock()
-	t.refused, t.since = max(t.refused, bytes), 0
+	t.entry = max(t.entry, bytes)
 	t.mu.Unlock()
 }
-
-// Without room for an entry of its own size a model would keep and evict nothing, so nobody would see what memory is worth to it. It gets room
-// for a few of them until none was refused for a minute, but not more than its equal part of half the budget.
-const (
-	fewEntries  = 3
-	rememberFor = 240 // reports: a minute
-)
 
 // report fills in the claim of an epoch. The caller holds Budget.mu.
 func (t *Tenant) report() {
 	ms := t.perToken()
 	t.mu.Lock()
 	defer t.mu.Unlock()
+	t.used = t.pool.Stats().Used
 	c := &t.claim
-	c.Used, c.Kept, c.Saved, c.Lost = t.pool.Stats().Used, t.kept, ms*float64(t.saved), t.lost
-	for i := range c.Lost {
-		c.Lost[i] *= ms
-	}
-	t.kept, t.saved, t.lost = 0, 0, alloc.Curve{}
-	if t.since++; t.since > rememberFor {
-		t.refused = 0
-	}
-	t.largest -= t.largest / rememberFor
-	c.Entry = max(t.largest, t.refused)
-	c.Least = max(t.needs, min(fewEntries*t.refused, t.budget.core.Bytes/int64(2*len(t.budget.tenants))))
+	c.Used, c.Kept, c.Entry, c.Saved, c.Lost = t.used, t.kept, t.entry, ms*float64(t.saved), ms*float64(t.lost)
+	t.kept, t.entry, t.saved, t.lost = 0, 0, 0, 0
 }
 
 const (
