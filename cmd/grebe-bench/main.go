@@ -30,6 +30,7 @@ type commands struct {
 	Tiers      tiersCmd      `cmd:"" help:"Check that logits are the same from KV on the device, in host memory and on disk."`
 	Overload   overloadCmd   `cmd:"" help:"More requests than a server can answer, and slow connections of every kind."`
 	Ahead      aheadCmd      `cmd:"" help:"Items computed before a request needs them: what one-shot users reuse, and what it costs requests."`
+	Budget     budgetCmd     `cmd:"" help:"How three models compete for one budget of host memory; two configurations on one folder."`
 	Import     importCmd     `cmd:"" help:"Rankings and events beside an import that changes all items, with several models."`
 	Profile    profileCmd    `cmd:"" help:"Measure this machine's device for grebe sim: time of a batch, bandwidth of KV."`
 	KV         kvCmd         `cmd:"" name:"kv" help:"Lookups of cached KV in a full store, beside users that are published."`
