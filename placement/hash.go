@@ -29,13 +29,19 @@ func named(s string) uint64 {
 // rendezvous gives every micro-part to the member with the highest score, and the second place to the next. A member
 // with twice the weight wins twice as often, and a change of one member moves only what it wins or had won.
 func (m *Map) rendezvous() {
-	names := make([]uint64, len(m.members))
-	for i, x := range m.members {
-		names[i] = named(x.Name)
-	}
+	names := m.names()
 	for p := range m.parts {
 		m.parts[p] = m.choose(p, names)
 	}
+}
+
+// names returns the hashes of the members' names.
+func (m *Map) names() []uint64 {
+	out := make([]uint64, len(m.members))
+	for i, x := range m.members {
+		out[i] = named(x.Name)
+	}
+	return out
 }
 
 func (m *Map) choose(p int, names []uint64) part {

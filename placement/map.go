@@ -12,6 +12,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"slices"
 	"strconv"
 )
 
@@ -101,6 +102,7 @@ type Map struct {
 	full    bool     // every node holds every item
 	table   []uint16 // item → micro-part, or everywhere; nil: all items by hash
 	parts   []part
+	ties    [][]link // micro-part → the micro-parts it is tied to most; nil: owners by rendezvous
 }
 
 // part is where a micro-part lies: numbers of members. Both are the same where only one member has a weight.
@@ -175,7 +177,11 @@ func (m *Map) Change(members []Member) (*Map, error) {
 			len(members), len(m.members))
 	}
 	next := *m
-	next.Epoch, next.members, next.parts = c.Epoch, append([]Member(nil), members...), make([]part, c.Parts)
-	next.rendezvous()
+	next.Epoch, next.members, next.parts = c.Epoch, append([]Member(nil), members...), slices.Clone(m.parts)
+	if m.ties != nil {
+		next.shuffle()
+	} else {
+		next.rendezvous()
+	}
 	return &next, nil
 }
