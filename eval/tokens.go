@@ -6,6 +6,7 @@ import (
 	"slices"
 	"text/tabwriter"
 
+	"grebe/bench/report"
 	"grebe/prompt"
 )
 
@@ -39,7 +40,7 @@ func Count(tok prompt.Tokenizer, users, items []string) Tokens {
 			return Lengths{}
 		}
 		slices.Sort(n)
-		return Lengths{float64(total) / float64(len(n)), n[0], n[len(n)/2], n[len(n)*9/10], n[len(n)-1]}
+		return Lengths{float64(total) / float64(len(n)), n[0], report.Percentile(n, 50), report.Percentile(n, 90), n[len(n)-1]}
 	}
 	return Tokens{len(users), len(items), measure(users), measure(items)}
 }

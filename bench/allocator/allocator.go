@@ -16,6 +16,7 @@ import (
 
 	"grebe/alloc"
 	"grebe/bench/allocator/smart"
+	"grebe/bench/report"
 	"grebe/workload/regime"
 )
 
@@ -345,9 +346,6 @@ func average(x []float64) float64 {
 	return sum / float64(max(len(x), 1))
 }
 
-// student is the 97.5 % quantile of Student's t by degrees of freedom.
-var student = []float64{math.Inf(1), 12.706, 4.303, 3.182, 2.776}
-
 // ratio compares P99 seed by seed.
 func ratio(runs, to []*played) Interval {
 	r := make([]float64, len(runs))
@@ -357,17 +355,9 @@ func ratio(runs, to []*played) Interval {
 	return interval(r)
 }
 
-// interval is the mean of what seeds gave, and where it lies with 95 % confidence.
-func interval(r []float64) Interval {
-	m, square := average(r), 0.0
-	for _, x := range r {
-		square += (x - m) * (x - m)
-	}
-	if len(r) < 2 {
-		return Interval{m, m, m}
-	}
-	half := student[len(r)-1] * math.Sqrt(square/float64(len(r)-1)/float64(len(r)))
-	return Interval{m, m - half, m + half}
+func interval(r []float64) (i Interval) {
+	i.Mean, i.Low, i.High = report.Mean(r)
+	return i
 }
 
 // check holds the results against what the project asks for.

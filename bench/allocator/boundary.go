@@ -10,6 +10,7 @@ import (
 
 	"grebe/alloc"
 	"grebe/bench/allocator/smart"
+	"grebe/bench/report"
 	"grebe/pool"
 )
 
@@ -68,9 +69,9 @@ func measureBoundary() (*Boundary, error) {
 		w.close()
 	}
 	slices.Sort(m.times)
-	b.FourPercent, b.FourWorst = m.times[len(m.times)/2], quantile(m.times, 0.99)
+	b.FourPercent, b.FourWorst = report.Median(m.times), report.Percentile(m.times, 99)
 	b.PerPage = b.FourPercent / float64(b.Moved)
-	b.P99Still, b.P99Moving, b.P99Ratio = median(still), median(moving), median(ratios)
+	b.P99Still, b.P99Moving, b.P99Ratio = report.Median(still), report.Median(moving), report.Median(ratios)
 	if b.Smart, b.Climb, err = decisionTimes(); err != nil {
 		return nil, err
 	}
@@ -119,7 +120,7 @@ func serveAll(workers []*worker) float64 {
 	wg.Wait()
 	all := slices.Concat(times...)
 	slices.Sort(all)
-	return quantile(all, 0.99)
+	return report.Percentile(all, 99)
 }
 
 // moveTo sets the boundary and has embeddings take or give pages until they own what they may. It returns the microseconds.
@@ -179,11 +180,6 @@ func (w *worker) close() {
 	}
 }
 
-func median(x []float64) float64 {
-	s := slices.Sorted(slices.Values(x))
-	return s[len(s)/2]
-}
-
 // decisionTimes returns the microseconds that a decision takes: the median of many.
 func decisionTimes() (learned, climb float64, err error) {
 	policy, err := smart.TrainedPolicy()
@@ -199,7 +195,7 @@ func decisionTimes() (learned, climb float64, err error) {
 			c.Decide(&o)
 			times[i] = float64(time.Since(begin).Nanoseconds()) / 1e3
 		}
-		return median(times)
+		return report.Median(times)
 	}
 	return one(smart.New(policy, smart.Config{SLO: SLO})), one(newClimb()), nil
 }

@@ -7,6 +7,7 @@ import (
 
 	"grebe/alloc"
 	"grebe/bench/allocator/smart"
+	"grebe/bench/report"
 	"grebe/workload/regime"
 )
 
@@ -30,14 +31,7 @@ type played struct {
 func (p *played) within() float64 { return 1 - float64(p.late)/float64(len(p.all)) }
 
 // P99 returns that of all requests.
-func (p *played) P99() float64 { return quantile(p.all, 0.99) }
-
-func quantile(sorted []float64, q float64) float64 {
-	if len(sorted) == 0 {
-		return 0
-	}
-	return sorted[min(int(q*float64(len(sorted))), len(sorted)-1)]
-}
+func (p *played) P99() float64 { return report.Percentile(p.all, 99) }
 
 func newClimb() alloc.Controller { return &alloc.Climb{SLO: SLO} }
 
@@ -125,7 +119,7 @@ func (n *node) observe(alpha float64) alloc.Observation {
 	}
 	slices.Sort(n.lat)
 	o := b.observe(alpha, regime.EpochSeconds)
-	o.Late, o.P99 = float64(b.late)/float64(max(b.requests, 1)), quantile(n.lat, 0.99)
+	o.Late, o.P99 = float64(b.late)/float64(max(b.requests, 1)), report.Percentile(n.lat, 99)
 	return o
 }
 

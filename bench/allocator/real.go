@@ -10,6 +10,7 @@ import (
 	"grebe/alloc"
 	"grebe/app/divide"
 	"grebe/bench/allocator/smart"
+	"grebe/bench/report"
 	"grebe/compute"
 	"grebe/embed"
 	"grebe/kv"
@@ -167,7 +168,7 @@ func (n *realNode) run(ctx context.Context, p *pool.Pool) (*Real, error) {
 	}
 	slices.Sort(lat)
 	return &Real{
-		P99: quantile(lat, 0.99), Mean: average(lat), Requests: len(lat), Alpha: p.Boundary(),
+		P99: report.Percentile(lat, 99), Mean: average(lat), Requests: len(lat), Alpha: p.Boundary(),
 		KVHit: float64(n.hits) / float64(len(lat)), RowHit: float64(n.rowHits) / float64(max(n.looked, 1)),
 	}, nil
 }

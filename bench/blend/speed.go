@@ -286,7 +286,7 @@ func queue(times []float64, every float64, requests int, seed uint64) float64 {
 		took = append(took, free-now)
 	}
 	slices.Sort(took)
-	return took[len(took)*99/100]
+	return report.Percentile(took, 99)
 }
 
 func ints(seed uint64, n int) []int32 {

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"time"
 
+	"grebe/bench/report"
 	"grebe/evict"
 	"grebe/schedule"
 )
@@ -120,7 +121,7 @@ func p99(services []float64, gap float64) float64 {
 		waits[i] = free - at
 	}
 	slices.Sort(waits)
-	return waits[len(waits)*99/100]
+	return report.Percentile(waits, 99)
 }
 
 func mean(xs []float64) float64 {

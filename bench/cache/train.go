@@ -9,6 +9,7 @@ import (
 	"slices"
 	"time"
 
+	"grebe/bench/report"
 	"grebe/evict"
 )
 
@@ -65,7 +66,7 @@ func (r *Report) train(ctx context.Context, o *Options, traces []*trace, p *prin
 		}
 		ns = append(ns, float64(time.Since(start).Nanoseconds())/(64*batches))
 	}
-	t.TrainMs, t.BestMs, t.PredictNs = median(times), slices.Min(times), median(ns)
+	t.TrainMs, t.BestMs, t.PredictNs = report.Median(times), slices.Min(times), report.Median(ns)
 	t.AddsMs = additions(len(xs))
 	t.RMSE, t.TrainRMSE = rmse(model, testX, testY), rmse(model, xs, ys)
 	if o.XGBoost {
@@ -86,11 +87,6 @@ func (r *Report) train(ctx context.Context, o *Options, traces []*trace, p *prin
 }
 
 func ms(d time.Duration) float64 { return float64(d.Nanoseconds()) / 1e6 }
-
-func median(xs []float64) float64 {
-	s := slices.Sorted(slices.Values(xs))
-	return s[len(s)/2]
-}
 
 // samplesOf runs a trace through a tracker and deals its samples to a training set and a test set.
 func samplesOf(t *trace) (xs []evict.Sample, ys []float32, testX []evict.Sample, testY []float32) {

@@ -18,6 +18,7 @@ import (
 
 	grebev1 "grebe/api/grebe/v1"
 	"grebe/beam"
+	"grebe/bench/report"
 	store "grebe/catalog"
 	"grebe/compute"
 	"grebe/generate"
@@ -255,9 +256,7 @@ func (o *Options) repeat(ctx context.Context, n int, prepare, do func() error) (
 		}
 		wall, cpu = append(wall, time.Since(begin).Seconds()), append(cpu, cpuSeconds()-used)
 	}
-	slices.Sort(wall)
-	slices.Sort(cpu)
-	return &Delta{Items: n, Seconds: wall[len(wall)/2], Worst: wall[len(wall)-1], CPUSeconds: cpu[len(cpu)/2]}, nil
+	return &Delta{Items: n, Seconds: report.Median(wall), Worst: slices.Max(wall), CPUSeconds: report.Median(cpu)}, nil
 }
 
 func cpuSeconds() float64 {

@@ -9,6 +9,7 @@ import (
 	"sync"
 	"time"
 
+	"grebe/bench/report"
 	table "grebe/embed"
 	"grebe/embed/redisserver"
 )
@@ -244,7 +245,7 @@ func phase(name string, all []try, lo, hi time.Duration) Phase {
 	slices.Sort(took)
 	rows := float64(p.Requests * outageBatch)
 	p.Hits, p.Defaults = float64(hits)/rows, float64(defaults)/rows
-	p.P50, p.P99 = took[len(took)/2].Seconds()*1e3, took[len(took)*99/100].Seconds()*1e3
+	p.P50, p.P99 = report.Percentile(took, 50).Seconds()*1e3, report.Percentile(took, 99).Seconds()*1e3
 	return p
 }
 

@@ -85,11 +85,7 @@ func turn(c contender) (float64, error) {
 
 // ratio returns the median of Grebe's rate over that of a peer, round by round, and its interval.
 func (rs *rounds) ratio(peer int) (mid, low, high float64) {
-	r := make([]float64, len(rs.times[0]))
-	for i := range r {
-		r[i] = rs.times[peer][i] / rs.times[0][i]
-	}
-	slices.Sort(r)
+	r := report.Ratios(rs.times[peer], rs.times[0])
 	low, high = report.Interval(r)
 	return report.Median(r), low, high
 }

@@ -83,5 +83,8 @@ func (l *Line) holds(bar float64) bool {
 
 func newLine(key, name, unit string, took []float64) Line {
 	sorted := slices.Sorted(slices.Values(took))
-	return Line{Key: key, Name: name, Unit: unit, Median: report.Median(sorted), Least: sorted[0], P90: sorted[len(sorted)*9/10], Repeats: len(sorted)}
+	return Line{
+		Key: key, Name: name, Unit: unit, Repeats: len(sorted),
+		Median: report.Median(sorted), Least: sorted[0], P90: report.Percentile(sorted, 90),
+	}
 }

@@ -13,6 +13,7 @@ import (
 	"slices"
 
 	grebev1 "grebe/api/grebe/v1"
+	"grebe/bench/report"
 	"grebe/eval"
 )
 
@@ -156,8 +157,7 @@ func (c *comparison) line(way string, seed uint64) Line {
 	l := Line{Way: way, Questions: len(c.tau), Spread: math.Sqrt(c.spread / values), Logit: math.Sqrt(c.logit / values), Worst: c.worst, Score: c.score / values,
 		Tau: eval.Mean(c.tau, seed), Top10: eval.Mean(c.top, seed), First: float64(c.same) / n, Change: eval.Mean(c.change, seed)}
 	for i := range c.times {
-		slices.Sort(c.times[i])
-		l.ComputeMs[i] = c.times[i][len(c.times[i])/2]
+		l.ComputeMs[i] = report.Median(c.times[i])
 		l.NDCG[i] = c.ndcg[i] / n
 	}
 	return l

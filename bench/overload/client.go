@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"grebe/bench/load"
+	"grebe/bench/report"
 )
 
 // client asks for rankings.
@@ -105,11 +106,8 @@ func (c *client) account(text []byte, took time.Duration) {
 func (c *client) takeOutside() (p50, p99 float64) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if len(c.outside) == 0 {
-		return 0, 0
-	}
 	slices.Sort(c.outside)
-	p50, p99 = c.outside[len(c.outside)/2], c.outside[len(c.outside)*99/100]
+	p50, p99 = report.Percentile(c.outside, 50), report.Percentile(c.outside, 99)
 	c.outside = c.outside[:0]
 	return p50, p99
 }
@@ -161,7 +159,7 @@ func (c *client) median(ctx context.Context, n int) (time.Duration, error) {
 		times[i] = time.Since(start)
 	}
 	slices.Sort(times)
-	return times[n/2], nil
+	return report.Percentile(times, 50), nil
 }
 
 func (c *client) list(ctx context.Context) error {

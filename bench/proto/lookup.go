@@ -7,6 +7,7 @@ import (
 	"syscall"
 	"time"
 
+	"grebe/bench/report"
 	pool "grebe/kv/proto"
 )
 
@@ -45,8 +46,7 @@ func (o *Options) time(x *pool.Index, l *Lookup) {
 		rates = append(rates, float64(times*tokens)/o.Now().Sub(start).Seconds())
 	}
 	l.Nanos = float64(processorTime()-used) / float64(looked)
-	slices.Sort(rates)
-	l.Slowest, l.PerSecond, l.Fastest = rates[0], rates[rounds/2], rates[rounds-1]
+	l.Slowest, l.PerSecond, l.Fastest = slices.Min(rates), report.Median(rates), slices.Max(rates)
 }
 
 // processorTime is what the process used: on a shared machine it says more than the time that went by.

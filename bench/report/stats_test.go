@@ -36,6 +36,37 @@ func TestMedian(t *testing.T) {
 	}
 }
 
+func TestPercentile(t *testing.T) {
+	hundred := make([]int, 100)
+	for i := range hundred {
+		hundred[i] = i
+	}
+	for _, c := range []struct {
+		sorted        []int
+		percent, want int
+	}{
+		{nil, 99, 0}, {[]int{7}, 99, 7}, {[]int{1, 2, 3}, 50, 2}, {[]int{1, 2, 3, 4}, 50, 3},
+		{hundred, 99, 99}, {hundred, 90, 90}, {hundred, 100, 99},
+	} {
+		if got := Percentile(c.sorted, c.percent); got != c.want {
+			t.Errorf("percentile %d of %d values is %d, want %d", c.percent, len(c.sorted), got, c.want)
+		}
+	}
+}
+
+// By hand: the deviation is 1, so the interval of three values is 4.303 / √3 to each side.
+func TestMean(t *testing.T) {
+	for _, c := range []struct {
+		values      []float64
+		mean, aside float64
+	}{{nil, 0, 0}, {[]float64{2}, 2, 0}, {[]float64{1, 3, 2}, 2, 4.303 / math.Sqrt(3)}, {[]float64{4, 4, 4, 4}, 4, 0}} {
+		mean, low, high := Mean(c.values)
+		if mean != c.mean || math.Abs(low-(c.mean-c.aside)) > 1e-12 || math.Abs(high-(c.mean+c.aside)) > 1e-12 {
+			t.Errorf("%v: %v, %v to %v, want %v ± %v", c.values, mean, low, high, c.mean, c.aside)
+		}
+	}
+}
+
 // With nine values, the second and the eighth: one tail of a coin's nine tosses has a chance of 10 in 512.
 func TestInterval(t *testing.T) {
 	for _, c := range []struct {

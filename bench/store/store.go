@@ -94,8 +94,8 @@ func timesOf(all []time.Duration) (t Times) {
 	for _, d := range all {
 		sum += d
 	}
-	t.Mean, t.P50 = us(sum)/float64(len(all)), us(all[len(all)/2])
-	t.P99, t.Max = us(all[len(all)*99/100]), us(all[len(all)-1])
+	t.Mean, t.P50 = us(sum)/float64(len(all)), us(report.Percentile(all, 50))
+	t.P99, t.Max = us(report.Percentile(all, 99)), us(all[len(all)-1])
 	return t
 }
 
