@@ -301,20 +301,27 @@ func prefixes(copies []Copy, tokens []int32) int {
 	return kept
 }
 
-// Others sets sets to who holds entries that are not users', as far as nodes' parts are known. Each key takes 2·⌈nodes/64⌉
-// words: the low bits of the tiers by node, then the high bits.
+// Others sets sets to who holds entries that are not users', as far as nodes' parts are known. It takes 2·⌈nodes/64⌉ words
+// per key. Bit n%64 of word n/64·len(keys)+k is the low bit of the tier in which node n has keys[k]. The high bits follow
+// in the second half.
 func (x *Index) Others(keys, sets []uint64) {
-	t, w := &x.others, x.stride
+	t, words, n := &x.others, x.stride, len(keys)
+	// First only read the slots at which the searches begin. These reads do not depend on each other, so they wait for
+	// memory together.
 	for k, key := range keys {
-		out := sets[2*w*k : 2*w*(k+1)]
+		sets[k] = t.hash(t.home(mix(key)))
+	}
+	for k, key := range keys {
 		i := t.find(mix(key))
 		if i < 0 {
-			clear(out)
+			for j := range 2 * words {
+				sets[j*n+k] = 0
+			}
 			continue
 		}
 		s := t.slot(i)[1:]
 		for j, known := range x.known {
-			out[j], out[w+j] = s[j]&known, s[w+j]&known
+			sets[j*n+k], sets[(words+j)*n+k] = s[j]&known, s[words+j]&known
 		}
 	}
 }

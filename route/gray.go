@@ -54,6 +54,15 @@ func (g *gray) smoothed(now time.Duration) float64 {
 	return g.mean * math.Exp2(-float64(now-g.last)/float64(halfLife))
 }
 
+// penalty returns what a node's smoothed error adds to its price: the part that is not noise. Without that, noise would
+// move users away from their homes.
+func (g *gray) penalty(now time.Duration) float64 {
+	e := g.smoothed(now)
+	// An average with weights that fall by 1-a per answer has the variance a/(2-a) of one answer, with a = 1/smoothing.
+	noise := sigmas * math.Sqrt(g.variance/(2*smoothing-1))
+	return math.Copysign(max(0, math.Abs(e)-noise), e)
+}
+
 // typical has medians over the nodes that are not ejected.
 type typical struct {
 	judged time.Duration

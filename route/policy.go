@@ -157,7 +157,7 @@ func (r *Router) resident(n int, shards []uint32) float64 {
 	if len(shards) == 0 {
 		return 0
 	}
-	return 1 - float64(r.missing(n, shards))/float64(len(shards))
+	return float64(len(shards)-r.missing(n, shards)) / float64(len(shards))
 }
 
 // missing returns the number of shards that a node does not hold.

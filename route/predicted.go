@@ -17,24 +17,25 @@ const nearly = .01
 
 // predicted picks the node with the least predicted milliseconds among a few candidates. The user's home wins ties:
 // users stay where they are without a table of sessions.
-func (r *Router) predicted(q *Request, now time.Duration) Choice {
+func (r *Router) predicted(q *Request, now time.Duration) (node, count int) {
 	var list [1 + mostHolders + mostCover + mostRandom]int
 	candidates := r.candidates(list[:0], q)
-	best, least, home := 0, 0.0, 0.0
+	var home priced
+	least, homes := 0.0, 0.0
 	for i, n := range candidates {
 		p := r.price(n, q)
-		total := max(0, p.ms+r.members[n].smoothed(now))
+		total := max(0, p.ms+r.members[n].penalty(now))
 		if i == 0 {
-			home = total
+			home, homes = p, total
 		}
 		if i == 0 || total < least {
-			best, least = n, total
+			node, least, r.priced = n, total, p
 		}
 	}
-	if home <= least*(1+nearly) {
-		best = candidates[0]
+	if homes <= least*(1+nearly) {
+		node, r.priced = candidates[0], home
 	}
-	return Choice{Node: best, Priced: len(candidates)}
+	return node, len(candidates)
 }
 
 // candidates appends the nodes to price: the user's home, the holders of the user, the nodes with the most items, and

@@ -24,7 +24,7 @@ type Choice struct {
 	Node int // -1: no node is there
 	// Ms is the predicted milliseconds until the node has answered, without Error.
 	Ms     float64
-	Error  float64 // the node's smoothed error, which was added to compare nodes
+	Error  float64 // what the node's smoothed error adds when nodes are compared
 	Reuse  int     // tokens of the prompt that are predicted not to be computed
 	Priced int     // nodes that were priced
 }

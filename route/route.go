@@ -31,6 +31,7 @@ import (
 type Router struct {
 	config  Config
 	words   int // of a set of nodes
+	classes int // of nodes
 	members []member
 	index   *residency.Index
 	places  *placement.Map // nil: there is none
@@ -60,7 +61,7 @@ func New(c Config) (*Router, error) {
 	}
 	r := &Router{
 		config: c, words: (n + 63) / 64, members: make([]member, n), shardWords: (c.Shards + 63) / 64,
-		weights: newWeights(&c), last: make(lastNodes, c.Users+1), random: rand.New(rand.NewPCG(c.Seed, 0x726f757465)),
+		classes: classes, weights: newWeights(&c), last: make(lastNodes, c.Users+1), random: rand.New(rand.NewPCG(c.Seed, 0x726f757465)),
 	}
 	r.view = view{
 		up: make([]int, 0, n), work: make([]float64, n), peers: make([]uint64, classes*r.words),
@@ -137,19 +138,20 @@ func (r *Router) Pick(q *Request, now time.Duration) Choice {
 	if len(r.up) == 0 {
 		return Choice{Node: -1}
 	}
-	c := r.choose(q, now)
-	p := r.price(c.Node, q)
-	c.Ms, c.Reuse, c.Error = p.ms, p.reuse, r.members[c.Node].smoothed(now)
-	r.members[c.Node].send(sent{now + duration(r.config.Nodes[c.Node].RTT/2), p.own})
-	return c
+	node, count := r.choose(q, now)
+	if count == 0 {
+		r.priced, count = r.price(node, q), 1
+	}
+	m, p := &r.members[node], &r.priced
+	m.send(sent{now + duration(r.config.Nodes[node].RTT/2), p.own})
+	return Choice{Node: node, Ms: p.ms, Error: m.penalty(now), Reuse: p.reuse, Priced: count}
 }
 
-// choose picks a node, and says how many it priced.
-func (r *Router) choose(q *Request, now time.Duration) Choice {
+// choose picks a node. It returns how many it priced; then r.priced is the price of the node.
+func (r *Router) choose(q *Request, now time.Duration) (node, count int) {
 	if n := r.probe(now); n >= 0 {
-		return Choice{Node: n, Priced: 1}
+		return n, 0
 	}
-	node := 0
 	switch r.config.Policy {
 	case Predicted:
 		return r.predicted(q, now)
@@ -164,5 +166,5 @@ func (r *Router) choose(q *Request, now time.Duration) Choice {
 	case UserHash:
 		node = r.home(q.User)
 	}
-	return Choice{Node: node, Priced: 1}
+	return node, 0
 }

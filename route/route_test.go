@@ -4,6 +4,8 @@ import (
 	"testing"
 	"time"
 
+	"grebe/plan"
+	"grebe/residency"
 	"grebe/schedule"
 )
 
@@ -12,8 +14,10 @@ const milli = time.Millisecond
 // fleet returns a router that has heard of n idle nodes.
 func fleet(t testing.TB, c Config, n int) *Router {
 	t.Helper()
+	costs := schedule.DefaultCosts(schedule.PrefillModel{Fixed: 1, Row: .01})
+	costs.Transfer[plan.Peer].Token = .02 // computing is faster
 	for range n {
-		c.Nodes = append(c.Nodes, Node{Costs: schedule.DefaultCosts(schedule.PrefillModel{Fixed: 1, Row: .01}), RTT: .2})
+		c.Nodes = append(c.Nodes, Node{Costs: costs, RTT: .2})
 	}
 	r, err := New(c)
 	if err != nil {
@@ -122,13 +126,32 @@ func TestAbsentNodesAreNotPicked(t *testing.T) {
 	}
 }
 
+// The calls of a busy router allocate nothing: requests, answers, heartbeats and events.
 func TestNothingIsAllocated(t *testing.T) {
 	for p := range numPolicies {
-		r := fleet(t, Config{Policy: p}, 16)
-		q, h := ask(1), &Heartbeat{Backlog: milli}
-		if n := testing.AllocsPerRun(100, func() {
-			r.Pick(q, 0)
-			r.Heard(3, h, 0)
+		r, plain := scene(t, p, 4)
+		events, q := []residency.Event{{Key: key(userHash(3))}, {Key: key(itemHash(3))}}, ask(userHash(3))
+		for range 40 {
+			q.Items, q.Keys = append(q.Items, 1), append(q.Keys, itemHash(1))
+			q.Prompt.Items = append(q.Prompt.Items, 5)
+		}
+		q.Prompt.Items, q.Shards, q.Tokens = q.Prompt.Items[3:], []uint32{1, 2, 3}, plain.history
+		h, now, seq := &Heartbeat{Shards: []uint32{1, 5}}, time.Duration(0), uint64(1)
+		r.Snapshot(0, 9, 0, nil, true)
+		r.Pick(q, now)
+		if n := testing.AllocsPerRun(2000, func() {
+			now += 10 * milli
+			h.At = now
+			c := r.Pick(q, now)
+			r.Answered(c.Node, c.Ms, 30+float64(seq%7), now)
+			r.Heard(c.Node, h, now)
+			for i := range events {
+				events[i].Seq, events[i].Entry = seq, residency.Entry{Kind: plan.User + plan.Kind(i), Tier: plan.Tier(seq / 2 % 4), Tokens: 3}
+				seq++
+			}
+			if !r.Apply(0, 9, events) {
+				t.Fatal("the events were not taken")
+			}
 		}); n != 0 {
 			t.Errorf("%v allocates %v times", p, n)
 		}

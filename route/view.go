@@ -1,6 +1,7 @@
 package route
 
 import (
+	"math/bits"
 	"time"
 
 	"grebe/plan"
@@ -13,9 +14,11 @@ type view struct {
 	work   []float64 // by node that may be picked: milliseconds of work that the request finds there
 	peers  []uint64  // by class: set of nodes that may be picked and whose KV nodes of that class can use
 	copies []residency.Copy
-	sets   []uint64 // by item: the tier by node, as Index.Others has it
+	sets   []uint64 // the tiers of the items by node, as Index.Others has them
 	cover  []int32  // by node: items that it holds
 	tiers  []plan.Tier
+	far    []plan.Tier // by class and item: Peer if a node of the class has it, else Missing
+	priced priced      // price of the chosen node
 }
 
 // look finds out who holds what of a request.
@@ -24,7 +27,7 @@ func (r *Router) look(q *Request, now time.Duration) {
 	r.copies = r.index.Users(r.copies[:0], q.User, q.Tokens, q.Prompt.User)
 	items := len(q.Prompt.Items)
 	if n := items * 2 * r.words; cap(r.sets) < n {
-		r.sets, r.tiers = make([]uint64, n), make([]plan.Tier, items)
+		r.sets, r.tiers, r.far = make([]uint64, n), make([]plan.Tier, items), make([]plan.Tier, r.classes*items)
 	}
 	r.sets, r.tiers = r.sets[:items*2*r.words], r.tiers[:items]
 	if q.Keys != nil {
@@ -34,6 +37,30 @@ func (r *Router) look(q *Request, now time.Duration) {
 	}
 	if q.Items != nil && r.places != nil && r.config.Owned != plan.Missing {
 		r.addOwned(q.Items)
+	}
+	r.findPeers(items)
+}
+
+// planes returns 64 nodes' bits of the tiers of all items: the low and the high ones.
+func (r *Router) planes(word int) (low, high []uint64) {
+	n := len(r.tiers)
+	return r.sets[word*n : (word+1)*n], r.sets[(r.words+word)*n : (r.words+word+1)*n]
+}
+
+// findPeers sets far: which items nodes of a class can get from others.
+func (r *Router) findPeers(items int) {
+	r.far = r.far[:r.classes*items]
+	clear(r.far)
+	for class := range r.classes {
+		far := r.far[class*items : (class+1)*items]
+		for w, peers := range r.peers[class*r.words : (class+1)*r.words] {
+			low, high := r.planes(w)
+			for i := range far {
+				if (low[i]|high[i])&peers != 0 {
+					far[i] = plan.Peer
+				}
+			}
+		}
 	}
 }
 
@@ -45,11 +72,10 @@ func (r *Router) addOwned(items []int32) {
 		if everywhere || owner >= len(r.members) || !r.index.Known(owner) {
 			continue
 		}
-		s := r.sets[i*2*r.words:]
-		w, bit := owner/64, owner%64
-		if (s[w]|s[r.words+w])>>bit&1 == 0 {
-			s[w] |= low << bit
-			s[r.words+w] |= high << bit
+		lows, highs := r.planes(owner / 64)
+		if bit := owner % 64; (lows[i]|highs[i])>>bit&1 == 0 {
+			lows[i] |= low << bit
+			highs[i] |= high << bit
 		}
 	}
 }
@@ -96,44 +122,38 @@ func (r *Router) copyOn(n int) *residency.Copy {
 	return nil
 }
 
-// countCover counts the items that each node holds, for 64 nodes at once: bit n of planes[p] is bit p of node n's count.
+// countCover counts the items that each node holds, for 64 nodes at once: bit n of sums[p] is bit p of node n's count.
 func (r *Router) countCover(items int) {
+	var room [32]uint64
+	sums := room[:bits.Len(uint(items))]
 	for w := range r.words {
-		var planes [32]uint64
-		top := 0
-		for i := range items {
-			s := r.sets[i*2*r.words:]
-			carry := s[w] | s[r.words+w]
-			for p := 0; carry != 0; p++ {
-				planes[p], carry = planes[p]^carry, planes[p]&carry
-				top = max(top, p+1)
+		clear(sums)
+		low, high := r.planes(w)
+		for i := range low {
+			carry := low[i] | high[i]
+			for p, s := range sums {
+				sums[p], carry = s^carry, s&carry
 			}
 		}
 		for n := 64 * w; n < min(64*w+64, len(r.members)); n++ {
-			r.cover[n] = 0
-			for p, plane := range planes[:top] {
-				r.cover[n] |= int32(plane>>(n%64)&1) << p
+			count := int32(0)
+			for p, s := range sums {
+				count |= int32(s>>(n%64)&1) << p
 			}
+			r.cover[n] = count
 		}
 	}
 }
 
 // tiersOn sets tiers to where a node finds the items: its own tier, a peer, or nowhere.
 func (r *Router) tiersOn(n int) []plan.Tier {
-	w, bit, class := n/64, n%64, int(r.config.Nodes[n].Class)
-	peers := r.peers[class*r.words : (class+1)*r.words]
+	low, high := r.planes(n / 64)
+	class, items, bit := int(r.config.Nodes[n].Class), len(r.tiers), n%64
+	far := r.far[class*items : (class+1)*items]
 	for i := range r.tiers {
-		s := r.sets[i*2*r.words : (i+1)*2*r.words]
-		tier := plan.Tier(s[w]>>bit&1 | s[r.words+w]>>bit&1<<1)
-		if tier == plan.Missing {
-			for j, p := range peers {
-				if (s[j]|s[r.words+j])&p != 0 {
-					tier = plan.Peer
-					break
-				}
-			}
-		}
-		r.tiers[i] = tier
+		tier := plan.Tier(low[i]>>bit&1 | high[i]>>bit&1<<1)
+		absent := (tier - 1) >> 7 // 1 if the tier is Missing, else 0: a branch would often be predicted wrongly
+		r.tiers[i] = tier | far[i]*absent
 	}
 	return r.tiers
 }
