@@ -4,8 +4,9 @@
 // Reuse: a cold server is left idle, and then users who come once rank items of the hottest few hundred. The server can
 // know which are hot from users' histories in its catalog alone.
 //
-// Latency: rankings come at half of the capacity, in windows that take turns: while the server computes items ahead, and
-// while it does not.
+// Latency: requests come at half of the capacity, in short slices on one server: before, with and after indexing. The
+// slice with indexing is compared with the two around it, and the median over many rounds is the result. A machine that
+// others use too disturbs some rounds, and these do not change a median.
 package ahead
 
 import (
@@ -36,18 +37,19 @@ type Options struct {
 	Candidates int           // of a ranking; 60
 	Requests   int           // of reuse; 480
 	Idle       time.Duration // of reuse; 1 min
-	Rounds     int           // of latency: a window of each kind; 6
-	Window     time.Duration // 10 s
-	Copies     int           // of latency: how many times the catalog has each item, so that there is enough to compute; 4
+	Rounds     int           // of latency; 12
+	Slice      time.Duration // of latency; longer if fewer than 300 requests come in it; 3 s
+	Device     string        // of the server: auto, cpu or cuda; auto
 	Threads    int           // of the server; 0: as many as there are cores
 	JSON       bool
+	Progress   io.Writer // what is being measured, a line each; none
 }
 
 func (o *Options) setDefaults() {
 	for _, d := range []struct {
 		v   *int
 		def int
-	}{{&o.Hot, 400}, {&o.Candidates, 60}, {&o.Requests, 480}, {&o.Rounds, 6}, {&o.Copies, 4}} {
+	}{{&o.Hot, 400}, {&o.Candidates, 60}, {&o.Requests, 480}, {&o.Rounds, 12}} {
 		if *d.v == 0 {
 			*d.v = d.def
 		}
@@ -55,8 +57,14 @@ func (o *Options) setDefaults() {
 	if o.Idle == 0 {
 		o.Idle = time.Minute
 	}
-	if o.Window == 0 {
-		o.Window = 10 * time.Second
+	if o.Slice == 0 {
+		o.Slice = 3 * time.Second
+	}
+	if o.Progress == nil {
+		o.Progress = io.Discard
+	}
+	if o.Device == "" {
+		o.Device = "auto"
 	}
 	if len(o.Parts) == 0 {
 		o.Parts = []string{"reuse", "latency"}
@@ -162,7 +170,8 @@ func readLines(name string) (out []item, err error) {
 // start starts a server with a data folder of its own.
 func (s *site) start(ctx context.Context, settings ...drive.Setting) (*drive.Server, error) {
 	s.servers++
-	settings = append(settings, drive.Setting{Key: "data_dir", Value: filepath.Join(s.dir, fmt.Sprint("data", s.servers))})
+	settings = append(settings, drive.Setting{Key: "data_dir", Value: filepath.Join(s.dir, fmt.Sprint("data", s.servers))},
+		drive.Setting{Key: "device", Value: s.o.Device})
 	if s.o.Threads > 0 {
 		settings = append(settings, drive.Setting{Key: "threads", Value: fmt.Sprint(s.o.Threads)})
 	}

@@ -39,6 +39,7 @@ func (s *site) oneShot(ctx context.Context, mode, users string, hot []string, r 
 	defer func() { err = errors.Join(err, server.Stop()) }()
 	client := &http.Client{}
 	defer client.CloseIdleConnections()
+	fmt.Fprintf(s.o.Progress, "reuse: cache.ahead %s\n", mode)
 	if mode == "on" {
 		if err := wait(ctx, s.o.Idle); err != nil {
 			return err
