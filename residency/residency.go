@@ -278,6 +278,16 @@ func (c *Core[V]) Use(key plan.Key, inPlace func(*Held[V]) bool) (*Held[V], Wher
 	return h, Up
 }
 
+// Read counts a use of the entry under a key that stays where it is, as when a peer asks for it. It returns nil if memory
+// does not have it.
+func (c *Core[V]) Read(key plan.Key) *Held[V] {
+	h := c.held[key]
+	if h != nil && h.level != nil {
+		h.level.hit(h)
+	}
+	return h
+}
+
 // Asked notes a request of tokens tokens for a user's entry, which has the first known of them.
 func (c *Core[V]) Asked(h *Held[V], tokens, known int) {
 	h.request.prompt = c.asked(tokens, known, &h.request.prompt)

@@ -62,6 +62,25 @@ func newZipf(n, v int, s float64) zipf {
 	return z
 }
 
+// Zipf draws ranks 0…n−1 with chances proportional to (rank+flat)^−s. A flat of 1 is the plain law; a larger one flattens its
+// head.
+type Zipf struct{ law zipf }
+
+// NewZipf returns the law of n ranks. Flat is at least 1 and s at least 0.
+func NewZipf(n, flat int, s float64) *Zipf { return &Zipf{newZipf(n, flat, s)} }
+
+// Draw draws a rank.
+func (z *Zipf) Draw(r *rand.Rand) int { return z.law.draw(r) }
+
+// Sizes is a Lengths that is ready to use.
+type Sizes struct{ of lengths }
+
+// NewSizes solves for the median of a distribution.
+func NewSizes(l Lengths) Sizes { return Sizes{newLengths(l)} }
+
+// At returns the length of what lies at a quantile, above 0 and below 1.
+func (s Sizes) At(quantile float64) int { return s.of.at(normalQuantile(quantile)) }
+
 func (z *zipf) draw(r *rand.Rand) int {
 	for {
 		u := z.last + r.Float64()*(z.first-z.last)

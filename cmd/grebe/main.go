@@ -21,6 +21,7 @@ type commands struct {
 	Health     healthCmd     `cmd:"" help:"Check that a server is ready."`
 	Key        keyCmd        `cmd:"" help:"Make an API key."`
 	Eval       evalCmd       `cmd:"" help:"Measure how good rankings and recommendations are."`
+	Sim        simCmd        `cmd:"" help:"Simulate a fleet in virtual time: how many nodes, which policies."`
 	Completion completionCmd `cmd:"" help:"Print a script that completes commands in a shell."`
 	Complete   completeCmd   `cmd:"" hidden:"" passthrough:""`
 	Version    versionCmd    `cmd:"" help:"Print the version."`

@@ -13,6 +13,7 @@ import (
 // A value on the command line that makes no sense is refused before anything begins, whichever flag it is.
 func TestFlagsThatMakeNoSense(t *testing.T) {
 	clitest.Senseless(t, "grebe", func() any { return &commands{} }, map[string][]string{
+		"sim":          {"main.go"}, // a file that exists
 		"table import": {"items", "x.npy"}, "eval world": {"--out=x"}, "key": {"--name=x"}, "index": {"--config=x"},
 	}, 60)
 }

@@ -1,6 +1,7 @@
 package config
 
 import (
+	"encoding"
 	"errors"
 	"fmt"
 	"math"
@@ -43,6 +44,14 @@ func (d *decoder) value(n *yaml.Node, v reflect.Value, path string) {
 		d.origins[path] = d.at(n)
 		return
 	}
+	if own, ok := v.Addr().Interface().(encoding.TextUnmarshaler); ok {
+		if err := setText(n, own); err != nil {
+			d.fail(n, path, "%v", err)
+			return
+		}
+		d.origins[path] = d.at(n)
+		return
+	}
 	switch v.Kind() {
 	case reflect.Struct:
 		d.mapping(n, v, path)
@@ -58,6 +67,14 @@ func (d *decoder) value(n *yaml.Node, v reflect.Value, path string) {
 	d.origins[path] = d.at(n)
 }
 
+// setText reads a text or a number into a value that parses texts.
+func setText(n *yaml.Node, v encoding.TextUnmarshaler) error {
+	if n.Kind != yaml.ScalarNode || n.Tag == "!!null" {
+		return fmt.Errorf("want a text or a number, got %s", describe(n))
+	}
+	return v.UnmarshalText([]byte(n.Value))
+}
+
 func setScalar(n *yaml.Node, v reflect.Value) error {
 	isScalar := n.Kind == yaml.ScalarNode
 	switch v.Kind() {
@@ -66,6 +83,13 @@ func setScalar(n *yaml.Node, v reflect.Value) error {
 			return fmt.Errorf("want a text, got %s%s", describe(n), quoteHint(n))
 		}
 		v.SetString(n.Value)
+		return nil
+	case reflect.Uint64:
+		i, err := strconv.ParseUint(strings.ReplaceAll(n.Value, "_", ""), 0, 64)
+		if !isScalar || n.Tag != "!!int" || err != nil {
+			return fmt.Errorf("want a whole number of at least 0, got %s", describe(n))
+		}
+		v.SetUint(i)
 		return nil
 	case reflect.Int, reflect.Int32:
 		if !isScalar || n.Tag != "!!int" {
@@ -163,7 +187,9 @@ func hasEntries(t reflect.Type) bool {
 func grow(v reflect.Value, i int) reflect.Value {
 	if i == v.Len() {
 		e := reflect.New(v.Type().Elem())
-		e.Interface().(interface{ setDefaults() }).setDefaults()
+		if d, ok := e.Interface().(interface{ setDefaults() }); ok {
+			d.setDefaults()
+		}
 		v.Set(reflect.Append(v, e.Elem()))
 	}
 	return v.Index(i)

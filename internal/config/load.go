@@ -75,9 +75,18 @@ func (l *Loaded) Origin(path string) string {
 }
 
 func (l *Loaded) readFile(name string) error {
+	if err := read(name, "the configuration", &l.Config, l.origins); err != nil {
+		return err
+	}
+	l.resolve(filepath.Dir(name))
+	return nil
+}
+
+// read reads a YAML file into a struct, strictly, and notes where values came from.
+func read(name, what string, into any, origins map[string]string) error {
 	data, err := readBounded(name)
 	if err != nil {
-		return fmt.Errorf("read the configuration: %w", err)
+		return fmt.Errorf("read %s: %w", what, err)
 	}
 	dec := yaml.NewDecoder(bytes.NewReader(data))
 	var doc yaml.Node
@@ -94,14 +103,23 @@ func (l *Loaded) readFile(name string) error {
 		return nil
 	}
 	d := decoder{
-		origins: l.origins,
+		origins: origins,
 		at:      func(n *yaml.Node) string { return fmt.Sprintf("%s:%d", name, n.Line) },
 	}
-	d.value(root, reflect.ValueOf(&l.Config).Elem(), "")
-	if len(d.errs) > 0 {
-		return errors.Join(d.errs...)
+	d.value(root, reflect.ValueOf(into).Elem(), "")
+	return errors.Join(d.errs...)
+}
+
+// Read reads a YAML file into a struct whose fields have yaml tags, and calls validate. Unknown keys and wrong types are
+// errors. An error names the file and the line; for that validate returns a FieldError, or several joined ones.
+func Read(name, what string, into any, validate func() error) error {
+	l := Loaded{origins: map[string]string{}}
+	if err := read(name, what, into, l.origins); err != nil {
+		return err
 	}
-	l.resolve(filepath.Dir(name))
+	if err := validate(); err != nil {
+		return l.locate(err)
+	}
 	return nil
 }
 

@@ -1,0 +1,78 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"os"
+
+	"grebe/internal/cli"
+	"grebe/sim"
+)
+
+// simCmd simulates a fleet.
+type simCmd struct {
+	Scenario string  `arg:"" type:"existingfile" help:"YAML file that says what to simulate."`
+	Trace    string  `type:"existingfile" help:"Play the requests of this file (NDJSON) instead of the scenario's." placeholder:"FILE"`
+	Seed     *uint64 `help:"Seed; the scenario's if absent." placeholder:"N"`
+	JSON     bool    `name:"json" help:"Print JSON."`
+	HTML     string  `name:"html" type:"path" want:"a file that can be written" help:"Write plots to this file." placeholder:"FILE"`
+}
+
+func (simCmd) Help() string {
+	return `Runs a fleet in virtual time on the code that serves. The same scenario and seed give the same numbers. docs/capacity.md
+explains the file. Ctrl-C prints what there is.
+
+Examples:
+
+    grebe sim fleet.yaml
+    grebe sim fleet.yaml --trace requests.ndjson --html fleet.html
+    grebe sim fleet.yaml --seed 7 --json`
+}
+
+func (c *simCmd) Run(w *cli.World) error {
+	s, err := c.scenario()
+	if err != nil {
+		return cli.Usage(err)
+	}
+	bar := cli.NewRequestBar(w)
+	rep, err := sim.Play(w.Ctx, s, sim.Options{Progress: bar.Update})
+	bar.End()
+	if err != nil {
+		return err
+	}
+	if c.HTML != "" {
+		if err := writeTo(c.HTML, rep.HTML); err != nil {
+			return fmt.Errorf("write plots: %w", err)
+		}
+	}
+	if c.JSON {
+		enc := json.NewEncoder(w.Stdout)
+		enc.SetIndent("", "  ")
+		return enc.Encode(rep)
+	}
+	return rep.Text(w.Stdout)
+}
+
+func (c *simCmd) scenario() (*sim.Scenario, error) {
+	return sim.ReadScenario(c.Scenario, func(s *sim.Scenario) {
+		if c.Trace != "" {
+			s.Trace.File = c.Trace
+		}
+		if c.Seed != nil {
+			s.Seed = *c.Seed
+		}
+	})
+}
+
+func writeTo(file string, write func(io.Writer) error) error {
+	f, err := os.Create(file)
+	if err != nil {
+		return err
+	}
+	if err := write(f); err != nil {
+		f.Close()
+		return err
+	}
+	return f.Close()
+}

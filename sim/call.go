@@ -1,0 +1,110 @@
+package sim
+
+import (
+	"time"
+
+	"grebe/plan"
+	"grebe/schedule"
+)
+
+// Request is a ranking that reaches the fleet.
+type Request struct {
+	At         time.Duration
+	User       uint64
+	UserTokens int32
+	Items      []int32  // ordinals in the catalog, distinct
+	ItemTokens []int32  // length of each
+	Shards     []uint32 // embedding shards that it reads, for models of events
+}
+
+// outcome says how a request ended.
+type outcome uint8
+
+const (
+	answered outcome = iota
+	refused          // admission predicted that it would be late
+	shed             // it waited too long in the queue
+	lost             // no node could answer it
+)
+
+// call is a request on its way. Calls are used again.
+type call struct {
+	Request
+	gen      uint32 // raised whenever the call is used again
+	live     bool
+	router   int32
+	node     int32
+	tried    int8 // nodes that failed it
+	counted  bool // it arrived after the warm-up
+	deadline time.Duration
+	begun    time.Duration // when it reached the node
+	chosen   float64       // milliseconds that the router predicted
+	foreseen int           // tokens that the router predicted not to be computed
+	outcome  outcome
+
+	// On the node.
+	place    schedule.Place
+	admitted bool
+	reuse    bool // the policy uses the cache
+	order    plan.Order
+	hit      bool
+	freq     float64
+	returns  float64
+	queue    schedule.Job
+	pinned   []pin
+	tiers    []plan.Tier // of each item, as found
+	keep     bool        // the user is kept after it was computed
+	cached   int         // tokens of the user that are cached
+	userAt   plan.Tier   // and where
+	shared   [2]bool     // preamble and lead-in are cached
+	keeps    int64       // bytes reserved for what is computed
+	fetched  int64       // bytes reserved for what peers sent
+	hostRead int64       // bytes read from host memory
+	spared   schedule.Job
+	rowsMiss int // embedding rows that are not cached
+	waits    int // flows under way
+	waiting  bool
+	begins   time.Duration // of its wait for flows
+	tokens   [plan.NumTiers]int
+	total    int
+}
+
+// again makes a call ready for another node. What it had on the first one is gone.
+func (c *call) again() {
+	*c = call{
+		Request: c.Request, gen: c.gen, live: true, router: c.router, tried: c.tried, counted: c.counted, deadline: c.deadline,
+		pinned: c.pinned[:0], tiers: c.tiers[:0],
+	}
+}
+
+// pin is an entry that a call uses.
+type pin struct {
+	h *held
+	s *store
+}
+
+// calls are the requests on their way, by number.
+type calls struct {
+	all  []*call
+	free []int32
+}
+
+func (c *calls) get() int32 {
+	if n := len(c.free); n > 0 {
+		i := c.free[n-1]
+		c.free = c.free[:n-1]
+		c.all[i].live = true
+		return i
+	}
+	c.all = append(c.all, &call{live: true})
+	return int32(len(c.all) - 1)
+}
+
+func (c *calls) put(i int32) {
+	old := c.all[i]
+	*old = call{
+		gen: old.gen + 1, pinned: old.pinned[:0], tiers: old.tiers[:0],
+		Request: Request{Items: old.Items[:0], ItemTokens: old.ItemTokens[:0], Shards: old.Shards[:0]},
+	}
+	c.free = append(c.free, i)
+}

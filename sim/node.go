@@ -1,0 +1,582 @@
+package sim
+
+import (
+	"math"
+	"math/rand/v2"
+	"time"
+
+	"grebe/plan"
+	"grebe/residency"
+	"grebe/schedule"
+)
+
+// node is a machine of the fleet. It does what packages serve, reuse, dispatch and kv do with a ranking, in their order, with
+// the same pure rooms.
+type node struct {
+	f       *fleet
+	id      int32
+	profile *Profile
+	gen     uint32 // raised when the node stops, so that its events are ignored
+	up      bool
+	drains  bool    // it takes no new requests
+	slow    float64 // times that a batch takes longer than it should
+	noise   *rand.Rand
+
+	users, items *store // the same one, unless the scenario gives items a memory of their own
+	hot          *residency.Hotness
+	returns      *schedule.Returns
+	feed         *residency.Feed
+	costs        schedule.Costs
+
+	batcher   *schedule.Batcher
+	admission *schedule.Admission
+	tuner     *schedule.Tuner
+	model     schedule.PrefillModel
+	waiting   int
+	queued    schedule.Job // rows and keys of the waiting calls
+	engines   []batch
+	wake      int32              // number of the last wake that was asked for
+	seen      map[int32]struct{} // items that the batch computes
+	seenUsers map[uint64]int32   // and users, with their tokens
+	here      map[int32]struct{} // calls on the node
+
+	keys  []plan.Key
+	uses  []float32
+	owner []int32
+
+	back   backlog
+	emb    *embeddings
+	totals nodeTotals
+}
+
+// batch is what an engine runs.
+type batch struct {
+	calls     []int32
+	busy      bool
+	began     time.Duration
+	predicted float64 // milliseconds
+	sample    schedule.Sample
+}
+
+const (
+	tunerMemory = 256                    // as in package dispatch
+	countEvery  = 200 * time.Millisecond // as in package reuse
+	// Estimated costs of moving KV, as in package reuse.
+	hostMsPerMiB = 0.1
+	// peerMsPerEntry is the estimated cost of one key of a GET.
+	peerMsPerEntry = 0.002
+	// woke is the milliseconds from the end of a batch until a caller continues.
+	woke = 0.05
+)
+
+// start puts an empty node up.
+func (n *node) start(now time.Duration) error {
+	s := n.f.scenario
+	n.boots()
+	var err error
+	c := storeConfig{
+		device: n.profile.DeviceBytes, host: n.profile.HostBytes, slots: s.Cache.Slots, policy: s.Cache.Policy, predict: s.Cache.Predict,
+		token: n.profile.KVTokenBytes,
+	}
+	own := int64(s.Cache.ItemMemory)
+	if own > 0 {
+		c.host -= own
+	}
+	if n.users, err = newStore(c); err != nil {
+		return err
+	}
+	n.items = n.users
+	if own > 0 {
+		c.device, c.host = 0, own
+		if n.items, err = newStore(c); err != nil {
+			return err
+		}
+	}
+	if n.hot, err = residency.NewHotness(residency.HotnessConfig{Users: s.Cache.Users, Items: s.Cache.Items, Buffer: 1 << 12}); err != nil {
+		return err
+	}
+	n.users.books.SetHotness(n.hot)
+	n.users.books.SetFeed(n.feed)
+	n.items.books.SetFeed(n.feed)
+	n.returns = schedule.NewReturns()
+	n.users.dropped = func(key plan.Key, k plan.Kind) {
+		if k == plan.User {
+			n.returns.Evicted(residency.Hash(key), n.f.now)
+		}
+	}
+	n.price()
+	return n.open()
+}
+
+// boots begins a new life.
+func (n *node) boots() {
+	n.f.boots++
+	n.feed = residency.NewFeed(n.f.boots, n.f.scenario.Route.Ring)
+	n.up, n.drains = true, false
+	n.here = map[int32]struct{}{}
+	n.seen, n.seenUsers = map[int32]struct{}{}, map[uint64]int32{}
+}
+
+// price sets the costs that decisions use, as reuse.New does.
+func (n *node) price() {
+	mib := float64(n.profile.KVTokenBytes) / (1 << 20)
+	n.costs = schedule.DefaultCosts(n.profile.Prefill)
+	n.costs.Transfer[plan.Host] = schedule.Transfer{Token: mib * hostMsPerMiB}
+	n.costs.Keep = n.users.tiers[0]
+	if b := n.f.scenario.Network.Bandwidth; b > 0 {
+		n.costs.Transfer[plan.Peer] = schedule.Transfer{Entry: peerMsPerEntry, Token: 1e3 * float64(n.profile.KVTokenBytes) / b.bytes()}
+	}
+}
+
+// open makes the queue, as dispatch.New does.
+func (n *node) open() error {
+	s := n.f.scenario
+	c := schedule.DefaultBatcher(s.Queue, s.SLO.Duration)
+	c.MaxRows = n.profile.MaxRows
+	if s.Batch == 1 {
+		c.MaxRows = 1
+	}
+	var err error
+	if n.batcher, err = schedule.NewBatcher(c, n.profile.Prefill); err != nil {
+		return err
+	}
+	if n.tuner, err = schedule.NewTuner(n.profile.Prefill, tunerMemory); err != nil {
+		return err
+	}
+	n.model = n.tuner.Model()
+	n.engines = make([]batch, s.Fleet.Workers)
+	n.admission = schedule.NewAdmission(n.batcher, len(n.engines))
+	n.waiting, n.queued = 0, schedule.Job{}
+	return nil
+}
+
+// backlogMs returns the predicted milliseconds of work ahead of a request that arrives now.
+func (n *node) backlogMs() float64 {
+	ahead := n.admission.Running() + n.model.Predict(n.queued.Rows, n.queued.Keys, n.waiting)
+	return ahead / float64(len(n.engines))
+}
+
+// arrive takes a call.
+func (n *node) arrive(i int32) {
+	c := n.f.calls.all[i]
+	c.begun = n.f.now
+	n.here[i] = struct{}{}
+	n.totals.Requests++
+	place, price := n.admission.Admit(schedule.Single, len(c.Items), n.f.now, c.deadline)
+	if price.Late > 0 {
+		n.leave(i, refused)
+		return
+	}
+	c.place, c.admitted = place, true
+	n.decide(c)
+	if !n.fetch(i) {
+		n.enter(i)
+	}
+}
+
+// decide finds the cached KV of a call and chooses its prefix order, as reuse.Begin does.
+func (n *node) decide(c *call) {
+	s, now := n.f.scenario, n.f.now
+	n.lookUp(c)
+	user := userKey(c.User)
+	in := schedule.Request{
+		Preamble: int32(n.f.prompt.preamble), LeadIn: int32(n.f.prompt.leadIn), Question: int32(n.f.prompt.question), PerItem: n.f.prompt.perItem,
+		Orders: s.orders, User: c.UserTokens, Items: c.ItemTokens, ItemTier: c.tiers, ItemFrequency: n.uses,
+		Slack: float64(c.deadline-now) / float64(time.Millisecond),
+	}
+	in.SharedCached = n.has(0) && n.has(1)
+	own := 0
+	if h := n.users.books.Get(user); h != nil {
+		own = min(h.Tokens, int(c.UserTokens))
+		in.UserCached[n.users.tiers[h.Level()]] = int32(own)
+	}
+	in.Frequency, in.Coldest = n.hot.User(user, now)
+	in.Returns, in.ReturnsKnown = n.returns.Expect(in.Frequency), true
+	if in.UserRoom = own > 0 || n.hasRoom(int(c.UserTokens)); !in.UserRoom {
+		in.Returns *= n.returns.Gain(in.Frequency)
+	}
+	in.Queue = n.backlogMs()
+	costs := n.costs
+	costs.Model = n.model
+	d := schedule.Decide(&in, &costs, s.policy)
+	c.order, c.reuse, c.freq, c.returns = d.Order, d.Reuse, in.Frequency, in.Returns
+	c.hit = d.Reuse && d.Order == plan.UserFirst && own > 0
+	n.totals.Orders[d.Order]++
+	n.attach(c, d.Chosen())
+}
+
+// lookUp sets the tiers of the call's items and their expected uses. An item that this node does not have is expected at the
+// node that the map names.
+func (n *node) lookUp(c *call) {
+	n.keys = n.keys[:0]
+	for _, item := range c.Items {
+		n.keys = append(n.keys, itemKey(item))
+	}
+	c.tiers = resize(c.tiers, len(c.Items))
+	n.uses = resize(n.uses, len(c.Items))
+	n.items.books.Status(n.keys, c.tiers)
+	n.hot.Items(n.keys, c.tiers, n.f.now, n.uses)
+	n.owner = resize(n.owner, len(c.Items))
+	if !n.f.peers {
+		return
+	}
+	for i, item := range c.Items {
+		if c.tiers[i] == plan.Missing {
+			if n.owner[i] = n.f.ownerOf(item, n.id); n.owner[i] >= 0 {
+				c.tiers[i] = plan.Peer
+			}
+		}
+	}
+}
+
+func resize[T any](s []T, n int) []T {
+	if cap(s) < n {
+		return make([]T, n, n+n/4)
+	}
+	return s[:n]
+}
+
+// has reports whether the preamble (0) or the lead-in (1) is cached.
+func (n *node) has(number int) bool {
+	return n.f.prompt.fixed(number) == 0 || n.users.books.Get(sharedKey(number)) != nil
+}
+
+// hasRoom reports whether a user can be kept without evicting anything.
+func (n *node) hasRoom(tokens int) bool {
+	top := &n.users.mem[0]
+	room, full := schedule.HasRoom(int64(tokens)*n.users.token, top.used, top.total, n.users.full)
+	n.users.full = full
+	return room
+}
+
+// attach pins the entries that the chosen order uses, as Visit.Attach does, and counts what is left to compute.
+func (n *node) attach(c *call, chosen *schedule.Option) {
+	if !c.reuse {
+		for i := range c.tiers {
+			c.tiers[i] = plan.Missing
+		}
+		return
+	}
+	for k := range c.shared {
+		if c.shared[k] = n.f.prompt.fixed(k) == 0; c.shared[k] || k == 1 && c.order == plan.UserFirst {
+			continue
+		}
+		if h, at := n.users.use(sharedKey(k)); h != nil {
+			c.shared[k] = true
+			n.found(c, n.users, h, at, h.Tokens)
+		}
+	}
+	if c.order == plan.UserFirst {
+		n.attachUser(c)
+		return
+	}
+	for i := range c.Items {
+		switch c.tiers[i] {
+		case plan.Missing:
+			continue
+		case plan.Peer:
+			if !chosen.Load.Has(plan.Peer) {
+				c.tiers[i] = plan.Missing
+			}
+			continue
+		}
+		h, at := n.items.use(n.keys[i])
+		if c.tiers[i] = at; h != nil {
+			n.found(c, n.items, h, at, int(c.ItemTokens[i]))
+		}
+	}
+}
+
+func (n *node) attachUser(c *call) {
+	key := userKey(c.User)
+	c.keep = true
+	h := n.users.books.Get(key)
+	if h == nil {
+		return
+	}
+	known := min(h.Tokens, int(c.UserTokens))
+	n.users.books.Asked(h, int(c.UserTokens), known)
+	if h, at := n.users.use(key); h != nil {
+		c.cached, c.userAt = known, at
+		c.keep = h.Tokens < int(c.UserTokens)
+		n.found(c, n.users, h, at, known)
+	}
+}
+
+// found pins an entry and counts its tokens.
+func (n *node) found(c *call, s *store, h *held, at plan.Tier, tokens int) {
+	s.pin(h)
+	c.pinned = append(c.pinned, pin{h, s})
+	c.tokens[at] += tokens
+	if at == plan.Host && n.profile.DeviceBytes > 0 {
+		c.hostRead += int64(tokens) * s.token
+	}
+}
+
+// enter queues a call, as Dispatcher.add does.
+func (n *node) enter(i int32) {
+	c := n.f.calls.all[i]
+	c.queue = schedule.Job{ID: uint64(i), Arrival: n.f.now, Deadline: c.deadline}
+	c.queue.Rows, c.queue.Keys = n.f.prompt.cost(c)
+	price, _ := n.admission.Enter(&c.place, n.model.Predict(c.queue.Rows, c.queue.Keys, 1), n.f.now, c.deadline)
+	if price.Late > 0 {
+		n.leave(i, refused)
+		return
+	}
+	if !n.batcher.Add(c.queue) {
+		n.leave(i, refused)
+		return
+	}
+	n.waiting++
+	n.queued.Rows += c.queue.Rows
+	n.queued.Keys += c.queue.Keys
+	n.step()
+}
+
+// step gives free engines their next batches, as Dispatcher.take does.
+func (n *node) step() {
+	for e := range n.engines {
+		if n.engines[e].busy {
+			continue
+		}
+		at, ran := n.take(e)
+		if ran {
+			continue
+		}
+		if n.wake++; at != schedule.Never {
+			n.f.push(event{at: max(at, n.f.now), kind: steps, node: n.id, arg: n.wake, gen: n.gen})
+		}
+		return
+	}
+}
+
+// take asks the Batcher for a batch of an engine. If there is none, it returns when to ask again.
+func (n *node) take(e int) (at time.Duration, ran bool) {
+	now := n.f.now
+	jobs, gone, at := n.batcher.Step(now)
+	if len(jobs) == 0 && len(gone) > 0 && n.admission.Tries(n.model.Predict(gone[0].Rows, gone[0].Keys, 1), now, gone[0].Deadline) {
+		jobs, gone = gone[:1], gone[1:]
+	}
+	for i := range gone {
+		n.dequeue(&gone[i])
+		n.leave(int32(gone[i].ID), shed)
+	}
+	if len(jobs) == 0 {
+		return at, false
+	}
+	b := &n.engines[e]
+	b.calls, b.busy, b.began = b.calls[:0], true, now
+	var rows, keys int
+	for i := range jobs {
+		n.dequeue(&jobs[i])
+		b.calls = append(b.calls, int32(jobs[i].ID))
+		rows, keys = rows+jobs[i].Rows, keys+jobs[i].Keys
+	}
+	b.predicted = n.model.Predict(rows, keys, len(jobs))
+	n.admission.Begin(e, b.predicted, now)
+	b.sample = schedule.Sample{Requests: len(jobs), Rows: rows, Keys: keys}
+	n.begin(b)
+	took := time.Duration(b.sample.Ms * float64(time.Millisecond))
+	n.f.push(event{at: now + took, kind: ends, node: n.id, arg: int32(e), gen: n.gen})
+	return 0, true
+}
+
+func (n *node) dequeue(j *schedule.Job) {
+	n.waiting--
+	n.queued.Rows -= j.Rows
+	n.queued.Keys -= j.Keys
+}
+
+// begin reserves memory for what a batch computes and keeps, and sets how long the batch takes. What several of its calls
+// need, or what was computed since they looked, is computed once.
+func (n *node) begin(b *batch) {
+	clear(n.seen)
+	clear(n.seenUsers)
+	var host int64
+	misses := 0
+	for _, i := range b.calls {
+		c := n.f.calls.all[i]
+		n.reserve(c)
+		b.sample.Rows -= c.spared.Rows
+		b.sample.Keys -= c.spared.Keys
+		host += c.hostRead
+		misses += c.rowsMiss
+	}
+	ms := n.profile.Prefill.Predict(b.sample.Rows, b.sample.Keys, b.sample.Requests)
+	if n.profile.Noise > 0 {
+		ms *= math.Exp(n.profile.Noise * n.noise.NormFloat64())
+	}
+	if host > 0 {
+		ms = max(ms, 1e3*float64(host)/n.profile.HostLink)
+	}
+	if misses > 0 {
+		ms += n.emb.fetch(misses, n.profile)
+	}
+	b.sample.Ms = ms * n.slow
+}
+
+// reserve takes memory for what a call computes and keeps.
+func (n *node) reserve(c *call) {
+	if !c.reuse {
+		return
+	}
+	if c.order == plan.UserFirst {
+		if c.keep && n.computed(c) {
+			c.keep = false
+			c.spared.Rows = int(c.UserTokens) - c.cached
+			c.spared.Keys = causal(c.cached, int(c.UserTokens), n.f.prompt.preamble)
+		}
+		if c.keep {
+			bytes := n.users.chained(int(c.UserTokens))
+			if n.users.tiers[0] == c.userAt {
+				bytes -= int64(c.cached/chain) * chain * n.users.token
+			}
+			if c.keep = n.users.reserve(bytes); c.keep {
+				c.keeps = bytes
+			}
+		}
+		return
+	}
+	lead := n.f.prompt.preamble + n.f.prompt.leadIn
+	for i, item := range c.Items {
+		if c.tiers[i] != plan.Missing {
+			continue
+		}
+		tokens := int(c.ItemTokens[i])
+		if _, twice := n.seen[item]; twice || n.items.books.Get(itemKey(item)) != nil {
+			c.spared.Rows += tokens
+			c.spared.Keys += causal(0, tokens, lead)
+			continue
+		}
+		n.seen[item] = struct{}{}
+		if bytes := int64(tokens) * n.items.token; n.items.reserve(bytes) {
+			c.keeps += bytes
+			c.tiers[i] = computing
+		}
+	}
+}
+
+// computed reports whether another call computed the same tokens of the user since this one looked, or does so in its batch.
+func (n *node) computed(c *call) bool {
+	if n.seenUsers[c.User] == c.UserTokens {
+		return true
+	}
+	n.seenUsers[c.User] = c.UserTokens
+	h := n.users.books.Get(userKey(c.User))
+	return h != nil && h.Tokens == int(c.UserTokens)
+}
+
+// computing marks an item that the call computes and keeps.
+const computing = plan.NumTiers
+
+// ended ends a batch, as Dispatcher.work does.
+func (n *node) ended(e int) {
+	b := &n.engines[e]
+	b.busy = false
+	n.admission.Ended(e, b.predicted)
+	predicted := b.predicted
+	if rows := b.sample.Rows; rows > 0 {
+		predicted = n.model.Predict(rows, b.sample.Keys, b.sample.Requests)
+	}
+	n.admission.Measured(b.sample.Ms, predicted)
+	n.tuner.Observe(b.sample)
+	n.model = n.tuner.Model()
+	n.batcher.SetModel(n.model)
+	n.batcher.SetSlack(n.admission.Slack())
+	n.totals.Batches++
+	n.totals.Busy += n.f.now - b.began
+	n.totals.Rows += int64(b.sample.Rows)
+	for _, i := range b.calls {
+		n.admission.Woke(woke)
+		n.f.calls.all[i].place.Done(true)
+		n.leave(i, answered)
+	}
+	b.calls = b.calls[:0]
+	n.step()
+}
+
+// leave ends a call on the node, as Visit.End and Place.Leave do, and sends its answer.
+func (n *node) leave(i int32, how outcome) {
+	c := n.f.calls.all[i]
+	delete(n.here, i)
+	if c.admitted {
+		n.end(c, how == answered)
+		n.admission.Leave(&c.place, n.f.now)
+	}
+	c.outcome = how
+	n.f.push(event{at: n.f.now + n.f.hop, kind: answers, node: n.id, arg: i, gen: c.gen})
+}
+
+// end notes the accesses of a call and publishes what it computed.
+func (n *node) end(c *call, computed bool) {
+	now, key := n.f.now, userKey(c.User)
+	user := residency.Hash(key)
+	n.returns.Came(user, c.freq, now)
+	switch {
+	case c.hit:
+		n.returns.Hit(user)
+	case c.reuse && c.order == plan.UserFirst:
+		n.returns.Kept(user, c.returns)
+	}
+	n.hot.NoteUser(key, now, c.hit)
+	if c.reuse {
+		n.keys = n.keys[:0]
+		for _, item := range c.Items {
+			n.keys = append(n.keys, itemKey(item))
+		}
+		n.hot.NoteItems(n.keys, now)
+	}
+	c.total = n.f.prompt.length(c)
+	if computed && c.reuse {
+		n.publish(c, key)
+	} else if c.keeps > 0 {
+		n.keeper(c).release(c.keeps)
+	}
+	if c.fetched > 0 {
+		n.items.release(c.fetched)
+	}
+	for _, p := range c.pinned {
+		p.s.unpin(p.h)
+	}
+	c.pinned = c.pinned[:0]
+}
+
+// keeper returns the store that has the memory which a call reserved.
+func (n *node) keeper(c *call) *store {
+	if c.order == plan.UserFirst {
+		return n.users
+	}
+	return n.items
+}
+
+// publish publishes what a call computed.
+func (n *node) publish(c *call, user plan.Key) {
+	for k := range c.shared {
+		if tokens := n.f.prompt.fixed(k); !c.shared[k] && (k == 0 || c.order == plan.ItemFirst) {
+			bytes := int64(tokens) * n.users.token
+			if n.users.reserve(bytes) {
+				n.users.publish(n.users.entry(sharedKey(k), plan.Preamble, tokens, bytes, -1), bytes)
+			}
+		}
+	}
+	if c.order == plan.UserFirst {
+		if c.keep {
+			n.users.publish(n.users.entry(user, plan.User, int(c.UserTokens), n.users.chained(int(c.UserTokens)), -1), c.keeps)
+		}
+		return
+	}
+	for i, item := range c.Items {
+		if c.tiers[i] != computing {
+			continue
+		}
+		bytes := int64(c.ItemTokens[i]) * n.items.token
+		n.items.publish(n.items.entry(n.keys[i], plan.Item, int(c.ItemTokens[i]), bytes, item), bytes)
+		n.offer(item)
+	}
+}
+
+// count counts noted accesses, as Cache.Run does.
+func (n *node) count() {
+	for n.hot.Apply(n.f.now) {
+	}
+}
