@@ -17,6 +17,10 @@
 // the queue without the rest while it can still meet its deadline. If reading is known to take far longer than
 // computing, the job joins the queue at once, and uses only the blocks that arrive in time.
 //
+// If there are several engines, a job may need KV that a batch on another engine is computing. It then stays in the queue
+// until that batch ends, if that is predicted to be sooner than computing the KV once more. If the batch fails, the job
+// computes the KV.
+//
 // Package schedule decides all of this. A Dispatcher calls it under its lock, with the time, and carries out its
 // decisions.
 //
@@ -92,8 +96,9 @@ type Dispatcher struct {
 	closed  bool
 
 	admission *schedule.Admission
-	wakes     []chan struct{} // by engine: holds a token if its goroutine may have work to do
-	recorded  int             // places recorded so far
+	claims    map[*engine.Underway]int // KV that running batches compute, and on which engine; nil if there is only one
+	wakes     []chan struct{}          // by engine: holds a token if its goroutine may have work to do
+	recorded  int                      // places recorded so far
 }
 
 // call is a job that is waiting or running.
@@ -104,6 +109,7 @@ type call struct {
 	ended  time.Time // when its batch ended
 	out    engine.Outcome
 	done   chan struct{} // receives one value when out is set
+	await  await
 }
 
 // New starts one goroutine per engine. The caller MUST Close the Dispatcher, before the engines.
@@ -130,6 +136,9 @@ func New(engines []Engine, opt Options) (*Dispatcher, error) {
 	d := &Dispatcher{
 		engines: engines, ahead: opt.ReadAhead, start: time.Now(), batcher: b, tuner: tuner, lost: opt.Lost, alarm: opt.Panicked,
 		waiting: map[uint64]*call{}, model: tuner.Model(), admission: schedule.NewAdmission(b, len(engines)), rec: opt.Record,
+	}
+	if len(engines) > 1 {
+		d.claims = map[*engine.Underway]int{}
 	}
 	d.recordOpen(&cfg)
 	for range engines {
@@ -197,7 +206,7 @@ func (d *Dispatcher) Do(ctx context.Context, j *engine.Job) (*engine.Result, err
 		p.done(c.out.Err)
 	}
 	out := c.out
-	c.job, c.out, c.ended = nil, engine.Outcome{}, time.Time{}
+	c.job, c.out, c.ended, c.await = nil, engine.Outcome{}, time.Time{}, await{}
 	d.calls.Put(c)
 	return j.Deliver(&out)
 }
@@ -398,6 +407,7 @@ func (d *Dispatcher) work(e Engine, n int) {
 			b.spared.Keys += b.out[i].Shared.Cost.Keys
 			c.out = b.out[i]
 			c.out.Queue = start.Sub(c.queued)
+			c.out.Shared.Awaited = c.await.arrived
 			c.ended = end
 			c.done <- struct{}{} // from here on it is another job's
 		}
@@ -444,6 +454,7 @@ type batch struct {
 	waited    time.Duration // of what it took, for disks
 	late      bool          // something did not come, and was computed
 	spared    engine.Cost   // of cost, what was computed once for several jobs or segments
+	claims    []*engine.Underway
 }
 
 // reset forgets the last batch, and what it referred to.
@@ -451,7 +462,8 @@ func (b *batch) reset() {
 	clear(b.calls)
 	clear(b.jobs)
 	clear(b.out)
-	b.calls, b.jobs, b.out = b.calls[:0], b.jobs[:0], b.out[:0]
+	clear(b.claims)
+	b.calls, b.jobs, b.out, b.claims = b.calls[:0], b.jobs[:0], b.out[:0], b.claims[:0]
 	b.cost, b.spared, b.predicted, b.waited, b.late = engine.Cost{}, engine.Cost{}, 0, 0, false
 }
 
@@ -470,6 +482,22 @@ func (d *Dispatcher) take(b *batch, n int) (at time.Duration, open bool) {
 		return 0, false
 	}
 	now := time.Since(d.start)
+	for again := true; again; {
+		at, again = d.step(b, n, now)
+	}
+	if len(b.calls) > 0 {
+		d.claim(b, n)
+		b.predicted = d.model.Predict(b.cost.Rows, b.cost.Keys, len(b.calls))
+		d.admission.Begin(n, b.predicted, now)
+	}
+	if len(b.calls) > 0 && d.batcher.Len() > 0 {
+		d.signal() // another engine may be free for the rest
+	}
+	return at, true
+}
+
+// step is one question of take. It asks again if all jobs of the batch stay in the queue: others may run instead.
+func (d *Dispatcher) step(b *batch, n int, now time.Duration) (at time.Duration, again bool) {
 	jobs, shed, at := d.batcher.Step(now)
 	if d.rec.On() {
 		d.recordStep(n, now, jobs, shed, at)
@@ -484,18 +512,14 @@ func (d *Dispatcher) take(b *batch, n int) (at time.Duration, open bool) {
 		d.answer(shed[i].ID, ErrShed)
 	}
 	for i := range jobs {
+		if d.holds(&jobs[i], now) {
+			continue
+		}
 		if c := d.leave(jobs[i].ID); c != nil {
 			b.add(c)
 		}
 	}
-	if len(b.calls) > 0 {
-		b.predicted = d.model.Predict(b.cost.Rows, b.cost.Keys, len(b.calls))
-		d.admission.Begin(n, b.predicted, now)
-	}
-	if len(b.calls) > 0 && d.batcher.Len() > 0 {
-		d.signal() // another engine may be free for the rest
-	}
-	return at, true
+	return at, len(jobs) > 0 && len(b.calls) == 0
 }
 
 // answer ends a waiting job with an error. The caller holds the lock.
@@ -523,6 +547,7 @@ func (d *Dispatcher) free(b *batch, n int) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.admission.Ended(n, b.predicted)
+	d.disclaim(b, n)
 }
 
 // observe teaches the model what a batch took: not what it waited for a disk, and nothing where more was computed than its jobs said.

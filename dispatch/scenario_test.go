@@ -22,6 +22,7 @@ import (
 //	open engines=2 slo=1s queue=9 warm=yes    warm: enough batches were measured for predictions to count
 //	ask r1 tokens=20 within=50ms              a request that waits for its answer; one of 13 tokens panics
 //	ask r1 tokens=40 reads=10ms,10ms pace=1ms blocks that are read from disk, and the expected time per token; a read of 0 hangs
+//	ask r1 tokens=40 needs=u:30               30 of the tokens are a segment that requests share by name; also fails=yes
 //	admit r1 size=3 within=50ms               only asks for a place, and leaves it
 //	leave r1                                  its client goes away
 //	wait 30ms                                 prints the requests that are answered meanwhile, and when
@@ -49,6 +50,7 @@ type scenario struct {
 	leaves map[string]context.CancelFunc
 	paces  map[string]*loading.Pace
 	loads  []*loading.Loading // reads that do not hang
+	needs  *needs
 
 	asking   sync.WaitGroup
 	mu       sync.Mutex
@@ -76,13 +78,16 @@ func (e *scripted) Run(jobs []*engine.Job, out []engine.Outcome) {
 	e.of.mu.Lock()
 	e.of.batches++
 	e.of.mu.Unlock()
-	e.clockworkDisk.Run(jobs, out)
+	if !e.of.needs.run(jobs, out) {
+		e.clockworkDisk.Run(jobs, out)
+	}
 }
 
 func (s *scenario) run(c *scripttest.Command, out *strings.Builder) {
 	switch c.Name {
 	case "open":
 		s.close()
+		s.needs = newNeeds()
 		var engines []Engine
 		for range c.Int("engines", 1) {
 			engines = append(engines, &scripted{of: s})
@@ -149,6 +154,9 @@ func (s *scenario) ask(c *scripttest.Command) {
 		if !slices.Contains(reads, 0) {
 			s.loads = append(s.loads, j.Blend.Load.(*loading.Loading))
 		}
+	}
+	if c.Has("needs") {
+		j = s.needs.job(c)
 	}
 	ctx, cancel := context.WithCancel(s.Context())
 	if c.Has("within") {

@@ -36,7 +36,8 @@ type meaning struct {
 // Shared counts what a job did not compute because an equal segment was computed.
 type Shared struct {
 	Request    int     // tokens that another segment of the job computed
-	Concurrent int     // tokens that another job of the batch computed
+	Concurrent int     // tokens that another job computed, in the same batch or since this one was queued
+	Awaited    int     // of Concurrent, those that the job waited for in the queue; the queue's owner fills it in
 	Segments   []int32 // these segments, ascending; what the job has of them in entries is not counted as shared
 	// Cost is what Check counted for these tokens.
 	Cost Cost

@@ -39,6 +39,35 @@ func (u *Underway) take(tokens int, last bool) *kv.Entry {
 	return u.most.Load()
 }
 
+// Awaits returns the Underway of segment i and what the job would not compute if it had the KV. It is nil if the segment has none,
+// or needs none.
+func (j *Job) Awaits(i int) (*Underway, Cost) {
+	g := &j.Segments[i]
+	if g.Underway == nil || g.Underway.entry.Load() != nil {
+		return nil, Cost{}
+	}
+	had, needs := j.done(i), len(j.Plan.Segments[i].Tokens)
+	if g.Last {
+		needs--
+	}
+	if needs <= had {
+		return nil, Cost{}
+	}
+	return g.Underway, Cost{Rows: needs - had, Keys: j.keys(i, had) - j.keys(i, needs)}
+}
+
+// Arrived counts the tokens whose KV other jobs have left for this one since it was queued.
+func (j *Job) Arrived() (tokens int) {
+	for i := range j.Segments {
+		if g := &j.Segments[i]; g.Underway != nil {
+			if left := g.Underway.take(len(j.Plan.Segments[i].Tokens), g.Last); left != nil {
+				tokens += max(0, left.Len()-j.done(i))
+			}
+		}
+	}
+	return tokens
+}
+
 // Clear releases what was left. No job may have the Underway any more.
 func (u *Underway) Clear() {
 	for _, at := range []*atomic.Pointer[kv.Entry]{&u.entry, &u.most} {

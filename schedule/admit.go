@@ -218,6 +218,9 @@ func (a *Admission) Ended(engine int, predicted float64) {
 	a.ends[engine] = 0
 }
 
+// Ends returns when an engine's batch is predicted to end.
+func (a *Admission) Ends(engine int) time.Duration { return a.ends[engine] }
+
 // Running returns the predicted milliseconds of the running batches, over all engines.
 func (a *Admission) Running() float64 { return a.running }
 

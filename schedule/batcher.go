@@ -88,6 +88,7 @@ type Batcher struct {
 	seq     uint64
 	small   heap // by deadline
 	huge    heap // by deadline
+	held    heap // neither small nor huge at the moment, by when they are again: see Hold
 	latest  heap // all, by deadline less the time alone
 	smalls  load // sum of small
 	holding time.Duration
@@ -117,7 +118,7 @@ func NewBatcher(c BatcherConfig, m PrefillModel) (*Batcher, error) {
 	b := &Batcher{
 		config: c, model: m,
 		jobs: make([]Job, n), alone: make([]time.Duration, n), free: make([]int32, n), where: newSlots(n),
-		small: newHeap(n), huge: newHeap(n), latest: newHeap(n),
+		small: newHeap(n), huge: newHeap(n), held: newHeap(n), latest: newHeap(n),
 		batch: make([]Job, 0, n), shed: make([]Job, 0, n),
 	}
 	for i := range b.free {
@@ -175,30 +176,44 @@ func (b *Batcher) Target() time.Duration {
 
 // Add queues a request. It returns false if the queue is full or the id is already waiting.
 func (b *Batcher) Add(j Job) bool {
-	at, known := b.where.find(j.ID)
-	if known || len(b.free) == 0 {
-		return false
-	}
 	if j.Deadline == 0 {
 		j.Deadline = j.Arrival + b.config.SLO
 	}
-	slot := b.free[len(b.free)-1]
+	slot, ok := b.take(&j)
+	if ok && b.enter(slot) {
+		b.arrivals.observe(j.Arrival)
+	}
+	return ok
+}
+
+// take gives a request a slot, in which it waits.
+func (b *Batcher) take(j *Job) (slot int32, ok bool) {
+	at, known := b.where.find(j.ID)
+	if known || len(b.free) == 0 {
+		return 0, false
+	}
+	slot = b.free[len(b.free)-1]
 	b.free = b.free[:len(b.free)-1]
 	b.where.ids[at], b.where.slot[at] = j.ID, slot
 	b.seq++
-	b.jobs[slot] = j
-	b.alone[slot] = b.predict(load{}.plus(&j))
+	b.jobs[slot] = *j
+	b.alone[slot] = b.predict(load{}.plus(j))
 	b.latest.push(slot, j.Deadline-b.alone[slot], b.seq)
+	return slot, true
+}
+
+// enter lets the request in a slot run, and reports whether it is small.
+func (b *Batcher) enter(slot int32) (small bool) {
+	j := &b.jobs[slot]
 	if b.alone[slot] > b.config.SLO/2 {
 		b.huge.push(slot, j.Deadline, b.seq)
-		return true
+		return false
 	}
 	if b.small.len() == 0 {
 		b.holding = j.Arrival
 	}
 	b.small.push(slot, j.Deadline, b.seq)
-	b.smalls = b.smalls.plus(&j)
-	b.arrivals.observe(j.Arrival)
+	b.smalls = b.smalls.plus(j)
 	return true
 }
 
@@ -215,6 +230,7 @@ func (b *Batcher) Remove(id uint64) bool {
 // when to call again unless a request is added first. The slices are valid until the next call.
 func (b *Batcher) Step(now time.Duration) (batch, shed []Job, wake time.Duration) {
 	b.batch, b.shed = b.batch[:0], b.shed[:0]
+	b.resume(now)
 	for b.latest.len() > 0 {
 		slot, latest := b.latest.first()
 		if latest-b.config.Answer >= now {
@@ -239,6 +255,10 @@ func (b *Batcher) Step(now time.Duration) (batch, shed []Job, wake time.Duration
 			break
 		}
 		b.fill(now)
+	}
+	if b.held.len() > 0 {
+		_, until := b.held.first()
+		wake = min(wake, until)
 	}
 	return b.batch, b.shed, wake
 }
@@ -325,6 +345,7 @@ func (b *Batcher) drop(slot int32) Job {
 	}
 	b.small.remove(slot)
 	b.huge.remove(slot)
+	b.held.remove(slot)
 	b.latest.remove(slot)
 	b.where.remove(j.ID)
 	b.free = append(b.free, slot)

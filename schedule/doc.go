@@ -15,6 +15,7 @@
 //   - Prototypes: is a user computed exactly and kept, or with KV of prototypes?
 //   - Pace: how long will a read from disk take, and is it almost done?
 //   - PrefixWait, BlockWait, SkipDisk, BatchWait: how long does a request wait for a disk or a peer?
+//   - Batcher.Await: does a request wait for another engine to compute KV that it needs?
 //   - PrefillModel: how many milliseconds will a batch take? Fit measures it, Tuner keeps it up to date.
 //   - Decide: the user or the items first? By the paper's rule, a baseline's, or predicted time.
 //   - Batcher: which waiting requests run now, which are held for a fuller batch, which are shed?

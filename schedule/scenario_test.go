@@ -2,6 +2,7 @@ package schedule
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -16,6 +17,8 @@ import (
 //	add r1 rows=900 deadline=50ms      also keys, at
 //	remove r1
 //	step 5ms                           decides at 5 ms
+//	await r1 rows=80 ends=30ms         decides whether a job of the last step waits for a batch until then; also keys, since
+//	resume                             a batch has ended
 //	drain 5ms                          decides and runs, batch after batch, until nothing waits
 //
 // Commands of other decisions are described at the types pricing, admitting and computing.
@@ -28,6 +31,7 @@ type scenario struct {
 	queue *Batcher
 	names map[uint64]string
 	now   time.Duration
+	batch []Job // of the last step
 	out   strings.Builder
 	pricing
 	admitting
@@ -75,6 +79,24 @@ func (s *scenario) run(c *scripttest.Command, out *strings.Builder) {
 		for s.queue.Len() > 0 {
 			s.now = s.step()
 		}
+	case "await":
+		i := slices.IndexFunc(s.batch, func(j Job) bool { return s.names[j.ID] == c.Word(0) })
+		if i < 0 {
+			c.Fatal("it did not run")
+		}
+		since := s.now
+		if c.Has("since") {
+			since = c.Duration("since")
+		}
+		until := s.queue.Await(&s.batch[i], c.Int("rows", 0), c.Int("keys", 0), c.Duration("ends"), since, s.now)
+		if until <= s.now {
+			fmt.Fprintf(&s.out, "%s computes\n", c.Word(0))
+			break
+		}
+		s.queue.Hold(s.batch[i], until)
+		fmt.Fprintf(&s.out, "%s waits until %v\n", c.Word(0), until)
+	case "resume":
+		fmt.Fprintf(&s.out, "resumed: %v, %d in the queue\n", s.queue.Resume(), s.queue.Len())
 	default:
 		if !s.price(c) && !s.admit(c) && !s.computeAhead(c) {
 			c.Fatal("no such command")
@@ -85,6 +107,7 @@ func (s *scenario) run(c *scripttest.Command, out *strings.Builder) {
 // step prints a decision and returns when the worker decides next.
 func (s *scenario) step() time.Duration {
 	batch, shed, wake := s.queue.Step(s.now)
+	s.batch = batch
 	fmt.Fprintf(&s.out, "%v:", s.now)
 	if len(shed) > 0 {
 		fmt.Fprintf(&s.out, " shed%s", s.list(shed))

@@ -46,7 +46,8 @@ func newMetrics(r prometheus.Registerer) (*metrics, error) {
 		shared: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "grebe_shared_tokens_total",
 			Help: "Prompt tokens that were computed once for several segments, of one request or of concurrent ones, " +
-				"and are not counted as computed for the others."}, []string{"kind"}),
+				"and are not counted as computed for the others. A request waited for awaited ones while another engine computed them."},
+			[]string{"kind"}),
 		prefix: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "grebe_prefix_choice_total", Help: "Rankings by the prefix order that was used."}, []string{"prefix"}),
 		batchTokens: prometheus.NewHistogram(prometheus.HistogramOpts{
@@ -84,7 +85,7 @@ func newMetrics(r prometheus.Registerer) (*metrics, error) {
 // begin has what alerts divide by there from the start: the rate of a counter that is not there is no number, so that a server
 // that never answered in time would alert nobody.
 func (m *metrics) begin() {
-	for _, kind := range []string{"request", "concurrent"} {
+	for _, kind := range []string{"request", "concurrent", "awaited"} {
 		m.shared.WithLabelValues(kind)
 	}
 	for _, op := range []string{"rank", "recommend"} {
@@ -104,8 +105,11 @@ func (m *metrics) once(s *engine.Shared) {
 	if s.Request > 0 {
 		m.shared.WithLabelValues("request").Add(float64(s.Request))
 	}
-	if s.Concurrent > 0 {
-		m.shared.WithLabelValues("concurrent").Add(float64(s.Concurrent))
+	if n := s.Concurrent - s.Awaited; n > 0 {
+		m.shared.WithLabelValues("concurrent").Add(float64(n))
+	}
+	if s.Awaited > 0 {
+		m.shared.WithLabelValues("awaited").Add(float64(s.Awaited))
 	}
 }
 

@@ -15,6 +15,7 @@ import (
 	"grebe/dispatch"
 	"grebe/engine"
 	"grebe/pool"
+	"grebe/schedule"
 )
 
 // sharedTokens returns a counter of tokens that were computed once, from the server's metrics.
@@ -78,16 +79,21 @@ func TestEqualDocumentsAreScoredOnce(t *testing.T) {
 	}
 }
 
-// barrier is an engine whose first batch waits, and then fails if it should.
+// barrier has the first batch of some engines wait, and then fail if it should.
 type barrier struct {
-	dispatch.Engine
 	first   sync.Once
 	entered chan struct{} // closed when the first batch waits
 	open    chan struct{}
 	fails   bool
 }
 
-func (g *barrier) Run(jobs []*engine.Job, out []engine.Outcome) {
+// barred is an engine behind a barrier.
+type barred struct {
+	dispatch.Engine
+	*barrier
+}
+
+func (g *barred) Run(jobs []*engine.Job, out []engine.Outcome) {
 	fail := false
 	g.first.Do(func() {
 		close(g.entered)
@@ -104,11 +110,15 @@ func (g *barrier) Run(jobs []*engine.Job, out []engine.Outcome) {
 }
 
 // crowd has requests wait while the first of them is in its batch, whose client may leave meanwhile, and returns the answers.
-func (w *cacheWorld) crowd(t *testing.T, reqs []*grebev1.RankRequest, fails bool, leaves func(),
-	first context.Context) []*grebev1.RankResponse {
+func (w *cacheWorld) crowd(t *testing.T, engines []dispatch.Engine, times schedule.PrefillModel, reqs []*grebev1.RankRequest,
+	fails bool, leaves func(), first context.Context) []*grebev1.RankResponse {
 	t.Helper()
-	g := &barrier{Engine: w.engines[0], entered: make(chan struct{}), open: make(chan struct{}), fails: fails}
-	d, err := dispatch.New([]dispatch.Engine{g}, dispatch.Options{SLO: time.Minute, Model: w.model.Runner.(*dispatch.Dispatcher).Model()})
+	g := &barrier{entered: make(chan struct{}), open: make(chan struct{}), fails: fails}
+	var all []dispatch.Engine
+	for _, e := range engines {
+		all = append(all, &barred{e, g})
+	}
+	d, err := dispatch.New(all, dispatch.Options{SLO: time.Hour, Model: times})
 	must(t, err)
 	defer d.Close()
 	m := w.model
@@ -178,7 +188,7 @@ func TestConcurrentPrefixesAreComputedOnce(t *testing.T) {
 				if first != "leaves" {
 					leaves, ctx = nil, t.Context()
 				}
-				out := w.crowd(t, reqs, first == "fails", leaves, ctx)
+				out := w.crowd(t, w.engines[:1], w.model.Runner.(*dispatch.Dispatcher).Model(), reqs, first == "fails", leaves, ctx)
 				shares := len(reqs) - 1
 				if first == "fails" {
 					shares--

@@ -1,6 +1,8 @@
 package replay
 
 import (
+	"fmt"
+
 	"grebe/internal/record"
 	"grebe/schedule"
 )
@@ -11,7 +13,8 @@ type queue struct {
 	config  schedule.BatcherConfig
 	batcher *schedule.Batcher
 	tuner   *schedule.Tuner
-	job     schedule.Job // that came last
+	job     schedule.Job   // that came last
+	jobs    []schedule.Job // of the last step
 	run     string
 }
 
@@ -46,6 +49,11 @@ func (q *queue) in(l *record.Line, _ []*record.Line) {
 		v.Int()
 		jobs, shed, wake := q.batcher.Step(v.Time())
 		q.run = record.Text("run", ids(jobs), ids(shed), wake)
+		q.jobs = jobs
+	case "await":
+		q.await(v)
+	case "resume":
+		q.batcher.Resume()
 	case "disk":
 		read, compute, queue := v.Time(), v.Time(), v.Float()
 		q.decided("slower", schedule.SkipDisk(read, compute, queue))
@@ -61,6 +69,21 @@ func (q *queue) in(l *record.Line, _ []*record.Line) {
 			q.tuner.Observe(s)
 		}
 	}
+}
+
+// await replays whether a job of the last step waits for KV that other engines compute.
+func (q *queue) await(v *record.Values) {
+	id, rows, keys, ends, since, now := v.Uint64(), v.Int(), v.Int(), v.Time(), v.Time(), v.Time()
+	for i := range q.jobs {
+		if j := &q.jobs[i]; j.ID == id {
+			until := q.batcher.Await(j, rows, keys, ends, since, now)
+			if q.decided("until", until); until > now {
+				q.batcher.Hold(*j, until)
+			}
+			return
+		}
+	}
+	v.Fail(fmt.Errorf("job %d waits, but did not run", id))
 }
 
 func (q *queue) did(l *record.Line) (was, now string) {
