@@ -48,11 +48,25 @@ func (s *Store) Owned(owner uint32) int {
 	return s.books.Owned(owner)
 }
 
-// Keys returns the keys of the entries that Owned counts, in no order.
-func (s *Store) Keys(owner uint32) []plan.Key {
+// Keys returns the keys of the entries that Owned counts, in no order. The lock is held for a few entries at a time, so
+// that others can use the store meanwhile. An entry that they move may be listed twice. The owner MUST NOT read its
+// entries from disk or publish any meanwhile.
+func (s *Store) Keys(owner uint32) (keys []plan.Key) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.books.Keys(owner)
+	s.books.Snapshot(func(key plan.Key, e residency.Entry) {
+		if e.Owner == owner {
+			keys = append(keys, key)
+		}
+	}, s.pause)
+	return keys
+}
+
+// pause releases the lock for a moment.
+func (s *Store) pause() {
+	s.mu.Unlock()
+	runtime.Gosched() // lets a goroutine that waits for the lock run
+	s.mu.Lock()
 }
 
 // Ever reports whether there has ever been an entry of a kind.
@@ -159,7 +173,7 @@ func (s *Store) Snapshot() (all []residency.Event, boot, seq uint64) {
 	}, func() {
 		s.mu.Unlock()
 		all, some = append(all, some...), some[:0]
-		runtime.Gosched() // lets a goroutine that waits for the lock run
+		runtime.Gosched()
 		s.mu.Lock()
 	})
 	s.mu.Unlock()

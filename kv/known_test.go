@@ -213,6 +213,62 @@ func TestSnapshotsBesideUsers(t *testing.T) {
 	}
 }
 
+// Keys lists an owner's entries while others publish, drop and evict theirs.
+func TestKeysBesideUsers(t *testing.T) {
+	d, err := disk.Open(t.TempDir(), disk.Options{Budget: 64 << 20})
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := New(shape, newPool(t, ref.New().Memory(), 2000))
+	s.SetDisk(d)
+	publish := func(owner uint32, i int) plan.Key {
+		key := plan.Key{byte(i), byte(i >> 8), byte(owner)}
+		e, err := s.Reserve(Exact, 1, nil)
+		if err != nil {
+			return key // all room is being copied to disk
+		}
+		s.PublishFor(owner, plan.Item, key, nil, e)
+		e.Release()
+		return key
+	}
+	want := map[plan.Key]bool{}
+	for i := range 700 {
+		if want[publish(1, i)] = true; i%100 == 99 {
+			s.Flush() // what is evicted from memory stays on disk
+		}
+	}
+	if n := s.Owned(1); n != len(want) {
+		t.Fatalf("%d entries are owned, want %d", n, len(want))
+	}
+	var using sync.WaitGroup
+	for g := range 2 {
+		using.Go(func() {
+			r := rand.New(rand.NewPCG(uint64(g), 9))
+			for range 4000 {
+				if key := publish(2, r.IntN(3000)); r.IntN(4) == 0 {
+					s.Drop(key)
+				}
+			}
+		})
+	}
+	for range 20 {
+		got := map[plan.Key]bool{}
+		for _, key := range s.Keys(1) {
+			if got[key] = true; !want[key] {
+				t.Fatalf("key %v is another's", key[:3])
+			}
+		}
+		if len(got) != len(want) {
+			t.Fatalf("%d keys, want %d", len(got), len(want))
+		}
+	}
+	using.Wait()
+	s.Close()
+	if err := d.Close(); err != nil {
+		t.Error(err)
+	}
+}
+
 // What is known of entries and of how hot they are waits for the store's lock. Owners have numbers in the order in which
 // they come, and the same one when they come again.
 func TestWhatIsKnownWaitsForTheStore(t *testing.T) {

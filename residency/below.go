@@ -108,22 +108,6 @@ func (c *Core[V]) count(owner uint32, n int) {
 // Owned returns the number of keys of an owner, in memory or on disk.
 func (c *Core[V]) Owned(owner uint32) int { return c.owned[owner] }
 
-// Keys returns the keys that Owned counts, in no order.
-func (c *Core[V]) Keys(owner uint32) []plan.Key {
-	keys := make([]plan.Key, 0, c.owned[owner])
-	for key, h := range c.held {
-		if h.Owner == owner {
-			keys = append(keys, key)
-		}
-	}
-	for key, e := range c.below {
-		if e.Owner == owner && c.held[key] == nil {
-			keys = append(keys, key)
-		}
-	}
-	return keys
-}
-
 // Ever reports whether there has ever been an entry of a kind.
 func (c *Core[V]) Ever(kind plan.Kind) bool { return c.ever[kind] }
 

@@ -115,7 +115,12 @@ func TestLookupKnowsMemoryAndDisk(t *testing.T) {
 			t.Fatalf("step %d: tiers %v, want %v", step, got, tiers)
 		}
 		for o := range owned {
-			have := c.Keys(uint32(o))
+			var have []plan.Key
+			c.Snapshot(func(k plan.Key, e Entry) {
+				if e.Owner == uint32(o) {
+					have = append(have, k)
+				}
+			}, func() {})
 			slices.SortFunc(have, func(a, b plan.Key) int { return int(a[0]) - int(b[0]) })
 			if !slices.Equal(have, owned[o]) || c.Owned(uint32(o)) != len(have) {
 				t.Fatalf("step %d: owner %d has %d keys, %v, want %v", step, o, c.Owned(uint32(o)), have, owned[o])
