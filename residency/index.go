@@ -11,9 +11,12 @@ import (
 // A node's part is unknown until a snapshot was taken, and again after a gap in its feed or a new boot. The index says
 // nothing about what a node with an unknown part holds. So it never says more than some earlier state of the node's books.
 //
-// Memory is bounded and taken at once: 32 bytes per copy of a user, and (8 + 16·⌈nodes/64⌉)·4/3 bytes per other entry,
-// 32 with up to 64 nodes. An entry that finds no room is left out and counted. Keys are compared by 64 bits (Hash): of
-// ten million keys, two are taken for one with a probability of 3·10⁻⁶. A user's copy has a digest of its tokens besides.
+// Memory is bounded and taken at once: 32 bytes per copy of a user, and 16 + 32·⌈nodes/64⌉ bytes per other entry, 48 with
+// up to 64 nodes. The latter have more empty slots, because a request looks up one user and a hundred items. An entry that
+// finds no room is left out and counted.
+//
+// Keys are compared by 64 bits (Hash): of ten million keys, two are taken for one with a probability of 3·10⁻⁶. A user's
+// copy has a digest of its tokens besides.
 //
 // It is not safe for concurrent use. Nothing allocates after NewIndex.
 type Index struct {
@@ -56,7 +59,7 @@ func NewIndex(c IndexConfig) (*Index, error) {
 	words := (c.Nodes + 63) / 64
 	return &Index{
 		nodes: make([]part, c.Nodes), known: make([]uint64, words), stride: words,
-		users: newTable(c.Users, 3), others: newTable(c.Items, 1+2*words), skip: c.Skip,
+		users: newTable(c.Users, c.Users/3*4, 3), others: newTable(c.Items, 2*c.Items, 1+2*words), skip: c.Skip,
 	}, nil
 }
 
@@ -301,15 +304,19 @@ func prefixes(copies []Copy, tokens []int32) int {
 	return kept
 }
 
+// lineWords is the number of words in a line of the processor's cache.
+const lineWords = 8
+
 // Others sets sets to who holds entries that are not users', as far as nodes' parts are known. It takes 2·⌈nodes/64⌉ words
 // per key. Bit n%64 of word n/64·len(keys)+k is the low bit of the tier in which node n has keys[k]. The high bits follow
 // in the second half.
 func (x *Index) Others(keys, sets []uint64) {
 	t, words, n := &x.others, x.stride, len(keys)
-	// First only read the slots at which the searches begin. These reads do not depend on each other, so they wait for
-	// memory together.
+	// First only read where the searches begin, and the next line of the processor's cache. These reads do not depend on
+	// each other, so they wait for memory together.
 	for k, key := range keys {
-		sets[k] = t.hash(t.home(mix(key)))
+		at := t.home(mix(key)) * t.stride
+		sets[k] = t.words[at] ^ t.words[min(at+lineWords, len(t.words)-1)]
 	}
 	for k, key := range keys {
 		i := t.find(mix(key))

@@ -251,7 +251,7 @@ func TestIndexIsBounded(t *testing.T) {
 		put(seq, k, []plan.Kind{plan.User, plan.Item}[k%2], plan.Host)
 	}
 	users, others, refused := x.Entries()
-	if users != 10 || others != 10 || refused != 20 || x.Bytes() != size || size > 20*24*4/3+100 {
+	if users != 10 || others != 10 || refused != 20 || x.Bytes() != size || size > 10*32+10*48+100 {
 		t.Errorf("%d users and %d others in %d bytes, %d refused", users, others, x.Bytes(), refused)
 	}
 	for k := range 40 { // those that found no room leave, too

@@ -12,10 +12,10 @@ type table struct {
 	most   int // slots that may be used
 }
 
-// newTable returns a table for that many entries. At most 3/4 of its slots are used, so that probes stay short.
-func newTable(entries, stride int) table {
-	size := entries + entries/3 + 1
-	return table{words: make([]uint64, size*stride), stride: stride, size: size, most: entries}
+// newTable returns a table for that many entries. It has more slots than entries, so that searches stay short.
+func newTable(entries, slots, stride int) table {
+	slots = max(slots, entries) + 1
+	return table{words: make([]uint64, slots*stride), stride: stride, size: slots, most: entries}
 }
 
 // slot returns the words of a slot.
