@@ -47,6 +47,7 @@ type call struct {
 	admitted bool
 	reuse    bool // the policy uses the cache
 	order    plan.Order
+	blended  bool // an ordinary prompt with KV from anywhere
 	hit      bool
 	freq     float64
 	returns  float64
@@ -60,6 +61,7 @@ type call struct {
 	keeps    int64       // bytes reserved for what is computed
 	fetched  int64       // bytes reserved for what peers sent
 	hostRead int64       // bytes read from host memory
+	peerRead int64       // bytes fetched from peers when the batch starts
 	spared   schedule.Job
 	rowsMiss int // embedding rows that are not cached
 	waits    int // flows under way

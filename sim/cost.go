@@ -6,6 +6,7 @@ import "grebe/plan"
 type prompt struct {
 	preamble, leadIn, question int
 	perItem                    bool
+	blend                      Blend
 }
 
 // fixed returns the tokens of the preamble (0) or of the lead-in (1).
@@ -23,6 +24,9 @@ func causal(from, to, seen int) int { return (to-from)*seen + (to*(to+1)-from*(f
 // are cached are not computed: the user's first tokens, with items first the items that have a tier, and the preamble and
 // lead-in.
 func (p *prompt) cost(c *call) (rows, keys int) {
+	if c.blended {
+		return p.blendCost(c)
+	}
 	lead := p.preamble
 	if !c.shared[0] {
 		rows, keys = p.preamble, causal(0, p.preamble, 0)
@@ -60,6 +64,29 @@ func (p *prompt) cost(c *call) (rows, keys int) {
 		return rows, keys
 	}
 	return rows + p.question, keys + causal(0, p.question, lead+user+items)
+}
+
+// blendCost is cost of an ordinary prompt of which KV from anywhere is reused. The chosen tokens are spread over the prompt, and
+// the first layers compute all of them.
+func (p *prompt) blendCost(c *call) (rows, keys int) {
+	user := float64(c.UserTokens)
+	full, some := user, user*p.blend.History
+	for i, n := range c.ItemTokens {
+		full += float64(n)
+		if c.tiers[i] == plan.Missing {
+			some += float64(n)
+		} else {
+			some += float64(n) * p.blend.Items
+		}
+	}
+	full, some = full+float64(p.question), some+float64(p.question)
+	some += (full - some) * p.blend.Whole
+	rows = int(some + .5)
+	keys = int(float64(causal(0, int(full), p.preamble)) * some / full)
+	if !c.shared[0] {
+		rows, keys = rows+p.preamble, keys+causal(0, p.preamble, 0)
+	}
+	return rows, keys
 }
 
 // length returns the tokens of a call's prompt.

@@ -23,6 +23,7 @@ type Stream interface {
 // Options change how a scenario is run.
 type Options struct {
 	Stream   Stream                // instead of the scenario's own; it is used up
+	Map      *placement.Map        // the first one, instead of the scenario's own
 	Progress func(done, total int) // called now and then with the requests that were sent, of about so many
 	Check    bool                  // verify invariants while it runs, which is slow
 }
@@ -83,7 +84,7 @@ func newFleet(s *Scenario, opt Options) (*fleet, error) {
 	}
 	f := &fleet{
 		scenario: s, options: opt, hop: s.Network.Latency.Duration, rng: newRand(s.Seed, 1), source: opt.Stream,
-		prompt: prompt{s.Prompt.Preamble, s.Prompt.LeadIn, s.Prompt.Question, s.Prompt.Pointwise},
+		prompt: prompt{s.Prompt.Preamble, s.Prompt.LeadIn, s.Prompt.Question, s.Prompt.Pointwise, s.Prompt.Blend},
 	}
 	if f.source == nil {
 		var err error
@@ -98,7 +99,7 @@ func newFleet(s *Scenario, opt Options) (*fleet, error) {
 	} else if f.expect == 0 {
 		f.expect = int(s.Load.Rate * s.Duration.Seconds())
 	}
-	f.peers = s.Placement.Kind != "none" && len(s.profiles) > 1 && s.Network.Bandwidth > 0
+	f.peers = s.Placement.Kind != "none" && len(s.profiles) > 1 && s.Network.Bandwidth > 0 && s.Network.Exchange
 	f.net = newNetwork(s, len(s.profiles))
 	f.result = newRecorder(s)
 	for i, p := range s.profiles {

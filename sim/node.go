@@ -178,6 +178,10 @@ func (n *node) arrive(i int32) {
 func (n *node) decide(c *call) {
 	s, now := n.f.scenario, n.f.now
 	n.lookUp(c)
+	if s.Prompt.Blend.on() {
+		n.blend(c)
+		return
+	}
 	user := userKey(c.User)
 	in := schedule.Request{
 		Preamble: int32(n.f.prompt.preamble), LeadIn: int32(n.f.prompt.leadIn), Question: int32(n.f.prompt.question), PerItem: n.f.prompt.perItem,
@@ -203,6 +207,18 @@ func (n *node) decide(c *call) {
 	c.hit = d.Reuse && d.Order == plan.UserFirst && own > 0
 	n.totals.Orders[d.Order]++
 	n.attach(c, d.Chosen())
+}
+
+// blend has a call take the KV of items that the node has, wherever they stand in the prompt.
+func (n *node) blend(c *call) {
+	c.blended, c.reuse, c.order = true, true, plan.ItemFirst
+	n.totals.Orders[c.order]++
+	n.attach(c, nil)
+	history := int(float64(c.UserTokens) * (1 - n.f.prompt.blend.History))
+	c.tokens[plan.Host] += history
+	if n.profile.DeviceBytes > 0 {
+		c.hostRead += int64(history) * n.users.token
+	}
 }
 
 // lookUp sets the tiers of the call's items and their expected uses. An item that this node does not have is expected at the
@@ -275,7 +291,7 @@ func (n *node) attach(c *call, chosen *schedule.Option) {
 		case plan.Missing:
 			continue
 		case plan.Peer:
-			if !chosen.Load.Has(plan.Peer) {
+			if !c.blended && n.f.scenario.Network.Overlap && !chosen.Load.Has(plan.Peer) {
 				c.tiers[i] = plan.Missing
 			}
 			continue
@@ -392,7 +408,7 @@ func (n *node) dequeue(j *schedule.Job) {
 func (n *node) begin(b *batch) {
 	clear(n.seen)
 	clear(n.seenUsers)
-	var host int64
+	var host, peers int64
 	misses := 0
 	for _, i := range b.calls {
 		c := n.f.calls.all[i]
@@ -400,6 +416,7 @@ func (n *node) begin(b *batch) {
 		b.sample.Rows -= c.spared.Rows
 		b.sample.Keys -= c.spared.Keys
 		host += c.hostRead
+		peers += c.peerRead
 		misses += c.rowsMiss
 	}
 	ms := n.profile.Prefill.Predict(b.sample.Rows, b.sample.Keys, b.sample.Requests)
@@ -409,6 +426,9 @@ func (n *node) begin(b *batch) {
 	if host > 0 {
 		ms = max(ms, 1e3*float64(host)/n.profile.HostLink)
 	}
+	if peers > 0 {
+		ms += 1e3 * float64(peers) / n.f.net.rate
+	}
 	if misses > 0 {
 		ms += n.emb.fetch(misses, n.profile)
 	}
@@ -417,7 +437,7 @@ func (n *node) begin(b *batch) {
 
 // reserve takes memory for what a call computes and keeps.
 func (n *node) reserve(c *call) {
-	if !c.reuse {
+	if !c.reuse || c.blended {
 		return
 	}
 	if c.order == plan.UserFirst {

@@ -33,6 +33,10 @@ func (n *node) fetch(i int32) bool {
 	if !slices.Contains(c.tiers, plan.Peer) {
 		return false
 	}
+	if !n.f.scenario.Network.Overlap {
+		n.fetchLater(c)
+		return false
+	}
 	f := n.f
 	with, withKeys := f.prompt.cost(c)
 	all, allKeys := 0, 0
@@ -68,6 +72,27 @@ func (n *node) fetch(i int32) bool {
 	c.waiting, c.begins = true, f.now
 	f.push(event{at: f.now + budget, kind: patience, node: n.id, arg: i, gen: c.gen})
 	return true
+}
+
+// fetchLater has the items that a call expects at peers fetched when its batch starts. Items that a peer does not have are
+// computed.
+func (n *node) fetchLater(c *call) {
+	for k, item := range c.Items {
+		if c.tiers[k] != plan.Peer {
+			continue
+		}
+		owner := n.f.nodes[n.owner[k]]
+		h := owner.items.books.Read(itemKey(item))
+		if h == nil {
+			c.tiers[k] = plan.Missing
+			owner.totals.PeerMisses++
+			continue
+		}
+		c.tiers[k] = came
+		c.tokens[plan.Peer] += int(c.ItemTokens[k])
+		c.peerRead += h.Bytes
+		n.f.net.straight(owner.id, n.id, h.Bytes)
+	}
 }
 
 // serve answers a peer's GET: it sends the KV that this node has.

@@ -15,11 +15,13 @@ func (f *fleet) place() error {
 		return nil
 	}
 	f.freq = make([]uint32, f.source.Items())
-	m, err := f.newMap(1)
-	if err != nil {
-		return fmt.Errorf("sim: %w", err)
+	if f.places = f.options.Map; f.places == nil {
+		m, err := f.newMap(1)
+		if err != nil {
+			return fmt.Errorf("sim: %w", err)
+		}
+		f.places = m
 	}
-	f.places = m
 	if s.Placement.Preload {
 		f.preload()
 	}

@@ -35,7 +35,7 @@ func newRouter(f *fleet) (*router, error) {
 		Policy: s.router, Orders: s.policy, Users: s.Route.Users, Items: s.Route.Items, Alpha: s.Route.Alpha, Beta: s.Route.Beta,
 		Seed: scramble(s.Seed + uint64(len(f.routers))), Shards: f.shards,
 	}
-	if f.peers {
+	if f.peers || f.places != nil && s.Placement.Preload {
 		c.Owned = plan.Host
 		c.Ordinal = func(hash uint64) (int32, bool) {
 			id := unscramble(hash)

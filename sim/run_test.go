@@ -93,7 +93,7 @@ func TestUnscramble(t *testing.T) {
 func TestCostIsThatOfDecide(t *testing.T) {
 	r := newRand(1, 1)
 	for range 200 {
-		p := prompt{r.IntN(50), r.IntN(20), r.IntN(30), r.IntN(2) == 0}
+		p := prompt{r.IntN(50), r.IntN(20), r.IntN(30), r.IntN(2) == 0, Blend{}}
 		c := &call{shared: [2]bool{p.preamble == 0, p.leadIn == 0}}
 		c.UserTokens = int32(1 + r.IntN(2000))
 		c.cached = r.IntN(int(c.UserTokens))

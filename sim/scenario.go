@@ -54,7 +54,18 @@ type Prompt struct {
 	Pointwise bool     `yaml:"pointwise"` // each candidate has its own question
 	Policy    string   `yaml:"policy"`    // of prefix orders: see schedule.ParsePolicy; predicted
 	Orders    []string `yaml:"orders"`    // that the policy may choose: user, item; both
+	Blend     Blend    `yaml:"blend"`     // ordinary prompts with KV from anywhere, instead of prefix orders
 }
+
+// Blend says which shares of the tokens whose KV is reused are computed again (RCL-5). KV of the history is that of
+// prototypes, which all nodes have; KV of items is what the node has cached. Items that it lacks are computed and not kept.
+type Blend struct {
+	History float64 `yaml:"history"`
+	Items   float64 `yaml:"items"`
+	Whole   float64 `yaml:"whole"` // share of the layers that compute all tokens
+}
+
+func (b *Blend) on() bool { return b.History > 0 || b.Items > 0 }
 
 // Load says when requests arrive.
 type Load struct {
@@ -141,6 +152,10 @@ type Network struct {
 	Bandwidth Bandwidth `yaml:"bandwidth"` // of a card, each way; 0: nodes do not exchange KV
 	Latency   Duration  `yaml:"latency"`   // one way, between any two machines; 50us
 	Hedge     bool      `yaml:"hedge"`     // ask the second owner if the first one is late
+	Exchange  bool      `yaml:"exchange"`  // nodes ask each other for items; true
+	// Overlap is false if a batch fetches its items when it starts, and computes when they are there, as BAT's workers do.
+	// Items are fetched then however long it takes; true.
+	Overlap bool `yaml:"overlap"`
 }
 
 // Placement says which node holds which item.
@@ -197,7 +212,7 @@ func Default() *Scenario {
 		Trace:     Trace{Speedup: 1},
 		Fleet:     Fleet{Nodes: 1, Workers: 1, Boot: Duration{10 * time.Second}},
 		Cache:     Cache{Policy: "default", Users: 1 << 16, Items: 1 << 16, KeepPeer: true},
-		Network:   Network{Latency: Duration{50 * time.Microsecond}},
+		Network:   Network{Latency: Duration{50 * time.Microsecond}, Exchange: true, Overlap: true},
 		Placement: Placement{Kind: "none", Refresh: Duration{time.Minute}, Push: true, Alpha: 1, Fill: .5},
 		Route:     Route{Policy: "predicted", Routers: 1, Heartbeat: ms(100), Ring: 1 << 16, Alpha: 1, Beta: 1},
 		Sweep:     Sweep{Within: .99, Digits: .02},
@@ -289,6 +304,8 @@ func (s *Scenario) checkPrompt(p *problems) {
 	var err error
 	q := &s.Prompt
 	p.add(q.Preamble >= 0 && q.LeadIn >= 0 && q.Question >= 0, "prompt", "a number of tokens is negative")
+	b := &q.Blend
+	p.add(min(b.History, b.Items, b.Whole) >= 0 && max(b.History, b.Items, b.Whole) <= 1, "prompt.blend", "%+v: want shares of 0 to 1", *b)
 	s.policy, err = schedule.ParsePolicy(q.Policy)
 	p.fail("prompt.policy", err)
 	s.orders = 0
