@@ -17,30 +17,30 @@ type commands struct {
 	GPU        gpuCmd        `cmd:"" name:"gpu" help:"Prompts and rankings of Qwen2-1.5B's shape on a GPU, beside PyTorch."`
 	Prefill    prefillCmd    `cmd:"" help:"Reading prompts with a Qwen2-0.5B-shaped model, and rankings by stage."`
 	HSTU       hstuCmd       `cmd:"" name:"hstu" help:"A model of events: long histories, returning users, retrieval."`
-	Rank       rankCmd       `cmd:"" help:"Rankings by each policy for what is reused, on workloads shaped as BAT's."`
-	Assemble   assembleCmd   `cmd:"" help:"What it costs to rank with items gathered from the cache; decisions; memory."`
+	Rank       rankCmd       `cmd:"" help:"Rankings with each reuse policy, on workloads like those of the BAT paper."`
+	Assemble   assembleCmd   `cmd:"" help:"Cost of rankings whose items come from the cache; decisions; memory."`
 	Beam       beamCmd       `cmd:"" help:"Generating items: attention of beams, selection, recommendations; catalogs with real codes."`
 	Catalog    catalogCmd    `cmd:"" help:"What versions of a large catalog cost: build, change, store, map, go back."`
 	Cache      cacheCmd      `cmd:"" help:"Eviction policies on real and generated traces, beside the offline optimum."`
 	Allocator  allocatorCmd  `cmd:"" help:"Dividing memory between embeddings and KV, by every controller, beside the optimum."`
 	Embed      embedCmd      `cmd:"" help:"Sums of embedding rows from Redis through a cache, by policy of eviction."`
 	KV8        kv8Cmd        `cmd:"" name:"kv8" help:"What KV in FP8 does to rankings: scores, orders, quality, memory, time."`
-	Blend      blendCmd      `cmd:"" help:"Prompts of which KV from anywhere stands in for some tokens: quality, speed."`
+	Blend      blendCmd      `cmd:"" help:"Blended prompts, which reuse KV of other prompts: quality, speed."`
 	Prototypes prototypesCmd `cmd:"" help:"Prototypes of history tokens: error of their keys and values, coverage, lookups."`
 	Tiers      tiersCmd      `cmd:"" help:"Check that logits are the same from KV on the device, in host memory and on disk."`
 	Overload   overloadCmd   `cmd:"" help:"More requests than a server can answer, and slow connections of every kind."`
-	Ahead      aheadCmd      `cmd:"" help:"Items computed before a request needs them: what one-shot users reuse, and what it costs requests."`
+	Ahead      aheadCmd      `cmd:"" help:"Indexing while idle: tokens that one-shot users reuse, and P99 of requests beside it."`
 	Budget     budgetCmd     `cmd:"" help:"How three models compete for one budget of host memory; two configurations on one folder."`
 	Import     importCmd     `cmd:"" help:"Rankings and events beside an import that changes all items, with several models."`
 	Profile    profileCmd    `cmd:"" help:"Measure this machine's device for grebe sim: time of a batch, bandwidth of KV."`
-	KV         kvCmd         `cmd:"" name:"kv" help:"Lookups of cached KV in a full store, beside users that are published."`
-	Replay     replayCmd     `cmd:"" help:"Record the decisions of a server, and take them again with this binary's code."`
+	KV         kvCmd         `cmd:"" name:"kv" help:"Lookups in a full KV store while users are published."`
+	Replay     replayCmd     `cmd:"" help:"Record the decisions of a server and replay them with this binary."`
 	Decisions  decisionsCmd  `cmd:"" help:"CPU time of requests, hits and evictions when nothing is computed, beside another binary."`
 	Beauty     beautyCmd     `cmd:"" help:"Whether both prompt orders rank Amazon Beauty alike."`
-	Train      trainCmd      `cmd:"" help:"Train what the binaries carry."`
+	Train      trainCmd      `cmd:"" help:"Train the policy that divides memory."`
 }
 
-const description = `grebe-bench measures Grebe on this machine, beside others where they can be found, and trains what it carries.
+const description = `grebe-bench measures Grebe on this machine, compares it with other software if installed, and trains the policy that divides memory.
 
 Examples:
 

@@ -30,7 +30,7 @@ type askFlags struct {
 	History    []string      `xor:"user" help:"Ids of what the user chose, oldest first." placeholder:"ID"`
 	DeadlineMS int           `name:"deadline-ms" want:"at least 0" help:"Deadline in milliseconds; 0 for the server's." placeholder:"MS"`
 	Request    string        `help:"Send this file as the request's body; - for standard input." placeholder:"FILE"`
-	JSON       bool          `name:"json" help:"Print the response as JSON, as when the output is no terminal."`
+	JSON       bool          `name:"json" help:"Print the response as JSON even to a terminal."`
 	Timeout    time.Duration `default:"60s" want:"above 0" help:"Give up after this time."`
 	cli.AccessFlags
 }

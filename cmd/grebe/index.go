@@ -14,7 +14,7 @@ import (
 // indexCmd computes the KV of the catalog's items, or prototypes of users' histories, ahead of requests.
 type indexCmd struct {
 	Config string `short:"c" type:"path" help:"Configuration file of the server." placeholder:"FILE"`
-	Server string `help:"Have this running server compute items, in the time that requests leave." placeholder:"URL"`
+	Server string `help:"Ask this running server to compute items while it is idle." placeholder:"URL"`
 	Model  string `help:"Compute for this model only; default all." placeholder:"NAME"`
 	prototypeFlags
 	importanceFlags
@@ -25,36 +25,35 @@ type indexCmd struct {
 // prototypeFlags say how a pool of prototypes is made.
 type prototypeFlags struct {
 	Prototypes bool    `help:"Make prototypes of users' histories, for blended prompts, instead of computing items."`
-	Users      int     `name:"prototype-users" default:"20000" want:"at least 1" help:"Users whose histories are gone over, at most; default ${default}." placeholder:"N"`
-	Memory     string  `name:"prototype-memory" default:"64MiB" want:"a size such as 64MiB" help:"KV of prototypes, at most; default ${default}." placeholder:"SIZE"`
-	Radius     float32 `name:"prototype-radius" want:"above 0 and at most 1" help:"How far apart contexts may be that count as the same, as a relative error of keys and values; default 0.1." placeholder:"R"`
-	Least      int     `name:"prototype-least" want:"at least 1" help:"Users in whose histories a context occurs, at least; default 2." placeholder:"N"`
-	Fresh      bool    `name:"prototype-fresh" help:"Forget the prototypes that there are; default: what they do not cover is added."`
+	Users      int     `name:"prototype-users" default:"20000" want:"at least 1" help:"Most users whose histories are read; default ${default}." placeholder:"N"`
+	Memory     string  `name:"prototype-memory" default:"64MiB" want:"a size such as 64MiB" help:"Most memory for the KV of prototypes; default ${default}." placeholder:"SIZE"`
+	Radius     float32 `name:"prototype-radius" want:"above 0 and at most 1" help:"Largest relative error of keys and values between contexts that share a prototype; default 0.1." placeholder:"R"`
+	Least      int     `name:"prototype-least" want:"at least 1" help:"Fewest users that must share a context; default 2." placeholder:"N"`
+	Fresh      bool    `name:"prototype-fresh" help:"Delete the existing prototypes first; default: keep them and add to them."`
 }
 
 // importanceFlags say how it is learned which tokens of items are computed again.
 type importanceFlags struct {
 	Importance bool `help:"Learn which tokens of items to compute again in blended prompts, instead of computing items."`
-	Prompts    int  `name:"importance-prompts" default:"32" want:"at least 1" help:"Prompts to learn from, of as many users where there are; default ${default}." placeholder:"N"`
-	Candidates int  `name:"importance-candidates" default:"100" want:"at least 1" help:"Items of each, drawn at random; default ${default}." placeholder:"N"`
+	Prompts    int  `name:"importance-prompts" default:"32" want:"at least 1" help:"Prompts to learn from, each of another user if there are enough; default ${default}." placeholder:"N"`
+	Candidates int  `name:"importance-candidates" default:"100" want:"at least 1" help:"Random items in each prompt; default ${default}." placeholder:"N"`
 }
 
 // Help has the example that kong prints.
 func (indexCmd) Help() string {
-	return `Computes the keys and values of all items of the catalog in large batches and keeps them in the data
-folder, where the server finds them. What is there already is not computed again, so that a run that was
-stopped goes on where it was. The server must not be running.
+	return `Computes the keys and values of all items in large batches and stores them in the data folder for the server.
+Items that are stored already are skipped, so a stopped run can be continued. The server must not be running.
 
-A running server computes items by itself while it is idle (cache.ahead), in memory or on disk. With --server, or with -c and
-without room on disk, grebe index asks it to begin now and shows how far it is.
+A running server computes items by itself while it is idle (cache.ahead), in memory or on disk. With --server, grebe index asks
+it to start now and shows its progress. It does the same with -c if the configuration has no cache.disk.
 
-With --prototypes it goes over users' histories instead and makes the pool of prototypes from which blended prompts take keys and
-values of history tokens. A pool that is there is added to.
+With --prototypes it reads users' histories instead and makes prototypes: keys and values of history tokens that blended
+prompts reuse. Existing prototypes are kept and added to.
 
-With --importance it ranks random items for some users instead, with ordinary prompts that are computed whole, and learns which tokens of items blended
-prompts have to compute again.
+With --importance it ranks random items for some users instead, without reuse. It learns which tokens of items blended prompts
+must compute again.
 
-Without a server, items and prototypes need room on disk: cache: {disk: 10GiB} in the configuration.
+Without a server, items and prototypes need space on disk: cache: {disk: 10GiB} in the configuration.
 
 Examples:
 

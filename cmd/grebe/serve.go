@@ -16,8 +16,8 @@ type serveCmd struct {
 	Listen      *string  `help:"Address of HTTP." placeholder:"HOST:PORT"`
 	AdminListen *string  `help:"Address of /debug and admin calls; empty for none." placeholder:"HOST:PORT"`
 	GRPCListen  *string  `name:"grpc-listen" help:"Address of gRPC; empty for none." placeholder:"HOST:PORT"`
-	Device      *string  `want:"one of auto, cpu, cuda, none" help:"auto, cpu or cuda; none computes nothing, to measure the rest."`
-	Threads     *int     `want:"at least 0 and at most 1024" help:"Threads of the CPU; 0: one for each core, less one of eight or more."`
+	Device      *string  `want:"one of auto, cpu, cuda, none" help:"auto, cpu or cuda; none skips all computation, for benchmarks."`
+	Threads     *int     `want:"at least 0 and at most 1024" help:"Threads of the CPU; 0: one for each core, but one fewer if there are eight cores or more."`
 	DataDir     *string  `type:"path" help:"Folder for what the server keeps." placeholder:"DIR"`
 	SLOMS       *int     `name:"slo-ms" want:"at least 1 and at most 3600000" help:"Default deadline of a request in milliseconds." placeholder:"MS"`
 	Set         []string `sep:"none" help:"Set any key of the configuration, such as models[0].dtype=f32." placeholder:"KEY=VALUE"`

@@ -12,9 +12,9 @@ import (
 // AccessFlags are how a client command shows who it is. A key is never a flag: others on the machine
 // see command lines.
 type AccessFlags struct {
-	KeyFile string `type:"path" help:"File with the API key; else the variable GREBE_API_KEY is used." placeholder:"FILE"`
-	CA      string `name:"ca" type:"path" help:"PEM file of the authorities that signed the server's certificate." placeholder:"FILE"`
-	Cert    string `type:"path" help:"PEM file of the certificate to show, with its key in --cert-key." placeholder:"FILE"`
+	KeyFile string `type:"path" help:"File with the API key; default: the variable GREBE_API_KEY." placeholder:"FILE"`
+	CA      string `name:"ca" type:"path" help:"PEM file of the CA certificates that the server's certificate is checked against." placeholder:"FILE"`
+	Cert    string `type:"path" help:"PEM file of the client certificate; its key is in --cert-key." placeholder:"FILE"`
 	CertKey string `type:"path" help:"PEM file of that certificate's key." placeholder:"FILE"`
 }
 

@@ -8,7 +8,7 @@ import (
 // LogFlags say what is logged, and how.
 type LogFlags struct {
 	LogFormat string `default:"text" enum:"text,json" help:"Format of the log: ${enum}."`
-	LogLevel  string `default:"info" enum:"debug,info,warn,error" help:"Least severe level that is logged: ${enum}."`
+	LogLevel  string `default:"info" enum:"debug,info,warn,error" help:"Lowest level that is logged: ${enum}."`
 }
 
 // Logger logs to w.
