@@ -69,6 +69,7 @@ export function svg(name, attributes = {}, ...children) {
 // short writes a number as people read it: 1.2k, 34M.
 export function short(n, unit = "") {
   if (!Number.isFinite(n)) return "–";
+  if (unit === " ms" && Math.abs(n) >= 1000) [n, unit] = [n / 1000, " s"];
   const a = Math.abs(n);
   for (const [size, name] of [[1e12, "T"], [1e9, "G"], [1e6, "M"], [1e3, "k"]]) {
     if (a >= size) return (n / size).toPrecision(3) + (unit === "B" ? " " : "") + name + unit;

@@ -9,11 +9,11 @@ const asking = (l) => l.op === "rank" || l.op === "recommend" || l.op === "score
 
 const charts = {
   requests: new Chart({ title: "Requests per second", names: ["rank", "recommend"], explain: "Answered requests by operation" }),
-  latency: new Chart({ title: "Latency", unit: " ms", names: ["P50", "P99"], limit: slo, explain: "Of rankings and recommendations; the dashed line is the deadline of requests that name none" }),
+  latency: new Chart({ title: "Latency (ms)", unit: " ms", names: ["P50", "P99"], limit: slo, explain: "Of rankings and recommendations; the dashed line is the deadline of requests that name none" }),
   tokens: new Chart({ title: "Prompt tokens per second", stacked: true, names: ["computed", "device", "host", "disk", "peer", "prototype"], explain: "By where their KV came from" }),
   prefix: new Chart({ title: "Prefix choices per second", stacked: true, names: ["user", "item", "blend", "none"] }),
   batch: new Chart({ title: "Tokens computed per batch", names: ["mean"], explain: "Of the batches that jobs were part of" }),
-  queue: new Chart({ title: "Queue", unit: " ms", names: ["P50", "P99"], explain: "Time that a job waits for its batch" }),
+  queue: new Chart({ title: "Queue (ms)", unit: " ms", names: ["P50", "P99"], explain: "Time that a job waits for its batch" }),
   refused: new Chart({ title: "Not answered, per second", stacked: true, names: ["shed", "expired", "bad request", "failed"] }),
   memory: new Chart({ title: "Memory of the caches", unit: "B", stacked: true, names: ["user", "item", "preamble", "prefix", "embedding", "free"] }),
   boundary: new Chart({ title: "Share of the pool for embeddings (α)", names: ["α"], explain: "Where embedding tables and KV share one pool; the mean of the models" }),
@@ -61,16 +61,16 @@ function show(now, old, seconds, time) {
   charts.predictions.add(time, { wrong: 100 * wrong / put });
 }
 
-// indexing says how far each model is with computing items before a request needs them.
+// indexing shows the progress of each model that computes items ahead of requests.
 function indexing(metrics) {
-  const says = { computing: "computing", waiting: "waiting for idle time", done: "done", full: "no room for more", failed: "failed, tries again" };
+  const says = { computing: "computing", waiting: "waiting for idle time", done: "done", full: "their share of the cache is full", failed: "failed, will retry" };
   const lines = (metrics.grebe_index_state || []).filter((s) => s.value === 1 && says[s.labels.state]).map(({ labels }) => {
     const of = by(metrics, "grebe_index_items", "part", (l) => l.model === labels.model);
-    return `${labels.model} ${of.done.toLocaleString()} of ${(of.done + of.left).toLocaleString()}, ${says[labels.state]}`;
+    return `${labels.model} ${of.done.toLocaleString()} of ${(of.done + of.left).toLocaleString()} (${says[labels.state]})`;
   });
   const at = document.getElementById("indexing");
   at.hidden = lines.length === 0;
-  at.textContent = `Items computed ahead: ${lines.join("; ")}`;
+  at.textContent = `Items computed ahead of requests: ${lines.join("; ")}`;
 }
 
 async function read() {
