@@ -32,6 +32,9 @@ type cutter struct {
 
 const nowhere = everywhere
 
+// dear is the price of the first pass when nothing has a place yet.
+const dear = 4
+
 // newCutter returns a cutter where no item has a part. share is the wanted size of each part.
 func newCutter(g *Graph, order []int32, group []uint16, from []int, share []float64) *cutter {
 	c := &cutter{g: g, order: order, of: make([]uint16, g.Items()), group: group, from: from, share: share,
@@ -64,10 +67,10 @@ func (c *cutter) inside() float64 {
 	return sum / 2 / max(n, 1)
 }
 
-// run streams all items so many times. It calls tick now and then, with the number of items since the last call, and
-// ends with its error.
-func (c *cutter) run(passes int, tick func(items int) error) error {
-	const every, first = 1 << 16, 4.0
+// run streams all items so many times, at prices that fall from first times Fennel's to Fennel's. It calls tick now and
+// then, with the number of items since the last call, and ends with its error.
+func (c *cutter) run(passes int, first float64, tick func(items int) error) error {
+	const every = 1 << 16
 	for k := range passes {
 		price := first
 		if passes > 1 {
@@ -92,6 +95,12 @@ func (c *cutter) run(passes int, tick func(items int) error) error {
 		}
 	}
 	return nil
+}
+
+// put gives an item its place before the first pass.
+func (c *cutter) put(i, part int) {
+	c.of[i] = uint16(part)
+	c.load[part]++
 }
 
 // heaviest returns the items by the falling weight of their edges, then by number.

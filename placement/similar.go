@@ -17,6 +17,9 @@ type SimilarConfig struct {
 	// Uses says how often each item is requested. The hottest items are everywhere.
 	Uses []float64
 	Hot  float64 // share of the items that are everywhere; HotShare in the paper
+	// Previous, unless nil, is the map in use, from which the cut starts, so that fewer items move. Members have the
+	// numbers that they have there.
+	Previous *Map
 	// Passes is how often items are streamed; 0: 10.
 	Passes int
 	// HeldOut are requests that Graph has not seen. If there are any, items are moved once more between nodes, where
@@ -111,7 +114,7 @@ func (p *partition) nodes(group []uint16) error {
 	}
 	p.order = heaviest(p.Graph)
 	c := newCutter(p.Graph, p.order, group, []int{0, len(share)}, share)
-	if err := c.run(p.passes, p.tick); err != nil {
+	if err := c.run(p.passes, p.start(c), p.tick); err != nil {
 		return err
 	}
 	if len(p.HeldOut) > 0 {
@@ -119,6 +122,26 @@ func (p *partition) nodes(group []uint16) error {
 	}
 	p.node = c.of
 	return nil
+}
+
+// start places items as the map before did, and returns the price of the first pass.
+func (p *partition) start(c *cutter) float64 {
+	if p.Previous == nil {
+		return dear
+	}
+	part := make([]int, max(len(p.m.members), p.Previous.Nodes()))
+	for i := range part {
+		part[i] = -1
+	}
+	for k, i := range p.members {
+		part[i] = k
+	}
+	for i := range c.of {
+		if owner, _, all := p.Previous.Place(int32(i)); c.group[i] != nowhere && !all && part[owner] >= 0 {
+			c.put(i, part[owner])
+		}
+	}
+	return 1
 }
 
 // split cuts each node's items into its micro-parts.
@@ -138,7 +161,7 @@ func (p *partition) split() error {
 	}
 	p.m.seconds()
 	c := newCutter(p.Graph, p.order, p.node, p.from, share)
-	if err := c.run(splitPasses, p.tick); err != nil {
+	if err := c.run(splitPasses, dear, p.tick); err != nil {
 		return err
 	}
 	p.m.table = c.of // nowhere is everywhere

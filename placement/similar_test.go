@@ -104,7 +104,7 @@ func TestFennelAgainstPlain(t *testing.T) {
 			share[p] = float64(n) / float64(parts)
 		}
 		c := newCutter(g, heaviest(g), make([]uint16, n), []int{0, parts}, share)
-		if err := c.run(3, func(int) error { return nil }); err != nil {
+		if err := c.run(3, dear, func(int) error { return nil }); err != nil {
 			t.Fatal(err)
 		}
 		want := make([]int, n)
@@ -233,6 +233,39 @@ func TestSimilarStops(t *testing.T) {
 	}
 	if _, err := Similar(c); !errors.Is(err, stop) {
 		t.Errorf("error %v", err)
+	}
+}
+
+// A cut that starts from the map in use moves fewer items than one from nothing, and cuts as little. Nodes may join and
+// leave at the same time, and limits hold.
+func TestSimilarFromPrevious(t *testing.T) {
+	c := config(t, 21, 8, 8000)
+	old := similar(t, c)
+	moved := func(m *Map) (n int) {
+		EachMove(old, m, func(int32, int, int) bool { n++; return true })
+		return n
+	}
+	other := config(t, 22, 8, 8000) // other requests of the same communities
+	cold := similar(t, other)
+	other.Previous = old
+	warm := similar(t, other)
+	if a, b := moved(warm), moved(cold); a > b/2 {
+		t.Errorf("%d items moved, from nothing %d", a, b)
+	}
+	if a, b := other.Graph.Cut(warm), other.Graph.Cut(cold); a > 1.1*b {
+		t.Errorf("the cut is %.3f, from nothing %.3f", a, b)
+	}
+	other.Members = append(Members(9), Member{"more", 1})
+	other.Members[2].Weight = 0
+	m := similar(t, other)
+	owned := make([]float64, m.Nodes())
+	for i := range int32(8000) {
+		if owner, _, all := m.Place(i); !all {
+			owned[owner]++
+		}
+	}
+	if owned[2] != 0 || slices.Max(owned) > 1.03*8000/9+1 || owned[9] == 0 {
+		t.Errorf("%v items per node", owned)
 	}
 }
 
@@ -388,7 +421,7 @@ func TestImprove(t *testing.T) {
 	g := graph(t, items, communities(r, items, 8, 1500))
 	share := []float64{items / parts, items / parts, items / parts, items / parts}
 	c := newCutter(g, heaviest(g), make([]uint16, items), []int{0, parts}, share)
-	if err := c.run(2, func(int) error { return nil }); err != nil {
+	if err := c.run(2, dear, func(int) error { return nil }); err != nil {
 		t.Fatal(err)
 	}
 	var held [][]int32

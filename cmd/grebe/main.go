@@ -22,6 +22,7 @@ type commands struct {
 	Key        keyCmd        `cmd:"" help:"Make an API key."`
 	Eval       evalCmd       `cmd:"" help:"Measure how good rankings and recommendations are."`
 	Sim        simCmd        `cmd:"" help:"Simulate a fleet in virtual time: how many nodes, which policies."`
+	Place      placeCmd      `cmd:"" help:"Compare ways to place items on the nodes of a cluster."`
 	Completion completionCmd `cmd:"" help:"Print a script that completes commands in a shell."`
 	Complete   completeCmd   `cmd:"" hidden:"" passthrough:""`
 	Version    versionCmd    `cmd:"" help:"Print the version."`

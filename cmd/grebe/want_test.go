@@ -14,7 +14,7 @@ import (
 func TestFlagsThatMakeNoSense(t *testing.T) {
 	clitest.Senseless(t, "grebe", func() any { return &commands{} }, map[string][]string{
 		"sim":          {"main.go"}, // a file that exists
-		"table import": {"items", "x.npy"}, "eval world": {"--out=x"}, "key": {"--name=x"}, "index": {"--config=x"},
+		"table import": {"items", "x.npy"}, "eval world": {"--out=x"}, "key": {"--name=x"}, "place": {"x", "--nodes=2"}, "index": {"--config=x"},
 	}, 60)
 }
 
@@ -29,6 +29,8 @@ func TestOptionsThatMakeNoSense(t *testing.T) {
 		"index -c no.yaml --importance-prompts 5",
 		"eval --compare cpu+f32,cpu+bf16 --html eval.html",
 		"table import items a.npy b.f32 -c no.yaml",
+		"place histories.txt --nodes 2 --gbit 10",
+		"place histories.txt",
 		"table import items --server http://127.0.0.1:1 --dim 2 --first-key 18446744073709551615 " + two,
 	} {
 		if _, errs, code := grebe(t, strings.Fields(args)...); code != cli.Misuse || errs == "" {

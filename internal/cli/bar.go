@@ -10,21 +10,26 @@ import (
 	"golang.org/x/term"
 )
 
-// RequestBar shows how many requests were answered: a bar on a terminal, a line now and then elsewhere.
+// RequestBar shows how many requests were answered, or how many of something else are done: a bar on a terminal, a line now
+// and then elsewhere.
 type RequestBar struct {
+	unit         string
 	out          io.Writer
 	terminal     bool
 	start, drawn time.Time
 }
 
 // NewRequestBar shows it on w's standard error.
-func NewRequestBar(w *World) *RequestBar {
+func NewRequestBar(w *World) *RequestBar { return NewBar(w, "requests") }
+
+// NewBar counts another unit, such as "items".
+func NewBar(w *World, unit string) *RequestBar {
 	f, ok := w.Stderr.(*os.File)
 	now := time.Now()
-	return &RequestBar{out: w.Stderr, terminal: ok && term.IsTerminal(int(f.Fd())), start: now, drawn: now}
+	return &RequestBar{unit: unit, out: w.Stderr, terminal: ok && term.IsTerminal(int(f.Fd())), start: now, drawn: now}
 }
 
-// Update shows how many of the requests are answered.
+// Update shows how many are done.
 func (b *RequestBar) Update(done, total int) {
 	every := 10 * time.Second
 	if b.terminal {
@@ -35,7 +40,7 @@ func (b *RequestBar) Update(done, total int) {
 	}
 	b.drawn = time.Now()
 	left := time.Duration(float64(time.Since(b.start)) * float64(total-done) / float64(done)).Round(time.Second)
-	text := fmt.Sprintf("%d of %d requests, %s left", done, total, left)
+	text := fmt.Sprintf("%d of %d %s, %s left", done, total, b.unit, left)
 	if !b.terminal {
 		fmt.Fprintln(b.out, text)
 		return
