@@ -2,6 +2,7 @@ package app
 
 import (
 	"encoding/json"
+	"fmt"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -12,6 +13,7 @@ import (
 	"grebe/app/apptest"
 	"grebe/internal/config"
 	"grebe/internal/offheap"
+	"grebe/plan"
 )
 
 // twoNames writes a configuration with models of these lines and loads it.
@@ -186,4 +188,45 @@ func gauge(t *testing.T, a *App, name string) float64 {
 	}
 	t.Fatalf("there is no metric %s", name)
 	return 0
+}
+
+// Two names share a folder and its disk, and one of them is reloaded. After a restart the name whose folder on disk it is finds
+// the KV that it wrote since, and nothing of the other one is left there: nobody would ask for it, or delete it.
+func TestKVOnDiskOutlivesAReloadOfAnotherName(t *testing.T) {
+	const n = 3
+	for first, models := range map[string][]string{"other": {otherModel, plainModel}, "plain": {plainModel, otherModel}} {
+		t.Run(first, func(t *testing.T) {
+			w := newReloadWorld(t)
+			key := func(name string) plan.Key {
+				return w.stack.loaded.of(name)[0].served.Cache.UserKey(fmt.Sprint("u", 12*n%reloadUsers), nil)
+			}
+			t.Run("before", func(t *testing.T) {
+				twoNames(t, w, "both", models...)
+				w.point(t, "b")
+				if status, text, err := w.post(reloadPlain, `{"wait":true}`); err != nil || status != http.StatusAccepted {
+					t.Fatalf("%d %s %v", status, text, err)
+				}
+				w.ask(t, "other", n)
+				w.ask(t, "plain", n)
+				a, b := w.stack.loaded.of("other")[0], w.stack.loaded.of("plain")[0]
+				if a.memory != b.memory || key("other") == key("plain") {
+					t.Fatal("two checkpoints that share a memory are needed")
+				}
+			})
+			t.Run("after", func(t *testing.T) {
+				twoNames(t, w, "both", models...)
+				second := map[string]string{"other": "plain", "plain": "other"}[first]
+				disk := w.stack.loaded.of(first)[0].memory.disk
+				if _, ok := disk.Has(key(first)); !ok {
+					t.Error("the user's KV is gone")
+				}
+				if _, ok := disk.Has(key(second)); ok {
+					t.Errorf("KV of %s is left", second)
+				}
+				if a := w.ask(t, first, n); a.Usage.Cached < 64 {
+					t.Errorf("after the restart: usage %+v", a.Usage)
+				}
+			})
+		})
+	}
 }

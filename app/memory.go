@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"path/filepath"
-	"slices"
 
 	"grebe/app/budget"
 	"grebe/compute"
@@ -130,30 +129,16 @@ func (m *Memory) openHost(cfg *config.Config, mc *config.Model, rows int64, at c
 	return t.Pool(), nil
 }
 
-// leave is called when a Model is gone. If one of the models left uses the memory, its KV is what is kept on disk from
-// then on. Otherwise leave frees the memory.
-func (m *Memory) leave(left []*Model) error {
+// leave is called when a Model is gone. The last one frees the memory.
+func (m *Memory) leave() error {
 	m.app.loaded.shares.Lock()
 	m.users--
 	last := m.users == 0
 	m.app.loaded.shares.Unlock()
-	if last {
-		return m.closers.close()
-	}
-	for _, o := range slices.Backward(left) {
-		if o.memory == m {
-			return m.keep(o.version)
-		}
-	}
-	return nil // one that is being opened uses it
-}
-
-// keep sets the checkpoint whose KV is written to disk from now on.
-func (m *Memory) keep(version plan.Key) error {
-	if m.disk == nil {
+	if !last {
 		return nil
 	}
-	return unlessHung(m.disk, "name the checkpoint to the disk that its KV is kept on", func() error { m.disk.SetVersion(version); return nil })
+	return m.closers.close()
 }
 
 // hostBytes returns the host memory of a model for KV: its own, or an equal part of what models without their own

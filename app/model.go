@@ -53,7 +53,7 @@ func (a *App) openModel(ctx context.Context, cfg *config.Config, mc *config.Mode
 	}
 	if m.served, err = m.open(ctx, cfg, &m.config); err != nil {
 		err = errors.Join(err, m.closers.close())
-		return nil, errors.Join(err, m.memory.leave(a.loaded.all()))
+		return nil, errors.Join(err, m.memory.leave())
 	}
 	m.served.Origin, m.served.Version = at, versionName(m.version, &m.config)
 	m.served.Retire = m.retire
@@ -81,7 +81,7 @@ func (m *Model) openMemory(cfg *config.Config, mc *config.Model, shape compute.S
 				continue // it is being freed
 			}
 			m.memory, m.like = o.memory, o.queue
-			return m.memory.keep(m.version)
+			return nil
 		}
 	}
 	m.memory = newMemory(m.app)
@@ -150,7 +150,7 @@ func (m *Model) retire(ctx context.Context) error {
 	if errors.Is(err, errHung) { // the disk still uses the memory
 		return err
 	}
-	return errors.Join(err, m.memory.leave(left))
+	return errors.Join(err, m.memory.leave())
 }
 
 // openCache opens the cache that decides what to reuse, and starts its background work.

@@ -88,16 +88,6 @@ func (l *models) remove(u *Model) []*Model {
 	return append(left, l.units[name]...)
 }
 
-// all returns all Models.
-func (l *models) all() (out []*Model) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	for _, units := range l.units {
-		out = append(out, units...)
-	}
-	return out
-}
-
 // Close closes all models and then their memory. KV on disk stays.
 func (l *models) Close() error {
 	l.mu.Lock()

@@ -29,6 +29,12 @@ type dropper interface {
 	OnDrop(f func(keys []plan.Key))
 }
 
+// versioner is a Disk that notes what each entry depends on, and when it is opened erases entries of other versions than its
+// own. Its own version is that of the first owner. Put writes entries of that version.
+type versioner interface {
+	PutAs(version [32]byte, key plan.Key, meta []byte, payload [][]byte) error
+}
+
 // below writes entries to the disk, the tier below memory, in a goroutine of its own.
 type below struct {
 	disk  Disk
@@ -356,7 +362,12 @@ func (s *Store) put(w pending) (below residency.Entry, written bool) {
 		e, tokens = e.Leading(MostBelow), tokens[:MostBelow]
 		defer e.Release()
 	}
-	err := s.withPayload(e, func(payload [][]byte) error { return b.disk.Put(p.Key, encodeMeta(p.Kind, e.len, tokens), payload) })
+	meta, put := encodeMeta(p.Kind, e.len, tokens), b.disk.Put
+	if v, ok := b.disk.(versioner); ok && p.Owner != 0 {
+		space := s.space(p.Owner)
+		put = func(key plan.Key, meta []byte, payload [][]byte) error { return v.PutAs(space, key, meta, payload) }
+	}
+	err := s.withPayload(e, func(payload [][]byte) error { return put(p.Key, meta, payload) })
 	if err != nil {
 		b.failed.Add(1)
 		return below, false

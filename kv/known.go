@@ -37,8 +37,16 @@ func (s *Store) Owner(space plan.Key) uint32 {
 	if !ok {
 		n = uint32(len(s.owners))
 		s.owners[space] = n
+		s.spaces = append(s.spaces, space)
 	}
 	return n
+}
+
+// space returns the context of an owner's keys.
+func (s *Store) space(owner uint32) plan.Key {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.spaces[owner]
 }
 
 // Owned returns the number of entries of an owner, in memory or on disk.

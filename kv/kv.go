@@ -161,6 +161,7 @@ type Store struct {
 	hot    *residency.Hotness  // nil: hotness is not estimated
 	feed   *residency.Feed     // nil: there are no followers
 	owners map[plan.Key]uint32 // by the context of their keys: see Owner
+	spaces []plan.Key          // the contexts, by owner
 
 	dropped   func(plan.Key, plan.Kind)
 	forgotten func(plan.Key)

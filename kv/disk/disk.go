@@ -46,7 +46,7 @@ var (
 // record takes at least 4 KiB of files.
 type Options struct {
 	Budget  int64        // bytes that all files together may hold; required, 1 MiB to 16 TiB
-	Version [32]byte     // digest of what the records depend on; Open removes records of other versions
+	Version [32]byte     // digest of what records depend on; Open removes records of other versions
 	Segment int64        // bytes of a segment file; default Budget/256, at least 64 MiB; 64 KiB to Budget/4
 	Logger  *slog.Logger // logs damage; default none
 }
@@ -102,7 +102,6 @@ type Store struct {
 	writing, erasing, reading *durable.Trouble
 
 	w        sync.Mutex
-	version  [32]byte // version of new records
 	active   *segment // takes the next record; may be nil
 	nextSeg  uint32
 	seq      uint64
@@ -162,7 +161,6 @@ func Open(path string, opt Options) (*Store, error) {
 func open(dir folder, opt Options) (*Store, error) {
 	s := &Store{
 		opt:         opt,
-		version:     opt.Version,
 		dir:         dir,
 		punch:       dir.Punches(),
 		maxSegments: int(2*opt.Budget/opt.Segment) + 8,

@@ -198,12 +198,13 @@ func TestOtherVersionIsReclaimed(t *testing.T) {
 }
 
 // Records of both versions are found until the next start, which takes over those of its own.
-func TestVersionChangesWhileOpen(t *testing.T) {
+func TestRecordsOfTwoVersions(t *testing.T) {
 	d := newMemFolder(t, true)
 	s := mustOpen(t, d, Options{Budget: 2 * mib, Segment: 256 << 10})
 	mustPut(t, s, keyOf(1), nil, pattern(keyOf(1), 'p', 0, 5000))
-	s.SetVersion([32]byte{1})
-	mustPut(t, s, keyOf(2), nil, pattern(keyOf(2), 'p', 0, 5000))
+	if err := s.PutAs([32]byte{1}, keyOf(2), nil, [][]byte{pattern(keyOf(2), 'p', 0, 5000)}); err != nil {
+		t.Fatal(err)
+	}
 	for i := 1; i <= 2; i++ {
 		if _, ok := s.Has(keyOf(i)); !ok {
 			t.Errorf("record %d is gone", i)

@@ -12,10 +12,15 @@ import (
 // enough, or if the system fails, Put returns an error and changes nothing but the evictions. When Put
 // returns nil the record can be found; it is durable after Sync.
 func (s *Store) Put(key plan.Key, meta []byte, payload [][]byte) error {
+	return s.PutAs(s.opt.Version, key, meta, payload)
+}
+
+// PutAs is Put for a record of any version. It can be found until the next Open, which takes over records of its own version.
+func (s *Store) PutAs(version [32]byte, key plan.Key, meta []byte, payload [][]byte) error {
 	if len(meta) > MaxMeta {
 		return fmt.Errorf("disk: put: %d bytes of meta, at most %d", len(meta), MaxMeta)
 	}
-	h := header{key: key, payload: length(payload), meta: len(meta), metaCRC: checksum(meta)}
+	h := header{version: version, key: key, payload: length(payload), meta: len(meta), metaCRC: checksum(meta)}
 	size := recordSize(h.meta, h.payload)
 	if size > s.opt.Budget-block {
 		return fmt.Errorf("disk: put %d bytes: %w", size, ErrTooLarge)
@@ -25,7 +30,6 @@ func (s *Store) Put(key plan.Key, meta []byte, payload [][]byte) error {
 	if s.isClosed() {
 		return ErrClosed
 	}
-	h.version = s.version
 	err := s.put(&h, size, meta, payload)
 	if !errors.Is(err, ErrNoRoom) {
 		s.writing.Note(err)
@@ -35,13 +39,6 @@ func (s *Store) Put(key plan.Key, meta []byte, payload [][]byte) error {
 		return fmt.Errorf("disk: put %d bytes: %w", size, err)
 	}
 	return nil
-}
-
-// SetVersion changes the version of new records. Older ones can still be found until the next Open.
-func (s *Store) SetVersion(v [32]byte) {
-	s.w.Lock()
-	defer s.w.Unlock()
-	s.version = v
 }
 
 func (s *Store) put(h *header, size int64, meta []byte, payload [][]byte) error {
