@@ -176,7 +176,7 @@ func (u *usage) reused() float64 { return float64(u.Cached) / float64(max(u.Prom
 // rank has a model rank two items for a user.
 func rank(ctx context.Context, client *http.Client, base, model string, user int) (usage, error) {
 	body, err := json.Marshal(map[string]any{
-		"model": model, "prefix": "user", "top_k": 1, "user": map[string]string{"id": userID(user)},
+		"model": model, "prefix": "user", "top_k": 1, "deadline_ms": 60_000, "user": map[string]string{"id": userID(user)},
 		"candidates": []map[string]string{{"id": "i00001"}, {"id": "i00002"}},
 	})
 	if err != nil {

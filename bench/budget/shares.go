@@ -111,6 +111,7 @@ type timed struct {
 
 	mu     sync.Mutex
 	reused [3]usage // of the last third
+	failed error    // the last one of a request
 }
 
 // run sends the requests of a phase and samples shares meanwhile.
@@ -145,15 +146,18 @@ func (t *timed) load(ctx context.Context, name string, began time.Time) error {
 		Name: name, Arrivals: workload.Poisson(t.o.Rate, seed), Duration: t.length, Timeout: time.Minute,
 	}, func(ctx context.Context, i int) error {
 		u, err := rank(ctx, t.client, t.server.URL, name, rand.New(rand.NewPCG(seed, uint64(i))).IntN(t.o.Users))
-		if err == nil && time.Since(began) > t.length*2/3 {
-			t.mu.Lock()
+		t.mu.Lock()
+		defer t.mu.Unlock()
+		switch {
+		case err != nil:
+			t.failed = err
+		case time.Since(began) > t.length*2/3:
 			t.reused[index(name)].add(u)
-			t.mu.Unlock()
 		}
 		return err
 	})
 	if err == nil && len(res.Errors) > 0 {
-		err = fmt.Errorf("%s: errors %v", name, res.Errors)
+		err = fmt.Errorf("%s: errors %v, the last: %w", name, res.Errors, t.failed)
 	}
 	return err
 }
