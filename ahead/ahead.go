@@ -1,12 +1,14 @@
-// Package ahead has the models of a server compute items of the catalog before a request needs them.
+// Package ahead computes items of the catalog while the server is idle, before a request needs them.
 //
-// Each model has a goroutine that makes passes over the catalog. A pass lists the items by heat: those that requests
-// named, then those that users' histories list, then the others. It computes them in small steps in the time that
-// requests leave (reuse.Cache.Idle), until all are cached or there is no room (schedule.Ahead). A full pass is made at
-// the start, for another checkpoint, when many items changed, when room came free, and when someone asks. When the list
-// of the hottest items changes, a pass goes over these alone.
+// Each model has a goroutine that makes passes over the catalog. A pass sorts the items by heat: first those that
+// requests named, then those in users' histories, then the others. It computes them in small steps in idle time
+// (reuse.Spare). It ends when all items are cached or their share of the cache is full
+// (schedule.Ahead).
 //
-// A step holds its checkpoint, and nothing is held between steps: a pass never delays a reload.
+// A full pass starts with the server, with a new checkpoint, after many items changed, when memory became free, and on
+// request. When the list of the hottest items changes, a short pass computes only these.
+//
+// A step holds its checkpoint. Nothing is held between steps, so a pass never delays a reload.
 package ahead
 
 import (
@@ -24,14 +26,14 @@ import (
 	"grebe/schedule"
 )
 
-// Checkpoint is what serves a model.
+// Checkpoint is the checkpoint that serves a model, with what a pass needs of it.
 type Checkpoint struct {
 	Cache *reuse.Cache // nil: it needs no items
 	Do    reuse.Do
 	Disk  *disk.Store // nil: there is none
 }
 
-// space returns what tells the room on disk, or nil.
+// space returns a function that reports the space on disk, or nil if there is no disk.
 func (c *Checkpoint) space() func() schedule.Space {
 	if c.Disk == nil {
 		return nil
@@ -51,7 +53,7 @@ type Hot struct {
 	Asked int64
 }
 
-// Options are what an Indexer works with.
+// Options configure an Indexer.
 type Options struct {
 	Catalog *catalog.Catalog
 	Hot     func() []Hot // items that requests named, the most named first
@@ -96,7 +98,8 @@ func (x *Indexer) Run(ctx context.Context) {
 // ErrNoModel means that no model of that name keeps items.
 var ErrNoModel = errors.New("no such model keeps items")
 
-// Ask has a model, or all models if the name is empty, make a full pass now. One that is under way is as good.
+// Ask starts a full pass of a model, or of all models if the name is empty. It does nothing for a model whose pass is
+// under way.
 func (x *Indexer) Ask(name string) error {
 	found := false
 	for _, m := range x.models {
@@ -112,7 +115,7 @@ func (x *Indexer) Ask(name string) error {
 	return nil
 }
 
-// State says what a model's Indexer does.
+// State is the state of a model's full pass.
 type State string
 
 const (
@@ -158,9 +161,9 @@ type model struct {
 	*Indexer
 	name  string
 	take  Take
-	asked chan struct{} // holds one when a full pass was asked for
+	asked chan struct{} // holds a value if a full pass was requested
 
-	// What the last full pass began with, and how it ended. They belong to run.
+	// The inputs and the end of the last full pass. Only run uses them.
 	cache *reuse.Cache
 	seen  int64 // changes of items
 	hot   []Hot
@@ -172,7 +175,7 @@ type model struct {
 	items, tokens int64 // computed since the start
 }
 
-// ask asks for a full pass, unless one is under way.
+// ask requests a full pass, unless one is under way.
 func (m *model) ask() {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -203,11 +206,12 @@ func (m *model) set(f func(p *Progress)) {
 }
 
 const (
-	// lookEvery is how often a model looks whether another pass is worth it.
+	// lookEvery is how often a model checks whether another pass is due.
 	lookEvery = 5 * time.Second
-	// retryAfter is how long after a failed pass another one begins.
+	// retryAfter is the time between a failed pass and the next one.
 	retryAfter = 30 * time.Second
-	// restFor is how many times as long as the last full pass took the next one waits, unless someone asks.
+	// restFor limits full passes to about 1/20 of the time: the next one waits this many times the duration of the last.
+	// Ask does not wait.
 	restFor = 20
 )
 

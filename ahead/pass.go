@@ -8,7 +8,7 @@ import (
 	"grebe/schedule"
 )
 
-// due returns which pass is worth it now.
+// due returns the pass to make now.
 func (m *model) due(asked bool) pass {
 	if asked {
 		return fullPass
@@ -42,7 +42,7 @@ func (m *model) due(asked bool) pass {
 	return noPass
 }
 
-// mostHot is how many of the items that requests name most a change is looked for in.
+// mostHot is the length of the list of hottest items. A change of this list starts a short pass.
 const mostHot = 64
 
 func (m *model) hottestNow() []Hot {
@@ -85,7 +85,7 @@ func (m *model) full(ctx context.Context) {
 	}
 }
 
-// hottest goes over the items that requests name most. A failure is left to the next full pass.
+// hottest computes the items that requests name most. Items that fail are left to the next full pass.
 func (m *model) hottest(ctx context.Context) {
 	c, release := m.take()
 	release()
@@ -104,13 +104,13 @@ func (m *model) hottest(ctx context.Context) {
 }
 
 const (
-	// mostUsers is how many users' histories are counted at most: any of them are a sample.
+	// mostUsers bounds the histories that are counted. Any users are a good enough sample.
 	mostUsers = 1 << 17
-	// countedAtOnce is how many events are counted between looks whether requests came.
+	// countedAtOnce is the number of events counted before the pass gives way to requests.
 	countedAtOnce = 4096
 )
 
-// list lists the items of the catalog with their heat, in the time that requests leave.
+// list returns the items of the catalog with their heat. It works in idle time.
 func (m *model) list(ctx context.Context, cache *reuse.Cache) (list reuse.Listed, err error) {
 	index := map[string]int32{}
 	err = cache.Idle(ctx, func() error {
@@ -155,13 +155,13 @@ func (m *model) list(ctx context.Context, cache *reuse.Cache) (list reuse.Listed
 }
 
 const (
-	// stepWithin is how long a step may take. Then a disk hangs, for which a reload must not wait.
+	// stepWithin bounds a step. A step that takes longer waits for a disk that hangs, and a reload must not wait for it.
 	stepWithin = 2 * time.Minute
-	// mostFailures is how many steps may fail one after the other. The items of a step that failed are left out.
+	// mostFailures is the number of consecutive failed steps that ends a pass. The items of a failed step are skipped.
 	mostFailures = 3
 )
 
-// goOver computes listed items while the checkpoint serves.
+// goOver computes listed items until the checkpoint is replaced.
 func (m *model) goOver(ctx context.Context, c *Checkpoint, list reuse.Listed, tell func(*reuse.AheadDid)) error {
 	list.Disk = c.space()
 	work := c.Cache.Ahead(list)
@@ -207,10 +207,10 @@ func (m *model) count(did *reuse.AheadDid) {
 	m.tokens += int64(did.Tokens)
 }
 
-// tellEvery is how often a pass that goes on is logged.
+// tellEvery is the time between log lines of one pass.
 const tellEvery = 30 * time.Second
 
-// tell returns what notes the steps of a full pass.
+// tell returns a function that records and logs the steps of a full pass.
 func (m *model) tell() func(*reuse.AheadDid) {
 	var told time.Time
 	return func(did *reuse.AheadDid) {

@@ -6,7 +6,7 @@ import (
 	"grebe/schedule"
 )
 
-// newIndexer returns what computes items of the catalog while the server is idle, for the models that put items first.
+// newIndexer returns the Indexer of all models that reuse the KV of items.
 func (s *Service) newIndexer() *ahead.Indexer {
 	x := ahead.New(ahead.Options{Catalog: s.catalog, Hot: s.hotNow, Off: s.cfg.AheadOff, Log: s.log})
 	for _, sl := range s.served {
@@ -51,11 +51,11 @@ func (s *Service) hotNow() []ahead.Hot {
 	return out
 }
 
-// Index says how far the models that keep items are with computing them before a request needs them.
+// Index returns the progress of indexing, for each model that reuses the KV of items.
 func (s *Service) Index() []ahead.Progress { return s.ahead.Progress() }
 
-// IndexNow has a model, or all if the name is empty, compute the catalog's items now, in the time that requests leave. It does not
-// wait for that.
+// IndexNow starts a full pass over the catalog for a model, or for all models if the name is empty. It returns at once:
+// the items are computed in the background, in idle time.
 func (s *Service) IndexNow(model string) ([]ahead.Progress, error) {
 	if s.changing.Err() != nil {
 		return nil, Errorf(Unavailable, "", "shutting down")
@@ -69,5 +69,5 @@ func (s *Service) IndexNow(model string) ([]ahead.Progress, error) {
 	return s.ahead.Progress(), nil
 }
 
-// RunAhead computes items of the catalog while the service is idle, in the background until EndReloads or Close.
+// RunAhead starts indexing in the background. It ends with EndReloads or Close.
 func (s *Service) RunAhead() { s.background.Go(func() { s.ahead.Run(s.changing) }) }
