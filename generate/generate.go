@@ -1,13 +1,13 @@
 // Package generate recommends: from a user's prompt to items of the catalog, by beam search over their
 // semantic IDs (xGR).
 //
-// The prompt is computed once, or what is cached of it reused; then each level of the IDs is a round:
-// one row per beam goes through the model, and package beam chooses the continuations that are real
-// items. The prompt's KV is shared by all beams; what they add is kept apart, width × depth tokens, and
-// moved in place between rounds. Rounds of different requests share batches, and one request's
-// selection runs while another's round computes. What may follow the beams is looked up, and a filter
-// that is new is gone through, while the request's own round computes. After the first rounds of their
-// size, rounds allocate no memory.
+// The prompt is computed once; cached parts of it are reused. Each level of the IDs is then a round: one row per
+// beam goes through the model, and package beam chooses continuations that are real items. All beams share the
+// prompt's KV. Their own tokens, width × depth of them, are stored apart and moved in place between rounds.
+//
+// Rounds of different requests share batches, and the selection of one request runs while a round of another computes.
+// While a request's own round computes, the next tokens of its beams are looked up and a new filter is evaluated.
+// Rounds allocate no memory once there were rounds of their size.
 //
 // A Generator is safe for concurrent use.
 package generate

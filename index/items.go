@@ -1,5 +1,5 @@
-// Package index computes what the server will need, ahead of requests: KV of items, prototypes of histories, and which
-// tokens of items blended prompts compute again.
+// Package index prepares data for the server before it starts: the KV of items, prototypes of histories, and the list of
+// item tokens that blended prompts must compute again.
 package index
 
 import (
