@@ -103,6 +103,11 @@ type Job struct {
 	Meanwhile func()
 }
 
+// Reuses reports whether the job uses KV that was computed for another one.
+func (j *Job) Reuses() bool {
+	return slices.ContainsFunc(j.Segments, func(s Segment) bool { return s.Entry != nil || s.Underway != nil })
+}
+
 // Result is what a job yielded.
 type Result struct {
 	Logits [][]float32 // one per Want; nil when Job.Into has them

@@ -279,6 +279,42 @@ func TestRollBackOverADamagedVersion(t *testing.T) {
 	}
 }
 
+// Cached KV that holds NaN costs no answer: the prompt is computed without it, and it is dropped.
+func TestCachedNaNIsDropped(t *testing.T) {
+	s := newSite(t, rand.New(rand.NewPCG(9, 9)), modeltest.Qwen3, 3, 50, true)
+	request := &Request{UserID: "u", User: s.user, N: 5, Width: 16}
+	want := must(s.Recommend(t.Context(), request))
+	do, spoilt := s.Do, 0
+	s.Do = func(ctx context.Context, j *engine.Job) (*engine.Result, error) {
+		for _, seg := range j.Segments {
+			if seg.Entry == nil || spoilt > 0 {
+				continue
+			}
+			for _, c := range seg.Entry.AppendChunks(nil) {
+				for i := range c.Bytes {
+					c.Bytes[i] = 0xff
+				}
+				spoilt += len(c.Bytes)
+			}
+		}
+		return do(ctx, j)
+	}
+	got := must(s.Recommend(t.Context(), request))
+	if spoilt == 0 {
+		t.Fatal("the job used no cached KV: the test shows nothing")
+	}
+	s.Do = do
+	next := must(s.Recommend(t.Context(), request))
+	for _, r := range []*Result{got, next} {
+		if r.Cached != 0 || !slices.EqualFunc(r.Items, want.Items, func(a, b Item) bool { return a.ID == b.ID }) {
+			t.Errorf("%d tokens were cached; items %v, want %v", r.Cached, r.Items, want.Items)
+		}
+	}
+	if again := must(s.Recommend(t.Context(), request)); again.Cached == 0 {
+		t.Error("KV of a good prompt is not used again")
+	}
+}
+
 // KV of a prompt whose logits are not finite is neither published nor leaked: the user's next request computes all of it again
 // and gets the right answer. The site looks for leaked references in the end.
 func TestKVOfAPromptWithoutFiniteLogitsIsDropped(t *testing.T) {

@@ -14,6 +14,7 @@ import (
 	"grebe/kv"
 	"grebe/plan"
 	"grebe/prompt"
+	"grebe/reuse"
 )
 
 // run is a request on its way through its rounds. Its memory is kept for the next one.
@@ -164,8 +165,9 @@ func (r *run) first(ctx context.Context, out *Result) error {
 func (r *run) prefill(ctx context.Context, out *Result) error {
 	start := time.Now()
 	var res *engine.Result
+	var visit *reuse.Visit
 	if cache := r.g.Cache; cache != nil {
-		visit := cache.Generate(r.request.UserID, r.request.User)
+		visit = cache.Generate(r.request.UserID, r.request.User)
 		defer func() { r.prompt = visit.EndPrompt(&r.layout, res) }() // whatever happens
 		visit.AttachPrompt(ctx, &r.layout, &r.job)
 		out.Fetch = time.Since(start)
@@ -176,13 +178,20 @@ func (r *run) prefill(ctx context.Context, out *Result) error {
 		r.job.Segments = nil
 		res, err = r.g.Do(ctx, &r.job)
 	}
-	if err == nil && slices.ContainsFunc(r.job.Into, notNumber) {
-		for _, e := range res.Kept { // what led to it is not kept
-			if e != nil {
-				e.Release()
-			}
+	if err == nil {
+		err = r.checkPrompt(res)
+	}
+	if errors.Is(err, errNotFinite) && r.job.Reuses() { // it may be the cached KV: compute all of it
+		r.job.Segments, r.job.Once = nil, false
+		if res, err = r.g.Do(ctx, &r.job); err == nil {
+			err = r.checkPrompt(res)
 		}
-		res, err = nil, errors.New("generate: logits that are no numbers")
+		if err == nil {
+			visit.Discard(&r.layout)
+		}
+	}
+	if errors.Is(err, errNotFinite) {
+		res = nil
 	}
 	if err == nil {
 		err = r.failed
@@ -194,6 +203,21 @@ func (r *run) prefill(ctx context.Context, out *Result) error {
 	out.Shared = res.Shared
 	out.Queue, out.Compute, out.BatchTokens = res.Queue, res.Compute, res.BatchTokens
 	return nil
+}
+
+var errNotFinite = errors.New("generate: logits that are no numbers")
+
+// checkPrompt checks the logits of the prompt. If one is not a number, it releases what the job kept.
+func (r *run) checkPrompt(res *engine.Result) error {
+	if !slices.ContainsFunc(r.job.Into, notNumber) {
+		return nil
+	}
+	for _, e := range res.Kept {
+		if e != nil {
+			e.Release()
+		}
+	}
+	return errNotFinite
 }
 
 // notNumber reports what no logit may be. One of −Inf is a probability of zero.

@@ -531,6 +531,29 @@ func (v *Visit) publish(l *prompt.Layout, r *engine.Result) {
 	}
 }
 
+// Discard removes the cached KV that the visit gave to its job, from every tier, because it is bad. It MUST be called
+// before the visit ends. Known prefixes stay: this process computed them, for jobs whose answers were finite.
+func (v *Visit) Discard(l *prompt.Layout) {
+	var keys []plan.Key
+	used := func(segment int, key plan.Key) {
+		if v.segments[segment].Entry != nil {
+			keys = append(keys, key)
+		}
+	}
+	for i, s := range v.shared(l) {
+		used(i, s.key)
+	}
+	switch {
+	case v.Decision.Order != plan.UserFirst:
+		for i := range v.items {
+			used(l.Items+i, v.items[i])
+		}
+	case v.named && l.User >= 0:
+		used(l.User, v.user)
+	}
+	v.cache.opt.Store.Drop(keys...)
+}
+
 // DropUser removes users' KV from every tier, for this cache and others that share its store.
 func (c *Cache) DropUser(ids ...string) error {
 	return c.opt.Store.Delete(c.opt.Shared.userKeys(ids)...)

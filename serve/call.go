@@ -28,6 +28,7 @@ type call struct {
 	deadline time.Duration
 	slot     *slot
 	model    *checkpoint // held until the answer is there
+	badKV    bool        // cached KV gave answers that are not finite, and without it they are
 }
 
 // begin starts a call. A deadline of 0 is the server's. The caller MUST release the model.
@@ -121,19 +122,36 @@ func (s *Service) do(ctx context.Context, c *call, job *engine.Job) (*engine.Res
 	if err != nil {
 		return nil, s.explain(c, err)
 	}
-	if err := checkResult(job, res); err != nil {
-		for _, e := range res.Kept { // what led to it is not kept
-			if e != nil {
-				e.Release()
-			}
+	if err = checkResult(job, res); err != nil {
+		releaseKept(res)
+		if job.Blend != nil || !job.Reuses() {
+			return nil, s.explain(c, err)
 		}
-		return nil, s.explain(c, err)
+		s.log.Warn("answers from cached KV are not finite: all of it is computed", "op", c.op, "model", c.model.Name, "error", err)
+		job.Segments, job.Once = nil, false
+		if res, err = c.model.Runner.Do(ctx, job); err != nil {
+			return nil, s.explain(c, err)
+		}
+		if err = checkResult(job, res); err != nil {
+			releaseKept(res)
+			return nil, s.explain(c, err)
+		}
+		c.badKV = true
 	}
 	s.metrics.ran(res)
 	if time.Since(c.start) <= c.deadline {
 		s.metrics.sloOK.WithLabelValues(c.op).Inc()
 	}
 	return res, nil
+}
+
+// releaseKept releases the KV of a job whose answers are not finite, which is not kept.
+func releaseKept(res *engine.Result) {
+	for _, e := range res.Kept {
+		if e != nil {
+			e.Release()
+		}
+	}
 }
 
 // explain turns an error of the engine into one for the client, and logs one that is our own fault.

@@ -88,6 +88,9 @@ func (s *Service) doUnnamed(ctx context.Context, c *call, l *prompt.Layout, job 
 	if res, err = s.do(ctx, c, job); err == nil {
 		s.metrics.prompted(c.op, res.Computed, sources(res.Tiers(job)))
 	}
+	if c.badKV {
+		visit.Discard(l)
+	}
 	return res, err
 }
 

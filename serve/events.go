@@ -360,6 +360,9 @@ func (e *events) last(ctx context.Context, s *Service, c *call, id string, h *hi
 	visit.AttachPrompt(ctx, l, job)
 	r.fetch = time.Since(start)
 	r.result, err = s.do(ctx, c, job)
+	if c.badKV {
+		visit.Discard(l)
+	}
 	if err == nil {
 		r.tiers = r.result.Tiers(job)
 		s.metrics.prompted(c.op, r.result.Computed, sources(r.tiers))

@@ -220,6 +220,9 @@ func (s *Service) run(ctx context.Context, w *work, pointwise bool, ask func(l *
 			s.cfg.Tracer.Stage(ctx, "fetch", start, r.fetch)
 		}
 		r.result, err = s.do(ctx, w.call, job)
+		if visit != nil && w.call.badKV {
+			visit.Discard(&r.layout)
+		}
 	} else {
 		err = layoutError(err)
 	}

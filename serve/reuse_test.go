@@ -359,6 +359,60 @@ func TestReuseSavesWork(t *testing.T) {
 	}
 }
 
+// Cached KV that holds NaN, as an earlier version kept after a defect of a device, costs no answer: the prompt is computed
+// without it, and it is dropped.
+func TestCachedNaNIsDroppedAndComputedAgain(t *testing.T) {
+	for _, prefix := range []string{"user", "item"} {
+		w := newCacheWorld(t, 2, false)
+		user := w.tokens(100)
+		rank := func(from *Service) *grebev1.RankResponse {
+			req := &grebev1.RankRequest{Prefix: prefix, User: &grebev1.User{Id: "returning", Tokens: user}}
+			for i := range 5 {
+				id := int32(230 + i)
+				req.Candidates = append(req.Candidates, &grebev1.Item{Tokens: w.items[i], Identifier: &id})
+			}
+			r, err := from.Rank(t.Context(), req)
+			must(t, err)
+			return r
+		}
+		want := rank(w.plain)
+		rank(w.cached)
+		if again := rank(w.cached); again.Usage.ComputedTokens == again.Usage.PromptTokens {
+			t.Fatal("nothing is cached: the test shows nothing")
+		}
+		key := w.cache.UserKey("returning", nil)
+		if prefix == "item" {
+			key = w.cache.ItemKey(w.items[3])
+		}
+		e, _ := w.store.Get(key)
+		if e == nil {
+			t.Fatalf("%s: no entry to spoil", prefix)
+		}
+		for _, c := range e.AppendChunks(nil) {
+			for i := range c.Bytes {
+				c.Bytes[i] = 0xff // NaN in every format
+			}
+		}
+		e.Release()
+		r := rank(w.cached)
+		for i := range want.Results {
+			if r.Results[i].Score != want.Results[i].Score {
+				t.Errorf("%s: score %d is %v, want %v", prefix, i, r.Results[i].Score, want.Results[i].Score)
+			}
+		}
+		if r.Usage.ComputedTokens != r.Usage.PromptTokens {
+			t.Errorf("%s: %d of %d tokens computed, want all", prefix, r.Usage.ComputedTokens, r.Usage.PromptTokens)
+		}
+		if tokens, _ := w.store.Where(key); tokens != 0 {
+			t.Errorf("%s: the entry is still there", prefix)
+		}
+		rank(w.cached)
+		if again := rank(w.cached); again.Usage.ComputedTokens == again.Usage.PromptTokens {
+			t.Errorf("%s: nothing is cached again", prefix)
+		}
+	}
+}
+
 // Ten thousand candidates are ranked in one request, in both orders, with a cache that holds a few.
 func TestTenThousandCandidates(t *testing.T) {
 	for _, pointwise := range []bool{false, true} {
