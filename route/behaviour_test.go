@@ -1,6 +1,7 @@
 package route
 
 import (
+	"math"
 	"math/rand/v2"
 	"slices"
 	"testing"
@@ -193,7 +194,7 @@ func drive(r *Router, rng *rand.Rand, from, to time.Duration, slower func(n int)
 // A slow node loses its requests at once, is ejected after five seconds, and comes back when probes are answered in time.
 func TestGrayNodesAreEjectedAndComeBack(t *testing.T) {
 	for policy := range numPolicies {
-		r := fleet(t, Config{Policy: policy, Alpha: 1, Beta: 1, MissKV: 1, MissEMB: 1, MissLoad: 1}, 9)
+		r := fleet(t, Config{Policy: policy}, 9)
 		rng := rand.New(rand.NewPCG(3, uint64(policy)))
 		healthy := func(int) float64 { return 0 }
 		gray := func(n int) float64 {
@@ -263,6 +264,39 @@ func TestAtMostAThirdIsEjected(t *testing.T) {
 	}
 }
 
+// Every ejected node is probed. Five probes in a row that are answered in time bring it back, and a late one starts the
+// count again.
+func TestProbes(t *testing.T) {
+	r := fleet(t, Config{Probe: .5}, 9)
+	r.typical.limit = 10
+	for _, n := range []int{0, 7} {
+		r.members[n].ejected = true
+		r.ejected++
+	}
+	probed := [9]int{}
+	for i := range 400 {
+		now := time.Duration(i) * milli
+		heartbeats(r, now)
+		probed[r.Pick(ask(uint64(i)), now).Node]++
+	}
+	if probed[0] < 70 || probed[0] > 130 || probed[7] < 70 || probed[7] > 130 {
+		t.Errorf("of 400 requests %d and %d are probes, want about 100 each", probed[0], probed[7])
+	}
+	for i, late := range []bool{false, false, false, false, true, false, false, false, false, false} {
+		if !r.members[7].ejected {
+			t.Fatalf("the node is back after %d probes", i)
+		}
+		actual := 29.0
+		if late {
+			actual = 31
+		}
+		r.Answered(7, 20, actual, 0)
+	}
+	if r.members[7].ejected || !r.members[0].ejected || r.ejected != 1 {
+		t.Errorf("%d nodes are ejected, want the other one only", r.ejected)
+	}
+}
+
 // Nodes that are all slower than predicted are not gray.
 func TestAnOverloadedFleetIsNotGray(t *testing.T) {
 	r := fleet(t, Config{}, 9)
@@ -309,11 +343,21 @@ func TestBadConfigurationsAreRefused(t *testing.T) {
 		"policy":  func(c *Config) { c.Policy = numPolicies },
 		"silence": func(c *Config) { c.Silence = -1 },
 		"users":   func(c *Config) { c.Users = -1 },
+		"items":   func(c *Config) { c.Items = -1 },
+		"shards":  func(c *Config) { c.Shards = -1 },
 		"owned":   func(c *Config) { c.Owned = plan.Peer },
 		"ordinal": func(c *Config) { c.Ordinal = func(uint64) (int32, bool) { return 0, false } },
 		"load":    func(c *Config) { c.FullLoad = -1 },
 		"probe":   func(c *Config) { c.Probe = 2 },
-		"weights": func(c *Config) { c.MissKV = -1 },
+		"kv":      func(c *Config) { c.MissKV = -1 },
+		"emb":     func(c *Config) { c.MissEMB = math.Inf(1) },
+		"full":    func(c *Config) { c.MissLoad = math.NaN() },
+		"alpha":   func(c *Config) { c.Alpha = -1 },
+		"beta":    func(c *Config) { c.Beta = -1 },
+		"misses":  func(c *Config) { c.Policy = Joint },
+		"kv only": func(c *Config) { c.Policy, c.MissEMB = KVOnly, 1 },
+		"staging": func(c *Config) { c.Nodes[0].Staging = -1 },
+		"engines": func(c *Config) { c.Nodes[0].Engines = -1 },
 		"rtt":     func(c *Config) { c.Nodes[0].RTT = -1 },
 		"costs":   func(c *Config) { c.Nodes[0].Costs.Model.Row = -1 },
 	} {

@@ -38,7 +38,7 @@ type Config struct {
 	Shards  int // embedding shards; their numbers are below it
 
 	FullLoad                  float64 // milliseconds of work in flight that count as a load of 1; default 100
-	Alpha, Beta               float64 // of RCL-4
+	Alpha, Beta               float64 // of RCL-4; both 0: both 1
 	MissKV, MissEMB, MissLoad float64 // profiled costs of HLM-5: of missing KV, of missing embeddings, and of full load
 
 	Probe float64 // share of requests that test an ejected node; default 0.01
@@ -54,6 +54,9 @@ func (c *Config) defaults() error {
 	}
 	if c.FullLoad == 0 {
 		c.FullLoad = 100
+	}
+	if c.Alpha == 0 && c.Beta == 0 {
+		c.Alpha, c.Beta = 1, 1
 	}
 	if c.Probe == 0 {
 		c.Probe = .01
@@ -75,6 +78,9 @@ func (c *Config) defaults() error {
 		return fmt.Errorf("route: full load of %v ms and a share of probes of %v", c.FullLoad, c.Probe)
 	case !cost(c.Alpha) || !cost(c.Beta) || !cost(c.MissKV) || !cost(c.MissEMB) || !cost(c.MissLoad):
 		return fmt.Errorf("route: negative or infinite weights %v", []float64{c.Alpha, c.Beta, c.MissKV, c.MissEMB, c.MissLoad})
+	}
+	if w := newWeights(c); c.Policy >= Joint && c.Policy <= EMBOnly && w == (weights{}) {
+		return fmt.Errorf("route: policy %v needs the costs of misses", c.Policy)
 	}
 	for i := range c.Nodes {
 		n := &c.Nodes[i]

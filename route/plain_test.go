@@ -39,7 +39,7 @@ const (
 func scene(t *testing.T, policy Policy, seed uint64) (*Router, *plain) {
 	t.Helper()
 	rng := rand.New(rand.NewPCG(seed, 77))
-	nodes := []int{1, 2, 5, 16, 70}[rng.IntN(5)]
+	nodes := []int{1, 2, 5, 16, 64, 70}[rng.IntN(6)]
 	c := Config{
 		Policy: policy, Users: 1 << 14, Items: plainItems, Shards: 100, Seed: seed,
 		Orders: schedule.Policy(rng.IntN(2) * rng.IntN(5)), Owned: []plan.Tier{plan.Missing, plan.Host, plan.Disk}[rng.IntN(3)],

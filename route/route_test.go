@@ -14,6 +14,7 @@ const milli = time.Millisecond
 // fleet returns a router that has heard of n idle nodes.
 func fleet(t testing.TB, c Config, n int) *Router {
 	t.Helper()
+	c.MissKV, c.MissEMB, c.MissLoad = 1, 1, 1
 	costs := schedule.DefaultCosts(schedule.PrefillModel{Fixed: 1, Row: .01})
 	costs.Transfer[plan.Peer].Token = .02 // computing is faster
 	for range n {
