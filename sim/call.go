@@ -43,32 +43,31 @@ type call struct {
 	outcome  outcome
 
 	// On the node.
-	place    schedule.Place
-	admitted bool
-	reuse    bool // the policy uses the cache
-	order    plan.Order
-	blended  bool // an ordinary prompt with KV from anywhere
-	hit      bool
-	freq     float64
-	returns  float64
-	queue    schedule.Job
-	pinned   []pin
-	tiers    []plan.Tier // of each item, as found
-	keep     bool        // the user is kept after it was computed
-	cached   int         // tokens of the user that are cached
-	userAt   plan.Tier   // and where
-	shared   [2]bool     // preamble and lead-in are cached
-	keeps    int64       // bytes reserved for what is computed
-	fetched  int64       // bytes reserved for what peers sent
-	hostRead int64       // bytes read from host memory
-	peerRead int64       // bytes fetched from peers when the batch starts
-	spared   schedule.Job
-	rowsMiss int // embedding rows that are not cached
-	waits    int // flows under way
-	waiting  bool
-	begins   time.Duration // of its wait for flows
-	tokens   [plan.NumTiers]int
-	total    int
+	place               schedule.Place
+	admitted            bool
+	reuse               bool // the policy uses the cache
+	order               plan.Order
+	hit                 bool
+	freq                float64
+	returns             float64
+	queue               schedule.Job
+	pinned              []pin
+	tiers               []plan.Tier // of each item, as found
+	keep                bool        // the user is kept after it was computed
+	cached              int         // tokens of the user that are cached
+	userAt              plan.Tier   // and where
+	shared              [2]bool     // preamble and lead-in are cached
+	blended             bool        // an ordinary prompt with KV from anywhere
+	keepUser, keepItems int64       // bytes reserved for what is computed
+	fetched             int64       // bytes reserved for what peers sent
+	hostRead            int64       // bytes read from host memory
+	spared              schedule.Job
+	rowsMiss            int // embedding rows that are not cached
+	waits               int // flows under way
+	waiting             bool
+	begins              time.Duration // of its wait for flows
+	tokens              [plan.NumTiers]int
+	total               int
 }
 
 // again makes a call ready for another node. What it had on the first one is gone.

@@ -16,7 +16,7 @@ type Stream interface {
 	Next(r *Request) bool
 	// Items returns the size of the catalog. Ordinals are below it.
 	Items() int
-	// ItemTokens returns the length of an item.
+	// ItemTokens returns the length of an item. A Stream that is also Past knows earlier requests.
 	ItemTokens(item int32) int32
 }
 
@@ -46,20 +46,22 @@ type fleet struct {
 	expect  int // requests in all, about
 	open    int // requests on their way
 
-	nodes    []*node
-	routers  []*router
-	calls    calls
-	flows    allFlows
-	asked    []int32 // by node: the flow of the GET that is being made; -1: none
-	net      network
-	places   *placement.Map // nil: none
-	peers    bool           // items may be had from other nodes
-	boots    uint64
-	shards   int // of embedding tables
-	messages []message
-	spares   []int32  // messages to use again
-	freq     []uint32 // by item: requests since the last map; nil: not counted
-	result   recorder
+	nodes     []*node
+	routers   []*router
+	calls     calls
+	flows     allFlows
+	asked     []int32 // by node: the flow of the GET that is being made; -1: none
+	bytesFrom []int64 // by node: bytes of the batch that is being made; all 0 between batches
+	net       network
+	places    *placement.Map // nil: none
+	peers     bool           // items may be had from other nodes
+	learns    bool           // the map is made again from requests
+	lives     uint64
+	shards    int // of embedding tables
+	messages  []message
+	spares    []int32 // messages to use again
+	past      past
+	result    recorder
 }
 
 func (f *fleet) push(e event) { f.heap.push(e) }
@@ -101,15 +103,17 @@ func newFleet(s *Scenario, opt Options) (*fleet, error) {
 	}
 	f.peers = s.Placement.Kind != "none" && len(s.profiles) > 1 && s.Network.Bandwidth > 0 && s.Network.Exchange
 	f.net = newNetwork(s, len(s.profiles))
+	f.bytesFrom = make([]int64, len(s.profiles))
 	f.result = newRecorder(s)
 	for i, p := range s.profiles {
 		n := &node{f: f, id: int32(i), profile: p, slow: 1, noise: newRand(s.Seed, 1000+uint64(i))}
 		n.back.governor = alloc.Governor{Link: f.net.rate, Share: s.Placement.Fill}
 		f.nodes, f.asked = append(f.nodes, n), append(f.asked, -1)
-		if err := n.start(0); err != nil {
+		if err := n.start(); err != nil {
 			return nil, fmt.Errorf("sim: node %d: %w", i, err)
 		}
 		n.up = i < s.Fleet.Nodes
+		n.member = n.up
 	}
 	if err := f.place(); err != nil {
 		return nil, err
@@ -142,7 +146,7 @@ func (f *fleet) begin() {
 		f.push(event{at: e.At.Duration, kind: fails, arg: int32(i)})
 	}
 	f.push(event{at: f.result.every, kind: samples})
-	if f.places != nil && (s.Placement.Kind == "hot-cold" || s.Placement.Kind == "similar") {
+	if f.learns = s.Placement.Kind == "hot-cold" || s.Placement.Kind == "similar"; f.learns {
 		f.push(event{at: s.Placement.Refresh.Duration, kind: refreshes})
 	}
 	if s.Load.Clients > 0 {
@@ -250,6 +254,12 @@ func (f *fleet) happen(e *event) {
 		return
 	case refreshes:
 		f.refresh()
+		f.push(event{at: f.now + f.scenario.Placement.Refresh.Duration, kind: refreshes})
+		return
+	case boots:
+		if n := f.nodes[e.node]; n.gen == e.gen {
+			f.boot(n)
+		}
 		return
 	case samples:
 		f.result.sample(f)
@@ -293,6 +303,8 @@ func (f *fleet) happen(e *event) {
 		n.land(e.arg)
 	case fills:
 		n.fill()
+	case empties:
+		n.empty()
 	case epochs:
 		n.epoch()
 		f.push(event{at: f.now + alloc.Epoch*time.Second, kind: epochs, node: n.id, gen: n.gen})
@@ -319,10 +331,8 @@ func (f *fleet) arrive() {
 	c.router = int32(f.sent % len(f.routers))
 	f.sent++
 	f.open++
-	if f.freq != nil {
-		for _, item := range c.Items {
-			f.freq[item]++
-		}
+	if f.learns {
+		f.learn(&c.Request)
 	}
 	f.send(i)
 	if s.Load.Clients == 0 {

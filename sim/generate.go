@@ -109,8 +109,17 @@ func (g *generator) Items() int { return g.s.Items.Count }
 // ItemTokens returns the length of an item.
 func (g *generator) ItemTokens(item int32) int32 { return int32(g.itemLen[item]) }
 
-// ByHeat returns all items, the most popular first.
-func (g *generator) ByHeat() []int32 { return g.scatter }
+// Past draws requests of the same laws from before the run.
+func (g *generator) Past(visit func(r *Request) bool) {
+	past := *g
+	past.rng, past.grown = newRand(g.s.Seed, 6), map[uint64]int32{}
+	var r Request
+	for more := true; more; {
+		past.drawUser(&r)
+		past.drawItems(&r)
+		more = visit(&r)
+	}
+}
 
 // Next draws a request.
 func (g *generator) Next(r *Request) bool {

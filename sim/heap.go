@@ -17,12 +17,13 @@ const (
 	answers               // an answer reaches the router
 	beats                 // a node sends heartbeat and feed
 	hears                 // a router gets a heartbeat: arg is the message
-	snapshots             // a router gets a snapshot: arg is the message
 	counts                // a node counts the noted accesses
 	epochs                // a node's controller moves the boundary
 	refreshes             // the placement map is made again
 	fills                 // a node brings items that the map gives it
 	fails                 // an event of the scenario: arg is its number
+	boots                 // a node that was restarted is up
+	empties               // a node that drains looks whether it is done
 	samples               // a sample of the time series
 )
 

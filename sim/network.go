@@ -51,15 +51,6 @@ func (w *network) receive(fl *flow, now time.Duration) time.Duration {
 	return end
 }
 
-// straight counts bytes that go from one node to another without a flow: their time is part of a batch's.
-func (w *network) straight(from, to int32, bytes int64) {
-	w.sent[from] += bytes
-	w.got[to] += bytes
-	if w.links != nil {
-		w.links[from][to] += bytes
-	}
-}
-
 // landed counts a flow that is complete.
 func (w *network) landed(fl *flow) {
 	w.got[fl.to] += fl.bytes

@@ -18,7 +18,10 @@ type node struct {
 	profile *Profile
 	gen     uint32 // raised when the node stops, so that its events are ignored
 	up      bool
-	drains  bool    // it takes no new requests
+	member  bool // it is part of the fleet, though it may be down
+	drains  bool // it takes no new requests
+	again   bool // it starts again after it drained
+	drained time.Duration
 	slow    float64 // times that a batch takes longer than it should
 	noise   *rand.Rand
 
@@ -44,9 +47,10 @@ type node struct {
 	uses  []float32
 	owner []int32
 
-	back   backlog
-	emb    *embeddings
-	totals nodeTotals
+	back    backlog
+	missing []task
+	emb     *embeddings
+	totals  nodeTotals
 }
 
 // batch is what an engine runs.
@@ -70,7 +74,7 @@ const (
 )
 
 // start puts an empty node up.
-func (n *node) start(now time.Duration) error {
+func (n *node) start() error {
 	s := n.f.scenario
 	n.boots()
 	var err error
@@ -110,8 +114,8 @@ func (n *node) start(now time.Duration) error {
 
 // boots begins a new life.
 func (n *node) boots() {
-	n.f.boots++
-	n.feed = residency.NewFeed(n.f.boots, n.f.scenario.Route.Ring)
+	n.f.lives++
+	n.feed = residency.NewFeed(n.f.lives, n.f.scenario.Route.Ring)
 	n.up, n.drains = true, false
 	n.here = map[int32]struct{}{}
 	n.seen, n.seenUsers = map[int32]struct{}{}, map[uint64]int32{}
@@ -169,7 +173,7 @@ func (n *node) arrive(i int32) {
 	}
 	c.place, c.admitted = place, true
 	n.decide(c)
-	if !n.fetch(i) {
+	if !n.f.scenario.Network.Overlap || !n.fetch(i) {
 		n.enter(i)
 	}
 }
@@ -178,7 +182,7 @@ func (n *node) arrive(i int32) {
 func (n *node) decide(c *call) {
 	s, now := n.f.scenario, n.f.now
 	n.lookUp(c)
-	if s.Prompt.Blend.on() {
+	if b := &s.Prompt.Blend; b.on() && !b.Auto {
 		n.blend(c)
 		return
 	}
@@ -205,14 +209,25 @@ func (n *node) decide(c *call) {
 	d := schedule.Decide(&in, &costs, s.policy)
 	c.order, c.reuse, c.freq, c.returns = d.Order, d.Reuse, in.Frequency, in.Returns
 	c.hit = d.Reuse && d.Order == plan.UserFirst && own > 0
-	n.totals.Orders[d.Order]++
+	if s.Prompt.Blend.on() && d.Reuse && n.blendPays(&in, &d) {
+		n.blend(c)
+		return
+	}
 	n.attach(c, d.Chosen())
+}
+
+// blendPays reports whether a blended prompt is predicted to be faster, as Visit.BlendPays does.
+func (n *node) blendPays(in *schedule.Request, d *schedule.Decision) bool {
+	const layers = 1 << 10 // Blending takes whole layers
+	how := &n.f.prompt.blend
+	b := schedule.Blending{Layers: layers, First: int(layers * how.Whole), Budget: how.Items}
+	_, pays := b.Pays(in, &n.model, d.Chosen())
+	return pays
 }
 
 // blend has a call take the KV of items that the node has, wherever they stand in the prompt.
 func (n *node) blend(c *call) {
 	c.blended, c.reuse, c.order = true, true, plan.ItemFirst
-	n.totals.Orders[c.order]++
 	n.attach(c, nil)
 	history := int(float64(c.UserTokens) * (1 - n.f.prompt.blend.History))
 	c.tokens[plan.Host] += history
@@ -273,15 +288,7 @@ func (n *node) attach(c *call, chosen *schedule.Option) {
 		}
 		return
 	}
-	for k := range c.shared {
-		if c.shared[k] = n.f.prompt.fixed(k) == 0; c.shared[k] || k == 1 && c.order == plan.UserFirst {
-			continue
-		}
-		if h, at := n.users.use(sharedKey(k)); h != nil {
-			c.shared[k] = true
-			n.found(c, n.users, h, at, h.Tokens)
-		}
-	}
+	n.attachShared(c)
 	if c.order == plan.UserFirst {
 		n.attachUser(c)
 		return
@@ -299,6 +306,19 @@ func (n *node) attach(c *call, chosen *schedule.Option) {
 		h, at := n.items.use(n.keys[i])
 		if c.tiers[i] = at; h != nil {
 			n.found(c, n.items, h, at, int(c.ItemTokens[i]))
+		}
+	}
+}
+
+// attachShared finds the preamble, and the lead-in if items come first.
+func (n *node) attachShared(c *call) {
+	for k := range c.shared {
+		if c.shared[k] = n.f.prompt.fixed(k) == 0; c.shared[k] || k == 1 && c.order == plan.UserFirst {
+			continue
+		}
+		if h, at := n.users.use(sharedKey(k)); h != nil {
+			c.shared[k] = true
+			n.found(c, n.users, h, at, h.Tokens)
 		}
 	}
 }
@@ -392,8 +412,7 @@ func (n *node) take(e int) (at time.Duration, ran bool) {
 	n.admission.Begin(e, b.predicted, now)
 	b.sample = schedule.Sample{Requests: len(jobs), Rows: rows, Keys: keys}
 	n.begin(b)
-	took := time.Duration(b.sample.Ms * float64(time.Millisecond))
-	n.f.push(event{at: now + took, kind: ends, node: n.id, arg: int32(e), gen: n.gen})
+	n.f.push(event{at: now + inMs(b.sample.Ms), kind: ends, node: n.id, arg: int32(e), gen: n.gen})
 	return 0, true
 }
 
@@ -408,15 +427,18 @@ func (n *node) dequeue(j *schedule.Job) {
 func (n *node) begin(b *batch) {
 	clear(n.seen)
 	clear(n.seenUsers)
-	var host, peers int64
+	var host int64
 	misses := 0
+	var wait time.Duration
+	if n.f.peers && !n.f.scenario.Network.Overlap {
+		wait = n.fetchNow(b)
+	}
 	for _, i := range b.calls {
 		c := n.f.calls.all[i]
 		n.reserve(c)
 		b.sample.Rows -= c.spared.Rows
 		b.sample.Keys -= c.spared.Keys
 		host += c.hostRead
-		peers += c.peerRead
 		misses += c.rowsMiss
 	}
 	ms := n.profile.Prefill.Predict(b.sample.Rows, b.sample.Keys, b.sample.Requests)
@@ -426,13 +448,10 @@ func (n *node) begin(b *batch) {
 	if host > 0 {
 		ms = max(ms, 1e3*float64(host)/n.profile.HostLink)
 	}
-	if peers > 0 {
-		ms += 1e3 * float64(peers) / n.f.net.rate
-	}
 	if misses > 0 {
 		ms += n.emb.fetch(misses, n.profile)
 	}
-	b.sample.Ms = ms * n.slow
+	b.sample.Ms = ms*n.slow + wait.Seconds()*1e3 // where fetches do not overlap, they count as compute
 }
 
 // reserve takes memory for what a call computes and keeps.
@@ -441,20 +460,7 @@ func (n *node) reserve(c *call) {
 		return
 	}
 	if c.order == plan.UserFirst {
-		if c.keep && n.computed(c) {
-			c.keep = false
-			c.spared.Rows = int(c.UserTokens) - c.cached
-			c.spared.Keys = causal(c.cached, int(c.UserTokens), n.f.prompt.preamble)
-		}
-		if c.keep {
-			bytes := n.users.chained(int(c.UserTokens))
-			if n.users.tiers[0] == c.userAt {
-				bytes -= int64(c.cached/chain) * chain * n.users.token
-			}
-			if c.keep = n.users.reserve(bytes); c.keep {
-				c.keeps = bytes
-			}
-		}
+		n.reserveUser(c)
 		return
 	}
 	lead := n.f.prompt.preamble + n.f.prompt.leadIn
@@ -470,9 +476,27 @@ func (n *node) reserve(c *call) {
 		}
 		n.seen[item] = struct{}{}
 		if bytes := int64(tokens) * n.items.token; n.items.reserve(bytes) {
-			c.keeps += bytes
+			c.keepItems += bytes
 			c.tiers[i] = computing
 		}
+	}
+}
+
+func (n *node) reserveUser(c *call) {
+	if c.keep && n.computed(c) {
+		c.keep = false
+		c.spared.Rows = int(c.UserTokens) - c.cached
+		c.spared.Keys = causal(c.cached, int(c.UserTokens), n.f.prompt.preamble)
+	}
+	if !c.keep {
+		return
+	}
+	bytes := n.users.chained(int(c.UserTokens))
+	if n.users.tiers[0] == c.userAt {
+		bytes -= int64(c.cached/chain) * chain * n.users.token
+	}
+	if c.keep = n.users.reserve(bytes); c.keep {
+		c.keepUser = bytes
 	}
 }
 
@@ -549,8 +573,9 @@ func (n *node) end(c *call, computed bool) {
 	c.total = n.f.prompt.length(c)
 	if computed && c.reuse {
 		n.publish(c, key)
-	} else if c.keeps > 0 {
-		n.keeper(c).release(c.keeps)
+	} else {
+		n.users.release(c.keepUser)
+		n.items.release(c.keepItems)
 	}
 	if c.fetched > 0 {
 		n.items.release(c.fetched)
@@ -559,14 +584,6 @@ func (n *node) end(c *call, computed bool) {
 		p.s.unpin(p.h)
 	}
 	c.pinned = c.pinned[:0]
-}
-
-// keeper returns the store that has the memory which a call reserved.
-func (n *node) keeper(c *call) *store {
-	if c.order == plan.UserFirst {
-		return n.users
-	}
-	return n.items
 }
 
 // publish publishes what a call computed.
@@ -579,10 +596,10 @@ func (n *node) publish(c *call, user plan.Key) {
 			}
 		}
 	}
-	if c.order == plan.UserFirst {
-		if c.keep {
-			n.users.publish(n.users.entry(user, plan.User, int(c.UserTokens), n.users.chained(int(c.UserTokens)), -1), c.keeps)
-		}
+	if c.keepUser > 0 {
+		n.users.publish(n.users.entry(user, plan.User, int(c.UserTokens), n.users.chained(int(c.UserTokens)), -1), c.keepUser)
+	}
+	if c.keepItems == 0 {
 		return
 	}
 	for i, item := range c.Items {

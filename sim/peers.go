@@ -33,19 +33,14 @@ func (n *node) fetch(i int32) bool {
 	if !slices.Contains(c.tiers, plan.Peer) {
 		return false
 	}
-	if !n.f.scenario.Network.Overlap {
-		n.fetchLater(c)
-		return false
-	}
 	f := n.f
 	with, withKeys := f.prompt.cost(c)
 	all, allKeys := 0, 0
-	for k, item := range c.Items {
+	for k := range c.Items {
 		if c.tiers[k] != plan.Peer {
 			continue
 		}
 		owner := n.owner[k]
-		_ = item
 		fl := f.asked[owner]
 		if fl < 0 {
 			fl = f.flows.get()
@@ -72,27 +67,6 @@ func (n *node) fetch(i int32) bool {
 	c.waiting, c.begins = true, f.now
 	f.push(event{at: f.now + budget, kind: patience, node: n.id, arg: i, gen: c.gen})
 	return true
-}
-
-// fetchLater has the items that a call expects at peers fetched when its batch starts. Items that a peer does not have are
-// computed.
-func (n *node) fetchLater(c *call) {
-	for k, item := range c.Items {
-		if c.tiers[k] != plan.Peer {
-			continue
-		}
-		owner := n.f.nodes[n.owner[k]]
-		h := owner.items.books.Read(itemKey(item))
-		if h == nil {
-			c.tiers[k] = plan.Missing
-			owner.totals.PeerMisses++
-			continue
-		}
-		c.tiers[k] = came
-		c.tokens[plan.Peer] += int(c.ItemTokens[k])
-		c.peerRead += h.Bytes
-		n.f.net.straight(owner.id, n.id, h.Bytes)
-	}
 }
 
 // serve answers a peer's GET: it sends the KV that this node has.
@@ -184,6 +158,46 @@ func (n *node) ready(i int32) {
 		}
 	}
 	n.enter(i)
+}
+
+// fetchNow brings the items of a batch that peers have, and returns how long the batch waits for them. Items that no peer has
+// are computed.
+func (n *node) fetchNow(b *batch) (wait time.Duration) {
+	f := n.f
+	var fl flow
+	for _, i := range b.calls {
+		c := f.calls.all[i]
+		for k, item := range c.Items {
+			if c.tiers[k] != plan.Peer {
+				continue
+			}
+			owner := f.ownerOf(item, n.id)
+			if owner >= 0 {
+				if h := f.nodes[owner].items.books.Read(itemKey(item)); h != nil {
+					f.bytesFrom[owner] += h.Bytes
+					n.receive(c, k)
+				}
+			}
+			if c.tiers[k] != came {
+				c.tiers[k] = plan.Missing
+				tokens := int(c.ItemTokens[k])
+				b.sample.Rows += tokens
+				b.sample.Keys += causal(0, tokens, f.prompt.preamble+f.prompt.leadIn)
+			}
+		}
+	}
+	for owner, bytes := range f.bytesFrom {
+		if bytes == 0 {
+			continue
+		}
+		f.bytesFrom[owner] = 0
+		fl.from, fl.to, fl.bytes = int32(owner), n.id, bytes
+		end := f.net.receive(&fl, f.net.send(&fl, f.now+f.hop)) // the request goes there first
+		f.net.landed(&fl)
+		wait = max(wait, end-f.now)
+	}
+	n.totals.Waited += wait
+	return wait
 }
 
 // backlog is the background work of a node: items to send to their owners and items to bring, below the traffic of requests.

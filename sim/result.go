@@ -25,6 +25,7 @@ type Result struct {
 	Lost      int `json:"lost"`
 	Retries   int `json:"retries"`
 	Snapshots int `json:"snapshots"` // of nodes that routers asked for
+	Maps      int `json:"maps"`      // that were published after the first
 
 	Rate       float64   `json:"rate"`       // requests per second that arrived
 	Throughput float64   `json:"throughput"` // requests per second that were answered
@@ -80,7 +81,6 @@ type nodeTotals struct {
 	Rows                                int64
 	Busy, Waited                        time.Duration
 	Wasted, Filled                      int64
-	Orders                              [2]int
 }
 
 // NodeResult is one node over the whole run.
@@ -148,6 +148,7 @@ type recorder struct {
 	remote    int64 // bytes before the current sample
 	retries   int
 	snapshots int
+	maps      int
 	error     float64
 	reuse     float64
 	first     time.Duration // arrival of the first counted request
@@ -249,7 +250,8 @@ func (r *recorder) finish(f *fleet, stopped bool) *Result {
 	}
 	slices.Sort(r.latency)
 	out := &Result{
-		Name: f.scenario.Name, Seed: f.scenario.Seed, Stopped: stopped, Sent: f.sent, Ended: r.ended, Retries: r.retries, Snapshots: r.snapshots,
+		Name: f.scenario.Name, Seed: f.scenario.Seed, Stopped: stopped, Sent: f.sent, Ended: r.ended, Retries: r.retries,
+		Snapshots: r.snapshots, Maps: r.maps,
 		Answered: r.counts[answered], Refused: r.counts[refused], Shed: r.counts[shed], Lost: r.counts[lost],
 		Total: max(f.now.Seconds(), 1e-9), Offered: f.scenario.Load.Rate,
 		Links: f.net.links, Series: r.series, RemoteBytes: f.remote(), LostBytes: f.net.lost,

@@ -61,7 +61,11 @@ func TestOneNode(t *testing.T) {
 // The same scenario and seed give the same bytes.
 func TestSameSeedSameBytes(t *testing.T) {
 	run := func(seed uint64) []byte {
-		r, err := Play(t.Context(), small(t, func(s *Scenario) { s.Seed, s.Requests = seed, 500 }), Options{})
+		r, err := Play(t.Context(), fleetOf(t, "hot-cold", func(s *Scenario) {
+			s.Seed, s.Requests = seed, 800
+			s.Placement.Refresh = ms(700)
+			s.Events = []Event{{At: ms(1000), Do: "fail", Node: 1, For: ms(500)}, {At: ms(1800), Do: "restart", Node: 2}}
+		}), Options{})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -63,6 +63,7 @@ type Blend struct {
 	History float64 `yaml:"history"`
 	Items   float64 `yaml:"items"`
 	Whole   float64 `yaml:"whole"` // share of the layers that compute all tokens
+	Auto    bool    `yaml:"auto"`  // only where that is predicted to be faster than the chosen prefix order
 }
 
 func (b *Blend) on() bool { return b.History > 0 || b.Items > 0 }
@@ -151,17 +152,17 @@ type Cache struct {
 type Network struct {
 	Bandwidth Bandwidth `yaml:"bandwidth"` // of a card, each way; 0: nodes do not exchange KV
 	Latency   Duration  `yaml:"latency"`   // one way, between any two machines; 50us
-	Hedge     bool      `yaml:"hedge"`     // ask the second owner if the first one is late
-	Exchange  bool      `yaml:"exchange"`  // nodes ask each other for items; true
-	// Overlap is false if a batch fetches its items when it starts, and computes when they are there, as BAT's workers do.
-	// Items are fetched then however long it takes; true.
+	Exchange  bool      `yaml:"exchange"`  // nodes ask each other for KV; true
+	// Overlap: KV is fetched while a request waits for its batch. Without it, the batch waits for the KV of its requests,
+	// as in servers that fetch inside the forward pass. true
 	Overlap bool `yaml:"overlap"`
 }
 
 // Placement says which node holds which item.
 type Placement struct {
 	Kind    string   `yaml:"kind"`    // none, hash, replicate, hot-cold or similar; none
-	Refresh Duration `yaml:"refresh"` // after which the map is made again; 60s
+	Refresh Duration `yaml:"refresh"` // after which the map is made again; 60s, of similar 1h
+	Sample  int      `yaml:"sample"`  // requests of the past that the first map is made of, if the stream knows them; 10000
 	Preload bool     `yaml:"preload"` // items are in memory at the beginning, as far as they fit
 	Push    bool     `yaml:"push"`    // an item that another node computed is sent to its owner; true
 	Alpha   float64  `yaml:"alpha"`   // of hot-cold: tolerated communication, as a share of compute; 1
@@ -213,7 +214,7 @@ func Default() *Scenario {
 		Fleet:     Fleet{Nodes: 1, Workers: 1, Boot: Duration{10 * time.Second}},
 		Cache:     Cache{Policy: "default", Users: 1 << 16, Items: 1 << 16, KeepPeer: true},
 		Network:   Network{Latency: Duration{50 * time.Microsecond}, Exchange: true, Overlap: true},
-		Placement: Placement{Kind: "none", Refresh: Duration{time.Minute}, Push: true, Alpha: 1, Fill: .5},
+		Placement: Placement{Kind: "none", Sample: 10000, Push: true, Alpha: 1, Fill: .5},
 		Route:     Route{Policy: "predicted", Routers: 1, Heartbeat: ms(100), Ring: 1 << 16, Alpha: 1, Beta: 1},
 		Sweep:     Sweep{Within: .99, Digits: .02},
 	}
@@ -413,7 +414,13 @@ func (s *Scenario) checkPlaces(p *problems) {
 	p.add(m.Kind == "none" || m.Kind == "replicate" || n.Bandwidth > 0 || s.Fleet.Nodes == 1, "network.bandwidth",
 		"0: items of other nodes can only be had over a network")
 	p.add(m.Fill >= 0 && m.Fill <= 1 && m.Alpha >= 0 && m.Hot >= 0 && m.Hot <= 1, "placement", "fill, hot and alpha are shares")
-	p.add(m.Refresh.Duration > 0, "placement.refresh", "%v: want more than 0", m.Refresh)
+	if m.Refresh.Duration == 0 {
+		m.Refresh = Duration{time.Minute}
+		if m.Kind == "similar" {
+			m.Refresh = Duration{time.Hour}
+		}
+	}
+	p.add(m.Sample >= 0, "placement.sample", "%d: want at least 0", m.Sample)
 	var err error
 	s.router, err = route.ParsePolicy(r.Policy)
 	p.fail("route.policy", err)

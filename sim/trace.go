@@ -3,11 +3,9 @@ package sim
 import (
 	"bufio"
 	"bytes"
-	"cmp"
 	"encoding/json"
 	"fmt"
 	"os"
-	"slices"
 	"time"
 )
 
@@ -15,7 +13,6 @@ import (
 type trace struct {
 	all     []Request
 	lengths []int32 // by item
-	heat    []uint32
 	speedup float64
 	repeat  bool
 	at      int
@@ -65,9 +62,8 @@ func readTrace(s *Scenario) (*trace, error) {
 			if !known {
 				item = int32(len(items))
 				items[string(id)] = item
-				t.lengths, t.heat = append(t.lengths, tokens), append(t.heat, 0)
+				t.lengths = append(t.lengths, tokens)
 			}
-			t.heat[item]++
 			r.Items, r.ItemTokens = append(r.Items, item), append(r.ItemTokens, t.lengths[item])
 		}
 		t.all = append(t.all, r)
@@ -124,14 +120,13 @@ func (t *trace) Items() int { return len(t.lengths) }
 // ItemTokens returns the length of an item, as of its first request.
 func (t *trace) ItemTokens(item int32) int32 { return t.lengths[item] }
 
-// ByHeat returns all items, those with the most requests first.
-func (t *trace) ByHeat() []int32 {
-	all := make([]int32, len(t.heat))
-	for i := range all {
-		all[i] = int32(i)
+// Past visits the trace itself: there is no other.
+func (t *trace) Past(visit func(r *Request) bool) {
+	for i := range t.all {
+		if !visit(&t.all[i]) {
+			return
+		}
 	}
-	slices.SortStableFunc(all, func(a, b int32) int { return cmp.Compare(t.heat[b], t.heat[a]) })
-	return all
 }
 
 // Next plays the next request.
