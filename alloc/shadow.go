@@ -29,10 +29,15 @@ func NewShadow(every, entries int) *Shadow {
 	return s
 }
 
-// Resize sets the size of the cache and that of the whole pool.
-func (s *Shadow) Resize(bytes, pool int64) {
+// shadowAtOnce is the most entries that a call evicts: it bounds how long the caller holds a lock.
+const shadowAtOnce = 256
+
+// Resize sets the size of the cache and that of the whole pool. It returns false if entries are left to evict: then the
+// caller calls it again, with a pause for others.
+func (s *Shadow) Resize(bytes, pool int64) bool {
 	s.bytes, s.pool = bytes, pool
 	s.shrink(0)
+	return s.used <= bytes || s.used == 0
 }
 
 // Watches reports whether a key is in the sample. Keys must be hashes.
@@ -74,9 +79,9 @@ func (s *Shadow) Take() Curve {
 	return c
 }
 
-// shrink evicts entries until bytes more fit.
+// shrink evicts entries until bytes more fit, or as many as it may.
 func (s *Shadow) shrink(bytes int64) {
-	for s.used > 0 && s.used+bytes > s.bytes {
+	for n := 0; n < shadowAtOnce && s.used > 0 && s.used+bytes > s.bytes; n++ {
 		s.evict()
 	}
 }

@@ -44,3 +44,30 @@ func TestShadowKeepsWithinItsBytes(t *testing.T) {
 		t.Errorf("%d bytes after an entry that is too large", s.used)
 	}
 }
+
+// A shadow that becomes much smaller does so in steps, during which it is used.
+func TestShadowShrinksInSteps(t *testing.T) {
+	const entries = 5 * shadowAtOnce
+	s := NewShadow(1, entries)
+	s.Resize(entries, entries)
+	for k := uint64(1); k <= entries; k++ {
+		s.Use(k<<20, 1, 1)
+	}
+	for n := 1; ; n++ {
+		before := len(s.at)
+		done := s.Resize(10, entries)
+		if evicted := before - len(s.at); evicted > shadowAtOnce {
+			t.Fatalf("%d entries evicted at once", evicted)
+		}
+		s.Use(uint64(entries+n)<<20, 1, 1)
+		if done {
+			break
+		}
+		if n > 10 {
+			t.Fatalf("%d bytes after %d steps", s.used, n)
+		}
+	}
+	if s.used > 10 {
+		t.Errorf("%d bytes after shrinking to 10", s.used)
+	}
+}

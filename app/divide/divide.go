@@ -357,12 +357,20 @@ func (d *Divider) apply(alpha float64) {
 		moved, _ = d.cfg.Rows.Grow(want - now) // the rest follows when KV has freed it
 	}
 	d.mu.Lock()
-	defer d.mu.Unlock()
 	d.count.moved += int64(moved) * int64(slab)
 	d.filling = d.filling || want > now
+	d.mu.Unlock()
 	kv := d.cfg.Pool.For(pool.KV).Stats().Total
-	d.rows.Resize(books.Total, books.Total+kv)
-	d.kv.Resize(d.cfg.Above+kv, books.Total+kv)
+	for !d.resize(books.Total, kv) {
+	}
+}
+
+// resize has the shadows follow the boundary. It returns false if it is to be called again.
+func (d *Divider) resize(rows, kv int64) bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	first, second := d.rows.Resize(rows, rows+kv), d.kv.Resize(d.cfg.Above+kv, rows+kv)
+	return first && second
 }
 
 // Fill copies rows to new capacity, as many as the governor allows now. It returns false when nothing is left to do.
