@@ -75,7 +75,6 @@ type Cache struct {
 	home             plan.Tier // tier of computed KV
 	owner            uint32    // of the store's entries
 	visits           sync.Pool // of *Visit
-	underway         underway
 	changed          changed
 	returns          *returns
 	full             atomic.Bool // an entry was evicted to make room
@@ -491,7 +490,7 @@ func (v *Visit) finish(l *prompt.Layout, r *engine.Result) {
 		e.Release()
 	}
 	for _, p := range v.expected {
-		c.underway.leave(p)
+		c.opt.Shared.underway.leave(p)
 	}
 	clear(v.segments)
 	clear(v.pinned)

@@ -12,12 +12,14 @@ import (
 	"grebe/plan"
 )
 
-// Shared lets the caches of several checkpoints of one model keep their entries in one store. Each uses keys that
-// include its own weights, so none finds the entries of another. Reports of the store go to all of them.
+// Shared lets several caches keep their entries in one store: those of several checkpoints of one model, and of several
+// models on one checkpoint. Their keys include the weights, so that none finds KV of other weights. Reports of the store go
+// to all of them. Requests to any of them use what others are computing.
 type Shared struct {
-	now    func() time.Duration // clock of frequencies
-	mu     sync.RWMutex
-	caches []*Cache
+	now      func() time.Duration // clock of frequencies
+	underway underway
+	mu       sync.RWMutex
+	caches   []*Cache
 }
 
 // Share returns the Shared of the caches over a store. It MUST be called once, before the store is used.

@@ -79,7 +79,7 @@ func (v *Visit) expect(segment, needs int, key plan.Key, tokens []int32) {
 	if s.Entry != nil && s.Entry.Len() >= needs {
 		return
 	}
-	if p := v.cache.underway.join(key, tokens); p != nil {
+	if p := v.cache.opt.Shared.underway.join(key, tokens); p != nil {
 		s.Underway = &p.kv
 		v.expected = append(v.expected, p)
 	}

@@ -15,7 +15,10 @@ import (
 	"grebe/dispatch"
 	"grebe/engine"
 	"grebe/pool"
+	"grebe/prompt"
+	"grebe/reuse"
 	"grebe/schedule"
+	"grebe/serve/servetest"
 )
 
 // sharedTokens returns a counter of tokens that were computed once, from the server's metrics.
@@ -123,7 +126,7 @@ func (w *cacheWorld) crowd(t *testing.T, engines []dispatch.Engine, times schedu
 	defer d.Close()
 	m := w.model
 	m.Runner = d
-	w.cached, err = New(Config{Models: []Model{m}, SLO: time.Hour})
+	w.cached, err = New(Config{Models: append([]Model{m}, w.others(d)...), SLO: time.Hour})
 	must(t, err)
 	var wg sync.WaitGroup
 	out := make([]*grebev1.RankResponse, len(reqs))
@@ -152,6 +155,53 @@ func (w *cacheWorld) crowd(t *testing.T, engines []dispatch.Engine, times schedu
 	close(g.open)
 	wg.Wait()
 	return out
+}
+
+// others returns further models on the world's checkpoint, in front of the same queue.
+func (w *cacheWorld) others(d *dispatch.Dispatcher) (out []Model) {
+	for _, m := range w.further {
+		m.Runner = d
+		out = append(out, m)
+	}
+	return out
+}
+
+// Two models on one checkpoint, with other questions, compute what their users have in common once: requests to one use what a
+// request to the other computes.
+func TestModelsOnOneCheckpointComputeOnce(t *testing.T) {
+	w := newCacheWorldOver(t, near, 2, false, func(m compute.Memory, s compute.Shape) (*pool.Pool, error) {
+		return pool.Over(m, int64(s.ChunkBytes(20000, false)), 256)
+	})
+	preamble := w.model.Prompt.Preamble()
+	b, err := prompt.New(prompt.Config{Preamble: prompt.Text{Tokens: preamble}, Instruction: prompt.Text{Tokens: []int32{9, 10, 11}}},
+		servetest.Tokenizer{}, w.model.Vocab)
+	must(t, err)
+	other := w.model
+	other.Name, other.Prompt = "other", b
+	other.Cache = reuse.New(b, reuse.Options{Store: w.store, Pool: w.pool, Load: w.model.Runner.(*dispatch.Dispatcher), Shape: w.shape,
+		Policy: schedule.Predicted, Shared: w.entries})
+	w.further = []Model{other}
+	bare := other
+	bare.Cache = nil
+	w.plain, err = New(Config{Models: []Model{bare, func() Model { m := w.model; m.Cache = nil; return m }()}, SLO: time.Hour})
+	must(t, err)
+	user, reqs := w.tokens(150), make([]*grebev1.RankRequest, 6)
+	for i := range reqs {
+		one, two := int32(230), int32(231)
+		reqs[i] = &grebev1.RankRequest{Model: []string{"m", "other"}[min(i, 1)], Prefix: "user", User: &grebev1.User{Id: "u", Tokens: user},
+			Candidates: []*grebev1.Item{{Tokens: w.tokens(10 + i), Identifier: &one}, {Tokens: w.tokens(5), Identifier: &two}}}
+	}
+	out := w.crowd(t, w.engines[:1], w.model.Runner.(*dispatch.Dispatcher).Model(), reqs, false, nil, t.Context())
+	common := len(preamble) + len(user)
+	if got := w.sharedTokens(t, "concurrent"); got != 5*common {
+		t.Errorf("%d tokens shared by requests to two models, want 5 × %d", got, common)
+	}
+	for i, got := range out {
+		want, err := w.plain.Rank(t.Context(), reqs[i])
+		must(t, err)
+		sameRanking(t, fmt.Sprint("request ", i), got, want)
+	}
+	must(t, other.Cache.Leave())
 }
 
 // Requests that wait while another computes what they need, too, use it when their turn comes: a user and the preamble, or items.

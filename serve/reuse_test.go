@@ -33,8 +33,10 @@ import (
 // cacheWorld is a small model behind two doors: with a cache, and without.
 type cacheWorld struct {
 	cached, plain *Service
-	model         Model // of cached
+	model         Model   // of cached
+	further       []Model // beside it, in crowds
 	cache         *reuse.Cache
+	entries       *reuse.Shared // of cache
 	store         *kv.Store
 	pool          *pool.Pool
 	host          *pool.Pool // nil: the device computes in the host's memory
@@ -139,7 +141,8 @@ func newCacheWorldOver(t *testing.T, where farMemory, seed uint64, pointwise boo
 	must(t, err)
 	must(t, store.SetHotness(residency.HotnessConfig{Users: 1000, Items: 1000}))
 	w := &cacheWorld{store: store, pool: pages, host: hostPages, shape: shape, rand: r, engines: engines}
-	w.cache = reuse.New(b, reuse.Options{Store: store, Pool: pages, Load: d, Shape: shape, Policy: schedule.Predicted})
+	w.entries = reuse.Share(store)
+	w.cache = reuse.New(b, reuse.Options{Store: store, Pool: pages, Load: d, Shape: shape, Policy: schedule.Predicted, Shared: w.entries})
 	sm := Model{Name: "m", Runner: d, Prompt: b, Vocab: m.Vocab(), Positions: m.MaxPositions()}
 	if pointwise {
 		sm.Scoring = Scoring{Kind: Pointwise, Yes: 11, No: 12}
