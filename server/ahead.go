@@ -6,10 +6,10 @@ import (
 	"grebe/ahead"
 )
 
-// indexMethods are those of /v1/items:index.
+// indexMethods are the methods of /v1/items:index.
 var indexMethods = map[string]handler{"GET": (*Server).getIndex, "POST": (*Server).postIndex}
 
-// indexing is how far the models are that keep items.
+// indexing is the progress of each model that caches items.
 type indexing struct {
 	Models []ahead.Progress `json:"models"`
 }
@@ -18,7 +18,7 @@ func (s *Server) getIndex(*http.Request, string) (reply, error) {
 	return asJSON(indexing{s.service.Index()})
 }
 
-// postIndex has models compute items now. The body says how far they are.
+// postIndex starts a full pass over the catalog. The answer is the progress at that moment.
 func (s *Server) postIndex(r *http.Request, _ string) (reply, error) {
 	now, err := s.service.IndexNow(r.URL.Query().Get("model"))
 	if err != nil {

@@ -7,8 +7,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// sinceData returns how long ago the last bytes of a connection arrived, read or not: on a busy machine a request may wait in the
-// kernel longer than it takes to compute. 0 where the system does not tell.
+// sinceData returns the time since the last bytes of a connection arrived, whether they were read or not. On a busy
+// machine a request may wait in the kernel for longer than it takes to compute. It returns 0 if the kernel does not
+// report the time.
 func sinceData(c syscall.Conn) time.Duration {
 	raw, err := c.SyscallConn()
 	if err != nil {

@@ -7,5 +7,5 @@ import (
 	"time"
 )
 
-// sinceData returns 0: the system does not tell when a connection's last bytes arrived.
+// sinceData returns 0: only Linux reports when the last bytes of a connection arrived.
 func sinceData(syscall.Conn) time.Duration { return 0 }

@@ -10,11 +10,11 @@ import (
 	"grebe/serve"
 )
 
-// connKey finds, in a request's context, the connection that it came on.
+// connKey is the key of a request's connection in its context.
 type connKey struct{}
 
-// arrived notes when the last byte of a request arrived: its deadline counts from there, what it waited to be read and
-// takes to decode included.
+// arrived stores in the context when the last byte of the request arrived. The deadline counts from then, so it
+// includes the time in the kernel and the time to decode.
 func arrived(ctx context.Context) context.Context {
 	at := time.Now()
 	conn, _ := ctx.Value(connKey{}).(net.Conn)
@@ -30,5 +30,5 @@ func arrived(ctx context.Context) context.Context {
 	return serve.Arrived(ctx, at)
 }
 
-// mostUnread bounds how long a request is taken to have waited to be read.
+// mostUnread bounds the time that a request is assumed to have waited in the kernel.
 const mostUnread = 10 * time.Second

@@ -14,22 +14,23 @@ import (
 	"grebe/serve"
 )
 
-// Bodies are counted as their bytes arrive: what a client declares costs nothing. A client that sends slower than
-// minRate, beyond what it may keep the server waiting, is cut off. A request takes its place among those under way
-// when its body is complete, so that slow clients take none.
+// The server counts the bytes of bodies as they arrive, not what clients declare. It cuts off clients that send
+// slower than minRate, after a grace period. A request takes its slot when its body is complete, so slow clients hold
+// no slots.
 const (
 	minRate   = 4 << 10          // bytes per second
-	bodyGrace = 10 * time.Second // that a client may keep the server waiting, besides
-	// bodySpread is by how much some have longer, at random: clients that came together are not all cut off at once.
+	bodyGrace = 10 * time.Second // that a client may be slower than minRate
+	// bodySpread is the longest random extension of bodyGrace. It keeps the server from cutting off all clients of a
+	// burst at once.
 	bodySpread = 900 * time.Millisecond
-	// smallBody is what a body may hold while others use nearly all of MaxBuffered, and whatever else its
-	// connection and its key hold.
+	// smallBody is the size that a body may always have: while MaxBuffered is nearly used up, and whatever the limits
+	// of its connection and key.
 	smallBody = 64 << 10
-	// firstBytes is for how much of a body there is memory before any of it arrives.
+	// firstBytes is the most memory that is allocated for a body before its first byte arrives.
 	firstBytes = 4 << 10
 )
 
-var errSlowBody = serve.Errorf(serve.RequestTimeout, "", "the body comes too slowly: less than %d bytes a second", minRate)
+var errSlowBody = serve.Errorf(serve.RequestTimeout, "", "the body arrives too slowly: less than %d bytes a second", minRate)
 
 // intake counts the bytes of large bodies by connection and by key.
 type intake struct {
@@ -37,7 +38,8 @@ type intake struct {
 	held map[string]int64
 }
 
-// add counts bytes of an owner, who may hold so many; false: they are not counted.
+// add counts n bytes for an owner. It returns false, and counts nothing, if the owner would hold more than most
+// bytes.
 func (in *intake) add(owner string, n, most int64) bool {
 	in.mu.Lock()
 	defer in.mu.Unlock()
@@ -53,21 +55,21 @@ func (in *intake) add(owner string, n, most int64) bool {
 	return true
 }
 
-// meteredBody counts the bytes of a body among those under way, and bounds how long its client may take.
+// meteredBody is a body whose bytes are counted and whose client is cut off if it is too slow.
 type meteredBody struct {
 	io.ReadCloser
 	s         *Server
-	conn, key string    // who sends it; the key's name may be empty
-	until     time.Time // when it must be complete; zero: when the budget is spent
+	conn, key string    // the sender; the key's name may be empty
+	until     time.Time // when the body must be complete; zero: no such time
 	budget    time.Duration
 	timed     bool
-	// limit moves the deadlines of the connection; a zero time removes that of reads.
+	// limit sets the deadlines of the connection; a zero time removes the read deadline.
 	limit func(read time.Time)
 	held  int64
-	owned int64 // of held, counted for conn and key
+	owned int64 // bytes of held that intake counts for conn and key
 }
 
-// meter has a request's body counted; the caller MUST call free on it.
+// meter replaces a request's body by one that is counted. The caller MUST call free on it.
 func (s *Server) meter(w http.ResponseWriter, r *http.Request, key string, stream bool) *meteredBody {
 	c := http.NewResponseController(w)
 	b := &meteredBody{ReadCloser: r.Body, s: s, conn: r.RemoteAddr, key: key, budget: bodyGrace + rand.N(bodySpread), timed: true}
@@ -75,7 +77,7 @@ func (s *Server) meter(w http.ResponseWriter, r *http.Request, key string, strea
 		b.until = time.Now().Add(s.cfg.ReadTimeout)
 	}
 	b.limit = func(read time.Time) {
-		// Connections without deadlines, as in tests, need none.
+		// Connections without deadlines, as in tests, return an error; it does not matter.
 		_ = c.SetReadDeadline(read)
 		if stream {
 			_ = c.SetWriteDeadline(time.Now().Add(s.cfg.WriteTimeout))
@@ -105,12 +107,12 @@ func (b *meteredBody) Read(p []byte) (int, error) {
 	case errors.Is(err, os.ErrDeadlineExceeded):
 		err = errSlowBody
 	case err != nil:
-		b.limit(time.Time{}) // what follows is not the client's time
+		b.limit(time.Time{}) // the client's time ends here
 	}
 	return b.took(n, err)
 }
 
-// took counts bytes that were read.
+// took counts bytes that were read. It returns an error instead if they exceed a limit.
 func (b *meteredBody) took(n int, err error) (int, error) {
 	if refused := b.hold(int64(n)); refused != nil {
 		return 0, refused
@@ -123,24 +125,24 @@ func (b *meteredBody) hold(n int64) error {
 	b.held += n
 	total := b.s.bodies.Add(n)
 	if total > limit || b.held > smallBody && total > limit-limit/8 {
-		return serve.Errorf(serve.Exhausted, "", "the requests under way have %d bytes", limit)
+		return serve.Errorf(serve.Exhausted, "", "the bodies of requests in flight exceed %d bytes", limit)
 	}
 	if b.held <= smallBody {
 		return nil
 	}
 	more := b.held - b.owned
 	if !b.s.intake.add("c"+b.conn, more, max(limit/4, b.s.cfg.MaxBody)) {
-		return serve.Errorf(serve.Exhausted, "", "the requests of this connection have %d bytes", max(limit/4, b.s.cfg.MaxBody))
+		return serve.Errorf(serve.Exhausted, "", "the bodies of this connection's requests exceed %d bytes", max(limit/4, b.s.cfg.MaxBody))
 	}
 	if b.key != "" && !b.s.intake.add("k"+b.key, more, max(limit/2, b.s.cfg.MaxBody)) {
 		b.s.intake.add("c"+b.conn, -more, 0)
-		return serve.Errorf(serve.Exhausted, "", "the requests of this key have %d bytes", max(limit/2, b.s.cfg.MaxBody))
+		return serve.Errorf(serve.Exhausted, "", "the bodies of this key's requests exceed %d bytes", max(limit/2, b.s.cfg.MaxBody))
 	}
 	b.owned = b.held
 	return nil
 }
 
-// keep says that no more than n bytes of what was read are still in memory.
+// keep lowers the count to the n bytes of the body that are still in memory.
 func (b *meteredBody) keep(n int64) {
 	if n >= b.held {
 		return
@@ -166,7 +168,7 @@ type wholeBody struct {
 
 func (wholeBody) Close() error { return nil }
 
-// receive reads a request's body to its end.
+// receive reads a request's body to its end, so that handlers never wait for a client.
 func (s *Server) receive(w http.ResponseWriter, r *http.Request) error {
 	if r.Body == nil || r.Body == http.NoBody || r.ContentLength == 0 {
 		return nil
@@ -182,7 +184,7 @@ func (s *Server) receive(w http.ResponseWriter, r *http.Request) error {
 	return nil
 }
 
-// queue takes a place among the writes under way as admit does, but waits for one.
+// queue waits for a slot for writes. Unlike admit it does not refuse the request if there is none.
 func (s *Server) queue(ctx context.Context) (release func(), err error) {
 	select {
 	case s.writes <- struct{}{}:

@@ -14,8 +14,8 @@ import (
 	"grebe/serve"
 )
 
-// postItems changes items by lines. All lines of a request become one version of the catalog; with ?import=ID all
-// lines of the requests that name it do, when the one comes that has ?end too.
+// postItems changes the items listed in the body, one per line. A request makes one version of the catalog. With
+// ?import=ID all requests of that ID make one version together, when the last one comes with ?end.
 func (s *Server) postItems(r *http.Request, _ string) (reply, error) {
 	q, err := url.ParseQuery(r.URL.RawQuery)
 	if err != nil {
@@ -40,10 +40,10 @@ func (s *Server) postUsers(r *http.Request, _ string) (reply, error) {
 	})
 }
 
-// postBatch reads lines as they come and changes the catalog by them, in order.
+// postBatch changes the catalog line by line, in order, while the body arrives.
 func (s *Server) postBatch(r *http.Request, from *serve.Import, decode func([]byte) (catalog.Op, error)) (reply, error) {
 	b := s.service.NewBatch(r.Context(), from, s.queue)
-	n := int64(0) // lines read so far, blank ones too
+	n := int64(0) // lines read so far, including blank ones
 	resp, err := b.End(s.eachLine(r, b.Held, func(line []byte, problem error) error {
 		n++
 		if problem == nil && len(bytes.TrimSpace(line)) == 0 {
@@ -67,14 +67,15 @@ func (s *Server) postBatch(r *http.Request, from *serve.Import, decode func([]by
 	return reply{body: wire.EncodeBatch(resp)}, nil
 }
 
-// checked is what an import would do.
+// checked is the effect that an import would have.
 type checked struct {
 	Lines  int               `json:"lines"`
-	Failed int               `json:"failed"` // that cannot be read
-	Models []generate.Impact `json:"models"` // that have codes
+	Failed int               `json:"failed"` // lines that cannot be read
+	Models []generate.Impact `json:"models"` // models that have codes
 }
 
-// postCheckItems reads lines as postItems does, changes nothing, and says what they would leave each model to generate.
+// postCheckItems reads lines as postItems does but changes nothing. It answers which items each model could recommend
+// afterwards.
 func (s *Server) postCheckItems(r *http.Request, _ string) (reply, error) {
 	var out checked
 	f := s.service.Forecast()
@@ -98,8 +99,8 @@ func (s *Server) postCheckItems(r *http.Request, _ string) (reply, error) {
 	return asJSON(out)
 }
 
-// eachLine reads the lines of a request as they come. A line that is too long comes with an error. held says how many
-// bytes of lines are kept in memory.
+// eachLine calls take for each line of a request as it arrives. A line that is too long comes as an error. held
+// returns the bytes of earlier lines that are still in memory.
 func (s *Server) eachLine(r *http.Request, held func() int, take func(line []byte, problem error) error) error {
 	if err := checkMediaType(r, "application/x-ndjson", linesLike); err != nil {
 		return err
@@ -129,14 +130,14 @@ func linesLike(kind string) bool {
 
 var errLongLine = errors.New("the line is too long")
 
-// lineReader reads lines of at most most bytes. A longer one is passed over, with errLongLine.
+// lineReader reads lines of at most most bytes. It skips longer ones and returns errLongLine.
 type lineReader struct {
 	r    *bufio.Reader
 	most int64
-	long []byte // a line that is longer than the reader's buffer
+	long []byte // buffer for a line that does not fit into r
 }
 
-// next returns a line without its end. It is valid until the next call.
+// next returns a line without its newline. It is valid until the next call.
 func (l *lineReader) next() ([]byte, error) {
 	line, err := l.r.ReadSlice('\n')
 	if err == nil {

@@ -11,18 +11,18 @@ import (
 	"google.golang.org/protobuf/reflect/protoreflect"
 )
 
-// maxMessages bounds the messages inside a message. An empty one takes two bytes on the wire and a
-// hundred times as many in memory.
+// maxMessages bounds the messages nested in a message. An empty one takes two bytes on the wire and a hundred times
+// as many in memory.
 const maxMessages = 250_000
 
-// boundedCodec refuses, before it is decoded, a message that would be far larger in memory than it is
-// on the wire. The bounds of the JSON form do the same there.
+// boundedCodec refuses a message that would be far larger in memory than on the wire, before it decodes it. Package
+// wire has the same bounds for JSON.
 type boundedCodec struct{ encoding.CodecV2 }
 
 func (c boundedCodec) Unmarshal(data mem.BufferSlice, v any) error {
 	m, ok := v.(proto.Message)
 	if !ok {
-		return fmt.Errorf("server: %T is no message", v)
+		return fmt.Errorf("server: %T is not a message", v)
 	}
 	buf := data.MaterializeToBuffer(mem.DefaultBufferPool())
 	defer buf.Free()
@@ -33,8 +33,8 @@ func (c boundedCodec) Unmarshal(data mem.BufferSlice, v any) error {
 	return proto.Unmarshal(buf.ReadOnlyData(), m)
 }
 
-// countMessages walks over a message on the wire and takes the messages inside it from left. The
-// recursion is bounded, since no message of the API contains itself.
+// countMessages subtracts the messages nested in a message on the wire from left. The recursion is bounded because no
+// message of the API contains itself.
 func countMessages(b []byte, d protoreflect.MessageDescriptor, left *int) error {
 	for len(b) > 0 {
 		num, kind, n := protowire.ConsumeTag(b)

@@ -10,7 +10,7 @@ import (
 	"grebe/server/guard"
 )
 
-// protocols is what a kind of error is in HTTP and in gRPC.
+// protocols has the status of an error in HTTP and in gRPC.
 type protocols struct {
 	http int
 	grpc codes.Code

@@ -12,11 +12,12 @@ import (
 	"grebe/serve"
 )
 
-// A request of HTTP/1 with both Content-Length and Transfer-Encoding may mean one thing to a proxy and another to the server
-// behind it: what follows could be smuggled past the proxy. net/http drops the former before a handler sees it, so connections are
-// read along: framing follows where requests begin and end, and remembers the first one that has both.
+// A request of HTTP/1 with both Content-Length and Transfer-Encoding may end at different bytes for a proxy and for
+// the server behind it. An attacker can use that to smuggle a request past the proxy. net/http drops Content-Length
+// before a handler sees it. So framing reads the bytes of each connection too, finds where requests begin and end,
+// and records the first one that has both headers.
 
-// framedListener has its connections read along.
+// framedListener accepts framedConns.
 type framedListener struct{ net.Listener }
 
 func (l framedListener) Accept() (net.Conn, error) {
@@ -27,12 +28,12 @@ func (l framedListener) Accept() (net.Conn, error) {
 	return &framedConn{Conn: c}, nil
 }
 
-// framedConn is a connection whose bytes are read along.
+// framedConn checks the framing of the bytes that are read from it.
 type framedConn struct {
 	net.Conn
 	framing framing
-	unclear atomic.Int64 // the first request, counted from 1, that has both; 0: none
-	served  atomic.Int64 // requests that a handler was called for
+	unclear atomic.Int64 // the first request, counted from 1, that has both headers; 0: none
+	served  atomic.Int64 // requests that reached a handler
 }
 
 func (c *framedConn) Read(p []byte) (int, error) {
@@ -43,7 +44,7 @@ func (c *framedConn) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// framed refuses requests whose end is unclear, and closes their connections.
+// framed refuses requests with both headers and closes their connections.
 func (s *Server) framed(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if c, ok := r.Context().Value(connKey{}).(*framedConn); ok && r.ProtoMajor == 1 && c.served.Add(1) == c.unclear.Load() {
@@ -56,38 +57,38 @@ func (s *Server) framed(next http.Handler) http.Handler {
 	})
 }
 
-// withConn has requests know the connection that they came on.
+// withConn stores the connection in the context of its requests.
 func withConn(ctx context.Context, c net.Conn) context.Context {
 	return context.WithValue(ctx, connKey{}, c)
 }
 
-// framing follows the requests of a connection.
+// framing follows the requests of a connection, byte by byte.
 type framing struct {
 	requests, unclear int64
 	part              part
-	line              []byte // of the current line, as much as is looked at
-	begun             bool   // the line is not the first of its request
-	length            int64  // declared
+	line              []byte // the first maxFramed bytes of the current line
+	begun             bool   // the request line was read
+	length            int64  // value of Content-Length
 	sized, chunked    bool
-	left              int64 // bytes to pass over
+	left              int64 // bytes left of the body or chunk
 }
 
-// part is what the next byte belongs to.
+// part is the part of a request that the next byte belongs to.
 type part uint8
 
 const (
 	inHeader part = iota
-	inBody        // of left bytes
+	inBody        // left bytes of it
 	inSize        // the line before a chunk
-	inChunk       // of left bytes, its line end included
+	inChunk       // left bytes of it, with the line end
 	inTrailer
-	unknown // HTTP/2, or nothing that net/http goes on with
+	unknown // HTTP/2, or a request that net/http refuses
 )
 
-// maxFramed is what is kept of a line. The values that matter are shorter; the rest of a longer line is not looked at.
+// maxFramed is the number of bytes kept of a line. The values that matter are shorter.
 const maxFramed = 128
 
-// follow takes in the next bytes.
+// follow reads the next bytes of the connection.
 func (f *framing) follow(b []byte) {
 	for len(b) > 0 && f.part != unknown && f.unclear == 0 {
 		if f.part == inBody || f.part == inChunk {
@@ -115,7 +116,7 @@ func (f *framing) follow(b []byte) {
 	}
 }
 
-// ended takes in a whole line.
+// ended handles a complete line.
 func (f *framing) ended(line string) {
 	switch f.part {
 	case inSize:
@@ -128,7 +129,7 @@ func (f *framing) ended(line string) {
 			f.part = inTrailer
 		default:
 			f.part, f.left = inChunk, n
-			f.left += 2 // and the end of its line
+			f.left += 2 // the line end of the chunk
 		}
 	case inTrailer:
 		if line == "" {
@@ -139,7 +140,7 @@ func (f *framing) ended(line string) {
 	}
 }
 
-// header takes in a line of a header.
+// header handles a line of a header.
 func (f *framing) header(line string) {
 	if !f.begun {
 		if f.begun = line != ""; strings.HasPrefix(line, "PRI * HTTP/2") {
@@ -153,7 +154,7 @@ func (f *framing) header(line string) {
 		case strings.EqualFold(name, "Content-Length"):
 			n, err := strconv.ParseInt(strings.TrimSpace(value), 10, 63)
 			if err != nil {
-				f.part = unknown // net/http refuses it
+				f.part = unknown // net/http refuses the request
 			}
 			f.sized, f.length = true, n
 		case strings.EqualFold(name, "Transfer-Encoding"):
@@ -174,7 +175,7 @@ func (f *framing) header(line string) {
 	}
 }
 
-// end gets ready for the next request.
+// end prepares for the next request.
 func (f *framing) end() {
 	f.part, f.begun, f.length, f.sized, f.chunked = inHeader, false, 0, false, false
 }

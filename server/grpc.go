@@ -29,7 +29,7 @@ import (
 	"grebe/server/guard"
 )
 
-// grpcService is a Service behind the generated interface, which wants a type to embed in its own.
+// grpcService implements the generated interface, which requires an embedded type, with a Service.
 type grpcService struct {
 	grebev1.UnimplementedGrebeServer
 	s *serve.Service
@@ -75,7 +75,7 @@ func (g grpcService) RollbackCatalog(ctx context.Context, r *grebev1.RollbackCat
 	return g.s.RollbackCatalog(ctx, r)
 }
 
-// newGRPC returns a gRPC server with the service, the health service and reflection; secure may be nil.
+// newGRPC returns a gRPC server with the Grebe service, the health service and reflection. secure may be nil.
 func (s *Server) newGRPC(secure *tls.Config) *grpc.Server {
 	opts := []grpc.ServerOption{
 		grpc.MaxRecvMsgSize(int(s.cfg.MaxBody)),
@@ -98,20 +98,20 @@ func (s *Server) newGRPC(secure *tls.Config) *grpc.Server {
 	return g
 }
 
-// maxStreams bounds the calls under way on one connection: each may hold a message of MaxBody.
+// maxStreams bounds the calls in flight on one connection: each may hold a message of MaxBody.
 const maxStreams = 128
 
-// A message that is being read has up to MaxBody bytes, which nobody counts before it is whole. Most are small and come at once: smallBody bytes
-// of MaxBuffered are set aside for each, and MaxBody for those that take longer than defaultPatience. So the server holds at most
-// MaxBuffered, and what the network brings in that time.
+// defaultPatience is how long reading a message may take until it counts as slow. gRPC does not report the bytes of a
+// message before it is complete, so tap reserves memory for each: smallBody bytes, and MaxBody for a slow one. The
+// server then holds at most MaxBuffered, and what arrives within this time.
 const defaultPatience = time.Second
 
-// mostReading is how many messages may be read at a time.
+// mostReading is the number of messages that may be read at a time.
 func (s *Server) mostReading() int64 { return max(1, s.cfg.MaxBuffered/smallBody) }
 
-// tap turns away those without a key before their messages are read, and those that come while the messages of too many
-// others, over all connections, are being read. A message that does not come in time ends its call, as does one that comes slowly
-// while too many others do.
+// tap runs before the message of a call is read. It refuses calls without a valid key, and calls beyond mostReading
+// over all connections. It cancels a call whose message takes longer than ReadTimeout, and a slow one if there are
+// too many slow ones.
 func (s *Server) tap(ctx context.Context, info *tap.Info) (context.Context, error) {
 	if strings.HasPrefix(info.FullMethodName, healthPrefix) {
 		return ctx, nil
@@ -120,7 +120,7 @@ func (s *Server) tap(ctx context.Context, info *tap.Info) (context.Context, erro
 		return nil, err
 	}
 	if grpcOps[info.FullMethodName] == "" && !reflections[info.FullMethodName] {
-		return ctx, nil // unknown: refused later
+		return ctx, nil // unknown method: gRPC refuses it
 	}
 	if err := s.guard.Knows(keyIn(info.Header)); err != nil {
 		return nil, status.Error(codes.Unauthenticated, err.Error())
@@ -151,19 +151,19 @@ func (s *Server) tap(ctx context.Context, info *tap.Info) (context.Context, erro
 	return context.WithValue(ctx, readKey{}, done), nil
 }
 
-// healthPrefix begins the methods of the health service, which answers everyone.
+// healthPrefix begins the methods of the health service, which need no key.
 const healthPrefix = "/grpc.health.v1.Health/"
 
-// readKey finds, in a call's context, what is to be called when its message is read.
+// readKey is the context key of the function to call once a call's message is read.
 type readKey struct{}
 
-// reflections are the streams that describe the API. They need a key, where the server has any.
+// reflections are the streams that describe the API. They need a key if the server has keys.
 var reflections = map[string]bool{
 	reflectionv1.ServerReflection_ServerReflectionInfo_FullMethodName:      true,
 	reflectionv1alpha.ServerReflection_ServerReflectionInfo_FullMethodName: true,
 }
 
-// watch ends streams (health and reflection) when the server stops: nobody else would.
+// watch ends streams (health and reflection) when the server stops. gRPC waits for them otherwise.
 func (s *Server) watch(srv any, stream grpc.ServerStream, info *grpc.StreamServerInfo, next grpc.StreamHandler) error {
 	if reflections[info.FullMethod] {
 		if err := s.guard.Knows(keyInMetadata(stream.Context())); err != nil {
@@ -196,11 +196,11 @@ var grpcOps = map[string]string{
 	grebev1.Grebe_RollbackCatalog_FullMethodName: "catalog",
 }
 
-// intercept does for gRPC what serve does for HTTP.
+// intercept traces, guards and counts a call, as Server.serve does for HTTP.
 func (s *Server) intercept(ctx context.Context, req any, info *grpc.UnaryServerInfo, next grpc.UnaryHandler) (any, error) {
 	op := grpcOps[info.FullMethod]
 	if op == "" {
-		return next(ctx, req) // health
+		return next(ctx, req) // health service
 	}
 	if read, ok := ctx.Value(readKey{}).(func()); ok {
 		read()
@@ -249,7 +249,7 @@ func roleOf(op string) guard.Role {
 	return guard.Serve
 }
 
-// keyInMetadata returns the key that a call of gRPC shows, or "".
+// keyInMetadata returns the key of a gRPC call, or "".
 func keyInMetadata(ctx context.Context) string {
 	md, _ := metadata.FromIncomingContext(ctx)
 	return keyIn(md)
@@ -277,7 +277,7 @@ func (s *Server) frontDoor(g *grpc.Server) http.Handler {
 				return
 			}
 			body := s.meter(w, r, "", false)
-			body.timed = grpcOps[r.URL.Path] != "" // others may watch, or ask again
+			body.timed = grpcOps[r.URL.Path] != "" // streams may stay open
 			defer body.free()
 			g.ServeHTTP(w, r)
 			return
@@ -286,12 +286,12 @@ func (s *Server) frontDoor(g *grpc.Server) http.Handler {
 	})
 }
 
-// isGRPC reports whether a request is a call of gRPC.
+// isGRPC reports whether a request is a gRPC call.
 func isGRPC(r *http.Request) bool {
 	return r.ProtoMajor == 2 && strings.HasPrefix(r.Header.Get("Content-Type"), "application/grpc")
 }
 
-// turnAway answers a call of gRPC whose message is not read.
+// turnAway refuses a gRPC call without reading its message.
 func turnAway(w http.ResponseWriter, code codes.Code, err error) {
 	h := w.Header()
 	h.Set("Content-Type", "application/grpc")
@@ -300,7 +300,7 @@ func turnAway(w http.ResponseWriter, code codes.Code, err error) {
 	w.WriteHeader(http.StatusOK)
 }
 
-// setState changes the state that health checks see.
+// setState sets the state that health checks report.
 func (s *Server) setState(state int32) {
 	s.state.Store(state)
 	serving := grpc_health_v1.HealthCheckResponse_NOT_SERVING

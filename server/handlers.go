@@ -15,7 +15,7 @@ import (
 	"grebe/server/openapi"
 )
 
-// post reads a request, calls a method with it and writes the response.
+// post decodes a request, calls a method with it and encodes the response.
 func post[Req, Resp any](r *http.Request, decode func([]byte) (*Req, error),
 	call func(context.Context, *Req) (*Resp, error), encode func(*Resp) []byte) (reply, error) {
 	body, err := readBody(r)
@@ -37,7 +37,7 @@ func (s *Server) postRecommend(r *http.Request, _ string) (reply, error) {
 	return post(r, wire.DecodeRecommend, s.service.Recommend, wire.EncodeRecommend)
 }
 
-// postScore answers in the shape of the request: SGLang's or vLLM's.
+// postScore answers in the format of the request: SGLang's or vLLM's.
 func (s *Server) postScore(r *http.Request, _ string) (reply, error) {
 	body, err := readBody(r)
 	if err != nil {
@@ -53,7 +53,7 @@ func (s *Server) postScore(r *http.Request, _ string) (reply, error) {
 	return answered(s.service.Score(r.Context(), one))(wire.EncodeScore)
 }
 
-// postRerank answers in the shape of the request: Jina's and Cohere's, or TEI's.
+// postRerank answers in the format of the request: that of Jina and Cohere, or TEI's.
 func (s *Server) postRerank(r *http.Request, _ string) (reply, error) {
 	body, err := readBody(r)
 	if err != nil {
@@ -70,7 +70,7 @@ func (s *Server) postRerank(r *http.Request, _ string) (reply, error) {
 	return answered(s.service.Rerank(r.Context(), req))(encode)
 }
 
-// postRerankCohere answers as the second version of Cohere's API does.
+// postRerankCohere answers in the format of Cohere's API v2.
 func (s *Server) postRerankCohere(r *http.Request, _ string) (reply, error) {
 	decode := func(in []byte) (*grebev1.RerankRequest, error) {
 		req, _, err := wire.DecodeRerank(in)
@@ -79,7 +79,7 @@ func (s *Server) postRerankCohere(r *http.Request, _ string) (reply, error) {
 	return post(r, decode, s.service.Rerank, wire.EncodeRerankCohere)
 }
 
-// answered returns what encodes a response, or its error.
+// answered returns a function that encodes a response, or passes on the error.
 func answered[Resp any](resp *Resp, err error) func(encode func(*Resp) []byte) (reply, error) {
 	return func(encode func(*Resp) []byte) (reply, error) {
 		if err != nil {
@@ -115,13 +115,13 @@ func (s *Server) postRollbackModel(r *http.Request, name string) (reply, error) 
 	}, wire.EncodeModel))
 }
 
-// reloadReply says that a reload was taken on: the body tells how far it is.
+// reloadReply answers 202: the reload goes on after the answer, which has its progress.
 func reloadReply(rep reply, err error) (reply, error) {
 	rep.status = http.StatusAccepted
 	return rep, err
 }
 
-// alive is what a process answers that works.
+// alive is the answer of a process that works.
 var alive = []byte("{\"live\":true}\n")
 
 func (s *Server) getLive(*http.Request, string) (reply, error) {
@@ -146,7 +146,7 @@ func (s *Server) getReady(*http.Request, string) (reply, error) {
 	return reply{body: append(body, '\n')}, err
 }
 
-// getOpenAPI describes the API to programs that make clients of it.
+// getOpenAPI returns the OpenAPI description, for client generators.
 func (s *Server) getOpenAPI(*http.Request, string) (reply, error) {
 	return reply{body: openapi.Document(s.cfg.Version)}, nil
 }
@@ -168,7 +168,7 @@ func (s *Server) getMetrics(*http.Request, string) (reply, error) {
 	return reply{kind: string(format), body: b.Bytes()}, nil
 }
 
-// page is the dashboard. It asks for everything else by itself, with the key that its reader gives it.
+// page is the dashboard. Its script requests the data, with the key that the reader enters.
 func (s *Server) page(*http.Request, string) (reply, error) {
 	body, err := dashboard.Page(dashboard.About{Node: s.service.Node(), Version: s.cfg.Version, SLOMillis: s.service.SLO().Milliseconds()})
 	return reply{kind: "text/html; charset=utf-8", body: body, policy: dashboard.Policy}, err

@@ -21,24 +21,24 @@ import (
 	"grebe/server/guard"
 )
 
-// reply is what a handler answers with; zero values mean 200 and JSON.
+// reply is the answer of a handler. Zero values mean 200 and JSON.
 type reply struct {
 	status int
 	kind   string // content type
 	body   []byte
-	policy string // of what the page may load; none: not a page
+	policy string // Content-Security-Policy; empty: not a page
 }
 
-// handler answers a request; id is the last part of the path, of routes that have one.
+// handler answers a request. id is the last part of the path, if the route has an id.
 type handler func(s *Server, r *http.Request, id string) (reply, error)
 
-// route is a path and what its methods do.
+// route is a path and the handlers of its methods.
 type route struct {
 	op      string
-	role    guard.Role // that a key needs; none: everyone is let in
-	open    bool       // answers before the server is ready, and however many requests are under way
-	stream  bool       // reads a body of any length piece by piece
-	list    bool       // makes a long list: one at a time
+	role    guard.Role // role that a key needs; empty: no key needed
+	open    bool       // answers before the server is ready, and takes no slot
+	stream  bool       // reads a body of any length, in pieces
+	list    bool       // makes a long list: one request at a time
 	methods map[string]handler
 }
 
@@ -71,7 +71,7 @@ var routes = map[string]*route{
 	"/readyz":              {op: "health", open: true, methods: map[string]handler{"GET": (*Server).getReady}},
 }
 
-// routesByID have an id as the last part of their path.
+// routesByID are routes that end with an id.
 var routesByID = map[string]*route{
 	"/v1/items/": {op: "items", role: guard.Catalog, methods: map[string]handler{
 		"GET": (*Server).getItem, "PUT": (*Server).putItem, "DELETE": (*Server).deleteItem}},
@@ -82,7 +82,7 @@ var routesByID = map[string]*route{
 		"GET": (*Server).getUser, "PUT": (*Server).putUser, "DELETE": (*Server).deleteUser}},
 }
 
-// assets is where the files of the dashboard are.
+// assets is the path of the dashboard's files.
 const assets = "/assets/"
 
 var assetRoute = &route{op: "page", open: true, methods: map[string]handler{"GET": (*Server).asset}}
@@ -90,7 +90,7 @@ var assetRoute = &route{op: "page", open: true, methods: map[string]handler{"GET
 // eventsRoute is /v1/users/{id}/events.
 var eventsRoute = &route{op: "events", role: guard.Catalog, methods: map[string]handler{"POST": (*Server).postEvents}}
 
-// What is done with a model is named behind its name.
+// modelVerbs are the routes /v1/models/{name}:verb.
 var modelVerbs = map[string]*route{
 	":reload":   {op: "reload", role: guard.Admin, methods: map[string]handler{"POST": (*Server).postReload}},
 	":rollback": {op: "reload", role: guard.Admin, methods: map[string]handler{"POST": (*Server).postRollbackModel}},
@@ -98,7 +98,7 @@ var modelVerbs = map[string]*route{
 
 var noRoute = &route{op: "other", open: true}
 
-// findRoute returns the route of a path and the id in it. An id is escaped: it may have slashes.
+// findRoute returns the route of a path and the id in it. The id is escaped in the path, so it may contain slashes.
 func findRoute(u *url.URL) (*route, string) {
 	path := u.EscapedPath()
 	if rt := routes[path]; rt != nil {
@@ -127,10 +127,11 @@ func findRoute(u *url.URL) (*route, string) {
 	return noRoute, ""
 }
 
-// Handler serves the API, health, metrics and the page, over HTTP alone.
+// Handler serves the API, health, metrics and the dashboard over HTTP, without gRPC.
 func (s *Server) Handler() http.Handler { return http.HandlerFunc(s.serve) }
 
-// AdminHandler serves what is not for everyone: /debug/pprof, besides health and metrics.
+// AdminHandler serves /debug/pprof, health, metrics, and reloads and rollbacks of models. It needs no key, so it
+// belongs on a listener that only operators reach.
 func (s *Server) AdminHandler() http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("/debug/pprof/", pprof.Index)
@@ -140,7 +141,7 @@ func (s *Server) AdminHandler() http.Handler {
 	mux.HandleFunc("/debug/pprof/trace", pprof.Trace)
 	open := s.Handler()
 	mux.HandleFunc("/metrics", func(w http.ResponseWriter, r *http.Request) {
-		rep, err := s.getMetrics(r, "") // the admin listener asks for no key
+		rep, err := s.getMetrics(r, "") // the admin listener needs no key
 		s.write(w, r, rep, err)
 	})
 	for _, path := range []string{"/v2/health/", "/health", "/livez", "/readyz"} {
@@ -153,7 +154,7 @@ func (s *Server) AdminHandler() http.Handler {
 	return mux
 }
 
-// adminModels reloads and rolls back models for those who reach the admin listener, which asks for no key.
+// adminModels reloads and rolls back models. The admin listener needs no key.
 func (s *Server) adminModels(w http.ResponseWriter, r *http.Request) {
 	rt, name := findRoute(r.URL)
 	var rep reply
@@ -216,7 +217,7 @@ func (s *Server) answer(rt *route, w http.ResponseWriter, r *http.Request, id st
 		defer body.free()
 	}
 	if rt.stream {
-		return h(s, r, id) // it takes a place for each piece
+		return h(s, r, id) // it takes a slot for each piece
 	}
 	if r.ContentLength > s.cfg.MaxBody {
 		s.swallow(r)
@@ -244,7 +245,7 @@ func (s *Server) answer(rt *route, w http.ResponseWriter, r *http.Request, id st
 
 func notReady() error { return serve.Errorf(serve.Unavailable, "", "not ready yet") }
 
-// presentedKey returns the key that a request shows, or "".
+// presentedKey returns the key of a request, or "".
 func presentedKey(r *http.Request) string {
 	if key := guard.Bearer(r.Header.Get("Authorization")); key != "" {
 		return key
@@ -256,8 +257,9 @@ func bodyTooLarge(limit int64) error {
 	return serve.Errorf(serve.TooLarge, "", "the body has more than %d bytes", limit)
 }
 
-// swallow reads what a client sends of a body that is too large, within reason: one that writes all of it before it reads would see a
-// broken connection instead of the answer. One that waits to be told to go on is not told.
+// swallow reads a body that is too large, up to eight times the limit. A client that writes all of it before it reads
+// would otherwise see a broken connection instead of the error. A client that sent Expect waits for the answer and
+// needs none of that.
 func (s *Server) swallow(r *http.Request) {
 	body, ok := r.Body.(*meteredBody)
 	if !ok || r.Header.Get("Expect") != "" || r.ContentLength > 8*s.cfg.MaxBody {
@@ -269,20 +271,20 @@ func (s *Server) swallow(r *http.Request) {
 		if err != nil {
 			return
 		}
-		body.keep(0) // it is thrown away
+		body.keep(0) // discarded
 	}
 }
 
-// hold counts bytes of a request under way; the caller MUST call free.
+// hold counts n bytes of a request in flight. The caller MUST call free.
 func (s *Server) hold(n int64) (free func(), err error) {
 	if s.bodies.Add(n) > s.cfg.MaxBuffered {
 		s.bodies.Add(-n)
-		return nil, serve.Errorf(serve.Exhausted, "", "the requests under way have %d bytes", s.cfg.MaxBuffered)
+		return nil, serve.Errorf(serve.Exhausted, "", "the bodies of requests in flight exceed %d bytes", s.cfg.MaxBuffered)
 	}
 	return func() { s.bodies.Add(-n) }, nil
 }
 
-// allow lists the methods of a route, as the header of that name does.
+// allow returns the methods of a route for the Allow header.
 func (rt *route) allow() string {
 	names := slices.Collect(maps.Keys(rt.methods))
 	if rt.methods["GET"] != nil {
@@ -292,8 +294,8 @@ func (rt *route) allow() string {
 	return strings.Join(names, ", ")
 }
 
-// placesOf returns the places that requests of a role take. A request that waits for the catalog's disk takes none of
-// a ranking's.
+// placesOf returns the slots for requests of a role. Those that wait for the catalog's disk have their own, so that
+// rankings do not wait behind them.
 func (s *Server) placesOf(role guard.Role) chan struct{} {
 	if role == guard.Catalog {
 		return s.writes
@@ -301,7 +303,7 @@ func (s *Server) placesOf(role guard.Role) chan struct{} {
 	return s.slots
 }
 
-// admit takes a place among the requests under way; the caller MUST call release.
+// admit takes a slot or returns an error if all are taken. The caller MUST call release.
 func (s *Server) admit(places chan struct{}) (release func(), err error) {
 	if s.state.Load() == starting {
 		return nil, notReady()
@@ -310,11 +312,12 @@ func (s *Server) admit(places chan struct{}) (release func(), err error) {
 	case places <- struct{}{}:
 		return func() { <-places }, nil
 	default:
-		return nil, serve.Errorf(serve.Exhausted, "", "%d requests are under way", cap(places))
+		return nil, serve.Errorf(serve.Exhausted, "", "%d requests are in flight", cap(places))
 	}
 }
 
-// answerFor is asError's, but a request that the server cut off is told so: its client is still there.
+// answerFor is asError, except that a request that the server canceled gets "shutting down": its client is still
+// there.
 func (s *Server) answerFor(err error) *serve.Error {
 	e := asError(err)
 	if codeOf(e) == serve.Canceled && s.cut.Err() != nil {
@@ -330,7 +333,7 @@ func (s *Server) write(w http.ResponseWriter, r *http.Request, rep reply, err er
 		e := s.answerFor(err)
 		code := codeOf(e)
 		if code == serve.Internal {
-			s.log.Error("internal error", "error", err) // the path may have an id in it
+			s.log.Error("internal error", "error", err) // without the path: it may contain an id
 		}
 		if code == serve.Exhausted || code == serve.Unavailable {
 			h.Set("Retry-After", strconv.Itoa(max(1, int(math.Ceil(e.After().Seconds())))))
@@ -365,8 +368,7 @@ func (s *Server) write(w http.ResponseWriter, r *http.Request, rep reply, err er
 	return rep.status
 }
 
-// readBody returns the body of a request with JSON. curl sends a form's type unless told otherwise,
-// so that one passes too.
+// readBody returns a JSON body. It accepts a form's content type too, because curl sends that by default.
 func readBody(r *http.Request) ([]byte, error) {
 	if err := checkMediaType(r, "application/json", jsonLike); err != nil {
 		return nil, err
@@ -381,7 +383,7 @@ func readBody(r *http.Request) ([]byte, error) {
 	return nil, readError(r, err)
 }
 
-// checkMediaType refuses a body that is said to be something else.
+// checkMediaType refuses a body with a wrong Content-Type or Content-Encoding.
 func checkMediaType(r *http.Request, want string, ok func(string) bool) error {
 	if t := r.Header.Get("Content-Type"); t != "" {
 		kind, _, err := mime.ParseMediaType(t)

@@ -14,23 +14,23 @@ import (
 	"grebe/serve"
 )
 
-// line has requests for lists wait for each other: a list takes a core for milliseconds and nobody is in a hurry for it, so many of
-// them at once shall not take the cores from rankings.
+// line lets one request for a list run at a time. A list takes a core for milliseconds and is not urgent. Many of
+// them at once would take the cores from rankings.
 type line struct {
 	turn    sync.Mutex
 	waiting atomic.Int64
 }
 
-// maxWaiting bounds the requests for lists that wait.
+// maxWaiting bounds the requests for lists that run or wait.
 const maxWaiting = 64
 
-// wait returns when it is this request's turn; the caller MUST call leave.
+// wait returns when it is this request's turn. The caller MUST call leave.
 func (l *line) wait(ctx context.Context) (leave func(), err error) {
 	if l.waiting.Add(1) > maxWaiting {
 		l.waiting.Add(-1)
-		return nil, serve.Errorf(serve.Exhausted, "", "%d requests for lists wait", maxWaiting)
+		return nil, serve.Errorf(serve.Exhausted, "", "%d requests for lists are waiting", maxWaiting)
 	}
-	l.turn.Lock() // those before it take milliseconds each
+	l.turn.Lock() // the requests before it take milliseconds each
 	leave = func() {
 		l.turn.Unlock()
 		l.waiting.Add(-1)
@@ -42,14 +42,14 @@ func (l *line) wait(ctx context.Context) (leave func(), err error) {
 	return leave, nil
 }
 
-// maxListed bounds how many ids one listing returns.
+// maxListed bounds the ids of one listing.
 const maxListed = 1000
 
-// listing is a part of what the catalog has, for people who look around.
+// listing is a part of the catalog's ids, for the dashboard.
 type listing struct {
 	IDs  []string `json:"ids"`
-	More bool     `json:"more"` // there may be others
-	// Items are those of IDs, of a search.
+	More bool     `json:"more"` // there may be more ids
+	// Items has the items of IDs, if the request was a search.
 	Items []listed `json:"items,omitempty"`
 }
 
@@ -58,7 +58,7 @@ type listed struct {
 	Text string `json:"text"`
 }
 
-// maxQuery bounds the bytes of a search.
+// maxQuery bounds the bytes of a search text.
 const maxQuery = 256
 
 func (s *Server) listItems(r *http.Request, _ string) (reply, error) {
@@ -73,7 +73,7 @@ func (s *Server) listItems(r *http.Request, _ string) (reply, error) {
 		return reply{}, serve.Errorf(serve.InvalidArgument, "q", "%d bytes, at most %d", len(q.Get("q")), maxQuery)
 	}
 	if q.Has("prefix") || q.Has("random") {
-		return reply{}, serve.Errorf(serve.InvalidArgument, "q", "goes with neither prefix nor random")
+		return reply{}, serve.Errorf(serve.InvalidArgument, "q", "cannot be combined with prefix or random")
 	}
 	found, more := s.service.Catalog().Search(q.Get("q"), limit)
 	out := listing{IDs: []string{}, More: more}
@@ -94,7 +94,7 @@ func (s *Server) listUsers(r *http.Request, _ string) (reply, error) {
 	return listIDs(q, limit, s.service.Catalog().UserIDs)
 }
 
-// listQuery reads the query of a listing, and how many entries it asks for.
+// listQuery returns the query of a listing and its limit.
 func listQuery(r *http.Request) (q url.Values, limit int, err error) {
 	if q, err = url.ParseQuery(r.URL.RawQuery); err != nil {
 		return nil, 0, serve.Errorf(serve.InvalidArgument, "", "the query cannot be read: %v", err)
@@ -108,7 +108,7 @@ func listQuery(r *http.Request) (q url.Values, limit int, err error) {
 	return q, limit, nil
 }
 
-// listIDs answers with some ids that begin with ?prefix=, the first in order, or any with ?random.
+// listIDs answers with ids that begin with ?prefix=: the first ones in order, or random ones with ?random.
 func listIDs(q url.Values, limit int, find func(prefix string, limit int, random bool) ([]string, bool)) (reply, error) {
 	out := listing{IDs: []string{}}
 	ids, more := find(q.Get("prefix"), limit, q.Has("random"))
@@ -121,9 +121,9 @@ func asJSON(v any) (reply, error) {
 	return reply{body: append(body, '\n')}, err
 }
 
-// hotList is what is asked for most.
+// hotList has the users and items that requests name most.
 type hotList struct {
-	UserIDs string    `json:"user_ids"` // shown or hidden
+	UserIDs string    `json:"user_ids"` // "shown" or "hidden"
 	Users   []hotName `json:"users"`
 	Items   []hotName `json:"items"`
 }
@@ -158,8 +158,7 @@ func (s *Server) getHot(*http.Request, string) (reply, error) {
 	return asJSON(out)
 }
 
-// hidden stands for a user's id where it shall not be shown: the same for as long as the process runs,
-// and of no use to anyone.
+// hidden replaces a user's id by a random one that stays the same while the process runs.
 func (s *Server) hidden(id string) string {
 	var b [8]byte
 	sum := maphash.String(s.hideSeed, id)

@@ -23,7 +23,7 @@ import (
 	"grebe/serve"
 )
 
-// Lobby answers at a server's addresses while there is nothing to serve: it lives, it is not ready, and it says why.
+// Lobby answers on a server's listeners before the server can: the process is live, it is not ready, and why.
 type Lobby struct {
 	why   atomic.Pointer[string]
 	webs  []*http.Server
@@ -32,8 +32,8 @@ type Lobby struct {
 	wg    sync.WaitGroup
 }
 
-// OpenLobby answers on listeners until Leave is called, which the caller MUST do, and which leaves them open. Secure may be
-// nil.
+// OpenLobby answers on the listeners until Leave. The caller MUST call Leave; the listeners stay open then. secure
+// may be nil.
 func OpenLobby(l Listeners, secure *tls.Config) *Lobby {
 	b := &Lobby{}
 	b.Say("starting")
@@ -42,12 +42,12 @@ func OpenLobby(l Listeners, secure *tls.Config) *Lobby {
 			continue
 		}
 		web := &http.Server{Handler: http.HandlerFunc(b.answer), ReadHeaderTimeout: 5 * time.Second, ReadTimeout: 5 * time.Second, MaxHeaderBytes: 64 << 10}
-		web.SetKeepAlivesEnabled(false) // the next request is the server's
+		web.SetKeepAlivesEnabled(false) // the server answers the next request
 		b.webs = append(b.webs, web)
 		lent := b.lend(ln)
 		if secure != nil && ln == l.HTTP {
 			web.TLSConfig = secure
-			b.wg.Go(func() { _ = web.ServeTLS(lent, "", "") }) // until it is shut down
+			b.wg.Go(func() { _ = web.ServeTLS(lent, "", "") }) // returns after Shutdown
 			continue
 		}
 		web.Protocols = new(http.Protocols)
@@ -76,10 +76,10 @@ func (b *Lobby) openCalls(ln net.Listener, secure *tls.Config) {
 	b.wg.Go(func() { _ = b.calls.Serve(ln) })
 }
 
-// Say changes what those are told who ask whether it is ready.
+// Say sets the reason for not being ready that clients see.
 func (b *Lobby) Say(why string) { b.why.Store(&why) }
 
-// lobbyRetry is when to ask again, in seconds.
+// lobbyRetry is the value of Retry-After, in seconds.
 const lobbyRetry = 2
 
 func (b *Lobby) answer(w http.ResponseWriter, r *http.Request) {
@@ -98,10 +98,10 @@ func (b *Lobby) answer(w http.ResponseWriter, r *http.Request) {
 	}
 	h.Set("Retry-After", strconv.Itoa(lobbyRetry))
 	w.WriteHeader(http.StatusServiceUnavailable)
-	_, _ = w.Write(wire.EncodeError(string(serve.Unavailable), *b.why.Load(), "")) // who went away need not know
+	_, _ = w.Write(wire.EncodeError(string(serve.Unavailable), *b.why.Load(), "")) // fails only if the client is gone
 }
 
-// Leave ends the lobby. Who connects meanwhile waits for the server.
+// Leave ends the lobby. Clients that connect after that wait for the server.
 func (b *Lobby) Leave() {
 	ctx, cancel := context.WithTimeout(context.Background(), 250*time.Millisecond)
 	defer cancel()
@@ -119,14 +119,14 @@ func (b *Lobby) Leave() {
 	}
 }
 
-// lend returns a listener for a while.
+// lend wraps a listener so that it survives Close.
 func (b *Lobby) lend(ln net.Listener) net.Listener {
 	l := &lentListener{Listener: ln}
 	b.lent = append(b.lent, l)
 	return l
 }
 
-// lentListener is a listener that stays open when it is closed.
+// lentListener stays open when it is closed, and can be used again after giveBack.
 type lentListener struct {
 	net.Listener
 	closed atomic.Bool
@@ -142,7 +142,7 @@ func (l *lentListener) Accept() (net.Conn, error) {
 	return c, err
 }
 
-// Close has a waiting Accept return. A listener that cannot do that is closed for good.
+// Close makes a waiting Accept return. It closes a listener without deadlines for good.
 func (l *lentListener) Close() error {
 	if l.closed.Swap(true) {
 		return nil
@@ -156,6 +156,6 @@ func (l *lentListener) Close() error {
 // giveBack makes the listener usable again.
 func (l *lentListener) giveBack() {
 	if d, ok := l.Listener.(deadliner); ok {
-		_ = d.SetDeadline(time.Time{}) // fails only if it was closed meanwhile, as its next use tells
+		_ = d.SetDeadline(time.Time{}) // fails only if it was closed, which the next Accept reports
 	}
 }

@@ -9,7 +9,7 @@ import (
 	"grebe/serve"
 )
 
-// metrics are what the server counts. Labels are bounded: operations, status codes.
+// metrics are the server's own metrics. Labels are bounded: operations and status codes.
 type metrics struct {
 	requests *prometheus.CounterVec
 	seconds  *prometheus.HistogramVec
@@ -31,8 +31,8 @@ func newMetrics(r prometheus.Registerer) (*metrics, error) {
 	return m, nil
 }
 
-// begin has what alerts watch for there from the start: the rate of a counter that is not there is no number, so that the first
-// failure would not count.
+// begin creates the counters that alerts watch. A counter that appears with its first failure has no rate for it, so
+// the alert would miss that failure.
 func (m *metrics) begin() {
 	for _, op := range []string{"rank", "recommend"} {
 		m.requests.WithLabelValues(op, "200")

@@ -1,9 +1,12 @@
-// Package server is the front door: HTTP with JSON, gRPC, the endpoints of other servers, keys, limits,
-// health and pages. It knows nothing of models and their caches: package serve answers.
+// Package server answers clients over HTTP and gRPC: the API, endpoints compatible with other servers, health,
+// metrics and the dashboard. It checks keys and limits and leaves the work to package serve. It knows nothing about
+// models and KV.
 //
-// HTTP and gRPC carry the same messages onto the same methods of serve.Service. A mistake of a client ends
-// in an error that names the field, a panic in a handler in a 500 and a count; neither costs another
-// request anything. The server starts no goroutine before Serve, and none outlives it.
+// HTTP and gRPC call the same methods of serve.Service with the same messages. A client's mistake returns an error
+// that names the field. A panic in a handler returns 500 and is counted. Neither affects other requests.
+//
+// The server starts no goroutine before Serve, and none outlives it, except a handler that ignores its canceled
+// context.
 package server
 
 import (
@@ -25,30 +28,30 @@ import (
 	"grebe/server/guard"
 )
 
-// Config says within which limits to serve, and whom. Zero values mean the default in the comment.
+// Config has the limits of a Server. A zero value means the default that the comment gives last.
 type Config struct {
 	MaxBody     int64 // bytes of a request's body; 16 MiB
-	MaxInFlight int   // requests under way, and as many of the catalog's, more are shed; 1024
-	MaxBuffered int64 // bytes of bodies under way, more are shed; 512 MiB
+	MaxInFlight int   // rankings and the like in flight, and as many requests of the catalog; more are refused; 1024
+	MaxBuffered int64 // bytes of all bodies in memory; more are refused; 512 MiB
 
 	HeaderTimeout   time.Duration // to read a request's header; 10 s
 	ReadTimeout     time.Duration // to read a whole request; 60 s
-	WriteTimeout    time.Duration // from the header's end to the end of the response; 180 s
+	WriteTimeout    time.Duration // from the end of the header to the end of the response; 180 s
 	IdleTimeout     time.Duration // of a connection between requests; 120 s
-	ShutdownTimeout time.Duration // for requests under way when Serve's context ends; 10 s
-	DrainDelay      time.Duration // from then on ready is false, but requests are taken; none
+	ShutdownTimeout time.Duration // for requests in flight when Serve's context ends; 10 s
+	DrainDelay      time.Duration // from the end of the context, while the server is not ready but accepts requests; none
 
-	// Guard decides who may ask; nil: everyone. The admin listener asks nobody.
+	// Guard checks keys; nil: everyone is allowed. The admin listener checks no keys.
 	Guard *guard.Guard
-	// Hosts are names, besides loopback and the address that a client connected to, under which the server is
-	// reached; "*": any. While there are no keys, and on the admin listener, others are refused; none.
+	// Hosts are further host names of this server, besides loopback and the address that the client connected to. "*"
+	// allows any. Requests for other hosts are refused on the admin listener, and everywhere if there are no keys.
 	Hosts []string
-	// ShowUsers lets /v1/hot and the dashboard name users; otherwise they see a stand-in for each.
+	// ShowUsers lets /v1/hot and the dashboard show the ids of users. Otherwise they show random ones.
 	ShowUsers bool
-	// TLS is spoken on the listeners of HTTP and gRPC; nil: not.
+	// TLS is used by the HTTP and gRPC listeners; nil: no TLS.
 	TLS *tls.Config
 
-	Version string // shown on the page
+	Version string // shown on the dashboard
 }
 
 func orDefault[T comparable](v *T, def T) {
@@ -75,7 +78,7 @@ func (c *Config) setDefaults() {
 
 func (c *Config) validate() error {
 	if c.MaxBody < 1 || c.MaxInFlight < 1 {
-		return fmt.Errorf("largest body %d, %d in flight: too small", c.MaxBody, c.MaxInFlight)
+		return fmt.Errorf("MaxBody %d and MaxInFlight %d: want at least 1", c.MaxBody, c.MaxInFlight)
 	}
 	return nil
 }
@@ -86,10 +89,10 @@ type Server struct {
 	service  *serve.Service
 	log      *slog.Logger
 	metrics  *metrics
-	slots    chan struct{} // one for each request under way
-	writes   chan struct{} // likewise of the catalog's requests, which have places of their own
-	lists    line          // of requests for lists
-	bodies   atomic.Int64  // bytes of bodies under way
+	slots    chan struct{} // one for each request in flight
+	writes   chan struct{} // the same for requests of the catalog
+	lists    line          // requests for lists
+	bodies   atomic.Int64  // bytes of all bodies in memory
 	intake   intake
 	guard    *guard.Guard
 	site     site
@@ -97,13 +100,13 @@ type Server struct {
 	state    atomic.Int32
 	health   *health.Server
 
-	handlers atomic.Int64    // of HTTP and gRPC, under way
-	cut      context.Context // ends when requests under way shall
+	handlers atomic.Int64    // handlers of HTTP and gRPC that run
+	cut      context.Context // of all requests; ends when they are cut off
 	cutOff   context.CancelFunc
-	watching context.Context // ends when nobody need watch the server's health any more
+	watching context.Context // of health and reflection streams; ends at shutdown
 	unwatch  context.CancelFunc
-	reading  atomic.Int64 // calls of gRPC whose message is not read yet
-	slow     atomic.Int64 // of those, since longer than patience
+	reading  atomic.Int64 // gRPC calls whose message is not read yet
+	slow     atomic.Int64 // those of reading that take longer than patience
 	patience time.Duration
 }
 
@@ -111,10 +114,10 @@ type Server struct {
 const (
 	starting int32 = iota // answers 503
 	ready
-	draining // finishes what comes, but tells balancers to go elsewhere
+	draining // answers requests, but health checks fail so that balancers go elsewhere
 )
 
-// New checks the configuration. The server answers 503 until SetReady(true). Serve closes the service.
+// New returns a Server that answers 503 until SetReady(true). Serve closes the service.
 func New(service *serve.Service, cfg Config) (*Server, error) {
 	cfg.setDefaults()
 	if err := cfg.validate(); err != nil {
@@ -135,7 +138,7 @@ func New(service *serve.Service, cfg Config) (*Server, error) {
 	return s, nil
 }
 
-// SetReady says whether requests are answered. They are not before the first call.
+// SetReady sets whether the server answers requests. It does not before the first call.
 func (s *Server) SetReady(ok bool) {
 	if ok {
 		s.setState(ready)
@@ -144,15 +147,16 @@ func (s *Server) SetReady(ok bool) {
 	}
 }
 
-// Listeners are what Serve serves on; nil ones are left out. Serve closes them.
+// Listeners are the listeners of Serve, which closes them. Each may be nil.
 type Listeners struct {
-	HTTP  net.Listener // HTTP/1.1, and HTTP/2 without TLS: JSON and gRPC on one port
-	GRPC  net.Listener // gRPC alone, which is faster there
+	HTTP  net.Listener // JSON and gRPC on one port: HTTP/1.1 and HTTP/2, with or without TLS
+	GRPC  net.Listener // gRPC alone, which is faster than on the shared port
 	Admin net.Listener // AdminHandler
 }
 
-// Serve serves until ctx ends, then says that it is not ready, stops accepting after DrainDelay, finishes what is under way within
-// ShutdownTimeout and returns nil. It returns early when a listener fails. A Server serves once.
+// Serve serves until ctx ends. It then reports not ready, accepts requests for DrainDelay, waits up to
+// ShutdownTimeout for those in flight, and returns nil. If a listener fails, it returns early with the error. Call
+// Serve once.
 func (s *Server) Serve(ctx context.Context, l Listeners) error {
 	shared := s.newGRPC(nil) // behind net/http: its connections cannot be drained, only closed
 	alone := s.newGRPC(s.cfg.TLS)
@@ -163,7 +167,7 @@ func (s *Server) Serve(ctx context.Context, l Listeners) error {
 	web.Protocols.SetUnencryptedHTTP2(s.cfg.TLS == nil)
 	web.Protocols.SetHTTP2(s.cfg.TLS != nil)
 	web.HTTP2 = &http.HTTP2Config{MaxConcurrentStreams: min(s.cfg.MaxInFlight, maxStreams)}
-	// pprof's profiles take as long as they are asked to.
+	// A client of pprof chooses how long a profile takes.
 	admin.WriteTimeout = 0
 
 	s.service.RunAhead()
@@ -206,7 +210,7 @@ func (s *Server) Serve(ctx context.Context, l Listeners) error {
 	s.setState(draining)
 	s.service.EndReloads()
 	if failed == nil && s.cfg.DrainDelay > 0 {
-		time.Sleep(s.cfg.DrainDelay) // balancers notice, and send what comes elsewhere
+		time.Sleep(s.cfg.DrainDelay) // until balancers have noticed
 	}
 	s.shutdown(web, admin, shared, alone)
 	for ; running > 0; running-- {
@@ -226,13 +230,13 @@ func (s *Server) newHTTP(h http.Handler) *http.Server {
 		BaseContext:       func(net.Listener) context.Context { return s.cut },
 		ConnContext:       withConn,
 		MaxHeaderBytes:    64 << 10,
-		// All requests reach the handler, which counts them.
+		// OPTIONS * reaches the handler too, which counts it.
 		DisableGeneralOptionsHandler: true,
 		ErrorLog:                     slog.NewLogLogger(s.log.Handler(), slog.LevelDebug),
 	}
 }
 
-// shutdown drains all servers at once and, when the time is up, cuts what is left.
+// shutdown drains all servers at once, within ShutdownTimeout, and cuts off the requests that are left.
 func (s *Server) shutdown(web, admin *http.Server, shared, alone *grpc.Server) {
 	s.unwatch()
 	defer s.waitForHandlers()
@@ -260,14 +264,14 @@ func (s *Server) shutdown(web, admin *http.Server, shared, alone *grpc.Server) {
 	shared.Stop()
 }
 
-// cutWithin is how long handlers have to notice that their request was cut off.
+// cutWithin is the time that handlers have to end after their request was cut off.
 const cutWithin = 5 * time.Second
 
-// waitForHandlers waits until no request is under way. One that does not notice that it was cut off is left behind.
+// waitForHandlers waits until all handlers have returned. It gives up on those that ignore their canceled context.
 func (s *Server) waitForHandlers() {
 	for end := time.Now().Add(cutWithin); s.handlers.Load() > 0; time.Sleep(time.Millisecond) {
 		if time.Now().After(end) {
-			s.log.Error("requests that were cut off do not end: they are left behind", "requests", s.handlers.Load())
+			s.log.Error("handlers still run after their requests were canceled", "requests", s.handlers.Load())
 			return
 		}
 	}

@@ -18,9 +18,9 @@ import (
 	"grebe/serve"
 )
 
-// site decides which hosts a listener answers for and which web pages may call it. It protects servers
-// without keys from pages in the browsers of people who can reach them: cross-site requests that write,
-// and names that an attacker points at this machine (DNS rebinding).
+// site decides which hosts a listener answers for and which web pages may call it. It protects servers without keys
+// from web pages in the browsers of people who can reach them: from cross-site requests that write, and from host
+// names that an attacker points at this machine (DNS rebinding).
 type site struct {
 	hosts []string // in lower case, without ports; "*": any
 }
@@ -33,17 +33,17 @@ func newSite(hosts []string) site {
 	return s
 }
 
-// arrival is what a request says about where it was sent to and where it comes from.
+// arrival describes where a request was sent to and where it comes from.
 type arrival struct {
 	host   string              // Host header or :authority
 	local  net.Addr            // of the connection; nil: unknown
 	name   string              // server name of the TLS handshake, which browsers compare with the certificate
 	header func(string) string // by lower-case name
 	read   bool                // GET or HEAD
-	public bool                // pages elsewhere may link to it
+	public bool                // pages of other sites may link to it
 }
 
-// check returns an error for a request that a foreign web page may have sent.
+// check returns an error for a request that a page of another site may have sent.
 func (s *site) check(a *arrival) error {
 	if !s.knows(a) {
 		return serve.Errorf(serve.PermissionDenied, "", "this server does not answer for the host %s: add it to hosts in the configuration, or set auth.keys",
@@ -55,8 +55,8 @@ func (s *site) check(a *arrival) error {
 	return nil
 }
 
-// knows reports whether the host is this machine's loopback, the address that the client connected to, the
-// name in its TLS handshake, or configured. A connection without IP addresses does not come from a browser.
+// knows reports whether the request's host is loopback, the address that the client connected to, the name in its TLS
+// handshake, or configured. Browsers use TCP, so other connections pass.
 func (s *site) knows(a *arrival) bool {
 	local, tcp := a.local.(*net.TCPAddr)
 	if a.host == "" || a.local != nil && !tcp {
@@ -78,8 +78,8 @@ func (s *site) configured(host string) bool {
 	return slices.Contains(s.hosts, host) || slices.Contains(s.hosts, "*")
 }
 
-// foreign reports whether a page of another origin sent the request. Programs that are no browsers send neither
-// header. A browser may follow a link from elsewhere to what is public.
+// foreign reports whether a page of another origin sent the request. Programs other than browsers send neither
+// header. A browser may follow a link from another site to public pages.
 func (s *site) foreign(a *arrival) bool {
 	from := a.header("sec-fetch-site")
 	if from == "same-origin" || from == "none" {
@@ -111,8 +111,8 @@ func hostOnly(hostport string) string {
 	return strings.TrimSuffix(strings.ToLower(host), ".")
 }
 
-// screened refuses what foreign web pages may have sent before next sees it. The listener of the API does so while
-// there are no keys: a page has none. Health answers everyone.
+// screened refuses requests that pages of other sites may have sent. With keys the API listener skips this, because a
+// page has no key; the admin listener never does. Health checks always pass.
 func (s *Server) screened(next http.Handler, always bool) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		rt, _ := findRoute(r.URL)
@@ -137,7 +137,7 @@ func (s *Server) screened(next http.Handler, always bool) http.Handler {
 	})
 }
 
-// screenCall does for a call of the gRPC listener what screened does.
+// screenCall is screened for the gRPC listener.
 func (s *Server) screenCall(ctx context.Context, md metadata.MD) error {
 	if !s.guard.Open() {
 		return nil

@@ -18,7 +18,7 @@ func (s *Server) traceHTTP(r *http.Request, op string) (ctx context.Context, end
 	return ctx, func(status int) { done(status, failureOf(status)) }
 }
 
-// traceGRPC is traceHTTP for a call of gRPC.
+// traceGRPC is traceHTTP for a gRPC call.
 func (s *Server) traceGRPC(ctx context.Context, op string) (context.Context, func(status int)) {
 	t := s.service.Tracer()
 	if t == nil {
@@ -29,7 +29,7 @@ func (s *Server) traceGRPC(ctx context.Context, op string) (context.Context, fun
 	return ctx, func(status int) { done(status, failureOf(status)) }
 }
 
-// failureOf names a status that says that the server failed; empty: it did not.
+// failureOf returns the text of a status 5xx, else "".
 func failureOf(status int) string {
 	if status < http.StatusInternalServerError {
 		return ""
@@ -37,7 +37,7 @@ func failureOf(status int) string {
 	return http.StatusText(status)
 }
 
-// carrier is the metadata of a call of gRPC.
+// carrier reads the trace context from the metadata of a gRPC call.
 type carrier metadata.MD
 
 func (c carrier) Get(key string) string {
