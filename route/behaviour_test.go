@@ -69,7 +69,7 @@ func TestOverloadSpreads(t *testing.T) {
 		peer                float64 // milliseconds per token
 		fewest, most, other int     // requests of the holder, and about how many of another node
 	}{{1e6, 150, 215, 41}, {.02, 48, 60, 50}} {
-		r := fleet(t, Config{Users: 10}, 16)
+		r := fleet(t, Config{Users: 10, PeerUsers: true}, 16)
 		seq := uint64(0)
 		for n := range 16 {
 			r.Snapshot(n, 1, 0, nil, true)
@@ -126,7 +126,7 @@ func TestColdItemsComeFromTheMap(t *testing.T) {
 	for i := range int32(items) {
 		ordinals[itemHash(i)] = i
 	}
-	r := fleet(t, Config{Items: items, Owned: plan.Host, Ordinal: func(hash uint64) (int32, bool) {
+	r := fleet(t, Config{Items: items, Owned: plan.Host, PeerItems: true, Ordinal: func(hash uint64) (int32, bool) {
 		i, ok := ordinals[hash]
 		return i, ok
 	}}, 4)
@@ -352,6 +352,9 @@ func TestBadConfigurationsAreRefused(t *testing.T) {
 		"kv":      func(c *Config) { c.MissKV = -1 },
 		"emb":     func(c *Config) { c.MissEMB = math.Inf(1) },
 		"full":    func(c *Config) { c.MissLoad = math.NaN() },
+		"layers":  func(c *Config) { c.Blend.Layers = -1 },
+		"first":   func(c *Config) { c.Blend.First = -1 },
+		"budget":  func(c *Config) { c.Blend.Budget = 1.5 },
 		"alpha":   func(c *Config) { c.Alpha = -1 },
 		"beta":    func(c *Config) { c.Beta = -1 },
 		"misses":  func(c *Config) { c.Policy = Joint },

@@ -28,7 +28,7 @@ func itemHash(i int32) uint64 { return mix(uint64(i) + 1<<40) }
 func large(b *testing.B, policy Policy, nodes int) (*Router, []Request) {
 	const users, items, candidates, shards = 1_000_000, 1_000_000, 100, 10_000
 	c := Config{Policy: policy, Users: users * 5 / 4, Items: items, Owned: plan.Host, Shards: shards, Alpha: 1, Beta: 1,
-		MissKV: 20, MissEMB: 5, MissLoad: 10}
+		MissKV: 20, MissEMB: 5, MissLoad: 10, PeerUsers: true, PeerItems: true}
 	costs := schedule.DefaultCosts(schedule.PrefillModel{Fixed: 3, Row: .01, Square: 1e-7, Key: 2e-6})
 	costs.Transfer = [plan.NumTiers]schedule.Transfer{
 		plan.Host: {Token: 1e-4}, plan.Disk: {Entry: .1, Token: 3e-3}, plan.Peer: {Entry: .02, Token: 2e-3},

@@ -37,6 +37,10 @@ type Config struct {
 	Ordinal func(hash uint64) (item int32, ok bool)
 	Shards  int // embedding shards; their numbers are below it
 
+	// PeerUsers and PeerItems say that nodes fetch the KV of users or items from each other.
+	PeerUsers, PeerItems bool
+	Blend                schedule.Blending // of requests with blended prompts; default 1 layer, which reuses no item
+
 	FullLoad                  float64 // milliseconds of work in flight that count as a load of 1; default 100
 	Alpha, Beta               float64 // of RCL-4; both 0: both 1
 	MissKV, MissEMB, MissLoad float64 // profiled costs of HLM-5: of missing KV, of missing embeddings, and of full load
@@ -58,6 +62,9 @@ func (c *Config) defaults() error {
 	if c.Alpha == 0 && c.Beta == 0 {
 		c.Alpha, c.Beta = 1, 1
 	}
+	if c.Blend.Layers == 0 {
+		c.Blend.Layers = 1
+	}
 	if c.Probe == 0 {
 		c.Probe = .01
 	}
@@ -76,6 +83,8 @@ func (c *Config) defaults() error {
 		return fmt.Errorf("route: items of owners are not indexed, and have no tier")
 	case !(c.FullLoad > 0) || !(c.Probe >= 0 && c.Probe <= 1):
 		return fmt.Errorf("route: full load of %v ms and a share of probes of %v", c.FullLoad, c.Probe)
+	case c.Blend.Layers < 0 || c.Blend.First < 0 || !(c.Blend.Budget >= 0 && c.Blend.Budget <= 1):
+		return fmt.Errorf("route: blended prompts with %d of %d layers and a budget of %v", c.Blend.First, c.Blend.Layers, c.Blend.Budget)
 	case !cost(c.Alpha) || !cost(c.Beta) || !cost(c.MissKV) || !cost(c.MissEMB) || !cost(c.MissLoad):
 		return fmt.Errorf("route: negative or infinite weights %v", []float64{c.Alpha, c.Beta, c.MissKV, c.MissEMB, c.MissLoad})
 	}

@@ -46,6 +46,8 @@ func scene(t *testing.T, policy Policy, seed uint64) (*Router, *plain) {
 		Alpha: rng.Float64(), Beta: rng.Float64(), FullLoad: 20 + 100*rng.Float64(),
 		MissKV: 10 * rng.Float64(), MissEMB: 10 * rng.Float64(), MissLoad: 10 * rng.Float64(),
 	}
+	c.PeerUsers, c.PeerItems = rng.IntN(4) > 0, rng.IntN(4) > 0
+	c.Blend = schedule.Blending{Layers: 28, First: rng.IntN(3), Budget: rng.Float64(), Guess: schedule.Transfer{Token: .01}}
 	classes := 1 + rng.IntN(2)
 	for range nodes {
 		n := Node{RTT: rng.Float64(), Staging: .01 * rng.Float64(), EMBMiss: rng.Float64(), Engines: 1 + rng.IntN(2)}
@@ -142,6 +144,7 @@ func (p *plain) ask() *Request {
 		Preamble: int32(p.rng.IntN(20)), LeadIn: int32(p.rng.IntN(5)), SharedCached: p.rng.IntN(2) == 0, Question: int32(1 + p.rng.IntN(20)),
 		PerItem: p.rng.IntN(3) == 0, User: int32(len(q.Tokens)), Returns: p.rng.Float64(), ReturnsKnown: true,
 	}
+	q.Blend, q.Prototypes = Blend(max(0, p.rng.IntN(5)-2)), int32(p.rng.IntN(300))
 	for range p.rng.IntN(40) {
 		i := int32(p.rng.IntN(plainItems))
 		q.Items, q.Keys = append(q.Items, i), append(q.Keys, itemHash(i))
@@ -193,12 +196,15 @@ func (p *plain) input(n int, q *Request, now time.Duration) schedule.Request {
 	in.UserCached[own.Tier] = own.Tokens
 	mates := slices.DeleteFunc(p.up(), func(m int) bool { return m == n || p.config.Nodes[m].Class != p.config.Nodes[n].Class })
 	for _, m := range mates {
+		if !p.config.PeerUsers {
+			break
+		}
 		in.UserCached[plan.Peer] = max(in.UserCached[plan.Peer], p.prefix(m, q).Tokens-own.Tokens)
 	}
 	in.ItemTier = nil
 	for _, item := range q.Items {
 		tier := p.held(n, item)
-		if tier == plan.Missing && slices.ContainsFunc(mates, func(m int) bool { return p.held(m, item) != plan.Missing }) {
+		if tier == plan.Missing && p.config.PeerItems && slices.ContainsFunc(mates, func(m int) bool { return p.held(m, item) != plan.Missing }) {
 			tier = plan.Peer
 		}
 		in.ItemTier = append(in.ItemTier, tier)
@@ -254,11 +260,30 @@ func (p *plain) price(n int, q *Request, now time.Duration) priced {
 			misses += node.EMBMiss
 		}
 	}
-	return priced{
+	exact := priced{
 		ms:    max(in.Queue, o.Transfer) + compute + staging + misses + node.RTT,
 		own:   (compute + staging + misses) / float64(node.Engines),
 		reuse: tokens - o.Rows,
 	}
+	if q.Blend == BlendNever {
+		return exact
+	}
+	// Peers send nothing for blended prompts, and all nodes have prototypes.
+	user := max(min(q.Prototypes, in.User), p.prefix(n, q).Tokens)
+	in.UserCached = [plan.NumTiers]int32{plan.Host: user}
+	reuse := float64(0)
+	for i, item := range q.Items {
+		if in.ItemTier[i] = p.held(n, item); in.ItemTier[i] != plan.Missing {
+			reuse += float64(in.Items[i])
+		}
+	}
+	own, pays := p.config.Blend.Pays(&in, &node.Costs.Model, o)
+	if !pays && q.Blend == BlendFaster {
+		return exact
+	}
+	blended := int(user) + int(reuse*(1-p.config.Blend.Budget))
+	staging = node.Staging * float64(blended)
+	return priced{in.Queue + own + staging + misses + node.RTT, (own + staging + misses) / float64(node.Engines), blended}
 }
 
 // argmax returns the node with the highest score. The first one from turn on wins ties.

@@ -1,6 +1,7 @@
 package route
 
 import (
+	"grebe/plan"
 	"grebe/schedule"
 )
 
@@ -20,12 +21,38 @@ func (r *Router) price(node int, q *Request) priced {
 	in.Queue = r.work[node]
 	d := schedule.Decide(&in, &n.Costs, r.config.Orders)
 	o := d.Chosen()
-	p := priced{reuse: q.tokens(d.Order) - o.Rows}
+	p := priced{ms: o.Ms, own: o.Ms - max(in.Queue, o.Transfer), reuse: q.tokens(d.Order) - o.Rows}
+	if q.Blend != BlendNever {
+		if b, pays := r.blended(node, q, in, o); pays || q.Blend == BlendAlways {
+			p = b
+		}
+	}
 	after := n.Staging * float64(p.reuse)
 	if len(q.Shards) > 0 {
 		after += n.EMBMiss * float64(r.missing(node, q.Shards))
 	}
-	p.ms = o.Ms + after + n.RTT
-	p.own = (o.Ms - max(in.Queue, o.Transfer) + after) / float64(n.Engines)
+	p.ms += after + n.RTT
+	p.own = (p.own + after) / float64(n.Engines)
 	return p
+}
+
+// blended predicts a blended prompt. It reuses what the node has itself.
+func (r *Router) blended(node int, q *Request, in schedule.Request, o *schedule.Option) (p priced, pays bool) {
+	in.UserCached[plan.Peer] = 0
+	in.UserCached[plan.Device] = max(in.UserCached[plan.Device], min(q.Prototypes, in.User))
+	user, items := int32(0), 0
+	for _, n := range in.UserCached {
+		user = max(user, n)
+	}
+	for i, t := range in.ItemTier {
+		if t == plan.Peer {
+			in.ItemTier[i] = plan.Missing
+		} else if t != plan.Missing {
+			items += int(in.Items[i])
+		}
+	}
+	b := &r.config.Blend
+	p.own, pays = b.Pays(&in, &r.config.Nodes[node].Costs.Model, o)
+	p.ms, p.reuse = in.Queue+p.own, int(user)+int(float64(items)*(1-b.Budget))
+	return p, pays
 }

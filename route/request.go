@@ -17,7 +17,20 @@ type Request struct {
 	Items  []int32  // ordinals of the candidates in the catalog, for the placement map; nil: the map is not used
 	Keys   []uint64 // hashes of the keys of the candidates' KV; nil: feeds are not used for items
 	Shards []uint32 // embedding shards that the request reads, the hottest first
+
+	Blend Blend
+	// Prototypes is the number of the user's tokens whose KV every node takes from prototypes in a blended prompt.
+	Prototypes int32
 }
+
+// Blend says whether a request is answered with a blended prompt: see schedule.Blending.
+type Blend uint8
+
+const (
+	BlendNever  Blend = iota
+	BlendFaster       // where it is predicted to be faster
+	BlendAlways
+)
 
 // Choice is a router's decision.
 type Choice struct {

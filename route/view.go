@@ -51,6 +51,9 @@ func (r *Router) planes(word int) (low, high []uint64) {
 func (r *Router) findPeers(items int) {
 	r.far = r.far[:r.classes*items]
 	clear(r.far)
+	if !r.config.PeerItems {
+		return
+	}
 	for class := range r.classes {
 		far := r.far[class*items : (class+1)*items]
 		for w, peers := range r.peers[class*r.words : (class+1)*r.words] {
@@ -168,7 +171,7 @@ func (r *Router) cached(n int, out *[plan.NumTiers]int32) {
 		case c.Node == n:
 			own = c.Tokens
 			out[c.Tier] = own
-		case r.peers[class*r.words+c.Node/64]>>(c.Node%64)&1 == 1:
+		case r.config.PeerUsers && r.peers[class*r.words+c.Node/64]>>(c.Node%64)&1 == 1:
 			far = max(far, c.Tokens)
 		}
 	}

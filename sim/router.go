@@ -34,6 +34,7 @@ func newRouter(f *fleet) (*router, error) {
 	c := route.Config{
 		Policy: s.router, Orders: s.policy, Users: s.Route.Users, Items: s.Route.Items, Alpha: s.Route.Alpha, Beta: s.Route.Beta,
 		Seed: scramble(s.Seed + uint64(len(f.routers))), Shards: f.shards,
+		PeerItems: f.peers, Blend: s.Prompt.Blend.blending(),
 	}
 	if f.peers || f.places != nil && s.Placement.Preload {
 		c.Owned = plan.Host
@@ -60,6 +61,9 @@ func (r *router) pick(c *call) int32 {
 	q.Prompt.User, q.Prompt.Items = c.UserTokens, c.ItemTokens
 	q.Prompt.Slack = float64(c.deadline-f.now) / 1e6
 	q.User, q.Items, q.Shards = residency.Hash(userKey(c.User)), c.Items, c.Shards
+	if b := &f.prompt.blend; b.on() {
+		q.Blend, q.Prototypes = route.BlendAlways, int32(float64(c.UserTokens)*(1-b.History)*(1-b.Whole))
+	}
 	q.Keys = q.Keys[:0]
 	for _, item := range c.Items {
 		q.Keys = append(q.Keys, residency.Hash(itemKey(item)))

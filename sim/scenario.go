@@ -68,6 +68,11 @@ type Blend struct {
 
 func (b *Blend) on() bool { return b.History > 0 || b.Items > 0 }
 
+// blending returns what routers predict with. They count layers, of which one computes all tokens.
+func (b *Blend) blending() schedule.Blending {
+	return schedule.Blending{Layers: int(1/max(b.Whole, 1e-6) + .5), Budget: b.Items}
+}
+
 // Load says when requests arrive.
 type Load struct {
 	Rate    float64 `yaml:"rate"`    // requests per second, on average
