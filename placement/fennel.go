@@ -10,7 +10,8 @@ const slack = 0.03
 // part's size. Restreaming (Nishimura and Ugander, KDD 2013) repeats this: from the second pass on all neighbours have
 // a place, those behind in the stream that of the pass before. Items with heavy edges come first (Awadelkarim and
 // Ugander, KDD 2020), and the price falls from four times Fennel's to Fennel's: a low price from the start puts most of
-// the hot items into one part, which most requests would then prefer.
+// the hot items into one part, which most requests would then prefer. Before the single items, small blocks of items
+// that belong together are streamed: single items do not find communities that are spread over all parts.
 //
 // Items have groups. An item goes to a part of its own group only, and only neighbours in these parts count. One
 // group cuts the graph; with a group per node, the parts are the micro-parts of each node.
@@ -72,14 +73,7 @@ func (c *cutter) inside() float64 {
 func (c *cutter) run(passes int, first float64, tick func(items int) error) error {
 	const every = 1 << 16
 	for k := range passes {
-		price := first
-		if passes > 1 {
-			price -= (first - 1) * float64(k) / float64(passes-1)
-		}
-		c.scale = 1.5 * c.mean * price
-		for p := range c.load {
-			c.add(p, 0)
-		}
+		c.setPrices(k, passes, first)
 		for n, i := range c.order {
 			if c.group[i] != nowhere {
 				c.place(int(i))
@@ -95,6 +89,39 @@ func (c *cutter) run(passes int, first float64, tick func(items int) error) erro
 		}
 	}
 	return nil
+}
+
+// runBlocks is run with blocks of items instead of single ones.
+func (c *cutter) runBlocks(b *blocks, passes int, first float64, tick func(items int) error) error {
+	for k := range passes {
+		c.setPrices(k, passes, first)
+		at := int32(0)
+		for n, end := range b.ends {
+			c.placeAll(b.items[at:end])
+			at = end
+			if n%(1<<14) == 0 {
+				if err := tick(0); err != nil {
+					return err
+				}
+			}
+		}
+		if err := tick(len(c.order)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// setPrices sets the prices of pass k.
+func (c *cutter) setPrices(k, passes int, first float64) {
+	price := first
+	if passes > 1 {
+		price -= (first - 1) * float64(k) / float64(passes-1)
+	}
+	c.scale = 1.5 * c.mean * price
+	for p := range c.load {
+		c.add(p, 0)
+	}
 }
 
 // put gives an item its place before the first pass.
@@ -130,6 +157,38 @@ func (c *cutter) place(i int) {
 	}
 	c.of[i] = uint16(best)
 	c.add(best, 1)
+}
+
+// placeAll moves the items of a block, all of one group, to the part that is best for them together. Where no part has
+// room for all of them, they go to the emptiest one: passes over single items keep the limits.
+func (c *cutter) placeAll(items []int32) {
+	lo, hi := c.from[c.group[items[0]]], c.from[c.group[items[0]]+1]
+	for _, i := range items {
+		if p := c.of[i]; p != nowhere {
+			c.add(int(p), -1)
+			c.of[i] = nowhere
+		}
+	}
+	for _, i := range items {
+		c.gather(int(i), lo, hi)
+	}
+	n := float64(len(items))
+	best, most, roomy := lo, math.Inf(-1), false
+	for p := lo; p < hi; p++ {
+		room := c.load[p]+n <= c.limit[p]
+		gain := c.near[p] - n*c.scale*math.Sqrt((c.load[p]+n/2)/c.share[p])
+		if !room {
+			gain = -c.load[p] / c.share[p]
+		}
+		if room && !roomy || room == roomy && gain > most {
+			best, most, roomy = p, gain, room
+		}
+		c.near[p] = 0
+	}
+	for _, i := range items {
+		c.of[i] = uint16(best)
+	}
+	c.add(best, n)
 }
 
 // gather sums the weights of the edges from item i to each of the parts lo to hi-1 into near.

@@ -90,14 +90,23 @@ type partition struct {
 	node    []uint16 // item → index in members
 }
 
-const splitPasses = 4
+const (
+	blocksPerPart = 10 // blocks are at most a tenth of a micro-part
+	clusterRounds = 2
+	blockPasses   = 2
+	splitPasses   = 4
+)
 
 func (p *partition) tick(items int) error {
 	if p.Progress == nil {
 		return nil
 	}
 	p.done += int64(items)
-	return p.Progress(p.done, int64(p.passes+splitPasses)*int64(p.Items))
+	passes := p.passes + splitPasses
+	if p.Previous == nil {
+		passes += clusterRounds + blockPasses
+	}
+	return p.Progress(p.done, int64(passes)*int64(p.Items))
 }
 
 // nodes cuts the items into a part per node.
@@ -114,7 +123,7 @@ func (p *partition) nodes(group []uint16) error {
 	}
 	p.order = heaviest(p.Graph)
 	c := newCutter(p.Graph, p.order, group, []int{0, len(share)}, share)
-	if err := c.run(p.passes, p.start(c), p.tick); err != nil {
+	if err := p.start(c); err != nil {
 		return err
 	}
 	if len(p.HeldOut) > 0 {
@@ -124,11 +133,24 @@ func (p *partition) nodes(group []uint16) error {
 	return nil
 }
 
-// start places items as the map before did, and returns the price of the first pass.
-func (p *partition) start(c *cutter) float64 {
-	if p.Previous == nil {
-		return dear
+// start places the items: from where the map in use has them, or by blocks and then one by one.
+func (p *partition) start(c *cutter) error {
+	if p.Previous != nil {
+		p.follow(c)
+		return c.run(p.passes, 1, p.tick)
 	}
+	b, err := c.cluster(max(p.cold/len(p.m.parts)/blocksPerPart, 1), clusterRounds, p.tick)
+	if err != nil {
+		return err
+	}
+	if err := c.runBlocks(b, blockPasses, dear, p.tick); err != nil {
+		return err
+	}
+	return c.run(p.passes, dear, p.tick)
+}
+
+// follow puts items where the map in use has them.
+func (p *partition) follow(c *cutter) {
 	part := make([]int, max(len(p.m.members), p.Previous.Nodes()))
 	for i := range part {
 		part[i] = -1
@@ -141,7 +163,6 @@ func (p *partition) start(c *cutter) float64 {
 			c.put(i, part[owner])
 		}
 	}
-	return 1
 }
 
 // split cuts each node's items into its micro-parts.

@@ -122,6 +122,135 @@ func TestFennelAgainstPlain(t *testing.T) {
 	}
 }
 
+// Blocks have all items once, of one group each, and are those of label propagation with maps.
+func TestClusterAgainstPlain(t *testing.T) {
+	r := rand.New(rand.NewPCG(9, 9))
+	for range 20 {
+		n, size := 20+r.IntN(200), 1+r.IntN(8)
+		g := graph(t, n, communities(r, n, 6, 4*n))
+		group := make([]uint16, n)
+		for i := range group {
+			if group[i] = uint16(r.IntN(2)); r.IntN(10) == 0 {
+				group[i] = nowhere
+			}
+		}
+		c := newCutter(g, heaviest(g), group, []int{0, 1, 2}, []float64{1, 1})
+		got, err := c.cluster(size, 2, func(int) error { return nil })
+		if err != nil {
+			t.Fatal(err)
+		}
+		block, count := make([]int32, n), make([]int, n)
+		for i := range block {
+			block[i], count[i] = int32(i), 1
+		}
+		for range 2 {
+			for _, i := range c.order {
+				if group[i] == nowhere {
+					continue
+				}
+				sum := map[int32]float32{}
+				var met []int32
+				g.Near(i, func(o int32, w float32) {
+					if group[o] == group[i] {
+						if sum[block[o]] == 0 {
+							met = append(met, block[o])
+						}
+						sum[block[o]] += w
+					}
+				})
+				best := block[i]
+				for _, b := range met {
+					if sum[b] > sum[best] && count[b] < size {
+						best = b
+					}
+				}
+				count[block[i]]--
+				count[best]++
+				block[i] = best
+			}
+		}
+		seen, at := make([]bool, n), int32(0)
+		for _, end := range got.ends {
+			for _, i := range got.items[at:end] {
+				if seen[i] || group[i] == nowhere || block[i] != block[got.items[at]] {
+					t.Fatalf("item %d, of block %d, is in a block with %d", i, block[i], got.items[at])
+				}
+				seen[i] = true
+			}
+			if int(end-at) != count[block[got.items[at]]] || end == at || int(end-at) > size {
+				t.Fatalf("a block of %d items, at most %d", end-at, size)
+			}
+			at = end
+		}
+		for i := range seen {
+			if seen[i] != (group[i] != nowhere) {
+				t.Fatalf("item %d is in a block: %v", i, seen[i])
+			}
+		}
+	}
+}
+
+// A block goes where plain counting sends it, and one for which there is no room to the emptiest part.
+func TestPlaceAll(t *testing.T) {
+	r := rand.New(rand.NewPCG(10, 10))
+	for range 200 {
+		const n, parts = 60, 4
+		g := graph(t, n, communities(r, n, 6, 4*n))
+		share := []float64{n / parts, n / parts, n / parts, n / parts}
+		c := newCutter(g, heaviest(g), make([]uint16, n), []int{0, parts}, share)
+		for i := range n {
+			if p := r.IntN(parts + 1); p < parts && c.load[p] < c.limit[p] {
+				c.put(i, p)
+			}
+		}
+		c.setPrices(0, 1, 2)
+		items := []int32{}
+		for _, i := range r.Perm(n)[:1+r.IntN(10)] {
+			items = append(items, int32(i))
+		}
+		of, load := make([]int, n), make([]float64, parts)
+		for i, p := range c.of {
+			if of[i] = int(p); p == nowhere || slices.Contains(items, int32(i)) {
+				of[i] = -1
+				continue
+			}
+			load[p]++
+		}
+		best, most, emptiest := -1, 0.0, 0
+		for p := range parts {
+			near := 0.0
+			for _, i := range items {
+				g.Near(i, func(o int32, w float32) {
+					if of[o] == p {
+						near += float64(w)
+					}
+				})
+			}
+			k := float64(len(items))
+			gain := near - k*c.scale*math.Sqrt((load[p]+k/2)/share[p])
+			if load[p]+k <= c.limit[p] && (best < 0 || gain > most) {
+				best, most = p, gain
+			}
+			if load[p] < load[emptiest] {
+				emptiest = p
+			}
+		}
+		if best < 0 {
+			best = emptiest
+		}
+		c.placeAll(items)
+		load[best] += float64(len(items))
+		for _, i := range items {
+			if int(c.of[i]) != best {
+				t.Fatalf("item %d is in part %d, want %d", i, c.of[i], best)
+			}
+		}
+		if !slices.Equal(c.load, load) {
+			t.Fatalf("loads %v, want %v", c.load, load)
+		}
+	}
+}
+
 func similar(t testing.TB, c SimilarConfig) *Map {
 	t.Helper()
 	m, err := Similar(c)

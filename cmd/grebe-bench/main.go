@@ -22,6 +22,7 @@ type commands struct {
 	Beam       beamCmd       `cmd:"" help:"Generating items: attention of beams, selection, recommendations; catalogs with real codes."`
 	Catalog    catalogCmd    `cmd:"" help:"What versions of a large catalog cost: build, change, store, map, go back."`
 	Cache      cacheCmd      `cmd:"" help:"Eviction policies on real and generated traces, beside the offline optimum."`
+	Place      placeCmd      `cmd:"" help:"Cutting catalogs by similarity: beside METIS and published shares; time and memory at scale."`
 	Allocator  allocatorCmd  `cmd:"" help:"Dividing memory between embeddings and KV, by every controller, beside the optimum."`
 	Embed      embedCmd      `cmd:"" help:"Sums of embedding rows from Redis through a cache, by policy of eviction."`
 	KV8        kv8Cmd        `cmd:"" name:"kv8" help:"What KV in FP8 does to rankings: scores, orders, quality, memory, time."`

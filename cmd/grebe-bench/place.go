@@ -1,0 +1,50 @@
+package main
+
+import (
+	"grebe/bench/place"
+	"grebe/internal/cli"
+)
+
+type placeCmd struct {
+	Parts   []string `want:"one of beauty, quality, scale" help:"beauty (real histories beside published shares), quality (a generated graph beside METIS), scale (a large one); default beauty,quality." placeholder:"PART"`
+	Data    string   `type:"path" default:"../shared/data" help:"Folder with beauty/Beauty.txt; default ${default}." placeholder:"DIR"`
+	Items   int      `default:"10000000" want:"at least 1 and at most 1000000000" help:"scale: items; default ${default}." placeholder:"N"`
+	Edges   int64    `default:"200000000" want:"at least 0 and at most 100000000000" help:"scale: co-occurrences; default ${default}." placeholder:"N"`
+	Slots   int      `want:"at least 0 and at most 1024" help:"scale: send them through a sketch with so many neighbours per item; default 0: all edges are in the graph." placeholder:"N"`
+	Quality int      `default:"200000" want:"at least 1 and at most 1000000000" help:"quality: items, with 20 edges each; default ${default}." placeholder:"N"`
+	Nodes   int      `default:"16" want:"at least 1 and at most 1000" help:"Nodes of the generated graphs; default ${default}." placeholder:"N"`
+	Passes  int      `default:"10" want:"at least 1 and at most 1000" help:"Passes over the items; default ${default}." placeholder:"N"`
+	Metis   string   `default:"gpmetis" help:"METIS's program; default ${default}." placeholder:"FILE"`
+	Seed    uint64   `default:"1" help:"Of the graphs and of the split of users; default ${default}."`
+	JSON    bool     `name:"json" help:"Print JSON."`
+}
+
+func (placeCmd) Help() string {
+	return `Cuts catalogs so that items lie together that are requested together. beauty and quality compare with METIS where gpmetis is
+installed (Debian: metis). The generated graphs have power-law degrees, communities of 1,000 items and categories of 100,000.
+
+Examples:
+
+    grebe-bench place
+    grebe-bench place --parts scale --items 10000000 --edges 200000000`
+}
+
+func (c *placeCmd) Run(w *cli.World) error {
+	o := place.Options{Parts: c.Parts, Data: c.Data, Items: c.Items, Edges: c.Edges, Quality: c.Quality, Nodes: c.Nodes, Slots: c.Slots,
+		Passes: c.Passes, Metis: c.Metis, Seed: c.Seed, JSON: c.JSON}
+	var bar *cli.RequestBar
+	unit := ""
+	o.Progress = func(what string, done, total int64) {
+		if what != unit {
+			bar, unit = cli.NewBar(w, what), what
+		}
+		if bar.Update(int(done), int(total)); done == total {
+			bar.End()
+		}
+	}
+	if err := o.Validate(); err != nil {
+		return cli.Usage(err)
+	}
+	_, err := place.Run(w.Ctx, o, w.Stdout)
+	return err
+}
