@@ -176,11 +176,11 @@ func (f *fleet) awake(n *node) {
 	}
 }
 
-// read takes the next request from the source.
+// read takes the next request from the source. Clients of a closed loop send requests whatever their times are.
 func (f *fleet) read() {
 	s := f.scenario
 	f.more = (s.Requests == 0 || f.sent < s.Requests) && f.source.Next(&f.next)
-	if f.more && s.Duration.Duration > 0 && f.next.At > s.Duration.Duration {
+	if f.more && s.Load.Clients == 0 && s.Duration.Duration > 0 && f.next.At > s.Duration.Duration {
 		f.more = false
 	}
 	if f.more && s.Load.Clients == 0 {

@@ -1,6 +1,7 @@
 package sim
 
 import (
+	"encoding/json"
 	"strings"
 	"testing"
 )
@@ -24,16 +25,27 @@ func TestBadProfiles(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for from, to := range map[string]string{
-		`"kv_token_bytes": 28672`:  `"kv_token_bytes": 0`,
-		`"noise": 0.02`:            `"noise": -1`,
-		`"derived"`:                `"derivated"`,
-		`"rows": 8192,`:            `"rows": -81920000,`,
-		`"host_link": 49000000000`: `"host_link": 0`,
-		`"row_ms": 0.003642`:       `"row_ms": -1`,
+	for _, bad := range []struct {
+		key   string // of the profile, or of its prefill model
+		value any
+	}{
+		{"kv_token_bytes", 0}, {"noise", -1}, {"derivated", true}, {"host_link", 0}, {"row_ms", -1}, {"quality", map[string]any{}},
 	} {
-		if _, err := ReadProfile([]byte(strings.Replace(string(good), from, to, 1))); err == nil {
-			t.Errorf("a profile with %s is accepted", to)
+		var all map[string]any
+		if err := json.Unmarshal(good, &all); err != nil {
+			t.Fatal(err)
+		}
+		if prefill := all["prefill"].(map[string]any); prefill[bad.key] != nil {
+			prefill[bad.key] = bad.value
+		} else {
+			all[bad.key] = bad.value
+		}
+		changed, err := json.Marshal(all)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := ReadProfile(changed); err == nil {
+			t.Errorf("a profile with %s of %v is accepted", bad.key, bad.value)
 		}
 	}
 	if _, err := LoadProfile("none"); err == nil || !strings.Contains(err.Error(), "h200-qwen2-1.5b") {
