@@ -43,7 +43,7 @@ type target struct {
 	device Published
 	gpus   int    // that share a model by tensor parallelism
 	model  string // of Models
-	from   string // the measured model
+	from   string // the measured model; if there is none, qwen2-1.5b
 	host   int64  // bytes of a node's memory for KV
 }
 
@@ -59,12 +59,19 @@ var targets = []target{
 	{a100large, 1, "hstu-6", "hstu-6", 200e9},
 }
 
+// instead is the decoder that others are derived from by their FLOPs, if they were not measured.
+const instead = "qwen2-1.5b"
+
 // Derive reads the profiles of an H200 in dir and writes those of the papers' devices beside them. Models that were not
 // measured are left out. It calls done with each name.
 func Derive(dir string, done func(name string)) error {
 	found := 0
 	for _, t := range targets {
 		measured, err := sim.LoadProfile(filepath.Join(dir, h200.Label+"-"+t.from+".json"))
+		if errors.Is(err, fs.ErrNotExist) && Models[t.model].Events == 0 {
+			t.from = instead
+			measured, err = sim.LoadProfile(filepath.Join(dir, h200.Label+"-"+t.from+".json"))
+		}
 		if errors.Is(err, fs.ErrNotExist) {
 			continue
 		}
