@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"slices"
 	"strings"
 
 	"grebe/internal/config"
@@ -19,6 +20,7 @@ type Experiment struct {
 	Name        string      `yaml:"name"`
 	Paper       string      `yaml:"paper"`       // what it is, in the paper's words
 	Assumptions []string    `yaml:"assumptions"` // all that the paper does not say, or that is read from it
+	Explained   []string    `yaml:"explained"`   // written after the runs: what explains differences
 	Stream      Stream      `yaml:"stream"`
 	Measure     string      `yaml:"measure"` // see measures
 	Load        Share       `yaml:"load"`    // of measure latency
@@ -103,6 +105,9 @@ func Load(name string) (*Experiment, error) {
 	var e Experiment
 	if err := config.Decode(data, &e); err != nil {
 		return nil, fmt.Errorf("bench sim-paper: %s: %w", name, err)
+	}
+	if !slices.Contains(measures, e.Measure) {
+		return nil, fmt.Errorf("bench sim-paper: %s: measure %q: want one of %v", name, e.Measure, measures)
 	}
 	return &e, nil
 }
