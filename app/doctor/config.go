@@ -31,7 +31,7 @@ func examineConfig(r *Report, file string, env []string, free int64) {
 	cfg, err := config.Load(config.Source{File: file, Env: env})
 	if err != nil {
 		for line := range strings.Lines(err.Error()) {
-			r.add("configuration", Fail, "correct it; ARCHITECTURE.md lists the keys", "%s", strings.TrimSpace(line))
+			r.add("configuration", Fail, "correct it; internal/config/config.go lists the keys", "%s", strings.TrimSpace(line))
 		}
 		return
 	}

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"os"
 	"path/filepath"
@@ -66,9 +67,26 @@ Examples:
     grebe-bench blend speed --shape qwen3-8b --device cuda --json`
 }
 
+// openDevice opens a device by its name.
+func openDevice(name string) (compute.Device, error) {
+	return app.OpenDevice(&config.Config{Device: name}, slog.New(slog.DiscardHandler))
+}
+
+// result is what a part of this benchmark found.
+type result interface {
+	JSON(io.Writer) error
+	Text(io.Writer) error
+}
+
+func show(w *cli.World, r result, asJSON bool) error {
+	if asJSON {
+		return r.JSON(w.Stdout)
+	}
+	return r.Text(w.Stdout)
+}
+
 func (c *blendSpeedCmd) Run(w *cli.World) error {
-	cfg := config.Config{Device: c.Device}
-	dev, err := app.OpenDevice(&cfg, slog.New(slog.DiscardHandler))
+	dev, err := openDevice(c.Device)
 	if err != nil {
 		return err
 	}
@@ -76,10 +94,7 @@ func (c *blendSpeedCmd) Run(w *cli.World) error {
 	if err != nil {
 		return err
 	}
-	if c.JSON {
-		return r.JSON(w.Stdout)
-	}
-	return r.Text(w.Stdout)
+	return show(w, r, c.JSON)
 }
 
 type blendLoadCmd struct {
@@ -107,8 +122,7 @@ Examples:
 }
 
 func (c *blendLoadCmd) Run(w *cli.World) error {
-	cfg := config.Config{Device: c.Device}
-	dev, err := app.OpenDevice(&cfg, slog.New(slog.DiscardHandler))
+	dev, err := openDevice(c.Device)
 	if err != nil {
 		return err
 	}
@@ -118,10 +132,7 @@ func (c *blendLoadCmd) Run(w *cli.World) error {
 	if err != nil {
 		return err
 	}
-	if c.JSON {
-		return r.JSON(w.Stdout)
-	}
-	return r.Text(w.Stdout)
+	return show(w, r, c.JSON)
 }
 
 type blendDiskCmd struct {
@@ -162,7 +173,7 @@ func (c *blendDiskCmd) Run(w *cli.World) error {
 		return err
 	}
 	defer os.RemoveAll(tmp)
-	dev, err := app.OpenDevice(&config.Config{Device: c.Device}, slog.New(slog.DiscardHandler))
+	dev, err := openDevice(c.Device)
 	if err != nil {
 		return err
 	}
@@ -172,10 +183,7 @@ func (c *blendDiskCmd) Run(w *cli.World) error {
 	if err != nil {
 		return err
 	}
-	if c.JSON {
-		return r.JSON(w.Stdout)
-	}
-	return r.Text(w.Stdout)
+	return show(w, r, c.JSON)
 }
 
 type blendQualityCmd struct {
