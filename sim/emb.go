@@ -1,17 +1,267 @@
 package sim
 
-// embeddings is a node's cache of embedding rows, for models of events.
-type embeddings struct{}
+import (
+	"slices"
+	"time"
 
-func (e *embeddings) fetch(rows int, p *Profile) float64 {
-	return 1e3 * float64(int64(rows)*p.RowBytes) / p.RowLink
+	"grebe/alloc"
+	"grebe/plan"
+	"grebe/residency"
+	"grebe/sim/grains"
+)
+
+// Events is a Stream of requests to a model of events: a user's tokens are events, and events and candidates look up
+// embedding rows, in grains of rows that are popular alike. Grains are numbered by popularity, the hottest first.
+type Events interface {
+	// Grains returns how many there are, and the rows of each.
+	Grains() (count, rows int)
+	// AppendGrains appends the grains that a request reads if so many of its user's first events have their KV cached.
+	AppendGrains(dst []int32, r *Request, cached int) []int32
+}
+
+// Embeddings says how nodes divide the device's memory between embeddings and KV, for models of events.
+type Embeddings struct {
+	Share      float64 `yaml:"share"`      // of embeddings, at the beginning; 0.5
+	Controller string  `yaml:"controller"` // climb or static; climb
+}
+
+// embeddings is a node's cache of embedding rows, and the boundary between it and KV.
+type embeddings struct {
+	stream     Events
+	cache      *grains.Cache
+	rows       int   // of a grain
+	grain      int64 // bytes of a grain
+	total      int64 // bytes of both caches
+	alpha      float64
+	controller alloc.Controller
+	governor   alloc.Governor
+	link       time.Duration // the link is free then
+	ghost      *alloc.Ghost  // of users' KV
+	read       []int32
+	looked     time.Duration // when shards were looked at
+	resident   []uint32
+
+	epoch, part tally // counts since the last epoch, and since the last glance
+	glances     int
+	last        alloc.Observation
+}
+
+// tally counts what a controller observes.
+type tally struct {
+	requests, hot, hits, looks, found, events, late int
+	busy                                            time.Duration // of engines
+	moved                                           int64         // bytes over the link
+	gains                                           alloc.Gains
+	latency                                         []float32
+}
+
+// shardCount is the number of shards that routers know of.
+const shardCount = 256
+
+// newEmbeddings returns the embeddings of a node; nil if its model has none.
+func (n *node) newEmbeddings() *embeddings {
+	stream, ok := n.f.source.(Events)
+	p, s := n.profile, n.f.scenario
+	if !ok || p.RowBytes == 0 || p.DeviceBytes == 0 {
+		return nil
+	}
+	count, rows := stream.Grains()
+	e := &embeddings{
+		stream: stream, rows: rows, grain: int64(rows) * p.RowBytes, total: p.DeviceBytes, ghost: alloc.NewGhost(4096 * s.Fleet.Workers),
+		controller: alloc.Static(s.Embeddings.Share), cache: grains.New(count, int(int64(rows)*p.RowBytes), p.DeviceBytes),
+	}
+	e.governor = alloc.Governor{Link: p.RowLink * float64(s.Fleet.Workers), Share: s.Placement.Fill}
+	if s.Embeddings.Controller == "climb" {
+		e.controller = &alloc.Climb{SLO: s.SLO.Seconds() * 1e3}
+	}
+	return e
+}
+
+// divide moves the boundary: KV and embeddings give up what they have too much.
+func (n *node) divide(alpha float64) {
+	e := n.emb
+	e.alpha = alpha
+	top := &n.users.mem[0]
+	top.total = max(int64((1-alpha)*float64(e.total)), 1)
+	n.users.books.Resize(0, top.total)
+	n.users.room(0, 0)
+	_, most := e.cache.Sets()
+	e.cache.Resize(min(int(alpha*float64(e.total))/e.cache.SetBytes(), most))
+}
+
+// look looks up the rows of a call, and returns when those that are missing are there.
+func (n *node) look(c *call) time.Duration {
+	e, now := n.emb, n.f.now
+	e.fill(now)
+	e.read = e.stream.AppendGrains(e.read[:0], &c.Request, c.cached)
+	missed := 0
+	ms := 1e3 * float64(e.grain) / n.profile.RowLink
+	for _, g := range e.read {
+		if !e.cache.Use(g, ms, &e.epoch.gains.Emb) {
+			missed++
+		}
+	}
+	e.observe(n, c, len(e.read), len(e.read)-missed)
+	bytes := int64(missed) * e.grain
+	c.rowsMiss = missed * e.rows
+	e.governor.Demand(now.Seconds(), bytes)
+	alone := time.Duration(float64(bytes) / n.profile.RowLink * float64(time.Second))
+	e.link = max(e.link, now) + alone/time.Duration(len(n.engines))
+	return max(e.link, now+alone)
+}
+
+// observe counts a request for the controller.
+func (e *embeddings) observe(n *node, c *call, looks, found int) {
+	key := residency.Hash(userKey(c.User))
+	t := &e.epoch
+	if c.cached == 0 {
+		if depth, ok := e.ghost.Missed(key); ok {
+			m := &n.model
+			whole := int(c.UserTokens)
+			t.gains.KV.Add(depth, e.total, m.Predict(whole, causal(0, whole, 0), 1)-m.Predict(0, 0, 1))
+			t.gains.KVLink.Add(depth, e.total, 1e3*float64(int64(looks)*e.grain)/n.profile.RowLink)
+		}
+	}
+	t.requests++
+	t.events += int(c.UserTokens)
+	t.looks += looks
+	t.found += found
+	t.moved += int64(looks-found) * e.grain
+	if c.freq > 0 {
+		t.hot++
+	}
+	if c.cached > 0 {
+		t.hits++
+	}
+}
+
+// fill moves grains into new sets with what the governor grants, while the link is idle.
+func (e *embeddings) fill(now time.Duration) {
+	if e.cache.Settled() || e.link > now {
+		return
+	}
+	e.governor.Spend(e.cache.Rehome(e.governor.Grant(now.Seconds(), e.total)))
+}
+
+// evicted notes that a user's KV left memory.
+func (e *embeddings) evicted(key plan.Key, bytes int64) {
+	e.ghost.Evicted(max(residency.Hash(key), 1), bytes)
+}
+
+// note counts a call that ended.
+func (e *embeddings) note(took, slo time.Duration) {
+	e.epoch.latency = append(e.epoch.latency, float32(took.Seconds()*1e3))
+	if took > slo {
+		e.epoch.late++
+	}
+}
+
+// since returns what was counted after before was.
+func (t *tally) since(before *tally) tally {
+	d := *t
+	d.requests -= before.requests
+	d.hot -= before.hot
+	d.hits -= before.hits
+	d.looks -= before.looks
+	d.found -= before.found
+	d.events -= before.events
+	d.busy -= before.busy
+	d.moved -= before.moved
+	d.gains = t.gains.Less(&before.gains)
+	return d
+}
+
+// observation describes a part of the run to a controller, but for latencies.
+func (n *node) observation(t *tally, over time.Duration) alloc.Observation {
+	r, seconds := float64(max(t.requests, 1)), over.Seconds()*float64(len(n.engines))
+	return alloc.Observation{
+		State: alloc.State{
+			Hot: float64(t.hot) / r, KVHit: float64(t.hits) / r, EmbHit: float64(t.found) / float64(max(t.looks, 1)),
+			Events: float64(t.events) / r, Alpha: n.emb.alpha,
+		},
+		Requests: t.requests, LinkLoad: float64(t.moved) / n.profile.RowLink / seconds, GPULoad: t.busy.Seconds() / seconds, Gains: t.gains,
+	}
+}
+
+// epochPart is the time between two looks of a controller.
+const epochPart = alloc.Epoch * time.Second / alloc.Glances
+
+// glance shows the controller a part of an epoch, and at its end the epoch.
+func (n *node) glance() {
+	e := n.emb
+	if e.glances++; e.glances%alloc.Glances != 0 {
+		if w, ok := e.controller.(alloc.Watcher); ok {
+			part := e.epoch.since(&e.part)
+			o := n.observation(&part, epochPart)
+			o.P99, o.Late = e.last.P99, e.last.Late
+			if d, ok := w.Glance(&o); ok {
+				n.divide(d.To)
+			}
+		}
+		e.part = e.epoch
+		return
+	}
+	t := &e.epoch
+	o := n.observation(t, alloc.Epoch*time.Second)
+	slices.Sort(t.latency)
+	o.P99, o.Late = quantile(t.latency, .99), float64(t.late)/float64(max(len(t.latency), 1))
+	e.last = o
+	if d := e.controller.Decide(&o); d.To != e.alpha {
+		n.divide(d.To)
+	}
+	*t = tally{latency: t.latency[:0]}
+	e.part = tally{}
 }
 
 // alpha returns the share of memory that embeddings have.
-func (n *node) alpha() float64 { return 0 }
+func (n *node) alpha() float64 {
+	if n.emb == nil {
+		return 0
+	}
+	return n.emb.alpha
+}
 
-// shards appends the embedding shards that the node holds.
-func (n *node) shards(dst []uint32) []uint32 { return dst }
+const (
+	shardLook   = time.Second // between looks at what is resident
+	shardSample = 8           // grains of a shard that are looked at
+)
 
-// epoch moves the boundary between embeddings and KV.
-func (n *node) epoch() {}
+// shards appends the embedding shards that the node holds: those of which more than half of a sample is cached.
+func (n *node) shards(dst []uint32) []uint32 {
+	e := n.emb
+	if e == nil {
+		return dst
+	}
+	if e.looked == 0 || n.f.now-e.looked >= shardLook {
+		e.looked, e.resident = n.f.now, e.resident[:0]
+		count, _ := e.stream.Grains()
+		for s := range min(shardCount, count) {
+			from, to := s*count/shardCount, (s+1)*count/shardCount
+			has := 0
+			for k := range shardSample {
+				if to > from && e.cache.Has(int32(from+k*(to-from)/shardSample)) {
+					has++
+				}
+			}
+			if 2*has > shardSample {
+				e.resident = append(e.resident, uint32(s))
+			}
+		}
+	}
+	return append(dst, e.resident...)
+}
+
+// shardsOf sets the shards that a request reads, the hottest first.
+func (f *fleet) shardsOf(r *Request) {
+	stream, ok := f.source.(Events)
+	if r.Shards = r.Shards[:0]; !ok || f.shards == 0 {
+		return
+	}
+	count, _ := stream.Grains()
+	f.grains = stream.AppendGrains(f.grains[:0], r, 0)
+	for _, g := range f.grains {
+		r.Shards = append(r.Shards, uint32(int(g)*shardCount/count))
+	}
+	slices.Sort(r.Shards)
+	r.Shards = slices.Compact(r.Shards)
+}

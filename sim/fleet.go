@@ -57,7 +57,8 @@ type fleet struct {
 	peers     bool           // items may be had from other nodes
 	learns    bool           // the map is made again from requests
 	lives     uint64
-	shards    int // of embedding tables
+	shards    int     // of embedding tables
+	grains    []int32 // of the request that is being routed
 	messages  []message
 	spares    []int32 // messages to use again
 	past      past
@@ -95,6 +96,9 @@ func newFleet(s *Scenario, opt Options) (*fleet, error) {
 		}
 	}
 	f.lengths = f.source.ItemTokens
+	if _, ok := f.source.(Events); ok {
+		f.shards = shardCount
+	}
 	f.expect = s.Requests
 	if t, ok := f.source.(*trace); ok && f.expect == 0 {
 		f.expect = len(t.all)
@@ -172,7 +176,7 @@ func (f *fleet) awake(n *node) {
 	f.push(event{at: f.now, kind: beats, node: n.id, gen: n.gen})
 	f.push(event{at: f.now + countEvery, kind: counts, node: n.id, gen: n.gen})
 	if n.emb != nil {
-		f.push(event{at: f.now + alloc.Epoch*time.Second, kind: epochs, node: n.id, gen: n.gen})
+		f.push(event{at: f.now + epochPart, kind: epochs, node: n.id, gen: n.gen})
 	}
 }
 
@@ -305,9 +309,11 @@ func (f *fleet) happen(e *event) {
 		n.fill()
 	case empties:
 		n.empty()
+	case enters:
+		n.enter(e.arg) // the call is there: nothing ends a call before it is queued, but the node's end
 	case epochs:
-		n.epoch()
-		f.push(event{at: f.now + alloc.Epoch*time.Second, kind: epochs, node: n.id, gen: n.gen})
+		n.glance()
+		f.push(event{at: f.now + epochPart, kind: epochs, node: n.id, gen: n.gen})
 	}
 }
 
@@ -334,6 +340,7 @@ func (f *fleet) arrive() {
 	if f.learns {
 		f.learn(&c.Request)
 	}
+	f.shardsOf(&c.Request)
 	f.send(i)
 	if s.Load.Clients == 0 {
 		f.read()
@@ -385,6 +392,9 @@ func (f *fleet) answer(e *event) {
 	took := f.now - c.At
 	if e.node >= 0 && c.outcome == answered {
 		f.routers[c.router].view.Answered(int(c.node), c.chosen, took.Seconds()*1e3, f.now)
+	}
+	if e.node >= 0 && f.nodes[e.node].emb != nil {
+		f.nodes[e.node].emb.note(took, f.scenario.SLO.Duration)
 	}
 	f.result.answered(f, c, took)
 	f.calls.put(e.arg)

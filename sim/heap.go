@@ -18,7 +18,8 @@ const (
 	beats                 // a node sends heartbeat and feed
 	hears                 // a router gets a heartbeat: arg is the message
 	counts                // a node counts the noted accesses
-	epochs                // a node's controller moves the boundary
+	epochs                // a node's controller looks at the boundary
+	enters                // the embedding rows of a call are there
 	refreshes             // the placement map is made again
 	fills                 // a node brings items that the map gives it
 	fails                 // an event of the scenario: arg is its number

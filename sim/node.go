@@ -103,13 +103,23 @@ func (n *node) start() error {
 	n.users.books.SetFeed(n.feed)
 	n.items.books.SetFeed(n.feed)
 	n.returns = schedule.NewReturns()
-	n.users.dropped = func(key plan.Key, k plan.Kind) {
-		if k == plan.User {
-			n.returns.Evicted(residency.Hash(key), n.f.now)
+	n.users.dropped = func(h *held) {
+		if h.Kind != plan.User {
+			return
+		}
+		n.returns.Evicted(residency.Hash(h.Key), n.f.now)
+		if n.emb != nil {
+			n.emb.evicted(h.Key, h.Bytes)
 		}
 	}
 	n.price()
-	return n.open()
+	if err := n.open(); err != nil {
+		return err
+	}
+	if n.emb = n.newEmbeddings(); n.emb != nil {
+		n.divide(s.Embeddings.Share)
+	}
+	return nil
 }
 
 // boots begins a new life.
@@ -173,6 +183,10 @@ func (n *node) arrive(i int32) {
 	}
 	c.place, c.admitted = place, true
 	n.decide(c)
+	if n.emb != nil {
+		n.f.push(event{at: n.look(c), kind: enters, node: n.id, arg: i, gen: n.gen})
+		return
+	}
 	if !n.f.scenario.Network.Overlap || !n.fetch(i) {
 		n.enter(i)
 	}
@@ -428,7 +442,6 @@ func (n *node) begin(b *batch) {
 	clear(n.seen)
 	clear(n.seenUsers)
 	var host int64
-	misses := 0
 	var wait time.Duration
 	if n.f.peers && !n.f.scenario.Network.Overlap {
 		wait = n.fetchNow(b)
@@ -439,7 +452,6 @@ func (n *node) begin(b *batch) {
 		b.sample.Rows -= c.spared.Rows
 		b.sample.Keys -= c.spared.Keys
 		host += c.hostRead
-		misses += c.rowsMiss
 	}
 	ms := n.profile.Prefill.Predict(b.sample.Rows, b.sample.Keys, b.sample.Requests)
 	if n.profile.Noise > 0 {
@@ -447,9 +459,6 @@ func (n *node) begin(b *batch) {
 	}
 	if host > 0 {
 		ms = max(ms, 1e3*float64(host)/n.profile.HostLink)
-	}
-	if misses > 0 {
-		ms += n.emb.fetch(misses, n.profile)
 	}
 	b.sample.Ms = ms*n.slow + wait.Seconds()*1e3 // where fetches do not overlap, they count as compute
 }
@@ -529,6 +538,9 @@ func (n *node) ended(e int) {
 	n.batcher.SetSlack(n.admission.Slack())
 	n.totals.Batches++
 	n.totals.Busy += n.f.now - b.began
+	if n.emb != nil {
+		n.emb.epoch.busy += n.f.now - b.began
+	}
 	n.totals.Rows += int64(b.sample.Rows)
 	for _, i := range b.calls {
 		n.admission.Woke(woke)

@@ -33,6 +33,7 @@ func newRouter(f *fleet) (*router, error) {
 	s := f.scenario
 	c := route.Config{
 		Policy: s.router, Orders: s.policy, Users: s.Route.Users, Items: s.Route.Items, Alpha: s.Route.Alpha, Beta: s.Route.Beta,
+		MissKV: s.Route.MissKV, MissEMB: s.Route.MissEMB, MissLoad: s.Route.MissLoad,
 		Seed: scramble(s.Seed + uint64(len(f.routers))), Shards: f.shards,
 		PeerItems: f.peers, Blend: s.Prompt.Blend.blending(),
 	}
@@ -44,9 +45,11 @@ func newRouter(f *fleet) (*router, error) {
 		}
 	}
 	for _, n := range f.nodes {
-		c.Nodes = append(c.Nodes, route.Node{
-			Costs: n.costs, Engines: len(n.engines), RTT: 2 * f.hop.Seconds() * 1e3,
-		})
+		node := route.Node{Costs: n.costs, Engines: len(n.engines), RTT: 2 * f.hop.Seconds() * 1e3}
+		if n.emb != nil { // a shard stands for the grains that a request reads of it: about one
+			node.EMBMiss = 1e3 * float64(n.emb.grain) / n.profile.RowLink
+		}
+		c.Nodes = append(c.Nodes, node)
 	}
 	var err error
 	r.view, err = route.New(c)

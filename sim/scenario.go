@@ -27,18 +27,19 @@ type Scenario struct {
 	Queue    int      `yaml:"queue"`    // most requests that wait at a node; 1024
 	Batch    int      `yaml:"batch"`    // 1: a batch has one request; 0: as many as the batcher takes
 
-	Prompt    Prompt    `yaml:"prompt"`
-	Load      Load      `yaml:"load"`
-	Users     Users     `yaml:"users"`
-	Items     Items     `yaml:"items"`
-	Trace     Trace     `yaml:"trace"`
-	Fleet     Fleet     `yaml:"fleet"`
-	Cache     Cache     `yaml:"cache"`
-	Network   Network   `yaml:"network"`
-	Placement Placement `yaml:"placement"`
-	Route     Route     `yaml:"route"`
-	Events    []Event   `yaml:"events"` // what happens to nodes
-	Sweep     Sweep     `yaml:"sweep"`
+	Prompt     Prompt     `yaml:"prompt"`
+	Load       Load       `yaml:"load"`
+	Users      Users      `yaml:"users"`
+	Items      Items      `yaml:"items"`
+	Trace      Trace      `yaml:"trace"`
+	Fleet      Fleet      `yaml:"fleet"`
+	Cache      Cache      `yaml:"cache"`
+	Embeddings Embeddings `yaml:"embeddings"`
+	Network    Network    `yaml:"network"`
+	Placement  Placement  `yaml:"placement"`
+	Route      Route      `yaml:"route"`
+	Events     []Event    `yaml:"events"` // what happens to nodes
+	Sweep      Sweep      `yaml:"sweep"`
 
 	policy   schedule.Policy
 	orders   schedule.Orders
@@ -187,6 +188,11 @@ type Route struct {
 	Items     int      `yaml:"items"`     // other entries that a router knows; 65536 per node
 	Alpha     float64  `yaml:"alpha"`     // of affinity (RCL-4); 1
 	Beta      float64  `yaml:"beta"`      // of affinity (RCL-4); 1
+	// MissKV, MissEMB and MissLoad are the costs of joint (HLM-5) in milliseconds: of a user whose KV is missing, of a request
+	// whose embeddings are missing, and of a full load.
+	MissKV   float64 `yaml:"miss_kv"`   // 20
+	MissEMB  float64 `yaml:"miss_emb"`  // 10
+	MissLoad float64 `yaml:"miss_load"` // 20
 }
 
 // Event is something that happens to a node.
@@ -211,17 +217,20 @@ type Sweep struct {
 func Default() *Scenario {
 	return &Scenario{
 		Seed: 1, SLO: ms(200), Queue: 1024,
-		Prompt:    Prompt{Question: 16, Policy: "predicted"},
-		Load:      Load{Process: "poisson", Trend: 1, Burst: Burst{Factor: 1}},
-		Users:     Users{Tokens: Lengths{Min: 1, Max: 8192}},
-		Items:     Items{Candidates: 100, Generator: "zipf", Tokens: Lengths{Min: 1, Max: 8192}},
-		Trace:     Trace{Speedup: 1},
-		Fleet:     Fleet{Nodes: 1, Workers: 1, Boot: Duration{10 * time.Second}},
-		Cache:     Cache{Policy: "default", Users: 1 << 16, Items: 1 << 16, KeepPeer: true},
-		Network:   Network{Latency: Duration{50 * time.Microsecond}, Exchange: true, Overlap: true},
-		Placement: Placement{Kind: "none", Sample: 10000, Push: true, Alpha: 1, Fill: .5},
-		Route:     Route{Policy: "predicted", Routers: 1, Heartbeat: ms(100), Ring: 1 << 16, Alpha: 1, Beta: 1},
-		Sweep:     Sweep{Within: .99, Digits: .02},
+		Prompt:     Prompt{Question: 16, Policy: "predicted"},
+		Load:       Load{Process: "poisson", Trend: 1, Burst: Burst{Factor: 1}},
+		Users:      Users{Tokens: Lengths{Min: 1, Max: 8192}},
+		Items:      Items{Candidates: 100, Generator: "zipf", Tokens: Lengths{Min: 1, Max: 8192}},
+		Trace:      Trace{Speedup: 1},
+		Fleet:      Fleet{Nodes: 1, Workers: 1, Boot: Duration{10 * time.Second}},
+		Cache:      Cache{Policy: "default", Users: 1 << 16, Items: 1 << 16, KeepPeer: true},
+		Embeddings: Embeddings{Share: .5, Controller: "climb"},
+		Network:    Network{Latency: Duration{50 * time.Microsecond}, Exchange: true, Overlap: true},
+		Placement:  Placement{Kind: "none", Sample: 10000, Push: true, Alpha: 1, Fill: .5},
+		Route: Route{
+			Policy: "predicted", Routers: 1, Heartbeat: ms(100), Ring: 1 << 16, Alpha: 1, Beta: 1, MissKV: 20, MissEMB: 10, MissLoad: 20,
+		},
+		Sweep: Sweep{Within: .99, Digits: .02},
 	}
 }
 
@@ -381,6 +390,9 @@ func (s *Scenario) checkFleet(p *problems) {
 	p.add(slices.Contains(evict.Names(), c.Policy), "cache.policy", "%q: want one of %v", c.Policy, evict.Names())
 	p.add(c.Users > 0 && c.Items > 0 && c.Slots >= 0 && c.Slots <= maxSlots, "cache",
 		"want tables of users and items, and at most %d slots", maxSlots)
+	e := &s.Embeddings
+	p.add(e.Share > 0 && e.Share < 1, "embeddings.share", "%v: want a share between 0 and 1", e.Share)
+	p.add(e.Controller == "climb" || e.Controller == "static", "embeddings.controller", "%q: want climb or static", e.Controller)
 	names := f.Profiles
 	if len(names) == 0 {
 		names = []string{f.Profile}

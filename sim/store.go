@@ -32,7 +32,7 @@ type store struct {
 	token   int64 // bytes of a token's KV
 	full    bool  // see schedule.HasRoom
 	spare   []*held
-	dropped func(key plan.Key, k plan.Kind)
+	dropped func(h *held) // told of entries that leave memory
 
 	may, inPlace func(*held) bool
 	lowered      int64 // bytes copied from the device to the host
@@ -52,7 +52,7 @@ type storeConfig struct {
 }
 
 func newStore(c storeConfig) (*store, error) {
-	s := &store{token: c.token, dropped: func(plan.Key, plan.Kind) {}}
+	s := &store{token: c.token, dropped: func(*held) {}}
 	rc := residency.Config{Policy: c.policy, Predict: c.predict, Chunk: chain}
 	for _, l := range []residency.LevelConfig{{Tier: plan.Device, Bytes: c.device}, {Tier: plan.Host, Bytes: c.host}} {
 		if l.Bytes <= 0 {
@@ -130,7 +130,7 @@ func (s *store) drop(h *held) {
 	if top := &s.mem[0]; schedule.Crowded(top.used, top.total) {
 		s.full = true
 	}
-	s.dropped(h.Key, h.Kind)
+	s.dropped(h)
 	s.free(h)
 }
 

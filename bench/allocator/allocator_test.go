@@ -69,18 +69,19 @@ func ownedOnce(t *testing.T, spec regime.Spec) {
 		if got := n.pool.Stats().Used; got != int64(runs)*piece {
 			t.Fatalf("epoch %d: KV owns %d bytes and its entries have %d", n.epoch, got, int64(runs)*piece)
 		}
-		if got := n.emb.pool.Stats().Used; got != int64(n.emb.n)*int64(n.emb.setBytes()) {
-			t.Fatalf("epoch %d: embeddings own %d bytes and have %d sets", n.epoch, got, n.emb.n)
+		sets, _ := n.emb.Sets()
+		if got := n.emb.pool.Stats().Used; got != int64(sets)*int64(n.emb.SetBytes()) {
+			t.Fatalf("epoch %d: embeddings own %d bytes and have %d sets", n.epoch, got, sets)
 		}
-		for i := n.emb.n; i < len(n.emb.sets); i++ {
-			if n.emb.sets[i] != (rowSet{}) {
-				t.Fatalf("epoch %d: set %d has rows and no pages", n.epoch, i)
+		n.emb.Check(func(_ uint64, at, _ int) {
+			if at >= sets {
+				t.Fatalf("epoch %d: set %d has rows and no pages", n.epoch, at)
 			}
-		}
+		})
 		if over := n.pool.Over() + n.emb.pool.Over(); over != 0 {
 			t.Fatalf("epoch %d: %d bytes on the wrong side after a move to %.2f", n.epoch, over, alpha)
 		}
-		if want := alpha * float64(costs(t).Pool); math.Abs(float64(n.emb.pool.Stats().Used)-want) > float64(n.emb.setBytes()) {
+		if want := alpha * float64(costs(t).Pool); math.Abs(float64(n.emb.pool.Stats().Used)-want) > float64(n.emb.SetBytes()) {
 			t.Fatalf("epoch %d: embeddings own %d bytes, want about %.0f", n.epoch, n.emb.pool.Stats().Used, want)
 		}
 	}

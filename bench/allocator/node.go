@@ -103,7 +103,7 @@ func (n *node) move(now, alpha float64) {
 	n.kv.trim()
 	n.emb.resize()
 	if n.naive {
-		each := float64(n.emb.rehome(math.MaxInt64)) / n.cost.Link / float64(len(n.links))
+		each := float64(n.emb.Rehome(math.MaxInt64)) / n.cost.Link / float64(len(n.links))
 		for i := range n.links {
 			n.links[i] = max(n.links[i], now) + each
 		}
@@ -138,7 +138,7 @@ func (n *node) serve(r *regime.Request) {
 	grain := n.cost.RowBytes * int64(n.spec.Grain)
 	ms := 1e3 * float64(grain) / n.cost.Link
 	for _, g := range n.grains {
-		if n.emb.use(g, ms, &b.gains.Emb) {
+		if n.emb.Use(g, ms, &b.gains.Emb) {
 			b.lookHits++
 		} else {
 			missed++
@@ -219,11 +219,11 @@ func (n *node) background(now float64) {
 	for _, free := range n.links {
 		idle += max(0, now-free)
 	}
-	if n.naive || idle == 0 || n.emb.settled() {
+	if n.naive || idle == 0 || n.emb.Settled() {
 		return
 	}
 	granted := n.governor.Grant(now, int64(idle*n.cost.Link))
-	done := n.emb.rehome(granted)
+	done := n.emb.Rehome(granted)
 	n.governor.Spend(done)
 	n.books.filled += done
 }

@@ -25,7 +25,7 @@ func TestRowsMoveHome(t *testing.T) {
 	var g alloc.Curve
 	hits := func() (n int) {
 		for i := range int32(1000) {
-			if c.use(i, 1, &g) {
+			if c.Use(i, 1, &g) {
 				n++
 			}
 		}
@@ -33,35 +33,30 @@ func TestRowsMoveHome(t *testing.T) {
 	}
 	cached := func() map[uint64]int {
 		all := map[uint64]int{}
-		for i := range c.sets[:c.n] {
-			for _, key := range c.sets[i].keys {
-				if key != 0 {
-					all[key]++
-					if home := c.homes.Home(key, c.n); home != i {
-						t.Errorf("a grain of set %d is in set %d", home, i)
-					}
-				}
+		c.Check(func(key uint64, at, home int) {
+			if all[key]++; home != at {
+				t.Errorf("a grain of set %d is in set %d", home, at)
 			}
-		}
+		})
 		return all
 	}
 	at(0.5)
-	if n := hits(); n != 0 || c.n != 32 {
-		t.Fatalf("%d hits in an empty cache of %d sets", n, c.n)
+	if sets, _ := c.Sets(); hits() != 0 || sets != 32 {
+		t.Fatalf("hits in an empty cache of %d sets", sets)
 	}
 	if n := hits(); n != 1000 {
 		t.Fatalf("%d hits of 1000 in a cache of twice as many", n)
 	}
 	at(0.75)
-	if c.settled() {
+	if c.Settled() {
 		t.Error("nothing is to be moved after the cache grew")
 	}
-	moved := c.rehome(5 * piece)
-	if moved != 5*piece || c.settled() {
+	moved := c.Rehome(5 * piece)
+	if moved != 5*piece || c.Settled() {
 		t.Errorf("%d bytes moved of 5 grains", moved)
 	}
-	moved += c.rehome(math.MaxInt64)
-	if share := float64(moved) / (1000 * piece); !c.settled() || share < 0.25 || share > 0.42 {
+	moved += c.Rehome(math.MaxInt64)
+	if share := float64(moved) / (1000 * piece); !c.Settled() || share < 0.25 || share > 0.42 {
 		t.Errorf("%.2f of the grains moved, want about a third", share)
 	}
 	if n := hits(); n != 1000 {
@@ -71,8 +66,10 @@ func TestRowsMoveHome(t *testing.T) {
 	if n := hits(); n < 580 || n > 750 {
 		t.Errorf("%d hits of 1000 after the last third of the sets was given back", n)
 	}
-	c.moving = 0
-	c.rehome(math.MaxInt64)
+	sets, _ := c.Sets()
+	c.Resize(sets - 1)
+	c.Resize(sets) // all are looked at again
+	c.Rehome(math.MaxInt64)
 	for key, n := range cached() {
 		if n != 1 {
 			t.Errorf("grain %x is cached %d times", key, n)
@@ -80,7 +77,7 @@ func TestRowsMoveHome(t *testing.T) {
 	}
 	at(0.9)
 	fetched := hits() // some are fetched before they are moved
-	c.rehome(math.MaxInt64)
+	c.Rehome(math.MaxInt64)
 	if all := cached(); fetched == 1000 || len(all) != 1000 {
 		t.Errorf("%d hits before, %d grains cached after", fetched, len(all))
 	}
