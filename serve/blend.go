@@ -13,7 +13,7 @@ import (
 	"grebe/reuse"
 )
 
-// budget returns the budget that a request gives, nil where it gives none. A share that it leaves out is the model's.
+// budget returns the budget of a request, or nil if it has none. A share that the request leaves out is the model's.
 func (c *call) budget(req *grebev1.RankRequest) (*blend.Budget, error) {
 	if req.Budget == nil {
 		return nil, nil
@@ -37,19 +37,19 @@ func (c *call) budget(req *grebev1.RankRequest) (*blend.Budget, error) {
 	return &b, nil
 }
 
-// pays reports whether a ranking that leaves its prefix open is to be blended: where the model's configuration allows
-// that, and it is predicted to take less time.
+// pays reports whether to blend a ranking whose prefix is auto: the model's configuration must allow it, and the
+// prediction must be faster.
 func (w *work) pays(pointwise bool, visit *reuse.Visit) bool {
 	how := w.model.Blend
 	return how != nil && how.Auto && w.auto && !pointwise && w.lay == nil && w.model.Scoring.Kind == Identifier && visit.BlendPays(how)
 }
 
-// runBlended ranks with an ordinary prompt, of which KV from anywhere stands in for some tokens. visit was begun, or is
-// nil where there is no cache and all is computed.
+// runBlended ranks with an ordinary prompt that reuses KV of other prompts for some tokens. visit was begun by the
+// caller; nil: there is no cache, and everything is computed.
 func (s *Service) runBlended(ctx context.Context, w *work, visit *reuse.Blended, start time.Time,
 	ask func(l *prompt.Layout, job *engine.Job)) (*ranking, error) {
 	r := &ranking{prefix: "blend", reason: "blend"}
-	if visit != nil { // whatever happens
+	if visit != nil { // also after an error
 		defer func() { visit.End(&r.layout, r.result) }()
 	}
 	var err error
@@ -73,7 +73,7 @@ func (s *Service) runBlended(ctx context.Context, w *work, visit *reuse.Blended,
 	return r, err
 }
 
-// budgetOf returns how much is computed again: what the request says, else what the model's configuration does.
+// budgetOf returns the budget of the request, or else the model's.
 func (w *work) budgetOf() blend.Budget {
 	if w.budget != nil {
 		return *w.budget
@@ -81,7 +81,8 @@ func (w *work) budgetOf() blend.Budget {
 	return w.model.Blend.Budget
 }
 
-// blended notes where the tokens of a blended prompt came from. A job that had to run without what was cached has none of it left.
+// blended records where the tokens of a blended prompt came from. If the job had to run without cached KV, it records
+// none.
 func (r *ranking) blended(job *engine.Job, visit *reuse.Blended, explain bool) {
 	r.account = &reuse.Account{Computed: r.result.Computed}
 	if visit != nil {
@@ -119,7 +120,7 @@ func (r *ranking) blended(job *engine.Job, visit *reuse.Blended, explain bool) {
 	}
 }
 
-// usage counts the tokens of a ranking by where their KV came from.
+// usage counts the tokens of a ranking by the source of their KV.
 func (r *ranking) usage() *grebev1.Usage {
 	if r.account == nil {
 		return usage(r)

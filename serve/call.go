@@ -18,20 +18,20 @@ import (
 	"grebe/prompt"
 )
 
-// maxText bounds the bytes of one text, since tokenising takes time that nothing interrupts.
+// maxText bounds the bytes of one text, because tokenising cannot be interrupted.
 const maxText = 1 << 20
 
-// call is one request under way.
+// call is one request in flight.
 type call struct {
 	op       string
 	start    time.Time
 	deadline time.Duration
 	slot     *slot
-	model    *checkpoint // held until the answer is there
+	model    *checkpoint // held until the answer is ready
 	badKV    bool        // cached KV gave answers that are not finite, and without it they are
 }
 
-// begin starts a call. A deadline of 0 is the server's. The caller MUST release the model.
+// begin starts a call. A deadline of 0 means the server's default. The caller MUST release the model.
 func (s *Service) begin(op, model string, deadline int32) (_ *call, err error) {
 	times := s.times.Load()
 	c := &call{op: op, start: time.Now(), deadline: times.usual}
@@ -56,7 +56,7 @@ func (s *Service) begin(op, model string, deadline int32) (_ *call, err error) {
 	return c, nil
 }
 
-// slot finds a model by name; no name will do when there is one model.
+// slot finds a model by name. The name may be empty if there is only one model.
 func (s *Service) slot(name string) (*slot, error) {
 	if name == "" && len(s.served) == 1 {
 		return s.served[0], nil
@@ -70,7 +70,7 @@ func (s *Service) slot(name string) (*slot, error) {
 	return nil, Errorf(NotFound, "model", "no model %s: there are %s", Quoted(name), s.names())
 }
 
-// names lists the models for a message, the first of them.
+// names lists the first ten models, for messages.
 func (s *Service) names() string {
 	var names []string
 	for i, m := range s.served {
@@ -83,8 +83,7 @@ func (s *Service) names() string {
 	return strings.Join(names, ", ")
 }
 
-// compatibleModel finds a model by the name that a client of another server sends: SGLang's clients
-// say "default".
+// compatibleModel translates a model name of another server's client: clients of SGLang send "default".
 func (s *Service) compatibleModel(name string) string {
 	if name == "default" && s.models[name] == nil {
 		return ""
@@ -97,7 +96,7 @@ func (c *call) within(ctx context.Context) (context.Context, context.CancelFunc)
 	return context.WithDeadline(ctx, c.start.Add(c.deadline))
 }
 
-// do runs a job within the call's deadline and counts what it took.
+// do runs a job within the call's deadline and records metrics.
 func (s *Service) do(ctx context.Context, c *call, job *engine.Job) (*engine.Result, error) {
 	err := c.checkPositions(job.Plan)
 	if err != nil && job.LeaveBeside() {
@@ -112,10 +111,10 @@ func (s *Service) do(ctx context.Context, c *call, job *engine.Job) (*engine.Res
 		return nil, AsError(err)
 	}
 	res, err := c.model.Runner.Do(ctx, job)
-	if errors.Is(err, engine.ErrTooLarge) && job.LeaveBeside() { // what others may use later shall not cost this request its answer
+	if errors.Is(err, engine.ErrTooLarge) && job.LeaveBeside() { // leave out what only later requests would use
 		res, err = c.model.Runner.Do(ctx, job)
 	}
-	if errors.Is(err, kv.ErrFull) { // no room to go on from what is cached: compute all of it
+	if errors.Is(err, kv.ErrFull) { // no memory to load cached KV: compute everything
 		job.Segments = nil
 		res, err = c.model.Runner.Do(ctx, job)
 	}
@@ -154,7 +153,7 @@ func releaseKept(res *engine.Result) {
 	}
 }
 
-// explain turns an error of the engine into one for the client, and logs one that is our own fault.
+// explain turns an error of the engine into one for the client. It logs internal errors.
 func (s *Service) explain(c *call, err error) error {
 	e := AsError(err)
 	if errors.Is(err, dispatch.ErrShed) {
@@ -167,7 +166,7 @@ func (s *Service) explain(c *call, err error) error {
 	return e
 }
 
-// checkResult makes sure that a job's answers are there, and are numbers.
+// checkResult checks that a job's answers are complete and finite.
 func checkResult(job *engine.Job, res *engine.Result) error {
 	if len(res.Logits) != len(job.Want) {
 		return fmt.Errorf("%d answers for %d questions", len(res.Logits), len(job.Want))
@@ -185,7 +184,7 @@ func checkResult(job *engine.Job, res *engine.Result) error {
 	return nil
 }
 
-// checkLogits makes sure that no response carries NaN or infinity.
+// checkLogits keeps NaN and infinity out of responses.
 func checkLogits(logits []float32, want int) error {
 	if len(logits) != want {
 		return fmt.Errorf("%d logits for %d tokens", len(logits), want)
@@ -206,7 +205,7 @@ func (c *call) checkPositions(p *plan.Plan) error {
 	return c.checkEnd(end)
 }
 
-// checkEnd checks where a prompt ends.
+// checkEnd checks that a prompt ends within the model's positions.
 func (c *call) checkEnd(end int) error {
 	if c.model.Positions > 0 && end > c.model.Positions {
 		return Errorf(TooLarge, "", "the prompt takes %d positions, but the model has %d", end, c.model.Positions)
@@ -214,7 +213,7 @@ func (c *call) checkEnd(end int) error {
 	return nil
 }
 
-// whom returns the user of a request: the one given, or the catalog's.
+// whom returns the user of a request: as given in it, or from the catalog.
 func (s *Service) whom(c *call, m *grebev1.User) (*grebev1.User, error) {
 	if m == nil {
 		return nil, Errorf(InvalidArgument, "user", "is missing")
@@ -235,7 +234,7 @@ func (s *Service) whom(c *call, m *grebev1.User) (*grebev1.User, error) {
 	return known, nil
 }
 
-// userTokens returns the tokens of whom a request is for.
+// userTokens returns the tokens of a request's user.
 func (s *Service) userTokens(c *call, m *grebev1.User) ([]int32, error) {
 	u, unknown := s.resolve(c, m)
 	s.metrics.unknown.Add(float64(unknown))
@@ -246,7 +245,8 @@ func (s *Service) userTokens(c *call, m *grebev1.User) ([]int32, error) {
 	return tokens, nil
 }
 
-// resolve turns a user into what prompt takes, with the items as the model sees them.
+// resolve looks up the items of a user's history, as the model sees them. unknown counts those that the catalog does
+// not have.
 func (s *Service) resolve(c *call, m *grebev1.User) (u *prompt.User, unknown int) {
 	v := s.view(c.model.Model)
 	if v == nil {
@@ -255,7 +255,7 @@ func (s *Service) resolve(c *call, m *grebev1.User) (u *prompt.User, unknown int
 	return catalog.ResolveWith(m, func(id string) (*prompt.Item, bool) { return v.Item(s.catalog, id) })
 }
 
-// candidate returns a candidate: the one given, or the catalog's.
+// candidate returns candidate i: as given in the request, or from the catalog.
 func (s *Service) candidate(c *call, i int, m *grebev1.Item) (*prompt.Item, error) {
 	field := path{"candidates", i}
 	if m == nil {
@@ -279,7 +279,7 @@ func (s *Service) candidate(c *call, i int, m *grebev1.Item) (*prompt.Item, erro
 	return it, nil
 }
 
-// itemTokens returns the tokens of a candidate, of which there is at least one.
+// itemTokens returns the tokens of a candidate. It has at least one.
 func (c *call) itemTokens(i int, it *prompt.Item) ([]int32, error) {
 	ids, err := c.model.Prompt.ItemTokens(it)
 	if err != nil {
@@ -291,7 +291,7 @@ func (c *call) itemTokens(i int, it *prompt.Item) ([]int32, error) {
 	return ids, nil
 }
 
-// promptError says why a user or an item has no tokens.
+// promptError explains why a user or an item has no tokens.
 func promptError(field string, err error) error {
 	if errors.Is(err, prompt.ErrTooLarge) {
 		return Errorf(TooLarge, field, "%v", err)
@@ -299,8 +299,8 @@ func promptError(field string, err error) error {
 	return Errorf(Unprocessable, field, "%v", err)
 }
 
-// path names an element of a request's list, or the field itself when index is negative. It is made
-// for every candidate and written out only for an error.
+// path names an element of a list in the request, or the field itself if index is negative. It is made for every
+// candidate and formatted only for errors.
 type path struct {
 	name  string
 	index int
@@ -313,7 +313,7 @@ func (p path) String() string {
 	return fmt.Sprintf("%s[%d]", p.name, p.index)
 }
 
-// checkInput checks a text and tokens that a request gives.
+// checkInput checks a text and tokens of a request.
 func (c *call) checkInput(field path, text *string, tokens []int32) error {
 	if text != nil && len(*text) > maxText {
 		return Errorf(TooLarge, field.String()+".text", "%d bytes, at most %d", len(*text), maxText)
@@ -321,7 +321,7 @@ func (c *call) checkInput(field path, text *string, tokens []int32) error {
 	return c.checkTokens(field, ".tokens", tokens)
 }
 
-// checkTokens checks tokens that stand at the field, or at a field inside it.
+// checkTokens checks tokens in the field, or in a field inside it.
 func (c *call) checkTokens(field path, inside string, tokens []int32) error {
 	for i, id := range tokens {
 		if id < 0 || int(id) >= c.model.Vocab {
@@ -345,7 +345,7 @@ func usage(r *ranking) *grebev1.Usage {
 	return u
 }
 
-// promptUsage counts the tokens of a plan, so many of which were cached, at these tiers.
+// promptUsage counts the tokens of a plan. cached is the number of cached tokens, at their number per tier.
 func promptUsage(p *plan.Plan, cached int, at [plan.NumTiers]int) *grebev1.Usage {
 	u := &grebev1.Usage{
 		PromptTokens: int32(p.Tokens()), CachedTokens: int32(cached),
@@ -365,12 +365,12 @@ func promptUsage(p *plan.Plan, cached int, at [plan.NumTiers]int) *grebev1.Usage
 	return u
 }
 
-// sources says where cached tokens were.
+// sources counts cached tokens by tier.
 func sources(at [plan.NumTiers]int) *grebev1.Sources {
 	return &grebev1.Sources{Device: int32(at[plan.Device]), Host: int32(at[plan.Host]), Disk: int32(at[plan.Disk])}
 }
 
-// compatibleUsage counts the tokens of a prompt, so many of which were cached, as other servers do.
+// compatibleUsage counts the tokens of a prompt in the form of other servers.
 func compatibleUsage(p *plan.Plan, cached int) *grebev1.CompatibleUsage {
 	n := int32(p.Tokens())
 	return &grebev1.CompatibleUsage{
@@ -387,7 +387,7 @@ func layoutError(err error) error {
 	return err
 }
 
-// Quoted is a name from a request as a message shows it.
+// Quoted quotes a name from a request for a message, and shortens a long one.
 func Quoted(s string) string {
 	if len(s) > 64 {
 		return fmt.Sprintf("%.64q…", s)
@@ -395,16 +395,16 @@ func Quoted(s string) string {
 	return fmt.Sprintf("%q", s)
 }
 
-// arrivedKey finds, in a request's context, when it was complete.
+// arrivedKey is the context key of the time that a request arrived.
 type arrivedKey struct{}
 
-// Arrived notes when a request was complete: its deadline counts from there.
+// Arrived stores the time that a request arrived completely. Its deadline counts from then.
 func Arrived(ctx context.Context, at time.Time) context.Context {
 	return context.WithValue(ctx, arrivedKey{}, at)
 }
 
-// entered answers a request of a size at its place before the engines, or refuses it where it is predicted to miss its
-// deadline: before its texts are looked up and made tokens of.
+// entered takes a place in the queue of the engines and calls answer. It refuses a request that is predicted to miss
+// its deadline, before texts are looked up and tokenised.
 func entered[R any](ctx context.Context, c *call, kind dispatch.Kind, size int, answer func(context.Context) (R, error)) (R, error) {
 	if at, ok := ctx.Value(arrivedKey{}).(time.Time); ok {
 		c.start = at

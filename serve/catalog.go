@@ -20,7 +20,7 @@ func (s *Service) Item(id string) (*prompt.Item, error) {
 	return it, nil
 }
 
-// PutItem adds an item, or replaces the one of its id. Warnings say which models do not have its codes.
+// PutItem adds an item, or replaces the one with its id. The warnings name models that do not have its codes.
 func (s *Service) PutItem(ctx context.Context, m *grebev1.Item) (created bool, warnings []string, err error) {
 	res, err := s.apply(ctx, catalog.Op{PutItem: m})
 	if err != nil {
@@ -47,13 +47,13 @@ func (s *Service) User(id string) (*grebev1.User, error) {
 	return u, nil
 }
 
-// PutUser adds a user, or replaces the one of that id.
+// PutUser adds a user, or replaces the one with that id.
 func (s *Service) PutUser(ctx context.Context, m *grebev1.User) (created bool, err error) {
 	res, err := s.apply(ctx, catalog.Op{PutUser: m})
 	return res.Created, err
 }
 
-// DeleteUser removes a user, and what is cached of them: nothing is when it returns without an error, or with NotFound.
+// DeleteUser removes a user and all KV cached for them. If it returns nil or NotFound, nothing of the user is cached.
 func (s *Service) DeleteUser(ctx context.Context, id string) error {
 	res, err := s.apply(ctx, catalog.Op{DeleteUser: id})
 	if err != nil {
@@ -87,8 +87,8 @@ func (s *Service) apply(ctx context.Context, op catalog.Op) (catalog.Result, err
 	return res, nil
 }
 
-// forgotten makes sure that nothing is cached of a user who was deleted from the catalog. Of one who was not there, left says
-// what could not be removed.
+// forgotten waits until the KV of a deleted user is removed, and returns an error if it was not. left is the error of
+// removing a user whom the catalog did not have.
 func (s *Service) forgotten(ctx context.Context, id string, left error) error {
 	if err := s.drops.await(ctx, id); err != nil {
 		return AsError(err)
@@ -99,7 +99,7 @@ func (s *Service) forgotten(ctx context.Context, id string, left error) error {
 	return nil
 }
 
-// AppendEvents appends events to a user, who is created when unknown: events of a new user come first.
+// AppendEvents appends events to a user. It creates an unknown user, because a new user's events may arrive first.
 func (s *Service) AppendEvents(ctx context.Context, id string, events []*grebev1.Event) (*grebev1.AppendEventsResponse, error) {
 	u, created, dropped, err := s.catalog.AppendEventsWithin(ctx, id, events)
 	if err != nil {
@@ -119,10 +119,10 @@ func (s *Service) AppendEvents(ctx context.Context, id string, events []*grebev1
 	return resp, nil
 }
 
-// maxUnknown bounds how many unknown items a response names.
+// maxUnknown bounds the unknown items that a response names.
 const maxUnknown = 10
 
-// knows reports whether the catalog, or a model of events, has an item.
+// knows reports whether the catalog or a model of events has an item.
 func (s *Service) knows(id string) bool {
 	if _, ok := s.catalog.Item(id); ok {
 		return true
@@ -141,7 +141,7 @@ func (s *Service) catalogError(err error) error {
 	case errors.Is(err, catalog.ErrFull):
 		return Errorf(Exhausted, "", "%v", err)
 	case errors.Is(err, catalog.ErrFailed):
-		if s.refused.Add(1) == 1 { // the rest is counted: readiness and a metric tell
+		if s.refused.Add(1) == 1 { // logged once; readiness and a metric count the rest
 			s.log.Error("the catalog takes no writes", "error", err)
 		}
 		return Errorf(Unavailable, "", "%v: it takes no changes until the server is started again", catalog.ErrFailed)

@@ -11,39 +11,39 @@ import (
 
 // Bounds of a batch of lines.
 const (
-	batchLines  = 512       // that are made durable together
-	batchBytes  = 512 << 10 // of such lines
-	batchErrors = 100       // that a response tells
+	batchLines  = 512       // lines made durable together
+	batchBytes  = 512 << 10 // bytes of such lines
+	batchErrors = 100       // errors that a response lists
 )
 
-// Batch is a stream of lines under way. Each line is a change by itself: a bad one is told and the
-// others are made.
+// Batch applies a stream of lines to the catalog. Each line is a change of its own: a bad line is reported, and the
+// others take effect.
 type Batch struct {
 	s     *Service
 	ctx   context.Context
 	place func(context.Context) (release func(), err error)
-	from  *Import // nil: of users
+	from  *Import // nil: a batch of users
 	resp  grebev1.BatchResponse
 	ops   []catalog.Op
-	lines []int64 // of ops
+	lines []int64 // line numbers of ops
 	bytes int
-	// stopped is why no more changes can be made.
+	// stopped is the error after which no more changes can be made.
 	stopped error
 }
 
-// NewBatch begins a batch. All changes of items are part of an import; from is nil for users. Place waits for a place among the
-// writes under way, for each piece.
+// NewBatch begins a batch. A batch of items is part of the import from; for users from is nil. The batch calls place
+// to wait for a slot before each write.
 func (s *Service) NewBatch(ctx context.Context, from *Import, place func(context.Context) (release func(), err error)) *Batch {
 	return &Batch{s: s, ctx: ctx, from: from, place: place}
 }
 
-// Held is how many bytes of lines wait in memory.
+// Held returns the bytes of lines in memory.
 func (b *Batch) Held() int { return b.bytes }
 
 // Count counts a line that is not blank.
 func (b *Batch) Count() { b.resp.Lines++ }
 
-// Add takes the change of a line of so many bytes. After an error no more can be made.
+// Add adds the change of a line. After an error no more can be added.
 func (b *Batch) Add(line int64, op catalog.Op, bytes int) error {
 	b.from.foresee(&op)
 	b.ops, b.lines, b.bytes = append(b.ops, op), append(b.lines, line), b.bytes+bytes
@@ -54,13 +54,13 @@ func (b *Batch) Add(line int64, op catalog.Op, bytes int) error {
 	return nil
 }
 
-// End makes the last changes and says what came of all of them. Failed is why there are no more lines than were added; nil: there
-// are none.
+// End makes the last changes and returns the result of all. failed is the error that ended the stream of lines; nil:
+// all lines were read.
 func (b *Batch) End(failed error) (*grebev1.BatchResponse, error) {
 	resp, err := b.end(failed)
 	if im := b.from; im != nil {
 		if err == nil && im.named {
-			err = im.begin() // though nothing changed
+			err = im.begin() // even if nothing changed
 		}
 		if im.ends && (im.begun || err == nil) {
 			err = errors.Join(err, im.end(b.ctx))
@@ -71,7 +71,7 @@ func (b *Batch) End(failed error) (*grebev1.BatchResponse, error) {
 
 func (b *Batch) end(failed error) (*grebev1.BatchResponse, error) {
 	if failed != nil && b.stopped == nil {
-		failed = errors.Join(failed, b.flush()) // what came before is kept: a client that sends it again changes nothing
+		failed = errors.Join(failed, b.flush()) // keep the lines before the failure: sending them again changes nothing
 	}
 	if failed != nil {
 		return nil, failed
@@ -95,7 +95,7 @@ func (b *Batch) end(failed error) (*grebev1.BatchResponse, error) {
 	return &b.resp, nil
 }
 
-// Fail notes what is wrong with a line.
+// Fail records the error of a line.
 func (b *Batch) Fail(line int64, err error) {
 	b.resp.Failed++
 	if len(b.resp.Errors) == batchErrors {
@@ -105,7 +105,7 @@ func (b *Batch) Fail(line int64, err error) {
 	b.resp.Errors = append(b.resp.Errors, &grebev1.LineError{Line: line, Code: e.Code(), Message: e.Error(), Field: e.field})
 }
 
-// flush makes the changes of the lines taken so far. It fails when the catalog takes none any more.
+// flush applies the changes added so far. It fails if the catalog accepts no more writes.
 func (b *Batch) flush() error {
 	if len(b.ops) == 0 {
 		return nil
@@ -159,7 +159,7 @@ func (b *Batch) items() int {
 	return n
 }
 
-// forget removes what is cached of users who were to be deleted and whom the catalog does not have.
+// forget removes the KV of deleted users whom the catalog did not have.
 func (b *Batch) forget(results []catalog.Result) error {
 	var ids []string
 	for i := range results {
@@ -173,8 +173,8 @@ func (b *Batch) forget(results []catalog.Result) error {
 	return b.s.FinishDeletion(ids...)
 }
 
-// left reports whether something that is cached of a deleted user could not be removed, and tells of it. Unknown is what
-// could not be removed of users whom the catalog did not have.
+// left reports whether KV of a deleted user could not be removed, and records that as the line's error. unknown is
+// the error of removing users whom the catalog did not have.
 func (b *Batch) left(i int, there bool, unknown error) bool {
 	if there {
 		unknown = nil

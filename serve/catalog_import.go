@@ -12,19 +12,20 @@ import (
 // maxImportID bounds the bytes of an import's id.
 const maxImportID = 64
 
-// Import is the import that a batch of items is part of. A nil one is none.
+// Import is the import that a batch of items belongs to. A nil Import is valid and does nothing.
 type Import struct {
 	s        *Service
 	id       string // "": no versions are kept
-	named    bool   // by the client
+	named    bool   // the client named it
 	begun    bool   // by this request
 	ends     bool   // with this request
 	ended    bool
-	forecast *generate.Forecast // of the request's lines; nil: no model has codes
+	forecast *generate.Forecast // of this request's lines; nil: no model has codes
 }
 
-// Import returns the import that a client names, or one of its own. It ends with the request where ends is true, or where it has no
-// name. It begins with its first change: a client that sends nothing keeps nobody else from importing.
+// Import returns the import that the client names, or a new one for this request. It ends with the request if ends is
+// true or named is false. It begins with its first change, so a client that sends nothing does not block other
+// imports.
 func (s *Service) Import(id string, named, ends bool) (*Import, error) {
 	im := &Import{s: s, id: id, named: named, ends: ends || !named}
 	if len(im.id) > maxImportID || named && im.id == "" {
@@ -53,7 +54,7 @@ func (im *Import) begin() error {
 	return nil
 }
 
-// forecast begins to say what changes of items leave the models to generate.
+// forecast returns a Forecast of the models' items.
 func (s *Service) forecast() *generate.Forecast {
 	return generate.NewForecast(func(id string) (*prompt.Item, bool) { return s.catalog.Item(id) }, s.cfg.Versions.Models()...)
 }
@@ -65,7 +66,7 @@ func (im *Import) name() string {
 	return im.id
 }
 
-// foresee takes in a change before it is made.
+// foresee adds a change to the forecast, before it is made.
 func (im *Import) foresee(op *catalog.Op) {
 	switch {
 	case im == nil || im.forecast == nil:
@@ -76,7 +77,7 @@ func (im *Import) foresee(op *catalog.Op) {
 	}
 }
 
-// end makes the import a version, once. It goes on when the client is gone: what was imported stays.
+// end turns the import into a version, once. It continues if the client is gone: the imported items stay.
 func (im *Import) end(ctx context.Context) error {
 	if im.id == "" || im.ended || !im.begun && !im.named {
 		return nil
@@ -92,10 +93,10 @@ func (im *Import) end(ctx context.Context) error {
 	return nil
 }
 
-// A Forecast says what changes of items would leave the models to generate, and makes none.
+// Forecast predicts how changes of items affect the items that models can generate. It changes nothing.
 type Forecast struct{ of Import }
 
-// Forecast begins to say what changes of items would do.
+// Forecast returns a Forecast without changes.
 func (s *Service) Forecast() *Forecast {
 	f := &Forecast{}
 	if s.cfg.Versions != nil {
@@ -104,10 +105,10 @@ func (s *Service) Forecast() *Forecast {
 	return f
 }
 
-// Foresee takes in a change.
+// Foresee adds a change.
 func (f *Forecast) Foresee(op *catalog.Op) { f.of.foresee(op) }
 
-// Impacts says what the changes would do to the models that have codes.
+// Impacts returns the effect of the changes on each model that has codes.
 func (f *Forecast) Impacts() []generate.Impact {
 	out := []generate.Impact{}
 	if f.of.forecast != nil {
@@ -116,7 +117,7 @@ func (f *Forecast) Impacts() []generate.Impact {
 	return out
 }
 
-// warnings says which models do not have an item's codes.
+// warnings names the models that do not have an item's codes.
 func (s *Service) warnings(codes []int32) (out []string) {
 	if s.cfg.Versions == nil || len(codes) == 0 {
 		return nil
@@ -140,7 +141,7 @@ func (s *Service) view(m *Model) *generate.View {
 	return nil
 }
 
-// item returns an item as a model sees it, or as all do where none is given.
+// item returns an item as a model sees it. A nil model means the view of all models.
 func (s *Service) item(m *Model, id string) (*prompt.Item, bool) {
 	return s.view(m).Item(s.catalog, id)
 }

@@ -8,7 +8,7 @@ import (
 	"grebe/generate"
 )
 
-// snapshotMetrics reports how old the items are that can be generated, and the versions that are kept.
+// snapshotMetrics reports the age of the items that models generate, and the versions that are kept.
 type snapshotMetrics struct {
 	models             []*slot
 	keeper             *generate.Keeper // nil: no versions

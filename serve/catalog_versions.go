@@ -15,8 +15,8 @@ func (s *Service) GetCatalog(context.Context, *grebev1.GetCatalogRequest) (*greb
 	return s.describeCatalog(), nil
 }
 
-// ActivateCatalog has models generate the items of one version of the catalog. Requests under way keep
-// theirs.
+// ActivateCatalog makes models generate the items of one version of the catalog. Requests in flight keep their
+// version.
 func (s *Service) ActivateCatalog(_ context.Context, req *grebev1.ActivateCatalogRequest) (*grebev1.CatalogResponse, error) {
 	if err := s.checkVersioned(req.Model); err != nil {
 		return nil, err
@@ -44,7 +44,7 @@ func (s *Service) RollbackCatalog(_ context.Context, req *grebev1.RollbackCatalo
 	return s.describeCatalog(), nil
 }
 
-// checkVersioned refuses a model that generates nothing.
+// checkVersioned refuses a model that generates no items.
 func (s *Service) checkVersioned(model string) error {
 	if model != "" {
 		sl, err := s.slot(model)
@@ -82,7 +82,7 @@ func (s *Service) describeCatalog() *grebev1.CatalogResponse {
 	}
 	var versions []generate.VersionInfo
 	if s.cfg.Versions != nil {
-		versions = s.cfg.Versions.Versions() // before the models: those that have followed a version since are not behind it below
+		versions = s.cfg.Versions.Versions() // read before the models, which may follow a newer version meanwhile
 	}
 	for _, sl := range s.served {
 		m := sl.serving()

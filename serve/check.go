@@ -8,9 +8,9 @@ import (
 	grebev1 "grebe/api/grebe/v1"
 )
 
-// Check asks every model for a ranking of made-up items, before clients do. A model that fails, or whose scores are not
-// finite numbers, is an error. Nothing of it is cached or counted.
-// A model of events refuses made-up items: it is checked when it is measured.
+// Check ranks made-up items with every model, before clients send requests. It returns an error if a model fails or
+// its scores are not finite. It caches and counts nothing. A model of events refuses made-up items: it is
+// checked when it is measured.
 func (s *Service) Check(ctx context.Context) error {
 	for _, sl := range s.served {
 		now := sl.serving()
@@ -24,7 +24,7 @@ func (s *Service) Check(ctx context.Context) error {
 	return ctx.Err()
 }
 
-// madeUp returns tokens from all over a model's vocabulary, and items of one of them each.
+// madeUp returns tokens spread over a model's vocabulary, and items of one of them each.
 func madeUp(c *checkpoint) ([]int32, []*grebev1.Item) {
 	tokens := make([]int32, min(probes, c.Vocab))
 	items := make([]*grebev1.Item, len(tokens))

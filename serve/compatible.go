@@ -12,15 +12,14 @@ import (
 	"grebe/prompt"
 )
 
-// maxAnswers bounds the logits that one request may ask for: 64 MiB of them, and as much again twice
-// in the engine.
+// maxAnswers bounds the logits of one request: 64 MiB, and twice as much in the engine.
 const maxAnswers = 16 << 20
 
-// Score returns, for each item, the probabilities of label tokens after the query and the item, as
-// SGLang does: with ApplySoftmax normalised over the labels, otherwise over the whole vocabulary
-// (exp of the log-probability). Query and item are tokenised apart from each other; SGLang
-// tokenises their texts together, so that equal scores for certain need tokens, not texts. The
-// model's preamble and instruction, if it has any, stand around them.
+// Score returns, for each item, the probabilities of the label tokens after the query and the item, as SGLang does.
+// With ApplySoftmax they are normalised over the labels, otherwise over the vocabulary.
+//
+// Query and item are tokenised separately, while SGLang tokenises the joined text. Only requests with tokens instead
+// of texts are sure to get the same scores. The model's preamble and instruction, if any, surround query and item.
 func (s *Service) Score(ctx context.Context, req *grebev1.ScoreRequest) (*grebev1.ScoreResponse, error) {
 	return on(s, "score", s.compatibleModel(req.Model), 0, func(c *call) (*grebev1.ScoreResponse, error) {
 		return entered(ctx, c, dispatch.Single, len(req.Items), func(ctx context.Context) (*grebev1.ScoreResponse, error) {
@@ -70,7 +69,7 @@ func (s *Service) score(ctx context.Context, c *call, req *grebev1.ScoreRequest)
 	return resp, nil
 }
 
-// doUnnamed runs a job with what is known of its prompt, which belongs to no user.
+// doUnnamed runs a job with cached KV of its prompt, which belongs to no user.
 func (s *Service) doUnnamed(ctx context.Context, c *call, l *prompt.Layout, job *engine.Job) (*engine.Result, error) {
 	cache := c.model.Cache
 	if cache == nil {
@@ -82,7 +81,7 @@ func (s *Service) doUnnamed(ctx context.Context, c *call, l *prompt.Layout, job 
 	}
 	visit := cache.Unnamed(l)
 	var res *engine.Result
-	defer func() { visit.EndUnnamed(l, res) }() // whatever happens
+	defer func() { visit.EndUnnamed(l, res) }() // also after an error
 	visit.Attach(ctx, l, job)
 	var err error
 	if res, err = s.do(ctx, c, job); err == nil {
@@ -94,7 +93,8 @@ func (s *Service) doUnnamed(ctx context.Context, c *call, l *prompt.Layout, job 
 	return res, err
 }
 
-// labelScores returns the scores of one item's labels, from the labels' logits or from all.
+// labelScores returns the scores of one item's labels. logits are the labels' with ApplySoftmax, else the
+// vocabulary's.
 func labelScores(logits []float32, req *grebev1.ScoreRequest) []float64 {
 	if req.ApplySoftmax {
 		return softmax(logits)
@@ -136,7 +136,7 @@ func (c *call) scoreLayout(ctx context.Context, req *grebev1.ScoreRequest) (prom
 	return c.model.Prompt.Score(query, items, req.ItemFirst), nil
 }
 
-// input returns the tokens of a text or of tokens.
+// input returns the tokens of an Input.
 func (c *call) input(field path, in *grebev1.Input) ([]int32, error) {
 	if in.GetTokens() != nil {
 		return in.Tokens, c.checkTokens(field, "", in.Tokens)
@@ -151,8 +151,8 @@ func (c *call) input(field path, in *grebev1.Input) ([]int32, error) {
 	return ids, nil
 }
 
-// answering returns the segment whose last token answers for segment i: itself or, when it is
-// empty, the last one with tokens that it sees; −1 when there is none.
+// answering returns the segment whose last token answers for segment i. That is i or, if i is empty, the last segment
+// with tokens that i sees; −1 if there is none.
 func answering(p *plan.Plan, i int) int {
 	if len(p.Segments[i].Tokens) > 0 {
 		return i
@@ -166,7 +166,7 @@ func answering(p *plan.Plan, i int) int {
 	return -1
 }
 
-// alive reports an error once the client is gone or the deadline has passed.
+// alive returns an error once the client is gone or the deadline has passed.
 func (c *call) alive(ctx context.Context) error {
 	if err := ctx.Err(); err != nil {
 		return AsError(err)
@@ -177,7 +177,7 @@ func (c *call) alive(ctx context.Context) error {
 	return nil
 }
 
-// ListModels lists the models, in the form of OpenAI's list.
+// ListModels lists the models in the form of OpenAI's API.
 func (s *Service) ListModels(context.Context, *grebev1.ListModelsRequest) (*grebev1.ListModelsResponse, error) {
 	resp := &grebev1.ListModelsResponse{Object: "list"}
 	for _, sl := range s.served {
@@ -195,7 +195,7 @@ func (s *Service) Model(name string) (*grebev1.Model, error) {
 	return s.describeModel(sl), nil
 }
 
-// describeModel describes a model as it serves now, and how far a reload is.
+// describeModel describes the checkpoint that serves, and the progress of a reload.
 func (s *Service) describeModel(sl *slot) *grebev1.Model {
 	sl.mu.Lock()
 	m, r := sl.now, sl.reload

@@ -6,8 +6,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// Problems says what is wrong with what the service keeps, for people. Requests are answered all the same: the answers may be
-// worse, or changes are refused.
+// Problems describes, for people, problems with the disks and stores of the service. Requests are still answered, but
+// answers may be worse, or changes are refused.
 func (s *Service) Problems() []string {
 	var out []string
 	if err := s.catalog.Failed(); err != nil {
@@ -30,7 +30,7 @@ func (s *Service) Problems() []string {
 	return append(out, s.cfg.Tables.Problems()...)
 }
 
-// degradedMetrics tell of problems.
+// degradedMetrics count problems.
 func (s *Service) degradedMetrics() []prometheus.Collector {
 	return []prometheus.Collector{
 		prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "grebe_degraded", Help: "Problems with what the server keeps, which readiness lists."},

@@ -10,23 +10,23 @@ import (
 	"grebe/reuse"
 )
 
-// drops removes what models have cached of items that changed and of users who were deleted, after the catalog's write
-// and beside the next ones: a write waits for no model and for none of their disks. Many are removed at once. Deleted users
-// go first, and whoever deleted one waits for it (await).
+// drops removes cached KV of changed items and deleted users in the background, so that writes to the catalog wait
+// for no model and no KV disk. It removes many at once. Deleted users go first; their deletion waits for the removal
+// (await).
 //
-// Writers of items announce their changes (reserve) and wait while too many are pending, so that the list is bounded. The
-// goroutine that removes them runs while there are any. It leaves the processor to requests under way for most of the time.
+// Writers of items reserve their changes and wait while too many are pending, which bounds the list. The goroutine
+// that removes KV runs while something is pending. It leaves most of the processor to requests in flight.
 type drops struct {
 	mu       sync.Mutex
 	users    []*userDrop
-	byUser   map[string]*userDrop // the last of each, until it is done
+	byUser   map[string]*userDrop // the last drop of each user, until it is done
 	items    []*itemDrop
-	byItem   map[string]*itemDrop // of items
+	byItem   map[string]*itemDrop // the elements of items
 	pending  int                  // changes of items that are listed or being removed
-	reserved int                  // that writers announced
+	reserved int                  // changes that writers reserved
 	running  bool
-	closed   bool          // the server has ended: whoever changes something removes it
-	moved    chan struct{} // closed when pending or reserved became smaller, or all is done; nil: nobody waits
+	closed   bool          // the service is closed: those who change something remove it themselves
+	moved    chan struct{} // closed when pending or reserved shrank, or all is done; nil: nobody waits
 }
 
 // userDrop is a deleted user.
@@ -36,7 +36,7 @@ type userDrop struct {
 	done  chan struct{}
 }
 
-// itemDrop is an item that changed, once or several times: forms that it had, and the one that it has now, if any.
+// itemDrop is an item that changed, once or more: its earlier forms and its present one, if any.
 type itemDrop struct {
 	id  string
 	was []*prompt.Item
@@ -44,20 +44,20 @@ type itemDrop struct {
 }
 
 const (
-	// mostDrops is how many changes of items may be pending before writers wait.
+	// mostDrops is the number of pending changes of items from which on writers wait.
 	mostDrops = 1024
-	// dropsAtOnce is how many users or items are removed by one call of a cache.
+	// dropsAtOnce is the number of users or items that one call of a cache removes.
 	dropsAtOnce = 256
-	// dropShare is the part of the time in which changes are removed while requests are under way: one of so many.
+	// dropShare limits removals to 1/dropShare of the time while requests are in flight.
 	dropShare = 10
-	// dropSlice is how long they are removed before requests have the processor.
+	// dropSlice is how long removals run before they pause for requests.
 	dropSlice = 500 * time.Microsecond
-	// dropsAtEnd is how long items may still be removed when the server ends. The rest is never used again, and makes room
+	// dropsAtEnd is the time for removals of items at shutdown. KV that is left is never used again, and is evicted
 	// in time.
 	dropsAtEnd = 300 * time.Millisecond
 )
 
-// changed hears of a change of the catalog. It returns at once.
+// changed receives a change of the catalog. It returns at once.
 func (s *Service) changed(c catalog.Change) {
 	switch {
 	case c.Ended:
@@ -109,8 +109,7 @@ func (d *drops) addItem(c catalog.Change) {
 	it.is = c.NewItem
 }
 
-// reserve waits until n more changes of items may be pending. The caller MUST call the returned function when the changes
-// are made.
+// reserve waits until n more changes of items may be pending. The caller MUST call done when it has made the changes.
 func (d *drops) reserve(ctx context.Context, n int) (done func(), err error) {
 	d.mu.Lock()
 	for d.pending+d.reserved > 0 && d.pending+d.reserved+n > mostDrops {
@@ -133,7 +132,7 @@ func (d *drops) reserve(ctx context.Context, n int) (done func(), err error) {
 	}, nil
 }
 
-// wait returns a channel that is closed when there may be more room. Called with the lock held.
+// wait returns a channel that signal closes. The caller holds the lock.
 func (d *drops) wait() chan struct{} {
 	if d.moved == nil {
 		d.moved = make(chan struct{})
@@ -141,7 +140,7 @@ func (d *drops) wait() chan struct{} {
 	return d.moved
 }
 
-// signal wakes those who wait. Called with the lock held.
+// signal wakes those who wait. The caller holds the lock.
 func (d *drops) signal() {
 	if d.moved != nil {
 		close(d.moved)
@@ -149,7 +148,7 @@ func (d *drops) signal() {
 	}
 }
 
-// await returns when nothing is pending of a deleted user, or why ctx ended before.
+// await waits until the KV of a deleted user is removed, or ctx ends.
 func (d *drops) await(ctx context.Context, id string) error {
 	d.mu.Lock()
 	u := d.byUser[id]
@@ -165,15 +164,14 @@ func (d *drops) await(ctx context.Context, id string) error {
 	}
 }
 
-// close has later changes removed by those who make them.
+// close makes later changes remove their KV themselves.
 func (d *drops) close() {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.closed = true
 }
 
-// Settle returns when everything is removed from caches that the catalog's changes so far made useless, or why ctx ended
-// before.
+// Settle waits until all changes of the catalog so far have taken effect on the caches, or ctx ends.
 func (s *Service) Settle(ctx context.Context) error {
 	d := &s.drops
 	d.mu.Lock()
@@ -191,7 +189,7 @@ func (s *Service) Settle(ctx context.Context) error {
 	return nil
 }
 
-// startDrops has what is pending removed: in the background, or at once when the server has ended.
+// startDrops removes what is pending: in the background, or at once after close.
 func (s *Service) startDrops() {
 	d := &s.drops
 	d.mu.Lock()
@@ -209,9 +207,9 @@ func (s *Service) startDrops() {
 	d.mu.Lock()
 }
 
-// runDrops removes what is pending until nothing is.
+// runDrops removes until nothing is pending.
 func (s *Service) runDrops() {
-	var end time.Time // of removing items
+	var end time.Time // of removals of items, at shutdown
 	for {
 		users, items := s.drops.take()
 		switch {
@@ -233,7 +231,7 @@ func (s *Service) runDrops() {
 	}
 }
 
-// take returns what to remove next; nothing when there is nothing, and then runDrops has ended.
+// take returns what to remove next. If it returns nothing, runDrops must end.
 func (d *drops) take() (users []*userDrop, items []*itemDrop) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -257,7 +255,7 @@ func (d *drops) take() (users []*userDrop, items []*itemDrop) {
 	return nil, items
 }
 
-// finished notes that changes of items were removed.
+// finished records that changes of items were removed.
 func (d *drops) finished(n int) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -265,7 +263,7 @@ func (d *drops) finished(n int) {
 	d.signal()
 }
 
-// abandon forgets the changes of items, of which some were taken, and returns how many they were.
+// abandon drops all pending changes of items, and the taken ones, and returns their number.
 func (d *drops) abandon(taken int) int {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -275,7 +273,7 @@ func (d *drops) abandon(taken int) int {
 	return n
 }
 
-// removeUsers drops what is cached of deleted users.
+// removeUsers removes the KV of deleted users.
 func (s *Service) removeUsers(users []*userDrop) {
 	ids := make([]string, len(users))
 	for i, u := range users {
@@ -294,13 +292,13 @@ func (s *Service) removeUsers(users []*userDrop) {
 	}
 }
 
-// contained runs f. A panic is logged and counted, and an error.
+// contained runs f. It logs and counts a panic, and returns it as an error.
 func (s *Service) contained(f func() error) (err error) {
 	defer s.Rescue("catalog", &err)
 	return f()
 }
 
-// removeItems drops what models have cached of forms that items had, and has their caches compute the new ones.
+// removeItems removes the KV of items' earlier forms. The caches then compute the new forms.
 func (s *Service) removeItems(items []*itemDrop) {
 	rest := s.pace()
 	for _, sl := range s.served {
@@ -325,8 +323,8 @@ func (s *Service) removeFrom(m *checkpoint, items []*itemDrop, rest func()) {
 	rest()
 }
 
-// pace returns a function that is called between pieces of work in the background: while requests are under way it
-// sleeps, so that they have the processor for most of the time.
+// pace returns a function to call between pieces of background work. While requests are in flight it sleeps, to leave
+// them most of the processor.
 func (s *Service) pace() func() {
 	began := time.Now()
 	return func() {

@@ -12,10 +12,10 @@ import (
 	"grebe/internal/wire"
 )
 
-// Code is a kind of error, as clients see it.
+// Code is the kind of an error, as clients see it.
 type Code string
 
-// Codes of errors. Which status they have is for those to say who speak a protocol.
+// Codes of errors. Package server maps them to statuses of HTTP and gRPC.
 const (
 	InvalidArgument  Code = "invalid_argument"
 	Unauthenticated  Code = "unauthenticated"
@@ -39,7 +39,7 @@ type Error struct {
 	code    Code
 	field   string // path in the request, or empty
 	problem string
-	after   time.Duration // when to ask again; 0: soon
+	after   time.Duration // when to retry; 0: soon
 }
 
 func (e *Error) Error() string {
@@ -55,21 +55,20 @@ func (e *Error) Code() string { return string(e.code) }
 // Field returns the path of the field in question, or "".
 func (e *Error) Field() string { return e.field }
 
-// After returns when to ask again; 0: soon.
+// After returns when to retry; 0: soon.
 func (e *Error) After() time.Duration { return e.after }
 
-// Errorf makes an error about a field; field may be empty.
+// Errorf makes an error about a field, which may be empty.
 func Errorf(c Code, field, format string, args ...any) *Error {
 	return &Error{code: c, field: field, problem: fmt.Sprintf(format, args...)}
 }
 
-// Later makes an error of a client who may ask again after a time.
+// Later makes an Exhausted error that tells the client to retry after a time.
 func Later(after time.Duration, problem string) *Error {
 	return &Error{code: Exhausted, problem: problem, after: after}
 }
 
-// AsError turns any error into one that a client may see. Unknown ones become internal errors
-// without a text of their own.
+// AsError turns any error into one that a client may see. Unknown errors become internal errors without their text.
 func AsError(err error) *Error {
 	var own *Error
 	var bad *wire.Error
@@ -99,7 +98,7 @@ func AsError(err error) *Error {
 	return Errorf(Internal, "", "internal error")
 }
 
-// ownFault returns an error that is not about the request.
+// ownFault returns err if the server is at fault and not the request, else nil.
 func ownFault(err error) error {
 	if err == nil {
 		return nil

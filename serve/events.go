@@ -17,14 +17,15 @@ import (
 	"grebe/schedule"
 )
 
-// events is a model of events: users are sequences of events, items are rows of the checkpoint. It has no texts and no codes.
+// events is a model of events: users are sequences of events, items are rows of the checkpoint. It has no texts and
+// no codes.
 type events struct {
 	model  *hstu.Model
 	report func(Served) // may be nil
 }
 
-// Events returns the kind of models that read events. Runner runs m. Report receives a description of each answered request; it
-// may be nil.
+// Events returns the Reader of a model of events. The Model's Runner must run m. report is called for each answered
+// request; it may be nil.
 func Events(m *hstu.Model, report func(Served)) Reader { return &events{m, report} }
 
 func (*events) scoring(*Model) string { return "tasks" }
@@ -36,7 +37,7 @@ func (*events) checkOp(m *Model, op string) error {
 	return Errorf(Unprocessable, "model", "%q is a model of events: it ranks and recommends, and knows no texts", m.Name)
 }
 
-// checkUser refuses nobody: history looks at users.
+// checkUser accepts everyone: history checks users.
 func (*events) checkUser(*Model, *grebev1.User) error { return nil }
 
 func (e *events) knows(item string) bool {
@@ -47,10 +48,10 @@ func (e *events) knows(item string) bool {
 	return ok
 }
 
-// readsTexts is false: items are rows, which change with the checkpoint alone.
+// readsTexts is false: items are rows, which change only with the checkpoint.
 func (*events) readsTexts() bool { return false }
 
-// policy puts the user first: an item is one row, and there is little to gain from it as a prefix.
+// policy puts the user first: an item is one row, so caching it as a prefix gains little.
 func (*events) policy(*Model) schedule.Policy { return schedule.User }
 
 func (*events) checkBlend(m *Model) error {
@@ -59,17 +60,17 @@ func (*events) checkBlend(m *Model) error {
 
 func (e *events) recommends(*Model) bool { return e.model.Config().Retrieval && e.model.Named() }
 
-// history is what a model of events knows of a user.
+// history is a user's history as the model reads it.
 type history struct {
 	tokens []int32 // contextual rows, then the events
-	rows   []int32 // of the events' items
+	rows   []int32 // rows of the events' items
 	at     hstu.Moment
 	note   string // what was left out
 }
 
-// history resolves a user's events for a request of so many candidates. Items that the model does not know are
-// left out, and the oldest events of a history that is too long: an eighth of what there is room for at a time,
-// so that what is cached of the user can be used in between.
+// history resolves a user's events for a request with so many candidates. It leaves out items that the model does not
+// know. If the history is too long, it leaves out the oldest events, in steps of an eighth of the limit. Between
+// steps the prefix stays the same, so cached KV can be used.
 func (e *events) history(s *Service, c *call, u *grebev1.User, candidates int) (*history, error) {
 	m := e.model
 	if u.Tokens != nil {
@@ -111,7 +112,7 @@ func (e *events) history(s *Service, c *call, u *grebev1.User, candidates int) (
 	return h, nil
 }
 
-// contextOf collects the events' features by name, the newest first, as far as they are whole numbers.
+// contextOf collects the events' features by name, newest first. It skips values that are not whole numbers.
 func contextOf(events []*grebev1.Event) map[string][]int32 {
 	var out map[string][]int32
 	for _, e := range slices.Backward(events) {
@@ -128,8 +129,8 @@ func contextOf(events []*grebev1.Event) map[string][]int32 {
 	return out
 }
 
-// row finds an item's row: by its id where the checkpoint names its items, else by its identifier, given or the
-// catalog's.
+// row finds an item's row: by id if the checkpoint names its items, else by its identifier, from the request or the
+// catalog.
 func (s *Service) row(m *hstu.Model, id string, identifier *int32) (int32, bool) {
 	if m.Named() {
 		return m.Row(id)
@@ -144,7 +145,7 @@ func (s *Service) row(m *hstu.Model, id string, identifier *int32) (int32, bool)
 	return *identifier, *identifier >= 0 && int(*identifier) < m.Items()
 }
 
-// noteOf joins what a response has to say about a user's history.
+// noteOf returns the note about a user's history for the response.
 func noteOf(m *hstu.Model, h *history) string {
 	why := m.Config().Recomputes()
 	if why != "" {
@@ -156,7 +157,7 @@ func noteOf(m *hstu.Model, h *history) string {
 	return why + h.note
 }
 
-// rank orders candidates by what a model of events predicts of each candidate.
+// rank orders candidates by the model's prediction for each.
 func (e *events) rank(ctx context.Context, s *Service, w *work, user *grebev1.User,
 	candidates []*grebev1.Item) ([]*prompt.Item, *ranking, error) {
 	m := e.model
@@ -195,7 +196,7 @@ func (e *events) rank(ctx context.Context, s *Service, w *work, user *grebev1.Us
 	}
 	r.note = noteOf(m, h)
 	err = e.predict(s, w.call, r, rows, h.at.Query)
-	if m.Incomplete() != doubts { // in this request's batch, or in one beside it
+	if m.Incomplete() != doubts { // in this request's batch, or in a concurrent one
 		r.notes = append(r.notes, "rows of the model's item table could not be read: default rows were used in their place")
 	}
 	if err == nil {
@@ -204,12 +205,12 @@ func (e *events) rank(ctx context.Context, s *Service, w *work, user *grebev1.Us
 	return items, r, err
 }
 
-// Served is what one request of a model of events was like.
+// Served describes an answered request of a model of events.
 type Served struct {
-	User      string // "": nobody in particular
+	User      string // "": no id
 	Events    int
 	Cached    int           // tokens whose KV was cached
-	Computing time.Duration // its part of the batch's
+	Computing time.Duration // its part of the batch's compute time
 	Latency   time.Duration
 }
 
@@ -219,7 +220,7 @@ func (e *events) served(c *call, user string, h *history, r *ranking) {
 		return
 	}
 	computing := r.result.Compute
-	if all := r.result.BatchTokens; all > 0 { // the batch's, of which others have their parts
+	if all := r.result.BatchTokens; all > 0 { // the time is the batch's: take the request's part
 		computing = time.Duration(float64(computing) * float64(r.result.Computed) / float64(all))
 	}
 	e.report(Served{User: user, Events: len(h.rows), Cached: r.result.Cached, Computing: computing, Latency: time.Since(c.start)})
@@ -251,7 +252,7 @@ func (e *events) predict(s *Service, c *call, r *ranking, rows []int32, query in
 	return nil
 }
 
-// recommend finds the items that a user's last event scores best, of all that the model knows.
+// recommend finds the items that score best after the user's last event, of all items of the model.
 func (e *events) recommend(ctx context.Context, s *Service, c *call, id string,
 	req *grebev1.RecommendRequest) (*grebev1.RecommendResponse, error) {
 	m := e.model
@@ -350,7 +351,7 @@ func (e *events) last(ctx context.Context, s *Service, c *call, id string, h *hi
 	ctx, cancel := c.within(ctx)
 	defer cancel()
 	visit := c.model.Cache.Generate(id, h.tokens)
-	defer func() { // whatever happens
+	defer func() { // also after an error
 		for _, e := range visit.EndPrompt(l, r.result) {
 			if e != nil {
 				e.Release()
@@ -370,8 +371,8 @@ func (e *events) last(ctx context.Context, s *Service, c *call, id string, h *hi
 	return r, err
 }
 
-// eligible says which items may be recommended: those of the catalog, if it has any, that are not excluded and
-// have the attributes asked for. All that the user is given with was seen, also what the model takes no more.
+// eligible returns which items may be recommended. They must be in the catalog, unless it is empty, match the filter
+// and not be excluded. exclude_seen covers the whole history, including events that the model left out.
 func (s *Service) eligible(m *hstu.Model, req *grebev1.RecommendRequest, filter map[string][]string,
 	user *grebev1.User) func(row int32) bool {
 	excluded := map[int32]bool{}

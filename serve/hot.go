@@ -8,18 +8,18 @@ import (
 	grebev1 "grebe/api/grebe/v1"
 )
 
-// hotKept is how many ids a table of the most asked for remembers. Any that is asked for in more than
-// one of hotKept requests is among them.
+// hotKept is the number of ids that a table counts. An id that is named in more than one of hotKept requests is
+// always among them.
 const hotKept = 128
 
-// hot counts the ids that are asked for most, in bounded memory (Space-Saving, Metwally et al. 2005): an
-// id that is not known takes the place of the one counted least, and its count.
+// hot counts the ids that requests name most, in bounded memory (Space-Saving, Metwally et al. 2005). A new id
+// replaces the one with the lowest count and inherits its count.
 type hot struct {
 	mu    sync.Mutex
 	index map[string]int
 	list  []hotEntry
-	heap  []int // of list, least count first
-	place []int // of list's entries in heap
+	heap  []int // indices of list, lowest count first
+	place []int // index in heap of each entry of list
 }
 
 type hotEntry struct {
@@ -37,7 +37,7 @@ func (h *hot) note(id string) {
 	h.count(id)
 }
 
-// count counts an id; the caller holds mu.
+// count counts an id. The caller holds mu.
 func (h *hot) count(id string) {
 	if i, ok := h.index[id]; ok {
 		h.list[i].count++
@@ -90,7 +90,7 @@ func (h *hot) sink(i int) {
 	}
 }
 
-// top returns the n counted most, most first.
+// top returns the n ids with the highest counts, highest first.
 func (h *hot) top(n int) []hotEntry {
 	h.mu.Lock()
 	out := slices.Clone(h.list)
@@ -105,10 +105,10 @@ func (h *hot) top(n int) []hotEntry {
 	return out[:min(n, len(out))]
 }
 
-// maxHotID bounds the bytes of an id that is counted; the catalog has none that is longer.
+// maxHotID bounds the bytes of a counted id. The catalog has no longer ones.
 const maxHotID = 512
 
-// forget takes an id out. Its place is the next one's.
+// forget removes an id. The next new id takes its entry.
 func (h *hot) forget(id string) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -117,11 +117,11 @@ func (h *hot) forget(id string) {
 		return
 	}
 	delete(h.index, id)
-	h.list[i] = hotEntry{} // counted 0 times, so the least
+	h.list[i] = hotEntry{} // count 0: the lowest
 	h.rise(h.place[i])
 }
 
-// noteHot counts whom and what a ranking names.
+// noteHot counts the user and the items of a ranking.
 func (s *Service) noteHot(user string, candidates []*grebev1.Item) {
 	if user != "" && len(user) <= maxHotID {
 		s.hotUsers.note(user)
@@ -136,7 +136,7 @@ func (s *Service) noteHot(user string, candidates []*grebev1.Item) {
 	}
 }
 
-// Hot is an id that is asked for often.
+// Hot is an id that requests name often.
 type Hot struct {
 	ID    string
 	Count int64

@@ -11,7 +11,7 @@ import (
 	"grebe/reuse"
 )
 
-// cacheMetrics reports what the models' caches hold, as they are when asked.
+// cacheMetrics reports the contents of the models' caches at the time of a scrape.
 type cacheMetrics struct {
 	models                       []*slot
 	entries, bytes, evictions    *prometheus.Desc
@@ -43,8 +43,8 @@ func newCacheMetrics(models []*slot) *cacheMetrics {
 	return m
 }
 
-// stores returns what the checkpoints that serve keep their entries in. Those beside them share it, and models on one
-// checkpoint do too: each is counted once.
+// stores returns the caches and disks of the checkpoints that serve, each once. Other checkpoints of a model share
+// its store, and so do models on one checkpoint.
 func (m *cacheMetrics) stores() (caches []*reuse.Cache, disks []*disk.Store) {
 	for _, sl := range m.models {
 		now := sl.serving()
@@ -128,7 +128,7 @@ func (m *cacheMetrics) Collect(out chan<- prometheus.Metric) {
 	counter(m.damaged, damaged, plan.Disk.String())
 }
 
-// collectFloor reports where eviction stands against LRU, of the models whose policy keeps account of it.
+// collectFloor compares eviction with LRU, for models whose policy measures that.
 func (m *cacheMetrics) collectFloor(caches []*reuse.Cache, gauge, counter func(*prometheus.Desc, float64, ...string)) {
 	var own, lru, forced, credit, lent float64
 	found := false

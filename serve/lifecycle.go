@@ -8,52 +8,52 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// checkpoint is a model as it was loaded once. Requests hold it while they use it.
+// checkpoint is a model as it was loaded. Requests hold it while they use it.
 type checkpoint struct {
 	*Model
 	loaded  time.Time
-	refs    int           // requests under way; of the slot's lock
-	retired bool          // it takes no more requests; likewise
-	drained chan struct{} // closed when it is retired and has none left
+	refs    int           // requests in flight; guarded by the slot's lock
+	retired bool          // it takes no more requests; guarded by the slot's lock
+	drained chan struct{} // closed when it is retired and no request holds it
 }
 
 func newCheckpoint(m *Model) *checkpoint {
 	return &checkpoint{Model: m, loaded: time.Now(), drained: make(chan struct{})}
 }
 
-// slot is a model by its name: the checkpoint that serves, and those that come and go beside it.
+// slot is a model by name: the checkpoint that serves, and others that are loaded beside it.
 type slot struct {
 	name string
 
 	mu     sync.Mutex
 	now    *checkpoint
-	beside []*checkpoint // loaded too: on their way up, kept for a trial, or draining
-	held   *checkpoint   // what a trial goes back to; nil: there is no trial
-	before origin        // of what served before now
-	reload *reloading    // the last one; nil: there was none
-	// Users who were deleted since a checkpoint is being opened, which may have read something of them and does not hear of
-	// changes yet; nil: none is being opened.
+	beside []*checkpoint // loaded too: not serving yet, kept during a trial, or draining
+	held   *checkpoint   // the checkpoint to return to if the trial fails; nil: there is no trial
+	before origin        // of the checkpoint that served before now
+	reload *reloading    // the last reload; nil: there was none
+	// Users deleted since the opening of a checkpoint began. It may have read KV of them and does not receive changes
+	// yet. nil: none is being opened.
 	deleted map[string]struct{}
 }
 
-// mostDeleted is how many users may be deleted while a checkpoint is opened.
+// mostDeleted bounds the users that may be deleted while a checkpoint is opened.
 const mostDeleted = 1 << 16
 
-// expect begins to note the users who are deleted, for a checkpoint that is being opened.
+// expect starts to record deleted users, for a checkpoint that is being opened.
 func (sl *slot) expect() {
 	sl.mu.Lock()
 	defer sl.mu.Unlock()
 	sl.deleted = map[string]struct{}{}
 }
 
-// expectNone ends that where nothing came of it.
+// expectNone stops recording if the checkpoint could not be opened.
 func (sl *slot) expectNone() {
 	sl.mu.Lock()
 	defer sl.mu.Unlock()
 	sl.deleted = nil
 }
 
-// forgets notes deleted users, if a checkpoint is being opened.
+// forgets records deleted users if a checkpoint is being opened.
 func (sl *slot) forgets(ids []string) {
 	sl.mu.Lock()
 	defer sl.mu.Unlock()
@@ -67,7 +67,7 @@ func (sl *slot) forgets(ids []string) {
 	}
 }
 
-// origin is where a checkpoint came from, and what it was.
+// origin is the folder and the version of a checkpoint.
 type origin struct{ folder, version string }
 
 // take returns the checkpoint that serves. The caller MUST release it.
@@ -85,21 +85,21 @@ func (sl *slot) release(c *checkpoint) {
 	c.settle()
 }
 
-// settle closes drained when it is time. Called with the slot's lock held.
+// settle closes drained if no request is left. The caller holds the slot's lock.
 func (c *checkpoint) settle() {
 	if c.retired && c.refs == 0 {
 		close(c.drained)
 	}
 }
 
-// serving returns the model as it is served now, for what it says of itself.
+// serving returns the checkpoint that serves, to describe it. It does not hold it.
 func (sl *slot) serving() *checkpoint {
 	sl.mu.Lock()
 	defer sl.mu.Unlock()
 	return sl.now
 }
 
-// Serving returns the version of the checkpoint that serves a model; empty where there is no such model.
+// Serving returns the version of the checkpoint that serves a model, or "" if there is no such model.
 func (s *Service) Serving(model string) string {
 	sl := s.models[model]
 	if sl == nil {
@@ -122,8 +122,8 @@ func (sl *slot) hold() []*checkpoint {
 	return out
 }
 
-// bring adds a checkpoint that does not serve yet: from now on it hears of changes. It returns the users who were deleted
-// while it was opened, of whom it has not heard.
+// bring adds a checkpoint that does not serve yet. From then on it receives changes. It returns the users who were
+// deleted while it was opened.
 func (sl *slot) bring(c *checkpoint) (deleted map[string]struct{}) {
 	sl.mu.Lock()
 	defer sl.mu.Unlock()
@@ -132,7 +132,7 @@ func (sl *slot) bring(c *checkpoint) (deleted map[string]struct{}) {
 	return deleted
 }
 
-// swap has a checkpoint that was brought serve, and holds the one before it until settled or swapped back.
+// swap makes a checkpoint that was brought serve. It holds the old one until keep or back.
 func (sl *slot) swap(next *checkpoint) (old *checkpoint) {
 	sl.mu.Lock()
 	defer sl.mu.Unlock()
@@ -142,13 +142,14 @@ func (sl *slot) swap(next *checkpoint) (old *checkpoint) {
 	return old
 }
 
-// exchange has next, which is beside, serve. Called with the lock held.
+// exchange makes next, which is in beside, serve. The caller holds the lock.
 func (sl *slot) exchange(next *checkpoint) {
 	i := slices.Index(sl.beside, next)
 	sl.beside[i], sl.now = sl.now, next
 }
 
-// back ends a trial: the checkpoint that is held serves again. It returns the reload that ends so, nil when there is no trial.
+// back ends a trial: the held checkpoint serves again. It returns the reload that ended, or nil if there was no
+// trial.
 func (sl *slot) back(why string) *reloading {
 	sl.mu.Lock()
 	defer sl.mu.Unlock()
@@ -161,7 +162,7 @@ func (sl *slot) back(why string) *reloading {
 	return sl.reload
 }
 
-// keep ends a trial: the new checkpoint stays. False when it was rolled back already.
+// keep ends a trial: the new checkpoint stays. It returns false if it was rolled back already.
 func (sl *slot) keep() bool {
 	sl.mu.Lock()
 	defer sl.mu.Unlock()
@@ -173,7 +174,7 @@ func (sl *slot) keep() bool {
 	return true
 }
 
-// retire has a checkpoint beside take no more requests; its drained is closed when the last one is done.
+// retire stops a checkpoint in beside from taking requests. drained is closed when its last request is done.
 func (sl *slot) retire(c *checkpoint) {
 	sl.mu.Lock()
 	defer sl.mu.Unlock()
@@ -181,22 +182,22 @@ func (sl *slot) retire(c *checkpoint) {
 	c.settle()
 }
 
-// remove forgets a checkpoint beside the one that serves.
+// remove removes a checkpoint from beside.
 func (sl *slot) remove(c *checkpoint) {
 	sl.mu.Lock()
 	defer sl.mu.Unlock()
 	sl.beside = slices.DeleteFunc(sl.beside, func(o *checkpoint) bool { return o == c })
 }
 
-// onTrial reports whether a checkpoint serves on trial, or was taken back just now.
+// onTrial reports whether a checkpoint serves on trial (now), or was rolled back (before).
 func (sl *slot) onTrial(c *checkpoint) (now, before bool) {
 	sl.mu.Lock()
 	defer sl.mu.Unlock()
 	return sl.held != nil && sl.now == c, sl.now != c
 }
 
-// on answers a request with the checkpoint that serves. What fails on one that is on trial has that taken back, and is
-// answered by the one before it.
+// on answers a request with the checkpoint that serves. If a request fails on a checkpoint on trial, the checkpoint
+// is rolled back and the one before it answers.
 func on[R any](s *Service, op, model string, deadline int32, answer func(*call) (R, error)) (R, error) {
 	s.underWay.Add(1)
 	defer s.underWay.Add(-1)
@@ -218,7 +219,7 @@ func once[R any](s *Service, op, model string, deadline int32, answer func(*call
 	return r, err != nil && AsError(err).code == Internal && s.distrust(c), err
 }
 
-// distrust takes a checkpoint on trial back, and reports whether another one serves now.
+// distrust rolls back a checkpoint on trial. It reports whether another one serves.
 func (s *Service) distrust(c *call) bool {
 	now, before := c.slot.onTrial(c.model)
 	if now && c.slot.back("a request failed; the log says why") != nil {
@@ -228,7 +229,7 @@ func (s *Service) distrust(c *call) bool {
 	return now || before
 }
 
-// lifecycleMetrics tell which checkpoints are loaded and how reloads go. Labels are models of the configuration.
+// lifecycleMetrics report loaded checkpoints and reloads. Labels are models of the configuration.
 type lifecycleMetrics struct {
 	slots                        []*slot
 	loaded, age, state, progress *prometheus.Desc

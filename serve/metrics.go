@@ -14,11 +14,11 @@ import (
 // Latencies are the buckets of histograms of time, in seconds.
 var Latencies = []float64{.0005, .001, .002, .005, .01, .02, .035, .05, .075, .1, .15, .2, .3, .5, 1, 2, 5, 10, 30}
 
-// metrics are what the service counts. Labels are bounded: operations, sources, prefix orders.
+// metrics are the service's metrics. Labels are bounded: operations, sources, prefix orders.
 type metrics struct {
 	queue       prometheus.Histogram
 	sloOK       *prometheus.CounterVec
-	tokens      *prometheus.CounterVec // their sum is that of the prompts' tokens
+	tokens      *prometheus.CounterVec // their sum is the number of prompt tokens
 	recomputed  prometheus.Counter
 	late        prometheus.Counter
 	shared      *prometheus.CounterVec
@@ -70,7 +70,7 @@ func newMetrics(r prometheus.Registerer) (*metrics, error) {
 			return nil, err
 		}
 	}
-	// A registry that is shared may have these already.
+	// A shared registry may have these already.
 	for _, c := range []prometheus.Collector{collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{})} {
 		if err := r.Register(c); err != nil {
 			if _, ok := err.(prometheus.AlreadyRegisteredError); !ok {
@@ -82,8 +82,8 @@ func newMetrics(r prometheus.Registerer) (*metrics, error) {
 	return m, nil
 }
 
-// begin has what alerts divide by there from the start: the rate of a counter that is not there is no number, so that a server
-// that never answered in time would alert nobody.
+// begin creates the counters that alerts divide by. A missing counter has no rate, so an alert would never fire for a
+// server that never met a deadline.
 func (m *metrics) begin() {
 	for _, kind := range []string{"request", "concurrent", "awaited"} {
 		m.shared.WithLabelValues(kind)
@@ -113,8 +113,8 @@ func (m *metrics) once(s *engine.Shared) {
 	}
 }
 
-// prompted counts a prompt's tokens: those that were computed, and those that were cached by where they were. What was computed
-// beside the prompt, for others, is not among them.
+// prompted counts a prompt's tokens: computed ones, and cached ones by source. It does not count tokens that were
+// computed beside the prompt for later requests.
 func (m *metrics) prompted(op string, computed int, by *grebev1.Sources) {
 	m.tokens.WithLabelValues(op, "computed").Add(float64(computed))
 	m.tokens.WithLabelValues(op, plan.Device.String()).Add(float64(by.Device))

@@ -15,12 +15,12 @@ import (
 	"grebe/serve/tracing"
 )
 
-// Runner runs the jobs of a model. An engine.Engine is one.
+// Runner runs the jobs of a model, as engine.Engine does.
 type Runner interface {
 	Do(context.Context, *engine.Job) (*engine.Result, error)
 }
 
-// Kind says how a model scores.
+// Kind is the way in which a model scores.
 type Kind uint8
 
 const (
@@ -37,36 +37,37 @@ func (k Kind) String() string {
 	return "identifier"
 }
 
-// Scoring says how a model scores, and by which tokens.
+// Scoring is a model's kind of scoring and its tokens.
 type Scoring struct {
 	Kind    Kind
-	Yes, No int32 // of Pointwise
+	Yes, No int32 // for Pointwise
 }
 
 // Model is one model to serve.
 type Model struct {
 	Name   string
 	Runner Runner
-	// Admit takes a place for a request before anything is computed for it, as dispatch.Dispatcher does; nil: everyone is let in.
+	// Admit takes a place for a request before anything is computed for it, as dispatch.Dispatcher does; nil: all
+	// requests are admitted.
 	Admit    func(kind dispatch.Kind, size int, deadline time.Time) (*dispatch.Place, error)
 	Prompt   *prompt.Builder
 	Cache    *reuse.Cache        // nil: everything is computed
-	Disk     *disk.Store         // what is kept below memory; nil: nothing
-	Generate *generate.Generator // nil: the model has no codes, and cannot recommend
+	Disk     *disk.Store         // KV on disk; nil: none
+	Generate *generate.Generator // nil: the model has no codes and cannot recommend
 	Scoring  Scoring
-	Orders   schedule.Orders // that prefix auto may choose, those of Cache; empty: both
-	// Blend is nil, or says how prompts are blended; without a Cache nothing is, and they are computed whole.
+	Orders   schedule.Orders // that prefix auto may choose; those of Cache; empty: both
+	// Blend configures blended prompts; nil: there are none. Without a Cache blended prompts are computed whole.
 	Blend *reuse.Blend
-	// Reads says what kind of model it is: Texts or Events; nil: Texts.
+	// Reads is the kind of model: Texts or Events; nil: Texts.
 	Reads     Reader
-	Vocab     int // tokens that the model knows
-	Positions int // positions that it has; 0: do not check
+	Vocab     int // size of the vocabulary
+	Positions int // most positions of a prompt; 0: not checked
 	// Shown by /v1/models.
 	Architecture, DType string
-	// Version names the checkpoint, and Origin is the folder where it was: a Loader opens it again from there.
+	// Version identifies the checkpoint. Origin is its folder, from which a Loader can open it again.
 	Version, Origin string
-	// Retire frees all of it, once it serves no more; nil: nothing is to be freed. When ctx ends it leaves what it keeps on
-	// disk for later, and MUST return soon.
+	// Retire frees the model once it serves no more; nil: nothing to free. When ctx ends, Retire leaves KV on disk
+	// for later and MUST return soon.
 	Retire func(ctx context.Context) error
 }
 
@@ -78,36 +79,36 @@ func (m *Model) reads() Reader {
 	return m.Reads
 }
 
-// scoresBy names the way in which the model scores: identifier, pointwise or, of a model of events, tasks.
+// scoresBy names the kind of scoring: identifier, pointwise or, for a model of events, tasks.
 func (m *Model) scoresBy() string { return m.reads().scoring(m) }
 
-// ReadsTexts reports whether users and items are texts to the model.
+// ReadsTexts reports whether the model reads users and items as texts.
 func (m *Model) ReadsTexts() bool { return m.reads().readsTexts() }
 
 // Recommends reports whether the model can recommend.
 func (m *Model) Recommends() bool { return m.reads().recommends(m) }
 
-// Reader is a kind of model: what it reads of users and items, and so how it ranks and recommends.
+// Reader is a kind of model: what it reads of users and items, and how it ranks and recommends.
 type Reader interface {
 	ranker
 	recommender
-	// scoring names the way in which a model scores.
+	// scoring names the model's kind of scoring.
 	scoring(m *Model) string
 	// checkOp refuses an operation that the kind does not have.
 	checkOp(m *Model, op string) error
-	// checkUser refuses a user of whom a model would read nothing.
+	// checkUser refuses a user of whom the model would read nothing.
 	checkUser(m *Model, u *grebev1.User) error
-	// knows reports whether the checkpoint has an item that the catalog need not have.
+	// knows reports whether the checkpoint has an item, which the catalog need not have.
 	knows(item string) bool
-	// readsTexts reports whether items are texts. Their KV can be computed ahead, and goes when a text changes.
+	// readsTexts reports whether items are texts. Their KV can be computed ahead, and is removed when a text changes.
 	readsTexts() bool
 }
 
 // ranker orders candidates for a user.
 type ranker interface {
-	// policy is the order of a prompt whose request leaves it open.
+	// policy returns the policy for prefix auto.
 	policy(m *Model) schedule.Policy
-	// checkBlend refuses prefix: blend where nothing can be blended.
+	// checkBlend refuses prefix blend if the model cannot blend.
 	checkBlend(m *Model) error
 	rank(ctx context.Context, s *Service, w *work, user *grebev1.User, candidates []*grebev1.Item) ([]*prompt.Item, *ranking, error)
 }
@@ -118,7 +119,7 @@ type recommender interface {
 	recommend(ctx context.Context, s *Service, c *call, id string, req *grebev1.RecommendRequest) (*grebev1.RecommendResponse, error)
 }
 
-// trace has the model's passes traced.
+// trace traces the model's jobs.
 func (m *Model) trace(t *tracing.Tracer) {
 	if t == nil {
 		return
@@ -129,7 +130,7 @@ func (m *Model) trace(t *tracing.Tracer) {
 	}
 }
 
-// runner is a function that runs jobs.
+// runner is a function as a Runner.
 type runner tracing.Do
 
 // Do implements Runner.

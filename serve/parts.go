@@ -7,8 +7,8 @@ import (
 	"grebe/prompt"
 )
 
-// accountOf tells where the KV of each segment of a job that ran came from. A job that had to run without
-// what was cached has none of it left.
+// accountOf returns, for each segment of a job that ran, where its KV came from. If the job had to run without cached
+// KV, none was cached.
 func accountOf(l *prompt.Layout, job *engine.Job, r *engine.Result) []*grebev1.Part {
 	out := make([]*grebev1.Part, len(l.Plan.Segments))
 	for i := range out {
@@ -22,7 +22,7 @@ func accountOf(l *prompt.Layout, job *engine.Job, r *engine.Result) []*grebev1.P
 	return out
 }
 
-// name gives the parts that are items the ids of a ranking's items, which are in the same order.
+// name sets the ids of the parts that are items. items are in the same order.
 func name(parts []*grebev1.Part, items []*prompt.Item) {
 	next := 0
 	for _, p := range parts {

@@ -5,21 +5,21 @@ import (
 	"sync"
 )
 
-// present knows the users whose requests are under way: what such a request computes of a user who is deleted meanwhile would
-// be cached after the deletion. It is dropped when the request ends.
+// present knows the users with requests in flight. If such a user is deleted, the request may cache KV after the
+// deletion. It is removed when the request ends.
 type present struct {
 	mu    sync.Mutex
 	users map[string]*visits
-	left  map[string]error // users of whom something could not be removed, until whoever deletes them is told
+	left  map[string]error // users whose KV could not be removed, until the error is returned to whoever deletes them
 }
 
 type visits struct {
 	requests int
-	deleted  bool // since the first of them began
+	deleted  bool // since the first of the requests began
 }
 
-// enter notes that a request for a user begins, before it looks the user up. At its end, when nothing of it is cached any more after
-// that, leave reports whether the user was deleted.
+// enter records that a request for a user begins. Call it before the user is looked up. Call leave after the request
+// has cached its last KV; it reports whether the user was deleted meanwhile.
 func (p *present) enter(id string) (leave func() (deleted bool)) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -42,7 +42,7 @@ func (p *present) enter(id string) (leave func() (deleted bool)) {
 	}
 }
 
-// deleted notes that a user is deleted, before what is cached is dropped.
+// deleted records that a user is deleted. Call it before cached KV is removed.
 func (p *present) deleted(id string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -51,7 +51,7 @@ func (p *present) deleted(id string) {
 	}
 }
 
-// failed notes why something of a deleted user is left; nil: nothing is.
+// failed records the error of removing a deleted user's KV; nil is ignored.
 func (p *present) failed(id string, err error) {
 	if err == nil {
 		return
@@ -64,7 +64,7 @@ func (p *present) failed(id string, err error) {
 	p.left[id] = err
 }
 
-// failure returns what failed noted, once.
+// failure returns the error that failed recorded, once.
 func (p *present) failure(id string) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -73,7 +73,7 @@ func (p *present) failure(id string) error {
 	return err
 }
 
-// serving notes a request for a user; the caller MUST call the returned function at its end.
+// serving records a request for a user. The caller MUST call end.
 func (s *Service) serving(id string) (end func()) {
 	if id == "" {
 		return func() {}
@@ -81,12 +81,12 @@ func (s *Service) serving(id string) (end func()) {
 	leave := s.present.enter(id)
 	return func() {
 		if leave() {
-			_ = s.FinishDeletion(id) // what fails is logged
+			_ = s.FinishDeletion(id) // logs its errors
 		}
 	}
 }
 
-// busy reports whether requests for a user who was deleted meanwhile are under way.
+// busy reports whether requests are in flight for a user who was deleted meanwhile.
 func (p *present) busy(id string) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -94,9 +94,9 @@ func (p *present) busy(id string) bool {
 	return v != nil && v.deleted
 }
 
-// FinishDeletion drops what is cached of users and then has the catalog forget that their deletions are pending, unless a
-// request that may cache more of one is under way: that one finishes the deletion at its end. After an error the deletions
-// stay pending, and the next start tries again.
+// FinishDeletion removes the KV of users and then marks their deletions as done in the catalog. If a request is in
+// flight that may cache more of a user, that request finishes the deletion. After an error the deletions stay
+// pending, and the next start tries again.
 func (s *Service) FinishDeletion(ids ...string) error {
 	versions := make([]uint64, len(ids))
 	for i, id := range ids {
@@ -113,8 +113,8 @@ func (s *Service) FinishDeletion(ids ...string) error {
 	return nil
 }
 
-// ForgetUser drops what is cached under users' ids, whom the catalog may never have known: requests may give users whole. After an
-// error some of it may be left on disk.
+// ForgetUser removes KV cached under users' ids. The catalog need not have them, since requests may give users
+// inline. After an error some KV may be left on disk.
 func (s *Service) ForgetUser(ids ...string) error {
 	for _, id := range ids {
 		s.present.deleted(id)
@@ -138,7 +138,7 @@ func (s *Service) ForgetUser(ids ...string) error {
 	return errors.Join(errs...)
 }
 
-// dropUsers removes what a checkpoint has cached of users.
+// dropUsers removes the KV of users from a checkpoint's caches.
 func (s *Service) dropUsers(m *checkpoint, ids []string) error {
 	if m.Cache == nil || len(ids) == 0 {
 		return nil

@@ -66,7 +66,7 @@ func (s *Service) rank(ctx context.Context, c *call, req *grebev1.RankRequest) (
 	if err != nil {
 		return nil, err
 	}
-	if c.op == "rank" { // and no probe of a checkpoint
+	if c.op == "rank" { // not for probes of a checkpoint
 		s.metrics.prefix.WithLabelValues(r.prefix).Inc()
 	}
 	resp := &grebev1.RankResponse{
@@ -88,37 +88,37 @@ func (s *Service) rank(ctx context.Context, c *call, req *grebev1.RankRequest) (
 	return resp, nil
 }
 
-// work is a ranking to be done.
+// work is a ranking to compute.
 type work struct {
 	*call
 	policy schedule.Policy
 	user   []int32
 	userID string // may be empty
 	items  [][]int32
-	// explain asks for an account of the prompt's parts.
+	// explain requests the sources of the prompt's parts.
 	explain bool
-	// blend asks for an ordinary prompt that is blended, and auto leaves that open; budget is nil for the model's.
+	// blend requests a blended prompt; auto leaves the choice to the server. A nil budget is the model's.
 	blend, auto bool
 	budget      *blend.Budget
-	// lay lays the prompt out; nil: as the way of scoring does.
+	// lay lays out the prompt; nil: the layout of the model's scoring.
 	lay func(order plan.Order, user []int32, items [][]int32) (prompt.Layout, error)
 }
 
-// ranking is what came out of a job: a logit and a score for each item.
+// ranking is the result of a job: a logit and a score for each item.
 type ranking struct {
 	prefix string
-	reason string // why, in a word
+	reason string // why this prefix, in a word
 	layout prompt.Layout
 	result *engine.Result
-	fetch  time.Duration      // finding and pinning what is cached
-	tiers  [plan.NumTiers]int // cached tokens by where they were
+	fetch  time.Duration      // time to find and pin cached KV
+	tiers  [plan.NumTiers]int // cached tokens by tier
 	logits []float32
 	scores []float64
-	parts  []*grebev1.Part      // where asked for
-	tasks  []map[string]float64 // of a model of events, per item
+	parts  []*grebev1.Part      // if explain is set
+	tasks  []map[string]float64 // for a model of events, per item
 	note   string
-	notes  []string // why the answer is worse than it could be
-	// account says where the tokens of a blended prompt came from; nil of others.
+	notes  []string // why the answer is degraded
+	// account has the sources of a blended prompt's tokens; nil for other prompts.
 	account *reuse.Account
 }
 
@@ -129,7 +129,7 @@ func (r *ranking) tasksOf(i int) map[string]float64 {
 	return r.tasks[i]
 }
 
-// best returns the items' indices, best first, ties in input order; n of them, or all when n is 0.
+// best returns the indices of the n best items, best first, with ties in input order. It returns all if n is 0.
 func (r *ranking) best(n int) []int {
 	idx := make([]int, len(r.logits))
 	for i := range idx {
@@ -139,7 +139,7 @@ func (r *ranking) best(n int) []int {
 		if c := cmp.Compare(r.logits[b], r.logits[a]); c != 0 || r.tasks == nil {
 			return c
 		}
-		return cmp.Compare(r.scores[b], r.scores[a]) // of a model of events the logit is the score, rounded
+		return cmp.Compare(r.scores[b], r.scores[a]) // for a model of events the logit is the rounded score
 	})
 	if n > 0 && n < len(idx) {
 		idx = idx[:n]
@@ -147,7 +147,7 @@ func (r *ranking) best(n int) []int {
 	return idx
 }
 
-// rankItems runs a ranking by the model's way of scoring.
+// rankItems runs a ranking by the model's kind of scoring.
 func (s *Service) rankItems(ctx context.Context, w *work, items []*prompt.Item) (*ranking, error) {
 	var identifiers []int32
 	if w.model.Scoring.Kind == Identifier {
@@ -172,8 +172,7 @@ func (s *Service) rankItems(ctx context.Context, w *work, items []*prompt.Item) 
 	return s.rankPointwise(ctx, w)
 }
 
-// run lays a ranking out, reuses what is cached, and computes the rest. Ask adds to the job what is
-// wanted of it.
+// run lays out a ranking, attaches cached KV and computes the rest. ask sets which results of the job are wanted.
 func (s *Service) run(ctx context.Context, w *work, pointwise bool, ask func(l *prompt.Layout, job *engine.Job)) (*ranking, error) {
 	cache, start := w.model.Cache, time.Now()
 	ctx, cancel := w.within(ctx)
@@ -195,7 +194,7 @@ func (s *Service) run(ctx context.Context, w *work, pointwise bool, ask func(l *
 		order = visit.Order()
 	}
 	r := &ranking{prefix: order.String(), reason: "no-cache"}
-	if visit != nil { // whatever happens
+	if visit != nil { // also after an error
 		r.reason = visit.Decision.Reason.String()
 		defer func() { visit.End(&r.layout, r.result) }()
 	}
@@ -236,7 +235,7 @@ func (s *Service) run(ctx context.Context, w *work, pointwise bool, ask func(l *
 	return r, err
 }
 
-// asked is what the cache has to know of a ranking.
+// asked describes a ranking for the cache.
 func (w *work) asked(pointwise bool) *reuse.Request {
 	return &reuse.Request{
 		UserID: w.userID, User: w.user, Items: w.items, Pointwise: pointwise, Policy: w.policy,
@@ -244,7 +243,7 @@ func (w *work) asked(pointwise bool) *reuse.Request {
 	}
 }
 
-// reason says why a ranking's prefix was used.
+// reason returns why a ranking's prefix was used.
 func (w *work) reason(r *ranking) string {
 	if !w.auto {
 		return "requested"
@@ -252,7 +251,7 @@ func (w *work) reason(r *ranking) string {
 	return r.reason
 }
 
-// fixedOrder is the order of a policy where there is no cache to choose by.
+// fixedOrder returns the order of a policy if there is no cache.
 func fixedOrder(p schedule.Policy) plan.Order {
 	if p == schedule.Item {
 		return plan.ItemFirst
@@ -260,7 +259,7 @@ func fixedOrder(p schedule.Policy) plan.Order {
 	return plan.UserFirst
 }
 
-// identifiers returns the items' identifiers, which must be there and differ.
+// identifiers returns the items' identifiers. Each item must have one, and they must differ.
 func (c *call) identifiers(items []*prompt.Item) ([]int32, error) {
 	ids := make([]int32, len(items))
 	first := make(map[int32]int, len(items))
@@ -281,7 +280,7 @@ func (c *call) identifiers(items []*prompt.Item) ([]int32, error) {
 	return ids, nil
 }
 
-// rankByIdentifier asks once for the logits of all identifiers; scores are their softmax.
+// rankByIdentifier computes the logits of all identifiers at once. Scores are their softmax.
 func (s *Service) rankByIdentifier(ctx context.Context, w *work, identifiers []int32) (*ranking, error) {
 	r, err := s.run(ctx, w, false, func(l *prompt.Layout, job *engine.Job) {
 		job.Want = []engine.Want{{Segment: l.Answers, IDs: identifiers}}
@@ -293,8 +292,8 @@ func (s *Service) rankByIdentifier(ctx context.Context, w *work, identifiers []i
 	return r, nil
 }
 
-// rankPointwise asks for yes and no at each item's discriminant. The logit is their difference, the
-// score the probability of yes against no.
+// rankPointwise computes yes and no at each item's discriminant. The logit is their difference, the score the
+// probability of yes against no.
 func (s *Service) rankPointwise(ctx context.Context, w *work) (*ranking, error) {
 	ids := []int32{w.model.Scoring.Yes, w.model.Scoring.No}
 	r, err := s.run(ctx, w, true, func(l *prompt.Layout, job *engine.Job) {
@@ -314,7 +313,7 @@ func (s *Service) rankPointwise(ctx context.Context, w *work) (*ranking, error) 
 	return r, nil
 }
 
-// softmax returns the probabilities that finite logits stand for.
+// softmax returns the probabilities of finite logits.
 func softmax(logits []float32) []float64 {
 	out := make([]float64, len(logits))
 	total := logSumExp(logits)
@@ -334,7 +333,7 @@ func logSumExp(logits []float32) float64 {
 	return top + math.Log(sum)
 }
 
-// policy reads the prefix that a request asks for.
+// policy parses the prefix of a request.
 func (s *Service) policy(c *call, prefix string) (schedule.Policy, error) {
 	switch prefix {
 	case "", "auto":
@@ -351,7 +350,7 @@ func (s *Service) policy(c *call, prefix string) (schedule.Policy, error) {
 	return 0, Errorf(InvalidArgument, "prefix", "%s: want auto, user, item, none or blend", Quoted(prefix))
 }
 
-// requestID checks a client's id of a request, or makes one.
+// requestID checks a client's request id, or makes one.
 func requestID(id string) (string, error) {
 	if id == "" {
 		var b [8]byte

@@ -17,19 +17,19 @@ import (
 	"grebe/serve/tracing"
 )
 
-// Of a recommendation that does not say.
+// Defaults of a recommendation.
 const (
 	defaultResults   = 10
 	defaultBeamWidth = 128
 )
 
-// Why fewer items came back than were wanted.
+// Reasons why fewer items came back than requested.
 const (
 	shortCatalog = "catalog" // no more are eligible
-	shortBeam    = "beam"    // more are, but the search kept too few paths
+	shortBeam    = "beam"    // more are eligible, but the search kept too few paths
 )
 
-// maxExcluded bounds the bytes of an id in exclude; the catalog has none that is longer.
+// maxExcluded bounds the bytes of an id in exclude. The catalog has no longer ones.
 const maxExcluded = 512
 
 // Recommend generates items of the catalog for a user.
@@ -56,8 +56,8 @@ func (s *Service) recommend(ctx context.Context, c *call, req *grebev1.Recommend
 	return c.model.reads().recommend(ctx, s, c, id, req)
 }
 
-// generationUsage counts the tokens of a recommendation: none where nothing had to be computed, because
-// no item is eligible, or only one path.
+// generationUsage counts the tokens of a recommendation. They are 0 if nothing was computed, because no item or only
+// one path is eligible.
 func generationUsage(r *generate.Result) *grebev1.Usage {
 	if r.Cached+r.Computed == 0 {
 		return &grebev1.Usage{BySource: &grebev1.Sources{}}
@@ -69,7 +69,7 @@ func generationUsage(r *generate.Result) *grebev1.Usage {
 
 // generation checks a request and resolves its user.
 func (s *Service) generation(c *call, req *grebev1.RecommendRequest) (*generate.Request, error) {
-	// A client that says how to search gets that search.
+	// A client that sets beam_width or top_k gets exactly that search.
 	r := &generate.Request{N: int(req.N), Width: int(req.BeamWidth), TopK: int(req.TopK), Widen: req.BeamWidth == 0 && req.TopK == 0}
 	orDefault(&r.N, defaultResults)
 	orDefault(&r.Width, defaultBeamWidth)
@@ -104,7 +104,7 @@ func (s *Service) generation(c *call, req *grebev1.RecommendRequest) (*generate.
 	return r, err
 }
 
-// generate runs a recommendation within the call's deadline and counts what it took.
+// generate runs a recommendation within the call's deadline and records metrics.
 func (s *Service) generate(ctx context.Context, c *call, r *generate.Request) (*generate.Result, error) {
 	ctx, cancel := c.within(ctx)
 	defer cancel()
@@ -149,8 +149,8 @@ func checkExclude(ids []string) error {
 	return nil
 }
 
-// filterOf checks the attributes that items must have. Wanting none of the values of an attribute is
-// taken as a mistake: nothing would ever come back.
+// filterOf checks the attributes that items must have. An attribute without values is an error, because it would
+// match nothing.
 func filterOf(m map[string]*grebev1.Values) (map[string][]string, error) {
 	if len(m) > wire.MaxFilter {
 		return nil, Errorf(InvalidArgument, "filter", "%d attributes, at most %d", len(m), wire.MaxFilter)
@@ -171,7 +171,7 @@ func filterOf(m map[string]*grebev1.Values) (map[string][]string, error) {
 	return out, nil
 }
 
-// checkAttributes refuses a filter on an attribute that no item has: it is most likely misspelt.
+// checkAttributes refuses a filter on an attribute that no item has: it is probably misspelt.
 func checkAttributes(filter map[string][]string, items interface {
 	Attributes(name string) (has bool, all []string)
 }) error {
@@ -201,7 +201,7 @@ func noAttribute(name string, all []string) error {
 	return Errorf(InvalidArgument, "filter."+shown(name), "no item has this attribute; items have %s%s", strings.Join(names, ", "), more)
 }
 
-// shown is a name as the path of an error shows it.
+// shown shortens a name for the path of an error.
 func shown(name string) string {
 	if name == "" || len(name) > 64 {
 		return fmt.Sprintf("%.64q", name)
@@ -217,7 +217,7 @@ func itemsOf(events []*grebev1.Event) []string {
 	return out
 }
 
-// snapshot is what the model generates items of now; nil when it cannot.
+// snapshot returns the items that the model generates; nil if it cannot generate.
 func (m *Model) snapshot() *generate.Snapshot {
 	if m.Generate == nil {
 		return nil

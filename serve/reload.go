@@ -12,18 +12,18 @@ import (
 	grebev1 "grebe/api/grebe/v1"
 )
 
-// Loader brings up checkpoints of models while others serve.
+// Loader opens checkpoints of models while others serve.
 type Loader interface {
-	// Open loads the checkpoint in a folder, or without one that which the configuration of the model names now. It
-	// MUST end soon when ctx does. The model's Retire frees it.
+	// Open loads the checkpoint in a folder, or the one that the model's configuration names if folder is empty. It
+	// MUST return soon after ctx ends. The model's Retire frees it.
 	Open(ctx context.Context, model, folder string, progress func(done, total int64)) (*Model, error)
 }
 
-// Errors of a Loader that clients are told of.
+// Errors of a Loader that clients may see.
 var (
-	// ErrNoMemory says that a checkpoint does not fit beside the one that serves.
+	// ErrNoMemory means that a checkpoint does not fit beside the one that serves.
 	ErrNoMemory = errors.New("not enough memory for a second checkpoint")
-	// ErrUnchanged says that the checkpoint is the one that serves.
+	// ErrUnchanged means that the checkpoint is the one that serves.
 	ErrUnchanged = errors.New("the checkpoint that serves is the one that the configuration names")
 )
 
@@ -31,7 +31,7 @@ var (
 type reloading struct {
 	began time.Time
 	ended chan struct{} // closed at the end
-	again chan struct{} // closed when a trial was ended by going back
+	again chan struct{} // closed when a trial was rolled back
 
 	mu  sync.Mutex
 	now grebev1.Reload
@@ -52,7 +52,7 @@ func (r *reloading) progress(done, total int64) {
 	r.set(func(now *grebev1.Reload) { now.Progress = min(1, float64(done)/float64(max(total, 1))) })
 }
 
-// rolledBack notes why a trial ended. Called once.
+// rolledBack records why a trial was rolled back. It must be called once.
 func (r *reloading) rolledBack(why string) {
 	r.set(func(now *grebev1.Reload) { now.Error = why })
 	close(r.again)
@@ -80,9 +80,9 @@ func (r *reloading) describe() *grebev1.Reload {
 	return out
 }
 
-// ReloadModel brings up the checkpoint that the configuration names now beside the one that serves: it is checked, the
-// items that are asked for most are computed, and it serves from one request to the next. Requests under way end where they
-// began. Until it serves nothing changes, whatever goes wrong.
+// ReloadModel opens the checkpoint that the configuration names beside the one that serves, checks it, computes the
+// most used items and then swaps the two. Requests in flight finish on the old checkpoint. If anything fails before
+// the swap, nothing changes.
 func (s *Service) ReloadModel(ctx context.Context, req *grebev1.ReloadModelRequest) (*grebev1.Model, error) {
 	sl, err := s.slot(req.Model)
 	if err != nil {
@@ -95,8 +95,8 @@ func (s *Service) ReloadModel(ctx context.Context, req *grebev1.ReloadModelReque
 	return s.describeWhen(ctx, sl, r, req.Wait)
 }
 
-// RollbackModel brings back the checkpoint before the one that serves: at once while that one is on trial, otherwise like a
-// reload, from the folder where it was.
+// RollbackModel returns to the checkpoint before the one that serves. During a trial this is immediate. Otherwise it
+// is a reload from the old folder.
 func (s *Service) RollbackModel(ctx context.Context, req *grebev1.RollbackModelRequest) (*grebev1.Model, error) {
 	sl, err := s.slot(req.Model)
 	if err != nil {
@@ -119,14 +119,15 @@ func (s *Service) RollbackModel(ctx context.Context, req *grebev1.RollbackModelR
 	return s.describeWhen(ctx, sl, r, req.Wait)
 }
 
-// describeWhen describes a model at once, or when its reload ended. A failed one is an error only to those who wait.
+// describeWhen describes a model at once or, with wait, when its reload ended. A failed reload is an error only with
+// wait.
 func (s *Service) describeWhen(ctx context.Context, sl *slot, r *reloading, wait bool) (*grebev1.Model, error) {
 	if wait {
 		limit := time.NewTimer(s.cfg.ReloadWait)
 		defer limit.Stop()
 		select {
 		case <-r.ended:
-		case <-limit.C: // it goes on, and can be asked for
+		case <-limit.C: // the reload goes on; Model reports its progress
 		case <-ctx.Done():
 			return nil, AsError(ctx.Err())
 		}
@@ -137,7 +138,7 @@ func (s *Service) describeWhen(ctx context.Context, sl *slot, r *reloading, wait
 	return s.describeModel(sl), nil
 }
 
-// startReload begins a reload, unless one is under way. With back it is to the checkpoint that was there.
+// startReload begins a reload, unless one is running. back is the checkpoint to return to, or nil.
 func (s *Service) startReload(sl *slot, back *origin) (*reloading, error) {
 	if s.cfg.Loader == nil {
 		return nil, Errorf(Unprocessable, "", "this server cannot load another checkpoint")
@@ -158,7 +159,7 @@ func (s *Service) startReload(sl *slot, back *origin) (*reloading, error) {
 	return r, nil
 }
 
-// reload does all of it, and tells how it ended.
+// reload runs a reload and logs how it ended.
 func (s *Service) reload(sl *slot, r *reloading, back *origin) {
 	s.log.Info("reloading", "model", sl.name, "from", r.now.From)
 	outcome := "done"
@@ -178,7 +179,7 @@ func (s *Service) reload(sl *slot, r *reloading, back *origin) {
 	s.lifecycle.reloads.WithLabelValues(sl.name, outcome).Inc()
 	st := r.describe()
 	stopped := err != nil && s.changing.Err() != nil
-	if errors.Is(err, ErrUnchanged) || errors.Is(err, errBack) || stopped { // as it was asked, or told already
+	if errors.Is(err, ErrUnchanged) || errors.Is(err, errBack) || stopped { // as requested, or logged already
 		s.log.Warn("a reload ended without a new checkpoint", "model", sl.name, "outcome", outcome, "reason", err, "seconds", st.Seconds)
 	} else if err != nil {
 		s.log.Error("a reload ended without a new checkpoint", "model", sl.name, "outcome", outcome, "reason", st.Error, "seconds", st.Seconds)
@@ -188,10 +189,10 @@ func (s *Service) reload(sl *slot, r *reloading, back *origin) {
 	close(r.ended)
 }
 
-// errBack says that a trial ended by going back.
+// errBack means that a trial was rolled back.
 var errBack = errors.New("rolled back")
 
-// replace has another checkpoint serve.
+// replace opens another checkpoint and makes it serve.
 func (s *Service) replace(ctx context.Context, sl *slot, r *reloading, back *origin) error {
 	folder := ""
 	if back != nil {
@@ -230,7 +231,7 @@ func (s *Service) replace(ctx context.Context, sl *slot, r *reloading, back *ori
 	return s.dispose(ctx, sl, old)
 }
 
-// catchUp has a checkpoint drop what it read of users who were deleted while it was opened.
+// catchUp removes the KV of users who were deleted while a checkpoint was opened.
 func (s *Service) catchUp(next *checkpoint, deleted map[string]struct{}) error {
 	if len(deleted) > mostDeleted {
 		return fmt.Errorf("more than %d users were deleted while the checkpoint was opened: try again", mostDeleted)
@@ -244,7 +245,7 @@ func (s *Service) open(ctx context.Context, sl *slot, folder string, r *reloadin
 	return s.cfg.Loader.Open(ctx, sl.name, folder, r.progress)
 }
 
-// ready checks and warms a checkpoint that shall serve. A panic is an error of the checkpoint.
+// ready checks and warms a checkpoint before it serves. A panic fails the reload.
 func (s *Service) ready(ctx context.Context, sl *slot, next *checkpoint, r *reloading, back *origin) (err error) {
 	defer s.Rescue("reload", &err)
 	if back != nil && next.Version != back.version {
@@ -261,8 +262,8 @@ func (s *Service) ready(ctx context.Context, sl *slot, next *checkpoint, r *relo
 	return ctx.Err()
 }
 
-// dispose frees a checkpoint beside the one that serves when its last request is done. Where the server stops before, all is
-// freed with it.
+// dispose frees a checkpoint in beside after its last request. If the server stops first, closing it frees
+// everything.
 func (s *Service) dispose(ctx context.Context, sl *slot, c *checkpoint) error {
 	sl.retire(c)
 	select {
@@ -283,11 +284,11 @@ func (s *Service) dispose(ctx context.Context, sl *slot, c *checkpoint) error {
 	return nil
 }
 
-// probes is how many items the requests have that a checkpoint is checked with.
+// probes is the number of items in a request that checks a checkpoint.
 const probes = 16
 
-// probe asks a checkpoint what clients may ask, of users and items of the catalog and of made up ones. What it refuses is the
-// request's fault; what fails, or is no finite number, is its own.
+// probe sends a checkpoint all kinds of requests, with users and items of the catalog and made-up ones. Refused
+// requests do not count as errors. Failures and results that are not finite do.
 func (s *Service) probe(ctx context.Context, next *checkpoint) error {
 	c := &call{op: "probe", start: time.Now(), deadline: time.Minute, model: next}
 	tokens, made := madeUp(next)
@@ -302,7 +303,7 @@ func (s *Service) probe(ctx context.Context, next *checkpoint) error {
 	for _, user := range users {
 		defer s.serving(user.Id)()
 		for _, candidates := range [][]*grebev1.Item{made, known} {
-			for _, prefix := range []string{"user", "item", "blend"} { // the last of blocks that the one before it made
+			for _, prefix := range []string{"user", "item", "blend"} { // blend comes last: it uses blocks that item made
 				_, err := s.rank(ctx, c, &grebev1.RankRequest{User: user, Candidates: candidates, Prefix: prefix})
 				if err := ownFault(err); err != nil {
 					return err
@@ -317,7 +318,7 @@ func (s *Service) probe(ctx context.Context, next *checkpoint) error {
 	return ctx.Err()
 }
 
-// askedFor returns n ids: those asked for most, or any.
+// askedFor returns the n ids that requests name most, or any if there are none.
 func askedFor(h *hot, some func(prefix string, limit int, random bool) ([]string, bool), n int) []string {
 	var out []string
 	for _, e := range h.top(n) {
@@ -329,7 +330,7 @@ func askedFor(h *hot, some func(prefix string, limit int, random bool) ([]string
 	return out
 }
 
-// warm computes the items that the old checkpoint was asked for most, as far as the budget allows.
+// warm computes the most used items of the old checkpoint, within the budget.
 func (s *Service) warm(ctx context.Context, old, next *checkpoint, r *reloading) error {
 	if next.Cache == nil || old.Cache == nil || !next.ReadsTexts() || s.cfg.Warm == 0 {
 		return nil
@@ -360,7 +361,7 @@ func (s *Service) warm(ctx context.Context, old, next *checkpoint, r *reloading)
 	return err
 }
 
-// hottest returns the items that a checkpoint has cached or was asked for, the most used first.
+// hottest returns the items that a checkpoint has cached or that requests named, most used first.
 func (s *Service) hottest(old *checkpoint) []string {
 	rank := map[string]int{}
 	for i, e := range s.hotItems.top(hotKept) {

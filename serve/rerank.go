@@ -10,8 +10,8 @@ import (
 	"grebe/schedule"
 )
 
-// Rerank orders documents by their relevance to a query: the query by the model's template of queries, each
-// document as an item's text, scored pointwise.
+// Rerank orders documents by their relevance to a query. The query uses the model's query template, each document is
+// an item's text, and scoring is pointwise.
 func (s *Service) Rerank(ctx context.Context, req *grebev1.RerankRequest) (*grebev1.RerankResponse, error) {
 	return on(s, "rerank", s.judge(req.Model), 0, func(c *call) (*grebev1.RerankResponse, error) {
 		return entered(ctx, c, dispatch.Single, len(req.Documents), func(ctx context.Context) (*grebev1.RerankResponse, error) {
@@ -52,8 +52,7 @@ func (s *Service) rerank(ctx context.Context, c *call, req *grebev1.RerankReques
 	return resp, nil
 }
 
-// judge returns the name of the model that judges documents. Clients of other servers may name none:
-// then it is the only one that scores pointwise.
+// judge returns the model for reranking. If the client names none, it is the only model that scores pointwise.
 func (s *Service) judge(name string) string {
 	if name = s.compatibleModel(name); name != "" {
 		return name
@@ -71,13 +70,13 @@ func (s *Service) judge(name string) string {
 	return only
 }
 
-// query is the text that documents are compared with, and its place in the request.
+// query is the text that documents are compared with, and its field in the request.
 type query struct {
 	text  string
 	field string
 }
 
-// relevance scores documents, each with its place in the request.
+// relevance scores documents, each with its field in the request.
 func (s *Service) relevance(ctx context.Context, c *call, q query, docs func(yield func(path, string) bool)) (*ranking, error) {
 	if c.model.Scoring.Kind != Pointwise {
 		return nil, Errorf(Unprocessable, "model", "%q scores by identifier: reranking needs a model that scores pointwise", c.model.Name)
@@ -106,7 +105,7 @@ func (s *Service) relevance(ctx context.Context, c *call, q query, docs func(yie
 	return s.rankPointwise(ctx, w)
 }
 
-// document returns the tokens of a document, of which there is at least one.
+// document returns the tokens of a document. It has at least one.
 func (c *call) document(field path, text string) ([]int32, error) {
 	if len(text) > maxText {
 		return nil, Errorf(TooLarge, field.String(), "%d bytes, at most %d", len(text), maxText)
@@ -121,8 +120,8 @@ func (c *call) document(field path, text string) ([]int32, error) {
 	return ids, nil
 }
 
-// ScorePairs scores second texts by their relevance to first ones, as vLLM does: one first text goes with all second
-// ones, or each with its own. Pairs with the same first text are computed together.
+// ScorePairs scores second texts by their relevance to first ones, as vLLM does. There is one first text for all
+// second texts, or one for each. Pairs with the same first text are computed together.
 func (s *Service) ScorePairs(ctx context.Context, req *wire.Pairs) (*wire.PairScores, error) {
 	return on(s, "score", s.judge(req.Model), 0, func(c *call) (*wire.PairScores, error) {
 		return entered(ctx, c, dispatch.Rounds, len(req.Second), func(ctx context.Context) (*wire.PairScores, error) {
@@ -154,7 +153,7 @@ func (s *Service) pairs(ctx context.Context, c *call, req *wire.Pairs) (*wire.Pa
 		}
 		return resp, s.scoreGroup(ctx, c, query{req.First[0], "text_1"}, req.Second, all, resp)
 	}
-	groups := map[string][]int{} // seconds by first
+	groups := map[string][]int{} // indices of second texts by first text
 	for i, first := range req.First {
 		groups[first] = append(groups[first], i)
 	}
@@ -168,7 +167,7 @@ func (s *Service) pairs(ctx context.Context, c *call, req *wire.Pairs) (*wire.Pa
 	return resp, nil
 }
 
-// scoreGroup scores the texts of one group and adds what it used.
+// scoreGroup scores the texts of one group and adds their usage.
 func (s *Service) scoreGroup(ctx context.Context, c *call, q query, texts []string, group []int, resp *wire.PairScores) error {
 	r, err := s.relevance(ctx, c, q, func(yield func(path, string) bool) {
 		for _, i := range group {

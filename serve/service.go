@@ -1,11 +1,11 @@
-// Package serve answers requests for models: a ranking, a recommendation, a score or a change of the catalog from its message
-// to its answer. It knows models with their checkpoints, which can be exchanged while they serve, and what they have cached of
-// users and items. It speaks no protocol: an error has a code and the path of the field that it is about.
+// Package serve answers requests for models: rankings, recommendations, scores and changes of the catalog. It takes a
+// message and returns an answer, or an error with a code and the path of the field. It knows no protocol; package
+// server does.
 //
-// A deletion takes precedence over requests under way: nothing of a deleted user stays cached. The goroutines that a Service
-// starts end with Close.
+// A model is served by a checkpoint, which can be replaced while it serves. Deletes take precedence over requests in
+// flight: no KV of a deleted user stays cached. Close ends all goroutines of a Service.
 //
-// Lock order: a slot's, then its reload's; that of drops, then that of present.
+// Lock order: a slot's lock, then its reload's; the lock of drops, then that of present.
 package serve
 
 import (
@@ -28,7 +28,7 @@ import (
 	"grebe/serve/tracing"
 )
 
-// Config says what to serve. Zero values mean the default in the comment.
+// Config configures a Service. A zero value means the default that the comment gives last.
 type Config struct {
 	Models  []Model          // at least one, with different names
 	Catalog *catalog.Catalog // an empty one
@@ -36,28 +36,29 @@ type Config struct {
 	// Versions keeps the versions of the catalog that models generate; nil: there are none to choose from.
 	Versions *generate.Keeper
 
-	// UserDeleted is called when a user is deleted, to remove KV that may be theirs and that none of the models has; nil: there is none.
+	// UserDeleted is called when a user is deleted. It removes KV that may be theirs and that no model here has; nil:
+	// there is none.
 	UserDeleted func() error
 
-	// Tables of embeddings, whose rows can be read and changed; nil: there are none. They stay the caller's.
+	// Tables are embedding tables whose rows can be read and changed; nil: there are none. The caller closes them.
 	Tables *embed.Tables
 
-	// Loader brings up other checkpoints of the models; nil: they cannot be reloaded.
+	// Loader opens other checkpoints of the models; nil: they cannot be reloaded.
 	Loader     Loader
-	Trial      time.Duration // in which a checkpoint that fails a request is taken back, and the one before it stays loaded; none
+	Trial      time.Duration // for which the old checkpoint stays loaded, to roll back if a request fails on the new one; none
 	Warm       float64       // share of the cache that a new checkpoint's items may take before it serves; none
-	ReloadWait time.Duration // longest that a request waits for a reload's end; 2 min
+	ReloadWait time.Duration // longest wait of a request for the end of a reload; 2 min
 
-	// AheadOff leaves items of the catalog to the requests that need them; otherwise RunAhead computes them while the service is idle.
+	// AheadOff turns indexing off. Items are then computed by the requests that need them.
 	AheadOff bool
 
 	SLO         time.Duration // deadline of a request that names none; 200 ms
-	MaxDeadline time.Duration // longest deadline a request may name; 60 s
+	MaxDeadline time.Duration // longest deadline that a request may name; 60 s
 
-	// Tracer is told where the time of requests went; nil: nobody is.
+	// Tracer records spans of requests; nil: none.
 	Tracer   *tracing.Tracer
 	Logger   *slog.Logger         // nothing is logged
-	Registry *prometheus.Registry // one of its own
+	Registry *prometheus.Registry // a new one
 }
 
 func orDefault[T comparable](v *T, def T) {
@@ -127,8 +128,8 @@ type Service struct {
 	models   map[string]*slot
 	served   []*slot // in the order of the configuration
 	catalog  *catalog.Catalog
-	refused  atomic.Int64 // changes of a catalog whose disk failed
-	underWay atomic.Int64 // requests of models
+	refused  atomic.Int64 // changes refused because the catalog's disk failed
+	underWay atomic.Int64 // requests of models in flight
 	log      *slog.Logger
 	metrics  *metrics
 	times    atomic.Pointer[deadlines]
@@ -140,14 +141,14 @@ type Service struct {
 	now                func() time.Time
 
 	lifecycle  *lifecycleMetrics
-	life       context.Context // of what runs in the background
-	changing   context.Context // of reloads, which end before
+	life       context.Context // of background work
+	changing   context.Context // of reloads and indexing, which end first
 	die        context.CancelFunc
 	endChanges context.CancelFunc
 	background sync.WaitGroup
 }
 
-// New checks the configuration. Close ends what the service starts in the background: reloads, and removals from caches.
+// New returns a Service. The caller MUST close it.
 func New(cfg Config) (*Service, error) {
 	cfg.Models = slices.Clone(cfg.Models)
 	cfg.setDefaults()
@@ -188,7 +189,7 @@ func New(cfg Config) (*Service, error) {
 		}
 	}
 	s.SetDeadlines(cfg.SLO, cfg.MaxDeadline)
-	s.cfg.Models = nil // nothing shall hold a checkpoint that is retired
+	s.cfg.Models = nil // a reference would keep a retired checkpoint in memory
 	s.life, s.die = context.WithCancel(context.Background())
 	s.changing, s.endChanges = context.WithCancel(s.life)
 	for _, sl := range slots {
@@ -198,33 +199,33 @@ func New(cfg Config) (*Service, error) {
 	return s, nil
 }
 
-// EndReloads ends reloads under way, and refuses more. Requests are answered as before.
+// EndReloads ends reloads and indexing, and refuses new reloads. Requests are still answered.
 func (s *Service) EndReloads() { s.endChanges() }
 
-// Close ends what runs in the background. No requests may be under way. Later changes of the catalog are followed by those who make
-// them.
+// Close ends background work. No requests may be in flight. After Close, a change of the catalog removes outdated KV
+// before it returns.
 func (s *Service) Close() {
 	s.drops.close()
 	s.die()
 	s.background.Wait()
 }
 
-// Node is the name in responses.
+// Node returns the name in responses.
 func (s *Service) Node() string { return s.cfg.Node }
 
-// Catalog is where users and items are. Requests change it by the Service's methods.
+// Catalog returns the catalog of users and items. Requests change it through the Service's methods.
 func (s *Service) Catalog() *catalog.Catalog { return s.catalog }
 
-// Log is where the Service logs.
+// Log returns the Service's logger.
 func (s *Service) Log() *slog.Logger { return s.log }
 
-// Registry has the Service's metrics.
+// Registry returns the registry of the Service's metrics.
 func (s *Service) Registry() *prometheus.Registry { return s.cfg.Registry }
 
-// Tracer is told where the time of requests went; it may be nil.
+// Tracer returns the tracer of requests, or nil.
 func (s *Service) Tracer() *tracing.Tracer { return s.cfg.Tracer }
 
-// Rescue turns a panic into an internal error. To be deferred.
+// Rescue turns a panic into an internal error. It must be deferred.
 func (s *Service) Rescue(op string, err *error) {
 	if p := recover(); p != nil {
 		s.Panicked(op, contain.Of(p))
@@ -232,19 +233,19 @@ func (s *Service) Rescue(op string, err *error) {
 	}
 }
 
-// Panicked counts and logs a panic that was contained. Op says where: an operation, or "engine".
+// Panicked counts and logs a contained panic. op is an operation, or "engine".
 func (s *Service) Panicked(op string, p *contain.Panic) {
 	s.metrics.panics.Inc()
 	s.log.Error("panic", "op", op, "panic", p.String(), "stack", string(p.Stack))
 }
 
-// deadlines are what a request may take.
+// deadlines are the default and the longest deadline of a request.
 type deadlines struct{ usual, longest time.Duration }
 
-// SetDeadlines changes SLO and MaxDeadline of requests to come. The latter is never below the former.
+// SetDeadlines changes SLO and MaxDeadline for later requests. MaxDeadline is raised to SLO if it is lower.
 func (s *Service) SetDeadlines(slo, longest time.Duration) {
 	s.times.Store(&deadlines{usual: slo, longest: max(slo, longest)})
 }
 
-// SLO is the deadline of a request that names none.
+// SLO returns the deadline of a request that names none.
 func (s *Service) SLO() time.Duration { return s.times.Load().usual }

@@ -13,7 +13,7 @@ import (
 	"grebe/embed"
 )
 
-// tableRow is a row as the API has it: {"key": 17, "row": [0.1, …]}, or {"key": 17, "delete": true}.
+// tableRow is a row in the API: {"key": 17, "row": [0.1, …]}, or {"key": 17, "delete": true}.
 type tableRow struct {
 	Key    *uint64   `json:"key"`
 	Row    []float32 `json:"row,omitempty"`
@@ -21,19 +21,19 @@ type tableRow struct {
 }
 
 const (
-	rowsAtOnce = 512  // rows that are written together
-	rowsAsked  = 4096 // rows of one question
+	rowsAtOnce = 512  // rows written together
+	rowsAsked  = 4096 // rows per request
 
-	numbersAsked = 1 << 20 // numbers of all its rows: their text is some ten times as large
+	numbersAsked = 1 << 20 // numbers per request; as text they take some ten times as many bytes
 )
 
-// Table is a table of embeddings by its name.
+// Table is an embedding table with its name.
 type Table struct {
 	*embed.Table
 	name string
 }
 
-// Table finds a table.
+// Table finds a table by name.
 func (s *Service) Table(name string) (Table, error) {
 	if t := s.cfg.Tables.Table(name); t != nil {
 		return Table{t, name}, nil
@@ -41,7 +41,7 @@ func (s *Service) Table(name string) (Table, error) {
 	return Table{}, Errorf(NotFound, "", "no table %s", Quoted(name))
 }
 
-// Rows returns the rows of keys, one per line; of keys that the table does not have it has the default.
+// Rows returns the rows of keys, one per line. For unknown keys it returns the default row.
 func (t Table) Rows(ctx context.Context, asked []string) ([]byte, error) {
 	if len(asked) == 0 || len(asked) > rowsAsked {
 		return nil, Errorf(InvalidArgument, "key", "%d keys: want 1 to %d", len(asked), rowsAsked)
@@ -72,7 +72,7 @@ func (t Table) Rows(ctx context.Context, asked []string) ([]byte, error) {
 	return body, nil
 }
 
-// Change writes and deletes rows, one per line. Lines before a bad one take effect; all are seen by the next look-up.
+// Change writes and deletes rows, one per line. Lines before a bad one take effect. The next lookup sees all of them.
 func (t Table) Change(ctx context.Context, lines []byte) (put, deleted int, err error) {
 	w, n := rowWriter{table: t.Table, ctx: ctx}, 0
 	for line := range bytes.Lines(lines) {
@@ -89,24 +89,26 @@ func (t Table) Change(ctx context.Context, lines []byte) (put, deleted int, err 
 	return w.put, w.deleted, nil
 }
 
-// rowWriter gathers changes, for each write waits for the disk: rows to put, or to delete, never both.
+// rowWriter collects changes, because each write waits for the disk. It holds rows to put or rows to delete, never
+// both.
 type rowWriter struct {
 	table        *embed.Table
-	ctx          context.Context // of its request
+	ctx          context.Context // of the request
 	keys         []uint64
 	rows         []float32
 	gone         []uint64
 	put, deleted int
 }
 
-// decodeRow reads a row and nothing else.
+// decodeRow decodes a row and refuses unknown fields.
 func decodeRow(text []byte, row *tableRow) error {
 	d := json.NewDecoder(bytes.NewReader(text))
 	d.DisallowUnknownFields()
 	return d.Decode(row)
 }
 
-// LacksNumbers reports whether a row has null among its numbers, as some programs write what is not finite: it is no zero.
+// LacksNumbers reports whether a row has null among its numbers. Some programs write null for values that are not
+// finite; decoding would turn it into 0.
 func LacksNumbers(line []byte) bool {
 	_, row, _ := bytes.Cut(line, []byte{'['})
 	row, _, _ = bytes.Cut(row, []byte{']'})
@@ -185,7 +187,7 @@ func (w *rowWriter) flushGone() error {
 	return nil
 }
 
-// tableMetrics counts what embedding tables do.
+// tableMetrics reports the statistics of embedding tables.
 type tableMetrics struct {
 	tables                                                *embed.Tables
 	hits, misses, defaults, failures, rows, evicted, mode *prometheus.Desc

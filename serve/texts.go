@@ -10,10 +10,10 @@ import (
 	"grebe/schedule"
 )
 
-// texts is a language model: users and items are texts, and items to recommend are generated code by code.
+// texts is a language model: users and items are texts, and recommended items are generated code by code.
 type texts struct{}
 
-// Texts returns the kind of models that read texts. The model's Scoring, Orders, Blend and Generate configure it.
+// Texts returns the Reader of language models. The Model's Scoring, Orders, Blend and Generate configure it.
 func Texts() Reader { return texts{} }
 
 func (texts) scoring(m *Model) string      { return m.Scoring.Kind.String() }
@@ -42,8 +42,9 @@ func (texts) checkBlend(m *Model) error {
 	return nil
 }
 
-// checkUser refuses a user of whom the model's prompt would read nothing: a history alone where there is no {history}, a text
-// alone where there is no {text}. A history beside a text that is read is fine: users of a catalog have both, and exclude_seen needs it.
+// checkUser refuses a user of whom the prompt would show nothing: only a history without {history} in the template,
+// or only a text without {text}. A history beside a text is fine: users of a catalog have both, and exclude_seen
+// needs it.
 func (texts) checkUser(m *Model, u *grebev1.User) error {
 	p := m.Prompt
 	switch {

@@ -1,8 +1,8 @@
-// Package tracing tells where the time of a request went, as OpenTelemetry spans: one for the request, in it fetch, and
-// a round for every pass through the model, in it queue and compute.
+// Package tracing reports where the time of a request goes, as OpenTelemetry spans. A request has a span. Inside it
+// are a span for fetch and one for each round through the model; a round has spans for queue and compute.
 //
-// Spans are made from times that are measured anyway, after the fact. A request that is not sampled costs a
-// fraction of a microsecond; without an endpoint nothing is made at all.
+// Spans are made afterwards, from times that are measured anyway. A request that is not sampled costs a fraction of a
+// microsecond. Without an endpoint there are no spans.
 package tracing
 
 import (
@@ -21,22 +21,22 @@ import (
 	"grebe/engine"
 )
 
-// Options of a tracer.
+// Options configure a Tracer.
 type Options struct {
 	Endpoint string  // of OTLP over HTTP, such as http://localhost:4318
-	Share    float64 // of the requests that come without a decision of their caller's, 0 to 1
+	Share    float64 // of requests to sample if the caller has not decided, 0 to 1
 	Version  string
 	Node     string
 }
 
-// Tracer makes spans. A nil one makes none.
+// Tracer makes spans. A nil Tracer makes none.
 type Tracer struct {
 	tracer   trace.Tracer
 	provider *sdk.TracerProvider
 }
 
-// New returns a tracer that sends spans in batches, from a goroutine of its own that Close ends. An endpoint that
-// does not answer costs spans, never requests.
+// New returns a Tracer that sends spans in batches, in a goroutine that Close ends. If the endpoint does not answer,
+// spans are lost, but requests are not delayed.
 func New(ctx context.Context, opt Options) (*Tracer, error) {
 	exporter, err := otlptracehttp.New(ctx, otlptracehttp.WithEndpointURL(opt.Endpoint))
 	if err != nil {
@@ -52,7 +52,7 @@ func over(sink sdk.TracerProviderOption, opt Options) *Tracer {
 	return &Tracer{tracer: p.Tracer("grebe"), provider: p}
 }
 
-// Close sends what is left, until ctx ends.
+// Close sends the remaining spans, until ctx ends.
 func (t *Tracer) Close(ctx context.Context) error {
 	if t == nil {
 		return nil
@@ -62,8 +62,8 @@ func (t *Tracer) Close(ctx context.Context) error {
 
 var propagator = propagation.TraceContext{}
 
-// Begin begins the span of a request, as a part of its caller's trace if the carrier, the request's headers, names one. The
-// caller MUST call end, with an HTTP status and, where the server failed, a text of that.
+// Begin begins the span of a request. It is part of the caller's trace if the headers name one. The caller MUST call
+// end with the HTTP status and, if the server failed, the reason.
 func (t *Tracer) Begin(ctx context.Context, headers propagation.TextMapCarrier, op string) (_ context.Context, end func(status int, failure string)) {
 	if t == nil {
 		return ctx, func(int, string) {}
@@ -78,14 +78,14 @@ func (t *Tracer) Begin(ctx context.Context, headers propagation.TextMapCarrier, 
 	}
 }
 
-// Named tells the request's id and model.
+// Named adds the request's id and model to its span.
 func Named(ctx context.Context, request, model string) {
 	if span := trace.SpanFromContext(ctx); span.IsRecording() {
 		span.SetAttributes(attribute.String("grebe.request_id", request), attribute.String("grebe.model", model))
 	}
 }
 
-// Stage adds a span of a stage that is over.
+// Stage adds the span of a stage that has ended.
 func (t *Tracer) Stage(ctx context.Context, name string, start time.Time, took time.Duration, about ...attribute.KeyValue) {
 	if t == nil || !trace.SpanFromContext(ctx).IsRecording() {
 		return
@@ -97,7 +97,7 @@ func (t *Tracer) Stage(ctx context.Context, name string, start time.Time, took t
 // Do runs a job.
 type Do = func(context.Context, *engine.Job) (*engine.Result, error)
 
-// Rounds adds a span for every job that do runs, with its queue and its compute inside.
+// Rounds adds a span for every job that do runs, with spans for queue and compute inside.
 func (t *Tracer) Rounds(do Do) Do {
 	if t == nil {
 		return do
