@@ -9,7 +9,7 @@ import (
 	"grebe/prompt"
 )
 
-// maxExamples bounds how many items with unusable codes are named.
+// maxExamples bounds the items with unusable codes that a message names.
 const maxExamples = 3
 
 // unusable names the first items of a version whose codes the model does not have.
@@ -26,26 +26,27 @@ func (x *indexer) unusable(v *history.Version) (examples []string) {
 
 func example(id string, err error) string { return fmt.Sprintf("%.64q: %v", id, err) }
 
-// Codes is a model whose codes items are checked against.
+// Codes is a model for a Forecast.
 type Codes struct {
 	Name   string
 	Prompt *prompt.Builder
-	Items  int // that it can generate now
+	Items  int // items that it can generate now
 }
 
-// Forecast says what some changes of items would leave each model to generate. It is for one goroutine.
+// Forecast predicts how changes of items affect the items that each model can generate. It is not safe for concurrent
+// use.
 type Forecast struct {
 	models []Impact
 	rules  []*prompt.Builder
 	find   func(id string) (*prompt.Item, bool)
 	seed   maphash.Seed
-	after  map[uint64]uint64 // by the hash of an id: the models that can generate it after the changes so far, a bit each
+	after  map[uint64]uint64 // by the hash of an id: the models that can generate it after the changes, one bit each
 }
 
-// Impact is what changes would do to a model.
+// Impact is the effect of changes on one model.
 type Impact struct {
 	Model    string   `json:"model"`
-	Before   int      `json:"items_before"` // that it can generate
+	Before   int      `json:"items_before"` // items that it can generate
 	After    int      `json:"items_after"`
 	Unusable int      `json:"unusable"` // lines with codes that the model does not have
 	Examples []string `json:"examples,omitempty"`
@@ -54,7 +55,8 @@ type Impact struct {
 // maxForecast bounds the models of a Forecast.
 const maxForecast = 64
 
-// NewForecast begins a forecast. find returns items as they are. Models beyond the first 64 are left out.
+// NewForecast returns a Forecast without changes. find returns the present form of an item. Models beyond the first
+// 64 are ignored.
 func NewForecast(find func(id string) (*prompt.Item, bool), models ...Codes) *Forecast {
 	f := &Forecast{find: find, seed: maphash.MakeSeed(), after: map[uint64]uint64{}}
 	for _, m := range models[:min(len(models), maxForecast)] {
@@ -64,7 +66,7 @@ func NewForecast(find func(id string) (*prompt.Item, bool), models ...Codes) *Fo
 	return f
 }
 
-// usable returns the models that have the codes.
+// usable returns the models that have the codes, as a bit mask.
 func (f *Forecast) usable(codes []int32) (mask uint64) {
 	if len(codes) == 0 {
 		return 0
@@ -77,7 +79,7 @@ func (f *Forecast) usable(codes []int32) (mask uint64) {
 	return mask
 }
 
-// Put takes in that an item is added or replaced.
+// Put adds the change that puts an item.
 func (f *Forecast) Put(id string, codes []int32) {
 	mask := f.usable(codes)
 	for i := range f.models {
@@ -91,7 +93,7 @@ func (f *Forecast) Put(id string, codes []int32) {
 	f.change(id, mask)
 }
 
-// Delete takes in that an item is removed.
+// Delete adds the change that deletes an item.
 func (f *Forecast) Delete(id string) { f.change(id, 0) }
 
 func (f *Forecast) change(id string, mask uint64) {
@@ -108,13 +110,13 @@ func (f *Forecast) change(id string, mask uint64) {
 	}
 }
 
-// Impacts returns what the changes so far do to each model.
+// Impacts returns the effect of the changes on each model.
 func (f *Forecast) Impacts() []Impact { return f.models }
 
-// Halves reports whether a model would be left with fewer than half of its items.
+// Halves reports whether the model would lose more than half of its items.
 func (m *Impact) Halves() bool { return 2*m.After < m.Before }
 
-// Warning says which of n items the model cannot generate; "" if it can generate all that have codes.
+// Warning describes the items that the model cannot generate, or returns "" if there are none.
 func (m *Impact) Warning() string {
 	if m.Unusable == 0 {
 		return ""
@@ -122,7 +124,7 @@ func (m *Impact) Warning() string {
 	return fmt.Sprintf("model %q does not have the codes of %d items and never generates them: %s", m.Model, m.Unusable, strings.Join(m.Examples, "; "))
 }
 
-// Models returns the models that follow the catalog, with how many items of its latest version each can generate.
+// Models returns the models that the Keeper makes snapshots for, with the number of items that each can generate.
 func (k *Keeper) Models() []Codes {
 	var out []Codes
 	for _, t := range k.following() {

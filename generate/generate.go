@@ -28,20 +28,19 @@ import (
 )
 
 var (
-	// ErrNoCodes says that no item of the catalog has semantic IDs that the model has.
+	// ErrNoCodes means that no item of the catalog has codes that the model has.
 	ErrNoCodes = errors.New("the catalog has no item with codes of this model")
-	// ErrEmpty says that there is nothing to generate from.
+	// ErrEmpty means that the prompt has no tokens.
 	ErrEmpty = errors.New("the prompt is empty: the user has no tokens, and the model no generate_instruction")
 )
 
-// Generator recommends with one model.
+// Generator recommends items with one model.
 type Generator struct {
 	Prompt *prompt.Builder
 	Do     reuse.Do
-	Cache  *reuse.Cache // nil: nothing is kept between requests
+	Cache  *reuse.Cache // nil: no KV is kept between requests
 	Shape  compute.Shape
-	// Widths are the most beams that each round keeps, for requests that are wider; shorter or nil: as
-	// many as the request says.
+	// Widths limits the beams of each round, for requests that are wider. Rounds beyond its length are not limited.
 	Widths []int
 
 	snapshot atomic.Pointer[Snapshot]
@@ -49,10 +48,10 @@ type Generator struct {
 	runs     sync.Pool // of *run
 }
 
-// Snapshot returns the items that are generated now; nil before the first Use.
+// Snapshot returns the items that new requests generate; nil before the first Use.
 func (g *Generator) Snapshot() *Snapshot { return g.snapshot.Load() }
 
-// Use has new requests generate the items of s. Those under way keep theirs.
+// Use makes new requests generate the items of s. Requests in flight keep their snapshot.
 func (g *Generator) Use(s *Snapshot) {
 	g.view.Store(nil)
 	g.snapshot.Store(s)
@@ -61,13 +60,13 @@ func (g *Generator) Use(s *Snapshot) {
 // View returns the items as the model sees them; nil: as the catalog has them.
 func (g *Generator) View() *View { return g.view.Load() }
 
-// stay has new requests generate the items of a version that was activated.
+// stay makes new requests generate the items of an activated version.
 func (g *Generator) stay(v *View) {
 	g.view.Store(v)
 	g.snapshot.Store(v.snap)
 }
 
-// Request says for whom and what.
+// Request is a request for recommendations.
 type Request struct {
 	UserID  string
 	User    []int32
@@ -76,14 +75,14 @@ type Request struct {
 	TopK    int // 0: Width
 	Exclude []string
 	Filter  map[string][]string
-	// Free leaves the constraint out, to measure what it costs: any code may follow any other, and paths
-	// that are no items are dropped at the end. Nothing may be excluded or filtered then.
+	// Free turns the constraint off, to measure what it costs: any code may follow any other, and paths that are not
+	// items are dropped at the end. Exclude and Filter must then be empty.
 	Free bool
-	// Widen searches once more with more beams, up to 4,096, where more items are eligible than the beams found. Width,
-	// TopK and Widths are then not what the client asked for.
+	// Widen allows a second search with more beams, up to 4,096, if the first found fewer items than are eligible.
+	// The second search is wider than Width, TopK and Generator.Widths allow.
 	Widen bool
 
-	whole bool // Generator.Widths do not narrow it
+	whole bool // ignore Generator.Widths
 }
 
 // Item is a recommended item.
@@ -93,25 +92,25 @@ type Item struct {
 	Score float64 // log-probability of its path
 }
 
-// Result is what a request yields.
+// Result is the result of a request.
 type Result struct {
 	Items            []Item
 	Short            bool // fewer than N came back
-	Beam             bool // of Short: more are eligible, but the search kept too few paths
+	Beam             bool // if Short: more are eligible, but the search kept too few paths
 	Version          string
 	Layout           prompt.Layout
 	Computed, Cached int                // tokens, over all rounds
-	Prompt           int                // of Computed, those of the first round, which is the prompt
-	Tiers            [plan.NumTiers]int // Cached, by where they were
-	Shared           engine.Shared      // of Cached, what was computed for another search at the same time
+	Prompt           int                // tokens of Computed in the prompt, which is the first round
+	Tiers            [plan.NumTiers]int // Cached, by tier
+	Shared           engine.Shared      // tokens of Cached that were computed for another search at the same time
 	Fetch            time.Duration
 	Queue, Compute   time.Duration
 	BatchTokens      int // of the prompt's batch
 	Rows             int // beams computed, over all rounds
-	Paths, Valid     int // that the last round kept, and those of them that items have: all, unless Free
+	Paths, Valid     int // paths that the last round kept, and how many are items: all, unless Free
 }
 
-// maxWidth bounds how wide a search becomes that came back short.
+// maxWidth bounds the width of a second search.
 const maxWidth = 4096
 
 // Recommend generates items for a request.
@@ -131,7 +130,7 @@ func (g *Generator) Recommend(ctx context.Context, request *Request) (*Result, e
 	if err != nil {
 		return nil, err
 	}
-	// The prompt is accounted for as the first search found it.
+	// The usage of the prompt is that of the first search.
 	more.Layout, more.Prompt, more.Cached, more.Tiers, more.Shared = out.Layout, out.Prompt, out.Cached, out.Tiers, out.Shared
 	more.Computed += out.Computed
 	more.Rows += out.Rows

@@ -12,25 +12,25 @@ import (
 	"grebe/catalog/history"
 )
 
-// importing is an import under way. What it changes becomes one version when it ends; models generate
-// what they did until then.
+// importing is a running import. Its changes become one version when it ends. Until then models generate the same
+// items as before.
 type importing struct {
 	pending map[string]catalog.Entry // by id; without an item: deleted
-	last    time.Time                // it was heard of
+	last    time.Time                // time of its last change
 }
 
 const (
-	// maxImports bounds the imports under way at a time.
+	// maxImports bounds the imports that run at a time.
 	maxImports = 64
-	// importIdle is after how long an import that nothing is heard of is taken as ended.
+	// importIdle is the time without changes after which an import ends by itself.
 	importIdle = 10 * time.Minute
 )
 
-// ErrImports says that too many imports are under way.
+// ErrImports means that too many imports are under way.
 var ErrImports = errors.New("too many imports are under way")
 
-// BeginImport begins an import, or goes on with it: what Catalog.ApplyImport changes in its name becomes one
-// version at its end. One that nothing is heard of for ten minutes ends by itself.
+// BeginImport begins or continues an import. All changes that Catalog.ApplyImport makes for it become one version at
+// its end. An import without changes for ten minutes ends by itself.
 func (k *Keeper) BeginImport(id string) error {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -46,8 +46,8 @@ func (k *Keeper) BeginImport(id string) error {
 	return nil
 }
 
-// EndImport ends an import and returns when the models that follow the catalog generate its items. Ending
-// one that is not under way does nothing.
+// EndImport ends an import. It returns when the models that follow the catalog generate its items. It does nothing if
+// there is no such import.
 func (k *Keeper) EndImport(ctx context.Context, id string) error {
 	k.mu.Lock()
 	im := k.imports[id]
@@ -76,7 +76,7 @@ func (k *Keeper) EndImport(ctx context.Context, id string) error {
 	return nil
 }
 
-// importEnded makes what an import changed ready to become a version.
+// importEnded collects the changes of an import for the next version.
 func (k *Keeper) importEnded(id string, version uint64) {
 	k.mu.Lock()
 	if im := k.imports[id]; im != nil {
@@ -92,7 +92,7 @@ func (k *Keeper) importEnded(id string, version uint64) {
 	k.wake()
 }
 
-// expire ends the imports that nothing was heard of for long.
+// expire ends imports that were idle for too long.
 func (k *Keeper) expire(ctx context.Context) {
 	var gone []string
 	k.mu.Lock()
@@ -110,8 +110,8 @@ func (k *Keeper) expire(ctx context.Context) {
 	}
 }
 
-// Record makes what a catalog has a version, unless it is one already, for a process that serves no models. A
-// catalog without codes that has no versions yet gets none.
+// Record makes a version of the catalog's present items, if there is none yet, in a process that serves no models. A
+// catalog without codes and without versions gets none.
 func Record(c *catalog.Catalog, opt KeeperOptions) error {
 	items := c.Entries()
 	if _, err := os.Stat(opt.Dir); missing(err) && !slices.ContainsFunc(items, func(e catalog.Entry) bool { return hasCodes(e.Item) }) {

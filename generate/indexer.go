@@ -12,10 +12,10 @@ import (
 	"grebe/prompt"
 )
 
-// indexer makes the indices of a model's items.
+// indexer builds the indices of a model's items.
 type indexer struct {
 	prompt *prompt.Builder
-	known  [][]bool // codes of each level that were part of a path which the model has
+	known  [][]bool // known codes per level: they were part of a path that the model has
 }
 
 func newIndexer(b *prompt.Builder) *indexer {
@@ -50,7 +50,7 @@ func (x *indexer) has(codes []int32) bool {
 	return true
 }
 
-// build makes the index of the items in some slots, nil where the model has the codes of none.
+// build builds the index of the items in some slots; nil if the model has the codes of none.
 func (x *indexer) build(t *history.Table, slots []uint32) (*beam.Index, error) {
 	numbers, codes := x.paths(t, slots)
 	if len(numbers) == 0 {
@@ -63,7 +63,7 @@ func (x *indexer) build(t *history.Table, slots []uint32) (*beam.Index, error) {
 	return ix, nil
 }
 
-// paths returns those of some slots whose codes the model has, and the codes.
+// paths returns the slots whose codes the model has, and their codes.
 func (x *indexer) paths(t *history.Table, slots []uint32) (numbers []uint32, codes []int32) {
 	depth := len(x.known)
 	numbers, codes = make([]uint32, 0, len(slots)), make([]int32, 0, depth*len(slots))
@@ -75,8 +75,8 @@ func (x *indexer) paths(t *history.Table, slots []uint32) (numbers []uint32, cod
 	return numbers, codes
 }
 
-// index makes the index of a version: of one that is near, or of the one that its generation began with, or
-// of all items. It is nil where the model has the codes of no item.
+// index makes the index of a version. It starts from the snapshot near, or from the first version of the generation,
+// or builds the index of all items. It is nil if the model has the codes of no item.
 func (x *indexer) index(v *history.Version, near *Snapshot, base func(first *history.Version) *beam.Index) (*beam.Index, error) {
 	if near != nil && near.index != nil && near.at != nil {
 		if near.at.Before(v) {
@@ -97,7 +97,7 @@ func (x *indexer) index(v *history.Version, near *Snapshot, base func(first *his
 	return x.build(v.Table(), v.Live())
 }
 
-// merge makes the index of a version of that of an earlier one.
+// merge derives the index of a version from that of an earlier one.
 func (x *indexer) merge(ix *beam.Index, from, to *history.Version) (*beam.Index, error) {
 	removed, added := to.Since(from)
 	t := to.Table()
@@ -120,8 +120,8 @@ func (x *indexer) merge(ix *beam.Index, from, to *history.Version) (*beam.Index,
 	return x.fit(out, t, removed)
 }
 
-// fit makes levels smaller whose largest code is gone, where codes are found by text: a snapshot is the
-// same however it was made.
+// fit shrinks levels whose largest code is gone, if codes are found by text. So a snapshot does not depend on how it
+// was made.
 func (x *indexer) fit(ix *beam.Index, t *history.Table, removed []uint32) (*beam.Index, error) {
 	sizes := make([]int, ix.Depth())
 	for l := range sizes {
@@ -144,13 +144,13 @@ func (x *indexer) fit(ix *beam.Index, t *history.Table, removed []uint32) (*beam
 	return ix.Merge(beam.Change{Sizes: smaller})
 }
 
-// indexMagic begins the file of an index: then come the digest of its items, and the index.
+// indexMagic begins the file of an index. The digest of its items and the index follow.
 const (
 	indexMagic  = "grebeSX1"
 	indexHeader = 8 + 32
 )
 
-// write stores the index of a version that begins its generation.
+// write stores the index of the first version of a generation.
 func (x *indexer) write(name string, ix *beam.Index, v *history.Version) error {
 	return history.WriteFile(name, func(w io.Writer) error {
 		head := append([]byte(indexMagic), v.Digest.String()...)
@@ -162,11 +162,11 @@ func (x *indexer) write(name string, ix *beam.Index, v *history.Version) error {
 	})
 }
 
-// errOther says that a stored index is whole but not of these items and this model.
+// errOther means that a stored index is intact but belongs to other items or another model.
 var errOther = errors.New("the index is of other items or codes")
 
-// read maps a stored index. It is used only if it has exactly the items of the version whose codes the model
-// has: a changed vocabulary makes it useless.
+// read maps a stored index. It returns errOther unless the index has exactly the items of the version whose codes the
+// model has, because the vocabulary may have changed.
 func (x *indexer) read(name string, v *history.Version) (*beam.Index, error) {
 	data, owner, err := history.Map(name)
 	if err != nil {
@@ -206,7 +206,7 @@ func (x *indexer) fits(ix *beam.Index, t *history.Table, slots []uint32) bool {
 		if !ix.Holds(slot) {
 			return false
 		}
-		if i%1009 == 0 { // the digest says the rest
+		if i%1009 == 0 { // a sample is enough: the digest covers the rest
 			path = ix.Path(path[:0], ix.Leaf(slot))
 			if !slices.Equal(path, codes[i*depth:][:depth]) {
 				return false
@@ -216,5 +216,5 @@ func (x *indexer) fits(ix *beam.Index, t *history.Table, slots []uint32) bool {
 	return true
 }
 
-// missing reports whether a file is not there at all.
+// missing reports whether a file does not exist.
 func missing(err error) bool { return errors.Is(err, fs.ErrNotExist) }

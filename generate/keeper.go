@@ -20,58 +20,58 @@ import (
 	"grebe/internal/durable"
 )
 
-// settle is how long a change waits for others before snapshots are made of both.
+// settle is how long a change waits for others, so that one snapshot has them all.
 const settle = 200 * time.Millisecond
 
-// Target is a model whose snapshots a Keeper makes.
+// Target is a model for which a Keeper makes snapshots.
 type Target struct {
 	Name      string
 	Generator *Generator
 	Model     Packer
 }
 
-// KeeperOptions of a Keeper. Zero means the default.
+// KeeperOptions configure a Keeper. Zero means the default that the comment gives last.
 type KeeperOptions struct {
-	Dir    string       // folder of the versions' files; none: they are in memory alone
-	Keep   int          // versions, at most, unless more are in use; 16
+	Dir    string       // folder of the versions' files; empty: versions are only in memory
+	Keep   int          // most versions, unless more are in use; 16
 	Logger *slog.Logger // nothing is logged
 
 	compact int // of history.Options
 }
 
-// Keeper makes new snapshots as the catalog's items change, and keeps earlier versions. It follows the
-// changes one by one, so that a snapshot has the items of exactly the version that it names.
+// Keeper makes new snapshots when the catalog's items change, and keeps earlier versions. It follows the changes one
+// by one, so a snapshot has exactly the items of its version.
 //
-// A model follows the catalog until a version is activated: that one then stays in use until another is
-// activated, or Auto is. Snapshots of what comes are made all the same.
+// A model follows the catalog until a version is activated. It then generates that version until another one, or
+// Auto, is activated. The Keeper still makes snapshots of new versions.
 //
-// Locks: build, then the history's own, then mu.
+// Lock order: build, then the history's own lock, then mu.
 type Keeper struct {
 	log     *slog.Logger
-	storing *durable.Trouble // of versions
-	saving  *durable.Trouble // of indices
+	storing *durable.Trouble // errors of storing versions
+	saving  *durable.Trouble // errors of storing indices
 	dir     string
 	catalog *catalog.Catalog
 	now     func() time.Time
-	changed chan struct{} // has an element when snapshots are to be made
+	changed chan struct{} // holds a value if Run must make snapshots
 
-	build   sync.Mutex // to make snapshots and to switch between them
+	build   sync.Mutex // held to make snapshots and to switch between them
 	history *history.History
 
-	view atomic.Pointer[View] // of all models that stay with one version; nil: there is none
+	view atomic.Pointer[View] // of all models, if they all use the same activated version; nil: they do not
 
 	mu      sync.Mutex
-	targets []*target // replaced with build held, never changed
+	targets []*target // replaced while build is held, never changed in place
 	version uint64    // of the last change in pending
 	pending map[string]catalog.Entry
-	imports map[string]*importing // under way
-	ended   []history.Delta       // of imports, each a version
-	heard   uint64                // version of the last import that ended
+	imports map[string]*importing // running imports
+	ended   []history.Delta       // of ended imports, one version each
+	heard   uint64                // version of the last ended import
 	hearing chan struct{}         // closed when the next import ends
-	pins    map[string]pin        // versions that models stay with, by their names
+	pins    map[string]pin        // activated versions by model
 }
 
-// target is a model and the last snapshot made for it.
+// target is a model and its latest snapshot.
 type target struct {
 	Target
 	indexer *indexer
@@ -79,9 +79,9 @@ type target struct {
 	latest  atomic.Int64 // items of head
 }
 
-// NewKeeper makes the first snapshots and follows the catalog from then on, which nobody may change
-// before it returns. What was kept on disk is read back: snapshots are then not built but mapped, and the
-// versions in use are those of before. Run makes the later snapshots. The caller MUST Close the keeper.
+// NewKeeper makes the first snapshots and follows the catalog from then on. The catalog must not change before it
+// returns. If versions are on disk, NewKeeper maps their indices instead of building them and restores the activated
+// versions. Run makes later snapshots. The caller MUST Close the Keeper.
 func NewKeeper(c *catalog.Catalog, opt KeeperOptions, targets ...Target) (*Keeper, error) {
 	k := &Keeper{
 		log: opt.Logger, dir: opt.Dir, catalog: c, changed: make(chan struct{}, 1), pending: map[string]catalog.Entry{}, pins: map[string]pin{},
@@ -113,7 +113,7 @@ func NewKeeper(c *catalog.Catalog, opt KeeperOptions, targets ...Target) (*Keepe
 	return k, nil
 }
 
-// start puts the first snapshots into use.
+// start makes the models use their first snapshots.
 func (k *Keeper) start() error {
 	k.build.Lock()
 	defer k.build.Unlock()
@@ -126,7 +126,7 @@ func (k *Keeper) start() error {
 	return nil
 }
 
-// begin puts a model's first snapshot into use.
+// begin makes a model use its first snapshot.
 func (k *Keeper) begin(t *target) error {
 	if err := k.follow(t, k.history.Head()); err != nil {
 		return fmt.Errorf("model %s: %w", t.Name, err)
@@ -150,8 +150,8 @@ func (k *Keeper) begin(t *target) error {
 	return nil
 }
 
-// Add has another checkpoint of a model generate what the one of its name does, from now on. Both follow the catalog, and
-// switch together, until one of them is removed.
+// Add adds another checkpoint of a model. It generates the same version as the model of its name. Both follow the
+// catalog and switch together, until one of them is removed.
 func (k *Keeper) Add(next Target) error {
 	k.build.Lock()
 	defer k.build.Unlock()
@@ -166,7 +166,7 @@ func (k *Keeper) Add(next Target) error {
 	return nil
 }
 
-// Remove has a generator follow the catalog no more.
+// Remove stops making snapshots for a generator.
 func (k *Keeper) Remove(g *Generator) {
 	k.build.Lock()
 	defer k.build.Unlock()
@@ -176,7 +176,7 @@ func (k *Keeper) Remove(g *Generator) {
 	k.review()
 }
 
-// following returns the models whose snapshots are made.
+// following returns the models for which snapshots are made.
 func (k *Keeper) following() []*target {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -186,7 +186,7 @@ func (k *Keeper) following() []*target {
 // Close closes the files. Snapshots in use stay valid.
 func (k *Keeper) Close() error { return k.history.Close() }
 
-// Run makes snapshots until ctx ends. What cannot be made is logged, and the one before stays in use.
+// Run makes snapshots until ctx ends. If one fails, Run logs the error, and the snapshot before it stays in use.
 func (k *Keeper) Run(ctx context.Context) {
 	pause := settle
 	idle := time.NewTicker(importIdle / 10)
@@ -207,19 +207,19 @@ func (k *Keeper) Run(ctx context.Context) {
 		}
 		start := time.Now()
 		k.Renew()
-		// Under a stream of changes at most half of the time goes into snapshots.
+		// In a stream of changes, making snapshots takes at most half of the time.
 		pause = max(settle, time.Since(start))
 	}
 }
 
-// hear takes in a change of the catalog.
+// hear receives a change of the catalog.
 func (k *Keeper) hear(c catalog.Change) {
 	if c.Ended {
 		k.importEnded(c.Import, c.Version)
 		return
 	}
 	if c.OldItem == nil && c.NewItem == nil {
-		return // of a user
+		return // a user changed
 	}
 	k.mu.Lock()
 	e := catalog.Entry{Item: c.NewItem, Version: c.Version}
@@ -240,16 +240,16 @@ func (k *Keeper) hear(c catalog.Change) {
 	k.wake()
 }
 
-// wake has Run make snapshots soon.
+// wake makes Run make snapshots soon.
 func (k *Keeper) wake() {
 	select {
 	case k.changed <- struct{}{}:
-	default: // it is known already
+	default: // Run will do so already
 	}
 }
 
-// take returns what changed since it was last called, but for imports that are under way: a delta for each
-// import that ended, and one for all other changes, versions ascending.
+// take returns the changes since its last call, except those of running imports. There is one delta for each ended
+// import and one for all other changes, in ascending order of versions.
 func (k *Keeper) take() []history.Delta {
 	k.mu.Lock()
 	pending, version, out := k.pending, k.version, k.ended
@@ -275,8 +275,8 @@ func deltaOf(changes map[string]catalog.Entry, version uint64) history.Delta {
 	return d
 }
 
-// Renew makes a version of what changed, snapshots of it, and has the models that follow use them. Run calls
-// it when it is time.
+// Renew makes a version of the changes and snapshots of it, and the models that follow the catalog use them. Run
+// calls it.
 func (k *Keeper) Renew() {
 	k.build.Lock()
 	defer k.build.Unlock()
@@ -296,10 +296,10 @@ func (k *Keeper) Renew() {
 	}
 }
 
-// Failing returns why versions of the catalog cannot be stored at present; nil: they can.
+// Failing returns the error of storing versions, or nil if the last one was stored.
 func (k *Keeper) Failing() error { return k.storing.Failing() }
 
-// follow makes a model's snapshot of the last version, and has the model use it unless it stays with another.
+// follow makes a model's snapshot of the latest version. The model uses it unless a version is activated.
 func (k *Keeper) follow(t *target, v *history.Version) error {
 	if t.head == nil || t.head.at != v {
 		s, err := k.snapshot(t, v, t.head)
@@ -317,7 +317,7 @@ func (k *Keeper) follow(t *target, v *history.Version) error {
 	return nil
 }
 
-// snapshot makes a model's snapshot of a version, from one that is near if it can.
+// snapshot makes a model's snapshot of a version, from the snapshot near if possible.
 func (k *Keeper) snapshot(t *target, v *history.Version, near *Snapshot) (*Snapshot, error) {
 	ix, err := t.indexer.index(v, near, func(first *history.Version) *beam.Index { return k.base(t, first) })
 	if err != nil {
@@ -339,8 +339,8 @@ func (k *Keeper) snapshot(t *target, v *history.Version, near *Snapshot) (*Snaps
 	return s, nil
 }
 
-// base returns the index of the version that a generation began with: the stored one, or, where that is
-// not of use, one that is built and stored now. It is nil where nothing is kept on disk.
+// base returns the index of the first version of a generation. If the stored index cannot be used, base builds and
+// stores it. It returns nil if nothing is kept on disk.
 func (k *Keeper) base(t *target, first *history.Version) *beam.Index {
 	name := first.IndexFile(indexName(t.Name))
 	if name == "" {
@@ -356,13 +356,13 @@ func (k *Keeper) base(t *target, first *history.Version) *beam.Index {
 		k.history.Hurt(name, err)
 	}
 	if ix, err = t.indexer.build(first.Table(), first.Live()); err != nil || ix == nil {
-		return nil // what is wrong comes up again
+		return nil // the caller builds an index and gets the same error
 	}
 	k.write(t, name, ix, first)
 	return ix
 }
 
-// store keeps an index on disk if it begins a generation and is not there yet.
+// store writes the index of the first version of a generation, unless it is on disk.
 func (k *Keeper) store(t *target, v *history.Version, ix *beam.Index) {
 	name := v.IndexFile(indexName(t.Name))
 	if name == "" || ix == nil || !v.Base() {

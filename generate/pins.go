@@ -12,13 +12,13 @@ import (
 	"grebe/catalog/history"
 )
 
-// pin is a version that a model stays with.
+// pin is an activated version of a model.
 type pin struct {
 	Version uint64 `json:"version"`
-	At      uint64 `json:"at"` // version of the catalog when it was activated: later changes of items are seen
+	At      uint64 `json:"at"` // version of the catalog at the activation; the model sees later changes of items
 }
 
-// pinsFile is the content of activated.json. FORMAT.md of package history describes it.
+// pinsFile is the content of activated.json. See FORMAT.md of package history.
 type pinsFile struct {
 	Format   int             `json:"format"`
 	Pins     json.RawMessage `json:"pins"`
@@ -33,18 +33,18 @@ func pinsChecksum(pins []byte) string { return fmt.Sprintf("%08x", crc32.Checksu
 
 func (k *Keeper) pinFile() string { return filepath.Join(k.dir, "activated.json") }
 
-// pinCopy has the same content: one of both may be damaged.
+// pinCopy is a second copy of the file, in case the first is damaged.
 func (k *Keeper) pinCopy() string { return filepath.Join(k.dir, "activated.copy.json") }
 
-// readPins reads which versions were activated. hurt says what is damaged but was recovered from the other
-// copy. Where both are damaged the start is refused: a model would silently generate other items.
+// readPins reads the activated versions. hurt is the damage that was repaired from the other copy. If both copies are
+// damaged, err stops the start: a model would silently generate other items.
 func (k *Keeper) readPins(version uint64) (hurt, err error) {
 	if k.dir == "" {
 		return nil, nil
 	}
 	pins, err := decodePins(k.pinFile(), version)
 	if err == nil {
-		if pins == nil { // never activated, or lost: then the copy has it
+		if pins == nil { // never activated or lost; if lost, the copy has it
 			copied, err := decodePins(k.pinCopy(), version)
 			if err != nil || copied == nil {
 				return err, nil
@@ -68,7 +68,7 @@ func (k *Keeper) readPins(version uint64) (hurt, err error) {
 	return err, k.writePins(copied)
 }
 
-// decodePins reads one copy; nil: there is none.
+// decodePins reads one copy; nil: it does not exist.
 func decodePins(name string, version uint64) (map[string]pin, error) {
 	data, err := os.ReadFile(name)
 	if missing(err) {
@@ -80,7 +80,7 @@ func decodePins(name string, version uint64) (map[string]pin, error) {
 	damaged := func(err error) (map[string]pin, error) {
 		return nil, fmt.Errorf("%w: %s: %w", history.ErrDamaged, filepath.Base(name), err)
 	}
-	// The format before is a map of numbers without a checksum.
+	// The old format is a map of numbers without a checksum.
 	before := map[string]uint64{}
 	if json.Unmarshal(data, &before) == nil {
 		pins := map[string]pin{}
@@ -113,7 +113,7 @@ func (k *Keeper) pinned() map[string]pin {
 	return out
 }
 
-// writePins makes it last which versions were activated.
+// writePins stores the activated versions durably.
 func (k *Keeper) writePins(pins map[string]pin) error {
 	if k.dir != "" {
 		body, err := json.Marshal(pins)
@@ -124,7 +124,7 @@ func (k *Keeper) writePins(pins map[string]pin) error {
 		if err != nil {
 			return err
 		}
-		// The copy comes second: after a crash between the two the file itself counts.
+		// Write the copy second: after a crash between the two, the file itself is valid.
 		for _, name := range []string{k.pinFile(), k.pinCopy()} {
 			err = errors.Join(err, history.WriteFile(name, func(w io.Writer) error {
 				_, err := w.Write(append(data, '\n'))

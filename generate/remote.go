@@ -11,13 +11,13 @@ import (
 	"grebe/engine"
 )
 
-// treed is a Packer whose device runs searches by itself, if Trees is not nil.
+// treed is a Packer whose device can run whole searches, if Trees is not nil.
 type treed interface {
 	Trees() compute.Trees
 }
 
-// newTree copies an index to where the packer's device can search it. It is nil where the device does not
-// search, or has no room: requests then run their rounds themselves.
+// newTree copies an index to the device for searches there. It returns nil if the device cannot search or has no
+// memory for it; the host then runs the rounds.
 func newTree(index *beam.Index, tokens [][]int32, m Packer) (compute.Tree, error) {
 	t, ok := m.(treed)
 	if !ok || t.Trees() == nil {
@@ -38,7 +38,7 @@ func newTree(index *beam.Index, tokens [][]int32, m Packer) (compute.Tree, error
 	return tree, nil
 }
 
-// remote has the device run the whole search, where it can; done says whether it did.
+// remote runs the whole search on the device. done is false if the device cannot.
 func (r *run) remote(ctx context.Context, out *Result) (done bool, err error) {
 	if r.snap.tree == nil || r.late || r.search.Done() {
 		return false, nil

@@ -17,7 +17,7 @@ import (
 	"grebe/reuse"
 )
 
-// run is a request on its way through its rounds. Its memory is kept for the next one.
+// run is a request in its rounds. Its memory is reused by the next request.
 type run struct {
 	g       *Generator
 	snap    *Snapshot
@@ -25,10 +25,10 @@ type run struct {
 
 	search   beam.Search
 	eligible beam.Eligible
-	late     bool  // the search is to be begun while the prompt is computed
-	failed   error // what failed meanwhile
+	late     bool  // begin the search while the prompt is computed
+	failed   error // error of prepare
 	layout   prompt.Layout
-	prompt   []*kv.Entry // of the prompt's segments, nil where there is none; a reference to each is held
+	prompt   []*kv.Entry // entries of the prompt's segments, or nil; the run holds a reference to each
 	beams    engine.Beams
 	begun    bool // beams are in use
 
@@ -39,14 +39,14 @@ type run struct {
 	cached        []engine.Segment // of a round
 	want          []engine.Want
 	logits        []float32
-	paths, before []int32 // tokens of each row's codes so far, and a round before; depth-1 each
+	paths, before []int32 // tokens of each row's codes, in this round and the one before; depth-1 each
 	results       []beam.Result
 	widths        []int         // of a search on the device
-	found         engine.Search // which it was, with the memory of its leaves
-	meanwhile     func()        // prepare
+	found         engine.Search // the search on the device; keeps the memory of its leaves
+	meanwhile     func()        // the method value prepare
 }
 
-// close gives back what the request held.
+// close releases what the request holds and returns the run to the pool.
 func (r *run) close() {
 	r.release()
 	r.beams.Close()
@@ -60,7 +60,7 @@ func (r *run) close() {
 	g.runs.Put(r)
 }
 
-// release gives the prompt's KV back.
+// release releases the prompt's KV.
 func (r *run) release() {
 	for _, e := range r.prompt {
 		if e != nil {
@@ -70,7 +70,7 @@ func (r *run) release() {
 	r.prompt = nil
 }
 
-// all runs every round that the search needs.
+// all runs all rounds of the search.
 func (r *run) all(ctx context.Context, out *Result) error {
 	r.layout = r.g.Prompt.Generate(r.request.User)
 	out.Layout = r.layout
@@ -100,7 +100,7 @@ func (r *run) all(ctx context.Context, out *Result) error {
 	return nil
 }
 
-// begin starts the search with what the request leaves eligible.
+// begin starts the search with the eligible items.
 func (r *run) begin() error {
 	q := r.request
 	var eligible *beam.Eligible
@@ -130,8 +130,8 @@ func (r *run) begin() error {
 	return nil
 }
 
-// prepare does what a round's selection needs besides logits, while these are computed: once more where
-// the job is run again.
+// prepare does the part of a selection that needs no logits, while they are computed. It runs again if the job runs
+// again.
 func (r *run) prepare() {
 	if r.late {
 		r.late = false
@@ -156,19 +156,19 @@ func (r *run) first(ctx context.Context, out *Result) error {
 		return err
 	}
 	if r.search.Level() != level || r.search.Done() {
-		return nil // begun late, it needs no logits, or none of this level
+		return nil // the search begun late needs no logits, or none of this level
 	}
 	return r.search.Advance(r.logits, len(r.logits))
 }
 
-// prefill runs the job of the prompt, with what is cached of it, and keeps what it computes.
+// prefill runs the job of the prompt with its cached KV, and keeps the KV that it computes.
 func (r *run) prefill(ctx context.Context, out *Result) error {
 	start := time.Now()
 	var res *engine.Result
 	var visit *reuse.Visit
 	if cache := r.g.Cache; cache != nil {
 		visit = cache.Generate(r.request.UserID, r.request.User)
-		defer func() { r.prompt = visit.EndPrompt(&r.layout, res) }() // whatever happens
+		defer func() { r.prompt = visit.EndPrompt(&r.layout, res) }() // also after an error
 		visit.AttachPrompt(ctx, &r.layout, &r.job)
 		out.Fetch = time.Since(start)
 	}
@@ -220,7 +220,7 @@ func (r *run) checkPrompt(res *engine.Result) error {
 	return errNotFinite
 }
 
-// notNumber reports what no logit may be. One of −Inf is a probability of zero.
+// notNumber reports whether a logit is NaN or +Inf. −Inf is valid: a probability of zero.
 func notNumber(logit float32) bool { return logit != logit || logit > math.MaxFloat32 }
 
 // round computes the rows of the beams and chooses their continuations.
@@ -246,7 +246,7 @@ func (r *run) round(ctx context.Context, out *Result) error {
 	return r.search.Advance(r.logits, head.Out())
 }
 
-// lay makes the plan of a round: the prompt, and a segment for each row, which sees all of it.
+// lay makes the plan of a round: the prompt, and for each row a segment that sees all of it.
 func (r *run) lay(rows, level int, head compute.Linear) {
 	segments := r.layout.Plan.Segments
 	r.sees = r.sees[:0]
@@ -296,11 +296,10 @@ func (r *run) move() error {
 	return nil
 }
 
-// grown returns a slice of n elements, in the memory of s if that is enough.
+// grown returns a slice of n elements, in the memory of s if it suffices.
 func grown[T any](s []T, n int) []T { return slices.Grow(s[:0], n)[:n] }
 
-// mustBuild reports whether a filter asks for values that nobody asked for before: to find their items
-// goes over all items.
+// mustBuild reports whether a filter has values without a set of items. Building one reads all items.
 func (s *Snapshot) mustBuild(filter map[string][]string) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -11,37 +11,37 @@ import (
 	"grebe/prompt"
 )
 
-// Snapshot is the items that can be generated, at one version of the catalog. It never changes; a
-// request keeps the one it began with.
+// Snapshot has the items that can be generated at one version of the catalog. It never changes; a request uses one
+// snapshot to its end.
 type Snapshot struct {
 	Version string
-	Created time.Time // of the version
-	Skipped int       // items without codes that the model has
-	// Unusable are those of Skipped that have codes, with the first Examples of them and the reasons.
+	Created time.Time // when the version was made
+	Skipped int       // items that the model cannot generate
+	// Unusable counts the items of Skipped that have codes. Examples names the first of them, with reasons.
 	Unusable int
 	Examples []string
 
 	index  *beam.Index    // nil: no item can be generated
-	table  *history.Table // the index's items are its slots
+	table  *history.Table // its slots are the items of index
 	heads  []compute.Linear
 	tokens [][]int32    // of the levels' codes
-	tree   compute.Tree // the index on a device that searches by itself, or nil
+	tree   compute.Tree // the index on a device that can search, or nil
 	digest func() string
-	at     *history.Version // nil: of no history
+	at     *history.Version // nil: not part of a history
 
 	mu   sync.Mutex
-	sets map[attribute]*beam.Set // items by attribute, made when first asked for
+	sets map[attribute]*beam.Set // items by attribute, made on first use
 }
 
 type attribute struct{ name, value string }
 
-// Packer packs the output projection of some tokens. A model is one.
+// Packer packs the output projection of some tokens, as models do.
 type Packer interface {
 	Head(tokens []int32) (compute.Linear, error)
 }
 
-// NewSnapshot indexes the items that have codes; others are left out and counted. Was is the snapshot
-// before, whose packed projections are taken over where they fit; nil when there is none.
+// NewSnapshot indexes the items that have codes. It skips and counts the others. was is the snapshot before, whose
+// packed projections are reused where they fit, or nil.
 func NewSnapshot(version string, items []*prompt.Item, b *prompt.Builder, m Packer, was *Snapshot) (*Snapshot, error) {
 	table := history.NewTable(items)
 	slots := make([]uint32, table.Slots())
@@ -60,7 +60,7 @@ func NewSnapshot(version string, items []*prompt.Item, b *prompt.Builder, m Pack
 	return s, nil
 }
 
-// complete gives a snapshot its index, which may be nil, and what belongs to that.
+// complete sets the index, which may be nil, and all that depends on it.
 func (s *Snapshot) complete(index *beam.Index, b *prompt.Builder, m Packer, was *Snapshot) error {
 	s.index, s.sets = index, map[attribute]*beam.Set{}
 	s.digest = sync.OnceValue(func() string { return index.Digest().String() })
@@ -97,8 +97,8 @@ func (s *Snapshot) Len() int {
 // Digest identifies the codes of all items that can be generated.
 func (s *Snapshot) Digest() string { return s.digest() }
 
-// Attributes reports whether an item of the catalog has an attribute, and if none has, which there are, sorted. A nil
-// snapshot has all.
+// Attributes reports whether any item has an attribute. If none has, it returns all attributes, sorted. A nil
+// snapshot has every attribute.
 func (s *Snapshot) Attributes(name string) (has bool, all []string) {
 	if s == nil || s.table == nil {
 		return true, nil
@@ -106,7 +106,7 @@ func (s *Snapshot) Attributes(name string) (has bool, all []string) {
 	return s.table.Named(name)
 }
 
-// number returns the number that an item has in the index.
+// number returns an item's number in the index.
 func (s *Snapshot) number(id string) (uint32, bool) { return s.table.Find(id, s.index.Holds) }
 
 // filter returns the items that have one of the values of each attribute.
@@ -123,8 +123,8 @@ func (s *Snapshot) filter(want map[string][]string) *beam.Set {
 	return all
 }
 
-// Sets are kept for a bounded number of attributes, as what clients filter by is not bounded; and not
-// for those of a request that asks for many at once.
+// Limits of the kept sets, since clients may filter by any value. Sets of a request with many new values are not
+// kept.
 const (
 	maxSets       = 1024
 	maxSetBytes   = 256 << 20
@@ -132,8 +132,7 @@ const (
 	maxNamed      = 1024 // bytes of an attribute's name and value
 )
 
-// having returns the items that have one of the values of an attribute: it looks them up, or not even
-// that when the values were asked for before.
+// having returns the items that have one of the values of an attribute. It uses kept sets and looks up the others.
 func (s *Snapshot) having(name string, values []string) *beam.Set {
 	any := beam.NewSet(s.index)
 	var missing []string
@@ -168,7 +167,7 @@ func (s *Snapshot) having(name string, values []string) *beam.Set {
 	return any
 }
 
-// keep remembers the items of a value, if there is room.
+// keep keeps the set of a value, within the limits.
 func (s *Snapshot) keep(a attribute, set *beam.Set) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -180,7 +179,7 @@ func (s *Snapshot) keep(a attribute, set *beam.Set) {
 // maxWarmed bounds the sets that a snapshot makes before it is used.
 const maxWarmed = 64
 
-// warm makes the sets that another snapshot was asked for, so that no request waits for them.
+// warm makes the sets that another snapshot has, so that no request waits for them.
 func (s *Snapshot) warm(was *Snapshot) {
 	if was == nil || s.index == nil {
 		return

@@ -12,28 +12,28 @@ import (
 	"grebe/catalog/history"
 )
 
-// Auto is the version that a model has which follows the catalog.
+// Auto is the version of a model that follows the catalog.
 const Auto = "auto"
 
 var (
-	// ErrNoVersion says that a version of the catalog is not kept, or was never there.
+	// ErrNoVersion means that a version of the catalog is not kept, or never existed.
 	ErrNoVersion = errors.New("no such version of the catalog is kept")
-	// ErrDigest says that a version has other items than were expected.
+	// ErrDigest means that a version has other items than the caller expects.
 	ErrDigest = errors.New("the version has another digest")
-	// ErrOldest says that there is nothing to go back to.
+	// ErrOldest means that there is no earlier version to return to.
 	ErrOldest = errors.New("no earlier version of the catalog is kept")
 )
 
 // VersionInfo describes a version of the catalog that can be activated.
 type VersionInfo struct {
 	Version string
-	Digest  string // of the contents of its items
-	Items   int    // with codes
+	Digest  string // of its items
+	Items   int    // items with codes
 	Created time.Time
-	Models  []string // that generate its items now
+	Models  []string // models that generate it now
 }
 
-// Versions lists what is kept, newest first.
+// Versions lists the kept versions, newest first.
 func (k *Keeper) Versions() []VersionInfo {
 	var out []VersionInfo
 	for _, v := range slices.Backward(k.history.Versions()) {
@@ -48,10 +48,10 @@ func (k *Keeper) Versions() []VersionInfo {
 	return out
 }
 
-// Damaged returns how many files were found damaged.
+// Damaged returns the number of files that were found damaged.
 func (k *Keeper) Damaged() int { return k.history.Damaged() }
 
-// Pinned reports whether a model stays with the version that was activated.
+// Pinned reports whether an activated version keeps the model from following the catalog.
 func (k *Keeper) Pinned(model string) bool {
 	_, ok := k.pin(model)
 	return ok
@@ -70,7 +70,7 @@ func (k *Keeper) unpin(model string) {
 	delete(k.pins, model)
 }
 
-// inUse reports whether a version must stay.
+// inUse reports whether a version must be kept.
 func (k *Keeper) inUse(number uint64) bool {
 	for _, t := range k.following() {
 		if p, ok := k.pin(t.Name); ok && p.Version == number {
@@ -83,8 +83,8 @@ func (k *Keeper) inUse(number uint64) bool {
 	return false
 }
 
-// Activate has a model, or all when it is empty, generate the items of a version, and stay with it; with
-// Auto they follow the catalog. A digest, if given, must be the version's. All models switch or none.
+// Activate makes a model, or all models if the name is empty, generate the items of a version. With Auto they follow
+// the catalog. A digest, if given, must be the version's. Either all models switch or none.
 func (k *Keeper) Activate(model, version, digest string) error {
 	k.build.Lock()
 	defer k.build.Unlock()
@@ -109,8 +109,7 @@ func (k *Keeper) Activate(model, version, digest string) error {
 	return k.activate(next)
 }
 
-// Rollback has a model, or all when it is empty, generate the items of the last version that is kept from
-// before the one in use, and stay with it.
+// Rollback makes a model, or all models if the name is empty, generate the last kept version before the one in use.
 func (k *Keeper) Rollback(model string) error {
 	k.build.Lock()
 	defer k.build.Unlock()
@@ -119,13 +118,13 @@ func (k *Keeper) Rollback(model string) error {
 		if err == nil {
 			err = k.activate(next)
 		}
-		if !errors.Is(err, ErrNoVersion) { // else it was found damaged, and is kept no more
+		if !errors.Is(err, ErrNoVersion) { // the version was damaged and is no longer kept: try the one before
 			return err
 		}
 	}
 }
 
-// before returns the versions before those in use.
+// before returns the version before the one in use, for each model.
 func (k *Keeper) before(model string) (map[*target]uint64, error) {
 	next := map[*target]uint64{}
 	for _, t := range k.chosen(model) {
@@ -146,7 +145,7 @@ func (k *Keeper) chosen(model string) []*target {
 	return slices.DeleteFunc(slices.Clone(k.following()), func(t *target) bool { return model != "" && t.Name != model })
 }
 
-// follows has models follow the catalog.
+// follows makes models follow the catalog.
 func (k *Keeper) follows(targets []*target) error {
 	pins := k.pinned()
 	for _, t := range targets {
@@ -163,7 +162,7 @@ func (k *Keeper) follows(targets []*target) error {
 	return nil
 }
 
-// activate makes the snapshots of all versions, then has the models use them.
+// activate makes the snapshots of all versions before it switches the models to them.
 func (k *Keeper) activate(next map[*target]uint64) error {
 	at := k.catalog.Stats().Version
 	made, pins := map[*target]*View{}, k.pinned()
@@ -190,7 +189,7 @@ func (k *Keeper) activate(next map[*target]uint64) error {
 	return nil
 }
 
-// earlier makes a model's snapshot of a version that is kept. One that is damaged is kept no more.
+// earlier makes a model's snapshot of a kept version. It drops a damaged version.
 func (k *Keeper) earlier(t *target, number uint64) (*Snapshot, error) {
 	for _, s := range []*Snapshot{t.head, t.Generator.Snapshot()} {
 		if s != nil && s.at.Number == number {
@@ -217,7 +216,7 @@ func (k *Keeper) earlier(t *target, number uint64) (*Snapshot, error) {
 	return k.snapshot(t, v, near)
 }
 
-// indexName is a model's name as part of a file's.
+// indexName returns a model's name for file names.
 func indexName(model string) string {
 	sum := sha256.Sum256([]byte(model))
 	return hex.EncodeToString(sum[:8])

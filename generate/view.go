@@ -5,11 +5,11 @@ import (
 	"grebe/prompt"
 )
 
-// View is the catalog's items as they were at a version that was activated: texts, attributes and all. Items
-// that were changed after the activation are seen as they are. It never changes.
+// View is the catalog's items, with texts and attributes, as they were at an activated version. Items that changed
+// after the activation are seen in their present form. A View never changes.
 type View struct {
 	snap *Snapshot
-	at   uint64   // version of the catalog when it was activated
+	at   uint64   // version of the catalog at the activation
 	live []uint64 // slots in use at the version, a bit each
 }
 
@@ -29,10 +29,10 @@ func (k *Keeper) viewOf(t *target, s *Snapshot, at uint64) (*View, error) {
 	return v, nil
 }
 
-// Version returns the version that was activated.
+// Version returns the activated version.
 func (v *View) Version() string { return v.snap.Version }
 
-// Item returns an item as it is seen; v may be nil, then it is the catalog's. The caller MUST NOT change it.
+// Item returns an item as the view shows it, or the catalog's if v is nil. The caller MUST NOT change it.
 func (v *View) Item(c *catalog.Catalog, id string) (*prompt.Item, bool) {
 	now, version, ok := c.Lookup(id)
 	if v == nil || ok && version > v.at {
@@ -40,13 +40,13 @@ func (v *View) Item(c *catalog.Catalog, id string) (*prompt.Item, bool) {
 	}
 	slot, found := v.snap.table.Find(id, func(slot uint32) bool { return v.live[slot/64]>>(slot%64)&1 != 0 })
 	if !found {
-		if v.snap.at.Plain() && ok && !hasCodes(now) { // its files name no items without codes
+		if v.snap.at.Plain() && ok && !hasCodes(now) { // such files have no items without codes
 			return now, true
 		}
 		return nil, false
 	}
 	it, whole := v.snap.table.Item(slot)
-	if !whole && ok { // kept without text: codes and attributes are those of then
+	if !whole && ok { // the version has only codes and attributes: take the present text
 		it.Text, it.Tokens, it.Identifier = now.Text, now.Tokens, now.Identifier
 	}
 	return it, true
@@ -54,10 +54,10 @@ func (v *View) Item(c *catalog.Catalog, id string) (*prompt.Item, bool) {
 
 func hasCodes(it *prompt.Item) bool { return it != nil && len(it.Codes) > 0 }
 
-// View returns the items as all models see them that stay with one version; nil: as the catalog has them.
+// View returns the view of all models if they use the same activated version; nil: as the catalog has them.
 func (k *Keeper) View() *View { return k.view.Load() }
 
-// review finds the view that all models share. build is held.
+// review finds the view that all models share. The caller holds build.
 func (k *Keeper) review() {
 	var all *View
 	for i, t := range k.following() {
