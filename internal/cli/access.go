@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// AccessFlags are how a client command shows who it is. A key is never a flag: others on the machine
+// AccessFlags are the credentials of a client command. A key is never a flag, because other users of the machine can
 // see command lines.
 type AccessFlags struct {
 	KeyFile string `type:"path" help:"File with the API key; default: the variable GREBE_API_KEY." placeholder:"FILE"`
@@ -18,7 +18,7 @@ type AccessFlags struct {
 	CertKey string `type:"path" help:"PEM file of that certificate's key." placeholder:"FILE"`
 }
 
-// Client returns an HTTP client that shows the key, if there is one.
+// Client returns an HTTP client that sends the key, if there is one.
 func (a *AccessFlags) Client(w *World, timeout time.Duration) (*http.Client, error) {
 	key, err := a.key(w)
 	if err != nil {
@@ -30,7 +30,7 @@ func (a *AccessFlags) Client(w *World, timeout time.Duration) (*http.Client, err
 	}
 	transport := http.DefaultTransport.(*http.Transport).Clone()
 	transport.TLSClientConfig = secure
-	stay := func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse } // another host must not see the key
+	stay := func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse } // do not send the key to another host
 	return &http.Client{Timeout: timeout, Transport: &keyed{next: transport, key: key}, CheckRedirect: stay}, nil
 }
 
@@ -50,7 +50,7 @@ func (a *AccessFlags) key(w *World) (string, error) {
 	return "", nil
 }
 
-// secure returns what to check of the server and to show of the client; nil for the system's ways.
+// secure returns the TLS configuration of the flags; nil: the system's.
 func (a *AccessFlags) secure() (*tls.Config, error) {
 	if a.CA == "" && a.Cert == "" && a.CertKey == "" {
 		return nil, nil
@@ -76,7 +76,7 @@ func (a *AccessFlags) secure() (*tls.Config, error) {
 	return cfg, nil
 }
 
-// keyed shows a key with every request.
+// keyed sends a key with every request.
 type keyed struct {
 	next *http.Transport
 	key  string
@@ -91,5 +91,5 @@ func (k *keyed) RoundTrip(r *http.Request) (*http.Response, error) {
 	return k.next.RoundTrip(r)
 }
 
-// CloseIdleConnections is what http.Client looks for.
+// CloseIdleConnections makes http.Client.CloseIdleConnections work.
 func (k *keyed) CloseIdleConnections() { k.next.CloseIdleConnections() }

@@ -10,8 +10,8 @@ import (
 	"golang.org/x/term"
 )
 
-// RequestBar shows how many requests were answered, or how many of something else are done: a bar on a terminal, a line now
-// and then elsewhere.
+// RequestBar shows the progress of requests or of another unit: a bar on a terminal, elsewhere a line every ten
+// seconds.
 type RequestBar struct {
 	unit         string
 	out          io.Writer
@@ -19,24 +19,24 @@ type RequestBar struct {
 	start, drawn time.Time
 }
 
-// NewRequestBar shows it on w's standard error.
+// NewRequestBar returns a bar of requests on w's standard error.
 func NewRequestBar(w *World) *RequestBar { return NewBar(w, "requests") }
 
-// NewBar counts another unit, such as "items".
+// NewBar returns a bar of another unit, such as "items".
 func NewBar(w *World, unit string) *RequestBar {
 	f, ok := w.Stderr.(*os.File)
 	now := time.Now()
 	return &RequestBar{unit: unit, out: w.Stderr, terminal: ok && term.IsTerminal(int(f.Fd())), start: now, drawn: now}
 }
 
-// Update shows how many are done.
+// Update shows that done of total are done.
 func (b *RequestBar) Update(done, total int) {
 	every := 10 * time.Second
 	if b.terminal {
 		every = 200 * time.Millisecond
 	}
 	if time.Since(b.drawn) < every || done < 3 {
-		return // too early to say how long it takes
+		return // too early to estimate the time
 	}
 	b.drawn = time.Now()
 	left := time.Duration(float64(time.Since(b.start)) * float64(total-done) / float64(done)).Round(time.Second)
@@ -49,7 +49,7 @@ func (b *RequestBar) Update(done, total int) {
 	fmt.Fprintf(b.out, "\r[%-*s] %s\x1b[K", width, strings.Repeat("#", width*done/max(total, 1)), text)
 }
 
-// End takes the bar off the screen.
+// End removes the bar from the screen.
 func (b *RequestBar) End() {
 	if b.terminal {
 		fmt.Fprint(b.out, "\r\x1b[K")

@@ -1,5 +1,5 @@
-// Package cli is what the project's commands have in common: the outside world as they see it, how a command line is read
-// and checked, exit codes, and flags that several commands have.
+// Package cli has what grebe and grebe-bench share: the environment of a command, parsing and checks of command
+// lines, exit codes, and common flags.
 package cli
 
 import (
@@ -23,33 +23,33 @@ const (
 	Misuse = 2
 )
 
-// World is what commands see of the outside.
+// World is the environment of a command. Tests replace it.
 type World struct {
 	Ctx      context.Context
 	Stdin    io.Reader
 	Stdout   io.Writer
 	Stderr   io.Writer
-	Terminal bool // Stdout is one
+	Terminal bool // Stdout is a terminal
 	Env      []string
 	Started  time.Time
-	Hangup   <-chan os.Signal // a signal asks to read the configuration again; nil: never
-	// Exec replaces the process by another of the same command line, with that environment; nil: it cannot.
+	Hangup   <-chan os.Signal // a signal means to read the configuration again; nil: never
+	// Exec replaces the process by a new one with the same command line and the given environment; nil: not possible.
 	Exec func(env []string) error
 }
 
-// usageError is a mistake on the command line that the parser could not see.
+// usageError is a mistake on the command line that the parser cannot find.
 type usageError struct{ error }
 
-// Usagef returns an error for a mistake on the command line: the command ends with the code Misuse.
+// Usagef returns an error for a mistake on the command line. The command exits with Misuse.
 func Usagef(format string, args ...any) error { return usageError{fmt.Errorf(format, args...)} }
 
-// Usage returns err as such a mistake.
+// Usage wraps err as a mistake on the command line.
 func Usage(err error) error { return usageError{err} }
 
-// ErrReported ends a command that has told the user already what failed.
+// ErrReported ends a command that has already printed its error.
 var ErrReported = errors.New("failed")
 
-// Main runs the process's command line on commands, a pointer to kong's structure, and ends the process.
+// Main runs the process's command line and exits. commands is a pointer to kong's structure.
 func Main(name, description string, commands any) {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	context.AfterFunc(ctx, stop) // a second Ctrl-C ends the process at once
@@ -64,7 +64,7 @@ func Main(name, description string, commands any) {
 	os.Exit(code)
 }
 
-// ExecSelf replaces the process by a new one of the same command line.
+// ExecSelf replaces the process by a new one with the same command line.
 func ExecSelf(env []string) error {
 	path, err := os.Executable()
 	if err != nil {
@@ -73,7 +73,7 @@ func ExecSelf(env []string) error {
 	return syscall.Exec(path, os.Args, env)
 }
 
-// Parser reads command lines of commands.
+// Parser returns a parser for commands.
 func Parser(name, description string, commands any, w *World, options ...kong.Option) *kong.Kong {
 	all := append([]kong.Option{
 		kong.Name(name), kong.Description(description), kong.Writers(w.Stdout, w.Stderr), kong.Bind(w),

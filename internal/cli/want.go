@@ -16,10 +16,10 @@ import (
 	"grebe/internal/config"
 )
 
-// checkFlags holds the flags of a command line against their tags want, before the command begins. A tag is a part of the
-// message: "at least 1", "above 0 and at most 1" (bounds: at least, above, at most, below), "one of bf16, f32", "a size such as
-// 64MiB" or "a file that can be written".
-// Defaults are not looked at: a flag that may be left out may have one out of bounds.
+// checkFlags checks the flags of a command line by their want tags, before the command begins. A tag is part of the
+// error message: "at least 1", "above 0 and at most 1" (bounds: at least, above, at most, below), "one of bf16, f32",
+// "a size such as 64MiB" or "a file that can be written". It does not check defaults: an optional flag may have one
+// out of bounds.
 func checkFlags(cmd *kong.Context) error {
 	for _, p := range cmd.Path {
 		if p.Flag == nil {
@@ -38,7 +38,7 @@ func checkFlags(cmd *kong.Context) error {
 	return nil
 }
 
-// values returns the elements of a list, and else the value.
+// values returns the elements of a list, or else the value itself.
 func values(v reflect.Value) []reflect.Value {
 	switch v.Kind() {
 	case reflect.Pointer:
@@ -76,7 +76,8 @@ func meets(v reflect.Value, want string) bool {
 	return true
 }
 
-// writable tries a file that a result of hours may go to. What is in it stays; what is no plain file, such as a pipe, is not touched.
+// writable opens a file for writing before a command computes for hours. It leaves the content unchanged, and does
+// not open pipes and the like.
 func writable(name string) bool {
 	info, err := os.Stat(name)
 	if err == nil && !info.Mode().IsRegular() {
@@ -105,7 +106,7 @@ func asFloat(v reflect.Value) (float64, bool) {
 	return 0, false
 }
 
-// within panics at a bound that it cannot read: the tag is wrong, which the test of all flags finds.
+// within panics if it cannot parse a bound. The tag is then wrong, which the test of all flags finds.
 func within(f float64, bound string) bool {
 	i := strings.LastIndexByte(bound, ' ')
 	limit, err := strconv.ParseFloat(bound[i+1:], 64)
