@@ -1,9 +1,7 @@
-// Package dashboard is the page that a person sees at /: what the server does now, a playground for
-// its models, and its catalog.
+// Package dashboard is the web page at /: what the server is doing, a playground for its models, and its catalog.
 //
-// The page is files of this folder, as they are: no build step, nothing from elsewhere. It asks the
-// server's own API for everything it shows, with the key that its reader gives it, so that it needs no
-// door of its own.
+// The page consists of the files in this folder. There is no build step, and nothing is loaded from other hosts. The
+// page gets its data from the server's API, with the key that the reader enters, so it needs no access of its own.
 package dashboard
 
 import (
@@ -17,12 +15,12 @@ import (
 //go:embed index.html *.js *.css *.svg
 var files embed.FS
 
-// Policy is the Content-Security-Policy of the page: nothing but this server's own files.
+// Policy is the Content-Security-Policy of the page: only this server's own files.
 const Policy = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 
 var page = template.Must(template.ParseFS(files, "index.html"))
 
-// About is what the page is told when it is loaded.
+// About is the data in the page itself.
 type About struct {
 	Node, Version string
 	SLOMillis     int64
@@ -46,11 +44,11 @@ func Has(name string) bool {
 	return err == nil
 }
 
-// File returns one of the page's files and its content type. There MUST be one: see Has.
+// File returns one of the page's files and its content type. It panics if there is none: see Has.
 func File(name string) (body []byte, kind string) {
 	body, err := files.ReadFile(name)
 	if err != nil {
-		panic(err) // a caller that did not ask
+		panic(err) // the caller did not call Has
 	}
 	return body, kinds[path.Ext(name)]
 }

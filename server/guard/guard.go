@@ -1,11 +1,11 @@
-// Package guard decides who may ask for what, and how often.
+// Package guard checks the keys of clients, what each may do, and how often.
 //
-// A key is 256 random bits, so its SHA-256 is all that is stored: nobody can guess the key from it,
-// and a leaked configuration opens no door. Every check compares the digest of what a client sent with
-// the digests of all keys in constant time. A Guard without keys lets everyone in.
+// A key has 256 random bits. Only its SHA-256 is stored, so a leaked configuration does not reveal it. A check
+// compares the digest of the presented key with those of all keys in constant time. A Guard without keys allows
+// everyone.
 //
-// A Guard is safe for concurrent use. Replace changes its keys while requests come: a key that stays
-// keeps what is left of its rate. Nothing in it starts a goroutine, and time is an argument.
+// A Guard is safe for concurrent use. Replace changes its keys while it is in use; a key that stays keeps the rest of
+// its rate. A Guard starts no goroutine, and time is an argument.
 package guard
 
 import (
@@ -27,18 +27,18 @@ import (
 type Role string
 
 const (
-	// Serve asks models: rank, recommend, score, rerank, models.
+	// Serve allows requests to models: rank, recommend, score, rerank, models.
 	Serve Role = "serve"
-	// Catalog reads and changes items, users, events and versions.
+	// Catalog allows reading and changing items, users, events and versions.
 	Catalog Role = "catalog"
-	// Admin does everything, and reads metrics and what the dashboard shows.
+	// Admin allows everything, including metrics and the data of the dashboard.
 	Admin Role = "admin"
 )
 
-// Roles are all there are.
+// Roles lists all roles.
 var Roles = []Role{Serve, Catalog, Admin}
 
-// MaxKeys bounds how many keys a guard has: every check looks at each.
+// MaxKeys bounds the keys of a guard, because every check compares all of them.
 const MaxKeys = 256
 
 const prefix = "grebe_"
@@ -58,7 +58,7 @@ var (
 	ErrUnknown = errors.New("the key is not known here")
 )
 
-// DeniedError says that a key lacks a role.
+// DeniedError means that a key lacks a role.
 type DeniedError struct {
 	Name string
 	Role Role
@@ -68,17 +68,17 @@ func (e *DeniedError) Error() string {
 	return fmt.Sprintf("key %q has not the role %q that this needs", e.Name, e.Role)
 }
 
-// LimitError says that a key asked too often.
+// LimitError means that a key exceeded its rate.
 type LimitError struct {
 	Name  string
-	After time.Duration // until the next request is let in
+	After time.Duration // until the next request is allowed
 }
 
 func (e *LimitError) Error() string {
 	return fmt.Sprintf("key %q asks more often than its limit allows", e.Name)
 }
 
-// Guard checks keys. The zero value lets everyone in.
+// Guard checks keys. The zero value allows everyone.
 type Guard struct {
 	keys atomic.Pointer[[]entry]
 }
@@ -90,13 +90,13 @@ type entry struct {
 	bucket *bucket // nil: no limit
 }
 
-// New returns a guard with keys, which may be none.
+// New returns a guard with keys. Without keys it allows everyone.
 func New(keys []Key) (*Guard, error) {
 	g := &Guard{}
 	return g, g.Replace(keys)
 }
 
-// Open reports whether everyone is let in.
+// Open reports whether everyone is allowed.
 func (g *Guard) Open() bool { return len(g.list()) == 0 }
 
 func (g *Guard) list() []entry {
@@ -165,8 +165,8 @@ func parse(k *Key) (entry, error) {
 	return e, nil
 }
 
-// Check returns the name of the key that presented is, if it may do what role covers and has not
-// asked too often, and counts the request. An open guard lets everyone in, without a name.
+// Check counts a request and returns the name of its key. It returns an error if the key is unknown, lacks the role
+// or exceeds its rate. An open guard allows everyone and returns no name.
 func (g *Guard) Check(presented string, role Role, now time.Time) (name string, err error) {
 	keys := g.list()
 	if len(keys) == 0 {
@@ -191,8 +191,8 @@ func (g *Guard) Check(presented string, role Role, now time.Time) (name string, 
 	return k.name, nil
 }
 
-// Knows says whether a key is one of the guard's, whatever it opens, and counts nothing: for those who have to decide before
-// they read a request. An open guard knows everyone.
+// Knows returns an error if a key is unknown, without checking roles or counting. It is for decisions before a
+// request is read. An open guard knows everyone.
 func (g *Guard) Knows(presented string) error {
 	keys := g.list()
 	switch {
@@ -211,7 +211,7 @@ func find(keys []entry, presented string) int {
 	digest := sha256.Sum256([]byte(presented))
 	found := -1
 	for i := range keys {
-		// No early end: the time tells nothing about which key it was.
+		// No early exit: the time must not reveal which key it was.
 		found = subtle.ConstantTimeSelect(subtle.ConstantTimeCompare(digest[:], keys[i].digest[:]), i, found)
 	}
 	return found
@@ -229,12 +229,12 @@ func Bearer(header string) string {
 // NewKey returns a new random key and the digest to store.
 func NewKey() (key, digest string) {
 	var raw [32]byte
-	rand.Read(raw[:]) // never fails: it ends the process instead
+	rand.Read(raw[:]) // never returns an error: it ends the process instead
 	key = prefix + base64.RawURLEncoding.EncodeToString(raw[:])
 	return key, Digest(key)
 }
 
-// Digest returns what is stored of a key.
+// Digest returns the digest of a key, which is what is stored.
 func Digest(key string) string {
 	d := sha256.Sum256([]byte(key))
 	return hex.EncodeToString(d[:])
@@ -245,13 +245,13 @@ type bucket struct {
 	mu          sync.Mutex
 	rate, burst float64
 	left        float64
-	at          time.Time // of left; zero before the first request
+	at          time.Time // time of left; zero before the first request
 }
 
-// longest bounds a wait: that of a tiny rate has no place in a Duration.
+// longest bounds a wait, because that of a tiny rate would overflow a Duration.
 const longest = 365 * 24 * time.Hour
 
-// spend takes one request out, or returns how long until there is one.
+// spend takes one request from the bucket, or returns the time until there is one.
 func (b *bucket) spend(now time.Time) time.Duration {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -264,11 +264,11 @@ func (b *bucket) spend(now time.Time) time.Duration {
 	if wait := time.Duration(min((1-b.left)/b.rate, longest.Seconds()) * float64(time.Second)); wait > 0 {
 		return wait
 	}
-	b.left-- // may end a rounding error below 0, which the next request pays
+	b.left-- // may be a rounding error below 0, which the next request makes up for
 	return 0
 }
 
-// take continues where an older bucket of the same key was.
+// take continues with the state of an older bucket of the same key.
 func (b *bucket) take(old *bucket) {
 	old.mu.Lock()
 	defer old.mu.Unlock()

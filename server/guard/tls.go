@@ -8,15 +8,15 @@ import (
 	"sync/atomic"
 )
 
-// Certificates are what a server shows its clients, and what it wants to see of theirs. They can be
-// read again while connections come; those that are open keep what they were opened with.
+// Certificates are a server's certificate and the authorities of its clients' certificates. Reload can change them
+// while the server runs; open connections keep the old ones.
 type Certificates struct {
 	cert, key, clientCA string
 	current             atomic.Pointer[tls.Config]
 }
 
-// LoadCertificates reads a certificate chain and its key in PEM. With a file of certificate
-// authorities, clients MUST show a certificate that one of them signed.
+// LoadCertificates reads a certificate chain and its key in PEM. With a file of certificate authorities, clients MUST
+// present a certificate that one of them signed.
 func LoadCertificates(cert, key, clientCA string) (*Certificates, error) {
 	c := &Certificates{cert: cert, key: key, clientCA: clientCA}
 	return c, c.Reload()
@@ -44,7 +44,7 @@ func (c *Certificates) Reload() error {
 	return nil
 }
 
-// Config returns a configuration that follows Reload.
+// Config returns a TLS configuration that follows Reload.
 func (c *Certificates) Config() *tls.Config {
 	return &tls.Config{
 		MinVersion: tls.VersionTLS12,
