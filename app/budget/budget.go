@@ -1,9 +1,9 @@
-// Package budget has the models of a process compete for one amount of host memory. All of it is one pool. Every model is a
-// side of the pool with a limit, and alloc.Budget moves the limits four times a second. A model whose limit falls evicts
-// entries until it is within it. The physical memory is that of the pool whatever the limits are.
+// Package budget lets the models of a process compete for host memory. All of it is one pool. Each model has a part
+// of the pool with a limit, and alloc.Budget moves the limits four times a second. A model whose limit falls evicts
+// entries until it is below it. The size of the pool itself never changes.
 //
-// Each model reports what its memory is worth: tokens that hits saved, and tokens that were computed again after their
-// entry was evicted. The prefill model of the scheduler says how many milliseconds a token takes.
+// Each model reports what its memory is worth: the tokens that hits saved, and the tokens that were computed again
+// after their entry was evicted. The scheduler's prefill model converts tokens to milliseconds.
 //
 // A Budget is safe for concurrent use. Lock order: Budget.mu, then the locks of a store, then Tenant.mu.
 package budget
@@ -22,17 +22,17 @@ import (
 	"grebe/pool"
 )
 
-// Budget is memory that tenants share.
+// Budget is host memory that tenants share.
 type Budget struct {
 	root *pool.Pool
 
 	mu      sync.Mutex
 	core    alloc.Budget
-	tenants []*Tenant // those that work
+	tenants []*Tenant // those whose limits move
 	claims  []*alloc.Claim
 }
 
-// New takes bytes of m, in pages of page bytes. The caller MUST Close it after its last tenant has left.
+// New allocates bytes of m, in pages of page bytes. The caller MUST Close the Budget after its last tenant has left.
 func New(m compute.Memory, bytes int64, page int) (*Budget, error) {
 	root, err := pool.Over(m, bytes, page)
 	if err != nil {
@@ -45,8 +45,8 @@ func New(m compute.Memory, bytes int64, page int) (*Budget, error) {
 // Close frees the memory.
 func (b *Budget) Close() error { return b.root.Close() }
 
-// Join adds a tenant that may own limit bytes until it works. It needs least bytes, and always gets them. The caller MUST call
-// its Leave.
+// Join adds a tenant. It may own limit bytes until Work is called, and always at least least bytes. The caller MUST
+// call its Leave.
 func (b *Budget) Join(name string, limit, least int64) *Tenant {
 	t := &Tenant{budget: b, name: name, pool: b.root.Join(), ghost: alloc.NewGhost(ghostEntries)}
 	t.pool.SetLimit(max(limit, least))
@@ -54,7 +54,7 @@ func (b *Budget) Join(name string, limit, least int64) *Tenant {
 	return t
 }
 
-// Step decides once and carries it out.
+// Step makes and applies one decision.
 func (b *Budget) Step() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -66,11 +66,11 @@ func (b *Budget) Step() {
 	b.core.Decide(b.claims)
 	for _, t := range b.tenants {
 		t.pool.SetLimit(t.claim.Limit)
-		t.store.Trim() // what is in use now is evicted at a later step
+		t.store.Trim() // entries in use are evicted at a later step
 	}
 }
 
-// Run makes a Step per epoch until ctx ends.
+// Run calls Step once per epoch until ctx ends.
 func (b *Budget) Run(ctx context.Context) {
 	tick := time.NewTicker(time.Duration(alloc.BudgetEpoch * float64(time.Second)))
 	defer tick.Stop()
@@ -102,7 +102,7 @@ var limitDesc = prometheus.NewDesc("grebe_pool_limit_bytes",
 // Describe implements prometheus.Collector.
 func (b *Budget) Describe(ch chan<- *prometheus.Desc) { ch <- limitDesc }
 
-// Collect implements prometheus.Collector. While a model has memory for two shapes, its limits are added.
+// Collect implements prometheus.Collector. If a model has memory for two shapes, it reports the sum of the limits.
 func (b *Budget) Collect(ch chan<- prometheus.Metric) {
 	limits := map[string]int64{}
 	b.mu.Lock()

@@ -9,18 +9,18 @@ import (
 	"grebe/schedule"
 )
 
-// Load knows how long a model computes: dispatch.Dispatcher.
+// Load provides the compute times of a model, as dispatch.Dispatcher does.
 type Load interface {
 	Model() schedule.PrefillModel
 }
 
-// Store is a cache on a tenant's pages: kv.Store.
+// Store is a cache on a tenant's pages, as kv.Store is.
 type Store interface {
-	// Trim evicts until the store owns no more than it may. False when the rest is in use.
+	// Trim evicts until the store is within its limit. It returns false if the rest is in use.
 	Trim() bool
 }
 
-// ghostEntries is how many evictions of a tenant are remembered.
+// ghostEntries is the number of evictions that a tenant remembers.
 const ghostEntries = 1 << 14
 
 // Tenant is a model's part of a Budget. It implements kv.Watcher.
@@ -35,7 +35,7 @@ type Tenant struct {
 	mu    sync.Mutex
 	ghost *alloc.Ghost
 	used  int64 // bytes at the last report
-	saved int64 // tokens that hits saved since then
+	saved int64 // tokens that hits saved since the last report
 	lost  int64 // tokens computed again that the whole budget would have kept
 	kept  int64 // bytes of new entries
 	entry int64 // bytes of the largest entry that was kept or refused
@@ -44,19 +44,19 @@ type Tenant struct {
 // Pool returns the tenant's pages.
 func (t *Tenant) Pool() *pool.Pool { return t.pool }
 
-// Work has the limit move from now on, and s follow it. The caller MUST Stop it before it closes s.
+// Work starts to move the limit; s follows it. The caller MUST call Stop before it closes s.
 func (t *Tenant) Work(s Store) {
 	t.store = s
 	t.budget.add(t)
 }
 
-// Stop has the limit stay. When it returns, the budget does not use the store any more.
+// Stop stops moving the limit. When it returns, the budget no longer uses the store.
 func (t *Tenant) Stop() { t.budget.remove(t) }
 
-// Leave gives up the tenant's part. All its pages MUST be free.
+// Leave gives back the tenant's part. All its pages MUST be free.
 func (t *Tenant) Leave() error { return t.pool.Leave() }
 
-// SetLoad says whose times the tenant's tokens have. Until then a token counts as a millisecond.
+// SetLoad sets the source of compute times. Before that a token counts as a millisecond.
 func (t *Tenant) SetLoad(l Load) { t.load.Store(&l) }
 
 // Hit implements kv.Watcher.
@@ -103,11 +103,11 @@ func (t *Tenant) report() {
 }
 
 const (
-	typical = 256  // tokens of the prompt by which a token is priced
-	least   = 1e-6 // milliseconds of that prompt: where computing costs nothing, memory still follows the requests
+	typical = 256  // tokens of the prompt that prices a token
+	least   = 1e-6 // lower bound of its milliseconds: if computing takes no time, memory still follows the requests
 )
 
-// perToken returns the milliseconds that a token takes to compute.
+// perToken returns the milliseconds to compute a token.
 func (t *Tenant) perToken() float64 {
 	l := t.load.Load()
 	if l == nil {
