@@ -192,7 +192,7 @@ func (a *App) open(ctx context.Context, cfg *config.Config, open Opener) error {
 
 func millis(n int) time.Duration { return time.Duration(n) * time.Millisecond }
 
-// serviceConfig is what a configuration says of how requests are answered.
+// serviceConfig returns the service's part of a configuration.
 func serviceConfig(cfg *config.Config) serve.Config {
 	return serve.Config{
 		SLO:         millis(cfg.SLOMillis),

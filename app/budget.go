@@ -12,14 +12,14 @@ import (
 	"grebe/model/hstu"
 )
 
-// sharesBudget reports whether a model competes with others for cache.host_memory. A model that has, or had when the server
-// started, host_memory of its own does not, nor one whose memory rows of a table share.
+// sharesBudget reports whether a model competes with others for cache.host_memory. It does not if it has host_memory
+// of its own, now or when the server started, or if its memory also holds rows of a table.
 func sharesBudget(cfg *config.Config, mc *config.Model) bool {
 	own := func(o config.Model) bool { return o.Name == mc.Name && !o.HostMemory.IsZero() }
 	return mc.HostMemory.IsZero() && !slices.ContainsFunc(cfg.Models, own) && sharedRows(cfg, mc) == 0
 }
 
-// budgetBytes returns the host memory that models compete for, and how many they are at the start.
+// budgetBytes returns the host memory that models compete for, and the number of those models at the start.
 func budgetBytes(cfg *config.Config) (bytes int64, models int) {
 	for i := range cfg.Models {
 		if mc := &cfg.Models[i]; sharesBudget(cfg, mc) {
@@ -30,8 +30,8 @@ func budgetBytes(cfg *config.Config) (bytes int64, models int) {
 	return bytes, models
 }
 
-// joinBudget makes a model a tenant of the budget, which the first one opens. A model that is added by a reload competes
-// with the others for the memory that there is.
+// joinBudget makes a model a tenant of the budget. The first model opens the budget. A model that a reload adds
+// competes for the memory that is there.
 func (a *App) joinBudget(cfg *config.Config, mc *config.Model, at compute.Memory, shape compute.Shape) (*budget.Tenant, error) {
 	bytes, models := budgetBytes(cfg)
 	if a.loaded.budget == nil {
@@ -53,8 +53,8 @@ func (a *App) joinBudget(cfg *config.Config, mc *config.Model, at compute.Memory
 	return a.loaded.budget.Join(mc.Name, bytes/int64(max(models, 1)), least), nil
 }
 
-// commonPage returns a size of pages that wastes nothing for the KV of a model, nor for that of the other models that share
-// the budget as far as their configurations tell it.
+// commonPage returns a page size that wastes nothing for the KV of a model. It also fits the other models of the
+// budget, as far as their configurations show.
 func commonPage(cfg *config.Config, mc *config.Model, shape *compute.Shape) int {
 	page := pageFor(shape)
 	for i := range cfg.Models {
@@ -69,8 +69,8 @@ func commonPage(cfg *config.Config, mc *config.Model, shape *compute.Shape) int 
 	return page
 }
 
-// likelyShape returns the shape of a model's KV before it is opened; false where its configuration cannot be read. If the
-// format of KV is not known, it is the smallest without scales: pages for that suit the others.
+// likelyShape returns the shape of a model's KV before it is opened, or false if its configuration cannot be read. If
+// the KV format is unknown, it assumes the smallest one without scales, because pages for that suit the others too.
 func likelyShape(mc *config.Model) (compute.Shape, bool) {
 	s := compute.Shape{KV: compute.BF16}
 	if mc.KVDType == "fp8" {

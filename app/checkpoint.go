@@ -12,8 +12,8 @@ import (
 	"grebe/plan"
 )
 
-// checkpoint is loaded weights with their engines, queue and memory. Models that differ only in how the weights are asked
-// (prompt, scoring, codes, prefix) share it. Each holds a reference, and the last one to go closes it.
+// checkpoint is loaded weights with their engines, queue and memory. Models that differ only in prompt, scoring,
+// codes or prefix share it. Each holds a reference, and the last one to leave closes it.
 type checkpoint struct {
 	key     sharing
 	version plan.Key
@@ -26,7 +26,7 @@ type checkpoint struct {
 	closers closers
 }
 
-// sharing is what the configurations of two models must have in common to share a checkpoint.
+// sharing is the part of a configuration that two models must have in common to share a checkpoint.
 type sharing struct {
 	path, dtype, kv, table string
 	device, host, disk     config.Size
@@ -82,7 +82,8 @@ func (m *Model) openCheckpoint(mc *config.Model, generates bool, load func() (*c
 	return c, nil
 }
 
-// loadTexts reads the weights that mc names and opens memory, engines and a queue for them. They are on the Model's closers.
+// loadTexts reads the weights that mc names and opens memory, engines and a queue for them. The Model's closers close
+// them.
 func (m *Model) loadTexts(ctx context.Context, cfg *config.Config, mc *config.Model, generates bool) (*checkpoint, error) {
 	opt := model.Options{DType: mc.DType, KV: mc.KVDType, Progress: m.telling(ctx), Context: ctx}
 	weights, err := model.Open(mc.Path, m.app.device, opt)

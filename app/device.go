@@ -36,7 +36,7 @@ func OpenDevice(cfg *config.Config, log *slog.Logger) (compute.Device, error) {
 	return cpu.New(cpu.Options{Threads: threadsOf(cfg)})
 }
 
-// sayWhyCPU logs why no GPU is used. It does not warn if there is no driver, because such a machine has no GPU.
+// sayWhyCPU logs why no GPU is used. Without a driver it does not warn, because such a machine has no GPU.
 func sayWhyCPU(err error, log *slog.Logger) {
 	var missing *driver.MissingError
 	if errors.As(err, &missing) && missing.Driver() {

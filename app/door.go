@@ -16,7 +16,7 @@ import (
 	"grebe/server/guard"
 )
 
-// door holds what admits clients: keys and certificates. It can change while the server runs.
+// door has the keys and certificates that admit clients. They can change while the server runs.
 type door struct {
 	guard        *guard.Guard        // nil: no key is needed
 	certificates *guard.Certificates // nil: no TLS
@@ -44,7 +44,7 @@ func (a *App) openDoor(cfg *config.Config, sc *server.Config) error {
 	return nil
 }
 
-// openTracer opens a tracer; nil: the configuration names nobody to tell.
+// openTracer opens a tracer; nil: the configuration has no endpoint.
 func (a *App) openTracer(cfg *config.Config) (*tracing.Tracer, error) {
 	if cfg.Tracing.Endpoint == "" {
 		return nil, nil
@@ -59,7 +59,7 @@ func (a *App) openTracer(cfg *config.Config) (*tracing.Tracer, error) {
 	return t, nil
 }
 
-// warnOfOpenDoors warns of doors that stand open to others.
+// warnOfOpenDoors warns of listeners that other machines can use without a key.
 func (a *App) warnOfOpenDoors(cfg *config.Config) {
 	if cfg.Auth.Keys == "" && cfg.TLS.ClientCA == "" && (!loopback(cfg.Listen) || !loopback(cfg.GRPCListen)) {
 		a.log.Warn("other machines can ask, and change the catalog, without a key: set auth.keys (see `grebe key --help`)")

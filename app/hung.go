@@ -8,8 +8,8 @@ import (
 	"grebe/kv/disk"
 )
 
-// errHung says that a disk does not answer and a goroutine still waits for it. Everything that the goroutine uses MUST
-// stay open.
+// errHung means that a disk does not answer and a goroutine still waits for it. Everything that the goroutine uses
+// MUST stay open.
 var errHung = errors.New("the disk does not answer: what waits for it is left to itself, with its memory")
 
 const (

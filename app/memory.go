@@ -29,8 +29,8 @@ type Memory struct {
 	pages   *pool.Pool
 	disk    *disk.Store
 	entries *reuse.Shared
-	shared  *shared        // with rows of a table; nil: KV has it alone
-	tenant  *budget.Tenant // of the memory that models compete for; nil: it has host memory of its own, or none
+	shared  *shared        // with rows of a table; nil: it holds only KV
+	tenant  *budget.Tenant // of the memory that models compete for; nil: it has its own host memory, or none
 	users   int            // Models that use it, guarded by models.shares
 	closers closers
 }
@@ -110,8 +110,8 @@ func (m *Memory) openStore(cfg *config.Config, mc *config.Model, shape compute.S
 	return nil
 }
 
-// openHost takes host memory for KV, and for rows of a table: the model's own, or a part of what models compete for. It
-// returns nil when there is none.
+// openHost takes host memory for KV and for rows of a table: the model's own, or a part of what models compete for.
+// It returns nil if there is none.
 func (m *Memory) openHost(cfg *config.Config, mc *config.Model, rows int64, at compute.Memory, shape compute.Shape) (*pool.Pool, error) {
 	bytes := hostBytes(cfg, mc) + rows
 	if !sharesBudget(cfg, mc) {
@@ -141,8 +141,8 @@ func (m *Memory) leave() error {
 	return m.closers.close()
 }
 
-// hostBytes returns the host memory of a model for KV: its own, or an equal part of what models without their own
-// have together. If it shares the budget, it starts with that part.
+// hostBytes returns a model's host memory for KV: its own, or an equal part of cache.host_memory. A model that shares
+// the budget starts with that part.
 func hostBytes(cfg *config.Config, mc *config.Model) int64 {
 	if !mc.HostMemory.IsZero() {
 		return mc.HostMemory.Of(totalMemory())
@@ -156,7 +156,8 @@ func hostBytes(cfg *config.Config, mc *config.Model) int64 {
 	return cfg.Cache.HostMemory.Of(totalMemory()) / max(models, 1)
 }
 
-// names returns how many models without host memory of their own share a model's memory: each has its part there.
+// names returns the number of models without their own host memory that share a model's memory. Each adds its part to
+// it.
 func names(cfg *config.Config, mc *config.Model) int64 {
 	n := int64(0)
 	for i := range cfg.Models {

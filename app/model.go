@@ -22,8 +22,8 @@ import (
 	"grebe/serve"
 )
 
-// Model is one checkpoint of a model and everything that runs it. Retiring it closes all of that but its memory, which
-// another checkpoint may use too.
+// Model is one checkpoint of a model and everything that runs it. Retiring it closes all of that except its memory,
+// which another checkpoint may use.
 type Model struct {
 	app        *App
 	config     config.Model // with which it was opened; the path has its links resolved

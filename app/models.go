@@ -20,8 +20,8 @@ type models struct {
 	front   atomic.Pointer[server.Server] // takes requests for it; nil before serving
 	spare   *reuse.Spare                  // time in which their caches compute ahead
 
-	budget *budget.Budget // host memory that they compete for; nil: none does
-	moving closers        // what moves its limits
+	budget *budget.Budget // host memory that they compete for; nil: none do
+	moving closers        // the goroutine that moves its limits
 
 	shares      sync.Mutex
 	checkpoints []*checkpoint // that Models can share

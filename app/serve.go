@@ -21,7 +21,7 @@ import (
 type Process struct {
 	Started time.Time
 	Env     []string
-	Hangup  <-chan os.Signal               // a signal asks to read the configuration again; nil: never
+	Hangup  <-chan os.Signal               // a signal means to read the configuration again; nil: never
 	Again   func() (*config.Config, error) // reads it again; nil: it cannot be read again
 	Ready   func(http net.Addr)            // called once requests are answered
 	Exec    func(env []string) error       // replaces the process by a new one with the same command line; nil: not possible

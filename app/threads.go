@@ -36,8 +36,8 @@ func threadsFor(wanted, cores int) int {
 const spareProcessors = 2
 
 // yieldCores lets the operating system, not Go's scheduler, share the cores between computing threads and other work.
-// If computing threads occupied all of the scheduler's processors, it would switch to other work only every 10 ms, and
-// at each step of it: to read a request, to continue after a write to disk, to answer.
+// If computing threads occupied all of the scheduler's processors, each step of other work would wait up to 10 ms for
+// one: reading a request, continuing after a write to disk, answering.
 func yieldCores(cfg *config.Config, d compute.Device) {
 	if _, gpu := d.(cuda.Device); gpu || cores() < runtime.NumCPU() {
 		return // with less CPU time than cores, more processors would only use it up sooner

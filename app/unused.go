@@ -32,7 +32,7 @@ func removeUnused(cfg *config.Config) error {
 	var used []string
 	for i := range cfg.Models {
 		m := &cfg.Models[i]
-		used = append(used, reuse.PrototypesFile(cfg.DataDir, m.Name)) // the model itself removes prototypes that it does not use
+		used = append(used, reuse.PrototypesFile(cfg.DataDir, m.Name)) // a model removes its own unused prototypes
 		if bytes, dir := diskOf(cfg, m); bytes > 0 && sharesWith(cfg, m).Name == m.Name {
 			used = append(used, dir)
 		}
