@@ -10,11 +10,11 @@ import (
 type await struct {
 	held    bool
 	since   time.Duration // when it was first held
-	arrived int           // tokens whose KV it has since then, when its batch begins
+	arrived int           // tokens whose KV has arrived since then, when its batch begins
 }
 
-// holds decides about a job that could run now. It puts the job back into the queue, and returns true, if the job waits for
-// KV that batches on other engines compute. The caller holds the lock.
+// holds decides whether a job that could run waits for KV that batches on other engines compute. If so, it puts the
+// job back into the queue and returns true. The caller holds the lock.
 func (d *Dispatcher) holds(job *schedule.Job, now time.Duration) bool {
 	c := d.waiting[job.ID]
 	if c == nil || len(d.claims) == 0 {
@@ -50,8 +50,8 @@ func (d *Dispatcher) holds(job *schedule.Job, now time.Duration) bool {
 	return true
 }
 
-// claim records the KV that a batch is about to compute on engine n, and what came for those of its jobs that waited. The
-// caller holds the lock.
+// claim records the KV that a batch will compute on engine n, and the KV that has arrived for those of its jobs that
+// waited. The caller holds the lock.
 func (d *Dispatcher) claim(b *batch, n int) {
 	if d.claims == nil {
 		return
@@ -73,8 +73,8 @@ func (d *Dispatcher) claim(b *batch, n int) {
 	}
 }
 
-// disclaim ends the claims of a batch that ended. Jobs that waited are decided about again: they find the KV, or compute it.
-// The caller holds the lock.
+// disclaim ends the claims of a batch that ended. Jobs that waited for it can then run: they find the KV, or compute
+// it. The caller holds the lock.
 func (d *Dispatcher) disclaim(b *batch, n int) {
 	if d.claims == nil {
 		return

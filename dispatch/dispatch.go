@@ -400,7 +400,7 @@ func (d *Dispatcher) work(e Engine, n int) {
 		end := time.Now()
 		took := end.Sub(start)
 		d.watch(b.out)
-		d.free(&b, n) // before the answers: who has one finds the engine free
+		d.free(&b, n) // before the answers, so that a caller with an answer finds the engine free
 		for i, c := range b.calls {
 			b.waited, b.late = max(b.waited, b.out[i].Waited), b.late || b.out[i].Late > 0
 			b.spared.Rows += b.out[i].Shared.Cost.Rows
@@ -409,10 +409,10 @@ func (d *Dispatcher) work(e Engine, n int) {
 			c.out.Queue = start.Sub(c.queued)
 			c.out.Shared.Awaited = c.await.arrived
 			c.ended = end
-			c.done <- struct{}{} // from here on it is another job's
+			c.done <- struct{}{} // from here on the call may be reused
 		}
 		d.observe(&b, took, n)
-		runtime.Gosched() // where cores are few, the answers go out before the next batch begins
+		runtime.Gosched() // with few cores, let the answers go out before the next batch begins
 	}
 }
 
@@ -444,20 +444,20 @@ func (d *Dispatcher) watch(out []engine.Outcome) {
 	}
 }
 
-// batch is what an engine runs next, and what it is predicted to take.
+// batch is an engine's next batch, with its predicted time.
 type batch struct {
 	calls     []*call
 	jobs      []*engine.Job
 	out       []engine.Outcome
 	cost      engine.Cost
 	predicted float64       // milliseconds
-	waited    time.Duration // of what it took, for disks
-	late      bool          // something did not come, and was computed
-	spared    engine.Cost   // of cost, what was computed once for several jobs or segments
+	waited    time.Duration // part of its time spent waiting for disks
+	late      bool          // some KV did not arrive and was computed
+	spared    engine.Cost   // part of cost that was computed once for several jobs or segments
 	claims    []*engine.Underway
 }
 
-// reset forgets the last batch, and what it referred to.
+// reset clears the batch and its references.
 func (b *batch) reset() {
 	clear(b.calls)
 	clear(b.jobs)
@@ -473,7 +473,7 @@ func (b *batch) add(c *call) {
 	b.cost.Keys += c.cost.Keys
 }
 
-// take asks the Batcher for a batch. If there is none, it returns when to ask again.
+// take gets a batch from the Batcher. If there is none, it returns when to try again.
 func (d *Dispatcher) take(b *batch, n int) (at time.Duration, open bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -496,7 +496,8 @@ func (d *Dispatcher) take(b *batch, n int) (at time.Duration, open bool) {
 	return at, true
 }
 
-// step is one question of take. It asks again if all jobs of the batch stay in the queue: others may run instead.
+// step is one attempt of take. again is true if all jobs of the batch stay in the queue, because others may run
+// instead.
 func (d *Dispatcher) step(b *batch, n int, now time.Duration) (at time.Duration, again bool) {
 	jobs, shed, at := d.batcher.Step(now)
 	if d.rec.On() {
@@ -542,7 +543,7 @@ func (d *Dispatcher) sleep(timer *time.Timer, at time.Duration, wake chan struct
 	}
 }
 
-// free records the end of an engine's batch.
+// free records that an engine's batch has ended.
 func (d *Dispatcher) free(b *batch, n int) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -550,7 +551,8 @@ func (d *Dispatcher) free(b *batch, n int) {
 	d.disclaim(b, n)
 }
 
-// observe teaches the model what a batch took: not what it waited for a disk, and nothing where more was computed than its jobs said.
+// observe gives the model the time of a batch, without its waits for disks. It skips a batch that computed more than
+// its jobs announced.
 func (d *Dispatcher) observe(b *batch, took time.Duration, n int) {
 	took -= b.waited
 	s := schedule.Sample{Requests: len(b.calls), Rows: b.cost.Rows - b.spared.Rows, Keys: b.cost.Keys - b.spared.Keys,

@@ -10,7 +10,7 @@ import (
 
 // ShedError refuses a request that is predicted to miss its deadline. It wraps ErrShed.
 type ShedError struct {
-	After time.Duration // after how long such a request is predicted to be in time
+	After time.Duration // time after which such a request is predicted to meet its deadline
 }
 
 func (e *ShedError) Error() string {

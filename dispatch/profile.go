@@ -194,5 +194,5 @@ func measure(e Engine, requests, tokens int) (schedule.Sample, error) {
 	return s, nil
 }
 
-// ErrNotFinite says that a model's weights make its hidden states NaN or infinite.
+// ErrNotFinite means that a model's weights make its hidden states NaN or infinite.
 var ErrNotFinite = errors.New("the model does not answer with finite numbers: its weights hold NaN or infinities, or overflow the format")
