@@ -10,7 +10,7 @@ import (
 	"grebe/schedule"
 )
 
-// Listed are the items of a catalog that a cache may compute before anyone asks for them.
+// Listed are the items of a catalog that a cache may compute before requests need them.
 type Listed struct {
 	IDs  []string
 	Heat []schedule.Heat // of each
@@ -28,7 +28,7 @@ type Ahead struct {
 	taken []taken // items of the current step
 }
 
-// taken is an item and the tokens that it had when it was looked at.
+// taken is an item and the tokens that it had when the step began.
 type taken struct {
 	id     string
 	tokens []int32
@@ -39,25 +39,25 @@ type AheadDid struct {
 	Computed int // items
 	TooLong  int // items that the model has no room for
 	Tokens   int // of the computed ones
-	Left     int // items that were not looked at
+	Left     int // items that are left
 	Step     schedule.AheadStep
 }
 
-// Ahead begins a pass over items. The hottest are computed first, and only while there is room that displaces nothing
-// that requests brought.
+// Ahead begins a pass over items, hottest first. It computes them only while there is room without evicting KV of
+// requests.
 func (c *Cache) Ahead(list Listed) *Ahead {
 	return &Ahead{cache: c, list: list, core: schedule.NewAhead(list.Heat)}
 }
 
-// Idle does a small piece of work in the time that requests leave: see Spare. It returns the error of the work, or that
-// of ctx if it ended before.
+// Idle does a small piece of work in idle time, see Spare. It returns the error of the work, or that of ctx if it
+// ended before.
 func (c *Cache) Idle(ctx context.Context, work func() error) error {
 	defer c.opt.Spare.join(c.opt.Load)()
 	return c.opt.Spare.use(ctx, work)
 }
 
-// Step computes the next few items. It is a piece of work for Idle. A deleted item is not computed; one that is deleted
-// or changed meanwhile is dropped.
+// Step computes the next few items. Call it from Idle. It skips deleted items, and drops items that are deleted or
+// changed while they are computed.
 func (a *Ahead) Step(ctx context.Context, do Do) (did AheadDid, err error) {
 	c := a.cache
 	looked := map[int][]int32{}
@@ -125,7 +125,7 @@ func (a *Ahead) stale() (tokens [][]int32) {
 	return tokens
 }
 
-// AheadRoom returns where items may go that nobody asked for. Disk is nil, or returns the room on disk.
+// AheadRoom returns the room for items that no request has named. disk returns the room on disk, or is nil.
 func (c *Cache) AheadRoom(disk func() schedule.Space) *schedule.AheadRoom {
 	books := c.opt.Pool.Stats()
 	r := &schedule.AheadRoom{Memory: schedule.Space{Used: books.Used, Total: books.Total}, Token: c.bytesPerToken}

@@ -128,8 +128,8 @@ func (l *changed) remove(key plan.Key) bool {
 	return true
 }
 
-// take returns items of together no more than most tokens, but at least one if there is any. They stay listed until they are
-// removed.
+// take returns items of at most most tokens together, but at least one if there is any. They stay listed until they
+// are removed.
 func (l *changed) take(most int) (taken []*changedItem) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -160,8 +160,8 @@ func (l *changed) listed(taken []*changedItem) (items [][]int32) {
 	return items
 }
 
-// Refresh computes the KV of changed and added items that Apply listed, in the time that requests leave, until ctx
-// ends. It reports failures and continues.
+// Refresh computes the KV of changed and added items that Apply listed, in idle time, until ctx ends. It reports
+// failures and continues.
 func (c *Cache) Refresh(ctx context.Context, do Do, failed func(error)) {
 	defer c.opt.Spare.join(c.opt.Load)()
 	for {

@@ -59,7 +59,7 @@ func replaceFile(name string, raw []byte) error {
 	})
 }
 
-// ErrDamaged says that a file is damaged.
+// ErrDamaged means that a file is damaged.
 var ErrDamaged = errors.New("reuse: the file is damaged")
 
 // ReadImportance reads importance from a file. If there is none, the error is fs.ErrNotExist.

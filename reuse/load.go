@@ -156,7 +156,7 @@ func (c *Cache) fetch(ctx context.Context, key plan.Key) *kv.Entry {
 // settleWithin is how long Settle waits for a running read.
 const settleWithin = 10 * time.Second
 
-// errHangs says that a disk does not answer.
+// errHangs means that a disk does not answer.
 var errHangs = errors.New("reuse: a read from below memory does not end: it is left to itself, with the memory that it reads into")
 
 // Settle ends the reads for requests. It returns when no read is running, or with an error if one hangs. A current or

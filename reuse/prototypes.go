@@ -35,7 +35,8 @@ func PrototypesFile(dataDir, model string) string {
 	return filepath.Join(dataDir, "prototypes", url.PathEscape(model)+".proto")
 }
 
-// ErrOtherModel says that prototypes or importance were made with other weights, another preamble or another KV format.
+// ErrOtherModel means that prototypes or importance were made with other weights, another preamble or another KV
+// format.
 var ErrOtherModel = errors.New("reuse: it was made for another model")
 
 // OpenPrototypes opens the index in a file. If there is none, the error is fs.ErrNotExist. The caller MUST Close it
