@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-// Models without a cache have nothing to compute ahead, and say so.
+// Models without a cache have nothing to compute ahead, and the answer says so.
 func TestIndexWithoutACache(t *testing.T) {
 	w := newWorld(t)
 	if rec := w.ask("GET", "/v1/items:index", ""); rec.Code != http.StatusOK || rec.Body.String() != "{\"models\":[]}\n" {

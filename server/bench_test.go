@@ -6,8 +6,7 @@ import (
 	"testing"
 )
 
-// BenchmarkRank is the cost of everything but the engine: 100 candidates by id, over HTTP without a
-// network.
+// BenchmarkRank measures everything but the engine: 100 candidates by id, over HTTP without a network.
 func BenchmarkRank(b *testing.B) {
 	w := newWorld(b, func(c *setup) { c.Models[1].Runner = constantRunner })
 	body := `{"model":"pw","user":{"id":"u1"},"top_k":10,"candidates":[{"id":"i1"}` + strings.Repeat(`,{"id":"i2"}`, 99) + `]}`

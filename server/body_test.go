@@ -56,7 +56,7 @@ func (p *pipes) dial(context.Context, string, string) (net.Conn, error) {
 	}
 }
 
-// onPipes serves a world in memory, in a bubble of synctest. End stops it.
+// onPipes serves a world in memory, in a bubble of synctest. end stops it.
 func onPipes(t *testing.T, change ...func(*setup)) (w *world, ln *pipes, end func()) {
 	w, ln = newWorld(t, change...), newPipes()
 	ctx, cancel := context.WithCancel(context.Background())
@@ -70,8 +70,8 @@ func onPipes(t *testing.T, change ...func(*setup)) (w *world, ln *pipes, end fun
 	}
 }
 
-// slowClient sends the beginning of a request, then what it is told every now and then, until the server has enough of it. It
-// returns the first line of the answer, and when the connection ended.
+// slowClient sends the beginning of a request, then more from time to time, until the server cuts it off. It returns
+// the first line of the answer, and when the connection ended.
 func slowClient(t *testing.T, ln *pipes, begin, more string, every time.Duration) (answer func() (string, time.Duration)) {
 	c, err := ln.dial(t.Context(), "", "")
 	if err != nil {
@@ -111,7 +111,7 @@ func slowClient(t *testing.T, ln *pipes, begin, more string, every time.Duration
 
 const slowPost = "POST /v1/rank HTTP/1.1\r\nHost: localhost\r\n"
 
-// slowKinds are the ways to keep a server waiting, and what they are answered with.
+// slowKinds are ways to keep a server waiting, with the expected answers.
 var slowKinds = []struct{ name, begin, more, answer string }{
 	{"declared length, nothing sent", slowPost + "Content-Length: 1000000\r\n\r\n", "", "408"},
 	{"chunked, nothing sent", slowPost + "Transfer-Encoding: chunked\r\n\r\n", "", "408"},
@@ -122,7 +122,7 @@ var slowKinds = []struct{ name, begin, more, answer string }{
 	{"nothing", "", "", ""},
 }
 
-// Clients that send nothing or little take no memory and no place from others, and are cut off.
+// Clients that send nothing or little take no memory and no slots, and are cut off.
 func TestSlowClientsCostOthersNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w, ln, end := onPipes(t, func(c *setup) { c.MaxInFlight = 16 })
@@ -164,7 +164,7 @@ func TestSlowClientsCostOthersNothing(t *testing.T) {
 					t.Fatalf("%s: %q after %v, want %s within 12 s", k.name, line, took, k.answer)
 				}
 			}
-			if k.answer == "408" && len(times) < 30 { // who came together is not cut off at once
+			if k.answer == "408" && len(times) < 30 { // clients that came together are not cut off at once
 				t.Errorf("%s: 150 clients are cut off at %d times", k.name, len(times))
 			}
 		}
@@ -174,7 +174,7 @@ func TestSlowClientsCostOthersNothing(t *testing.T) {
 	})
 }
 
-// What a client declares costs nothing: memory for a body is taken as its bytes arrive.
+// A declared length takes no memory: it is allocated as bytes arrive.
 func TestADeclaredLengthTakesNoMemory(t *testing.T) {
 	w := newWorld(t)
 	const bodies = 200
@@ -193,7 +193,7 @@ func TestADeclaredLengthTakesNoMemory(t *testing.T) {
 	}
 }
 
-// Streams of one HTTP/2 connection that send nothing take nothing from others, and end.
+// Idle streams of one HTTP/2 connection take nothing from others, and end.
 func TestSlowStreamsCostOthersNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		_, ln, end := onPipes(t, func(c *setup) { c.MaxInFlight = 16 })
@@ -244,7 +244,7 @@ func TestSlowStreamsCostOthersNothing(t *testing.T) {
 	})
 }
 
-// A long batch at a steady pace is not cut off, however long it takes; the server's own time does not count.
+// A long batch at a steady pace is not cut off. The server's own time does not count.
 func TestSteadyBatchesMayTakeLong(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w, ln, end := onPipes(t)
@@ -275,7 +275,7 @@ func TestSteadyBatchesMayTakeLong(t *testing.T) {
 	})
 }
 
-// What large bodies may hold is bounded for a connection and for a key, and leaves room for small ones.
+// The bytes of large bodies are bounded per connection and per key, and leave room for small ones.
 func TestLargeBodiesAreBoundedByConnectionAndKey(t *testing.T) {
 	const mib = 1 << 20
 	w := newWorld(t, func(c *setup) { c.MaxBody, c.MaxBuffered = 16*mib, 128*mib })
@@ -319,7 +319,7 @@ func TestLargeBodiesAreBoundedByConnectionAndKey(t *testing.T) {
 	}
 }
 
-// Batches that send nothing do not keep others from importing.
+// Idle batches do not block other imports.
 func TestIdleBatchesDoNotKeepOthersFromImporting(t *testing.T) {
 	r := newRecommender(t)
 	s := listening(t, r.world)
@@ -335,7 +335,7 @@ func TestIdleBatchesDoNotKeepOthersFromImporting(t *testing.T) {
 				resp.Body.Close()
 			}
 		})
-		if _, err := io.WriteString(in, "\n"); err != nil { // it is under way
+		if _, err := io.WriteString(in, "\n"); err != nil { // it is in flight
 			t.Fatal(err)
 		}
 	}

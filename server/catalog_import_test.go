@@ -24,7 +24,7 @@ func (r *recommender) lines(t *testing.T, query string, lines ...string) (answer
 	return answer
 }
 
-// generated are the ids that the model "m" generates.
+// generated returns the ids that model "m" generates.
 func (r *recommender) generated(t *testing.T) []string {
 	t.Helper()
 	rec := r.ask("POST", "/v1/recommend", `{"model": "m", "user": {"id": "u1"}, "n": 100}`)
@@ -48,8 +48,8 @@ func (r *recommender) text(t *testing.T, id string) string {
 	return it.Text
 }
 
-// An import of several requests is one version, whatever else changes meanwhile. Rolling back undoes exactly it:
-// codes, texts and attributes, for models that generate and for those that rank.
+// An import of several requests is one version, even if other changes happen meanwhile. A rollback undoes exactly the
+// import: codes, texts and attributes, for models that generate and for those that rank.
 func TestAnImportIsOneVersionThatRollsBackWhole(t *testing.T) {
 	r := newRecommender(t)
 	before := r.now(t)
@@ -58,7 +58,7 @@ func TestAnImportIsOneVersionThatRollsBackWhole(t *testing.T) {
 	for _, id := range []string{"i1", "i2", "i20"} {
 		old[id] = r.text(t, id)
 	}
-	// The tokens of a user's segment are those of the texts that the model reads.
+	// The tokens of a user's segment come from the texts that the model reads.
 	rank := func() int {
 		rec := r.ask("POST", "/v1/recommend", `{"model": "m", "user": {"history": ["i1", "i20"]}}`)
 		var got recommendBody
@@ -114,7 +114,7 @@ func TestAnImportIsOneVersionThatRollsBackWhole(t *testing.T) {
 	if slices.Sort(got); !slices.Equal(got, want) {
 		t.Errorf("rolled back, %v are generated, want %v", got, want)
 	}
-	// What is changed after the rollback is seen, as a text, and in ranking.
+	// Changes after the rollback are visible, in texts and in rankings.
 	if rec := r.ask("PUT", "/v1/items/i2", `{"text": "put later", "codes": [0, 0, 1]}`); rec.Code != 200 || r.text(t, "i2") != "put later" {
 		t.Errorf("an item that was put after the rollback has the text %q", r.text(t, "i2"))
 	}
@@ -132,7 +132,7 @@ func (b *catalogBody) followedBy(model string) bool {
 	return slices.Contains(b.Versions[0].Models, model)
 }
 
-// One request without an import's name is an import.
+// A request without an import's name is an import of its own.
 func TestABatchIsOneVersion(t *testing.T) {
 	r := newRecommender(t)
 	var lines []string
@@ -153,8 +153,8 @@ func TestABatchIsOneVersion(t *testing.T) {
 	r.lines(t, "?import=one-more")
 }
 
-// Codes that a model does not have are reported: with counts and examples for a batch, for a single item, and
-// before anything changes by a check.
+// Codes that a model does not have are reported with counts and examples: for a batch, for a single item, and by a
+// check before anything changes.
 func TestUnusableCodesAreReported(t *testing.T) {
 	r := newRecommender(t)
 	bad := []string{`{"id": "b1", "text": "t", "codes": [0, 0, 0, 0]}`, `{"id": "b2", "text": "t", "codes": [0, 99, 0]}`, `{"id": "i1", "text": "t"}`}
@@ -184,7 +184,7 @@ func TestUnusableCodesAreReported(t *testing.T) {
 	if len(answer.Warnings) != 3 || !strings.Contains(answer.Warnings[0], `model "m" does not have the codes of 2 items`) || !strings.Contains(answer.Warnings[0], `"b2": codes[1]: 99`) {
 		t.Errorf("the batch warns %q", answer.Warnings)
 	}
-	if now := r.now(t); now.Models[0].Unusable != 3 || len(now.Models[0].Examples) != 3 { // one was there before
+	if now := r.now(t); now.Models[0].Unusable != 3 || len(now.Models[0].Examples) != 3 { // one existed before
 		t.Errorf("the catalog says %+v", now.Models[0])
 	}
 	rec = r.ask("PUT", "/v1/items/b3", `{"text": "t", "codes": [9, 9, 9, 9]}`)

@@ -81,7 +81,7 @@ func TestBatch(t *testing.T) {
 	}
 }
 
-// TestBatchOfMalformedLines: 1,000 bad lines among good ones; each is told by its number, up to 100.
+// 1,000 bad lines among good ones are reported by line number, up to 100 of them.
 func TestBatchOfMalformedLines(t *testing.T) {
 	w := newWorld(t)
 	bad := []string{"{", "[]", "null", `"x"`, `{"id":1}`, `{"id":"a","id":"b"}`, "\xff\xfe", `{"id":"a"} x`, `{"id":"a","tokens":[-1]}`,
@@ -151,7 +151,7 @@ func TestEvents(t *testing.T) {
 	wantError(t, w.ask("POST", "/v1/items/h/events", "{}"), 404, "not_found", "")
 }
 
-// TestCatalogOutlivesTheServer goes through real connections and two servers on one folder.
+// The catalog survives a restart: two servers on one folder, through real connections.
 func TestCatalogOutlivesTheServer(t *testing.T) {
 	dir := t.TempDir()
 	serve := func(use func(url string)) {
@@ -208,8 +208,8 @@ func TestCatalogOutlivesTheServer(t *testing.T) {
 	http.DefaultClient.CloseIdleConnections()
 }
 
-// TestBatchIsStreamed sends lines one by one and sees early ones in the catalog before the last is
-// sent: nothing waits for the end. The whole is longer than a body may be.
+// Lines are applied as they arrive: early lines are in the catalog before the last one is sent. The whole batch is
+// longer than a body may be.
 func TestBatchIsStreamed(t *testing.T) {
 	w := newWorld(t, func(c *setup) { c.MaxBody = 1024 })
 	ts := httptest.NewServer(w.handler)
@@ -245,7 +245,7 @@ func TestBatchIsStreamed(t *testing.T) {
 	http.DefaultClient.CloseIdleConnections()
 }
 
-// BenchmarkBatch is a durable batch of 10,000 items over HTTP's handler.
+// BenchmarkBatch measures a durable batch of 10,000 items through the HTTP handler.
 func BenchmarkBatch(b *testing.B) {
 	cat, err := catalog.Open(b.TempDir(), catalog.Options{})
 	if err != nil {

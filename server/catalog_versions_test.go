@@ -53,7 +53,7 @@ func (b *catalogBody) followed() bool {
 	return slices.Contains(b.Versions[0].Models, "deep") && b.Versions[0].Version == b.Version
 }
 
-// until waits until the catalog is as it should be.
+// until waits until the catalog satisfies is.
 func (r *recommender) until(t *testing.T, what string, is func(*catalogBody) bool) *catalogBody {
 	t.Helper()
 	for deadline := time.Now().Add(time.Minute); ; time.Sleep(time.Millisecond) {
@@ -148,8 +148,8 @@ func TestVersionsOverGRPC(t *testing.T) {
 	}
 }
 
-// While items change, versions are activated and rolled back, no request fails, and each gets exactly the
-// items of the version that its answer names.
+// While items change and versions are activated and rolled back, no request fails, and each gets exactly the items of
+// the version in its answer.
 func TestVersionsChangeUnderLoad(t *testing.T) {
 	r := newRecommender(t)
 	const switches = 40
@@ -170,7 +170,7 @@ func TestVersionsChangeUnderLoad(t *testing.T) {
 	}
 	rng := rand.New(rand.NewPCG(2, 2))
 	seen := map[string]int{}
-	back := 0 // answers of a version after those of a later one
+	back := 0 // answers with an older version than the answer before
 	last := ""
 	for i := 0; i < switches && !t.Failed(); i++ {
 		if i%3 == 0 {
@@ -205,7 +205,7 @@ func TestVersionsChangeUnderLoad(t *testing.T) {
 	}
 }
 
-// change makes a random change and waits, while answers come, until there is a version with it.
+// change makes a random change and waits, while requests are answered, until a version has it.
 func (r *recommender) change(t *testing.T, rng *rand.Rand, answered <-chan string) {
 	t.Helper()
 	id := fmt.Sprint("i", rng.IntN(60))
@@ -220,7 +220,7 @@ func (r *recommender) change(t *testing.T, rng *rand.Rand, answered <-chan strin
 		case <-answered:
 		default:
 		}
-		// An item that came and went makes none.
+		// An item that was added and deleted makes no version.
 		_, there := r.cat.Item(id)
 		return b.Versions[0].Version != before || !there
 	})

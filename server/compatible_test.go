@@ -53,8 +53,8 @@ func TestScore(t *testing.T) {
 	}
 }
 
-// checkScores holds scores against the definition: exp of the log-probability, over the labels or
-// the whole vocabulary.
+// checkScores compares scores with the definition: exp of the log-probability, over the labels or the whole
+// vocabulary.
 func checkScores(t *testing.T, got []float64, labels, seen []int32, softmaxed bool) {
 	t.Helper()
 	over := labels
@@ -77,7 +77,7 @@ func checkScores(t *testing.T, got []float64, labels, seen []int32, softmaxed bo
 
 func TestScoreWithoutInstruction(t *testing.T) {
 	w := newWorld(t, func(c *setup) { c.Models[0].Prompt = bareBuilder(t) })
-	// An empty item is answered for by the query's last token.
+	// The query's last token answers for an empty item.
 	rec := w.ask("POST", "/v1/score", `{"model":"id","query":[1,2],"items":[[3],[]],"label_token_ids":[9,10],"apply_softmax":true}`)
 	var got scoreBody
 	decodeJSON(t, rec.Body, &got)

@@ -11,7 +11,7 @@ import (
 	"grebe/plan"
 )
 
-// A server whose table was cut off answers that it is ready and what is wrong.
+// A server whose table's store is unreachable is ready, and reports the problem.
 func TestReadinessTellsWhatIsDegraded(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "rows")
 	if err := os.WriteFile(file, make([]byte, 8<<12), 0o600); err != nil {
@@ -39,7 +39,7 @@ func TestReadinessTellsWhatIsDegraded(t *testing.T) {
 	}
 }
 
-// A model whose KV cannot be written to disk is in what readiness says.
+// Readiness reports a model whose KV cannot be written to disk.
 func TestReadinessTellsOfDisks(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "kv")
 	store, err := disk.Open(dir, disk.Options{Budget: 1 << 20})

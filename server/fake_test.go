@@ -35,7 +35,7 @@ var (
 
 type bytesTokenizer = servetest.Tokenizer
 
-// limits are the configuration of a Server, and setup is that of its service too.
+// limits configures a Server. setup also configures its service.
 type (
 	limits = Config
 	setup  struct {
@@ -74,10 +74,10 @@ func newWorld(t testing.TB, change ...func(*setup)) *world {
 	return w
 }
 
-// worldOf is a server of other models.
+// worldOf returns a server of other models.
 func worldOf(t testing.TB, cfg serve.Config) *world { return opened(t, setup{Config: cfg}) }
 
-// opened is a world that is ready.
+// opened returns a world that is ready.
 func opened(t testing.TB, cfg setup) *world {
 	t.Helper()
 	service, err := serve.New(cfg.Config)
@@ -103,7 +103,7 @@ func (w *world) ask(method, target, body string, header ...string) *httptest.Res
 	return rec
 }
 
-// decodeJSON reads a response strictly, so that fields that a test does not know are told.
+// decodeJSON decodes a response strictly, so that unknown fields fail the test.
 func decodeJSON(t testing.TB, body io.Reader, into any) {
 	t.Helper()
 	raw, err := io.ReadAll(body)

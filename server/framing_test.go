@@ -17,7 +17,7 @@ const (
 	unclearPost = "POST /v1/rank HTTP/1.1\r\nHost: localhost\r\n%s\r\n%x\r\n%s\r\n0\r\n\r\n"
 )
 
-// A request with both lengths is refused with 400 and its connection closed, alone or behind others.
+// A request with both lengths is refused with 400 and its connection is closed, even after other requests.
 func TestBothLengthsAreRefused(t *testing.T) {
 	s := listening(t, newWorld(t))
 	good := fmt.Sprintf(sizedPost, len(goodRank), goodRank) + fmt.Sprintf(chunkedPost, len(goodRank), goodRank) + "GET /livez HTTP/1.1\r\nHost: localhost\r\n\r\n"
@@ -58,7 +58,7 @@ func TestBothLengthsAreRefused(t *testing.T) {
 	}
 }
 
-// Wherever reads end, the same requests are found, and the first unclear one.
+// framing finds the same requests, and the first unclear one, wherever reads end.
 func TestFramingFollowsRequests(t *testing.T) {
 	rng := rand.New(rand.NewPCG(3, 4))
 	for range 2000 {

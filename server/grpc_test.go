@@ -159,7 +159,7 @@ func TestGRPCErrors(t *testing.T) {
 	}
 }
 
-// TestGRPCOnTheHTTPPort: one port carries both.
+// One port serves both HTTP and gRPC.
 func TestGRPCOnTheHTTPPort(t *testing.T) {
 	s := listening(t, newWorld(t))
 	checkGRPCRank(t, dial(t, s.http.Addr().String()))
@@ -194,7 +194,7 @@ func TestGRPCBoundsMemory(t *testing.T) {
 	}
 }
 
-// Calls that wait for the catalog take no places of rankings over gRPC either, nor rankings places of theirs.
+// Over gRPC too, calls that wait for the catalog take no slots of rankings, and rankings take none of theirs.
 func TestGRPCPlaces(t *testing.T) {
 	w := newWorld(t, func(c *setup) { c.MaxInFlight = 1 })
 	conn := overPipe(t, w)
@@ -202,7 +202,7 @@ func TestGRPCPlaces(t *testing.T) {
 		_, err := grebev1.NewGrebeClient(conn).GetCatalog(t.Context(), &grebev1.GetCatalogRequest{})
 		return status.Code(err)
 	}
-	free := look()         // what it is otherwise
+	free := look()         // the usual code
 	w.writes <- struct{}{} // a write that waits
 	checkGRPCRank(t, conn)
 	if code := look(); code != codes.ResourceExhausted {

@@ -16,7 +16,7 @@ import (
 	"grebe/server/guard"
 )
 
-// guarded is a world that wants keys: of one who asks, one who writes the catalog and one who rules.
+// guardedWorld is a world with keys for the roles serve, catalog and admin.
 func guardedWorld(t *testing.T) (s *serving, keys map[string]string) {
 	keys = map[string]string{"nobody": "", "stranger": "grebe_no"}
 	var list []guard.Key
@@ -78,7 +78,7 @@ func TestWhoMayDoWhat(t *testing.T) {
 	}
 }
 
-// Every route but the page and health wants a role: a new one cannot forget it.
+// Every route except the page and health needs a role, so a new route cannot lack one.
 func TestEveryRouteHasARole(t *testing.T) {
 	for path, rt := range routes {
 		if free := rt.op == "page" || rt.op == "openapi" || rt.op == "health"; (rt.role == "") != free {
@@ -140,7 +140,7 @@ func TestKeysOverGRPC(t *testing.T) {
 	}
 }
 
-// Every method of the service is known to the guard: one that is not would be open to everyone.
+// The guard knows every method of the service. An unknown one would be open to everyone.
 func TestEveryMethodIsGuarded(t *testing.T) {
 	for _, m := range grebev1.Grebe_ServiceDesc.Methods {
 		if grpcOps["/"+grebev1.Grebe_ServiceDesc.ServiceName+"/"+m.MethodName] == "" {

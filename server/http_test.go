@@ -70,8 +70,8 @@ func TestBodyLimit(t *testing.T) {
 	}
 }
 
-// A client that writes its whole body before it reads is told that the body is too large; one that waits to be told to go on does not
-// have to send it.
+// A client that writes its whole body before it reads gets the error that it is too large. A client that sent Expect
+// need not send it.
 func TestBodyTooLargeIsRead(t *testing.T) {
 	w := newWorld(t, func(c *setup) { c.MaxBody = 100 })
 	for expect, left := range map[string]int{"": 0, "100-continue": 500} {
@@ -213,7 +213,7 @@ func TestMetrics(t *testing.T) {
 	reg := prometheus.NewRegistry()
 	w := newWorld(t, func(c *setup) { c.Registry = reg })
 	before := w.ask("GET", "/metrics", "").Body.String()
-	for _, line := range []string{ // alerts need them before anything happened
+	for _, line := range []string{ // alerts need these counters from the start
 		`grebe_slo_ok_total{op="rank"} 0`, `grebe_slo_ok_total{op="recommend"} 0`,
 		`grebe_requests_total{code="200",op="rank"} 0`, `grebe_requests_total{code="500",op="recommend"} 0`,
 	} {
@@ -256,7 +256,7 @@ func TestMetrics(t *testing.T) {
 	}
 }
 
-// The page is escaped, names what it loads, and every file that it names is there; it may load nothing else.
+// The page is escaped, all files that it loads exist, and it may load nothing else.
 func TestPage(t *testing.T) {
 	w := newWorld(t, func(c *setup) { c.Node, c.Version = "<n1>", "1.2" })
 	rec := w.ask("GET", "/", "")
@@ -326,7 +326,7 @@ func TestTooManyInFlight(t *testing.T) {
 	}
 }
 
-// A write that waits takes no ranking's place, and as many writes may wait as rankings.
+// A waiting write takes no slot of a ranking, and there are as many slots for writes as for rankings.
 func TestWritesHavePlacesOfTheirOwn(t *testing.T) {
 	w := newWorld(t, func(c *setup) { c.MaxInFlight = 1 })
 	release, err := w.admit(w.placesOf(guard.Catalog))

@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-// Requests for lists are answered one after the other, take no place from rankings while they wait, and are refused when many do.
+// Requests for lists run one at a time, take no slots of rankings while they wait, and are refused if too many wait.
 func TestListsWaitForEachOther(t *testing.T) {
 	w := newWorld(t, func(c *setup) { c.MaxInFlight = 1 })
 	leave, err := w.lists.wait(t.Context())
@@ -18,7 +18,7 @@ func TestListsWaitForEachOther(t *testing.T) {
 	for range all {
 		go ask()
 	}
-	for range all - (maxWaiting - 1) { // one has its turn
+	for range all - (maxWaiting - 1) { // one is running
 		if got := <-statuses; got != http.StatusTooManyRequests {
 			t.Fatalf("while %d wait: %d, want 429", maxWaiting, got)
 		}

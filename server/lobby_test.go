@@ -18,8 +18,8 @@ import (
 	grebev1 "grebe/api/grebe/v1"
 )
 
-// While nothing is loaded the doors tell so, of HTTP, gRPC and both on one port; who knocks when the lobby closes is
-// answered by the server behind it.
+// While nothing is loaded, the listeners for HTTP, gRPC and both on one port say so. A client that connects while the
+// lobby closes is answered by the server.
 func TestLobby(t *testing.T) {
 	var l Listeners
 	for _, ln := range []*net.Listener{&l.HTTP, &l.GRPC, &l.Admin} {

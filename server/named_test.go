@@ -9,7 +9,7 @@ import (
 	grebev1 "grebe/api/grebe/v1"
 )
 
-// The span of a request has its id and its model, each under its own name.
+// The span of a request has its id and its model as attributes.
 func TestSpansNameRequestAndModel(t *testing.T) {
 	r := newRecommender(t)
 	for op, ask := range map[string]func(*testing.T, *sdk.TracerProvider) error{
@@ -23,7 +23,7 @@ func TestSpansNameRequestAndModel(t *testing.T) {
 			ctx, span := p.Tracer("test").Start(t.Context(), "request")
 			defer span.End()
 			_, err := r.Rank(ctx, &grebev1.RankRequest{Model: "m", RequestId: "r-7", User: &grebev1.User{Tokens: []int32{1, 2, 3}}, DeadlineMs: 60000})
-			_ = err // the span is named before what is missing is found
+			_ = err // the span is named before the missing field is found
 			return nil
 		},
 	} {
@@ -47,7 +47,7 @@ func TestSpansNameRequestAndModel(t *testing.T) {
 	}
 }
 
-// An account of a ranking's prompt names the items in it, in the order of the candidates, and nothing else.
+// The parts of a ranking's prompt have the ids of the items, in the order of the candidates, and no others.
 func TestPartsNameTheirItems(t *testing.T) {
 	w := newWorld(t)
 	for _, prefix := range []string{"user", "item"} {

@@ -11,7 +11,7 @@ import (
 	"grebe/server/openapi"
 )
 
-// The document lists every call there is with its role, and no other.
+// The document lists exactly the existing calls, with their roles.
 func TestOpenAPIListsEveryCall(t *testing.T) {
 	want := openapi.Paths()
 	roles := map[string]string{}

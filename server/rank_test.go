@@ -54,7 +54,7 @@ func (w *world) rank(t *testing.T, body string) rankBody {
 
 func text(s string) []int32 { return bytesTokenizer{}.AppendEncode(nil, s) }
 
-// checkRanking holds a response against logits in input order.
+// checkRanking compares a response with logits in input order.
 func checkRanking(t *testing.T, got rankBody, logits []float32, scores []float64, ids []string) {
 	t.Helper()
 	want := make([]int, len(logits))
@@ -170,7 +170,7 @@ func TestRankPointwise(t *testing.T) {
 
 func TestRankTopKAndTies(t *testing.T) {
 	w := newWorld(t)
-	// Equal candidates have equal logits when they are scored pointwise.
+	// Equal candidates have equal logits in pointwise scoring.
 	var c []string
 	for range 50 {
 		c = append(c, `{"text":"same"}`)
@@ -264,7 +264,7 @@ func TestRankErrors(t *testing.T) {
 	}
 }
 
-// A history of few bytes may stand for texts that no memory holds: it is refused before they are put together.
+// A short history may name texts that exceed the memory. It is refused before they are joined.
 func TestRankHistoryOfLongItems(t *testing.T) {
 	w := newWorld(t)
 	if rec := w.ask("PUT", "/v1/items/long", `{"text":"`+strings.Repeat("x", 900_000)+`"}`); rec.Code != 201 {

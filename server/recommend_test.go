@@ -36,20 +36,20 @@ import (
 	"grebe/serve"
 )
 
-// recommender is a small real model that generates the items of a catalog: model "m"; "bare", which has
-// no instruction; "deep", whose codes no item has; and "ranks", which has none.
+// recommender is a small real model that generates the items of a catalog. Its models are "m"; "bare", without an
+// instruction; "deep", whose codes no item has; and "ranks", without codes.
 type recommender struct {
 	*world
 	cat   *catalog.Catalog
 	past  past
-	items map[string]*grebev1.Item // that "m" can generate
+	items map[string]*grebev1.Item // those that "m" can generate
 	model model.Model
 	do    reuse.Do
 	// generator is that of model "m".
 	generator *generate.Generator
 }
 
-// past remembers the codes of all items that can be generated, by id, at every version of a catalog.
+// past records the codes of all items that can be generated, by id, at every version of a catalog.
 type past struct {
 	mu       sync.Mutex
 	now      map[string][]int32
@@ -105,7 +105,7 @@ func newRecommender(t *testing.T) *recommender {
 		dev.Close()
 	})
 	r := &recommender{items: map[string]*grebev1.Item{}, model: m, do: d.Do}
-	r.cat = catalog.New(catalog.Options{OnChange: r.past.hear}) // before the snapshots hear of it
+	r.cat = catalog.New(catalog.Options{OnChange: r.past.hear}) // before the snapshots receive the change
 	r.fill(t)
 	must(t, store.SetHotness(residency.HotnessConfig{Users: 100, Items: 100}))
 	b := codeBuilder(t, len(levels), true)
@@ -129,7 +129,7 @@ func newRecommender(t *testing.T) *recommender {
 	return r
 }
 
-// serves is a model that runs on the recommender's engine.
+// serves returns a model that runs on the recommender's engine.
 func (r *recommender) serves(name string, b *prompt.Builder, cache *reuse.Cache) serve.Model {
 	m := r.model
 	return serve.Model{Name: name, Runner: runnerDo(r.do), Prompt: b, Cache: cache, Vocab: vocab, Positions: m.MaxPositions(),
@@ -156,7 +156,7 @@ func codeBuilder(t *testing.T, depth int, instructed bool) *prompt.Builder {
 	return b
 }
 
-// fill writes thirty items, of which i7 and i8 share their codes, two that cannot be generated, and users.
+// fill writes thirty items, of which i7 and i8 share their codes, two items that cannot be generated, and users.
 func (r *recommender) fill(t *testing.T) {
 	t.Helper()
 	rng := rand.New(rand.NewPCG(4, 4))
@@ -229,7 +229,7 @@ func (b *recommendBody) ids() []string {
 	return out
 }
 
-// recommend asks model "m"; the fields are those of the request beside it.
+// recommend sends a request to model "m" with these further fields.
 func (r *recommender) recommend(t *testing.T, fields string) *recommendBody {
 	t.Helper()
 	rec := r.ask("POST", "/v1/recommend", `{"model": "m", `+fields+`}`)
@@ -242,7 +242,7 @@ func (r *recommender) recommend(t *testing.T, fields string) *recommendBody {
 	return &b
 }
 
-// check holds a response against what is true of every one.
+// check checks what must hold for every response.
 func (r *recommender) check(t *testing.T, fields string, b *recommendBody) {
 	t.Helper()
 	seen := map[string]bool{}
@@ -298,7 +298,7 @@ func TestRecommend(t *testing.T) {
 	}
 }
 
-// A filter on an attribute that no item has is refused, and the answer names those that there are.
+// A filter on an attribute that no item has is refused, and the error names the existing attributes.
 func TestFilterOnAnUnknownAttribute(t *testing.T) {
 	r := newRecommender(t)
 	ask := func() string {
@@ -323,8 +323,8 @@ func TestFilterOnAnUnknownAttribute(t *testing.T) {
 	}
 }
 
-// An answer that is short says whether no more items are eligible or the search kept too few paths; a search whose width
-// the client did not choose is made wider.
+// A short answer says whether no more items are eligible or the search kept too few paths. If the client did not set
+// the width, the search is widened.
 func TestShortSaysWhy(t *testing.T) {
 	r := newRecommender(t)
 	var lines []string
@@ -359,7 +359,7 @@ func TestShortSaysWhy(t *testing.T) {
 	}
 }
 
-// Exclusions and filters leave out what they should, and change no score.
+// Exclusions and filters remove items and change no score.
 func TestRecommendEligible(t *testing.T) {
 	r := newRecommender(t)
 	for _, c := range []struct {
@@ -451,7 +451,7 @@ func TestRecommendErrors(t *testing.T) {
 	}
 }
 
-// What goes wrong behind the search becomes the status that the contract names.
+// Failures behind the search become the documented statuses.
 func TestRecommendWhenTheEngineFails(t *testing.T) {
 	r := newRecommender(t)
 	b := codeBuilder(t, len(levels), true)
@@ -589,8 +589,8 @@ func TestRecommendIsCountedAndShown(t *testing.T) {
 	}
 }
 
-// While items come, change and go, no request fails, and each gets exactly the items of the version
-// that its answer names.
+// While items are added, changed and deleted, no request fails, and each gets exactly the items of the version in its
+// answer.
 func TestSnapshotsChangeUnderLoad(t *testing.T) {
 	r := newRecommender(t)
 	const swaps = 4
@@ -657,7 +657,7 @@ func (r *recommender) consistent(t *testing.T, rec *httptest.ResponseRecorder) s
 	return b.Version
 }
 
-// A recommendation for somebody without a name goes on from what another left, and is the same.
+// A recommendation for a user without an id reuses a prefix that another left, and is the same.
 func TestRecommendFromKnownPrefix(t *testing.T) {
 	warm, cold := newRecommender(t), newRecommender(t)
 	user := func(tokens ...int32) string {

@@ -18,7 +18,7 @@ func (f loaderFunc) Open(context.Context, string, string, func(done, total int64
 	return f(), nil
 }
 
-// A checkpoint that panics while it is loaded, or when it is tried, fails its reload alone.
+// A checkpoint that panics while it is loaded or checked fails only its reload.
 func TestReloadThatPanics(t *testing.T) {
 	for name, load := range map[string]loaderFunc{
 		"loading": func() *serve.Model { panic("on purpose") },
@@ -36,7 +36,7 @@ func TestReloadThatPanics(t *testing.T) {
 	}
 }
 
-// A server that stops does not wait for a checkpoint to be retired, which is told to end.
+// A server that stops does not wait for a checkpoint to be retired. It cancels the retirement.
 func TestStoppingEndsARetirement(t *testing.T) {
 	retiring := make(chan struct{})
 	w := newWorld(t, func(c *setup) {
@@ -59,8 +59,8 @@ func TestStoppingEndsARetirement(t *testing.T) {
 	}
 }
 
-// A server that stops ends a reload when it begins to stop, not when all requests have ended: one of these may
-// wait for the reload. That one is answered.
+// A server that stops ends a reload at once, not after the last request: a request may wait for the reload. That
+// request is answered.
 func TestStoppingAnswersWhoWaitsForAReload(t *testing.T) {
 	retiring := make(chan struct{})
 	w := newWorld(t, func(c *setup) {

@@ -31,7 +31,7 @@ import (
 type serving struct {
 	*world
 	http, grpc, admin net.Listener
-	stop              func() error // ends Serve and returns what it returned
+	stop              func() error // ends Serve and returns its error
 }
 
 func listening(t testing.TB, w *world) *serving {
@@ -150,7 +150,7 @@ func TestServeCutsWhatDoesNotFinish(t *testing.T) {
 	}
 }
 
-// A request that is cut off is not told that its client went away.
+// The error of a request that the server cut off does not say that the client went away.
 func TestRequestsThatAreCutOffAreTold(t *testing.T) {
 	w := newWorld(t)
 	w.runner.Set(func(context.Context, *engine.Job) error { return context.Canceled })
@@ -159,7 +159,7 @@ func TestRequestsThatAreCutOffAreTold(t *testing.T) {
 	wantError(t, w.ask("POST", "/v1/rank", goodRank), 503, "unavailable", "")
 }
 
-// Those who watch the server's health do not keep it from stopping: they are told, and their streams end.
+// Health watchers do not delay shutdown: they get the new status, and their streams end.
 func TestServeDoesNotWaitForWatchers(t *testing.T) {
 	w := newWorld(t, func(c *setup) { c.ShutdownTimeout = time.Hour })
 	s := listening(t, w)
@@ -186,7 +186,7 @@ func TestServeDoesNotWaitForWatchers(t *testing.T) {
 	}
 }
 
-// Bytes of messages of gRPC count with those of all other requests, on both ports.
+// The bytes of gRPC messages count with those of all other requests, on both ports.
 func TestBytesUnderWayAreBoundedForGRPC(t *testing.T) {
 	w := newWorld(t, func(c *setup) { c.MaxBody, c.MaxBuffered = 1<<20, 1<<20 })
 	s := listening(t, w)
@@ -221,8 +221,8 @@ func TestBytesUnderWayAreBoundedForGRPC(t *testing.T) {
 	}
 }
 
-// Calls whose messages come slowly hold as much as a message may have: of more than fit the last ones end, and the others are
-// answered when their messages are whole.
+// A call whose message arrives slowly reserves the largest size of a message. If too many are slow, the last ones
+// end. The others are answered when their messages are complete.
 func TestSlowMessagesOfGRPCAreBounded(t *testing.T) {
 	w := newWorld(t, func(c *setup) { c.MaxBody, c.MaxBuffered = 1<<20, 3<<20 })
 	w.patience = time.Millisecond
@@ -341,7 +341,7 @@ func TestClientGone(t *testing.T) {
 	}
 }
 
-// seeds of the malformed requests: method, path, body.
+// malformedSeeds are the requests to mutate: method, path, body.
 var malformedSeeds = [][3]string{
 	{"POST", "/v1/rank", `{"model":"id","user":{"id":"u1"},"candidates":[{"id":"i1"},{"id":"i2"}],"top_k":1,"prefix":"auto","deadline_ms":2000,"request_id":"x"}`},
 	{"POST", "/v1/rank", `{"model":"pw","user":{"tokens":[1,2]},"candidates":[{"tokens":[3],"identifier":5},{"text":"é","attributes":{"a":["b"]}}]}`},
@@ -382,8 +382,8 @@ func mutate(rng *rand.Rand, b []byte, changes int) []byte {
 	return b
 }
 
-// malformed returns the bytes of one malformed request; most are HTTP with something wrong in it.
-// A whole one ends where its length says.
+// malformed returns the bytes of a malformed request; most are HTTP with an error. A whole one ends where its length
+// says.
 func malformed(rng *rand.Rand) (raw []byte, whole bool) {
 	seed := malformedSeeds[rng.IntN(len(malformedSeeds))]
 	method, path, body := seed[0], seed[1], []byte(seed[2])
@@ -420,8 +420,8 @@ func malformed(rng *rand.Rand) (raw []byte, whole bool) {
 	return fmt.Appendf(nil, "%s %s HTTP/1.1\r\nHost: x\r\nConnection: close\r\n%sContent-Length: %d\r\n\r\n%s", method, path, header, length, body), whole
 }
 
-// TestMalformedRequests sends ten thousand malformed requests to a real listener: the server never
-// fails by itself, and answers a good request as before.
+// Ten thousand malformed requests to a real listener never make the server fail, and it answers a good request as
+// before.
 func TestMalformedRequests(t *testing.T) {
 	w := newWorld(t, func(c *setup) { c.Hosts = []string{"x"} }) // as the requests say
 	s := listening(t, w)
@@ -470,15 +470,15 @@ func TestMalformedRequests(t *testing.T) {
 	}
 }
 
-// results cuts the part of a response that is the same every time.
+// results returns the part of a response that is the same every time.
 func results(body []byte) string {
 	_, rest, _ := strings.Cut(string(body), `"results":`)
 	rest, _, _ = strings.Cut(rest, `"timing_ms"`)
 	return rest
 }
 
-// send writes raw bytes to a new connection and returns the status of the first final answer, 0 for
-// none. What is not whole is followed by the connection's end, or the server would wait for more.
+// send writes raw bytes to a new connection and returns the status of the first final answer, or 0. After an
+// incomplete request it closes the connection, because the server would wait for more.
 func send(addr string, raw []byte, whole bool) int {
 	conn, err := net.Dial("tcp", addr)
 	if err != nil {

@@ -21,7 +21,7 @@ import (
 	"grebe/prompt"
 )
 
-// A recording is a request as another server's client sends it, and the fields that the client reads of the answer.
+// recording is a request of another server's client, and the fields of the answer that the client reads.
 type recording struct {
 	Client string          `json:"client"`
 	Path   string          `json:"path"`
@@ -29,7 +29,7 @@ type recording struct {
 	Reads  []string        `json:"reads"` // paths such as results.0.index
 }
 
-// Clients of other servers get the answers that they read, for the requests that they were recorded to send.
+// Clients of other servers get the fields that they read, for their recorded requests.
 func TestRecordedClients(t *testing.T) {
 	raw, err := os.ReadFile(filepath.Join("testdata", "clients.json"))
 	if err != nil {
@@ -64,7 +64,7 @@ func decode(t *testing.T, rec *httptest.ResponseRecorder, into any) {
 	}
 }
 
-// within reports whether a decoded text has something at a path.
+// within reports whether a decoded value has something at a path.
 func within(v any, path []string) bool {
 	if len(path) == 0 {
 		return v != nil
@@ -78,7 +78,7 @@ func within(v any, path []string) bool {
 	return false
 }
 
-// Every shape of a reranking carries the same scores.
+// All formats of reranking return the same scores.
 func TestShapesAgree(t *testing.T) {
 	w := newWorld(t)
 	docs := []string{"red", "green", "blue"}
@@ -163,7 +163,7 @@ func TestPairErrors(t *testing.T) {
 	wantError(t, w.ask("POST", "/score", `{"model":"id","text_1":"q","text_2":"a"}`), 422, "unprocessable", "model")
 }
 
-// A query that the prompt would not show is refused, and read where the model has a template for it.
+// A query that the prompt would not show is refused. If the model has a query template, it is read.
 func TestQueryIsNeverDropped(t *testing.T) {
 	pointwise := func(user, query string) func(*setup) {
 		return func(c *setup) {
@@ -187,7 +187,7 @@ func TestQueryIsNeverDropped(t *testing.T) {
 	rec = w.ask("POST", "/v1/rank", `{"model":"pw","user":{"history":["i1"]},"candidates":[{"id":"i1"}]}`)
 	wantError(t, rec, 422, "unprocessable", "user.history")
 	rec = w.ask("POST", "/v1/rank", `{"model":"pw","user":{"text":"colour","history":["i1"]},"candidates":[{"id":"i1"}]}`)
-	if rec.Code != 200 { // the text is read; recommendations may want the history for exclude_seen
+	if rec.Code != 200 { // the text is read; a recommendation may need the history for exclude_seen
 		t.Errorf("a history beside a text: %d %s", rec.Code, rec.Body)
 	}
 
@@ -206,7 +206,7 @@ func TestHealthAsOtherServersHaveIt(t *testing.T) {
 	}
 }
 
-// Reflection lists the service to those with a key, as grpcurl list asks.
+// Reflection lists the service to clients with a key, as grpcurl list does.
 func TestReflection(t *testing.T) {
 	s, keys := guardedWorld(t)
 	list := func(key string) ([]string, error) {
@@ -217,7 +217,7 @@ func TestReflection(t *testing.T) {
 			return nil, err
 		}
 		err = stream.Send(&reflectionv1.ServerReflectionRequest{MessageRequest: &reflectionv1.ServerReflectionRequest_ListServices{}})
-		if err != nil && !errors.Is(err, io.EOF) { // EOF: the call was refused already, and Recv says why
+		if err != nil && !errors.Is(err, io.EOF) { // EOF: the call was refused, and Recv returns the reason
 			return nil, err
 		}
 		resp, err := stream.Recv()

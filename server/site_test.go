@@ -15,7 +15,7 @@ import (
 	grebev1 "grebe/api/grebe/v1"
 )
 
-// asked sends a request with a Host and headers of its own, and returns the status.
+// asked sends a request with a Host and headers, and returns the status.
 func asked(t *testing.T, c *http.Client, ln net.Listener, method, path, host string, headers ...string) int {
 	t.Helper()
 	req, err := http.NewRequest(method, "http://"+ln.Addr().String()+path, strings.NewReader(`{"text": "planted"}`))
@@ -34,7 +34,7 @@ func asked(t *testing.T, c *http.Client, ln net.Listener, method, path, host str
 	return resp.StatusCode
 }
 
-// A page that points a name of its own at this machine reads and writes nothing, on any listener (DNS rebinding).
+// A page that points its own host name at this machine can read and write nothing, on any listener (DNS rebinding).
 func TestForeignHostsAreRefusedWithoutKeys(t *testing.T) {
 	s := listening(t, newWorld(t, func(c *setup) { c.Hosts = []string{"Shop.Example"} }))
 	h1, h2 := client(t), &http.Client{Transport: cleartextHTTP2(t)}
@@ -69,7 +69,7 @@ func TestForeignHostsAreRefusedWithoutKeys(t *testing.T) {
 	}
 }
 
-// A page of another site cannot write, whatever a browser lets it send without asking first.
+// A page of another site cannot write, whatever a browser lets it send without a preflight.
 func TestCrossSiteWritesAreRefusedWithoutKeys(t *testing.T) {
 	s := listening(t, newWorld(t, func(c *setup) { c.Hosts = []string{"tools.example"} }))
 	c := client(t)
@@ -77,7 +77,7 @@ func TestCrossSiteWritesAreRefusedWithoutKeys(t *testing.T) {
 	cases := []struct {
 		name    string
 		headers []string
-		want    bool // it is let in
+		want    bool // it is allowed
 	}{
 		{"no browser", nil, true},
 		{"own page", []string{"Origin", "http://" + own, "Sec-Fetch-Site", "same-origin"}, true},
@@ -118,7 +118,7 @@ func TestCrossSiteWritesAreRefusedWithoutKeys(t *testing.T) {
 	}
 }
 
-// Pages have no keys: with keys, hosts are not checked where a key is asked for, and still are where none is.
+// Pages have no keys. With keys, hosts are checked only on listeners that need no key.
 func TestHostsWithKeys(t *testing.T) {
 	s, keys := guardedWorld(t)
 	c := client(t)
@@ -130,7 +130,7 @@ func TestHostsWithKeys(t *testing.T) {
 	}
 }
 
-// Both ways to call gRPC refuse what the HTTP API refuses.
+// gRPC refuses what the HTTP API refuses, on both ports.
 func TestForeignCallsOfGRPCAreRefused(t *testing.T) {
 	s := listening(t, newWorld(t))
 	for name, ln := range map[string]net.Listener{"alone": s.grpc, "shared": s.http} {

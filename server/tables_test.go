@@ -14,7 +14,7 @@ import (
 	"grebe/serve"
 )
 
-// Rows are written, changed and deleted over HTTP, are seen at once, and are counted.
+// Rows can be written, changed and deleted over HTTP. Changes are visible at once, and counted.
 func TestRowsOverHTTP(t *testing.T) {
 	tables, err := embed.OpenTables(t.TempDir(), []embed.Spec{{Name: "items", Store: "pebble", Dim: 2, Cache: 1 << 16, Default: []float32{9, 9}}})
 	if err != nil {
@@ -71,7 +71,7 @@ func TestRowsOverHTTP(t *testing.T) {
 	}
 }
 
-// A deletion that the store cannot keep, and an answer that would be too large, are refused.
+// Deletions that the store does not support, and answers that would be too large, are refused.
 func TestTablesRefuse(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "rows.f32")
 	if err := os.WriteFile(file, embed.Bytes(make([]float32, 8)), 0o600); err != nil {
@@ -100,7 +100,7 @@ func TestTablesRefuse(t *testing.T) {
 	}
 }
 
-// A row that only the store can have, such as one with NaN, is the default one and counted as broken.
+// A row that only the store can contain, such as one with NaN, is replaced by the default and counted as broken.
 func TestTableOfBrokenRows(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "rows.f32")
 	if err := os.WriteFile(file, embed.Bytes([]float32{1, 2, float32(math.NaN()), 4}), 0o600); err != nil {

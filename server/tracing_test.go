@@ -40,7 +40,7 @@ func TestRequestsAreTraced(t *testing.T) {
 	}
 }
 
-// A call of gRPC names its caller's trace in its metadata.
+// A gRPC call continues its caller's trace from its metadata.
 func TestGRPCPartOfATrace(t *testing.T) {
 	const parent = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 	got := trace.SpanContextFromContext(propagation.TraceContext{}.Extract(t.Context(), carrier(metadata.Pairs("traceparent", parent))))
@@ -49,7 +49,7 @@ func TestGRPCPartOfATrace(t *testing.T) {
 	}
 }
 
-// Only what the server failed at is an error in a trace.
+// Only failures of the server are errors in a trace.
 func TestFailuresInTraces(t *testing.T) {
 	for status, want := range map[int]string{200: "", 429: "", 499: "", 500: "Internal Server Error", 504: "Gateway Timeout"} {
 		if got := failureOf(status); got != want {

@@ -18,8 +18,8 @@ import (
 	"grebe/serve"
 )
 
-// TestTransformers sends the fixtures' prompts through HTTP, the prompt builder, the engine and a
-// real checkpoint: what comes back is what Hugging Face transformers computes.
+// The fixtures' prompts, sent through HTTP, the prompt builder, the engine and a real checkpoint, give what Hugging
+// Face transformers computes.
 func TestTransformers(t *testing.T) {
 	for _, name := range []string{"qwen2-tiny", "qwen3-tiny", "llama-tiny"} {
 		set := fixture.Load(t, name)
@@ -42,7 +42,7 @@ func TestTransformers(t *testing.T) {
 	}
 }
 
-// parts are the tokens of a case, by what they stand for.
+// parts are the tokens of a case, by their part of the prompt.
 type parts struct {
 	preamble, leadIn, user, instruction []int32
 	items                               [][]int32
@@ -106,7 +106,7 @@ func againstTransformers(t *testing.T, c *fixture.Case, e *engine.Engine, m mode
 	}
 }
 
-// scoreAgainstTransformers: pointwise and user-first is what /v1/score computes.
+// scoreAgainstTransformers checks that /v1/score computes what pointwise user-first scoring does.
 func scoreAgainstTransformers(t *testing.T, w *world, c *fixture.Case, p parts) {
 	var items []string
 	for _, it := range p.items {

@@ -1,5 +1,5 @@
-// Package openapi describes the HTTP API as an OpenAPI 3.1 document, made of the same messages that the
-// server reads and writes, with the comments of grebe.proto. So it cannot fall behind them.
+// Package openapi describes the HTTP API as an OpenAPI 3.1 document. It is made from the messages that the server
+// reads and writes and the comments of grebe.proto, so it is never out of date.
 package openapi
 
 import (
@@ -20,17 +20,17 @@ type object = map[string]any
 // Call is one method of a path.
 type Call struct {
 	Method, Path string
-	Op           string // unique name, for clients that are generated
+	Op           string // unique name, for generated clients
 	Summary      string
-	Request      string // name of a message, or names with | between them; none: no body
-	Response     string // likewise; none: described by Returns
+	Request      string // name of a message, or names separated by |; empty: no body
+	Response     string // the same for the response; empty: described by Returns
 	Returns      string
 	Lines        bool     // the body is NDJSON
 	Query        []string // parameters
-	Role         string   // that a key needs; none: open to everyone
+	Role         string   // role that a key needs; empty: no key needed
 }
 
-// Calls are those of the API.
+// Calls are the calls of the API.
 var Calls = []Call{
 	{"POST", "/v1/rank", "rank", "Order candidates for a user", "RankRequest", "RankResponse", "", false, nil, "serve"},
 	{"POST", "/v1/recommend", "recommend", "Generate items of the catalog for a user", "RecommendRequest", "RecommendResponse", "", false, nil, "serve"},
@@ -73,7 +73,7 @@ var Calls = []Call{
 	{"GET", "/metrics", "metrics", "Prometheus' text format", "", "", "text", false, nil, "admin"},
 }
 
-// Document returns the description, as JSON.
+// Document returns the description as JSON.
 func Document(version string) []byte {
 	said := comments(grebev1.Source)
 	schemas := object{"Error": errorSchema()}
@@ -107,7 +107,7 @@ func Document(version string) []byte {
 		},
 	}, "", " ")
 	if err != nil {
-		panic(err) // maps of strings and lists
+		panic(err) // cannot fail: maps of strings and lists
 	}
 	return append(doc, '\n')
 }
@@ -175,7 +175,7 @@ func errorSchema() object {
 		"properties": object{"code": text, "message": text, "field": object{"type": "string", "description": "Path of the field in question."}}}}}
 }
 
-// addSchema adds a message and those that it has inside.
+// addSchema adds a message and the messages in it.
 func addSchema(schemas object, said map[string]string, m protoreflect.MessageDescriptor) {
 	name := string(m.Name())
 	if schemas[name] != nil {
@@ -207,7 +207,7 @@ func property(schemas object, said map[string]string, f protoreflect.FieldDescri
 	return value(schemas, said, f)
 }
 
-// plain are messages that JSON carries without a wrapper.
+// plain are messages that JSON has without a wrapper.
 var plain = map[protoreflect.Name]func() object{
 	"Values": func() object { return object{"type": "array", "items": object{"type": "string"}} },
 	"Scores": func() object { return object{"type": "array", "items": object{"type": "number"}} },
@@ -239,7 +239,7 @@ var (
 	fieldLine   = regexp.MustCompile(`^\s+(?:repeated |optional )?[\w<>, ]+ (\w+) = \d+; // (.*)$`)
 )
 
-// comments returns what a proto file says about its messages and their fields.
+// comments returns the comments of a proto file on messages and fields.
 func comments(source string) map[string]string {
 	out := map[string]string{}
 	var above []string
@@ -262,7 +262,7 @@ func comments(source string) map[string]string {
 	return out
 }
 
-// Paths returns the methods of each path, for those who check that none is missing.
+// Paths returns the methods of each path, to check that none is missing.
 func Paths() map[string][]string {
 	out := map[string][]string{}
 	for _, c := range Calls {

@@ -25,7 +25,7 @@ func (c *Call) tag() string {
 	return "operations"
 }
 
-// required lists what every message of a kind has.
+// required lists the fields that every message of a type has.
 var required = map[string][]string{
 	"RankRequest":            {"user", "candidates"},
 	"RankResponse":           {"model", "request_id", "prefix", "node", "results", "usage", "timing_ms"},
@@ -53,7 +53,7 @@ func shape(description string, fields []string, properties object) object {
 	return object{"type": "object", "description": description, "required": fields, "properties": properties}
 }
 
-// foreign are messages that only clients of other servers read and write.
+// foreign are messages of other servers' clients.
 var foreign = map[string]object{
 	"PairsRequest": shape("Pairs of texts, as vLLM takes them.", []string{"text_1", "text_2"}, object{
 		"model":  text,
