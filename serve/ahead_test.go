@@ -17,7 +17,7 @@ import (
 	"grebe/schedule"
 )
 
-// A service computes its catalog's items by itself, or when it is asked to, and says how far it is.
+// A service computes the items of its catalog by itself or on request, and reports its progress.
 func TestItemsAreIndexed(t *testing.T) {
 	for _, off := range []bool{false, true} {
 		w := newCacheWorldOver(t, near, 1, false, func(m compute.Memory, shape compute.Shape) (*pool.Pool, error) {
@@ -78,7 +78,7 @@ func TestItemsAreIndexed(t *testing.T) {
 	}
 }
 
-// Items are computed for models that use them.
+// Items are computed only for models that use their KV.
 func TestModelsThatKeepItems(t *testing.T) {
 	w := newCacheWorld(t, 1, false)
 	of := func(change func(m *Model)) *Model {

@@ -20,7 +20,7 @@ import (
 // twoEngines returns a world with two engines on the CPU, which share weights and cache.
 func twoEngines(t *testing.T, seed uint64) *cacheWorld {
 	t.Helper()
-	for ; ; seed += 100 { // every other one has two
+	for ; ; seed += 100 { // every second world has two engines
 		w := newCacheWorldOver(t, near, seed, false, func(m compute.Memory, s compute.Shape) (*pool.Pool, error) {
 			return pool.Over(m, int64(s.ChunkBytes(20000, false)), 256)
 		})
@@ -30,14 +30,14 @@ func twoEngines(t *testing.T, seed uint64) *cacheWorld {
 	}
 }
 
-// slow predicts a second per token: no request is faster if it computes what another one is computing.
+// slow predicts a second per token, so computing twice is never faster than waiting.
 var slow = schedule.PrefillModel{Fixed: 1000, Row: 1000, Quality: schedule.Quality{Largest: largest}}
 
-// largest is the sample that models of these tests are said to be measured with.
+// largest is the largest sample that these tests' models claim to be measured with.
 var largest = schedule.Sample{Rows: 1000, Keys: 500500, Requests: 1}
 
-// With two engines, a request that arrives while the other engine computes what it needs waits for that: the KV is computed once.
-// If the first request fails, the second computes it; if its client leaves, its batch ends all the same.
+// A request that needs KV which the other of two engines is computing waits for it: the KV is computed once. If the
+// first request fails, the second computes the KV. If the first client leaves, its batch still ends.
 func TestTwoEnginesComputeOnce(t *testing.T) {
 	for _, prefix := range []string{"user", "item"} {
 		for _, first := range []string{"answers", "fails", "leaves"} {
@@ -113,7 +113,7 @@ func sameRanking(t *testing.T, what string, got, want *grebev1.RankResponse) {
 	}
 }
 
-// paced is an engine whose batches take as long as they compute tokens, and sometimes fail.
+// paced is an engine whose batches take as long as the tokens they compute, and sometimes fail.
 type paced struct {
 	dispatch.Engine
 	mu   sync.Mutex
@@ -142,8 +142,8 @@ func (p *paced) Run(jobs []*engine.Job, out []engine.Outcome) {
 
 var errPaced = fmt.Errorf("the device failed")
 
-// Random requests for a few users and items, many at once on two engines, some of which fail or leave, have the scores, to the bit,
-// that each has alone without sharing. Nothing stays in use.
+// Many random concurrent requests for a few users and items on two engines, some of which fail or leave, have exactly
+// the scores that each has alone without sharing. No entry stays pinned.
 func TestSharingBetweenEnginesChangesNoScore(t *testing.T) {
 	waited := 0
 	for seed := range uint64(4) {

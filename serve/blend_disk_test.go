@@ -24,7 +24,7 @@ import (
 	"grebe/schedule"
 )
 
-// gate is a tier of which a test says when, and whether, records are read.
+// gate is a tier whose reads wait until a test lets them succeed or fail.
 type gate struct {
 	kv.Disk
 	read atomic.Pointer[func(key plan.Key) bool]
@@ -39,7 +39,7 @@ func (g *gate) Get(key plan.Key, place func([]byte, int64) ([][]byte, error)) ([
 
 func (g *gate) set(read func(key plan.Key) bool) { g.read.Store(&read) }
 
-// beginning is an engine that tells when it begins.
+// beginning is an engine that signals when it begins a batch.
 type beginning struct {
 	dispatch.Engine
 	begins func([]*engine.Job)
@@ -50,7 +50,7 @@ func (b *beginning) Run(jobs []*engine.Job, out []engine.Outcome) {
 	b.Engine.Run(jobs, out)
 }
 
-// perRow is the model of an engine that takes so many milliseconds for a row.
+// perRow is the prefill model of an engine that takes so many milliseconds per row.
 func perRow(t *testing.T, ms float64) schedule.PrefillModel {
 	t.Helper()
 	var samples []schedule.Sample
@@ -62,7 +62,8 @@ func perRow(t *testing.T, ms float64) schedule.PrefillModel {
 	return m
 }
 
-// newDiskWorld has room for so many tokens above a disk with a gate. Queue opens a server whose requests go through another queue to the same engines.
+// newDiskWorld has memory for so many tokens above a disk with a gate. queue opens a server whose requests go through
+// another queue to the same engines.
 func newDiskWorld(t *testing.T, where farMemory, seed uint64, tokens int) (w *cacheWorld, g *gate, queue func(dispatch.Options, ...dispatch.Engine) *Service) {
 	t.Helper()
 	g = &gate{}
@@ -95,11 +96,11 @@ func newDiskWorld(t *testing.T, where farMemory, seed uint64, tokens int) (w *ca
 	return w, g, queue
 }
 
-// lower has all that is cached be on disk, and nowhere else.
+// lower moves all cached KV to the disk.
 func (w *cacheWorld) lower(t *testing.T) {
 	t.Helper()
 	w.store.Flush()
-	if w.host != nil { // what leaves the device's memory finds no room in the host's
+	if w.host != nil { // KV that leaves the device finds no room in the host's memory
 		var taken []pool.Run
 		for r, err := w.host.Alloc(1); err == nil; r, err = w.host.Alloc(1) {
 			taken = append(taken, r)
@@ -110,7 +111,7 @@ func (w *cacheWorld) lower(t *testing.T) {
 			}
 		}()
 	}
-	for range 2 { // what was in the host's memory makes room for what leaves the device's
+	for range 2 { // KV in the host's memory makes room for KV from the device
 		for all := int(w.pool.Stats().Total); all > 0; all /= 2 {
 			e, err := w.store.Reserve(kv.Exact, max(1, all/w.shape.ChunkBytes(1, false)), nil)
 			if err == nil {
@@ -121,11 +122,11 @@ func (w *cacheWorld) lower(t *testing.T) {
 	}
 }
 
-// A ranking whose blocks are on disk is computed while they are read: all but the first are read when its batch has begun. Its scores are
-// those of the same blocks read ahead, and so is its account.
+// A ranking whose blocks are on disk is computed while they are read: all but the first arrive after its batch began.
+// Its scores and its usage equal those with blocks read ahead.
 func TestBlocksFromDiskBesideTheBatch(t *testing.T) {
 	w, g, queue := newDiskWorld(t, near, 4, 4000)
-	const slow = 10 // milliseconds per token: reads are near when the first of them took a moment
+	const slow = 10 // milliseconds per token, so that reads are near after the first one
 	begun := make(chan struct{})
 	begin := sync.OnceFunc(func() { close(begun) })
 	hooked := &beginning{w.engines[0], func([]*engine.Job) { begin() }}
@@ -170,8 +171,8 @@ func TestBlocksFromDiskBesideTheBatch(t *testing.T) {
 	}
 }
 
-// A request whose deadline is near, or whose client leaves, does not wait for a disk that hangs; nor does anybody for it. What is read in
-// the end is let go.
+// A request whose deadline is near, or whose client leaves, does not wait for a hung disk, and nobody waits for that
+// request. Entries that arrive later are released.
 func TestNobodyWaitsForADiskThatHangs(t *testing.T) {
 	w, g, _ := newDiskWorld(t, near, 6, 4000)
 	req := w.request("item")
@@ -188,7 +189,7 @@ func TestNobodyWaitsForADiskThatHangs(t *testing.T) {
 	}
 	req.DeadlineMs = 20
 	answers := int32(1)
-	if got, err := w.cached.Rank(t.Context(), req); err == nil { // there was time to compute what did not come
+	if got, err := w.cached.Rank(t.Context(), req); err == nil { // there was time to compute what did not arrive
 		if answers++; got.Usage.BySource.Disk > 0 {
 			t.Errorf("a disk hangs, and tokens came from it: %v", got.Usage)
 		}
@@ -198,7 +199,7 @@ func TestNobodyWaitsForADiskThatHangs(t *testing.T) {
 	must(t, err)
 	close(hangs)
 	w.cache.Settle()
-	req.Prefix = "blend" // what the disk has is computed now
+	req.Prefix = "blend" // what is on disk is computed now
 	got, err := w.cached.Rank(t.Context(), req)
 	must(t, err)
 	_, after, _ := strings.Cut(exposed(t, w.cached), "\ngrebe_late_tokens_total ")
@@ -208,8 +209,8 @@ func TestNobodyWaitsForADiskThatHangs(t *testing.T) {
 	}
 }
 
-// Many requests at once, whose blocks are read, missed, held up, evicted and deleted, and who leave, get the scores of the whole prompt where
-// they ask for it and near ones elsewhere; accounts add up, and nothing is left in memory.
+// Many concurrent requests, whose blocks are read, missing, delayed, evicted and deleted and whose clients may leave,
+// get exact scores where they ask for them and near ones otherwise. Token counts add up, and nothing stays pinned.
 func TestBlendFromAFaultyDisk(t *testing.T) {
 	for _, where := range []farMemory{near, far, pinned} {
 		t.Run(fmt.Sprint(where), func(t *testing.T) {
@@ -235,7 +236,7 @@ func TestBlendFromAFaultyDisk(t *testing.T) {
 			var turn atomic.Uint64
 			g.set(func(plan.Key) bool {
 				n := turn.Add(1) * 0x9e3779b97f4a7c15 >> 56
-				for range n { // others go on
+				for range n { // the others continue
 					runtime.Gosched()
 				}
 				return n%8 != 0
@@ -298,7 +299,7 @@ type broken struct{}
 
 func (broken) Do(context.Context, *engine.Job) (*engine.Result, error) { panic("broken") }
 
-// A request that panics keeps nothing of the cache: all of its memory can be had afterwards.
+// A request that panics leaves nothing pinned: all memory can be used afterwards.
 func TestAPanicPinsNothing(t *testing.T) {
 	w, _, _ := newDiskWorld(t, near, 4, 4000)
 	m := w.model

@@ -19,7 +19,7 @@ import (
 	"grebe/reuse"
 )
 
-// newBlendWorld is a world whose server with a cache blends.
+// newBlendWorld returns a world whose server with a cache blends.
 func newBlendWorld(t *testing.T, where farMemory, seed uint64, auto bool) *cacheWorld {
 	t.Helper()
 	w := newCacheWorldIn(t, where, seed, false)
@@ -42,8 +42,8 @@ func spread(r *grebev1.RankResponse) map[int32]float64 {
 	return out
 }
 
-// Between requests of all kinds, blended ones with a budget of 1 give the scores of the whole prompt, and with less ones
-// that are near; the account of tokens adds up, and nothing that is not exact gets into the cache.
+// Among requests of all kinds, blended ones with a budget of 1 have the scores of the whole prompt, and with less
+// near ones. Token counts add up, and KV that is not exact never enters the cache.
 func TestBlendedRequests(t *testing.T) {
 	for seed := range uint64(6) {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
@@ -99,7 +99,7 @@ func TestBlendedRequests(t *testing.T) {
 	}
 }
 
-// With the model's leave, auto blends when that is predicted to be faster, and never else.
+// If the model allows it, auto blends when that is predicted to be faster, and only then.
 func TestAutoBlends(t *testing.T) {
 	for _, auto := range []bool{false, true} {
 		w := newBlendWorld(t, near, 5, auto)
@@ -139,8 +139,8 @@ func TestBlendRefusals(t *testing.T) {
 	}
 }
 
-// Items that come again without a block get one beside the prompt, which the next request takes; its tokens are not
-// counted as the prompt's.
+// Items that return without a block get one beside the prompt, and the next request uses it. Its tokens do not count
+// as the prompt's.
 func TestBlendMakesBlocks(t *testing.T) {
 	w := newBlendWorld(t, near, 4, false)
 	req := w.request("blend")
@@ -166,7 +166,7 @@ func TestBlendMakesBlocks(t *testing.T) {
 	}
 }
 
-// Where a prompt fits into a batch, and blocks beside it do not, it is answered without them.
+// If a prompt fits into a batch but the blocks beside it do not, it is answered without them.
 func TestBlocksDoNotMakeAPromptTooLarge(t *testing.T) {
 	w := newBlendWorld(t, near, 4, false)
 	req := w.request("blend")
@@ -198,7 +198,7 @@ func TestBlocksDoNotMakeAPromptTooLarge(t *testing.T) {
 	}
 }
 
-// A prompt that has to be computed without what is cached of it says so, part by part.
+// A prompt that must be computed without cached KV reports that, part by part.
 func TestBlendWithoutRoomReusesNoPrefix(t *testing.T) {
 	w := newBlendWorld(t, near, 4, false)
 	req := w.request("blend")
@@ -233,7 +233,7 @@ func TestBlendWithoutRoomReusesNoPrefix(t *testing.T) {
 	}
 }
 
-// A checkpoint that fails at blended prompts alone is found out before it serves.
+// A checkpoint that fails only for blended prompts is rejected before it serves.
 func TestProbeBlends(t *testing.T) {
 	w := newBlendWorld(t, near, 4, false)
 	m := w.model
@@ -262,7 +262,7 @@ func TestProbeBlends(t *testing.T) {
 	}
 }
 
-// Prototypes that are not used go when a user is deleted: nothing can be taken out of them.
+// Unused prototypes are deleted with the first deleted user, because a single user cannot be removed from them.
 func TestUnusedPrototypesGoWithAUser(t *testing.T) {
 	w := newBlendWorld(t, near, 2, false)
 	file := filepath.Join(t.TempDir(), "m.proto")

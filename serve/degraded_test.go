@@ -10,7 +10,7 @@ import (
 	"grebe/catalog"
 )
 
-// Changes that a catalog refuses since its disk failed are logged once and counted.
+// Changes that a catalog refuses after its disk failed are logged once and counted.
 func TestRefusedChangesAreLoggedOnce(t *testing.T) {
 	var log bytes.Buffer
 	s := newFake(t, func(c *Config) { c.Logger = slog.New(slog.NewTextHandler(&log, nil)) })

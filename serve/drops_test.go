@@ -15,13 +15,13 @@ import (
 	"grebe/plan"
 )
 
-// slowTier is a disk on which deletions and drops wait for a test.
+// slowTier is a disk whose deletions and drops wait for the test.
 type slowTier struct {
 	kv.Disk
 	mu      sync.Mutex
-	keys    []int         // of each deletion
-	dropped []int         // of each drop
-	gate    chan struct{} // closed: they go on
+	keys    []int         // number of keys of each deletion
+	dropped []int         // number of keys of each drop
+	gate    chan struct{} // closed: they continue
 }
 
 func (d *slowTier) Delete(keys ...plan.Key) error {
@@ -53,7 +53,7 @@ func sum(list []int) (n int) {
 	return n
 }
 
-// ndjson are lines of items of so many tokens each, from a token on.
+// ndjson returns lines of items of so many tokens each, starting at a token.
 func ndjson(items, token int) string {
 	var b strings.Builder
 	for i := range items {
@@ -62,15 +62,15 @@ func ndjson(items, token int) string {
 	return b.String()
 }
 
-// An import of changed items waits for no disk, nor does anything else: events are appended and rankings answered
-// meanwhile. Items that changed together are dropped together. Only a deleted user waits.
+// An import of changed items does not wait for a disk, and neither do events and rankings meanwhile. Items that
+// changed together are dropped together. Only the deletion of a user waits.
 func TestAnImportDoesNotWaitForDisks(t *testing.T) {
 	d := &slowTier{gate: make(chan struct{})}
 	w := newCacheWorldOver(t, near, 7, false, nil, func(t kv.Disk) kv.Disk { d.Disk = t; return d })
 	s, err := New(Config{Models: []Model{w.model}, SLO: time.Minute})
 	must(t, err)
 	const items = 200
-	for round := range 3 { // the second and the third change all of them
+	for round := range 3 { // the second and the third change all items
 		if _, err := batch(t.Context(), s, false, ndjson(items, 10+round)); err != nil {
 			t.Fatalf("import %d: %v", round, err)
 		}
@@ -82,7 +82,7 @@ func TestAnImportDoesNotWaitForDisks(t *testing.T) {
 		Candidates: []*grebev1.Item{{Id: "i1"}, {Id: "i2"}}, Prefix: "item"}); err != nil {
 		t.Errorf("a ranking beside the import: %v", err)
 	}
-	// A deleted user's KV is gone when the answer comes, so this one waits.
+	// A deletion is answered when the user's KV is gone, so this one waits.
 	gone := make(chan error)
 	var open atomic.Bool
 	go func() {
@@ -113,7 +113,7 @@ func TestAnImportDoesNotWaitForDisks(t *testing.T) {
 	}
 }
 
-// While too many changes are pending whoever changes items waits, as long as they want to.
+// While too many changes are pending, writers of items wait until their context ends.
 func TestWritersOfItemsWaitForRoom(t *testing.T) {
 	w := newFake(t)
 	full, err := w.drops.reserve(t.Context(), mostDrops)
@@ -160,7 +160,7 @@ func TestWritersOfItemsWaitForRoom(t *testing.T) {
 	}
 }
 
-// waiters reports whether somebody waits for room.
+// waiters reports whether a writer waits for room.
 func (d *drops) waiters() int {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -170,7 +170,7 @@ func (d *drops) waiters() int {
 	return 0
 }
 
-// Of an item that changes several times before anything is removed, all forms that it had are removed but the one it has.
+// If an item changes several times before its KV is removed, all its forms but the present one are removed.
 func TestChangesOfAnItemAreJoined(t *testing.T) {
 	w := newCacheWorldOver(t, near, 7, false, nil)
 	s, err := New(Config{Models: []Model{w.model}})

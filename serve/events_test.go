@@ -34,7 +34,7 @@ import (
 	"grebe/schedule"
 )
 
-// eventWorld is a model of events behind two doors: with a cache, and without.
+// eventWorld is a model of events behind two services, with and without a cache.
 type eventWorld struct {
 	model         *hstu.Model
 	cached, plain *Service
@@ -43,7 +43,7 @@ type eventWorld struct {
 	users         [][]*grebev1.Event
 }
 
-// idle is nothing waiting.
+// idle is a load without waiting requests.
 type idle struct{}
 
 func (idle) Backlog() (float64, int)      { return 0, 0 }
@@ -103,14 +103,14 @@ func (w *eventWorld) events(n int) []*grebev1.Event {
 	return out
 }
 
-// A returning user's scores are those of a recomputation, to the bit, however the history grows, whatever was
-// evicted, and whether the user was ranked for or recommended to before.
+// A returning user's scores equal those of a full computation to the bit, however the history grows, whatever was
+// evicted, and whether the user came for rankings or recommendations before.
 func TestEventsReuseChangesNoScore(t *testing.T) {
 	for _, c := range []struct {
 		dtype  string
 		pages  int
 		window int
-		far    bool // the host cannot see the device's memory
+		far    bool // the host cannot access the device's memory
 	}{{"f32", 4000, 0, false}, {"bf16", 700, 0, false}, {"bf16", 4000, 50, false}, {"bf16", 4000, 0, true}} {
 		t.Run(fmt.Sprintf("%s/%d tokens/window %d/far %v", c.dtype, c.pages, c.window, c.far), func(t *testing.T) {
 			dir := t.TempDir()
@@ -194,8 +194,8 @@ func (w *eventWorld) compareRecommend(t *testing.T, step int, user *grebev1.User
 	return int(got.Usage.CachedTokens)
 }
 
-// What Meta's code predicts comes out of the server, in each of its configurations; where nothing can be reused
-// the response says why.
+// The server returns what Meta's code predicts, in each of its configurations. If KV cannot be reused, the response
+// says why.
 func TestEventsFixtures(t *testing.T) {
 	for _, name := range []string{"meta", "window", "context", "prefix", "absolute"} {
 		t.Run(name, func(t *testing.T) {
@@ -248,11 +248,11 @@ func TestEventsFixtures(t *testing.T) {
 	}
 }
 
-// withFeatures puts a request's features at its events: the newest first.
+// withFeatures adds a request's features to its events, newest first.
 func withFeatures(u *grebev1.User, features map[string][]int32) {
 	for name, values := range features {
 		for i, v := range values {
-			for len(u.Events) <= i { // an event of an unknown item is left out, but has features
+			for len(u.Events) <= i { // an event of an unknown item is left out, but its features count
 				u.Events = append([]*grebev1.Event{{Item: "unknown"}}, u.Events...)
 			}
 			e := u.Events[len(u.Events)-1-i]
@@ -298,7 +298,7 @@ func TestEventsRefuses(t *testing.T) {
 			t.Errorf("got %v, want an error with %q", err, want)
 		}
 	}
-	// A user without events can be ranked for, and one with more events than fit.
+	// Users without events, and with more events than fit, can be ranked for.
 	_, err := s.Rank(ctx, &grebev1.RankRequest{User: &grebev1.User{History: []string{}, Events: []*grebev1.Event{}}, Candidates: item})
 	must(t, err)
 	resp, err := s.Rank(ctx, &grebev1.RankRequest{User: &grebev1.User{Events: w.events(61)}, Candidates: item})
@@ -308,7 +308,7 @@ func TestEventsRefuses(t *testing.T) {
 	}
 }
 
-// A checkpoint that only retrieves is refused rankings before anything is computed.
+// A checkpoint with retrieval only refuses rankings before anything is computed.
 func TestEventsRankWithoutTasks(t *testing.T) {
 	dir := t.TempDir()
 	must(t, hstutest.Write(dir, hstutest.Spec{Hidden: 32, Layers: 1, Heads: 2, HeadDim: 16, Items: 40, MaxSeqLen: 50,
@@ -321,7 +321,8 @@ func TestEventsRankWithoutTasks(t *testing.T) {
 	}
 }
 
-// A filter on an attribute that no item has is a mistake, and the error names those that exist. A value that no item has is none.
+// A filter on an attribute that no item has is an error that names the existing ones. A value that no item has is not
+// an error.
 func TestEventsFilterByAnAttributeThatNoItemHas(t *testing.T) {
 	dir := t.TempDir()
 	must(t, hstutest.Write(dir, hstutest.Spec{Hidden: 32, Layers: 1, Heads: 2, HeadDim: 16, Items: 40, MaxSeqLen: 50}))
@@ -355,7 +356,7 @@ func TestEventsFilterByAnAttributeThatNoItemHas(t *testing.T) {
 	}
 }
 
-// What was seen is excluded also where the model takes it no more, and where it is in the history beside events.
+// exclude_seen covers events that the model no longer reads, and the history beside events.
 func TestEventsExcludeAllThatWasSeen(t *testing.T) {
 	dir := t.TempDir()
 	must(t, hstutest.Write(dir, hstutest.Spec{Hidden: 32, Layers: 1, Heads: 2, HeadDim: 16, Items: 70, MaxSeqLen: 20}))
@@ -380,7 +381,7 @@ func TestEventsExcludeAllThatWasSeen(t *testing.T) {
 	}
 }
 
-// nans are rows that no answer can be computed from.
+// nans are rows that make every answer NaN.
 type nans struct{}
 
 func (nans) Gather(_ []int32, out []float32) error {
@@ -390,7 +391,7 @@ func (nans) Gather(_ []int32, out []float32) error {
 	return nil
 }
 
-// A state that is not a number is an error, never an answer without items.
+// A state that is NaN is an error, never an answer without items.
 func TestEventsNotFinite(t *testing.T) {
 	dir := t.TempDir()
 	must(t, hstutest.Write(dir, hstutest.Spec{Hidden: 32, Layers: 1, Heads: 2, HeadDim: 16, Items: 40, MaxSeqLen: 50}))
@@ -408,7 +409,7 @@ func TestEventsNotFinite(t *testing.T) {
 	}
 }
 
-// outage is a store that can be away.
+// outage is a store that can be unreachable.
 type outage struct {
 	embed.Store
 	away bool
@@ -421,8 +422,8 @@ func (o *outage) Gather(ctx context.Context, keys []uint64, rows []byte, found [
 	return o.Store.Gather(ctx, keys, rows, found)
 }
 
-// While the store of the items' rows is away requests are answered, but nothing of these answers is kept: the
-// first one after it is that of a full computation.
+// While the store of the items' rows is unreachable, requests are answered but their KV is not kept. The first answer
+// afterwards equals a full computation.
 func TestEventsKeepNothingOfAnOutage(t *testing.T) {
 	dir := t.TempDir()
 	must(t, hstutest.Write(dir, hstutest.Spec{Hidden: 32, Layers: 2, Heads: 2, HeadDim: 16, Items: 40, MaxSeqLen: 500,
@@ -466,7 +467,7 @@ func TestEventsKeepNothingOfAnOutage(t *testing.T) {
 	}
 }
 
-// Events that are appended to a user of the catalog are what is ranked by, and only they are computed.
+// Events that are appended to a user of the catalog count in the next ranking, and only they are computed.
 func TestEventsOfTheCatalog(t *testing.T) {
 	dir := t.TempDir()
 	must(t, hstutest.Write(dir, hstutest.Spec{Hidden: 32, Layers: 2, Heads: 2, HeadDim: 16, Items: 40, MaxSeqLen: 500}))
@@ -498,8 +499,8 @@ func TestEventsOfTheCatalog(t *testing.T) {
 	}
 }
 
-// Fifteen thousand events fit the catalog, the model and a pool of hardly more rows; what comes back costs what is
-// new.
+// Fifteen thousand events fit the catalog, the model and a pool of hardly more rows. The next request computes only
+// new events.
 func TestFifteenThousandEvents(t *testing.T) {
 	dir := t.TempDir()
 	must(t, hstutest.Write(dir, hstutest.Spec{Hidden: 32, Layers: 2, Heads: 1, HeadDim: 16, Items: 500, MaxSeqLen: 16384}))

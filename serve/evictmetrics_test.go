@@ -9,8 +9,8 @@ import (
 	"github.com/prometheus/common/model"
 )
 
-// The metrics say where eviction stands against LRU: what both hit, and what it may still differ by.
-// A policy without a floor has none of them.
+// The metrics compare eviction with LRU: the hits of both, and the remaining credit. A policy without a floor has
+// none of them.
 func TestMetricsOfEviction(t *testing.T) {
 	for _, policy := range []string{"default", "lru"} {
 		w := newCacheWorld(t, 3, false)

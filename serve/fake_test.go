@@ -18,7 +18,8 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// fakes is a configuration with models "id" (identifier), "pw" (pointwise) and "raw" (no tokenizer), and a small catalog.
+// fakes returns a configuration with models "id" (identifier), "pw" (pointwise) and "raw" (no tokenizer), and a small
+// catalog.
 func fakes(t testing.TB) Config {
 	t.Helper()
 	f, b := &servetest.Runner{}, servetest.NewBuilder(t, servetest.Tokenizer{})
@@ -34,7 +35,7 @@ func fakes(t testing.TB) Config {
 	}
 }
 
-// newFake opens a service of fakes, after some changes.
+// newFake opens a service of fakes, after some changes to the configuration.
 func newFake(t testing.TB, change ...func(*Config)) *Service {
 	t.Helper()
 	cfg := fakes(t)
@@ -65,7 +66,7 @@ func exposed(t testing.TB, s *Service) string {
 	return b.String()
 }
 
-// codeOf returns the code of an error; none of nil.
+// codeOf returns the code of an error, or "" for nil.
 func codeOf(err error) Code {
 	if err == nil {
 		return ""
@@ -73,7 +74,7 @@ func codeOf(err error) Code {
 	return AsError(err).code
 }
 
-// batch changes items or users by lines. One piece is written at a time.
+// batch changes items or users by lines, one write at a time.
 func batch(ctx context.Context, s *Service, users bool, lines string) (*grebev1.BatchResponse, error) {
 	places := make(chan struct{}, 1)
 	place := func(ctx context.Context) (func(), error) {

@@ -6,8 +6,7 @@ import (
 	"testing"
 )
 
-// Whatever is asked for in more than one of hotKept requests is known, with a count that is at most too
-// high by what it says.
+// Every id in more than one of hotKept requests is counted, and its count is too high by at most over.
 func TestHotKnowsTheFrequent(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 2))
 	h, truth, total := newHot(), map[string]int64{}, int64(0)

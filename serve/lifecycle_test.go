@@ -10,8 +10,8 @@ import (
 	"grebe/reuse"
 )
 
-// Whoever tells checkpoints of a change holds them: none is freed meanwhile, and one that is being freed is told
-// nothing.
+// hold keeps checkpoints from being freed while they receive a change. A checkpoint that is being freed receives
+// none.
 func TestHoldCheckpoints(t *testing.T) {
 	sl := &slot{now: newCheckpoint(&Model{})}
 	next := newCheckpoint(&Model{})
@@ -47,8 +47,8 @@ func (f loaderFunc) Open(context.Context, string, string, func(done, total int64
 	return f(), nil
 }
 
-// A user who is deleted while a checkpoint is opened, which does not hear of changes yet, is dropped from it
-// before it serves.
+// A user who is deleted while a checkpoint is opened is removed from it before it serves, although it does not
+// receive changes yet.
 func TestDeletionsWhileACheckpointIsOpened(t *testing.T) {
 	cw := newCacheWorldOver(t, near, 7, false, nil)
 	var s *Service
@@ -61,7 +61,7 @@ func TestDeletionsWhileACheckpointIsOpened(t *testing.T) {
 			next.Version = "next"
 			next.Blend = &reuse.Blend{Unused: filepath.Join(t.TempDir(), "old.proto")}
 			must(t, os.WriteFile(next.Blend.Unused, []byte("of u1"), 0o600))
-			must(t, s.DeleteUser(t.Context(), "u1")) // what it read of u1 it has to forget
+			must(t, s.DeleteUser(t.Context(), "u1")) // it must forget what it read of u1
 			t.Cleanup(func() {
 				if _, err := os.Stat(next.Blend.Unused); !os.IsNotExist(err) {
 					t.Error("a checkpoint keeps what it read of a user who was deleted while it was opened")

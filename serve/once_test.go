@@ -31,8 +31,8 @@ func (w *cacheWorld) sharedTokens(t *testing.T, kind string) (n int) {
 	return n
 }
 
-// Candidates with equal tokens are computed once, in every layout: of five with two texts, two items and, item by item, two
-// questions. With prefix none each is computed.
+// Candidates with equal tokens are computed once, in every layout: of five candidates with two texts, two items and,
+// in pointwise scoring, two questions. With prefix none each is computed.
 func TestEqualCandidatesAreComputedOnce(t *testing.T) {
 	for _, pointwise := range []bool{false, true} {
 		for _, prefix := range []string{"user", "item", "none"} {
@@ -61,7 +61,7 @@ func TestEqualCandidatesAreComputedOnce(t *testing.T) {
 	}
 }
 
-// Equal documents are scored once, and all have the score.
+// Equal documents are scored once, and all get the score.
 func TestEqualDocumentsAreScoredOnce(t *testing.T) {
 	w := newCacheWorld(t, 2, true)
 	one, other := w.tokens(7), w.tokens(9)
@@ -82,7 +82,7 @@ func TestEqualDocumentsAreScoredOnce(t *testing.T) {
 	}
 }
 
-// barrier has the first batch of some engines wait, and then fail if it should.
+// barrier makes the first batch of some engines wait, and then optionally fail.
 type barrier struct {
 	first   sync.Once
 	entered chan struct{} // closed when the first batch waits
@@ -112,7 +112,8 @@ func (g *barred) Run(jobs []*engine.Job, out []engine.Outcome) {
 	}
 }
 
-// crowd has requests wait while the first of them is in its batch, whose client may leave meanwhile, and returns the answers.
+// crowd makes requests wait while the first of them is in its batch. The client of the first may leave meanwhile. It
+// returns the answers.
 func (w *cacheWorld) crowd(t *testing.T, engines []dispatch.Engine, times schedule.PrefillModel, reqs []*grebev1.RankRequest,
 	fails bool, leaves func(), first context.Context) []*grebev1.RankResponse {
 	t.Helper()
@@ -166,8 +167,7 @@ func (w *cacheWorld) others(d *dispatch.Dispatcher) (out []Model) {
 	return out
 }
 
-// Two models on one checkpoint, with other questions, compute what their users have in common once: requests to one use what a
-// request to the other computes.
+// Two models on one checkpoint with different questions compute the common prefix of their users once.
 func TestModelsOnOneCheckpointComputeOnce(t *testing.T) {
 	w := newCacheWorldOver(t, near, 2, false, func(m compute.Memory, s compute.Shape) (*pool.Pool, error) {
 		return pool.Over(m, int64(s.ChunkBytes(20000, false)), 256)
@@ -204,8 +204,9 @@ func TestModelsOnOneCheckpointComputeOnce(t *testing.T) {
 	must(t, other.Cache.Leave())
 }
 
-// Requests that wait while another computes what they need, too, use it when their turn comes: a user and the preamble, or items.
-// If the first one fails, the next computes it for all others; if its client leaves, its batch ends all the same.
+// Requests that wait while another computes KV that they need use it when their turn comes: a user with the preamble,
+// or items. If the first request fails, the next one computes it for the others. If its client leaves, its batch
+// still ends.
 func TestConcurrentPrefixesAreComputedOnce(t *testing.T) {
 	for _, prefix := range []string{"user", "item"} {
 		for _, first := range []string{"answers", "fails", "leaves"} {

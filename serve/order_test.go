@@ -13,7 +13,8 @@ import (
 	"grebe/schedule"
 )
 
-// An answer says which order was used, and why. Orders that a model does not list are used only by requests that name them.
+// An answer says which order was used, and why. Orders that a model does not list are used only if a request names
+// them.
 func TestAnswersSayWhyTheyHaveTheirOrder(t *testing.T) {
 	w := newCacheWorld(t, 3, false)
 	serve := func(orders schedule.Orders, cached bool) *Service {
@@ -62,7 +63,7 @@ func TestAnswersSayWhyTheyHaveTheirOrder(t *testing.T) {
 	}
 }
 
-// A budget that names one share keeps the model's for the other.
+// A budget with only one share keeps the model's value for the other.
 func TestAPartialBudgetKeepsTheModelsShare(t *testing.T) {
 	model := &Model{Blend: &reuse.Blend{Budget: blend.Budget{Items: 0.2, History: 0.7, Window: 3}}}
 	for body, want := range map[string]blend.Budget{
@@ -80,8 +81,8 @@ func TestAPartialBudgetKeepsTheModelsShare(t *testing.T) {
 	}
 }
 
-// What a blended prompt computes is all counted: tokens that pass all layers, tokens that pass the first ones alone, and
-// items that are computed beside it.
+// Everything that a blended prompt computes is counted: tokens in all layers, tokens in the first layers only, and
+// items beside the prompt.
 func TestBlendedPromptsCountAllThatIsComputed(t *testing.T) {
 	w := newBlendWorld(t, near, 4, false)
 	req := w.request("blend")
@@ -116,7 +117,7 @@ func TestBlendedPromptsCountAllThatIsComputed(t *testing.T) {
 	}
 }
 
-// Requests of other servers' shapes say how much of the prompt was cached, where their clients look for it.
+// Answers in other servers' formats report the cached tokens where their clients look for them.
 func TestScoreUsageHasCachedTokens(t *testing.T) {
 	w := newCacheWorld(t, 2, true)
 	req := &grebev1.ScoreRequest{

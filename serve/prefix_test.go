@@ -18,7 +18,7 @@ import (
 	"grebe/schedule"
 )
 
-// stranger draws tokens of somebody without a name, who often begins as another did.
+// stranger draws the tokens of a user without an id, who often shares a prefix with an earlier one.
 func (w *cacheWorld) stranger() []int32 {
 	var tokens []int32
 	switch known := slices.Concat(w.strangers, w.users); w.rand.IntN(4) {
@@ -98,7 +98,7 @@ func (w *cacheWorld) countedAll(t *testing.T, op string) (n int) {
 	return n
 }
 
-// Whoever comes, named or not, pays for the tokens that nobody without a name brought before.
+// A user, with or without an id, computes only tokens that no user without an id brought before.
 func TestKnownPrefixesSaveWork(t *testing.T) {
 	w := newCacheWorld(t, 2, false)
 	shared, item, id := w.tokens(130), w.tokens(5), int32(231)
@@ -110,7 +110,7 @@ func TestKnownPrefixesSaveWork(t *testing.T) {
 		if u := r.Usage; u.CachedTokens+u.ComputedTokens != u.PromptTokens || u.BySource.Host != u.CachedTokens {
 			t.Errorf("the account does not add up: %v", u)
 		}
-		return int(r.Usage.ComputedTokens) - len(item) - 2 // those of the user
+		return int(r.Usage.ComputedTokens) - len(item) - 2 // tokens of the user
 	}
 	with := func(n int) []int32 { return append(slices.Clone(shared), w.tokens(n)...) }
 	rank("", with(20))
@@ -152,7 +152,7 @@ func TestKnownPrefixesSaveWork(t *testing.T) {
 	}
 }
 
-// Without an instruction, query or item answer, and have to be computed however much is known.
+// Without an instruction the query or the item answers, and is computed even if its KV is known.
 func TestScoresOfWhatIsKnown(t *testing.T) {
 	w := newCacheWorld(t, 3, false)
 	for _, preamble := range [][]int32{nil, {1, 2}} {
@@ -179,7 +179,7 @@ func TestScoresOfWhatIsKnown(t *testing.T) {
 	}
 }
 
-// searched is memory that can be looked through.
+// searched is memory that a test can search.
 type searched struct {
 	compute.Memory
 	blocks []compute.Block
@@ -193,14 +193,14 @@ func (m *searched) Alloc(n int) (compute.Block, error) {
 	return b, err
 }
 
-// has returns whether any of the rows is somewhere in memory.
+// has reports whether any of the rows is in memory.
 func (m *searched) has(rows [][]byte) bool {
 	return slices.ContainsFunc(rows, func(row []byte) bool {
 		return slices.ContainsFunc(m.blocks, func(b compute.Block) bool { return bytes.Contains(b.Bytes, row) })
 	})
 }
 
-// rows returns the keys of an entry's tokens from one on in the last layer: they depend on all before them.
+// rows returns the keys of an entry's tokens from one on in the last layer, which depend on all tokens before them.
 func rows(e *kv.Entry, shape compute.Shape, from int) [][]byte {
 	row := shape.HeadDim * shape.KV.Size()
 	var out [][]byte
@@ -215,8 +215,8 @@ func rows(e *kv.Entry, shape compute.Shape, from int) [][]byte {
 	return out
 }
 
-// A deleted user's KV is in no page any more: not in what was known before the user came and went on from,
-// nor in what others without a name left since.
+// No page has KV of a deleted user: neither a prefix that the user extended, nor KV that users without an id left
+// since.
 func TestDeletedUserLeavesNothing(t *testing.T) {
 	memory := &searched{Memory: compute.NewHostMemory()}
 	w := newCacheWorldOver(t, near, 7, false, func(m compute.Memory, shape compute.Shape) (*pool.Pool, error) {

@@ -14,7 +14,7 @@ import (
 	"grebe/plan"
 )
 
-// Whoever is deleted while a request of theirs is computed is not cached by it, nor listed among those who are asked for.
+// A user who is deleted during a request is not cached by it, and is not counted as hot.
 func TestDeletionWinsOverRequestsUnderWay(t *testing.T) {
 	w := newCacheWorldOver(t, near, 7, false, nil)
 	m := w.model
@@ -34,7 +34,7 @@ func TestDeletionWinsOverRequestsUnderWay(t *testing.T) {
 	for _, known := range []bool{true, false} {
 		user := &grebev1.User{Id: "ann"}
 		if !known {
-			user.Tokens = ann // the catalog does not have her any more
+			user.Tokens = ann // the catalog no longer has her
 		}
 		go func() {
 			_, err := s.Rank(t.Context(), &grebev1.RankRequest{Prefix: "user", User: user, Candidates: []*grebev1.Item{{Tokens: w.items[0], Identifier: &id}}})
@@ -58,7 +58,7 @@ func TestDeletionWinsOverRequestsUnderWay(t *testing.T) {
 	}
 }
 
-// A user whom only requests named can be deleted: alone, and by a line of a batch.
+// A user whom only requests gave can be deleted, alone and by a line of a batch.
 func TestUsersOfRequestsAreDeleted(t *testing.T) {
 	w := newCacheWorldOver(t, near, 7, false, nil)
 	bob, id := w.tokens(50), int32(231)
@@ -82,7 +82,7 @@ func TestUsersOfRequestsAreDeleted(t *testing.T) {
 	}
 }
 
-// badErasure is a disk on which nothing can be erased for a while.
+// badErasure is a disk on which erasing fails for a while.
 type badErasure struct {
 	kv.Disk
 	bad *atomic.Bool
@@ -95,7 +95,7 @@ func (b badErasure) Delete(keys ...plan.Key) error {
 	return b.Disk.Delete(keys...)
 }
 
-// Whoever deletes a user is told when the disk keeps something of them, and can ask again.
+// A deletion returns an error if the disk keeps KV of the user, and can be repeated.
 func TestDeletionsThatFailAreToldOf(t *testing.T) {
 	var bad atomic.Bool
 	w := newCacheWorldOver(t, near, 7, false, nil, func(t kv.Disk) kv.Disk { return badErasure{t, &bad} })
@@ -110,7 +110,7 @@ func TestDeletionsThatFailAreToldOf(t *testing.T) {
 		return resp
 	}
 	bad.Store(true)
-	for range 2 { // she is in the catalog, and then not any more
+	for range 2 { // the catalog has her, and then no longer
 		if err := s.DeleteUser(t.Context(), "ann"); codeOf(err) != Unavailable {
 			t.Errorf("deleting answers %v, want unavailable", err)
 		}

@@ -5,7 +5,8 @@ import (
 	"testing"
 )
 
-// Scores of a model of events are sums of tasks with weights: what tells two of them apart may be lost in the logit, which is rounded.
+// Scores of a model of events are weighted sums of tasks. Two scores may differ only in digits that the rounded logit
+// loses.
 func TestScoresThatRoundToOneLogit(t *testing.T) {
 	scores := []float64{900.00001, 900.00002, 900.00001, 900.5}
 	r := &ranking{scores: scores, tasks: make([]map[string]float64, len(scores))}

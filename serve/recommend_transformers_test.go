@@ -26,8 +26,8 @@ import (
 	"grebe/schedule"
 )
 
-// generation is a catalog and a user, and what a plain constrained beam search over transformers' logits
-// finds: see testdata/fixtures/recommend.py.
+// generation is a catalog and a user, with the result of a plain constrained beam search over transformers' logits:
+// see testdata/fixtures/recommend.py.
 type generation struct {
 	Depth       int
 	Preamble    []int32
@@ -66,8 +66,8 @@ func generations(t *testing.T, name string) []generation {
 	return file.Cases
 }
 
-// What comes back is what a plain beam search finds with the logits of transformers: the same items in the
-// same order, scores within 1e-4. Every request is sent twice: the second time the prompt is cached.
+// The server returns what a plain beam search finds with the logits of transformers: the same items in the same
+// order, scores within 1e-4. Every request is sent twice; the second time the prompt is cached.
 func TestRecommendTransformers(t *testing.T) {
 	for _, name := range []string{"qwen2-tiny", "qwen3-tiny", "llama-tiny"} {
 		t.Run(name, func(t *testing.T) {
@@ -119,7 +119,7 @@ func serveGeneration(t *testing.T, c *generation, m model.Model, dev compute.Dev
 	return s
 }
 
-// steady is a load that has nothing to do.
+// steady is a load without work.
 type steady struct{}
 
 func (steady) Backlog() (float64, int)      { return 0, 0 }

@@ -30,7 +30,7 @@ import (
 	"grebe/serve/servetest"
 )
 
-// cacheWorld is a small model behind two doors: with a cache, and without.
+// cacheWorld is a small model behind two services, with and without a cache.
 type cacheWorld struct {
 	cached, plain *Service
 	model         Model   // of cached
@@ -44,11 +44,11 @@ type cacheWorld struct {
 	rand          *rand.Rand
 	users         [][]int32
 	items         [][]int32
-	strangers     [][]int32 // who came without a name
+	strangers     [][]int32 // users without an id
 	engines       []dispatch.Engine
 }
 
-// maxTokens is what the largest request of these tests computes.
+// maxTokens is the number of tokens that the largest request of these tests computes.
 const maxTokens = 70000
 
 // farMemory is the memory that a world's device computes in.
@@ -56,8 +56,8 @@ type farMemory int
 
 const (
 	near   farMemory = iota // the host's
-	far                     // one that the host cannot see, above some of the host's
-	pinned                  // the same, and the device can use the host's in place
+	far                     // a device's own, above some of the host's
+	pinned                  // the same, and the device can use the host's memory in place
 )
 
 func newCacheWorld(t *testing.T, seed uint64, pointwise bool) *cacheWorld {
@@ -68,7 +68,7 @@ func newCacheWorldIn(t *testing.T, where farMemory, seed uint64, pointwise bool)
 	return newCacheWorldOver(t, where, seed, pointwise, nil)
 }
 
-// newCacheWorldOver takes its pages by take, or draws how many there are. With over it has a disk, which it sees through that.
+// newCacheWorldOver takes its pages from take, or draws their number. If over is set, it has a disk, wrapped by over.
 func newCacheWorldOver(t *testing.T, where farMemory, seed uint64, pointwise bool,
 	take func(compute.Memory, compute.Shape) (*pool.Pool, error), over ...func(kv.Disk) kv.Disk) *cacheWorld {
 	t.Helper()
@@ -89,7 +89,7 @@ func newCacheWorldOver(t *testing.T, where farMemory, seed uint64, pointwise boo
 	// From room for a few entries to room for all.
 	room := 4000
 	if where != near {
-		room = 1200 // so that several places are used
+		room = 1200 // so that several tiers are used
 	}
 	if take == nil {
 		take = func(m compute.Memory, shape compute.Shape) (*pool.Pool, error) {
@@ -130,7 +130,7 @@ func newCacheWorldOver(t *testing.T, where farMemory, seed uint64, pointwise boo
 		t.Cleanup(func() { second.Close() })
 		engines = append(engines, second)
 	}
-	// The SLO decides how large batches become.
+	// The SLO determines the size of batches.
 	d, err := dispatch.New(engines, dispatch.Options{SLO: time.Second << r.IntN(6), Model: times})
 	must(t, err)
 	b, err := prompt.New(prompt.Config{
@@ -196,13 +196,13 @@ func (w *cacheWorld) request(policy string) *grebev1.RankRequest {
 	switch w.rand.IntN(4) {
 	case 0:
 		req.User.Tokens = w.stranger()
-	case 1: // without a name too
+	case 1: // also without an id
 	default:
 		req.User.Id = fmt.Sprint("u", u)
 	}
 	for i, j := range w.rand.Perm(len(w.items))[:1+w.rand.IntN(12)] {
 		id := int32(230 + i)
-		if w.rand.IntN(4) == 0 { // often a candidate comes twice
+		if w.rand.IntN(4) == 0 { // often a candidate occurs twice
 			j %= 3
 		}
 		req.Candidates = append(req.Candidates, &grebev1.Item{Tokens: w.items[j], Identifier: &id})
@@ -210,8 +210,8 @@ func (w *cacheWorld) request(policy string) *grebev1.RankRequest {
 	return req
 }
 
-// Random requests under random cache and page sizes, policies, growing and changing users and items
-// give the scores, bit for bit, that the same prefix order gives without a cache.
+// Random requests under random cache and page sizes and policies, with growing and changing users and items, give
+// exactly the scores that the same prefix order gives without a cache.
 func TestReuseChangesNoScore(t *testing.T) {
 	for seed := range uint64(12) {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
@@ -239,7 +239,7 @@ func TestReuseChangesNoScore(t *testing.T) {
 	}
 }
 
-// change lets time pass: histories grow or change, items change, users are forgotten.
+// change lets time pass: histories grow or change, items change, users are deleted.
 func (w *cacheWorld) change() {
 	u := w.rand.IntN(len(w.users))
 	switch w.rand.IntN(6) {
@@ -261,7 +261,7 @@ func (w *cacheWorld) change() {
 	}
 }
 
-// compare ranks with and without the cache and returns how many tokens the cache saved, by where they were.
+// compare ranks with and without the cache and returns how many tokens the cache saved, by tier.
 func (w *cacheWorld) compare(t *testing.T, step int, req *grebev1.RankRequest) *grebev1.Sources {
 	t.Helper()
 	got, err := w.cached.Rank(t.Context(), req)
@@ -291,7 +291,7 @@ func (w *cacheWorld) compare(t *testing.T, step int, req *grebev1.RankRequest) *
 	return by
 }
 
-// checkParts holds the account of a prompt's parts against the one of the whole.
+// checkParts compares the sources of a prompt's parts with those of the whole prompt.
 func checkParts(t *testing.T, step int, got *grebev1.RankResponse) {
 	t.Helper()
 	var tokens, cached int32
@@ -332,7 +332,7 @@ func reuseConcurrently(t *testing.T, w *cacheWorld) {
 	wg.Wait()
 }
 
-// A user who comes again pays for new tokens only; an item that was ranked before costs nothing.
+// A returning user computes only new tokens. An item that was ranked before costs nothing.
 func TestReuseSavesWork(t *testing.T) {
 	w := newCacheWorld(t, 2, false)
 	user, items := w.tokens(100), w.items[:5]
@@ -362,7 +362,7 @@ func TestReuseSavesWork(t *testing.T) {
 	}
 }
 
-// Cached KV that holds NaN, as an earlier version kept after a defect of a device, costs no answer: the prompt is computed
+// Cached KV with NaN, left by an earlier version after a device's fault, fails no request: the prompt is computed
 // without it, and it is dropped.
 func TestCachedNaNIsDroppedAndComputedAgain(t *testing.T) {
 	for _, prefix := range []string{"user", "item"} {

@@ -1,5 +1,5 @@
-// Package servetest has a fake model for the tests of serving: one whose answers depend on every token that they see, so that a
-// prompt that is not what a request asks for gives another answer. It has no weights and computes at once.
+// Package servetest has a fake model for tests of serving. Its answers depend on every token that they see, so a
+// wrong prompt gives another answer. It has no weights and computes at once.
 package servetest
 
 import (
@@ -38,8 +38,8 @@ func (Tokenizer) AppendEncode(dst []int32, text string) []int32 {
 
 func (Tokenizer) TokenID(string) (int32, bool) { return 0, false }
 
-// Logit is the model of these tests: a number in (−4, 4) that depends on every token that an answer
-// sees, in order, and on the token asked for.
+// Logit is the fake model: a number in (−4, 4) that depends on every token that an answer sees, in order, and on
+// the wanted token.
 func Logit(id int32, seen ...[]int32) float32 {
 	h := fnv.New64a()
 	for _, tokens := range append(seen, []int32{-1, id}) {
@@ -58,7 +58,7 @@ type Runner struct {
 	before func(context.Context, *engine.Job) error
 }
 
-// Set has before run first.
+// Set sets before.
 func (f *Runner) Set(before func(context.Context, *engine.Job) error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -112,7 +112,7 @@ func NewBuilder(t testing.TB, tok prompt.Tokenizer) *prompt.Builder {
 	return b
 }
 
-// BareBuilder has no Preamble and no Instruction.
+// BareBuilder returns a builder without preamble and instruction.
 func BareBuilder(t testing.TB) *prompt.Builder {
 	t.Helper()
 	b, err := prompt.New(prompt.Config{}, Tokenizer{}, Vocab)
@@ -122,7 +122,7 @@ func BareBuilder(t testing.TB) *prompt.Builder {
 	return b
 }
 
-// NewCatalog has items i1 to i3 with texts and identifiers, an item of tokens, and user u1.
+// NewCatalog returns a catalog with items i1 to i3 with texts and identifiers, an item of tokens, and user u1.
 func NewCatalog(t testing.TB) *catalog.Catalog {
 	t.Helper()
 	cat := catalog.New(catalog.Options{})
