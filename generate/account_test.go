@@ -13,7 +13,7 @@ import (
 	"grebe/prompt"
 )
 
-// accounted has each job wait and compute for a known time, and sums up what the jobs computed.
+// accounted makes each job wait and compute for a known time, and adds up what the jobs computed.
 type accounted struct {
 	do                   func(context.Context, *engine.Job) (*engine.Result, error)
 	jobs, computed, rows int
@@ -43,7 +43,7 @@ func (a *accounted) Do(ctx context.Context, j *engine.Job) (*engine.Result, erro
 	return res, nil
 }
 
-// check fails unless a result has the sums over all jobs.
+// check fails unless a result has the sums of all jobs.
 func (a *accounted) check(t *testing.T, what string, r *Result) {
 	t.Helper()
 	if r.Computed != a.computed || r.Rows != a.rows || r.Prompt != a.prompt {
@@ -56,7 +56,7 @@ func (a *accounted) check(t *testing.T, what string, r *Result) {
 	}
 }
 
-// A result says what all of its rounds computed and waited for, and so does one of a search that was made wider.
+// A result has the sums of what its rounds computed and waited, also if the search was widened.
 func TestAccountsOfASearch(t *testing.T) {
 	s := newSite(t, rand.New(rand.NewPCG(12, 12)), modeltest.Qwen3, 3, 150, true)
 	do := s.Do
@@ -101,7 +101,7 @@ func TestAccountsOfASearch(t *testing.T) {
 	}
 }
 
-// Where the cache has no room, a prompt is computed without it.
+// If the cache has no room, a prompt is computed without it.
 func TestAPromptWithoutRoomInTheCache(t *testing.T) {
 	s := newSite(t, rand.New(rand.NewPCG(12, 12)), modeltest.Qwen3, 3, 150, true)
 	want := must(s.Recommend(t.Context(), &Request{User: s.user, N: 10, Width: 20}))
@@ -119,7 +119,7 @@ func TestAPromptWithoutRoomInTheCache(t *testing.T) {
 	sameItems(t, got, want)
 }
 
-// There is nothing to recommend for an empty prompt, of an empty catalog, or of one whose items have all gone.
+// There is nothing to recommend for an empty prompt, for an empty catalog, or if all items were deleted.
 func TestNothingToRecommend(t *testing.T) {
 	s := newSite(t, rand.New(rand.NewPCG(12, 12)), modeltest.Qwen3, 2, 20, false)
 	b := must(prompt.New(prompt.Config{Codes: prompt.Codes{FirstToken: []int32{100, 140}, Size: s.sizes}}, nil, 400))

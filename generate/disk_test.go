@@ -11,9 +11,8 @@ import (
 	"grebe/catalog"
 )
 
-// An import that is large enough to begin a generation, and a change after it, are seen together: what the models
-// had before is of a generation
-// that is not the one before any more.
+// An import large enough to begin a generation, and a change after it, appear together. The models' snapshots are
+// then of a generation that is not the one before.
 func TestAChangeRightBehindALargeImport(t *testing.T) {
 	s := newShelf(t)
 	s.fill(80)
@@ -35,7 +34,7 @@ func TestAChangeRightBehindALargeImport(t *testing.T) {
 	s.want("after a restart", "b", want)
 }
 
-// Versions and indices that cannot be written are logged, once, and generated all the same until the process ends.
+// Versions and indices that cannot be written are logged once. Models still generate them until the process ends.
 func TestVersionsThatCannotBeWritten(t *testing.T) {
 	s := newShelf(t)
 	s.dir = filepath.Join(s.dir, "versions")
@@ -79,7 +78,7 @@ func TestVersionsThatCannotBeWritten(t *testing.T) {
 	}
 }
 
-// A keeper whose versions cannot be read does not start.
+// A Keeper whose versions cannot be read does not start.
 func TestVersionsThatCannotBeRead(t *testing.T) {
 	s := newShelf(t)
 	s.put("i1", 1, 1)
@@ -98,8 +97,8 @@ func TestVersionsThatCannotBeRead(t *testing.T) {
 	s.open()
 }
 
-// A start warns of items whose codes a model does not have, with their number and the first of them, for each model. More of
-// them are warned of when they come; others are not.
+// A start warns of items whose codes a model does not have, with their number and examples, for each model. Later it
+// warns only if there are more of them.
 func TestStartWarnsOfUnusableCodes(t *testing.T) {
 	s := newShelf(t)
 	s.fill(80)

@@ -22,7 +22,7 @@ import (
 	"grebe/model/modeltest"
 )
 
-// The version of a catalog that never had an item is one like any other.
+// The version of a catalog that never had an item can be activated like any other.
 func TestTheEmptyVersion(t *testing.T) {
 	s := newShelf(t)
 	s.open()
@@ -49,7 +49,7 @@ func TestTheEmptyVersion(t *testing.T) {
 	}
 }
 
-// Items without codes make no version, but they count.
+// Items without codes make no version, but are counted.
 func TestItemsWithoutCodesAreCountedAfterARestart(t *testing.T) {
 	s := newShelf(t)
 	s.put("one", 1, 2)
@@ -91,7 +91,7 @@ func TestActivateWithoutFileHandles(t *testing.T) {
 	s.want("activated", "a", want)
 }
 
-// What is remembered of filters is bounded in bytes too: values are as long as clients like.
+// The memory for kept filters is bounded in bytes, because values may be long.
 func TestLongValuesAreNotRemembered(t *testing.T) {
 	s := newShelf(t)
 	s.fill(80)
@@ -124,7 +124,7 @@ func (f *full) Do(ctx context.Context, j *engine.Job) (*engine.Result, error) {
 	return f.do(ctx, j)
 }
 
-// A search that cannot begin fails its request, also where the prompt is computed twice.
+// A search that cannot begin fails its request, also if the prompt is computed twice.
 func TestASearchThatCannotBegin(t *testing.T) {
 	s := newSite(t, rand.New(rand.NewPCG(3, 9)), modeltest.Qwen2, 3, 50, false)
 	f := &full{do: s.Do}
@@ -135,15 +135,15 @@ func TestASearchThatCannotBegin(t *testing.T) {
 	}
 }
 
-// quitter cancels requests at chosen moments: before a job is queued, while it waits, when its batch has
-// begun, and between jobs.
+// quitter cancels requests at chosen moments: before a job is queued, while it waits, when its batch has begun, and
+// between jobs.
 type quitter struct {
 	do      func(context.Context, *engine.Job) (*engine.Result, error)
 	mu      sync.Mutex
 	running map[*engine.Job]func() // to be called when the job's batch begins
 }
 
-// quit says when a request is given up. It is in the request's context.
+// quit is the moment at which a request is canceled. It is in the request's context.
 type quit struct {
 	job    int // which of its jobs; negative: never
 	moment int
@@ -180,7 +180,7 @@ func (q *quitter) Do(ctx context.Context, j *engine.Job) (*engine.Result, error)
 	return res, err
 }
 
-// begins is told of each batch. What is cancelled there goes on at once, and must wait for its batch.
+// begins is called for each batch. A request canceled there continues at once, and must wait for its batch.
 func (q *quitter) begins(jobs []*engine.Job) {
 	for _, j := range jobs {
 		q.mu.Lock()
@@ -193,9 +193,8 @@ func (q *quitter) begins(jobs []*engine.Job) {
 	}
 }
 
-// Requests that are given up at any moment leave nothing behind that touches those after them: not their
-// memory, which later requests have, and no references to KV, which the site looks for in the end. Run it with
-// the race detector.
+// Requests canceled at any moment do not affect later ones: neither through reused memory nor through leaked
+// references to KV, which the site checks at the end. Run it with the race detector.
 func TestGivenUpAtAnyMoment(t *testing.T) {
 	s := newSite(t, rand.New(rand.NewPCG(4, 2)), modeltest.Qwen3, 4, 3000, true)
 	requests := make([]*Request, 6)
@@ -246,7 +245,7 @@ func TestGivenUpAtAnyMoment(t *testing.T) {
 	}
 }
 
-// To go back passes over a version that is found damaged.
+// A rollback skips a version that is found damaged.
 func TestRollBackOverADamagedVersion(t *testing.T) {
 	s := newShelf(t)
 	s.fill(80)
@@ -279,7 +278,7 @@ func TestRollBackOverADamagedVersion(t *testing.T) {
 	}
 }
 
-// Cached KV that holds NaN costs no answer: the prompt is computed without it, and it is dropped.
+// Cached KV with NaN fails no request: the prompt is computed without it, and it is dropped.
 func TestCachedNaNIsDropped(t *testing.T) {
 	s := newSite(t, rand.New(rand.NewPCG(9, 9)), modeltest.Qwen3, 3, 50, true)
 	request := &Request{UserID: "u", User: s.user, N: 5, Width: 16}
@@ -315,8 +314,8 @@ func TestCachedNaNIsDropped(t *testing.T) {
 	}
 }
 
-// KV of a prompt whose logits are not finite is neither published nor leaked: the user's next request computes all of it again
-// and gets the right answer. The site looks for leaked references in the end.
+// KV of a prompt whose logits are not finite is neither published nor leaked. The user's next request computes
+// everything and gets the right answer. The site checks for leaked references at the end.
 func TestKVOfAPromptWithoutFiniteLogitsIsDropped(t *testing.T) {
 	for _, bad := range []float32{float32(math.NaN()), float32(math.Inf(1))} {
 		s := newSite(t, rand.New(rand.NewPCG(9, 9)), modeltest.Qwen3, 3, 50, true)

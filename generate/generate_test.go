@@ -34,7 +34,7 @@ type site struct {
 	user   []int32
 }
 
-// idle is a load that has nothing to do.
+// idle is a load without work.
 type idle struct{}
 
 func (idle) Backlog() (float64, int)      { return 0, 0 }
@@ -53,7 +53,7 @@ func newSite(t *testing.T, r *rand.Rand, architecture string, depth, count int, 
 	return newSiteOn(t, must(cpu.New(cpu.Options{Threads: 2})), r, spec, depth, count, cached)
 }
 
-// newSiteOn makes a site of a model on a device, which it closes in the end.
+// newSiteOn makes a site on a device, and closes it at the end.
 func newSiteOn(t *testing.T, dev compute.Device, r *rand.Rand, spec modeltest.Spec, depth, count int, cached bool) *site {
 	t.Helper()
 	dir := t.TempDir()
@@ -104,8 +104,8 @@ func newSiteOn(t *testing.T, dev compute.Device, r *rand.Rand, spec modeltest.Sp
 	return s
 }
 
-// paths scores every path of the catalog the obvious way: each prefix as a prompt of its own, and
-// probabilities over the continuations that some item has.
+// paths scores every path of the catalog in the obvious way: each prefix as a prompt of its own, with probabilities
+// over the continuations that some item has.
 func (s *site) paths(t *testing.T) map[string]float64 {
 	scores := map[string]float64{"": 0}
 	for l := range s.sizes {
@@ -141,7 +141,7 @@ func key(codes []int32) string {
 	return out
 }
 
-// logits of all codes of a level behind a path.
+// logits returns those of all codes of a level after a path.
 func (s *site) logits(t *testing.T, level int, codes []int32) []float32 {
 	l := s.Prompt.Generate(s.user)
 	p := &plan.Plan{Segments: slices.Clone(l.Plan.Segments)}
@@ -189,8 +189,8 @@ func (s *site) brute(all map[string]float64, eligible func(*prompt.Item) bool, n
 	return ids, scores
 }
 
-// With beams for every path the result is that of scoring all items; depths, collisions, filters,
-// exclusions, more wanted than there are, with and without a cache.
+// With beams for every path the result equals scoring all items: for several depths, collisions, filters, exclusions
+// and N beyond the number of items, with and without a cache.
 func TestRecommendEqualsBruteForce(t *testing.T) {
 	r := rand.New(rand.NewPCG(3, 1))
 	for trial := range 12 {
@@ -236,7 +236,7 @@ func TestRecommendEqualsBruteForce(t *testing.T) {
 	}
 }
 
-// A user who was ranked or served before pays for new tokens only.
+// A user who was ranked or recommended to before computes only new tokens.
 func TestReturningUser(t *testing.T) {
 	s := newSite(t, rand.New(rand.NewPCG(8, 8)), modeltest.Qwen3, 3, 50, true)
 	ask := func(user []int32) *Result {

@@ -26,7 +26,7 @@ func coded(id string, a, b int32) *grebev1.Item {
 	return &grebev1.Item{Id: id, Codes: codesOf(a, b), Attributes: map[string]*grebev1.Values{"kind": {Values: []string{fmt.Sprint(a % 4)}}}}
 }
 
-// imports makes changes in the name of an import.
+// imports makes changes that belong to an import.
 func (s *shelf) imports(id string, ops ...catalog.Op) {
 	s.t.Helper()
 	must(0, s.keeper.BeginImport(id))
@@ -37,7 +37,7 @@ func (s *shelf) imports(id string, ops ...catalog.Op) {
 	}
 }
 
-// codes returns the codes that a model generates an item with.
+// codes returns the codes with which a model generates an item.
 func (s *shelf) codes(model, id string) string {
 	snap := s.models[model].Snapshot()
 	if snap.index == nil {
@@ -50,7 +50,8 @@ func (s *shelf) codes(model, id string) string {
 	return fmt.Sprint(snap.table.Codes(nil, n))
 }
 
-// What an import changes becomes one version when it ends; models generate what they did until then. Rolling back undoes all of it.
+// The changes of an import become one version when it ends. Until then models generate the items of before. A
+// rollback undoes all of it.
 func TestAnImportIsOneVersion(t *testing.T) {
 	s := newShelf(t)
 	s.fill(10)
@@ -92,7 +93,7 @@ func TestAnImportIsOneVersion(t *testing.T) {
 	}
 }
 
-// Of changes of an item inside and outside of imports the latest counts.
+// If an item changes inside and outside of imports, the latest change counts.
 func TestChangesBesideAnImport(t *testing.T) {
 	s := newShelf(t)
 	s.fill(10)
@@ -122,7 +123,7 @@ func TestChangesBesideAnImport(t *testing.T) {
 	s.want("in the end", "b", contentsOf(want))
 }
 
-// Versions of imports that end together, and of what changed beside them, are in the order of their ends.
+// Versions of imports that end together, and of other changes, are in the order in which they ended.
 func TestImportsThatEndTogether(t *testing.T) {
 	s := newShelf(t)
 	s.fill(10)
@@ -143,7 +144,7 @@ func TestImportsThatEndTogether(t *testing.T) {
 	}
 }
 
-// An import that nothing is heard of for ten minutes ends by itself. One that is gone on with does not.
+// An import without changes for ten minutes ends by itself. One that continues does not.
 func TestAnImportThatIsNotEnded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newShelf(t)
@@ -203,7 +204,7 @@ func TestTooManyImports(t *testing.T) {
 	must(0, s.keeper.BeginImport("one more"))
 }
 
-// An import that cannot be ended durably says so, and goes on.
+// An import whose end cannot be made durable returns an error and continues.
 func TestAnImportThatCannotEnd(t *testing.T) {
 	s := newShelf(t)
 	s.catalog = must(catalog.Open(t.TempDir(), catalog.Options{}))
@@ -218,7 +219,7 @@ func TestAnImportThatCannotEnd(t *testing.T) {
 	}
 }
 
-// A catalog is made a version by a process that serves no models, once; what was activated stays.
+// Record makes one version of a catalog in a process without models. The activated version stays.
 func TestRecord(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "versions")
 	c := catalog.New(catalog.Options{})
@@ -260,7 +261,7 @@ func TestRecord(t *testing.T) {
 	}
 }
 
-// A file that says what was activated is damaged: the copy is used, and Record counts it as the server does.
+// If the file of activated versions is damaged, the copy is used, and Record counts the damage as the server does.
 func TestRecordWithDamagedPins(t *testing.T) {
 	s, _ := pinnedShelf(t)
 	must(0, s.keeper.Close())
@@ -279,7 +280,7 @@ func TestRecordWithDamagedPins(t *testing.T) {
 	must(0, os.Remove(s.keeper.pinCopy()))
 }
 
-// A checkpoint that is added generates what the one of its name does, and one that is removed follows no more.
+// An added checkpoint generates the same version as the model of its name. A removed one no longer follows.
 func TestAddAndRemoveModels(t *testing.T) {
 	s := newShelf(t)
 	s.fill(20)
@@ -319,7 +320,7 @@ func TestAddAndRemoveModels(t *testing.T) {
 	}
 }
 
-// A model that stays with a version sees the items as they were then: texts and all, but for what was changed later.
+// A model with an activated version sees the items as they were then, with texts, except items that changed later.
 func TestViewOfAnActivatedVersion(t *testing.T) {
 	s := newShelf(t)
 	text := func(id, text string, codes ...int32) {
@@ -386,7 +387,7 @@ func TestViewOfAnActivatedVersion(t *testing.T) {
 	}
 }
 
-// Two models that stay with different versions share no view.
+// Models with different activated versions share no view.
 func TestModelsOfDifferentVersionsShareNoView(t *testing.T) {
 	s := newShelf(t)
 	s.put("i1", 1, 1)
@@ -406,7 +407,7 @@ func TestModelsOfDifferentVersionsShareNoView(t *testing.T) {
 	}
 }
 
-// What cannot be activated is refused, and nothing changes.
+// A version that cannot be activated is refused, and nothing changes.
 func TestVersionsThatCannotBeActivated(t *testing.T) {
 	s := newShelf(t)
 	s.fill(20)
@@ -436,7 +437,7 @@ func TestVersionsThatCannotBeActivated(t *testing.T) {
 	}
 }
 
-// Versions that models use are kept, however many come after them.
+// Versions in use are kept, however many follow.
 func TestVersionsInUseAreKept(t *testing.T) {
 	s := newShelf(t)
 	s.put("i1", 1, 1)
@@ -460,7 +461,7 @@ func TestVersionsInUseAreKept(t *testing.T) {
 	}
 }
 
-// Items whose codes the model does not have are counted, told of with examples, and never generated.
+// Items whose codes the model does not have are counted, reported with examples and never generated.
 func TestUnusableCodesAreTold(t *testing.T) {
 	s := newShelf(t)
 	s.put("i1", 1, 1)
@@ -489,7 +490,7 @@ func TestUnusableCodesAreTold(t *testing.T) {
 	}
 }
 
-// A forecast says how many items each model can generate after some changes, and which codes it does not have.
+// A Forecast counts the items that each model can generate after some changes, and the codes that it does not have.
 func TestForecast(t *testing.T) {
 	rules := func(sizes ...int32) *prompt.Builder {
 		c := prompt.Codes{}
@@ -553,7 +554,7 @@ func TestForecast(t *testing.T) {
 	}
 }
 
-// Filters by several attributes are for the items that have one of the values of each.
+// A filter by several attributes selects items that have one of the values of each.
 func TestFiltersBySeveralAttributes(t *testing.T) {
 	s := newShelf(t)
 	for i := range int32(40) {
@@ -584,7 +585,7 @@ func TestFiltersBySeveralAttributes(t *testing.T) {
 	}
 }
 
-// What a snapshot remembers of filters is bounded, and made again for the one after it.
+// The kept filters of a snapshot are bounded, and the next snapshot makes them again.
 func TestRememberedFilters(t *testing.T) {
 	s := newShelf(t)
 	s.fill(40)
@@ -629,7 +630,7 @@ func TestRememberedFilters(t *testing.T) {
 	}
 }
 
-// trees is a packer whose device searches, or cannot.
+// trees is a packer whose device may be able to search.
 type trees struct {
 	packer
 	tree  compute.Tree
@@ -644,7 +645,8 @@ func (p *trees) Tree(levels []compute.TreeLevel) (compute.Tree, error) {
 	return p.tree, p.err
 }
 
-// A device without room for the valid paths has requests run in rounds; another failure leaves the snapshot before in use.
+// If the device has no memory for the valid paths, requests run in rounds. After another failure the snapshot before
+// stays in use.
 func TestValidPathsOnTheDevice(t *testing.T) {
 	s := newShelf(t)
 	s.put("i1", 1, 2)
@@ -669,7 +671,7 @@ func TestValidPathsOnTheDevice(t *testing.T) {
 	s.keeper = must(NewKeeper(s.catalog, KeeperOptions{}))
 }
 
-// A stored index is used only for the model and the items that it was made of.
+// A stored index is used only for the model and the items that it was made for.
 func TestStoredIndicesOfOtherModels(t *testing.T) {
 	s := newShelf(t)
 	s.put("i1", 1, 1)
@@ -712,7 +714,7 @@ func TestStoredIndicesOfOtherModels(t *testing.T) {
 	}
 }
 
-// Codes that a model does not have are told apart, also when they were seen before.
+// Codes that a model does not have are recognised, also if they were seen before.
 func TestCodesThatAModelHas(t *testing.T) {
 	s := newShelf(t)
 	s.open()
@@ -732,7 +734,7 @@ func TestCodesThatAModelHas(t *testing.T) {
 	}
 }
 
-// Whoever reads or changes what changes of the catalog change waits for the lock.
+// Calls that read or change a Keeper's state wait for its lock.
 func TestKeeperCallsWaitForTheirLocks(t *testing.T) {
 	s := newShelf(t)
 	s.fill(10)
@@ -762,7 +764,8 @@ func TestKeeperCallsWaitForTheirLocks(t *testing.T) {
 	locktest.Waits(t, "mustBuild", snap.mu.Lock, snap.mu.Unlock, func() { snap.mustBuild(nil) })
 }
 
-// A keeper that cannot read what was activated, or make the first snapshots, does not start, and leaves no files open.
+// A Keeper that cannot read the activated versions, or make the first snapshots, does not start and leaves no files
+// open.
 func TestAKeeperThatCannotStart(t *testing.T) {
 	s := newShelf(t)
 	s.put("i1", 1, 1)

@@ -19,7 +19,7 @@ import (
 	"grebe/prompt"
 )
 
-// words has a token for every text that ends in a number below a hundred: the number.
+// words is a tokenizer with a token for every text that ends in a number below a hundred: the number.
 type words struct{}
 
 func (words) AppendEncode(dst []int32, _ string) []int32 { return dst }
@@ -29,7 +29,7 @@ func (words) TokenID(text string) (int32, bool) {
 	return int32(n), err == nil && n < 100
 }
 
-// packer packs nothing, as often as it may.
+// packer packs nothing. It fails after left calls.
 type packer struct{ left int }
 
 func (p *packer) Head([]int32) (compute.Linear, error) {
@@ -41,8 +41,8 @@ func (p *packer) Head([]int32) (compute.Linear, error) {
 
 func codesOf(codes ...int32) []int32 { return codes }
 
-// contents are what requests can see of a snapshot, whatever the numbers of its items: ids in the order of
-// the index, sizes of levels, and the items of each value of an attribute.
+// contents is what requests can see of a snapshot, whatever the numbers of its items: ids in the order of the index,
+// sizes of levels, and the items of each attribute value.
 type contents struct {
 	digest string
 	ids    []string
@@ -75,8 +75,8 @@ func contentsOf(s *Snapshot) contents {
 	return c
 }
 
-// A keeper that follows random changes has the snapshots that would be built anew of what the catalog has,
-// with codes as ranges and by text, in memory and on disk, and after a restart too.
+// A Keeper that follows random changes has the same snapshots as if they were built from the catalog: with codes as
+// ranges and by text, in memory and on disk, and after a restart.
 func TestKeeperFollowsTheCatalog(t *testing.T) {
 	for name, codes := range map[string]prompt.Codes{
 		"ranges":  {FirstToken: []int32{0, 10}, Size: []int32{10, 10}},
@@ -144,7 +144,7 @@ func change(c *catalog.Catalog, r *rand.Rand, step int) {
 	}
 }
 
-// A snapshot that cannot be made leaves the one before in use.
+// If a snapshot cannot be made, the one before stays in use.
 func TestKeeperKeepsTheOldSnapshot(t *testing.T) {
 	c := catalog.New(catalog.Options{})
 	must(c.PutItem(&grebev1.Item{Id: "one", Codes: codesOf(3, 4)}))

@@ -16,7 +16,7 @@ import (
 	"grebe/schedule"
 )
 
-// barrier is an engine whose first batch waits, and then fails if it should.
+// barrier is an engine whose first batch waits, and then optionally fails.
 type barrier struct {
 	dispatch.Engine
 	first         sync.Once
@@ -40,9 +40,10 @@ func (g *barrier) Run(jobs []*engine.Job, out []engine.Outcome) {
 	}
 }
 
-// Recommendations for one user that wait while another computes the prompt use it when their turn comes, whether they search alike
-// or not. A last token that answers is computed for each batch. If the first one fails, the next computes the prompt for the
-// others; if its client leaves, its batch ends all the same. All find the items, with the scores, that they find alone.
+// Recommendations for one user that wait while another computes the prompt use it when their turn comes, even if
+// their searches differ. A last token that answers is computed for each batch. If the first request fails, the next
+// one computes the prompt for the others. If its client leaves, its batch still ends. All get the items and scores
+// that they get alone.
 func TestConcurrentPromptsAreComputedOnce(t *testing.T) {
 	ends := map[bool]bool{}
 	m := schedule.PrefillModel{Fixed: 1, Row: 1, Quality: schedule.Quality{Largest: schedule.Sample{Rows: 100, Keys: 5050, Requests: 1}}}

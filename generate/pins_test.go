@@ -11,7 +11,7 @@ import (
 	"grebe/compute"
 )
 
-// pinnedShelf is a shelf whose model "a" stays with an earlier version.
+// pinnedShelf is a shelf whose model "a" has an earlier version activated.
 func pinnedShelf(t *testing.T) (s *shelf, pinned contents) {
 	t.Helper()
 	s = newShelf(t)
@@ -26,8 +26,8 @@ func pinnedShelf(t *testing.T) (s *shelf, pinned contents) {
 	return s, pinned
 }
 
-// Whatever happens to one of the two files that say which version was activated, the model stays with it, and the damage is
-// counted. If both are damaged the start is refused.
+// If one of the two files of activated versions is damaged, the model keeps its version, and the damage is counted.
+// If both are damaged, the start is refused.
 func TestDamagedPins(t *testing.T) {
 	damages := map[string]func(name string) error{
 		"gone":      os.Remove,
@@ -77,7 +77,7 @@ func TestDamagedPins(t *testing.T) {
 	}
 }
 
-// A list of activated versions as earlier builds wrote it is read.
+// The format of earlier builds is read.
 func TestPinsOfTheFormatBefore(t *testing.T) {
 	s, pinned := pinnedShelf(t)
 	p, _ := s.keeper.pin("a")
@@ -90,7 +90,7 @@ func TestPinsOfTheFormatBefore(t *testing.T) {
 	}
 }
 
-// A version whose activation cannot be made to last is not activated.
+// A version whose activation cannot be made durable is not activated.
 func TestActivationThatCannotBeWritten(t *testing.T) {
 	s := newShelf(t)
 	s.fill(80)
@@ -118,7 +118,7 @@ type brokenPacker struct{}
 
 func (brokenPacker) Head([]int32) (compute.Linear, error) { return nil, fmt.Errorf("no memory") }
 
-// A model whose snapshot cannot be made keeps the one before, and the others follow the catalog.
+// If a model's snapshot cannot be made, it keeps the one before, and other models follow the catalog.
 func TestOneFailingModelDoesNotStopTheOthers(t *testing.T) {
 	s := newShelf(t)
 	bad, good := &Generator{Prompt: s.prompt}, &Generator{Prompt: s.prompt}
@@ -130,7 +130,7 @@ func TestOneFailingModelDoesNotStopTheOthers(t *testing.T) {
 	}
 }
 
-// A stored index is not used if one of its paths is not the item's, even where everything else fits.
+// A stored index is not used if one of its paths differs from the item's, even if everything else fits.
 func TestIndexOfOtherPaths(t *testing.T) {
 	s := newShelf(t)
 	s.put("i1", 1, 1)

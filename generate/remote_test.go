@@ -17,7 +17,7 @@ import (
 	"grebe/model/modeltest"
 )
 
-// twins are the same site on two devices: one runs searches by itself, for the other the rounds are jobs.
+// twins are the same site on two devices. One runs whole searches; for the other each round is a job.
 func twins(t *testing.T, seed uint64, depth, count int, cached bool) (remote, rounds *site) {
 	t.Helper()
 	dev := must(cpu.New(cpu.Options{Threads: 2}))
@@ -56,7 +56,7 @@ func sameItems(t *testing.T, got, want *Result) {
 	}
 }
 
-// What a device finds in one job is what the rounds find. Requests that it cannot run are run in rounds.
+// A search on the device finds what the rounds find. Requests that the device cannot run are run in rounds.
 func TestDeviceSearches(t *testing.T) {
 	for seed := range uint64(4) {
 		for depth := 1; depth <= 4; depth++ {
@@ -97,7 +97,7 @@ func TestDeviceSearches(t *testing.T) {
 	}
 }
 
-// A device may refuse a search when it is asked for it; the rounds follow.
+// If the device refuses a search, the rounds follow.
 func TestDeviceRefusesSearch(t *testing.T) {
 	remote, rounds := twins(t, 9, 3, 200, true)
 	do := remote.Do
@@ -155,7 +155,7 @@ func TestDeviceSearchesTogether(t *testing.T) {
 	}
 }
 
-// Searches of many requests at a time, through a queue that puts them together, find what each finds alone.
+// Searches of many concurrent requests, through a queue that batches them, find what each finds alone.
 func TestDeviceSearchesInAQueue(t *testing.T) {
 	remote, rounds := twins(t, 5, 3, 300, true)
 	remote.queued(t, remote.engine)
@@ -182,7 +182,7 @@ func TestDeviceSearchesInAQueue(t *testing.T) {
 	wg.Wait()
 }
 
-// On a GPU the same model's search and rounds find the same, as far as bf16 lets them.
+// On a GPU the search and the rounds of a model find the same, within the precision of bf16.
 func TestGPUSearches(t *testing.T) {
 	dev, err := cuda.New(cuda.Options{})
 	if err != nil {

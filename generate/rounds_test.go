@@ -28,8 +28,8 @@ func (s *site) queued(t *testing.T, e dispatch.Engine) {
 	s.Do = d.Do
 }
 
-// A round is from one job's beginning to the next one's: the pass through the model, the selection, the
-// moves and the next plan. After some requests none of it allocates, with and without a queue.
+// A round goes from the beginning of one job to that of the next: the pass through the model, the selection, the
+// moves and the next plan. After some requests it allocates nothing, with and without a queue.
 func TestRoundsAllocateNothing(t *testing.T) {
 	for _, queue := range []bool{false, true} {
 		t.Run(fmt.Sprint("queue ", queue), func(t *testing.T) {
@@ -83,7 +83,7 @@ func (r *recorder) Run(jobs []*engine.Job, out []engine.Outcome) {
 	r.Engine.Run(jobs, out)
 }
 
-// together runs the jobs of some requests as one batch, when each of them has one.
+// together runs the jobs of some requests as one batch, once each of them has one.
 type together struct {
 	engine   *engine.Engine
 	requests int
@@ -123,7 +123,7 @@ func (g *together) run() {
 	g.jobs, g.done = g.jobs[:0], g.done[:0]
 }
 
-// Rounds of several requests run as one batch, and each request gets what it gets alone, to the bit.
+// Rounds of several requests run as one batch, and each request gets exactly what it gets alone.
 func TestRequestsShareBatches(t *testing.T) {
 	for _, width := range []int{8, 40} { // 40 rows are projected into the request's own memory
 		s := newSite(t, rand.New(rand.NewPCG(6, 6)), modeltest.Qwen2, 4, 2000, false)
@@ -149,8 +149,8 @@ func TestRequestsShareBatches(t *testing.T) {
 	}
 }
 
-// While a round of one request is computed, another one selects: the engine does not finish the first
-// one's round before the second has selected and come back with its next.
+// While a round of one request is computed, another request selects: the engine finishes the first round only after
+// the second request has selected and returned with its next round.
 func TestSelectionRunsWhileAnotherComputes(t *testing.T) {
 	s := newSite(t, rand.New(rand.NewPCG(7, 7)), modeltest.Qwen2, 3, 1000, false)
 	rec := &recorder{Engine: s.engine}
@@ -199,8 +199,7 @@ func TestSelectionRunsWhileAnotherComputes(t *testing.T) {
 	wg.Wait() // hangs if selection waited for the engine
 }
 
-// What may follow the beams, and a filter that nobody asked for before, is looked up while the job is
-// in the queue or computed, not before.
+// The continuations of the beams, and a new filter, are looked up while the job is queued or computed, not before.
 func TestMasksAreBuiltMeanwhile(t *testing.T) {
 	s := newSite(t, rand.New(rand.NewPCG(9, 9)), modeltest.Llama, 3, 500, false)
 	filter := map[string][]string{"kind": {"2", "4"}}

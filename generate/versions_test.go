@@ -30,7 +30,7 @@ type shelf struct {
 	packed  *packer
 }
 
-// sharedLog is a log that is written and read at a time.
+// sharedLog is a log for concurrent writes and reads.
 type sharedLog struct {
 	mu   sync.Mutex
 	text strings.Builder
@@ -63,7 +63,7 @@ func newShelf(t *testing.T) *shelf {
 	return s
 }
 
-// open starts the keeper, as a process that starts again would.
+// open starts the Keeper, as after a restart.
 func (s *shelf) open() {
 	s.t.Helper()
 	if s.keeper != nil {
@@ -147,7 +147,7 @@ func TestActivatedVersionsOutliveARestart(t *testing.T) {
 	s.want("following again", "b", last)
 }
 
-// The indices of a catalog that did not change are mapped, not built.
+// The indices of an unchanged catalog are mapped, not built.
 func TestSnapshotsAreMappedAtAStart(t *testing.T) {
 	s := newShelf(t)
 	s.fill(80)
@@ -190,7 +190,7 @@ func TestSnapshotsAreMappedAtAStart(t *testing.T) {
 	}
 }
 
-// An index of another vocabulary is not used, and it is no damage.
+// An index of another vocabulary is not used, and does not count as damage.
 func TestAnotherVocabulary(t *testing.T) {
 	s := newShelf(t)
 	s.fill(80)
@@ -204,7 +204,7 @@ func TestAnotherVocabulary(t *testing.T) {
 	}
 }
 
-// An activated version whose files are gone is given up for the latest, aloud.
+// If the files of an activated version are gone, the latest version is used, and that is logged.
 func TestAnActivatedVersionIsLost(t *testing.T) {
 	s := newShelf(t)
 	s.fill(80)

@@ -15,7 +15,7 @@ type plainBeam struct {
 	score float64
 }
 
-// beams is constrained beam search written the obvious way, with a width for each round.
+// beams is constrained beam search written in the obvious way, with a width for each round.
 func (s *site) beams(t *testing.T, widths []int) []plainBeam {
 	beams := []plainBeam{{}}
 	for l, width := range widths {
@@ -43,7 +43,7 @@ func (s *site) beams(t *testing.T, widths []int) []plainBeam {
 	return beams
 }
 
-// A round keeps as many beams as it is configured to, and as the request says where that is fewer.
+// A round keeps the configured number of beams, or the request's if that is smaller.
 func TestWidthsOfRounds(t *testing.T) {
 	s := newSite(t, rand.New(rand.NewPCG(12, 12)), modeltest.Qwen3, 3, 150, true)
 	for _, c := range []struct {
@@ -76,7 +76,7 @@ func TestWidthsOfRounds(t *testing.T) {
 	}
 }
 
-// A search that came back short though more items are eligible is made wider, if the request allows it.
+// If a search comes back short although more items are eligible, it is widened, if the request allows it.
 func TestAShortSearchIsMadeWider(t *testing.T) {
 	s := newSite(t, rand.New(rand.NewPCG(12, 12)), modeltest.Qwen3, 3, 150, true)
 	s.Widths = []int{1, 1, 5}
