@@ -208,7 +208,7 @@ func TestGrayNodesAreEjectedAndComeBack(t *testing.T) {
 		}
 		if policy == Predicted {
 			for n := range r.members { // all nodes are equal
-				if e := r.members[n].penalty(20 * time.Second); e > .5 || e < -.5 {
+				if e := r.penalty(n, 20*time.Second); e != 0 {
 					t.Errorf("noise adds %v ms to node %d", e, n)
 				}
 			}
@@ -268,7 +268,7 @@ func TestAtMostAThirdIsEjected(t *testing.T) {
 // count again.
 func TestProbes(t *testing.T) {
 	r := fleet(t, Config{Probe: .5}, 9)
-	r.typical.limit = 10
+	r.typical.error, r.typical.sigma = 1, 3 // a limit of 10
 	for _, n := range []int{0, 7} {
 		r.members[n].ejected = true
 		r.ejected++

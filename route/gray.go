@@ -54,20 +54,27 @@ func (g *gray) smoothed(now time.Duration) float64 {
 	return g.mean * math.Exp2(-float64(now-g.last)/float64(halfLife))
 }
 
-// penalty returns what a node's smoothed error adds to its price: the part that is not noise. Without that, noise would
-// move users away from their homes.
-func (g *gray) penalty(now time.Duration) float64 {
-	e := g.smoothed(now)
-	// An average with weights that fall by 1-a per answer has the variance a/(2-a) of one answer, with a = 1/smoothing.
-	noise := sigmas * math.Sqrt(g.variance/(2*smoothing-1))
-	return math.Copysign(max(0, math.Abs(e)-noise), e)
-}
-
-// typical has medians over the nodes that are not ejected.
+// typical describes the errors of the nodes that are not ejected: medians over nodes.
 type typical struct {
 	judged time.Duration
-	limit  float64 // of smoothed errors
+	error  float64 // smoothed error
+	sigma  float64 // standard deviation of single errors
 	sorted []float64
+}
+
+// limit is the smoothed error beyond which a node is gray.
+func (t *typical) limit() float64 { return t.error + sigmas*t.sigma }
+
+// penalty returns what a node's smoothed error adds to its price: the part that is further from the typical error than
+// single errors are. Less is no sign of a slow node: it can be due to noise, or to the requests that the node gets. Nodes
+// that hold much get those that reuse much, whose errors differ, and a penalty for that would send them even fewer others.
+func (r *Router) penalty(n int, now time.Duration) float64 {
+	m := &r.members[n]
+	if m.answers == 0 {
+		return 0
+	}
+	e := m.smoothed(now) - r.typical.error
+	return math.Copysign(max(0, math.Abs(e)-r.typical.sigma), e)
 }
 
 // Answered reports how long a request took that was sent to a node. Both times are in milliseconds, predicted is
@@ -89,7 +96,7 @@ func (r *Router) Answered(node int, predicted, actual float64, now time.Duration
 
 // tested takes the answer of a probe.
 func (r *Router) tested(m *member, e float64) {
-	if e > r.typical.limit {
+	if e > r.typical.limit() {
 		m.passed = 0
 		return
 	}
@@ -101,7 +108,7 @@ func (r *Router) tested(m *member, e float64) {
 
 // judge ejects the worst node whose smoothed error was beyond the limit for long enough.
 func (r *Router) judge(now time.Duration) {
-	if !r.setLimit(now) {
+	if !r.setTypical(now) {
 		return
 	}
 	worst, there := (*member)(nil), 0
@@ -114,7 +121,7 @@ func (r *Router) judge(now time.Duration) {
 			continue
 		}
 		e := m.smoothed(now)
-		if e <= r.typical.limit {
+		if e <= r.typical.limit() {
 			m.beyond = false
 			continue
 		}
@@ -134,13 +141,12 @@ func (r *Router) judge(now time.Duration) {
 // judgeable reports whether a node has enough answers.
 func (m *member) judgeable() bool { return m.heard && !m.ejected && m.answers == smoothing }
 
-// setLimit sets the limit of smoothed errors: the median, and three standard deviations of single errors. Medians do not
-// change if a few nodes are gray.
-func (r *Router) setLimit(now time.Duration) bool {
+// setTypical sets the typical errors. Medians do not change if a few nodes are gray.
+func (r *Router) setTypical(now time.Duration) bool {
 	mean, ok := r.median(func(m *member) float64 { return m.smoothed(now) })
 	variance, _ := r.median(func(m *member) float64 { return m.variance })
 	took, _ := r.median(func(m *member) float64 { return m.took })
-	r.typical.limit = mean + sigmas*max(math.Sqrt(variance), leastSigma*took)
+	r.typical.error, r.typical.sigma = mean, max(math.Sqrt(variance), leastSigma*took)
 	return ok
 }
 

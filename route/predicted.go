@@ -24,7 +24,7 @@ func (r *Router) predicted(q *Request, now time.Duration) (node, count int) {
 	least, homes := 0.0, 0.0
 	for i, n := range candidates {
 		p := r.price(n, q)
-		total := max(0, p.ms+r.members[n].penalty(now))
+		total := max(0, p.ms+r.penalty(n, now))
 		if i == 0 {
 			home, homes = p, total
 		}

@@ -144,7 +144,7 @@ func (r *Router) Pick(q *Request, now time.Duration) Choice {
 	}
 	m, p := &r.members[node], &r.priced
 	m.send(sent{now + duration(r.config.Nodes[node].RTT/2), p.own})
-	return Choice{Node: node, Ms: p.ms, Error: m.penalty(now), Reuse: p.reuse, Priced: count}
+	return Choice{Node: node, Ms: p.ms, Error: r.penalty(node, now), Reuse: p.reuse, Priced: count}
 }
 
 // choose picks a node. It returns how many it priced; then r.priced is the price of the node.
