@@ -15,7 +15,7 @@ import (
 // newStream returns the requests that a scenario describes.
 func newStream(s *Scenario) (Stream, error) {
 	if s.Trace.File != "" {
-		return readTrace(s)
+		return playTrace(s)
 	}
 	return newGenerator(s)
 }

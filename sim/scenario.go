@@ -45,6 +45,7 @@ type Scenario struct {
 	orders   schedule.Orders
 	router   route.Policy
 	profiles []*Profile // by node
+	recorded *trace     // the file of Trace, once it was read
 }
 
 // Prompt has the tokens that all prompts share, and how the prefix order is chosen.

@@ -65,7 +65,7 @@ func TestBadTraces(t *testing.T) {
 		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
 			t.Fatal(err)
 		}
-		_, err := newStream(s)
+		_, err := readTrace(s)
 		return err
 	}
 	if err := read(good); err != nil {

@@ -20,6 +20,11 @@ type Report struct {
 
 // Play runs a scenario, or its sweep. If ctx ends, the report has what there is.
 func Play(ctx context.Context, s *Scenario, opt Options) (*Report, error) {
+	if s.Trace.File != "" && opt.Stream == nil {
+		if _, err := playTrace(s); err != nil {
+			return nil, err
+		}
+	}
 	rep := &Report{SLO: s.SLO.Seconds() * 1e3, Within: s.Sweep.Within}
 	run := func(rate float64) (*Result, error) {
 		at := *s

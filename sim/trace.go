@@ -28,6 +28,20 @@ type line struct {
 	ItemTokens []int32           `json:"item_tokens"` // length of each; one number for all is enough
 }
 
+// playTrace returns the requests of the scenario's file from the beginning. The runs of a sweep share what was read.
+func playTrace(s *Scenario) (*trace, error) {
+	if s.recorded == nil {
+		t, err := readTrace(s)
+		if err != nil {
+			return nil, err
+		}
+		s.recorded = t
+	}
+	t := *s.recorded
+	t.speedup = s.Trace.Speedup
+	return &t, nil
+}
+
 // readTrace reads a file of requests.
 func readTrace(s *Scenario) (*trace, error) {
 	f, err := os.Open(s.Trace.File)

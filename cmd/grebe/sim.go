@@ -35,8 +35,15 @@ func (c *simCmd) Run(w *cli.World) error {
 	if err != nil {
 		return cli.Usage(err)
 	}
-	bar := cli.NewRequestBar(w)
-	rep, err := sim.Play(w.Ctx, s, sim.Options{Progress: bar.Update})
+	bar, last := cli.NewRequestBar(w), 0
+	rep, err := sim.Play(w.Ctx, s, sim.Options{Progress: func(done, total int) {
+		if done < last { // the next run of a sweep
+			bar.End()
+			bar = cli.NewRequestBar(w)
+		}
+		last = done
+		bar.Update(done, total)
+	}})
 	bar.End()
 	if err != nil {
 		return err
