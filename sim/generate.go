@@ -40,8 +40,12 @@ type generator struct {
 
 func newGenerator(s *Scenario) (*generator, error) {
 	it := &s.Items
+	times, err := newArrivals(s)
+	if err != nil {
+		return nil, err
+	}
 	g := &generator{
-		s: s, rng: newRand(s.Seed, 2), times: newArrivals(s), grown: map[uint64]int32{}, userSeed: scramble(s.Seed + 3),
+		s: s, rng: newRand(s.Seed, 2), times: times, grown: map[uint64]int32{}, userSeed: scramble(s.Seed + 3),
 		items: workload.NewZipf(it.Count, it.Flat, it.Zipf), itemLen: make([]uint16, it.Count), scatter: make([]int32, it.Count),
 		picked: make([]uint64, (it.Count+63)/64),
 	}
@@ -189,17 +193,34 @@ type arrivals struct {
 	l        Load
 	duration time.Duration
 	rng      *rand.Rand
-	at       float64 // seconds
+	at       float64           // seconds
+	recorded workload.Arrivals // nil: times are drawn
 }
 
-func newArrivals(s *Scenario) arrivals {
-	return arrivals{l: s.Load, duration: s.Duration.Duration, rng: newRand(s.Seed, 5)}
+func newArrivals(s *Scenario) (arrivals, error) {
+	a := arrivals{l: s.Load, duration: s.Duration.Duration, rng: newRand(s.Seed, 5)}
+	if s.Load.Times == "" {
+		return a, nil
+	}
+	times, err := workload.ReadTrace(s.Load.Times)
+	if err != nil {
+		return a, fmt.Errorf("sim: %w", err)
+	}
+	rate := workload.Rate(times)
+	if rate == 0 {
+		return a, fmt.Errorf("sim: %s: all requests arrive at once", s.Load.Times)
+	}
+	a.recorded = workload.Trace(times, s.Load.Rate/rate)
+	return a, nil
 }
 
 // next returns when the next request arrives. The time to it is drawn at the rate of the last one.
 func (a *arrivals) next() (time.Duration, bool) {
 	if a.l.Clients > 0 {
 		return 0, true
+	}
+	if a.recorded != nil {
+		return a.recorded.Next()
 	}
 	gap := 1.0
 	if a.l.Process == "poisson" {

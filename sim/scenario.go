@@ -83,6 +83,9 @@ type Load struct {
 	Burst Burst `yaml:"burst"`
 	// Trend is the rate at the end, as a multiple of the one at the beginning; 1. It needs a duration.
 	Trend float64 `yaml:"trend"`
+	// Times is a file with the arrival times of a recording, instead of a process: .csv as of Azure's LLM traces, or .jsonl as
+	// of Mooncake's. It is played so that the mean rate is Rate.
+	Times string `yaml:"times"`
 	// Clients, if not 0, send one request after the other each, and there is no rate: a closed loop.
 	Clients int `yaml:"clients"`
 }
@@ -242,7 +245,7 @@ func ms(n int) Duration { return Duration{time.Duration(n) * time.Millisecond} }
 func ReadScenario(file string, change func(*Scenario)) (*Scenario, error) {
 	s := Default()
 	err := config.Read(file, "the scenario", s, func() error {
-		for _, p := range []*string{&s.Trace.File, &s.Users.File, &s.Fleet.Profile} {
+		for _, p := range []*string{&s.Trace.File, &s.Users.File, &s.Load.Times, &s.Fleet.Profile} {
 			if *p != "" && !filepath.IsAbs(*p) && (p != &s.Fleet.Profile || filepath.Ext(*p) == ".json") {
 				*p = filepath.Join(filepath.Dir(file), *p)
 			}
