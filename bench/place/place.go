@@ -13,6 +13,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"syscall"
 	"time"
 
 	"grebe/bench/report"
@@ -71,6 +72,7 @@ type Graph struct {
 	Parts   int     `json:"micro_parts"`
 	Build   float64 `json:"build_seconds"` // to generate the edges and to make the graph
 	Seconds float64 `json:"cut_seconds"`   // to cut it into parts and micro-parts
+	CPU     float64 `json:"cpu_seconds"`   // of the process until then: less than the time where others use the cores
 	Peak    int64   `json:"peak_bytes"`    // resident memory of the process
 	Cuts    []Cut   `json:"cuts"`
 }
@@ -132,7 +134,7 @@ func generated(ctx context.Context, o *Options, w world, slots int, program stri
 	if err != nil {
 		return nil, err
 	}
-	r.Seconds, r.Parts, r.Peak = human.Seconds(time.Since(start)), m.Parts(), peak()
+	r.Seconds, r.Parts, r.CPU, r.Peak = human.Seconds(time.Since(start)), m.Parts(), cpu(), peak()
 	fennel := measure(g, owners(m), o.Nodes)
 	fennel.By, fennel.Seconds = "similar", r.Seconds
 	r.Cuts = append(r.Cuts, fennel)
@@ -200,6 +202,15 @@ func (w world) build(ctx context.Context, slots int, o *Options) (*placement.Gra
 	}
 	g, err := s.Graph()
 	return g, uses, err
+}
+
+// cpu returns the processor time of the process so far, in seconds.
+func cpu() float64 {
+	var u syscall.Rusage
+	if syscall.Getrusage(syscall.RUSAGE_SELF, &u) != nil {
+		return 0
+	}
+	return human.Seconds(time.Duration(u.Utime.Nano() + u.Stime.Nano()))
 }
 
 // peak returns the largest resident memory of the process so far, 0 where the system does not say.
@@ -342,8 +353,8 @@ func (r *Report) print(out io.Writer) error {
 		}
 		fmt.Fprintf(&b, "%d items with %d edges, %d kept (%d slots per item; 0: all): made in %.1f s\n",
 			g.Items, g.Edges, g.Kept, g.Slots, g.Build)
-		fmt.Fprintf(&b, "cut for %d nodes and into %d micro-parts in %.1f s; the process took at most %s\n",
-			g.Nodes, g.Parts, g.Seconds, human.Bytes(g.Peak))
+		fmt.Fprintf(&b, "cut for %d nodes and into %d micro-parts in %.1f s; the process used %.1f s of CPU and at most %s\n",
+			g.Nodes, g.Parts, g.Seconds, g.CPU, human.Bytes(g.Peak))
 		fmt.Fprintf(&b, "%-8s %6s  %12s  %8s\n", "by", "cut", "largest part", "seconds")
 		for _, c := range g.Cuts {
 			fmt.Fprintf(&b, "%-8s %6.4f  %12.4f  %8.1f\n", c.By, c.Cut, c.Largest, c.Seconds)
