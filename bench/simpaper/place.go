@@ -132,9 +132,6 @@ func (r *runner) footprint(t *Trial, seed uint64) (*Value, error) {
 	return &Value{Throughput: float64(fullest(m, source)) / 1e6}, nil
 }
 
-// earlier is added to a seed for requests before those of a run.
-const earlier = 1000
-
 // cut cuts a stream's catalog by similarity, from so many requests.
 func (r *runner) cut(t *Trial, nodes int, seed uint64, requests int) (*placement.Map, error) {
 	stream := r.stream(t)
@@ -142,7 +139,7 @@ func (r *runner) cut(t *Trial, nodes int, seed uint64, requests int) (*placement
 	if m := r.cuts[key]; m != nil {
 		return m, nil
 	}
-	source, err := stream.source(1, seed+earlier)
+	source, err := stream.source(1, seed+before)
 	if err != nil {
 		return nil, err
 	}

@@ -234,7 +234,10 @@ func (r *runner) run(ctx context.Context, s *sim.Scenario, t *Trial, rate float6
 	if s.Load.Rate == 0 {
 		s.Load.Rate = rate
 	}
-	one := sim.Lengths{Mean: 1, Min: 1, Max: 1} // users and items are the stream's, but a scenario has some
+	// Popularity does not change in a run.
+	s.Placement.Refresh.Duration = max(s.Placement.Refresh.Duration, 2*s.Duration.Duration)
+	// Users and items are the stream's, but a scenario has some.
+	one := sim.Lengths{Mean: 1, Min: 1, Max: 1}
 	s.Users.Count, s.Users.Tokens = 1, one
 	s.Items.Count, s.Items.Candidates, s.Items.Tokens = 1, 1, one
 	if err := s.Validate(); err != nil {

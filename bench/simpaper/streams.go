@@ -23,10 +23,7 @@ func (s *Stream) source(rate float64, seed uint64) (sim.Stream, error) {
 }
 
 // table1 is a workload of BAT's Table 1.
-type table1 struct {
-	*workload.Workload
-	order []int32 // by heat
-}
+type table1 struct{ *workload.Workload }
 
 func (s *Stream) table1(rate float64, seed uint64) (*table1, error) {
 	spec, err := workload.Named(s.Workload, workload.Scale{})
@@ -42,22 +39,28 @@ func (s *Stream) table1(rate float64, seed uint64) (*table1, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &table1{Workload: w}, nil
+	return &table1{w}, nil
 }
 
 func (t *table1) Items() int { return t.Spec().Items }
 
 func (t *table1) ItemTokens(item int32) int32 { return int32(t.ItemLen(int(item))) }
 
-// ByHeat returns all items, the hottest first.
-func (t *table1) ByHeat() []int32 {
-	if t.order == nil {
-		t.order = make([]int32, t.Items())
-		for item := range t.order {
-			t.order[t.ItemRank(item)] = int32(item)
-		}
+// Past calls visit with requests of the same law: the stream's own from its beginning on, because the seed decides which items
+// are hot.
+func (t *table1) Past(visit func(r *sim.Request) bool) {
+	w, err := workload.New(t.Spec())
+	if err != nil {
+		return // the same spec made t
 	}
-	return t.order
+	all(&table1{w}, visit)
+}
+
+// all calls visit with the requests of a stream.
+func all(s sim.Stream, visit func(r *sim.Request) bool) {
+	var r sim.Request
+	for s.Next(&r) && visit(&r) {
+	}
 }
 
 func (t *table1) Next(r *sim.Request) bool {
@@ -92,11 +95,12 @@ const lengthSigma = 0.4
 type prompts struct {
 	dataset
 	stream  *Stream
+	seed    uint64
 	rng     *rand.Rand
 	rate    float64 // requests per second
 	at      float64
 	users   uint64
-	all     *workload.Zipf
+	anyItem *workload.Zipf
 	inside  *workload.Zipf
 	homes   *workload.Zipf // nil: users have each community alike
 	lengths []uint16
@@ -121,8 +125,8 @@ func newPrompts(s *Stream, rate float64, seed uint64) (*prompts, error) {
 		d.itemTokens = s.ItemTokens
 	}
 	p := &prompts{
-		dataset: d, stream: s, rng: rand.New(rand.NewPCG(seed, 31)), rate: rate, chosen: map[int32]bool{},
-		all: workload.NewZipf(d.items, flat, popularity), inside: workload.NewZipf(d.items/s.Communities, flat, popularity),
+		dataset: d, stream: s, seed: seed, rng: rand.New(rand.NewPCG(seed, 31)), rate: rate, chosen: map[int32]bool{},
+		anyItem: workload.NewZipf(d.items, flat, popularity), inside: workload.NewZipf(d.items/s.Communities, flat, popularity),
 		lengths: make([]uint16, d.items),
 	}
 	if s.CommunityZipf > 0 {
@@ -139,14 +143,17 @@ func (p *prompts) Items() int { return p.items }
 
 func (p *prompts) ItemTokens(item int32) int32 { return int32(p.lengths[item]) }
 
-// ByHeat returns all items, the hottest first: an item's number is its rank among all.
-func (p *prompts) ByHeat() []int32 {
-	out := make([]int32, p.items)
-	for i := range out {
-		out[i] = int32(i)
+// Past calls visit with requests of other users.
+func (p *prompts) Past(visit func(r *sim.Request) bool) {
+	earlier, err := newPrompts(p.stream, 1, p.seed+before)
+	if err != nil {
+		return // the same stream made p
 	}
-	return out
+	all(earlier, visit)
 }
+
+// before is added to a seed for requests before those of a run.
+const before = 1000
 
 func (p *prompts) Next(r *sim.Request) bool {
 	p.at += p.rng.ExpFloat64() / p.rate
@@ -166,7 +173,7 @@ func (p *prompts) Next(r *sim.Request) bool {
 		if p.rng.Float64() < p.stream.Share {
 			item = int32(p.inside.Draw(p.rng)*p.stream.Communities + home)
 		} else {
-			item = int32(p.all.Draw(p.rng))
+			item = int32(p.anyItem.Draw(p.rng))
 		}
 		if !p.chosen[item] {
 			p.chosen[item] = true
