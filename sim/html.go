@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"html/template"
 	"io"
+	"strconv"
 	"strings"
 )
 
@@ -49,6 +50,15 @@ const (
 	plotBottom, plotHight = 210, 190
 )
 
+// short writes a number with about three digits, and without an exponent.
+func short(x float64) string {
+	digits := 2
+	for y := x; y >= 10 && digits > 0; y /= 10 {
+		digits--
+	}
+	return strconv.FormatFloat(x, 'f', digits, 64)
+}
+
 // draw makes a plot of the values y over x.
 func draw(title, x, unit string, at []float64, names []string, y [][]float64) plot {
 	p := plot{Title: title, X: x, Unit: unit}
@@ -62,7 +72,7 @@ func draw(title, x, unit string, at []float64, names []string, y [][]float64) pl
 		most = 1
 	}
 	from, to := at[0], at[len(at)-1]
-	p.Left, p.Right, p.Top = fmt.Sprintf("%.4g", from), fmt.Sprintf("%.4g", to), fmt.Sprintf("%.3g", most)
+	p.Left, p.Right, p.Top = short(from), short(to), short(most)
 	for i, c := range y {
 		var b strings.Builder
 		for k, v := range c {
@@ -111,10 +121,10 @@ func (rep *Report) plots(last *Result) (out []plot) {
 		draw("Hit shares over time", "s", "% of tokens", at, []string{"device", "host", "peers"},
 			series(func(s *Sample) float64 { return 100 * s.Device }, func(s *Sample) float64 { return 100 * s.Host },
 				func(s *Sample) float64 { return 100 * s.Peer })),
-		draw("Requests over time", "s", "a sample", at, []string{"answered", "not answered"},
+		draw("Requests over time", "s", "per sample", at, []string{"answered", "not answered"},
 			series(func(s *Sample) float64 { return float64(s.Answered) }, func(s *Sample) float64 { return float64(s.Missed) })))
 	if last.RemoteBytes > 0 {
-		out = append(out, draw("KV between nodes", "s", "MB a sample", at, []string{"received"},
+		out = append(out, draw("KV between nodes", "s", "MB per sample", at, []string{"received"},
 			series(func(s *Sample) float64 { return float64(s.Remote) / 1e6 })))
 	}
 	if n := len(last.Series[0].Alpha); n > 0 {
@@ -152,7 +162,7 @@ func (r *Result) links() (out [][]cell) {
 		for _, n := range row {
 			c := cell{Shade: float64(n) / float64(most)}
 			if n > 0 {
-				c.Text = fmt.Sprintf("%.3g", float64(n)/1e6)
+				c.Text = short(float64(n) / 1e6)
 			}
 			cells = append(cells, c)
 		}
