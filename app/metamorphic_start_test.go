@@ -163,7 +163,7 @@ func (x *metamorphic) config(data string, c *scripttest.Command, paths map[strin
 	set("data_dir", data)
 	set("device", "cpu")
 	set("slo_ms", 60000)
-	set("engine.max_tokens", 700)
+	set("engine.max_tokens", 1200) // the longest user scored with four texts fits
 	set("reload.trial_ms", 0)
 	set("cache.host_memory", 0)
 	set("cache.policy", c.Text("policy", "default"))
