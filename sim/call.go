@@ -43,38 +43,40 @@ type call struct {
 	outcome  outcome
 
 	// On the node.
-	place               schedule.Place
-	admitted            bool
-	reuse               bool // the policy uses the cache
-	order               plan.Order
-	hit                 bool
-	freq                float64
-	returns             float64
-	queue               schedule.Job
-	pinned              []pin
-	tiers               []plan.Tier // of each item, as found
-	keep                bool        // the user is kept after it was computed
-	cached              int         // tokens of the user that are cached
-	userAt              plan.Tier   // and where
-	shared              [2]bool     // preamble and lead-in are cached
-	blended             bool        // an ordinary prompt with KV from anywhere
-	keepUser, keepItems int64       // bytes reserved for what is computed
-	fetched             int64       // bytes reserved for what peers sent
-	hostRead            int64       // bytes read from host memory
-	spared              schedule.Job
-	rowsMiss            int // embedding rows that are not cached
-	waits               int // flows under way
-	waiting             bool
-	begins              time.Duration // of its wait for flows
-	tokens              [plan.NumTiers]int
-	total               int
+	place    schedule.Place
+	admitted bool
+	reuse    bool // the policy uses the cache
+	order    plan.Order
+	hit      bool
+	freq     float64
+	returns  float64
+	queue    schedule.Job
+	pinned   []pin
+	tiers    []plan.Tier // of each item, as found
+	keep     bool        // the user is kept after it was computed
+	cached   int         // tokens of the user that are cached
+	userAt   plan.Tier   // and where
+	shared   [2]bool     // preamble and lead-in are cached
+	blended  bool        // an ordinary prompt with KV from anywhere
+	older    *held       // that the cached tokens of the user are in
+	awaited  *pending    // KV of the user that another call may compute first
+	made     []pin       // entries that it computes, in the order of its prompt
+	expected []*pending
+	hostRead int64 // bytes read from host memory
+	spared   schedule.Job
+	rowsMiss int // embedding rows that are not cached
+	waits    int // flows under way
+	waiting  bool
+	begins   time.Duration // of its wait for flows
+	tokens   [plan.NumTiers]int
+	total    int
 }
 
 // again makes a call ready for another node. What it had on the first one is gone.
 func (c *call) again() {
 	*c = call{
 		Request: c.Request, gen: c.gen, live: true, router: c.router, tried: c.tried, counted: c.counted, deadline: c.deadline,
-		pinned: c.pinned[:0], tiers: c.tiers[:0],
+		pinned: c.pinned[:0], made: c.made[:0], expected: c.expected[:0], tiers: c.tiers[:0],
 	}
 }
 
@@ -104,7 +106,7 @@ func (c *calls) get() int32 {
 func (c *calls) put(i int32) {
 	old := c.all[i]
 	*old = call{
-		gen: old.gen + 1, pinned: old.pinned[:0], tiers: old.tiers[:0],
+		gen: old.gen + 1, pinned: old.pinned[:0], made: old.made[:0], expected: old.expected[:0], tiers: old.tiers[:0],
 		Request: Request{Items: old.Items[:0], ItemTokens: old.ItemTokens[:0], Shards: old.Shards[:0]},
 	}
 	c.free = append(c.free, i)

@@ -44,8 +44,8 @@ func (f *fleet) settled() error {
 			held := make([]int64, len(s.mem))
 			err := s.books.Check(func(h *residency.Held[body]) error {
 				held[h.Level()] += h.Bytes
-				if h.Value.pins != 0 {
-					return fmt.Errorf("an entry is in use by %d calls", h.Value.pins)
+				if h.Value.refs != 1 {
+					return fmt.Errorf("an entry is in use by %d calls", h.Value.refs-1)
 				}
 				return nil
 			})

@@ -84,7 +84,7 @@ func (n *node) divide(alpha float64) {
 	top := &n.users.mem[0]
 	top.total = max(int64((1-alpha)*float64(e.total)), 1)
 	n.users.books.Resize(0, top.total)
-	n.users.room(0, 0)
+	n.users.fit(0)
 	_, most := e.cache.Sets()
 	e.cache.Resize(min(int(alpha*float64(e.total))/e.cache.SetBytes(), most))
 }

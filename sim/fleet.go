@@ -36,6 +36,7 @@ type fleet struct {
 	now      time.Duration
 	hop      time.Duration // latency of the network
 	prompt   prompt
+	keys     keys
 	rng      *rand.Rand
 
 	source  Stream

@@ -38,9 +38,9 @@ type node struct {
 	waiting   int
 	queued    schedule.Job // rows and keys of the waiting calls
 	engines   []batch
-	wake      int32              // number of the last wake that was asked for
-	seen      map[int32]struct{} // items that the batch computes
-	seenUsers map[uint64]int32   // and users, with their tokens
+	wake      int32 // number of the last wake that was asked for
+	batched   batched
+	underway  underway
 	here      map[int32]struct{} // calls on the node
 
 	keys  []plan.Key
@@ -128,7 +128,7 @@ func (n *node) boots() {
 	n.feed = residency.NewFeed(n.f.lives, n.f.scenario.Route.Ring)
 	n.up, n.drains = true, false
 	n.here = map[int32]struct{}{}
-	n.seen, n.seenUsers = map[int32]struct{}{}, map[uint64]int32{}
+	n.batched, n.underway = newBatched(), underway{all: map[plan.Key]*pending{}}
 }
 
 // price sets the costs that decisions use, as reuse.New does.
@@ -200,7 +200,7 @@ func (n *node) decide(c *call) {
 		n.blend(c)
 		return
 	}
-	user := userKey(c.User)
+	user := n.f.keys.user(c.User)
 	in := schedule.Request{
 		Preamble: int32(n.f.prompt.preamble), LeadIn: int32(n.f.prompt.leadIn), Question: int32(n.f.prompt.question), PerItem: n.f.prompt.perItem,
 		Orders: s.orders, User: c.UserTokens, Items: c.ItemTokens, ItemTier: c.tiers, ItemFrequency: n.uses,
@@ -255,7 +255,7 @@ func (n *node) blend(c *call) {
 func (n *node) lookUp(c *call) {
 	n.keys = n.keys[:0]
 	for _, item := range c.Items {
-		n.keys = append(n.keys, itemKey(item))
+		n.keys = append(n.keys, n.f.keys.item(item))
 	}
 	c.tiers = resize(c.tiers, len(c.Items))
 	n.uses = resize(n.uses, len(c.Items))
@@ -283,7 +283,7 @@ func resize[T any](s []T, n int) []T {
 
 // has reports whether the preamble (0) or the lead-in (1) is cached.
 func (n *node) has(number int) bool {
-	return n.f.prompt.fixed(number) == 0 || n.users.books.Get(sharedKey(number)) != nil
+	return n.f.prompt.fixed(number) == 0 || n.users.books.Get(n.f.keys.shared(number)) != nil
 }
 
 // hasRoom reports whether a user can be kept without evicting anything.
@@ -310,6 +310,7 @@ func (n *node) attach(c *call, chosen *schedule.Option) {
 	for i := range c.Items {
 		switch c.tiers[i] {
 		case plan.Missing:
+			n.expect(c, n.keys[i], int(c.ItemTokens[i]))
 			continue
 		case plan.Peer:
 			if !c.blended && n.f.scenario.Network.Overlap && !chosen.Load.Has(plan.Peer) {
@@ -318,9 +319,11 @@ func (n *node) attach(c *call, chosen *schedule.Option) {
 			continue
 		}
 		h, at := n.items.use(n.keys[i])
-		if c.tiers[i] = at; h != nil {
-			n.found(c, n.items, h, at, int(c.ItemTokens[i]))
+		if c.tiers[i] = at; h == nil {
+			n.expect(c, n.keys[i], int(c.ItemTokens[i]))
+			continue
 		}
+		n.found(c, n.items, h, at, int(c.ItemTokens[i]))
 	}
 }
 
@@ -330,26 +333,33 @@ func (n *node) attachShared(c *call) {
 		if c.shared[k] = n.f.prompt.fixed(k) == 0; c.shared[k] || k == 1 && c.order == plan.UserFirst {
 			continue
 		}
-		if h, at := n.users.use(sharedKey(k)); h != nil {
+		if h, at := n.users.use(n.f.keys.shared(k)); h != nil {
 			c.shared[k] = true
 			n.found(c, n.users, h, at, h.Tokens)
+			continue
 		}
+		n.expect(c, n.f.keys.shared(k), n.f.prompt.fixed(k))
 	}
 }
 
 func (n *node) attachUser(c *call) {
-	key := userKey(c.User)
+	key, tokens := n.f.keys.user(c.User), int(c.UserTokens)
 	c.keep = true
-	h := n.users.books.Get(key)
-	if h == nil {
-		return
+	if h := n.users.books.Get(key); h != nil {
+		known := min(h.Tokens, tokens)
+		n.users.books.Asked(h, tokens, known)
+		if h, at := n.users.use(key); h != nil {
+			if known < h.Tokens { // what is behind the user's tokens may be evicted
+				h = n.users.leading(h, known)
+				defer n.users.unpin(h)
+			}
+			c.cached, c.userAt, c.older = known, at, h
+			c.keep = known < tokens
+			n.found(c, n.users, h, at, known)
+		}
 	}
-	known := min(h.Tokens, int(c.UserTokens))
-	n.users.books.Asked(h, int(c.UserTokens), known)
-	if h, at := n.users.use(key); h != nil {
-		c.cached, c.userAt = known, at
-		c.keep = h.Tokens < int(c.UserTokens)
-		n.found(c, n.users, h, at, known)
+	if c.keep {
+		c.awaited = n.expect(c, key, tokens)
 	}
 }
 
@@ -439,16 +449,14 @@ func (n *node) dequeue(j *schedule.Job) {
 // begin reserves memory for what a batch computes and keeps, and sets how long the batch takes. What several of its calls
 // need, or what was computed since they looked, is computed once.
 func (n *node) begin(b *batch) {
-	clear(n.seen)
-	clear(n.seenUsers)
 	var host int64
 	var wait time.Duration
 	if n.f.peers && !n.f.scenario.Network.Overlap {
 		wait = n.fetchNow(b)
 	}
+	n.gather(b)
 	for _, i := range b.calls {
 		c := n.f.calls.all[i]
-		n.reserve(c)
 		b.sample.Rows -= c.spared.Rows
 		b.sample.Keys -= c.spared.Keys
 		host += c.hostRead
@@ -463,79 +471,14 @@ func (n *node) begin(b *batch) {
 	b.sample.Ms = ms*n.slow + wait.Seconds()*1e3 // where fetches do not overlap, they count as compute
 }
 
-// reserve takes memory for what a call computes and keeps.
-func (n *node) reserve(c *call) {
-	if !c.reuse || c.blended {
-		return
-	}
-	if c.order == plan.UserFirst {
-		n.reserveUser(c)
-		return
-	}
-	lead := n.f.prompt.preamble + n.f.prompt.leadIn
-	for i, item := range c.Items {
-		if c.tiers[i] != plan.Missing {
-			continue
-		}
-		tokens := int(c.ItemTokens[i])
-		if _, twice := n.seen[item]; twice || n.items.books.Get(itemKey(item)) != nil {
-			c.spared.Rows += tokens
-			c.spared.Keys += causal(0, tokens, lead)
-			continue
-		}
-		n.seen[item] = struct{}{}
-		if bytes := int64(tokens) * n.items.token; n.items.reserve(bytes) {
-			c.keepItems += bytes
-			c.tiers[i] = computing
-		}
-	}
-}
-
-func (n *node) reserveUser(c *call) {
-	if c.keep && n.computed(c) {
-		c.keep = false
-		c.spared.Rows = int(c.UserTokens) - c.cached
-		c.spared.Keys = causal(c.cached, int(c.UserTokens), n.f.prompt.preamble)
-	}
-	if !c.keep {
-		return
-	}
-	bytes := n.users.chained(int(c.UserTokens))
-	if n.users.tiers[0] == c.userAt {
-		bytes -= int64(c.cached/chain) * chain * n.users.token
-	}
-	if c.keep = n.users.reserve(bytes); c.keep {
-		c.keepUser = bytes
-	}
-}
-
-// computed reports whether another call computed the same tokens of the user since this one looked, or does so in its batch.
-func (n *node) computed(c *call) bool {
-	if n.seenUsers[c.User] == c.UserTokens {
-		return true
-	}
-	n.seenUsers[c.User] = c.UserTokens
-	h := n.users.books.Get(userKey(c.User))
-	return h != nil && h.Tokens == int(c.UserTokens)
-}
-
 // computing marks an item that the call computes and keeps.
 const computing = plan.NumTiers
 
 // ended ends a batch, as Dispatcher.work does.
 func (n *node) ended(e int) {
+	n.free(e)
+	n.measured(&n.engines[e])
 	b := &n.engines[e]
-	b.busy = false
-	n.admission.Ended(e, b.predicted)
-	predicted := b.predicted
-	if rows := b.sample.Rows; rows > 0 {
-		predicted = n.model.Predict(rows, b.sample.Keys, b.sample.Requests)
-	}
-	n.admission.Measured(b.sample.Ms, predicted)
-	n.tuner.Observe(b.sample)
-	n.model = n.tuner.Model()
-	n.batcher.SetModel(n.model)
-	n.batcher.SetSlack(n.admission.Slack())
 	n.totals.Batches++
 	n.totals.Busy += n.f.now - b.began
 	if n.emb != nil {
@@ -549,6 +492,27 @@ func (n *node) ended(e int) {
 	}
 	b.calls = b.calls[:0]
 	n.step()
+}
+
+// free ends the batch of an engine: others may use what it computed.
+func (n *node) free(e int) {
+	b := &n.engines[e]
+	b.busy = false
+	n.deliver(b)
+	n.admission.Ended(e, b.predicted)
+}
+
+// measured learns from a batch, as Dispatcher.observe does.
+func (n *node) measured(b *batch) {
+	predicted := b.predicted
+	if rows := b.sample.Rows; rows > 0 {
+		predicted = n.model.Predict(rows, b.sample.Keys, b.sample.Requests)
+	}
+	n.admission.Measured(b.sample.Ms, predicted)
+	n.tuner.Observe(b.sample)
+	n.model = n.tuner.Model()
+	n.batcher.SetModel(n.model)
+	n.batcher.SetSlack(n.admission.Slack())
 }
 
 // leave ends a call on the node, as Visit.End and Place.Leave do, and sends its answer.
@@ -565,7 +529,7 @@ func (n *node) leave(i int32, how outcome) {
 
 // end notes the accesses of a call and publishes what it computed.
 func (n *node) end(c *call, computed bool) {
-	now, key := n.f.now, userKey(c.User)
+	now, key := n.f.now, n.f.keys.user(c.User)
 	user := residency.Hash(key)
 	n.returns.Came(user, c.freq, now)
 	switch {
@@ -578,50 +542,27 @@ func (n *node) end(c *call, computed bool) {
 	if c.reuse {
 		n.keys = n.keys[:0]
 		for _, item := range c.Items {
-			n.keys = append(n.keys, itemKey(item))
+			n.keys = append(n.keys, n.f.keys.item(item))
 		}
 		n.hot.NoteItems(n.keys, now)
 	}
 	c.total = n.f.prompt.length(c)
-	if computed && c.reuse {
-		n.publish(c, key)
-	} else {
-		n.users.release(c.keepUser)
-		n.items.release(c.keepItems)
-	}
-	if c.fetched > 0 {
-		n.items.release(c.fetched)
+	for _, m := range c.made {
+		if computed {
+			m.s.publish(m.h)
+			if m.h.Kind == plan.Item {
+				n.offer(m.h.Value.item)
+			}
+		}
+		m.s.unpin(m.h)
 	}
 	for _, p := range c.pinned {
 		p.s.unpin(p.h)
 	}
-	c.pinned = c.pinned[:0]
-}
-
-// publish publishes what a call computed.
-func (n *node) publish(c *call, user plan.Key) {
-	for k := range c.shared {
-		if tokens := n.f.prompt.fixed(k); !c.shared[k] && (k == 0 || c.order == plan.ItemFirst) {
-			bytes := int64(tokens) * n.users.token
-			if n.users.reserve(bytes) {
-				n.users.publish(n.users.entry(sharedKey(k), plan.Preamble, tokens, bytes, -1), bytes)
-			}
-		}
+	for _, p := range c.expected {
+		n.leaves(p)
 	}
-	if c.keepUser > 0 {
-		n.users.publish(n.users.entry(user, plan.User, int(c.UserTokens), n.users.chained(int(c.UserTokens)), -1), c.keepUser)
-	}
-	if c.keepItems == 0 {
-		return
-	}
-	for i, item := range c.Items {
-		if c.tiers[i] != computing {
-			continue
-		}
-		bytes := int64(c.ItemTokens[i]) * n.items.token
-		n.items.publish(n.items.entry(n.keys[i], plan.Item, int(c.ItemTokens[i]), bytes, item), bytes)
-		n.offer(item)
-	}
+	c.made, c.pinned, c.expected = c.made[:0], c.pinned[:0], c.expected[:0]
 }
 
 // count counts noted accesses, as Cache.Run does.

@@ -127,22 +127,16 @@ func (n *node) land(i int32) {
 // receive takes an item's KV that a peer sent.
 func (n *node) receive(c *call, k int) {
 	tokens := int(c.ItemTokens[k])
-	bytes := int64(tokens) * n.items.token
-	if !n.items.reserve(bytes) {
+	h := n.items.reserve(itemKey(c.Items[k]), plan.Item, tokens, c.Items[k], nil, 0)
+	if h == nil {
 		c.tiers[k] = plan.Missing
 		return
 	}
 	c.tiers[k] = came
 	c.tokens[plan.Peer] += tokens
-	if !n.f.scenario.Cache.KeepPeer {
-		c.fetched += bytes
-		return
-	}
-	key := itemKey(c.Items[k])
-	n.items.publish(n.items.entry(key, plan.Item, tokens, bytes, c.Items[k]), bytes)
-	if h := n.items.books.Get(key); h != nil {
-		n.items.pin(h)
-		c.pinned = append(c.pinned, pin{h, n.items})
+	c.pinned = append(c.pinned, pin{h, n.items})
+	if n.f.scenario.Cache.KeepPeer {
+		n.items.publish(h)
 	}
 }
 
@@ -272,8 +266,8 @@ func (n *node) filled(fl *flow) {
 	for _, item := range fl.items {
 		key := itemKey(item)
 		tokens := int(n.f.lengths.of(item))
-		if bytes := int64(tokens) * n.items.token; n.items.books.Get(key) == nil && n.items.reserve(bytes) {
-			n.items.publish(n.items.entry(key, plan.Item, tokens, bytes, item), bytes)
+		if n.items.books.Get(key) == nil {
+			n.items.bring(key, tokens, item)
 		}
 	}
 }

@@ -6,7 +6,6 @@ import (
 	"slices"
 
 	"grebe/placement"
-	"grebe/plan"
 )
 
 // Past is a Stream that knows requests from before the run. The first map and the items to preload come from them.
@@ -258,10 +257,7 @@ func (n *node) preload(order []int32) {
 		mine = append(mine, item)
 	}
 	for _, item := range slices.Backward(mine) {
-		tokens := int(n.f.lengths.of(item))
-		if bytes := int64(tokens) * n.items.token; n.items.reserve(bytes) {
-			n.items.publish(n.items.entry(itemKey(item), plan.Item, tokens, bytes, item), bytes)
-		}
+		n.items.bring(itemKey(item), int(n.f.lengths.of(item)), item)
 	}
 }
 

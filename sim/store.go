@@ -4,15 +4,16 @@ import (
 	"encoding/binary"
 
 	"grebe/plan"
+	"grebe/pool"
 	"grebe/residency"
 	"grebe/schedule"
 )
 
 // body is the simulator's part of an entry of KV.
 type body struct {
-	item int32 // ordinal of an item; -1: a user's, or a preamble
-	pins int32 // calls that use it
-	gone bool  // off the books; it is used again when the last call releases it
+	item   int32   // ordinal of an item; -1: a user's, or a preamble
+	refs   int32   // of the books, and of calls that use it; without any its memory is free
+	chunks []int32 // in store.chunks; entries of a user may share them
 }
 
 type held = residency.Held[body]
@@ -20,8 +21,40 @@ type held = residency.Held[body]
 // chain is the number of tokens of a chunk of a user's KV, as kv.ChainTokens.
 const chain = 64
 
-// memory is what a level holds. Used counts reserved memory too.
-type memory struct{ used, total int64 }
+// memory is what a level holds. Used counts memory of entries that are not on the books too.
+type memory struct {
+	used, total int64
+	pages       *pool.Pages // where entries lie, nil: memory is never fragmented
+	page        int64       // bytes
+}
+
+// take takes bytes and returns where they lie. It returns false if there is no room.
+func (m *memory) take(bytes int64) (first int32, ok bool) {
+	if m.used+bytes > m.total {
+		return 0, false
+	}
+	if m.pages != nil {
+		at, ok := m.pages.Take(int(bytes / m.page))
+		if !ok {
+			return 0, false
+		}
+		first = int32(at)
+	}
+	m.used += bytes
+	return first, true
+}
+
+func (m *memory) put(first int32, bytes int64) {
+	m.used -= bytes
+	if m.pages != nil {
+		m.pages.Put(int(first), int(bytes/m.page))
+	}
+}
+
+// chunk is memory that entries share.
+type chunk struct {
+	tokens, first, refs, level int32
+}
 
 // store keeps KV as package kv does: the books of package residency decide, and the store counts the bytes. Copies between
 // levels of memory end at once.
@@ -31,6 +64,8 @@ type store struct {
 	tiers   []plan.Tier
 	token   int64 // bytes of a token's KV
 	full    bool  // see schedule.HasRoom
+	chunks  []chunk
+	unused  []int32 // chunks to use again
 	spare   []*held
 	dropped func(h *held) // told of entries that leave memory
 
@@ -49,6 +84,7 @@ type storeConfig struct {
 	policy       string
 	predict      bool
 	token        int64
+	page         int64 // bytes of a page, which divide token; 0: memory is never fragmented
 }
 
 func newStore(c storeConfig) (*store, error) {
@@ -63,40 +99,113 @@ func newStore(c storeConfig) (*store, error) {
 			l.Slots = min(l.Slots, c.slots)
 		}
 		rc.Levels = append(rc.Levels, l)
-		s.mem = append(s.mem, memory{total: l.Bytes})
+		m := memory{total: l.Bytes}
+		if c.page > 0 {
+			m.page, m.pages = c.page, pool.NewPages(int(l.Bytes/c.page))
+		}
+		s.mem = append(s.mem, m)
 		s.tiers = append(s.tiers, l.Tier)
 	}
 	var err error
 	s.books, err = residency.New[body](rc)
-	s.may = func(h *held) bool { return h.Value.pins == 0 }
+	s.may = func(h *held) bool { return h.Value.refs == 1 }
 	s.inPlace = func(*held) bool { return true }
 	return s, err
 }
 
-// chained returns the bytes of a user's KV, which is kept in whole chunks.
-func (s *store) chained(tokens int) int64 { return int64((tokens+chain-1)/chain) * chain * s.token }
-
-// room makes room for bytes on a level. It returns false if too much is in use.
-func (s *store) room(level int, bytes int64) bool {
+// newChunk takes memory of a level for some tokens. It evicts entries until they fit, and returns false if all are in use.
+func (s *store) newChunk(level int, tokens int32) (int32, bool) {
 	m := &s.mem[level]
-	for m.total-m.used < bytes {
+	for {
+		if first, ok := m.take(int64(tokens) * s.token); ok {
+			c := chunk{tokens: tokens, first: first, refs: 1, level: int32(level)}
+			if n := len(s.unused); n > 0 {
+				i := s.unused[n-1]
+				s.unused, s.chunks[i] = s.unused[:n-1], c
+				return i, true
+			}
+			s.chunks = append(s.chunks, c)
+			return int32(len(s.chunks) - 1), true
+		}
 		if !s.evict(level) {
-			return false
+			return 0, false
 		}
 	}
-	return true
 }
 
-// reserve takes bytes of the top level. They belong to the caller until publish or release.
-func (s *store) reserve(bytes int64) bool {
-	if !s.room(0, bytes) {
-		return false
+// fit evicts entries until a level is not larger than it may be, or all are in use.
+func (s *store) fit(level int) {
+	for m := &s.mem[level]; m.used > m.total && s.evict(level); {
 	}
-	s.mem[0].used += bytes
-	return true
 }
 
-func (s *store) release(bytes int64) { s.mem[0].used -= bytes }
+// release drops a reference to each chunk. The last one frees it.
+func (s *store) release(chunks []int32) {
+	for _, i := range chunks {
+		c := &s.chunks[i]
+		if c.refs--; c.refs == 0 {
+			s.mem[c.level].put(c.first, int64(c.tokens)*s.token)
+			s.unused = append(s.unused, i)
+		}
+	}
+}
+
+// reserve returns a new entry of the top level that is not on the books, with a reference of the caller's. It shares the full
+// chunks of the first known tokens of a user's older entry, which may be nil. It returns nil if there is no room.
+func (s *store) reserve(key plan.Key, k plan.Kind, tokens int, item int32, older *held, known int) *held {
+	h := s.entry(key, k, tokens, item)
+	have := 0
+	if older != nil {
+		have = s.share(h, older, known)
+	}
+	for have < tokens {
+		n := tokens - have
+		if k == plan.User {
+			n = chain
+		}
+		c, ok := s.newChunk(0, int32(n))
+		if !ok {
+			s.unpin(h)
+			return nil
+		}
+		s.add(h, c)
+		have += n
+	}
+	return h
+}
+
+// share has an entry share the chunks of another one that are full with its first tokens. It returns their tokens.
+func (s *store) share(h, older *held, tokens int) (have int) {
+	for _, i := range older.Value.chunks {
+		c := &s.chunks[i]
+		if c.level != 0 || c.tokens != chain || have+chain > tokens {
+			break
+		}
+		c.refs++
+		s.add(h, i)
+		have += chain
+	}
+	return have
+}
+
+func (s *store) add(h *held, c int32) {
+	h.Value.chunks = append(h.Value.chunks, c)
+	h.Bytes += int64(s.chunks[c].tokens) * s.token
+}
+
+// leading returns an entry of the first tokens of another one, with a reference of the caller's.
+func (s *store) leading(of *held, tokens int) *held {
+	h := s.entry(of.Key, of.Kind, tokens, of.Value.item)
+	for _, i := range of.Value.chunks {
+		if tokens <= 0 {
+			break
+		}
+		s.chunks[i].refs++
+		s.add(h, i)
+		tokens -= int(s.chunks[i].tokens)
+	}
+	return h
+}
 
 // evict makes one entry leave a level. It returns false if all are in use.
 func (s *store) evict(level int) bool {
@@ -105,33 +214,46 @@ func (s *store) evict(level int) bool {
 	case h == nil:
 		return false
 	case exit == residency.Lower:
-		s.lower(h)
+		if s.move(h, 1) == residency.There {
+			s.lowered += h.Bytes
+		}
 	default:
-		s.mem[level].used -= h.Bytes
 		s.drop(h)
 	}
 	return true
 }
 
-// lower copies an entry from the device's memory to the host's.
-func (s *store) lower(h *held) {
-	landed := s.books.Moved(h, 1, s.room(1, h.Bytes))
-	s.mem[0].used -= h.Bytes
-	if landed == residency.There {
-		s.mem[1].used += h.Bytes
-		s.lowered += h.Bytes
-		return
+// move copies an entry to a level.
+func (s *store) move(h *held, level int) residency.Landing {
+	h.Value.refs++ // it stays while others make room for it
+	var to []int32
+	ok := true
+	for _, c := range h.Value.chunks {
+		var n int32
+		if n, ok = s.newChunk(level, s.chunks[c].tokens); !ok {
+			break
+		}
+		to = append(to, n)
 	}
-	s.drop(h)
+	h.Value.refs--
+	landed := s.books.Moved(h, level, ok)
+	if landed == residency.There {
+		h.Value.chunks, to = to, h.Value.chunks
+	}
+	s.release(to)
+	if landed == residency.Out {
+		s.drop(h)
+	}
+	return landed
 }
 
-// drop reports an entry that left memory.
+// drop ends the books' use of an entry that left memory.
 func (s *store) drop(h *held) {
 	if top := &s.mem[0]; schedule.Crowded(top.used, top.total) {
 		s.full = true
 	}
 	s.dropped(h)
-	s.free(h)
+	s.unpin(h)
 }
 
 // use returns an entry and the tier where it was, and counts the use; nil if memory does not have it.
@@ -143,77 +265,85 @@ func (s *store) use(key plan.Key) (*held, plan.Tier) {
 	case residency.Here:
 		return h, s.tiers[h.Level()]
 	}
-	switch s.books.Moved(h, 0, s.room(0, h.Bytes)) { // to the top
+	switch s.move(h, 0) { // to the top
 	case residency.There:
-		s.mem[0].used += h.Bytes
-		s.mem[1].used -= h.Bytes
 		s.raised += h.Bytes
 	case residency.Out:
-		s.mem[1].used -= h.Bytes
-		s.drop(h)
 		return nil, plan.Missing
 	}
 	return h, plan.Host
 }
 
-// publish puts computed or fetched KV on the books of the top level, in memory of which some is reserved.
-func (s *store) publish(h *held, reserved int64) {
-	top := &s.mem[0]
+// publish puts computed or fetched KV on the books of the top level. The caller keeps its reference.
+func (s *store) publish(h *held) {
 	for s.books.Full(0) && s.books.Get(h.Key) == nil {
 		if !s.evict(0) {
-			top.used -= reserved
-			s.free(h)
 			return
 		}
 	}
-	from := -1
-	if was := s.books.Get(h.Key); was != nil {
-		from = was.Level()
-	}
-	top.used -= reserved
 	did, old, _ := s.books.Publish(h, 0, false)
+	if did == residency.Placed {
+		h.Value.refs++
+	}
 	if old != nil {
-		s.mem[from].used -= old.Bytes
-		s.free(old)
+		s.unpin(old)
 	}
-	if did != residency.Placed {
-		s.free(h)
-		return
-	}
-	top.used += h.Bytes
-	h.Value.pins++ // it stays while others make room for it
-	if !s.room(0, 0) {
-		s.books.Delete(h.Key)
-		top.used -= h.Bytes
-		h.Value.gone = true
-	}
-	s.unpin(h)
 }
 
-// entry returns a new entry that is not on the books.
-func (s *store) entry(key plan.Key, k plan.Kind, tokens int, bytes int64, item int32) *held {
+// bring puts an item that was computed elsewhere on the books, if there is room.
+func (s *store) bring(key plan.Key, tokens int, item int32) {
+	if h := s.reserve(key, plan.Item, tokens, item, nil, 0); h != nil {
+		s.publish(h)
+		s.unpin(h)
+	}
+}
+
+// entry returns a new entry without memory, with a reference of the caller's.
+func (s *store) entry(key plan.Key, k plan.Kind, tokens int, item int32) *held {
 	h := &held{}
 	if n := len(s.spare); n > 0 {
 		h, s.spare = s.spare[n-1], s.spare[:n-1]
 	}
-	*h = held{Key: key, Kind: k, Tokens: tokens, Bytes: bytes, Named: k == plan.User, Value: body{item: item}}
+	*h = held{Key: key, Kind: k, Tokens: tokens, Named: k == plan.User, Value: body{item: item, refs: 1, chunks: h.Value.chunks[:0]}}
 	return h
 }
 
-// free ends an entry that is off the books.
-func (s *store) free(h *held) {
-	h.Value.gone = true
-	if h.Value.pins == 0 {
+func (s *store) pin(h *held) { h.Value.refs++ }
+
+// unpin drops a reference. Without any the entry is used again.
+func (s *store) unpin(h *held) {
+	if h.Value.refs--; h.Value.refs == 0 {
+		s.release(h.Value.chunks)
+		h.Value.chunks = h.Value.chunks[:0]
 		s.spare = append(s.spare, h)
 	}
 }
 
-func (s *store) pin(h *held) { h.Value.pins++ }
+// keys are the keys of entries: those of a recorded server, or made from numbers if there are none.
+type keys struct {
+	users, items []plan.Key
+	fixed        [2]plan.Key // of the preamble and the lead-in
+}
 
-func (s *store) unpin(h *held) {
-	if h.Value.pins--; h.Value.pins == 0 && h.Value.gone {
-		s.spare = append(s.spare, h)
+func (k *keys) user(user uint64) plan.Key {
+	if k.users != nil {
+		return k.users[user]
 	}
+	return userKey(user)
+}
+
+func (k *keys) item(item int32) plan.Key {
+	if k.users != nil {
+		return k.items[item]
+	}
+	return itemKey(item)
+}
+
+func (k *keys) shared(number int) plan.Key {
+	if k.users != nil {
+		return k.fixed[number]
+	}
+	return sharedKey(number)
 }
 
 // userKey, itemKey and sharedKey are the keys of entries. Their first bytes are a hash, as those of a server's keys are.

@@ -1,0 +1,261 @@
+package sim
+
+import (
+	"slices"
+
+	"grebe/plan"
+)
+
+// underway is the KV that calls are about to compute, by key, as in package reuse: what one call computed is there for the
+// others before it is published, and as long as one of them is on the node.
+type underway struct {
+	all   map[plan.Key]*pending
+	spare []*pending
+}
+
+// pending is KV that some calls need.
+type pending struct {
+	key    plan.Key
+	tokens int
+	calls  int
+	store  *store // of entry
+	entry  *held  // nil: nobody has computed it yet
+}
+
+// expect adds a call to those that need KV. It returns nil if others need that of another number of tokens.
+func (n *node) expect(c *call, key plan.Key, tokens int) *pending {
+	if c.blended {
+		return nil
+	}
+	u := &n.underway
+	p := u.all[key]
+	if p == nil {
+		p = &pending{}
+		if n := len(u.spare); n > 0 {
+			p, u.spare = u.spare[n-1], u.spare[:n-1]
+		}
+		*p = pending{key: key, tokens: tokens}
+		u.all[key] = p
+	} else if p.tokens != tokens {
+		return nil
+	}
+	p.calls++
+	c.expected = append(c.expected, p)
+	return p
+}
+
+// leaves ends what expect began.
+func (n *node) leaves(p *pending) {
+	if p.calls--; p.calls > 0 {
+		return
+	}
+	delete(n.underway.all, p.key)
+	if p.entry != nil {
+		p.store.unpin(p.entry)
+	}
+	n.underway.spare = append(n.underway.spare, p)
+}
+
+// arrived reports whether KV that a call needs was computed since the call looked.
+func (n *node) arrived(key plan.Key) bool {
+	p := n.underway.all[key]
+	return p != nil && p.entry != nil
+}
+
+// deliver has the calls that run later use what a batch computed.
+func (n *node) deliver(b *batch) {
+	for _, i := range b.calls {
+		for _, m := range n.f.calls.all[i].made {
+			if p := n.underway.all[m.h.Key]; p != nil && p.entry == nil && p.tokens == m.h.Tokens {
+				p.store, p.entry = m.s, m.h
+				m.s.pin(m.h)
+			}
+		}
+	}
+}
+
+// batched are the segments of a batch. Of equal ones only the first is computed, as in package engine.
+type batched struct {
+	fixed [2]bool
+	items map[int32]struct{} // that come first
+	users map[user]struct{}  // that come first
+	twice map[int32]struct{} // items behind a user who is in the batch twice
+	calls []*call
+}
+
+type user struct {
+	id     uint64
+	tokens int32
+}
+
+func newBatched() batched {
+	return batched{items: map[int32]struct{}{}, users: map[user]struct{}{}, twice: map[int32]struct{}{}}
+}
+
+// gather takes memory for what the calls of a batch compute and keep, and counts what they need not compute.
+func (n *node) gather(b *batch) {
+	d := &n.batched
+	d.fixed = [2]bool{}
+	clear(d.items)
+	clear(d.users)
+	d.calls = d.calls[:0]
+	for _, i := range b.calls {
+		n.takeUnderway(n.f.calls.all[i])
+	}
+	for _, i := range b.calls {
+		if c := n.f.calls.all[i]; c.reuse && !c.blended {
+			n.gatherCall(c)
+			d.calls = append(d.calls, c)
+		}
+	}
+}
+
+// takeUnderway gives a call the KV that was computed since it was queued.
+func (n *node) takeUnderway(c *call) {
+	if !c.reuse || c.blended {
+		return
+	}
+	p := &n.f.prompt
+	for k, lead := 0, 0; k < 2; k++ {
+		if tokens := p.fixed(k); !c.shared[k] && (k == 0 || c.order == plan.ItemFirst) && n.arrived(n.f.keys.shared(k)) {
+			c.shared[k] = true
+			c.spare(tokens, causal(0, tokens, lead))
+		}
+		lead += p.fixed(k)
+	}
+	if c.order == plan.UserFirst {
+		if c.awaited != nil && c.awaited.entry != nil {
+			n.spareUser(c)
+			c.cached, c.older, c.keep = int(c.UserTokens), c.awaited.entry, false
+		}
+		return
+	}
+	for i, item := range c.Items {
+		if c.tiers[i] == plan.Missing && n.arrived(n.f.keys.item(item)) {
+			tokens := int(c.ItemTokens[i])
+			c.spare(tokens, causal(0, tokens, p.preamble+p.leadIn))
+			c.tiers[i] = came
+		}
+	}
+}
+
+func (n *node) spareUser(c *call) {
+	c.spare(int(c.UserTokens)-c.cached, causal(c.cached, int(c.UserTokens), n.f.prompt.preamble))
+}
+
+// spare counts rows and keys that a call need not compute.
+func (c *call) spare(rows, keys int) {
+	c.spared.Rows += rows
+	c.spared.Keys += keys
+}
+
+// gatherCall adds a call to the batch, in the order of its prompt.
+func (n *node) gatherCall(c *call) {
+	d, p := &n.batched, &n.f.prompt
+	for k, lead := 0, 0; k < 2; k++ {
+		tokens := p.fixed(k)
+		if tokens == 0 || k == 1 && c.order == plan.UserFirst {
+			continue
+		}
+		switch {
+		case d.fixed[k]:
+			if !c.shared[k] {
+				c.spare(tokens, causal(0, tokens, lead))
+			}
+		case !c.shared[k]:
+			n.make(c, n.users, n.users.reserve(n.f.keys.shared(k), plan.Preamble, tokens, -1, nil, 0))
+		}
+		d.fixed[k] = true
+		lead += tokens
+	}
+	if c.order == plan.UserFirst {
+		n.gatherUser(c)
+		return
+	}
+	lead := p.preamble + p.leadIn
+	for i, item := range c.Items {
+		_, there := d.items[item]
+		if d.items[item] = (struct{}{}); c.tiers[i] != plan.Missing {
+			continue
+		}
+		tokens := int(c.ItemTokens[i])
+		if there {
+			c.spare(tokens, causal(0, tokens, lead))
+			continue
+		}
+		if n.make(c, n.items, n.items.reserve(n.f.keys.item(item), plan.Item, tokens, item, nil, 0)) {
+			c.tiers[i] = computing
+		}
+	}
+	if d.same(c) {
+		items := 0
+		for _, tokens := range c.ItemTokens {
+			items += int(tokens)
+		}
+		c.spare(int(c.UserTokens), causal(0, int(c.UserTokens), lead+items))
+		n.spareQuestions(c, lead+int(c.UserTokens), nil)
+	}
+}
+
+// make adds an entry to those that a call computes and publishes.
+func (n *node) make(c *call, s *store, h *held) bool {
+	if h != nil {
+		c.made = append(c.made, pin{h, s})
+	}
+	return h != nil
+}
+
+// gatherUser adds the user of a call and what is behind it.
+func (n *node) gatherUser(c *call) {
+	d, who := &n.batched, user{c.User, c.UserTokens}
+	_, there := d.users[who]
+	d.users[who] = struct{}{}
+	if !there {
+		if c.keep {
+			c.keep = n.make(c, n.users, n.users.reserve(n.f.keys.user(c.User), plan.User, int(c.UserTokens), -1, c.older, c.cached))
+		}
+		return
+	}
+	if c.cached < int(c.UserTokens) {
+		n.spareUser(c)
+	}
+	c.keep = false
+	clear(d.twice)
+	for _, o := range d.calls {
+		if o.order == plan.UserFirst && o.User == c.User && o.UserTokens == c.UserTokens {
+			for _, item := range o.Items {
+				d.twice[item] = struct{}{}
+			}
+		}
+	}
+	lead := n.f.prompt.preamble + int(c.UserTokens)
+	for i, item := range c.Items {
+		if _, there := d.twice[item]; there {
+			c.spare(int(c.ItemTokens[i]), causal(0, int(c.ItemTokens[i]), lead))
+		}
+	}
+	if n.f.prompt.perItem || d.same(c) {
+		n.spareQuestions(c, lead, d.twice)
+	}
+}
+
+// spareQuestions counts the questions that are computed for another call: about these items, or about all if there are none.
+func (n *node) spareQuestions(c *call, lead int, about map[int32]struct{}) {
+	q, items := n.f.prompt.question, 0
+	for i, tokens := range c.ItemTokens {
+		items += int(tokens)
+		if _, there := about[c.Items[i]]; n.f.prompt.perItem && (there || about == nil) {
+			c.spare(q, causal(0, q, lead+int(tokens)))
+		}
+	}
+	if !n.f.prompt.perItem {
+		c.spare(q, causal(0, q, lead+items))
+	}
+}
+
+// same reports whether the batch has a call with the same prompt.
+func (d *batched) same(c *call) bool {
+	return slices.ContainsFunc(d.calls, func(o *call) bool {
+		return o.order == c.order && o.User == c.User && o.UserTokens == c.UserTokens && slices.Equal(o.Items, c.Items)
+	})
+}
