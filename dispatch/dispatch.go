@@ -314,7 +314,7 @@ func (d *Dispatcher) add(ctx context.Context, c *call) (uint64, error) {
 	}
 	p, ok := ctx.Value(placeKey{}).(*Place)
 	if d.rec.On() {
-		d.recordAdd(&job, p)
+		d.recordAdd(&job, p, c.job.Number)
 	}
 	if ok && p.d == d {
 		if err := d.enter(p, &job); err != nil {
@@ -547,6 +547,9 @@ func (d *Dispatcher) sleep(timer *time.Timer, at time.Duration, wake chan struct
 func (d *Dispatcher) free(b *batch, n int) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
+	if d.rec.On() {
+		d.rec.In("free", n)
+	}
 	d.admission.Ended(n, b.predicted)
 	d.disclaim(b, n)
 }

@@ -70,9 +70,10 @@ func (p *Place) Leave() {
 	d := p.d
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	delay := d.admission.Leave(&p.work, time.Since(d.start))
+	now := time.Since(d.start)
+	delay := d.admission.Leave(&p.work, now)
 	if d.rec.On() {
-		d.rec.In("leave", p.id)
+		d.rec.In("leave", p.id, now)
 		if delay != 0 {
 			d.rec.In("delay", delay)
 		}

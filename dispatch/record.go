@@ -29,13 +29,13 @@ func (d *Dispatcher) recordStep(engine int, now time.Duration, jobs, shed []sche
 	d.rec.Did("run", ids(jobs), ids(shed), wake)
 }
 
-// recordAdd records a new job and its place. The caller holds the lock.
-func (d *Dispatcher) recordAdd(j *schedule.Job, p *Place) {
+// recordAdd records a new job, its place and its number. The caller holds the lock.
+func (d *Dispatcher) recordAdd(j *schedule.Job, p *Place, number int) {
 	place := 0
 	if p != nil && p.d == d {
 		place = p.id
 	}
-	d.rec.In("add", j.ID, place, j.Rows, j.Keys, j.Arrival, j.Deadline)
+	d.rec.In("add", j.ID, place, j.Rows, j.Keys, j.Arrival, j.Deadline, number)
 }
 
 // recordPrice records the prediction for a request. The caller holds the lock.

@@ -93,6 +93,8 @@ type Job struct {
 	Search *Search
 	// Beams is the memory of the last segments, nil when they are like any others.
 	Beams *Beams
+	// Number is that of the job's request in records.
+	Number int
 
 	// What follows spares a caller of many jobs their memory and time. Into has room for the logits of
 	// all Wants, one after the other; then Result.Logits is nil. Out is where Do puts the result.

@@ -25,6 +25,7 @@ func (s *Store) Record(r *record.Room) {
 		c := s.hot.Config()
 		r.In("hotness", c.Users, c.Items, c.Window, c.Buffer)
 	}
+	r.In("page", s.top.pool.Stats().Page)
 	s.books.Below(func(key plan.Key, e residency.Entry) { r.In("stored", [32]byte(key), e.Kind, e.Tokens, int(e.Owner)) })
 	s.books.SetTrace(func(op residency.Op, p *published, at plan.Tier) { recordChange(r, op, p, at) })
 }

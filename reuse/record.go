@@ -7,13 +7,22 @@ import (
 	"grebe/schedule"
 )
 
+// recordOpen records the segments that all prompts begin with, and the bytes of a token's KV.
+func (c *Cache) recordOpen() {
+	if r := c.opt.Record; r.On() {
+		r.In("prompt", [32]byte(c.preamble.key), len(c.preamble.tokens), [32]byte(c.leadIn.key), len(c.leadIn.tokens), c.bytesPerToken)
+	}
+}
+
 // recordDecision records the input of a choice of prefix order, and the choice.
 func (c *Cache) recordDecision(v *Visit, costs *schedule.Costs, policy schedule.Policy) {
 	r, in, m := c.opt.Record, &v.in, &costs.Model
 	r.Lock()
 	defer r.Unlock()
 	r.In("costs", m.Fixed, m.Row, m.Square, m.Key, m.Request, transfers(costs), costs.Keep, costs.Discount, costs.RoomReturns)
-	r.In("decide", append([]any{policy, [32]byte(v.user), v.named}, request(in)...)...)
+	c.recorded++
+	v.number = c.recorded
+	r.In("decide", append(append([]any{policy, [32]byte(v.user), v.named}, request(in)...), v.number)...)
 	d := &v.Decision
 	r.Did("order", d.Order, d.Reason, d.Reuse, d.User.Ms, d.User.Value, d.Item.Ms, d.Item.Value, int(d.User.Load), int(d.Item.Load))
 }

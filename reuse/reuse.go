@@ -80,6 +80,7 @@ type Cache struct {
 	full             atomic.Bool // an entry was evicted to make room
 	decisions        [2][schedule.NumReasons]atomic.Int64
 	loads            loads
+	recorded         int // decisions so far; guarded by the record's lock
 }
 
 // shared is a fixed segment at the beginning of prompts.
@@ -118,6 +119,7 @@ func New(b *prompt.Builder, opt Options) *Cache {
 	c.costs.Keep = c.home
 	c.owner = opt.Store.Owner(opt.Model)
 	c.opt.Shared.join(c)
+	c.recordOpen()
 	return c
 }
 
@@ -190,6 +192,7 @@ type Visit struct {
 	segments []engine.Segment // of the job
 	expected []*pending
 	source   plan.Tier // tier of the entry found last
+	number   int       // in records
 }
 
 // Policy returns the policy of automatic choices.
@@ -297,6 +300,7 @@ func (v *Visit) Order() plan.Order { return v.Decision.Order }
 // waits for reads from disk as long as there is time to compute instead; ctx has the request's deadline. Segments that
 // have not arrived are computed.
 func (v *Visit) Attach(ctx context.Context, l *prompt.Layout, job *engine.Job) {
+	job.Number = v.number
 	if !v.Decision.Reuse {
 		return
 	}
@@ -464,7 +468,7 @@ func (v *Visit) End(l *prompt.Layout, r *engine.Result) {
 	c, now := v.cache, v.cache.opt.Now()
 	user := residency.Hash(v.user)
 	if c.opt.Record.On() {
-		c.opt.Record.In("end", [32]byte(v.user), now, r != nil)
+		c.opt.Record.In("end", [32]byte(v.user), now, r != nil, v.number)
 	}
 	c.returns.note(user, v.in.Frequency, now)
 	switch {
@@ -492,11 +496,14 @@ func (v *Visit) finish(l *prompt.Layout, r *engine.Result) {
 	for _, p := range v.expected {
 		c.opt.Shared.underway.leave(p)
 	}
+	if v.number > 0 && c.opt.Record.On() {
+		c.opt.Record.In("left", v.number)
+	}
 	clear(v.segments)
 	clear(v.pinned)
 	clear(v.expected)
 	v.expected = v.expected[:0]
-	v.pinned, v.tokens, v.in = v.pinned[:0], nil, schedule.Request{}
+	v.pinned, v.tokens, v.in, v.number = v.pinned[:0], nil, schedule.Request{}, 0
 	c.visits.Put(v)
 }
 

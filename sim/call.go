@@ -62,6 +62,8 @@ type call struct {
 	awaited  *pending    // KV of the user that another call may compute first
 	made     []pin       // entries that it computes, in the order of its prompt
 	expected []*pending
+	full     bool  // its batch had no room to continue what is cached
+	whole    bool  // so all of it is computed, and not kept
 	hostRead int64 // bytes read from host memory
 	spared   schedule.Job
 	rowsMiss int // embedding rows that are not cached

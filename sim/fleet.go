@@ -37,6 +37,7 @@ type fleet struct {
 	hop      time.Duration // latency of the network
 	prompt   prompt
 	keys     keys
+	page     int64 // bytes of a page of KV memory; 0: memory is never fragmented
 	rng      *rand.Rand
 
 	source  Stream

@@ -43,6 +43,8 @@ type node struct {
 	underway  underway
 	here      map[int32]struct{} // calls on the node
 
+	decided func(*schedule.Request, *schedule.Decision) // told of decisions; may be nil
+
 	keys  []plan.Key
 	uses  []float32
 	owner []int32
@@ -80,7 +82,7 @@ func (n *node) start() error {
 	var err error
 	c := storeConfig{
 		device: n.profile.DeviceBytes, host: n.profile.HostBytes, slots: s.Cache.Slots, policy: s.Cache.Policy, predict: s.Cache.Predict,
-		token: n.profile.KVTokenBytes,
+		token: n.profile.KVTokenBytes, page: n.f.page,
 	}
 	own := int64(s.Cache.ItemMemory)
 	if own > 0 {
@@ -182,7 +184,7 @@ func (n *node) arrive(i int32) {
 		return
 	}
 	c.place, c.admitted = place, true
-	n.decide(c)
+	n.decide(c, float64(c.deadline-n.f.now)/float64(time.Millisecond), n.f.scenario.policy)
 	if n.emb != nil {
 		n.f.push(event{at: n.look(c), kind: enters, node: n.id, arg: i, gen: n.gen})
 		return
@@ -193,7 +195,8 @@ func (n *node) arrive(i int32) {
 }
 
 // decide finds the cached KV of a call and chooses its prefix order, as reuse.Begin does.
-func (n *node) decide(c *call) {
+// Slack is in milliseconds.
+func (n *node) decide(c *call, slack float64, policy schedule.Policy) {
 	s, now := n.f.scenario, n.f.now
 	n.lookUp(c)
 	if b := &s.Prompt.Blend; b.on() && !b.Auto {
@@ -204,7 +207,7 @@ func (n *node) decide(c *call) {
 	in := schedule.Request{
 		Preamble: int32(n.f.prompt.preamble), LeadIn: int32(n.f.prompt.leadIn), Question: int32(n.f.prompt.question), PerItem: n.f.prompt.perItem,
 		Orders: s.orders, User: c.UserTokens, Items: c.ItemTokens, ItemTier: c.tiers, ItemFrequency: n.uses,
-		Slack: float64(c.deadline-now) / float64(time.Millisecond),
+		Slack: slack,
 	}
 	in.SharedCached = n.has(0) && n.has(1)
 	own := 0
@@ -220,7 +223,10 @@ func (n *node) decide(c *call) {
 	in.Queue = n.backlogMs()
 	costs := n.costs
 	costs.Model = n.model
-	d := schedule.Decide(&in, &costs, s.policy)
+	d := schedule.Decide(&in, &costs, policy)
+	if n.decided != nil {
+		n.decided(&in, &d)
+	}
 	c.order, c.reuse, c.freq, c.returns = d.Order, d.Reuse, in.Frequency, in.Returns
 	c.hit = d.Reuse && d.Order == plan.UserFirst && own > 0
 	if s.Prompt.Blend.on() && d.Reuse && n.blendPays(&in, &d) {
@@ -373,24 +379,38 @@ func (n *node) found(c *call, s *store, h *held, at plan.Tier, tokens int) {
 	}
 }
 
-// enter queues a call, as Dispatcher.add does.
+// enter queues a call that is not refused.
 func (n *node) enter(i int32) {
-	c := n.f.calls.all[i]
-	c.queue = schedule.Job{ID: uint64(i), Arrival: n.f.now, Deadline: c.deadline}
-	c.queue.Rows, c.queue.Keys = n.f.prompt.cost(c)
-	price, _ := n.admission.Enter(&c.place, n.model.Predict(c.queue.Rows, c.queue.Keys, 1), n.f.now, c.deadline)
-	if price.Late > 0 {
+	if !n.queues(i) {
 		n.leave(i, refused)
 		return
 	}
+	n.step()
+}
+
+func (n *node) queues(i int32) bool {
+	_, queued := n.add(i, n.f.now)
+	return queued
+}
+
+// add queues a call, as Dispatcher.add does. It returns false if the call is refused.
+func (n *node) add(i int32, arrival time.Duration) (price schedule.Price, queued bool) {
+	c := n.f.calls.all[i]
+	c.queue = schedule.Job{ID: uint64(i), Arrival: arrival, Deadline: c.deadline}
+	c.queue.Rows, c.queue.Keys = n.f.prompt.cost(c)
+	if c.admitted {
+		price, _ = n.admission.Enter(&c.place, n.model.Predict(c.queue.Rows, c.queue.Keys, 1), n.f.now, c.deadline)
+		if price.Late > 0 {
+			return price, false
+		}
+	}
 	if !n.batcher.Add(c.queue) {
-		n.leave(i, refused)
-		return
+		return price, false
 	}
 	n.waiting++
 	n.queued.Rows += c.queue.Rows
 	n.queued.Keys += c.queue.Keys
-	n.step()
+	return price, true
 }
 
 // step gives free engines their next batches, as Dispatcher.take does.
@@ -412,32 +432,48 @@ func (n *node) step() {
 
 // take asks the Batcher for a batch of an engine. If there is none, it returns when to ask again.
 func (n *node) take(e int) (at time.Duration, ran bool) {
-	now := n.f.now
-	jobs, gone, at := n.batcher.Step(now)
-	if len(jobs) == 0 && len(gone) > 0 && n.admission.Tries(n.model.Predict(gone[0].Rows, gone[0].Keys, 1), now, gone[0].Deadline) {
-		jobs, gone = gone[:1], gone[1:]
-	}
+	jobs, gone, _, at := n.choose()
 	for i := range gone {
-		n.dequeue(&gone[i])
 		n.leave(int32(gone[i].ID), shed)
 	}
 	if len(jobs) == 0 {
 		return at, false
 	}
-	b := &n.engines[e]
-	b.calls, b.busy, b.began = b.calls[:0], true, now
-	var rows, keys int
+	n.launch(e, jobs)
+	n.f.push(event{at: n.f.now + inMs(n.engines[e].sample.Ms), kind: ends, node: n.id, arg: int32(e), gen: n.gen})
+	return 0, true
+}
+
+// choose takes the jobs of the next batch and those that are too late out of the queue, as Dispatcher.step does. It reports
+// whether the batch is one job that would be too late and is tried.
+func (n *node) choose() (jobs, gone []schedule.Job, tries bool, at time.Duration) {
+	jobs, gone, at = n.batcher.Step(n.f.now)
+	tries = len(jobs) == 0 && len(gone) > 0 && n.admission.Tries(n.model.Predict(gone[0].Rows, gone[0].Keys, 1), n.f.now, gone[0].Deadline)
+	if tries {
+		jobs, gone = gone[:1], gone[1:]
+	}
+	for i := range gone {
+		n.dequeue(&gone[i])
+	}
 	for i := range jobs {
 		n.dequeue(&jobs[i])
+	}
+	return jobs, gone, tries, at
+}
+
+// launch begins a batch on an engine.
+func (n *node) launch(e int, jobs []schedule.Job) {
+	b := &n.engines[e]
+	b.calls, b.busy, b.began = b.calls[:0], true, n.f.now
+	var rows, keys int
+	for i := range jobs {
 		b.calls = append(b.calls, int32(jobs[i].ID))
 		rows, keys = rows+jobs[i].Rows, keys+jobs[i].Keys
 	}
 	b.predicted = n.model.Predict(rows, keys, len(jobs))
-	n.admission.Begin(e, b.predicted, now)
+	n.admission.Begin(e, b.predicted, n.f.now)
 	b.sample = schedule.Sample{Requests: len(jobs), Rows: rows, Keys: keys}
 	n.begin(b)
-	n.f.push(event{at: now + inMs(b.sample.Ms), kind: ends, node: n.id, arg: int32(e), gen: n.gen})
-	return 0, true
 }
 
 func (n *node) dequeue(j *schedule.Job) {
@@ -487,7 +523,14 @@ func (n *node) ended(e int) {
 	n.totals.Rows += int64(b.sample.Rows)
 	for _, i := range b.calls {
 		n.admission.Woke(woke)
-		n.f.calls.all[i].place.Done(true)
+		c := n.f.calls.all[i]
+		if c.full {
+			if n.restart(c); !n.queues(i) {
+				n.leave(i, refused)
+			}
+			continue
+		}
+		c.place.Done(true)
 		n.leave(i, answered)
 	}
 	b.calls = b.calls[:0]
@@ -520,15 +563,23 @@ func (n *node) leave(i int32, how outcome) {
 	c := n.f.calls.all[i]
 	delete(n.here, i)
 	if c.admitted {
-		n.end(c, how == answered)
+		n.end(c)
+		for _, m := range c.made {
+			if how == answered {
+				n.publish(m)
+			} else {
+				m.s.unpin(m.h)
+			}
+		}
+		n.release(c)
 		n.admission.Leave(&c.place, n.f.now)
 	}
 	c.outcome = how
 	n.f.push(event{at: n.f.now + n.f.hop, kind: answers, node: n.id, arg: i, gen: c.gen})
 }
 
-// end notes the accesses of a call and publishes what it computed.
-func (n *node) end(c *call, computed bool) {
+// end notes the accesses of a call.
+func (n *node) end(c *call) {
 	now, key := n.f.now, n.f.keys.user(c.User)
 	user := residency.Hash(key)
 	n.returns.Came(user, c.freq, now)
@@ -547,15 +598,19 @@ func (n *node) end(c *call, computed bool) {
 		n.hot.NoteItems(n.keys, now)
 	}
 	c.total = n.f.prompt.length(c)
-	for _, m := range c.made {
-		if computed {
-			m.s.publish(m.h)
-			if m.h.Kind == plan.Item {
-				n.offer(m.h.Value.item)
-			}
-		}
-		m.s.unpin(m.h)
+}
+
+// publish publishes an entry that a call computed.
+func (n *node) publish(m pin) {
+	m.s.publish(m.h)
+	if m.h.Kind == plan.Item {
+		n.offer(m.h.Value.item)
 	}
+	m.s.unpin(m.h)
+}
+
+// release ends the use of entries by a call.
+func (n *node) release(c *call) {
 	for _, p := range c.pinned {
 		p.s.unpin(p.h)
 	}

@@ -4,6 +4,7 @@ import (
 	"slices"
 
 	"grebe/plan"
+	"grebe/schedule"
 )
 
 // underway is the KV that calls are about to compute, by key, as in package reuse: what one call computed is there for the
@@ -92,6 +93,18 @@ func newBatched() batched {
 	return batched{items: map[int32]struct{}{}, users: map[user]struct{}{}, twice: map[int32]struct{}{}}
 }
 
+// prefixed reports whether a call reuses and keeps KV of a prefix order.
+func (c *call) prefixed() bool { return c.reuse && !c.blended && !c.whole }
+
+// restart has a call whose batch had no room for it computed whole, as package serve does.
+func (n *node) restart(c *call) {
+	c.place.Done(false)
+	c.full, c.whole, c.cached, c.shared, c.spared = false, true, 0, [2]bool{}, schedule.Job{}
+	for i := range c.tiers {
+		c.tiers[i] = plan.Missing
+	}
+}
+
 // gather takes memory for what the calls of a batch compute and keep, and counts what they need not compute.
 func (n *node) gather(b *batch) {
 	d := &n.batched
@@ -103,16 +116,26 @@ func (n *node) gather(b *batch) {
 		n.takeUnderway(n.f.calls.all[i])
 	}
 	for _, i := range b.calls {
-		if c := n.f.calls.all[i]; c.reuse && !c.blended {
-			n.gatherCall(c)
-			d.calls = append(d.calls, c)
+		c, before := n.f.calls.all[i], d.fixed
+		if !c.prefixed() {
+			continue
 		}
+		if n.gatherCall(c); !c.full {
+			d.calls = append(d.calls, c)
+			continue
+		}
+		d.fixed, c.spared = before, schedule.Job{}
+		delete(d.users, user{c.User, c.UserTokens})
+		for _, m := range c.made {
+			m.s.unpin(m.h)
+		}
+		c.made = c.made[:0]
 	}
 }
 
 // takeUnderway gives a call the KV that was computed since it was queued.
 func (n *node) takeUnderway(c *call) {
-	if !c.reuse || c.blended {
+	if !c.prefixed() {
 		return
 	}
 	p := &n.f.prompt
@@ -213,6 +236,7 @@ func (n *node) gatherUser(c *call) {
 	if !there {
 		if c.keep {
 			c.keep = n.make(c, n.users, n.users.reserve(n.f.keys.user(c.User), plan.User, int(c.UserTokens), -1, c.older, c.cached))
+			c.full = !c.keep && c.cached > 0
 		}
 		return
 	}

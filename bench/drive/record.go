@@ -27,6 +27,7 @@ type Kind struct {
 	Restart  bool     // stop in the middle and start again on the same data folder
 	Reloads  int      // other checkpoints that take over meanwhile
 	Index    []string // what grebe index is told to prepare, if anything
+	Env      []string // more of the server's environment
 }
 
 // memory gives the models of the demo too little memory. Nothing is computed, unless more says so: a setting that comes
@@ -70,6 +71,14 @@ var Kinds = []Kind{
 		Mix: usual, Over: true,
 		Settings: memory("6MiB", "16MiB", Setting{"device", "cpu"}),
 	},
+}
+
+// Node is a server that one node of a simulator can follow: one worker, no disk, rankings for users with an id, and
+// one thread for all goroutines, so that the steps of a request do not lie between those of another.
+var Node = Kind{
+	Name: "node", About: "one worker, rankings for users with an id, twice as many as it can answer",
+	Mix: Mix{Rank: 80, ItemFirst: 10, Grow: 10}, Over: true, Env: []string{"GOMAXPROCS=1", "GODEBUG=asyncpreemptoff=1"},
+	Settings: memory("6MiB", "", Setting{"device", "cpu"}, Setting{"cache.ahead", "off"}, Setting{"workers", "1"}),
 }
 
 // Recording says what is recorded.
@@ -184,7 +193,7 @@ func (r *recording) point(i int) error {
 
 // serve starts a server, sends some of the requests, and stops it.
 func (r *recording) serve(ctx context.Context, from, to int) error {
-	s, err := Start(ctx, r.Program, r.file, r.settings)
+	s, err := Start(ctx, r.Program, r.file, r.settings, r.kind.Env...)
 	if err != nil {
 		return err
 	}
