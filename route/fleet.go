@@ -9,7 +9,7 @@ type Heartbeat struct {
 	At      time.Duration // when the node made this heartbeat, on the router's clock
 	Backlog time.Duration // predicted time until its queue is empty
 	Load    float64       // share of its capacity that is used, in [0, 1]
-	Alpha   float64       // share of its memory that embeddings have
+	Alpha   float64       // share of its memory that embeddings have, for metrics; no policy uses it
 	Shards  []uint32      // embedding shards that it holds, at most Config.Shards; numbers from there on are ignored
 }
 
@@ -28,7 +28,6 @@ type member struct {
 	when    time.Duration // when the last one arrived
 	made    time.Duration // when the node made the last one
 	load    float64
-	alpha   float64
 	backlog float64       // predicted milliseconds of work at the time asOf
 	asOf    time.Duration // see backlog
 	flight  float64       // milliseconds of work sent since the heartbeat was made
@@ -71,7 +70,7 @@ func (m *member) hear(h *Heartbeat, now time.Duration) bool {
 		return false
 	}
 	m.heard, m.when, m.made = true, now, h.At
-	m.load, m.alpha = h.Load, h.Alpha
+	m.load = h.Load
 	m.backlog, m.asOf, m.flight = float64(h.Backlog)/float64(time.Millisecond), h.At, 0
 	for m.count > 0 && m.ring[m.first].at <= h.At {
 		m.first = (m.first + 1) % recents

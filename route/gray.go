@@ -70,7 +70,7 @@ func (t *typical) limit() float64 { return t.error + sigmas*t.sigma }
 // that hold much get those that reuse much, whose errors differ, and a penalty for that would send them even fewer others.
 func (r *Router) penalty(n int, now time.Duration) float64 {
 	m := &r.members[n]
-	if m.answers == 0 {
+	if m.answers == 0 || r.typical.sigma == 0 { // or no errors are known to be typical yet
 		return 0
 	}
 	e := m.smoothed(now) - r.typical.error
