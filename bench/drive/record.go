@@ -76,7 +76,7 @@ var Kinds = []Kind{
 // Node is a server that one node of a simulator can follow: one worker, no disk, rankings for users with an id, and
 // one thread for all goroutines, so that the steps of a request do not lie between those of another.
 var Node = Kind{
-	Name: "node", About: "one worker, rankings for users with an id, twice as many as it can answer",
+	Name: "node", About: "one worker, rankings for users with an id, three times as many as it can answer",
 	Mix: Mix{Rank: 80, ItemFirst: 10, Grow: 10}, Over: true, Env: []string{"GOMAXPROCS=1", "GODEBUG=asyncpreemptoff=1"},
 	Settings: memory("6MiB", "", Setting{"device", "cpu"}, Setting{"cache.ahead", "off"}, Setting{"workers", "1"}),
 }
