@@ -26,8 +26,8 @@ const (
 	importIdle = 10 * time.Minute
 )
 
-// ErrImports means that too many imports are under way.
-var ErrImports = errors.New("too many imports are under way")
+// ErrImports means that too many imports are running.
+var ErrImports = errors.New("too many imports are running")
 
 // BeginImport begins or continues an import. All changes that Catalog.ApplyImport makes for it become one version at
 // its end. An import without changes for ten minutes ends by itself.
@@ -103,7 +103,7 @@ func (k *Keeper) expire(ctx context.Context) {
 	}
 	k.mu.Unlock()
 	for _, id := range gone {
-		k.log.Warn("an import was not ended: what it changed becomes a version", "idle", importIdle)
+		k.log.Warn("an import was not ended: its changes become a version", "idle", importIdle)
 		if err := k.EndImport(ctx, id); err != nil {
 			k.log.Error("an import cannot be ended", "error", err)
 		}

@@ -163,7 +163,7 @@ func (x *indexer) write(name string, ix *beam.Index, v *history.Version) error {
 }
 
 // errOther means that a stored index is intact but belongs to other items or another model.
-var errOther = errors.New("the index is of other items or codes")
+var errOther = errors.New("the index has other items or codes")
 
 // read maps a stored index. It returns errOther unless the index has exactly the items of the version whose codes the
 // model has, because the vocabulary may have changed.
@@ -173,7 +173,7 @@ func (x *indexer) read(name string, v *history.Version) (*beam.Index, error) {
 		return nil, err
 	}
 	if len(data) < indexHeader || string(data[:len(indexMagic)]) != indexMagic {
-		return nil, fmt.Errorf("%w: it does not begin like one", beam.ErrDamaged)
+		return nil, fmt.Errorf("%w: not an index file", beam.ErrDamaged)
 	}
 	t := v.Table()
 	ix, err := beam.Open(data[indexHeader:], t.Slots(), owner)

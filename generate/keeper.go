@@ -289,10 +289,10 @@ func (k *Keeper) Renew() {
 	}
 	for _, t := range k.following() {
 		if err := k.follow(t, v); err != nil {
-			k.log.Error("the items that are generated stay as they were", "model", t.Name, "error", err)
+			k.log.Error("no snapshot of the new version: the one before stays in use", "model", t.Name, "error", err)
 			continue
 		}
-		k.log.Debug("items that are generated", "model", t.Name, "version", t.head.Version, "items", t.head.Len(), "took", time.Since(start))
+		k.log.Debug("made a snapshot", "model", t.Name, "version", t.head.Version, "items", t.head.Len(), "took", time.Since(start))
 	}
 }
 
@@ -351,7 +351,7 @@ func (k *Keeper) base(t *target, first *history.Version) *beam.Index {
 	case err == nil:
 		return ix
 	case errors.Is(err, errOther):
-		k.log.Info("the index is built anew", "model", t.Name, "reason", err)
+		k.log.Info("the index is rebuilt", "model", t.Name, "reason", err)
 	case !missing(err):
 		k.history.Hurt(name, err)
 	}

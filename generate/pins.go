@@ -49,7 +49,7 @@ func (k *Keeper) readPins(version uint64) (hurt, err error) {
 			if err != nil || copied == nil {
 				return err, nil
 			}
-			return errors.New("it is gone: its copy is used"), k.writePins(copied)
+			return errors.New("the file is missing: its copy is used"), k.writePins(copied)
 		}
 		k.pins = pins
 		if copied, err := decodePins(k.pinCopy(), version); err != nil || copied == nil {
@@ -62,7 +62,7 @@ func (k *Keeper) readPins(version uint64) (hurt, err error) {
 	}
 	copied, second := decodePins(k.pinCopy(), version)
 	if second != nil || copied == nil {
-		return nil, fmt.Errorf("generate: %s and its copy are damaged: it is not known which version of the catalog was activated. "+
+		return nil, fmt.Errorf("generate: %s and its copy are damaged: the activated version of the catalog is unknown. "+
 			"Remove both files to generate the latest items, then activate the version you want: %w", k.pinFile(), errors.Join(err, second))
 	}
 	return err, k.writePins(copied)
