@@ -62,10 +62,10 @@ func (a *App) openTracer(cfg *config.Config) (*tracing.Tracer, error) {
 // warnOfOpenDoors warns of listeners that other machines can use without a key.
 func (a *App) warnOfOpenDoors(cfg *config.Config) {
 	if cfg.Auth.Keys == "" && cfg.TLS.ClientCA == "" && (!loopback(cfg.Listen) || !loopback(cfg.GRPCListen)) {
-		a.log.Warn("other machines can ask, and change the catalog, without a key: set auth.keys (see `grebe key --help`)")
+		a.log.Warn("other machines can send requests and change the catalog without a key: set auth.keys (see `grebe key --help`)")
 	}
 	if !loopback(cfg.AdminListen) {
-		a.log.Warn("other machines reach the admin listener, which asks for no key", "admin_listen", cfg.AdminListen)
+		a.log.Warn("other machines can reach the admin listener, which needs no key", "admin_listen", cfg.AdminListen)
 	}
 }
 
@@ -133,7 +133,7 @@ func (a *App) followHangups(hangup <-chan os.Signal, old *config.Config, again f
 				err = a.reconfigure(old, next)
 			}
 			if err != nil {
-				a.log.Error("the configuration was read again and refused: the old one stays", "error", err)
+				a.log.Error("the configuration was read again and is invalid: the old one stays", "error", err)
 				continue
 			}
 			old = next

@@ -71,7 +71,7 @@ func (m *Model) loadEvents(ctx context.Context, cfg *config.Config, mc *config.M
 		if err := m.checkRows(mc.Name, nil); err != nil {
 			return nil, err
 		}
-		m.app.log.Warn("every request of this model is computed anew", "model", mc.Name, "why", why)
+		m.app.log.Warn("this model caches no KV: every request is computed", "model", mc.Name, "why", why)
 	}
 	if both := m.memory.shared; both != nil && !both.divided {
 		if err := m.memory.divide(cfg, mc); err != nil {

@@ -91,7 +91,7 @@ func (l *loadedFiles) once(name string, there func(id string) (has, deleted bool
 		state, before, f.lines = fileState{Digest: was}, true, lines
 	case before && state.Digest != "" || !errors.Is(err, fs.ErrNotExist):
 		f.before = true
-		l.log.Warn("what was loaded of a catalog file is not known: only ids that the catalog lacks are added", "file", full, "error", err)
+		l.log.Warn("the record of a loaded catalog file is unusable: only ids that the catalog lacks are added", "file", full, "error", err)
 	}
 	if state.Digest == digest {
 		return nil
@@ -227,7 +227,7 @@ func (l *loadedFiles) readLines(full string) (digest string, lines []lineSum, er
 	}
 	const head = len(linesMagic) + sha256.Size
 	if len(b) < head+4 || (len(b)-head-4)%16 != 0 || string(b[:len(linesMagic)]) != linesMagic {
-		return "", nil, fmt.Errorf("%s does not have the form of one", l.linesFile(full))
+		return "", nil, fmt.Errorf("%s is not a file of loaded lines", l.linesFile(full))
 	}
 	body := b[:len(b)-4]
 	if le.LittleEndian.Uint32(b[len(body):]) != crc32.Checksum(body, castagnoli) {
