@@ -56,7 +56,7 @@ func Items(w *cli.World, c *catalog.Catalog, m *serve.Model) error {
 // unwritten returns an error if writes to disk failed meanwhile, because computed KV is lost then.
 func unwritten(before, after *disk.Stats) error {
 	if n := after.WriteErrors - before.WriteErrors; n > 0 {
-		return fmt.Errorf("%d writes to disk failed, so that not all that was computed is kept: look whether the disk is full, then run the same command again", n)
+		return fmt.Errorf("%d writes to disk failed and their KV is lost: check whether the disk is full, then run the same command again", n)
 	}
 	return nil
 }

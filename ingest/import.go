@@ -160,7 +160,7 @@ func (c *Import) target(w *cli.World) (sink, string, error) {
 	// Only a server can drop the KV of users deleted here. The next one to start does it.
 	cat, err := catalog.Open(datadir.Catalog(dir), catalog.Options{TrackDeletions: true, TrackUnknown: true})
 	if errors.Is(err, catalog.ErrLocked) {
-		return nil, "", fmt.Errorf("%w: a server that runs on %s has it to itself: import through it with --server URL, or stop it", catalog.ErrLocked, dir)
+		return nil, "", fmt.Errorf("%w: a server runs on %s: import through it with --server URL, or stop it", catalog.ErrLocked, dir)
 	}
 	if err != nil {
 		return nil, "", err

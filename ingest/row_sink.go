@@ -33,7 +33,7 @@ func newLocalRows(ctx context.Context, cfg *config.Config, specs []embed.Spec, n
 	spec.Cache = 0
 	tables, err := embed.OpenTables(datadir.Tables(cfg.DataDir), []embed.Spec{spec})
 	if err != nil {
-		return nil, fmt.Errorf("%w (a server that runs on %s has its tables to itself: write through it with --server)", err, cfg.DataDir)
+		return nil, fmt.Errorf("%w (if a server runs on %s, write through it with --server)", err, cfg.DataDir)
 	}
 	return &localRows{ctx, tables, tables.Table(name)}, nil
 }

@@ -45,7 +45,7 @@ func openRows(name string, dim int, first uint64) (*rowFile, error) {
 	switch filepath.Ext(name) {
 	case ".f32":
 		if r.rows = r.size / int64(4*dim); r.size != r.rows*int64(4*dim) {
-			err = fmt.Errorf("%s has %d bytes, no whole number of rows of %d", name, r.size, dim)
+			err = fmt.Errorf("%s has %d bytes, which is not a whole number of rows of %d", name, r.size, dim)
 		}
 	case ".npy":
 		if err = r.header(); err == nil && r.size-r.done() != 4*int64(dim)*r.rows {
@@ -145,7 +145,7 @@ func (f *rowFile) text(row []float32) (uint64, error) {
 func (f *rowFile) header() error {
 	start := make([]byte, 8)
 	if _, err := io.ReadFull(f.in, start); err != nil || string(start[:6]) != "\x93NUMPY" {
-		return errors.New("this is no .npy file")
+		return errors.New("not a .npy file")
 	}
 	width := 2
 	if start[6] > 1 {

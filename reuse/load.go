@@ -157,7 +157,7 @@ func (c *Cache) fetch(ctx context.Context, key plan.Key) *kv.Entry {
 const settleWithin = 10 * time.Second
 
 // errHangs means that a disk does not answer.
-var errHangs = errors.New("reuse: a read from below memory does not end: it is left to itself, with the memory that it reads into")
+var errHangs = errors.New("reuse: a read from disk hangs: it keeps its memory and is abandoned")
 
 // Settle ends the reads for requests. It returns when no read is running, or with an error if one hangs. A current or
 // later request computes what it would have read.
