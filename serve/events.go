@@ -34,7 +34,7 @@ func (*events) checkOp(m *Model, op string) error {
 	if op == "rank" || op == "recommend" {
 		return nil
 	}
-	return Errorf(Unprocessable, "model", "%q is a model of events: it ranks and recommends, and knows no texts", m.Name)
+	return Errorf(Unprocessable, "model", "%q is a model of events: it ranks and recommends, and reads no texts", m.Name)
 }
 
 // checkUser accepts everyone: history checks users.
@@ -317,8 +317,8 @@ func (e *events) recommend(ctx context.Context, s *Service, c *call, id string,
 		if h.note != "" {
 			h.note += "; "
 		}
-		h.note += fmt.Sprintf("%d items were left out: their scores are no finite numbers", broken)
-		s.log.Warn("items have scores that are no finite numbers: they are never recommended", "model", c.model.Name, "items", broken)
+		h.note += fmt.Sprintf("%d items were left out: their scores are not finite", broken)
+		s.log.Warn("items have scores that are not finite: they are never recommended", "model", c.model.Name, "items", broken)
 	}
 	resp.Usage.Note = noteOf(m, h)
 	for _, f := range found {

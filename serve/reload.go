@@ -277,9 +277,9 @@ func (s *Service) dispose(ctx context.Context, sl *slot, c *checkpoint) error {
 	}
 	err := c.Retire(ctx)
 	if err != nil && ctx.Err() != nil {
-		s.log.Warn("what a checkpoint kept on disk is deleted at the next start", "model", sl.name, "version", c.Version, "reason", err)
+		s.log.Warn("KV of a retired checkpoint stays on disk until the next start", "model", sl.name, "version", c.Version, "reason", err)
 	} else if err != nil {
-		s.log.Error("what a checkpoint held was not freed", "model", sl.name, "version", c.Version, "error", err)
+		s.log.Error("a retired checkpoint was not freed", "model", sl.name, "version", c.Version, "error", err)
 	}
 	return nil
 }

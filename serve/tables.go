@@ -53,7 +53,7 @@ func (t Table) Rows(ctx context.Context, asked []string) ([]byte, error) {
 	for i, k := range asked {
 		var err error
 		if keys[i], err = strconv.ParseUint(k, 10, 64); err != nil {
-			return nil, Errorf(InvalidArgument, "key", "%s is no key: want a whole number", Quoted(k))
+			return nil, Errorf(InvalidArgument, "key", "%s is not a key: want a whole number", Quoted(k))
 		}
 	}
 	dim := t.Dim()
