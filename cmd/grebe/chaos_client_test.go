@@ -33,6 +33,7 @@ type chaosClient struct {
 	r            *rand.Rand
 	number       int
 	users, items []*possession
+	drew         int64 // pins when it drew the last candidates
 }
 
 // client asks and changes until the time is up.
@@ -84,6 +85,9 @@ func (k *chaosClient) ask(ctx context.Context, method, path string, body any, fi
 		return 0, nil, false
 	case code == http.StatusServiceUnavailable && (dying || k.full.Load()):
 		k.count(op + " 503")
+		return code, data, false
+	case code == http.StatusBadRequest && k.pins.Load() != k.drew: // an item that the version in use since then does not have
+		k.count(op + " of another version")
 		return code, data, false
 	case !slices.Contains(fine, code):
 		sent, _ := json.Marshal(body)
@@ -137,9 +141,19 @@ func (k *chaosClient) changeUser(u *possession) {
 	default:
 		e := k.event()
 		if _, _, u.sure = k.ask(ctx, "POST", "/v1/users/"+u.id+"/events", object{"events": []any{e}}, 200); u.sure {
-			u.now = object{"text": u.now["text"], "events": append(slices.Clone(u.now["events"].([]any)), e)}
+			u.now = object{"text": u.now["text"], "events": follow(u.now["events"].([]any), e)}
 		}
 	}
+}
+
+// follow returns a user's events with a new one, which goes where its time belongs.
+func follow(events []any, e any) []any {
+	at := func(e any) int { return e.(object)["time"].(int) }
+	late := at(e) < at(events[len(events)-1])
+	if events = append(slices.Clone(events), e); late {
+		slices.SortStableFunc(events, func(a, b any) int { return at(a) - at(b) })
+	}
+	return events
 }
 
 func (k *chaosClient) changeItem(i int) {
@@ -197,7 +211,9 @@ func (k *chaosClient) rank() {
 		prefix = "blend"
 	}
 	user, wholeUser := k.whom()
-	items, wholeItems := k.candidates(model != "shop-hstu")
+	k.drew = k.pins.Load()
+	own := model != "shop-hstu" && !k.pinned.Load()
+	items, wholeItems := k.candidates(own)
 	body := object{"model": model, "user": user, "candidates": items, "prefix": prefix, "explain": k.r.IntN(3) == 0}
 	exact := true
 	if prefix == "blend" {
@@ -236,7 +252,7 @@ func (k *chaosClient) rank() {
 		return
 	}
 	a := k.account(body, data)
-	if !exact || a.Prefix == "blend" && prefix != "blend" {
+	if !exact || a.Prefix == "blend" && prefix != "blend" || own && k.pins.Load() != k.drew {
 		return
 	}
 	whole := object{"model": model, "user": wholeUser, "candidates": wholeItems, "prefix": a.Prefix}
