@@ -639,6 +639,7 @@ const loggedOnce = `# grebe record 1
 kv0 open default + +
 kv0 level host 64 16384
 kv0 hotness 10 12 0 65536
+kv0 page 256
 kv0 stored k0:0000000000000007 item 9 0
 kv0 status [k1:0000000000000001,k0]
 kv0 . tiers [missing,disk]

@@ -221,6 +221,9 @@ func TestKeysBesideUsers(t *testing.T) {
 	}
 	s := New(shape, newPool(t, ref.New().Memory(), 2000))
 	s.SetDisk(d)
+	for i := range 3 {
+		s.Owner(plan.Key{byte(i)})
+	}
 	publish := func(owner uint32, i int) plan.Key {
 		key := plan.Key{byte(i), byte(i >> 8), byte(owner)}
 		e, err := s.Reserve(Exact, 1, nil)

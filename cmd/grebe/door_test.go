@@ -153,7 +153,7 @@ func TestKeysAndCertificates(t *testing.T) {
 	if err := os.WriteFile(keys, []byte("- {name: x}\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	r.hangup(t, "refused")
+	r.hangup(t, "the old one stays")
 	if errs, code := rank(append(shown, "--key-file", shop)...); code != cli.Done {
 		t.Errorf("after a broken file of keys the old ones must stay: exits with %d and says %q", code, errs)
 	}
