@@ -371,3 +371,35 @@ func TestBadConfigurationsAreRefused(t *testing.T) {
 		}
 	}
 }
+
+// A router learns how much other routers send to a node, so that an old report counts less the more they send.
+func TestOthersSendToo(t *testing.T) {
+	r := fleet(t, Config{Policy: LeastLoaded}, 2)
+	work := func(n int, at time.Duration) float64 {
+		r.look(ask(1), at-duration(r.config.Nodes[n].RTT/2))
+		return r.work[n]
+	}
+	const every = 10 * milli
+	for i := range 200 {
+		at := time.Duration(i+1) * every
+		r.Told(0, at, 0, 0)
+		r.Told(1, at, 4*milli, 0) // though nothing was sent and the last 4 ms of work are done
+		if i%2 == 0 {
+			r.Heard(0, &Heartbeat{At: at}, at)
+			r.Heard(1, &Heartbeat{At: at, Backlog: 4 * milli}, at)
+		}
+	}
+	now := 200 * every
+	if got := work(0, now+every); got != 0 {
+		t.Errorf("a node that others do not use has %.2f ms of work", got)
+	}
+	for age, want := range map[time.Duration]float64{milli: 3.4, every: 4, 5 * every: 20} {
+		if got := work(1, now+age); math.Abs(got-want) > .3 {
+			t.Errorf("%v after a report there are %.2f ms of work, want about %.1f", age, got, want)
+		}
+	}
+	r.Told(1, now-every, time.Second, 1) // overtaken
+	if got := work(1, now+every); got > 5 {
+		t.Errorf("after an old report there are %.2f ms of work", got)
+	}
+}

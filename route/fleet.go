@@ -1,6 +1,9 @@
 package route
 
-import "time"
+import (
+	"math"
+	"time"
+)
 
 // Heartbeat is what a node reports about itself, about every 100 ms.
 type Heartbeat struct {
@@ -16,6 +19,9 @@ type Heartbeat struct {
 // recents is the number of requests in flight that are kept for each node. If there are more, the oldest are joined.
 const recents = 128
 
+// unseenHalf is the milliseconds after which what was learnt about other routers counts half.
+const unseenHalf = 1000
+
 // sent is a request that this router sent to a node.
 type sent struct {
 	at time.Duration // when it arrives there
@@ -26,14 +32,19 @@ type sent struct {
 type member struct {
 	heard   bool          // there was a heartbeat since the node was lost
 	when    time.Duration // when the last one arrived
-	made    time.Duration // when the node made the last one
+	beat    time.Duration // when the node made it
+	made    time.Duration // when the node made its last report, in a heartbeat or an answer
 	load    float64
 	backlog float64       // predicted milliseconds of work at the time asOf
 	asOf    time.Duration // see backlog
-	flight  float64       // milliseconds of work sent since the heartbeat was made
+	flight  float64       // milliseconds of work sent since the last report
 	ring    [recents]sent // requests sent since then, from first on
 	first   int
 	count   int
+
+	reported float64 // backlog in the last report
+	surplus  float64 // milliseconds of work that reports had more than this router knew of, with those long ago fading
+	span     float64 // milliseconds between these reports, fading likewise
 
 	gray
 }
@@ -63,21 +74,55 @@ func (m *member) send(s sent) {
 	m.add(s)
 }
 
-// hear starts from the state of a heartbeat and adds again what was not there yet when the node made it. It returns
-// false for a heartbeat that a later one has overtaken.
+// hear takes a heartbeat. It returns false for one that a later one has overtaken.
 func (m *member) hear(h *Heartbeat, now time.Duration) bool {
-	if m.heard && h.At < m.made {
+	if m.heard && h.At < m.beat {
 		return false
 	}
-	m.heard, m.when, m.made = true, now, h.At
-	m.load = h.Load
-	m.backlog, m.asOf, m.flight = float64(h.Backlog)/float64(time.Millisecond), h.At, 0
-	for m.count > 0 && m.ring[m.first].at <= h.At {
+	m.tell(h.At, h.Backlog, h.Load)
+	m.heard, m.when, m.beat = true, now, h.At
+	return true
+}
+
+// tell starts from the load that a node had at a time and adds again what was not there yet.
+func (m *member) tell(at, backlog time.Duration, load float64) {
+	if m.heard && at < m.made {
+		return
+	}
+	ms := float64(backlog) / float64(time.Millisecond)
+	if m.heard {
+		m.compare(at, ms)
+	}
+	m.made, m.reported, m.load = at, ms, load
+	m.backlog, m.asOf, m.flight = ms, at, 0
+	for m.count > 0 && m.ring[m.first].at <= at {
 		m.first = (m.first + 1) % recents
 		m.count--
 	}
 	for i := range m.count {
 		m.add(m.ring[(m.first+i)%recents])
 	}
-	return true
+}
+
+// compare learns how much more work a node has than its last report and the requests of this router explain: what other
+// routers sent.
+func (m *member) compare(at time.Duration, backlog float64) {
+	known := member{backlog: m.reported, asOf: m.made}
+	for i := range m.count {
+		if s := m.ring[(m.first+i)%recents]; s.at <= at {
+			known.add(s)
+		}
+	}
+	ms := float64(at-m.made) / float64(time.Millisecond)
+	keep := math.Exp2(-ms / unseenHalf)
+	m.surplus = m.surplus*keep + backlog - known.workAt(at)
+	m.span = m.span*keep + ms
+}
+
+// unseen returns the milliseconds of work that other routers are expected to have sent since the last report.
+func (m *member) unseen(at time.Duration) float64 {
+	if m.span == 0 {
+		return 0
+	}
+	return max(0, m.surplus/m.span*float64(at-m.made)/float64(time.Millisecond))
 }

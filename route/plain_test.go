@@ -22,12 +22,19 @@ type plain struct {
 	books   []map[uint64]residency.Entry // by node and hash of the key
 	beats   []Heartbeat
 	sends   [][]sent
+	reports [][]report // by node: of its load, with what the router knew of it
 	last    map[uint64]int
 	turn    int
 	rng     *rand.Rand // of the scene
 	random  *rand.Rand // as the router draws
 	history []int32    // of all users; a few have another one
 	other   []int32
+}
+
+// report is a node's backlog at a time, and what it would have been without other routers.
+type report struct {
+	at           time.Duration
+	backlog, own float64
 }
 
 const (
@@ -60,7 +67,7 @@ func scene(t *testing.T, policy Policy, seed uint64) (*Router, *plain) {
 	}
 	p := &plain{
 		lost: make([]bool, nodes), known: make([]bool, nodes), books: make([]map[uint64]residency.Entry, nodes),
-		beats: make([]Heartbeat, nodes), sends: make([][]sent, nodes), last: map[uint64]int{}, rng: rng,
+		beats: make([]Heartbeat, nodes), sends: make([][]sent, nodes), reports: make([][]report, nodes), last: map[uint64]int{}, rng: rng,
 		random: rand.New(rand.NewPCG(seed, 0x726f757465)), history: make([]int32, 400), other: make([]int32, 400),
 	}
 	for i := range p.history {
@@ -70,7 +77,7 @@ func scene(t *testing.T, policy Policy, seed uint64) (*Router, *plain) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	p.config = r.config // with defaults
+	p.config, p.turn = r.config, p.random.IntN(nodes) // with defaults
 	members := placement.Members(nodes)
 	if p.places, err = placement.Hash(placement.Config{Members: members, Items: plainItems}); err != nil {
 		t.Fatal(err)
@@ -132,8 +139,18 @@ func (p *plain) beat(r *Router, n int, at time.Duration) {
 	for range 40 {
 		h.Shards = append(h.Shards, uint32(p.rng.IntN(120)))
 	}
+	if p.rng.IntN(2) == 0 && at > 0 { // with an answer
+		h.Shards = p.beats[n].Shards
+		r.Told(n, at, h.Backlog, h.Load)
+	} else {
+		r.Heard(n, &h, at)
+	}
+	own := 0.0
+	if at > 0 {
+		own = p.left(n, at, at)
+	}
 	p.beats[n] = h
-	r.Heard(n, &h, at)
+	p.reports[n] = append(p.reports[n], report{at, float64(h.Backlog) / 1e6, own})
 	p.sends[n] = slices.DeleteFunc(p.sends[n], func(s sent) bool { return s.at <= at })
 }
 
@@ -214,9 +231,31 @@ func (p *plain) input(n int, q *Request, now time.Duration) schedule.Request {
 }
 
 // queue replays what a node has to do since its heartbeat.
+// queue returns the work that a request finds: what the router knows of, and what others sent since the last report, at the
+// mean rate at which they did.
 func (p *plain) queue(n int, now time.Duration) float64 {
+	now += duration(p.config.Nodes[n].RTT / 2)
+	last := p.beats[n].At
+	more, span := 0.0, 0.0
+	for i := 1; i < len(p.reports[n]); i++ {
+		q, weight := p.reports[n][i], math.Exp2(-(last - p.reports[n][i].at).Seconds())
+		more += weight * (q.backlog - q.own)
+		span += weight * float64(q.at-p.reports[n][i-1].at) / 1e6
+	}
+	others := 0.0
+	if span > 0 {
+		others = max(0, more/span) * float64(now-last) / 1e6
+	}
+	return p.left(n, now, now+time.Hour) + others
+}
+
+// left returns the work that is left at a time of the last report and of the requests that arrived until another time.
+func (p *plain) left(n int, now, until time.Duration) float64 {
 	left, at := float64(p.beats[n].Backlog)/1e6, p.beats[n].At
-	for _, s := range append(slices.Clone(p.sends[n]), sent{at: now + duration(p.config.Nodes[n].RTT/2)}) {
+	for _, s := range append(slices.Clone(p.sends[n]), sent{at: now}) {
+		if s.at > until {
+			continue
+		}
 		if s.at > at {
 			left, at = max(0, left-float64(s.at-at)/1e6), s.at
 		}
@@ -405,8 +444,8 @@ func (p *plain) predicted(q *Request, now time.Duration) (node, count int) {
 		}
 		return count
 	})
-	random := []int{up[p.random.IntN(len(up))], up[p.random.IntN(len(up))]}
-	for _, n := range slices.Concat(holders, covers, random) {
+	idle := p.argmax(func(n int) float64 { return -p.queue(n, now) })
+	for _, n := range slices.Concat(holders, covers, []int{idle, up[p.random.IntN(len(up))]}) {
 		if !slices.Contains(candidates, n) {
 			candidates = append(candidates, n)
 		}

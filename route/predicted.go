@@ -5,11 +5,11 @@ import (
 	"time"
 )
 
-// Limits of the nodes that are priced: 1 + mostHolders + mostCover + mostRandom.
+// Limits of the nodes that are priced: 1 + mostHolders + mostCover + mostIdle.
 const (
 	mostHolders = 4 // of the user, the longest copies first
 	mostCover   = 2 // with the most items
-	mostRandom  = 2
+	mostIdle    = 2 // with the least work, and a random one
 )
 
 // nearly is the share by which the user's home may cost more than the best node and still counts as equal.
@@ -18,7 +18,7 @@ const nearly = .01
 // predicted picks the node with the least predicted milliseconds among a few candidates. The user's home wins ties:
 // users stay where they are without a table of sessions.
 func (r *Router) predicted(q *Request, now time.Duration) (node, count int) {
-	var list [1 + mostHolders + mostCover + mostRandom]int
+	var list [1 + mostHolders + mostCover + mostIdle]int
 	candidates := r.candidates(list[:0], q)
 	var home priced
 	least, homes := 0.0, 0.0
@@ -38,8 +38,8 @@ func (r *Router) predicted(q *Request, now time.Duration) (node, count int) {
 	return node, len(candidates)
 }
 
-// candidates appends the nodes to price: the user's home, the holders of the user, the nodes with the most items, and
-// random ones.
+// candidates appends the nodes to price: the user's home, the holders of the user, the nodes with the most items, the
+// one with the least work, and a random one.
 func (r *Router) candidates(list []int, q *Request) []int {
 	list = append(list, r.home(q.User))
 	var room [max(mostHolders, mostCover)]scored
@@ -56,10 +56,8 @@ func (r *Router) candidates(list []int, q *Request) []int {
 		covers = r.keepBest(covers, mostCover, scored{n, r.cover[n]})
 	}
 	list = add(list, covers)
-	for i := range mostRandom {
-		room[i].node = r.up[r.random.IntN(len(r.up))]
-	}
-	return add(list, room[:mostRandom])
+	room[0].node, room[1].node = r.leastLoaded(), r.up[r.random.IntN(len(r.up))]
+	return add(list, room[:mostIdle])
 }
 
 // scored is a node with the tokens or items that it holds.

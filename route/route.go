@@ -15,8 +15,9 @@
 //	ms(n) = max(backlog, fetch) + compute + staging + embedding misses + round trip + smoothed error
 //
 // where schedule.Decide chooses, with the tiers as node n sees them, what is fetched and what is computed, as the node
-// itself will. At most ten nodes are priced. The other policies are those of RcLLM (RCL-4) and HLEM (HLM-5, HLM-6), and
-// baselines.
+// itself will. The backlog is that of the node's last report, with this router's requests since then and with what other
+// routers usually send in that time. At most ten nodes are priced. The other policies are those of RcLLM (RCL-4) and HLEM
+// (HLM-5, HLM-6), and baselines.
 package route
 
 import (
@@ -63,6 +64,7 @@ func New(c Config) (*Router, error) {
 		config: c, words: (n + 63) / 64, members: make([]member, n), shardWords: (c.Shards + 63) / 64,
 		classes: classes, weights: newWeights(&c), last: make(lastNodes, c.Users+1), random: rand.New(rand.NewPCG(c.Seed, 0x726f757465)),
 	}
+	r.turn = r.random.IntN(n) // so that routers do not take turns in step
 	r.view = view{
 		up: make([]int, 0, n), work: make([]float64, n), peers: make([]uint64, classes*r.words),
 		copies: make([]residency.Copy, 0, n), cover: make([]int32, n),
@@ -106,6 +108,14 @@ func (r *Router) Heard(node int, h *Heartbeat, now time.Duration) {
 	}
 	if h.Boot != 0 {
 		r.index.Heard(node, h.Boot, h.Seq)
+	}
+}
+
+// Told takes what a node reports about its load with an answer: a Heartbeat's At, Backlog and Load. Where there are many
+// requests, answers are newer than heartbeats.
+func (r *Router) Told(node int, at, backlog time.Duration, load float64) {
+	if m := &r.members[node]; m.heard {
+		m.tell(at, backlog, load)
 	}
 }
 

@@ -96,7 +96,8 @@ func (r *Router) findUp(now time.Duration) {
 	clear(r.peers)
 	for _, n := range r.up {
 		node := &r.config.Nodes[n]
-		r.work[n] = r.members[n].workAt(now + duration(node.RTT/2))
+		m, at := &r.members[n], now+duration(node.RTT/2)
+		r.work[n] = m.workAt(at) + m.unseen(at)
 		r.peers[int(node.Class)*r.words+n/64] |= 1 << (n % 64)
 	}
 }

@@ -41,6 +41,7 @@ type call struct {
 	chosen   float64       // milliseconds that the router predicted
 	foreseen int           // tokens that the router predicted not to be computed
 	outcome  outcome
+	backlog  float64 // milliseconds of work that the node had left when it answered
 
 	// On the node.
 	place    schedule.Place

@@ -29,8 +29,8 @@ func TestFleets(t *testing.T) {
 			if remote := r.RemoteBytes > 0; remote != (kind != "none" && kind != "replicate") {
 				t.Errorf("%d bytes went from node to node", r.RemoteBytes)
 			}
-			// Routers give up some balance for hits, but no node may starve or get twice its share.
-			if least, most, _ := r.balance(); least < .5 || most > 1.6 {
+			// Routers give up some balance for hits, but no node may starve or get far more than its share.
+			if least, most, _ := r.balance(); least < .75 || most > 1.3 {
 				t.Errorf("nodes got %.2f to %.2f times the mean", least, most)
 			}
 			t.Logf("%d events left; hits %+v, P99 %.1f, %d snapshots", len(f.heap.events), r.Hits, r.Latency.P99, r.Snapshots)

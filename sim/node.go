@@ -574,7 +574,7 @@ func (n *node) leave(i int32, how outcome) {
 		n.release(c)
 		n.admission.Leave(&c.place, n.f.now)
 	}
-	c.outcome = how
+	c.outcome, c.backlog = how, n.backlogMs()
 	n.f.push(event{at: n.f.now + n.f.hop, kind: answers, node: n.id, arg: i, gen: c.gen})
 }
 

@@ -93,10 +93,13 @@ func (n *node) report(m *message) {
 	m.node, m.left = n.id, len(f.routers)
 	m.beat.Boot, m.beat.Seq, m.beat.At = n.feed.Boot(), n.feed.Seq(), f.now
 	m.beat.Backlog = inMs(ms)
-	m.beat.Load = min(1, ms/(1e3*f.scenario.SLO.Seconds()))
+	m.beat.Load = f.loadOf(ms)
 	m.beat.Alpha = n.alpha()
 	m.beat.Shards = n.shards(m.beat.Shards[:0])
 }
+
+// loadOf returns the load of a node with milliseconds of work.
+func (f *fleet) loadOf(ms float64) float64 { return min(1, ms/(1e3*f.scenario.SLO.Seconds())) }
 
 // hear takes a heartbeat and the events that the node's feed had when it was sent.
 func (r *router) hear(i int32) {
