@@ -6,6 +6,7 @@ import (
 	"math"
 	"path/filepath"
 	"slices"
+	"strings"
 	"time"
 
 	"grebe/evict"
@@ -390,7 +391,7 @@ func (s *Scenario) checkFleet(p *problems) {
 	p.add(f.Nodes >= 1 && f.Spare >= 0 && f.Nodes+f.Spare <= maxNodes, "fleet.nodes", "%d and %d spare ones: want 1 to %d",
 		f.Nodes, f.Spare, maxNodes)
 	p.add(f.Workers >= 1 && f.Workers <= 64, "fleet.workers", "%d: want 1 to 64", f.Workers)
-	p.add(f.Profile != "" || len(f.Profiles) > 0, "fleet.profile", "want the name of a profile or a .json file")
+	p.add(f.Profile != "" || len(f.Profiles) > 0, "fleet.profile", "want a .json file or one of %s", strings.Join(Profiles(), ", "))
 	p.add(slices.Contains(evict.Names(), c.Policy), "cache.policy", "%q: want one of %v", c.Policy, evict.Names())
 	p.add(c.Users > 0 && c.Items > 0 && c.Slots >= 0 && c.Slots <= maxSlots, "cache",
 		"want tables of users and items, and at most %d slots", maxSlots)

@@ -2,6 +2,7 @@ package main
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -12,7 +13,8 @@ import (
 
 // simCmd simulates a fleet.
 type simCmd struct {
-	Scenario string  `arg:"" type:"existingfile" help:"YAML file that says what to simulate."`
+	Scenario string  `arg:"" optional:"" type:"existingfile" help:"YAML file that says what to simulate."`
+	Example  bool    `help:"Print a scenario that explains all keys."`
 	Trace    string  `type:"existingfile" help:"Play the requests of this file (NDJSON) instead of the scenario's." placeholder:"FILE"`
 	Seed     *uint64 `help:"Seed; the scenario's if absent." placeholder:"N"`
 	JSON     bool    `name:"json" help:"Print JSON."`
@@ -21,16 +23,24 @@ type simCmd struct {
 
 func (simCmd) Help() string {
 	return `Runs a fleet in virtual time on the code that serves. The same scenario and seed give the same numbers. docs/capacity.md
-explains the file. Ctrl-C prints what there is.
+shows how to size a fleet. Ctrl-C prints what there is.
 
 Examples:
 
+    grebe sim --example > fleet.yaml
     grebe sim fleet.yaml
     grebe sim fleet.yaml --trace requests.ndjson --html fleet.html
     grebe sim fleet.yaml --seed 7 --json`
 }
 
 func (c *simCmd) Run(w *cli.World) error {
+	if c.Example {
+		_, err := io.WriteString(w.Stdout, sim.Example)
+		return err
+	}
+	if c.Scenario == "" {
+		return cli.Usage(errors.New("name a scenario; grebe sim --example prints one"))
+	}
 	s, err := c.scenario()
 	if err != nil {
 		return cli.Usage(err)
