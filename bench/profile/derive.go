@@ -43,7 +43,7 @@ type target struct {
 	device Published
 	gpus   int    // that share a model by tensor parallelism
 	model  string // of Models
-	from   string // the measured model; if there is none, qwen2-1.5b
+	from   string // the measured model; if there is none, see instead
 	host   int64  // bytes of a node's memory for KV
 }
 
@@ -55,12 +55,17 @@ var targets = []target{
 	{h20, 1, "qwen2-1.5b", "qwen2-1.5b", 400e9},
 	{a100large, 1, "qwen3-8b", "qwen3-8b", 1e12},
 	{a100large, 4, "qwen-72b", "qwen3-8b", 1e12},
-	{a100large, 1, "hstu-3", "hstu-3", 200e9},
-	{a100large, 1, "hstu-6", "hstu-6", 200e9},
+	{a100large, 1, "hstu-3", "hstu-3", 0},
+	{a100large, 1, "hstu-6", "hstu-6", 0},
 }
 
-// instead is the decoder that others are derived from by their FLOPs, if they were not measured.
-const instead = "qwen2-1.5b"
+// instead returns the model that others of its kind are derived from by their FLOPs, if they were not measured.
+func instead(m *Model) string {
+	if m.Events > 0 {
+		return "hstu-6"
+	}
+	return "qwen2-1.5b"
+}
 
 // Derive reads the profiles of an H200 in dir and writes those of the papers' devices beside them. Models that were not
 // measured are left out. It calls done with each name.
@@ -68,8 +73,9 @@ func Derive(dir string, done func(name string)) error {
 	found := 0
 	for _, t := range targets {
 		measured, err := sim.LoadProfile(filepath.Join(dir, h200.Label+"-"+t.from+".json"))
-		if errors.Is(err, fs.ErrNotExist) && Models[t.model].Events == 0 {
-			t.from = instead
+		if errors.Is(err, fs.ErrNotExist) {
+			model := Models[t.model]
+			t.from = instead(&model)
 			measured, err = sim.LoadProfile(filepath.Join(dir, h200.Label+"-"+t.from+".json"))
 		}
 		if errors.Is(err, fs.ErrNotExist) {

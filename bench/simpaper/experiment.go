@@ -44,13 +44,16 @@ type Stream struct {
 	Share         float64 `yaml:"share"`          // of the candidates that come from the user's community
 	CommunityZipf float64 `yaml:"community_zipf"` // exponent of the law by which users have communities
 	Candidates    int     `yaml:"candidates"`
-	Hot           float64 `yaml:"hot"` // share of requests from hot users
+	Hot           float64 `yaml:"hot"`  // share of requests from hot users
+	Part          float64 `yaml:"part"` // of a regime's tables, for nodes that are a part of its node; 1
+	Skip          int     `yaml:"skip"` // epochs of a regime to leave out at the beginning
 }
 
-// Share is a load relative to the closed-loop throughput of a run.
+// Share is a load relative to the closed-loop throughput of a run, or to what it sustains.
 type Share struct {
-	Of    string  `yaml:"of"` // the run, or the end of its name among those that begin alike
-	Share float64 `yaml:"share"`
+	Of        string  `yaml:"of"` // the run, or the end of its name among those that begin alike
+	Share     float64 `yaml:"share"`
+	Sustained bool    `yaml:"sustained"` // relative to the rate that the run sustains at the SLO
 }
 
 // Trial is one run.

@@ -41,6 +41,7 @@ type runner struct {
 	Options
 	values map[string][]Value // by trial, one per seed
 	closed map[string]float64 // throughput of closed loops, by trial and seed
+	near   float64            // the last rate that was sustained
 	cuts   map[string]*placement.Map
 }
 
@@ -96,7 +97,7 @@ func (r *runner) trial(ctx context.Context, t *Trial, seed uint64) (*Value, erro
 	case "rate":
 		return r.sustained(ctx, t, seed)
 	case "latency":
-		full, err := r.capacity(ctx, r.reference(t), seed)
+		full, err := r.full(ctx, r.reference(t), seed)
 		if err != nil {
 			return nil, err
 		}
@@ -172,6 +173,23 @@ func (r *runner) capacity(ctx context.Context, t *Trial, seed uint64) (float64, 
 	return v.Throughput, nil
 }
 
+// full is the load that others are relative to: the throughput of a trial's closed loop, or its sustained rate.
+func (r *runner) full(ctx context.Context, t *Trial, seed uint64) (float64, error) {
+	if !r.Load.Sustained {
+		return r.capacity(ctx, t, seed)
+	}
+	key := fmt.Sprint(t.Name, " ", seed)
+	if v, ok := r.closed[key]; ok {
+		return v, nil
+	}
+	v, err := r.sustained(ctx, t, seed)
+	if err != nil {
+		return 0, err
+	}
+	r.closed[key] = v.Throughput
+	return v.Throughput, nil
+}
+
 // open runs a trial at a rate.
 func (r *runner) open(ctx context.Context, t *Trial, seed uint64, rate float64) (*Value, error) {
 	s, err := r.scenario(t, seed)
@@ -185,34 +203,86 @@ func (r *runner) open(ctx context.Context, t *Trial, seed uint64, rate float64) 
 // width is how close the bounds of a sustained rate come.
 const width = 0.02
 
-// sustained finds the highest rate at which 99 % of the requests end within the SLO.
+// sustained finds the highest rate at which 99 % of the requests end within the SLO; of static trials, with the best share.
 func (r *runner) sustained(ctx context.Context, t *Trial, seed uint64) (*Value, error) {
-	high, err := r.capacity(ctx, t, seed)
-	if err != nil {
-		return nil, err
+	if !t.Static {
+		return r.search(ctx, t, seed, nil, 0)
 	}
-	low := 0.0
-	var best *Value
-	for rate := high * 0.8; high-low > width*high; rate = (low + high) / 2 {
-		v, err := r.open(ctx, t, seed, rate)
+	return r.bestStatic(func(share, above float64) (*Value, error) {
+		return r.search(ctx, t, seed, func(s *sim.Scenario) {
+			s.Embeddings = sim.Embeddings{Share: share, Controller: "static"}
+		}, above)
+	})
+}
+
+// step is the factor between rates until one is sustained and one is not.
+const step = 1.15
+
+// search finds a sustained rate. If it is not higher than above, it may return a value without one.
+func (r *runner) search(ctx context.Context, t *Trial, seed uint64, change func(*sim.Scenario), above float64) (*Value, error) {
+	low, high, best := 0.0, math.Inf(1), &Value{}
+	rate := above * (1 + width)
+	if above == 0 {
+		var err error
+		if rate, high, err = r.bounds(ctx, t, seed); err != nil {
+			return nil, err
+		}
+	}
+	for high-low > width*high || math.IsInf(high, 1) {
+		s, err := r.scenario(t, seed)
 		if err != nil {
 			return nil, err
 		}
-		s, err := r.scenario(t, seed)
+		if change != nil {
+			change(s)
+		}
+		s.Load.Clients, s.Load.Rate = 0, rate
+		v, err := r.run(ctx, s, t, rate)
 		if err != nil {
 			return nil, err
 		}
 		if v.P99 <= s.SLO.Seconds()*1000 {
 			low, best = rate, v
+			best.Throughput = rate
 		} else {
 			high = rate
 		}
+		switch {
+		case low == 0 && above > 0:
+			return best, nil
+		case math.IsInf(high, 1):
+			rate *= step
+		case low == 0:
+			rate /= step
+		default:
+			rate = (low + high) / 2
+		}
+		r.Log("    %.1f requests/s: P99 %.3g\n", v.Rate, v.P99)
 	}
-	if best == nil {
-		return &Value{}, nil
-	}
-	best.Throughput = low
+	r.near = low
 	return best, nil
+}
+
+// bounds returns a rate to begin a search with and one that is too high. Users of a model of events come as often as the rate
+// says, so that a closed loop, which sends them faster, says little: its search begins at the last rate that was
+// found, or where all engines compute users that are not cached.
+func (r *runner) bounds(ctx context.Context, t *Trial, seed uint64) (first, high float64, err error) {
+	if r.stream(t).Regime == "" {
+		high, err = r.capacity(ctx, t, seed)
+		return 0.8 * high, high, err
+	}
+	if r.near > 0 {
+		return r.near, math.Inf(1), nil
+	}
+	s, err := r.scenario(t, seed)
+	if err != nil {
+		return 0, 0, err
+	}
+	source, err := r.stream(t).rankings(1, seed)
+	if err == nil {
+		err = missCosts(s, source)
+	}
+	return float64(s.Fleet.Nodes*s.Fleet.Workers) * 1e3 / s.Route.MissKV, math.Inf(1), err
 }
 
 // run runs a scenario on a trial's stream.
@@ -221,6 +291,11 @@ func (r *runner) run(ctx context.Context, s *sim.Scenario, t *Trial, rate float6
 	source, err := stream.source(rate, s.Seed)
 	if err != nil {
 		return nil, err
+	}
+	if events, ok := source.(*rankings); ok {
+		if err := missCosts(s, events); err != nil {
+			return nil, err
+		}
 	}
 	places, err := r.firstMap(t, s)
 	if err != nil {

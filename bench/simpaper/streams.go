@@ -18,6 +18,8 @@ func (s *Stream) source(rate float64, seed uint64) (sim.Stream, error) {
 		return s.table1(rate, seed)
 	case s.RcLLM != "":
 		return newPrompts(s, rate, seed)
+	case s.Regime != "":
+		return s.rankings(rate, seed)
 	}
 	return nil, fmt.Errorf("no stream of requests")
 }
