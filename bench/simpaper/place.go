@@ -135,6 +135,9 @@ func (r *runner) footprint(t *Trial, seed uint64) (*Value, error) {
 // cut cuts a stream's catalog by similarity, from so many requests.
 func (r *runner) cut(t *Trial, nodes int, seed uint64, requests int) (*placement.Map, error) {
 	stream := r.stream(t)
+	if r.past > 0 {
+		seed = r.past
+	}
 	key := fmt.Sprint(*stream, nodes, seed)
 	if m := r.cuts[key]; m != nil {
 		return m, nil

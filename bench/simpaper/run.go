@@ -42,6 +42,8 @@ type runner struct {
 	values map[string][]Value // by trial, one per seed
 	closed map[string]float64 // throughput of closed loops, by trial and seed
 	near   float64            // the last rate that was sustained
+	size   *config.Part       // keys of the scenario that differ in all trials; nil: none
+	past   uint64             // the seed of the requests that cuts are made from; 0: the run's
 	cuts   map[string]*placement.Map
 }
 
@@ -101,7 +103,7 @@ func (r *runner) trial(ctx context.Context, t *Trial, seed uint64) (*Value, erro
 		if err != nil {
 			return nil, err
 		}
-		return r.open(ctx, t, seed, full*r.Load.Share)
+		return r.at(ctx, t, seed, full*r.Load.Share, nil)
 	}
 	return nil, fmt.Errorf("no measure %q", r.Measure)
 }
@@ -127,6 +129,11 @@ func (r *runner) scenario(t *Trial, seed uint64) (*sim.Scenario, error) {
 	}
 	if err := config.Onto(&t.Set, s); err != nil {
 		return nil, err
+	}
+	if r.size != nil {
+		if err := config.Onto(r.size, s); err != nil {
+			return nil, err
+		}
 	}
 	s.Name, s.Seed = r.Name+"/"+t.Name, seed
 	return s, nil
@@ -190,11 +197,14 @@ func (r *runner) full(ctx context.Context, t *Trial, seed uint64) (float64, erro
 	return v.Throughput, nil
 }
 
-// open runs a trial at a rate.
-func (r *runner) open(ctx context.Context, t *Trial, seed uint64, rate float64) (*Value, error) {
+// at runs a trial at a rate. Change may be nil.
+func (r *runner) at(ctx context.Context, t *Trial, seed uint64, rate float64, change func(*sim.Scenario)) (*Value, error) {
 	s, err := r.scenario(t, seed)
 	if err != nil {
 		return nil, err
+	}
+	if change != nil {
+		change(s)
 	}
 	s.Load.Clients, s.Load.Rate = 0, rate
 	return r.run(ctx, s, t, rate)
@@ -228,16 +238,12 @@ func (r *runner) search(ctx context.Context, t *Trial, seed uint64, change func(
 			return nil, err
 		}
 	}
+	s, err := r.scenario(t, seed)
+	if err != nil {
+		return nil, err
+	}
 	for high-low > width*high || math.IsInf(high, 1) {
-		s, err := r.scenario(t, seed)
-		if err != nil {
-			return nil, err
-		}
-		if change != nil {
-			change(s)
-		}
-		s.Load.Clients, s.Load.Rate = 0, rate
-		v, err := r.run(ctx, s, t, rate)
+		v, err := r.at(ctx, t, seed, rate, change)
 		if err != nil {
 			return nil, err
 		}
@@ -267,12 +273,12 @@ func (r *runner) search(ctx context.Context, t *Trial, seed uint64, change func(
 // says, so that a closed loop, which sends them faster, says little: its search begins at the last rate that was
 // found, or where all engines compute users that are not cached.
 func (r *runner) bounds(ctx context.Context, t *Trial, seed uint64) (first, high float64, err error) {
+	if r.near > 0 && (r.size != nil || r.stream(t).Regime != "") {
+		return r.near, math.Inf(1), nil
+	}
 	if r.stream(t).Regime == "" {
 		high, err = r.capacity(ctx, t, seed)
 		return 0.8 * high, high, err
-	}
-	if r.near > 0 {
-		return r.near, math.Inf(1), nil
 	}
 	s, err := r.scenario(t, seed)
 	if err != nil {

@@ -26,7 +26,7 @@ scenario:
   network: {overlap: false, bandwidth: 100Gb/s}
   placement: {kind: hot-cold, preload: true, alpha: 0.1, printed: true}
   route: {policy: user-hash}
-  cache: {keep_peer: false}
+  cache: {keep_peer: false, slots: 16384}
 items: fit
 runs:
   - {name: bat}
@@ -36,12 +36,17 @@ compare:
   - {what: value, of: re, paper: 1}
 `
 
-func TestRun(t *testing.T) {
+func tinyExperiment(t *testing.T) *Experiment {
+	t.Helper()
 	var e Experiment
 	if err := config.Decode([]byte(tiny), &e); err != nil {
 		t.Fatal(err)
 	}
-	r, err := Run(t.Context(), &e, Options{})
+	return &e
+}
+
+func TestRun(t *testing.T) {
+	r, err := Run(t.Context(), tinyExperiment(t), Options{})
 	if err != nil {
 		t.Fatal(err)
 	}

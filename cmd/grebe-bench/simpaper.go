@@ -12,8 +12,8 @@ import (
 )
 
 type simPaperCmd struct {
-	Names  []string `arg:"" optional:"" help:"Experiments, or all."`
-	Seeds  int      `want:"at least 1 and at most 100" default:"1" help:"Runs of each trial with other seeds; default ${default}." placeholder:"N"`
+	Names  []string `arg:"" optional:"" help:"Experiments, or all, or better."`
+	Seeds  int      `want:"at least 1 and at most 100" help:"Runs of each trial with other seeds; default 1, of better 20." placeholder:"N"`
 	Beauty string   `type:"path" default:"../shared/data/beauty/Beauty.txt" help:"Beauty.txt of Amazon Beauty, for rcllm-local." placeholder:"FILE"`
 	JSON   bool     `name:"json" help:"Print JSON."`
 }
@@ -24,10 +24,14 @@ func (simPaperCmd) Help() string {
 
 Experiments: ` + strings.Join(simpaper.Names(), ", ") + `
 
+Better compares each paper's router with the one that predicts milliseconds on that paper's workload: P99 at equal load, and the highest
+rate within the SLO, with paired intervals over seeds.
+
 Examples:
 
     grebe-bench sim-paper bat-fig7
-    grebe-bench sim-paper all --seeds 3 --json`
+    grebe-bench sim-paper all --seeds 3 --json
+    grebe-bench sim-paper better`
 }
 
 func (c *simPaperCmd) Run(w *cli.World) error {
@@ -35,6 +39,9 @@ func (c *simPaperCmd) Run(w *cli.World) error {
 		return cli.Usagef("name experiments, or all: %s", strings.Join(simpaper.Names(), ", "))
 	}
 	names := c.Names
+	if len(names) == 1 && names[0] == "better" {
+		return c.better(w)
+	}
 	if len(names) == 1 && names[0] == "all" {
 		names = simpaper.Names()
 	}
@@ -50,9 +57,7 @@ func (c *simPaperCmd) Run(w *cli.World) error {
 	var failed error
 	for _, e := range all {
 		fmt.Fprintln(w.Stderr, e.Name)
-		r, err := simpaper.Run(w.Ctx, e, simpaper.Options{
-			Seeds: c.Seeds, Beauty: c.Beauty, Log: func(format string, args ...any) { fmt.Fprintf(w.Stderr, format, args...) },
-		})
+		r, err := simpaper.Run(w.Ctx, e, c.options(w, 1))
 		if errors.Is(err, os.ErrNotExist) {
 			fmt.Fprintf(w.Stderr, "  left out: %v\n", err)
 			continue
@@ -71,4 +76,32 @@ func (c *simPaperCmd) Run(w *cli.World) error {
 		failed = errors.Join(failed, report.JSON(w.Stdout, reports))
 	}
 	return failed
+}
+
+// options are those of runs, with so many seeds if none are asked for.
+func (c *simPaperCmd) options(w *cli.World, seeds int) simpaper.Options {
+	if c.Seeds > 0 {
+		seeds = c.Seeds
+	}
+	return simpaper.Options{Seeds: seeds, Beauty: c.Beauty, Log: func(format string, args ...any) { fmt.Fprintf(w.Stderr, format, args...) }}
+}
+
+func (c *simPaperCmd) better(w *cli.World) error {
+	all, err := simpaper.Matches()
+	if err != nil {
+		return err
+	}
+	var outcomes []*simpaper.Outcome
+	for i := range all {
+		o, playErr := all[i].Play(w.Ctx, c.options(w, 20))
+		if playErr != nil {
+			err = errors.Join(err, playErr)
+			continue
+		}
+		outcomes = append(outcomes, o)
+	}
+	if c.JSON {
+		return errors.Join(err, report.JSON(w.Stdout, outcomes))
+	}
+	return errors.Join(err, simpaper.WriteOutcomes(w.Stdout, outcomes))
 }
