@@ -290,7 +290,11 @@ const probes = 16
 // probe sends a checkpoint all kinds of requests, with users and items of the catalog and made-up ones. Refused
 // requests do not count as errors. Failures and results that are not finite do.
 func (s *Service) probe(ctx context.Context, next *checkpoint) error {
-	c := &call{op: "probe", start: time.Now(), deadline: time.Minute, model: next}
+	ask := func(f func(c *call) error) error {
+		return ownFault(s.turns(probeTime, func(within time.Duration) error {
+			return f(&call{op: "probe", start: time.Now(), deadline: within, model: next})
+		}))
+	}
 	tokens, made := madeUp(next)
 	users := []*grebev1.User{{Tokens: tokens}}
 	for _, id := range askedFor(s.hotUsers, s.catalog.UserIDs, 3) {
@@ -304,14 +308,20 @@ func (s *Service) probe(ctx context.Context, next *checkpoint) error {
 		defer s.serving(user.Id)()
 		for _, candidates := range [][]*grebev1.Item{made, known} {
 			for _, prefix := range []string{"user", "item", "blend"} { // blend comes last: it uses blocks that item made
-				_, err := s.rank(ctx, c, &grebev1.RankRequest{User: user, Candidates: candidates, Prefix: prefix})
-				if err := ownFault(err); err != nil {
+				err := ask(func(c *call) error {
+					_, err := s.rank(ctx, c, &grebev1.RankRequest{User: user, Candidates: candidates, Prefix: prefix})
+					return err
+				})
+				if err != nil {
 					return err
 				}
 			}
 		}
-		_, err := s.recommend(ctx, c, &grebev1.RecommendRequest{User: user, N: probes, BeamWidth: probes})
-		if err := ownFault(err); err != nil {
+		err := ask(func(c *call) error {
+			_, err := s.recommend(ctx, c, &grebev1.RecommendRequest{User: user, N: probes, BeamWidth: probes})
+			return err
+		})
+		if err != nil {
 			return err
 		}
 	}
@@ -353,7 +363,7 @@ func (s *Service) warm(ctx context.Context, old, next *checkpoint, r *reloading)
 		list = append(list, tokens)
 	}
 	done := int64(0)
-	_, _, err := next.Cache.Precompute(ctx, next.Runner.Do, list, func(items, _ int) {
+	_, _, err := next.Cache.Precompute(ctx, s.inTurn(next.Runner.Do), list, func(items, _ int) {
 		done += int64(items)
 		r.progress(done, int64(len(list)))
 		r.set(func(now *grebev1.Reload) { now.WarmedItems = done })
