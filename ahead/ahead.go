@@ -179,9 +179,20 @@ type model struct {
 func (m *model) ask() {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if m.now.State.Running() {
-		return
+	if !m.now.State.Running() {
+		m.request()
 	}
+}
+
+// again starts another full pass after one that was interrupted.
+func (m *model) again() {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.request()
+}
+
+// request makes run start a full pass. The caller holds the lock.
+func (m *model) request() {
 	m.now.State = Waiting
 	select {
 	case m.asked <- struct{}{}:

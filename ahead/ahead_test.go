@@ -300,3 +300,33 @@ func TestAnotherCheckpointIsFilled(t *testing.T) {
 		}
 	})
 }
+
+// A pass that someone asked for starts over if the checkpoint is replaced, even if the Indexer is off. Whoever waits for its
+// end does not see another one before.
+func TestAReplacedCheckpointDoesNotEndAPass(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, 100, true)
+		next := newMachine(t, 4000)
+		w.models = nil
+		w.Add("m", func() (Checkpoint, func()) {
+			serving := w.machine
+			w.mu.Lock()
+			defer w.mu.Unlock()
+			if len(w.machine.computed) > 30 {
+				serving = next
+			}
+			return Checkpoint{Cache: serving.cache, Do: serving.do}, func() {}
+		})
+		w.start(t)
+		defer w.end()
+		if err := w.Ask("m"); err != nil {
+			t.Fatal(err)
+		}
+		for w.Progress()[0].State.Running() {
+			time.Sleep(100 * time.Microsecond)
+		}
+		if p, n := w.Progress()[0], len(next.took()); p.State != Done || p.Left != 0 || p.Computed != 100 || n != 100 {
+			t.Errorf("progress %+v with %d items of the new checkpoint computed, want all 100 done", p, n)
+		}
+	})
+}

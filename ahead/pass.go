@@ -2,6 +2,7 @@ package ahead
 
 import (
 	"context"
+	"errors"
 	"time"
 
 	"grebe/reuse"
@@ -56,7 +57,7 @@ func (m *model) full(ctx context.Context) {
 	c, release := m.take()
 	release()
 	if c.Cache == nil {
-		m.set(func(p *Progress) { p.State = Idle })
+		m.set(func(p *Progress) { *p = Progress{Model: m.name, State: Idle} })
 		return
 	}
 	m.cache, m.seen, m.hot = c.Cache, m.changes.Load(), m.hottestNow()
@@ -69,6 +70,10 @@ func (m *model) full(ctx context.Context) {
 	m.ended, m.took = time.Now(), time.Since(began)
 	if ctx.Err() != nil {
 		m.set(func(p *Progress) { p.State = Idle })
+		return
+	}
+	if errors.Is(err, errReplaced) { // also if Off: whoever asked still waits for it
+		m.again()
 		return
 	}
 	m.set(func(p *Progress) {
@@ -98,7 +103,7 @@ func (m *model) hottest(ctx context.Context) {
 		list.IDs, list.Heat = append(list.IDs, h.ID), append(list.Heat, schedule.Heat{Asked: h.Asked})
 	}
 	err := m.goOver(ctx, &c, list, func(*reuse.AheadDid) {})
-	if err != nil && ctx.Err() == nil {
+	if err != nil && !errors.Is(err, errReplaced) && ctx.Err() == nil {
 		m.opt.Log.Warn("the hottest items were not computed ahead", "model", m.name, "error", err)
 	}
 }
@@ -161,7 +166,10 @@ const (
 	mostFailures = 3
 )
 
-// goOver computes listed items until the checkpoint is replaced.
+// errReplaced means that another checkpoint serves, and needs a pass of its own.
+var errReplaced = errors.New("another checkpoint serves")
+
+// goOver computes listed items. It returns errReplaced if the checkpoint is replaced meanwhile.
 func (m *model) goOver(ctx context.Context, c *Checkpoint, list reuse.Listed, tell func(*reuse.AheadDid)) error {
 	list.Disk = c.space()
 	work := c.Cache.Ahead(list)
@@ -187,9 +195,8 @@ func (m *model) goOver(ctx context.Context, c *Checkpoint, list reuse.Listed, te
 			continue
 		}
 		failures = 0
-		if gone { // the next look finds the other checkpoint
-			m.set(func(p *Progress) { p.State = Idle })
-			return nil
+		if gone {
+			return errReplaced
 		}
 		m.count(&did)
 		tell(&did)

@@ -122,12 +122,17 @@ func tellIndexed(w *cli.World, all []ahead.Progress) error {
 		if p.TooLong > 0 {
 			fmt.Fprintf(w.Stdout, ", %d are too long for the model", p.TooLong)
 		}
-		if p.Left > 0 {
+		if p.Left > 0 && p.State == ahead.Full {
 			fmt.Fprintf(w.Stdout, "; no room for the other %d: give cache.host_memory more, or cache.disk", p.Left)
+		} else if p.Left > 0 {
+			fmt.Fprintf(w.Stdout, "; %d are left", p.Left)
 		}
 		fmt.Fprintln(w.Stdout)
-		if p.State == ahead.Failed {
-			failed = fmt.Errorf("model %s: %s; the server tries again by itself", p.Model, p.Error)
+		switch p.State {
+		case ahead.Failed:
+			failed = fmt.Errorf("model %s: %s", p.Model, p.Error)
+		case ahead.Idle:
+			failed = fmt.Errorf("model %s: the server gave up: it is stopping, or its checkpoint keeps no items", p.Model)
 		}
 	}
 	return failed
