@@ -27,6 +27,14 @@ const (
 	lost             // no node could answer it
 )
 
+// Ended says how one request ended.
+type Ended struct {
+	At, Took         time.Duration // its arrival, and the time from then until the answer was there
+	Queue, Compute   time.Duration // of Took: in the node's queue, and in its batch
+	Answered         bool
+	Tokens, Computed int // of its prompt: all, and those that were computed for it
+}
+
 // call is a request on its way. Calls are used again.
 type call struct {
 	Request
@@ -71,6 +79,8 @@ type call struct {
 	waits    int // flows under way
 	waiting  bool
 	begins   time.Duration // of its wait for flows
+	ran      time.Duration // when its batch began
+	ended    time.Duration // and ended
 	tokens   [plan.NumTiers]int
 	total    int
 }

@@ -26,6 +26,7 @@ type Options struct {
 	Map      *placement.Map        // the first one, instead of the scenario's own
 	Progress func(done, total int) // called now and then with the requests that were sent, of about so many
 	Check    bool                  // verify invariants while it runs, which is slow
+	Ended    func(*Ended)          // called with each request when it ended; it MUST NOT keep its argument
 }
 
 // fleet is a run.
@@ -88,7 +89,7 @@ func newFleet(s *Scenario, opt Options) (*fleet, error) {
 		}
 	}
 	f := &fleet{
-		scenario: s, options: opt, hop: s.Network.Latency.Duration, rng: newRand(s.Seed, 1), source: opt.Stream,
+		scenario: s, options: opt, hop: s.Network.Latency.Duration, rng: newRand(s.Seed, 1), source: opt.Stream, page: int64(s.Cache.Page),
 		prompt: prompt{s.Prompt.Preamble, s.Prompt.LeadIn, s.Prompt.Question, s.Prompt.Pointwise, s.Prompt.Blend},
 	}
 	if f.source == nil {
@@ -358,7 +359,7 @@ func (f *fleet) send(i int32) {
 		f.push(event{at: f.now, kind: answers, node: -1, arg: i, gen: c.gen})
 		return
 	}
-	f.push(event{at: f.now + f.hop, kind: reaches, node: c.node, arg: i, gen: c.gen})
+	f.push(event{at: f.now + f.hop + f.nodes[c.node].reads(c), kind: reaches, node: c.node, arg: i, gen: c.gen})
 }
 
 // reach has a call reach its node. If the node is gone, the connection is refused.

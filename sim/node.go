@@ -60,7 +60,8 @@ type batch struct {
 	calls     []int32
 	busy      bool
 	began     time.Duration
-	predicted float64 // milliseconds
+	delay     time.Duration // by work outside of batches on the same cores
+	predicted float64       // milliseconds
 	sample    schedule.Sample
 }
 
@@ -170,6 +171,20 @@ func (n *node) open() error {
 func (n *node) backlogMs() float64 {
 	ahead := n.admission.Running() + n.model.Predict(n.queued.Rows, n.queued.Keys, n.waiting)
 	return ahead / float64(len(n.engines))
+}
+
+// reads returns the time of a server's work for a call outside of batches. On shared cores that delays the batches that run.
+func (n *node) reads(c *call) time.Duration {
+	front := &n.profile.Front
+	takes := inMs(front.ms(len(c.Items), n.f.prompt.length(c)))
+	if front.Shared {
+		for e := range n.engines {
+			if n.engines[e].busy {
+				n.engines[e].delay += takes
+			}
+		}
+	}
+	return takes
 }
 
 // arrive takes a call.
@@ -464,7 +479,7 @@ func (n *node) choose() (jobs, gone []schedule.Job, tries bool, at time.Duration
 // launch begins a batch on an engine.
 func (n *node) launch(e int, jobs []schedule.Job) {
 	b := &n.engines[e]
-	b.calls, b.busy, b.began = b.calls[:0], true, n.f.now
+	b.calls, b.busy, b.began, b.delay = b.calls[:0], true, n.f.now, 0
 	var rows, keys int
 	for i := range jobs {
 		b.calls = append(b.calls, int32(jobs[i].ID))
@@ -512,6 +527,12 @@ const computing = plan.NumTiers
 
 // ended ends a batch, as Dispatcher.work does.
 func (n *node) ended(e int) {
+	if b := &n.engines[e]; b.delay > 0 {
+		b.sample.Ms += b.delay.Seconds() * 1e3
+		n.f.push(event{at: n.f.now + b.delay, kind: ends, node: n.id, arg: int32(e), gen: n.gen})
+		b.delay = 0
+		return
+	}
 	n.free(e)
 	n.measured(&n.engines[e])
 	b := &n.engines[e]
@@ -524,6 +545,7 @@ func (n *node) ended(e int) {
 	for _, i := range b.calls {
 		n.admission.Woke(woke)
 		c := n.f.calls.all[i]
+		c.ran, c.ended = b.began, n.f.now
 		if c.full {
 			if n.restart(c); !n.queues(i) {
 				n.leave(i, refused)

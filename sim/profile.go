@@ -32,10 +32,28 @@ type Profile struct {
 	HostBytes    int64   `json:"host_bytes"`     // host memory for KV
 	HostLink     float64 `json:"host_link"`      // bytes per second from host memory to the device; unused without device memory
 
+	// Front is a server's work outside of batches. Without it, requests reach the queue at once.
+	Front Front `json:"front,omitzero"`
+
 	// RowBytes is the size of an embedding row, for models of events; 0: the model looks up none.
 	RowBytes int64 `json:"row_bytes,omitempty"`
 	// RowLink is the bytes per second at which missing rows are fetched.
 	RowLink float64 `json:"row_link,omitempty"`
+}
+
+// Front is a server's work for a request outside of batches, in milliseconds: read it, make tokens, look up KV, answer.
+type Front struct {
+	Request float64 `json:"request_ms"` // per request
+	Token   float64 `json:"token_ms"`   // per token of the prompt
+	Item    float64 `json:"item_ms"`    // per candidate
+	// Shared means that it takes cores from the threads that compute. These wait for each other, so a batch that runs meanwhile
+	// ends that much later.
+	Shared bool `json:"shared,omitempty"`
+}
+
+// ms returns the milliseconds of a request.
+func (f *Front) ms(items, tokens int) float64 {
+	return f.Request + float64(items)*f.Item + float64(tokens)*f.Token
 }
 
 //go:embed profiles/*.json
@@ -97,6 +115,8 @@ func (p *Profile) Validate() error {
 		return fmt.Errorf("host_link is %v bytes per second: want more than 0", p.HostLink)
 	case !(p.Noise >= 0 && p.Noise <= 1) || p.MaxRows < 0:
 		return fmt.Errorf("noise %v and max_rows %d: want 0 to 1 and at least 0", p.Noise, p.MaxRows)
+	case !(min(p.Front.Request, p.Front.Token, p.Front.Item) >= 0):
+		return fmt.Errorf("front %+v: want milliseconds of at least 0", p.Front)
 	case p.RowBytes < 0 || p.RowBytes > 0 && !(p.RowLink > 0):
 		return fmt.Errorf("row_bytes %d and row_link %v: want a link for rows", p.RowBytes, p.RowLink)
 	case !(p.Prefill.Predict(largest.Rows, largest.Keys, largest.Requests) > 0):

@@ -29,7 +29,8 @@ func TestBadProfiles(t *testing.T) {
 		key   string // of the profile, or of its prefill model
 		value any
 	}{
-		{"kv_token_bytes", 0}, {"noise", -1}, {"derivated", true}, {"host_link", 0}, {"row_ms", -1}, {"quality", map[string]any{}},
+		{"kv_token_bytes", 0}, {"noise", -1}, {"front", map[string]any{"request_ms": -1}},
+		{"derivated", true}, {"host_link", 0}, {"row_ms", -1}, {"quality", map[string]any{}},
 	} {
 		var all map[string]any
 		if err := json.Unmarshal(good, &all); err != nil {

@@ -174,6 +174,9 @@ func newRecorder(s *Scenario) recorder {
 // answered counts a request that ended.
 func (r *recorder) answered(f *fleet, c *call, took time.Duration) {
 	r.ended++
+	if tell := f.options.Ended; tell != nil {
+		tell(c.how(took))
+	}
 	if c.outcome == answered {
 		r.window = append(r.window, float32(took.Seconds()*1e3))
 		r.recent.add(c)
@@ -206,6 +209,19 @@ func (r *recorder) answered(f *fleet, c *call, took time.Duration) {
 		reused += n
 	}
 	r.reuse += float64(c.foreseen-reused) / float64(max(c.total, 1))
+}
+
+// how says how a call ended.
+func (c *call) how(took time.Duration) *Ended {
+	e := &Ended{At: c.At, Took: took, Answered: c.outcome == answered}
+	if e.Answered {
+		e.Queue, e.Compute = c.ran-c.queue.Arrival, c.ended-c.ran
+		e.Tokens, e.Computed = c.total, c.total-c.spared.Rows
+		for _, n := range c.tokens {
+			e.Computed -= n
+		}
+	}
+	return e
 }
 
 // sample ends a part of the series.

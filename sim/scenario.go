@@ -157,6 +157,9 @@ type Cache struct {
 	Users      int    `yaml:"users"`       // whose frequency a node counts; 65536
 	Items      int    `yaml:"items"`       // whose frequency a node counts; 65536
 	KeepPeer   bool   `yaml:"keep_peer"`   // KV that a peer sent is cached; true
+	// Page is the size of a server's pages of KV memory: an entry needs adjacent ones, so memory that is nearly full has gaps. 0:
+	// memory has none. A server's page is the largest power of two up to 64 KiB that divides the KV of a token.
+	Page Bytes `yaml:"page"`
 }
 
 // Network connects nodes. Every node has one card, whose two directions are used by one transfer at a time.
@@ -422,6 +425,8 @@ func (s *Scenario) checkFleet(p *problems) {
 				pr.HostBytes = int64(f.Host)
 			}
 			loaded[name] = pr
+			p.add(c.Page >= 0 && (c.Page == 0 || pr.KVTokenBytes%int64(c.Page) == 0), "cache.page",
+				"%d bytes: the KV of a token has %d", c.Page, pr.KVTokenBytes)
 			p.add(int64(c.ItemMemory) == 0 || int64(c.ItemMemory) <= pr.HostBytes, "cache.item_memory",
 				"%d bytes: host memory has %d", c.ItemMemory, pr.HostBytes)
 			p.add(int64(c.ItemMemory) < pr.HostBytes || pr.DeviceBytes > 0, "cache.item_memory", "leaves no memory to users")

@@ -34,6 +34,7 @@ type Options struct {
 	Longest time.Duration  // larger batches are left out once a batch takes longer; 1.5 s
 	Budget  time.Duration  // of runs per model, beyond which batches have the fewest repeats; 25 s
 	Command string         // that measures this
+	Program string         // path of the grebe whose work outside of batches is measured; none: it is left out
 	Seed    uint64
 	Log     func(format string, args ...any) // progress
 }
@@ -98,6 +99,15 @@ func Run(ctx context.Context, o Options) ([]Report, error) {
 			return nil, fmt.Errorf("bench profile: no model %q", name)
 		}
 	}
+	var front sim.Front
+	if o.Program != "" {
+		var err error
+		if front, err = Front(ctx, o.Program); err != nil {
+			return nil, fmt.Errorf("bench profile: measure %s: %w", o.Program, err)
+		}
+		front.Shared = o.Device.Memory().Host() == o.Device.Memory()
+		o.Log("outside of batches: %.2f ms per request, %.4f ms per item, %.5f ms per token\n", front.Request, front.Item, front.Token)
+	}
 	var out []Report
 	for _, name := range o.Models {
 		m := Models[name]
@@ -105,6 +115,9 @@ func Run(ctx context.Context, o Options) ([]Report, error) {
 		r, err := o.measure(ctx, name, &m)
 		if err != nil {
 			return out, fmt.Errorf("bench profile: %s: %w", name, err)
+		}
+		if m.Events == 0 { // requests of events have no texts
+			r.Profile.Front = front
 		}
 		out = append(out, *r)
 		o.Log("%s: %d batches in %.1f s; relative error %.1f%% in the median, %.1f%% at P90, %.1f%% on batches left out\n", name, len(r.Samples),

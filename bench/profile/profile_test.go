@@ -2,6 +2,7 @@ package profile
 
 import (
 	"context"
+	"math"
 	"os"
 	"path/filepath"
 	"strings"
@@ -99,5 +100,21 @@ func TestShapes(t *testing.T) {
 	}
 	if m := Models["qwen2-1.5b"]; m.tokenBytes() != 28672 {
 		t.Errorf("KV of a token is %d bytes", m.tokenBytes())
+	}
+}
+
+// The costs of requests, items and tokens are found again from times that they make.
+func TestFitFront(t *testing.T) {
+	want := sim.Front{Request: .5, Token: .0004, Item: .006}
+	tokens := [4]float64{400, 1700, 1900, 3300}
+	var ms [4]float64
+	for i, shape := range frontShapes {
+		ms[i] = want.Request + want.Token*tokens[i] + want.Item*float64(shape.items)
+	}
+	if got := fitFront(ms, tokens); math.Abs(got.Request-.5) > 1e-3 || math.Abs(got.Token-.0004) > 1e-6 || math.Abs(got.Item-.006) > 1e-5 {
+		t.Errorf("%+v, want %+v", got, want)
+	}
+	if got := fitFront([4]float64{1, .9, .8, .7}, tokens); got.Token != 0 || got.Item != 0 || got.Request <= 0 {
+		t.Errorf("times that fall with the size give %+v", got)
 	}
 }

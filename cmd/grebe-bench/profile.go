@@ -14,6 +14,7 @@ import (
 )
 
 type profileCmd struct {
+	programFlag
 	Device  string        `default:"cpu" enum:"cpu,gpu" help:"cpu or gpu; default ${default}."`
 	Threads int           `want:"at least 1 and at most 1024" help:"Threads of a CPU; default all cores." placeholder:"N"`
 	Models  []string      `want:"one of demo, hstu-3, hstu-6, llama3-1b, qwen2-0.5b, qwen2-1.5b, qwen3-8b" help:"Models to measure; default ${default}." default:"demo,qwen2-0.5b" placeholder:"NAME"`
@@ -29,7 +30,8 @@ type profileCmd struct {
 
 func (profileCmd) Help() string {
 	return `Measures batches of random weights on this machine's device and fits what grebe sim predicts with: milliseconds of a batch by
-rows, keys and requests, and the bandwidth from host memory. It writes LABEL-MODEL.json for each model and the samples of all.
+rows, keys and requests, the bandwidth from host memory, and the time of a server's work outside of batches. It writes
+LABEL-MODEL.json for each model and the samples of all.
 
 Models: ` + strings.Join(profile.Names(), ", ") + `
 
@@ -49,12 +51,17 @@ func (c *profileCmd) Run(w *cli.World) error {
 		return err
 	}
 	defer d.Close()
+	program, err := c.program()
+	if err != nil {
+		fmt.Fprintf(w.Stderr, "a server's work outside of batches is not measured: %v\n", err)
+	}
 	if c.Label == "" {
 		c.Label = c.Device
 	}
 	fmt.Fprintln(w.Stdout, d.Name())
 	reports, err := profile.Run(w.Ctx, profile.Options{
 		Device: d, Label: c.Label, Models: c.Models, Repeats: c.Repeats, Passes: c.Passes, Longest: c.Longest, Budget: c.Budget, Seed: c.Seed,
+		Program: program,
 		Command: "grebe-bench " + strings.Join(os.Args[1:], " "),
 		Log:     func(format string, args ...any) { fmt.Fprintf(w.Stdout, format, args...) },
 	})

@@ -1,0 +1,85 @@
+package sim
+
+import (
+	"testing"
+	"time"
+
+	"grebe/schedule"
+)
+
+// Work outside of batches comes before the queue. On shared cores it delays the batch that runs.
+func TestFront(t *testing.T) {
+	s := small(t, func(s *Scenario) {
+		s.Batch = 1
+		s.Prompt.Question, s.Prompt.Policy = 10, "user"
+		s.Network.Latency = ms(1)
+		s.Deadline = Duration{10 * time.Second}
+		s.SLO = s.Deadline
+	})
+	p := *s.profiles[0]
+	p.Noise = 0
+	p.Prefill = schedule.PrefillModel{Fixed: 1, Row: .1}
+	p.Prefill.Quality.Largest = schedule.Sample{Rows: 1000, Keys: 1000, Requests: 1}
+	p.Front = Front{Request: 1, Token: .002, Item: .3} // 2 ms for 200 tokens and 2 items, 1.8 for 100
+	at := func(at time.Duration, user uint64, tokens int32) Request {
+		return Request{At: at * time.Millisecond, User: user, UserTokens: tokens, Items: []int32{0, 1}, ItemTokens: []int32{5, 5}}
+	}
+	for _, c := range []struct {
+		shared bool
+		want   [3]Ended // by arrival; times in microseconds
+	}{
+		{false, [3]Ended{
+			{Took: 25_000, Queue: 0, Compute: 21_000, Tokens: 200, Computed: 200}, // from 3 to 24; answered at 25
+			{Took: 31_000, Queue: 16_200, Compute: 11_000, Tokens: 100, Computed: 100},
+			{Took: 7_000, Queue: 0, Compute: 3_000, Tokens: 200, Computed: 20},
+		}},
+		{true, [3]Ended{
+			{Took: 26_800, Queue: 0, Compute: 22_800, Tokens: 200, Computed: 200}, // the second one delays it by 1.8 ms
+			{Took: 32_800, Queue: 18_000, Compute: 11_000, Tokens: 100, Computed: 100},
+			{Took: 7_000, Queue: 0, Compute: 3_000, Tokens: 200, Computed: 20},
+		}},
+	} {
+		p.Front.Shared = c.shared
+		s.profiles = []*Profile{&p}
+		var got []Ended
+		play(t, s, Options{
+			Stream: &listed{items: 2, tokens: 5, all: []Request{at(0, 1, 180), at(5, 2, 80), at(100, 1, 180)}},
+			Ended:  func(e *Ended) { got = append(got, *e) },
+		})
+		for i, want := range c.want {
+			want.At, want.Answered = []time.Duration{0, 5, 100}[i]*time.Millisecond, true
+			want.Took, want.Queue, want.Compute = want.Took*time.Microsecond, want.Queue*time.Microsecond, want.Compute*time.Microsecond
+			if len(got) != 3 || !near(&got[i], &want) {
+				t.Errorf("shared %v, request %d: %+v, want %+v", c.shared, i, got, want)
+			}
+		}
+	}
+}
+
+// near compares two ends, whose times are rounded.
+func near(a, b *Ended) bool {
+	off := max((a.Took - b.Took).Abs(), (a.Queue - b.Queue).Abs(), (a.Compute - b.Compute).Abs())
+	return a.At == b.At && a.Answered && a.Tokens == b.Tokens && a.Computed == b.Computed && off < 2*time.Microsecond
+}
+
+// A server's memory has gaps: entries need adjacent pages.
+func TestPages(t *testing.T) {
+	hits := func(page Bytes) float64 {
+		r, _ := play(t, small(t, func(s *Scenario) {
+			s.Fleet.Device, s.Fleet.Host = 0, 1e9
+			s.Fleet.Profile = "testdata/cpu.json"
+			s.Cache.Page = page
+			s.Requests = 600
+		}), Options{})
+		return r.Hits.Total
+	}
+	if whole, gaps := hits(0), hits(4096); gaps >= whole {
+		t.Errorf("%.4f of the tokens are reused with gaps, %.4f without", gaps, whole)
+	}
+	s := Default()
+	s.Requests, s.Load.Rate, s.Fleet.Profile, s.Cache.Page = 1, 1, "h200-qwen2-1.5b", 4095
+	s.Users.Count, s.Users.Tokens.Mean, s.Items.Count, s.Items.Candidates, s.Items.Tokens.Mean = 1, 1, 1, 1, 1
+	if err := s.Validate(); err == nil {
+		t.Error("a page of 4095 bytes does not divide the KV of a token")
+	}
+}
