@@ -38,6 +38,7 @@ type commands struct {
 	KV         kvCmd         `cmd:"" name:"kv" help:"Lookups in a full KV store while users are published."`
 	Replay     replayCmd     `cmd:"" help:"Record the decisions of a server and replay them with this binary."`
 	SimReplay  simReplayCmd  `cmd:"" help:"Replay a recorded server with one node of the simulator."`
+	SimCheck   simCheckCmd   `cmd:"" help:"Compare a server on this machine with what the simulator predicts of it."`
 	Decisions  decisionsCmd  `cmd:"" help:"CPU time of requests, hits and evictions when nothing is computed, beside another binary."`
 	Beauty     beautyCmd     `cmd:"" help:"Whether both prompt orders rank Amazon Beauty alike."`
 	Train      trainCmd      `cmd:"" help:"Train the policy that divides memory."`
