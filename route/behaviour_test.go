@@ -382,8 +382,8 @@ func TestOthersSendToo(t *testing.T) {
 	const every = 10 * milli
 	for i := range 200 {
 		at := time.Duration(i+1) * every
-		r.Told(0, at, 0, 0)
-		r.Told(1, at, 4*milli, 0) // though nothing was sent and the last 4 ms of work are done
+		r.Told(0, at, 0)
+		r.Told(1, at, 4*milli) // though nothing was sent and the last 4 ms of work are done
 		if i%2 == 0 {
 			r.Heard(0, &Heartbeat{At: at}, at)
 			r.Heard(1, &Heartbeat{At: at, Backlog: 4 * milli}, at)
@@ -398,7 +398,7 @@ func TestOthersSendToo(t *testing.T) {
 			t.Errorf("%v after a report there are %.2f ms of work, want about %.1f", age, got, want)
 		}
 	}
-	r.Told(1, now-every, time.Second, 1) // overtaken
+	r.Told(1, now-every, time.Second) // overtaken
 	if got := work(1, now+every); got > 5 {
 		t.Errorf("after an old report there are %.2f ms of work", got)
 	}

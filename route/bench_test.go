@@ -70,7 +70,7 @@ func large(b *testing.B, policy Policy, nodes int) (*Router, []Request) {
 			}
 		}
 	}
-	beat := Heartbeat{Load: .5, Backlog: 10 * time.Millisecond, Shards: make([]uint32, 2000)}
+	beat := Heartbeat{Backlog: 10 * time.Millisecond, Shards: make([]uint32, 2000)}
 	for n := range nodes {
 		r.Snapshot(n, 1, 0, parts[n], true)
 		for i := range beat.Shards {

@@ -41,7 +41,7 @@ type Config struct {
 	PeerUsers, PeerItems bool
 	Blend                schedule.Blending // of requests with blended prompts; default 1 layer, which reuses no item
 
-	FullLoad                  float64 // milliseconds of work in flight that count as a load of 1; default 100
+	FullLoad                  float64 // milliseconds of work that count as a load of 1; default 100
 	Alpha, Beta               float64 // of RCL-4; both 0: both 1
 	MissKV, MissEMB, MissLoad float64 // profiled costs of HLM-5: of missing KV, of missing embeddings, and of full load
 

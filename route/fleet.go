@@ -11,7 +11,6 @@ type Heartbeat struct {
 	Seq     uint64        // number of the last event of its feed. Events up to it MUST be applied first. 0: not told
 	At      time.Duration // when the node made this heartbeat, on the router's clock
 	Backlog time.Duration // predicted time until its queue is empty
-	Load    float64       // share of its capacity that is used, in [0, 1]
 	Alpha   float64       // share of its memory that embeddings have, for metrics; no policy uses it
 	Shards  []uint32      // embedding shards that it holds, at most Config.Shards; numbers from there on are ignored
 }
@@ -34,10 +33,8 @@ type member struct {
 	when    time.Duration // when the last one arrived
 	beat    time.Duration // when the node made it
 	made    time.Duration // when the node made its last report, in a heartbeat or an answer
-	load    float64
 	backlog float64       // predicted milliseconds of work at the time asOf
 	asOf    time.Duration // see backlog
-	flight  float64       // milliseconds of work sent since the last report
 	ring    [recents]sent // requests sent since then, from first on
 	first   int
 	count   int
@@ -58,7 +55,6 @@ func (m *member) workAt(at time.Duration) float64 {
 func (m *member) add(s sent) {
 	at := max(s.at, m.asOf)
 	m.backlog, m.asOf = m.workAt(at)+s.ms, at
-	m.flight += s.ms
 }
 
 // send notes a request that was sent.
@@ -79,13 +75,13 @@ func (m *member) hear(h *Heartbeat, now time.Duration) bool {
 	if m.heard && h.At < m.beat {
 		return false
 	}
-	m.tell(h.At, h.Backlog, h.Load)
+	m.tell(h.At, h.Backlog)
 	m.heard, m.when, m.beat = true, now, h.At
 	return true
 }
 
-// tell starts from the load that a node had at a time and adds again what was not there yet.
-func (m *member) tell(at, backlog time.Duration, load float64) {
+// tell starts from the backlog that a node had at a time and adds again what was not there yet.
+func (m *member) tell(at, backlog time.Duration) {
 	if m.heard && at < m.made {
 		return
 	}
@@ -93,8 +89,8 @@ func (m *member) tell(at, backlog time.Duration, load float64) {
 	if m.heard {
 		m.compare(at, ms)
 	}
-	m.made, m.reported, m.load = at, ms, load
-	m.backlog, m.asOf, m.flight = ms, at, 0
+	m.made, m.reported = at, ms
+	m.backlog, m.asOf = ms, at
 	for m.count > 0 && m.ring[m.first].at <= at {
 		m.first = (m.first + 1) % recents
 		m.count--

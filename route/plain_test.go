@@ -135,18 +135,18 @@ func (p *plain) fill(r *Router, n int) {
 
 // beat sends a random heartbeat, made at a time.
 func (p *plain) beat(r *Router, n int, at time.Duration) {
-	h := Heartbeat{At: at, Load: p.rng.Float64(), Backlog: time.Duration(p.rng.IntN(30)) * milli * time.Duration(p.rng.IntN(2))}
+	h := Heartbeat{At: at, Backlog: time.Duration(p.rng.IntN(30)) * milli * time.Duration(p.rng.IntN(2))}
 	for range 40 {
 		h.Shards = append(h.Shards, uint32(p.rng.IntN(120)))
 	}
-	if p.rng.IntN(2) == 0 && at > 0 { // with an answer
+	if p.rng.IntN(2) == 0 && len(p.reports[n]) > 0 { // with an answer
 		h.Shards = p.beats[n].Shards
-		r.Told(n, at, h.Backlog, h.Load)
+		r.Told(n, at, h.Backlog)
 	} else {
 		r.Heard(n, &h, at)
 	}
 	own := 0.0
-	if at > 0 {
+	if len(p.reports[n]) > 0 {
 		own = p.left(n, at, at)
 	}
 	p.beats[n] = h
@@ -264,12 +264,8 @@ func (p *plain) left(n int, now, until time.Duration) float64 {
 	return left
 }
 
-func (p *plain) load(n int) float64 {
-	flight := 0.0
-	for _, s := range p.sends[n] {
-		flight += s.ms
-	}
-	return min(1, p.beats[n].Load+flight/p.config.FullLoad)
+func (p *plain) load(n int, now time.Duration) float64 {
+	return min(1, p.queue(n, now)/p.config.FullLoad)
 }
 
 // price is the formula of the package's documentation.
@@ -348,7 +344,7 @@ func (p *plain) argmax(score func(n int) float64) int {
 }
 
 // affinity is RCL-4: α·hit(r, p) − β·load(p), hit being the share of the requested items that are cached on p.
-func (p *plain) affinity(q *Request) int {
+func (p *plain) affinity(q *Request, now time.Duration) int {
 	return p.argmax(func(n int) float64 {
 		hit := 0.0
 		for _, item := range q.Items {
@@ -356,12 +352,12 @@ func (p *plain) affinity(q *Request) int {
 				hit++
 			}
 		}
-		return p.config.Alpha*(hit/math.Max(1, float64(len(q.Items)))) - p.config.Beta*p.load(n)
+		return p.config.Alpha*(hit/math.Max(1, float64(len(q.Items)))) - p.config.Beta*p.load(n, now)
 	})
 }
 
 // joint is HLM-5's Algorithm 1, with its line numbers.
-func (p *plain) joint(q *Request) int {
+func (p *plain) joint(q *Request, now time.Duration) int {
 	ckv, cemb, cld := p.config.MissKV, p.config.MissEMB, p.config.MissLoad
 	if p.config.Policy == KVOnly {
 		cemb = 0
@@ -394,11 +390,11 @@ func (p *plain) joint(q *Request) int {
 		if n == naff {
 			b = .05
 		}
-		return ckv/z*hkv + cemb/z*hemb + cld/z*(1-p.load(n)) + b // 8
+		return ckv/z*hkv + cemb/z*hemb + cld/z*(1-p.load(n, now)) + b // 8
 	}
-	node := p.argmax(score) // 9
-	if p.load(node) > .85 { // 10
-		node = p.argmax(func(n int) float64 { return -p.load(n) }) // 11
+	node := p.argmax(score)      // 9
+	if p.load(node, now) > .85 { // 10
+		node = p.argmax(func(n int) float64 { return -p.load(n, now) }) // 11
 	}
 	p.last[q.User] = node // 12
 	return node
@@ -466,9 +462,9 @@ func (p *plain) pick(q *Request, now time.Duration) Choice {
 	case Predicted:
 		node, count = p.predicted(q, now)
 	case Affinity:
-		node = p.affinity(q)
+		node = p.affinity(q, now)
 	case Joint, KVOnly, EMBOnly:
-		node = p.joint(q)
+		node = p.joint(q, now)
 	case LeastLoaded:
 		node = p.argmax(func(n int) float64 { return -p.queue(n, now) })
 	case RoundRobin:

@@ -85,11 +85,8 @@ func mix(x uint64) uint64 {
 	return x ^ x>>31
 }
 
-// load returns a node's load: what it reported, and what was sent since.
-func (r *Router) load(n int) float64 {
-	m := &r.members[n]
-	return min(1, m.load+m.flight/r.config.FullLoad)
-}
+// load returns a node's load, in [0, 1].
+func (r *Router) load(n int) float64 { return min(1, r.work[n]/r.config.FullLoad) }
 
 // leastLoaded picks the node with the least work.
 func (r *Router) leastLoaded() int {

@@ -111,11 +111,11 @@ func (r *Router) Heard(node int, h *Heartbeat, now time.Duration) {
 	}
 }
 
-// Told takes what a node reports about its load with an answer: a Heartbeat's At, Backlog and Load. Where there are many
-// requests, answers are newer than heartbeats.
-func (r *Router) Told(node int, at, backlog time.Duration, load float64) {
+// Told takes the backlog that a node reports with an answer, as of the time at. Where there are many requests, answers are
+// newer than heartbeats.
+func (r *Router) Told(node int, at, backlog time.Duration) {
 	if m := &r.members[node]; m.heard {
-		m.tell(at, backlog, load)
+		m.tell(at, backlog)
 	}
 }
 

@@ -394,7 +394,7 @@ func (f *fleet) answer(e *event) {
 	}
 	took := f.now - c.At
 	if e.node >= 0 {
-		f.routers[c.router].view.Told(int(c.node), f.now-f.hop, inMs(c.backlog), f.loadOf(c.backlog))
+		f.routers[c.router].view.Told(int(c.node), f.now-f.hop, inMs(c.backlog))
 	}
 	if e.node >= 0 && c.outcome == answered {
 		f.routers[c.router].view.Answered(int(c.node), c.chosen, took.Seconds()*1e3, f.now)

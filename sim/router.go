@@ -34,7 +34,7 @@ func newRouter(f *fleet) (*router, error) {
 	c := route.Config{
 		Policy: s.router, Orders: s.policy, Users: s.Route.Users, Items: s.Route.Items, Alpha: s.Route.Alpha, Beta: s.Route.Beta,
 		MissKV: s.Route.MissKV, MissEMB: s.Route.MissEMB, MissLoad: s.Route.MissLoad,
-		Seed: scramble(s.Seed + uint64(len(f.routers))), Shards: f.shards,
+		Seed: scramble(s.Seed + uint64(len(f.routers))), Shards: f.shards, FullLoad: 1e3 * s.SLO.Seconds(),
 		PeerItems: f.peers, Blend: s.Prompt.Blend.blending(),
 	}
 	if f.peers || f.places != nil && s.Placement.Preload {
@@ -89,17 +89,13 @@ func (n *node) beat() {
 
 // report fills in a heartbeat.
 func (n *node) report(m *message) {
-	f, ms := n.f, n.backlogMs()
+	f := n.f
 	m.node, m.left = n.id, len(f.routers)
 	m.beat.Boot, m.beat.Seq, m.beat.At = n.feed.Boot(), n.feed.Seq(), f.now
-	m.beat.Backlog = inMs(ms)
-	m.beat.Load = f.loadOf(ms)
+	m.beat.Backlog = inMs(n.backlogMs())
 	m.beat.Alpha = n.alpha()
 	m.beat.Shards = n.shards(m.beat.Shards[:0])
 }
-
-// loadOf returns the load of a node with milliseconds of work.
-func (f *fleet) loadOf(ms float64) float64 { return min(1, ms/(1e3*f.scenario.SLO.Seconds())) }
 
 // hear takes a heartbeat and the events that the node's feed had when it was sent.
 func (r *router) hear(i int32) {
