@@ -2,7 +2,6 @@ package app
 
 import (
 	"context"
-	"path/filepath"
 	"slices"
 
 	"grebe/dispatch"
@@ -15,7 +14,7 @@ import (
 // checkpoint is loaded weights with their engines, queue and memory. Models that differ only in prompt, scoring,
 // codes or prefix share it. Each holds a reference, and the last one to leave closes it.
 type checkpoint struct {
-	key     sharing
+	key     config.Sharing
 	version plan.Key
 	first   bool        // runs on the first GPU only: see Model.replicas
 	weights model.Model // of texts, or nil
@@ -26,25 +25,11 @@ type checkpoint struct {
 	closers closers
 }
 
-// sharing is the part of a configuration that two models must have in common to share a checkpoint.
-type sharing struct {
-	path, dtype, kv, table string
-	device, host, disk     config.Size
-}
-
-func sharingOf(mc *config.Model) sharing {
-	at, err := filepath.EvalSymlinks(mc.Path)
-	if err != nil {
-		at = mc.Path // opening it returns the error
-	}
-	return sharing{at, mc.DType, mc.KVDType, mc.ItemTable, mc.DeviceMemory, mc.HostMemory, mc.Disk}
-}
-
 // sharesWith returns the first model of a configuration that a model shares a checkpoint with, or the model itself.
 func sharesWith(cfg *config.Config, mc *config.Model) *config.Model {
-	key := sharingOf(mc)
+	key := mc.Sharing()
 	for i := range cfg.Models {
-		if o := &cfg.Models[i]; o.Name == mc.Name || sharingOf(o) == key {
+		if o := &cfg.Models[i]; o.Name == mc.Name || o.Sharing() == key {
 			return o
 		}
 	}
@@ -65,13 +50,13 @@ func memories(cfg *config.Config) int64 {
 // openCheckpoint takes a reference to a loaded checkpoint, or loads it.
 func (m *Model) openCheckpoint(mc *config.Model, generates bool, load func() (*checkpoint, error)) (*checkpoint, error) {
 	first := generates && len(m.app.devices) > 1
-	c := m.app.loaded.share(sharingOf(mc), m.version, first)
+	c := m.app.loaded.share(mc.Sharing(), m.version, first)
 	if c == nil {
 		var err error
 		if c, err = load(); err != nil {
 			return nil, err
 		}
-		c.key, c.version, c.first, c.refs = sharingOf(mc), m.version, first, 1
+		c.key, c.version, c.first, c.refs = mc.Sharing(), m.version, first, 1
 		c.closers, m.closers = m.closers, nil
 		m.app.loaded.offer(c)
 	} else {
@@ -107,7 +92,7 @@ func (m *Model) loadTexts(ctx context.Context, cfg *config.Config, mc *config.Mo
 }
 
 // share takes a reference to a loaded checkpoint and to its memory; nil if there is none.
-func (l *models) share(key sharing, version plan.Key, first bool) *checkpoint {
+func (l *models) share(key config.Sharing, version plan.Key, first bool) *checkpoint {
 	l.shares.Lock()
 	defer l.shares.Unlock()
 	for _, c := range l.checkpoints {
@@ -143,7 +128,7 @@ func (l *models) release(c *checkpoint) error {
 }
 
 // hasCheckpoint reports whether a checkpoint is loaded that a model could share.
-func (l *models) hasCheckpoint(key sharing, version plan.Key) bool {
+func (l *models) hasCheckpoint(key config.Sharing, version plan.Key) bool {
 	l.shares.Lock()
 	defer l.shares.Unlock()
 	return slices.ContainsFunc(l.checkpoints, func(c *checkpoint) bool { return c.key == key && c.version == version })

@@ -113,7 +113,7 @@ func (l *loader) worthIt(ctx context.Context, mc *config.Model) error {
 			return fmt.Errorf("%w (%s)", serve.ErrUnchanged, u.served.Version)
 		}
 	}
-	if l.app.loaded.hasCheckpoint(sharingOf(&own), version) {
+	if l.app.loaded.hasCheckpoint(own.Sharing(), version) {
 		return nil // it takes no memory
 	}
 	files, err := filepath.Glob(filepath.Join(at, "*.safetensors"))

@@ -39,13 +39,7 @@ func examineConfig(r *Report, file string, env []string, free int64) {
 	for _, name := range cfg.Unknown {
 		r.add("environment", Warn, "correct its name, or unset it", "%s names no key of the configuration", name)
 	}
-	var need int64
-	for i := range cfg.Models {
-		need += checkpoint(r, &cfg.Models[i])
-	}
-	if total := int64(memoryPerCheckpoint * float64(need)); free > 0 && total > free {
-		r.add("memory", Fail, "free some, take a smaller model or a machine with more", "the models need about %s, but %s are free", gigabytes(total), gigabytes(free))
-	}
+	room(r, &cfg.Config, free)
 	for i := range cfg.Tables {
 		reachable(r, &cfg.Tables[i])
 	}
@@ -58,6 +52,32 @@ func examineConfig(r *Report, file string, env []string, free int64) {
 	readable(r, "catalog", cfg.Catalog.Items)
 	readable(r, "catalog", cfg.Catalog.Users)
 	ports(r, &cfg.Config, Fail)
+}
+
+// room checks the models' folders, and whether memory suffices for their weights and caches.
+func room(r *Report, cfg *config.Config, free int64) {
+	var need int64
+	caches := cfg.Cache.HostMemory.Bytes // a share of the machine's memory always fits
+	loaded := map[config.Sharing]bool{}
+	for i := range cfg.Models {
+		m := &cfg.Models[i]
+		size := checkpoint(r, m)
+		if key := m.Sharing(); !loaded[key] {
+			loaded[key] = true
+			need += size
+			caches += m.HostMemory.Bytes
+		}
+	}
+	total := int64(memoryPerCheckpoint * float64(need))
+	switch {
+	case free <= 0: // unknown
+	case total > free:
+		r.add("memory", Fail, "free some, take a smaller model or a machine with more", "the models need about %s, but %s are free",
+			gigabytes(total), gigabytes(free))
+	case total > free-caches:
+		r.add("memory", Warn, "give cache.host_memory or models[].host_memory less",
+			"the models need about %s and their caches up to %s, but %s are free", gigabytes(total), gigabytes(caches), gigabytes(free))
+	}
 }
 
 // weights returns the size of a folder's tensors in bytes, if they can be opened.

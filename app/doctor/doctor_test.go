@@ -144,3 +144,28 @@ func TestAnswersThatAreNoTokens(t *testing.T) {
 		}
 	}
 }
+
+// Two configurations on one folder need memory for one model. Caches that do not fit beside the models are a warning.
+func TestMemoryOfModelsAndCaches(t *testing.T) {
+	folder := t.TempDir()
+	if err := demo.Ensure(folder); err != nil {
+		t.Fatal(err)
+	}
+	lm := filepath.Join(folder, "lm")
+	dir := put(t, map[string]string{"grebe.yaml": "data_dir: data\ncache: {host_memory: 64MiB}\nmodels: [{name: a, path: " + lm +
+		"}, {name: b, path: " + lm + ", prompt: {instruction: x}}, {name: c, path: " + lm + ", host_memory: 32MiB}]\n"})
+	const weights = 2 * 12_600_000 * memoryPerCheckpoint // a and b share them
+	for free, want := range map[int64]Status{weights - 1e6: Fail, weights + 1e6: Warn, weights + 96<<20 + 1e6: OK} {
+		r := &Report{}
+		examineConfig(r, filepath.Join(dir, "grebe.yaml"), nil, free)
+		got := OK
+		for _, f := range r.Findings {
+			if f.Check == "memory" {
+				got = f.Status
+			}
+		}
+		if got != want {
+			t.Errorf("with %d bytes free: %v, want %v", free, got, want)
+		}
+	}
+}

@@ -1,0 +1,19 @@
+package config
+
+import "path/filepath"
+
+// Sharing is the part of a model's configuration that two models must have in common to share a checkpoint: weights,
+// engines and memory.
+type Sharing struct {
+	path, dtype, kv, table string
+	device, host, disk     Size
+}
+
+// Sharing follows links in the path.
+func (m *Model) Sharing() Sharing {
+	at, err := filepath.EvalSymlinks(m.Path)
+	if err != nil {
+		at = m.Path // opening it returns the error
+	}
+	return Sharing{at, m.DType, m.KVDType, m.ItemTable, m.DeviceMemory, m.HostMemory, m.Disk}
+}
