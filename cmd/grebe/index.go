@@ -9,6 +9,7 @@ import (
 	"grebe/index"
 	"grebe/internal/cli"
 	"grebe/internal/config"
+	"grebe/kv/disk"
 )
 
 // indexCmd computes the KV of the catalog's items, or prototypes of users' histories, ahead of requests.
@@ -93,7 +94,12 @@ func (c *indexCmd) Run(w *cli.World) error {
 		return c.inMemory(w, &cfg.Config)
 	}
 	s, err := app.Load(w.Ctx, &cfg.Config, options(c.Logger(w.Stderr)))
-	if err != nil {
+	switch {
+	case errors.Is(err, disk.ErrInUse) && (c.Prototypes || c.Importance):
+		return fmt.Errorf("%w: stop the server first", err)
+	case errors.Is(err, disk.ErrInUse):
+		return fmt.Errorf("%w: stop the server first, or have it compute items with --server %s", err, serverOf(&cfg.Config))
+	case err != nil:
 		return err
 	}
 	defer s.Close()

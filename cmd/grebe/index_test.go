@@ -76,3 +76,19 @@ func TestIndexThroughAServer(t *testing.T) {
 		}
 	}
 }
+
+// While a server has the disk, the command says how to go on.
+func TestIndexBesideAServer(t *testing.T) {
+	config := crashSite(t, 5)
+	s := startServer(t, config)
+	defer s.kill()
+	const want = "in use by another process: stop the server first, or have it compute items with --server http://"
+	out, errs, code := grebe(t, "index", "-c", config)
+	if code != cli.Failed || !strings.Contains(errs, want) {
+		t.Errorf("exit code %d: %s%s", code, out, errs)
+	}
+	out, errs, code = grebe(t, "index", "-c", config, "--importance")
+	if code != cli.Failed || !strings.HasSuffix(strings.TrimSpace(errs), "in use by another process: stop the server first") {
+		t.Errorf("exit code %d: %s%s", code, out, errs)
+	}
+}
