@@ -200,7 +200,7 @@ func (m *Memory) openPool(at compute.Memory, bytes int64, shape compute.Shape) (
 func checkSize(bytes int64, shape compute.Shape) error {
 	token := int64(shape.ChunkBytes(1, false))
 	if bytes > 0 && bytes < kv.ChainTokens*token {
-		return fmt.Errorf("cache of %s holds less than %d tokens of %s: give it more, or 0 for none",
+		return fmt.Errorf("a cache of %s holds less than %d tokens of %s: give host_memory or device_memory more, or 0 for none",
 			human.Bytes(bytes), kv.ChainTokens, human.Bytes(token))
 	}
 	return nil

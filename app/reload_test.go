@@ -12,6 +12,7 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -532,6 +533,26 @@ func TestReloadAndBackFromTheFolder(t *testing.T) {
 		t.Errorf("after a rollback that failed: %s, %v; want %s", got, err, a)
 	}
 	w.onlyOwnEntries(t)
+}
+
+// A reload can change settings only. After the trial there is no way back but the configuration, and a rollback says so.
+func TestRollbackOfSettings(t *testing.T) {
+	w := newReloadWorld(t)
+	w.serve(t)
+	changed := *w.cfg
+	changed.Models = slices.Clone(w.cfg.Models)
+	changed.Models[0].Blend.Window = 7
+	w.stack.loader.again = func() (*config.Config, error) { return &changed, nil }
+	if status, now := w.reload(t, "reload"); status != http.StatusAccepted || now.Reload.State != "done" {
+		t.Fatalf("%d %s", status, now.text)
+	}
+	if status, now := w.reload(t, "rollback"); status != http.StatusConflict || !strings.Contains(now.text, "put its settings back") {
+		t.Errorf("a rollback: %d %s", status, now.text)
+	}
+	w.stack.loader.again = nil
+	if status, now := w.reload(t, "reload"); status != http.StatusAccepted || now.Reload.State != "done" {
+		t.Errorf("with the settings as they were: %d %s", status, now.text)
+	}
 }
 
 // until waits until the model's reload is at a state.

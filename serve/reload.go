@@ -189,6 +189,11 @@ func (s *Service) reload(sl *slot, r *reloading, back *origin) {
 	close(r.ended)
 }
 
+// errSettings means that only the configuration differs from that of the checkpoint before, which a rollback does not
+// bring back.
+var errSettings = errors.New("the checkpoint before this one had the same weights and other settings: " +
+	"put its settings back into the configuration, and reload")
+
 // errBack means that a trial was rolled back.
 var errBack = errors.New("rolled back")
 
@@ -202,6 +207,9 @@ func (s *Service) replace(ctx context.Context, sl *slot, r *reloading, back *ori
 	m, err := s.open(ctx, sl, folder, r)
 	if err != nil {
 		sl.expectNone()
+		if back != nil && errors.Is(err, ErrUnchanged) {
+			return errSettings
+		}
 		return err
 	}
 	next := newCheckpoint(m)
@@ -249,7 +257,8 @@ func (s *Service) open(ctx context.Context, sl *slot, folder string, r *reloadin
 func (s *Service) ready(ctx context.Context, sl *slot, next *checkpoint, r *reloading, back *origin) (err error) {
 	defer s.Rescue("reload", &err)
 	if back != nil && next.Version != back.version {
-		return fmt.Errorf("the folder has version %s now, not %s which served before", next.Version, back.version)
+		return fmt.Errorf("the folder has version %s now, not %s which served before: its files or the model's settings changed",
+			next.Version, back.version)
 	}
 	r.at("checking")
 	if err := s.probe(ctx, next); err != nil {
