@@ -62,7 +62,7 @@ func TestEventsAndEmbeddings(t *testing.T) {
 		s.Requests, s.SLO, s.Deadline = 12000, ms(30), Duration{time.Minute}
 		s.Prompt.Policy, s.Prompt.Question = "user", 0
 		s.Fleet.Nodes, s.Route.Policy = 2, "joint"
-		s.Route.Heartbeat = ms(200)
+		s.Route.Heartbeat, s.Cache.Predict = ms(200), true
 	})
 	p := *s.profiles[0]
 	p.DeviceBytes, p.HostBytes, p.KVTokenBytes, p.RowBytes, p.RowLink, p.Noise = 128849018880, 0, 6144, 1024, 49e9, 0
@@ -79,6 +79,9 @@ func TestEventsAndEmbeddings(t *testing.T) {
 		}
 		if top := n.users.mem[0]; top.used > top.total || float64(top.total) > (1-n.emb.alpha)*float64(n.emb.total)+1 {
 			t.Errorf("node %d: KV has %d of %d bytes at a share of %v for embeddings", i, top.used, top.total, n.emb.alpha)
+		}
+		if _, models := n.users.books.Forecasts(); models == 0 {
+			t.Errorf("node %d: no model of returns was trained", i)
 		}
 		if looks := &n.emb.last; looks.EmbHit <= 0 || looks.EmbHit >= 1 {
 			t.Errorf("node %d: %v of the look-ups hit", i, looks.EmbHit)

@@ -170,7 +170,11 @@ func (n *node) open() error {
 // backlogMs returns the predicted milliseconds of work ahead of a request that arrives now.
 func (n *node) backlogMs() float64 {
 	ahead := n.admission.Running() + n.model.Predict(n.queued.Rows, n.queued.Keys, n.waiting)
-	return ahead / float64(len(n.engines))
+	ahead /= float64(len(n.engines))
+	if n.emb != nil { // its rows come after those of others, while they compute
+		ahead = max(ahead, (n.emb.link-n.f.now).Seconds()*1e3)
+	}
+	return ahead
 }
 
 // reads returns the time of a server's work for a call outside of batches. On shared cores that delays the batches that run.
@@ -642,8 +646,12 @@ func (n *node) release(c *call) {
 	c.made, c.pinned, c.expected = c.made[:0], c.pinned[:0], c.expected[:0]
 }
 
-// count counts noted accesses, as Cache.Run does.
+// count counts noted accesses, as Cache.Run does, and trains models of when entries return, as Store.Predict does.
 func (n *node) count() {
 	for n.hot.Apply(n.f.now) {
+	}
+	n.users.train()
+	if n.items != n.users {
+		n.items.train()
 	}
 }

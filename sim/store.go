@@ -3,6 +3,7 @@ package sim
 import (
 	"encoding/binary"
 
+	"grebe/evict"
 	"grebe/plan"
 	"grebe/pool"
 	"grebe/residency"
@@ -344,6 +345,13 @@ func (k *keys) shared(number int) plan.Key {
 		return k.fixed[number]
 	}
 	return sharedKey(number)
+}
+
+// train trains a model when a lesson is complete. It takes no time of the node, whose server trains in the background.
+func (s *store) train() {
+	if l, level := s.books.Lesson(); l != nil {
+		s.books.Trained(level, l.Train(evict.TrainParams{}))
+	}
 }
 
 // userKey, itemKey and sharedKey are the keys of entries. Their first bytes are a hash, as those of a server's keys are.
