@@ -7,35 +7,34 @@ const window = 128
 
 // Quantile is a quantile of the latest values. Its memory is fixed; it does not allocate.
 type Quantile struct {
-	share float64
-	last  [window]float64
-	next  int
-	value float64
-	stale bool
+	share  float64
+	last   [window]float64
+	sorted [window]float64
+	next   int
 }
 
 // NewQuantile makes a Quantile as if all earlier values had been first. share is in (0, 1).
 func NewQuantile(first, share float64) Quantile {
-	q := Quantile{share: share, value: first}
+	q := Quantile{share: share}
 	for i := range q.last {
-		q.last[i] = first
+		q.last[i], q.sorted[i] = first, first
 	}
 	return q
 }
 
 // Observe adds a value and forgets the oldest one.
 func (q *Quantile) Observe(v float64) {
-	q.last[q.next] = v
+	old, _ := slices.BinarySearch(q.sorted[:], q.last[q.next])
+	at, _ := slices.BinarySearch(q.sorted[:], v)
+	if at > old {
+		at-- // the oldest one leaves before it
+		copy(q.sorted[old:at], q.sorted[old+1:])
+	} else {
+		copy(q.sorted[at+1:old+1], q.sorted[at:])
+	}
+	q.sorted[at], q.last[q.next] = v, v
 	q.next = (q.next + 1) % window
-	q.stale = true
 }
 
 // Value returns the smallest value that at least share of the latest values do not exceed.
-func (q *Quantile) Value() float64 {
-	if q.stale {
-		sorted := q.last
-		slices.Sort(sorted[:])
-		q.value, q.stale = sorted[min(window-1, int(q.share*window))], false
-	}
-	return q.value
-}
+func (q *Quantile) Value() float64 { return q.sorted[min(window-1, int(q.share*window))] }
