@@ -31,7 +31,7 @@ func (h digest) sum() uint64 { return max(uint64(h^h>>32), 1) }
 
 // Lookup describes the entry under a key. It does not count as a use.
 func (c *Core[V]) Lookup(key plan.Key) (Entry, bool) {
-	if h := c.held[key]; h != nil {
+	if h := c.held.get(&key); h != nil {
 		return Entry{Kind: h.Kind, Tier: h.tier, Tokens: int32(h.Tokens), Owner: h.Owner, Digest: h.Digest}, true
 	}
 	e, ok := c.below[key]
@@ -40,9 +40,10 @@ func (c *Core[V]) Lookup(key plan.Key) (Entry, bool) {
 
 // Status sets tiers[i] to the nearest tier that has keys[i], or to Missing.
 func (c *Core[V]) Status(keys []plan.Key, tiers []plan.Tier) {
+	c.held.warm(keys)
 	for i := range keys {
 		tiers[i] = plan.Missing
-		if h := c.held[keys[i]]; h != nil {
+		if h := c.held.get(&keys[i]); h != nil {
 			tiers[i] = h.tier
 		} else if _, ok := c.below[keys[i]]; ok {
 			tiers[i] = plan.Disk
@@ -56,12 +57,12 @@ func (c *Core[V]) Stored(key plan.Key, e Entry) {
 	was, ok := c.below[key]
 	if ok {
 		e.Owner = was.Owner
-	} else if c.held[key] == nil {
+	} else if c.held.get(&key) == nil {
 		c.count(e.Owner, 1)
 	}
 	c.below[key] = e
 	c.ever[e.Kind] = true
-	if c.held[key] == nil {
+	if c.held.get(&key) == nil {
 		c.changed(key)
 	}
 }
@@ -73,7 +74,7 @@ func (c *Core[V]) Lost(key plan.Key) {
 		return
 	}
 	delete(c.below, key)
-	if c.held[key] == nil {
+	if c.held.get(&key) == nil {
 		c.count(e.Owner, -1)
 		c.changed(key)
 	}
@@ -86,13 +87,13 @@ func (c *Core[V]) hold(h *Held[V]) {
 	} else {
 		c.count(h.Owner, 1)
 	}
-	c.held[h.Key] = h
+	c.held.put(h)
 	c.ever[h.Kind] = true
 }
 
 // release removes the key of an entry from memory.
 func (c *Core[V]) release(h *Held[V]) {
-	delete(c.held, h.Key)
+	c.held.remove(&h.Key)
 	if _, ok := c.below[h.Key]; !ok {
 		c.count(h.Owner, -1)
 	}

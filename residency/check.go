@@ -8,9 +8,9 @@ import (
 // Check verifies the books and returns the first error. It calls each with every entry of every level. It is slow and
 // meant for tests.
 func (c *Core[V]) Check(each func(*Held[V]) error) error {
-	for key, h := range c.held {
+	for h := range c.held.all() {
 		switch {
-		case h.Key != key || h.Run:
+		case c.held.get(&h.Key) != h || h.Run:
 			return fmt.Errorf("residency: an entry is under another key than its own")
 		case h.level != nil && h.level.bySlot[h.slot] != h:
 			return fmt.Errorf("residency: slot %d holds another entry than the one that has it", h.slot)
@@ -27,11 +27,11 @@ func (c *Core[V]) Check(each func(*Held[V]) error) error {
 // checkOwned recounts the keys of each owner.
 func (c *Core[V]) checkOwned() error {
 	owned := map[uint32]int{}
-	for _, h := range c.held {
+	for h := range c.held.all() {
 		owned[h.Owner]++
 	}
 	for key, e := range c.below {
-		switch h := c.held[key]; {
+		switch h := c.held.get(&key); {
 		case h == nil:
 			owned[e.Owner]++
 		case h.Owner != e.Owner:
@@ -51,7 +51,7 @@ func (l *level[V]) check(c *Core[V], each func(*Held[V]) error) error {
 		if h == nil {
 			continue
 		}
-		if held++; h.level != l || int(h.slot) != slot || !h.Run && c.held[h.Key] != h {
+		if held++; h.level != l || int(h.slot) != slot || !h.Run && c.held.get(&h.Key) != h {
 			return fmt.Errorf("residency: slot %d of level %d holds an entry that does not know it", slot, l.index)
 		}
 		if h.dirty {

@@ -17,7 +17,7 @@ func TestCheckNoticesWrongBooks(t *testing.T) {
 		"another slot":              func(c *Core[int], h *entry) { h.slot++ },
 		"another level":             func(c *Core[int], h *entry) { h.level = c.levels[1] },
 		"no level":                  func(c *Core[int], h *entry) { h.level = nil },
-		"nobody under its key":      func(c *Core[int], h *entry) { delete(c.held, h.Key) },
+		"nobody under its key":      func(c *Core[int], h *entry) { c.held.remove(&h.Key) },
 		"more bytes":                func(c *Core[int], h *entry) { h.Bytes++ },
 		"another kind":              func(c *Core[int], h *entry) { h.Kind = plan.Preamble },
 		"fewer entries":             func(c *Core[int], h *entry) { h.level.counts[h.Kind].Entries-- },

@@ -64,14 +64,14 @@ func (c *Core[V]) Snapshot(f func(key plan.Key, e Entry), pause func()) {
 			pause()
 		}
 	}
-	// A loop over a map visits each key exactly once if the key is in the map during the whole loop.
-	for key := range c.held {
+	for h := range c.held.all() {
+		key := h.Key
 		e, _ := c.Lookup(key)
 		f(key, e)
 		rest()
 	}
 	for key, e := range c.below {
-		if c.held[key] == nil {
+		if c.held.get(&key) == nil {
 			f(key, e)
 		}
 		rest()

@@ -109,7 +109,7 @@ func (h *Held[V]) Fetched() { h.clean = true }
 type Core[V any] struct {
 	config Config
 	levels []*level[V]
-	held   map[plan.Key]*Held[V]
+	held   byKey[V]
 	below  map[plan.Key]Entry // entries on disk
 	owned  map[uint32]int     // number of keys per owner, in held, below or both
 	ever   [kinds]bool        // whether there has ever been an entry of that kind
@@ -143,7 +143,7 @@ func New[V any](c Config) (*Core[V], error) {
 	if len(c.Levels) < 1 || len(c.Levels) > 2 {
 		return nil, fmt.Errorf("residency: %d levels of memory: want one or two", len(c.Levels))
 	}
-	core := &Core[V]{config: c, held: map[plan.Key]*Held[V]{}, below: map[plan.Key]Entry{}, owned: map[uint32]int{}}
+	core := &Core[V]{config: c, held: newByKey[V](), below: map[plan.Key]Entry{}, owned: map[uint32]int{}}
 	c.Predict = c.Predict && c.Oracle == nil && evict.Predicts(c.Policy)
 	for i, lc := range c.Levels {
 		l, err := newLevel[V](i, lc, &c)
@@ -163,17 +163,17 @@ func (c *Core[V]) top() *level[V]    { return c.levels[0] }
 func (c *Core[V]) bottom() *level[V] { return c.levels[len(c.levels)-1] }
 
 // Get returns the entry under a key, or nil. It does not count as a use.
-func (c *Core[V]) Get(key plan.Key) *Held[V] { return c.held[key] }
+func (c *Core[V]) Get(key plan.Key) *Held[V] { return c.held.get(&key) }
 
 // All calls f with each entry that has a key, in no order.
 func (c *Core[V]) All(f func(*Held[V])) {
-	for _, h := range c.held {
+	for h := range c.held.all() {
 		f(h)
 	}
 }
 
 // Len returns how many entries have a key.
-func (c *Core[V]) Len() int { return len(c.held) }
+func (c *Core[V]) Len() int { return c.held.count }
 
 // Full reports whether the books of a level have no free place.
 func (c *Core[V]) Full(level int) bool { return len(c.levels[level].free) == 0 }
@@ -194,7 +194,7 @@ const (
 // returns, unless same says that both have the same memory. If the older entry is not a user's, it stays. If write
 // is true, the owner has to write the entry to disk now, and the write counts as begun.
 func (c *Core[V]) Publish(h *Held[V], level int, same bool) (p Publication, old *Held[V], write bool) {
-	if was := c.held[h.Key]; was != nil {
+	if was := c.held.get(&h.Key); was != nil {
 		if !was.Named || same {
 			if was.level != nil {
 				was.level.hit(was)
@@ -232,7 +232,7 @@ func (c *Core[V]) Expect(h *Held[V], level int) { c.levels[level].miss(h) }
 
 // Delete removes the entry under a key from the books and returns it, or nil if there is none.
 func (c *Core[V]) Delete(key plan.Key) *Held[V] {
-	h := c.held[key]
+	h := c.held.get(&key)
 	if h != nil {
 		c.remove(h)
 		c.changed(key)
@@ -260,7 +260,7 @@ const (
 // Use says how a request gets the entry under a key, and counts the use. InPlace reports whether the device can read
 // the entry from its level. An entry is used in place once; its second use copies it to the top level.
 func (c *Core[V]) Use(key plan.Key, inPlace func(*Held[V]) bool) (*Held[V], Where) {
-	h := c.held[key]
+	h := c.held.get(&key)
 	switch {
 	case h == nil:
 		return nil, Nowhere
@@ -281,7 +281,7 @@ func (c *Core[V]) Use(key plan.Key, inPlace func(*Held[V]) bool) (*Held[V], Wher
 // Read counts a use of the entry under a key that stays where it is, as when a peer asks for it. It returns nil if memory
 // does not have it.
 func (c *Core[V]) Read(key plan.Key) *Held[V] {
-	h := c.held[key]
+	h := c.held.get(&key)
 	if h != nil && h.level != nil {
 		h.level.hit(h)
 	}
@@ -342,7 +342,7 @@ const (
 func (c *Core[V]) Moved(h *Held[V], level int, copied bool) Landing {
 	to := c.levels[level]
 	switch {
-	case c.held[h.Key] != h:
+	case c.held.get(&h.Key) != h:
 		return Gone
 	case copied && len(to.free) > 0:
 		to.put(h)
