@@ -42,6 +42,7 @@ type call struct {
 	live     bool
 	router   int32
 	node     int32
+	here     bool // it is on the node
 	tried    int8 // nodes that failed it
 	counted  bool // it arrived after the warm-up
 	deadline time.Duration
@@ -69,6 +70,7 @@ type call struct {
 	blended  bool        // an ordinary prompt with KV from anywhere
 	older    *held       // that the cached tokens of the user are in
 	awaited  *pending    // KV of the user that another call may compute first
+	items    []*pending  // KV of each item likewise, with items first; nil: it is not awaited
 	made     []pin       // entries that it computes, in the order of its prompt
 	expected []*pending
 	full     bool  // its batch had no room to continue what is cached
@@ -89,14 +91,15 @@ type call struct {
 func (c *call) again() {
 	*c = call{
 		Request: c.Request, gen: c.gen, live: true, router: c.router, tried: c.tried, counted: c.counted, deadline: c.deadline,
-		pinned: c.pinned[:0], made: c.made[:0], expected: c.expected[:0], tiers: c.tiers[:0],
+		pinned: c.pinned[:0], made: c.made[:0], expected: c.expected[:0], tiers: c.tiers[:0], items: c.items[:0],
 	}
 }
 
 // pin is an entry that a call uses.
 type pin struct {
-	h *held
-	s *store
+	h       *held
+	s       *store
+	awaited *pending // by the call that computes it, if that is known
 }
 
 // calls are the requests on their way, by number.
@@ -119,7 +122,7 @@ func (c *calls) get() int32 {
 func (c *calls) put(i int32) {
 	old := c.all[i]
 	*old = call{
-		gen: old.gen + 1, pinned: old.pinned[:0], made: old.made[:0], expected: old.expected[:0], tiers: old.tiers[:0],
+		gen: old.gen + 1, pinned: old.pinned[:0], made: old.made[:0], expected: old.expected[:0], tiers: old.tiers[:0], items: old.items[:0],
 		Request: Request{Items: old.Items[:0], ItemTokens: old.ItemTokens[:0], Shards: old.Shards[:0]},
 	}
 	c.free = append(c.free, i)

@@ -37,8 +37,8 @@ func (f *fleet) settled() error {
 		if !n.up {
 			continue
 		}
-		if n.waiting != 0 || len(n.here) != 0 || n.batcher.Len() != 0 {
-			return fmt.Errorf("sim: node %d: %d calls wait, %d are there", n.id, n.waiting, len(n.here))
+		if n.waiting != 0 || n.here != 0 || n.batcher.Len() != 0 {
+			return fmt.Errorf("sim: node %d: %d calls wait, %d are there", n.id, n.waiting, n.here)
 		}
 		for _, s := range []*store{n.users, n.items} {
 			held := make([]int64, len(s.mem))

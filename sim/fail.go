@@ -79,7 +79,7 @@ func (n *node) empty() {
 	copied := n.again || f.now-n.drained > drainMost || !slices.ContainsFunc(f.nodes, func(o *node) bool {
 		return slices.ContainsFunc(o.back.tasks, func(t task) bool { return t.from == n.id })
 	})
-	if len(n.here) > 0 || !copied {
+	if n.here > 0 || !copied {
 		f.push(event{at: f.now + drainLook, kind: empties, node: n.id, gen: n.gen})
 		return
 	}
@@ -97,15 +97,12 @@ func (n *node) stop() {
 	n.up, n.drains = false, false
 	n.gen++
 	n.back.tasks, n.back.active = nil, false
-	failed := make([]int32, 0, len(n.here))
-	for i := range n.here {
-		failed = append(failed, i)
-	}
-	slices.Sort(failed)
-	for _, i := range failed {
-		c := n.f.calls.all[i]
-		c.gen++ // its events are no longer for it
-		n.f.failed(i, c)
+	for i, c := range n.f.calls.all {
+		if c.here && c.node == n.id {
+			c.here = false
+			c.gen++ // its events are no longer for it
+			n.f.failed(int32(i), c)
+		}
 	}
 }
 

@@ -199,6 +199,7 @@ func (f *fleet) read() {
 const lookEvery = 1 << 12
 
 func (f *fleet) run(ctx context.Context) (*Result, error) {
+	defer f.drawAhead()()
 	for n := 0; len(f.heap.events) > 0; n++ {
 		if n%lookEvery == 0 {
 			if ctx.Err() != nil {

@@ -41,7 +41,7 @@ type node struct {
 	wake      int32 // number of the last wake that was asked for
 	batched   batched
 	underway  underway
-	here      map[int32]struct{} // calls on the node
+	here      int // calls on the node
 
 	decided func(*schedule.Request, *schedule.Decision) // told of decisions; may be nil
 
@@ -130,8 +130,8 @@ func (n *node) boots() {
 	n.f.lives++
 	n.feed = residency.NewFeed(n.f.lives, n.f.scenario.Route.Ring)
 	n.up, n.drains = true, false
-	n.here = map[int32]struct{}{}
-	n.batched, n.underway = newBatched(), underway{all: map[plan.Key]*pending{}}
+	n.here = 0
+	n.batched, n.underway = newBatched(), underway{all: map[uint64]*pending{}}
 }
 
 // price sets the costs that decisions use, as reuse.New does.
@@ -195,7 +195,8 @@ func (n *node) reads(c *call) time.Duration {
 func (n *node) arrive(i int32) {
 	c := n.f.calls.all[i]
 	c.begun = n.f.now
-	n.here[i] = struct{}{}
+	c.here = true
+	n.here++
 	n.totals.Requests++
 	place, price := n.admission.Admit(schedule.Single, len(c.Items), n.f.now, c.deadline)
 	if price.Late > 0 {
@@ -244,6 +245,7 @@ func (n *node) decide(c *call, slack float64, policy schedule.Policy) {
 	costs.Model = n.model
 	d := schedule.Decide(&in, &costs, policy)
 	if n.decided != nil {
+		in, d := in, d // so that only these are allocated
 		n.decided(&in, &d)
 	}
 	c.order, c.reuse, c.freq, c.returns = d.Order, d.Reuse, in.Frequency, in.Returns
@@ -332,10 +334,12 @@ func (n *node) attach(c *call, chosen *schedule.Option) {
 		n.attachUser(c)
 		return
 	}
+	c.items = resize(c.items, len(c.Items))
+	clear(c.items)
 	for i := range c.Items {
 		switch c.tiers[i] {
 		case plan.Missing:
-			n.expect(c, n.keys[i], int(c.ItemTokens[i]))
+			c.items[i] = n.expect(c, n.keys[i], int(c.ItemTokens[i]))
 			continue
 		case plan.Peer:
 			if !c.blended && n.f.scenario.Network.Overlap && !chosen.Load.Has(plan.Peer) {
@@ -345,7 +349,7 @@ func (n *node) attach(c *call, chosen *schedule.Option) {
 		}
 		h, at := n.items.use(n.keys[i])
 		if c.tiers[i] = at; h == nil {
-			n.expect(c, n.keys[i], int(c.ItemTokens[i]))
+			c.items[i] = n.expect(c, n.keys[i], int(c.ItemTokens[i]))
 			continue
 		}
 		n.found(c, n.items, h, at, int(c.ItemTokens[i]))
@@ -391,7 +395,7 @@ func (n *node) attachUser(c *call) {
 // found pins an entry and counts its tokens.
 func (n *node) found(c *call, s *store, h *held, at plan.Tier, tokens int) {
 	s.pin(h)
-	c.pinned = append(c.pinned, pin{h, s})
+	c.pinned = append(c.pinned, pin{h: h, s: s})
 	c.tokens[at] += tokens
 	if at == plan.Host && n.profile.DeviceBytes > 0 {
 		c.hostRead += int64(tokens) * s.token
@@ -587,7 +591,8 @@ func (n *node) measured(b *batch) {
 // leave ends a call on the node, as Visit.End and Place.Leave do, and sends its answer.
 func (n *node) leave(i int32, how outcome) {
 	c := n.f.calls.all[i]
-	delete(n.here, i)
+	c.here = false
+	n.here--
 	if c.admitted {
 		n.end(c)
 		for _, m := range c.made {

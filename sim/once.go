@@ -4,19 +4,20 @@ import (
 	"slices"
 
 	"grebe/plan"
+	"grebe/residency"
 	"grebe/schedule"
 )
 
 // underway is the KV that calls are about to compute, by key, as in package reuse: what one call computed is there for the
 // others before it is published, and as long as one of them is on the node.
 type underway struct {
-	all   map[plan.Key]*pending
+	all   map[uint64]*pending // by residency.Hash
 	spare []*pending
 }
 
 // pending is KV that some calls need.
 type pending struct {
-	key    plan.Key
+	hash   uint64
 	tokens int
 	calls  int
 	store  *store // of entry
@@ -29,14 +30,16 @@ func (n *node) expect(c *call, key plan.Key, tokens int) *pending {
 		return nil
 	}
 	u := &n.underway
-	p := u.all[key]
+	hash := residency.Hash(key)
+	p := u.all[hash]
 	if p == nil {
-		p = &pending{}
 		if n := len(u.spare); n > 0 {
 			p, u.spare = u.spare[n-1], u.spare[:n-1]
+		} else {
+			p = &pending{}
 		}
-		*p = pending{key: key, tokens: tokens}
-		u.all[key] = p
+		*p = pending{hash: hash, tokens: tokens}
+		u.all[hash] = p
 	} else if p.tokens != tokens {
 		return nil
 	}
@@ -50,7 +53,7 @@ func (n *node) leaves(p *pending) {
 	if p.calls--; p.calls > 0 {
 		return
 	}
-	delete(n.underway.all, p.key)
+	delete(n.underway.all, p.hash)
 	if p.entry != nil {
 		p.store.unpin(p.entry)
 	}
@@ -59,15 +62,27 @@ func (n *node) leaves(p *pending) {
 
 // arrived reports whether KV that a call needs was computed since the call looked.
 func (n *node) arrived(key plan.Key) bool {
-	p := n.underway.all[key]
+	p := n.underway.all[residency.Hash(key)]
 	return p != nil && p.entry != nil
+}
+
+// itemArrived is arrived of an item of a call.
+func (n *node) itemArrived(c *call, i int) bool {
+	if p := c.items[i]; p != nil {
+		return p.entry != nil
+	}
+	return n.arrived(n.f.keys.item(c.Items[i]))
 }
 
 // deliver has the calls that run later use what a batch computed.
 func (n *node) deliver(b *batch) {
 	for _, i := range b.calls {
 		for _, m := range n.f.calls.all[i].made {
-			if p := n.underway.all[m.h.Key]; p != nil && p.entry == nil && p.tokens == m.h.Tokens {
+			p := m.awaited
+			if p == nil {
+				p = n.underway.all[residency.Hash(m.h.Key)]
+			}
+			if p != nil && p.entry == nil && p.tokens == m.h.Tokens {
 				p.store, p.entry = m.s, m.h
 				m.s.pin(m.h)
 			}
@@ -78,9 +93,9 @@ func (n *node) deliver(b *batch) {
 // batched are the segments of a batch. Of equal ones only the first is computed, as in package engine.
 type batched struct {
 	fixed [2]bool
-	items map[int32]struct{} // that come first
-	users map[user]struct{}  // that come first
-	twice map[int32]struct{} // items behind a user who is in the batch twice
+	items itemSet           // that come first
+	users map[user]struct{} // that come first
+	twice itemSet           // items behind a user who is in the batch twice
 	calls []*call
 }
 
@@ -90,7 +105,7 @@ type user struct {
 }
 
 func newBatched() batched {
-	return batched{items: map[int32]struct{}{}, users: map[user]struct{}{}, twice: map[int32]struct{}{}}
+	return batched{items: newItemSet(), users: map[user]struct{}{}, twice: newItemSet()}
 }
 
 // prefixed reports whether a call reuses and keeps KV of a prefix order.
@@ -109,7 +124,7 @@ func (n *node) restart(c *call) {
 func (n *node) gather(b *batch) {
 	d := &n.batched
 	d.fixed = [2]bool{}
-	clear(d.items)
+	d.items.reset()
 	clear(d.users)
 	d.calls = d.calls[:0]
 	for _, i := range b.calls {
@@ -153,8 +168,8 @@ func (n *node) takeUnderway(c *call) {
 		}
 		return
 	}
-	for i, item := range c.Items {
-		if c.tiers[i] == plan.Missing && n.arrived(n.f.keys.item(item)) {
+	for i := range c.Items {
+		if c.tiers[i] == plan.Missing && n.itemArrived(c, i) {
 			tokens := int(c.ItemTokens[i])
 			c.spare(tokens, causal(0, tokens, p.preamble+p.leadIn))
 			c.tiers[i] = came
@@ -186,7 +201,7 @@ func (n *node) gatherCall(c *call) {
 				c.spare(tokens, causal(0, tokens, lead))
 			}
 		case !c.shared[k]:
-			n.make(c, n.users, n.users.reserve(n.f.keys.shared(k), plan.Preamble, tokens, -1, nil, 0))
+			n.make(c, n.users, n.users.reserve(n.f.keys.shared(k), plan.Preamble, tokens, -1, nil, 0), nil)
 		}
 		d.fixed[k] = true
 		lead += tokens
@@ -197,8 +212,8 @@ func (n *node) gatherCall(c *call) {
 	}
 	lead := p.preamble + p.leadIn
 	for i, item := range c.Items {
-		_, there := d.items[item]
-		if d.items[item] = (struct{}{}); c.tiers[i] != plan.Missing {
+		there := !d.items.add(item)
+		if c.tiers[i] != plan.Missing {
 			continue
 		}
 		tokens := int(c.ItemTokens[i])
@@ -206,7 +221,7 @@ func (n *node) gatherCall(c *call) {
 			c.spare(tokens, causal(0, tokens, lead))
 			continue
 		}
-		if n.make(c, n.items, n.items.reserve(n.f.keys.item(item), plan.Item, tokens, item, nil, 0)) {
+		if n.make(c, n.items, n.items.reserve(n.f.keys.item(item), plan.Item, tokens, item, nil, 0), c.items[i]) {
 			c.tiers[i] = computing
 		}
 	}
@@ -220,10 +235,10 @@ func (n *node) gatherCall(c *call) {
 	}
 }
 
-// make adds an entry to those that a call computes and publishes.
-func (n *node) make(c *call, s *store, h *held) bool {
+// make adds an entry to those that a call computes and publishes. Awaited may be nil.
+func (n *node) make(c *call, s *store, h *held, awaited *pending) bool {
 	if h != nil {
-		c.made = append(c.made, pin{h, s})
+		c.made = append(c.made, pin{h, s, awaited})
 	}
 	return h != nil
 }
@@ -235,7 +250,7 @@ func (n *node) gatherUser(c *call) {
 	d.users[who] = struct{}{}
 	if !there {
 		if c.keep {
-			c.keep = n.make(c, n.users, n.users.reserve(n.f.keys.user(c.User), plan.User, int(c.UserTokens), -1, c.older, c.cached))
+			c.keep = n.make(c, n.users, n.users.reserve(n.f.keys.user(c.User), plan.User, int(c.UserTokens), -1, c.older, c.cached), c.awaited)
 			c.full = !c.keep && c.cached > 0
 		}
 		return
@@ -244,31 +259,31 @@ func (n *node) gatherUser(c *call) {
 		n.spareUser(c)
 	}
 	c.keep = false
-	clear(d.twice)
+	d.twice.reset()
 	for _, o := range d.calls {
 		if o.order == plan.UserFirst && o.User == c.User && o.UserTokens == c.UserTokens {
 			for _, item := range o.Items {
-				d.twice[item] = struct{}{}
+				d.twice.add(item)
 			}
 		}
 	}
 	lead := n.f.prompt.preamble + int(c.UserTokens)
 	for i, item := range c.Items {
-		if _, there := d.twice[item]; there {
+		if d.twice.has(item) {
 			c.spare(int(c.ItemTokens[i]), causal(0, int(c.ItemTokens[i]), lead))
 		}
 	}
 	if n.f.prompt.perItem || d.same(c) {
-		n.spareQuestions(c, lead, d.twice)
+		n.spareQuestions(c, lead, &d.twice)
 	}
 }
 
 // spareQuestions counts the questions that are computed for another call: about these items, or about all if there are none.
-func (n *node) spareQuestions(c *call, lead int, about map[int32]struct{}) {
+func (n *node) spareQuestions(c *call, lead int, about *itemSet) {
 	q, items := n.f.prompt.question, 0
 	for i, tokens := range c.ItemTokens {
 		items += int(tokens)
-		if _, there := about[c.Items[i]]; n.f.prompt.perItem && (there || about == nil) {
+		if n.f.prompt.perItem && (about == nil || about.has(c.Items[i])) {
 			c.spare(q, causal(0, q, lead+int(tokens)))
 		}
 	}

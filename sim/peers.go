@@ -134,7 +134,7 @@ func (n *node) receive(c *call, k int) {
 	}
 	c.tiers[k] = came
 	c.tokens[plan.Peer] += tokens
-	c.pinned = append(c.pinned, pin{h, n.items})
+	c.pinned = append(c.pinned, pin{h: h, s: n.items})
 	if n.f.scenario.Cache.KeepPeer {
 		n.items.publish(h)
 	}

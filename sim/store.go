@@ -301,9 +301,11 @@ func (s *store) bring(key plan.Key, tokens int, item int32) {
 
 // entry returns a new entry without memory, with a reference of the caller's.
 func (s *store) entry(key plan.Key, k plan.Kind, tokens int, item int32) *held {
-	h := &held{}
+	var h *held
 	if n := len(s.spare); n > 0 {
 		h, s.spare = s.spare[n-1], s.spare[:n-1]
+	} else {
+		h = &held{}
 	}
 	*h = held{Key: key, Kind: k, Tokens: tokens, Named: k == plan.User, Value: body{item: item, refs: 1, chunks: h.Value.chunks[:0]}}
 	return h
