@@ -325,6 +325,9 @@ func (r *runner) run(ctx context.Context, s *sim.Scenario, t *Trial, rate float6
 		return nil, err
 	}
 	res, err := sim.Run(ctx, s, sim.Options{Stream: source, Map: places})
+	if err == nil && res.Stopped {
+		err = context.Cause(ctx)
+	}
 	if err != nil {
 		return nil, err
 	}

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 	"strings"
 
 	"grebe/bench/report"
@@ -25,13 +26,14 @@ func (simPaperCmd) Help() string {
 Experiments: ` + strings.Join(simpaper.Names(), ", ") + `
 
 Better compares each paper's router with the one that predicts milliseconds on that paper's workload: P99 at equal load, and the highest
-rate within the SLO, with paired intervals over seeds.
+rate within the SLO, with paired intervals over seeds. Experiments behind it choose workloads.
 
 Examples:
 
     grebe-bench sim-paper bat-fig7
     grebe-bench sim-paper all --seeds 3 --json
-    grebe-bench sim-paper better`
+    grebe-bench sim-paper better
+    grebe-bench sim-paper better hlem-fig13 --seeds 5`
 }
 
 func (c *simPaperCmd) Run(w *cli.World) error {
@@ -39,8 +41,8 @@ func (c *simPaperCmd) Run(w *cli.World) error {
 		return cli.Usagef("name experiments, or all: %s", strings.Join(simpaper.Names(), ", "))
 	}
 	names := c.Names
-	if len(names) == 1 && names[0] == "better" {
-		return c.better(w)
+	if names[0] == "better" {
+		return c.better(w, names[1:])
 	}
 	if len(names) == 1 && names[0] == "all" {
 		names = simpaper.Names()
@@ -86,13 +88,17 @@ func (c *simPaperCmd) options(w *cli.World, seeds int) simpaper.Options {
 	return simpaper.Options{Seeds: seeds, Beauty: c.Beauty, Log: func(format string, args ...any) { fmt.Fprintf(w.Stderr, format, args...) }}
 }
 
-func (c *simPaperCmd) better(w *cli.World) error {
+// better compares routers on the workloads of these experiments, or on all.
+func (c *simPaperCmd) better(w *cli.World, names []string) error {
 	all, err := simpaper.Matches()
 	if err != nil {
 		return err
 	}
 	var outcomes []*simpaper.Outcome
 	for i := range all {
+		if len(names) > 0 && !slices.Contains(names, all[i].Experiment) {
+			continue
+		}
 		o, playErr := all[i].Play(w.Ctx, c.options(w, 20))
 		if playErr != nil {
 			err = errors.Join(err, playErr)
