@@ -93,6 +93,7 @@ type Floor struct {
 	predicted bool      // requests bring predictions, or Refresh provides them
 	follower  *follower // nil: nothing is lent
 	hidden    []Slot    // taken out of the heaps during one search for a victim
+	read      int64     // see Warm
 
 	shadow      list    // nodes: slots, then ghosts
 	shadowBytes int64   // held by the shadow
@@ -107,7 +108,7 @@ type floorEntry struct {
 	bytes int64
 	last  int64
 	ret   int64
-	due   int64 // when the prediction is checked again; only while the entry is ahead
+	due   int64 // when the prediction is checked again; only while the entry is ahead; 0: it never was
 	class class
 	asked bool // a new prediction has been requested
 	trial bool // inserted while the cache was keeping, and not used since
@@ -237,6 +238,16 @@ func (p *Floor) Hit(s Slot, a Access) {
 	}
 	e.last, e.ret, e.trial = a.Now, a.Return, false
 	p.place(s)
+}
+
+// Warm is as in [Warmer].
+func (p *Floor) Warm(s Slot) {
+	e, at := &p.entries[s], p.shadow.links[s]
+	read := e.bytes ^ int64(e.class) ^ int64(p.heaps[0].pos[s])
+	if at.next != unlinked {
+		read ^= int64(p.shadow.links[at.next].prev) ^ int64(p.shadow.links[at.prev].next)
+	}
+	p.read = read // so that the reads are not left out
 }
 
 func (p *Floor) begin(a Access, hit bool) {
@@ -415,7 +426,10 @@ func (p *Floor) placeOn(side class, s Slot) {
 	if e.ret > p.now {
 		c, e.due = ahead, p.due(e)
 	}
-	at := p.expiry.pos[s]
+	at := int32(unlinked)
+	if e.due != 0 { // it was ahead since it was inserted
+		at = p.expiry.pos[s]
+	}
 	switch {
 	case at == unlinked && c == ahead:
 		p.expiry.push(s, -e.due)

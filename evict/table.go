@@ -5,9 +5,11 @@ import (
 	"unsafe"
 )
 
-// table maps keys to small integers ≥ 0 by linear probing. It grows when three quarters full.
+// table maps keys to small integers ≥ 0 by linear probing. It grows when three quarters full. The cell at which a search begins
+// grows with the hash, so that growing reads and writes the cells in order.
 type table struct {
 	cells []cell
+	shift int // from a hash to the cell where its search begins
 	used  int
 }
 
@@ -16,9 +18,14 @@ type cell struct {
 	val int32 // −1: free
 }
 
+// firstKeys is the number of keys that a new table has room for at most. A table as large as the cache would be slower: its few
+// keys lie far apart in memory.
+const firstKeys = 1 << 10
+
+// newTable makes a table for about n keys.
 func newTable(n int) table {
-	size := 1 << bits.Len(uint(max(n, 4)*4/3))
-	t := table{cells: make([]cell, size)}
+	log := bits.Len(uint(min(max(n, 4), firstKeys) * 4 / 3))
+	t := table{cells: make([]cell, 1<<log), shift: 64 - log}
 	t.clear()
 	return t
 }
@@ -32,7 +39,7 @@ func (t *table) clear() {
 
 func (t *table) home(key uint64) int {
 	hi, lo := bits.Mul64(key^0x9E3779B97F4A7C15, 0xD6E8FEB86659FD93)
-	return int((hi ^ lo) & uint64(len(t.cells)-1))
+	return int((hi ^ lo) >> t.shift)
 }
 
 // prefetch prefetches the memory that find reads.
@@ -66,7 +73,7 @@ func (t *table) put(key uint64, v int32) {
 
 func (t *table) grow() {
 	old := *t
-	t.cells = make([]cell, 2*len(old.cells))
+	t.cells, t.shift = make([]cell, 2*len(old.cells)), t.shift-1
 	t.clear()
 	for _, c := range old.cells {
 		if c.val >= 0 {
