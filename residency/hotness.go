@@ -2,6 +2,7 @@ package residency
 
 import (
 	"fmt"
+	"slices"
 	"time"
 
 	"grebe/plan"
@@ -26,6 +27,7 @@ type Hotness struct {
 	noted   []access
 	from    int           // accesses before this one are counted
 	now     time.Duration // latest time passed to a method
+	read    uint64        // see warm
 }
 
 type access struct {
@@ -99,6 +101,13 @@ func (h *Hotness) User(user plan.Key, now time.Duration) (frequency, coldest flo
 // Items sets out[i] to the expected uses of keys[i] where tiers[i] is Missing.
 func (h *Hotness) Items(keys []plan.Key, tiers []plan.Tier, now time.Duration, out []float32) {
 	h.now = now
+	read := uint64(0)
+	for i := range keys { // see warm
+		if tiers[i] == plan.Missing {
+			read ^= h.items.peek(Hash(keys[i]))
+		}
+	}
+	h.read = read
 	for i := range keys {
 		out[i] = 0
 		if tiers[i] == plan.Missing {
@@ -137,20 +146,48 @@ const (
 	refreshed = 256
 )
 
+// warmed is the number of accesses that are read ahead.
+const warmed = 32
+
+// warm reads what is known about the keys of accesses before they are counted. The reads do not depend on each other, so they
+// wait for memory together.
+func (h *Hotness) warm(some []access) {
+	read := uint64(0)
+	for i := range some {
+		read ^= h.of(&some[i]).peek(some[i].key)
+	}
+	for i := range some {
+		f := h.of(&some[i])
+		if at := f.find(named(some[i].key)); at >= 0 {
+			read ^= uint64(f.cells[at].last)
+		}
+	}
+	h.read = read // so that the reads are not left out
+}
+
+// of returns the table that counts an access.
+func (h *Hotness) of(a *access) *Frequency {
+	if a.item {
+		return h.items
+	}
+	return h.users
+}
+
 // Apply counts some of the noted accesses and reports whether there are more. When there are none, it updates the
 // frequencies of some cached users, which fall as time passes.
 func (h *Hotness) Apply(now time.Duration) (more bool) {
 	h.now = now
 	to := min(len(h.noted), h.from+countedAtOnce)
-	for _, a := range h.noted[h.from:to] {
-		f := h.users
-		if a.item {
-			f = h.items
+	for some := range slices.Chunk(h.noted[h.from:to], warmed) {
+		h.warm(some)
+		for i := range some {
+			a := &some[i]
+			f := h.of(a)
+			if a.hit {
+				f.Hit(a.key)
+			}
+			f.Observe(a.key, a.at)
 		}
-		if a.hit {
-			f.Hit(a.key)
-		}
-		f.Observe(a.key, a.at)
 	}
 	if h.from = to; to < len(h.noted) {
 		return true

@@ -15,7 +15,9 @@ type level[V any] struct {
 	index  int
 	tier   plan.Tier
 	policy evict.Policy
-	room   int64 // size in bytes, as last told to the policy
+	warmer evict.Warmer // the policy, if it is one
+	read   bool         // see warm
+	room   int64        // size in bytes, as last told to the policy
 	bySlot []*Held[V]
 	free   []evict.Slot
 	most   int     // slots from here on were never used
@@ -75,6 +77,7 @@ func newLevel[V any](index int, lc LevelConfig, c *Config) (*level[V], error) {
 	if l.policy, err = evict.New(c.Policy, ec); err != nil {
 		return nil, fmt.Errorf("residency: %w", err)
 	}
+	l.warmer, _ = l.policy.(evict.Warmer)
 	return l, nil
 }
 
@@ -122,6 +125,14 @@ func (l *level[V]) take(h *Held[V], chosen bool) {
 		l.hot.Leave(h.Key)
 	}
 	h.level = nil
+}
+
+// warm reads what hit will read.
+func (l *level[V]) warm(h *Held[V]) {
+	l.read = h.used // so that the read is not left out
+	if l.warmer != nil {
+		l.warmer.Warm(h.slot)
+	}
 }
 
 // hit notes a use.

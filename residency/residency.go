@@ -68,27 +68,31 @@ type LevelConfig struct {
 	Bytes int64 // size of the memory
 }
 
-// Held is an entry in memory, or one that is about to be published there.
+// Held is an entry in memory, or one that is about to be published there. What every use reads comes first: it fills one line
+// of the processor's cache.
 type Held[V any] struct {
 	Key    plan.Key
-	Kind   plan.Kind
-	Tokens int    // number of tokens whose KV this is
-	Bytes  int64  // size in memory
-	Named  bool   // a user's entry, which a longer one may replace
-	Run    bool   // a run of a known prefix: it has no key and never moves to another level
-	Owner  uint32 // which cache the key belongs to, where several share a store
-	Digest uint64 // of a user's tokens
-	Value  V      // for the package that calls this one
+	Tokens int   // number of tokens whose KV this is
+	Bytes  int64 // size in memory
 
-	request request
-	level   *level[V] // nil while it is copied and before it is published
-	tier    plan.Tier // tier of its level; while it is copied, the tier it came from
-	slot    evict.Slot
+	level *level[V]  // nil while it is copied and before it is published
+	slot  evict.Slot // of the level
+
+	Kind  plan.Kind
+	Named bool      // a user's entry, which a longer one may replace
+	Run   bool      // a run of a known prefix: it has no key and never moves to another level
+	tier  plan.Tier // tier of its level; while it is copied, the tier it came from
+
+	used    bool  // used since it came to its level
 	clean   bool  // the disk has it too
 	writing bool  // a write to disk is under way
 	dirty   bool  // listed among its level's dirty entries
-	used    bool  // used since it came to its level
 	tries   uint8 // writes that failed
+
+	Value   V      // for the package that calls this one
+	Owner   uint32 // which cache the key belongs to, where several share a store
+	Digest  uint64 // of a user's tokens
+	request request
 }
 
 // Level returns the index of the entry's level, or -1 while it is on none.
@@ -276,6 +280,16 @@ func (c *Core[V]) Use(key plan.Key, inPlace func(*Held[V]) bool) (*Held[V], Wher
 	}
 	h.level.take(h, false)
 	return h, Up
+}
+
+// Warm reads what Use of these keys will read, before any of them is used. The reads do not depend on each other, so they wait
+// for memory together. Status of the same keys comes before.
+func (c *Core[V]) Warm(keys []plan.Key) {
+	for i := range keys {
+		if h := c.held.get(&keys[i]); h != nil && h.level != nil {
+			h.level.warm(h)
+		}
+	}
 }
 
 // Read counts a use of the entry under a key that stays where it is, as when a peer asks for it. It returns nil if memory
