@@ -41,6 +41,7 @@ type fleet struct {
 	page     int64 // bytes of a page of KV memory; 0: memory is never fragmented
 	rng      *rand.Rand
 
+	aside   *aside // nil: nothing is done aside
 	source  Stream
 	lengths lengths
 	next    Request // that arrives next
@@ -98,6 +99,10 @@ func newFleet(s *Scenario, opt Options) (*fleet, error) {
 			return nil, err
 		}
 	}
+	own := *s
+	// More entries than there are keys would only make routers' tables larger, and so slower.
+	own.Route.Items = min(s.Route.Items, f.source.Items()+len(f.keys.fixed))
+	f.scenario, s = &own, &own
 	f.lengths = f.source.ItemTokens
 	if _, ok := f.source.(Events); ok {
 		f.shards = shardCount
@@ -113,7 +118,7 @@ func newFleet(s *Scenario, opt Options) (*fleet, error) {
 	f.bytesFrom = make([]int64, len(s.profiles))
 	f.result = newRecorder(s)
 	for i, p := range s.profiles {
-		n := &node{f: f, id: int32(i), profile: p, slow: 1, noise: newRand(s.Seed, 1000+uint64(i))}
+		n := &node{f: f, id: int32(i), profile: p, slow: 1, noise: newRand(s.Seed, 1000+uint64(i)), counted: make(chan struct{}, 1)}
 		n.back.governor = alloc.Governor{Link: f.net.rate, Share: s.Placement.Fill}
 		f.nodes, f.asked = append(f.nodes, n), append(f.asked, -1)
 		if err := n.start(); err != nil {
@@ -200,6 +205,7 @@ const lookEvery = 1 << 12
 
 func (f *fleet) run(ctx context.Context) (*Result, error) {
 	defer f.drawAhead()()
+	defer f.countAside()()
 	for n := 0; len(f.heap.events) > 0; n++ {
 		if n%lookEvery == 0 {
 			if ctx.Err() != nil {
@@ -281,6 +287,7 @@ func (f *fleet) happen(e *event) {
 		return
 	case patience:
 		if c := f.calls.all[e.arg]; c.gen == e.gen && c.waiting {
+			f.nodes[e.node].settle()
 			f.nodes[e.node].ready(e.arg)
 		}
 		return
@@ -292,6 +299,9 @@ func (f *fleet) happen(e *event) {
 			f.flows.put(e.arg)
 		}
 		return
+	}
+	if e.kind != beats { // they come at the same times as counts, and read no counts
+		n.settle()
 	}
 	switch e.kind {
 	case steps:
@@ -368,6 +378,7 @@ func (f *fleet) reach(e *event) {
 	c := f.calls.all[e.arg]
 	n := f.nodes[e.node]
 	if n.up && !n.drains {
+		n.settle()
 		n.arrive(e.arg)
 		return
 	}

@@ -27,6 +27,8 @@ type node struct {
 
 	users, items *store // the same one, unless the scenario gives items a memory of their own
 	hot          *residency.Hotness
+	counting     bool // hot is in use aside; see settle
+	counted      chan struct{}
 	returns      *schedule.Returns
 	feed         *residency.Feed
 	costs        schedule.Costs
@@ -78,6 +80,7 @@ const (
 
 // start puts an empty node up.
 func (n *node) start() error {
+	n.settle()
 	s := n.f.scenario
 	n.boots()
 	var err error
@@ -336,6 +339,7 @@ func (n *node) attach(c *call, chosen *schedule.Option) {
 	}
 	c.items = resize(c.items, len(c.Items))
 	clear(c.items)
+	n.items.books.Warm(n.keys)
 	for i := range c.Items {
 		switch c.tiers[i] {
 		case plan.Missing:
@@ -649,14 +653,4 @@ func (n *node) release(c *call) {
 		n.leaves(p)
 	}
 	c.made, c.pinned, c.expected = c.made[:0], c.pinned[:0], c.expected[:0]
-}
-
-// count counts noted accesses, as Cache.Run does, and trains models of when entries return, as Store.Predict does.
-func (n *node) count() {
-	for n.hot.Apply(n.f.now) {
-	}
-	n.users.train()
-	if n.items != n.users {
-		n.items.train()
-	}
 }

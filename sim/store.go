@@ -12,9 +12,10 @@ import (
 
 // body is the simulator's part of an entry of KV.
 type body struct {
-	item   int32   // ordinal of an item; -1: a user's, or a preamble
-	refs   int32   // of the books, and of calls that use it; without any its memory is free
-	chunks []int32 // in store.chunks; entries of a user may share them
+	item   int32    // ordinal of an item; -1: a user's, or a preamble
+	refs   int32    // of the books, and of calls that use it; without any its memory is free
+	chunks []int32  // in store.chunks; entries of a user may share them
+	few    [8]int32 // where chunks are, while they are few
 }
 
 type held = residency.Held[body]
@@ -67,6 +68,7 @@ type store struct {
 	full    bool  // see schedule.HasRoom
 	chunks  []chunk
 	unused  []int32 // chunks to use again
+	copied  []int32 // chunks of entries that are being moved; a move may cause another one
 	spare   []*held
 	dropped func(h *held) // told of entries that leave memory
 
@@ -227,21 +229,25 @@ func (s *store) evict(level int) bool {
 // move copies an entry to a level.
 func (s *store) move(h *held, level int) residency.Landing {
 	h.Value.refs++ // it stays while others make room for it
-	var to []int32
+	first := len(s.copied)
 	ok := true
 	for _, c := range h.Value.chunks {
 		var n int32
 		if n, ok = s.newChunk(level, s.chunks[c].tokens); !ok {
 			break
 		}
-		to = append(to, n)
+		s.copied = append(s.copied, n)
 	}
 	h.Value.refs--
 	landed := s.books.Moved(h, level, ok)
+	unused := s.copied[first:]
 	if landed == residency.There {
-		h.Value.chunks, to = to, h.Value.chunks
+		for i, c := range h.Value.chunks {
+			h.Value.chunks[i], unused[i] = unused[i], c
+		}
 	}
-	s.release(to)
+	s.release(unused)
+	s.copied = s.copied[:first]
 	if landed == residency.Out {
 		s.drop(h)
 	}
@@ -306,6 +312,7 @@ func (s *store) entry(key plan.Key, k plan.Kind, tokens int, item int32) *held {
 		h, s.spare = s.spare[n-1], s.spare[:n-1]
 	} else {
 		h = &held{}
+		h.Value.chunks = h.Value.few[:0]
 	}
 	*h = held{Key: key, Kind: k, Tokens: tokens, Named: k == plan.User, Value: body{item: item, refs: 1, chunks: h.Value.chunks[:0]}}
 	return h
