@@ -140,3 +140,14 @@ func TestReloadToAnotherShapeSharesTheBudget(t *testing.T) {
 		t.Errorf("limits %v", got)
 	}
 }
+
+// Memory that is too little for all models is not the same as none.
+func TestALittleMemoryIsNotNone(t *testing.T) {
+	cfg := &config.Config{Models: make([]config.Model, 3)}
+	for bytes, want := range map[int64]int64{0: 0, 1: 1, 3: 1, 300: 100} {
+		cfg.Cache.HostMemory = config.Size{Bytes: bytes}
+		if got := hostBytes(cfg, &cfg.Models[0]); got != want {
+			t.Errorf("of %d bytes for three models, one gets %d, want %d", bytes, got, want)
+		}
+	}
+}

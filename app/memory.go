@@ -153,7 +153,8 @@ func hostBytes(cfg *config.Config, mc *config.Model) int64 {
 			models++
 		}
 	}
-	return cfg.Cache.HostMemory.Of(totalMemory()) / max(models, 1)
+	models = max(models, 1)
+	return (cfg.Cache.HostMemory.Of(totalMemory()) + models - 1) / models // too little for all is an error, not 0
 }
 
 // names returns the number of models without their own host memory that share a model's memory. Each adds its part to
