@@ -295,6 +295,11 @@ func (p *plain) price(n int, q *Request, now time.Duration) priced {
 			misses += node.EMBMiss
 		}
 	}
+	embedded := in.User
+	for _, tokens := range in.UserCached {
+		embedded -= tokens
+	}
+	misses *= math.Max(0, float64(embedded)) / math.Max(1, float64(in.User))
 	exact := priced{
 		ms:    max(in.Queue, o.Transfer) + compute + staging + misses + node.RTT,
 		own:   (compute + staging + misses) / float64(node.Engines),
@@ -446,10 +451,19 @@ func (p *plain) predicted(q *Request, now time.Duration) (node, count int) {
 			candidates = append(candidates, n)
 		}
 	}
-	node = slices.MinFunc(candidates, func(a, b int) int {
-		return int(math.Copysign(1, p.price(a, q, now).ms-p.price(b, q, now).ms))
-	})
-	if p.price(home, q, now).ms <= 1.01*p.price(node, q, now).ms {
+	queues, shortest := 0.0, math.Inf(1)
+	for _, n := range up {
+		queues += p.queue(n, now)
+	}
+	for _, n := range candidates {
+		shortest = min(shortest, p.price(n, q, now).own)
+	}
+	total := func(n int) float64 {
+		price := p.price(n, q, now)
+		return price.ms + price.own*min(8, queues/float64(len(up))/shortest)
+	}
+	node = slices.MinFunc(candidates, func(a, b int) int { return int(math.Copysign(1, total(a)-total(b))) })
+	if total(home) <= 1.01*total(node) {
 		node = home
 	}
 	return node, len(candidates)

@@ -1,6 +1,7 @@
 package route
 
 import (
+	"math"
 	"slices"
 	"time"
 )
@@ -15,27 +16,50 @@ const (
 // nearly is the share by which the user's home may cost more than the best node and still counts as equal.
 const nearly = .01
 
+// mostBehind bounds how many requests are counted that wait for the work of one. It lets a flood that ends spread.
+const mostBehind = 8
+
 // predicted picks the node with the least predicted milliseconds among a few candidates. The user's home wins ties:
 // users stay where they are without a table of sessions.
+//
+// The work that a request brings is waited for by those behind it, so it has a price too: in the mean queue of the fleet there
+// are so many requests, counted in the least work that this one can bring. Without that price, requests that find the nodes
+// with their KV busy go to idle ones and compute everything there, until all nodes are busy.
 func (r *Router) predicted(q *Request, now time.Duration) (node, count int) {
 	var list [1 + mostHolders + mostCover + mostIdle]int
+	var prices [len(list)]priced
 	candidates := r.candidates(list[:0], q)
-	var home priced
-	least, homes := 0.0, 0.0
+	shortest := math.Inf(1)
 	for i, n := range candidates {
-		p := r.price(n, q)
-		total := max(0, p.ms+r.penalty(n, now))
+		prices[i] = r.price(n, q)
+		shortest = min(shortest, prices[i].own)
+	}
+	behind := min(mostBehind, r.meanWork()/max(shortest, .001))
+	best, least, home := 0, 0.0, 0.0
+	for i, n := range candidates {
+		p := &prices[i]
+		total := max(0, p.ms+r.penalty(n, now)) + behind*p.own
 		if i == 0 {
-			home, homes = p, total
+			home = total
 		}
 		if i == 0 || total < least {
-			node, least, r.priced = n, total, p
+			best, least = i, total
 		}
 	}
-	if homes <= least*(1+nearly) {
-		node, r.priced = candidates[0], home
+	if home <= least*(1+nearly) {
+		best = 0
 	}
-	return node, len(candidates)
+	r.priced = prices[best]
+	return candidates[best], len(candidates)
+}
+
+// meanWork returns the mean work of the nodes that may be picked, in milliseconds.
+func (r *Router) meanWork() float64 {
+	sum := 0.0
+	for _, n := range r.up {
+		sum += r.work[n]
+	}
+	return sum / float64(len(r.up))
 }
 
 // candidates appends the nodes to price: the user's home, the holders of the user, the nodes with the most items, the

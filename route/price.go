@@ -29,7 +29,7 @@ func (r *Router) price(node int, q *Request) priced {
 	}
 	after := n.Staging * float64(p.reuse)
 	if len(q.Shards) > 0 {
-		after += n.EMBMiss * float64(r.missing(node, q.Shards))
+		after += n.EMBMiss * float64(r.missing(node, q.Shards)) * uncached(&in)
 	}
 	p.ms += after + n.RTT
 	p.own = (p.own + after) / float64(n.Engines)
@@ -55,4 +55,13 @@ func (r *Router) blended(node int, q *Request, in schedule.Request, o *schedule.
 	p.own, pays = b.Pays(&in, &r.config.Nodes[node].Costs.Model, o)
 	p.ms, p.reuse = in.Queue+p.own, int(user)+int(float64(items)*(1-b.Budget))
 	return p, pays
+}
+
+// uncached returns the share of the user's tokens whose KV a node does not find. The others need no embeddings.
+func uncached(in *schedule.Request) float64 {
+	cached := int32(0)
+	for _, n := range in.UserCached {
+		cached += n
+	}
+	return 1 - float64(min(cached, in.User))/float64(max(in.User, 1))
 }
