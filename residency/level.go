@@ -147,13 +147,14 @@ func (l *level[V]) hit(h *Held[V]) {
 // access describes a use of an entry to the policy.
 func (l *level[V]) access(h *Held[V]) evict.Access {
 	l.now++
-	a := evict.Access{Key: Hash(h.Key), Bytes: max(h.Bytes, 1), Now: l.now, Cost: float64(h.Tokens)}
-	if l.oracle != nil {
-		a.Now, a.Return = l.oracle.Now(), l.oracle.Next(h.Key)
-	} else {
-		a.Return = l.predict(h)
+	now, ret := l.now, int64(0)
+	switch {
+	case l.oracle != nil:
+		now, ret = l.oracle.Now(), l.oracle.Next(h.Key)
+	case l.forecast != nil:
+		ret = l.predict(h)
 	}
-	return a
+	return evict.Access{Key: Hash(h.Key), Bytes: max(h.Bytes, 1), Now: now, Return: ret, Cost: float64(h.Tokens)}
 }
 
 func (l *level[V]) add(h *Held[V], n int) {

@@ -92,13 +92,9 @@ func (c *Core[V]) Forecasts() (t *evict.Tracker, models int64) {
 	return nil, 0
 }
 
-// predict returns the predicted time of the next use of an entry that is used now.
+// predict returns the predicted time of the next use of an entry that is used now. There MUST be a forecast.
 func (l *level[V]) predict(h *Held[V]) int64 {
-	f := l.forecast
-	if f == nil {
-		return 0
-	}
-	ret := f.Access(Hash(h.Key), l.now, h.context())
+	ret := l.forecast.Access(Hash(h.Key), l.now, h.context())
 	l.teach.gather(l)
 	return ret
 }
