@@ -278,6 +278,9 @@ func (r *runner) bounds(ctx context.Context, t *Trial, seed uint64) (first, high
 	}
 	if r.stream(t).Regime == "" {
 		high, err = r.capacity(ctx, t, seed)
+		if r.size != nil { // larger batches than those of a closed loop may be worth more than they wait
+			return 0.8 * high, math.Inf(1), err
+		}
 		return 0.8 * high, high, err
 	}
 	s, err := r.scenario(t, seed)
