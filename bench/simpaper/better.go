@@ -46,7 +46,6 @@ const (
 	firstSeed = 1001 // of those that are judged: nothing was tuned on them
 	loadSeed  = 1    // on which the load is found
 	equalLoad = 0.85 // of the rate that the paper's router sustains
-	rateSeeds = 3    // for which rates are searched, which takes many runs
 )
 
 //go:embed better.yaml
@@ -61,7 +60,7 @@ func Matches() ([]Match, error) {
 	return all, nil
 }
 
-// Play compares both routers. Options.Seeds is the number of seeds.
+// Play compares both routers. Options.Seeds is the number of seeds, and for the first Options.Rates of them rates are searched.
 func (m *Match) Play(ctx context.Context, o Options) (*Outcome, error) {
 	e, err := Load(m.Experiment)
 	if err != nil {
@@ -110,11 +109,17 @@ func (r *runner) match(ctx context.Context, t *Trial) (*Outcome, error) {
 		}
 		out.P99.add(seed, theirs.P99, ours.P99)
 		r.Log("  %s seed %d at %.1f/s: P99 %.4g, ours %.4g\n", r.Name, seed, out.Load, theirs.P99, ours.P99)
-		if k >= rateSeeds {
+		if k >= uint64(r.Rates) {
 			continue
 		}
-		r.near = top.Throughput
-		theirs, ours, err = r.pair(func(change func(*sim.Scenario)) (*Value, error) { return r.search(ctx, t, seed, change, 0) })
+		near := []float64{top.Throughput, top.Throughput} // where the searches of both begin
+		if n := len(out.Rate.Seeds); n > 0 {
+			near = []float64{out.Rate.Theirs[n-1], out.Rate.Ours[n-1]}
+		}
+		theirs, ours, err = r.pair(func(change func(*sim.Scenario)) (*Value, error) {
+			r.near, near = near[0], near[1:]
+			return r.search(ctx, t, seed, change, 0)
+		})
 		if err != nil {
 			return nil, err
 		}

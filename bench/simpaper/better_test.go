@@ -45,7 +45,8 @@ func TestMatch(t *testing.T) {
 		t.Fatal(err)
 	}
 	r := &runner{
-		Experiment: e, Options: Options{Seeds: 1, Log: t.Logf}, closed: map[string]float64{}, cuts: map[string]*placement.Map{}, past: loadSeed,
+		Experiment: e, Options: Options{Seeds: 1, Rates: 1, Log: t.Logf},
+		closed: map[string]float64{}, cuts: map[string]*placement.Map{}, past: loadSeed,
 		size: &size,
 	}
 	o, err := r.match(t.Context(), &e.Runs[1]) // without a map, which takes long to make

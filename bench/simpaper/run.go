@@ -16,6 +16,7 @@ import (
 // Options say how experiments are run.
 type Options struct {
 	Seeds  int    // runs of each trial, with the seeds 1, 2, …; 1
+	Rates  int    // of Match: seeds for which rates are searched
 	Beauty string // the file Beauty.txt of Amazon Beauty, for rcllm-local
 	Log    func(format string, args ...any)
 }

@@ -15,6 +15,7 @@ import (
 type simPaperCmd struct {
 	Names  []string `arg:"" optional:"" help:"Experiments, or all, or better."`
 	Seeds  int      `want:"at least 1 and at most 100" help:"Runs of each trial with other seeds; default 1, of better 20." placeholder:"N"`
+	Rates  int      `want:"at least 1 and at most 100" default:"3" help:"Of better: seeds for which the highest rate is searched, which takes many runs; default ${default}." placeholder:"N"`
 	Beauty string   `type:"path" default:"../shared/data/beauty/Beauty.txt" help:"Beauty.txt of Amazon Beauty, for rcllm-local." placeholder:"FILE"`
 	JSON   bool     `name:"json" help:"Print JSON."`
 }
@@ -85,7 +86,8 @@ func (c *simPaperCmd) options(w *cli.World, seeds int) simpaper.Options {
 	if c.Seeds > 0 {
 		seeds = c.Seeds
 	}
-	return simpaper.Options{Seeds: seeds, Beauty: c.Beauty, Log: func(format string, args ...any) { fmt.Fprintf(w.Stderr, format, args...) }}
+	log := func(format string, args ...any) { fmt.Fprintf(w.Stderr, format, args...) }
+	return simpaper.Options{Seeds: seeds, Rates: c.Rates, Beauty: c.Beauty, Log: log}
 }
 
 // better compares routers on the workloads of these experiments, or on all.
