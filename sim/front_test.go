@@ -26,20 +26,26 @@ func TestFront(t *testing.T) {
 	}
 	for _, c := range []struct {
 		shared bool
+		slow   float64
 		want   [3]Ended // by arrival; times in microseconds
 	}{
-		{false, [3]Ended{
+		{false, 0, [3]Ended{
 			{Took: 25_000, Queue: 0, Compute: 21_000, Tokens: 200, Computed: 200}, // from 3 to 24; answered at 25
 			{Took: 31_000, Queue: 16_200, Compute: 11_000, Tokens: 100, Computed: 100},
 			{Took: 7_000, Queue: 0, Compute: 3_000, Tokens: 200, Computed: 20},
 		}},
-		{true, [3]Ended{
+		{true, 0, [3]Ended{
 			{Took: 26_800, Queue: 0, Compute: 22_800, Tokens: 200, Computed: 200}, // the second one delays it by 1.8 ms
 			{Took: 32_800, Queue: 18_000, Compute: 11_000, Tokens: 100, Computed: 100},
 			{Took: 7_000, Queue: 0, Compute: 3_000, Tokens: 200, Computed: 20},
 		}},
+		{false, 2, [3]Ended{ // batches take twice as long as predicted
+			{Took: 46_000, Queue: 0, Compute: 42_000, Tokens: 200, Computed: 200},
+			{Took: 63_000, Queue: 37_200, Compute: 22_000, Tokens: 100, Computed: 100},
+			{Took: 10_000, Queue: 0, Compute: 6_000, Tokens: 200, Computed: 20},
+		}},
 	} {
-		p.Front.Shared = c.shared
+		p.Front.Shared, p.Slowdown = c.shared, c.slow
 		s.profiles = []*Profile{&p}
 		var got []Ended
 		play(t, s, Options{

@@ -525,6 +525,9 @@ func (n *node) begin(b *batch) {
 		host += c.hostRead
 	}
 	ms := n.profile.Prefill.Predict(b.sample.Rows, b.sample.Keys, b.sample.Requests)
+	if n.profile.Slowdown > 0 {
+		ms *= n.profile.Slowdown
+	}
 	if n.profile.Noise > 0 {
 		ms *= math.Exp(n.profile.Noise * n.noise.NormFloat64())
 	}

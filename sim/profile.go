@@ -32,6 +32,9 @@ type Profile struct {
 	HostBytes    int64   `json:"host_bytes"`     // host memory for KV
 	HostLink     float64 `json:"host_link"`      // bytes per second from host memory to the device; unused without device memory
 
+	// Slowdown is how many times as long as Prefill predicts a batch takes in a server, whose threads sleep between batches and
+	// share the cores with other work. Prefill is measured without a server. 0: as long.
+	Slowdown float64 `json:"slowdown,omitempty"`
 	// Front is a server's work outside of batches. Without it, requests reach the queue at once.
 	Front Front `json:"front,omitzero"`
 
@@ -115,6 +118,8 @@ func (p *Profile) Validate() error {
 		return fmt.Errorf("host_link is %v bytes per second: want more than 0", p.HostLink)
 	case !(p.Noise >= 0 && p.Noise <= 1) || p.MaxRows < 0:
 		return fmt.Errorf("noise %v and max_rows %d: want 0 to 1 and at least 0", p.Noise, p.MaxRows)
+	case !(p.Slowdown >= 0 && p.Slowdown <= 100):
+		return fmt.Errorf("slowdown is %v: want 0 to 100", p.Slowdown)
 	case !(min(p.Front.Request, p.Front.Token, p.Front.Item) >= 0):
 		return fmt.Errorf("front %+v: want milliseconds of at least 0", p.Front)
 	case p.RowBytes < 0 || p.RowBytes > 0 && !(p.RowLink > 0):

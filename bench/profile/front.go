@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"math/rand/v2"
 	"net/http"
 	"os"
@@ -15,6 +16,8 @@ import (
 	"time"
 
 	"grebe/bench/drive"
+	"grebe/bench/report"
+	"grebe/schedule"
 	"grebe/shop"
 	"grebe/shop/demo"
 	"grebe/sim"
@@ -25,56 +28,94 @@ import (
 var frontShapes = [4]struct{ purchases, items int }{{5, 10}, {5, 100}, {40, 10}, {40, 100}}
 
 const (
-	frontWarm  = 40 // rankings of each shape that are not counted
-	frontTimed = 60
+	frontWarm  = 10 // rankings of each shape that are not counted
+	frontTimed = 40
 )
 
-// Front measures the work of a server outside of batches, as a client on the same machine sees it: it reads a request, makes
-// tokens, looks up KV and answers. The server computes nothing (device none), and what it reports as its queue and batch is
-// taken off. Requests come one at a time. Program is the path of grebe.
+// served is what a server with the demo's model was measured at.
+type served struct {
+	front   sim.Front
+	batches []schedule.Sample // of one request each
+}
+
+// serve measures a server with the demo's model: its work outside of batches, and how long batches take there. Between two
+// requests it pauses for about as long as the last one took, as a server does that is half busy: after a pause threads have to
+// wake up, and caches are cold.
 //
-// The prompts are the demo's, of customers of the train split; the tokenizer is the demo's too.
-func Front(ctx context.Context, program string) (f sim.Front, err error) {
+// Work outside of batches is what a client on the same machine waits for beside the queue and the batch that the server reports:
+// it reads a request, makes tokens, looks up KV and answers. The prompts are of customers of the shop's train split.
+func serve(ctx context.Context, program string, settings []drive.Setting) (r *served, err error) {
 	dir, err := os.MkdirTemp("", "grebe-profile-")
 	if err != nil {
-		return f, err
+		return nil, err
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
 	home := filepath.Join(dir, "shop")
 	if err := demo.Ensure(home); err != nil {
-		return f, err
+		return nil, err
 	}
-	server, err := drive.Start(ctx, program, filepath.Join(home, demo.ConfigFile), []drive.Setting{
-		{Key: "device", Value: "none"}, {Key: "cache.ahead", Value: "off"}, {Key: "data_dir", Value: filepath.Join(dir, "data")},
-	})
+	server, err := drive.Start(ctx, program, filepath.Join(home, demo.ConfigFile), append([]drive.Setting{
+		{Key: "cache.ahead", Value: "off"}, {Key: "data_dir", Value: filepath.Join(dir, "data")},
+	}, settings...))
 	if err != nil {
-		return f, err
+		return nil, err
 	}
 	defer func() { err = errors.Join(err, server.Stop()) }()
 	world, err := shop.New(1, shop.Default)
 	if err != nil {
-		return f, err
+		return nil, err
 	}
+	r = &served{}
 	a := &asker{world: world, url: server.URL + "/v1/rank", random: rand.New(rand.NewPCG(7, 22))}
 	var times, tokens [4][]float64
 	for n := range frontWarm + frontTimed {
 		for i, shape := range frontShapes { // in turn, so that what disturbs the machine meets all of them
-			ms, count, err := a.rank(ctx, n, shape.purchases, shape.items)
-			if err != nil {
-				return f, err
-			}
-			if n >= frontWarm {
-				times[i], tokens[i] = append(times[i], ms), append(tokens[i], count)
+			for _, prefix := range []string{"auto", "none"} {
+				x, err := a.rank(ctx, n, shape.purchases, shape.items, prefix)
+				if err != nil {
+					return nil, err
+				}
+				switch {
+				case n < frontWarm:
+				case prefix == "auto":
+					times[i], tokens[i] = append(times[i], x.outside()), append(tokens[i], x.Usage.Prompt)
+				default: // nothing is cached, so that keys are known
+					r.batches = append(r.batches, x.batch(shape.items))
+				}
 			}
 		}
 	}
 	var ms, size [4]float64
 	for i := range times {
-		slices.Sort(times[i]) // a quartile, as for batches: disturbances only slow a request down
-		slices.Sort(tokens[i])
-		ms[i], size[i] = times[i][frontTimed/4], tokens[i][frontTimed/2]
+		ms[i], size[i] = report.Median(times[i]), report.Median(tokens[i])
 	}
-	return fitFront(ms, size), nil
+	r.front = fitFront(ms, size)
+	return r, nil
+}
+
+// slowdown returns how many times as long as predicted batches take in the server, in the median, and the standard deviation of
+// the logarithm, from the quartiles.
+func (r *served) slowdown(m *schedule.PrefillModel) (median, noise float64) {
+	var ratios []float64
+	for _, b := range r.batches {
+		ratios = append(ratios, b.Ms/m.Predict(b.Rows, b.Keys, b.Requests))
+	}
+	slices.Sort(ratios)
+	const quartiles = 1.349 // standard deviations between those of a normal distribution
+	noise = math.Log(ratios[len(ratios)*3/4]/ratios[len(ratios)/4]) / quartiles
+	return report.Median(ratios), min(noise, 1)
+}
+
+// describe adds what was measured to a profile. Requests of events have no texts, and only the demo's model was served.
+func (r *served) describe(p *sim.Profile, m *Model) {
+	if m.Events > 0 {
+		return
+	}
+	p.Front = r.front
+	if m.Name == Models["demo"].Name {
+		median, noise := r.slowdown(&p.Prefill)
+		p.Slowdown, p.Noise = round(median, 3), round(noise, 3)
+	}
 }
 
 // fitFront finds the costs from the times and tokens of the four shapes.
@@ -99,8 +140,37 @@ type asker struct {
 	random *rand.Rand
 }
 
-// rank sends a ranking for a customer. It returns the milliseconds outside of queue and batch, and the prompt's tokens.
-func (a *asker) rank(ctx context.Context, n, purchases, items int) (ms, tokens float64, err error) {
+// answer is what a server says of a ranking.
+type answer struct {
+	took  float64 // milliseconds
+	Usage struct {
+		Prompt   float64 `json:"prompt_tokens"`
+		User     int     `json:"user_tokens"`
+		Items    int     `json:"item_tokens"`
+		Question int     `json:"instruction_tokens"`
+		Computed int     `json:"computed_tokens"`
+	} `json:"usage"`
+	Timing struct {
+		Queue   float64 `json:"queue"`
+		Compute float64 `json:"compute"`
+	} `json:"timing_ms"`
+}
+
+// outside returns the milliseconds outside of queue and batch.
+func (a *answer) outside() float64 { return a.took - a.Timing.Queue - a.Timing.Compute }
+
+// batch returns the batch of a ranking whose prompt was all computed, with the user first and items of about the same length.
+func (a *answer) batch(items int) schedule.Sample {
+	u := &a.Usage
+	preamble := int(u.Prompt) - u.User - u.Items - u.Question
+	causal := func(rows, seen int) int { return rows*seen + rows*(rows+1)/2 }
+	keys := causal(preamble, 0) + causal(u.User, preamble) + items*causal(u.Items/items, preamble+u.User) +
+		causal(u.Question, preamble+u.User+u.Items)
+	return schedule.Sample{Rows: u.Computed, Keys: keys, Requests: 1, Ms: a.Timing.Compute}
+}
+
+// rank sends a ranking for a customer, and pauses after it.
+func (a *asker) rank(ctx context.Context, n, purchases, items int, prefix string) (*answer, error) {
 	u := a.world.User(shop.Train, n)
 	for u.Events() <= purchases {
 		n += frontWarm + frontTimed
@@ -116,42 +186,41 @@ func (a *asker) rank(ctx context.Context, n, purchases, items int) (ms, tokens f
 		Candidates []named `json:"candidates"`
 		TopK       int     `json:"top_k"`
 		Deadline   int     `json:"deadline_ms"`
-	}{demo.Model, named{fmt.Sprint("train", n), a.world.Text(a.world.Before(u, shop.Train, n, purchases))}, nil, 10, 10_000}
+		Prefix     string  `json:"prefix"`
+	}{demo.Model, named{fmt.Sprint("train", n), a.world.Text(a.world.Before(u, shop.Train, n, purchases))}, nil, 10, 10_000, prefix}
 	for _, item := range a.random.Perm(len(a.world.Items))[:items] {
 		body.Candidates = append(body.Candidates, named{ID: a.world.Items[item].ID})
 	}
 	raw, err := json.Marshal(&body)
 	if err != nil {
-		return 0, 0, err
+		return nil, err
 	}
 	start := time.Now()
 	req, err := http.NewRequestWithContext(ctx, http.MethodPost, a.url, bytes.NewReader(raw))
 	if err != nil {
-		return 0, 0, err
+		return nil, err
 	}
 	req.Header.Set("Content-Type", "application/json")
 	resp, err := a.http.Do(req)
 	if err != nil {
-		return 0, 0, err
+		return nil, err
 	}
 	defer resp.Body.Close()
 	text, err := io.ReadAll(resp.Body)
-	took := time.Since(start).Seconds() * 1000
+	took := time.Since(start)
 	if err != nil {
-		return 0, 0, err
+		return nil, err
 	}
 	if resp.StatusCode != http.StatusOK {
-		return 0, 0, fmt.Errorf("%s: %.200s", resp.Status, text)
+		return nil, fmt.Errorf("%s: %.200s", resp.Status, text)
 	}
-	var answer struct {
-		Usage struct {
-			Prompt float64 `json:"prompt_tokens"`
-		} `json:"usage"`
-		Timing struct {
-			Queue   float64 `json:"queue"`
-			Compute float64 `json:"compute"`
-		} `json:"timing_ms"`
+	out := &answer{took: took.Seconds() * 1000}
+	if err := json.Unmarshal(text, out); err != nil {
+		return nil, err
 	}
-	err = json.Unmarshal(text, &answer)
-	return took - answer.Timing.Queue - answer.Timing.Compute, answer.Usage.Prompt, err
+	select {
+	case <-time.After(min(time.Duration(a.random.ExpFloat64()*float64(took)), time.Second)):
+	case <-ctx.Done():
+	}
+	return out, ctx.Err()
 }

@@ -17,6 +17,7 @@ import (
 	"slices"
 	"time"
 
+	"grebe/bench/drive"
 	"grebe/bench/report"
 	"grebe/compute"
 	"grebe/engine"
@@ -34,9 +35,11 @@ type Options struct {
 	Longest time.Duration  // larger batches are left out once a batch takes longer; 1.5 s
 	Budget  time.Duration  // of runs per model, beyond which batches have the fewest repeats; 25 s
 	Command string         // that measures this
-	Program string         // path of the grebe whose work outside of batches is measured; none: it is left out
-	Seed    uint64
-	Log     func(format string, args ...any) // progress
+	Program string         // path of the grebe that is measured as a server; none: that is left out
+	// Settings have that server use the same device.
+	Settings []drive.Setting
+	Seed     uint64
+	Log      func(format string, args ...any) // progress
 }
 
 func (o *Options) setDefaults() {
@@ -99,14 +102,15 @@ func Run(ctx context.Context, o Options) ([]Report, error) {
 			return nil, fmt.Errorf("bench profile: no model %q", name)
 		}
 	}
-	var front sim.Front
+	var of *served
 	if o.Program != "" {
 		var err error
-		if front, err = Front(ctx, o.Program); err != nil {
+		if of, err = serve(ctx, o.Program, o.Settings); err != nil {
 			return nil, fmt.Errorf("bench profile: measure %s: %w", o.Program, err)
 		}
-		front.Shared = o.Device.Memory().Host() == o.Device.Memory()
-		o.Log("outside of batches: %.2f ms per request, %.4f ms per item, %.5f ms per token\n", front.Request, front.Item, front.Token)
+		f := &of.front
+		f.Shared = o.Device.Memory().Host() == o.Device.Memory()
+		o.Log("outside of batches: %.2f ms per request, %.4f ms per item, %.5f ms per token\n", f.Request, f.Item, f.Token)
 	}
 	var out []Report
 	for _, name := range o.Models {
@@ -116,8 +120,11 @@ func Run(ctx context.Context, o Options) ([]Report, error) {
 		if err != nil {
 			return out, fmt.Errorf("bench profile: %s: %w", name, err)
 		}
-		if m.Events == 0 { // requests of events have no texts
-			r.Profile.Front = front
+		if of != nil {
+			of.describe(&r.Profile, &m)
+			if s := r.Profile.Slowdown; s > 0 {
+				o.Log("%s: batches take %.2f times as long in a server, with a noise of %.2f\n", name, s, r.Profile.Noise)
+			}
 		}
 		out = append(out, *r)
 		o.Log("%s: %d batches in %.1f s; relative error %.1f%% in the median, %.1f%% at P90, %.1f%% on batches left out\n", name, len(r.Samples),

@@ -118,3 +118,29 @@ func TestFitFront(t *testing.T) {
 		t.Errorf("times that fall with the size give %+v", got)
 	}
 }
+
+// A server whose batches take half as long again as predicted has that slowdown, whatever their sizes are.
+func TestSlowdown(t *testing.T) {
+	m := schedule.PrefillModel{Fixed: 1, Row: .01, Key: 1e-6}
+	var r served
+	for i := range 101 {
+		var a answer
+		a.Usage.Prompt, a.Usage.User, a.Usage.Items, a.Usage.Question, a.Usage.Computed = 510+float64(i), 300+i, 150, 50, 510+i
+		b := a.batch(10)
+		want := 10*11/2 + (300+i)*10 + (300+i)*(301+i)/2 + 10*(15*(310+i)+15*16/2) + 50*(460+i) + 50*51/2
+		if b.Keys != want || b.Rows != 510+i {
+			t.Fatalf("%+v, want %d keys", b, want)
+		}
+		b.Ms = m.Predict(b.Rows, b.Keys, 1) * 1.5 * math.Exp(.2*(float64(i)-50)/50)
+		r.batches = append(r.batches, b)
+	}
+	median, noise := r.slowdown(&m)
+	if math.Abs(median-1.5) > 1e-9 || math.Abs(noise-.2/1.349) > .01 {
+		t.Errorf("slowdown %v with a noise of %v", median, noise)
+	}
+	p := sim.Profile{Prefill: m}
+	other := Models["qwen2-0.5b"]
+	if r.describe(&p, &other); p.Slowdown != 0 {
+		t.Error("a model that was not served has a slowdown")
+	}
+}

@@ -42,18 +42,11 @@ func (s *site) compare(ctx context.Context, r *Rate, seed uint64) error {
 // serve starts a server and sends the requests in an open loop. It leaves those that were sent, with their times, in reqs.
 func (s *site) serve(ctx context.Context, r *Rate, reqs *requests, span time.Duration, seed uint64) (_ []sim.Ended, err error) {
 	s.runs++
-	device := s.o.Device
-	if device == "gpu" {
-		device = "cuda"
-	}
-	settings := []drive.Setting{
-		{Key: "device", Value: device}, {Key: "slo_ms", Value: fmt.Sprint(s.o.Deadline.Milliseconds())},
+	settings := append([]drive.Setting{
+		{Key: "slo_ms", Value: fmt.Sprint(s.o.Deadline.Milliseconds())},
 		{Key: "data_dir", Value: filepath.Join(s.dir, fmt.Sprint("data", s.runs))},
 		{Key: "models[0].host_memory", Value: fmt.Sprint(hostBytes)},
-	}
-	if s.o.Threads > 0 {
-		settings = append(settings, drive.Setting{Key: "threads", Value: fmt.Sprint(s.o.Threads)})
-	}
+	}, s.o.Settings...)
 	server, err := drive.Start(ctx, s.o.Program, s.config, settings)
 	if err != nil {
 		return nil, err

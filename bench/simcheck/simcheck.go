@@ -16,6 +16,7 @@ import (
 	"slices"
 	"time"
 
+	"grebe/bench/drive"
 	"grebe/bench/profile"
 	"grebe/bench/report"
 	"grebe/compute"
@@ -27,8 +28,8 @@ import (
 type Options struct {
 	Program    string                         // the server: path of grebe
 	Device     string                         // cpu or gpu; cpu
-	Threads    int                            // of a CPU; all cores
 	Profile    string                         // a profile by name or file; none: one is fitted first
+	Settings   []drive.Setting                // of the server's device
 	Open       func() (compute.Device, error) // opens the device that is fitted; it is closed before the server starts
 	Shares     []float64                      // rates, as shares of the predicted capacity; 0.3, 0.5, 0.7
 	Length     time.Duration                  // of a rate, after the warm-up; 25 s
@@ -190,7 +191,8 @@ func (s *site) profile(ctx context.Context) (*sim.Profile, error) {
 		return nil, err
 	}
 	reports, err := profile.Run(ctx, profile.Options{
-		Device: d, Label: s.o.Device, Models: []string{"demo"}, Program: s.o.Program, Command: "grebe-bench sim-check", Seed: 1,
+		Device: d, Label: s.o.Device, Models: []string{"demo"}, Program: s.o.Program, Settings: s.o.Settings,
+		Command: "grebe-bench sim-check", Seed: 1,
 		Log: func(format string, args ...any) { fmt.Fprintf(s.o.Progress, format, args...) },
 	})
 	if err := errors.Join(err, d.Close()); err != nil {

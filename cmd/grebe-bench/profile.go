@@ -6,6 +6,7 @@ import (
 	"strings"
 	"time"
 
+	"grebe/bench/drive"
 	"grebe/bench/profile"
 	"grebe/compute"
 	"grebe/compute/cpu"
@@ -53,7 +54,7 @@ func (c *profileCmd) Run(w *cli.World) error {
 	defer d.Close()
 	program, err := c.program()
 	if err != nil {
-		fmt.Fprintf(w.Stderr, "a server's work outside of batches is not measured: %v\n", err)
+		fmt.Fprintf(w.Stderr, "no server is measured, so that its work outside of batches is left out: %v\n", err)
 	}
 	if c.Label == "" {
 		c.Label = c.Device
@@ -61,7 +62,7 @@ func (c *profileCmd) Run(w *cli.World) error {
 	fmt.Fprintln(w.Stdout, d.Name())
 	reports, err := profile.Run(w.Ctx, profile.Options{
 		Device: d, Label: c.Label, Models: c.Models, Repeats: c.Repeats, Passes: c.Passes, Longest: c.Longest, Budget: c.Budget, Seed: c.Seed,
-		Program: program,
+		Program: program, Settings: c.settings(),
 		Command: "grebe-bench " + strings.Join(os.Args[1:], " "),
 		Log:     func(format string, args ...any) { fmt.Fprintf(w.Stdout, format, args...) },
 	})
@@ -69,6 +70,15 @@ func (c *profileCmd) Run(w *cli.World) error {
 		err = writeErr
 	}
 	return err
+}
+
+// settings are those of a server on the same device.
+func (c *profileCmd) settings() []drive.Setting {
+	out := []drive.Setting{{Key: "device", Value: map[string]string{"cpu": "cpu", "gpu": "cuda"}[c.Device]}}
+	if c.Threads > 0 {
+		out = append(out, drive.Setting{Key: "threads", Value: fmt.Sprint(c.Threads)})
+	}
+	return out
 }
 
 func (c *profileCmd) open() (compute.Device, error) {

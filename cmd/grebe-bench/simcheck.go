@@ -42,7 +42,8 @@ func (c *simCheckCmd) Run(w *cli.World) error {
 	}
 	device := profileCmd{Device: c.Device, Threads: c.Threads}
 	r, err := simcheck.Run(w.Ctx, simcheck.Options{
-		Program: program, Device: c.Device, Threads: c.Threads, Profile: c.Profile, Open: device.open, Shares: c.Shares, Length: c.Length,
+		Program: program, Device: c.Device, Profile: c.Profile, Settings: device.settings(), Open: device.open,
+		Shares: c.Shares, Length: c.Length,
 		Deadline: c.Deadline, Candidates: c.Candidates, Seed: c.Seed, JSON: c.JSON, Progress: w.Stderr,
 	}, w.Stdout)
 	if err == nil && c.Check && !r.Passed {
