@@ -60,8 +60,8 @@ func TestEventsOfNodes(t *testing.T) {
 	base := fleetOf(t, "hash", nil)
 	for name, events := range map[string][]Event{
 		"fail": { // one of them computes something then
-			{At: at(2), Do: "fail", Node: 0, For: at(1)}, {At: at(4), Do: "fail", Node: 1, For: at(1)},
-			{At: at(6), Do: "fail", Node: 2, For: at(1)},
+			{At: at(1), Do: "fail", Node: 0, For: at(1)}, {At: at(3), Do: "fail", Node: 1, For: at(4)},
+			{At: at(8), Do: "fail", Node: 2, For: at(1)},
 		},
 		"slow":    {{At: at(2), Do: "slow", Node: 1, Factor: 4}},
 		"restart": {{At: at(2), Do: "restart", Node: -1}},
