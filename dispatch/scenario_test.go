@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -55,7 +56,7 @@ type scenario struct {
 	asking   sync.WaitGroup
 	mu       sync.Mutex
 	answered []answered
-	batches  int
+	batches  atomic.Int64
 }
 
 type answered struct {
@@ -75,9 +76,7 @@ func (e *scripted) Run(jobs []*engine.Job, out []engine.Outcome) {
 			panic("thirteen")
 		}
 	}
-	e.of.mu.Lock()
-	e.of.batches++
-	e.of.mu.Unlock()
+	e.of.batches.Add(1)
 	if !e.of.needs.run(jobs, out) {
 		e.clockworkDisk.Run(jobs, out)
 	}
@@ -100,7 +99,8 @@ func (s *scenario) run(c *scripttest.Command, out *strings.Builder) {
 				}
 			}
 		}
-		s.start, s.leaves, s.batches = time.Now(), map[string]context.CancelFunc{}, 0
+		s.start, s.leaves = time.Now(), map[string]context.CancelFunc{}
+		s.batches.Store(0)
 	case "ask":
 		s.ask(c)
 		synctest.Wait()
@@ -123,7 +123,7 @@ func (s *scenario) run(c *scripttest.Command, out *strings.Builder) {
 		s.d.SetSLO(c.WordDuration(0))
 	case "backlog":
 		ms, n := s.d.Backlog()
-		fmt.Fprintf(out, "%.0f ms of %d requests, %d batches so far\n", max(ms, 0), n, s.batches)
+		fmt.Fprintf(out, "%.0f ms of %d requests, %d batches so far\n", max(ms, 0), n, s.batches.Load())
 	case "close":
 		s.close()
 		s.print(out)
