@@ -139,7 +139,8 @@ type Progress struct {
 	Items    int     `json:"items"`              // of the catalog
 	Left     int     `json:"left"`               // items that were not looked at
 	Computed int     `json:"computed"`           // items; the others were cached, or have no tokens for the model
-	TooLong  int     `json:"too_long,omitempty"` // items that the model has no room for
+	TooLong  int     `json:"too_long,omitempty"` // items that the model, or the memory, has no room for
+	Failed   int     `json:"failed,omitempty"`   // items that an error left out; the log says which error
 	Tokens   int     `json:"tokens"`             // of the computed items
 	Seconds  float64 `json:"seconds"`            // since it began, or that it took
 	Error    string  `json:"error,omitempty"`

@@ -271,6 +271,56 @@ func TestAPassGoesOnLater(t *testing.T) {
 	})
 }
 
+// An item that memory has no room for does not end a pass: it is skipped and counted, and the others are computed.
+func TestAPassSkipsAnItemThatIsTooLarge(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, 100, false) // memory for 4,000 tokens, of which half is for requests
+		if _, err := w.items.PutItem(&grebev1.Item{Id: "3", Tokens: make([]int32, 2001)}); err != nil {
+			t.Fatal(err)
+		}
+		w.start(t)
+		defer w.end()
+		p := w.Progress()[0]
+		if n := len(w.took()); p.State != Done || n != 99 || p.Computed != 99 || p.TooLong != 1 || p.Left != 0 {
+			t.Errorf("%d computed, progress %+v; want 99, and 1 too long", n, p)
+		}
+		if !strings.Contains(w.log.String(), "too_long=1") {
+			t.Errorf("the log does not say that an item is too long: %s", w.log.String())
+		}
+	})
+}
+
+// A step that fails is logged, and its items are counted. The pass goes on behind them.
+func TestAFailedStepIsLogged(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, 100, false)
+		take := w.models[0].take
+		once := errors.New("on purpose")
+		w.models[0].take = func() (Checkpoint, func()) {
+			c, release := take()
+			do := c.Do
+			c.Do = func(ctx context.Context, j *engine.Job) (*engine.Result, error) {
+				err := once
+				if once = nil; err != nil {
+					return nil, err
+				}
+				return do(ctx, j)
+			}
+			return c, release
+		}
+		w.start(t)
+		defer w.end()
+		p := w.Progress()[0]
+		if n := len(w.took()); p.State != Done || p.Failed == 0 || n != p.Computed || n+p.Failed != 100 || p.Left != 0 {
+			t.Errorf("%d computed, progress %+v; want the others to have failed", n, p)
+		}
+		log := w.log.String()
+		if want := fmt.Sprintf("items=%d error=", p.Failed); strings.Count(log, "on purpose") != 1 || !strings.Contains(log, want) {
+			t.Errorf("want one line with the error and %s: %s", want, log)
+		}
+	})
+}
+
 // Another checkpoint gets the items too. A pass for the one before it ends.
 func TestAnotherCheckpointIsFilled(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -86,7 +86,7 @@ func (m *model) full(ctx context.Context) {
 		m.opt.Log.Warn("items were not computed ahead", "model", m.name, "error", err, "left", p.Left)
 	} else if p.Computed > 0 {
 		m.opt.Log.Info("items computed ahead", "model", m.name, "state", p.State, "computed", p.Computed, "tokens", p.Tokens,
-			"items", p.Items, "left", p.Left, "seconds", p.Seconds)
+			"items", p.Items, "left", p.Left, "too_long", p.TooLong, "failed", p.Failed, "seconds", p.Seconds)
 	}
 }
 
@@ -173,6 +173,7 @@ var errReplaced = errors.New("another checkpoint serves")
 func (m *model) goOver(ctx context.Context, c *Checkpoint, list reuse.Listed, tell func(*reuse.AheadDid)) error {
 	list.Disk = c.space()
 	work := c.Cache.Ahead(list)
+	var told time.Time
 	for failures := 0; ; {
 		var did reuse.AheadDid
 		gone := false
@@ -191,6 +192,11 @@ func (m *model) goOver(ctx context.Context, c *Checkpoint, list reuse.Listed, te
 		if err != nil {
 			if failures++; ctx.Err() != nil || failures == mostFailures {
 				return err
+			}
+			tell(&did)
+			if time.Since(told) >= tellEvery {
+				told = time.Now()
+				m.opt.Log.Warn("items are skipped: they could not be computed ahead", "model", m.name, "items", did.Failed, "error", err)
 			}
 			continue
 		}
@@ -222,7 +228,8 @@ func (m *model) tell() func(*reuse.AheadDid) {
 	var told time.Time
 	return func(did *reuse.AheadDid) {
 		m.set(func(p *Progress) {
-			p.Computed, p.TooLong, p.Tokens, p.Left = p.Computed+did.Computed, p.TooLong+did.TooLong, p.Tokens+did.Tokens, did.Left
+			p.Computed, p.Tokens, p.Left = p.Computed+did.Computed, p.Tokens+did.Tokens, did.Left
+			p.TooLong, p.Failed = p.TooLong+did.TooLong, p.Failed+did.Failed
 			switch did.Step {
 			case schedule.AheadFull:
 				p.State = Full

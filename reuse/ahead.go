@@ -37,7 +37,8 @@ type taken struct {
 // AheadDid is the result of a step.
 type AheadDid struct {
 	Computed int // items
-	TooLong  int // items that the model has no room for
+	TooLong  int // items that the model, or the memory, has no room for
+	Failed   int // items that an error left out; the pass does not come back to them
 	Tokens   int // of the computed ones
 	Left     int // items that are left
 	Step     schedule.AheadStep
@@ -66,7 +67,7 @@ func (a *Ahead) Step(ctx context.Context, do Do) (did AheadDid, err error) {
 		looked[item] = tokens
 		return len(tokens)
 	})
-	did.Left, did.Step = a.core.Left(), step
+	did.Left, did.Step, did.TooLong = a.core.Left(), step, a.core.TooLarge()
 	if len(items) == 0 {
 		return did, nil
 	}
@@ -77,7 +78,12 @@ func (a *Ahead) Step(ctx context.Context, do Do) (did AheadDid, err error) {
 		did.Tokens += len(batch[i])
 		a.taken = append(a.taken, taken{a.list.IDs[item], batch[i]})
 	}
-	did.Computed, did.TooLong, err = c.Precompute(ctx, do, batch, nil)
+	var tooLong int
+	did.Computed, tooLong, err = c.Precompute(ctx, do, batch, nil)
+	did.TooLong += tooLong
+	if err != nil {
+		did.Failed, did.Tokens = len(batch)-did.Computed-tooLong, 0
+	}
 	if stale := a.stale(); len(stale) > 0 { // also after an error: some may have been computed
 		if failed := c.DropItem(stale...); failed != nil && err == nil {
 			err = fmt.Errorf("reuse: drop items that were deleted while they were computed: %w", failed)

@@ -11,9 +11,10 @@ type Heat struct {
 // Ahead decides which items are computed before a request needs them: the hottest first, while there is room that
 // displaces nobody. Hot are items that requests named, then those that histories list, then the first of the catalog.
 type Ahead struct {
-	order []int32
-	next  int // of order
-	items []int32
+	order    []int32
+	next     int // of order
+	items    []int32
+	tooLarge int // of the last step
 }
 
 // NewAhead returns the decisions for items, which are known by their index.
@@ -64,10 +65,14 @@ func (s AheadStep) String() string {
 // aheadLooks is the most items that one step looks at.
 const aheadLooks = 64
 
+// TooLarge returns how many items the last step skipped because they are larger than the room for them.
+func (a *Ahead) TooLarge() int { return a.tooLarge }
+
 // Step returns the items to compute next: of at most so many tokens together, but at least one. Look returns the tokens
-// of an item that have to be computed: none if it is cached or deleted. The items are valid until the next call.
+// of an item that have to be computed: none if it is cached or deleted. An item that has no room is skipped if smaller
+// ones have some. The items are valid until the next call.
 func (a *Ahead) Step(most int, room *AheadRoom, look func(item int) (tokens int)) ([]int32, AheadStep) {
-	a.items = a.items[:0]
+	a.items, a.tooLarge = a.items[:0], 0
 	if a.Left() == 0 {
 		return nil, AheadDone
 	}
@@ -81,7 +86,12 @@ func (a *Ahead) Step(most int, room *AheadRoom, look func(item int) (tokens int)
 			}
 			where := room.place(sum + tokens)
 			if where == AheadFull && sum == 0 {
-				return nil, AheadFull
+				if !room.tooSmallFor(tokens) {
+					return nil, AheadFull
+				}
+				a.tooLarge++
+				a.next++
+				continue
 			}
 			if where == AheadFull || sum > 0 && where != step {
 				break
@@ -109,6 +119,13 @@ func (r *AheadRoom) place(tokens int) AheadStep {
 		return AheadDisk
 	}
 	return AheadFull
+}
+
+// tooSmallFor reports whether an item without room is to be skipped, because it has no room in empty memory either, or
+// because there is room for many smaller ones.
+func (r *AheadRoom) tooSmallFor(tokens int) bool {
+	empty := AheadRoom{Memory: Space{Total: r.Memory.Total}, Disk: Space{Total: r.Disk.Total}, Token: r.Token}
+	return r.Memory.Total > 0 && (empty.place(tokens) == AheadFull || r.Wide())
 }
 
 // Wide reports whether there is room for an eighth of the memory, so that it is worth to go on where there was none.

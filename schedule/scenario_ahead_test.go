@@ -98,5 +98,9 @@ func (s *scenario) next(most int) {
 		}
 		fmt.Fprintf(&s.out, "%s ", s.items[item])
 	}
-	fmt.Fprintf(&s.out, "%v, %d left\n", step, s.ahead.Left())
+	fmt.Fprintf(&s.out, "%v, %d left", step, s.ahead.Left())
+	if n := s.ahead.TooLarge(); n > 0 {
+		fmt.Fprintf(&s.out, ", %d too large", n)
+	}
+	fmt.Fprintln(&s.out)
 }

@@ -117,10 +117,13 @@ func showIndex(w *cli.World, all []ahead.Progress) {
 func tellIndexed(w *cli.World, all []ahead.Progress) error {
 	var failed error
 	for _, p := range all {
-		there := p.Items - p.Left - p.Computed - p.TooLong
+		there := p.Items - p.Left - p.Computed - p.TooLong - p.Failed
 		fmt.Fprintf(w.Stdout, "%s: %d of %d items computed, %d were there already or have no tokens", p.Model, p.Computed, p.Items, there)
 		if p.TooLong > 0 {
-			fmt.Fprintf(w.Stdout, ", %d are too long for the model", p.TooLong)
+			fmt.Fprintf(w.Stdout, ", %d are too long for the model or its memory", p.TooLong)
+		}
+		if p.Failed > 0 {
+			fmt.Fprintf(w.Stdout, ", %d failed: the server's log says why", p.Failed)
 		}
 		if p.Left > 0 && p.State == ahead.Full {
 			fmt.Fprintf(w.Stdout, "; no room for the other %d: give cache.host_memory more, or cache.disk", p.Left)
