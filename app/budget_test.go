@@ -3,9 +3,11 @@ package app
 import (
 	"encoding/json"
 	"fmt"
+	"log/slog"
 	"net/http"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -43,6 +45,20 @@ func limits(t *testing.T, r *prometheus.Registry) map[string]float64 {
 		}
 	}
 	return out
+}
+
+// A size that cannot be had is refused with the key that gives it.
+func TestTooMuchHostMemoryNamesItsKey(t *testing.T) {
+	for _, key := range []string{"cache.host_memory", "models[0].host_memory"} {
+		w := newReloadWorld(t, config.Setting{Path: "models[0].host_memory", Value: "0"}, config.Setting{Path: key, Value: "100TiB"})
+		s, err := Load(t.Context(), w.cfg, Options{Log: slog.New(slog.DiscardHandler)})
+		if want := strings.Replace(key, "[0]", "[]", 1) + ": "; err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%v, want an error that names %s", err, key)
+		}
+		if err == nil {
+			s.Close()
+		}
+	}
 }
 
 // Three models of two shapes share one amount of memory. The busy one gets more than its third, and a fourth one with memory

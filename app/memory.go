@@ -55,7 +55,7 @@ func (m *Memory) openStore(cfg *config.Config, mc *config.Model, shape compute.S
 	open := func() (*pool.Pool, error) { return m.openHost(cfg, mc, rows, memory.Host(), shape) }
 	if memory.Host() != memory {
 		bytes = deviceBytes(memory, mc.DeviceMemory, memories(cfg))
-		open = func() (*pool.Pool, error) { return m.openPool(memory, bytes, shape) }
+		open = func() (*pool.Pool, error) { return m.openPool("device_memory", memory, bytes, shape) }
 	}
 	p, err := open()
 	if p == nil {
@@ -114,15 +114,19 @@ func (m *Memory) openStore(cfg *config.Config, mc *config.Model, shape compute.S
 // It returns nil if there is none.
 func (m *Memory) openHost(cfg *config.Config, mc *config.Model, rows int64, at compute.Memory, shape compute.Shape) (*pool.Pool, error) {
 	bytes := hostBytes(cfg, mc) + rows
+	key := "cache.host_memory"
+	if !mc.HostMemory.IsZero() {
+		key = "models[].host_memory"
+	}
 	if !sharesBudget(cfg, mc) {
-		return m.openPool(at, bytes+hostBytes(cfg, mc)*(names(cfg, mc)-1), shape)
+		return m.openPool(key, at, bytes+hostBytes(cfg, mc)*(names(cfg, mc)-1), shape)
 	}
 	if err := checkSize(bytes, shape); bytes == 0 || err != nil {
 		return nil, err
 	}
 	t, err := m.app.joinBudget(cfg, mc, at, shape)
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("%s: %w", key, err)
 	}
 	m.tenant = t
 	m.closers.add(t.Leave)
@@ -180,8 +184,8 @@ func deviceBytes(m compute.Memory, size config.Size, models int64) int64 {
 	return min(bytes, free-free/10)
 }
 
-// openPool allocates memory for KV. It returns nil if bytes is 0.
-func (m *Memory) openPool(at compute.Memory, bytes int64, shape compute.Shape) (*pool.Pool, error) {
+// openPool allocates memory for KV, whose size a key of the configuration gives. It returns nil if bytes is 0.
+func (m *Memory) openPool(key string, at compute.Memory, bytes int64, shape compute.Shape) (*pool.Pool, error) {
 	if err := checkSize(bytes, shape); bytes == 0 || err != nil {
 		return nil, err
 	}
@@ -191,7 +195,7 @@ func (m *Memory) openPool(at compute.Memory, bytes int64, shape compute.Shape) (
 	}
 	p, err := pool.Over(at, bytes, page)
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("%s: %w", key, err)
 	}
 	m.closers.add(p.Close)
 	return p, nil
