@@ -100,14 +100,14 @@ func TestCheckpointsAreOpenedOneByOne(t *testing.T) {
 	refused := make(chan error, 2)
 	for range 2 {
 		go func() {
-			_, err := l.Open(context.Background(), "m", "", func(int64, int64) {})
+			_, err := l.Open(context.Background(), "m", func(int64, int64) {})
 			refused <- err
 		}()
 	}
 	<-looks
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	if _, err := l.Open(ctx, "m", "", func(int64, int64) {}); !errors.Is(err, context.Canceled) {
+	if _, err := l.Open(ctx, "m", func(int64, int64) {}); !errors.Is(err, context.Canceled) {
 		t.Errorf("who stops waiting for its turn gets %v", err)
 	}
 	for range 1000 { // the other one has every chance to get this far
@@ -132,7 +132,7 @@ func TestLoadingObeysItsContext(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	var last float64
-	_, err := w.stack.loader.Open(ctx, "m", "", func(done, total int64) {
+	_, err := w.stack.loader.Open(ctx, "m", func(done, total int64) {
 		cancel()
 		last = float64(done) / float64(total)
 	})

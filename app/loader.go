@@ -27,21 +27,23 @@ func newLoader(a *App, cfg *config.Config) *loader {
 	return &loader{app: a, cfg: cfg, turn: make(chan struct{}, 1)}
 }
 
-// Open implements serve.Loader. It reads the model's part of the configuration again. It opens one checkpoint at a
-// time, because each first checks for free memory.
-func (l *loader) Open(ctx context.Context, name, folder string, progress func(done, total int64)) (*serve.Model, error) {
+// Open implements serve.Loader. It reads the model's part of the configuration again.
+func (l *loader) Open(ctx context.Context, name string, progress func(done, total int64)) (*serve.Model, error) {
+	return l.open(ctx, func() (*config.Model, error) { return l.model(name) }, progress)
+}
+
+// open opens one checkpoint at a time, because each first checks for free memory. configured returns its configuration.
+func (l *loader) open(ctx context.Context, configured func() (*config.Model, error), progress func(done, total int64),
+) (*serve.Model, error) {
 	select {
 	case l.turn <- struct{}{}:
 		defer func() { <-l.turn }()
 	case <-ctx.Done():
 		return nil, ctx.Err()
 	}
-	mc, err := l.model(name)
+	mc, err := configured()
 	if err != nil {
 		return nil, err
-	}
-	if folder != "" {
-		mc.Path = folder
 	}
 	if err := l.worthIt(ctx, mc); err != nil {
 		return nil, err

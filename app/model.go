@@ -55,7 +55,11 @@ func (a *App) openModel(ctx context.Context, cfg *config.Config, mc *config.Mode
 		err = errors.Join(err, m.closers.close())
 		return nil, errors.Join(err, m.memory.leave())
 	}
-	m.served.Origin, m.served.Version = at, versionName(m.version, &m.config)
+	m.served.Version = versionName(m.version, &m.config)
+	own := m.config // not m, which would keep a retired checkpoint's memory
+	m.served.Reopen = func(ctx context.Context, progress func(done, total int64)) (*serve.Model, error) {
+		return a.loader.open(ctx, func() (*config.Model, error) { return &own, nil }, progress)
+	}
 	m.served.Retire = m.retire
 	a.loaded.add(m)
 	return m, nil

@@ -535,23 +535,39 @@ func TestReloadAndBackFromTheFolder(t *testing.T) {
 	w.onlyOwnEntries(t)
 }
 
-// A reload can change settings only. After the trial there is no way back but the configuration, and a rollback says so.
+// A reload changes settings, with the checkpoint or without it. A rollback brings them back, also after the trial, and the next
+// reload reads the configuration again.
 func TestRollbackOfSettings(t *testing.T) {
-	w := newReloadWorld(t)
-	w.serve(t)
-	changed := *w.cfg
-	changed.Models = slices.Clone(w.cfg.Models)
-	changed.Models[0].Blend.Window = 7
-	w.stack.loader.again = func() (*config.Config, error) { return &changed, nil }
-	if status, now := w.reload(t, "reload"); status != http.StatusAccepted || now.Reload.State != "done" {
-		t.Fatalf("%d %s", status, now.text)
-	}
-	if status, now := w.reload(t, "rollback"); status != http.StatusConflict || !strings.Contains(now.text, "put its settings back") {
-		t.Errorf("a rollback: %d %s", status, now.text)
-	}
-	w.stack.loader.again = nil
-	if status, now := w.reload(t, "reload"); status != http.StatusAccepted || now.Reload.State != "done" {
-		t.Errorf("with the settings as they were: %d %s", status, now.text)
+	for _, folder := range []string{"a", "b"} {
+		w := newReloadWorld(t)
+		w.serve(t)
+		first, err := w.answer(0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		version := w.stack.service.Serving("m")
+		changed := *w.cfg
+		changed.Models = slices.Clone(w.cfg.Models)
+		changed.Models[0].Prompt.Instruction = config.Text{Tokens: []int32{7, 9}}
+		w.stack.loader.again = func() (*config.Config, error) { return &changed, nil }
+		w.point(t, folder)
+		var answers []string
+		for _, verb := range []string{"reload", "rollback", "reload"} {
+			if status, now := w.reload(t, verb); status != http.StatusAccepted || now.Reload.State != "done" {
+				t.Fatalf("%s to %s: %d %s", verb, folder, status, now.text)
+			}
+			got, err := w.answer(0)
+			if err != nil {
+				t.Fatal(err)
+			}
+			answers = append(answers, got)
+			if is := w.stack.service.Serving("m"); (is == version) != (verb == "rollback") {
+				t.Errorf("%s to %s: version %s, at first it was %s", verb, folder, is, version)
+			}
+		}
+		if answers[0] == first || answers[1] != first || answers[2] != answers[0] {
+			t.Errorf("%s: the first answer is %s, after a reload, a rollback and a reload they are %q", folder, first, answers)
+		}
 	}
 }
 

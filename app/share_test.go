@@ -318,7 +318,9 @@ func TestRowsStayWhenAnotherShapeComes(t *testing.T) {
 			}
 			table := s.tables.Table("items")
 			cache := table.Cache()
-			m, err := s.loader.Open(t.Context(), "m", other, func(int64, int64) {})
+			moved := cfg.Models[0]
+			moved.Path = other
+			m, err := s.loader.open(t.Context(), func() (*config.Model, error) { return &moved, nil }, func(int64, int64) {})
 			if err == nil {
 				err = m.Retire(t.Context())
 				t.Errorf("a checkpoint of another shape was taken, and retired: %v", err)
@@ -350,7 +352,7 @@ func TestReloadWithANewTable(t *testing.T) {
 		next.Models[0].ItemTable = "new"
 		return &next, nil
 	}
-	if _, err := l.Open(t.Context(), "m", "", func(int64, int64) {}); err == nil || !strings.Contains(err.Error(), "restart") {
+	if _, err := l.Open(t.Context(), "m", func(int64, int64) {}); err == nil || !strings.Contains(err.Error(), "restart") {
 		t.Errorf("got %v, want that it needs a restart", err)
 	}
 }

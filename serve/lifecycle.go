@@ -1,6 +1,7 @@
 package serve
 
 import (
+	"context"
 	"slices"
 	"sync"
 	"time"
@@ -29,7 +30,7 @@ type slot struct {
 	now    *checkpoint
 	beside []*checkpoint // loaded too: not serving yet, kept during a trial, or draining
 	held   *checkpoint   // the checkpoint to return to if the trial fails; nil: there is no trial
-	before origin        // of the checkpoint that served before now
+	before served        // the checkpoint before now
 	reload *reloading    // the last reload; nil: there was none
 	// Users deleted since the opening of a checkpoint began. It may have read KV of them and does not receive changes
 	// yet. nil: none is being opened.
@@ -67,8 +68,11 @@ func (sl *slot) forgets(ids []string) {
 	}
 }
 
-// origin is the folder and the version of a checkpoint.
-type origin struct{ folder, version string }
+// served is a checkpoint that served before: how to open it again, and which version that must give.
+type served struct {
+	reopen  func(ctx context.Context, progress func(done, total int64)) (*Model, error)
+	version string
+}
 
 // take returns the checkpoint that serves. The caller MUST release it.
 func (sl *slot) take() *checkpoint {
@@ -169,7 +173,7 @@ func (sl *slot) keep() bool {
 	if sl.held == nil {
 		return false
 	}
-	sl.before = origin{sl.held.Origin, sl.held.Version}
+	sl.before = served{sl.held.Reopen, sl.held.Version}
 	sl.held = nil
 	return true
 }

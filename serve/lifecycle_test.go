@@ -43,7 +43,7 @@ func TestHoldCheckpoints(t *testing.T) {
 // loaderFunc is a Loader.
 type loaderFunc func() *Model
 
-func (f loaderFunc) Open(context.Context, string, string, func(done, total int64)) (*Model, error) {
+func (f loaderFunc) Open(context.Context, string, func(done, total int64)) (*Model, error) {
 	return f(), nil
 }
 

@@ -64,8 +64,10 @@ type Model struct {
 	Positions int // most positions of a prompt; 0: not checked
 	// Shown by /v1/models.
 	Architecture, DType string
-	// Version identifies the checkpoint. Origin is its folder, from which a Loader can open it again.
-	Version, Origin string
+	Version             string // of the checkpoint and its settings
+	// Reopen opens the same checkpoint with the same settings after it was retired. It is like Open of a Loader; nil:
+	// it cannot be opened again.
+	Reopen func(ctx context.Context, progress func(done, total int64)) (*Model, error)
 	// Retire frees the model once it serves no more; nil: nothing to free. When ctx ends, Retire leaves KV on disk
 	// for later and MUST return soon.
 	Retire func(ctx context.Context) error

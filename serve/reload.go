@@ -14,9 +14,9 @@ import (
 
 // Loader opens checkpoints of models while others serve.
 type Loader interface {
-	// Open loads the checkpoint in a folder, or the one that the model's configuration names if folder is empty. It
-	// MUST return soon after ctx ends. The model's Retire frees it.
-	Open(ctx context.Context, model, folder string, progress func(done, total int64)) (*Model, error)
+	// Open loads the checkpoint that the model's configuration names. It MUST return soon after ctx ends. The model's
+	// Retire frees it.
+	Open(ctx context.Context, model string, progress func(done, total int64)) (*Model, error)
 }
 
 // Errors of a Loader that clients may see.
@@ -95,8 +95,8 @@ func (s *Service) ReloadModel(ctx context.Context, req *grebev1.ReloadModelReque
 	return s.describeWhen(ctx, sl, r, req.Wait)
 }
 
-// RollbackModel returns to the checkpoint before the one that serves. During a trial this is immediate. Otherwise it
-// is a reload from the old folder.
+// RollbackModel returns to the checkpoint before the one that serves, with the settings that it had. During a trial this
+// is immediate. Otherwise it is a reload from the old folder.
 func (s *Service) RollbackModel(ctx context.Context, req *grebev1.RollbackModelRequest) (*grebev1.Model, error) {
 	sl, err := s.slot(req.Model)
 	if err != nil {
@@ -109,7 +109,7 @@ func (s *Service) RollbackModel(ctx context.Context, req *grebev1.RollbackModelR
 	sl.mu.Lock()
 	before := sl.before
 	sl.mu.Unlock()
-	if before.version == "" {
+	if before.reopen == nil {
 		return nil, Errorf(Conflict, "", "no other checkpoint served before this one")
 	}
 	r, err := s.startReload(sl, &before)
@@ -139,7 +139,7 @@ func (s *Service) describeWhen(ctx context.Context, sl *slot, r *reloading, wait
 }
 
 // startReload begins a reload, unless one is running. back is the checkpoint to return to, or nil.
-func (s *Service) startReload(sl *slot, back *origin) (*reloading, error) {
+func (s *Service) startReload(sl *slot, back *served) (*reloading, error) {
 	if s.cfg.Loader == nil {
 		return nil, Errorf(Unprocessable, "", "this server cannot load another checkpoint")
 	}
@@ -160,7 +160,7 @@ func (s *Service) startReload(sl *slot, back *origin) (*reloading, error) {
 }
 
 // reload runs a reload and logs how it ended.
-func (s *Service) reload(sl *slot, r *reloading, back *origin) {
+func (s *Service) reload(sl *slot, r *reloading, back *served) {
 	s.log.Info("reloading", "model", sl.name, "from", r.now.From)
 	outcome := "done"
 	err := s.replace(s.changing, sl, r, back)
@@ -189,27 +189,15 @@ func (s *Service) reload(sl *slot, r *reloading, back *origin) {
 	close(r.ended)
 }
 
-// errSettings means that only the configuration differs from that of the checkpoint before, which a rollback does not
-// bring back.
-var errSettings = errors.New("the checkpoint before this one had the same weights and other settings: " +
-	"put its settings back into the configuration, and reload")
-
 // errBack means that a trial was rolled back.
 var errBack = errors.New("rolled back")
 
 // replace opens another checkpoint and makes it serve.
-func (s *Service) replace(ctx context.Context, sl *slot, r *reloading, back *origin) error {
-	folder := ""
-	if back != nil {
-		folder = back.folder
-	}
+func (s *Service) replace(ctx context.Context, sl *slot, r *reloading, back *served) error {
 	sl.expect()
-	m, err := s.open(ctx, sl, folder, r)
+	m, err := s.open(ctx, sl, back, r)
 	if err != nil {
 		sl.expectNone()
-		if back != nil && errors.Is(err, ErrUnchanged) {
-			return errSettings
-		}
 		return err
 	}
 	next := newCheckpoint(m)
@@ -248,17 +236,19 @@ func (s *Service) catchUp(next *checkpoint, deleted map[string]struct{}) error {
 }
 
 // open loads a checkpoint. A panic fails the reload, not the server.
-func (s *Service) open(ctx context.Context, sl *slot, folder string, r *reloading) (m *Model, err error) {
+func (s *Service) open(ctx context.Context, sl *slot, back *served, r *reloading) (m *Model, err error) {
 	defer s.Rescue("reload", &err)
-	return s.cfg.Loader.Open(ctx, sl.name, folder, r.progress)
+	if back != nil {
+		return back.reopen(ctx, r.progress)
+	}
+	return s.cfg.Loader.Open(ctx, sl.name, r.progress)
 }
 
 // ready checks and warms a checkpoint before it serves. A panic fails the reload.
-func (s *Service) ready(ctx context.Context, sl *slot, next *checkpoint, r *reloading, back *origin) (err error) {
+func (s *Service) ready(ctx context.Context, sl *slot, next *checkpoint, r *reloading, back *served) (err error) {
 	defer s.Rescue("reload", &err)
 	if back != nil && next.Version != back.version {
-		return fmt.Errorf("the folder has version %s now, not %s which served before: its files or the model's settings changed",
-			next.Version, back.version)
+		return fmt.Errorf("the folder has version %s now, not %s which served before: its files changed", next.Version, back.version)
 	}
 	r.at("checking")
 	if err := s.probe(ctx, next); err != nil {

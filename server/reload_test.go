@@ -14,7 +14,7 @@ import (
 // loaderFunc is a Loader.
 type loaderFunc func() *serve.Model
 
-func (f loaderFunc) Open(context.Context, string, string, func(done, total int64)) (*serve.Model, error) {
+func (f loaderFunc) Open(context.Context, string, func(done, total int64)) (*serve.Model, error) {
 	return f(), nil
 }
 

@@ -51,7 +51,7 @@ type GrebeClient interface {
 	ListModels(ctx context.Context, in *ListModelsRequest, opts ...grpc.CallOption) (*ListModelsResponse, error)
 	// ReloadModel brings up the checkpoint that the configuration names now beside the one that serves, and swaps them.
 	ReloadModel(ctx context.Context, in *ReloadModelRequest, opts ...grpc.CallOption) (*Model, error)
-	// RollbackModel brings back the checkpoint before the one that serves.
+	// RollbackModel brings back the checkpoint before the one that serves, with the settings that it had.
 	RollbackModel(ctx context.Context, in *RollbackModelRequest, opts ...grpc.CallOption) (*Model, error)
 	// GetCatalog describes the catalog, and the versions of it that can be activated.
 	GetCatalog(ctx context.Context, in *GetCatalogRequest, opts ...grpc.CallOption) (*CatalogResponse, error)
@@ -187,7 +187,7 @@ type GrebeServer interface {
 	ListModels(context.Context, *ListModelsRequest) (*ListModelsResponse, error)
 	// ReloadModel brings up the checkpoint that the configuration names now beside the one that serves, and swaps them.
 	ReloadModel(context.Context, *ReloadModelRequest) (*Model, error)
-	// RollbackModel brings back the checkpoint before the one that serves.
+	// RollbackModel brings back the checkpoint before the one that serves, with the settings that it had.
 	RollbackModel(context.Context, *RollbackModelRequest) (*Model, error)
 	// GetCatalog describes the catalog, and the versions of it that can be activated.
 	GetCatalog(context.Context, *GetCatalogRequest) (*CatalogResponse, error)
